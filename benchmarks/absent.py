@@ -17,10 +17,10 @@ import jax
 from jax.experimental import topologies
 from ml_collections import ConfigDict
 
-from truenegs_jax.pretrain import dry_run
 from truenegs_jax.runtime import errors
 from truenegs_jax.train import build_run, checks, plan, sharding
 from truenegs_jax.train import step as step_lib
+from truenegs_jax.workdir.from_config import placeholder_tokenizer
 
 H100 = "h100"
 H100_DESCRIPTION = pathlib.Path(__file__).parent / "h100.txtpb"
@@ -129,7 +129,7 @@ def compile_step(
     InputError: the config is invalid, or its step does not fit on a device.
   """
   checks.check_config(c)
-  tokenizer, _ = dry_run.placeholder_tokenizer(c)
+  tokenizer, _ = placeholder_tokenizer(c)
   run = build_run.build_run(c, tokenizer)
   mesh = sharding.make_mesh(run.mesh_spec, devices)
   platform = _get_platform(mesh.devices.flat[0])

@@ -21,8 +21,8 @@ from collections.abc import Sequence
 import numpy as np
 from absl import app, flags
 
-from truenegs_jax.study.intervals import Difference, compare, group_runs
-from truenegs_jax.study.records import Score
+from truenegs_jax.stats.differences import Difference, compare_runs
+from truenegs_jax.study.scores import Score, group_runs
 
 REPEATS = flags.DEFINE_integer(
   "repeats", 1_000, "simulated studies of each row"
@@ -139,7 +139,7 @@ def _compare(score_2xSxFxN: np.ndarray) -> Difference:
     for run, score_N in enumerate(score_FxN)
   ]
   runs = (group_runs(scores, arm, [("task", "em")]) for arm in arms)
-  return compare(*runs)
+  return compare_runs(*runs)
 
 
 def plain_bootstrap(

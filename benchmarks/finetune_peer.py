@@ -65,8 +65,8 @@ def main(argv: Sequence[str] | None = None) -> int:
   c = finetune_glue.get_config(args.task)
   c.init, c.init_skip, c.optim.lr = args.init, "head", args.lr
   c.finetune.data, c.finetune.epochs = args.data, args.epochs
-  initial = initial_weights.open_weights(c, report=print)
   recipe = FinetuneOptions.from_config(c)
+  initial = initial_weights.open_weights(recipe, report=print)
   data = task_data.read_task_data(recipe, args.task, initial.tokenizer)
   sides = make_sides(initial, recipe, data)
   steps = sides["jax"].steps
@@ -123,7 +123,7 @@ class JaxSide:
       names = ("dropout", "attention_dropout", "head_dropout")
       options = {**initial.model_options, **dict.fromkeys(names, dropout)}
       changed = dataclasses.replace(initial, model_options=options)
-      model = changed.make_model(data.num_outputs)
+      model = changed.make_model(data.task)
       self._setups[dropout > 0] = loop.make_setup(recipe, model, data)
     self.steps = self._setups[True].steps
 
@@ -223,12 +223,12 @@ def make_sides(
   initial: InitialWeights, recipe: FinetuneOptions, data: TaskData
 ) -> Sides:
   """Makes both sides; exits if they do not load the same weights."""
-  model = initial.make_model(data.num_outputs)
+  model = initial.make_model(data.task)
   params = initial.make_params(model, data.task, 0, report=print)
   auto = transformers.AutoModelForSequenceClassification
   torch_model, info = auto.from_pretrained(
     initial.weights.init,
-    num_labels=data.num_outputs,
+    num_labels=len(data.task.labels),
     ignore_mismatched_sizes=True,
     output_loading_info=True,
   )

@@ -89,11 +89,11 @@ def predict(windows: Windows, index: int) -> Texts:
     windows.is_max_context,
     strict=True,
   ):
-    scores_2xn = np.zeros((2, len(tokens)), np.float32)
+    logits_nx2 = np.zeros((len(tokens), 2), np.float32)
     start, end = spans[number] - first
     if 0 <= start and end <= len(is_max_context):
-      scores_2xn[[0, 1], [start + offset, end - 1 + offset]] = 1
-    logits.append(tuple(scores_2xn))
+      logits_nx2[[start + offset, end - 1 + offset], [0, 1]] = 1
+    logits.append(logits_nx2)
   answers = squad_windows.best_answers(windows, logits, max_answer=MAX_ANSWER)
   return {key: candidates[0][0] for key, candidates in answers.items()}
 

@@ -81,6 +81,5 @@ class OwnStep:
     )
     return x.masked_BxL, x.slots.positions_BxK, x.sampled_BxK
 
-  def _weight_losses(self, terms, t):
-    weights = step_lib.loss_weights_at(self._run.loss_weights, t)
-    return step_lib.total_loss(terms, weights)
+  def _weight_losses(self, terms):
+    return step_lib.total_loss(terms, self._run.loss_weights)

@@ -21,13 +21,15 @@ from ml_collections import ConfigDict
 from truenegs_jax.configs import common
 from truenegs_jax.data.rows.rows_folder import Rows
 from truenegs_jax.data.tokens.tokenizer import SPECIALS, Tokenizer
-from truenegs_jax.pretrain import dry_run
 from truenegs_jax.runtime import cpu
 from truenegs_jax.runtime.errors import InputError, one_of
 from truenegs_jax.synonyms.table import SynonymTable
 from truenegs_jax.train import build_run, checks, plan, sharding
 from truenegs_jax.train import step as step_lib
-from truenegs_jax.workdir.from_config import build_tokenizer
+from truenegs_jax.workdir.from_config import (
+  build_tokenizer,
+  placeholder_tokenizer,
+)
 
 Batch = dict[str, np.ndarray]
 
@@ -100,7 +102,7 @@ def make_step(
   cpu.configure()  # as main does
   checks.check_config(c)
   if rows is None:
-    tokenizer, _ = dry_run.placeholder_tokenizer(c)
+    tokenizer, _ = placeholder_tokenizer(c)
     host_batch = _random_rows(c, tokenizer, pad_share)
   else:
     tokenizer = build_tokenizer(c, str(rows.folder / "vocab.txt"))

@@ -1,6 +1,6 @@
 """Times `Encoder` against `datasets.map` with the tokenizer of transformers.
 
-  python benchmarks/tokenizing.py [TEXT] [--vocab=vocab.txt] [--backend=fast]
+  python benchmarks/tokenizing.py [TEXT] [--vocab=vocab.txt]
 
 Both encode the lines of a UTF-8 text (default: generated) with one vocabulary
 (default: trained on the text), on one core and in turns, A B B A. "peer", the
@@ -25,8 +25,9 @@ import datasets  # noqa: E402
 import numpy as np  # noqa: E402
 import transformers  # noqa: E402
 
-from truenegs_jax.data.tokens import fast_encoder, train_vocabulary  # noqa: E402
 from truenegs_jax.data.tokens import tokenizer as tokenizer_lib  # noqa: E402
+from truenegs_jax.data.tokens import train_vocabulary  # noqa: E402
+from truenegs_jax.data.tokens.encoder import Encoder  # noqa: E402
 
 Tokenizer = tokenizer_lib.Tokenizer
 Ids = tuple[np.ndarray, np.ndarray]  # of all lines, and their number per line
@@ -41,13 +42,10 @@ def main(argv: Sequence[str] | None = None) -> int:
   size_mb = sum(len(line.encode()) + 1 for line in lines) / 1e6
   tokenizer = _make_tokenizer(args.vocab, lines, lowercase=not args.cased)
 
-  def make_encoder() -> fast_encoder.Encoder:
-    return fast_encoder.Encoder(tokenizer, args.backend)
-
   calls: dict[str, Callable[[], Ids]] = {
     "peer": _make_peer(tokenizer, lines),
-    "first": lambda: make_encoder().encode(lines),
-    "again": functools.partial(make_encoder().encode, lines),
+    "first": lambda: Encoder(tokenizer).encode(lines),
+    "again": functools.partial(Encoder(tokenizer).encode, lines),
   }
   # These calls also warm up.
   expected, ids, _ = (call() for call in calls.values())
@@ -76,8 +74,6 @@ def _parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
   )
   parser.add_argument("text", type=pathlib.Path, nargs="?")
   parser.add_argument("--vocab", help="vocab.txt, its folder, or a hub name.")
-  backends = fast_encoder.BACKENDS
-  parser.add_argument("--backend", choices=backends, default="fast")
   parser.add_argument("--cased", action="store_true")
   parser.add_argument("--megabytes", type=float, default=8, help="At most.")
   parser.add_argument("--rounds", type=int, default=6)

@@ -13,12 +13,11 @@ Hugging Face hub. Without internet, add
 
     --config.init=FOLDER --config.data.vocab=init
 
-FOLDER was written by save_pretrained of transformers' model and tokenizer, or
-is Google's uncased_L-12_H-768_A-12, unpacked (which needs TensorFlow). The
+FOLDER was written by save_pretrained of transformers' model and tokenizer. The
 vocabulary is then the one in that folder.
 
 `masking.style` is BERT's as published. Other code by the paper's author has a
-bug and never draws a random token, as --config.masking.style=80_20_0 does.
+bug and never draws a random token.
 
 Expected after `:continue`: GLUE (dev, 8 tasks) 82.85 for `:baseline`, 83.45 for
 `:hc`, 83.39 for `:sr` (Zhang et al. 2023, table 3).

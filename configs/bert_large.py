@@ -6,8 +6,7 @@
 
 bert_base.py says what this reproduces. `:continue` downloads
 google-bert/bert-large-uncased. Without internet, add --config.init=FOLDER
---config.data.vocab=init; FOLDER was written by transformers' save_pretrained or
-is Google's uncased_L-24_H-1024_A-16, unpacked.
+--config.data.vocab=init; FOLDER was written by transformers' save_pretrained.
 
 Expected after `:continue`: GLUE (dev, 8 tasks) 84.66 for `:baseline`, 85.05 for
 `:hc`, 85.13 for `:sr` (Zhang et al. 2023, table 3).

@@ -90,10 +90,8 @@ def get_config() -> ConfigDict:
   c.masking = ConfigDict()
   c.masking.prob = 0.15  # share of the tokens that are predicted
   # Percentages of [MASK], unchanged and random tokens in the slots:
-  # "electra_85_15" (no random ones), "80_10_10" (BERT) or "80_20_0".
+  # "electra_85_15" (no random ones) or "80_10_10" (BERT).
   c.masking.style = "electra_85_15"
-  # True: a position can be drawn for several slots, as in ELECTRA's code.
-  c.masking.with_replacement = False
 
   c.generator = ConfigDict()  # only for ELECTRA, except loss_weight
   c.generator.multiplier = 0.25  # width / width of the discriminator
@@ -115,7 +113,6 @@ def get_config() -> ConfigDict:
   c.negatives.layout = "auto"  # of the table on devices: "bits" or "ids"
   c.negatives.hard_correction = True  # drop slots that predict a synonym
   c.negatives.prediction = "argmax"  # the likeliest token; or a "sample"
-  c.negatives.normalizer = "kept"  # mean over kept slots; "slots": over all
   # False: correct gold words of several pieces too, at their first piece.
   c.negatives.strict_subword = True
   # Sampled synonyms in the discriminator's loss: "none" (they count as
@@ -127,19 +124,10 @@ def get_config() -> ConfigDict:
   c.negatives.smoothing = 0.0  # share of the target spread over the synonyms
   c.negatives.soft = "cosine"  # soft term: 1 - cosine of prediction and gold
   c.negatives.soft_weight = 0.0  # of the soft term; 0: none
-  # Weights of both soft terms: "constant", "warmup" (from 0), "delay" (0 at
-  # first) or "decay" (to 0), during the first soft_steps.
-  c.negatives.soft_schedule = "constant"
-  c.negatives.soft_steps = 0  # steps during which those weights change
   # Embedding of a prediction: that of its token, or "expected": the mean of all
   # embeddings, weighted by probability.
   c.negatives.soft_prediction = "predicted"
-  c.negatives.soft_gradient = "both"  # embeddings; or "gold" or "predicted"
   c.negatives.sentence_weight = 0.0  # of the soft term of sentences; 0: none
-  # "forward": KL(predicted || target); "reverse": KL(target || predicted).
-  c.negatives.sentence_direction = "forward"
-  c.negatives.sentence_target = "original"  # or "masked": sentence to match
-  c.negatives.sentence_encoder = "kept"  # network; or the "generator"
 
   c.data = ConfigDict()
   # Text: files, folders, globs and hf:NAME, separated by commas, with options
@@ -194,8 +182,7 @@ def get_config() -> ConfigDict:
 
   c.log = ConfigDict()
   c.log.every_steps = 100  # steps between records of metrics
-  # In addition to metrics.jsonl: "tensorboard", "wandb", "trackio".
-  c.log.writers = ()
+  c.log.writers = ()  # beside metrics.jsonl: "tensorboard", "wandb"
   c.log.profile = ""  # "M:N": trace of steps M to N, in <workdir>/profile
 
   c.eval = ConfigDict()

@@ -1,6 +1,6 @@
 """Defaults of the fine-tuning configs: the recipe of ELECTRA's paper.
 
-Clark et al. 2020, table 7. `use_released_values` sets the values of their code.
+Clark et al. 2020, table 7.
 """
 
 from ml_collections import ConfigDict
@@ -35,9 +35,6 @@ SHARED = {
 }
 
 
-WORDS = {"released": "Values of ELECTRA's code, where its paper has others."}
-
-
 def get_config() -> ConfigDict:
   """Returns ELECTRA's recipe, without tasks and data."""
   pretraining = common.get_config()
@@ -61,33 +58,18 @@ def get_config() -> ConfigDict:
   f.rows = 0  # training rows, at most; 0: all
   f.epochs = 0.0  # passes over the training rows; 0: the task's default
   f.predict_test = False  # True: also write test answers, for GLUE's server
-  # For texts "dense" (Hugging Face's; for BERT its pooler) or "linear" (that of
-  # ELECTRA's code); for questions "spans" or "joint" (that of ELECTRA's code).
-  f.head = "dense"
   f.head_dropout = 0.1  # dropout before the output layer
-  f.loss = "mean"  # over the rows of a batch; "sum": as in ELECTRA's code
+  f.loss = "mean"  # over the rows of a batch; "sum": ELECTRA's code
   f.warmup = 0.1  # share of the steps with a growing learning rate
   # Learning rates: networks narrower than 768, narrower than 1,024, wider.
   f.lrs = (3e-4, 1e-4, 5e-5)
   # Factor of the learning rate from one layer to the next lower one; 0: from
-  # layer_decays, by width as in lrs; 1: the same rate for all layers.
+  # layer_decays, by width like lrs; 1: the same rate for all layers.
   f.layer_decay = 0.0
-  f.layer_decays = (0.8, 0.8, 0.9)  # such factors by width, as in lrs
-  # Power of that factor in the last layer: 2 ("released") or 1 ("paper").
-  f.layer_exponent = "released"
+  f.layer_decays = (0.8, 0.8, 0.9)  # such factors by width, like lrs
   f.window = 50  # batches whose rows are sorted by length together; 1: no sort
   f.evals_per_epoch = 0  # scores of the dev set; 0: only at the end
-  f.keep = "last"  # weights to score; "best": those with the best dev score
-  f.patience = 0  # evaluations without improvement that end a run; 0: never
   f.save_minutes = 10.0  # between the checkpoints of an unfinished run
   f.export = "all"  # each run's model for Hugging Face; "none": no model
   f.against = ""  # workdir of another fine-tuning to compare with
   return c
-
-
-def use_released_values(c: ConfigDict) -> None:
-  """Sets the values of google-research/electra, `configure_finetuning.py`."""
-  c.finetune.lrs = (1e-4, 1e-4, 5e-5)
-  c.finetune.loss = "sum"
-  c.optim.weight_decay = 0.01
-  c.finetune.head = "joint" if c.finetune.head == "spans" else "linear"

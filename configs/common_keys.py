@@ -1,12 +1,10 @@
 """Rules of keys: ranges, choices, and which a resume may change.
 
 `KEYS` has all keys of common.py, `TASK_KEYS` those that a task adds or treats
-differently, `REMOVED` those of earlier versions that the configs of saved runs
-may contain. A key whose value is a number, or several, has a range.
+differently. A key whose value is a number, or several, has a range.
 """
 
 import dataclasses
-from typing import NamedTuple
 
 TINY = 1e-12  # lower bound of numbers that must be above 0
 LARGEST = 2**31 - 1  # an int32, the type of jax's integers
@@ -24,15 +22,12 @@ class KeyRule:
       is printed or kept, or where files are (which have fingerprints or are not
       read again). Except for rounding it does not change the training: data,
       masks and draws are the same on another mesh.
-    old_default: the value in runs that were saved before this key existed;
-      None: every saved run has the key.
     choices: all values; empty: any value of the right type.
   """
 
   low: float | None = None
   high: float = LARGEST
   may_change: bool = False
-  old_default: str | float | None = None
   choices: tuple[str, ...] = ()
 
   def range_in_words(self) -> str:
@@ -51,12 +46,12 @@ KEYS = {
   "objective": KeyRule(choices=("electra", "mlm")),
   "seed": KeyRule(0, LARGEST_SEED),
   "steps": KeyRule(1),
-  "minutes": KeyRule(0, may_change=True, old_default=0.0),  # only at the start
+  "minutes": KeyRule(0, may_change=True),  # only at the start
   "batch_size": KeyRule(1),
   "length": KeyRule(8),
   "init": KeyRule(may_change=True),
-  "init_skip": KeyRule(may_change=True, old_default=""),
-  "dry_run": KeyRule(may_change=True, old_default=False),
+  "init_skip": KeyRule(may_change=True),
+  "dry_run": KeyRule(may_change=True),
   "model.backbone": KeyRule(),
   "model.variant": KeyRule(),
   "model.dropout": KeyRule(0, 0.99),
@@ -68,16 +63,14 @@ KEYS = {
   "model.scan": KeyRule(may_change=True),
   "model.attention": KeyRule(
     may_change=True,
-    old_default="auto",
     choices=("auto", "xla", "pieces", "flash", "cudnn", "splash"),
   ),
-  "model.vocabulary_chunk": KeyRule(0, may_change=True, old_default=0),
+  "model.vocabulary_chunk": KeyRule(0, may_change=True),
   "model.pooler": KeyRule(),
   "masking.prob": KeyRule(TINY, 0.9),
-  "masking.style": KeyRule(choices=("electra_85_15", "80_10_10", "80_20_0")),
-  "masking.with_replacement": KeyRule(),
+  "masking.style": KeyRule(choices=("electra_85_15", "80_10_10")),
   "generator.multiplier": KeyRule(TINY),
-  "generator.variant": KeyRule(old_default=""),
+  "generator.variant": KeyRule(),
   "generator.loss_weight": KeyRule(0),
   "generator.detect_weight": KeyRule(0),
   "negatives.sources": KeyRule(may_change=True),  # the table has a fingerprint
@@ -88,26 +81,17 @@ KEYS = {
   "negatives.layout": KeyRule(may_change=True, choices=("auto", "bits", "ids")),
   "negatives.hard_correction": KeyRule(),
   "negatives.prediction": KeyRule(choices=("argmax", "sample")),
-  "negatives.normalizer": KeyRule(choices=("kept", "slots")),
-  "negatives.strict_subword": KeyRule(old_default=False),
+  "negatives.strict_subword": KeyRule(),
   "negatives.discriminator": KeyRule(choices=("none", "relabel", "ignore")),
   "negatives.temperature": KeyRule(TINY),
   "generator.temperature": KeyRule(TINY),  # if not set, that one
   "negatives.smoothing": KeyRule(0, 1),
   "negatives.soft": KeyRule(choices=("cosine",)),
   "negatives.soft_weight": KeyRule(0),
-  "negatives.soft_schedule": KeyRule(
-    choices=("constant", "warmup", "delay", "decay")
-  ),
-  "negatives.soft_steps": KeyRule(0),
   "negatives.soft_prediction": KeyRule(choices=("predicted", "expected")),
-  "negatives.soft_gradient": KeyRule(choices=("both", "gold", "predicted")),
   "negatives.sentence_weight": KeyRule(0),
-  "negatives.sentence_direction": KeyRule(choices=("forward", "reverse")),
-  "negatives.sentence_target": KeyRule(choices=("original", "masked")),
-  "negatives.sentence_encoder": KeyRule(choices=("kept", "generator")),
   "data.sources": KeyRule(),
-  "data.language": KeyRule(may_change=True, old_default="en"),
+  "data.language": KeyRule(may_change=True),
   "data.stopping": KeyRule(choices=("all", "first")),
   "data.errors": KeyRule(choices=("strict", "replace")),
   "data.tokenizer": KeyRule(may_change=True, choices=("fast", "tf_text")),
@@ -139,10 +123,8 @@ KEYS = {
   "checkpoint.keep": KeyRule(1, may_change=True),
   "checkpoint.keep_percent": KeyRule(0, 100, may_change=True),
   "log.every_steps": KeyRule(1, may_change=True),
-  "log.writers": KeyRule(
-    may_change=True, choices=("tensorboard", "wandb", "trackio")
-  ),
-  "log.profile": KeyRule(may_change=True, old_default=""),
+  "log.writers": KeyRule(may_change=True, choices=("tensorboard", "wandb")),
+  "log.profile": KeyRule(may_change=True),
   "eval.every_steps": KeyRule(1, may_change=True),
   "eval.rows": KeyRule(1, may_change=True),
   "eval.cases": KeyRule(0, may_change=True),
@@ -164,19 +146,15 @@ FINETUNE_KEYS = {
   "finetune.rows": KeyRule(0),
   "finetune.epochs": KeyRule(0, 1000),
   "finetune.predict_test": KeyRule(may_change=True),
-  "finetune.head": KeyRule(),
   "finetune.head_dropout": KeyRule(0, 0.99),
   "finetune.loss": KeyRule(choices=("mean", "sum")),
   "finetune.warmup": KeyRule(0, 0.9),
   "finetune.lrs": KeyRule(TINY, 1),
   "finetune.layer_decay": KeyRule(0, 1),
   "finetune.layer_decays": KeyRule(TINY, 1),
-  "finetune.layer_exponent": KeyRule(choices=("released", "paper")),
   "finetune.window": KeyRule(1),
   "finetune.evals_per_epoch": KeyRule(0),
-  "finetune.keep": KeyRule(choices=("last", "best")),
-  "finetune.patience": KeyRule(0),
-  "finetune.save_minutes": KeyRule(0, may_change=True, old_default=10.0),
+  "finetune.save_minutes": KeyRule(0, may_change=True),
   "finetune.export": KeyRule(may_change=True, choices=("all", "none")),
   "finetune.against": KeyRule(may_change=True),
   "finetune.text": KeyRule(),
@@ -199,7 +177,6 @@ ROBUSTNESS_KEYS = {
   "robustness.sets": KeyRule(),
   "robustness.files": KeyRule(),
   "robustness.annotations": KeyRule(),
-  "robustness.record": KeyRule(),
   "robustness.synonyms": KeyRule(),
   "robustness.neighbours": KeyRule(),
   "robustness.against": KeyRule(),
@@ -216,9 +193,7 @@ CORRECTIONS_KEYS = {
   "corrections.headings": KeyRule(),
   "corrections.prediction": KeyRule(),
   "corrections.sources": KeyRule(),
-  "corrections.only": KeyRule(),
   "corrections.cases": KeyRule(0),
-  "corrections.sheet": KeyRule(0),
 }
 
 # A study compares its parts' values with those that they were started with.
@@ -226,7 +201,6 @@ STUDY_KEYS = {
   "study.base": KeyRule(may_change=True),
   "study.overrides": KeyRule(may_change=True),
   "study.arms": KeyRule(may_change=True),
-  "study.synonyms": KeyRule(may_change=True),
   "study.seeds": KeyRule(1, 1000, may_change=True),
   "study.tasks": KeyRule(may_change=True),
   "study.finetune": KeyRule(may_change=True),
@@ -247,18 +221,3 @@ TASK_KEYS: dict[str, dict[str, KeyRule]] = {
 def rules(task: str) -> dict[str, KeyRule]:
   """Returns the rules of a task's keys."""
   return KEYS | TASK_KEYS.get(task, {})
-
-
-class RemovedKey(NamedTuple):
-  """A key of earlier versions."""
-
-  value: str  # the only value that this version implements
-  last_version: str  # the newest version with other values
-
-
-REMOVED: dict[str, RemovedKey] = {
-  "negatives.visible_slots": RemovedKey("judged", "0.1.0"),
-  "negatives.soft_table": RemovedKey("word", "0.1.0"),
-  "negatives.sentence_positions": RemovedKey("tokens", "0.1.0"),
-  "negatives.sentence_gradient": RemovedKey("predicted", "0.1.0"),
-}

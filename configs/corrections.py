@@ -47,8 +47,5 @@ def get_config(arg: str = "") -> ConfigDict:
   # of the language. Table 2 is made with the first; each is also compared with
   # all others.
   c.corrections.sources = ("auto",)
-  # Print cases of these gold words, or gold:prediction: "primary, stay:remain".
-  c.corrections.only = ""
-  c.corrections.cases = 10  # cases to print; with `only` also uncorrected ones
-  c.corrections.sheet = 200  # corrections in sheet.csv, to judge by hand
+  c.corrections.cases = 10  # corrections to print
   return common.apply_arg(c, arg, default="hc")

@@ -12,8 +12,8 @@ Hugging Face hub. Without internet, add
     --config.init=FOLDER --config.data.vocab=init
 
 FOLDER has discriminator/ and generator/, written by save_pretrained of
-transformers' models and tokenizers, or is Google's electra_base.zip, unpacked
-(which needs TensorFlow). The vocabulary is then the one in that folder.
+transformers' models and tokenizers. The vocabulary is then the one in that
+folder.
 
 Expected after `:continue`: GLUE (dev, 8 tasks) 87.66 for `:baseline`, 88.39 for
 `:hc`, 88.33 for `:sr` (Zhang et al. 2023, table 3).

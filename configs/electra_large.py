@@ -9,8 +9,7 @@ the tokens masked, and hard correction. The released model was trained on
 XLNet's corpus, which is larger than Wikipedia and BooksCorpus. `:continue`
 starts from it, as the paper does from base, and downloads it. Without internet,
 add --config.init=FOLDER --config.data.vocab=init; FOLDER has discriminator/ and
-generator/, written by transformers' save_pretrained, or is Google's
-electra_large.zip, unpacked.
+generator/, written by transformers' save_pretrained.
 
 Expected of plain ELECTRA-large as released: CoLA 69.1, MNLI 90.9, SQuAD 1.1 EM
 89.7 (google-research/electra, README).

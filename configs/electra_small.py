@@ -7,8 +7,7 @@
 the paper does for larger models only, starts from the released networks, whose
 generator is as wide as the discriminator, and downloads them. Without internet,
 add --config.init=FOLDER --config.data.vocab=init; FOLDER has discriminator/ and
-generator/, written by transformers' save_pretrained, or is Google's
-electra_small.zip, unpacked.
+generator/, written by transformers' save_pretrained.
 
 Expected: GLUE (dev, 8 tasks) 80.36 for `:baseline`, 81.35 for `:hc`, 81.91 for
 `:sr` (Zhang et al. 2023, table 3). Compare several seeds: 14 ELECTRA-smalls

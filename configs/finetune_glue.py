@@ -4,10 +4,8 @@
     --config.init=runs/electra_small --config.finetune.data=glue_data
 
 The arguments are tasks (cola sst2 mrpc stsb qqp mnli qnli rte) or `all`.
-`released` sets the values of ELECTRA's code (learning rate 1e-4, weight decay
-0.01, summed losses, a linear head) where its paper has others. `finetune.data`
-is a folder with CoLA/, SST-2/ ..., the unpacked archives of GLUE, or hf:NAME;
-by default it is the copy on the Hugging Face hub.
+`finetune.data` is a folder with CoLA/, SST-2/ ..., the unpacked archives of
+GLUE, or hf:NAME; by default it is the copy on the Hugging Face hub.
 
 Every finished run (task and seed) is kept: the same command runs only those
 that are missing, and --config.finetune.seeds=N adds more seeds.
@@ -33,10 +31,6 @@ def get_config(arg: str = "all") -> ConfigDict:
   c = common_finetune.get_config()
   c.finetune.data = HUB
   meanings = {task: f"The task {task}." for task in TASKS}
-  meanings |= {"all": "All tasks.", **common_finetune.WORDS}
-  words = parse_words(arg, meanings)
-  if "released" in words:
-    common_finetune.use_released_values(c)
-  chosen = [word for word in words if word in TASKS]
-  c.finetune.tasks = ",".join(TASKS if "all" in words else chosen or TASKS)
+  words = parse_words(arg, {**meanings, "all": "All tasks."})
+  c.finetune.tasks = ",".join(TASKS if "all" in words else words or TASKS)
   return c

@@ -37,6 +37,5 @@ def get_config(arg: str = "") -> ConfigDict:
   # "accuracy", "matthews", "f1"; for scores "spearman", "pearson"; "": the
   # first of them.
   f.metric = ""
-  if parse_words(arg, common_finetune.WORDS):
-    common_finetune.use_released_values(c)
+  parse_words(arg, {})
   return c

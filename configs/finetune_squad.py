@@ -5,9 +5,6 @@
 
 `finetune.data` is a folder with train-v1.1.json and dev-v1.1.json, plain or
 compressed, or hf:NAME; by default it is the copy on the Hugging Face hub.
-`:released` sets the values of ELECTRA's code and its joint head: the end is
-predicted given the start, by a beam of 20, and another logit predicts whether
-there is an answer. Hugging Face has no such head, so it is not exported.
 
 Long contexts are cut into windows that start every `finetune.stride` tokens,
 like BERT's doc_stride (Hugging Face's `stride` is the overlap instead).
@@ -30,11 +27,10 @@ def get_config(arg: str = "") -> ConfigDict:
   c = common_finetune.get_config()
   c.length = 512
   f = c.finetune
-  f.tasks, f.data, f.head = "squad", HUB, "spans"
+  f.tasks, f.data = "squad", HUB
   f.stride = 128  # tokens from the start of a window to that of the next
   f.question_length = 64  # tokens of a question, at most
   f.num_best = 20  # candidates for the start, and for the end, of an answer
   f.max_answer = 30  # tokens of an answer, at most
-  if parse_words(arg, common_finetune.WORDS):
-    common_finetune.use_released_values(c)
+  parse_words(arg, {})
   return c

@@ -59,20 +59,18 @@ def get_config(arg: str = "") -> ConfigDict:
   # The dev set: a file, a folder or hf:NAME; "": that of the fine-tuning.
   c.robustness.data = ""
   c.robustness.rows = 300  # examples drawn from it; 0: all
-  # Transformations: swap_synonyms, add_sentence, typos, case, punctuation and
-  # contractions; "paper": the first two, of which add_sentence needs questions.
+  # Transformations: swap_synonyms, add_sentence, typos and case; "paper": the
+  # first two, of which add_sentence needs questions.
   c.robustness.sets = "paper"
   c.robustness.files = ""  # published sets: "NAME=FILE NAME=hf:NAME:SPLIT"
-  # Tokens, tags and parses: "spacy", "stanza", "benepar", "rules"; "auto", the
-  # best that is installed; or a file of recorded annotations.
-  c.robustness.annotations = "auto"
-  c.robustness.record = ""  # file to record the annotations in, for the above
+  # Tokens, tags and parses, for swap_synonyms and add_sentence: "spacy:MODEL",
+  # or "stanza", which parses constituents.
+  c.robustness.annotations = "spacy:en_core_web_sm"
   # Source of swap_synonyms, as negatives.sources; "": WordNet by TextFlint's
   # rules, as in the paper.
   c.robustness.synonyms = ""
   # Neighbours of words for add_sentence: a file of word vectors, such as
-  # glove.6B.100d.txt; "model", the embeddings of init; TextFlint's
-  # neighbour.json; or "" for none.
+  # glove.6B.100d.txt; "": none.
   c.robustness.neighbours = ""
   c.robustness.against = ""  # another model to compare with, as init
   c.robustness.samples = 10  # examples of each set to print

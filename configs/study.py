@@ -32,14 +32,12 @@ def get_config(arg: str = "") -> ConfigDict:
   # Config of the pre-trainings, with the words that all arms have: NAME[:WORDS]
   # of a packaged config or a FILE.py.
   c.study.base = "electra_small"
-  c.study.overrides = ""  # of its keys, for all arms: "KEY=VALUE KEY=VALUE"
+  # KEY=VALUE of its keys, for all arms; "{seed}" is replaced, as in arms.
+  c.study.overrides = ""
   # Recipes to compare, NAME=WORDS[,KEY=VALUE...]: words of the base config, and
   # values of its keys: "baseline=baseline more=hc,masking.prob=0.25". The
   # others are compared with the first.
   c.study.arms = ARMS
-  # Percentage of words with synonyms, "0" to "100", to train on an artificial
-  # language, drawn for each seed, with study.base=artificial; "": on text.
-  c.study.synonyms = ""
   c.study.seeds = 3  # pre-trainings of each arm, with seeds 0, 1, ...
   # Fine-tunings of each pre-training: tasks of GLUE, "squad1" or "own".
   c.study.tasks = "cola sst2 mrpc stsb qqp mnli qnli rte squad1"

@@ -1,5 +1,6 @@
 """Sets up 8 CPU devices, strict JAX and the folder of real data."""
 
+import contextlib
 import functools
 import gc
 import os
@@ -40,15 +41,13 @@ if threading.current_thread() is threading.main_thread():
   signal.signal(signal.SIGINT, signal.default_int_handler)
 # Set by CI, where all requirements are installed: a skipped test fails.
 NO_SKIP = os.environ.get("TRUENEGS_NO_SKIP") == "1"
-# Except for these: real data, compilers that PyPI did not give, and TensorFlow
-# (2 GB), which only reads Google's checkpoints; the conversion of its arrays is
-# also tested with a stand-in.
+# Except for these.
 EXCUSES = (
   "no real data",
   "no compilers for an H100",
   "no shell",
+  "could not import 'tensorflow_text'",  # 2 GB
   "no small disk",  # mounting one needs root
-  "could not import 'tensorflow'",
 )
 
 
@@ -90,6 +89,13 @@ def free_compiled_programs():
 @pytest.fixture(scope="module")
 def one_device():
   """Uses one of the eight devices, which compiles and saves much faster."""
+  with use_one_device():
+    yield
+
+
+@contextlib.contextmanager
+def use_one_device():
+  """Hides seven of the eight devices while its block runs."""
   from truenegs_jax.train import sharding
 
   one = functools.partial(sharding.make_mesh, devices=jax.devices()[:1])
@@ -97,6 +103,40 @@ def one_device():
     patch.setattr(sharding, "make_mesh", one)
     patch.setattr(sharding, "device_count", lambda: 1)
     yield
+
+
+@pytest.fixture(scope="session")
+def shared_pretraining(tmp_path_factory):
+  """Returns a tiny ELECTRA's pre-training of 12 steps, exported; read only."""
+  from support import shared_runs
+
+  with use_one_device():
+    return shared_runs.share(
+      tmp_path_factory, "pretraining", shared_runs.pretrain
+    )
+
+
+@pytest.fixture
+def finished_run(shared_pretraining, tmp_path):
+  """Returns that pre-training with a workdir that the test may change."""
+  return shared_pretraining.copy_to(tmp_path / "finished_run")
+
+
+@pytest.fixture(scope="session")
+def shared_finetuning(tmp_path_factory):
+  """Returns a fine-tuning of two seeds that learned its task; read only."""
+  from support import shared_runs
+
+  with use_one_device():
+    return shared_runs.share(
+      tmp_path_factory, "finetuning", shared_runs.fine_tune
+    )
+
+
+@pytest.fixture
+def fine_tuned_run(shared_finetuning, tmp_path):
+  """Returns that fine-tuning with a workdir that the test may change."""
+  return shared_finetuning.copy_to(tmp_path / "fine_tuned_run")
 
 
 @pytest.fixture

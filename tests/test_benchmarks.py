@@ -13,7 +13,8 @@ import pytest
 from absl import flags
 
 from truenegs_jax.configs import bert_base, electra_small
-from truenegs_jax.runtime.errors import InputError
+
+pytestmark = pytest.mark.slow
 
 NAMES = "timing", "steps", "roofline", "overheads", "growth", "memory"
 FOLDER = pathlib.Path(__file__).parent.parent / "benchmarks"
@@ -60,19 +61,6 @@ def test_paired_ratio_is_right_while_the_machine_drifts(scripts):
   assert 0.0002 < ratio.half_width < 0.003
 
 
-def test_append_json_adds_records_to_a_file(scripts, tmp_path):
-  append_json = scripts["timing"]["append_json"]
-  path = tmp_path / "new" / "figures.json"
-  append_json(path, {"i": 0})
-  append_json(path, {"i": 1})
-  assert path.read_text().count('"i"') == 2
-  assert list(path.parent.iterdir()) == [path]
-  path.write_text("{}")
-  with pytest.raises(InputError, match="no list"):
-    append_json(path, {})
-  assert path.read_text() == "{}"
-
-
 def test_positions_are_counted_from_the_shape_of_logits(scripts):
   logit_positions = scripts["roofline"]["logit_positions"]
   shapes = ((4, 9, 50), (36, 54), (36, 6, 9), (6, 9, 36), (50, 36))
@@ -80,6 +68,7 @@ def test_positions_are_counted_from_the_shape_of_logits(scripts):
   assert {logit_positions(x, 50) for x in ((36, 49), (50 + 256, 7))} == {0}
 
 
+@pytest.mark.slow
 def test_a_step_runs_on_random_rows_and_its_operations_are_counted(
   scripts, monkeypatch
 ):
@@ -114,19 +103,7 @@ def test_resize_config_changes_the_sizes(scripts):
   assert "layers=3" in c.model.variant and "width=256" in c.model.variant
 
 
-@pytest.mark.parametrize("size", ["width=3", "batch=1.5", "batch"])
-def test_resize_config_rejects_other_sizes(scripts, size):
-  with pytest.raises(InputError, match=f"{size}.*is not a size"):
-    scripts["growth"]["resize_config"](electra_small.get_config(), [size])
-
-
-def test_fit_exponent_returns_the_slope_of_the_logarithms(scripts):
-  fit = scripts["growth"]["fit_exponent"]
-  points = {n: {"ms": 3 * n**1.5} for n in (1, 2, 8)}
-  assert fit(points, "ms") == pytest.approx(1.5)
-  assert np.isnan(fit({1: {"ms": None}}, "ms"))
-
-
+@pytest.mark.slow
 def test_memory_reports_a_config_without_data(scripts):
   c = bert_base.get_config("runlocal")
   c.mesh.preset, c.mesh.axes = "fsdp_tp", "model=2"

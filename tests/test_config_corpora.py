@@ -22,6 +22,8 @@ from truenegs_jax.data.rows import prepare_rows, rows_folder
 from truenegs_jax.data.tokens.tokenizer import SPECIALS
 from truenegs_jax.train.prepare_data import make_rows_plan
 
+pytestmark = pytest.mark.slow
+
 LIMITS = {128: 0.10, 512: 0.25}  # largest share of padding
 CONFIGS = (
   "electra_small",
@@ -144,7 +146,7 @@ def test_rows_of_real_configs_have_little_padding(prepare, name, arg):
   print(f"padding of {name}:{arg} at {c.length}: {share:.1%}")
   assert 0.02 < share <= LIMITS[c.length]
   assert not rows_folder.padding_warning(manifest)
-  assert not manifest["oddities"]
+  assert not manifest["repairs"]
 
 
 def test_rows_of_short_documents_are_warned_of(prepare):

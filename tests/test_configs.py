@@ -16,19 +16,18 @@ import rich.console
 from truenegs_jax.configs import common, common_keys, electra_small
 from truenegs_jax.data.corpus import sources_spec
 from truenegs_jax.data.rows import layouts
-from truenegs_jax.data.tokens import fast_encoder
 from truenegs_jax.data.tokens.tokenizer import ACCENTS, SPECIALS, make_tokenizer
 from truenegs_jax.finetune import config_checks
 from truenegs_jax.main import TASKS
 from truenegs_jax.models import choose_attention, encoder, pretrain
-from truenegs_jax.pretrain import dry_run
+from truenegs_jax.pretrain import run as run_lib
 from truenegs_jax.runtime.errors import DataError, InputError
 from truenegs_jax.synonyms import table
 from truenegs_jax.tasks import user_task
 from truenegs_jax.train import build_run, check_values, checks, prepare_data
 from truenegs_jax.weights.formats import hf_folder
 from truenegs_jax.weights.formats.find import Weights
-from truenegs_jax.workdir.from_config import build_model
+from truenegs_jax.workdir.from_config import build_model, placeholder_tokenizer
 
 CONFIGS = pathlib.Path(__file__).parent.parent / "configs"
 OWN = ("electra_own",)  # configs with values of their own after `continue`
@@ -38,13 +37,17 @@ NAMES = sorted(
   if not path.stem.startswith(("common", "finetune", "robustness", "study"))
 )
 FINETUNE_ARGS = {
-  "finetune_glue": ("", "all", "mrpc", "cola,rte", "mrpc,released", "released"),
-  "finetune_squad": ("", "released"),
-  "finetune_own": ("", "released"),
+  "finetune_glue": ("", "all", "mrpc", "cola,rte"),
+  "finetune_squad": ("",),
+  "finetune_own": ("",),
 }
 
 WORDS = ("continue", "len512", "runlocal")
-ARGS = ["", *common.RECIPES, *WORDS, "runlocal,hc", "sr_sent,runlocal,continue"]
+ARGS = [*common.RECIPES, "runlocal,hc", "sr_sent,runlocal,continue"]
+CASES = [
+  *itertools.product(NAMES, ("", *WORDS)),
+  *itertools.product(("electra_base", "bert_base"), ARGS),
+]
 TOKENIZER = types.SimpleNamespace(mask=4, cls=2, sep=3, vocab=("x",) * 1_000)
 
 
@@ -58,7 +61,7 @@ def check_files(c):
 
 def print_dry_run(c):
   console = rich.console.Console(record=True, width=300, file=io.StringIO())
-  dry_run.dry_run(c, Weights(c.init), console)
+  run_lib.dry_run(c, Weights(c.init), console)
   return console.export_text()
 
 
@@ -78,12 +81,9 @@ def write_zeros(folder, c, role):
 def test_finetune_configs_are_valid_and_have_the_published_values(name, arg):
   c = get_config(name, arg).lock()
   config_checks.check(c)
-  released = "released" in arg
-  assert c.optim.weight_decay == (0.01 if released else 0.0)
-  assert c.finetune.loss == ("sum" if released else "mean")
+  assert c.optim.weight_decay == 0.0 and c.finetune.loss == "mean"
   recipe = config_checks.FinetuneOptions.from_config(c)
-  rates = (1e-4, 1e-4, 5e-5) if released else (3e-4, 1e-4, 5e-5)
-  for width, rate in zip((256, 768, 1024), rates, strict=True):
+  for width, rate in ((256, 3e-4), (768, 1e-4), (1024, 5e-5)):
     assert recipe.peak_rate(width) == rate
     assert recipe.decay(width) == (0.9 if width == 1024 else 0.8)
 
@@ -91,15 +91,14 @@ def test_finetune_configs_are_valid_and_have_the_published_values(name, arg):
 def test_arguments_of_finetune_glue_choose_tasks():
   all_tasks = get_config("finetune_glue", "all").finetune.tasks
   assert len(all_tasks.split(",")) == 8
-  for arg in ("", "released"):
-    assert get_config("finetune_glue", arg).finetune.tasks == all_tasks
+  assert get_config("finetune_glue", "").finetune.tasks == all_tasks
   assert get_config("finetune_glue", "rte,cola").finetune.tasks == "rte,cola"
   for name in FINETUNE_ARGS:
-    with pytest.raises(ValueError, match="wnli.*released"):
+    with pytest.raises(ValueError, match="wnli"):
       get_config(name, "wnli")
 
 
-@pytest.mark.parametrize(("name", "arg"), list(itertools.product(NAMES, ARGS)))
+@pytest.mark.parametrize(("name", "arg"), CASES)
 def test_every_config_builds_with_every_argument(name, arg):
   c = get_config(name, arg).lock()
   checks.check_config(c)
@@ -161,8 +160,6 @@ RELEASED = {
 def test_electra_own_needs_text_and_its_intervals_follow_the_steps():
   c = get_config("electra_own")
   with pytest.raises(InputError, match="--config.data.sources='texts"):
-    check_files(c)
-  with pytest.raises(InputError, match="--config.data.sources='texts"):
     prepare_data.make_rows_plan(c)
   assert "--config.data.sources=FILES" in print_dry_run(c)
   c.steps = 500
@@ -213,12 +210,6 @@ def test_continue_builds_networks_of_the_released_sizes(name):
     assert (network.max_positions, network.type_vocab_size) == (512, 2)
 
 
-def test_electra_small_has_the_papers_generator_unless_continued():
-  assert get_config("electra_small").generator.multiplier == 0.25
-  assert get_config("electra_small", "continue").generator.multiplier == 1
-  assert get_config("electra_small", "continue,runlocal").init == ""
-
-
 def test_a_list_of_sizes_is_checked_like_a_variant():
   c = get_config("electra_demo")
   c.model.variant = "embedding_size=8 width=16 layers=1 heads=2 ffn=24"
@@ -229,7 +220,7 @@ def test_a_list_of_sizes_is_checked_like_a_variant():
   with pytest.raises(InputError, match="generator: 3 heads"):
     checks.check_config(c)
   c.generator.variant = "huge"
-  with pytest.raises(InputError, match="generator.variant.'huge' is unknown"):
+  with pytest.raises(InputError, match="generator.variant='huge' is neither"):
     checks.check_config(c)
 
 
@@ -290,25 +281,6 @@ def test_weights_of_another_size_are_refused_before_the_run(tmp_path, role):
     check_files(c)
 
 
-@pytest.mark.parametrize(
-  ("init", "text"),
-  [
-    ("", "only text"),
-    ("?", "weights: --config.init=FOLDER"),
-    ("local, own/one", "weights: 'local, own/one', which are looked up on"),
-    ("own/one, own/two", "weights: 'own/one, own/two', which are looked up on"),
-  ],
-)
-def test_a_dry_run_prints_where_weights_are(init, text, tmp_path, monkeypatch):
-  monkeypatch.chdir(tmp_path)
-  (tmp_path / "local").mkdir()
-  c = get_config("electra_demo", "runlocal,baseline")
-  c.init = init
-  output = print_dry_run(c)
-  assert text in output
-  assert ("the Hugging Face hub" in output) == ("on" in text.split())
-
-
 def test_a_dry_run_checks_local_weights(tmp_path):
   c = get_config("electra_demo", "runlocal,baseline")
   write_zeros(tmp_path, c, "discriminator")
@@ -326,7 +298,7 @@ def test_a_dry_run_counts_the_entries_of_a_tokenizer_json(tmp_path):
   (tmp_path / "tokenizer.json").write_text(json.dumps({"model": model}))
   for path in tmp_path, tmp_path / "tokenizer.json":
     c.data.vocab = str(path)
-    tokenizer, source = dry_run.placeholder_tokenizer(c)
+    tokenizer, source = placeholder_tokenizer(c)
     assert len(tokenizer.vocab) == 7 and "tokenizer.json" in source
 
 
@@ -366,11 +338,10 @@ def test_configs_have_the_published_values(name):
   assert (c.generator.loss_weight, c.generator.detect_weight) == (1, 50)
 
 
-@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("arg", ["hcc", "hc,sr", "runlocl", "baseline,hc"])
-def test_unknown_or_conflicting_arguments_are_refused(name, arg):
+def test_unknown_or_conflicting_arguments_are_refused(arg):
   with pytest.raises(ValueError, match="baseline.*runlocal"):
-    get_config(name, arg)
+    get_config("electra_small", arg)
 
 
 @pytest.mark.parametrize(
@@ -380,43 +351,6 @@ def test_unknown_or_conflicting_arguments_are_refused(name, arg):
 def test_a_long_warmup_is_warned_of(warmup_steps, steps, expected):
   warning = checks.check_warmup(warmup_steps, steps)
   assert bool(warning) == bool(expected) and expected in warning
-
-
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("arg", ["", "runlocal", "continue"])
-def test_no_config_has_a_long_warmup(name, arg):
-  c = get_config(name, arg)
-  assert not checks.check_warmup(c.optim.warmup_steps, c.steps)
-
-
-BAD = {
-  "steps": 0,
-  "batch_size": -8,
-  "length": 3,
-  "optim.lr": float("nan"),
-  "optim.accumulation": 0,
-  "optim.clip_norm": 0.0,
-  "generator.temperature": 0.0,
-  "masking.prob": 1.0,
-  "model.dropout": 1.0,
-  "model.attention_dropout": -0.1,
-  "model.max_positions": 8,
-  "checkpoint.every_steps": 0,
-  "checkpoint.keep": 0,
-  "log.every_steps": 0,
-  "eval.every_steps": 0,
-  "eval.rows": 0,
-  "negatives.sentence_weight": -1.0,
-  "mesh.axes": "data",
-}
-
-
-@pytest.mark.parametrize("name", BAD)
-def test_a_number_out_of_range_is_refused_with_its_key(name):
-  c = get_config(NAMES[0], "runlocal")
-  c.update_from_flattened_dict({name: BAD[name]})
-  with pytest.raises(InputError, match=name.split(".")[-1]):
-    checks.check_config(c)
 
 
 CHOICES = {
@@ -448,7 +382,6 @@ def test_the_described_choices_are_all_that_the_package_has():
     "data.layout": layouts.LAYOUTS,
     "data.overflow": layouts.OVERFLOWS,
     "data.stopping": sources_spec.STOPPING,
-    "data.tokenizer": fast_encoder.BACKENDS,
     "negatives.layout": table.LAYOUTS,
     "finetune.kind": user_task.METRICS,
   }
@@ -464,14 +397,3 @@ def test_a_batch_size_that_cannot_be_split_is_refused_with_one_that_can():
     checks.check_config(c)
   c.batch_size = 16
   checks.check_config(c)
-
-
-def test_a_missing_device_is_an_input_error(monkeypatch):
-  def fail():
-    raise AssertionError  # as jax does if a plugin is missing
-
-  monkeypatch.setattr(jax, "device_count", fail)
-  monkeypatch.setenv("JAX_PLATFORMS", "cuda")
-  message = "JAX_PLATFORMS=cuda.*set JAX_PLATFORMS=cpu"
-  with pytest.raises(InputError, match=message):
-    checks.check_config(get_config(NAMES[0], "runlocal"))

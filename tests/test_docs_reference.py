@@ -1,5 +1,6 @@
 """Pages of the reference list every field, file and exit code."""
 
+import importlib
 import re
 import types
 
@@ -10,6 +11,7 @@ from support.doc_pages import ROOT, read_first_cells
 from truenegs_jax.finetune import results, run
 from truenegs_jax.models import pretrain
 from truenegs_jax.runtime import errors, rng
+from truenegs_jax.runtime.config_files import flatten, packaged_names
 from truenegs_jax.tasks import scoring, squad
 from truenegs_jax.train import guards, metrics, speed
 from truenegs_jax.workdir import files, metrics_file
@@ -85,3 +87,14 @@ def test_every_file_of_a_workdir_is_described():
   names |= {metrics_file.METRICS, results.RESULT, results.MODEL, run.SUBMISSION}
   described = "\n".join(read_first_cells("workdir.md"))
   assert [name for name in sorted(names) if name not in described] == []
+
+
+def test_every_key_of_every_config_has_a_row_with_a_meaning(monkeypatch):
+  monkeypatch.syspath_prepend(str(ROOT / "docs"))
+  page = importlib.import_module("config_reference").render()
+  rows = re.findall(r"(?m)^\| `([^`]+)` \| (.*)$", page)
+  described = {key for key, row in rows if len(row.split(" | ")[0].split()) > 1}
+  for name in packaged_names():
+    module = importlib.import_module(f"truenegs_jax.configs.{name}")
+    missing = flatten(module.get_config().to_dict()).keys() - described
+    assert not missing, name

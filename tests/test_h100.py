@@ -11,6 +11,7 @@ from absl import flags
 
 from truenegs_jax.runtime.errors import InputError
 
+pytestmark = pytest.mark.slow
 ROOT = pathlib.Path(__file__).parent.parent
 PYTHON = ROOT / ".venv" / "h100" / "bin" / "python"
 COMPILERS = ROOT / ".venv" / "h100" / ".compilers"  # made by make h100
@@ -171,66 +172,11 @@ def test_a_kernel_counts_what_it_declares(bounds, modules):
   assert 0 < forward.integers == 11 * 2 * 3 * 128**2
 
 
-def test_integers_are_counted_inside_fusions(bounds):
-  assert bounds["mask"].integers == 2 * 300
-  assert bounds["read"].integers == 0
-
-
-def test_the_larger_of_compute_and_memory_bounds_the_time(bounds):
-  bound = bounds["bmm"]._replace(nbytes=3.352e12, flops=989e12 / 2)
-  assert (bound.secs, bound.compute_secs) == (1, 0.5)
-  assert bound._replace(dtype="f32").secs == pytest.approx(1, rel=2e-3)
-  assert bound._replace(flops=2 * 989e12).secs == 2
-
-
-def test_launches_have_groups(bounds, modules):
-  r = modules["roofline"]
-  groups = {name: bound.group for name, bound in bounds.items()}
-  assert groups == {
-    "bmm": r["SCORES"],
-    "logits": r["LOGITS"],
-    "out": r["LOGITS"],
-    "put": r["STACKS"],
-    "read": r["OPTIMIZER"],  # without a path
-    "mask": r["LAYERS"],
-    "fill.1": r["FILLS"],
-    "start": r["COPIES"],
-    "fmha": r["KERNELS"],
-    "flash": r["KERNELS"],
-  }
-  assert (bounds["out"].logits_read, bounds["out"].logits_written) == (1, 1)
-  # The embedding table is no array of logits.
-  assert bounds["logits"].logits_read == 0 < bounds["logits"].logits_written
-
-
 def test_a_custom_call_of_unknown_cost_is_an_error(bounds, modules):
   with pytest.raises(InputError, match="'new_kernel' .fmha. is unknown"):
     get_bounds(
       modules, HLO.replace("__cudnn$fmhaSoftmaxBackward", "new_kernel")
     )
-
-
-def test_a_line_that_is_no_operation_is_an_error(modules):
-  with pytest.raises(ValueError, match="no operation of HLO: ROOT %out"):
-    modules["hlo_listing"]["parse"](HLO.replace("copy(%logits)", "copy"))
-
-
-def test_figures_are_added_up(bounds, modules):
-  add_up = modules["h100"]["add_up"]
-  record = add_up(list(bounds.values()), model_secs=1e-3)
-  assert record["launches"] == 2 * 12 + 8
-  assert record["kernels"] == {
-    "flash_forward": 1,
-    "__cudnn$fmhaSoftmaxBackward": 1,
-  }
-  assert record["mfu"] == pytest.approx(1 / record["ms"])
-  assert record["ms"] == pytest.approx(
-    sum(x["ms"] for x in record["groups"].values())
-  )
-  cycles = bounds["put"]._replace(cycles=1000)
-  record = add_up([cycles, bounds["mask"], bounds["start"]], model_secs=1)
-  assert record["mcycles"] == pytest.approx(0.012)
-  assert record["estimated_share"] == pytest.approx(12 / 13)
 
 
 def test_figures_are_kept_and_compared(modules, tmp_path):
@@ -256,7 +202,6 @@ def test_figures_are_kept_and_compared(modules, tmp_path):
   assert h100["compare"](record, None)[0] is False
 
 
-@pytest.mark.slow  # compiles two steps
 @pytest.mark.skipif(not COMPILERS.exists(), reason="no compilers for an H100")
 def test_a_layer_compiled_for_an_h100_has_fused_attention(tmp_path):
   rows, length, heads = 2, 512, 32

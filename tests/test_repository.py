@@ -6,7 +6,6 @@ import pathlib
 import re
 import subprocess
 
-import pytest
 import yaml
 
 import truenegs_jax
@@ -17,7 +16,7 @@ PACKAGE = ROOT / "truenegs_jax"
 LAYERS = (
   {"configs"},
   {"runtime"},
-  {"data", "models", "objectives"},
+  {"data", "models", "objectives", "stats"},
   {"workdir", "tasks"},
   {"synonyms", "weights"},
   {"train"},
@@ -26,7 +25,7 @@ LAYERS = (
   {"robustness"},
   {"pretrain"},
   {"study"},
-  {"main", "prepare", "status", "export", "wordnet", "completion"},
+  {"main", "prepare", "status", "export", "wordnet"},
   {"__main__"},
 )
 LAYER = {name: i for i, layer in enumerate(LAYERS) for name in layer}
@@ -93,18 +92,18 @@ def test_imports_have_no_cycles():
     visit(module, [])
 
 
-@pytest.mark.parametrize("module", TREES)
-def test_third_party_packages_stay_in_their_folders(module):
-  folder = module.split(".")[0]
-  tops = {name.split(".")[0] for name in imports(module)}
-  if folder in ("data", "synonyms", "tasks"):  # run in workers, without jax
-    assert not tops & JAX
-  if folder in ("data", "models", "objectives", "tasks", "synonyms"):
-    assert "ml_collections" not in tops
-  if folder != "models":
-    assert not any(name.startswith("flax.linen") for name in imports(module))
-  if module != "workdir.checkpoints":
-    assert "orbax" not in tops
+def test_third_party_packages_stay_in_their_folders():
+  for module in TREES:
+    folder = module.split(".")[0]
+    tops = {name.split(".")[0] for name in imports(module)}
+    if folder in ("data", "synonyms", "tasks"):  # run in workers, without jax
+      assert not tops & JAX, module
+    if folder in ("data", "models", "objectives", "tasks", "synonyms"):
+      assert "ml_collections" not in tops, module
+    if folder != "models":
+      assert not [x for x in imports(module) if "flax.linen" in x], module
+    if module != "workdir.checkpoints":
+      assert "orbax" not in tops, module
 
 
 def public_definitions(body, prefix=""):
@@ -120,15 +119,13 @@ def public_definitions(body, prefix=""):
         yield from public_definitions(node.body, f"{node.name}.")
 
 
-@pytest.mark.parametrize("module", TREES)
-def test_public_definitions_have_docstrings(module):
-  assert ast.get_docstring(TREES[module]), "of the module"
-  assert not [
-    name
-    for name, node in public_definitions(TREES[module].body)
-    # flax calls a method `setup` like a constructor.
-    if not ast.get_docstring(node) and not name.endswith(".setup")
-  ]
+def test_public_definitions_have_docstrings():
+  for module, tree in TREES.items():
+    assert ast.get_docstring(tree), module
+    for name, node in public_definitions(tree.body):
+      # flax calls a method `setup` like a constructor.
+      is_exempt = name.endswith(".setup")
+      assert is_exempt or ast.get_docstring(node), f"{module}.{name}"
 
 
 def test_functions_have_at_most_80_lines_of_code():
@@ -168,7 +165,7 @@ def test_no_code_is_read_from_files():
   assert users == {
     ("runtime.config_files", "runpy"),
     # Without a shell.
-    ("study.parts", "subprocess"),  # truenegs_jax.main
+    ("study.drive", "subprocess"),  # truenegs_jax.main
     ("wordnet", "subprocess"),  # apt-get and dpkg-deb
   }
   calls = [
@@ -201,7 +198,6 @@ def test_error_classes_have_different_exit_codes():
 # Fields that are JSON keys keep their names.
 JSON_KEYS = {
   ("truenegs_jax/corrections/rates.py", "of"),
-  ("truenegs_jax/finetune/results.py", "made"),
 }
 
 
@@ -243,12 +239,6 @@ def test_names_are_specific():
   assert not [pair for pair in defined - JSON_KEYS if pair[1] in vague]
 
 
-def test_self_has_no_annotation():
-  for path, node in all_nodes():
-    if isinstance(node, ast.arg) and node.arg == "self":
-      assert not node.annotation, f"{path}:{node.lineno}"
-
-
 def test_make_prints_a_line_for_each_target():
   makefile = (ROOT / "Makefile").read_text()
   targets = re.search(r"\.PHONY: ((?:.*\\\n)*.*)", makefile)[1]
@@ -276,14 +266,3 @@ def test_vendored_files_are_in_the_notice():
   notice = (ROOT / "NOTICE").read_text()
   names = {path.name for path in folder.iterdir()} - {"SHA256SUMS"}
   assert not {name for name in names if name not in notice}
-
-
-def test_bug_reports_ask_for_version_command_error_and_device():
-  forms = ROOT / ".github" / "ISSUE_TEMPLATE"
-  form = yaml.safe_load((forms / "bug.yml").read_text())
-  required = {
-    field["id"]
-    for field in form["body"]
-    if field.get("validations", {}).get("required")
-  }
-  assert required == {"version", "command", "error", "device"}

@@ -5,7 +5,9 @@ import json
 import pytest
 
 from truenegs_jax import status
-from truenegs_jax.data.rows import locks, store
+from truenegs_jax.data.rows import store
+from truenegs_jax.runtime import files as files_lib
+from truenegs_jax.runtime import locks
 from truenegs_jax.runtime.errors import CheckpointError, InputError
 from truenegs_jax.runtime.flags import parse_config
 from truenegs_jax.workdir import files, lock, metrics_file
@@ -47,15 +49,6 @@ def test_a_run_shows_its_newest_records_and_checkpoint(tmp_path):
   assert read_files(tmp_path) == before
 
 
-def test_a_dev_record_shows_its_scores_alone(tmp_path):
-  write_run(tmp_path)
-  writer = metrics_file.JsonlWriter(tmp_path, first_step=20)
-  writer.write({"step": 20, "split": "dev", "accuracy": 50.0, "f1": 40.0})
-  writer.close()
-  lines = dict(status.describe(tmp_path))
-  assert lines["dev, step 20"] == "accuracy 50, f1 40"
-
-
 def test_the_state_follows_the_lock_and_the_results(tmp_path):
   def state():
     return dict(status.describe(tmp_path))["state"]
@@ -88,8 +81,7 @@ def test_a_study_describes_the_part_that_runs(tmp_path):
   assert status.describe(tmp_path)[0] == ("state", "stopped")
   folder = tmp_path / "runs/hc/seed-0/pretrain"
   write_run(folder)
-  with lock.lock(folder), (folder / "part.lock").open("ab") as file:
-    lock.fcntl.flock(file, lock.fcntl.LOCK_EX)
+  with lock.lock(folder), locks.lock_file(folder / "part.lock"):
     lines = status.describe(tmp_path)
   assert lines[0] == ("state", "running")
   assert ("part", "runs/hc/seed-0/pretrain") in lines
@@ -104,19 +96,11 @@ def test_a_preparation_counts_its_chunks(tmp_path, shared):
   unfinished.mkdir(parents=True)
   for number in range(3):
     (unfinished / f"chunk-{number:06d}.npz").write_bytes(b"0" * 10**6)
-  with locks.folder_lock(folder, shared=shared):
+  with files_lib.lock_folder(folder, shared=shared):
     lines = status.describe(folder)
   assert lines[0] == ("state", "running")
   assert lines[-1] == ("chunks", "3 built, 3.0 MB")
   assert status.describe(folder)[0] == ("state", "stopped")
-
-
-def test_a_run_without_a_record_names_its_steps(tmp_path):
-  (tmp_path / files.CONFIG).write_text('{"task": "pretrain", "steps": 1500}')
-  with lock.lock(tmp_path):
-    lines = dict(status.describe(tmp_path))
-  assert lines["state"] == "running"
-  assert lines["step"] == "none of 1,500 recorded yet"
 
 
 @pytest.mark.parametrize("task", ["corrections", "robustness"])

@@ -21,14 +21,14 @@ from .objectives.soft_regularization import cosine_distance as cosine_distance
 from .objectives.soft_regularization import (
   sentence_divergence as sentence_divergence,
 )
-from .pretrain.fill_masks import fill_masks as fill_masks
+from .pretrain.evaluate import fill_masks as fill_masks
 from .runtime.rng import row_keys as row_keys
 from .synonyms.run_table import build_table as build_table
 from .synonyms.table import SynonymTable as SynonymTable
 from .synonyms.vocabulary import continues_word as continues_word
 from .train.step import total_loss as total_loss
-from .weights.export.pretrained import export_model as export_model
-from .weights.init.load_model import Pretrained as Pretrained
-from .weights.init.load_model import load as load
+from .weights.export.export_model import export_model as export_model
+from .weights.init.load import Pretrained as Pretrained
+from .weights.init.load import load as load
 
 __version__: str

@@ -1,4 +1,4 @@
-"""The command `truenegs`: runs a verb, describes configs, completes words."""
+"""The command `truenegs`: runs a verb or describes configs."""
 
 import importlib
 import itertools
@@ -6,8 +6,6 @@ import os
 import signal
 import sys
 from collections.abc import Mapping
-
-from truenegs_jax import completion
 
 VERBS = {  # modules
   "main": "Runs a config: pre-trains, fine-tunes or measures a model.",
@@ -18,12 +16,9 @@ VERBS = {  # modules
   "export": "Writes a checkpoint in Hugging Face format.",
   "wordnet": "Downloads WordNet, unless it is on this machine.",
 }
-OWN_VERBS = {
-  "configs": "Lists the configs; with a name, describes its words and keys.",
-  "completion": "Prints the script that completes commands in a shell.",
-}
+CONFIGS = "Lists the configs; with a name, describes its words and keys."
 TASKS = {
-  "pre-train": "electra_*, bert_*, artificial",
+  "pre-train": "electra_*, bert_*",
   "fine-tune": "finetune_own, finetune_glue, finetune_squad",
   "measure corrections": "corrections",
   "test robustness": "robustness",
@@ -48,28 +43,22 @@ Pre-training on true negatives: ELECTRA and BERT in JAX.
   truenegs configs electra_own:hc   # describes its words and keys
 
 Verbs, each with its own --help:
-{_list(VERBS | OWN_VERBS, 10)}
+{_list(VERBS | {"configs": CONFIGS}, 10)}
 
 Tasks of main, by its config:
 {_list(TASKS, 20)}
 
 Documentation: docs/index.md in the repository."""
 CONFIGS_HELP = f"""\
-{OWN_VERBS["configs"]}
+{CONFIGS}
 
   truenegs configs
   truenegs configs electra_base:hc,continue
   truenegs configs my_config.py runs/electra_demo/config.json"""
-COMPLETION_HELP = f"""\
-{OWN_VERBS["completion"]}
-
-  eval "$(truenegs completion bash)"      # in ~/.bashrc
-  eval "$(truenegs completion zsh)"       # in ~/.zshrc, after compinit
-  truenegs completion fish | source       # in ~/.config/fish/config.fish"""
 
 
 def main() -> None:
-  """Runs `truenegs VERB ...` as `python -m truenegs_jax.VERB ...`."""
+  """Replaces this process by `python -m truenegs_jax.VERB`, or helps."""
   verb, *words = sys.argv[1:] or ["--help"]
   if verb in VERBS:
     command = ["-m", f"truenegs_jax.{verb}", *words]
@@ -80,10 +69,6 @@ def main() -> None:
     print("truenegs_jax", importlib.import_module("truenegs_jax").__version__)
   elif verb == "configs":
     print(CONFIGS_HELP if is_help else _describe(words))
-  elif verb == "completion":
-    print(COMPLETION_HELP if is_help else _script(words))
-  elif verb == "complete":  # called by the scripts of `completion`
-    print("\n".join(completion.complete(" ".join(words), VERBS | OWN_VERBS)))
   elif is_help:
     print(HELP)
   else:
@@ -91,27 +76,19 @@ def main() -> None:
 
 
 def _describe(texts: list[str]) -> str:
-  from truenegs_jax.runtime import config_help, flags
+  from truenegs_jax.runtime import config_keys, flags
 
   with flags.exit_on_errors():
-    blocks = map(config_help.render_config, texts)
-    lines = itertools.chain(*blocks) if texts else config_help.render_list()
+    blocks = map(config_keys.render_config, texts)
+    lines = itertools.chain(*blocks) if texts else config_keys.render_list()
     return "\n".join(lines)
-
-
-def _script(words: list[str]) -> str:
-  from truenegs_jax.runtime import errors, flags
-
-  with flags.exit_on_errors():
-    shell = " ".join(words)
-    errors.one_of("the shell", shell, completion.SCRIPTS)
-    return completion.SCRIPTS[shell]
 
 
 def _fail(verb: str) -> None:
   from truenegs_jax.runtime import config_files, errors
 
-  hint = config_files.did_you_mean(verb, VERBS | OWN_VERBS, "truenegs ")
+  verbs = VERBS | {"configs": CONFIGS}
+  hint = config_files.did_you_mean(verb, verbs, "truenegs ")
   print(f"{HELP}\n\nerror: There is no verb {verb!r}.{hint}", file=sys.stderr)
   sys.exit(errors.InputError.exit_code)
 

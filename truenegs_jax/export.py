@@ -2,13 +2,13 @@
 
   python -m truenegs_jax.export --workdir=runs/electra_demo
       [--step=N] [--output=FOLDER] [--dtype=float32|bfloat16]
-  python -m truenegs_jax.export --init=uncased_L-12_H-768_A-12 --output=FOLDER
-      [--vocab=FILE] [--dtype=...]
-  python -m truenegs_jax.export --output=FOLDER --push=NAME
+  python -m truenegs_jax.export --init=google-bert/bert-base-uncased
+      --output=FOLDER [--vocab=FILE] [--dtype=...]
+  python -m truenegs_jax.export --output=FOLDER --license=apache-2.0
 
-The second form converts weights in any format of `config.init`. The third
-uploads a finished export, also the model/ of a fine-tuning. All forms take
-[--license=apache-2.0] [--push=NAME [--private]].
+The second form converts weights in any format of `config.init`. The third sets
+the license in the model cards of a finished export; the others take --license
+too.
 
 ELECTRA becomes `discriminator/`, the network to fine-tune, and `generator/`,
 which fills masks. BERT becomes `bert/`. The output gets its name only when it
@@ -37,7 +37,7 @@ from truenegs_jax.runtime.files import check_local
 from truenegs_jax.workdir import files
 
 if TYPE_CHECKING:
-  from truenegs_jax.weights.export.pretrained import ExportResult
+  from truenegs_jax.weights.export.export_model import ExportResult
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -48,22 +48,15 @@ def main(argv: Sequence[str] | None = None) -> None:
   flags_lib.parse(["export", *words], values, doc=__doc__ or "")
   with flags_lib.exit_on_errors():
     _check_flags(values)
-    # Not at the top: --help and bad flags should not wait for jax.
-    from truenegs_jax.weights.export import model_card, push
-
-    if values.push:
-      push.check_access(values.push)
     output = pathlib.Path(values.output).expanduser()
     if values.workdir or values.init:
       result = _export(values)
       print(f"Exported to '{result.output}'.\n{result.summary}")
       output = result.output
     if values.license:
-      for folder in push.find_folders(output).values():
-        model_card.set_license(folder, values.license)
-    if values.push:
-      for url in push.upload(output, values.push, private=values.private):
-        print(f"Uploaded to {url}")
+      from truenegs_jax.weights.export import model_card  # imports jax
+
+      model_card.set_license(output, values.license)
 
 
 def define_flags(values: flags.FlagValues) -> None:
@@ -75,13 +68,6 @@ def define_flags(values: flags.FlagValues) -> None:
   string_flag("vocab", "", "The vocabulary of --init.")
   text = "The hub's name of a license, for the model cards."
   string_flag("license", "", text)
-  text = (
-    "NAME or OWNER/NAME on the Hugging Face hub to upload the export to, as"
-    " NAME-discriminator and NAME-generator, or NAME. Needs hf auth login."
-  )
-  string_flag("push", "", text)
-  text = "Let only the owner see what --push creates."
-  flags.DEFINE_boolean("private", False, text, flag_values=values)
   text = "A saved step. Default: the newest."
   flags.DEFINE_integer("step", None, text, flag_values=values)
   flags.DEFINE_enum(
@@ -96,17 +82,14 @@ def define_flags(values: flags.FlagValues) -> None:
 def _check_flags(values: flags.FlagValues) -> None:
   """Raises InputError unless the flags go together."""
   exports = bool(values.workdir) + bool(values.init)
-  finished = values.output and (values.push or values.license)
-  if exports > 1 or not (exports or finished):
+  if exports > 1 or not (exports or (values.output and values.license)):
     raise InputError(
-      "Set either --workdir=FOLDER or --init=WEIGHTS. For a finished export: "
-      "--output=FOLDER --push=NAME."
+      "Set either --workdir=FOLDER or --init=WEIGHTS. For a finished export:"
+      " --output=FOLDER --license=NAME."
     )
   for name in () if exports else ("vocab", "step", "dtype"):
     if values[name].present:
       raise InputError(f"--{name} needs --workdir or --init.")
-  if values.private and not values.push:
-    raise InputError("--private needs --push=NAME.")
   if values.license and not re.fullmatch(
     r"[a-z0-9][a-z0-9.-]*", values.license
   ):
@@ -115,7 +98,8 @@ def _check_flags(values: flags.FlagValues) -> None:
       " https://huggingface.co/docs/hub/repositories-licenses, such as"
       " apache-2.0."
     )
-  if values.workdir and values.vocab:
+  is_run = files.parse_run_path(pathlib.Path(values.init).expanduser())
+  if values.vocab and (values.workdir or is_run):
     raise InputError("--vocab needs --init. A run has its own vocabulary.")
   if values.init and values.step is not None:
     raise InputError("--step needs --workdir.")
@@ -133,11 +117,6 @@ def _export(values: flags.FlagValues) -> "ExportResult":
   run = files.parse_run_path(pathlib.Path(values.init).expanduser())
   if values.workdir:
     run = pathlib.Path(values.workdir), values.step
-  if run and values.vocab:
-    raise InputError(
-      f"init: {values.init!r} is a run, which has its own vocabulary. Remove"
-      " --vocab."
-    )
   with progress.working(progress.log_console(), "Exporting"):
     if run:
       return export_run.export_workdir(

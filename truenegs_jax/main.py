@@ -30,7 +30,7 @@ import traceback
 from absl import flags
 from ml_collections import ConfigDict
 
-from truenegs_jax.runtime import cpu, errors, log_streams
+from truenegs_jax.runtime import cpu, errors, files
 from truenegs_jax.runtime import flags as flags_lib
 
 # The module of each config.task; it has a function `run`.
@@ -61,7 +61,7 @@ def main(argv: list[str]) -> None:
   from truenegs_jax.runtime import distributed
 
   try:
-    distributed.exit_all(_run(config), failed=False)
+    distributed.exit_all(_run(), failed=False)
   except Exception as e:
     if error := errors.explain(e, memory=SAVE_MEMORY):
       distributed.print_once(f"error: {errors.printable(error)}")
@@ -76,9 +76,10 @@ def _print_to_stderr(text: str) -> None:
   print(text, file=sys.stderr, flush=True)
 
 
-def _run(config: ConfigDict) -> int:
-  from truenegs_jax.runtime import distributed, files, progress, watchdog
+def _run() -> int:
+  from truenegs_jax.runtime import distributed, progress, watchdog
 
+  config: ConfigDict = flags.FLAGS["config"].value
   workdir = str(flags.FLAGS["workdir"].value)
   files.check_local("--workdir", workdir)
   watchdog.start(distributed.read_secs(watchdog.VARIABLE, default=300))
@@ -109,5 +110,5 @@ if __name__ == "__main__":
   )
   flags.DEFINE_integer("num_processes", None, "Number of processes.")
   flags.DEFINE_integer("process_id", None, "Number of this process, from 0.")
-  log_streams.drop_what_does_not_fit()
+  files.ignore_full_disk_on_stdio()
   flags_lib.run(main)

@@ -26,82 +26,66 @@ from truenegs_jax.data.rows import build_rows, rows_folder
 from truenegs_jax.runtime import flags as flags_lib
 from truenegs_jax.runtime import json_text, progress
 from truenegs_jax.runtime.errors import CheckpointError, InputError
+from truenegs_jax.runtime.locks import is_locked
 from truenegs_jax.workdir import files, metrics_file
-from truenegs_jax.workdir.lock import (
-  FINISHED,
-  RUNNING,
-  STOPPED,
-  is_locked,
-  read_state,
-)
+from truenegs_jax.workdir.lock import FINISHED, RUNNING, STOPPED, read_state
 
 RESULT = "result.json"  # of one fine-tuning
 # Before config.json is written: by corrections and robustness at their end.
 STARTING = "starts (reads text and weights, compiles), or measures a model"
-NONE = "none built yet: checks the text, or trains the vocabulary"
 # Fields of records, in this order; other losses are in metrics.jsonl.
 LOSSES = (
   *("total", "mlm", "mlm_uncorrected", "detect", "soft", "sentence"),
   *("auc", "corrected_of_mismatches"),
 )
-MAX_SECS = 1e9
+MAX_SECS = 1e9  # more is damage
 Line = tuple[str, str]  # label and text
 
 
 def describe(workdir: pathlib.Path) -> list[Line]:
-  """Describes a workdir or a rows folder; the first line is its state.
-
-  Raises:
-    InputError: the folder is neither.
-    CheckpointError: a file in it is damaged.
-  """
-  if not (workdir / files.CONFIG).exists():
+  """Describes a workdir or a rows folder; the first line is its state."""
+  path = workdir / files.CONFIG
+  if not path.exists():
     return _describe_rows(workdir)
   fix = "Run the command of the run again, which writes it."
-  path = workdir / files.CONFIG
   with json_text.read_file(path, CheckpointError, fix) as config:
-    task = str(config.get("task", "pretrain"))
+    task = config["task"]
     if task == "study":
       return list(_describe_study(workdir, ConfigDict(config)))
-    steps = f"{config['steps']:,}" if task == "pretrain" else ""
-  lines = [("state", read_state(workdir)), ("task", task)]
-  if task == "finetune":
-    return lines + list(_describe_finetuning(workdir))
-  if task == "pretrain":
-    return lines + list(_describe_records(workdir, steps))
+    lines = [("state", read_state(workdir)), ("task", task)]
+    if task == "pretrain":
+      lines += _describe_records(workdir, f" of {config['steps']:,}")
+    elif task == "finetune":
+      lines += _describe_finetuning(workdir)
   return lines
 
 
-def _describe_records(folder: pathlib.Path, steps: str = "") -> Iterator[Line]:
+def _describe_records(folder: pathlib.Path, of_steps: str) -> Iterator[Line]:
   """Describes the newest records, the time left, and the newest checkpoint."""
-  of_steps = f" of {steps}" if steps else ""
   newest = {x["split"]: x for x in metrics_file.read_records(folder)}
   train = newest.pop("train", None)
-  if train:
+  if not train:
+    yield "step", f"none{of_steps} recorded yet"
+  else:
     yield "step", f"{train['step']:,}{of_steps}"
     yield "losses", _describe_losses(train)
-  else:
-    yield "step", f"none{of_steps} recorded yet"
+    if speed := train.get("rows_per_s"):
+      left = _format_secs(train.get("eta_s") or 0)
+      yield "speed", f"{speed:.4g} rows/s, {left} left"
+    if at := train.get("time"):
+      yield "newest record", f"{_format_secs(time.time() - at)} ago"
   for split, record in newest.items():
     yield f"{split}, step {record['step']:,}", _describe_losses(record)
-  if train and train.get("rows_per_s"):
-    left = _format_secs(train.get("eta_s") or 0)
-    yield "speed", f"{train['rows_per_s']:.4g} rows/s, {left} left"
-  if train and train.get("time"):
-    yield "newest record", f"{_format_secs(time.time() - train['time'])} ago"
-  checkpoints = [
-    path
-    for path in (folder / files.CHECKPOINTS).glob("*")
-    if path.name.isdigit()
-  ]
-  if checkpoints:
-    path = max(checkpoints, key=lambda x: int(x.name))
-    age = _format_secs(time.time() - path.stat().st_mtime)
-    yield "newest checkpoint", f"step {int(path.name):,}, {age} ago"
+  folders = (folder / files.CHECKPOINTS).glob("*")
+  steps = {int(x.name): x for x in folders if x.name.isdigit()}
+  if steps:
+    secs = time.time() - steps[max(steps)].stat().st_mtime
+    text = f"step {max(steps):,}, {_format_secs(secs)} ago"
+    yield "newest checkpoint", text
 
 
 def _format_secs(secs: float) -> str:
-  """Returns "0:00:12"; clocks of machines may differ, and files be damaged."""
+  """Returns "0:00:12", although the clocks of two machines may differ."""
   return str(datetime.timedelta(seconds=round(min(max(secs, 0.0), MAX_SECS))))
 
 
@@ -123,7 +107,7 @@ def _describe_finetuning(workdir: pathlib.Path) -> Iterator[Line]:
   for path in sorted(workdir.glob(f"*/seed-*/{metrics_file.METRICS}")):
     if not path.with_name(RESULT).exists():
       yield "run", path.parent.relative_to(workdir).as_posix()
-      yield from _describe_records(path.parent)
+      yield from _describe_records(path.parent, "")
 
 
 def _describe_study(workdir: pathlib.Path, c: ConfigDict) -> Iterator[Line]:
@@ -152,13 +136,8 @@ def _describe_rows(folder: pathlib.Path) -> list[Line]:
   """Describes a folder of rows, finished or in preparation."""
   if (folder / rows_folder.MANIFEST).exists():
     splits = rows_folder.read_manifest(folder)["splits"]
-    listed = (f"{x['rows']:,} {name}" for name, x in splits.items())
-    lines = (
-      ("state", FINISHED),
-      ("task", "prepare"),
-      ("rows", ", ".join(listed)),
-    )
-    return list(lines)
+    rows = ", ".join(f"{x['rows']:,} {name}" for name, x in splits.items())
+    return [("state", FINISHED), ("task", "prepare"), ("rows", rows)]
   if is_locked(folder / files.LOCK):
     return [("state", RUNNING), ("task", STARTING)]
   num_built, size = build_rows.measure_unfinished(folder)
@@ -170,18 +149,13 @@ def _describe_rows(folder: pathlib.Path) -> list[Line]:
       f" no {files.CONFIG}. Pass the --workdir of a run, or the folder that"
       " `prepare` prints."
     )
-  return [
-    ("state", RUNNING if is_running else STOPPED),
-    ("task", "prepare"),
-    (
-      "chunks",
-      f"{num_built:,} built, {size / 1e6:,.1f} MB" if num_built else NONE,
-    ),
-  ]
+  state = RUNNING if is_running else STOPPED
+  chunks = f"{num_built:,} built, {size / 1e6:,.1f} MB"
+  return [("state", state), ("task", "prepare"), ("chunks", chunks)]
 
 
 def main(argv: list[str]) -> None:
-  """Prints the status; exit codes are those of `runtime.errors`."""
+  """Prints the status, once or every `--watch` seconds."""
   del argv
   workdir = pathlib.Path(flags.FLAGS.workdir).expanduser()
   console = progress.make_console()

@@ -22,7 +22,7 @@ import tempfile
 import urllib.request
 import zipfile
 
-from truenegs_jax.runtime import cache, files, install
+from truenegs_jax.runtime import cache, files
 from truenegs_jax.runtime import flags as flags_lib
 from truenegs_jax.runtime.errors import TrueNegsError, UnavailableError
 from truenegs_jax.synonyms import wordnet
@@ -68,8 +68,7 @@ def fetch() -> None:
             files.sync(new / file.name)
         return
   raise UnavailableError(
-    f"WordNet cannot be downloaded: {'; '.join(reasons)}."
-    f" {install.WORDNET_OFFLINE}"
+    f"WordNet cannot be downloaded: {'; '.join(reasons)}. {wordnet.OFFLINE}"
   )
 
 
@@ -130,7 +129,7 @@ def _opens() -> bool:
 
 
 def main(argv: list[str]) -> None:
-  """Runs the command; exit codes are those of `runtime.errors`."""
+  """Runs the command; errors decide the exit code."""
   del argv
   os.umask(0o022)  # NLTK refuses files that others can write to
   with flags_lib.exit_on_errors():

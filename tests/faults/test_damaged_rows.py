@@ -15,7 +15,6 @@ from support.faults import tries
 from support.small_rows import TOKENIZER, write_texts
 from support.texts import make_texts
 from truenegs_jax.data.rows import chunks, rows_folder, write_shards
-from truenegs_jax.data.tokens.tokenizer import load_tokenizer
 from truenegs_jax.pretrain import loop, run
 from truenegs_jax.runtime.errors import DataError, InputError
 from truenegs_jax.workdir.checkpoints import Checkpoints
@@ -40,8 +39,7 @@ def folder(intact, tmp_path):
 
 def use_rows(folder, start=0.0) -> None:
   """Reads all rows as a run does, and ends."""
-  tokenizer = load_tokenizer(str(folder), lowercase=True)
-  rows_folder.check_vocabulary(folder, tokenizer)
+  rows_folder.load_vocabulary(folder)
   verification = rows_folder.Verification(folder, start=start)
   for split in rows_folder.SPLITS:
     rows = rows_folder.open_rows(folder, split, verification)
@@ -71,10 +69,11 @@ def test_a_flipped_bit_is_found(folder, seed):
     use_rows(folder, start=rng.random())
 
 
-def test_damage_is_found_while_rows_are_read(folder):
+@pytest.mark.parametrize("start", [0.0, 0.9])  # 0.9 skips the file at first
+def test_damage_is_found_while_rows_are_read(folder, start):
   path = folder / "train-00001.types.npy"
   flip_bit(path, -1, 0)  # 0 or 1 as before
-  verification = rows_folder.Verification(folder)
+  verification = rows_folder.Verification(folder, start=start)
   rows = rows_folder.open_rows(folder, "train", verification)
   verification._thread.join(timeout=100)
   with pytest.raises(DataError, match="train-00001.types.npy"):

@@ -9,7 +9,7 @@ import pytest
 from support import saved_steps, tiny, weight_files
 from truenegs_jax.configs import bert_base
 from truenegs_jax.configs import corrections as corrections_config
-from truenegs_jax.corrections import measured_model
+from truenegs_jax.corrections import run as corrections
 from truenegs_jax.runtime.errors import DamagedStepError
 from truenegs_jax.weights.formats.find import Weights
 from truenegs_jax.weights.init import load
@@ -56,7 +56,7 @@ def read_as_init(workdir, model, lines):
 def open_measured(workdir, steps, lines):
   c = corrections_config.get_config()
   c.corrections.run, c.corrections.steps = str(workdir), steps
-  return measured_model.open_model(c, Weights("", lines.append))
+  return corrections.open_model(c, Weights("", lines.append))
 
 
 def read_as_corrections(workdir, model, lines):

@@ -15,7 +15,7 @@ from support.faults import tries
 from truenegs_jax.configs import electra_demo
 from truenegs_jax.runtime import files
 from truenegs_jax.runtime.errors import InputError
-from truenegs_jax.weights.export import pretrained
+from truenegs_jax.weights.export import export_model
 from truenegs_jax.weights.formats import hf_folder
 from truenegs_jax.workdir import checkpoints, saved_model
 from truenegs_jax.workdir.from_config import build_model
@@ -77,7 +77,7 @@ def exported(tmp_path_factory):
   model = tiny.make_model(max_positions=64)
   folder = tmp_path_factory.mktemp("export")
   weight_files.write_export(folder, model, roles=["discriminator"])
-  pretrained.write_checksums(folder / "discriminator")
+  export_model.write_checksums(folder / "discriminator")
   return folder / "discriminator"
 
 

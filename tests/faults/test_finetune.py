@@ -17,7 +17,7 @@ from truenegs_jax.finetune import loop
 from truenegs_jax.finetune import run as run_lib
 from truenegs_jax.runtime.errors import CheckpointError, DiskError
 from truenegs_jax.train import sharding
-from truenegs_jax.weights.export import finetuned
+from truenegs_jax.weights.export import export_model
 
 # Times, and a line with the name of the workdir.
 DIFFERENT = ("time", "eta_s", "rows_per_s", "secs", "exported")
@@ -26,7 +26,6 @@ VALUES = {
   "finetune.epochs": 3.0,
   "finetune.lrs": (1e-2,) * 3,
   "finetune.evals_per_epoch": 1,
-  "finetune.keep": "best",
   "finetune.save_minutes": 0.0,  # a checkpoint after every step
 }
 STEPS = 39
@@ -98,7 +97,7 @@ def test_stopped_run_ends_bit_equal(values, tmp_path, monkeypatch, no_torch):
       stop_at_batch(patch, number)
       assert run_here(values, stopped) == 75
   with monkeypatch.context() as patch:
-    patch.setattr(finetuned, "export_task", fill_disk)
+    patch.setattr(export_model, "export_task", fill_disk)
     with pytest.raises(DiskError, match="checkpoints are kept.*same command"):
       run_here(values, stopped)
   (stopped / "own/seed-0/.model.killed").rmdir()
@@ -112,6 +111,7 @@ def test_stopped_run_ends_bit_equal(values, tmp_path, monkeypatch, no_torch):
   assert read_outcome(stopped) == read_outcome(complete)
 
 
+@pytest.mark.slow
 def test_unfinished_run_with_another_config_or_data_is_refused(
   values, tmp_path, monkeypatch
 ):

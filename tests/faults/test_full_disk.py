@@ -14,7 +14,7 @@ import pytest
 from support import runs, saved_steps
 from support.faults import tries
 from truenegs_jax.report import plots
-from truenegs_jax.report.read_workdir import read_workdir
+from truenegs_jax.report.write import read_workdir
 from truenegs_jax.runtime.errors import DiskError, InputError
 from truenegs_jax.workdir import checkpoints as checkpoints_lib
 from truenegs_jax.workdir import lock, metrics_file
@@ -35,8 +35,8 @@ def full_disk(num_bytes=0):
 
 LOG = """
 import resource
-from truenegs_jax.runtime import log_streams
-log_streams.drop_what_does_not_fit()
+from truenegs_jax.runtime import files
+files.ignore_full_disk_on_stdio()
 print("first")
 resource.setrlimit(resource.RLIMIT_FSIZE, (6, -1))
 print("dropped")

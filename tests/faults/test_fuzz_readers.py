@@ -34,22 +34,22 @@ from truenegs_jax.data.corpus.files import stat_file
 from truenegs_jax.data.corpus.sources_spec import open_corpus
 from truenegs_jax.data.rows import rows_folder, store
 from truenegs_jax.data.tokens.tokenizer import load_tokenizer
-from truenegs_jax.robustness import published_sets
+from truenegs_jax.robustness import eval_set
 from truenegs_jax.runtime.errors import (
   MAX_MESSAGE,
   TrueNegsError,
   printable,
 )
-from truenegs_jax.synonyms import languages, lexicons, sources
+from truenegs_jax.synonyms import lexicons, run_table, sources, wordnet
 from truenegs_jax.synonyms.table import SynonymTable
 from truenegs_jax.synonyms.vocabulary import Vocabulary
 from truenegs_jax.tasks import glue, records, squad
-from truenegs_jax.weights.export import public_names
-from truenegs_jax.weights.formats import find, google_tf1
+from truenegs_jax.weights.export import model_card
+from truenegs_jax.weights.formats import find
 from truenegs_jax.workdir.from_config import build_model
 
 CASES = 100_000  # of all readers, in make test-faults
-FEW = 10  # of each reader, in all runs
+FEW = 5  # of each reader, in all runs
 MAX_SECS, MAX_BYTES = 5, 200_000_000  # of processor time, of memory
 TEXTS = ["A swan, mute.", 'say "x"\u2028y', "é 語 𝄞", "a\tb"]
 WORDS = ("house", "home", "firm", "take", "assume", "in", "maison", "demeure")
@@ -140,7 +140,7 @@ def read_source(source, option="path"):
 
 
 def read_set(path):
-  return published_sets.read_published(
+  return eval_set.read_published(
     "set", str(path), MNLI, ("sentence1", "sentence2")
   )
 
@@ -184,10 +184,6 @@ SYNONYMS = {
   "glove.txt": (
     sources.vectors,
     to_words(lambda word, x: word + b" %g %g %g" % tuple(x)),
-  ),
-  "word2vec.bin": (
-    sources.vectors,
-    b"8 3\n" + to_words(lambda word, x: word + b" " + x.tobytes()),
   ),
 }
 TASKS = {
@@ -235,16 +231,16 @@ READERS = (
       "\n".join(TOKENIZER.vocab).encode(),
     ),
     "stop_words.txt": Reader(
-      lambda x: languages.load_stop_words(str(x)), b"au\nles\n"
+      lambda x: run_table.load_stop_words(str(x)), b"au\nles\n"
     ),
     "nltk/corpora/stopwords.zip": Reader(
-      lambda _: languages.load_stop_words("", language="fr"),
+      lambda _: run_table.load_stop_words("", language="fr"),
       b"au\nles\n",
       functools.partial(to_zip, "stopwords/french"),
     ),
     "nltk/corpora/omw-1.4.zip": Reader(
       lambda _: list(
-        lexicons.read_omw(stat_file(languages.find_omw("fr")), pos="nvar")
+        lexicons.read_omw(stat_file(wordnet.find_omw("fr")), pos="nvar")
       ),
       OMW.encode(),
       functools.partial(to_zip, "omw-1.4/fra/wn-data-fra.tab"),
@@ -268,12 +264,8 @@ READERS = (
       lambda x: read_weights(x.parent), share=0.3
     ),
     "weights/README.md": Reader(
-      lambda x: public_names.read_metadata(str(x.parent)),
+      lambda x: model_card.read_metadata(str(x.parent)),
       b"---\nlanguage: en\nlicense: mit\n---\n# A model\n",
-    ),
-    "google/checkpoint": Reader(
-      lambda x: google_tf1.find_index(x.parent),
-      b'model_checkpoint_path: "model.ckpt-1"\n',
     ),
   }
   | {n: Reader(read_source(s), data) for n, (s, data) in SYNONYMS.items()}
@@ -364,7 +356,6 @@ def write_folders(root):
     if reader.content is not None:
       (root / name).parent.mkdir(parents=True, exist_ok=True)
       (root / name).write_bytes(reader.pack(reader.content))
-  (root / "google/model.ckpt-1.index").touch()
   shutil.copy(root / "ori_x.json", root / "trans_x.json")
 
 
@@ -421,7 +412,7 @@ def test_a_nested_model_card_names_nothing(folder):
   path = folder / "nested/README.md"
   path.parent.mkdir()
   path.write_bytes(b"---\nlanguage: " + b"[" * 3_000 + b"\n---\n")
-  assert public_names.read_metadata(str(path.parent)) == {}
+  assert model_card.read_metadata(str(path.parent)) == {}
 
 
 def count_cases(name):

@@ -5,7 +5,6 @@ steps, `test_damaged_checkpoints.py` simulates crashes, and
 `tests/runtime/test_distributed.py` resumes with other processes.
 """
 
-import os
 import pathlib
 import random
 import signal
@@ -93,21 +92,6 @@ def test_a_run_killed_while_it_saves_ends_bit_equal(base, golden, seed, capsys):
     print(f"\n5 kills, {num_interrupted} left an unfinished step")
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_10_quick_restarts_leave_nothing(base, golden, seed):
-  root, flags, env = base
-  workdir, rng = root / f"restarted{seed}", random.Random(seed)
-  for _ in range(10):
-    process = runs.start(workdir, flags, env)
-    time.sleep(rng.uniform(0.1, 10))
-    process.kill()
-    process.communicate()
-  code, output = runs.run(workdir, flags, env)
-  assert code == 0, output
-  runs.assert_equal_runs(golden, workdir, STEPS)
-  assert_nothing_is_left(workdir)
-
-
 def stop_at(workdir, step, flags, env):
   """Runs to about a step and saves."""
   process = runs.start(workdir, flags, env)
@@ -122,19 +106,6 @@ def assert_close_runs(first, second):
   for x, y in zip(a, b, strict=True):
     assert (x["step"], x["row_tokens"]) == (y["step"], y["row_tokens"])
     np.testing.assert_allclose(x["total"], y["total"], rtol=1e-5)
-
-
-def test_a_run_resumes_on_one_core(base, golden):
-  root, flags, env = base
-  stop_at(root / "core", 20, flags, env)
-  cores = os.sched_getaffinity(0)
-  os.sched_setaffinity(0, {min(cores)})
-  try:
-    code, output = runs.run(root / "core", flags, env)
-  finally:
-    os.sched_setaffinity(0, cores)
-  assert code == 0, output
-  assert_close_runs(golden, root / "core")
 
 
 def test_a_run_of_8_devices_resumes_on_4_and_8(base, golden):

@@ -61,7 +61,7 @@ def fine_tuning():
       self.kernel = variables["params"]["w"]["kernel"]
       return self
 
-    def class_logits(self, inputs, keys_B):
+    def logits(self, inputs, keys_B):
       return inputs["x"] * self.kernel[None]
 
   terms = functools.partial(

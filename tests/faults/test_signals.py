@@ -53,12 +53,8 @@ def assert_ended(process, number):
 @pytest.mark.parametrize(
   ("verb", "module"),
   [
-    ("main", "absl"),
     ("main", "jax"),
     ("prepare", "absl"),
-    ("prepare", "numpy"),
-    ("export", "absl"),
-    ("export", "jax"),
     ("synonyms", "numpy"),
   ],
 )

@@ -1,17 +1,13 @@
 """BERT's layers; test_registry.py tests what all backbones have in common."""
 
-import dataclasses
-import functools
 import math
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
 from support import tiny
-from truenegs_jax.models import attention, encoder, layers
-from truenegs_jax.runtime.errors import InputError
+from truenegs_jax.models import attention, encoder
 
 CONFIG = encoder.EncoderConfig(
   vocab_size=tiny.V, max_positions=64, **encoder.VARIANTS["tiny"]
@@ -66,34 +62,3 @@ def layer_reference(p, x, allowed):
 def norm_reference(p, x):
   mean, variance = x.mean(-1, keepdims=True), x.var(-1, keepdims=True)
   return (x - mean) / np.sqrt(variance + 1e-12) * p["scale"] + p["bias"]
-
-
-def test_layer_norm_keeps_small_variances():
-  x = 100 + 1e-3 * jnp.arange(8, dtype=jnp.float32)[None]
-  norm = layers.layer_norm()
-  y = norm.apply(norm.init(jax.random.key(0), x), x)
-  assert float(y.std()) == pytest.approx(1.0, rel=1e-2)
-
-
-def test_only_networks_of_another_width_project_the_embeddings():
-  def names(width):
-    config = dataclasses.replace(CONFIG, width=width)
-    x = jnp.zeros((1, 2, CONFIG.embedding_size))
-    documents = jnp.ones((1, 2), jnp.int32)
-    init = functools.partial(encoder.Encoder(config).init, jax.random.key(0))
-    return set(jax.eval_shape(init, x, documents, None)["params"])
-
-  layer_names = {"layer_0", "layer_1"}
-  assert names(32) == layer_names | {"project"}
-  assert names(CONFIG.embedding_size) == layer_names
-
-
-def test_an_unknown_remat_is_an_error_that_lists_the_choices():
-  with pytest.raises(InputError, match="remat.*'all' .*none, dots.*full"):
-    dataclasses.replace(CONFIG, remat="all")
-
-
-def test_scaling_a_config_keeps_remat_and_scan():
-  config = dataclasses.replace(CONFIG, remat="dots", scan=True)
-  generator = encoder.scale_config(config, 0.5)
-  assert (generator.remat, generator.scan) == ("dots", True)

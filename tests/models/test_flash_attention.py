@@ -15,10 +15,10 @@ import pytest
 from support import runs
 from truenegs_jax.configs import bert_base, electra_demo
 from truenegs_jax.models import attention, encoder, flash_attention
-from truenegs_jax.pretrain import dry_run
 from truenegs_jax.runtime import rng
 from truenegs_jax.synonyms.table import SynonymTable
 from truenegs_jax.train import build_run, plan, sharding
+from truenegs_jax.workdir.from_config import placeholder_tokenizer
 
 KEY = jax.random.key(0)
 
@@ -178,7 +178,7 @@ def test_losses_of_a_training_are_those_of_xla(
   c.model.dropout = c.model.attention_dropout = 0.1
   c.data.layout, c.batch_size, c.data.vocab_size = layout, 4, 500
   c.data.sources = "texts"
-  tokenizer, _ = dry_run.placeholder_tokenizer(c)
+  tokenizer, _ = placeholder_tokenizer(c)
   run = build_run.build_run(c, tokenizer)
   vocab_size = len(tokenizer.vocab)
   table = SynonymTable.from_ids(

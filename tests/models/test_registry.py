@@ -31,14 +31,25 @@ def find_backbones():
 
 BACKBONES = find_backbones()
 # Each value of remat and scan, and a loop with and without remat.
-MODES = [dict(remat="full"), dict(remat="dots", scan=True), dict(scan=True)]
+MODES = [
+  dict(remat="dots", scan=True),
+  pytest.param(dict(remat="full"), marks=pytest.mark.slow),
+  pytest.param(dict(scan=True), marks=pytest.mark.slow),
+]
 # Compiles in half the time; running takes only a moment.
 quick_jit = functools.partial(
   jax.jit, compiler_options={"xla_backend_optimization_level": 0}
 )
 
 
-@pytest.fixture(params=BACKBONES)
+def slow_beside(name, names):
+  """Marks all names slow but one."""
+  return [
+    x if x == name else pytest.param(x, marks=pytest.mark.slow) for x in names
+  ]
+
+
+@pytest.fixture(params=slow_beside("encoder", BACKBONES))
 def backbone(request):
   return BACKBONES[request.param]
 
@@ -112,24 +123,6 @@ def assert_same_tree(a, b, *, rtol):
 
 def test_the_backbones_are_in_the_folder():
   assert {"encoder", "rotary"} <= set(BACKBONES)
-
-
-@pytest.mark.parametrize("multiplier", [1.0, 0.25])
-def test_hidden_states_of_every_variant_have_the_right_shape(
-  backbone, multiplier
-):
-  inputs = {name: jax.ShapeDtypeStruct((2, 16), jnp.int32) for name in FIELDS}
-  for name, fields in backbone.VARIANTS.items():
-    fields = {**fields, "layers": 1}  # all layers are alike
-    config = encoder.EncoderConfig(vocab_size=99, dtype="bfloat16", **fields)
-    if multiplier != 1:
-      config = encoder.scale_config(config, multiplier)
-    params = jax.eval_shape(functools.partial(init, backbone, config))
-    assert {p.dtype for p in jax.tree.leaves(params)} == {jnp.dtype("float32")}
-    apply = functools.partial(forward, backbone, config)
-    hidden = jax.eval_shape(apply, params, inputs, make_keys())
-    assert hidden.shape == (2, 16, config.width), name
-    assert hidden.dtype == jnp.bfloat16, name
 
 
 def test_layers_have_different_initial_parameters(backbone):
@@ -295,6 +288,7 @@ def test_remat_and_scan_do_not_change_loss_or_gradients(backbone, mode):
   assert_same_tree(grads, other_grads, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_remat_and_scan_work_with_accumulation_and_a_mesh(backbone):
   """Transposes a linearized pass on a mesh, as train/step.py does."""
   loss = make_loss(backbone, remat="full", scan=True)
@@ -311,19 +305,3 @@ def test_remat_and_scan_work_with_accumulation_and_a_mesh(backbone):
     *jax.device_put((inputs, keys_B), sharding.batch_sharding(mesh)),
   )
   assert_same_tree(plain_loss_and_gradient(backbone)[1], gradients, rtol=1e-6)
-
-
-@pytest.mark.slow
-def test_full_remat_needs_less_memory(backbone):
-  """Tests a loop: without it, XLA for CPUs undoes remat."""
-  params, inputs, keys_B = loss_arguments(backbone)
-  network = params["network"]
-  deep = {f"layer_{i}": network["layer_0"] for i in range(8)}
-  params = {**params, "network": {**network, **deep}}
-
-  def scratch_bytes(remat):
-    loss = make_loss(backbone, layers=8, remat=remat, scan=True)
-    lowered = quick_jit(jax.grad(loss)).lower(params, inputs, keys_B)
-    return lowered.compile().memory_analysis().temp_size_in_bytes
-
-  assert scratch_bytes("full") < 0.5 * scratch_bytes("none")

@@ -37,19 +37,6 @@ def test_a_rotation_equals_a_product_of_complex_numbers():
   np.testing.assert_allclose(output[..., 8:], expected.imag, atol=1e-4)
 
 
-def test_scores_depend_on_distances_only():
-  query, key = make_vectors(1), make_vectors(2)
-
-  def scores(offset, positions):
-    rotated = rotate(query, positions + offset), rotate(key, positions)
-    return np.einsum("bqhs,bkhs->bhqk", *rotated)
-
-  positions = np.tile(np.arange(6), (2, 1))
-  base = scores(0, positions)
-  np.testing.assert_allclose(scores(0, positions + 41), base, atol=1e-4)
-  assert np.abs(scores(1, positions) - base).max() > 0.1
-
-
 @pytest.mark.parametrize("width", [15, 1])
 def test_the_odd_unit_of_a_head_is_not_rotated(width):
   x = make_vectors(3, width)

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import math
 
 import jax
 import numpy as np
@@ -11,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support import oracle, tiny
-from truenegs_jax.models import pretrain
 from truenegs_jax.objectives import electra, options
 from truenegs_jax.runtime import rng as rng_lib
 
@@ -19,44 +17,45 @@ ALL_ON = {"soft_weight": 1.0, "sentence_weight": 1.0}
 case_of = functools.cache(oracle.make_case)
 
 
-def test_terms_of_the_published_recipe_equal_the_oracle():
+def test_the_published_recipe_equals_the_oracle():
   recipe = oracle.make_options(**ALL_ON)
   mode = {"pair": True, "train": True, "compiled": True}
   expected = oracle.check_terms(recipe, case_of(0), **mode)
   false, wrong = expected["corrected_of_mismatches"]
   assert 0 < false < wrong < expected["soft"][1]
-
-
-def test_gradients_of_the_published_recipe_equal_the_oracle():
-  recipe = oracle.make_options(**ALL_ON)
   oracle.check_gradients(recipe, case_of(0), pair=True)
 
 
 @pytest.mark.parametrize(
-  ("name", "value"),
+  "fields",
   [
-    (name, value)
-    for name, values in {
-      **options.CHOICES,
-      "hard_correction": (True, False),
-      "include_self": (False, True),
-      "strict_subword": (True, False),
-      "sampling_temperature": (1.0, 3.0),
-      "smoothing": (0.0, 0.3),
-      "vocabulary_chunk": (0, 9),
-    }.items()
-    for value in values[1:]
+    {
+      "prediction": "sample",
+      "discriminator": "relabel",
+      "include_self": True,
+      "smoothing": 0.3,
+    },
+    {
+      "discriminator": "ignore",
+      "soft_prediction": "expected",
+      "strict_subword": False,
+      "sampling_temperature": 3.0,
+      "vocabulary_chunk": 9,
+    },
+    pytest.param(
+      {"prediction": "sample", "hard_correction": False},
+      marks=pytest.mark.slow,
+    ),
   ],
 )
-def test_terms_and_gradients_of_each_reading_equal_the_oracle(name, value):
-  recipe = oracle.make_options(**ALL_ON | {name: value})
+def test_terms_and_gradients_of_other_readings_equal_the_oracle(fields):
+  recipe = oracle.make_options(**ALL_ON | fields)
   oracle.check_terms(recipe, case_of(0), pair=True, train=True)
   oracle.check_gradients(recipe, case_of(0), pair=True)
 
 
 RECIPES = {
   **{name: st.sampled_from(values) for name, values in options.CHOICES.items()},
-  "repeats": st.booleans(),
   "style": st.sampled_from(("80_10_10", "electra_85_15")),
   "hard_correction": st.booleans(),
   "include_self": st.booleans(),
@@ -78,28 +77,6 @@ def test_random_recipes_equal_the_oracle(fields, layout):
   )
 
 
-@pytest.mark.parametrize("reading", options.CHOICES["discriminator"])
-def test_a_sampled_synonym_has_the_label_of_the_reading(reading):
-  recipe = oracle.make_options(discriminator=reading, sampling_temperature=9.0)
-  case = case_of(2)
-  grad = oracle.gradients(recipe, case)["detect"]["detect_bias"]
-  slots = oracle.draw_slots(recipe, case).slots
-  spared = {
-    (s.row, s.position)
-    for s in slots
-    if s.sampled != s.gold
-    and case.listed_VxV[s.gold, s.sampled]
-    and not oracle.piece_follows(case, s)
-  }
-  assert spared
-  sign = {"none": -1, "relabel": 1, "ignore": 0}[reading]
-  for place in np.ndindex(grad.shape):
-    if place in spared:
-      assert np.sign(grad[place]) == sign
-    else:
-      assert (grad[place] != 0) == (case.documents_BxL[place] != 0)
-
-
 def test_terms_of_a_batch_of_padding_are_zero():
   case = case_of(1)
   case = dataclasses.replace(case, documents_BxL=0 * case.documents_BxL)
@@ -109,22 +86,16 @@ def test_terms_of_a_batch_of_padding_are_zero():
     assert expected[name] == (0, 0), name
 
 
-@pytest.mark.parametrize("train", [True, False])
-@pytest.mark.parametrize("encoder", options.CHOICES["sentence_encoder"])
-@pytest.mark.parametrize("prediction", options.CHOICES["prediction"])
-def test_both_sentences_are_encoded_with_the_same_dropout(
-  prediction, encoder, train
-):
-  recipe = oracle.make_options(
-    sentence_weight=1.0, sentence_encoder=encoder, prediction=prediction
-  )
+@pytest.mark.parametrize(
+  ("prediction", "train"), [("sample", True), ("argmax", False)]
+)
+def test_both_sentences_are_encoded_with_the_same_dropout(prediction, train):
+  recipe = oracle.make_options(sentence_weight=1.0, prediction=prediction)
   model = oracle.StubModel()
   oracle.compute_terms(recipe, case_of(1), pair=True, train=train, model=model)
-  name = "generator" if encoder == "generator" else "state"
-  keys = [keys_B for network, _, keys_B in model.encoded if network == name]
-  num_more = (encoder, prediction) != ("kept", "sample")
+  keys = [keys_B for _, keys_B in model.encoded]
   # The hidden states of detection are reused if they are of the same rows.
-  assert len(model.encoded) == 2 + num_more
+  assert len(keys) == (2 if prediction == "sample" else 3)
   for keys_B in keys:
     assert (keys_B == keys[0]).all() if train else keys_B is None
 
@@ -143,16 +114,12 @@ def test_the_histograms_count_each_real_token_once():
 
 # --- the real networks ------------------------------------------------------
 
-
-@functools.cache
-def init_params():
-  init = functools.partial(pretrain.init_params, tiny.make_model())
-  return jax.jit(init)(jax.random.key(0))
+PARAMS = tiny.random_params(tiny.make_model(layers=1))
 
 
 @functools.cache
 def compiled(train, dtype="float32"):
-  model = tiny.make_model(dtype=dtype)
+  model = tiny.make_model(dtype=dtype, layers=1)
   objective = tiny.make_objective(model, tiny.make_options(), train=train)
 
   def evaluate(params, batch):
@@ -164,7 +131,7 @@ def compiled(train, dtype="float32"):
 
 
 def terms_of(batch, *, train=True, dtype="float32"):
-  return jax.device_get(compiled(train, dtype)(init_params(), batch))
+  return jax.device_get(compiled(train, dtype)(PARAMS, batch))
 
 
 def mean_losses(terms):
@@ -198,27 +165,19 @@ def test_dropout_is_on_in_training_only():
 
 
 def test_each_term_trains_its_own_networks():
-  recipe = oracle.make_options(
-    soft_prediction="expected", sentence_encoder="generator", **ALL_ON
-  )
+  recipe = oracle.make_options(soft_prediction="expected", **ALL_ON)
   shared = {f"embeddings/{x}" for x in ("word", "position", "type", "norm")}
   generator = {"generator", "generator_head"}
   assert tiny.params_with_gradient(tiny.make_model(layers=1), recipe) == {
     "mlm": shared | generator,
     "soft": shared | generator,
-    "sentence": shared | {"generator"},
+    "sentence": shared | {"discriminator"},
     "detect": shared | {"discriminator", "discriminator_head"},
     "pair_cosine": set(),
   }
 
 
-def test_losses_of_an_untrained_pair_are_those_of_chance():
-  terms = terms_of(tiny.make_batch(0, rows=32), train=False)
-  mlm, detect = mean_losses(terms)
-  assert mlm == pytest.approx(math.log(tiny.V), rel=0.01)
-  assert detect == pytest.approx(math.log(2), rel=0.25)
-
-
+@pytest.mark.slow
 def test_bfloat16_agrees_with_float32():
   losses = []
   for dtype in ("float32", "bfloat16"):

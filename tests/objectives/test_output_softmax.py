@@ -21,7 +21,6 @@ BLOCK = output_softmax.BLOCK
 SIZES = BLOCK - 1, BLOCK, 3 * BLOCK + 5
 V = SIZES[-1]
 predict, sample = map(jax.jit, (output_softmax.predict, output_softmax.sample))
-CHUNKS = (24, 12, 5)
 
 
 def make_keys(rows):
@@ -95,7 +94,14 @@ def assert_same(a, b, tolerance=1e-5):
 
 
 @pytest.mark.parametrize(
-  ("size", "chunk"), [(size, 0) for size in SIZES] + [(V, c) for c in CHUNKS]
+  ("size", "chunk"),
+  [
+    (BLOCK - 1, 0),
+    (V, 0),
+    (V, 5),
+    pytest.param(BLOCK, 0, marks=pytest.mark.slow),
+    pytest.param(V, 12, marks=pytest.mark.slow),
+  ],
 )
 def test_loss_prediction_sample_and_gradients_equal_the_plain_ones(size, chunk):
   case = make_case(size)
@@ -106,8 +112,9 @@ def test_loss_prediction_sample_and_gradients_equal_the_plain_ones(size, chunk):
 def test_gradients_are_the_same_on_other_platforms(monkeypatch):
   monkeypatch.setenv(cpu.SWITCH, "plain")
   case = make_case()
-  fused = compute_fused.__wrapped__(case)  # jit would not trace it again
-  assert_same(fused, compute_plain(case))
+  # The outer jit traces it again.
+  fused = jax.jit(lambda x: compute_fused.__wrapped__(x, temperature=1.5))(case)
+  assert_same(fused, compute_plain(case, 1.5))
 
 
 def test_only_products_are_in_half_precision():
@@ -119,22 +126,6 @@ def test_only_products_are_in_half_precision():
   assert_same(grads[1:], plain_grads[1:], 0.05)
   assert grads[0].dtype == jnp.bfloat16
   assert_same(grads[0], plain_grads[0], 0.1)
-
-
-def test_linearized_and_transposed_gradients_are_the_same():
-  *inputs, gold_BxK, weight_BxK = make_case()
-
-  def loss(*inputs):
-    keys_B = make_keys(range(B))
-    output = output_softmax.compute(*inputs, gold_BxK, keys_B, chunk=6)
-    return (output.loss_BxK * weight_BxK).sum()
-
-  @jax.jit
-  def gradients(*inputs):
-    _, push = jax.linearize(loss, *inputs)
-    return jax.linear_transpose(push, *inputs)(jnp.ones(()))
-
-  assert_same(gradients(*inputs), compute_plain(make_case())[0])
 
 
 # --- predictions --------------------------------------------------------------
@@ -159,7 +150,9 @@ def test_logits_that_are_not_finite_give_some_token(value):
     tokens += [predict(logits), sample(logits, make_keys(range(B)), 1.0)]
   x_BxKxE, *others = make_case()
   for index in ((0, 0, 0), slice(None)):
-    _, output = compute_fused((x_BxKxE.at[index].set(value), *others))
+    _, output = compute_fused(
+      (x_BxKxE.at[index].set(value), *others), chunk=0, temperature=1.5
+    )
     tokens += [output["predicted_BxK"], output["sampled_BxK"]]
   for token_BxK in tokens:
     assert ((token_BxK >= 0) & (token_BxK < V)).all()
@@ -168,10 +161,11 @@ def test_logits_that_are_not_finite_give_some_token(value):
 # --- samples ------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
-@pytest.mark.parametrize("vocab", [12, 2 * BLOCK + 3])
+@pytest.mark.parametrize(
+  ("vocab", "temperature"), [(12, 2.0), (2 * BLOCK + 3, 0.5)]
+)
 def test_samples_have_the_frequencies_of_the_softmax(vocab, temperature):
-  rows, slots = 128, 400
+  rows, slots = 64, 400
   logits_V = np.random.default_rng(0).normal(size=vocab).astype(np.float32)
   logits = jnp.broadcast_to(jnp.asarray(logits_V), (rows, slots, vocab))
   sampled = np.asarray(sample(logits, make_keys(range(rows)), temperature))
@@ -196,7 +190,7 @@ def test_a_sample_depends_on_its_row_key_and_logits_only():
     return output_softmax.compute(x, *layer, gold, make_keys(rows)).sampled_BxK
 
   all_rows = draw(np.arange(B))
-  for rows in (np.arange(B)[::-1], np.array([4, 0])):
+  for rows in (np.arange(B)[::-1], np.array([4, 0, 0, 1, 0, 4])):
     np.testing.assert_array_equal(draw(rows), all_rows[rows])
 
 
@@ -221,7 +215,7 @@ def test_certain_tokens_are_always_and_impossible_ones_never_sampled():
     assert (sample(logits, keys_B, 1.0) == index).all()
 
 
-@pytest.mark.parametrize("share", [0.0, 1e-7, 0.5, 1 - 2.0**-24, 1.0])
+@pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
 def test_inverting_the_cdf_never_returns_a_mass_of_zero(share, monkeypatch):
   rng = np.random.default_rng(0)
   matmul = jnp.matmul
@@ -243,6 +237,7 @@ def test_inverting_the_cdf_never_returns_a_mass_of_zero(share, monkeypatch):
 
 PLAIN = {"hard_correction": False, "soft_weight": 0.0}
 ROWS = 3  # of three slots each
+NETWORKS = True, pytest.param(False, marks=pytest.mark.slow)
 
 
 @functools.cache
@@ -269,7 +264,7 @@ def list_results(is_pair, **options):
   ]
 
 
-@pytest.mark.parametrize("is_pair", [True, False])
+@pytest.mark.parametrize("is_pair", NETWORKS)
 def test_hard_correction_adds_nothing_as_large_as_the_logits(is_pair):
   logits = ROWS * masking.num_slots(tiny.L, 0.15) * V
 
@@ -282,7 +277,7 @@ def test_hard_correction_adds_nothing_as_large_as_the_logits(is_pair):
   assert sorted(plain) == sorted(corrected)
 
 
-@pytest.mark.parametrize("is_pair", [True, False])
+@pytest.mark.parametrize("is_pair", NETWORKS)
 def test_the_word_table_has_one_scatter_per_network(is_pair):
   """The soft term shares that of the discriminator's input."""
   width = 16 if is_pair else 32

@@ -2,14 +2,12 @@
 
 import dataclasses
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from support import oracle
 from truenegs_jax.objectives import slot_predictions
-from truenegs_jax.runtime import rng
 
 CASE = oracle.make_case(1)
 
@@ -22,17 +20,13 @@ def predict_case(recipe, *, train=False):
   )
 
 
-@pytest.mark.parametrize("prediction", ["argmax", "sample"])
-@pytest.mark.parametrize("smoothing", [0.0, 0.1])  # without and with logits
-@pytest.mark.parametrize("repeats", [False, True])
-def test_predictions_and_samples_equal_the_oracle(
-  repeats, smoothing, prediction
-):
+@pytest.mark.parametrize(
+  ("prediction", "smoothing"),  # without and with logits
+  [("argmax", 0.0), ("sample", 0.1)],
+)
+def test_predictions_and_samples_equal_the_oracle(prediction, smoothing):
   recipe = oracle.make_options(
-    repeats=repeats,
-    prediction=prediction,
-    smoothing=smoothing,
-    sampling_temperature=9.0,
+    prediction=prediction, smoothing=smoothing, sampling_temperature=9.0
   )
   predictions, draws = predict_case(recipe), oracle.draw_slots(recipe, CASE)
   assert (predictions.logits_BxKxV is not None) == bool(smoothing)
@@ -47,15 +41,12 @@ def test_predictions_and_samples_equal_the_oracle(
     np.testing.assert_array_equal(
       np.asarray(getattr(predictions, name))[in_use], drawn
     )
-  # Slots at one position hold one token.
-  positions = {(s.row, s.position): s.prediction for s in draws.slots}
-  assert (len(positions) < len(draws.slots)) == repeats
   filled = slot_predictions.predicted_sentences(
     oracle.make_inputs(CASE), predictions
   )
   expected_BxL = CASE.tokens_BxL.copy()
-  for position, token in positions.items():
-    expected_BxL[position] = token
+  for slot in draws.slots:
+    expected_BxL[slot.row, slot.position] = slot.prediction
   np.testing.assert_array_equal(filled["tokens"], expected_BxL)
   assert (filled["documents"] == CASE.documents_BxL).all()
 
@@ -69,14 +60,6 @@ def test_masks_samples_and_dropout_are_independent():
   np.testing.assert_array_equal(base.masked_BxL, cold.masked_BxL)
   assert (base.sampled_BxK != cold.sampled_BxK).any()
   np.testing.assert_array_equal(base.sampled_BxK, in_training.sampled_BxK)
-
-
-def test_dropout_has_keys_in_training_only():
-  keys_B = oracle.make_keys(CASE)
-  assert slot_predictions.dropout_keys(keys_B, 1, train=False) is None
-  keys = [slot_predictions.dropout_keys(keys_B, i, train=True) for i in (1, 2)]
-  assert (keys[0] == rng.purpose_keys(keys_B, 1)).all()
-  assert (jax.random.key_data(keys[0]) != jax.random.key_data(keys[1])).any()
 
 
 def test_weighted_sum_ignores_nan_without_weight():

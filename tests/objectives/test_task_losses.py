@@ -1,7 +1,5 @@
 """Losses of tasks equal references, without padding and dropped rows."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -19,15 +17,12 @@ KEYS_B = rng_lib.row_keys(jax.random.key(0), 0, ROWS)
 class StubModel:
   """A model with fixed logits, which records its dropout keys."""
 
-  def __init__(self, **logits):
-    self.logits, self.keys = logits, []
+  def __init__(self, outputs):
+    self.outputs, self.keys = outputs, []
 
-  def __getattr__(self, method):
-    return functools.partial(self._call, method)
-
-  def _call(self, method, *args):
-    self.keys.append(args[-1])
-    return self.logits[method]
+  def logits(self, inputs, keys_B):
+    self.keys.append(keys_B)
+    return self.outputs
 
   def bind(self, variables):
     return self
@@ -47,8 +42,8 @@ def make_inputs():
   }
 
 
-def compute_terms(kind, inputs, *, train=False, reduction="mean", **logits):
-  model = StubModel(**logits)
+def compute_terms(kind, inputs, *, train=False, reduction="mean", logits=None):
+  model = StubModel(logits)
   options = dict(kind=kind, model=model, train=train, reduction=reduction)
   terms = task_losses.task_terms(None, inputs, KEYS_B, {}, **options)
   return jax.device_get(terms), model.keys
@@ -80,7 +75,7 @@ def assert_loss(terms, losses_B):
 
 def test_cross_entropy_and_accuracy_of_classes():
   inputs, logits_BxC = make_inputs(), draw_logits(1, B, C)
-  terms, _ = compute_terms("classes", inputs, class_logits=logits_BxC)
+  terms, _ = compute_terms("classes", inputs, logits=logits_BxC)
   assert_loss(terms, -log_softmax(logits_BxC)[ROWS, inputs["label"]])
   right_B = logits_BxC.argmax(axis=1) == inputs["label"]
   assert terms["accuracy"] == (right_B[:-2].sum(), B - 2)
@@ -89,13 +84,13 @@ def test_cross_entropy_and_accuracy_of_classes():
 def test_squared_error_of_scores():
   inputs = make_inputs() | {"label": draw_logits(2, B)}
   score_Bx1 = draw_logits(3, B, 1)
-  terms, _ = compute_terms("score", inputs, class_logits=score_Bx1)
+  terms, _ = compute_terms("score", inputs, logits=score_Bx1)
   assert_loss(terms, (score_Bx1[:, 0] - inputs["label"]) ** 2)
 
 
 def test_mean_cross_entropy_of_spans_is_over_real_tokens():
   inputs, logits_BxLx2 = make_inputs(), draw_logits(4, B, L, 2)
-  terms, _ = compute_terms("spans", inputs, span_logits=logits_BxLx2)
+  terms, _ = compute_terms("spans", inputs, logits=logits_BxLx2)
   real_BxLx1 = (inputs["documents"] != 0)[..., None]
   logits_BxLx2 = np.where(real_BxLx1, logits_BxLx2, -1e9)
   losses_B = span_losses(inputs, logits_BxLx2[..., 0], logits_BxLx2[..., 1])
@@ -105,31 +100,15 @@ def test_mean_cross_entropy_of_spans_is_over_real_tokens():
     for name, x in inputs.items()
   }
   padded = np.pad(logits_BxLx2, ((0, 0), (0, 5), (0, 0)))
-  assert_loss(compute_terms("spans", longer, span_logits=padded)[0], losses_B)
-
-
-def test_the_joint_loss_adds_that_of_unanswerable_questions():
-  inputs = make_inputs()
-  start_BxL, end_BxL = draw_logits(5, B, L), draw_logits(6, B, L)
-  answerable_B = draw_logits(7, B)
-  logits = {"joint_logits": (start_BxL, end_BxL, answerable_B)}
-  terms, _ = compute_terms("joint", inputs, **logits)
-  losses_B = span_losses(inputs, start_BxL, end_BxL)
-  assert_loss(terms, losses_B + 0.5 * np.log1p(np.exp(answerable_B)))
-  summed, _ = compute_terms("joint", inputs, reduction="sum", **logits)
-  assert summed["loss"] == (terms["loss"][0], 1.0)
+  assert_loss(compute_terms("spans", longer, logits=padded)[0], losses_B)
 
 
 @pytest.mark.parametrize("kind", task_losses.LOSSES)
 def test_dropout_is_on_in_training_only(kind):
-  row_BxL = jnp.zeros((B, L))
-  logits = {
-    "class_logits": jnp.zeros((B, C)),
-    "span_logits": jnp.zeros((B, L, 2)),
-    "joint_logits": (row_BxL, row_BxL, row_BxL[:, 0]),
-  }
-  _, [training_keys] = compute_terms(kind, make_inputs(), train=True, **logits)
-  _, [evaluation_keys] = compute_terms(kind, make_inputs(), **logits)
+  inputs = make_inputs()
+  logits = jnp.zeros((B, L, 2) if kind == "spans" else (B, C))
+  _, [training_keys] = compute_terms(kind, inputs, train=True, logits=logits)
+  _, [evaluation_keys] = compute_terms(kind, inputs, logits=logits)
   purpose = rng_lib.DISCRIMINATOR_DROPOUT
   assert evaluation_keys is None
   assert (training_keys == rng_lib.purpose_keys(KEYS_B, purpose)).all()

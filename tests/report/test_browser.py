@@ -1,10 +1,12 @@
 """The page in a real browser: Debian's chromium, driven by playwright."""
 
+import csv
+import io
 import shutil
 
 import pytest
 
-from support.report_workdirs import write_finetuning, write_pretraining
+from support.report_workdirs import write_pretraining
 from truenegs_jax.report import write
 
 CHROMIUM = shutil.which("chromium")
@@ -91,20 +93,29 @@ def test_search_leaves_the_right_rows_at_once(tab, run_page):
     assert min(times) < MAX_SEARCH_MS
 
 
-def test_columns_filter_and_sort_with_the_keyboard(tab, run_page):
+def test_200_random_cases_are_saved_without_what_sources_say(tab, run_page):
   opened = tab(run_page)
   show_all(opened)
-  table = opened.locator("figure", has=opened.get_by_label("Search Cases"))
-  times = table.locator(".tabulator-col", has_text="times")
-  times.focus()
-  opened.keyboard.press("Enter")
-  first = table.locator(".tabulator-row").first
-  assert "number4999 " in first.inner_text()
-  table.locator(".tabulator-col", has_text="part of speech").locator(
-    "input"
-  ).click()
-  opened.get_by_text("verb", exact=True).last.click()
-  assert "number4996 " in first.inner_text()
+  opened.evaluate(SEARCH, ["Search Cases", "number12 "])  # not for the file
+  with opened.expect_download() as download:
+    opened.get_by_text("Save 200 at random as CSV").click()
+  assert download.value.suggested_filename == "corrections.csv"
+  text = download.value.path().read_text("utf-8-sig")
+  header, *rows = csv.reader(io.StringIO(text))
+  assert len(rows) == 200
+  columns = ["gold", "prediction", "sentence", "times", "probability"]
+  assert header == [*columns, "part of speech"]
+  counts = [int(row[3]) for row in rows]
+  assert len(set(counts)) == 200 and max(counts) > 4_000
+  assert counts != sorted(counts)
+
+
+def test_texts_in_a_csv_are_no_formulas(tab, run_page):
+  opened = tab(run_page)
+  escaped = opened.evaluate(
+    "['=1', '+1', '-1', '@x', 'a=1', -1].map(escapeFormula)"
+  )
+  assert escaped == ["'=1", "'+1", "'-1", "'@x", "a=1", -1]
 
 
 def test_hostile_texts_do_nothing(tab, run_page):
@@ -117,6 +128,7 @@ def test_hostile_texts_do_nothing(tab, run_page):
   assert marked.inner_text() == "</script><script>window.hacked = 1</script>"
 
 
+@pytest.mark.slow
 def test_overlaid_runs_have_lines_of_their_own(tab, run, tmp_path):
   other = write_pretraining(tmp_path / "other", steps=30, lr=2e-3)
   write.write_report([run, other], tmp_path / "page.html")
@@ -133,6 +145,7 @@ def test_overlaid_runs_have_lines_of_their_own(tab, run, tmp_path):
   assert sorted(rows.all_inner_texts()) == ["optim.lr0.0010.002", "steps6030"]
 
 
+@pytest.mark.slow
 def test_curves_zoom_smooth_and_change_their_axis(tab, run_page):
   opened = tab(run_page)
   show_all(opened)
@@ -159,23 +172,3 @@ def test_curves_zoom_smooth_and_change_their_axis(tab, run_page):
   assert read("x.scales.x.max") < 60 * 8 * 32
   opened.keyboard.press("Escape")
   assert read("x.scales.x.max") == 60 * 8 * 32
-
-
-@pytest.mark.parametrize("width", [360, 1200])
-def test_nothing_is_wider_than_the_window(tab, run_page, tmp_path, width):
-  write.write_report(
-    [write_finetuning(tmp_path / "rte")], tmp_path / "page.html"
-  )
-  for path in (run_page, tmp_path / "page.html"):
-    opened = tab(path, width)
-    show_all(opened)
-    wider = opened.evaluate("document.documentElement.scrollWidth - innerWidth")
-    assert wider <= 0
-
-
-def test_a_printed_page_has_every_part(tab, run_page):
-  opened = tab(run_page)
-  assert opened.evaluate("pending.size") > 0
-  opened.evaluate("dispatchEvent(new Event('beforeprint'))")
-  assert opened.evaluate("pending.size") == 0
-  assert len(opened.pdf()) > 50_000

@@ -30,19 +30,6 @@ def test_points_are_the_means_of_their_records(tmp_path):
     assert mean == pytest.approx(expected, rel=1e-4, abs=1e-5)
 
 
-def test_null_and_absent_values_are_not_averaged(tmp_path):
-  records = [
-    {"step": 1, "time": 0.0, "total": 2.0},
-    {"step": 2, "time": 1.0, "total": None},
-    {"step": 3, "time": 2.0, "soft": 5.0},
-    {"step": 4, "time": 3.0, "soft": None},
-  ]
-  splits = write_records(tmp_path, records).splits
-  points = curves.thin_records(splits, 2)["train"]
-  assert points["total"] == [2.0, None]
-  assert points["soft"] == [None, 5.0]
-
-
 def test_damaged_lines_are_counted_but_an_unfinished_one_is_not(tmp_path):
   good = [{"step": 1, "time": 0.0, "total": 1.0}]
   records = write_records(tmp_path, good, 'no record\n[]\n{"step": 2, "spl')
@@ -78,15 +65,6 @@ def test_intervals_of_rates_contain_the_rate(spread):
   assert 0.88 <= np.mean(hits) <= 0.99
 
 
-@pytest.mark.parametrize("size, first", [(100, 20), (10, 5), (1, 1)])
-def test_a_rate_begins_with_a_full_window(size, first):
-  """A few records would have intervals that hide all others."""
-  train = {"step": np.arange(1, size + 1), "corrected_of_slots": np.ones(size)}
-  values = curves.thin_records({"train": train}, 1_000)["train"]
-  rate = values["corrected_of_slots"]
-  assert rate == [None] * (first - 1) + [100.0] * (size - first + 1)
-
-
 def test_a_rate_has_an_interval_before_the_first_correction():
   share_N = np.zeros(100)
   share_N[-30:] = 0.01 * (np.arange(30) % 2)
@@ -95,3 +73,25 @@ def test_a_rate_has_an_interval_before_the_first_correction():
   name = "corrected_of_slots"
   assert points[name][50] == points[name + curves.LOW][50] == 0
   assert 0 < points[name + curves.HIGH][50] < 1
+
+
+def test_null_and_absent_values_are_not_averaged(tmp_path):
+  records = [
+    {"step": 1, "time": 0.0, "total": 2.0},
+    {"step": 2, "time": 1.0, "total": None},
+    {"step": 3, "time": 2.0, "soft": 5.0},
+    {"step": 4, "time": 3.0, "soft": None},
+  ]
+  splits = write_records(tmp_path, records).splits
+  points = curves.thin_records(splits, 2)["train"]
+  assert points["total"] == [2.0, None]
+  assert points["soft"] == [None, 5.0]
+
+
+@pytest.mark.parametrize("size, first", [(100, 20), (10, 5), (1, 1)])
+def test_a_rate_begins_with_a_full_window(size, first):
+  """A few records would have intervals that hide all others."""
+  train = {"step": np.arange(1, size + 1), "corrected_of_slots": np.ones(size)}
+  values = curves.thin_records({"train": train}, 1_000)["train"]
+  rate = values["corrected_of_slots"]
+  assert rate == [None] * (first - 1) + [100.0] * (size - first + 1)

@@ -15,8 +15,8 @@ from support.report_workdirs import (
   write_finetuning,
   write_pretraining,
 )
-from truenegs_jax.report import page, write
-from truenegs_jax.report.read_workdir import read_workdirs
+from truenegs_jax.report import page
+from truenegs_jax.report.write import read_workdirs
 
 
 class Parser(html.parser.HTMLParser):
@@ -113,18 +113,3 @@ def test_seeds_of_a_fine_tuning_share_a_colour_beside_published_scores(
   # Student's t with two degrees of freedom: 4.3027 * 5.2915 / sqrt(3).
   assert own["high"] - own["low"] == pytest.approx(2 * 13.145, abs=1e-2)
   assert published["points"] == [68.5]
-
-
-def test_a_page_is_small_without_its_data(tmp_path):
-  folder = write_pretraining(tmp_path / "run")
-  write.write_report([folder], tmp_path / "page.html")
-  assert (tmp_path / "page.html").stat().st_size < 1e6
-
-
-def test_a_page_has_the_licences_of_its_scripts(tmp_path):
-  folder = write_pretraining(tmp_path / "run")
-  write.write_report([folder], tmp_path / "page.html")
-  text = (tmp_path / "page.html").read_text()
-  vendor = importlib.resources.files("truenegs_jax.report") / "vendor"
-  licences = [x.read_text() for x in vendor.iterdir() if "LICENSE" in x.name]
-  assert len(licences) == 2 and all(x in text for x in licences)

@@ -7,7 +7,7 @@ import pytest
 from support.report_workdirs import write_pretraining
 from truenegs_jax.report import plots
 from truenegs_jax.report.curves import Curve
-from truenegs_jax.report.read_workdir import read_workdir
+from truenegs_jax.report.write import read_workdir
 from truenegs_jax.runtime.errors import InputError
 
 
@@ -16,19 +16,15 @@ def drawn(tmp_path_factory):
   return read_workdir(write_pretraining(tmp_path_factory.mktemp("a") / "run"))
 
 
-def test_the_same_curves_give_the_same_bytes(drawn, tmp_path):
+def test_curves_have_a_columns_width_and_the_same_bytes(drawn, tmp_path):
   for name in ("a", "b"):
-    plots.draw_curves(drawn.curves, tmp_path / name)
+    plots.draw_curves(drawn.curves, tmp_path / name, ["mlm", "auc"])
   for suffix in plots.SUFFIXES:
     first, second = (
       (tmp_path / f"{name}{suffix}").read_bytes() for name in ("a", "b")
     )
     assert first == second
-
-
-def test_a_pdf_has_the_width_of_a_column_and_no_image(drawn, tmp_path):
-  [path] = plots.draw_curves(drawn.curves, tmp_path / "a.pdf", ["mlm", "auc"])
-  content = path.read_bytes()
+  content = (tmp_path / "a.pdf").read_bytes()
   [box] = re.findall(rb"/MediaBox \[ ?0 0 ([\d.]+) ([\d.]+)", content)
   assert float(box[0]) == pytest.approx(72 * plots.WIDTH)
   assert b"/Subtype /Image" not in content

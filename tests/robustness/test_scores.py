@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from truenegs_jax.robustness import comparison, report
+from truenegs_jax.robustness import scores as scores_lib
 from truenegs_jax.robustness.eval_set import EvalSet
 from truenegs_jax.robustness.scores import score_set
 from truenegs_jax.tasks import glue, squad
@@ -85,21 +85,6 @@ def test_classes_are_merged_as_in_hans():
   assert not {"original", "drop"} & scores["accuracy"].keys()
 
 
-@pytest.mark.parametrize(
-  ("ours", "theirs", "expected"),
-  [
-    ([[1, 1, 1, 1, 1, 1, 0]], [[0, 0, 0, 0, 0, 0, 0]], (6, 0, 2 / 2**6)),
-    ([[1, 0, 1]], [[0, 1, 1]], (1, 1, 1.0)),
-    ([[1, 1]], [[1, 1]], (0, 0, 1.0)),
-    # A question counts once: 3 of 3 and 1 of 2 runs right; 1 of 3 and 1 of 2.
-    ([[1, 0], [1, 0], [1, 1]], [[1, 1], [0, 0]], (1, 1, 1.0)),
-  ],
-)
-def test_mcnemar_is_exact_and_pools_runs(ours, theirs, expected):
-  test = comparison.mcnemar(np.array(ours), np.array(theirs))
-  assert (test.ours, test.theirs, test.p) == pytest.approx(expected)
-
-
 def compare(ours_after, theirs_after, runs=2):
   """Compares two models that answer all originals right."""
   size = len(ours_after)
@@ -108,7 +93,7 @@ def compare(ours_after, theirs_after, runs=2):
     score(make_set(size), squad.TASK, before, [answers(x)] * runs)
     for x in (ours_after, theirs_after)
   ]
-  return comparison.compare_sets(*pair)
+  return scores_lib.compare_sets(*pair)
 
 
 def test_the_conclusion_says_what_the_figures_support():
@@ -117,12 +102,12 @@ def test_the_conclusion_says_what_the_figures_support():
   seen, unseen = compare(good_N, bad_N), compare(good_N, noise_N)
   difference = 100 * (bad_N.mean() - good_N.mean())
   assert seen.bootstrap[0].difference == pytest.approx(difference)
-  assert "No difference can be seen" in comparison.conclude([("A", unseen)])
-  text = comparison.conclude([("A", seen), ("B", unseen)])
+  assert "No difference can be seen" in scores_lib.conclude([("A", unseen)])
+  text = scores_lib.conclude([("A", seen), ("B", unseen)])
   assert f"loses {-difference:.2f} points of em less" in text
   assert "no further difference can be seen" in text
   assert "fine-tuning seeds" in text
-  assert "one run" in comparison.conclude([("A", compare(good_N, bad_N, 1))])
+  assert "one run" in scores_lib.conclude([("A", compare(good_N, bad_N, 1))])
 
 
 def test_the_more_sets_the_smaller_the_level():
@@ -130,27 +115,5 @@ def test_the_more_sets_the_smaller_the_level():
   x = compare(rng.random(150) < 0.77, rng.random(150) < 0.62)
   p = x.bootstrap[0].p_runs
   assert 0.05 / 6 < p < 0.05
-  assert "can be seen" not in comparison.conclude([("A", x)])
-  assert "can be seen" in comparison.conclude([("A", x)] * 6)
-
-
-def test_the_papers_rows_stand_only_beside_its_own_sets():
-  rows = [Example("0", "a", None, "1", "")]
-  for title, task, em in (
-    ("SwapSynWordNet", squad.TASK, (80.67, 74.67)),
-    ("AddSentDiverse-style", squad.TASK, (80.55, 25.60)),
-    ("Synonym swap", squad.TASK, None),
-    ("SwapSynWordNet", glue.TASKS["sst2"], None),
-  ):
-    examples = make_questions(1) if task is squad.TASK else rows
-    x = EvalSet("s", title, examples, examples, {})
-    paper = report.find_published(title, score(x, task, [["1"]], [["1"]]))
-    assert [paper["paper, small"]["em"]] == [em] if em else not paper
-
-
-def test_the_rows_of_the_paper_are_whole_numbers_of_its_questions():
-  for row in report.PAPER.values():
-    for name, size in report.PAPER_SIZES.items():
-      for value in row[name]["em"]:
-        count = value * size / 100
-        assert abs(count - round(count)) < 0.005 * size / 100 + 1e-9
+  assert "can be seen" not in scores_lib.conclude([("A", x)])
+  assert "can be seen" in scores_lib.conclude([("A", x)] * 6)

@@ -3,7 +3,6 @@
 import random
 import re
 
-import numpy as np
 import pytest
 
 from support.mini_wordnet import write_wordnet
@@ -11,7 +10,6 @@ from truenegs_jax.robustness import swap_synonyms as lib
 from truenegs_jax.robustness.annotate import Annotator, Sentence, Token
 from truenegs_jax.robustness.transformation import Refused
 from truenegs_jax.runtime.errors import InputError
-from truenegs_jax.synonyms.sources import ModelTable
 from truenegs_jax.synonyms.vocabulary import Vocabulary
 from truenegs_jax.synonyms.wordnet import session
 from truenegs_jax.tasks.squad import Question
@@ -20,7 +18,7 @@ from truenegs_jax.tasks.task import Example
 
 def annotate(text):
   matches = re.finditer(r"\w+|[^\w\s]", text)
-  tokens = (Token(m[0], *m.span(), "NN", m[0]) for m in matches)
+  tokens = (Token(m[0], *m.span(), "NN") for m in matches)
   return (Sentence(tuple(tokens)),)
 
 
@@ -111,23 +109,11 @@ def test_tables_give_synonyms_in_the_case_of_the_token():
   assert find("a", "DT") == find("bird", "NN") == ()
 
 
-def test_embeddings_give_nearest_words():
-  vocabulary = Vocabulary(["[PAD]", "dog", "cat", "##s", ".", "up", "down"])
-  word_VxE = np.eye(7, 3, dtype=np.float32)
-  word_VxE[[1, 2]] = [[1, 0, 0.1], [1, 0, 0]]
-  word_VxE[[5, 6]] = [[0, 1, 0], [0, 1, 0.1]]
-  word_VxE[[0, 3, 4]] = [1, 0, 0.1]
-  pairs = lib.embedding_pairs(vocabulary, word_VxE, ModelTable(top=1))
-  expected = [("dog", "cat"), ("cat", "dog"), ("up", "down"), ("down", "up")]
-  assert list(pairs) == expected
-
-
 @pytest.mark.parametrize(
   ("synonyms", "title", "source"),
   [
     ("", "SwapSynWordNet", "WordNet (unknown version)"),
     ("wordnet  pos=n", "Synonym swap", "wordnet pos=n"),
-    ("model top=1", "Synonym swap", "model top=1"),
   ],
 )
 def test_results_name_the_source(tmp_path, synonyms, title, source):
@@ -137,7 +123,6 @@ def test_results_name_the_source(tmp_path, synonyms, title, source):
     synonyms=synonyms,
     wordnet_dir=str(tmp_path),
     vocabulary=Vocabulary(["house", "home"]),
-    word_VxE=np.ones([2, 3]),
   )
   assert swap.name == "swap_synonyms" and swap.title == title
   assert swap.resources == {"annotations": "test", "synonyms": source}
@@ -145,10 +130,11 @@ def test_results_name_the_source(tmp_path, synonyms, title, source):
   assert swap.apply(example, random.Random(0)).first in ("home", "firm")
 
 
-def test_wrong_expressions_name_the_key():
-  with pytest.raises(InputError, match=r"robustness\.synonyms='nowhere'"):
+@pytest.mark.parametrize("synonyms", ["nowhere", "model top=5"])
+def test_wrong_expressions_name_the_key(synonyms):
+  with pytest.raises(InputError, match=rf"robustness\.synonyms='{synonyms}'"):
     lib.make_swap(
       ANNOTATOR,
-      synonyms="nowhere",
+      synonyms=synonyms,
       vocabulary=Vocabulary(()),
     )

@@ -1,4 +1,4 @@
-"""Tests transformed sets and edits of texts."""
+"""Tests transformed sets, edits of texts, and TextFlint's text of tokens."""
 
 import random
 
@@ -44,6 +44,7 @@ def test_draws_do_not_depend_on_the_other_examples():
     for e, s in ((examples, 0), (examples[::-1], 0), (examples, 1))
   )
   assert forward == backward != other
+  assert len(set(forward.values())) == 2  # nor are they alike
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -70,12 +71,51 @@ def test_insertions_at_the_borders_of_a_span():
   assert lib.edit_text("abc", [(2, 2, "X")], [(1, 2)]) == ("abXc", [(1, 2)])
 
 
-@pytest.mark.parametrize("edit", [(0, 2), (1, 2), (2, 2), (2, 4), (0, 5)])
-def test_edits_in_protected_spans_are_errors(edit):
-  with pytest.raises(ValueError, match="protected"):
-    lib.edit_text("abcde", [(*edit, "X")], [(1, 3)])
+@pytest.mark.parametrize(
+  ("tokens", "text"),
+  [
+    ("`` Hi , '' he said .", '"Hi," he said.'),
+    ('" Hi " !', '" Hi "!'),
+    ("( 10 % ) of wide - ranging x", "(10 %) of wide-ranging x"),
+    ("Ann 's dogs ca n't . So ?", "Ann's dogs can't. So?"),
+    ("I can not ; you : 3 .5", "I cannot; you: 3 .5"),
+    ("a ) , ( b", "a), (b"),
+    ("''", '"'),
+  ],
+)
+def test_text_follows_the_rules(tokens, text):
+  assert lib.detokenize(tokens.split())[0] == text
 
 
-def test_edits_that_overlap_are_errors():
-  with pytest.raises(ValueError, match="after 2 of 5"):
-    lib.edit_text("abcde", [(0, 2, ""), (1, 3, "")], [])
+@pytest.mark.parametrize("seed", range(30))
+def test_tokens_are_at_their_spans(seed):
+  words = ["a", "``", "''", '"', "(", ")", "n't", "'s", "can", "not", "-", ".,"]
+  tokens = random.Random(seed).choices(words, k=25)
+  text, spans = lib.detokenize(tokens)
+  quotes = {"``": '"', "''": '"'}
+  expected = [quotes.get(token, token) for token in tokens]
+  assert [text[a:b].replace(" ", "") for a, b in spans] == expected
+
+
+@pytest.mark.parametrize(
+  ("answer", "new"), [("Two  dogs", "Two dogs"), ("dogs", "dogs"), ("og", None)]
+)
+def test_answers_move_with_their_tokens(answer, new):
+  context = "( Two  dogs )"
+  start = context.index(answer)
+  question = Question("q", "Who?", context, ((answer, start),), "file")
+  tokens = [(0, 1), (2, 5), (7, 11), (12, 13)]
+  words = [context[a:b] for a, b in tokens]
+  places = [lib.find_tokens(tokens, (start, start + len(answer)))]
+  if new is None:
+    with pytest.raises(lib.Refused, match=lib.ILLEGAL):
+      lib.replace_context(question, words, places)
+  else:
+    changed = lib.replace_context(question, words, places)
+    assert changed.context == "(Two dogs)" and changed.key == "q"
+    assert changed.answers == ((new, changed.context.index(new)),)
+
+
+def test_answers_without_tokens_are_refused():
+  with pytest.raises(lib.Refused, match=lib.ILLEGAL):
+    lib.find_tokens([(0, 1), (4, 5)], (2, 3))

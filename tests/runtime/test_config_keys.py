@@ -34,13 +34,10 @@ def test_meanings_are_the_comments_above_and_beside_a_key():
   order = list(keys)
   assert order.index("seed") < order.index("model.variant")
   assert order.index("finetune.tasks") < order.index("finetune.text")
+  assert keys["optim.max_skips"].allowed() == "int: at least 0"
+  assert keys["finetune.head_dropout"].allowed() == (
+    "float: at least 0 and at most 0.99"
+  )
   c.own = 3
   own = describe_keys(c)[-1]
   assert (own.name, own.meaning) == ("own", "")
-
-
-def test_ranges_are_described_in_words():
-  _, keys = describe("electra_demo")
-  assert keys["steps"].rule.range_in_words() == "at least 1"
-  expected = "more than 0 and at most 0.9"
-  assert keys["masking.prob"].rule.range_in_words() == expected

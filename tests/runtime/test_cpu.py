@@ -11,18 +11,7 @@ import pytest
 from support import tiny
 from truenegs_jax.models import layers, pretrain
 from truenegs_jax.objectives import output_softmax
-from truenegs_jax.runtime import cpu, cpu_ops, rng
-
-
-def test_is_enabled_depends_on_platform_and_switch(monkeypatch):
-  monkeypatch.delenv(cpu.SWITCH, raising=False)
-  assert cpu.is_enabled() and cpu.is_enabled("cpu")
-  assert not cpu.is_enabled("tpu")
-  with cpu.lowering_for("tpu"):
-    assert not cpu.is_enabled()
-  assert cpu.is_enabled()
-  monkeypatch.setenv(cpu.SWITCH, "plain")
-  assert not cpu.is_enabled() and not cpu.is_enabled("cpu")
+from truenegs_jax.runtime import cpu, rng
 
 
 def trace_step():
@@ -66,7 +55,7 @@ def test_a_step_has_the_same_gradients_without_cpu_code(monkeypatch):
 
 
 def test_layers_on_other_platforms_are_those_of_flax(monkeypatch):
-  monkeypatch.setattr(cpu_ops, "affine", None)
+  monkeypatch.setattr(layers, "_affine", None)
   x = jax.random.normal(jax.random.key(0), (3, 5, 8), jnp.bfloat16)
   options = dict(kernel_init=nn.initializers.normal(), dtype="bfloat16")
   params = nn.Dense(4, **options).init(jax.random.key(1), x)

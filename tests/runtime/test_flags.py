@@ -59,7 +59,7 @@ def test_a_flag_sets_its_key(flags, key, value):
     (["--config.checkpoint.keep_percent=x"], "must be a list"),
     (["--config=electra_dmo"], "Did you mean --config=electra_demo?"),
     (["--config=electra_demo:hcc"], "'hcc' is unknown"),
-    (["--config=finetune_own.py:x"], "Choose any of released."),
+    (["--config=finetune_own.py:x"], "There are none."),
     (["--config"], "Missing value for flag --config."),
   ],
 )

@@ -55,31 +55,10 @@ def count_items(monkeypatch, *, items, secs, brief=False, **options):
   return out.getvalue()
 
 
-@pytest.mark.parametrize("brief", [False, True])
-@pytest.mark.parametrize("secs", [0.01, 1.0, 45.0])
-def test_a_log_has_a_line_per_interval_at_most(monkeypatch, secs, brief):
-  text = count_items(monkeypatch, items=400, secs=secs, brief=brief)
-  assert text.isprintable() or set(re.findall(r"[^ -~]", text)) == {"\n"}
-  lines = [x for x in text.splitlines() if x.startswith("Rows: ")]
-  interval = max(secs, progress.LINE_SECS)
-  assert abs(len(lines) - 400 * secs / interval) <= 1
-  is_silent = brief and not lines
-  assert ("Rows ...\n" in text) == (not brief)
-  assert text.endswith(f"... {400 * secs:.1f} s\n") != is_silent
-
-
 def test_lines_tell_count_share_and_time_left(monkeypatch):
   text = count_items(monkeypatch, items=400, secs=1.0)
   first = re.search("Rows: (.*)", text)[1]
   assert first == "2%, 0:06:30 left, 10 of 400"
-
-
-@pytest.mark.parametrize("items", [0, 1, 400])
-def test_a_terminal_shows_the_count_and_keeps_nothing(monkeypatch, items):
-  shown = count_items(monkeypatch, items=items, secs=20, force_terminal=True)
-  assert shown.rstrip().endswith("\x1b[2K") and "\x1b[?25h" in shown
-  *_, last = re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", shown).strip().splitlines()
-  assert not items or f"{items} of {items}" in last
 
 
 def test_other_processes_show_nothing_and_keep_their_standard_error():

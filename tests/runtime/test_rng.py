@@ -66,7 +66,7 @@ def test_neighbouring_elements_are_independent():
 
 # The counter is multiplied by the golden ratio, so that the products nearly
 # repeat after a Fibonacci number of elements; a weaker hash would show that.
-@pytest.mark.parametrize("lag", [1, 2, 16, 128, 144, 233, 610, 4181])
+@pytest.mark.parametrize("lag", [1, 144, 4181])
 def test_differences_of_elements_are_uniform(lag):
   bits = random_bits(keys(16), (2**14,))
   for difference in (
@@ -127,28 +127,12 @@ def test_uniform_numbers_are_never_0_or_1(monkeypatch):
     assert np.isfinite(-np.log(-np.log(u[0])))
 
 
-def test_no_row_is_a_shifted_copy_of_another():
-  x = draw(rows=8, shape=(512,))
-  for i in range(8):
-    for j in range(i):
-      shared = np.intersect1d(x[i], x[j]).size
-      assert shared < 5  # 512 * 512 / 2^23 by chance
-
-
 @pytest.mark.parametrize("words", [[[7, 1], [7, 2]], [[1, 7], [2, 7]]])
 def test_both_words_of_a_key_are_used(words):
   keys_2 = jax.random.wrap_key_data(jnp.array(words, jnp.uint32))
   a, b = np.asarray(rng.uniform(keys_2, (2**16,)))
   assert_uncorrelated(a, b)
   assert np.intersect1d(a[:512], b[:512]).size < 5
-
-
-def test_elements_of_a_large_draw_differ_and_do_not_depend_on_its_shape():
-  x = draw(rows=1, shape=(8, 16, 32))
-  # 4096 of 2^23 values: one repetition is expected by chance.
-  assert np.unique(x).size > x.size - 10
-  flat = draw(rows=1, shape=(4096,))
-  np.testing.assert_array_equal(x.ravel(), flat.ravel())
 
 
 @pytest.mark.parametrize("num_devices", [1, 2, 8])
@@ -202,12 +186,8 @@ def test_numbers_are_the_same_in_every_version():
   )
 
 
-def test_dropout_without_keys_or_rate_is_the_identity():
-  x = jnp.ones((2, 3))
+def test_dropout_without_keys_or_rate_is_the_identity_and_keeps_the_type():
+  x = jnp.ones((2, 3), jnp.bfloat16)
   np.testing.assert_array_equal(rng.dropout(x, None, rate=0.5, site=0), x)
   np.testing.assert_array_equal(rng.dropout(x, keys(2), rate=0.0, site=0), x)
-
-
-def test_dropout_keeps_half_precision():
-  x = jnp.ones((2, 3), jnp.bfloat16)
   assert rng.dropout(x, keys(2), rate=0.5, site=0).dtype == x.dtype

@@ -45,27 +45,6 @@ def test_flags_change_a_saved_config(tmp_path):
   assert loaded.generator.temperature == 0.5
 
 
-def test_a_config_of_an_older_version_is_completed(tmp_path):
-  saved = json.loads(get_config("electra_demo").to_json())
-  del saved["negatives"]["strict_subword"], saved["init_skip"]
-  saved["negatives"]["visible_slots"] = "judged"
-  saved["optim"]["lr"] = 1
-  c = parse_config([save(tmp_path, json.dumps(saved))])
-  assert not c.negatives.strict_subword and c.init_skip == ""
-  assert "visible_slots" not in c.negatives
-  assert type(c.optim.lr) is float
-  saved["negatives"]["visible_slots"] = "all"
-  with pytest.raises(InputError, match="visible_slots.*truenegs_jax 0.1.0"):
-    parse_config([save(tmp_path, json.dumps(saved))])
-
-
-def test_fine_tuning_gets_only_its_newer_keys(tmp_path):
-  saved = json.loads(get_config("finetune_own").to_json())
-  del saved["model"]["attention"], saved["dry_run"]
-  c = parse_config([save(tmp_path, json.dumps(saved))])
-  assert c.to_dict() == get_config("finetune_own").to_dict()
-
-
 @pytest.mark.parametrize(
   ("text", "message"),
   [
@@ -73,7 +52,7 @@ def test_fine_tuning_gets_only_its_newer_keys(tmp_path):
     ("[]", "cannot be read"),
     ("{}", "is not the config of a run"),
     ('{"command": "x", "task": ["pretrain"]}', "is not the config of a run"),
-    ('{"task": "pretrain"}', "has no value of "),
+    ('{"task": "pretrain", "steps": 9}', "has no value of "),
     ('{"task": "finetune", "seed": 0, "model": 3}', "has no value of "),
   ],
 )

@@ -1,25 +1,17 @@
 """Scores of a study are those that its parts saved."""
 
-import dataclasses
 import io
 import json
 
 import numpy as np
-import pytest
 from rich.console import Console
 
 from truenegs_jax.finetune import results
-from truenegs_jax.runtime.errors import CheckpointError
+from truenegs_jax.report import plots
 from truenegs_jax.runtime.flags import parse_config
-from truenegs_jax.study import (
-  check_parts,
-  drive,
-  parts,
-  plan,
-  records,
-  report,
-)
-from truenegs_jax.study.parts import State
+from truenegs_jax.study import drive, plan, run, scores
+from truenegs_jax.study.drive import State
+from truenegs_jax.study.run import Curve, draw_curves
 from truenegs_jax.workdir import files
 
 OPTIONS = plan.StudyOptions.from_config(
@@ -52,6 +44,7 @@ def save_result(folder, seed, secs):
     answers={"dev": dev},
     provenance={"labels": ["0", "1"], "family": "bert", "width": 768},
     notes=[],
+    mistakes=[],
   )
   path = results.run_folder(folder, "mrpc", seed)
   path.mkdir(parents=True)
@@ -67,7 +60,7 @@ def save_study(root, secs):
     if part.arm == "hc":
       if part.name == "pretrain":
         value = {"code": 6, "lines": ["The loss is not finite."]}
-        files.save_json(folder / parts.FAILED, value)
+        files.save_json(folder / drive.FAILED, value)
     elif part.name == "mrpc":
       for seed in range(2):
         save_result(folder, seed, secs)
@@ -79,31 +72,30 @@ def save_study(root, secs):
       ]
       text = "".join(f"{json.dumps(x)}\n" for x in lines)
       (folder / "metrics.jsonl").write_text(text)
-      c = check_parts.parse_part(part)
-      (folder / files.CONFIG).write_text(c.to_json())
+      files.save_json(folder / files.ABOUT, {"row_flops": 1e9})
   return study, drive.read_statuses(study, root)
 
 
 def collect(root, secs):
   study, statuses = save_study(root, secs)
   done = [x for x in study if statuses[x.key].state == State.DONE]
-  return report.collect_scores(done, root)
+  return run.collect_scores(done, root)
 
 
 def test_scores_do_not_depend_on_times(tmp_path):
-  scores, network = collect(tmp_path / "a", 1.0)
+  collected, network = collect(tmp_path / "a", 1.0)
   others, _ = collect(tmp_path / "b", 9.0)
-  assert scores == others
+  assert collected == others
   assert network == {"family": "bert", "width": 768}
-  runs = [(x.arm, x.seed, x.task, x.finetune_seed) for x in scores]
+  runs = [(x.arm, x.seed, x.task, x.finetune_seed) for x in collected]
   assert sorted(runs, key=str) == sorted(
     [
       *(("baseline", n, "mrpc", i) for n in (0, 1) for i in (0, 1)),
-      *(("baseline", n, records.HELD_OUT, None) for n in (0, 1)),
+      *(("baseline", n, scores.HELD_OUT, None) for n in (0, 1)),
     ],
     key=str,
   )
-  for x, y in zip(scores, others, strict=True):
+  for x, y in zip(collected, others, strict=True):
     if x.task == "mrpc":
       np.testing.assert_array_equal(x.correct_N, y.correct_N)
       assert np.mean(x.correct_N) == x.value
@@ -111,38 +103,65 @@ def test_scores_do_not_depend_on_times(tmp_path):
       assert x.value == 3 + x.seed
 
 
-@pytest.mark.parametrize("has_scores", [True, False])
-def test_a_failed_pretraining_is_told_everywhere(tmp_path, has_scores):
+def test_a_failed_pretraining_is_told(tmp_path):
   study, statuses = save_study(tmp_path, 1.0)
-  if not has_scores:
-    study = [x for x in study if x.arm == "hc"]
   console = Console(file=io.StringIO(), width=200)
-  options = dataclasses.replace(
-    OPTIONS, tasks=OPTIONS.tasks if has_scores else ()
-  )
-  report.report(options, study, statuses, tmp_path, console)
+  run.report(OPTIONS, study, statuses, tmp_path, console)
   saved = json.loads((tmp_path / "results.json").read_text())
-  reason = "pretrain: exit code 6: The loss is not finite."
-  assert saved["failures"] == [
-    ["hc", seed, task, reason]
-    for seed in range(2)
-    for task in (records.HELD_OUT, "mrpc")
-  ]
-  for seed in range(2):
-    note = f"hc, seed {seed}, {reason}"
-    assert all(note in x["notes"] for x in saved["tables"])
-    assert note in console.file.getvalue()
+  assert len(saved["failures"]) == 2
+  for seed, text in enumerate(saved["failures"]):
+    assert f"hc/seed-{seed}/pretrain' failed with exit code 6: The loss" in text
+    assert text in console.file.getvalue().replace("\n", "")
   names = [x["name"] for x in saved["tables"]]
-  assert names == (["table3", records.HELD_OUT] if has_scores else [])
-  assert len(saved["scores"]) == 6 * has_scores
-  expected = {"tables.csv", "tables.tex", *["plots"] * has_scores}
+  assert names == ["table3", scores.HELD_OUT]
+  assert len(saved["scores"]) == 6
+  expected = {"tables.csv", "tables.tex", "plots"}
   assert expected <= {x.name for x in tmp_path.iterdir()}
 
 
-def test_a_damaged_result_is_named(tmp_path):
-  [part, *_] = plan.make_parts(OPTIONS, tmp_path)
-  part = dataclasses.replace(part, name="corrections")
-  (tmp_path / part.key).mkdir(parents=True)
-  (tmp_path / part.key / files.RESULTS).write_text('{"checkpoints": []}')
-  with pytest.raises(CheckpointError, match="Remove '.*corrections' and run"):
-    report.collect_scores([part], tmp_path)
+def make_records(steps, offset, **fields):
+  records = [
+    {"step": n, "split": "held_out", "mlm": 9 - n / 10 + offset, **fields}
+    for n in steps
+  ]
+  return [{"step": 1, "split": "train", "mlm": 50.0}, *records]
+
+
+def test_means_are_over_the_steps_that_all_seeds_have(tmp_path, monkeypatch):
+  figures = []
+  monkeypatch.setattr(plots, "save_figure", lambda x, _: figures.append(x))
+  curves = [
+    Curve("baseline", 0, make_records((2, 4, 6), 0), 1e9),
+    Curve("baseline", 1, make_records((2, 4), 1.0), 1e9),
+    # Corrections lower `mlm`; a loss that is not finite is null.
+    Curve("hc", 1, make_records((2,), -5, mlm_uncorrected=8.0), 2e9),
+    Curve("hc", 0, make_records((2,), -5, mlm_uncorrected=None, mlm=None), 2e9),
+  ]
+  path = tmp_path / "plots" / "losses.png"
+  assert draw_curves(curves, 2, path) == [path]
+  by_step, by_flops, difference = figures[0].axes
+  lines = {x.get_label(): x for x in by_flops.get_lines() if not x.get_alpha()}
+  assert list(lines) == ["baseline", "hc (1 of 2 seeds)"]
+  baseline, hc = (x.get_xydata() for x in lines.values())
+  np.testing.assert_allclose(baseline, [[2e9, 9.3], [4e9, 9.1]])
+  np.testing.assert_allclose(hc, [[4e9, 8.0]])
+  baseline = [x for x in by_step.get_lines() if not x.get_alpha()][0]
+  np.testing.assert_allclose(baseline.get_xydata(), [[2, 9.3], [4, 9.1]])
+  faint = [x for x in by_flops.get_lines() if x.get_alpha()]
+  assert [len(x.get_xdata()) for x in faint] == [3, 2, 1]
+  # Seed 1 of the baseline has 9.8 at step 2.
+  baseline, hc = (x for x in difference.get_lines() if not x.get_alpha())
+  np.testing.assert_allclose(baseline.get_xydata(), [[2, 0], [4, 0]])
+  np.testing.assert_allclose(hc.get_xydata(), [[2, -1.8]])
+  assert draw_curves([], 2, path) == []
+
+
+def test_losses_of_training_replace_a_single_held_out_loss(
+  tmp_path, monkeypatch
+):
+  figures = []
+  monkeypatch.setattr(plots, "save_figure", lambda x, _: figures.append(x))
+  curves = [Curve("baseline", 0, make_records((2,), 0), 1e9)]
+  draw_curves(curves, 1, tmp_path / "plots" / "losses.png")
+  line = figures[0].axes[0].get_lines()[0]
+  np.testing.assert_allclose(line.get_xydata(), [[1, 50.0]])

@@ -8,7 +8,7 @@ import time
 
 from truenegs_jax.data.corpus import sources_spec
 from truenegs_jax.data.rows import chunks, write_shards
-from truenegs_jax.data.rows.distribute import ShardItem, Step
+from truenegs_jax.data.rows.build_rows import ShardItem, Step
 from truenegs_jax.runtime.errors import DataError
 
 NUM_UNITS, NUM_RANGES = 24, 6

@@ -7,26 +7,19 @@ from support import report_workdirs, tiny, weight_files
 from support.small_rows import write_texts
 from support.texts import make_texts
 from truenegs_jax.configs import common
-from truenegs_jax.data.corpus.files import stat_file
 from truenegs_jax.data.corpus.sources_spec import open_corpus
 from truenegs_jax.data.rows.rows_folder import open_rows
 from truenegs_jax.data.tokens.tokenizer import SPECIALS, load_tokenizer
 from truenegs_jax.finetune import results
 from truenegs_jax.pretrain import export_run
 from truenegs_jax.report import page
-from truenegs_jax.report.read_workdir import read_workdir
-from truenegs_jax.robustness import (
-  alter_question,
-  annotate,
-  eval_set,
-  published_sets,
-)
+from truenegs_jax.report.write import read_workdir
+from truenegs_jax.robustness import eval_set
 from truenegs_jax.runtime.config_files import load_config
 from truenegs_jax.runtime.errors import CheckpointError
-from truenegs_jax.synonyms.lexicons import read_pairs
 from truenegs_jax.tasks import glue, records, squad
 from truenegs_jax.tasks.task import Example
-from truenegs_jax.weights.formats import find, google_tf1
+from truenegs_jax.weights.formats import find
 from truenegs_jax.workdir import files, metrics_file
 
 CONFIG = json.loads(common.get_config().to_json())
@@ -46,15 +39,9 @@ RESULT = {
   "secs": 1.0,
   "rows_per_s": 2.0,
   "answers": {"dev": {"keys": ["1"], "golds": ["a"], "answers": ["b"]}},
-  "made": {"config": {"seed": 0}, "data": {"dev": "1"}},
+  "provenance": {"config": {"seed": 0}, "data": {"dev": "1"}},
   "notes": [],
-}
-TOKEN = ["Who", 0, 3, "WP", "who", ""]
-ANNOTATION = {
-  "text": "Who",
-  "annotator": "rules",
-  "is_parser": True,
-  "sentences": [[[TOKEN], ["ROOT", [["WP", "Who"]]]]],
+  "mistakes": [],
 }
 SST2 = glue.TASKS["sst2"]
 VOCABULARY = {entry: i for i, entry in enumerate([*SPECIALS, "swan"])}
@@ -78,11 +65,11 @@ def read_weights(folder):
 
 
 def read_corpus(path):
-  return list(open_corpus(f"{path} document=join chars=99 by=id"))
+  return list(open_corpus(f"{path} document=join chars=99"))
 
 
 def read_published(path):
-  return published_sets.read_published("set", str(path), SST2, ("sentence",))
+  return eval_set.read_published("set", str(path), SST2, ("sentence",))
 
 
 # File -> its content, and a function of its path that reads it.
@@ -108,10 +95,6 @@ READERS = {
   "sharded/model.safetensors.index.json": (
     None,
     lambda x: read_weights(x.parent),
-  ),
-  "google/bert_config.json": (
-    {"hidden_size": 128, "num_attention_heads": 2, "hidden_act": "gelu"},
-    lambda x: google_tf1._read_bert_config(x.parent),
   ),
   "finished/config.json": (
     {"task": "pretrain", "steps": 3, "batch_size": 2, "length": 8},
@@ -140,22 +123,6 @@ READERS = {
     ],
   ),
   "corpus.jsonl": ({"text": "a swan", "id": 1}, read_corpus),
-  "words.json": (
-    {"big": ["large", "great"], "home": ["house"]},
-    lambda x: list(read_pairs(stat_file(x))),
-  ),
-  "words.jsonl": (
-    {"word": "big", "synonyms": ["large"]},
-    lambda x: list(read_pairs(stat_file(x))),
-  ),
-  "neighbour.json": (
-    {"big": [{"word": "big", "dist": 0}, {"word": "large", "dist": 0.1}]},
-    lambda x: alter_question.read_neighbours(str(x), ["big"]),
-  ),
-  "annotations.jsonl": (
-    ANNOTATION,
-    lambda x: annotate.load_annotations(str(x)),
-  ),
   "set/set.json": (None, lambda x: read_published(x.parent)),
   "set/original.jsonl": (None, lambda x: read_published(x.parent)),
   "dev.json": (

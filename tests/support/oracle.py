@@ -29,10 +29,10 @@ PIECES = np.arange(50, V)  # the `##` tokens
 Sums = dict[str, tuple]
 
 
-def make_options(*, style="80_10_10", repeats=False, **fields) -> Options:
+def make_options(*, style="80_10_10", **fields) -> Options:
   """Builds options for the tiny vocabulary, with many slots."""
   masking_options = dataclasses.replace(
-    tiny.MASKING, mask_prob=0.4, style=style, with_replacement=repeats
+    tiny.MASKING, mask_prob=0.4, style=style
   )
   return Options(masking=masking_options, **fields)
 
@@ -71,7 +71,6 @@ def make_case(seed: int, *, layout: str = "bits") -> Case:
     "logits": (B, L, V),
     "word": (V, E),
     "state": (V, D),
-    "generator": (V, D),
     "detect_weight": (D, 1),
     "detect_bias": (B, L),  # one per position
   }
@@ -134,16 +133,10 @@ class StubModel:
 
   def encode(self, inputs, keys_B, words_BxLxE=None):
     del words_BxLxE  # the rows of these tokens
-    self.encoded.append(("state", inputs["tokens"], keys_B))
-    return self._states("state", inputs)
-
-  def encode_generator(self, inputs, keys_B):
-    self.encoded.append(("generator", inputs["tokens"], keys_B))
-    return self._states("generator", inputs)
-
-  def _states(self, network, inputs):
-    table_VxD = self.params[network]
-    return compute_states(table_VxD, inputs["tokens"], inputs["documents"])
+    self.encoded.append((inputs["tokens"], keys_B))
+    return compute_states(
+      self.params["state"], inputs["tokens"], inputs["documents"]
+    )
 
   def detect(self, hidden_BxLxD):
     return detection_logits(self.params, hidden_BxLxD)
@@ -204,7 +197,7 @@ class Slot:
   position: int
   gold: int
   masked_as: int  # the token in the masked input
-  sampled: int  # the sample of the first slot at this position
+  sampled: int
   prediction: int  # the likeliest token or the sample, by the options
 
 
@@ -240,11 +233,11 @@ def draw_slots(options: Options, case: Case) -> Draws:
     rng_lib.purpose_keys(keys_B, rng_lib.SAMPLE),
     options.sampling_temperature,
   )
-  slots, first = [], {}
+  slots = []
   for row, k in np.argwhere(weight_BxK > 0):
     index = row, position = int(row), int(positions_BxK[row, k])
     gold, masked_as = int(case.tokens_BxL[index]), int(masked_BxL[index])
-    sampled = first.setdefault(index, int(sampled_BxK[row, k]))
+    sampled = int(sampled_BxK[row, k])
     likeliest = int(logits_BxKxV[row, k].argmax())
     prediction = {"argmax": likeliest, "sample": sampled}[options.prediction]
     slots.append(Slot(row, position, gold, masked_as, sampled, prediction))
@@ -271,14 +264,11 @@ def expected_terms(
     hidden = [s for s in draws.slots if s.masked_as == tiny.MASK]
     terms["mlm_hidden"] = sum(_plain_loss(live, s) for s in hidden), len(hidden)
   if options.soft_weight or not train:
-    losses = [_soft_loss(options, s, live, frozen) for s in draws.slots]
+    losses = [_soft_loss(options, s, live) for s in draws.slots]
     terms["soft"] = sum(losses), len(losses)
   if options.sentence_weight:
-    network = "state"
-    if pair and options.sentence_encoder == "generator":
-      network = "generator"
     terms["sentence"] = _sentence_term(
-      options, case, draws, live[network], frozen[network]
+      case, draws, live["state"], frozen["state"]
     )
   if pair:
     terms |= _detection_terms(options, case, draws, live)
@@ -333,9 +323,8 @@ def _mlm_terms(options: Options, case: Case, draws: Draws, live) -> Sums:
   slots = draws.slots
   false = [s for s in slots if is_false_negative(options, case, s)]
   kept = [s for s in slots if not (options.hard_correction and s in false)]
-  count = {"kept": len(kept), "slots": len(slots)}[options.normalizer]
   losses = [_loss(options, case, live, s) for s in kept]
-  terms: Sums = {"mlm": (sum(losses), count)}
+  terms: Sums = {"mlm": (sum(losses), len(kept))}
   if options.hard_correction or options.smoothing:
     plain = sum(_plain_loss(live, s) for s in slots)
     terms["mlm_uncorrected"] = plain, len(slots)
@@ -349,19 +338,14 @@ def _mlm_terms(options: Options, case: Case, draws: Draws, live) -> Sums:
   return terms
 
 
-def _soft_loss(options: Options, slot: Slot, live, frozen) -> float:
-  gold_params, predicted_params = {
-    "both": (live, live),
-    "gold": (live, frozen),
-    "predicted": (frozen, live),
-  }[options.soft_gradient]
-  gold_E = gold_params["word"][slot.gold]
+def _soft_loss(options: Options, slot: Slot, live) -> float:
+  gold_E = live["word"][slot.gold]
   if options.soft_prediction == "predicted":
-    predicted_E = predicted_params["word"][slot.prediction]
+    predicted_E = live["word"][slot.prediction]
   else:
     assert options.soft_prediction == "expected"
-    logits_V = predicted_params["logits"][slot.row, slot.position]
-    predicted_E = np.exp(_log_softmax(logits_V)) @ predicted_params["word"]
+    logits_V = live["logits"][slot.row, slot.position]
+    predicted_E = np.exp(_log_softmax(logits_V)) @ live["word"]
   assert options.soft == "cosine"
   if (gold_E == predicted_E).all():
     return 0.0
@@ -377,14 +361,12 @@ def _fill_slots(case: Case, slots: list[Slot], name: str) -> np.ndarray:
   return tokens_BxL
 
 
-def _sentence_term(options, case, draws, live, frozen) -> tuple:
-  targets = {"original": case.tokens_BxL, "masked": draws.masked_BxL}
-  target_BxL = targets[options.sentence_target]
+def _sentence_term(case, draws, live, frozen) -> tuple:
   predicted_BxL = _fill_slots(case, draws.slots, "prediction")
   log_p = _log_softmax(compute_states(live, predicted_BxL, case.documents_BxL))
-  log_s = _log_softmax(compute_states(frozen, target_BxL, case.documents_BxL))
-  if options.sentence_direction == "reverse":
-    log_p, log_s = log_s, log_p
+  log_s = _log_softmax(
+    compute_states(frozen, case.tokens_BxL, case.documents_BxL)
+  )
   loss_BxL = (np.exp(log_p) * (log_p - log_s)).sum(axis=-1)
   real_BxL = case.documents_BxL != 0
   return loss_BxL[real_BxL].sum(), real_BxL.sum()

@@ -15,9 +15,7 @@ from rich.console import Console
 
 from truenegs_jax.runtime import signals
 from truenegs_jax.study import drive
-from truenegs_jax.study.parts import Part
-
-drive.POLL_SECS = 0.02
+from truenegs_jax.study.drive import Part
 
 
 def run(root, parts):

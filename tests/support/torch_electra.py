@@ -103,7 +103,6 @@ def slot_losses(
   *,
   hard_correction: bool,
   prediction: str,
-  normalizer: str,
 ) -> tuple[dict[str, torch.Tensor], dict[str, int]]:
   """Returns the terms `mlm` and `soft`, and the number of slots of each case.
 
@@ -128,9 +127,8 @@ def slot_losses(
     cases["false_negatives"] += hard_correction and is_false_negative
     cases["lucky"] += sampled == gold
     cases["right"] += predicted == gold
-  divisor = cases["slots"] if normalizer == "slots" else len(mlm)
   terms = {
-    "mlm": torch.stack(mlm).sum() / divisor,
+    "mlm": torch.stack(mlm).mean(),
     "soft": torch.stack(soft).mean(),
   }
   return terms, cases

@@ -5,7 +5,7 @@ import pytest
 
 from support import mini_wordnet
 from truenegs_jax.data.tokens.tokenizer import SPECIALS
-from truenegs_jax.synonyms import coverage, wordnet
+from truenegs_jax.synonyms import run_table, wordnet
 from truenegs_jax.synonyms.run_table import TableRequest
 from truenegs_jax.synonyms.table import SynonymTable
 from truenegs_jax.synonyms.vocabulary import may_have_synonyms
@@ -37,27 +37,33 @@ def count(**occurrences):
 def test_symbols_pieces_and_stop_words_are_no_words_of_a_text():
   counts_V = count(house=3, homes=2, fish=1, cat=4)
   counted_V = may_have_synonyms(TOKENS, stop_words={"the", "in"})
-  text = coverage.measure_text(TABLE, TOKENS, counts_V * counted_V)
+  text = run_table.measure_text(TABLE, TOKENS, counts_V * counted_V)
   assert text == (0.5, ["cat", "fish"])  # "took" does not occur
   counted_V = may_have_synonyms(TOKENS, stop_words={"cat", "house"})
-  text = coverage.measure_text(TABLE, TOKENS, counts_V * counted_V)
+  text = run_table.measure_text(TABLE, TOKENS, counts_V * counted_V)
   assert text == (pytest.approx(2 / 103), ["the", "in", "fish"])
-  assert coverage.measure_text(TABLE, TOKENS, counts_V * 0) == (1, [])
+  assert run_table.measure_text(TABLE, TOKENS, counts_V * 0) == (1, [])
 
 
 def test_a_small_share_of_a_text_is_warned_of_with_what_to_set(tmp_path):
-  lines, warning = coverage.describe(
+  lines, warning = run_table.describe_coverage(
     PAIRS, TABLE, TOKENS, count(house=3, cat=7)
   )
   assert not warning and lines.keys() == {"text"}
   assert lines["text"].startswith("30.0%") and lines["text"].endswith(": cat")
   few = count(house=2, cat=6, fish=1)
-  _, warning = coverage.describe(PAIRS, TABLE, TOKENS, few)
+  _, warning = run_table.describe_coverage(PAIRS, TABLE, TOKENS, few)
   for words in ("a.key='pairs path=x.tsv'", "22.2%", "none for cat, fish."):
     assert words in warning
+  (tmp_path / "stops").write_text("cat\n")
+  own = TableRequest(PAIRS.sources, stop_words=str(tmp_path / "stops"))
+  lines, _ = run_table.describe_coverage(own, TABLE, TOKENS, few)
+  assert lines["text"].endswith("without: the, in, fish")
   # A resumed run may have lost its list of stop words.
   lost = TableRequest(PAIRS.sources, stop_words=str(tmp_path / "lost"))
-  assert "22.2%" in coverage.describe(lost, TABLE, TOKENS, few)[0]["text"]
+  assert (
+    "22.2%" in run_table.describe_coverage(lost, TABLE, TOKENS, few)[0]["text"]
+  )
 
 
 def test_synsets_are_counted_once_per_wordnet(tmp_path, cache, monkeypatch):
@@ -69,7 +75,9 @@ def test_synsets_are_counted_once_per_wordnet(tmp_path, cache, monkeypatch):
   )
 
   def describe(request=request):
-    return coverage.describe(request, TABLE, TOKENS)[0].get("in WordNet")
+    return run_table.describe_coverage(request, TABLE, TOKENS)[0].get(
+      "in WordNet"
+    )
 
   # house, homes, took and in; the stop word "in" is Indiana.
   line = describe()

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
-from truenegs_jax.runtime.errors import DataError, InputError
+from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.synonyms import run_table, sources
 from truenegs_jax.synonyms.run_table import TableRequest
 from truenegs_jax.synonyms.table import SynonymTable
@@ -112,15 +112,6 @@ def test_a_resumed_run_needs_a_table_of_the_same_options(tmp_path):
   assert load_or_build(moved, saved).fingerprint == first.fingerprint
 
 
-def test_a_resumed_run_needs_no_wordnet(tmp_path, set_nltk_path):
-  set_nltk_path()
-  table = save_pairs(tmp_path / "t.npz", PAIRS, source="wordnet")
-  with pytest.raises(InputError, match="There is no WordNet"):
-    load_or_build(TableRequest("wordnet"))
-  resumed = load_or_build(TableRequest("wordnet"), tmp_path / "t.npz")
-  assert resumed.fingerprint == table.fingerprint
-
-
 def test_the_table_is_built_again_for_another_wordnet(
   tmp_path, monkeypatch, set_nltk_path
 ):
@@ -212,32 +203,3 @@ def test_a_damaged_cached_table_is_reported_and_built_again(
   assert load_or_build(request, file=printed).fingerprint == first.fingerprint
   assert "warning: not used: " in printed.getvalue()
   assert cached.name in printed.getvalue() and len(built) == 2
-
-
-def test_no_table_is_built_for_the_source_model(cache):
-  assert load_or_build(TableRequest("model top=3")) is None
-  assert not cache.exists()
-
-
-def test_a_table_that_cannot_be_built_is_refused(tmp_path, set_nltk_path):
-  (tmp_path / "pairs.txt").write_text("primary main\n")
-  valid = f"pairs path={tmp_path}/pairs.txt"
-  run_table.check_request(TableRequest(valid))
-  run_table.check_request(TableRequest("model"))
-  set_nltk_path()
-  for source, message in (
-    (f"{valid} & vectors path=no.txt", "no file 'no.txt'.*nlp.stanford.edu"),
-    (f"{valid} | wordnet", "no WordNet on NLTK's path"),
-    ("wordnet pos=x", "pos='x'.*nouns"),
-  ):
-    with pytest.raises(InputError, match=message):
-      run_table.check_request(TableRequest(source))
-  with pytest.raises(InputError, match="no WordNet in '.*/absent'"):
-    run_table.check_request(
-      TableRequest("wordnet", wordnet_dir=f"{tmp_path}/absent")
-    )
-  with pytest.raises(DataError, match="pairs.txt:1: 'main' is not a finite"):
-    run_table.check_request(TableRequest(f"vectors path={tmp_path}/pairs.txt"))
-  for path in (f"{tmp_path}/absent", "~nobody/absent"):
-    with pytest.raises(InputError, match="negatives.stop_words=.*absent"):
-      run_table.check_request(TableRequest(valid, stop_words=path))

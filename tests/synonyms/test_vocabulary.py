@@ -5,7 +5,6 @@ import pytest
 
 from truenegs_jax.synonyms.vocabulary import (
   STOP_WORDS,
-  fingerprint,
   is_word,
   may_have_synonyms,
 )
@@ -27,8 +26,3 @@ def test_words_that_are_not_stop_words_may_have_synonyms(keep):
   excluded = set() if keep else {"in", "In"}
   assert {tokens[i] for i in np.flatnonzero(may_V)} == set(WORDS) - excluded
   assert list(map(is_word, tokens)) == [True] * 6 + [False] * 4
-
-
-def test_fingerprints_do_not_depend_on_the_order():
-  assert fingerprint(["b", "a", "b"]) == fingerprint({"a", "b"})
-  assert fingerprint({"a", "b"}) != fingerprint({"ab"}) != fingerprint(())

@@ -6,7 +6,7 @@ import pytest
 
 from support.mini_wordnet import write_wordnet
 from truenegs_jax.runtime.errors import DataError, InputError
-from truenegs_jax.synonyms import sources, wordnet
+from truenegs_jax.synonyms import wordnet
 from truenegs_jax.synonyms.vocabulary import Vocabulary, is_word
 
 TOKENS = ["[PAD]", "[house]", "house", "houses", "home", "firm", "lodge", "in"]
@@ -68,12 +68,6 @@ def test_lemma_names_are_the_union_of_all_synsets(reader, word, names):
   assert "home" in wordnet.find_lemma_names("houses", reader)
 
 
-def test_irregular_forms_are_not_stemmed(mini):
-  (mini / "noun.exc").write_text("homess unknown\n")
-  assert not read_lemma_names("homess", mini)
-  assert read_lemma_names("houseses", mini)
-
-
 def test_pairs_are_whole_words_and_have_wordnets_direction(reader):
   pairs = find_pairs(reader)
   for pair in pairs:
@@ -114,17 +108,6 @@ def test_inflected_forms_match_in_the_part_of_speech_of_the_synset(reader):
   assert ("in", "indianas") in names
 
 
-def test_inflected_forms_add_pairs_in_both_directions(reader):
-  tokens = [word for word in FORMS if word != "Houses"]
-  for pos in ("nvar", "n", "v"):
-    plain = find_pairs(reader, tokens, pos=pos)
-    inflected = find_pairs(reader, tokens, pos=pos, inflections=True)
-    assert plain < inflected == {(b, a) for a, b in inflected}
-  pairs = find_pairs(reader, inflections=True)
-  assert {("stayss", "stay"), ("take", "took")} <= pairs
-  assert ("stay", "stayss") not in pairs  # only one ending is removed
-
-
 # Folders.
 
 
@@ -156,14 +139,6 @@ def test_wordnet_is_found_on_nltks_path_before_the_cache(tmp_path, set_folders):
   # With a folder, no other folder is searched.
   with pytest.raises(InputError, match="absent"):
     wordnet.open_wordnet(f"{tmp_path}/absent")
-
-
-def test_the_error_of_a_missing_wordnet_names_the_command_to_install_it(
-  tmp_path, set_folders
-):
-  set_folders(tmp_path)
-  with pytest.raises(InputError, match="python -m truenegs_jax.wordnet"):
-    wordnet.open_wordnet()
 
 
 def test_debians_package_is_read_with_the_same_groups(mini):
@@ -200,14 +175,3 @@ def test_index_and_data_of_different_versions_are_reported(mini):
   with wordnet.session(str(mini)) as reader:
     with pytest.raises(DataError, match="truenegs_jax.wordnet"):
       find_pairs(reader)
-
-
-def test_the_source_closes_the_wordnet_that_it_opens(mini, monkeypatch):
-  closed, close = [], wordnet.close_wordnet
-  monkeypatch.setattr(
-    wordnet, "close_wordnet", lambda r: (close(r), closed.append(r))
-  )
-  assert ("house", "lodge") in list(
-    sources.wordnet(Vocabulary(TOKENS), folder=str(mini))
-  )
-  assert [reader._data_file_map for reader in closed] == [{}]

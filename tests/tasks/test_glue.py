@@ -80,8 +80,8 @@ def write_split(root, name, split, *, suffix="", extra=()):
 
 
 @pytest.mark.parametrize("name", TASKS)
-@pytest.mark.parametrize("suffix", ["", ".xz"])
-def test_reads_every_file_of_every_task(tmp_path, name, suffix):
+def test_reads_every_file_of_every_task(tmp_path, name):
+  suffix = ".xz" if name == "mnli" else ""
   task = TASKS[name]
   for split in task.split_sizes:
     path, expected = write_split(tmp_path, name, split, suffix=suffix)
@@ -97,16 +97,11 @@ def test_reads_every_file_of_every_task(tmp_path, name, suffix):
     keys = ["90", "89"] if split.startswith("test") else ["0", "1"]
     assert [x.key for x in examples[:2]] == keys
     assert examples == glue.read_split(task, split, "", file=str(path)).examples
-
-
-@pytest.mark.parametrize("name", TASKS)
-def test_class_ids_and_scaled_scores_match_electra(tmp_path, name):
-  write_split(tmp_path, name, "train")
-  examples = glue.read_split(TASKS[name], "train", str(tmp_path)).examples
-  target_N = encode(examples, TASKS[name], TOKENIZER, length=16).targets
-  assert target_N["label"].tolist() == list(LABELS[name].values())
-  is_score = TASKS[name].kind == SCORE
-  assert target_N["label"].dtype == (np.float32 if is_score else np.int32)
+    if not split.startswith("test"):
+      label_N = encode(examples, task, TOKENIZER, length=16).targets["label"]
+      assert label_N.tolist() == list(LABELS[name].values())
+      is_score = task.kind == SCORE
+      assert label_N.dtype == (np.float32 if is_score else np.int32)
 
 
 def test_the_settings_of_each_task_match_electra():
@@ -183,11 +178,8 @@ def test_uneven_rows_of_qqp_are_skipped_and_counted(tmp_path):
 @pytest.mark.parametrize(
   ("name", "row", "message"),
   [
-    ("rte", "7\ta", "RTE/dev.tsv:4: 2 fields, but 4 columns"),
     ("rte", "7\ta\t \tentailment", "RTE/dev.tsv:4: .*'sentence2' is empty"),
     ("rte", "7\ta\tb\tmaybe", "RTE/dev.tsv:4: label 'maybe' is unknown"),
-    ("cola", "x\t2\t\ta", "dev.tsv:3: label '2' is unknown. .*'0', '1'"),
-    ("stsb", "7" + 6 * "\t-" + "\ta\tb\tgood", "tsv:5: .*not a finite number"),
     ("stsb", "7" + 6 * "\t-" + "\ta\tb\t5.1", "tsv:5: score 5.1 is .* 0 to 5"),
   ],
 )
@@ -197,17 +189,17 @@ def test_rejects_bad_rows_and_names_their_line(tmp_path, name, row, message):
     glue.read_split(TASKS[name], "dev", str(tmp_path))
 
 
-@pytest.mark.parametrize("index", ["90", "x7", "-1", "089"])
-def test_rejects_invalid_and_repeated_indices(tmp_path, index):
-  write_split(tmp_path, "rte", "test", extra=[f"{index}\ta\tb"])
-  message = f"test.tsv:4: index '{index}' .*each once"
-  with pytest.raises(DataError, match=message):
-    glue.read_split(TASKS["rte"], "test", str(tmp_path))
+def test_rejects_invalid_and_repeated_indices(tmp_path):
+  for index in ("90", "x7", "-1", "089"):
+    write_split(tmp_path, "rte", "test", extra=[f"{index}\ta\tb"])
+    message = f"test.tsv:4: index '{index}' .*each once"
+    with pytest.raises(DataError, match=message):
+      glue.read_split(TASKS["rte"], "test", str(tmp_path))
 
 
 def test_missing_files_and_columns_are_explained(tmp_path):
   write_split(tmp_path, "mnli", "dev_mismatched")
-  message = r"(?s)MNLI/dev_matched.tsv: .*\.gz.*has dev_mis.*save_to"
+  message = r"MNLI/dev_matched.tsv: .*\.gz.*contains MNLI/.*save_to"
   with pytest.raises(DataError, match=message):
     glue.read_split(TASKS["mnli"], "dev", str(tmp_path))
   write_split(tmp_path, "rte", "dev")

@@ -48,8 +48,9 @@ def write(tmp_path):
   return write_file
 
 
-@pytest.mark.parametrize("pack", COMPRESSORS)
-@pytest.mark.parametrize("kind", [".tsv", ".csv", ".jsonl"])
+@pytest.mark.parametrize(
+  "kind, pack", [(".tsv", ""), (".tsv", ".xz"), (".csv", ""), (".jsonl", "")]
+)
 def test_every_format_gives_the_same_records(write, kind, pack):
   path = write(f"x{kind}{pack}", ROWS)
   first = 1 if kind == ".jsonl" else 2
@@ -85,30 +86,15 @@ def test_tables_without_a_header_and_with_uneven_rows(write):
   ("name", "content", "message"),
   [
     ("x.tsv", "", "x.tsv: the file has no records"),
-    ("x.csv", "a,b\n", "x.csv: the file has no records"),
     ("x.tsv", "a\tb\ta\n1\t2\t3\n", "x.tsv:1: two columns have the same name"),
     ("x.csv", 'a,b\n1,2\n"3,4\n', "x.csv:3: unbalanced quotes"),
     ("x.jsonl", '{"a": 1}\n{"a": \n', "x.jsonl:2: not JSON"),
-    ("x.jsonl", "\n[1]\n", "x.jsonl:2: list, not a JSON object"),
-    ("x.tsv", "a\n\0\n", r"x.tsv:2: NUL .* to UTF-8\.$"),
-    ("x.tsv", "a\n\udcff\n", r"x.tsv:2: byte 0xff .*repair it\.$"),
     ("x.md", "a\n", r"x.md: unknown format. .* .tsv, .csv or .jsonl"),
   ],
 )
 def test_rejects_bad_files_and_names_the_line(write, name, content, message):
   with pytest.raises(DataError, match=message):
     list(read_file(write(name, content)))
-
-
-def test_rejects_missing_files(tmp_path):
-  with pytest.raises(DataError, match="x.tsv: there is no such file"):
-    list(read_file(tmp_path / "x.tsv"))
-  for where in ("~nobody-at-all/x.tsv", "x" * 5000):
-    with pytest.raises(DataError, match="there is no such file"):
-      list(read_file(where))
-  (tmp_path / "x.tsv").mkdir()
-  with pytest.raises(DataError, match="x.tsv: not a file"):
-    list(read_file(tmp_path / "x.tsv"))
 
 
 @pytest.fixture
@@ -155,7 +141,7 @@ def test_rejects_unavailable_data_sets(saved, monkeypatch):
     raise ConnectionError("no route")
 
   monkeypatch.setattr(datasets, "load_dataset_builder", refuse)
-  where, message = "hf:owner/set:mini:test", "no route.*hf:FOLDER.*HF_HOME"
+  where, message = "hf:owner/set:mini:test", "no route.*hf:FOLDER"
   with pytest.raises(UnavailableError, match=message) as e:
     user_task.read_examples(where, "dev", COLUMNS, kind=CLASSES)
   assert requests == [("owner/set", "mini")]
@@ -172,15 +158,6 @@ def test_errors_while_reading_from_the_hub_name_the_key(
     list(read_dataset("hf:owner/set", split="train"))
 
 
-def test_a_data_set_without_splits_is_the_training_split(tmp_path):
-  datasets.Dataset.from_dict({"a": ["p"]}).save_to_disk(str(tmp_path / "one"))
-  where = f"hf:{tmp_path}/one"
-  (record,) = read_dataset(where, split="train")
-  assert [record] == list(read_dataset(f"{where}:train", split="dev"))
-  with pytest.raises(DataError, match="'validation'. Choose train with hf:"):
-    list(read_dataset(where, split="dev"))
-
-
 def test_parses_names_of_data_sets(tmp_path):
   assert parse_dataset_name("hf:a/b") == DatasetName("a/b", "", "")
   assert parse_dataset_name("hf:a/b:test") == DatasetName("a/b", "", "test")
@@ -193,13 +170,11 @@ def test_parses_names_of_data_sets(tmp_path):
       parse_dataset_name(invalid)
 
 
-@pytest.mark.parametrize("kind", [".tsv", ".csv", ".jsonl"])
-def test_user_task_of_pairs_with_classes(write, kind):
-  path = write("train" + kind, ROWS)
+def test_user_task_of_pairs_with_classes(write):
+  path = write("train.csv", ROWS)
   train = user_task.read_examples(path, "train", COLUMNS, kind=CLASSES)
-  first = 1 if kind == ".jsonl" else 2
   assert train == [
-    Example(str(i), row["a"], row["b"], row["label"], f"{path}:{first + i}")
+    Example(str(i), row["a"], row["b"], row["label"], f"{path}:{2 + i}")
     for i, row in enumerate(ROWS)
   ]
   task = user_task.make_task(train, kind=CLASSES)
@@ -247,11 +222,7 @@ def test_equal_numbers_are_one_class(write):
     ({"a": " "}, CLASSES, "the text in column 'a' is empty"),
     ({"b": 3}, CLASSES, "column 'b' holds 3, not a text"),
     ({"label": "maybe"}, CLASSES, "'maybe' is unknown. Labels are 'no', 'yes'"),
-    ({"label": ""}, CLASSES, "'label' holds '', not a label"),
-    ({"label": None}, CLASSES, "'label' holds None, not a label"),
     ({"label": math.nan}, CLASSES, "'label' holds nan, not a label"),
-    ({"label": "high"}, SCORE, "'high', not a finite number"),
-    ({"label": math.inf}, SCORE, "inf, not a finite number"),
     ({"label": True}, SCORE, "True, not a finite number"),
   ],
 )
@@ -267,18 +238,18 @@ def test_rejects_options_that_do_not_fit():
   one = [Example("0", "a", None, "x", "train.csv:2")]
   with pytest.raises(DataError, match="train.csv:2: 1 classes .*'x'"):
     user_task.make_task(one, kind=CLASSES)
-  with pytest.raises(InputError, match="metric='pearson' does not fit"):
-    user_task.make_task(one, kind=CLASSES, metric="pearson")
-  with pytest.raises(InputError, match="finetune.kind.*'spans'"):
-    user_task.make_task(one, kind="spans")
-  with pytest.raises(InputError, match="finetune.labels='a,b'"):
-    user_task.make_task(one, kind=SCORE, labels=("a", "b"))
+  for kind, labels, metric, message in (
+    (CLASSES, (), "pearson", "metric='pearson' does not fit"),
+    (SCORE, ("a", "b"), "", "finetune.labels='a,b'"),
+  ):
+    with pytest.raises(InputError, match=message):
+      user_task.check_options(kind=kind, labels=labels, metric=metric)
   for text, label in (("a,b,c", "l"), ("a,", "l"), ("a,a", "l"), ("a", "a")):
     with pytest.raises(InputError, match="finetune.text="):
       user_task.parse_columns(text, label)
   columns = user_task.Columns(("a", "b"), "l")
   assert user_task.parse_columns("a, b", "l") == columns
-  assert user_task.parse_labels("") == ()
   assert user_task.parse_labels("a,b") == ("a", "b")
+  assert user_task.parse_labels("") == ()
   with pytest.raises(InputError, match="finetune.labels='a,a'"):
     user_task.parse_labels("a,a")

@@ -54,7 +54,7 @@ def torch_squad(predictions, golds):
 def test_squad_scores_match_torchmetrics():
   pytest.importorskip("torch")
   pytest.importorskip("torchmetrics")
-  predictions, golds = random_answers(5_000)
+  predictions, golds = random_answers(1_000)
   # If both answers are empty, v2.0 and torchmetrics give 1, v1.1 gives 0.
   golds = {
     key: [text for text in texts if scoring.normalize_answer(text)] or ["x"]
@@ -106,7 +106,7 @@ def test_rejects_questions_without_answers(golds):
     scoring.squad_scores({"q7": "x"}, golds)
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 def test_metrics_match_torchmetrics(seed):
   torch = pytest.importorskip("torch")
   functional = pytest.importorskip("torchmetrics").functional
@@ -142,19 +142,6 @@ def test_metrics_match_torchmetrics(seed):
     assert ours == pytest.approx(100 * theirs.item(), rel=1e-5, abs=1e-3)
 
 
-@pytest.mark.parametrize("metric", METRICS)
-def test_perfect_reversed_and_constant_predictions(metric):
-  gold = np.array([0, 0, 0, 1, 1])
-  score = METRICS[metric]
-  assert score(gold, gold) == 100
-  ones = {"accuracy": 40, "f1": 400 / 7}.get(metric, 0)
-  assert score(gold, np.zeros(5, int)) == (60 if metric == "accuracy" else 0)
-  assert score(gold, np.ones(5, int)) == pytest.approx(ones)
-  if metric not in ("accuracy", "f1"):
-    assert score(gold, 1 - gold) == -100
-    assert score(np.ones(5, int), gold) == 0
-
-
 @pytest.mark.parametrize("metric", ["spearman", "pearson"])
 def test_constant_and_infinite_scores_give_zero(metric):
   gold = np.random.default_rng(0).random(1_001)
@@ -175,7 +162,21 @@ def test_macro_f1_averages_the_classes_that_occur():
 
 
 @pytest.mark.parametrize("metric", METRICS)
-@pytest.mark.parametrize("sizes", [(3, 2), (0, 0)])
-def test_rejects_missing_predictions(metric, sizes):
-  with pytest.raises(InputError, match="one prediction per example"):
-    METRICS[metric](*(np.zeros(n, int) for n in sizes))
+def test_rejects_missing_predictions(metric):
+  for sizes in ((3, 2), (0, 0)):
+    with pytest.raises(InputError, match="one prediction per example"):
+      METRICS[metric](*(np.zeros(n, int) for n in sizes))
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_scorers_match_a_plain_loop_over_resamples(metric):
+  rng = np.random.default_rng(0)
+  gold, runs = rng.integers(0, 3, 120), rng.integers(0, 3, (2, 120))
+  drawn_RxN = rng.integers(120, size=(20, 120))
+  expected = [[METRICS[metric](gold[d], x[d]) for d in drawn_RxN] for x in runs]
+  score_SxR = scoring.make_scorer(metric, gold, runs)(drawn_RxN)
+  np.testing.assert_allclose(score_SxR, expected, atol=1e-6)
+  means = scoring.make_scorer("em", None, runs)(drawn_RxN)
+  np.testing.assert_allclose(means, [x[drawn_RxN].mean(1) for x in runs])
+  with pytest.raises(InputError, match="119"):
+    scoring.make_scorer(metric, gold, runs[:, 1:])

@@ -11,17 +11,6 @@ from rich.console import Console
 from truenegs_jax.train import metrics
 
 
-def random_batches(seed, n=6):
-  rng = np.random.default_rng(seed)
-  return [
-    {
-      "a": (np.float32(rng.normal()), np.float32(rng.integers(1, 9))),
-      "detect_histogram": (rng.integers(0, 9, 5), rng.integers(0, 9, 5)),
-    }
-    for _ in range(n)
-  ]
-
-
 def pairwise_auc(positive, negative):
   """Computes the AUC pair by pair."""
   difference = np.subtract.outer(positive, negative)
@@ -37,14 +26,7 @@ def test_auc_equals_count_of_pairs_with_ties(seed):
     np.bincount(positive, minlength=bins), np.bincount(negative, minlength=bins)
   )
   assert auc == pytest.approx(pairwise_auc(positive, negative), rel=1e-12)
-
-
-def test_auc_of_perfect_reversed_and_one_sided_scores():
-  low, high, none = np.array([3, 0]), np.array([0, 5]), np.zeros(2)
-  assert metrics.auc(high, low) == 1.0
-  assert metrics.auc(low, high) == 0.0
-  assert metrics.auc(low, low) == 0.5
-  assert metrics.auc(none, low) == metrics.auc(high, none) == 0.5
+  assert metrics.auc(np.zeros(2), np.array([3, 0])) == 0.5  # no positives
 
 
 def test_auc_stays_exact_for_counts_beyond_float32():
@@ -55,46 +37,14 @@ def test_auc_stays_exact_for_counts_beyond_float32():
   assert auc == pytest.approx(expected, rel=1e-6)
 
 
-def test_merging_is_associative():
-  batches = random_batches(0)
-  merged = metrics.merge_terms(batches)
-  halves = metrics.merge_terms(
-    [metrics.merge_terms(batches[4:]), metrics.merge_terms(batches[:4])]
-  )
-  for name in merged:
-    for a, b in zip(merged[name], halves[name], strict=True):
-      np.testing.assert_allclose(a, b, rtol=1e-6)
-  assert merged["a"][1] == sum(terms["a"][1] for terms in batches)
-
-
-def test_ratio_is_computed_from_sums():
-  merged = metrics.merge_terms([{"a": (1.0, 1.0)}, {"a": (0.0, 3.0)}])
-  assert metrics.compute_ratios(merged) == {"a": 0.25}
-  assert metrics.compute_ratios({"a": (0.0, 0.0)}) == {"a": 0.0}
-
-
-def test_merging_keeps_counts_beyond_float32():
+def test_terms_are_added_in_float64_and_divided_once():
   # float32 cannot count by ones above 2^24.
   batches = [{"a": (np.float32(1.0), np.float32(2**24))}] * 2
   batches += [{"a": (np.float32(1.0), np.float32(1.0))}] * 64
-  assert metrics.merge_terms(batches)["a"][1] == 2**25 + 64
-
-
-def test_jackknife_of_a_mean_is_its_standard_error():
-  x = np.random.default_rng(0).normal(size=20)
-  batches = [{"a": (value, 1.0)} for value in x]
-  value, error = metrics.jackknife(
-    batches, lambda terms: metrics.compute_ratios(terms)["a"]
-  )
-  assert value == pytest.approx(x.mean())
-  assert error == pytest.approx(x.std(ddof=1) / math.sqrt(20))
-
-
-def test_jackknife_of_one_batch_has_infinite_error():
-  value, error = metrics.jackknife(
-    [{"a": (3.0, 2.0)}], lambda terms: metrics.compute_ratios(terms)["a"]
-  )
-  assert (value, error) == (1.5, math.inf)
+  merged = metrics.merge_terms(batches)
+  assert merged == {"a": (66, 2**25 + 64)}
+  assert metrics.compute_ratios(merged) == {"a": 66 / (2**25 + 64)}
+  assert metrics.compute_ratios({"a": (0.0, 0.0)}) == {"a": 0.0}
 
 
 def test_entropy_of_equal_and_of_certain_counts():
@@ -129,30 +79,19 @@ def print_run(steps, every, *, terminal=False, evaluate=0, **values):
 
 
 @pytest.mark.parametrize(
-  "steps, every", [(12, 1), (1_500, 10), (100_000, 1), (1_000_000, 100)]
+  "steps, every", [(12, 1), (1_500, 10), (10_000, 1), (1_000_000, 1_000)]
 )
 def test_log_of_a_run_is_short_and_has_its_end(steps, every):
   start, header, *lines = print_run(steps, every, mfu=0.45).splitlines()
   assert start == "first steps ..."
   assert len(lines) <= 30 and len(lines) >= min(steps, 20) / 2
   assert max(map(len, [header, *lines])) <= 80
-  assert f"step of {steps:,}" in header and lines[0].split()[0] == f"{every}"
+  assert f"step of {steps:,}" in header and lines[0].split()[0] == f"{every:,}"
   assert lines[-1].split()[0] == f"{steps:,}"
   for column in ("mlm", "detect", "soft", "sentence", "corrected", "rows/s"):
     assert header.index(column) + len(column) in {
       m.end() for m in re.finditer(r"\S+", lines[0])
     }
-
-
-def test_columns_that_fit_are_shown():
-  text = print_run(1, 1)
-  assert "loss" not in text and "auc" in text
-  out = io.StringIO()
-  line = metrics.ProgressLine(Console(file=out, width=80), 9, first_step=0)
-  line.write(make_record(1, mlm=float("nan"), mfu=0.451, eta_s=183_600.2))
-  for part in ("loss", "1.500", "nan", "mfu", "45.1%", "51:00:00"):
-    assert part in out.getvalue()
-  assert "auc" not in out.getvalue()
 
 
 def test_lines_are_an_hour_apart_at_most():
@@ -170,8 +109,3 @@ def test_evaluations_stay_on_the_screen(terminal):
   for step in ("500", "1,000"):
     assert re.search(rf"held-out +{step} +4.000\r?\n", text)
   assert "first steps" in text and terminal == ("\x1b" in printed)
-
-
-def test_only_a_long_wait_for_the_host_is_shown():
-  assert "waits for the host: 27%" in print_run(1, 1, host_wait=0.27)
-  assert "host" not in print_run(1, 1, host_wait=0.15)

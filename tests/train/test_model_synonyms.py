@@ -26,7 +26,6 @@ from truenegs_jax.synonyms.run_table import TableRequest
 from truenegs_jax.synonyms.vocabulary import STOP_WORDS
 from truenegs_jax.train import (
   build_run,
-  model_synonyms,
   plan,
   sharding,
   step,
@@ -101,13 +100,14 @@ def test_symbols_numbers_and_stop_words_are_left_out(options, golds, words):
   vocab = ("[PAD]", "cat", "20", ".", "two", "the", "##s", "dog")
   tokenizer = Tokenizer(vocab, True, True, pad=0, unk=0, cls=0, sep=0, mask=0)
   request = TableRequest(**{"sources": "model"} | options)
-  builder = model_synonyms.make_table_builder(request, tokenizer)
+  builder = build_run.make_table_builder(request, tokenizer)
   for mask_V, text in ((builder.golds_V, golds), (builder.words_V, words)):
     assert [
       t for t, is_in in zip(vocab, mask_V, strict=True) if is_in
     ] == text.split()
 
 
+@pytest.mark.slow
 def test_table_is_kept_until_the_next_refresh(finished):
   states = {i: restore(finished, i)[0] for i in range(2, STEPS + 1)}
   tables = {i: np.asarray(x["aux"]["ids_VxS"]) for i, x in states.items()}
@@ -121,8 +121,8 @@ def test_table_is_kept_until_the_next_refresh(finished):
     )
 
 
-@pytest.mark.parametrize("at", [3, 4])  # between two refreshes; before one
-def test_resumed_run_ends_bit_equal(finished, tmp_path, monkeypatch, at):
+@pytest.mark.slow
+def test_resumed_run_ends_bit_equal(finished, tmp_path, monkeypatch):
   root, inputs, result = finished
   # Use the compiled steps again.
   lowered = types.SimpleNamespace(compile=lambda: result.setup.train_step)
@@ -130,7 +130,7 @@ def test_resumed_run_ends_bit_equal(finished, tmp_path, monkeypatch, at):
   evaluate = result.setup.eval_step
   monkeypatch.setattr(plan, "build_eval_step", lambda *_: evaluate)
   shutil.copytree(root / "run", tmp_path / "resumed")
-  for step_after in range(at + 1, STEPS + 1):
+  for step_after in range(4, STEPS + 1):
     shutil.rmtree(tmp_path / "resumed" / "checkpoints" / str(step_after))
   loop.train(result.setup.run, tmp_path / "resumed", inputs, SILENT)
   workdirs = root / "run", tmp_path / "resumed"
@@ -139,13 +139,7 @@ def test_resumed_run_ends_bit_equal(finished, tmp_path, monkeypatch, at):
   assert losses[0] == losses[1] and len(losses[0]) == STEPS
 
 
-def test_corrections_start_with_the_first_table(finished):
-  records = runs.read_records(finished[0] / "run")
-  corrected = [r["corrected_of_slots"] for r in records]
-  assert len(corrected) == STEPS
-  assert not any(corrected[:EVERY]) and any(corrected[EVERY:])
-
-
+@pytest.mark.slow
 def test_corrections_follow_the_table(finished):
   _, inputs, result = finished
   setup = result.setup
@@ -171,9 +165,9 @@ def test_corrections_follow_the_table(finished):
   assert result.held_out[0]["corrected_of_slots"][0] == expected
 
 
-@pytest.mark.parametrize("preset", ["fsdp", "fsdp_tp"])
-def test_table_is_restored_on_another_mesh(finished, preset):
-  split, run, like = restore(finished, 3, preset)
+@pytest.mark.slow
+def test_table_is_restored_on_another_mesh(finished):
+  split, run, like = restore(finished, 3, "fsdp")
   replicated, _, _ = restore(finished, 3)
   tables = [jax.tree.leaves(tree["aux"]) for tree in (replicated, split)]
   assert runs.arrays_equal(*tables)
@@ -181,7 +175,7 @@ def test_table_is_restored_on_another_mesh(finished, preset):
   assert not word.sharding.is_fully_replicated
   state = step.TrainState(**split)
   refresh, refresh_weights = (
-    model_synonyms.make_refresh(run.table_builder, like, from_weights=value)
+    build_run.make_refresh(run.table_builder, like, from_weights=value)
     for value in (False, True)
   )
   assert refresh(state, 3) is state and refresh(state, 0) is state

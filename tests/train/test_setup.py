@@ -10,7 +10,6 @@ from truenegs_jax.configs import common, common_keys
 from truenegs_jax.runtime.config_files import flatten
 from truenegs_jax.runtime.errors import CheckpointError
 from truenegs_jax.train import setup
-from truenegs_jax.workdir import files
 
 FINGERPRINTS = {"vocabulary": "v", "rows": "r", "synonyms": None}
 
@@ -63,35 +62,6 @@ def test_a_refusal_of_other_steps_names_the_way_to_train_on(key, has_way):
   with pytest.raises(CheckpointError) as e:
     resume(make_description(), make_description(**{key: 64}))
   assert ("--config.init=run --config.data" in str(e.value)) == has_way
-
-
-def test_config_saved_before_a_key_is_resumed_with_its_old_value():
-  saved = make_description()
-  del saved["config"]["generator"]["variant"], saved["config"]["init_skip"]
-  resume(saved, make_description())
-  with pytest.raises(CheckpointError, match="generator.variant: '' -> 'tiny'"):
-    resume(saved, make_description(generator__variant="tiny"))
-  del saved["config"]["data"]["overflow"]  # all saved configs have this key
-  with pytest.raises(CheckpointError, match="data.overflow: .missing"):
-    resume(saved, make_description())
-
-
-def test_run_saved_before_languages_is_resumed_as_english():
-  saved = make_description(negatives__sources="wordnet")
-  del saved["config"]["data"]["language"]
-  resume(saved, make_description())
-  assert files.add_missing_keys(saved["config"])["data"]["language"] == "en"
-
-
-def test_removed_key_is_resumed_with_the_remaining_value(monkeypatch):
-  gone = {"negatives.gone": common_keys.RemovedKey("usual", "0.1.0")}
-  monkeypatch.setattr(common_keys, "REMOVED", gone)
-  saved = make_description()
-  saved["config"]["negatives"]["gone"] = "usual"
-  resume(saved, make_description())
-  saved["config"]["negatives"]["gone"] = "special"
-  with pytest.raises(CheckpointError, match="gone='special'.*_jax 0.1.0"):
-    resume(saved, make_description())
 
 
 def test_description_has_config_fingerprints_and_versions():

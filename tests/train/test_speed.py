@@ -83,12 +83,6 @@ def test_remaining_time_counts_the_steps_of_this_process():
   assert clock.eta_secs(1_000) == 0.0
 
 
-def test_clock_before_the_first_step():
-  clock = speed.Clock(total_steps=10, now=FakeTime())
-  clock.start(4)
-  assert 0.0 < clock.secs_per_step(4) < 1e-6
-
-
 class FakeStep:
   """A training step whose dispatch takes `secs` of the fake time."""
 
@@ -146,11 +140,6 @@ def test_host_wait_assumes_an_end_halfway():
 def test_bad_trace_is_refused(text):
   with pytest.raises(InputError, match=f"log.profile='{text}'.* 20\\. "):
     speed.parse_profile(text, 20)
-
-
-def test_trace_of_all_or_no_steps():
-  assert speed.parse_profile("0:20", 20) == (0, 20)
-  assert speed.parse_profile("", 20) is None
 
 
 @pytest.fixture

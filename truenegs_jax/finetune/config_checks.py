@@ -5,27 +5,23 @@ options = FinetuneOptions.from_config(c)
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 from ml_collections import ConfigDict
 
 from truenegs_jax.configs.common_keys import rules
 from truenegs_jax.runtime.config_files import flatten
-from truenegs_jax.runtime.errors import InputError, one_of
+from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.tasks import glue, squad, user_task
-from truenegs_jax.train import check_values, optim, sharding, writers
-from truenegs_jax.weights.init import check_fit
+from truenegs_jax.train import check_values, metrics, optim, sharding
+from truenegs_jax.weights.init import match_vocabulary
 
 SQUAD, OWN = squad.TASK.name, user_task.NAME
 SIZES = ("small", "base", "large")
-SPAN_HEADS = ("spans", "joint")
-TEXT_HEADS = ("dense", "linear", "pooler")
 RULES = rules("finetune")
 # Names of weights and data; their fingerprints are compared instead.
 SOURCE_KEYS = ("data.vocab", "finetune.data", "finetune.files", "init")
-# Do not affect results, so they may change between the runs of a workdir.
-FREE_TO_CHANGE = [name for name, rule in RULES.items() if rule.may_change]
 
 
 def model_size(width: int) -> str:
@@ -35,40 +31,51 @@ def model_size(width: int) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class FinetuneOptions:
-  """The values of a config, as described in configs/common_finetune.py.
+  """The values of a config, which configs/common_finetune.py describes.
 
-  `adam` holds keyword arguments of `optim.make_optimizer`. Values of keys that
-  the config does not have are 0 or "".
+  Fields have the last part of the keys as names, and are 0 or "" where the
+  config does not have the key. `adam` holds arguments of
+  `optim.make_optimizer`, `model` arguments of `make_downstream` that do not
+  depend on the weights.
   """
 
+  seed: int
+  init: str
+  init_skip: str
+  length: int
+  batch_size: int
+  variant: str
+  model: Mapping[str, Any]
+  attention: str
+  vocab: str
+  lowercase: bool
+  accents: str
+  schedule: str
+  lr: float
+  accumulation: int
+  max_skips: int
+  adam: Mapping[str, Any]
+  mesh: sharding.MeshSpec
+  preset: str
+  every_steps: int
+  writers: tuple[str, ...]
   tasks: tuple[str, ...]
+  seeds: int
   data: str
   files: str
   rows: int
-  predict_test: bool
-  length: int
-  batch_size: int
-  accumulation: int
   epochs: float
+  predict_test: bool
   loss: str
-  schedule: str
   warmup: float
-  lr: float
   lrs: tuple[float, ...]
   layer_decay: float
   layer_decays: tuple[float, ...]
-  layer_exponent: str
-  adam: Mapping[str, Any]
   window: int
   evals_per_epoch: int
-  keep: str
-  patience: int
   save_minutes: float
-  max_skips: int
-  mesh: sharding.MeshSpec
-  attention: str
-  every_steps: int
-  writers: tuple[str, ...]
+  export: str
+  against: str
   # Only for SQuAD:
   stride: int = 0
   question_length: int = 0
@@ -83,16 +90,23 @@ class FinetuneOptions:
 
   @classmethod
   def from_config(cls, c: ConfigDict) -> Self:
-    """Reads a config; fields have the last part of the keys as names."""
-    sections = (c, c.model, c.optim, c.log, c.finetune)
+    """Reads a config, whose values were checked."""
+    sections = (c, c.model, c.data, c.optim, c.mesh, c.log, c.finetune)
     values = {name: x for section in sections for name, x in section.items()}
+    names = ("dropout", "attention_dropout", "dtype", "remat", "scan")
     values |= {
       "tasks": parse_task_names(c.finetune.tasks),
+      "model": {name: values[name] for name in ("head_dropout", *names)},
       "adam": {name: c.optim[name] for name in optim.OPTIMIZER_KEYS},
       "mesh": sharding.get_mesh_spec(c.mesh.preset, c.mesh.axes),
     }
-    names = [field.name for field in dataclasses.fields(cls)]
-    return cls(**{name: values[name] for name in names if name in values})
+    fields = [field.name for field in dataclasses.fields(cls)]
+    return cls(**{name: values[name] for name in fields if name in values})
+
+  @property
+  def all_seeds(self) -> Sequence[int]:
+    """The seeds of the runs of each task."""
+    return range(self.seed, self.seed + self.seeds)
 
   def peak_rate(self, width: int) -> float:
     """Returns the head's highest learning rate for a network of that width."""
@@ -117,15 +131,22 @@ def check(c: ConfigDict) -> None:
       " --config=configs/finetune_glue.py, finetune_squad.py or"
       " finetune_own.py."
     )
-  f, values = c.finetune, flatten(c.to_dict())
-  check_values.check_values(values, RULES)
-  writers.check_writers(c.log.writers)
-  check_fit.parse_skip(c.init_skip)
-  _check_tasks(c)
-  if f.patience and not f.evals_per_epoch:
+  f = c.finetune
+  check_values.check_values(flatten(c.to_dict()), RULES)
+  metrics.check_writers(c.log.writers)
+  match_vocabulary.parse_skip(c.init_skip)
+  is_own, names = "text" in f, parse_task_names(f.tasks)
+  tasks = (OWN,) if is_own else (SQUAD,) if "stride" in f else (*glue.TASKS,)
+  if not names or not set(names) <= set(tasks):
     raise InputError(
-      f"finetune.patience={f.patience} counts evaluations, but there is only"
-      " one, at the end. Set --config.finetune.evals_per_epoch=1 or more."
+      f"finetune.tasks={f.tasks!r} does not fit this config, which has"
+      f" {', '.join(tasks)}. The configs are finetune_glue.py,"
+      " finetune_squad.py and finetune_own.py."
+    )
+  if is_own and not f.epochs:
+    raise InputError(
+      f"finetune.epochs={f.epochs}, but your own task has no default."
+      " Set --config.finetune.epochs=3, for example."
     )
   if f.loss == "sum" and c.optim.accumulation > 1:
     raise InputError(
@@ -134,28 +155,10 @@ def check(c: ConfigDict) -> None:
       " --config.optim.accumulation=1 or --config.finetune.loss=mean."
     )
   for name in ("lrs", "layer_decays"):
-    if len(f[name]) != 3:
+    if len(f[name]) != len(SIZES):
       raise InputError(
         f"finetune.{name}={f[name]!r} must be three numbers, for small, base"
         " and large models."
       )
   spec = sharding.get_mesh_spec(c.mesh.preset, c.mesh.axes)
   sharding.check_batch_size(c.batch_size, c.optim.accumulation, spec)
-
-
-def _check_tasks(c: ConfigDict) -> None:
-  own, spans = "text" in c.finetune, "stride" in c.finetune
-  tasks = (OWN,) if own else (SQUAD,) if spans else tuple(glue.TASKS)
-  names = parse_task_names(c.finetune.tasks)
-  if not names or not set(names) <= set(tasks):
-    raise InputError(
-      f"finetune.tasks={c.finetune.tasks!r} does not fit this config, which has"
-      f" {', '.join(tasks)}. The configs are finetune_glue.py,"
-      " finetune_squad.py and finetune_own.py."
-    )
-  if own and not c.finetune.epochs:
-    raise InputError(
-      f"finetune.epochs={c.finetune.epochs}, but your own task has no default."
-      " Set --config.finetune.epochs=3, for example."
-    )
-  one_of("finetune.head", c.finetune.head, SPAN_HEADS if spans else TEXT_HEADS)

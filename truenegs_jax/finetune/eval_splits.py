@@ -1,7 +1,9 @@
-"""Turns model outputs into answers and scores of a split.
+"""Turns model outputs into answers, scores and mistakes of a split.
 
 split = encode_split(options, task, examples, tokenizer)
-split.score(split.decode_answers(outputs))["accuracy"]
+answers = split.decode_answers(outputs)
+split.score(answers)["accuracy"]
+find_mistakes(task.kind, split, outputs, answers)
 """
 
 import dataclasses
@@ -9,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from scipy import special
 
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
 from truenegs_jax.finetune.config_checks import FinetuneOptions
@@ -24,6 +27,7 @@ from truenegs_jax.tasks.task import (
 
 CONSTANT = 0.01  # share of the gold scores' range; a smaller range is constant
 SHOWN = 500  # characters of a text to read
+MOST = 100  # mistakes to read; result.json has all answers, without texts
 Answer = str | float  # class name, answer text or score
 
 
@@ -61,7 +65,7 @@ def encode_split(
   examples: Sequence[Any],
   tokenizer: Tokenizer,
 ) -> EvalSplit:
-  """Encodes examples to evaluate on; those of a test set have no golds.
+  """Encodes examples to evaluate on; a test set has no golds.
 
   Args:
     task: its labels are in the order of the model's outputs.
@@ -130,12 +134,10 @@ def _make_question_split(
     q.key: tuple(text for text, _ in q.answers) for q in windows.questions
   }
 
-  def decode_answers(outputs: Sequence[Any]) -> list[str]:
-    # Logits of all positions, [n, 2], or the candidates of the joint head.
-    pairs = [x if isinstance(x, tuple) else tuple(x.T) for x in outputs]
+  def decode_answers(outputs: Sequence[np.ndarray]) -> list[str]:
     best = squad_windows.best_answers(
       windows,
-      pairs,
+      outputs,
       num_best=options.num_best,
       max_answer=options.max_answer,
     )
@@ -177,3 +179,52 @@ def find_failure(golds: Sequence[Any], answers: Sequence[Answer]) -> str:
   if len(set(predicted_N.tolist())) == 1 < len(set(gold_N.tolist())):
     return f"all {len(predicted_N)} predictions are {predicted_N[0].item()!r}"
   return ""
+
+
+def find_mistakes(
+  kind: str,
+  split: EvalSplit,
+  outputs: Sequence[np.ndarray],
+  answers_Q: Sequence[Answer],
+) -> list[dict[str, Any]]:
+  """Returns up to MOST wrong answers, the same in each call.
+
+  They are drawn from the whole split, in its order; of scores, those farthest
+  from the gold scores are taken, the farthest first.
+
+  Args:
+    kind: of the task.
+    outputs: of the rows of the split.
+    answers_Q: decoded from the outputs.
+
+  Returns:
+    Key, text, gold and answer of each, and the probability of a class. Several
+    gold answers to a question are separated by " | ".
+  """
+  if kind == SCORE:
+    error_Q = np.abs(np.array(answers_Q) - np.array(split.golds))
+    order_Q = np.argsort(-error_Q, kind="stable")
+    numbers = order_Q[error_Q[order_Q] != 0][:MOST].tolist()
+  else:
+    pairs = zip(split.golds, answers_Q, strict=True)
+    wrong = [q for q, pair in enumerate(pairs) if not _is_right(*pair)]
+    drawn = np.random.default_rng(0).permutation(len(wrong))[:MOST]
+    numbers = [wrong[i] for i in sorted(drawn.tolist())]
+  mistakes = []
+  for number in numbers:
+    gold, text = split.golds[number], split.show_texts(number)
+    if isinstance(gold, tuple):
+      gold = " | ".join(dict.fromkeys(gold))
+    mistake = {"key": split.keys[number], "text": text, "gold": gold}
+    mistake["answer"] = answers_Q[number]
+    if kind == CLASSES:
+      probabilities_C = special.softmax(np.float64(outputs[number]))
+      mistake["probability"] = float(probabilities_C.max())
+    mistakes.append(mistake)
+  return mistakes
+
+
+def _is_right(gold: Any, answer: Any) -> bool:
+  if isinstance(gold, tuple):
+    return any(scoring.exact_match(answer, text) for text in gold)
+  return gold == answer

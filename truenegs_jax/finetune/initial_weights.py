@@ -4,19 +4,17 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from ml_collections import ConfigDict
-
 from truenegs_jax.data.tokens import tokenizer as tokenizer_lib
 from truenegs_jax.finetune import results
+from truenegs_jax.finetune.config_checks import FinetuneOptions
 from truenegs_jax.models import finetune
 from truenegs_jax.runtime.errors import InputError
-from truenegs_jax.tasks.task import Task
+from truenegs_jax.tasks.task import SPANS, Task
 from truenegs_jax.weights.formats.find import Weights
 from truenegs_jax.weights.formats.network import Network
 from truenegs_jax.weights.init import (
   check_fit,
   config_sizes,
-  head_transfer,
   load,
   match_vocabulary,
 )
@@ -25,8 +23,6 @@ from truenegs_jax.weights.init import (
 RANDOM_ROLE, RANDOM_POSITIONS = "discriminator", 512
 DRAWN = "drawn at random"  # in place of a fingerprint
 HEAD_PREFIXES = ("task_head/", "pooled/")  # of parameter paths
-# Keys of `config.model` that do not depend on the weights.
-MODEL_KEYS = ("dropout", "attention_dropout", "dtype", "remat", "scan")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,37 +31,27 @@ class InitialWeights:
 
   Attributes:
     weights: None for a network drawn at random.
-    role, backbone, variant, max_positions: what the network is.
+    role: "discriminator" or "bert".
     tokenizer: tokenizer of the network's vocabulary.
     skip: `config.init_skip`.
-    model_options: the head, and other arguments of `make_downstream`.
+    model_options: arguments of `make_downstream`, the same for all tasks.
   """
 
   weights: Weights | None
   role: str
-  backbone: str
-  variant: str
-  max_positions: int
   tokenizer: tokenizer_lib.Tokenizer
   skip: str
   model_options: Mapping[str, Any]
 
-  def make_model(self, num_outputs: int) -> finetune.DownstreamModel:
-    """Makes the network with a head.
-
-    For BERT, "dense" means its pooler, as in Hugging Face's class.
-    """
-    options = dict(self.model_options)
-    if self.role == "bert" and options["head"] == "dense":
-      options["head"] = "pooler"
+  def make_model(self, task: Task) -> finetune.DownstreamModel:
+    """Makes the network with the head of a task."""
+    is_span = task.kind == SPANS
     return finetune.make_downstream(
       role=self.role,
-      num_outputs=num_outputs,
+      head="spans" if is_span else finetune.CLASS_HEADS[self.role],
+      num_outputs=max(1, len(task.labels)),
       vocab_size=len(self.tokenizer.vocab),
-      variant=self.variant,
-      backbone=self.backbone,
-      max_positions=self.max_positions,
-      **options,
+      **self.model_options,
     )
 
   def provenance(
@@ -74,16 +60,12 @@ class InitialWeights:
     """Returns `Result.provenance` without the config, in JSON's types.
 
     `data` holds the fingerprints of the rows, by split.
-
-    Raises:
-      InputError: the weights have another size or vocabulary, or the head of
-        another task.
     """
     return {
       "family": "bert" if self.role == "bert" else "electra",
       "width": model.config.width,
-      "sizes": self.variant,
-      "backbone": self.backbone,
+      "sizes": self.model_options["variant"],
+      "backbone": model.backbone,
       "vocabulary": self.tokenizer.fingerprint,
       **self._fingerprints(model, task),
       "labels": list(task.labels),
@@ -102,8 +84,7 @@ class InitialWeights:
     """Makes the initial parameters of a run, arrays of numpy.
 
     The head is drawn at random with the seed, unless the weights have a head
-    for such a task; `complete` refuses weights without one. Errors are those of
-    `load.load_params`.
+    for such a task; `complete` refuses weights without one.
     """
     if self.weights is None:
       return load.draw_params(model, seed)
@@ -124,14 +105,10 @@ class InitialWeights:
     """Returns the networks to load; InputError if they do not fit."""
     if self.weights is None:
       return {}
-    skip = check_fit.parse_skip(self.skip)
+    skip = match_vocabulary.parse_skip(self.skip)
     networks = self.weights.for_roles((self.role,))
     match_vocabulary.check_vocabularies(networks, self.tokenizer, skip=skip)
-    networks = head_transfer.drop_unused_heads(
-      networks, model, skip=skip, task=task
-    )
-    check_fit.check_networks(networks, model, skip=skip)
-    return networks
+    return check_fit.check_networks(networks, model, skip=skip, task=task)
 
   def _fingerprints(
     self, model: finetune.DownstreamModel, task: Task
@@ -143,7 +120,7 @@ class InitialWeights:
     if self.weights is None:
       return {"weights": DRAWN, "head": DRAWN}
     networks = self.open_networks(model, task)
-    skip = check_fit.parse_skip(self.skip)
+    skip = match_vocabulary.parse_skip(self.skip)
     network = networks[self.role]
     resized = check_fit.resize_embeddings(model, networks, skip)
     table = check_fit.loadable_names(network, resized, self.role)
@@ -162,67 +139,60 @@ class InitialWeights:
 
 
 def open_weights(
-  c: ConfigDict, *, report: Callable[[str], None]
+  options: FinetuneOptions, *, report: Callable[[str], None]
 ) -> InitialWeights:
-  """Opens the weights of a config; reads no arrays yet.
+  """Opens the weights of `options.init`; reads no arrays yet.
 
-  Without `init`, the network is drawn at random, as a baseline. The config must
-  then name its size and vocabulary.
-
-  Raises:
-    InputError: there are neither weights nor a size, rows are longer than the
-      number of positions, or as in `Weights.encoder`.
+  Without `init`, the network is drawn at random, as a baseline. The options
+  must then name its size and vocabulary.
   """
-  variant, vocab, lowercase = c.model.variant, c.data.vocab, c.data.lowercase
-  strip_accents = tokenizer_lib.ACCENTS[c.data.accents]
-  if not c.init:
+  variant, vocab = options.variant, options.vocab
+  lowercase = options.lowercase
+  strip_accents = tokenizer_lib.ACCENTS[options.accents]
+  if not options.init:
     if config_sizes.FROM_WEIGHTS in (variant, vocab):
       raise InputError(
-        "init='' names no weights. Set --config.init=FOLDER (a workdir, a"
-        " folder or hub name of Hugging Face, or Google's checkpoint), or for a"
-        " network drawn at random --config.model.variant=NAME and"
-        " --config.data.vocab=FILE."
+        "init='' names no weights. Set --config.init=FOLDER (a workdir, or a"
+        " folder or hub name of Hugging Face), or for a network drawn at random"
+        " --config.model.variant=NAME and --config.data.vocab=FILE."
       )
     weights, role, backbone = None, RANDOM_ROLE, "encoder"
     positions, location = RANDOM_POSITIONS, "a network drawn at random"
   else:
-    weights = Weights(c.init, report)
+    weights = Weights(options.init, report)
     network = weights.encoder()
     role, backbone, location = network.role, network.backbone, network.location
     positions = network.fields["max_position_embeddings"]
     if variant == config_sizes.FROM_WEIGHTS:
-      variant = config_sizes.read_variant(network, report)
+      variant = network.variant
     if vocab == config_sizes.FROM_WEIGHTS:
-      vocab = _vocabulary_file(network, lowercase=lowercase)
+      vocab = network.require_vocabulary()
+      if network.lowercase and not lowercase:
+        raise InputError(
+          f"data.lowercase=False, but {location} was trained on lower-cased"
+          " text. Remove --config.data.lowercase."
+        )
       if network.lowercase is not None:
         lowercase = network.lowercase
-        if c.data.accents == "auto" and network.strip_accents is not None:
+        if options.accents == "auto" and network.strip_accents is not None:
           strip_accents = network.strip_accents
-  if c.length > positions:
+  if options.length > positions:
     raise InputError(
-      f"length={c.length} is over the {positions:,} positions of {location}."
-      f" Set --config.length={positions} or less."
+      f"length={options.length} is over the {positions:,} positions of"
+      f" {location}. Set --config.length={positions} or less."
     )
-  head = {name: c.finetune[name] for name in ("head", "head_dropout")}
+  tokenizer = tokenizer_lib.load_tokenizer(
+    vocab, lowercase=lowercase, strip_accents=strip_accents
+  )
   return InitialWeights(
     weights=weights,
     role=role,
-    backbone=backbone,
-    variant=variant,
-    max_positions=positions,
-    tokenizer=tokenizer_lib.load_tokenizer(
-      vocab, lowercase=lowercase, strip_accents=strip_accents
-    ),
-    skip=c.init_skip,
-    model_options={**head, **{name: c.model[name] for name in MODEL_KEYS}},
+    tokenizer=tokenizer,
+    skip=options.init_skip,
+    model_options={
+      **options.model,
+      "backbone": backbone,
+      "variant": variant,
+      "max_positions": positions,
+    },
   )
-
-
-def _vocabulary_file(network: Network, *, lowercase: bool) -> str:
-  path = network.require_vocabulary()
-  if network.lowercase and not lowercase:
-    raise InputError(
-      f"data.lowercase=False, but {network.location} was trained on lower-cased"
-      " text. Remove --config.data.lowercase."
-    )
-  return path

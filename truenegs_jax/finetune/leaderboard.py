@@ -1,8 +1,8 @@
-"""Prints tables of fine-tuning results next to published ones.
+"""Summarizes and compares runs, and prints tables next to published scores.
 
-Published are rows of the paper's tables 3, 4 and 6 and of other reports of
-ELECTRA, for dev sets, in percent: Matthews' correlation for CoLA, Spearman's
-for STS-B, accuracy for other tasks of GLUE (MNLI matched), and SQuAD v1.1.
+Published are rows of the paper's tables 3, 4 and 6 and of ELECTRA's README, for
+dev sets, in percent: Matthews' correlation for CoLA, Spearman's for STS-B,
+accuracy for other tasks of GLUE (MNLI matched), and SQuAD v1.1.
 """
 
 import dataclasses
@@ -10,12 +10,15 @@ import re
 import statistics
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
+import numpy as np
 from rich.console import Console
 from rich.table import Table
 
 from truenegs_jax.finetune import config_checks
-from truenegs_jax.finetune.bootstrap import Comparison
 from truenegs_jax.finetune.results import Result
+from truenegs_jax.stats.differences import Comparison, compare_scores
+from truenegs_jax.stats.intervals import jackknife_values
+from truenegs_jax.tasks import scoring
 
 GLUE = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte")
 SQUAD = ("squad_em", "squad_f1")
@@ -27,12 +30,8 @@ SOURCES = {
   "table4": "paper, Table 4",
   "table6": "paper, Table 6",
   "google": "google-research/electra, README",
-  "issue73": "google-research/electra, issue 73",
-  "rdwang": "richarddwang/electra_pytorch, README",
-  "nvidia": "NVIDIA/DeepLearningExamples, TensorFlow2 ELECTRA",
 }
 _BEST = "runs not stated, probably the best of several"
-_MORE = "Google's weights, trained on more data and for longer"
 NOTES = {
   "best": _BEST,
   "copied": "probably copied: equal to Google's ELECTRA-Small-OWT in all tasks."
@@ -42,18 +41,10 @@ NOTES = {
   " trained on more data",
   "len512": f"{_BEST}; another pre-training than Table 3's, at length 512",
   "owt": "one pre-training on OpenWebText",
-  "mean10": "one pre-training on OpenWebText, mean of 10 runs; their standard"
-  " deviation is 0.1 (QQP) to 1.9 (RTE), for CoLA 1.3. Averages of 14 such"
-  " pre-trainings, each with the best of 10 runs per task: mean 81.38, standard"
-  " deviation 0.57, range 80.42 to 82.23",
-  "failed": "a user's failed pre-training on OpenWebText: its generator was as"
-  " wide as the discriminator; with 1/4 of that it was competitive",
-  "more": _MORE,
-  "more5": f"{_MORE}; mean of 5 runs, standard deviation 0.17 and 0.14",
-  "wiki": "pre-trained on Wikipedia and BooksCorpus, as the paper's",
+  "more": "Google's weights, trained on more data and for longer",
 }
-# Source, note, name of the model: scores in the order of GLUE and SQUAD, "-"
-# for none. Two scores alone are SQUAD's.
+# Source, note, name of the model: scores in the order of GLUE and SQUAD. Two
+# scores alone are SQUAD's.
 _PUBLISHED = """
 table3  best   BERT base: 61.1 93.0 86.8 87.1 90.8 84.7 91.4 67.9
 table3  best   BERT base HC: 62.9 93.2 87.5 87.4 90.9 84.9 91.5 69.3
@@ -76,13 +67,9 @@ table4  best   ELECTRA base SR: 85.6 92.0
 table6  best   ELECTRA small HC GloVe: 59.0 88.5 87.0 86.4 88.8 79.6 87.9 67.1
 table6  best   ELECTRA small SR sent: 59.5 89.6 90.0 86.7 89.1 80.4 90.0 68.2
 google  owt    ELECTRA small OWT: 56.8 88.3 87.4 86.8 88.3 78.9 87.9 68.5
-rdwang  mean10 ELECTRA small: 58.72 88.03 86.04 86.16 88.63 80.4 87.45 67.46
-issue73 failed ELECTRA small, generator 1: 51.0 85.2 - - - 75.0 - - 61.0 70.1
 google  more   ELECTRA small++: 57.0 91.2 88.0 87.5 89.0 81.3 88.4 66.7 75.8
 google  more   ELECTRA base++: 67.7 95.1 89.5 91.2 91.5 88.8 93.2 82.7 86.8
 google  more   ELECTRA large: 69.1 96.9 90.8 92.6 92.4 90.9 95.0 88.0 89.7
-nvidia  more5  ELECTRA base++: 87.02 92.72
-nvidia  wiki   ELECTRA base: 85.0 90.95
 """
 
 
@@ -113,8 +100,7 @@ def _parse_row(row: str) -> PublishedModel:
   family, size = re.findall("[a-z]+", name.lower())[:2]
   values = scores.split()
   columns = SQUAD if len(values) == 2 else (*GLUE, *SQUAD)
-  pairs = zip(columns, values, strict=False)
-  by_task = {task: float(x) for task, x in pairs if x != "-"}
+  by_task = dict(zip(columns, map(float, values), strict=False))
   return PublishedModel(
     name, SOURCES[source], family, size, by_task, NOTES[note]
   )
@@ -146,7 +132,7 @@ def find_published(
 def find_comparable(
   runs_by_task: Mapping[str, Sequence[Result]],
 ) -> tuple[PublishedModel, ...]:
-  """Does `find_published` for the tasks and the network of runs."""
+  """Returns the published models of the runs' size and tasks."""
   first = next(iter(runs_by_task.values()))[0]
   family, width = first.provenance["family"], first.provenance["width"]
   models = find_published(runs_by_task, family=family, width=width)
@@ -198,7 +184,7 @@ def summarize_runs(runs: Sequence[Result]) -> dict[str, Summary]:
 
 
 def average(scores: Mapping[str, float]) -> float | None:
-  """Returns the mean over GLUE, as in table 3; None if a task is missing."""
+  """Returns the mean over the eight tasks of GLUE; None if one is missing."""
   if not set(GLUE) <= scores.keys():
     return None
   return statistics.fmean(scores[name] for name in GLUE)
@@ -234,7 +220,16 @@ def print_tables(
   console: Console,
 ) -> None:
   """Prints statistics of the runs, published scores and comparisons."""
-  console.print(_seeds_table(runs_by_task))
+  columns = ("runs", "failed", "median", "mean", "low", "high", "sd")
+  table = make_table("Dev sets, %", ("task", "metric"), columns)
+  for task, runs in runs_by_task.items():
+    shown = f"{task} *" if _notes(runs) else task
+    for metric, s in summarize_runs(runs).items():
+      values = (f"{x:.2f}" for x in (s.median, s.mean, s.low, s.high))
+      sd = "" if s.sd is None else f"{s.sd:.2f}"
+      table.add_row(shown, metric, str(s.runs), str(s.failed), *values, sd)
+      shown = ""
+  console.print(table)
   for name, runs in runs_by_task.items():
     for note in _notes(runs):
       console.print(f"* {name}: {note}", soft_wrap=True)
@@ -260,36 +255,15 @@ def make_table(title: str, left: Iterable[str], right: Iterable[str]) -> Table:
   return table
 
 
-def _seeds_table(runs_by_task: Mapping[str, Sequence[Result]]) -> Table:
-  columns = ("runs", "failed", "median", "mean", "low", "high", "sd")
-  table = make_table("Dev sets, %", ("task", "metric"), columns)
-  for task, runs in runs_by_task.items():
-    shown = f"{task} *" if _notes(runs) else task
-    for metric, s in summarize_runs(runs).items():
-      values = (f"{x:.2f}" for x in (s.median, s.mean, s.low, s.high))
-      sd = "" if s.sd is None else f"{s.sd:.2f}"
-      table.add_row(shown, metric, str(s.runs), str(s.failed), *values, sd)
-      shown = ""
-  return table
-
-
-def _medians(runs_by_task: Mapping[str, Sequence[Result]]) -> dict[str, float]:
-  """Returns medians by name in GLUE and SQUAD; of other tasks by their name."""
-  medians: dict[str, float] = {}
-  for task, runs in runs_by_task.items():
-    summaries = summarize_runs(runs)
-    if task == config_checks.SQUAD:
-      medians |= {f"{task}_{name}": s.median for name, s in summaries.items()}
-    else:
-      medians[task] = next(iter(summaries.values())).median
-  return medians
-
-
 def _print_published(
   runs_by_task: Mapping[str, Sequence[Result]], console: Console
 ) -> None:
   """Prints medians and published scores in the layout of tables 3 and 4."""
-  medians = _medians(runs_by_task)
+  medians: dict[str, float] = {}
+  for task, runs in runs_by_task.items():
+    for metric, s in summarize_runs(runs).items():
+      name = f"{task}_{metric}" if task == config_checks.SQUAD else task
+      medians.setdefault(name, s.median)  # of GLUE the main metric
   columns = [name for name in (*GLUE, *SQUAD) if name in medians]
   if not columns:
     return  # nothing is published on the user's own task
@@ -315,6 +289,82 @@ def _print_published(
   console.print(table)
   for mark, note in enumerate(notes, start=1):
     console.print(f"({mark}) {note}", soft_wrap=True)
+
+
+def compare_results(
+  ours: Mapping[str, Sequence[Result]], theirs: Mapping[str, Sequence[Result]]
+) -> tuple[dict[str, list[Comparison]], list[str]]:
+  """Compares the runs of two workdirs on the dev set of each task.
+
+  Returns:
+    The comparisons of each task, one per metric; and remarks: tasks that cannot
+    be compared, and the notes of `theirs`.
+  """
+  compared, remarks = {}, []
+  for name, runs in ours.items():
+    others = theirs.get(name, [])
+    golds = [x.answers["dev"]["golds"] for x in (*runs, *others)]
+    if others and all(gold == golds[0] for gold in golds):
+      compared[name] = _compare_task(runs, others)
+      notes = dict.fromkeys(note for run in others for note in run.notes)
+      remarks += [f"* {name}, other runs: {note}" for note in notes]
+    elif theirs:
+      reason = "have other examples" if others else "do not have this task"
+      remarks.append(f"{name} is not compared: the other runs {reason}")
+  return compared, remarks
+
+
+def _compare_task(
+  ours: Sequence[Result], theirs: Sequence[Result]
+) -> list[Comparison]:
+  runs, counts = [*ours, *theirs], (len(ours), len(theirs))
+  size = len(ours[0].answers["dev"]["golds"])
+  comparisons = []
+  for metric in ours[0].scores["dev"]:
+    if ours[0].task == config_checks.SQUAD:
+      gold_N, values_SxN = None, [_question_scores(x)[metric] for x in runs]
+    else:
+      gold_N, *values_SxN = _to_numbers(runs)
+    scorer = scoring.make_scorer(metric, gold_N, values_SxN)
+    comparisons.append(compare_scores(metric, scorer, size, runs=counts))
+  return comparisons
+
+
+def _to_numbers(runs: Sequence[Result]) -> list[np.ndarray]:
+  """Returns gold values, then each run's answers, with ids of classes."""
+  labels = dict.fromkeys(x for run in runs for x in run.provenance["labels"])
+  ids = {label: i for i, label in enumerate(labels)}
+  devs = [run.answers["dev"] for run in runs]
+  columns = [devs[0]["golds"], *(dev["answers"] for dev in devs)]
+  return [np.array([ids.get(x, x) for x in column]) for column in columns]
+
+
+def example_scores(run: Result, metric: str) -> np.ndarray:
+  """Returns values of the dev set's examples whose mean is the run's score.
+
+  They are the scores of questions, 0 or 100 for accuracy, and for other metrics
+  the jackknife's, whose variance is that of the metric: f64 [N], percent, in
+  the order of the file.
+  """
+  if run.task == config_checks.SQUAD:
+    return _question_scores(run)[metric]
+  gold_N, answer_N = scoring.as_pairs(*_to_numbers([run]))
+  if metric == "accuracy":
+    return 100.0 * (gold_N == answer_N)
+  score, size = scoring.METRICS[metric], len(gold_N)
+  rest_N = [
+    score(np.delete(gold_N, i), np.delete(answer_N, i)) for i in range(size)
+  ]
+  return jackknife_values(score(gold_N, answer_N), rest_N)
+
+
+def _question_scores(run: Result) -> dict[str, np.ndarray]:
+  dev = run.answers["dev"]
+  predictions, golds = (
+    dict(zip(dev["keys"], dev[name], strict=True))
+    for name in ("answers", "golds")
+  )
+  return scoring.question_scores(predictions, golds)
 
 
 COMPARED = (

@@ -1,5 +1,9 @@
 """Fine-tunes a network on a task, with the step and the loop of pre-training.
 
+setup = make_setup(options, model, data)
+with fine_tune(setup, seed, folder, ...) as trained:
+  outputs = setup.predictor.predict(trained.params, data.dev.encoded)
+
 All seeds of a task share its compiled functions. Batches and random draws are
 functions of seed and step.
 """
@@ -13,20 +17,20 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
-import jax.numpy as jnp
+import numpy as np
 import optax
 from rich.console import Console
 
 from truenegs_jax.finetune import leaderboard, results
 from truenegs_jax.finetune.config_checks import FinetuneOptions
-from truenegs_jax.finetune.predict import Predictor, make_predictor
 from truenegs_jax.finetune.task_data import TaskData
-from truenegs_jax.models import finetune, pretrain
+from truenegs_jax.models import choose_attention, encoder, finetune, pretrain
 from truenegs_jax.objectives import task_losses
-from truenegs_jax.runtime import progress
+from truenegs_jax.runtime import progress, watchdog
 from truenegs_jax.runtime.errors import NonFiniteError
 from truenegs_jax.tasks import batches
-from truenegs_jax.train import guards, metrics, optim, sharding, speed, writers
+from truenegs_jax.tasks.task import EncodedRows
+from truenegs_jax.train import guards, metrics, optim, sharding, speed
 from truenegs_jax.train import loop as loop_lib
 from truenegs_jax.train import step as step_lib
 from truenegs_jax.workdir import checkpoints as checkpoints_lib
@@ -34,6 +38,83 @@ from truenegs_jax.workdir import files, metrics_file
 
 LOSS_WEIGHTS = {"loss": 1.0}
 PROVENANCE, PROGRESS = "provenance", "run"  # keys of checkpoints' descriptions
+
+
+@dataclasses.dataclass(frozen=True)
+class Predictor:
+  """A model's compiled forward pass, for any parameters of that model.
+
+  Attributes:
+    predict_batch: jitted, `(params, batch) -> outputs`, of shape [B, ...].
+    model: the network, with its implementation of attention.
+    mesh: the devices of the arrays.
+    attention: name of that implementation, for reports.
+    batch_size, length: B, and the greatest number of tokens of a row.
+  """
+
+  predict_batch: Callable[[optax.Params, Mapping[str, jax.Array]], Any]
+  model: finetune.DownstreamModel
+  mesh: jax.sharding.Mesh
+  attention: str
+  batch_size: int
+  length: int
+
+  def predict(
+    self,
+    params: optax.Params,
+    encoded: EncodedRows,
+    *,
+    check: Callable[[], None] = lambda: None,
+    advance: Callable[[int], None] = lambda rows: None,
+  ) -> list[np.ndarray]:
+    """Returns the head's outputs for each row, without dropout.
+
+    `check` is called before each batch; an exception from it ends all.
+    `advance` is called after each batch, with the number of its rows.
+    """
+    outputs: dict[int, np.ndarray] = {}
+    for batch in batches.batches_in_order(
+      encoded, batch_size=self.batch_size, limit=self.length
+    ):
+      with watchdog.step():
+        check()
+        inputs = {name: batch[name] for name in batches.INPUTS}
+        on_device = sharding.place_batch(inputs, self.mesh)
+        output_B = jax.device_get(self.predict_batch(params, on_device))
+      pairs = zip(batch["row"].tolist(), output_B, strict=True)
+      outputs |= {row: output for row, output in pairs if row >= 0}
+      advance(int((batch["row"] >= 0).sum()))
+    return [outputs[row] for row in range(len(encoded.tokens))]
+
+
+def make_predictor(
+  options: FinetuneOptions, model: finetune.DownstreamModel
+) -> Predictor:
+  """Makes the forward pass of a model; compiles nothing yet."""
+  mesh = sharding.make_mesh(options.mesh)
+  implementation, attention = choose_attention.choose(
+    options.attention,
+    [model.config],
+    mesh,
+    length=options.length,
+    packed=False,
+    check=True,
+  )
+  attending = encoder.replace_configs(model, attention=implementation)
+
+  def predict_batch(params, inputs):
+    return attending.apply({"params": params}, inputs, None, method="logits")
+
+  return Predictor(
+    predict_batch=jax.jit(
+      predict_batch, out_shardings=sharding.replicated_sharding(mesh)
+    ),
+    model=attending,
+    mesh=mesh,
+    attention=attention,
+    batch_size=options.batch_size,
+    length=options.length,
+  )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,13 +151,15 @@ def make_setup(
   """Builds what the runs of a task share; compiles nothing yet."""
   epochs = options.epochs or data.task.epochs
   steps = batches.num_steps(len(data.train.tokens), options.batch_size, epochs)
+  # At least one evaluation, unless there are 0 per epoch.
+  count = max(round(options.evals_per_epoch * epochs), 1)
+  eval_steps = [round(steps * (i + 1) / count) for i in range(count)]
   tx, learning_rate = make_optimizer(options, model, steps)
   predictor = make_predictor(options, model)
   mesh = predictor.mesh
-  is_joint = model.head == "joint"
   terms = functools.partial(
     task_losses.task_terms,
-    kind="joint" if is_joint else data.task.kind,
+    kind=data.task.kind,
     model=predictor.model,
     train=True,
     reduction=options.loss,
@@ -100,8 +183,7 @@ def make_setup(
     model=model,
     data=data,
     steps=steps,
-    eval_steps=_evaluation_steps(steps, epochs, options.evals_per_epoch)
-    - {0, steps},
+    eval_steps=frozenset(eval_steps) - {0, steps},
     learning_rate=learning_rate,
     init_state=jax.jit(init_state, out_shardings=shardings),
     abstract=jax.tree.map(
@@ -116,14 +198,6 @@ def make_setup(
   )
 
 
-def _evaluation_steps(
-  steps: int, epochs: float, per_epoch: int
-) -> frozenset[int]:
-  """Spreads evaluations over a run, at least one unless `per_epoch` is 0."""
-  count = max(round(per_epoch * epochs), min(per_epoch, 1))
-  return frozenset(round(steps * (i + 1) / count) for i in range(count))
-
-
 def make_optimizer(
   options: FinetuneOptions, model: finetune.DownstreamModel, total_steps: int
 ) -> tuple[optax.GradientTransformation, optim.Schedule]:
@@ -136,9 +210,7 @@ def make_optimizer(
     total_steps=total_steps,
   )
   shapes = pretrain.param_shapes(model)
-  factors = optim.layer_lr_factors(
-    shapes, decay=options.decay(width), exponent=options.layer_exponent
-  )
+  factors = optim.layer_lr_factors(shapes, decay=options.decay(width))
   tx = optim.make_optimizer(schedule, lr_factors=factors, **options.adam)
   return tx, schedule
 
@@ -172,7 +244,7 @@ def fine_tune(
   console: Console,
   save_end: bool,
 ) -> Iterator["SeedRun"]:
-  """Trains one run, to its last step or until patience runs out, and yields it.
+  """Trains one run to its last step, and yields it.
 
   It continues from its newest undamaged checkpoint. When `check` stops it, in
   the body, too, a checkpoint is saved.
@@ -183,12 +255,8 @@ def fine_tune(
     make_params: makes the initial parameters, arrays of numpy.
     provenance: what the run depends on, saved with its checkpoints.
     check: called before each batch; raises Stopped after a signal.
-    save_end: whether the end is saved during the body, too, so that what comes
-      after it can be repeated.
-
-  Raises:
-    CheckpointError: all its checkpoints are damaged.
-    DiskError: a file could not be written.
+    save_end: whether the end is saved before the body, so that an export can be
+      repeated.
   """
   with contextlib.ExitStack() as stack:
     checkpoints = checkpoints_lib.Checkpoints(folder / files.CHECKPOINTS)
@@ -201,13 +269,15 @@ def fine_tune(
       console,
       setup.steps,
       first_step=run.first_step,
-      describe=_describe_evaluation,
+      describe=lambda record: (
+        f"dev at {record['step']:,}: {leaderboard.format_scores(record)}"
+      ),
     )
-    logged = writers.LoggedRun(
+    logged = metrics.LoggedRun(
       folder, run.first_step, provenance[results.CONFIG]
     )
     run.write = stack.enter_context(
-      writers.open_writers(setup.options.writers, logged, line)
+      metrics.open_writers(setup.options.writers, logged, line)
     )
     # A stop after an evaluation may have come before the next checkpoint.
     records = metrics_file.read_records(folder)
@@ -228,16 +298,15 @@ class SeedRun:
   """A run of a task with a seed, and the functions of its training loop.
 
   Attributes:
-    check, console, provenance: as in `fine_tune`.
+    check, console, provenance: arguments of `fine_tune`.
     first_step: number of steps of the checkpoint that it continues.
     write: writes a record.
     written: steps of the evaluations that metrics.jsonl has from the start.
     evaluations: scores of the dev set during training, by step.
     losses: means of the first training record that is not NaN, and of the last.
     earlier_secs: duration of the steps before `first_step`, in seconds.
-    best: the parameters with the best score, if they are kept.
     failure: why the training failed, or "".
-    params, step: at the end, the selected parameters and their step.
+    params, step: at the end, the parameters and their step.
     secs, rows_per_s: at the end, duration and speed of all steps.
   """
 
@@ -254,7 +323,6 @@ class SeedRun:
   )
   losses: tuple[float, float] = (math.nan, math.nan)
   earlier_secs: float = 0.0
-  best: optax.Params | None = None
   failure: str = ""
   params: optax.Params = dataclasses.field(default_factory=dict)
   step: int = 0
@@ -263,7 +331,6 @@ class SeedRun:
 
   def __post_init__(self) -> None:
     self.clock = speed.Clock(self.setup.steps)
-    self._keeps_best = self.setup.options.keep == "best"
 
   def report(self, text: str) -> None:
     """Prints a line."""
@@ -275,7 +342,7 @@ class SeedRun:
     checkpoints: checkpoints_lib.Checkpoints,
     folder: pathlib.Path,
   ) -> loop_lib.Loop:
-    """Makes the training loop; arguments as in `fine_tune`."""
+    """Makes the training loop; `folder` receives rows of skipped updates."""
     options, eval_steps = self.setup.options, self.setup.eval_steps
     mesh = self.setup.predictor.mesh
     timer = guards.SaveTimer(60 * options.save_minutes, mesh)
@@ -307,12 +374,11 @@ class SeedRun:
       "losses": self.losses,
       "secs": self._measure_secs(int(state.step)),
     }
-    best = {"best": self.best} if self.best else {}
     description = {PROVENANCE: self.provenance, PROGRESS: resumable}
-    return vars(state) | best, description
+    return vars(state), description
 
   def save(self, loop: loop_lib.Loop, *, last: bool = False) -> None:
-    """Saves a checkpoint, as `Loop.save`, unless something is not finite."""
+    """Saves a checkpoint, unless something is not finite."""
     if not self.failure:
       with contextlib.suppress(NonFiniteError):
         loop.save(last=last)
@@ -321,7 +387,14 @@ class SeedRun:
     self, checkpoints: checkpoints_lib.Checkpoints
   ) -> step_lib.TrainState | None:
     """Restores the newest undamaged step; None without steps."""
-    restore = functools.partial(self._restore, checkpoints)
+
+    def restore(step: int) -> step_lib.TrainState:
+      saved = checkpoints.read_description(step)[PROGRESS]
+      self.evaluations = {int(n): x for n, x in saved["evaluations"].items()}
+      self.losses, self.earlier_secs = tuple(saved["losses"]), saved["secs"]
+      arrays = checkpoints.restore_state(step, vars(self.setup.abstract))
+      return step_lib.TrainState(**arrays)
+
     resumed = checkpoints.read_newest(restore, self.report)
     if resumed is None:
       return None
@@ -329,32 +402,18 @@ class SeedRun:
     self.report(f"  resuming at step {self.first_step:,}")
     return state
 
-  def _restore(
-    self, checkpoints: checkpoints_lib.Checkpoints, step: int
-  ) -> step_lib.TrainState:
-    """Restores what `content` saved at a step; returns the state."""
-    saved = checkpoints.read_description(step)[PROGRESS]
-    self.evaluations = {int(n): x for n, x in saved["evaluations"].items()}
-    self.losses, self.earlier_secs = tuple(saved["losses"]), saved["secs"]
-    abstract = self.setup.abstract
-    has_best = self._keeps_best and self.evaluations
-    best = {"best": abstract.params} if has_best else {}
-    arrays = checkpoints.restore_state(step, vars(abstract) | best)
-    self.best = arrays.pop("best", None)
-    return step_lib.TrainState(**arrays)
-
   def train(self, loop: loop_lib.Loop) -> None:
-    """Trains to the end, and selects the last or the best parameters."""
+    """Trains to the end."""
     try:
-      # A signal may have come in the evaluation, or after the last one.
-      if self.first_step in self.setup.eval_steps and self.evaluate(
-        loop.done, loop.state
-      ):
-        loop.steps = loop.done
+      # A signal may have come in the evaluation.
+      if self.first_step in self.setup.eval_steps:
+        self.evaluate(loop.done, loop.state)
       loop.run()
     except NonFiniteError:
       self.failure = f"loss or gradients not finite at step {loop.done:,}"
-    self.finish(loop.done, loop.state)
+    self.params, self.step = loop.state.params, loop.done
+    self.secs = self._measure_secs(loop.done)
+    self.rows_per_s = loop.done * self.setup.options.batch_size / self.secs
 
   def take_step(
     self, state: step_lib.TrainState, done: int
@@ -382,7 +441,7 @@ class SeedRun:
     self.write(record | {"eta_s": self.clock.eta_secs(done)})
 
   def evaluate(self, done: int, state: step_lib.TrainState) -> bool:
-    """Scores the dev set and writes a record; says if patience runs out."""
+    """Scores the dev set and writes a record; False, as training goes on."""
     if done not in self.evaluations:
       dev = self.setup.data.dev
       rows = len(dev.encoded.tokens)
@@ -395,29 +454,8 @@ class SeedRun:
       self.evaluations[done] = dev.score(dev.decode_answers(outputs))
       if done not in self.written:
         self.write({"step": done, "split": "dev", **self.evaluations[done]})
-      if self._keeps_best and self._best_step() == done:
-        self.best = jax.tree.map(jnp.copy, state.params)
-    patience, best = self.setup.options.patience, self._best_step()
-    return 0 < patience <= sum(step > best for step in self.evaluations)
-
-  def finish(self, done: int, state: step_lib.TrainState) -> None:
-    """Selects the last or the best parameters, by `keep`."""
-    self.params, self.step = state.params, done
-    self.secs = self._measure_secs(done)
-    self.rows_per_s = done * self.setup.options.batch_size / self.secs
-    if self._keeps_best:
-      self.evaluate(done, state)
-      self.params, self.step = self.best or {}, self._best_step()
-
-  def _best_step(self) -> int:
-    """Returns the step of the best score of the main metric, the first one."""
-    metric, scores = self.setup.data.task.metrics[0], self.evaluations
-    return max(scores, key=lambda step: scores[step][metric])
+    return False
 
   def _measure_secs(self, done: int) -> float:
     steps = done - self.first_step
     return self.earlier_secs + self.clock.secs_per_step(done) * steps
-
-
-def _describe_evaluation(record: metrics.Record) -> str:
-  return f"dev at {record['step']:,}: {leaderboard.format_scores(record)}"

@@ -22,13 +22,8 @@ from truenegs_jax.workdir.metrics_file import finite_or_null
 RESULT, RESULTS, CONFIG = "result.json", files.RESULTS, files.CONFIG
 RUNS = "*/seed-*"  # the folders of all runs in a workdir
 MODEL = "model"  # next to RESULT: the export for Hugging Face
-HEAD_HINT = (
-  " The default head was 'linear' before it became 'dense'. Use"
-  " --config.finetune.against=WORKDIR to compare runs of the two."
-)
 # Keys of `Result.provenance` that may differ between the tasks of a workdir.
 TASK_KEYS = {"labels", "data", "head"}
-JSON_KEYS = {"provenance": "made"}  # where they differ from the field's name
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,9 +40,8 @@ class Result:
     answers: for each split, lists of "keys", "golds" and "answers".
     provenance: all that the scores depend on: config, fingerprints, sizes.
     notes: how the data differ from the published task.
+    mistakes: wrong answers to the dev set, at most 100.
     exported: outcome of the export for Hugging Face; "" if not requested.
-    mistakes: wrong answers to the dev set, see `find_mistakes`; empty in files
-      of earlier versions.
   """
 
   task: str
@@ -63,13 +57,8 @@ class Result:
   answers: Mapping[str, Mapping[str, Sequence[Any]]]
   provenance: Mapping[str, Any]
   notes: Sequence[str]
+  mistakes: Sequence[Mapping[str, Any]]
   exported: str = ""
-  mistakes: Sequence[Mapping[str, Any]] = ()
-
-  def to_json(self) -> dict[str, Any]:
-    """Returns the fields by their keys in JSON files."""
-    fields = dataclasses.asdict(self)
-    return {JSON_KEYS.get(name, name): x for name, x in fields.items()}
 
 
 def run_folder(workdir: pathlib.Path, task: str, seed: int) -> pathlib.Path:
@@ -80,7 +69,7 @@ def run_folder(workdir: pathlib.Path, task: str, seed: int) -> pathlib.Path:
 def save(workdir: pathlib.Path, result: Result) -> None:
   """Writes the file of a run; its existence marks the run as finished."""
   path = run_folder(workdir, result.task, result.seed) / RESULT
-  files.save_json(path, finite_or_null(result.to_json()), indent=None)
+  files.save_json(path, finite_or_null(dataclasses.asdict(result)), indent=None)
 
 
 def fingerprint(chunks: Iterable[bytes]) -> str:
@@ -104,8 +93,12 @@ def load(workdir: pathlib.Path, task: str, seed: int) -> Result | None:
     for split in values["answers"].values():  # undoes `finite_or_null`
       answers = split["answers"]
       split["answers"] = [math.nan if x is None else x for x in answers]
-    result = Result(provenance=values.pop(JSON_KEYS["provenance"]), **values)
-    _check_types(result)
+    result = Result(**values)
+    for field in dataclasses.fields(result):  # a float may be an integer
+      kind: Any = typing.get_origin(field.type) or field.type
+      kinds = (int, float) if kind is float else kind
+      if not isinstance(getattr(result, field.name), kinds):
+        raise TypeError(field.name)
     if (result.task, result.seed) != (task, seed):
       raise ValueError(f"of {result.task}, seed {result.seed}")
     scores, answers = result.scores["dev"], result.answers["dev"]["answers"]
@@ -114,34 +107,18 @@ def load(workdir: pathlib.Path, task: str, seed: int) -> Result | None:
     return result
 
 
-def _check_types(result: Result) -> None:
-  """Raises TypeError if a field is not of its type; floats may be integers."""
-  for field in dataclasses.fields(result):
-    kind: Any = typing.get_origin(field.type) or field.type
-    kinds = (int, float) if kind is float else kind
-    if not isinstance(getattr(result, field.name), kinds):
-      raise TypeError(field.name)
-
-
 def missing_seeds(
   workdir: pathlib.Path, task: str, seeds: Sequence[int]
 ) -> list[int]:
   """Returns the seeds without a finished run."""
-  folders = {seed: run_folder(workdir, task, seed) for seed in seeds}
-  return [n for n, folder in folders.items() if not (folder / RESULT).exists()]
-
-
-def count_missing(
-  workdir: pathlib.Path, tasks: Sequence[str], seeds: Sequence[int]
-) -> int:
-  """Returns the number of runs that are not finished."""
-  return sum(len(missing_seeds(workdir, task, seeds)) for task in tasks)
+  paths = {n: run_folder(workdir, task, n) / RESULT for n in seeds}
+  return [seed for seed, path in paths.items() if not path.exists()]
 
 
 def load_all(
   workdir: pathlib.Path, pattern: str = RUNS
 ) -> dict[str, list[Result]]:
-  """Loads the finished runs of a workdir, by task; errors as in `load`."""
+  """Loads the finished runs of a workdir, by task."""
   by_task: dict[str, list[Result]] = {}
   for path in sorted(workdir.glob(f"{pattern}/{RESULT}")):
     seed = path.parent.name.removeprefix("seed-")
@@ -150,105 +127,8 @@ def load_all(
   return by_task
 
 
-def check_config(workdir: pathlib.Path, config: Mapping[str, Any]) -> None:
-  """Refuses a workdir whose runs have another config (in JSON's types).
-
-  Raises:
-    InputError: the workdir has a pre-training run.
-    CheckpointError: the configs differ; the message lists the differences.
-  """
-  if files.has_pretraining(workdir):
-    raise InputError(
-      f"--workdir={str(workdir)!r} has a pre-training run. Choose another."
-    )
-  for name, runs in load_all(workdir).items():
-    saved = runs[0].provenance.get(CONFIG, config)
-    if changes := _find_config_changes(saved, config):
-      has_other_head = any(x.key == "finetune.head" for x in changes)
-      raise CheckpointError(
-        f"'{workdir}' has runs of {name} with another config."
-        f" {_describe_changes(changes)}{HEAD_HINT if has_other_head else ''}"
-      )
-
-
-def check_unfinished(
-  folder: pathlib.Path, saved: Mapping[str, Any], now: Mapping[str, Any]
-) -> None:
-  """Refuses to continue a run with another provenance.
-
-  Raises:
-    CheckpointError: lists the differences.
-  """
-  changes = _find_config_changes(saved[CONFIG], now[CONFIG])
-  both = [{**x, CONFIG: None} for x in (saved, now)]
-  if changes := changes + _find_source_changes(*both):
-    raise CheckpointError(
-      f"'{folder}' has an unfinished run with another config or other data."
-      f" {_describe_changes(changes)} To repeat this run, remove its folder."
-    )
-
-
-def _find_config_changes(
-  saved: Mapping[str, Any], now: Mapping[str, Any]
-) -> list[files.Change]:
-  return [
-    change
-    for change in files.find_changes(saved, now)
-    if change.key not in config_checks.FREE_TO_CHANGE
-  ]
-
-
-def _find_source_changes(
-  saved: Mapping[str, Any], now: Mapping[str, Any]
-) -> list[files.Change]:
-  """Compares weights and data; the test set may be read only sometimes."""
-  splits = saved.get("data", {}).keys() & now.get("data", {}).keys()
-  both = [
-    {**x, "data": {n: x["data"][n] for n in splits}} for x in (saved, now)
-  ]
-  return files.find_changes(*both)
-
-
-def check_provenance(
-  runs_by_task: Mapping[str, Sequence[Result]],
-  task: str,
-  provenance: Mapping[str, Any],
-) -> None:
-  """Refuses weights or data that differ from those of finished runs.
-
-  Runs of other tasks must have the same weights, too, because one table and
-  one average are computed from all of them.
-
-  Args:
-    runs_by_task: finished runs, as from `load_all`.
-    task, provenance: of the runs to start, as in `Result`.
-
-  Raises:
-    CheckpointError: lists the differences.
-  """
-  for run in chain.from_iterable(runs_by_task.values()):
-    keys = provenance.keys() - {CONFIG}
-    if run.task != task:
-      keys -= TASK_KEYS
-    saved = {key: run.provenance.get(key) for key in keys}
-    now = {key: provenance[key] for key in keys}
-    if changes := _find_source_changes(saved, now):
-      raise CheckpointError(
-        f"The workdir has runs of {run.task} with other weights or data."
-        f" {_describe_changes(changes)}"
-      )
-
-
-def _describe_changes(changes: Sequence[files.Change]) -> str:
-  lines = "\n  ".join(map(str, changes))
-  return (
-    f"Differences (saved -> now):\n  {lines}\nPass --workdir=runs/NAME for"
-    " new runs, or restore the saved values."
-  )
-
-
 def load_other_workdir(workdir: pathlib.Path) -> dict[str, list[Result]]:
-  """Does `load_all` for `finetune.against`; InputError if there are none."""
+  """Loads the runs of `finetune.against`; InputError if there are none."""
   if runs := load_all(workdir.expanduser()):
     return runs
   raise InputError(
@@ -257,11 +137,79 @@ def load_other_workdir(workdir: pathlib.Path) -> dict[str, list[Result]]:
   )
 
 
+def check_config(workdir: pathlib.Path, config: Mapping[str, Any]) -> None:
+  """Refuses a workdir whose runs have another config (in JSON's types)."""
+  if files.has_pretraining(workdir):
+    raise InputError(
+      f"--workdir={str(workdir)!r} has a pre-training run. Choose another."
+    )
+  for name, runs in load_all(workdir).items():
+    changes = files.find_fixed_changes(runs[0].provenance[CONFIG], config)
+    _refuse(changes, f"'{workdir}' has runs of {name} with another config.")
+
+
+def check_unfinished(
+  folder: pathlib.Path, saved: Mapping[str, Any], now: Mapping[str, Any]
+) -> None:
+  """Refuses to continue a run with another provenance."""
+  changes = files.find_fixed_changes(saved[CONFIG], now[CONFIG])
+  changes += _find_source_changes(saved, now, saved.keys() | now.keys())
+  _refuse(
+    changes,
+    f"'{folder}' has an unfinished run with another config or other data. To"
+    " repeat it, remove its folder.",
+  )
+
+
+def check_provenance(
+  runs_by_task: Mapping[str, Sequence[Result]],
+  task: str,
+  provenance: Mapping[str, Any],
+) -> None:
+  """Refuses other weights or data than finished runs have.
+
+  Runs of other tasks must have the same weights, too, because one table and
+  one average are computed from all of them.
+
+  Args:
+    runs_by_task: finished runs.
+    task, provenance: of the runs to start.
+  """
+  for run in chain.from_iterable(runs_by_task.values()):
+    keys = provenance.keys() - (set() if run.task == task else TASK_KEYS)
+    _refuse(
+      _find_source_changes(run.provenance, provenance, keys),
+      f"The workdir has runs of {run.task} with other weights or data.",
+    )
+
+
 def has_same_sources(workdir: pathlib.Path, config: Mapping[str, Any]) -> bool:
-  """Whether weights and data have the same names as in the finished runs."""
-  for runs in load_all(workdir).values():
-    saved = runs[-1].provenance.get(CONFIG, {})
-    changes = files.find_changes(saved, config)
-    if any(change.key in config_checks.SOURCE_KEYS for change in changes):
-      return False
-  return True
+  """Whether the config names the weights and data of the finished runs."""
+  changes = chain.from_iterable(
+    files.find_changes(runs[-1].provenance[CONFIG], config)
+    for runs in load_all(workdir).values()
+  )
+  return not any(x.key in config_checks.SOURCE_KEYS for x in changes)
+
+
+def _find_source_changes(
+  saved: Mapping[str, Any], now: Mapping[str, Any], keys: Iterable[str]
+) -> list[files.Change]:
+  """Compares fingerprints; the test set may be read only sometimes."""
+  splits = saved["data"].keys() & now["data"].keys()
+  both = []
+  for x in (saved, now):
+    values = {key: x.get(key) for key in keys if key != CONFIG}
+    if "data" in values:
+      values["data"] = {split: x["data"][split] for split in splits}
+    both.append(values)
+  return files.find_changes(*both)
+
+
+def _refuse(changes: Sequence[files.Change], reason: str) -> None:
+  if changes:
+    lines = "\n  ".join(map(str, changes))
+    raise CheckpointError(
+      f"{reason} Differences (saved -> now):\n  {lines}\nPass"
+      " --workdir=runs/NAME for new runs, or restore the saved values."
+    )

@@ -3,7 +3,11 @@
 weights -> for each task: rows -> for each seed: train, answer, score, export
 -> medians over seeds next to published results, comparison with another workdir
 
-Finished runs are kept: the same command continues with the missing ones.
+Finished runs are kept: the same command continues with the missing ones. A dry
+run prints the plan in seconds, without reading rows:
+
+  python -m truenegs_jax.main --config=finetune_glue:mrpc \\
+    --config.init=runs/mine --config.dry_run=True
 """
 
 import dataclasses
@@ -12,14 +16,11 @@ import json
 import pathlib
 import signal
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from ml_collections import ConfigDict
 from rich.console import Console
 
 from truenegs_jax.finetune import (
-  bootstrap,
-  dry_run,
   initial_weights,
   leaderboard,
   results,
@@ -27,12 +28,16 @@ from truenegs_jax.finetune import (
   task_data,
 )
 from truenegs_jax.finetune.config_checks import FinetuneOptions, check
+from truenegs_jax.finetune.seed_runs import RunContext
 from truenegs_jax.report.write import write_own_report
 from truenegs_jax.runtime import distributed, errors, progress
 from truenegs_jax.runtime.cache import enable_compilation_cache
 from truenegs_jax.runtime.files import disk_errors
 from truenegs_jax.runtime.flags import rerun_command
-from truenegs_jax.tasks import glue
+from truenegs_jax.tasks import batches, glue
+from truenegs_jax.tasks.task import CLASSES, SPANS, Task
+from truenegs_jax.train import plan, sharding
+from truenegs_jax.weights.formats import find, hf_folder
 from truenegs_jax.workdir import files, lock, metrics_file
 
 SUBMISSION = "submission"
@@ -40,67 +45,57 @@ Runs = Mapping[str, Sequence[results.Result]]  # by task
 
 
 def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
-  """Trains the missing runs and prints all; returns the exit code.
-
-  Raises:
-    TrueNegsError: its class has the exit code.
-  """
+  """Trains the missing runs and prints all; returns the exit code."""
   check(c)
   options, config = FinetuneOptions.from_config(c), json.loads(c.to_json())
   is_dry = config.pop("dry_run", False)  # not saved
   task_data.check_files(options)
-  against = c.finetune.against
-  others = results.load_other_workdir(pathlib.Path(against)) if against else {}
-  seeds = range(c.seed, c.seed + c.finetune.seeds)
+  others: Runs = {}
+  if options.against:
+    others = results.load_other_workdir(pathlib.Path(options.against))
+  context = RunContext(workdir, console, options, config)
   if is_dry:
     results.check_config(workdir, config)
-    return dry_run.dry_run(c, options, seeds, workdir, console)
-  enable_compilation_cache()
+    console.print(plan.report_table(_describe_plan(context)))
+    return 0
+  enable_compilation_cache(distributed.print_once)
   with lock.lock(workdir):
     results.check_config(workdir, config)
-    context = seed_runs.RunContext(
-      workdir, console, export=c.finetune.export == "all"
-    )
-    stopped_by = _train_missing(c, options, config, context, seeds)
+    stopped_by = _train_missing(context)
     if distributed.is_first_process():
-      by_task, finished = results.load_all(workdir), {}
-      for name in options.tasks:
-        if runs := [run for run in by_task.get(name, []) if run.seed in seeds]:
-          finished[name] = runs
-      if finished:
-        _report_results(config, context, finished, others)
+      finished = {
+        name: [run for run in runs if run.seed in options.all_seeds]
+        for name, runs in results.load_all(workdir).items()
+        if name in options.tasks
+      }
+      if finished := {name: runs for name, runs in finished.items() if runs}:
+        _report_results(context, finished, others)
   if stopped_by is None:
     return 0
-  num_missing = results.count_missing(workdir, options.tasks, seeds)
   context.report(
-    f"Stopped with {num_missing} missing runs. To continue: {rerun_command()}"
+    f"Stopped with {context.count_missing()} missing runs. To continue:"
+    f" {rerun_command()}"
   )
   if stopped_by == signal.SIGINT:
     return errors.SAVED_INTERRUPT
   return errors.SAVED_RESTART
 
 
-def _train_missing(
-  c: ConfigDict,
-  options: FinetuneOptions,
-  config: Mapping[str, Any],
-  context: seed_runs.RunContext,
-  seeds: Sequence[int],
-) -> signal.Signals | None:
+def _train_missing(context: RunContext) -> signal.Signals | None:
   """Trains the missing runs, with the weights and data of the finished ones.
 
   If no run is missing, weights and data may be gone. Returns the signal that
   stopped the training, if any.
   """
+  workdir, config = context.workdir, context.config
   try:
     with distributed.raise_everywhere("weights"):
-      initial = initial_weights.open_weights(c, report=context.report)
-    plans = seed_runs.plan_runs(
-      context, initial, options, seeds=seeds, config=config
-    )
+      initial = initial_weights.open_weights(
+        context.options, report=context.report
+      )
+    plans = seed_runs.plan_runs(context, initial)
   except (errors.InputError, errors.DataError) as e:
-    has_all = not results.count_missing(context.workdir, options.tasks, seeds)
-    if not (has_all and results.has_same_sources(context.workdir, config)):
+    if context.count_missing() or not results.has_same_sources(workdir, config):
       raise
     context.report(
       "All runs are finished. Not checked whether weights or data changed:"
@@ -108,24 +103,70 @@ def _train_missing(
     )
     return None
   if distributed.is_first_process():
-    files.save_json(context.workdir / results.CONFIG, config)
+    files.save_json(workdir / results.CONFIG, config)
   return seed_runs.train_missing(context, initial, plans)
 
 
-def _report_results(
-  config: Mapping[str, Any],
-  context: seed_runs.RunContext,
-  finished: Runs,
-  others: Runs,
-) -> None:
+def _describe_plan(context: RunContext) -> dict[str, str]:
+  """Describes weights, data, seeds and steps; reads no arrays."""
+  options, seeds = context.options, context.options.all_seeds
+  mesh = sharding.make_mesh(options.mesh)
+  lines = {
+    "dry run": "reads no rows; writes and compiles nothing",
+    "devices": plan.describe_devices(options.preset, mesh),
+    "weights": find.describe(options.init)
+    if options.init
+    else "drawn at random",
+  }
+  if not options.init or find.is_local(options.init):
+    initial = initial_weights.open_weights(options, report=context.report)
+    for name in options.tasks:
+      task = task_data.find_published_task(name)
+      model = initial.make_model(task or Task(name, name, CLASSES))
+      if task:  # the user's own task has classes when its file is read
+        initial.open_networks(model, task)
+    config = model.config
+    lines |= {
+      "network": f"{initial.role}, {config.layers} layers of {config.width}"
+      f" units, vocabulary of {config.vocab_size:,} entries",
+      "optimizer": f"peak learning rate {options.peak_rate(config.width):g},"
+      f" layer decay {options.decay(config.width):g}",
+      "export": hf_folder.unsupported_reason(model) or options.export,
+    }
+  lines["batches"] = (
+    f"{options.batch_size} rows of at most {options.length} tokens"
+  )
+  lines["runs"] = (
+    f"seeds {seeds[0]} to {seeds[-1]}; {context.count_missing():,} of"
+    f" {len(seeds) * len(options.tasks):,} runs are to train"
+  )
+  return lines | {name: _describe_task(options, name) for name in options.tasks}
+
+
+def _describe_task(options: FinetuneOptions, name: str) -> str:
+  """Describes the files of a task and, for the published ones, its steps."""
+  splits = ["train", "dev", *["test"] * options.predict_test]
+  text = "; ".join(
+    f"{split}: {task_data.find_split(options, name, split)}" for split in splits
+  )
+  task = task_data.find_published_task(name)
+  epochs = options.epochs or (task.epochs if task else 0)
+  if task is None or "train" in task_data.parse_files(options, name):
+    return f"{text}; {epochs:g} epochs"
+  rows = task_data.count_rows(options, task)
+  steps = batches.num_steps(rows, options.batch_size, epochs)
+  least = "at least " * (task.kind == SPANS)  # a long context has several rows
+  return f"{text}; {epochs:g} epochs of {least}{rows:,} rows, {steps:,} steps"
+
+
+def _report_results(context: RunContext, finished: Runs, others: Runs) -> None:
   """Prints the tables; writes results.json and GLUE's submissions."""
   with progress.working(context.console, "Comparing scores", brief=True):
-    compared, remarks = bootstrap.compare_results(finished, others)
+    compared, remarks = leaderboard.compare_results(finished, others)
   leaderboard.print_tables(finished, compared, context.console)
-  remarks += _describe_missing_outputs(config["finetune"], context, finished)
-  for remark in remarks:
+  for remark in [*remarks, *_describe_missing_outputs(context, finished)]:
     context.report(remark)
-  _save_results(config, context.workdir, compared)
+  _save_results(context, compared)
   write_own_report(context.workdir, context.report)
   if paths := _write_submissions(context.workdir, finished):
     context.report(
@@ -134,17 +175,14 @@ def _report_results(
     )
 
 
-def _describe_missing_outputs(
-  section: Mapping[str, Any], context: seed_runs.RunContext, finished: Runs
-) -> list[str]:
+def _describe_missing_outputs(context: RunContext, finished: Runs) -> list[str]:
   """Describes requested outputs that earlier runs did not write."""
-  lines = []
+  options, lines = context.options, []
   for run in itertools.chain.from_iterable(finished.values()):
     missing = []
-    if section["predict_test"] and "test" not in run.answers:
+    if options.predict_test and "test" not in run.answers:
       missing.append("answers to the test set")
-    is_exportable = not run.failure and section["head"] != "joint"
-    if context.export and is_exportable and not run.exported:
+    if options.export == "all" and not run.failure and not run.exported:
       missing.append("model for Hugging Face")
     if missing:
       folder = results.run_folder(context.workdir, run.task, run.seed)
@@ -156,39 +194,36 @@ def _describe_missing_outputs(
 
 
 def _save_results(
-  config: Mapping[str, Any],
-  workdir: pathlib.Path,
-  compared: Mapping[str, Sequence[bootstrap.Comparison]],
+  context: RunContext, compared: Mapping[str, Sequence[leaderboard.Comparison]]
 ) -> None:
   """Writes results.json with all finished runs, of any task and seed."""
-  section, tasks, seeds = config["finetune"], {}, set[int]()
-  runs_by_task = results.load_all(workdir)
+  options, runs_by_task = context.options, results.load_all(context.workdir)
+  tasks = {}
   for name, runs in runs_by_task.items():
-    seeds |= {run.seed for run in runs}
     summaries = leaderboard.summarize_runs(runs)
     tasks[name] = {
       "summary": {m: dataclasses.asdict(s) for m, s in summaries.items()},
-      "runs": [run.to_json() for run in runs],
+      "runs": [dataclasses.asdict(run) for run in runs],
     }
   value = {
     "command": rerun_command(),
-    "config": config,
-    "seeds": sorted(seeds),
+    "config": context.config,
+    "seeds": sorted({x.seed for runs in runs_by_task.values() for x in runs}),
     "tasks": tasks,
     "published": [
       dataclasses.asdict(model)
       for model in leaderboard.find_comparable(runs_by_task)
     ],
     "compared": {
-      "against": section["against"],
-      "seeds": list(range(config["seed"], config["seed"] + section["seeds"])),
+      "against": options.against,
+      "seeds": list(options.all_seeds),
       "tasks": {
         name: [dataclasses.asdict(x) for x in comparisons]
         for name, comparisons in compared.items()
       },
     },
   }
-  path = workdir / results.RESULTS
+  path = context.workdir / results.RESULTS
   files.save_json(path, metrics_file.finite_or_null(value), indent=None)
 
 

@@ -16,7 +16,6 @@ from truenegs_jax.finetune import (
   eval_splits,
   leaderboard,
   loop,
-  mistakes,
   results,
   task_data,
 )
@@ -26,7 +25,8 @@ from truenegs_jax.runtime import distributed, errors, progress
 from truenegs_jax.runtime.files import disk_errors
 from truenegs_jax.runtime.flags import rerun_command
 from truenegs_jax.train import guards
-from truenegs_jax.weights.export import finetuned, model_card, public_names
+from truenegs_jax.weights.export import export_model, model_card
+from truenegs_jax.weights.formats import hf_folder
 from truenegs_jax.workdir import files, metrics_file
 
 # Files in the folder of an unfinished run.
@@ -55,51 +55,45 @@ class TaskPlan:
 
 @dataclasses.dataclass(frozen=True)
 class RunContext:
-  """Values that all runs of a workdir share.
-
-  Attributes:
-    export: whether the model of each run is exported for Hugging Face.
-  """
+  """Values that all runs of a workdir share; `config` is in JSON's types."""
 
   workdir: pathlib.Path
   console: Console
-  export: bool
+  options: FinetuneOptions
+  config: Mapping[str, Any]
 
   def report(self, text: str) -> None:
     """Prints a line."""
     self.console.print(text, soft_wrap=True)
 
+  def count_missing(self) -> int:
+    """Returns the number of runs that are not finished."""
+    seeds = self.options.all_seeds
+    return sum(
+      len(results.missing_seeds(self.workdir, task, seeds))
+      for task in self.options.tasks
+    )
 
-def plan_runs(
-  context: RunContext,
-  initial: InitialWeights,
-  options: FinetuneOptions,
-  *,
-  seeds: Sequence[int],
-  config: Mapping[str, Any],
-) -> list[TaskPlan]:
+
+def plan_runs(context: RunContext, initial: InitialWeights) -> list[TaskPlan]:
   """Reads all tasks, and compares weights and data with saved runs.
 
   All files are read before the first run, so that bad ones are found at once.
-
-  Args:
-    config: the config of the runs, in JSON's types.
-
-  Raises:
-    InputError, DataError: weights, files or options cannot be used.
-    CheckpointError: saved runs have other weights or data, or an unfinished
-      one has another config.
   """
   read, finished = [], results.load_all(context.workdir)
   with distributed.raise_everywhere("inputs"):
-    for name in options.tasks:
+    for name in context.options.tasks:
       with progress.working(context.console, f"Reading {name}"):
-        data = task_data.read_task_data(options, name, initial.tokenizer)
-        model = initial.make_model(data.num_outputs)
+        data = task_data.read_task_data(
+          context.options, name, initial.tokenizer
+        )
+        model = initial.make_model(data.task)
         provenance = initial.provenance(model, data.task, data.fingerprints())
-      provenance[results.CONFIG] = config
+      provenance[results.CONFIG] = context.config
       results.check_provenance(finished, name, provenance)
-      missing = results.missing_seeds(context.workdir, name, seeds)
+      missing = results.missing_seeds(
+        context.workdir, name, context.options.all_seeds
+      )
       for seed in missing:
         folder = results.run_folder(context.workdir, name, seed)
         if saved := loop.read_description(folder):
@@ -107,7 +101,7 @@ def plan_runs(
       read.append((model, data, provenance, missing))
   distributed.check_same("runs", json.dumps([x[2:] for x in read]))
   return [
-    TaskPlan(loop.make_setup(options, model, data), provenance, missing)
+    TaskPlan(loop.make_setup(context.options, model, data), provenance, missing)
     for model, data, provenance, missing in read
   ]
 
@@ -115,14 +109,13 @@ def plan_runs(
 def train_missing(
   context: RunContext, initial: InitialWeights, plans: Sequence[TaskPlan]
 ) -> signal.Signals | None:
-  """Trains and saves the runs of the plans; returns the signal to stop, if any.
-
-  Raises:
-    DiskError: a file could not be written; finished runs are kept.
-  """
-  runs = [(plan.setup, plan, seed) for plan in plans for seed in plan.seeds]
+  """Trains and saves the runs of the plans; returns a signal to stop."""
+  runs = [(plan, seed) for plan in plans for seed in plan.seeds]
   # The time of a run is proportional to its mean row length and its steps.
-  sizes = [x.data.train.lengths_N.mean() * x.steps for x, _, _ in runs]
+  sizes = [
+    plan.setup.data.train.lengths_N.mean() * plan.setup.steps
+    for plan, _ in runs
+  ]
   start, described = time.monotonic(), None
   _remove_checkpoints(context.workdir)  # if a kill came before
   with guards.StopSignals(context.console) as signals:
@@ -132,17 +125,17 @@ def train_missing(
       if number := vote.poll():
         raise loop.Stopped(number)
 
-    for number, (setup, plan, seed) in enumerate(runs):
-      if setup is not described:
-        _describe_task(context, setup)
-        described = setup
+    for number, (plan, seed) in enumerate(runs):
+      if plan is not described:
+        _describe_task(context, plan.setup)
+        described = plan
       eta = ""
       if number:
         secs = time.monotonic() - start
         left = round(secs * sum(sizes[number:]) / sum(sizes[:number]))
         eta = f", about {datetime.timedelta(seconds=left)} left for all"
       context.report(
-        f"{setup.data.task.title}, seed {seed}: run {number + 1} of"
+        f"{plan.setup.data.task.title}, seed {seed}: run {number + 1} of"
         f" {len(runs)}{eta}"
       )
       try:
@@ -164,7 +157,8 @@ def _describe_task(context: RunContext, setup: loop.TrainingSetup) -> None:
     + (f", {num_cut:,} rows truncated" if num_cut else "")
     + "".join(f", {note}" for note in data.notes)
   )
-  if context.export and (reason := finetuned.unsupported_reason(model)):
+  reason = hf_folder.unsupported_reason(model)
+  if reason and options.export == "all":
     context.report(reason)
 
 
@@ -192,7 +186,7 @@ def _train_run(
     provenance=plan.provenance,
     check=check,
     console=context.console,
-    save_end=context.export,
+    save_end=context.options.export == "all",
   ) as trained:
     answers, scores, wrong = _answer_splits(
       context, setup, trained.params, check
@@ -213,7 +207,7 @@ def _train_run(
     rows_per_s=trained.rows_per_s,
     answers=answers,
     provenance=plan.provenance,
-    notes=[*data.notes, *_selection_notes(setup, trained)],
+    notes=list(data.notes),
     mistakes=wrong,
   )
   context.report(f"  {leaderboard.describe_run(result)}")
@@ -244,7 +238,9 @@ def _answer_splits(
       answers_Q = split.decode_answers(outputs)
     answers[name] = split.to_json(answers_Q)
     if split is data.dev:
-      wrong = mistakes.find_mistakes(data.task.kind, split, outputs, answers_Q)
+      wrong = eval_splits.find_mistakes(
+        data.task.kind, split, outputs, answers_Q
+      )
     if split.golds:
       scores[name] = split.score(answers_Q)
   return answers, scores, wrong
@@ -261,7 +257,7 @@ def _save(
 
   If it ends in between, the same command continues from the last checkpoint.
   """
-  if context.export:
+  if context.options.export == "all":
     folder = results.run_folder(context.workdir, result.task, result.seed)
     output = folder / results.MODEL
     with progress.working(context.console, "Exporting"):
@@ -294,19 +290,6 @@ def _prepare_folder(folder: pathlib.Path) -> None:
       folder.mkdir(parents=True)
 
 
-def _selection_notes(
-  setup: loop.TrainingSetup, trained: loop.SeedRun
-) -> list[str]:
-  """Returns a note if parameters were selected by their dev score."""
-  if setup.options.keep == "best":
-    count = len(trained.evaluations)
-    return [f"the best of {count} evaluations on this dev set"]
-  if trained.step < setup.steps and not trained.failure:
-    step = f"step {trained.step:,} of {setup.steps:,}"
-    return [f"ended at {step} by this dev set"]
-  return []
-
-
 def _export(
   initial: InitialWeights,
   setup: loop.TrainingSetup,
@@ -317,12 +300,12 @@ def _export(
   """Exports the model for Hugging Face; returns the outcome."""
   if result.failure:
     return "not exported: the run failed"
-  if reason := finetuned.unsupported_reason(setup.model):
+  if reason := hf_folder.unsupported_reason(setup.model):
     return reason
   origin = _describe_origin(initial, setup, result)
   shutil.rmtree(output, ignore_errors=True)  # of a kill before the result
   try:
-    exported = finetuned.export_task(
+    exported = export_model.export_task(
       params,
       setup.model,
       initial.tokenizer,
@@ -344,10 +327,10 @@ def _describe_origin(
   initial: InitialWeights, setup: loop.TrainingSetup, result: results.Result
 ) -> model_card.ModelOrigin:
   """Describes a run for its model card, without paths of this machine."""
-  options, data, hide = setup.options, setup.data, public_names.hide_folders
+  options, data, hide = setup.options, setup.data, model_card.hide_folders
   init = initial.weights.init if initial.weights else ""
   files = f"{options.data} {options.files}".strip()
-  datasets = public_names.find_datasets(files)
+  datasets = model_card.find_datasets(files)
   scores = leaderboard.format_scores(result.scores["dev"])
   notes = "".join(f"; {note}" for note in result.notes)
   return model_card.ModelOrigin(
@@ -357,16 +340,16 @@ def _describe_origin(
 * Fine-tuned from: {f"`{hide(init)}`" if init else "weights drawn at random"}
 * Recipe: {result.step:,} steps of {options.batch_size} rows of at most
   {options.length} tokens, head `{setup.model.head}`, seed {result.seed}
-* Made by: `{public_names.hide_in_command(rerun_command())}`""",
+* Made by: `{model_card.hide_in_command(rerun_command())}`""",
       "Evaluation": f"""\
 Dev set: {len(data.dev.keys):,} examples, in percent: {scores}{notes}. Other
 seeds have other scores; compare models by the mean of several.""",
     },
     limits=[f"Longer texts than {options.length} tokens were truncated."],
     metadata={
-      "language": public_names.read_metadata(init).get("language"),
+      "language": model_card.read_metadata(init).get("language"),
       "datasets": sorted({*datasets}),
-      **public_names.describe_base(init),
+      **model_card.describe_base(init),
     },
     scores=result.scores["dev"],
   )

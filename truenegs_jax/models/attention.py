@@ -22,7 +22,7 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 from truenegs_jax.models import flash_attention
-from truenegs_jax.runtime import cpu_ops, rng
+from truenegs_jax.runtime import rng
 
 Array = jax.Array
 
@@ -30,6 +30,8 @@ MASKED_SCORE = -1e9
 # Kernels of libraries run if this divides the length of the rows: TPUs have 128
 # lanes, and cuDNN NaN gradients at odd multiples of 64 (pytorch/pytorch#196678)
 LENGTH_MULTIPLE = 128
+# On a CPU, fewer scores than these are not worth a longer compilation.
+MIN_SCORES = 2**18
 BLOCK_SIZES = (512, 384, 256, 128)  # tokens of a block of splash attention
 
 
@@ -91,7 +93,7 @@ def make_mask(
 
 
 def same_document(documents_BxL: Array, window: int = 0) -> Array:
-  """True `[B, 1, L, L]` where a query may attend to a key, see `make_mask`."""
+  """True `[B, 1, L, L]` where a query may attend to a key."""
   same_BxLxL = documents_BxL[:, :, None] == documents_BxL[:, None, :]
   if window:
     index_L = jnp.arange(documents_BxL.shape[1])
@@ -118,7 +120,7 @@ def attend(
     keys_B: for dropout of the softmax.
     rate: of dropout; must be 0 in training for the kernels of libraries, which
       have none.
-    site: of dropout, as in `rng.dropout`.
+    site: number of the dropout, unique in the network.
   """
   qkv = query_BxLxHxS, key_BxLxHxS, value_BxLxHxS
   documents_BxL = mask.documents_BxL
@@ -127,7 +129,7 @@ def attend(
     return dot_product_attention(*qkv, mask.allowed_Bx1xLxL, keys_B, dropout)
   if mask.implementation.name == "pieces":
     rows, length, heads, _ = query_BxLxHxS.shape
-    return cpu_ops.map_row_quarters(
+    return _map_row_quarters(
       lambda query, key, value, documents, keys: dot_product_attention(
         query, key, value, same_document(documents, mask.window), keys, dropout
       ),
@@ -141,6 +143,29 @@ def attend(
     return _run_kernel(mask, *qkv, words, rate=0.0)
   assert mask.implementation.name == "flash", "other kernels have no dropout"
   return _run_kernel(mask, *qkv, rng.row_words(keys_B, site), rate=rate)
+
+
+def _map_row_quarters(
+  fn: Callable[..., Array], *arrays: Array | None, num_scores: int
+) -> Array:
+  """Applies a function of a batch to a quarter of its rows at a time.
+
+  On a CPU, XLA computes a batched product on one core but independent products
+  in parallel, and the scores of a quarter fit into the caches.
+
+  Args:
+    fn: maps arrays `[B, ...]` to one such array.
+    *arrays: the arguments; at least one is not None.
+    num_scores: attention scores of the batch; below MIN_SCORES the batch is not
+      split.
+  """
+  num_rows = next(len(x) for x in arrays if x is not None)
+  num_parts = min(4, num_rows) if num_scores >= MIN_SCORES else 1
+  split = [
+    [None] * num_parts if x is None else jnp.array_split(x, num_parts)
+    for x in arrays
+  ]
+  return jnp.concatenate([fn(*part) for part in zip(*split, strict=True)])
 
 
 def dot_product_attention(

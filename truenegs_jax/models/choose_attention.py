@@ -54,8 +54,7 @@ def choose(
     mesh: the devices.
     length: tokens of the longest row.
     packed: whether a row may hold several documents.
-    platform: of the devices if they are absent, see `get_platform`; a compiler
-      without a device does not know it.
+    platform: of the devices, for a compiler that has none.
     check: runs a kernel on the devices, and takes the next one, or "xla", if it
       does not run or its numbers are wrong.
 
@@ -67,7 +66,12 @@ def choose(
   """
   platform = platform or get_platform(mesh.devices.flat[0])
   problems = []
-  for name in _list_candidates(choice, platform):
+  names = [] if choice == "xla" else [choice]
+  if choice == "auto":
+    names = [name for name, where in PLATFORMS.items() if platform in where]
+    if not cpu.is_enabled(platform):
+      names = [name for name in names if name != "pieces"]
+  for name in names:
     missing = _missing_conditions(
       name, configs, mesh, platform, length=length, packed=packed
     )
@@ -91,16 +95,6 @@ def choose(
     line = name + ", checked against xla" * is_checked
     return implementation, _explain(line, problems)
   return attention.XLA, _explain("xla", problems)
-
-
-def _list_candidates(choice: str, platform: str) -> list[str]:
-  """Lists the implementations to try before "xla", in order."""
-  if choice != "auto":
-    return [] if choice == "xla" else [choice]
-  names = [name for name, where in PLATFORMS.items() if platform in where]
-  if not cpu.is_enabled(platform):
-    names = [name for name in names if name != "pieces"]
-  return names
 
 
 def _explain(line: str, problems: list[str]) -> str:

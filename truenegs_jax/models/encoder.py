@@ -20,7 +20,6 @@ import jax.numpy as jnp
 from truenegs_jax.models import attention as attention_lib
 from truenegs_jax.models import layers
 from truenegs_jax.runtime import rng
-from truenegs_jax.runtime.errors import one_of
 
 Array = jax.Array
 Inputs = Mapping[str, Array]
@@ -34,8 +33,8 @@ HEAD_WIDTH = 64  # in all released sizes
 class EncoderConfig:
   """Sizes and regularization of one network, and how its layers are run.
 
-  `remat`, `scan` (see `layers.run_layers`) and `attention` change memory and
-  time, but neither the parameters nor, except for rounding, the results.
+  `remat`, `scan` and `attention` change memory and time, but neither the
+  parameters nor, except for rounding, the results.
   """
 
   vocab_size: int
@@ -53,9 +52,6 @@ class EncoderConfig:
   remat: str = "none"
   scan: bool = False
   attention: attention_lib.Implementation = attention_lib.XLA
-
-  def __post_init__(self):
-    one_of("model.remat", self.remat, layers.REMAT)
 
   @property
   def initializer(self):

@@ -1,51 +1,86 @@
 """The model of fine-tuning: a pre-trained network with the head of a task.
 
-  model = make_downstream(role="discriminator", head="linear", num_outputs=3,
+  model = make_downstream(role="discriminator", head="dense", num_outputs=3,
                           vocab_size=30_522, variant="small")
   params = pretrain.init_params(model, key)
   logits_BxC = model.apply({"params": params}, inputs, keys_B,
-                           method="class_logits")
+                           method="logits")
 
 Parameters of the network and of BERT's pooler (`pooled`) have the same paths as
-in pre-training; those of the head are under `task_head`.
+in pre-training; the head is under `task_head`.
 
-In shape suffixes, C is the number of outputs of a head (classes, or 1 for a
-score), and S the number of starts in a beam and of ends per start.
+In shape suffixes, C is the number of outputs of a head: classes, or 1 for a
+score.
 """
 
 import dataclasses
+import functools
 from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from truenegs_jax.models import encoder, heads, registry
+from truenegs_jax.models import encoder, layers, pretrain, registry
 from truenegs_jax.runtime import rng
-from truenegs_jax.runtime.errors import InputError
 
 Array = jax.Array
 
-# Head -> the networks that may have it.
-HEAD_ROLES = {
-  "linear": ("discriminator", "bert"),
-  "dense": ("discriminator",),
-  "pooler": ("bert",),
-  "spans": ("discriminator", "bert"),
-  "joint": ("discriminator", "bert"),
-}
+# The head of classes or scores of each network, that of Hugging Face's class.
+CLASS_HEADS = {"discriminator": "dense", "bert": "pooler"}
+
+
+class ClassHead(nn.Module):
+  """C outputs from the vector of [CLS].
+
+  Kinds:
+    "dense": two dense layers with gelu in between, like Hugging Face's
+      ElectraClassificationHead.
+    "pooler": one dense layer on the output of BERT's pooler, which is not part
+      of this module (BERT's `run_classifier.py`).
+  """
+
+  config: encoder.EncoderConfig
+  kind: str
+  num_outputs: int
+  dropout: float
+
+  @nn.compact
+  def __call__(self, x_BxD: Array, keys_B: rng.Keys) -> Array:
+    """Returns f32 `[B, C]`."""
+    c = self.config
+    site = 1 + layers.SITES_PER_LAYER * c.layers  # the first after the layers
+    dropout = functools.partial(rng.dropout, keys_B=keys_B, rate=self.dropout)
+    init = c.initializer
+    if self.kind == "dense":
+      dense = nn.Dense(c.width, kernel_init=init, name="dense")
+      x_BxD = layers.gelu(dense(dropout(x_BxD, site=site + 1)))
+    output = nn.Dense(self.num_outputs, kernel_init=init, name="output")
+    return output(dropout(x_BxD, site=site))
+
+
+class SpanHead(nn.Module):
+  """A dense layer at each position, like that of BERT's `run_squad.py`."""
+
+  config: encoder.EncoderConfig
+
+  @nn.compact
+  def __call__(self, hidden_BxLxD: Array) -> Array:
+    """Returns the f32 logits of start and end, `[B, L, 2]`."""
+    output = nn.Dense(2, kernel_init=self.config.initializer, name="output")
+    return output(hidden_BxLxD.astype(jnp.float32))
 
 
 class DownstreamModel(nn.Module):
-  """A network and the head of a task; each method is for some heads only.
+  """A network and the head of a task.
 
   Attributes:
     config: of the network.
     role: the network's name in pre-training and in exports.
-    head: a name in HEAD_ROLES.
+    head: that of CLASS_HEADS for the role, or "spans".
     num_outputs: C; heads of spans ignore it.
-    head_dropout: rate in heads of classes and scores; as released, heads of
-      spans have no dropout.
+    head_dropout: rate in heads of classes and scores; the head of spans has no
+      dropout, like the released one.
     backbone: a module of `truenegs_jax.models`.
   """
 
@@ -61,15 +96,13 @@ class DownstreamModel(nn.Module):
     self.embeddings = backbone.Embeddings(c)
     setattr(self, self.role, backbone.Encoder(c))
     if self.head == "spans":
-      self.task_head: nn.Module = heads.SpanHead(c)
-    elif self.head == "joint":
-      self.task_head = heads.JointHead()
+      self.task_head: nn.Module = SpanHead(c)
     else:
-      self.task_head = heads.ClassHead(
+      self.task_head = ClassHead(
         c, self.head, self.num_outputs, self.head_dropout
       )
     if self.head == "pooler":
-      self.pooled = heads.Pooler(c)
+      self.pooled = pretrain.Pooler(c)
 
   @property
   def roles(self) -> dict[str, encoder.EncoderConfig]:
@@ -82,57 +115,24 @@ class DownstreamModel(nn.Module):
     network = getattr(self, self.role)
     return network(embedded_BxLxE, inputs["documents"], keys_B)
 
-  def class_logits(self, inputs: encoder.Inputs, keys_B: rng.Keys) -> Array:
-    """Returns the f32 `[B, C]` of a head of classes or scores, from [CLS]."""
+  def logits(self, inputs: encoder.Inputs, keys_B: rng.Keys) -> Array:
+    """Returns the f32 outputs of the head.
+
+    Classes and scores: `[B, C]`, from [CLS]. Spans: `[B, L, 2]`, of start and
+    end, also of padding.
+    """
     hidden_BxLxD = self.encode(inputs, keys_B)
+    if self.head == "spans":
+      return self.task_head(hidden_BxLxD)
     if self.head == "pooler":
       first_BxD = self.pooled(hidden_BxLxD)
     else:
       first_BxD = hidden_BxLxD[:, 0].astype(jnp.float32)
     return self.task_head(first_BxD, keys_B)
 
-  def span_logits(self, inputs: encoder.Inputs, keys_B: rng.Keys) -> Array:
-    """Returns the f32 logits of start and end, `[B, L, 2]`, also of padding."""
-    return self.task_head(self.encode(inputs, keys_B))
-
-  def joint_logits(
-    self, inputs: encoder.Inputs, start_B: Array, keys_B: rng.Keys
-  ) -> tuple[Array, Array, Array]:
-    """Returns the f32 logits that train the head "joint".
-
-    They are `[B, L]` of the start, `[B, L]` of the end given the gold start
-    `start_B`, and `[B]`, positive where the question has no answer.
-    """
-    hidden_BxLxD = self.encode(inputs, keys_B)
-    return self.task_head(hidden_BxLxD, _answer_mask(inputs), start_B)
-
-  def joint_beam(
-    self, inputs: encoder.Inputs, keys_B: rng.Keys = None, size: int = 20
-  ) -> tuple[Array, Array, Array]:
-    """Returns the likeliest spans of the head "joint"; S is min(size, L).
-
-    They are the starts, int32 `[B, S]`, and ends, int32 `[B, S, S]`, likeliest
-    first, and log p(start) + log p(end | start), f32 `[B, S, S]`. Positions
-    where no answer is allowed come last, with about -1,000. An end may precede
-    its start.
-    """
-    hidden_BxLxD = self.encode(inputs, keys_B)
-    return self.task_head.beam(hidden_BxLxD, _answer_mask(inputs), size)
-
   def initialize(self, inputs: encoder.Inputs) -> None:
     """Uses all parameters; for `pretrain.init_params` only."""
-    if self.head == "joint":
-      self.joint_logits(inputs, inputs["tokens"][:, 0], None)
-    elif self.head == "spans":
-      self.span_logits(inputs, None)
-    else:
-      self.class_logits(inputs, None)
-
-
-def _answer_mask(inputs: encoder.Inputs) -> Array:
-  """True `[B, L]` where an answer is allowed: the second text, and [CLS]."""
-  context_BxL = (inputs["documents"] != 0) & (inputs["types"] == 1)
-  return context_BxL.at[:, 0].set(True)
+    self.logits(inputs, None)
 
 
 def make_downstream(
@@ -151,21 +151,14 @@ def make_downstream(
   Args:
     role: "discriminator", or "bert", whose embeddings are as wide as the
       network, whatever the variant says.
-    head, num_outputs, head_dropout, backbone: as in `DownstreamModel`.
+    head, num_outputs, head_dropout, backbone: fields of `DownstreamModel`.
     vocab_size: entries of the vocabulary.
-    variant: size, as in `pretrain.make_electra`.
+    variant: name of a size, or its fields: "width=32 layers=2 ...".
     **overrides: other fields of the backbone's config.
 
   Raises:
-    InputError: a head that this network cannot have, or as
-      `registry.make_network_config`.
+    InputError: unknown backbone, variant or field.
   """
-  choices = [name for name, roles in HEAD_ROLES.items() if role in roles]
-  if head not in choices:
-    raise InputError(
-      f"finetune.head={head!r} is not a head of the network {role!r}. Choose"
-      f" {', '.join(choices) or 'another network'}."
-    )
   config = registry.make_network_config(
     backbone, variant, {"vocab_size": vocab_size, **overrides}
   )

@@ -1,13 +1,14 @@
 """Layers that networks share, and how a stack of them is run."""
 
 import functools
+import math
 from collections.abc import Callable
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from truenegs_jax.runtime import cpu, cpu_ops, rng
+from truenegs_jax.runtime import cpu, rng
 
 Array = jax.Array
 
@@ -25,14 +26,52 @@ class Dense(nn.Dense):
     shape = inputs.shape[-1], self.features
     kernel_DxF = self.param("kernel", self.kernel_init, shape)
     bias_F = self.param("bias", self.bias_init, shape[1:])
-    return cpu_ops.affine(jnp.dtype(self.dtype), inputs, kernel_DxF, bias_F)
+    return _affine(jnp.dtype(self.dtype), inputs, kernel_DxF, bias_F)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _affine(
+  dtype: jnp.dtype, x: Array, kernel_DxF: Array, bias_F: Array
+) -> Array:
+  """Computes x @ kernel + bias in `dtype`, `[..., F]`.
+
+  Gradients of the f32 parameters are summed in f32. All matrix products have
+  two axes, since XLA is slow with more on a CPU.
+  """
+  flat_MxD = _flat(x.astype(dtype))
+  y_MxF = flat_MxD @ kernel_DxF.astype(dtype) + bias_F.astype(dtype)[None]
+  return y_MxF.reshape(*x.shape[:-1], -1)
+
+
+def _affine_forward(dtype, x, kernel_DxF, bias_F):
+  return _affine(dtype, x, kernel_DxF, bias_F), (x, kernel_DxF)
+
+
+def _affine_backward(dtype, residuals, dy):
+  x, kernel_DxF = residuals
+  dy_MxF = _flat(dy)
+  dx_MxD = dy_MxF @ kernel_DxF.astype(dtype).T
+  dkernel_DxF = jnp.matmul(
+    _flat(x.astype(dtype)).T, dy_MxF, preferred_element_type=jnp.float32
+  )
+  dbias_F = dy_MxF.sum(axis=0, dtype=jnp.float32)
+  return dx_MxD.reshape(x.shape).astype(x.dtype), dkernel_DxF, dbias_F
+
+
+_affine.defvjp(_affine_forward, _affine_backward)
+
+
+def _flat(x: Array) -> Array:
+  """Merges all axes but the last into one, M."""
+  return x.reshape(-1, x.shape[-1])
 
 
 def gelu(x: Array) -> Array:
   """Computes x * Phi(x), as ELECTRA and Hugging Face; BERT's code uses tanh."""
   exact = functools.partial(jax.nn.gelu, approximate=False)
-  if cpu.is_enabled():
-    return cpu_ops.gelu(x) if x.dtype == jnp.float32 else exact(x)
+  if cpu.is_enabled() and x.dtype == jnp.float32:
+    # Twice as fast as erfc, which is better only where gelu is negligible.
+    return x * (0.5 * (1.0 + jax.lax.erf(x * math.sqrt(0.5))))
   # On GPUs the backward pass keeps x alone; on TPUs that was not measured.
   return jax.checkpoint(exact)(x) if cpu.is_gpu() else exact(x)
 
@@ -133,7 +172,7 @@ def run_layers(
       next `x_BxLxD`. `first_site`, an integer or a scalar array, is the first
       of its SITES_PER_LAYER dropout sites.
     x_BxLxD: input of the first layer; the result is the last one's output.
-    keys_B: as in `rng.dropout`.
+    keys_B: of dropout, one per row.
     *shared: trees of arrays that are the same for all layers (the mask).
   """
   c = network.config

@@ -18,12 +18,97 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from truenegs_jax.models import encoder, heads, registry
+from truenegs_jax.models import encoder, layers, registry
 from truenegs_jax.runtime import rng
 
 Array = jax.Array
 
 CARRIED = ("pooled",)  # parameters that pre-training does not change
+
+
+class MlmHead(nn.Module):
+  """The head of BERT's masked language model and of ELECTRA's generator.
+
+  It computes LayerNorm(gelu(dense(x))), as wide as the embeddings; with these
+  vectors, the word table and `bias_V`, `vocabulary_logits` computes the logits.
+  Vectors and bias, and so the logits, are divided by `temperature`.
+  """
+
+  config: encoder.EncoderConfig
+  temperature: float = 1.0
+
+  def setup(self):
+    c = self.config
+    self.dense = layers.Dense(
+      c.embedding_size, kernel_init=c.initializer, dtype=c.dtype
+    )
+    self.norm = layers.layer_norm()
+    bias_V = self.param("bias", nn.initializers.zeros, (c.vocab_size,))
+    self.bias_V = self._divide(bias_V)
+
+  def __call__(self, hidden_BxKxD: Array) -> Array:
+    """Returns vectors for `vocabulary_logits`, `[B, K, E]`."""
+    x_BxKxE = layers.gelu(self.dense(hidden_BxKxD))
+    return self._divide(self.norm(x_BxKxE)).astype(self.config.dtype)
+
+  def _divide(self, x: Array) -> Array:
+    """Divides by the temperature; at 1 the compiled program has no division."""
+    return x if self.temperature == 1 else x / self.temperature
+
+
+def vocabulary_logits(
+  vectors_BxKxE: Array, word_VxE: Array, bias_V: Array
+) -> Array:
+  """Returns the f32 logits `[B, K, V]`, vectors word^T + bias."""
+  logits_BxKxV = jnp.einsum(
+    "bke,ve->bkv",
+    vectors_BxKxE,
+    word_VxE.astype(vectors_BxKxE.dtype),
+    preferred_element_type=jnp.float32,
+  )
+  return logits_BxKxV + bias_V[None, None]
+
+
+class DetectionHead(nn.Module):
+  """ELECTRA's discriminator head: one logit per token, of being replaced."""
+
+  config: encoder.EncoderConfig
+
+  @nn.compact
+  def __call__(self, hidden_BxLxD: Array) -> Array:
+    """Returns f32 logits `[B, L]`, positive for "replaced"."""
+    c = self.config
+    dense = layers.Dense(
+      c.width, kernel_init=c.initializer, dtype=c.dtype, name="dense"
+    )
+    glorot = nn.initializers.glorot_uniform()  # TF's default, kept by ELECTRA
+    output = nn.Dense(1, kernel_init=glorot, dtype=jnp.float32, name="output")
+    x_BxLxD = layers.gelu(dense(hidden_BxLxD))
+    return output(x_BxLxD.astype(jnp.float32))[..., 0]
+
+
+class Pooler(nn.Module):
+  """BERT's pooler, tanh(dense([CLS])), and its next-sentence classifier.
+
+  Pre-training does not train them. It carries them from a released checkpoint
+  to the export, for tasks that start from the pooler.
+  """
+
+  config: encoder.EncoderConfig
+  next_sentence: bool = False
+
+  @nn.compact
+  def __call__(self, hidden_BxLxD: Array) -> Array:
+    """Returns f32 `[B, D]`, or logits `[B, 2]`: next or random sentence."""
+    c = self.config
+    dense = functools.partial(
+      nn.Dense, kernel_init=c.initializer, dtype=jnp.float32
+    )
+    first_BxD = hidden_BxLxD[:, 0].astype(jnp.float32)
+    pooled_BxD = jnp.tanh(dense(c.width, name="pooler")(first_BxD))
+    if not self.next_sentence:
+      return pooled_BxD
+    return dense(2, name="next_sentence")(pooled_BxD)
 
 
 class MaskedLanguageModel(nn.Module):
@@ -57,7 +142,7 @@ class MaskedLanguageModel(nn.Module):
   ) -> Array:
     """Returns the f32 logits `[B, K, V]` of K positions per row."""
     vectors_BxKxE = self.generate_vectors(inputs, positions_BxK, keys_B)
-    return heads.vocabulary_logits(vectors_BxKxE, *self.output_layer())
+    return vocabulary_logits(vectors_BxKxE, *self.output_layer())
 
   def generate_vectors(
     self, inputs: encoder.Inputs, positions_BxK: Array, keys_B: rng.Keys
@@ -65,7 +150,9 @@ class MaskedLanguageModel(nn.Module):
     """Returns the vectors `[B, K, E]` of K positions, for `output_layer`."""
     hidden_BxLxD = self._encode(self.mlm_role, inputs, keys_B)
     # The head then maps K slots instead of L positions.
-    at_slots_BxKxD = heads.gather_positions(hidden_BxLxD, positions_BxK)
+    at_slots_BxKxD = jnp.take_along_axis(
+      hidden_BxLxD, positions_BxK[..., None], axis=1
+    )
     return getattr(self, f"{self.mlm_role}_head")(at_slots_BxKxD)
 
   def output_layer(self) -> tuple[Array, Array]:
@@ -124,9 +211,9 @@ class ElectraPair(MaskedLanguageModel):
     generator, discriminator = self.generator_config, self.discriminator_config
     self.embeddings = backbone.Embeddings(discriminator)
     self.generator = backbone.Encoder(generator)
-    self.generator_head = heads.MlmHead(generator, self.temperature)
+    self.generator_head = MlmHead(generator, self.temperature)
     self.discriminator = backbone.Encoder(discriminator)
-    self.discriminator_head = heads.DetectionHead(discriminator)
+    self.discriminator_head = DetectionHead(discriminator)
 
   @property
   def roles(self) -> dict[str, encoder.EncoderConfig]:
@@ -143,10 +230,6 @@ class ElectraPair(MaskedLanguageModel):
   def detect(self, hidden_BxLxD: Array) -> Array:
     """Returns the detection logits of hidden states from `encode`."""
     return self.discriminator_head(hidden_BxLxD)
-
-  def encode_generator(self, inputs: encoder.Inputs, keys_B: rng.Keys) -> Array:
-    """Returns the generator's last hidden states `[B, L, D]`."""
-    return self._encode("generator", inputs, keys_B)
 
   def initialize(self, inputs: encoder.Inputs) -> None:
     """Uses all parameters; for `init_params` only."""
@@ -181,9 +264,9 @@ class BertMlm(MaskedLanguageModel):
     backbone, c = registry.load_backbone(self.backbone), self.config
     self.embeddings = backbone.Embeddings(c)
     self.bert = backbone.Encoder(c)
-    self.bert_head = heads.MlmHead(c, self.temperature)
+    self.bert_head = MlmHead(c, self.temperature)
     if self.pooler:
-      self.pooled = heads.Pooler(c, next_sentence=True)
+      self.pooled = Pooler(c, next_sentence=True)
 
   @property
   def roles(self) -> dict[str, encoder.EncoderConfig]:
@@ -220,8 +303,8 @@ def make_electra(
 
   Args:
     vocab_size: entries of the vocabulary.
-    variant: a name in the backbone's VARIANTS, or a list of sizes (see
-      `registry.variant_sizes`).
+    variant: a name in the backbone's VARIANTS, or a list of sizes, "width=32
+      layers=2 ...".
     generator_multiplier: width of the generator over the discriminator's (1/4
       for small and large, 1/3 for base; Clark et al. 2020, table 6).
     generator_variant: sizes of the generator, instead of the multiplier.
@@ -254,7 +337,7 @@ def make_bert(
   temperature: float = 1.0,
   **overrides: Any,
 ) -> BertMlm:
-  """Builds BERT of a variant; arguments and errors are those of `make_electra`.
+  """Builds BERT of a variant.
 
   >>> make_bert(vocab_size=30_522, variant="base").config.layers
   12

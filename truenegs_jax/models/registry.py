@@ -4,14 +4,15 @@ variant_sizes("encoder", "small")
 variant_sizes("encoder", "embedding_size=8 width=16 layers=2 heads=2 ffn=64")
 """
 
-import collections
 import dataclasses
 import importlib
+import pkgutil
 import re
 import types
 from collections.abc import Mapping
 from typing import Any
 
+from truenegs_jax import models
 from truenegs_jax.models import encoder
 from truenegs_jax.runtime.errors import InputError
 
@@ -22,24 +23,15 @@ SHARED_SIZES = ("embedding_size", *OPTIONAL_SIZES)  # by the networks of a pair
 
 
 def load_backbone(name: str) -> types.ModuleType:
-  """Imports `truenegs_jax.models.NAME`, or raises an InputError."""
-  key, module = f"model.backbone={name!r}", f"truenegs_jax.models.{name}"
-  if not re.fullmatch(r"[a-z]\w*", name):
+  """Imports a module of `models.__path__`, or raises an InputError."""
+  backbone: Any = None
+  if name in {module.name for module in pkgutil.iter_modules(models.__path__)}:
+    backbone = importlib.import_module(f"truenegs_jax.models.{name}")
+  if not all(hasattr(backbone, required) for required in REQUIRED_NAMES):
     raise InputError(
-      f"{key} is not a module name. Set it to the name of a file in"
-      " truenegs_jax/models, without .py."
-    )
-  path = f"truenegs_jax/models/{name}.py"
-  try:
-    backbone = importlib.import_module(module)
-  except ModuleNotFoundError as e:
-    if e.name != module:
-      raise  # the backbone exists, but a module that it imports does not
-    raise InputError(f"{key} is unknown. There is no '{path}'.") from e
-  missing = [n for n in REQUIRED_NAMES if not hasattr(backbone, n)]
-  if missing:
-    raise InputError(
-      f"{key} is not a backbone. '{path}' does not define {', '.join(missing)}."
+      f"model.backbone={name!r} is not a backbone. Choose encoder, rotary or"
+      " another file of truenegs_jax/models that defines"
+      f" {', '.join(REQUIRED_NAMES)}."
     )
   return backbone
 
@@ -64,23 +56,19 @@ def variant_sizes(
   if variant in variants:
     return dict(variants[variant])
   words = variant.replace(",", " ").split()
-  names = [word.partition("=")[0] for word in words]
-  size = f"({'|'.join((*REQUIRED_SIZES, *OPTIONAL_SIZES))})=[1-9][0-9]{{0,6}}"
-  problems = [word for word in words if not re.fullmatch(size, word)]
-  problems += [f"no {name}" for name in REQUIRED_SIZES if name not in names]
-  counts = collections.Counter(names)
-  problems += [f"{name} twice" for name in counts if counts[name] > 1]
-  if problems:
-    problem = "is unknown"
-    if "=" in variant:
-      problem = f"is no list of sizes: {', '.join(problems)}"
+  pattern = (
+    f"({'|'.join((*REQUIRED_SIZES, *OPTIONAL_SIZES))})=([1-9][0-9]{{0,6}})"
+  )
+  matches = [re.fullmatch(pattern, word) for word in words]
+  sizes = {match[1]: int(match[2]) for match in matches if match}
+  if len(sizes) < len(words) or not sizes.keys() >= set(REQUIRED_SIZES):
     raise InputError(
-      f"{key}={variant!r} {problem}. Choose {', '.join(variants)}, or list all"
-      f" of {'=, '.join(REQUIRED_SIZES)}=, and optionally"
-      f" {'=, '.join(OPTIONAL_SIZES)}=, each an integer from 1 to 9,999,999."
+      f"{key}={variant!r} is neither a name nor a list of sizes. Choose"
+      f" {', '.join(variants)}, or list each of {'=, '.join(REQUIRED_SIZES)}="
+      f" once, and optionally {'=, '.join(OPTIONAL_SIZES)}=, with integers from"
+      " 1 to 9,999,999."
     )
-  values = [int(word.partition("=")[2]) for word in words]
-  return dict(zip(names, values, strict=True))
+  return sizes
 
 
 def make_network_config(
@@ -89,7 +77,7 @@ def make_network_config(
   """Builds the config of a network: the variant's sizes, replaced by `fields`.
 
   Raises:
-    InputError: heads that do not divide the width, or as `variant_sizes`.
+    InputError: an unknown variant, or heads that do not divide the width.
   """
   sizes = variant_sizes(backbone, variant)
   return _check_heads("model", encoder.EncoderConfig(**{**sizes, **fields}))
@@ -104,11 +92,12 @@ def make_generator_config(
 ) -> encoder.EncoderConfig:
   """Builds the config of a generator for a discriminator.
 
-  Its sizes are those of `variant`, or if that is "" the discriminator's with
-  the width scaled by `multiplier`.
+  Its sizes are the variant's, or without one the discriminator's, with the
+  width scaled by `multiplier`.
 
   Raises:
-    InputError: embeddings of another size, or as `make_network_config`.
+    InputError: an unknown variant, embeddings of another size, or heads that do
+      not divide the width.
   """
   if not variant:
     scaled = encoder.scale_config(discriminator, multiplier)

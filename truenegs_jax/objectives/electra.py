@@ -92,9 +92,9 @@ def electra_terms(
     params: the model's parameters.
     batch: `tokens`, `types` and `documents`, each int32 `[B, L]`.
     keys_B: one typed key per row (`rng.row_keys`).
-    aux: device arrays that are not parameters: the synonym table (see
-      `negatives`) for hard correction, smoothing and `options.discriminator`;
-      `continues_V` (bool, true for `##` pieces) for `options.strict_subword`.
+    aux: device arrays that are not parameters: the synonym table for hard
+      correction, smoothing and `options.discriminator`; `continues_V` (bool,
+      true for `##` pieces) for `options.strict_subword`.
     model: an unbound module with the methods of `pretrain.ElectraPair`.
     options: the recipe.
     train: turns dropout on, and leaves out what only evaluation reports.
@@ -121,14 +121,10 @@ def electra_terms(
     {**batch, "tokens": corrupted_BxL}, keys, words_BxLxE
   )
   if options.sentence_weight:
-    encode, encoded_BxLxD = bound.encode, None
-    if options.sentence_encoder == "generator":
-      encode = bound.encode_generator
-      keys = dropout_keys(keys_B, rng.GENERATOR_DROPOUT, train=train)
-    elif options.prediction == "sample":
-      encoded_BxLxD = hidden_BxLxD  # the corrupted rows are the predicted ones
+    # The corrupted rows have samples in their slots.
+    predicted_BxLxD = hidden_BxLxD if options.prediction == "sample" else None
     terms["sentence"] = soft_regularization.sentence_term(
-      encode, batch, predictions, keys, options, encoded_BxLxD
+      bound.encode, batch, predictions, keys, predicted_BxLxD
     )
   return terms | _detection_terms(
     bound.detect(hidden_BxLxD), corrupted_BxL, batch, predictions, aux, options

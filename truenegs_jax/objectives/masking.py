@@ -6,10 +6,6 @@ the fix (issue 41 of that repository). The released code draws with replacement,
 and where slots share a position, its discriminator sees the average of token
 ids.
 
-`with_replacement` draws as the released code does: 19 slots then cover 17.7
-positions on average. A shared position counts once per slot in the losses, but
-holds the token of its first slot instead of an average.
-
 K depends on the length of the rows only, so that shapes are static. Slots that
 a short row does not need have weight 0 and position 0.
 """
@@ -39,7 +35,6 @@ class Style:
 STYLES: dict[str, Style] = {
   "electra_85_15": Style(kept=0.15, random=0.0),  # as released
   "80_10_10": Style(kept=0.1, random=0.1),  # BERT's, Devlin et al. 2019
-  "80_20_0": Style(kept=0.2, random=0.0),  # InstanceReg's, by the same author
 }
 
 
@@ -71,7 +66,6 @@ class MaskingOptions:
     vocab_size: V; random tokens are any of these ids, as in BERT.
     mask_prob: the share of the real tokens of a row that become slots.
     style: a name in STYLES.
-    with_replacement: whether slots may share a position.
   """
 
   mask_id: int
@@ -79,7 +73,6 @@ class MaskingOptions:
   vocab_size: int
   mask_prob: float = 0.15
   style: str = "electra_85_15"
-  with_replacement: bool = False
 
   @classmethod
   def for_tokenizer(
@@ -102,8 +95,6 @@ class Slots:
   positions_BxK: Array  # int32; 0 where the weight is 0
   gold_BxK: Array  # int32
   weight_BxK: Array  # f32, 1 for a slot in use
-  # False: slots in use may share a position.
-  distinct: bool = dataclasses.field(default=True, metadata={"static": True})
 
 
 def num_slots(length: int, mask_prob: float) -> int:
@@ -131,7 +122,7 @@ def hide_slots(
   Args:
     tokens_BxL: int32.
     documents_BxL: int32, 0 for padding.
-    keys_B: one typed key per row, see `rng.row_keys`.
+    keys_B: one typed key per row (`rng.row_keys`).
     options: of the vocabulary and the recipe.
   """
   slots = choose_slots(tokens_BxL, documents_BxL, keys_B, options)
@@ -148,8 +139,7 @@ def choose_slots(
 
   Candidates are the real tokens that are not in `options.never_masked`. A row
   of n real tokens, special ones included, uses round(mask_prob * n) slots
-  (halves to even), at least 1 and at most K; without candidates it uses none,
-  and without replacement at most as many as candidates.
+  (halves to even), at least 1 and at most K, but not more than candidates.
   """
   real_BxL = documents_BxL != 0
   never = jnp.array(options.never_masked, tokens_BxL.dtype)
@@ -157,26 +147,18 @@ def choose_slots(
   k = num_slots(tokens_BxL.shape[1], options.mask_prob)
   num_used_B = jnp.round(options.mask_prob * real_BxL.sum(axis=1))
   num_used_B = jnp.clip(num_used_B, 1, k)
-  distinct = not options.with_replacement
-  if distinct:
-    positions_BxK = _draw_distinct(candidate_BxL, keys_B, k)
-    num_used_B = jnp.minimum(num_used_B, candidate_BxL.sum(axis=1))
-  else:
-    positions_BxK = _draw_repeated(candidate_BxL, keys_B, k)
-    num_used_B = jnp.where(candidate_BxL.any(axis=1), num_used_B, 0)
+  num_used_B = jnp.minimum(num_used_B, candidate_BxL.sum(axis=1))
+  positions_BxK = _draw_positions(candidate_BxL, keys_B, k)
   used_BxK = jnp.arange(k)[None] < num_used_B[:, None]
   positions_BxK = jnp.where(used_BxK, positions_BxK, 0)
   gold_BxK = jnp.take_along_axis(tokens_BxL, positions_BxK, axis=1)
-  return Slots(positions_BxK, gold_BxK, used_BxK.astype(jnp.float32), distinct)
+  return Slots(positions_BxK, gold_BxK, used_BxK.astype(jnp.float32))
 
 
 def apply_mask(
   tokens_BxL: Array, slots: Slots, keys_B: Array, options: MaskingOptions
 ) -> Array:
-  """Writes [MASK] into the slots, or what the style shows instead.
-
-  A position that several slots share is hidden if one of them hides it.
-  """
+  """Writes [MASK] into the slots, or what the style shows instead."""
   style = STYLES[options.style]
   shape = slots.positions_BxK.shape[1:]
   uniform_BxK = rng.uniform(keys_B, shape, site=KEEP_SITE)
@@ -184,73 +166,27 @@ def apply_mask(
   shown_BxK = jnp.where(spared_BxK, slots.gold_BxK, options.mask_id)
   if style.random:
     random_BxK = (uniform_BxK < style.kept + style.random) & ~spared_BxK
-    token_BxK = _random_integers(
-      keys_B, shape, jnp.uint32(options.vocab_size), site=RANDOM_SITE
-    )
+    # Uniform up to a bias of vocab_size / 2^32.
+    bits_BxK = rng.random_bits(keys_B, shape, site=RANDOM_SITE)
+    token_BxK = (bits_BxK % jnp.uint32(options.vocab_size)).astype(jnp.int32)
     shown_BxK = jnp.where(random_BxK, token_BxK, shown_BxK)
-    spared_BxK |= random_BxK
-  if not slots.distinct:
-    hides_BxKxK = _same_position(slots) & ~spared_BxK[:, None, :]
-    hidden_BxK = jnp.any(hides_BxKxK, axis=-1)
-    shown_BxK = jnp.where(hidden_BxK, options.mask_id, shown_BxK)
   return fill_slots(tokens_BxL, slots, shown_BxK)
 
 
 def fill_slots(tokens_BxL: Array, slots: Slots, values_BxK: Array) -> Array:
-  """Writes one value into each slot in use; other positions do not change.
-
-  Where slots share a position, the value of the first is written.
-  """
+  """Writes one value into each slot in use; other positions do not change."""
   length = tokens_BxL.shape[1]
   target_BxK = jnp.where(slots.weight_BxK > 0, slots.positions_BxK, length)
   rows_Bx1 = jnp.arange(tokens_BxL.shape[0])[:, None]
   return (
     jnp.asarray(tokens_BxL)
     .at[rows_Bx1, target_BxK]
-    .set(
-      share_first_value(slots, values_BxK).astype(tokens_BxL.dtype), mode="drop"
-    )
+    .set(values_BxK.astype(tokens_BxL.dtype), mode="drop")
   )
 
 
-def share_first_value(slots: Slots, values_BxK: Array) -> Array:
-  """Gives each slot in use the value of the first slot at its position.
-
-  A scatter of different values to one position would keep whichever value the
-  device happens to write last.
-  """
-  if slots.distinct:
-    return values_BxK
-  first_BxK = jnp.argmax(_same_position(slots), axis=-1)
-  return jnp.take_along_axis(values_BxK, first_BxK, axis=1)
-
-
-def _same_position(slots: Slots) -> Array:
-  """True `[B, K, K]` at [b, i, j] where slot j is used and at i's position."""
-  at_BxK, used_BxK = slots.positions_BxK, slots.weight_BxK > 0
-  return (at_BxK[:, :, None] == at_BxK[:, None, :]) & used_BxK[:, None, :]
-
-
-def _draw_distinct(candidate_BxL: Array, keys_B: Array, k: int) -> Array:
+def _draw_positions(candidate_BxL: Array, keys_B: Array, k: int) -> Array:
   """Draws k positions per row; those that are no candidates come last."""
   length = candidate_BxL.shape[1]
   uniform_BxL = rng.uniform(keys_B, (length,), site=POSITION_SITE)
   return jax.lax.top_k(jnp.where(candidate_BxL, uniform_BxL, -1.0), k)[1]
-
-
-def _draw_repeated(candidate_BxL: Array, keys_B: Array, k: int) -> Array:
-  """Draws k positions per row; position L in a row without candidates."""
-  count_BxL = jnp.cumsum(candidate_BxL, axis=1)  # of candidates so far
-  below_Bx1 = jnp.maximum(count_BxL[:, -1:], 1).astype(jnp.uint32)
-  number_BxK = _random_integers(keys_B, (k,), below_Bx1, site=POSITION_SITE)
-  # Before candidate n are the positions whose count is at most n.
-  before_BxKxL = count_BxL[:, None, :] <= number_BxK[:, :, None]
-  return before_BxKxL.sum(axis=-1, dtype=jnp.int32)
-
-
-def _random_integers(
-  keys_B: Array, shape: tuple[int, ...], below: Array, *, site: int
-) -> Array:
-  """Draws int32 in [0, below), uniform up to a bias of below / 2^32."""
-  bits = rng.random_bits(keys_B, shape, site=site)
-  return (bits % below).astype(jnp.int32)

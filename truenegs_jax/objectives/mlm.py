@@ -49,7 +49,7 @@ def mlm_loss(
     logits_BxKxV: float, of the slots; with K = L, of all positions.
     gold_BxK: int32.
     weight_BxK: 1 for a slot in use, else 0.
-    aux: the synonym table, see `SynonymTable.arrays`; None for the plain loss.
+    aux: the synonym table (`SynonymTable.arrays`); None for the plain loss.
   """
   loss_BxK = optax.softmax_cross_entropy_with_integer_labels(
     logits_BxKxV.astype(jnp.float32), gold_BxK
@@ -73,9 +73,9 @@ def mlm_terms(
 ) -> Terms:
   """Computes BERT's losses and statistics of one batch.
 
-  Arguments, result and the terms `mlm`, `soft` and `sentence` are those of
-  `electra.electra_terms`; the model needs the methods of `pretrain.BertMlm`
-  only. There is no next-sentence prediction.
+  The terms are `mlm`, `soft` and `sentence`, with the arguments of ELECTRA's
+  objective; the model needs the methods of `pretrain.BertMlm` only. There is no
+  next-sentence prediction.
 
   >>> model = make_bert(vocab_size=38, variant="tiny")
   >>> params = init_params(model, jax.random.key(0))
@@ -102,7 +102,7 @@ def mlm_terms(
   if options.sentence_weight:
     keys = dropout_keys(keys_B, rng.GENERATOR_DROPOUT, train=train)
     terms["sentence"] = soft_regularization.sentence_term(
-      bound.encode, batch, predictions, keys, options
+      bound.encode, batch, predictions, keys
     )
   return terms
 
@@ -121,7 +121,7 @@ def slot_terms(
   These are `mlm`, the loss over the slots that hard correction keeps, and the
   shares of `_corrected_terms`; `mlm_uncorrected`, the plain cross-entropy of
   all slots, if it differs; in evaluation `mlm_hidden`, that of the slots that
-  show [MASK]; and `pair_cosine` (see `soft_regularization`).
+  show [MASK]; and `pair_cosine`, which detects a collapse of the embeddings.
   """
   weight_BxK = predictions.slots.weight_BxK
   loss_BxK = _slot_losses(predictions, aux, options)
@@ -219,7 +219,7 @@ def _corrected_terms(
   kept, num_kept = weighted_sum(loss_BxK, used_BxK - false_BxK)
   num_slots = used_BxK.sum()
   return {
-    "mlm": (kept, num_kept if options.normalizer == "kept" else num_slots),
+    "mlm": (kept, num_kept),
     "corrected_of_slots": (false_BxK.sum(), num_slots),
     "corrected_of_mismatches": ((false_BxK * wrong_BxK).sum(), wrong_BxK.sum()),
     "corrected_rows": (row_false_B.sum(), row_used_B.sum()),

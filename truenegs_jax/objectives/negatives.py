@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 Array = jax.Array
-Aux = Mapping[str, Array | np.ndarray]  # see `SynonymTable.arrays`
+Aux = Mapping[str, Array | np.ndarray]  # result of `SynonymTable.arrays`
 
 WORD_BITS = 32
 CELLS = 2**24  # cosines computed at a time, 64 MiB
@@ -73,10 +73,10 @@ def false_negatives(
   the table lists as its own synonym.
 
   Args:
-    aux: the table, see `SynonymTable.arrays`.
+    aux: the table (`SynonymTable.arrays`).
     gold_BxK: int32 ids of any shape, not only `[B, K]`.
     predicted_BxK: int32 ids of the same shape.
-    include_self: see above.
+    include_self: whether correct predictions count, too.
 
   Returns:
     bool, of the same shape.

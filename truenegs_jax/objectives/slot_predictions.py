@@ -75,14 +75,13 @@ def mask_and_predict(
       temperature=temperature,
       chunk=options.vocabulary_chunk,
     )
-  sampled_BxK = masking.share_first_value(slots, output.sampled_BxK)
   is_sampled = options.prediction == "sample"
   return SlotPredictions(
     slots=slots,
     masked_BxL=masked_BxL,
     loss_BxK=output.loss_BxK,
-    sampled_BxK=sampled_BxK,
-    predicted_BxK=sampled_BxK if is_sampled else output.predicted_BxK,
+    sampled_BxK=output.sampled_BxK,
+    predicted_BxK=output.sampled_BxK if is_sampled else output.predicted_BxK,
     logits_BxKxV=logits_BxKxV,
   )
 

@@ -94,18 +94,13 @@ def word_term(
     predictions: the slots and, for "expected", their logits.
     options: the recipe.
     gold_BxKxE: embeddings of the gold tokens.
-    predicted_BxKxE: embeddings of the predictions. Both receive the gradient
-      unless `options.soft_gradient` stops one of them.
+    predicted_BxKxE: embeddings of the predictions. Both receive the gradient.
   """
   if options.soft_prediction == "expected":
     assert predictions.logits_BxKxV is not None
     predicted_BxKxE = bound.mean_embedding(
       jax.nn.softmax(predictions.logits_BxKxV.astype(jnp.float32))
     )
-  if options.soft_gradient == "gold":
-    predicted_BxKxE = jax.lax.stop_gradient(predicted_BxKxE)
-  elif options.soft_gradient == "predicted":
-    gold_BxKxE = jax.lax.stop_gradient(gold_BxKxE)
   loss_BxK = REGULARIZERS[options.soft](gold_BxKxE, predicted_BxKxE)
   return weighted_sum(loss_BxK, predictions.slots.weight_BxK)
 
@@ -115,14 +110,13 @@ def sentence_term(
   batch: Batch,
   predictions: SlotPredictions,
   keys_B: rng.Keys,
-  options: Options,
   predicted_BxLxD: Array | None = None,
 ) -> tuple[Array, Array]:
   """Sums KL(H_p || H_s) over real tokens (section 5).
 
-  H_p are the hidden states of the predicted sentence and H_s those of s. The
-  paper leaves open which sentence s is (by default the original one) and where
-  the gradient goes. Here H_s is a target, without a gradient.
+  H_p are the hidden states of the predicted sentence and H_s the hidden states
+  of the original one, a target without a gradient. The paper leaves open
+  whether s is the original or the masked sentence, and where the gradient goes.
 
   Args:
     encode: `(inputs, keys_B) -> [B, L, D]`.
@@ -130,20 +124,14 @@ def sentence_term(
     predictions: of their slots.
     keys_B: the dropout keys of both passes, which then drop the same units: the
       loss of a correct sentence is 0 up to rounding.
-    options: the recipe.
     predicted_BxLxD: H_p, if it was computed before.
   """
   if predicted_BxLxD is None:
     predicted_BxLxD = encode(predicted_sentences(batch, predictions), keys_B)
-  inputs = batch
-  if options.sentence_target == "masked":
-    inputs = {**batch, "tokens": predictions.masked_BxL}
-  target_BxLxD = jax.lax.stop_gradient(encode(inputs, keys_B))
-  pair = predicted_BxLxD, target_BxLxD
-  if options.sentence_direction == "reverse":
-    pair = target_BxLxD, predicted_BxLxD
+  target_BxLxD = jax.lax.stop_gradient(encode(batch, keys_B))
+  loss_BxL = sentence_divergence(predicted_BxLxD, target_BxLxD)
   real_BxL = (batch["documents"] != 0).astype(jnp.float32)
-  return weighted_sum(sentence_divergence(*pair), real_BxL)
+  return weighted_sum(loss_BxL, real_BxL)
 
 
 def pair_cosine(bound: Any) -> tuple[Array, Array]:

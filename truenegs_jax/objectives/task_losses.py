@@ -18,7 +18,6 @@ from truenegs_jax.runtime import rng
 Array = jax.Array
 Losses = dict[str, Array]  # name -> f32 [B]
 
-ANSWERABLE_WEIGHT = 0.5  # ELECTRA's `answerable_weight`
 EXCLUDED_LOGIT = -1e9  # finite, so that a row of padding is not NaN
 
 _cross_entropy = optax.softmax_cross_entropy_with_integer_labels
@@ -44,8 +43,7 @@ def task_terms(
     keys_B: one typed key per row (`rng.row_keys`).
     aux: not used.
     kind: a name in LOSSES.
-    model: an unbound module with the kind's method of
-      `finetune.DownstreamModel`.
+    model: an unbound `finetune.DownstreamModel` with a head of that kind.
     train: turns dropout on.
     reduction: "mean" divides the loss by the weights; "sum" does not divide it,
       as in ELECTRA's `run_finetuning.py`, and nearly all gradients are then
@@ -68,7 +66,7 @@ def task_terms(
 
 def _class_losses(bound: Any, inputs: Batch, keys_B: rng.Keys) -> Losses:
   """Computes softmax cross-entropy to `label`, int32 `[B]`, and `accuracy`."""
-  logits_BxC = bound.class_logits(inputs, keys_B)
+  logits_BxC = bound.logits(inputs, keys_B)
   right_B = logits_BxC.argmax(axis=-1) == inputs["label"]
   return {
     "loss": _cross_entropy(logits_BxC, inputs["label"]),
@@ -78,7 +76,7 @@ def _class_losses(bound: Any, inputs: Batch, keys_B: rng.Keys) -> Losses:
 
 def _score_losses(bound: Any, inputs: Batch, keys_B: rng.Keys) -> Losses:
   """Computes the squared error to `label`, f32 `[B]`, in its own units."""
-  score_B = bound.class_logits(inputs, keys_B)[:, 0]
+  score_B = bound.logits(inputs, keys_B)[:, 0]
   return {"loss": jnp.square(score_B - inputs["label"])}
 
 
@@ -89,33 +87,16 @@ def _span_losses(bound: Any, inputs: Batch, keys_B: rng.Keys) -> Losses:
   the loss of a row does not depend on the length of the batch.
   """
   real_BxLx1 = (inputs["documents"] != 0)[..., None]
-  logits_BxLx2 = bound.span_logits(inputs, keys_B)
+  logits_BxLx2 = bound.logits(inputs, keys_B)
   logits_BxLx2 = jnp.where(real_BxLx1, logits_BxLx2, EXCLUDED_LOGIT)
-  loss_B = _span_loss(logits_BxLx2[..., 0], logits_BxLx2[..., 1], inputs)
-  return {"loss": loss_B}
+  start_B = _cross_entropy(logits_BxLx2[..., 0], inputs["start"])
+  end_B = _cross_entropy(logits_BxLx2[..., 1], inputs["end"])
+  return {"loss": (start_B + end_B) / 2}
 
 
-def _joint_losses(bound: Any, inputs: Batch, keys_B: rng.Keys) -> Losses:
-  """Computes the loss of ELECTRA's joint head, the end given the gold start.
-
-  It adds the loss of the classifier of unanswerable questions. As released, it
-  does so even for SQuAD 1.1, where each question has an answer.
-  """
-  logits = bound.joint_logits(inputs, inputs["start"], keys_B)
-  start_BxL, end_BxL, answerable_B = logits
-  loss_B = _span_loss(start_BxL, end_BxL, inputs)
-  return {"loss": loss_B + ANSWERABLE_WEIGHT * jax.nn.softplus(answerable_B)}
-
-
-# Losses per row, by the kind of the task or its head.
+# Losses per row, by the kind of the task.
 LOSSES: dict[str, Callable[..., Losses]] = {
   "classes": _class_losses,
   "score": _score_losses,
   "spans": _span_losses,
-  "joint": _joint_losses,
 }
-
-
-def _span_loss(start_BxL: Array, end_BxL: Array, inputs: Batch) -> Array:
-  start_B = _cross_entropy(start_BxL, inputs["start"])
-  return (start_B + _cross_entropy(end_BxL, inputs["end"])) / 2

@@ -15,7 +15,7 @@ from truenegs_jax.data.corpus import sources_spec
 from truenegs_jax.runtime import json_text
 from truenegs_jax.runtime.errors import CheckpointError
 from truenegs_jax.train import build_run, metrics
-from truenegs_jax.weights.export import model_card, pretrained, public_names
+from truenegs_jax.weights.export import export_model, model_card
 from truenegs_jax.workdir import files, metrics_file, saved_model
 
 # What a recipe adds, by key of `negatives`.
@@ -57,7 +57,7 @@ def export_workdir(
   output: pathlib.Path | None = None,
   dtype: str = "float32",
   report: Callable[[str], object] = print,
-) -> pretrained.ExportResult:
+) -> export_model.ExportResult:
   """Exports a checkpoint of a run.
 
   Args:
@@ -65,18 +65,20 @@ def export_workdir(
     step: the step to export to `workdir/export-<step>`; None exports the newest
       undamaged step to `workdir/export`.
     output: another output folder.
-    dtype: as in `pretrained.export_model`.
+    dtype: of the written weights, "float32" or "bfloat16".
     report: receives a line about each damaged step.
 
   Raises:
     InputError, CheckpointError: run or step are missing, or the vocabulary is
       not the run's.
-    NonFiniteError, DiskError, TrueNegsError: as `pretrained.export_model`.
+    NonFiniteError: a weight is NaN or infinite.
+    DiskError: a file could not be written.
+    TrueNegsError: transformers computes other logits.
   """
   name = files.EXPORT if step is None else f"{files.EXPORT}-{step}"
   with saved_model.open_run(workdir) as checkpoints:
     saved, params = saved_model.load(checkpoints, step, report=report)
-  return pretrained.export_model(
+  return export_model.export_model(
     saved.model,
     params,
     saved.tokenizer,
@@ -103,7 +105,7 @@ def summarize_run(
 def _read_optional(
   path: pathlib.Path,
 ) -> contextlib.AbstractContextManager[dict[str, Any]]:
-  """Opens a JSON file of a run, see `json_text.read_file`; {} without it."""
+  """Opens a JSON file of a run; {} without it."""
   if not path.exists():
     return contextlib.nullcontext({})
   fix = f"Remove it to describe the model without {path.name}."
@@ -126,55 +128,66 @@ def describe_run(
     results: the run's results.json, {} before its end.
     synonyms: the size of the synonym table, in words.
   """
-  terms = [name for key, name in _TERMS.items() if c.negatives.get(key)]
+  hide = model_card.hide_folders
+  objective = build_run.describe_objective(c)
+  terms = [name for key, name in _TERMS.items() if c.negatives[key]]
   recipe = "a baseline without corrections"
   if terms:
     recipe = f"pre-trained with {' and '.join(terms)}"
   share = held_out.get("corrected_of_slots")
   if share is not None and c.negatives.hard_correction:
     recipe += f" ({share:.2%} of the predictions corrected)"
-  entropy = results.get("verdict", {}).get("unigram_entropy")
-  return model_card.ModelOrigin(
-    {
-      "Training data": _describe_data(c, synonyms if terms else ""),
-      "Training": _describe_training(c, step, results.get("command", "")),
-      "Evaluation": _tabulate(held_out, step, entropy),
-    },
-    limits=_list_limits(c, step, results),
-    recipe=recipe,
-    metadata={
-      "language": c.data.get("language", ""),  # runs of 0.1 have none
-      "datasets": public_names.find_datasets(c.data.sources),
-      **public_names.describe_base(c.init),
-    },
-    papers=[_PAPER] if terms else [],
-  )
-
-
-def _describe_data(c: ConfigDict, synonyms: str) -> str:
-  """Describes text, vocabulary and synonyms as a Markdown list."""
-  hide = public_names.hide_folders
   vocab = f"is `{hide(c.data.vocab)}`"
   if c.data.vocab == "train":
     vocab = "was trained on it"
-  text = f"* Text: `{hide(c.data.sources)}`; the vocabulary {vocab}"
-  return text + (f"\n* Synonyms: {hide(synonyms)}" if synonyms else "")
-
-
-def _describe_training(c: ConfigDict, step: int, command: str) -> str:
-  """Describes steps, objective and command as a Markdown list."""
-  hide = public_names.hide_folders
+  data = [f"* Text: `{hide(c.data.sources)}`; the vocabulary {vocab}"]
+  if terms and synonyms:
+    data.append(f"* Synonyms: {hide(synonyms)}")
   start = f"`{hide(c.init)}`" if c.init else "scratch"
-  if skip := c.get("init_skip"):
-    start += f", rows carried over for new {skip}"
-  lines = [
+  if c.init_skip:
+    start += f", rows carried over for new {c.init_skip}"
+  training = [
     f"* Steps: {step:,} of {c.batch_size} rows of {c.length} tokens, seed"
     f" {c.seed}, from {start}",
-    f"* Objective: {hide(build_run.describe_objective(c))}",
+    f"* Objective: {hide(objective)}",
   ]
-  if command:  # known at the end of the run
-    lines.append(f"* Made by: `{public_names.hide_in_command(command)}`")
-  return "\n".join(lines)
+  if command := results.get("command"):  # known at the end of the run
+    training.append(f"* Made by: `{model_card.hide_in_command(command)}`")
+  verdict = results.get("verdict", {})
+  limits = []
+  if c.data.language:
+    limits.append(
+      f"Only text in the language `{c.data.language}` was evaluated."
+    )
+  if results.get("steps") == step and not verdict.get("passed", True):
+    limits.append(
+      "**On held-out text it was not better than guessing without context.**"
+    )
+  if not c.init:
+    tokens = step * c.batch_size * c.length
+    limits.append(
+      f"Trained on {tokens:,} tokens at most; {_RELEASED[c.objective]}."
+    )
+    if c.length < c.model.max_positions:
+      limits.append(f"Positions beyond {c.length} were never trained.")
+  sources = sources_spec.named_sources(c.data.sources)
+  if "wordnet" in {*sources, *objective.split()}:
+    limits.append(_WORDNET)
+  return model_card.ModelOrigin(
+    {
+      "Training data": "\n".join(data),
+      "Training": "\n".join(training),
+      "Evaluation": _tabulate(held_out, step, verdict.get("unigram_entropy")),
+    },
+    limits=limits,
+    recipe=recipe,
+    metadata={
+      "language": c.data.language,
+      "datasets": model_card.find_datasets(c.data.sources),
+      **model_card.describe_base(c.init),
+    },
+    papers=[_PAPER] if terms else [],
+  )
 
 
 def _tabulate(
@@ -199,27 +212,3 @@ def _tabulate(
   if not lines:
     return "Not evaluated at this step."
   return _TABLE.format(step=step, lines="\n".join(lines))
-
-
-def _list_limits(
-  c: ConfigDict, step: int, results: Mapping[str, Any]
-) -> list[str]:
-  """Lists what data, size and outcome of a run limit, in Markdown."""
-  lines = []
-  if language := c.data.get("language"):
-    lines.append(f"Only text in the language `{language}` was evaluated.")
-  passed = results.get("verdict", {}).get("passed", True)
-  if results.get("steps") == step and not passed:
-    lines.append(
-      "**On held-out text it was not better than guessing without context.**"
-    )
-  if not c.init:
-    tokens = step * c.batch_size * c.length
-    released = _RELEASED[c.objective]
-    lines.append(f"Trained on {tokens:,} tokens at most; {released}.")
-    if c.length < c.model.max_positions:
-      lines.append(f"Positions beyond {c.length} were never trained.")
-  sources = sources_spec.named_sources(c.data.sources)
-  if "wordnet" in {*sources, *build_run.describe_objective(c).split()}:
-    lines.append(_WORDNET)
-  return lines

@@ -23,11 +23,11 @@ from truenegs_jax.train import (
   sharding,
   speed,
   step,
-  writers,
 )
 from truenegs_jax.train import loop as loop_lib
 from truenegs_jax.train import setup as setup_lib
 from truenegs_jax.train.build_run import Run
+from truenegs_jax.train.plan import RunInputs
 
 ROWS_VERIFIED = "rows_verified"  # key of a checkpoint's description
 
@@ -42,7 +42,7 @@ class TrainResult:
 
 
 def train(
-  run: Run, workdir: pathlib.Path, inputs: setup_lib.RunInputs, console: Console
+  run: Run, workdir: pathlib.Path, inputs: RunInputs, console: Console
 ) -> TrainResult:
   """Trains until `run.steps`, SIGTERM or Ctrl-C, and saves a checkpoint.
 
@@ -67,8 +67,8 @@ def train(
       first_step=first_step,
     )
     line = metrics.ProgressLine(console, run.steps, first_step=first_step)
-    logged = writers.LoggedRun(workdir, first_step, run.config)
-    write = stack.enter_context(writers.open_writers(run.writers, logged, line))
+    logged = metrics.LoggedRun(workdir, first_step, run.config)
+    write = stack.enter_context(metrics.open_writers(run.writers, logged, line))
     stack.callback(profiler.close)
     signals = stack.enter_context(guards.StopSignals(console))
     clock = speed.Clock(run.steps)
@@ -109,7 +109,7 @@ class _Callbacks:
   """
 
   setup: setup_lib.PretrainSetup
-  inputs: setup_lib.RunInputs
+  inputs: RunInputs
   write: Callable[[dict], None]
   profiler: speed.Profiler
   clock: speed.Clock
@@ -174,9 +174,8 @@ class _Callbacks:
   def evaluate(self, done: int, state: step.TrainState) -> bool:
     """Evaluates held-out rows and writes a record."""
     self.compute_held_out(state)
-    weights = step.loss_weights_at(self.setup.run.loss_weights, done)
     record = loop_lib.make_record(
-      done, "held_out", self.held_out, jax.device_get(weights)
+      done, "held_out", self.held_out, self.setup.run.loss_weights
     )
     self.write(record)
     if not (self._warned or math.isfinite(record["total"])):

@@ -20,35 +20,34 @@ from rich.console import Console
 
 from truenegs_jax.corrections import cases as cases_lib
 from truenegs_jax.corrections import predict_slots, rates
+from truenegs_jax.data.corpus.sources_spec import describe_sources
 from truenegs_jax.data.rows import batches, rows_folder
+from truenegs_jax.objectives.options import needs_table
 from truenegs_jax.pretrain import (
-  dry_run,
+  evaluate,
   export_run,
-  fill_masks,
   loop,
 )
-from truenegs_jax.pretrain import verdict as verdict_lib
 from truenegs_jax.report.write import write_own_report
 from truenegs_jax.runtime import distributed, errors, progress
 from truenegs_jax.runtime.cache import enable_compilation_cache
 from truenegs_jax.runtime.flags import rerun_command
-from truenegs_jax.synonyms import coverage, run_table
+from truenegs_jax.synonyms import run_table
 from truenegs_jax.synonyms.table import SynonymTable
 from truenegs_jax.train import (
   build_run,
   checks,
-  memory,
   plan,
   prepare_data,
-  time_limit,
+  sharding,
 )
-from truenegs_jax.train import setup as setup_lib
-from truenegs_jax.weights.export import pretrained
-from truenegs_jax.weights.formats import hf_folder
+from truenegs_jax.weights.export.export_model import export_model
+from truenegs_jax.weights.formats import find, hf_folder
 from truenegs_jax.weights.formats.find import Weights
 from truenegs_jax.weights.init import config_sizes
 from truenegs_jax.workdir import checkpoints as checkpoints_lib
 from truenegs_jax.workdir import files, lock, metrics_file
+from truenegs_jax.workdir.from_config import placeholder_tokenizer
 
 EXIT_NOT_LEARNED = 1
 SEARCHED_STEPS = 200  # most batches of training rows searched for cases
@@ -65,27 +64,31 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
   with distributed.raise_everywhere("config"):
     saved = files.read_saved_config(workdir)
     c = config_sizes.resolve(c, weights, saved=saved)
-    c = time_limit.apply_saved(c, saved, say)
+    c = plan.apply_saved(c, saved, say)
     checks.check_config(c)
     if c.minutes:  # the shortest run must be possible, too
-      least = min(c.steps, time_limit.LEAST_STEPS)
-      checks.check_config(time_limit.shorten(c, least))
-    if saved is None:  # earlier versions accepted any warm-up
-      if warning := checks.check_warmup(c.optim.warmup_steps, c.steps):
-        say(warning)
+      least = min(c.steps, plan.LEAST_STEPS)
+      checks.check_config(plan.shorten(c, least))
+    if warning := checks.check_warmup(c.optim.warmup_steps, c.steps):
+      say(warning)
   if c.dry_run:
-    return dry_run.dry_run(c, weights, console)
+    return dry_run(c, weights, console)
   with distributed.raise_everywhere("files"):
     checks.check_required_files(c, weights, saved=files.has_checkpoint(workdir))
-  enable_compilation_cache()
+  enable_compilation_cache(distributed.print_once)
   with lock.lock(workdir):
     with distributed.raise_everywhere("inputs"):
       run, inputs = prepare_run(c, workdir, weights, console)
     if c.minutes and not files.has_checkpoint(workdir):
       with progress.working(console, "Compiling and timing a step"):
-        c = time_limit.fit(c, run, inputs, began=began, say=say)
+        steps = plan.fit(run, inputs, c.minutes, began=began, say=say)
+      if steps < c.steps:
+        c = plan.shorten(c, steps)
+      else:
+        c = c.copy_and_resolve_references()
+        c.minutes = 0.0  # a resume with other steps is refused
       run = build_run.build_run(c, inputs.tokenizer)
-    with memory.explain_exhaustion(run, console), _name_suspects(workdir):
+    with _report_steps_trained_on_damaged_rows(workdir):
       result = loop.train(run, workdir, inputs, console)
     if result.stopped_by is not None:
       say(
@@ -100,14 +103,65 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
     return finish_run(c, workdir, inputs, result, console)
 
 
+def dry_run(c: ConfigDict, weights: Weights, console: Console) -> int:
+  """Prints the plan of a run in seconds; returns 0.
+
+  Reads no text and compiles nothing: the training step is traced to check its
+  shapes. benchmarks/memory.py compiles it, and prints the memory of activations
+  as well.
+
+  Raises:
+    InputError: a run of this config would fail before it reads its data.
+  """
+  if find.is_local(c.init):
+    checks.check_weights(c, weights)
+  tokenizer, origin = placeholder_tokenizer(c)
+  run = build_run.build_run(c, tokenizer)
+  mesh = sharding.make_mesh(run.mesh_spec)
+  run, attention = plan.resolve_attention(run, mesh)
+  state = plan.abstract_state(run, mesh)
+  aux = plan.abstract_aux(run, mesh)
+  batch = plan.abstract_batch(run, mesh)
+  jax.eval_shape(plan.build_train_step(run, mesh), state, batch, aux)
+  lines = plan.report_lines(run, mesh, state, aux)
+  inputs = []  # files other than text that the user must provide
+  if c.init == config_sizes.REQUIRED:
+    inputs.append("weights: --config.init=FOLDER")
+  elif c.init:
+    inputs.append(f"weights: {find.describe(c.init)}")
+  if needs_table(c.negatives):
+    for source in build_run.build_table_request(c).expression.sources:
+      inputs += [f"{source.name} {k}={x}" for k, x in source.paths.items()]
+  o = c.optim
+  micro_batches = f"{o.accumulation} micro-batch" + "es" * (o.accumulation > 1)
+  batch_size = plan.format_mib(sharding.bytes_per_device(batch))
+  lines["per device"] += f", batch {batch_size}, without activations"
+  if c.minutes:
+    least = min(c.steps, plan.LEAST_STEPS)
+    lines["steps"] += f"; at least {least:,} if minutes={c.minutes:g} is short"
+  lines = {
+    "dry run": "reads no text; writes and compiles nothing",
+    **lines,
+    "attention": attention,
+    "text": "missing: set --config.data.sources=FILES"
+    if c.data.sources == config_sizes.REQUIRED
+    else describe_sources(c.data.sources),
+    "vocabulary": f"{len(tokenizer.vocab):,} entries, {origin}",
+    "optimizer": f"{o.schedule} schedule, peak {o.lr:g}, {o.warmup_steps:,}"
+    f" warm-up steps, {micro_batches}, {c.model.dtype}, remat {c.model.remat}",
+    "needs": ", ".join(inputs) or "only text",
+  }
+  console.print(plan.parameter_table(state))
+  console.print(plan.report_table(lines))  # last, so that it stays in sight
+  return 0
+
+
 def prepare_run(
   c: ConfigDict, workdir: pathlib.Path, weights: Weights, console: Console
-) -> tuple[build_run.Run, setup_lib.RunInputs]:
+) -> tuple[build_run.Run, plan.RunInputs]:
   """Builds a run; finds or prepares its rows, tokenizer and synonym table."""
   is_resumed = files.has_checkpoint(workdir)
-  folder, tokenizer = prepare_data.find_or_prepare_rows(
-    c, console, is_resumed=is_resumed
-  )
+  folder, tokenizer = prepare_data.find_or_prepare_rows(c, console)
   start = jax.process_index() / distributed.process_count()
   verification = rows_folder.Verification(folder, start=start)
   train_rows = rows_folder.open_rows(folder, "train", verification)
@@ -120,7 +174,7 @@ def prepare_run(
       f"'{folder}' has no held-out rows: the text fills a single row. Use more"
       " text or a smaller --config.length=NUMBER."
     )
-  fill_masks.encode_sentences(
+  evaluate.encode_sentences(
     tokenizer, c.eval.sentences, max_length=c.model.max_positions
   )
   run = build_run.build_run(c, tokenizer)
@@ -134,13 +188,13 @@ def prepare_run(
     )
     assert synonyms is not None  # the source "model" has a table_builder
     with progress.working(console, "Counting words with synonyms"):
-      coverage_lines, warning = coverage.describe(
+      coverage_lines, warning = run_table.describe_coverage(
         request, synonyms, tokens, train_rows.unigram_V
       )
     if warning:
       console.print(warning, soft_wrap=True)
   source = run.table_builder or synonyms
-  return run, setup_lib.RunInputs(
+  return run, plan.RunInputs(
     tokenizer=tokenizer,
     train_rows=train_rows,
     held_out_rows=held_out_rows,
@@ -158,7 +212,7 @@ def prepare_run(
 def finish_run(
   c: ConfigDict,
   workdir: pathlib.Path,
-  inputs: setup_lib.RunInputs,
+  inputs: plan.RunInputs,
   result: loop.TrainResult,
   console: Console,
 ) -> int:
@@ -167,8 +221,12 @@ def finish_run(
   Raises:
     DataError: the rows were damaged. Nothing was written.
   """
-  with _name_suspects(workdir):
-    _verify_rows(inputs, console)
+  with (
+    _report_steps_trained_on_damaged_rows(workdir),
+    distributed.raise_everywhere("verification"),
+    progress.working(console, "Verifying the rest of the rows"),
+  ):
+    inputs.train_rows.finish_verification()
   state, run = result.setup.state, result.setup.run
   params, aux = distributed.to_host((state.params, state.aux))
   if not distributed.is_first_process():
@@ -176,10 +234,10 @@ def finish_run(
   say = functools.partial(console.print, soft_wrap=True)
   device_params = jax.device_put(params)  # once, not for each batch
   synonyms = _last_table(run, workdir, inputs, aux)
-  verdict = verdict_lib.compute_verdict(
+  verdict = evaluate.compute_verdict(
     result.held_out, inputs.train_rows.unigram_V
   )
-  console.print(verdict_lib.verdict_table(verdict))
+  console.print(evaluate.verdict_table(verdict))
   results = {
     "command": rerun_command(),
     "seed": run.seed,
@@ -189,7 +247,10 @@ def finish_run(
     | {"passed": verdict.passed},
   }
   if synonyms is not None and run.options.hard_correction:
-    search = _find_cases(c, run, inputs, synonyms, device_params, console)
+    request = build_run.build_table_request(c)
+    search = _find_cases(
+      run, inputs, request, synonyms, device_params, c.eval.cases, console
+    )
     cases_lib.save_cases(workdir, search)
     shown = search.cases[: c.eval.cases]
     if c.eval.cases:
@@ -198,7 +259,17 @@ def finish_run(
       "predictions_searched": search.searched,
       "cases": [dataclasses.asdict(case) for case in shown],
     }
-  results["fills"] = _show_fills(c, run, inputs, device_params, console)
+  with progress.working(console, "Filling [MASK] in sentences"):
+    fills = evaluate.fill_masks(
+      run.model,
+      device_params,
+      inputs.tokenizer,
+      c.eval.sentences,
+      max_length=c.model.max_positions,
+    )
+  if fills:
+    console.print(evaluate.fills_table(fills))
+  results["fills"] = [fill._asdict() for fill in fills]
   files.save_json(workdir / files.RESULTS, results)
   with progress.working(console, "Writing the report"):
     write_own_report(workdir, say)
@@ -211,13 +282,15 @@ def finish_run(
     return 0
   say(
     "The model did not learn: the MLM loss must be below the unigram entropy,"
-    f" and the AUC {verdict_lib.MIN_ERRORS:g} standard errors above 0.5."
+    f" and the AUC {evaluate.MIN_ERRORS:g} standard errors above 0.5."
   )
   return EXIT_NOT_LEARNED
 
 
 @contextlib.contextmanager
-def _name_suspects(workdir: pathlib.Path) -> Iterator[None]:
+def _report_steps_trained_on_damaged_rows(
+  workdir: pathlib.Path,
+) -> Iterator[None]:
   """Adds the steps that may have learned from damaged rows to a DataError."""
   try:
     yield
@@ -241,19 +314,10 @@ def _name_suspects(workdir: pathlib.Path) -> Iterator[None]:
     ) from e
 
 
-def _verify_rows(inputs: setup_lib.RunInputs, console: Console) -> None:
-  """Verifies the rows not yet verified; DataError in all processes."""
-  with (
-    distributed.raise_everywhere("verification"),
-    progress.working(console, "Verifying the rest of the rows"),
-  ):
-    inputs.train_rows.finish_verification()
-
-
 def _last_table(
   run: build_run.Run,
   workdir: pathlib.Path,
-  inputs: setup_lib.RunInputs,
+  inputs: plan.RunInputs,
   aux: Mapping[str, Any],
 ) -> SynonymTable | None:
   """Returns the table at the end of a run; saves it if the model made it."""
@@ -288,39 +352,21 @@ print(fill('a [MASK] who writes books'))\""""
   return text
 
 
-def _show_fills(
-  c: ConfigDict,
-  run: build_run.Run,
-  inputs: setup_lib.RunInputs,
-  params: Mapping[str, Any],
-  console: Console,
-) -> list[dict[str, Any]]:
-  """Prints and returns the likeliest tokens of [MASK] in sentences."""
-  with progress.working(console, "Filling [MASK] in sentences"):
-    fills = fill_masks.fill_masks(
-      run.model,
-      params,
-      inputs.tokenizer,
-      c.eval.sentences,
-      max_length=c.model.max_positions,
-    )
-  if fills:
-    console.print(fill_masks.fills_table(fills))
-  return [fill._asdict() for fill in fills]
-
-
 def _find_cases(
-  c: ConfigDict,
   run: build_run.Run,
-  inputs: setup_lib.RunInputs,
+  inputs: plan.RunInputs,
+  request: run_table.TableRequest,
   synonyms: SynonymTable,
   params: Mapping[str, Any],
+  enough: int,
   console: Console,
 ) -> cases_lib.Search:
-  """Finds corrections in held-out rows; if few, also in training rows."""
+  """Finds corrections in held-out rows; if not `enough`, in training rows too.
+
+  `request` is that of the table `synonyms`.
+  """
   size, seed, options = run.batch_size, run.seed, run.options
   vocab = inputs.tokenizer.vocab
-  request = build_run.build_table_request(c)
   held_out = batches.held_out_batches(inputs.held_out_rows, batch_size=size)
   training = (
     batches.batch_at(inputs.train_rows, step, batch_size=size, seed=seed)
@@ -344,7 +390,7 @@ def _find_cases(
       params,
       held_out,
       training,
-      enough=c.eval.cases,
+      enough=enough,
       seed=seed,
     )
   say = functools.partial(console.print, soft_wrap=True)
@@ -355,18 +401,15 @@ def _find_cases(
 def _export(
   run: build_run.Run,
   workdir: pathlib.Path,
-  inputs: setup_lib.RunInputs,
+  inputs: plan.RunInputs,
   params: Mapping[str, Any],
 ) -> str:
   """Exports a run if transformers has its architecture; returns a report."""
-  if not hf_folder.has_counterpart(run.model):
-    return (
-      "Not exported: transformers does not have the backbone"
-      f" {run.model.backbone!r}. The checkpoints have the weights."
-    )
+  if reason := hf_folder.unsupported_reason(run.model):
+    return f"{reason} The checkpoints have the weights."
   folder = workdir / files.EXPORT
   origin = export_run.summarize_run(workdir, run.config, run.steps)
-  exported = pretrained.export_model(
+  exported = export_model(
     run.model, params, inputs.tokenizer, folder, origin=origin
   )
   return f"Exported to '{folder}'. {exported.summary}"

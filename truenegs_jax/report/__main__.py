@@ -13,7 +13,6 @@ import pathlib
 from absl import flags
 
 from truenegs_jax.report import plots, write
-from truenegs_jax.report.read_workdir import read_workdirs
 from truenegs_jax.runtime import flags as flags_lib
 from truenegs_jax.runtime.errors import InputError, one_of
 
@@ -32,7 +31,7 @@ def main(argv: list[str]) -> None:
     if path.suffix == ".html":
       write.write_report(workdirs, path)
     else:
-      drawn = [x for run in read_workdirs(workdirs) for x in run.curves]
+      drawn = [x for run in write.read_workdirs(workdirs) for x in run.curves]
       plots.draw_curves(drawn, path, flags.FLAGS.field)
     print(f"saved: {path}")
 

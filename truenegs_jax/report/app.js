@@ -73,7 +73,7 @@ const CELLS = {
 };
 const NUMBERS = new Set(["number", "percent"]);
 
-function makeTable({title, columns, rows}) {
+function makeTable({title, columns, rows, download}) {
   const fields = columns.map((column, i) =>
     ["gold", "prediction"].includes(column.title) ? column.title : `c${i}`);
   const records = rows.map(cells => {
@@ -89,19 +89,28 @@ function makeTable({title, columns, rows}) {
   const search = make("input", {
     type: "search", placeholder: "Search", "aria-label": `Search ${title}`,
   });
+  const save = download && make("button", {type: "button"},
+    `Save ${download.rows.length} at random as CSV`);
+  const tools = [...(isLong ? [search, count] : []), ...(save ? [save] : [])];
   const figure = titled(title,
-    ...(isLong ? [make("div", {class: "tools"}, search, count)] : []), holder);
+    ...(tools.length ? [make("div", {class: "tools"}, ...tools)] : []), holder);
   whenShown(figure, () => {
     const table = new Tabulator(holder, {
       data: records,
       columns: columns.map((column, i) => ({
         ...makeColumn(column, fields[i], isLong), frozen: !i && innerWidth > 700,
         maxInitialWidth: chooseWidth(column.title, rows.map(cells => cells[i])),
+        download: Boolean(download?.columns.includes(column.title)),
+        accessorDownload: escapeFormula,
       })),
       layout: columns.length > 3 ? "fitDataFill" : "fitDataStretch",
       height: isLong ? 420 : false,
       renderVertical: isLong ? "virtual" : "basic",
       printAsHtml: true,
+      downloadRowRange: () => {
+        const all = table.getRows();
+        return download.rows.map(i => all[i]);
+      },
       printRowRange: () => table.getRows("active").slice(0, PRINTED_ROWS),
     });
     table.on("tableBuilt", () => {
@@ -111,12 +120,18 @@ function makeTable({title, columns, rows}) {
     table.on("dataFiltered", (_, kept) => {
       count.textContent = `${kept.length.toLocaleString("en")} rows`;
     });
+    save?.addEventListener("click", () => table.download("csv", download.file));
     search.addEventListener("input", () => {
       const words = search.value.toLowerCase().split(/\s+/).filter(Boolean);
       table.setFilter(row => words.every(word => row.searched.includes(word)));
     });
   });
   return figure;
+}
+
+// Spreadsheets would compute a text that begins like a formula.
+function escapeFormula(value) {
+  return typeof value === "string" && /^[=+@-]/.test(value) ? `'${value}` : value;
 }
 
 function makeColumn({title, type}, field, hasFilter) {

@@ -8,12 +8,11 @@ import dataclasses
 import math
 import pathlib
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from scipy import special
 
-from truenegs_jax.runtime import intervals
+from truenegs_jax.stats import intervals
 from truenegs_jax.workdir import metrics_file
 
 MAX_POINTS = 1_000  # of a page; its curves share four times as many
@@ -159,13 +158,14 @@ def thin_records(
   curve = {}
   for split, columns in splits.items():
     size = len(columns["step"])
+    window = max(MIN_WINDOW, round(WINDOW_SHARE * size))
     ends_P = np.linspace(0, size, min(size, max_points) + 1).astype(int)
     points = {"step": columns["step"][ends_P[1:] - 1]}
     if "time" in columns:
       points["hours"] = count_hours(columns)[ends_P[1:] - 1]
     for name in [x for x in PANELS if x in columns]:
       if name in RATES and split == "train":
-        rate = 100 * _running_rate(columns[name], ends_P[1:])
+        rate = 100 * intervals.running_rate(columns[name], ends_P[1:], window)
         points |= zip((name, name + LOW, name + HIGH), rate, strict=True)
       else:
         is_share = name in RATES or (name, split) == ("accuracy", "train")
@@ -184,67 +184,8 @@ def _mean_between(values_N: np.ndarray, ends_P: np.ndarray) -> np.ndarray:
   return np.divide(sums, counts, np.full(len(sums), np.nan), where=counts > 0)
 
 
-def _running_rate(share_N: np.ndarray, ends_P: np.ndarray) -> np.ndarray:
-  """Returns running means of a share, low and high of 95 % intervals, [3, P].
-
-  The slots of a record depend on each other, records hardly. So the variance v
-  of the mean p of a window's records comes from their spread, and the interval
-  is Wilson's for p (1 - p) / v * (z / t)^2 trials. If all records of a window
-  are equal, mostly 0, each has the trials of an average record of the run; the
-  interval is NaN if all of the run are equal. Rates are NaN before the first
-  window is full, or half of a run that is shorter.
-  """
-  share_N = np.nan_to_num(share_N)
-  window = max(MIN_WINDOW, round(WINDOW_SHARE * len(share_N)))
-  starts_P = np.maximum(ends_P - window, 0)
-  count_P = ends_P - starts_P
-
-  def mean(values_N: np.ndarray) -> np.ndarray:
-    sums = np.concatenate([[0.0], np.cumsum(values_N)])
-    return np.maximum(sums[ends_P] - sums[starts_P], 0.0) / count_P
-
-  mean_P = mean(share_N)
-  spread_P = mean(share_N**2) - mean_P**2
-  variance_P = spread_P / np.maximum(count_P - 1, 1)
-  is_known_P = (variance_P > 1e-9 * mean_P**2) & (count_P > 1)
-  trials_P = mean_P * (1 - mean_P) / np.where(is_known_P, variance_P, 1.0)
-  p, v = share_N.mean(), share_N.var()
-  usual = p * (1 - p) / v if v else np.nan  # of one record
-  trials_P = np.where(is_known_P, trials_P, usual * count_P)
-  # The variance is an estimate: as in `corrections.rates`.
-  t_P = special.stdtrit(np.maximum(count_P - 1, 1), 0.975)
-  trials_P = trials_P * (special.ndtri(0.975) / t_P) ** 2
-  low_P, high_P = intervals.wilson(mean_P, trials_P)
-  low_P = np.where(mean_P > 0, low_P, 0.0)  # without hits it is off by 1e-18
-  is_full_P = count_P >= min(window, -(-len(share_N) // 2))
-  return np.where(is_full_P, [mean_P, low_P, high_P], np.nan)
-
-
 def _to_list(values_P: np.ndarray) -> list[float | None]:
   """Returns values of 6 digits for JSON, None for those that are not finite."""
   return [
     float(f"{x:.6g}") if math.isfinite(x) else None for x in values_P.tolist()
   ]
-
-
-def summarize(columns: Columns) -> dict[str, Any]:
-  """Returns what training took: `hours`, `rows_per_s`, `memory_peak_gib`.
-
-  `slowdown` is the share by which the last fifth of the records took longer
-  than those before; 0 if it cannot be told.
-  """
-  secs_N = np.diff(columns["time"])
-  usual, cut = (
-    float(np.median(secs_N)) if len(secs_N) else 0.0,
-    len(secs_N) // 5,
-  )
-  last = float(np.median(secs_N[-cut:])) if cut else usual
-  before = float(np.median(secs_N[:-cut])) if cut else usual
-  summary = {
-    "hours": float(count_hours(columns)[-1]),
-    "slowdown": last / before - 1 if cut >= 4 and before > 0 else 0.0,
-  }
-  for name in ("rows_per_s", "memory_peak_gib"):
-    if name in columns:
-      summary[name] = float(columns[name][-1])
-  return summary

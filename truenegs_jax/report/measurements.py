@@ -1,17 +1,168 @@
-"""Reads the workdirs of corrections, robustness and studies for their pages."""
+"""Reads fine-tunings, corrections, robustness and studies for their pages."""
 
 import pathlib
+import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from truenegs_jax.report import curves, page
-from truenegs_jax.report.finetuning import make_group
 from truenegs_jax.report.pretraining import read_saved, show_cases
+from truenegs_jax.stats.intervals import mean_interval
 from truenegs_jax.workdir import files, metrics_file
 
+RESULT = "result.json"  # of one run
+SCORE_COLUMNS = {"task": page.TEXT, "metric": page.TEXT} | dict.fromkeys(
+  ("median", "mean", "± 95 %", "lowest", "highest", "seeds", "failed"),
+  page.NUMBER,
+)
+RUN_COLUMNS = {
+  "task": page.CHOICE,
+  **dict.fromkeys(("seed", "step", "seconds"), page.NUMBER),
+  "scores, %": page.TEXT,
+  "failure": page.TEXT,
+}
+MISTAKE_COLUMNS = {
+  "seed": page.CHOICE,
+  "text": page.TEXT,
+  "gold": page.TEXT,
+  "answer": page.TEXT,
+}
+Runs = Mapping[str, Sequence[Mapping[str, Any]]]  # of results.json, by task
 RATE = ("share", "low", "high")
 NUMBERS = dict.fromkeys(("cases", "of", *RATE), page.NUMBER)
 SIDES = ("original", "transformed", "drop")  # of a robustness set
+
+
+def read_finetuning(
+  run: page.Run, workdir: pathlib.Path, results: Mapping[str, Any]
+) -> Iterator[page.Section]:
+  """Fills in a run; yields its sections."""
+  run.curves = [*_read_seed_curves(workdir)]
+  tasks = results.get("tasks", {})
+  runs: Runs = {name: task["runs"] for name, task in tasks.items()}
+  if not runs:
+    finished = len([*workdir.glob(f"*/seed-*/{RESULT}")])
+    run.sentence = (
+      f"{finished} runs are finished, {len(run.curves)} have begun; results"
+      " are written at the end."
+    )
+    return
+  mains = {name: next(iter(x[0]["scores"]["dev"])) for name, x in runs.items()}
+  run.sentence = "Median scores on the dev sets: " + ", ".join(
+    f"{name} {statistics.median(_scores(runs[name], metric)):.1f} ({metric})"
+    for name, metric in mains.items()
+  )
+  secs = sum(x["secs"] for members in runs.values() for x in members)
+  run.facts["cost"] = f"{secs / 3600:.2f} hours of training"
+  seeds = run.config["finetune"]["seeds"]
+  for name, members in runs.items():
+    if len(members) < seeds:
+      text = f"{len(members)} of {seeds} seeds of {name} are finished."
+      run.notes.append((page.WARNING, text))
+    run.notes += [
+      (page.WARNING, f"{x['task']}, seed {x['seed']}: {x['failure']}")
+      for x in members
+      if x["failure"]
+    ]
+    if notes := members[0]["notes"]:
+      text = f"{members[0]['task']} differs from others' setting: "
+      run.notes.append((page.WARNING, text + ", ".join(notes)))
+  yield page.Section(
+    "Scores", files.RESULTS, _show_scores(runs, mains, results)
+  )
+  if any(x.get("mistakes") for members in runs.values() for x in members):
+    yield page.Section("Wrong answers", files.RESULTS, _show_mistakes(runs))
+
+
+def _read_seed_curves(workdir: pathlib.Path) -> Iterator[curves.Curve]:
+  paths = sorted(workdir.glob(f"*/seed-*/{metrics_file.METRICS}"))
+  points = max(50, 4 * curves.MAX_POINTS // max(len(paths), 1))
+  for path in paths:
+    task, seed = path.parts[-3], path.parent.name.removeprefix("seed-")
+    yield curves.Curve(
+      label=f"{task}, seed {seed}",
+      group=task,
+      splits=curves.thin_records(
+        curves.read_records(path.parent).splits, min(points, curves.MAX_POINTS)
+      ),
+    )
+
+
+def _scores(runs: Sequence[Mapping[str, Any]], metric: str) -> list[float]:
+  return [x["scores"]["dev"][metric] for x in runs]
+
+
+def _show_scores(
+  runs: Runs, mains: Mapping[str, str], results: Mapping[str, Any]
+) -> Iterator[page.Block]:
+  """Yields dots for each task beside published rows, and tables."""
+  for name, metric in mains.items():
+    groups = [make_group("this run", _scores(runs[name], metric))]
+    groups += [
+      {"label": f"{x['name']} ({x['source']})", "points": [x["scores"][task]]}
+      for x in results.get("published", ())
+      for task in (name, f"{name}_{metric}")
+      if task in x["scores"]
+    ]
+    title = f"{name}: {metric}; seeds, median, and 95 % interval of the mean"
+    yield page.dots(title, "%", groups)
+  rows = []
+  for name, members in runs.items():
+    for metric in members[0]["scores"]["dev"]:
+      values = _scores(members, metric)
+      failed = sum(bool(x["failure"]) for x in members)
+      rows.append(
+        [name, metric, statistics.median(values), *mean_interval(values)]
+        + [min(values), max(values), len(values), failed]
+      )
+  yield page.table("Scores on the dev sets, %", SCORE_COLUMNS, rows)
+  rows = [
+    [x["task"], x["seed"], x["step"], x["secs"]]
+    + [_format_scores(x["scores"]["dev"]), x["failure"]]
+    for members in runs.values()
+    for x in members
+  ]
+  yield page.table("Runs", RUN_COLUMNS, rows)
+  compared = results["compared"]
+  rows = [
+    [name, x["metric"], x["ours"], x["theirs"], x["difference"]]
+    + [x["low"], x["high"], x["low_runs"], x["high_runs"]]
+    for name, comparisons in compared["tasks"].items()
+    for x in comparisons
+  ]
+  if rows:
+    columns = {"task": page.TEXT, "metric": page.TEXT} | dict.fromkeys(
+      ("ours", "theirs", "difference", "low", "high")
+      + ("low, other runs", "high, other runs"),
+      page.NUMBER,
+    )
+    title = f"Compared with {compared['against']}, with 95 % intervals"
+    yield page.table(title, columns, rows)
+
+
+def make_group(label: str, values: Sequence[float]) -> dict[str, Any]:
+  """Returns a group of `page.dots`."""
+  mean, half = mean_interval(values)
+  group: dict[str, Any] = {"label": label, "points": [*values]}
+  if len(values) > 1:
+    group |= {"median": statistics.median(values)}
+    group |= {"low": mean - half, "high": mean + half}
+  return group
+
+
+def _format_scores(scores: Mapping[str, float]) -> str:
+  return ", ".join(f"{name} {x:.2f}" for name, x in scores.items())
+
+
+def _show_mistakes(runs: Runs) -> Iterator[page.Block]:
+  """Yields a table of wrong answers for each task."""
+  for name, members in runs.items():
+    rows = [
+      [str(run["seed"]), *(str(x[key]) for key in ("text", "gold", "answer"))]
+      for run in members
+      for x in run.get("mistakes", ())
+    ]
+    yield page.table(f"{name}, some of each seed", MISTAKE_COLUMNS, rows)
 
 
 def read_corrections(
@@ -24,7 +175,7 @@ def read_corrections(
   run.facts["text"] = size
   source, checkpoints = next(iter(results["checkpoints"].items()))
   last = checkpoints[-1]["rates"]
-  mismatches, sequences = last["of_mismatches"], last["of_sequences"]
+  mismatches, sequences = last["mismatch_rate"], last["sequence_rate"]
   run.sentence = (
     f"{mismatches['rate']:.2%} of the wrong predictions and"
     f" {sequences['rate']:.2%} of the sequences are corrected by {source}; the"
@@ -37,9 +188,9 @@ def read_corrections(
 
 def _show_rates(results: Mapping[str, Any]) -> Iterator[page.Block]:
   names = {
-    "of_mismatches": "of wrong predictions",
-    "of_sequences": "of sequences",
-    "of_slots": "of slots",
+    "mismatch_rate": "of wrong predictions",
+    "sequence_rate": "of sequences",
+    "slot_rate": "of slots",
   }
   rows = [
     [source, x["step"], label, *_rate_cells(x["rates"][name])]
@@ -55,22 +206,20 @@ def _show_rates(results: Mapping[str, Any]) -> Iterator[page.Block]:
   yield page.table("Rates, %, with 95 % intervals", columns | NUMBERS, rows)
   checkpoints = next(iter(results["checkpoints"].values()))
   last = checkpoints[-1]["rates"]
-  for name, title in (
-    ("by_speech", "Of wrong predictions, by part of speech of the gold word"),
-    ("by_frequency", "Of wrong predictions, by rank of frequency"),
-  ):
-    rows = [[x["name"], *_rate_cells(x["of_mismatches"])] for x in last[name]]
-    if rows:
-      yield page.table(title, {"gold": page.TEXT} | NUMBERS, rows)
   rows = [
-    [x["source"], x["judge"], x["golds"], x["by"], x["kappa"]]
-    + [*_rate_cells(x["precision"])]
+    [x["name"], *_rate_cells(x["mismatch_rate"])] for x in last["by_speech"]
+  ]
+  if rows:
+    title = "Of wrong predictions, by part of speech of the gold word"
+    yield page.table(title, {"gold": page.TEXT} | NUMBERS, rows)
+  rows = [
+    [x["source"], x["judge"], x["golds"], *_rate_cells(x["precision"])]
     for x in results["judgements"]
   ]
   if rows:
-    columns = dict.fromkeys(("source", "judge", "golds", "by"), page.CHOICE)
-    columns |= {"kappa": page.NUMBER} | NUMBERS
-    yield page.table("Corrections that another source confirms", columns, rows)
+    columns = dict.fromkeys(("source", "judge", "golds"), page.CHOICE)
+    title = "Corrections that another source confirms"
+    yield page.table(title, columns | NUMBERS, rows)
 
 
 def _rate_cells(rate: Mapping[str, Any]) -> list[float]:
@@ -118,7 +267,7 @@ def read_study(
   run: page.Run, workdir: pathlib.Path, results: Mapping[str, Any]
 ) -> Iterator[page.Section]:
   """Fills in a study; yields its sections."""
-  run.curves, run.state = [*_read_curves(workdir)], ""  # it has no lock
+  run.curves, run.state = [*_read_arm_curves(workdir)], ""  # it has no lock
   run.sentence = f"{len(run.curves)} pre-trainings have begun."
   if not results:
     return
@@ -127,12 +276,12 @@ def read_study(
   run.sentence = (
     f"{len(scores):,} scores of {len(arms)} arms: {', '.join(arms)}."
   )
-  run.notes = [(page.WARNING, ", ".join(map(str, x))) for x in failures]
+  run.notes = [(page.WARNING, x) for x in failures]
   yield page.Section("Tables", files.RESULTS, _show_tables(results["tables"]))
   yield page.Section("Arms", files.RESULTS, _show_arms(scores, arms))
 
 
-def _read_curves(workdir: pathlib.Path) -> Iterator[curves.Curve]:
+def _read_arm_curves(workdir: pathlib.Path) -> Iterator[curves.Curve]:
   pattern = f"runs/*/seed-*/pretrain/{metrics_file.METRICS}"
   paths = sorted(workdir.glob(pattern))
   points = max(50, 4 * curves.MAX_POINTS // max(len(paths), 1))

@@ -1,18 +1,19 @@
-"""Draws curves for papers: one figure of small multiples, as PNG or PDF.
+"""Draws figures for papers, such as curves in small multiples, as PNG or PDF.
 
 A column of a paper is 3.3 inches wide and its text 7 to 9 points high; a figure
 of this size needs no scaling.
 """
 
+import contextlib
 import pathlib
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from truenegs_jax.report.curves import HIGH, LOW, PANELS, RATES, Curve
 from truenegs_jax.runtime.errors import InputError, one_of
-from truenegs_jax.workdir.plots import save_figure
+from truenegs_jax.runtime.files import atomic_file, disk_errors
 
 SUFFIXES = (".png", ".pdf")
 # Those of a run's own figure, of which each run has some.
@@ -146,3 +147,37 @@ def _finish_panel(axis: Any, curves: Sequence[Curve], name: str) -> None:
   axis.ticklabel_format(axis="x", style="sci", scilimits=(-3, 4))
   axis.grid(alpha=0.4)
   axis.set_xlabel("step", labelpad=1)
+
+
+@contextlib.contextmanager
+def panels(path: pathlib.Path, count: int) -> Iterator[list[Any]]:
+  """Yields the axes of `count` panels, which are saved as PNG and PDF.
+
+  Raises:
+    DiskError: a file cannot be written.
+  """
+  from matplotlib.figure import Figure  # slow to import
+
+  figure = Figure(figsize=(4.5 * count, 3.2), layout="constrained")
+  axes = [*figure.subplots(1, count, squeeze=False)[0]]
+  yield axes
+  for axis in axes:
+    axis.grid(alpha=0.3)
+  for suffix in (".png", ".pdf"):
+    save_figure(figure, path.with_suffix(suffix))
+
+
+def save_figure(figure: Any, path: pathlib.Path) -> None:
+  """Writes a figure in the format of the path's suffix.
+
+  The same figure gives the same bytes.
+
+  Raises:
+    DiskError: the file cannot be written.
+  """
+  with disk_errors(path):
+    path.parent.mkdir(parents=True, exist_ok=True)
+  kind = path.suffix.removeprefix(".")
+  metadata = {"CreationDate": None} if kind == "pdf" else {}
+  with atomic_file(path) as file:
+    figure.savefig(file, dpi=300, format=kind, metadata=metadata)

@@ -1,6 +1,7 @@
 """Reads the workdir of a pre-training for its page."""
 
 import pathlib
+import random
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -12,12 +13,11 @@ from truenegs_jax.workdir import files
 
 FIX = "Run the command of the run again, which writes it."
 COLLAPSED = 0.5  # mean cosine of random pairs
-SLOWER = 0.25
 MAX_WORDS = 10_000  # of the synonym table
 # Lines of the report at the start that are shown at a glance.
 GLANCE = ("start", "objective", "devices", "parameters", "steps", "data")
 MAX_PAIRS = 25  # bars of pairs
-MIN_ERRORS = 3.0  # as of the verdict
+JUDGED = 200  # cases in the CSV to judge by hand
 CASE_COLUMNS = {
   "gold": page.TEXT,
   "prediction": page.TEXT,
@@ -137,16 +137,16 @@ def _format_error(error: float | None, digits: int) -> str:
 def _describe_cost(
   config: Mapping[str, Any], train: curves.Columns, about: Mapping[str, Any]
 ) -> dict[str, str]:
-  summary, rows = curves.summarize(train), train["step"][-1]
-  rows *= config["batch_size"]
-  cost = [f"{summary['hours']:.2f} hours of training steps"]
+  hours = curves.count_hours(train)[-1]
+  rows = train["step"][-1] * config["batch_size"]
+  cost = [f"{hours:.2f} hours of training steps"]
   cost.append(f"{rows * config['length']:.3g} tokens")
   if "row_flops" in about:
     cost.append(f"{about['row_flops'] * rows:.3g} FLOPs")
-  if "rows_per_s" in summary:
-    cost.append(f"{summary['rows_per_s']:,.0f} rows/s")
-  if "memory_peak_gib" in summary:
-    cost.append(f"at most {summary['memory_peak_gib']:.2f} GiB")
+  if "rows_per_s" in train:
+    cost.append(f"{train['rows_per_s'][-1]:,.0f} rows/s")
+  if "memory_peak_gib" in train:
+    cost.append(f"at most {train['memory_peak_gib'][-1]:.2f} GiB")
   return {"cost": ", ".join(cost)}
 
 
@@ -178,13 +178,6 @@ def _warn(
   held_out = records.splits.get("held_out", {})
   if "total" in held_out and not abs(held_out["total"][-1]) < float("inf"):
     yield "The last held-out loss is not finite. Lower optim.lr."
-  if len(train["step"]) > 1 and "time" in train:
-    slowdown = curves.summarize(train)["slowdown"]
-    if slowdown > SLOWER:
-      yield (
-        f"The last fifth of the steps took {slowdown:.0%} longer than those"
-        " before: look for other work on the machine."
-      )
 
 
 def _show_verdict(v: Mapping[str, Any]) -> Iterator[page.Block]:
@@ -252,7 +245,11 @@ def show_cases(saved: Mapping[str, Any]) -> Iterator[page.Block]:
     ]
     for x in cases
   ]
-  yield page.table("Cases", columns, rows)
+  # For a person to judge, so without what the sources say.
+  drawn = random.Random(0).sample(range(len(rows)), min(JUDGED, len(rows)))
+  download = {"file": "corrections.csv", "rows": drawn}
+  download["columns"] = [*CASE_COLUMNS]
+  yield page.table("Cases", columns, rows, download=download)
 
 
 def _show_data(about: Mapping[str, Any]) -> Iterator[page.Block]:

@@ -6,26 +6,31 @@ all seeds give the same sentences.
 
 Differences to TextFlint: the tokens of an answer are those at its offset, not
 the first that are spelled alike; the first word of a question is in lower case
-inside a statement.
+inside a statement. A word's most frequent tag is that of the word alone.
 """
 
+import dataclasses
 import functools
+import pathlib
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
-import numpy as np
-
-from truenegs_jax.robustness import alter_question, statements
-from truenegs_jax.robustness import detokenize as detokenize_lib
+from truenegs_jax.data.corpus.files import stat_file
+from truenegs_jax.data.corpus.readers import WordNetReader
+from truenegs_jax.robustness import annotate, statements
 from truenegs_jax.robustness.annotate import Annotator, Sentence, Token
-from truenegs_jax.robustness.tag_words import WordTags
 from truenegs_jax.robustness.transformation import (
   Refused,
   Transformation,
   answer_spans,
+  find_tokens,
+  replace_context,
 )
+from truenegs_jax.runtime.errors import UnavailableError
 from truenegs_jax.synonyms import wordnet
 from truenegs_jax.synonyms.vocabulary import Vocabulary
+from truenegs_jax.synonyms.word_vectors import find_neighbours
 from truenegs_jax.tasks.squad import Question
 
 NOT_ALIGNED = "the parse does not align with the tokens"
@@ -35,7 +40,6 @@ FAKE_BY_ENTITY = {
   "PERSON": "Jeff Dean",
   "LOCATION": "Chicago",
   "ORGANIZATION": "Stark Industries",
-  "MISC": "Jupiter",
 }
 FAKE_CAPITALS = "LSTM"
 FAKE_BY_QUESTION = {
@@ -66,6 +70,139 @@ FAKE_BY_LAST_TAG = {
   "VBG": "learning",
 }
 FAKE_ELSE = "aliens"
+TOP = 100  # nearest words of a word
+_FROM = "States US U.S U.S. UK U.K U.K. largest smallest highest lowest May"
+_TO = "Kingdom UK U.K. U.K. US U.S. U.S. smallest largest lowest highest April"
+ALTERED = dict(zip(_FROM.split(), _TO.split(), strict=True))
+ALTERED["Peyton"] = "Trevor"
+_DO_NOT_ALTER = """
+many such few much other same general type record kind sort part form terms use
+place way old young bowl united one different square war republic doctor color
+"""
+DO_NOT_ALTER = frozenset(_DO_NOT_ALTER.split())
+BAD_ALTERATIONS = {"mx2004", "planet", "u.s.", "http://www.co.mo.md.us"}
+ADJECTIVES = ("JJ", "JJR", "JJS")
+ENTITY_WORDS = {
+  "PERSON": "Jackson",
+  "LOCATION": "Berlin",
+  "ORGANIZATION": "Acme",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class AddSentence:
+  """The transformation of questions.
+
+  Attributes:
+    annotator: annotates questions and contexts.
+    reader: WordNet, for antonyms.
+    neighbours: word in lower case -> other words, nearest first.
+  """
+
+  annotator: Annotator
+  reader: WordNetReader
+  neighbours: Mapping[str, Sequence[str]]
+
+  def __call__(self, question: Question, rng: random.Random) -> Question:
+    """Adds the sentence.
+
+    Raises:
+      Refused: the question is not one parsed sentence, no rule matches it, or
+        an answer is no tokens of the context.
+    """
+    del rng  # nothing is drawn
+    sentences = self.annotator(question.context)
+    tokens = [token for sentence in sentences for token in sentence.tokens]
+    spans = [(token.start, token.end) for token in tokens]
+    answers = [find_tokens(spans, span) for span in answer_spans(question)]
+    first, last = answers[0]
+    fake = fake_answer(question, tokens[first:last])
+    added = self._make_distractor(self.annotator(question.text), fake.split())
+    place = insertion_place(sentences, first)
+    texts = [token.text for token in tokens]
+    texts[place:place] = added
+    moved = [
+      (a + len(added), b + len(added)) if a >= place else (a, b)
+      for a, b in answers
+    ]
+    return replace_context(question, texts, moved)
+
+  def _make_distractor(
+    self, sentences: Sequence[Sentence], answer: Sequence[str]
+  ) -> list[str]:
+    """Returns the statement that a question's altered form has an answer."""
+    if len(sentences) != 1:
+      raise Refused(SEVERAL)
+    (sentence,) = sentences
+    if sentence.tree is None:
+      raise Refused(NO_RULE)
+    words = [token.text for token in sentence.tokens]
+    if annotate.list_words(sentence.tree) != words:
+      raise Refused(NOT_ALIGNED)
+    altered = self.alter(sentence.tokens)
+    if not sentence.tokens[0].tag.startswith("NNP"):
+      altered[0] = altered[0][:1].lower() + altered[0][1:]
+    tree = statements.with_words(sentence.tree, iter(altered))
+    if statement := statements.make_statement(tree, answer):
+      return statement
+    raise Refused(NO_RULE)
+
+  def alter(self, tokens: Sequence[Token]) -> list[str]:
+    """Alters words so that a question asks for something else.
+
+    Each token is replaced by the first candidate of the first rule that has
+    one. The rules are TextFlint's, after Jia & Liang (2017).
+    """
+    refused = {token.text.lower() for token in tokens} | BAD_ALTERATIONS
+    altered = []
+    for token in tokens:
+      new = (x for x in self._candidates(token) if x.lower() not in refused)
+      altered.append(_match_case(next(new, token.text), token.text))
+    return altered
+
+  def _candidates(self, token: Token) -> Iterator[str]:
+    """Yields other words for a token, by TextFlint's rules in order."""
+    text, tag, entity = token.text, token.tag, token.entity
+    if text.lower() in DO_NOT_ALTER:
+      return
+    if text in ALTERED:
+      yield ALTERED[text]
+    if tag == "NN" or tag in ADJECTIVES:
+      yield from self._antonyms(text, "n" if tag == "NN" else "a")
+    near = self._near_words(text.lower())
+    if tag in ("CD", "NNP", "NNPS"):
+      yield from near
+    elif entity in ENTITY_WORDS and tag in ("NN", "NNS", *ADJECTIVES):
+      for word in near:
+        if self.annotator(word)[0].tokens[0].tag == tag:
+          yield word
+    if tag[:2] not in ("JJ", "NN", "RB", "VB"):
+      return
+    if entity == "ORGANIZATION" and text.isupper():
+      yield "UNICEF"
+    elif entity in ENTITY_WORDS:
+      yield ENTITY_WORDS[entity]
+    elif tag == "NNPS":
+      yield "Daleks"
+
+  def _antonyms(self, word: str, pos: str) -> Iterator[str]:
+    """Yields the antonyms of a word's first sense."""
+    names = [
+      antonym.name()
+      for synset in self.reader.synsets(word, pos)[:1]
+      for lemma in synset.lemmas()
+      for antonym in lemma.antonyms()
+    ]
+    wordnet.close_wordnet(self.reader)  # until the next word
+    yield from (name for name in names if "_" not in name)
+
+  def _near_words(self, word: str) -> Iterator[str]:
+    """Yields the neighbours of a word that do not share its stem."""
+    stem = _stem(word)
+    for other in self.neighbours.get(word, ()) if word not in "war" else ():
+      other_stem = _stem(other)
+      if not stem.startswith(other_stem) and not other_stem.startswith(stem):
+        yield other
 
 
 def make_add_sentence(
@@ -74,98 +211,40 @@ def make_add_sentence(
   *,
   neighbours: str = "",
   wordnet_dir: str = "",
-  vocabulary: Vocabulary | None = None,
-  word_VxE: np.ndarray | None = None,
 ) -> Transformation:
   """Makes the transformation of questions.
 
   Args:
-    annotator: see `make_annotator`. Without a trained parser the title is
-      "AddSentDiverse-style".
-    questions: all questions, whose words need neighbours.
-    neighbours, vocabulary, word_VxE: see `read_neighbours`.
-    wordnet_dir: folder of WordNet, see `wordnet.open_wordnet`.
+    annotator: its title is "AddSentDiverse-style" unless it is a parser.
+    questions: all questions, whose words are each other's neighbours.
+    neighbours: a file of word vectors, or "" for none.
+    wordnet_dir: folder of WordNet; "" searches for it.
 
   Raises:
-    InputError, DataError: see `open_wordnet` and `read_neighbours`.
+    InputError, DataError: WordNet or the file is missing or damaged.
   """
   reader = wordnet.open_wordnet(wordnet_dir)
-  asked_words = {
-    token.text.lower()
-    for question in questions
-    for sentence in annotator(question.text)
-    for token in sentence.tokens
-  }
-  near = alter_question.read_neighbours(
-    neighbours, asked_words, vocabulary=vocabulary, word_VxE=word_VxE
-  )
-  words = alter_question.Words(reader, near, WordTags(reader).likeliest)
   wordnet.close_wordnet(reader)
+  near: Mapping[str, Sequence[str]] = {}
+  if neighbours:
+    question_words = {
+      token.text.lower()
+      for question in questions
+      for sentence in annotator(question.text)
+      for token in sentence.tokens
+      if any(map(str.isalnum, token.text))
+    }
+    near = read_neighbours(neighbours, question_words)
+  title = "AddSentDiverse-style"
   return Transformation(
     name="add_sentence",
-    title="AddSentenceDiverse"
-    if annotator.is_parser
-    else "AddSentDiverse-style",
-    apply=functools.partial(_apply, annotator=annotator, words=words),
+    title="AddSentenceDiverse" if annotator.is_parser else title,
+    apply=AddSentence(annotator, reader, near),
     resources={
       "annotations": annotator.name,
       "neighbours": neighbours or "none",
     },
-    questions_only=True,
   )
-
-
-def _apply(
-  question: Question,
-  rng: random.Random,
-  *,
-  annotator: Annotator,
-  words: alter_question.Words,
-) -> Question:
-  del rng  # nothing is drawn
-  sentences = annotator(question.context)
-  tokens = [token for sentence in sentences for token in sentence.tokens]
-  spans = [(token.start, token.end) for token in tokens]
-  answers = [
-    detokenize_lib.find_tokens(spans, span) for span in answer_spans(question)
-  ]
-  first, last = answers[0]
-  fake = fake_answer(question, tokens[first:last])
-  statement = make_distractor(annotator(question.text), fake.split(), words)
-  place = insertion_place(sentences, first)
-  texts = [token.text for token in tokens]
-  texts[place:place] = statement.tokens
-  shift = len(statement.tokens)
-  moved = [(a + shift, b + shift) if a >= place else (a, b) for a, b in answers]
-  return detokenize_lib.replace_context(question, texts, moved)
-
-
-def make_distractor(
-  sentences: Sequence[Sentence],
-  answer: Sequence[str],
-  words: alter_question.Words,
-) -> statements.Statement:
-  """Returns the statement that a question's altered form has a fake answer.
-
-  Raises:
-    Refused: the question is not one parsed sentence, or no rule matches.
-  """
-  if len(sentences) != 1:
-    raise Refused(SEVERAL)
-  (sentence,) = sentences
-  if sentence.tree is None:
-    raise Refused(NO_RULE)
-  tokens = [token.text for token in sentence.tokens]
-  if statements.words(sentence.tree) != tokens:
-    raise Refused(NOT_ALIGNED)
-  altered = alter_question.alter(sentence.tokens, words)
-  if not sentence.tokens[0].tag.startswith("NNP"):
-    altered[0] = altered[0][:1].lower() + altered[0][1:]
-  tree = statements.with_words(sentence.tree, iter(altered))
-  statement = statements.make_statement(tree, answer)
-  if statement is None:
-    raise Refused(NO_RULE)
-  return statement
 
 
 def fake_answer(question: Question, tokens: Sequence[Token]) -> str:
@@ -192,11 +271,8 @@ def insertion_place(sentences: Sequence[Sentence], first: int) -> int:
   """Returns the token before which the distractor goes.
 
   This is the start of the answer's sentence; of the sentence before it if the
-  answer is at the start of its own (`>=`, as in TextFlint).
-
-  Args:
-    sentences: the sentences of the context.
-    first: first token of the answer.
+  answer, whose first token is `first`, is at the start of its own (`>=`: this
+  is TextFlint's).
   """
   count = 0
   for sentence in sentences:
@@ -204,3 +280,43 @@ def insertion_place(sentences: Sequence[Sentence], first: int) -> int:
       return count
     count += len(sentence.tokens)
   return count
+
+
+def read_neighbours(where: str, words: Iterable[str]) -> dict[str, list[str]]:
+  """Reads the TOP nearest of `words` for each, by a file of word vectors.
+
+  Raises:
+    UnavailableError: there is no such file.
+    DataError: it is damaged, or has no vector of any of the words.
+  """
+  path = pathlib.Path(where).expanduser()
+  if not path.is_file():
+    raise UnavailableError(
+      f"robustness.neighbours={where!r}: there is no such file. Pass a file of"
+      " word vectors, such as glove.6B.100d.txt."
+    )
+  neighbours: dict[str, list[str]] = {}
+  for word, other in find_neighbours(
+    Vocabulary(sorted(words)), stat_file(path), top=TOP, symbols=True
+  ):
+    neighbours.setdefault(word, []).append(other)
+  return neighbours
+
+
+def _match_case(word: str, pattern: str) -> str:
+  """Returns a word in capitals or with a capital if `pattern` is so."""
+  if pattern.isupper():
+    return word.upper()
+  return word.title() if pattern.istitle() else word
+
+
+@functools.lru_cache(maxsize=2**16)
+def _stem(word: str) -> str:
+  return _stemmer().stem(word)
+
+
+@functools.cache
+def _stemmer() -> Any:
+  from nltk.stem.lancaster import LancasterStemmer
+
+  return LancasterStemmer()

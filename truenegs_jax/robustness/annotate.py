@@ -1,39 +1,36 @@
-"""Annotates text with tokens, tags, lemmas, entities and parses of questions.
+"""Annotates text with tokens, tags, entities and parses of questions.
 
-  annotator = make_annotator("auto")
+  annotator = make_annotator("spacy:en_core_web_sm")
   for sentence in annotator("Who won? Denver did."): ...
 
-spaCy, Stanza and benepar are used where they are installed; the rules of this
-folder need only WordNet. A file of recorded annotations stands for any of them
-on a machine that has none.
+Stanza parses constituents. spaCy parses dependencies, from which questions get
+trees of the same shape:
+
+  (SBARQ (WHNP (WDT Which) (NN team)) (SQ (VP (VBD won))) (. ?))
+  (SBARQ (WHADVP (WRB When)) (SQ (VBD did) (NP (PRP it)) (VP (VB end))) (. ?))
 """
 
 import dataclasses
 import functools
-import importlib
-import json
-import pathlib
-from collections.abc import Callable, Iterable, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from truenegs_jax.data.corpus import files, lines
-from truenegs_jax.data.corpus.read_state import ReadState
-from truenegs_jax.robustness import (
-  guess_entities,
-  parse_question,
-  split_text,
-  tag_words,
-)
-from truenegs_jax.runtime import json_text
-from truenegs_jax.runtime.errors import DataError, InputError, UnavailableError
-from truenegs_jax.runtime.files import atomic_file
-from truenegs_jax.synonyms import wordnet
+from truenegs_jax.runtime.errors import InputError
 
 # (label, children) of a phrase; (tag, word) of a token.
-Tree: TypeAlias = parse_question.Tree
-CHOICES = ("auto", "rules", "spacy", "stanza", "benepar")
-SPACY_MODELS = ("en_core_web_lg", "en_core_web_md", "en_core_web_sm")
+Tree: TypeAlias = tuple[str, Any]
+STANZA, SPACY = "stanza", "spacy:"
 ENTITIES = {"GPE": "LOCATION", "LOC": "LOCATION", "ORG": "ORGANIZATION"}
+_ESCAPED = {"-LRB-": "(", "-RRB-": ")", "``": '"', "''": '"'}
+# Of spaCy's dependencies.
+SUBJECTS = ("nsubj", "nsubjpass", "csubj", "expl", "attr")
+AUXILIARIES = ("aux", "auxpass")
+INSIDE_NOUN = ("det", "poss", "nummod", "compound", "nmod", "case")
+PREPOSITIONS = ("IN", "TO")
+WH_TAGS = ("WP", "WP$", "WDT", "WRB")
+KINDS = {"JJ": "ADJP", "RB": "ADVP", "WR": "ADVP"}
+BE = ("is", "are", "was", "were", "'s")
 
 
 class Token(NamedTuple):
@@ -42,7 +39,6 @@ class Token(NamedTuple):
   Attributes:
     text, start, end: its characters, `annotated_text[start:end]`.
     tag: part of speech of the Penn Treebank, "NNP".
-    lemma: dictionary form.
     entity: "", PERSON, LOCATION, ORGANIZATION or another name of the annotator.
   """
 
@@ -50,7 +46,6 @@ class Token(NamedTuple):
   start: int
   end: int
   tag: str
-  lemma: str
   entity: str = ""
 
 
@@ -61,244 +56,295 @@ class Sentence(NamedTuple):
   tree: Tree | None = None
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(frozen=True)
 class Annotator:
-  """Annotates texts, each once.
+  """Annotates texts.
 
   Attributes:
     name: names the tagger and the parser in results.
-    annotate: the uncached function.
-    is_parser: whether trees come from a trained parser.
+    annotate: returns the sentences of a text.
+    is_parser: whether trees come from a parser of constituents.
   """
 
   name: str
   annotate: Callable[[str], tuple[Sentence, ...]]
   is_parser: bool = False
 
-  def __post_init__(self) -> None:
-    self.known: dict[str, tuple[Sentence, ...]] = {}
-
   def __call__(self, text: str) -> tuple[Sentence, ...]:
     """Returns the sentences of a text."""
-    if text not in self.known:
-      self.known[text] = self.annotate(text)
-    return self.known[text]
+    return self.annotate(text)
 
 
-def make_annotator(choice: str = "auto", *, wordnet_dir: str = "") -> Annotator:
-  """Returns an annotator by name, or one that reads a recorded file.
-
-  Args:
-    choice: "rules"; "spacy" (its tags, trees by rules), "stanza", "benepar"
-      (spaCy with its parser); "auto", the best of these that is installed; or a
-      file of `save_annotations`.
-    wordnet_dir: folder of WordNet, for "rules"; see `wordnet.open_wordnet`.
+def make_annotator(choice: str) -> Annotator:
+  """Loads "spacy:MODEL" or "stanza".
 
   Raises:
-    InputError: what was chosen is not installed, or there is no WordNet.
-    UnavailableError, DataError: the file is missing or damaged.
+    InputError: the package or its English model is not installed.
   """
-  if choice == "auto":
-    for make in _MAKERS.values():
-      try:
-        return make()
-      except InputError:  # not installed, or without its model
-        continue
-    choice = "rules"
-  if choice == "rules":
-    return _by_rules(wordnet_dir)
-  return _MAKERS[choice]() if choice in _MAKERS else load_annotations(choice)
-
-
-def save_annotations(
-  path: pathlib.Path, texts: Iterable[str], annotator: Annotator
-) -> None:
-  """Writes the annotations of texts and of all others so far, as JSON lines.
-
-  All questions were annotated for their neighbours, few of them are drawn. A
-  line has "text", "annotator", "is_parser" and "sentences", a list of
-  [tokens, tree]; a token is [text, start, end, tag, lemma, entity].
-  """
-  with atomic_file(path) as file:
-    for text in dict.fromkeys([*annotator.known, *texts]):
-      row = {
-        "text": text,
-        "annotator": annotator.name,
-        "is_parser": annotator.is_parser,
-        "sentences": annotator(text),
-      }
-      line = json.dumps(row, ensure_ascii=False) + "\n"
-      file.write(line.encode())
-
-
-def load_annotations(where: str) -> Annotator:
-  """Reads a file of `save_annotations`.
-
-  Raises:
-    UnavailableError: there is no such file.
-    DataError: a line is damaged, or the annotator is asked for another text.
-  """
-  path = pathlib.Path(where).expanduser()
-  if not path.is_file():
-    raise UnavailableError(
-      f"robustness.annotations={where!r}: there is no such file. Choose"
-      f" {', '.join(CHOICES)}, or record a file with robustness.record=FILE."
-    )
-  known, is_parser = {}, True
-  names: dict[str, None] = {}
-  for number, row in lines.read_objects(files.stat_file(path), ReadState()):
-    try:
-      known[row["text"]] = _check(row["text"], row["sentences"])
-      names[str(row["annotator"])] = None
-      is_parser &= row["is_parser"]
-    except json_text.READ_ERRORS as error:
-      reason = json_text.describe(error)
-      raise DataError(
-        f"{where}:{number}: damaged annotation: {reason}. Record it again."
-      ) from error
-
-  def refuse(text: str) -> tuple[Sentence, ...]:
-    raise DataError(
-      f"{where}: no annotation of {text[:60]!r}. Record one of all contexts and"
-      " questions with robustness.record=FILE."
-    )
-
-  name = f"{' | '.join(names)}, recorded"
-  annotator = Annotator(name, refuse, is_parser=is_parser)
-  annotator.known = known
-  return annotator
-
-
-def _check(text: str, sentences: list[Any]) -> tuple[Sentence, ...]:
-  """Returns sentences of JSON; ValueError if a token is not at its place."""
-  checked = []
-  for rows, tree in sentences:
-    tokens = tuple(Token(*fields) for fields in rows)
-    for token in tokens:
-      if text[token.start : token.end] != token.text:
-        raise ValueError(f"no token {token.text!r} at {token.start}")
-    checked.append(Sentence(tokens, tree and _tuples(tree)))
-  return tuple(checked)
-
-
-def _tuples(tree: Any) -> Tree:
-  label, content = tree
-  is_word = isinstance(content, str)
-  return label, content if is_word else tuple(map(_tuples, content))
-
-
-def _by_rules(wordnet_dir: str) -> Annotator:
-  """Returns the annotator of this folder; needs WordNet."""
-  reader = wordnet.open_wordnet(wordnet_dir)
-  word_tags = tag_words.WordTags(reader)
-  kinds = guess_entities.NameKinds(reader)
-
-  def annotate(text: str) -> tuple[Sentence, ...]:
-    sentences = []
-    for spans in split_text.split_sentences(text):
-      words = [text[start:end] for start, end in spans]
-      tags = tag_words.tag_sentence(words, word_tags)
-      entities = guess_entities.guess_entities(words, tags, kinds)
-      tokens = []
-      for (start, _), word, tag, entity in zip(
-        spans, words, tags, entities, strict=True
-      ):
-        for part, own in word_tags.split_hyphens(word, tag):
-          end = start + len(part)
-          lemma = word_tags.lemma(part, own)
-          tokens.append(Token(part, start, end, own, lemma, entity))
-          start = end
-      sentences.append(_parse_by_rules(tokens))
-    return tuple(sentences)
-
-  return Annotator("rules with WordNet", annotate)
-
-
-def _parse_by_rules(tokens: Sequence[Token]) -> Sentence:
-  """Adds the tree of the rules to a question; other sentences have none."""
-  tagged = [(token.tag, token.text) for token in tokens]
-  is_question = any(tag[0] == "W" or word == "?" for tag, word in tagged)
-  tree = parse_question.parse(tagged) if is_question else None
-  return Sentence(tuple(tokens), tree)
-
-
-def _by_spacy(*, with_benepar: bool = False) -> Annotator:
-  """Returns spaCy's annotator, with trees by benepar or by rules."""
-  parser = _import("benepar", "its model benepar_en3") if with_benepar else None
-  spacy = _import("spacy", "a model: python -m spacy download en_core_web_lg")
-  installed = [m for m in SPACY_MODELS if spacy.util.is_package(m)]
-  if not installed:
+  if choice == STANZA:
+    return _load_stanza()
+  model = choice.removeprefix(SPACY)
+  if not model or model == choice:
     raise InputError(
-      "spaCy has no English model. Run python -m spacy download"
-      f" {SPACY_MODELS[0]}, or set robustness.annotations=rules."
+      f"robustness.annotations={choice!r} is unknown. Choose {SPACY}MODEL, such"
+      f" as {SPACY}en_core_web_sm, or {STANZA}."
     )
-  nlp = spacy.load(installed[0])
-  name = f"spaCy {spacy.__version__} {installed[0]}"
-  if parser:
-    nlp.add_pipe("benepar", config={"model": "benepar_en3"})
-    name += f", benepar {parser.__version__}"
+  return _load_spacy(model)
+
+
+def _load_spacy(model: str) -> Annotator:
+  try:
+    import spacy
+
+    nlp = spacy.load(model, exclude=["lemmatizer"])
+  except (ImportError, OSError) as error:
+    raise InputError(
+      f"robustness.annotations='spacy:{model}': spaCy or this model is not"
+      " installed, which swap_synonyms and add_sentence need. Run pip install"
+      f" 'truenegs_jax[robustness]' and python -m spacy download {model}, or"
+      " choose other sets."
+    ) from error
 
   def annotate_sentence(sentence: Any) -> Sentence:
     tokens = tuple(
-      _token(t.text, t.idx, t.tag_, t.lemma_, t.ent_type_)
+      _make_token(t.text, t.idx, _tag(t), t.ent_type_)
       for t in sentence
       if not t.is_space
     )
-    if not parser:
-      return _parse_by_rules(tokens)
-    return Sentence(tokens, parse_question.read_tree(sentence._.parse_string))
+    return Sentence(tokens, parse_question(sentence))
 
+  @functools.lru_cache(maxsize=2**14)
   def annotate(text: str) -> tuple[Sentence, ...]:
     return tuple(map(annotate_sentence, nlp(text).sents))
 
-  return Annotator(name, annotate, is_parser=with_benepar)
+  name = f"spaCy {spacy.__version__} {model} {nlp.meta['version']}"
+  return Annotator(name, annotate)
 
 
-def _by_stanza() -> Annotator:
-  """Returns Stanza's annotator, with its constituency parser."""
-  stanza = _import("stanza", "its English models: stanza.download('en')")
+def _load_stanza() -> Annotator:
+  fix = (
+    'Run pip install stanza, then python -c "import stanza;'
+    " stanza.download('en')\"; or set"
+    f" robustness.annotations={SPACY}en_core_web_sm."
+  )
+  try:
+    import stanza
+  except ImportError as error:
+    raise InputError(
+      f"robustness.annotations={STANZA}: it is not installed. {fix}"
+    ) from error
   processors = "tokenize,pos,lemma,ner,constituency"
   try:
     pipeline = stanza.Pipeline("en", processors=processors, verbose=False)
   except Exception as error:  # stanza's own, requests', FileNotFoundError
     raise InputError(
-      f'Stanza cannot load its English models ({error}). Run python -c "import'
-      " stanza; stanza.download('en')\", or set robustness.annotations=rules."
+      f"Stanza cannot load its English models ({error}). {fix}"
     ) from error
 
   def annotate_sentence(sentence: Any) -> Sentence:
-    tokens = []
-    for t in sentence.tokens:
-      word, kind = t.words[0], t.ner.partition("-")[2]
-      tokens.append(_token(t.text, t.start_char, word.xpos, word.lemma, kind))
-    tree = parse_question.read_tree(str(sentence.constituency))
-    return Sentence(tuple(tokens), tree)
+    tokens = [
+      _make_token(
+        t.text, t.start_char, t.words[0].xpos, t.ner.partition("-")[2]
+      )
+      for t in sentence.tokens
+    ]
+    return Sentence(tuple(tokens), read_tree(str(sentence.constituency)))
 
+  @functools.lru_cache(maxsize=2**14)
   def annotate(text: str) -> tuple[Sentence, ...]:
     return tuple(map(annotate_sentence, pipeline(text).sentences))
 
   return Annotator(f"Stanza {stanza.__version__}", annotate, is_parser=True)
 
 
-def _token(text: str, start: int, tag: str, lemma: str, kind: str) -> Token:
-  """Returns a token of spaCy or Stanza, its entity by our names."""
-  entity = ENTITIES.get(kind, kind)
-  return Token(text, start, start + len(text), tag, lemma, entity)
+def _make_token(text: str, start: int, tag: str, entity: str) -> Token:
+  entity = ENTITIES.get(entity, entity)
+  return Token(text, start, start + len(text), tag, entity)
 
 
-def _import(name: str, needs: str) -> Any:
-  try:
-    return importlib.import_module(name)
-  except ImportError as error:
-    raise InputError(
-      f"{name} is not installed. Run pip install {name}, and get {needs}; or"
-      " set robustness.annotations=rules."
-    ) from error
+def read_tree(text: str) -> Tree:
+  """Reads a tree in brackets, `(S (NP (PRP I)) ...)`."""
+  stack: list[list[Any]] = [[]]
+  for token in re.findall(r"[()]|[^\s()]+", text):
+    if token == "(":
+      stack.append([])
+    elif token == ")":
+      label, *content = stack.pop()
+      if len(content) == 1 and isinstance(content[0], str):
+        stack[-1].append((label, _ESCAPED.get(content[0], content[0])))
+      else:
+        stack[-1].append((label, tuple(content)))
+    else:
+      stack[-1].append(token)
+  return stack[0][0]
 
 
-# The best first.
-_MAKERS: dict[str, Callable[[], Annotator]] = {
-  "benepar": functools.partial(_by_spacy, with_benepar=True),
-  "stanza": _by_stanza,
-  "spacy": _by_spacy,
-}
+def leaves(tree: Tree) -> Iterator[Tree]:
+  """Yields the (tag, word) of a tree."""
+  if isinstance(tree[1], str):
+    yield tree
+  else:
+    for child in tree[1]:
+      yield from leaves(child)
+
+
+def list_words(tree: Tree) -> list[str]:
+  """Returns the words of a tree."""
+  return [word for _, word in leaves(tree)]
+
+
+def parse_question(sentence: Any) -> Tree | None:
+  """Converts spaCy's dependencies of a question to constituents.
+
+  Args:
+    sentence: a `spacy.tokens.Span`.
+
+  Returns:
+    The tree; None without a question word. Its words are those of the sentence
+    in order, unless the dependencies of the question word's phrase cross.
+  """
+  tokens = [t for t in sentence if not t.is_space]
+  candidates = [t for t in tokens if t.tag_ in WH_TAGS and t.lower_ != "that"]
+  if not candidates:
+    return None
+  # One after a noun rather is a relative pronoun.
+  word = min(
+    candidates,
+    key=lambda t: t.i > sentence.start and t.nbor(-1).tag_.startswith("NN"),
+  )
+  question = _Question(word)
+  tree = question.tree(sentence.root)
+  if list_words(tree) != [t.text for t in tokens]:
+    tree = question.flat_tree(tokens)
+  return tree
+
+
+def _tag(token: Any) -> str:
+  """Returns a token's tag; VB for a noun with an auxiliary: "did it END"."""
+  has_auxiliary = any(x.dep_ in AUXILIARIES for x in token.children)
+  return "VB" if has_auxiliary and token.tag_[0] == "N" else token.tag_
+
+
+def _is_verb(token: Any) -> bool:
+  return _tag(token)[0] in "VM"  # VB, VBD, ..., MD
+
+
+def _leaf(token: Any) -> Tree:
+  return _tag(token), token.text
+
+
+class _Question:
+  """Phrases of a question, whose WH phrase is lifted out of its clause.
+
+  Attributes:
+    wh_heads: the heads of the phrases that contain the question word, from the
+      word itself up to the head of the WH phrase, `top`.
+  """
+
+  def __init__(self, word: Any) -> None:
+    self.wh_heads, top = [word], word
+    # Up to the main clause, a verb, or a phrase that does not start here.
+    while (head := top.head) != head.head and not _is_verb(head):
+      length = head.right_edge.i - head.left_edge.i + 1
+      starts = head.left_edge == top.left_edge or head.tag_ in PREPOSITIONS
+      if not starts or len(list(head.subtree)) != length:
+        break
+      self.wh_heads.append(top := head)
+    self.top = top
+
+  def tree(self, root: Any) -> Tree:
+    """Returns the tree of a clause whose WH phrase is put first, if it is."""
+    start = self.top.left_edge.i
+    before = [x for x in self.elements(root) if x.i < start]
+    after = [x for x in self.elements(root) if x.i > start]
+    marks: list[Tree] = []
+    while after and after[-1].dep_ == "punct":
+      marks.insert(0, _leaf(after.pop()))
+    front = [self.phrase(x) for x in before]
+    if len(front) > 1 and front[-1][0] == ",":
+      front = [("PP", tuple(front[:-1])), front[-1]]
+    body = [("SQ", tuple(self.inverted(root, after)))] if after else []
+    top = self.phrase(self.top)
+    return "ROOT", (("SBARQ", (*front, top, *body, *marks)),)
+
+  def flat_tree(self, tokens: Sequence[Any]) -> Tree:
+    """Returns the tree with no other phrase than that of the question word."""
+    before = [_leaf(x) for x in tokens if x.i < self.top.left_edge.i]
+    after = [_leaf(x) for x in tokens if x.i > self.top.right_edge.i]
+    return "ROOT", (("SBARQ", (*before, self.phrase(self.top), *after)),)
+
+  def elements(self, token: Any) -> list[Any]:
+    """Returns a token and the heads that depend on it, in order."""
+    children = [x for x in token.children if x != self.top and not x.is_space]
+    return sorted([token, *children], key=lambda x: x.i)
+
+  def inverted(self, root: Any, elements: Sequence[Any]) -> Iterator[Tree]:
+    """Yields a verb, its subject and the rest; or the verb phrase."""
+    first, *rest = elements
+    is_auxiliary = first.dep_ in AUXILIARIES or first.lower_ in BE
+    if is_auxiliary and rest and rest[0].dep_ in SUBJECTS:
+      yield _leaf(first)
+      yield self.phrase(rest.pop(0))
+      if first == root:
+        yield from map(self.phrase, rest)
+        return
+      elements = rest
+    if elements:
+      yield self.verb_phrase(root, elements)
+
+  def verb_phrase(self, verb: Any, elements: Sequence[Any]) -> Tree:
+    """Returns a verb with its complements; auxiliaries contain the others."""
+    first, *rest = elements
+    if first == verb or not rest:
+      return "VP", tuple(self.children(verb, elements))
+    return "VP", (self.phrase(first), self.verb_phrase(verb, rest))
+
+  def children(self, head: Any, elements: Sequence[Any]) -> Iterator[Tree]:
+    for x in elements:
+      yield _leaf(x) if x == head else self.phrase(x)
+
+  def phrase(self, token: Any) -> Tree:
+    """Returns the phrase of a token and of all that depends on it."""
+    elements = self.elements(token)
+    if token.dep_ in AUXILIARIES:
+      return _leaf(token)
+    if _is_verb(token):
+      return self.clause(token, elements)
+    label = self.label(token, is_alone=len(elements) == 1)
+    if not label:
+      return _leaf(token)
+    nodes = list(self.children(token, elements))
+    if not label.endswith("NP"):
+      return label, tuple(nodes)
+    end = elements.index(token) + 1
+    while end < len(nodes) and elements[end].dep_ in ("case", "punct"):
+      end += 1
+    tree = label, tuple(nodes[:end])
+    for modifier in nodes[end:]:
+      tree = label, (tree, modifier)
+    return tree
+
+  def label(self, token: Any, *, is_alone: bool) -> str:
+    """Returns the label of a phrase that is no clause; "" for a single word."""
+    tag, kind = token.tag_, KINDS.get(token.tag_[:2], "NP")
+    if token.dep_ == "prep" or tag in PREPOSITIONS and not is_alone:
+      kind = "PP"
+    elif is_alone and token != self.top:
+      is_noun = tag[0] in "NPCEDW$" and token not in self.wh_heads
+      if not is_noun or token.dep_ in INSIDE_NOUN:
+        return ""
+    if token not in self.wh_heads:
+      return kind
+    return f"WH{'ADJP' if kind == 'ADVP' and not is_alone else kind}"
+
+  def clause(self, verb: Any, elements: Sequence[Any]) -> Tree:
+    """Returns a verb phrase, or a clause if something is before the verb."""
+    start = next(
+      i
+      for i, x in enumerate(elements)
+      if x == verb or x.dep_ in (*AUXILIARIES, "neg")
+    )
+    body = self.verb_phrase(verb, elements[start:])
+    if start:
+      return "SBAR", (*map(self.phrase, elements[:start]), body)
+    return ("S", (body,)) if body[1][0][0] == "TO" else body

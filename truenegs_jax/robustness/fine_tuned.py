@@ -11,7 +11,7 @@ fine-tuning printed.
 import dataclasses
 import pathlib
 import shlex
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
@@ -27,11 +27,12 @@ from truenegs_jax.finetune import (
 )
 from truenegs_jax.finetune.config_checks import OWN, SQUAD, FinetuneOptions
 from truenegs_jax.finetune.initial_weights import InitialWeights
-from truenegs_jax.finetune.predict import Predictor, make_predictor
+from truenegs_jax.finetune.loop import Predictor, make_predictor
 from truenegs_jax.finetune.results import Result
 from truenegs_jax.robustness.transformation import texts
 from truenegs_jax.runtime import progress
 from truenegs_jax.runtime.errors import InputError, one_of
+from truenegs_jax.synonyms.vocabulary import Vocabulary
 from truenegs_jax.tasks import glue, user_task
 from truenegs_jax.tasks.squad import Question
 from truenegs_jax.tasks.task import CLASSES, SCORE, SPANS, Task
@@ -77,6 +78,12 @@ class FineTunedModel:
       ).texts
     return glue.COLUMNS[self.task.name][0]
 
+  @property
+  def vocabulary(self) -> Vocabulary:
+    """The tokens of the model, as words."""
+    tokenizer = self.initials[0].tokenizer
+    return Vocabulary(tokenizer.vocab, tokenizer.normalize)
+
   def answer(
     self, examples: Iterable[Any], console: Console
   ) -> list[dict[tuple[str, ...], eval_splits.Answer]]:
@@ -101,18 +108,18 @@ class FineTunedModel:
       with progress.counting(
         console, f"Answering with '{folder}', rows", len(split.encoded.tokens)
       ) as advance:
-        params = jax.device_put(self.read_params(initial), replicated)
+        params = initial.make_params(
+          initial.make_model(self.outputs),
+          self.outputs,
+          seed=0,
+          report=self.report,
+          complete=True,
+        )
+        params = jax.device_put(params, replicated)
         outputs = self.predictor.predict(params, split.encoded, advance=advance)
         answers = split.decode_answers(outputs)
       answers_S.append(dict(zip(unique, answers, strict=True)))
     return answers_S
-
-  def read_params(self, initial: InitialWeights) -> dict[str, Any]:
-    """Reads the parameters of a seed, as numpy arrays; errors as `answer`."""
-    model = initial.make_model(max(1, len(self.outputs.labels)))
-    return initial.make_params(
-      model, self.outputs, seed=0, report=self.report, complete=True
-    )
 
 
 def open_model(
@@ -146,20 +153,26 @@ def open_model(
   runs = _find_runs(init, task_name, report, key=key)
   folders, run = tuple(runs) or (init,), next(iter(runs.values()), None)
   network = Weights(folders[0], report).encoder()
-  head = _find_head(network, key=key)
+  head = head_transfer.detect_task_head(network)
+  if not head:
+    raise InputError(
+      f"{key}: {network.location} has no head for questions or classes, so it"
+      " was not fine-tuned. Fine-tune it with --config=finetune_squad or"
+      " finetune_glue, and pass that workdir."
+    )
   task = _find_task(run, task_name, network, head, key=key)
   classes = _find_classes(network, head, task, c.robustness.labels, key=key)
   outputs = dataclasses.replace(task, labels=classes)
-  config = _make_config(c, run, task)
-  config.finetune.head = head
-  initials = []
-  for folder in folders:
-    config.init = folder
-    initials.append(initial_weights.open_weights(config, report=report))
-  model = initials[0].make_model(max(1, len(classes)))
+  options = FinetuneOptions.from_config(_make_config(c, run, task))
+  initials = [
+    initial_weights.open_weights(
+      dataclasses.replace(options, init=folder), report=report
+    )
+    for folder in folders
+  ]
+  model = initials[0].make_model(outputs)
   for initial in initials:
     initial.open_networks(model, outputs)
-  options = FinetuneOptions.from_config(config)
   return FineTunedModel(
     folders=folders,
     seeds=tuple(run.seed for run in runs.values()),
@@ -169,17 +182,6 @@ def open_model(
     initials=tuple(initials),
     predictor=make_predictor(options, model),
     report=report,
-  )
-
-
-def _find_head(network: Network, *, key: str) -> str:
-  """Returns the name of a network's task head; InputError if it has none."""
-  if head := head_transfer.detect_task_head(network):
-    return head
-  raise InputError(
-    f"{key}: {network.location} has no head for questions or classes, so it"
-    " was not fine-tuned. Fine-tune it with --config=finetune_squad or"
-    " finetune_glue, and pass that workdir."
   )
 
 
@@ -227,9 +229,8 @@ def _find_runs(
   if missing:
     raise InputError(
       f"{key}={init!r} has no model for {len(missing)} of its seeds:"
-      f" '{missing[0]}' is missing. Set --config.finetune.export=all and a head"
-      " that can be exported (dense or spans), remove the run and fine-tune"
-      " again."
+      f" '{missing[0]}' is missing. Remove these runs and fine-tune again with"
+      " --config.finetune.export=all."
     )
   return runs
 
@@ -257,13 +258,9 @@ def _find_task(
       " whose config names columns and classes. Pass its workdir."
     )
   if (head == "spans") != (task.kind == SPANS):
-    needed = "classes (AutoModelForSequenceClassification)"
-    if task.kind == SPANS:
-      needed = "spans (AutoModelForQuestionAnswering)"
     raise InputError(
-      f"{key}: {network.location} has the head {head!r}, but"
-      f" {task.title} needs one of {needed}. Fine-tune the model on"
-      f" {task.title}, or choose another model or --config.robustness.task."
+      f"{key}: {network.location} has the head {head!r}, which is not for"
+      f" {task.title}. Choose another model or --config.robustness.task."
     )
   return task
 
@@ -307,19 +304,16 @@ def _make_config(c: ConfigDict, run: Result | None, task: Task) -> ConfigDict:
   makers = {SQUAD: finetune_squad, OWN: finetune_own}
   config = makers.get(task.name, finetune_glue).get_config()
   saved = run.provenance.get(results.CONFIG, {}) if run else {}
-  _update_known(config.finetune, saved.get("finetune", {}))
   config.length = c.length or saved.get("length", config.length)
   config.batch_size = c.batch_size
-  for section in ("model", "data", "mesh"):
-    _update_known(config[section], c[section])
+  known = {name: c[name] for name in ("model", "data", "mesh")}
+  known["finetune"] = saved.get("finetune", {})
+  for name, values in known.items():
+    section = config[name]
+    section.update({key: x for key, x in values.items() if key in section})
   if data := c.robustness.data:
     is_folder = pathlib.Path(data).expanduser().is_dir()
     config.finetune.data = data if is_folder else ""
     config.finetune.files = "" if is_folder else f"dev={shlex.quote(data)}"
   config.finetune.tasks = task.name
   return config
-
-
-def _update_known(section: ConfigDict, values: Mapping[str, Any]) -> None:
-  """Sets the keys that a section has, and leaves out others."""
-  section.update({name: x for name, x in values.items() if name in section})

@@ -1,18 +1,25 @@
 """Prints the table of robustness beside the paper's, and its samples."""
 
 import dataclasses
+import difflib
 import math
 import pathlib
+import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
 from rich.console import Console
 
 from truenegs_jax.finetune import leaderboard
-from truenegs_jax.robustness.comparison import SetComparison
 from truenegs_jax.robustness.eval_set import ORIGINAL, TRANSFORMED, EvalSet
-from truenegs_jax.robustness.mark_changes import mark_changes
-from truenegs_jax.robustness.scores import DROP, EXACT, F1, Answers, Estimates
+from truenegs_jax.robustness.scores import (
+  DROP,
+  EXACT,
+  F1,
+  Answers,
+  Estimates,
+  SetComparison,
+)
 from truenegs_jax.robustness.transformation import texts
 from truenegs_jax.tasks.squad import Question
 from truenegs_jax.tasks.task import Task
@@ -43,6 +50,7 @@ PAPER = {
     SWAP: {EXACT: (78.67, 75.67), F1: (80.88, 78.51)},
   },
 }
+CONTEXT_TOKENS = 8  # of an unchanged range, before and after a change
 SIDES = (ORIGINAL, TRANSFORMED, DROP)
 Value = TypeVar("Value")
 
@@ -172,3 +180,31 @@ def _gold(example: Any) -> Any:
   if isinstance(example, Question):
     return [text for text, _ in example.answers]
   return example.label
+
+
+def mark_changes(original: str, transformed: str) -> str:
+  """Returns the new text with its changes: [old -> new], [+new] or [-old].
+
+  White space is not compared. Long unchanged ranges are shortened to "...".
+  """
+  old, new = (
+    re.findall(r"\s*(?:\w+(?:['’]\w+)*|[^\w\s])", text)
+    for text in (original, transformed)
+  )
+  matcher = difflib.SequenceMatcher(
+    None, [x.strip() for x in old], [x.strip() for x in new], autojunk=False
+  )
+  pieces = []
+  for kind, a, b, c, d in matcher.get_opcodes():
+    if kind == "equal":
+      head = CONTEXT_TOKENS if c else 0
+      tail = CONTEXT_TOKENS if d < len(new) else 0
+      pieces += new[c:d]
+      if d - c > head + tail + 1:
+        pieces[-(d - c) :] = [*new[c : c + head], " ...", *new[d - tail : d]]
+      continue
+    before, after = "".join(old[a:b]), "".join(new[c:d])
+    space = " " if (after or before)[0].isspace() else ""
+    marks = {"insert": "+", "delete": "-", "replace": f"{before.strip()} -> "}
+    pieces.append(f"{space}[{marks[kind]}{(after or before).strip()}]")
+  return "".join(pieces)

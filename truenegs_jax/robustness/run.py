@@ -7,7 +7,9 @@ The model's workdir is only read. Answers and scores are saved in results.json.
 
 import json
 import pathlib
-from collections.abc import Callable, Sequence
+import random
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from ml_collections import ConfigDict
 from rich.console import Console
@@ -16,24 +18,43 @@ from truenegs_jax.configs.common_keys import rules
 from truenegs_jax.finetune import task_data
 from truenegs_jax.finetune.results import RUNS
 from truenegs_jax.report.write import write_own_report
-from truenegs_jax.robustness import make_sets, published_sets, report
-from truenegs_jax.robustness.annotate import save_annotations
-from truenegs_jax.robustness.comparison import compare_sets, conclude
+from truenegs_jax.robustness import (
+  add_sentence,
+  eval_set,
+  perturbations,
+  report,
+  swap_synonyms,
+)
+from truenegs_jax.robustness.annotate import Annotator, make_annotator
 from truenegs_jax.robustness.eval_set import EvalSet
 from truenegs_jax.robustness.fine_tuned import FineTunedModel, open_model
 from truenegs_jax.robustness.report import SetResult
-from truenegs_jax.robustness.scores import Answers, estimate, score_set
-from truenegs_jax.robustness.transformation import texts
+from truenegs_jax.robustness.scores import (
+  Answers,
+  compare_sets,
+  conclude,
+  estimate,
+  score_set,
+)
+from truenegs_jax.robustness.transformation import (
+  Transformation,
+  describe_origin,
+  texts,
+  transform_all,
+)
 from truenegs_jax.runtime import distributed, progress
 from truenegs_jax.runtime.cache import enable_compilation_cache
 from truenegs_jax.runtime.config_files import flatten
-from truenegs_jax.runtime.errors import InputError
+from truenegs_jax.runtime.errors import InputError, one_of
 from truenegs_jax.runtime.flags import rerun_command
-from truenegs_jax.tasks.task import Task
+from truenegs_jax.synonyms.vocabulary import Vocabulary
+from truenegs_jax.tasks.task import SPANS, Task
 from truenegs_jax.train import check_values, plan
 from truenegs_jax.weights.formats import find
 from truenegs_jax.workdir import files, lock, metrics_file
 
+SWAP, ADD, PAPER = "swap_synonyms", "add_sentence", "paper"
+NAMES = (SWAP, ADD, *perturbations.PERTURBATIONS)
 SETS = "sets"  # the folder in a workdir
 Models = dict[str, FineTunedModel]  # by their names in tables, `init` first
 
@@ -49,38 +70,52 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
     console.print(text, soft_wrap=True)
 
   _check(c, workdir)
-  models = {} if c.dry_run and _on_hub(c) else _open_models(c, say)
-  names, paths = _parse_sets(c, models[c.init].task) if models else ((), {})
+  o = c.robustness
+  is_on_hub = not all(map(find.is_local, filter(None, (c.init, o.against))))
+  models = {} if c.dry_run and is_on_hub else _open_models(c, say)
+  names: Sequence[str] = ()
+  paths = eval_set.parse_files(o.files)
+  if models:
+    names = parse_names(o.sets, models[c.init].task)
+    _check_names(names, paths)
+  needs_annotator = {SWAP, ADD} & set(names)
+  annotator = make_annotator(o.annotations) if needs_annotator else None
   if c.dry_run:
     console.print(plan.report_table(_describe_plan(c, models, names)))
     return 0
   model = models[c.init]
   with progress.working(console, "Reading examples"):
     published = [
-      published_sets.read_published(name, path, model.task, model.columns)
+      eval_set.read_published(name, path, model.task, model.columns)
       for name, path in paths.items()
     ]
-    examples = task_data.read_dev(model.options, model.task) if names else []
-    transformations, annotator = make_sets.make_transformations(
-      c, names, model, examples
-    )
-  drawn = make_sets.draw_rows(examples, c.robustness.rows, c.seed)
-  enable_compilation_cache()
-  with lock.lock(workdir):
-    sets = []
-    for x in transformations:
-      folder = workdir / SETS / x.name
-      sets.append(
-        make_sets.make_or_read(x, drawn, c.seed, folder, model, console)
+    examples: Sequence[Any] = ()
+    if names:
+      examples, _ = task_data.read_split(model.options, model.task, "dev")
+    transformations = [
+      make_transformation(
+        name,
+        annotator,
+        examples,
+        model.vocabulary,
+        synonyms=o.synonyms,
+        neighbours=o.neighbours,
+        wordnet_dir=c.data.wordnet_dir,
       )
-    if c.robustness.record and annotator:
-      path = pathlib.Path(c.robustness.record).expanduser()
-      save_annotations(path, (t for e in drawn for t in texts(e)), annotator)
+      for name in names
+    ]
+  drawn = draw_rows(examples, o.rows, c.seed)
+  enable_compilation_cache(distributed.print_once)
+  with lock.lock(workdir):
+    sets = [
+      _make_or_read(x, drawn, c.seed, workdir / SETS / x.name, model, console)
+      for x in transformations
+    ]
     sets += published
-    for eval_set in sets:
-      say(report.describe_set(eval_set))
-    for eval_set in sets:
-      report.print_samples(eval_set, c.robustness.samples, console)
+    for x in sets:
+      say(report.describe_set(x))
+    for x in sets:
+      report.print_samples(x, o.samples, console)
     results = _score(sets, models, console)
     if results:
       report.print_scores(results, model.task, console)
@@ -91,7 +126,7 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
     if compared:
       report.print_comparisons(compared, console)
       say(conclusion)
-    _save(c, results, models, conclusion, workdir)
+    _save(json.loads(c.to_json()), results, models, conclusion, workdir)
     write_own_report(workdir, say)
   say(
     f"saved: {workdir / files.RESULTS}, {workdir / files.REPORT}"
@@ -105,18 +140,12 @@ def _check(c: ConfigDict, workdir: pathlib.Path) -> None:
   if distributed.process_count() > 1:
     raise InputError("Several processes are only for pre-training. Use one.")
   check_values.check_values(flatten(c.to_dict()), rules("robustness"))
-  published_sets.parse_files(c.robustness.files)
+  eval_set.parse_files(c.robustness.files)
   if files.has_pretraining(workdir) or any(workdir.glob(RUNS)):
     raise InputError(
       f"--workdir='{workdir}' is the workdir of a run, whose results would be"
       " replaced. Choose another, such as --workdir=runs/robustness."
     )
-
-
-def _on_hub(c: ConfigDict) -> bool:
-  """Whether a model would have to be downloaded."""
-  given = (c.init, c.robustness.against)
-  return not all(map(find.is_local, filter(None, given)))
 
 
 def _open_models(c: ConfigDict, report: Callable[[str], None]) -> Models:
@@ -136,12 +165,28 @@ def _open_models(c: ConfigDict, report: Callable[[str], None]) -> Models:
   return models | {against: other}
 
 
-def _parse_sets(
-  c: ConfigDict, task: Task
-) -> tuple[Sequence[str], dict[str, str]]:
-  """Returns the names of transformations, and published sets by name."""
-  names = make_sets.parse_names(c.robustness.sets, task)
-  paths = published_sets.parse_files(c.robustness.files)
+def parse_names(text: str, task: Task) -> tuple[str, ...]:
+  """Parses `robustness.sets`: PAPER is SWAP and, for questions, ADD.
+
+  Raises:
+    InputError: a set is unknown, or the task cannot have it.
+  """
+  names: list[str] = []
+  for name in filter(None, text.replace(" ", "").split(",")):
+    one_of("robustness.sets", name, (*NAMES, PAPER))
+    if name == ADD and task.kind != SPANS:
+      raise InputError(
+        f"robustness.sets={text!r}: {name} changes questions on contexts, but"
+        f" {task.title} has labeled texts. Remove it."
+      )
+    if name == PAPER:
+      names += [SWAP, ADD] if task.kind == SPANS else [SWAP]
+    else:
+      names.append(name)
+  return tuple(dict.fromkeys(names))
+
+
+def _check_names(names: Sequence[str], paths: Mapping[str, str]) -> None:
   if not names and not paths:
     raise InputError(
       "There is nothing to score. Set --config.robustness.sets=paper or"
@@ -152,7 +197,86 @@ def _parse_sets(
       f"robustness.files: {min(both)!r} is also in robustness.sets. Choose"
       " another name."
     )
-  return names, paths
+
+
+def draw_rows(examples: Sequence[Any], rows: int, seed: int) -> list[Any]:
+  """Draws `rows` examples without replacement, in order; 0 takes all."""
+  if not 0 < rows < len(examples):
+    return list(examples)
+  drawn = random.Random(f"{seed}/rows").sample(range(len(examples)), rows)
+  return [examples[i] for i in sorted(drawn)]
+
+
+def make_transformation(
+  name: str,
+  annotator: Annotator | None,
+  questions: Sequence[Any],
+  vocabulary: Vocabulary,
+  *,
+  synonyms: str,
+  neighbours: str,
+  wordnet_dir: str,
+) -> Transformation:
+  """Makes a transformation of NAMES.
+
+  Args:
+    name: its name.
+    annotator: required by SWAP and ADD.
+    questions: all of the dev set, whose words are neighbours.
+    vocabulary: the tokens of the model, for a table of synonyms.
+    synonyms, neighbours, wordnet_dir: the config keys.
+
+  Raises:
+    InputError, DataError: a source or a file is missing.
+  """
+  if name == SWAP and annotator:
+    return swap_synonyms.make_swap(
+      annotator,
+      synonyms=synonyms,
+      wordnet_dir=wordnet_dir,
+      vocabulary=vocabulary,
+    )
+  if name == ADD and annotator:
+    return add_sentence.make_add_sentence(
+      annotator, questions, neighbours=neighbours, wordnet_dir=wordnet_dir
+    )
+  return perturbations.make_perturbation(name)
+
+
+def _make_or_read(
+  transformation: Transformation,
+  examples: Sequence[Any],
+  seed: int,
+  folder: pathlib.Path,
+  model: FineTunedModel,
+  console: Console,
+) -> EvalSet:
+  """Transforms examples and saves the set, or reads the one in `folder`.
+
+  Raises:
+    InputError: the saved set is of other examples, another seed or resources.
+    DataError: it is damaged.
+  """
+  if not folder.exists():
+    title = f"Changing texts, {transformation.title}"
+    with progress.counting(console, title, len(examples)) as advance:
+      result = transform_all(
+        examples, transformation, seed=seed, advance=advance
+      )
+    eval_set.save_set(result, folder)
+    return result
+  saved = eval_set.read_saved(
+    transformation.name, folder, model.task, model.columns
+  )
+  origin = describe_origin(examples, transformation, seed)
+  was = {key: saved.about.get(key) for key in origin}
+  if changes := files.find_changes(was, origin):
+    raise InputError(
+      f"'{folder}' has another set (saved -> now): "
+      f"{'; '.join(map(str, changes))}. Pass another --workdir, or remove that"
+      " folder."
+    )
+  return saved
 
 
 def _score(
@@ -182,17 +306,16 @@ def _score(
 
 
 def _save(
-  c: ConfigDict,
+  config: Mapping[str, Any],
   results: report.Results,
   models: Models,
   conclusion: str,
   workdir: pathlib.Path,
 ) -> None:
-  config = json.loads(c.to_json())
   value = {
     "command": rerun_command(),
     "config": config,
-    "task": models[c.init].task.name,
+    "task": next(iter(models.values())).task.name,
     "models": {
       name: {"folders": x.folders, "seeds": x.seeds}
       for name, x in models.items()

@@ -1,4 +1,4 @@
-"""Scores answers to original and transformed examples.
+"""Scores answers to original and transformed examples; compares two models.
 
 Runs of several seeds are pooled: a question counts once, with its mean over the
 runs. Standard errors are for other questions; that of a drop is of the paired
@@ -12,13 +12,20 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from truenegs_jax.finetune import bootstrap
 from truenegs_jax.robustness.eval_set import ORIGINAL, TRANSFORMED, EvalSet
+from truenegs_jax.stats.differences import (
+  Comparison,
+  PairedTest,
+  Scorer,
+  compare_scores,
+  mcnemar,
+)
 from truenegs_jax.tasks import scoring
 from truenegs_jax.tasks.task import CLASSES, SPANS, Task
 
 EXACT, F1, ACCURACY = "em", "f1", "accuracy"
 DROP = "drop"  # original minus transformed
+LEVEL = 0.05  # of the comparisons on all sets together
 RESAMPLES = 2_000  # for standard errors of metrics that are not means
 
 Answers = Mapping[str, Sequence[Sequence[Any]]]  # [S, N] by side
@@ -47,7 +54,7 @@ class Score:
   """
 
   size: int
-  draw: bootstrap.Scorer
+  draw: Scorer
   question_SxN: np.ndarray | None = None
 
   def __sub__(self, other: "Score") -> "Score":
@@ -108,7 +115,7 @@ def estimate(scores: Scores) -> Estimates:
 
 
 def _mean(question_SxN: np.ndarray) -> Score:
-  draw = bootstrap.make_scorer("", None, list(question_SxN))
+  draw = scoring.make_scorer("", None, list(question_SxN))
   return Score(question_SxN.shape[1], draw, question_SxN)
 
 
@@ -170,7 +177,81 @@ def _text_scores(
     metric: _mean(100.0 * (answer_SxN == gold_N))
     if metric == ACCURACY
     else Score(
-      len(gold_N), bootstrap.make_scorer(metric, gold_N, list(answer_SxN))
+      len(gold_N), scoring.make_scorer(metric, gold_N, list(answer_SxN))
     )
     for metric in dict.fromkeys(metrics)
   }
+
+
+@dataclasses.dataclass(frozen=True)
+class SetComparison:
+  """Two models on one set.
+
+  Attributes:
+    compared: DROP, or TRANSFORMED if the set has no originals.
+    bootstrap: differences of these, one for each metric.
+    mcnemar: tests of the answers to each side; none for regression.
+  """
+
+  compared: str
+  bootstrap: tuple[Comparison, ...]
+  mcnemar: Mapping[str, PairedTest]
+
+
+def compare_sets(ours: Scores, theirs: Scores) -> SetComparison:
+  """Compares two models by a paired bootstrap and by McNemar's test."""
+  compared = DROP if DROP in next(iter(ours.values())) else TRANSFORMED
+  differences = tuple(
+    _compare(metric, ours[metric][compared], theirs[metric][compared])
+    for metric in ours
+  )
+  tests = {}
+  for metric in {EXACT, ACCURACY} & ours.keys():
+    for side, score in ours[metric].items():
+      a_SxN, b_SxN = score.question_SxN, theirs[metric][side].question_SxN
+      if side != DROP and a_SxN is not None and b_SxN is not None:
+        tests[side] = mcnemar(a_SxN, b_SxN)
+  return SetComparison(compared, differences, tests)
+
+
+def _compare(metric: str, ours: Score, theirs: Score) -> Comparison:
+  def draw(rows: np.ndarray) -> np.ndarray:
+    return np.concatenate([ours.draw(rows), theirs.draw(rows)])
+
+  runs = (len(ours.by_run()), len(theirs.by_run()))
+  return compare_scores(metric, draw, ours.size, runs=runs)
+
+
+def conclude(compared: Sequence[tuple[str, SetComparison]]) -> str:
+  """Returns a sentence on the first metric of all sets, given with titles.
+
+  A difference counts if its p-value, over runs if there are several, is below
+  LEVEL divided by the number of sets (Bonferroni).
+  """
+  seen, unseen = list[str](), list[str]()
+  scope = "questions and fine-tuning seeds"
+  for title, x in compared:
+    c = x.bootstrap[0]
+    low, high, p = c.low_runs, c.high_runs, c.p_runs
+    if p is None:
+      low, high, p = c.low, c.high, c.p
+      scope = "questions only, as a model has one run"
+    interval = f"({low:+.2f} to {high:+.2f}, p = {p:.2g}) on {title}"
+    if p < LEVEL / len(compared):
+      verb = "loses" if x.compared == DROP else "scores"
+      more = "more" if c.difference > 0 else "less"
+      amount = f"{abs(c.difference):.2f} points of {c.metric} {more}"
+      seen.append(f"{verb} {amount} {interval}")
+    else:
+      unseen.append(f"{c.difference:+.2f} {interval}")
+  parts = []
+  if seen:
+    parts.append(f"This model {', and '.join(seen)} than the other")
+  if unseen:
+    difference = "no further difference" if seen else "no difference"
+    parts.append(f"{difference} can be seen: {', '.join(unseen)}")
+  text = "; ".join(parts)
+  return (
+    f"{text[:1].upper()}{text[1:]}. Intervals are of 95 % over {scope}, not"
+    " over pre-trainings."
+  )

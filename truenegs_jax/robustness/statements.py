@@ -14,9 +14,8 @@ words. An output is a sequence of slots and words.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
-from truenegs_jax.robustness.parse_question import Tree
+from truenegs_jax.robustness.annotate import Tree, list_words
 
 MACROS = {
   "Noun": "NP/NN/NNS/NNP/NNPS",
@@ -71,7 +70,6 @@ STATEMENT_RULES = (
   ("IN what/which NP Be NP VP/ADJP", "5 4 6 1 the 3 of 0"),
   ("IN what/which NP Verb NP/ADJP VP", "5 4 6 1 the 3 of 0"),
 )
-FALLBACK = len(STATEMENT_RULES) + 1  # the last WH phrase is replaced in place
 
 WH_RULES = (
   (f"IN what/which {_SORT} of NP/Noun", "1 0 4"),
@@ -85,58 +83,29 @@ WH_RULES = (
 )
 # Replaced in WH phrases that no rule matches.
 WH_WORDS = (
-  ("what",),
-  ("who",),
-  ("how", "many"),
-  ("how", "much"),
-  ("which",),
-  ("where",),
-  ("when",),
-  ("why",),
-  ("how",),
+  *("what", "who", "how many", "how much", "which", "where", "when", "why"),
+  "how",
 )
 LEADING = ("PP", "SBAR")  # clauses before a comma
 
 
-class Statement(NamedTuple):
-  """A statement in tokens, and the number of its rule, from 1."""
+def make_statement(tree: Tree, answer: Sequence[str]) -> list[str]:
+  """Returns the tokens of the statement that `answer` answers a question.
 
-  tokens: list[str]
-  rule: int
-
-
-def make_statement(tree: Tree, answer: Sequence[str]) -> Statement | None:
-  """Returns the statement that `answer` answers a question; None if no rule.
-
-  Args:
-    tree: parse of the question.
-    answer: tokens of the answer.
+  If no rule matches, the last WH phrase is replaced in its place. Without one
+  there is no statement, [].
   """
   tree = group_wh_phrases(tree)
-  for number, (pattern, output) in enumerate(STATEMENT_RULES, start=1):
+  for pattern, output in STATEMENT_RULES:
     for lead in ("", *LEADING):
       atoms = pattern.split()
       nodes = match([lead, ",", *atoms] if lead else atoms, (tree,))
       if nodes is not None:
-        front = [*words(nodes[0]), ","] if lead else []
+        front = [*list_words(nodes[0]), ","] if lead else []
         body = _fill(output, atoms, nodes[2:] if lead else nodes, answer)
-        return Statement(_punctuate([*front, *body]), number)
+        return _punctuate([*front, *body])
   tokens = _replace_last_wh(tree, answer)
-  return Statement(_punctuate(tokens), FALLBACK) if tokens else None
-
-
-def words(tree: Tree) -> list[str]:
-  """Returns the words of a tree."""
-  return [word for _, word in leaves(tree)]
-
-
-def leaves(tree: Tree) -> Iterator[Tree]:
-  """Yields the (tag, word) of a tree."""
-  if isinstance(tree[1], str):
-    yield tree
-  else:
-    for child in tree[1]:
-      yield from leaves(child)
+  return _punctuate(tokens) if tokens else []
 
 
 def with_words(tree: Tree, new_words: Iterator[str]) -> Tree:
@@ -182,7 +151,7 @@ def match(atoms: Sequence[str], nodes: Sequence[Tree]) -> list[Tree] | None:
     return None if atoms else []
   first, *rest = nodes
   if not atoms:
-    ends = all(word in "?." for node in nodes for word in words(node))
+    ends = all(word in "?." for node in nodes for word in list_words(node))
     return [] if ends else None
   if _fits(first, atoms[0]):
     others = match(atoms[1:], rest)
@@ -196,7 +165,7 @@ def match(atoms: Sequence[str], nodes: Sequence[Tree]) -> list[Tree] | None:
 def _fits(node: Tree, atom: str) -> bool:
   label, colon, prefixes = atom.partition(":")
   if colon:
-    phrase = " ".join(words(node)).lower()
+    phrase = " ".join(list_words(node)).lower()
     return _fits(node, label) and phrase.startswith(tuple(prefixes.split("/")))
   if atom in MACROS or "/" in atom:
     choices = MACROS.get(atom, atom).split("/")
@@ -204,11 +173,6 @@ def _fits(node: Tree, atom: str) -> bool:
   if isinstance(node[1], str) and node[1].lower() == atom:
     return True
   return node[0] == atom
-
-
-def _is_slot(atom: str) -> bool:
-  """Returns whether an atom is more than a single word."""
-  return not (atom.islower() and atom.isalpha())
 
 
 def _fill(
@@ -220,9 +184,9 @@ def _fill(
   """Returns the tokens of an output, WH phrases rewritten."""
   slots = [list(answer)]
   for atom, node in zip(atoms, nodes, strict=True):
-    if _is_slot(atom):
+    if not (atom.islower() and atom.isalpha()):  # no single word
       is_wh = node[0] in WH_PHRASES
-      slots.append(rewrite_wh(node, answer) if is_wh else words(node))
+      slots.append(rewrite_wh(node, answer) if is_wh else list_words(node))
   tokens: list[str] = []
   for part in output.split():
     tokens += slots[int(part)] if part.isdigit() else [part]
@@ -236,9 +200,9 @@ def rewrite_wh(phrase: Tree, answer: Sequence[str]) -> list[str]:
     nodes = match(atoms, (phrase,))
     if nodes is not None:
       return _fill(output, atoms, nodes, answer)
-  tokens = words(phrase)
+  tokens = list_words(phrase)
   lower = [token.lower() for token in tokens]
-  for wh in map(list, WH_WORDS):
+  for wh in map(str.split, WH_WORDS):
     for i in range(len(lower)):
       if lower[i : i + len(wh)] == wh:
         return [*tokens[:i], *answer, *tokens[i + len(wh) :]]
@@ -254,8 +218,8 @@ def _replace_last_wh(tree: Tree, answer: Sequence[str]) -> list[str]:
     return []
   for i in reversed(range(len(content))):
     if tokens := _replace_last_wh(content[i], answer):
-      before = [word for child in content[:i] for word in words(child)]
-      after = [word for child in content[i + 1 :] for word in words(child)]
+      before = [word for child in content[:i] for word in list_words(child)]
+      after = [word for child in content[i + 1 :] for word in list_words(child)]
       return before + tokens + after
   return []
 

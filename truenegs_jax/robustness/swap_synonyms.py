@@ -10,25 +10,22 @@ import dataclasses
 import functools
 import random
 import string
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
-import numpy as np
-
-from truenegs_jax.data.corpus.sources import WordNetReader
+from truenegs_jax.data.corpus.readers import WordNetReader
 from truenegs_jax.robustness.annotate import Annotator, Token
-from truenegs_jax.robustness.detokenize import (
-  detokenize,
-  find_tokens,
-  replace_context,
-)
 from truenegs_jax.robustness.transformation import (
   Refused,
   Transformation,
   answer_spans,
   change_texts,
+  detokenize,
+  find_tokens,
   num_changes,
+  replace_context,
 )
-from truenegs_jax.synonyms import sources, word_vectors, wordnet
+from truenegs_jax.runtime.errors import InputError
+from truenegs_jax.synonyms import sources, wordnet
 from truenegs_jax.synonyms.vocabulary import (
   NUMBERS,
   STOP_WORDS,
@@ -57,20 +54,18 @@ def make_swap(
   synonyms: str = "",
   wordnet_dir: str = "",
   vocabulary: Vocabulary,
-  word_VxE: np.ndarray | None = None,
 ) -> Transformation:
   """Makes the transformation for a value of `robustness.synonyms`.
 
   Args:
     annotator: splits and tags the texts.
-    synonyms: "" for TextFlint's, or an expression of `synonyms.sources`.
-    wordnet_dir: folder of WordNet, see `wordnet.open_wordnet`.
+    synonyms: "" for TextFlint's, or an expression of sources.
+    wordnet_dir: folder of WordNet; "" searches for it.
     vocabulary: tokens of the model, for an expression. Stop words and numbers
-      have no neighbours by vectors and embeddings.
-    word_VxE: their embeddings, for the source "model".
+      have no neighbours by vectors.
 
   Raises:
-    InputError, DataError: see `wordnet.open_wordnet` and `synonyms.sources`.
+    InputError, DataError: a source is unknown, missing or damaged.
   """
   if not synonyms:
     reader = wordnet.open_wordnet(wordnet_dir)
@@ -83,12 +78,11 @@ def make_swap(
     vocabulary, no_neighbours=STOP_WORDS | NUMBERS
   )
   if expression.model:
-    assert word_VxE is not None
-    pairs = embedding_pairs(vocabulary, word_VxE, expression.model)
-  else:
-    pairs = iter(
-      sources.find_pairs(expression, vocabulary, wordnet_dir=wordnet_dir)
+    raise InputError(
+      f"robustness.synonyms={synonyms!r}: this source is only for pre-training,"
+      " in which it changes. Choose another one."
     )
+  pairs = sources.find_pairs(expression, vocabulary, wordnet_dir=wordnet_dir)
   return swap_synonyms(
     annotator,
     table_synonyms(pairs),
@@ -161,31 +155,6 @@ def table_synonyms(pairs: Iterable[tuple[str, str]]) -> Synonyms:
     return find(token)
 
   return find_any_tag
-
-
-def embedding_pairs(
-  vocabulary: Vocabulary, word_VxE: np.ndarray, options: sources.ModelTable
-) -> Iterator[tuple[str, str]]:
-  """Yields each word with its nearest words by the embeddings of a model.
-
-  Args:
-    vocabulary: the V tokens, see `Vocabulary.may_have_neighbours`.
-    word_VxE: the embeddings.
-    options: those of the source "model".
-  """
-  ids = [
-    i
-    for i, token in enumerate(vocabulary.tokens)
-    if token in vocabulary.words
-    if options.symbols or vocabulary.may_have_neighbours(token)
-  ]
-  vectors_GxE = word_VxE[ids].astype(np.float32)
-  ranked = word_vectors.rank_neighbours(
-    vectors_GxE, len(ids), top=options.top, threshold=options.threshold
-  )
-  tokens = [vocabulary.tokens[i] for i in ids]
-  for token, neighbours_J in zip(tokens, ranked, strict=True):
-    yield from vocabulary.list_pairs(token, [tokens[j] for j in neighbours_J])
 
 
 def _swap_in_context(

@@ -11,6 +11,7 @@ the order of its examples nor on the process.
 import collections
 import dataclasses
 import random
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -24,6 +25,20 @@ Span = tuple[int, int]  # first character, and after the last
 Edit = tuple[int, int, str]  # a span and the text that replaces it
 
 BLANK, SAME = "the text is blank", "nothing was changed"
+ILLEGAL = "an answer is not its tokens"
+# Applied in order to the tokens, joined by spaces. All but the quotes only
+# remove spaces; plain quotes keep theirs on both sides.
+DETOKENIZING = (
+  (r"(?:^| )''(?!\S)", '"'),
+  (r"(?<!\S)``(?: |(?=\"|$))", '"'),
+  (r"(?<!\S)\( ", "("),
+  (r" \)(?!\S)", ")"),
+  (r" ([.,:;?!%]+)(?=[ '\"`]|$)", r"\1"),
+  (r" (?=')", ""),
+  (r" (?=n't)", ""),
+  (r"can not", "cannot"),
+  (r" - ", "-"),
+)
 
 
 class Refused(Exception):
@@ -37,22 +52,15 @@ class Transformation:
   Attributes:
     name: name in configs, "swap_synonyms".
     title: name in tables, "SwapSynWordNet".
-    apply: returns an example with the same key; raises Refused. May be called
-      with a `Question` or, unless `questions_only`, a `task.Example`.
+    apply: returns a `Question` or a `task.Example` with the same key; raises
+      Refused.
     resources: names of what it uses, {"synonyms": "WordNet"}; for results.
-    questions_only: whether it does not apply to labeled texts.
   """
 
   name: str
   title: str
   apply: Callable[[Any, random.Random], Any]
   resources: Mapping[str, str] = dataclasses.field(default_factory=dict)
-  questions_only: bool = False
-
-
-def example_rng(seed: int, name: str, key: str) -> random.Random:
-  """Returns the generator of an example, the same in every process."""
-  return random.Random(f"{seed}/{name}/{key}")
 
 
 def transform_all(
@@ -73,7 +81,7 @@ def transform_all(
     try:
       if not all(text.strip() for text in texts(example)):
         raise Refused(BLANK)
-      rng = example_rng(seed, transformation.name, example.key)
+      rng = random.Random(f"{seed}/{transformation.name}/{example.key}")
       changed = transformation.apply(example, rng)
       if texts(changed) == texts(example):
         raise Refused(SAME)
@@ -149,27 +157,16 @@ def answer_spans(question: Question) -> list[Span]:
 def edit_text(
   text: str, edits: Sequence[Edit], spans: Sequence[Span]
 ) -> tuple[str, list[Span]]:
-  """Replaces ranges of a text.
+  """Replaces ranges of a text; returns it with the new places of `spans`.
 
   Args:
     text: the text.
-    edits: ranges that do not overlap, in order, and the text of each instead;
-      an empty range inserts.
-    spans: ranges that must not be edited; they may overlap.
-
-  Returns:
-    The new text, and the new places of `spans`. A text inserted at the first
-    character of a span is before the span.
-
-  Raises:
-    ValueError: an edit overlaps another one or a span.
+    edits: ranges in order, and the text of each instead; an empty range
+      inserts. They overlap neither each other nor a span.
+    spans: ranges that stay; a text inserted at the start of one is before it.
   """
   pieces, end = [], 0
   for first, last, new in edits:
-    if not end <= first <= last <= len(text):
-      raise ValueError(f"edit {first}:{last} after {end} of {len(text)}")
-    if any(first < b and last > a for a, b in spans):
-      raise ValueError(f"edit {first}:{last} is in a protected span")
     pieces += [text[end:first], new]
     end = last
   moved = []
@@ -177,3 +174,59 @@ def edit_text(
     shift = sum(len(new) - (last - i) for i, last, new in edits if last <= a)
     moved.append((a + shift, b + shift))
   return "".join([*pieces, text[end:]]), moved
+
+
+def detokenize(tokens: Sequence[str]) -> tuple[str, list[Span]]:
+  """Returns the text of tokens without spaces, and the place of each token."""
+  text = " ".join(tokens)
+  for pattern, replacement in DETOKENIZING:
+    text = re.sub(pattern, replacement, text)
+  characters = [i for i, character in enumerate(text) if character != " "]
+  spans, end = [], 0
+  for token in tokens:
+    start = end
+    end += 1 if token in ("``", "''") else len(token)
+    spans.append((characters[start], characters[end - 1] + 1))
+  return text, spans
+
+
+def find_tokens(tokens: Sequence[Span], span: Span) -> Span:
+  """Returns the first token that overlaps a range, and the one after the last.
+
+  Raises:
+    Refused: there is none.
+  """
+  start, end = span
+  overlap = [i for i, (a, b) in enumerate(tokens) if a < end and start < b]
+  if not overlap:
+    raise Refused(ILLEGAL)
+  return overlap[0], overlap[-1] + 1
+
+
+def replace_context(
+  question: Question, tokens: Sequence[str], answers: Sequence[Span]
+) -> Question:
+  """Returns the question on a context of other tokens.
+
+  Args:
+    question: the question.
+    tokens: tokens of the new context.
+    answers: tokens of each answer of `question`, first and after last.
+
+  Raises:
+    Refused: an answer is not its tokens, but for case, articles and spaces.
+  """
+  context, spans = detokenize(tokens)
+  new_answers = []
+  for (text, _), (first, last) in zip(question.answers, answers, strict=True):
+    start, end = spans[first][0], spans[last - 1][1]
+    if _normalize(context[start:end]) != _normalize(text):
+      raise Refused(ILLEGAL)
+    new_answers.append((context[start:end], start))
+  return dataclasses.replace(
+    question, context=context, answers=tuple(new_answers)
+  )
+
+
+def _normalize(text: str) -> str:
+  return " ".join(re.sub(r"\b(a|an|the)\b", " ", text.lower()).split())

@@ -3,6 +3,7 @@
 import os
 import pathlib
 import stat
+from collections.abc import Callable
 
 from truenegs_jax.runtime.files import check_local
 
@@ -50,17 +51,15 @@ def make_private_folder(path: pathlib.Path) -> None:
     parent = entry
 
 
-def enable_compilation_cache() -> None:
+def enable_compilation_cache(warn: Callable[[str], object]) -> None:
   """Keeps compiled programs on disk, so that a restart need not compile.
 
   Others who can write to the folder could make the run execute their code. If
-  there are any, nothing is kept and a warning is printed. A damaged entry is
+  there are any, nothing is kept, and `warn` is called. A damaged entry is
   compiled again. If JAX_COMPILATION_CACHE_DIR is set, jax uses that folder
   without these checks.
   """
   import jax
-
-  from truenegs_jax.runtime import distributed
 
   if os.environ.get("JAX_COMPILATION_CACHE_DIR"):
     return
@@ -68,7 +67,7 @@ def enable_compilation_cache() -> None:
   try:
     make_private_folder(compiled)
   except OSError as e:
-    distributed.print_once(
+    warn(
       f"warning: compiled programs are not kept for the next start: {e}. Set"
       " TRUENEGS_CACHE to a folder that only you can write to."
     )

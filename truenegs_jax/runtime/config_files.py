@@ -37,12 +37,7 @@ JSON_FIX = (
 
 
 def load_config(text: str) -> ConfigDict:
-  """Loads the config that a value of --config names.
-
-  Raises:
-    InputError: there is no such config, its file fails, or this version cannot
-      run it.
-  """
+  """Loads the config that a value of --config names."""
   path, colon, arg = text.partition(":")
   if path.endswith(".json"):
     config = _load_saved(pathlib.Path(text))
@@ -59,11 +54,7 @@ def packaged_names() -> list[str]:
 
 
 def list_words(path: str) -> dict[str, str]:
-  """Returns the words that may follow a config's name, and their meanings.
-
-  Raises:
-    InputError: there is no such config.
-  """
+  """Returns the words that may follow a config's name, and their meanings."""
   file = find_config(path)
   try:
     _execute(file, ["?"])
@@ -117,11 +108,7 @@ def did_you_mean(
 
 
 def find_config(path: str) -> pathlib.Path:
-  """Returns an existing file, or that of the packaged config of this name.
-
-  Raises:
-    InputError: there is neither.
-  """
+  """Returns an existing file, or that of the packaged config of this name."""
   if pathlib.Path(path).is_file():
     return pathlib.Path(path)
   name, names = pathlib.Path(path).stem, packaged_names()
@@ -156,43 +143,27 @@ def _execute(path: pathlib.Path, args: Iterable[str]) -> ConfigDict:
 
 
 def _load_saved(path: pathlib.Path) -> ConfigDict:
-  """Loads the config.json of a run, perhaps of an earlier version."""
+  """Returns the config.json of a run with the types of the package's config."""
   with json_text.read_file(path, InputError, JSON_FIX) as saved:
-    return _complete_saved(path, saved)
-
-
-def _complete_saved(path: pathlib.Path, saved: dict[str, Any]) -> ConfigDict:
-  """Returns the config of a run, with the keys added since it was saved."""
-  values = flatten(saved)
-  if values.get("task") not in common_keys.KEYS["task"].choices:
-    raise InputError(
-      f"--config={str(path)!r} is not the config of a run. {JSON_FIX}"
-    )
-  config = _make_template(values)
-  rules = common_keys.rules(config.task)
-  for key in flatten(config.to_dict()).keys() - values.keys():
-    if rules[key].old_default is None:
+    values = flatten(saved)
+    if values.get("task") not in common_keys.KEYS["task"].choices:
       raise InputError(
-        f"'{path}' has no value of {key}. It is damaged or of another version"
-        f" of truenegs_jax. {JSON_FIX}"
+        f"--config={str(path)!r} is not the config of a run. {JSON_FIX}"
       )
-    config.update_from_flattened_dict({key: rules[key].old_default})
-  for key, removed in common_keys.REMOVED.items():
-    section, _, name = key.partition(".")
-    value = saved.get(section, {}).pop(name, removed.value)
-    if value != removed.value:
+    config = _make_template(values)
+    if missing := flatten(config.to_dict()).keys() - values.keys():
       raise InputError(
-        f"'{path}' has {key}={value!r}, which this version does not support."
-        f" Use truenegs_jax {removed.last_version}."
+        f"'{path}' has no value of {min(missing)}. It is damaged or of another"
+        f" version of truenegs_jax. {JSON_FIX}"
       )
-  temperature = values.get("generator.temperature")
-  if temperature and temperature == values.get("negatives.temperature"):
-    del saved["generator"]["temperature"]  # follows the other one
-  try:
-    config.update(saved)  # checks types, and makes tuples of lists
-  except (TypeError, ValueError) as e:
-    raise InputError(f"'{path}': {e}. {JSON_FIX}") from e
-  return config
+    temperature = values.get("generator.temperature")
+    if temperature and temperature == values.get("negatives.temperature"):
+      del saved["generator"]["temperature"]  # follows the other one
+    try:
+      config.update(saved)  # checks types, and makes tuples of lists
+    except (TypeError, ValueError) as e:
+      raise InputError(f"'{path}': {e}. {JSON_FIX}") from e
+    return config
 
 
 def _check_keys(path: str, values: Mapping[str, Any]) -> None:

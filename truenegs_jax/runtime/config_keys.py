@@ -1,11 +1,14 @@
-"""Describes the keys of a config: values, rules and meanings.
+"""Describes configs, their words and their keys, also as text for a terminal.
 
-The meanings are the comments beside and above the keys in the config files.
+The meanings of keys are the comments beside and above them in config files.
 """
 
+import ast
 import inspect
 import re
-from collections.abc import Callable
+import shlex
+import textwrap
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
@@ -20,6 +23,7 @@ from truenegs_jax.configs import (
   robustness,
   study,
 )
+from truenegs_jax.runtime import config_files
 from truenegs_jax.runtime.config_files import flatten
 
 # The files that define the keys of each task. Later comments replace earlier.
@@ -47,6 +51,10 @@ class Key(NamedTuple):
     values = choices or self.rule.range_in_words()
     return f"{kind}: {values}" if values else kind
 
+  def describe(self) -> str:
+    """Returns the meaning with the type and the allowed values."""
+    return f"{self.meaning} [{self.allowed()}]".lstrip()
+
 
 def describe_keys(config: ConfigDict) -> list[Key]:
   """Describes all keys of a config, in the order of the config files.
@@ -70,6 +78,42 @@ def describe_keys(config: ConfigDict) -> list[Key]:
   ]
 
 
+def render_list() -> Iterator[str]:
+  """Yields the packaged configs: name, first line of docstring, and words."""
+  for name in config_files.packaged_names():
+    yield f"  {name}"
+    yield from _wrap(_read_docstring(name).partition("\n")[0])
+    if words := config_files.list_words(name):
+      yield from _wrap(" ".join(f":{word}" for word in words))
+
+
+def render_config(text: str) -> Iterator[str]:
+  """Yields the docstring, words and keys of a value of --config."""
+  config = config_files.load_config(text)
+  path = text.partition(":")[0]
+  if not path.endswith(".json"):
+    yield _read_docstring(path)
+    if words := config_files.list_words(path):
+      yield "\nWords after its name, separated by commas:\n"
+    for word, meaning in words.items():
+      yield f"  :{word}"
+      yield from _wrap(meaning)
+  yield "\nKeys, as flags of main with their values:\n"
+  yield from render_keys(describe_keys(config))
+
+
+def render_keys(keys: Iterable[Key]) -> Iterator[str]:
+  """Yields each key as a flag with its value, meaning and allowed values."""
+  for key in keys:
+    yield from render_flag(f"config.{key.name}", key.value, key.describe())
+
+
+def render_flag(name: str, value: Any, text: str) -> list[str]:
+  """Returns lines with a flag, its value or default, and its meaning."""
+  usage = "VALUE" if value in (None, []) else shlex.quote(str(value))
+  return [f"--{name}={usage}", *_wrap(text)]
+
+
 def _read_comments(source: str) -> dict[str, str]:
   """Returns the comments at the first assignments `c.KEY = VALUE` in code."""
   above, meanings = list[str](), dict[str, str]()
@@ -81,3 +125,14 @@ def _read_comments(source: str) -> dict[str, str]:
       meanings.setdefault(section + key[2], meaning)
     above = [] if code.strip() or not comment else [*above, comment]
   return meanings
+
+
+def _read_docstring(path: str) -> str:
+  source = config_files.find_config(path).read_text(encoding="utf-8")
+  return ast.get_docstring(ast.parse(source)) or ""
+
+
+def _wrap(text: str) -> list[str]:
+  return textwrap.wrap(
+    text, 80, initial_indent=" " * 6, subsequent_indent=" " * 6
+  )

@@ -1,7 +1,7 @@
 """Settings for CPUs, and the switch for all code that is only for CPUs.
 
 `configure` is called once, before jax is imported; `is_enabled` is called while
-a function is traced. The code itself is in `cpu_ops`.
+a function is traced.
 """
 
 import contextlib
@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Iterator
 
-SWITCH = "TRUENEGS_CPU"  # set to "plain": neither this module nor `cpu_ops`
+SWITCH = "TRUENEGS_CPU"  # set to "plain": the same code as elsewhere
 
 # Parameters of glibc's malloc.h and their values.
 MALLOC_SETTINGS = {
@@ -34,7 +34,7 @@ def is_enabled(platform: str = "") -> bool:
 
 
 def is_gpu() -> bool:
-  """Whether a program is compiled for a GPU; see `is_enabled`."""
+  """Whether a program is compiled for a GPU."""
   return _get_platform() in ("gpu", "cuda", "rocm")
 
 

@@ -164,15 +164,20 @@ def exit_all(exit_code: int, *, failed: bool) -> NoReturn:
   secs = SAME_ERROR_SECS if failed else BARRIER_SECS
   with contextlib.suppress(Exception):  # a process may be gone
     _client().wait_at_barrier("truenegs/end", secs * 1000)
+
+  def shut_down() -> None:
+    with contextlib.suppress(Exception):
+      jax.distributed.shutdown()
+
   # If the others never arrive, the shutdown aborts with an exit code of jax.
-  ending = threading.Thread(target=_shut_down, daemon=True)
+  ending = threading.Thread(target=shut_down, daemon=True)
   ending.start()
   ending.join(SHUTDOWN_SECS - 2)
   os._exit(exit_code)
 
 
 def _client() -> Any:
-  """Returns the client of jax's coordinator; None in a run of one process."""
+  """Returns the client of jax's coordinator; None with one process."""
   if not jax.distributed.is_initialized():
     return None
   try:
@@ -197,11 +202,6 @@ def _exchange(name: str, text: str) -> dict[int, str]:
   }
 
 
-def _shut_down() -> None:
-  with contextlib.suppress(Exception):
-    jax.distributed.shutdown()
-
-
 @dataclasses.dataclass(frozen=True)
 class ProcessInfo:
   """Number of a process in its run, and how it reaches the others."""
@@ -224,15 +224,9 @@ def initialize(
   """Connects the processes of a run; does nothing if there is only one.
 
   Must be called before anything touches a device. If a process does not join
-  within TRUENEGS_JOIN_SECS, jax aborts the others with exit code 134.
-
-  Args:
-    coordinator, num_processes, process_id: the flags, all three or none. With
-      none, jax reads them from Cloud TPU, GKE, Slurm and Open MPI.
-    say: prints a line before and after, in every process.
-
-  Raises:
-    InputError: impossible flags, or different numbers of processes.
+  within TRUENEGS_JOIN_SECS, jax aborts the others with exit code 134. Without
+  the three flags, jax reads Cloud TPU, GKE, Slurm and Open MPI. `say` prints a
+  line before and after.
   """
   join_secs = read_secs(JOIN_VARIABLE, default=300)
   heartbeat_secs = read_secs(HEARTBEAT_VARIABLE, default=100)
@@ -269,11 +263,7 @@ def initialize(
 
 
 def read_secs(name: str, *, default: int) -> int:
-  """Returns a whole number of seconds from the environment.
-
-  Raises:
-    InputError: it is none.
-  """
+  """Returns a whole number of seconds from the environment."""
   text = os.environ.get(name) or str(default)
   if not re.fullmatch(r"[1-9]\d{0,6}", text):
     raise InputError(

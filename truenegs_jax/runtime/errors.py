@@ -8,7 +8,7 @@ warnings, progress, help of flags) have one style:
   * Short sentences, each with a full stop. The first word is capitalized unless
     it is a key, a path or an identifier. No full stop inside parentheses.
   * Config keys as the user types them: "data.layout='x' is unknown. Choose
-    electra or packed." (see `one_of`). Flags in full: --config.data.vocab=FILE.
+    electra or packed." Flags in full: --config.data.vocab=FILE.
   * Strings and paths in single quotes, except a position at the beginning:
     "texts/a.txt:12: not UTF-8." Numbers bare, thousands with commas.
   * Fixes begin with Set, Pass, Use, Choose, Install, Run or Remove.
@@ -21,7 +21,7 @@ from collections.abc import Iterable
 SAVED_RESTART = 75  # by SIGTERM; EX_TEMPFAIL: run the same command again
 SAVED_INTERRUPT = 130  # by Ctrl-C
 MAX_MESSAGE = 6000  # characters that are printed
-# Of a process that hangs, see `watchdog`; as that of jax after a lost process.
+# Of a process that hangs; jax's own after a lost process.
 HANGS = 134
 
 

@@ -9,22 +9,26 @@ or the new one, never a part of it.
 
 import contextlib
 import errno
-import fcntl
 import glob
 import hashlib
+import io
 import os
 import pathlib
 import re
 import secrets
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
 from typing import BinaryIO
 
 from truenegs_jax.runtime import signals
 from truenegs_jax.runtime.errors import DiskError, InputError
+from truenegs_jax.runtime.locks import lock_file
 
 FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # of an OSError
+_PART = r"\w([\w.-]*\w)?"
+HUB_NAME = re.compile(rf"(?!.*(\.\.|--)){_PART}(/{_PART})?", re.ASCII)
 # Locked while its folder, the temporary one of `atomic_folder`, is in use.
 FOLDER_LOCK = "lock"
 
@@ -40,6 +44,11 @@ def check_local(name: str, path: str | os.PathLike[str]) -> None:
       " local folder, or mount the storage (gs:// with gcsfuse, for example)"
       " and use the folder of the mount."
     )
+
+
+def is_hub_name(text: str) -> bool:
+  """Whether a text has the form NAME or OWNER/NAME of the Hugging Face hub."""
+  return HUB_NAME.fullmatch(text) is not None
 
 
 @contextlib.contextmanager
@@ -69,14 +78,10 @@ def atomic_file(
 ) -> Iterator[BinaryIO]:
   """Opens a temporary file for writing and renames it to `path` at the end.
 
-  After any exception, `path` is as it was before. The content is on the disk
-  (fsync) before the rename.
-
-  Args:
-    path: the final name.
-    several_writers: whether other processes may write the same file at the same
-      time; the last one wins. Otherwise the temporary file is `<name>.tmp`,
-      which a killed process may leave behind and the next one overwrites.
+  After any exception, `path` is unchanged. The content is on the disk (fsync)
+  before the rename. With `several_writers`, other processes may write the same
+  file at the same time, and the last one wins. Otherwise the temporary file is
+  `<name>.tmp`; the next process overwrites that of a killed one.
 
   Raises:
     DiskError: it cannot be written, or the body raised an OSError.
@@ -112,18 +117,33 @@ def atomic_folder(path: pathlib.Path) -> Iterator[pathlib.Path]:
     _remove_abandoned(path)
     prefix = f".{path.name}."
     own = pathlib.Path(tempfile.mkdtemp(prefix=prefix, dir=path.parent))
-  with signals.temporary_folder(own):
+  with signals.temporary_folder(own), contextlib.ExitStack() as stack:
+    new = own / "new"
     with disk_errors(path):
-      lock, new = own / "unlocked", own / "new"
-      file = lock.open("w")
-    with file:
-      with disk_errors(path):
-        fcntl.flock(file, fcntl.LOCK_EX)
-        lock.rename(own / FOLDER_LOCK)
-        new.mkdir()
-      yield new
-      with disk_errors(path):
-        _replace_folder(path, new)
+      stack.enter_context(lock_file(own / "unlocked"))
+      (own / "unlocked").rename(own / FOLDER_LOCK)
+      new.mkdir()
+    yield new
+    with disk_errors(path):
+      _replace_folder(path, new)
+
+
+@contextlib.contextmanager
+def lock_folder(
+  folder: pathlib.Path, name: str = "lock", *, shared: bool = False
+) -> Iterator[None]:
+  """Locks a file beside a folder, after other processes have released it.
+
+  With `shared`, several processes may have the lock at once.
+  """
+  path = folder.with_name(f".{folder.name}.{name}")
+  with contextlib.ExitStack() as stack:
+    with disk_errors(path):
+      path.parent.mkdir(parents=True, exist_ok=True)
+      if not stack.enter_context(lock_file(path, shared=shared)):
+        print(f"Waiting for another process at '{folder}'.", file=sys.stderr)
+        stack.enter_context(lock_file(path, shared=shared, wait=True))
+    yield
 
 
 def sync(path: pathlib.Path) -> None:
@@ -133,6 +153,34 @@ def sync(path: pathlib.Path) -> None:
     os.fsync(descriptor)
   finally:
     os.close(descriptor)
+
+
+class _LossyFile(io.FileIO):
+  """A file that drops lines for which its disk has no room."""
+
+  def write(self, data, /):
+    try:
+      return super().write(data)
+    except OSError as e:
+      if e.errno not in FULL_DISK:
+        raise
+      return len(data)
+
+
+def ignore_full_disk_on_stdio() -> None:
+  """Keeps a run going while the disk of its log is full."""
+  for name in ("stdout", "stderr"):
+    stream = getattr(sys, name)
+    if stream is not None and not stream.isatty():
+      stream.flush()
+      raw = _LossyFile(stream.fileno(), "wb", closefd=False)
+      lines = io.TextIOWrapper(
+        io.BufferedWriter(raw),
+        encoding=stream.encoding,
+        errors=stream.errors,
+        line_buffering=True,
+      )
+      setattr(sys, name, lines)
 
 
 def short_sha256(*parts: bytes | str) -> str:
@@ -147,9 +195,9 @@ def _remove_abandoned(path: pathlib.Path) -> None:
   """Removes temporary folders of `atomic_folder` whose process was killed."""
   name = glob.escape(f".{path.name}.")
   for lock in path.parent.glob(f"{name}*/{FOLDER_LOCK}"):
-    with contextlib.suppress(OSError), lock.open("r+") as file:
-      fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-      shutil.rmtree(lock.parent, ignore_errors=True)
+    with contextlib.suppress(OSError, DiskError), lock_file(lock) as locked:
+      if locked:
+        shutil.rmtree(lock.parent, ignore_errors=True)
 
 
 def _replace_folder(path: pathlib.Path, new: pathlib.Path) -> None:

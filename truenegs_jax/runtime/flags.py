@@ -21,8 +21,7 @@ from typing import Any
 from absl import app, flags, logging
 from ml_collections import ConfigDict
 
-from truenegs_jax.runtime import config_files, config_help
-from truenegs_jax.runtime.config_keys import describe_keys
+from truenegs_jax.runtime import config_files, config_keys
 from truenegs_jax.runtime.errors import InputError, explain, printable
 
 CONFIG, WORKDIR = "config", "workdir"  # flags
@@ -80,11 +79,7 @@ def exit_on_errors() -> Iterator[None]:
 
 
 def parse_config(argv: Sequence[str]) -> ConfigDict:
-  """Returns the locked config of flags that are --config and --config.KEY.
-
-  Raises:
-    InputError: as `parse_flags`.
-  """
+  """Returns the locked config of flags that are --config and --config.KEY."""
   values = flags.FlagValues()
   define_config(values)
   parse_flags(["program", *argv], values)
@@ -114,11 +109,7 @@ def parse(
 def parse_flags(
   argv: Sequence[str], values: flags.FlagValues, *, needs_config: bool = True
 ) -> list[str]:
-  """Parses the flags of a program; sets --config and the default --workdir.
-
-  Raises:
-    InputError: a flag is unknown, has a wrong value, or --config is missing.
-  """
+  """Parses the flags of a program; sets --config and the default --workdir."""
   values.set_gnu_getopt()  # finds flags behind words that are none
   text, config = "", None
   try:
@@ -127,7 +118,8 @@ def parse_flags(
       text = values[CONFIG].value or ""
     if text:
       config = config_files.load_config(text)
-      _define_keys(config, values)
+      for key in config_keys.describe_keys(config):
+        _define_key(key, values)
     rest = values(argv)
   except (flags.Error, ValueError) as e:
     raise InputError(_explain(e, values)) from e
@@ -154,23 +146,22 @@ def _flags(values: flags.FlagValues) -> list[flags.Flag]:
   ]
 
 
-def _define_keys(config: ConfigDict, values: flags.FlagValues) -> None:
-  """Defines --config.KEY for each key, with the type of its value."""
+def _define_key(key: config_keys.Key, values: flags.FlagValues) -> None:
+  """Defines --config.KEY with the type of the key's value."""
   parsers: dict[type, flags.ArgumentParser] = {
     bool: flags.BooleanParser(),
     int: flags.IntegerParser(),
     float: flags.FloatParser(),
   }
-  for key in describe_keys(config):
-    kind = type(key.value)
-    parser = parsers.get(kind, flags.ArgumentParser())
-    if kind in (tuple, list):
-      parser = _TupleParser(type(key.value[0]) if key.value else str)
-    text = config_help.describe_key(key)
-    flag: flags.Flag = flags.Flag(
-      parser, None, f"{CONFIG}.{key.name}", None, text, boolean=kind is bool
-    )
-    flags.DEFINE_flag(flag, values)
+  kind = type(key.value)
+  parser = parsers.get(kind, flags.ArgumentParser())
+  if kind is tuple:
+    parser = _TupleParser(type(key.value[0]) if key.value else str)
+  name, is_bool = f"{CONFIG}.{key.name}", kind is bool
+  flag: flags.Flag = flags.Flag(
+    parser, None, name, None, key.describe(), boolean=is_bool
+  )
+  flags.DEFINE_flag(flag, values)
 
 
 def _help(values: flags.FlagValues, doc: str) -> str:
@@ -178,13 +169,13 @@ def _help(values: flags.FlagValues, doc: str) -> str:
   config = values[CONFIG].value if CONFIG in values else None
   if config:
     lines = ["Keys of the config, as flags with their values:", ""]
-    lines += config_help.render_keys(config)
+    lines += config_keys.render_keys(config_keys.describe_keys(config))
   else:
     lines = [doc.strip(), "", "Flags:"]
     for flag in _flags(values):
-      lines += config_help.render_flag(flag.name, flag.value, flag.help or "")
+      lines += config_keys.render_flag(flag.name, flag.value, flag.help or "")
   if CONFIG in values and not config:
-    lines += [CONFIG_HELP, *config_help.render_list()]
+    lines += [CONFIG_HELP, *config_keys.render_list()]
   return "\n".join(
     [*lines, "", "Documentation: docs/index.md in the repository."]
   )

@@ -35,9 +35,8 @@ def read_file(
 ) -> Iterator[dict[str, Any]]:
   """Yields the JSON object of a file to a body that takes values from it.
 
-  Raises:
-    error: the file cannot be read, see `parse`; or the body misses a value, or
-      finds one of another type. The message ends with `fix`.
+  Raises `error`, with a message that ends with `fix`, if the file cannot be
+  read, or the body misses a value or finds one of another type.
   """
   try:
     yield parse(path.read_bytes())
@@ -52,14 +51,15 @@ def parse(text: bytes | str, kind: type = dict) -> Any:
   """Parses JSON of a program: a value that is safe to use and to write again.
 
   Raises:
-    ValueError: as `parse_loosely`; or a name is repeated, a string has half of
-      a surrogate pair, a number is not finite. The reason is a phrase.
+    ValueError: the text is damaged or nested too deep, a name is repeated, a
+      string has half of a surrogate pair, or a number is not finite.
   """
   value = _decode(text, kind, _STRICT)
   for scalar in _scalars(value):
-    if isinstance(scalar, str) and re.search("[\ud800-\udfff]", scalar):
-      raise ValueError(f"{scalar[:100]!r} has half of a surrogate pair")
-    if not isinstance(scalar, str) and not _is_finite(scalar):
+    if isinstance(scalar, str):
+      if re.search("[\ud800-\udfff]", scalar):
+        raise ValueError(f"{scalar[:100]!r} has half of a surrogate pair")
+    elif scalar is not None and not abs(scalar) <= sys.float_info.max:
       raise ValueError(f"{str(scalar)[:100]} is not a finite number")
   return value
 
@@ -126,11 +126,6 @@ def _scalars(value: Any) -> list[Any]:
     if not level:
       return scalars
   raise ValueError(f"nested in more than {MAX_DEPTH} levels")
-
-
-def _is_finite(number: float | None) -> bool:
-  """Returns whether a number fits into a float; NaN and infinity do not."""
-  return number is None or abs(number) <= sys.float_info.max
 
 
 _STRICT = json.JSONDecoder(object_pairs_hook=_unique)

@@ -88,7 +88,7 @@ def working(
 def counting(
   console: Console, text: str, total: int, *, brief: bool = False
 ) -> Iterator[Callable[..., None]]:
-  """Shows work on `total` items, see `working`; yields `advance(count=1)`."""
+  """Shows work on `total` items; yields `advance(count=1)`."""
   count = 0
   with working(console, text, brief=brief) as show:
 

@@ -6,7 +6,6 @@ parts = make_parts(StudyOptions.from_config(c), workdir)
 import dataclasses
 import functools
 import json
-import math
 import pathlib
 import re
 import shlex
@@ -16,15 +15,16 @@ from typing import Any, Self
 
 from ml_collections import ConfigDict
 
-from truenegs_jax.runtime.errors import InputError
+from truenegs_jax.configs.common_keys import rules
+from truenegs_jax.runtime.config_files import flatten
+from truenegs_jax.runtime.errors import CheckpointError, InputError
 from truenegs_jax.runtime.flags import parse_config
-from truenegs_jax.study.artificial import files as artificial
-from truenegs_jax.study.parts import Part, part_key
+from truenegs_jax.study.drive import Part, part_key, read_record
 from truenegs_jax.tasks import glue, squad, user_task
+from truenegs_jax.train import check_values
 from truenegs_jax.workdir import files
 
 PRETRAIN, CORRECTIONS, ROBUSTNESS = "pretrain", "corrections", "robustness"
-MEASURES = "measures"  # of a model of an artificial language
 SQUAD1 = "squad1"  # SQuAD v1.1 in `study.tasks`
 # Arguments of --config, and task of the config, by name in `study.tasks`.
 TASKS = {
@@ -32,12 +32,7 @@ TASKS = {
   SQUAD1: ("finetune_squad", squad.TASK.name),
   user_task.NAME: ("finetune_own", user_task.NAME),
 }
-LANGUAGE = "{language}"  # in values of arms: the artificial language's folder
-LANGUAGE_KEYS = (
-  f"data.sources={LANGUAGE}/{artificial.TEXT}",
-  f"data.vocab={LANGUAGE}/{artificial.VOCABULARY}",
-  f"negatives.sources=pairs path={LANGUAGE}/{artificial.PERFECT}",
-)
+SEED = "{seed}"  # in values of arms and overrides: the seed
 # Keys that a study sets itself, or that would make its parts differ.
 RESERVED = {
   "pretrain": ("task", "seed", "minutes", "dry_run"),
@@ -48,6 +43,14 @@ RESERVED = {
   "corrections": ("task", "init", "dry_run", "corrections.run"),
   "robustness": ("task", "init", "dry_run", "robustness.against"),
 }
+
+# Names of inputs: a run may find them elsewhere, but all runs of a study must
+# have the same.
+INPUTS = (
+  *("init", "init_skip", "data.vocab", "data.language"),
+  *("negatives.sources", "negatives.stop_words"),
+  *("finetune.data", "finetune.files"),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,17 +64,14 @@ class Arm:
 
 @dataclasses.dataclass(frozen=True)
 class StudyOptions:
-  """The section `study` of a config, parsed; see configs/study.py.
+  """The section `study` of a config, parsed.
 
-  Attributes:
-    synonyms: percentage of words with synonyms; None: no artificial language.
-    finetune, corrections, robustness: KEY=VALUE; None: not run.
+  `finetune`, `corrections` and `robustness` are KEY=VALUE; None: not run.
   """
 
   base: str
   overrides: tuple[str, ...]
   arms: tuple[Arm, ...]
-  synonyms: float | None
   seeds: int
   tasks: tuple[str, ...]
   finetune: tuple[str, ...]
@@ -87,12 +87,14 @@ class StudyOptions:
       InputError: a value is not of its form, or a task is unknown.
     """
     s = c.study
-    parse = functools.partial(_parse_changes, c)
+
+    def parse(name: str, task: str) -> tuple[str, ...]:
+      return _check_changes(f"study.{name}", _split(name, s[name]), task)
+
     return cls(
       base=s.base,
       overrides=parse("overrides", "pretrain"),
       arms=_parse_arms(s.arms),
-      synonyms=_parse_synonyms(s.synonyms) if s.synonyms else None,
       seeds=s.seeds,
       tasks=_parse_tasks(s.tasks),
       finetune=parse("finetune", "finetune"),
@@ -112,13 +114,9 @@ def _split(name: str, text: str) -> list[str]:
     ) from e
 
 
-def _parse_changes(c: ConfigDict, name: str, task: str) -> tuple[str, ...]:
-  changes = _split(name, c.study[name])
-  _check_changes(f"study.{name}", changes, task)
-  return tuple(changes)
-
-
-def _check_changes(name: str, changes: Sequence[str], task: str) -> None:
+def _check_changes(
+  name: str, changes: Sequence[str], task: str
+) -> tuple[str, ...]:
   for change in changes:
     key, equals, _ = change.partition("=")
     if not equals or not re.fullmatch(r"[a-z]\w*(\.\w+)*", key):
@@ -131,6 +129,7 @@ def _check_changes(name: str, changes: Sequence[str], task: str) -> None:
         f"{name}: {key} cannot be set, because the study sets it for each of"
         " its parts. Remove it."
       )
+  return tuple(changes)
 
 
 def _parse_arms(text: str) -> tuple[Arm, ...]:
@@ -143,10 +142,10 @@ def _parse_arms(text: str) -> tuple[Arm, ...]:
         " more=hc,masking.prob=0.25."
       )
     items = [item for item in recipe.split(",") if item]
-    changes = tuple(item for item in items if "=" in item)
-    _check_changes(f"study.arms: {name}", changes, "pretrain")
+    changes = [item for item in items if "=" in item]
     words = tuple(item for item in items if "=" not in item)
-    arms.append(Arm(name, words, changes))
+    checked = _check_changes(f"study.arms: {name}", changes, "pretrain")
+    arms.append(Arm(name, words, checked))
   names = [arm.name.lower() for arm in arms]  # some disks ignore the case
   repeated = [arm.name for arm in arms if names.count(arm.name.lower()) > 1]
   if repeated or not arms:
@@ -156,19 +155,6 @@ def _parse_arms(text: str) -> tuple[Arm, ...]:
       " NAME=WORDS', with different names."
     )
   return tuple(arms)
-
-
-def _parse_synonyms(text: str) -> float:
-  try:
-    percent = float(text)
-  except ValueError:
-    percent = math.nan
-  if not 0 <= percent <= 100:
-    raise InputError(
-      f"study.synonyms={text!r} is not a percentage. Set it to a number from 0"
-      " to 100, or to '' for real text."
-    )
-  return percent
 
 
 def _parse_tasks(text: str) -> tuple[str, ...]:
@@ -220,13 +206,8 @@ def _arm_parts(
   base, _, words = options.base.partition(":")
   words = ",".join([*filter(None, [words]), *arm.words])
   config = f"{base}:{words}" if words else base
-  changes, language = options.overrides + arm.changes, None
-  if options.synonyms is not None:
-    changes = LANGUAGE_KEYS + changes
-    language = language_folder(options.synonyms, seed, root)
-  yield make(
-    PRETRAIN, config, changes, [f"seed={seed}"], needs="", language=language
-  )
+  changes = options.overrides + arm.changes
+  yield make(PRETRAIN, config, changes, [f"seed={seed}"], needs="")
   init, count = f"init={folder(PRETRAIN)}", options.finetune_seeds
   for name in options.tasks:
     config, task = TASKS[name]
@@ -240,20 +221,6 @@ def _arm_parts(
     name = robustness_task(options)
     links = [f"init={folder(name)}"]
     yield make(ROBUSTNESS, ROBUSTNESS, options.robustness, links, needs=name)
-  if language:
-    yield Part(
-      arm=arm.name,
-      seed=seed,
-      name=MEASURES,
-      command=(
-        *(sys.executable, "-m", "truenegs_jax.study.artificial"),
-        f"--folder={language}",
-        f"--measure={folder(PRETRAIN)}",
-        f"--output={folder(MEASURES)}/{files.RESULTS}",
-      ),
-      outputs=(files.RESULTS,),
-      needs=PRETRAIN,
-    )
 
 
 def _make_part(
@@ -267,40 +234,28 @@ def _make_part(
   root: pathlib.Path,
   outputs: Sequence[str] = (files.RESULTS,),
   needs: str = PRETRAIN,
-  language: pathlib.Path | None = None,
 ) -> Part:
   """Makes a part that is a task of `truenegs_jax.main`.
 
   Args:
     changes: KEY=VALUE that the user chose.
     links: KEY=VALUE that differ from seed to seed.
-    language: replaces LANGUAGE in changes.
   """
   flags = (f"--config={config}", *(f"--config.{x}" for x in changes))
-  command, kept = flags, flags
-  if language:  # of this seed; the config is the same for all
-    command = tuple(x.replace(LANGUAGE, str(language)) for x in flags)
-    kept = tuple(x.replace(LANGUAGE, language.parent.name) for x in flags)
   return Part(
     arm=arm,
     seed=seed,
     name=name,
     command=(
-      *(sys.executable, "-m", "truenegs_jax.main", *command),
+      *(sys.executable, "-m", "truenegs_jax.main"),
+      *(x.replace(SEED, str(seed)) for x in flags),
       *(f"--config.{x}" for x in links),
       f"--workdir={root / part_key(arm, seed, name)}",
     ),
     outputs=tuple(outputs),
     needs=needs,
-    config=_build_config(arm, name, kept),
+    config=_build_config(arm, name, flags),
   )
-
-
-def language_folder(
-  synonyms: float, seed: int, root: pathlib.Path
-) -> pathlib.Path:
-  """Returns the folder of a seed's language, with `synonyms` in percent."""
-  return root / f"languages/synonyms-{synonyms:g}" / f"seed-{seed}"
 
 
 def robustness_task(options: StudyOptions) -> str:
@@ -326,19 +281,60 @@ def robustness_task(options: StudyOptions) -> str:
   return name
 
 
-def describe_origin(arm: str, name: str) -> str:
-  """Returns the keys of the study that decide the config of a part."""
-  if name == PRETRAIN:
-    return f"study.arms, {arm!r} with study.base and study.overrides"
-  return f"study.{'finetune' if name in TASKS else name}"
-
-
 @functools.cache
 def _build_config(
   arm: str, name: str, flags: tuple[str, ...]
 ) -> Mapping[str, Any]:
-  """Returns the config of flags, in JSON's types."""
+  """Returns the checked config of flags, in JSON's types."""
+  task = name if name in (PRETRAIN, CORRECTIONS, ROBUSTNESS) else "finetune"
+  origin = f"study.{task}"
+  if name == PRETRAIN:
+    origin = f"study.arms, {arm!r} with study.base and study.overrides"
   try:
-    return json.loads(parse_config(flags).to_json())
+    c = parse_config(flags)
+    if c.task != task:
+      raise InputError(
+        f"study.base has task={c.task!r}. Set --config.study.base to a config"
+        " of pre-training, such as electra_small."
+      )
+    if c.get("minutes"):
+      raise InputError(
+        f"minutes={c.minutes:g} gives each arm another number of steps. Set"
+        " steps=NUMBER instead."
+      )
+    check_values.check_values(flatten(c.to_dict()), rules(task))
   except InputError as e:
-    raise InputError(f"{describe_origin(arm, name)}: {e}") from e
+    raise InputError(f"{origin}: {e}") from e
+  return json.loads(c.to_json())
+
+
+def check_unchanged(parts: Sequence[Part], root: pathlib.Path) -> None:
+  """Refuses to mix parts of different configs.
+
+  Raises:
+    CheckpointError: a part was started with another config; lists differences.
+  """
+  for part in parts:
+    if changes := _find_changes(part, root):
+      listed = "\n  ".join(map(str, changes))
+      raise CheckpointError(
+        f"'{root / part.key}' was started with another config. Differences"
+        f" (saved -> now):\n  {listed}\nAll parts of a study have the same"
+        " values. Restore them, give the arm another name, or pass another"
+        " --workdir."
+      )
+
+
+def _find_changes(part: Part, root: pathlib.Path) -> list[files.Change]:
+  """Lists how a part's config differs from that with which it was started."""
+  record = read_record(root / part.key)
+  if not record:
+    return []
+  saved, now = record["config"], part.config
+  fixed = files.find_fixed_changes(saved, now)
+  inputs = INPUTS if now["task"] in ("pretrain", "finetune") else ()
+  return [
+    change
+    for change in files.find_changes(saved, now)
+    if change in fixed or change.key in inputs
+  ]

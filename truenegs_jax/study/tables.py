@@ -1,11 +1,11 @@
 """Makes the tables of a study from its scores, beside the paper's.
 
-  for layout in make_tables(scores, plan):
+  for layout in make_tables(study):
     console.print(to_terminal(layout))
 
 Each arm has a row of means over its seeds and, but for the baseline, a row of
-differences from the baseline with intervals of 95 % (see `intervals`). A cell
-that lacks runs says how many it has; notes name the runs that failed.
+differences from the baseline with intervals of 95 %. A cell that lacks runs
+says how many it has.
 """
 
 import collections
@@ -27,8 +27,13 @@ from truenegs_jax.robustness.eval_set import TRANSFORMED
 from truenegs_jax.robustness.report import SIDES
 from truenegs_jax.robustness.report import find_published as find_published_set
 from truenegs_jax.robustness.scores import DROP
-from truenegs_jax.study import intervals
-from truenegs_jax.study.intervals import MAX_SEEDS
+from truenegs_jax.stats.differences import (
+  MAX_SEEDS,
+  Difference,
+  compare_runs,
+  has_examples,
+  mean_of_runs,
+)
 from truenegs_jax.study.layout import (
   ARM,
   DIFFERENCE,
@@ -37,17 +42,17 @@ from truenegs_jax.study.layout import (
   Layout,
   Row,
 )
-from truenegs_jax.study.records import (
+from truenegs_jax.study.scores import (
   CORRECTIONS,
   RATES,
   Key,
-  Plan,
   Score,
+  Study,
   correction_metric,
+  group_runs,
 )
 from truenegs_jax.tasks import glue, squad
 
-ROBUSTNESS = "robustness"  # part, as in `Plan.failures`
 VARIANTS = {"hc_glove", "sr_sent"}  # recipes of table 6 that table 3 lacks
 LABELS = ("Iter", "Pred")  # of RATES in table 2
 ERROR_REDUCTION = "% of error"
@@ -61,25 +66,26 @@ POWER_COLUMNS = (
 Columns = Mapping[str, Sequence[Key]]  # name -> scores whose mean it shows
 
 
-def make_tables(scores: Sequence[Score], plan: Plan) -> list[Layout]:
+def make_tables(study: Study) -> list[Layout]:
   """Makes the paper's tables that have scores, other measures, and the power.
 
-  Scores of runs outside the plan are left out.
+  Scores of runs that are not planned are left out.
   """
-  finetune_seeds = {*plan.finetune_seeds, None}
-  scores = [
+  finetune_seeds = {*study.finetune_seeds, None}
+  planned = [
     x
-    for x in scores
-    if x.arm in plan.arms and x.seed in plan.seeds
+    for x in study.scores
+    if x.arm in study.arms and x.seed in study.seeds
     if x.finetune_seed in finetune_seeds
   ]
+  study = dataclasses.replace(study, scores=planned)
   return [
-    *_make_correction_tables(scores, plan),
-    *_make_glue_table(scores, plan),
-    *_make_squad_table(scores, plan),
-    *_make_robustness_tables(scores, plan),
-    *_make_other_tables(scores, plan),
-    *_make_power_table(scores, plan),
+    *_make_correction_tables(study),
+    *_make_glue_table(study),
+    *_make_squad_table(study),
+    *_make_robustness_tables(study),
+    *_make_other_tables(study),
+    *_make_power_table(study),
   ]
 
 
@@ -87,29 +93,23 @@ def _make_layout(
   name: str,
   title: str,
   columns: Columns,
-  scores: Sequence[Score],
-  plan: Plan,
+  study: Study,
   *,
   paper: Mapping[str, Sequence[float | None]] | None = None,
-  part: str = "",
   digits: int = 2,
 ) -> Layout:
-  """Makes the rows of the arms and of the paper, whose values are by label.
-
-  Notes name the failures of the columns' tasks and of `part`.
-  """
+  """Makes the rows of the arms and of the paper, whose values are by label."""
   rows = []
-  for arm in plan.arms:
-    cells = [_mean_cell(scores, plan, arm, x) for x in columns.values()]
+  for arm in study.arms:
+    cells = [_mean_cell(study, arm, x) for x in columns.values()]
     rows.append(Row(arm, ARM, cells))
-    if arm != plan.arms[0]:
-      cells = [_difference_cell(scores, plan, arm, x) for x in columns.values()]
+    if arm != study.arms[0]:
+      cells = [_difference_cell(study, arm, x) for x in columns.values()]
       rows.append(Row(arm, DIFFERENCE, cells))
   keys = {key for column in columns.values() for key in column}
-  shown = [x for x in scores if x.key in keys]
+  shown = [x for x in study.scores if x.key in keys]
   notes = [
-    *_explain_cells(rows, shown, plan.arms[0]),
-    *plan.describe_failures([part, *(task for task, _ in keys)]),
+    *_explain_cells(rows, shown, study.arms[0]),
     *(
       f"{x.arm}, seed {x.seed}, {x.task}, fine-tuning {x.finetune_seed} counts"
       f" although it failed: {x.failure}"
@@ -126,65 +126,44 @@ def _explain_cells(
   rows: Sequence[Row], shown: Sequence[Score], baseline: str
 ) -> Iterator[str]:
   """Explains the cells of the arms, which have the scores `shown`."""
-  halves = [
-    cell.half_width
-    for row in rows
-    for cell in row.cells
-    if row.kind == DIFFERENCE and cell.value is not None
-  ]
-  if any(x is not None for x in halves):
+  if any(x.half_width is not None for row in rows for x in row.cells):
     yield f"±: half the 95 % interval of the difference from {baseline}."
     by_key = ([x for x in shown if x.key == y] for y in {x.key for x in shown})
-    if not all(map(intervals.has_examples, by_key)):
+    if not all(map(has_examples, by_key)):
       yield "Intervals count seeds, but not the choice of examples."
-  if None in halves:
-    yield "Differences of one seed have no interval."
   if any(cell.runs for row in rows for cell in row.cells):
     yield "2/3: 2 of 3 runs, and of a difference 2 of 3 seeds, have scores."
 
 
-def _mean_cell(
-  scores: Sequence[Score], plan: Plan, arm: str, keys: Sequence[Key]
-) -> Cell:
-  runs = intervals.group_runs(scores, arm, keys)
+def _mean_cell(study: Study, arm: str, keys: Sequence[Key]) -> Cell:
+  runs = group_runs(study.scores, arm, keys)
   count = sum(len(x) for by_key in runs.values() for x in by_key.values())
-  planned = len(plan.seeds) * len(keys)
-  if any(x.finetune_seed is not None for x in scores if x.key in keys):
-    planned *= len(plan.finetune_seeds)
-  return Cell(
-    intervals.mean(runs) if runs else None, runs=_describe_lack(count, planned)
-  )
+  planned = len(study.seeds) * len(keys)
+  if any(x.finetune_seed is not None for x in study.scores if x.key in keys):
+    planned *= len(study.finetune_seeds)
+  lack = f"{count}/{planned}" if count < planned else ""
+  return Cell(mean_of_runs(runs) if runs else None, runs=lack)
 
 
-def _difference_cell(
-  scores: Sequence[Score], plan: Plan, arm: str, keys: Sequence[Key]
-) -> Cell:
-  difference = _compare(scores, plan, arm, keys)
-  seeds = difference.seeds if difference else 0
-  lack = _describe_lack(seeds, len(plan.seeds))
+def _difference_cell(study: Study, arm: str, keys: Sequence[Key]) -> Cell:
+  difference = _compare(study, arm, keys)
+  count, planned = difference.seeds if difference else 0, len(study.seeds)
+  lack = f"{count}/{planned}" if count < planned else ""
   if not difference:
     return Cell(runs=lack)
   return Cell(difference.value, difference.half_width, lack)
 
 
-def _describe_lack(count: int, planned: int) -> str:
-  return f"{count}/{planned}" if count < planned else ""
-
-
-def _compare(
-  scores: Sequence[Score], plan: Plan, arm: str, keys: Sequence[Key]
-) -> intervals.Difference | None:
+def _compare(study: Study, arm: str, keys: Sequence[Key]) -> Difference | None:
   ours, theirs = (
-    intervals.group_runs(scores, x, keys) for x in (arm, plan.arms[0])
+    group_runs(study.scores, x, keys) for x in (arm, study.arms[0])
   )
-  return intervals.compare(ours, theirs)
+  return compare_runs(ours, theirs)
 
 
-def _make_correction_tables(
-  scores: Sequence[Score], plan: Plan
-) -> Iterator[Layout]:
+def _make_correction_tables(study: Study) -> Iterator[Layout]:
   """Makes a table for each rate: a column for each percentage of the run."""
-  measured = {x.metric for x in scores if x.task == CORRECTIONS}
+  measured = {x.metric for x in study.scores if x.task == CORRECTIONS}
   for i, (rate, label) in enumerate(zip(RATES, LABELS, strict=True)):
     metrics = {x: correction_metric(rate, x) for x in TABLE_2}
     shown = [percent for percent in TABLE_2 if metrics[percent] in measured]
@@ -193,8 +172,7 @@ def _make_correction_tables(
         f"table2_{label.lower()}",
         f"Table 2 of the paper, {label}: corrections along the training, %",
         {f"{x:g} %": [(CORRECTIONS, metrics[x])] for x in shown},
-        scores,
-        plan,
+        study,
         paper={
           f"paper, BERT {size}": [float(TABLE_2[x][2 * j + i]) for x in shown]
           for j, size in enumerate(("base", "large"))
@@ -202,20 +180,20 @@ def _make_correction_tables(
       )
 
 
-def _make_glue_table(scores: Sequence[Score], plan: Plan) -> Iterator[Layout]:
+def _make_glue_table(study: Study) -> Iterator[Layout]:
   """Makes table 3, with the rows of table 6 if an arm is a variant."""
   sources, title = ["table3"], "Table 3"
-  if not VARIANTS.isdisjoint(plan.arms):
+  if not VARIANTS.isdisjoint(study.arms):
     sources, title = ["table3", "table6"], "Tables 3 and 6"
   title += " of the paper: GLUE, dev sets, %"
-  columns = _glue_columns(plan)
-  for x in _make_finetuning_table(sources, title, columns, scores, plan):
+  columns = _glue_columns(study)
+  for x in _make_finetuning_table(sources, title, columns, study):
     yield _add_error_reduction(x)
 
 
-def _glue_columns(plan: Plan) -> dict[str, list[Key]]:
+def _glue_columns(study: Study) -> dict[str, list[Key]]:
   """Returns the tasks of GLUE by their main metrics, and their average."""
-  keys = [(x, glue.TASKS[x].metrics[0]) for x in GLUE if x in plan.tasks]
+  keys = [(x, glue.TASKS[x].metrics[0]) for x in GLUE if x in study.tasks]
   columns = {key[0]: [key] for key in keys}
   if len(keys) > 1:
     is_complete = len(keys) == len(GLUE)
@@ -223,14 +201,15 @@ def _glue_columns(plan: Plan) -> dict[str, list[Key]]:
   return columns
 
 
-def _make_squad_table(scores: Sequence[Score], plan: Plan) -> Iterator[Layout]:
+def _make_squad_table(study: Study) -> Iterator[Layout]:
   title = "Table 4 of the paper: SQuAD v1.1, dev set, %"
-  columns = _squad_columns(plan)
-  yield from _make_finetuning_table(["table4"], title, columns, scores, plan)
+  yield from _make_finetuning_table(
+    ["table4"], title, _squad_columns(study), study
+  )
 
 
-def _squad_columns(plan: Plan) -> dict[str, list[Key]]:
-  metrics = squad.TASK.metrics if SQUAD in plan.tasks else ()
+def _squad_columns(study: Study) -> dict[str, list[Key]]:
+  metrics = squad.TASK.metrics if SQUAD in study.tasks else ()
   return {x: [(SQUAD, x)] for x in metrics}
 
 
@@ -238,8 +217,7 @@ def _make_finetuning_table(
   sources: Sequence[str],
   title: str,
   columns: Columns,
-  scores: Sequence[Score],
-  plan: Plan,
+  study: Study,
 ) -> Iterator[Layout]:
   """Makes a table with the published models of `sources`, if it has columns."""
   if not columns:
@@ -247,8 +225,8 @@ def _make_finetuning_table(
   tasks = (*GLUE, SQUAD)
   # No small BERT is published.
   published = find_published(
-    tasks, family=plan.family, width=plan.width
-  ) or find_published(tasks, family="electra", width=plan.width)
+    tasks, family=study.family, width=study.width
+  ) or find_published(tasks, family="electra", width=study.width)
   names = [SOURCES[x] for x in sources]
   models = [x for x in published if x.source in names]
   paper = {
@@ -258,7 +236,7 @@ def _make_finetuning_table(
     ]
     for model in models
   }
-  x = _make_layout(sources[0], title, columns, scores, plan, paper=paper)
+  x = _make_layout(sources[0], title, columns, study, paper=paper)
   by_note = collections.defaultdict[str, list[str]](list)
   for model in models:
     by_note[model.note].append(model.name)
@@ -294,11 +272,9 @@ def _add_error_reduction(x: Layout) -> Layout:
   )
 
 
-def _make_robustness_tables(
-  scores: Sequence[Score], plan: Plan
-) -> Iterator[Layout]:
+def _make_robustness_tables(study: Study) -> Iterator[Layout]:
   """Makes a table for each set of robustness."""
-  for title, metrics in _robustness_sets(scores).items():
+  for title, metrics in _robustness_sets(study).items():
     names = [f"{metric} {side}" for metric in metrics for side in SIDES]
     paper = {
       label: [
@@ -313,48 +289,46 @@ def _make_robustness_tables(
       f"table5_{title}",
       f"{'Table 5 of the paper: ' * bool(paper)}{title}, %",
       {name: [(title, name)] for name in names},
-      scores,
-      plan,
+      study,
       paper=paper,
-      part=ROBUSTNESS,
     )
 
 
-def _robustness_sets(scores: Sequence[Score]) -> dict[str, list[str]]:
+def _robustness_sets(study: Study) -> dict[str, list[str]]:
   """Returns the titles of the sets and their metrics, without sides."""
   sets: dict[str, dict[str, None]] = {}
-  for x in scores:
+  for x in study.scores:
     metric, _, side = x.metric.rpartition(" ")
     if side == TRANSFORMED:
       sets.setdefault(x.task, {})[metric] = None
   return {title: list(metrics) for title, metrics in sets.items()}
 
 
-def _make_other_tables(scores: Sequence[Score], plan: Plan) -> Iterator[Layout]:
+def _make_other_tables(study: Study) -> Iterator[Layout]:
   """Makes a table of all metrics for each task that is not the paper's."""
-  known = {*GLUE, SQUAD, CORRECTIONS, *_robustness_sets(scores)}
+  known = {*GLUE, SQUAD, CORRECTIONS, *_robustness_sets(study)}
   others: dict[str, dict[str, list[Key]]] = {}
-  for x in scores:
+  for x in study.scores:
     if x.task not in known:
       others.setdefault(x.task, {})[x.metric] = [x.key]
   for task, columns in others.items():
     for i in range(0, len(columns), MAX_COLUMNS):
       shown = dict([*columns.items()][i : i + MAX_COLUMNS])
       name = f"{task} {i // MAX_COLUMNS + 1}" if i else task
-      yield _make_layout(name, name, shown, scores, plan, digits=4)
+      yield _make_layout(name, name, shown, study, digits=4)
 
 
-def _make_power_table(scores: Sequence[Score], plan: Plan) -> Iterator[Layout]:
+def _make_power_table(study: Study) -> Iterator[Layout]:
   """Makes the table of what the study could have seen."""
-  columns = dict([*_glue_columns(plan).items()][-1:])
-  columns |= {f"{SQUAD} {x}": y for x, y in _squad_columns(plan).items()}
-  for title, metrics in _robustness_sets(scores).items():
+  columns = dict([*_glue_columns(study).items()][-1:])
+  columns |= {f"{SQUAD} {x}": y for x, y in _squad_columns(study).items()}
+  for title, metrics in _robustness_sets(study).items():
     names = (f"{metric} {DROP}" for metric in metrics)
     columns |= {f"{title} {x}": [(title, x)] for x in names}
   differences = {
-    f"{arm}, {name}": _compare(scores, plan, arm, keys)
+    f"{arm}, {name}": _compare(study, arm, keys)
     for name, keys in columns.items()
-    for arm in plan.arms[1:]
+    for arm in study.arms[1:]
   }
   rows = [
     Row(label, ARM, [*map(Cell, _power_values(x))])
@@ -374,7 +348,7 @@ def _make_power_table(scores: Sequence[Score], plan: Plan) -> Iterator[Layout]:
     yield Layout("power", title, POWER_COLUMNS, rows, notes)
 
 
-def _power_values(x: intervals.Difference) -> list[float | int | None]:
+def _power_values(x: Difference) -> list[float | int | None]:
   variances = x.seed_variance, x.finetune_variance, x.example_variance
   errors = [None if v is None else math.sqrt(v) for v in variances]
   return [x.detectable, x.seeds_needed(EFFECT), *errors]

@@ -1,25 +1,21 @@
 """Reads files of synonyms: pairs, thesauri, wordnets of other languages.
 
-A reader yields all pairs of a file, `select_pairs` those of a vocabulary:
-
-  for pair in select_pairs(read_pairs(file), vocabulary, file): ...
+for pair in select_pairs(read_pairs(file), vocabulary, file): ...
 """
 
 import functools
 import itertools
-import json
 import re
-from collections.abc import Iterable, Iterator
-from typing import Any, TypeVar
+from collections.abc import Iterator
+from typing import TypeVar
 
 from truenegs_jax.data.corpus.files import File, read_blocks
-from truenegs_jax.data.corpus.lines import read_text
 from truenegs_jax.data.corpus.read_state import (
   BLOCK_BYTES,
   MAX_LINE_BYTES,
   ReadState,
 )
-from truenegs_jax.runtime import json_text
+from truenegs_jax.data.corpus.readers import read_text
 from truenegs_jax.runtime.errors import DataError
 from truenegs_jax.synonyms.vocabulary import Vocabulary, is_spelled
 
@@ -47,9 +43,7 @@ FORMATS = """Use a file of one of these formats:
   word<TAB>synonym
   word synonym synonym ...
   [NN] ||| word ||| synonym ||| ... (PPDB)
-  th_*.dat of MyThes, the thesauri of LibreOffice (not the index, .idx)
-  .json: {"word": ["synonym"]} or [["word", "synonym"]]
-  .jsonl: {"word": "word", "synonyms": ["synonym"]}"""
+  th_*.dat of MyThes, the thesauri of LibreOffice (not the index, .idx)"""
 
 
 def peek(items: Iterator[Item], file: File) -> tuple[Item, Iterator[Item]]:
@@ -66,9 +60,8 @@ def peek(items: Iterator[Item], file: File) -> tuple[Item, Iterator[Item]]:
 def select_pairs(pairs: Pairs, vocabulary: Vocabulary, file: File) -> Pairs:
   """Yields the pairs of a file of which both words are in a vocabulary.
 
-  For what an entry of the file stands for, see `Vocabulary.match`. Phrases
-  match nothing. The order is that of the vocabulary, synonyms sorted. If most
-  pairs are lost, this is reported at the end.
+  Phrases match nothing. The order is that of the vocabulary, synonyms sorted.
+  If most pairs are lost, this is reported at the end.
 
   Raises:
     DataError: no pair is left.
@@ -111,25 +104,17 @@ def spread_examples(words: list[str]) -> str:
 def read_pairs(file: File) -> Pairs:
   """Yields (word, synonym) pairs of a file; does not add reverse pairs.
 
-  The format is that of a suffix, before that of a compression:
+  The format is that of the first lines:
 
-    .json   {"word": ["synonym", ...], ...} or [["word", "synonym"], ...]
-    .jsonl  {"word": "word", "synonyms": ["synonym", ...]} on each line
-
-  or else that of the first lines:
-
-    MyThes  the thesauri of LibreOffice, see `_mythes`
+    MyThes  the thesauri of LibreOffice
     PPDB    `[NN] ||| word ||| synonym ||| ...`; further fields are ignored
     others  word<TAB>synonym; or a word and its synonyms, separated by spaces.
             Three of five lines have to consist of words, not punctuation or,
             in longer files, numbers: prose, CSV and dictionaries are refused.
 
   Raises:
-    DataError: the file is damaged or of another format, with the line or entry.
+    DataError: the file is damaged or of another format, with the line.
   """
-  readers = {".json": _json, ".jsonl": _json_lines}
-  if reader := readers.get(file.suffix):
-    return reader(file)
   head = next(read_blocks(file, ReadState(), size=BLOCK_BYTES), b"")
   if match := MYTHES.match(head):
     return _mythes(file, match[1].decode(errors="replace"))
@@ -142,7 +127,7 @@ def read_omw(file: File, *, pos: str) -> Pairs:
   Lines are `00001740-n<TAB>fra:lemma<TAB>word`, with or without the language.
   Lines of definitions and examples, and comments (`#`), are skipped.
 
-  `pos` has the parts of speech, see `wordnet.parse_parts_of_speech`.
+  `pos` has the letters of the parts of speech.
 
   Raises:
     DataError: the file is damaged or of another format, with the line.
@@ -189,8 +174,8 @@ def _mythes(file: File, encoding: str) -> Pairs:
     (adv)|boastfully (fam.)
 
   Notes in parentheses name another relation (antonym, generic term, ...) or are
-  labels, see LABEL. Synonyms with notes of the first kind are dropped, whatever
-  their language, and those of the second are read without.
+  labels. Synonyms with notes of the first kind are dropped, whatever their
+  language; labels are removed.
   """
   data = b"".join(read_blocks(file, ReadState(), size=BLOCK_BYTES))
   try:
@@ -230,7 +215,18 @@ def _mythes(file: File, encoding: str) -> Pairs:
 def _columns(file: File) -> Pairs:
   (_, first), lines = peek(_filled_lines(file), file)
   separator = next((x for x in (PPDB, "\t") if x in first), None)
-  rows = _split_lines(lines, separator, file)
+
+  def split_lines() -> Iterator[list[str]]:
+    for number, line in lines:
+      columns = line.split(separator)
+      row = columns[1:3] if separator == PPDB else columns
+      if separator and len(row) != 2:
+        raise DataError(
+          f"{file.path}:{number}: {len(columns)} columns. {FORMATS}"
+        )
+      yield row
+
+  rows = split_lines()
   head = list(itertools.islice(rows, NUM_ROWS))
   num_lists = sum(
     _are_words(row)
@@ -246,71 +242,9 @@ def _columns(file: File) -> Pairs:
     yield from itertools.product([word], synonyms)
 
 
-def _split_lines(
-  lines: Iterable[tuple[int, str]], separator: str | None, file: File
-) -> Iterator[list[str]]:
-  """Yields the word and the synonyms of each line."""
-  for number, line in lines:
-    columns = line.split(separator)
-    row = columns[1:3] if separator == PPDB else columns
-    if separator and len(row) != 2:
-      raise DataError(
-        f"{file.path}:{number}: {len(columns)} columns. {FORMATS}"
-      )
-    yield row
-
-
 def _are_words(names: list[str]) -> bool:
   """Returns whether there are several names, and all have letters."""
   words = re.split("[ _]+", " ".join(names))
   return len(names) > 1 and all(
     is_spelled(word, also="-'’.0123456789") for word in words
   )
-
-
-def _json(file: File) -> Pairs:
-  text = "".join(read_text(file, ReadState(), records=True))
-  content = _parse(text.rstrip(), str(file.path))
-  if isinstance(content, dict):
-    content = list(map(list, content.items()))
-  elif isinstance(content, list):
-    content = [[p[0], p[1:]] if _is_pair(p) else p for p in content]
-  else:
-    content = [content]
-  for number, entry in enumerate(content, 1):
-    yield from _entry_pairs(entry, f"{file.path}: entry {number:,}")
-
-
-def _json_lines(file: File) -> Pairs:
-  for number, line in _filled_lines(file):
-    place = f"{file.path}:{number}"
-    entry = _parse(line, place)
-    if isinstance(entry, dict):
-      entry = [entry.get("word"), entry.get("synonyms")]
-    yield from _entry_pairs(entry, place)
-
-
-def _is_pair(value: object) -> bool:
-  return isinstance(value, list) and len(value) == 2
-
-
-def _parse(text: str, place: str) -> Any:
-  try:
-    return json_text.parse(text, object)
-  except ValueError as error:
-    raise DataError(
-      f"{place}: {error}. Repair the file, or download it again."
-    ) from error
-
-
-def _entry_pairs(entry: Any, place: str) -> Pairs:
-  """Yields the pairs of `[word, [synonym, ...]]`."""
-  word, synonyms = entry if _is_pair(entry) else (None, None)
-  names = [word, *synonyms] if isinstance(synonyms, list) else [None]
-  if not all(isinstance(name, str) for name in names):
-    raise DataError(
-      f"{place}: {json.dumps(entry)[:60]} is not a word and its synonyms. Use"
-      ' {"word": ["synonym"]} or [["word", "synonym"]] in a .json file, and'
-      ' {"word": "word", "synonyms": ["synonym"]} on a line of a .jsonl file.'
-    )
-  yield from itertools.product(names[:1], names[1:])

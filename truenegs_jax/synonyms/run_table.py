@@ -1,21 +1,32 @@
-"""Loads the synonym table of a run from workdir or cache, or builds it."""
+"""Builds or loads the synonym table of a run, and says how much it covers."""
 
 import contextlib
 import dataclasses
 import functools
 import json
+import os
 import pathlib
-from collections.abc import Callable, Iterator, Sequence
+import unicodedata
+from collections.abc import Callable, Sequence
 
+import numpy as np
 from rich.console import Console
 
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
-from truenegs_jax.runtime import cache, errors, progress
-from truenegs_jax.runtime.files import short_sha256
-from truenegs_jax.synonyms import languages, table, wordnet
+from truenegs_jax.runtime import cache, progress
+from truenegs_jax.runtime.errors import DataError, InputError
+from truenegs_jax.runtime.files import atomic_file, disk_errors, short_sha256
 from truenegs_jax.synonyms import sources as sources_lib
+from truenegs_jax.synonyms import table as table_lib
+from truenegs_jax.synonyms import wordnet
 from truenegs_jax.synonyms.table import SynonymTable
-from truenegs_jax.synonyms.vocabulary import NUMBERS, Vocabulary, fingerprint
+from truenegs_jax.synonyms.vocabulary import (
+  NUMBERS,
+  STOP_WORDS,
+  Vocabulary,
+  fingerprint,
+  may_have_synonyms,
+)
 
 SWITCHES = ("keep_stop_words", "symmetric", "include_self")
 
@@ -23,19 +34,61 @@ SWITCHES = ("keep_stop_words", "symmetric", "include_self")
 # so that it yields other pairs from the same files.
 RECIPE = 2
 
+# Share of a text's words below which a warning is due. English has 76 to 82 %
+# with WordNet; French has 20 to 22 % with it, and 42 to 44 % with a thesaurus.
+MIN_SHARE = 0.3
+NUM_EXAMPLES = 8
+
+# Language -> file of NLTK's package `stopwords`.
+NLTK_FILES = {
+  "ar": "arabic",
+  "az": "azerbaijani",
+  "be": "belarusian",
+  "bn": "bengali",
+  "ca": "catalan",
+  "da": "danish",
+  "de": "german",
+  "el": "greek",
+  "es": "spanish",
+  "eu": "basque",
+  "fi": "finnish",
+  "fr": "french",
+  "he": "hebrew",
+  "hu": "hungarian",
+  "id": "indonesian",
+  "it": "italian",
+  "kk": "kazakh",
+  "nb": "norwegian",
+  "ne": "nepali",
+  "nl": "dutch",
+  "no": "norwegian",
+  "pt": "portuguese",
+  "ro": "romanian",
+  "ru": "russian",
+  "sl": "slovene",
+  "sq": "albanian",
+  "sv": "swedish",
+  "ta": "tamil",
+  "tg": "tajik",
+  "tr": "turkish",
+  "zh": "chinese",
+}
+
 
 @dataclasses.dataclass(frozen=True)
 class TableRequest:
   """Settings that, with the vocabulary, determine a synonym table.
 
   Attributes:
-    sources: expression of sources, see `synonyms.sources`.
+    sources: expression of sources.
     key: config key of `sources`, for errors.
     wordnet_dir: folder of WordNet where the expression sets none.
     language: of the text, a code of ISO 639-1; "" for no default sources and
       stop words.
-    stop_words: path of a list of stop words; "" for those of the language.
-    keep_stop_words, symmetric, include_self: see `SynonymTable.from_pairs`.
+    stop_words: path of a list of stop words; "" for the language's own.
+    keep_stop_words: stop words have lists, too.
+    symmetric: the reverse of every pair is added.
+    include_self: each word that has a list is in its own list.
   """
 
   sources: str
@@ -56,12 +109,12 @@ class TableRequest:
 
   @property
   def switches(self) -> dict[str, bool]:
-    """The switches, named as in `SynonymTable.options`."""
+    """The options of `SynonymTable.from_pairs` that are on or off."""
     return {name: getattr(self, name) for name in SWITCHES}
 
   def load_stop_words(self) -> frozenset[str]:
-    """Returns the words without lists; see `load_stop_words`."""
-    return languages.load_stop_words(
+    """Returns the words without lists."""
+    return load_stop_words(
       self.stop_words, language=self.language, optional=self.keep_stop_words
     )
 
@@ -70,8 +123,9 @@ class TableRequest:
     """Folder and pos of the first source "wordnet"; None without one."""
     for source in self.expression.sources:
       if source.name == "wordnet":
-        folder = self.wordnet_dir
-        options = sources_lib.resolve_options(source, wordnet_dir=folder)
+        options = sources_lib.resolve_options(
+          source, wordnet_dir=self.wordnet_dir
+        )
         pos = str(options.get("pos", wordnet.PARTS_OF_SPEECH))
         pos = wordnet.parse_parts_of_speech(pos)
         return {"folder": str(options["folder"]), "pos": pos}
@@ -79,9 +133,63 @@ class TableRequest:
 
   @property
   def no_neighbours(self) -> frozenset[str]:
-    """The words that are no nearest neighbours, see `Vocabulary`."""
+    """The words that have no nearest neighbours by vectors, and are none."""
     numbers = NUMBERS if self.language == "en" else frozenset[str]()
     return numbers if self.keep_stop_words else numbers | self.load_stop_words()
+
+
+def load_stop_words(
+  path: str, *, language: str = "en", optional: bool = False
+) -> frozenset[str]:
+  """Returns stop words in lower case, each also without its accents.
+
+  A vocabulary of lower-cased text has mostly no accents: `ete` for `été`.
+
+  Args:
+    path: UTF-8 text with one word per line; "" for the words of the language.
+    language: code of ISO 639-1; "" for no words.
+    optional: return no words if the language has none.
+
+  Raises:
+    InputError: the file or the words of the language are missing, or the file
+      cannot be read or contains no word.
+  """
+  if not path and language == "en":
+    return STOP_WORDS
+  if not path and (optional or not language):
+    return frozenset()
+  file = os.path.expanduser(path or _find_stop_words(language))
+  try:
+    text = pathlib.Path(file).read_text(encoding="utf-8-sig")
+  except (OSError, ValueError) as e:  # ValueError: not UTF-8, or "\0" in a path
+    raise InputError(
+      f"negatives.stop_words={path!r} cannot be read ({e}). Pass a UTF-8 file"
+      " with one word per line."
+    ) from e
+  words = frozenset(line.strip().lower() for line in text.splitlines()) - {""}
+  if not words:
+    raise InputError(
+      f"negatives.stop_words={path!r} contains no word. To use no stop words,"
+      " set negatives.keep_stop_words=True."
+    )
+  decomposed = (unicodedata.normalize("NFD", word) for word in words)
+  return words | {
+    "".join(c for c in word if unicodedata.category(c) != "Mn")
+    for word in decomposed
+  }
+
+
+def _find_stop_words(language: str) -> pathlib.Path:
+  """Finds NLTK's stop words of a language."""
+  name = NLTK_FILES.get(language, "")
+  if name and (file := wordnet.find_file("stopwords", name)):
+    return file
+  fix = "Run `python -m nltk.downloader stopwords`. Or set" if name else "Set"
+  raise InputError(
+    f"There are no stop words for data.language={language!r}. {fix}"
+    " --config.negatives.stop_words=FILE, with one word per line, or"
+    " --config.negatives.keep_stop_words=True to use none."
+  )
 
 
 def build_table(
@@ -93,7 +201,7 @@ def build_table(
   symmetric: bool = False,
   include_self: bool = False,
   report: Callable[[str], object] = print,
-) -> table.SynonymTable:
+) -> SynonymTable:
   """Builds the table of a vocabulary from WordNet or other sources.
 
   >>> tokenizer = load_tokenizer("rows/vocab.txt", lowercase=True)
@@ -103,16 +211,17 @@ def build_table(
 
   Args:
     tokenizer: its vocabulary, and how it writes words.
-    sources: an expression, as `config.negatives.sources`: "wordnet pos=nv",
+    sources: an expression, like `config.negatives.sources`: "wordnet pos=nv",
       "vectors path=glove.txt & wordnet", ...
     language: of the vocabulary, a code of ISO 639-1: its stop words have no
       lists.
-    keep_stop_words, symmetric, include_self: see `SynonymTable.from_pairs`.
+    keep_stop_words: give stop words lists, too.
+    symmetric: add the reverse of every pair.
+    include_self: add each word that has a list to its own list.
     report: receives lines about what the sources lose.
 
   Raises:
-    InputError, DataError: malformed sources; a file or WordNet is missing; see
-      `check_request`.
+    InputError, DataError: malformed sources; a file or WordNet is missing.
   """
   request = TableRequest(
     sources,
@@ -127,11 +236,7 @@ def build_table(
 
 
 def check_request(request: TableRequest) -> None:
-  """Checks sources and stop words without building the table.
-
-  Raises:
-    InputError, DataError: see `check_sources` and `load_stop_words`.
-  """
+  """Checks sources, files and stop words without building the table."""
   sources_lib.check_sources(request.expression, wordnet_dir=request.wordnet_dir)
   request.load_stop_words()
 
@@ -151,9 +256,6 @@ def find_or_build(
   `saved` is the file of the table that a resumed run was trained with, valid
   even if the files that it was built from have changed; None for new runs. The
   result is None if the source is the model's own embeddings.
-
-  Raises:
-    InputError, DataError: see `sources.find_pairs` and `load_stop_words`.
   """
   expression, tokens = request.expression, tokenizer.vocab
   if expression.model:
@@ -177,10 +279,7 @@ def find_pairs(
 ) -> sources_lib.Pairs:
   """Yields the pairs of a request's sources; reports what they lose."""
   vocabulary = Vocabulary(
-    tokenizer.vocab,
-    tokenizer.normalize,
-    request.no_neighbours,
-    report,
+    tokenizer.vocab, tokenizer.normalize, request.no_neighbours, report
   )
   return sources_lib.find_pairs(
     request.expression, vocabulary, wordnet_dir=request.wordnet_dir
@@ -211,52 +310,149 @@ def _load(
     return None
   try:
     loaded = SynonymTable.load(path, tokens)
-  except errors.DataError as e:
+  except DataError as e:
     console.print(f"warning: not used: {e}", soft_wrap=True)
     return None
   options: dict[str, str | bool] = {**request.switches}
   # Not compared if a resumed run has lost its stop words.
-  with contextlib.suppress(errors.InputError, errors.DataError):
-    words = request.load_stop_words()
-    options["stop_words"] = fingerprint(words)
-  fits = options.items() <= loaded.options.items()
-  fits &= loaded.source == request.expression.identity
-  return loaded if fits else None
+  with contextlib.suppress(InputError, DataError):
+    options["stop_words"] = fingerprint(request.load_stop_words())
+  has_options = options.items() <= loaded.options.items()
+  has_source = loaded.source == request.expression.identity
+  return loaded if has_options and has_source else None
 
 
 def _cache_name(request: TableRequest, tokenizer: Tokenizer) -> str:
   """Returns a file name with a hash of everything the table depends on."""
   expression = request.expression
+  files: list[pathlib.Path] = []
+  for source in expression.sources:
+    options = sources_lib.resolve_options(
+      source, wordnet_dir=request.wordnet_dir
+    )
+    if source.name == "wordnet":
+      files += wordnet.list_files(str(options["folder"]))
+    elif source.name == "omw" and not source.paths:
+      files.append(wordnet.find_omw(str(options.get("language", ""))))
+    else:
+      files += (pathlib.Path(str(options[key])) for key in source.paths)
   dependencies = [
     RECIPE,
     tokenizer.fingerprint,
     expression.identity,
     list(request.switches.values()),
     sorted(request.load_stop_words()),
-    [file_state(file) for file in _source_files(request)],
+    [*map(_file_state, files)],
   ]
   digest = short_sha256(json.dumps(dependencies))
   names = "-".join(dict.fromkeys(source.name for source in expression.sources))
-  return f"{names}-{table.vocabulary_fingerprint(tokenizer.vocab)}-{digest}.npz"
+  vocabulary = table_lib.vocabulary_fingerprint(tokenizer.vocab)
+  return f"{names}-{vocabulary}-{digest}.npz"
 
 
-def _source_files(request: TableRequest) -> Iterator[pathlib.Path]:
-  """Yields the files that the pairs are read from."""
-  for source in request.expression.sources:
-    options = sources_lib.resolve_options(
-      source, wordnet_dir=request.wordnet_dir
-    )
-    if source.name == "wordnet":
-      yield from wordnet.list_files(str(options["folder"]))
-    elif source.name == "omw" and not source.paths:
-      yield languages.find_omw(str(options.get("language", "")))
-    else:
-      yield from (pathlib.Path(str(options[key])) for key in source.paths)
-
-
-def file_state(file: pathlib.Path) -> list[str | int]:
+def _file_state(file: pathlib.Path) -> list[str | int]:
   """Returns path, size and mtime of a file; only the path if it is missing."""
   path = str(file.resolve())
   if not file.exists():
     return [path]
   return [path, file.stat().st_size, file.stat().st_mtime_ns]
+
+
+def describe_coverage(
+  request: TableRequest,
+  table: SynonymTable,
+  tokens: Sequence[str],
+  counts_V: np.ndarray | None = None,
+) -> tuple[dict[str, str], str]:
+  """Describes how much of a vocabulary and of a text has synonyms.
+
+  Args:
+    request: the request of the table.
+    table: the synonym table.
+    tokens: the vocabulary, token `i` at position `i`.
+    counts_V: occurrences of each token in the text, if there is one.
+
+  Returns:
+    Lines of a report, name -> text, and a warning, "" for none.
+  """
+  try:
+    stops = request.load_stop_words()
+  except (InputError, DataError):  # lost since the table was built
+    stops = STOP_WORDS
+  is_counted_V = may_have_synonyms(tokens, stop_words=stops)
+  lines, warning = {}, ""
+  has_synset_V = _load_synsets(request, tokens)
+  if has_synset_V is not None:
+    size, count = len(tokens), np.count_nonzero(has_synset_V)
+    without = np.count_nonzero(has_synset_V & is_counted_V)
+    # The paper's share includes the stop words that it calls removed.
+    lines["in WordNet"] = (
+      f"{count:,} tokens have a synset: {count / size:.2%} of the vocabulary;"
+      f" {without:,} are no stop words: {without / size:.2%} (the paper's"
+      " footnote 5, of BERT's vocabulary: 62.51%)"
+    )
+  if counts_V is not None:
+    share, uncovered = measure_text(table, tokens, counts_V * is_counted_V)
+    examples = ", ".join(uncovered) or "none"
+    lines["text"] = (
+      f"{share:.1%} of its tokens have synonyms (not counted: stop words,"
+      f" symbols, ## pieces); frequent ones without: {examples}"
+    )
+    if share < MIN_SHARE:
+      warning = (
+        f"warning: {request.key}={request.sources!r} has synonyms for only"
+        f" {share:.1%} of the text's tokens, none for {examples}. Corrections"
+        " will be rare. Use sources, such as 'pairs path=FILE', and a"
+        " vocabulary of the text's language."
+      )
+  return lines, warning
+
+
+def measure_text(
+  table: SynonymTable, tokens: Sequence[str], counts_V: np.ndarray
+) -> tuple[float, list[str]]:
+  """Measures how many of a text's words have synonyms.
+
+  Words are tokens with a letter. `counts_V` are the occurrences of the `tokens`
+  of the table's vocabulary in the text, 0 for those that are not counted.
+
+  Returns:
+    Their share, 1 in a text without words; and some words without synonyms, the
+    most frequent first.
+  """
+  has_letter_V = [any(map(str.isalpha, token)) for token in tokens]
+  counts_V = counts_V * has_letter_V
+  uncovered_V = np.where(table.lengths_V > 0, 0, counts_V)
+  order = np.argsort(-uncovered_V, kind="stable")[:NUM_EXAMPLES]
+  num_words = counts_V.sum()
+  share = (num_words - uncovered_V.sum()) / num_words if num_words else 1.0
+  return float(share), [tokens[i] for i in order if uncovered_V[i]]
+
+
+def _load_synsets(
+  request: TableRequest, tokens: Sequence[str]
+) -> np.ndarray | None:
+  """Returns bool_V: the token is in the WordNet of a request; None without it.
+
+  The result is cached, because opening WordNet takes seconds. A WordNet that
+  is missing or damaged counts as none: a resumed run has its table.
+  """
+  options = request.wordnet_options
+  if options is None:
+    return None
+  try:
+    files = wordnet.list_files(options["folder"])
+    states = short_sha256(json.dumps([*map(_file_state, files)]))
+    vocabulary = table_lib.vocabulary_fingerprint(tokens)
+    path = cache.folder() / "synonyms" / f"synsets-{vocabulary}-{states}.npy"
+    with contextlib.suppress(OSError, ValueError, EOFError):  # none, or damaged
+      return np.load(path)
+    with wordnet.session(options["folder"]) as reader:
+      has_synset_V = wordnet.find_synsets(tokens, reader)
+  except (InputError, DataError):
+    return None
+  with disk_errors(path):
+    path.parent.mkdir(parents=True, exist_ok=True)
+  with atomic_file(path, several_writers=True) as file:
+    np.save(file, has_synset_V)
+  return has_synset_V

@@ -6,15 +6,14 @@
   model top=10 every=1000               the embeddings of the model in training
 
 A source is a function `fn(vocabulary, **options)` that yields `(word, synonym)`
-pairs: the synonym is no wrong prediction where the word is the gold token. Both
-are different whole-word tokens of the vocabulary, compared with the entries of
+pairs: predicting `synonym` where `word` is gold counts as correct. Both are
+different whole-word tokens of the vocabulary, compared with the entries of
 files by `Vocabulary.match`, in the same order on every call. A call checks
 options and files; the pairs are found on iteration. To add a source, write its
 function here and list it in SOURCES.
 
-In an expression, options are written `name=value`: the keyword-only parameters
-of the function, converted by their annotations. In a path, write `?` for a
-space, `|` or `&`.
+Options are written `name=value`: the keyword-only parameters of the function,
+converted by their annotations. In a path, write `?` for a space, `|` or `&`.
 """
 
 import dataclasses
@@ -28,7 +27,7 @@ from typing import Any
 
 from truenegs_jax.data.corpus.files import File, stat_file
 from truenegs_jax.runtime.errors import InputError
-from truenegs_jax.synonyms import languages, lexicons, table
+from truenegs_jax.synonyms import lexicons, table
 from truenegs_jax.synonyms import wordnet as wordnet_lib
 from truenegs_jax.synonyms.table import SynonymTable
 from truenegs_jax.synonyms.vocabulary import Vocabulary
@@ -38,7 +37,9 @@ Value = str | int | float | bool
 Pairs = Iterable[tuple[str, str]]
 
 PATHS = ("path", "folder")  # options that are paths
-PATH_HINT = "In a path, write ? for a space, | or &, without quotes."
+PATH_HINT = (
+  "In a path, write ? for a space, | or &, without quotes or brackets."
+)
 KINDS = {str: "a word", int: "a whole number", float: "a number"}
 KINDS[bool] = "true or false"
 
@@ -53,9 +54,7 @@ def wordnet(
   """Yields each token with the other tokens of its WordNet synsets.
 
   The synonyms of a token are the lemma names of all its synsets in any part of
-  speech (paper, section "Hard Correction") that are tokens. For arguments,
-  order and errors see `wordnet.open_wordnet`, `wordnet.parse_parts_of_speech`
-  and `wordnet.find_pairs`.
+  speech (paper, section "Hard Correction") that are tokens.
   """
   pos = wordnet_lib.parse_parts_of_speech(pos)
   wordnet_lib.find_wordnet(folder)
@@ -75,29 +74,23 @@ def vectors(
   path: str,
   top: int = 10,
   threshold: float = -1.0,
-  among: str = "vocabulary",
   symbols: bool = False,
 ) -> Pairs:
   """Yields each token with the tokens whose word vectors are nearest.
 
-  The paper's footnote 9 uses the 10 nearest by GloVe 6B with 50 dimensions. For
-  arguments, order and errors see `word_vectors.find_neighbours`.
+  The paper's footnote 9 uses the 10 nearest by GloVe 6B with 50 dimensions.
   """
   return find_neighbours(
     vocabulary,
     _find_file("vectors", path),
     top=top,
     threshold=threshold,
-    among=among,
     symbols=symbols,
   )
 
 
 def pairs(vocabulary: Vocabulary, *, path: str) -> Pairs:
-  """Yields the pairs of a file of synonyms or paraphrases, such as PPDB's.
-
-  For formats, order and errors see `lexicons.read_pairs`.
-  """
+  """Yields the pairs of a file of synonyms or paraphrases, such as PPDB's."""
   file = _find_file("pairs", path)
   _, all_pairs = lexicons.peek(lexicons.read_pairs(file), file)
   return lexicons.select_pairs(all_pairs, vocabulary, file)
@@ -112,12 +105,10 @@ def omw(
 ) -> Pairs:
   """Yields each token with the other tokens of its synsets in another language.
 
-  Without `path`, the file is that of `language`, see `languages.find_omw`. For
-  the format, order and errors see `lexicons.read_omw`; for `pos` see the
-  source `wordnet`.
+  Without `path`, the file is that of `language` in NLTK's package `omw-1.4`.
   """
   pos = wordnet_lib.parse_parts_of_speech(pos)
-  file = _find_file("omw", path or str(languages.find_omw(language)))
+  file = _find_file("omw", path or str(wordnet_lib.find_omw(language)))
   _, all_pairs = lexicons.peek(lexicons.read_omw(file, pos=pos), file)
   return lexicons.select_pairs(all_pairs, vocabulary, file)
 
@@ -125,10 +116,7 @@ def omw(
 def saved_table(vocabulary: Vocabulary, *, path: str) -> Pairs:
   """Yields the pairs of a table that was saved for the same vocabulary.
 
-  Raises:
-    InputError: there is no such file.
-    DataError: see `SynonymTable.load`; without tokens, any vocabulary is
-      accepted.
+  Without tokens, a table of any vocabulary is accepted.
   """
   _find_file("table", path)
   tokens = vocabulary.tokens
@@ -151,14 +139,11 @@ SOURCES: dict[str, Callable[..., Pairs]] = {
 
 # What the option path= of each source names, and where it comes from.
 FILES = {
-  "vectors": "a file of word vectors, such as glove.6B.50d.txt from"
-  " glove.6B.zip of https://nlp.stanford.edu/projects/glove",
-  "pairs": "a file of synonyms: a thesaurus such as th_en_US_v2.dat of"
-  " https://github.com/LibreOffice/dictionaries or of Debian's mythes-en-us,"
-  " mythes-fr, ...; PPDB's of http://paraphrase.org; or lines such as"
-  " `word<TAB>synonym`",
-  "omw": "a file of the Open Multilingual WordNet, such as wn-data-fra.tab from"
-  " https://omwn.org",
+  "vectors": "word vectors, such as glove.6B.50d.txt from glove.6B.zip of"
+  " https://nlp.stanford.edu/projects/glove",
+  "pairs": "a thesaurus, such as th_en_US_v2.dat of Debian's mythes-en-us; a"
+  " file of http://paraphrase.org; or lines such as `word<TAB>synonym`",
+  "omw": "a wordnet, such as wn-data-fra.tab from https://omwn.org",
   "table": "a table saved by `python -m truenegs_jax.synonyms --output`",
 }
 
@@ -244,13 +229,10 @@ def parse_expression(
   code of ISO 639-1 or "": that of "auto" and of `omw` without a path.
 
   Raises:
-    InputError: the expression has an empty part or brackets; a source or option
-      is unknown or does not fit the language; an option is missing, repeated or
-      has a wrong value.
+    InputError: the expression has an empty part; a source or option is unknown
+      or does not fit the language; an option is missing, repeated or wrong.
   """
   setting = f"{key}={text!r}"
-  if not isinstance(text, str):
-    raise InputError(f"{setting} is not text. Set sources such as 'wordnet'.")
   union = tuple(
     tuple(_parse_source(part, setting, language) for part in group.split("&"))
     for group in resolve_auto(text, language).split("|")
@@ -275,11 +257,7 @@ def parse_expression(
 
 
 def check_sources(expression: Expression, *, wordnet_dir: str = "") -> None:
-  """Checks all sources without a vocabulary: options and beginnings of files.
-
-  Raises:
-    InputError, DataError: see the sources.
-  """
+  """Checks options and beginnings of files of all sources."""
   for source in expression.sources:
     options = resolve_options(source, wordnet_dir=wordnet_dir)
     SOURCES[source.name](Vocabulary(()), **options)
@@ -290,13 +268,7 @@ def find_pairs(
 ) -> Pairs:
   """Yields the pairs of an expression, none for the source "model".
 
-  Args:
-    expression: the sources.
-    vocabulary: the tokens.
-    wordnet_dir: `folder` of the source "wordnet" where it is not set.
-
-  Raises:
-    InputError, DataError: see the sources.
+  `wordnet_dir` is the folder of WordNet where the expression sets none.
   """
   for group in expression.union:
     first, *others = (
@@ -309,7 +281,7 @@ def find_pairs(
 def resolve_options(
   source: SynonymSource, *, wordnet_dir: str = ""
 ) -> dict[str, Value]:
-  """Returns the arguments of a source's function; see `resolve_path`."""
+  """Returns the arguments of a source's function, with paths that exist."""
   paths = {key: str(resolve_path(path)) for key, path in source.paths.items()}
   if source.name == "wordnet":
     paths.setdefault("folder", wordnet_dir)
@@ -343,16 +315,11 @@ def _parse_source(part: str, setting: str, language: str) -> SynonymSource:
       " 'wordnet | pairs path=ppdb.tsv'."
     )
   name, *words = part.split()
-  if name.startswith("("):
-    raise InputError(
-      f"{setting} has brackets, which are not supported. & binds tighter"
-      " than |: write 'a & c | b & c' for '(a | b) & c'."
-    )
   names = sorted([*SOURCES, "model"])
   if name == "wordnet" and language not in ("", "en"):
     raise InputError(
       f"{setting}: WordNet is English, and data.language={language!r}."
-      f" {languages.LEXICONS}"
+      f" {wordnet_lib.LEXICONS}"
     )
   if name not in names:
     raise InputError(
@@ -389,8 +356,6 @@ def _parameters(name: str) -> Mapping[str, inspect.Parameter]:
 
 def _convert(word: str, kind: type, setting: str) -> Value:
   value = word.partition("=")[2]
-  if value.startswith(("'", '"')):
-    raise InputError(f"{setting}: {word!r} has a quote. {PATH_HINT}")
   try:
     if kind is bool:
       return {"true": True, "false": False}[value]

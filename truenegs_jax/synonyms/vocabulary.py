@@ -92,9 +92,9 @@ class Vocabulary:
 
   Attributes:
     tokens: the vocabulary, token `i` at position `i`.
-    normalize: writes a word as the tokenizer does, see `Tokenizer.normalize`.
+    normalize: writes a word like the tokenizer.
     no_neighbours: words in lower case, such as stop words, that have no nearest
-      neighbours and are none, see `may_have_neighbours` and `match`.
+      neighbours and are none.
     report: receives warnings about the files of sources.
   """
 
@@ -124,9 +124,8 @@ class Vocabulary:
   def may_have_neighbours(self, token: str) -> bool:
     """Returns whether a token has nearest neighbours by vectors, and is one.
 
-    Such a token is a word of letters, see `is_spelled`, and none of
-    `no_neighbours`: by vectors, punctuation is nearest to function words, and
-    one number to another.
+    Such a token is a word of letters and none of `no_neighbours`: by vectors,
+    punctuation is nearest to function words, and one number to another.
     """
     is_content = is_spelled(token) and token.lower() not in self.no_neighbours
     return is_word(token) and is_content

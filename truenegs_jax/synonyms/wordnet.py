@@ -1,26 +1,36 @@
-"""Opens WordNet with NLTK and finds synonyms of a word or a vocabulary.
+"""Finds NLTK's packages, opens WordNet, and finds synonyms in it.
 
 with session() as reader:
   for word, synonym in find_pairs(Vocabulary(tokens), reader, pos="nv"): ...
 """
 
 import contextlib
+import fnmatch
 import io
 import os
 import pathlib
 import re
 import warnings
-from collections.abc import Iterable, Iterator
+import zipfile
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from truenegs_jax.data.corpus.sources import WordNetReader
-from truenegs_jax.runtime import install
+import numpy as np
+
+from truenegs_jax.data.corpus.readers import WordNetReader
+from truenegs_jax.runtime import cache
 from truenegs_jax.runtime.errors import DataError, InputError
-from truenegs_jax.synonyms import languages
+from truenegs_jax.runtime.files import atomic_file, disk_errors
 from truenegs_jax.synonyms.vocabulary import Vocabulary
 
 # Nouns, verbs, adjectives (including satellites) and adverbs.
 PARTS_OF_SPEECH = "nvar"
+OFFLINE = (
+  "Without internet, install Debian's wordnet-base and wordnet-sense-index and"
+  " set --config.data.wordnet_dir=/usr/share/wordnet, or copy the folder"
+  " nltk_data of another machine and set NLTK_DATA=FOLDER."
+)
+FIX = f"Run python -m truenegs_jax.wordnet. {OFFLINE}"
 
 # The groups of synsets by number, WordNet's file `lexnames` (lexnames(5WN)).
 LEXNAMES = """
@@ -33,6 +43,14 @@ verb.body verb.change verb.cognition verb.communication verb.competition
 verb.consumption verb.contact verb.creation verb.emotion verb.motion
 verb.perception verb.possession verb.social verb.stative verb.weather adj.ppl
 """
+
+LEXICONS = (
+  "Use 'omw path=FILE', 'pairs path=FILE' (a thesaurus, such as that of"
+  " Debian's mythes-de or mythes-fr), 'vectors path=FILE' or 'model' as sources"
+  " of synonyms, or the recipe baseline, which needs none."
+)
+# Languages whose wordnet is that of one of their standards or dialects.
+OMW_CODES = {"ar": "arb", "ms": "zsm", "no": "nob", "sq": "als", "zh": "cmn"}
 
 
 def find_pairs(
@@ -59,7 +77,7 @@ def find_pairs(
     (word, synonym), in the order of the vocabulary, synonyms sorted.
 
   Raises:
-    DataError: see `find_lemma_names`.
+    DataError: WordNet's index names a synset that is not in its data.
   """
   words = vocabulary.words
   forms = _inflected_forms(words, reader, pos) if inflections else {}
@@ -115,7 +133,7 @@ def find_lemma_names(
 
 @contextlib.contextmanager
 def session(folder: str = "") -> Iterator[WordNetReader]:
-  """Opens WordNet for the duration of a `with` block; see `open_wordnet`."""
+  """Opens WordNet for the duration of a `with` block."""
   reader = open_wordnet(folder)
   try:
     yield reader
@@ -124,14 +142,11 @@ def session(folder: str = "") -> Iterator[WordNetReader]:
 
 
 def open_wordnet(folder: str = "") -> WordNetReader:
-  """Opens WordNet with NLTK.
+  """Opens WordNet with NLTK, as a `WordNetCorpusReader`.
 
   Args:
     folder: WordNet's own folder, or an `nltk_data` folder above it. "" searches
       NLTK's path (`$NLTK_DATA`, `~/nltk_data`, ...), then the cache folder.
-
-  Returns:
-    An `nltk.corpus.reader.wordnet.WordNetCorpusReader`.
 
   Raises:
     InputError: there is no WordNet in these folders.
@@ -153,7 +168,7 @@ def open_wordnet(folder: str = "") -> WordNetReader:
     raise DataError(
       f"WordNet in '{root}' is damaged or may not be read"
       f" ({type(error).__name__}: {error}). Repair or remove it."
-      f" {install.WORDNET_FIX}"
+      f" {FIX}"
     ) from error
   return reader
 
@@ -161,17 +176,13 @@ def open_wordnet(folder: str = "") -> WordNetReader:
 def find_wordnet(folder: str = "") -> str:
   """Finds WordNet's folder like `open_wordnet`, without opening it.
 
-  Returns:
-    The folder with `data.noun`, or `<zip file>/wordnet/`, as NLTK expects it.
-
-  Raises:
-    InputError: there is no WordNet in these folders.
+  Returns the folder with `data.noun`, or `<zip file>/wordnet/`, for NLTK.
   """
   if folder:
     parent = pathlib.Path(os.path.expanduser(folder))
     parents = [parent, parent / "corpora", parent / "nltk_data/corpora"]
   else:
-    parents = languages.list_folders()
+    parents = list_folders()
   for parent in parents:
     for root in (parent / "wordnet", parent):
       if (root / "data.noun").is_file():
@@ -180,7 +191,7 @@ def find_wordnet(folder: str = "") -> str:
     if (parent / "wordnet.zip").is_file():
       return f"{(parent / 'wordnet.zip').resolve()}/wordnet/"
   place = f"in {folder!r}" if folder else "on NLTK's path or in the cache"
-  raise InputError(f"There is no WordNet {place}. {install.WORDNET_FIX}")
+  raise InputError(f"There is no WordNet {place}. {FIX}")
 
 
 def list_files(folder: str = "") -> list[pathlib.Path]:
@@ -190,6 +201,17 @@ def list_files(folder: str = "") -> list[pathlib.Path]:
     return [root.parent]
   patterns = ("data.*", "index.*", "*.exc")
   return sorted(file for pattern in patterns for file in root.glob(pattern))
+
+
+def find_synsets(tokens: Sequence[str], reader: WordNetReader) -> np.ndarray:
+  """Returns bool_V: the token, or a word it is a form of, is in WordNet."""
+  return np.array(
+    [
+      any(find_stems(token.lower(), pos, reader) for pos in PARTS_OF_SPEECH)
+      for token in tokens
+    ],
+    bool,
+  )
 
 
 def close_wordnet(reader: WordNetReader) -> None:
@@ -260,7 +282,7 @@ def _synset(pos: str, offset: int, reader: WordNetReader) -> Any:
     raise DataError(
       f"WordNet's index names synset {offset} ({pos!r}), which is not in its"
       " data file. The two are of different versions or one is damaged. Remove"
-      f" them. {install.WORDNET_FIX}"
+      f" them. {FIX}"
     )
   return synset
 
@@ -295,3 +317,74 @@ def _new_reader(root: str, folder: str) -> Any:
   if parent not in nltk.data.path:
     nltk.data.path.append(parent)
   return Reader.__new__(Reader)
+
+
+def list_folders() -> list[pathlib.Path]:
+  """Returns the folders that may have packages: NLTK's, then the cache's."""
+  import nltk  # imported late: a saved table needs no NLTK
+
+  folders = [*map(pathlib.Path, nltk.data.path), cache.folder() / "nltk_data"]
+  return [folder / "corpora" for folder in folders]
+
+
+def find_file(package: str, pattern: str) -> pathlib.Path | None:
+  """Finds a file of a package; None if no folder has it.
+
+  NLTK's downloader does not unpack every package. A file that is only in
+  `<package>.zip` is written to the cache.
+
+  Raises:
+    DataError: the zip file is damaged.
+    DiskError: the cache cannot be written.
+  """
+  for folder in list_folders():
+    if files := sorted((folder / package).glob(pattern)):
+      return files[0]
+    archive = folder / f"{package}.zip"
+    if not archive.is_file():
+      continue
+    try:
+      with zipfile.ZipFile(archive) as file:
+        names = fnmatch.filter(file.namelist(), f"{package}/{pattern}")
+        content = file.read(names[0]) if names else None
+    except Exception as error:  # zipfile and zlib raise unrelated types
+      raise DataError(
+        f"'{archive}' is damaged ({error}). Download it again with"
+        f" `python -m nltk.downloader {package}`."
+      ) from error
+    if content is None:
+      continue
+    # Without the archive's folders, which might lead out of the cache.
+    name = pathlib.PurePath(names[0]).name
+    path = cache.folder() / "nltk_data" / "unpacked" / package / name
+    if not path.is_file() or path.read_bytes() != content:
+      with disk_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+      with atomic_file(path, several_writers=True) as copy:
+        copy.write(content)
+    return path
+  return None
+
+
+def find_omw(language: str) -> pathlib.Path:
+  """Finds the wordnet of a language in Open Multilingual WordNet.
+
+  Raises:
+    InputError: there is none, or no language is set.
+    DataError: a zip file is damaged.
+  """
+  from nltk.langnames import iso639long
+
+  code = OMW_CODES.get(language) or iso639long.get(language)
+  file = find_file("omw-1.4", f"*/wn-data-{code}.tab") if code else None
+  if not language:
+    raise InputError(
+      f"source of synonyms: language='' has no default source. {LEXICONS}"
+    )
+  if file is None:
+    raise InputError(
+      f"source of synonyms: language {language!r} has no file in Open"
+      " Multilingual WordNet on NLTK's path or in the cache. If it is not"
+      f" installed, run `python -m nltk.downloader omw-1.4`. {LEXICONS}"
+    )
+  return file

@@ -3,9 +3,8 @@
   encoded = encode(examples, task, tokenizer, length=128)
   batch_at(encoded, 7, batch_size=32, seed=0, limit=128)["tokens"]  # [32, L]
 
-A row is [CLS] A [SEP] or [CLS] A [SEP] B [SEP], truncated as in ELECTRA's
-released code (google-research/electra,
-`finetune/classification/classification_tasks.py`).
+A row is [CLS] A [SEP] or [CLS] A [SEP] B [SEP], truncated like ELECTRA's
+(google-research/electra, `finetune/classification/classification_tasks.py`).
 
 A batch is a function of the step, so the pipeline has no state to save. Rows
 are short and their lengths differ widely. A batch therefore groups rows of
@@ -50,9 +49,6 @@ def encode(
 
   Returns:
     One row per example, in order. `targets` is empty if no example has a label.
-
-  Raises:
-    DataError: an unknown label, or only some examples have labels.
   """
   firsts = [example.first for example in examples]
   seconds = [example.second or "" for example in examples]
@@ -60,15 +56,19 @@ def encode(
     examples = [*examples, *examples]
     firsts, seconds = firsts + seconds, seconds + firsts
   tokens, types, num_cut = [], [], 0
-  ids_a, ids_b = (_encode_texts(x, tokenizer) for x in (firsts, seconds))
-  for a, b in zip(ids_a, ids_b, strict=True):
+
+  def encode_texts(texts: Sequence[str]) -> Iterator[list[int]]:
+    for start in range(0, len(texts), CHUNK_TEXTS):
+      yield from tokenizer.encode_lines(texts[start : start + CHUNK_TEXTS])
+
+  for a, b in zip(encode_texts(firsts), encode_texts(seconds), strict=True):
     size_a, size_b = truncated_sizes(len(a), len(b), length)
     num_cut += size_a < len(a) or size_b < len(b)
     row = [tokenizer.cls, *a[:size_a], tokenizer.sep]
     if size_b:
       row += [*b[:size_b], tokenizer.sep]
     tokens.append(np.array(row, np.int32))
-    types.append(_token_types(size_a + 2, len(row)))
+    types.append((np.arange(len(row)) >= size_a + 2).astype(np.int32))
   return EncodedRows(tokens, types, _targets(examples, task), num_cut)
 
 
@@ -84,22 +84,6 @@ def truncated_sizes(size_a: int, size_b: int, length: int) -> tuple[int, int]:
   if size_a > size_b:
     lost_a += longer_only
   return size_a - lost_a, size_b - (excess - lost_a)
-
-
-def _encode_texts(
-  texts: Sequence[str], tokenizer: Tokenizer
-) -> Iterator[list[int]]:
-  for start in range(0, len(texts), CHUNK_TEXTS):
-    yield from tokenizer.encode_lines(texts[start : start + CHUNK_TEXTS])
-
-
-@functools.cache
-def _token_types(size_a: int, size: int) -> np.ndarray:
-  """Returns token types 0, then 1 from position `size_a` on; cached."""
-  types_L = np.zeros(size, np.int32)
-  types_L[size_a:] = 1
-  types_L.flags.writeable = False
-  return types_L
 
 
 def _targets(examples: Sequence[Example], task: Task) -> dict[str, np.ndarray]:
@@ -126,8 +110,8 @@ def _targets(examples: Sequence[Example], task: Task) -> dict[str, np.ndarray]:
 def num_steps(num_rows: int, batch_size: int, epochs: float) -> int:
   """Returns the number of training steps, rounded up.
 
-  The last batch of an epoch counts as one step. It is filled with rows of
-  weight 0, as in google-research/electra (`finetune/preprocessing.py`).
+  The last batch of an epoch counts as one step; rows of weight 0 fill it
+  (google-research/electra, `finetune/preprocessing.py`).
   """
   steps = -(-num_rows // batch_size) * epochs
   return max(1, math.ceil(round(steps, 6)))  # 50 * 1.1 > 55 in floats
@@ -174,8 +158,7 @@ def batches_in_order(
 ) -> Iterator[dict[str, np.ndarray]]:
   """Yields batches of every row once, the longest first; for evaluation.
 
-  Long rows come first so that running out of memory shows at once. Batches
-  are those of `batch_at`.
+  Long rows come first so that running out of memory shows at once.
   """
   row_N = np.argsort(-encoded.lengths_N, kind="stable")
   for first in range(0, len(row_N), batch_size):

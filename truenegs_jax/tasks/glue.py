@@ -4,20 +4,20 @@
   read_split(task, "train", "glue_data").examples
   read_split(task, "dev", "hf:nyu-mll/glue").examples
 
-Class ids are those of ELECTRA's released code. Splits are train, dev and test.
+Class ids are equal to those in ELECTRA's code. Splits are train, dev and test.
 MNLI also has dev_mismatched and test_mismatched; its dev and test are the
 matched ones. Wang et al. 2019, https://openreview.net/forum?id=rJ4km2R5t7.
 """
 
 import os
 import pathlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from truenegs_jax.data.corpus import hub_datasets
-from truenegs_jax.data.corpus.files import COMPRESSIONS, find_existing
+from truenegs_jax.data.corpus.files import find_existing
 from truenegs_jax.runtime.errors import DataError
 from truenegs_jax.runtime.files import atomic_file
 from truenegs_jax.tasks import records
@@ -95,6 +95,13 @@ HUB_TEXTS = {"mrpc": PAIR, "mnli": ("premise", "hypothesis")}
 HUB_NAMES_0 = ("unacceptable", "negative", "not_equivalent", "not_duplicate")
 HUB_NAMES_1 = ("acceptable", "positive", "equivalent", "duplicate")
 HUB_LABELS = dict.fromkeys(HUB_NAMES_0, "0") | dict.fromkeys(HUB_NAMES_1, "1")
+NO_FILE = (
+  "Pass the folder that contains {task.title}/, an unpacked archive of GLUE"
+  " (https://gluebenchmark.com/tasks), the file itself, or hf:nyu-mll/glue."
+  ' Without internet, run load_dataset("nyu-mll/glue", "{task.name}")'
+  '.save_to_disk("FOLDER/{task.name}") on another machine, copy FOLDER here and'
+  " pass hf:FOLDER."
+)
 MNLI_SUBMISSIONS = {"test": "MNLI-m", "test_mismatched": "MNLI-mm"}
 
 
@@ -104,7 +111,7 @@ class SplitExamples(NamedTuple):
   Attributes:
     examples: in the order of the file.
     num_skipped: number of lines of QQP's train or dev file that were skipped
-      for a wrong number of fields, as in ELECTRA's released code.
+      for a wrong number of fields. ELECTRA's code skips them, too.
   """
 
   examples: list[Example]
@@ -122,17 +129,11 @@ def read_split(
       QNLI/ and RTE/ with the official files, plain or compressed; or hf:NAME,
       the hub's copy ("nyu-mll/glue"); or hf:FOLDER, a folder written by
       `save_to_disk`, or one with a folder of that kind for each task.
-    file: read instead of the official file, with the same columns; or hf:NAME
-      as in `parse_dataset_name`, with the columns of the hub.
+    file: read instead of the official file, with the same columns; or a data
+      set, hf:NAME:SPLIT for example, with the columns of the hub.
 
   Returns:
     The examples. In test splits, labels are None and keys are GLUE's indices.
-
-  Raises:
-    DataError: there is no such file or column; or a line has a wrong number of
-      fields (except in QQP), an empty text (except in QQP, which has some), an
-      unknown label, or, in a test split, an invalid or repeated index.
-    UnavailableError: the hub's copy cannot be loaded.
   """
   is_test = split.startswith("test")
   # GLUE rejects a submission without all rows of the test set.
@@ -144,12 +145,13 @@ def read_split(
     rows = _read_hub(task, split, source)
   else:
     has_header = task.name != "cola" or is_test
+    official = official_path(task, split, where)
     rows = records.read_file(
-      file or _find_official(task, split, where),
+      file or records.find_official_file(official, NO_FILE.format(task=task)),
       columns=() if has_header else COLA_COLUMNS,
       skipped=skipped,
     )
-  examples, indices = [], set[int]()
+  examples = dict[str, Example]()
   for number, record in enumerate(rows):
     # ELECTRA's code also keeps QQP's few empty questions.
     may_be_empty = task.name == "qqp"
@@ -157,10 +159,18 @@ def read_split(
     first, second, *_ = (*pair, None)
     key = str(record.value(index) if is_test else number)
     if is_test:
-      _add_index(key, record.location, indices)
-    target = None if is_test else _read_label(record, label, task)
-    examples.append(Example(key, first, second, target, record.location))
-  return SplitExamples(examples, len(skipped or ()))
+      _check_index(key, record.location, examples)
+    target: str | float | None = None
+    if not is_test:
+      target = record.label(label, task.kind, labels=task.labels)
+      low, high = task.scale[0], sum(task.scale)
+      if isinstance(target, float) and not low <= target <= high:
+        raise DataError(
+          f"{record.location}: score {target} is out of range. Scores of"
+          f" {task.title} are {low:g} to {high:g}."
+        )
+    examples[key] = Example(key, first, second, target, record.location)
+  return SplitExamples(list(examples.values()), len(skipped or ()))
 
 
 def is_missing(task: Task, split: str, where: str) -> bool:
@@ -171,26 +181,12 @@ def is_missing(task: Task, split: str, where: str) -> bool:
   return find_existing(path, or_compressed=True) is None
 
 
-def _add_index(key: str, location: str, indices: set[int]) -> int:
-  """Converts GLUE's index of a test row, and adds it to `indices`."""
-  number = int(key) if key.isdecimal() else None
-  if number is None or number in indices:
+def _check_index(key: str, location: str, known: Collection[str]) -> None:
+  if not key.isdecimal() or str(int(key)) in known:
     raise DataError(
       f"{location}: index {key!r} is not a number or is repeated. GLUE numbers"
       " the rows of a test set, each once. Use the official file."
     )
-  indices.add(number)
-  return number
-
-
-def _read_label(record: records.Record, column: str, task: Task) -> str | float:
-  label = record.label(column, task.kind, labels=task.labels)
-  if isinstance(label, float) and not 0 <= label <= task.scale[1]:
-    raise DataError(
-      f"{record.location}: score {label} is out of range. Scores of"
-      f" {task.title} are 0 to {task.scale[1]:g}."
-    )
-  return label
 
 
 def _read_hub(task: Task, split: str, where: str) -> Iterator[records.Record]:
@@ -206,23 +202,6 @@ def _read_hub(task: Task, split: str, where: str) -> Iterator[records.Record]:
     label = record.value("label")
     fields = record.fields | {"label": HUB_LABELS.get(label, label)}
     yield record._replace(fields=fields)
-
-
-def _find_official(task: Task, split: str, where: str) -> pathlib.Path:
-  """Returns the official file of a split, which may be compressed."""
-  path = official_path(task, split, where)
-  if existing := find_existing(path, or_compressed=True):
-    return existing
-  names = sorted(p.name for p in path.parent.glob("*.tsv*"))
-  raise DataError(
-    f"{path}: there is no such file, also not with {' '.join(COMPRESSIONS)}."
-    f" The folder '{path.parent}' has {', '.join(names) or 'no .tsv file'}."
-    f" Pass the folder that contains {task.title}/ as unpacked from GLUE's"
-    " archives (https://gluebenchmark.com/tasks), the file itself, or"
-    " hf:nyu-mll/glue. Without internet, run"
-    f' load_dataset("nyu-mll/glue", "{task.name}").save_to_disk("FOLDER/'
-    f'{task.name}") on another machine, copy FOLDER here and pass hf:FOLDER.'
-  )
 
 
 def official_path(task: Task, split: str, where: str) -> pathlib.Path:
@@ -247,7 +226,6 @@ def write_submission(
   """Writes the answers to a test split, sorted by GLUE's index; atomic.
 
   Args:
-    folder: an existing folder.
     split: "test" or "test_mismatched".
     keys: GLUE's index of each row.
     answers: class names, or scores in the units of the task; these are clipped
@@ -255,30 +233,23 @@ def write_submission(
 
   Returns:
     The path of the file, such as FOLDER/MNLI-mm.tsv.
-
-  Raises:
-    DataError: an index is invalid or repeated, or a score is not finite.
-    DiskError: the file cannot be written.
   """
-  rows, indices = [], set[int]()
+  rows: dict[str, str] = {}
   for key, answer in zip(keys, answers, strict=True):
-    number = _add_index(key, f"{task.title}, {split}", indices)
-    rows.append((number, _format_answer(answer, task)))
+    _check_index(key, f"{task.title}, {split}", rows)
+    rows[key] = str(answer)
+    if task.kind == SCORE:
+      if not np.isfinite(answer):
+        raise DataError(
+          f"{task.title}: the model predicted a score of {answer}. Use"
+          " another seed or a lower learning rate."
+        )
+      low, high = task.scale[0], sum(task.scale)
+      rows[key] = f"{np.clip(answer, low, high):.3f}"
   title = MNLI_SUBMISSIONS[split] if task.name == "mnli" else task.title
   path = folder / f"{title}.tsv"
-  lines = [f"{index}\t{answer}\n" for index, answer in sorted(rows)]
+  ordered = sorted(rows.items(), key=lambda item: int(item[0]))
+  lines = [f"{index}\t{answer}\n" for index, answer in ordered]
   with atomic_file(path) as file:
     file.write(("index\tprediction\n" + "".join(lines)).encode())
   return path
-
-
-def _format_answer(answer: str | float, task: Task) -> str:
-  if task.kind != SCORE:
-    return str(answer)
-  if not np.isfinite(answer):
-    raise DataError(
-      f"{task.title}: the model predicted a score of {answer}. Use"
-      " another seed or a lower learning rate."
-    )
-  offset, scale = task.scale
-  return f"{np.clip(answer, offset, offset + scale):.3f}"

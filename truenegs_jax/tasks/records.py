@@ -11,16 +11,26 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from truenegs_jax.data.corpus import files, hub_datasets
-from truenegs_jax.data.corpus.lines import (
+from truenegs_jax.data.corpus.read_state import ReadState
+from truenegs_jax.data.corpus.readers import (
   read_csv_rows,
   read_objects,
   read_records,
 )
-from truenegs_jax.data.corpus.read_state import ReadState
 from truenegs_jax.runtime.errors import DataError, InputError
 from truenegs_jax.tasks.task import SCORE
 
 Rows = Iterator[tuple[int, list[str]]]
+
+
+def find_official_file(path: pathlib.Path, fix: str) -> pathlib.Path:
+  """Returns an existing file, maybe compressed; else DataError with a fix."""
+  if existing := files.find_existing(path, or_compressed=True):
+    return existing
+  raise DataError(
+    f"{path}: there is no such file, also not with"
+    f" {' '.join(files.COMPRESSIONS)}. {fix}"
+  )
 
 
 class Record(NamedTuple):
@@ -60,14 +70,10 @@ class Record(NamedTuple):
   def label(
     self, column: str, kind: str, *, labels: Sequence[str] = ()
   ) -> str | float:
-    """Returns the class name in a column, or a number if `kind` is SCORE.
+    """Returns the class in a column, or a finite number if `kind` is SCORE.
 
-    Args:
-      labels: the allowed classes; empty allows any name.
-
-    Raises:
-      DataError: there is no such column, or its value is not a label, not a
-        finite number, or not among `labels`.
+    `labels` are the allowed classes; empty allows any name. Raises DataError
+    for another value.
     """
     value = self.value(column)
     if kind == SCORE:
@@ -106,28 +112,29 @@ def read_file(
   """Reads the records of a .tsv, .csv or .jsonl file, plain or compressed.
 
   A .tsv or .txt file has fields separated by tabs, and quotes are ordinary
-  characters, as in GLUE and HANS; a .csv file may quote its fields (RFC 4180);
-  a .jsonl file has one object per line. Blank lines are skipped.
+  characters; a .csv file may quote its fields (RFC 4180); a .jsonl file has one
+  object per line. Blank lines are skipped.
 
   Args:
     columns: names of the columns, if the first line does not hold them.
     skipped: receives the locations of rows with a wrong number of fields, which
       are left out; None refuses such a row.
-
-  Raises:
-    DataError: there is no such file, or it has another format or no records; or
-      a line is not UTF-8, has wrong quotes, invalid JSON or a wrong number of
-      fields.
   """
   existing = files.find_existing(path)
   if existing is None:
     raise DataError(f"{path}: there is no such file.")
   file = files.stat_file(existing)
   if file.suffix in (".jsonl", ".json"):
-    records = _json_records(file)
+    records: Iterator[Record] = (
+      Record(f"{file.path}:{number}", fields)
+      for number, fields in read_objects(file, ReadState())
+    )
   elif file.suffix in (".tsv", ".txt", ".csv"):
-    is_csv = file.suffix == ".csv"
-    rows = read_csv_rows(file, ReadState()) if is_csv else _tsv_rows(file)
+    if file.suffix == ".csv":
+      rows = read_csv_rows(file, ReadState())
+    else:
+      lines = enumerate(read_records(file, ReadState()), start=1)
+      rows = ((i, line.removesuffix("\n").split("\t")) for i, line in lines)
     records = _table_records(file, rows, list(columns), skipped)
   else:
     raise DataError(
@@ -139,11 +146,6 @@ def read_file(
     raise DataError(f"{file.path}: the file has no records.")
   yield first
   yield from records
-
-
-def _tsv_rows(file: files.File) -> Rows:
-  for number, line in enumerate(read_records(file, ReadState()), start=1):
-    yield number, line.removesuffix("\n").split("\t")
 
 
 def _table_records(
@@ -169,11 +171,6 @@ def _table_records(
         f"{location}: {len(row)} fields, but {len(columns)} columns"
         f" ({', '.join(columns[:20])}). Fix or remove the row."
       )
-
-
-def _json_records(file: files.File) -> Iterator[Record]:
-  for number, record in read_objects(file, ReadState()):
-    yield Record(f"{file.path}:{number}", record)
 
 
 HUB = "hf:"
@@ -207,18 +204,11 @@ def read_dataset(
   """Reads the records of a split with all columns; classes become names.
 
   Args:
-    where: a data set, as in `parse_dataset_name`; a folder was written by
-      `save_to_disk` or holds data files.
+    where: a data set; a folder was written by `save_to_disk` or holds data
+      files.
     split: the split if `where` names none: "train", "dev" (the hub's
       "validation"), "test", ...
-    config: the config if `where` names none; empty for the only one or the
-      default.
-
-  Raises:
-    DataError: there is no such folder or split, it has no records or is
-      damaged.
-    UnavailableError: the data set cannot be loaded from the hub.
-    InputError: as in `parse_dataset_name`.
+    config: the config if `where` names none; empty for the default.
   """
   requested = parse_dataset_name(where) if isinstance(where, str) else where
   spec = hub_datasets.DatasetSpec(
@@ -227,7 +217,6 @@ def read_dataset(
     split=requested.split or split.replace("dev", "validation"),
     config=requested.config or config,
     key="finetune",
-    syntax=FORMS,
   )
   dataset = hub_datasets.open_dataset(spec)
   location, number = f"{HUB}{spec.name} [{dataset.spec.split}]", 0

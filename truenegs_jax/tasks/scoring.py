@@ -11,18 +11,15 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import stats
 
-from truenegs_jax.runtime.errors import DataError, InputError
+from truenegs_jax.runtime.errors import DataError, InputError, one_of
+from truenegs_jax.stats.differences import Scorer
 
 PUNCTUATION = str.maketrans("", "", string.punctuation)  # ASCII only
 ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 
 
 def accuracy(gold_N: ArrayLike, predicted_N: ArrayLike) -> float:
-  """Returns the share of correct classes, in percent.
-
-  Raises:
-    InputError: as in `as_pairs`, like all METRICS.
-  """
+  """Returns the share of correct classes, in percent."""
   gold_N, predicted_N = as_pairs(gold_N, predicted_N)
   return 100 * float(np.mean(gold_N == predicted_N))
 
@@ -145,9 +142,6 @@ def question_scores(
 
   Returns:
     "em" and "f1": f64 [N], percent, in the order of `golds`.
-
-  Raises:
-    DataError: there are no questions, or one has no gold answer.
   """
   if not golds:
     raise DataError("There are no questions to score. Choose another file.")
@@ -175,11 +169,7 @@ def squad_scores(
 def as_pairs(
   gold_N: ArrayLike, predicted_N: ArrayLike
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Returns both as arrays; zeros for predictions that are not all finite.
-
-  Raises:
-    InputError: there is not one prediction per example, or no example.
-  """
+  """Returns both as arrays; zeros for predictions that are not all finite."""
   gold_N, predicted_N = np.asarray(gold_N), np.asarray(predicted_N)
   if gold_N.shape != predicted_N.shape or gold_N.ndim != 1 or not len(gold_N):
     raise InputError(
@@ -198,3 +188,73 @@ def _confusion(gold_N: ArrayLike, predicted_N: ArrayLike) -> np.ndarray:
   classes = max(2, 1 + int(max(gold_N.max(), predicted_N.max())))
   counts = np.bincount(gold_N * classes + predicted_N, minlength=classes**2)
   return counts.reshape(classes, classes).astype(float)
+
+
+def make_scorer(
+  metric: str, gold_N: ArrayLike | None, runs_SxN: Sequence[ArrayLike]
+) -> Scorer:
+  """Returns a function from drawn examples to the metric of each run.
+
+  Args:
+    metric: a name in METRICS; any if `gold_N` is None.
+    gold_N: class ids or scores; None if the metric is the mean of scores per
+      example, as `question_scores` returns them.
+    runs_SxN: predictions of each run, or its scores per example in percent.
+  """
+  paired_N = np.asarray(runs_SxN[0] if gold_N is None else gold_N)
+  run_SxN = np.stack([as_pairs(paired_N, x)[1] for x in runs_SxN])
+  return (
+    _means(run_SxN) if gold_N is None else _scorer(metric, paired_N, run_SxN)
+  )
+
+
+def _scorer(metric: str, gold_N: np.ndarray, run_SxN: np.ndarray) -> Scorer:
+  one_of("metric", metric, METRICS)
+  if metric == "accuracy":
+    return _means(100.0 * (run_SxN == gold_N[None]))
+  if metric in ("pearson", "spearman"):
+    order = ranks if metric == "spearman" else np.asarray
+
+    def score(drawn_RxN: np.ndarray) -> np.ndarray:
+      gold_RxN = order(gold_N[drawn_RxN])
+      return np.stack(
+        [correlation(gold_RxN, order(x[drawn_RxN])) for x in run_SxN]
+      )
+
+    return score
+  from_counts = matthews_from_counts
+  if metric == "f1":
+    from_counts = f1_from_counts
+  classes = max(2, 1 + int(max(gold_N.max(), run_SxN.max())))
+  cell_SxN = gold_N * classes + run_SxN  # of the confusion matrix
+  is_cell_SxMxN = cell_SxN[:, None] == np.arange(classes**2)[:, None]
+
+  def score_counts(drawn_RxN: np.ndarray) -> np.ndarray:
+    times_RxN = _times(drawn_RxN)
+    counts_SxMxR = (_sums(x.astype(float), times_RxN) for x in is_cell_SxMxN)
+    return np.stack(
+      [from_counts(x.T.reshape(-1, classes, classes)) for x in counts_SxMxR]
+    )
+
+  return score_counts
+
+
+def _means(value_SxN: np.ndarray) -> Scorer:
+  def score(drawn_RxN: np.ndarray) -> np.ndarray:
+    return _sums(value_SxN, _times(drawn_RxN)) / drawn_RxN.shape[1]
+
+  return score
+
+
+def _times(drawn_RxN: np.ndarray) -> np.ndarray:
+  """Counts how often each example was drawn, f64 [R, N]."""
+  num_resamples, size = drawn_RxN.shape
+  cells = drawn_RxN + size * np.arange(num_resamples)[:, None]
+  counts = np.bincount(cells.ravel(), minlength=num_resamples * size)
+  return counts.reshape(num_resamples, size).astype(float)
+
+
+def _sums(value_MxN: np.ndarray, times_RxN: np.ndarray) -> np.ndarray:
+  """Returns weighted sums, f64 [M, R]; equal rows give equal bits."""
+  # Not `@`, because BLAS's threads are slow when the cores are busy.
+  return np.stack([np.einsum("rn,n->r", times_RxN, x_N) for x_N in value_MxN])

@@ -5,6 +5,8 @@ questions = read_squad("hf:rajpurkar/squad", split="dev")
 """
 
 import dataclasses
+import os
+import pathlib
 from collections.abc import Iterator
 from typing import Any, TypeVar
 
@@ -12,7 +14,7 @@ from truenegs_jax.data.corpus import files
 from truenegs_jax.data.corpus.read_state import BLOCK_BYTES, ReadState
 from truenegs_jax.runtime import json_text
 from truenegs_jax.runtime.errors import DataError, UnavailableError
-from truenegs_jax.tasks.records import HUB, read_dataset
+from truenegs_jax.tasks.records import HUB, find_official_file, read_dataset
 from truenegs_jax.tasks.task import SPANS, Task
 
 TASK = Task(
@@ -36,7 +38,7 @@ class Question:
     text: the question, not blank.
     context: the text that holds the answers, not blank.
     answers: text of each answer and index of its first character in `context`;
-      one in training, those of several people in the dev set.
+      one in training, several people's in the dev set.
     location: file, article, paragraph and id, for messages.
   """
 
@@ -48,25 +50,16 @@ class Question:
 
 
 def read_squad(
-  where: str,
-  *,
-  split: str = "train",
-  moved: list[str] | None = None,
+  where: str, *, split: str = "train", moved: list[str] | None = None
 ) -> list[Question]:
   """Reads all questions, in order.
 
   Args:
-    where: a JSON file, plain or compressed; or hf:NAME, a data set as in
-      `parse_dataset_name`.
+    where: a JSON file, plain or compressed; or a data set, hf:NAME,
+      hf:NAME:SPLIT or hf:NAME:CONFIG:SPLIT.
     split: "train" or "dev"; only for hf:NAME.
     moved: receives the location of each answer that is not at its answer_start;
       they are moved to the nearest occurrence.
-
-  Raises:
-    DataError: the file is damaged or not SQuAD v1.1, an id is repeated, a text
-      is blank, or an answer does not occur in its context; the message names
-      file, article, paragraph and id.
-    UnavailableError: there is no such file, or the hub cannot be reached.
   """
   is_hub = where.startswith(HUB)
   questions: dict[str, Question] = {}
@@ -100,12 +93,29 @@ def _json_records(where: str) -> Iterator[tuple[str, str, Any]]:
         yield location, context, record
 
 
-def load_json(where: str) -> Any:
-  """Returns the content of a JSON file, plain or compressed.
+def official_path(folder: str, split: str) -> pathlib.Path:
+  """Returns the path of an official file, which may be compressed."""
+  return pathlib.Path(os.path.expanduser(folder), f"{split}-v1.1.json")
 
-  Raises:
-    UnavailableError, DataError: it does not exist, or is not JSON.
-  """
+
+def find_official(where: str, split: str) -> str:
+  """Returns the official file of a split in a folder; hf:NAME as it is."""
+  if where.startswith(HUB):
+    return where
+  path = official_path(where, split)
+  return str(
+    find_official_file(
+      path,
+      "Set --config.finetune.data=FOLDER with SQuAD's files"
+      f" (https://rajpurkar.github.io/SQuAD-explorer/dataset/{path.name}),"
+      " --config.finetune.files='train=FILE dev=FILE' or"
+      " --config.finetune.data=hf:rajpurkar/squad.",
+    )
+  )
+
+
+def load_json(where: str) -> Any:
+  """Returns the content of a JSON file, plain or compressed."""
   path = files.find_existing(where)
   if path is None:
     raise UnavailableError(
@@ -121,7 +131,7 @@ def load_json(where: str) -> Any:
 
 
 def _hub_records(where: str, split: str) -> Iterator[tuple[str, str, Any]]:
-  """Does `_json_records` for a data set with the columns of rajpurkar/squad."""
+  """Yields location, context and question of each row of a data set."""
   for location, row in read_dataset(where, split=split):
     columns = _get(row, "answers", dict, location)
     texts = _get(columns, "text", list, location)
@@ -133,16 +143,9 @@ def _hub_records(where: str, split: str) -> Iterator[tuple[str, str, Any]]:
 
 
 def parse_question(
-  location: str,
-  context: str,
-  record: Any,
-  moved: list[str] | None = None,
+  location: str, context: str, record: Any, moved: list[str] | None = None
 ) -> Question:
-  """Returns the question of a record of "qas", which is in a paragraph.
-
-  Raises:
-    DataError: see `read_squad`.
-  """
+  """Returns the question of a record of "qas"; DataError if it is invalid."""
   key = _get(record, "id", str, location)
   location = f"{location}, question {key}"
   text = _get(record, "question", str, location)
@@ -154,9 +157,8 @@ def parse_question(
   answers = _get(record, "answers", list, location)
   if record.get("is_impossible") or not answers:
     raise DataError(
-      f"{location}: the question has no answer, as in SQuAD v2.0. Only v1.1 is"
-      " supported. Pass train-v1.1.json or dev-v1.1.json, or remove such"
-      " questions."
+      f"{location}: the question has no answer. SQuAD v2.0 is not supported."
+      " Pass train-v1.1.json or dev-v1.1.json, or remove such questions."
     )
   spans = []
   for answer in answers:

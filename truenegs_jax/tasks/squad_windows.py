@@ -5,7 +5,7 @@ each of which starts `stride` pieces after the one before.
 
   windows = make_windows(questions, tokenizer, train=False)
   windows.encoded.tokens[0]
-  answers = best_answers(windows, [(start_n, end_n), ...])
+  answers = best_answers(windows, [logits_nx2, ...])
   answers[windows.questions[0].key][0]  # ("Denver Broncos", 17.3)
 
 Source: google-research/bert `run_squad.py`; google-research/electra
@@ -21,13 +21,12 @@ from unicodedata import category
 import numpy as np
 from tokenizers import normalizers
 
-from truenegs_jax.data.tokens.spans import take_spans
 from truenegs_jax.data.tokens.tokenizer import Tokenizer, drop_surrogates
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.tasks.squad import Question
 from truenegs_jax.tasks.task import EncodedRows
 
-NO_ANSWER = "empty"  # if no candidate is left, as in BERT
+NO_ANSWER = "empty"  # if no candidate is left, also in BERT's code
 _WORD = re.compile("[^ \t\r\n\u202f]+")
 
 
@@ -90,9 +89,6 @@ def make_windows(
     stride: number of pieces from the start of one window to the next.
     question_length: maximum number of pieces of a question; longer ones are
       truncated.
-
-  Raises:
-    InputError: a row has no room for context.
   """
   if length < question_length + 4:
     raise InputError(
@@ -146,7 +142,7 @@ def plan_windows(
   Returns:
     The starts, and for each window `Windows.is_max_context`. A piece has as
     much context as there are pieces before it or after it, whichever is less,
-    plus 0.01 times the window's size, as in BERT. Ties go to the first window.
+    plus 0.01 times the window's size. Ties go to the first window.
   """
   step = min(stride, room)
   starts = [0, *range(step, num_pieces - room + step, step)]
@@ -177,7 +173,10 @@ def tokenize_contexts(
   flat = np.array([piece for word in ids for piece in word], np.int32)
   contexts = {}
   for text, spans, number_W in words:
-    pieces_T, _ = take_spans(flat, first_M[number_W], size_M[number_W])
+    sizes_W = size_M[number_W]
+    starts_W = first_M[number_W] - np.cumsum(sizes_W) + sizes_W
+    index_T = np.repeat(starts_W, sizes_W)
+    pieces_T = flat[index_T + np.arange(len(index_T))]
     words_Wx2 = np.array(spans, np.int32).reshape(-1, 2)
     word_T = np.repeat(np.arange(len(spans)), size_M[number_W])
     contexts[text] = Context(text, words_Wx2, pieces_T, word_T)
@@ -224,7 +223,7 @@ def _targets(windows: Windows) -> Mapping[str, np.ndarray]:
 
 def best_answers(
   windows: Windows,
-  span_scores: Sequence[tuple[np.ndarray, ...]],
+  logits: Sequence[np.ndarray],
   *,
   num_best: int = 20,
   max_answer: int = 30,
@@ -235,10 +234,8 @@ def best_answers(
   starts at a piece of `Windows.is_max_context`. Equal texts are merged.
 
   Args:
-    span_scores: for each window, in order, the logits (start_n, end_n), f32
-      [n], of all positions of its row; or candidates (starts_S, ends_SxE,
-      scores_SxE): positions in the row, and a score that orders answers.
-      Positions of padding are ignored.
+    logits: of start and end, f32 [n, 2], one array for each window in order.
+      Positions after the row's tokens are ignored.
     num_best: number of starts and of ends to combine, and of answers to return.
 
   Returns:
@@ -247,8 +244,8 @@ def best_answers(
   """
   texts = SpanTexts(windows.tokenizer)
   by_question: list[list[np.ndarray]] = [[] for _ in windows.questions]
-  for number, scores in enumerate(span_scores):
-    spans_3xC = _candidates(windows, number, scores, num_best, max_answer)
+  for number, logits_nx2 in enumerate(logits):
+    spans_3xC = _candidates(windows, number, logits_nx2, num_best, max_answer)
     by_question[windows.question_N[number]].append(spans_3xC)
   answers: dict[str, list[tuple[str, float]]] = {}
   for question, context, spans in zip(
@@ -268,7 +265,7 @@ def best_answers(
 def _candidates(
   windows: Windows,
   number: int,
-  scores: tuple[np.ndarray, ...],
+  logits_nx2: np.ndarray,
   num_best: int,
   max_answer: int,
 ) -> np.ndarray:
@@ -277,14 +274,12 @@ def _candidates(
   The pieces are indices in the context.
   """
   size = len(windows.encoded.tokens[number])
-  if len(scores) == 2:
-    start_n, end_n = (x[:size].astype(np.float64) for x in scores)
-    starts_S, ends_E = _top(start_n, num_best), _top(end_n, num_best)
-    ends_SxE = ends_E[None]
-    scores_SxE = start_n[starts_S, None] + end_n[ends_E]
-  else:
-    starts_S, ends_SxE, scores_SxE = scores
-  spans = np.broadcast_arrays(starts_S[:, None], ends_SxE, scores_SxE)
+  start_n, end_n = logits_nx2[:size].astype(np.float64).T
+  starts_S, ends_E = (
+    np.argsort(-x, kind="stable")[:num_best] for x in (start_n, end_n)
+  )
+  scores_SxE = start_n[starts_S, None] + end_n[ends_E]
+  spans = np.broadcast_arrays(starts_S[:, None], ends_E[None], scores_SxE)
   spans_3xC = np.stack(spans, dtype=np.float64).reshape(3, -1)
   spans_3xC[:2] -= windows.offset_N[number]
   mask = windows.is_max_context[number]
@@ -294,10 +289,6 @@ def _candidates(
   spans_3xC = spans_3xC[:, mask[spans_3xC[0].astype(int)]]
   spans_3xC[:2] += windows.first_N[number]
   return spans_3xC
-
-
-def _top(scores_n: np.ndarray, count: int) -> np.ndarray:
-  return np.argsort(-scores_n, kind="stable")[:count]
 
 
 class SpanTexts:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from truenegs_jax.runtime.errors import DataError, InputError, one_of
+from truenegs_jax.runtime.errors import DataError, InputError
 from truenegs_jax.tasks.records import HUB, read_dataset, read_file
 from truenegs_jax.tasks.task import CLASSES, SCORE, Example, Task
 
@@ -33,11 +33,7 @@ class Columns(NamedTuple):
 
 
 def parse_columns(text: str, label: str) -> Columns:
-  """Parses `finetune.text`, "sentence" or "first,second".
-
-  Raises:
-    InputError: there are not one or two columns, or two names are equal.
-  """
+  """Parses `finetune.text`, "sentence" or "first,second"; else InputError."""
   texts = tuple(name.strip() for name in text.split(","))
   names = (*texts, label)
   if len(names) > 3 or not all(names) or len(set(names)) < len(names):
@@ -50,11 +46,7 @@ def parse_columns(text: str, label: str) -> Columns:
 
 
 def parse_labels(labels: str) -> tuple[str, ...]:
-  """Parses `finetune.labels`, "no,yes"; "" gives no labels.
-
-  Raises:
-    InputError: a name is empty or repeated.
-  """
+  """Parses `finetune.labels`, "no,yes"; "" gives no labels; else InputError."""
   names = tuple(name.strip() for name in labels.split(",")) if labels else ()
   if not all(names) or len(set(names)) < len(names):
     raise InputError(
@@ -75,16 +67,11 @@ def read_examples(
   """Reads the examples of a split.
 
   Args:
-    where: a .tsv, .csv or .jsonl file, plain or compressed; or hf:NAME, a data
-      set as in `parse_dataset_name`.
+    where: a .tsv, .csv or .jsonl file, plain or compressed; or a data set,
+      hf:NAME, hf:NAME:SPLIT or hf:NAME:CONFIG:SPLIT.
     split: "train", "dev" or "test"; a test split may have no labels.
     kind: CLASSES or SCORE.
     labels: the allowed classes; empty allows any name.
-
-  Raises:
-    DataError: there is no such file or column; or a line has an empty text, no
-      label, an unknown label or a score that is not finite.
-    UnavailableError: the data set cannot be loaded from the hub.
   """
   is_hub = where.startswith(HUB)
   records = read_dataset(where, split=split) if is_hub else read_file(where)
@@ -107,20 +94,13 @@ def make_task(
 ) -> Task:
   """Derives a task from the examples of its training file.
 
+  Scores are scaled to mean 0 and standard deviation 1, unless all are equal.
+
   Args:
     labels: the classes, in the order of their ids; empty for those that occur,
       sorted. F1 of two classes is that of the second.
     metric: a name in METRICS[kind]; empty for the first.
-
-  Returns:
-    The task. Scores are scaled to mean 0 and standard deviation 1, unless all
-    are equal.
-
-  Raises:
-    InputError: unknown kind, or a metric or labels that do not fit it.
-    DataError: fewer than two classes, or more than MAX_CLASSES.
   """
-  check_options(kind=kind, labels=labels, metric=metric)
   metrics = tuple(dict.fromkeys((metric or METRICS[kind][0], METRICS[kind][0])))
   task = Task(NAME, NAME, kind, metrics=metrics, epochs=0.0)
   if kind == SCORE:
@@ -142,8 +122,7 @@ def make_task(
 
 
 def check_options(*, kind: str, labels: Sequence[str], metric: str) -> None:
-  """Raises InputError for an unknown kind, or options that do not fit it."""
-  one_of("finetune.kind", kind, METRICS)
+  """Raises InputError for a metric or labels that do not fit the kind."""
   if metric and metric not in METRICS[kind]:
     raise InputError(
       f"finetune.metric={metric!r} does not fit finetune.kind={kind!r}. Choose"

@@ -7,7 +7,7 @@ from truenegs_jax.configs.common_keys import LARGEST, KeyRule
 from truenegs_jax.models import layers
 from truenegs_jax.objectives import masking, soft_regularization
 from truenegs_jax.runtime.errors import InputError, one_of
-from truenegs_jax.train import sharding, writers
+from truenegs_jax.train import metrics, sharding
 
 # Names that an extension of the package may add to.
 REGISTRIES: dict[str, Iterable[str]] = {
@@ -15,7 +15,7 @@ REGISTRIES: dict[str, Iterable[str]] = {
   "model.remat": layers.REMAT,
   "negatives.soft": soft_regularization.REGULARIZERS,
   "mesh.preset": sharding.MESHES,
-  "log.writers": writers.LOGGERS,
+  "log.writers": metrics.LOGGERS,
 }
 
 

@@ -1,33 +1,24 @@
 """Checks configs before any file is read or array created."""
 
+from typing import Any
+
 from ml_collections import ConfigDict
 
 from truenegs_jax.configs.common_keys import rules
 from truenegs_jax.data.corpus.language import check_code
-from truenegs_jax.objectives.options import CHOICES, needs_table
+from truenegs_jax.objectives.options import needs_table
 from truenegs_jax.runtime.config_files import flatten
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.synonyms import run_table
-from truenegs_jax.train import (
-  build_run,
-  check_values,
-  optim,
-  prepare_data,
-  sharding,
-  speed,
-  writers,
-)
+from truenegs_jax.synonyms.sources import ModelTable
+from truenegs_jax.train import build_run, check_values, metrics, sharding, speed
 from truenegs_jax.weights.formats.find import INIT_FORMATS, Weights
 from truenegs_jax.weights.init import check_fit, config_sizes, match_vocabulary
 from truenegs_jax.workdir import from_config
 
 
 def check_config(c: ConfigDict) -> None:
-  """Checks the values of a config without reading a file.
-
-  Raises:
-    InputError: a value is unknown or out of range, or values conflict.
-  """
+  """Checks the values of a config without reading a file."""
   check_values.check_values(flatten(c.to_dict()), rules(c.task))
   if c.length > c.model.max_positions:
     raise InputError(
@@ -35,87 +26,6 @@ def check_config(c: ConfigDict) -> None:
       f" model.max_positions={c.model.max_positions:,}. Lower"
       " --config.length=NUMBER or raise --config.model.max_positions=NUMBER."
     )
-  _check_names(c)
-  sharding.check_batch_size(
-    c.batch_size,
-    c.optim.accumulation,
-    sharding.get_mesh_spec(c.mesh.preset, c.mesh.axes),
-  )
-
-
-def check_warmup(warmup_steps: int, steps: int) -> str:
-  """Returns a warning if the warm-up is over a quarter of the run, or "".
-
-  Raises:
-    InputError: it is as long as the run.
-  """
-  fix = f"Set --config.optim.warmup_steps={steps // 10}, for example."
-  warmup = f"optim.warmup_steps={warmup_steps:,}"
-  if warmup_steps >= steps:
-    raise InputError(
-      f"{warmup} is as long as the run (steps={steps:,}) or longer. The"
-      f" learning rate would rise until the end. {fix}"
-    )
-  if 4 * warmup_steps > steps:
-    return (
-      f"warning: {warmup} is more than a quarter of the run (steps={steps:,})."
-      f" The learning rate is low for long. {fix}"
-    )
-  return ""
-
-
-def check_required_files(
-  c: ConfigDict, weights: Weights, *, saved: bool
-) -> None:
-  """Checks that the files exist that only the user can provide.
-
-  Not part of `check_config`, because a dry run does not need these files.
-  Neither does a run with a `saved` checkpoint, which has their contents.
-
-  Raises:
-    InputError, DataError: a file is not set, is missing or does not fit.
-  """
-  if saved:
-    return
-  prepare_data.check_sources(c.data.sources)
-  if c.init == config_sizes.REQUIRED:
-    raise InputError(
-      "This config continues from weights, and none of this size are released."
-      f" Set --config.init=FOLDER. {INIT_FORMATS}"
-    )
-  if c.init:
-    check_weights(c, weights)
-  if needs_table(c.negatives):
-    run_table.check_request(build_run.build_table_request(c))
-
-
-def check_weights(c: ConfigDict, weights: Weights) -> None:
-  """Checks that a run can start from weights; reads no parameter.
-
-  Raises:
-    InputError: as `Weights.for_roles`, `check_fit.check_networks` and
-      `match_vocabulary.check_vocabularies`.
-  """
-  networks = weights.for_roles(config_sizes.ROLES[c.objective])
-  skip = check_fit.parse_skip(c.init_skip)
-  if c.data.vocab != "train":
-    tokenizer = from_config.build_tokenizer(c, c.data.vocab)
-    match_vocabulary.check_vocabularies(networks, tokenizer, skip=skip)
-    vocab_size = len(tokenizer.vocab)
-  elif "words" in skip:
-    vocab_size = 1  # not known yet; any size fits
-  else:
-    raise InputError(
-      "data.vocab='train' trains a new vocabulary, but the embeddings of"
-      f" init={c.init!r} belong to another one. Use that vocabulary"
-      " (--config.data.vocab=init or its file), or copy only the embeddings of"
-      " tokens that both have (--config.init_skip=words)."
-    )
-  model = from_config.build_model(c, vocab_size=vocab_size)
-  check_fit.check_networks(networks, model, skip=skip)
-
-
-def _check_names(c: ConfigDict) -> None:
   if (c.task == "corrections") != ("corrections" in c):
     raise InputError(
       f"task={c.task!r} does not match this config. Use"
@@ -123,15 +33,16 @@ def _check_names(c: ConfigDict) -> None:
       " config to pre-train."
     )
   check_code(c.data.language)
-  _check_negatives(c)
-  _check_model(c)
-  writers.check_writers(c.log.writers)
+  table = build_run.build_table_request(c).expression.model
+  _check_negatives(c.negatives, c.objective, table, c.steps)
+  metrics.check_writers(c.log.writers)
   speed.parse_profile(c.log.profile, c.steps)
-
-
-def _check_model(c: ConfigDict) -> None:
-  """Checks the sizes of the model and the keys about initial weights."""
-  if check_fit.parse_skip(c.init_skip) and not c.init:
+  sharding.check_batch_size(
+    c.batch_size,
+    c.optim.accumulation,
+    sharding.get_mesh_spec(c.mesh.preset, c.mesh.axes),
+  )
+  if match_vocabulary.parse_skip(c.init_skip) and not c.init:
     raise InputError(
       f"init_skip={c.init_skip!r} needs weights to start from. Set"
       " --config.init=FOLDER or remove init_skip."
@@ -154,45 +65,87 @@ def _check_model(c: ConfigDict) -> None:
     )
 
 
-def _check_negatives(c: ConfigDict) -> None:
-  """Checks the section `negatives`: its choices and their combinations."""
-  n = c.negatives
-  optim.loss_weight_schedule(n.soft_schedule, n.soft_weight, n.soft_steps)
-  has_soft_term = n.soft_weight or n.sentence_weight
-  if has_soft_term and n.soft_schedule != "constant" and not n.soft_steps:
+def check_warmup(warmup_steps: int, steps: int) -> str:
+  """Returns a warning if the warm-up is over a quarter of the run, or ""."""
+  fix = f"Set --config.optim.warmup_steps={steps // 10}, for example."
+  warmup = f"optim.warmup_steps={warmup_steps:,}"
+  if warmup_steps >= steps:
     raise InputError(
-      f"negatives.soft_schedule={n.soft_schedule!r} needs a number of steps."
-      " Set --config.negatives.soft_steps=NUMBER."
+      f"{warmup} is as long as the run (steps={steps:,}) or longer. The"
+      f" learning rate would rise until the end. {fix}"
     )
-  if has_soft_term and n.soft_schedule == "delay" and n.soft_steps >= c.steps:
+  if 4 * warmup_steps > steps:
+    return (
+      f"warning: {warmup} is more than a quarter of the run (steps={steps:,})."
+      f" The learning rate is low for long. {fix}"
+    )
+  return ""
+
+
+def check_required_files(
+  c: ConfigDict, weights: Weights, *, saved: bool
+) -> None:
+  """Checks that the files exist that only the user can provide.
+
+  A dry run does not need them, nor does a run with a `saved` checkpoint, which
+  has their contents.
+  """
+  if saved:
+    return
+  if c.init == config_sizes.REQUIRED:
     raise InputError(
-      f"negatives.soft_schedule='delay' of {n.soft_steps:,} steps never ends in"
-      f" a run of {c.steps:,} steps. Lower"
-      " --config.negatives.soft_steps=NUMBER."
+      "This config continues from weights, and none of this size are released."
+      f" Set --config.init=FOLDER. {INIT_FORMATS}"
     )
-  if n.soft_prediction == "expected" and n.soft_gradient == "gold":
+  if c.init:
+    check_weights(c, weights)
+  if needs_table(c.negatives):
+    run_table.check_request(build_run.build_table_request(c))
+
+
+def check_weights(c: ConfigDict, weights: Weights) -> None:
+  """Checks that a run can start from weights; reads no parameter."""
+  networks = weights.for_roles(config_sizes.ROLES[c.objective])
+  skip = match_vocabulary.parse_skip(c.init_skip)
+  if c.data.vocab != "train":
+    tokenizer = from_config.build_tokenizer(c, c.data.vocab)
+    match_vocabulary.check_vocabularies(networks, tokenizer, skip=skip)
+    vocab_size = len(tokenizer.vocab)
+  elif "words" in skip:
+    vocab_size = 1  # not known yet; any size fits
+  else:
     raise InputError(
-      "negatives.soft_prediction='expected' and negatives.soft_gradient='gold'"
-      " do not go together: the first exists for its gradient to the logits,"
-      " which the second stops. Change one of them."
+      "data.vocab='train' trains a new vocabulary, but the embeddings of"
+      f" init={c.init!r} belong to another one. Use that vocabulary"
+      " (--config.data.vocab=init or its file), or copy only the embeddings of"
+      " tokens that both have (--config.init_skip=words)."
     )
-  model_table = build_run.build_table_request(c).expression.model
-  if model_table and (n.symmetric or n.include_self):
+  model = from_config.build_model(c, vocab_size=vocab_size)
+  check_fit.check_networks(networks, model, skip=skip)
+
+
+def _check_negatives(
+  negatives: Any, objective: str, table: ModelTable | None, steps: int
+) -> None:
+  """Checks combinations of values in the section `negatives` of a config.
+
+  `table` has the options of the source "model", None for other sources.
+  """
+  if table and (negatives.symmetric or negatives.include_self):
     raise InputError(
-      f"negatives.sources={n.sources!r} builds its table during training, which"
-      " supports neither negatives.symmetric nor negatives.include_self. Set"
-      " both to False."
+      f"negatives.sources={negatives.sources!r} builds its table during"
+      " training, which supports neither negatives.symmetric nor"
+      " negatives.include_self. Set both to False."
     )
-  if model_table and needs_table(n) and model_table.every >= c.steps:
+  if table and needs_table(negatives) and table.every >= steps:
     raise InputError(
-      f"negatives.sources={n.sources!r} builds a table every"
-      f" {model_table.every:,} steps, which is never in a run of {c.steps:,}"
-      " steps. Set a smaller every=NUMBER in it."
+      f"negatives.sources={negatives.sources!r} builds a table every"
+      f" {table.every:,} steps, which is never in a run of {steps:,} steps. Set"
+      " a smaller every=NUMBER in it."
     )
-  for name in ("discriminator", "sentence_encoder"):
-    default = CHOICES[name][0]
-    if c.objective == "mlm" and n[name] != default:
-      raise InputError(
-        f"negatives.{name}={n[name]!r} needs ELECTRA's two networks, and BERT"
-        f" has one. Set --config.negatives.{name}={default}."
-      )
+  if objective == "mlm" and negatives.discriminator != "none":
+    raise InputError(
+      f"negatives.discriminator={negatives.discriminator!r} needs ELECTRA's"
+      " two networks, and BERT has one. Set"
+      " --config.negatives.discriminator=none."
+    )

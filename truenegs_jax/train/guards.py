@@ -91,20 +91,20 @@ class StopVote:
     self._signals, self._vote = signals, Vote(mesh)
 
   def poll(self) -> signal.Signals | None:
-    """Votes and returns the signal to stop for, as `Vote`; SIGTERM wins."""
+    """Votes and returns the signal to stop for, if any; SIGTERM wins."""
     number = self._vote.poll(self._signals.received or 0)
     return signal.Signals(number) if number else None
 
 
 class SaveTimer:
-  """Says after which steps to save, by the clock of the first process."""
+  """Decides after which steps to save, by the clock of the first process."""
 
   def __init__(self, secs: float, mesh: jax.sharding.Mesh):
     self._secs, self._vote = secs, Vote(mesh)
     self._last = time.monotonic()
 
   def is_due(self) -> bool:
-    """Whether `secs` have passed since the last time; votes as `Vote`."""
+    """Votes and returns whether `secs` have passed since the last time."""
     secs = time.monotonic() - self._last
     is_due = distributed.is_first_process() and secs >= self._secs
     if is_due:

@@ -49,7 +49,7 @@ class Loop:
   state: step_lib.TrainState
   steps: int
   take_step: Callable[[step_lib.TrainState, int], StepResult]
-  loss_weights: Mapping[str, step_lib.LossWeight]
+  loss_weights: Mapping[str, float]
   learning_rate: optim.Schedule
   log_every: int
   log: Callable[[dict[str, Any]], None]
@@ -148,16 +148,15 @@ class Loop:
 
   def _end_record(self) -> None:
     # The last update was that of step done - 1.
-    weights = step_lib.loss_weights_at(self.loss_weights, self.done - 1)
     rate = self.learning_rate(self.done - 1)
-    self._pending.append((self.done, self._recent, weights, rate))
+    self._pending.append((self.done, self._recent, rate))
     self._recent = []
 
   def _flush(self) -> None:
     """Logs the record that is still on the devices."""
     while self._pending:
-      done, terms, weights, rate = jax.device_get(self._pending.pop())
-      record = make_record(done, "train", terms, weights)
+      done, terms, rate = jax.device_get(self._pending.pop())
+      record = make_record(done, "train", terms, self.loss_weights)
       self.log(record | {"lr": float(rate)})
 
 
@@ -166,7 +165,7 @@ def make_record(
 ) -> dict[str, Any]:
   """Returns the means of terms and their weighted sum `total`."""
   values = metrics.compute_ratios(metrics.merge_terms(terms))
-  total = sum(float(w) * values[name] for name, w in weights.items())
+  total = sum(weights[name] * values[name] for name in sorted(weights))
   fields = {"step": done, "time": round(time.time(), 3), "split": split}
   return fields | {"total": total} | values
 

@@ -13,7 +13,6 @@ import jax.numpy as jnp
 import optax
 
 from truenegs_jax.runtime import cpu
-from truenegs_jax.runtime.errors import one_of
 
 Array = jax.Array
 Schedule = Callable[[Array | int], Array]
@@ -46,27 +45,6 @@ def make_schedule(
   return rate
 
 
-def loss_weight_schedule(
-  name: str, weight: float, steps: int
-) -> float | Schedule:
-  """Makes the schedule of a loss weight: constant, or changing for `steps`.
-
-  "warmup" rises linearly from 0 to `weight`, "decay" falls linearly from it to
-  0, and "delay" is 0 before `steps`.
-
-  Raises:
-    InputError: the name is unknown.
-  """
-  schedules: dict[str, float | Schedule] = {
-    "constant": weight,
-    "warmup": optax.linear_schedule(0.0, weight, max(steps, 1)),
-    "delay": lambda step: weight * (jnp.asarray(step) >= steps),
-    "decay": optax.linear_schedule(weight, 0.0, max(steps, 1)),
-  }
-  one_of("negatives.soft_schedule", name, schedules)
-  return schedules[name]
-
-
 def make_optimizer(
   rate: Schedule,
   *,
@@ -84,7 +62,8 @@ def make_optimizer(
     rate: schedule of the learning rate, which also multiplies the decay.
     weight_decay: coefficient of the decay.
     clip_norm: largest norm of the gradient of all parameters.
-    b1, b2, epsilon: as in `scale_by_plain_adam`.
+    b1, b2: decay of the running means of gradients and of their squares.
+    epsilon: added to the root of the second mean.
     frozen: top-level names of parameters that get no gradient; they do not
       decay, so that they stay as they are.
     lr_factors: result of `layer_lr_factors`; multiplies update and decay.
@@ -124,14 +103,11 @@ def clip_by_norm(grads: optax.Updates, max_norm: float) -> optax.Updates:
   )
 
 
-def layer_lr_factors(
-  params: optax.Params, *, decay: float, exponent: str = "released"
-) -> dict:
+def layer_lr_factors(params: optax.Params, *, decay: float) -> dict:
   """Makes factors of the learning rate for layer-wise decay in fine-tuning.
 
   With n layers, layer j is at depth j + 1 and has the factor
-  decay ** (n + 2 - depth), or with `exponent` "paper" (Clark et al. 2020)
-  decay ** (n + 1 - depth). The embeddings and their projection are at depth 0,
+  decay ** (n + 2 - depth). The embeddings and their projection are at depth 0,
   a norm after the last layer is at the depth of that layer, and the heads have
   the factor 1 (google-research/electra, `_get_layer_lrs`).
 
@@ -139,13 +115,12 @@ def layer_lr_factors(
     params: parameters (or shapes): `embeddings`, a network with `layer_0`,
       `layer_1`, ..., and heads.
     decay: in (0, 1]; 0.8 in ELECTRA-small and -base, 0.9 in -large.
-    exponent: as `finetune.layer_exponent`.
   """
   counts = {
     part: sum(name.startswith("layer_") for name in inner)
     for part, inner in params.items()
   }
-  top = max(counts.values()) + (2 if exponent == "released" else 1)
+  top = max(counts.values()) + 2
 
   def factor(path: jax.tree_util.KeyPath, _: object) -> float:
     part, inner = path[0].key, path[1].key

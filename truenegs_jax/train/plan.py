@@ -1,19 +1,25 @@
-"""Plans a run before its arrays exist: shapes, memory, FLOPs and report.
+"""Plans a run before it starts: shapes, compiled steps, FLOPs and report.
 
-The training step is compiled from these shapes. A dry run and the start of a
-run print the report.
+The training step is compiled from shapes. A dry run and the start of a run
+print the report. A run of limited minutes is shortened to the steps that fit.
 """
 
 import dataclasses
 import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent import futures
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from ml_collections import ConfigDict
 from rich.table import Table
 
+from truenegs_jax.data.rows import batches
+from truenegs_jax.data.rows.batches import Rows
+from truenegs_jax.data.tokens.tokenizer import Tokenizer
 from truenegs_jax.models import choose_attention, encoder, pretrain
 from truenegs_jax.objectives import masking, negatives
 from truenegs_jax.objectives.options import Options
@@ -24,12 +30,40 @@ from truenegs_jax.synonyms.vocabulary import continues_word
 from truenegs_jax.train import sharding
 from truenegs_jax.train import step as step_lib
 from truenegs_jax.train.build_run import Run
+from truenegs_jax.weights.formats.find import Weights
 
-Aux = Mapping[str, jax.Array | jax.ShapeDtypeStruct]  # see `make_aux`
+# Inputs of an objective that are neither parameters nor rows.
+Aux = Mapping[str, jax.Array | jax.ShapeDtypeStruct]
 
 # Synonyms of a token; WordNet has 55 for one token of BERT's vocabulary.
 ASSUMED_LIST_LENGTH = 64
 TRAINING_PASSES = 3  # forward, and twice as many products backward
+# Shorter runs take longer than they may, as they would have learned too little:
+# the demo does not pass its verdict with 500 steps. Runs that are configured to
+# be shorter keep their steps.
+LEAST_STEPS = 750
+TIMED_STEPS = 10
+EVAL_COST = 1 / 3  # of a batch of rows: a forward pass, without a backward pass
+# Numbers of steps in a config that are a share of the run.
+SCALED = (
+  "optim.warmup_steps",
+  "log.every_steps",
+  "eval.every_steps",
+  "checkpoint.every_steps",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class RunInputs:
+  """Data of a run."""
+
+  tokenizer: Tokenizer
+  train_rows: Rows
+  held_out_rows: Rows
+  table: SynonymTable | None  # None also if the run has a `table_builder`
+  coverage: Mapping[str, str]  # lines of the report about the synonyms
+  weights: Weights  # named by `config.init`, if any
+  fingerprints: Mapping[str, str | None]  # of vocabulary, rows and synonyms
 
 
 def resolve_attention(
@@ -43,15 +77,12 @@ def resolve_attention(
   """Chooses the attention implementation of a run's training steps.
 
   Other uses of the model keep the implementation that runs on every platform.
-  With `check` the kernel is run and compared with plain attention. `name` is
-  that of a comparison between the processes, see `distributed.check_same`.
-  `platform` is that of devices that are absent, see `choose_attention.choose`.
+  With `check` the kernel is run and compared with plain attention. `name` tells
+  comparisons between processes apart. `platform` is the platform of devices
+  that are absent.
 
   Returns:
     The run with that implementation, and a line for the report.
-
-  Raises:
-    InputError: it is not available here, or differs between processes.
   """
   implementation, line = choose_attention.choose(
     run.attention,
@@ -231,11 +262,10 @@ def row_flops(run: Run) -> float:
     mean = 2 * masked.vocab_size * masked.embedding_size
     passes += TRAINING_PASSES * slots * mean
   if options.sentence_weight:
-    uses_kept = options.sentence_encoder == "kept"
-    sentence = length * encoder_flops(kept if uses_kept else masked, length)
+    sentence = length * encoder_flops(kept, length)
     passes += sentence  # of the target, without a backward pass
     # ELECTRA's discriminator encodes the sampled sentence anyway.
-    if len(roles) == 1 or options.prediction != "sample" or not uses_kept:
+    if len(roles) == 1 or options.prediction != "sample":
       passes += TRAINING_PASSES * sentence
   return passes
 
@@ -333,3 +363,104 @@ def parameter_table(state: step_lib.TrainState) -> Table:
     shape = " x ".join(map(str, leaf.shape))
     table.add_row(name, shape, f"{local * leaf.dtype.itemsize:,}")
   return table
+
+
+def shorten(c: ConfigDict, steps: int) -> ConfigDict:
+  """Returns a copy of a config with fewer steps, and SCALED in proportion."""
+  shorter, share = c.copy_and_resolve_references(), steps / c.steps
+  shorter.steps = steps
+  for name in SCALED:
+    section, key = name.split(".")
+    if value := c[section][key]:  # 0 stays 0
+      shorter[section][key] = max(1, round(value * share))
+  return shorter
+
+
+def apply_saved(
+  c: ConfigDict, saved: Mapping[str, Any] | None, say: Callable[[str], object]
+) -> ConfigDict:
+  """Returns the config with the steps that a run was shortened to.
+
+  `minutes` counts when a run starts. A resume takes the saved number of steps,
+  however fast this machine is, unless `steps` is below it (and then refused).
+  The saved config itself may have more steps.
+  """
+  if saved is None or not saved["minutes"] or saved["steps"] >= c.steps:
+    return c
+  shorter = shorten(c, saved["steps"])
+  if shorter.optim.warmup_steps != saved["optim"]["warmup_steps"]:
+    return c  # the saved config, with more steps
+  say(
+    f"This run was shortened to {saved['steps']:,} of {c.steps:,} steps when it"
+    f" started (minutes={saved['minutes']:g})."
+  )
+  shorter.minutes = float(saved["minutes"])  # for the next resume
+  return shorter
+
+
+def fit(
+  run: Run,
+  inputs: RunInputs,
+  minutes: float,
+  *,
+  began: float,
+  say: Callable[[str], object],
+) -> int:
+  """Returns the number of steps that fit into `minutes`, and prints it.
+
+  The first process decides for all. `began` is the time of
+  `time.perf_counter` at which the minutes began; `say` prints a line.
+  """
+  compile_secs, step_secs = measure(run, inputs)
+  # Compiling again, for fewer steps, and all that follows the training
+  # (verdict, cases, export) are taken to need `compile_secs` each.
+  left_secs = 60 * minutes - (time.perf_counter() - began) - 2 * compile_secs
+  fitting = count_fitting(run, step_secs, left_secs)
+  fitting = int(distributed.from_first("minutes", str(fitting)))
+  steps = max(fitting, min(LEAST_STEPS, run.steps))
+  line = f"{fitting:,} of {run.steps:,} steps fit into minutes={minutes:g}"
+  if fitting < steps:
+    line += (
+      f", too few to learn from. {steps:,} steps take about"
+      f" {steps * step_secs / 60:,.0f} minutes"
+    )
+  say(f"A step takes {step_secs:.2g} s: {line}.")
+  return steps
+
+
+def count_fitting(run: Run, step_secs: float, left_secs: float) -> int:
+  """Returns how many steps fit, from 0 to `run.steps`, with evaluations."""
+  eval_batches = -(-run.eval_rows // run.batch_size) / run.eval_every
+  secs = step_secs * (1 + EVAL_COST * eval_batches)
+  return max(0, min(run.steps, int(left_secs / secs)))
+
+
+def measure(run: Run, inputs: RunInputs) -> tuple[float, float]:
+  """Returns the seconds to compile the training step, and of one step."""
+  now = time.perf_counter
+  mesh = sharding.make_mesh(run.mesh_spec)
+  began = now()
+  run, _ = resolve_attention(run, mesh, name="attention to time")
+  abstract = abstract_state(run, mesh)
+  aux = make_aux(run, inputs.table, inputs.tokenizer.vocab, mesh)
+  shardings = jax.tree.map(lambda x: x.sharding, abstract)
+  with distributed.raise_everywhere("compile to time"):
+    step, state = compile_and_make_state(
+      lower_train_step(run, mesh, abstract, aux),
+      jax.jit(run.init_state, out_shardings=shardings),
+    )
+  compiled = now()
+  for number in range(TIMED_STEPS + 1):
+    if number == 1:  # the first step allocates memory
+      jax.block_until_ready(state)
+      started = now()
+    batch = batches.batch_at(
+      inputs.train_rows,
+      number,
+      batch_size=run.batch_size,
+      seed=run.seed,
+      process=sharding.process_slice(mesh, run.batch_size),
+    )
+    state, _ = step(state, sharding.shard_batch(batch, mesh), aux)
+  jax.block_until_ready(state)
+  return compiled - began, (now() - started) / TIMED_STEPS

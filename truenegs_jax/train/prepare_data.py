@@ -20,15 +20,15 @@ PREPARE = (
 )
 
 
-def make_rows_plan(
-  config: ConfigDict, *, is_resumed: bool = False
-) -> prepare_rows.Plan:
-  """Plans the preparation of the rows from `data` and `length` of a config.
-
-  The language of the text is not checked again if a run is resumed.
-  """
+def make_rows_plan(config: ConfigDict) -> prepare_rows.Plan:
+  """Plans the preparation of the rows from `data` and `length` of a config."""
   data = config.data
-  check_sources(data.sources)
+  if data.sources == common.REQUIRED:
+    raise InputError(
+      "data.sources is not set: this config trains on your own text. Set"
+      " --config.data.sources='texts/*.txt', for example: files, folders, globs"
+      " or hf:NAME, separated by commas."
+    )
   resources = {}
   if "wordnet" in named_sources(data.sources):
     from truenegs_jax.synonyms.wordnet import open_wordnet  # imports NLTK
@@ -40,7 +40,6 @@ def make_rows_plan(
   values = {name: x for name, x in data.items() if name in names}
   values |= {
     "length": config.length,
-    "language": "" if is_resumed else data.language,
     "strip_accents": ACCENTS[data.accents],
     "num_workers": data.workers,
     "resources": resources,
@@ -48,31 +47,21 @@ def make_rows_plan(
   return prepare_rows.make_plan(PrepareOptions(**values))
 
 
-def check_sources(sources: str) -> None:
-  """Raises InputError if a config leaves the text to the user."""
-  if sources == common.REQUIRED:
-    raise InputError(
-      "data.sources is not set: this config trains on your own text. Set"
-      " --config.data.sources='texts/*.txt', for example: files, folders, globs"
-      " or hf:NAME, separated by commas."
-    )
-
-
 def find_or_prepare_rows(
-  config: ConfigDict, console: Console, *, is_resumed: bool = False
+  config: ConfigDict, console: Console
 ) -> tuple[pathlib.Path, Tokenizer]:
   """Returns the rows folder and the tokenizer of a run that is starting.
 
   Raises:
     InputError: the rows are missing, and preparing them needs a download or the
       run has many processes. They must be prepared by `truenegs_jax.prepare`.
-      Or the text is in another language, see `check_language`.
+      Or the text is in another language.
   """
   from truenegs_jax.runtime import distributed  # imports jax
 
   with distributed.raise_everywhere("rows"):
     with progress.working(console, "Opening text and rows"):
-      plan = make_rows_plan(config, is_resumed=is_resumed)
+      plan = make_rows_plan(config)
       is_prepared = plan.is_prepared()
     if not is_prepared and distributed.process_count() > 1:
       raise InputError(

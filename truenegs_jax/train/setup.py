@@ -9,40 +9,30 @@ import dataclasses
 import functools
 import importlib.metadata
 import json
+import math
 import pathlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 from rich.console import Console
 
-from truenegs_jax.configs import common_keys
-from truenegs_jax.data.rows.rows_folder import Rows
-from truenegs_jax.data.tokens.tokenizer import Tokenizer, write_vocabulary
+from truenegs_jax.data.rows import rows_folder
+from truenegs_jax.data.tokens.tokenizer import write_vocabulary
 from truenegs_jax.runtime import distributed, progress
 from truenegs_jax.runtime.errors import CheckpointError
-from truenegs_jax.synonyms.table import SynonymTable
-from truenegs_jax.train import about, metrics, model_synonyms, plan, sharding
+from truenegs_jax.train import build_run, metrics, plan, sharding
 from truenegs_jax.train import step as step_lib
 from truenegs_jax.train.build_run import Run
-from truenegs_jax.weights.formats.find import Weights
+from truenegs_jax.train.plan import RunInputs
 from truenegs_jax.weights.init import load
 from truenegs_jax.workdir import checkpoints as checkpoints_lib
 from truenegs_jax.workdir import files
 
-
-@dataclasses.dataclass(frozen=True)
-class RunInputs:
-  """Data of a run."""
-
-  tokenizer: Tokenizer
-  train_rows: Rows
-  held_out_rows: Rows
-  table: SynonymTable | None  # None also if the run has a `table_builder`
-  coverage: Mapping[str, str]  # lines of the report, see `synonyms.coverage`
-  weights: Weights  # those that `config.init` names, if any
-  fingerprints: Mapping[str, str | None]  # of vocabulary, rows and synonyms
+MEASURED_ROWS = 4_096  # rows whose lengths are counted
+NUM_BINS = 8
+NUM_TOKENS = 30  # most frequent ones that are listed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,7 +45,7 @@ class PretrainSetup:
   aux: dict[str, jax.Array]  # inputs of the objective other than the batch
   train_step: jax.stages.Compiled  # (state, batch, aux) -> (state, terms)
   eval_step: Callable[..., metrics.Terms]  # (params, batch, aux) -> terms
-  refresh: model_synonyms.RefreshFn  # rebuilds the table of `state` if due
+  refresh: build_run.RefreshFn  # rebuilds the table of `state` if due
   description: dict[str, Any]  # saved with each checkpoint
 
 
@@ -108,7 +98,7 @@ def set_up_training(
     aux=aux,
     train_step=compiled,
     eval_step=plan.build_eval_step(resolved, mesh),
-    refresh=model_synonyms.make_refresh(
+    refresh=build_run.make_refresh(
       run.table_builder, abstract, from_weights=bool(run.init)
     ),
     description=description,
@@ -145,7 +135,7 @@ def _write_files(
   write_vocabulary(inputs.tokenizer.vocab, workdir / files.VOCABULARY)
   if inputs.table is not None:
     inputs.table.save(workdir / files.SYNONYMS)
-  described = about.describe_run(
+  described = describe_run(
     inputs.train_rows,
     inputs.tokenizer.vocab,
     lines,
@@ -205,21 +195,13 @@ def check_same_run(
 
   `saved` is the description of the step, `description` that of this run.
   """
-  saved_config = files.add_missing_keys(saved["config"])
   changed = [
     change
-    for change in files.find_changes(saved_config, description["config"])
-    if not _is_allowed(change)
+    for change in files.find_fixed_changes(
+      saved["config"], description["config"]
+    )
+    if change.key != "steps" or change.now < change.saved
   ]
-  for change in changed:
-    if change.key in common_keys.REMOVED:
-      raise CheckpointError(
-        f"'{folder}' has step {step:,} of a run with"
-        f" {change.key}={change.saved!r}, which this version does not support."
-        " Continue it with truenegs_jax"
-        f" {common_keys.REMOVED[change.key].last_version}, or choose another"
-        " --workdir=FOLDER."
-      )
   changed += files.find_changes(
     saved["fingerprints"], description["fingerprints"]
   )
@@ -240,16 +222,6 @@ def check_same_run(
         " --workdir=runs/NAME."
       )
     raise CheckpointError(message)
-
-
-def _is_allowed(change: files.Change) -> bool:
-  """Returns whether a run may be resumed with this change of its config."""
-  if removed := common_keys.REMOVED.get(change.key):
-    return change.now is files.ABSENT and change.saved == removed.value
-  if change.key == "steps":
-    return change.now > change.saved
-  key = common_keys.KEYS.get(change.key)
-  return key is not None and key.may_change
 
 
 def _report_environment_changes(
@@ -334,3 +306,53 @@ def _report_lines(setup: PretrainSetup, inputs: RunInputs) -> dict[str, str]:
       f" {table.source}"
     )
   return {**lines, **inputs.coverage}
+
+
+def describe_run(
+  rows: rows_folder.Rows,
+  vocabulary: Sequence[str],
+  lines: Mapping[str, str],
+  *,
+  row_flops: float,
+) -> dict[str, Any]:
+  """Returns the content of about.json.
+
+  Args:
+    rows: the training rows.
+    vocabulary: its tokens.
+    lines: the report at the start, text by name.
+    row_flops: floating-point operations of training on one row.
+  """
+  manifest, counts_V = rows.manifest, rows.unigram_V
+  order = np.argsort(-counts_V, kind="stable")[:NUM_TOKENS].tolist()
+  options, parts = manifest["options"], manifest["parts"]
+  return {
+    "lines": dict(lines),
+    "row_flops": row_flops,
+    "uniform_entropy": math.log(len(vocabulary)),
+    "unigram_entropy": metrics.entropy(counts_V),
+    "sources": [str(source["source"]) for source in options["sources"]],
+    "documents": sum(part["documents"] for part in parts),
+    "text_bytes": sum(part["text_bytes"] for part in parts),
+    "rows": {name: x["rows"] for name, x in manifest["splits"].items()},
+    "padding_share": manifest["splits"]["train"]["padding_share"],
+    "padding_warning": rows_folder.padding_warning(manifest),
+    "row_lengths": count_lengths(rows),
+    "frequent_tokens": [
+      [vocabulary[i], float(counts_V[i] / counts_V.sum())] for i in order
+    ],
+  }
+
+
+def count_lengths(rows: rows_folder.Rows) -> list[tuple[str, int]]:
+  """Counts rows by their tokens without padding, in bins such as "1-16".
+
+  Takes MEASURED_ROWS rows at equal distances.
+  """
+  row_R = np.linspace(0, len(rows) - 1, min(len(rows), MEASURED_ROWS))
+  documents_RxL = rows.take(row_R.astype(np.int64))["documents"]
+  length_R = np.count_nonzero(documents_RxL, axis=1)
+  ends = np.unique(np.linspace(0, rows.length, NUM_BINS + 1).astype(int))
+  counts, _ = np.histogram(length_R, ends + 0.5)
+  names = (f"{a + 1}-{b}" for a, b in zip(ends, ends[1:], strict=False))
+  return [*zip(names, counts.tolist(), strict=True)]

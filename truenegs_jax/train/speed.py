@@ -167,11 +167,7 @@ class HostWait:
 
 
 def parse_profile(text: str, steps: int) -> tuple[int, int] | None:
-  """Parses log.profile: "M:N" traces from step M to step N, "" nothing.
-
-  Raises:
-    InputError: the form is another, or not 0 <= M < N <= steps.
-  """
+  """Parses log.profile: "M:N" traces from step M to step N, "" nothing."""
   if not text:
     return None
   match = re.fullmatch(r"(\d+):(\d+)", text)

@@ -20,8 +20,7 @@ from truenegs_jax.train import optim
 Array = jax.Array
 Terms = dict[str, tuple[Array, Array]]
 Objective = Callable[..., Terms]
-LossWeight = float | Callable[[Array | int], Array]  # constant or schedule
-Weights = Mapping[str, Array | float]  # loss weights at one step
+Weights = Mapping[str, float]  # loss weights by the names of their terms
 
 
 @jax.tree_util.register_dataclass
@@ -52,7 +51,7 @@ def init_state(
 
 def make_train_step(
   objective: Objective,
-  loss_weights: Mapping[str, LossWeight],
+  loss_weights: Weights,
   tx: optax.GradientTransformation,
   num_microbatches: int = 1,
 ) -> Callable[[TrainState, dict, Mapping], tuple[TrainState, Terms]]:
@@ -72,14 +71,13 @@ def make_train_step(
     def evaluate(params: dict, inputs: dict, keys_B: Array) -> Terms:
       return objective(params, inputs, keys_B, {**aux, **state.aux})
 
-    weights = loss_weights_at(loss_weights, state.step)
-    args = evaluate, weights, state.params, (inputs, keys_B)
+    args = evaluate, loss_weights, state.params, (inputs, keys_B)
     if num_microbatches == 1:
       terms, grads = _batch_gradient(*args)
     else:
       terms, grads = _accumulated_gradient(*args, num_microbatches)
     # A loss can be NaN where its gradient is 0: `jnp.take` beyond a table.
-    loss_is_finite = jnp.isfinite(total_loss(terms, weights))
+    loss_is_finite = jnp.isfinite(total_loss(terms, loss_weights))
     return _update(state, tx, terms, grads, loss_is_finite)
 
   return step
@@ -102,16 +100,6 @@ def make_eval_step(
     return objective(params, inputs, keys_B, aux)
 
   return evaluate
-
-
-def loss_weights_at(
-  loss_weights: Mapping[str, LossWeight], step: Array | int
-) -> Weights:
-  """Returns the value of each loss weight at a step."""
-  return {
-    name: weight(step) if callable(weight) else weight
-    for name, weight in loss_weights.items()
-  }
 
 
 def total_loss(terms: Terms, weights: Weights) -> Array:
@@ -148,7 +136,7 @@ def _accumulated_gradient(
   rows: tuple,
   num_microbatches: int,
 ) -> tuple[Terms, dict]:
-  """Does the same as `_batch_gradient`, one micro-batch at a time.
+  """Computes the terms and the loss's gradient, one micro-batch at a time.
 
   Each sum of the loss is divided by its count, and some counts (kept slots) are
   known only after the last micro-batch. So the gradient of each sum is added up

@@ -9,7 +9,6 @@ of its files are written. No other module imports Orbax.
 
 import contextlib
 import errno
-import functools
 import itertools
 import json
 import logging
@@ -79,17 +78,16 @@ def _is_no_notice(record: logging.LogRecord) -> bool:
 
 
 def _print_unraisable(info: Any) -> None:
-  """Prints an error in a thread, as `sys.unraisablehook`, but not CLOSED."""
+  """Prints an error in a thread, but not CLOSED."""
   if str(info.exc_value) != CLOSED:
     sys.__unraisablehook__(info)
 
 
 class _Description(NamedTuple):
-  """The JSON of a step. Checkpoints of 0.1 have no `checksum_kind`."""
+  """The JSON of a step."""
 
   run: dict[str, Any]
   checksums: dict[str, int]  # of the arrays, by path
-  checksum_kind: str = "sum"
 
 
 class Checkpoints:
@@ -175,8 +173,8 @@ class Checkpoints:
   def _start_saving(self, step: int, state: Any, run: Mapping) -> None:
     if step in self._manager.all_steps():
       return
-    sums = compute_checksums(state, CHECKSUM_KIND)
-    description = _Description(dict(run), sums, CHECKSUM_KIND)._asdict()
+    sums = compute_checksums(state)
+    description = _Description(dict(run), sums)._asdict()
     description["sha256"] = _hash_json(description)
     try:
       self._manager.save(
@@ -189,7 +187,7 @@ class Checkpoints:
       raise self._disk_error(e) from e
 
   def _save_on_full_disk(self, step: int, state: Any, run: Mapping) -> list:
-    """Saves as `save` describes; returns the removed steps."""
+    """Removes steps until the save succeeds; returns the removed steps."""
     removed: list[int] = []
     while True:
       for useless in (UNFINISHED, DAMAGED):
@@ -262,10 +260,7 @@ class Checkpoints:
   def read_description(self, step: int) -> dict[str, Any]:
     """Returns the description of the run that was saved with a step.
 
-    To be called in all processes, as all methods, unless for `read_only`.
-
-    Raises:
-      CheckpointError: as `restore_state`.
+    To be called in all processes, unless for `read_only`.
     """
     with self._everywhere():
       return self._read_description(step).run
@@ -287,7 +282,7 @@ class Checkpoints:
     return self._verify(step, saved, tree)
 
   def restore_params(self, step: int, like: Any) -> dict[str, Any]:
-    """Restores the parameters only; otherwise as `restore_state`."""
+    """Restores and verifies the parameters alone."""
     like = {"params": _make_abstract(like)}
     args = ocp.args.PyTreeRestore(
       like,
@@ -337,7 +332,7 @@ class Checkpoints:
       path = self.folder / str(step) / "run" / "metadata"
       saved = json_text.parse_loosely(path.read_bytes())
       sha256 = saved.pop("sha256", None)
-      if "checksum_kind" in saved and sha256 != _hash_json(saved):
+      if sha256 != _hash_json(saved):
         raise ValueError("its description does not match its checksum")
       return _Description(**saved)
 
@@ -361,7 +356,7 @@ class Checkpoints:
       return saved, tree
 
   def _verify(self, step: int, saved: _Description, tree: Any) -> Any:
-    sums = compute_checksums(tree, saved.checksum_kind)
+    sums = compute_checksums(tree)
     if saved.checksums | sums != saved.checksums:
       raise DamagedStepError(
         f"Checkpoint '{self.folder / str(step)}' is damaged: its arrays do not"
@@ -420,31 +415,29 @@ def _find_reason(e: Exception, numbers: Sequence[int]) -> str:
   return next((x for x in map(os.strerror, numbers) if x in str(e)), "")
 
 
-def compute_checksums(tree: Any, kind: str) -> dict[str, int]:
+def compute_checksums(tree: Any) -> dict[str, int]:
   """Returns a 32-bit checksum of the bits of each array, by its path.
 
   The checksums do not depend on the mesh. They are needed because Orbax
   verifies its index only: a bit that flips on the disk would change a
-  parameter. `kind` is a name in CHECKSUMS.
+  parameter.
   """
   by_path = {
     jax.tree_util.keystr(path): leaf
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
   }
-  sums = jax.device_get(_sum_arrays(by_path, kind))
+  sums = jax.device_get(_sum_arrays(by_path))
   return {path: int(total) for path, total in sums.items()}
 
 
-@functools.partial(jax.jit, static_argnames="kind")
-def _sum_arrays(
-  by_path: dict[str, jax.Array], kind: str
-) -> dict[str, jax.Array]:
+@jax.jit
+def _sum_arrays(by_path: dict[str, jax.Array]) -> dict[str, jax.Array]:
   def sum_array(x: jax.Array) -> jax.Array:
     if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
       x = jax.random.key_data(x)
     unsigned = jnp.dtype(f"uint{8 * x.dtype.itemsize}")
     bits = jax.lax.bitcast_convert_type(x, unsigned).astype(jnp.uint32)
-    return CHECKSUMS[kind](bits).sum(dtype=jnp.uint32)
+    return _mix_with_position(bits).sum(dtype=jnp.uint32)
 
   return jax.tree.map(sum_array, by_path)
 
@@ -464,14 +457,6 @@ def _mix_with_position(bits: jax.Array) -> jax.Array:
   bits = (bits ^ bits >> 16) * np.uint32(0x7FEB352D)
   bits = (bits ^ bits >> 15) * np.uint32(0x846CA68B)
   return bits ^ bits >> 16
-
-
-# Kinds of checksums. The plain sum of 0.1 does not notice swapped values.
-CHECKSUMS: dict[str, Callable[[jax.Array], jax.Array]] = {
-  "sum": lambda bits: bits,
-  "mixed": _mix_with_position,
-}
-CHECKSUM_KIND = "mixed"  # of new checkpoints
 
 
 def _list_types(tree: Any) -> list[tuple]:

@@ -12,7 +12,7 @@ from truenegs_jax.runtime.errors import CheckpointError
 from truenegs_jax.runtime.files import atomic_file
 
 # metrics.jsonl is named in metrics_file.py.
-CHECKPOINTS = "checkpoints"  # folder, see checkpoints.py
+CHECKPOINTS = "checkpoints"  # folder of steps
 CONFIG = "config.json"  # with all values resolved
 ABOUT = "about.json"  # data and cost of a run, for its report
 REPORT = "report.html"
@@ -26,8 +26,8 @@ PLOTS = "plots"  # folder of curves
 PROFILE = "profile"  # folder of the profiler's trace
 TENSORBOARD = "tensorboard"  # folder of TensorBoard's events
 WANDB = "wandb"  # folder of Weights & Biases; the name is theirs
-LOGGED_ID = "logged_id.txt"  # of the run in W&B and trackio
-LOCK = "lock"  # see lock.py
+LOGGED_ID = "logged_id.txt"  # of the run in W&B
+LOCK = "lock"  # locked by the run that uses the workdir
 ABSENT = object()  # value of a key that one of two configs does not have
 
 
@@ -83,31 +83,14 @@ def read_saved_config(workdir: pathlib.Path) -> dict[str, Any] | None:
 
   Its `data.vocab` is the copy in the workdir, because the original file may
   have been moved.
-
-  Raises:
-    CheckpointError: the file is damaged.
   """
   path = workdir / CONFIG
   if not (has_checkpoint(workdir) and path.is_file()):
     return None
   fix = "Restore the file that the run wrote."
   with json_text.read_file(path, CheckpointError, fix) as config:
-    saved = add_missing_keys(config)
-    saved["data"]["vocab"] = str(workdir / VOCABULARY)
-  return saved
-
-
-def add_missing_keys(config: Mapping[str, Any]) -> dict[str, Any]:
-  """Returns a copy of a saved config with the keys added since it was saved."""
-  complete = {
-    name: dict(x) if isinstance(x, Mapping) else x for name, x in config.items()
-  }
-  for name, key in common_keys.KEYS.items():
-    section, _, last = name.rpartition(".")
-    if key.old_default is not None and (not section or section in complete):
-      values = complete[section] if section else complete
-      values.setdefault(last, key.old_default)
-  return complete
+    config["data"]["vocab"] = str(workdir / VOCABULARY)
+  return config
 
 
 def find_changes(
@@ -123,6 +106,15 @@ def find_changes(
     for key in sorted(old.keys() | new.keys())
   ]
   return [x for x in entries if _to_json(x.saved) != _to_json(x.now)]
+
+
+def find_fixed_changes(
+  saved: Mapping[str, Any], now: Mapping[str, Any]
+) -> list[Change]:
+  """Returns the changes of a config that a resumed run must not have."""
+  rules = common_keys.rules(now["task"])
+  free = {key for key, rule in rules.items() if rule.may_change}
+  return [x for x in find_changes(saved, now) if x.key not in free]
 
 
 def _to_json(value: object) -> str:

@@ -1,5 +1,7 @@
 """Builds the model and the tokenizer that a config describes."""
 
+import pathlib
+
 from ml_collections import ConfigDict
 
 from truenegs_jax.data.tokens import tokenizer as tokenizer_lib
@@ -41,3 +43,16 @@ def build_tokenizer(c: ConfigDict, path: str) -> tokenizer_lib.Tokenizer:
   return tokenizer_lib.load_tokenizer(
     path, lowercase=c.data.lowercase, strip_accents=strip_accents
   )
+
+
+def placeholder_tokenizer(c: ConfigDict) -> tuple[tokenizer_lib.Tokenizer, str]:
+  """Returns a tokenizer with the run's vocabulary size, and its origin."""
+  path = pathlib.Path(c.data.vocab).expanduser()
+  paths = (path, path / "vocab.txt", path / "tokenizer.json")
+  file = next(filter(pathlib.Path.is_file, paths), None)
+  if c.data.vocab != "train" and file:
+    return build_tokenizer(c, str(file)), f"the size of '{file}'"
+  num_words = c.data.vocab_size - len(tokenizer_lib.SPECIALS)
+  vocab = [*tokenizer_lib.SPECIALS, *(f"word{i}" for i in range(num_words))]
+  tokenizer = tokenizer_lib.make_tokenizer(vocab, lowercase=True)
+  return tokenizer, "the size in data.vocab_size"

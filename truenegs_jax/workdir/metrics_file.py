@@ -12,7 +12,6 @@ from truenegs_jax.runtime.files import atomic_file, disk_errors
 Record = Mapping[str, Any]
 METRICS = "metrics.jsonl"
 # Rises when a field changes its name, unit or meaning, not for a new field.
-# Records of runs before 0.2 have no version; their fields are those of 1.
 VERSION = 1
 COMMON = ("version", "step", "time", "split")  # fields that are no metrics
 SPLITS = ("train", "held_out", "dev")

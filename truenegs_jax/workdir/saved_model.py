@@ -15,7 +15,7 @@ from ml_collections import ConfigDict
 
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
 from truenegs_jax.models import pretrain
-from truenegs_jax.runtime.errors import CheckpointError, InputError, printable
+from truenegs_jax.runtime.errors import CheckpointError, InputError
 from truenegs_jax.workdir import checkpoints as checkpoints_lib
 from truenegs_jax.workdir import files, from_config
 
@@ -31,12 +31,7 @@ class SavedModel(NamedTuple):
 
 @contextlib.contextmanager
 def open_run(workdir: pathlib.Path) -> Iterator[checkpoints_lib.Checkpoints]:
-  """Opens the checkpoints of a workdir for reading.
-
-  Raises:
-    InputError: the folder is not the workdir of a run.
-    CheckpointError: the run has not saved a checkpoint yet.
-  """
+  """Opens the checkpoints of a workdir for reading."""
   for name in (files.CHECKPOINTS, files.VOCABULARY):
     if not (workdir / name).exists():
       raise InputError(
@@ -62,14 +57,11 @@ def load(
 ) -> tuple[SavedModel, dict[str, Any]]:
   """Reads a step with its parameters; None: the newest undamaged step.
 
-  Args:
-    checkpoints: of `open_run`.
-    step: a saved step, or None.
-    report: receives a line about each damaged step.
+  `report` receives a line about each damaged step.
 
   Raises:
-    CheckpointError: the step is missing or damaged, or for None all are; as
-      `read_saved_model`.
+    CheckpointError: the step is missing or damaged, or for None all are; or
+      the vocabulary is not the run's.
   """
 
   def read(step: int) -> tuple[SavedModel, dict[str, Any]]:
@@ -95,7 +87,7 @@ def _newest(
   report: Callable[[str], object],
 ) -> checkpoints_lib.Result:
   newest = checkpoints.read_newest(read, report)
-  assert newest is not None  # see `open_run`
+  assert newest is not None  # `open_run` refuses a run without steps
   return newest[1]
 
 
@@ -105,20 +97,13 @@ def read_saved_model(
   """Reads the config of a checkpoint and the vocabulary of its run.
 
   Raises:
-    CheckpointError: the step is missing, the vocabulary is not the run's, or
-      an earlier version saved the config.
+    CheckpointError: the step is missing, or the vocabulary is not the run's.
   """
   description = checkpoints.read_description(step)
   vocab = checkpoints.folder.parent / files.VOCABULARY
-  try:
-    c = ConfigDict(files.add_missing_keys(description["config"]))
-    tokenizer = from_config.build_tokenizer(c, str(vocab))
-    model = from_config.build_model(c, vocab_size=len(tokenizer.vocab))
-  except (AttributeError, KeyError) as e:
-    raise CheckpointError(
-      f"'{checkpoints.folder / str(step)}' was saved by an earlier version of"
-      f" truenegs_jax: its config has no {printable(e)}. Use that version."
-    ) from e
+  c = ConfigDict(description["config"])
+  tokenizer = from_config.build_tokenizer(c, str(vocab))
+  model = from_config.build_model(c, vocab_size=len(tokenizer.vocab))
   expected = description["fingerprints"]["vocabulary"]
   if tokenizer.fingerprint != expected:
     raise CheckpointError(

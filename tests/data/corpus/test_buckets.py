@@ -6,8 +6,6 @@ import http.server
 import json
 import pickle
 import threading
-import tracemalloc
-import types
 import urllib.parse
 
 import fsspec
@@ -20,7 +18,7 @@ from support.texts import COMPRESSORS, FORMATTERS, make_texts
 from truenegs_jax.data.corpus import buckets
 from truenegs_jax.data.corpus.sources_spec import describe_sources, open_corpus
 from truenegs_jax.data.rows import chunks
-from truenegs_jax.data.rows.distribute import ShardItem
+from truenegs_jax.data.rows.build_rows import ShardItem
 from truenegs_jax.data.rows.prepare_rows import prepare
 from truenegs_jax.data.rows.rows_folder import open_rows
 from truenegs_jax.runtime.errors import (
@@ -118,10 +116,10 @@ def test_buckets_give_the_documents_of_local_files(bucket, tmp_path):
     for remote, same in pairs:
       assert remote[:2] == same[:2] and remote[2]
   corpus = open_corpus(f"{url}/wiki")
+  identity = corpus.identity()
   upload({"wiki/sub/c.txt": b"new"}, url)
-  assert corpus.identity() != open_corpus(f"{url}/other").identity()
-  with pytest.raises(DataError, match="c.txt: changed while it was in use"):
-    list(corpus)
+  with pytest.raises(DataError, match="wiki changed while it was read"):
+    corpus.check_unchanged(identity)
   upload({"wiki/x.zip": b"x"}, url)
   with pytest.raises(DataError, match="x.zip: .zip files are not read"):
     open_corpus(f"{url}/wiki/x.zip")
@@ -132,7 +130,7 @@ def test_missing_buckets_and_files_are_refused(bucket):
   scheme, url, _ = bucket
   upload({"a.txt": b"a"}, url)
   for where in (f"{scheme}://no-such-bucket/a.txt", f"{url}-no/*.txt"):
-    with pytest.raises(UnavailableError, match="no such bucket.*Correct the"):
+    with pytest.raises(UnavailableError, match="Correct the name"):
       open_corpus(where)
   for where in (f"{url}/b.txt", f"{url}/none/*", f"{url}/none"):
     with pytest.raises(UnavailableError, match="is not a file.* a URL or"):
@@ -189,7 +187,7 @@ def test_repositories_of_the_hub_are_read(monkeypatch):
       assert list(corpus) in (texts[:num_texts], texts[-num_texts:])
     (identity,) = corpus.identity()
     assert identity["files"] == [["c.txt", 6000, "id wiki/b/c.txt"]]
-    with pytest.raises(UnavailableError, match="Correct the name. Or: Run `hf"):
+    with pytest.raises(UnavailableError, match="Correct the name.* run `hf"):
       open_corpus("hf://datasets/owner/none/a.txt")
 
 
@@ -210,7 +208,7 @@ class Refuse(http.server.BaseHTTPRequestHandler):
 def test_missing_credentials_have_one_message(bucket, monkeypatch, capfd):
   scheme, url, _ = bucket
   upload({"a.txt": b"a"}, url)
-  fixes = {"s3": "Set AWS_ACCESS_KEY_ID and", "gs": "Run `gcloud auth appl"}
+  fixes = {"s3": "set AWS_ACCESS_KEY_ID and", "gs": "run `gcloud auth appl"}
   for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
     monkeypatch.delenv(name)
   with serve(Refuse) as port:
@@ -224,6 +222,7 @@ def test_missing_credentials_have_one_message(bucket, monkeypatch, capfd):
   assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["t.txt", "t.txt.gz", "t.zst", "t.parquet"])
 def test_dropped_connections_are_repeated_or_refused(bucket, name, capfd):
   _, url, proxy = bucket
@@ -241,12 +240,13 @@ def test_dropped_connections_are_repeated_or_refused(bucket, name, capfd):
   assert proxy.bytes_left > ENDLESS // 2, "nothing was dropped"
   proxy.bytes_left, proxy.next_left = len(data) * 2 // 3, 0
   capfd.readouterr()
-  with pytest.raises(UnavailableError, match="Run the same comm") as error:
+  with pytest.raises(UnavailableError, match="run the same comm") as error:
     list(corpus)
   assert "\n" not in str(error.value) and f"{url}/{name}" in str(error.value)
   assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.slow
 def test_preparations_go_on_after_a_dropped_connection(
   bucket, tmp_path, monkeypatch
 ):
@@ -262,7 +262,7 @@ def test_preparations_go_on_after_a_dropped_connection(
   vocab = str(expected / "vocab.txt")
   options |= {"vocab": vocab, "rows": str(tmp_path / "rows")}
   proxy.next_left, proxy.bytes_left = 0, len(data)
-  with pytest.raises(UnavailableError, match="Run the same command again"):
+  with pytest.raises(UnavailableError, match="run the same command again"):
     prepare(f"{url}/t.txt", **options)
   assert list(tmp_path.glob(".rows.unfinished/chunk-*"))
   proxy.next_left = proxy.bytes_left = ENDLESS
@@ -273,16 +273,6 @@ def test_preparations_go_on_after_a_dropped_connection(
     everything = np.arange(len(rows))
     for name, array in rows.take(everything).items():
       np.testing.assert_array_equal(array, same.take(everything)[name])
-
-
-def test_large_files_take_little_memory(bucket):
-  _, url, _ = bucket
-  upload({"t.txt": (b"swan " * 200 + b"\n\n") * 70_000}, url)
-  corpus = open_corpus(f"{url}/t.txt")
-  tracemalloc.start()
-  assert sum(map(len, corpus)) == 70_000_000
-  assert tracemalloc.get_traced_memory()[1] < 32_000_000
-  tracemalloc.stop()
 
 
 @pytest.mark.parametrize(
@@ -301,6 +291,7 @@ def test_missing_packages_are_named(monkeypatch, url, message):
     open_corpus(url)
 
 
+@pytest.mark.slow
 def test_an_engine_may_keep_its_rows_in_a_bucket(bucket, tmp_path, monkeypatch):
   for module, name, value in beam_steps.SMALL:
     monkeypatch.setattr(module, name, value)
@@ -338,32 +329,3 @@ def test_a_store_that_cannot_be_written_is_refused(bucket, tmp_path, store):
   with pytest.raises((InputError, UnavailableError), match=store):
     small_rows.prepare_files(sources, rows, lambda _: None, store)
   assert not rows.exists()
-
-
-class Answer(OSError):
-  """An error of a library that keeps the answer of a server."""
-
-  def __init__(self, status):
-    super().__init__("Client error")
-    self.response = types.SimpleNamespace(status_code=status)
-
-
-@pytest.mark.parametrize(
-  "error, message",
-  [
-    (PermissionError("AccessDenied"), "with your credentials.* Set AWS_ACCESS"),
-    (Answer(403), "with your credentials"),
-    (OSError("Forbidden: https://b/a.txt"), "with your credentials"),
-    (Answer(500), "cannot be reached"),
-    (OSError("read 401 of 500 bytes"), "cannot be reached"),
-  ],
-)
-def test_denied_access_is_told_from_broken_connections(
-  monkeypatch, error, message
-):
-  def refuse(url):
-    raise error
-
-  monkeypatch.setattr(fsspec, "url_to_fs", refuse)
-  with pytest.raises(UnavailableError, match=message):
-    open_corpus("s3://b/a.txt")

@@ -73,7 +73,7 @@ def test_the_minority_and_short_texts_are_only_reported():
 
 def test_languages_that_cannot_be_detected_are_reported():
   [warning] = check(make_lines("en"), "bo")
-  assert "not checked" in warning
+  assert "cannot be detected" in warning
 
 
 @pytest.mark.parametrize("code", ["french", "FR", "xx", "fra", " "])
@@ -94,9 +94,7 @@ def test_each_part_of_a_corpus_is_sampled(tmp_path):
   assert np.allclose(lengths, language.SAMPLE_CHARACTERS / 2, rtol=0.01)
 
 
-def test_rows_are_refused_before_and_after_they_are_prepared(
-  tmp_path, monkeypatch
-):
+def test_text_of_another_language_gives_no_rows(tmp_path, monkeypatch):
   monkeypatch.setenv("TRUENEGS_CACHE", str(tmp_path / "cache"))
   path, rows = tmp_path / "a.txt", tmp_path / "rows"
   path.write_text("\n\n".join(make_lines("fr")), encoding="utf-8")
@@ -104,28 +102,12 @@ def test_rows_are_refused_before_and_after_they_are_prepared(
   with pytest.raises(InputError, match="100% fr; .*égaré"):
     prepare(str(path), language="en", **options)
   assert not rows.exists()
-  prepare(str(path), language="fr", **options)
-  with pytest.raises(InputError, match="100% fr; .*egare"):
-    prepare(str(path), language="en", **options)
-
-
-def test_short_text_is_reported_once(tmp_path, monkeypatch, capsys):
-  monkeypatch.setenv("TRUENEGS_CACHE", str(tmp_path / "cache"))
-  path = tmp_path / "a.txt"
-  path.write_text("\n\n".join(make_lines("fr", 9_000)), encoding="utf-8")
-  for _ in ("new rows", "rows that exist"):
-    prepare(str(path), language="en", length=32, vocab_size=80)
-    output = capsys.readouterr()
-    assert (output.out + output.err).count("warning: data.language='en'") == 1
 
 
 @pytest.mark.parametrize(
   "name",
   [
     "wikitext-2/wiki.test.raw.xz",
-    "wikitext-2/wiki.valid.tokens.xz",
-    "corpus/wikipedia-en-2018.txt.xz",
-    "glue/QQP/train.sample9k.tsv.xz",
     "glue/CoLA/train.tsv.xz",
     "squad/dev-v1.1.json.xz",
   ],

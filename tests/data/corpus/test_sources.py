@@ -4,13 +4,11 @@ import contextlib
 import csv
 import io
 import json
-import lzma
 import os
 import re
 import subprocess
 import sys
 import tarfile
-import tracemalloc
 import types
 
 import datasets
@@ -19,16 +17,15 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
-from support.texts import COMPRESSORS, FORMATTERS, corrupt, to_jsonl, to_parquet
-from truenegs_jax.data.corpus import documents, read_state, sources
+from support.texts import COMPRESSORS, FORMATTERS, to_jsonl, to_parquet
+from truenegs_jax.data.corpus import documents, read_state, readers
 from truenegs_jax.data.corpus.corpus import Meter
 from truenegs_jax.data.corpus.read_state import ReadState
-from truenegs_jax.data.corpus.sources import FORMATS
+from truenegs_jax.data.corpus.readers import FORMATS
 from truenegs_jax.data.corpus.sources_spec import open_corpus
 from truenegs_jax.runtime.errors import (
   DataError,
   InputError,
-  TrueNegsError,
   UnavailableError,
 )
 
@@ -53,10 +50,10 @@ def texts_of(tmp_path, data, name="t.txt", options="", **errors) -> list[str]:
   return list(open_corpus(f"{tmp_path / name} {options}", **errors))
 
 
-def oddities_of(spec, **errors) -> dict[str, int]:
+def repairs_of(spec, **errors) -> dict[str, int]:
   meter = Meter()
   assert list(open_corpus(spec, **errors).read(meter))
-  return dict(meter.oddities)
+  return dict(meter.repairs)
 
 
 # Forming documents.
@@ -94,12 +91,12 @@ def test_documents_do_not_depend_on_runs_of_lines(monkeypatch, rule, limit):
     state, single = ReadState(), ReadState()
     formed = list(documents.from_lines(runs, rule, state))
     assert formed == list(documents.from_lines(["".join(runs)], rule, single))
-    assert state.oddities == single.oddities
+    assert state.repairs == single.repairs
     assert "\n".join(formed) == "\n".join(expected)
     assert all(documents.num_bytes(d) <= limit for d in formed)
     if limit > 100:
       assert formed == expected
-    cuts = state.oddities[read_state.LONG_DOCUMENTS]
+    cuts = state.repairs[read_state.LONG_DOCUMENTS]
     assert len(formed) == len(expected) + cuts
 
 
@@ -111,34 +108,7 @@ def test_long_documents_are_cut_at_line_ends(tmp_path, suffix):
   texts = texts_of(tmp_path, FORMATTERS[suffix]([text, "é" * 3]), name)
   assert [d.count("\n") + 1 for d in texts] == [10, 10, 5, 1]
   assert "\n".join(texts[:3]) == text
-  assert oddities_of(str(tmp_path / name)) == {read_state.LONG_DOCUMENTS: 2}
-
-
-@pytest.mark.parametrize("rule", ["block", "file"])
-def test_large_files_without_blank_lines_are_streamed(tmp_path, rule):
-  (tmp_path / "t.txt").write_text(("x" * 99 + "\n") * 300_000)
-  corpus = open_corpus(f"{tmp_path} document={rule}")
-  tracemalloc.start()
-  sizes = [len(text) for text in corpus]
-  peak = tracemalloc.get_traced_memory()[1]
-  tracemalloc.stop()
-  assert sum(sizes) + len(sizes) == 30_000_000 and max(sizes) <= 1_000_000
-  assert peak < 15_000_000
-
-
-@pytest.mark.parametrize(
-  "data, expected",
-  [
-    (b"a\nb\n\nc", ["a\nb", "c"]),
-    (b"a\r\nb\r\n\r\n\r\nc\r\n", ["a\nb", "c"]),
-    (b"a\rb\r\rc\r", ["a\nb", "c"]),
-    (b"\xef\xbb\xbfa\n", ["a"]),
-    (b"\n\n \t\n\xc2\xa0\na\n\n\n", ["a"]),
-    ("a\u2028b\x0cc\n".encode(), ["a\u2028b\x0cc"]),
-  ],
-)
-def test_blank_lines_separate_documents(tmp_path, data, expected):
-  assert texts_of(tmp_path, data) == expected
+  assert repairs_of(str(tmp_path / name)) == {read_state.LONG_DOCUMENTS: 2}
 
 
 @pytest.mark.parametrize("suffix", FORMATTERS)
@@ -208,26 +178,8 @@ def test_records_are_joined_until_they_are_long(
       sizes.append(len(next(texts_left)))
     assert sum(sizes[:-1]) < 16 and len(document.encode()) <= limit
     num_cuts += sum(sizes) < 16 and number < len(documents_of_pass)
-  assert oddities_of(spec).get(read_state.LONG_DOCUMENTS, 0) == num_cuts
+  assert repairs_of(spec).get(read_state.LONG_DOCUMENTS, 0) == num_cuts
   assert (num_cuts > 0) == (limit < 100)
-
-
-@pytest.mark.parametrize("suffix", RECORDS)
-def test_records_are_joined_while_a_column_stays_the_same(tmp_path, suffix):
-  titles = ["A", "A", None, None, "B", "A", "A", "A"]
-  texts = ["1", "2\n\n3", "4", "5", "6", " ", "7", "8"]
-  spec = write_records(tmp_path, suffix, texts, titles) + " document=join "
-  expected = ["1\n2\n3", "4\n5", "6", "7\n8"]
-  assert list(open_corpus(spec + "by=title")) == expected
-  bounded = ["1", "2\n3", "4", "5", "6", "7", "8"]
-  assert list(open_corpus(spec + "by=title chars=1")) == bounded
-  assert list(open_corpus(spec + "chars=3 min_chars=1")) == [
-    "1\n2\n3",
-    "4\n5\n6",
-    "7\n8",
-  ]
-  with pytest.raises(DataError, match="no column 'book'.* Set by=NAME"):
-    list(open_corpus(spec + "by=book"))
 
 
 @pytest.mark.parametrize("suffix", [".txt", *RECORDS])
@@ -239,7 +191,7 @@ def test_short_lines_are_left_out_and_counted(tmp_path, suffix):
     assert list(open_corpus(f"{spec} min_chars=5{rule}")) == expected
   assert list(open_corpus(f"{spec} min_chars=10")) == ["a long line"]
   counted = {"lines under 10 characters, left out": 5}
-  assert oddities_of(f"{spec} min_chars=10") == counted
+  assert repairs_of(f"{spec} min_chars=10") == counted
   with pytest.raises(DataError, match="no document.* shorter than min_chars"):
     list(open_corpus(f"{spec} min_chars=50"))
 
@@ -343,7 +295,7 @@ def test_sources_are_deterministic_and_yield_clean_documents(tmp_path, name):
   else:
     num_files = 1 if name == "hf" else len(FORMATS[name].suffixes)
     num_blank = 0 if name == "text" else 2 * num_files
-    assert meter.oddities[read_state.BLANK_DOCUMENTS] == num_blank
+    assert meter.repairs[read_state.BLANK_DOCUMENTS] == num_blank
 
 
 @pytest.mark.slow
@@ -356,22 +308,13 @@ def test_real_wordnet(tmp_path, real_data):
     file.extractall(tmp_path, filter="data")
   corpus = open_corpus("wordnet", reader=open_wordnet(str(tmp_path)))
   texts = list(corpus)
-  sources._wordnet_documents.cache_clear()  # half a gigabyte of NLTK
+  readers._wordnet_documents.cache_clear()  # half a gigabyte of NLTK
   lines = [line for text in texts for line in text.split("\n")]
   assert (len(texts), len(lines)) == (1862, 165_998)
   assert "stout-bodied insect with large membranous wings" in "\n".join(lines)
   # Published runs find their rows by this value.
   (identity,) = corpus.identity()
   assert identity == {"source": "wordnet", "sha256": "9c33953116f661f9"}
-
-
-def test_real_text(real_data):
-  compressed = real_data / "corpus" / "wikipedia-en-society.txt.xz"
-  texts = list(open_corpus(str(compressed)))
-  assert len(texts) == 776
-  assert sum(text.count("\n") + 1 for text in texts) == 14_466
-  with lzma.open(compressed, "rt", encoding="utf-8") as file:
-    assert texts == blocks(file.read())
 
 
 # Bad input.
@@ -412,9 +355,9 @@ BAD = [
   ("t.tsv", b"id,text\n1,a\n", r"t.tsv:1: no column 'text'. Columns: id,text"),
   ("t.parquet", b"", "t.parquet: not a Parquet file"),
   ("t.parquet", b"just text", "t.parquet: not a Parquet file"),
-  ("t.parquet", to_parquet(TEXTS)[:-9], "not a Parquet file, or dam"),
+  ("t.parquet", to_parquet(TEXTS)[:-9], "not a Parquet file"),
   ("t.parquet", parquet_of(a=["x"], b=[1]), r"no column 'text'. Columns: a, b"),
-  ("t.parquet", parquet_of(text=[1], b=["x"]), r"holds int64, .* text: b\."),
+  ("t.parquet", parquet_of(text=[1], b=["x"]), "holds int64, not text"),
   ("t.parquet", parquet_of(text=[b"a"]), r"holds binary, not text"),
   ("t.parquet", parquet_of(text=[None, ""]), "t.parquet: no document in it"),
   ("t.parquet", parquet_of(text=LATIN1), "record 2: byte 0xe9 is not"),
@@ -433,7 +376,7 @@ def test_bad_text_is_refused_with_its_position(tmp_path, name, data, message):
 
 
 @pytest.mark.parametrize(
-  "name, data, expected, oddity, count",
+  "name, data, expected, repair, count",
   [
     ("t.txt", b"a\xe9\n\nb", ["a\ufffd", "b"], "NOT_UTF8", 1),
     ("t.txt", b"a\0\0\n\nb", ["a\ufffd\ufffd", "b"], "NUL", 2),
@@ -452,21 +395,11 @@ def test_bad_text_is_refused_with_its_position(tmp_path, name, data, message):
   ],
 )
 def test_bad_text_is_replaced_and_counted(
-  tmp_path, name, data, expected, oddity, count
+  tmp_path, name, data, expected, repair, count
 ):
   assert texts_of(tmp_path, data, name, errors="replace") == expected
-  oddities = oddities_of(str(tmp_path / name), errors="replace")
-  assert oddities[getattr(read_state, oddity)] == count
-
-
-def test_long_lines_of_records_are_cut_where_errors_are_replaced(tmp_path):
-  data = to_jsonl(["é " * 600_000 + "\nend"])
-  texts = texts_of(tmp_path, data, "t.jsonl", errors="replace")
-  assert "".join(texts).replace("\n", "") == "é " * 600_000 + "end"
-  lines = "\n".join(texts).split("\n")
-  assert max(len(line.encode()) for line in lines) <= 10**6
-  oddities = oddities_of(str(tmp_path / "t.jsonl"), errors="replace")
-  assert oddities == {read_state.LONG_LINES: 1, read_state.LONG_DOCUMENTS: 1}
+  repairs = repairs_of(str(tmp_path / name), errors="replace")
+  assert repairs[getattr(read_state, repair)] == count
 
 
 def test_empty_files_are_refused_or_counted(tmp_path):
@@ -475,28 +408,8 @@ def test_empty_files_are_refused_or_counted(tmp_path):
   with pytest.raises(DataError, match="b.txt: no document in it"):
     list(open_corpus(str(tmp_path)))
   assert list(open_corpus(str(tmp_path), errors="replace")) == ["a", "c"]
-  oddities = oddities_of(str(tmp_path), errors="replace")
-  assert oddities == {read_state.EMPTY_FILES: 1}
-
-
-def test_unclosed_quotes_do_not_fill_the_memory(tmp_path, monkeypatch):
-  monkeypatch.setattr(read_state, "MAX_RECORD_BYTES", 10_000)
-  data = b'text\n"closed"\n"open\n' + b"line\n" * 100_000
-  with pytest.raises(DataError, match=r"t.csv:3: .*field limit \(10000\)"):
-    texts_of(tmp_path, data, "t.csv")
-  csv.field_size_limit(131_072)
-
-
-def test_parquet_is_read_in_small_batches(tmp_path):
-  texts = [f"{i} " + "x" * 2_000 for i in range(8_000)]
-  path = tmp_path / "t.parquet"
-  path.write_bytes(to_parquet(texts, row_group_size=8_000, compression="none"))
-  pool = pyarrow.default_memory_pool()
-  before, peak = pool.bytes_allocated(), 0
-  for expected, text in zip(texts, open_corpus(str(path)), strict=True):
-    assert text == expected
-    peak = max(peak, pool.bytes_allocated() - before)
-  assert 0 < peak < 8_000_000  # all texts: 16 MB
+  repairs = repairs_of(str(tmp_path), errors="replace")
+  assert repairs == {read_state.EMPTY_FILES: 1}
 
 
 # Data sets.
@@ -505,15 +418,12 @@ def test_parquet_is_read_in_small_batches(tmp_path):
 @pytest.mark.parametrize(
   "where, options, error, message",
   [
-    ("splits", "split=dev", DataError, "no split 'dev'. Choose train, test"),
-    ("splits", "column=id", DataError, "'id' holds int64, not.* text: text"),
+    ("splits", "split=dev", DataError, "'dev'. Choose one of train, test"),
+    ("splits", "column=id", DataError, "'id' holds int64, not text"),
     ("splits", "column=x", DataError, "no column 'x'. Columns: id, text"),
     ("saved", "split=test", DataError, "no split 'test'"),
-    ("saved", "config=en", InputError, "Remove config=en"),
-    ("saved", "revision=main", InputError, "Remove revision=main"),
     ("saved", "document=file", InputError, "does not apply.* block, record or"),
-    ("saved", "document=join by=x", DataError, "no column 'x'.* Set by=NAME"),
-    ("data", "split=test", DataError, "no split 'test'. Choose train"),
+    ("data", "split=test", DataError, "no split 'test'. Choose one of train"),
     ("data/t.jsonl", "", DataError, "neither a folder nor a name .*remove hf:"),
     ("no/such/folder", "", DataError, "neither a folder nor a name on"),
     ("none", "", DataError, "cannot be read"),
@@ -540,32 +450,13 @@ def test_saved_data_sets_need_the_prefix_hf(tmp_path):
       open_corpus(str(where))
 
 
-@pytest.mark.parametrize(
-  "error, kind, message",
-  [
-    (
-      ConnectionError("no route"),
-      UnavailableError,
-      "without internet.*HF_HOME",
-    ),
-    (
-      RuntimeError("Dataset scripts are no longer supported, but found x.py"),
-      UnavailableError,
-      "revision= to existing ones .refs/convert/parquet for a script",
-    ),
-    (
-      ValueError("Config name is missing"),
-      UnavailableError,
-      "missing.*config=",
-    ),
-  ],
-)
-def test_errors_of_the_hub_have_hints(monkeypatch, error, kind, message):
+def test_errors_of_the_hub_have_hints(monkeypatch):
   def refuse(*args, **options):
-    raise error
+    raise ConnectionError("no route")
 
   monkeypatch.setattr(datasets, "load_dataset_builder", refuse)
-  with pytest.raises(kind, match="(?i)hf:owner/set.*" + message):
+  message = "hf:owner/set.*no route.*Choose.*Without internet"
+  with pytest.raises(UnavailableError, match=message):
     open_corpus("hf:owner/set")
 
 
@@ -607,27 +498,3 @@ def test_reading_text_imports_no_large_library(tmp_path):
 
 
 # Fuzzing.
-
-FUZZ_CASES = int(os.environ.get("TRUENEGS_FUZZ", "300"))
-
-
-def test_corrupt_data_sets_give_documents_or_our_errors(tmp_path):
-  spec = save(TEXTS, tmp_path / "saved")
-  files = sorted((tmp_path / "saved").iterdir())
-  rng = np.random.default_rng(FUZZ_CASES)
-  num_refused = 0
-  for case in range(FUZZ_CASES // 3):
-    path = files[rng.integers(len(files))]
-    content = path.read_bytes()
-    data = corrupt(content, rng)
-    path.write_bytes(data)
-    try:
-      lines = [line for d in open_corpus(spec) for line in d.split("\n")]
-      assert all(line.strip() for line in lines)
-    except TrueNegsError as error:
-      assert "hf:" in str(error)
-      num_refused += 1
-    except Exception as error:
-      raise AssertionError(f"case {case}: {path} {data!r}") from error
-    path.write_bytes(content)
-  assert num_refused > FUZZ_CASES // 30

@@ -47,16 +47,6 @@ def row_order(rows, steps, **options):
   )
 
 
-def test_a_batch_is_a_function_of_the_step(folder, rows):
-  options = {"batch_size": 8, "seed": 3}
-  batches = [batches_lib.batch_at(rows, s, **options) for s in range(20)]
-  reopened = open_rows(folder, "train")
-  for step in reversed(range(20)):
-    batch = batches_lib.batch_at(reopened, step, **options)
-    assert are_equal(batch, batches[step])
-  assert not are_equal(batches[0], batches[1])
-
-
 def test_a_batch_contains_the_rows_of_its_indices(rows):
   batch = batches_lib.batch_at(rows, 5, batch_size=16, seed=1)
   assert batch.keys() == {*FIELDS, "row"}
@@ -79,16 +69,6 @@ def test_each_row_occurs_at_most_once_per_epoch(rows, batch_size):
   rest = 53 - num_batches * batch_size
   # Epochs skip different rows.
   assert (len(skipped) > rest) == (rest > 0)
-
-
-def test_epochs_and_seeds_have_different_orders(rows):
-  orders = [
-    tuple(row_order(rows, [step], batch_size=53, seed=seed).tolist())
-    for seed in range(3)
-    for step in range(4)
-  ]
-  assert len(set(orders)) == 12
-  assert tuple(range(53)) not in orders
 
 
 def test_the_order_equals_that_of_earlier_versions(rows):

@@ -15,7 +15,7 @@ from support import beam_steps, small_rows
 from support.beam_steps import NUM_RANGES, NUM_UNITS, make_steps
 from truenegs_jax.data.rows import beam_runner
 from truenegs_jax.data.rows.beam_runner import run_steps
-from truenegs_jax.data.rows.distribute import Step
+from truenegs_jax.data.rows.build_rows import Step
 from truenegs_jax.runtime.errors import SAVED_INTERRUPT, DataError, InputError
 
 RUNNER = "FnApiRunner"
@@ -58,6 +58,7 @@ def num_calls(folder: pathlib.Path) -> int:
   return sum(path.stat().st_size for path in folder.glob("calls-*"))
 
 
+@pytest.mark.slow
 def test_steps_run_one_after_the_other(beam, tmp_path, capfd):
   steps = make_steps(tmp_path)
   steps.insert(0, Step("empty", list, steps[0].function))
@@ -70,6 +71,7 @@ def test_steps_run_one_after_the_other(beam, tmp_path, capfd):
   assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.slow
 def test_error_keeps_class_and_message(beam, tmp_path, capfd):
   steps = make_steps(tmp_path, beam_steps.raise_error)
   with pytest.raises(DataError) as error:
@@ -79,12 +81,14 @@ def test_error_keeps_class_and_message(beam, tmp_path, capfd):
   assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.slow
 def test_bug_keeps_its_traceback(beam, tmp_path):
   steps = make_steps(tmp_path, beam_steps.raise_bug)
   with pytest.raises(RuntimeError, match="in raise_bug"):
     run_steps(steps, runner=RUNNER, options=[])
 
 
+@pytest.mark.slow
 def test_workers_that_are_always_killed(beam, tmp_path, monkeypatch):
   monkeypatch.setattr(beam_runner, "MAX_ATTEMPTS", 2)
   steps = make_steps(tmp_path, beam_steps.kill_always)
@@ -93,6 +97,7 @@ def test_workers_that_are_always_killed(beam, tmp_path, monkeypatch):
   assert (tmp_path / "attempts").read_text() == ".."
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   "runner, option, reason",
   [
@@ -106,12 +111,7 @@ def test_refused_runner_or_option(beam, runner, option, reason):
     run_steps([], runner=runner, options=option)
 
 
-def test_missing_beam(monkeypatch):
-  monkeypatch.setitem(sys.modules, "apache_beam", None)
-  with pytest.raises(InputError, match=r"Install truenegs_jax\[beam\]"):
-    run_steps([], runner=RUNNER, options=[])
-
-
+@pytest.mark.slow
 @pytest.mark.parametrize(
   "number, code",
   [(signal.SIGINT, SAVED_INTERRUPT), (signal.SIGKILL, -signal.SIGKILL)],

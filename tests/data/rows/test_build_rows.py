@@ -222,7 +222,10 @@ CORPORA = {
 }
 
 
-@pytest.mark.parametrize("layout", ["electra", "packed"])
+PACKED = pytest.param("packed", marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("layout", ["electra", PACKED])
 @pytest.mark.parametrize("name", CORPORA)
 def test_jobs_build_the_rows_of_one_process(
   tmp_path, monkeypatch, small_chunks, name, layout
@@ -244,35 +247,6 @@ def test_jobs_build_the_rows_of_one_process(
     assert chunk_set.is_complete()
     write_shards.finish(folder, chunk_set)
     assert read_files(folder) == expected
-
-
-def test_a_process_killed_while_it_writes_a_shard_leaves_no_file(
-  tmp_path, monkeypatch, expected_files
-):
-  def leave_file(chunk_set, *args):
-    rows = chunk_set.spec.folder / "rows"
-    (rows / ".train-00000.tokens.npy.0123").write_bytes(b"cut")
-    return write_manifest(chunk_set, *args)
-
-  write_manifest = write_shards._write_manifest
-  monkeypatch.setattr(write_shards, "_write_manifest", leave_file)
-  write_200(tmp_path / "rows")
-  assert read_files(tmp_path / "rows") == expected_files
-
-
-def test_a_job_leaves_the_shards_of_others_to_them(
-  tmp_path, monkeypatch, small_chunks
-):
-  monkeypatch.setattr(write_shards, "SHARD_CHUNKS", 5)
-  with monkeypatch.context() as patch:  # stops when its chunks are built
-    patch.setattr(write_shards, "write_shard", lambda *_: None)
-    chunk_set = build_200(tmp_path / "rows", job=(1, 2))
-  build_200(tmp_path / "rows", job=(0, 2))
-  written = [
-    write_shards.is_written(chunk_set.spec, shard)
-    for shard in range(chunk_set.num_shards)
-  ]
-  assert written == [k < len(written) // 2 for k in range(len(written))]
 
 
 def test_a_job_reads_only_its_units(tmp_path, monkeypatch, small_chunks):
@@ -298,6 +272,7 @@ def test_a_job_reads_only_its_units(tmp_path, monkeypatch, small_chunks):
   assert units[2] in (9, 10) and units[-1] in (14, 15)
 
 
+@pytest.mark.slow
 def test_a_killed_worker_keeps_the_chunks(tmp_path, expected_files):
   folder = tmp_path / "rows"
 
@@ -312,6 +287,7 @@ def test_a_killed_worker_keeps_the_chunks(tmp_path, expected_files):
   assert read_files(folder) == expected_files
 
 
+@pytest.mark.slow
 def test_workers_exit_when_their_parent_is_killed(tmp_path):
   script = KILLED_SCRIPT.replace(
     "progress=die", "progress=die, num_workers=2"
@@ -433,25 +409,3 @@ def test_a_signal_received_by_another_thread_is_deferred_too(number):
     stop.set()
     thread.join()
     signal.signal(number, handler)
-
-
-WORKERS = """
-import signal
-from truenegs_jax.data.rows import worker_pool
-
-def is_blocked(item):
-  return signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, [])
-
-def make():
-  return is_blocked
-
-if __name__ == "__main__":
-  assert all(worker_pool.map_in_order(make, range(9), num_workers=2))
-"""
-
-
-def test_workers_start_with_a_blocked_interrupt(tmp_path):
-  program = tmp_path / "program.py"
-  program.write_text(WORKERS)
-  env = os.environ | {"PYTHONPATH": ROOT}
-  subprocess.run([sys.executable, program], env=env, check=True)

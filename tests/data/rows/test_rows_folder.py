@@ -1,16 +1,11 @@
 """A rows folder is complete, reproducible, and reports any damage."""
 
 import json
-import os
-import pathlib
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 
 from support.small_rows import (
-  read_files,
   read_letters,
   read_split,
   write_texts,
@@ -102,32 +97,6 @@ def test_with_few_documents_the_last_rows_are_held_out(tmp_path, count):
   assert held_out == max(1, round((train + held_out) / 10))
   letters = "".join(read_letters(tmp_path / "rows", s) for s in SPLITS)
   assert letters == without_spaces(texts)
-
-
-def test_nothing_is_held_out_if_disabled_or_of_one_row(tmp_path):
-  manifest = write_texts(tmp_path / "a", make_texts(30), held_out=0.0)
-  assert manifest["held_out_by"] == "none"
-  assert len(open_rows(tmp_path / "a", "held_out")) == 0
-  write_texts(tmp_path / "b", ["a b c"])
-  assert len(open_rows(tmp_path / "b", "train")) == 1
-  assert len(open_rows(tmp_path / "b", "held_out")) == 0
-
-
-def test_every_process_writes_the_same_bytes(tmp_path):
-  code = (
-    "import sys; sys.path.insert(0, 'tests')\n"
-    "from support import small_rows, texts\n"
-    "small_rows.write_texts(sys.argv[1], texts.make_texts(60))"
-  )
-  for name, seed in (("a", "1"), ("b", "2")):
-    subprocess.run(
-      [sys.executable, "-c", code, str(tmp_path / name)],
-      env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": "."},
-      cwd=str(pathlib.Path(__file__).parents[3]),
-      check=True,
-    )
-  files = read_files(tmp_path / "a")
-  assert len(files) == 9 and files == read_files(tmp_path / "b")
 
 
 def test_fingerprints_depend_on_content(tmp_path, folder, monkeypatch):

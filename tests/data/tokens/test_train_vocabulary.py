@@ -13,9 +13,9 @@ import tokenizers
 from tokenizers import normalizers, pre_tokenizers
 
 from support.texts import ODD_LINES, random_lines
-from truenegs_jax.data.tokens import split_words
+from truenegs_jax.data.tokens import encoder as encoder_lib
 from truenegs_jax.data.tokens import train_vocabulary as train_vocabulary_lib
-from truenegs_jax.data.tokens.fast_encoder import Encoder
+from truenegs_jax.data.tokens.encoder import Encoder
 from truenegs_jax.data.tokens.tokenizer import SPECIALS, make_tokenizer
 from truenegs_jax.data.tokens.train_vocabulary import train_vocabulary
 from truenegs_jax.runtime.errors import InputError
@@ -74,23 +74,10 @@ def test_word_counts_equal_those_of_the_library(lowercase, strip_accents):
   assert counts == library_counts(texts, **options)
 
 
-def test_a_trained_vocabulary_covers_its_corpus():
-  corpus = make_corpus()
-  vocab = train_vocabulary(corpus, size=120, lowercase=True)
-  tokenizer = make_tokenizer(vocab, lowercase=True)
-  assert tokenizer.special_ids == (0, 1, 2, 3, 4)
-  assert 60 < len(vocab) <= 120
-  ids = tokenizer.encode_lines(corpus)
-  assert not any(tokenizer.unk in line_ids for line_ids in ids)
-  assert "swan" in vocab and "ete" in vocab
-  cased = train_vocabulary(corpus, size=120, lowercase=False)
-  assert "é" in cased and "é" not in vocab
-
-
 @pytest.mark.parametrize(
   "lowercase, digest", [(True, "4002f993717e0176"), (False, "d8188aadc5570279")]
 )
-def test_vocabularies_equal_those_of_earlier_versions(lowercase, digest):
+def test_vocabularies_do_not_change(lowercase, digest):
   vocab = train_vocabulary(make_derived_words(), size=300, lowercase=lowercase)
   assert hashlib.sha256("\n".join(vocab).encode()).hexdigest()[:16] == digest
 
@@ -108,18 +95,6 @@ def library_vocabulary(texts, size, *, lowercase, strip_accents) -> set[str]:
     special_tokens=list(SPECIALS),
   )
   return set(bert.get_vocab())
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("lowercase, strip_accents", CASES)
-def test_entries_equal_those_of_the_library(lowercase, strip_accents):
-  options = {"lowercase": lowercase, "strip_accents": strip_accents}
-  texts = make_derived_words()
-  vocab = set(train_vocabulary(texts, size=200, **options))
-  library_vocab = library_vocabulary(texts, 200, **options)
-  assert len(vocab) == len(library_vocab) == 200
-  # The library chooses among equally frequent pieces at random.
-  assert len(vocab - library_vocab) <= 20
 
 
 @pytest.mark.slow
@@ -154,7 +129,7 @@ def test_every_process_trains_the_same_vocabulary(tmp_path):
       capture_output=True,
       check=True,
     )
-    for seed in range(4)
+    for seed in range(2)
   ]
   assert len({run.stdout for run in runs}) == 1
   assert len(runs[0].stdout.split(b"\n")) == 400
@@ -192,7 +167,7 @@ def test_the_rarest_of_too_many_words_are_dropped(monkeypatch):
   frequent = [f"often{c}" for c in "abcdefgh"]
   rare = [f"rare{i:06}" for i in range(30_000)]
   texts = [" ".join([*frequent, *rare[i : i + 8]]) for i in range(0, 30_000, 8)]
-  monkeypatch.setattr(split_words, "BATCH_CHARACTERS", 1000)
+  monkeypatch.setattr(encoder_lib, "BATCH_CHARACTERS", 1000)
   normalizer = normalizers.BertNormalizer(lowercase=True)
   count_words = train_vocabulary_lib._count_words
   counts = count_words(texts, normalizer, ignore_progress)

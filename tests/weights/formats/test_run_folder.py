@@ -10,7 +10,7 @@ from support.weight_files import (
   load_params,
   write_run,
 )
-from truenegs_jax.configs import bert_base, electra_demo
+from truenegs_jax.configs import electra_demo
 from truenegs_jax.data.tokens.tokenizer import write_vocabulary
 from truenegs_jax.models import pretrain
 from truenegs_jax.runtime.errors import CheckpointError, InputError
@@ -62,21 +62,6 @@ def test_parse_run_path_recognizes_runs_and_their_steps(run, tmp_path):
   assert files.parse_run_path(workdir) == (workdir, None)
   for other in (tmp_path / "checkpoints" / "9", tmp_path / "nothing"):
     assert files.parse_run_path(other) is None
-
-
-def test_mismatched_sizes_are_reported(run):
-  folder, model, _ = run
-  c = _config(model.backbone)
-  c.generator.multiplier = 1.0
-  other = build_model(c, vocab_size=tiny.V)
-  sizes = "hidden_size is 16, the model's is 32"
-  with pytest.raises(InputError, match=sizes) as e:
-    load_params(folder, other)
-  shapes = "query/kernel is (16, 16), the model's is (32, 32)"
-  assert f"generator/layer_0/{shapes}" in str(e.value)
-  bert = build_model(bert_base.get_config("runlocal"), vocab_size=tiny.V)
-  with pytest.raises(InputError, match="this run trains 'bert'"):
-    load_params(folder, bert)
 
 
 def test_mismatched_backbone_is_refused(run):

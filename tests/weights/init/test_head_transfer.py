@@ -7,9 +7,8 @@ import jax
 import numpy as np
 import pytest
 
-from support import tf1_stand_in, tiny
+from support import tiny
 from support.weight_files import (
-  TOKENIZER,
   assert_same_tree,
   edit_config,
   edit_tensors,
@@ -20,13 +19,15 @@ from support.weight_files import (
   write_run,
 )
 from truenegs_jax.configs import bert_base, electra_demo
-from truenegs_jax.data.tokens.tokenizer import write_vocabulary
 from truenegs_jax.models import finetune, pretrain
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.tasks import task as task_lib
-from truenegs_jax.weights.export import finetuned
-from truenegs_jax.weights.formats import find, google_tf1
-from truenegs_jax.weights.init import check_fit, head_transfer, load
+from truenegs_jax.weights.formats import find
+from truenegs_jax.weights.init import (
+  head_transfer,
+  load,
+  match_vocabulary,
+)
 from truenegs_jax.workdir.from_config import build_model
 
 TASK = task_lib.Task("nli", "NLI", task_lib.CLASSES, labels=("no", "yes"))
@@ -63,7 +64,6 @@ def stand_ins(monkeypatch):
     return random_params(model, 100 + seed)
 
   monkeypatch.setattr(load, "draw_params", draw_params)
-  monkeypatch.setattr(google_tf1, "load_checkpoint", tf1_stand_in.Reader)
 
 
 def _load(init, model, **kwargs):
@@ -96,13 +96,6 @@ def _as_bare(folder):
   encoder = _as_discriminator(folder)
   strip_prefix(encoder)
   return encoder
-
-
-def _as_google(folder, role="discriminator"):
-  model, params = _pre_trained(role, pooler=True)
-  tf1_stand_in.write_model(folder / "model.ckpt", model, params)
-  write_vocabulary(TOKENIZER.vocab, folder / "vocab.txt")
-  return folder
 
 
 def _as_run(folder, role="discriminator"):
@@ -144,12 +137,12 @@ def _as_bare_bert(folder):
 
 @pytest.mark.parametrize(
   "make",
-  [_as_pair, _as_discriminator, _as_two_folders, _as_bare, _as_google, _as_run],
+  [_as_pair, _as_two_folders, _as_bare, _as_run],
 )
 def test_loads_the_discriminator_from_any_format(tmp_path, make):
   init = make(tmp_path / "in")
   _, params = _pre_trained("discriminator")
-  model = _model("discriminator", "linear")
+  model = _model("discriminator", "dense")
   loaded, lines = _load(init, model, seed=5)
   fresh = random_params(model, 105)
   expected = {name: params[name] for name in ("embeddings", "discriminator")}
@@ -160,17 +153,16 @@ def test_loads_the_discriminator_from_any_format(tmp_path, make):
   assert encoder.fields["max_position_embeddings"] == 64
 
 
-@pytest.mark.parametrize("head", ["pooler", "linear", "joint"])
+@pytest.mark.parametrize("head", ["pooler", "spans"])
 @pytest.mark.parametrize(
   "make",
   [
     _as_bert,
     _as_pooled_bert,
     _as_bare_bert,
-    functools.partial(_as_google, role="bert"),
     functools.partial(_as_run, role="bert"),
   ],
-  ids=["masked", "pre-trained", "bare", "google", "run"],
+  ids=["masked", "pre-trained", "bare", "run"],
 )
 def test_loads_bert_from_any_format_and_its_pooler_if_needed(
   tmp_path, make, head
@@ -199,7 +191,7 @@ def test_a_generator_cannot_be_fine_tuned(tmp_path):
   with pytest.raises(InputError, match=message):
     _encoder(folder)
   with pytest.raises(InputError, match="Pass weights of a discriminator"):
-    _load(folder, _model("discriminator", "linear"))
+    _load(folder, _model("discriminator", "dense"))
 
 
 def _fine_tuned(folder, role, head, labels):
@@ -228,34 +220,46 @@ def test_classes_are_reordered_as_in_the_task(tmp_path, role, head):
   assert head_transfer.detect_task_head(_encoder(folder)) == head
 
 
-SCORE = task_lib.Task("sim", "Sim", task_lib.SCORE, scale=(1.0, 4.0))
+CLASSES = ("no", "yes")
+# Role, head and labels of the weights; head of the model; words of the message.
+OTHER_HEADS = [
+  (
+    "discriminator",
+    "dense",
+    CLASSES,
+    "spans",
+    "ForSeq.* ElectraForQ",
+  ),
+  (
+    "discriminator",
+    "spans",
+    CLASSES,
+    "dense",
+    "ForQ.*qa_outputs.bias",
+  ),
+  (
+    "discriminator",
+    "dense",
+    "abc",
+    "dense",
+    r"3 outputs \(a, b, c\), .* 2 \(no",
+  ),
+  ("bert", "pooler", "abc", "pooler", r"3 outputs .* 2 \(no, yes"),
+  ("bert", "pooler", CLASSES, "pooler", "head of BertForTokenClass"),
+]
 
 
-@pytest.mark.parametrize("task", [TASK, SCORE], ids=["classes", "score"])
-@pytest.mark.parametrize("role", ["discriminator", "bert"])
-def test_loads_an_exported_linear_head(tmp_path, role, task):
-  model = _model(role, "linear", len(task.labels) or 1)
-  params = random_params(model)
-  written = finetuned.unscale_head(params, task)
-  more = {"id2label": {str(i): x for i, x in enumerate(task.labels)}}
-  folder = write_export(tmp_path, model, written, extra_fields=more) / role
-  loaded, lines = _load(folder, model, task=task, complete=True)
-  assert not lines
-  jax.tree.map(
-    lambda a, b: np.testing.assert_allclose(a, b, atol=1e-7), loaded, params
-  )
-  assert head_transfer.detect_task_head(_encoder(folder)) == "linear"
-  with pytest.raises(InputError, match="config.finetune.head=linear"):
-    _load(folder, _model(role, "dense" if role != "bert" else "pooler"))
-
-
-@pytest.mark.parametrize("role", ["discriminator", "bert"])
-def test_head_with_other_classes_is_refused_or_skipped(tmp_path, role):
-  head = {"discriminator": "dense", "bert": "pooler"}[role]
-  folder, params = _fine_tuned(tmp_path, role, head, ("a", "b", "c"))
+@pytest.mark.parametrize(
+  ("role", "saved_head", "labels", "head", "message"), OTHER_HEADS
+)
+def test_head_of_another_task_is_refused_or_skipped(
+  tmp_path, role, saved_head, labels, head, message
+):
+  folder, params = _fine_tuned(tmp_path, role, saved_head, labels)
+  if "TokenClass" in message:  # another class with the same shapes
+    edit_config(folder, {"architectures": ["BertForTokenClassification"]})
   model = _model(role, head)
-  outputs = r"3 outputs \(a, b, c\), but the task needs 2 \(no, yes\)\."
-  with pytest.raises(InputError, match=f"{outputs} .*--config.init_skip=head"):
+  with pytest.raises(InputError, match=f"{message}.*--config.init_skip=head"):
     _load(folder, model, task=TASK)
   loaded, lines = _load(folder, model, task=TASK, skip="head")
   assert_same_tree(loaded[role], params[role])
@@ -264,71 +268,26 @@ def test_head_with_other_classes_is_refused_or_skipped(tmp_path, role):
     assert_same_tree(loaded["pooled"], params["pooled"])
 
 
-@pytest.mark.parametrize(
-  ("saved_head", "head", "message"),
-  [
-    ("dense", "linear", "To use it, .*finetune.head=dense.*init_skip=head"),
-    (
-      "dense",
-      "spans",
-      r"of ElectraForSeq.* finetune.head='spans'\. .*--config.init_skip=head",
-    ),
-    ("spans", "dense", "of ElectraForQuestionAnswering .qa_outputs.bias"),
-    ("spans", "joint", "To use it, .*finetune.head=spans"),
-  ],
-)
-def test_head_of_another_kind_is_refused_or_skipped(
-  tmp_path, saved_head, head, message
-):
-  role, labels = "discriminator", ("no", "yes")
-  folder, params = _fine_tuned(tmp_path, role, saved_head, labels)
-  model = _model(role, head)
-  with pytest.raises(InputError, match=message):
-    _load(folder, model)
-  loaded, _ = _load(folder, model, skip="head")
-  assert_same_tree(loaded[role], params[role])
-
-
-def test_head_of_another_class_with_the_same_shape_is_refused(tmp_path):
-  folder, _ = _fine_tuned(tmp_path, "bert", "pooler", ("no", "yes"))
-  edit_config(folder, {"architectures": ["BertForTokenClassification"]})
-  with pytest.raises(InputError, match="head of BertForTokenClass"):
-    _load(folder, _model("bert", "pooler"))
-
-
 def test_unknown_array_of_the_encoder_is_refused(tmp_path):
   folder = _as_discriminator(tmp_path)
   edit_tensors(folder, {"electra.encoder.extra": np.zeros(3, np.float32)})
   for skip in ("", "head"):
     with pytest.raises(InputError, match="electra.encoder.extra .* not in"):
-      _load(folder, _model("discriminator", "linear"), skip=skip)
+      _load(folder, _model("discriminator", "dense"), skip=skip)
 
 
 def test_skipping_a_head_is_refused_in_pre_training(tmp_path):
   model, _ = _pre_trained("discriminator")
-  assert check_fit.parse_skip("head, words") == {"head", "words"}
+  assert match_vocabulary.parse_skip("head, words") == {"head", "words"}
   with pytest.raises(InputError, match="init_skip=head is for fine-tuning"):
     load_params(_as_pair(tmp_path), model, skip="head")
 
 
 def test_fine_tuning_workdir_is_refused_with_a_model_to_pass(tmp_path):
-  runs = [tmp_path / "rte" / f"seed-{seed}" for seed in (1, 0, 2)]
-  for run in runs:
-    run.mkdir(parents=True)
-    (run / "result.json").touch()
-  for folder in (tmp_path, tmp_path / "rte", runs[0]):
-    (folder / "config.json").write_text("{}")
-    message = "without exported models.* --config.finetune.export=all"
-    with pytest.raises(InputError, match=message):
-      _encoder(folder)
-  for run in runs[:2]:
-    (run / "model").mkdir()
-    (run / "model" / "model.safetensors").touch()
-  for folder, run, count in (
-    (tmp_path, runs[1], "one of its 2 models"),
-    (tmp_path / "rte", runs[1], "one of its 2 models"),
-    (runs[0], runs[0], "its model"),
-  ):
-    message = f"Pass {count}: --config.init={run / 'model'}.$"
-    with pytest.raises(InputError, match=message):
+  for seed in (1, 0):
+    model = tmp_path / "rte" / f"seed-{seed}" / "model"
+    model.mkdir(parents=True)
+  (tmp_path / "config.json").write_text("{}")
+  for folder in (tmp_path, tmp_path / "rte", model.parent):
+    with pytest.raises(InputError, match=f"Pass one of .*init={model}.$"):
       _encoder(folder)

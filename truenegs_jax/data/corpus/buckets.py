@@ -20,21 +20,16 @@ REQUEST_BYTES = 2**22  # of the text that is held in memory
 SCHEMES = {
   "gs": (
     "gcs",
-    "Run `gcloud auth application-default login`, or set"
-    " GOOGLE_APPLICATION_CREDENTIALS to a key file.",
+    "run `gcloud auth application-default login`, or set"
+    " GOOGLE_APPLICATION_CREDENTIALS to a key file",
   ),
   "s3": (
     "s3",
-    "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE.",
+    "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE",
   ),
-  "hf": ("hf", "Run `hf auth login`, or set HF_TOKEN."),
+  "hf": ("hf", "run `hf auth login`, or set HF_TOKEN"),
 }
 CHECKSUMS = ("ETag", "md5Hash", "etag", "blob_id")  # keys, by file system
-# Types of botocore and google.auth, which are optional.
-NO_CREDENTIALS = (
-  *("NoCredentialsError", "PartialCredentialsError", "ProfileNotFound"),
-  *("CredentialRetrievalError", "DefaultCredentialsError", "RefreshError"),
-)
 
 
 def is_url(where: str) -> bool:
@@ -50,10 +45,6 @@ def find(
 
   They are sorted. Folders and globs leave out hidden files, folders also the
   names that are not `is_text`.
-
-  Raises:
-    InputError: the package of the scheme is not installed.
-    UnavailableError: the bucket is missing, or cannot be read.
   """
   with convert_errors(where):
     system, path = _connect(where)
@@ -72,11 +63,13 @@ def find(
       return is_text(name) if folder == path else bool(pattern.match(name))
 
     entries = system.find(folder, detail=True)
-    return [
-      (system.unstrip_protocol(name), entry["size"], _checksum(entry))
-      for name, entry in sorted(entries.items(), key=lambda x: x[0].split("/"))
-      if entry["type"] == "file" and is_chosen(name)
-    ]
+    chosen = []
+    for name, entry in sorted(entries.items(), key=lambda x: x[0].split("/")):
+      if entry["type"] == "file" and is_chosen(name):
+        checksum = next(filter(None, map(entry.get, CHECKSUMS)), "")
+        url = system.unstrip_protocol(name)
+        chosen.append((url, entry["size"], str(checksum)))
+    return chosen
 
 
 def open_url(url: str) -> Any:
@@ -100,10 +93,6 @@ def _connect(url: str) -> tuple[Any, str]:
   return system, path.rstrip("/")
 
 
-def _checksum(entry: dict[str, Any]) -> str:
-  return str(next((entry[key] for key in CHECKSUMS if entry.get(key)), ""))
-
-
 @contextlib.contextmanager
 def convert_errors(url: str) -> Iterator[None]:
   """Turns the errors of file systems into errors that name the URL."""
@@ -117,24 +106,8 @@ def convert_errors(url: str) -> Iterator[None]:
   # The file systems raise two dozen types.
   except Exception as error:
     reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-    if _is_denied(error):
-      problem, fix = "cannot be read with your credentials", access
-    elif isinstance(error, FileNotFoundError):
-      problem = "has no such bucket or file, or you may not see it"
-      fix = f"Correct the name. Or: {access}"
-    else:
-      problem = "cannot be reached, or the connection broke"
-      fix = "Run the same command again, which keeps what is prepared."
-    raise UnavailableError(f"'{url}' {problem} ({reason}). {fix}") from error
-
-
-def _is_denied(error: Exception) -> bool:
-  """Returns whether credentials are missing or the server refuses them."""
-  response = getattr(error, "response", None)  # of huggingface_hub
-  status = getattr(response, "status_code", getattr(error, "code", None))
-  return (
-    isinstance(error, PermissionError)
-    or status in (401, 403)
-    or type(error).__name__ in NO_CREDENTIALS
-    or str(error).startswith("Forbidden: ")  # gcsfs has no type for 403
-  )
+    raise UnavailableError(
+      f"'{url}' cannot be reached ({reason}). Correct the name; or for access,"
+      f" {access}; or if the connection broke, run the same command again,"
+      " which keeps what is prepared."
+    ) from error

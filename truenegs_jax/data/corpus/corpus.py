@@ -3,15 +3,14 @@
   for document in corpus.read(meter := Meter()): ...
 
 The parts follow one another, or alternate if they have shares. `sources_spec`
-opens the corpus of `config.data.sources`. With the sizes of all documents, see
-`Corpus.count`, reading can start at any document, without the text before it.
+opens the corpus of `config.data.sources`. With the sizes of all documents,
+reading can start at any of them, without the text before it.
 """
 
 import collections
 import dataclasses
 import heapq
 import itertools
-import pathlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -27,79 +26,49 @@ Sizes = Sequence[Sequence[np.ndarray]]
 
 
 class Document(NamedTuple):
-  """A text of at least one line, separated by "\\n", without blank lines.
+  """A text of at least one line, separated by "\\n", without blank lines."""
 
-  Attributes:
-    text: about 1 MB at most; empty if only sizes are read.
-    part: index of its part in the corpus.
-    number: index in the part, the same in every pass over the part.
-    repeat: how often the part was read to its end before.
-    num_bytes: of the text in UTF-8.
-    num_chars: of the text.
-  """
-
-  text: str
-  part: int
-  number: int
-  repeat: int
-  num_bytes: int
-  num_chars: int
+  text: str  # about 1 MB at most; empty if only sizes are read
+  part: int  # index of its part in the corpus
+  number: int  # index in the part, the same in every pass over the part
+  repeat: int  # how often the part was read to its end before
+  num_bytes: int  # of the text in UTF-8
+  num_chars: int  # of the text
 
 
 class Cursor(NamedTuple):
-  """The place of the next document of a part.
+  """The place of the next document of a part."""
 
-  Attributes:
-    repeat: number of passes that ended before it.
-    unit: the unit that it is in, see `Part`.
-    skipped: number of documents of the unit before it.
-    number: number of documents of the pass before it.
-  """
-
-  repeat: int = 0
-  unit: int = 0
-  skipped: int = 0
-  number: int = 0
+  repeat: int = 0  # number of passes that ended before it
+  unit: int = 0  # the unit of the part that it is in
+  skipped: int = 0  # number of documents of the unit before it
+  number: int = 0  # number of documents of the pass before it
 
 
 class Position(NamedTuple):
-  """A place in the order of a corpus, at which reading can start.
+  """A place in the order of a corpus, at which reading can start."""
 
-  Attributes:
-    number: number of documents of all parts before it.
-    cursors: of each part.
-    part_bytes: of the text of each part before it.
-  """
-
-  number: int
-  cursors: tuple[Cursor, ...]
-  part_bytes: tuple[int, ...]
+  number: int  # of documents of all parts before it
+  cursors: tuple[Cursor, ...]  # of each part
+  part_bytes: tuple[int, ...]  # of the text of each part before it
 
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-  """A part of a corpus that is ready to be read.
+  """A part of a corpus that is ready to be read."""
 
-  Attributes:
-    name: its file, folder, glob, source or data set, as in `data.sources`.
-    read: yields the documents of a unit and updates the `ReadState`. A unit can
-      be read without those before it: it consists of files.
-    identity: returns as JSON what determines the documents, as of now.
-    num_bytes: approximate size, before decompression; None if unknown.
-    num_units: the units, one after another, are the part.
-    is_local: reading needs no hub.
-    is_repairable: `data.errors` may change its documents.
-    paths: absolute paths of its files, if any.
-  """
-
-  name: str
+  name: str  # its file, folder, glob, source or data set
+  # Yields the documents of a unit and updates the `ReadState`. A unit can be
+  # read without those before it: it consists of files.
   read: Callable[[ReadState, int], Iterator[str]]
+  # Returns as JSON what determines the documents, as of now.
   identity: Callable[[], dict[str, Any]]
+  # Approximate size, before decompression; None if unknown.
   num_bytes: int | None
-  num_units: int = 1
-  is_local: bool = True
-  is_repairable: bool = True
-  paths: tuple[str, ...] = ()
+  num_units: int = 1  # the units, one after another, are the part
+  is_local: bool = True  # reading needs no hub
+  is_repairable: bool = True  # `data.errors` may change its documents
+  paths: tuple[str, ...] = ()  # absolute paths of its files, if any
 
   def read_all(self, state: ReadState) -> Iterator[str]:
     """Yields the documents of all units."""
@@ -109,34 +78,31 @@ class Part:
 
 @dataclasses.dataclass
 class Meter:
-  """Counts of one pass over a corpus so far; `Corpus.read` resets them.
+  """Counts of one pass over a corpus so far; `Corpus.read` resets them."""
 
-  Attributes:
-    oddities: counts of what was replaced, cut or left out, by the names in
-      `read_state`; repeats of a part do not count again.
-    fraction_read: of the pass, 0 to 1; None if unknown. A mixture reports the
-      fraction of the part that its end depends on.
-    number: of documents before the next one, from the start of the corpus.
-    cursors: where each part is read next.
-    part_bytes: UTF-8 bytes of text of each part, from the start of the corpus.
-    part_documents: documents that were read of each part.
-    part_passes: how often each part was begun.
-  """
-
-  oddities: collections.Counter[str] = dataclasses.field(
+  # Counts of what was replaced, cut or left out, by name; repeats of a part do
+  # not count again.
+  repairs: collections.Counter[str] = dataclasses.field(
     default_factory=collections.Counter
   )
+  # Of the pass, 0 to 1; None if unknown. A mixture reports the fraction of the
+  # part that its end depends on.
   fraction_read: float | None = 0.0
+  # Of documents before the next one, from the start of the corpus.
   number: int = 0
+  # Where each part is read next.
   cursors: list[Cursor] = dataclasses.field(default_factory=list)
+  # UTF-8 bytes of text of each part, from the start of the corpus.
   part_bytes: list[int] = dataclasses.field(default_factory=list)
+  # Documents that were read of each part.
   part_documents: list[int] = dataclasses.field(default_factory=list)
+  # How often each part was begun.
   part_passes: list[int] = dataclasses.field(default_factory=list)
 
   def reset(self, num_parts: int, start: Position | None) -> None:
     """Prepares for a pass from `start` on."""
     zeros = [0] * num_parts
-    self.oddities.clear()
+    self.repairs.clear()
     self.fraction_read = 0.0
     self.number = start.number if start else 0
     self.cursors[:] = start.cursors if start else [Cursor()] * num_parts
@@ -158,17 +124,13 @@ class Meter:
 
 @dataclasses.dataclass(frozen=True)
 class Corpus:
-  """The documents of some parts; every pass yields them in the same order.
-
-  Attributes:
-    shares: of the text, one for each part; empty to read one after another.
-    errors: "strict" or "replace", see `ReadState`.
-    stopping: end of a mixture: "all" or "first" part read to its end.
-  """
+  """The documents of some parts; every pass yields them in the same order."""
 
   parts: tuple[Part, ...]
+  # Of the text, one for each part; empty to read one after another.
   shares: tuple[float, ...] = ()
-  errors: str = "strict"
+  errors: str = "strict"  # "strict" refuses bad text, "replace" repairs it
+  # End of a mixture: "all" or "first" part read to its end.
   stopping: str = "all"
 
   def read(
@@ -227,15 +189,11 @@ class Corpus:
   def count(
     self, index: int, unit: int
   ) -> tuple[np.ndarray, collections.Counter[str]]:
-    """Returns the sizes of the documents of a unit, [D, 2], and its oddities.
-
-    Raises:
-      DataError: text cannot be read or is refused.
-    """
+    """Returns the sizes of the documents of a unit, [D, 2], and its repairs."""
     state = self._new_state()
     texts = self.parts[index].read(state, unit)
     sizes = [(num_bytes(text), len(text)) for text in texts]
-    return np.array(sizes, np.uint32).reshape(-1, 2), state.oddities
+    return np.array(sizes, np.uint32).reshape(-1, 2), state.repairs
 
   def read_parts(self) -> Iterator[Iterator[str]]:
     """Yields the texts of each part, to read the beginnings."""
@@ -243,15 +201,10 @@ class Corpus:
       yield _refuse_empty(part.read_all(self._new_state()), part.name)
 
   def __str__(self) -> str:
-    """Returns the names of its parts."""
     return ", ".join(part.name for part in self.parts)
 
   def identity(self) -> list[dict[str, Any]]:
-    """Returns as JSON what determines the documents and their order.
-
-    Raises:
-      DataError: files are missing by now.
-    """
+    """Returns as JSON what determines the documents and their order."""
     identities = []
     for part, share in itertools.zip_longest(self.parts, self.shares):
       identity = part.identity()
@@ -274,15 +227,6 @@ class Corpus:
     """Returns whether all parts can be read without the hub."""
     return all(part.is_local for part in self.parts)
 
-  def includes(self, folder: pathlib.Path) -> bool:
-    """Returns whether a part would read text files written to `folder`."""
-    for part in self.parts:
-      start, recursive, _ = part.name.partition("**")
-      root = pathlib.Path(start).expanduser().resolve()
-      if (root.is_dir() or recursive) and folder.is_relative_to(root):
-        return True
-    return False
-
   def _read_part(
     self, index: int, cursor: Cursor, state: ReadState, sizes: Sizes | None
   ) -> Iterator[tuple[Document, Cursor]]:
@@ -296,7 +240,7 @@ class Corpus:
         document, following = entry
         yield document, following if later else Cursor(document.repeat + 1)
         entry = later
-      # Later passes do not count oddities again.
+      # Later passes do not count repairs again.
       cursor, state = Cursor(cursor.repeat + 1), self._new_state()
 
   def _read_pass(
@@ -318,27 +262,20 @@ class Corpus:
   def _fraction_read(
     self, states: list[ReadState], unfinished: list[int]
   ) -> float | None:
-    if len(states) == 1:
-      return states[0].fraction_read
-    fractions = [
-      state.fraction_read if index in unfinished else 1.0
-      for index, state in enumerate(states)
-    ]
-    known = [fraction for fraction in fractions if fraction is not None]
-    if len(known) < len(states):
-      return None
+    fractions = []
+    for index, state in enumerate(states):
+      fraction = state.fraction_read if index in unfinished else 1.0
+      if fraction is None:
+        return None
+      fractions.append(fraction)
     if self.shares:
-      return (max if self.stopping == "first" else min)(known)
-    sizes = [part.num_bytes for part in self.parts]
-    if None in sizes:
-      return None
-    weights = [max(1, size or 0) for size in sizes]
-    pairs = zip(known, weights, strict=True)
-    return sum(fraction * weight for fraction, weight in pairs) / sum(weights)
+      return (max if self.stopping == "first" else min)(fractions)
+    sizes = [max(1, part.num_bytes or 0) for part in self.parts]
+    return float(np.average(fractions, weights=sizes))
 
   def _new_state(self, meter: Meter | None = None) -> ReadState:
-    oddities = collections.Counter() if meter is None else meter.oddities
-    return ReadState(self.errors, oddities, REPLACE_HINT)
+    repairs = collections.Counter() if meter is None else meter.repairs
+    return ReadState(self.errors, repairs, REPLACE_HINT)
 
 
 def _refuse_empty(items: Iterator[Any], name: str) -> Iterator[Any]:

@@ -12,8 +12,8 @@ import re
 from collections.abc import Iterable, Iterator
 
 from truenegs_jax.data.corpus import read_state
-from truenegs_jax.data.corpus.lines import cut_of_long_line
 from truenegs_jax.data.corpus.read_state import ReadState
+from truenegs_jax.data.corpus.readers import cut_of_long_line
 from truenegs_jax.runtime.errors import DataError
 
 RULES = ("block", "record", "file")
@@ -62,10 +62,6 @@ def from_records(
     values: the text of each record, `state` being at its position. None and
       blank texts are counted and left out.
     rule: one of RULES; "block" also splits a record at its blank lines.
-
-  Raises:
-    DataError: a value is not a text; if errors are strict, a text has a NUL, a
-      lone surrogate or a line of more than 1 MB.
   """
   texts = filter(None, (_clean(value, state) for value in values))
   if rule != "record":
@@ -82,23 +78,21 @@ def join(
 ) -> Iterator[str]:
   """Joins consecutive documents until they have at least `num_chars`.
 
-  A joined document also ends where `state.group` changes, and before it would
-  exceed 1 MB, which is counted. Its last part is never cut.
+  A joined document also ends before it would exceed 1 MB, which is counted. Its
+  last part is never cut.
   """
   joined: list[str] = []
-  chars, size, group = 0, 0, state.group
+  chars, size = 0, 0
   for text in texts:
     text_size = num_bytes(text) + 1  # with the line end
-    is_new = chars >= num_chars or state.group != group
-    if joined and (
-      is_new or size + text_size > read_state.MAX_DOCUMENT_BYTES + 1
-    ):
-      if not is_new:
-        state.oddities[read_state.LONG_DOCUMENTS] += 1
+    is_long = size + text_size > read_state.MAX_DOCUMENT_BYTES + 1
+    if joined and (chars >= num_chars or is_long):
+      if chars < num_chars:
+        state.repairs[read_state.LONG_DOCUMENTS] += 1
       yield "\n".join(joined)
       joined, chars, size = [], 0, 0
     joined.append(text)
-    chars, size, group = chars + len(text), size + text_size, state.group
+    chars, size = chars + len(text), size + text_size
   if joined:
     yield "\n".join(joined)
 
@@ -111,7 +105,7 @@ def drop_short_lines(
     lines = text.split("\n")
     long_lines = [line for line in lines if len(line) >= min_chars]
     if num_short := len(lines) - len(long_lines):
-      state.oddities[read_state.SHORT_LINES.format(min_chars)] += num_short
+      state.repairs[read_state.SHORT_LINES.format(min_chars)] += num_short
     if long_lines:
       yield "\n".join(long_lines)
 
@@ -136,7 +130,7 @@ def _cut(text: str, state: ReadState) -> list[str]:
     if not start <= end < len(data) - 1:
       break
     documents.append(data[start:end].decode())
-    state.oddities[read_state.LONG_DOCUMENTS] += 1
+    state.repairs[read_state.LONG_DOCUMENTS] += 1
     start = end + 1
   return [*documents, data[start:].decode()]
 
@@ -144,7 +138,7 @@ def _cut(text: str, state: ReadState) -> list[str]:
 def _clean(value: object, state: ReadState) -> str:
   """Returns the repaired text of a record, or "" to leave it out."""
   if value is None:
-    state.oddities[read_state.NULL_VALUES] += 1
+    state.repairs[read_state.NULL_VALUES] += 1
     return ""
   if not isinstance(value, str):
     raise DataError(
@@ -166,17 +160,15 @@ def _clean(value: object, state: ReadState) -> str:
   if "\r" in value:
     value = value.replace("\r\n", "\n").replace("\r", "\n")
   if not value or value.isspace():
-    state.oddities[read_state.BLANK_DOCUMENTS] += 1
+    state.repairs[read_state.BLANK_DOCUMENTS] += 1
     return ""
   if len(value) * 4 > read_state.MAX_LINE_BYTES:
-    value = "\n".join(_cut_lines(value, state))
+    lines = []
+    for line in value.encode().split(b"\n"):
+      while len(line) > read_state.MAX_LINE_BYTES:
+        cut = cut_of_long_line(line, state)
+        lines.append(line[:cut].decode())
+        line = line[cut:]
+      lines.append(line.decode())
+    value = "\n".join(lines)
   return value
-
-
-def _cut_lines(text: str, state: ReadState) -> Iterator[str]:
-  for line in text.encode().split(b"\n"):
-    while len(line) > read_state.MAX_LINE_BYTES:
-      cut = cut_of_long_line(line, state)
-      yield line[:cut].decode()
-      line = line[cut:]
-    yield line.decode()

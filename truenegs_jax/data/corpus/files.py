@@ -3,8 +3,8 @@
   for file in find_files("wiki/*.txt.zst", suffixes=(".txt",)):
     for block in read_blocks(file, ReadState(), size=2**19): ...
 
-A file that changes after it was found is refused. fsspec opens URLs, see
-`buckets`; its decompressors would ignore damage after the first stream.
+Files are decompressed here, because the decompressors of fsspec, which opens
+URLs, would ignore damage after the first stream.
 """
 
 import bz2
@@ -40,21 +40,13 @@ MAX_HEADS = 100  # files of a part whose first bytes count for its identity
 
 
 class File(NamedTuple):
-  """A file as it was when found.
+  """A file as it was when found."""
 
-  Attributes:
-    path: or URL.
-    suffix: of its format in lower case, ".jsonl" of "a.jsonl.gz".
-    compression: a suffix in COMPRESSIONS, or "".
-    size: bytes as they are stored.
-    version: time of its last change in ns; of a URL, its checksum.
-  """
-
-  path: str
-  suffix: str
-  compression: str
-  size: int
-  version: int | str
+  path: str  # or URL
+  suffix: str  # of its format in lower case, ".jsonl" of "a.jsonl.gz"
+  compression: str  # a suffix in COMPRESSIONS, or ""
+  size: int  # bytes as they are stored
+  version: int | str  # time of its last change in ns; of a URL, its checksum
 
 
 def find_files(where: str, *, suffixes: Collection[str]) -> list[File]:
@@ -66,9 +58,6 @@ def find_files(where: str, *, suffixes: Collection[str]) -> list[File]:
       of one of them.
     suffixes: the known formats, such as ".txt"; the suffix of a compression may
       follow.
-
-  Raises:
-    DataError: a folder has no such file, or a file cannot be read.
   """
 
   def is_text(name: str) -> bool:
@@ -104,12 +93,7 @@ def find_existing(
 
 
 def stat_file(path: str | pathlib.Path) -> File:
-  """Returns format, size and time of a file.
-
-  Raises:
-    DataError: no file of text, or a broken link.
-    OSError: the file is not accessible.
-  """
+  """Returns format, size and time of a file."""
   path = pathlib.Path(path)
   if path.is_symlink() and not path.exists():
     raise DataError(f"{path}: a link to '{path.readlink()}', which is missing.")
@@ -138,12 +122,7 @@ def files_identity(files: list[File]) -> list[list[object]]:
 
 
 def read_blocks(file: File, state: ReadState, *, size: int) -> Iterator[bytes]:
-  """Yields the decompressed content of a file in blocks of at most `size`.
-
-  Raises:
-    DataError: the file cannot be read, is damaged or compressed unlike its
-      name, or changed since it was found.
-  """
+  """Yields the decompressed content of a file in blocks of at most `size`."""
   num_bytes = 0
   with open_file(file) as raw:
     try:
@@ -163,14 +142,11 @@ def read_blocks(file: File, state: ReadState, *, size: int) -> Iterator[bytes]:
 
 @contextlib.contextmanager
 def open_file(file: File) -> Iterator[io.RawIOBase]:
-  """Opens a file without decompression; raises the errors of `read_blocks`."""
+  """Opens a file without decompression; DataError if it cannot be read."""
   try:
-    if buckets.is_url(file.path):  # checked at its end, to ask only once
-      opened = buckets.open_url(file.path)
-    else:
-      _check_unchanged(file)
-      opened = io.FileIO(file.path)
-    with opened as raw:
+    is_url = buckets.is_url(file.path)
+    open_raw = buckets.open_url if is_url else io.FileIO
+    with open_raw(file.path) as raw:
       head = raw.read(8) or b""
       for suffix, start in COMPRESSIONS.items():
         if not file.compression and head.startswith(start):
@@ -179,7 +155,6 @@ def open_file(file: File) -> Iterator[io.RawIOBase]:
           )
       raw.seek(0)
       yield raw
-    _check_unchanged(file)
   except OSError as error:
     raise DataError(
       f"{file.path}: cannot be read: {error.strerror or error}."
@@ -191,9 +166,7 @@ def _file(path: str, size: int, version: int | str) -> File:
   suffix, compression = _suffixes(path)
   if suffix in NOT_TEXT:
     raise DataError(
-      f"{path}: {suffix} files are not read, only text and files compressed as"
-      f" {', '.join(COMPRESSIONS)}. Unpack it, or extract its text, for example"
-      " of a Wikipedia dump with WikiExtractor."
+      f"{path}: {suffix} files are not read. Unpack it, or extract its text."
     )
   return File(path, suffix, compression, size, version)
 
@@ -272,15 +245,3 @@ def _suffixes(name: str) -> tuple[str, str]:
   if path.suffix in COMPRESSIONS:
     return pathlib.PurePath(path.stem).suffix, path.suffix
   return path.suffix, ""
-
-
-def _check_unchanged(file: File) -> None:
-  if buckets.is_url(file.path):
-    now = find_files(file.path, suffixes=())
-  else:
-    now = [stat_file(file.path)]  # an error of the disk stays one
-  if now != [file]:
-    raise DataError(
-      f"{file.path}: changed while it was in use. Run this again when nothing"
-      " writes to it."
-    )

@@ -14,15 +14,14 @@ import pathlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from truenegs_jax.data.corpus import arrow, files
+from truenegs_jax.data.corpus import files, readers
 from truenegs_jax.data.corpus.read_state import ReadState
 from truenegs_jax.runtime.errors import (
   DataError,
-  InputError,
   TrueNegsError,
   UnavailableError,
 )
-from truenegs_jax.runtime.hub_names import is_hub_name
+from truenegs_jax.runtime.files import is_hub_name
 
 if TYPE_CHECKING:
   import datasets
@@ -30,29 +29,17 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class DatasetSpec:
-  """A data set, the part of it to read, and words for messages.
+  """A data set and the part of it to read."""
 
-  Attributes:
-    name: on the hub; or a folder of data files, or written by `save_to_disk`.
-    column: of the texts; empty for all columns.
-    by: a column that joins records, see `documents.join`; or empty.
-    split: empty for "train", or for all that a saved data set holds.
-    config: also called subset; empty for the only one or the default.
-    revision: branch, tag or commit on the hub; empty for the main branch.
-    streaming: whether to read from the hub without a copy on disk.
-    key: the config key that names data sets.
-    syntax: how its value names split, config and revision.
-  """
-
+  # On the hub; or a folder of data files, or written by `save_to_disk`.
   name: str
-  column: str = "text"
-  by: str = ""
-  split: str = ""
-  config: str = ""
+  column: str = "text"  # of the texts; empty for all columns
+  split: str = ""  # empty for "train", or for all that a saved data set holds
+  config: str = ""  # also called subset; empty for the only one or the default
+  # Branch, tag or commit on the hub; empty for the main branch.
   revision: str = ""
-  streaming: bool = False
-  key: str = "data.sources"
-  syntax: str = "split=, config= and revision="
+  streaming: bool = False  # whether to read from the hub without a copy on disk
+  key: str = "data.sources"  # the config key that names data sets, for messages
 
   @property
   def subject(self) -> str:
@@ -77,10 +64,8 @@ class DatasetSpec:
         raise DataError(f"{self.subject} cannot be read ({reason}).") from error
       raise UnavailableError(
         f"{self.subject} cannot be loaded from the Hugging Face hub ({reason})."
-        f" Set {self.syntax} to existing ones (refs/convert/parquet for a"
-        " script). Without internet, use local files or hf:FOLDER with a"
-        " data set that save_to_disk wrote, or set HF_HOME to the cache of a"
-        " run that loaded it."
+        " Choose an existing split, config and revision. Without internet, use"
+        " local files or hf:FOLDER with a data set that save_to_disk wrote."
       ) from error
 
   def check_split(self, splits: Iterable[object]) -> None:
@@ -88,36 +73,28 @@ class DatasetSpec:
     names = list(map(str, splits))
     if self.split not in names:
       raise DataError(
-        f"{self.subject} has no split {self.split!r}. Choose"
-        f" {', '.join(names)} with {self.syntax}."
+        f"{self.subject} has no split {self.split!r}. Choose one of"
+        f" {', '.join(names)}."
       )
 
   def check_column(self, features: "datasets.Features | None") -> None:
     """Raises a DataError unless the columns exist and one holds text."""
     if self.column and features is not None:
       schema = features.arrow_schema
-      arrow.check_column(schema, self.column, self.subject, by=self.by)
+      readers.check_column(schema, self.column, self.subject)
 
 
 @dataclasses.dataclass(frozen=True)
 class HubDataset:
-  """One split of a data set that is ready to be read.
+  """One split of a data set that is ready to be read."""
 
-  Attributes:
-    spec: its split is empty for a saved data set without splits.
-    records: returns all columns; use it within `spec.errors()`.
-    commit: as JSON what determines the records on the hub; empty for a folder.
-    paths: the files of a folder.
-    size: approximate bytes of the text; None if unknown.
-    num_streamed: number of records that are streamed; None if unknown.
-  """
-
-  spec: DatasetSpec
+  spec: DatasetSpec  # its split is empty for a saved data set without splits
+  # Returns all columns; use it within `spec.errors()`.
   records: "Callable[[], datasets.Dataset | datasets.IterableDataset]"
+  # Determines the records on the hub; empty for a folder.
   commit: dict[str, str]
-  paths: tuple[str, ...]
-  size: int | None
-  num_streamed: int | None = None
+  paths: tuple[str, ...]  # the files of a folder
+  size: int | None  # approximate bytes of the text; None if unknown
 
   def identity(self) -> dict[str, Any]:
     """Returns as JSON what determines the texts, as of now."""
@@ -137,45 +114,38 @@ class HubDataset:
     """
     spec = self.spec
     state.where = f"hf:{spec.name} [{spec.split}]"
-    columns = [spec.column, *filter(None, [spec.by])]
     with spec.errors():
       records = self.records()
-      num_records = getattr(records, "num_rows", self.num_streamed)
-      if set(columns) <= set(records.column_names or ()):
-        records = records.select_columns(columns)
-      yield from arrow.read_batches(
-        records.with_format("arrow").iter(batch_size=arrow.BATCH_RECORDS),
+      num_records = getattr(records, "num_rows", None)  # None if streamed
+      if spec.column in (records.column_names or ()):
+        records = records.select_columns([spec.column])
+      yield from readers.read_batches(
+        records.with_format("arrow").iter(batch_size=readers.BATCH_RECORDS),
         state,
         column=spec.column,
-        by=spec.by,
         num_records=num_records,
       )
 
 
 def open_dataset(spec: DatasetSpec) -> HubDataset:
-  """Finds a data set and a split of it; downloads no records.
-
-  Raises:
-    DataError: no such folder, split, or column of text.
-    UnavailableError: the data set cannot be loaded from the hub.
-    InputError: an option does not apply.
-  """
+  """Finds a data set and a split of it; downloads no records."""
   is_local, folder = spec.is_local(), pathlib.Path(spec.name).expanduser()
   if not is_local and not is_hub_name(spec.name):
     raise DataError(
       f"{spec.subject} is neither a folder nor a name on the Hugging Face hub."
       " For a file, remove hf:."
     )
-  is_copy = is_local and is_saved(folder)
-  for option, is_unused in (("revision", is_local), ("config", is_copy)):
-    if is_unused and (value := getattr(spec, option)):
-      raise InputError(
-        f"{spec.subject} is a folder without a {option}. Remove"
-        f" {option}={value}."
-      )
   with spec.errors():
-    _silence_library()
-    return _open_saved(spec, folder) if is_copy else _open_files(spec, folder)
+    import datasets
+    import huggingface_hub
+
+    datasets.disable_progress_bars()
+    datasets.logging.set_verbosity(logging.CRITICAL)
+    huggingface_hub.utils.disable_progress_bars()
+    huggingface_hub.logging.set_verbosity(logging.CRITICAL)
+    if is_local and is_saved(folder):
+      return _open_saved(spec, folder)
+    return _open_files(spec, folder)
 
 
 def is_folder(name: str) -> bool:
@@ -230,16 +200,4 @@ def _open_files(spec: DatasetSpec, folder: pathlib.Path) -> HubDataset:
     commit = {"dataset": spec.name, "config": builder.config.name}
     commit["hash"] = builder.hash  # depends on the commit
   size = getattr(infos.get(split), "num_bytes", None)
-  num_records = getattr(infos.get(split), "num_examples", None)
-  return HubDataset(spec, load, commit, paths, size, num_records)
-
-
-def _silence_library() -> None:
-  """Imports `datasets` without its progress bars and logs."""
-  import datasets
-  import huggingface_hub
-
-  datasets.disable_progress_bars()
-  datasets.logging.set_verbosity(logging.CRITICAL)
-  huggingface_hub.utils.disable_progress_bars()
-  huggingface_hub.logging.set_verbosity(logging.CRITICAL)
+  return HubDataset(spec, load, commit, paths, size)

@@ -75,23 +75,16 @@ def check_language(
 ) -> None:
   """Checks that most of a text is in a language, by excerpts of it.
 
-  Excerpts without a language, such as numbers, do not count. `say` prints a
-  warning if more than MAX_MINORITY is in other languages, but the text is too
-  short to be refused or mostly in this one; or if this one is unknown. "" is
-  not checked.
-
-  Raises:
-    InputError: less than half of the text is in the language.
+  Excerpts without a language, such as numbers, do not count. Says a warning if
+  more than MAX_MINORITY is in other languages, but the text is too short to be
+  refused or mostly in this one.
   """
   if not language:
     return
   related = next((x for x in RELATED if language in x), frozenset({language}))
   detector = _load_detector()
   if related.isdisjoint(detector.labels):
-    say(
-      f"warning: The text is not checked, because data.language={language!r}"
-      " cannot be detected."
-    )
+    say(f"warning: data.language={language!r} cannot be detected.")
     return
   lengths: collections.Counter[str] = collections.Counter()
   clearest: dict[str, tuple[float, str]] = {}

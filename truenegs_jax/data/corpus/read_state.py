@@ -13,7 +13,7 @@ MAX_DOCUMENT_BYTES = 1_000_000
 # JSON may write a letter in six bytes.
 MAX_RECORD_BYTES = 16_000_000
 
-# Keys of `ReadState.oddities` and of a manifest.
+# Keys of `ReadState.repairs` and of a manifest.
 NOT_UTF8 = "bytes that are not UTF-8, replaced"
 NUL = "NUL characters, replaced"
 SURROGATES = "lone surrogates, replaced"
@@ -27,29 +27,20 @@ SHORT_LINES = "lines under {} characters, left out"
 
 @dataclasses.dataclass
 class ReadState:
-  """How to treat bad text, the current position, and counts of repairs.
+  """How to treat bad text, the current position, and counts of repairs."""
 
-  Attributes:
-    errors: "strict" refuses bad text; "replace" repairs and counts it.
-    oddities: counts of what was replaced, cut or left out, by the names above.
-    hint: sentence at the end of the message that refuses bad text.
-    fraction_read: of the part, 0 to 1; None if its size is unknown.
-    where: the current file or data set.
-    unit: what `number` counts, "line" or "record".
-    number: of the current line or record, from 1.
-    group: value of the current record's column `by`, if that is set.
-  """
-
+  # "strict" refuses bad text; "replace" repairs and counts it.
   errors: str = "strict"
-  oddities: collections.Counter[str] = dataclasses.field(
+  # Counts of what was replaced, cut or left out, by the names above.
+  repairs: collections.Counter[str] = dataclasses.field(
     default_factory=collections.Counter
   )
-  hint: str = ""
+  hint: str = ""  # sentence at the end of the message that refuses bad text
+  # Of the part, 0 to 1; None if its size is unknown.
   fraction_read: float | None = 0.0
-  where: str = ""
-  unit: str = "line"
-  number: int = 0
-  group: object = None
+  where: str = ""  # the current file or data set
+  unit: str = "line"  # what `number` counts, "line" or "record"
+  number: int = 0  # of the current line or record, from 1
   _before: float = 0.0  # share of the part before the current file
   _share: float = 1.0  # share of the part in the current file
 
@@ -64,7 +55,7 @@ class ReadState:
 
   def begin_file(self, where: str, *, before: float, share: float) -> None:
     """Moves to the next file; the shares are of the part's bytes."""
-    self.where, self.unit, self.number, self.group = where, "line", 0, None
+    self.where, self.unit, self.number = where, "line", 0
     self._before, self._share = before, share
 
   def advance(self, fraction: float) -> None:
@@ -72,11 +63,7 @@ class ReadState:
     self.fraction_read = self._before + self._share * min(1.0, fraction)
 
   def decode(self, data: bytes) -> str:
-    """Decodes UTF-8 from the current position; replaces other bytes and NUL.
-
-    Raises:
-      DataError: there are such bytes, and errors are strict.
-    """
+    """Decodes UTF-8 from the current position; replaces other bytes and NUL."""
     try:
       text = data.decode()
     except UnicodeDecodeError as error:
@@ -100,7 +87,7 @@ class ReadState:
       text = text.replace("\0", "\ufffd")
     return text
 
-  def count_repair(self, oddity: str, message: str, *, count: int = 1) -> None:
+  def count_repair(self, repair: str, message: str, *, count: int = 1) -> None:
     """Counts a repair that the caller makes, if repairs are allowed.
 
     Raises:
@@ -108,4 +95,4 @@ class ReadState:
     """
     if self.errors == "strict":
       raise DataError(f"{message} {self.hint}".rstrip())
-    self.oddities[oddity] += count
+    self.repairs[repair] += count

@@ -9,14 +9,13 @@ A part is `WHERE [option=value ...]`: a file, a folder or a glob, also by URL;
 import contextlib
 import dataclasses
 import itertools
-import math
 import os
 import pathlib
 import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from truenegs_jax.data.corpus import documents, hub_datasets, sources
+from truenegs_jax.data.corpus import documents, hub_datasets, readers
 from truenegs_jax.data.corpus.buckets import is_url
 from truenegs_jax.data.corpus.corpus import Corpus, Part
 from truenegs_jax.data.corpus.files import File, files_identity, find_files
@@ -25,24 +24,22 @@ from truenegs_jax.data.corpus.read_state import (
   MAX_DOCUMENT_BYTES,
   ReadState,
 )
-from truenegs_jax.data.corpus.sources import FORMATS, SUFFIXES, WordNetReader
+from truenegs_jax.data.corpus.readers import FORMATS, SUFFIXES, WordNetReader
 from truenegs_jax.runtime.errors import InputError, UnavailableError, one_of
 
 HUB, WORDNET = "hf:", "wordnet"
+WORDNET_BYTES = 11_000_000
 FORMING = ("document", "chars", "min_chars")  # options that form documents
-COLUMNS = ("column", "by")
 OF_DATASETS = ("split", "config", "revision", "streaming")
-OPTIONS = ("weight", *FORMING, *COLUMNS, *OF_DATASETS, "format")
+OPTIONS = ("weight", *FORMING, "column", *OF_DATASETS, "format")
 CHOICES = {
   "document": (*documents.RULES, documents.JOIN),
   "streaming": ("true", "false"),
   "format": tuple(FORMATS),
 }
-UNIT_BYTES = 2**22  # of files, as they are stored; see `_split_into_units`
+UNIT_BYTES = 2**22  # of the files of a unit, as they are stored
 JOIN_CHARS = 20_000  # about 9 rows of 512: half a row of padding is 5 %
 LAST_OPTION = re.compile(r"(?:^|\s)(\w+)=(\S*)$")
-LIKE_AN_OPTION = re.compile(r"(?:^|\s)(\w+)=\S*(?=\s|$)")
-
 ERRORS = ("strict", "replace")
 STOPPING = ("all", "first")
 
@@ -59,9 +56,9 @@ def open_corpus(
 
   Args:
     spec: comma-separated parts. Options of a part: `weight`, `document` (block,
-      record, file, or join with the bounds `chars` and `by`), `min_chars` (of a
-      line), `format` (of files, if the suffix does not say it), `column`, and
-      of hf: also `split`, `config`, `revision`, `streaming`.
+      record, file, or join up to `chars`), `min_chars` (of a line), `format`
+      (of files, if the suffix does not say it), `column`, and of hf: also
+      `split`, `config`, `revision`, `streaming`.
       Without weights the parts are read one after another. With weights they
       are mixed so that their shares of the text (in bytes) follow the weights;
       a part that ends before the mixture is read again.
@@ -94,42 +91,24 @@ def open_corpus(
 
 
 def named_sources(spec: str, *, key: str = "data.sources") -> set[str]:
-  """Returns the named sources of a spec, without hf: {"wordnet"} or none.
-
-  Raises:
-    InputError: the spec has a mistake.
-  """
+  """Returns the named sources of a spec, without hf: {"wordnet"} or none."""
   return {part.where for part in _parse_spec(spec, key)} & {WORDNET}
 
 
 def describe_sources(spec: str, *, key: str = "data.sources") -> str:
-  """Describes in a dry run which files of a spec exist; reads none.
-
-  Raises:
-    InputError: the spec has a mistake.
-    DataError: a folder has no text, or a file cannot be read.
-  """
+  """Describes in a dry run which files of a spec exist; reads none."""
   return ", ".join(map(_describe_part, _parse_spec(spec, key)))
 
 
 class PartSpec(NamedTuple):
-  """A parsed part of a spec.
+  """A parsed part of a spec."""
 
-  Attributes:
-    where: the part without its options.
-    weight: 0 if not set.
-    join_chars: least size of joined documents; 0 to join none.
-    min_chars: least size of a line; 0 for any.
-    options: all options that are set.
-    subject: the config key and the part, for the beginning of a message.
-  """
-
-  where: str
-  weight: float
-  join_chars: int
-  min_chars: int
-  options: dict[str, str]
-  subject: str
+  where: str  # the part without its options
+  weight: float  # 0 if not set
+  join_chars: int  # least size of joined documents; 0 to join none
+  min_chars: int  # least size of a line; 0 for any
+  options: dict[str, str]  # all that are set
+  subject: str  # the config key and the part, for messages
 
   def is_dataset(self) -> bool:
     """Returns whether `datasets` reads it."""
@@ -150,82 +129,44 @@ class PartSpec(NamedTuple):
           f" {', '.join(known)}."
         )
 
-  def check_misplaced_options(self) -> None:
-    """Refuses a missing path or name that seems to hold options."""
-    if names := LIKE_AN_OPTION.findall(self.where):
-      unknown = next((name for name in names if name not in OPTIONS), names[0])
-      raise InputError(
-        f"{self.subject}: no such file or data set, and {unknown}= is not an"
-        " option at this place. The options, which come last, are"
-        f" {', '.join(OPTIONS)}."
-      )
-
 
 def _parse_spec(spec: str, key: str) -> list[PartSpec]:
-  part_specs = []
-  for number, text in enumerate(spec.split(","), start=1):
-    if not text.strip():
-      raise InputError(
-        f"{key}={spec!r}: part {number} is empty. Separate names or paths by"
-        " commas, such as 'wordnet, texts/*.txt'."
-      )
-    part_specs.append(_parse_part(text.strip(), key))
-  return part_specs
+  return [_parse_part(text.strip(), key) for text in spec.split(",")]
 
 
 def _parse_part(text: str, key: str) -> PartSpec:
   subject = f"{key}: part {text!r}"
-  where, options = _split_options(text, subject)
-  for option, choices in CHOICES.items():
-    one_of(f"{subject}: {option}", options.get(option, choices[0]), choices)
-  weight = 0.0
-  if value := options.get("weight"):
-    with contextlib.suppress(ValueError):
-      weight = float(value)
-    if not 0 < weight < math.inf:
-      raise InputError(
-        f"{subject}: weight={value!r} is not a number above 0, such as 2.5."
-      )
-  chars = _parse_chars(options, "chars", subject)
-  if options.get("document") == documents.JOIN:
-    chars = chars or (MAX_DOCUMENT_BYTES if "by" in options else JOIN_CHARS)
-  elif bounds := [option for option in ("chars", "by") if option in options]:
-    raise InputError(
-      f"{subject}: {bounds[0]}= is a bound of joined records. Add"
-      f" document={documents.JOIN}, or remove {bounds[0]}=."
-    )
-  min_chars = _parse_chars(options, "min_chars", subject)
-  subject = f"{key}: part {where!r}"
-  return PartSpec(where, weight, chars, min_chars, options, subject)
-
-
-def _split_options(text: str, subject: str) -> tuple[str, dict[str, str]]:
   where, options = text, {}
   while (match := LAST_OPTION.search(where)) and match[1] in OPTIONS:
     if os.path.lexists(os.path.expanduser(where)):
       break  # the path itself ends like an option
-    option, value = match.groups()
-    if option in options:
-      raise InputError(f"{subject}: {option}= is set twice.")
-    if not value:
-      raise InputError(f"{subject}: {option}= has no value.")
-    options[option] = value
+    options[match[1]] = match[2]
     where = where[: match.start()].rstrip()
   if where in ("", HUB):
     raise InputError(f"{subject}: no name or path before the options.")
-  return where, options
-
-
-def _parse_chars(options: dict[str, str], option: str, subject: str) -> int:
-  """Returns a number of characters, or 0 if the option is not set."""
-  value, limit = options.get(option, ""), MAX_DOCUMENT_BYTES
-  if not value or (
-    re.fullmatch("[0-9]{1,7}", value) and 0 < int(value) <= limit
-  ):
-    return int(value or 0)
-  raise InputError(
-    f"{subject}: {option}={value!r} is not a number of characters. Use a whole"
-    f" number from 1 to {limit:,}, such as {option}=80."
+  for option, choices in CHOICES.items():
+    one_of(f"{subject}: {option}", options.get(option, choices[0]), choices)
+  numbers = {"weight": 0.0, "chars": 0.0, "min_chars": 0.0}
+  for option in [option for option in numbers if option in options]:
+    largest = 1e9 if option == "weight" else MAX_DOCUMENT_BYTES
+    with contextlib.suppress(ValueError):
+      numbers[option] = float(options[option])
+    if not 0 < numbers[option] <= largest:  # NaN, too
+      raise InputError(
+        f"{subject}: {option}= is not a number above 0 and up to {largest:,}."
+      )
+  chars = int(numbers["chars"])
+  if options.get("document") == documents.JOIN:
+    chars = chars or JOIN_CHARS
+  elif chars:
+    raise InputError(f"{subject}: chars= needs document={documents.JOIN}.")
+  return PartSpec(
+    where,
+    weight=numbers["weight"],
+    join_chars=chars,
+    min_chars=int(numbers["min_chars"]),
+    options=options,
+    subject=f"{key}: part {where!r}",
   )
 
 
@@ -254,7 +195,7 @@ def _open_part(part_spec: PartSpec, reader: WordNetReader | None) -> Part:
   least, join_chars = part_spec.min_chars, part_spec.join_chars
   changes: dict[str, Any] = {"min_chars": least} if least else {}
   if join_chars:
-    changes["join"] = [join_chars, part_spec.options.get("by", "")]
+    changes["join"] = [join_chars, ""]
 
   def read(state: ReadState, unit: int) -> Iterator[str]:
     texts = part.read(state, unit)
@@ -277,34 +218,33 @@ def _open_wordnet(part_spec: PartSpec, reader: WordNetReader | None) -> Part:
     )
 
   def identity() -> dict[str, Any]:
-    return {"source": WORDNET, **sources.wordnet_identity(reader)}
+    return {"source": WORDNET, **readers.wordnet_identity(reader)}
 
   def read(state: ReadState, unit: int) -> Iterator[str]:
     del unit  # there is one
     state.where, state.unit = WORDNET, "record"
-    texts = sources.read_wordnet(reader, state)
+    texts = readers.read_wordnet(reader, state)
     return documents.from_records(texts, "record", state)
 
-  size = sources.WORDNET_BYTES
-  return Part(WORDNET, read, identity, size, is_repairable=False)
+  return Part(WORDNET, read, identity, WORDNET_BYTES, is_repairable=False)
 
 
 def _open_dataset(part_spec: PartSpec) -> Part:
-  part_spec.check_options(*FORMING, *COLUMNS, *OF_DATASETS)
+  part_spec.check_options(*FORMING, "column", *OF_DATASETS)
   rule = part_spec.rule("record")
   if rule == "file":
     raise InputError(
       f"{part_spec.subject}: document=file does not apply to records. Choose"
       f" block, record or {documents.JOIN}."
     )
-  name = part_spec.where.removeprefix(HUB)
-  if not hub_datasets.is_folder(name):
-    part_spec.check_misplaced_options()
-  names = ("column", "by", "split", "config", "revision")
+  get = part_spec.options.get
   spec = hub_datasets.DatasetSpec(
-    name,
-    streaming=part_spec.options.get("streaming") == "true",
-    **{k: v for k, v in part_spec.options.items() if k in names},
+    part_spec.where.removeprefix(HUB),
+    column=get("column", "text"),
+    split=get("split", ""),
+    config=get("config", ""),
+    revision=get("revision", ""),
+    streaming=get("streaming") == "true",
   )
   dataset = hub_datasets.open_dataset(spec)
 
@@ -316,8 +256,8 @@ def _open_dataset(part_spec: PartSpec) -> Part:
     state.where, state.unit = part_spec.where, "record"
     return documents.from_records(dataset.read(state), rule, state)
 
-  where, size = part_spec.where, dataset.size
-  return Part(where, read, identity, size, is_local=spec.is_local())
+  is_local = spec.is_local()
+  return Part(part_spec.where, read, identity, dataset.size, is_local=is_local)
 
 
 def _open_files(part_spec: PartSpec) -> Part:
@@ -325,10 +265,9 @@ def _open_files(part_spec: PartSpec) -> Part:
   chosen = part_spec.options.get("format")
   names = [chosen or SUFFIXES.get(file.suffix, "text") for file in files]
   has_columns = any(FORMATS[name].has_columns for name in names)
-  columns = COLUMNS if has_columns else ()
+  columns = ("column",) if has_columns else ()
   part_spec.check_options(*FORMING, "format", *columns)
   column = part_spec.options.get("column", "text")
-  by = part_spec.options.get("by", "")
   rules = {x: part_spec.rule(FORMATS[x].document) for x in sorted({*names})}
   *starts, size = itertools.accumulate((f.size for f in files), initial=0)
   units = _split_into_units(files)
@@ -337,7 +276,7 @@ def _open_files(part_spec: PartSpec) -> Part:
     if not FORMATS[name].has_columns:
       lines = FORMATS[name].read(file, state)
       return documents.from_lines(lines, rules[name], state)
-    values = FORMATS[name].read(file, state, column=column, by=by)
+    values = FORMATS[name].read(file, state, column=column)
     return documents.from_records(values, rules[name], state)
 
   def identity() -> dict[str, Any]:
@@ -352,9 +291,8 @@ def _open_files(part_spec: PartSpec) -> Part:
       state.begin_file(file.path, before=before, share=share)
       yield from _check_not_empty(read_file(file, name, state), state)
 
-  for name in rules:
+  for name in rules:  # so that a missing column is noticed at once
     file = files[names.index(name)]
-    # Raises the errors of its start, such as a missing column.
     next(read_file(file, name, ReadState("replace", where=file.path)), 0)
   is_local = not is_url(part_spec.where)
   paths = [os.path.abspath(f.path) if is_local else f.path for f in files]
@@ -388,10 +326,10 @@ def _split_into_units(files: list[File]) -> list[list[int]]:
 def _find_files(part_spec: PartSpec) -> list[File]:
   files = find_files(part_spec.where, suffixes=SUFFIXES)
   if not files:
-    part_spec.check_misplaced_options()
     raise UnavailableError(
       f"{part_spec.subject} is not a file, a folder, a URL or a glob with a"
-      " match. Named sources: hf, wordnet (hf as hf:NAME)."
+      f" match; nor hf:NAME or wordnet. Options ({', '.join(OPTIONS)}) come"
+      " last."
     )
   for folder in sorted({os.path.dirname(file.path) for file in files}):
     # Its .json files do not hold its text.
@@ -419,7 +357,7 @@ def _check_not_empty(texts: Iterator[str], state: ReadState) -> Iterator[str]:
 
 
 def _check_overlap(parts: tuple[Part, ...], key: str) -> None:
-  """Refuses a file in two parts: one could train on it, one hold it out."""
+  """Refuses a file in two parts: one may train on it and one hold it out."""
   seen: dict[str, str] = {}
   for part in parts:
     for path in part.paths:

@@ -48,7 +48,8 @@ def batches(
   in a thread meanwhile.
 
   Args:
-    batch_size, seed: as in `batch_at`, whose batches these are.
+    batch_size: rows of a batch.
+    seed: decides the order of the rows.
     start: the first step; a loop that is resumed passes its number of steps.
     split: "train" or "held_out".
 
@@ -111,20 +112,15 @@ def held_out_batches(
   rows: `row` -1, `documents` 0. Every process gets the same number of batches.
   """
   start, stop = _slice(batch_size, process)
+  fills = {"tokens": rows.pad, "types": 0, "documents": 0, "row": -1}
   for first in range(0, len(rows), batch_size):
     row_B = np.arange(first + start, first + stop)
-    yield _take_padded(rows, row_B[row_B < len(rows)], stop - start)
-
-
-def _take_padded(
-  rows: Rows, row_B: np.ndarray, size: int
-) -> dict[str, np.ndarray]:
-  batch = {**rows.take(row_B), "row": row_B.astype(np.int32)}
-  fills = {"tokens": rows.pad, "types": 0, "documents": 0, "row": -1}
-  for name, array in batch.items():
-    widths = [(0, size - len(array))] + [(0, 0)] * (array.ndim - 1)
-    batch[name] = np.pad(array, widths, constant_values=fills[name])
-  return batch
+    row_B = row_B[row_B < len(rows)]
+    batch = {**rows.take(row_B), "row": row_B.astype(np.int32)}
+    for name, array in batch.items():
+      widths = [(0, stop - start - len(array))] + [(0, 0)] * (array.ndim - 1)
+      batch[name] = np.pad(array, widths, constant_values=fills[name])
+    yield batch
 
 
 def _slice(batch_size: int, process: tuple[int, int]) -> tuple[int, int]:

@@ -26,7 +26,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from truenegs_jax.data.rows import worker_pool
-from truenegs_jax.data.rows.distribute import Step
+from truenegs_jax.data.rows.build_rows import Step
 from truenegs_jax.runtime import errors, signals
 from truenegs_jax.runtime.errors import InputError, TrueNegsError
 
@@ -75,7 +75,12 @@ def run_steps(
   with signals.temporary_folder(folder):
     for _ in range(max_attempts):
       with contextlib.suppress(EOFError):
-        return _raise_outcome(_run_in_child(run_pipeline))
+        outcome = _run_in_child(run_pipeline)
+        if isinstance(outcome, TrueNegsError):
+          raise outcome
+        if outcome is not None:
+          raise RuntimeError(f"Beam failed.\n{outcome}")
+        return
     if log.exists():
       lines = log.read_text(errors="replace").splitlines()
       print(*lines[-MAX_LOG_LINES:], sep="\n", file=sys.stderr)
@@ -85,13 +90,6 @@ def run_steps(
     " most often because of too little memory. Use fewer workers and run the"
     " same command again; it continues."
   )
-
-
-def _raise_outcome(outcome: TrueNegsError | str | None) -> None:
-  if isinstance(outcome, TrueNegsError):
-    raise outcome
-  if outcome is not None:
-    raise RuntimeError(f"Beam failed.\n{outcome}")
 
 
 def _run_in_child(run: Callable[[], object]) -> Any:
@@ -158,12 +156,16 @@ def _run_pipeline(
     return error
   except Exception:
     text = traceback.format_exc()
-    return _find_error(text) or text
+    if not (match := ERROR_MARK.search(text)):
+      return text
+    name, message = match.groups()
+    kind = getattr(errors, name, TrueNegsError)
+    return kind(base64.b64decode(message).decode())
   return None
 
 
 def _end_without_worker(args: threading.ExceptHookArgs) -> None:
-  """Ends this process if an exception says that a worker process ended."""
+  """Exits when Beam reports a dead worker."""
   threading.__excepthook__(args)
   if args.thread and args.thread.name == "run_worker":
     os._exit(1)
@@ -180,9 +182,13 @@ def _submit(steps: list[Step], runner: str, options: list[str]) -> None:
     beam_runner = create_runner(runner)
     beam_options = PipelineOptions(options, runner=runner)
     pipeline = beam.Pipeline(beam_runner, beam_options)
-    # A portable runner asks its job server for more options.
+    # Beam would discard an unknown option. A portable runner asks its job
+    # server for more options.
     if not isinstance(beam_runner, PortableRunner):
-      _check_options(beam_options.get_all_options)
+      known = beam_options.get_all_options()
+      given = beam_options.get_all_options(retain_unknown_options=True)
+      if unknown := set(given).difference(known):
+        raise ValueError(f"--{min(unknown)} is unknown to Beam.")
   with pipeline:
     start = pipeline | "Start" >> beam.Create([None])
     barrier: list = []
@@ -195,14 +201,6 @@ def _submit(steps: list[Step], runner: str, options: list[str]) -> None:
         | f"Run {step.name}" >> beam.FlatMap(_call_function, step.function)
       )
       barrier = [beam.pvalue.AsIter(results)]  # a worker waits for all of it
-
-
-def _check_options(get_options: Callable[..., dict]) -> None:
-  """Refuses options that Beam would discard."""
-  known = get_options()
-  unknown = set(get_options(retain_unknown_options=True)).difference(known)
-  if unknown:
-    raise ValueError(f"--{min(unknown)} is unknown to Beam.")
 
 
 @contextlib.contextmanager
@@ -220,7 +218,7 @@ def _refuse_options(runner: str) -> Iterator[None]:
     return
   reason = " ".join(reason.split()).rstrip(".")
   raise InputError(
-    f"--runner={runner}: {reason}. Set Beam's options as in"
+    f"--runner={runner}: {reason}. Set Beam's options like"
     " --beam=--region=us-central1; its documentation lists them."
   )
 
@@ -249,11 +247,3 @@ def _mark_errors() -> Iterator[None]:
     message = base64.b64encode(str(error).encode()).decode()
     mark = f"[truenegs:{type(error).__name__}:{message}]"
     raise RuntimeError(f"{error} {mark}") from e
-
-
-def _find_error(text: str) -> TrueNegsError | None:
-  if not (match := ERROR_MARK.search(text)):
-    return None
-  name, message = match.groups()
-  error = getattr(errors, name, TrueNegsError)
-  return error(base64.b64decode(message).decode())

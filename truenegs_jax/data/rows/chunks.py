@@ -3,7 +3,7 @@
 The corpus and the options alone decide where a chunk begins and what becomes of
 its documents. So chunks can be built in any order, by any process and over
 several runs; their rows, concatenated, are the rows of the corpus. The sizes of
-all documents, see `count_units`, tell where each chunk begins.
+all documents tell where each chunk begins.
 
 A chunk is stored as one `.npz`, written under another name and then renamed, so
 that no reader sees an incomplete one.
@@ -25,9 +25,8 @@ from truenegs_jax.data.rows.rows_folder import (
   FIELDS,
   SPLITS,
   RowsOptions,
-  token_dtype,
 )
-from truenegs_jax.data.tokens.fast_encoder import Encoder
+from truenegs_jax.data.tokens.encoder import Encoder
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
 from truenegs_jax.runtime.errors import DataError
 
@@ -53,8 +52,8 @@ class ChunkSpec:
   folder: pathlib.Path  # where chunks are stored
   tokenizer: Tokenizer
   options: RowsOptions
-  backend: str  # of the encoder; it does not change the rows
   held_out_unit: str  # result of `choose_held_out_unit`
+  backend: str  # of the encoder; it does not change the rows
 
 
 class ChunkStart(NamedTuple):
@@ -69,9 +68,6 @@ def choose_held_out_unit(corpus: Corpus, options: RowsOptions) -> str:
 
   Documents are held out of every part with 1 / `options.held_out` documents or
   more. If no part has that many, the last rows of every chunk are held out.
-
-  Raises:
-    DataError: rows would be held out of documents that are read repeatedly.
   """
   if not options.held_out:
     return "none"
@@ -102,7 +98,7 @@ def cut_corpus(
     meter: counts the text as it is read.
     held_out_unit: result of `choose_held_out_unit`.
     start: the first chunk; None for the first of the corpus.
-    sizes: as in `Corpus.read`.
+    sizes: of all documents. If given, no text is read.
   """
   number, position = start or (0, None)
   chunk, size = Chunk(number, []), 0
@@ -120,23 +116,6 @@ def cut_corpus(
       chunk, size = Chunk(chunk.number + 1, []), 0
   if chunk.documents:
     yield chunk
-
-
-def find_starts(
-  corpus: Corpus,
-  options: RowsOptions,
-  meter: Meter,
-  sizes: Sizes,
-  *,
-  held_out_unit: str,
-) -> list[ChunkStart | None]:
-  """Returns where each chunk starts, without reading; arguments as above."""
-  starts: list[ChunkStart | None] = [None]
-  for chunk in cut_corpus(
-    corpus, options, meter, held_out_unit=held_out_unit, sizes=sizes
-  ):
-    starts.append(ChunkStart(chunk.number + 1, meter.position()))
-  return starts[:-1]
 
 
 class ChunkBuilder:
@@ -163,7 +142,7 @@ def build_chunk(spec: ChunkSpec, encoder: Encoder, chunk: Chunk) -> Arrays:
   lengths_D = [int(lengths.sum()) for lengths in line_lengths]
   tokens = np.split(tokens_T, np.cumsum(lengths_D)[:-1])
   ids = tokenizer.cls, tokenizer.sep, tokenizer.pad
-  dtype = token_dtype(len(tokenizer.vocab))
+  dtype = np.uint16 if len(tokenizer.vocab) <= 2**16 else np.uint32
   row_spec = layouts.RowSpec(options.length, *ids, options.overflow, dtype)
   arrays: Arrays = {NUM_TOKENS: np.array(len(tokens_T))}
   for split in SPLITS:

@@ -11,10 +11,9 @@ import functools
 import pathlib
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-import numpy as np
 from rich.console import Console
 
 from truenegs_jax.data.corpus import language
@@ -22,95 +21,93 @@ from truenegs_jax.data.corpus.corpus import Corpus, Meter
 from truenegs_jax.data.corpus.sources_spec import open_corpus
 from truenegs_jax.data.rows import (
   build_rows,
-  distribute,
+  layouts,
   store,
   worker_pool,
   write_shards,
 )
-from truenegs_jax.data.rows.chunks import ChunkSpec
-from truenegs_jax.data.rows.locks import folder_lock
 from truenegs_jax.data.rows.rows_folder import (
   MANIFEST,
   RowsOptions,
   check_options,
-  check_vocabulary,
-  open_rows,
+  load_vocabulary,
   read_manifest,
   rows_fingerprint,
 )
-from truenegs_jax.data.tokens import fast_encoder, train_vocabulary
 from truenegs_jax.data.tokens import tokenizer as tokenizer_lib
+from truenegs_jax.data.tokens import train_vocabulary
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
 from truenegs_jax.runtime import cache, progress
 from truenegs_jax.runtime.errors import (
   DataError,
   InputError,
   UnavailableError,
-  one_of,
   printable,
 )
-from truenegs_jax.runtime.files import check_local
+from truenegs_jax.runtime.files import check_local, lock_folder
 
-MIN_ENTRIES, MAX_ENTRIES = 10, 10_000_000  # limits of a trained vocabulary
-MAX_SAMPLED_ROWS = 4_096  # to detect their language
+# Least and largest value of options.
+RANGES = {
+  "vocab_size": (10, 10_000_000),
+  "held_out": (0, 0.5),
+  "seed": (0, 2**63),
+  "num_workers": (0, 1_000),
+}
 
 
 @dataclasses.dataclass(frozen=True)
 class PrepareOptions:
-  """The options of a preparation: the `data` section of a config, and length.
+  """The options of a preparation: those of `data` in a config, and length."""
 
-  Attributes:
-    language: of the text, see `check_language`; empty for no check.
-    rows: the rows folder; empty for a folder in the cache, named after a hash
-      of the options. A complete folder can be used without its text.
-    resources: what sources need, such as `{"reader": open_wordnet()}`.
-  """
-
-  sources: str  # the parts of the corpus, see `open_corpus`
+  sources: str  # the parts of the corpus
   length: int  # tokens per row
-  language: str = ""
+  language: str = ""  # of the text; empty for no check
   vocab: str = "train"  # or a vocabulary for `load_tokenizer`
   vocab_size: int = 8192  # at most, if the vocabulary is trained
   lowercase: bool = True
-  strip_accents: bool | None = None  # the value of `lowercase`, as in BERT
+  strip_accents: bool | None = None  # None for BERT's, the value of `lowercase`
   layout: str = "electra"
   overflow: str = "carry"
   held_out: float = 0.01
   seed: int = 0
   errors: str = "strict"  # "replace" repairs and counts damaged text
-  stopping: str = "all"  # when a mixture with weights ends, see `open_corpus`
+  stopping: str = "all"  # when a mixture with weights ends
   tokenizer: str = "fast"  # backend of the encoder; "tf_text" gives equal ids
   num_workers: int = 1  # processes; 0 for one per available core
+  # The rows folder; empty for a folder in the cache, named after a hash of the
+  # options. A complete folder can be used without its text.
   rows: str = ""
+  # Needed by sources, such as `{"reader": open_wordnet()}`.
   resources: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+  def open_corpus(self) -> Corpus:
+    """Opens the text."""
+    return open_corpus(
+      self.sources,
+      errors=self.errors,
+      stopping=self.stopping,
+      **self.resources,
+    )
 
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-  """A rows folder and how to prepare it.
+  """A rows folder and how to prepare it."""
 
-  Attributes:
-    folder: where the rows are or will be.
-    corpus: None if the rows exist, but their text is missing.
-    tokenizer: None if the vocabulary is trained.
-    num_workers: 1 or more.
-    prepare_options: the plan was made from these.
-    job: (i, n) does one n-th of the work. Jobs may run at the same time, on
-      several machines with a common file system.
-    engine: builds the rows, on machines that see the text and the folder; None
-      for this process and its workers.
-    bucket: URL of a folder that the machines of the engine see instead; the
-      rows are copied from it at the end.
-  """
-
-  folder: pathlib.Path
+  folder: pathlib.Path  # where the rows are or will be
   options: RowsOptions
-  corpus: Corpus | None
-  tokenizer: Tokenizer | None
-  num_workers: int
-  prepare_options: PrepareOptions
+  corpus: Corpus | None  # None if the rows exist, but their text is missing
+  tokenizer: Tokenizer | None  # None if the vocabulary is trained
+  num_workers: int  # 1 or more
+  prepare_options: PrepareOptions  # the plan was made from these
+  # (i, n) does one n-th of the work. Jobs may run at the same time, on several
+  # machines with a common file system.
   job: tuple[int, int] = build_rows.ONLY_JOB
-  engine: distribute.Engine | None = None
+  # Builds the rows on machines that share the text and the folder; None for
+  # this process and its workers.
+  engine: build_rows.Engine | None = None
+  # URL of a folder that these machines share instead; the rows are copied from
+  # it at the end.
   bucket: str = ""
 
   def is_prepared(self) -> bool:
@@ -119,11 +116,7 @@ class Plan:
 
 
 def prepare(sources: str, **options: Any) -> tuple[pathlib.Path, Tokenizer]:
-  """Prepares the rows of these options, unless they exist.
-
-  Args:
-    sources: text, as in `PrepareOptions`.
-    **options: its other fields.
+  """Prepares the rows of `PrepareOptions`, unless they exist.
 
   Returns:
     The rows folder and its tokenizer (`vocab.txt` in the folder).
@@ -143,33 +136,25 @@ def make_plan(options: PrepareOptions) -> Plan:
     InputError: an option or the vocabulary is invalid.
     DataError: a part of the corpus is missing.
   """
-  one_of("data.tokenizer", options.tokenizer, fast_encoder.BACKENDS)
-  trains = options.vocab == "train"
-  if trains and not MIN_ENTRIES <= options.vocab_size <= MAX_ENTRIES:
-    raise InputError(
-      f"data.vocab_size={options.vocab_size} is not allowed. Set a"
-      f" --config.data.vocab_size from {MIN_ENTRIES} to {MAX_ENTRIES:,}."
-    )
-  if options.num_workers < 0:
-    raise InputError(
-      f"data.workers={options.num_workers} is negative. Set"
-      " --config.data.workers=0 for all cores."
-    )
-  named = None
+  for name, (least, largest) in RANGES.items():
+    if not least <= (value := getattr(options, name)) <= largest:  # NaN, too
+      raise InputError(
+        f"data.{name}={value} is out of range. It must be from {least:,} to"
+        f" {largest:,}."
+      )
+  layouts.check_layout(
+    options.layout, length=options.length, overflow=options.overflow
+  )
   check_local("data.rows", options.rows)
+  named = None
   if options.rows:
     named = pathlib.Path(options.rows).expanduser().resolve()
-    if named == pathlib.Path(named.anchor):
-      raise InputError(
-        f"data.rows={options.rows!r} is the root folder. Set --config.data.rows"
-        " to another folder."
-      )
   corpus, identity = _open_corpus(options, named)
   lowercase, strip_accents = options.lowercase, options.strip_accents
   strip_accents = lowercase if strip_accents is None else strip_accents
   normalizer = {"lowercase": lowercase, "strip_accents": strip_accents}
   tokenizer, vocabulary = None, f"train:{options.vocab_size}"
-  if not trains:
+  if options.vocab != "train":
     tokenizer = tokenizer_lib.load_tokenizer(options.vocab, **normalizer)
     vocabulary = tokenizer.fingerprint
   rows_options = RowsOptions(
@@ -184,17 +169,12 @@ def make_plan(options: PrepareOptions) -> Plan:
   )
   fingerprint = rows_fingerprint(rows_options)
   folder = named or cache.folder().resolve() / "rows" / fingerprint
-  if corpus and corpus.includes(folder):
-    raise InputError(
-      f"data.rows: the folder of the rows, '{folder}', is inside the corpus."
-      " Set --config.data.rows or TRUENEGS_CACHE to another folder."
-    )
   num_workers = options.num_workers or worker_pool.available_cores()
   return Plan(folder, rows_options, corpus, tokenizer, num_workers, options)
 
 
 def execute_plan(plan: Plan) -> tuple[pathlib.Path, Tokenizer]:
-  """Prepares the rows of a plan, unless they exist; returns as `prepare`."""
+  """Returns the rows folder of a plan, which it prepares, and its tokenizer."""
   assert plan.job == build_rows.ONLY_JOB
   result = execute_job(plan)
   assert result is not None
@@ -202,19 +182,19 @@ def execute_plan(plan: Plan) -> tuple[pathlib.Path, Tokenizer]:
 
 
 def execute_job(plan: Plan) -> tuple[pathlib.Path, Tokenizer] | None:
-  """Does the work of `plan.job`; the rows are the same as those of one process.
+  """Prepares the part of the rows that is `plan.job`, unless they exist.
 
   Returns:
-    As `prepare`, or None while other jobs have shards to build.
+    The rows folder and its tokenizer, or None while other jobs have shards to
+    build. The rows are the same as those of one process.
   """
   is_only = plan.job == build_rows.ONLY_JOB
-  is_new = not plan.is_prepared()
   unfinished = store.unfinished_folder(plan.folder)
-  if plan.corpus and is_new:
+  if plan.corpus and not plan.is_prepared():
     if plan.num_workers > 1:
       # A worker that ran this would wait for the lock of its parent.
       worker_pool.check_main_guard()
-    with folder_lock(plan.folder, shared=not is_only):
+    with lock_folder(plan.folder, shared=not is_only):
       if not plan.is_prepared():  # no other process did it meanwhile
         chunk_set = _build(plan, plan.corpus)
         if is_only:
@@ -222,42 +202,29 @@ def execute_job(plan: Plan) -> tuple[pathlib.Path, Tokenizer] | None:
     if not plan.is_prepared():
       if not chunk_set.is_complete():
         return None
-      with folder_lock(plan.folder):  # waits for the other jobs
+      with lock_folder(plan.folder):  # waits for the other jobs
         if not plan.is_prepared():
           _finish(plan, chunk_set)
   elif unfinished.exists():  # a process was killed after renaming
-    with folder_lock(plan.folder):
+    with lock_folder(plan.folder):
       shutil.rmtree(unfinished, ignore_errors=True)
-  return _load_result(plan, is_new=is_new)
-
-
-def _load_result(plan: Plan, *, is_new: bool) -> tuple[pathlib.Path, Tokenizer]:
   check_options(plan.folder, plan.options)
-  tokenizer = _load_vocabulary(plan.folder, plan.options)
-  check_vocabulary(plan.folder, tokenizer)
-  if not is_new:  # otherwise `_build` checked the text
-    texts = _sample_rows(plan.folder, tokenizer)
-    language.check_language(
-      language.cut_excerpts(texts),
-      plan.prepare_options.language,
-      _printer(progress.log_console()),
-    )
-  return plan.folder, tokenizer
+  return plan.folder, load_vocabulary(plan.folder)
 
 
-def _sample_rows(folder: pathlib.Path, tokenizer: Tokenizer) -> Iterator[str]:
-  """Yields the text of some rows to train on, in random order."""
-  rows, count = open_rows(folder, "train"), MAX_SAMPLED_ROWS
-  rng = np.random.default_rng(0)
-  for index in rng.choice(len(rows), min(count, len(rows)), replace=False):
-    [ids] = rows.take(np.array([index]))["tokens"].tolist()
-    yield tokenizer.decode(i for i in ids if i not in tokenizer.special_ids)
-
-
-def _load_vocabulary(path: pathlib.Path, options: RowsOptions) -> Tokenizer:
-  return tokenizer_lib.load_tokenizer(
-    str(path), lowercase=options.lowercase, strip_accents=options.strip_accents
-  )
+def _open_corpus(
+  options: PrepareOptions, named: pathlib.Path | None
+) -> tuple[Corpus | None, list[dict[str, Any]]]:
+  """Opens the corpus; without text, uses the identity in the manifest."""
+  try:
+    corpus = options.open_corpus()
+    return corpus, corpus.identity()
+  except UnavailableError as error:
+    if not named or not (named / MANIFEST).exists():
+      raise
+    say = _printer(progress.log_console())
+    say(f"{printable(error)}\nUsing the rows in '{named}'.")
+    return None, read_manifest(named)["options"]["sources"]
 
 
 def _build(plan: Plan, corpus: Corpus) -> write_shards.ChunkSet:
@@ -267,9 +234,8 @@ def _build(plan: Plan, corpus: Corpus) -> write_shards.ChunkSet:
   if not corpus.is_local():
     say("Reading from the Hugging Face hub or a bucket")
   with progress.working(console, "Checking the language of the text"):
-    language.check_language(
-      language.sample_corpus(corpus), plan.prepare_options.language, say
-    )
+    excerpts = language.sample_corpus(corpus)
+    language.check_language(excerpts, plan.prepare_options.language, say)
   tokenizer = plan.tokenizer or _find_or_train_vocabulary(plan, corpus, console)
   with progress.working(console, "Building rows") as show:
     return build_rows.build_chunks(
@@ -280,32 +246,18 @@ def _build(plan: Plan, corpus: Corpus) -> write_shards.ChunkSet:
       backend=plan.prepare_options.tokenizer,
       num_workers=plan.num_workers,
       job=plan.job,
-      engine=plan.engine and functools.partial(_distribute, plan),
+      engine=plan.engine,
+      open_corpus=plan.prepare_options.open_corpus,
       bucket=plan.bucket,
       progress=functools.partial(_show_text, show, time.monotonic()),
     )
-
-
-def _distribute(plan: Plan, spec: ChunkSpec) -> None:
-  assert plan.engine
-  open_text = functools.partial(_open_text, plan.prepare_options)
-  plan.engine(distribute.Preparation(spec, open_text).steps())
-
-
-def _open_text(options: PrepareOptions) -> Corpus:
-  return open_corpus(
-    options.sources,
-    errors=options.errors,
-    stopping=options.stopping,
-    **options.resources,
-  )
 
 
 def _find_or_train_vocabulary(
   plan: Plan, corpus: Corpus, console: Console
 ) -> Tokenizer:
   """Returns the vocabulary of the text, which the first of all jobs trains."""
-  with folder_lock(plan.folder, "vocabulary.lock"):
+  with lock_folder(plan.folder, "vocabulary.lock"):
     temporary = build_rows.open_unfinished(
       plan.folder, plan.options, job=plan.job
     )
@@ -318,7 +270,11 @@ def _find_or_train_vocabulary(
         raise
       _printer(console)(f"Trained a vocabulary of {len(vocab):,} entries")
       tokenizer_lib.write_vocabulary(vocab, path)
-    return _load_vocabulary(path, plan.options)
+    return tokenizer_lib.load_tokenizer(
+      str(path),
+      lowercase=plan.options.lowercase,
+      strip_accents=plan.options.strip_accents,
+    )
 
 
 def _train_vocabulary(
@@ -363,7 +319,7 @@ def _printer(console: Console) -> Callable[[str], None]:
 
 
 def _finish(plan: Plan, chunk_set: write_shards.ChunkSet) -> None:
-  """Writes the manifest; prints the number of rows, the parts and oddities."""
+  """Writes the manifest; prints the number of rows, the parts and repairs."""
   console = progress.log_console()
   say = _printer(console)
   manifest = write_shards.finish(plan.folder, chunk_set)
@@ -381,20 +337,5 @@ def _finish(plan: Plan, chunk_set: write_shards.ChunkSet) -> None:
       share, passes = entry["text_bytes"] / total, entry["passes"]
       repeats = f", read up to {passes} times" if passes > 1 else ""
       say(f"  {share:6.1%} of the text: {part.name}{repeats}")
-  for name, count in manifest["oddities"].items():
+  for name, count in manifest["repairs"].items():
     say(f"  {count:,} {name}")
-
-
-def _open_corpus(
-  options: PrepareOptions, named: pathlib.Path | None
-) -> tuple[Corpus | None, list[dict[str, Any]]]:
-  """Opens the corpus; without text, uses the identity in the manifest."""
-  try:
-    corpus = _open_text(options)
-    return corpus, corpus.identity()
-  except UnavailableError as error:
-    if not named or not (named / MANIFEST).exists():
-      raise
-    say = _printer(progress.log_console())
-    say(f"{printable(error)}\nUsing the rows in '{named}'.")
-    return None, read_manifest(named)["options"]["sources"]

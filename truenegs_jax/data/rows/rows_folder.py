@@ -8,8 +8,8 @@ all of this and is written last. `write_shards` writes it.
   rows = open_rows("rows", "train", Verification("rows"))
   rows.take(np.arange(8))["tokens"]  # int32 [8, L]
 
-A folder can have hundreds of GB, so its checksums are compared while training
-reads it: see `Verification`.
+A folder can have hundreds of GB, so a `Verification` compares its checksums
+while training reads it.
 """
 
 import dataclasses
@@ -17,17 +17,15 @@ import functools
 import json
 import os
 import pathlib
-import textwrap
 import threading
 import time
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
-from truenegs_jax.data.rows import layouts
-from truenegs_jax.data.tokens.tokenizer import Tokenizer
+from truenegs_jax.data.tokens.tokenizer import Tokenizer, load_tokenizer
 from truenegs_jax.runtime import json_text
 from truenegs_jax.runtime.errors import DataError, InputError, one_of
 from truenegs_jax.runtime.files import short_sha256
@@ -43,38 +41,18 @@ VERIFYING_SHARE = 0.02  # of the processor time of the machine
 
 @dataclasses.dataclass(frozen=True)
 class RowsOptions:
-  """Everything that decides the content of a rows folder.
+  """Everything that decides the content of a rows folder."""
 
-  Attributes:
-    sources: `Corpus.identity()`: names, sizes and times of files, weights.
-    vocabulary: the fingerprint of the tokenizer, or "train:SIZE".
-    held_out: the share of the documents to hold out, 0 to 0.5.
-  """
-
+  # `Corpus.identity()`: names, sizes and times of files, weights.
   sources: list[dict[str, Any]]
-  vocabulary: str
+  vocabulary: str  # the fingerprint of the tokenizer, or "train:SIZE"
   lowercase: bool
   strip_accents: bool
   length: int
   layout: str = "electra"
   overflow: str = "carry"
-  held_out: float = 0.01
+  held_out: float = 0.01  # the share of the documents to hold out, 0 to 0.5
   seed: int = 0
-
-  def __post_init__(self) -> None:
-    layouts.check_layout(
-      self.layout, length=self.length, overflow=self.overflow
-    )
-    if not 0 <= self.held_out <= 0.5:
-      raise InputError(
-        f"data.held_out={self.held_out} is not allowed. Set a"
-        " --config.data.held_out from 0 to 0.5."
-      )
-    if self.seed < 0:
-      raise InputError(
-        f"data.seed={self.seed} is negative. Set --config.data.seed to 0 or"
-        " more."
-      )
 
 
 class Verification:
@@ -88,8 +66,9 @@ class Verification:
     """Starts the thread.
 
     Args:
-      start: the share of the files after which it starts; the first come last.
-        Processes that share a disk find damage sooner with different starts.
+      start: Fraction of the file list to skip; skipped files are verified
+        last. Give each process another value so that together they find damage
+        sooner.
     """
     self._folder, self._start = pathlib.Path(folder), start
     self._error: Exception | None = None
@@ -108,45 +87,40 @@ class Verification:
       raise self._error
 
   def finish(self) -> None:
-    """Verifies the remaining files at full speed; DataError as in `check`."""
+    """Verifies the other files at full speed; DataError if one is damaged."""
     self._is_urgent.set()
     self._thread.join()
     self.check()
 
   def _run(self) -> None:
+    share = min(1.0, VERIFYING_SHARE * (os.cpu_count() or 1))
+
+    def pause(secs: float) -> None:
+      self._is_urgent.wait(secs * (1 / share - 1))
+
     try:
-      names = list(read_manifest(self._folder)["files"])
-      first = int(self._start * len(names))
-      names = names[first:] + names[:first]
-      for damaged in _find_damage(self._folder, names, self._pause):
-        raise _damage_error(self._folder, [damaged])
+      files = list(read_manifest(self._folder)["files"].items())
+      first = int(self._start * len(files))
+      for name, record in files[first:] + files[:first]:
+        _check_files(self._folder, {name: record}, pause)
     except Exception as error:  # raised by `check`
       self._error = error
-
-  def _pause(self, secs: float) -> None:
-    """Sleeps after some processor time, unless `finish` waits."""
-    share = min(1.0, VERIFYING_SHARE * (os.cpu_count() or 1))
-    self._is_urgent.wait(secs * (1 / share - 1))
 
 
 @dataclasses.dataclass(frozen=True)
 class Rows:
-  """A split of a rows folder, memory-mapped.
-
-  Attributes:
-    shards: tokens_RxL (uint16 or uint32), types_RxL and documents_RxL (uint8)
-      of each shard.
-    starts: the index of the first row of each shard, and the number of rows.
-    unigram_V: int64, the count of each entry in the training split.
-    verification: of the folder; None if it is not verified.
-  """
+  """A split of a rows folder, memory-mapped."""
 
   folder: pathlib.Path
   split: str
   manifest: dict[str, Any]
+  # Of each shard: tokens_RxL (uint16 or uint32), types_RxL and documents_RxL
+  # (uint8).
   shards: tuple[tuple[np.ndarray, ...], ...]
+  # The index of the first row of each shard, and the number of rows.
   starts: np.ndarray
-  unigram_V: np.ndarray
+  unigram_V: np.ndarray  # int64, the count of each entry in the training split
+  # Of the folder; None if it is not verified.
   verification: Verification | None = None
 
   def __len__(self) -> int:
@@ -228,11 +202,8 @@ def read_manifest(folder: str | pathlib.Path) -> dict[str, Any]:
   with json_text.read_file(path, DataError, REBUILD) as manifest:
     if manifest.pop("checksum") != hash_json(manifest):
       raise ValueError("changed or damaged")
-  if manifest["version"] != VERSION:
-    raise DataError(
-      f"{path}: version {manifest['version']} of the format is not supported,"
-      f" only version {VERSION}. {REBUILD}"
-    )
+    if manifest["version"] != VERSION:
+      raise ValueError(f"not of version {VERSION}")
   return manifest
 
 
@@ -254,15 +225,14 @@ def open_rows(
   counts = manifest["splits"][split]["shards"]
   shards = []
   for number, count in enumerate(counts):
-    names = [shard_name(split, number, field) for field in FIELDS]
     shape = (count, manifest["options"]["length"])
     if count:
+      names = [shard_name(split, number, field) for field in FIELDS]
       fields = (_map_field(folder, n, shape, manifest) for n in names)
       shards.append(tuple(fields))
     else:  # has no files
       shards.append((np.empty(shape, np.uint16),) * len(FIELDS))
-  if damaged := list(_find_damage(folder, [UNIGRAMS])):
-    raise _damage_error(folder, damaged)
+  _check_files(folder, {UNIGRAMS: manifest["files"][UNIGRAMS]})
   unigram_V, starts = np.load(folder / UNIGRAMS), np.cumsum([0, *counts])
   return Rows(
     folder, split, manifest, tuple(shards), starts, unigram_V, verification
@@ -271,19 +241,21 @@ def open_rows(
 
 def verify_rows(folder: str | pathlib.Path) -> None:
   """Compares checksums of all files; DataError names those that differ."""
-  folder = pathlib.Path(folder)
-  if damaged := list(_find_damage(folder, read_manifest(folder)["files"])):
-    raise _damage_error(folder, damaged)
+  _check_files(pathlib.Path(folder), read_manifest(folder)["files"])
 
 
-def check_vocabulary(folder: str | pathlib.Path, tokenizer: Tokenizer) -> None:
-  """Raises InputError if `vocab.txt` is not that of the rows."""
-  expected = read_manifest(folder)["tokenizer"]["fingerprint"]
-  if tokenizer.fingerprint != expected:
+def load_vocabulary(folder: str | pathlib.Path) -> Tokenizer:
+  """Returns the tokenizer of the rows."""
+  saved, path = read_manifest(folder)["tokenizer"], f"{folder}/vocab.txt"
+  tokenizer = load_tokenizer(
+    path, lowercase=saved["lowercase"], strip_accents=saved["strip_accents"]
+  )
+  if tokenizer.fingerprint != saved["fingerprint"]:
     raise InputError(
-      f"'{folder}/vocab.txt' has the fingerprint {tokenizer.fingerprint}, but"
-      f" the rows were prepared with {expected}. {REBUILD}"
+      f"'{path}' has the fingerprint {tokenizer.fingerprint}, but the rows were"
+      f" prepared with {saved['fingerprint']}. {REBUILD}"
     )
+  return tokenizer
 
 
 def check_options(folder: str | pathlib.Path, options: RowsOptions) -> None:
@@ -293,8 +265,8 @@ def check_options(folder: str | pathlib.Path, options: RowsOptions) -> None:
   differences = ""
   for key, value in expected.items():
     if (old := saved.get(key)) != value:
-      pair = f"{_shorten(old)} in the folder, {_shorten(value)} now"
-      differences += f"\n  {key}: {pair}"
+      differences += f"\n  {key}: {str(old):.300} in the folder"
+      differences += f", {str(value):.300} now"
   if differences:
     raise DataError(
       f"data.rows='{folder}' was prepared with other options:"
@@ -334,11 +306,6 @@ def padding_warning(manifest: dict[str, Any]) -> str:
   )
 
 
-def token_dtype(num_entries: int) -> np.dtype:
-  """Returns the dtype of stored token ids: uint16 if they fit, else uint32."""
-  return np.dtype(np.uint16 if num_entries <= 2**16 else np.uint32)
-
-
 def shard_name(split: str, number: int, field: str) -> str:
   """Returns the file name of one field of a shard."""
   return f"{split}-{number:05d}.{field}.npy"
@@ -347,10 +314,7 @@ def shard_name(split: str, number: int, field: str) -> str:
 def file_record(
   path: pathlib.Path, pause: Callable[[float], object] | None = None
 ) -> dict[str, int]:
-  """Returns the size and CRC-32 of a file, for the manifest.
-
-  `pause` is called after each block with its processor time in seconds.
-  """
+  """Returns size and CRC-32; passes the processor time of blocks to `pause`."""
   crc = 0
   with open(path, "rb") as file:
     start = time.thread_time()
@@ -367,29 +331,23 @@ def hash_json(value: object) -> str:
   return short_sha256(json.dumps(value, sort_keys=True, separators=(",", ":")))
 
 
-def _find_damage(
+def _check_files(
   folder: pathlib.Path,
-  names: Iterable[str],
+  records: Mapping[str, dict[str, int]],
   pause: Callable[[float], object] | None = None,
-) -> Iterator[str]:
-  """Yields the names of files that differ from the manifest's checksums."""
-  records = read_manifest(folder)["files"]
-  for name in names:
+) -> None:
+  """Raises DataError if files differ from their records in the manifest."""
+  damaged = []
+  for name, record in records.items():
     try:
-      if file_record(folder / name, pause) != records[name]:
-        yield name
+      if file_record(folder / name, pause) != record:
+        damaged.append(name)
     except OSError as error:
-      yield f"{name} ({error.strerror})"
-
-
-def _damage_error(folder: pathlib.Path, names: list[str]) -> DataError:
-  return DataError(
-    f"{folder}: damaged or missing files: {', '.join(names)}. {REBUILD}"
-  )
-
-
-def _shorten(value: object) -> str:
-  return textwrap.shorten(str(value), 300, placeholder="...")
+      damaged.append(f"{name} ({error.strerror})")
+  if damaged:
+    raise DataError(
+      f"{folder}: damaged or missing files: {', '.join(damaged)}. {REBUILD}"
+    )
 
 
 def _map_field(

@@ -25,12 +25,7 @@ Arrays = dict[str, np.ndarray]
 
 
 def open_bucket(url: str, name: str) -> Any:
-  """Returns the folder `name` in a folder of a bucket, after writing to it.
-
-  Raises:
-    InputError: the URL is not that of a bucket, or a package is missing.
-    UnavailableError: the bucket is missing, or cannot be written.
-  """
+  """Returns the folder `name` in a folder of a bucket, after writing to it."""
   if not buckets.is_url(url):
     raise InputError(
       f"--store={url!r} is not a URL of a folder in a bucket, such as"
@@ -55,14 +50,9 @@ def unfinished_folder(folder: pathlib.Path) -> pathlib.Path:
 
 
 def write_file(path: pathlib.Path, *buffers: Any) -> dict[str, int]:
-  """Writes bytes to a file of a store; other processes may do the same.
+  """Writes a file of a store; returns its size and CRC-32.
 
-  Returns:
-    The size and CRC-32 of the file, as in a manifest.
-
-  Raises:
-    DiskError: it cannot be written.
-    UnavailableError: the bucket cannot be written.
+  Other processes may write the same file at the same time.
   """
   if isinstance(path, pathlib.Path):
     with atomic_file(path, several_writers=True) as file:
@@ -76,19 +66,14 @@ def write_file(path: pathlib.Path, *buffers: Any) -> dict[str, int]:
 
 
 def write_arrays(path: pathlib.Path, arrays: Arrays) -> None:
-  """Writes arrays as `.npz`; otherwise as `write_file`."""
+  """Writes arrays as `.npz`."""
   buffer = io.BytesIO()
   np.savez(buffer, **arrays)  # type: ignore[arg-type]
   write_file(path, buffer.getbuffer())
 
 
 def read_file(path: pathlib.Path) -> bytes:
-  """Returns the content of a file.
-
-  Raises:
-    DiskError: it cannot be read.
-    UnavailableError: it is in a bucket and cannot be read.
-  """
+  """Returns the content of a file; DiskError if it cannot be read."""
   if not isinstance(path, pathlib.Path):
     with buckets.convert_errors(str(path)):
       return path.read_bytes()
@@ -99,11 +84,7 @@ def read_file(path: pathlib.Path) -> bytes:
 
 
 def read_arrays(path: pathlib.Path) -> Arrays:
-  """Reads a file of `write_arrays`; otherwise as `read_file`.
-
-  Raises:
-    DiskError: it is damaged, and so removed.
-  """
+  """Returns saved arrays; DiskError if the file is damaged, and so removed."""
   data = read_file(path)
   try:
     with np.load(io.BytesIO(data), allow_pickle=False) as arrays:

@@ -32,9 +32,6 @@ def map_in_order(
   Args:
     make: creates the function; picklable, as each worker calls it once. This
       process calls it first, so an error is raised here and only once.
-
-  Raises:
-    InputError: a worker was killed.
   """
   items = iter(items)
   first = list(itertools.islice(items, MIN_ITEMS))
@@ -101,7 +98,7 @@ def _map_in_processes(
 
 @contextlib.contextmanager
 def defer_signals() -> Iterator[Callable[[], bool]]:
-  """Defers SIGINT and SIGTERM; yields a function that tells of them.
+  """Defers SIGINT and SIGTERM; yields whether one was received.
 
   The handlers end this process at once, and a pool that was not shut down would
   complain. Workers inherit the blocked signals: Ctrl-C reaches them too, but

@@ -31,7 +31,7 @@ from truenegs_jax.data.rows.rows_folder import (
   hash_json,
   shard_name,
 )
-from truenegs_jax.data.tokens.tokenizer import Tokenizer, write_vocabulary
+from truenegs_jax.data.tokens.tokenizer import write_vocabulary
 from truenegs_jax.runtime import json_text
 from truenegs_jax.runtime.errors import DataError, DiskError
 from truenegs_jax.runtime.files import atomic_file, disk_errors, sync
@@ -59,7 +59,7 @@ class ChunkSet:
 
 
 def shard_chunks(shard: int, num_chunks: int) -> range:
-  """Returns those of the chunks 0 to `num_chunks` that are in a shard."""
+  """Returns the numbers of the chunks of a shard, less than `num_chunks`."""
   first = shard * SHARD_CHUNKS
   return range(first, min(first + SHARD_CHUNKS, num_chunks))
 
@@ -81,9 +81,6 @@ def write_shard(spec: ChunkSpec, chunks: range) -> None:
 
   Args:
     chunks: all of the shard.
-
-  Raises:
-    DiskError: a chunk is damaged, or a file cannot be written.
   """
   shard = chunks.start // SHARD_CHUNKS
   paths = [chunk_path(spec.folder, number) for number in chunks]
@@ -109,7 +106,12 @@ def finish(folder: pathlib.Path, chunk_set: ChunkSet) -> dict[str, Any]:
   """
   spec, unfinished = chunk_set.spec, store.unfinished_folder(folder)
   with disk_errors(folder):
-    records = [_read_record(spec, k) for k in range(chunk_set.num_shards)]
+    records = []
+    fix = f"Remove '{spec.folder}' and run the same command again."
+    for shard in range(chunk_set.num_shards):
+      path = _record_path(spec, shard)
+      with json_text.read_file(path, DiskError, fix) as record:
+        records.append({key: record[key] for key in (NUM_TOKENS, *SPLITS)})
     splits = {split: _sum_split(spec, split, records) for split in SPLITS}
     if not any(split["rows"] for split, _ in splits.values()):
       store.remove_store(spec.folder)
@@ -153,13 +155,6 @@ def _fetch_files(
 
 def _record_path(spec: ChunkSpec, shard: int) -> pathlib.Path:
   return spec.folder / f"shard-{shard:05d}.json"
-
-
-def _read_record(spec: ChunkSpec, shard: int) -> dict[str, Any]:
-  path = _record_path(spec, shard)
-  fix = f"Remove '{spec.folder}' and run the same command again."
-  with json_text.read_file(path, DiskError, fix) as record:
-    return {NUM_TOKENS: record[NUM_TOKENS]} | {s: record[s] for s in SPLITS}
 
 
 def _write_files(
@@ -241,12 +236,15 @@ def _write_manifest(
   Args:
     files: sizes and checksums of the files of all shards.
     records: of the shards.
-    splits: results of `_sum_split`.
+    splits: entry in the manifest and counts of tokens of each split.
   """
   spec, meter = chunk_set.spec, chunk_set.meter
   tokenizer = spec.tokenizer
   write_vocabulary(tokenizer.vocab, folder / "vocab.txt")
-  np.save(folder / UNIGRAMS, _unigrams(splits["train"][1], tokenizer))
+  # Of all tokens that can be masked, [UNK] among them.
+  unigram_V = splits["train"][1].copy()
+  unigram_V[[i for i in tokenizer.special_ids if i != tokenizer.unk]] = 0
+  np.save(folder / UNIGRAMS, unigram_V)
   files |= {x: file_record(folder / x) for x in ("vocab.txt", UNIGRAMS)}
   for path in folder.iterdir():
     if path.name not in files:  # temporary, of a process that was killed
@@ -278,7 +276,7 @@ def _write_manifest(
   )
   names = "documents", "text_bytes", "passes"
   manifest["parts"] = [dict(zip(names, part, strict=True)) for part in parts]
-  manifest["oddities"] = dict(sorted(meter.oddities.items()))
+  manifest["repairs"] = dict(sorted(meter.repairs.items()))
   # The checksum must match the parsed JSON, in which tuples are lists.
   content = json.loads(json.dumps(manifest))
   content["checksum"] = hash_json(content)
@@ -288,10 +286,3 @@ def _write_manifest(
     file.write((json.dumps(content, indent=1) + "\n").encode())
   sync(folder)
   return manifest
-
-
-def _unigrams(counts_V: np.ndarray, tokenizer: Tokenizer) -> np.ndarray:
-  """Returns counts of all tokens that can be masked, [UNK] among them."""
-  counts_V = counts_V.copy()
-  counts_V[[i for i in tokenizer.special_ids if i != tokenizer.unk]] = 0
-  return counts_V

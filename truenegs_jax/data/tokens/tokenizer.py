@@ -1,8 +1,8 @@
 """Loads and checks WordPiece vocabularies, and encodes text with them.
 
-Encoding is done by the Rust library `tokenizers`, as in `BertTokenizer` of
-transformers; but special tokens written in a text, such as "[MASK]", are
-spelled out in pieces.
+The Rust library `tokenizers` encodes, like for `BertTokenizer` of transformers;
+but special tokens written in a text, such as "[MASK]", are spelled out in
+pieces.
 
   tokenizer = load_tokenizer("vocab.txt", lowercase=True)
   tokenizer.encode_lines(["a mute swan"])  # [[1037, 20101, 10677]]
@@ -12,22 +12,19 @@ import dataclasses
 import functools
 import pathlib
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers
 
 from truenegs_jax.runtime import json_text
 from truenegs_jax.runtime.errors import InputError
-from truenegs_jax.runtime.files import atomic_file, short_sha256
-from truenegs_jax.runtime.hub_names import is_hub_name
+from truenegs_jax.runtime.files import atomic_file, is_hub_name, short_sha256
 
 SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 # `data.accents` of a config -> strip_accents; None follows `lowercase`.
 ACCENTS = {"auto": None, "strip": True, "keep": False}
 # Longer words become [UNK], as in transformers (BERT's TF code allows 200).
 MAX_WORD_CHARACTERS = 100
-MAX_VOCABULARY_BYTES = 64 << 20
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,7 +132,7 @@ def make_tokenizer(
   [[1]]
 
   Args:
-    strip_accents: None for the value of `lowercase`, as in BERT.
+    strip_accents: None for BERT's, the value of `lowercase`.
     origin: name of the vocabulary in error messages.
 
   Raises:
@@ -166,7 +163,7 @@ def make_tokenizer(
 def load_tokenizer(
   path_or_name: str, *, lowercase: bool, strip_accents: bool | None = None
 ) -> Tokenizer:
-  """Reads a vocabulary; for the other arguments see `Tokenizer`.
+  """Reads a vocabulary, and returns its tokenizer.
 
   >>> len(load_tokenizer("rows/vocab.txt", lowercase=True).vocab)
   38
@@ -174,7 +171,7 @@ def load_tokenizer(
   Args:
     path_or_name: a `vocab.txt`, a `tokenizer.json`, a folder that contains one
       of them, or the name of a model on the Hugging Face hub (needs internet).
-    strip_accents: None for the value of `lowercase`, as in BERT.
+    strip_accents: None for BERT's, the value of `lowercase`.
 
   Raises:
     InputError: there is no valid WordPiece vocabulary, or its tokenizer.json
@@ -215,26 +212,19 @@ def _load_file(path: pathlib.Path, options: dict[str, bool]) -> Tokenizer:
         " Set --config.data.vocab to the path of a vocab.txt."
       )
     path = files[0]
-  try:
-    if (size := path.stat().st_size) > MAX_VOCABULARY_BYTES:
-      raise InputError(
-        f"{path}: {size:,} bytes are too many for a vocabulary. At most"
-        f" {MAX_VOCABULARY_BYTES:,} are allowed. Use another file."
-      )
-    data = path.read_bytes()
-  except OSError as error:
-    raise InputError(f"{path}: cannot be read: {error.strerror}.") from error
   if path.suffix == ".json":
-    vocab = _entries_of_json(path, options)
+    vocab = _read_json(path, options)
   else:
-    vocab = _entries_of_lines(data, path)
+    vocab = _read_lines(path)
   return make_tokenizer(vocab, **options, origin=str(path))
 
 
-def _entries_of_lines(data: bytes, path: pathlib.Path) -> list[str]:
-  data = data.removeprefix(b"\xef\xbb\xbf").rstrip()
+def _read_lines(path: pathlib.Path) -> list[str]:
   try:
+    data = path.read_bytes().removeprefix(b"\xef\xbb\xbf").rstrip()
     lines = data.decode("utf-8").split("\n")
+  except OSError as error:
+    raise InputError(f"{path}: cannot be read: {error.strerror}.") from error
   except UnicodeDecodeError as error:
     number = 1 + data.count(b"\n", 0, error.start)
     raise InputError(
@@ -244,7 +234,8 @@ def _entries_of_lines(data: bytes, path: pathlib.Path) -> list[str]:
   return [line.removesuffix("\r") for line in lines]
 
 
-def _entries_of_json(path: pathlib.Path, options: dict[str, bool]) -> list[str]:
+def _read_json(path: pathlib.Path, options: dict[str, bool]) -> list[str]:
+  """Returns the vocabulary of a tokenizer.json that is like BERT's."""
   fix = "Use the vocab.txt of a BERT or ELECTRA model."
   with json_text.read_file(path, InputError, fix) as content:
     ids: dict[str, int] = dict(content["model"]["vocab"])
@@ -254,40 +245,27 @@ def _entries_of_json(path: pathlib.Path, options: dict[str, bool]) -> list[str]:
   if kind != "WordPiece" or sorted(ids.values()) != list(range(len(ids))):
     raise InputError(
       f"{path}: a {kind} tokenizer with {len(ids):,} entries. It must be"
-      " WordPiece with ids 0, 1, 2, .... Use the vocab.txt of a BERT or ELECTRA"
-      " model."
+      f" WordPiece with ids 0, 1, 2, .... {fix}"
     )
-  _check_normalizer(normalizer, path, options)
-  return entries
-
-
-def _check_normalizer(
-  normalizer: dict[str, Any], path: pathlib.Path, options: dict[str, bool]
-) -> None:
-  """Checks that the normalizer of a tokenizer.json equals the options'."""
-  lowercase, strip = options["lowercase"], options["strip_accents"]
   if normalizer and normalizer.get("strip_accents") is None:
     # null in BERT's tokenizer.json means the value of lowercase.
-    normalizer["strip_accents"] = normalizer.get("lowercase", lowercase)
-  if (value := normalizer.get("lowercase", lowercase)) != lowercase:
-    raise InputError(
-      f"data.lowercase={lowercase} differs from lowercase={value} in '{path}'."
-      f" Set --config.data.lowercase={value}."
+    normalizer["strip_accents"] = normalizer.get(
+      "lowercase", options["lowercase"]
     )
-  if (value := normalizer.get("strip_accents", strip)) != strip:
-    raise InputError(
-      f"strip_accents={strip} differs from strip_accents={value} in '{path}'."
-      f" Set --config.data.accents={'strip' if value else 'keep'}."
-    )
-  bert_values = dict(
-    type="BertNormalizer", clean_text=True, handle_chinese_chars=True
-  )
-  for name, bert_value in bert_values.items():
-    if (value := normalizer.get(name, bert_value)) != bert_value:
+  expected: dict[str, object] = {
+    **options,
+    "type": "BertNormalizer",
+    "clean_text": True,
+    "handle_chinese_chars": True,
+  }
+  for name, value in expected.items():
+    if (other := normalizer.get(name, value)) != value:
       raise InputError(
-        f"{path}: the normalizer has {name}={value}, but BERT's has"
-        f" {bert_value}. Use the vocabulary of another model."
+        f"data: {name}={value} differs from {name}={other} in '{path}'. Set"
+        " --config.data.lowercase or --config.data.accents to its value, or use"
+        " another vocabulary."
       )
+  return entries
 
 
 def _download(name: str) -> pathlib.Path:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers, trainers
 
-from truenegs_jax.data.tokens import split_words
+from truenegs_jax.data.tokens.encoder import batch_texts, split_lines
 from truenegs_jax.data.tokens.tokenizer import MAX_WORD_CHARACTERS, SPECIALS
 from truenegs_jax.runtime.errors import InputError
 
@@ -98,8 +98,8 @@ def _count_words(
   split = pre_tokenizers.BertPreTokenizer().pre_tokenize_str
   counts = Counts()
   text_bytes = num_words = 0
-  for batch in split_words.batch_texts(texts):
-    lines = split_words.split_lines(batch, lowercase=normalizer.lowercase)
+  for batch in batch_texts(texts):
+    lines = split_lines(batch, lowercase=normalizer.lowercase)
     words = lines.values.value_counts().to_pylist()
     for word, number in map(operator.itemgetter("values", "counts"), words):
       if word.isascii() and word.isprintable():

@@ -1,6 +1,6 @@
 """Exports weights in any format of `config.init` without training.
 
-export_weights("uncased_L-12_H-768_A-12", output)  # Google's BERT, as unpacked
+export_weights("google-bert/bert-base-uncased", output)
 """
 
 import os
@@ -9,11 +9,11 @@ from collections.abc import Callable, Mapping
 
 from truenegs_jax.models import pretrain
 from truenegs_jax.runtime.errors import InputError
-from truenegs_jax.weights.export import model_card, pretrained, public_names
-from truenegs_jax.weights.formats import hf_folder, hf_names
+from truenegs_jax.weights.export import export_model, model_card
+from truenegs_jax.weights.formats import hf_names
 from truenegs_jax.weights.formats.find import Weights
 from truenegs_jax.weights.formats.network import Network
-from truenegs_jax.weights.init import check_fit, load, load_model
+from truenegs_jax.weights.init import check_fit, load
 
 
 def export_weights(
@@ -23,28 +23,22 @@ def export_weights(
   vocab: str = "",
   dtype: str = "float32",
   report: Callable[[str], object] = print,
-) -> pretrained.ExportResult:
+) -> export_model.ExportResult:
   """Converts weights of any size, with a pooler if they have one.
 
   Args:
     init: a value of `config.init`. Export a run with
       `export_run.export_workdir`, whose model card says more.
-    output, dtype: as in `pretrained.export_model`.
+    output: the folder to create. An older export there is replaced.
     vocab: the vocabulary file of weights that come without one.
+    dtype: of the written weights, "float32" or "bfloat16".
     report: receives lines about downloads and about heads drawn at random.
-
-  Raises:
-    InputError: `output` and `init` overlap; a generator alone; no vocabulary,
-      or one of another size; as `load.load_params` and
-      `pretrained.export_model`.
-    CheckpointError, NonFiniteError, DiskError, TrueNegsError: as these.
   """
   # Checked first, as reading the weights may take long.
-  _check_apart(init, pretrained.check_replaceable(output))
+  _check_apart(init, export_model.check_replaceable(output))
   weights = Weights(init, report)
-  model, tokenizer, skip = load_model.build_model(weights, vocab, report)
+  model, tokenizer, skip = load.build_model(weights, vocab, report)
   networks = weights.networks
-  hf_folder.check_backbone(model)
   params = load.load_params(
     weights,
     model,
@@ -55,15 +49,15 @@ def export_weights(
   origin = model_card.ModelOrigin(
     {
       "Training": "* Converted, not trained, by truenegs_jax from:"
-      f" `{public_names.hide_folders(init)}`"
+      f" `{model_card.hide_folders(init)}`"
     },
     metadata={
-      **public_names.read_metadata(init),
-      "base_model": public_names.find_models(init),
+      **model_card.read_metadata(init),
+      "base_model": model_card.find_models(init),
     },
     random_modules=_find_random_modules(networks, model, report),
   )
-  return pretrained.export_model(
+  return export_model.export_model(
     model,
     params,
     tokenizer,

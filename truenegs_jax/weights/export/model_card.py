@@ -1,9 +1,16 @@
-"""Writes the model card (README.md) of an exported model."""
+"""Writes the model card (README.md) of an exported model.
 
+Cards name weights, texts and commands without the folders of this machine.
+"""
+
+import contextlib
 import dataclasses
 import importlib
 import math
+import os
 import pathlib
+import re
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,7 +19,7 @@ import jax
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
 from truenegs_jax.models import finetune, pretrain
 from truenegs_jax.runtime.errors import InputError
-from truenegs_jax.runtime.files import atomic_file
+from truenegs_jax.runtime.files import atomic_file, is_hub_name
 from truenegs_jax.tasks import task as task_lib
 from truenegs_jax.weights.formats import hf_names
 
@@ -121,11 +128,17 @@ _TASK_USES = {
   task_lib.SPANS: "Finds the answer to a question (first text) in a context:"
   " `outputs.start_logits`\nand `end_logits` score its first and last token.",
 }
-_LINEAR_NOTE = """
-
-transformers has no class with this linear head; the code loads the encoder. The
-logits are `outputs.last_hidden_state[:, 0] @ weight.T + bias`, with
-`classifier.weight` and `classifier.bias` of `head.safetensors`."""
+# A path from the root, a home or a parent folder, without its last part.
+OUTSIDE = re.compile(
+  r"(?<![^\s=,|&:'\"(\[])(hf:)?(~[^/]*|\.\.)?/([^=,|&]*/)?(?=[^\s=,|&])"
+)
+ROLE_FOLDERS = (
+  "",
+  "discriminator",
+  "bert",
+  "export/discriminator",
+  "export/bert",
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,7 +150,7 @@ class ModelOrigin:
     limits: lines of a Markdown list.
     recipe: how a run of this project trained them, for the title; "" if they
       were converted.
-    metadata: for the hub, as in `huggingface_hub.ModelCardData`.
+    metadata: for the hub, arguments of `huggingface_hub.ModelCardData`.
     random_modules: role -> Hugging Face's names of modules drawn at random.
     papers: to cite besides that of the architecture, in BibTeX.
     scores: of the dev set of a task, in percent, by metric.
@@ -189,12 +202,9 @@ def task_card(
   origin: ModelOrigin,
 ) -> str:
   """Returns the card of a fine-tuned model, in Markdown."""
-  pipeline = _PIPELINES[task.kind]
   use = _TASK_USES[task.kind].format(
     labels=", ".join(f"`{label}`" for label in task.labels)
   )
-  if model.head == "linear":
-    use, pipeline = use + _LINEAR_NOTE, "feature-extraction"
   family = hf_names.NETWORKS[model.role].family
   title = f"{family.upper()}, fine-tuned on {task.title}"
   results = _list_results(origin, task)
@@ -205,7 +215,7 @@ def task_card(
     model.role,
     tokenizer,
     dataclasses.replace(origin, metadata={**origin.metadata, **metadata}),
-    pipeline=pipeline,
+    pipeline=_PIPELINES[task.kind],
     title=title,
     use=use,
     parameters=pretrain.count_parameters(params),
@@ -270,23 +280,91 @@ def _fill_card(
   )
 
 
-def set_license(folder: pathlib.Path, name: str) -> None:
-  """Sets the license in the card of an exported model.
-
-  Raises:
-    InputError: the card cannot be read.
-    DiskError: it cannot be written.
-  """
+def set_license(output: pathlib.Path, name: str) -> None:
+  """Sets the license in the cards of an export, or of one of its models."""
   import huggingface_hub
   import yaml
 
-  path = folder / CARD
-  try:
-    card = huggingface_hub.ModelCard.load(path)
-  except (OSError, ValueError, yaml.YAMLError) as e:
+  paths = [output / CARD, *(output / role / CARD for role in hf_names.NETWORKS)]
+  paths = [path for path in paths if path.is_file()]
+  if not paths:
     raise InputError(
-      f"'{path}' is no model card. Correct its first lines."
-    ) from e
-  card.data.license = name
-  with atomic_file(path) as file:
-    file.write(str(card).encode())
+      f"'{output}' is no export: it has no {CARD}. Pass the folder of an export"
+      " or of one of its models: --output=FOLDER."
+    )
+  for path in paths:
+    try:
+      card = huggingface_hub.ModelCard.load(path)
+    except (OSError, ValueError, yaml.YAMLError) as e:
+      raise InputError(
+        f"'{path}' is no model card. Correct its first lines."
+      ) from e
+    card.data.license = name
+    with atomic_file(path) as file:
+      file.write(str(card).encode())
+
+
+def hide_folders(text: str) -> str:
+  """Reduces paths that lead out of the working directory to their last part.
+
+  hide_folders("/home/me/my texts/*.txt weight=2, hf:owner/name")
+  "*.txt weight=2, hf:owner/name"
+  """
+  return OUTSIDE.sub("", text)
+
+
+def hide_in_command(command: str) -> str:
+  """Hides folders in a shell command, and --workdir."""
+  words = [x for x in shlex.split(command) if not x.startswith("--workdir=")]
+  return shlex.join(map(hide_folders, words))
+
+
+def find_datasets(text: str) -> list[str]:
+  """Returns the hub's data sets among the hf:NAME of a config value."""
+  names = re.findall(r"\bhf:([^\s,:]+)", text)
+  return [x for x in names if is_hub_name(x) and not os.path.exists(x)]
+
+
+def find_models(init: str) -> list[str]:
+  """Returns the models in the hub's cache that `config.init` names."""
+  from huggingface_hub import constants
+
+  def is_cached(name: str) -> bool:
+    folder = f"models--{name.replace('/', '--')}"
+    return pathlib.Path(constants.HF_HUB_CACHE, folder).exists()
+
+  names = [x.strip().partition("@")[0] for x in init.split(",")]
+  return [x for x in names if is_cached(x) and not os.path.exists(x)]
+
+
+def describe_base(init: str) -> dict[str, Any]:
+  """Returns the metadata of weights that were trained further."""
+  names = find_models(init)
+  relation = {"base_model_relation": "finetune"} if names else {}
+  return {"base_model": names, **relation}
+
+
+def read_metadata(init: str) -> dict[str, Any]:
+  """Returns language and license that the card of weights names.
+
+  The card is in a folder, or in the hub's cache after a download.
+  """
+  import huggingface_hub  # slow to import
+  import yaml
+
+  name = init.partition(",")[0].strip()
+  folder = pathlib.Path(name).expanduser()
+  paths = [folder / role / "README.md" for role in ROLE_FOLDERS if init]
+  repo, _, revision = name.partition("@")
+  if is_hub_name(repo):
+    cached = huggingface_hub.try_to_load_from_cache(
+      repo, "README.md", revision=revision or None
+    )
+    paths += [pathlib.Path(cached)] if isinstance(cached, str) else []
+  for path in paths:
+    with contextlib.suppress(
+      OSError, ValueError, RecursionError, yaml.YAMLError
+    ):
+      metadata = huggingface_hub.metadata_load(path) or {}
+      return {name: metadata.get(name) for name in ("language", "license")}
+  return {}

@@ -8,12 +8,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import safetensors.numpy
 
 from truenegs_jax.models import encoder, finetune, pretrain
-from truenegs_jax.runtime import install
 from truenegs_jax.runtime.errors import NonFiniteError, TrueNegsError
-from truenegs_jax.weights.formats import hf_folder, hf_names
+from truenegs_jax.weights.formats import hf_names, hf_safetensors
 
 # Relative to max(1, largest logit), with both sides in f32. Rounding causes up
 # to 2e-5 in 24 layers with large weights, a misplaced tensor 1e-2 and more.
@@ -56,7 +54,7 @@ def compare(
   except ImportError as e:
     return (
       f"Not compared with transformers: {e.name or 'PyTorch'} is not installed."
-      f" To compare, run {install.torch_command()} and export again."
+      f" To compare, run {hf_safetensors.torch_command()} and export again."
     )
   transformers.utils.logging.disable_progress_bar()
   type_, (offset, factor) = hf_names.DTYPES[dtype], scale
@@ -72,11 +70,6 @@ def compare(
         token_type_ids=torch.tensor(inputs["types"]),
         attention_mask=torch.tensor(inputs["documents"]),
       )
-    if getattr(model, "head", "") == "linear":
-      head = safetensors.numpy.load_file(folder / hf_folder.HEAD)
-      first_BxD = output.last_hidden_state[:, 0].numpy()
-      logits_BxC = first_BxD @ head["classifier.weight"].T
-      output = {"logits": torch.tensor(logits_BxC + head["classifier.bias"])}
     for field, logits in expected[role].items():
       name = role if len(expected[role]) == 1 else f"{role} {field}"
       ours, theirs = offset + factor * logits, output[field].numpy()
@@ -104,12 +97,13 @@ def _compute_logits(
   positions_BxL = jnp.broadcast_to(jnp.arange(length), (rows, length))
 
   @jax.jit
-  def logits(params, inputs):
+  def compute(params, inputs):
     bound = f32_model.bind({"params": params})
     if isinstance(bound, finetune.DownstreamModel):
+      logits = bound.logits(inputs, None)
       if bound.head != "spans":
-        return {bound.role: {"logits": bound.class_logits(inputs, None)}}
-      starts_BxL, ends_BxL = jnp.moveaxis(bound.span_logits(inputs, None), 2, 0)
+        return {bound.role: {"logits": logits}}
+      starts_BxL, ends_BxL = jnp.moveaxis(logits, 2, 0)
       return {bound.role: {"start_logits": starts_BxL, "end_logits": ends_BxL}}
     predicted_BxLxV = bound.generate_logits(inputs, positions_BxL, None)
     if isinstance(bound, pretrain.ElectraPair):
@@ -128,7 +122,7 @@ def _compute_logits(
     }
 
   with jax.default_matmul_precision("highest"):  # GPUs and TPUs round more
-    return jax.device_get(logits(params, inputs))
+    return jax.device_get(compute(params, inputs))
 
 
 def _compare_logits(name: str, ours: np.ndarray, theirs: np.ndarray) -> str:

@@ -3,7 +3,6 @@
 Weights("released/electra")               folder of one network or of a pair
 Weights("google/electra-base-discriminator, google/electra-base-generator")
 Weights("runs/mine"), Weights("runs/mine/checkpoints/500")
-Weights("electra_base")                   Google's TF1 checkpoint, as unpacked
 """
 
 import dataclasses
@@ -11,27 +10,25 @@ import functools
 import os
 import pathlib
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
+import numpy as np
+from flax import traverse_util
+
+from truenegs_jax.models import pretrain
 from truenegs_jax.runtime.errors import InputError
-from truenegs_jax.weights.formats import (
-  google_tf1,
-  hf_folder,
-  hf_hub,
-  hf_names,
-  run_folder,
-)
-from truenegs_jax.weights.formats.hf_safetensors import INDEX, WEIGHTS
-from truenegs_jax.weights.formats.network import Network
-from truenegs_jax.workdir import files
+from truenegs_jax.weights.formats import hf_folder, hf_hub, hf_names
+from truenegs_jax.weights.formats.hf_safetensors import INDEX, PICKLE, WEIGHTS
+from truenegs_jax.weights.formats.network import Arrays, Network
+from truenegs_jax.workdir import files, saved_model
 
-# Results in a workdir of fine-tuning, in a folder of a task, and of one run.
-RESULTS = ("*/seed-*/result.json", "seed-*/result.json", "result.json")
+# Models in a workdir of fine-tuning, in a folder of a task, and of one run.
+TASK_MODELS = ("*/seed-*/model", "seed-*/model", "model")
 INIT_FORMATS = (
   "config.init accepts a folder that save_pretrained of transformers or"
   " truenegs_jax.export wrote (for an ELECTRA pair, a folder with"
   " discriminator/ and generator/, or two folders, DISCRIMINATOR,GENERATOR), a"
-  " name on the Hugging Face hub, a folder of one of Google's TF1 checkpoints,"
-  " or the workdir of a pre-training run."
+  " name on the Hugging Face hub, or the workdir of a pre-training run."
 )
 
 
@@ -49,13 +46,7 @@ class Weights:
 
   @functools.cached_property
   def networks(self) -> dict[str, Network]:
-    """All networks by role, the discriminator first; only headers are read.
-
-    Raises:
-      InputError: the location does not exist, or its files are damaged or of
-        an unknown format.
-      CheckpointError: a run of this project that cannot be read.
-    """
+    """All networks by role, the discriminator first; only headers are read."""
     by_role: dict[str, Network] = {}
     for location in _split_init(self.init):
       for network in _open_location(location, self.report):
@@ -73,10 +64,6 @@ class Weights:
 
     A pair can start from a discriminator alone. A model that is only a
     discriminator ignores the generator of a pair.
-
-    Raises:
-      InputError: the weights have other roles; as `networks`.
-      CheckpointError: as `networks`.
     """
     by_role, first = dict(self.networks), roles[0]
     if tuple(roles) == ("discriminator",) and "discriminator" in by_role:
@@ -90,18 +77,13 @@ class Weights:
     return by_role
 
   def encoder(self) -> Network:
-    """Returns the one network that can be fine-tuned.
-
-    Raises:
-      InputError: a generator alone; BERT and a discriminator; as `networks`.
-      CheckpointError: as `networks`.
-    """
+    """Returns the one network that can be fine-tuned."""
     encoders = [x for role, x in self.networks.items() if role != "generator"]
     if len(encoders) != 1:
       raise InputError(
         f"init: {self.init!r} holds {_list_roles(self.networks)}, but"
-        " fine-tuning needs one BERT or one discriminator. Pass that one. If"
-        " you have only the generator of a pair, get its discriminator."
+        " fine-tuning needs one BERT or one discriminator; a generator alone is"
+        " not enough. Pass that one."
       )
     return encoders[0]
 
@@ -123,7 +105,7 @@ def describe(init: str) -> str:
 
 
 def _split_init(init: str) -> list[str]:
-  """Splits `config.init` into one location, or those of a pair."""
+  """Splits `config.init` into the locations of one network or of a pair."""
   init = init.strip()
   if "," not in init or os.path.exists(os.path.expanduser(init)):
     return [init]
@@ -142,10 +124,10 @@ def _open_location(
   except (OSError, ValueError) as e:  # for example, the name is too long
     raise InputError(f"init: {location[:80]!r} is not a path: {e}.") from e
   if run := files.parse_run_path(path):
-    return run_folder.open_networks(*run, report).values()
+    return _open_run(*run, report)
   if path.is_dir():
     return _open_folder(path)
-  if path.exists() or path.with_name(f"{path.name}.index").is_file():
+  if path.exists():
     raise InputError(
       f"init: {location!r} is not a folder. Pass the folder of this file:"
       f" --config.init={path.parent}."
@@ -159,32 +141,14 @@ def _open_folder(folder: pathlib.Path) -> Iterable[Network]:
   roles = [role for role in hf_names.NETWORKS if (folder / role).is_dir()]
   if roles:
     return [_open_subfolder(folder, role) for role in roles]
-  if not any((folder / name).exists() for name in (WEIGHTS, INDEX)):
-    # On the hub, a copy of Google's checkpoint may come with a config.json.
-    if google_tf1.find_index(folder):
-      return google_tf1.open_networks(folder).values()
-    _refuse_fine_tuning(folder)
-  has_config = (folder / hf_folder.CONFIG).exists()
-  if not has_config and not any(folder.glob("*model*")):
-    raise InputError(f"init: '{folder}' holds no weights. {INIT_FORMATS}")
-  return [hf_folder.open_network(folder)]
-
-
-def _refuse_fine_tuning(folder: pathlib.Path) -> None:
-  """Refuses a folder of fine-tuning runs and names one of their models."""
-  runs = [p.parent for pattern in RESULTS for p in folder.glob(pattern)]
-  models = [x / "model" for x in runs if (x / "model" / WEIGHTS).exists()]
-  if models:
-    count = f"one of its {len(models)} models" if models[1:] else "its model"
+  if any((folder / name).exists() for name in (WEIGHTS, INDEX, PICKLE)):
+    return [hf_folder.open_network(folder)]
+  if models := [x for p in TASK_MODELS for x in folder.glob(p)]:
     raise InputError(
-      f"init: '{folder}' is a folder of fine-tuning. Pass {count}:"
+      f"init: '{folder}' is a folder of fine-tuning. Pass one of its models:"
       f" --config.init={min(models)}."
     )
-  if runs:
-    raise InputError(
-      f"init: '{folder}' is a folder of fine-tuning without exported models."
-      " Set --config.finetune.export=all and run the fine-tuning again."
-    )
+  raise InputError(f"init: '{folder}' holds no weights. {INIT_FORMATS}")
 
 
 def _open_subfolder(folder: pathlib.Path, role: str) -> Network:
@@ -202,6 +166,70 @@ def _open_subfolder(folder: pathlib.Path, role: str) -> Network:
       " arrays. Rename the folder."
     )
   return network
+
+
+def _open_run(
+  workdir: pathlib.Path, step: int | None, report: Callable[[str], object]
+) -> list[Network]:
+  """Opens the networks of a run, with the temperature folded into the logits.
+
+  Args:
+    step: a saved step; None for the newest that is undamaged.
+    report: receives a line about each damaged step.
+  """
+  report = functools.cache(report)  # a damaged step once
+  with saved_model.open_run(workdir) as checkpoints:
+    if step is None:
+      saved = saved_model.read_newest_model(checkpoints, report)
+    else:
+      saved = saved_model.read_saved_model(checkpoints, step)
+  model, tokenizer = saved.model, saved.tokenizer
+  location = f"'{workdir}'" + ("" if step is None else f" at step {step:,}")
+
+  @functools.cache  # both networks of a pair are in one checkpoint
+  def read_params() -> dict[str, np.ndarray]:
+    with saved_model.open_run(workdir) as checkpoints:
+      _, tree = saved_model.load(checkpoints, step, report=report)
+    return _flatten(pretrain.fold_temperature(tree, model))
+
+  networks = []
+  for role in model.roles:
+    shapes = _flatten(
+      pretrain.select_params(pretrain.param_shapes(model), role)
+    )
+    networks.append(
+      Network(
+        role=role,
+        location=location,
+        arrays=Arrays(
+          path=workdir,
+          shapes={name: x.shape for name, x in shapes.items()},
+          dtypes={name: str(x.dtype) for name, x in shapes.items()},
+          read=lambda name: read_params()[name],
+          release=read_params.cache_clear,
+        ),
+        fields=hf_folder.model_config(model, role, pad=tokenizer.pad),
+        name_table=_our_names,
+        transposed_kernels=False,
+        vocabulary=workdir / files.VOCABULARY,
+        lowercase=tokenizer.lowercase,
+        strip_accents=tokenizer.strip_accents,
+        backbone=model.backbone,
+      )
+    )
+  return networks
+
+
+def _our_names(model: hf_names.Model, role: str) -> dict[str, str]:
+  """Maps each path of a network to itself, as a checkpoint has our names."""
+  shapes = pretrain.param_shapes(model)
+  if len(model.roles) > 1:
+    shapes = pretrain.select_params(shapes, role)
+  return {name: name for name in _flatten(shapes)}
+
+
+def _flatten(tree: dict[str, Any]) -> dict[str, Any]:
+  return traverse_util.flatten_dict(tree, sep="/")
 
 
 def _list_roles(roles: Iterable[str]) -> str:

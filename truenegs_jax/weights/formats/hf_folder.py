@@ -11,10 +11,9 @@ import dataclasses
 import hashlib
 import json
 import pathlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import safetensors.numpy
 
 from truenegs_jax.data.tokens.tokenizer import Tokenizer, write_vocabulary
@@ -25,20 +24,16 @@ from truenegs_jax.weights.formats import hf_names
 from truenegs_jax.weights.formats.hf_safetensors import (
   WEIGHTS,
   open_arrays,
-  open_file,
 )
 from truenegs_jax.weights.formats.network import (
   Arrays,
   Network,
-  check_layers,
   find_optional,
   read_error,
 )
 
 CONFIG = "config.json"
 CHECKSUMS = "SHA256SUMS"  # in the format of sha256sum; exports have it
-# A linear head is a separate file: no class of transformers has one.
-HEAD = "head.safetensors"
 VOCABULARIES = ("vocab.txt", "tokenizer.json")
 # Suffixes of TF1's layer norms, which transformers reads too.
 OLD_SUFFIXES = {".gamma": ".weight", ".beta": ".bias"}
@@ -82,29 +77,28 @@ _SIZES = {
 MAX_SIZE = 10_000_000
 
 
-def has_counterpart(model: hf_names.Model) -> bool:
-  """Whether transformers has the model's backbone, as exports require."""
+def unsupported_reason(model: hf_names.Model) -> str:
+  """Returns why transformers does not have a model; "" if it has."""
   backbone = registry.load_backbone(model.backbone)
-  return getattr(backbone, "HUGGING_FACE", False)
+  if getattr(backbone, "HUGGING_FACE", False):
+    return ""
+  return (
+    f"model.backbone={model.backbone!r} has no counterpart in Hugging Face's"
+    " transformers, so the model is not exported and cannot start from weights"
+    " in its format."
+  )
 
 
 def check_backbone(model: hf_names.Model) -> None:
   """Raises InputError if transformers does not have the model's backbone."""
-  if not has_counterpart(model):
-    raise InputError(
-      f"model.backbone={model.backbone!r} has no counterpart in Hugging Face's"
-      " transformers. Such a model is not exported and cannot start from"
-      " weights in Hugging Face's format. Use --config.model.backbone=encoder."
-    )
+  if reason := unsupported_reason(model):
+    raise InputError(f"{reason} Use --config.model.backbone=encoder.")
 
 
 def model_config(
   model: hf_names.Model, role: str, *, pad: int, dtype: str = "float32"
 ) -> dict[str, Any]:
-  """Returns a complete `config.json`.
-
-  transformers fills missing fields with those of ELECTRA-small or BERT-base.
-  """
+  """Returns a complete `config.json`, as defaults are of other sizes."""
   config = model.roles[role]
   family = hf_names.NETWORKS[role].family
   fields = {
@@ -139,12 +133,7 @@ def model_config(
 
 
 def read_fields(path: pathlib.Path) -> dict[str, Any]:
-  """Reads a `config.json` and fills in the defaults of missing fields.
-
-  Raises:
-    InputError: the file cannot be read, is of an unknown family, or has an
-      invalid size.
-  """
+  """Reads a `config.json` and fills in the defaults of missing fields."""
   saved = read_json_object(path)
   family = saved.get("model_type")
   if not isinstance(family, str) or family not in _DEFAULTS:
@@ -154,7 +143,13 @@ def read_fields(path: pathlib.Path) -> dict[str, Any]:
       " config that belongs to these."
     )
   fields = _DEFAULTS[family] | _SHARED_DEFAULTS | _FIXED | saved
-  check_sizes(path, fields)
+  for name in sorted(_SIZES & fields.keys()):
+    if type(fields[name]) is not int or not 1 <= fields[name] < MAX_SIZE:
+      shown = repr(fields[name])[:40]
+      raise InputError(
+        f"init: '{path}' has {name}={shown}, which is not a valid size. Use the"
+        " config that belongs to the weights."
+      )
   return fields
 
 
@@ -166,25 +161,13 @@ def read_json_object(path: pathlib.Path) -> dict[str, Any]:
     raise read_error(path, e, "Use the original file.") from e
 
 
-def check_sizes(path: pathlib.Path, fields: Mapping[str, Any]) -> None:
-  """Raises InputError if a size is not an integer in [1, 10,000,000)."""
-  for name in sorted(_SIZES & fields.keys()):
-    if type(fields[name]) is not int or not 1 <= fields[name] < MAX_SIZE:
-      shown = repr(fields[name])[:40]
-      raise InputError(
-        f"init: '{path}' has {name}={shown}, which is not a valid size. Use the"
-        " config that belongs to the weights."
-      )
-
-
 def field_mismatches(
   saved: Mapping[str, Any], model: hf_names.Model, role: str
 ) -> list[str]:
   """Returns one line for each field in which weights differ from a model.
 
   Args:
-    saved: the fields of the weights, as from `read_fields`. Missing fields are
-      not compared.
+    saved: the fields of the weights. Missing fields are not compared.
   """
   expected = model_config(model, role, pad=0) | _FIXED
   names = _DEFAULTS[expected["model_type"]] | _SHARED_DEFAULTS | _FIXED
@@ -228,7 +211,7 @@ def write_model(
   """Writes one network into an existing folder, for `from_pretrained`.
 
   The files are `model.safetensors`, `config.json`, `vocab.txt` and
-  `tokenizer_config.json`. A linear task head goes to `head.safetensors`.
+  `tokenizer_config.json`.
 
   Args:
     extra_fields: fields of `config.json` for a task.
@@ -246,10 +229,10 @@ def write_model(
       f" {config.vocab_size:,}. Export with the vocabulary of the training."
     )
   tensors = hf_names.to_huggingface(params, model, role, dtype=dtype)
-  if getattr(model, "head", "") == "linear":
-    names = [name for name in tensors if name.startswith("classifier.")]
-    _save(folder / HEAD, {name: tensors.pop(name) for name in names})
-  _save(folder / WEIGHTS, tensors)
+  path = folder / WEIGHTS
+  safetensors.numpy.save_file(tensors, path, metadata={"format": "pt"})
+  # safetensors makes the file private, but an export is meant to be shared.
+  path.chmod(0o644)
   fields = model_config(model, role, pad=tokenizer.pad, dtype=dtype)
   _write_json(folder / CONFIG, {**fields, **(extra_fields or {})})
   _write_json(
@@ -263,23 +246,12 @@ def write_model(
   write_vocabulary(tokenizer.vocab, folder / "vocab.txt")
 
 
-def _save(path: pathlib.Path, tensors: dict[str, np.ndarray]) -> None:
-  safetensors.numpy.save_file(tensors, path, metadata={"format": "pt"})
-  # safetensors makes the file private, but an export is meant to be shared.
-  path.chmod(0o644)
-
-
 def _write_json(path: pathlib.Path, value: Mapping[str, Any]) -> None:
   path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
 
 
 def open_network(folder: pathlib.Path) -> Network:
-  """Opens the network of a folder; family and array names determine its role.
-
-  Raises:
-    InputError: no config; a config with more layers than arrays; as
-      `verify_checksums`, `read_fields` and `open_arrays`.
-  """
+  """Opens a folder's network; family and array names determine its role."""
   verify_checksums(folder)
   path = find_optional(folder, CONFIG)
   if path is None:
@@ -289,10 +261,16 @@ def open_network(folder: pathlib.Path) -> Network:
     )
   fields = read_fields(path)
   arrays = _use_current_names(open_arrays(folder), fields["model_type"])
-  if (folder / HEAD).exists():
-    arrays = _add_head(arrays, open_file(folder, HEAD))
-  role = _detect_role(fields["model_type"], arrays.shapes)
-  check_layers(fields, arrays)
+  role = "bert"
+  if fields["model_type"] == "electra":
+    is_generator = any(name.startswith(GENERATORS) for name in arrays.shapes)
+    role = "generator" if is_generator else "discriminator"
+  if (num_layers := fields["num_hidden_layers"]) > len(arrays.shapes):
+    raise InputError(
+      f"init: '{arrays.path}' has only {len(arrays.shapes)} arrays, but its"
+      f" config has {num_layers:,} layers. Use the config that belongs to the"
+      " weights."
+    )
   lowercase, strip_accents = _read_text_options(folder)
   return Network(
     role=role,
@@ -309,11 +287,7 @@ def open_network(folder: pathlib.Path) -> Network:
 
 
 def verify_checksums(folder: pathlib.Path) -> None:
-  """Compares the files of a folder with its SHA256SUMS, if it has one.
-
-  Raises:
-    InputError: a file differs, or SHA256SUMS is damaged.
-  """
+  """Compares the files of a folder with its SHA256SUMS, if it has one."""
   sums = folder / CHECKSUMS
   path, intact = sums, True
   try:
@@ -363,35 +337,13 @@ def _use_current_names(arrays: Arrays, family: str) -> Arrays:
   )
 
 
-def _add_head(arrays: Arrays, head: Arrays) -> Arrays:
-  if repeated := arrays.shapes.keys() & head.shapes.keys():
-    raise InputError(
-      f"init: '{arrays.path}' and '{head.path}' both hold {min(repeated)}. Use"
-      " the original files."
-    )
-  return dataclasses.replace(
-    arrays,
-    shapes={**arrays.shapes, **head.shapes},
-    dtypes={**arrays.dtypes, **head.dtypes},
-    read=lambda x: head.read(x) if x in head.shapes else arrays.read(x),
-  )
-
-
-def _detect_role(family: str, names: Iterable[str]) -> str:
-  if family == "bert":
-    return "bert"
-  is_generator = any(name.startswith(GENERATORS) for name in names)
-  return "generator" if is_generator else "discriminator"
-
-
 def _read_text_options(
   folder: pathlib.Path,
 ) -> tuple[bool | None, bool | None]:
   """Reads whether text is lower-cased and loses its accents; None if unknown.
 
   `tokenizer_config.json` has precedence over `tokenizer.json`. If both leave
-  out accents or hold null, accents are stripped if text is lower-cased, as in
-  BERT.
+  out accents or hold null, accents are stripped if text is lower-cased.
   """
   config = _read_optional_json(folder, "tokenizer_config.json")
   tokenizer = _read_optional_json(folder, "tokenizer.json")

@@ -9,10 +9,11 @@ network.
 import errno
 import os
 import pathlib
+import re
 from collections.abc import Callable
 
 from truenegs_jax.runtime.errors import DiskError, InputError, TrueNegsError
-from truenegs_jax.runtime.hub_names import is_hub_name, is_revision
+from truenegs_jax.runtime.files import is_hub_name
 from truenegs_jax.weights.formats.hf_safetensors import INDEX, PICKLE, WEIGHTS
 
 FILES = (
@@ -27,19 +28,20 @@ FILES = (
   "model-*-of-*.safetensors",
 )
 _DISK_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
+# A branch, a tag, a commit or refs/pr/N.
+REVISION = re.compile(r"(?!.*\.\.)\w([\w./-]*[\w-])?", re.ASCII)
 _ALTERNATIVES = (
   "To work without the hub, pass a folder, --config.init=FOLDER: one that"
-  " `hf download NAME --local-dir FOLDER` wrote on another machine, or a TF1"
-  " checkpoint as Google released it. For a pair in two folders, pass"
-  " --config.init=DISCRIMINATOR,GENERATOR. Or set HF_HOME to a copy of a cache"
-  " that holds the model."
+  " `hf download NAME --local-dir FOLDER` wrote on another machine. For a pair"
+  " in two folders, pass --config.init=DISCRIMINATOR,GENERATOR. Or set HF_HOME"
+  " to a copy of a cache that holds the model."
 )
 
 
 def is_model_name(text: str) -> bool:
   """Whether this could name a model: NAME or OWNER/NAME, maybe @REVISION."""
   repo, at, revision = text.partition("@")
-  return is_hub_name(repo) and (not at or is_revision(revision))
+  return is_hub_name(repo) and bool(not at or REVISION.fullmatch(revision))
 
 
 def download(name: str, *, report: Callable[[str], object]) -> pathlib.Path:
@@ -48,7 +50,7 @@ def download(name: str, *, report: Callable[[str], object]) -> pathlib.Path:
   `pytorch_model.bin` is downloaded only if the model has no safetensors.
 
   Args:
-    name: as in `is_model_name`; a revision is a branch, tag, commit or
+    name: NAME or OWNER/NAME, maybe @REVISION: a branch, tag, commit or
       refs/pr/3. $HF_TOKEN gives access to private models.
     report: receives a line that names the model.
 
@@ -75,7 +77,7 @@ def download(name: str, *, report: Callable[[str], object]) -> pathlib.Path:
       if any((folder / x).exists() for x in (WEIGHTS, INDEX)):
         break
   except Exception as error:  # every network failure has its own class
-    raise _explain(repo, revision, error) from error
+    raise _explain(repo, error) from error
   has_weights = any((folder / x).exists() for x in (WEIGHTS, INDEX, PICKLE))
   if not (has_weights and (folder / "config.json").exists()):
     raise InputError(
@@ -85,7 +87,7 @@ def download(name: str, *, report: Callable[[str], object]) -> pathlib.Path:
   return folder
 
 
-def _explain(repo: str, revision: str, error: Exception) -> TrueNegsError:
+def _explain(repo: str, error: Exception) -> TrueNegsError:
   """Explains a failed download; leaves out its text, which may hold a token."""
   from huggingface_hub import constants, errors
 
@@ -101,17 +103,8 @@ def _explain(repo: str, revision: str, error: Exception) -> TrueNegsError:
       f" ({kind}). Free some space, or set HF_HOME to another folder, and run"
       " the same command again."
     )
-  if isinstance(error, errors.RevisionNotFoundError):
-    why = f"The model on the hub has no branch, tag or commit {revision!r}"
-  elif isinstance(error, errors.GatedRepoError) or status == 403:
-    why = (
-      "You have no access to the model on the hub. Request access on its page"
-      " and set HF_TOKEN"
-    )
-  elif isinstance(error, errors.RepositoryNotFoundError) or status == 401:
-    why = "The hub has no such public model. For a private one, set HF_TOKEN"
-  else:
-    why = "It could not be downloaded from the hub and is not in the cache"
   return InputError(
-    f"init: there is no folder {repo!r}. {why} ({kind}). {_ALTERNATIVES}"
+    f"init: there is no folder {repo!r}, and the hub gives no such model"
+    f" ({kind}). If it is private or gated, request access and set HF_TOKEN."
+    f" {_ALTERNATIVES}"
   )

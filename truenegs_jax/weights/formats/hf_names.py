@@ -95,14 +95,7 @@ TASK_HEADS: dict[str, dict[str, str]] = {
     "pooled/pooler": POOLED["pooled/pooler"],
     "task_head/output": "classifier",
   },
-  "linear": {"task_head/output": "classifier"},  # in a separate file
   "spans": {"task_head/output": "qa_outputs"},
-}
-# Suffix of the class of transformers with that head.
-TASK_CLASSES = {
-  "dense": "ForSequenceClassification",
-  "pooler": "ForSequenceClassification",
-  "spans": "ForQuestionAnswering",
 }
 # Embedding tables: our name -> Hugging Face's.
 EMBEDDING_NAMES = {"word": "word", "position": "position", "type": "token_type"}
@@ -136,19 +129,20 @@ def to_huggingface(
     params: parameters or gradients of `model`, arrays of any kind.
     role: a name in `model.roles`.
     dtype: a name in DTYPES.
-
-  Raises:
-    InputError: a parameter is missing or has no name in this architecture.
   """
   table = name_table(model, role)
   partners = tuple(name for name in model.roles if name != role)
-  # All other parameters without a name are reported by `_check_names`.
   flat = {
     path: x
     for path, x in traverse_util.flatten_dict(params, sep="/").items()
     if not path.startswith(partners)
   }
-  _check_names(set(flat), set(table), role)
+  if differing := sorted(flat.keys() ^ table.keys()):
+    raise InputError(
+      f"The parameters of the {role} and of Hugging Face's"
+      f" {NETWORKS[role].family} of this size differ: only one of them has"
+      f" {', '.join(differing[:5])}."
+    )
   # Contiguous: safetensors writes the buffer and ignores the strides.
   return {
     name: np.ascontiguousarray(_transpose(path, flat[path]), DTYPES[dtype])
@@ -157,10 +151,7 @@ def to_huggingface(
 
 
 def name_table(model: Model, role: str) -> dict[str, str]:
-  """Maps each path in our tree to Hugging Face's name, for one network.
-
-  Task heads without a counterpart in transformers are left out.
-  """
+  """Maps each path in our tree to Hugging Face's name, for one network."""
   config, names = model.roles[role], NETWORKS[role]
   family = names.family
   modules = {"embeddings/norm": f"{family}.embeddings.LayerNorm"}
@@ -172,7 +163,7 @@ def name_table(model: Model, role: str) -> dict[str, str]:
       modules[f"{role}/layer_{i}/{module}"] = f"{layer}.{name}"
   fine_tuned = isinstance(model, finetune.DownstreamModel)
   if fine_tuned:
-    modules |= TASK_HEADS.get(model.head, {})
+    modules |= TASK_HEADS[model.head]
   else:
     modules |= {f"{role}_head/{x}": name for x, name in names.head.items()}
   if has_pooler(model):
@@ -194,8 +185,10 @@ def name_table(model: Model, role: str) -> dict[str, str]:
 def architecture(model: Model, role: str) -> str:
   """Returns the class of transformers for one network of a model."""
   if isinstance(model, finetune.DownstreamModel):
-    family = NETWORKS[role].family.capitalize()
-    return family + TASK_CLASSES.get(model.head, "Model")
+    task = "QuestionAnswering"
+    if model.head != "spans":
+      task = "SequenceClassification"
+    return f"{NETWORKS[role].family.capitalize()}For{task}"
   if has_pooler(model):
     return "BertForPreTraining"
   return NETWORKS[role].architecture
@@ -215,17 +208,3 @@ def _transpose(path: str, x: ArrayLike) -> np.ndarray:
   """Turns a kernel [in, out] into Hugging Face's [out, in]."""
   x = np.asarray(x)
   return x.T if path.endswith("/kernel") else x
-
-
-def _check_names(paths: set[str], expected: set[str], role: str) -> None:
-  problems = {"missing": expected - paths, "unknown": paths - expected}
-  lists = [
-    f"{problem} {', '.join(sorted(names)[:5])}"
-    for problem, names in problems.items()
-    if names
-  ]
-  if lists:
-    raise InputError(
-      f"The parameters of the {role} do not match Hugging Face's"
-      f" {NETWORKS[role].family} of this size: {' and '.join(lists)}."
-    )

@@ -13,8 +13,9 @@ import math
 import os
 import pathlib
 import re
+import sys
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -22,15 +23,11 @@ import ml_dtypes
 import numpy as np
 import safetensors
 
-from truenegs_jax.runtime import install, json_text
-from truenegs_jax.runtime.errors import InputError
-from truenegs_jax.weights.formats.network import (
-  Arrays,
-  CheckedFile,
-  find_file,
-  read_error,
-)
+from truenegs_jax.runtime import json_text
+from truenegs_jax.weights.formats.network import Arrays, find_file, read_error
 
+TORCH = "torch==2.13.0"
+TORCH_INDEX = "https://download.pytorch.org/whl/cpu"
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 PICKLE = "pytorch_model.bin"
 # Types that can be read: safetensors' name -> numpy's (or ml_dtypes').
@@ -46,21 +43,13 @@ DTYPES = {
 # memory as its text.
 MAX_JSON_BYTES = 2**20
 MAX_NAME, MAX_RANK, MAX_SIZE = 300, 32, 2**48
-READ_ERRORS = (
-  OSError,
-  ValueError,
-  MemoryError,
-  RuntimeError,  # link loops
-  safetensors.SafetensorError,
-)
-# Weights that other programs wrote, or PyTorch under another name.
-OTHER_FORMATS = re.compile(r"\.(bin(\.index\.json)?|pth?|pkl|ckpt|h5|msgpack)$")
+READ_ERRORS = (OSError, ValueError, MemoryError, safetensors.SafetensorError)
 MIN_TORCH = [2, 10]  # no known way around weights_only=True from here on
 RETRY = "Download the file again."
 
 
 class _Entry(NamedTuple):
-  file: CheckedFile
+  file: pathlib.Path
   shape: tuple[int, ...]
   dtype: str
 
@@ -68,72 +57,71 @@ class _Entry(NamedTuple):
 def open_arrays(folder: pathlib.Path) -> Arrays:
   """Opens the arrays of a folder; of safetensors only the headers are read.
 
-  The first of these that exists is used, as in transformers:
-  `model.safetensors`, the shards that `model.safetensors.index.json` lists,
-  `pytorch_model.bin`. No file is kept open.
+  The first of these that exists is used: `model.safetensors`, the shards that
+  `model.safetensors.index.json` lists, `pytorch_model.bin`. No file is kept
+  open.
 
   Types that numpy does not have keep safetensors' names ("f8_e4m3"). `read`
   refuses them.
 
   Raises:
     InputError: here or in `read`: there are no such files; a file is damaged,
-      inconsistent, a link that leads out of the folder, or was changed; a
-      pickle holds more than tensors, or PyTorch is missing or too old.
+      inconsistent, or a link that leads out of the folder; a pickle holds more
+      than tensors, or PyTorch is missing or too old.
   """
   if os.path.lexists(folder / WEIGHTS):
-    return open_file(folder, WEIGHTS)
+    return _open_shards(folder / WEIGHTS, [find_file(folder, WEIGHTS)])
   if os.path.lexists(folder / INDEX):
-    weight_map = _read_index(find_file(folder, INDEX))
-    return _open_shards(folder, _find_shards(folder, weight_map), weight_map)
+    names = _read_index(find_file(folder, INDEX))
+    return _open_shards(folder, [find_file(folder, name) for name in names])
   if os.path.lexists(folder / PICKLE):
     return _open_pickle(find_file(folder, PICKLE))
-  raise _no_weights_error(folder)
+  raise read_error(
+    folder,
+    f"it holds none of {WEIGHTS}, {INDEX} and {PICKLE}",
+    f"Choose a folder with one of them, or write {WEIGHTS} with save_pretrained"
+    " of transformers.",
+  )
 
 
-def open_file(folder: pathlib.Path, name: str) -> Arrays:
-  """Opens the arrays of one safetensors file; see `open_arrays`."""
-  return _open_shards(folder / name, [find_file(folder, name)], {})
-
-
-def _open_shards(
-  path: pathlib.Path,
-  shards: Sequence[CheckedFile],
-  weight_map: Mapping[str, str],
-) -> Arrays:
-  """Opens several files; `weight_map` names the file of each array."""
+def _open_shards(path: pathlib.Path, shards: Sequence[pathlib.Path]) -> Arrays:
+  """Opens several files as one."""
   entries: dict[str, _Entry] = {}
   for shard in shards:
     header = _read_header(shard)
     if repeated := header.keys() & entries.keys():
-      other = entries[min(repeated)].file.path.name
+      other = entries[min(repeated)].file.name
       problem = f"'{other}' also holds {_quote(repeated)}"
-      raise read_error(shard.path, problem, RETRY)
+      raise read_error(shard, problem, RETRY)
     entries |= header
-  actual = {name: entry.file.path.name for name, entry in entries.items()}
-  misplaced = [n for n in weight_map if actual.get(n) != weight_map[n]]
-  if misplaced:
-    raise read_error(
-      path / INDEX,
-      f"{_quote({weight_map[n] for n in misplaced})} should hold"
-      f" {_quote(misplaced)}, but does not",
-      "The files belong to different networks. Download all of them again.",
-    )
+
+  def read(name: str) -> np.ndarray:
+    file, _, dtype = entries[name]
+    if dtype not in DTYPES.values():
+      raise read_error(
+        file,
+        f"{name!r} is of type {dtype}, which cannot be read",
+        f"Save it as one of {', '.join(DTYPES.values())}.",
+      )
+    with _safe_read(file), safetensors.safe_open(file, "numpy") as opened:
+      return opened.get_tensor(name)
+
   return Arrays(
     path=path,
     shapes={name: entry.shape for name, entry in entries.items()},
     dtypes={name: entry.dtype for name, entry in entries.items()},
-    read=lambda name: _read_array(name, entries[name]),
+    read=read,
   )
 
 
-def _read_header(file: CheckedFile) -> dict[str, _Entry]:
+def _read_header(file: pathlib.Path) -> dict[str, _Entry]:
   """Reads and checks the header of a file.
 
   The library checks that the arrays have the sizes of their shapes, are stored
   without gaps or overlaps, and fill the file. The rest is checked here.
   """
   with _safe_read(file):
-    with open(file.target, "rb") as raw:
+    with open(file, "rb") as raw:
       size = raw.read(8)
       if size == b"version ":
         raise ValueError("it is a pointer of Git LFS. Run `git lfs pull`")
@@ -142,11 +130,16 @@ def _read_header(file: CheckedFile) -> dict[str, _Entry]:
         raise ValueError(f"its header is longer than {MAX_JSON_BYTES:,} bytes")
       text = raw.read(num_bytes)
     entries = {}
-    with safetensors.safe_open(file.target, "numpy") as opened:
+    with safetensors.safe_open(file, "numpy") as opened:
       for name in opened.keys():
         array = opened.get_slice(name)
         shape, dtype = tuple(array.get_shape()), array.get_dtype()
-        _check_array(name, shape)
+        if not (name.isprintable() and 0 < len(name) <= MAX_NAME):
+          raise ValueError(f"{_quote([name])} is not a valid name of an array")
+        # With a 0 in the shape, the file's size does not limit the others.
+        num_entries = math.prod(max(n, 1) for n in shape)
+        if len(shape) > MAX_RANK or num_entries > MAX_SIZE:
+          raise ValueError(f"{name!r} cannot have the shape {shape[:MAX_RANK]}")
         entries[name] = _Entry(file, shape, DTYPES.get(dtype, dtype.lower()))
     json_text.parse(text)  # the library accepts a repeated name
     if not entries:
@@ -154,98 +147,51 @@ def _read_header(file: CheckedFile) -> dict[str, _Entry]:
   return entries
 
 
-def _check_array(name: str, shape: tuple[int, ...]) -> None:
-  if not (name.isprintable() and 0 < len(name) <= MAX_NAME):
-    raise ValueError(f"{_quote([name])} is not a valid name of an array")
-  # With a 0 in the shape, the number of bytes does not limit the other sizes.
-  if len(shape) > MAX_RANK or math.prod(max(n, 1) for n in shape) > MAX_SIZE:
-    raise ValueError(f"{name!r} cannot have the shape {shape[:MAX_RANK]}")
-
-
-def _read_array(name: str, entry: _Entry) -> np.ndarray:
-  file = entry.file
-  if entry.dtype not in DTYPES.values():
-    raise read_error(
-      file.path,
-      f"{name!r} is of type {entry.dtype}, which cannot be read",
-      f"Save it as one of {', '.join(DTYPES.values())}.",
-    )
-  with _safe_read(file), safetensors.safe_open(file.target, "numpy") as opened:
-    return opened.get_tensor(name)
-
-
-def _read_index(index: CheckedFile) -> dict[str, str]:
-  """Returns the index's map from names of arrays to names of shards."""
+def _read_index(index: pathlib.Path) -> list[str]:
+  """Returns the names of the shards."""
   with _safe_read(index):
-    if index.target.stat().st_size > MAX_JSON_BYTES:
+    if index.stat().st_size > MAX_JSON_BYTES:
       raise ValueError(f"it is longer than {MAX_JSON_BYTES:,} bytes")
-    weight_map = json_text.parse(index.target.read_bytes()).get("weight_map")
+    weight_map = json_text.parse(index.read_bytes()).get("weight_map")
     if not (weight_map and isinstance(weight_map, dict)):
       raise ValueError("it has no weight_map from arrays to files")
-    for shard in weight_map.values():
-      if not isinstance(shard, str):
-        raise ValueError("a file name in weight_map is not a string")
-      if shard in ("", ".", "..") or set(shard) & set("/\\\0"):
-        raise ValueError(f"{_quote([shard])} leads out of the folder")
-  return weight_map
+    if not all(isinstance(shard, str) for shard in weight_map.values()):
+      raise ValueError("a file name in weight_map is not a string")
+  return sorted(set(weight_map.values()))
 
 
-def _find_shards(
-  folder: pathlib.Path, weight_map: dict[str, str]
-) -> list[CheckedFile]:
-  shards = sorted(set(weight_map.values()))
-  missing = {s for s in shards if not os.path.lexists(folder / s)}
-  if missing:
-    count = sum(shard in missing for shard in weight_map.values())
-    raise read_error(
-      folder / INDEX,
-      f"{len(missing)} of its {len(shards)} files are missing, with {count} of"
-      f" {len(weight_map)} arrays: {_quote(missing)}",
-      "Download them too.",
-    )
-  return [find_file(folder, shard) for shard in shards]
-
-
-def _open_pickle(file: CheckedFile) -> Arrays:
+def _open_pickle(file: pathlib.Path) -> Arrays:
   """Opens the tensors of a `pytorch_model.bin` without executing its code."""
-  torch = _import_torch(file.path)
+  torch = _import_torch(file)
 
-  @functools.cache  # a pickle has no header: all of it is read
-  def load_tensors() -> dict[str, Any]:
-    with _safe_read(file):
-      try:
-        tensors = torch.load(
-          file.target,
-          map_location="cpu",
-          weights_only=True,
-          mmap=zipfile.is_zipfile(file.target),
-        )
-      except Exception as e:  # the class depends on where the file is damaged
-        line = str(e).split("\n")[0]
-        raise ValueError(f"PyTorch cannot read it: {line}") from e
-      is_tensor_dict = isinstance(tensors, dict) and all(
-        isinstance(name, str)
-        and isinstance(x, torch.Tensor)
-        and x.layout == torch.strided
-        for name, x in tensors.items()
-      )
-      if not (is_tensor_dict and tensors):
-        raise ValueError("it holds other things than named tensors")
-      return tensors
-
-  def read(name: str) -> np.ndarray:
-    x = load_tensors()[name].detach()
+  def to_numpy(x: Any) -> np.ndarray:
+    x = x.detach()
     if x.dtype == torch.bfloat16:
       return x.contiguous().view(torch.int16).numpy().view(ml_dtypes.bfloat16)
     return x.numpy()
 
-  tensors = load_tensors().items()
+  @functools.cache  # a pickle has no header: all of it is read
+  def load_arrays() -> dict[str, np.ndarray]:
+    try:
+      tensors = torch.load(
+        file,
+        map_location="cpu",
+        weights_only=True,
+        mmap=zipfile.is_zipfile(file),
+      )
+      return {str(name): to_numpy(x) for name, x in tensors.items()}
+    except Exception as e:  # the class depends on where the file is damaged
+      line = str(e).split("\n")[0]
+      problem = f"PyTorch finds no named tensors in it: {line}"
+      raise read_error(file, problem, RETRY) from e
+
+  arrays = load_arrays().items()
   return Arrays(
-    path=file.path,
-    shapes={name: tuple(x.shape) for name, x in tensors},
-    dtypes={name: str(x.dtype).removeprefix("torch.") for name, x in tensors},
-    read=read,
-    release=load_tensors.cache_clear,
+    path=file,
+    shapes={name: x.shape for name, x in arrays},
+    dtypes={name: x.dtype.name for name, x in arrays},
+    read=lambda name: load_arrays()[name],
+    release=load_arrays.cache_clear,
   )
 
 
@@ -263,38 +209,17 @@ def _import_torch(path: pathlib.Path) -> ModuleType:
     "it is a pickle, which can run any code. PyTorch"
     f" {MIN_TORCH[0]}.{MIN_TORCH[1]} or later reads only its tensors"
     f" (installed: {version})",
-    f"Run {install.torch_command()}. If you trust the file, you can also load"
-    f" it with transformers, write it as {WEIGHTS} with"
-    " save_pretrained('FOLDER'), copy the vocabulary there, and pass"
-    " --config.init=FOLDER.",
-  )
-
-
-def _no_weights_error(folder: pathlib.Path) -> InputError:
-  try:
-    names = sorted(os.listdir(folder))
-  except (OSError, ValueError) as e:
-    return read_error(folder, e, "Choose another folder.")
-  problem = f"it holds none of {WEIGHTS}, {INDEX} and {PICKLE}"
-  if others := [x for x in names if OTHER_FORMATS.search(x)]:
-    problem += f". Files of these formats are not read: {_quote(others)}"
-  return read_error(
-    folder,
-    problem,
-    f"Choose a folder with one of them, or write {WEIGHTS} with save_pretrained"
-    " of transformers.",
+    f"Run {torch_command()}.",
   )
 
 
 @contextlib.contextmanager
-def _safe_read(file: CheckedFile) -> Iterator[None]:
-  """Turns errors while a file is read, and changes of it, into InputErrors."""
+def _safe_read(file: pathlib.Path) -> Iterator[None]:
+  """Turns errors while a file is read into InputErrors."""
   try:
-    file.check_unchanged()
     yield
-    file.check_unchanged()
   except READ_ERRORS as e:
-    raise read_error(file.path, e, RETRY) from e
+    raise read_error(file, e, RETRY) from e
 
 
 def _quote(names: Iterable[str]) -> str:
@@ -303,3 +228,10 @@ def _quote(names: Iterable[str]) -> str:
   if len(quoted) > 50:
     quoted[50:] = [f"and {len(quoted) - 50} more"]
   return ", ".join(quoted)
+
+
+def torch_command(platform: str = sys.platform) -> str:
+  """Returns the command that installs PyTorch; on Linux its small CPU build."""
+  command = f"pip install {TORCH}"
+  is_linux = platform == "linux"  # where PyPI has only the build with CUDA
+  return f"{command} --index-url {TORCH_INDEX}" if is_linux else command

@@ -10,35 +10,22 @@ import numpy as np
 
 from truenegs_jax.runtime.errors import InputError, printable
 
-
-@dataclasses.dataclass(frozen=True)
-class CheckedFile:
-  """A regular file that lies in its folder; its content is not trusted.
-
-  Attributes:
-    path: the path to show in messages.
-    target: the file itself, with links resolved.
-    status: device, inode, size and modification time, for `check_unchanged`.
-  """
-
-  path: pathlib.Path
-  target: pathlib.Path
-  status: tuple[int, ...]
-
-  def check_unchanged(self) -> None:
-    """Raises ValueError or OSError if the file was changed or replaced."""
-    if _status(self.target) != self.status:
-      raise ValueError("it has changed since it was checked")
+# Sizes of a variant -> fields of Hugging Face's config.json.
+FIELDS = {
+  "embedding_size": "embedding_size",
+  "width": "hidden_size",
+  "layers": "num_hidden_layers",
+  "heads": "num_attention_heads",
+  "ffn": "intermediate_size",
+  "type_vocab_size": "type_vocab_size",
+}
 
 
-def find_file(folder: pathlib.Path, name: str) -> CheckedFile:
+def find_file(folder: pathlib.Path, name: str) -> pathlib.Path:
   """Finds a file of a folder; links must not lead out of the folder.
 
   In the cache of the hub, folders `models--X--Y/snapshots/REVISION` hold links
   to `models--X--Y/blobs`. There a link may lead anywhere in `models--X--Y`.
-
-  Raises:
-    InputError: the file is missing, not a regular file, or elsewhere.
   """
   path = folder / name
   try:
@@ -53,16 +40,19 @@ def find_file(folder: pathlib.Path, name: str) -> CheckedFile:
         f"it is a link that leads out of the folder, to '{target}'. Copy that"
         " file into the folder"
       )
-    return CheckedFile(path, target, _status(target))
+    # Opening a pipe would wait forever.
+    if not stat.S_ISREG(target.stat().st_mode):
+      raise ValueError("it is not a file")
+    return path
   except (OSError, ValueError, RuntimeError) as e:  # RuntimeError: link loops
     raise read_error(path, e) from e
 
 
 def find_optional(folder: pathlib.Path, *names: str) -> pathlib.Path | None:
-  """Finds the first of several files that exists, as `find_file`; or None."""
+  """Finds the first of several files that exists; None if there is none."""
   for name in names:
     if (folder / name).exists():
-      return find_file(folder, name).path
+      return find_file(folder, name)
   return None
 
 
@@ -77,13 +67,6 @@ def read_error(
   return InputError(printable(ValueError(line.replace("\n", " "))))
 
 
-def _status(target: pathlib.Path) -> tuple[int, ...]:
-  s = target.stat()
-  if not stat.S_ISREG(s.st_mode):  # opening a pipe would wait forever
-    raise ValueError("it is not a file")
-  return s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns
-
-
 @dataclasses.dataclass(frozen=True)
 class Arrays:
   """Named arrays of one or several files, read one by one on request.
@@ -92,7 +75,7 @@ class Arrays:
     path: the file, or the folder of several files, for messages.
     shapes: by name, from the files' headers, so that everything can be checked
       before an array is read.
-    dtypes: by name, as in numpy: "float32", "bfloat16", "int64", ...
+    dtypes: by name, NumPy's names: "float32", "bfloat16", "int64", ...
     read: returns the array of a name, with its dtype and shape.
     release: frees what `read` caches in memory; `read` still works afterwards.
   """
@@ -109,13 +92,13 @@ class Network:
   """The weights of one network and their description.
 
   Attributes:
-    role: "discriminator", "generator" or "bert", as in `Model.roles`.
+    role: "discriminator", "generator" or "bert".
     location: where the weights are, for messages, with the path in quotes.
     arrays: the arrays of this network only.
     fields: the fields of Hugging Face's `config.json`, with defaults filled in.
     name_table: maps (model, role) to {path in our tree: name in `arrays`}.
-    transposed_kernels: whether kernels are stored as [out, in], as in Hugging
-      Face's files; ours are [in, out].
+    transposed_kernels: whether kernels are stored as [out, in], like Hugging
+      Face's; ours are [in, out].
     tied: name of an array that may be stored a second time -> path in our tree.
     vocabulary: the vocabulary file next to the weights, if there is one.
     lowercase, strip_accents: how text is normalized; None if unknown.
@@ -143,13 +126,10 @@ class Network:
       )
     return str(self.vocabulary)
 
-
-def check_layers(fields: Mapping[str, Any], arrays: Arrays) -> None:
-  """Raises InputError if a config has more layers than there are arrays."""
-  layers = fields["num_hidden_layers"]
-  if layers > len(arrays.shapes):
-    raise InputError(
-      f"init: '{arrays.path}' has only {len(arrays.shapes)} arrays, but its"
-      f" config has {layers:,} layers. Use the config that belongs to the"
-      " weights."
-    )
+  @property
+  def variant(self) -> str:
+    """The sizes, in the form that `model.variant` accepts."""
+    fields = dict(self.fields)
+    if self.role == "bert":  # its embeddings are as wide as the model
+      fields["embedding_size"] = fields["hidden_size"]
+    return " ".join(f"{size}={fields[name]}" for size, name in FIELDS.items())

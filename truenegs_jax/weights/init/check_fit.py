@@ -8,36 +8,35 @@ from flax import traverse_util
 
 from truenegs_jax.models import encoder, finetune, pretrain
 from truenegs_jax.runtime.errors import InputError
+from truenegs_jax.tasks import task as task_lib
 from truenegs_jax.weights.formats import hf_folder, hf_names
 from truenegs_jax.weights.formats.network import Network
 from truenegs_jax.weights.init import head_transfer
 
 FLOATS = ("float32", "float16", "bfloat16")
-# Values of `init_skip`: rows of words or positions, or a task head, that need
-# not match the weights.
-SKIPS = ("words", "positions", "head")
 NEXT_SENTENCE = "pooled/next_sentence/"
 # Heads drawn at random if the weights hold none of their arrays. Many files
 # hold only BERT's encoder, few hold the next-sentence classifier.
 HEADS = ("bert_head/", "discriminator_head/", "generator_head/", NEXT_SENTENCE)
 FINE_TUNED_HEADS = (head_transfer.HEAD, "pooled/pooler/")
 MAX_LINES = 30  # of a message
-_LAYER = re.compile(r"layer[._/]\d+")
-
-
-def parse_skip(text: str) -> frozenset[str]:
-  """Parses the comma-separated values of `init_skip`.
-
-  Raises:
-    InputError: a value is unknown.
-  """
-  values = frozenset(filter(None, text.replace(" ", "").split(",")))
-  if unknown := values - set(SKIPS):
-    raise InputError(
-      f"init_skip={text!r} has unknown values: {', '.join(sorted(unknown))}."
-      f" Choose from {', '.join(SKIPS)}."
-    )
-  return values
+# Mismatches of a message -> what to type.
+HINTS = {
+  "(hidden_size|num_hidden_layers) is": (
+    "Use the size of the weights: --config.model.variant=init."
+  ),
+  "vocab_size is": (
+    "The model has as many words as the vocabulary. Copy the rows of known"
+    " words and leave out rows of padding: --config.init_skip=words."
+  ),
+  "max_position_embeddings is": (
+    "Set --config.model.max_positions to the number of the weights, or copy"
+    " only the first positions: --config.init_skip=positions."
+  ),
+  r"pooler\S* is missing": (
+    "Leave out the pooler: --config.model.pooler=False."
+  ),
+}
 
 
 def check_networks(
@@ -45,19 +44,21 @@ def check_networks(
   model: hf_names.Model,
   *,
   skip: Iterable[str] = (),
-) -> None:
+  task: task_lib.Task | None = None,
+) -> dict[str, Network]:
   """Refuses weights that do not fit a model and lists every mismatch.
 
   Args:
-    networks: as from `Weights.for_roles`; may lack the generator of a pair.
-    skip: values of SKIPS: what may differ.
+    networks: by role; may lack the generator of a pair.
+    skip: values of `match_vocabulary.SKIPS`: what may differ.
+    task: of a fine-tuned model, whose classes are named in messages.
 
-  Raises:
-    InputError: another backbone or size; arrays that are missing, unexpected,
-      of another shape, or not floating-point; as
-      `head_transfer.drop_unused_heads`.
+  Returns:
+    The networks, without the heads that a fine-tuned model does not use.
   """
-  networks = head_transfer.drop_unused_heads(networks, model, skip=skip)
+  networks = head_transfer.drop_unused_heads(
+    networks, model, skip=skip, task=task
+  )
   resized = resize_embeddings(model, networks, skip)
   problems = []
   for role, network in networks.items():
@@ -74,7 +75,13 @@ def check_networks(
     if lines:
       problems += [f"{network.location} does not fit the model:", *lines]
   if problems:
-    raise InputError("init: " + "\n  ".join(problems) + _hints(problems))
+    text = "\n  ".join(problems)
+    hints = [hint for words, hint in HINTS.items() if re.search(words, text)]
+    raise InputError(
+      f"init: {text}\nPass weights that fit, without the head of another task,"
+      f" or change the model. {' '.join(hints)}".strip()
+    )
+  return networks
 
 
 def resize_embeddings(
@@ -103,7 +110,7 @@ def flat_shapes(model: hf_names.Model) -> dict[str, jax.ShapeDtypeStruct]:
 def loadable_names(
   network: Network, model: hf_names.Model, role: str
 ) -> dict[str, str]:
-  """Returns `Network.name_table` without heads that are entirely missing."""
+  """Returns the names of a network's arrays by path, without absent heads."""
   table, names = network.name_table(model, role), network.arrays.shapes
   stored = [path for path, name in table.items() if name in names]
 
@@ -169,31 +176,3 @@ def _array_mismatches(
   if len(lines) > MAX_LINES:
     lines[MAX_LINES:] = [f"and {len(lines) - MAX_LINES} more"]
   return lines
-
-
-def _hints(problems: list[str]) -> str:
-  """Returns what to type, for the end of the message."""
-  text = " ".join(problems)
-  unexpected = [x for x in problems if x.endswith("is not in the model")]
-  only_unexpected = len(unexpected) == len(problems) - 1
-  if only_unexpected and not _LAYER.search(" ".join(unexpected)):
-    return (
-      "\nEverything else fits: these arrays are of another task. Save the"
-      " encoder without them, or pass the weights before fine-tuning."
-    )
-  hints = ["\nPass weights that fit, or change the model."]
-  if "hidden_size is" in text or "num_hidden_layers is" in text:
-    hints.append("Use the size of the weights: --config.model.variant=init.")
-  if "vocab_size is" in text:
-    hints.append(
-      "The model has as many words as the vocabulary. Copy the rows of known"
-      " words and leave out rows of padding: --config.init_skip=words."
-    )
-  if "max_position_embeddings is" in text:
-    hints.append(
-      "Set --config.model.max_positions to the number of the weights, or copy"
-      " only the first positions: --config.init_skip=positions."
-    )
-  if "pooler" in text and "is missing" in text:
-    hints.append("Leave out the pooler: --config.model.pooler=False.")
-  return " ".join(hints)

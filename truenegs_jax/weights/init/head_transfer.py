@@ -36,10 +36,6 @@ def drop_unused_heads(
 
   Args:
     task: the task whose classes are named in messages.
-
-  Raises:
-    InputError: the weights have the head of another kind of task, or of another
-      number of classes; "head" is in `skip` but the model is pre-trained.
   """
   if not isinstance(model, finetune.DownstreamModel):
     if "head" in skip:
@@ -55,12 +51,10 @@ def drop_unused_heads(
 
 
 def detect_task_head(network: Network) -> str:
-  """Returns a key of `finetune.HEAD_ROLES`; "" if no head can be loaded."""
+  """Returns a name in `hf_names.TASK_HEADS`; "" if no head can be loaded."""
   if not network.transposed_kernels:  # only Hugging Face's files have one
     return ""
   for head, modules in hf_names.TASK_HEADS.items():
-    if head == "linear" and not _architecture(network).endswith("Model"):
-      continue
     names = {f"{name}.weight" for name in modules.values()}
     if names <= set(network.arrays.shapes):
       return head
@@ -117,16 +111,28 @@ def _drop_from_network(
   shapes, table = network.arrays.shapes, network.name_table(model, role)
   model_head = {name for path, name in table.items() if path.startswith(HEAD)}
   encoder = set(table.values()) - model_head
-  pre_trained = network.name_table(_make_pre_trained(model), role).values()
-  unused = {*pre_trained, *network.tied} - encoder
+  c, backbone = model.config, model.backbone
+  pre_trained: pretrain.Model = pretrain.ElectraPair(c, c, backbone)
+  if role == "bert":
+    pre_trained = pretrain.BertMlm(c, backbone, pooler=True)
+  pre_training = network.name_table(pre_trained, role).values()
+  unused = {*pre_training, *network.tied} - encoder
   # Any other array outside of the encoder belongs to a task head.
   scopes = {_scope(name) for name in encoder}
   task_head = {name for name in shapes if _scope(name) not in scopes} - unused
   if "head" in skip:
     unused |= task_head
   elif task_head:
-    _check_kind(network, model, task_head, model_head)
-    _check_classes(network, model, table, task)
+    _check_head(network, model, task_head, model_head)
+    shape = shapes.get(table[BIAS], ())
+    if model.head != "spans" and shape != (model.num_outputs,):
+      saved = _list(read_labels(network.fields)) or "unnamed"
+      expected = _list(task.labels if task else ()) or "unnamed"
+      raise InputError(
+        f"init: the head of {network.location} has {shape[0] if shape else 1}"
+        f" outputs ({saved}), but the task needs {model.num_outputs}"
+        f" ({expected}). {SKIP_HEAD}"
+      )
   kept = [name for name in shapes if name not in unused]
   arrays = dataclasses.replace(
     network.arrays,
@@ -134,13 +140,6 @@ def _drop_from_network(
     dtypes={name: network.arrays.dtypes[name] for name in kept},
   )
   return dataclasses.replace(network, arrays=arrays, tied={})
-
-
-def _make_pre_trained(model: finetune.DownstreamModel) -> pretrain.Model:
-  """Returns the pre-trained model of a network, with all heads."""
-  if model.role == "bert":
-    return pretrain.BertMlm(model.config, model.backbone, pooler=True)
-  return pretrain.ElectraPair(model.config, model.config, model.backbone)
 
 
 def _architecture(network: Network) -> str:
@@ -160,7 +159,7 @@ def _scope(name: str) -> str:
   return re.split("[./]", name)[0]
 
 
-def _check_kind(
+def _check_head(
   network: Network,
   model: finetune.DownstreamModel,
   task_head: set[str],
@@ -169,31 +168,9 @@ def _check_kind(
   """Refuses the head of another class of transformers than the model's."""
   expected = hf_names.architecture(model, model.role)
   saved = _architecture(network) or expected
-  if task_head <= model_head and saved == expected:
-    return
-  hint = SKIP_HEAD
-  head, has_spans = detect_task_head(network), model.head in ("spans", "joint")
-  if head not in ("", model.head) and (head == "spans") == has_spans:
-    hint = f"To use it, set --config.finetune.head={head}. {SKIP_HEAD}"
-  raise InputError(
-    f"init: {network.location} has the head of {saved}"
-    f" ({_list(sorted(task_head))}), but finetune.head={model.head!r}. {hint}"
-  )
-
-
-def _check_classes(
-  network: Network,
-  model: finetune.DownstreamModel,
-  table: Mapping[str, str],
-  task: task_lib.Task | None,
-) -> None:
-  shape = network.arrays.shapes.get(table.get(BIAS, ""))
-  if shape is None or model.head == "spans" or shape == (model.num_outputs,):
-    return
-  saved = _list(read_labels(network.fields)) or "unnamed"
-  expected = _list(task.labels if task else ()) or "unnamed"
-  raise InputError(
-    f"init: the head of {network.location} has {shape[0] if shape else 1}"
-    f" outputs ({saved}), but the task needs {model.num_outputs} ({expected})."
-    f" {SKIP_HEAD}"
-  )
+  if saved != expected or not task_head <= model_head:
+    raise InputError(
+      f"init: {network.location} has the head of {saved}"
+      f" ({_list(sorted(task_head))}), but the task needs that of {expected}."
+      f" {SKIP_HEAD}"
+    )

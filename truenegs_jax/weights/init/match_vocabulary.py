@@ -10,10 +10,25 @@ from truenegs_jax.weights.formats.network import Network
 
 Flat = dict[str, np.ndarray]  # parameters by path
 
+# Values of `init_skip`: rows of words or positions, or a task head, that need
+# not match the weights.
+SKIPS = ("words", "positions", "head")
+
 # Arrays with a row for every word.
 WORD_ARRAYS = ("embeddings/word", "bert_head/bias", "generator_head/bias")
 POSITIONS = "embeddings/position"
 MAX_LISTED = 10  # new words that are listed
+
+
+def parse_skip(text: str) -> frozenset[str]:
+  """Parses the comma-separated values of `init_skip`."""
+  values = frozenset(filter(None, text.replace(" ", "").split(",")))
+  if unknown := values - set(SKIPS):
+    raise InputError(
+      f"init_skip={text!r} has unknown values: {', '.join(sorted(unknown))}."
+      f" Choose from {', '.join(SKIPS)}."
+    )
+  return values
 
 
 def check_vocabularies(
@@ -25,14 +40,10 @@ def check_vocabularies(
   """Refuses weights whose vocabulary is known and is not the run's.
 
   Args:
-    skip: values of `check_fit.SKIPS`; with "words" the vocabularies may differ.
+    skip: values of SKIPS; with "words" the vocabularies may differ.
 
   Returns:
     The vocabulary next to the weights of each role; None if there is none.
-
-  Raises:
-    InputError: another vocabulary; other normalization of case or accents; no
-      vocabulary although `skip` has "words".
   """
   vocabs: dict[str, Sequence[str] | None] = {}
   for role, network in networks.items():
@@ -104,9 +115,6 @@ def carry_words(
     vocab: the V words of the run.
     old_vocab: the words of the weights.
     report: receives a line about new words and dropped rows.
-
-  Raises:
-    InputError: the weights have fewer rows than words.
   """
   num_rows = len(flat[WORD_ARRAYS[0]])
   if len(old_vocab) > num_rows:

@@ -1,0 +1,119 @@
+"""Compares recipes on artificial languages, another for each seed.
+
+  python studies/artificial/run.py --workdir=runs/artificial-50 --synonyms=50
+
+The languages are in WORKDIR/languages/seed-S, the models in
+WORKDIR/runs/ARM/seed-S/pretrain, and the measures of each in a file
+`measures.json` beside. The same command continues what was stopped.
+"""
+
+from truenegs_jax.runtime import signals
+
+if __name__ == "__main__":
+  signals.exit_at_signals()  # before the imports that take time
+
+import json
+import pathlib
+import sys
+
+import language
+from absl import flags
+
+from truenegs_jax.runtime import flags as flags_lib
+from truenegs_jax.runtime import progress
+from truenegs_jax.study import layout, plan, scores, tables
+from truenegs_jax.study import run as study
+from truenegs_jax.workdir.files import save_json
+from truenegs_jax.workdir.metrics_file import finite_or_null
+
+CONFIG = pathlib.Path(__file__).with_name("config.py")
+WORKDIR = flags.DEFINE_string("workdir", "runs/artificial", "Of the study.")
+SYNONYMS = flags.DEFINE_float(
+  "synonyms", 50.0, "Percentage of the words that have synonyms.", 0.0, 100.0
+)
+SEEDS = flags.DEFINE_integer("seeds", 10, "Languages and models.", 1)
+ARMS = flags.DEFINE_string(
+  "arms", "baseline=baseline hc=hc", "See configs/study.py."
+)
+OVERRIDES = flags.DEFINE_string(
+  "overrides", "", "KEY=VALUE of config.py, for all arms."
+)
+ROWS = flags.DEFINE_integer("rows", language.ROWS, "Lines to train on.", 1)
+
+
+def make_config(workdir: pathlib.Path) -> plan.ConfigDict:
+  """Returns the config of a study whose arms read the language of their seed.
+
+  `{language}` in arms is the folder of the language of a seed.
+  """
+  own = workdir.resolve() / "languages" / "seed-{seed}"
+  lexicon = own / language.LEXICON.format(100, 100)
+  keys = {
+    "base": str(CONFIG),
+    "overrides": f"'data.sources={own / language.TEXT}'"
+    f" 'data.vocab={own / language.VOCABULARY}'"
+    f" 'negatives.sources=pairs path={lexicon}' {OVERRIDES.value}",
+    "arms": ARMS.value.replace("{language}", str(own)),
+    "seeds": SEEDS.value,
+    "tasks": "",
+  }
+  changes = (f"--config.study.{key}={value}" for key, value in keys.items())
+  return flags_lib.parse_config(["--config=study", *changes])
+
+
+def write_languages(workdir: pathlib.Path) -> None:
+  """Writes the languages that are missing."""
+  for seed in range(SEEDS.value):
+    folder = workdir / "languages" / f"seed-{seed}"
+    if not folder.exists():
+      drawn = language.draw_language(seed, synonym_share=SYNONYMS.value / 100)
+      language.write_language(folder, drawn, seed=seed, rows=ROWS.value)
+
+
+def measure(
+  options: plan.StudyOptions, workdir: pathlib.Path
+) -> list[scores.Score]:
+  """Measures all models, those that were measured before from their files."""
+  import measure_run  # imports jax
+
+  measured = []
+  for part in plan.make_parts(options, workdir):
+    path = workdir / part.key / "measures.json"
+    if not path.exists():
+      folder = workdir / "languages" / f"seed-{part.seed}"
+      values = measure_run.measure_run(path.parent, folder, report=print)
+      save_json(path, finite_or_null(values))
+    measured += [
+      scores.Score(part.arm, part.seed, "measures", None, name, value)
+      for name, value in json.loads(path.read_text()).items()
+      if value is not None
+    ]
+  return measured
+
+
+def main(argv: list[str]) -> None:
+  """Writes languages, trains and measures; exits with the study's code."""
+  del argv
+  workdir = pathlib.Path(WORKDIR.value).expanduser()
+  console = progress.make_console()
+  with flags_lib.exit_on_errors():
+    config = make_config(workdir)
+    write_languages(workdir)
+    if code := study.run(config, workdir, console):
+      sys.exit(code)
+    options = plan.StudyOptions.from_config(config)
+    measured = scores.Study(
+      scores=measure(options, workdir),
+      arms=[arm.name for arm in options.arms],
+      seeds=range(options.seeds),
+      tasks=(),
+      finetune_seeds=(),
+    )
+    layouts = tables.make_tables(measured)
+    for table in layouts:
+      console.print(layout.to_terminal(table))
+    (workdir / "measures.csv").write_text(layout.to_csv(layouts))
+
+
+if __name__ == "__main__":
+  flags_lib.run(main)

@@ -1,0 +1,279 @@
+"""Published sets are read in their own forms, and refused with file and id."""
+
+import dataclasses
+import json
+
+import datasets
+import pytest
+
+from truenegs_jax.robustness.eval_set import EvalSet, read_published, save_set
+from truenegs_jax.runtime.errors import DataError
+from truenegs_jax.tasks import glue, squad
+from truenegs_jax.tasks.squad import Question
+from truenegs_jax.tasks.task import Example
+
+MNLI, QQP, SST2 = (glue.TASKS[name] for name in ("mnli", "qqp", "sst2"))
+
+
+def read(path, task=squad.TASK, name="set"):
+  columns = glue.COLUMNS[task.name][0] if task.name in glue.TASKS else ()
+  return read_published(name, str(path), task, columns)
+
+
+def write_squad(path, questions, context="Denver won. Champ lost."):
+  """Writes questions by id: text of the answer and answer_start."""
+  qas = [
+    {
+      "id": key,
+      "question": "Who won?",
+      "answers": [{"text": text, "answer_start": start}],
+    }
+    for key, (text, start) in questions.items()
+  ]
+  paragraphs = [{"context": context, "qas": qas}]
+  path.write_text(json.dumps({"data": [{"paragraphs": paragraphs}]}, indent=1))
+  return path
+
+
+def write_lines(path, rows):
+  path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+  return path
+
+
+def write_tsv(path, *rows):
+  path.write_text("".join("\t".join(row) + "\n" for row in rows))
+  return path
+
+
+def textflint_row(key, context="Denver won.", start=0):
+  answers = [{"text": "Denver", "answer_start": start}]
+  return {
+    "context": context,
+    "question": "Who won?",
+    "answers": answers,
+    "title": "t",
+    "is_impossible": False,
+    "sample_id": key,
+  }
+
+
+def test_variants_of_addsent_are_grouped_by_their_question(tmp_path):
+  keys = ("a", "a-high-conf-turk0", "b", "a-high-conf-turk1", "c-1")
+  path = write_squad(tmp_path / "x.json", dict.fromkeys(keys, ("Denver", 0)))
+  result = read(path)
+  assert [q.key for q in result.original] == ["a", "b", "c-1"]
+  assert [q.key for q in result.transformed] == [keys[1], keys[3]]
+  assert result.variants == [[0, 1], [], []]
+
+
+def test_a_squad_file_without_variants_has_no_originals(tmp_path):
+  path = write_squad(tmp_path / "x.json", {"a-1": ("Denver", 3)})
+  result = read(path)
+  assert not result.original
+  assert not result.variants and result.size == 1
+  assert result.transformed[0].answers == (("Denver", 0),)  # moved, and counted
+  note = f"1 {squad.MOVED}, the first in {path}: article 1, "
+  assert result.about["note"].startswith(note)
+  assert result.about["note"].endswith("question a-1")
+
+
+@pytest.mark.parametrize("prefix", ["ori", "trans"])
+def test_textflint_pairs_are_read_from_either_file(tmp_path, prefix):
+  write_lines(tmp_path / "ori_X_2.json", [textflint_row(3), textflint_row(5)])
+  changed = [textflint_row(k, "Oh, Denver won.", 4) for k in (3, 5)]
+  write_lines(tmp_path / "trans_X_2.json", changed)
+  result = read(tmp_path / f"{prefix}_X_2.json")
+  assert [q.key for q in result.original] == ["3", "5"]
+  assert result.original[0].context == "Denver won."
+  assert result.transformed[1].answers == (("Denver", 4),)
+  assert result.size == 2
+
+
+def test_advglue_has_sets_by_task_with_numbered_classes(tmp_path):
+  pair = {"premise": "A.", "hypothesis": "B.", "idx": 7}
+  content = {
+    "sst2": [{"sentence": "Fine.", "label": 1, "idx": 0}],
+    "mnli": [{**pair, "label": 2}],
+    "mnli-mm": [{**pair, "label": 0}],
+  }
+  path = tmp_path / "dev.json"
+  for indent in (None, 2):
+    path.write_text(json.dumps(content, indent=indent))
+    assert read(path, SST2).transformed[0].label == "1"
+    assert read(path, MNLI).transformed[0].label == "contradiction"
+  assert read(path, MNLI, "mnli-mm").transformed[0].label == "entailment"
+  with pytest.raises(DataError, match=r"dev\.json: no records of QQP.*sst2"):
+    read(path, QQP)
+
+
+def test_paws_and_hans_are_tsv(tmp_path):
+  paws = write_tsv(
+    tmp_path / "dev.tsv",
+    ("id", "sentence1", "sentence2", "label"),
+    ("1", "A to B.", "B to A.", "0"),
+  )
+  [example] = read(paws, QQP).transformed
+  assert (example.first, example.second) == ("A to B.", "B to A.")
+  assert (example.key, example.label) == ("1", "0")
+  hans = write_tsv(
+    tmp_path / "hans.tsv",
+    ("gold_label", "sentence1", "sentence2", "pairID", "heuristic"),
+    ("non-entailment", "A.", "B.", "ex0", "lexical_overlap"),
+    ("entailment", "A.", "B.", "ex1", "lexical_overlap"),
+  )
+  result = read(hans, MNLI)
+  assert [x.label for x in result.transformed] == [
+    "non-entailment",
+    "entailment",
+  ]
+  assert set(result.merged) == {"neutral", "contradiction"}
+  assert read(hans, glue.TASKS["rte"]).transformed[0].label == "not_entailment"
+
+
+QUESTION = Question("q\u2028", "Who?", "“Ann”\nwon.", (("Ann", 1),), "")
+MOVED = dataclasses.replace(QUESTION, context="So Ann", answers=(("Ann", 3),))
+PAIR = Example("1", "a", "b", "neutral", "")
+SINGLE = Example("3", "a", None, "0", "")
+SCORED = Example("2", "a", "b", 3.5, "")
+STSB = glue.TASKS["stsb"]
+
+
+@pytest.mark.parametrize(
+  ("task", "original", "transformed"),
+  [
+    (squad.TASK, [QUESTION], [MOVED]),
+    (MNLI, [PAIR], [dataclasses.replace(PAIR, second="c")]),
+    (SST2, [SINGLE], [dataclasses.replace(SINGLE, first="c")]),
+    (STSB, [SCORED], [dataclasses.replace(SCORED, second="c")]),
+    (STSB, [], []),
+  ],
+)
+def test_saved_sets_are_read_as_written(tmp_path, task, original, transformed):
+  about = {"seed": 4, "changed": len(original), "refused": {"too short": 2}}
+  saved = EvalSet("typos", "Typos", original, transformed, about)
+  for _ in range(2):  # the second replaces the first
+    save_set(saved, tmp_path / "sets/typos")
+  result = read(tmp_path / "sets/typos", task, "typos")
+  without_locations = {
+    side: [dataclasses.replace(x, location="") for x in rows]
+    for side, rows in result.sides.items()
+  }
+  assert dataclasses.replace(result, **without_locations) == saved
+  if original:
+    with pytest.raises(DataError, match="but the model's task is"):
+      read(tmp_path / "sets/typos", SST2 if task is squad.TASK else squad.TASK)
+
+
+def cut(path):
+  path.write_text(path.read_text()[:-9])
+
+
+def drop_line(path):
+  path.write_text("".join(path.read_text().splitlines(keepends=True)[1:]))
+
+
+def move_answer(path):
+  path.write_text(path.read_text().replace("So Ann", "So Bob"))
+
+
+@pytest.mark.parametrize(
+  ("name", "damage", "message"),
+  [
+    ("set.json", cut, "set.json' cannot be read .not JSON"),
+    ("set.json", lambda path: path.unlink(), "No such file"),
+    ("original.jsonl", lambda path: path.unlink(), "there is no such file"),
+    (
+      "original.jsonl",
+      drop_line,
+      "sample 1 has the id 'a', but original.jsonl has 'b'",
+    ),
+    ("transformed.jsonl", cut, "transformed.jsonl:2: not JSON"),
+    ("transformed.jsonl", move_answer, "question b: the answer 'Ann' does not"),
+  ],
+)
+def test_damaged_saved_sets_are_refused(tmp_path, name, damage, message):
+  original = [dataclasses.replace(QUESTION, key=key) for key in "ab"]
+  transformed = [original[0], dataclasses.replace(MOVED, key="b")]
+  saved = EvalSet("set", "Set", original, transformed, {"changed": 2})
+  save_set(saved, tmp_path / "set")
+  damage(tmp_path / "set" / name)
+  with pytest.raises(DataError, match=message):
+    read(tmp_path / "set")
+
+
+TITLES = ("id", "sentence1", "sentence2", "label")
+
+
+@pytest.mark.parametrize(
+  ("task", "rows", "message"),
+  [
+    (SST2, (("id", "text"), ("1", "a")), r"x\.tsv:2: no column 'sentence'"),
+    (MNLI, (TITLES, ("1", "a", "b", "1")), r"x\.tsv:2: label '1' is unknown"),
+    (QQP, (TITLES, *[("1", "a", "b", "1")] * 2), r"tsv:3: the id '1' is alre"),
+  ],
+)
+def test_wrong_tables_are_refused_with_their_line(
+  tmp_path, task, rows, message
+):
+  with pytest.raises(DataError, match=message):
+    read(write_tsv(tmp_path / "x.tsv", *rows), task)
+
+
+ROW = textflint_row(3)
+
+
+@pytest.mark.parametrize(
+  ("rows", "message"),
+  [
+    (
+      [{**ROW, "answers": []}, ROW],
+      r"trans_A\.json:1, question 3: .*no answer",
+    ),
+    (
+      [ROW],
+      r"trans_A\.json: sample 2 has the id None, but ori_A\.json has '4'",
+    ),
+    ([textflint_row(4), ROW], "sample 1 has the id '4', but .* has '3' there"),
+    ([{**ROW, "context": "x"}], r"trans_A\.json:1, .*'Denver' does not occur"),
+  ],
+)
+def test_wrong_pairs_are_refused_with_their_sample(tmp_path, rows, message):
+  write_lines(tmp_path / "ori_A.json", [ROW, textflint_row(4)])
+  path = write_lines(tmp_path / "trans_A.json", rows)
+  with pytest.raises(DataError, match=message):
+    read(path)
+
+
+def test_sets_of_other_tasks_and_missing_files_are_refused(tmp_path):
+  path = write_squad(tmp_path / "x.json", {"a": ("Denver", 0)})
+  with pytest.raises(DataError, match="questions on contexts, but.*QQP"):
+    read(path, QQP)
+  with pytest.raises(DataError, match=r"x\.json: .*question a: .*not occur"):
+    read(write_squad(path, {"a": ("Paris", 0)}))
+  with pytest.raises(DataError, match="there is no such file"):
+    read(tmp_path / "missing.tsv", QQP)
+
+
+def test_data_sets_are_read_by_name(tmp_path):
+  def save(name, **columns):
+    rows = datasets.Dataset.from_dict(columns)
+    datasets.DatasetDict(validation=rows).save_to_disk(tmp_path / name)
+    return f"hf:{tmp_path / name}"
+
+  answers = {"text": ["Denver"], "answer_start": [0]}
+  where = save(
+    "AddSent",
+    id=["a", "a-high-conf"],
+    context=["Denver won."] * 2,
+    question=["Who won?"] * 2,
+    answers=[answers] * 2,
+  )
+  result = read(where)
+  assert result.variants == [[0]]
+  assert [q.key for q in result.original] == ["a"]
+  where = save(
+    "hans", premise=["A."], hypothesis=["B."], label=["non-entailment"]
+  )
+  assert set(read(where, MNLI).merged) == {"neutral", "contradiction"}
+  with pytest.raises(DataError, match="hans.*labeled texts, but.*SQuAD"):
+    read(where)

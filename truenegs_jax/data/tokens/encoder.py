@@ -1,0 +1,158 @@
+"""Encodes many lines: the same ids as `Tokenizer.encode_lines`, but faster.
+
+Text repeats its words, so their ids are cached; only new words are tokenized.
+
+  encoder = Encoder(tokenizer)
+  tokens_T, lengths_N = encoder.encode(["a mute swan", "", "swans"])
+
+The cache is bounded and never changes a result. An encoder starts no threads
+and must not be shared between threads.
+"""
+
+import itertools
+import re
+import string
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import tokenizers
+
+from truenegs_jax.data.tokens import tf_text
+from truenegs_jax.data.tokens.tokenizer import Tokenizer
+from truenegs_jax.runtime.errors import one_of
+
+if TYPE_CHECKING:
+  import pyarrow
+
+BACKENDS = ("fast", "tf_text")
+BATCH_CHARACTERS = 2_000_000  # many, so that most words are repeated
+# Of words and their ids, beyond which all are forgotten.
+MAX_CACHE_BYTES = 2**26
+BATCH_WORDS = 4096  # encoded in one call; bounds its memory
+_CHINESE = re.compile("[\u4e00-\u9fff]")  # the most common characters
+_SPACES = bytes.maketrans(b"\t\r", b"  ")
+_BETWEEN_WORDS = np.int32(-1).tobytes()
+
+
+class Encoder:
+  """Encodes lines with `tokenizers` and caches the ids of words as bytes."""
+
+  def __init__(self, tokenizer: Tokenizer, backend: str = "fast") -> None:
+    """With the backend "tf_text", TensorFlow encodes lines of plain ASCII.
+
+    Raises:
+      InputError: the backend is unknown or not installed.
+    """
+    one_of("data.tokenizer", backend, BACKENDS)
+    self._encode_plain = None
+    if backend == "tf_text":
+      self._encode_plain = tf_text.make_encode(tokenizer)
+    self._lowercase = tokenizer.lowercase
+    self._backend = tokenizer.make_backend()
+    # Found before text is normalized, so it splits words that are joined by it.
+    self._backend.add_tokens([tokenizers.AddedToken("\n", normalized=False)])
+    self._newline = len(tokenizer.vocab)
+    self._ids: dict[str, bytes] = {}
+    self._size = 0
+
+  def encode(self, lines: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    """Encodes lines, without [CLS] and [SEP].
+
+    Returns:
+      tokens_T: int32, the ids of all lines, one line after another.
+      lengths_N: int64, the number of ids of each line.
+    """
+    encoded = [self._encode_batch(batch) for batch in batch_texts(lines)]
+    if not encoded:
+      return np.empty(0, np.int32), np.empty(0, np.int64)
+    tokens_T, lengths_N = map(np.concatenate, zip(*encoded, strict=True))
+    return tokens_T, lengths_N
+
+  def _encode_batch(self, lines: list[str]) -> tf_text.Ids:
+    if self._encode_plain is None:
+      return self._encode_cached(lines)
+    plain_N = np.array(list(map(tf_text.is_plain, lines)))
+    plain = self._encode_plain(list(itertools.compress(lines, plain_N)))
+    if plain_N.all():
+      return plain
+    others = self._encode_cached(list(itertools.compress(lines, ~plain_N)))
+    lengths_N = np.empty(len(lines), np.int64)
+    lengths_N[plain_N], lengths_N[~plain_N] = plain[1], others[1]
+    plain_T = np.repeat(plain_N, lengths_N)
+    tokens_T = np.empty(len(plain_T), np.int32)
+    tokens_T[plain_T], tokens_T[~plain_T] = plain[0], others[0]
+    return tokens_T, lengths_N
+
+  def _encode_cached(self, lines: list[str]) -> tf_text.Ids:
+    import pyarrow  # takes a quarter of a second
+
+    words_N = split_lines(lines, lowercase=self._lowercase)
+    words_W = words_N.values.dictionary_encode()
+    ids = self._lookup(words_W.dictionary.to_pylist())
+    ids_W = pyarrow.DictionaryArray.from_arrays(
+      words_W.indices, pyarrow.array(ids, pyarrow.large_binary())
+    ).dictionary_decode()
+    _, offsets, data = ids_W.buffers()
+    ends_N = np.frombuffer(offsets, np.int64)[words_N.offsets] // 4
+    return np.frombuffer(data, np.int32, ends_N[-1]), np.diff(ends_N)
+
+  def _lookup(self, words: list[str]) -> list[bytes]:
+    """Returns the ids of distinct words."""
+    if self._size > MAX_CACHE_BYTES:
+      self._ids, self._size = {}, 0
+    new = list(itertools.filterfalse(self._ids.__contains__, words))
+    for start in range(0, len(new), BATCH_WORDS):
+      self._encode_words(new[start : start + BATCH_WORDS])
+    return list(map(self._ids.__getitem__, words))
+
+  def _encode_words(self, words: list[str]) -> None:
+    # All as one text: one Encoding per word would take most of the time.
+    [encoded] = self._backend.encode_batch_fast(
+      ["\n".join([*words, ""])], add_special_tokens=False
+    )
+    ids_T = np.array(encoded.ids, np.int32)
+    ids_T[ids_T == self._newline] = -1
+    # Ids are below 2**24, so the bytes at no other place look like -1.
+    ids = ids_T.tobytes().split(_BETWEEN_WORDS)[:-1]
+    self._ids.update(zip(words, ids, strict=True))
+    self._size += sum(map(sys.getsizeof, itertools.chain(words, ids)))
+
+
+def batch_texts(texts: Iterable[str]) -> Iterator[list[str]]:
+  """Groups texts into lists of at least BATCH_CHARACTERS, except the last."""
+  batch: list[str] = []
+  size = 0
+  for text in texts:
+    batch.append(text)
+    size += len(text)
+    if size >= BATCH_CHARACTERS:
+      yield batch
+      batch, size = [], 0
+  if batch:
+    yield batch
+
+
+def split_lines(
+  lines: Sequence[str], *, lowercase: bool
+) -> "pyarrow.ListArray":
+  """Splits one or more lines at ASCII and common Chinese, like BERT.
+
+  BERT may split these words further, but never joins two of them. Spaces, tabs,
+  line ends and punctuation separate words, some of which are empty. Lone
+  surrogates have no UTF-8 and are dropped.
+  """
+  import pyarrow
+  import pyarrow.compute
+
+  text = "\n".join([line.replace("\n", " ") for line in lines])
+  text = _CHINESE.sub(r" \g<0> ", text)
+  data = text.encode("utf-8", "ignore").translate(_SPACES)
+  if lowercase:
+    data = data.lower()
+  for mark in string.punctuation:
+    data = data.replace(mark.encode(), f" {mark} ".encode())
+  text_1 = pyarrow.array([data], pyarrow.large_string())
+  lines_N = pyarrow.compute.split_pattern(text_1, "\n").values
+  return pyarrow.compute.split_pattern(lines_N, " ")

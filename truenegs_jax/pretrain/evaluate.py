@@ -1,0 +1,265 @@
+"""Evaluates a finished run: its verdict, and predictions for [MASK].
+
+The verdict compares held-out losses with guessing without context.
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from rich.table import Table
+from rich.text import Text
+
+from truenegs_jax.data.tokens.tokenizer import Tokenizer
+from truenegs_jax.models.pretrain import Model
+from truenegs_jax.runtime.errors import InputError
+from truenegs_jax.stats.intervals import jackknife_error
+from truenegs_jax.train import metrics
+
+MIN_ERRORS = 3.0  # how many standard errors the AUC must be above 0.5
+MASK_TEXT = "[MASK]"
+NUM_TOKENS = 5  # likeliest tokens per sentence
+
+
+@dataclasses.dataclass(frozen=True)
+class Detection:
+  """Held-out metrics of a discriminator; losses in nats."""
+
+  loss: float
+  loss_error: float
+  base_rate: float  # share of replaced tokens
+  base_rate_entropy: float
+  auc: float
+  auc_error: float
+  tokens: int
+
+  @property
+  def learned(self) -> bool:
+    """Whether replaced tokens are detected better than by chance."""
+    return self.auc > 0.5 + MIN_ERRORS * self.auc_error
+
+
+@dataclasses.dataclass(frozen=True)
+class Verdict:
+  """Held-out metrics of a finished run; losses in nats.
+
+  `unigram_entropy` is the entropy of the token frequencies of the training
+  rows, the lowest loss of a model without context.
+  """
+
+  mlm: float  # all slots, corrected or not
+  mlm_error: float
+  mlm_hidden: float  # only slots with [MASK] in the input
+  mlm_hidden_error: float
+  uniform_entropy: float
+  unigram_entropy: float
+  slots: int
+  detection: Detection | None  # None: BERT has no discriminator
+
+  @property
+  def passed(self) -> bool:
+    """Whether all networks are better than guessing without context."""
+    mlm_learned = max(self.mlm, self.mlm_hidden) < self.unigram_entropy
+    return mlm_learned and (not self.detection or self.detection.learned)
+
+
+def compute_verdict(
+  held_out: list[metrics.Terms], unigram_V: np.ndarray
+) -> Verdict:
+  """Computes the verdict from the last evaluation.
+
+  Corrected slots count: without these right predictions the loss would be too
+  low. Visible slots lower it as well, so the loss of slots with [MASK] must be
+  below the unigram entropy, too.
+
+  Args:
+    held_out: terms of each held-out batch.
+    unigram_V: counts of the tokens in the training rows; 0 for tokens that are
+      never masked ([CLS], [SEP], [MASK], padding).
+  """
+  total = metrics.merge_terms(held_out)
+  mlm_name = "mlm_uncorrected" if "mlm_uncorrected" in total else "mlm"
+  mlm, mlm_error = _with_error(held_out, mlm_name)
+  hidden, hidden_error = _with_error(held_out, "mlm_hidden")
+  return Verdict(
+    mlm=mlm,
+    mlm_error=mlm_error,
+    mlm_hidden=hidden,
+    mlm_hidden_error=hidden_error,
+    uniform_entropy=math.log(len(unigram_V)),
+    unigram_entropy=metrics.entropy(unigram_V),
+    slots=int(total[mlm_name][1]),
+    detection=_compute_detection(held_out) if "detect" in total else None,
+  )
+
+
+def verdict_table(v: Verdict) -> Table:
+  """Makes a table that compares each metric with guessing."""
+  table = Table(title="Held-out rows", title_justify="left")
+  for name in ("metric", "model", "guessing without context", "better"):
+    table.add_column(name, overflow="fold")
+
+  def add_row(metric: str, model: str, guess: str, *, better: bool) -> None:
+    answer = Text("yes", "green") if better else Text("no", "red")
+    table.add_row(metric, model, guess, answer)
+
+  unigram = f"unigram entropy {v.unigram_entropy:.3f}"
+  add_row(
+    f"MLM loss, {v.slots:,} slots",
+    _format(v.mlm, v.mlm_error, digits=3),
+    f"uniform {v.uniform_entropy:.3f}, {unigram}",
+    better=v.mlm < v.unigram_entropy,
+  )
+  add_row(
+    "MLM loss, slots with [MASK]",
+    _format(v.mlm_hidden, v.mlm_hidden_error, digits=3),
+    unigram,
+    better=v.mlm_hidden < v.unigram_entropy,
+  )
+  if d := v.detection:
+    replaced = f"{d.base_rate:.1%} replaced"
+    add_row(
+      f"detection loss, {d.tokens:,} tokens",
+      _format(d.loss, d.loss_error, digits=4),
+      f"base-rate entropy {d.base_rate_entropy:.4f} ({replaced})",
+      better=d.loss < d.base_rate_entropy,
+    )
+    add_row(
+      "detection AUC",
+      _format(d.auc, d.auc_error, digits=4),
+      f"0.5, plus {MIN_ERRORS:g} standard errors",
+      better=d.learned,
+    )
+  return table
+
+
+def _format(value: float, error: float, *, digits: int) -> str:
+  """Returns a metric with its standard error; a single batch has none."""
+  text = f"{value:.{digits}f}"
+  if math.isinf(error):
+    return f"{text} (one batch: no error)"
+  return f"{text} ± {error:.{digits}f}"
+
+
+def _compute_detection(held_out: list[metrics.Terms]) -> Detection:
+  total = metrics.merge_terms(held_out)
+  base_rate = metrics.compute_ratios(total)["replaced"]
+  loss, loss_error = _with_error(held_out, "detect")
+  auc, auc_error = _with_error(held_out, "auc")
+  return Detection(
+    loss=loss,
+    loss_error=loss_error,
+    base_rate=base_rate,
+    base_rate_entropy=metrics.entropy(np.array([base_rate, 1 - base_rate])),
+    auc=auc,
+    auc_error=auc_error,
+    tokens=int(total["detect"][1]),
+  )
+
+
+def _with_error(batches: list[metrics.Terms], name: str) -> tuple[float, float]:
+  """Returns a metric of all batches and its standard error by the jackknife.
+
+  A formula for independent tokens would underestimate the error, because the
+  tokens of a text are dependent; batches are nearly independent.
+  """
+  merged = metrics.merge_terms(batches)
+  left_out = [
+    {k: (a - x[k][0], b - x[k][1]) for k, (a, b) in merged.items()}
+    for x in batches
+  ]
+  values = [metrics.compute_ratios(x)[name] for x in left_out]
+  return metrics.compute_ratios(merged)[name], jackknife_error(values)
+
+
+class MaskFill(NamedTuple):
+  """A sentence and the likeliest tokens of its first [MASK]."""
+
+  sentence: str
+  tokens: list[str]
+  probabilities: list[float]
+
+
+def fill_masks(
+  model: Model,
+  params: Mapping[str, Any],
+  tokenizer: Tokenizer,
+  sentences: Sequence[str],
+  *,
+  max_length: int = 512,
+) -> list[MaskFill]:
+  """Returns the likeliest tokens of the first [MASK] of each sentence.
+
+  >>> model, params, tokenizer = load("runs/electra_demo", report=str)
+  >>> [fill] = fill_masks(model, params, tokenizer, ["the [MASK] house"])
+  >>> len(fill.tokens), fill.probabilities == sorted(fill.probabilities)[::-1]
+  (5, True)
+
+  Raises:
+    InputError: a sentence has no [MASK] or is too long for the model.
+  """
+  if not sentences:
+    return []
+  rows = encode_sentences(tokenizer, sentences, max_length=max_length)
+  shape = len(rows), max(map(len, rows))
+  tokens_BxL = np.full(shape, tokenizer.pad, np.int32)
+  documents_BxL = np.zeros(shape, np.int32)
+  for i, row in enumerate(rows):
+    tokens_BxL[i, : len(row)] = row
+    documents_BxL[i, : len(row)] = 1
+  inputs = {
+    "tokens": jnp.asarray(tokens_BxL),
+    "types": jnp.zeros(shape, jnp.int32),
+    "documents": jnp.asarray(documents_BxL),
+  }
+  positions_Bx1 = (tokens_BxL == tokenizer.mask).argmax(axis=1)[:, None]
+  logits_Bx1xV = model.bind({"params": params}).generate_logits(
+    inputs, jnp.asarray(positions_Bx1), None
+  )
+  p_BxV = np.asarray(jax.nn.softmax(logits_Bx1xV[:, 0]))
+  best_BxT = np.argsort(-p_BxV)[:, :NUM_TOKENS]
+  fills = []
+  for sentence, p_V, best_T in zip(sentences, p_BxV, best_BxT, strict=True):
+    tokens = [tokenizer.vocab[i] for i in best_T]
+    fills.append(MaskFill(sentence, tokens, p_V[best_T].tolist()))
+  return fills
+
+
+def fills_table(fills: list[MaskFill]) -> Table:
+  """Makes a table with one line per sentence."""
+  table = Table(title="Predictions for [MASK]", title_justify="left")
+  for name in ("sentence", "likeliest tokens"):
+    table.add_column(name, overflow="fold")
+  for fill in fills:
+    pairs = zip(fill.tokens, fill.probabilities, strict=True)
+    likeliest = ", ".join(f"{token} {p:.0%}" for token, p in pairs)
+    table.add_row(fill.sentence, likeliest)
+  return table
+
+
+def encode_sentences(
+  tokenizer: Tokenizer, sentences: Sequence[str], *, max_length: int
+) -> list[list[int]]:
+  """Encodes sentences; the first [MASK] of each becomes the mask token."""
+  rows = []
+  for sentence in sentences:
+    # The tokenizer encodes the text "[MASK]" as text, not as the mask token.
+    before, mask, after = sentence.partition(MASK_TEXT)
+    if not mask:
+      raise InputError(
+        f"eval.sentences: {sentence!r} has no {MASK_TEXT}. Add one or remove"
+        " the sentence."
+      )
+    ids = tokenizer.encode_lines([before, after])
+    row = [tokenizer.cls, *ids[0], tokenizer.mask, *ids[1], tokenizer.sep]
+    if len(row) > max_length:
+      raise InputError(
+        f"eval.sentences: {sentence!r} has {len(row)} tokens, and the model"
+        f" takes at most {max_length}. Use a shorter sentence."
+      )
+    rows.append(row)
+  return rows

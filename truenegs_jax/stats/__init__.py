@@ -1,0 +1,1 @@
+"""Confidence intervals and tests of shares, means and differences."""

@@ -1,1 +1,0 @@
-"""An artificial language with known synonyms, and how close a model comes."""

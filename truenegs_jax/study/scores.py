@@ -1,0 +1,209 @@
+"""Scores of the runs of a study, and the runs that it plans."""
+
+import dataclasses
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from truenegs_jax.corrections.report import find_table_2
+from truenegs_jax.finetune.config_checks import SQUAD
+from truenegs_jax.finetune.leaderboard import example_scores
+from truenegs_jax.finetune.results import Result
+from truenegs_jax.robustness.eval_set import ORIGINAL, TRANSFORMED
+from truenegs_jax.robustness.scores import DROP
+from truenegs_jax.tasks import scoring
+
+CORRECTIONS = "corrections"  # task of the metrics by `correction_metric`
+HELD_OUT = "held-out loss"
+RATES = ("sequence_rate", "mismatch_rate")  # of table 2: Iter and Pred
+
+# Title -> fields of records, of which the first that a record has counts. All
+# arms have a loss that corrections do not change.
+LOSSES = {
+  "MLM loss of all slots": ("mlm_uncorrected", "mlm"),
+  "Detection loss": ("detect",),
+}
+
+Key = tuple[str, str]  # task and metric
+Runs = Mapping[int, Mapping[Key, "Sequence[Score]"]]  # of an arm, by seed
+
+
+@dataclasses.dataclass(frozen=True)
+class Score:
+  """A score of one run.
+
+  Attributes:
+    arm, seed: the pre-training.
+    task: task of fine-tuning, title of a robustness set, CORRECTIONS, HELD_OUT,
+      or another name, whose metrics get a table of their own.
+    finetune_seed: None for what is measured without fine-tuning.
+    metric: that of the task's results; of a robustness set "em original",
+      "em transformed", "em drop" and so on.
+    value: in percent, except for losses and other metrics.
+    correct_N: scores of the examples with the mean `value`, in the same order
+      for all arms and seeds; None if there are none.
+    failure: why the run failed, if it has a score nevertheless; else "".
+  """
+
+  arm: str
+  seed: int
+  task: str
+  finetune_seed: int | None
+  metric: str
+  value: float
+  correct_N: np.ndarray | None = dataclasses.field(default=None, compare=False)
+  failure: str = ""
+
+  @property
+  def key(self) -> Key:
+    """The task and the metric."""
+    return self.task, self.metric
+
+
+def group_runs(
+  scores: Iterable[Score], arm: str, keys: Collection[Key]
+) -> Runs:
+  """Returns an arm's scores of these keys, for the seeds that have all keys."""
+  by_seed: dict[int, dict[Key, list[Score]]] = {}
+  for x in scores:
+    if x.arm == arm and x.key in keys:
+      by_seed.setdefault(x.seed, {}).setdefault(x.key, []).append(x)
+  return {n: x for n, x in sorted(by_seed.items()) if len(x) == len(set(keys))}
+
+
+@dataclasses.dataclass(frozen=True)
+class Study:
+  """The scores of a study, and the runs that it plans.
+
+  Attributes:
+    scores: of all runs that are done.
+    arms: their names; the first is the baseline.
+    seeds: of pre-training.
+    tasks: of fine-tuning, as in scores.
+    finetune_seeds: of each task of fine-tuning.
+    family, width: of the network that is fine-tuned.
+  """
+
+  scores: Sequence[Score]
+  arms: Sequence[str]
+  seeds: Sequence[int]
+  tasks: Sequence[str]
+  finetune_seeds: Sequence[int]
+  family: str = "electra"
+  width: int = 256
+
+
+def correction_metric(rate: str, percent: float) -> str:
+  """Names a rate of corrections at a percentage of the run's steps.
+
+  `rate` is in RATES, a field of `corrections.rates.Rates`.
+  """
+  return f"{rate} at {percent:g} %"
+
+
+def read_loss(record: Mapping[str, Any], title: str) -> float | None:
+  """Returns one of LOSSES from a record of metrics.jsonl, if it has it."""
+  values = (record.get(field) for field in LOSSES[title])
+  return next((x for x in values if x is not None), None)
+
+
+def read_pretraining(
+  arm: str, seed: int, logged: Sequence[Mapping[str, Any]]
+) -> list[Score]:
+  """Returns the last held-out losses in metrics.jsonl, in nats."""
+  held_out = [x for x in logged if x["split"] == "held_out"]
+  losses = {
+    title: read_loss(held_out[-1], title) for title in LOSSES if held_out
+  }
+  return [
+    Score(arm, seed, HELD_OUT, None, title, loss)
+    for title, loss in losses.items()
+    if loss is not None
+  ]
+
+
+def read_finetuning(arm: str, seed: int, run: Result) -> list[Score]:
+  """Returns the main score of a fine-tuning on the dev set; of SQuAD both."""
+  scores = run.scores["dev"]
+  return [
+    Score(
+      arm=arm,
+      seed=seed,
+      task=run.task,
+      finetune_seed=run.seed,
+      metric=metric,
+      value=scores[metric],
+      correct_N=example_scores(run, metric),
+      failure=run.failure,
+    )
+    for metric in list(scores)[: None if run.task == SQUAD else 1]
+  ]
+
+
+def read_corrections(
+  arm: str, seed: int, results: Mapping[str, Any]
+) -> list[Score]:
+  """Returns the rates of table 2 by the first source of synonyms.
+
+  `results` is the results.json of the task "corrections".
+  """
+  checkpoints = next(iter(results["checkpoints"].values()))
+  steps = [(x["step"], x["percent"]) for x in checkpoints]
+  return [
+    Score(
+      arm=arm,
+      seed=seed,
+      task=CORRECTIONS,
+      finetune_seed=None,
+      metric=correction_metric(rate, percent),
+      value=100 * checkpoints[index]["rates"][rate]["rate"],
+    )
+    for percent, index in find_table_2(steps).items()
+    for rate in RATES
+  ]
+
+
+def read_robustness(
+  arm: str, seed: int, results: Mapping[str, Any]
+) -> list[Score]:
+  """Returns the scores of each set, side and fine-tuning of one model.
+
+  `results` is the results.json of the task "robustness". Examples have scores
+  only if they are questions without variants.
+  """
+  [(model, about)] = results["models"].items()
+  scores = []
+  for x in results["sets"].values():
+    is_paired = results["task"] == SQUAD and not x["variants"]
+    for metric, sides in x["scores"][model].items():
+      for side, estimate in sides.items():
+        for i, value in enumerate(estimate["by_run"]):
+          score_N = None
+          if is_paired:
+            score_N = _question_scores(x, model, i, metric, side)
+          name = f"{metric} {side}"
+          run = about["seeds"][i]
+          scores.append(Score(arm, seed, x["title"], run, name, value, score_N))
+  return scores
+
+
+def _question_scores(
+  examples: Mapping[str, Any], model: str, run: int, metric: str, side: str
+) -> np.ndarray:
+  """Returns the scores of a set's questions; of DROP their differences, [N]."""
+  if side == DROP:
+    before_N, after_N = (
+      _question_scores(examples, model, run, metric, x)
+      for x in (ORIGINAL, TRANSFORMED)
+    )
+    return before_N - after_N
+  # By number, because keys may be repeated.
+  answers, golds = (
+    {str(i): x for i, x in enumerate(column)}
+    for column in (
+      examples["answers"][model][side][run],
+      examples["golds"][side],
+    )
+  )
+  return scoring.question_scores(answers, golds)[metric]
