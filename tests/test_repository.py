@@ -16,6 +16,7 @@ PACKAGE = ROOT / "truenegs_jax"
 LAYERS = (
   {"configs"},
   {"runtime"},
+  {"config"},
   {"data", "models", "objectives", "stats"},
   {"workdir", "tasks"},
   {"synonyms", "weights"},

@@ -1,0 +1,135 @@
+"""Parses config values that hold lists: `[NAME] key=value ..., ...`.
+
+  wiki/*.txt.xz weight=3, hf:NAME weight=1     sources of text
+  vectors path=glove.txt top=10 | wordnet      sources of synonyms
+  train='my rows.csv' dev=dev.csv              files of a task
+  hc=hc; more=hc masking.prob=0.25             arms of a study
+  data=8 model=4                               axes of a mesh
+
+Items are divided by `,` (arms by `;`, synonyms by `|` and `&`), their words by
+spaces. Words before the first key=value are the name. Quotes, single or double,
+protect all of these characters.
+"""
+
+import difflib
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from truenegs_jax.runtime.errors import InputError
+
+_QUOTED = r"""'[^']*'|"[^"]*\""""
+_WORD = re.compile(rf"(?:{_QUOTED}|[^\s'\"])+")
+_OPTION = re.compile(r"(\w[\w.+-]*)=(.*)", re.DOTALL)
+_TRUTH = {"true": True, "false": False}
+
+
+class Item(NamedTuple):
+  """An item of a list: a name, or "", and its options in their order."""
+
+  name: str
+  options: dict[str, str]
+
+  def convert(
+    self, defaults: Mapping[str, Any], *, subject: str
+  ) -> dict[str, Any]:
+    """Returns all options with the types of their defaults.
+
+    Args:
+      defaults: a value for each option that the item may have.
+      subject: begins messages, such as "data.sources: part 'a.txt'".
+
+    Raises:
+      InputError: an option is unknown, or its value has another type.
+    """
+    values = dict(defaults)
+    for option, text in self.options.items():
+      if option not in defaults:
+        near = difflib.get_close_matches(option, defaults, n=1)
+        hint = f" Did you mean {near[0]}=?" if near else ""
+        raise InputError(
+          f"{subject}: there is no option {option}=.{hint} The options are"
+          f" {', '.join(defaults) or 'none'}."
+        )
+      kind = type(defaults[option])
+      try:
+        values[option] = _TRUTH[text.lower()] if kind is bool else kind(text)
+      except (KeyError, ValueError):
+        words = {bool: "true or false", int: "a whole number"}
+        raise InputError(
+          f"{subject}: {option}={text} must be {words.get(kind, 'a number')}."
+        ) from None
+    return values
+
+
+def split(text: str, separator: str, *, key: str) -> list[str]:
+  """Splits a text at the separators outside quotes; strips the items.
+
+  Raises:
+    InputError: a quote has no partner.
+  """
+  outside = re.sub(_QUOTED, "", text)
+  if "'" in outside or '"' in outside:
+    raise InputError(f"{key}={text!r} has a quote without its partner.")
+  items = [""]
+  for token in re.findall(rf"{_QUOTED}|.", text, re.DOTALL):
+    if token == separator:
+      items.append("")
+    else:
+      items[-1] += token
+  return [item.strip() for item in items]
+
+
+def parse_item(text: str, *, key: str) -> Item:
+  """Parses one item; InputError for a repeated option or a word after one."""
+  names, options = list[str](), dict[str, str]()
+  split(text, ",", key=key)  # refuses a single quote
+  for word in _WORD.findall(text):
+    if option := _OPTION.fullmatch(word):
+      if option[1] in options:
+        raise InputError(f"{key}: {text!r} has {option[1]}= twice.")
+      options[option[1]] = _unquote(option[2])
+    elif options:
+      raise InputError(
+        f"{key}: {word!r} in {text!r} follows an option. Put values with spaces"
+        " in quotes."
+      )
+    else:
+      names.append(_unquote(word))
+  return Item(" ".join(names), options)
+
+
+def parse_items(text: str, separator: str = ",", *, key: str) -> list[Item]:
+  """Parses the items of a list; an empty text has none."""
+  parts = split(text, separator, key=key)
+  return [parse_item(part, key=key) for part in parts if part]
+
+
+def parse_names(text: str, *, key: str) -> tuple[str, ...]:
+  """Parses names divided by commas; repeated names count once.
+
+  Raises:
+    InputError: an item has options.
+  """
+  items = parse_items(text, key=key)
+  for item in items:
+    if item.options:
+      raise InputError(f"{key}={text!r} takes names only, divided by commas.")
+  return tuple(dict.fromkeys(item.name for item in items))
+
+
+def quote(value: str) -> str:
+  """Quotes a value so that it is parsed as one word."""
+  if re.fullmatch(r"[^\s'\",;|&=]+", value):
+    return value
+  return f"'{value}'" if "'" not in value else f'"{value}"'
+
+
+def format_item(name: str, options: Iterable[tuple[str, Any]]) -> str:
+  """Writes an item that `parse_item` reads back."""
+  words = [quote(name)] if name else []
+  return " ".join([*words, *(f"{k}={quote(str(x))}" for k, x in options)])
+
+
+def _unquote(word: str) -> str:
+  return re.sub(_QUOTED, lambda match: match[0][1:-1], word)
