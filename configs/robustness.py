@@ -62,7 +62,7 @@ def get_config(arg: str = "") -> ConfigDict:
   # Transformations: swap_synonyms, add_sentence, typos and case; "paper": the
   # first two, of which add_sentence needs questions.
   c.robustness.sets = "paper"
-  c.robustness.files = ""  # published sets: "NAME=FILE NAME=hf:NAME:SPLIT"
+  c.robustness.files = ""  # published sets: NAME=FILE NAME='hf:NAME split=S'
   # Tokens, tags and parses, for swap_synonyms and add_sentence: "spacy:MODEL",
   # or "stanza", which parses constituents.
   c.robustness.annotations = "spacy:en_core_web_sm"

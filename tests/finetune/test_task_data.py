@@ -210,10 +210,15 @@ def test_named_files_replace_the_official_ones(tmp_path):
 def test_files_are_for_one_task_or_for_all():
   c = finetune_glue.get_config("mrpc,rte")
   assert parse_files(c, "mrpc") == {}
-  c.finetune.files = "dev=x.tsv mrpc.train='a b.tsv' rte.train=hf:a/b:rte:train"
+  c.finetune.files = (
+    "dev=x.tsv mrpc.train='a b.tsv' rte.train='hf:a/b split=train'"
+  )
   check_files(c)
   assert parse_files(c, "mrpc") == {"dev": "x.tsv", "train": "a b.tsv"}
-  assert parse_files(c, "rte") == {"dev": "x.tsv", "train": "hf:a/b:rte:train"}
+  assert parse_files(c, "rte") == {
+    "dev": "x.tsv",
+    "train": "hf:a/b split=train",
+  }
   c.finetune.files, c.finetune.predict_test = "rte.test=a=b.tsv", True
   check_files(c)
   assert parse_files(c, "rte") == {"test": "a=b.tsv"}
@@ -263,5 +268,7 @@ def test_splits_depend_on_the_task():
   c = finetune_glue.get_config("mnli")
   c.finetune.files = "dev_mismatched=x.tsv"
   check_files(c)
-  c.finetune.data = "hf:nyu-mll/glue:train"  # the dev set would be the same
-  refuse(c, "finetune.data='hf:nyu-mll/glue:train'")
+  c.finetune.data = (
+    "hf:nyu-mll/glue split=train"  # the dev set would be the same
+  )
+  refuse(c, "finetune.data='hf:nyu-mll/glue split=train'")

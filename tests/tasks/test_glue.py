@@ -161,7 +161,7 @@ def test_reads_the_hubs_copy(tmp_path, name):
     assert [x.second for x in examples] == second
     test = glue.read_split(task, "test", f"hf:{where}").examples
     assert [(x.key, x.label) for x in test] == [(k, None) for k in "789"]
-    file = f"hf:{where}:test{suffix}"
+    file = f"hf:{where} split=test{suffix}"
     assert test == glue.read_split(task, "test", "nowhere", file=file).examples
 
 

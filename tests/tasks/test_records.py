@@ -11,8 +11,6 @@ from support.texts import COMPRESSORS
 from truenegs_jax.runtime.errors import DataError, InputError, UnavailableError
 from truenegs_jax.tasks import user_task
 from truenegs_jax.tasks.records import (
-  DatasetName,
-  parse_dataset_name,
   read_dataset,
   read_file,
 )
@@ -122,7 +120,7 @@ def test_classes_of_a_data_set_become_names(saved):
   (record,) = read_dataset(f"hf:{saved}", split="dev")
   assert record.fields["label"] is None
   columns = user_task.Columns(("a",), "label")
-  where = f"hf:{saved}:train"
+  where = f"hf:{saved} split=train"
   examples = user_task.read_examples(where, "dev", columns, kind=CLASSES)
   assert [x.label for x in examples] == ["yes", "no"]
   with pytest.raises(DataError, match="record 1: .*'label' holds None"):
@@ -131,7 +129,7 @@ def test_classes_of_a_data_set_become_names(saved):
 
 def test_rejects_unavailable_data_sets(saved, monkeypatch):
   with pytest.raises(DataError, match="no split 'x'.* train, valid"):
-    list(read_dataset(f"hf:{saved}:x", split="train"))
+    list(read_dataset(f"hf:{saved} split=x", split="train"))
   with pytest.raises(DataError, match="neither a folder nor a name"):
     list(read_dataset("hf:data/own/x.tsv", split="train"))
   requests = []
@@ -141,7 +139,7 @@ def test_rejects_unavailable_data_sets(saved, monkeypatch):
     raise ConnectionError("no route")
 
   monkeypatch.setattr(datasets, "load_dataset_builder", refuse)
-  where, message = "hf:owner/set:mini:test", "no route.*hf:FOLDER"
+  where, message = "hf:owner/set config=mini split=test", "no route.*hf:FOLDER"
   with pytest.raises(UnavailableError, match=message) as e:
     user_task.read_examples(where, "dev", COLUMNS, kind=CLASSES)
   assert requests == [("owner/set", "mini")]
@@ -158,16 +156,9 @@ def test_errors_while_reading_from_the_hub_name_the_key(
     list(read_dataset("hf:owner/set", split="train"))
 
 
-def test_parses_names_of_data_sets(tmp_path):
-  assert parse_dataset_name("hf:a/b") == DatasetName("a/b", "", "")
-  assert parse_dataset_name("hf:a/b:test") == DatasetName("a/b", "", "test")
-  three = DatasetName("a/b", "mini", "test")
-  assert parse_dataset_name("hf:a/b:mini:test") == three
-  (tmp_path / "x:y").mkdir()
-  assert parse_dataset_name(f"hf:{tmp_path}/x:y").name == f"{tmp_path}/x:y"
-  for invalid in ("hf:", "hf:a:", "hf:a::b", "hf:a:b:c:d"):
-    with pytest.raises(InputError, match=f"'{invalid}' is not of the form"):
-      parse_dataset_name(invalid)
+def test_refuses_options_that_data_sets_lack(saved):
+  with pytest.raises(InputError, match="hf:.*no option spilt=.*mean split="):
+    list(read_dataset(f"hf:{saved} spilt=train", split="train"))
 
 
 def test_user_task_of_pairs_with_classes(write):

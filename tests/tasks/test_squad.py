@@ -144,7 +144,7 @@ def test_reads_saved_data_sets(tmp_path):
   where = f"hf:{tmp_path / 'set'}"
   for questions in (
     read_squad(where, split="dev"),
-    read_squad(f"{where}:validation", split="train"),
+    read_squad(f"{where} split=validation", split="train"),
   ):
     assert without_locations(questions) == without_locations(BIRDS)
     assert questions[2].location.endswith("[validation]: record 3, question c")

@@ -155,12 +155,14 @@ def _splits(options: FinetuneOptions, name: str) -> tuple[str, ...]:
 def check_files(options: FinetuneOptions) -> None:
   """Refuses files that would not be used; reads none of them."""
   names, data = options.tasks, options.data
-  if data.startswith(records.HUB) and records.parse_dataset_name(data).split:
-    raise InputError(
-      f"finetune.data={data!r} names a split. Set"
-      " --config.finetune.data=hf:NAME or"
-      " --config.finetune.files='train=hf:NAME:SPLIT dev=hf:NAME:SPLIT'."
-    )
+  if data.startswith(records.HUB):
+    dataset = hub_datasets.parse_dataset(data, key="finetune.data")
+    if dataset.split:
+      raise InputError(
+        f"finetune.data={data!r} names a split. Set"
+        ' --config.finetune.data=hf:NAME, or --config.finetune.files="'
+        "train='hf:NAME split=S' dev='hf:NAME split=S'\"."
+      )
   for task, split, _ in _split_entries(options.files):
     entry = f"finetune.files: '{task}{'.' * bool(task)}{split}=...'"
     if task and task not in names:
@@ -237,7 +239,7 @@ def find_split(options: FinetuneOptions, name: str, split: str) -> str:
   """Describes where a split of a task is, for a dry run; reads none of it."""
   where = parse_files(options, name).get(split) or options.data
   if where.startswith(records.HUB):
-    dataset = records.parse_dataset_name(where)
+    dataset = hub_datasets.parse_dataset(where, key="finetune.files")
     is_local = hub_datasets.is_folder(dataset.name)
     return where if is_local else f"{where} (on the hub)"
   path = pathlib.Path(os.path.expanduser(where))

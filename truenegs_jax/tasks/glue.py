@@ -9,6 +9,7 @@ MNLI also has dev_mismatched and test_mismatched; its dev and test are the
 matched ones. Wang et al. 2019, https://openreview.net/forum?id=rJ4km2R5t7.
 """
 
+import dataclasses
 import os
 import pathlib
 from collections.abc import Collection, Iterator, Sequence
@@ -130,7 +131,7 @@ def read_split(
       the hub's copy ("nyu-mll/glue"); or hf:FOLDER, a folder written by
       `save_to_disk`, or one with a folder of that kind for each task.
     file: read instead of the official file, with the same columns; or a data
-      set, hf:NAME:SPLIT for example, with the columns of the hub.
+      set, "hf:NAME split=S" for example, with the columns of the hub.
 
   Returns:
     The examples. In test splits, labels are None and keys are GLUE's indices.
@@ -190,12 +191,13 @@ def _check_index(key: str, location: str, known: Collection[str]) -> None:
 
 
 def _read_hub(task: Task, split: str, where: str) -> Iterator[records.Record]:
-  dataset, config = records.parse_dataset_name(where), task.name
+  dataset = hub_datasets.parse_dataset(where, key="finetune")
+  config = task.name
   if hub_datasets.is_folder(dataset.name):
     folder = pathlib.Path(dataset.name).expanduser()
     if hub_datasets.is_saved(folder / task.name):
       folder /= task.name
-    dataset = dataset._replace(name=str(folder))
+    dataset = dataclasses.replace(dataset, name=str(folder))
     config = "" if hub_datasets.is_saved(folder) else config
   split = _file_name(task, split)
   for record in records.read_dataset(dataset, config=config, split=split):

@@ -4,6 +4,7 @@ for record in read_file("train.tsv.xz"):  # or read_dataset("hf:NAME", ...)
   record.text("sentence"), record.label("label", CLASSES)
 """
 
+import dataclasses
 import itertools
 import math
 import pathlib
@@ -11,13 +12,14 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from truenegs_jax.data.corpus import files, hub_datasets
+from truenegs_jax.data.corpus.hub_datasets import HUB, DatasetSpec
 from truenegs_jax.data.corpus.read_state import ReadState
 from truenegs_jax.data.corpus.readers import (
   read_csv_rows,
   read_objects,
   read_records,
 )
-from truenegs_jax.runtime.errors import DataError, InputError
+from truenegs_jax.runtime.errors import DataError
 from truenegs_jax.tasks.task import SCORE
 
 Rows = Iterator[tuple[int, list[str]]]
@@ -173,50 +175,26 @@ def _table_records(
       )
 
 
-HUB = "hf:"
-FORMS = "hf:NAME, hf:NAME:SPLIT or hf:NAME:CONFIG:SPLIT"
 BATCH_RECORDS = 1000
 
 
-class DatasetName(NamedTuple):
-  """A data set: its hub name or folder, config and split; "" if not given."""
-
-  name: str
-  config: str
-  split: str
-
-
-def parse_dataset_name(where: str) -> DatasetName:
-  """Parses hf:NAME, hf:NAME:SPLIT or hf:NAME:CONFIG:SPLIT; else InputError."""
-  name = where.removeprefix(HUB)
-  if name and hub_datasets.is_folder(name):  # its path may contain ":"
-    return DatasetName(name, "", "")
-  parts = name.split(":")
-  if len(parts) > 3 or not all(parts):
-    raise InputError(f"{where!r} is not of the form {FORMS}.")
-  name, *config, split = parts if len(parts) > 1 else (name, "")
-  return DatasetName(name, "".join(config), split)
-
-
 def read_dataset(
-  where: str | DatasetName, *, split: str, config: str = ""
+  where: str | DatasetSpec, *, split: str, config: str = ""
 ) -> Iterator[Record]:
   """Reads the records of a split with all columns; classes become names.
 
   Args:
-    where: a data set; a folder was written by `save_to_disk` or holds data
-      files.
+    where: a data set, as for `hub_datasets.parse_dataset`.
     split: the split if `where` names none: "train", "dev" (the hub's
       "validation"), "test", ...
     config: the config if `where` names none; empty for the default.
   """
-  requested = parse_dataset_name(where) if isinstance(where, str) else where
-  spec = hub_datasets.DatasetSpec(
-    requested.name,
-    column="",
-    split=requested.split or split.replace("dev", "validation"),
-    config=requested.config or config,
-    key="finetune",
+  if isinstance(where, str):
+    where = hub_datasets.parse_dataset(where, key="finetune")
+  spec = dataclasses.replace(
+    where,
+    split=where.split or split.replace("dev", "validation"),
+    config=where.config or config,
   )
   dataset = hub_datasets.open_dataset(spec)
   location, number = f"{HUB}{spec.name} [{dataset.spec.split}]", 0

@@ -55,8 +55,7 @@ def read_squad(
   """Reads all questions, in order.
 
   Args:
-    where: a JSON file, plain or compressed; or a data set, hf:NAME,
-      hf:NAME:SPLIT or hf:NAME:CONFIG:SPLIT.
+    where: a JSON file, plain or compressed; or a data set, "hf:NAME split=S".
     split: "train" or "dev"; only for hf:NAME.
     moved: receives the location of each answer that is not at its answer_start;
       they are moved to the nearest occurrence.

@@ -68,7 +68,7 @@ def read_examples(
 
   Args:
     where: a .tsv, .csv or .jsonl file, plain or compressed; or a data set,
-      hf:NAME, hf:NAME:SPLIT or hf:NAME:CONFIG:SPLIT.
+      "hf:NAME config=C split=S".
     split: "train", "dev" or "test"; a test split may have no labels.
     kind: CLASSES or SCORE.
     labels: the allowed classes; empty allows any name.

@@ -170,7 +170,7 @@ def test_the_command_prints_the_folder_or_one_error(corpus, tmp_path):
   assert command.returncode == 0, err
   assert out.strip() == str(make_rows(corpus)[0])
   assert "rows of 16 tokens to train on" in err and "\x1b" not in err
-  command = start_command(corpus, tmp_path, "--config.data.sources=a,,b")
+  command = start_command(corpus, tmp_path, "--config.data.sources=weight=3")
   out, err = command.communicate()
   assert command.returncode == 2 and not out
   assert "no name or path" in err and "Traceback" not in err

@@ -18,7 +18,7 @@ from truenegs_jax.weights.export import model_card
       "hf:a/b revision=refs/convert/parquet",
     ),
     ("hf:/data/mine, ('texts/a.txt', '/b/c')", "mine, ('texts/a.txt', 'c')"),
-    ("hf:a/b:mrpc:train dev=../x/dev.csv", "hf:a/b:mrpc:train dev=dev.csv"),
+    ("hf:a/b split=train dev=../x/dev.csv", "hf:a/b split=train dev=dev.csv"),
     ("google/electra@main, /w/generator", "google/electra@main, generator"),
   ],
 )

@@ -14,6 +14,7 @@ import pathlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from truenegs_jax.config import grammar
 from truenegs_jax.data.corpus import files, readers
 from truenegs_jax.data.corpus.read_state import ReadState
 from truenegs_jax.runtime.errors import (
@@ -25,6 +26,8 @@ from truenegs_jax.runtime.files import is_hub_name
 
 if TYPE_CHECKING:
   import datasets
+
+HUB = "hf:"  # begins data sets in configs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,6 +128,25 @@ class HubDataset:
         column=spec.column,
         num_records=num_records,
       )
+
+
+def parse_dataset(text: str, *, key: str) -> DatasetSpec:
+  """Parses a data set with all its columns.
+
+  >>> parse_dataset("hf:a/b config=C split=S revision=R", key="finetune.data")
+  ... # doctest: +ELLIPSIS
+  DatasetSpec(name='a/b', column='', split='S', config='C', revision='R', ...)
+
+  Args:
+    key: the config key of the text, for messages.
+
+  Raises:
+    InputError: it has other options.
+  """
+  item = grammar.parse_item(text, key=key)
+  defaults = {"split": "", "config": "", "revision": ""}
+  options = item.convert(defaults, subject=f"{key}: {item.name!r}")
+  return DatasetSpec(item.name.removeprefix(HUB), column="", key=key, **options)
 
 
 def open_dataset(spec: DatasetSpec) -> HubDataset:

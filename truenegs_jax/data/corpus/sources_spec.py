@@ -2,23 +2,23 @@
 
   corpus = open_corpus("wiki/*.txt.xz weight=3, hf:name/set weight=1")
 
-A part is `WHERE [option=value ...]`: a file, a folder or a glob, also by URL;
-"wordnet"; or hf:NAME for the `datasets` library.
+A part is a file, a folder or a glob, also by URL; "wordnet"; or hf:NAME for the
+`datasets` library. `config.grammar` parses its options.
 """
 
-import contextlib
 import dataclasses
 import itertools
 import os
 import pathlib
-import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from truenegs_jax.config import grammar
 from truenegs_jax.data.corpus import documents, hub_datasets, readers
 from truenegs_jax.data.corpus.buckets import is_url
 from truenegs_jax.data.corpus.corpus import Corpus, Part
 from truenegs_jax.data.corpus.files import File, files_identity, find_files
+from truenegs_jax.data.corpus.hub_datasets import HUB
 from truenegs_jax.data.corpus.read_state import (
   EMPTY_FILES,
   MAX_DOCUMENT_BYTES,
@@ -27,19 +27,15 @@ from truenegs_jax.data.corpus.read_state import (
 from truenegs_jax.data.corpus.readers import FORMATS, SUFFIXES, WordNetReader
 from truenegs_jax.runtime.errors import InputError, UnavailableError, one_of
 
-HUB, WORDNET = "hf:", "wordnet"
+WORDNET = "wordnet"
 WORDNET_BYTES = 11_000_000
-FORMING = ("document", "chars", "min_chars")  # options that form documents
-OF_DATASETS = ("split", "config", "revision", "streaming")
-OPTIONS = ("weight", *FORMING, "column", *OF_DATASETS, "format")
-CHOICES = {
-  "document": (*documents.RULES, documents.JOIN),
-  "streaming": ("true", "false"),
-  "format": tuple(FORMATS),
-}
 UNIT_BYTES = 2**22  # of the files of a unit, as they are stored
 JOIN_CHARS = 20_000  # about 9 rows of 512: half a row of padding is 5 %
-LAST_OPTION = re.compile(r"(?:^|\s)(\w+)=(\S*)$")
+LARGEST = {
+  "weight": 1e9,
+  "chars": MAX_DOCUMENT_BYTES,
+  "min_chars": MAX_DOCUMENT_BYTES,
+}
 ERRORS = ("strict", "replace")
 STOPPING = ("all", "first")
 
@@ -103,12 +99,18 @@ def describe_sources(spec: str, *, key: str = "data.sources") -> str:
 class PartSpec(NamedTuple):
   """A parsed part of a spec."""
 
-  where: str  # the part without its options
-  weight: float  # 0 if not set
-  join_chars: int  # least size of joined documents; 0 to join none
-  min_chars: int  # least size of a line; 0 for any
-  options: dict[str, str]  # all that are set
+  where: str  # its name or path
   subject: str  # the config key and the part, for messages
+  weight: float = 0.0  # 0 if not set
+  document: str = ""  # "" for the default of its format
+  chars: int = 0  # least size of joined documents; 0 to join none
+  min_chars: int = 0  # least size of a line
+  column: str = "text"
+  format: str = ""  # of files; "" if the suffix says it
+  split: str = ""  # this and the following of a data set
+  config: str = ""
+  revision: str = ""
+  streaming: bool = False
 
   def is_dataset(self) -> bool:
     """Returns whether `datasets` reads it."""
@@ -116,58 +118,46 @@ class PartSpec(NamedTuple):
 
   def rule(self, default: str) -> str:
     """Returns the rule that forms its documents before they are joined."""
-    rule = self.options.get("document", documents.JOIN)
-    return default if rule == documents.JOIN else rule
-
-  def check_options(self, *allowed: str) -> None:
-    """Raises an InputError for other options than the allowed and `weight`."""
-    for option in self.options:
-      if option not in ("weight", *allowed):
-        known = [x for x in OPTIONS if x in ("weight", *allowed)]
-        raise InputError(
-          f"{self.subject}: {option}= does not apply. The options are"
-          f" {', '.join(known)}."
-        )
+    return default if self.document in ("", documents.JOIN) else self.document
 
 
 def _parse_spec(spec: str, key: str) -> list[PartSpec]:
-  return [_parse_part(text.strip(), key) for text in spec.split(",")]
+  parts = [_parse_part(x, key) for x in grammar.parse_items(spec, key=key)]
+  if not parts:
+    raise InputError(f"{key}={spec!r} names no text. Name a file, for example.")
+  return parts
 
 
-def _parse_part(text: str, key: str) -> PartSpec:
-  subject = f"{key}: part {text!r}"
-  where, options = text, {}
-  while (match := LAST_OPTION.search(where)) and match[1] in OPTIONS:
-    if os.path.lexists(os.path.expanduser(where)):
-      break  # the path itself ends like an option
-    options[match[1]] = match[2]
-    where = where[: match.start()].rstrip()
-  if where in ("", HUB):
+def _parse_part(item: grammar.Item, key: str) -> PartSpec:
+  subject = f"{key}: part {item.name!r}"
+  if item.name in ("", HUB):
     raise InputError(f"{subject}: no name or path before the options.")
-  for option, choices in CHOICES.items():
-    one_of(f"{subject}: {option}", options.get(option, choices[0]), choices)
-  numbers = {"weight": 0.0, "chars": 0.0, "min_chars": 0.0}
-  for option in [option for option in numbers if option in options]:
-    largest = 1e9 if option == "weight" else MAX_DOCUMENT_BYTES
-    with contextlib.suppress(ValueError):
-      numbers[option] = float(options[option])
-    if not 0 < numbers[option] <= largest:  # NaN, too
+  part = PartSpec(item.name, subject)
+  defaults = dict(part._asdict())
+  del defaults["where"], defaults["subject"]
+  options = list(defaults)
+  if item.name == WORDNET:
+    options = options[:1]
+  elif part.is_dataset():
+    options.remove("format")
+  else:
+    options = options[: options.index("split")]
+  values = item.convert({x: defaults[x] for x in options}, subject=subject)
+  for option, largest in LARGEST.items():
+    if option in item.options and not 0 < values[option] <= largest:  # NaN, too
       raise InputError(
-        f"{subject}: {option}= is not a number above 0 and up to {largest:,}."
+        f"{subject}: {option}={item.options[option]} must be above 0 and at"
+        f" most {largest:,.0f}."
       )
-  chars = int(numbers["chars"])
-  if options.get("document") == documents.JOIN:
-    chars = chars or JOIN_CHARS
-  elif chars:
+  part = part._replace(**values)
+  rules = (*documents.RULES, documents.JOIN)
+  one_of(f"{subject}: document", part.document or documents.JOIN, rules)
+  one_of(f"{subject}: format", part.format or "text", FORMATS)
+  if part.document == documents.JOIN:
+    return part._replace(chars=part.chars or JOIN_CHARS)
+  if part.chars:
     raise InputError(f"{subject}: chars= needs document={documents.JOIN}.")
-  return PartSpec(
-    where,
-    weight=numbers["weight"],
-    join_chars=chars,
-    min_chars=int(numbers["min_chars"]),
-    options=options,
-    subject=f"{key}: part {where!r}",
-  )
+  return part
 
 
 def _describe_part(part_spec: PartSpec) -> str:
@@ -192,7 +182,7 @@ def _open_part(part_spec: PartSpec, reader: WordNetReader | None) -> Part:
     part = _open_wordnet(part_spec, reader)
   else:
     part = _open_files(part_spec)
-  least, join_chars = part_spec.min_chars, part_spec.join_chars
+  least, join_chars = part_spec.min_chars, part_spec.chars
   changes: dict[str, Any] = {"min_chars": least} if least else {}
   if join_chars:
     changes["join"] = [join_chars, ""]
@@ -211,7 +201,6 @@ def _open_part(part_spec: PartSpec, reader: WordNetReader | None) -> Part:
 
 
 def _open_wordnet(part_spec: PartSpec, reader: WordNetReader | None) -> Part:
-  part_spec.check_options()
   if reader is None:
     raise InputError(
       f"{part_spec.subject} needs reader. Pass open_corpus(..., reader=...)."
@@ -230,21 +219,19 @@ def _open_wordnet(part_spec: PartSpec, reader: WordNetReader | None) -> Part:
 
 
 def _open_dataset(part_spec: PartSpec) -> Part:
-  part_spec.check_options(*FORMING, "column", *OF_DATASETS)
   rule = part_spec.rule("record")
   if rule == "file":
     raise InputError(
       f"{part_spec.subject}: document=file does not apply to records. Choose"
       f" block, record or {documents.JOIN}."
     )
-  get = part_spec.options.get
   spec = hub_datasets.DatasetSpec(
     part_spec.where.removeprefix(HUB),
-    column=get("column", "text"),
-    split=get("split", ""),
-    config=get("config", ""),
-    revision=get("revision", ""),
-    streaming=get("streaming") == "true",
+    column=part_spec.column,
+    split=part_spec.split,
+    config=part_spec.config,
+    revision=part_spec.revision,
+    streaming=part_spec.streaming,
   )
   dataset = hub_datasets.open_dataset(spec)
 
@@ -262,12 +249,10 @@ def _open_dataset(part_spec: PartSpec) -> Part:
 
 def _open_files(part_spec: PartSpec) -> Part:
   files = _find_files(part_spec)
-  chosen = part_spec.options.get("format")
-  names = [chosen or SUFFIXES.get(file.suffix, "text") for file in files]
+  names = [
+    part_spec.format or SUFFIXES.get(file.suffix, "text") for file in files
+  ]
   has_columns = any(FORMATS[name].has_columns for name in names)
-  columns = ("column",) if has_columns else ()
-  part_spec.check_options(*FORMING, "format", *columns)
-  column = part_spec.options.get("column", "text")
   rules = {x: part_spec.rule(FORMATS[x].document) for x in sorted({*names})}
   *starts, size = itertools.accumulate((f.size for f in files), initial=0)
   units = _split_into_units(files)
@@ -276,13 +261,13 @@ def _open_files(part_spec: PartSpec) -> Part:
     if not FORMATS[name].has_columns:
       lines = FORMATS[name].read(file, state)
       return documents.from_lines(lines, rules[name], state)
-    values = FORMATS[name].read(file, state, column=column)
+    values = FORMATS[name].read(file, state, column=part_spec.column)
     return documents.from_records(values, rules[name], state)
 
   def identity() -> dict[str, Any]:
     now = files_identity(find_files(part_spec.where, suffixes=SUFFIXES))
     result = {"source": "files", "files": now, "document": rules}
-    return result | ({"column": column} if has_columns else {})
+    return result | ({"column": part_spec.column} if has_columns else {})
 
   def read(state: ReadState, unit: int) -> Iterator[str]:
     for number in units[unit]:
@@ -328,8 +313,8 @@ def _find_files(part_spec: PartSpec) -> list[File]:
   if not files:
     raise UnavailableError(
       f"{part_spec.subject} is not a file, a folder, a URL or a glob with a"
-      f" match; nor hf:NAME or wordnet. Options ({', '.join(OPTIONS)}) come"
-      " last."
+      " match; nor hf:NAME or wordnet. Put commas, quotes and NAME=VALUE of a"
+      " path in quotes."
     )
   for folder in sorted({os.path.dirname(file.path) for file in files}):
     # Its .json files do not hold its text.

@@ -321,7 +321,7 @@ def hide_in_command(command: str) -> str:
 
 def find_datasets(text: str) -> list[str]:
   """Returns the hub's data sets among the hf:NAME of a config value."""
-  names = re.findall(r"\bhf:([^\s,:]+)", text)
+  names = re.findall(r"\bhf:([^\s,:'\"]+)", text)
   return [x for x in names if is_hub_name(x) and not os.path.exists(x)]
 
 
