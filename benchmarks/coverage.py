@@ -9,8 +9,7 @@ better than the other with every seed (`example`); noise of single answers
 comes on top. `normal` draws the scores of examples from a normal distribution,
 `right` answers that are right or wrong (0 or 100). Prints for each the coverage
 of the interval, beside that of the percentiles of a plain bootstrap over seeds,
-fine-tunings and examples; its median half width in standard errors; the
-interval's power for the detectable difference of the known variances (80 %).
+fine-tunings and examples, and its median half width.
 """
 
 import dataclasses
@@ -81,13 +80,6 @@ class World:
       return mean + math.sqrt(self.noise) * rng.normal(size=shape)
     return 100.0 * (100 * rng.random(shape) < mean)
 
-  def difference(self) -> Difference:
-    """Returns a difference with the true variances, for normal scores."""
-    seed, tune, example = (TOTAL * share for share in self.shares)
-    runs = self.seeds * self.finetunings * self.size
-    noise = 2 * self.noise / runs
-    return Difference(0.0, self.seeds, seed + tune + noise, None, example)
-
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
@@ -96,13 +88,11 @@ class Outcome:
   Attributes:
     coverage, plain: of the interval, and of the plain bootstrap's.
     half_width: median, in percent.
-    power: share that sees the detectable difference; for normal scores.
   """
 
   coverage: float
   plain: float
   half_width: float
-  power: float
 
 
 def simulate(
@@ -110,7 +100,6 @@ def simulate(
 ) -> Outcome:
   """Simulates studies; without `resamples`, `plain` is NaN."""
   rng = np.random.default_rng(seed)
-  detectable = world.difference().detectable
   errors, halves, plain = [], [], []
   for _ in range(repeats):
     score_2xSxFxN = world.draw(rng)
@@ -126,7 +115,6 @@ def simulate(
     coverage=float(np.mean(abs(error_N) <= half_N)),
     plain=float(np.mean(plain)) if plain else math.nan,
     half_width=float(np.median(half_N)),
-    power=float(np.mean(error_N - half_N > -detectable)),
   )
 
 
@@ -164,16 +152,15 @@ def plain_bootstrap(
 def main(argv: Sequence[str]) -> None:
   """Prints a line for each world."""
   del argv
-  print("kind    seeds tunings  seed tune example | covers  plain  half power")
+  print("kind    seeds tunings  seed tune example | covers  plain  half")
   for kind, seeds, runs, shares in itertools.product(
     ("normal", "right"), SEEDS, FINETUNINGS, SHARES
   ):
     world = World(kind, seeds, runs, shares)
     x = simulate(world, REPEATS.value, resamples=RESAMPLES.value)
-    power = f"{x.power:6.1%}" if kind == "normal" else ""
     print(
       f"{kind:7} {seeds:5} {runs:7}  {shares[0]:4} {shares[1]:4} {shares[2]:7}"
-      f" | {x.coverage:6.1%} {x.plain:6.1%} {x.half_width:5.2f} {power}",
+      f" | {x.coverage:6.1%} {x.plain:6.1%} {x.half_width:5.2f}",
       flush=True,
     )
 

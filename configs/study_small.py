@@ -14,9 +14,9 @@ Ten seeds make a difference of 0.8 points of GLUE visible in 80 % of such
 studies, if averages of pre-trainings have a standard deviation of 0.57 as those
 of electra_small.py. The paper's gains are 1.0 (HC) and 1.6 (SR).
 
-Calculated, not measured, by --config.dry_run=True: 8.8e19 FLOP, 62 hours on one
-H100 at 40 % of its peak, 154 at the 16 % that electra_small.py assumes; with
-`:len512` 4.1e20 FLOP and 290 hours at 40 %.
+Calculated, not measured: 8.8e19 FLOP, 62 hours on one H100 at 40 % of its peak,
+154 at the 16 % that electra_small.py assumes; with `:len512` 4.1e20 FLOP and
+290 hours at 40 %.
 """
 
 from ml_collections import ConfigDict
@@ -33,10 +33,10 @@ def get_config(arg: str = "") -> ConfigDict:
   words = parse_words(arg, {"len512": "Rows of 512 tokens, for SQuAD alone."})
   c = study.get_config()
   s = c.study
-  s.arms = " ".join(f"{name}={name}" for name in RECIPES)
+  s.arms = "; ".join(f"{name}={name}" for name in RECIPES)
   s.seeds = 10
   s.overrides = s.finetune = "model.dtype=bfloat16"
-  s.corrections = f"'corrections.text={WIKITEXT}'"
+  s.corrections = f"corrections.text='{WIKITEXT}'"
   s.robustness = "robustness.neighbours=glove.6B.100d.txt"
   if words:
     s.base, s.tasks, s.corrections = "electra_small:len512", "squad1", ""

@@ -115,15 +115,15 @@ def _describe_study(workdir: pathlib.Path, c: ConfigDict) -> Iterator[Line]:
   from truenegs_jax.study import drive, plan  # imports much
 
   parts = plan.make_parts(plan.StudyOptions.from_config(c), workdir)
-  statuses = drive.read_statuses(parts, workdir)
-  counts = collections.Counter(x.state for x in statuses.values())
+  states = drive.read_states(parts, workdir)
+  counts = collections.Counter(states.values())
   is_running = counts[drive.State.RUNNING] > 0
   is_open = counts[drive.State.MISSING] + counts[drive.State.FAILED] > 0
   yield "state", RUNNING if is_running else STOPPED if is_open else FINISHED
   yield "task", "study"
-  yield "parts", drive.describe_progress(parts, statuses)
+  yield "parts", drive.describe_progress(states)
   for part in parts:
-    folder, state = workdir / part.key, statuses[part.key].state
+    folder, state = workdir / part.key, states[part.key]
     if state in (drive.State.FAILED, drive.State.DIVERGED):
       yield "failed", drive.describe_failure(part, workdir)
     elif state == drive.State.RUNNING:

@@ -33,7 +33,7 @@ SYNONYMS = flags.DEFINE_float(
 )
 SEEDS = flags.DEFINE_integer("seeds", 10, "Languages and models.", 1)
 ARMS = flags.DEFINE_string(
-  "arms", "baseline=baseline hc=hc", "See configs/study.py."
+  "arms", "baseline=baseline; hc=hc", "See configs/study.py."
 )
 OVERRIDES = flags.DEFINE_string(
   "overrides", "", "KEY=VALUE of config.py, for all arms."
@@ -50,9 +50,9 @@ def make_config(workdir: pathlib.Path) -> plan.ConfigDict:
   lexicon = own / language.LEXICON.format(100, 100)
   keys = {
     "base": str(CONFIG),
-    "overrides": f"'data.sources={own / language.TEXT}'"
-    f" 'data.vocab={own / language.VOCABULARY}'"
-    f" 'negatives.sources=pairs path={lexicon}' {OVERRIDES.value}",
+    "overrides": f"data.sources='{own / language.TEXT}'"
+    f" data.vocab='{own / language.VOCABULARY}'"
+    f" negatives.sources='pairs path={lexicon}' {OVERRIDES.value}",
     "arms": ARMS.value.replace("{language}", str(own)),
     "seeds": SEEDS.value,
     "tasks": "",

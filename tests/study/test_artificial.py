@@ -58,10 +58,10 @@ def test_the_exact_distribution_is_that_of_all_lines_and_has_the_best_scores(
 
 @pytest.mark.slow
 def test_the_program_compares_models_on_the_languages_of_their_seeds(tmp_path):
-  lexicon = "negatives.sources=pairs path={language}/lexicon-50-100.tsv"
+  lexicon = "negatives.sources='pairs path={language}/lexicon-50-100.tsv'"
   command = [
     *(sys.executable, str(STUDY / "run.py"), f"--workdir={tmp_path}"),
-    *("--seeds=1", "--rows=300", f"--arms=a=baseline 'b=hc,{lexicon}'"),
+    *("--seeds=1", "--rows=300", f"--arms=a=baseline; b=hc {lexicon}"),
     "--overrides=steps=4 optim.warmup_steps=1 eval.rows=8",
   ]
   subprocess.run(command, check=True)

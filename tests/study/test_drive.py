@@ -13,7 +13,7 @@ import time
 import pytest
 
 from truenegs_jax.study import drive, plan
-from truenegs_jax.study.drive import Part, State, Status
+from truenegs_jax.study.drive import Part, State
 
 SUPPORT = pathlib.Path(__file__).parents[1] / "support"
 CODES = {signal.SIGTERM: 75, signal.SIGINT: 130, signal.SIGKILL: -9}
@@ -101,8 +101,7 @@ def check_journal(root, study):
 
 
 def is_idle(root, study):
-  statuses = drive.read_statuses(study, root).values()
-  return all(x.state != State.RUNNING for x in statuses)
+  return State.RUNNING not in drive.read_states(study, root).values()
 
 
 @pytest.mark.slow
@@ -130,8 +129,7 @@ def test_a_part_ends_and_saves_with_its_driver(drivers, tmp_path):
   os.kill(driver, signal.SIGTERM)
   assert drivers.ask("wait", driver) == CODES[signal.SIGTERM]
   assert count(tmp_path, "stop") == [study[0].key]
-  [status] = drive.read_statuses(study, tmp_path).values()
-  assert status.state == State.MISSING
+  assert [*drive.read_states(study, tmp_path).values()] == [State.MISSING]
 
 
 def test_jobs_and_repeated_drivers_share_the_work(drivers, tmp_path):
@@ -159,8 +157,7 @@ def test_failures(drivers, tmp_path, fails, code, state):
   bad = "runs/a/seed-0/pretrain"
   study = make_study(tmp_path, fails={bad: fails})
   assert drivers.run(tmp_path, study) == code
-  statuses = drive.read_statuses(study, tmp_path)
-  assert statuses[bad].state == state
+  assert drive.read_states(study, tmp_path)[bad] == state
   ended = [] if state == State.MISSING else ["pretrain", "x"]
   assert [x.rpartition("/")[2] for x in count(tmp_path, "end")] == ended
   if ended:
@@ -171,17 +168,3 @@ def test_failures(drivers, tmp_path, fails, code, state):
   repeated = state != State.DIVERGED
   assert count(tmp_path, "start").count(bad) == 1 + repeated
   assert len(count(tmp_path, "end")) == (4 if repeated else 2)
-
-
-def test_the_time_left_is_that_of_finished_parts_of_a_name(tmp_path):
-  study = make_study(tmp_path, arms="abcd", tasks=("x",))
-  statuses = {part.key: Status(State.MISSING) for part in study}
-  assert drive.estimate_secs(study, statuses) == (0, 8)
-  for arm, status in {
-    "a": Status(State.DONE, secs=100),
-    "b": Status(State.DONE, secs=200),
-    "c": Status(State.RUNNING, secs=30),
-    "d": Status(State.DIVERGED, 6, secs=10),
-  }.items():
-    statuses[drive.part_key(arm, 0, "pretrain")] = status
-  assert drive.estimate_secs(study, statuses) == (120, 4)

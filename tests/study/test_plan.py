@@ -14,9 +14,9 @@ from truenegs_jax.study import drive, plan, run
 
 DEMO = {
   "base": "electra_demo:runlocal",
-  "arms": "baseline=baseline mask=hc,masking.prob=0.25",
+  "arms": "baseline=baseline; mask=hc masking.prob=0.25",
   "seeds": 2,
-  "tasks": "mrpc squad1",
+  "tasks": "mrpc,squad1",
   "robustness": "robustness.sets=typos",
   "corrections": "corrections.text=wordnet",
 }
@@ -59,9 +59,9 @@ def test_whole_comparisons_come_early_and_jobs_have_each_part_once(
   tasks = rng.sample(["mrpc", "rte", "squad1"], rng.randint(0, 3))
   study = make_parts(
     tmp_path,
-    arms=" ".join(arms),
+    arms="; ".join(arms),
     seeds=(seeds := rng.randint(1, 3)),
-    tasks=" ".join(tasks),
+    tasks=",".join(tasks),
     robustness="robustness.sets=typos" if "squad1" in tasks else "",
     corrections=rng.choice(["", "corrections.text=wordnet"]),
   )
@@ -83,7 +83,7 @@ def test_whole_comparisons_come_early_and_jobs_have_each_part_once(
 
 def test_commands_have_the_words_values_and_seeds_of_their_arm(tmp_path):
   study = make_parts(
-    tmp_path, overrides="steps=40 'data.sources=a {seed}.txt'", finetune_seeds=2
+    tmp_path, overrides="steps=40 data.sources='a {seed}.txt'", finetune_seeds=2
   )
   by_key = {part.key.removeprefix("runs/"): part for part in study}
   part = by_key["mask/seed-1/pretrain"]
@@ -106,15 +106,16 @@ def test_commands_have_the_words_values_and_seeds_of_their_arm(tmp_path):
   "changes, message",
   [
     ({"arms": "a=hcc"}, "study.arms, 'a'.*'hcc' is unknown"),
-    ({"arms": "a=hc,masking.prob=2"}, "'a'.*masking.prob=2.0 is out of range"),
-    ({"arms": "a=hc,seed=1"}, "arms: a: seed cannot be set"),
-    ({"arms": "a=hc A=sr"}, "has 'a' twice"),
-    ({"arms": "../a=hc"}, "not of the form NAME=WORDS"),
+    ({"arms": "a=hc masking.prob=2"}, "'a'.*masking.prob=2.0 is out of range"),
+    ({"arms": "a=hc seed=1"}, "arms: a: seed cannot be set"),
+    ({"arms": "a=hc; A=sr"}, "has 'A' twice"),
+    ({"arms": "../a=hc"}, "'../a=hc' is not of the form NAME=WORDS"),
+    ({"arms": "; "}, "has no arm"),
     ({"arms": "a='hc"}, "quote"),
     ({"base": "corrections"}, "study.base has task='corrections'"),
     ({"overrides": "steps"}, "study.overrides: 'steps' is not of the form"),
-    ({"tasks": "mrpc wnli"}, "study.tasks: 'wnli' is unknown.*squad1"),
-    ({"tasks": "mrpc rte"}, "fine-tuned on squad1, which is not in study.ta"),
+    ({"tasks": "mrpc,wnli"}, "study.tasks: 'wnli' is unknown.*squad1"),
+    ({"tasks": "mrpc,rte"}, "fine-tuned on squad1, which is not in study.ta"),
     ({"finetune": "finetune.window=0"}, "study.finetune: finetune.window"),
     ({"shard": "2/2"}, "--config.study.shard=2/2 is not a job"),
   ],
@@ -132,8 +133,8 @@ def start(root, **changes):
   """Writes what the parts of a study leave when they start."""
   for part in make_parts(root, **changes):
     (root / part.key).mkdir(parents=True, exist_ok=True)
-    record = {"config": part.config, "secs": 0.0}
-    (root / part.key / drive.RECORD).write_text(json.dumps(record))
+    record = json.dumps({"config": part.config})
+    (root / part.key / drive.RECORD).write_text(record)
 
 
 @pytest.mark.parametrize(
@@ -160,19 +161,10 @@ def test_a_study_may_grow_and_shrink(tmp_path, console):
     seeds=3,
     finetune_seeds=9,
     overrides="log.every_steps=7",
-    arms="baseline=baseline new=sr",
-    tasks="squad1 rte",
+    arms="baseline=baseline; new=sr",
+    tasks="squad1,rte",
   )
   assert "mrpc" not in text and "rte" in text
-
-
-def test_the_compute_of_fine_tunings_is_that_of_their_rows(tmp_path):
-  study = make_parts(tmp_path, tasks="mrpc rte squad1", finetune_seeds=2)
-  first, *tuned = (x for x in study if (x.arm, x.seed) == ("baseline", 0))
-  mrpc, rte, questions = (run.count_flops([first, x])[2] for x in tuned[:3])
-  # 3 epochs of both orders, 10 epochs; 4 times the length costs more than that.
-  assert mrpc / rte == pytest.approx(3 * 2 * 3_668 / (10 * 2_490))
-  assert questions / mrpc > 4 * 2 * 87_599 / (3 * 2 * 3_668)
 
 
 def test_the_packaged_study_has_the_papers_tables(tmp_path):

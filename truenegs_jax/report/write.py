@@ -35,14 +35,14 @@ def write_report(workdirs: Sequence[pathlib.Path], path: pathlib.Path) -> None:
 def write_own_report(
   workdir: pathlib.Path, say: Callable[[str], object]
 ) -> None:
-  """Writes report.html, and the figure of a pre-training, of a run that ends.
+  """Writes report.html of a run that ends, and the figure of its curves.
 
   The run is finished and saved, so a failure is only a warning.
   """
   try:
     run = read_workdir(workdir, ends=True)
     _write([run], workdir / files.REPORT)
-    if run.task == PRETRAIN:
+    if run.task in (PRETRAIN, "study"):
       plots.draw_curves(run.curves, workdir / files.PLOTS / CURVES)
   except Exception as e:
     say(

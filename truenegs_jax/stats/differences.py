@@ -3,21 +3,16 @@
 Axes: R resamples, S runs or seeds, N examples, T tasks.
 """
 
-import bisect
 import dataclasses
-import functools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
-from scipy import optimize, special, stats
+from scipy import stats
 
 from truenegs_jax.stats.intervals import Z, t_quantile
 
-POWER = 0.8
-Z_DETECTABLE = float(Z + special.ndtri(POWER))
-MAX_SEEDS = 1_000  # more are not proposed
 DRAWN_AT_ONCE = 2**19  # examples; a few arrays of 4 MB
 # Indices of examples in R resamples, int [R, N] -> scores of S runs, [S, R].
 Scorer = Callable[[np.ndarray], np.ndarray]
@@ -182,15 +177,12 @@ class Difference:
     value: the difference.
     seeds: number of seeds that both arms have.
     seed_variance: A, of the mean over these seeds; NaN for one seed.
-    finetune_variance: the part of it that more fine-tunings would reduce; None
-      if no seed has several.
     example_variance: B; 0 for one seed or without scores of examples.
   """
 
   value: float
   seeds: int
   seed_variance: float
-  finetune_variance: float | None
   example_variance: float
 
   @property
@@ -198,49 +190,10 @@ class Difference:
     """Half the 95 % interval, whose middle is the value; None for one seed."""
     if self.seeds < 2:
       return None
-    return self._weigh(float(t_quantile(self.seeds)), Z)
-
-  @property
-  def detectable(self) -> float:
-    """Difference whose interval excludes 0 in 80 % of such studies.
-
-    At least two seeds are needed, here and in `seeds_needed`.
-    """
-    return self._weigh(_t_detectable(self.seeds), Z_DETECTABLE)
-
-  def seeds_needed(self, difference: float) -> int | None:
-    """Returns with how many seeds a difference would be detectable.
-
-    None if the examples' variance forbids it, or if more than MAX_SEEDS would
-    be needed.
-    """
-    total = self.seed_variance * self.seeds
-    counts = range(2, MAX_SEEDS + 1)
-
-    def is_enough(seeds: int) -> bool:
-      variance = total / seeds
-      x = dataclasses.replace(self, seeds=seeds, seed_variance=variance)
-      return x.detectable <= difference
-
-    index = bisect.bisect_left(counts, True, key=is_enough)
-    return counts[index] if index < len(counts) else None
-
-  def _weigh(self, t: float, z: float) -> float:
-    """Returns the standard error times a mean of two quantiles."""
+    t = float(t_quantile(self.seeds))
     a, b = self.seed_variance, self.example_variance
-    mean_root = (a * math.sqrt(t) + b * math.sqrt(z)) / (a + b or 1)
+    mean_root = (a * math.sqrt(t) + b * math.sqrt(Z)) / (a + b or 1)
     return math.sqrt(a + b) * mean_root**2
-
-
-@functools.cache
-def _t_detectable(seeds: int) -> float:
-  """Returns the noncentrality at which the t test has the power POWER."""
-  quantile = float(t_quantile(seeds))
-
-  def lack(shift: float) -> float:
-    return float(stats.nct.sf(quantile, seeds - 1, shift)) - POWER
-
-  return float(optimize.brentq(lack, 0.0, 2 * (quantile + 2)))
 
 
 def mean_of_runs(runs: Runs) -> float:
@@ -260,21 +213,16 @@ def compare_runs(ours: Runs, theirs: Runs) -> Difference | None:
                     B = (variance of the examples' means - interaction / n) / N
 
   These are the variances that a bootstrap over seeds, fine-tunings and examples
-  draws (Owen 2007, Annals of Applied Statistics 1), without its biases: it
-  multiplies A by (n - 1) / n, and counts in B the noise of single answers
-  again. With few seeds A is uncertain, so its quantile is Student's t of n - 1
-  degrees of freedom; that of B is the normal distribution's z. The root of the
-  sum's quantile is the mean of theirs, weighted by variance:
+  draws (Owen 2007, Annals of Applied Statistics 1), without its biases. With
+  few seeds A is uncertain, so its quantile is Student's t of n - 1 degrees of
+  freedom; that of B is the normal distribution's z:
 
     half width = sqrt(A + B) ((A sqrt(t) + B sqrt(z)) / (A + B))^2
 
   With B = 0 this is the paired t interval. Without the roots it is Cochran's
   for the Behrens-Fisher problem (Cochran & Cox 1950, section 4.14), which is
-  somewhat too wide between; Satterthwaite's degrees of freedom are too many
-  with 2 or 3 seeds, where they cover 89 and 92 %. By simulation
-  (benchmarks/coverage.py), it covers 92.8 to 97.3 % with 2 seeds and 94 to
-  97.2 % with 3 to 10, each with a standard error of 0.4. A plain bootstrap
-  covers 82 to 99.7 % with 2 seeds, and 90 to 99 % with 10.
+  somewhat too wide. By simulation (benchmarks/coverage.py), it covers 92.8 to
+  97.3 % with 2 seeds and 94 to 97.2 % with 3 to 10.
 
   Returns:
     None if the arms have no seed in common. Both must have the same tasks.
@@ -287,32 +235,19 @@ def compare_runs(ours: Runs, theirs: Runs) -> Difference | None:
   pairs_T = [[(ours[n][k], theirs[n][k]) for n in seeds] for k in tasks]
   difference_TxS = [[_mean(a) - _mean(b) for a, b in x] for x in pairs_T]
   difference_S = np.mean(difference_TxS, 0)
-  squared, count = len(tasks) ** 2, len(seeds)
-  tuned = [x for x in map(_finetune_variance, pairs_T) if x is not None]
+  variance, count = sum(map(_example_variance, pairs_T)), len(seeds)
   return Difference(
     value=float(difference_S.mean()),
     seeds=count,
     seed_variance=float(difference_S.var(ddof=1)) / count
     if count > 1
     else math.nan,
-    finetune_variance=sum(tuned) / squared
-    if len(tuned) == len(tasks)
-    else None,
-    example_variance=max(sum(map(_example_variance, pairs_T)), 0.0) / squared,
+    example_variance=max(variance, 0.0) / len(tasks) ** 2,
   )
 
 
 def _mean(scores: Sequence[Score]) -> float:
   return float(np.mean([x.value for x in scores]))
-
-
-def _finetune_variance(pairs_S: Sequence[Pair]) -> float | None:
-  """Returns the variance of the mean over seeds that fine-tunings cause."""
-  values = [[x.value for x in runs] for pair in pairs_S for runs in pair]
-  if min(map(len, values)) < 2:
-    return None
-  variances = [np.var(x, ddof=1) / len(x) for x in values]
-  return float(sum(variances)) / len(pairs_S) ** 2
 
 
 def _example_variance(pairs_S: Sequence[Pair]) -> float:

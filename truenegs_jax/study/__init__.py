@@ -1,1 +1,5 @@
-"""Runs recipes side by side over seeds and compares them."""
+"""Compares recipes: trains, fine-tunes and measures each with several seeds.
+
+It starts other tasks as processes, so it may import all folders but the verbs.
+Start reading in `run`; `plan` lists the processes, `tables` shows their scores.
+"""

@@ -1,24 +1,22 @@
 """Runs the parts of a study as processes, whose files say what is done.
 
   code = run_parts(parts, root, console)
-  read_statuses(parts, root)[part.key].state
+  read_states(parts, root)[part.key]
 
 The outputs in a part's folder say that it is done, a lock that it runs. Besides
-these, the folder has `log.txt`, `part.json` (command, config, seconds) and, if
-the process failed, `failed.json`. The process inherits the lock, which is
-released when both it and this process have ended, however they ended.
+these, the folder has `log.txt`, `part.json` (command and config) and, if the
+process failed, `failed.json`. The process inherits the lock, which is released
+when both it and this process have ended, however they ended.
 """
 
 import collections
 import dataclasses
-import datetime
 import enum
 import os
 import pathlib
 import shlex
 import signal
 import subprocess
-import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import IO, Any
 
@@ -30,12 +28,12 @@ from truenegs_jax.runtime.locks import is_locked, lock_file
 from truenegs_jax.workdir import files
 
 LOG, RECORD, FAILED, LOCK = "log.txt", "part.json", "failed.json", "part.lock"
-LAST_LINES = 20  # of the log, in FAILED
 STOPPING = (
   "the part that runs saves and ends; send the signal again to stop without"
   " saving ..."
 )
 SIGNALED = 128  # added to the number of the signal that killed a process
+TAIL = 2_000  # bytes of a log in which its last line is looked for
 FIX = "Remove the file and run the same command again."
 
 
@@ -85,16 +83,7 @@ class State(enum.StrEnum):
   MISSING = enum.auto()  # not started, or stopped
 
 
-@dataclasses.dataclass(frozen=True)
-class Status:
-  """A part's state, the exit code if it failed, and the seconds it has run."""
-
-  state: State
-  code: int = 0
-  secs: float = 0.0
-
-
-Statuses = Mapping[str, Status]  # by key of part
+States = Mapping[str, State]  # by key of part
 
 
 def part_key(arm: str, seed: int, name: str) -> str:
@@ -102,35 +91,25 @@ def part_key(arm: str, seed: int, name: str) -> str:
   return f"runs/{arm}/seed-{seed}/{name}"
 
 
-def read_statuses(parts: Sequence[Part], root: pathlib.Path) -> Statuses:
-  """Reads the status of each part from its folder.
-
-  Raises:
-    CheckpointError: a file is damaged.
-  """
-  return {part.key: _read_status(part, root / part.key) for part in parts}
+def read_states(parts: Sequence[Part], root: pathlib.Path) -> States:
+  """Reads the state of each part; CheckpointError if a file is damaged."""
+  return {part.key: _read_state(part, root / part.key) for part in parts}
 
 
-def _read_status(part: Part, folder: pathlib.Path) -> Status:
-  secs = read_record(folder).get("secs", 0.0)
+def _read_state(part: Part, folder: pathlib.Path) -> State:
   if is_locked(folder / LOCK):
-    return Status(State.RUNNING, secs=secs)
+    return State.RUNNING
   if part.is_complete(folder):
-    return Status(State.DONE, secs=secs)
-  failed = _read(folder / FAILED)
+    return State.DONE
+  failed = read_json(folder / FAILED)
   if not failed:
-    return Status(State.MISSING, secs=secs)
+    return State.MISSING
   diverged = failed["code"] == errors.NonFiniteError.exit_code
-  state = State.DIVERGED if diverged else State.FAILED
-  return Status(state, failed["code"], secs)
+  return State.DIVERGED if diverged else State.FAILED
 
 
-def read_record(folder: pathlib.Path) -> dict[str, Any]:
-  """Reads what a part was started with: {} if it has never been started."""
-  return _read(folder / RECORD)
-
-
-def _read(path: pathlib.Path) -> dict[str, Any]:
+def read_json(path: pathlib.Path) -> dict[str, Any]:
+  """Reads a file in a part's folder: {} if there is none."""
   if not path.exists():
     return {}
   with json_text.read_file(path, errors.CheckpointError, FIX) as value:
@@ -151,14 +130,14 @@ def run_parts(
   """
   tried: set[str] = set()
   while True:
-    statuses = read_statuses(parts, root)
-    part = next_part(parts, statuses, tried)
+    states = read_states(parts, root)
+    part = next_part(parts, states, tried)
     if not part:
-      codes = (x.code for x in statuses.values() if x.state == State.FAILED)
-      return next(codes, 0)
+      failed = (key for key, x in states.items() if x == State.FAILED)
+      return next((read_json(root / x / FAILED)["code"] for x in failed), 0)
     tried.add(part.key)
-    progressed = describe_progress(parts, statuses)
-    with progress.working(console, f"{part.key} [{progressed}]"):
+    text = f"{part.key} [{describe_progress(states)}]"
+    with progress.working(console, text):
       code, is_stopped = run_part(part, root / part.key, console)
     if is_stopped:
       return code
@@ -167,18 +146,13 @@ def run_parts(
 
 
 def next_part(
-  parts: Sequence[Part], statuses: Statuses, tried: Collection[str] = ()
+  parts: Sequence[Part], states: States, tried: Collection[str] = ()
 ) -> Part | None:
-  """Returns the first part that can be started, in the order of `parts`.
-
-  Args:
-    tried: keys of parts that this process has started before.
-  """
+  """Returns the first part that can be started and has no key in `tried`."""
   for part in parts:
-    state = statuses[part.key].state
+    state = states[part.key]
     is_open = state in (State.MISSING, State.FAILED) and part.key not in tried
-    needed = statuses.get(part.needs_key)
-    if is_open and (needed is None or needed.state == State.DONE):
+    if is_open and states.get(part.needs_key, State.DONE) == State.DONE:
       return part
   return None
 
@@ -200,21 +174,18 @@ def run_part(
   with lock_file(folder / LOCK) as lock:
     if lock is None or part.is_complete(folder):
       return 0, False
-    record = read_record(folder) or {"config": part.config, "secs": 0.0}
+    record = read_json(folder / RECORD) or {"config": part.config}
     record["command"] = shlex.join(part.command)
     files.save_json(folder / RECORD, record)  # before anything can depend on it
-    began = time.monotonic()
     code, stopped_by = _run_process(part, folder / LOG, lock, console)
-    record["secs"] += time.monotonic() - began
-    files.save_json(folder / RECORD, record)
     code = 0 if part.is_complete(folder) else code
     if stopped_by:
       return signals.EXIT_CODES[stopped_by], True
     if code in signals.EXIT_CODES.values():
       return code, True
     if code:
-      lines = _read_last_lines(folder / LOG)
-      files.save_json(folder / FAILED, {"code": code, "lines": lines})
+      failed = {"code": code, "line": _read_last_line(folder / LOG)}
+      files.save_json(folder / FAILED, failed)
     else:
       (folder / FAILED).unlink(missing_ok=True)
     return code, False
@@ -268,60 +239,26 @@ def _run_process(
   return SIGNALED - code if code < 0 else code, next(iter(received), None)
 
 
-def _read_last_lines(path: pathlib.Path) -> list[str]:
-  """Returns the last lines of a log, without control characters."""
+def _read_last_line(path: pathlib.Path) -> str:
+  """Returns the last line of a log, without control characters."""
   with path.open("rb") as file:
-    file.seek(max(0, path.stat().st_size - 200 * LAST_LINES))
+    file.seek(max(0, path.stat().st_size - TAIL))
     lines = file.read().decode(errors="replace").splitlines()
-  lines = [errors.printable(ValueError(x)) for x in lines if x.strip()]
-  return lines[-LAST_LINES:]
+  return errors.printable(ValueError([*filter(str.strip, lines)][-1]))
 
 
 def describe_failure(part: Part, root: pathlib.Path) -> str:
   """Describes why a part failed, and where its log is."""
   folder = root / part.key
-  failed = _read(folder / FAILED)
+  failed = read_json(folder / FAILED)
   return (
     f"warning: '{folder}' failed with exit code {failed['code']}:"
-    f" {(failed['lines'] or [''])[-1]} See '{folder / LOG}'."
+    f" {failed['line']} See '{folder / LOG}'."
   )
 
 
-def estimate_secs(
-  parts: Sequence[Part], statuses: Statuses
-) -> tuple[float, int]:
-  """Estimates how long the unfinished parts take, one after the other.
-
-  A part takes the mean of the finished parts with its name, less the seconds
-  that it has already run.
-
-  Returns:
-    Seconds, and the number of parts for which no such part is finished.
-  """
-  measured = collections.defaultdict[str, list[float]](list)
-  for part in parts:
-    if statuses[part.key].state == State.DONE:
-      measured[part.name].append(statuses[part.key].secs)
-  secs, unknown = 0.0, 0
-  for part in parts:
-    status, known = statuses[part.key], measured[part.name]
-    if status.state in (State.DONE, State.DIVERGED):
-      continue
-    if known:
-      secs += max(0.0, sum(known) / len(known) - status.secs)
-    else:
-      unknown += 1
-  return secs, unknown
-
-
-def describe_progress(parts: Sequence[Part], statuses: Statuses) -> str:
-  """Describes how many parts are in each state, and the time left."""
-  counts = collections.Counter(statuses[part.key].state for part in parts)
+def describe_progress(states: States) -> str:
+  """Describes how many parts are in each state."""
+  counts = collections.Counter(states.values())
   listed = ", ".join(f"{counts[x]} {x}" for x in State if counts[x])
-  secs, unknown = estimate_secs(parts, statuses)
-  text = f"{len(parts)} parts: {listed}"
-  if secs:
-    text += f"; about {datetime.timedelta(seconds=round(secs))} left"
-  if unknown:
-    text += f"; {unknown} not yet measured"
-  return text
+  return f"{len(states)} parts: {listed}"

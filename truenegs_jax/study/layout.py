@@ -1,4 +1,4 @@
-"""Tables of numbers, rendered for a terminal, CSV and LaTeX."""
+"""Tables of numbers, rendered for a terminal and as CSV."""
 
 import csv
 import dataclasses
@@ -17,14 +17,6 @@ CSV_FIELDS = (
   *("value", "half_width", "runs"),
 )
 STYLES = {PAPER: "dim", DIFFERENCE: "italic"}
-LATEX = {
-  **{char: f"\\{char}" for char in "#$%&_{}"},
-  "\\": r"\textbackslash{}",
-  "^": r"\textasciicircum{}",
-  "~": r"\textasciitilde{}",
-  "<": r"\textless{}",
-  ">": r"\textgreater{}",
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,13 +44,6 @@ class Cell:
       "" if self.half_width is None else f"±{self.half_width:.{digits}f}",
       self.runs,
     ]
-
-  @property
-  def excludes_zero(self) -> bool:
-    """Whether the interval is on one side of zero."""
-    if self.value is None or self.half_width is None:
-      return False
-    return abs(self.value) > self.half_width
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,46 +108,3 @@ def to_csv(layouts: Iterable[Layout]) -> str:
         place = x.name, row.label, row.kind, column
         writer.writerow([*place, *dataclasses.astuple(cell)])
   return file.getvalue()
-
-
-def to_latex(x: Layout) -> str:
-  """Renders a table as LaTeX that needs no package, over two columns of text.
-
-  Differences whose interval excludes zero are bold.
-  """
-  lines = [
-    r"\begin{table*}\centering\small\setlength{\tabcolsep}{3pt}",
-    rf"\caption{{{escape_latex(x.title)}}}\label{{{x.name}}}",
-    rf"\begin{{tabular}}{{l{'r' * len(x.columns)}}}",
-    r"\hline",
-    _latex_row(["", *map(escape_latex, x.columns)]),
-    r"\hline",
-  ]
-  for row in x.rows:
-    for i, (label, *texts) in enumerate(row.lines(x.digits)):
-      bold = i == 0 and row.kind == DIFFERENCE
-      cells = (
-        _latex_number(text, is_bold=bold and cell.excludes_zero)
-        for text, cell in zip(texts, row.cells, strict=True)
-      )
-      lines.append(_latex_row([escape_latex(label), *cells]))
-  lines += [r"\hline", r"\end{tabular}"]
-  lines += [rf"\par {escape_latex(note)}" for note in x.notes]
-  return "\n".join([*lines, r"\end{table*}", ""])
-
-
-def escape_latex(text: str) -> str:
-  """Escapes the characters that LaTeX would interpret."""
-  return "".join(LATEX.get(char, char) for char in text)
-
-
-def _latex_row(cells: Sequence[str]) -> str:
-  return " & ".join(cells) + r" \\"
-
-
-def _latex_number(text: str, *, is_bold: bool) -> str:
-  """Renders a number in mathematics, which has minus signs; "" stays."""
-  text = text.replace("±", r"\pm ").replace(",", "{,}")
-  if is_bold:
-    text = rf"\mathbf{{{text}}}"
-  return f"${text}$" if text else ""

@@ -7,19 +7,18 @@ import dataclasses
 import functools
 import json
 import pathlib
-import re
-import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Self
 
 from ml_collections import ConfigDict
 
+from truenegs_jax.config import grammar
 from truenegs_jax.configs.common_keys import rules
 from truenegs_jax.runtime.config_files import flatten
 from truenegs_jax.runtime.errors import CheckpointError, InputError
 from truenegs_jax.runtime.flags import parse_config
-from truenegs_jax.study.drive import Part, part_key, read_record
+from truenegs_jax.study.drive import RECORD, Part, part_key, read_json
 from truenegs_jax.tasks import glue, squad, user_task
 from truenegs_jax.train import check_values
 from truenegs_jax.workdir import files
@@ -35,7 +34,7 @@ TASKS = {
 SEED = "{seed}"  # in values of arms and overrides: the seed
 # Keys that a study sets itself, or that would make its parts differ.
 RESERVED = {
-  "pretrain": ("task", "seed", "minutes", "dry_run"),
+  "pretrain": ("task", "seed", "dry_run"),
   "finetune": (
     *("task", "seed", "init", "dry_run"),
     *("finetune.tasks", "finetune.seeds", "finetune.against"),
@@ -51,33 +50,34 @@ INPUTS = (
   *("negatives.sources", "negatives.stop_words"),
   *("finetune.data", "finetune.files"),
 )
+Changes = Mapping[str, str]  # values of config keys
 
 
 @dataclasses.dataclass(frozen=True)
 class Arm:
-  """A recipe: words after the base config's name, and KEY=VALUE of its keys."""
+  """A recipe: words after the base config's name, and values of its keys."""
 
   name: str
-  words: tuple[str, ...]
-  changes: tuple[str, ...]
+  words: str
+  changes: Changes
 
 
 @dataclasses.dataclass(frozen=True)
 class StudyOptions:
   """The section `study` of a config, parsed.
 
-  `finetune`, `corrections` and `robustness` are KEY=VALUE; None: not run.
+  `corrections` and `robustness` are None if they are not measured.
   """
 
   base: str
-  overrides: tuple[str, ...]
+  overrides: Changes
   arms: tuple[Arm, ...]
   seeds: int
   tasks: tuple[str, ...]
-  finetune: tuple[str, ...]
+  finetune: Changes
   finetune_seeds: int
-  corrections: tuple[str, ...] | None
-  robustness: tuple[str, ...] | None
+  corrections: Changes | None
+  robustness: Changes | None
 
   @classmethod
   def from_config(cls, c: ConfigDict) -> Self:
@@ -87,84 +87,67 @@ class StudyOptions:
       InputError: a value is not of its form, or a task is unknown.
     """
     s = c.study
-
-    def parse(name: str, task: str) -> tuple[str, ...]:
-      return _check_changes(f"study.{name}", _split(name, s[name]), task)
-
+    tasks = grammar.parse_names(s.tasks, key="study.tasks")
+    if unknown := [name for name in tasks if name not in TASKS]:
+      raise InputError(
+        f"study.tasks: {unknown[0]!r} is unknown. Choose any of"
+        f" {', '.join(TASKS)}, divided by commas."
+      )
     return cls(
       base=s.base,
-      overrides=parse("overrides", "pretrain"),
+      overrides=_parse_changes("overrides", s.overrides, PRETRAIN),
       arms=_parse_arms(s.arms),
       seeds=s.seeds,
-      tasks=_parse_tasks(s.tasks),
-      finetune=parse("finetune", "finetune"),
+      tasks=tasks,
+      finetune=_parse_changes("finetune", s.finetune, "finetune"),
       finetune_seeds=s.finetune_seeds,
-      corrections=parse(CORRECTIONS, CORRECTIONS) if s.corrections else None,
-      robustness=parse(ROBUSTNESS, ROBUSTNESS) if s.robustness else None,
+      corrections=_parse_changes(CORRECTIONS, s.corrections, CORRECTIONS)
+      or None,
+      robustness=_parse_changes(ROBUSTNESS, s.robustness, ROBUSTNESS) or None,
     )
 
 
-def _split(name: str, text: str) -> list[str]:
-  """Splits words as a shell does; quotes keep spaces."""
-  try:
-    return shlex.split(text)
-  except ValueError as e:
+def _parse_changes(name: str, text: str, task: str) -> Changes:
+  item = grammar.parse_item(text, key=f"study.{name}")
+  if item.name:
     raise InputError(
-      f"study.{name}={text!r} has a quote without its partner."
-    ) from e
+      f"study.{name}: {item.name!r} is not of the form KEY=VALUE, such as"
+      " steps=1000. Put values with spaces in quotes."
+    )
+  _check_reserved(f"study.{name}", item.options, task)
+  return item.options
 
 
-def _check_changes(
-  name: str, changes: Sequence[str], task: str
-) -> tuple[str, ...]:
-  for change in changes:
-    key, equals, _ = change.partition("=")
-    if not equals or not re.fullmatch(r"[a-z]\w*(\.\w+)*", key):
-      raise InputError(
-        f"{name}: {change!r} is not of the form KEY=VALUE, such as"
-        " masking.prob=0.25. Put values with spaces in quotes."
-      )
+def _check_reserved(name: str, changes: Changes, task: str) -> None:
+  for key in changes:
     if key in RESERVED[task]:
       raise InputError(
         f"{name}: {key} cannot be set, because the study sets it for each of"
         " its parts. Remove it."
       )
-  return tuple(changes)
 
 
 def _parse_arms(text: str) -> tuple[Arm, ...]:
-  arms = []
-  for entry in _split("arms", text):
-    name, equals, recipe = entry.partition("=")
-    if not equals or not re.fullmatch(r"\w[\w.+-]*", name):
+  arms = dict[str, Arm]()  # by lower case, which some disks ignore
+  for item in grammar.parse_items(text, ";", key="study.arms"):
+    if item.name or not item.options:
       raise InputError(
-        f"study.arms: {entry!r} is not of the form NAME=WORDS, such as hc=hc or"
-        " more=hc,masking.prob=0.25."
+        f"study.arms: {item.name!r} is not of the form NAME=WORDS. Set"
+        " --config.study.arms='NAME=WORDS; NAME=WORDS KEY=VALUE', such as"
+        " 'hc=hc; more=hc masking.prob=0.25'."
       )
-    items = [item for item in recipe.split(",") if item]
-    changes = [item for item in items if "=" in item]
-    words = tuple(item for item in items if "=" not in item)
-    checked = _check_changes(f"study.arms: {name}", changes, "pretrain")
-    arms.append(Arm(name, words, checked))
-  names = [arm.name.lower() for arm in arms]  # some disks ignore the case
-  repeated = [arm.name for arm in arms if names.count(arm.name.lower()) > 1]
-  if repeated or not arms:
-    problem = f"has {repeated[0]!r} twice" if repeated else "has no arm"
+    (name, words), *changes = item.options.items()
+    _check_reserved(f"study.arms: {name}", dict(changes), PRETRAIN)
+    if name.lower() in arms:
+      raise InputError(
+        f"study.arms={text!r} has {name!r} twice. Choose different names."
+      )
+    arms[name.lower()] = Arm(name, words, dict(changes))
+  if not arms:
     raise InputError(
-      f"study.arms={text!r} {problem}. Set --config.study.arms='NAME=WORDS"
-      " NAME=WORDS', with different names."
+      "study.arms has no arm. Set --config.study.arms='NAME=WORDS; NAME=WORDS'."
     )
-  return tuple(arms)
-
-
-def _parse_tasks(text: str) -> tuple[str, ...]:
-  names = tuple(dict.fromkeys(text.replace(",", " ").split()))
-  if unknown := [name for name in names if name not in TASKS]:
-    raise InputError(
-      f"study.tasks: {unknown[0]!r} is unknown. Choose any of"
-      f" {', '.join(TASKS)}."
-    )
-  return names
+  return tuple(arms.values())
 
 
 def make_parts(options: StudyOptions, root: pathlib.Path) -> list[Part]:
@@ -204,30 +187,30 @@ def _arm_parts(
 
   make = functools.partial(_make_part, arm=arm.name, seed=seed, root=root)
   base, _, words = options.base.partition(":")
-  words = ",".join([*filter(None, [words]), *arm.words])
+  words = ",".join(filter(None, [words, arm.words]))
   config = f"{base}:{words}" if words else base
-  changes = options.overrides + arm.changes
-  yield make(PRETRAIN, config, changes, [f"seed={seed}"], needs="")
-  init, count = f"init={folder(PRETRAIN)}", options.finetune_seeds
+  changes = {**options.overrides, **arm.changes}
+  yield make(PRETRAIN, config, changes, {"seed": seed}, needs="")
+  count = options.finetune_seeds
   for name in options.tasks:
     config, task = TASKS[name]
     outputs = [f"{task}/seed-{n}/result.json" for n in range(count)]
-    links = [init, "seed=0", f"finetune.seeds={count}"]
+    links = {"init": folder(PRETRAIN), "seed": 0, "finetune.seeds": count}
     yield make(name, config, options.finetune, links, outputs=outputs)
   if options.corrections is not None:
-    links = [f"corrections.run={folder(PRETRAIN)}"]
+    links = {"corrections.run": folder(PRETRAIN)}
     yield make(CORRECTIONS, CORRECTIONS, options.corrections, links)
   if options.robustness is not None:
     name = robustness_task(options)
-    links = [f"init={folder(name)}"]
+    links = {"init": folder(name)}
     yield make(ROBUSTNESS, ROBUSTNESS, options.robustness, links, needs=name)
 
 
 def _make_part(
   name: str,
   config: str,
-  changes: Sequence[str],
-  links: Sequence[str],
+  changes: Changes,
+  links: Mapping[str, Any],
   *,
   arm: str,
   seed: int,
@@ -238,10 +221,10 @@ def _make_part(
   """Makes a part that is a task of `truenegs_jax.main`.
 
   Args:
-    changes: KEY=VALUE that the user chose.
-    links: KEY=VALUE that differ from seed to seed.
+    changes: values of config keys that the user chose.
+    links: values of config keys that differ from seed to seed.
   """
-  flags = (f"--config={config}", *(f"--config.{x}" for x in changes))
+  flags = f"--config={config}", *_format_flags(changes)
   return Part(
     arm=arm,
     seed=seed,
@@ -249,7 +232,7 @@ def _make_part(
     command=(
       *(sys.executable, "-m", "truenegs_jax.main"),
       *(x.replace(SEED, str(seed)) for x in flags),
-      *(f"--config.{x}" for x in links),
+      *_format_flags(links),
       f"--workdir={root / part_key(arm, seed, name)}",
     ),
     outputs=tuple(outputs),
@@ -258,24 +241,23 @@ def _make_part(
   )
 
 
+def _format_flags(values: Mapping[str, Any]) -> Iterator[str]:
+  return (f"--config.{key}={value}" for key, value in values.items())
+
+
 def robustness_task(options: StudyOptions) -> str:
   """Returns the name in `study.tasks` whose fine-tuned models are changed.
 
   Raises:
     InputError: it is not among the tasks of the study.
   """
-  named = [
-    x.partition("=")[2]
-    for x in options.robustness or ()
-    if x.startswith("robustness.task=")
-  ]
   default = options.tasks[0] if len(options.tasks) == 1 else SQUAD1
-  names = {task: name for name, (_, task) in TASKS.items()}
-  name = names.get(named[-1], named[-1]) if named else default
+  name = (options.robustness or {}).get("robustness.task", default)
+  name = {task: x for x, (_, task) in TASKS.items()}.get(name, name)
   if name not in options.tasks:
     raise InputError(
       f"study.robustness scores models that were fine-tuned on {name}, which is"
-      f" not in study.tasks={' '.join(options.tasks)!r}. Add it there, or set"
+      f" not in study.tasks={','.join(options.tasks)!r}. Add it there, or set"
       " robustness.task=TASK in study.robustness."
     )
   return name
@@ -327,7 +309,7 @@ def check_unchanged(parts: Sequence[Part], root: pathlib.Path) -> None:
 
 def _find_changes(part: Part, root: pathlib.Path) -> list[files.Change]:
   """Lists how a part's config differs from that with which it was started."""
-  record = read_record(root / part.key)
+  record = read_json(root / part.key / RECORD)
   if not record:
     return []
   saved, now = record["config"], part.config

@@ -1,20 +1,25 @@
 """Scores of the runs of a study, and the runs that it plans."""
 
 import dataclasses
+import pathlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from truenegs_jax.corrections.report import find_table_2
+from truenegs_jax.finetune import results
 from truenegs_jax.finetune.config_checks import SQUAD
 from truenegs_jax.finetune.leaderboard import example_scores
-from truenegs_jax.finetune.results import Result
 from truenegs_jax.robustness.eval_set import ORIGINAL, TRANSFORMED
 from truenegs_jax.robustness.scores import DROP
+from truenegs_jax.runtime import json_text
+from truenegs_jax.runtime.errors import CheckpointError
+from truenegs_jax.study.drive import FIX, Part
+from truenegs_jax.study.plan import CORRECTIONS, PRETRAIN, TASKS
 from truenegs_jax.tasks import scoring
+from truenegs_jax.workdir import files, metrics_file
 
-CORRECTIONS = "corrections"  # task of the metrics by `correction_metric`
 HELD_OUT = "held-out loss"
 RATES = ("sequence_rate", "mismatch_rate")  # of table 2: Iter and Pred
 
@@ -102,10 +107,35 @@ def correction_metric(rate: str, percent: float) -> str:
   return f"{rate} at {percent:g} %"
 
 
-def read_loss(record: Mapping[str, Any], title: str) -> float | None:
-  """Returns one of LOSSES from a record of metrics.jsonl, if it has it."""
-  values = (record.get(field) for field in LOSSES[title])
-  return next((x for x in values if x is not None), None)
+def collect_scores(
+  parts: Sequence[Part], root: pathlib.Path
+) -> tuple[list[Score], dict[str, Any]]:
+  """Reads the scores of finished parts, in their order.
+
+  Returns:
+    The scores, and `family` and `width` of the network that was fine-tuned, if
+    any was.
+
+  Raises:
+    CheckpointError: a result is damaged.
+  """
+  collected, network = list[Score](), {}
+  for part in parts:
+    folder, run = root / part.key, (part.arm, part.seed)
+    if part.name == PRETRAIN:
+      logged = metrics_file.read_records(folder)
+      collected += read_pretraining(*run, logged)
+    elif part.name in TASKS:
+      for n in range(len(part.outputs)):  # one for each seed
+        if result := results.load(folder, TASKS[part.name][1], n):
+          network = {key: result.provenance[key] for key in ("family", "width")}
+          collected += read_finetuning(*run, result)
+    else:
+      read = read_corrections if part.name == CORRECTIONS else read_robustness
+      path = folder / files.RESULTS
+      with json_text.read_file(path, CheckpointError, FIX) as saved:
+        collected += read(*run, saved)
+  return collected, network
 
 
 def read_pretraining(
@@ -113,17 +143,18 @@ def read_pretraining(
 ) -> list[Score]:
   """Returns the last held-out losses in metrics.jsonl, in nats."""
   held_out = [x for x in logged if x["split"] == "held_out"]
-  losses = {
-    title: read_loss(held_out[-1], title) for title in LOSSES if held_out
-  }
-  return [
-    Score(arm, seed, HELD_OUT, None, title, loss)
-    for title, loss in losses.items()
-    if loss is not None
-  ]
+  if not held_out:
+    return []
+  scores = []
+  for title, fields in LOSSES.items():
+    losses = (held_out[-1].get(field) for field in fields)
+    loss = next((x for x in losses if x is not None), None)
+    if loss is not None:
+      scores.append(Score(arm, seed, HELD_OUT, None, title, loss))
+  return scores
 
 
-def read_finetuning(arm: str, seed: int, run: Result) -> list[Score]:
+def read_finetuning(arm: str, seed: int, run: results.Result) -> list[Score]:
   """Returns the main score of a fine-tuning on the dev set; of SQuAD both."""
   scores = run.scores["dev"]
   return [
@@ -142,13 +173,13 @@ def read_finetuning(arm: str, seed: int, run: Result) -> list[Score]:
 
 
 def read_corrections(
-  arm: str, seed: int, results: Mapping[str, Any]
+  arm: str, seed: int, saved: Mapping[str, Any]
 ) -> list[Score]:
   """Returns the rates of table 2 by the first source of synonyms.
 
-  `results` is the results.json of the task "corrections".
+  `saved` is the results.json of the task "corrections".
   """
-  checkpoints = next(iter(results["checkpoints"].values()))
+  checkpoints = next(iter(saved["checkpoints"].values()))
   steps = [(x["step"], x["percent"]) for x in checkpoints]
   return [
     Score(
@@ -165,17 +196,17 @@ def read_corrections(
 
 
 def read_robustness(
-  arm: str, seed: int, results: Mapping[str, Any]
+  arm: str, seed: int, saved: Mapping[str, Any]
 ) -> list[Score]:
   """Returns the scores of each set, side and fine-tuning of one model.
 
-  `results` is the results.json of the task "robustness". Examples have scores
+  `saved` is the results.json of the task "robustness". Examples have scores
   only if they are questions without variants.
   """
-  [(model, about)] = results["models"].items()
+  [(model, about)] = saved["models"].items()
   scores = []
-  for x in results["sets"].values():
-    is_paired = results["task"] == SQUAD and not x["variants"]
+  for x in saved["sets"].values():
+    is_paired = saved["task"] == SQUAD and not x["variants"]
     for metric, sides in x["scores"][model].items():
       for side, estimate in sides.items():
         for i, value in enumerate(estimate["by_run"]):

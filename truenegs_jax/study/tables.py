@@ -10,7 +10,6 @@ says how many it has.
 
 import collections
 import dataclasses
-import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -26,9 +25,7 @@ from truenegs_jax.finetune.leaderboard import (
 from truenegs_jax.robustness.eval_set import TRANSFORMED
 from truenegs_jax.robustness.report import SIDES
 from truenegs_jax.robustness.report import find_published as find_published_set
-from truenegs_jax.robustness.scores import DROP
 from truenegs_jax.stats.differences import (
-  MAX_SEEDS,
   Difference,
   compare_runs,
   has_examples,
@@ -57,17 +54,12 @@ VARIANTS = {"hc_glove", "sr_sent"}  # recipes of table 6 that table 3 lacks
 LABELS = ("Iter", "Pred")  # of RATES in table 2
 ERROR_REDUCTION = "% of error"
 MAX_COLUMNS = 8
-EFFECT = 1.0  # percent, the gain of the paper's small ELECTRA by HC
-POWER_COLUMNS = (
-  *("detectable", "seeds needed"),
-  *("error of seeds", "of fine-tunings", "of examples"),
-)
 
 Columns = Mapping[str, Sequence[Key]]  # name -> scores whose mean it shows
 
 
 def make_tables(study: Study) -> list[Layout]:
-  """Makes the paper's tables that have scores, other measures, and the power.
+  """Makes the paper's tables that have scores, and those of other measures.
 
   Scores of runs that are not planned are left out.
   """
@@ -85,7 +77,6 @@ def make_tables(study: Study) -> list[Layout]:
     *_make_squad_table(study),
     *_make_robustness_tables(study),
     *_make_other_tables(study),
-    *_make_power_table(study),
   ]
 
 
@@ -316,39 +307,3 @@ def _make_other_tables(study: Study) -> Iterator[Layout]:
       shown = dict([*columns.items()][i : i + MAX_COLUMNS])
       name = f"{task} {i // MAX_COLUMNS + 1}" if i else task
       yield _make_layout(name, name, shown, study, digits=4)
-
-
-def _make_power_table(study: Study) -> Iterator[Layout]:
-  """Makes the table of what the study could have seen."""
-  columns = dict([*_glue_columns(study).items()][-1:])
-  columns |= {f"{SQUAD} {x}": y for x, y in _squad_columns(study).items()}
-  for title, metrics in _robustness_sets(study).items():
-    names = (f"{metric} {DROP}" for metric in metrics)
-    columns |= {f"{title} {x}": [(title, x)] for x in names}
-  differences = {
-    f"{arm}, {name}": _compare(study, arm, keys)
-    for name, keys in columns.items()
-    for arm in study.arms[1:]
-  }
-  rows = [
-    Row(label, ARM, [*map(Cell, _power_values(x))])
-    for label, x in differences.items()
-    if x and x.seeds > 1
-  ]
-  notes = [
-    "Detectable is the difference from the baseline whose interval would"
-    " exclude 0 in 80 % of such studies. Seeds needed are how many would make"
-    f" {EFFECT:g} % detectable (blank: over {MAX_SEEDS:,}). Standard errors"
-    " come from pre-training seeds with their fine-tunings, from fine-tunings"
-    " alone (blank: one each), and from the choice of the dev set's examples."
-    " With few seeds, all of these are rough."
-  ]
-  if rows:
-    title = "What this study could see, %"
-    yield Layout("power", title, POWER_COLUMNS, rows, notes)
-
-
-def _power_values(x: Difference) -> list[float | int | None]:
-  variances = x.seed_variance, x.finetune_variance, x.example_variance
-  errors = [None if v is None else math.sqrt(v) for v in variances]
-  return [x.detectable, x.seeds_needed(EFFECT), *errors]
