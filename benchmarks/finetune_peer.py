@@ -47,7 +47,7 @@ from truenegs_jax.finetune.initial_weights import InitialWeights  # noqa: E402
 from truenegs_jax.finetune.task_data import EvalSplit, TaskData  # noqa: E402
 from truenegs_jax.tasks import batches, glue, task  # noqa: E402
 from truenegs_jax.train import sharding  # noqa: E402
-from truenegs_jax.weights.formats import hf_names  # noqa: E402
+from truenegs_jax.weights import hf_names  # noqa: E402
 
 Batch = dict[str, np.ndarray]
 TASKS = [name for name, t in glue.TASKS.items() if t.kind == task.CLASSES]

@@ -11,7 +11,7 @@ from truenegs_jax.configs import electra_small
 from truenegs_jax.objectives import masking, slot_predictions
 from truenegs_jax.runtime import rng
 from truenegs_jax.train import step as step_lib
-from truenegs_jax.weights.formats import hf_folder, hf_names
+from truenegs_jax.weights import hf_folder, hf_names
 
 Draws = tuple[np.ndarray, ...]
 

@@ -25,8 +25,8 @@ from truenegs_jax.runtime.errors import DataError, InputError
 from truenegs_jax.synonyms import table
 from truenegs_jax.tasks import user_task
 from truenegs_jax.train import build_run, check_values, checks, prepare_data
-from truenegs_jax.weights.formats import hf_folder
-from truenegs_jax.weights.formats.find import Weights
+from truenegs_jax.weights import hf_folder
+from truenegs_jax.weights.find import Weights
 from truenegs_jax.workdir.from_config import build_model, placeholder_tokenizer
 
 CONFIGS = pathlib.Path(__file__).parent.parent / "configs"

@@ -27,8 +27,8 @@ from .synonyms.run_table import build_table as build_table
 from .synonyms.table import SynonymTable as SynonymTable
 from .synonyms.vocabulary import continues_word as continues_word
 from .train.step import total_loss as total_loss
-from .weights.export.export_model import export_model as export_model
-from .weights.init.load import Pretrained as Pretrained
-from .weights.init.load import load as load
+from .weights.export_model import export_model as export_model
+from .weights.load import Pretrained as Pretrained
+from .weights.load import load as load
 
 __version__: str

@@ -37,7 +37,7 @@ from truenegs_jax.runtime.files import check_local
 from truenegs_jax.workdir import files
 
 if TYPE_CHECKING:
-  from truenegs_jax.weights.export.export_model import ExportResult
+  from truenegs_jax.weights.export_model import ExportResult
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -54,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> None:
       print(f"Exported to '{result.output}'.\n{result.summary}")
       output = result.output
     if values.license:
-      from truenegs_jax.weights.export import model_card  # imports jax
+      from truenegs_jax.weights import model_card  # imports jax
 
       model_card.set_license(output, values.license)
 
@@ -111,7 +111,7 @@ def _check_flags(values: flags.FlagValues) -> None:
 
 def _export(values: flags.FlagValues) -> "ExportResult":
   from truenegs_jax.pretrain import export_run
-  from truenegs_jax.weights.export import convert
+  from truenegs_jax.weights import convert
 
   output = pathlib.Path(values.output) if values.output else None
   run = files.parse_run_path(pathlib.Path(values.init).expanduser())

@@ -35,8 +35,8 @@ def _resolve_vocab(config: ConfigDict) -> ConfigDict:
   if config.data.vocab != "init":
     return config
   # These import jax.
-  from truenegs_jax.weights.formats.find import Weights
-  from truenegs_jax.weights.init import config_sizes
+  from truenegs_jax.weights import config_sizes
+  from truenegs_jax.weights.find import Weights
 
   # Standard output is only for the folder of the rows.
   print_progress = functools.partial(print, file=sys.stderr)

@@ -30,8 +30,8 @@ from truenegs_jax.objectives.slot_predictions import mask_and_predict
 from truenegs_jax.runtime.errors import DataError, InputError, NonFiniteError
 from truenegs_jax.synonyms import run_table, wordnet
 from truenegs_jax.train import build_run
-from truenegs_jax.weights.formats import hf_folder
-from truenegs_jax.weights.formats.find import Weights
+from truenegs_jax.weights import hf_folder
+from truenegs_jax.weights.find import Weights
 from truenegs_jax.workdir import checkpoints
 from truenegs_jax.workdir.from_config import build_model
 

@@ -11,8 +11,8 @@ from truenegs_jax.configs import bert_base
 from truenegs_jax.configs import corrections as corrections_config
 from truenegs_jax.corrections import run as corrections
 from truenegs_jax.runtime.errors import DamagedStepError
-from truenegs_jax.weights.formats.find import Weights
-from truenegs_jax.weights.init import load
+from truenegs_jax.weights import load
+from truenegs_jax.weights.find import Weights
 from truenegs_jax.workdir import saved_model
 from truenegs_jax.workdir.from_config import build_model
 

@@ -15,8 +15,7 @@ from support.faults import tries
 from truenegs_jax.configs import electra_demo
 from truenegs_jax.runtime import files
 from truenegs_jax.runtime.errors import InputError
-from truenegs_jax.weights.export import export_model
-from truenegs_jax.weights.formats import hf_folder
+from truenegs_jax.weights import export_model, hf_folder
 from truenegs_jax.workdir import checkpoints, saved_model
 from truenegs_jax.workdir.from_config import build_model
 

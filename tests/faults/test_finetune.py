@@ -17,7 +17,7 @@ from truenegs_jax.finetune import loop
 from truenegs_jax.finetune import run as run_lib
 from truenegs_jax.runtime.errors import CheckpointError, DiskError
 from truenegs_jax.train import sharding
-from truenegs_jax.weights.export import export_model
+from truenegs_jax.weights import export_model
 
 # Times, and a line with the name of the workdir.
 DIFFERENT = ("time", "eta_s", "rows_per_s", "secs", "exported")

@@ -44,8 +44,7 @@ from truenegs_jax.synonyms import lexicons, run_table, sources, wordnet
 from truenegs_jax.synonyms.table import SynonymTable
 from truenegs_jax.synonyms.vocabulary import Vocabulary
 from truenegs_jax.tasks import glue, records, squad
-from truenegs_jax.weights.export import model_card
-from truenegs_jax.weights.formats import find
+from truenegs_jax.weights import find, model_card
 from truenegs_jax.workdir.from_config import build_model
 
 CASES = 100_000  # of all readers, in make test-faults

@@ -23,8 +23,7 @@ from truenegs_jax.robustness import run as run_lib
 from truenegs_jax.runtime.errors import InputError, TrueNegsError
 from truenegs_jax.tasks import scoring
 from truenegs_jax.tasks.task import Example
-from truenegs_jax.weights.export import export_model
-from truenegs_jax.weights.formats import hf_folder
+from truenegs_jax.weights import export_model, hf_folder
 
 WORDS = [f"{a}{b}{c}ering" for a in "bdfgk" for b in "aeiou" for c in "lmnr"]
 

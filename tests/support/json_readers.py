@@ -19,7 +19,7 @@ from truenegs_jax.runtime.config_files import load_config
 from truenegs_jax.runtime.errors import CheckpointError
 from truenegs_jax.tasks import glue, records, squad
 from truenegs_jax.tasks.task import Example
-from truenegs_jax.weights.formats import find
+from truenegs_jax.weights import find
 from truenegs_jax.workdir import files, metrics_file
 
 CONFIG = json.loads(common.get_config().to_json())

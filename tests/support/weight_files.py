@@ -18,8 +18,7 @@ from truenegs_jax.data.tokens.tokenizer import (
   write_vocabulary,
 )
 from truenegs_jax.models import pretrain
-from truenegs_jax.weights.formats import find, hf_folder
-from truenegs_jax.weights.init import load
+from truenegs_jax.weights import find, hf_folder, load
 from truenegs_jax.workdir import checkpoints
 
 TOKENIZER = make_tokenizer(

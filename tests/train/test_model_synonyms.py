@@ -31,7 +31,7 @@ from truenegs_jax.train import (
   step,
 )
 from truenegs_jax.train import setup as setup_lib
-from truenegs_jax.weights.formats.find import Weights
+from truenegs_jax.weights.find import Weights
 
 STEPS, EVERY, TOP, THRESHOLD = 5, 2, 20, 0.05
 SILENT = Console(quiet=True)

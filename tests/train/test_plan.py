@@ -11,7 +11,7 @@ from truenegs_jax.data.tokens.tokenizer import SPECIALS
 from truenegs_jax.models import pretrain
 from truenegs_jax.pretrain import run as run_lib
 from truenegs_jax.train import build_run, plan
-from truenegs_jax.weights.formats.find import Weights
+from truenegs_jax.weights.find import Weights
 from truenegs_jax.workdir.from_config import build_model, placeholder_tokenizer
 
 # Parameters as counted with transformers. GFLOP per row (forward and backward,

@@ -48,9 +48,8 @@ from truenegs_jax.synonyms.run_table import TableRequest
 from truenegs_jax.synonyms.sources import parse_expression, resolve_auto
 from truenegs_jax.synonyms.table import SynonymTable
 from truenegs_jax.train import build_run, checks, plan, sharding
-from truenegs_jax.weights.formats import find
-from truenegs_jax.weights.formats.find import Weights
-from truenegs_jax.weights.init import config_sizes, load
+from truenegs_jax.weights import config_sizes, find, load
+from truenegs_jax.weights.find import Weights
 from truenegs_jax.workdir import files, lock, saved_model
 from truenegs_jax.workdir.from_config import build_model, build_tokenizer
 

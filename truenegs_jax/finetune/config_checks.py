@@ -15,7 +15,7 @@ from truenegs_jax.runtime.config_files import flatten
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.tasks import glue, squad, user_task
 from truenegs_jax.train import check_values, metrics, optim, sharding
-from truenegs_jax.weights.init import match_vocabulary
+from truenegs_jax.weights import match_vocabulary
 
 SQUAD, OWN = squad.TASK.name, user_task.NAME
 SIZES = ("small", "base", "large")

@@ -10,14 +10,14 @@ from truenegs_jax.finetune.config_checks import FinetuneOptions
 from truenegs_jax.models import finetune
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.tasks.task import SPANS, Task
-from truenegs_jax.weights.formats.find import Weights
-from truenegs_jax.weights.formats.network import Network
-from truenegs_jax.weights.init import (
+from truenegs_jax.weights import (
   check_fit,
   config_sizes,
   load,
   match_vocabulary,
 )
+from truenegs_jax.weights.find import Weights
+from truenegs_jax.weights.network import Network
 
 # Role and number of positions of a network without weights.
 RANDOM_ROLE, RANDOM_POSITIONS = "discriminator", 512

@@ -37,7 +37,7 @@ from truenegs_jax.runtime.flags import rerun_command
 from truenegs_jax.tasks import batches, glue
 from truenegs_jax.tasks.task import CLASSES, SPANS, Task
 from truenegs_jax.train import plan, sharding
-from truenegs_jax.weights.formats import find, hf_folder
+from truenegs_jax.weights import find, hf_folder
 from truenegs_jax.workdir import files, lock, metrics_file
 
 SUBMISSION = "submission"

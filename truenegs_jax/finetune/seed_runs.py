@@ -25,8 +25,7 @@ from truenegs_jax.runtime import distributed, errors, progress
 from truenegs_jax.runtime.files import disk_errors
 from truenegs_jax.runtime.flags import rerun_command
 from truenegs_jax.train import guards
-from truenegs_jax.weights.export import export_model, model_card
-from truenegs_jax.weights.formats import hf_folder
+from truenegs_jax.weights import export_model, hf_folder, model_card
 from truenegs_jax.workdir import files, metrics_file
 
 # Files in the folder of an unfinished run.

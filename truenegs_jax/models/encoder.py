@@ -25,7 +25,7 @@ Array = jax.Array
 Inputs = Mapping[str, Array]
 Model = TypeVar("Model", bound=nn.Module)
 
-HUGGING_FACE = True  # weights/formats has names for these parameters
+HUGGING_FACE = True  # weights/hf_names.py has names for these parameters
 HEAD_WIDTH = 64  # in all released sizes
 
 

@@ -12,7 +12,7 @@ with `--config.model.backbone=MODULE`. A backbone exposes:
 * `Encoder(config)(embedded_BxLxE, documents_BxL, keys_B)` ->
   `[B, L, D]` of `config.dtype`. Tokens attend to their own document only.
 * `VARIANTS`: name -> sizes, which are fields of `encoder.EncoderConfig`.
-* `HUGGING_FACE = True`, only if weights/formats has names for its parameters.
+* `HUGGING_FACE = True`, only if weights/hf_names.py has names for it.
 
 Dropout sites are numbers, unique in a network: 0 in the embeddings, and those
 that `layers.run_layers` passes to each layer. `run_layers` also implements

@@ -15,7 +15,7 @@ from truenegs_jax.data.corpus import sources_spec
 from truenegs_jax.runtime import json_text
 from truenegs_jax.runtime.errors import CheckpointError
 from truenegs_jax.train import build_run, metrics
-from truenegs_jax.weights.export import export_model, model_card
+from truenegs_jax.weights import export_model, model_card
 from truenegs_jax.workdir import files, metrics_file, saved_model
 
 # What a recipe adds, by key of `negatives`.

@@ -41,10 +41,9 @@ from truenegs_jax.train import (
   prepare_data,
   sharding,
 )
-from truenegs_jax.weights.export.export_model import export_model
-from truenegs_jax.weights.formats import find, hf_folder
-from truenegs_jax.weights.formats.find import Weights
-from truenegs_jax.weights.init import config_sizes
+from truenegs_jax.weights import config_sizes, find, hf_folder
+from truenegs_jax.weights.export_model import export_model
+from truenegs_jax.weights.find import Weights
 from truenegs_jax.workdir import checkpoints as checkpoints_lib
 from truenegs_jax.workdir import files, lock, metrics_file
 from truenegs_jax.workdir.from_config import placeholder_tokenizer

@@ -37,10 +37,9 @@ from truenegs_jax.tasks import glue, user_task
 from truenegs_jax.tasks.squad import Question
 from truenegs_jax.tasks.task import CLASSES, SCORE, SPANS, Task
 from truenegs_jax.train import sharding
-from truenegs_jax.weights.formats import hf_folder, hf_names
-from truenegs_jax.weights.formats.find import Weights
-from truenegs_jax.weights.formats.network import Network
-from truenegs_jax.weights.init import head_transfer
+from truenegs_jax.weights import head_transfer, hf_folder, hf_names
+from truenegs_jax.weights.find import Weights
+from truenegs_jax.weights.network import Network
 
 
 @dataclasses.dataclass(frozen=True)

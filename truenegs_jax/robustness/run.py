@@ -50,7 +50,7 @@ from truenegs_jax.runtime.flags import rerun_command
 from truenegs_jax.synonyms.vocabulary import Vocabulary
 from truenegs_jax.tasks.task import SPANS, Task
 from truenegs_jax.train import check_values, plan
-from truenegs_jax.weights.formats import find
+from truenegs_jax.weights import find
 from truenegs_jax.workdir import files, lock, metrics_file
 
 SWAP, ADD, PAPER = "swap_synonyms", "add_sentence", "paper"

@@ -12,8 +12,8 @@ from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.synonyms import run_table
 from truenegs_jax.synonyms.sources import ModelTable
 from truenegs_jax.train import build_run, check_values, metrics, sharding, speed
-from truenegs_jax.weights.formats.find import INIT_FORMATS, Weights
-from truenegs_jax.weights.init import check_fit, config_sizes, match_vocabulary
+from truenegs_jax.weights import check_fit, config_sizes, match_vocabulary
+from truenegs_jax.weights.find import INIT_FORMATS, Weights
 from truenegs_jax.workdir import from_config
 
 

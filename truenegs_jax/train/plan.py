@@ -30,7 +30,7 @@ from truenegs_jax.synonyms.vocabulary import continues_word
 from truenegs_jax.train import sharding
 from truenegs_jax.train import step as step_lib
 from truenegs_jax.train.build_run import Run
-from truenegs_jax.weights.formats.find import Weights
+from truenegs_jax.weights.find import Weights
 
 # Inputs of an objective that are neither parameters nor rows.
 Aux = Mapping[str, jax.Array | jax.ShapeDtypeStruct]

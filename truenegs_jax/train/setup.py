@@ -26,7 +26,7 @@ from truenegs_jax.train import build_run, metrics, plan, sharding
 from truenegs_jax.train import step as step_lib
 from truenegs_jax.train.build_run import Run
 from truenegs_jax.train.plan import RunInputs
-from truenegs_jax.weights.init import load
+from truenegs_jax.weights import load
 from truenegs_jax.workdir import checkpoints as checkpoints_lib
 from truenegs_jax.workdir import files
 

@@ -20,12 +20,12 @@ from truenegs_jax.data.tokens.tokenizer import Tokenizer, write_vocabulary
 from truenegs_jax.models import layers, registry
 from truenegs_jax.runtime import json_text
 from truenegs_jax.runtime.errors import InputError
-from truenegs_jax.weights.formats import hf_names
-from truenegs_jax.weights.formats.hf_safetensors import (
+from truenegs_jax.weights import hf_names
+from truenegs_jax.weights.hf_safetensors import (
   WEIGHTS,
   open_arrays,
 )
-from truenegs_jax.weights.formats.network import (
+from truenegs_jax.weights.network import (
   Arrays,
   Network,
   find_optional,

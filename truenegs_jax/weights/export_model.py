@@ -20,8 +20,7 @@ from truenegs_jax.models import finetune, pretrain
 from truenegs_jax.runtime.errors import InputError, NonFiniteError, one_of
 from truenegs_jax.runtime.files import atomic_folder, disk_errors
 from truenegs_jax.tasks import task as task_lib
-from truenegs_jax.weights.export import model_card, torch_parity
-from truenegs_jax.weights.formats import hf_folder, hf_names
+from truenegs_jax.weights import hf_folder, hf_names, model_card, torch_parity
 
 MODEL_FILES = {
   model_card.CARD,

@@ -16,15 +16,15 @@ from truenegs_jax.data.tokens.tokenizer import Tokenizer, load_tokenizer
 from truenegs_jax.models import pretrain
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.tasks import task as task_lib
-from truenegs_jax.weights.formats import hf_names
-from truenegs_jax.weights.formats.find import Weights
-from truenegs_jax.weights.formats.network import Network
-from truenegs_jax.weights.init import (
+from truenegs_jax.weights import (
   check_fit,
   head_transfer,
+  hf_names,
   match_vocabulary,
 )
-from truenegs_jax.weights.init.match_vocabulary import Flat
+from truenegs_jax.weights.find import Weights
+from truenegs_jax.weights.match_vocabulary import Flat
+from truenegs_jax.weights.network import Network
 
 # Largest difference of a pair's two copies of the shared embeddings, relative
 # to the largest weight.

@@ -25,7 +25,7 @@ from truenegs_jax.data.tokens.tokenizer import make_tokenizer, write_vocabulary
 from truenegs_jax.models import pretrain
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.train import build_run, step
-from truenegs_jax.weights.formats import hf_folder
+from truenegs_jax.weights import hf_folder
 
 WORDS = "bert.embeddings.word_embeddings.weight"
 POOLED = {

@@ -13,8 +13,8 @@ import numpy as np
 from truenegs_jax.models import finetune, pretrain
 from truenegs_jax.runtime.errors import InputError, printable
 from truenegs_jax.tasks import task as task_lib
-from truenegs_jax.weights.formats import hf_names
-from truenegs_jax.weights.formats.network import Network
+from truenegs_jax.weights import hf_names
+from truenegs_jax.weights.network import Network
 
 MAX_LISTED = 8  # names in a message
 HEAD = "task_head/"

@@ -6,7 +6,7 @@ import numpy as np
 
 from truenegs_jax.data.tokens.tokenizer import Tokenizer, load_tokenizer
 from truenegs_jax.runtime.errors import InputError
-from truenegs_jax.weights.formats.network import Network
+from truenegs_jax.weights.network import Network
 
 Flat = dict[str, np.ndarray]  # parameters by path
 

@@ -12,7 +12,7 @@ from support.weight_files import random_params
 from truenegs_jax.data.tokens.tokenizer import make_tokenizer
 from truenegs_jax.models import pretrain
 from truenegs_jax.runtime.errors import InputError
-from truenegs_jax.weights.formats import hf_folder, hf_names
+from truenegs_jax.weights import hf_folder, hf_names
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 WORDS = ["the", "mute", "swan", "##s", ",", "uber", "Über", "Swan", "über"]

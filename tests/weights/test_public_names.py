@@ -2,7 +2,7 @@
 
 import pytest
 
-from truenegs_jax.weights.export import model_card
+from truenegs_jax.weights import model_card
 
 
 @pytest.mark.parametrize(

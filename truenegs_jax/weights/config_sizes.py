@@ -13,7 +13,7 @@ from ml_collections import ConfigDict
 
 from truenegs_jax.configs import common
 from truenegs_jax.runtime.errors import InputError
-from truenegs_jax.weights.formats.find import Weights
+from truenegs_jax.weights.find import Weights
 
 REQUIRED = common.REQUIRED  # value of config.init that the user must replace
 FROM_WEIGHTS = "init"  # value of model.variant or data.vocab

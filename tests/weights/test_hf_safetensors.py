@@ -16,7 +16,7 @@ import pytest
 import safetensors.numpy
 
 from truenegs_jax.runtime.errors import InputError
-from truenegs_jax.weights.formats.hf_safetensors import open_arrays
+from truenegs_jax.weights.hf_safetensors import open_arrays
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 SHARD = "model-{}-of-2.safetensors"

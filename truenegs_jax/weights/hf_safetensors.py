@@ -24,7 +24,7 @@ import numpy as np
 import safetensors
 
 from truenegs_jax.runtime import json_text
-from truenegs_jax.weights.formats.network import Arrays, find_file, read_error
+from truenegs_jax.weights.network import Arrays, find_file, read_error
 
 TORCH = "torch==2.13.0"
 TORCH_INDEX = "https://download.pytorch.org/whl/cpu"

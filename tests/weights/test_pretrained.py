@@ -26,9 +26,8 @@ from truenegs_jax.runtime.errors import (
   NonFiniteError,
   TrueNegsError,
 )
-from truenegs_jax.weights.export import torch_parity
-from truenegs_jax.weights.export.export_model import export_model
-from truenegs_jax.weights.formats import hf_folder, hf_names
+from truenegs_jax.weights import hf_folder, hf_names, torch_parity
+from truenegs_jax.weights.export_model import export_model
 
 CONFIG = electra_demo.get_config("runlocal")
 HELD_OUT = {

@@ -21,7 +21,7 @@ from truenegs_jax.models import finetune, pretrain
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.runtime.files import atomic_file, is_hub_name
 from truenegs_jax.tasks import task as task_lib
-from truenegs_jax.weights.formats import hf_names
+from truenegs_jax.weights import hf_names
 
 CARD = "README.md"
 _CARD = """\

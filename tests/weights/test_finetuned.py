@@ -17,8 +17,12 @@ from truenegs_jax.runtime.errors import (
   TrueNegsError,
 )
 from truenegs_jax.tasks import task as task_lib
-from truenegs_jax.weights.export import export_model, model_card, torch_parity
-from truenegs_jax.weights.formats import hf_names
+from truenegs_jax.weights import (
+  export_model,
+  hf_names,
+  model_card,
+  torch_parity,
+)
 
 CLASSES = task_lib.Task(
   "nli",

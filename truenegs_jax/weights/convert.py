@@ -9,11 +9,15 @@ from collections.abc import Callable, Mapping
 
 from truenegs_jax.models import pretrain
 from truenegs_jax.runtime.errors import InputError
-from truenegs_jax.weights.export import export_model, model_card
-from truenegs_jax.weights.formats import hf_names
-from truenegs_jax.weights.formats.find import Weights
-from truenegs_jax.weights.formats.network import Network
-from truenegs_jax.weights.init import check_fit, load
+from truenegs_jax.weights import (
+  check_fit,
+  export_model,
+  hf_names,
+  load,
+  model_card,
+)
+from truenegs_jax.weights.find import Weights
+from truenegs_jax.weights.network import Network
 
 
 def export_weights(

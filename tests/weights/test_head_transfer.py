@@ -22,8 +22,8 @@ from truenegs_jax.configs import bert_base, electra_demo
 from truenegs_jax.models import finetune, pretrain
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.tasks import task as task_lib
-from truenegs_jax.weights.formats import find
-from truenegs_jax.weights.init import (
+from truenegs_jax.weights import (
+  find,
   head_transfer,
   load,
   match_vocabulary,

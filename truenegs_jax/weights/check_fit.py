@@ -9,9 +9,8 @@ from flax import traverse_util
 from truenegs_jax.models import encoder, finetune, pretrain
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.tasks import task as task_lib
-from truenegs_jax.weights.formats import hf_folder, hf_names
-from truenegs_jax.weights.formats.network import Network
-from truenegs_jax.weights.init import head_transfer
+from truenegs_jax.weights import head_transfer, hf_folder, hf_names
+from truenegs_jax.weights.network import Network
 
 FLOATS = ("float32", "float16", "bfloat16")
 NEXT_SENTENCE = "pooled/next_sentence/"

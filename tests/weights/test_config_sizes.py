@@ -10,8 +10,7 @@ from truenegs_jax.configs import common
 from truenegs_jax.models import pretrain
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.train import checks
-from truenegs_jax.weights.formats import find
-from truenegs_jax.weights.init import config_sizes
+from truenegs_jax.weights import config_sizes, find
 from truenegs_jax.workdir.from_config import build_model, build_tokenizer
 
 # All sizes differ from each other, from the defaults, and from derived values.

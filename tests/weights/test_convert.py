@@ -9,8 +9,7 @@ from support import tiny
 from support.weight_files import run_export, write_export
 from truenegs_jax.data.tokens.tokenizer import make_tokenizer
 from truenegs_jax.models import pretrain
-from truenegs_jax.weights.export import torch_parity
-from truenegs_jax.weights.formats import hf_folder
+from truenegs_jax.weights import hf_folder, torch_parity
 
 WORDS = ["the", "##s", "café", "天"]
 VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]

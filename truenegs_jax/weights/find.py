@@ -17,9 +17,9 @@ from flax import traverse_util
 
 from truenegs_jax.models import pretrain
 from truenegs_jax.runtime.errors import InputError
-from truenegs_jax.weights.formats import hf_folder, hf_hub, hf_names
-from truenegs_jax.weights.formats.hf_safetensors import INDEX, PICKLE, WEIGHTS
-from truenegs_jax.weights.formats.network import Arrays, Network
+from truenegs_jax.weights import hf_folder, hf_hub, hf_names
+from truenegs_jax.weights.hf_safetensors import INDEX, PICKLE, WEIGHTS
+from truenegs_jax.weights.network import Arrays, Network
 from truenegs_jax.workdir import files, saved_model
 
 # Models in a workdir of fine-tuning, in a folder of a task, and of one run.

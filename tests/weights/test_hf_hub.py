@@ -9,8 +9,7 @@ from huggingface_hub import constants, errors
 
 from support import hub_stand_in
 from truenegs_jax.runtime.errors import DiskError, InputError
-from truenegs_jax.weights.export import model_card
-from truenegs_jax.weights.formats import hf_hub
+from truenegs_jax.weights import hf_hub, model_card
 
 NAME = "swans/mute-small"
 VOCABULARY = {

@@ -18,9 +18,8 @@ from truenegs_jax.objectives import electra, mlm
 from truenegs_jax.objectives.slot_predictions import mask_and_predict
 from truenegs_jax.runtime import rng as rng_lib
 from truenegs_jax.train import step
-from truenegs_jax.weights.export import torch_parity
-from truenegs_jax.weights.export.export_model import export_model
-from truenegs_jax.weights.formats import hf_folder, hf_names
+from truenegs_jax.weights import hf_folder, hf_names, torch_parity
+from truenegs_jax.weights.export_model import export_model
 
 # Embeddings narrower than both networks, as wide as the discriminator, as the
 # generator, and as both.

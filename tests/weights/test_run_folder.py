@@ -14,7 +14,7 @@ from truenegs_jax.configs import electra_demo
 from truenegs_jax.data.tokens.tokenizer import write_vocabulary
 from truenegs_jax.models import pretrain
 from truenegs_jax.runtime.errors import CheckpointError, InputError
-from truenegs_jax.weights.formats import find
+from truenegs_jax.weights import find
 from truenegs_jax.workdir import files
 from truenegs_jax.workdir.from_config import build_model
 

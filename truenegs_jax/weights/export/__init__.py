@@ -1,1 +1,0 @@
-"""Exports models in Hugging Face's format."""

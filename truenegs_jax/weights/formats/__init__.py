@@ -1,1 +1,0 @@
-"""Readers of weights in every format that `config.init` accepts."""

@@ -1,1 +1,0 @@
-"""Loads weights into the parameters of a model."""
