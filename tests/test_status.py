@@ -90,16 +90,18 @@ def test_a_study_describes_the_part_that_runs(tmp_path):
 
 
 @pytest.mark.parametrize("shared", [False, True])
-def test_a_preparation_counts_its_chunks(tmp_path, shared):
+def test_a_preparation_counts_its_shards(tmp_path, shared):
   folder = tmp_path / "rows"
   unfinished = store.unfinished_folder(folder)
-  unfinished.mkdir(parents=True)
+  (unfinished / "rows").mkdir(parents=True)
   for number in range(3):
-    (unfinished / f"chunk-{number:06d}.npz").write_bytes(b"0" * 10**6)
+    (unfinished / f"shard-{number:05d}.json").touch()
+    path = unfinished / f"rows/train-{number:05d}.tokens.npy"
+    path.write_bytes(b"0" * 10**6)
   with files_lib.lock_folder(folder, shared=shared):
     lines = status.describe(folder)
   assert lines[0] == ("state", "running")
-  assert lines[-1] == ("chunks", "3 built, 3.0 MB")
+  assert lines[-1] == ("shards", "3 written, 3.0 MB")
   assert status.describe(folder)[0] == ("state", "stopped")
 
 

@@ -22,7 +22,7 @@ from ml_collections import ConfigDict
 from rich.live import Live
 from rich.table import Table
 
-from truenegs_jax.data.rows import build_rows, rows_folder
+from truenegs_jax.data.rows import rows_folder, store
 from truenegs_jax.runtime import flags as flags_lib
 from truenegs_jax.runtime import json_text, progress
 from truenegs_jax.runtime.errors import CheckpointError, InputError
@@ -140,7 +140,7 @@ def _describe_rows(folder: pathlib.Path) -> list[Line]:
     return [("state", FINISHED), ("task", "prepare"), ("rows", rows)]
   if is_locked(folder / files.LOCK):
     return [("state", RUNNING), ("task", STARTING)]
-  num_built, size = build_rows.measure_unfinished(folder)
+  num_built, size = store.measure_unfinished(folder)
   lock = folder.with_name(f".{folder.name}.lock")
   is_running = is_locked(lock, or_shared=True)
   if not num_built and not is_running:
@@ -150,8 +150,8 @@ def _describe_rows(folder: pathlib.Path) -> list[Line]:
       " `prepare` prints."
     )
   state = RUNNING if is_running else STOPPED
-  chunks = f"{num_built:,} built, {size / 1e6:,.1f} MB"
-  return [("state", state), ("task", "prepare"), ("chunks", chunks)]
+  shards = f"{num_built:,} written, {size / 1e6:,.1f} MB"
+  return [("state", state), ("task", "prepare"), ("shards", shards)]
 
 
 def main(argv: list[str]) -> None:

@@ -14,7 +14,7 @@ from rich.console import Console
 from support.faults import tries
 from support.small_rows import TOKENIZER, write_texts
 from support.texts import make_texts
-from truenegs_jax.data.rows import chunks, rows_folder, write_shards
+from truenegs_jax.data.rows import rows_folder, shards
 from truenegs_jax.pretrain import loop, run
 from truenegs_jax.runtime.errors import DataError, InputError
 from truenegs_jax.workdir.checkpoints import Checkpoints
@@ -25,8 +25,8 @@ def intact(tmp_path_factory):
   """A folder with several shards."""
   folder = tmp_path_factory.mktemp("intact") / "rows"
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(write_shards, "SHARD_CHUNKS", 1)
-    patch.setattr(chunks, "CHUNK_CHARACTERS", 4000)
+    patch.setattr(shards, "SHARD_CHUNKS", 1)
+    patch.setattr(shards, "CHUNK_CHARACTERS", 4000)
     write_texts(folder, make_texts(60))
   use_rows(folder)
   return folder

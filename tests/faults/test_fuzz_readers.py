@@ -251,10 +251,10 @@ READERS = (
       b"]}]}]}]}",
       COMPRESSORS[".xz"],
     ),
-    "chunk.npz": Reader(
-      lambda x: store.read_arrays(x)["train.tokens"],
+    "count.npz": Reader(
+      lambda x: store.read_arrays(x)["sizes"],
       to_npy(VECTORS),
-      functools.partial(to_zip, "train.tokens.npy"),
+      functools.partial(to_zip, "sizes.npy"),
     ),
     "weights/model.safetensors": Reader(
       lambda x: read_weights(x.parent), share=0.3

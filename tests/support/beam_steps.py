@@ -7,8 +7,8 @@ import signal
 import time
 
 from truenegs_jax.data.corpus import sources_spec
-from truenegs_jax.data.rows import chunks, write_shards
-from truenegs_jax.data.rows.build_rows import ShardItem, Step
+from truenegs_jax.data.rows import shards
+from truenegs_jax.data.rows.steps import ShardRange, Step
 from truenegs_jax.runtime.errors import DataError
 
 NUM_UNITS, NUM_RANGES = 24, 6
@@ -76,8 +76,8 @@ def wait_forever(folder, kind, item) -> None:
 
 
 SMALL = [
-  (chunks, "CHUNK_CHARACTERS", 6000),
-  (write_shards, "SHARD_CHUNKS", 2),
+  (shards, "CHUNK_CHARACTERS", 6000),
+  (shards, "SHARD_CHUNKS", 2),
   (sources_spec, "UNIT_BYTES", 4000),
 ]
 
@@ -100,7 +100,7 @@ def call_small(function, killed, *items):
   for module, name, value in SMALL:
     setattr(module, name, value)
   for item in items:
-    is_second = isinstance(item, ShardItem) and item.start
+    is_second = isinstance(item, ShardRange) and item.start
     if is_second and killed and not killed.exists():
       killed.touch()
       os.kill(os.getpid(), signal.SIGKILL)

@@ -6,7 +6,7 @@ import pathlib
 import numpy as np
 
 from support.texts import LETTERS, make_corpus, make_texts, to_jsonl
-from truenegs_jax.data.rows import build_rows, prepare_rows, write_shards
+from truenegs_jax.data.rows import finish, prepare_rows, steps
 from truenegs_jax.data.rows.rows_folder import RowsOptions, open_rows
 from truenegs_jax.data.tokens.tokenizer import SPECIALS, make_tokenizer
 
@@ -24,13 +24,13 @@ OPTIONS = RowsOptions(
 def write_rows(
   folder, corpus, tokenizer=TOKENIZER, options=OPTIONS, **build_options
 ):
-  """Builds and merges all chunks; returns the manifest."""
+  """Builds and verifies all shards; returns the manifest."""
   folder = pathlib.Path(folder)
   options = dataclasses.replace(options, sources=corpus.identity())
-  chunk_set = build_rows.build_chunks(
+  shard_set = steps.build_shards(
     folder, corpus, tokenizer, options, **build_options
   )
-  return write_shards.finish(folder, chunk_set)
+  return finish.finish(folder, shard_set)
 
 
 def write_texts(folder, texts, *, tokenizer=TOKENIZER, **changes):

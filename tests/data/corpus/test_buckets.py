@@ -17,10 +17,10 @@ from support import beam_steps, bucket_servers, small_rows
 from support.texts import COMPRESSORS, FORMATTERS, make_texts
 from truenegs_jax.data.corpus import buckets
 from truenegs_jax.data.corpus.sources_spec import describe_sources, open_corpus
-from truenegs_jax.data.rows import chunks
-from truenegs_jax.data.rows.build_rows import ShardItem
+from truenegs_jax.data.rows import shards
 from truenegs_jax.data.rows.prepare_rows import prepare
 from truenegs_jax.data.rows.rows_folder import open_rows
+from truenegs_jax.data.rows.steps import ShardRange
 from truenegs_jax.runtime.errors import (
   DataError,
   InputError,
@@ -251,7 +251,8 @@ def test_preparations_go_on_after_a_dropped_connection(
   bucket, tmp_path, monkeypatch
 ):
   _, url, proxy = bucket
-  monkeypatch.setattr(chunks, "CHUNK_CHARACTERS", 2**18)
+  monkeypatch.setattr(shards, "CHUNK_CHARACTERS", 2**16)
+  monkeypatch.setattr(shards, "SHARD_CHUNKS", 4)
   monkeypatch.setattr(buckets, "REQUEST_BYTES", 2**16)
   data = "\n\n".join(make_texts(20_000)).encode()
   upload({"t.txt": data}, url)
@@ -264,7 +265,7 @@ def test_preparations_go_on_after_a_dropped_connection(
   proxy.next_left, proxy.bytes_left = 0, len(data)
   with pytest.raises(UnavailableError, match="run the same command again"):
     prepare(f"{url}/t.txt", **options)
-  assert list(tmp_path.glob(".rows.unfinished/chunk-*"))
+  assert list(tmp_path.glob(".rows.unfinished/shard-*"))
   proxy.next_left = proxy.bytes_left = ENDLESS
   folder, _ = prepare(f"{url}/t.txt", **options)
   for split in ("train", "held_out"):
@@ -307,7 +308,7 @@ def test_an_engine_may_keep_its_rows_in_a_bucket(bucket, tmp_path, monkeypatch):
     for step in steps:
       for item in pickle.loads(pickle.dumps(step)).list_items():
         pickle.loads(pickle.dumps(step)).function(item)
-        num_built += isinstance(item, ShardItem)
+        num_built += isinstance(item, ShardRange)
         if num_built == 2:
           proxy.next_left, proxy.bytes_left = 0, 0
 

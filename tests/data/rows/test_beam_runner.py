@@ -15,7 +15,7 @@ from support import beam_steps, small_rows
 from support.beam_steps import NUM_RANGES, NUM_UNITS, make_steps
 from truenegs_jax.data.rows import beam_runner
 from truenegs_jax.data.rows.beam_runner import run_steps
-from truenegs_jax.data.rows.build_rows import Step
+from truenegs_jax.data.rows.steps import Step
 from truenegs_jax.runtime.errors import SAVED_INTERRUPT, DataError, InputError
 
 RUNNER = "FnApiRunner"

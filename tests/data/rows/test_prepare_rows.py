@@ -16,7 +16,7 @@ from rich.console import Console
 from support.small_rows import read_files
 from truenegs_jax.configs import common
 from truenegs_jax.data.corpus.corpus import Corpus
-from truenegs_jax.data.rows import build_rows
+from truenegs_jax.data.rows import steps
 from truenegs_jax.data.rows.prepare_rows import prepare
 from truenegs_jax.data.rows.rows_folder import (
   open_rows,
@@ -274,7 +274,7 @@ def test_a_resumed_preparation_keeps_its_vocabulary(corpus, monkeypatch):
     raise KeyboardInterrupt
 
   with monkeypatch.context() as patch:
-    patch.setattr(build_rows, "build_chunks", interrupt)
+    patch.setattr(steps, "build_shards", interrupt)
     with pytest.raises(KeyboardInterrupt):
       make_rows(corpus)
   monkeypatch.setattr(train_vocabulary, "train_vocabulary", interrupt)

@@ -12,7 +12,7 @@ from support.small_rows import (
 )
 from support.texts import make_texts
 from truenegs_jax.data.corpus.corpus import Corpus
-from truenegs_jax.data.rows import chunks, write_shards
+from truenegs_jax.data.rows import shards
 from truenegs_jax.data.rows.rows_folder import (
   SPLITS,
   open_rows,
@@ -35,8 +35,8 @@ def folder(tmp_path):
 
 @pytest.mark.parametrize("shard_chunks", [1, 2, 32])
 def test_splits_contain_their_text(tmp_path, monkeypatch, shard_chunks):
-  monkeypatch.setattr(write_shards, "SHARD_CHUNKS", shard_chunks)
-  monkeypatch.setattr(chunks, "CHUNK_CHARACTERS", 1000)
+  monkeypatch.setattr(shards, "SHARD_CHUNKS", shard_chunks)
+  monkeypatch.setattr(shards, "CHUNK_CHARACTERS", 1000)
   texts = make_texts(60)
   manifest = write_texts(tmp_path / "rows", texts)
   train_texts = [t for i, t in enumerate(texts) if (i + 1) % 10]
@@ -67,8 +67,8 @@ def test_counts_of_the_manifest_are_right(folder):
 
 
 def test_take_returns_rows_in_any_order(tmp_path, monkeypatch):
-  monkeypatch.setattr(write_shards, "SHARD_CHUNKS", 1)
-  monkeypatch.setattr(chunks, "CHUNK_CHARACTERS", 200)  # some hold none out
+  monkeypatch.setattr(shards, "SHARD_CHUNKS", 1)
+  monkeypatch.setattr(shards, "CHUNK_CHARACTERS", 200)  # some hold none out
   write_texts(tmp_path / "rows", make_texts(60))
   rows = open_rows(tmp_path / "rows", "train")
   all_rows = rows.take(np.arange(len(rows)))

@@ -26,7 +26,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from truenegs_jax.data.rows import worker_pool
-from truenegs_jax.data.rows.build_rows import Step
+from truenegs_jax.data.rows.steps import Step
 from truenegs_jax.runtime import errors, signals
 from truenegs_jax.runtime.errors import InputError, TrueNegsError
 

@@ -19,13 +19,7 @@ from rich.console import Console
 from truenegs_jax.data.corpus import language
 from truenegs_jax.data.corpus.corpus import Corpus, Meter
 from truenegs_jax.data.corpus.sources_spec import open_corpus
-from truenegs_jax.data.rows import (
-  build_rows,
-  layouts,
-  store,
-  worker_pool,
-  write_shards,
-)
+from truenegs_jax.data.rows import finish, layouts, steps, store, worker_pool
 from truenegs_jax.data.rows.rows_folder import (
   MANIFEST,
   RowsOptions,
@@ -102,10 +96,10 @@ class Plan:
   prepare_options: PrepareOptions  # the plan was made from these
   # (i, n) does one n-th of the work. Jobs may run at the same time, on several
   # machines with a common file system.
-  job: tuple[int, int] = build_rows.ONLY_JOB
+  job: tuple[int, int] = steps.ONLY_JOB
   # Builds the rows on machines that share the text and the folder; None for
   # this process and its workers.
-  engine: build_rows.Engine | None = None
+  engine: steps.Engine | None = None
   # URL of a folder that these machines share instead; the rows are copied from
   # it at the end.
   bucket: str = ""
@@ -175,7 +169,7 @@ def make_plan(options: PrepareOptions) -> Plan:
 
 def execute_plan(plan: Plan) -> tuple[pathlib.Path, Tokenizer]:
   """Returns the rows folder of a plan, which it prepares, and its tokenizer."""
-  assert plan.job == build_rows.ONLY_JOB
+  assert plan.job == steps.ONLY_JOB
   result = execute_job(plan)
   assert result is not None
   return result
@@ -188,7 +182,7 @@ def execute_job(plan: Plan) -> tuple[pathlib.Path, Tokenizer] | None:
     The rows folder and its tokenizer, or None while other jobs have shards to
     build. The rows are the same as those of one process.
   """
-  is_only = plan.job == build_rows.ONLY_JOB
+  is_only = plan.job == steps.ONLY_JOB
   unfinished = store.unfinished_folder(plan.folder)
   if plan.corpus and not plan.is_prepared():
     if plan.num_workers > 1:
@@ -196,15 +190,15 @@ def execute_job(plan: Plan) -> tuple[pathlib.Path, Tokenizer] | None:
       worker_pool.check_main_guard()
     with lock_folder(plan.folder, shared=not is_only):
       if not plan.is_prepared():  # no other process did it meanwhile
-        chunk_set = _build(plan, plan.corpus)
+        shard_set = _build(plan, plan.corpus)
         if is_only:
-          _finish(plan, chunk_set)
+          _finish(plan, shard_set)
     if not plan.is_prepared():
-      if not chunk_set.is_complete():
+      if not shard_set.is_complete():
         return None
       with lock_folder(plan.folder):  # waits for the other jobs
         if not plan.is_prepared():
-          _finish(plan, chunk_set)
+          _finish(plan, shard_set)
   elif unfinished.exists():  # a process was killed after renaming
     with lock_folder(plan.folder):
       shutil.rmtree(unfinished, ignore_errors=True)
@@ -227,7 +221,7 @@ def _open_corpus(
     return None, read_manifest(named)["options"]["sources"]
 
 
-def _build(plan: Plan, corpus: Corpus) -> write_shards.ChunkSet:
+def _build(plan: Plan, corpus: Corpus) -> steps.ShardSet:
   console = progress.log_console()
   say = _printer(console)
   say(f"Preparing {corpus} in '{plan.folder}'")
@@ -238,7 +232,7 @@ def _build(plan: Plan, corpus: Corpus) -> write_shards.ChunkSet:
     language.check_language(excerpts, plan.prepare_options.language, say)
   tokenizer = plan.tokenizer or _find_or_train_vocabulary(plan, corpus, console)
   with progress.working(console, "Building rows") as show:
-    return build_rows.build_chunks(
+    return steps.build_shards(
       plan.folder,
       corpus,
       tokenizer,
@@ -258,9 +252,7 @@ def _find_or_train_vocabulary(
 ) -> Tokenizer:
   """Returns the vocabulary of the text, which the first of all jobs trains."""
   with lock_folder(plan.folder, "vocabulary.lock"):
-    temporary = build_rows.open_unfinished(
-      plan.folder, plan.options, job=plan.job
-    )
+    temporary = steps.open_unfinished(plan.folder, plan.options, job=plan.job)
     path = temporary / "vocab.txt"
     if not path.exists():
       try:
@@ -318,11 +310,11 @@ def _printer(console: Console) -> Callable[[str], None]:
   return functools.partial(console.print, soft_wrap=True)
 
 
-def _finish(plan: Plan, chunk_set: write_shards.ChunkSet) -> None:
+def _finish(plan: Plan, shard_set: steps.ShardSet) -> None:
   """Writes the manifest; prints the number of rows, the parts and repairs."""
   console = progress.log_console()
   say = _printer(console)
-  manifest = write_shards.finish(plan.folder, chunk_set)
+  manifest = finish.finish(plan.folder, shard_set)
   splits, parts = manifest["splits"], manifest["parts"]
   say(
     f"{splits['train']['rows']:,} rows of {manifest['options']['length']}"
@@ -333,7 +325,7 @@ def _finish(plan: Plan, chunk_set: write_shards.ChunkSet) -> None:
     say(f"  {lost_share:.1%} of the tokens are lost (data.overflow)")
   if len(parts) > 1:
     total = max(1, sum(part["text_bytes"] for part in parts))
-    for entry, part in zip(parts, chunk_set.corpus.parts, strict=True):
+    for entry, part in zip(parts, shard_set.corpus.parts, strict=True):
       share, passes = entry["text_bytes"] / total, entry["passes"]
       repeats = f", read up to {passes} times" if passes > 1 else ""
       say(f"  {share:6.1%} of the text: {part.name}{repeats}")

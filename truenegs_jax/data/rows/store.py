@@ -1,7 +1,7 @@
 """The store of unfinished rows: a local folder, or a folder in a bucket.
 
   store = open_bucket("gs://bucket/temporary", "0123456789abcdef")
-  write_file(store / "chunk-000000.npz", data)
+  write_file(store / "count-000-000000.npz", data)
 
 A bucket is a `UPath`, which has the methods of `pathlib.Path` that are used. A
 file appears with its whole content, or not at all.
@@ -49,6 +49,13 @@ def unfinished_folder(folder: pathlib.Path) -> pathlib.Path:
   return folder.with_name(f".{folder.name}.unfinished")
 
 
+def measure_unfinished(folder: pathlib.Path) -> tuple[int, int]:
+  """Returns the number of shards that are written, and the bytes of rows."""
+  temporary = unfinished_folder(folder)
+  sizes = [path.stat().st_size for path in temporary.glob("rows/*.npy")]
+  return len([*temporary.glob("shard-*.json")]), sum(sizes)
+
+
 def write_file(path: pathlib.Path, *buffers: Any) -> dict[str, int]:
   """Writes a file of a store; returns its size and CRC-32.
 
@@ -94,8 +101,7 @@ def read_arrays(path: pathlib.Path) -> Arrays:
   except Exception as error:  # numpy, zipfile and zlib raise unrelated types
     path.unlink(missing_ok=True)
     raise DiskError(
-      f"{path}: damaged and removed ({error}). Run the same command again to"
-      " rebuild it."
+      f"{path}: damaged ({error}). Run the same command again to count again."
     ) from error
 
 

@@ -16,7 +16,8 @@ from typing import TypeVar
 from truenegs_jax.runtime.errors import InputError
 
 Item = TypeVar("Item")
-Function = Callable[[Item], int]
+Result = TypeVar("Result")
+Function = Callable[[Item], Result]
 
 # Fewer items are faster without processes, which take time to start.
 MIN_ITEMS = 4
@@ -25,8 +26,11 @@ CGROUP_QUOTA = pathlib.Path("/sys/fs/cgroup/cpu.max")
 
 
 def map_in_order(
-  make: Callable[[], Function[Item]], items: Iterable[Item], *, num_workers: int
-) -> Iterator[int]:
+  make: Callable[[], Function[Item, Result]],
+  items: Iterable[Item],
+  *,
+  num_workers: int,
+) -> Iterator[Result]:
   """Yields the result of every item, in order.
 
   Args:
@@ -65,8 +69,10 @@ def available_cores() -> int:
 
 
 def _map_in_processes(
-  make: Callable[[], Function[Item]], items: Iterator[Item], num_workers: int
-) -> Iterator[int]:
+  make: Callable[[], Function[Item, Result]],
+  items: Iterator[Item],
+  num_workers: int,
+) -> Iterator[Result]:
   with defer_signals() as is_signaled:
     pool = concurrent.futures.ProcessPoolExecutor(
       num_workers,
@@ -75,16 +81,17 @@ def _map_in_processes(
       initializer=_start_worker,
       initargs=(make,),
     )
-    pending = collections.deque[concurrent.futures.Future[int]]()
+    pending = collections.deque[concurrent.futures.Future[Result]]()
     try:
       for item in items:
         pending.append(pool.submit(_call_function, item))
         if len(pending) >= ITEMS_PER_WORKER * num_workers:
           yield pending.popleft().result()
         if is_signaled():
-          return
+          break
       while pending and not is_signaled():
         yield pending.popleft().result()
+      is_complete = not is_signaled()
     except concurrent.futures.process.BrokenProcessPool as error:
       raise InputError(
         f"data.workers={num_workers}: a worker process ended early. Its error"
@@ -94,6 +101,8 @@ def _map_in_processes(
       ) from error
     finally:
       pool.shutdown(wait=True, cancel_futures=True)
+  if not is_complete:  # and the handler of the signal did not end this process
+    raise KeyboardInterrupt
 
 
 @contextlib.contextmanager
@@ -138,7 +147,7 @@ def _start_worker(make: Callable[[], Function]) -> None:
   _function = make()
 
 
-def _call_function(item: object) -> int:
+def _call_function(item: object) -> object:
   return _function(item)
 
 

@@ -1,18 +1,18 @@
-"""Builds rows in a folder beside theirs: corpus -> `.FOLDER.unfinished`.
+"""The steps of a preparation: count, build, verify; in `.FOLDER.unfinished`.
 
-  chunk_set = build_chunks(folder, corpus, tokenizer, options, num_workers=4)
-  manifest = write_shards.finish(folder, chunk_set)
+  shard_set = build_shards(folder, corpus, tokenizer, options, num_workers=4)
+  manifest = finish.finish(folder, shard_set)
 
-If a preparation is stopped, even by SIGKILL, only the chunks in progress are
+If a preparation is stopped, even by SIGKILL, only the shard in progress is
 lost; the same call builds the missing ones.
 
-A single job reads the corpus once. Several jobs, or the workers of an engine,
-first count the documents of every unit of the corpus. The counts are files;
-with all of them, each knows where its chunks begin and reads only their files.
+A single job reads the corpus once, as one range of shards. Several jobs, or the
+workers of an engine, first count the documents of every unit of the corpus. The
+counts are files; with all of them, each knows where its range begins and reads
+only its files. `finish` verifies the shards.
 """
 
 import collections
-import contextlib
 import dataclasses
 import functools
 import itertools
@@ -24,21 +24,110 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from truenegs_jax.data.corpus.corpus import Corpus, Meter, Sizes
-from truenegs_jax.data.rows import chunks, store, worker_pool, write_shards
-from truenegs_jax.data.rows.chunks import ChunkSpec, ChunkStart
+from truenegs_jax.data.rows import shards, store, worker_pool
 from truenegs_jax.data.rows.rows_folder import RowsOptions, rows_fingerprint
-from truenegs_jax.data.rows.write_shards import ChunkSet
+from truenegs_jax.data.rows.shards import ChunkStart, ShardSpec
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
 from truenegs_jax.runtime.errors import DataError
 from truenegs_jax.runtime.files import disk_errors, lock_folder
 from truenegs_jax.runtime.locks import lock_file
 
 ONLY_JOB = (0, 1)
-UNFINISHED_VERSION = 2  # of the files in an unfinished folder
+UNFINISHED_VERSION = 3  # of the files in an unfinished folder
 Unit = tuple[int, int]  # of a corpus: the part and its unit
+Progress = Callable[[int, float | None, str], object]
 
 
-def build_chunks(
+class Step(NamedTuple):
+  """A function of items that are independent of each other.
+
+  Both are pickled. Steps exchange nothing but files in the store of unfinished
+  rows, so an item can be repeated, even at the same time, on any machine that
+  has the store and the text.
+  """
+
+  name: str
+  list_items: Callable[[], Sequence[Any]]  # when the step before it is done
+  function: Callable[[Any], object]
+
+
+Engine = Callable[[Sequence[Step]], object]  # runs one step after another
+
+
+class ShardRange(NamedTuple):
+  """Consecutive shards."""
+
+  start: ChunkStart | None = None  # None for the first chunk of the corpus
+  stop: int | None = None  # the chunk after the last; None for the end
+
+
+@dataclasses.dataclass(frozen=True)
+class ShardSet:
+  """All shards of a corpus; other jobs may still build some of them."""
+
+  spec: ShardSpec
+  corpus: Corpus
+  meter: Meter  # counts of all text
+  num_chunks: int  # of all jobs
+
+  @property
+  def num_shards(self) -> int:
+    """The number of shards, the last of which may have fewer chunks."""
+    return -(-self.num_chunks // shards.SHARD_CHUNKS)
+
+  def is_complete(self) -> bool:
+    """Returns whether the shards of all jobs are written."""
+    return all(map(self.spec.is_written, range(self.num_shards)))
+
+
+@dataclasses.dataclass(frozen=True)
+class Preparation:
+  """A preparation in a store of unfinished rows, and how to open its text."""
+
+  spec: ShardSpec
+  open_corpus: Callable[[], Corpus]
+
+  @functools.cached_property
+  def corpus(self) -> Corpus:
+    """The corpus, opened once per process; DataError if it changed."""
+    corpus = self.open_corpus()
+    corpus.check_unchanged(self.spec.options.sources)
+    return corpus
+
+  def steps(self) -> list[Step]:
+    """Returns the steps before `finish`."""
+    return [
+      Step("Count documents", self.list_units, self.count_unit),
+      Step("Build shards", self.list_shards, self.build_range),
+    ]
+
+  def list_units(self) -> list[Unit]:
+    """Returns the units that are not counted."""
+    return [
+      unit
+      for unit in _list_units(self.corpus)
+      if not _count_path(self.spec.folder, unit).exists()
+    ]
+
+  def count_unit(self, unit: Unit) -> None:
+    """Counts the documents of a unit."""
+    _count_unit(self.spec.folder, self.corpus, unit)
+
+  def list_shards(self) -> list[ShardRange]:
+    """Returns each shard that is not written."""
+    shard_set, starts = find_shards(self.spec, self.corpus)
+    return [
+      ShardRange(start, min(i * shards.SHARD_CHUNKS, shard_set.num_chunks))
+      for i, start in enumerate(starts, start=1)
+      if not self.spec.is_written(i - 1)
+    ]
+
+  def build_range(self, shard_range: ShardRange) -> None:
+    """Builds the missing shards of a range."""
+    build_range(self.spec, self.corpus, shard_range, Meter())
+
+
+def build_shards(
   folder: pathlib.Path,
   corpus: Corpus,
   tokenizer: Tokenizer,
@@ -47,12 +136,12 @@ def build_chunks(
   backend: str = "fast",
   num_workers: int = 1,
   job: tuple[int, int] = ONLY_JOB,
-  engine: "Engine | None" = None,
+  engine: Engine | None = None,
   open_corpus: Callable[[], Corpus] | None = None,
   bucket: str = "",
-  progress: Callable[..., object] = lambda *_: None,
-) -> ChunkSet:
-  """Builds the missing chunks and shards of a rows folder.
+  progress: Progress = lambda *_: None,
+) -> ShardSet:
+  """Builds the missing shards of a rows folder.
 
   Neither `backend`, `num_workers`, `job` nor `engine` change the rows.
 
@@ -61,10 +150,9 @@ def build_chunks(
     num_workers: processes. Scripts need `if __name__ == "__main__":` above 1.
     job: (i, n) builds only the i-th of n equal ranges of the shards. The n
       calls may run at the same time.
-    engine: builds all shards elsewhere, by the steps of a `Preparation`.
-    open_corpus: opens the corpus there.
-    bucket: URL of a folder in which the engine stores them meanwhile; empty to
-      store them beside `folder`.
+    engine: runs the steps elsewhere, where `open_corpus` opens the corpus.
+    bucket: URL of a folder in which the engine stores the shards meanwhile;
+      empty to store them beside `folder`.
     progress: called after each chunk with the bytes of text so far, the
       fraction done (None if unknown), and a text for the user.
 
@@ -74,45 +162,31 @@ def build_chunks(
   """
   temporary = open_unfinished(folder, options, job=job)
   try:
-    unit = chunks.choose_held_out_unit(corpus, options)
-    where = temporary
-    if bucket:
-      name = f"{UNFINISHED_VERSION}-{rows_fingerprint(options)}"
-      where = store.open_bucket(bucket, name)
-    spec = ChunkSpec(where, tokenizer, options, unit, backend)
+    unit = shards.choose_held_out_unit(corpus, options)
+    name = f"{UNFINISHED_VERSION}-{rows_fingerprint(options)}"
+    where = store.open_bucket(bucket, name) if bucket else temporary
+    spec = ShardSpec(where, tokenizer, options, unit, backend)
     if engine:
       assert open_corpus
       engine(Preparation(spec, open_corpus).steps())
-      chunk_set, _ = find_chunks(spec, corpus)
+      shard_set, _ = find_shards(spec, corpus)
     elif job == ONLY_JOB:
       meter = Meter()
-      count = build_range(
-        spec, corpus, meter, num_workers=num_workers, progress=progress
+      stop = build_range(
+        spec, corpus, ShardRange(), meter, num_workers, progress
       )
-      chunk_set = ChunkSet(spec, corpus, meter, count)
+      shard_set = ShardSet(spec, corpus, meter, stop)
     else:
-      chunk_set = _build_share(spec, corpus, num_workers, job, progress)
+      shard_set = _build_share(spec, corpus, job, num_workers, progress)
     corpus.check_unchanged(options.sources)
   except DataError as error:
-    # The chunks are useless for repaired text, but not if a disk or a network
+    # The shards are useless for repaired text, but not if a disk or a network
     # works again. An error of an engine does not tell its cause.
     may_recover = isinstance(error.__cause__, OSError) or not corpus.is_local()
     if job == ONLY_JOB and not (may_recover or engine):
       store.remove_store(temporary)
     raise
-  return chunk_set
-
-
-def measure_unfinished(folder: pathlib.Path) -> tuple[int, int]:
-  """Returns the number of chunks that are built, and their bytes."""
-  temporary = store.unfinished_folder(folder)
-  single = [*temporary.glob("chunk-*.npz")]
-  written = [*temporary.glob("shard-*.json")]
-  size = 0
-  for path in (*single, *temporary.glob("rows/*.npy")):
-    with contextlib.suppress(FileNotFoundError):  # its shard is written now
-      size += path.stat().st_size
-  return len(single) + len(written) * write_shards.SHARD_CHUNKS, size
+  return shard_set
 
 
 def open_unfinished(
@@ -145,56 +219,53 @@ def open_unfinished(
   return temporary
 
 
-def find_chunks(
-  spec: ChunkSpec, corpus: Corpus
-) -> tuple[ChunkSet, list[ChunkStart | None]]:
-  """Returns the chunks of a counted corpus, and their starts."""
+def find_shards(
+  spec: ShardSpec, corpus: Corpus
+) -> tuple[ShardSet, list[ChunkStart | None]]:
+  """Returns the shards of a counted corpus, and where they start."""
   sizes, repairs = _read_counts(spec.folder, corpus)
-  meter = Meter()
+  meter, num_chunks = Meter(), 0
   starts: list[ChunkStart | None] = [None]
-  for chunk in chunks.cut_corpus(
+  for chunk in shards.cut_corpus(
     corpus, spec.options, meter, held_out_unit=spec.held_out_unit, sizes=sizes
   ):
-    starts.append(ChunkStart(chunk.number + 1, meter.position()))
-  starts.pop()
+    num_chunks = chunk.number + 1
+    if num_chunks % shards.SHARD_CHUNKS == 0:
+      starts.append(ChunkStart(num_chunks, meter.position()))
   meter.repairs.update(repairs)
-  return ChunkSet(spec, corpus, meter, len(starts)), starts
+  shard_set = ShardSet(spec, corpus, meter, num_chunks)
+  return shard_set, starts[: shard_set.num_shards]
 
 
 def build_range(
-  spec: ChunkSpec,
+  spec: ShardSpec,
   corpus: Corpus,
+  shard_range: ShardRange,
   meter: Meter,
-  *,
-  start: ChunkStart | None = None,
-  stop: int | None = None,
   num_workers: int = 1,
-  progress: Callable[..., object] = lambda *_: None,
+  progress: Progress = lambda *_: None,
 ) -> int:
-  """Builds the missing chunks of a range, and their shards.
+  """Builds the missing shards of a range; `num_workers` encode its chunks.
 
   Args:
     meter: counts the text that is read.
-    start: of the first chunk, which begins a shard; None for the first.
-    stop: the chunk after the last, which begins a shard or is the number of all
-      chunks; None to read the corpus to its end.
 
   Returns:
     The number of the chunk after the last.
   """
+  start, stop = shard_range
   first = start.number if start else 0
   first_bytes = sum(start.position.part_bytes) if start else 0
   num_chunks, num_rows = first, 0
-  shard = first // write_shards.SHARD_CHUNKS
 
-  def missing_chunks() -> Iterator[chunks.Chunk]:
+  def missing_chunks() -> Iterator[shards.Chunk]:
     nonlocal num_chunks
-    cut = chunks.cut_corpus(
+    cut = shards.cut_corpus(
       corpus, spec.options, meter, held_out_unit=spec.held_out_unit, start=start
     )
     for chunk in itertools.islice(cut, stop and stop - first):
       num_chunks = chunk.number + 1
-      if write_shards.is_built(spec, chunk.number):
+      if spec.is_written(chunk.number // shards.SHARD_CHUNKS):
         show_progress()
       else:
         yield chunk
@@ -207,127 +278,43 @@ def build_range(
       fraction = (num_chunks - first) / (stop - first)
     progress(size, fraction, f"{documents:,} documents, {num_rows:,} rows")
 
-  def write_complete_shards(*, is_end: bool) -> None:
-    nonlocal shard
-    while members := write_shards.shard_chunks(shard, num_chunks):
-      is_full = len(members) == write_shards.SHARD_CHUNKS
-      if not is_end and not (
-        is_full and all(write_shards.is_built(spec, x) for x in members)
-      ):
-        break
-      write_shards.write_shard(spec, members)
-      shard += 1
-
-  make_builder = functools.partial(chunks.ChunkBuilder, spec)
+  members: list[shards.ChunkRows] = []
+  make_encoder = functools.partial(shards.ChunkEncoder, spec)
   for rows in worker_pool.map_in_order(
-    make_builder, missing_chunks(), num_workers=num_workers
+    make_encoder, missing_chunks(), num_workers=num_workers
   ):
-    num_rows += rows
+    members.append(rows)
+    num_rows += rows.num_rows
     show_progress()
-    write_complete_shards(is_end=False)
-  write_complete_shards(is_end=True)
+    if (rows.number + 1) % shards.SHARD_CHUNKS == 0:
+      shards.write_shard(spec, rows.number // shards.SHARD_CHUNKS, members)
+      members = []
+  if members:
+    shards.write_shard(spec, rows.number // shards.SHARD_CHUNKS, members)
   show_progress()
   return num_chunks
 
 
-class Step(NamedTuple):
-  """A function of items that are independent of each other.
-
-  Both are pickled. Steps exchange nothing but files in the store of unfinished
-  rows, so an item can be repeated, even at the same time, on any machine that
-  has the store and the text.
-  """
-
-  name: str
-  list_items: Callable[[], Sequence[Any]]  # when the step before it is done
-  function: Callable[[Any], object]
-
-
-Engine = Callable[[Sequence[Step]], object]  # runs one step after another
-
-
-class ShardItem(NamedTuple):
-  """A shard that is not written."""
-
-  start: ChunkStart | None
-  num_chunks: int  # of the corpus
-
-
-@dataclasses.dataclass(frozen=True)
-class Preparation:
-  """A preparation in an unfinished folder, and how to open its text."""
-
-  spec: ChunkSpec
-  open_corpus: Callable[[], Corpus]
-
-  @functools.cached_property
-  def corpus(self) -> Corpus:
-    """The corpus, opened once per process; DataError if it changed."""
-    corpus = self.open_corpus()
-    corpus.check_unchanged(self.spec.options.sources)
-    return corpus
-
-  def steps(self) -> list[Step]:
-    """Returns all steps."""
-    return [
-      Step("Count documents", self.list_units, self.count_unit),
-      Step("Build shards", self.list_shards, self.build_shard),
-    ]
-
-  def list_units(self) -> list[Unit]:
-    """Returns the units that are not counted."""
-    return [
-      unit
-      for unit in _list_units(self.corpus)
-      if not _count_path(self.spec.folder, unit).exists()
-    ]
-
-  def count_unit(self, unit: Unit) -> None:
-    """Counts the documents of a unit."""
-    _count_unit(self.spec.folder, self.corpus, unit)
-
-  def list_shards(self) -> list[ShardItem]:
-    """Returns the shards that are not written."""
-    chunk_set, starts = find_chunks(self.spec, self.corpus)
-    return [
-      ShardItem(starts[shard * write_shards.SHARD_CHUNKS], len(starts))
-      for shard in range(chunk_set.num_shards)
-      if not write_shards.is_written(self.spec, shard)
-    ]
-
-  def build_shard(self, item: ShardItem) -> None:
-    """Builds the missing chunks of a shard, and writes it."""
-    first = item.start.number if item.start else 0
-    stop = min(first + write_shards.SHARD_CHUNKS, item.num_chunks)
-    build_range(self.spec, self.corpus, Meter(), start=item.start, stop=stop)
-
-
 def _build_share(
-  spec: ChunkSpec,
+  spec: ShardSpec,
   corpus: Corpus,
-  num_workers: int,
   job: tuple[int, int],
-  progress: Callable[..., object],
-) -> ChunkSet:
-  """Builds the range of shards of one of several jobs."""
+  num_workers: int,
+  progress: Progress,
+) -> ShardSet:
+  """Builds the shards of one of several jobs."""
   _count_units(spec.folder, corpus, job, progress)
-  chunk_set, starts = find_chunks(spec, corpus)
+  shard_set, starts = find_shards(spec, corpus)
   index, num_jobs = job
-  shard = chunk_set.num_shards * index // num_jobs
-  end = chunk_set.num_shards * (index + 1) // num_jobs
-  while shard < end and write_shards.is_written(spec, shard):
-    shard += 1
-  if shard < end:
-    build_range(
-      spec,
-      corpus,
-      Meter(),
-      start=starts[shard * write_shards.SHARD_CHUNKS],
-      stop=min(end * write_shards.SHARD_CHUNKS, len(starts)),
-      num_workers=num_workers,
-      progress=progress,
-    )
-  return chunk_set
+  first = shard_set.num_shards * index // num_jobs
+  end = shard_set.num_shards * (index + 1) // num_jobs
+  while first < end and spec.is_written(first):
+    first += 1
+  if first < end:
+    stop = min(end * shards.SHARD_CHUNKS, shard_set.num_chunks)
+    shard_range = ShardRange(starts[first], stop)
+    build_range(spec, corpus, shard_range, Meter(), num_workers, progress)
+  return shard_set
 
 
 def _list_units(corpus: Corpus) -> list[Unit]:
@@ -342,7 +329,7 @@ def _count_units(
   folder: pathlib.Path,
   corpus: Corpus,
   job: tuple[int, int],
-  progress: Callable[[int, float, str], object],
+  progress: Progress,
 ) -> None:
   """Counts all units, together with the other jobs that do the same now.
 

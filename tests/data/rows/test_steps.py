@@ -27,13 +27,7 @@ from support.small_rows import (
 )
 from support.texts import make_corpus, make_texts
 from truenegs_jax.data.corpus.corpus import Corpus, Meter
-from truenegs_jax.data.rows import (
-  build_rows,
-  chunks,
-  store,
-  worker_pool,
-  write_shards,
-)
+from truenegs_jax.data.rows import finish, shards, steps, store, worker_pool
 from truenegs_jax.data.rows.rows_folder import open_rows
 from truenegs_jax.runtime.errors import DataError, DiskError, InputError
 
@@ -68,7 +62,7 @@ class FailingTexts:
 def test_unusable_text_is_rejected_and_leaves_no_files(
   tmp_path, monkeypatch, texts, message
 ):
-  monkeypatch.setattr(chunks, "CHUNK_CHARACTERS", 100)
+  monkeypatch.setattr(shards, "CHUNK_CHARACTERS", 100)
   if "changed" in message:
     identities = itertools.count()
     monkeypatch.setattr(Corpus, "identity", lambda _: [next(identities)])
@@ -78,22 +72,21 @@ def test_unusable_text_is_rejected_and_leaves_no_files(
 
 
 @pytest.fixture
-def small_chunks(monkeypatch):
-  monkeypatch.setattr(chunks, "CHUNK_CHARACTERS", 500)
+def small_shards(monkeypatch):
+  monkeypatch.setattr(shards, "CHUNK_CHARACTERS", 500)
+  monkeypatch.setattr(shards, "SHARD_CHUNKS", 4)
 
 
 @pytest.fixture
-def expected_files(tmp_path, small_chunks):
-  """The rows of 200 documents in about 80 chunks, built by one process."""
+def expected_files(tmp_path, small_shards):
+  """The rows of 200 documents in some 20 shards, built by one process."""
   write_texts(tmp_path / "expected", make_texts(200))
   return read_files(tmp_path / "expected")
 
 
 def build_200(folder, options=OPTIONS, **build_options):
   corpus = make_corpus(make_texts(200))
-  return build_rows.build_chunks(
-    folder, corpus, TOKENIZER, options, **build_options
-  )
+  return steps.build_shards(folder, corpus, TOKENIZER, options, **build_options)
 
 
 def write_200(folder, **build_options):
@@ -109,9 +102,9 @@ def test_rows_do_not_depend_on_the_number_of_workers(tmp_path, expected_files):
 KILLED_SCRIPT = """
 import os, runpy, signal, sys
 sys.path.insert(0, "tests")
-from truenegs_jax.data.rows import chunks
-chunks.CHUNK_CHARACTERS = 500
-tests = runpy.run_path("tests/data/rows/test_build_rows.py")
+from truenegs_jax.data.rows import shards
+shards.CHUNK_CHARACTERS, shards.SHARD_CHUNKS = 500, 4
+tests = runpy.run_path("tests/data/rows/test_steps.py")
 calls = []
 def die(*progress):
   calls.append(progress)
@@ -139,45 +132,45 @@ def test_a_killed_preparation_leaves_no_folder_and_is_resumed(
     assert result.returncode == -signal.SIGKILL
     with pytest.raises(DataError, match="is not a rows folder"):
       open_rows(folder, "train")
-  built, build_chunk = [], chunks.build_chunk
+  built, write_shard = [], shards.write_shard
 
-  def record_and_build(spec, encoder, chunk):
-    built.append(chunk.number)
-    return build_chunk(spec, encoder, chunk)
+  def record_and_write(spec, shard, chunks):
+    built.append(shard)
+    write_shard(spec, shard, chunks)
 
-  monkeypatch.setattr(chunks, "build_chunk", record_and_build)
+  monkeypatch.setattr(shards, "write_shard", record_and_write)
   progress = []
   write_200(folder, progress=lambda *args: progress.append(args))
-  assert built and built[0] >= 29  # earlier chunks are not built again
-  assert len(progress) > len(built) + 29  # but they are shown
+  assert built[0] == 7  # earlier shards are not built again
+  assert len(progress) > 4 * len(built) + 20  # but they are shown
   assert read_files(folder) == expected_files
   assert list_without_locks(tmp_path) == ["expected", "rows"]
 
 
-def test_chunks_of_other_options_are_not_used(tmp_path, expected_files):
+def test_shards_of_other_options_are_not_used(tmp_path, expected_files):
   folder = tmp_path / "rows"
   build_200(folder, dataclasses.replace(OPTIONS, seed=1))
   write_200(folder)
   assert read_files(folder) == expected_files
 
 
-@pytest.mark.parametrize("damage", ["cut", "flip", "empty"])
-def test_a_damaged_chunk_is_rebuilt(tmp_path, expected_files, damage):
+@pytest.mark.parametrize("damage", ["cut", "flip", "empty", "gone", "record"])
+def test_a_damaged_shard_is_built_again(tmp_path, expected_files, damage):
   folder = tmp_path / "rows"
-
-  def stop_at_chunk_20(*_):
-    if chunks.chunk_path(temporary, 20).exists():
-      raise KeyboardInterrupt
-
-  temporary = store.unfinished_folder(folder)
-  with pytest.raises(KeyboardInterrupt):
-    build_200(folder, progress=stop_at_chunk_20)
-  path = chunks.chunk_path(temporary, 7)
+  shard_set = build_200(folder)
+  path = store.unfinished_folder(folder) / "rows/train-00007.types.npy"
+  if damage == "record":
+    path = shard_set.spec.record_path(7)
   data = bytearray(path.read_bytes())
-  data[300] ^= 1  # in the first array
-  path.write_bytes({"cut": data[:-50], "flip": data, "empty": b""}[damage])
-  with pytest.raises(DiskError, match="chunk-000007.npz: damaged"):
+  data[-1] ^= 1
+  changed = {"cut": data[:-50], "empty": b""}
+  path.write_bytes(changed.get(damage, data))
+  if damage == "gone":
+    path.unlink()
+  with pytest.raises(DiskError, match=f"{path}.* the same command again"):
     write_200(folder)
+  if damage == "record":
+    path.unlink()  # as the message says
   write_200(folder)
   assert read_files(folder) == expected_files
 
@@ -188,7 +181,7 @@ def make_mixture(texts, others, *, stopping="all", num_units=1) -> Corpus:
   return Corpus(tuple(parts), (0.75, 0.25), "strict", stopping)
 
 
-def test_held_out_documents_are_never_trained_on(tmp_path, small_chunks):
+def test_held_out_documents_are_never_trained_on(tmp_path, small_shards):
   texts = [" ".join([letter] * 30) for letter in "abcdefghijklmnopqrst"]
   corpus = make_mixture(texts, ["z " * 80] * 9)
   manifest = write_rows(tmp_path / "rows", corpus)
@@ -228,9 +221,9 @@ PACKED = pytest.param("packed", marks=pytest.mark.slow)
 @pytest.mark.parametrize("layout", ["electra", PACKED])
 @pytest.mark.parametrize("name", CORPORA)
 def test_jobs_build_the_rows_of_one_process(
-  tmp_path, monkeypatch, small_chunks, name, layout
+  tmp_path, monkeypatch, small_shards, name, layout
 ):
-  monkeypatch.setattr(write_shards, "SHARD_CHUNKS", 4)
+  monkeypatch.setattr(shards, "SHARD_CHUNKS", 4)
   corpus = CORPORA[name]()
   options = dataclasses.replace(
     OPTIONS, layout=layout, sources=corpus.identity()
@@ -240,17 +233,17 @@ def test_jobs_build_the_rows_of_one_process(
   for order in ([2, 0, 1], [3, 6, 1, 0, 4, 5, 2]):
     folder = tmp_path / f"jobs{len(order)}"
     for index in order:
-      chunk_set = build_rows.build_chunks(
+      shard_set = steps.build_shards(
         folder, corpus, TOKENIZER, options, job=(index, len(order))
       )
       assert not folder.exists()
-    assert chunk_set.is_complete()
-    write_shards.finish(folder, chunk_set)
+    assert shard_set.is_complete()
+    finish.finish(folder, shard_set)
     assert read_files(folder) == expected
 
 
-def test_a_job_reads_only_its_units(tmp_path, monkeypatch, small_chunks):
-  monkeypatch.setattr(write_shards, "SHARD_CHUNKS", 2)
+def test_a_job_reads_only_its_units(tmp_path, monkeypatch, small_shards):
+  monkeypatch.setattr(shards, "SHARD_CHUNKS", 2)
   corpus = make_corpus(make_texts(200), num_units=20)
   [part], units = corpus.parts, []
 
@@ -260,7 +253,7 @@ def test_a_job_reads_only_its_units(tmp_path, monkeypatch, small_chunks):
 
   corpus = Corpus((dataclasses.replace(part, read=read),))
   build = functools.partial(
-    build_rows.build_chunks, tmp_path / "rows", corpus, TOKENIZER, OPTIONS
+    steps.build_shards, tmp_path / "rows", corpus, TOKENIZER, OPTIONS
   )
   build(job=(0, 4))
   assert units[:2] == [0, 1]  # finds a document to hold out
@@ -273,7 +266,7 @@ def test_a_job_reads_only_its_units(tmp_path, monkeypatch, small_chunks):
 
 
 @pytest.mark.slow
-def test_a_killed_worker_keeps_the_chunks(tmp_path, expected_files):
+def test_a_killed_worker_keeps_the_shards(tmp_path, expected_files):
   folder = tmp_path / "rows"
 
   def kill_workers(*_):
@@ -308,12 +301,9 @@ def test_workers_exit_when_their_parent_is_killed(tmp_path):
     time.sleep(0.1)
 
 
-@pytest.mark.parametrize("limit", [2000, 10_000])  # of a chunk, of a shard
-def test_a_full_disk_is_reported_and_leaves_no_folder(
-  tmp_path, small_chunks, limit
-):
+def test_a_full_disk_is_reported_and_leaves_no_folder(tmp_path, small_shards):
   limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-  resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limits[1]))
+  resource.setrlimit(resource.RLIMIT_FSIZE, (2000, limits[1]))
   handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
   try:
     with pytest.raises(DiskError, match="could not be written: File too large"):
@@ -341,15 +331,15 @@ def test_other_files_are_never_replaced(tmp_path):
 def open_repeatedly(folder, barrier, results):
   for _ in range(40):
     barrier.wait()
-    temporary = build_rows.open_unfinished(folder, OPTIONS, job=(0, 3))
-    (temporary / f"chunk-{os.getpid()}").write_text("done")
+    temporary = steps.open_unfinished(folder, OPTIONS, job=(0, 3))
+    (temporary / f"shard-{os.getpid()}").write_text("done")
     barrier.wait()
-    results.put(len(list(temporary.glob("chunk-*"))))
+    results.put(len(list(temporary.glob("shard-*"))))
     if barrier.wait() == 0:
       shutil.rmtree(temporary)
 
 
-def test_jobs_that_start_at_once_keep_all_chunks(tmp_path):
+def test_jobs_that_start_at_once_keep_all_shards(tmp_path):
   spawn = multiprocessing.get_context("spawn")
   barrier, results = spawn.Barrier(3), spawn.Queue()
   args = tmp_path / "rows", barrier, results
@@ -369,12 +359,12 @@ def test_a_job_with_other_options_is_rejected(tmp_path):
     build_200(tmp_path / "rows", other, job=(1, 2))
 
 
-def test_a_disk_error_keeps_all_chunks(tmp_path, small_chunks):
+def test_a_disk_error_keeps_all_shards(tmp_path, small_shards):
   error, folder = DataError("cannot be read"), tmp_path / "rows"
   error.__cause__ = OSError(5, "EIO")
   with pytest.raises(DataError, match="cannot be read"):
     write_texts(folder, FailingTexts(error, 100))
-  assert len(list((tmp_path / ".rows.unfinished").glob("chunk-*"))) > 10
+  assert len(list((tmp_path / ".rows.unfinished").glob("shard-*"))) > 5
   assert not folder.exists()
 
 
@@ -382,7 +372,7 @@ def test_a_disk_error_keeps_all_chunks(tmp_path, small_chunks):
 def test_the_requested_share_of_documents_is_held_out(share):
   options = dataclasses.replace(OPTIONS, held_out=share)
   corpus = make_corpus(["a"] * 2000)
-  cut = chunks.cut_corpus(corpus, options, Meter(), held_out_unit="documents")
+  cut = shards.cut_corpus(corpus, options, Meter(), held_out_unit="documents")
   splits = [split for chunk in cut for _, split, _ in chunk.documents]
   assert splits.count("held_out") == round(2000 * share)
   # Evenly spaced: the first n documents contain n * share of them.

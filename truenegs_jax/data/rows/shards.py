@@ -1,0 +1,242 @@
+"""Shards: the rows of 32 chunks of a corpus, built in memory and written once.
+
+A chunk consists of consecutive documents. The corpus and the options alone
+decide where a chunk begins and what becomes of its documents, so shards can be
+built in any order, by any process; their rows, concatenated, are the rows of
+the corpus. The sizes of all documents tell where each chunk begins.
+
+The files of a shard are those of the rows folder. Its record is written last.
+"""
+
+import dataclasses
+import fractions
+import io
+import itertools
+import json
+import math
+import pathlib
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from truenegs_jax.data.corpus.corpus import Corpus, Meter, Position, Sizes
+from truenegs_jax.data.rows import layouts, store
+from truenegs_jax.data.rows.rows_folder import (
+  FIELDS,
+  SPLITS,
+  RowsOptions,
+  shard_name,
+)
+from truenegs_jax.data.tokens.encoder import Encoder
+from truenegs_jax.data.tokens.tokenizer import Tokenizer
+from truenegs_jax.runtime.errors import DataError
+from truenegs_jax.runtime.files import disk_errors
+
+CHUNK_CHARACTERS = 2**21  # about 4,000 rows of 128
+CHUNK_DOCUMENTS = 2**14  # bounds the rows of a chunk of very short documents
+SHARD_CHUNKS = 32  # 67 MB of text, the work lost if stopped
+NUM_TOKENS = "num_tokens"  # of the text; a key of records
+
+
+class Chunk(NamedTuple):
+  """Consecutive documents of a corpus."""
+
+  number: int  # 0, 1, 2, ... in the order of the corpus
+  # (number in the corpus, split, text); the number addresses random draws.
+  documents: list[tuple[int, str, str]]
+
+
+class ChunkStart(NamedTuple):
+  """The number of a chunk and the place of its first document."""
+
+  number: int
+  position: Position
+
+
+class ChunkRows(NamedTuple):
+  """The rows of a chunk."""
+
+  number: int  # of the chunk
+  num_tokens: int  # of its text
+  splits: dict[str, layouts.Arrays]  # tokens, types and documents, [R, L]
+
+  @property
+  def num_rows(self) -> int:
+    """The number of rows of both splits."""
+    return sum(len(tokens_RxL) for tokens_RxL, *_ in self.splits.values())
+
+
+@dataclasses.dataclass(frozen=True)
+class ShardSpec:
+  """How to build the shards of a corpus."""
+
+  folder: pathlib.Path  # store of unfinished rows
+  tokenizer: Tokenizer
+  options: RowsOptions
+  held_out_unit: str  # result of `choose_held_out_unit`
+  backend: str = "fast"  # of the encoder; it does not change the rows
+
+  def record_path(self, shard: int) -> pathlib.Path:
+    """Returns the file with sizes, checksums and counts of a shard."""
+    return self.folder / f"shard-{shard:05d}.json"
+
+  def is_written(self, shard: int) -> bool:
+    """Returns whether a shard is complete."""
+    return self.record_path(shard).exists()  # written last
+
+
+def choose_held_out_unit(corpus: Corpus, options: RowsOptions) -> str:
+  """Returns what to hold out: "documents", "rows" or "none".
+
+  Documents are held out of every part with 1 / `options.held_out` documents or
+  more. If no part has that many, the last rows of every chunk are held out.
+  """
+  if not options.held_out:
+    return "none"
+  fraction = _held_out_fraction(options)
+  for document in corpus.read(Meter()):
+    if _is_held_out(document.number, fraction):
+      return "documents"
+    if document.repeat:
+      raise DataError(
+        f"data.held_out={options.held_out} is less than one document of any"
+        f" part of the mixture {corpus}. Set a larger --config.data.held_out."
+      )
+  return "rows"
+
+
+def cut_corpus(
+  corpus: Corpus,
+  options: RowsOptions,
+  meter: Meter,
+  *,
+  held_out_unit: str,
+  start: ChunkStart | None = None,
+  sizes: Sizes | None = None,
+) -> Iterator[Chunk]:
+  """Cuts a corpus into chunks of about CHUNK_CHARACTERS.
+
+  Args:
+    meter: counts the text as it is read.
+    held_out_unit: result of `choose_held_out_unit`.
+    start: the first chunk; None for the first of the corpus.
+    sizes: of all documents. If given, no text is read.
+  """
+  number, position = start or (0, None)
+  chunk, size = Chunk(number, []), 0
+  fraction = _held_out_fraction(options)
+  for document in corpus.read(meter, start=position, sizes=sizes):
+    split = "train"
+    if held_out_unit == "documents" and _is_held_out(document.number, fraction):
+      if document.repeat:
+        continue  # held out already
+      split = "held_out"
+    chunk.documents.append((meter.number - 1, split, document.text))
+    size += document.num_chars
+    if size >= CHUNK_CHARACTERS or len(chunk.documents) == CHUNK_DOCUMENTS:
+      yield chunk
+      chunk, size = Chunk(chunk.number + 1, []), 0
+  if chunk.documents:
+    yield chunk
+
+
+class ChunkEncoder:
+  """Turns chunks into rows."""
+
+  def __init__(self, spec: ShardSpec) -> None:
+    self._spec = spec
+    self._encoder = Encoder(spec.tokenizer, spec.backend)
+
+  def __call__(self, chunk: Chunk) -> ChunkRows:
+    tokenizer, options = self._spec.tokenizer, self._spec.options
+    lines = [text.split("\n") for _, _, text in chunk.documents]
+    tokens_T, lengths_N = self._encoder.encode(list(itertools.chain(*lines)))
+    line_ends_D = np.cumsum([len(document) for document in lines])[:-1]
+    line_lengths = np.split(lengths_N, line_ends_D)  # by document
+    lengths_D = [int(lengths.sum()) for lengths in line_lengths]
+    tokens = np.split(tokens_T, np.cumsum(lengths_D)[:-1])
+    ids = tokenizer.cls, tokenizer.sep, tokenizer.pad
+    dtype = np.uint16 if len(tokenizer.vocab) <= 2**16 else np.uint32
+    row_spec = layouts.RowSpec(options.length, *ids, options.overflow, dtype)
+    splits = {}
+    for split in SPLITS:
+      members = [i for i, (_, s, _) in enumerate(chunk.documents) if s == split]
+      splits[split] = layouts.lay_out(
+        [(chunk.documents[i][0], line_lengths[i].tolist()) for i in members],
+        np.concatenate([tokens[i] for i in members] or [tokens_T[:0]]),
+        row_spec,
+        layout=options.layout,
+        seed=options.seed,
+      )
+    if self._spec.held_out_unit == "rows":
+      splits = _hold_out_rows(splits["train"], options, chunk.number)
+    return ChunkRows(chunk.number, len(tokens_T), splits)
+
+
+def write_shard(
+  spec: ShardSpec, shard: int, chunks: Sequence[ChunkRows]
+) -> None:
+  """Writes the files of a shard, which has these chunks, and its record."""
+  record: dict[str, Any] = {NUM_TOKENS: sum(x.num_tokens for x in chunks)}
+  with disk_errors(spec.folder):
+    (spec.folder / "rows").mkdir(exist_ok=True)
+  for split in SPLITS:
+    arrays = [chunk.splits[split] for chunk in chunks]
+    record[split] = _write_split(spec, split, shard, arrays)
+  store.write_file(spec.record_path(shard), json.dumps(record).encode())
+
+
+def _write_split(
+  spec: ShardSpec, split: str, shard: int, chunks: list[layouts.Arrays]
+) -> dict[str, Any]:
+  """Writes the files of a split; returns their record.
+
+  Returns:
+    rows; files, their sizes and checksums; counts, the number of each entry of
+    the vocabulary without padding.
+  """
+  counts_V = np.zeros(len(spec.tokenizer.vocab), np.int64)
+  for tokens_RxL, *_ in chunks:
+    counts_V += np.bincount(tokens_RxL.ravel(), minlength=len(counts_V))
+  counts_V[spec.tokenizer.pad] = 0  # text never encodes to it
+  num_rows = sum(len(tokens_RxL) for tokens_RxL, *_ in chunks)
+  files = {}
+  for field, *arrays in zip(FIELDS, *chunks, strict=True) if num_rows else ():
+    header = {
+      "descr": np.lib.format.dtype_to_descr(arrays[0].dtype),
+      "fortran_order": False,
+      "shape": (num_rows, spec.options.length),
+    }
+    head = io.BytesIO()
+    np.lib.format.write_array_header_1_0(head, header)
+    name = shard_name(split, shard, field)
+    path = spec.folder / "rows" / name
+    data = (array_RxL.data for array_RxL in arrays)
+    files[name] = store.write_file(path, head.getvalue(), *data)
+  return {"rows": num_rows, "files": files, "counts": counts_V.tolist()}
+
+
+def _held_out_fraction(options: RowsOptions) -> fractions.Fraction:
+  """Returns `options.held_out` in decimal: 1/10 for the float 0.1."""
+  return fractions.Fraction(options.held_out).limit_denominator(10**6)
+
+
+def _is_held_out(number: int, fraction: fractions.Fraction) -> bool:
+  """Selects the given fraction of the documents of a part, evenly spaced."""
+  return math.floor((number + 1) * fraction) > math.floor(number * fraction)
+
+
+def _hold_out_rows(
+  fields: layouts.Arrays, options: RowsOptions, number: int
+) -> dict[str, layouts.Arrays]:
+  """Moves the last rows of a chunk to the held-out split."""
+  count = len(fields[0])
+  # At least one row of the first chunk, as it may be the only chunk.
+  least = min(1, count - 1) if number == 0 else 0
+  kept = count - max(least, round(options.held_out * count))
+  tokens, types, documents = fields
+  return {
+    "train": (tokens[:kept], types[:kept], documents[:kept]),
+    "held_out": (tokens[kept:], types[kept:], documents[kept:]),
+  }
