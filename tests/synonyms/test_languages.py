@@ -78,7 +78,6 @@ def test_auto_is_the_lexicon_of_the_language(installed):
   explicit = TableRequest("omw language=fr", language="").expression
   assert set(sources.find_pairs(explicit, Vocabulary(tokens))) == pairs
   assert TableRequest("auto").expression.identity == "wordnet"
-  assert sources.resolve_auto("auto", "en") == "wordnet"
   assert TableRequest("omw path=x.tab").expression.identity == "omw path=x.tab"
 
 
@@ -87,7 +86,7 @@ def test_auto_is_the_lexicon_of_the_language(installed):
   [
     ("auto", "fr", "'fr'.*nltk.downloader omw.*pairs path=.*model.*baseline"),
     ("auto", "bo", "'bo'.*omw path=FILE"),
-    ("wordnet", "fr", "x='wordnet': WordNet is English.*'fr'.*pairs path=FILE"),
+    ("wordnet", "fr", "x: WordNet is English.*'fr'.*pairs path=FILE"),
   ],
 )
 def test_languages_without_a_lexicon_are_told_their_choices(
@@ -139,10 +138,8 @@ def test_damaged_packages_are_explained(folder):
   # A resumed run has its table.
   request = TableRequest("pairs path=x", language="fr")
   table = SynonymTable.from_pairs([], ["le"], source="x")
-  lines, _ = run_table.describe_coverage(
-    request, table, ["le"], np.ones(1, int)
-  )
-  assert lines["text"].startswith("0.0%")
+  line, _ = run_table.describe_text(request, table, ["le"], np.ones(1, int))
+  assert line.startswith("0.0%")
 
 
 def test_an_archive_writes_only_below_the_cache(folder, tmp_path):

@@ -42,9 +42,9 @@ def built(monkeypatch):
   identities = []
   find_pairs = sources.find_pairs
 
-  def record(expression, vocabulary, **kwargs):
+  def record(expression, vocabulary):
     identities.append(expression.identity)
-    return find_pairs(expression, vocabulary, **kwargs)
+    return find_pairs(expression, vocabulary)
 
   monkeypatch.setattr(sources, "find_pairs", record)
   return identities

@@ -1,7 +1,6 @@
 """Tests expressions on fake sources, and common properties of real sources."""
 
 import itertools
-from typing import Any
 
 import pytest
 
@@ -21,20 +20,13 @@ def calls(monkeypatch):
   """Adds fake sources and returns a list of the options of their calls."""
   calls = []
 
-  def files(vocabulary, *, path: str, top: int = 10):
+  def files(vocabulary, *, path: str = "", top: int = 10):
     """Returns the pairs in the name of the file, such as ab-bc."""
     calls.append({"path": path, "top": top})
     return [PAIRS[name] for name in path.rpartition("/")[2].split("-")]
 
-  def flags(
-    vocabulary,
-    *,
-    word: str = "x",
-    cut: float = 0.5,
-    both: bool = False,
-    reader: Any = None,
-  ):
-    calls.append({"word": word, "cut": cut, "both": both, "reader": reader})
+  def flags(vocabulary, *, word="x", cut=0.5, both=False):
+    calls.append({"word": word, "cut": cut, "both": both})
     return [("a", "d")]
 
   def wordnet(vocabulary, *, folder: str = ""):
@@ -47,8 +39,8 @@ def calls(monkeypatch):
 
 
 def find_pairs(text, tokens=TOKENS, **options):
-  expression = sources.parse_expression(text)
-  return set(sources.find_pairs(expression, Vocabulary(tokens), **options))
+  expression = sources.parse_expression(text, **options)
+  return set(sources.find_pairs(expression, Vocabulary(tokens)))
 
 
 @pytest.mark.parametrize(
@@ -68,9 +60,9 @@ def test_union_intersection_and_their_precedence(calls, text, names):
   assert find_pairs(text) == {PAIRS[name] for name in names.split()}
 
 
-def test_options_are_converted_as_they_are_annotated(calls):
+def test_options_are_converted_to_the_types_of_their_defaults(calls):
   find_pairs("flags word=3 cut=2 both=true")
-  assert calls == [{"word": "3", "cut": 2.0, "both": True, "reader": None}]
+  assert calls == [{"word": "3", "cut": 2.0, "both": True}]
   assert isinstance(calls[0]["cut"], float)
   find_pairs("files  path=ab   top=3 |flags both=false cut=-1e-3")
   assert calls[1] == {"path": "ab", "top": 3}
@@ -80,23 +72,22 @@ def test_options_are_converted_as_they_are_annotated(calls):
 @pytest.mark.parametrize(
   "text, message",
   [
-    ("   ", "empty part"),
-    ("(flags | wordnet) & flags", r"no source '\(flags'"),
-    ("thesaurus", "'thesaurus'.* files, flags, model,.*table.*wordnet"),
-    ("flags reader=x", "not an option"),
-    ("flags both", "'both' is wrong. Use true or false"),
-    ("files path=ab top=2.5", "'top=2.5' is wrong. Use a whole number"),
+    ("   ", "source='' is unknown"),
+    ("flags | ", "source='' is unknown"),
+    ("(flags | wordnet) & flags", r"source='\(flags' is unknown"),
+    ("thesaurus", "'thesaurus'.* files, flags.* model"),
+    ("flags reader=x", "flags: there is no option reader="),
+    ("flags both", "'flags both'"),
+    ("flags both=1", "both=1 must be true or false"),
+    ("files path=ab top=2.5", "top=2.5 must be a whole number"),
     ("files path=ab top=1 top=2", "top= twice"),
-    ("files top=1", "files needs path="),
-    ('files path="a|b"', "no source 'b\"'.*without quotes"),
+    ("files path='ab", "quote without its partner"),
     ("model | flags", "cannot be combined"),
     ("model threshold=1.5", "from -1 to 1"),
   ],
 )
 def test_invalid_expressions_are_refused_with_their_key(calls, text, message):
-  with pytest.raises(InputError, match=f"^negatives.sources=.*{message}"):
-    sources.parse_expression(text)
-  with pytest.raises(InputError, match=f"^my_key=.*{message}"):
+  with pytest.raises(InputError, match=f"^my_key[=:].*{message}"):
     sources.parse_expression(text, key="my_key")
 
 
@@ -122,26 +113,11 @@ def test_identity_omits_spaces_folders_and_defaults(calls):
   assert folder.sources[0].paths == {"folder": "/x/my/"}
 
 
-def test_a_question_mark_in_a_path_matches_a_space_or_operator(tmp_path, calls):
-  for name in ("my ab", "x|ab", "y&ab", "zzab", "q?ab", "[a] b"):
-    (tmp_path / name).touch()
-  for name, expected in (
-    ("my?ab", "my ab"),
-    ("x?ab", "x|ab"),
-    ("y?ab", "y&ab"),
-    ("q?ab", "q?ab"),
-    ("z?ab", "z?ab"),  # matches no other character
-    ("[a]?b", "[a] b"),  # other characters are no patterns
-    ("*?b", "*?b"),
-  ):
-    assert sources.resolve_path(f"{tmp_path}/{name}") == tmp_path / expected
-  (tmp_path / "my|ab").touch()
-  with pytest.raises(InputError, match="'.*my ab' or '.*my|ab'. Rename one"):
-    sources.resolve_path(f"{tmp_path}/my?ab")
-  (tmp_path / "a b").mkdir()
-  (tmp_path / "a b" / "ab").touch()
-  assert find_pairs(f"files path={tmp_path}/a?b/ab") == {PAIRS["ab"]}
-  assert calls[-1]["path"] == f"{tmp_path}/a b/ab"
+def test_quotes_protect_a_path(calls):
+  assert find_pairs("files path='a|b & c/ab' | flags") > {PAIRS["ab"]}
+  assert calls[0]["path"] == "a|b & c/ab"
+  expression = sources.parse_expression("files path='x/a&b' top=10")
+  assert expression.identity == "files path='a&b'"
 
 
 def test_paths_expand_the_home_folder_and_default_to_wordnet_dir(
@@ -153,6 +129,9 @@ def test_paths_expand_the_home_folder_and_default_to_wordnet_dir(
   assert find_pairs("wordnet", wordnet_dir="/w") == {("a", "c")}
   find_pairs("wordnet folder=/own | flags", wordnet_dir="/w")
   assert [c["folder"] for c in calls if "folder" in c] == ["/w", "/own"]
+  expression = sources.parse_expression("wordnet", wordnet_dir="/w")
+  assert expression.identity == "wordnet"
+  assert expression.sources[0].paths == {"folder": "/w"}
 
 
 @pytest.mark.parametrize("include_self", [False, True])

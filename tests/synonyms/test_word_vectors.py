@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from truenegs_jax.runtime.errors import DataError
-from truenegs_jax.synonyms import sources, word_vectors
+from truenegs_jax.synonyms import lexicons, sources
 from truenegs_jax.synonyms.table import SynonymTable
 from truenegs_jax.synonyms.vocabulary import Vocabulary
 
@@ -87,7 +87,7 @@ def close_vectors(seed, size=60, dim=50):
 
 
 def rank(vectors_GxD, top=10, **options):
-  ranked = word_vectors.rank_neighbours(
+  ranked = lexicons.rank_neighbours(
     vectors_GxD.astype(np.float32), top=top, **options
   )
   return [list(row) for row in ranked]
@@ -232,8 +232,8 @@ def test_words_without_a_vector_are_reported(write):
   [
     ("cat 1", "1 numbers after the word, not 2"),
     ("cat dog 1 2 3", "4 numbers"),
-    ("cat 1 two", "'two' is not a finite number"),
-    ("cat 1 1e999", "'1e999' is not"),
+    ("cat 1 two", "'1 two' are not finite numbers"),
+    ("cat 1 1e999", "'1 1e999' are not"),
   ],
 )
 @pytest.mark.parametrize("header", ["", f"{NUM_WORDS + 1} 2\n"])

@@ -209,14 +209,15 @@ def add_lemmas(
   If WordNet is missing or damaged, as it may be for a run that has a table,
   this is reported.
   """
-  options = request.wordnet_options
-  if not cases or options is None or len(request.expression.sources) > 1:
+  sources = request.expression.sources
+  if not cases or [source.name for source in sources] != ["wordnet"]:
     return cases
+  options = sources[0].options
+  pos = wordnet.parse_parts_of_speech(options["pos"])
   try:
     with wordnet.session(options["folder"]) as reader:
       lists = [
-        wordnet.find_lemma_names(case.gold, reader, pos=options["pos"])
-        for case in cases
+        wordnet.find_lemma_names(case.gold, reader, pos=pos) for case in cases
       ]
   except (InputError, DataError) as e:
     report(f"warning: no lists of WordNet: {printable(e)}")

@@ -352,13 +352,10 @@ def _build_tables(
     # Canonical forms have no folders, so those of two sources may be equal.
     name = source if table.source in tables else table.source
     tables[name] = table
-    lines, warning = run_table.describe_coverage(
-      request, table, tokens, counts_V
-    )
-    for subject, line in lines.items():
-      console.print(f"{name}, {subject}: {line}", soft_wrap=True)
+    line, warning = run_table.describe_text(request, table, tokens, counts_V)
+    console.print(f"{name}, text: {line}", soft_wrap=True)
     if warning:
-      console.print(warning, soft_wrap=True)
+      console.print("warning:", warning, soft_wrap=True)
   return tables
 
 

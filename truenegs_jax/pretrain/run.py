@@ -187,11 +187,11 @@ def prepare_run(
     )
     assert synonyms is not None  # the source "model" has a table_builder
     with progress.working(console, "Counting words with synonyms"):
-      coverage_lines, warning = run_table.describe_coverage(
+      coverage_lines["text"], warning = run_table.describe_text(
         request, synonyms, tokens, train_rows.unigram_V
       )
     if warning:
-      console.print(warning, soft_wrap=True)
+      console.print("warning:", warning, soft_wrap=True)
   source = run.table_builder or synonyms
   return run, plan.RunInputs(
     tokenizer=tokenizer,

@@ -29,8 +29,8 @@ from truenegs_jax.robustness.transformation import (
 )
 from truenegs_jax.runtime.errors import UnavailableError
 from truenegs_jax.synonyms import wordnet
+from truenegs_jax.synonyms.lexicons import find_neighbours
 from truenegs_jax.synonyms.vocabulary import Vocabulary
-from truenegs_jax.synonyms.word_vectors import find_neighbours
 from truenegs_jax.tasks.squad import Question
 
 NOT_ALIGNED = "the parse does not align with the tokens"

@@ -73,7 +73,9 @@ def make_swap(
     wordnet.close_wordnet(reader)
     find = textflint_synonyms(reader)
     return swap_synonyms(annotator, find, title="SwapSynWordNet", source=source)
-  expression = sources.parse_expression(synonyms, key="robustness.synonyms")
+  expression = sources.parse_expression(
+    synonyms, key="robustness.synonyms", wordnet_dir=wordnet_dir
+  )
   vocabulary = dataclasses.replace(
     vocabulary, no_neighbours=STOP_WORDS | NUMBERS
   )
@@ -82,7 +84,7 @@ def make_swap(
       f"robustness.synonyms={synonyms!r}: this source is only for pre-training,"
       " in which it changes. Choose another one."
     )
-  pairs = sources.find_pairs(expression, vocabulary, wordnet_dir=wordnet_dir)
+  pairs = sources.find_pairs(expression, vocabulary)
   return swap_synonyms(
     annotator,
     table_synonyms(pairs),

@@ -9,9 +9,7 @@
       [--word=primary,stay]       # shows their lists, or why there is none
       [--text=corpus.txt]         # how many of its tokens have synonyms
 
-The flags mean the same as in a config's `negatives` and `data`. A saved table
-as the only source, 'table path=table.npz', is used unchanged unless one of
---keep_stop_words, --stop_words, --symmetric and --include_self is given.
+The flags mean the same as in a config's `negatives` and `data`.
 """
 
 from truenegs_jax.runtime import signals
@@ -20,21 +18,11 @@ if __name__ == "__main__":
   signals.exit_at_signals()  # before the imports that take time
 
 import functools
-import json
-import time
-from collections.abc import (
-  Callable,
-  Collection,
-  Iterable,
-  Mapping,
-  Sequence,
-)
-from typing import Any
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 from absl import flags
 from rich.console import Console
-from rich.table import Table
 
 from truenegs_jax.data.corpus.language import check_code
 from truenegs_jax.data.corpus.sources_spec import open_corpus
@@ -47,151 +35,98 @@ from truenegs_jax.runtime import flags as flags_lib
 from truenegs_jax.runtime import progress
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.runtime.files import check_local
-from truenegs_jax.synonyms import run_table, sources, table
+from truenegs_jax.synonyms import run_table, wordnet
 from truenegs_jax.synonyms.table import SynonymTable
-from truenegs_jax.synonyms.vocabulary import fingerprint, is_word
+from truenegs_jax.synonyms.vocabulary import is_word
 
-# Flags that change a table's content, named like the table's options.
-OPTIONS = (*run_table.SWITCHES, "stop_words")
+# Flags that are options of a table, by their names.
+OPTIONS = ("language", "wordnet_dir", "stop_words", *run_table.SWITCHES)
 
 
 def run(values: flags.FlagValues, console: Console) -> None:
   """Builds, saves and shows a table as the flags say."""
+  say = functools.partial(console.print, soft_wrap=True)
   check_local("--output", values.output)
   check_code(values.language)
   if not values.vocab:
     raise InputError("--vocab is missing. Set --vocab=FILE.")
-  request = _request(values)
-  tokenizer = load_tokenizer(
-    values.vocab,
-    lowercase=values.lowercase,
-    strip_accents=ACCENTS[values.accents],
+  request = run_table.TableRequest(
+    values.sources,
+    key="--sources",
+    **{name: values[name].value for name in OPTIONS},
   )
-  tokens = tokenizer.vocab
-  run_table.check_request(request)
-  counts_V = None
-  if values.text:
-    with progress.working(console, "Counting the tokens of the text"):
-      counts_V = _count_tokens(values.text, tokenizer)
-  report = functools.partial(console.print, "note:", soft_wrap=True)
-  start = time.perf_counter()
-  with progress.working(console, "Looking up synonyms"):
-    built = _build(values, request, tokenizer, report)
-  secs = time.perf_counter() - start
-  lines, warning = run_table.describe_coverage(request, built, tokens, counts_V)
-  console.print(render_summary(built, tokens, secs, lines))
-  if warning:
-    console.print(warning, soft_wrap=True)
-  if values.output:
-    built.save(values.output)
-    console.print(f"saved as '{values.output}'", soft_wrap=True)
-  if values.word:
-    stops = request.load_stop_words()
-    is_known = built.options.get("stop_words") == fingerprint(stops)
-    if built.options.get("keep_stop_words") or not is_known:
-      stops = frozenset()
-    console.print(render_lists(built, tokenizer, values.word, stops))
-
-
-def render_summary(
-  built: SynonymTable,
-  tokens: Sequence[str],
-  secs: float,
-  coverage_lines: Mapping[str, str],
-) -> Table:
-  """Renders counts, sizes and hash of a table that was built in `secs`."""
-  options = dict(sorted(built.options.items()))
-  size, width = built.vocab_size, built.width
-  words = sum(map(is_word, tokens))
-  lengths_V = built.lengths_V
-  lengths_N = lengths_V[lengths_V > 0] if built.num_rows else np.zeros(1, int)
-  bits_mib = size * -(-size // 32) * 4 / 2**20
-  ids_mib = size * width * 4 / 2**20
-  lines = {
-    "sources": built.source,
-    "options": ", ".join(f"{k} {json.dumps(v)}" for k, v in options.items()),
-    "vocabulary": f"{size:,} tokens, {words:,} of them whole words",
-    "with a list": f"{built.num_rows:,} tokens: {built.num_rows / size:.2%} of"
-    f" the vocabulary, {built.num_rows / max(words, 1):.2%} of the words",
-    **coverage_lines,
-    "pairs": f"{built.num_pairs:,}; a list has {lengths_N.mean():.1f} (median"
-    f" {np.median(lengths_N):.0f}, most {lengths_N.max()}:"
-    f" {tokens[int(lengths_V.argmax())]})",
-    "on a device": f"bits {bits_mib:,.1f} MiB, ids {ids_mib:,.1f} MiB; auto"
-    f" chooses {table.choose_layout(size, width, 'auto')}",
-    "hash": built.fingerprint,
-    "built in": f"{secs:.1f} s",
-  }
-  grid = Table(box=None, show_header=False, pad_edge=False)
-  grid.add_column(style="bold", no_wrap=True)
-  grid.add_column(overflow="fold")
-  for name, text in lines.items():
-    grid.add_row(name, text)
-  return grid
-
-
-def render_lists(
-  built: SynonymTable,
-  tokenizer: Tokenizer,
-  words: Iterable[str],
-  excluded: Collection[str],
-) -> Table:
-  """Renders the synonym list of each word, or why there is none.
-
-  `excluded` are the stop words without lists.
-  """
-  grid = Table(title="lists", title_justify="left", show_lines=True)
-  grid.add_column("word", overflow="fold", ratio=1)
-  grid.add_column("its synonyms", overflow="fold", ratio=3)
-  ids = {token: i for i, token in enumerate(tokenizer.vocab)}
-
-  def join(token_ids: Iterable[int], separator: str = ", ") -> str:
-    return separator.join(tokenizer.vocab[i] for i in token_ids)
-
-  for word in filter(None, words):
-    word = tokenizer.normalize(word) if is_word(word) else word
-    if word not in ids:
-      [pieces] = tokenizer.encode_lines([word])
-      grid.add_row(word, f"(not in the vocabulary: {join(pieces, ' ')})")
-      continue
-    synonyms = built.synonym_ids(ids[word])
-    if not is_word(word):
-      why = "a piece of words or a special token: none has a list"
-    elif word.lower() in excluded:
-      why = "a stop word: use --keep_stop_words to give it a list"
-    else:
-      why = "the sources list no token of the vocabulary for it"
-    grid.add_row(f"{word} ({len(synonyms)})", join(synonyms) or f"({why})")
-  return grid
-
-
-def _request(values: flags.FlagValues) -> run_table.TableRequest:
-  """Builds the request of --sources with the options of the other flags."""
-  names = ("sources", "language", "wordnet_dir", *OPTIONS)
-  options: dict[str, Any] = {name: values[name].value for name in names}
-  request = run_table.TableRequest(key="--sources", **options)
   if request.expression.model:
     raise InputError(
       f"--sources={values.sources!r}: the source model has no pairs before a"
       " model is trained with it. Use other sources."
     )
-  return request
+  run_table.check_request(request)
+  tokenizer = load_tokenizer(
+    values.vocab,
+    lowercase=values.lowercase,
+    strip_accents=ACCENTS[values.accents],
+  )
+  with progress.working(console, "Looking up synonyms"):
+    table = run_table.build(request, tokenizer, functools.partial(say, "note:"))
+  lines = describe_table(table, tokenizer)
+  first = request.expression.sources[0]
+  if first.name == "wordnet":
+    lines["in WordNet"] = describe_synsets(tokenizer, first.options["folder"])
+  if values.text:
+    with progress.working(console, "Counting the tokens of the text"):
+      counts_V = _count_tokens(values.text, tokenizer)
+    lines["text"], lines["warning"] = run_table.describe_text(
+      request, table, tokenizer.vocab, counts_V
+    )
+  for name, line in lines.items():
+    if line:
+      say(f"{name:<12}{line}")
+  if values.output:
+    table.save(values.output)
+    say(f"saved as '{values.output}'")
+  for line in describe_lists(table, tokenizer, values.word):
+    say(line)
 
 
-def _build(
-  values: flags.FlagValues,
-  request: run_table.TableRequest,
-  tokenizer: Tokenizer,
-  report: Callable[[str], object],
-) -> SynonymTable:
-  """Builds the table; a saved table as the only source is loaded unchanged."""
-  tokens, all_sources = tokenizer.vocab, request.expression.sources
-  is_saved = [source.name for source in all_sources] == ["table"]
-  if is_saved and not any(values[x].present for x in OPTIONS):
-    path = sources.resolve_path(all_sources[0].paths["path"])
-    return SynonymTable.load(path, tokens)
-  pairs = run_table.find_pairs(request, tokenizer, report)
-  return run_table.build(request, pairs, tokens)
+def describe_table(table: SynonymTable, tokenizer: Tokenizer) -> dict[str, str]:
+  """Describes sources, counts and hash of a table, by subject."""
+  size, num_words = table.vocab_size, sum(map(is_word, tokenizer.vocab))
+  longest = tokenizer.vocab[int(table.lengths_V.argmax())]
+  mean = table.num_pairs / max(table.num_rows, 1)
+  return {
+    "sources": table.source,
+    "vocabulary": f"{size:,} tokens, {num_words:,} of them whole words",
+    "with a list": f"{table.num_rows:,} tokens: {table.num_rows / size:.2%} of"
+    " the vocabulary",
+    "pairs": f"{table.num_pairs:,}; a list has {mean:.1f} (most {table.width}:"
+    f" {longest})",
+    "hash": table.fingerprint,
+  }
+
+
+def describe_synsets(tokenizer: Tokenizer, folder: str) -> str:
+  """Describes how many tokens are in WordNet (paper, footnote 5)."""
+  with wordnet.session(folder) as reader:
+    has_synset_V = wordnet.find_synsets(tokenizer.vocab, reader)
+  return (
+    f"{np.count_nonzero(has_synset_V):,} tokens have a synset:"
+    f" {np.mean(has_synset_V):.2%} of the vocabulary (the paper's footnote 5,"
+    " of BERT's vocabulary: 62.51%)"
+  )
+
+
+def describe_lists(
+  table: SynonymTable, tokenizer: Tokenizer, words: Iterable[str]
+) -> Iterator[str]:
+  """Yields the synonyms of each word, or why there are none."""
+  for word in filter(None, words):
+    word = tokenizer.normalize(word) if is_word(word) else word
+    if word not in tokenizer.vocab:
+      yield f"{word}: not in the vocabulary"
+    elif synonyms := table.synonyms(word):
+      yield f"{word} ({len(synonyms)}): {', '.join(synonyms)}"
+    else:
+      yield f"{word}: none; a stop word, no word, or not in the sources"
 
 
 def _count_tokens(text: str, tokenizer: Tokenizer) -> np.ndarray:

@@ -1,22 +1,23 @@
-"""Reads files of synonyms: pairs, thesauri, wordnets of other languages.
+"""Reads files of synonyms: pairs, thesauri, other wordnets, word vectors.
 
-for pair in select_pairs(read_pairs(file), vocabulary, file): ...
+  for pair in select_pairs(read_pairs(file), vocabulary, file): ...
+  for pair in find_neighbours(vocabulary, file, top=10): ...
+
+Axes: G words with a vector, D numbers per vector.
 """
 
 import functools
 import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
+import numpy as np
+
 from truenegs_jax.data.corpus.files import File, read_blocks
-from truenegs_jax.data.corpus.read_state import (
-  BLOCK_BYTES,
-  MAX_LINE_BYTES,
-  ReadState,
-)
+from truenegs_jax.data.corpus.read_state import BLOCK_BYTES, ReadState
 from truenegs_jax.data.corpus.readers import read_text
-from truenegs_jax.runtime.errors import DataError
+from truenegs_jax.runtime.errors import DataError, InputError
 from truenegs_jax.synonyms.vocabulary import Vocabulary, is_spelled
 
 Item = TypeVar("Item")
@@ -27,7 +28,6 @@ PHRASE = re.compile("[ _]")
 SYNSET = re.compile("[0-9]{8}-([a-z])")
 NUM_EXAMPLES = 5  # of words outside the vocabulary
 NUM_ROWS = 1000  # read to recognize a format without marks of its own
-NUM_SHORT = 20  # fewer lines may be pairs with numbers: two 2
 
 # The first two lines of a MyThes file: an encoding; an entry.
 MYTHES = re.compile(
@@ -45,16 +45,11 @@ FORMATS = """Use a file of one of these formats:
   [NN] ||| word ||| synonym ||| ... (PPDB)
   th_*.dat of MyThes, the thesauri of LibreOffice (not the index, .idx)"""
 
+HEADER = re.compile("([0-9]{1,9}) ([1-9][0-9]{0,4})")  # of word2vec
+CELLS = 2**25  # cosines computed at a time; each needs some 8 bytes
+STEPS = 10**9  # cosines are rounded to multiples of 1 / STEPS
 
-def peek(items: Iterator[Item], file: File) -> tuple[Item, Iterator[Item]]:
-  """Returns the first entry of a file, and all entries.
-
-  Raises:
-    DataError: there is none, or the beginning of the file is of another format.
-  """
-  for first in items:
-    return first, itertools.chain([first], items)
-  raise DataError(f"{file.path}: the file has no entries. Use another file.")
+Entry = tuple[str, str, str]  # place in the file, word, numbers
 
 
 def select_pairs(pairs: Pairs, vocabulary: Vocabulary, file: File) -> Pairs:
@@ -64,8 +59,14 @@ def select_pairs(pairs: Pairs, vocabulary: Vocabulary, file: File) -> Pairs:
   If most pairs are lost, this is reported at the end.
 
   Raises:
-    DataError: no pair is left.
+    DataError: no pair is left; or, at the call, the file has none or begins
+      wrongly.
   """
+  _, all_pairs = _peek(pairs, file)
+  return _select(all_pairs, vocabulary, file)
+
+
+def _select(pairs: Pairs, vocabulary: Vocabulary, file: File) -> Pairs:
   synonyms: dict[str, set[str]] = {word: set() for word in vocabulary.words}
   match = functools.cache(vocabulary.match)
   is_phrase = functools.cache(PHRASE.search)  # a long word has many pairs
@@ -81,24 +82,36 @@ def select_pairs(pairs: Pairs, vocabulary: Vocabulary, file: File) -> Pairs:
       lost |= {x: None for x in pair if not (match(x) or is_phrase(x))}
   message = (
     f"{file.path}: {num_lost:,} of {num_pairs:,} pairs have a phrase or a word"
-    f" outside the vocabulary{spread_examples(list(lost))}."
+    f" outside the vocabulary{_examples(list(lost))}."
   )
   lists = itertools.starmap(vocabulary.list_pairs, synonyms.items())
   selected = list(itertools.chain.from_iterable(lists))
   if not selected:
-    raise DataError(
-      f"{message} The others are no pairs of different words. Use a file in the"
-      " language of the vocabulary."
-    )
+    raise DataError(f"{message} Use a file in the language of the vocabulary.")
   if 2 * num_lost > num_pairs:
     vocabulary.report(message)
   yield from selected
 
 
-def spread_examples(words: list[str]) -> str:
+def _examples(words: list[str]) -> str:
   """Returns ", such as A, B" with words from the beginning to the end."""
   examples = words[:: -(-len(words) // NUM_EXAMPLES) or 1]
   return f", such as {', '.join(examples)}" if examples else ""
+
+
+def _peek(items: Iterator[Item], file: File) -> tuple[Item, Iterator[Item]]:
+  """Returns the first entry of a file, and all; DataError for an empty file."""
+  for first in items:
+    return first, itertools.chain([first], items)
+  raise DataError(f"{file.path}: the file has no entries. Use another file.")
+
+
+def _filled_lines(file: File) -> Iterator[tuple[int, str]]:
+  """Yields the number, from 1, and the text of each line that is not empty."""
+  runs = read_text(file, ReadState(), records=True)
+  # splitlines would also split at characters such as U+0085 and U+2028.
+  lines = itertools.chain.from_iterable(run[:-1].split("\n") for run in runs)
+  return (item for item in enumerate(lines, 1) if item[1].strip())
 
 
 def read_pairs(file: File) -> Pairs:
@@ -109,8 +122,8 @@ def read_pairs(file: File) -> Pairs:
     MyThes  the thesauri of LibreOffice
     PPDB    `[NN] ||| word ||| synonym ||| ...`; further fields are ignored
     others  word<TAB>synonym; or a word and its synonyms, separated by spaces.
-            Three of five lines have to consist of words, not punctuation or,
-            in longer files, numbers: prose, CSV and dictionaries are refused.
+            Three of five lines have to consist of words, not punctuation or
+            numbers: prose, CSV and dictionaries are refused.
 
   Raises:
     DataError: the file is damaged or of another format, with the line.
@@ -151,18 +164,6 @@ def read_omw(file: File, *, pos: str) -> Pairs:
     yield from itertools.permutations(names, 2)
 
 
-def numbered_lines(file: File) -> Iterator[tuple[int, str]]:
-  """Yields the number, from 1, and the text of each line."""
-  runs = read_text(file, ReadState(), records=True)
-  # splitlines would also split at characters such as U+0085 and U+2028.
-  lines = itertools.chain.from_iterable(run[:-1].split("\n") for run in runs)
-  return enumerate(lines, 1)
-
-
-def _filled_lines(file: File) -> Iterator[tuple[int, str]]:
-  return (item for item in numbered_lines(file) if item[1].strip())
-
-
 def _mythes(file: File, encoding: str) -> Pairs:
   """Yields the pairs of a file of MyThes.
 
@@ -185,14 +186,7 @@ def _mythes(file: File, encoding: str) -> Pairs:
       f"{file.path}:1: the encoding {encoding!r} is wrong: {error}. Correct the"
       " first line, or download the file again."
     ) from error
-  texts = text.rstrip().split("\n")
-  length, number = max((len(line), i) for i, line in enumerate(texts, 1))
-  if length > MAX_LINE_BYTES:
-    raise DataError(
-      f"{file.path}:{number}: a line of {length:,} characters. Download the"
-      " file again."
-    )
-  lines = enumerate(texts, 1)
+  lines = enumerate(text.rstrip().split("\n"), 1)
   next(lines)
   for number, line in lines:
     entry = ENTRY.fullmatch(line)
@@ -213,7 +207,7 @@ def _mythes(file: File, encoding: str) -> Pairs:
 
 
 def _columns(file: File) -> Pairs:
-  (_, first), lines = peek(_filled_lines(file), file)
+  (_, first), lines = _peek(_filled_lines(file), file)
   separator = next((x for x in (PPDB, "\t") if x in first), None)
 
   def split_lines() -> Iterator[list[str]]:
@@ -229,8 +223,11 @@ def _columns(file: File) -> Pairs:
   rows = split_lines()
   head = list(itertools.islice(rows, NUM_ROWS))
   num_lists = sum(
-    _are_words(row)
-    or (len(head) < NUM_SHORT and len(row) == 2 and "".join(row).isalnum())
+    len(row) > 1
+    and all(
+      is_spelled(word, also="-'’.0123456789")
+      for word in re.split("[ _]+", " ".join(row))
+    )
     for row in head
   )
   if separator != PPDB and 5 * num_lists < 3 * len(head):
@@ -242,9 +239,205 @@ def _columns(file: File) -> Pairs:
     yield from itertools.product([word], synonyms)
 
 
-def _are_words(names: list[str]) -> bool:
-  """Returns whether there are several names, and all have letters."""
-  words = re.split("[ _]+", " ".join(names))
-  return len(names) > 1 and all(
-    is_spelled(word, also="-'’.0123456789") for word in words
+def find_neighbours(
+  vocabulary: Vocabulary,
+  file: File,
+  *,
+  top: int,
+  threshold: float = -1.0,
+  symbols: bool = False,
+) -> Pairs:
+  """Yields each word with the words whose vectors are most similar.
+
+  Similarity is the cosine; the paper (footnote 9) defines neither it nor the
+  candidates. Only words of the vocabulary are candidates, so that all `top` are
+  of use. Words without a vector are reported if they are most of the
+  vocabulary. The order is that of the vocabulary, nearest first. The same word
+  in another form (`Cat`) counts for `top` but is not yielded.
+
+  Args:
+    vocabulary: the words and how they are written.
+    file: lines of a word and its numbers (GloVe, word2vec); may be compressed.
+    top: maximum number of neighbours of a word, at least 1.
+    threshold: minimum cosine of a neighbour, -1 to 1; -1 means no minimum, as
+      in the paper.
+    symbols: include punctuation, numbers and stop words.
+
+  Raises:
+    InputError: an option is out of range; raised at the call.
+    DataError: the file is damaged or of another format, with the line, or has
+      no vector of any word. A bad first line is reported at the call.
+  """
+  if top < 1 or not -1 <= threshold <= 1:
+    raise InputError(
+      f"source of synonyms: vectors top={top} threshold={threshold} is out of"
+      " range. Set top to 1 or more, and threshold from -1 to 1."
+    )
+  (place, _, numbers), entries = _peek(_entries(file), file)
+  _parse(numbers, place)
+  words = vocabulary.words
+  if not symbols:
+    words = dict.fromkeys(filter(vocabulary.may_have_neighbours, words))
+
+  def find() -> Pairs:
+    names, vectors_GxD = _read_vectors(entries, words, vocabulary, file)
+    ranked = rank_neighbours(vectors_GxD, top=top, threshold=threshold)
+    for name, neighbours_J in zip(names, ranked, strict=True):
+      for j in neighbours_J:
+        if not vocabulary.are_forms(name, names[j]):
+          yield name, names[j]
+
+  return find()
+
+
+def rank_neighbours(
+  vectors_GxD: np.ndarray,
+  *,
+  top: int,
+  threshold: float = -1.0,
+  cells: int = CELLS,
+) -> Iterator[np.ndarray]:
+  """Finds the nearest other vectors, by cosine, of each vector.
+
+  Cosines are rounded to nine decimals, so that the order of summation, which
+  differs between machines, has no effect. Of equal cosines the earlier vector
+  is nearer.
+
+  Args:
+    vectors_GxD: float32, finite, none of them zero, squares in range.
+    top: maximum number of neighbours of a vector.
+    threshold: minimum cosine of a neighbour.
+    cells: maximum number of cosines in memory, but at least G.
+
+  Yields:
+    For each vector, the indices of its neighbours, nearest first: int64 [J],
+    J <= top.
+  """
+  size, dim = vectors_GxD.shape
+  top = min(top, size - 1)
+  norms_G = np.sqrt(
+    np.einsum("gd,gd->g", vectors_GxD, vectors_GxD, dtype=np.float64)
   )
+  scales_G = (1 / norms_G).astype(np.float32)
+  # Twice the largest error of a float32 cosine: a cosine and the minimum that
+  # it is compared with may both be wrong.
+  slack = (dim + 8) * np.finfo(np.float32).eps
+  step = max(1, cells // size)
+  for start in range(0, size, step):
+    rows = slice(start, min(start + step, size))
+    cosines_TxG = vectors_GxD[rows] * scales_G[rows, None] @ vectors_GxD.T
+    cosines_TxG *= scales_G[None, :]
+    rows_T = np.arange(len(cosines_TxG))
+    cosines_TxG[rows_T, start + rows_T] = -np.inf
+    kth = size - max(top, 1)
+    min_T = np.partition(cosines_TxG, kth, axis=1)[:, kth]
+    min_T = np.maximum(min_T, threshold) - slack
+    for t, min_cosine in enumerate(min_T):
+      near_J = np.flatnonzero(cosines_TxG[t] >= min_cosine)
+      vector_D = vectors_GxD[start + t].astype(np.float64)
+      cosines_J = vectors_GxD[near_J].astype(np.float64) @ vector_D
+      cosines_J /= norms_G[near_J] * norms_G[start + t]
+      cosines_J = np.rint(cosines_J * STEPS) / STEPS
+      order_J = np.lexsort((near_J, -cosines_J))[:top]
+      yield near_J[order_J][cosines_J[order_J] >= threshold]
+
+
+def _read_vectors(
+  entries: Iterable[Entry],
+  words: Iterable[str],
+  vocabulary: Vocabulary,
+  file: File,
+) -> tuple[list[str], np.ndarray]:
+  """Reads the vectors of some words.
+
+  If a word occurs twice, the first vector counts. A word missing from the file
+  gets the vector of the first word that stands for it (`Vocabulary.match`) and
+  is not among `words` itself: so lower-case vocabularies can use files with
+  `Paris`. Only the numbers of returned vectors are checked.
+
+  Returns:
+    The words that have a vector other than zero, in the order of `words`, and
+    their vectors: float32, each scaled so that its largest number is 1 or -1.
+  """
+  vectors: dict[str, bytes | None] = dict.fromkeys(words)
+  others: dict[str, bytes] = {}  # of words that stand for one of `words`
+  for place, word, numbers in entries:
+    if word in vectors:
+      if vectors[word] is None:
+        vectors[word] = _parse(numbers, place)
+    elif new := (vocabulary.match(word) & vectors.keys()) - others.keys():
+      others |= dict.fromkeys(new, _parse(numbers, place))
+  names, lost, matrix = [], [], bytearray()
+  for word, vector in vectors.items():
+    if vector := others.get(word) if vector is None else vector:
+      names.append(word)
+      matrix += vector
+    else:
+      lost.append(word)
+  message = (
+    f"{file.path}: {len(lost):,} of {len(vectors):,} words of the vocabulary"
+    f" have no vector{_examples(lost)}."
+  )
+  if not names:
+    raise DataError(f"{message} Use vectors in the vocabulary's language.")
+  if len(lost) > len(names):
+    vocabulary.report(message)
+  return names, np.frombuffer(matrix, np.float32).reshape(len(names), -1)
+
+
+def _entries(file: File) -> Iterator[Entry]:
+  """Yields the entries of a file of word vectors.
+
+  A line has a word and its numbers, separated by single spaces (GloVe). A first
+  line of two whole numbers (word2vec) gives the counts of words and of numbers
+  per word. Phrases (`. . .` in GloVe 840B) are skipped.
+  """
+  # word2vec and fastText write a space at the end of a line.
+  filled = ((i, line.rstrip(" ")) for i, line in _filled_lines(file))
+  (number, first), lines = _peek(filled, file)
+  header = HEADER.fullmatch(first) if number == 1 else None
+  dim = int(header[2]) if header else first.count(" ")
+  count = 0
+  for number, line in itertools.islice(lines, 1 if header else 0, None):
+    count += 1
+    num_more = line.count(" ") - dim
+    *names, numbers = line.split(" ", max(0, num_more) + 1)
+    if not dim or num_more < 0 or any(map(_is_number, names[1:])):
+      raise DataError(
+        f"{file.path}:{number}: {line.count(' ')} numbers after the word, not"
+        f" {dim or 'one or more'}. Every line needs a word and its numbers,"
+        " separated by single spaces. Download the file again."
+      )
+    if len(names) == 1:
+      yield f"{file.path}:{number}", names[0], numbers
+  if header and count != int(header[1]):
+    raise DataError(
+      f"{file.path}: {count:,} words, not {int(header[1]):,} as the first line"
+      " announces. Download the file again, or correct its first line."
+    )
+
+
+def _is_number(text: str) -> bool:
+  try:
+    float(text)
+  except ValueError:
+    return False
+  return True
+
+
+def _parse(numbers: str, place: str) -> bytes:
+  """Returns the bytes of a float32 vector; b"" if it is zero.
+
+  Divides by the largest absolute number, so that squares stay in range.
+  """
+  try:
+    vector_D = np.array([float(text) for text in numbers.split(" ")])
+    scale = np.abs(vector_D).max()
+  except ValueError:
+    scale = np.nan
+  if not np.isfinite(scale):
+    raise DataError(
+      f"{place}: {numbers[:40]!r} are not finite numbers. Download the file"
+      " again, or remove the word."
+    )
+  return (vector_D / scale).astype(np.float32).tobytes() if scale else b""

@@ -15,11 +15,10 @@ from rich.console import Console
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
 from truenegs_jax.runtime import cache, progress
 from truenegs_jax.runtime.errors import DataError, InputError
-from truenegs_jax.runtime.files import atomic_file, disk_errors, short_sha256
+from truenegs_jax.runtime.files import short_sha256
 from truenegs_jax.synonyms import sources as sources_lib
-from truenegs_jax.synonyms import table as table_lib
 from truenegs_jax.synonyms import wordnet
-from truenegs_jax.synonyms.table import SynonymTable
+from truenegs_jax.synonyms.table import SynonymTable, vocabulary_fingerprint
 from truenegs_jax.synonyms.vocabulary import (
   NUMBERS,
   STOP_WORDS,
@@ -39,40 +38,15 @@ RECIPE = 2
 MIN_SHARE = 0.3
 NUM_EXAMPLES = 8
 
-# Language -> file of NLTK's package `stopwords`.
-NLTK_FILES = {
-  "ar": "arabic",
-  "az": "azerbaijani",
-  "be": "belarusian",
-  "bn": "bengali",
-  "ca": "catalan",
-  "da": "danish",
-  "de": "german",
-  "el": "greek",
-  "es": "spanish",
-  "eu": "basque",
-  "fi": "finnish",
-  "fr": "french",
-  "he": "hebrew",
-  "hu": "hungarian",
-  "id": "indonesian",
-  "it": "italian",
-  "kk": "kazakh",
-  "nb": "norwegian",
-  "ne": "nepali",
-  "nl": "dutch",
-  "no": "norwegian",
-  "pt": "portuguese",
-  "ro": "romanian",
-  "ru": "russian",
-  "sl": "slovene",
-  "sq": "albanian",
-  "sv": "swedish",
-  "ta": "tamil",
-  "tg": "tajik",
-  "tr": "turkish",
-  "zh": "chinese",
-}
+# Languages and their files in NLTK's package `stopwords`.
+NLTK_NAMES = """
+ar arabic az azerbaijani be belarusian bn bengali ca catalan da danish de german
+el greek es spanish eu basque fi finnish fr french he hebrew hu hungarian
+id indonesian it italian kk kazakh nb norwegian ne nepali nl dutch no norwegian
+pt portuguese ro romanian ru russian sl slovene sq albanian sv swedish ta tamil
+tg tajik tr turkish zh chinese
+"""
+NLTK_FILES = dict(zip(*[iter(NLTK_NAMES.split())] * 2, strict=True))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,11 +74,14 @@ class TableRequest:
   symmetric: bool = False
   include_self: bool = False
 
-  @property
+  @functools.cached_property
   def expression(self) -> sources_lib.Expression:
     """The parsed sources; raises InputError if they are malformed."""
     return sources_lib.parse_expression(
-      self.sources, key=self.key, language=self.language
+      self.sources,
+      key=self.key,
+      language=self.language,
+      wordnet_dir=self.wordnet_dir,
     )
 
   @property
@@ -117,19 +94,6 @@ class TableRequest:
     return load_stop_words(
       self.stop_words, language=self.language, optional=self.keep_stop_words
     )
-
-  @property
-  def wordnet_options(self) -> dict[str, str] | None:
-    """Folder and pos of the first source "wordnet"; None without one."""
-    for source in self.expression.sources:
-      if source.name == "wordnet":
-        options = sources_lib.resolve_options(
-          source, wordnet_dir=self.wordnet_dir
-        )
-        pos = str(options.get("pos", wordnet.PARTS_OF_SPEECH))
-        pos = wordnet.parse_parts_of_speech(pos)
-        return {"folder": str(options["folder"]), "pos": pos}
-    return None
 
   @property
   def no_neighbours(self) -> frozenset[str]:
@@ -149,10 +113,6 @@ def load_stop_words(
     path: UTF-8 text with one word per line; "" for the words of the language.
     language: code of ISO 639-1; "" for no words.
     optional: return no words if the language has none.
-
-  Raises:
-    InputError: the file or the words of the language are missing, or the file
-      cannot be read or contains no word.
   """
   if not path and language == "en":
     return STOP_WORDS
@@ -211,10 +171,8 @@ def build_table(
 
   Args:
     tokenizer: its vocabulary, and how it writes words.
-    sources: an expression, like `config.negatives.sources`: "wordnet pos=nv",
-      "vectors path=glove.txt & wordnet", ...
-    language: of the vocabulary, a code of ISO 639-1: its stop words have no
-      lists.
+    sources: an expression, like `config.negatives.sources`.
+    language: of the vocabulary, a code of ISO 639-1.
     keep_stop_words: give stop words lists, too.
     symmetric: add the reverse of every pair.
     include_self: add each word that has a list to its own list.
@@ -231,13 +189,29 @@ def build_table(
     symmetric=symmetric,
     include_self=include_self,
   )
-  pairs = find_pairs(request, tokenizer, report)
-  return build(request, pairs, tokenizer.vocab)
+  return build(request, tokenizer, report)
+
+
+def build(
+  request: TableRequest, tokenizer: Tokenizer, report: Callable[[str], object]
+) -> SynonymTable:
+  """Builds the table of a request; reports what its sources lose."""
+  tokens = tokenizer.vocab
+  vocabulary = Vocabulary(
+    tokens, tokenizer.normalize, request.no_neighbours, report
+  )
+  return SynonymTable.from_pairs(
+    sources_lib.find_pairs(request.expression, vocabulary),
+    tokens,
+    source=request.expression.identity,
+    stop_words=request.load_stop_words(),
+    **request.switches,
+  )
 
 
 def check_request(request: TableRequest) -> None:
   """Checks sources, files and stop words without building the table."""
-  sources_lib.check_sources(request.expression, wordnet_dir=request.wordnet_dir)
+  sources_lib.check_sources(request.expression)
   request.load_stop_words()
 
 
@@ -250,16 +224,14 @@ def find_or_build(
 ) -> SynonymTable | None:
   """Returns a run's saved table, else the cached one, else a new one.
 
-  New tables are cached. A saved table of another vocabulary or other options is
-  ignored, not overwritten: checkpoints decide whether the run may be resumed.
-
   `saved` is the file of the table that a resumed run was trained with, valid
-  even if the files that it was built from have changed; None for new runs. The
-  result is None if the source is the model's own embeddings.
+  even if the files that it was built from have changed; None for new runs. A
+  table of another vocabulary or other options is ignored: checkpoints decide
+  whether the run may be resumed. None if the source is "model".
   """
-  expression, tokens = request.expression, tokenizer.vocab
-  if expression.model:
+  if request.expression.model:
     return None
+  tokens = tokenizer.vocab
   if saved and (loaded := _load(saved, request, tokens, console)):
     return loaded
   cached = cache.folder() / "synonyms" / _cache_name(request, tokenizer)
@@ -267,36 +239,9 @@ def find_or_build(
     return loaded
   with progress.working(console, "Looking up synonyms"):
     report = functools.partial(console.print, "note:", soft_wrap=True)
-    built = build(request, find_pairs(request, tokenizer, report), tokens)
+    built = build(request, tokenizer, report)
   built.save(cached)
   return built
-
-
-def find_pairs(
-  request: TableRequest,
-  tokenizer: Tokenizer,
-  report: Callable[[str], object],
-) -> sources_lib.Pairs:
-  """Yields the pairs of a request's sources; reports what they lose."""
-  vocabulary = Vocabulary(
-    tokenizer.vocab, tokenizer.normalize, request.no_neighbours, report
-  )
-  return sources_lib.find_pairs(
-    request.expression, vocabulary, wordnet_dir=request.wordnet_dir
-  )
-
-
-def build(
-  request: TableRequest, pairs: sources_lib.Pairs, tokens: Sequence[str]
-) -> SynonymTable:
-  """Builds the table of pairs with the options of a request."""
-  return SynonymTable.from_pairs(
-    pairs,
-    tokens,
-    source=request.expression.identity,
-    stop_words=request.load_stop_words(),
-    **request.switches,
-  )
 
 
 def _load(
@@ -324,135 +269,65 @@ def _load(
 
 def _cache_name(request: TableRequest, tokenizer: Tokenizer) -> str:
   """Returns a file name with a hash of everything the table depends on."""
-  expression = request.expression
   files: list[pathlib.Path] = []
-  for source in expression.sources:
-    options = sources_lib.resolve_options(
-      source, wordnet_dir=request.wordnet_dir
-    )
+  for source in request.expression.sources:
     if source.name == "wordnet":
-      files += wordnet.list_files(str(options["folder"]))
+      files += wordnet.list_files(source.options["folder"])
     elif source.name == "omw" and not source.paths:
-      files.append(wordnet.find_omw(str(options.get("language", ""))))
+      files.append(wordnet.find_omw(source.options["language"]))
     else:
-      files += (pathlib.Path(str(options[key])) for key in source.paths)
+      files += map(pathlib.Path, source.paths.values())
+  states = [
+    [str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns]
+    for file in files
+    if file.exists()
+  ]
   dependencies = [
     RECIPE,
     tokenizer.fingerprint,
-    expression.identity,
+    request.expression.identity,
     list(request.switches.values()),
     sorted(request.load_stop_words()),
-    [*map(_file_state, files)],
+    states,
   ]
+  names = dict.fromkeys(source.name for source in request.expression.sources)
+  vocabulary = vocabulary_fingerprint(tokenizer.vocab)
   digest = short_sha256(json.dumps(dependencies))
-  names = "-".join(dict.fromkeys(source.name for source in expression.sources))
-  vocabulary = table_lib.vocabulary_fingerprint(tokenizer.vocab)
-  return f"{names}-{vocabulary}-{digest}.npz"
+  return f"{'-'.join(names)}-{vocabulary}-{digest}.npz"
 
 
-def _file_state(file: pathlib.Path) -> list[str | int]:
-  """Returns path, size and mtime of a file; only the path if it is missing."""
-  path = str(file.resolve())
-  if not file.exists():
-    return [path]
-  return [path, file.stat().st_size, file.stat().st_mtime_ns]
-
-
-def describe_coverage(
+def describe_text(
   request: TableRequest,
   table: SynonymTable,
   tokens: Sequence[str],
-  counts_V: np.ndarray | None = None,
-) -> tuple[dict[str, str], str]:
-  """Describes how much of a vocabulary and of a text has synonyms.
+  counts_V: np.ndarray,
+) -> tuple[str, str]:
+  """Describes how many of a text's words have synonyms.
 
-  Args:
-    request: the request of the table.
-    table: the synonym table.
-    tokens: the vocabulary, token `i` at position `i`.
-    counts_V: occurrences of each token in the text, if there is one.
-
-  Returns:
-    Lines of a report, name -> text, and a warning, "" for none.
+  `counts_V` are the occurrences of the `tokens` of the table's vocabulary in
+  the text. Returns the line of a report, and a warning, "" for none.
   """
   try:
     stops = request.load_stop_words()
   except (InputError, DataError):  # lost since the table was built
     stops = STOP_WORDS
-  is_counted_V = may_have_synonyms(tokens, stop_words=stops)
-  lines, warning = {}, ""
-  has_synset_V = _load_synsets(request, tokens)
-  if has_synset_V is not None:
-    size, count = len(tokens), np.count_nonzero(has_synset_V)
-    without = np.count_nonzero(has_synset_V & is_counted_V)
-    # The paper's share includes the stop words that it calls removed.
-    lines["in WordNet"] = (
-      f"{count:,} tokens have a synset: {count / size:.2%} of the vocabulary;"
-      f" {without:,} are no stop words: {without / size:.2%} (the paper's"
-      " footnote 5, of BERT's vocabulary: 62.51%)"
-    )
-  if counts_V is not None:
-    share, uncovered = measure_text(table, tokens, counts_V * is_counted_V)
-    examples = ", ".join(uncovered) or "none"
-    lines["text"] = (
-      f"{share:.1%} of its tokens have synonyms (not counted: stop words,"
-      f" symbols, ## pieces); frequent ones without: {examples}"
-    )
-    if share < MIN_SHARE:
-      warning = (
-        f"warning: {request.key}={request.sources!r} has synonyms for only"
-        f" {share:.1%} of the text's tokens, none for {examples}. Corrections"
-        " will be rare. Use sources, such as 'pairs path=FILE', and a"
-        " vocabulary of the text's language."
-      )
-  return lines, warning
-
-
-def measure_text(
-  table: SynonymTable, tokens: Sequence[str], counts_V: np.ndarray
-) -> tuple[float, list[str]]:
-  """Measures how many of a text's words have synonyms.
-
-  Words are tokens with a letter. `counts_V` are the occurrences of the `tokens`
-  of the table's vocabulary in the text, 0 for those that are not counted.
-
-  Returns:
-    Their share, 1 in a text without words; and some words without synonyms, the
-    most frequent first.
-  """
   has_letter_V = [any(map(str.isalpha, token)) for token in tokens]
   counts_V = counts_V * has_letter_V
+  counts_V *= may_have_synonyms(tokens, stop_words=stops)
   uncovered_V = np.where(table.lengths_V > 0, 0, counts_V)
   order = np.argsort(-uncovered_V, kind="stable")[:NUM_EXAMPLES]
   num_words = counts_V.sum()
-  share = (num_words - uncovered_V.sum()) / num_words if num_words else 1.0
-  return float(share), [tokens[i] for i in order if uncovered_V[i]]
-
-
-def _load_synsets(
-  request: TableRequest, tokens: Sequence[str]
-) -> np.ndarray | None:
-  """Returns bool_V: the token is in the WordNet of a request; None without it.
-
-  The result is cached, because opening WordNet takes seconds. A WordNet that
-  is missing or damaged counts as none: a resumed run has its table.
-  """
-  options = request.wordnet_options
-  if options is None:
-    return None
-  try:
-    files = wordnet.list_files(options["folder"])
-    states = short_sha256(json.dumps([*map(_file_state, files)]))
-    vocabulary = table_lib.vocabulary_fingerprint(tokens)
-    path = cache.folder() / "synonyms" / f"synsets-{vocabulary}-{states}.npy"
-    with contextlib.suppress(OSError, ValueError, EOFError):  # none, or damaged
-      return np.load(path)
-    with wordnet.session(options["folder"]) as reader:
-      has_synset_V = wordnet.find_synsets(tokens, reader)
-  except (InputError, DataError):
-    return None
-  with disk_errors(path):
-    path.parent.mkdir(parents=True, exist_ok=True)
-  with atomic_file(path, several_writers=True) as file:
-    np.save(file, has_synset_V)
-  return has_synset_V
+  share = 1 - uncovered_V.sum() / num_words if num_words else 1.0
+  examples = ", ".join(tokens[i] for i in order if uncovered_V[i]) or "none"
+  line = (
+    f"{share:.1%} of its tokens have synonyms (not counted: stop words,"
+    f" symbols, ## pieces); frequent ones without: {examples}"
+  )
+  if share >= MIN_SHARE:
+    return line, ""
+  return line, (
+    f"{request.key}={request.sources!r} has synonyms for only"
+    f" {share:.1%} of the text's tokens, none for {examples}. Corrections will"
+    " be rare. Use sources, such as 'pairs path=FILE', and a vocabulary of the"
+    " text's language."
+  )

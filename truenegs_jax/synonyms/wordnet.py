@@ -7,6 +7,7 @@ with session() as reader:
 import contextlib
 import fnmatch
 import io
+import itertools
 import os
 import pathlib
 import re
@@ -72,15 +73,14 @@ def find_pairs(
     inflections: a lower-case word also matches the lemmas that it is an
       inflected form of, in the same part of speech (the noun *houses* matches
       *house*, a synonym of *home*).
-
-  Yields:
-    (word, synonym), in the order of the vocabulary, synonyms sorted.
-
-  Raises:
-    DataError: WordNet's index names a synset that is not in its data.
   """
   words = vocabulary.words
-  forms = _inflected_forms(words, reader, pos) if inflections else {}
+  forms: dict[tuple[str, str], list[str]] = {}  # of a lemma, by part of speech
+  if inflections:
+    # Only one ending is removed: `assess` is not a plural of `ass`.
+    for word, part in itertools.product(words, pos):
+      for stem in find_stems(word, part, reader, repeat=False):
+        forms.setdefault((part, stem), []).append(word)
   for word in words:
     synonyms: set[str] = set()
     for part in pos:
@@ -91,11 +91,7 @@ def find_pairs(
 
 
 def parse_parts_of_speech(letters: str) -> str:
-  """Returns the letters n, v, a or s (the same) and r of an option, in order.
-
-  Raises:
-    InputError: `letters` is empty or contains another letter.
-  """
+  """Returns the letters n, v, a (or s) and r of an option, in this order."""
   if not letters or set(letters) - set("nvars"):
     raise InputError(
       f"source of synonyms: pos={letters!r} is unknown. Use one or more of the"
@@ -117,9 +113,6 @@ def find_lemma_names(
   Includes the word itself and phrases (`primary_coil`). The result is empty if
   and only if the word is not in WordNet, in these parts of speech and, without
   `satellites`, in a synset that is no satellite of another adjective's.
-
-  Raises:
-    DataError: WordNet's index names a synset that is not in its data.
   """
   names: set[str] = set()
   for part in pos:
@@ -144,13 +137,8 @@ def session(folder: str = "") -> Iterator[WordNetReader]:
 def open_wordnet(folder: str = "") -> WordNetReader:
   """Opens WordNet with NLTK, as a `WordNetCorpusReader`.
 
-  Args:
-    folder: WordNet's own folder, or an `nltk_data` folder above it. "" searches
-      NLTK's path (`$NLTK_DATA`, `~/nltk_data`, ...), then the cache folder.
-
-  Raises:
-    InputError: there is no WordNet in these folders.
-    DataError: WordNet is damaged.
+  `folder` is WordNet's own folder, or an `nltk_data` folder above it. ""
+  searches NLTK's path (`$NLTK_DATA`, `~/nltk_data`, ...), then the cache.
   """
   root = find_wordnet(folder)
   reader = _new_reader(root, folder)
@@ -235,42 +223,23 @@ def find_stems(
     index = reader._lemma_pos_offset_map
     return [f for f in dict.fromkeys(forms) if pos in index.get(f, ())]
 
+  def without_ending(forms: list[str]) -> list[str]:
+    return [
+      form[: -len(ending)] + replacement
+      for form in forms
+      for ending, replacement in reader.MORPHOLOGICAL_SUBSTITUTIONS[pos]
+      if form.endswith(ending)
+    ]
+
   exceptions = reader._exception_map[pos]
   if word in exceptions:
     return keep_entries([word, *exceptions[word]])
-  forms = _without_ending([word], pos, reader)
+  forms = without_ending([word])
   entries = keep_entries([word, *forms])
   while repeat and forms and not entries:
-    forms = _without_ending(forms, pos, reader)
+    forms = without_ending(forms)
     entries = keep_entries(forms)
   return entries
-
-
-def _inflected_forms(
-  words: Iterable[str], reader: WordNetReader, pos: str
-) -> dict[tuple[str, str], list[str]]:
-  """Returns (part of speech, lemma) -> words that are forms of the lemma.
-
-  Only one ending is removed: `assess` is not a plural of `ass`. WordNet's index
-  is in lower case, so words with a capital are no forms.
-  """
-  forms: dict[tuple[str, str], list[str]] = {}
-  for word in words:
-    for part in pos:
-      for stem in find_stems(word, part, reader, repeat=False):
-        forms.setdefault((part, stem), []).append(word)
-  return forms
-
-
-def _without_ending(
-  forms: list[str], pos: str, reader: WordNetReader
-) -> list[str]:
-  return [
-    form[: -len(ending)] + replacement
-    for form in forms
-    for ending, replacement in reader.MORPHOLOGICAL_SUBSTITUTIONS[pos]
-    if form.endswith(ending)
-  ]
 
 
 def _synset(pos: str, offset: int, reader: WordNetReader) -> Any:
@@ -331,11 +300,7 @@ def find_file(package: str, pattern: str) -> pathlib.Path | None:
   """Finds a file of a package; None if no folder has it.
 
   NLTK's downloader does not unpack every package. A file that is only in
-  `<package>.zip` is written to the cache.
-
-  Raises:
-    DataError: the zip file is damaged.
-    DiskError: the cache cannot be written.
+  `<package>.zip` is written to the cache; DataError if the zip is damaged.
   """
   for folder in list_folders():
     if files := sorted((folder / package).glob(pattern)):
@@ -346,41 +311,30 @@ def find_file(package: str, pattern: str) -> pathlib.Path | None:
     try:
       with zipfile.ZipFile(archive) as file:
         names = fnmatch.filter(file.namelist(), f"{package}/{pattern}")
-        content = file.read(names[0]) if names else None
+        contents = [file.read(name) for name in names[:1]]
     except Exception as error:  # zipfile and zlib raise unrelated types
       raise DataError(
         f"'{archive}' is damaged ({error}). Download it again with"
         f" `python -m nltk.downloader {package}`."
       ) from error
-    if content is None:
-      continue
-    # Without the archive's folders, which might lead out of the cache.
-    name = pathlib.PurePath(names[0]).name
-    path = cache.folder() / "nltk_data" / "unpacked" / package / name
-    if not path.is_file() or path.read_bytes() != content:
+    for content in contents:
+      # Without the archive's folders, which might lead out of the cache.
+      name = pathlib.PurePath(names[0]).name
+      path = cache.folder() / "nltk_data" / "unpacked" / package / name
       with disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
       with atomic_file(path, several_writers=True) as copy:
         copy.write(content)
-    return path
+      return path
   return None
 
 
 def find_omw(language: str) -> pathlib.Path:
-  """Finds the wordnet of a language in Open Multilingual WordNet.
-
-  Raises:
-    InputError: there is none, or no language is set.
-    DataError: a zip file is damaged.
-  """
+  """Finds the wordnet of a language in Open Multilingual WordNet."""
   from nltk.langnames import iso639long
 
   code = OMW_CODES.get(language) or iso639long.get(language)
   file = find_file("omw-1.4", f"*/wn-data-{code}.tab") if code else None
-  if not language:
-    raise InputError(
-      f"source of synonyms: language='' has no default source. {LEXICONS}"
-    )
   if file is None:
     raise InputError(
       f"source of synonyms: language {language!r} has no file in Open"
