@@ -8,7 +8,6 @@ that are done. Flink and Dataflow run lost items again by themselves.
 
 import base64
 import contextlib
-import functools
 import importlib.util
 import io
 import logging
@@ -61,43 +60,36 @@ def run_steps(
       f"--runner={runner}: apache_beam is missing. Install truenegs_jax[beam]."
     )
   is_local = runner.lower() in LOCAL_RUNNERS
-  max_attempts = MAX_ATTEMPTS if is_local else 1
+  attempts = MAX_ATTEMPTS if is_local else 1
   folder = pathlib.Path(tempfile.mkdtemp(prefix="truenegs-beam-"))
-  log = folder / LOG
-  run_pipeline = functools.partial(
-    _run_pipeline,
-    list(steps),
-    runner,
-    list(options),
-    folder,
-    has_log=is_local,
-  )
+  log = folder / LOG if is_local else None
+  arguments = list(steps), runner, list(options), folder, log
   with signals.temporary_folder(folder):
-    for _ in range(max_attempts):
+    for _ in range(attempts):
       with contextlib.suppress(EOFError):
-        outcome = _run_in_child(run_pipeline)
+        outcome = _run_in_child(arguments)
         if isinstance(outcome, TrueNegsError):
           raise outcome
         if outcome is not None:
           raise RuntimeError(f"Beam failed.\n{outcome}")
         return
-    if log.exists():
+    if log and log.exists():
       lines = log.read_text(errors="replace").splitlines()
       print(*lines[-MAX_LOG_LINES:], sep="\n", file=sys.stderr)
   raise InputError(
-    f"--runner={runner}: a worker process ended early, in {max_attempts} of"
-    f" {max_attempts} attempts. If no error is printed above, it was killed,"
+    f"--runner={runner}: a worker process ended early, in {attempts} of"
+    f" {attempts} attempts. If no error is printed above, it was killed,"
     " most often because of too little memory. Use fewer workers and run the"
     " same command again; it continues."
   )
 
 
-def _run_in_child(run: Callable[[], object]) -> Any:
-  """Returns the result of a function; EOFError if its process was killed."""
+def _run_in_child(arguments: tuple) -> TrueNegsError | str | None:
+  """Returns the result of `_run_pipeline`; EOFError if it was killed."""
   context = multiprocessing.get_context("spawn")
   with worker_pool.defer_signals() as is_signaled:
     receiver, sender = context.Pipe(duplex=False)
-    child = context.Process(target=_send_result, args=(sender, run))
+    child = context.Process(target=_run_pipeline, args=(sender, *arguments))
     child.start()
     assert child.pid
     sender.close()
@@ -115,32 +107,26 @@ def _run_in_child(run: Callable[[], object]) -> Any:
       child.join()
 
 
-def _send_result(sender: Connection, run: Callable[[], object]) -> None:
-  os.setsid()
-  threading.Thread(target=_end_with_parent, daemon=True).start()
-  sender.send(run())
-
-
 def _end_with_parent() -> None:
-  parent = multiprocessing.parent_process()
-  if parent is not None:
+  if parent := multiprocessing.parent_process():
     parent.join()
     os.killpg(0, signal.SIGKILL)
 
 
 def _run_pipeline(
+  sender: Connection,
   steps: list[Step],
   runner: str,
   options: list[str],
   folder: pathlib.Path,
-  *,
-  has_log: bool,
-) -> TrueNegsError | str | None:
-  """Returns an error, the text of another exception, or None."""
+  log: pathlib.Path | None,
+) -> None:
+  """Sends an error, the text of another exception, or None."""
+  os.setsid()
+  threading.Thread(target=_end_with_parent, daemon=True).start()
   tempfile.tempdir = str(folder)  # Beam does not remove its temporary files
-  if has_log:
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-    descriptor = os.open(folder / LOG, flags)
+  if log:
+    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(descriptor, sys.stdout.fileno())
     os.dup2(descriptor, sys.stderr.fileno())
   # Beam would write its log to the standard error of `_refuse_options`.
@@ -150,18 +136,17 @@ def _run_pipeline(
   os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
   os.environ["TOKENIZERS_PARALLELISM"] = "false"  # one core per worker
   threading.excepthook = _end_without_worker
+  outcome: TrueNegsError | str | None = None
   try:
     _submit(steps, runner, options)
   except InputError as error:
-    return error
+    outcome = error
   except Exception:
-    text = traceback.format_exc()
-    if not (match := ERROR_MARK.search(text)):
-      return text
-    name, message = match.groups()
-    kind = getattr(errors, name, TrueNegsError)
-    return kind(base64.b64decode(message).decode())
-  return None
+    outcome = traceback.format_exc()
+    if match := ERROR_MARK.search(outcome):
+      kind = getattr(errors, match[1], TrueNegsError)
+      outcome = kind(base64.b64decode(match[2]).decode())
+  sender.send(outcome)
 
 
 def _end_without_worker(args: threading.ExceptHookArgs) -> None:

@@ -124,12 +124,7 @@ def prepare(sources: str, **options: Any) -> tuple[pathlib.Path, Tokenizer]:
 
 
 def make_plan(options: PrepareOptions) -> Plan:
-  """Checks options and chooses the folder; reads no text, writes nothing.
-
-  Raises:
-    InputError: an option or the vocabulary is invalid.
-    DataError: a part of the corpus is missing.
-  """
+  """Checks options and chooses the folder; reads no text, writes nothing."""
   for name, (least, largest) in RANGES.items():
     if not least <= (value := getattr(options, name)) <= largest:  # NaN, too
       raise InputError(
@@ -143,7 +138,16 @@ def make_plan(options: PrepareOptions) -> Plan:
   named = None
   if options.rows:
     named = pathlib.Path(options.rows).expanduser().resolve()
-  corpus, identity = _open_corpus(options, named)
+  corpus: Corpus | None = None
+  try:
+    corpus = options.open_corpus()
+    identity = corpus.identity()
+  except UnavailableError as error:
+    if not named or not (named / MANIFEST).exists():
+      raise
+    message = f"{printable(error)}\nUsing the rows in '{named}'."
+    progress.log_console().print(message, soft_wrap=True)
+    identity = read_manifest(named)["options"]["sources"]
   lowercase, strip_accents = options.lowercase, options.strip_accents
   strip_accents = lowercase if strip_accents is None else strip_accents
   normalizer = {"lowercase": lowercase, "strip_accents": strip_accents}
@@ -169,9 +173,8 @@ def make_plan(options: PrepareOptions) -> Plan:
 
 def execute_plan(plan: Plan) -> tuple[pathlib.Path, Tokenizer]:
   """Returns the rows folder of a plan, which it prepares, and its tokenizer."""
-  assert plan.job == steps.ONLY_JOB
   result = execute_job(plan)
-  assert result is not None
+  assert result is not None, "other jobs have shards to build"
   return result
 
 
@@ -183,7 +186,6 @@ def execute_job(plan: Plan) -> tuple[pathlib.Path, Tokenizer] | None:
     build. The rows are the same as those of one process.
   """
   is_only = plan.job == steps.ONLY_JOB
-  unfinished = store.unfinished_folder(plan.folder)
   if plan.corpus and not plan.is_prepared():
     if plan.num_workers > 1:
       # A worker that ran this would wait for the lock of its parent.
@@ -199,31 +201,16 @@ def execute_job(plan: Plan) -> tuple[pathlib.Path, Tokenizer] | None:
       with lock_folder(plan.folder):  # waits for the other jobs
         if not plan.is_prepared():
           _finish(plan, shard_set)
-  elif unfinished.exists():  # a process was killed after renaming
-    with lock_folder(plan.folder):
+  elif (unfinished := store.unfinished_folder(plan.folder)).exists():
+    with lock_folder(plan.folder):  # a process was killed after renaming
       shutil.rmtree(unfinished, ignore_errors=True)
   check_options(plan.folder, plan.options)
   return plan.folder, load_vocabulary(plan.folder)
 
 
-def _open_corpus(
-  options: PrepareOptions, named: pathlib.Path | None
-) -> tuple[Corpus | None, list[dict[str, Any]]]:
-  """Opens the corpus; without text, uses the identity in the manifest."""
-  try:
-    corpus = options.open_corpus()
-    return corpus, corpus.identity()
-  except UnavailableError as error:
-    if not named or not (named / MANIFEST).exists():
-      raise
-    say = _printer(progress.log_console())
-    say(f"{printable(error)}\nUsing the rows in '{named}'.")
-    return None, read_manifest(named)["options"]["sources"]
-
-
 def _build(plan: Plan, corpus: Corpus) -> steps.ShardSet:
   console = progress.log_console()
-  say = _printer(console)
+  say = functools.partial(console.print, soft_wrap=True)
   say(f"Preparing {corpus} in '{plan.folder}'")
   if not corpus.is_local():
     say("Reading from the Hugging Face hub or a bucket")
@@ -243,7 +230,7 @@ def _build(plan: Plan, corpus: Corpus) -> steps.ShardSet:
       engine=plan.engine,
       open_corpus=plan.prepare_options.open_corpus,
       bucket=plan.bucket,
-      progress=functools.partial(_show_text, show, time.monotonic()),
+      progress=_text_progress(show),
     )
 
 
@@ -251,83 +238,69 @@ def _find_or_train_vocabulary(
   plan: Plan, corpus: Corpus, console: Console
 ) -> Tokenizer:
   """Returns the vocabulary of the text, which the first of all jobs trains."""
+  options = {
+    "lowercase": plan.options.lowercase,
+    "strip_accents": plan.options.strip_accents,
+  }
   with lock_folder(plan.folder, "vocabulary.lock"):
     temporary = steps.open_unfinished(plan.folder, plan.options, job=plan.job)
     path = temporary / "vocab.txt"
-    if not path.exists():
-      try:
-        vocab = _train_vocabulary(plan, corpus, console)
-      except (InputError, DataError):
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
-      _printer(console)(f"Trained a vocabulary of {len(vocab):,} entries")
-      tokenizer_lib.write_vocabulary(vocab, path)
-    return tokenizer_lib.load_tokenizer(
-      str(path),
-      lowercase=plan.options.lowercase,
-      strip_accents=plan.options.strip_accents,
-    )
+    if path.exists():
+      return tokenizer_lib.load_tokenizer(str(path), **options)
+    meter = Meter()
+    try:
+      with progress.working(console, "Training the vocabulary") as show:
+        show_text = _text_progress(show)
+
+        def show_progress(size: int, note: str, *, at_once: bool = False):
+          # Merging pieces, after all text is read, takes an unknown time.
+          done = None if meter.fraction_read == 1 else meter.fraction_read
+          show_text(size, done, note, at_once=at_once)
+
+        vocab = train_vocabulary.train_vocabulary(
+          (document.text for document in corpus.read(meter)),
+          size=plan.prepare_options.vocab_size,
+          progress=show_progress,
+          **options,
+        )
+    except (InputError, DataError):
+      shutil.rmtree(temporary, ignore_errors=True)
+      raise
+    console.print(f"Trained a vocabulary of {len(vocab):,} entries")
+    tokenizer_lib.write_vocabulary(vocab, path)
+    return tokenizer_lib.load_tokenizer(str(path), **options)
 
 
-def _train_vocabulary(
-  plan: Plan, corpus: Corpus, console: Console
-) -> tuple[str, ...]:
-  meter, start = Meter(), time.monotonic()
-  with progress.working(console, "Training the vocabulary") as show:
-
-    def show_progress(
-      text_bytes: int, detail: str, *, at_once: bool = False
-    ) -> None:
-      # Merging pieces, after all text is read, takes an unknown time.
-      done = None if meter.fraction_read == 1 else meter.fraction_read
-      _show_text(show, start, text_bytes, done, detail, at_once=at_once)
-
-    return train_vocabulary.train_vocabulary(
-      (document.text for document in corpus.read(meter)),
-      size=plan.prepare_options.vocab_size,
-      lowercase=plan.options.lowercase,
-      strip_accents=plan.options.strip_accents,
-      progress=show_progress,
-    )
-
-
-def _show_text(
-  show: Callable[..., None],
-  start: float,
-  text_bytes: int,
-  done: float | None,
-  note: str,
-  *,
-  at_once: bool = False,
-) -> None:
+def _text_progress(show: Callable[..., None]) -> Callable[..., None]:
   """Shows size and rate of the text that was read: "35.6 MB, 9.8 MB/s"."""
-  size_mb = text_bytes / 1e6
-  rate = size_mb / max(time.monotonic() - start, 1e-9)
-  show(done, f"{size_mb:,.1f} MB, {rate:.1f} MB/s, {note}", at_once=at_once)
+  start = time.monotonic()
 
+  def show_text(
+    size: int, done: float | None, note: str, *, at_once: bool = False
+  ) -> None:
+    rate = size / 1e6 / max(time.monotonic() - start, 1e-9)
+    text = f"{size / 1e6:,.1f} MB, {rate:.1f} MB/s, {note}"
+    show(done, text, at_once=at_once)
 
-def _printer(console: Console) -> Callable[[str], None]:
-  return functools.partial(console.print, soft_wrap=True)
+  return show_text
 
 
 def _finish(plan: Plan, shard_set: steps.ShardSet) -> None:
   """Writes the manifest; prints the number of rows, the parts and repairs."""
-  console = progress.log_console()
-  say = _printer(console)
   manifest = finish.finish(plan.folder, shard_set)
   splits, parts = manifest["splits"], manifest["parts"]
-  say(
+  lines = [
     f"{splits['train']['rows']:,} rows of {manifest['options']['length']}"
     f" tokens to train on ({splits['train']['padding_share']:.1%} padding),"
     f" {splits['held_out']['rows']:,} held out"
-  )
+  ]
   if lost_share := manifest["lost_share"]:
-    say(f"  {lost_share:.1%} of the tokens are lost (data.overflow)")
-  if len(parts) > 1:
-    total = max(1, sum(part["text_bytes"] for part in parts))
-    for entry, part in zip(parts, shard_set.corpus.parts, strict=True):
+    lines.append(f"  {lost_share:.1%} of the tokens are lost (data.overflow)")
+  total = max(1, sum(part["text_bytes"] for part in parts))
+  for entry, part in zip(parts, shard_set.corpus.parts, strict=True):
+    if len(parts) > 1:
       share, passes = entry["text_bytes"] / total, entry["passes"]
       repeats = f", read up to {passes} times" if passes > 1 else ""
-      say(f"  {share:6.1%} of the text: {part.name}{repeats}")
-  for name, count in manifest["repairs"].items():
-    say(f"  {count:,} {name}")
+      lines.append(f"  {share:6.1%} of the text: {part.name}{repeats}")
+  lines += [f"  {n:,} {name}" for name, n in manifest["repairs"].items()]
+  progress.log_console().print("\n".join(lines), soft_wrap=True)

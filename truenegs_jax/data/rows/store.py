@@ -1,8 +1,5 @@
 """The store of unfinished rows: a local folder, or a folder in a bucket.
 
-  store = open_bucket("gs://bucket/temporary", "0123456789abcdef")
-  write_file(store / "count-000-000000.npz", data)
-
 A bucket is a `UPath`, which has the methods of `pathlib.Path` that are used. A
 file appears with its whole content, or not at all.
 """
@@ -63,8 +60,7 @@ def write_file(path: pathlib.Path, *buffers: Any) -> dict[str, int]:
   """
   if isinstance(path, pathlib.Path):
     with atomic_file(path, several_writers=True) as file:
-      for buffer in buffers:
-        file.write(buffer)
+      file.writelines(buffers)
   else:
     with buckets.convert_errors(str(path)):
       path.write_bytes(b"".join(buffers))
@@ -80,14 +76,11 @@ def write_arrays(path: pathlib.Path, arrays: Arrays) -> None:
 
 
 def read_file(path: pathlib.Path) -> bytes:
-  """Returns the content of a file; DiskError if it cannot be read."""
-  if not isinstance(path, pathlib.Path):
-    with buckets.convert_errors(str(path)):
-      return path.read_bytes()
-  try:
+  """Returns the content of a file of a store."""
+  if isinstance(path, pathlib.Path):
     return path.read_bytes()
-  except OSError as error:
-    raise DiskError(f"{path}: cannot be read: {error.strerror}.") from error
+  with buckets.convert_errors(str(path)):
+    return path.read_bytes()
 
 
 def read_arrays(path: pathlib.Path) -> Arrays:

@@ -109,11 +109,10 @@ def _map_in_processes(
 def defer_signals() -> Iterator[Callable[[], bool]]:
   """Defers SIGINT and SIGTERM; yields whether one was received.
 
-  The handlers end this process at once, and a pool that was not shut down would
-  complain. Workers inherit the blocked signals: Ctrl-C reaches them too, but
-  only this process must handle it. Another thread may receive a signal that
-  this one blocks, and Python then runs the handler in the main thread. So the
-  handlers are replaced as well.
+  Handlers end this process at once, and a pool that was not shut down would
+  complain. Workers inherit the blocked signals: only this process handles
+  Ctrl-C. A signal may reach a thread that does not block it, so the handlers
+  are replaced as well.
   """
   signals = {signal.SIGINT, signal.SIGTERM}
   # Starting it later would unblock the signals.
@@ -153,7 +152,6 @@ def _call_function(item: object) -> object:
 
 def _exit_with_parent() -> None:
   # The queues stay open when the parent is killed: workers hold both ends.
-  parent = multiprocessing.parent_process()
-  if parent is not None:
+  if parent := multiprocessing.parent_process():
     parent.join()
     os._exit(1)
