@@ -43,8 +43,9 @@ from torch import nn  # noqa: E402
 from truenegs_jax.configs import finetune_glue  # noqa: E402
 from truenegs_jax.finetune import initial_weights, loop, task_data  # noqa: E402
 from truenegs_jax.finetune.config_checks import FinetuneOptions  # noqa: E402
+from truenegs_jax.finetune.evaluate import EvalSplit  # noqa: E402
 from truenegs_jax.finetune.initial_weights import InitialWeights  # noqa: E402
-from truenegs_jax.finetune.task_data import EvalSplit, TaskData  # noqa: E402
+from truenegs_jax.finetune.task_data import TaskData  # noqa: E402
 from truenegs_jax.tasks import batches, glue, task  # noqa: E402
 from truenegs_jax.train import sharding  # noqa: E402
 from truenegs_jax.weights import hf_names  # noqa: E402

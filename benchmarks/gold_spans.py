@@ -60,7 +60,8 @@ def _print_scores(
   name: str, predictions: Texts, windows: Windows, golds: Golds, shown: int
 ) -> float:
   """Prints scores and causes of inexact predictions; returns EM."""
-  scores = scoring.squad_scores(predictions, golds)
+  answers = [predictions[key] for key in golds]
+  scores = scoring.score_answers(["em", "f1"], [*golds.values()], answers)
   print(f"{name}: EM {scores['em']:.2f}, F1 {scores['f1']:.2f}; not exact:")
   causes: collections.Counter[str] = collections.Counter()
   for number, question in enumerate(windows.questions):

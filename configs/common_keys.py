@@ -171,7 +171,6 @@ FINETUNE_KEYS = {
 ROBUSTNESS_KEYS = {
   "length": KeyRule(0),
   "robustness.task": KeyRule(),
-  "robustness.labels": KeyRule(),
   "robustness.data": KeyRule(),
   "robustness.rows": KeyRule(0),
   "robustness.sets": KeyRule(),
@@ -180,7 +179,6 @@ ROBUSTNESS_KEYS = {
   "robustness.synonyms": KeyRule(),
   "robustness.neighbours": KeyRule(),
   "robustness.against": KeyRule(),
-  "robustness.samples": KeyRule(0),
 }
 
 

@@ -3,11 +3,10 @@
   python -m truenegs_jax.main --config=configs/robustness.py \\
     --config.init=runs/finetune_squad
 
-`init` is the workdir of a fine-tuning, whose seeds are pooled, the folder of
-one of its runs, or any question-answering or classification model of Hugging
-Face, as a folder or by its name on the hub. By default, the dev set is that of
-the fine-tuning, and the sample has 300 questions, as the paper's;
---config.robustness.rows=0 takes all.
+`init` is the workdir of a fine-tuning, whose seeds are pooled, or any model of
+Hugging Face for questions or classes, as a folder or by its name on the hub. By
+default, the dev set is that of the fine-tuning, and the sample has 300
+questions, as the paper's; --config.robustness.rows=0 takes all.
 
     --config.robustness.sets=typos,case --config.robustness.against=runs/other
     --config.robustness.files='AddSent=sample1k-HCVerifyAll.json'
@@ -53,9 +52,6 @@ def get_config(arg: str = "") -> ConfigDict:
   # "squad", a task of GLUE or "own"; "": that of the fine-tuning, or squad if
   # the model answers questions.
   c.robustness.task = ""
-  # The model's classes, in the order of its outputs, where it does not name
-  # them: "entailment,neutral,contradiction".
-  c.robustness.labels = ""
   # The dev set: a file, a folder or hf:NAME; "": that of the fine-tuning.
   c.robustness.data = ""
   c.robustness.rows = 300  # examples drawn from it; 0: all
@@ -73,5 +69,4 @@ def get_config(arg: str = "") -> ConfigDict:
   # glove.6B.100d.txt; "": none.
   c.robustness.neighbours = ""
   c.robustness.against = ""  # another model to compare with, as init
-  c.robustness.samples = 10  # examples of each set to print
   return c

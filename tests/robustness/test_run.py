@@ -14,11 +14,10 @@ from rich.console import Console
 from support.mini_wordnet import write_wordnet
 from truenegs_jax.configs import finetune_squad, robustness
 from truenegs_jax.data.tokens.tokenizer import SPECIALS, make_tokenizer
-from truenegs_jax.finetune import results
+from truenegs_jax.finetune import fine_tuned, results
 from truenegs_jax.finetune import run as finetune_run
 from truenegs_jax.finetune.task_data import read_split
 from truenegs_jax.models import finetune, pretrain
-from truenegs_jax.robustness import fine_tuned
 from truenegs_jax.robustness import run as run_lib
 from truenegs_jax.runtime.errors import InputError, TrueNegsError
 from truenegs_jax.tasks import scoring
@@ -79,14 +78,9 @@ def test_answers_are_those_of_fine_tuning(folder, config):
     read_split(model.options, model.task, "dev")[0], Console(quiet=True)
   )
   saved = results.load_all(folder / "runs")["squad"]
-  assert len(saved) == 2
+  assert [run.seed for run in saved] == [*model.seeds.values()] == [0, 1]
   for answers, run in zip(answers_S, saved, strict=True):
-    assert list(answers.values()) == run.answers["dev"]["answers"]
-  run_folder = f"{config.init}/squad/seed-1"
-  for init in (run_folder, f"{run_folder}/model"):
-    one = fine_tuned.open_model(config, init, print)
-    assert one.seeds == (1,)
-    assert one.folders == (f"{run_folder}/model",)
+    assert answers == run.answers["dev"]["answers"]
 
 
 def interrupt(*args):
@@ -109,18 +103,21 @@ def test_a_run_scores_saves_and_compares(folder, config, tmp_path, monkeypatch):
   assert list(saved["sets"]) == ["typos", "hard"]
   typos = saved["sets"]["typos"]
   assert typos["changed"] == typos["questions"] == 24
-  ours, theirs = typos["answers"].values()
-  assert len(ours["original"]) == 2
-  assert theirs["original"] == ours["original"][:1]
-  for side in ("original", "transformed"):
-    golds = dict(zip(typos["keys"][side], typos["golds"][side], strict=True))
-    for metric, x in typos["scores"][config.init].items():
-      for answers, score in zip(ours[side], x[side]["by_run"], strict=True):
-        by_key = dict(zip(golds, answers, strict=True))
-        expected = scoring.squad_scores(by_key, golds)[metric]
-        assert score == pytest.approx(expected)
-  assert saved["conclusion"] in text
-  assert text.count(" -> ") >= 10  # samples
+  ours, theirs = (list(x.values()) for x in saved["models"].values())
+  assert [(x["task"], x["seed"]) for x in ours] == [("squad", 0), ("squad", 1)]
+  assert [x["seed"] for x in theirs] == [None]
+  assert theirs[0]["answers"] == ours[0]["answers"]
+  for record in ours:
+    for split in ("typos original", "typos transformed", "hard transformed"):
+      x = record["answers"][split]
+      scores = scoring.score_answers(["em", "f1"], x["golds"], x["answers"])
+      assert record["scores"][split] == pytest.approx(scores)
+  for metric, sides in typos["scores"][config.init].items():
+    for side, x in sides.items():
+      values = [record["scores"][f"typos {side}"][metric] for record in ours]
+      assert x["value"] == pytest.approx(np.mean(values))
+  assert [x["metric"] for x in typos["compared"]] == ["em", "f1"]
+  assert "paired bootstrap" in " ".join(text.split())
   shutil.rmtree(tmp_path / "out")
   assert run(config, tmp_path / "out") == text
   assert json.loads((tmp_path / "out/results.json").read_text()) == saved
@@ -179,7 +176,7 @@ def test_a_set_of_another_seed_is_refused(config, tmp_path):
     ("sets", "typo", "robustness.sets='typo' is unknown"),
     ("sets", "", "nothing to score"),
     ("files", "a.json", "form NAME=FILE"),
-    ("files", "a='b.json", "No closing quotation"),
+    ("files", "a='b.json", "quote without its partner"),
     ("files", "typos=a.json", "also in robustness.sets"),
     ("files", "a=no_such.json", "no_such.json: there is no such file"),
     ("data", "no_such.json", "no_such.json: there is no such file"),
@@ -220,24 +217,20 @@ def write_model(folder, head, labels=()):
 
 
 @pytest.mark.parametrize(
-  ("task", "labels", "named", "answer"),
+  ("task", "labels", "answer"),
   [
-    ("mnli", "entailment neutral contradiction", "", "contradiction"),
-    ("rte", "not_entailment entailment", "", "entailment"),
-    ("sst2", "LABEL_0 LABEL_1", "", "1"),
-    ("mrpc", "equivalent not_equivalent", "", "0"),
-    ("mnli", "LABEL_0 LABEL_1 LABEL_2", "contradiction, entailment,neutral", 2),
+    ("mnli", "entailment neutral contradiction", "contradiction"),
+    ("rte", "not_entailment entailment", "entailment"),
+    ("sst2", "LABEL_0 LABEL_1", "1"),
+    ("mrpc", "equivalent not_equivalent", "0"),
   ],
 )
-def test_classes_of_foreign_models(
-  config, tmp_path, task, labels, named, answer
-):
-  config.robustness.labels = named
+def test_classes_of_foreign_models(config, tmp_path, task, labels, answer):
   init = write_model(tmp_path / "model", "dense", labels.split())
   model = fine_tuned.open_model(config, init, print, task_name=task)
   examples = [Example(str(i), WORDS[i], WORDS[9], None, "") for i in range(3)]
   [answers] = model.answer(examples, Console(quiet=True))
-  assert [*answers.values()] == ["neutral" if answer == 2 else answer] * 3
+  assert answers == [answer] * 3
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from scipy import stats
 
 from truenegs_jax.robustness import scores as scores_lib
 from truenegs_jax.robustness.eval_set import EvalSet
-from truenegs_jax.robustness.scores import score_set
+from truenegs_jax.robustness.scores import estimate, score_set
 from truenegs_jax.tasks import glue, squad
 from truenegs_jax.tasks.squad import Question
 from truenegs_jax.tasks.task import Example
@@ -37,10 +37,10 @@ def test_a_question_counts_by_its_worst_variant():
   original = [["deep blue sea", "deep blue", "deep blue sea"]]
   changed = [["deep blue", "blue", "hill"]]  # F1 80, 50, 0
   scores = score(x, squad.TASK, original, changed)
-  f1_SxN = scores["f1"]["transformed"].question_SxN
+  f1_SxN = scores["f1"]["transformed"].example_SxN
   np.testing.assert_allclose(f1_SxN, [[50, 80, 0]])
-  assert scores["em"]["original"].estimate().value == pytest.approx(200 / 3)
-  assert scores["em"]["drop"].estimate().value == pytest.approx(200 / 3)
+  assert estimate(scores["em"]["original"]).value == pytest.approx(200 / 3)
+  assert estimate(scores["em"]["drop"]).value == pytest.approx(200 / 3)
 
 
 def test_standard_errors_count_questions_not_answers():
@@ -51,11 +51,10 @@ def test_standard_errors_count_questions_not_answers():
   p = right_N.mean()
   expected = 100 * np.sqrt(p * (1 - p) / 299)
   for scores in (one, three):
-    estimate = scores["em"]["original"].estimate()
-    assert estimate.se == pytest.approx(expected)
+    assert estimate(scores["em"]["original"]).se == pytest.approx(expected)
     paired = stats.sem(100.0 * right_N - 100.0 * right_N[::-1])
-    assert scores["em"]["drop"].estimate().se == pytest.approx(paired)
-  assert len(three["em"]["original"].estimate().by_run) == 3
+    assert estimate(scores["em"]["drop"]).se == pytest.approx(paired)
+  assert len(three["em"]["original"].by_run()) == 3
 
 
 def test_errors_of_correlations_are_bootstrapped():
@@ -65,11 +64,11 @@ def test_errors_of_correlations_are_bootstrapped():
   rows = [Example(str(i), "a", None, str(x), "") for i, x in enumerate(labels)]
   x = EvalSet("s", "S", rows, rows, {})
   scores = score(x, task, [labels.astype(str)], [guesses.astype(str)])
-  estimate = scores["matthews"]["transformed"].estimate()
-  assert estimate.value == pytest.approx(60, abs=8)
-  assert estimate.se == pytest.approx(100 * 0.8 / np.sqrt(400), rel=0.15)
-  drop = scores["matthews"]["drop"].estimate()
-  assert drop.value == pytest.approx(100 - estimate.value)
+  changed = estimate(scores["matthews"]["transformed"])
+  assert changed.value == pytest.approx(60, abs=8)
+  assert changed.se == pytest.approx(100 * 0.8 / np.sqrt(400), rel=0.15)
+  drop = estimate(scores["matthews"]["drop"])
+  assert drop.value == pytest.approx(100 - changed.value)
 
 
 def test_classes_are_merged_as_in_hans():
@@ -81,39 +80,19 @@ def test_classes_are_merged_as_in_hans():
   x = EvalSet("s", "S", (), rows, {}, merged=merged)
   given = [["entailment", "neutral", "contradiction", "contradiction"]]
   scores = score(x, glue.TASKS["mnli"], [[]], given)
-  assert scores["accuracy"]["transformed"].estimate().value == 75
+  assert estimate(scores["accuracy"]["transformed"]).value == 75
   assert not {"original", "drop"} & scores["accuracy"].keys()
 
 
-def compare(ours_after, theirs_after, runs=2):
-  """Compares two models that answer all originals right."""
-  size = len(ours_after)
-  before = [answers([True] * size)] * runs
-  pair = [
-    score(make_set(size), squad.TASK, before, [answers(x)] * runs)
-    for x in (ours_after, theirs_after)
-  ]
-  return scores_lib.compare_sets(*pair)
-
-
-def test_the_conclusion_says_what_the_figures_support():
+def test_models_are_compared_by_their_drops():
   rng = np.random.default_rng(0)
-  good_N, bad_N, noise_N = (rng.random(200) < p for p in (0.9, 0.5, 0.87))
-  seen, unseen = compare(good_N, bad_N), compare(good_N, noise_N)
+  good_N, bad_N = (rng.random(200) < p for p in (0.9, 0.5))
+  before = [answers([True] * 200)] * 2
+  pair = [
+    score(make_set(200), squad.TASK, before, [answers(x)] * 2)
+    for x in (good_N, bad_N)
+  ]
+  em, f1 = scores_lib.compare_sets(*pair)
   difference = 100 * (bad_N.mean() - good_N.mean())
-  assert seen.bootstrap[0].difference == pytest.approx(difference)
-  assert "No difference can be seen" in scores_lib.conclude([("A", unseen)])
-  text = scores_lib.conclude([("A", seen), ("B", unseen)])
-  assert f"loses {-difference:.2f} points of em less" in text
-  assert "no further difference can be seen" in text
-  assert "fine-tuning seeds" in text
-  assert "one run" in scores_lib.conclude([("A", compare(good_N, bad_N, 1))])
-
-
-def test_the_more_sets_the_smaller_the_level():
-  rng = np.random.default_rng(1)
-  x = compare(rng.random(150) < 0.77, rng.random(150) < 0.62)
-  p = x.bootstrap[0].p_runs
-  assert 0.05 / 6 < p < 0.05
-  assert "can be seen" not in scores_lib.conclude([("A", x)])
-  assert "can be seen" in scores_lib.conclude([("A", x)] * 6)
+  assert em.metric == "em" and em.difference == pytest.approx(difference)
+  assert f1.difference == pytest.approx(difference) and em.p_runs < 0.01

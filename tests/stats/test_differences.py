@@ -118,21 +118,6 @@ def test_only_seeds_of_both_arms_with_all_tasks_count():
   assert compare([], theirs, 2) is None
 
 
-@pytest.mark.parametrize(
-  ("ours", "theirs", "expected"),
-  [
-    ([[1, 1, 1, 1, 1, 1, 0]], [[0, 0, 0, 0, 0, 0, 0]], (6, 0, 2 / 2**6)),
-    ([[1, 0, 1]], [[0, 1, 1]], (1, 1, 1.0)),
-    ([[1, 1]], [[1, 1]], (0, 0, 1.0)),
-    # A question counts once: 3 of 3 and 1 of 2 runs right; 1 of 3 and 1 of 2.
-    ([[1, 0], [1, 0], [1, 1]], [[1, 1], [0, 0]], (1, 1, 1.0)),
-  ],
-)
-def test_mcnemar_is_exact_and_pools_runs(ours, theirs, expected):
-  test = differences.mcnemar(np.array(ours), np.array(theirs))
-  assert (test.ours, test.theirs, test.p) == pytest.approx(expected)
-
-
 def compare_models(*models_SxN, **options):
   """Compares the means of two models' scores of examples."""
   runs = tuple(map(len, models_SxN))

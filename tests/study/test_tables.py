@@ -3,7 +3,6 @@
 import csv
 import dataclasses
 import io
-import json
 
 import numpy as np
 import pytest
@@ -14,14 +13,11 @@ from support.small_predictions import TOKENS, random_predictions, random_table
 from truenegs_jax.corrections import rates
 from truenegs_jax.corrections.report import CheckpointRates, find_table_2
 from truenegs_jax.finetune.results import Result
-from truenegs_jax.robustness import report as robustness_report
-from truenegs_jax.robustness.eval_set import EvalSet
-from truenegs_jax.robustness.scores import estimate, score_set
+from truenegs_jax.robustness.scores import SIDES
 from truenegs_jax.study import layout, tables
 from truenegs_jax.study import scores as records
 from truenegs_jax.study.scores import Score, Study, read_finetuning
-from truenegs_jax.tasks import glue, scoring, squad
-from truenegs_jax.tasks.squad import Question
+from truenegs_jax.tasks import glue, scoring
 
 ARMS = ("baseline", "hc", "hc_glove", "my_arm {50%} & #1 ~^\\<")
 FAILED = (ARMS[3], 2)
@@ -47,9 +43,7 @@ def make_study():
             add(arm, seed, task, run, "accuracy", 0.7)
         for metric in ("em", "f1"):
           add(arm, seed, "squad", run, metric, 0.6)
-          for side, mean in zip(
-            robustness_report.SIDES, (0.8, 0.7, 0.1), strict=True
-          ):
+          for side, mean in zip(SIDES, (0.8, 0.7, 0.1), strict=True):
             add(arm, seed, "SwapSynWordNet", run, f"{metric} {side}", mean)
       for rate in records.RATES:
         metric = records.correction_metric(rate, 100)
@@ -180,25 +174,30 @@ def test_csv_has_all_numbers(layouts):
 
 
 def test_results_of_robustness_have_scores_of_examples():
-  questions = [
-    Question(str(i), "q", "blue sea", (("blue sea", 0),), "") for i in range(4)
-  ]
-  examples = EvalSet("s", "S", questions, questions, {})
   right, wrong = "blue sea", "hill"
   answers = {
     "original": [[right] * 4, [right] * 3 + ["blue"]],
     "transformed": [[right, wrong] * 2, [wrong] * 4],
   }
-  estimates = estimate(score_set(examples, squad.TASK, answers))
-  result = robustness_report.SetResult({"m": estimates}, {"m": answers}, None)
-  saved = {
-    "task": "squad",
-    "models": {"m": {"folders": [], "seeds": [5, 6]}},
-    "sets": {"s": robustness_report.to_json(examples, result)},
+  means = {"original": (100, 75), "transformed": (50, 0), "drop": (50, 75)}
+  models = {
+    str(i): {
+      "task": "squad",
+      "seed": 5 + i,
+      "scores": {f"s {k}": {"em": x[i]} for k, x in means.items()},
+      "answers": {
+        f"s {k}": {"golds": [[right]] * 4, "answers": x[i]}
+        for k, x in answers.items()
+      },
+    }
+    for i in range(2)
   }
-  scores = records.read_robustness("hc", 1, json.loads(json.dumps(saved)))
+  sets = {"s": {"title": "S", "variants": []}}
+  scores = records.read_robustness(
+    "hc", 1, {"models": {"m": models}, "sets": sets}
+  )
   by_key = {(x.metric, x.finetune_seed): x for x in scores}
-  assert len(by_key) == len(scores) == 2 * 3 * 2
+  assert len(by_key) == len(scores) == 2 * 3
   assert by_key["em drop", 5].value == 50 and by_key["em drop", 6].value == 75
   np.testing.assert_array_equal(
     by_key["em drop", 5].correct_N, [0, 100, 0, 100]
@@ -226,8 +225,8 @@ def test_the_scores_of_examples_have_the_mean_and_variance_of_the_metric(
   [score] = read_finetuning("hc", 3, Result(**values))
   assert score.key == ("rte", metric) and score.failure == "collapsed"
   assert score.correct_N.mean() == pytest.approx(score.value)
-  scorer = scoring.make_scorer(metric, gold_N, [answer_N])
-  resampled_R = scorer(rng.integers(200, size=(4000, 200)))[0]
+  scores = scoring.score_runs([metric], [*gold_N], [answer_N])[metric]
+  resampled_R = scores.draw(rng.integers(200, size=(4000, 200)))[0]
   assert stats.sem(score.correct_N) == pytest.approx(resampled_R.std(), rel=0.1)
 
 

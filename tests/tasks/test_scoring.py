@@ -1,7 +1,5 @@
 """Tests scores against torchmetrics, published values and theory."""
 
-import warnings
-
 import numpy as np
 import pytest
 
@@ -16,65 +14,60 @@ WORDS += ["an.", "\u00a0x", "½", "$5", "...", "!"]
 
 
 def random_answers(count, seed=0):
-  """Makes predictions, some of them missing, and 1 to 4 gold answers."""
+  """Makes answers and 1 to 4 gold answers to each question."""
   rng = np.random.default_rng(seed)
 
   def make_text(min_words):
     return " ".join(rng.choice(WORDS, rng.integers(min_words, 6)))
 
-  golds, predictions = {}, {}
-  for i in range(count):
-    golds[f"q{i}"] = [make_text(1) for _ in range(rng.integers(1, 5))]
-    kind = rng.random()
-    gold = golds[f"q{i}"][-1]
+  golds, answers = [], []
+  for _ in range(count):
+    golds.append([make_text(1) for _ in range(rng.integers(1, 5))])
+    kind, gold = rng.random(), golds[-1][-1]
     if kind < 0.3:
-      predictions[f"q{i}"] = gold.upper().replace(" ", "  the ")
+      answers.append(gold.upper().replace(" ", "  the "))
     elif kind < 0.6:
-      predictions[f"q{i}"] = " ".join(gold.split()[1:] + [make_text(0)])
-    elif kind < 0.95:
-      predictions[f"q{i}"] = make_text(0)
-  return predictions, golds
+      answers.append(" ".join(gold.split()[1:] + [make_text(0)]))
+    else:
+      answers.append(make_text(0))
+  return answers, golds
 
 
-def torch_squad(predictions, golds):
+def torch_squad(answers, golds):
   from torchmetrics.functional.text import squad
 
-  with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # of missing predictions
-    scores = squad(
-      [{"id": k, "prediction_text": text} for k, text in predictions.items()],
-      [
-        {"id": k, "answers": {"text": texts, "answer_start": [0] * len(texts)}}
-        for k, texts in golds.items()
-      ],
-    )
+  numbers = [str(i) for i in range(len(golds))]
+  scores = squad(
+    [
+      {"id": i, "prediction_text": text}
+      for i, text in zip(numbers, answers, strict=True)
+    ],
+    [
+      {"id": i, "answers": {"text": texts, "answer_start": [0] * len(texts)}}
+      for i, texts in zip(numbers, golds, strict=True)
+    ],
+  )
   return scores["exact_match"].item(), scores["f1"].item()
 
 
 def test_squad_scores_match_torchmetrics():
   pytest.importorskip("torch")
   pytest.importorskip("torchmetrics")
-  predictions, golds = random_answers(1_000)
+  answers, golds = random_answers(1_000)
   # If both answers are empty, v2.0 and torchmetrics give 1, v1.1 gives 0.
-  golds = {
-    key: [text for text in texts if scoring.normalize_answer(text)] or ["x"]
-    for key, texts in golds.items()
-  }
-  by_question = scoring.question_scores(predictions, golds)
-  keys = list(golds)
-  for start in range(0, len(keys), 100):  # small, so that one question matters
-    batch = keys[start : start + 100]
-    theirs = torch_squad(
-      {key: predictions[key] for key in batch if key in predictions},
-      {key: golds[key] for key in batch},
-    )
-    means = [
-      by_question[name][start : start + 100].mean() for name in ("em", "f1")
-    ]
+  golds = [
+    [text for text in texts if scoring.normalize_answer(text)] or ["x"]
+    for texts in golds
+  ]
+  by_question = scoring.question_scores(golds, answers)
+  for start in range(0, len(golds), 100):  # small, so that one question matters
+    part = slice(start, start + 100)
+    means = [by_question[name][part].mean() for name in ("em", "f1")]
+    theirs = torch_squad(answers[part], golds[part])
     np.testing.assert_allclose(means, theirs, rtol=1e-5)
-  ours = scoring.squad_scores(predictions, golds)
+  ours = scoring.score_answers(["em", "f1"], golds, answers)
   assert ours == {name: by_question[name].mean() for name in ("em", "f1")}
-  assert len(predictions) < len(golds) and 10 < ours["em"] < ours["f1"] < 90
+  assert 10 < ours["em"] < ours["f1"] < 90
 
 
 def test_published_values_of_squad():
@@ -88,22 +81,21 @@ def test_published_values_of_squad():
 
 
 def test_the_best_gold_of_a_question_counts():
-  golds = {"a": ["x y", "z"], "b": ["x"], "c": ["w"]}
-  predictions = {"c": "w", "a": "y", "elsewhere": "x"}
-  by_question = scoring.question_scores(predictions, golds)
+  golds, answers = [["x y", "z"], ["x"], ["w"]], ["y", "", "w"]
+  by_question = scoring.question_scores(golds, answers)
   np.testing.assert_array_equal(by_question["em"], [0, 0, 100])
   np.testing.assert_allclose(by_question["f1"], [200 / 3, 0, 100])
-  mean = scoring.squad_scores(predictions, golds)
-  assert mean == pytest.approx({"em": 100 / 3, "f1": 500 / 9})
   # The best gold by F1 need not be the one by EM.
-  both = scoring.squad_scores({"a": "the"}, {"a": ["an", "the the x"]})
+  both = scoring.score_answers(["em", "f1"], [["an", "the the x"]], ["the"])
   assert both == {"em": 100, "f1": 0}
 
 
-@pytest.mark.parametrize("golds", [{}, {"q7": []}])
-def test_rejects_questions_without_answers(golds):
-  with pytest.raises(DataError, match="q7" if golds else "no questions"):
-    scoring.squad_scores({"q7": "x"}, golds)
+@pytest.mark.parametrize(
+  ("golds", "message"), [([], "no examples"), ([[]], "no gold answer")]
+)
+def test_rejects_questions_without_answers(golds, message):
+  with pytest.raises(DataError, match=message):
+    scoring.score_answers(["em"], golds, ["x"] * len(golds))
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -169,14 +161,23 @@ def test_rejects_missing_predictions(metric):
 
 
 @pytest.mark.parametrize("metric", METRICS)
-def test_scorers_match_a_plain_loop_over_resamples(metric):
+def test_drawn_scores_match_a_plain_loop_over_resamples(metric):
   rng = np.random.default_rng(0)
   gold, runs = rng.integers(0, 3, 120), rng.integers(0, 3, (2, 120))
   drawn_RxN = rng.integers(120, size=(20, 120))
+  scores = scoring.score_runs([metric], [*gold], runs)[metric]
   expected = [[METRICS[metric](gold[d], x[d]) for d in drawn_RxN] for x in runs]
-  score_SxR = scoring.make_scorer(metric, gold, runs)(drawn_RxN)
-  np.testing.assert_allclose(score_SxR, expected, atol=1e-6)
-  means = scoring.make_scorer("em", None, runs)(drawn_RxN)
-  np.testing.assert_allclose(means, [x[drawn_RxN].mean(1) for x in runs])
+  np.testing.assert_allclose(scores.draw(drawn_RxN), expected, atol=1e-6)
+  expected = [METRICS[metric](gold, x) for x in runs]
+  np.testing.assert_allclose(scores.by_run(), expected, atol=1e-6)
+  change = scores - scoring.score_runs([metric], [*gold], runs[::-1])[metric]
+  expected = [expected[0] - expected[1], expected[1] - expected[0]]
+  np.testing.assert_allclose(change.by_run(), expected, atol=1e-6)
   with pytest.raises(InputError, match="119"):
-    scoring.make_scorer(metric, gold, runs[:, 1:])
+    scoring.score_runs([metric], [*gold], runs[:, 1:])
+
+
+def test_classes_have_the_ids_of_their_labels():
+  golds, answers = ["b", "a", "b"], ["b", "b", "a"]
+  for labels, f1 in ((("a", "b"), 50), (("b", "a"), 0)):
+    assert scoring.score_answers(["f1"], golds, answers, labels) == {"f1": f1}

@@ -17,7 +17,6 @@ from rich.table import Table
 from truenegs_jax.finetune import config_checks
 from truenegs_jax.finetune.results import Result
 from truenegs_jax.stats.differences import Comparison, compare_scores
-from truenegs_jax.stats.intervals import jackknife_values
 from truenegs_jax.tasks import scoring
 
 GLUE = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte")
@@ -317,54 +316,27 @@ def compare_results(
 def _compare_task(
   ours: Sequence[Result], theirs: Sequence[Result]
 ) -> list[Comparison]:
-  runs, counts = [*ours, *theirs], (len(ours), len(theirs))
-  size = len(ours[0].answers["dev"]["golds"])
-  comparisons = []
-  for metric in ours[0].scores["dev"]:
-    if ours[0].task == config_checks.SQUAD:
-      gold_N, values_SxN = None, [_question_scores(x)[metric] for x in runs]
-    else:
-      gold_N, *values_SxN = _to_numbers(runs)
-    scorer = scoring.make_scorer(metric, gold_N, values_SxN)
-    comparisons.append(compare_scores(metric, scorer, size, runs=counts))
-  return comparisons
-
-
-def _to_numbers(runs: Sequence[Result]) -> list[np.ndarray]:
-  """Returns gold values, then each run's answers, with ids of classes."""
-  labels = dict.fromkeys(x for run in runs for x in run.provenance["labels"])
-  ids = {label: i for i, label in enumerate(labels)}
-  devs = [run.answers["dev"] for run in runs]
-  columns = [devs[0]["golds"], *(dev["answers"] for dev in devs)]
-  return [np.array([ids.get(x, x) for x in column]) for column in columns]
+  runs = [*ours, *theirs]
+  golds, *_ = (x.answers["dev"]["golds"] for x in runs)
+  scores = scoring.score_runs(
+    [*ours[0].scores["dev"]],
+    golds,
+    [x.answers["dev"]["answers"] for x in runs],
+    [label for run in runs for label in run.provenance["labels"]],
+  )
+  counts = len(ours), len(theirs)
+  return [
+    compare_scores(metric, x.draw, x.size, runs=counts)
+    for metric, x in scores.items()
+  ]
 
 
 def example_scores(run: Result, metric: str) -> np.ndarray:
-  """Returns values of the dev set's examples whose mean is the run's score.
-
-  They are the scores of questions, 0 or 100 for accuracy, and for other metrics
-  the jackknife's, whose variance is that of the metric: f64 [N], percent, in
-  the order of the file.
-  """
-  if run.task == config_checks.SQUAD:
-    return _question_scores(run)[metric]
-  gold_N, answer_N = scoring.as_pairs(*_to_numbers([run]))
-  if metric == "accuracy":
-    return 100.0 * (gold_N == answer_N)
-  score, size = scoring.METRICS[metric], len(gold_N)
-  rest_N = [
-    score(np.delete(gold_N, i), np.delete(answer_N, i)) for i in range(size)
-  ]
-  return jackknife_values(score(gold_N, answer_N), rest_N)
-
-
-def _question_scores(run: Result) -> dict[str, np.ndarray]:
+  """Returns `scoring.example_scores` of the dev set, in the file's order."""
   dev = run.answers["dev"]
-  predictions, golds = (
-    dict(zip(dev["keys"], dev[name], strict=True))
-    for name in ("answers", "golds")
+  return scoring.example_scores(
+    metric, dev["golds"], dev["answers"], run.provenance["labels"]
   )
-  return scoring.question_scores(predictions, golds)
 
 
 COMPARED = (

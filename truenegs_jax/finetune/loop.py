@@ -17,19 +17,17 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
-import numpy as np
 import optax
 from rich.console import Console
 
 from truenegs_jax.finetune import leaderboard, results
 from truenegs_jax.finetune.config_checks import FinetuneOptions
+from truenegs_jax.finetune.evaluate import Predictor, make_predictor
 from truenegs_jax.finetune.task_data import TaskData
-from truenegs_jax.models import choose_attention, encoder, finetune, pretrain
+from truenegs_jax.models import finetune, pretrain
 from truenegs_jax.objectives import task_losses
-from truenegs_jax.runtime import progress, watchdog
 from truenegs_jax.runtime.errors import NonFiniteError
 from truenegs_jax.tasks import batches
-from truenegs_jax.tasks.task import EncodedRows
 from truenegs_jax.train import guards, metrics, optim, sharding, speed
 from truenegs_jax.train import loop as loop_lib
 from truenegs_jax.train import step as step_lib
@@ -38,83 +36,6 @@ from truenegs_jax.workdir import files, metrics_file
 
 LOSS_WEIGHTS = {"loss": 1.0}
 PROVENANCE, PROGRESS = "provenance", "run"  # keys of checkpoints' descriptions
-
-
-@dataclasses.dataclass(frozen=True)
-class Predictor:
-  """A model's compiled forward pass, for any parameters of that model.
-
-  Attributes:
-    predict_batch: jitted, `(params, batch) -> outputs`, of shape [B, ...].
-    model: the network, with its implementation of attention.
-    mesh: the devices of the arrays.
-    attention: name of that implementation, for reports.
-    batch_size, length: B, and the greatest number of tokens of a row.
-  """
-
-  predict_batch: Callable[[optax.Params, Mapping[str, jax.Array]], Any]
-  model: finetune.DownstreamModel
-  mesh: jax.sharding.Mesh
-  attention: str
-  batch_size: int
-  length: int
-
-  def predict(
-    self,
-    params: optax.Params,
-    encoded: EncodedRows,
-    *,
-    check: Callable[[], None] = lambda: None,
-    advance: Callable[[int], None] = lambda rows: None,
-  ) -> list[np.ndarray]:
-    """Returns the head's outputs for each row, without dropout.
-
-    `check` is called before each batch; an exception from it ends all.
-    `advance` is called after each batch, with the number of its rows.
-    """
-    outputs: dict[int, np.ndarray] = {}
-    for batch in batches.batches_in_order(
-      encoded, batch_size=self.batch_size, limit=self.length
-    ):
-      with watchdog.step():
-        check()
-        inputs = {name: batch[name] for name in batches.INPUTS}
-        on_device = sharding.place_batch(inputs, self.mesh)
-        output_B = jax.device_get(self.predict_batch(params, on_device))
-      pairs = zip(batch["row"].tolist(), output_B, strict=True)
-      outputs |= {row: output for row, output in pairs if row >= 0}
-      advance(int((batch["row"] >= 0).sum()))
-    return [outputs[row] for row in range(len(encoded.tokens))]
-
-
-def make_predictor(
-  options: FinetuneOptions, model: finetune.DownstreamModel
-) -> Predictor:
-  """Makes the forward pass of a model; compiles nothing yet."""
-  mesh = sharding.make_mesh(options.mesh)
-  implementation, attention = choose_attention.choose(
-    options.attention,
-    [model.config],
-    mesh,
-    length=options.length,
-    packed=False,
-    check=True,
-  )
-  attending = encoder.replace_configs(model, attention=implementation)
-
-  def predict_batch(params, inputs):
-    return attending.apply({"params": params}, inputs, None, method="logits")
-
-  return Predictor(
-    predict_batch=jax.jit(
-      predict_batch, out_shardings=sharding.replicated_sharding(mesh)
-    ),
-    model=attending,
-    mesh=mesh,
-    attention=attention,
-    batch_size=options.batch_size,
-    length=options.length,
-  )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -443,15 +364,15 @@ class SeedRun:
   def evaluate(self, done: int, state: step_lib.TrainState) -> bool:
     """Scores the dev set and writes a record; False, as training goes on."""
     if done not in self.evaluations:
-      dev = self.setup.data.dev
-      rows = len(dev.encoded.tokens)
-      with progress.counting(
-        self.console, "Evaluating, rows", rows, brief=True
-      ) as advance:
-        outputs = self.setup.predictor.predict(
-          state.params, dev.encoded, check=self.check, advance=advance
-        )
-      self.evaluations[done] = dev.score(dev.decode_answers(outputs))
+      dev, predictor = self.setup.data.dev, self.setup.predictor
+      _, answers_Q = predictor.answer(
+        state.params,
+        dev,
+        console=self.console,
+        title="Evaluating, rows",
+        check=self.check,
+      )
+      self.evaluations[done] = dev.score(answers_Q)
       if done not in self.written:
         self.write({"step": done, "split": "dev", **self.evaluations[done]})
     return False

@@ -27,34 +27,45 @@ TASK_KEYS = {"labels", "data", "head"}
 
 
 @dataclasses.dataclass(frozen=True)
-class Result:
+class Record:
+  """A scored model.
+
+  Attributes:
+    seed: of its fine-tuning; None if that is not ours.
+    scores: for each split, value by metric, in percent.
+    answers: for each split, lists of "keys", "golds" and "answers".
+  """
+
+  task: str
+  seed: int | None
+  scores: Mapping[str, Mapping[str, float]]
+  answers: Mapping[str, Mapping[str, Sequence[Any]]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Result(Record):
   """A finished run: one task, fine-tuned with one seed.
 
   Attributes:
     failure: why the run failed, or "".
-    scores: for each split, value by metric, in percent.
     step, steps: the step of the scored parameters, and of a complete run.
     evaluations: scores of the dev set during training, by step.
     losses: means of the first training record that is not NaN, and of the last.
     secs, rows_per_s: duration and speed of training, with compilation.
-    answers: for each split, lists of "keys", "golds" and "answers".
     provenance: all that the scores depend on: config, fingerprints, sizes.
     notes: how the data differ from the published task.
     mistakes: wrong answers to the dev set, at most 100.
     exported: outcome of the export for Hugging Face; "" if not requested.
   """
 
-  task: str
   seed: int
   failure: str
-  scores: Mapping[str, Mapping[str, float]]
   step: int
   steps: int
   evaluations: Mapping[str, Mapping[str, float]]
   losses: Sequence[float]
   secs: float
   rows_per_s: float
-  answers: Mapping[str, Mapping[str, Sequence[Any]]]
   provenance: Mapping[str, Any]
   notes: Sequence[str]
   mistakes: Sequence[Mapping[str, Any]]

@@ -13,7 +13,7 @@ from typing import Any
 from rich.console import Console
 
 from truenegs_jax.finetune import (
-  eval_splits,
+  evaluate,
   leaderboard,
   loop,
   results,
@@ -190,7 +190,7 @@ def _train_run(
     answers, scores, wrong = _answer_splits(
       context, setup, trained.params, check
     )
-  failure = trained.failure or eval_splits.find_failure(
+  failure = trained.failure or evaluate.find_failure(
     data.dev.golds, answers["dev"]["answers"]
   )
   result = results.Result(
@@ -225,21 +225,16 @@ def _answer_splits(
   """Returns answers and scores by split, and mistakes in the dev set."""
   data, answers, scores, wrong = setup.data, {}, {}, []
   for name, split in data.splits.items():
-    with progress.counting(
-      context.console,
-      f"Answering {name}, rows",
-      len(split.encoded.tokens),
-      brief=True,
-    ) as advance:
-      outputs = setup.predictor.predict(
-        params, split.encoded, check=check, advance=advance
-      )
-      answers_Q = split.decode_answers(outputs)
+    outputs, answers_Q = setup.predictor.answer(
+      params,
+      split,
+      console=context.console,
+      title=f"Answering {name}, rows",
+      check=check,
+    )
     answers[name] = split.to_json(answers_Q)
     if split is data.dev:
-      wrong = eval_splits.find_mistakes(
-        data.task.kind, split, outputs, answers_Q
-      )
+      wrong = evaluate.find_mistakes(split, outputs, answers_Q)
     if split.golds:
       scores[name] = split.score(answers_Q)
   return answers, scores, wrong

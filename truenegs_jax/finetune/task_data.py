@@ -16,7 +16,7 @@ from truenegs_jax.data.corpus import hub_datasets
 from truenegs_jax.data.corpus.files import find_existing
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
 from truenegs_jax.finetune.config_checks import OWN, SQUAD, FinetuneOptions
-from truenegs_jax.finetune.eval_splits import (
+from truenegs_jax.finetune.evaluate import (
   EvalSplit,
   encode_split,
   make_windows,

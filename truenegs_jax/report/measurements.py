@@ -235,7 +235,7 @@ def read_robustness(
   del workdir  # a reader of results only
   if not results:
     return
-  run.sentence = results.get("conclusion") or "Scores on changed texts."
+  run.sentence = "Scores on changed texts."
   rows = []
   for examples in results["sets"].values():
     for model, metrics in examples["scores"].items():

@@ -19,10 +19,10 @@ import dataclasses
 import itertools
 import json
 import pathlib
-import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from truenegs_jax.config import grammar
 from truenegs_jax.data.corpus import files
 from truenegs_jax.runtime import json_text
 from truenegs_jax.runtime.errors import DataError, InputError
@@ -114,21 +114,14 @@ def _to_json(example: Question | Example) -> str:
 
 
 def parse_files(text: str) -> dict[str, str]:
-  """Parses `robustness.files`, "NAME=FILE NAME=hf:NAME": file by name."""
-  try:
-    entries = shlex.split(text)
-  except ValueError as error:
-    raise InputError(f"robustness.files={text!r}: {error}.") from error
-  parsed: dict[str, str] = {}
-  for entry in entries:
-    name, _, where = entry.partition("=")
-    if not where or not name or "/" in name or name in parsed:
-      raise InputError(
-        f"robustness.files: {entry!r} is not of the form NAME=FILE, or its name"
-        " is repeated. Set --config.robustness.files='NAME=FILE NAME=FILE'."
-      )
-    parsed[name] = where
-  return parsed
+  """Parses `robustness.files`, "NAME=FILE NAME='hf:NAME split=S'"."""
+  item = grammar.parse_item(text, key="robustness.files")
+  if item.name or not all(item.options.values()):
+    raise InputError(
+      f"robustness.files={text!r} is not of the form NAME=FILE. Set"
+      " --config.robustness.files='NAME=FILE NAME=FILE'."
+    )
+  return item.options
 
 
 def read_published(

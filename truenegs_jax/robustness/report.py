@@ -1,27 +1,17 @@
-"""Prints the table of robustness beside the paper's, and its samples."""
+"""Prints the table of robustness beside the paper's."""
 
 import dataclasses
-import difflib
 import math
 import pathlib
-import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from rich.console import Console
 
 from truenegs_jax.finetune import leaderboard
-from truenegs_jax.robustness.eval_set import ORIGINAL, TRANSFORMED, EvalSet
-from truenegs_jax.robustness.scores import (
-  DROP,
-  EXACT,
-  F1,
-  Answers,
-  Estimates,
-  SetComparison,
-)
-from truenegs_jax.robustness.transformation import texts
-from truenegs_jax.tasks.squad import Question
+from truenegs_jax.robustness.eval_set import TRANSFORMED, EvalSet
+from truenegs_jax.robustness.scores import DROP, EXACT, F1, SIDES, Estimate
+from truenegs_jax.stats.differences import Comparison
 from truenegs_jax.tasks.task import Task
 
 SWAP, ADD = "SwapSynWordNet", "AddSentenceDiverse"
@@ -50,25 +40,34 @@ PAPER = {
     SWAP: {EXACT: (78.67, 75.67), F1: (80.88, 78.51)},
   },
 }
-CONTEXT_TOKENS = 8  # of an unchanged range, before and after a change
-SIDES = (ORIGINAL, TRANSFORMED, DROP)
 Value = TypeVar("Value")
 
 
 @dataclasses.dataclass(frozen=True)
 class SetResult:
-  """Answers to a set and their scores, by the names of the models.
+  """The scores of the models on a set.
 
   Attributes:
-    compared: the first model with the second; None for one model.
+    scores: of each model, by metric and side.
+    compared: the first model with the second, by metric; empty for one model.
   """
 
-  scores: Mapping[str, Estimates]
-  answers: Mapping[str, Answers]
-  compared: SetComparison | None
+  examples: EvalSet
+  scores: Mapping[str, Mapping[str, Mapping[str, Estimate]]]
+  compared: Sequence[Comparison]
 
-
-Results = Sequence[tuple[EvalSet, SetResult]]
+  def to_json(self) -> dict[str, Any]:
+    """Returns the result with what the set was made from, in JSON's types."""
+    examples, saved = self.examples, dataclasses.asdict(self)
+    del saved["examples"]
+    return {
+      "title": examples.title,
+      **examples.about,
+      "questions": examples.size,
+      "variants": examples.variants,
+      **saved,
+      "paper": find_published(examples.title, next(iter(self.scores.values()))),
+    }
 
 
 def find_published(
@@ -79,11 +78,14 @@ def find_published(
   return {f"paper, {k}": x[paper] for k, x in PAPER.items() if paper}
 
 
-def print_scores(results: Results, task: Task, console: Console) -> None:
+def print_scores(
+  results: Iterable[SetResult], task: Task, console: Console
+) -> None:
   """Prints the scores of all models on all sets, beside the paper's."""
   title = f"{task.title}, % ± standard error over questions"
   table = leaderboard.make_table(title, ("model", "metric"), SIDES)
-  for examples, result in results:
+  for result in results:
+    examples = result.examples
     table.add_section()
     table.add_row(examples.title, "", f"n = {examples.size:,}", style="bold")
     for model, scores in _short_names(result.scores).items():
@@ -111,21 +113,15 @@ def _paper_cell(value: float, metric: str, size: int) -> str:
   return f"{value:.2f} ± {se:.2f}" if metric == EXACT else f"{value:.2f}"
 
 
-def print_comparisons(
-  compared: Sequence[tuple[str, SetComparison]], console: Console
-) -> None:
-  """Prints the comparisons of two models, given with the titles of the sets."""
-  console.print(
-    f"{leaderboard.COMPARED}. McNemar's test counts the questions that only one"
-    " of the two, or more of its runs, answers right.",
-    soft_wrap=True,
-  )
-  for title, x in compared:
-    rows = [(x.compared, x.bootstrap)]
-    console.print(leaderboard.comparisons_table(title, rows))
-    for side, test in x.mcnemar.items():
-      counts = f"{test.ours} : {test.theirs}, p = {test.p:.2g}"
-      console.print(f"McNemar's exact test, {side}: {counts}")
+def print_comparisons(results: Iterable[SetResult], console: Console) -> None:
+  """Prints the differences of two models: of drops, if sets have originals."""
+  rows = [
+    (f"{x.examples.title}, {DROP if x.examples.original else TRANSFORMED}", y)
+    for x in results
+    if (y := x.compared)
+  ]
+  if rows:
+    console.print(leaderboard.comparisons_table(leaderboard.COMPARED, rows))
 
 
 def describe_set(examples: EvalSet) -> str:
@@ -142,69 +138,3 @@ def describe_set(examples: EvalSet) -> str:
     parts += [f"refused: {causes}"] if causes else []
     parts += [f"{k}: {v}" for k, v in about["resources"].items()]
   return f"{examples.title}: {'; '.join(parts)}"
-
-
-def print_samples(examples: EvalSet, count: int, console: Console) -> None:
-  """Prints the first examples with their changes marked."""
-  members = [x[0] if x else None for x in examples.variants]
-  indices = members or range(len(examples.original))
-  pairs = zip(examples.original, indices, strict=True)
-  changed = [(x, examples.transformed[i]) for x, i in pairs if i is not None]
-  if changed and count:
-    console.print(f"{examples.title}, [old -> new]:")
-  for before, after in changed[:count]:
-    both = zip(texts(before), texts(after), strict=True)
-    marked = [mark_changes(a, b) for a, b in both if a != b]
-    if isinstance(after, Question):
-      answers = " | ".join(dict.fromkeys(text for text, _ in after.answers))
-      marked.append(f"({after.text} {answers})")
-    console.print(f"* {after.key}: {' / '.join(marked)}", soft_wrap=True)
-
-
-def to_json(examples: EvalSet, result: SetResult) -> dict[str, Any]:
-  """Returns a set's scores and answers in JSON's types."""
-  metrics = next(iter(result.scores.values()))
-  return {
-    "title": examples.title,
-    **examples.about,
-    "questions": examples.size,
-    "variants": examples.variants,
-    "keys": {k: [x.key for x in rows] for k, rows in examples.sides.items()},
-    "golds": {k: [*map(_gold, rows)] for k, rows in examples.sides.items()},
-    **dataclasses.asdict(result),
-    "paper": find_published(examples.title, metrics),
-  }
-
-
-def _gold(example: Any) -> Any:
-  if isinstance(example, Question):
-    return [text for text, _ in example.answers]
-  return example.label
-
-
-def mark_changes(original: str, transformed: str) -> str:
-  """Returns the new text with its changes: [old -> new], [+new] or [-old].
-
-  White space is not compared. Long unchanged ranges are shortened to "...".
-  """
-  old, new = (
-    re.findall(r"\s*(?:\w+(?:['’]\w+)*|[^\w\s])", text)
-    for text in (original, transformed)
-  )
-  matcher = difflib.SequenceMatcher(
-    None, [x.strip() for x in old], [x.strip() for x in new], autojunk=False
-  )
-  pieces = []
-  for kind, a, b, c, d in matcher.get_opcodes():
-    if kind == "equal":
-      head = CONTEXT_TOKENS if c else 0
-      tail = CONTEXT_TOKENS if d < len(new) else 0
-      pieces += new[c:d]
-      if d - c > head + tail + 1:
-        pieces[-(d - c) :] = [*new[c : c + head], " ...", *new[d - tail : d]]
-      continue
-    before, after = "".join(old[a:b]), "".join(new[c:d])
-    space = " " if (after or before)[0].isspace() else ""
-    marks = {"insert": "+", "delete": "-", "replace": f"{before.strip()} -> "}
-    pieces.append(f"{space}[{marks[kind]}{(after or before).strip()}]")
-  return "".join(pieces)

@@ -5,6 +5,7 @@ model -> dev set -> sample -> sets, saved in sets/NAME -> answers -> table
 The model's workdir is only read. Answers and scores are saved in results.json.
 """
 
+import dataclasses
 import json
 import pathlib
 import random
@@ -16,6 +17,7 @@ from rich.console import Console
 
 from truenegs_jax.configs.common_keys import rules
 from truenegs_jax.finetune import task_data
+from truenegs_jax.finetune.fine_tuned import FineTunedModel, open_model
 from truenegs_jax.finetune.results import RUNS
 from truenegs_jax.report.write import write_own_report
 from truenegs_jax.robustness import (
@@ -27,19 +29,16 @@ from truenegs_jax.robustness import (
 )
 from truenegs_jax.robustness.annotate import Annotator, make_annotator
 from truenegs_jax.robustness.eval_set import EvalSet
-from truenegs_jax.robustness.fine_tuned import FineTunedModel, open_model
 from truenegs_jax.robustness.report import SetResult
 from truenegs_jax.robustness.scores import (
-  Answers,
+  SetScores,
   compare_sets,
-  conclude,
   estimate,
-  score_set,
+  score_model,
 )
 from truenegs_jax.robustness.transformation import (
   Transformation,
   describe_origin,
-  texts,
   transform_all,
 )
 from truenegs_jax.runtime import distributed, progress
@@ -83,21 +82,22 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
   if c.dry_run:
     console.print(plan.report_table(_describe_plan(c, models, names)))
     return 0
-  model = models[c.init]
+  examples: Sequence[Any] = ()
   with progress.working(console, "Reading examples"):
+    model = models[c.init]
     published = [
       eval_set.read_published(name, path, model.task, model.columns)
       for name, path in paths.items()
     ]
-    examples: Sequence[Any] = ()
     if names:
       examples, _ = task_data.read_split(model.options, model.task, "dev")
+    tokenizer = model.initials[0].tokenizer
     transformations = [
       make_transformation(
         name,
         annotator,
         examples,
-        model.vocabulary,
+        Vocabulary(tokenizer.vocab, tokenizer.normalize),
         synonyms=o.synonyms,
         neighbours=o.neighbours,
         wordnet_dir=c.data.wordnet_dir,
@@ -111,28 +111,48 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
       _make_or_read(x, drawn, c.seed, workdir / SETS / x.name, model, console)
       for x in transformations
     ]
-    sets += published
-    for x in sets:
-      say(report.describe_set(x))
-    for x in sets:
-      report.print_samples(x, o.samples, console)
-    results = _score(sets, models, console)
-    if results:
-      report.print_scores(results, model.task, console)
-    else:
-      say("No example could be changed, so that there is nothing to score.")
-    compared = [(x.title, y.compared) for x, y in results if y.compared]
-    conclusion = conclude(compared) if compared else ""
-    if compared:
-      report.print_comparisons(compared, console)
-      say(conclusion)
-    _save(json.loads(c.to_json()), results, models, conclusion, workdir)
-    write_own_report(workdir, say)
-  say(
-    f"saved: {workdir / files.RESULTS}, {workdir / files.REPORT}"
-    + f", {workdir / SETS}/" * bool(names)
-  )
+    _report_scores(c, models, [*sets, *published], workdir, console)
   return 0
+
+
+def _report_scores(
+  c: ConfigDict,
+  models: Models,
+  sets: Sequence[EvalSet],
+  workdir: pathlib.Path,
+  console: Console,
+) -> None:
+  """Scores the models on sets; prints and saves the results."""
+
+  def say(text: str) -> None:
+    console.print(text, soft_wrap=True)
+
+  for x in sets:
+    say(report.describe_set(x))
+  sets = [x for x in sets if x.transformed]
+  records: dict[str, Any] = {}
+  scores: dict[str, Mapping[str, SetScores]] = {}
+  for name, model in models.items() if sets else ():
+    by_folder, scores[name] = score_model(model, sets, console)
+    records[name] = {k: dataclasses.asdict(x) for k, x in by_folder.items()}
+  results = [_make_result(x, scores) for x in sets]
+  if results:
+    report.print_scores(results, models[c.init].task, console)
+    report.print_comparisons(results, console)
+  else:
+    say("No example could be changed, so that there is nothing to score.")
+  config = json.loads(c.to_json())
+  value = {
+    "command": rerun_command(),
+    "config": config,
+    "models": records,
+    "sets": {x.examples.name: x.to_json() for x in results},
+  }
+  files.save_json(workdir / files.CONFIG, config)
+  path = workdir / files.RESULTS
+  files.save_json(path, metrics_file.finite_or_null(value), indent=None)
+  write_own_report(workdir, say)
+  say(f"saved: {path}, {workdir / files.REPORT}, {workdir / SETS}/")
 
 
 def _check(c: ConfigDict, workdir: pathlib.Path) -> None:
@@ -279,53 +299,21 @@ def _make_or_read(
   return saved
 
 
-def _score(
-  sets: Sequence[EvalSet], models: Models, console: Console
-) -> list[tuple[EvalSet, SetResult]]:
-  """Answers the examples of all sets at once, and scores each set."""
-  sets = [x for x in sets if x.transformed]
-  examples = [y for x in sets for rows in x.sides.values() for y in rows]
-  by_model = {}
-  for name, model in models.items():
-    by_model[name] = model.answer(examples, console)
-  results = []
-  for x in sets:
-    answers: dict[str, Answers] = {
-      name: {
-        side: [[run[texts(y)] for y in rows] for run in runs]
-        for side, rows in x.sides.items()
-      }
-      for name, runs in by_model.items()
+def _make_result(
+  examples: EvalSet, scores: Mapping[str, Mapping[str, SetScores]]
+) -> SetResult:
+  """Estimates the scores of all models on a set; compares the first two."""
+  by_model = {model: x[examples.name] for model, x in scores.items()}
+  estimates = {
+    model: {
+      metric: {side: estimate(x) for side, x in sides.items()}
+      for metric, sides in by_metric.items()
     }
-    scores = {k: score_set(x, models[k].task, y) for k, y in answers.items()}
-    pair = list(scores.values())
-    compared = compare_sets(*pair) if pair[1:] else None
-    estimates = {name: estimate(y) for name, y in scores.items()}
-    results.append((x, SetResult(estimates, answers, compared)))
-  return results
-
-
-def _save(
-  config: Mapping[str, Any],
-  results: report.Results,
-  models: Models,
-  conclusion: str,
-  workdir: pathlib.Path,
-) -> None:
-  value = {
-    "command": rerun_command(),
-    "config": config,
-    "task": next(iter(models.values())).task.name,
-    "models": {
-      name: {"folders": x.folders, "seeds": x.seeds}
-      for name, x in models.items()
-    },
-    "sets": {x.name: report.to_json(x, result) for x, result in results},
-    "conclusion": conclusion,
+    for model, by_metric in by_model.items()
   }
-  files.save_json(workdir / files.CONFIG, config)
-  path = workdir / files.RESULTS
-  files.save_json(path, metrics_file.finite_or_null(value), indent=None)
+  pair = [*by_model.values()]
+  compared = compare_sets(*pair) if pair[1:] else []
+  return SetResult(examples, estimates, compared)
 
 
 def _describe_plan(
@@ -335,9 +323,10 @@ def _describe_plan(
   o = c.robustness
   lines = {"dry run": "reads no examples; writes and compiles nothing"}
   for key, name in {"model": c.init, "against": o.against}.items():
-    seeds = ", ".join(map(str, models[name].seeds)) if name in models else ""
     lines[key] = find.describe(name) if name else "none"
-    lines[key] += f"; seeds {seeds}" if seeds else ""
+    if name in models:
+      seeds = [x for x in models[name].seeds.values() if x is not None]
+      lines[key] += f"; seeds {', '.join(map(str, seeds))}" if seeds else ""
   if model := models.get(c.init):
     data = task_data.find_split(model.options, model.task.name, "dev")
     lines["task"] = model.task.title

@@ -1,4 +1,4 @@
-"""Compares scores of models by a sign test, a bootstrap, or over seeds.
+"""Compares scores of models by a bootstrap, or over seeds.
 
 Axes: R resamples, S runs or seeds, N examples, T tasks.
 """
@@ -9,44 +9,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
-from scipy import stats
 
 from truenegs_jax.stats.intervals import Z, t_quantile
 
 DRAWN_AT_ONCE = 2**19  # examples; a few arrays of 4 MB
 # Indices of examples in R resamples, int [R, N] -> scores of S runs, [S, R].
 Scorer = Callable[[np.ndarray], np.ndarray]
-
-
-@dataclasses.dataclass(frozen=True)
-class PairedTest:
-  """McNemar's exact test of two models on the same examples.
-
-  Attributes:
-    ours, theirs: number of examples that only this model answers right, or in
-      more of its runs than the other in its own.
-    p: two-sided, of the binomial distribution with probability 1/2.
-  """
-
-  ours: int
-  theirs: int
-  p: float
-
-
-def mcnemar(ours_SxN: np.ndarray, theirs_SxN: np.ndarray) -> PairedTest:
-  """Tests whether two models answer equally many examples right.
-
-  With several runs, an example counts once, for the model with the greater
-  share of right runs: the sign test, which is McNemar's for one run each.
-
-  Args:
-    ours_SxN, theirs_SxN: a positive number for each right answer, 0 for others.
-  """
-  difference_N = ours_SxN.mean(0) - theirs_SxN.mean(0)
-  ours = int(np.sum(difference_N > 1e-9))
-  theirs = int(np.sum(difference_N < -1e-9))
-  p = stats.binomtest(ours, ours + theirs).pvalue if ours + theirs else 1.0
-  return PairedTest(ours, theirs, float(p))
 
 
 @dataclasses.dataclass(frozen=True)

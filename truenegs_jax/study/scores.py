@@ -12,7 +12,7 @@ from truenegs_jax.finetune import results
 from truenegs_jax.finetune.config_checks import SQUAD
 from truenegs_jax.finetune.leaderboard import example_scores
 from truenegs_jax.robustness.eval_set import ORIGINAL, TRANSFORMED
-from truenegs_jax.robustness.scores import DROP
+from truenegs_jax.robustness.scores import DROP, SIDES
 from truenegs_jax.runtime import json_text
 from truenegs_jax.runtime.errors import CheckpointError
 from truenegs_jax.study.drive import FIX, Part
@@ -203,38 +203,30 @@ def read_robustness(
   `saved` is the results.json of the task "robustness". Examples have scores
   only if they are questions without variants.
   """
-  [(model, about)] = saved["models"].items()
+  [records] = saved["models"].values()
   scores = []
-  for x in saved["sets"].values():
-    is_paired = saved["task"] == SQUAD and not x["variants"]
-    for metric, sides in x["scores"][model].items():
-      for side, estimate in sides.items():
-        for i, value in enumerate(estimate["by_run"]):
+  for name, x in saved["sets"].items():
+    for record in records.values():
+      is_paired = record["task"] == SQUAD and not x["variants"]
+      for side in SIDES:
+        for metric, value in record["scores"].get(f"{name} {side}", {}).items():
           score_N = None
           if is_paired:
-            score_N = _question_scores(x, model, i, metric, side)
-          name = f"{metric} {side}"
-          run = about["seeds"][i]
-          scores.append(Score(arm, seed, x["title"], run, name, value, score_N))
+            score_N = _question_scores(record["answers"], name, side, metric)
+          key = x["title"], record["seed"], f"{metric} {side}"
+          scores.append(Score(arm, seed, *key, value, score_N))
   return scores
 
 
 def _question_scores(
-  examples: Mapping[str, Any], model: str, run: int, metric: str, side: str
+  answers: Mapping[str, Any], name: str, side: str, metric: str
 ) -> np.ndarray:
   """Returns the scores of a set's questions; of DROP their differences, [N]."""
   if side == DROP:
     before_N, after_N = (
-      _question_scores(examples, model, run, metric, x)
+      _question_scores(answers, name, x, metric)
       for x in (ORIGINAL, TRANSFORMED)
     )
     return before_N - after_N
-  # By number, because keys may be repeated.
-  answers, golds = (
-    {str(i): x for i, x in enumerate(column)}
-    for column in (
-      examples["answers"][model][side][run],
-      examples["golds"][side],
-    )
-  )
-  return scoring.question_scores(answers, golds)[metric]
+  split = answers[f"{name} {side}"]
+  return scoring.question_scores(split["golds"], split["answers"])[metric]

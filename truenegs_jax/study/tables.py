@@ -23,8 +23,8 @@ from truenegs_jax.finetune.leaderboard import (
   find_published,
 )
 from truenegs_jax.robustness.eval_set import TRANSFORMED
-from truenegs_jax.robustness.report import SIDES
 from truenegs_jax.robustness.report import find_published as find_published_set
+from truenegs_jax.robustness.scores import SIDES
 from truenegs_jax.stats.differences import (
   Difference,
   compare_runs,

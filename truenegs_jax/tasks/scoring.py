@@ -1,18 +1,27 @@
-"""Computes the metrics of GLUE and SQuAD, in percent."""
+"""Computes the metrics of GLUE and SQuAD, in percent.
+
+score_answers(["accuracy"], golds=["no", "yes"], answers=["no", "no"])
+score_runs(["em", "f1"], golds, [answers_of_seed_0, answers_of_seed_1])
+
+A gold is the name of a class, a number, or the texts that answer a question.
+"""
 
 import collections
+import dataclasses
 import functools
 import re
 import string
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy import stats
 
-from truenegs_jax.runtime.errors import DataError, InputError, one_of
+from truenegs_jax.runtime.errors import DataError, InputError
 from truenegs_jax.stats.differences import Scorer
+from truenegs_jax.stats.intervals import jackknife_values
 
 PUNCTUATION = str.maketrans("", "", string.punctuation)  # ASCII only
 ARTICLES = re.compile(r"\b(?:a|an|the)\b")
@@ -131,39 +140,145 @@ def token_f1(prediction: str, gold: str) -> float:
 
 
 def question_scores(
-  predictions: Mapping[str, str], golds: Mapping[str, Sequence[str]]
+  golds: Sequence[Sequence[str]], answers: Sequence[str]
 ) -> dict[str, np.ndarray]:
   """Returns SQuAD's scores of each question, the best over its gold answers.
 
-  Args:
-    predictions: text by question; a question without a prediction scores 0, one
-      that is not in `golds` is ignored.
-    golds: gold answers by question.
-
   Returns:
-    "em" and "f1": f64 [N], percent, in the order of `golds`.
+    "em" and "f1": f64 [N], percent.
   """
-  if not golds:
-    raise DataError("There are no questions to score. Choose another file.")
-  em_N, f1_N = np.zeros((2, len(golds)))
-  for i, (key, texts) in enumerate(golds.items()):
-    if not texts:
-      raise DataError(
-        f"Question {key!r} has no gold answer. Choose a split with answers,"
-        " such as train or dev of SQuAD v1.1."
-      )
-    if key in predictions:
-      em_N[i] = max(exact_match(predictions[key], text) for text in texts)
-      f1_N[i] = max(token_f1(predictions[key], text) for text in texts)
-  return {"em": em_N, "f1": f1_N}
+  if not all(golds):
+    raise DataError(
+      "A question has no gold answer. Choose a split with answers, such as"
+      " train or dev of SQuAD v1.1."
+    )
+  pairs = [*zip(golds, answers, strict=True)]
+  return {
+    name: np.array(
+      [max(score(x, text) for text in texts) for texts, x in pairs]
+    )
+    for name, score in (("em", exact_match), ("f1", token_f1))
+  }
 
 
-def squad_scores(
-  predictions: Mapping[str, str], golds: Mapping[str, Sequence[str]]
+def score_answers(
+  metrics: Sequence[str],
+  golds: Sequence[Any],
+  answers: Sequence[Any],
+  labels: Sequence[str] = (),
 ) -> dict[str, float]:
-  """Returns the means of `question_scores`: "em" (exact match) and "f1"."""
-  scores = question_scores(predictions, golds)
-  return {name: float(score_N.mean()) for name, score_N in scores.items()}
+  """Returns the value of each metric.
+
+  Args:
+    labels: names of the classes in the order of their ids; F1 is that of the
+      second of two.
+  """
+  if _are_questions(golds):
+    return {
+      k: float(x.mean()) for k, x in question_scores(golds, answers).items()
+    }
+  gold_N, answer_N = _to_numbers((golds, answers), labels)
+  return {metric: METRICS[metric](gold_N, answer_N) for metric in metrics}
+
+
+@dataclasses.dataclass(frozen=True)
+class Scores:
+  """Scores of S runs on the same N examples by one metric.
+
+  Attributes:
+    size: N.
+    draw: indices of examples, int [R, N] -> scores of the runs, [S, R].
+    example_SxN: the score of each example in percent, if the metric is their
+      mean; else None.
+  """
+
+  size: int
+  draw: Scorer
+  example_SxN: np.ndarray | None = None
+
+  def __sub__(self, other: "Scores") -> "Scores":
+    """Returns the differences of runs on two variants of the examples."""
+    if self.example_SxN is not None and other.example_SxN is not None:
+      return mean_scores(self.example_SxN - other.example_SxN)
+    return Scores(self.size, lambda rows: self.draw(rows) - other.draw(rows))
+
+  def by_run(self) -> np.ndarray:
+    """Returns the score of each run, [S]."""
+    return self.draw(np.arange(self.size)[None])[:, 0]
+
+
+def mean_scores(example_SxN: np.ndarray) -> Scores:
+  """Returns scores that are the means of examples' scores."""
+
+  def draw(drawn_RxN: np.ndarray) -> np.ndarray:
+    return _sums(example_SxN, _times(drawn_RxN)) / drawn_RxN.shape[1]
+
+  return Scores(example_SxN.shape[1], draw, example_SxN)
+
+
+def score_runs(
+  metrics: Sequence[str],
+  golds: Sequence[Any],
+  answers_SxN: Sequence[Sequence[Any]],
+  labels: Sequence[str] = (),
+) -> dict[str, Scores]:
+  """Scores the answers of several runs, so that examples can be resampled.
+
+  `labels` is that of `score_answers`.
+  """
+  if _are_questions(golds):
+    by_run = [question_scores(golds, answers) for answers in answers_SxN]
+    return {m: mean_scores(np.stack([x[m] for x in by_run])) for m in metrics}
+  gold_N, *runs = _to_numbers((golds, *answers_SxN), labels)
+  run_SxN = np.stack([as_pairs(gold_N, run_N)[1] for run_N in runs])
+  scores = {}
+  for metric in metrics:
+    if metric == "accuracy":
+      scores[metric] = mean_scores(100.0 * (run_SxN == gold_N))
+    else:
+      scores[metric] = Scores(len(gold_N), _make_draw(metric, gold_N, run_SxN))
+  return scores
+
+
+def example_scores(
+  metric: str,
+  golds: Sequence[Any],
+  answers: Sequence[Any],
+  labels: Sequence[str] = (),
+) -> np.ndarray:
+  """Returns values of the examples whose mean is the run's score, f64 [N].
+
+  They are the scores of questions, 0 or 100 for accuracy, and for other metrics
+  the jackknife's, whose variance is that of the metric.
+  """
+  example_SxN = score_runs([metric], golds, [answers], labels)[
+    metric
+  ].example_SxN
+  if example_SxN is not None:
+    return example_SxN[0]
+  score, pair = (
+    METRICS[metric],
+    as_pairs(*_to_numbers((golds, answers), labels)),
+  )
+  left_out_N = [
+    score(*(np.delete(x_N, i) for x_N in pair)) for i in range(len(golds))
+  ]
+  return jackknife_values(score(*pair), left_out_N)
+
+
+def _are_questions(golds: Sequence[Any]) -> bool:
+  if not golds:
+    raise DataError("There are no examples to score. Choose another file.")
+  return isinstance(golds[0], list | tuple)
+
+
+def _to_numbers(
+  columns: Sequence[Sequence[Any]], labels: Sequence[str]
+) -> list[np.ndarray]:
+  """Returns columns with ids of classes; those not in `labels` are appended."""
+  names = [x for column in columns for x in column if isinstance(x, str)]
+  ids = {label: i for i, label in enumerate(dict.fromkeys((*labels, *names)))}
+  return [np.array([ids.get(x, x) for x in column]) for column in columns]
 
 
 def as_pairs(
@@ -190,28 +305,7 @@ def _confusion(gold_N: ArrayLike, predicted_N: ArrayLike) -> np.ndarray:
   return counts.reshape(classes, classes).astype(float)
 
 
-def make_scorer(
-  metric: str, gold_N: ArrayLike | None, runs_SxN: Sequence[ArrayLike]
-) -> Scorer:
-  """Returns a function from drawn examples to the metric of each run.
-
-  Args:
-    metric: a name in METRICS; any if `gold_N` is None.
-    gold_N: class ids or scores; None if the metric is the mean of scores per
-      example, as `question_scores` returns them.
-    runs_SxN: predictions of each run, or its scores per example in percent.
-  """
-  paired_N = np.asarray(runs_SxN[0] if gold_N is None else gold_N)
-  run_SxN = np.stack([as_pairs(paired_N, x)[1] for x in runs_SxN])
-  return (
-    _means(run_SxN) if gold_N is None else _scorer(metric, paired_N, run_SxN)
-  )
-
-
-def _scorer(metric: str, gold_N: np.ndarray, run_SxN: np.ndarray) -> Scorer:
-  one_of("metric", metric, METRICS)
-  if metric == "accuracy":
-    return _means(100.0 * (run_SxN == gold_N[None]))
+def _make_draw(metric: str, gold_N: np.ndarray, run_SxN: np.ndarray) -> Scorer:
   if metric in ("pearson", "spearman"):
     order = ranks if metric == "spearman" else np.asarray
 
@@ -237,13 +331,6 @@ def _scorer(metric: str, gold_N: np.ndarray, run_SxN: np.ndarray) -> Scorer:
     )
 
   return score_counts
-
-
-def _means(value_SxN: np.ndarray) -> Scorer:
-  def score(drawn_RxN: np.ndarray) -> np.ndarray:
-    return _sums(value_SxN, _times(drawn_RxN)) / drawn_RxN.shape[1]
-
-  return score
 
 
 def _times(drawn_RxN: np.ndarray) -> np.ndarray:

@@ -1,7 +1,7 @@
 """Opens fine-tuned models of any origin, and answers with them.
 
-  model = open_model(c, c.init, report)
-  answers_SxN = model.answer(examples)
+model = open_model(c, c.init, report)
+answers_SxN = model.answer(examples, console)
 
 A workdir of fine-tuning has one exported model for each seed. Rows, windows and
 answers are those of fine-tuning, so that the dev set has the scores that the
@@ -10,31 +10,27 @@ fine-tuning printed.
 
 import dataclasses
 import pathlib
-import shlex
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 from ml_collections import ConfigDict
 from rich.console import Console
 
+from truenegs_jax.config import grammar
 from truenegs_jax.configs import finetune_glue, finetune_own, finetune_squad
 from truenegs_jax.finetune import (
-  eval_splits,
+  evaluate,
   initial_weights,
   results,
   task_data,
 )
 from truenegs_jax.finetune.config_checks import OWN, SQUAD, FinetuneOptions
 from truenegs_jax.finetune.initial_weights import InitialWeights
-from truenegs_jax.finetune.loop import Predictor, make_predictor
 from truenegs_jax.finetune.results import Result
-from truenegs_jax.robustness.transformation import texts
 from truenegs_jax.runtime import progress
 from truenegs_jax.runtime.errors import InputError, one_of
-from truenegs_jax.synonyms.vocabulary import Vocabulary
 from truenegs_jax.tasks import glue, user_task
-from truenegs_jax.tasks.squad import Question
 from truenegs_jax.tasks.task import CLASSES, SCORE, SPANS, Task
 from truenegs_jax.train import sharding
 from truenegs_jax.weights import head_transfer, hf_folder, hf_names
@@ -47,8 +43,7 @@ class FineTunedModel:
   """A fine-tuned model, of one or several seeds.
 
   Attributes:
-    folders: the folder, or hub name, of the model of each seed.
-    seeds: the seeds of a fine-tuning of ours; empty for a model of others.
+    seeds: the seed of each folder, or None of a model of others.
     task: the task.
     outputs: the task, with its labels in the order of the model's outputs.
     options: how rows are read and made.
@@ -57,13 +52,12 @@ class FineTunedModel:
     report: receives lines about the weights.
   """
 
-  folders: tuple[str, ...]
-  seeds: tuple[int, ...]
+  seeds: Mapping[str, int | None]
   task: Task
   outputs: Task
   options: FinetuneOptions
   initials: tuple[InitialWeights, ...]
-  predictor: Predictor
+  predictor: evaluate.Predictor
   report: Callable[[str], None]
 
   @property
@@ -72,52 +66,39 @@ class FineTunedModel:
     if self.task.kind == SPANS:
       return ()
     if self.task.name == OWN:
-      return user_task.parse_columns(
-        self.options.text, self.options.label
-      ).texts
+      options = self.options
+      return user_task.parse_columns(options.text, options.label).texts
     return glue.COLUMNS[self.task.name][0]
 
-  @property
-  def vocabulary(self) -> Vocabulary:
-    """The tokens of the model, as words."""
-    tokenizer = self.initials[0].tokenizer
-    return Vocabulary(tokenizer.vocab, tokenizer.normalize)
-
   def answer(
-    self, examples: Iterable[Any], console: Console
-  ) -> list[dict[tuple[str, ...], eval_splits.Answer]]:
-    """Returns each seed's answers, by the texts of the examples.
+    self, examples: Sequence[Any], console: Console
+  ) -> list[Sequence[evaluate.Answer]]:
+    """Returns each seed's answers to examples with different keys.
 
     Raises:
       InputError: weights are damaged or incomplete.
     """
-    unique = {texts(example): example for example in examples}
-    rows = []
-    for number, example in enumerate(unique.values()):
-      blank = {} if isinstance(example, Question) else {"label": None}
-      rows.append(dataclasses.replace(example, key=str(number), **blank))
-    tokenizer = self.initials[0].tokenizer
     with progress.working(console, "Encoding examples"):
-      split = eval_splits.encode_split(
-        self.options, self.outputs, rows, tokenizer
+      split = evaluate.encode_split(
+        self.options, self.outputs, examples, self.initials[0].tokenizer
       )
     replicated = sharding.replicated_sharding(self.predictor.mesh)
     answers_S = []
-    for folder, initial in zip(self.folders, self.initials, strict=True):
-      with progress.counting(
-        console, f"Answering with '{folder}', rows", len(split.encoded.tokens)
-      ) as advance:
-        params = initial.make_params(
-          initial.make_model(self.outputs),
-          self.outputs,
-          seed=0,
-          report=self.report,
-          complete=True,
-        )
-        params = jax.device_put(params, replicated)
-        outputs = self.predictor.predict(params, split.encoded, advance=advance)
-        answers = split.decode_answers(outputs)
-      answers_S.append(dict(zip(unique, answers, strict=True)))
+    for folder, initial in zip(self.seeds, self.initials, strict=True):
+      params = initial.make_params(
+        initial.make_model(self.outputs),
+        self.outputs,
+        seed=0,
+        report=self.report,
+        complete=True,
+      )
+      _, answers = self.predictor.answer(
+        jax.device_put(params, replicated),
+        split,
+        console=console,
+        title=f"Answering with '{folder}', rows",
+      )
+      answers_S.append(answers)
     return answers_S
 
 
@@ -132,7 +113,7 @@ def open_model(
   """Opens a fine-tuned model; reads no arrays yet.
 
   Args:
-    c: a config of this task.
+    c: a config of the task "robustness".
     init: the model, as `c.init`.
     report: receives lines about the weights.
     key: the config key that names the model, for messages.
@@ -150,8 +131,9 @@ def open_model(
       " questions or classes."
     )
   runs = _find_runs(init, task_name, report, key=key)
-  folders, run = tuple(runs) or (init,), next(iter(runs.values()), None)
-  network = Weights(folders[0], report).encoder()
+  seeds: dict[str, int | None] = {x: run.seed for x, run in runs.items()}
+  seeds, run = seeds or {init: None}, next(iter(runs.values()), None)
+  network = Weights(next(iter(seeds)), report).encoder()
   head = head_transfer.detect_task_head(network)
   if not head:
     raise InputError(
@@ -160,26 +142,25 @@ def open_model(
       " finetune_glue, and pass that workdir."
     )
   task = _find_task(run, task_name, network, head, key=key)
-  classes = _find_classes(network, head, task, c.robustness.labels, key=key)
+  classes = _find_classes(network, head, task, key=key)
   outputs = dataclasses.replace(task, labels=classes)
   options = FinetuneOptions.from_config(_make_config(c, run, task))
   initials = [
     initial_weights.open_weights(
       dataclasses.replace(options, init=folder), report=report
     )
-    for folder in folders
+    for folder in seeds
   ]
   model = initials[0].make_model(outputs)
   for initial in initials:
     initial.open_networks(model, outputs)
   return FineTunedModel(
-    folders=folders,
-    seeds=tuple(run.seed for run in runs.values()),
+    seeds=seeds,
     task=task,
     outputs=outputs,
     options=options,
     initials=tuple(initials),
-    predictor=make_predictor(options, model),
+    predictor=evaluate.make_predictor(options, model),
     report=report,
   )
 
@@ -191,15 +172,9 @@ def _find_runs(
 
   There are none if `init` is a model of others.
   """
-  path = pathlib.Path(init).expanduser()
-  if path.name == results.MODEL and (path.parent / results.RESULT).exists():
-    path = path.parent
-  workdir, pattern = path, results.RUNS
-  if (path / results.RESULT).exists():
-    workdir = path.absolute().parents[1]
-    pattern = str(path.absolute().relative_to(workdir))
-  by_task = results.load_all(workdir, pattern)
-  if not by_task and any(path.glob(results.RUNS)):
+  workdir = pathlib.Path(init).expanduser()
+  by_task = results.load_all(workdir)
+  if not by_task and any(workdir.glob(results.RUNS)):
     raise InputError(
       f"{key}={init!r} is a fine-tuning without a finished run. Run its command"
       " again to continue it."
@@ -219,17 +194,12 @@ def _find_runs(
     else:
       folder = results.run_folder(workdir, run.task, run.seed) / results.MODEL
       runs[str(folder)] = run
-  if not runs:
-    raise InputError(
-      f"{key}={init!r} has only runs that failed. Fine-tune with another"
-      " learning rate or more steps."
-    )
   missing = [x for x in runs if not pathlib.Path(x, hf_folder.CONFIG).exists()]
-  if missing:
+  if missing or not runs:
+    reason = f"'{missing[0]}' is missing" if missing else "all its runs failed"
     raise InputError(
-      f"{key}={init!r} has no model for {len(missing)} of its seeds:"
-      f" '{missing[0]}' is missing. Remove these runs and fine-tune again with"
-      " --config.finetune.export=all."
+      f"{key}={init!r} lacks models of its seeds: {reason}. Fine-tune again"
+      " with --config.finetune.export=all, or another learning rate."
     )
   return runs
 
@@ -265,7 +235,7 @@ def _find_task(
 
 
 def _find_classes(
-  network: Network, head: str, task: Task, labels: str, *, key: str
+  network: Network, head: str, task: Task, *, key: str
 ) -> tuple[str, ...]:
   """Returns the labels of a task in the order of a model's outputs.
 
@@ -282,16 +252,15 @@ def _find_classes(
   if set(task.labels) == set(glue.BINARY):
     known |= glue.HUB_LABELS | {f"label_{i}": i for i in glue.BINARY}
   saved = head_transfer.read_labels(network.fields)
-  for names in (saved, [x.strip() for x in labels.split(",")]):
-    classes = tuple(known.get(name.casefold(), "") for name in names)
-    if len(classes) == size and sorted(classes) == sorted(task.labels):
-      return classes
+  classes = tuple(known.get(name.casefold(), "") for name in saved)
+  if len(classes) == size and sorted(classes) == sorted(task.labels):
+    return classes
   raise InputError(
     f"{key}: {network.location} has {size} outputs,"
     f" {', '.join(saved[:8]) or 'unnamed'}, but {task.title} needs"
     f" {', '.join(task.labels) or 'one score'}. Choose the model's task with"
-    " --config.robustness.task or, if the classes only have other names, set"
-    " --config.robustness.labels to those of the task in the model's order."
+    " --config.robustness.task, or name the classes in id2label of its"
+    " config.json."
   )
 
 
@@ -313,6 +282,7 @@ def _make_config(c: ConfigDict, run: Result | None, task: Task) -> ConfigDict:
   if data := c.robustness.data:
     is_folder = pathlib.Path(data).expanduser().is_dir()
     config.finetune.data = data if is_folder else ""
-    config.finetune.files = "" if is_folder else f"dev={shlex.quote(data)}"
+    file = f"dev={grammar.quote(data)}"
+    config.finetune.files = "" if is_folder else file
   config.finetune.tasks = task.name
   return config

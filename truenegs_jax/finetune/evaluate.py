@@ -1,20 +1,26 @@
-"""Turns model outputs into answers, scores and mistakes of a split.
+"""Evaluates a network on examples: its answers, their scores and mistakes.
 
 split = encode_split(options, task, examples, tokenizer)
-answers = split.decode_answers(outputs)
+predictor = make_predictor(options, model)
+outputs, answers = predictor.answer(params, split, console=console)
 split.score(answers)["accuracy"]
-find_mistakes(task.kind, split, outputs, answers)
+find_mistakes(split, outputs, answers)
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import jax
 import numpy as np
+import optax
+from rich.console import Console
 from scipy import special
 
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
 from truenegs_jax.finetune.config_checks import FinetuneOptions
+from truenegs_jax.models import choose_attention, encoder, finetune
+from truenegs_jax.runtime import progress, watchdog
 from truenegs_jax.tasks import batches, scoring, squad, squad_windows
 from truenegs_jax.tasks.task import (
   CLASSES,
@@ -24,6 +30,7 @@ from truenegs_jax.tasks.task import (
   Example,
   Task,
 )
+from truenegs_jax.train import sharding
 
 CONSTANT = 0.01  # share of the gold scores' range; a smaller range is constant
 SHOWN = 500  # characters of a text to read
@@ -36,22 +43,29 @@ class EvalSplit:
   """A split to evaluate on, with Q examples.
 
   Attributes:
+    task: its labels are in the order of the model's outputs.
     encoded: the rows; more than Q if long contexts have several windows.
     keys: key of each example.
     golds: class name, score, or tuple of answer texts of each example; empty if
       they are not public.
     decode_answers: outputs for the rows -> answers to the examples.
-    score: answers -> value by metric, in percent.
     show_texts: index of an example with a gold -> its texts, for people to
       read: each cut to SHOWN characters, a context to those around the answer.
   """
 
+  task: Task
   encoded: EncodedRows
   keys: tuple[str, ...]
   golds: tuple[Answer | tuple[str, ...], ...]
   decode_answers: Callable[[Sequence[Any]], Sequence[Answer]]
-  score: Callable[[Sequence[Any]], dict[str, float]]
   show_texts: Callable[[int], str]
+
+  def score(self, answers_Q: Sequence[Answer]) -> dict[str, float]:
+    """Returns the value of each metric, in percent."""
+    task = self.task
+    return scoring.score_answers(
+      task.metrics, self.golds, answers_Q, task.labels
+    )
 
   def to_json(self, answers_Q: Sequence[Answer]) -> dict[str, Any]:
     """Returns answers with their keys and golds, in JSON's types."""
@@ -65,11 +79,7 @@ def encode_split(
   examples: Sequence[Any],
   tokenizer: Tokenizer,
 ) -> EvalSplit:
-  """Encodes examples to evaluate on; a test set has no golds.
-
-  Args:
-    task: its labels are in the order of the model's outputs.
-  """
+  """Encodes examples to evaluate on; a test set has no golds."""
   if task.kind == SPANS:
     windows = make_windows(options, examples, tokenizer, train=False)
     return _make_question_split(windows, options)
@@ -101,21 +111,11 @@ def _make_split(
   """Makes a split of classes or scores, with a row for each example."""
   golds = tuple(row.label for row in rows if row.label is not None)
   offset, scale = task.scale
-  ids = {label: i for i, label in enumerate(task.labels)}
 
   def decode_answers(outputs: Sequence[np.ndarray]) -> Sequence[Answer]:
     if task.kind == CLASSES:
       return [task.labels[int(x_C.argmax())] for x_C in outputs]
     return [float(offset + scale * x_C[0]) for x_C in outputs]
-
-  def to_numbers(values: Sequence[Any]) -> np.ndarray:
-    if task.kind == SCORE:
-      return np.array(values, np.float64)
-    return np.array([ids[label] for label in values], np.int64)
-
-  def score(answers_Q: Sequence[Answer]) -> dict[str, float]:
-    gold_N, answer_N = to_numbers(golds), to_numbers(answers_Q)
-    return {m: scoring.METRICS[m](gold_N, answer_N) for m in task.metrics}
 
   labelled = rows if golds else ()  # the texts of test sets are not kept
 
@@ -124,15 +124,14 @@ def _make_split(
     return "\n".join(x[:SHOWN] for x in texts if x is not None)
 
   keys = tuple(row.key for row in rows)
-  return EvalSplit(encoded, keys, golds, decode_answers, score, show_texts)
+  return EvalSplit(task, encoded, keys, golds, decode_answers, show_texts)
 
 
 def _make_question_split(
   windows: squad_windows.Windows, options: FinetuneOptions
 ) -> EvalSplit:
-  golds = {
-    q.key: tuple(text for text, _ in q.answers) for q in windows.questions
-  }
+  keys = tuple(q.key for q in windows.questions)
+  golds = tuple(tuple(text for text, _ in q.answers) for q in windows.questions)
 
   def decode_answers(outputs: Sequence[np.ndarray]) -> list[str]:
     best = squad_windows.best_answers(
@@ -141,10 +140,7 @@ def _make_question_split(
       num_best=options.num_best,
       max_answer=options.max_answer,
     )
-    return [best[key][0][0] for key in golds]
-
-  def score(answers_Q: Sequence[str]) -> dict[str, float]:
-    return scoring.squad_scores(dict(zip(golds, answers_Q, strict=True)), golds)
+    return [best[key][0][0] for key in keys]
 
   def show_texts(number: int) -> str:
     question = windows.questions[number]
@@ -155,12 +151,101 @@ def _make_question_split(
     return f"{question.text[:SHOWN]}\n{context}"
 
   return EvalSplit(
-    windows.encoded,
-    tuple(golds),
-    tuple(golds.values()),
-    decode_answers,
-    score,
-    show_texts,
+    squad.TASK, windows.encoded, keys, golds, decode_answers, show_texts
+  )
+
+
+@dataclasses.dataclass(frozen=True)
+class Predictor:
+  """A model's compiled forward pass, for any parameters of that model.
+
+  Attributes:
+    predict_batch: jitted, `(params, batch) -> outputs`, of shape [B, ...].
+    model: the network, with its implementation of attention.
+    mesh: the devices of the arrays.
+    attention: name of that implementation, for reports.
+    batch_size, length: B, and the greatest number of tokens of a row.
+  """
+
+  predict_batch: Callable[[optax.Params, Mapping[str, jax.Array]], Any]
+  model: finetune.DownstreamModel
+  mesh: jax.sharding.Mesh
+  attention: str
+  batch_size: int
+  length: int
+
+  def predict(
+    self,
+    params: optax.Params,
+    encoded: EncodedRows,
+    *,
+    check: Callable[[], None] = lambda: None,
+    advance: Callable[[int], None] = lambda rows: None,
+  ) -> list[np.ndarray]:
+    """Returns the head's outputs for each row, without dropout.
+
+    `check` is called before each batch; an exception from it ends all.
+    `advance` is called after each batch, with the number of its rows.
+    """
+    outputs: dict[int, np.ndarray] = {}
+    for batch in batches.batches_in_order(
+      encoded, batch_size=self.batch_size, limit=self.length
+    ):
+      with watchdog.step():
+        check()
+        inputs = {name: batch[name] for name in batches.INPUTS}
+        on_device = sharding.place_batch(inputs, self.mesh)
+        output_B = jax.device_get(self.predict_batch(params, on_device))
+      pairs = zip(batch["row"].tolist(), output_B, strict=True)
+      outputs |= {row: output for row, output in pairs if row >= 0}
+      advance(int((batch["row"] >= 0).sum()))
+    return [outputs[row] for row in range(len(encoded.tokens))]
+
+  def answer(
+    self,
+    params: optax.Params,
+    split: EvalSplit,
+    *,
+    console: Console,
+    title: str = "Answering, rows",
+    check: Callable[[], None] = lambda: None,
+  ) -> tuple[list[np.ndarray], Sequence[Answer]]:
+    """Returns the outputs for the rows of a split, and its answers."""
+    rows = len(split.encoded.tokens)
+    with progress.counting(console, title, rows, brief=True) as advance:
+      outputs = self.predict(
+        params, split.encoded, check=check, advance=advance
+      )
+      return outputs, split.decode_answers(outputs)
+
+
+def make_predictor(
+  options: FinetuneOptions, model: finetune.DownstreamModel
+) -> Predictor:
+  """Makes the forward pass of a model; compiles nothing yet."""
+  mesh = sharding.make_mesh(options.mesh)
+  implementation, attention = choose_attention.choose(
+    options.attention,
+    [model.config],
+    mesh,
+    length=options.length,
+    packed=False,
+    check=True,
+  )
+  attending = encoder.replace_configs(model, attention=implementation)
+
+  def predict_batch(params, inputs):
+    return attending.apply({"params": params}, inputs, None, method="logits")
+
+  return Predictor(
+    predict_batch=jax.jit(
+      predict_batch, out_shardings=sharding.replicated_sharding(mesh)
+    ),
+    model=attending,
+    mesh=mesh,
+    attention=attention,
+    batch_size=options.batch_size,
+    length=options.length,
   )
 
 
@@ -182,7 +267,6 @@ def find_failure(golds: Sequence[Any], answers: Sequence[Answer]) -> str:
 
 
 def find_mistakes(
-  kind: str,
   split: EvalSplit,
   outputs: Sequence[np.ndarray],
   answers_Q: Sequence[Answer],
@@ -193,7 +277,6 @@ def find_mistakes(
   from the gold scores are taken, the farthest first.
 
   Args:
-    kind: of the task.
     outputs: of the rows of the split.
     answers_Q: decoded from the outputs.
 
@@ -201,6 +284,7 @@ def find_mistakes(
     Key, text, gold and answer of each, and the probability of a class. Several
     gold answers to a question are separated by " | ".
   """
+  kind = split.task.kind
   if kind == SCORE:
     error_Q = np.abs(np.array(answers_Q) - np.array(split.golds))
     order_Q = np.argsort(-error_Q, kind="stable")

@@ -5,7 +5,7 @@ import pytest
 
 from truenegs_jax.configs import finetune_glue, finetune_squad
 from truenegs_jax.data.tokens.tokenizer import SPECIALS, make_tokenizer
-from truenegs_jax.finetune import eval_splits
+from truenegs_jax.finetune import evaluate
 from truenegs_jax.finetune.config_checks import FinetuneOptions
 from truenegs_jax.tasks import glue, squad
 from truenegs_jax.tasks.task import Example
@@ -16,7 +16,7 @@ TOKENIZER = make_tokenizer([*SPECIALS, *"abcdefghij0123456789"], lowercase=True)
 def make_split(task, examples):
   module = finetune_squad if task is squad.TASK else finetune_glue
   options = FinetuneOptions.from_config(module.get_config())
-  return eval_splits.encode_split(options, task, examples, TOKENIZER)
+  return evaluate.encode_split(options, task, examples, TOKENIZER)
 
 
 def make_pairs(labels):
@@ -34,9 +34,9 @@ def test_wrong_classes_have_their_texts_and_probabilities(size):
   split = make_split(task, make_pairs(labels))
   outputs = list(np.log(3) * np.eye(2)[label_N ^ is_wrong_N])
   answers = split.decode_answers(outputs)
-  wrong = eval_splits.find_mistakes(task.kind, split, outputs, answers)
-  assert wrong == eval_splits.find_mistakes(task.kind, split, outputs, answers)
-  assert len(wrong) == min(is_wrong_N.sum(), eval_splits.MOST)
+  wrong = evaluate.find_mistakes(split, outputs, answers)
+  assert wrong == evaluate.find_mistakes(split, outputs, answers)
+  assert len(wrong) == min(is_wrong_N.sum(), evaluate.MOST)
   numbers = [int(x["key"].split()[1]) for x in wrong]
   assert numbers == sorted(set(numbers))
   if len(wrong) < is_wrong_N.sum():  # drawn from all parts of the set
@@ -55,7 +55,7 @@ def test_scores_have_the_largest_errors_first():
   errors = np.random.default_rng(0).permutation(301) / 100
   outputs = list((golds + errors)[:, None] / task.scale[1])
   answers = split.decode_answers(outputs)
-  wrong = eval_splits.find_mistakes(task.kind, split, outputs, answers)
+  wrong = evaluate.find_mistakes(split, outputs, answers)
   expected = np.argsort(-errors)[:100]
   assert [x["key"] for x in wrong] == [f"key {i}" for i in expected]
   for i, x in zip(expected, wrong, strict=True):
@@ -74,7 +74,7 @@ def test_wrong_answers_show_the_context_around_the_gold_answer():
     )
   split = make_split(squad.TASK, questions)
   answers = ["a", "b", "c", "WORD5."]  # the last is right
-  wrong = eval_splits.find_mistakes(squad.TASK.kind, split, [], answers)
+  wrong = evaluate.find_mistakes(split, [], answers)
   assert [(x["key"], x["answer"]) for x in wrong] == [
     ("q0", "a"),
     ("q200", "b"),
@@ -102,5 +102,5 @@ def test_wrong_answers_show_the_context_around_the_gold_answer():
   ],
 )
 def test_runs_with_constant_predictions_failed(gold, predicted, reason):
-  failure = eval_splits.find_failure(gold, predicted)
+  failure = evaluate.find_failure(gold, predicted)
   assert (reason in failure) if reason else not failure
