@@ -188,7 +188,6 @@ CORRECTIONS_KEYS = {
   "corrections.text": KeyRule(),
   "corrections.length": KeyRule(0),
   "corrections.sequences": KeyRule(0),
-  "corrections.headings": KeyRule(),
   "corrections.prediction": KeyRule(),
   "corrections.sources": KeyRule(),
   "corrections.cases": KeyRule(0),

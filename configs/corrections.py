@@ -41,7 +41,6 @@ def get_config(arg: str = "") -> ConfigDict:
   # Tokens of a line, at most; 0: the run's c.length, for c.init this config's.
   c.corrections.length = 0
   c.corrections.sequences = 0  # lines, at most; 0: all
-  c.corrections.headings = True  # False: skip WikiText's lines "= Title ="
   c.corrections.prediction = ""  # "argmax" or "sample"; "": that of the run
   # Sources of synonyms, as negatives.sources; "auto": those of the run, or else
   # of the language. Table 2 is made with the first; each is also compared with

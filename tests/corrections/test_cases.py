@@ -6,7 +6,7 @@ import types
 import numpy as np
 import pytest
 
-from support import mini_wordnet, tiny
+from support import tiny
 from support.small_predictions import (
   TOKENS,
   make_predictions,
@@ -16,7 +16,6 @@ from support.small_predictions import (
 )
 from truenegs_jax.corrections import cases as cases_lib
 from truenegs_jax.data.tokens.tokenizer import SPECIALS, make_tokenizer
-from truenegs_jax.synonyms.run_table import TableRequest
 from truenegs_jax.synonyms.table import SynonymTable
 
 WORDS = [f"w{i}" for i in range(5, tiny.V - 1)]
@@ -57,8 +56,9 @@ OTHER = SynonymTable.from_pairs([("w6", "w7")], TOKENIZER.vocab, source="y")
 
 
 def search(p=PREDICTIONS, limit=10, tables=None):
-  tables = tables or {"x": TABLE}
-  return cases_lib.choose_cases(p, tables, TOKENIZER, limit=limit)
+  finder = cases_lib.CaseFinder(tables or {"x": TABLE}, TOKENIZER, limit=limit)
+  finder.add(p)
+  return finder.finish()
 
 
 def choose(*args, **kwargs):
@@ -104,9 +104,12 @@ def test_searching_in_batches_finds_the_same_cases(limit):
   p = random_predictions(0, 400)
   vocab = [*TOKENS, "[MASK]"]
   tokenizer = types.SimpleNamespace(vocab=vocab, mask=len(TOKENS))
-  options = dict(limit=limit, token_classes=[f"the {x}" for x in TOKENS])
-  at_once = cases_lib.choose_cases(p, tables, tokenizer, **options)
-  finder = cases_lib.CaseFinder(tables, tokenizer, **options)
+  both = (
+    cases_lib.CaseFinder(tables, tokenizer, limit=limit) for _ in range(2)
+  )
+  finder, other = both
+  other.add(p)
+  at_once = other.finish()
   for chunk_N in np.array_split(np.arange(len(p.gold_M)), 5):
     fields = [f.name for f in dataclasses.fields(p) if f.name.endswith("_M")]
     arrays = {name: getattr(p, name)[chunk_N] for name in fields}
@@ -118,43 +121,13 @@ def test_searching_in_batches_finds_the_same_cases(limit):
   first = at_once.cases[: len(pairs)]  # different pairs come first
   assert len(at_once.cases) == min(limit, at_once.corrected)
   assert pairs == {(c.gold, c.prediction): c.count for c in first}
-  assert all(c.part_of_speech == f"the {c.gold}" for c in first)
   if limit > at_once.corrected:
     assert sum(pairs.values()) == at_once.corrected > len(pairs)
 
 
-HOUSE = cases_lib.Case(
-  "a [MASK]", "house", "home", 0.5, ("home", "x"), {"x": "wrong"}
-)
-
-
-def test_cases_show_wordnets_list_with_unusable_words_in_parentheses(tmp_path):
-  folder = mini_wordnet.write_wordnet(tmp_path / "wordnet")
-  warnings = []
-
-  def show(sources, case=HOUSE):
-    request = TableRequest(sources, wordnet_dir=str(folder))
-    [case] = cases_lib.add_lemmas([case], request, warnings.append)
-    return case
-
-  house = show("wordnet")
-  lemmas = ("business_firm", "firm", "home", "house", "lodge")
-  assert house == dataclasses.replace(HOUSE, lemmas=lemmas)
-  assert house.marked_list == "home, x (business_firm, firm, house, lodge)"
-  assert show("wordnet pos=v").lemmas == ("house", "lodge")
-  india = dataclasses.replace(HOUSE, gold="in", synonyms=("indiana",))
-  shown = show("wordnet", india)
-  assert shown.marked_list == "indiana (Hoosier_State, in)"
-  for sources in ("pairs path=x", "wordnet | pairs path=x", "table path=x"):
-    assert show(sources) is HOUSE
-  assert HOUSE.marked_list == "home, x" and not warnings
-  for case, caption in ((house, True), (HOUSE, False)):
-    text = render(cases_lib.render_cases([case], 1))
-    assert ("parentheses" in text) == caption
-  (folder / "data.noun").unlink()
-  assert show("wordnet") is HOUSE
-  assert "no lists of WordNet: There is no WordNet" in warnings[0]
-  assert cases_lib.add_lemmas([], TableRequest("wordnet folder=x"), None) == []
+def test_cases_are_printed_like_figure_3():
+  text = render(cases_lib.render_cases(choose(), 6))
+  assert "4 shown of 6" in text and "w5, w6, w8" in text and "w8 (90%)" in text
   assert "No corrections found in 6" in cases_lib.render_cases([], 6)
 
 

@@ -31,25 +31,22 @@ def params():
   )
 
 
-def test_lines_are_cut_and_headings_are_recognized(tmp_path):
+def test_lines_are_cut_and_limited(tmp_path):
   path = tmp_path / "a.txt"
-  path.write_text(" = w5 = \n\nw5 = w6\n = = w5 w6 = = \nw5 w6 w7\n= w5\n")
+  path.write_text(" = w5 = \n\nw5 = w6\nw5 w6\nw5 w6 w7\n")
 
   def read(**options):
     return predict_slots.read_lines(str(path), TOKENIZER, length=4, **options)
 
-  with_headings, without = read(), read(headings=False)
-  assert (len(with_headings.sequences), with_headings.num_headings) == (5, 0)
-  assert (len(without.sequences), without.num_headings) == (3, 2)
-  assert without.num_cut == 2
+  lines = read()
+  assert (len(lines.sequences), lines.num_cut) == (4, 3)
   ids = [TOKENIZER.vocab.index(word) for word in ("w5", "w6")]
-  assert without.sequences[1].tolist() == [tiny.CLS, *ids, tiny.SEP]
-  assert read(limit=2).sequences[1].tolist() == without.sequences[0].tolist()
-  assert read(limit=2).fingerprint != with_headings.fingerprint
-  long_line = "= " * 20_000 + "x"  # takes linear time
-  assert not predict_slots.is_heading(long_line)
-  assert predict_slots.is_heading(long_line + " =" * 20_000)
-  assert not predict_slots.is_heading("= x = y =")
+  assert lines.sequences[2].tolist() == [tiny.CLS, *ids, tiny.SEP]
+  limited = read(limit=2)
+  assert [x.tolist() for x in limited.sequences] == [
+    x.tolist() for x in lines.sequences[:2]
+  ]
+  assert limited.fingerprint != lines.fingerprint
   path.write_text("\u200b\n")
   with pytest.raises(DataError, match="has no tokens"):
     read()
@@ -109,22 +106,11 @@ def test_cases_of_packed_rows_stay_inside_a_document(params):
   all_pairs = itertools.permutations(WORDS, 2)
   table = SynonymTable.from_pairs(all_pairs, TOKENIZER.vocab, source="all")
 
-  def search(enough, num_held_out=1):
-    return cases.find_cases(
-      cases.CaseFinder({"all": table}, TOKENIZER, limit=10_000),
-      predict,
-      params,
-      batches[:num_held_out],
-      batches[num_held_out:],
-      enough=enough,
-      seed=0,
-    )
-
-  every = search(10_000)
-  pairs = [(case.gold, case.prediction) for case in every.cases]
-  assert len(set(pairs)) > 20 and every.searched > 60
+  finder = cases.CaseFinder({"all": table}, TOKENIZER, limit=10_000)
+  for batch in batches:
+    finder.add(predict_slots.predict_batch(predict, params, batch, key))
+  found = finder.finish()
+  pairs = [(case.gold, case.prediction) for case in found.cases]
+  assert len(set(pairs)) > 20 and found.searched > 60
   assert all(gold != predicted for gold, predicted in pairs)
-  assert len(pairs) == every.corrected
-  # Held-out rows are searched to the end, the others while pairs are missing.
-  assert search(0) == search(3) and search(3).searched == len(p.gold_M)
-  assert search(0, len(batches)) == every
+  assert len(pairs) == found.corrected

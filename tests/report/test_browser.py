@@ -1,7 +1,5 @@
 """The page in a real browser: Debian's chromium, driven by playwright."""
 
-import csv
-import io
 import shutil
 
 import pytest
@@ -81,7 +79,6 @@ def test_search_leaves_the_right_rows_at_once(tab, run_page):
   for word, rows in (
     ("number4999", "1 rows"),
     ("REGION Number12 ", "111 rows"),  # 12, 120 to 129, 1200 to 1299
-    ("adverb", "1,250 rows"),
     ("no such word", "0 rows"),
     ("", "5,000 rows"),
   ):
@@ -91,31 +88,6 @@ def test_search_leaves_the_right_rows_at_once(tab, run_page):
       assert shown == rows
       times.append(ms)
     assert min(times) < MAX_SEARCH_MS
-
-
-def test_200_random_cases_are_saved_without_what_sources_say(tab, run_page):
-  opened = tab(run_page)
-  show_all(opened)
-  opened.evaluate(SEARCH, ["Search Cases", "number12 "])  # not for the file
-  with opened.expect_download() as download:
-    opened.get_by_text("Save 200 at random as CSV").click()
-  assert download.value.suggested_filename == "corrections.csv"
-  text = download.value.path().read_text("utf-8-sig")
-  header, *rows = csv.reader(io.StringIO(text))
-  assert len(rows) == 200
-  columns = ["gold", "prediction", "sentence", "times", "probability"]
-  assert header == [*columns, "part of speech"]
-  counts = [int(row[3]) for row in rows]
-  assert len(set(counts)) == 200 and max(counts) > 4_000
-  assert counts != sorted(counts)
-
-
-def test_texts_in_a_csv_are_no_formulas(tab, run_page):
-  opened = tab(run_page)
-  escaped = opened.evaluate(
-    "['=1', '+1', '-1', '@x', 'a=1', -1].map(escapeFormula)"
-  )
-  assert escaped == ["'=1", "'+1", "'-1", "'@x", "a=1", -1]
 
 
 def test_hostile_texts_do_nothing(tab, run_page):
@@ -149,7 +121,6 @@ def test_overlaid_runs_have_lines_of_their_own(tab, run, tmp_path):
 def test_curves_zoom_smooth_and_change_their_axis(tab, run_page):
   opened = tab(run_page)
   show_all(opened)
-  chart = opened.locator(".uplot[aria-label^='Loss that is minimized']")
 
   def read(expression):
     return opened.evaluate(
@@ -166,9 +137,3 @@ def test_curves_zoom_smooth_and_change_their_axis(tab, run_page):
   assert smooth[1] == pytest.approx(0.8 * rough[0] + 0.2 * rough[1])
   opened.get_by_label("log x").check()
   assert read("x.scales.x.distr") == 3
-  chart.focus()
-  for key in ("ArrowRight", "ArrowRight", "+"):
-    opened.keyboard.press(key)
-  assert read("x.scales.x.max") < 60 * 8 * 32
-  opened.keyboard.press("Escape")
-  assert read("x.scales.x.max") == 60 * 8 * 32

@@ -46,35 +46,6 @@ def test_hours_leave_out_the_time_between_two_processes(tmp_path):
   assert hours * 3600 == pytest.approx([10, 20, 30, 40, 50, 60])
 
 
-@pytest.mark.parametrize("spread", [0.0, 3.0])
-def test_intervals_of_rates_contain_the_rate(spread):
-  """In 95 % of the windows, also if the slots of a record are alike."""
-  rng, rate, slots = np.random.default_rng(0), 0.01, 500
-  hits = []
-  for _ in range(300):
-    p_N = np.full(40, rate)
-    if spread:
-      p_N = rng.gamma(1 / spread, rate * spread, size=40)
-    share_N = rng.binomial(slots, np.minimum(p_N, 1.0)) / slots
-    train = {"step": np.arange(1, 41), "corrected_of_slots": share_N}
-    points = curves.thin_records({"train": train}, 1_000)["train"]
-    low, high = (
-      points["corrected_of_slots" + x][-1] for x in (curves.LOW, curves.HIGH)
-    )
-    hits.append(low <= 100 * rate <= high)
-  assert 0.88 <= np.mean(hits) <= 0.99
-
-
-def test_a_rate_has_an_interval_before_the_first_correction():
-  share_N = np.zeros(100)
-  share_N[-30:] = 0.01 * (np.arange(30) % 2)
-  train = {"step": np.arange(1, 101), "corrected_of_slots": share_N}
-  points = curves.thin_records({"train": train}, 1_000)["train"]
-  name = "corrected_of_slots"
-  assert points[name][50] == points[name + curves.LOW][50] == 0
-  assert 0 < points[name + curves.HIGH][50] < 1
-
-
 def test_null_and_absent_values_are_not_averaged(tmp_path):
   records = [
     {"step": 1, "time": 0.0, "total": 2.0},
@@ -86,12 +57,3 @@ def test_null_and_absent_values_are_not_averaged(tmp_path):
   points = curves.thin_records(splits, 2)["train"]
   assert points["total"] == [2.0, None]
   assert points["soft"] == [None, 5.0]
-
-
-@pytest.mark.parametrize("size, first", [(100, 20), (10, 5), (1, 1)])
-def test_a_rate_begins_with_a_full_window(size, first):
-  """A few records would have intervals that hide all others."""
-  train = {"step": np.arange(1, size + 1), "corrected_of_slots": np.ones(size)}
-  values = curves.thin_records({"train": train}, 1_000)["train"]
-  rate = values["corrected_of_slots"]
-  assert rate == [None] * (first - 1) + [100.0] * (size - first + 1)

@@ -11,8 +11,7 @@ from truenegs_jax.report.write import read_workdir
 from truenegs_jax.workdir import files, lock
 
 FILES = [
-  *(files.CONFIG, files.ABOUT, files.RESULTS, files.CASES, files.SYNONYMS),
-  *(files.VOCABULARY, "metrics.jsonl"),
+  *(files.CONFIG, files.ABOUT, files.RESULTS, files.CASES, "metrics.jsonl"),
 ]
 
 
@@ -55,8 +54,6 @@ def test_a_damaged_file_is_a_note_and_costs_its_own_part(
       files.ABOUT: ["Data"],
       files.RESULTS: ["Verdict", "Predictions for [MASK]"],
       files.CASES: ["Corrections"],
-      files.SYNONYMS: ["Synonyms"],
-      files.VOCABULARY: ["Synonyms"],
     }[name]
   )
 
@@ -72,8 +69,7 @@ def test_every_file_may_be_missing_or_cut_off(workdir, name):
     (workdir / files.LOCK).touch()  # a run that has just begun
   run = read_workdir(workdir)
   assert run.sentence and '"runs"' in page.render([run])
-  # Only the synonyms cannot be read without another file.
-  assert (page.ERROR in levels(run)) == (name == files.VOCABULARY)
+  assert page.ERROR not in levels(run)
 
 
 @pytest.mark.parametrize("name", [files.RESULTS, files.ABOUT, files.CASES])

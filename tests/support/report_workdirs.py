@@ -5,10 +5,8 @@ import pathlib
 
 import numpy as np
 
-from truenegs_jax.synonyms.table import SynonymTable
 from truenegs_jax.workdir import files
 
-WORDS = ("[PAD]", "[MASK]", "part", "region", "main", "primary", "the")
 HOSTILE = "</script><script>window.hacked = 1</script>"
 HOSTILE_IMAGE = "<img src=x onerror='window.hacked = 1'>"
 
@@ -23,10 +21,6 @@ def write_pretraining(
   _write(folder / files.ABOUT, make_about())
   _write(folder / files.RESULTS, make_results())
   _write(folder / files.CASES, make_cases(cases))
-  (folder / files.VOCABULARY).write_text("".join(f"{x}\n" for x in WORDS))
-  pairs = [("part", "region"), ("main", "primary")]
-  table = SynonymTable.from_pairs(pairs, WORDS, source="invented")
-  table.save(folder / files.SYNONYMS)
   rng = np.random.default_rng(0)
   records = []
   for step in range(1, steps + 1):
@@ -82,10 +76,8 @@ def make_cases(count: int) -> dict:
       "prediction": "part",
       "probability": i / count,
       "count": i + 1,
-      "part_of_speech": ("verb", "noun", "noun", "adverb")[i % 4],
       "verdicts": {"wordnet": "corrected", "glove": "wrong"},
       "synonyms": ["part", "area"],
-      "lemmas": [],
     }
     for i in range(count)
   ]

@@ -1,11 +1,9 @@
 """Builds small sets of predictions and synonym tables."""
 
-import dataclasses
 import io
 import itertools
 
 import numpy as np
-import pytest
 from rich.console import Console
 
 from truenegs_jax.corrections.predict_slots import Predictions
@@ -50,60 +48,7 @@ def make_predictions(rows, slots, predicted, eligible=None):
   )
 
 
-def shuffle_predictions(p, seed):
-  """Permutes the sequences and, independently, the slots."""
-  rng = np.random.default_rng(seed)
-  new_T = rng.permutation(len(p.sequences))
-  order_M = rng.permutation(len(p.gold_M))
-  rows = [p.sequences[t] for t in np.argsort(new_T)]
-  slots = list(zip(new_T[p.sequence_M], p.position_M, strict=True))
-  slots = [slots[i] for i in order_M]
-  predicted, eligible = p.predicted_M[order_M], p.eligible_M[order_M]
-  return make_predictions(rows, slots, predicted, eligible)
-
-
-def flatten(value):
-  """Returns all numbers and texts of nested dataclasses, in order."""
-  if dataclasses.is_dataclass(value):
-    value = dataclasses.astuple(value)
-  if isinstance(value, tuple):
-    return [leaf for item in value for leaf in flatten(item)]
-  return [value]
-
-
-def is_close(a, b):
-  """Compares nested dataclasses, with a tolerance for floats."""
-  a, b = flatten(a), flatten(b)
-  return len(a) == len(b) and all(
-    x == (pytest.approx(y) if isinstance(y, float) else y)
-    for x, y in zip(a, b, strict=True)
-  )
-
-
 def render(table):
   file = io.StringIO()
   Console(file=file, width=80).print(table)
   return file.getvalue()
-
-
-class FakeWordNet:
-  """The attributes of NLTK's reader that `classify_tokens` uses."""
-
-  MORPHOLOGICAL_SUBSTITUTIONS = {
-    "n": [("s", "")],
-    "v": [("ed", ""), ("s", "")],
-    "a": [],
-    "r": [],
-  }
-
-  def __init__(self, index, tagged, exceptions=()):
-    self._lemma_pos_offset_map = index
-    self._exception_map = {p: {} for p in "nvar"}
-    self._exception_map["v"] |= dict(exceptions)
-    self.tagged = tagged
-
-  def open(self, name):
-    assert name == "cntlist.rev"
-    if self.tagged is None:
-      raise OSError("no such file")
-    return io.StringIO(self.tagged)

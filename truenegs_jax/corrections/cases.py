@@ -2,22 +2,14 @@
 
 import collections
 import dataclasses
-import pathlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
-import jax
 import numpy as np
 from rich.table import Table
 
-from truenegs_jax.corrections import predict_slots
 from truenegs_jax.corrections.predict_slots import Predictions
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
-from truenegs_jax.runtime.errors import DataError, InputError, printable
-from truenegs_jax.synonyms import wordnet
-from truenegs_jax.synonyms.run_table import TableRequest
 from truenegs_jax.synonyms.table import SynonymTable
-from truenegs_jax.workdir import files
 
 WINDOW = 12  # tokens shown on either side of the mask
 MAX_SAVED = 5_000  # in cases.json: some 3 MB, which a browser searches at once
@@ -32,8 +24,6 @@ class Case:
     synonyms: list of the gold token by the first source that corrects.
     verdicts: by source: "corrected" or "wrong".
     count: corrections of this pair in all predictions searched, by any source.
-    part_of_speech: of the gold token, one of `rates.TOKEN_CLASSES`, or "".
-    lemmas: WordNet's list of the gold token, if shown.
   """
 
   sentence: str
@@ -43,16 +33,6 @@ class Case:
   synonyms: tuple[str, ...]
   verdicts: Mapping[str, str]
   count: int = 0
-  part_of_speech: str = ""
-  lemmas: tuple[str, ...] = ()
-
-  @property
-  def marked_list(self) -> str:
-    """The synonyms, and in parentheses WordNet's other lemmas (figure 3)."""
-    listed = {synonym.lower() for synonym in self.synonyms}
-    others = ", ".join(x for x in self.lemmas if x.lower() not in listed)
-    text = ", ".join(self.synonyms)
-    return f"{text} ({others})".strip() if others else text
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,13 +56,13 @@ class CaseFinder:
   """Collects corrections by any of several sources.
 
   Corrections of different (gold, prediction) pairs come first, then repeated
-  ones, each in the order of the predictions.
+  ones, each in the order of the predictions. `counts` has the number of
+  corrections of each pair.
 
   Args:
     tables: synonym tables by source.
     tokenizer: its vocabulary is that of the tables.
     limit: maximum number of cases to keep.
-    token_classes: one of `rates.TOKEN_CLASSES` per token, or empty.
   """
 
   def __init__(
@@ -90,13 +70,10 @@ class CaseFinder:
     tables: Mapping[str, SynonymTable],
     tokenizer: Tokenizer,
     *,
-    limit: int,
-    token_classes: Sequence[str] = (),
+    limit: int = MAX_SAVED,
   ):
     self.tables, self.tokenizer, self.limit = tables, tokenizer, limit
-    self.token_classes = token_classes
     self.searched = 0
-    # Numbers of corrections by gold and prediction.
     self.counts: collections.Counter[tuple[str, str]] = collections.Counter()
     # By their order: repetition of the pair, number of the slot.
     self._cases: dict[tuple[int, int], Case] = {}
@@ -134,101 +111,21 @@ class CaseFinder:
     end = min(position + WINDOW, len(row) - 1)  # without the last [SEP]
     words = [vocab[i] for i in row[start:end]]
     words[position - start] = vocab[tokenizer.mask]
+    synonyms = next(ids for ids in lists.values() if predicted in ids)
     return Case(
       " ".join(words).replace(" ##", ""),
       gold=vocab[gold],
       prediction=vocab[predicted],
       probability=float(p.probability_M[m]),
-      synonyms=next(
-        tuple(vocab[i] for i in ids)
-        for ids in lists.values()
-        if predicted in ids
-      ),
+      synonyms=tuple(vocab[i] for i in synonyms),
       verdicts={
         name: "corrected" if predicted in ids else "wrong"
         for name, ids in lists.items()
       },
-      part_of_speech=self.token_classes[gold] if self.token_classes else "",
     )
 
 
-def choose_cases(
-  p: Predictions,
-  tables: Mapping[str, SynonymTable],
-  tokenizer: Tokenizer,
-  *,
-  limit: int,
-  token_classes: Sequence[str] = (),
-) -> Search:
-  """Searches predictions at once, with the arguments of `CaseFinder`."""
-  finder = CaseFinder(
-    tables, tokenizer, limit=limit, token_classes=token_classes
-  )
-  finder.add(p)
-  return finder.finish()
-
-
-def find_cases(
-  finder: CaseFinder,
-  predict: Callable,
-  params: Mapping[str, Any],
-  held_out: Iterable[predict_slots.Batch],
-  training: Iterable[predict_slots.Batch],
-  *,
-  enough: int,
-  seed: int,
-) -> Search:
-  """Searches held-out batches, then training ones until `enough` pairs.
-
-  `predict` is built by `make_predict_slots`; `seed` decides the masking.
-  """
-  key = jax.random.key(seed)
-  for batch in held_out:
-    finder.add(predict_slots.predict_batch(predict, params, batch, key))
-  for batch in training:
-    if len(finder.counts) >= enough:
-      break
-    finder.add(predict_slots.predict_batch(predict, params, batch, key))
-  return finder.finish()
-
-
-def save_cases(workdir: pathlib.Path, search: Search) -> pathlib.Path:
-  """Writes cases.json in one line, and returns its path."""
-  path = workdir / files.CASES
-  files.save_json(path, dataclasses.asdict(search), indent=None)
-  return path
-
-
-def add_lemmas(
-  cases: list[Case],
-  request: TableRequest,
-  report: Callable[[str], object],
-) -> list[Case]:
-  """Adds WordNet's lists of the gold tokens if it is the request's only source.
-
-  If WordNet is missing or damaged, as it may be for a run that has a table,
-  this is reported.
-  """
-  sources = request.expression.sources
-  if not cases or [source.name for source in sources] != ["wordnet"]:
-    return cases
-  options = sources[0].options
-  pos = wordnet.parse_parts_of_speech(options["pos"])
-  try:
-    with wordnet.session(options["folder"]) as reader:
-      lists = [
-        wordnet.find_lemma_names(case.gold, reader, pos=pos) for case in cases
-      ]
-  except (InputError, DataError) as e:
-    report(f"warning: no lists of WordNet: {printable(e)}")
-    return cases
-  return [
-    dataclasses.replace(case, lemmas=lemmas)
-    for case, lemmas in zip(cases, lists, strict=True)
-  ]
-
-
-def render_cases(cases: list[Case], searched: int) -> Table | str:
+def render_cases(cases: Sequence[Case], searched: int) -> Table | str:
   """Renders cases like the paper's figure 3; one sentence if there are none."""
   if not cases:
     return f"No corrections found in {searched:,} predictions."
@@ -237,17 +134,11 @@ def render_cases(cases: list[Case], searched: int) -> Table | str:
     " predictions searched"
   )
   grid = Table(title=title, title_justify="left", show_lines=True)
-  if any(case.lemmas for case in cases):
-    grid.caption = (
-      "In parentheses, never corrected: the gold word itself, words outside the"
-      " vocabulary, and the whole list of a stop word."
-    )
-    grid.caption_justify = "left"
   # One column for both words, since at 80 columns two would break words.
   for name in ("sentence", "gold\nprediction", "synonyms of gold"):
     grid.add_column(name, overflow="fold", no_wrap="\n" in name)
   for case in cases:
     prediction = f"{case.prediction} ({case.probability:.0%})"
     words = f"{case.gold}\n{prediction}"
-    grid.add_row(case.sentence, words, case.marked_list)
+    grid.add_row(case.sentence, words, ", ".join(case.synonyms))
   return grid

@@ -7,6 +7,7 @@ p = predict_lines(predict, params, lines.sequences, key, ...)
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -20,7 +21,7 @@ from truenegs_jax.data.tokens.tokenizer import Tokenizer
 from truenegs_jax.models.pretrain import Model
 from truenegs_jax.objectives import masking, mlm, output_softmax
 from truenegs_jax.runtime import rng, watchdog
-from truenegs_jax.runtime.errors import DataError, InputError, NonFiniteError
+from truenegs_jax.runtime.errors import DataError, NonFiniteError
 from truenegs_jax.runtime.files import short_sha256
 from truenegs_jax.synonyms.table import SynonymTable
 from truenegs_jax.train import sharding
@@ -39,14 +40,12 @@ class Lines:
     sequences: int32, the tokens of each line, including [CLS] and [SEP].
     length: maximum number of tokens of a sequence.
     num_cut: number of lines that were cut to this length.
-    num_headings: number of headings that were skipped.
     fingerprint: 16 hex digits over all tokens.
   """
 
   sequences: tuple[np.ndarray, ...]
   length: int
   num_cut: int
-  num_headings: int
   fingerprint: str
 
 
@@ -56,7 +55,6 @@ def read_lines(
   *,
   length: int,
   limit: int = 0,
-  headings: bool = True,
   **corpus: Any,
 ) -> Lines:
   """Reads and tokenizes the lines of a corpus.
@@ -65,23 +63,15 @@ def read_lines(
     text: a spec like `data.sources`. Records are split into lines, too.
     length: maximum number of tokens of a sequence.
     limit: maximum number of lines; 0: all.
-    headings: include headings of WikiText ("= Title =").
     **corpus: options of `open_corpus`.
 
   Raises:
     DataError: no line has a token.
   """
-  lines: list[str] = []
-  num_headings = 0
   documents = open_corpus(text, key=TEXT, **corpus)
-  for line in (line for document in documents for line in document.split("\n")):
-    if not headings and is_heading(line):
-      num_headings += 1
-      continue
-    lines.append(line)
-    if len(lines) == limit:
-      break
-  encoded = [ids for ids in tokenizer.encode_lines(lines) if ids]
+  lines = (line for document in documents for line in document.split("\n"))
+  chosen = [*itertools.islice(lines, limit or None)]
+  encoded = [ids for ids in tokenizer.encode_lines(chosen) if ids]
   if not encoded:
     raise DataError(f"{TEXT}={text!r} has no tokens. Use other text.")
   sequences = tuple(
@@ -92,29 +82,8 @@ def read_lines(
     sequences=sequences,
     length=length,
     num_cut=sum(len(ids) > length - 2 for ids in encoded),
-    num_headings=num_headings,
     fingerprint=short_sha256(b"\n".join(s.tobytes() for s in sequences)),
   )
-
-
-def check_text(text: str) -> None:
-  """Raises InputError if a config names no text."""
-  if not text.strip():
-    raise InputError(
-      f"{TEXT} is empty. Set it to files, folders, globs or hf:NAME, such as"
-      f" --config.{TEXT}='hf:Salesforce/wikitext config=wikitext-2-raw-v1"
-      " split=test'."
-    )
-
-
-def is_heading(line: str) -> bool:
-  """Returns whether a line is a heading of WikiText: `= = Title = =`."""
-  words = line.split()
-  signs = [word == "=" for word in words]
-  if all(signs):
-    return False
-  before, after = signs.index(False), signs[::-1].index(False)
-  return before == after > 0 and not any(signs[before : len(signs) - after])
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

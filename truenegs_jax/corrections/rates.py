@@ -1,50 +1,33 @@
-"""Measures how often predictions are corrected, and how far sources agree.
+"""Counts, prints and saves how often predictions are corrected (table 2).
 
-Rates with intervals (the paper's Table 2), by pair and by class of gold token.
-
-Axes: M slots, N some of them, V tokens of the vocabulary.
+Axis: M slots.
 """
 
-import collections
 import dataclasses
-import itertools
-from collections.abc import Callable, Collection, Mapping, Sequence
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
+from rich.console import Console
+from rich.table import Table
 
-from truenegs_jax.corrections.predict_slots import Predictions
-from truenegs_jax.data.corpus.readers import WordNetReader
-from truenegs_jax.runtime.errors import DataError, InputError, printable
+from truenegs_jax.corrections import cases
+from truenegs_jax.corrections.predict_slots import Lines, Predictions
 from truenegs_jax.stats.intervals import Rate, estimate_rate
-from truenegs_jax.synonyms import wordnet
-from truenegs_jax.synonyms.run_table import TableRequest
 from truenegs_jax.synonyms.table import SynonymTable
-from truenegs_jax.synonyms.vocabulary import STOP_WORDS, is_word
+from truenegs_jax.workdir import files
 
-# WordNet's letters; the earlier one wins a tie. The digits occur in sense keys,
-# where 5 is a satellite of an adjective (manual page senseidx(5WN)).
-POS_NAMES = {"n": "noun", "v": "verb", "a": "adjective", "r": "adverb"}
-POS_OF_DIGIT = {"1": "n", "2": "v", "3": "a", "4": "r", "5": "a"}
-STOP_WORD, PIECE, UNKNOWN = "stop word", "## piece", "not in WordNet"
-TOKEN_CLASSES = (*POS_NAMES.values(), STOP_WORD, PIECE, UNKNOWN)
-
-
-@dataclasses.dataclass(frozen=True)
-class Pair:
-  """A correction and its number of occurrences."""
-
-  gold: str
-  predicted: str
-  count: int
-
-
-@dataclasses.dataclass(frozen=True)
-class GroupRates:
-  """Corrections in the slots whose gold tokens are of one class."""
-
-  name: str
-  mismatch_rate: Rate
-  slot_rate: Rate
+# The paper's table 2: percent of the steps, then Iter and Pred of BERT-base and
+# of BERT-large, in percent.
+TABLE_2 = {
+  6.25: (6.90, 1.31, 7.46, 1.50),
+  12.5: (6.96, 1.34, 7.58, 1.55),
+  25.0: (6.97, 1.36, 7.31, 1.49),
+  50.0: (7.05, 1.36, 7.46, 1.56),
+  80.0: (7.06, 1.40, 7.38, 1.57),
+  100.0: (7.07, 1.41, 7.44, 1.60),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,170 +42,135 @@ class Rates:
   mismatch_rate: Rate  # the paper's prediction level
   slot_rate: Rate
   sequence_rate: Rate  # the paper's iteration level; only sequences with slots
-  pairs: tuple[Pair, ...]  # most frequent first
-  by_speech: tuple[GroupRates, ...]
-
-
-def count_corrections(
-  p: Predictions,
-  table: SynonymTable,
-  tokens: Sequence[str],
-  *,
-  token_classes: Sequence[str] = (),
-  top: int = 20,
-) -> Rates:
-  """Counts corrections: in total, by pair, and by class of gold token.
-
-  Args:
-    p: the predictions.
-    table: the synonyms.
-    tokens: the vocabulary.
-    token_classes: one of TOKEN_CLASSES per token, or empty for no `by_speech`.
-    top: maximum number of pairs in the result.
-  """
-  corrected_M = p.corrected_M(table)
-
-  def rate_group(name: str, in_M: np.ndarray) -> GroupRates:
-    wrong_M = in_M & p.mismatch_M
-    return GroupRates(
-      name,
-      estimate_rate(corrected_M[wrong_M], p.sequence_M[wrong_M]),
-      estimate_rate(corrected_M[in_M], p.sequence_M[in_M]),
-    )
-
-  by_speech: tuple[GroupRates, ...] = ()
-  if token_classes:
-    class_M = np.array(token_classes)[p.gold_M]
-    by_speech = tuple(rate_group(x, class_M == x) for x in TOKEN_CLASSES)
-  total = rate_group("all", np.ones(len(p.gold_M), bool))
-  sequences = np.unique(p.sequence_M)
-  has_correction = np.isin(sequences, p.sequence_M[corrected_M])
-  golds = p.gold_M[corrected_M].tolist()
-  predicted = p.predicted_M[corrected_M].tolist()
-  counts = collections.Counter(zip(golds, predicted, strict=True))
-  ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-  pairs = (Pair(tokens[g], tokens[s], n) for (g, s), n in ordered[:top])
-  return Rates(
-    mismatch_rate=total.mismatch_rate,
-    slot_rate=total.slot_rate,
-    sequence_rate=estimate_rate(has_correction, sequences),
-    pairs=tuple(pairs),
-    by_speech=by_speech,
-  )
-
-
-def find_classes(
-  request: TableRequest,
-  tokens: Sequence[str],
-  report: Callable[[str], object],
-) -> tuple[str, ...]:
-  """Returns one of TOKEN_CLASSES per token; nothing for other languages.
-
-  WordNet and stop words are those of the request. If they are missing or
-  damaged, this is reported, and nothing is returned.
-  """
-  if request.language not in ("", "en"):
-    return ()
-  try:
-    stops = request.load_stop_words()
-    with wordnet.session(request.wordnet_dir) as reader:
-      return classify_tokens(tokens, reader, stop_words=stops)
-  except (InputError, DataError) as e:
-    report(f"warning: no parts of speech: {printable(e)}")
-    return ()
-
-
-def classify_tokens(
-  tokens: Sequence[str],
-  reader: WordNetReader,
-  *,
-  stop_words: Collection[str] = STOP_WORDS,
-) -> tuple[str, ...]:
-  """Returns one of TOKEN_CLASSES per token, by WordNet and without context.
-
-  A word gets the part of speech in which its stems occur most often in the
-  texts tagged by WordNet's authors (file cntlist.rev); without occurrences, the
-  one with most senses. *said* is a verb, *houses* a noun.
-
-  `reader` is opened by `open_wordnet`; `stop_words` are in lower case.
-
-  Raises:
-    DataError: WordNet's file cntlist.rev is missing or damaged.
-  """
-  tag_counts = _count_tags(reader)
-
-  def classify(token: str) -> str:
-    word = token.lower()
-    if word.startswith("##"):
-      return PIECE
-    if word in stop_words:
-      return STOP_WORD
-    weights = {}
-    for pos in POS_NAMES:
-      stems = wordnet.find_stems(word, pos, reader)
-      tagged = sum(tag_counts[stem, pos] for stem in stems)
-      senses = sum(len(reader._lemma_pos_offset_map[s][pos]) for s in stems)
-      weights[pos] = (tagged, senses)
-    best = max(POS_NAMES, key=lambda pos: weights[pos])
-    return POS_NAMES[best] if any(weights[best]) else UNKNOWN
-
-  return tuple(map(classify, tokens))
-
-
-def _count_tags(reader: WordNetReader) -> collections.Counter[tuple[str, str]]:
-  """Returns (word, part of speech) -> occurrences in WordNet's tagged texts."""
-  counts: collections.Counter[tuple[str, str]] = collections.Counter()
-  try:
-    with reader.open("cntlist.rev") as file:
-      for line in file:
-        key, _, occurrences = line.split()
-        word, _, sense = key.partition("%")
-        counts[word, POS_OF_DIGIT[sense[0]]] += int(occurrences)
-  except (OSError, LookupError, ValueError) as error:
-    raise DataError(
-      "WordNet's file cntlist.rev is missing or damaged"
-      f" ({type(error).__name__}: {error}). It has the frequencies of parts of"
-      f" speech. Remove this WordNet. {wordnet.FIX}"
-    ) from error
-  return counts
 
 
 @dataclasses.dataclass(frozen=True)
-class Agreement:
-  """Agreement of a source's corrections with those of a judge, another source.
+class CheckpointRates:
+  """Corrections among the predictions of a checkpoint."""
 
-  No source is the truth: a low precision means that one of the two is wrong.
+  step: int | None  # None for weights without a run
+  percent: float | None  # of the run's steps
+  rates: Rates
+
+
+@dataclasses.dataclass(frozen=True)
+class Findings:
+  """Results of the task, for one text.
+
+  Attributes:
+    text: the lines.
+    tables: synonym tables by source; the first is that of the paper's table 2.
+    checkpoints: by source, in the order of steps.
+    search: cases of all sources, at the last checkpoint.
   """
 
-  source: str
-  judge: str
-  golds: str  # "all", or "shared": gold tokens with synonyms in both
-  precision: Rate  # share of the source's corrections that the judge makes, too
+  text: Lines
+  tables: Mapping[str, SynonymTable]
+  checkpoints: Mapping[str, list[CheckpointRates]]
+  search: cases.Search
 
 
-def compare_sources(
-  p: Predictions, tables: Mapping[str, SynonymTable], tokens: Sequence[str]
-) -> tuple[Agreement, ...]:
-  """Compares the corrections of each source with the other sources' ones.
+def count_corrections(p: Predictions, table: SynonymTable) -> Rates:
+  """Counts the predictions that a table of synonyms corrects."""
+  corrected_M, wrong_M = p.corrected_M(table), p.mismatch_M
+  sequences = np.unique(p.sequence_M)
+  has_correction = np.isin(sequences, p.sequence_M[corrected_M])
+  return Rates(
+    mismatch_rate=estimate_rate(corrected_M[wrong_M], p.sequence_M[wrong_M]),
+    slot_rate=estimate_rate(corrected_M, p.sequence_M),
+    sequence_rate=estimate_rate(has_correction, sequences),
+  )
 
-  Compares verdicts on a model's mismatches in eligible slots whose gold token
-  is a whole word. All `tables`, by the name of their source, are of the
-  vocabulary `tokens`.
+
+def find_table_2(
+  steps: Sequence[tuple[int | None, float | None]],
+) -> dict[float, int]:
+  """Finds the checkpoints of table 2 by their steps and percent of the run.
+
+  Returns:
+    Percentages of TABLE_2 that have a checkpoint, and its index; the last
+    checkpoint is always at 100.
   """
-  word_V = np.array([is_word(token) for token in tokens])
-  [slot_N] = np.nonzero(p.eligible_M & p.mismatch_M & word_V[p.gold_M])
-  gold_N, predicted_N = p.gold_M[slot_N], p.predicted_M[slot_N]
-  corrected, has_list = {}, {}
-  for name, table in tables.items():
-    corrected[name] = table.contains(gold_N, predicted_N)
-    has_list[name] = table.lengths_V[gold_N] > 0
-  agreements = []
-  for source, judge in itertools.permutations(tables, 2):
-    shared_N = has_list[source] & has_list[judge]
-    for golds, in_N in (("all", np.ones_like(shared_N)), ("shared", shared_N)):
-      in_N = in_N & corrected[source]
-      precision = estimate_rate(
-        corrected[judge][in_N], p.sequence_M[slot_N][in_N]
-      )
-      agreements.append(Agreement(source, judge, golds, precision))
-  return tuple(agreements)
+  rows = {
+    percent: index
+    for percent in TABLE_2
+    for index, (step, done) in enumerate(steps[:-1])
+    if step and done and round(step / done * percent) == step
+  }
+  return rows | {100.0: len(steps) - 1}
+
+
+def render_rates(checkpoints: Sequence[CheckpointRates], source: str) -> Table:
+  """Renders rates by checkpoint; "Iter" and "Pred" are the paper's columns."""
+  grid = Table(
+    title=f"Corrections by {source} (%, with 95 % intervals), and in the"
+    " paper's table 2",
+    caption="The paper leaves open which split it measured, how it was cut and"
+    " masked, and whether predictions were sampled.",
+    title_justify="left",
+    caption_justify="left",
+  )
+  columns = ("step (%)", "Iter", "Pred", "BERT base", "BERT large")
+  for name in columns:
+    grid.add_column(name, justify="right")
+  rows = find_table_2([(x.step, x.percent) for x in checkpoints])
+  paper = {index: TABLE_2[percent] for percent, index in rows.items()}
+  for index, checkpoint in enumerate(checkpoints):
+    step, rates = "-", checkpoint.rates
+    if checkpoint.step is not None:
+      step = f"{checkpoint.step:,} ({checkpoint.percent:.3g})"
+    published = [f"{x:.2f}" for x in paper.get(index, ())]
+    grid.add_row(
+      step,
+      _format_rate(rates.sequence_rate),
+      _format_rate(rates.mismatch_rate),
+      " ".join(published[:2]),
+      " ".join(published[2:]),
+    )
+  return grid
+
+
+def _format_rate(rate: Rate) -> str:
+  """Formats a share and its interval in percent; a dash if it is undefined."""
+  if not rate.total:
+    return "-"
+  interval = f"{100 * rate.low:.2f}-{100 * rate.high:.2f}"
+  return f"{100 * rate.rate:.2f} {interval}"
+
+
+def print_findings(f: Findings, console: Console, *, num_cases: int) -> None:
+  """Prints the rates and the first cases by the first source."""
+  console.print(
+    f"{len(f.text.sequences):,} lines, {f.text.num_cut:,} of them cut to"
+    f" {f.text.length} tokens",
+    soft_wrap=True,
+  )
+  first = next(iter(f.tables))
+  console.print(render_rates(f.checkpoints[first], first))
+  shown = [x for x in f.search.cases if x.verdicts[first] == "corrected"]
+  console.print(cases.render_cases(shown[:num_cases], f.search.searched))
+
+
+def save_findings(
+  f: Findings, workdir: pathlib.Path, about: Mapping[str, Any]
+) -> None:
+  """Writes results.json, which begins with `about`, and cases.json."""
+  results = {
+    **about,
+    "lines": len(f.text.sequences),
+    "lines_cut": f.text.num_cut,
+    "length": f.text.length,
+    "fingerprints": {
+      "text": f.text.fingerprint,
+      "synonyms": {name: t.fingerprint for name, t in f.tables.items()},
+      "vocabulary": next(iter(f.tables.values())).vocabulary,
+    },
+    "tables": {name: dict(t.options) for name, t in f.tables.items()},
+    "checkpoints": {
+      source: [*map(dataclasses.asdict, checkpoints)]
+      for source, checkpoints in f.checkpoints.items()
+    },
+  }
+  files.save_json(workdir / files.RESULTS, results)
+  search = dataclasses.asdict(f.search)
+  files.save_json(workdir / files.CASES, search, indent=None)

@@ -14,7 +14,7 @@ import functools
 import json
 import pathlib
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -22,7 +22,7 @@ import numpy as np
 from ml_collections import ConfigDict
 from rich.console import Console
 
-from truenegs_jax.corrections import cases, predict_slots, rates, report
+from truenegs_jax.corrections import cases, predict_slots, rates
 from truenegs_jax.corrections.predict_slots import Lines, Predictions
 from truenegs_jax.data.corpus.sources_spec import (
   describe_sources,
@@ -84,39 +84,27 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
   weights = Weights(c.init, say)
   config = json.loads(c.to_json())
   c = resolve_config(c, weights)
-  o = c.corrections
   sources = _check_config(c, workdir)
   mesh = sharding.make_mesh(sharding.get_mesh_spec(c.mesh.preset, c.mesh.axes))
   if c.dry_run:
-    lines = {
-      "dry run": "reads no text; writes and compiles nothing",
-      "devices": plan.describe_devices(c.mesh.preset, mesh),
-      "weights": _describe_run(o.run, o.steps)
-      if o.run
-      else find.describe(c.init),
-      "text": describe_sources(o.text, key=predict_slots.TEXT),
-      "lines": f"{o.sequences or 'all'}, in batches of {c.batch_size}",
-      "synonyms": "; compared with ".join(
-        resolve_auto(source, c.data.language) for source in sources
-      ),
-    }
-    console.print(plan.report_table(lines))
+    console.print(plan.report_table(_plan(c, sources, mesh)))
     return 0
   enable_compilation_cache(distributed.print_once)
   with open_model(c, weights) as measured:
-    if o.run:
+    if c.corrections.run:
       objective = build_run.describe_objective(measured.config)
       say(
         "The model, its vocabulary, masking and readings are those of"
-        f" '{o.run}': {objective}"
+        f" '{c.corrections.run}': {objective}"
       )
     with progress.working(console, "Reading text"):
       text = _read_text(c, measured)
     base = build_run.build_table_request(measured.config)
     requests = [_request(base, source) for source in sources]
     tables = _build_tables(requests, measured.tokenizer, text, console)
-    classes = rates.find_classes(base, measured.tokenizer.vocab, say)
-    prediction = o.prediction or measured.config.negatives.prediction
+    prediction = (
+      c.corrections.prediction or measured.config.negatives.prediction
+    )
     predicted = _predict_steps(
       measured,
       text,
@@ -127,15 +115,12 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
       console=console,
     )
     with lock.lock(workdir):
-      findings = _measure(predicted, measured, text, tables, classes)
-      described = cases.add_lemmas(findings.search.cases, requests[0], say)
-      search = dataclasses.replace(findings.search, cases=described)
-      findings = dataclasses.replace(findings, search=search)
-      report.print_report(findings, console, num_cases=o.cases)
+      findings = _measure(predicted, measured, text, tables)
+      rates.print_findings(findings, console, num_cases=c.corrections.cases)
       about = {
         "command": rerun_command(),
         "seed": c.seed,
-        "corrections": json.loads(o.to_json()),
+        "corrections": json.loads(c.corrections.to_json()),
         "init": c.init,
         "objective": measured.config.objective,
         "masking": json.loads(measured.config.masking.to_json()),
@@ -143,11 +128,30 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
         "strict_subword": measured.config.negatives.strict_subword,
       }
       files.save_json(workdir / files.CONFIG, config)
-      written = report.save_report(findings, workdir, about)
+      rates.save_findings(findings, workdir, about)
       write_own_report(workdir, say)
-      written.append(workdir / files.REPORT)
-  say(f"saved: {', '.join(map(str, written))}")
+  names = files.RESULTS, files.CASES, files.REPORT
+  say(f"saved: {', '.join(str(workdir / name) for name in names)}")
   return 0
+
+
+def _plan(
+  c: ConfigDict, sources: Sequence[str], mesh: jax.sharding.Mesh
+) -> dict[str, str]:
+  """Returns the lines of a dry run."""
+  o = c.corrections
+  return {
+    "dry run": "reads no text; writes and compiles nothing",
+    "devices": plan.describe_devices(c.mesh.preset, mesh),
+    "weights": _describe_run(o.run, o.steps)
+    if o.run
+    else find.describe(c.init),
+    "text": describe_sources(o.text, key=predict_slots.TEXT),
+    "lines": f"{o.sequences or 'all'}, in batches of {c.batch_size}",
+    "synonyms": "; compared with ".join(
+      resolve_auto(source, c.data.language) for source in sources
+    ),
+  }
 
 
 def resolve_config(c: ConfigDict, weights: Weights) -> ConfigDict:
@@ -183,7 +187,12 @@ def _check_config(c: ConfigDict, workdir: pathlib.Path) -> tuple[str, ...]:
   o = c.corrections
   if distributed.process_count() > 1:
     raise InputError("Several processes are only for pre-training. Use one.")
-  predict_slots.check_text(o.text)
+  if not o.text.strip():
+    raise InputError(
+      f"{predict_slots.TEXT} is empty. Set it to files, folders, globs or"
+      f" hf:NAME, such as --config.{predict_slots.TEXT}="
+      "'hf:Salesforce/wikitext config=wikitext-2-raw-v1 split=test'."
+    )
   if o.prediction:  # "" is the run's
     one_of("corrections.prediction", o.prediction, CHOICES["prediction"])
   sources = (o.sources,) if isinstance(o.sources, str) else tuple(o.sources)
@@ -243,8 +252,7 @@ def open_model(c: ConfigDict, weights: Weights) -> Iterator[MeasuredModel]:
   """Opens the model of `c.corrections.run` or `c.init` for reading.
 
   Raises:
-    InputError: no such run, folder or step; sizes differ from the weights'; the
-      run's list of stop words is missing.
+    InputError: no such run, folder or step; sizes differ from the weights'.
     CheckpointError: the run has no saved step, or another vocabulary.
   """
   if c.init:
@@ -288,14 +296,6 @@ def _with_paths(trained: ConfigDict, c: ConfigDict) -> ConfigDict:
   trained.data.wordnet_dir = c.data.wordnet_dir
   if c.negatives.stop_words:  # the run's list in another folder
     trained.negatives.stop_words = c.negatives.stop_words
-  try:
-    build_run.build_table_request(trained).load_stop_words()
-  except InputError as e:
-    raise InputError(
-      f"corrections.run={c.corrections.run!r} was trained with a list of stop"
-      " words that is missing. Restore it, or set"
-      f" --config.negatives.stop_words=FILE. {e}"
-    ) from e
   return trained
 
 
@@ -318,7 +318,6 @@ def _read_text(c: ConfigDict, measured: MeasuredModel) -> Lines:
       measured.tokenizer,
       length=length,
       limit=o.sequences,
-      headings=o.headings,
       errors=c.data.errors,
       stopping=c.data.stopping,
       **resources,
@@ -404,39 +403,25 @@ def _predict_steps(
 
 
 def _measure(
-  predicted: Iterable[tuple[int | None, Predictions]],
+  predicted: Iterator[tuple[int | None, Predictions]],
   measured: MeasuredModel,
   text: Lines,
-  tables: dict[str, SynonymTable],
-  classes: Sequence[str],
-) -> report.Findings:
+  tables: Mapping[str, SynonymTable],
+) -> rates.Findings:
   """Counts the corrections of each step; finds the last one's cases."""
-  tokenizer = measured.tokenizer
-  checkpoints: dict[str, list[report.CheckpointRates]] = {s: [] for s in tables}
+  checkpoints = {source: list[rates.CheckpointRates]() for source in tables}
+  predictions = None
   for step, predictions in predicted:
     percent = None if step is None else 100 * step / measured.config.steps
     for source, table in tables.items():
-      counts = rates.count_corrections(
-        predictions, table, tokenizer.vocab, token_classes=classes
-      )
-      checkpoints[source].append(report.CheckpointRates(step, percent, counts))
-  first = next(iter(tables))
-  if not checkpoints[first]:
+      counts = rates.count_corrections(predictions, table)
+      at = rates.CheckpointRates(step, percent, counts)
+      checkpoints[source].append(at)
+  if predictions is None:
     raise CheckpointError(
       "The run has no undamaged step to measure. Run the same command again,"
       " or set --config.corrections.steps=STEPS."
     )
-  search = cases.choose_cases(
-    predictions,
-    tables,
-    tokenizer,
-    limit=cases.MAX_SAVED,
-    token_classes=classes,
-  )
-  return report.Findings(
-    text=text,
-    tables=tables,
-    checkpoints=checkpoints,
-    agreements=rates.compare_sources(predictions, tables, tokenizer.vocab),
-    search=search,
-  )
+  finder = cases.CaseFinder(tables, measured.tokenizer)
+  finder.add(predictions)
+  return rates.Findings(text, tables, checkpoints, finder.finish())

@@ -19,7 +19,7 @@ from ml_collections import ConfigDict
 from rich.console import Console
 
 from truenegs_jax.corrections import cases as cases_lib
-from truenegs_jax.corrections import predict_slots, rates
+from truenegs_jax.corrections import predict_slots
 from truenegs_jax.data.corpus.sources_spec import describe_sources
 from truenegs_jax.data.rows import batches, rows_folder
 from truenegs_jax.objectives.options import needs_table
@@ -246,11 +246,11 @@ def finish_run(
     | {"passed": verdict.passed},
   }
   if synonyms is not None and run.options.hard_correction:
-    request = build_run.build_table_request(c)
     search = _find_cases(
-      run, inputs, request, synonyms, device_params, c.eval.cases, console
+      run, inputs, synonyms, device_params, c.eval.cases, console
     )
-    cases_lib.save_cases(workdir, search)
+    saved = dataclasses.asdict(search)
+    files.save_json(workdir / files.CASES, saved, indent=None)
     shown = search.cases[: c.eval.cases]
     if c.eval.cases:
       console.print(cases_lib.render_cases(shown, search.searched))
@@ -354,18 +354,13 @@ print(fill('a [MASK] who writes books'))\""""
 def _find_cases(
   run: build_run.Run,
   inputs: plan.RunInputs,
-  request: run_table.TableRequest,
   synonyms: SynonymTable,
   params: Mapping[str, Any],
   enough: int,
   console: Console,
 ) -> cases_lib.Search:
-  """Finds corrections in held-out rows; if not `enough`, in training rows too.
-
-  `request` is that of the table `synonyms`.
-  """
+  """Searches held-out batches, then training ones until `enough` pairs."""
   size, seed, options = run.batch_size, run.seed, run.options
-  vocab = inputs.tokenizer.vocab
   held_out = batches.held_out_batches(inputs.held_out_rows, batch_size=size)
   training = (
     batches.batch_at(inputs.train_rows, step, batch_size=size, seed=seed)
@@ -374,27 +369,18 @@ def _find_cases(
   predict = predict_slots.make_predict_slots(
     run.model,
     options.masking,
-    continues_V=plan.continuation_mask(vocab, options),
+    continues_V=plan.continuation_mask(inputs.tokenizer.vocab, options),
   )
+  finder = cases_lib.CaseFinder({synonyms.source: synonyms}, inputs.tokenizer)
+  key = jax.random.key(seed)
   with progress.working(console, "Searching for corrections"):
-    finder = cases_lib.CaseFinder(
-      {synonyms.source: synonyms},
-      inputs.tokenizer,
-      limit=cases_lib.MAX_SAVED,
-      token_classes=rates.find_classes(request, vocab, lambda _: None),
-    )
-    search = cases_lib.find_cases(
-      finder,
-      predict,
-      params,
-      held_out,
-      training,
-      enough=enough,
-      seed=seed,
-    )
-  say = functools.partial(console.print, soft_wrap=True)
-  cases = cases_lib.add_lemmas(search.cases, request, say)
-  return dataclasses.replace(search, cases=cases)
+    for batch in held_out:
+      finder.add(predict_slots.predict_batch(predict, params, batch, key))
+    for batch in training:
+      if len(finder.counts) >= enough:
+        break
+      finder.add(predict_slots.predict_batch(predict, params, batch, key))
+    return finder.finish()
 
 
 def _export(

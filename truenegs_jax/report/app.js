@@ -3,7 +3,6 @@
 // Texts of data only become text nodes, never HTML.
 
 const data = JSON.parse(document.getElementById("data").textContent);
-const SUFFIX = {low: ":low", high: ":high"};
 const DASHES = [[], [8, 3], [2, 3], [8, 3, 2, 3], [12, 4], [4, 4]];
 const PRINTED_ROWS = 40;
 const charts = new Set();
@@ -73,7 +72,7 @@ const CELLS = {
 };
 const NUMBERS = new Set(["number", "percent"]);
 
-function makeTable({title, columns, rows, download}) {
+function makeTable({title, columns, rows}) {
   const fields = columns.map((column, i) =>
     ["gold", "prediction"].includes(column.title) ? column.title : `c${i}`);
   const records = rows.map(cells => {
@@ -89,28 +88,19 @@ function makeTable({title, columns, rows, download}) {
   const search = make("input", {
     type: "search", placeholder: "Search", "aria-label": `Search ${title}`,
   });
-  const save = download && make("button", {type: "button"},
-    `Save ${download.rows.length} at random as CSV`);
-  const tools = [...(isLong ? [search, count] : []), ...(save ? [save] : [])];
   const figure = titled(title,
-    ...(tools.length ? [make("div", {class: "tools"}, ...tools)] : []), holder);
+    ...(isLong ? [make("div", {class: "tools"}, search, count)] : []), holder);
   whenShown(figure, () => {
     const table = new Tabulator(holder, {
       data: records,
       columns: columns.map((column, i) => ({
         ...makeColumn(column, fields[i], isLong), frozen: !i && innerWidth > 700,
         maxInitialWidth: chooseWidth(column.title, rows.map(cells => cells[i])),
-        download: Boolean(download?.columns.includes(column.title)),
-        accessorDownload: escapeFormula,
       })),
       layout: columns.length > 3 ? "fitDataFill" : "fitDataStretch",
       height: isLong ? 420 : false,
       renderVertical: isLong ? "virtual" : "basic",
       printAsHtml: true,
-      downloadRowRange: () => {
-        const all = table.getRows();
-        return download.rows.map(i => all[i]);
-      },
       printRowRange: () => table.getRows("active").slice(0, PRINTED_ROWS),
     });
     table.on("tableBuilt", () => {
@@ -120,18 +110,12 @@ function makeTable({title, columns, rows, download}) {
     table.on("dataFiltered", (_, kept) => {
       count.textContent = `${kept.length.toLocaleString("en")} rows`;
     });
-    save?.addEventListener("click", () => table.download("csv", download.file));
     search.addEventListener("input", () => {
       const words = search.value.toLowerCase().split(/\s+/).filter(Boolean);
       table.setFilter(row => words.every(word => row.searched.includes(word)));
     });
   });
   return figure;
-}
-
-// Spreadsheets would compute a text that begins like a formula.
-function escapeFormula(value) {
-  return typeof value === "string" && /^[=+@-]/.test(value) ? `'${value}` : value;
 }
 
 function makeColumn({title, type}, field, hasFilter) {
@@ -295,10 +279,10 @@ function makeDots({title, unit, groups}) {
 // ------------------------------------------------------------------ curves
 
 const AXES = {
-  step: {title: "step", of: columns => columns.step},
-  tokens: {title: "tokens", of: (columns, curve) => scale(columns.step, curve.tokens)},
-  hours: {title: "hours of training", of: columns => columns.hours},
-  flops: {title: "FLOPs", of: (columns, curve) => scale(columns.step, curve.flops)},
+  step: {title: "step", get: columns => columns.step},
+  tokens: {title: "tokens", get: (columns, curve) => scale(columns.step, curve.tokens)},
+  hours: {title: "hours of training", get: columns => columns.hours},
+  flops: {title: "FLOPs", get: (columns, curve) => scale(columns.step, curve.flops)},
 };
 
 function scale(values, factor) {
@@ -337,7 +321,7 @@ function makeCurves(runs) {
     draw();
   }}, ...Object.entries(AXES).filter(([, option]) =>
     curves.some(curve => Object.values(curve.splits).some(columns =>
-      option.of(columns, curve)))).map(([name, option]) =>
+      option.get(columns, curve)))).map(([name, option]) =>
     make("option", {value: name}, option.title)));
   const check = (name, label) => make("label", {}, make("input", {
     type: "checkbox",
@@ -355,9 +339,8 @@ function makeCurves(runs) {
     make("li", {}, make("span", {class: `key series-${i % DASHES.length}`}),
       group)));
   const section = makeSection("Curves", make("p", {class: "hint"},
-    "Lines are training, dots are held-out rows or dev sets, bands are 95 %"
-    + " intervals of running rates. Drag to zoom, double-click to reset. With"
-    + " the keyboard: arrows move the cursor, + and − zoom, Escape resets."),
+    "Lines are training, dots are held-out rows or dev sets. Drag to zoom,"
+    + " double-click to reset."),
   tools, ...(groups.length > 1 ? [legend] : []), grid);
   whenShown(section, draw);
   return section;
@@ -365,7 +348,7 @@ function makeCurves(runs) {
 
 function drawPanel(panel, curves, groups, state) {
   const {field, holder} = panel;
-  const tables = [], series = [], bands = [];
+  const tables = [], series = [];
   const add = (xs, ys, options) => {
     if (!xs || !ys?.some(y => y !== null)) return;
     const points = xs.map((x, i) => [x, ys[i]]).filter(([x, y]) =>
@@ -379,23 +362,10 @@ function drawPanel(panel, curves, groups, state) {
     const index = groups.indexOf(curve.group);
     const stroke = () => groupColor(index);
     for (const [split, columns] of Object.entries(curve.splits)) {
-      const values = columns[field], xs = AXES[state.x].of(columns, curve);
+      const values = columns[field], xs = AXES[state.x].get(columns, curve);
       if (!values) continue;
       const isTrain = split === "train";
       const name = curve.label && `${curve.label}, `;
-      const low = columns[field + SUFFIX.low];
-      const first = series.length;
-      if (low) {
-        const faint = {
-          class: "band", stroke: "transparent", points: {show: false},
-        };
-        add(xs, columns[field + SUFFIX.high], {...faint, label: `${name}high`});
-        add(xs, low, {...faint, label: `${name}low`});
-        if (series.length === first + 2) {
-          bands.push({series: [first + 1, first + 2], fill: () =>
-            `${groupColor(index)}33`});
-        }
-      }
       const isDot = !isTrain || values.length === 1;
       add(xs, isTrain ? smooth(values, state.weight) : values, {
         label: name + (isTrain ? "train" : split.replace("_", "-")),
@@ -426,7 +396,6 @@ function drawPanel(panel, curves, groups, state) {
   panel.chart = addChart(holder, {
     height: 220,
     series: [{label: AXES[state.x].title, value: (_, x) => format(x)}, ...series],
-    bands,
     cursor: {sync: {key: "curves", setSeries: false}, focus: {prox: 30}},
     focus: {alpha: 0.5},
     legend: {live: true},
@@ -442,7 +411,9 @@ function drawPanel(panel, curves, groups, state) {
       axis({values: (_, ticks) => ticks.map(shortNumber), size: 62}),
     ],
   }, uPlot.join(tables));
-  addKeys(panel.chart, data.panels[field][0], series.length);
+  panel.chart.root.setAttribute("role", "img");
+  panel.chart.root.setAttribute("aria-label",
+    `${data.panels[field][0]}: ${series.length} lines. Values follow.`);
 }
 
 function shortNumber(value) {
@@ -452,35 +423,6 @@ function shortNumber(value) {
     return value.toExponential().replace("e+", "e");
   }
   return String(Number(value.toPrecision(5)));
-}
-
-// Lets the keyboard move the cursor and zoom.
-function addKeys(chart, title, count) {
-  const root = chart.root;
-  root.tabIndex = 0;
-  root.setAttribute("role", "img");
-  root.setAttribute("aria-label", `${title}: ${count} lines. Values follow.`);
-  root.addEventListener("keydown", event => {
-    const {min, max} = chart.scales.x, xs = chart.data[0];
-    const index = chart.cursor.idx ?? 0;
-    const move = {ArrowLeft: -1, ArrowRight: 1}[event.key];
-    const zoom = {"+": 0.5, "-": 2}[event.key];
-    if (move) {
-      const next = Math.min(Math.max(index + move, 0), xs.length - 1);
-      chart.setCursor({left: chart.valToPos(xs[next], "x"), top: 1});
-    } else if (zoom) {
-      const center = xs[index], half = (max - min) / 2 * zoom;
-      chart.setScale("x", {
-        min: Math.max(center - half, xs[0]),
-        max: Math.min(center + half, xs.at(-1)),
-      });
-    } else if (event.key === "Escape") {
-      chart.setScale("x", {min: xs[0], max: xs.at(-1)});
-    } else {
-      return;
-    }
-    event.preventDefault();
-  });
 }
 
 // -------------------------------------------------------------------- page

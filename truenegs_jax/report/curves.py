@@ -12,12 +12,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from truenegs_jax.stats import intervals
 from truenegs_jax.workdir import metrics_file
 
 MAX_POINTS = 1_000  # of a page; its curves share four times as many
-# A running rate is the mean of this share of the records, but of that many.
-WINDOW_SHARE, MIN_WINDOW = 0.05, 20
 LONG_PAUSE = 10.0  # in median times between records: the run was stopped
 
 
@@ -69,7 +66,6 @@ PANELS = {
 }
 # Shares, in percent in a curve.
 RATES = ("corrected_of_slots", "corrected_of_mismatches", "corrected_rows")
-LOW, HIGH = ":low", ":high"  # suffixes of the interval of a rate
 
 Columns = dict[str, np.ndarray]  # by field, float64 [N], NaN for none
 
@@ -80,7 +76,7 @@ class Curve:
 
   Attributes:
     splits: for each split and field, values by point, None where there is none;
-      `hours` of training without pauses; a rate has LOW and HIGH.
+      `hours` of training without pauses.
     label: "" for the only one of a workdir.
     group: curves of one group have one colour.
     tokens, flops: of one step, None if unknown.
@@ -152,27 +148,40 @@ def thin_records(
 ) -> dict[str, dict[str, list[float | None]]]:
   """Returns the `splits` of a Curve, each with at most `max_points` points.
 
-  A point is the mean of consecutive records, at the step of the last one; that
-  of a rate of training is its running mean.
+  A point is the mean of consecutive records, at the step of the last one.
   """
   curve = {}
   for split, columns in splits.items():
     size = len(columns["step"])
-    window = max(MIN_WINDOW, round(WINDOW_SHARE * size))
     ends_P = np.linspace(0, size, min(size, max_points) + 1).astype(int)
     points = {"step": columns["step"][ends_P[1:] - 1]}
     if "time" in columns:
       points["hours"] = count_hours(columns)[ends_P[1:] - 1]
     for name in [x for x in PANELS if x in columns]:
-      if name in RATES and split == "train":
-        rate = 100 * intervals.running_rate(columns[name], ends_P[1:], window)
-        points |= zip((name, name + LOW, name + HIGH), rate, strict=True)
-      else:
-        is_share = name in RATES or (name, split) == ("accuracy", "train")
-        scale = 100 if is_share else 1
-        points[name] = scale * _mean_between(columns[name], ends_P)
+      is_share = name in RATES or (name, split) == ("accuracy", "train")
+      scale = 100 if is_share else 1
+      points[name] = scale * _mean_between(columns[name], ends_P)
     curve[split] = {name: _to_list(x) for name, x in points.items()}
   return curve
+
+
+def read_curves(workdir: pathlib.Path, pattern: str) -> list[Curve]:
+  """Reads the trainings in `pattern`, NAME/seed-S in a workdir, as curves.
+
+  Curves of one name are of one group; all share the points of a page.
+  """
+  paths = sorted(workdir.glob(f"{pattern}/{metrics_file.METRICS}"))
+  points = max(50, 4 * MAX_POINTS // max(len(paths), 1))
+  curves = []
+  for path in paths:
+    parts = path.relative_to(workdir).parts
+    at = next(i for i, x in enumerate(parts) if x.startswith("seed-"))
+    name, seed = parts[at - 1], parts[at].removeprefix("seed-")
+    splits = thin_records(
+      read_records(path.parent).splits, min(points, MAX_POINTS)
+    )
+    curves.append(Curve(splits, label=f"{name}, seed {seed}", group=name))
+  return curves
 
 
 def _mean_between(values_N: np.ndarray, ends_P: np.ndarray) -> np.ndarray:

@@ -8,19 +8,13 @@ from typing import Any
 from truenegs_jax.report import curves, page
 from truenegs_jax.report.pretraining import read_saved, show_cases
 from truenegs_jax.stats.intervals import mean_interval
-from truenegs_jax.workdir import files, metrics_file
+from truenegs_jax.workdir import files
 
 RESULT = "result.json"  # of one run
 SCORE_COLUMNS = {"task": page.TEXT, "metric": page.TEXT} | dict.fromkeys(
   ("median", "mean", "± 95 %", "lowest", "highest", "seeds", "failed"),
   page.NUMBER,
 )
-RUN_COLUMNS = {
-  "task": page.CHOICE,
-  **dict.fromkeys(("seed", "step", "seconds"), page.NUMBER),
-  "scores, %": page.TEXT,
-  "failure": page.TEXT,
-}
 MISTAKE_COLUMNS = {
   "seed": page.CHOICE,
   "text": page.TEXT,
@@ -29,7 +23,7 @@ MISTAKE_COLUMNS = {
 }
 Runs = Mapping[str, Sequence[Mapping[str, Any]]]  # of results.json, by task
 RATE = ("share", "low", "high")
-NUMBERS = dict.fromkeys(("cases", "of", *RATE), page.NUMBER)
+NUMBERS = dict.fromkeys(("cases", "total", *RATE), page.NUMBER)
 SIDES = ("original", "transformed", "drop")  # of a robustness set
 
 
@@ -37,7 +31,7 @@ def read_finetuning(
   run: page.Run, workdir: pathlib.Path, results: Mapping[str, Any]
 ) -> Iterator[page.Section]:
   """Fills in a run; yields its sections."""
-  run.curves = [*_read_seed_curves(workdir)]
+  run.curves = curves.read_curves(workdir, "*/seed-*")
   tasks = results.get("tasks", {})
   runs: Runs = {name: task["runs"] for name, task in tasks.items()}
   if not runs:
@@ -74,20 +68,6 @@ def read_finetuning(
     yield page.Section("Wrong answers", files.RESULTS, _show_mistakes(runs))
 
 
-def _read_seed_curves(workdir: pathlib.Path) -> Iterator[curves.Curve]:
-  paths = sorted(workdir.glob(f"*/seed-*/{metrics_file.METRICS}"))
-  points = max(50, 4 * curves.MAX_POINTS // max(len(paths), 1))
-  for path in paths:
-    task, seed = path.parts[-3], path.parent.name.removeprefix("seed-")
-    yield curves.Curve(
-      label=f"{task}, seed {seed}",
-      group=task,
-      splits=curves.thin_records(
-        curves.read_records(path.parent).splits, min(points, curves.MAX_POINTS)
-      ),
-    )
-
-
 def _scores(runs: Sequence[Mapping[str, Any]], metric: str) -> list[float]:
   return [x["scores"]["dev"][metric] for x in runs]
 
@@ -116,13 +96,6 @@ def _show_scores(
         + [min(values), max(values), len(values), failed]
       )
   yield page.table("Scores on the dev sets, %", SCORE_COLUMNS, rows)
-  rows = [
-    [x["task"], x["seed"], x["step"], x["secs"]]
-    + [_format_scores(x["scores"]["dev"]), x["failure"]]
-    for members in runs.values()
-    for x in members
-  ]
-  yield page.table("Runs", RUN_COLUMNS, rows)
   compared = results["compared"]
   rows = [
     [name, x["metric"], x["ours"], x["theirs"], x["difference"]]
@@ -148,10 +121,6 @@ def make_group(label: str, values: Sequence[float]) -> dict[str, Any]:
     group |= {"median": statistics.median(values)}
     group |= {"low": mean - half, "high": mean + half}
   return group
-
-
-def _format_scores(scores: Mapping[str, float]) -> str:
-  return ", ".join(f"{name} {x:.2f}" for name, x in scores.items())
 
 
 def _show_mistakes(runs: Runs) -> Iterator[page.Block]:
@@ -204,26 +173,10 @@ def _show_rates(results: Mapping[str, Any]) -> Iterator[page.Block]:
     "corrected": page.CHOICE,
   }
   yield page.table("Rates, %, with 95 % intervals", columns | NUMBERS, rows)
-  checkpoints = next(iter(results["checkpoints"].values()))
-  last = checkpoints[-1]["rates"]
-  rows = [
-    [x["name"], *_rate_cells(x["mismatch_rate"])] for x in last["by_speech"]
-  ]
-  if rows:
-    title = "Of wrong predictions, by part of speech of the gold word"
-    yield page.table(title, {"gold": page.TEXT} | NUMBERS, rows)
-  rows = [
-    [x["source"], x["judge"], x["golds"], *_rate_cells(x["precision"])]
-    for x in results["judgements"]
-  ]
-  if rows:
-    columns = dict.fromkeys(("source", "judge", "golds"), page.CHOICE)
-    title = "Corrections that another source confirms"
-    yield page.table(title, columns | NUMBERS, rows)
 
 
 def _rate_cells(rate: Mapping[str, Any]) -> list[float]:
-  return [rate["hits"], rate["of"]] + [
+  return [rate["hits"], rate["total"]] + [
     100 * rate[name] for name in ("rate", "low", "high")
   ]
 
@@ -267,7 +220,8 @@ def read_study(
   run: page.Run, workdir: pathlib.Path, results: Mapping[str, Any]
 ) -> Iterator[page.Section]:
   """Fills in a study; yields its sections."""
-  run.curves, run.state = [*_read_arm_curves(workdir)], ""  # it has no lock
+  run.curves = curves.read_curves(workdir, "runs/*/seed-*/pretrain")
+  run.state = ""  # a study has no lock
   run.sentence = f"{len(run.curves)} pre-trainings have begun."
   if not results:
     return
@@ -281,39 +235,20 @@ def read_study(
   yield page.Section("Arms", files.RESULTS, _show_arms(scores, arms))
 
 
-def _read_arm_curves(workdir: pathlib.Path) -> Iterator[curves.Curve]:
-  pattern = f"runs/*/seed-*/pretrain/{metrics_file.METRICS}"
-  paths = sorted(workdir.glob(pattern))
-  points = max(50, 4 * curves.MAX_POINTS // max(len(paths), 1))
-  for path in paths:
-    arm, seed = path.parts[-4], path.parts[-3]
-    splits = curves.read_records(path.parent).splits
-    yield curves.Curve(
-      label=f"{arm}, {seed}",
-      group=arm,
-      splits=curves.thin_records(splits, min(points, curves.MAX_POINTS)),
-    )
-
-
 def _show_tables(
   layouts: Sequence[Mapping[str, Any]],
 ) -> Iterator[page.Block]:
   for layout in layouts:
-    yield from _show_table(layout)
-
-
-def _show_table(layout: Mapping[str, Any]) -> Iterator[page.Block]:
-  columns = {"row": page.TEXT, "kind": page.CHOICE} | {
-    name: page.TEXT for name in layout["columns"]
-  }
-  rows = [
-    [row["label"], row["kind"]]
-    + [_format_cell(cell, layout["digits"]) for cell in row["cells"]]
-    for row in layout["rows"]
-  ]
-  yield page.table(layout["title"], columns, rows)
-  if layout["notes"]:
-    yield page.text(" ".join(layout["notes"]))
+    columns = {"row": page.TEXT, "kind": page.CHOICE}
+    columns |= dict.fromkeys(layout["columns"], page.TEXT)
+    rows = [
+      [row["label"], row["kind"]]
+      + [_format_cell(cell, layout["digits"]) for cell in row["cells"]]
+      for row in layout["rows"]
+    ]
+    yield page.table(layout["title"], columns, rows)
+    if layout["notes"]:
+      yield page.text(" ".join(layout["notes"]))
 
 
 def _format_cell(cell: Mapping[str, Any], digits: int) -> str:

@@ -79,24 +79,15 @@ def text(value: str) -> Block:
 
 
 def table(
-  title: str,
-  columns: Mapping[str, str],
-  rows: Iterable[Sequence[Any]],
-  *,
-  download: Mapping[str, Any] | None = None,
+  title: str, columns: Mapping[str, str], rows: Iterable[Sequence[Any]]
 ) -> Block:
-  """Returns a table; `columns` has a type for each title.
-
-  `download`, if given, has the `file` of a CSV that a button offers, and its
-  `rows` (indices) and `columns` (titles).
-  """
+  """Returns a table; `columns` has a type for each title."""
   listed = [{"title": name, "type": kind} for name, kind in columns.items()]
   return {
     "kind": "table",
     "title": title,
     "columns": listed,
     "rows": [*map(list, rows)],
-    "download": download,
   }
 
 

@@ -4,14 +4,13 @@ A column of a paper is 3.3 inches wide and its text 7 to 9 points high; a figure
 of this size needs no scaling.
 """
 
-import contextlib
 import pathlib
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
 
-from truenegs_jax.report.curves import HIGH, LOW, PANELS, RATES, Curve
+from truenegs_jax.report.curves import PANELS, RATES, Curve
 from truenegs_jax.runtime.errors import InputError, one_of
 from truenegs_jax.runtime.files import atomic_file, disk_errors
 
@@ -43,8 +42,8 @@ def draw_curves(
 ) -> list[pathlib.Path]:
   """Draws a panel for each field that any curve has; returns the files.
 
-  Lines are training, dots are held-out rows or dev sets, bands are the 95 %
-  intervals of running rates, dashed lines are references.
+  Lines are training, dots are held-out rows or dev sets, dashed lines are
+  references.
 
   Args:
     path: with one of SUFFIXES; without a suffix, all are written.
@@ -115,15 +114,16 @@ def _draw_curve(axis: Any, curve: Curve, name: str, color: str) -> None:
   for split, columns in curve.splits.items():
     if name not in columns:
       continue
-    steps = columns["step"]
     values = np.array(columns[name], float)
-    style = "-" if split == "train" else "o"
     axis.plot(
-      steps, values, style, color=color, ms=2.5, gid=curve.group, zorder=3
+      columns["step"],
+      values,
+      "-" if split == "train" else "o",
+      color=color,
+      ms=2.5,
+      gid=curve.group,
+      zorder=3,
     )
-    if name + LOW in columns:
-      low, high = (np.array(columns[name + x], float) for x in (LOW, HIGH))
-      axis.fill_between(steps, low, high, color=color, alpha=0.2, lw=0)
 
 
 def _finish_panel(axis: Any, curves: Sequence[Curve], name: str) -> None:
@@ -147,24 +147,6 @@ def _finish_panel(axis: Any, curves: Sequence[Curve], name: str) -> None:
   axis.ticklabel_format(axis="x", style="sci", scilimits=(-3, 4))
   axis.grid(alpha=0.4)
   axis.set_xlabel("step", labelpad=1)
-
-
-@contextlib.contextmanager
-def panels(path: pathlib.Path, count: int) -> Iterator[list[Any]]:
-  """Yields the axes of `count` panels, which are saved as PNG and PDF.
-
-  Raises:
-    DiskError: a file cannot be written.
-  """
-  from matplotlib.figure import Figure  # slow to import
-
-  figure = Figure(figsize=(4.5 * count, 3.2), layout="constrained")
-  axes = [*figure.subplots(1, count, squeeze=False)[0]]
-  yield axes
-  for axis in axes:
-    axis.grid(alpha=0.3)
-  for suffix in (".png", ".pdf"):
-    save_figure(figure, path.with_suffix(suffix))
 
 
 def save_figure(figure: Any, path: pathlib.Path) -> None:

@@ -1,30 +1,25 @@
 """Reads the workdir of a pre-training for its page."""
 
 import pathlib
-import random
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from truenegs_jax.report import curves, page
 from truenegs_jax.runtime import json_text
 from truenegs_jax.runtime.errors import CheckpointError, printable
-from truenegs_jax.synonyms.table import SynonymTable
 from truenegs_jax.workdir import files
 
 FIX = "Run the command of the run again, which writes it."
 COLLAPSED = 0.5  # mean cosine of random pairs
-MAX_WORDS = 10_000  # of the synonym table
 # Lines of the report at the start that are shown at a glance.
 GLANCE = ("start", "objective", "devices", "parameters", "steps", "data")
 MAX_PAIRS = 25  # bars of pairs
-JUDGED = 200  # cases in the CSV to judge by hand
 CASE_COLUMNS = {
   "gold": page.TEXT,
   "prediction": page.TEXT,
   "sentence": page.MARKED,
   "times": page.NUMBER,
   "probability": page.PERCENT,
-  "part of speech": page.CHOICE,
 }
 
 
@@ -64,12 +59,6 @@ def read(
     )
   if about:
     yield page.Section("Data", files.ABOUT, _show_data(about))
-  if (workdir / files.SYNONYMS).exists():
-    yield page.Section(
-      "Synonyms",
-      f"{files.SYNONYMS} or {files.ABOUT}",
-      _show_synonyms(workdir, about),
-    )
 
 
 def read_saved(run: page.Run, path: pathlib.Path) -> dict[str, Any]:
@@ -239,17 +228,13 @@ def show_cases(saved: Mapping[str, Any]) -> Iterator[page.Block]:
   rows = [
     [
       *(x["gold"], x["prediction"], x["sentence"], x["count"]),
-      *(x["probability"], x["part_of_speech"]),
+      x["probability"],
       *(x["verdicts"][source] for source in sources),
       x["synonyms"],
     ]
     for x in cases
   ]
-  # For a person to judge, so without what the sources say.
-  drawn = random.Random(0).sample(range(len(rows)), min(JUDGED, len(rows)))
-  download = {"file": "corrections.csv", "rows": drawn}
-  download["columns"] = [*CASE_COLUMNS]
-  yield page.table("Cases", columns, rows, download=download)
+  yield page.table("Cases", columns, rows)
 
 
 def _show_data(about: Mapping[str, Any]) -> Iterator[page.Block]:
@@ -266,34 +251,3 @@ def _show_data(about: Mapping[str, Any]) -> Iterator[page.Block]:
   yield page.bars("Tokens in a row, without padding", about["row_lengths"])
   tokens = [(name, 100 * share) for name, share in about["frequent_tokens"]]
   yield page.bars("Most frequent tokens, % of the training rows", tokens)
-
-
-def _show_synonyms(
-  workdir: pathlib.Path, about: Mapping[str, Any]
-) -> Iterator[page.Block]:
-  vocabulary = (workdir / files.VOCABULARY).read_text("utf-8").split("\n")
-  vocabulary = vocabulary[:-1] if vocabulary[-1] == "" else vocabulary
-  table = SynonymTable.load(workdir / files.SYNONYMS, vocabulary)
-  counts_V = table.lengths_V
-  lines = about.get("lines", {})
-  known = ("synonyms", "in WordNet", "text")
-  yield page.facts(
-    {"source": table.source}
-    | {name: lines[name] for name in known if name in lines}
-  )
-  words = [i for i, count in enumerate(counts_V.tolist()) if count]
-  if len(words) > MAX_WORDS:
-    yield page.text(
-      f"The first {MAX_WORDS:,} of {len(words):,} words with synonyms are"
-      " listed."
-    )
-  rows = [
-    (
-      vocabulary[i],
-      int(counts_V[i]),
-      [vocabulary[k] for k in table.synonym_ids(i)],
-    )
-    for i in words[:MAX_WORDS]
-  ]
-  columns = {"word": page.TEXT, "synonyms": page.NUMBER, "list": page.WORDS}
-  yield page.table("Look a word up", columns, rows)

@@ -24,10 +24,9 @@ class Comparison:
   Attributes:
     ours, theirs: means over each model's runs.
     difference: ours - theirs.
-    low, high: 95 % interval for other examples, with the same runs.
-    low_runs, high_runs: 95 % interval for other examples and other runs; None
-      if a model has only one run.
-    p, p_runs: two-sided p-values of no difference, one for each interval.
+    low, high, p: 95 % interval and p-value for other examples and these runs.
+    low_runs, high_runs, p_runs: the same for other runs as well; None if a
+      model has only one.
   """
 
   metric: str
@@ -158,7 +157,7 @@ class Difference:
     """Half the 95 % interval, whose middle is the value; None for one seed."""
     if self.seeds < 2:
       return None
-    t = float(t_quantile(self.seeds))
+    t = t_quantile(self.seeds)
     a, b = self.seed_variance, self.example_variance
     mean_root = (a * math.sqrt(t) + b * math.sqrt(Z)) / (a + b or 1)
     return math.sqrt(a + b) * mean_root**2

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from truenegs_jax.corrections.report import find_table_2
+from truenegs_jax.corrections.rates import find_table_2
 from truenegs_jax.finetune import results
 from truenegs_jax.finetune.config_checks import SQUAD
 from truenegs_jax.finetune.leaderboard import example_scores

@@ -13,7 +13,7 @@ import dataclasses
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 
-from truenegs_jax.corrections.report import TABLE_2
+from truenegs_jax.corrections.rates import TABLE_2
 from truenegs_jax.finetune.config_checks import SQUAD
 from truenegs_jax.finetune.leaderboard import (
   AVERAGE,
@@ -165,7 +165,7 @@ def _make_correction_tables(study: Study) -> Iterator[Layout]:
         {f"{x:g} %": [(CORRECTIONS, metrics[x])] for x in shown},
         study,
         paper={
-          f"paper, BERT {size}": [float(TABLE_2[x][2 * j + i]) for x in shown]
+          f"paper, BERT {size}": [TABLE_2[x][2 * j + i] for x in shown]
           for j, size in enumerate(("base", "large"))
         },
       )
