@@ -109,8 +109,8 @@ def test_cases_of_packed_rows_stay_inside_a_document(params):
   finder = cases.CaseFinder({"all": table}, TOKENIZER, limit=10_000)
   for batch in batches:
     finder.add(predict_slots.predict_batch(predict, params, batch, key))
-  found = finder.finish()
-  pairs = [(case.gold, case.prediction) for case in found.cases]
-  assert len(set(pairs)) > 20 and found.searched > 60
+  search = finder.finish()
+  pairs = [(case.gold, case.prediction) for case in search.cases]
+  assert len(set(pairs)) > 20 and search.searched > 60
   assert all(gold != predicted for gold, predicted in pairs)
-  assert len(pairs) == found.corrected
+  assert len(pairs) == search.corrected
