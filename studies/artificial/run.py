@@ -21,7 +21,7 @@ from absl import flags
 
 from truenegs_jax.runtime import flags as flags_lib
 from truenegs_jax.runtime import progress
-from truenegs_jax.study import layout, plan, scores, tables
+from truenegs_jax.study import plan, scores, tables
 from truenegs_jax.study import run as study
 from truenegs_jax.workdir.files import save_json
 from truenegs_jax.workdir.metrics_file import finite_or_null
@@ -111,8 +111,8 @@ def main(argv: list[str]) -> None:
     )
     layouts = tables.make_tables(measured)
     for table in layouts:
-      console.print(layout.to_terminal(table))
-    (workdir / "measures.csv").write_text(layout.to_csv(layouts))
+      console.print(tables.to_terminal(table))
+    (workdir / "measures.csv").write_text(tables.to_csv(layouts))
 
 
 if __name__ == "__main__":

@@ -75,7 +75,7 @@ def save_study(root, secs):
 def collect(root, secs):
   study, states = save_study(root, secs)
   done = [x for x in study if states[x.key] == State.DONE]
-  return scores.collect_scores(done, root)
+  return run.collect_scores(done, root)
 
 
 def test_scores_do_not_depend_on_times(tmp_path):

@@ -13,22 +13,36 @@ import dataclasses
 import functools
 import json
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
+import numpy as np
 from ml_collections import ConfigDict
 from rich.console import Console
 
 from truenegs_jax.configs.common_keys import rules
+from truenegs_jax.corrections.rates import find_table_2
+from truenegs_jax.finetune import results
+from truenegs_jax.finetune.config_checks import SQUAD
+from truenegs_jax.finetune.leaderboard import example_scores
 from truenegs_jax.report.write import write_own_report
-from truenegs_jax.runtime import distributed, errors
+from truenegs_jax.runtime import distributed, errors, json_text
 from truenegs_jax.runtime.config_files import flatten
 from truenegs_jax.runtime.files import atomic_file, disk_errors
 from truenegs_jax.runtime.flags import parse_job, rerun_command
-from truenegs_jax.study import drive, layout, plan, scores, tables
+from truenegs_jax.study import drive, plan, scores, tables
 from truenegs_jax.study.drive import Part, State, States
+from truenegs_jax.study.scores import Score
+from truenegs_jax.tasks import scoring
 from truenegs_jax.train import check_values
-from truenegs_jax.train.plan import report_table
 from truenegs_jax.workdir import files, metrics_file
+
+# Title -> fields of records, of which the first that a record has counts. All
+# arms have a loss that corrections do not change.
+LOSSES = {
+  "MLM loss of all slots": ("mlm_uncorrected", "mlm"),
+  "Detection loss": ("detect",),
+}
 
 
 def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
@@ -89,7 +103,8 @@ def print_plan(
   }
   if part := drive.next_part(own, states):
     lines["next"] = part.key
-  console.print(report_table(lines))
+  for name, text in lines.items():
+    console.print(f"{name}: {text}", soft_wrap=True)
 
 
 def save_config(c: ConfigDict, workdir: pathlib.Path) -> None:
@@ -117,18 +132,18 @@ def report(
   """Prints the tables; saves them and all scores in results.json."""
   say = functools.partial(console.print, soft_wrap=True)
   done = [part for part in parts if states[part.key] == State.DONE]
-  collected, network = scores.collect_scores(done, workdir)
+  collected, fields = collect_scores(done, workdir)
   study = scores.Study(
     scores=collected,
     arms=[arm.name for arm in options.arms],
     seeds=range(options.seeds),
     tasks=[plan.TASKS[name][1] for name in options.tasks],
     finetune_seeds=range(options.finetune_seeds),
-    **network,
+    **fields,
   )
   layouts = tables.make_tables(study)
   for x in layouts:
-    console.print(layout.to_terminal(x))
+    console.print(tables.to_terminal(x))
   failures = [
     drive.describe_failure(part, workdir)
     for part in parts
@@ -148,6 +163,138 @@ def report(
   }
   text = json.dumps(metrics_file.finite_or_null(value), indent=2)
   save_text(workdir / files.RESULTS, f"{text}\n")
-  save_text(workdir / "tables.csv", layout.to_csv(layouts))
+  save_text(workdir / "tables.csv", tables.to_csv(layouts))
   write_own_report(workdir, say)
   say(f"saved: {workdir / files.RESULTS}, tables.csv, {files.REPORT}")
+
+
+def collect_scores(
+  parts: Sequence[Part], root: pathlib.Path
+) -> tuple[list[Score], dict[str, Any]]:
+  """Reads the scores of finished parts, in their order.
+
+  Returns:
+    The scores, and what the parts say of `family`, `width` and `paper`, fields
+    of Study.
+
+  Raises:
+    CheckpointError: a result is damaged.
+  """
+  collected, fields = list[Score](), dict[str, Any]()
+  for part in parts:
+    folder, run = root / part.key, (part.arm, part.seed)
+    if part.name == plan.PRETRAIN:
+      logged = metrics_file.read_records(folder)
+      collected += read_pretraining(*run, logged)
+    elif part.name in plan.TASKS:
+      for n in range(len(part.outputs)):  # one for each seed
+        if result := results.load(folder, plan.TASKS[part.name][1], n):
+          fields |= {key: result.provenance[key] for key in ("family", "width")}
+          collected += read_finetuning(*run, result)
+    else:
+      path = folder / files.RESULTS
+      with json_text.read_file(
+        path, errors.CheckpointError, drive.FIX
+      ) as saved:
+        if part.name == scores.CORRECTIONS:
+          collected += read_corrections(*run, saved)
+        else:
+          collected += read_robustness(*run, saved)
+          sets = saved["sets"].values()
+          fields["paper"] = {x["title"]: x["paper"] for x in sets}
+  return collected, fields
+
+
+def read_pretraining(
+  arm: str, seed: int, logged: Sequence[Mapping[str, Any]]
+) -> list[Score]:
+  """Returns the last held-out losses in metrics.jsonl, in nats."""
+  held_out = [x for x in logged if x["split"] == "held_out"]
+  if not held_out:
+    return []
+  collected = []
+  for title, fields in LOSSES.items():
+    losses = (held_out[-1].get(field) for field in fields)
+    loss = next((x for x in losses if x is not None), None)
+    if loss is not None:
+      score = Score(arm, seed, scores.HELD_OUT, None, title, loss)
+      collected.append(score)
+  return collected
+
+
+def read_finetuning(arm: str, seed: int, run: results.Result) -> list[Score]:
+  """Returns the main score of a fine-tuning on the dev set; of SQuAD both."""
+  by_metric = run.scores["dev"]
+  return [
+    Score(
+      arm=arm,
+      seed=seed,
+      task=run.task,
+      finetune_seed=run.seed,
+      metric=metric,
+      value=by_metric[metric],
+      correct_N=example_scores(run, metric),
+      failure=run.failure,
+    )
+    for metric in list(by_metric)[: None if run.task == SQUAD else 1]
+  ]
+
+
+def read_corrections(
+  arm: str, seed: int, saved: Mapping[str, Any]
+) -> list[Score]:
+  """Returns the rates of table 2 by the first source of synonyms.
+
+  `saved` is the results.json of the task "corrections".
+  """
+  checkpoints = next(iter(saved["checkpoints"].values()))
+  steps = [(x["step"], x["percent"]) for x in checkpoints]
+  return [
+    Score(
+      arm=arm,
+      seed=seed,
+      task=scores.CORRECTIONS,
+      finetune_seed=None,
+      metric=scores.correction_metric(rate, percent),
+      value=100 * checkpoints[index]["rates"][rate]["rate"],
+    )
+    for percent, index in find_table_2(steps).items()
+    for rate in scores.RATES
+  ]
+
+
+def read_robustness(
+  arm: str, seed: int, saved: Mapping[str, Any]
+) -> list[Score]:
+  """Returns the scores of each set, side and fine-tuning of one model.
+
+  `saved` is the results.json of the task "robustness". Examples have scores
+  only if they are questions without variants.
+  """
+  [records] = saved["models"].values()
+  collected = []
+  for name, x in saved["sets"].items():
+    for record in records.values():
+      is_paired = record["task"] == SQUAD and not x["variants"]
+      for side in scores.SIDES:
+        for metric, value in record["scores"].get(f"{name} {side}", {}).items():
+          score_N = None
+          if is_paired:
+            score_N = _question_scores(record["answers"], name, side, metric)
+          key = x["title"], record["seed"], f"{metric} {side}"
+          collected.append(Score(arm, seed, *key, value, score_N))
+  return collected
+
+
+def _question_scores(
+  answers: Mapping[str, Any], name: str, side: str, metric: str
+) -> np.ndarray:
+  """Returns the scores of a set's questions; of DROP their differences, [N]."""
+  if side == scores.DROP:
+    before_N, after_N = (
+      _question_scores(answers, name, x, metric)
+      for x in (scores.ORIGINAL, scores.TRANSFORMED)
+    )
+    return before_N - after_N
+  split = answers[f"{name} {side}"]
+  return scoring.question_scores(split["golds"], split["answers"])[metric]
