@@ -27,9 +27,9 @@ from ml_collections import ConfigDict
 from rich.console import Console
 from rich.table import Table
 
+from truenegs_jax.config import flags as flags_lib
 from truenegs_jax.models import registry
 from truenegs_jax.runtime import errors
-from truenegs_jax.runtime import flags as flags_lib
 from truenegs_jax.runtime.files import disk_errors
 
 AXES = {

@@ -23,7 +23,7 @@ from absl import flags
 from ml_collections import ConfigDict
 from rich.console import Console
 
-from truenegs_jax.runtime import flags as flags_lib
+from truenegs_jax.config import flags as flags_lib
 from truenegs_jax.train import plan, sharding
 
 _CONFIG = flags_lib.define_config()

@@ -28,7 +28,7 @@ from absl import flags
 from rich.console import Console
 from rich.table import Table
 
-from truenegs_jax.runtime import flags as flags_lib
+from truenegs_jax.config import flags as flags_lib
 from truenegs_jax.train import plan
 
 _CONFIG = flags_lib.define_config()

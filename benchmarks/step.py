@@ -27,9 +27,9 @@ import timing
 from absl import flags
 from rich.console import Console
 
+from truenegs_jax.config import flags as flags_lib
 from truenegs_jax.data.rows import rows_folder
 from truenegs_jax.runtime import errors
-from truenegs_jax.runtime import flags as flags_lib
 from truenegs_jax.train import plan, speed
 
 _CONFIG = flags_lib.define_config()

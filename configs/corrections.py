@@ -24,27 +24,11 @@ lines: the 2,891 of the test split, with headings and cut to 512 tokens, have
 
 from ml_collections import ConfigDict
 
+from truenegs_jax.config.tables import make_config
 from truenegs_jax.configs import common
 
 
 def get_config(arg: str = "") -> ConfigDict:
   """Configures all but the run and the text, which have to be set."""
-  c = common.get_config()
-  c.task = "corrections"
-  c.batch_size = 32  # lines per batch
-  c.model.variant = c.data.vocab = "init"  # those of the weights
-
-  c.corrections = ConfigDict()
-  c.corrections.run = ""  # workdir of the run to measure; or set c.init
-  c.corrections.steps = "kept"  # all its checkpoints; "last"; or "100,200"
-  c.corrections.text = ""  # files, folders, globs, hf:NAME, as data.sources
-  # Tokens of a line, at most; 0: the run's c.length, for c.init this config's.
-  c.corrections.length = 0
-  c.corrections.sequences = 0  # lines, at most; 0: all
-  c.corrections.prediction = ""  # "argmax" or "sample"; "": that of the run
-  # Sources of synonyms, as negatives.sources; "auto": those of the run, or else
-  # of the language. Table 2 is made with the first; each is also compared with
-  # all others.
-  c.corrections.sources = ("auto",)
-  c.corrections.cases = 10  # corrections to print
+  c = make_config("corrections")
   return common.apply_arg(c, arg, default="hc")

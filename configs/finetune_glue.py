@@ -19,8 +19,8 @@ cores, calculated from 4,300 tokens per second, mostly for MNLI and QQP.
 
 from ml_collections import ConfigDict
 
-from truenegs_jax.configs import common_finetune
-from truenegs_jax.configs.common_words import parse_words
+from truenegs_jax.config.load import parse_words
+from truenegs_jax.config.tables import make_config
 
 TASKS = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte")
 HUB = "hf:nyu-mll/glue"
@@ -28,7 +28,7 @@ HUB = "hf:nyu-mll/glue"
 
 def get_config(arg: str = "all") -> ConfigDict:
   """Configures 3 epochs (RTE, STS-B: 10) of batches of 32 rows."""
-  c = common_finetune.get_config()
+  c = make_config("finetune")
   c.finetune.data = HUB
   meanings = {task: f"The task {task}." for task in TASKS}
   words = parse_words(arg, {**meanings, "all": "All tasks."})

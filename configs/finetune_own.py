@@ -21,21 +21,13 @@ The exported model knows the classes by name.
 
 from ml_collections import ConfigDict
 
-from truenegs_jax.configs import common_finetune
-from truenegs_jax.configs.common_words import parse_words
+from truenegs_jax.config.load import parse_words
+from truenegs_jax.config.tables import make_config
 
 
 def get_config(arg: str = "") -> ConfigDict:
   """Configures 3 epochs of batches of 32 rows of at most 128 tokens."""
-  c = common_finetune.get_config()
-  f = c.finetune
-  f.tasks, f.epochs = "own", 3.0
-  f.text = ""  # column of the text, or of two texts: "first,second"
-  f.label = "label"  # column of the class or score
-  f.kind = "classes"  # or "score": labels are numbers
-  f.labels = ""  # classes in order: "no,yes"; "": those of the training file
-  # "accuracy", "matthews", "f1"; for scores "spearman", "pearson"; "": the
-  # first of them.
-  f.metric = ""
+  c = make_config("finetune")
+  c.finetune.tasks, c.finetune.epochs = "own", 3.0
   parse_words(arg, {})
   return c

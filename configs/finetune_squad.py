@@ -16,21 +16,16 @@ electra_small.py:len512.
 
 from ml_collections import ConfigDict
 
-from truenegs_jax.configs import common_finetune
-from truenegs_jax.configs.common_words import parse_words
+from truenegs_jax.config.load import parse_words
+from truenegs_jax.config.tables import make_config
 
 HUB = "hf:rajpurkar/squad"
 
 
 def get_config(arg: str = "") -> ConfigDict:
   """Configures 2 epochs of windows of at most 512 tokens."""
-  c = common_finetune.get_config()
+  c = make_config("finetune")
   c.length = 512
-  f = c.finetune
-  f.tasks, f.data = "squad", HUB
-  f.stride = 128  # tokens from the start of a window to that of the next
-  f.question_length = 64  # tokens of a question, at most
-  f.num_best = 20  # candidates for the start, and for the end, of an answer
-  f.max_answer = 30  # tokens of an answer, at most
+  c.finetune.tasks, c.finetune.data = "squad", HUB
   parse_words(arg, {})
   return c

@@ -18,37 +18,14 @@ differ by 1.8 points of GLUE.
 
 from ml_collections import ConfigDict
 
-from truenegs_jax.configs.common_words import parse_words
-
-ARMS = "baseline=baseline; hc=hc; sr=sr; hc+sr=hc+sr"
+from truenegs_jax.config.load import parse_words
+from truenegs_jax.config.tables import make_config
 
 
 def get_config(arg: str = "") -> ConfigDict:
   """Configures 3 seeds of 4 recipes of ELECTRA-small, on GLUE and SQuAD."""
   words = parse_words(arg, {"runlocal": "A study of minutes on WordNet."})
-  c = ConfigDict({"task": "study"})
-  c.dry_run = False  # True: print what would run, and write nothing
-  c.study = ConfigDict()
-  # Config of the pre-trainings, with the words that all arms have: NAME[:WORDS]
-  # of a packaged config or a FILE.py.
-  c.study.base = "electra_small"
-  # KEY=VALUE KEY=VALUE of its keys, for all arms; "{seed}" is replaced, as in
-  # arms. Quotes keep spaces.
-  c.study.overrides = ""
-  # Recipes to compare, NAME=WORDS KEY=VALUE ...; NAME=WORDS: words of the base
-  # config, and values of its keys: "baseline=baseline; a=hc masking.prob=0.25".
-  # The others are compared with the first.
-  c.study.arms = ARMS
-  c.study.seeds = 3  # pre-trainings of each arm, with seeds 0, 1, ...
-  # Fine-tunings of each pre-training: tasks of GLUE, "squad1" or "own".
-  c.study.tasks = "cola,sst2,mrpc,stsb,qqp,mnli,qnli,rte,squad1"
-  c.study.finetune = ""  # keys of the fine-tunings: "KEY=VALUE KEY=VALUE"
-  c.study.finetune_seeds = 3  # runs of each task, with seeds 0, 1, ...
-  # Keys of configs/corrections.py: "corrections.text=FILE"; "": not measured.
-  c.study.corrections = ""
-  # Keys of configs/robustness.py: "robustness.sets=typos"; "": not measured.
-  c.study.robustness = ""
-  c.study.shard = "0/1"  # i/n: Do job i of n, from 0, on several machines
+  c = make_config("study")
   if words:
     c.study.base = "electra_demo:runlocal"
     c.study.arms = "baseline=baseline; hc=hc"

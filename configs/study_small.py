@@ -21,8 +21,8 @@ Calculated, not measured: 8.8e19 FLOP, 62 hours on one H100 at 40 % of its peak,
 
 from ml_collections import ConfigDict
 
+from truenegs_jax.config.load import parse_words
 from truenegs_jax.configs import study
-from truenegs_jax.configs.common_words import parse_words
 
 WIKITEXT = "hf:Salesforce/wikitext config=wikitext-2-raw-v1 split=test"
 RECIPES = ("baseline", "hc", "sr", "hc+sr", "hc_glove", "sr_sent")

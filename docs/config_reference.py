@@ -1,46 +1,34 @@
 """Generates the reference of all config keys, for reference/config.md."""
 
 import importlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from ml_collections import ConfigDict
 
-from truenegs_jax.configs import common, corrections, robustness, study
-from truenegs_jax.runtime.config_files import flatten, packaged_names
-from truenegs_jax.runtime.config_keys import Key, describe_keys
+from truenegs_jax.config.keys import Key, flatten
+from truenegs_jax.config.load import packaged_names
+from truenegs_jax.config.tables import TABLES, make_config
 
 PLACEHOLDER = "<!-- keys -->"
-FINETUNING = ("finetune_glue", "finetune_squad", "finetune_own")
+TITLES = {
+  "pretrain": "Pre-training",
+  "finetune": "Fine-tuning",
+  "corrections": "Measuring corrections",
+  "robustness": "Measuring robustness",
+  "study": "Studies",
+}
+RESUMED = ("pretrain", "finetune")
 COLUMNS = ("key", "meaning", "default", "values", "resume")
 
 
 def render() -> str:
   """Returns sections with a table of keys for each task, in Markdown."""
-  pretraining = describe_keys(common.get_config())
-  finetuning = dict[str, Key]()
-  for name in FINETUNING:
-    finetuning |= {key.name: key for key in describe_keys(_load(name))}
-  measuring = describe_keys(corrections.get_config())
-  transforming = describe_keys(robustness.get_config())
-  comparing = describe_keys(study.get_config())
-  return "\n\n".join(
-    [
-      "## Pre-training",
-      *_groups(pretraining),
-      "## Fine-tuning",
-      "Defaults are those of `finetune_glue`, `finetune_squad` or"
-      " `finetune_own`.",
-      *_groups(finetuning.values()),
-      "## Measuring corrections",
-      *_groups(measuring, resumes=False),
-      "## Measuring robustness",
-      *_groups(transforming, resumes=False),
-      "## Studies",
-      *_groups(comparing, resumes=False),
-      "## What the configs change",
-      *(_changes(name) for name in packaged_names() if _pretrains(name)),
-    ]
-  )
+  blocks = []
+  for task, title in TITLES.items():
+    blocks += [f"## {title}", *_groups(TABLES[task], resumes=task in RESUMED)]
+  configs = (name for name in packaged_names() if _pretrains(name))
+  changes = map(_changes, configs)
+  return "\n\n".join([*blocks, "## What the configs change", *changes])
 
 
 def _load(name: str) -> ConfigDict:
@@ -51,34 +39,34 @@ def _pretrains(name: str) -> bool:
   return _load(name).task == "pretrain"
 
 
-def _groups(keys: Iterable[Key], *, resumes: bool = True) -> list[str]:
+def _groups(table: Mapping[str, Key], *, resumes: bool) -> list[str]:
   """Returns a table for each group of keys, `model.`, `optim.` and so on."""
-  groups: dict[str, list[Key]] = {}
-  for key in keys:
-    groups.setdefault(key.name.rpartition(".")[0], []).append(key)
-  tables = []
-  for name, members in groups.items():
-    title = f"### {name or 'Keys without a group'}"
-    rows = [COLUMNS, *map(_row, members)]
-    if not resumes:
-      rows = [row[:-1] for row in rows]
-    tables.append(f"{title}\n\n{_table(rows[0], rows[1:])}")
-  return tables
+  groups: dict[str, list[tuple[str, ...]]] = {}
+  for name, key in table.items():
+    row = _row(name, key) if resumes else _row(name, key)[:-1]
+    groups.setdefault(name.rpartition(".")[0], []).append(row)
+  return [
+    f"### {name or 'Keys without a group'}\n\n"
+    + _table(COLUMNS[: len(rows[0])], rows)
+    for name, rows in groups.items()
+  ]
 
 
-def _row(key: Key) -> tuple[str, ...]:
+def _row(name: str, key: Key) -> tuple[str, ...]:
+  values = ", ".join(map(_code, key.choices)) or key.describe_range()
+  kind = type(key.default).__name__
   return (
-    f"`{key.name}`",
+    f"`{name}`",
     key.meaning,
-    _code(key.value),
-    key.allowed(_code),
-    "may change" if key.rule.may_change else "fixed",
+    _code(key.default),
+    f"{kind}: {values}" if values else kind,
+    "may change" if key.may_change else "fixed",
   )
 
 
 def _changes(name: str) -> str:
   """Returns how a pre-training config differs from the defaults."""
-  config, defaults = _load(name), flatten(common.get_config().to_dict())
+  config, defaults = _load(name), flatten(make_config("pretrain").to_dict())
   text = importlib.import_module(f"truenegs_jax.configs.{name}").__doc__ or ""
   changed = [
     (f"`{key}`", _code(value))

@@ -11,8 +11,8 @@ import pytest
 import truenegs_jax
 from support.doc_pages import ROOT
 from truenegs_jax import __main__ as command
-from truenegs_jax.runtime import config_files
-from truenegs_jax.runtime.config_keys import describe_keys
+from truenegs_jax.config import load
+from truenegs_jax.config.tables import TABLES
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def test_the_command_explains_itself_and_mistakes(call, words, code, expected):
 def test_help_names_every_config_and_configs_lists_them_with_words(call):
   _, listed = call("configs")
   patterns = ", ".join(command.TASKS.values()).split(", ")
-  for name in config_files.packaged_names():
+  for name in load.packaged_names():
     assert any(fnmatch.fnmatch(name, pattern) for pattern in patterns)
     assert re.search(rf"(?m)^  {name}\n      [A-Z]", listed)
   assert "\n      :baseline :hc :sr " in listed
@@ -67,11 +67,10 @@ def test_configs_describes_every_key_and_word(call, text, tmp_path):
   if text == "own.py":
     text = str(shutil.copy(ROOT / "configs/electra_own.py", tmp_path / text))
   _, described = call("configs", text)
-  config = config_files.load_config(text)
+  config = load.load_config(text)
   flat = " ".join(described.split())
-  for key in describe_keys(config):
-    allowed = f"{key.meaning} [{key.allowed()}]"
-    assert f"\n--config.{key.name}=" in described and allowed in flat
-  for word, meaning in config_files.list_words(text.partition(":")[0]).items():
+  for name, key in TABLES[config.task].items():
+    assert f"\n--config.{name}=" in described and key.describe() in flat
+  for word, meaning in load.list_words(text.partition(":")[0]).items():
     assert f"\n  :{word}\n" in described and meaning in flat
   assert "--config.length=512\n" in described or "len512" not in text

@@ -13,18 +13,26 @@ import numpy as np
 import pytest
 import rich.console
 
-from truenegs_jax.configs import common, common_keys, electra_small
+from truenegs_jax.config.tables import PRETRAIN, TABLES
+from truenegs_jax.configs import common, electra_small
 from truenegs_jax.data.corpus import sources_spec
 from truenegs_jax.data.rows import layouts
 from truenegs_jax.data.tokens.tokenizer import ACCENTS, SPECIALS, make_tokenizer
 from truenegs_jax.finetune import config_checks
 from truenegs_jax.main import TASKS
-from truenegs_jax.models import choose_attention, encoder, pretrain
+from truenegs_jax.models import choose_attention, encoder, layers, pretrain
+from truenegs_jax.objectives import masking, soft_regularization
 from truenegs_jax.pretrain import run as run_lib
 from truenegs_jax.runtime.errors import DataError, InputError
 from truenegs_jax.synonyms import table
 from truenegs_jax.tasks import user_task
-from truenegs_jax.train import build_run, check_values, checks, prepare_data
+from truenegs_jax.train import (
+  build_run,
+  checks,
+  metrics,
+  prepare_data,
+  sharding,
+)
 from truenegs_jax.weights import hf_folder
 from truenegs_jax.weights.find import Weights
 from truenegs_jax.workdir.from_config import build_model, placeholder_tokenizer
@@ -355,7 +363,7 @@ def test_a_long_warmup_is_warned_of(warmup_steps, steps, expected):
 
 CHOICES = {
   name: rule.choices
-  for name, rule in common_keys.KEYS.items()
+  for name, rule in PRETRAIN.items()
   if rule.choices and name not in ("task", "log.writers")
 }
 
@@ -373,7 +381,12 @@ def test_only_the_described_choices_of_a_key_are_accepted(name):
 
 
 def test_the_described_choices_are_all_that_the_package_has():
-  named = check_values.REGISTRIES | {
+  named = {
+    "masking.style": masking.STYLES,
+    "model.remat": layers.REMAT,
+    "negatives.soft": soft_regularization.REGULARIZERS,
+    "mesh.preset": sharding.MESHES,
+    "log.writers": metrics.LOGGERS,
     "objective": build_run.OBJECTIVES,
     "task": TASKS,
     "model.attention": choose_attention.CHOICES,
@@ -385,9 +398,9 @@ def test_the_described_choices_are_all_that_the_package_has():
     "negatives.layout": table.LAYOUTS,
     "finetune.kind": user_task.METRICS,
   }
-  rules = common_keys.rules("finetune")
+  keys = PRETRAIN | TABLES["finetune"]
   for name, choices in named.items():
-    assert sorted(rules[name].choices) == sorted(choices), name
+    assert sorted(keys[name].choices) == sorted(choices), name
 
 
 def test_a_batch_size_that_cannot_be_split_is_refused_with_one_that_can():

@@ -28,11 +28,11 @@ from support.doc_pages import (
 )
 from truenegs_jax import models
 from truenegs_jax.__main__ import VERBS
+from truenegs_jax.config.flags import parse_config
 from truenegs_jax.data.tokens.tokenizer import SPECIALS
 from truenegs_jax.main import TASKS
 from truenegs_jax.objectives import soft_regularization
 from truenegs_jax.runtime.errors import InputError
-from truenegs_jax.runtime.flags import parse_config
 from truenegs_jax.synonyms import sources
 from truenegs_jax.tasks import glue
 from truenegs_jax.train import sharding

@@ -8,10 +8,11 @@ import jax
 
 from support import tiny
 from support.doc_pages import ROOT, read_first_cells
+from truenegs_jax.config.keys import flatten
+from truenegs_jax.config.load import packaged_names
 from truenegs_jax.finetune import results, run
 from truenegs_jax.models import pretrain
 from truenegs_jax.runtime import errors, rng
-from truenegs_jax.runtime.config_files import flatten, packaged_names
 from truenegs_jax.tasks import scoring, squad
 from truenegs_jax.train import guards, metrics, speed
 from truenegs_jax.workdir import files, metrics_file

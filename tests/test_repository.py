@@ -164,7 +164,7 @@ def test_no_code_is_read_from_files():
     for top in {name.split(".")[0] for name in imports(module)} & RUNS_CODE
   }
   assert users == {
-    ("runtime.config_files", "runpy"),
+    ("config.load", "runpy"),
     # Without a shell.
     ("study.drive", "subprocess"),  # truenegs_jax.main
     ("wordnet", "subprocess"),  # apt-get and dpkg-deb

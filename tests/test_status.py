@@ -5,11 +5,11 @@ import json
 import pytest
 
 from truenegs_jax import status
+from truenegs_jax.config.flags import parse_config
 from truenegs_jax.data.rows import store
 from truenegs_jax.runtime import files as files_lib
 from truenegs_jax.runtime import locks
 from truenegs_jax.runtime.errors import CheckpointError, InputError
-from truenegs_jax.runtime.flags import parse_config
 from truenegs_jax.workdir import files, lock, metrics_file
 
 

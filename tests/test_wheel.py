@@ -11,7 +11,7 @@ import zipfile
 import pytest
 
 from support.doc_pages import ROOT
-from truenegs_jax.runtime import config_files
+from truenegs_jax.config import load
 
 # What a build reads, as in a checkout. The rest is not needed.
 SOURCES = ("setup.py", "pyproject.toml", "MANIFEST.in", "README.md", "LICENSE")
@@ -80,7 +80,7 @@ def test_the_wheel_works_in_an_empty_folder(wheel, tmp_path):
   command = str(tmp_path / "site" / "bin" / "truenegs")
   env = {"PYTHONPATH": str(tmp_path / "site"), "JAX_PLATFORMS": "cpu"}
   listed = run(command, "configs", cwd=empty, **env)
-  assert all(f"  {name}\n" in listed for name in config_files.packaged_names())
+  assert all(f"  {name}\n" in listed for name in load.packaged_names())
   module = run(
     sys.executable, "-c", "import truenegs_jax as t; print(t.__file__)",
     cwd=empty, **env,

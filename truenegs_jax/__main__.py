@@ -76,19 +76,20 @@ def main() -> None:
 
 
 def _describe(texts: list[str]) -> str:
-  from truenegs_jax.runtime import config_keys, flags
+  from truenegs_jax.config import describe, flags
 
   with flags.exit_on_errors():
-    blocks = map(config_keys.render_config, texts)
-    lines = itertools.chain(*blocks) if texts else config_keys.render_list()
+    blocks = map(describe.render_config, texts)
+    lines = itertools.chain(*blocks) if texts else describe.render_list()
     return "\n".join(lines)
 
 
 def _fail(verb: str) -> None:
-  from truenegs_jax.runtime import config_files, errors
+  from truenegs_jax.config.keys import did_you_mean
+  from truenegs_jax.runtime import errors
 
   verbs = VERBS | {"configs": CONFIGS}
-  hint = config_files.did_you_mean(verb, verbs, "truenegs ")
+  hint = did_you_mean(verb, verbs, "truenegs ")
   print(f"{HELP}\n\nerror: There is no verb {verb!r}.{hint}", file=sys.stderr)
   sys.exit(errors.InputError.exit_code)
 

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING
 
 from absl import flags
 
-from truenegs_jax.runtime import flags as flags_lib
+from truenegs_jax.config import flags as flags_lib
 from truenegs_jax.runtime import progress
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.runtime.files import check_local

@@ -30,8 +30,8 @@ import traceback
 from absl import flags
 from ml_collections import ConfigDict
 
+from truenegs_jax.config import flags as flags_lib
 from truenegs_jax.runtime import cpu, errors, files
-from truenegs_jax.runtime import flags as flags_lib
 
 # The module of each config.task; it has a function `run`.
 TASKS = {

@@ -23,8 +23,8 @@ from typing import Any
 from absl import flags
 from ml_collections import ConfigDict
 
+from truenegs_jax.config import flags as flags_lib
 from truenegs_jax.data.rows import beam_runner, prepare_rows, rows_folder
-from truenegs_jax.runtime import flags as flags_lib
 from truenegs_jax.runtime import progress
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.train.prepare_data import make_rows_plan

@@ -22,8 +22,8 @@ from ml_collections import ConfigDict
 from rich.live import Live
 from rich.table import Table
 
+from truenegs_jax.config import flags as flags_lib
 from truenegs_jax.data.rows import rows_folder, store
-from truenegs_jax.runtime import flags as flags_lib
 from truenegs_jax.runtime import json_text, progress
 from truenegs_jax.runtime.errors import CheckpointError, InputError
 from truenegs_jax.runtime.locks import is_locked

@@ -22,8 +22,8 @@ import tempfile
 import urllib.request
 import zipfile
 
+from truenegs_jax.config import flags as flags_lib
 from truenegs_jax.runtime import cache, files
-from truenegs_jax.runtime import flags as flags_lib
 from truenegs_jax.runtime.errors import TrueNegsError, UnavailableError
 from truenegs_jax.synonyms import wordnet
 

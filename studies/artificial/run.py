@@ -19,7 +19,7 @@ import sys
 import language
 from absl import flags
 
-from truenegs_jax.runtime import flags as flags_lib
+from truenegs_jax.config import flags as flags_lib
 from truenegs_jax.runtime import progress
 from truenegs_jax.study import plan, scores, tables
 from truenegs_jax.study import run as study

@@ -8,8 +8,8 @@ import random
 import pytest
 from rich.console import Console
 
+from truenegs_jax.config.flags import parse_config
 from truenegs_jax.runtime.errors import CheckpointError, InputError
-from truenegs_jax.runtime.flags import parse_config
 from truenegs_jax.study import drive, plan, run
 
 DEMO = {

@@ -6,8 +6,8 @@ import json
 import numpy as np
 from rich.console import Console
 
+from truenegs_jax.config.flags import parse_config
 from truenegs_jax.finetune import results
-from truenegs_jax.runtime.flags import parse_config
 from truenegs_jax.study import drive, plan, run, scores
 from truenegs_jax.study.drive import State
 from truenegs_jax.workdir import files

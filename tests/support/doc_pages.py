@@ -7,7 +7,7 @@ import re
 import subprocess
 import textwrap
 
-from truenegs_jax.runtime.flags import parse_config
+from truenegs_jax.config.flags import parse_config
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
 PAGES = sorted(

@@ -6,6 +6,7 @@ import shutil
 from support import report_workdirs, tiny, weight_files
 from support.small_rows import write_texts
 from support.texts import make_texts
+from truenegs_jax.config.load import load_config
 from truenegs_jax.configs import common
 from truenegs_jax.data.corpus.sources_spec import open_corpus
 from truenegs_jax.data.rows.rows_folder import open_rows
@@ -15,7 +16,6 @@ from truenegs_jax.pretrain import export_run
 from truenegs_jax.report import page
 from truenegs_jax.report.write import read_workdir
 from truenegs_jax.robustness import eval_set
-from truenegs_jax.runtime.config_files import load_config
 from truenegs_jax.runtime.errors import CheckpointError
 from truenegs_jax.tasks import glue, records, squad
 from truenegs_jax.tasks.task import Example

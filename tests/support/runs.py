@@ -177,8 +177,8 @@ def run_in_process(
   workdir, flags, config="electra_demo:sr,runlocal", screen=None
 ) -> tuple[int, str]:
   """Runs in this process; returns exit code and output, or raises."""
+  from truenegs_jax.config.flags import parse_config
   from truenegs_jax.pretrain import run as run_lib
-  from truenegs_jax.runtime.flags import parse_config
 
   path = ROOT / "configs" / str(config).replace(":", ".py:")
   c = parse_config([f"--config={path}", *flags])

@@ -6,8 +6,9 @@ import types
 
 import pytest
 
-from truenegs_jax.configs import common, common_keys
-from truenegs_jax.runtime.config_files import flatten
+from truenegs_jax.config.keys import flatten
+from truenegs_jax.config.tables import PRETRAIN
+from truenegs_jax.configs import common
 from truenegs_jax.runtime.errors import CheckpointError
 from truenegs_jax.train import setup
 
@@ -33,11 +34,11 @@ def change_value(value):
   return value + {tuple: (9,), str: "x"}.get(type(value), 1)
 
 
-@pytest.mark.parametrize("key", common_keys.KEYS)
+@pytest.mark.parametrize("key", PRETRAIN)
 def test_keys_may_change_according_to_their_rules(key):
   value = flatten(common.get_config().to_dict())[key]
   now = make_description(**{key: change_value(value)})
-  if common_keys.KEYS[key].may_change or key == "steps":  # may grow
+  if PRETRAIN[key].may_change or key == "steps":  # may grow
     resume(make_description(), now)
   else:
     with pytest.raises(CheckpointError, match=f"(?s){key}: .* -> .*--workdir"):

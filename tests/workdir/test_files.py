@@ -4,20 +4,13 @@ import json
 
 import pytest
 
-from truenegs_jax.configs import common, common_keys
-from truenegs_jax.data.rows import layouts
-from truenegs_jax.runtime.config_files import flatten
+from truenegs_jax.configs import common
 from truenegs_jax.runtime.errors import CheckpointError
 from truenegs_jax.workdir import files
 
 
 def make_config() -> dict:
   return json.loads(common.get_config().to_json())
-
-
-def test_config_keys_and_rules_correspond():
-  assert flatten(make_config()).keys() == common_keys.KEYS.keys()
-  assert common_keys.KEYS["length"].low == layouts.MIN_LENGTH
 
 
 def test_changes_are_listed_by_full_key():

@@ -22,6 +22,8 @@ import numpy as np
 from ml_collections import ConfigDict
 from rich.console import Console
 
+from truenegs_jax.config.flags import rerun_command
+from truenegs_jax.config.tables import PRETRAIN
 from truenegs_jax.corrections import cases, predict_slots, rates
 from truenegs_jax.corrections.predict_slots import Lines, Predictions
 from truenegs_jax.data.corpus.sources_spec import (
@@ -31,7 +33,6 @@ from truenegs_jax.data.corpus.sources_spec import (
 from truenegs_jax.data.rows import layouts
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
 from truenegs_jax.models import pretrain
-from truenegs_jax.objectives.options import CHOICES
 from truenegs_jax.report.write import write_own_report
 from truenegs_jax.runtime import distributed, progress
 from truenegs_jax.runtime.cache import enable_compilation_cache
@@ -39,10 +40,8 @@ from truenegs_jax.runtime.errors import (
   CheckpointError,
   DamagedStepError,
   InputError,
-  one_of,
   printable,
 )
-from truenegs_jax.runtime.flags import rerun_command
 from truenegs_jax.synonyms import run_table, wordnet
 from truenegs_jax.synonyms.run_table import TableRequest
 from truenegs_jax.synonyms.sources import parse_expression, resolve_auto
@@ -194,7 +193,8 @@ def _check_config(c: ConfigDict, workdir: pathlib.Path) -> tuple[str, ...]:
       "'hf:Salesforce/wikitext config=wikitext-2-raw-v1 split=test'."
     )
   if o.prediction:  # "" is the run's
-    one_of("corrections.prediction", o.prediction, CHOICES["prediction"])
+    key = PRETRAIN["negatives.prediction"]
+    key.check_value("corrections.prediction", o.prediction)
   sources = (o.sources,) if isinstance(o.sources, str) else tuple(o.sources)
   if not sources:
     raise InputError(

@@ -10,16 +10,18 @@ from typing import Any, Self
 
 from ml_collections import ConfigDict
 
-from truenegs_jax.configs.common_keys import rules
-from truenegs_jax.runtime.config_files import flatten
-from truenegs_jax.runtime.errors import InputError
+from truenegs_jax.config.grammar import parse_names
+from truenegs_jax.config.keys import read
+from truenegs_jax.config.tables import check_values
+from truenegs_jax.config.task_sections import Finetune
+from truenegs_jax.models import layers
+from truenegs_jax.runtime.errors import InputError, one_of
 from truenegs_jax.tasks import glue, squad, user_task
-from truenegs_jax.train import check_values, metrics, optim, sharding
+from truenegs_jax.train import metrics, optim, sharding
 from truenegs_jax.weights import match_vocabulary
 
 SQUAD, OWN = squad.TASK.name, user_task.NAME
 SIZES = ("small", "base", "large")
-RULES = rules("finetune")
 # Names of weights and data; their fingerprints are compared instead.
 SOURCE_KEYS = ("data.vocab", "finetune.data", "finetune.files", "init")
 
@@ -29,14 +31,12 @@ def model_size(width: int) -> str:
   return SIZES[(width >= 768) + (width >= 1024)]
 
 
-@dataclasses.dataclass(frozen=True)
-class FinetuneOptions:
-  """The values of a config, which configs/common_finetune.py describes.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FinetuneOptions(Finetune):
+  """The section `finetune` of a config, and values of its other sections.
 
-  Fields have the last part of the keys as names, and are 0 or "" where the
-  config does not have the key. `adam` holds arguments of
-  `optim.make_optimizer`, `model` arguments of `make_downstream` that do not
-  depend on the weights.
+  `adam` holds arguments of `optim.make_optimizer`, `model` arguments of
+  `make_downstream` that do not depend on the weights.
   """
 
   seed: int
@@ -59,34 +59,6 @@ class FinetuneOptions:
   preset: str
   every_steps: int
   writers: tuple[str, ...]
-  tasks: tuple[str, ...]
-  seeds: int
-  data: str
-  files: str
-  rows: int
-  epochs: float
-  predict_test: bool
-  loss: str
-  warmup: float
-  lrs: tuple[float, ...]
-  layer_decay: float
-  layer_decays: tuple[float, ...]
-  window: int
-  evals_per_epoch: int
-  save_minutes: float
-  export: str
-  against: str
-  # Only for SQuAD:
-  stride: int = 0
-  question_length: int = 0
-  num_best: int = 0
-  max_answer: int = 0
-  # Only for the user's own task:
-  text: str = ""
-  label: str = ""
-  kind: str = ""
-  labels: str = ""
-  metric: str = ""
 
   @classmethod
   def from_config(cls, c: ConfigDict) -> Self:
@@ -95,13 +67,16 @@ class FinetuneOptions:
     values = {name: x for section in sections for name, x in section.items()}
     names = ("dropout", "attention_dropout", "dtype", "remat", "scan")
     values |= {
-      "tasks": parse_task_names(c.finetune.tasks),
       "model": {name: values[name] for name in ("head_dropout", *names)},
       "adam": {name: c.optim[name] for name in optim.OPTIMIZER_KEYS},
       "mesh": sharding.get_mesh_spec(c.mesh.preset, c.mesh.axes),
     }
-    fields = [field.name for field in dataclasses.fields(cls)]
-    return cls(**{name: values[name] for name in fields if name in values})
+    return read(cls, values)
+
+  @property
+  def task_names(self) -> tuple[str, ...]:
+    """The names in `tasks`."""
+    return parse_names(self.tasks, key="finetune.tasks")
 
   @property
   def all_seeds(self) -> Sequence[int]:
@@ -117,12 +92,6 @@ class FinetuneOptions:
     return self.layer_decay or self.layer_decays[SIZES.index(model_size(width))]
 
 
-def parse_task_names(text: str) -> tuple[str, ...]:
-  """Parses `finetune.tasks`; repeated names count once."""
-  names = text.replace(" ", "").split(",")
-  return tuple(dict.fromkeys(filter(None, names)))
-
-
 def check(c: ConfigDict) -> None:
   """Raises InputError for an invalid value, before any file is read."""
   if "finetune" not in c:
@@ -132,18 +101,19 @@ def check(c: ConfigDict) -> None:
       " finetune_own.py."
     )
   f = c.finetune
-  check_values.check_values(flatten(c.to_dict()), RULES)
+  check_values(c)
+  one_of("model.remat", c.model.remat, layers.REMAT)
   metrics.check_writers(c.log.writers)
   match_vocabulary.parse_skip(c.init_skip)
-  is_own, names = "text" in f, parse_task_names(f.tasks)
-  tasks = (OWN,) if is_own else (SQUAD,) if "stride" in f else (*glue.TASKS,)
-  if not names or not set(names) <= set(tasks):
+  names = parse_names(f.tasks, key="finetune.tasks")
+  groups = (glue.TASKS, (SQUAD,), (OWN,))
+  if not names or not any(set(names) <= {*group} for group in groups):
     raise InputError(
-      f"finetune.tasks={f.tasks!r} does not fit this config, which has"
-      f" {', '.join(tasks)}. The configs are finetune_glue.py,"
-      " finetune_squad.py and finetune_own.py."
+      f"finetune.tasks={f.tasks!r} must name tasks of GLUE"
+      f" ({', '.join(glue.TASKS)}), or {SQUAD}, or {OWN}. The configs are"
+      " finetune_glue.py, finetune_squad.py and finetune_own.py."
     )
-  if is_own and not f.epochs:
+  if OWN in names and not f.epochs:
     raise InputError(
       f"finetune.epochs={f.epochs}, but your own task has no default."
       " Set --config.finetune.epochs=3, for example."

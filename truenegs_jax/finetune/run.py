@@ -20,6 +20,7 @@ from collections.abc import Mapping, Sequence
 from ml_collections import ConfigDict
 from rich.console import Console
 
+from truenegs_jax.config.flags import rerun_command
 from truenegs_jax.finetune import (
   initial_weights,
   leaderboard,
@@ -33,7 +34,6 @@ from truenegs_jax.report.write import write_own_report
 from truenegs_jax.runtime import distributed, errors, progress
 from truenegs_jax.runtime.cache import enable_compilation_cache
 from truenegs_jax.runtime.files import disk_errors
-from truenegs_jax.runtime.flags import rerun_command
 from truenegs_jax.tasks import batches, glue
 from truenegs_jax.tasks.task import CLASSES, SPANS, Task
 from truenegs_jax.train import plan, sharding
@@ -66,7 +66,7 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
       finished = {
         name: [run for run in runs if run.seed in options.all_seeds]
         for name, runs in results.load_all(workdir).items()
-        if name in options.tasks
+        if name in options.task_names
       }
       if finished := {name: runs for name, runs in finished.items() if runs}:
         _report_results(context, finished, others)
@@ -120,7 +120,7 @@ def _describe_plan(context: RunContext) -> dict[str, str]:
   }
   if not options.init or find.is_local(options.init):
     initial = initial_weights.open_weights(options, report=context.report)
-    for name in options.tasks:
+    for name in options.task_names:
       task = task_data.find_published_task(name)
       model = initial.make_model(task or Task(name, name, CLASSES))
       if task:  # the user's own task has classes when its file is read
@@ -138,9 +138,11 @@ def _describe_plan(context: RunContext) -> dict[str, str]:
   )
   lines["runs"] = (
     f"seeds {seeds[0]} to {seeds[-1]}; {context.count_missing():,} of"
-    f" {len(seeds) * len(options.tasks):,} runs are to train"
+    f" {len(seeds) * len(options.task_names):,} runs are to train"
   )
-  return lines | {name: _describe_task(options, name) for name in options.tasks}
+  return lines | {
+    name: _describe_task(options, name) for name in options.task_names
+  }
 
 
 def _describe_task(options: FinetuneOptions, name: str) -> str:

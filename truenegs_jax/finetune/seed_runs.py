@@ -12,6 +12,7 @@ from typing import Any
 
 from rich.console import Console
 
+from truenegs_jax.config.flags import rerun_command
 from truenegs_jax.finetune import (
   evaluate,
   leaderboard,
@@ -23,7 +24,6 @@ from truenegs_jax.finetune.config_checks import FinetuneOptions
 from truenegs_jax.finetune.initial_weights import InitialWeights
 from truenegs_jax.runtime import distributed, errors, progress
 from truenegs_jax.runtime.files import disk_errors
-from truenegs_jax.runtime.flags import rerun_command
 from truenegs_jax.train import guards
 from truenegs_jax.weights import export_model, hf_folder, model_card
 from truenegs_jax.workdir import files, metrics_file
@@ -70,7 +70,7 @@ class RunContext:
     seeds = self.options.all_seeds
     return sum(
       len(results.missing_seeds(self.workdir, task, seeds))
-      for task in self.options.tasks
+      for task in self.options.task_names
     )
 
 
@@ -81,7 +81,7 @@ def plan_runs(context: RunContext, initial: InitialWeights) -> list[TaskPlan]:
   """
   read, finished = [], results.load_all(context.workdir)
   with distributed.raise_everywhere("inputs"):
-    for name in context.options.tasks:
+    for name in context.options.task_names:
       with progress.working(context.console, f"Reading {name}"):
         data = task_data.read_task_data(
           context.options, name, initial.tokenizer

@@ -154,7 +154,7 @@ def _splits(options: FinetuneOptions, name: str) -> tuple[str, ...]:
 
 def check_files(options: FinetuneOptions) -> None:
   """Refuses files that would not be used; reads none of them."""
-  names, data = options.tasks, options.data
+  names, data = options.task_names, options.data
   if data.startswith(records.HUB):
     dataset = hub_datasets.parse_dataset(data, key="finetune.data")
     if dataset.split:

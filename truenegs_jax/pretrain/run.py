@@ -18,11 +18,13 @@ import jax
 from ml_collections import ConfigDict
 from rich.console import Console
 
+from truenegs_jax.config.flags import rerun_command
+from truenegs_jax.config.keys import read
+from truenegs_jax.config.sections import Negatives
 from truenegs_jax.corrections import cases as cases_lib
 from truenegs_jax.corrections import predict_slots
 from truenegs_jax.data.corpus.sources_spec import describe_sources
 from truenegs_jax.data.rows import batches, rows_folder
-from truenegs_jax.objectives.options import needs_table
 from truenegs_jax.pretrain import (
   evaluate,
   export_run,
@@ -31,7 +33,6 @@ from truenegs_jax.pretrain import (
 from truenegs_jax.report.write import write_own_report
 from truenegs_jax.runtime import distributed, errors, progress
 from truenegs_jax.runtime.cache import enable_compilation_cache
-from truenegs_jax.runtime.flags import rerun_command
 from truenegs_jax.synonyms import run_table
 from truenegs_jax.synonyms.table import SynonymTable
 from truenegs_jax.train import (
@@ -128,7 +129,7 @@ def dry_run(c: ConfigDict, weights: Weights, console: Console) -> int:
     inputs.append("weights: --config.init=FOLDER")
   elif c.init:
     inputs.append(f"weights: {find.describe(c.init)}")
-  if needs_table(c.negatives):
+  if read(Negatives, c.negatives).needs_table:
     for source in build_run.build_table_request(c).expression.sources:
       inputs += [f"{source.name} {k}={x}" for k, x in source.paths.items()]
   o = c.optim

@@ -12,8 +12,8 @@ import pathlib
 
 from absl import flags
 
+from truenegs_jax.config import flags as flags_lib
 from truenegs_jax.report import plots, write
-from truenegs_jax.runtime import flags as flags_lib
 from truenegs_jax.runtime.errors import InputError, one_of
 
 SUFFIXES = (".html", *plots.SUFFIXES)

@@ -15,8 +15,8 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from truenegs_jax.config.keys import flatten
 from truenegs_jax.report.curves import PANELS, Curve
-from truenegs_jax.runtime.config_files import flatten
 from truenegs_jax.workdir.metrics_file import finite_or_null
 
 SCRIPTS = ("vendor/uPlot.iife.min.js", "vendor/tabulator.min.js", "app.js")

@@ -14,13 +14,11 @@ from typing import Any, Self
 from ml_collections import ConfigDict
 
 from truenegs_jax.config import grammar
-from truenegs_jax.configs.common_keys import rules
-from truenegs_jax.runtime.config_files import flatten
+from truenegs_jax.config.flags import parse_config
+from truenegs_jax.config.tables import check_values
 from truenegs_jax.runtime.errors import CheckpointError, InputError
-from truenegs_jax.runtime.flags import parse_config
 from truenegs_jax.study.drive import RECORD, Part, part_key, read_json
 from truenegs_jax.tasks import glue, squad, user_task
-from truenegs_jax.train import check_values
 from truenegs_jax.workdir import files
 
 PRETRAIN, CORRECTIONS, ROBUSTNESS = "pretrain", "corrections", "robustness"
@@ -284,7 +282,7 @@ def _build_config(
         f"minutes={c.minutes:g} gives each arm another number of steps. Set"
         " steps=NUMBER instead."
       )
-    check_values.check_values(flatten(c.to_dict()), rules(task))
+    check_values(c)
   except InputError as e:
     raise InputError(f"{origin}: {e}") from e
   return json.loads(c.to_json())

@@ -20,21 +20,19 @@ import numpy as np
 from ml_collections import ConfigDict
 from rich.console import Console
 
-from truenegs_jax.configs.common_keys import rules
+from truenegs_jax.config.flags import parse_job, rerun_command
+from truenegs_jax.config.tables import check_values
 from truenegs_jax.corrections.rates import find_table_2
 from truenegs_jax.finetune import results
 from truenegs_jax.finetune.config_checks import SQUAD
 from truenegs_jax.finetune.leaderboard import example_scores
 from truenegs_jax.report.write import write_own_report
 from truenegs_jax.runtime import distributed, errors, json_text
-from truenegs_jax.runtime.config_files import flatten
 from truenegs_jax.runtime.files import atomic_file, disk_errors
-from truenegs_jax.runtime.flags import parse_job, rerun_command
 from truenegs_jax.study import drive, plan, scores, tables
 from truenegs_jax.study.drive import Part, State, States
 from truenegs_jax.study.scores import Score
 from truenegs_jax.tasks import scoring
-from truenegs_jax.train import check_values
 from truenegs_jax.workdir import files, metrics_file
 
 # Title -> fields of records, of which the first that a record has counts. All
@@ -56,7 +54,7 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
     TrueNegsError: its class has the exit code.
   """
   say = functools.partial(console.print, soft_wrap=True)
-  check_values.check_values(flatten(c.to_dict()), rules("study"))
+  check_values(c)
   job = parse_job("--config.study.shard", c.study.shard)
   options = plan.StudyOptions.from_config(c)
   if distributed.process_count() > 1:

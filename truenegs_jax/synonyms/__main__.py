@@ -24,6 +24,7 @@ import numpy as np
 from absl import flags
 from rich.console import Console
 
+from truenegs_jax.config import flags as flags_lib
 from truenegs_jax.data.corpus.language import check_code
 from truenegs_jax.data.corpus.sources_spec import open_corpus
 from truenegs_jax.data.tokens.tokenizer import (
@@ -31,7 +32,6 @@ from truenegs_jax.data.tokens.tokenizer import (
   Tokenizer,
   load_tokenizer,
 )
-from truenegs_jax.runtime import flags as flags_lib
 from truenegs_jax.runtime import progress
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.runtime.files import check_local

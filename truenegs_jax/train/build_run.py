@@ -20,6 +20,8 @@ import numpy as np
 import optax
 from ml_collections import ConfigDict
 
+from truenegs_jax.config.keys import read
+from truenegs_jax.config.sections import Negatives
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
 from truenegs_jax.models import pretrain
 from truenegs_jax.objectives import (
@@ -29,7 +31,7 @@ from truenegs_jax.objectives import (
   negatives,
   slot_predictions,
 )
-from truenegs_jax.objectives.options import Options, needs_table
+from truenegs_jax.objectives.options import Options
 from truenegs_jax.synonyms.run_table import SWITCHES, TableRequest
 from truenegs_jax.synonyms.sources import ModelTable, resolve_auto
 from truenegs_jax.synonyms.table import SynonymTable
@@ -232,7 +234,7 @@ def describe_objective(c: ConfigDict) -> str:
   terms = [{"electra": "ELECTRA", "mlm": "BERT"}[c.objective]]
   if n.hard_correction:
     terms.append(f"hard correction by {sources} ({n.prediction})")
-  elif needs_table(n):
+  elif read(Negatives, n).needs_table:
     terms.append(f"synonyms of {sources}")
   if n.soft_weight:
     terms.append(f"soft regularization ({n.soft}) x {n.soft_weight:g}")

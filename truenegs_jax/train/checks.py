@@ -4,14 +4,17 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from truenegs_jax.configs.common_keys import rules
+from truenegs_jax.config.keys import read
+from truenegs_jax.config.sections import Negatives
+from truenegs_jax.config.tables import check_values
 from truenegs_jax.data.corpus.language import check_code
-from truenegs_jax.objectives.options import needs_table
-from truenegs_jax.runtime.config_files import flatten
-from truenegs_jax.runtime.errors import InputError
+from truenegs_jax.models import layers
+from truenegs_jax.objectives import masking
+from truenegs_jax.objectives.soft_regularization import REGULARIZERS
+from truenegs_jax.runtime.errors import InputError, one_of
 from truenegs_jax.synonyms import run_table
 from truenegs_jax.synonyms.sources import ModelTable
-from truenegs_jax.train import build_run, check_values, metrics, sharding, speed
+from truenegs_jax.train import build_run, metrics, sharding, speed
 from truenegs_jax.weights import check_fit, config_sizes, match_vocabulary
 from truenegs_jax.weights.find import INIT_FORMATS, Weights
 from truenegs_jax.workdir import from_config
@@ -19,7 +22,10 @@ from truenegs_jax.workdir import from_config
 
 def check_config(c: ConfigDict) -> None:
   """Checks the values of a config without reading a file."""
-  check_values.check_values(flatten(c.to_dict()), rules(c.task))
+  check_values(c)
+  one_of("masking.style", c.masking.style, masking.STYLES)
+  one_of("model.remat", c.model.remat, layers.REMAT)
+  one_of("negatives.soft", c.negatives.soft, REGULARIZERS)
   if c.length > c.model.max_positions:
     raise InputError(
       f"length={c.length:,} is more than"
@@ -99,7 +105,7 @@ def check_required_files(
     )
   if c.init:
     check_weights(c, weights)
-  if needs_table(c.negatives):
+  if read(Negatives, c.negatives).needs_table:
     run_table.check_request(build_run.build_table_request(c))
 
 
@@ -137,7 +143,7 @@ def _check_negatives(
       " training, which supports neither negatives.symmetric nor"
       " negatives.include_self. Set both to False."
     )
-  if table and needs_table(negatives) and table.every >= steps:
+  if table and read(Negatives, negatives).needs_table and table.every >= steps:
     raise InputError(
       f"negatives.sources={negatives.sources!r} builds a table every"
       f" {table.every:,} steps, which is never in a run of {steps:,} steps. Set"

@@ -5,9 +5,9 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from truenegs_jax.configs import common_keys
+from truenegs_jax.config.keys import flatten
+from truenegs_jax.config.tables import list_changeable
 from truenegs_jax.runtime import json_text
-from truenegs_jax.runtime.config_files import flatten
 from truenegs_jax.runtime.errors import CheckpointError
 from truenegs_jax.runtime.files import atomic_file
 
@@ -112,8 +112,7 @@ def find_fixed_changes(
   saved: Mapping[str, Any], now: Mapping[str, Any]
 ) -> list[Change]:
   """Returns the changes of a config that a resumed run must not have."""
-  rules = common_keys.rules(now["task"])
-  free = {key for key, rule in rules.items() if rule.may_change}
+  free = list_changeable(now["task"])
   return [x for x in find_changes(saved, now) if x.key not in free]
 
 

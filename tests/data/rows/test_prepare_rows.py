@@ -14,6 +14,7 @@ import pytest
 from rich.console import Console
 
 from support.small_rows import read_files
+from truenegs_jax.config.flags import parse_job
 from truenegs_jax.configs import common
 from truenegs_jax.data.corpus.corpus import Corpus
 from truenegs_jax.data.rows import steps
@@ -30,7 +31,6 @@ from truenegs_jax.data.tokens.tokenizer import (
   write_vocabulary,
 )
 from truenegs_jax.runtime.errors import DataError, DiskError, InputError
-from truenegs_jax.runtime.flags import parse_job
 from truenegs_jax.train.prepare_data import find_or_prepare_rows
 
 ROOT = str(pathlib.Path(__file__).parents[3])

@@ -7,14 +7,15 @@ import sys
 import pytest
 from absl import flags as absl_flags
 
-from truenegs_jax.configs import common_keys
-from truenegs_jax.runtime import config_files
-from truenegs_jax.runtime import flags as flags_lib
+from truenegs_jax.config import flags as flags_lib
+from truenegs_jax.config import load
+from truenegs_jax.config.flags import parse_config
+from truenegs_jax.config.keys import flatten
+from truenegs_jax.config.tables import PRETRAIN
 from truenegs_jax.runtime.errors import InputError
-from truenegs_jax.runtime.flags import parse_config
 
 DEMO = "--config=electra_demo"
-FLAGS = [f"\n--config.{key}=" for key in common_keys.KEYS]
+FLAGS = [f"\n--config.{key}=" for key in PRETRAIN]
 
 
 @pytest.mark.parametrize(
@@ -36,7 +37,7 @@ FLAGS = [f"\n--config.{key}=" for key in common_keys.KEYS]
 )
 def test_a_flag_sets_its_key(flags, key, value):
   c = parse_config([*flags, DEMO, "--config.seed=3"])
-  assert config_files.flatten(c.to_dict())[key] == value
+  assert flatten(c.to_dict())[key] == value
   assert c.seed == 3 and c.is_locked
   assert type(c.optim.lr) is float
 
@@ -95,7 +96,7 @@ def test_a_broken_config_file_is_refused_with_its_line(tmp_path, code, message):
   ],
 )
 def test_the_default_workdir_is_named_after_the_config(text, workdir):
-  assert str(config_files.default_workdir(text)) == workdir
+  assert str(load.default_workdir(text)) == workdir
 
 
 @pytest.mark.parametrize(

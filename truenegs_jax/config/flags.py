@@ -21,7 +21,8 @@ from typing import Any
 from absl import app, flags, logging
 from ml_collections import ConfigDict
 
-from truenegs_jax.runtime import config_files, config_keys
+from truenegs_jax.config import describe, load
+from truenegs_jax.config.keys import Key, did_you_mean
 from truenegs_jax.runtime.errors import InputError, explain, printable
 
 CONFIG, WORKDIR = "config", "workdir"  # flags
@@ -117,9 +118,9 @@ def parse_flags(
       values(argv, known_only=True)
       text = values[CONFIG].value or ""
     if text:
-      config = config_files.load_config(text)
-      for key in config_keys.describe_keys(config):
-        _define_key(key, values)
+      config = load.load_config(text)
+      for name, _, key in describe.list_values(config):
+        _define_key(name, key, values)
     rest = values(argv)
   except (flags.Error, ValueError) as e:
     raise InputError(_explain(e, values)) from e
@@ -130,7 +131,7 @@ def parse_flags(
     config.update_from_flattened_dict(given, f"{CONFIG}.")
     values[CONFIG].value = config.lock()
     if WORKDIR in values and not values[WORKDIR].value:
-      values[WORKDIR].value = str(config_files.default_workdir(text))
+      values[WORKDIR].value = str(load.default_workdir(text))
   elif CONFIG in values and needs_config:
     raise InputError("--config is missing. Try --config=electra_demo.")
   return rest
@@ -146,20 +147,24 @@ def _flags(values: flags.FlagValues) -> list[flags.Flag]:
   ]
 
 
-def _define_key(key: config_keys.Key, values: flags.FlagValues) -> None:
-  """Defines --config.KEY with the type of the key's value."""
+def _define_key(name: str, key: Key, values: flags.FlagValues) -> None:
+  """Defines --config.KEY with the type of the key's default."""
   parsers: dict[type, flags.ArgumentParser] = {
     bool: flags.BooleanParser(),
     int: flags.IntegerParser(),
     float: flags.FloatParser(),
   }
-  kind = type(key.value)
+  kind = type(key.default)
   parser = parsers.get(kind, flags.ArgumentParser())
   if kind is tuple:
-    parser = _TupleParser(type(key.value[0]) if key.value else str)
-  name, is_bool = f"{CONFIG}.{key.name}", kind is bool
+    parser = _TupleParser(type(key.default[0]) if key.default else str)
   flag: flags.Flag = flags.Flag(
-    parser, None, name, None, key.describe(), boolean=is_bool
+    parser,
+    None,
+    f"{CONFIG}.{name}",
+    None,
+    key.describe(),
+    boolean=kind is bool,
   )
   flags.DEFINE_flag(flag, values)
 
@@ -169,13 +174,13 @@ def _help(values: flags.FlagValues, doc: str) -> str:
   config = values[CONFIG].value if CONFIG in values else None
   if config:
     lines = ["Keys of the config, as flags with their values:", ""]
-    lines += config_keys.render_keys(config_keys.describe_keys(config))
+    lines += describe.render_keys(config)
   else:
     lines = [doc.strip(), "", "Flags:"]
     for flag in _flags(values):
-      lines += config_keys.render_flag(flag.name, flag.value, flag.help or "")
+      lines += describe.render_flag(flag.name, flag.value, flag.help or "")
   if CONFIG in values and not config:
-    lines += [CONFIG_HELP, *config_keys.render_list()]
+    lines += [CONFIG_HELP, *describe.render_list()]
   return "\n".join(
     [*lines, "", "Documentation: docs/index.md in the repository."]
   )
@@ -184,7 +189,7 @@ def _help(values: flags.FlagValues, doc: str) -> str:
 def _near_flags(name: str, values: flags.FlagValues) -> str:
   """Returns " Did you mean --FLAG?", also for keys without --config., or ""."""
   meanings = {flag.name: flag.help or "" for flag in _flags(values)}
-  return config_files.did_you_mean(name, meanings, "--")
+  return did_you_mean(name, meanings, "--")
 
 
 def _explain(error: Exception, values: flags.FlagValues) -> str:
@@ -211,7 +216,7 @@ def _unknown_words(words: Sequence[str], values: flags.FlagValues) -> str:
   name, equals, _ = words[0].partition("=")
   hint = _near_flags(name, values) if equals else ""
   stem = pathlib.Path(name.partition(":")[0]).stem
-  if CONFIG in values and stem in config_files.packaged_names():
+  if CONFIG in values and stem in load.packaged_names():
     hint = f" Did you mean --config={words[0]}?"
   hint = hint or " Put a value with spaces in quotes."
   return f"Not understood: {', '.join(map(repr, words))}.{hint}"

@@ -5,27 +5,15 @@ load_config("own.py")                   # has a function get_config
 load_config("runs/demo/config.json")    # JSON, never executed
 """
 
-import difflib
 import pathlib
-import re
 import runpy
 import traceback
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from ml_collections import ConfigDict
 
-from truenegs_jax.configs import (
-  common,
-  common_finetune,
-  common_keys,
-  common_words,
-  corrections,
-  finetune_own,
-  finetune_squad,
-  robustness,
-  study,
-)
+from truenegs_jax.config import tables
+from truenegs_jax.config.keys import did_you_mean, flatten
 from truenegs_jax.runtime import json_text
 from truenegs_jax.runtime.errors import InputError
 
@@ -36,6 +24,36 @@ JSON_FIX = (
 )
 
 
+class WordError(ValueError):
+  """Words that a config does not have.
+
+  Attributes:
+    words: all words of the config, each with its meaning or "".
+  """
+
+  def __init__(self, arg: str, problem: str, words: Mapping[str, str]):
+    listed = f"Choose any of {', '.join(words)}" if words else "There are none"
+    super().__init__(f"Config argument {arg!r}: {problem}. {listed}.")
+    self.words = dict(words)
+
+
+def parse_words(arg: str, words: Mapping[str, str]) -> list[str]:
+  """Splits the argument of a config at its commas.
+
+  Args:
+    arg: the text after the colon.
+    words: the words that the config has, each with its meaning or "".
+
+  Raises:
+    WordError: one is unknown.
+  """
+  parsed = [word for word in arg.split(",") if word]
+  for word in parsed:
+    if word not in words:
+      raise WordError(arg, f"{word!r} is unknown", words)
+  return parsed
+
+
 def load_config(text: str) -> ConfigDict:
   """Loads the config that a value of --config names."""
   path, colon, arg = text.partition(":")
@@ -43,7 +61,7 @@ def load_config(text: str) -> ConfigDict:
     config = _load_saved(pathlib.Path(text))
   else:
     config = _execute(find_config(path), [arg] if colon else [])
-  _check_keys(path, flatten(config.to_dict()))
+  tables.check_keys(path, config)
   return config
 
 
@@ -75,38 +93,6 @@ def default_workdir(text: str) -> pathlib.Path:
   return pathlib.Path("runs", "-".join(words))
 
 
-def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-  """Flattens nested mappings; joins their keys with dots."""
-  leaves: dict[str, Any] = {}
-  for name, value in tree.items():
-    if isinstance(value, Mapping):
-      leaves |= flatten(value, f"{prefix}{name}.")
-    else:
-      leaves[f"{prefix}{name}"] = value
-  return leaves
-
-
-def did_you_mean(
-  word: str, names: Mapping[str, str] | Iterable[str], prefix: str
-) -> str:
-  """Returns " Did you mean ...?" with up to three names that are near, or "".
-
-  A name is near if a part of it, or else its last part, is like the last part
-  of the word, or if its meaning begins with it: the values of a mapping.
-  """
-  last = word.rpartition(".")[2]
-  ends = {name: name.rpartition(".")[2] for name in names}
-  near = [name for name in names if last in name.split(".")]
-  if not near and isinstance(names, Mapping):
-    start = re.compile(rf"{re.escape(last.replace('_', ' '))}\b")
-    near = [name for name, meaning in names.items() if start.match(meaning)]
-  if not near:
-    matches = difflib.get_close_matches(last, ends.values(), n=1, cutoff=0.7)
-    near = [name for name, end in ends.items() if end in matches]
-  listed = " or ".join(f"{prefix}{name}" for name in near[:3])
-  return f" Did you mean {listed}?" if near else ""
-
-
 def find_config(path: str) -> pathlib.Path:
   """Returns an existing file, or that of the packaged config of this name."""
   if pathlib.Path(path).is_file():
@@ -131,7 +117,7 @@ def _execute(path: pathlib.Path, args: Iterable[str]) -> ConfigDict:
       raise TypeError(f"get_config() returns {config!r}")
     return config
   except Exception as e:
-    if isinstance(e, common_words.WordError):
+    if isinstance(e, WordError):
       raise InputError(str(e)) from e
     frames = traceback.extract_tb(e.__traceback__)
     lines = [frame.lineno for frame in frames if frame.filename == str(path)]
@@ -146,11 +132,11 @@ def _load_saved(path: pathlib.Path) -> ConfigDict:
   """Returns the config.json of a run with the types of the package's config."""
   with json_text.read_file(path, InputError, JSON_FIX) as saved:
     values = flatten(saved)
-    if values.get("task") not in common_keys.KEYS["task"].choices:
+    if str(values.get("task")) not in tables.TABLES:
       raise InputError(
         f"--config={str(path)!r} is not the config of a run. {JSON_FIX}"
       )
-    config = _make_template(values)
+    config = tables.make_config(saved["task"])
     if missing := flatten(config.to_dict()).keys() - values.keys():
       raise InputError(
         f"'{path}' has no value of {min(missing)}. It is damaged or of another"
@@ -164,50 +150,3 @@ def _load_saved(path: pathlib.Path) -> ConfigDict:
     except (TypeError, ValueError) as e:
       raise InputError(f"'{path}': {e}. {JSON_FIX}") from e
     return config
-
-
-def _check_keys(path: str, values: Mapping[str, Any]) -> None:
-  """Raises InputError for an unknown or missing key or a value's wrong type."""
-  if values.get("task") not in common_keys.KEYS["task"].choices:
-    return  # refused later, with the choices
-  defaults = flatten(_make_template(values).to_dict())
-  for key in sorted(values.keys() - common_keys.rules(values["task"]).keys()):
-    hint = did_you_mean(key, defaults.keys(), "")
-    raise InputError(f"'{path}' sets {key}, which is no key.{hint}")
-  for key, default in defaults.items():
-    if key not in values:
-      raise InputError(
-        f"'{path}' has no value of {key}. Start from a packaged config of"
-        f" task={values['task']!r}."
-      )
-    if not _has_type_of(default, values[key]):
-      raise InputError(
-        f"{key}={values[key]!r} in '{path}' has the wrong type. It must be as"
-        f" {default!r}."
-      )
-
-
-def _has_type_of(default: Any, value: Any) -> bool:
-  if isinstance(default, tuple):
-    first = default[0] if default else ""
-    return isinstance(value, tuple) and all(
-      _has_type_of(first, x) for x in value
-    )
-  is_whole = type(default) is float and type(value) is int
-  return is_whole or type(value) is type(default)
-
-
-def _make_template(values: Mapping[str, Any]) -> ConfigDict:
-  """Returns the package's config that has the keys of a saved one."""
-  modules = {
-    "corrections": corrections,
-    "robustness": robustness,
-    "study": study,
-  }
-  if values["task"] != "finetune":
-    return modules.get(values["task"], common).get_config()
-  if "finetune.text" in values:
-    return finetune_own.get_config()
-  if "finetune.stride" in values:
-    return finetune_squad.get_config()
-  return common_finetune.get_config()

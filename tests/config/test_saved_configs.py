@@ -5,11 +5,12 @@ import json
 
 import pytest
 
-from truenegs_jax.runtime import config_files
+from truenegs_jax.config import load
+from truenegs_jax.config.flags import parse_config
+from truenegs_jax.config.keys import flatten
 from truenegs_jax.runtime.errors import InputError
-from truenegs_jax.runtime.flags import parse_config
 
-NAMES = config_files.packaged_names()
+NAMES = load.packaged_names()
 
 
 def get_config(name):
@@ -27,8 +28,8 @@ def test_every_config_is_loaded_as_it_was_saved(tmp_path, name):
   c = get_config(name)
   loaded = parse_config([save(tmp_path, c)])
   assert loaded.is_locked
-  values = config_files.flatten(loaded.to_dict())
-  expected = config_files.flatten(c.to_dict())
+  values = flatten(loaded.to_dict())
+  expected = flatten(c.to_dict())
   assert values == expected
   for key, value in values.items():
     assert type(value) is type(expected[key]), key

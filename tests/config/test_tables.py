@@ -1,0 +1,48 @@
+"""Every key of every task is described, and its values are checked."""
+
+import pytest
+
+from truenegs_jax.config import sections
+from truenegs_jax.config.keys import flatten, list_keys, read
+from truenegs_jax.config.tables import TABLES, list_changeable, make_config
+from truenegs_jax.data.rows import layouts
+
+
+@pytest.mark.parametrize("task", TABLES)
+def test_every_key_has_a_meaning_and_a_valid_default(task):
+  for name, key in TABLES[task].items():
+    assert len(key.meaning.split()) >= 3 and key.meaning[-1] == ".", name
+    key.check_type(name, key.default)
+    key.check_value(name, key.default)
+    is_number = type(key.default) in (int, float)
+    assert is_number == (key.low is not None) or type(key.default) is tuple
+
+
+@pytest.mark.parametrize("task", TABLES)
+def test_a_config_has_the_keys_of_its_table(task):
+  values = flatten(make_config(task).to_dict())
+  assert values == {name: key.default for name, key in TABLES[task].items()}
+  assert list_changeable(task) < values.keys()
+
+
+def test_least_length_is_that_of_rows():
+  assert TABLES["pretrain"]["length"].low == layouts.MIN_LENGTH
+
+
+def test_described_values_are_those_that_are_checked():
+  table = TABLES["finetune"]
+  assert table["optim.max_skips"].describe().endswith("[int: at least 0]")
+  assert (
+    table["finetune.head_dropout"]
+    .describe()
+    .endswith("[float: at least 0 and at most 0.99]")
+  )
+
+
+def test_a_section_is_read_with_defaults_for_missing_keys():
+  config = make_config("finetune")
+  config.optim.lr = 0.5
+  optim = read(sections.Optim, config.optim)
+  assert (optim.lr, optim.weight_decay) == (0.5, 0.0)
+  default = list_keys(sections.Optim)["warmup_steps"].default
+  assert optim.warmup_steps == default  # no key of fine-tuning

@@ -1,0 +1,147 @@
+"""Describes a key of a config, and reads sections as typed values.
+
+class Masking:
+  prob: float = key(0.15, "Share of the tokens that are predicted.", low=TINY)
+
+read(Masking, config.masking).prob
+"""
+
+import dataclasses
+import difflib
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar
+
+from truenegs_jax.runtime.errors import InputError, one_of
+
+TINY = 1e-12  # lower bound of numbers that must be above 0
+LARGEST = 2**31 - 1  # an int32, the type of jax's integers
+_METADATA = "key"
+
+T = TypeVar("T")
+
+
+@dataclasses.dataclass(frozen=True)
+class Key:
+  """A key of a config.
+
+  Attributes:
+    default: value of configs that do not set it; its type is that of the key.
+    meaning: text for help and reference.
+    low: least value of a number, or of each of several; None: not a number.
+    high: greatest value.
+    choices: all values; empty: any value of the right type.
+    is_open: whether the user's code may register more choices. The code that
+      looks them up refuses others.
+    may_change: whether a resume may use another value. Such a key decides what
+      is printed or kept, or where files are (which have fingerprints or are not
+      read again). Except for rounding it does not change the training: data,
+      masks and draws are the same on another mesh.
+  """
+
+  default: Any
+  meaning: str
+  low: float | None = None
+  high: float = LARGEST
+  choices: tuple[str, ...] = ()
+  is_open: bool = False
+  may_change: bool = False
+
+  def describe_range(self) -> str:
+    """Describes the range, LARGEST left out; "" without a range."""
+    if self.low is None:
+      return ""
+    least = "more than 0" if self.low == TINY else f"at least {self.low:,}"
+    most = "" if self.high == LARGEST else f" and at most {self.high:,}"
+    return least + most
+
+  def describe(self) -> str:
+    """Returns the meaning with the type and the allowed values."""
+    kind = type(self.default).__name__
+    values = ", ".join(self.choices) or self.describe_range()
+    return f"{self.meaning} [{kind}{': ' if values else ''}{values}]"
+
+  def check_type(self, name: str, value: Any) -> None:
+    """Raises InputError if a value is not of the default's type."""
+    if isinstance(self.default, tuple) and isinstance(value, tuple):
+      kind, values = type(self.default[0]) if self.default else str, value
+    else:
+      kind, values = type(self.default), (value,)
+    kinds = (int, float) if kind is float else (kind,)
+    if any(type(single) not in kinds for single in values):
+      raise InputError(
+        f"{name}={value!r} has the wrong type. It must be as {self.default!r}."
+      )
+
+  def check_value(self, name: str, value: Any) -> None:
+    """Raises InputError for a number out of range or an unknown choice."""
+    for single in value if isinstance(value, tuple) else (value,):
+      if self.low is not None and not self.low <= single <= self.high:  # or NaN
+        words = self.describe_range()
+        if LARGEST == self.high < single:
+          words += f" and at most {LARGEST:,}"
+        raise InputError(
+          f"{name}={value} is out of range. It must be finite, {words}."
+        )
+      if self.choices and not self.is_open:
+        one_of(name, single, self.choices)
+
+
+def key(
+  default: Any,
+  meaning: str,
+  *,
+  low: float | None = None,
+  high: float = LARGEST,
+  choices: tuple[str, ...] = (),
+  is_open: bool = False,
+  may_change: bool = False,
+) -> Any:
+  """Declares a key as a field of a section."""
+  described = Key(default, meaning, low, high, choices, is_open, may_change)
+  return dataclasses.field(default=default, metadata={_METADATA: described})
+
+
+def list_keys(section: type, prefix: str = "") -> dict[str, Key]:
+  """Returns the keys of a section by their names, which begin with a prefix."""
+  fields = dataclasses.fields(section)
+  return {f"{prefix}{x.name}": x.metadata[_METADATA] for x in fields}
+
+
+def read(section: type[T], values: Mapping[str, Any]) -> T:
+  """Makes a typed, frozen section; takes defaults for keys without a value."""
+  names = [field.name for field in dataclasses.fields(section)]  # type: ignore
+  return section(**{name: values[name] for name in names if name in values})
+
+
+def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+  """Flattens nested mappings; joins their keys with dots."""
+  leaves: dict[str, Any] = {}
+  for name, value in tree.items():
+    if isinstance(value, Mapping):
+      leaves |= flatten(value, f"{prefix}{name}.")
+    else:
+      leaves[f"{prefix}{name}"] = value
+  return leaves
+
+
+def did_you_mean(
+  word: str, names: Mapping[str, str] | Iterable[str], prefix: str
+) -> str:
+  """Returns " Did you mean ...?" with up to three names that are near, or "".
+
+  A name is near if a part of it, or else its last part, is like the last part
+  of the word, or if its meaning begins with it: the values of a mapping.
+  """
+  last = word.rpartition(".")[2]
+  ends = {name: name.rpartition(".")[2] for name in names}
+  near = [name for name in names if last in name.split(".")]
+  if not near and isinstance(names, Mapping):
+    words = re.escape(last.replace("_", " "))
+    start = re.compile(rf"{words}\b", re.IGNORECASE)
+    near = [name for name, meaning in names.items() if start.match(meaning)]
+  if not near:
+    matches = difflib.get_close_matches(last, ends.values(), n=1, cutoff=0.7)
+    near = [name for name, end in ends.items() if end in matches]
+  listed = " or ".join(f"{prefix}{name}" for name in near[:3])
+  return f" Did you mean {listed}?" if near else ""

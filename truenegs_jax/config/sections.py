@@ -1,0 +1,432 @@
+"""The sections of a pre-training's config, with every key.
+
+A new key is a line here and the line that uses it (docs/how_to/add_key.md).
+`tables.py` says which keys each task has.
+"""
+
+import dataclasses
+
+from truenegs_jax.config.keys import TINY, key
+
+LARGEST_SEED = 2**32 - 1  # jax ignores the higher bits
+section = dataclasses.dataclass(frozen=True, kw_only=True)
+
+
+@section
+class Top:
+  """Keys outside sections."""
+
+  task: str = key(
+    "pretrain",
+    "What to run; the others have their own configs.",
+    choices=("pretrain", "finetune", "corrections", "robustness", "study"),
+  )
+  objective: str = key(
+    "electra",
+    'What is trained: "electra", or "mlm", BERT\'s.',
+    choices=("electra", "mlm"),
+  )
+  seed: int = key(
+    0,
+    "Of initial weights, row order, masks, samples and dropout.",
+    low=0,
+    high=LARGEST_SEED,
+  )
+  steps: int = key(
+    1_000_000, "Updates of the weights; a resume may have more.", low=1
+  )
+  minutes: float = key(
+    0.0,
+    "Whole time of the run: fewer steps if the machine is slow; 0: no limit.",
+    low=0,
+    may_change=True,  # it counts only at the start
+  )
+  batch_size: int = key(
+    128, "Rows per update, over all devices and processes.", low=1
+  )
+  length: int = key(128, "Tokens of a row.", low=8)
+  init: str = key(
+    "",
+    'Weights: a folder, a workdir or names on the hub; "": random.',
+    may_change=True,
+  )
+  init_skip: str = key(
+    "",
+    '"words", "positions" or both: embedding tables that may have other rows'
+    " than those of `init`. Rows of the same words or positions are copied.",
+    may_change=True,
+  )
+  dry_run: bool = key(
+    False, "True: print what would run, and write nothing.", may_change=True
+  )
+
+
+@section
+class Model:
+  """Networks."""
+
+  backbone: str = key("encoder", "A module: truenegs_jax/models/<backbone>.py.")
+  variant: str = key(
+    "small",
+    'Size: a name in VARIANTS of the backbone; "init", that of the weights; or'
+    ' "embedding_size=384 width=384 layers=6 heads=12 ffn=1536".',
+  )
+  dropout: float = key(
+    0.1, "Dropout of embeddings and layer outputs.", low=0, high=0.99
+  )
+  attention_dropout: float = key(
+    0.1, "Dropout of attention weights.", low=0, high=0.99
+  )
+  initializer_range: float = key(
+    0.02, "Standard deviation of random weights.", low=TINY, high=1
+  )
+  max_positions: int = key(512, "Entries of the position table.", low=8)
+  dtype: str = key(
+    "float32",
+    'Of activations; "bfloat16": for GPUs and TPUs.',
+    choices=("float32", "bfloat16"),
+  )
+  remat: str = key(
+    "none",
+    "Activations that the backward pass computes again, to save memory:"
+    ' "none", "dots" (all but the outputs of dense layers) or "full".',
+    choices=("none", "dots", "full"),
+    is_open=True,
+    may_change=True,
+  )
+  scan: bool = key(
+    False,
+    "True: one loop over all layers, which compiles faster.",
+    may_change=True,
+  )
+  attention: str = key(
+    "auto",
+    'Attention: "auto", "xla", "pieces" (CPU), "flash" (GPU, TPU), or without'
+    ' attention dropout "cudnn" (GPU) or "splash" (TPU).',
+    choices=("auto", "xla", "pieces", "flash", "cudnn", "splash"),
+    may_change=True,
+  )
+  vocabulary_chunk: int = key(
+    0, "Slots with logits in memory at once; 0: all.", low=0, may_change=True
+  )
+  pooler: bool = key(False, "True: keep BERT's pooler and NSP head, untrained.")
+
+
+@section
+class Masking:
+  """Hidden tokens."""
+
+  prob: float = key(
+    0.15, "Share of the tokens that are predicted.", low=TINY, high=0.9
+  )
+  style: str = key(
+    "electra_85_15",
+    "Percentages of [MASK], unchanged and random tokens in the slots:"
+    ' "electra_85_15" (no random ones) or "80_10_10" (BERT).',
+    choices=("electra_85_15", "80_10_10"),
+    is_open=True,
+  )
+
+
+@section
+class Generator:
+  """ELECTRA's generator, and weights of losses."""
+
+  multiplier: float = key(0.25, "Width / width of the discriminator.", low=TINY)
+  variant: str = key("", "A size as in model.variant, replaces multiplier.")
+  temperature: float = key(
+    1.0, "Of samples; follows negatives.temperature.", low=TINY
+  )
+  loss_weight: float = key(
+    1.0, "Of the masked model's loss, also of BERT's.", low=0
+  )
+  detect_weight: float = key(50.0, "Of the discriminator's loss.", low=0)
+
+
+@section
+class Readings:
+  """True negatives: readings of the paper (Zhang et al. 2023), of `negatives`.
+
+  The paper leaves several questions open. Each is a key, whose default is the
+  most defensible reading.
+  """
+
+  hard_correction: bool = key(
+    True, "Drop slots that predict a synonym (equation 2)."
+  )
+  prediction: str = key(
+    "argmax",
+    'The tokens that hard correction and the soft terms judge: "argmax", the'
+    ' likeliest, or "sample", those the discriminator sees.',
+    choices=("argmax", "sample"),
+  )
+  include_self: bool = key(
+    False,
+    "True: drop slots that predict gold, too: the literal reading of figure 3.",
+  )
+  strict_subword: bool = key(
+    True,
+    "True: correct nothing where the gold word continues in ## pieces (footnote"
+    " 5). False: correct such words too, at their first piece.",
+  )
+  discriminator: str = key(
+    "none",
+    'Sampled synonyms in the discriminator\'s loss: "none" (they count as'
+    ' replaced), "relabel" (as original) or "ignore" (not at all).',
+    choices=("none", "relabel", "ignore"),
+  )
+  smoothing: float = key(
+    0.0, "Share of the target spread over the synonyms.", low=0, high=1
+  )
+  soft: str = key(
+    "cosine",
+    "Soft term of words: 1 - cosine of prediction and gold (equation 3).",
+    choices=("cosine",),
+    is_open=True,
+  )
+  soft_weight: float = key(0.0, "Of the soft term of words; 0: none.", low=0)
+  soft_prediction: str = key(
+    "predicted",
+    'Embedding of a prediction: that of its token, or "expected": the mean of'
+    " all embeddings, weighted by probability, which has a gradient to the"
+    " logits.",
+    choices=("predicted", "expected"),
+  )
+  sentence_weight: float = key(
+    0.0, "Of the soft term of sentences (section 5); 0: none.", low=0
+  )
+
+  @property
+  def needs_table(self) -> bool:
+    """Whether an objective needs a synonym table."""
+    return bool(
+      self.hard_correction or self.smoothing or self.discriminator != "none"
+    )
+
+
+@section
+class Negatives(Readings):
+  """Synonyms, beside the readings."""
+
+  sources: str = key(
+    "auto",
+    'Sources of synonyms: "wordnet", "pairs path=FILE", "vectors path=FILE",'
+    ' "omw path=FILE", "table path=FILE", "model"; A | B: both; A & B: the'
+    ' common. "auto": "wordnet" for English, "omw" of data.language otherwise.',
+    may_change=True,  # the table has a fingerprint
+  )
+  keep_stop_words: bool = key(False, "True: gold stop words have synonyms too.")
+  stop_words: str = key(
+    "", 'File with one word a line; "": NLTK\'s.', may_change=True
+  )
+  symmetric: bool = key(False, "True: if a lists b, then b lists a.")
+  layout: str = key(
+    "auto",
+    'Of the table on devices: "bits" or "ids".',
+    choices=("auto", "bits", "ids"),
+    may_change=True,
+  )
+  temperature: float = key(
+    1.0,
+    "Divides the masked model's logits. Samples follow it, unless set for"
+    " them.",
+    low=TINY,
+  )
+
+
+@section
+class Data:
+  """Text, vocabulary and rows."""
+
+  sources: str = key(
+    "wordnet",
+    "Text: files, folders, globs and hf:NAME, separated by commas, with options"
+    ' such as weight=2; "wordnet": its definitions and examples.',
+  )
+  language: str = key(
+    "en",
+    "ISO 639-1; text in another language is refused. Decides negatives.sources"
+    ' and stop words. "": no check, no default source, no stop words.',
+    may_change=True,
+  )
+  stopping: str = key(
+    "all",
+    'Sources with weights are repeated until "all" were read once, or only'
+    ' until the "first" one was.',
+    choices=("all", "first"),
+  )
+  errors: str = key(
+    "strict",
+    'Refuse damaged text; "replace": repair and count.',
+    choices=("strict", "replace"),
+  )
+  tokenizer: str = key(
+    "fast",
+    '"tf_text": TensorFlow\'s, with the same ids.',
+    choices=("fast", "tf_text"),
+    may_change=True,
+  )
+  vocab: str = key(
+    "train",
+    '"train": from the text; "init": that of the weights; or a vocab.txt, its'
+    " folder, or a name on the Hugging Face hub.",
+    may_change=True,
+  )
+  vocab_size: int = key(30_522, "Entries of a trained vocabulary.", low=1)
+  lowercase: bool = key(True, "True: all text in lower case.")
+  accents: str = key(
+    "auto",
+    '"strip", "keep"; "auto": strip if lowercase.',
+    choices=("auto", "strip", "keep"),
+  )
+  layout: str = key(
+    "electra",
+    'Rows of one document; "packed": of several.',
+    choices=("electra", "packed"),
+  )
+  overflow: str = key(
+    "carry",
+    'To the next row; "discard": as ELECTRA\'s code.',
+    choices=("carry", "discard"),
+  )
+  held_out: float = key(
+    0.02,
+    "Share of the documents that is never trained on.",
+    low=TINY,
+    high=0.5,
+  )
+  seed: int = key(
+    0,
+    "Of the rows, which do not depend on c.seed.",
+    low=0,
+    high=LARGEST_SEED,
+  )
+  rows: str = key("", 'Rows folder; "": one in the cache.', may_change=True)
+  workers: int = key(
+    0,
+    "Processes that prepare rows; 0: one per core.",
+    low=0,
+    may_change=True,
+  )
+  wordnet_dir: str = key(
+    "", '"": NLTK\'s folders, or the cache.', may_change=True
+  )
+
+
+@section
+class Optim:
+  """Adam without bias correction."""
+
+  schedule: str = key(
+    "electra",
+    'Warm-up and decay at once; "bert": in turn.',
+    choices=("electra", "bert"),
+  )
+  lr: float = key(5e-4, "Learning rate: the peak of the schedule.", low=TINY)
+  warmup_steps: int = key(10_000, "Steps with a growing learning rate.", low=0)
+  weight_decay: float = key(
+    0.01, "Of all parameters but biases and layer norms.", low=0
+  )
+  clip_norm: float = key(
+    1.0, "Largest norm of the gradient of all parameters.", low=TINY
+  )
+  b1: float = key(0.9, "Decay of the mean of gradients.", low=0, high=0.999999)
+  b2: float = key(
+    0.999, "Decay of the mean of squared gradients.", low=0, high=0.999999
+  )
+  epsilon: float = key(
+    1e-6, "Added to the root of that mean.", low=TINY, high=1
+  )
+  accumulation: int = key(1, "Micro-batches per update, to save memory.", low=1)
+  max_skips: int = key(
+    0,
+    "Updates in a row that may be skipped as non-finite.",
+    low=0,
+    may_change=True,
+  )
+
+
+@section
+class Mesh:
+  """Devices."""
+
+  preset: str = key(
+    "dp",
+    '"dp": each device has all parameters; "fsdp": they are split over devices;'
+    ' "fsdp_tp": the computation of each layer is split, too (tensor'
+    " parallelism).",
+    choices=("dp", "fsdp", "fsdp_tp"),
+    is_open=True,
+    may_change=True,
+  )
+  axes: str = key(
+    "",
+    'Sizes that differ from the preset\'s, such as "model=4".',
+    may_change=True,
+  )
+  synonyms: str = key(
+    "replicated",
+    'Table on each device; "rows": split by rows.',
+    choices=("replicated", "rows"),
+    may_change=True,
+  )
+
+
+@section
+class Checkpoint:
+  """Checkpoints."""
+
+  every_steps: int = key(
+    10_000, "Steps between checkpoints.", low=1, may_change=True
+  )
+  keep: int = key(
+    2, "Newest checkpoints; older ones are deleted.", low=1, may_change=True
+  )
+  keep_percent: tuple[float, ...] = key(
+    (6.25, 12.5, 25.0, 50.0, 80.0, 100.0),
+    "Percentages of the steps whose checkpoints are kept too (paper, table 2).",
+    low=0,
+    high=100,
+    may_change=True,
+  )
+
+
+@section
+class Log:
+  """Records of metrics."""
+
+  every_steps: int = key(
+    100, "Steps between records of metrics.", low=1, may_change=True
+  )
+  writers: tuple[str, ...] = key(
+    (),
+    'Beside metrics.jsonl: "tensorboard", "wandb".',
+    choices=("tensorboard", "wandb"),
+    may_change=True,
+  )
+  profile: str = key(
+    "",
+    '"M:N": trace of steps M to N, in <workdir>/profile.',
+    may_change=True,
+  )
+
+
+@section
+class Eval:
+  """Held-out rows, and what is shown at the end."""
+
+  every_steps: int = key(
+    10_000, "Steps between losses on held-out rows.", low=1, may_change=True
+  )
+  rows: int = key(2_048, "Held-out rows, at most.", low=1, may_change=True)
+  cases: int = key(
+    10, "Corrections to print at the end.", low=0, may_change=True
+  )
+  sentences: tuple[str, ...] = key(
+    (),
+    "With one [MASK] each; filled and printed at the end.",
+    may_change=True,
+  )
+  must_learn: bool = key(
+    False, "True: exit with 1 unless all networks learned.", may_change=True
+  )
