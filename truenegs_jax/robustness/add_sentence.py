@@ -215,7 +215,7 @@ def make_add_sentence(
   """Makes the transformation of questions.
 
   Args:
-    annotator: its title is "AddSentDiverse-style" unless it is a parser.
+    annotator: annotates questions and contexts.
     questions: all questions, whose words are each other's neighbours.
     neighbours: a file of word vectors, or "" for none.
     wordnet_dir: folder of WordNet; "" searches for it.
@@ -235,10 +235,9 @@ def make_add_sentence(
       if any(map(str.isalnum, token.text))
     }
     near = read_neighbours(neighbours, question_words)
-  title = "AddSentDiverse-style"
   return Transformation(
     name="add_sentence",
-    title="AddSentenceDiverse" if annotator.is_parser else title,
+    title="AddSentDiverse-style",
     apply=AddSentence(annotator, reader, near),
     resources={
       "annotations": annotator.name,

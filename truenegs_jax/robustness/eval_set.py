@@ -1,15 +1,11 @@
-"""Sets to score on: our own, saved in a folder, and those of others.
-
-Our transformed sets are saved as one JSON object per line in `original.jsonl`
-and `transformed.jsonl`, whose lines correspond, and `set.json` with the title,
-the seed, what was used and the counts. Published sets are read as they are:
+"""Sets to score on: our own, which are saved, and those of others.
 
   AddSent, AddOneSent   SQuAD's JSON; variants of question ID are "ID-..."
-  TextFlint             ori_X.json and trans_X.json, JSON lines in one order
-  AdvGLUE               JSON: records by task
+  TextFlint, our own    ori_X.json and trans_X.json, JSON lines in one order
   PAWS, HANS            TSV
+  AdvGLUE, others       data sets with such columns, as hf:NAME
 
-or data sets with such columns as hf:NAME. Jia & Liang 2017
+Jia & Liang 2017
 (https://arxiv.org/abs/1707.07328) score a question by its worst variant; McCoy
 et al. 2019 (https://arxiv.org/abs/1902.01007) count neutral and contradiction
 as non-entailment.
@@ -19,27 +15,18 @@ import dataclasses
 import itertools
 import json
 import pathlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from truenegs_jax.config import grammar
-from truenegs_jax.data.corpus import files
-from truenegs_jax.runtime import json_text
 from truenegs_jax.runtime.errors import DataError, InputError
-from truenegs_jax.runtime.files import atomic_file, atomic_folder, disk_errors
+from truenegs_jax.runtime.files import atomic_file, disk_errors
 from truenegs_jax.tasks import glue, records, squad
 from truenegs_jax.tasks.records import Record
 from truenegs_jax.tasks.squad import Question
-from truenegs_jax.tasks.task import SCORE, SPANS, Example, Task
+from truenegs_jax.tasks.task import SPANS, Example, Task
 
 ORIGINAL, TRANSFORMED = "original", "transformed"  # the sides of a set
-HEADER = "set.json"
-# The classes by their numbers in AdvGLUE.
-HUB_CLASSES = {
-  "mnli": ("entailment", "neutral", "contradiction"),
-  "qnli": glue.ENTAILMENT,
-  "rte": glue.ENTAILMENT,
-}
 # Columns of texts besides those of the task's own files.
 PAIRS = (("premise", "hypothesis"), glue.PAIR, ("question1", "question2"))
 SINGLE = (("sentence",), ("x",))
@@ -86,17 +73,12 @@ class EvalSet:
 
 
 def save_set(examples: EvalSet, folder: pathlib.Path) -> None:
-  """Writes a transformed set into a folder, which is replaced."""
-  header = {"title": examples.title, **examples.about}
-  files = {HEADER: [json.dumps(header, indent=2)]}
-  for side, rows in examples.sides.items():
-    files[f"{side}.jsonl"] = [*map(_to_json, rows)]
+  """Writes the two files of a transformed set, as TextFlint does."""
   with disk_errors(folder):
-    folder.parent.mkdir(parents=True, exist_ok=True)
-  with atomic_folder(folder) as partial:
-    for name, lines in files.items():
-      with atomic_file(partial / name) as file:
-        file.writelines(f"{line}\n".encode() for line in lines)
+    folder.mkdir(parents=True, exist_ok=True)
+  for start, rows in zip(TEXTFLINT, examples.sides.values(), strict=True):
+    with atomic_file(folder / f"{start}{examples.name}.json") as file:
+      file.writelines(f"{line}\n".encode() for line in map(_to_json, rows))
 
 
 def _to_json(example: Question | Example) -> str:
@@ -130,8 +112,8 @@ def read_published(
   """Reads a published set, in the form that its name and content show.
 
   Args:
-    name: its name in results; of a set of AdvGLUE also "mnli-mm".
-    where: a file, a folder sets/NAME or hf:NAME.
+    name: its name in results.
+    where: a file or hf:NAME.
     task: the model's task.
     columns: names of the task's columns of texts.
 
@@ -140,54 +122,35 @@ def read_published(
       file and line or id.
   """
   path = pathlib.Path(where).expanduser()
-  if path.is_dir():
-    return read_saved(name, path, task, columns)
-  moved: list[str] = []
   original: Sequence[Any] = ()
   variants: Sequence[Sequence[int]] = ()
   if path.name.startswith(TEXTFLINT):
     rest = path.name.partition("_")[2]
     pair = [path.with_name(start + rest) for start in TEXTFLINT]
-    original, transformed = _read_pair(pair, task, columns, moved)
+    original, transformed = _read_pair(pair, task, columns)
+  elif task.kind == SPANS:
+    questions = squad.read_squad(where, split="dev")
+    original, transformed, variants = _group_variants(questions)
+  elif where.startswith(records.HUB):
+    rows = records.read_dataset(where, split="dev")
+    transformed = _to_examples(rows, task, columns)
   else:
-    transformed = _read_unpaired(name, where, task, columns, moved)
-    if task.kind == SPANS:
-      original, transformed, variants = _group_variants(transformed)
+    transformed = _to_examples(records.read_file(where), task, columns)
+  merged: Mapping[str, str] = {}
+  if task.labels == glue.NLI and any(
+    x.label == NON_ENTAILMENT for x in transformed
+  ):
+    merged = NLI_MERGED
   about = {"source": where}
-  if moved:
-    about["note"] = f"{len(moved):,} {squad.MOVED}, the first in {moved[0]}"
-  is_hans = task.labels == glue.NLI and NON_ENTAILMENT in {
-    x.label for x in transformed
-  }
-  merged = NLI_MERGED if is_hans else {}
   return EvalSet(name, name, original, transformed, about, variants, merged)
 
 
-def read_saved(
-  name: str, folder: pathlib.Path, task: Task, columns: Sequence[str]
-) -> EvalSet:
-  """Reads a set that `save_set` wrote.
-
-  Raises:
-    DataError: it is damaged, or its two files do not correspond.
-  """
-  fix = "Pass a folder sets/NAME, or remove it and run its command again."
-  with json_text.read_file(folder / HEADER, DataError, fix) as about:
-    title, changed = about.pop("title"), about["changed"]
-  pair = [folder / f"{side}.jsonl" for side in (ORIGINAL, TRANSFORMED)]
-  rows = _read_pair(pair, task, columns, []) if changed else ([], [])
-  return EvalSet(name, title, *rows, about)
-
-
 def _read_pair(
-  pair: Sequence[pathlib.Path],
-  task: Task,
-  columns: Sequence[str],
-  moved: list[str],
+  pair: Sequence[pathlib.Path], task: Task, columns: Sequence[str]
 ) -> tuple[list[Any], list[Any]]:
   """Reads the files of original and of transformed samples."""
   original, transformed = (
-    _to_examples(records.read_file(path), task, columns, moved) for path in pair
+    _to_examples(records.read_file(path), task, columns) for path in pair
   )
   keys, others = ([x.key for x in part] for part in (original, transformed))
   if keys != others:
@@ -198,32 +161,6 @@ def _read_pair(
       f" {ids[0]!r} there. Use the two files of one run."
     )
   return original, transformed
-
-
-def _read_unpaired(
-  name: str,
-  where: str,
-  task: Task,
-  columns: Sequence[str],
-  moved: list[str],
-) -> list[Any]:
-  """Reads a data set or a file in the form that its content shows."""
-  rows: Iterable[Record]
-  if where.startswith(records.HUB):
-    rows = list(records.read_dataset(where, split="dev"))
-    is_squad = "context" in rows[0].fields
-  elif (path := files.find_existing(where)) is None:
-    raise DataError(f"{where}: there is no such file. Check robustness.files.")
-  elif files.stat_file(path).suffix == ".json":
-    content = squad.load_json(where)
-    is_squad = "data" in content
-    rows = [] if is_squad else _advglue_records(name, where, content, task)
-  else:
-    rows, is_squad = records.read_file(path), False
-  if is_squad:
-    _check_kind(where, task, has_questions=True)
-    return squad.read_squad(where, split="dev", moved=moved)
-  return _to_examples(rows, task, columns, moved)
 
 
 def _group_variants(
@@ -242,42 +179,12 @@ def _group_variants(
   return original, transformed, list(variants.values())
 
 
-def _check_kind(where: str, task: Task, *, has_questions: bool) -> None:
-  if has_questions != (task.kind == SPANS):
-    kinds = ("labeled texts", "questions on contexts")
-    raise DataError(
-      f"{where}: {kinds[has_questions]}, but the model's task is {task.title}."
-      f" Choose a set of {kinds[not has_questions]}, or another model."
-    )
-
-
-def _advglue_records(
-  name: str, where: str, by_task: dict[str, Any], task: Task
-) -> Iterator[Record]:
-  chosen = name if name in by_task else task.name
-  rows = by_task.get(chosen)
-  are_rows = isinstance(rows, list) and all(isinstance(x, dict) for x in rows)
-  if not (rows and are_rows):
-    raise DataError(
-      f"{where}: no records of {task.title}. The file has"
-      f" {', '.join(list(by_task)[:8]) or 'no sets'}. Name the set, as in"
-      " --config.robustness.files=mnli-mm=FILE, or choose another file."
-    )
-  labels = HUB_CLASSES.get(task.name, task.labels)
-  classes = {str(i): label for i, label in enumerate(labels)}
-  for number, row in enumerate(rows, start=1):
-    label = row.get("label")
-    fields = {**row, "label": classes.get(str(label), label)}
-    yield Record(f"{where}: {chosen}, record {number}", fields)
-
-
 def _to_examples(
-  rows: Iterable[Record], task: Task, columns: Sequence[str], moved: list[str]
+  rows: Iterable[Record], task: Task, columns: Sequence[str]
 ) -> list[Any]:
   """Converts records of questions or of labeled texts; keys are unique."""
   examples: dict[str, Question | Example] = {}
   for number, row in enumerate(rows):
-    _check_kind(row.location, task, has_questions="context" in row.fields)
     key = next((str(row.fields[x]) for x in KEYS if x in row.fields), "")
     key = key or str(number)
     if key in examples:
@@ -287,8 +194,7 @@ def _to_examples(
       )
     if task.kind == SPANS:
       fields, context = {**row.fields, "id": key}, row.text("context")
-      question = squad.parse_question(row.location, context, fields, moved)
-      examples[key] = question
+      examples[key] = squad.parse_question(row.location, context, fields)
     else:
       examples[key] = _read_text(key, row, task, columns)
   return list(examples.values())
@@ -300,20 +206,14 @@ def _read_text(
   choices = (tuple(columns), *(PAIRS if len(columns) > 1 else SINGLE))
   present = [x for x in choices if set(x) <= row.fields.keys()]
   first, second, *_ = (*map(row.text, (present or choices)[0]), None)
-  label = _read_label(row, task)
-  return Example(key, first, second, label, row.location)
-
-
-def _read_label(row: Record, task: Task) -> str | float:
   column = next((x for x in LABELS if x in row.fields), LABELS[1])
-  if task.kind == SCORE:
-    return row.label(column, SCORE)
-  value, allowed = str(row.value(column)), task.labels
-  if allowed == glue.NLI:
-    allowed = (*allowed, NON_ENTAILMENT)
-  elif value == NON_ENTAILMENT and set(glue.ENTAILMENT) == set(allowed):
+  labels, value = task.labels, row.value(column)
+  if labels == glue.NLI:
+    labels = (*labels, NON_ENTAILMENT)
+  elif value == NON_ENTAILMENT and set(labels) == set(glue.ENTAILMENT):
     value = "not_entailment"
-  elif value not in allowed:
-    value = glue.HUB_LABELS.get(value, value)
-  fields = {**row.fields, column: value}
-  return row._replace(fields=fields).label(column, task.kind, labels=allowed)
+  elif str(value) not in labels:
+    value = glue.HUB_LABELS.get(str(value), value)
+  row = row._replace(fields=row.fields | {column: value})
+  label = row.label(column, task.kind, labels=labels)
+  return Example(key, first, second, label, row.location)

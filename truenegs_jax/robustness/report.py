@@ -129,7 +129,6 @@ def describe_set(examples: EvalSet) -> str:
   about = examples.about
   if "source" in about:
     parts = [f"{len(examples.transformed):,} examples of '{about['source']}'"]
-    parts += [about["note"]] if "note" in about else []
   else:
     changed, tried = about["changed"], about["tried"]
     share = changed / max(tried, 1)

@@ -6,6 +6,7 @@ The model's workdir is only read. Answers and scores are saved in results.json.
 """
 
 import dataclasses
+import functools
 import json
 import pathlib
 import random
@@ -15,6 +16,7 @@ from typing import Any
 from ml_collections import ConfigDict
 from rich.console import Console
 
+from truenegs_jax.config import grammar
 from truenegs_jax.config.flags import rerun_command
 from truenegs_jax.config.tables import check_values
 from truenegs_jax.finetune import task_data
@@ -24,11 +26,11 @@ from truenegs_jax.report.write import write_own_report
 from truenegs_jax.robustness import (
   add_sentence,
   eval_set,
-  perturbations,
   report,
   swap_synonyms,
+  typos,
 )
-from truenegs_jax.robustness.annotate import Annotator, make_annotator
+from truenegs_jax.robustness.annotate import Annotator, load_annotator
 from truenegs_jax.robustness.eval_set import EvalSet
 from truenegs_jax.robustness.report import SetResult
 from truenegs_jax.robustness.scores import (
@@ -39,20 +41,18 @@ from truenegs_jax.robustness.scores import (
 )
 from truenegs_jax.robustness.transformation import (
   Transformation,
-  describe_origin,
   transform_all,
 )
 from truenegs_jax.runtime import distributed, progress
 from truenegs_jax.runtime.cache import enable_compilation_cache
 from truenegs_jax.runtime.errors import InputError, one_of
-from truenegs_jax.synonyms.vocabulary import Vocabulary
 from truenegs_jax.tasks.task import SPANS, Task
 from truenegs_jax.train import plan
 from truenegs_jax.weights import find
 from truenegs_jax.workdir import files, lock, metrics_file
 
-SWAP, ADD, PAPER = "swap_synonyms", "add_sentence", "paper"
-NAMES = (SWAP, ADD, *perturbations.PERTURBATIONS)
+SWAP, ADD, TYPOS = NAMES = ("swap_synonyms", "add_sentence", "typos")
+PAPER = "paper"  # SWAP and, for questions, ADD
 SETS = "sets"  # the folder in a workdir
 Models = dict[str, FineTunedModel]  # by their names in tables, `init` first
 
@@ -63,53 +63,40 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
   Raises:
     TrueNegsError: its class has the exit code.
   """
-
-  def say(text: str) -> None:
-    console.print(text, soft_wrap=True)
-
   _check(c, workdir)
-  o = c.robustness
-  is_on_hub = not all(map(find.is_local, filter(None, (c.init, o.against))))
-  models = {} if c.dry_run and is_on_hub else _open_models(c, say)
-  names: Sequence[str] = ()
-  paths = eval_set.parse_files(o.files)
-  if models:
-    names = parse_names(o.sets, models[c.init].task)
-    _check_names(names, paths)
-  needs_annotator = {SWAP, ADD} & set(names)
-  annotator = make_annotator(o.annotations) if needs_annotator else None
+  o, say = c.robustness, functools.partial(console.print, soft_wrap=True)
+  names: Sequence[str] = grammar.parse_names(o.sets, key="robustness.sets")
+  paths, models = eval_set.parse_files(o.files), Models()
+  is_local = all(find.is_local(x) for x in (c.init, o.against) if x)
+  if is_local or not c.dry_run:
+    models = _open_models(c, say)
+    names = choose_sets(names, models[c.init].task)
+  _check_sets(names, paths)
+  needs_annotator = not {SWAP, ADD}.isdisjoint(names)
+  annotator = load_annotator(o.annotations) if needs_annotator else None
   if c.dry_run:
     console.print(plan.report_table(_describe_plan(c, models, names)))
     return 0
-  examples: Sequence[Any] = ()
+  model, examples = models[c.init], list[Any]()
   with progress.working(console, "Reading examples"):
-    model = models[c.init]
     published = [
       eval_set.read_published(name, path, model.task, model.columns)
       for name, path in paths.items()
     ]
     if names:
       examples, _ = task_data.read_split(model.options, model.task, "dev")
-    tokenizer = model.initials[0].tokenizer
     transformations = [
-      make_transformation(
-        name,
-        annotator,
-        examples,
-        Vocabulary(tokenizer.vocab, tokenizer.normalize),
-        synonyms=o.synonyms,
-        neighbours=o.neighbours,
-        wordnet_dir=c.data.wordnet_dir,
-      )
-      for name in names
+      make_transformation(x, annotator, examples, c) for x in names
     ]
   drawn = draw_rows(examples, o.rows, c.seed)
   enable_compilation_cache(distributed.print_once)
   with lock.lock(workdir):
-    sets = [
-      _make_or_read(x, drawn, c.seed, workdir / SETS / x.name, model, console)
-      for x in transformations
-    ]
+    sets = []
+    for x in transformations:
+      title = f"Changing texts, {x.title}"
+      with progress.counting(console, title, len(drawn)) as advance:
+        sets.append(transform_all(drawn, x, seed=c.seed, advance=advance))
+      eval_set.save_set(sets[-1], workdir / SETS)
     _report_scores(c, models, [*sets, *published], workdir, console)
   return 0
 
@@ -123,9 +110,7 @@ def _report_scores(
 ) -> None:
   """Scores the models on sets; prints and saves the results."""
 
-  def say(text: str) -> None:
-    console.print(text, soft_wrap=True)
-
+  say = functools.partial(console.print, soft_wrap=True)
   for x in sets:
     say(report.describe_set(x))
   sets = [x for x in sets if x.transformed]
@@ -184,29 +169,29 @@ def _open_models(c: ConfigDict, report: Callable[[str], None]) -> Models:
   return models | {against: other}
 
 
-def parse_names(text: str, task: Task) -> tuple[str, ...]:
-  """Parses `robustness.sets`: PAPER is SWAP and, for questions, ADD.
+def choose_sets(names: Sequence[str], task: Task) -> tuple[str, ...]:
+  """Returns the sets of `robustness.sets` for a task.
 
   Raises:
     InputError: a set is unknown, or the task cannot have it.
   """
-  names: list[str] = []
-  for name in filter(None, text.replace(" ", "").split(",")):
+  chosen: list[str] = []
+  for name in names:
     one_of("robustness.sets", name, (*NAMES, PAPER))
     if name == ADD and task.kind != SPANS:
       raise InputError(
-        f"robustness.sets={text!r}: {name} changes questions on contexts, but"
+        f"robustness.sets: {name} changes questions on contexts, but"
         f" {task.title} has labeled texts. Remove it."
       )
     if name == PAPER:
-      names += [SWAP, ADD] if task.kind == SPANS else [SWAP]
+      chosen += [SWAP, ADD] if task.kind == SPANS else [SWAP]
     else:
-      names.append(name)
-  return tuple(dict.fromkeys(names))
+      chosen.append(name)
+  return tuple(dict.fromkeys(chosen))
 
 
-def _check_names(names: Sequence[str], paths: Mapping[str, str]) -> None:
-  if not names and not paths:
+def _check_sets(names: Sequence[str], paths: Mapping[str, str]) -> None:
+  if not (names or paths):
     raise InputError(
       "There is nothing to score. Set --config.robustness.sets=paper or"
       " --config.robustness.files='NAME=FILE'."
@@ -230,11 +215,7 @@ def make_transformation(
   name: str,
   annotator: Annotator | None,
   questions: Sequence[Any],
-  vocabulary: Vocabulary,
-  *,
-  synonyms: str,
-  neighbours: str,
-  wordnet_dir: str,
+  c: ConfigDict,
 ) -> Transformation:
   """Makes a transformation of NAMES.
 
@@ -242,60 +223,20 @@ def make_transformation(
     name: its name.
     annotator: required by SWAP and ADD.
     questions: all of the dev set, whose words are neighbours.
-    vocabulary: the tokens of the model, for a table of synonyms.
-    synonyms, neighbours, wordnet_dir: the config keys.
+    c: the config.
 
   Raises:
     InputError, DataError: a source or a file is missing.
   """
+  folder = c.data.wordnet_dir
   if name == SWAP and annotator:
-    return swap_synonyms.make_swap(
-      annotator,
-      synonyms=synonyms,
-      wordnet_dir=wordnet_dir,
-      vocabulary=vocabulary,
-    )
+    return swap_synonyms.make_swap(annotator, folder)
   if name == ADD and annotator:
+    neighbours = c.robustness.neighbours
     return add_sentence.make_add_sentence(
-      annotator, questions, neighbours=neighbours, wordnet_dir=wordnet_dir
+      annotator, questions, neighbours=neighbours, wordnet_dir=folder
     )
-  return perturbations.make_perturbation(name)
-
-
-def _make_or_read(
-  transformation: Transformation,
-  examples: Sequence[Any],
-  seed: int,
-  folder: pathlib.Path,
-  model: FineTunedModel,
-  console: Console,
-) -> EvalSet:
-  """Transforms examples and saves the set, or reads the one in `folder`.
-
-  Raises:
-    InputError: the saved set is of other examples, another seed or resources.
-    DataError: it is damaged.
-  """
-  if not folder.exists():
-    title = f"Changing texts, {transformation.title}"
-    with progress.counting(console, title, len(examples)) as advance:
-      result = transform_all(
-        examples, transformation, seed=seed, advance=advance
-      )
-    eval_set.save_set(result, folder)
-    return result
-  saved = eval_set.read_saved(
-    transformation.name, folder, model.task, model.columns
-  )
-  origin = describe_origin(examples, transformation, seed)
-  was = {key: saved.about.get(key) for key in origin}
-  if changes := files.find_changes(was, origin):
-    raise InputError(
-      f"'{folder}' has another set (saved -> now): "
-      f"{'; '.join(map(str, changes))}. Pass another --workdir, or remove that"
-      " folder."
-    )
-  return saved
+  return typos.make_typos()
 
 
 def _make_result(
@@ -324,12 +265,11 @@ def _describe_plan(
   for key, name in {"model": c.init, "against": o.against}.items():
     lines[key] = find.describe(name) if name else "none"
     if name in models:
-      seeds = [x for x in models[name].seeds.values() if x is not None]
-      lines[key] += f"; seeds {', '.join(map(str, seeds))}" if seeds else ""
+      seeds = [str(x) for x in models[name].seeds.values() if x is not None]
+      lines[key] += f"; seeds {', '.join(seeds)}" if seeds else ""
   if model := models.get(c.init):
     data = task_data.find_split(model.options, model.task.name, "dev")
     lines["task"] = model.task.title
     lines["data"] = f"{data}; {o.rows or 'all'} examples, seed {c.seed}"
-  lines["sets"] = ", ".join(names) or o.sets or "none"
-  lines["published"] = o.files or "none"
+  lines |= {"sets": ", ".join(names) or "none", "published": o.files or "none"}
   return lines

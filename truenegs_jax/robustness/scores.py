@@ -6,6 +6,7 @@ values.
 """
 
 import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -149,9 +150,13 @@ def _worst_variants(
   without variants has its original's scores (Jia & Liang 2017, section 4.1).
   """
   size = transformed[F1].size
+  pairs = {
+    m: (x.example_SxN, original[m].example_SxN) for m, x in transformed.items()
+  }
   both = {
-    m: np.hstack([x.example_SxN, original[m].example_SxN])
-    for m, x in transformed.items()
+    m: np.hstack([a_SxM, b_SxN])
+    for m, (a_SxM, b_SxN) in pairs.items()
+    if a_SxM is not None and b_SxN is not None
   }
   columns = []
   for i, members in enumerate(variants):
@@ -170,12 +175,11 @@ def compare_sets(ours: SetScores, theirs: SetScores) -> list[Comparison]:
   for metric, sides in ours.items():
     compared = DROP if DROP in sides else TRANSFORMED
     pair = sides[compared], theirs[metric][compared]
-    comparisons.append(
-      compare_scores(
-        metric,
-        lambda rows, pair=pair: np.concatenate([x.draw(rows) for x in pair]),
-        pair[0].size,
-        runs=(len(pair[0].by_run()), len(pair[1].by_run())),
-      )
-    )
+    runs = len(pair[0].by_run()), len(pair[1].by_run())
+    draw = functools.partial(_draw_both, *pair)
+    comparisons.append(compare_scores(metric, draw, pair[0].size, runs=runs))
   return comparisons
+
+
+def _draw_both(ours: Scores, theirs: Scores, rows: np.ndarray) -> np.ndarray:
+  return np.concatenate([ours.draw(rows), theirs.draw(rows)])

@@ -1,4 +1,4 @@
-"""Swaps words for synonyms: TextFlint's SwapSynWordNet, or any table of ours.
+"""Swaps words for synonyms: TextFlint's SwapSynWordNet.
 
 The rules are TextFlint's: a tenth of the tokens, at most ten, of those that are
 no function words and in no answer. A synonym stands in for a token as it is:
@@ -6,11 +6,10 @@ neither inflection nor capital is restored. TextFlint takes the first synonym of
 a Python set; here it is drawn.
 """
 
-import dataclasses
 import functools
 import random
 import string
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from truenegs_jax.data.corpus.readers import WordNetReader
 from truenegs_jax.robustness.annotate import Annotator, Token
@@ -24,13 +23,7 @@ from truenegs_jax.robustness.transformation import (
   num_changes,
   replace_context,
 )
-from truenegs_jax.runtime.errors import InputError
-from truenegs_jax.synonyms import sources, wordnet
-from truenegs_jax.synonyms.vocabulary import (
-  NUMBERS,
-  STOP_WORDS,
-  Vocabulary,
-)
+from truenegs_jax.synonyms import wordnet
 from truenegs_jax.tasks.squad import Question
 from truenegs_jax.tasks.task import Example
 
@@ -48,53 +41,20 @@ PARTS_OF_SPEECH = {"JJ": "a", "VB": "v", "NN": "n", "RB": "r"}
 Synonyms = Callable[[str, str], Sequence[str]]
 
 
-def make_swap(
-  annotator: Annotator,
-  *,
-  synonyms: str = "",
-  wordnet_dir: str = "",
-  vocabulary: Vocabulary,
-) -> Transformation:
-  """Makes the transformation for a value of `robustness.synonyms`.
-
-  Args:
-    annotator: splits and tags the texts.
-    synonyms: "" for TextFlint's, or an expression of sources.
-    wordnet_dir: folder of WordNet; "" searches for it.
-    vocabulary: tokens of the model, for an expression. Stop words and numbers
-      have no neighbours by vectors.
+def make_swap(annotator: Annotator, wordnet_dir: str = "") -> Transformation:
+  """Makes the transformation; "" searches for the folder of WordNet.
 
   Raises:
-    InputError, DataError: a source is unknown, missing or damaged.
+    InputError, DataError: WordNet is missing or damaged.
   """
-  if not synonyms:
-    reader = wordnet.open_wordnet(wordnet_dir)
-    source = f"WordNet {reader.get_version() or '(unknown version)'}"
-    wordnet.close_wordnet(reader)
-    find = textflint_synonyms(reader)
-    return swap_synonyms(annotator, find, title="SwapSynWordNet", source=source)
-  expression = sources.parse_expression(
-    synonyms, key="robustness.synonyms", wordnet_dir=wordnet_dir
-  )
-  vocabulary = dataclasses.replace(
-    vocabulary, no_neighbours=STOP_WORDS | NUMBERS
-  )
-  if expression.model:
-    raise InputError(
-      f"robustness.synonyms={synonyms!r}: this source is only for pre-training,"
-      " in which it changes. Choose another one."
-    )
-  pairs = sources.find_pairs(expression, vocabulary)
-  return swap_synonyms(
-    annotator,
-    table_synonyms(pairs),
-    title="Synonym swap",
-    source=expression.identity,
-  )
+  reader = wordnet.open_wordnet(wordnet_dir)
+  source = f"WordNet {reader.get_version() or '(unknown version)'}"
+  wordnet.close_wordnet(reader)
+  return swap_synonyms(annotator, textflint_synonyms(reader), source)
 
 
 def swap_synonyms(
-  annotator: Annotator, synonyms: Synonyms, *, title: str, source: str
+  annotator: Annotator, synonyms: Synonyms, source: str
 ) -> Transformation:
   """Makes the transformation of a lookup; `source` names it in results."""
 
@@ -111,7 +71,7 @@ def swap_synonyms(
     return change_texts(example, swap)
 
   resources = {"annotations": annotator.name, "synonyms": source}
-  return Transformation("swap_synonyms", title, apply, resources)
+  return Transformation("swap_synonyms", "SwapSynWordNet", apply, resources)
 
 
 def textflint_synonyms(reader: WordNetReader) -> Synonyms:
@@ -136,27 +96,6 @@ def textflint_synonyms(reader: WordNetReader) -> Synonyms:
     return find(token, PARTS_OF_SPEECH.get(tag[:2], ""))
 
   return find_by_tag
-
-
-def table_synonyms(pairs: Iterable[tuple[str, str]]) -> Synonyms:
-  """Returns the synonyms of pairs, whatever the tag, in the token's case.
-
-  A token that is not among the words is looked up in lower case.
-  """
-  table: dict[str, set[str]] = {}
-  for word, synonym in pairs:
-    table.setdefault(word, set()).add(synonym)
-
-  @functools.cache
-  def find(token: str) -> tuple[str, ...]:
-    names = table.get(token) or table.get(token.lower()) or set()
-    cased = {_match_case(name, token) for name in names if "_" not in name}
-    return tuple(sorted(cased - {token}))
-
-  def find_any_tag(token: str, tag: str) -> tuple[str, ...]:
-    return find(token)
-
-  return find_any_tag
 
 
 def _swap_in_context(
@@ -200,9 +139,3 @@ def _swap(
 
 def _tokens(annotator: Annotator, text: str) -> list[Token]:
   return [token for sentence in annotator(text) for token in sentence.tokens]
-
-
-def _match_case(word: str, model: str) -> str:
-  if model.isupper() and len(model) > 1:
-    return word.upper()
-  return word[:1].upper() + word[1:] if model[:1].isupper() else word

@@ -15,7 +15,6 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from truenegs_jax.finetune.results import fingerprint
 from truenegs_jax.robustness.eval_set import EvalSet
 from truenegs_jax.tasks import task
 from truenegs_jax.tasks.squad import Question
@@ -92,25 +91,14 @@ def transform_all(
       transformed.append(changed)
     advance()
   about = {
-    **describe_origin(examples, transformation, seed),
+    "seed": seed,
+    "resources": dict(transformation.resources),
+    "tried": len(examples),
     "changed": len(original),
     "refused": dict(refused.most_common()),
   }
   name, title = transformation.name, transformation.title
   return EvalSet(name, title, original, transformed, about)
-
-
-def describe_origin(
-  examples: Sequence[Example], transformation: Transformation, seed: int
-) -> dict[str, Any]:
-  """Returns all that a transformed set depends on, in JSON's types."""
-  rows = (dataclasses.replace(x, location="") for x in examples)
-  return {
-    "seed": seed,
-    "resources": dict(transformation.resources),
-    "tried": len(examples),
-    "fingerprint": fingerprint(repr(row).encode() for row in rows),
-  }
 
 
 def texts(example: Question | task.Example) -> tuple[str, ...]:

@@ -1,13 +1,9 @@
-"""Small changes of characters: typos and case.
-
-Each is a function `fn(text, protected, rng)` that returns edits outside the
-protected ranges, the answers; none if the text has no place for one.
-"""
+"""Mistypes letters of words."""
 
 import dataclasses
 import random
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 
 from truenegs_jax.robustness.transformation import (
   Edit,
@@ -23,15 +19,12 @@ from truenegs_jax.synonyms.vocabulary import NUMBERS
 from truenegs_jax.tasks.squad import Question
 from truenegs_jax.tasks.task import Example
 
-FindEdits = Callable[[str, Sequence[Span], random.Random], list[Edit]]
-
 NO_PLACE = "no place for a change"
-WORD = r"[^\W_]+(?:['’][^\W_]+)*"
 KEYBOARD = ("qwertyuiop", "asdfghjkl", "zxcvbnm")
 SAFE_OMISSION = 8  # letters; "health" without one would be "heath"
 
 
-def typos(
+def mistype(
   text: str, protected: Sequence[Span], rng: random.Random
 ) -> list[Edit]:
   """Mistypes a letter, not the first, in a tenth of the words, at most ten.
@@ -39,9 +32,16 @@ def typos(
   A letter is swapped with the next one, hit together with a neighbour on a
   QWERTY keyboard, or instead of it, or left out. Names, numbers, short words
   and omissions that often make another word ("form", "heath") are spared.
+
+  Returns:
+    Edits outside the protected ranges; none if the text has no place for one.
   """
-  words = _free(r"\b[a-z]{5,}\b", text, protected)
-  words = [match for match in words if match[0] not in NUMBERS]
+  words = [
+    match
+    for match in re.finditer(r"\b[a-z]{5,}\b", text)
+    if match[0] not in NUMBERS
+    if not any(match.start() < b and match.end() > a for a, b in protected)
+  ]
   count = num_changes(len(text.split()), len(words))
   edits = []
   for match in sorted(rng.sample(words, count), key=re.Match.start):
@@ -57,44 +57,13 @@ def typos(
   return edits
 
 
-def case(
-  text: str, protected: Sequence[Span], rng: random.Random
-) -> list[Edit]:
-  """Writes all words in lower case, in upper case, or with a capital.
-
-  Models without case read the same text: their scores must not change. Lengths
-  stay: "Gauß" is not written in upper case.
-  """
-  words = _free(WORD, text, protected)
-  styles: list[Callable[[str], str]] = [str.lower, str.upper, _capitalize]
-  for style in rng.sample(styles, len(styles)):
-    edits = [
-      (*match.span(), new)
-      for match in words
-      if len(new := style(match[0])) == len(match[0])
-    ]
-    if any(text[a:b] != new for a, b, new in edits):
-      return edits
-  return []
-
-
-PERTURBATIONS: Mapping[str, tuple[str, FindEdits]] = {
-  "typos": ("Typos", typos),
-  "case": ("Case", case),
-}
-
-
-def make_perturbation(name: str) -> Transformation:
-  """Makes the transformation of a name of PERTURBATIONS.
-
-  It changes both texts of an `Example`, and the context of a `Question`.
-  """
-  title, find_edits = PERTURBATIONS[name]
+def make_typos() -> Transformation:
+  """Makes the change of both texts of an `Example`, or a question's context."""
 
   def change(
     text: str, protected: Sequence[Span], rng: random.Random
   ) -> tuple[str, list[Span]]:
-    edits = find_edits(text, protected, rng)
+    edits = mistype(text, protected, rng)
     if not edits:
       raise Refused(NO_PLACE)
     return edit_text(text, edits, protected)
@@ -104,26 +73,11 @@ def make_perturbation(name: str) -> Transformation:
   ) -> Question | Example:
     if isinstance(example, Example):
       return change_texts(example, lambda text: change(text, (), rng)[0])
-    spans = answer_spans(example)
-    if find_edits is case:  # answers, too: they must not stand out
-      context, _ = change(example.context, (), rng)
-    else:
-      context, spans = change(example.context, spans, rng)
+    context, spans = change(example.context, answer_spans(example), rng)
     answers = tuple((context[a:b], a) for a, b in spans)
     return dataclasses.replace(example, context=context, answers=answers)
 
-  return Transformation(name, title, apply)
-
-
-def _free(
-  pattern: str, text: str, protected: Sequence[Span]
-) -> list[re.Match[str]]:
-  """Returns the matches that do not overlap a protected range."""
-  return [
-    match
-    for match in re.finditer(pattern, text)
-    if not any(match.start() < b and match.end() > a for a, b in protected)
-  ]
+  return Transformation("typos", "Typos", apply)
 
 
 def _keys_around(letter: str) -> str:
@@ -138,7 +92,3 @@ def _keys_around(letter: str) -> str:
     if 0 <= row + i < len(KEYBOARD)
     if 0 <= column + j < len(KEYBOARD[row + i])
   )
-
-
-def _capitalize(word: str) -> str:
-  return word[0].upper() + word[1:]
