@@ -3,12 +3,11 @@
 import functools
 import os
 import pathlib
-import signal
 import time
 
 from truenegs_jax.data.corpus import sources_spec
 from truenegs_jax.data.rows import shards
-from truenegs_jax.data.rows.steps import ShardRange, Step
+from truenegs_jax.data.rows.steps import Step
 from truenegs_jax.runtime.errors import DataError
 
 NUM_UNITS, NUM_RANGES = 24, 6
@@ -56,7 +55,7 @@ def write_item(folder, kind, item) -> None:
 
 def raise_error(folder, kind, item) -> None:
   if item == 5:
-    raise DataError(f"{kind} {item} of\n'{folder}' is 'damagéd'.")
+    raise DataError(f"{kind} {item} of '{folder}' is 'damagéd'.")
   write_item(folder, kind, item)
 
 
@@ -64,44 +63,8 @@ def raise_bug(folder, kind, item) -> None:
   raise KeyError("a bug")
 
 
-def kill_always(folder, kind, item) -> None:
-  with (folder / "attempts").open("a") as f:
-    f.write(".")
-  os.kill(os.getpid(), signal.SIGKILL)
-
-
-def wait_forever(folder, kind, item) -> None:
-  (folder / f"worker-{os.getpid()}").touch()
-  time.sleep(600)
-
-
 SMALL = [
   (shards, "CHUNK_CHARACTERS", 6000),
   (shards, "SHARD_CHUNKS", 2),
   (sources_spec, "UNIT_BYTES", 4000),
 ]
-
-
-def with_small_shards(steps, killed: pathlib.Path | None = None) -> list[Step]:
-  """Returns steps that set the values of SMALL in their workers.
-
-  The worker of the second shard is killed, unless the file `killed` exists.
-  """
-  return [
-    step._replace(
-      list_items=functools.partial(call_small, step.list_items, None),
-      function=functools.partial(call_small, step.function, killed),
-    )
-    for step in steps
-  ]
-
-
-def call_small(function, killed, *items):
-  for module, name, value in SMALL:
-    setattr(module, name, value)
-  for item in items:
-    is_second = isinstance(item, ShardRange) and item.start
-    if is_second and killed and not killed.exists():
-      killed.touch()
-      os.kill(os.getpid(), signal.SIGKILL)
-  return function(*items)

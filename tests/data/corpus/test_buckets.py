@@ -15,7 +15,7 @@ from huggingface_hub import constants
 
 from support import beam_steps, bucket_servers, small_rows
 from support.texts import COMPRESSORS, FORMATTERS, make_texts
-from truenegs_jax.data.corpus import buckets
+from truenegs_jax.data.corpus import files as files_lib
 from truenegs_jax.data.corpus.sources_spec import describe_sources, open_corpus
 from truenegs_jax.data.rows import shards
 from truenegs_jax.data.rows.prepare_rows import prepare
@@ -253,7 +253,7 @@ def test_preparations_go_on_after_a_dropped_connection(
   _, url, proxy = bucket
   monkeypatch.setattr(shards, "CHUNK_CHARACTERS", 2**16)
   monkeypatch.setattr(shards, "SHARD_CHUNKS", 4)
-  monkeypatch.setattr(buckets, "REQUEST_BYTES", 2**16)
+  monkeypatch.setattr(files_lib, "REQUEST_BYTES", 2**16)
   data = "\n\n".join(make_texts(20_000)).encode()
   upload({"t.txt": data}, url)
   options = {"length": 32, "vocab_size": 60}

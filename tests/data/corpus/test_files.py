@@ -170,9 +170,6 @@ def test_a_wrong_compression_suffix_is_refused(tmp_path, suffix):
     DataError, match=rf"the {suffix} file is damaged.* or it is none"
   ):
     content(file)
-  file = write(tmp_path / "t.txt", COMPRESSORS[suffix](b"just text"))
-  with pytest.raises(DataError, match=rf"is a {suffix} file. Add {suffix}"):
-    content(file)
 
 
 def test_errors_of_the_disk_are_told_from_damage(tmp_path):

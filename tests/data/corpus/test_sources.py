@@ -443,13 +443,6 @@ def test_options_of_data_sets_are_checked_when_opened(
     open_corpus(f"hf:{tmp_path}/{where} {options}")
 
 
-def test_saved_data_sets_need_the_prefix_hf(tmp_path):
-  save(TEXTS, tmp_path / "a" / "saved")
-  for where in (tmp_path, tmp_path / "a" / "saved"):
-    with pytest.raises(InputError, match="save_to_disk wrote.* hf:.*a/saved"):
-      open_corpus(str(where))
-
-
 def test_errors_of_the_hub_have_hints(monkeypatch):
   def refuse(*args, **options):
     raise ConnectionError("no route")

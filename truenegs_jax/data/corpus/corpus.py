@@ -58,13 +58,11 @@ class Part:
   """A part of a corpus that is ready to be read."""
 
   name: str  # its file, folder, glob, source or data set
-  # Yields the documents of a unit and updates the `ReadState`. A unit can be
-  # read without those before it: it consists of files.
+  # Yields the documents of a unit, which can be read without those before it.
   read: Callable[[ReadState, int], Iterator[str]]
   # Returns as JSON what determines the documents, as of now.
   identity: Callable[[], dict[str, Any]]
-  # Approximate size, before decompression; None if unknown.
-  num_bytes: int | None
+  num_bytes: int | None  # about, before decompression; None if unknown
   num_units: int = 1  # the units, one after another, are the part
   is_local: bool = True  # reading needs no hub
   is_repairable: bool = True  # `data.errors` may change its documents
@@ -78,44 +76,29 @@ class Part:
 
 @dataclasses.dataclass
 class Meter:
-  """Counts of one pass over a corpus so far; `Corpus.read` resets them."""
+  """Counts of one pass over a corpus so far; `Corpus.read` resets them.
 
-  # Counts of what was replaced, cut or left out, by name; repeats of a part do
-  # not count again.
+  Attributes:
+    repairs: what was replaced, cut or left out, by name; repeats of a part do
+      not count again.
+    fraction_read: of the pass; None if unknown. A mixture reports that of the
+      part that its end depends on.
+    number: of documents before the next one, from the start of the corpus.
+    cursors: where each part is read next.
+    part_bytes: UTF-8 bytes of each part, from the start of the corpus.
+    part_documents: documents that were read of each part.
+    part_passes: how often each part was begun.
+  """
+
   repairs: collections.Counter[str] = dataclasses.field(
     default_factory=collections.Counter
   )
-  # Of the pass, 0 to 1; None if unknown. A mixture reports the fraction of the
-  # part that its end depends on.
   fraction_read: float | None = 0.0
-  # Of documents before the next one, from the start of the corpus.
   number: int = 0
-  # Where each part is read next.
   cursors: list[Cursor] = dataclasses.field(default_factory=list)
-  # UTF-8 bytes of text of each part, from the start of the corpus.
   part_bytes: list[int] = dataclasses.field(default_factory=list)
-  # Documents that were read of each part.
   part_documents: list[int] = dataclasses.field(default_factory=list)
-  # How often each part was begun.
   part_passes: list[int] = dataclasses.field(default_factory=list)
-
-  def reset(self, num_parts: int, start: Position | None) -> None:
-    """Prepares for a pass from `start` on."""
-    zeros = [0] * num_parts
-    self.repairs.clear()
-    self.fraction_read = 0.0
-    self.number = start.number if start else 0
-    self.cursors[:] = start.cursors if start else [Cursor()] * num_parts
-    self.part_bytes[:] = start.part_bytes if start else zeros
-    self.part_documents[:] = self.part_passes[:] = zeros
-
-  def count(self, document: Document, following: Cursor) -> None:
-    """Counts a document; `following` is the place of the next of its part."""
-    self.number += 1
-    self.cursors[document.part] = following
-    self.part_bytes[document.part] += document.num_bytes
-    self.part_documents[document.part] += 1
-    self.part_passes[document.part] = document.repeat + 1
 
   def position(self) -> Position:
     """Returns the place of the next document."""
@@ -148,12 +131,14 @@ class Corpus:
     Args:
       start: the first document; None for the first of the corpus.
       sizes: of all documents. If given, no text is read, and texts are empty.
-
-    Raises:
-      DataError: text cannot be read or is refused, or a part has no document.
     """
-    meter.reset(len(self.parts), start)
-    if not (self.shares or start or sizes):
+    zeros = [0] * len(self.parts)
+    start = start or Position(0, tuple(Cursor() for _ in zeros), tuple(zeros))
+    meter.repairs.clear()
+    meter.fraction_read, meter.number = 0.0, start.number
+    meter.cursors[:], meter.part_bytes[:] = start.cursors, start.part_bytes
+    meter.part_documents[:] = meter.part_passes[:] = zeros
+    if not (self.shares or start.number or sizes):
       for part in self.parts[1:]:  # an empty part fails now, not hours later
         next(_refuse_empty(part.read_all(self._new_state()), part.name))
     states = [self._new_state(meter) for _ in self.parts]
@@ -171,7 +156,11 @@ class Corpus:
     while unfinished:
       index = queue[0][1] if self.shares else unfinished[0]
       document, following = next(streams[index])
-      meter.count(document, following)
+      meter.number += 1
+      meter.cursors[index] = following
+      meter.part_bytes[index] += document.num_bytes
+      meter.part_documents[index] += 1
+      meter.part_passes[index] = document.repeat + 1
       meter.fraction_read = self._fraction_read(states, unfinished)
       yield document
       if following.repeat and index in unfinished:

@@ -1,10 +1,11 @@
-"""Finds, opens, decompresses and reads files of text.
+"""Finds, opens, decompresses and reads files of text, local or by URL.
 
   for file in find_files("wiki/*.txt.zst", suffixes=(".txt",)):
     for block in read_blocks(file, ReadState(), size=2**19): ...
 
-Files are decompressed here, because the decompressors of fsspec, which opens
-URLs, would ignore damage after the first stream.
+fsspec opens URLs: gcsfs reads gs://, s3fs s3:// and huggingface_hub hf://. They
+repeat failed requests. Files are decompressed here, because the decompressors
+of fsspec ignore damage after the first stream.
 """
 
 import bz2
@@ -12,24 +13,19 @@ import contextlib
 import glob
 import gzip
 import io
+import logging
 import lzma
 import os
 import pathlib
+import re
 import zlib
 from collections.abc import Callable, Collection, Iterator
 from typing import Any, NamedTuple
 
-from truenegs_jax.data.corpus import buckets
 from truenegs_jax.data.corpus.read_state import ReadState
-from truenegs_jax.runtime.errors import DataError
+from truenegs_jax.runtime.errors import DataError, InputError, UnavailableError
 
-# Suffix -> first bytes of a file.
-COMPRESSIONS = {
-  ".bz2": b"BZh",
-  ".gz": b"\x1f\x8b",
-  ".xz": b"\xfd7zXZ\0",
-  ".zst": b"\x28\xb5\x2f\xfd",
-}
+COMPRESSIONS = (".bz2", ".gz", ".xz", ".zst")
 # Refused: read as text, their bytes or tags would become words.
 NOT_TEXT = (
   *(".zip", ".7z", ".rar", ".tar", ".tgz", ".tbz", ".lz4", ".lzma", ".warc"),
@@ -37,6 +33,21 @@ NOT_TEXT = (
 )
 HEAD_BYTES = 4096
 MAX_HEADS = 100  # files of a part whose first bytes count for its identity
+REQUEST_BYTES = 2**22  # of a URL's text that is held in memory
+# Scheme -> extra of this package, how to get credentials.
+SCHEMES = {
+  "gs": (
+    "gcs",
+    "run `gcloud auth application-default login`, or set"
+    " GOOGLE_APPLICATION_CREDENTIALS to a key file",
+  ),
+  "s3": (
+    "s3",
+    "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE",
+  ),
+  "hf": ("hf", "run `hf auth login`, or set HF_TOKEN"),
+}
+CHECKSUMS = ("ETag", "md5Hash", "etag", "blob_id")  # keys, by file system
 
 
 class File(NamedTuple):
@@ -47,6 +58,12 @@ class File(NamedTuple):
   compression: str  # a suffix in COMPRESSIONS, or ""
   size: int  # bytes as they are stored
   version: int | str  # time of its last change in ns; of a URL, its checksum
+
+
+def is_url(where: str) -> bool:
+  """Returns whether `where` is a URL of one of SCHEMES."""
+  scheme, separator, _ = where.partition("://")
+  return bool(separator) and scheme in SCHEMES
 
 
 def find_files(where: str, *, suffixes: Collection[str]) -> list[File]:
@@ -63,8 +80,8 @@ def find_files(where: str, *, suffixes: Collection[str]) -> list[File]:
   def is_text(name: str) -> bool:
     return _suffixes(name)[0] in suffixes
 
-  if buckets.is_url(where):
-    return [_file(*entry) for entry in buckets.find(where, is_text=is_text)]
+  if is_url(where):
+    return _find_urls(where, is_text)
   try:
     path = os.path.expanduser(where)
     is_folder = os.path.isdir(path)
@@ -115,7 +132,7 @@ def files_identity(files: list[File]) -> list[list[object]]:
   # Files of two languages may have equal names and sizes, and time 0 from some
   # unpacking tools. Their first bytes differ. URLs have a checksum instead.
   for entry, file in zip(identity[:MAX_HEADS], files, strict=False):
-    if not buckets.is_url(file.path):
+    if not is_url(file.path):
       with open_file(file) as raw:
         entry.append(zlib.crc32(raw.read(HEAD_BYTES) or b""))
   return identity
@@ -144,21 +161,76 @@ def read_blocks(file: File, state: ReadState, *, size: int) -> Iterator[bytes]:
 def open_file(file: File) -> Iterator[io.RawIOBase]:
   """Opens a file without decompression; DataError if it cannot be read."""
   try:
-    is_url = buckets.is_url(file.path)
-    open_raw = buckets.open_url if is_url else io.FileIO
+    open_raw = _open_url if is_url(file.path) else io.FileIO
     with open_raw(file.path) as raw:
-      head = raw.read(8) or b""
-      for suffix, start in COMPRESSIONS.items():
-        if not file.compression and head.startswith(start):
-          raise DataError(
-            f"{file.path}: is a {suffix} file. Add {suffix} to its name."
-          )
-      raw.seek(0)
       yield raw
   except OSError as error:
     raise DataError(
       f"{file.path}: cannot be read: {error.strerror or error}."
     ) from error
+
+
+@contextlib.contextmanager
+def convert_errors(url: str) -> Iterator[None]:
+  """Turns the errors of file systems into errors that name the URL."""
+  extra, access = SCHEMES[url.partition("://")[0]]
+  try:
+    yield
+  except ImportError as error:
+    raise InputError(
+      f"'{url}' needs a package ({error}). Install truenegs_jax[{extra}]."
+    ) from error
+  # The file systems raise two dozen types.
+  except Exception as error:
+    reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+    raise UnavailableError(
+      f"'{url}' cannot be reached ({reason}). Correct the name; or for access,"
+      f" {access}; or if the connection broke, run the same command again,"
+      " which keeps what is prepared."
+    ) from error
+
+
+def _find_urls(where: str, is_text: Callable[[str], bool]) -> list[File]:
+  """Finds files by URL; hidden files only if they are named."""
+  with convert_errors(where):
+    system, path = _connect(where)
+    from fsspec.utils import glob_translate
+
+    # A glob of s3fs finds nothing in a missing bucket.
+    folder = re.split(r"[^/]*[*?\[]", path, maxsplit=1)[0].rstrip("/")
+    pattern = re.compile(glob_translate(path))
+    system.invalidate_cache()
+    entries = system.find(folder, detail=True)
+  files = []
+  for name, entry in sorted(entries.items(), key=lambda x: x[0].split("/")):
+    is_match = is_text(name) if folder == path else bool(pattern.match(name))
+    is_shown = is_match and "/." not in name[len(folder) :]
+    if entry["type"] == "file" and (name == path or is_shown):
+      checksum = next(filter(None, map(entry.get, CHECKSUMS)), "")
+      url = system.unstrip_protocol(name)
+      files.append(_file(url, entry["size"], str(checksum)))
+  return files
+
+
+def _open_url(url: str) -> Any:
+  """Opens a URL for reading; every error of it is an `UnavailableError`."""
+  with convert_errors(url):
+    system, path = _connect(url)
+    file = system.open(
+      path, "rb", block_size=REQUEST_BYTES, cache_type="readahead"
+    )
+  file.read = convert_errors(url)(file.read)
+  return file
+
+
+def _connect(url: str) -> tuple[Any, str]:
+  """Returns the file system of a URL and its path there."""
+  import fsspec  # a tenth of a second
+
+  for name in ("fsspec", "gcsfs", "google.auth", "huggingface_hub", "s3fs"):
+    logging.getLogger(name).setLevel(logging.CRITICAL)
+  system, path = fsspec.url_to_fs(url)
+  return system, path.rstrip("/")
 
 
 def _file(path: str, size: int, version: int | str) -> File:

@@ -32,17 +32,25 @@ HUB = "hf:"  # begins data sets in configs
 
 @dataclasses.dataclass(frozen=True)
 class DatasetSpec:
-  """A data set and the part of it to read."""
+  """A data set and the part of it to read.
 
-  # On the hub; or a folder of data files, or written by `save_to_disk`.
+  Attributes:
+    name: on the hub; or a folder of data files, or written by `save_to_disk`.
+    column: of the texts; empty for all columns.
+    split: empty for "train", or for all that a saved data set holds.
+    config: also called subset; empty for the only one or the default.
+    revision: branch, tag or commit on the hub; empty for the main branch.
+    streaming: whether to read from the hub without a copy on disk.
+    key: the config key that names the data set, for messages.
+  """
+
   name: str
-  column: str = "text"  # of the texts; empty for all columns
-  split: str = ""  # empty for "train", or for all that a saved data set holds
-  config: str = ""  # also called subset; empty for the only one or the default
-  # Branch, tag or commit on the hub; empty for the main branch.
+  column: str = "text"
+  split: str = ""
+  config: str = ""
   revision: str = ""
-  streaming: bool = False  # whether to read from the hub without a copy on disk
-  key: str = "data.sources"  # the config key that names data sets, for messages
+  streaming: bool = False
+  key: str = "data.sources"
 
   @property
   def subject(self) -> str:
@@ -71,17 +79,16 @@ class DatasetSpec:
         " local files or hf:FOLDER with a data set that save_to_disk wrote."
       ) from error
 
-  def check_split(self, splits: Iterable[object]) -> None:
-    """Raises a DataError unless the split is one of `splits`."""
+  def check(
+    self, splits: Iterable[object], features: "datasets.Features | None"
+  ) -> None:
+    """Raises a DataError unless the split and a column of text exist."""
     names = list(map(str, splits))
     if self.split not in names:
       raise DataError(
         f"{self.subject} has no split {self.split!r}. Choose one of"
         f" {', '.join(names)}."
       )
-
-  def check_column(self, features: "datasets.Features | None") -> None:
-    """Raises a DataError unless the columns exist and one holds text."""
     if self.column and features is not None:
       schema = features.arrow_schema
       readers.check_column(schema, self.column, self.subject)
@@ -109,12 +116,7 @@ class HubDataset:
     return {"split": self.spec.split, "column": self.spec.column, **version}
 
   def read(self, state: ReadState) -> Iterator[str | None]:
-    """Yields the texts of the column.
-
-    Raises:
-      DataError: the data are damaged, or have no such column of text.
-      UnavailableError: the data set cannot be loaded from the hub.
-    """
+    """Yields the texts of the column."""
     spec = self.spec
     state.where = f"hf:{spec.name} [{spec.split}]"
     with spec.errors():
@@ -131,22 +133,16 @@ class HubDataset:
 
 
 def parse_dataset(text: str, *, key: str) -> DatasetSpec:
-  """Parses a data set with all its columns.
-
-  >>> parse_dataset("hf:a/b config=C split=S revision=R", key="finetune.data")
-  ... # doctest: +ELLIPSIS
-  DatasetSpec(name='a/b', column='', split='S', config='C', revision='R', ...)
+  """Parses "hf:NAME config=C split=S revision=R", for all columns.
 
   Args:
     key: the config key of the text, for messages.
-
-  Raises:
-    InputError: it has other options.
   """
   item = grammar.parse_item(text, key=key)
   defaults = {"split": "", "config": "", "revision": ""}
   options = item.convert(defaults, subject=f"{key}: {item.name!r}")
-  return DatasetSpec(item.name.removeprefix(HUB), column="", key=key, **options)
+  name = item.name.removeprefix(HUB)
+  return DatasetSpec(name, column="", key=key, **options)
 
 
 def open_dataset(spec: DatasetSpec) -> HubDataset:
@@ -186,13 +182,14 @@ def _open_saved(spec: DatasetSpec, folder: pathlib.Path) -> HubDataset:
   import datasets
 
   saved = datasets.load_from_disk(str(folder))
+  splits: Iterable[object]
   if isinstance(saved, datasets.DatasetDict):
     spec = dataclasses.replace(spec, split=spec.split or "train")
-    spec.check_split(saved)
-    saved, folder = saved[spec.split], folder / spec.split
-  elif spec.split:
-    spec.check_split([saved.split or "train"])
-  spec.check_column(saved.features)
+    splits, saved = saved, saved.get(spec.split)
+    folder /= spec.split
+  else:
+    splits = [saved.split or "train"] if spec.split else [""]
+  spec.check(splits, getattr(saved, "features", None))
   paths = tuple(str(x) for x in sorted(folder.iterdir()) if x.is_file())
   return HubDataset(spec, lambda: saved, {}, paths, saved.data.nbytes)
 
@@ -208,8 +205,7 @@ def _open_files(spec: DatasetSpec, folder: pathlib.Path) -> HubDataset:
   spec = dataclasses.replace(spec, split=split)
   infos = builder.info.splits or {}
   data_files = getattr(builder.config, "data_files", None) or {}
-  spec.check_split(infos or data_files)
-  spec.check_column(builder.info.features)
+  spec.check(infos or data_files, builder.info.features)
 
   def load() -> Any:
     if spec.streaming:

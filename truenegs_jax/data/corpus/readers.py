@@ -37,7 +37,7 @@ SYNSETS_PER_DOCUMENT = 64  # about 1,100 tokens: eight rows of 128
 def read_text(
   file: File, state: ReadState, *, records: bool = False
 ) -> Iterator[str]:
-  """Yields groups of complete lines, of some hundred KB; all end in "\\n".
+  """Yields groups of complete lines, of some hundred KB; all end in "\n".
 
   CR and CRLF end a line like LF.
 
@@ -45,10 +45,6 @@ def read_text(
     records: every line holds a record, which may be longer than a line of text
       but is never cut. A longer line of text is refused before its end is read,
       or cut.
-
-  Raises:
-    DataError: the file cannot be read, or a line is not UTF-8, has a NUL or is
-      too long; the message gives the line.
   """
   limit = read_state.MAX_RECORD_BYTES if records else read_state.MAX_LINE_BYTES
   # Blocks within the limit: only the first line of a block can exceed it.
@@ -110,7 +106,7 @@ def _decode(data: bytes, state: ReadState) -> str:
 
 
 def read_records(file: File, state: ReadState) -> Iterator[str]:
-  """Yields lines that hold records; each ends in "\\n"."""
+  """Yields lines that hold records; each ends in "\n"."""
   for lines in read_text(file, state, records=True):
     # `splitlines` would also split at U+2028, which texts contain.
     yield from io.StringIO(lines, newline="\n")
@@ -163,9 +159,7 @@ def read_jsonl(
     yield record[column]
 
 
-def read_csv(
-  file: File, state: ReadState, *, column: str
-) -> Iterator[str | None]:
+def read_csv(file: File, state: ReadState, *, column: str) -> Iterator[str]:
   """Yields a column of comma-separated values; .tsv is separated by tabs."""
   delimiter = "\t" if file.suffix == ".tsv" else ","
   names: list[str] = []

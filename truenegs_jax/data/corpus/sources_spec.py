@@ -9,15 +9,18 @@ A part is a file, a folder or a glob, also by URL; "wordnet"; or hf:NAME for the
 import dataclasses
 import itertools
 import os
-import pathlib
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from truenegs_jax.config import grammar
 from truenegs_jax.data.corpus import documents, hub_datasets, readers
-from truenegs_jax.data.corpus.buckets import is_url
 from truenegs_jax.data.corpus.corpus import Corpus, Part
-from truenegs_jax.data.corpus.files import File, files_identity, find_files
+from truenegs_jax.data.corpus.files import (
+  File,
+  files_identity,
+  find_files,
+  is_url,
+)
 from truenegs_jax.data.corpus.hub_datasets import HUB
 from truenegs_jax.data.corpus.read_state import (
   EMPTY_FILES,
@@ -316,13 +319,6 @@ def _find_files(part_spec: PartSpec) -> list[File]:
       " match; nor hf:NAME or wordnet. Put commas, quotes and NAME=VALUE of a"
       " path in quotes."
     )
-  for folder in sorted({os.path.dirname(file.path) for file in files}):
-    # Its .json files do not hold its text.
-    if hub_datasets.is_saved(pathlib.Path(folder)):
-      raise InputError(
-        f"{part_spec.subject} holds a data set that save_to_disk wrote. Use"
-        f" {HUB}{folder}."
-      )
   return files
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from truenegs_jax.data.corpus import buckets
+from truenegs_jax.data.corpus import files
 from truenegs_jax.runtime.errors import DiskError, InputError
 from truenegs_jax.runtime.files import atomic_file
 
@@ -23,7 +23,7 @@ Arrays = dict[str, np.ndarray]
 
 def open_bucket(url: str, name: str) -> Any:
   """Returns the folder `name` in a folder of a bucket, after writing to it."""
-  if not buckets.is_url(url):
+  if not files.is_url(url):
     raise InputError(
       f"--store={url!r} is not a URL of a folder in a bucket, such as"
       " gs://bucket/folder."
@@ -34,7 +34,7 @@ def open_bucket(url: str, name: str) -> Any:
     raise InputError(
       f"--store={url} needs universal_pathlib. Install truenegs_jax[beam]."
     ) from error
-  with buckets.convert_errors(url):
+  with files.convert_errors(url):
     # Other machines write, too: a listing may not be kept.
     folder = UPath(url, use_listings_cache=False) / f"truenegs-{name}"
     (folder / "probe").write_bytes(b"")
@@ -62,7 +62,7 @@ def write_file(path: pathlib.Path, *buffers: Any) -> dict[str, int]:
     with atomic_file(path, several_writers=True) as file:
       file.writelines(buffers)
   else:
-    with buckets.convert_errors(str(path)):
+    with files.convert_errors(str(path)):
       path.write_bytes(b"".join(buffers))
   crc = functools.reduce(lambda crc, x: zlib.crc32(x, crc), buffers, 0)
   return {"bytes": sum(memoryview(x).nbytes for x in buffers), "crc32": crc}
@@ -79,7 +79,7 @@ def read_file(path: pathlib.Path) -> bytes:
   """Returns the content of a file of a store."""
   if isinstance(path, pathlib.Path):
     return path.read_bytes()
-  with buckets.convert_errors(str(path)):
+  with files.convert_errors(str(path)):
     return path.read_bytes()
 
 
