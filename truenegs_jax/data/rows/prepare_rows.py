@@ -252,7 +252,9 @@ def _find_or_train_vocabulary(
       with progress.working(console, "Training the vocabulary") as show:
         show_text = _text_progress(show)
 
-        def show_progress(size: int, note: str, *, at_once: bool = False):
+        def show_progress(
+          size: int, note: str, *, at_once: bool = False
+        ) -> None:
           # Merging pieces, after all text is read, takes an unknown time.
           done = None if meter.fraction_read == 1 else meter.fraction_read
           show_text(size, done, note, at_once=at_once)

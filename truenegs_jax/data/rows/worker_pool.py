@@ -11,7 +11,7 @@ import pathlib
 import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from truenegs_jax.runtime.errors import InputError
 
@@ -146,7 +146,7 @@ def _start_worker(make: Callable[[], Function]) -> None:
   _function = make()
 
 
-def _call_function(item: object) -> object:
+def _call_function(item: Any) -> Any:
   return _function(item)
 
 
