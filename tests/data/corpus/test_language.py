@@ -1,7 +1,6 @@
 """Text in another language than the declared one is refused."""
 
 import lzma
-import re
 
 import numpy as np
 import pytest
@@ -49,21 +48,20 @@ def test_text_in_the_declared_language_passes(code, declared):
 )
 def test_text_in_another_language_is_refused(code, declared):
   lines = make_lines("none", 10_000) + make_lines(code)
-  message = f"{declared}'.* 100% {code}; .*{TEXTS[code][:9]}.*language={code}"
+  message = f"{declared}'.* 100% {code}. .*language={code}"
   with pytest.raises(InputError, match=message):
     check(lines, declared)
 
 
-def test_the_minority_and_short_texts_are_only_reported():
+def test_most_of_the_text_counts_and_short_texts_are_only_reported():
   english, french = make_lines("en"), make_lines("fr")
   mixed = [
     line
     for i in range(0, 300, 3)
     for line in english[i : i + 3] + french[i : i + 1]
   ]
-  [warning] = check(mixed, "en")
-  assert re.search("7.% en, 2.% fr; fr is 'La", warning)
-  with pytest.raises(InputError, match="7.% en, 2.% fr; en is 'The"):
+  assert check(mixed, "en") == []
+  with pytest.raises(InputError, match="7.% en, 2.% fr. .*language=en"):
     check(mixed, "fr")
   [warning] = check(make_lines("fr", language.MIN_CHARACTERS // 2), "en")
   assert "language=fr" in warning
@@ -99,7 +97,7 @@ def test_text_of_another_language_gives_no_rows(tmp_path, monkeypatch):
   path, rows = tmp_path / "a.txt", tmp_path / "rows"
   path.write_text("\n\n".join(make_lines("fr")), encoding="utf-8")
   options = {"length": 32, "vocab_size": 80, "rows": str(rows)}
-  with pytest.raises(InputError, match="100% fr; .*égaré"):
+  with pytest.raises(InputError, match="100% fr"):
     prepare(str(path), language="en", **options)
   assert not rows.exists()
 

@@ -19,7 +19,6 @@ MIN_EXCERPT_CHARACTERS = 100
 MAX_EXCERPTS_OF_TEXT = 50
 MIN_CHARACTERS = 60_000  # some 10,000 words; less text is not refused
 MIN_CONFIDENCE = 0.5  # less in artificial text
-MAX_MINORITY = 0.2  # share of other languages that is not reported
 NO_LANGUAGE = ("zxx", "und")  # numbers; below MIN_CONFIDENCE
 # Languages that a detector confuses: each passes as any other of its group.
 RELATED = (
@@ -73,11 +72,10 @@ def cut_excerpts(
 def check_language(
   excerpts: Iterable[str], language: str, say: Callable[[str], None]
 ) -> None:
-  """Checks that most of a text is in a language, by excerpts of it.
+  """Refuses a text of which most is in another language, by excerpts of it.
 
-  Excerpts without a language, such as numbers, do not count. Says a warning if
-  more than MAX_MINORITY is in other languages, but the text is too short to be
-  refused or mostly in this one.
+  Excerpts without a language, such as numbers, do not count. A text that is too
+  short to be refused, or a language that cannot be detected, gets a warning.
   """
   if not language:
     return
@@ -87,26 +85,21 @@ def check_language(
     say(f"warning: data.language={language!r} cannot be detected.")
     return
   lengths: collections.Counter[str] = collections.Counter()
-  clearest: dict[str, tuple[float, str]] = {}
   for excerpt in excerpts:
-    code, confidence = detector.classify(excerpt)
-    if code in NO_LANGUAGE:
-      continue
-    code = language if code in related else code
-    lengths[code] += len(excerpt)
-    clearest[code] = max(clearest.get(code, (0.0, "")), (confidence, excerpt))
-  total = max(1, lengths.total())
-  others = [code for code, _ in lengths.most_common() if code != language]
-  if sum(lengths[code] for code in others) <= MAX_MINORITY * total:
+    code, _ = detector.classify(excerpt)
+    if code not in NO_LANGUAGE:
+      lengths[language if code in related else code] += len(excerpt)
+  total = lengths.total()
+  if lengths[language] >= total / 2:
     return
-  shares = [f"{n / total:.0%} {code}" for code, n in lengths.most_common(4)]
-  example = " ".join(clearest[others[0]][1].split())[:80]
+  common = lengths.most_common(4)
+  shares = ", ".join(f"{n / total:.0%} {code}" for code, n in common)
   problem = (
     f"data.language={language!r}, but the text of data.sources looks like"
-    f" {', '.join(shares)}; {others[0]} is '{example} ...'. Set"
-    f" --config.data.language={others[0]}, or to '' for no check."
+    f" {shares}. Set --config.data.language={common[0][0]}, or to '' for no"
+    " check."
   )
-  if lengths[language] < total / 2 and total >= MIN_CHARACTERS:
+  if total >= MIN_CHARACTERS:
     raise InputError(problem)
   say(f"warning: {problem}")
 

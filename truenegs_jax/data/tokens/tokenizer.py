@@ -138,26 +138,23 @@ def make_tokenizer(
   Raises:
     InputError: an entry is empty or repeated, or a special one is missing.
   """
-  line_of_entry: dict[str, int] = {}
-  for line, entry in enumerate(vocab, start=1):
-    if not entry.strip():
-      raise InputError(f"{origin}:{line}: empty line. Use the original file.")
-    if entry in line_of_entry:
+  ids: dict[str, int] = {}
+  for number, entry in enumerate(vocab):
+    if not entry.strip() or entry in ids:
       raise InputError(
-        f"{origin}:{line}: entry {entry!r} is already in line"
-        f" {line_of_entry[entry]}. Use the original file."
+        f"{origin}:{number + 1}: the entry {entry!r} is empty or repeated. Use"
+        " the original file."
       )
-    line_of_entry[entry] = line
-  missing = [name for name in SPECIALS if name not in line_of_entry]
-  if missing:
+    ids[entry] = number
+  if missing := [name for name in SPECIALS if name not in ids]:
     raise InputError(
-      f"{origin}: {len(line_of_entry):,} entries, but no {' '.join(missing)}."
-      " Use the vocab.txt of a BERT or ELECTRA model, or set"
-      " --config.data.vocab=train to train one."
+      f"{origin}: {len(ids):,} entries, but no {' '.join(missing)}. Use the"
+      " vocab.txt of a BERT or ELECTRA model, or set --config.data.vocab=train"
+      " to train one."
     )
-  special_ids = (line_of_entry[name] - 1 for name in SPECIALS)
   strip_accents = lowercase if strip_accents is None else strip_accents
-  return Tokenizer(tuple(line_of_entry), lowercase, strip_accents, *special_ids)
+  special_ids = (ids[name] for name in SPECIALS)
+  return Tokenizer(tuple(ids), lowercase, strip_accents, *special_ids)
 
 
 def load_tokenizer(
@@ -180,15 +177,20 @@ def load_tokenizer(
   strip_accents = lowercase if strip_accents is None else strip_accents
   options = {"lowercase": lowercase, "strip_accents": strip_accents}
   path = pathlib.Path(path_or_name).expanduser()
-  if path_or_name and path.exists():
-    return _load_file(path, options)
-  if path.suffix in (".txt", ".json") or not is_hub_name(path_or_name):
-    raise InputError(
-      f"data.vocab={path_or_name!r} is neither a file, a folder nor the name of"
-      " a model on the Hugging Face hub. Set --config.data.vocab to the path of"
-      " a vocab.txt, or to train."
-    )
-  return _load_file(_download(path_or_name), options)
+  if not path_or_name or not path.exists():
+    if path.suffix in (".txt", ".json") or not is_hub_name(path_or_name):
+      raise InputError(
+        f"data.vocab={path_or_name!r} is neither a file, a folder nor the name"
+        " of a model on the Hugging Face hub. Set --config.data.vocab to the"
+        " path of a vocab.txt, or to train."
+      )
+    path = _download(path_or_name)
+  if path.is_dir():
+    files = [path / name for name in ("vocab.txt", "tokenizer.json")]
+    path = next(filter(pathlib.Path.is_file, files), files[0])
+  is_json = path.suffix == ".json"
+  vocab = _read_json(path, options) if is_json else _read_lines(path)
+  return make_tokenizer(vocab, **options, origin=str(path))
 
 
 def write_vocabulary(vocab: Sequence[str], path: str | pathlib.Path) -> None:
@@ -202,35 +204,12 @@ def drop_surrogates(line: str) -> str:
   return line.encode("utf-8", "ignore").decode("utf-8")
 
 
-def _load_file(path: pathlib.Path, options: dict[str, bool]) -> Tokenizer:
-  if path.is_dir():
-    names = ("vocab.txt", "tokenizer.json")
-    files = [path / name for name in names if (path / name).is_file()]
-    if not files:
-      raise InputError(
-        f"data.vocab: '{path}' contains neither vocab.txt nor tokenizer.json."
-        " Set --config.data.vocab to the path of a vocab.txt."
-      )
-    path = files[0]
-  if path.suffix == ".json":
-    vocab = _read_json(path, options)
-  else:
-    vocab = _read_lines(path)
-  return make_tokenizer(vocab, **options, origin=str(path))
-
-
 def _read_lines(path: pathlib.Path) -> list[str]:
   try:
     data = path.read_bytes().removeprefix(b"\xef\xbb\xbf").rstrip()
     lines = data.decode("utf-8").split("\n")
-  except OSError as error:
-    raise InputError(f"{path}: cannot be read: {error.strerror}.") from error
-  except UnicodeDecodeError as error:
-    number = 1 + data.count(b"\n", 0, error.start)
-    raise InputError(
-      f"{path}:{number}: byte 0x{data[error.start]:02x} is not UTF-8. Save the"
-      " file as UTF-8."
-    ) from error
+  except (OSError, UnicodeDecodeError) as error:
+    raise InputError(f"{path}: cannot be read ({error}).") from error
   return [line.removesuffix("\r") for line in lines]
 
 
