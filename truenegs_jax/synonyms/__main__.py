@@ -19,6 +19,7 @@ if __name__ == "__main__":
 
 import functools
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import numpy as np
 from absl import flags
@@ -50,10 +51,11 @@ def run(values: flags.FlagValues, console: Console) -> None:
   check_code(values.language)
   if not values.vocab:
     raise InputError("--vocab is missing. Set --vocab=FILE.")
+  options: dict[str, Any] = {name: values[name].value for name in OPTIONS}
   request = run_table.TableRequest(
     values.sources,
     key="--sources",
-    **{name: values[name].value for name in OPTIONS},
+    **options,
   )
   if request.expression.model:
     raise InputError(
