@@ -1,7 +1,6 @@
 """Shows workdirs as one HTML page, or as figures for a paper.
 
-  read_workdir -> pages of runs (`page.Run`) -> page.render -> report.html
-  curves -> plots -> PNG and PDF
-
-It only reads files, and nothing that a run trains with.
+It only reads files of workdirs, and imports nothing that a run trains with.
+Start reading in `write`: it reads workdirs, whose `page.Run` is rendered by
+`page` and app.js, or drawn by `plots`.
 """

@@ -170,6 +170,7 @@ function axis(options = {}) {
   return {
     stroke: () => color("text"),
     font: "12px system-ui, sans-serif",
+    values: (_, ticks) => ticks.map(tick => tick === null ? "" : format(tick)),
     grid: {stroke: () => color("line"), width: 1},
     ticks: {stroke: () => color("line"), width: 1},
     ...options,
@@ -220,7 +221,7 @@ function addHorizontal(holder, labels, series, columns, range, hooks = {}) {
         splits: () => labels.map((_, i) => i),
         values: () => labels.map(shorten),
       }),
-      axis({side: 2, space: 80, values: (_, ticks) => ticks.map(format)}),
+      axis({side: 2, space: 80}),
     ],
     series: [{}, ...series],
     hooks,
@@ -407,22 +408,13 @@ function drawPanel(panel, curves, groups, state) {
       y: {distr: state.logY ? 3 : 1},
     },
     axes: [
-      axis({values: (_, ticks) => ticks.map(shortNumber), size: 36}),
-      axis({values: (_, ticks) => ticks.map(shortNumber), size: 62}),
+      axis({size: 36}),
+      axis({size: 62}),
     ],
   }, uPlot.join(tables));
   panel.chart.root.setAttribute("role", "img");
   panel.chart.root.setAttribute("aria-label",
     `${data.panels[field][0]}: ${series.length} lines. Values follow.`);
-}
-
-function shortNumber(value) {
-  if (value === null) return "";
-  const size = Math.abs(value);
-  if (size >= 1e4 || (size < 1e-3 && size > 0)) {
-    return value.toExponential().replace("e+", "e");
-  }
-  return String(Number(value.toPrecision(5)));
 }
 
 // -------------------------------------------------------------------- page

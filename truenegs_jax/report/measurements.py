@@ -11,19 +11,12 @@ from truenegs_jax.stats.intervals import mean_interval
 from truenegs_jax.workdir import files
 
 RESULT = "result.json"  # of one run
-SCORE_COLUMNS = {"task": page.TEXT, "metric": page.TEXT} | dict.fromkeys(
-  ("median", "mean", "± 95 %", "lowest", "highest", "seeds", "failed"),
-  page.NUMBER,
-)
-MISTAKE_COLUMNS = {
-  "seed": page.CHOICE,
-  "text": page.TEXT,
-  "gold": page.TEXT,
-  "answer": page.TEXT,
-}
 Runs = Mapping[str, Sequence[Mapping[str, Any]]]  # of results.json, by task
-RATE = ("share", "low", "high")
-NUMBERS = dict.fromkeys(("cases", "total", *RATE), page.NUMBER)
+# Of a comparison: two models, their difference, and its intervals.
+COMPARED = (
+  *("metric", "ours", "theirs", "difference"),
+  *("low", "high", "low_runs", "high_runs"),
+)
 SIDES = ("original", "transformed", "drop")  # of a robustness set
 
 
@@ -90,27 +83,23 @@ def _show_scores(
   for name, members in runs.items():
     for metric in members[0]["scores"]["dev"]:
       values = _scores(members, metric)
-      failed = sum(bool(x["failure"]) for x in members)
-      rows.append(
-        [name, metric, statistics.median(values), *mean_interval(values)]
-        + [min(values), max(values), len(values), failed]
-      )
-  yield page.table("Scores on the dev sets, %", SCORE_COLUMNS, rows)
+      mean, half = mean_interval(values)
+      row = {"task": name, "metric": metric}
+      row |= {"median": statistics.median(values), "mean": mean}
+      row |= {"± 95 %": half, "lowest": min(values), "highest": max(values)}
+      row |= {"seeds": len(values)}
+      row |= {"failed": sum(bool(x["failure"]) for x in members)}
+      rows.append(row)
+  yield page.table("Scores on the dev sets, %", rows)
   compared = results["compared"]
   rows = [
-    [name, x["metric"], x["ours"], x["theirs"], x["difference"]]
-    + [x["low"], x["high"], x["low_runs"], x["high_runs"]]
+    {"task": name} | {key: x[key] for key in COMPARED}
     for name, comparisons in compared["tasks"].items()
     for x in comparisons
   ]
   if rows:
-    columns = {"task": page.TEXT, "metric": page.TEXT} | dict.fromkeys(
-      ("ours", "theirs", "difference", "low", "high")
-      + ("low, other runs", "high, other runs"),
-      page.NUMBER,
-    )
     title = f"Compared with {compared['against']}, with 95 % intervals"
-    yield page.table(title, columns, rows)
+    yield page.table(title, rows)
 
 
 def make_group(label: str, values: Sequence[float]) -> dict[str, Any]:
@@ -127,11 +116,12 @@ def _show_mistakes(runs: Runs) -> Iterator[page.Block]:
   """Yields a table of wrong answers for each task."""
   for name, members in runs.items():
     rows = [
-      [str(run["seed"]), *(str(x[key]) for key in ("text", "gold", "answer"))]
+      {"seed": str(run["seed"])}
+      | {key: str(x[key]) for key in ("text", "gold", "answer")}
       for run in members
       for x in run.get("mistakes", ())
     ]
-    yield page.table(f"{name}, some of each seed", MISTAKE_COLUMNS, rows)
+    yield page.table(f"{name}, some of each seed", rows)
 
 
 def read_corrections(
@@ -162,23 +152,18 @@ def _show_rates(results: Mapping[str, Any]) -> Iterator[page.Block]:
     "slot_rate": "of slots",
   }
   rows = [
-    [source, x["step"], label, *_rate_cells(x["rates"][name])]
+    {"source": source, "step": x["step"], "corrected": label}
+    | _rate_cells(x["rates"][name])
     for source, checkpoints in results["checkpoints"].items()
     for x in checkpoints
     for name, label in names.items()
   ]
-  columns = {
-    "source": page.CHOICE,
-    "step": page.NUMBER,
-    "corrected": page.CHOICE,
-  }
-  yield page.table("Rates, %, with 95 % intervals", columns | NUMBERS, rows)
+  yield page.table("Rates, %, with 95 % intervals", rows)
 
 
-def _rate_cells(rate: Mapping[str, Any]) -> list[float]:
-  return [rate["hits"], rate["total"]] + [
-    100 * rate[name] for name in ("rate", "low", "high")
-  ]
+def _rate_cells(rate: Mapping[str, Any]) -> dict[str, float]:
+  shares = {name: 100 * rate[name] for name in ("rate", "low", "high")}
+  return {"cases": rate["hits"], "total": rate["total"]} | shares
 
 
 def read_robustness(
@@ -191,29 +176,32 @@ def read_robustness(
   run.sentence = "Scores on changed texts."
   rows = []
   for examples in results["sets"].values():
-    for model, metrics in examples["scores"].items():
-      rows += [
-        [examples["title"], model, metric]
-        + [x for side in SIDES for x in _score_cells(sides.get(side))]
+    by_model = {
+      model: {
+        metric: {
+          side: f"{x['value']:.2f} ± {x['se']:.2f}" for side, x in sides.items()
+        }
         for metric, sides in metrics.items()
-      ]
+      }
+      for model, metrics in examples["scores"].items()
+    }
     for model, metrics in examples["paper"].items():
-      rows += [
-        [examples["title"], model, metric, before, None, after, None]
-        + [before - after, None]
+      by_model[model] = {
+        metric: {
+          "original": f"{before:.2f}",
+          "transformed": f"{after:.2f}",
+          "drop": f"{before - after:.2f}",
+        }
         for metric, (before, after) in metrics.items()
-      ]
-  columns = dict.fromkeys(("set", "model", "metric"), page.CHOICE)
-  for side in SIDES:
-    columns |= {side: page.NUMBER, f"± {side}": page.NUMBER}
+      }
+    rows += [
+      {"set": examples["title"], "model": model, "metric": metric}
+      | {side: texts.get(side, "") for side in SIDES}
+      for model, metrics in by_model.items()
+      for metric, texts in metrics.items()
+    ]
   title = "Scores, %, with standard errors over questions"
-  yield page.Section(
-    "Robustness", files.RESULTS, [page.table(title, columns, rows)]
-  )
-
-
-def _score_cells(score: Mapping[str, Any] | None) -> list[float | None]:
-  return [score["value"], score["se"]] if score else [None, None]
+  yield page.Section("Robustness", files.RESULTS, [page.table(title, rows)])
 
 
 def read_study(
@@ -239,14 +227,12 @@ def _show_tables(
   layouts: Sequence[Mapping[str, Any]],
 ) -> Iterator[page.Block]:
   for layout in layouts:
-    columns = {"row": page.TEXT, "kind": page.CHOICE}
-    columns |= dict.fromkeys(layout["columns"], page.TEXT)
-    rows = [
-      [row["label"], row["kind"]]
-      + [_format_cell(cell, layout["digits"]) for cell in row["cells"]]
-      for row in layout["rows"]
-    ]
-    yield page.table(layout["title"], columns, rows)
+    rows = []
+    for row in layout["rows"]:
+      texts = [_format_cell(x, layout["digits"]) for x in row["cells"]]
+      cells = dict(zip(layout["columns"], texts, strict=True))
+      rows.append({"row": row["label"], "kind": row["kind"]} | cells)
+    yield page.table(layout["title"], rows)
     if layout["notes"]:
       yield page.text(" ".join(layout["notes"]))
 

@@ -26,6 +26,7 @@ STYLES = ("vendor/uPlot.min.css", "vendor/tabulator.min.css", "style.css")
 Block = dict[str, Any]
 # Levels of notes.
 GOOD, WARNING, ERROR = "good", "warning", "error"
+MAX_CHOICES = 12
 # Types of a table's columns: TEXT has a filter, CHOICE one of its values.
 # MARKED is a sentence with [MASK], of a row with a gold and a prediction; WORDS
 # is a list of words, with the prediction marked.
@@ -78,17 +79,27 @@ def text(value: str) -> Block:
   return {"kind": "text", "text": value}
 
 
-def table(
-  title: str, columns: Mapping[str, str], rows: Iterable[Sequence[Any]]
-) -> Block:
-  """Returns a table; `columns` has a type for each title."""
-  listed = [{"title": name, "type": kind} for name, kind in columns.items()]
-  return {
-    "kind": "table",
-    "title": title,
-    "columns": listed,
-    "rows": [*map(list, rows)],
-  }
+def table(title: str, rows: Sequence[Mapping[str, Any]], **types: str) -> Block:
+  """Returns a table of rows with the same keys, the titles of its columns.
+
+  `types` are of columns whose values do not show their type.
+  """
+  names = [*rows[0]] if rows else []
+  columns = [
+    {"title": name, "type": types.get(name) or _infer_type(name, rows)}
+    for name in names
+  ]
+  cells = [[*row.values()] for row in rows]
+  return {"kind": "table", "title": title, "columns": columns, "rows": cells}
+
+
+def _infer_type(name: str, rows: Sequence[Mapping[str, Any]]) -> str:
+  values = [row[name] for row in rows if row[name] is not None]
+  if any(isinstance(x, list | tuple) for x in values):
+    return WORDS
+  if not any(isinstance(x, str) for x in values):
+    return NUMBER
+  return CHOICE if len({*values}) <= MAX_CHOICES else TEXT
 
 
 def bars(title: str, counts: Iterable[tuple[str, float]]) -> Block:
@@ -144,10 +155,9 @@ def _compare_configs(runs: Sequence[Run]) -> Block:
   for key in sorted(set().union(*configs)):
     values = [json.dumps(config.get(key)) for config in configs]
     if len(set(values)) > 1:
-      rows.append([key, *values])
-  names = [run.name for run in runs]
-  columns = {"config key": TEXT} | dict.fromkeys(names, TEXT)
-  return table("Config keys in which the runs differ", columns, rows)
+      names = (run.name for run in runs)
+      rows.append({"config key": key} | dict(zip(names, values, strict=True)))
+  return table("Config keys in which the runs differ", rows)
 
 
 def _read(name: str) -> str:

@@ -14,13 +14,6 @@ COLLAPSED = 0.5  # mean cosine of random pairs
 # Lines of the report at the start that are shown at a glance.
 GLANCE = ("start", "objective", "devices", "parameters", "steps", "data")
 MAX_PAIRS = 25  # bars of pairs
-CASE_COLUMNS = {
-  "gold": page.TEXT,
-  "prediction": page.TEXT,
-  "sentence": page.MARKED,
-  "times": page.NUMBER,
-  "probability": page.PERCENT,
-}
 
 
 def read(
@@ -48,10 +41,7 @@ def read(
     level = page.GOOD if verdict["passed"] else page.WARNING
     run.notes.append((level, _describe_verdict(verdict)))
   run.notes += [(page.WARNING, x) for x in _warn(train, about, records)]
-  if verdict:
-    yield page.Section("Verdict", files.RESULTS, _show_verdict(verdict))
-  saved = read_saved(run, workdir / files.CASES)
-  if saved:
+  if saved := read_saved(run, workdir / files.CASES):
     yield page.Section("Corrections", files.CASES, show_cases(saved))
   if fills := results.get("fills"):
     yield page.Section(
@@ -169,37 +159,18 @@ def _warn(
     yield "The last held-out loss is not finite. Lower optim.lr."
 
 
-def _show_verdict(v: Mapping[str, Any]) -> Iterator[page.Block]:
-  unigram, d = v["unigram_entropy"], v["detection"]
-  rows = [
-    ("loss of hidden words, all slots", v["mlm"], v["mlm_error"], unigram),
-    ("the same, slots with [MASK]", v["mlm_hidden"], v["mlm_hidden_error"])
-    + (unigram,),
-  ]
-  if d:
-    rows += [
-      ("detection loss", d["loss"], d["loss_error"], d["base_rate_entropy"]),
-      ("detection AUC", d["auc"], d["auc_error"], 0.5),
-    ]
-  columns = {"held-out rows": page.TEXT} | dict.fromkeys(
-    ("trained", "standard error", "guessing without context"), page.NUMBER
-  )
-  yield page.table("", columns, rows)
-
-
 def _show_fills(fills: list[Mapping[str, Any]]) -> Iterator[page.Block]:
   rows = [
-    (
-      fill["sentence"],
-      ", ".join(
+    {
+      "sentence": fill["sentence"],
+      "likeliest tokens": ", ".join(
         f"{token} {p:.0%}"
         for token, p in zip(fill["tokens"], fill["probabilities"], strict=True)
       ),
-    )
+    }
     for fill in fills
   ]
-  columns = {"sentence": page.TEXT, "likeliest tokens": page.TEXT}
-  yield page.table("", columns, rows)
+  yield page.table("", rows)
 
 
 def show_cases(saved: Mapping[str, Any]) -> Iterator[page.Block]:
@@ -222,19 +193,20 @@ def show_cases(saved: Mapping[str, Any]) -> Iterator[page.Block]:
     "Most frequent pairs: gold → prediction",
     [(f"{gold} → {prediction}", n) for (gold, prediction), n in most],
   )
-  verdicts = {f"by {source}": page.CHOICE for source in sources}
-  columns = CASE_COLUMNS | verdicts
-  columns |= {"synonyms of gold": page.WORDS}
   rows = [
-    [
-      *(x["gold"], x["prediction"], x["sentence"], x["count"]),
-      x["probability"],
-      *(x["verdicts"][source] for source in sources),
-      x["synonyms"],
-    ]
+    {
+      "gold": x["gold"],
+      "prediction": x["prediction"],
+      "sentence": x["sentence"],
+      "times": x["count"],
+      "probability": x["probability"],
+      **{f"by {source}": x["verdicts"][source] for source in sources},
+      "synonyms of gold": x["synonyms"],
+    }
     for x in cases
   ]
-  yield page.table("Cases", columns, rows)
+  types = {"sentence": page.MARKED, "probability": page.PERCENT}
+  yield page.table("Cases", rows, **types)
 
 
 def _show_data(about: Mapping[str, Any]) -> Iterator[page.Block]:
