@@ -363,7 +363,6 @@ def test_exported_weights_have_the_rates_of_their_checkpoint(
     ("corrections__text", "no/text", "^corrections.text: .*no/text"),
     ("corrections__length", 1_000, "from .* to 512"),
     ("corrections__sources", ("nett",), "^corrections.sources: .*nett"),
-    ("corrections__sources", (), "corrections.sources is empty"),
     ("corrections__sources", ("model",), "while a model trains"),
     ("corrections__sources", ("pairs path=no",), "no file 'no'"),
     ("corrections__cases", -1, "corrections.cases=-1"),

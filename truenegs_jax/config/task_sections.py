@@ -132,12 +132,16 @@ class Corrections:
     low=0,
   )
   sequences: int = key(0, "Lines, at most; 0: all.", low=0)
-  prediction: str = key("", '"argmax" or "sample"; "": that of the run.')
+  prediction: str = key(
+    "",
+    '"argmax" or "sample"; "": that of the run.',
+    choices=("", "argmax", "sample"),
+  )
   sources: tuple[str, ...] = key(
     ("auto",),
     'Sources of synonyms, as negatives.sources; "auto": those of the run, or'
-    " else of the language. Table 2 is made with the first; each is also"
-    " compared with all others.",
+    " else of the language. Table 2 is printed for the first; cases have the"
+    " verdicts of all.",
   )
   cases: int = key(10, "Corrections to print.", low=0)
 

@@ -23,16 +23,12 @@ from ml_collections import ConfigDict
 from rich.console import Console
 
 from truenegs_jax.config.flags import rerun_command
-from truenegs_jax.config.tables import PRETRAIN
 from truenegs_jax.corrections import cases, predict_slots, rates
 from truenegs_jax.corrections.predict_slots import Lines, Predictions
 from truenegs_jax.data.corpus.sources_spec import (
   describe_sources,
   named_sources,
 )
-from truenegs_jax.data.rows import layouts
-from truenegs_jax.data.tokens.tokenizer import Tokenizer
-from truenegs_jax.models import pretrain
 from truenegs_jax.report.write import write_own_report
 from truenegs_jax.runtime import distributed, progress
 from truenegs_jax.runtime.cache import enable_compilation_cache
@@ -44,16 +40,17 @@ from truenegs_jax.runtime.errors import (
 )
 from truenegs_jax.synonyms import run_table, wordnet
 from truenegs_jax.synonyms.run_table import TableRequest
-from truenegs_jax.synonyms.sources import parse_expression, resolve_auto
 from truenegs_jax.synonyms.table import SynonymTable
 from truenegs_jax.train import build_run, checks, plan, sharding
 from truenegs_jax.weights import config_sizes, find, load
 from truenegs_jax.weights.find import Weights
 from truenegs_jax.workdir import files, lock, saved_model
 from truenegs_jax.workdir.from_config import build_model, build_tokenizer
+from truenegs_jax.workdir.saved_model import SavedModel
 
 SOURCES = "corrections.sources"  # the config key
 AUTO = "auto"  # the source of a run, or else the default of the language
+MIN_LENGTH = 3  # [CLS], a token, [SEP]
 KEPT, LAST = "kept", "last"  # values of corrections.steps
 
 
@@ -62,17 +59,15 @@ class MeasuredModel:
   """A model and a function that reads its parameters.
 
   Attributes:
-    config: of the model's training, with all that predictions and corrections
-      depend on.
+    saved: the model, its tokenizer, and the config of its training, on which
+      predictions and corrections depend.
     steps: saved steps, ascending; `(None,)` for weights without a run.
     read_params: returns the parameters of a step as numpy arrays; None, with a
       warning, if they are damaged or the run, which may still be training, has
       deleted them meanwhile.
   """
 
-  config: ConfigDict
-  tokenizer: Tokenizer
-  model: pretrain.Model
+  saved: SavedModel
   steps: tuple[int | None, ...]
   read_params: Callable[[Any], dict[str, Any] | None]
 
@@ -83,27 +78,26 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
   weights = Weights(c.init, say)
   config = json.loads(c.to_json())
   c = resolve_config(c, weights)
-  sources = _check_config(c, workdir)
+  requests = _check_config(c, workdir)
   mesh = sharding.make_mesh(sharding.get_mesh_spec(c.mesh.preset, c.mesh.axes))
   if c.dry_run:
-    console.print(plan.report_table(_plan(c, sources, mesh)))
+    console.print(plan.report_table(_plan(c, requests, mesh)))
     return 0
   enable_compilation_cache(distributed.print_once)
   with open_model(c, weights) as measured:
+    trained = measured.saved.config
     if c.corrections.run:
-      objective = build_run.describe_objective(measured.config)
+      objective = build_run.describe_objective(trained)
       say(
         "The model, its vocabulary, masking and readings are those of"
         f" '{c.corrections.run}': {objective}"
       )
     with progress.working(console, "Reading text"):
       text = _read_text(c, measured)
-    base = build_run.build_table_request(measured.config)
-    requests = [_request(base, source) for source in sources]
-    tables = _build_tables(requests, measured.tokenizer, text, console)
-    prediction = (
-      c.corrections.prediction or measured.config.negatives.prediction
-    )
+    sources = [request.sources for request in requests]
+    requests = _make_requests(trained, sources)
+    tables = _build_tables(requests, measured.saved, text, console)
+    prediction = c.corrections.prediction or trained.negatives.prediction
     predicted = _predict_steps(
       measured,
       text,
@@ -121,10 +115,10 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
         "seed": c.seed,
         "corrections": json.loads(c.corrections.to_json()),
         "init": c.init,
-        "objective": measured.config.objective,
-        "masking": json.loads(measured.config.masking.to_json()),
+        "objective": trained.objective,
+        "masking": json.loads(trained.masking.to_json()),
         "prediction": prediction,
-        "strict_subword": measured.config.negatives.strict_subword,
+        "strict_subword": trained.negatives.strict_subword,
       }
       files.save_json(workdir / files.CONFIG, config)
       rates.save_findings(findings, workdir, about)
@@ -135,7 +129,7 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
 
 
 def _plan(
-  c: ConfigDict, sources: Sequence[str], mesh: jax.sharding.Mesh
+  c: ConfigDict, requests: Sequence[TableRequest], mesh: jax.sharding.Mesh
 ) -> dict[str, str]:
   """Returns the lines of a dry run."""
   o = c.corrections
@@ -148,7 +142,7 @@ def _plan(
     "text": describe_sources(o.text, key=predict_slots.TEXT),
     "lines": f"{o.sequences or 'all'}, in batches of {c.batch_size}",
     "synonyms": "; compared with ".join(
-      resolve_auto(source, c.data.language) for source in sources
+      request.expression.identity for request in requests
     ),
   }
 
@@ -175,12 +169,13 @@ def resolve_config(c: ConfigDict, weights: Weights) -> ConfigDict:
   if saved := files.read_saved_config(workdir):
     c.data.language = saved["data"]["language"]
     trained = saved["negatives"]["sources"]
-    if parse_expression(trained, language=c.data.language).model is None:
+    [request] = _make_requests(c, [trained])
+    if request.expression.model is None:
       c.negatives.sources = trained
   return c
 
 
-def _check_config(c: ConfigDict, workdir: pathlib.Path) -> tuple[str, ...]:
+def _check_config(c: ConfigDict, workdir: pathlib.Path) -> list[TableRequest]:
   """Checks the config before anything is read, and returns the sources."""
   checks.check_config(c)
   o = c.corrections
@@ -192,23 +187,16 @@ def _check_config(c: ConfigDict, workdir: pathlib.Path) -> tuple[str, ...]:
       f" hf:NAME, such as --config.{predict_slots.TEXT}="
       "'hf:Salesforce/wikitext config=wikitext-2-raw-v1 split=test'."
     )
-  if o.prediction:  # "" is the run's
-    key = PRETRAIN["negatives.prediction"]
-    key.check_value("corrections.prediction", o.prediction)
   sources = (o.sources,) if isinstance(o.sources, str) else tuple(o.sources)
-  if not sources:
-    raise InputError(
-      f"{SOURCES} is empty. Set a source of synonyms, such as"
-      f" --config.{SOURCES}='(\"wordnet\",)'."
-    )
-  sources = tuple(c.negatives.sources if s == AUTO else s for s in sources)
-  base = build_run.build_table_request(c)
-  for source in sources:
-    request = _request(base, source)
+  sources = tuple(
+    c.negatives.sources if x == AUTO else x for x in sources or (AUTO,)
+  )
+  requests = _make_requests(c, sources)
+  for request in requests:
     if request.expression.model:
       raise InputError(
-        f"{SOURCES}={source!r} changes while a model trains. Use sources that"
-        " are the same for every checkpoint."
+        f"{SOURCES}={request.sources!r} changes while a model trains. Use"
+        " sources that are the same for every checkpoint."
       )
     run_table.check_request(request)
   if files.has_pretraining(workdir):
@@ -216,11 +204,13 @@ def _check_config(c: ConfigDict, workdir: pathlib.Path) -> tuple[str, ...]:
       f"--workdir='{workdir}' is the workdir of a run, whose results would be"
       " replaced. Choose another, such as --workdir=runs/corrections."
     )
-  return sources
+  return requests
 
 
-def _request(request: TableRequest, source: str) -> TableRequest:
-  return dataclasses.replace(request, sources=source, key=SOURCES)
+def _make_requests(c: ConfigDict, sources: Sequence[str]) -> list[TableRequest]:
+  """Makes requests for tables of other sources with the options of a config."""
+  request = build_run.build_table_request(c)
+  return [dataclasses.replace(request, sources=x, key=SOURCES) for x in sources]
 
 
 def choose_steps(text: str, saved_steps: list[int]) -> tuple[int, ...]:
@@ -261,7 +251,8 @@ def open_model(c: ConfigDict, weights: Weights) -> Iterator[MeasuredModel]:
     params = load.load_params(
       weights, model, tokenizer=tokenizer, complete=True, report=weights.report
     )
-    yield MeasuredModel(c, tokenizer, model, (None,), lambda step: params)
+    saved = SavedModel(0, c, tokenizer, model)
+    yield MeasuredModel(saved, (None,), lambda step: params)
     return
   steps_text = c.corrections.steps
   workdir = pathlib.Path(c.corrections.run).expanduser()
@@ -286,8 +277,8 @@ def open_model(c: ConfigDict, weights: Weights) -> Iterator[MeasuredModel]:
         weights.report(f"warning: {printable(e)} It is skipped.")
         return None
 
-    config = _with_paths(last.config, c)
-    yield MeasuredModel(config, last.tokenizer, last.model, steps, read_params)
+    last = last._replace(config=_with_paths(last.config, c))
+    yield MeasuredModel(last, steps, read_params)
 
 
 def _with_paths(trained: ConfigDict, c: ConfigDict) -> ConfigDict:
@@ -300,13 +291,12 @@ def _with_paths(trained: ConfigDict, c: ConfigDict) -> ConfigDict:
 
 
 def _read_text(c: ConfigDict, measured: MeasuredModel) -> Lines:
-  o = c.corrections
-  length = o.length or measured.config.length
-  positions = measured.config.model.max_positions
-  if not layouts.MIN_LENGTH <= length <= positions:
+  o, trained = c.corrections, measured.saved.config
+  length, positions = o.length or trained.length, trained.model.max_positions
+  if not MIN_LENGTH <= length <= positions:
     raise InputError(
       f"corrections.length={length} is out of range. Set it from"
-      f" {layouts.MIN_LENGTH} to {positions}, the positions of the model."
+      f" {MIN_LENGTH} to {positions}, the positions of the model."
     )
   with contextlib.ExitStack() as stack:
     resources = {}
@@ -315,7 +305,7 @@ def _read_text(c: ConfigDict, measured: MeasuredModel) -> Lines:
       resources["reader"] = stack.enter_context(session)
     return predict_slots.read_lines(
       o.text,
-      measured.tokenizer,
+      measured.saved.tokenizer,
       length=length,
       limit=o.sequences,
       errors=c.data.errors,
@@ -326,7 +316,7 @@ def _read_text(c: ConfigDict, measured: MeasuredModel) -> Lines:
 
 def _build_tables(
   requests: Sequence[TableRequest],
-  tokenizer: Tokenizer,
+  saved: SavedModel,
   text: Lines,
   console: Console,
 ) -> dict[str, SynonymTable]:
@@ -335,12 +325,12 @@ def _build_tables(
   Prints how much of the vocabulary and of the text each of them covers.
   """
   tables: dict[str, SynonymTable] = {}
-  tokens = tokenizer.vocab
+  tokens = saved.tokenizer.vocab
   counts_V = np.bincount(np.concatenate(text.sequences), minlength=len(tokens))
   for request in requests:
     source = request.sources
     table = run_table.find_or_build(
-      request, tokenizer, saved=None, console=console
+      request, saved.tokenizer, saved=None, console=console
     )
     assert table is not None  # _check_config refuses the source "model"
     if not table.num_pairs:
@@ -369,13 +359,14 @@ def _predict_steps(
   console: Console,
 ) -> Iterator[tuple[int | None, Predictions]]:
   """Yields each step and its predictions."""
-  options = build_run.build_options(measured.config, measured.tokenizer)
+  saved = measured.saved
+  options = build_run.build_options(saved.config, saved.tokenizer)
   predict = predict_slots.make_predict_slots(
-    measured.model,
+    saved.model,
     options.masking,
     prediction=prediction,
     temperature=options.sampling_temperature,
-    continues_V=plan.continuation_mask(measured.tokenizer.vocab, options),
+    continues_V=plan.continuation_mask(saved.tokenizer.vocab, options),
   )
   for step in measured.steps:
     name = "weights" if step is None else f"step {step:,}"
@@ -412,7 +403,7 @@ def _measure(
   checkpoints = {source: list[rates.CheckpointRates]() for source in tables}
   predictions = None
   for step, predictions in predicted:
-    percent = None if step is None else 100 * step / measured.config.steps
+    percent = None if step is None else 100 * step / measured.saved.config.steps
     for source, table in tables.items():
       counts = rates.count_corrections(predictions, table)
       at = rates.CheckpointRates(step, percent, counts)
@@ -422,6 +413,6 @@ def _measure(
       "The run has no undamaged step to measure. Run the same command again,"
       " or set --config.corrections.steps=STEPS."
     )
-  finder = cases.CaseFinder(tables, measured.tokenizer)
+  finder = cases.CaseFinder(tables, measured.saved.tokenizer)
   finder.add(predictions)
   return rates.Findings(text, tables, checkpoints, finder.finish())
