@@ -20,7 +20,7 @@ from ml_collections import ConfigDict
 from truenegs_jax.runtime import errors
 from truenegs_jax.train import build_run, checks, plan, sharding
 from truenegs_jax.train import step as step_lib
-from truenegs_jax.workdir.from_config import placeholder_tokenizer
+from truenegs_jax.workdir.saved_model import placeholder_tokenizer
 
 H100 = "h100"
 H100_DESCRIPTION = pathlib.Path(__file__).parent / "h100.txtpb"

@@ -26,7 +26,7 @@ from truenegs_jax.runtime.errors import InputError, one_of
 from truenegs_jax.synonyms.table import SynonymTable
 from truenegs_jax.train import build_run, checks, plan, sharding
 from truenegs_jax.train import step as step_lib
-from truenegs_jax.workdir.from_config import (
+from truenegs_jax.workdir.saved_model import (
   build_tokenizer,
   placeholder_tokenizer,
 )

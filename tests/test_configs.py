@@ -35,7 +35,7 @@ from truenegs_jax.train import (
 )
 from truenegs_jax.weights import hf_folder
 from truenegs_jax.weights.find import Weights
-from truenegs_jax.workdir.from_config import build_model, placeholder_tokenizer
+from truenegs_jax.workdir.saved_model import build_model, placeholder_tokenizer
 
 CONFIGS = pathlib.Path(__file__).parent.parent / "configs"
 OWN = ("electra_own",)  # configs with values of their own after `continue`

@@ -8,7 +8,6 @@ from truenegs_jax import status
 from truenegs_jax.config.flags import parse_config
 from truenegs_jax.data.rows import store
 from truenegs_jax.runtime import files as files_lib
-from truenegs_jax.runtime import locks
 from truenegs_jax.runtime.errors import CheckpointError, InputError
 from truenegs_jax.workdir import files, lock, metrics_file
 
@@ -81,7 +80,7 @@ def test_a_study_describes_the_part_that_runs(tmp_path):
   assert status.describe(tmp_path)[0] == ("state", "stopped")
   folder = tmp_path / "runs/hc/seed-0/pretrain"
   write_run(folder)
-  with lock.lock(folder), locks.lock_file(folder / "part.lock"):
+  with lock.lock(folder), files_lib.lock_file(folder / "part.lock"):
     lines = status.describe(tmp_path)
   assert lines[0] == ("state", "running")
   assert ("part", "runs/hc/seed-0/pretrain") in lines

@@ -64,7 +64,7 @@ def main(argv: list[str]) -> None:
     distributed.exit_all(_run(), failed=False)
   except Exception as e:
     if error := errors.explain(e, memory=SAVE_MEMORY):
-      distributed.print_once(f"error: {errors.printable(error)}")
+      distributed.warn(f"error: {errors.printable(error)}")
       code = error.exit_code
     else:
       traceback.print_exc()  # a bug, or another process is gone
@@ -110,5 +110,4 @@ if __name__ == "__main__":
   )
   flags.DEFINE_integer("num_processes", None, "Number of processes.")
   flags.DEFINE_integer("process_id", None, "Number of this process, from 0.")
-  files.ignore_full_disk_on_stdio()
   flags_lib.run(main)

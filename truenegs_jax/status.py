@@ -26,7 +26,7 @@ from truenegs_jax.config import flags as flags_lib
 from truenegs_jax.data.rows import rows_folder, store
 from truenegs_jax.runtime import json_text, progress
 from truenegs_jax.runtime.errors import CheckpointError, InputError
-from truenegs_jax.runtime.locks import is_locked
+from truenegs_jax.runtime.files import is_locked
 from truenegs_jax.workdir import files, metrics_file
 from truenegs_jax.workdir.lock import FINISHED, RUNNING, STOPPED, read_state
 

@@ -32,7 +32,7 @@ from truenegs_jax.train import build_run
 from truenegs_jax.weights import hf_folder
 from truenegs_jax.weights.find import Weights
 from truenegs_jax.workdir import checkpoints
-from truenegs_jax.workdir.from_config import build_model
+from truenegs_jax.workdir.saved_model import build_model
 
 WORDS = [f"w{i}" for i in range(5, tiny.V - 1)]
 TOKENIZER = make_tokenizer([*SPECIALS, *WORDS, "##ly"], lowercase=True)

@@ -14,7 +14,7 @@ from truenegs_jax.runtime.errors import DamagedStepError
 from truenegs_jax.weights import load
 from truenegs_jax.weights.find import Weights
 from truenegs_jax.workdir import saved_model
-from truenegs_jax.workdir.from_config import build_model
+from truenegs_jax.workdir.saved_model import build_model
 
 pytestmark = saved_steps.IGNORE_UNFINISHED_READS
 collect = saved_steps.collect

@@ -17,7 +17,7 @@ from truenegs_jax.runtime import files
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.weights import export_model, hf_folder
 from truenegs_jax.workdir import checkpoints, saved_model
-from truenegs_jax.workdir.from_config import build_model
+from truenegs_jax.workdir.saved_model import build_model
 
 # Writes 20 files with its number, slowly, and says when it has begun.
 WRITER = """

@@ -5,7 +5,6 @@ import functools
 import random
 import resource
 import subprocess
-import sys
 
 import jax.numpy as jnp
 import numpy as np
@@ -31,18 +30,6 @@ def full_disk(num_bytes=0):
     yield
   finally:
     resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-
-
-LOG = """
-import resource
-from truenegs_jax.runtime import files
-files.ignore_full_disk_on_stdio()
-print("first")
-resource.setrlimit(resource.RLIMIT_FSIZE, (6, -1))
-print("dropped")
-resource.setrlimit(resource.RLIMIT_FSIZE, (-1, -1))
-print("last")
-"""
 
 
 @pytest.fixture(scope="module")
@@ -156,14 +143,6 @@ def test_a_plot_that_cannot_be_written_is_a_disk_error(tmp_path):
   drawn = read_workdir(tmp_path).curves
   with full_disk(), pytest.raises(DiskError, match="a.png' could not be"):
     plots.draw_curves(drawn, tmp_path / "a.png")
-
-
-def test_a_log_on_a_full_disk_ends_no_run(tmp_path):
-  log, env = tmp_path / "log", runs.make_environment(tmp_path)
-  with log.open("w") as file:
-    command = [sys.executable, "-c", LOG]
-    subprocess.run(command, env=env, stdout=file, check=True)
-  assert log.read_text() == "first\nlast\n"
 
 
 @pytest.mark.parametrize("num_bytes", [0, 10, 60, 100])

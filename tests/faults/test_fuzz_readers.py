@@ -45,7 +45,7 @@ from truenegs_jax.synonyms.table import SynonymTable
 from truenegs_jax.synonyms.vocabulary import Vocabulary
 from truenegs_jax.tasks import glue, records, squad
 from truenegs_jax.weights import find, model_card
-from truenegs_jax.workdir.from_config import build_model
+from truenegs_jax.workdir.saved_model import build_model
 
 CASES = 100_000  # of all readers, in make test-faults
 FEW = 5  # of each reader, in all runs

@@ -18,7 +18,7 @@ from truenegs_jax.models import attention, encoder, flash_attention
 from truenegs_jax.runtime import rng
 from truenegs_jax.synonyms.table import SynonymTable
 from truenegs_jax.train import build_run, plan, sharding
-from truenegs_jax.workdir.from_config import placeholder_tokenizer
+from truenegs_jax.workdir.saved_model import placeholder_tokenizer
 
 KEY = jax.random.key(0)
 

@@ -120,3 +120,10 @@ def test_urls_are_no_local_paths(path, is_url):
   expected = pytest.raises(InputError, match="--workdir='.*mount")
   with expected if is_url else contextlib.nullcontext():
     files.check_local("--workdir", path)
+
+
+def test_a_lock_file_that_cannot_be_opened_is_a_disk_error(tmp_path):
+  (tmp_path / "file").touch()
+  with pytest.raises(DiskError, match="lock' could not be written: Not a dir"):
+    with files.lock_file(tmp_path / "file" / "lock"):
+      pass

@@ -12,7 +12,7 @@ from truenegs_jax.models import pretrain
 from truenegs_jax.pretrain import run as run_lib
 from truenegs_jax.train import build_run, plan
 from truenegs_jax.weights.find import Weights
-from truenegs_jax.workdir.from_config import build_model, placeholder_tokenizer
+from truenegs_jax.workdir.saved_model import build_model, placeholder_tokenizer
 
 # Parameters as counted with transformers. GFLOP per row (forward and backward,
 # K slots) were computed by hand.

@@ -11,7 +11,7 @@ from truenegs_jax.models import pretrain
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.train import checks
 from truenegs_jax.weights import config_sizes, find
-from truenegs_jax.workdir.from_config import build_model, build_tokenizer
+from truenegs_jax.workdir.saved_model import build_model, build_tokenizer
 
 # All sizes differ from each other, from the defaults, and from derived values.
 SIZES = "embedding_size=12 width=20 layers=3 heads=5 ffn=28 type_vocab_size=3"

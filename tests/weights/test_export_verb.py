@@ -17,7 +17,7 @@ from support.weight_files import (
   write_run,
 )
 from truenegs_jax.configs import bert_base, electra_demo
-from truenegs_jax.workdir.from_config import build_model
+from truenegs_jax.workdir.saved_model import build_model
 
 CONFIG = electra_demo.get_config("runlocal")
 

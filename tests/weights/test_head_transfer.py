@@ -28,7 +28,7 @@ from truenegs_jax.weights import (
   load,
   match_vocabulary,
 )
-from truenegs_jax.workdir.from_config import build_model
+from truenegs_jax.workdir.saved_model import build_model
 
 TASK = task_lib.Task("nli", "NLI", task_lib.CLASSES, labels=("no", "yes"))
 FRESH_HEAD = "init: the task head starts from scratch."

@@ -16,7 +16,7 @@ from truenegs_jax.models import pretrain
 from truenegs_jax.runtime.errors import CheckpointError, InputError
 from truenegs_jax.weights import find
 from truenegs_jax.workdir import files
-from truenegs_jax.workdir.from_config import build_model
+from truenegs_jax.workdir.saved_model import build_model
 
 STEPS = (10, 20)
 

@@ -25,8 +25,8 @@ def test_second_run_is_refused_until_first_ends(tmp_path):
 def test_lock_ends_with_its_process(tmp_path):
   code = (
     "import os, pathlib, sys\n"
-    "from truenegs_jax.runtime import locks\n"
-    "with locks.lock_file(pathlib.Path(sys.argv[1])): os._exit(9)\n"
+    "from truenegs_jax.runtime import files\n"
+    "with files.lock_file(pathlib.Path(sys.argv[1])): os._exit(9)\n"
   )
   path = tmp_path / files.LOCK
   assert subprocess.call([sys.executable, "-c", code, str(path)]) == 9

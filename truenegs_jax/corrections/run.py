@@ -45,8 +45,11 @@ from truenegs_jax.train import build_run, checks, plan, sharding
 from truenegs_jax.weights import config_sizes, find, load
 from truenegs_jax.weights.find import Weights
 from truenegs_jax.workdir import files, lock, saved_model
-from truenegs_jax.workdir.from_config import build_model, build_tokenizer
-from truenegs_jax.workdir.saved_model import SavedModel
+from truenegs_jax.workdir.saved_model import (
+  SavedModel,
+  build_model,
+  build_tokenizer,
+)
 
 SOURCES = "corrections.sources"  # the config key
 AUTO = "auto"  # the source of a run, or else the default of the language
@@ -83,7 +86,7 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
   if c.dry_run:
     console.print(plan.report_table(_plan(c, requests, mesh)))
     return 0
-  enable_compilation_cache(distributed.print_once)
+  enable_compilation_cache(distributed.warn)
   with open_model(c, weights) as measured:
     trained = measured.saved.config
     if c.corrections.run:

@@ -58,7 +58,7 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
     results.check_config(workdir, config)
     console.print(plan.report_table(_describe_plan(context)))
     return 0
-  enable_compilation_cache(distributed.print_once)
+  enable_compilation_cache(distributed.warn)
   with lock.lock(workdir):
     results.check_config(workdir, config)
     stopped_by = _train_missing(context)

@@ -47,7 +47,7 @@ from truenegs_jax.weights.export_model import export_model
 from truenegs_jax.weights.find import Weights
 from truenegs_jax.workdir import checkpoints as checkpoints_lib
 from truenegs_jax.workdir import files, lock, metrics_file
-from truenegs_jax.workdir.from_config import placeholder_tokenizer
+from truenegs_jax.workdir.saved_model import placeholder_tokenizer
 
 EXIT_NOT_LEARNED = 1
 SEARCHED_STEPS = 200  # most batches of training rows searched for cases
@@ -75,7 +75,7 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
     return dry_run(c, weights, console)
   with distributed.raise_everywhere("files"):
     checks.check_required_files(c, weights, saved=files.has_checkpoint(workdir))
-  enable_compilation_cache(distributed.print_once)
+  enable_compilation_cache(distributed.warn)
   with lock.lock(workdir):
     with distributed.raise_everywhere("inputs"):
       run, inputs = prepare_run(c, workdir, weights, console)

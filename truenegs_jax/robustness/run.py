@@ -89,7 +89,7 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
       make_transformation(x, annotator, examples, c) for x in names
     ]
   drawn = draw_rows(examples, o.rows, c.seed)
-  enable_compilation_cache(distributed.print_once)
+  enable_compilation_cache(distributed.warn)
   with lock.lock(workdir):
     sets = []
     for x in transformations:

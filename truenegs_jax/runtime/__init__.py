@@ -1,1 +1,4 @@
-"""Errors, random numbers, processes, cache, flags and progress."""
+"""What every command needs: errors, files, processes, random numbers, progress.
+
+Imports nothing of the package. Start reading in `errors.py` and `files.py`.
+"""

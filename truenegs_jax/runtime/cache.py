@@ -28,36 +28,24 @@ def make_private_folder(path: pathlib.Path) -> None:
     OSError: it cannot be created.
   """
   path.mkdir(parents=True, exist_ok=True, mode=0o700)
-  parent, names = pathlib.Path("/"), [*reversed(path.absolute().parts[1:])]
-  while names:  # resolves links one by one, as the system does
-    name = names.pop()
-    if name == "..":
-      parent = parent.parent
-      continue
-    entry = parent / name
+  absolute, real = path.absolute(), path.resolve()
+  for entry in (absolute, *absolute.parents, real, *real.parents):
     status = entry.lstat()
     if status.st_uid not in (0, os.geteuid()):
       raise PermissionError(f"'{entry}' belongs to user {status.st_uid}")
-    if stat.S_ISLNK(status.st_mode):
-      target = entry.readlink()
-      if target.is_absolute():
-        parent = pathlib.Path("/")
-      names += [part for part in reversed(target.parts) if part != "/"]
-      continue
     is_open = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
     # In a sticky folder such as /tmp nobody can rename the files of others.
-    if is_open and not status.st_mode & stat.S_ISVTX:
+    is_safe = stat.S_ISLNK(status.st_mode) or status.st_mode & stat.S_ISVTX
+    if is_open and not is_safe:
       raise PermissionError(f"'{entry}' can be written to by others")
-    parent = entry
 
 
 def enable_compilation_cache(warn: Callable[[str], object]) -> None:
   """Keeps compiled programs on disk, so that a restart need not compile.
 
   Others who can write to the folder could make the run execute their code. If
-  there are any, nothing is kept, and `warn` is called. A damaged entry is
-  compiled again. If JAX_COMPILATION_CACHE_DIR is set, jax uses that folder
-  without these checks.
+  there are any, nothing is kept, and `warn` is called. jax uses the folder of
+  JAX_COMPILATION_CACHE_DIR without this check.
   """
   import jax
 

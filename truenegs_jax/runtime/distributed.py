@@ -35,7 +35,7 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from truenegs_jax.runtime import errors, files
+from truenegs_jax.runtime import errors
 from truenegs_jax.runtime.errors import InputError
 
 SHUTDOWN_SECS = 20  # between the end of one process and jax ending the others
@@ -128,20 +128,9 @@ def from_first(name: str, value: str) -> str:
   return _exchange(f"from_first/{name}", value).get(0, value)
 
 
-def print_once(message: str) -> None:
-  """Prints to stderr, once if several processes print the same message."""
-  client = _client()
-  if client is None:
-    print(message, file=sys.stderr)
-    return
-  key = f"truenegs/printed/{files.short_sha256(message)}"
-  try:
-    if is_first_process():
-      client.key_value_set(key, "", allow_overwrite=True)
-    else:
-      client.blocking_key_value_get(key, SAME_ERROR_SECS * 1000)
-      return
-  except Exception:  # the first process has no such message, or is gone
+def warn(message: str) -> None:
+  """Prints to stderr, with the number of the process if there are several."""
+  if process_count() > 1:
     message = f"process {jax.process_index()} of {process_count()}: {message}"
   print(message, file=sys.stderr)
 
@@ -223,10 +212,8 @@ def initialize(
 ) -> None:
   """Connects the processes of a run; does nothing if there is only one.
 
-  Must be called before anything touches a device. If a process does not join
-  within TRUENEGS_JOIN_SECS, jax aborts the others with exit code 134. Without
-  the three flags, jax reads Cloud TPU, GKE, Slurm and Open MPI. `say` prints a
-  line before and after.
+  Must be called before anything touches a device. Without the three flags, jax
+  reads Cloud TPU, GKE, Slurm and Open MPI. `say` prints lines before and after.
   """
   join_secs = read_secs(JOIN_VARIABLE, default=300)
   heartbeat_secs = read_secs(HEARTBEAT_VARIABLE, default=100)
@@ -280,20 +267,11 @@ def _from_flags(
   if values == (None, None, None):
     return None
   if coordinator is None or num_processes is None or process_id is None:
-    flags = zip(FLAGS.split(), values, strict=True)
-    missing = " ".join(flag for flag, value in flags if value is None)
-    raise InputError(f"Missing flags: {missing}. Pass all three, or none.")
-  port = re.fullmatch(r"\S+:(\d{1,5})", coordinator)
-  if not port or not 0 < int(port[1]) < 2**16:
-    raise InputError(
-      f"--coordinator={coordinator!r} is not HOST:PORT. Use the machine of"
-      " process 0 and a port that is free there."
-    )
+    raise InputError(f"A flag is missing. Pass all of {FLAGS}, or none.")
   if not 0 <= process_id < num_processes:
     raise InputError(
-      f"--process_id={process_id} is impossible with"
-      f" --num_processes={num_processes}. Processes are numbered from 0 to"
-      " num_processes - 1."
+      f"--process_id={process_id} is not from 0 to {num_processes - 1}, of"
+      f" --num_processes={num_processes}."
     )
   return ProcessInfo(coordinator, num_processes, process_id)
 

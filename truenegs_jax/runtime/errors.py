@@ -1,18 +1,9 @@
 """Errors that end a run, each class with its own exit code.
 
 Every other exception is a bug and keeps its traceback. All messages (errors,
-warnings, progress, help of flags) have one style:
-
-  PROBLEM with its value. WHY, or what is allowed. WHAT TO TYPE.
-
-  * Short sentences, each with a full stop. The first word is capitalized unless
-    it is a key, a path or an identifier. No full stop inside parentheses.
-  * Config keys as the user types them: "data.layout='x' is unknown. Choose
-    electra or packed." Flags in full: --config.data.vocab=FILE.
-  * Strings and paths in single quotes, except a position at the beginning:
-    "texts/a.txt:12: not UTF-8." Numbers bare, thousands with commas.
-  * Fixes begin with Set, Pass, Use, Choose, Install, Run or Remove.
-  * Warnings begin with "warning: "; `main` puts "error: " before errors.
+warnings, progress, help of flags) have one style: PROBLEM with its value. WHY,
+or what is allowed. WHAT TO TYPE. Short sentences, config keys and flags as they
+are typed, strings and paths in single quotes, thousands with commas.
 """
 
 from collections.abc import Iterable

@@ -4,14 +4,15 @@
     file.write(json.dumps(result).encode())
 
 A reader, or a run that is restarted after it was killed, finds the old content
-or the new one, never a part of it.
+or the new one, never a part of it. The system releases locks however a process
+ends; machines that share a file system share its locks, also on NFS.
 """
 
 import contextlib
 import errno
+import fcntl
 import glob
 import hashlib
-import io
 import os
 import pathlib
 import re
@@ -20,11 +21,10 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
-from typing import BinaryIO
+from typing import IO, BinaryIO
 
 from truenegs_jax.runtime import signals
 from truenegs_jax.runtime.errors import DiskError, InputError
-from truenegs_jax.runtime.locks import lock_file
 
 FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # of an OSError
 _PART = r"\w([\w.-]*\w)?"
@@ -81,10 +81,8 @@ def atomic_file(
   After any exception, `path` is unchanged. The content is on the disk (fsync)
   before the rename. With `several_writers`, other processes may write the same
   file at the same time, and the last one wins. Otherwise the temporary file is
-  `<name>.tmp`; the next process overwrites that of a killed one.
-
-  Raises:
-    DiskError: it cannot be written, or the body raised an OSError.
+  `<name>.tmp`; the next process overwrites that of a killed one. An OSError of
+  the body becomes a DiskError.
   """
   temporary = path.with_name(f"{path.name}.tmp")
   if several_writers:
@@ -106,11 +104,7 @@ def atomic_folder(path: pathlib.Path) -> Iterator[pathlib.Path]:
   """Yields a temporary folder to fill and renames it to `path` at the end.
 
   After any exception, `path` is as it was before. The body must call fsync on
-  its files itself. If other processes write the same folder at the same time,
-  the last one wins.
-
-  Raises:
-    DiskError: the folder cannot be created or renamed.
+  its files itself. Of several writers at the same time, the last one wins.
   """
   with disk_errors(path):
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -126,6 +120,42 @@ def atomic_folder(path: pathlib.Path) -> Iterator[pathlib.Path]:
     yield new
     with disk_errors(path):
       _replace_folder(path, new)
+
+
+@contextlib.contextmanager
+def lock_file(
+  path: pathlib.Path, *, shared: bool = False, wait: bool = False
+) -> Iterator[IO[bytes] | None]:
+  """Creates and locks a file; yields None if another process has the lock.
+
+  Args:
+    path: the file, in an existing folder.
+    shared: whether several processes may have the lock at once.
+    wait: until other processes release it.
+
+  Raises:
+    DiskError: the file cannot be opened.
+  """
+  # A shared lock on NFS needs a readable file. Without a buffer, closing it on
+  # a full disk does not fail.
+  with disk_errors(path):
+    opened = path.open("a+b", buffering=0)
+  kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+  with opened as file:
+    try:
+      fcntl.flock(file, kind if wait else kind | fcntl.LOCK_NB)
+      locked: IO[bytes] | None = file
+    except BlockingIOError:
+      locked = None
+    yield locked
+
+
+def is_locked(path: pathlib.Path, *, or_shared: bool = False) -> bool:
+  """Returns whether a process has the lock of a file, also a shared one."""
+  if not path.exists():
+    return False
+  with lock_file(path, shared=not or_shared) as locked:
+    return locked is None
 
 
 @contextlib.contextmanager
@@ -153,34 +183,6 @@ def sync(path: pathlib.Path) -> None:
     os.fsync(descriptor)
   finally:
     os.close(descriptor)
-
-
-class _LossyFile(io.FileIO):
-  """A file that drops lines for which its disk has no room."""
-
-  def write(self, data, /):
-    try:
-      return super().write(data)
-    except OSError as e:
-      if e.errno not in FULL_DISK:
-        raise
-      return len(data)
-
-
-def ignore_full_disk_on_stdio() -> None:
-  """Keeps a run going while the disk of its log is full."""
-  for name in ("stdout", "stderr"):
-    stream = getattr(sys, name)
-    if stream is not None and not stream.isatty():
-      stream.flush()
-      raw = _LossyFile(stream.fileno(), "wb", closefd=False)
-      lines = io.TextIOWrapper(
-        io.BufferedWriter(raw),
-        encoding=stream.encoding,
-        errors=stream.errors,
-        line_buffering=True,
-      )
-      setattr(sys, name, lines)
 
 
 def short_sha256(*parts: bytes | str) -> str:

@@ -8,17 +8,13 @@ takes from it, is one error with one message.
 """
 
 import contextlib
-import itertools
 import json
 import pathlib
-import re
-import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from truenegs_jax.runtime.errors import TrueNegsError, printable
 
-MAX_DEPTH = 100  # the files of this package and of transformers have up to 8
 READ_ERRORS = (
   ArithmeticError,
   AttributeError,
@@ -48,31 +44,40 @@ def read_file(
 
 
 def parse(text: bytes | str, kind: type = dict) -> Any:
-  """Parses JSON of a program: a value that is safe to use and to write again.
+  """Parses JSON of a program: a value that can be written again.
 
   Raises:
     ValueError: the text is damaged or nested too deep, a name is repeated, a
       string has half of a surrogate pair, or a number is not finite.
   """
-  value = _decode(text, kind, _STRICT)
-  for scalar in _scalars(value):
-    if isinstance(scalar, str):
-      if re.search("[\ud800-\udfff]", scalar):
-        raise ValueError(f"{scalar[:100]!r} has half of a surrogate pair")
-    elif scalar is not None and not abs(scalar) <= sys.float_info.max:
-      raise ValueError(f"{str(scalar)[:100]} is not a finite number")
+  value = parse_loosely(text, kind, hook=_unique)
+  json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
   return value
 
 
-def parse_loosely(text: bytes | str, kind: type = dict) -> Any:
+def parse_loosely(
+  text: bytes | str,
+  kind: type = dict,
+  *,
+  hook: Callable[[list[tuple[str, Any]]], Any] | None = None,
+) -> Any:
   """Parses JSON of a text to learn from, whose values are checked on use.
 
-  Raises:
-    ValueError: the text is not UTF-8 or not JSON, is of another kind, or has
-      more than MAX_DEPTH levels. The reason is a phrase.
+  `hook` makes objects of their names and values. Raises ValueError if the text
+  is not UTF-8 or not JSON, is nested too deep, or is of another kind.
   """
-  value = _decode(text, kind, _LOOSE)
-  _scalars(value)
+  try:
+    if isinstance(text, bytes):
+      text = text.decode("utf-8-sig")
+    value = json.loads(text, object_pairs_hook=hook)
+  except UnicodeDecodeError as e:
+    raise ValueError(f"byte {e.start:,} is not UTF-8") from e
+  except json.JSONDecodeError as e:
+    raise ValueError(f"not JSON: {e}") from e
+  except RecursionError as e:
+    raise ValueError("nested too deep") from e
+  if not isinstance(value, kind):
+    raise ValueError(f"{type(value).__name__}, not a JSON object")
   return value
 
 
@@ -87,46 +92,9 @@ def describe(error: Exception) -> str:
   return str(error)[:300].rstrip(".")
 
 
-def _decode(text: bytes | str, kind: type, decoder: json.JSONDecoder) -> Any:
-  try:
-    if isinstance(text, bytes):
-      text = text.decode("utf-8-sig")
-    value = decoder.decode(text)
-  except UnicodeDecodeError as e:
-    byte = e.object[e.start]
-    raise ValueError(f"byte {e.start:,}, 0x{byte:02x}, is not UTF-8") from e
-  except json.JSONDecodeError as e:
-    line = f"line {e.lineno:,}, " if "\n" in e.doc else ""
-    raise ValueError(f"not JSON: {e.msg}, {line}column {e.colno:,}") from e
-  except RecursionError as e:
-    raise ValueError(f"nested in more than {MAX_DEPTH} levels") from e
-  if not isinstance(value, kind):
-    raise ValueError(f"{type(value).__name__}, not a JSON object")
-  return value
-
-
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
   """Returns an object; ValueError if it has a name twice."""
-  fields: dict[str, Any] = {}
-  for name, value in pairs:
-    if name in fields:
-      raise ValueError(f"the name {name[:100]!r} is repeated")
-    fields[name] = value
+  fields = dict(pairs)
+  if len(fields) < len(pairs):
+    raise ValueError("a name is repeated")
   return fields
-
-
-def _scalars(value: Any) -> list[Any]:
-  """Returns all names and scalars of a value; ValueError if it is too deep."""
-  scalars, level = [], [value]
-  for _ in range(MAX_DEPTH + 1):
-    scalars += [x for x in level if not isinstance(x, dict | list)]
-    objects = [x for x in level if isinstance(x, dict)]
-    lists = [x for x in level if isinstance(x, list)]
-    level = list(itertools.chain(*objects, *map(dict.values, objects), *lists))
-    if not level:
-      return scalars
-  raise ValueError(f"nested in more than {MAX_DEPTH} levels")
-
-
-_STRICT = json.JSONDecoder(object_pairs_hook=_unique)
-_LOOSE = json.JSONDecoder()

@@ -16,21 +16,11 @@ from collections.abc import Callable, Iterator
 from typing import TextIO
 
 from rich import progress
-from rich.console import Console, RenderableType
-from rich.progress_bar import ProgressBar
+from rich.console import Console
 from rich.table import Column
 
 # In a log: after which time work gets a line, and between its lines.
 FIRST_SECS, LINE_SECS = 10.0, 30.0
-
-
-class _Bar(progress.ProgressColumn):
-  """A bar, if the share that is done is known."""
-
-  def render(self, task: progress.Task) -> RenderableType:
-    if task.total is None:
-      return ""
-    return ProgressBar(task.total, task.completed, width=20)
 
 
 @contextlib.contextmanager
@@ -57,8 +47,10 @@ def working(
   def show(done: float | None, note: str, *, at_once: bool = False) -> None:
     nonlocal brief, due
     now = time.monotonic()
-    line = _describe_share(done, now - start) + note
-    total = None if done is None else 1.0
+    line, total = note, None if done is None else 1.0
+    if done:
+      secs = round((now - start) * (1 - done) / done)
+      line = f"{done:.0%}, {datetime.timedelta(seconds=secs)} left, {note}"
     bar.update(task, completed=done or 0.0, total=total, line=line)
     if at_once or now >= due:
       brief, due = False, now + LINE_SECS
@@ -68,7 +60,7 @@ def working(
     progress.SpinnerColumn(),
     "{task.description}",
     progress.TimeElapsedColumn(),
-    _Bar(),
+    progress.BarColumn(20),
     progress.TextColumn(
       "{task.fields[line]}", table_column=Column(ratio=1, no_wrap=True)
     ),
@@ -119,11 +111,3 @@ def _make_console(stream: TextIO, *, quiet: bool = False) -> Console:
     # Notebooks set FORCE_COLOR, which makes rich animate lines in a pipe.
     force_terminal=stream.isatty(),
   )
-
-
-def _describe_share(done: float | None, secs: float) -> str:
-  """Returns percent and time left: "34%, 0:00:12 left, "."""
-  if not done:
-    return ""
-  left = datetime.timedelta(seconds=round(secs * (1 - done) / done))
-  return f"{done:.0%}, {left} left, "

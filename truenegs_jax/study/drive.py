@@ -23,8 +23,7 @@ from typing import IO, Any
 from rich.console import Console
 
 from truenegs_jax.runtime import errors, json_text, progress, signals
-from truenegs_jax.runtime.files import disk_errors
-from truenegs_jax.runtime.locks import is_locked, lock_file
+from truenegs_jax.runtime.files import disk_errors, is_locked, lock_file
 from truenegs_jax.workdir import files
 
 LOG, RECORD, FAILED, LOCK = "log.txt", "part.json", "failed.json", "part.lock"

@@ -41,7 +41,7 @@ from truenegs_jax.synonyms.vocabulary import (
   may_have_synonyms,
 )
 from truenegs_jax.train import optim, sharding, speed, step
-from truenegs_jax.workdir.from_config import build_model
+from truenegs_jax.workdir.saved_model import build_model
 
 # Defaults of the config's keys of `negatives` that are not fields of Options.
 OTHER_DEFAULTS = {

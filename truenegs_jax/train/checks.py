@@ -17,7 +17,7 @@ from truenegs_jax.synonyms.sources import ModelTable
 from truenegs_jax.train import build_run, metrics, sharding, speed
 from truenegs_jax.weights import check_fit, config_sizes, match_vocabulary
 from truenegs_jax.weights.find import INIT_FORMATS, Weights
-from truenegs_jax.workdir import from_config
+from truenegs_jax.workdir import saved_model
 
 
 def check_config(c: ConfigDict) -> None:
@@ -61,7 +61,7 @@ def check_config(c: ConfigDict) -> None:
       f"model.variant={c.model.variant!r}, data.vocab={c.data.vocab!r}: 'init'"
       " is not looked up in the weights here. Set both values explicitly."
     )
-  model = from_config.build_model(c, vocab_size=1)
+  model = saved_model.build_model(c, vocab_size=1)
   types = next(iter(model.roles.values())).type_vocab_size
   if c.task == "pretrain" and c.data.layout == "electra" and types < 2:
     raise InputError(
@@ -114,7 +114,7 @@ def check_weights(c: ConfigDict, weights: Weights) -> None:
   networks = weights.for_roles(config_sizes.ROLES[c.objective])
   skip = match_vocabulary.parse_skip(c.init_skip)
   if c.data.vocab != "train":
-    tokenizer = from_config.build_tokenizer(c, c.data.vocab)
+    tokenizer = saved_model.build_tokenizer(c, c.data.vocab)
     match_vocabulary.check_vocabularies(networks, tokenizer, skip=skip)
     vocab_size = len(tokenizer.vocab)
   elif "words" in skip:
@@ -126,7 +126,7 @@ def check_weights(c: ConfigDict, weights: Weights) -> None:
       " (--config.data.vocab=init or its file), or copy only the embeddings of"
       " tokens that both have (--config.init_skip=words)."
     )
-  model = from_config.build_model(c, vocab_size=vocab_size)
+  model = saved_model.build_model(c, vocab_size=vocab_size)
   check_fit.check_networks(networks, model, skip=skip)
 
 

@@ -4,12 +4,14 @@ import contextlib
 import pathlib
 import secrets
 from collections.abc import Iterator
-from typing import IO
 
 from truenegs_jax.runtime import distributed
-from truenegs_jax.runtime.errors import DiskError, InputError
-from truenegs_jax.runtime.files import FULL_DISK, disk_errors
-from truenegs_jax.runtime.locks import is_locked, lock_file
+from truenegs_jax.runtime.errors import InputError
+from truenegs_jax.runtime.files import (
+  disk_errors,
+  is_locked,
+  lock_file,
+)
 from truenegs_jax.workdir import files
 
 RUNNING, FINISHED, STOPPED = "running", "finished", "stopped"  # states
@@ -30,7 +32,19 @@ def lock(workdir: pathlib.Path) -> Iterator[None]:
   with contextlib.ExitStack() as stack:
     with distributed.raise_everywhere("lock"):
       if distributed.is_first_process():
-        file = stack.enter_context(_acquire(path))
+        try:
+          workdir.mkdir(parents=True, exist_ok=True)
+        except OSError as e:
+          raise InputError(
+            f"'{workdir}' cannot be written ({e.strerror}). Choose another"
+            " folder with --workdir=FOLDER."
+          ) from e
+        file = stack.enter_context(lock_file(path))
+        if file is None:
+          raise InputError(
+            f"Another run is using '{workdir}'. Wait for it, stop it, or choose"
+            " another folder with --workdir=FOLDER."
+          )
         with disk_errors(path):
           file.truncate(0)  # only once this process has the lock
           file.write(secrets.token_hex(4).encode())
@@ -41,30 +55,6 @@ def lock(workdir: pathlib.Path) -> Iterator[None]:
       token = "none"
     distributed.check_same("workdir, a folder that all of them share", token)
     yield
-
-
-@contextlib.contextmanager
-def _acquire(path: pathlib.Path) -> Iterator[IO[bytes]]:
-  with contextlib.ExitStack() as stack:
-    try:
-      path.parent.mkdir(parents=True, exist_ok=True)
-      file = stack.enter_context(lock_file(path))
-    except (OSError, DiskError) as e:
-      cause = e if isinstance(e, OSError) else e.__cause__
-      assert isinstance(cause, OSError)
-      with disk_errors(path.parent):
-        if cause.errno in FULL_DISK:
-          raise
-      raise InputError(
-        f"'{path.parent}' cannot be written ({cause.strerror}). Choose another"
-        " folder with --workdir=FOLDER."
-      ) from e
-    if file is None:
-      raise InputError(
-        f"Another run is using '{path.parent}'. Wait for it, stop it, or choose"
-        " another folder with --workdir=FOLDER."
-      )
-    yield file
 
 
 def read_state(workdir: pathlib.Path, *, ends: bool = False) -> str:

@@ -29,8 +29,7 @@ class JsonlWriter:
     """
     self._path = workdir / METRICS
     kept, damaged = [], []
-    for line in _read_lines(workdir):
-      record = _parse_record(line)
+    for line, record in _read_lines(workdir):
       if record is None:
         damaged.append(line)
       elif record["step"] <= first_step:
@@ -90,6 +89,13 @@ def read_records(workdir: pathlib.Path) -> list[dict]:
 
 def iterate_records(workdir: pathlib.Path) -> Iterator[dict[str, Any] | None]:
   """Yields each record of metrics.jsonl, None for a damaged line."""
+  return (record for _, record in _read_lines(workdir))
+
+
+def _read_lines(
+  workdir: pathlib.Path,
+) -> Iterator[tuple[bytes, dict[str, Any] | None]]:
+  """Yields the lines of metrics.jsonl, and their records."""
   path = workdir / METRICS
   if not path.exists():
     return
@@ -98,16 +104,7 @@ def iterate_records(workdir: pathlib.Path) -> Iterator[dict[str, Any] | None]:
       record = _parse_record(line)
       # The last line may still be written, or a kill may have cut it off.
       if record is not None or (line.strip() and line.endswith(b"\n")):
-        yield record
-
-
-def _read_lines(workdir: pathlib.Path) -> list[bytes]:
-  """Returns lines that are not blank; a kill may have cut the last one off."""
-  path = workdir / METRICS
-  *lines, last = path.read_bytes().split(b"\n") if path.exists() else [b""]
-  if _parse_record(last):
-    lines.append(last)
-  return [line + b"\n" for line in lines if line.strip()]
+        yield line.rstrip(b"\n") + b"\n", record
 
 
 def _parse_record(line: bytes) -> dict[str, Any] | None:

@@ -1,4 +1,6 @@
-"""Reads the model of a checkpoint, also while the run is still training.
+"""Builds the model of a config, and reads that of a checkpoint.
+
+A run may still be training:
 
 with saved_model.open_run(workdir) as checkpoints:
   last, params = saved_model.load(checkpoints, None, report=print)
@@ -13,11 +15,25 @@ from typing import Any, NamedTuple
 import jax
 from ml_collections import ConfigDict
 
+from truenegs_jax.data.tokens import tokenizer as tokenizer_lib
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
 from truenegs_jax.models import pretrain
 from truenegs_jax.runtime.errors import CheckpointError, InputError
 from truenegs_jax.workdir import checkpoints as checkpoints_lib
-from truenegs_jax.workdir import files, from_config
+from truenegs_jax.workdir import files
+
+# Keys of the section `model` that ELECTRA and BERT share.
+MODEL_KEYS = (
+  "variant",
+  "backbone",
+  "max_positions",
+  "dropout",
+  "attention_dropout",
+  "initializer_range",
+  "dtype",
+  "remat",
+  "scan",
+)
 
 
 class SavedModel(NamedTuple):
@@ -102,8 +118,8 @@ def read_saved_model(
   description = checkpoints.read_description(step)
   vocab = checkpoints.folder.parent / files.VOCABULARY
   c = ConfigDict(description["config"])
-  tokenizer = from_config.build_tokenizer(c, str(vocab))
-  model = from_config.build_model(c, vocab_size=len(tokenizer.vocab))
+  tokenizer = build_tokenizer(c, str(vocab))
+  model = build_model(c, vocab_size=len(tokenizer.vocab))
   expected = description["fingerprints"]["vocabulary"]
   if tokenizer.fingerprint != expected:
     raise CheckpointError(
@@ -123,3 +139,40 @@ def read_params(
     pretrain.param_shapes(model),
   )
   return jax.device_get(checkpoints.restore_params(step, like))
+
+
+def build_model(c: ConfigDict, *, vocab_size: int) -> pretrain.Model:
+  """Builds ELECTRA's two networks or BERT."""
+  fields = {name: c.model[name] for name in MODEL_KEYS}
+  fields["temperature"] = c.negatives.temperature
+  if c.objective == "electra":
+    return pretrain.make_electra(
+      vocab_size=vocab_size,
+      generator_multiplier=c.generator.multiplier,
+      generator_variant=c.generator.variant,
+      **fields,
+    )
+  return pretrain.make_bert(
+    vocab_size=vocab_size, pooler=c.model.pooler, **fields
+  )
+
+
+def build_tokenizer(c: ConfigDict, path: str) -> Tokenizer:
+  """Loads the vocabulary at `path` with the options of `c.data`."""
+  strip_accents = tokenizer_lib.ACCENTS[c.data.accents]
+  return tokenizer_lib.load_tokenizer(
+    path, lowercase=c.data.lowercase, strip_accents=strip_accents
+  )
+
+
+def placeholder_tokenizer(c: ConfigDict) -> tuple[Tokenizer, str]:
+  """Returns a tokenizer with the run's vocabulary size, and its origin."""
+  path = pathlib.Path(c.data.vocab).expanduser()
+  paths = (path, path / "vocab.txt", path / "tokenizer.json")
+  file = next(filter(pathlib.Path.is_file, paths), None)
+  if c.data.vocab != "train" and file:
+    return build_tokenizer(c, str(file)), f"the size of '{file}'"
+  num_words = c.data.vocab_size - len(tokenizer_lib.SPECIALS)
+  vocab = [*tokenizer_lib.SPECIALS, *(f"word{i}" for i in range(num_words))]
+  tokenizer = tokenizer_lib.make_tokenizer(vocab, lowercase=True)
+  return tokenizer, "the size in data.vocab_size"

@@ -29,8 +29,7 @@ from truenegs_jax.data.rows.rows_folder import RowsOptions, rows_fingerprint
 from truenegs_jax.data.rows.shards import ChunkStart, ShardSpec
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
 from truenegs_jax.runtime.errors import DataError
-from truenegs_jax.runtime.files import disk_errors, lock_folder
-from truenegs_jax.runtime.locks import lock_file
+from truenegs_jax.runtime.files import disk_errors, lock_file, lock_folder
 
 ONLY_JOB = (0, 1)
 UNFINISHED_VERSION = 3  # of the files in an unfinished folder
