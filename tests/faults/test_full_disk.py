@@ -119,9 +119,7 @@ def test_a_disk_with_room_for_two_steps_has_two_after_each_save(small_disk):
 @pytest.mark.parametrize("name", ["a", ""])
 def test_a_workdir_on_a_read_only_disk_is_refused(small_disk, name):
   folder = small_disk(100, "ro")
-  with pytest.raises(
-    InputError, match=f"'{folder}.* \\(Read-only file.*--work"
-  ):
+  with pytest.raises((InputError, DiskError), match=f"'{folder}.*Read-only"):
     with lock.lock(folder / name):
       pass
 

@@ -16,6 +16,7 @@ import operator
 import os
 import pathlib
 import shutil
+import sys
 from collections.abc import (
   Callable,
   Container,
@@ -69,10 +70,17 @@ UNREADABLE = (
   errno.ETIMEDOUT,
   errno.ENOTCONN,
 )
+CLOSED = "Event loop is closed"  # an error in threads of a failed save
 
 
 def _is_no_notice(record: logging.LogRecord) -> bool:
   return not any(notice in record.getMessage() for notice in NOTICES)
+
+
+def _print_unraisable(info: Any) -> None:
+  """Prints an error in a thread, but not CLOSED."""
+  if str(info.exc_value) != CLOSED:
+    sys.__unraisablehook__(info)
 
 
 class _Description(NamedTuple):
@@ -117,6 +125,7 @@ class Checkpoints:
         save_decision_policy=policies.FixedIntervalPolicy(1),
         cleanup_tmp_directories=True,
       )
+      sys.unraisablehook = _print_unraisable
     try:
       self._manager = ocp.CheckpointManager(
         folder.resolve(),
