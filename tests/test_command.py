@@ -41,7 +41,7 @@ def call(monkeypatch, capsys):
     ([], 0, "  synonyms   Builds"),
     (["--help"], 0, "  synonyms   Builds"),
     (["--version"], 0, f"truenegs_jax {truenegs_jax.__version__}\n"),
-    (["pepare"], 2, "no verb 'pepare'. Did you mean truenegs prepare?"),
+    (["pepare"], 2, "no verb 'pepare'."),
     (["configs", "-h"], 0, "truenegs configs electra_base:hc,continue"),
     (["configs", "electra_bse"], 2, "Did you mean --config=electra_base?"),
     (["configs", "study:x"], 2, "'x' is unknown. Choose any of runlocal."),

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 VERBS = {  # modules
   "main": "Runs a config: pre-trains, fine-tunes or measures a model.",
   "prepare": "Turns text into rows before training, also in several jobs.",
-  "synonyms": "Builds synonym tables, shows their lists and compares them.",
+  "synonyms": "Builds synonym tables, shows their lists and coverage.",
   "status": "Shows what a run, study or preparation does, while it runs.",
   "report": "Writes a page of one or several runs, or figures for a paper.",
   "export": "Writes a checkpoint in Hugging Face format.",
@@ -72,7 +72,8 @@ def main() -> None:
   elif is_help:
     print(HELP)
   else:
-    _fail(verb)
+    print(f"{HELP}\n\nerror: There is no verb {verb!r}.", file=sys.stderr)
+    sys.exit(2)
 
 
 def _describe(texts: list[str]) -> str:
@@ -82,16 +83,6 @@ def _describe(texts: list[str]) -> str:
     blocks = map(describe.render_config, texts)
     lines = itertools.chain(*blocks) if texts else describe.render_list()
     return "\n".join(lines)
-
-
-def _fail(verb: str) -> None:
-  from truenegs_jax.config.keys import did_you_mean
-  from truenegs_jax.runtime import errors
-
-  verbs = VERBS | {"configs": CONFIGS}
-  hint = did_you_mean(verb, verbs, "truenegs ")
-  print(f"{HELP}\n\nerror: There is no verb {verb!r}.{hint}", file=sys.stderr)
-  sys.exit(errors.InputError.exit_code)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from truenegs_jax.runtime import signals
 if __name__ == "__main__":
   signals.exit_at_signals()  # before the imports that take time
 
+import contextlib
 import io
 import os
 import pathlib
@@ -34,18 +35,24 @@ URL = (
 DEBIAN = ("wordnet-base", "wordnet-sense-index")  # packages
 NUM_SYNSETS = 117_659
 APT_SECS = 120  # at most, for each call
+DOWNLOAD_ERRORS = (
+  OSError,
+  ValueError,
+  TrueNegsError,
+  subprocess.SubprocessError,
+  zipfile.BadZipFile,
+)
 
 
 def fetch() -> None:
-  """Downloads WordNet into the cache, unless it is there or on NLTK's path.
-
-  Raises:
-    UnavailableError: neither NLTK nor Debian can be reached.
-    DiskError: the cache cannot be written.
-  """
+  """Downloads WordNet into the cache, unless it is there or on NLTK's path."""
   target = cache.folder() / "nltk_data" / "corpora" / "wordnet"
-  if _is_complete(target) or not target.exists() and _opens():
+  if _is_complete(target):
     return
+  with contextlib.suppress(TrueNegsError):
+    if not target.exists():
+      wordnet.close_wordnet(wordnet.open_wordnet())
+      return
   print(f"Downloading WordNet to '{target}'", flush=True)
   reasons = []
   work = pathlib.Path(tempfile.mkdtemp())
@@ -53,20 +60,18 @@ def fetch() -> None:
     for name, download in {"NLTK": _from_nltk, "Debian": _from_debian}.items():
       try:
         folder = download(work)
-        _check(folder)
-      except subprocess.CalledProcessError as e:
-        reasons.append(f"{name}: {' '.join(e.stderr.split())[-300:]}")
-      except (
-        *(OSError, ValueError, TrueNegsError),
-        *(subprocess.TimeoutExpired, zipfile.BadZipFile),
-      ) as e:
-        reasons.append(f"{name}: {str(e).partition('. ')[0]}")
-      else:
-        with files.atomic_folder(target) as new, files.disk_errors(target):
-          for file in folder.iterdir():
-            shutil.copyfile(file, new / file.name)
-            files.sync(new / file.name)
-        return
+        if not _is_complete(folder):
+          raise ValueError(f"it has not all of {NUM_SYNSETS:,} synsets")
+        wordnet.close_wordnet(wordnet.open_wordnet(str(folder)))
+      except DOWNLOAD_ERRORS as e:
+        error = " ".join(str(getattr(e, "stderr", "") or e).split())[-300:]
+        reasons.append(f"{name}: {error}")
+        continue
+      with files.atomic_folder(target) as new, files.disk_errors(target):
+        for file in folder.iterdir():
+          shutil.copyfile(file, new / file.name)
+          files.sync(new / file.name)
+      return
   raise UnavailableError(
     f"WordNet cannot be downloaded: {'; '.join(reasons)}. {wordnet.OFFLINE}"
   )
@@ -108,24 +113,10 @@ def _run(folder: pathlib.Path, *command: str) -> None:
   )
 
 
-def _check(folder: pathlib.Path) -> None:
-  if not _is_complete(folder):
-    raise ValueError(f"the download has not all of {NUM_SYNSETS:,} synsets")
-  wordnet.close_wordnet(wordnet.open_wordnet(str(folder)))
-
-
 def _is_complete(folder: pathlib.Path) -> bool:
   """Whether all synsets are there, a line each; the licence is indented."""
   data = b"".join(file.read_bytes() for file in folder.glob("data.*"))
   return len(re.findall(rb"(?m)^(?!  ).", data)) == NUM_SYNSETS
-
-
-def _opens() -> bool:
-  try:
-    wordnet.close_wordnet(wordnet.open_wordnet())
-  except TrueNegsError:
-    return False
-  return True
 
 
 def main(argv: list[str]) -> None:
