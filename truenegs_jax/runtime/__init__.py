@@ -1,4 +1,4 @@
-"""What every command needs: errors, files, processes, random numbers, progress.
+"""Foundations of all commands: errors, files, processes, randomness, progress.
 
 Imports nothing of the package. Start reading in `errors.py` and `files.py`.
 """
