@@ -97,11 +97,11 @@ def _describe_study(workdir: pathlib.Path, c: ConfigDict) -> list[Line]:
 
   parts = plan.make_parts(plan.StudyOptions.from_config(c), workdir)
   states = drive.read_states(parts, workdir)
-  found, state = set(states.values()), drive.State
-  is_open = bool(found & {state.MISSING, state.FAILED})
+  current, state = set(states.values()), drive.State
+  is_open = bool(current & {state.MISSING, state.FAILED})
   overall = STOPPED if is_open else FINISHED
   lines = [
-    ("state", RUNNING if state.RUNNING in found else overall),
+    ("state", RUNNING if state.RUNNING in current else overall),
     ("task", "study"),
     ("parts", drive.describe_progress(states)),
   ]
