@@ -18,6 +18,8 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
+from truenegs_jax.config.keys import read
+from truenegs_jax.config.sections import Data
 from truenegs_jax.configs import common
 from truenegs_jax.data.rows.rows_folder import Rows
 from truenegs_jax.data.tokens.tokenizer import SPECIALS, Tokenizer
@@ -102,10 +104,12 @@ def make_step(
   cpu.configure()  # as main does
   checks.check_config(c)
   if rows is None:
-    tokenizer, _ = placeholder_tokenizer(c)
+    tokenizer, _ = placeholder_tokenizer(read(Data, c.data))
     host_batch = _random_rows(c, tokenizer, pad_share)
   else:
-    tokenizer = build_tokenizer(c, str(rows.folder / "vocab.txt"))
+    tokenizer = build_tokenizer(
+      read(Data, c.data), str(rows.folder / "vocab.txt")
+    )
     host_batch = _prepared_rows(c, rows)
   run = build_run.build_run(c, tokenizer)
   mesh = sharding.make_mesh(run.mesh_spec)

@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 import rich.console
 
+from truenegs_jax.config.keys import read
+from truenegs_jax.config.sections import Data
 from truenegs_jax.config.tables import PRETRAIN, TABLES
 from truenegs_jax.configs import common, electra_small
 from truenegs_jax.data.corpus import sources_spec
@@ -168,7 +170,7 @@ RELEASED = {
 def test_electra_own_needs_text_and_its_intervals_follow_the_steps():
   c = get_config("electra_own")
   with pytest.raises(InputError, match="--config.data.sources='texts"):
-    prepare_data.make_rows_plan(c)
+    prepare_data.make_rows_plan(read(Data, c.data), c.length)
   assert "--config.data.sources=FILES" in print_dry_run(c)
   c.steps = 500
   values = (c.optim.warmup_steps, c.log.every_steps, c.eval.every_steps)
@@ -306,7 +308,7 @@ def test_a_dry_run_counts_the_entries_of_a_tokenizer_json(tmp_path):
   (tmp_path / "tokenizer.json").write_text(json.dumps({"model": model}))
   for path in tmp_path, tmp_path / "tokenizer.json":
     c.data.vocab = str(path)
-    tokenizer, source = placeholder_tokenizer(c)
+    tokenizer, source = placeholder_tokenizer(read(Data, c.data))
     assert len(tokenizer.vocab) == 7 and "tokenizer.json" in source
 
 

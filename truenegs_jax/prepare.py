@@ -24,6 +24,8 @@ from absl import flags
 from ml_collections import ConfigDict
 
 from truenegs_jax.config import flags as flags_lib
+from truenegs_jax.config.keys import read
+from truenegs_jax.config.sections import Data
 from truenegs_jax.data.rows import beam_runner, prepare_rows, rows_folder
 from truenegs_jax.runtime import progress
 from truenegs_jax.runtime.errors import InputError
@@ -72,7 +74,8 @@ def main(argv: list[str]) -> None:
   del argv
   with flags_lib.exit_on_errors():
     machines = _choose_machines()
-    plan = make_rows_plan(_resolve_vocab(flags.FLAGS["config"].value))
+    config = _resolve_vocab(flags.FLAGS["config"].value)
+    plan = make_rows_plan(read(Data, config.data), config.length)
     result = prepare_rows.execute_job(dataclasses.replace(plan, **machines))
     if result and flags.FLAGS.verify:
       with progress.working(progress.log_console(), "Verifying"):

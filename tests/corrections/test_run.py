@@ -15,6 +15,8 @@ import pytest
 from rich.console import Console
 
 from support import tiny
+from truenegs_jax.config.keys import read
+from truenegs_jax.config.sections import Data, Negatives
 from truenegs_jax.configs import corrections as config
 from truenegs_jax.configs import electra_demo
 from truenegs_jax.corrections import predict_slots
@@ -474,7 +476,9 @@ def test_tables_are_of_the_language_of_the_run(tmp_path):
     saved["data"]["language"] = language
     (tmp_path / "config.json").write_text(json.dumps(saved))
     resolved = run_lib.resolve_config(c, Weights("", print))
-    request = build_run.build_table_request(resolved)
+    request = build_run.build_table_request(
+      read(Negatives, resolved.negatives), read(Data, resolved.data)
+    )
     assert request.expression.identity == identity
   assert c.data.language == "en"
   for trained, source in (("pairs path=a", "pairs path=a"), ("model", "auto")):

@@ -7,6 +7,8 @@ import types
 import pytest
 from rich.console import Console
 
+from truenegs_jax.config.keys import read
+from truenegs_jax.config.sections import Data
 from truenegs_jax.data.tokens.tokenizer import SPECIALS
 from truenegs_jax.models import pretrain
 from truenegs_jax.pretrain import run as run_lib
@@ -103,7 +105,9 @@ def test_dry_run_uses_the_size_of_a_local_vocabulary(tmp_path):
   c.data.vocab = str(tmp_path)
   words = [*SPECIALS, *map(str, range(72))]
   (tmp_path / "vocab.txt").write_text("\n".join(words))
-  tokenizer, source = placeholder_tokenizer(c)
+  tokenizer, source = placeholder_tokenizer(read(Data, c.data))
   assert len(tokenizer.vocab) == 77 and "vocab.txt" in source
   c.data.vocab = "google-bert/bert-base-uncased"
-  assert len(placeholder_tokenizer(c)[0].vocab) == c.data.vocab_size
+  assert (
+    len(placeholder_tokenizer(read(Data, c.data))[0].vocab) == c.data.vocab_size
+  )

@@ -157,7 +157,9 @@ def check_values(config: ConfigDict) -> None:
 
 def list_changeable(task: str) -> frozenset[str]:
   """Returns the keys that a resume may change."""
-  return frozenset(name for name, key in TABLES[task].items() if key.may_change)
+  return frozenset(
+    name for name, key in TABLES.get(task, {}).items() if key.may_change
+  )
 
 
 def check_keys(path: str, config: ConfigDict) -> None:

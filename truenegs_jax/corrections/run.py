@@ -23,6 +23,8 @@ from ml_collections import ConfigDict
 from rich.console import Console
 
 from truenegs_jax.config.flags import rerun_command
+from truenegs_jax.config.keys import read
+from truenegs_jax.config.sections import Data, Negatives
 from truenegs_jax.corrections import cases, predict_slots, rates
 from truenegs_jax.corrections.predict_slots import Lines, Predictions
 from truenegs_jax.data.corpus.sources_spec import (
@@ -212,7 +214,9 @@ def _check_config(c: ConfigDict, workdir: pathlib.Path) -> list[TableRequest]:
 
 def _make_requests(c: ConfigDict, sources: Sequence[str]) -> list[TableRequest]:
   """Makes requests for tables of other sources with the options of a config."""
-  request = build_run.build_table_request(c)
+  request = build_run.build_table_request(
+    read(Negatives, c.negatives), read(Data, c.data)
+  )
   return [dataclasses.replace(request, sources=x, key=SOURCES) for x in sources]
 
 

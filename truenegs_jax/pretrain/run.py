@@ -20,7 +20,7 @@ from rich.console import Console
 
 from truenegs_jax.config.flags import rerun_command
 from truenegs_jax.config.keys import read
-from truenegs_jax.config.sections import Negatives
+from truenegs_jax.config.sections import Data, Negatives
 from truenegs_jax.corrections import cases as cases_lib
 from truenegs_jax.corrections import predict_slots
 from truenegs_jax.data.corpus.sources_spec import describe_sources
@@ -115,7 +115,7 @@ def dry_run(c: ConfigDict, weights: Weights, console: Console) -> int:
   """
   if find.is_local(c.init):
     checks.check_weights(c, weights)
-  tokenizer, origin = placeholder_tokenizer(c)
+  tokenizer, origin = placeholder_tokenizer(read(Data, c.data))
   run = build_run.build_run(c, tokenizer)
   mesh = sharding.make_mesh(run.mesh_spec)
   run, attention = plan.resolve_attention(run, mesh)
@@ -130,7 +130,9 @@ def dry_run(c: ConfigDict, weights: Weights, console: Console) -> int:
   elif c.init:
     inputs.append(f"weights: {find.describe(c.init)}")
   if read(Negatives, c.negatives).needs_table:
-    for source in build_run.build_table_request(c).expression.sources:
+    for source in build_run.build_table_request(
+      read(Negatives, c.negatives), read(Data, c.data)
+    ).expression.sources:
       inputs += [f"{source.name} {k}={x}" for k, x in source.paths.items()]
   o = c.optim
   micro_batches = f"{o.accumulation} micro-batch" + "es" * (o.accumulation > 1)
@@ -161,7 +163,9 @@ def prepare_run(
 ) -> tuple[build_run.Run, plan.RunInputs]:
   """Builds a run; finds or prepares its rows, tokenizer and synonym table."""
   is_resumed = files.has_checkpoint(workdir)
-  folder, tokenizer = prepare_data.find_or_prepare_rows(c, console)
+  folder, tokenizer = prepare_data.find_or_prepare_rows(
+    read(Data, c.data), c.length, console
+  )
   start = jax.process_index() / distributed.process_count()
   verification = rows_folder.Verification(folder, start=start)
   train_rows = rows_folder.open_rows(folder, "train", verification)
@@ -182,7 +186,12 @@ def prepare_run(
   coverage_lines: dict[str, str] = {}
   if run.options.needs_table and run.table_builder is None:
     saved = workdir / files.SYNONYMS if is_resumed else None
-    request, tokens = build_run.build_table_request(c), tokenizer.vocab
+    request, tokens = (
+      build_run.build_table_request(
+        read(Negatives, c.negatives), read(Data, c.data)
+      ),
+      tokenizer.vocab,
+    )
     synonyms = run_table.find_or_build(
       request, tokenizer, saved=saved, console=console
     )

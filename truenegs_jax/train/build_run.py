@@ -21,7 +21,7 @@ import optax
 from ml_collections import ConfigDict
 
 from truenegs_jax.config.keys import read
-from truenegs_jax.config.sections import Negatives
+from truenegs_jax.config.sections import Data, Negatives
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
 from truenegs_jax.models import pretrain
 from truenegs_jax.objectives import (
@@ -183,7 +183,10 @@ def build_run(c: ConfigDict, tokenizer: Tokenizer) -> Run:
   options, n = build_options(c, tokenizer), c.negatives
   table_builder = None
   if options.needs_table:
-    table_builder = make_table_builder(build_table_request(c), tokenizer)
+    table_builder = make_table_builder(
+      build_table_request(read(Negatives, c.negatives), read(Data, c.data)),
+      tokenizer,
+    )
   loss_weights = {"mlm": c.generator.loss_weight}
   for name in ("soft", "sentence"):
     if weight := n[f"{name}_weight"]:  # a term of weight 0 is not computed
@@ -272,13 +275,13 @@ def build_options(c: ConfigDict, tokenizer: Tokenizer) -> Options:
   )
 
 
-def build_table_request(c: ConfigDict) -> TableRequest:
+def build_table_request(negatives: Negatives, data: Data) -> TableRequest:
   """Builds the request for the synonym table of a config."""
   names = ("sources", "stop_words", *SWITCHES)
   return TableRequest(
-    language=c.data.language,
-    wordnet_dir=c.data.wordnet_dir,
-    **{name: c.negatives[name] for name in names},
+    language=data.language,
+    wordnet_dir=data.wordnet_dir,
+    **{name: getattr(negatives, name) for name in names},
   )
 
 

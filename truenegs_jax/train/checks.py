@@ -5,7 +5,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from truenegs_jax.config.keys import read
-from truenegs_jax.config.sections import Negatives
+from truenegs_jax.config.sections import Data, Negatives
 from truenegs_jax.config.tables import check_values
 from truenegs_jax.data.corpus.language import check_code
 from truenegs_jax.models import layers
@@ -39,7 +39,9 @@ def check_config(c: ConfigDict) -> None:
       " config to pre-train."
     )
   check_code(c.data.language)
-  table = build_run.build_table_request(c).expression.model
+  table = build_run.build_table_request(
+    read(Negatives, c.negatives), read(Data, c.data)
+  ).expression.model
   _check_negatives(c.negatives, c.objective, table, c.steps)
   metrics.check_writers(c.log.writers)
   speed.parse_profile(c.log.profile, c.steps)
@@ -106,7 +108,11 @@ def check_required_files(
   if c.init:
     check_weights(c, weights)
   if read(Negatives, c.negatives).needs_table:
-    run_table.check_request(build_run.build_table_request(c))
+    run_table.check_request(
+      build_run.build_table_request(
+        read(Negatives, c.negatives), read(Data, c.data)
+      )
+    )
 
 
 def check_weights(c: ConfigDict, weights: Weights) -> None:
@@ -114,7 +120,7 @@ def check_weights(c: ConfigDict, weights: Weights) -> None:
   networks = weights.for_roles(config_sizes.ROLES[c.objective])
   skip = match_vocabulary.parse_skip(c.init_skip)
   if c.data.vocab != "train":
-    tokenizer = saved_model.build_tokenizer(c, c.data.vocab)
+    tokenizer = saved_model.build_tokenizer(read(Data, c.data), c.data.vocab)
     match_vocabulary.check_vocabularies(networks, tokenizer, skip=skip)
     vocab_size = len(tokenizer.vocab)
   elif "words" in skip:

@@ -3,9 +3,9 @@
 import dataclasses
 import pathlib
 
-from ml_collections import ConfigDict
 from rich.console import Console
 
+from truenegs_jax.config.sections import Data
 from truenegs_jax.configs import common
 from truenegs_jax.data.corpus.language import check_code
 from truenegs_jax.data.corpus.sources_spec import named_sources
@@ -20,9 +20,8 @@ PREPARE = (
 )
 
 
-def make_rows_plan(config: ConfigDict) -> prepare_rows.Plan:
-  """Plans the preparation of the rows from `data` and `length` of a config."""
-  data = config.data
+def make_rows_plan(data: Data, length: int) -> prepare_rows.Plan:
+  """Plans the preparation of rows of some length from a config's data."""
   if data.sources == common.REQUIRED:
     raise InputError(
       "data.sources is not set: this config trains on your own text. Set"
@@ -37,9 +36,9 @@ def make_rows_plan(config: ConfigDict) -> prepare_rows.Plan:
   one_of("data.accents", data.accents, ACCENTS)
   check_code(data.language)
   names = {field.name for field in dataclasses.fields(PrepareOptions)}
-  values = {name: x for name, x in data.items() if name in names}
+  values = {name: x for name, x in vars(data).items() if name in names}
   values |= {
-    "length": config.length,
+    "length": length,
     "strip_accents": ACCENTS[data.accents],
     "num_workers": data.workers,
     "resources": resources,
@@ -48,7 +47,7 @@ def make_rows_plan(config: ConfigDict) -> prepare_rows.Plan:
 
 
 def find_or_prepare_rows(
-  config: ConfigDict, console: Console
+  data: Data, length: int, console: Console
 ) -> tuple[pathlib.Path, Tokenizer]:
   """Returns the rows folder and the tokenizer of a run that is starting.
 
@@ -61,7 +60,7 @@ def find_or_prepare_rows(
 
   with distributed.raise_everywhere("rows"):
     with progress.working(console, "Opening text and rows"):
-      plan = make_rows_plan(config)
+      plan = make_rows_plan(data, length)
       is_prepared = plan.is_prepared()
     if not is_prepared and distributed.process_count() > 1:
       raise InputError(

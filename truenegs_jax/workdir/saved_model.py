@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 import jax
 from ml_collections import ConfigDict
 
+from truenegs_jax.config.keys import read
+from truenegs_jax.config.sections import Data
 from truenegs_jax.data.tokens import tokenizer as tokenizer_lib
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
 from truenegs_jax.models import pretrain
@@ -118,7 +120,7 @@ def read_saved_model(
   description = checkpoints.read_description(step)
   vocab = checkpoints.folder.parent / files.VOCABULARY
   c = ConfigDict(description["config"])
-  tokenizer = build_tokenizer(c, str(vocab))
+  tokenizer = build_tokenizer(read(Data, c.data), str(vocab))
   model = build_model(c, vocab_size=len(tokenizer.vocab))
   expected = description["fingerprints"]["vocabulary"]
   if tokenizer.fingerprint != expected:
@@ -157,22 +159,22 @@ def build_model(c: ConfigDict, *, vocab_size: int) -> pretrain.Model:
   )
 
 
-def build_tokenizer(c: ConfigDict, path: str) -> Tokenizer:
+def build_tokenizer(data: Data, path: str) -> Tokenizer:
   """Loads the vocabulary at `path` with the options of `c.data`."""
-  strip_accents = tokenizer_lib.ACCENTS[c.data.accents]
+  strip_accents = tokenizer_lib.ACCENTS[data.accents]
   return tokenizer_lib.load_tokenizer(
-    path, lowercase=c.data.lowercase, strip_accents=strip_accents
+    path, lowercase=data.lowercase, strip_accents=strip_accents
   )
 
 
-def placeholder_tokenizer(c: ConfigDict) -> tuple[Tokenizer, str]:
+def placeholder_tokenizer(data: Data) -> tuple[Tokenizer, str]:
   """Returns a tokenizer with the run's vocabulary size, and its origin."""
-  path = pathlib.Path(c.data.vocab).expanduser()
+  path = pathlib.Path(data.vocab).expanduser()
   paths = (path, path / "vocab.txt", path / "tokenizer.json")
   file = next(filter(pathlib.Path.is_file, paths), None)
-  if c.data.vocab != "train" and file:
-    return build_tokenizer(c, str(file)), f"the size of '{file}'"
-  num_words = c.data.vocab_size - len(tokenizer_lib.SPECIALS)
+  if data.vocab != "train" and file:
+    return build_tokenizer(data, str(file)), f"the size of '{file}'"
+  num_words = data.vocab_size - len(tokenizer_lib.SPECIALS)
   vocab = [*tokenizer_lib.SPECIALS, *(f"word{i}" for i in range(num_words))]
   tokenizer = tokenizer_lib.make_tokenizer(vocab, lowercase=True)
   return tokenizer, "the size in data.vocab_size"

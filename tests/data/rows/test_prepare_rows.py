@@ -15,6 +15,8 @@ from rich.console import Console
 
 from support.small_rows import read_files
 from truenegs_jax.config.flags import parse_job
+from truenegs_jax.config.keys import read
+from truenegs_jax.config.sections import Data
 from truenegs_jax.configs import common
 from truenegs_jax.data.corpus.corpus import Corpus
 from truenegs_jax.data.rows import steps
@@ -262,11 +264,20 @@ def test_a_run_does_not_download_a_corpus_by_itself(corpus, monkeypatch):
   config.data.update(dict(sources=corpus, vocab_size=60))
   monkeypatch.setattr(Corpus, "is_local", lambda self: False)
   with pytest.raises(InputError, match="not prepared yet"):
-    find_or_prepare_rows(config, Console(quiet=True))
+    find_or_prepare_rows(
+      read(Data, config.data), config.length, Console(quiet=True)
+    )
   monkeypatch.undo()
-  rows = find_or_prepare_rows(config, Console(quiet=True))
+  rows = find_or_prepare_rows(
+    read(Data, config.data), config.length, Console(quiet=True)
+  )
   monkeypatch.setattr(Corpus, "is_local", lambda self: False)
-  assert find_or_prepare_rows(config, Console(quiet=True)) == rows
+  assert (
+    find_or_prepare_rows(
+      read(Data, config.data), config.length, Console(quiet=True)
+    )
+    == rows
+  )
 
 
 def test_a_resumed_preparation_keeps_its_vocabulary(corpus, monkeypatch):
