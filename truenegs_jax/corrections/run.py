@@ -253,7 +253,7 @@ def open_model(c: ConfigDict, weights: Weights) -> Iterator[MeasuredModel]:
     CheckpointError: the run has no saved step, or another vocabulary.
   """
   if c.init:
-    tokenizer = build_tokenizer(c, c.data.vocab)
+    tokenizer = build_tokenizer(read(Data, c.data), c.data.vocab)
     model = build_model(c, vocab_size=len(tokenizer.vocab))
     params = load.load_params(
       weights, model, tokenizer=tokenizer, complete=True, report=weights.report
