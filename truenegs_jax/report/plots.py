@@ -114,16 +114,10 @@ def _draw_curve(axis: Any, curve: Curve, name: str, color: str) -> None:
   for split, columns in curve.splits.items():
     if name not in columns:
       continue
-    values = np.array(columns[name], float)
-    axis.plot(
-      columns["step"],
-      values,
-      "-" if split == "train" else "o",
-      color=color,
-      ms=2.5,
-      gid=curve.group,
-      zorder=3,
-    )
+    values = np.array(columns[name], float)  # None becomes NaN
+    style = {"color": color, "ms": 2.5, "gid": curve.group, "zorder": 3}
+    marks = "-" if split == "train" else "o"
+    axis.plot(columns["step"], values, marks, **style)
 
 
 def _finish_panel(axis: Any, curves: Sequence[Curve], name: str) -> None:
@@ -131,14 +125,9 @@ def _finish_panel(axis: Any, curves: Sequence[Curve], name: str) -> None:
   for label, value in curves[0].references.get(name, {}).items():
     if low <= value <= high:
       axis.axhline(value, color="0.4", lw=0.6, ls="--")
+      style = {"ha": "right", "va": "bottom", "fontsize": 5.5, "color": "0.4"}
       axis.annotate(
-        label,
-        (1, value),
-        xycoords=("axes fraction", "data"),
-        ha="right",
-        va="bottom",
-        fontsize=5.5,
-        color="0.4",
+        label, (1, value), xycoords=("axes fraction", "data"), **style
       )
   if name in RATES:
     axis.set_ylim(bottom=0)
@@ -150,13 +139,7 @@ def _finish_panel(axis: Any, curves: Sequence[Curve], name: str) -> None:
 
 
 def save_figure(figure: Any, path: pathlib.Path) -> None:
-  """Writes a figure in the format of the path's suffix.
-
-  The same figure gives the same bytes.
-
-  Raises:
-    DiskError: the file cannot be written.
-  """
+  """Writes a figure, always with the same bytes; DiskError if it cannot."""
   with disk_errors(path):
     path.parent.mkdir(parents=True, exist_ok=True)
   kind = path.suffix.removeprefix(".")

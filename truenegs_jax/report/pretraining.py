@@ -98,19 +98,19 @@ def _describe_outcome(
 def _describe_verdict(verdict: Mapping[str, Any]) -> str:
   text = (
     f"Held-out loss of hidden words {verdict['mlm_hidden']:.3f}"
-    f" {_format_error(verdict['mlm_hidden_error'], 3)}; guessing without"
+    f" {_format_error(verdict['mlm_hidden_error'])}; guessing without"
     f" context reaches {verdict['unigram_entropy']:.3f}."
   )
   if detection := verdict["detection"]:
     text += (
       f" AUC of detection {detection['auc']:.3f}"
-      f" {_format_error(detection['auc_error'], 3)}; chance is 0.5."
+      f" {_format_error(detection['auc_error'])}; chance is 0.5."
     )
   return text
 
 
-def _format_error(error: float | None, digits: int) -> str:
-  return "(one batch: no error)" if error is None else f"± {error:.{digits}f}"
+def _format_error(error: float | None) -> str:
+  return "(one batch: no error)" if error is None else f"± {error:.3f}"
 
 
 def _describe_cost(

@@ -58,18 +58,16 @@ def compare_scores(
   differences from the 2.5th to the 97.5th percentile (Efron & Tibshirani 1993,
   chapter 13). For the interval over runs, each resample also draws runs of each
   model: S - 1 of its S, with replacement, because S draws would make the
-  variance too small by (S - 1) / S (Rao & Wu 1988, JASA 83). With fewer than
-  about five runs that interval is rough, and rather too narrow.
+  variance too small by (S - 1) / S (Rao & Wu 1988, JASA 83); with few runs it
+  is rather too narrow.
 
   p = 2 (1 + min(n_low, n_high)) / (resamples + 1), at most 1, where n_low
   resamples have a difference <= 0 and n_high one >= 0.
 
   Args:
-    metric: name of the score.
     score: scores of the runs of both models, ours first.
-    size: N.
     runs: number of runs of each model.
-    seed: seed of the draws, which are the same for all scores and models.
+    seed: of the draws, which are the same for all scores and models.
   """
   example_rng, our_rng, their_rng = np.random.default_rng(seed).spawn(3)
   at_once = max(1, DRAWN_AT_ONCE // size)
@@ -85,13 +83,12 @@ def compare_scores(
       _draw_runs(our_rng, ours_SxR), _draw_runs(their_rng, theirs_SxR)
     )
   observed_S = score(np.arange(size)[None])[:, 0]
-  our_mean = float(observed_S[: runs[0]].mean())
-  their_mean = float(observed_S[runs[0] :].mean())
+  ours, theirs = (float(x.mean()) for x in np.split(observed_S, [runs[0]]))
   return Comparison(
     metric=metric,
-    ours=our_mean,
-    theirs=their_mean,
-    difference=our_mean - their_mean,
+    ours=ours,
+    theirs=theirs,
+    difference=ours - theirs,
     low=low,
     high=high,
     low_runs=low_runs,
@@ -138,10 +135,9 @@ Pair = tuple[Sequence[Score], Sequence[Score]]  # an arm's and the baseline's
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
-  """Difference of an arm from the baseline, in the unit of the scores.
+  """Difference `value` of an arm from the baseline, in the scores' unit.
 
   Attributes:
-    value: the difference.
     seeds: number of seeds that both arms have.
     seed_variance: A, of the mean over these seeds; NaN for one seed.
     example_variance: B; 0 for one seed or without scores of examples.
@@ -186,10 +182,8 @@ def compare_runs(ours: Runs, theirs: Runs) -> Difference | None:
 
     half width = sqrt(A + B) ((A sqrt(t) + B sqrt(z)) / (A + B))^2
 
-  With B = 0 this is the paired t interval. Without the roots it is Cochran's
-  for the Behrens-Fisher problem (Cochran & Cox 1950, section 4.14), which is
-  somewhat too wide. By simulation (benchmarks/coverage.py), it covers 92.8 to
-  97.3 % with 2 seeds and 94 to 97.2 % with 3 to 10.
+  With B = 0 this is the paired t interval. By simulation, it covers 92.8 to
+  97.3 % with 2 seeds and 94 to 97.2 % with 3 to 10 (benchmarks/coverage.py).
 
   Returns:
     None if the arms have no seed in common. Both must have the same tasks.

@@ -16,10 +16,7 @@ Z = float(special.ndtri(UPPER))
 
 
 def t_quantile(count: int) -> float:
-  """Returns Student's quantile for a variance estimated from `count` values.
-
-  It is finite for one value, whose variance nobody can estimate.
-  """
+  """Returns Student's quantile for a variance of `count` values; finite for 1."""
   return float(special.stdtrit(max(count - 1, 1), UPPER))
 
 
