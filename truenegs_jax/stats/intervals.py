@@ -16,7 +16,7 @@ Z = float(special.ndtri(UPPER))
 
 
 def t_quantile(count: int) -> float:
-  """Returns Student's quantile for a variance of `count` values; finite for 1."""
+  """Returns Student's quantile of `count` values; finite for a single one."""
   return float(special.stdtrit(max(count - 1, 1), UPPER))
 
 
