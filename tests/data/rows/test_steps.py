@@ -134,9 +134,9 @@ def test_a_killed_preparation_leaves_no_folder_and_is_resumed(
       open_rows(folder, "train")
   built, write_shard = [], shards.write_shard
 
-  def record_and_write(spec, shard, chunks):
-    built.append(shard)
-    write_shard(spec, shard, chunks)
+  def record_and_write(spec, chunks):
+    built.append(chunks[0].number // 4)
+    write_shard(spec, chunks)
 
   monkeypatch.setattr(shards, "write_shard", record_and_write)
   progress = []
@@ -372,7 +372,8 @@ def test_a_disk_error_keeps_all_shards(tmp_path, small_shards):
 def test_the_requested_share_of_documents_is_held_out(share):
   options = dataclasses.replace(OPTIONS, held_out=share)
   corpus = make_corpus(["a"] * 2000)
-  cut = shards.cut_corpus(corpus, options, Meter(), held_out_unit="documents")
+  spec = shards.ShardSpec(pathlib.Path(), TOKENIZER, options, "documents")
+  cut = spec.cut(corpus, Meter())
   splits = [split for chunk in cut for _, split, _ in chunk.documents]
   assert splits.count("held_out") == round(2000 * share)
   # Evenly spaced: the first n documents contain n * share of them.

@@ -85,6 +85,39 @@ class ShardSpec:
     """Returns whether a shard is complete."""
     return self.record_path(shard).exists()  # written last
 
+  def cut(
+    self,
+    corpus: Corpus,
+    meter: Meter,
+    *,
+    start: ChunkStart | None = None,
+    sizes: Sizes | None = None,
+  ) -> Iterator[Chunk]:
+    """Cuts a corpus into chunks of about CHUNK_CHARACTERS.
+
+    Args:
+      meter: counts the text as it is read.
+      start: the first chunk; None for the first of the corpus.
+      sizes: of all documents. If given, no text is read.
+    """
+    number, position = start or (0, None)
+    chunk, size = Chunk(number, []), 0
+    fraction = _held_out_fraction(self.options)
+    holds_out = self.held_out_unit == "documents"
+    for document in corpus.read(meter, start=position, sizes=sizes):
+      split = "train"
+      if holds_out and _is_held_out(document.number, fraction):
+        if document.repeat:
+          continue  # held out already
+        split = "held_out"
+      chunk.documents.append((meter.number - 1, split, document.text))
+      size += document.num_chars
+      if size >= CHUNK_CHARACTERS or len(chunk.documents) == CHUNK_DOCUMENTS:
+        yield chunk
+        chunk, size = Chunk(chunk.number + 1, []), 0
+    if chunk.documents:
+      yield chunk
+
 
 def choose_held_out_unit(corpus: Corpus, options: RowsOptions) -> str:
   """Returns what to hold out: "documents", "rows" or "none".
@@ -104,41 +137,6 @@ def choose_held_out_unit(corpus: Corpus, options: RowsOptions) -> str:
         f" part of the mixture {corpus}. Set a larger --config.data.held_out."
       )
   return "rows"
-
-
-def cut_corpus(
-  corpus: Corpus,
-  options: RowsOptions,
-  meter: Meter,
-  *,
-  held_out_unit: str,
-  start: ChunkStart | None = None,
-  sizes: Sizes | None = None,
-) -> Iterator[Chunk]:
-  """Cuts a corpus into chunks of about CHUNK_CHARACTERS.
-
-  Args:
-    meter: counts the text as it is read.
-    held_out_unit: result of `choose_held_out_unit`.
-    start: the first chunk; None for the first of the corpus.
-    sizes: of all documents. If given, no text is read.
-  """
-  number, position = start or (0, None)
-  chunk, size = Chunk(number, []), 0
-  fraction = _held_out_fraction(options)
-  for document in corpus.read(meter, start=position, sizes=sizes):
-    split = "train"
-    if held_out_unit == "documents" and _is_held_out(document.number, fraction):
-      if document.repeat:
-        continue  # held out already
-      split = "held_out"
-    chunk.documents.append((meter.number - 1, split, document.text))
-    size += document.num_chars
-    if size >= CHUNK_CHARACTERS or len(chunk.documents) == CHUNK_DOCUMENTS:
-      yield chunk
-      chunk, size = Chunk(chunk.number + 1, []), 0
-  if chunk.documents:
-    yield chunk
 
 
 class ChunkEncoder:
@@ -174,10 +172,9 @@ class ChunkEncoder:
     return ChunkRows(chunk.number, len(tokens_T), splits)
 
 
-def write_shard(
-  spec: ShardSpec, shard: int, chunks: Sequence[ChunkRows]
-) -> None:
-  """Writes the files of a shard, which has these chunks, and its record."""
+def write_shard(spec: ShardSpec, chunks: Sequence[ChunkRows]) -> None:
+  """Writes the files of the shard with these chunks, and its record."""
+  shard = chunks[0].number // SHARD_CHUNKS
   record: dict[str, Any] = {NUM_TOKENS: sum(x.num_tokens for x in chunks)}
   with disk_errors(spec.folder):
     (spec.folder / "rows").mkdir(exist_ok=True)

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from truenegs_jax.data.corpus.corpus import Corpus, Meter, Sizes
+from truenegs_jax.data.corpus.corpus import Corpus, Meter
 from truenegs_jax.data.rows import shards, store, worker_pool
 from truenegs_jax.data.rows.rows_folder import RowsOptions, rows_fingerprint
 from truenegs_jax.data.rows.shards import ChunkStart, ShardSpec
@@ -34,6 +34,8 @@ from truenegs_jax.runtime.files import disk_errors, lock_file, lock_folder
 ONLY_JOB = (0, 1)
 UNFINISHED_VERSION = 3  # of the files in an unfinished folder
 Unit = tuple[int, int]  # of a corpus: the part and its unit
+# Called after each chunk with the bytes of text so far, the fraction done (None
+# if unknown), and a text for the user.
 Progress = Callable[[int, float | None, str], object]
 
 
@@ -102,28 +104,127 @@ class Preparation:
 
   def list_units(self) -> list[Unit]:
     """Returns the units that are not counted."""
-    return [
-      unit
-      for unit in _list_units(self.corpus)
-      if not _count_path(self.spec.folder, unit).exists()
-    ]
+    units = _list_units(self.corpus)
+    return [unit for unit in units if not self._count_path(unit).exists()]
 
-  def count_unit(self, unit: Unit) -> None:
-    """Counts the documents of a unit."""
-    _count_unit(self.spec.folder, self.corpus, unit)
+  def count_unit(self, unit: Unit) -> int:
+    """Stores the sizes of a unit's documents; returns the bytes of text."""
+    sizes_Dx2, repairs = self.corpus.count(*unit)
+    counts = np.array(list(repairs.values()), np.int64)
+    names = np.array(list(repairs), np.str_)
+    arrays = {"sizes": sizes_Dx2, "names": names, "counts": counts}
+    store.write_arrays(self._count_path(unit), arrays)
+    return int(sizes_Dx2[:, 0].sum())
+
+  def find_shards(self) -> tuple[ShardSet, list[ChunkStart | None]]:
+    """Returns the shards of a counted corpus, and where they start."""
+    sizes: list[list[np.ndarray]] = [[] for _ in self.corpus.parts]
+    repairs = collections.Counter[str]()
+    for unit in _list_units(self.corpus):
+      arrays = store.read_arrays(self._count_path(unit))
+      sizes[unit[0]].append(arrays["sizes"])
+      names, counts = arrays["names"].tolist(), arrays["counts"].tolist()
+      repairs.update(dict(zip(names, counts, strict=True)))
+    meter, num_chunks = Meter(), 0
+    starts: list[ChunkStart | None] = [None]
+    for chunk in self.spec.cut(self.corpus, meter, sizes=sizes):
+      num_chunks = chunk.number + 1
+      if num_chunks % shards.SHARD_CHUNKS == 0:
+        starts.append(ChunkStart(num_chunks, meter.position()))
+    meter.repairs.update(repairs)
+    shard_set = ShardSet(self.spec, self.corpus, meter, num_chunks)
+    return shard_set, starts[: shard_set.num_shards]
 
   def list_shards(self) -> list[ShardRange]:
     """Returns each shard that is not written."""
-    shard_set, starts = find_shards(self.spec, self.corpus)
+    shard_set, starts = self.find_shards()
     return [
       ShardRange(start, min(i * shards.SHARD_CHUNKS, shard_set.num_chunks))
       for i, start in enumerate(starts, start=1)
       if not self.spec.is_written(i - 1)
     ]
 
-  def build_range(self, shard_range: ShardRange) -> None:
-    """Builds the missing shards of a range."""
-    build_range(self.spec, self.corpus, shard_range, Meter())
+  def build_range(
+    self,
+    shard_range: ShardRange,
+    num_workers: int = 1,
+    progress: Progress = lambda *_: None,
+  ) -> ShardSet:
+    """Builds the missing shards of a range; `num_workers` encode its chunks.
+
+    Returns:
+      The shards up to the end of the range, with the counts of its text.
+    """
+    start, stop = shard_range
+    first = start.number if start else 0
+    first_bytes = sum(start.position.part_bytes) if start else 0
+    meter, num_chunks, num_rows = Meter(), first, 0
+
+    def missing_chunks() -> Iterator[shards.Chunk]:
+      nonlocal num_chunks
+      cut = self.spec.cut(self.corpus, meter, start=start)
+      for chunk in itertools.islice(cut, stop and stop - first):
+        num_chunks = chunk.number + 1
+        if self.spec.is_written(chunk.number // shards.SHARD_CHUNKS):
+          show_progress()
+        else:
+          yield chunk
+
+    def show_progress() -> None:
+      documents = sum(meter.part_documents)
+      size = sum(meter.part_bytes) - first_bytes
+      fraction = meter.fraction_read
+      if stop:
+        fraction = (num_chunks - first) / (stop - first)
+      progress(size, fraction, f"{documents:,} documents, {num_rows:,} rows")
+
+    members: list[shards.ChunkRows] = []
+    make_encoder = functools.partial(shards.ChunkEncoder, self.spec)
+    for rows in worker_pool.map_in_order(
+      make_encoder, missing_chunks(), num_workers=num_workers
+    ):
+      members.append(rows)
+      num_rows += rows.num_rows
+      show_progress()
+      if (rows.number + 1) % shards.SHARD_CHUNKS == 0:
+        shards.write_shard(self.spec, members)
+        members = []
+    if members:
+      shards.write_shard(self.spec, members)
+    show_progress()
+    return ShardSet(self.spec, self.corpus, meter, num_chunks)
+
+  def build_share(
+    self, job: tuple[int, int], num_workers: int, progress: Progress
+  ) -> ShardSet:
+    """Builds the shards of one of several jobs; returns those of all.
+
+    The jobs count the units together: each begins with its share.
+    """
+    index, num_jobs = job
+    units = _list_units(self.corpus)
+    first = len(units) * index // num_jobs
+    num_bytes = 0
+    for done, unit in enumerate(units[first:] + units[:first], start=1):
+      path = self._count_path(unit)
+      if not path.exists():
+        with lock_file(path.with_suffix(".lock"), wait=True):
+          if not path.exists():
+            num_bytes += self.count_unit(unit)
+      progress(num_bytes, done / len(units), "counting documents")
+    shard_set, starts = self.find_shards()
+    first = shard_set.num_shards * index // num_jobs
+    end = shard_set.num_shards * (index + 1) // num_jobs
+    while first < end and self.spec.is_written(first):
+      first += 1
+    if first < end:
+      stop = min(end * shards.SHARD_CHUNKS, shard_set.num_chunks)
+      shard_range = ShardRange(starts[first], stop)
+      self.build_range(shard_range, num_workers, progress)
+    return shard_set
+
+  def _count_path(self, unit: Unit) -> pathlib.Path:
+    return self.spec.folder / "count-{:03d}-{:06d}.npz".format(*unit)
 
 
 def build_shards(
@@ -152,8 +253,6 @@ def build_shards(
     engine: runs the steps elsewhere, where `open_corpus` opens the corpus.
     bucket: URL of a folder in which the engine stores the shards meanwhile;
       empty to store them beside `folder`.
-    progress: called after each chunk with the bytes of text so far, the
-      fraction done (None if unknown), and a text for the user.
 
   Raises:
     DataError: the text is unusable, changed meanwhile, or `folder` exists.
@@ -165,18 +264,15 @@ def build_shards(
     name = f"{UNFINISHED_VERSION}-{rows_fingerprint(options)}"
     where = store.open_bucket(bucket, name) if bucket else temporary
     spec = ShardSpec(where, tokenizer, options, unit, backend)
+    here = Preparation(spec, lambda: corpus)
     if engine:
       assert open_corpus
       engine(Preparation(spec, open_corpus).steps())
-      shard_set, _ = find_shards(spec, corpus)
+      shard_set, _ = here.find_shards()
     elif job == ONLY_JOB:
-      meter = Meter()
-      stop = build_range(
-        spec, corpus, ShardRange(), meter, num_workers, progress
-      )
-      shard_set = ShardSet(spec, corpus, meter, stop)
+      shard_set = here.build_range(ShardRange(), num_workers, progress)
     else:
-      shard_set = _build_share(spec, corpus, job, num_workers, progress)
+      shard_set = here.build_share(job, num_workers, progress)
     corpus.check_unchanged(options.sources)
   except DataError as error:
     # The shards are useless for repaired text, but not if a disk or a network
@@ -218,163 +314,9 @@ def open_unfinished(
   return temporary
 
 
-def find_shards(
-  spec: ShardSpec, corpus: Corpus
-) -> tuple[ShardSet, list[ChunkStart | None]]:
-  """Returns the shards of a counted corpus, and where they start."""
-  sizes, repairs = _read_counts(spec.folder, corpus)
-  meter, num_chunks = Meter(), 0
-  starts: list[ChunkStart | None] = [None]
-  for chunk in shards.cut_corpus(
-    corpus, spec.options, meter, held_out_unit=spec.held_out_unit, sizes=sizes
-  ):
-    num_chunks = chunk.number + 1
-    if num_chunks % shards.SHARD_CHUNKS == 0:
-      starts.append(ChunkStart(num_chunks, meter.position()))
-  meter.repairs.update(repairs)
-  shard_set = ShardSet(spec, corpus, meter, num_chunks)
-  return shard_set, starts[: shard_set.num_shards]
-
-
-def build_range(
-  spec: ShardSpec,
-  corpus: Corpus,
-  shard_range: ShardRange,
-  meter: Meter,
-  num_workers: int = 1,
-  progress: Progress = lambda *_: None,
-) -> int:
-  """Builds the missing shards of a range; `num_workers` encode its chunks.
-
-  Args:
-    meter: counts the text that is read.
-
-  Returns:
-    The number of the chunk after the last.
-  """
-  start, stop = shard_range
-  first = start.number if start else 0
-  first_bytes = sum(start.position.part_bytes) if start else 0
-  num_chunks, num_rows = first, 0
-
-  def missing_chunks() -> Iterator[shards.Chunk]:
-    nonlocal num_chunks
-    cut = shards.cut_corpus(
-      corpus, spec.options, meter, held_out_unit=spec.held_out_unit, start=start
-    )
-    for chunk in itertools.islice(cut, stop and stop - first):
-      num_chunks = chunk.number + 1
-      if spec.is_written(chunk.number // shards.SHARD_CHUNKS):
-        show_progress()
-      else:
-        yield chunk
-
-  def show_progress() -> None:
-    documents = sum(meter.part_documents)
-    size = sum(meter.part_bytes) - first_bytes
-    fraction = meter.fraction_read
-    if stop:
-      fraction = (num_chunks - first) / (stop - first)
-    progress(size, fraction, f"{documents:,} documents, {num_rows:,} rows")
-
-  members: list[shards.ChunkRows] = []
-  make_encoder = functools.partial(shards.ChunkEncoder, spec)
-  for rows in worker_pool.map_in_order(
-    make_encoder, missing_chunks(), num_workers=num_workers
-  ):
-    members.append(rows)
-    num_rows += rows.num_rows
-    show_progress()
-    if (rows.number + 1) % shards.SHARD_CHUNKS == 0:
-      shards.write_shard(spec, rows.number // shards.SHARD_CHUNKS, members)
-      members = []
-  if members:
-    shards.write_shard(spec, rows.number // shards.SHARD_CHUNKS, members)
-  show_progress()
-  return num_chunks
-
-
-def _build_share(
-  spec: ShardSpec,
-  corpus: Corpus,
-  job: tuple[int, int],
-  num_workers: int,
-  progress: Progress,
-) -> ShardSet:
-  """Builds the shards of one of several jobs."""
-  _count_units(spec.folder, corpus, job, progress)
-  shard_set, starts = find_shards(spec, corpus)
-  index, num_jobs = job
-  first = shard_set.num_shards * index // num_jobs
-  end = shard_set.num_shards * (index + 1) // num_jobs
-  while first < end and spec.is_written(first):
-    first += 1
-  if first < end:
-    stop = min(end * shards.SHARD_CHUNKS, shard_set.num_chunks)
-    shard_range = ShardRange(starts[first], stop)
-    build_range(spec, corpus, shard_range, Meter(), num_workers, progress)
-  return shard_set
-
-
 def _list_units(corpus: Corpus) -> list[Unit]:
   return [
     (part, unit)
     for part in range(len(corpus.parts))
     for unit in range(corpus.parts[part].num_units)
   ]
-
-
-def _count_units(
-  folder: pathlib.Path,
-  corpus: Corpus,
-  job: tuple[int, int],
-  progress: Progress,
-) -> None:
-  """Counts all units, together with the other jobs that do the same now.
-
-  A job begins with its share of the units, and then counts those that no other
-  job has begun.
-  """
-  units = _list_units(corpus)
-  first = len(units) * job[0] // job[1]
-  units = units[first:] + units[:first]
-  num_bytes = 0
-  for wait in (False, True):  # at last for the units of other jobs
-    for done, unit in enumerate(units, start=1):
-      if not _count_path(folder, unit).exists():
-        lock = _count_path(folder, unit).with_suffix(".lock")
-        with lock_file(lock, wait=wait) as locked:
-          if locked:
-            num_bytes += _count_unit(folder, corpus, unit)
-      progress(num_bytes, done / len(units), "counting documents")
-
-
-def _count_unit(folder: pathlib.Path, corpus: Corpus, unit: Unit) -> int:
-  """Stores the count of a unit, unless it is stored; returns bytes of text."""
-  path = _count_path(folder, unit)
-  if path.exists():
-    return 0
-  sizes_Dx2, repairs = corpus.count(*unit)
-  counts = np.array(list(repairs.values()), np.int64)
-  names = np.array(list(repairs), np.str_)
-  arrays = {"sizes": sizes_Dx2, "names": names, "counts": counts}
-  store.write_arrays(path, arrays)
-  return int(sizes_Dx2[:, 0].sum())
-
-
-def _read_counts(
-  folder: pathlib.Path, corpus: Corpus
-) -> tuple[Sizes, collections.Counter[str]]:
-  """Returns the sizes of all documents, and the repairs of their text."""
-  sizes: list[list[np.ndarray]] = [[] for _ in corpus.parts]
-  repairs = collections.Counter[str]()
-  for part, unit in _list_units(corpus):
-    arrays = store.read_arrays(_count_path(folder, (part, unit)))
-    sizes[part].append(arrays["sizes"])
-    names, counts = arrays["names"], arrays["counts"]
-    repairs.update(dict(zip(names.tolist(), counts.tolist(), strict=True)))
-  return sizes, repairs
-
-
-def _count_path(folder: pathlib.Path, unit: Unit) -> pathlib.Path:
-  return folder / "count-{:03d}-{:06d}.npz".format(*unit)
