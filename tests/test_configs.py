@@ -17,7 +17,6 @@ from truenegs_jax.config.keys import read
 from truenegs_jax.config.sections import Data
 from truenegs_jax.config.tables import PRETRAIN, TABLES
 from truenegs_jax.configs import common, electra_small
-from truenegs_jax.data.corpus import sources_spec
 from truenegs_jax.data.rows import layouts
 from truenegs_jax.data.tokens.tokenizer import ACCENTS, SPECIALS, make_tokenizer
 from truenegs_jax.finetune import config_checks
@@ -393,10 +392,8 @@ def test_the_described_choices_are_all_that_the_package_has():
     "task": TASKS,
     "model.attention": choose_attention.CHOICES,
     "data.accents": ACCENTS,
-    "data.errors": sources_spec.ERRORS,
     "data.layout": layouts.LAYOUTS,
     "data.overflow": layouts.OVERFLOWS,
-    "data.stopping": sources_spec.STOPPING,
     "negatives.layout": table.LAYOUTS,
     "finetune.kind": user_task.METRICS,
   }

@@ -26,6 +26,7 @@ from ml_collections import ConfigDict
 from truenegs_jax.config import flags as flags_lib
 from truenegs_jax.config.keys import read
 from truenegs_jax.config.sections import Data
+from truenegs_jax.config.tables import check_values
 from truenegs_jax.data.rows import beam_runner, prepare_rows, rows_folder
 from truenegs_jax.runtime import progress
 from truenegs_jax.runtime.errors import InputError
@@ -74,6 +75,7 @@ def main(argv: list[str]) -> None:
   del argv
   with flags_lib.exit_on_errors():
     machines = _choose_machines()
+    check_values(flags.FLAGS["config"].value)
     config = _resolve_vocab(flags.FLAGS["config"].value)
     plan = make_rows_plan(read(Data, config.data), config.length)
     result = prepare_rows.execute_job(dataclasses.replace(plan, **machines))

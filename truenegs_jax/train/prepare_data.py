@@ -13,7 +13,7 @@ from truenegs_jax.data.rows import prepare_rows
 from truenegs_jax.data.rows.prepare_rows import PrepareOptions
 from truenegs_jax.data.tokens.tokenizer import ACCENTS, Tokenizer
 from truenegs_jax.runtime import progress
-from truenegs_jax.runtime.errors import InputError, one_of
+from truenegs_jax.runtime.errors import InputError
 
 PREPARE = (
   "First run python -m truenegs_jax.prepare with the same --config flags."
@@ -33,7 +33,6 @@ def make_rows_plan(data: Data, length: int) -> prepare_rows.Plan:
     from truenegs_jax.synonyms.wordnet import open_wordnet  # imports NLTK
 
     resources["reader"] = open_wordnet(data.wordnet_dir)
-  one_of("data.accents", data.accents, ACCENTS)
   check_code(data.language)
   names = {field.name for field in dataclasses.fields(PrepareOptions)}
   values = {name: x for name, x in vars(data).items() if name in names}

@@ -39,8 +39,6 @@ LARGEST = {
   "chars": MAX_DOCUMENT_BYTES,
   "min_chars": MAX_DOCUMENT_BYTES,
 }
-ERRORS = ("strict", "replace")
-STOPPING = ("all", "first")
 
 
 def open_corpus(
@@ -54,13 +52,10 @@ def open_corpus(
   """Opens the corpus of a spec; reads only the first record of each part.
 
   Args:
-    spec: comma-separated parts. Options of a part: `weight`, `document` (block,
-      record, file, or join up to `chars`), `min_chars` (of a line), `format`
-      (of files, if the suffix does not say it), `column`, and of hf: also
-      `split`, `config`, `revision`, `streaming`.
-      Without weights the parts are read one after another. With weights they
-      are mixed so that their shares of the text (in bytes) follow the weights;
-      a part that ends before the mixture is read again.
+    spec: comma-separated parts, each with the options of `PartSpec`. Without
+      weights the parts are read one after another. With weights they are mixed
+      so that their shares of the text (in bytes) follow the weights; a part
+      that ends before the mixture is read again.
     errors: "strict" refuses bad text with its position; "replace" repairs and
       counts it, if it can be repaired.
     stopping: end of a mixture: "all" when every part was read to its end once,
@@ -72,8 +67,6 @@ def open_corpus(
     InputError: the spec has a mistake, or `reader` is missing.
     DataError: a part is missing, or has no such column or split.
   """
-  one_of("data.errors", errors, ERRORS)
-  one_of("data.stopping", stopping, STOPPING)
   part_specs = _parse_spec(spec, key)
   weights = [part.weight for part in part_specs if part.weight]
   if weights and len(weights) < len(part_specs):
@@ -100,12 +93,12 @@ def describe_sources(spec: str, *, key: str = "data.sources") -> str:
 
 
 class PartSpec(NamedTuple):
-  """A parsed part of a spec."""
+  """A part of a spec with its options."""
 
   where: str  # its name or path
   subject: str  # the config key and the part, for messages
   weight: float = 0.0  # 0 if not set
-  document: str = ""  # "" for the default of its format
+  document: str = ""  # block, record, file or join; "": that of its format
   chars: int = 0  # least size of joined documents; 0 to join none
   min_chars: int = 0  # least size of a line
   column: str = "text"
@@ -228,15 +221,10 @@ def _open_dataset(part_spec: PartSpec) -> Part:
       f"{part_spec.subject}: document=file does not apply to records. Choose"
       f" block, record or {documents.JOIN}."
     )
-  spec = hub_datasets.DatasetSpec(
-    part_spec.where.removeprefix(HUB),
-    column=part_spec.column,
-    split=part_spec.split,
-    config=part_spec.config,
-    revision=part_spec.revision,
-    streaming=part_spec.streaming,
-  )
-  dataset = hub_datasets.open_dataset(spec)
+  names = ("column", "split", "config", "revision", "streaming")
+  options = {name: getattr(part_spec, name) for name in names}
+  name = part_spec.where.removeprefix(HUB)
+  dataset = hub_datasets.open_dataset(hub_datasets.DatasetSpec(name, **options))
 
   def identity() -> dict[str, Any]:
     return {"source": "hf", **dataset.identity(), "document": rule}
@@ -246,15 +234,19 @@ def _open_dataset(part_spec: PartSpec) -> Part:
     state.where, state.unit = part_spec.where, "record"
     return documents.from_records(dataset.read(state), rule, state)
 
-  is_local = spec.is_local()
+  is_local = hub_datasets.is_folder(name)
   return Part(part_spec.where, read, identity, dataset.size, is_local=is_local)
 
 
 def _open_files(part_spec: PartSpec) -> Part:
-  files = _find_files(part_spec)
-  names = [
-    part_spec.format or SUFFIXES.get(file.suffix, "text") for file in files
-  ]
+  files = find_files(part_spec.where, suffixes=SUFFIXES)
+  if not files:
+    raise UnavailableError(
+      f"{part_spec.subject} is not a file, a folder, a URL or a glob with a"
+      " match; nor hf:NAME or wordnet. Put commas, quotes and NAME=VALUE of a"
+      " path in quotes."
+    )
+  names = [part_spec.format or SUFFIXES.get(x.suffix, "text") for x in files]
   has_columns = any(FORMATS[name].has_columns for name in names)
   rules = {x: part_spec.rule(FORMATS[x].document) for x in sorted({*names})}
   *starts, size = itertools.accumulate((f.size for f in files), initial=0)
@@ -309,17 +301,6 @@ def _split_into_units(files: list[File]) -> list[list[int]]:
     units[-1].append(number)
     size += file.size
   return units
-
-
-def _find_files(part_spec: PartSpec) -> list[File]:
-  files = find_files(part_spec.where, suffixes=SUFFIXES)
-  if not files:
-    raise UnavailableError(
-      f"{part_spec.subject} is not a file, a folder, a URL or a glob with a"
-      " match; nor hf:NAME or wordnet. Put commas, quotes and NAME=VALUE of a"
-      " path in quotes."
-    )
-  return files
 
 
 def _check_not_empty(texts: Iterator[str], state: ReadState) -> Iterator[str]:

@@ -40,14 +40,6 @@ from truenegs_jax.runtime.errors import (
 )
 from truenegs_jax.runtime.files import check_local, lock_folder
 
-# Least and largest value of options.
-RANGES = {
-  "vocab_size": (10, 10_000_000),
-  "held_out": (0, 0.5),
-  "seed": (0, 2**63),
-  "num_workers": (0, 1_000),
-}
-
 
 @dataclasses.dataclass(frozen=True)
 class PrepareOptions:
@@ -125,12 +117,6 @@ def prepare(sources: str, **options: Any) -> tuple[pathlib.Path, Tokenizer]:
 
 def make_plan(options: PrepareOptions) -> Plan:
   """Checks options and chooses the folder; reads no text, writes nothing."""
-  for name, (least, largest) in RANGES.items():
-    if not least <= (value := getattr(options, name)) <= largest:  # NaN, too
-      raise InputError(
-        f"data.{name}={value} is out of range. It must be from {least:,} to"
-        f" {largest:,}."
-      )
   layouts.check_layout(
     options.layout, length=options.length, overflow=options.overflow
   )

@@ -21,12 +21,10 @@ import tokenizers
 
 from truenegs_jax.data.tokens import tf_text
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
-from truenegs_jax.runtime.errors import one_of
 
 if TYPE_CHECKING:
   import pyarrow
 
-BACKENDS = ("fast", "tf_text")
 BATCH_CHARACTERS = 2_000_000  # many, so that most words are repeated
 # Of words and their ids, beyond which all are forgotten.
 MAX_CACHE_BYTES = 2**26
@@ -45,7 +43,6 @@ class Encoder:
     Raises:
       InputError: the backend is unknown or not installed.
     """
-    one_of("data.tokenizer", backend, BACKENDS)
     self._encode_plain = None
     if backend == "tf_text":
       self._encode_plain = tf_text.make_encode(tokenizer)
