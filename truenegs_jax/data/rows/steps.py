@@ -264,15 +264,15 @@ def build_shards(
     name = f"{UNFINISHED_VERSION}-{rows_fingerprint(options)}"
     where = store.open_bucket(bucket, name) if bucket else temporary
     spec = ShardSpec(where, tokenizer, options, unit, backend)
-    here = Preparation(spec, lambda: corpus)
+    preparation = Preparation(spec, lambda: corpus)
     if engine:
       assert open_corpus
       engine(Preparation(spec, open_corpus).steps())
-      shard_set, _ = here.find_shards()
+      shard_set, _ = preparation.find_shards()
     elif job == ONLY_JOB:
-      shard_set = here.build_range(ShardRange(), num_workers, progress)
+      shard_set = preparation.build_range(ShardRange(), num_workers, progress)
     else:
-      shard_set = here.build_share(job, num_workers, progress)
+      shard_set = preparation.build_share(job, num_workers, progress)
     corpus.check_unchanged(options.sources)
   except DataError as error:
     # The shards are useless for repaired text, but not if a disk or a network
