@@ -27,16 +27,6 @@ def cache(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def set_nltk_path(monkeypatch):
-  """Returns a function that sets the folders where NLTK looks for data."""
-  import nltk
-
-  return lambda *roots: monkeypatch.setattr(
-    nltk.data, "path", [str(root) for root in roots]
-  )
-
-
-@pytest.fixture
 def built(monkeypatch):
   """The expressions of all tables that were built."""
   identities = []
@@ -112,37 +102,32 @@ def test_a_resumed_run_needs_a_table_of_the_same_options(tmp_path):
   assert load_or_build(moved, saved).fingerprint == first.fingerprint
 
 
-def test_the_table_is_built_again_for_another_wordnet(
-  tmp_path, monkeypatch, set_nltk_path
-):
+def test_the_table_is_built_again_for_another_wordnet(tmp_path, monkeypatch):
   folders = []
 
   def wordnet(vocabulary, *, folder: str = ""):
     folders.append(folder)
     return PAIRS
 
-  def count_reads(root, **options):
-    set_nltk_path(tmp_path / root)
-    load_or_build(TableRequest("wordnet", **options))
+  def count_reads(root):
+    request = TableRequest("wordnet", wordnet_dir=str(tmp_path / root))
+    load_or_build(request)
     return len(folders)
 
   monkeypatch.setitem(sources.SOURCES, "wordnet", wordnet)
   names = ("data.noun", "index.noun", "noun.exc")
   for root in "xy":
-    (tmp_path / root / "corpora/wordnet").mkdir(parents=True)
+    (tmp_path / root).mkdir()
     for name in names:
-      path = tmp_path / root / "corpora/wordnet" / name
-      path.touch()
-      os.utime(path, ns=(0, 0))
+      (tmp_path / root / name).touch()
+      os.utime(tmp_path / root / name, ns=(0, 0))
   assert [count_reads(root) for root in "xxyx"] == [1, 1, 2, 2]
   for i, name in enumerate(names):
-    (tmp_path / "x/corpora/wordnet" / name).write_text("changed")
+    (tmp_path / "x" / name).write_text("changed")
     assert [count_reads("x"), count_reads("x")] == [3 + i, 3 + i]
-  assert count_reads("x", wordnet_dir=str(tmp_path / "y")) == 5  # cached
-  archive = tmp_path / "z/corpora/wordnet.zip"
-  archive.parent.mkdir(parents=True)
+  (tmp_path / "z").mkdir()
   for i in range(2):
-    archive.write_text("changed" * i)
+    (tmp_path / "z/wordnet.zip").write_text("changed" * i)
     assert [count_reads("z"), count_reads("z")] == [6 + i, 6 + i]
   monkeypatch.setattr(run_table, "RECIPE", -1)
   assert count_reads("z") == 8

@@ -196,14 +196,6 @@ def test_pairs_are_ordered_unique_and_of_different_words(name, tmp_path):
   assert ids == sorted(ids)
 
 
-@pytest.mark.parametrize("name", ["vectors", "pairs", "omw", "table"])
-def test_missing_files_are_named(name, tmp_path):
-  for path in ("", "nowhere", "~nobody/v", str(tmp_path), "a\0b"):
-    with pytest.raises(InputError, match="source of synonyms") as caught:
-      sources.SOURCES[name](Vocabulary(()), path=path)
-    assert repr(path) in str(caught.value)
-
-
 @pytest.mark.parametrize(
   "name, changes, message",
   [
@@ -211,6 +203,10 @@ def test_missing_files_are_named(name, tmp_path):
     ("wordnet", {"folder": "~nobody/w"}, "no WordNet in '~nobody/w'"),
     ("vectors", {"top": 0}, "top=0 .*top to 1 or more"),
     ("vectors", {"threshold": float("nan")}, "threshold=nan "),
+    ("vectors", {"path": "a\0b"}, "no file 'a.x00b'"),
+    ("pairs", {"path": "nowhere"}, "no file 'nowhere'"),
+    ("omw", {"path": "/"}, "no file '/'"),
+    ("table", {"path": ""}, "no file ''"),
   ],
 )
 def test_invalid_options_are_refused_at_the_call(

@@ -288,11 +288,5 @@ def test_the_table_of_berts_vocabulary(build_real, bert, tmp_path):
   assert "houses" not in built.synonyms("house")
   built.save(tmp_path / "synonyms.npz")
   assert (tmp_path / "synonyms.npz").stat().st_size < 500_000
-  loaded = SynonymTable.load(tmp_path / "synonyms.npz", bert)
-  np.testing.assert_array_equal(loaded.keys_Q, built.keys_Q)
-
-
-def test_the_table_of_berts_vocabulary_with_stop_words(build_real, bert):
-  built = build_real(keep_stop_words=True)
-  assert (built.num_rows, built.num_pairs) == (13_475, 60_552)
-  assert bert[built.lengths_V.argmax()] == "takes"
+  kept = build_real(keep_stop_words=True)
+  assert (kept.num_rows, kept.num_pairs) == (13_475, 60_552)

@@ -77,9 +77,8 @@ def configure() -> None:
 def keep_freed_memory() -> None:
   """Makes glibc's malloc keep freed memory; other mallocs are left alone.
 
-  XLA allocates the scratch memory of a step, a gigabyte and more, in every
-  step. By default glibc gets it from the system each time, zeroed page by page,
-  which is a sixth of the time of a step of ELECTRA-small.
+  XLA allocates the scratch memory of a step in every step. To get it from the
+  system each time takes a sixth of a step of ELECTRA-small.
   """
   if sys.platform.startswith("linux"):
     malloc = ctypes.CDLL(None)

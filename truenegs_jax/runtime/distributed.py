@@ -9,19 +9,13 @@ connects them through `jax.distributed`; after that
 
 In a run of one process no function here communicates.
 
-Only this file uses private functions of jax, or avoids the normal exit:
-
-* `_client` returns the client of jax's coordinator. It exchanges messages
-  without touching a device and waits as long as it has to;
-  `multihost_utils` needs working devices and gives up after minutes.
-* `_from_cluster` reads the launcher's environment before `initialize`, which
-  would fail on a laptop. Both return None where jax has moved these functions.
-* `os._exit` ends a process whose partners are gone. The normal exit waits for
-  them, and then jax aborts with an exit code that launchers do not know.
+Only this file uses private functions of jax: `_client` exchanges messages
+without touching a device and waits as long as it has to, and `_from_cluster`
+reads the launcher's environment before `initialize`, which would fail on a
+laptop. Both return None where jax has moved these functions.
 """
 
 import contextlib
-import dataclasses
 import json
 import os
 import re
@@ -29,7 +23,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import jax
 import numpy as np
@@ -84,9 +78,8 @@ def to_host(tree: Any) -> Any:
 def raise_everywhere(name: str) -> Iterator[None]:
   """Raises in all processes the error that the body raises in one of them.
 
-  The processes wait for one another at the end of the body. If several raise a
-  TrueNegsError, all raise that of the process with the lowest number. `name`
-  identifies this barrier and can be used once in a run.
+  The processes wait for one another at the end of the body. `name` identifies
+  this barrier and can be used once in a run.
   """
   own_error, packed = None, ""
   try:
@@ -106,19 +99,12 @@ def raise_everywhere(name: str) -> Iterator[None]:
 
 
 def check_same(name: str, value: str) -> None:
-  """Raises InputError in all processes unless all pass the same value.
-
-  The message calls it `name` and omits values of more than about 60 characters.
-  """
+  """Raises InputError in all processes unless all pass the same value."""
   values = _exchange(f"check_same/{name.replace(' ', '_')}", value)
-  first = values.get(0, value)
-  others = {index: text for index, text in values.items() if text != first}
-  if others:
-    lines = [f"process {i} has {x}" for i, x in {0: first, **others}.items()]
-    if max(map(len, lines)) > 80:
-      lines = [f"process {index} differs from process 0" for index in others]
+  if len(set(values.values())) > 1:
+    listed = [f"process {i} has {x[:60]}" for i, x in values.items()]
     raise InputError(
-      f"The processes do not agree on {name}: {', '.join(lines)}. Start all"
+      f"The processes do not agree on {name}: {', '.join(listed)}. Start all"
       " with the same command and the same files."
     )
 
@@ -191,8 +177,7 @@ def _exchange(name: str, text: str) -> dict[int, str]:
   }
 
 
-@dataclasses.dataclass(frozen=True)
-class ProcessInfo:
+class ProcessInfo(NamedTuple):
   """Number of a process in its run, and how it reaches the others."""
 
   coordinator: str  # HOST:PORT at which process 0 listens

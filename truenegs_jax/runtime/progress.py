@@ -30,8 +30,7 @@ def working(
   """Shows what a program does, and for how many seconds.
 
   On a terminal this is a line that disappears, in a log one line before the
-  work and one after it. The log of work that is usually `brief` begins with the
-  line after FIRST_SECS.
+  work and one after it; that of `brief` work begins after FIRST_SECS.
 
   Yields a function `show(done, note, at_once=False)`, which need not be called.
   It takes the share that is done, in [0, 1] or None if unknown, and a note. A

@@ -5,9 +5,8 @@
     state, terms = train_step(state, batch)
 
 jax notices partners that are dead, but waits forever for one that hangs, and so
-does a process for its own devices. A thread adds up the seconds of the step. It
-counts those in which it ran itself, so that nothing adds up while the machine
-sleeps or the process is stopped (SIGSTOP).
+does a process for its own devices. A thread adds up the seconds of the step,
+but not those in which the machine sleeps or the process is stopped (SIGSTOP).
 """
 
 import collections

@@ -59,8 +59,7 @@ def select_pairs(pairs: Pairs, vocabulary: Vocabulary, file: File) -> Pairs:
   If most pairs are lost, this is reported at the end.
 
   Raises:
-    DataError: no pair is left; or, at the call, the file has none or begins
-      wrongly.
+    DataError: no pair is left; or, at the call, the beginning is damaged.
   """
   _, all_pairs = _peek(pairs, file)
   return _select(all_pairs, vocabulary, file)
@@ -124,9 +123,6 @@ def read_pairs(file: File) -> Pairs:
     others  word<TAB>synonym; or a word and its synonyms, separated by spaces.
             Three of five lines have to consist of words, not punctuation or
             numbers: prose, CSV and dictionaries are refused.
-
-  Raises:
-    DataError: the file is damaged or of another format, with the line.
   """
   head = next(read_blocks(file, ReadState(), size=BLOCK_BYTES), b"")
   if match := MYTHES.match(head):
@@ -138,12 +134,8 @@ def read_omw(file: File, *, pos: str) -> Pairs:
   """Yields the pairs of lemmas that share a synset (Open Multilingual WordNet).
 
   Lines are `00001740-n<TAB>fra:lemma<TAB>word`, with or without the language.
-  Lines of definitions and examples, and comments (`#`), are skipped.
-
-  `pos` has the letters of the parts of speech.
-
-  Raises:
-    DataError: the file is damaged or of another format, with the line.
+  Lines of definitions and examples, and comments (`#`), are skipped. `pos` has
+  the letters of the parts of speech.
   """
   synsets: dict[str, list[str]] = {}
   for number, line in _filled_lines(file):
@@ -247,26 +239,18 @@ def find_neighbours(
   threshold: float = -1.0,
   symbols: bool = False,
 ) -> Pairs:
-  """Yields each word with the words whose vectors are most similar.
+  """Yields each word with the words of the vocabulary with nearest vectors.
 
-  Similarity is the cosine; the paper (footnote 9) defines neither it nor the
-  candidates. Only words of the vocabulary are candidates, so that all `top` are
-  of use. Words without a vector are reported if they are most of the
-  vocabulary. The order is that of the vocabulary, nearest first. The same word
-  in another form (`Cat`) counts for `top` but is not yielded.
+  The order is that of the vocabulary, nearest first. The same word in another
+  form (`Cat`) counts for `top` but is not yielded. Words without a vector are
+  reported if they are most of the vocabulary. The call reads the first line.
 
   Args:
     vocabulary: the words and how they are written.
     file: lines of a word and its numbers (GloVe, word2vec); may be compressed.
     top: maximum number of neighbours of a word, at least 1.
-    threshold: minimum cosine of a neighbour, -1 to 1; -1 means no minimum, as
-      in the paper.
+    threshold: minimum cosine of a neighbour, -1 to 1; -1 is the paper's.
     symbols: include punctuation, numbers and stop words.
-
-  Raises:
-    InputError: an option is out of range; raised at the call.
-    DataError: the file is damaged or of another format, with the line, or has
-      no vector of any word. A bad first line is reported at the call.
   """
   if top < 1 or not -1 <= threshold <= 1:
     raise InputError(
@@ -310,8 +294,7 @@ def rank_neighbours(
     cells: maximum number of cosines in memory, but at least G.
 
   Yields:
-    For each vector, the indices of its neighbours, nearest first: int64 [J],
-    J <= top.
+    For each vector, the indices of at most `top` neighbours, nearest first.
   """
   size, dim = vectors_GxD.shape
   top = min(top, size - 1)
@@ -348,16 +331,12 @@ def _read_vectors(
   vocabulary: Vocabulary,
   file: File,
 ) -> tuple[list[str], np.ndarray]:
-  """Reads the vectors of some words.
+  """Returns words that have a vector other than zero, and vectors_GxD.
 
   If a word occurs twice, the first vector counts. A word missing from the file
   gets the vector of the first word that stands for it (`Vocabulary.match`) and
   is not among `words` itself: so lower-case vocabularies can use files with
-  `Paris`. Only the numbers of returned vectors are checked.
-
-  Returns:
-    The words that have a vector other than zero, in the order of `words`, and
-    their vectors: float32, each scaled so that its largest number is 1 or -1.
+  `Paris`. Each vector is scaled so that its largest number is 1 or -1.
   """
   vectors: dict[str, bytes | None] = dict.fromkeys(words)
   others: dict[str, bytes] = {}  # of words that stand for one of `words`

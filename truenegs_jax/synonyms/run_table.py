@@ -51,25 +51,13 @@ NLTK_FILES = dict(zip(*[iter(NLTK_NAMES.split())] * 2, strict=True))
 
 @dataclasses.dataclass(frozen=True)
 class TableRequest:
-  """Settings that, with the vocabulary, determine a synonym table.
+  """Settings that, with the vocabulary, determine a synonym table."""
 
-  Attributes:
-    sources: expression of sources.
-    key: config key of `sources`, for errors.
-    wordnet_dir: folder of WordNet where the expression sets none.
-    language: of the text, a code of ISO 639-1; "" for no default sources and
-      stop words.
-    stop_words: path of a list of stop words; "" for the language's own.
-    keep_stop_words: stop words have lists, too.
-    symmetric: the reverse of every pair is added.
-    include_self: each word that has a list is in its own list.
-  """
-
-  sources: str
-  key: str = "negatives.sources"
-  language: str = "en"
-  wordnet_dir: str = ""
-  stop_words: str = ""
+  sources: str  # expression of sources
+  key: str = "negatives.sources"  # config key of `sources`, for errors
+  language: str = "en"  # ISO 639-1; "" for no default sources and stop words
+  wordnet_dir: str = ""  # of WordNet where the expression sets none
+  stop_words: str = ""  # file; "" for the language's own
   keep_stop_words: bool = False
   symmetric: bool = False
   include_self: bool = False
@@ -106,8 +94,6 @@ def load_stop_words(
   path: str, *, language: str = "en", optional: bool = False
 ) -> frozenset[str]:
   """Returns stop words in lower case, each also without its accents.
-
-  A vocabulary of lower-cased text has mostly no accents: `ete` for `été`.
 
   Args:
     path: UTF-8 text with one word per line; "" for the words of the language.

@@ -44,8 +44,7 @@ def wordnet(
 ) -> Pairs:
   """Yields each token with the other tokens of its WordNet synsets.
 
-  The synonyms of a token are the lemma names of all its synsets in any part of
-  speech (paper, section "Hard Correction") that are tokens.
+  By default those of all parts of speech (paper, section "Hard Correction").
   """
   pos = wordnet_lib.parse_parts_of_speech(pos)
   wordnet_lib.find_wordnet(folder)
@@ -151,19 +150,12 @@ class Source(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class ModelTable:
-  """Options of the source "model": nearest words by the embeddings in training.
+  """Options of the source "model", the nearest words by embeddings."""
 
-  Attributes:
-    top: maximum number of neighbours of a word, at least 1.
-    threshold: minimum cosine of a neighbour, -1 to 1.
-    every: number of steps between rebuilds of the table, at least 1.
-    symbols: include punctuation, numbers and stop words.
-  """
-
-  top: int = 10
-  threshold: float = 0.5
-  every: int = 1000
-  symbols: bool = False
+  top: int = 10  # maximum number of neighbours of a word
+  threshold: float = 0.5  # minimum cosine of a neighbour
+  every: int = 1000  # steps between rebuilds of the table
+  symbols: bool = False  # include punctuation, numbers and stop words
 
 
 class Expression(NamedTuple):
@@ -203,13 +195,8 @@ def parse_expression(
   Args:
     text: the expression, or "auto".
     key: config key or flag of the expression, for errors.
-    language: code of ISO 639-1, or "": that of "auto" and of `omw` without a
-      path.
+    language: code of ISO 639-1, or "", of "auto" and `omw` without a path.
     wordnet_dir: folder of WordNet where the expression sets none.
-
-  Raises:
-    InputError: a source or option is unknown, has a wrong value or does not fit
-      the language.
   """
   defaults = {"language": language, "folder": wordnet_dir}
   union, identities = [], []

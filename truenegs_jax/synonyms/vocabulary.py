@@ -63,10 +63,7 @@ def may_have_synonyms(
   keep_stop_words: bool = False,
   stop_words: Collection[str] = STOP_WORDS,
 ) -> np.ndarray:
-  """Returns bool_V: True for whole words that are not stop words.
-
-  `stop_words`, in lower case, exclude nothing with `keep_stop_words`.
-  """
+  """Returns bool_V: True for whole words that are not stop words."""
   excluded = () if keep_stop_words else stop_words
   return np.array(
     [is_word(token) and token.lower() not in excluded for token in tokens], bool
@@ -79,8 +76,7 @@ def fingerprint(words: Collection[str]) -> str:
 
 
 def is_spelled(word: str, *, also: str = "") -> bool:
-  """Returns whether a word has a letter, and else only letters, marks (such as
-  accents) and the characters in `also`; so not `.`, `2` or `1990s`."""
+  """Whether a word has a letter, and else only letters, accents and `also`."""
   return any(map(str.isalpha, word)) and all(
     c in also or unicodedata.category(c)[0] in "LM" for c in word
   )
@@ -111,9 +107,8 @@ class Vocabulary:
   def match(self, entry: str) -> set[str]:
     """Returns the words that an entry of a lexicon stands for.
 
-    These are the entry as written, in lower case, and as the tokenizer writes
-    it: `Élève` stands for `élève` or, if accents are stripped, for `eleve`. But
-    with accents it stands for none of `no_neighbours`: `sûr` is no `sur`.
+    `Élève` stands for itself, `élève` and, if the tokenizer strips accents,
+    `eleve`. But `sûr` does not stand for `sur`, one of `no_neighbours`.
     """
     forms = {entry, entry.lower()}
     normalized = self.normalize(entry).strip()
@@ -124,15 +119,14 @@ class Vocabulary:
   def may_have_neighbours(self, token: str) -> bool:
     """Returns whether a token has nearest neighbours by vectors, and is one.
 
-    Such a token is a word of letters and none of `no_neighbours`: by vectors,
-    punctuation is nearest to function words, and one number to another.
+    By vectors, punctuation is nearest to function words, and one number to
+    another: only words of letters and none of `no_neighbours` have any.
     """
     is_content = is_spelled(token) and token.lower() not in self.no_neighbours
     return is_word(token) and is_content
 
   def are_forms(self, word: str, other: str) -> bool:
-    """Returns whether two words differ at most in case, and in accents if the
-    tokenizer strips them: they are no synonyms of each other."""
+    """Returns whether two words differ at most as the tokenizer ignores it."""
     return self.normalize(word).lower() == self.normalize(other).lower()
 
   def list_pairs(

@@ -107,8 +107,7 @@ class Checkpoints:
       folder: `checkpoints` of a workdir.
       keep: number of newest checkpoints to keep.
       keep_steps: steps whose checkpoints are never deleted.
-      read_only: write and delete nothing, because a run may be saving to this
-        folder at the same time.
+      read_only: write nothing, as a run may be saving to the folder.
     """
     self.folder = folder
     self._read_only = read_only
@@ -145,12 +144,9 @@ class Checkpoints:
     """Starts saving a tree of arrays and a JSON description of the run.
 
     Returns before the files are written, unless `wait`. Does nothing if the
-    step is saved. If the disk was full at the save before or is full now, a run
-    of one process removes unfinished and damaged steps, then, one by one, those
-    that it may but the newest, until the save succeeds.
-
-    Returns:
-      A warning that names the removed steps, or "".
+    step is saved. If the disk is or was full, a run of one process removes
+    unfinished and damaged steps, then, one by one, those that it may but the
+    newest, until the save succeeds. Returns a warning that names them, or "".
 
     Raises:
       DiskError: this checkpoint or the one before could not be written.
@@ -206,11 +202,7 @@ class Checkpoints:
       removed.append(rest[0])
 
   def wait(self) -> None:
-    """Waits until all saves are on disk.
-
-    Raises:
-      DiskError: a checkpoint could not be written.
-    """
+    """Waits until all saves are on disk; raises DiskError if one is not."""
     try:
       self._manager.wait_until_finished()
       self._manager.check_for_errors()
@@ -231,10 +223,8 @@ class Checkpoints:
     """Returns the newest undamaged step with `read(step)`; None without steps.
 
     Reports each damaged step. Unless opened with `read_only`, it also renames
-    them, and all processes of the run have to call this method.
-
-    Raises:
-      CheckpointError: all steps are damaged; nothing is renamed.
+    them, and all processes of the run have to call this method. If all steps
+    are damaged, it raises CheckpointError and renames nothing.
     """
     damaged: dict[int, str] = {}
     while (step := self._newest_besides(damaged)) is not None:
@@ -258,10 +248,7 @@ class Checkpoints:
     )
 
   def read_description(self, step: int) -> dict[str, Any]:
-    """Returns the description of the run that was saved with a step.
-
-    To be called in all processes, unless for `read_only`.
-    """
+    """Returns the description of a step's run; call it in all processes."""
     with self._everywhere():
       return self._read_description(step).run
 
@@ -269,11 +256,7 @@ class Checkpoints:
     """Restores all arrays of a step; to be called in all processes.
 
     `like` is a tree of (abstract) arrays with the shapes, dtypes and shardings
-    of the result.
-
-    Raises:
-      CheckpointError: the step is missing.
-      DamagedStepError: it is damaged, or has another tree.
+    of the result. Raises DamagedStepError also for another tree.
     """
     handler = ocp.StandardCheckpointHandler()
     args = ocp.args.StandardRestore(_make_abstract(like))
@@ -418,9 +401,8 @@ def _find_reason(e: Exception, numbers: Sequence[int]) -> str:
 def compute_checksums(tree: Any) -> dict[str, int]:
   """Returns a 32-bit checksum of the bits of each array, by its path.
 
-  The checksums do not depend on the mesh. They are needed because Orbax
-  verifies its index only: a bit that flips on the disk would change a
-  parameter.
+  It does not depend on the mesh. Orbax verifies its index only: a bit that
+  flips on the disk would change a parameter.
   """
   by_path = {
     jax.tree_util.keystr(path): leaf

@@ -76,10 +76,6 @@ def load(
   """Reads a step with its parameters; None: the newest undamaged step.
 
   `report` receives a line about each damaged step.
-
-  Raises:
-    CheckpointError: the step is missing or damaged, or for None all are; or
-      the vocabulary is not the run's.
   """
 
   def read(step: int) -> tuple[SavedModel, dict[str, Any]]:
@@ -112,11 +108,7 @@ def _newest(
 def read_saved_model(
   checkpoints: checkpoints_lib.Checkpoints, step: int
 ) -> SavedModel:
-  """Reads the config of a checkpoint and the vocabulary of its run.
-
-  Raises:
-    CheckpointError: the step is missing, or the vocabulary is not the run's.
-  """
+  """Reads the config of a checkpoint and the vocabulary of its run."""
   description = checkpoints.read_description(step)
   vocab = checkpoints.folder.parent / files.VOCABULARY
   c = ConfigDict(description["config"])
