@@ -1,5 +1,6 @@
 """Lexicons and stop words of other languages are those of NLTK's packages."""
 
+import os
 import zipfile
 
 import nltk
@@ -63,7 +64,9 @@ def test_the_wordnet_of_a_language_is_found(installed, language, name):
   for _ in range(2):  # the second time from the cache
     file = wordnet.find_omw(language)
     assert file.read_text(encoding="utf-8") == FRENCH
-    assert file.name == f"wn-data-{name}.tab"
+    os.utime(file, ns=(0, 0))
+  assert wordnet.find_omw(language).stat().st_mtime_ns == 0
+  assert file.name == f"wn-data-{name}.tab"
 
 
 def test_auto_is_the_lexicon_of_the_language(installed):

@@ -16,6 +16,7 @@ laptop. Both return None where jax has moved these functions.
 """
 
 import contextlib
+import dataclasses
 import json
 import os
 import re
@@ -23,7 +24,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 import jax
 import numpy as np
@@ -177,7 +178,8 @@ def _exchange(name: str, text: str) -> dict[int, str]:
   }
 
 
-class ProcessInfo(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class ProcessInfo:
   """Number of a process in its run, and how it reaches the others."""
 
   coordinator: str  # HOST:PORT at which process 0 listens

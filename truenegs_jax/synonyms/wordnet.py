@@ -321,10 +321,12 @@ def find_file(package: str, pattern: str) -> pathlib.Path | None:
       # Without the archive's folders, which might lead out of the cache.
       name = pathlib.PurePath(names[0]).name
       path = cache.folder() / "nltk_data" / "unpacked" / package / name
-      with disk_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-      with atomic_file(path, several_writers=True) as copy:
-        copy.write(content)
+      # Tables are cached by the time of this file.
+      if not path.is_file() or path.read_bytes() != content:
+        with disk_errors(path):
+          path.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_file(path, several_writers=True) as copy:
+          copy.write(content)
       return path
   return None
 
