@@ -7,11 +7,11 @@ data.dev.score(data.dev.decode_answers(outputs))["accuracy"]
 import dataclasses
 import os
 import pathlib
-import shlex
 import sys
 from collections.abc import Mapping
 from typing import Any
 
+from truenegs_jax.config import grammar
 from truenegs_jax.data.corpus import hub_datasets
 from truenegs_jax.data.corpus.files import find_existing
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
@@ -64,10 +64,8 @@ def read_task_data(
 ) -> TaskData:
   """Reads a task and encodes it."""
   check_files(options)
-  task, labels = (
-    find_published_task(name),
-    user_task.parse_labels(options.labels),
-  )
+  task = find_published_task(name)
+  labels = user_task.parse_labels(options.labels)
   examples, notes = read_split(
     options, task or Task(OWN, OWN, options.kind, labels=labels), "train"
   )
@@ -156,44 +154,44 @@ def check_files(options: FinetuneOptions) -> None:
   """Refuses files that would not be used; reads none of them."""
   names, data = options.task_names, options.data
   if data.startswith(records.HUB):
-    dataset = hub_datasets.parse_dataset(data, key="finetune.data")
-    if dataset.split:
+    if hub_datasets.parse_dataset(data, key="finetune.data").split:
       raise InputError(
         f"finetune.data={data!r} names a split. Set"
         ' --config.finetune.data=hf:NAME, or --config.finetune.files="'
         "train='hf:NAME split=S' dev='hf:NAME split=S'\"."
       )
-  for task, split, _ in _split_entries(options.files):
-    entry = f"finetune.files: '{task}{'.' * bool(task)}{split}=...'"
-    if task and task not in names:
-      raise InputError(
-        f"{entry}: the task {task!r} is not fine-tuned. Tasks are"
-        f" {', '.join(names)}."
-      )
+  item = grammar.parse_item(options.files, key="finetune.files")
+  if item.name or not all(item.options.values()):
+    raise InputError(
+      f"finetune.files={options.files!r} is not of the form SPLIT=FILE or"
+      " TASK.SPLIT=FILE."
+    )
+  for entry in item.options:
+    task, _, split = entry.rpartition(".")
     for name in [task] if task else names:
-      if split not in _splits(options, name):
+      if name not in names or split not in _splits(options, name):
+        splits = _splits(options, name) if name in names else ()
         raise InputError(
-          f"{entry}: {name} has no split {split!r}. Splits are"
-          f" {', '.join(_splits(options, name))}, and test sets only with"
+          f"finetune.files: '{entry}=...' names no split of a task that is"
+          f" fine-tuned. Tasks are {', '.join(names)}; splits of {name} are"
+          f" {', '.join(splits) or 'none'}. Test sets need"
           " --config.finetune.predict_test=True. For a file of one task, write"
           " TASK.SPLIT=FILE."
         )
   for name in names:
-    files = parse_files(options, name)
     if options.predict_test and "test" not in _splits(options, name):
       raise InputError(
         f"finetune.predict_test=True, but {name} has no public test set. Remove"
         " --config.finetune.predict_test."
       )
-    if name != OWN:
-      continue
+  if OWN in names:
     user_task.parse_columns(options.text, options.label)
     user_task.check_options(
       kind=options.kind,
       labels=user_task.parse_labels(options.labels),
       metric=options.metric,
     )
-    if missing := set(_splits(options, OWN)) - files.keys():
+    if missing := {*_splits(options, OWN)} - parse_files(options, OWN).keys():
       raise InputError(
         f"finetune.files={options.files!r} names no file for"
         f" {' and '.join(sorted(missing))}. Set"
@@ -203,45 +201,25 @@ def check_files(options: FinetuneOptions) -> None:
 
 
 def parse_files(options: FinetuneOptions, name: str) -> dict[str, str]:
-  """Parses `finetune.files` for a task: file by split."""
-  paths: dict[str, str] = {}
-  for task, split, path in _split_entries(options.files):
-    if task in ("", name):
-      if split in paths:
-        raise InputError(
-          f"finetune.files: two files for {split} of {name}, {paths[split]!r}"
-          f" and {path!r}. Remove one."
-        )
-      paths[split] = path
-  return paths
+  """Parses `finetune.files` for a task, whose own files go first.
 
-
-def _split_entries(files: str) -> list[tuple[str, str, str]]:
-  """Splits `finetune.files` into entries of task (or ""), split and file."""
-  try:
-    entries = shlex.split(files)
-  except ValueError as e:
-    raise InputError(f"finetune.files={files!r}: {e}.") from e
-  parsed = []
-  for entry in entries:
-    key, _, path = entry.partition("=")
-    task, _, split = key.rpartition(".")
-    if not path or not split:
-      raise InputError(
-        f"finetune.files: {entry!r} is not of the form SPLIT=FILE or"
-        " TASK.SPLIT=FILE."
-      )
-    parsed.append((task, split, path))
-  return parsed
+  Returns:
+    File by split.
+  """
+  files = grammar.parse_item(options.files, key="finetune.files").options
+  for_all = {split: x for split, x in files.items() if "." not in split}
+  return for_all | {
+    entry.rpartition(".")[2]: path
+    for entry, path in files.items()
+    if entry.rpartition(".")[0] == name
+  }
 
 
 def find_split(options: FinetuneOptions, name: str, split: str) -> str:
   """Describes where a split of a task is, for a dry run; reads none of it."""
   where = parse_files(options, name).get(split) or options.data
   if where.startswith(records.HUB):
-    dataset = hub_datasets.parse_dataset(where, key="finetune.files")
-    is_local = hub_datasets.is_folder(dataset.name)
-    return where if is_local else f"{where} (on the hub)"
+    return where
   path = pathlib.Path(os.path.expanduser(where))
   is_official = where == options.data
   if is_official and name == SQUAD:
