@@ -18,7 +18,7 @@ def spacy_annotator():
 
 def test_tokens_stand_at_their_places(spacy_annotator):
   text = "Who  won\nin Paris? The “Broncos” didn't, said 21st-century NASA."
-  sentences = spacy_annotator(text)
+  sentences = spacy_annotator.annotate(text)
   tokens = [token for sentence in sentences for token in sentence.tokens]
   assert all(text[x.start : x.end] == x.text != "" for x in tokens)
   assert "".join(x.text for x in tokens) == "".join(text.split())
@@ -30,7 +30,9 @@ def test_tokens_stand_at_their_places(spacy_annotator):
 
 def test_entities_have_textflints_names(spacy_annotator):
   text = "Barack Obama met 12 people of Microsoft in Paris."
-  entities = {x.text: x.entity for x in spacy_annotator(text)[0].tokens}
+  entities = {
+    x.text: x.entity for x in spacy_annotator.annotate(text)[0].tokens
+  }
   assert entities["Obama"] == "PERSON" and entities["Paris"] == "LOCATION"
   assert entities["Microsoft"] == "ORGANIZATION" and not entities["people"]
 
@@ -76,7 +78,7 @@ def test_entities_have_textflints_names(spacy_annotator):
 def test_dependencies_of_questions_become_constituents(
   spacy_annotator, question, tree
 ):
-  (sentence,) = spacy_annotator(question)
+  (sentence,) = spacy_annotator.annotate(question)
   expected = read_tree(f"(ROOT (SBARQ {tree} (. ?)))")
   assert sentence.tree == expected
 

@@ -145,7 +145,6 @@ TITLES = ("id", "sentence1", "sentence2", "label")
   [
     (SST2, (("id", "text"), ("1", "a")), r"x\.tsv:2: no column 'sentence'"),
     (MNLI, (TITLES, ("1", "a", "b", "1")), r"x\.tsv:2: label '1' is unknown"),
-    (QQP, (TITLES, *[("1", "a", "b", "1")] * 2), r"tsv:3: the id '1' is alre"),
   ],
 )
 def test_wrong_tables_are_refused_with_their_line(

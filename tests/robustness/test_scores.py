@@ -96,3 +96,17 @@ def test_models_are_compared_by_their_drops():
   difference = 100 * (bad_N.mean() - good_N.mean())
   assert em.metric == "em" and em.difference == pytest.approx(difference)
   assert f1.difference == pytest.approx(difference) and em.p_runs < 0.01
+
+
+@pytest.mark.parametrize(
+  ("title", "metrics", "em"),
+  [
+    ("SwapSynWordNet", ("em", "f1"), (80.67, 74.67)),
+    ("AddSentDiverse-style", ("em", "f1"), (80.55, 25.60)),
+    ("Synonym swap", ("em", "f1"), None),
+    ("SwapSynWordNet", ("accuracy",), None),
+  ],
+)
+def test_the_papers_rows_stand_only_beside_its_own_sets(title, metrics, em):
+  paper = scores_lib.find_published(title, metrics)
+  assert [paper["paper, small"]["em"]] == [em] if em else not paper

@@ -5,6 +5,7 @@ import random
 import pytest
 
 from truenegs_jax.robustness import transformation as lib
+from truenegs_jax.robustness.annotate import Token
 from truenegs_jax.tasks.squad import Question
 from truenegs_jax.tasks.task import Example
 
@@ -104,9 +105,10 @@ def test_answers_move_with_their_tokens(answer, new):
   context = "( Two  dogs )"
   start = context.index(answer)
   question = Question("q", "Who?", context, ((answer, start),), "file")
-  tokens = [(0, 1), (2, 5), (7, 11), (12, 13)]
-  words = [context[a:b] for a, b in tokens]
-  places = [lib.find_tokens(tokens, (start, start + len(answer)))]
+  spans = [(0, 1), (2, 5), (7, 11), (12, 13)]
+  words = [context[a:b] for a, b in spans]
+  tokens = [Token(context[a:b], a, b, "NN") for a, b in spans]
+  places = lib.find_answers(question, tokens)
   if new is None:
     with pytest.raises(lib.Refused, match=lib.ILLEGAL):
       lib.replace_context(question, words, places)
@@ -117,5 +119,7 @@ def test_answers_move_with_their_tokens(answer, new):
 
 
 def test_answers_without_tokens_are_refused():
+  question = Question("q", "Who?", "a  b", ((" ", 2),), "file")
+  tokens = [Token("a", 0, 1, "NN"), Token("b", 3, 4, "NN")]
   with pytest.raises(lib.Refused, match=lib.ILLEGAL):
-    lib.find_tokens([(0, 1), (4, 5)], (2, 3))
+    lib.find_answers(question, tokens)

@@ -13,8 +13,7 @@ import dataclasses
 import functools
 import pathlib
 import random
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from truenegs_jax.data.corpus.files import stat_file
 from truenegs_jax.data.corpus.readers import WordNetReader
@@ -23,8 +22,7 @@ from truenegs_jax.robustness.annotate import Annotator, Sentence, Token
 from truenegs_jax.robustness.transformation import (
   Refused,
   Transformation,
-  answer_spans,
-  find_tokens,
+  find_answers,
   replace_context,
 )
 from truenegs_jax.runtime.errors import UnavailableError
@@ -104,20 +102,16 @@ class AddSentence:
   neighbours: Mapping[str, Sequence[str]]
 
   def __call__(self, question: Question, rng: random.Random) -> Question:
-    """Adds the sentence.
-
-    Raises:
-      Refused: the question is not one parsed sentence, no rule matches it, or
-        an answer is no tokens of the context.
-    """
+    """Adds the sentence; refused are questions without a parse or a rule."""
     del rng  # nothing is drawn
-    sentences = self.annotator(question.context)
+    sentences = self.annotator.annotate(question.context)
     tokens = [token for sentence in sentences for token in sentence.tokens]
-    spans = [(token.start, token.end) for token in tokens]
-    answers = [find_tokens(spans, span) for span in answer_spans(question)]
+    answers = find_answers(question, tokens)
     first, last = answers[0]
     fake = fake_answer(question, tokens[first:last])
-    added = self._make_distractor(self.annotator(question.text), fake.split())
+    added = self._make_distractor(
+      self.annotator.annotate(question.text), fake.split()
+    )
     place = insertion_place(sentences, first)
     texts = [token.text for token in tokens]
     texts[place:place] = added
@@ -174,7 +168,7 @@ class AddSentence:
       yield from near
     elif entity in ENTITY_WORDS and tag in ("NN", "NNS", *ADJECTIVES):
       for word in near:
-        if self.annotator(word)[0].tokens[0].tag == tag:
+        if self.annotator.annotate(word)[0].tokens[0].tag == tag:
           yield word
     if tag[:2] not in ("JJ", "NN", "RB", "VB"):
       return
@@ -198,9 +192,10 @@ class AddSentence:
 
   def _near_words(self, word: str) -> Iterator[str]:
     """Yields the neighbours of a word that do not share its stem."""
-    stem = _stem(word)
+    find_stem = _load_stemmer()
+    stem = find_stem(word)
     for other in self.neighbours.get(word, ()) if word not in "war" else ():
-      other_stem = _stem(other)
+      other_stem = find_stem(other)
       if not stem.startswith(other_stem) and not other_stem.startswith(stem):
         yield other
 
@@ -215,13 +210,9 @@ def make_add_sentence(
   """Makes the transformation of questions.
 
   Args:
-    annotator: annotates questions and contexts.
     questions: all questions, whose words are each other's neighbours.
     neighbours: a file of word vectors, or "" for none.
     wordnet_dir: folder of WordNet; "" searches for it.
-
-  Raises:
-    InputError, DataError: WordNet or the file is missing or damaged.
   """
   reader = wordnet.open_wordnet(wordnet_dir)
   wordnet.close_wordnet(reader)
@@ -230,8 +221,7 @@ def make_add_sentence(
     question_words = {
       token.text.lower()
       for question in questions
-      for sentence in annotator(question.text)
-      for token in sentence.tokens
+      for token in annotator.list_tokens(question.text)
       if any(map(str.isalnum, token.text))
     }
     near = read_neighbours(neighbours, question_words)
@@ -309,13 +299,8 @@ def _match_case(word: str, pattern: str) -> str:
   return word.title() if pattern.istitle() else word
 
 
-@functools.lru_cache(maxsize=2**16)
-def _stem(word: str) -> str:
-  return _stemmer().stem(word)
-
-
 @functools.cache
-def _stemmer() -> Any:
+def _load_stemmer() -> Callable[[str], str]:
   from nltk.stem.lancaster import LancasterStemmer
 
-  return LancasterStemmer()
+  return functools.lru_cache(maxsize=2**16)(LancasterStemmer().stem)

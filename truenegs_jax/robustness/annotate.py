@@ -1,7 +1,7 @@
 """Annotates text with tokens, tags, entities and parses of questions.
 
   annotator = load_annotator("en_core_web_sm")
-  for sentence in annotator("Who won? Denver did."): ...
+  for sentence in annotator.annotate("Who won? Denver did."): ...
 
 spaCy parses dependencies, from which questions get trees of constituents:
 
@@ -9,7 +9,6 @@ spaCy parses dependencies, from which questions get trees of constituents:
   (SBARQ (WHADVP (WRB When)) (SQ (VBD did) (NP (PRP it)) (VP (VB end))) (. ?))
 """
 
-import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeAlias
@@ -52,29 +51,19 @@ class Sentence(NamedTuple):
   tree: Tree | None = None
 
 
-@dataclasses.dataclass(frozen=True)
-class Annotator:
-  """Annotates texts.
-
-  Attributes:
-    name: names the model in results.
-    annotate: returns the sentences of a text.
-  """
+class Annotator(NamedTuple):
+  """The sentences of texts by a model, which `name` names in results."""
 
   name: str
   annotate: Callable[[str], tuple[Sentence, ...]]
 
-  def __call__(self, text: str) -> tuple[Sentence, ...]:
-    """Returns the sentences of a text."""
-    return self.annotate(text)
+  def list_tokens(self, text: str) -> list[Token]:
+    """Returns the tokens of all sentences."""
+    return [token for x in self.annotate(text) for token in x.tokens]
 
 
 def load_annotator(model: str) -> Annotator:
-  """Loads a model of spaCy by name.
-
-  Raises:
-    InputError: spaCy or the model is not installed.
-  """
+  """Loads a model of spaCy by name; InputError if it is not installed."""
   try:
     import spacy
 

@@ -109,17 +109,13 @@ def parse_files(text: str) -> dict[str, str]:
 def read_published(
   name: str, where: str, task: Task, columns: Sequence[str]
 ) -> EvalSet:
-  """Reads a published set, in the form that its name and content show.
+  """Reads a published set, in the form that its name shows.
 
   Args:
     name: its name in results.
     where: a file or hf:NAME.
     task: the model's task.
     columns: names of the task's columns of texts.
-
-  Raises:
-    DataError: it is missing, damaged or for another task. The message names
-      file and line or id.
   """
   path = pathlib.Path(where).expanduser()
   original: Sequence[Any] = ()
@@ -182,22 +178,17 @@ def _group_variants(
 def _to_examples(
   rows: Iterable[Record], task: Task, columns: Sequence[str]
 ) -> list[Any]:
-  """Converts records of questions or of labeled texts; keys are unique."""
-  examples: dict[str, Question | Example] = {}
+  """Converts records of questions or of labeled texts."""
+  examples: list[Question | Example] = []
   for number, row in enumerate(rows):
     key = next((str(row.fields[x]) for x in KEYS if x in row.fields), "")
     key = key or str(number)
-    if key in examples:
-      raise DataError(
-        f"{row.location}: the id {key!r} is already in"
-        f" {examples[key].location}. Give each row a unique id."
-      )
     if task.kind == SPANS:
       fields, context = {**row.fields, "id": key}, row.text("context")
-      examples[key] = squad.parse_question(row.location, context, fields)
+      examples.append(squad.parse_question(row.location, context, fields))
     else:
-      examples[key] = _read_text(key, row, task, columns)
-  return list(examples.values())
+      examples.append(_read_text(key, row, task, columns))
+  return examples
 
 
 def _read_text(

@@ -26,19 +26,12 @@ from truenegs_jax.report.write import write_own_report
 from truenegs_jax.robustness import (
   add_sentence,
   eval_set,
-  report,
+  scores,
   swap_synonyms,
   typos,
 )
 from truenegs_jax.robustness.annotate import Annotator, load_annotator
 from truenegs_jax.robustness.eval_set import EvalSet
-from truenegs_jax.robustness.report import SetResult
-from truenegs_jax.robustness.scores import (
-  SetScores,
-  compare_sets,
-  estimate,
-  score_model,
-)
 from truenegs_jax.robustness.transformation import (
   Transformation,
   transform_all,
@@ -65,17 +58,13 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
   """
   _check(c, workdir)
   o, say = c.robustness, functools.partial(console.print, soft_wrap=True)
-  names: Sequence[str] = grammar.parse_names(o.sets, key="robustness.sets")
-  paths, models = eval_set.parse_files(o.files), Models()
-  is_local = all(find.is_local(x) for x in (c.init, o.against) if x)
-  if is_local or not c.dry_run:
-    models = _open_models(c, say)
-    names = choose_sets(names, models[c.init].task)
+  models, paths = _open_models(c, say), eval_set.parse_files(o.files)
+  names = choose_sets(o.sets, models[c.init].task)
   _check_sets(names, paths)
   needs_annotator = not {SWAP, ADD}.isdisjoint(names)
   annotator = load_annotator(o.annotations) if needs_annotator else None
   if c.dry_run:
-    console.print(plan.report_table(_describe_plan(c, models, names)))
+    console.print(plan.report_table(_describe_plan(o, models, names)))
     return 0
   model, examples = models[c.init], list[Any]()
   with progress.working(console, "Reading examples"):
@@ -109,20 +98,19 @@ def _report_scores(
   console: Console,
 ) -> None:
   """Scores the models on sets; prints and saves the results."""
-
   say = functools.partial(console.print, soft_wrap=True)
   for x in sets:
-    say(report.describe_set(x))
+    say(scores.describe_set(x))
   sets = [x for x in sets if x.transformed]
   records: dict[str, Any] = {}
-  scores: dict[str, Mapping[str, SetScores]] = {}
+  by_model: dict[str, Mapping[str, scores.SetScores]] = {}
   for name, model in models.items() if sets else ():
-    by_folder, scores[name] = score_model(model, sets, console)
+    by_folder, by_model[name] = scores.score_model(model, sets, console)
     records[name] = {k: dataclasses.asdict(x) for k, x in by_folder.items()}
-  results = [_make_result(x, scores) for x in sets]
+  results = [scores.make_result(x, by_model) for x in sets]
   if results:
-    report.print_scores(results, models[c.init].task, console)
-    report.print_comparisons(results, console)
+    scores.print_scores(results, models[c.init].task, console)
+    scores.print_comparisons(results, console)
   else:
     say("No example could be changed, so that there is nothing to score.")
   config = json.loads(c.to_json())
@@ -169,14 +157,10 @@ def _open_models(c: ConfigDict, report: Callable[[str], None]) -> Models:
   return models | {against: other}
 
 
-def choose_sets(names: Sequence[str], task: Task) -> tuple[str, ...]:
-  """Returns the sets of `robustness.sets` for a task.
-
-  Raises:
-    InputError: a set is unknown, or the task cannot have it.
-  """
+def choose_sets(text: str, task: Task) -> tuple[str, ...]:
+  """Parses `robustness.sets` for a task; refuses sets that it cannot have."""
   chosen: list[str] = []
-  for name in names:
+  for name in grammar.parse_names(text, key="robustness.sets"):
     one_of("robustness.sets", name, (*NAMES, PAPER))
     if name == ADD and task.kind != SPANS:
       raise InputError(
@@ -217,16 +201,9 @@ def make_transformation(
   questions: Sequence[Any],
   c: ConfigDict,
 ) -> Transformation:
-  """Makes a transformation of NAMES.
+  """Makes a transformation of NAMES; SWAP and ADD need the annotator.
 
-  Args:
-    name: its name.
-    annotator: required by SWAP and ADD.
-    questions: all of the dev set, whose words are neighbours.
-    c: the config.
-
-  Raises:
-    InputError, DataError: a source or a file is missing.
+  `questions` are all of the dev set, whose words are neighbours.
   """
   folder = c.data.wordnet_dir
   if name == SWAP and annotator:
@@ -239,37 +216,13 @@ def make_transformation(
   return typos.make_typos()
 
 
-def _make_result(
-  examples: EvalSet, scores: Mapping[str, Mapping[str, SetScores]]
-) -> SetResult:
-  """Estimates the scores of all models on a set; compares the first two."""
-  by_model = {model: x[examples.name] for model, x in scores.items()}
-  estimates = {
-    model: {
-      metric: {side: estimate(x) for side, x in sides.items()}
-      for metric, sides in by_metric.items()
-    }
-    for model, by_metric in by_model.items()
-  }
-  pair = [*by_model.values()]
-  compared = compare_sets(*pair) if pair[1:] else []
-  return SetResult(examples, estimates, compared)
-
-
 def _describe_plan(
-  c: ConfigDict, models: Models, names: Sequence[str]
+  o: ConfigDict, models: Models, names: Sequence[str]
 ) -> dict[str, str]:
-  """Describes in a dry run what would be read, made and scored."""
-  o = c.robustness
+  """Describes in a dry run what would be made and scored."""
   lines = {"dry run": "reads no examples; writes and compiles nothing"}
-  for key, name in {"model": c.init, "against": o.against}.items():
-    lines[key] = find.describe(name) if name else "none"
-    if name in models:
-      seeds = [str(x) for x in models[name].seeds.values() if x is not None]
-      lines[key] += f"; seeds {', '.join(seeds)}" if seeds else ""
-  if model := models.get(c.init):
-    data = task_data.find_split(model.options, model.task.name, "dev")
-    lines["task"] = model.task.title
-    lines["data"] = f"{data}; {o.rows or 'all'} examples, seed {c.seed}"
+  for key, (name, x) in zip(("model", "against"), models.items(), strict=False):
+    seeds = ", ".join(map(str, x.seeds.values()))
+    lines[key] = f"{find.describe(name)}; seeds {seeds}"
   lines |= {"sets": ", ".join(names) or "none", "published": o.files or "none"}
   return lines

@@ -1,4 +1,4 @@
-"""Scores answers to original and transformed examples; compares two models.
+"""Scores models on sets, and prints the table of robustness beside the paper's.
 
 Runs of several seeds are pooled: a question counts once, with its mean over the
 runs. Standard errors are for other questions; that of a drop is of the paired
@@ -7,13 +7,15 @@ values.
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
-from typing import Any
+import pathlib
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 from rich.console import Console
 from scipy import stats
 
+from truenegs_jax.finetune import leaderboard
 from truenegs_jax.finetune.fine_tuned import FineTunedModel
 from truenegs_jax.finetune.results import Record
 from truenegs_jax.robustness.eval_set import ORIGINAL, TRANSFORMED, EvalSet
@@ -29,6 +31,31 @@ DROP = "drop"  # original minus transformed
 SIDES = (ORIGINAL, TRANSFORMED, DROP)
 RESAMPLES = 2_000  # for standard errors of metrics that are not means
 
+SWAP, ADD = "SwapSynWordNet", "AddSentenceDiverse"
+# The paper's sets by their titles, also as TextFlint names its files.
+TITLES = {
+  SWAP: SWAP,
+  ADD: ADD,
+  "AddSentDiverse": ADD,
+  "AddSentDiverse-style": ADD,
+}
+# Table 5: scores of original and transformed questions by ELECTRAs.
+PAPER = {
+  "small": {
+    ADD: {EXACT: (80.55, 25.60), F1: (85.10, 26.43)},
+    SWAP: {EXACT: (80.67, 74.67), F1: (85.38, 80.43)},
+  },
+  "small HC": {
+    ADD: {EXACT: (82.59, 34.13), F1: (86.78, 36.60)},
+    SWAP: {EXACT: (82.33, 79.67), F1: (86.68, 83.65)},
+  },
+  "small SR": {
+    ADD: {EXACT: (78.84, 37.20), F1: (80.84, 38.29)},
+    SWAP: {EXACT: (78.67, 75.67), F1: (80.88, 78.51)},
+  },
+}
+
+Value = TypeVar("Value")
 Answers = Mapping[str, Sequence[Sequence[Any]]]  # [S, N] by side
 SetScores = dict[str, dict[str, Scores]]  # by metric, and by side or DROP
 
@@ -183,3 +210,108 @@ def compare_sets(ours: SetScores, theirs: SetScores) -> list[Comparison]:
 
 def _draw_both(ours: Scores, theirs: Scores, rows: np.ndarray) -> np.ndarray:
   return np.concatenate([ours.draw(rows), theirs.draw(rows)])
+
+
+@dataclasses.dataclass(frozen=True)
+class SetResult:
+  """The scores of the models on a set.
+
+  Attributes:
+    scores: of each model, by metric and side.
+    compared: the first model with the second, by metric; empty for one model.
+  """
+
+  examples: EvalSet
+  scores: Mapping[str, Mapping[str, Mapping[str, Estimate]]]
+  compared: Sequence[Comparison]
+
+  def to_json(self) -> dict[str, Any]:
+    """Returns the result with what the set was made from, in JSON's types."""
+    examples, saved = self.examples, dataclasses.asdict(self)
+    del saved["examples"]
+    return {
+      "title": examples.title,
+      **examples.about,
+      "questions": examples.size,
+      "variants": examples.variants,
+      **saved,
+      "paper": find_published(examples.title, next(iter(self.scores.values()))),
+    }
+
+
+def make_result(
+  examples: EvalSet, scores: Mapping[str, Mapping[str, SetScores]]
+) -> SetResult:
+  """Estimates the scores of all models on a set; compares the first two."""
+  by_model = {model: x[examples.name] for model, x in scores.items()}
+  estimates = {
+    model: {
+      metric: {side: estimate(x) for side, x in sides.items()}
+      for metric, sides in by_metric.items()
+    }
+    for model, by_metric in by_model.items()
+  }
+  pair = [*by_model.values()]
+  compared = compare_sets(*pair) if pair[1:] else []
+  return SetResult(examples, estimates, compared)
+
+
+def find_published(
+  title: str, metrics: Collection[str]
+) -> dict[str, dict[str, tuple[float, float]]]:
+  """Returns the paper's scores on a set by model; {} if it has none."""
+  paper = TITLES.get(title, "") if EXACT in metrics else ""
+  return {f"paper, {k}": x[paper] for k, x in PAPER.items() if paper}
+
+
+def print_scores(
+  results: Iterable[SetResult], task: Task, console: Console
+) -> None:
+  """Prints the scores of all models on all sets, beside the paper's."""
+  title = f"{task.title}, % ± standard error over questions"
+  table = leaderboard.make_table(title, ("model", "metric"), SIDES)
+  for result in results:
+    examples = result.examples
+    table.add_section()
+    table.add_row(examples.title, "", f"n = {examples.size:,}", style="bold")
+    for model, scores in _short_names(result.scores).items():
+      for metric, sides in scores.items():
+        shown = {k: f"{x.value:.2f} ± {x.se:.2f}" for k, x in sides.items()}
+        table.add_row(model, metric, *(shown.get(side, "") for side in SIDES))
+    for model, published in find_published(examples.title, scores).items():
+      for metric, pair in published.items():
+        cells = (f"{x:.2f}" for x in (*pair, pair[0] - pair[1]))
+        table.add_row(model, metric, *cells, style="dim")
+  console.print(table)
+
+
+def _short_names(by_model: Mapping[str, Value]) -> dict[str, Value]:
+  """Names models by the last part of their paths, if these differ."""
+  short = {pathlib.PurePath(name).name: x for name, x in by_model.items()}
+  return short if len(short) == len(by_model) else dict(by_model)
+
+
+def print_comparisons(results: Iterable[SetResult], console: Console) -> None:
+  """Prints the differences of two models: of drops, if sets have originals."""
+  rows = [
+    (f"{x.examples.title}, {DROP if x.examples.original else TRANSFORMED}", y)
+    for x in results
+    if (y := x.compared)
+  ]
+  if rows:
+    console.print(leaderboard.comparisons_table(leaderboard.COMPARED, rows))
+
+
+def describe_set(examples: EvalSet) -> str:
+  """Describes in one line what a set was made from and what was refused."""
+  about = examples.about
+  if "source" in about:
+    parts = [f"{len(examples.transformed):,} examples of '{about['source']}'"]
+  else:
+    changed, tried = about["changed"], about["tried"]
+    share = changed / max(tried, 1)
+    causes = ", ".join(f"{x} {n:,}" for x, n in about["refused"].items())
+    parts = [f"{changed:,} of {tried:,} examples changed ({share:.1%})"]
+    parts += [f"refused: {causes}"] if causes else []
+    parts += [f"{k}: {v}" for k, v in about["resources"].items()]
+  return f"{examples.title}: {'; '.join(parts)}"

@@ -16,10 +16,9 @@ from truenegs_jax.robustness.annotate import Annotator, Token
 from truenegs_jax.robustness.transformation import (
   Refused,
   Transformation,
-  answer_spans,
   change_texts,
   detokenize,
-  find_tokens,
+  find_answers,
   num_changes,
   replace_context,
 )
@@ -62,10 +61,14 @@ def swap_synonyms(
     example: Question | Example, rng: random.Random
   ) -> Question | Example:
     if isinstance(example, Question):
-      return _swap_in_context(example, annotator, synonyms, rng)
+      tokens = annotator.list_tokens(example.context)
+      answers = find_answers(example, tokens)
+      protected = {i for answer in answers for i in range(*answer)}
+      words = _swap(tokens, protected, synonyms, rng)
+      return replace_context(example, words, answers)
 
     def swap(text: str) -> str:
-      words = _swap(_tokens(annotator, text), (), synonyms, rng)
+      words = _swap(annotator.list_tokens(text), (), synonyms, rng)
       return detokenize(words)[0]
 
     return change_texts(example, swap)
@@ -98,20 +101,6 @@ def textflint_synonyms(reader: WordNetReader) -> Synonyms:
   return find_by_tag
 
 
-def _swap_in_context(
-  question: Question,
-  annotator: Annotator,
-  synonyms: Synonyms,
-  rng: random.Random,
-) -> Question:
-  tokens = _tokens(annotator, question.context)
-  places = [(token.start, token.end) for token in tokens]
-  answers = [find_tokens(places, span) for span in answer_spans(question)]
-  protected = {i for answer in answers for i in range(*answer)}
-  words = _swap(tokens, protected, synonyms, rng)
-  return replace_context(question, words, answers)
-
-
 def _swap(
   tokens: Sequence[Token],
   protected: Collection[int],
@@ -135,7 +124,3 @@ def _swap(
   for i in sorted(rng.sample(list(choices), count)):
     words[i] = rng.choice(choices[i])
   return words
-
-
-def _tokens(annotator: Annotator, text: str) -> list[Token]:
-  return [token for sentence in annotator(text) for token in sentence.tokens]

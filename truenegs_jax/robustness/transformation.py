@@ -15,6 +15,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from truenegs_jax.robustness.annotate import Token
 from truenegs_jax.robustness.eval_set import EvalSet
 from truenegs_jax.tasks import task
 from truenegs_jax.tasks.squad import Question
@@ -147,11 +148,8 @@ def edit_text(
 ) -> tuple[str, list[Span]]:
   """Replaces ranges of a text; returns it with the new places of `spans`.
 
-  Args:
-    text: the text.
-    edits: ranges in order, and the text of each instead; an empty range
-      inserts. They overlap neither each other nor a span.
-    spans: ranges that stay; a text inserted at the start of one is before it.
+  Edits are in order and overlap neither each other nor a span. An empty range
+  inserts; at the start of a span, the new text is before it.
   """
   pieces, end = [], 0
   for first, last, new in edits:
@@ -178,17 +176,21 @@ def detokenize(tokens: Sequence[str]) -> tuple[str, list[Span]]:
   return text, spans
 
 
-def find_tokens(tokens: Sequence[Span], span: Span) -> Span:
-  """Returns the first token that overlaps a range, and the one after the last.
+def find_answers(question: Question, tokens: Sequence[Token]) -> list[Span]:
+  """Returns the first token of each answer, and the one after its last.
 
   Raises:
-    Refused: there is none.
+    Refused: an answer overlaps no token of the context.
   """
-  start, end = span
-  overlap = [i for i, (a, b) in enumerate(tokens) if a < end and start < b]
-  if not overlap:
-    raise Refused(ILLEGAL)
-  return overlap[0], overlap[-1] + 1
+  places = []
+  for start, end in answer_spans(question):
+    overlap = [
+      i for i, x in enumerate(tokens) if x.start < end and start < x.end
+    ]
+    if not overlap:
+      raise Refused(ILLEGAL)
+    places.append((overlap[0], overlap[-1] + 1))
+  return places
 
 
 def replace_context(
@@ -196,13 +198,8 @@ def replace_context(
 ) -> Question:
   """Returns the question on a context of other tokens.
 
-  Args:
-    question: the question.
-    tokens: tokens of the new context.
-    answers: tokens of each answer of `question`, first and after last.
-
-  Raises:
-    Refused: an answer is not its tokens, but for case, articles and spaces.
+  `answers` are the tokens of each answer, first and after last. It is refused
+  if an answer is not its tokens, but for case, articles and spaces.
   """
   context, spans = detokenize(tokens)
   new_answers = []
