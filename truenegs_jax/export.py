@@ -1,14 +1,11 @@
 """Exports a checkpoint to folders that Hugging Face's transformers loads.
 
   python -m truenegs_jax.export --workdir=runs/electra_demo
-      [--step=N] [--output=FOLDER] [--dtype=float32|bfloat16]
+      [--step=N] [--output=FOLDER]
   python -m truenegs_jax.export --init=google-bert/bert-base-uncased
-      --output=FOLDER [--vocab=FILE] [--dtype=...]
-  python -m truenegs_jax.export --output=FOLDER --license=apache-2.0
+      --output=FOLDER
 
-The second form converts weights in any format of `config.init`. The third sets
-the license in the model cards of a finished export; the others take --license
-too.
+The second form converts weights in any format of `config.init`.
 
 ELECTRA becomes `discriminator/`, the network to fine-tune, and `generator/`,
 which fills masks. BERT becomes `bert/`. The output gets its name only when it
@@ -23,7 +20,6 @@ if __name__ == "__main__":
 
 import functools
 import pathlib
-import re
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -48,15 +44,8 @@ def main(argv: Sequence[str] | None = None) -> None:
   flags_lib.parse(["export", *words], values, doc=__doc__ or "")
   with flags_lib.exit_on_errors():
     _check_flags(values)
-    output = pathlib.Path(values.output).expanduser()
-    if values.workdir or values.init:
-      result = _export(values)
-      print(f"Exported to '{result.output}'.\n{result.summary}")
-      output = result.output
-    if values.license:
-      from truenegs_jax.weights import model_card  # imports jax
-
-      model_card.set_license(output, values.license)
+    result = _export(values)
+    print(f"Exported to '{result.output}'.\n{result.summary}")
 
 
 def define_flags(values: flags.FlagValues) -> None:
@@ -65,42 +54,14 @@ def define_flags(values: flags.FlagValues) -> None:
   string_flag("workdir", "", "The run's workdir.")
   string_flag("init", "", "The weights, a value of config.init.")
   string_flag("output", "", "The new folder. Default: WORKDIR/export.")
-  string_flag("vocab", "", "The vocabulary of --init.")
-  text = "The hub's name of a license, for the model cards."
-  string_flag("license", "", text)
   text = "A saved step. Default: the newest."
   flags.DEFINE_integer("step", None, text, flag_values=values)
-  flags.DEFINE_enum(
-    "dtype",
-    "float32",
-    ["float32", "bfloat16"],
-    "Type of the parameters.",
-    flag_values=values,
-  )
 
 
 def _check_flags(values: flags.FlagValues) -> None:
   """Raises InputError unless the flags go together."""
-  exports = bool(values.workdir) + bool(values.init)
-  if exports > 1 or not (exports or (values.output and values.license)):
-    raise InputError(
-      "Set either --workdir=FOLDER or --init=WEIGHTS. For a finished export:"
-      " --output=FOLDER --license=NAME."
-    )
-  for name in () if exports else ("vocab", "step", "dtype"):
-    if values[name].present:
-      raise InputError(f"--{name} needs --workdir or --init.")
-  if values.license and not re.fullmatch(
-    r"[a-z0-9][a-z0-9.-]*", values.license
-  ):
-    raise InputError(
-      f"--license={values.license!r} is no license of the hub. Use a name of"
-      " https://huggingface.co/docs/hub/repositories-licenses, such as"
-      " apache-2.0."
-    )
-  is_run = files.parse_run_path(pathlib.Path(values.init).expanduser())
-  if values.vocab and (values.workdir or is_run):
-    raise InputError("--vocab needs --init. A run has its own vocabulary.")
+  if bool(values.workdir) == bool(values.init):
+    raise InputError("Set either --workdir=FOLDER or --init=WEIGHTS.")
   if values.init and values.step is not None:
     raise InputError("--step needs --workdir.")
   if values.init and not values.output:
@@ -111,21 +72,17 @@ def _check_flags(values: flags.FlagValues) -> None:
 
 def _export(values: flags.FlagValues) -> "ExportResult":
   from truenegs_jax.pretrain import export_run
-  from truenegs_jax.weights import convert
+  from truenegs_jax.weights import export_model
 
-  output = pathlib.Path(values.output) if values.output else None
+  output = pathlib.Path(values.output).expanduser() if values.output else None
   run = files.parse_run_path(pathlib.Path(values.init).expanduser())
   if values.workdir:
     run = pathlib.Path(values.workdir), values.step
   with progress.working(progress.log_console(), "Exporting"):
     if run:
-      return export_run.export_workdir(
-        run[0], step=run[1], output=output, dtype=values.dtype
-      )
+      return export_run.export_workdir(run[0], step=run[1], output=output)
     assert output is not None  # see _check_flags
-    return convert.export_weights(
-      values.init, output, vocab=values.vocab, dtype=values.dtype
-    )
+    return export_model.export_weights(values.init, output)
 
 
 if __name__ == "__main__":

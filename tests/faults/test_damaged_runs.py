@@ -45,11 +45,9 @@ def read_as_export(workdir, model, lines):
 
 
 def read_as_init(workdir, model, lines):
+  weights = Weights(str(workdir), lines.append)
   return load.load_params(
-    Weights(str(workdir), lines.append),
-    model,
-    tokenizer=weight_files.TOKENIZER,
-    report=print,
+    weights.fit(model, weight_files.TOKENIZER), report=print
   )
 
 

@@ -112,12 +112,18 @@ def write_run(
 
 
 def load_params(
-  init: Any, model: Any, **kwargs: Any
+  init: Any,
+  model: Any,
+  tokenizer: Any = TOKENIZER,
+  skip: str = "",
+  task: Any = None,
+  **kwargs: Any,
 ) -> tuple[dict[str, Any], list[str]]:
-  """Loads weights with TOKENIZER; returns parameters and reported lines."""
+  """Loads weights; returns parameters and reported lines."""
   lines: list[str] = []
-  kwargs = {"tokenizer": TOKENIZER, "report": lines.append, **kwargs}
-  return load.load_params(find.Weights(str(init)), model, **kwargs), lines
+  weights = find.Weights(str(init))
+  fitted = weights.fit(model, tokenizer, skip=skip, task=task)
+  return load.load_params(fitted, report=lines.append, **kwargs), lines
 
 
 def assert_same_tree(a: Any, b: Any) -> None:

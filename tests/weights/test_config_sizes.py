@@ -114,7 +114,7 @@ def test_init_is_required(init, name):
 def test_vocabulary_is_required_if_the_config_asks_for_it(tmp_path):
   c = make_config(write_export(tmp_path, bert()), objective="mlm")
   (tmp_path / "bert" / "vocab.txt").unlink()
-  with pytest.raises(InputError, match="^init: .*no vocabulary.*data.vocab="):
+  with pytest.raises(InputError, match="^init: .*no vocabulary file. Copy"):
     resolve(c)
   c = make_config(tmp_path, objective="mlm", **{"data.vocab": "train"})
   assert resolve(c).data.vocab == "train"

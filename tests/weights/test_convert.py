@@ -16,8 +16,8 @@ VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
 VOCAB += [f"w{i}" for i in range(tiny.V - len(VOCAB))]
 
 
-def _export(init, output, *flags):
-  return run_export(f"--init={init}", f"--output={output}", *flags)
+def _export(init, output):
+  return run_export(f"--init={init}", f"--output={output}")
 
 
 def _write(folder, model, *, lowercase=True, **fields):
@@ -116,19 +116,19 @@ def test_converted_model_is_byte_identical(
 def test_vocabulary_decides_the_case_without_a_tokenizer_config(
   tmp_path, no_torch, capsys, word, lowercase
 ):
-  folder = _write(tmp_path / "in", tiny.make_bert())
-  for name in "vocab.txt", "tokenizer_config.json":
-    (folder / "bert" / name).unlink()
-  assert _export(folder, tmp_path / "out") == 2
-  assert "no vocabulary file. Pass --vocab" in capsys.readouterr().err
-  vocab = tmp_path / "words.txt"
-  vocab.write_text("\n".join([*VOCAB[:-1], word]) + "\n")
-  assert _export(folder, tmp_path / "out", f"--vocab={vocab}") == 0
+  folder = _write(tmp_path / "in", tiny.make_bert()) / "bert"
+  (folder / "tokenizer_config.json").unlink()
+  (folder / "vocab.txt").write_text("\n".join([*VOCAB[:-1], word]) + "\n")
+  (folder / "SHA256SUMS").unlink(missing_ok=True)
+  assert _export(folder, tmp_path / "out") == 0
   written = tmp_path / "out" / "bert" / "tokenizer_config.json"
   assert json.loads(written.read_text())["do_lower_case"] == lowercase
-  vocab.write_text("\n".join(VOCAB[:-1]) + "\n")
-  assert _export(folder, tmp_path / "out", f"--vocab={vocab}") == 2
+  (folder / "vocab.txt").write_text("\n".join([*VOCAB, word]) + "\n")
+  assert _export(folder, tmp_path / "out") == 2
   assert "70 words, but the vocabulary" in capsys.readouterr().err
+  (folder / "vocab.txt").unlink()
+  assert _export(folder, tmp_path / "out") == 2
+  assert "no vocabulary file. Copy" in capsys.readouterr().err
 
 
 def test_generator_alone_is_refused(tmp_path, capsys):

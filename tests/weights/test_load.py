@@ -76,9 +76,12 @@ def test_loads_what_was_written(tmp_path, make):
   loaded, _ = load_params(write_export(tmp_path / "f32", model), model)
   assert_same_tree(loaded, params)
   assert {x.dtype for x in jax.tree.leaves(loaded)} == {np.dtype(np.float32)}
-  write_export(tmp_path / "half", model, dtype="bfloat16")
+  for role in model.roles:
+    tensors = read_tensors(tmp_path / "f32" / role)
+    halves = {name: x.astype(jnp.bfloat16) for name, x in tensors.items()}
+    edit_tensors(tmp_path / "f32" / role, halves)
   half = jax.tree.map(lambda x: np.float32(jnp.bfloat16(x)), params)
-  assert_same_tree(load_params(tmp_path / "half", model)[0], half)
+  assert_same_tree(load_params(tmp_path / "f32", model)[0], half)
 
 
 def _transformers_bert(folder, architecture):
@@ -96,6 +99,7 @@ def _transformers_bert(folder, architecture):
       network.cls.seq_relationship.bias[0] = -0.0  # a sum would lose the sign
       network.bert.pooler.dense.bias += 0.1
   network.save_pretrained(folder)
+  write_vocabulary(TOKENIZER.vocab, folder / "vocab.txt")
   return read_tensors(folder)
 
 
@@ -129,8 +133,7 @@ def test_unused_pooler_is_dropped_and_reported(tmp_path):
   params, lines = load_params(tmp_path, _bert())
   assert set(params) == {"embeddings", "bert", "bert_head"}
   np.testing.assert_array_equal(params["embeddings"]["word"], tensors[WORDS])
-  no_vocabulary, line = lines  # a model of transformers saves no vocabulary
-  assert "NO vocabulary file" in no_vocabulary
+  (line,) = lines
   assert all(name in line for name in (*POOLED, "--config.model.pooler=True"))
 
 
@@ -282,9 +285,8 @@ def test_weights_with_another_vocabulary_are_refused(bert):
     json.dumps({"model": {"vocab": ids, "type": "WordPiece"}})
   )
   assert_refused(bert, _bert(), "tokenizer.json", tokenizer=other)
-  (bert / "tokenizer.json").unlink()  # without a vocabulary nothing is checked
-  load_params(bert, _bert(), tokenizer=other)
-  assert_refused(bert, _bert(), "no vocabulary file", skip="words")
+  (bert / "tokenizer.json").unlink()
+  assert_refused(bert, _bert(), "no vocabulary file. Copy")
 
 
 @pytest.mark.parametrize("make", [_pair, _bert])
@@ -323,7 +325,7 @@ def test_loads_a_pair_from_two_folders_or_a_discriminator_alone(tmp_path):
   write_export(tmp_path, model)
   folders = [str(tmp_path / role) for role in ("generator", "discriminator")]
   assert_same_tree(load_params(", ".join(folders), model)[0], params)
-  twice = f"{folders[1]},{folders[1]}"
+  twice = f"{folders[1]},{tmp_path}"
   assert_refused(twice, model, "are both a discriminator")
   assert_refused(folders[0], model, "weights of a discriminator")
   fresh = _init_params(model, 5)
@@ -349,7 +351,6 @@ def test_folder_must_hold_the_network_that_it_is_named_after(tmp_path):
   [
     ("model.safetensors", "Pass the folder of this file: "),
     ("missing/folder/of/weights", "workdir of a pre-training run"),
-    ("a,", "empty name"),
     ("a" * 5_000, "is not a path"),
   ],
 )
@@ -405,22 +406,6 @@ def test_rows_of_known_words_are_copied_to_another_vocabulary(tmp_path, make):
     assert_same_tree(loaded[module], params[module])
   (line,) = lines
   assert all(x in line for x in ("68 of 71", "(three, new, words)", "2 rows"))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("size", [40, 64, 100])
-def test_first_positions_are_copied(bert, size):
-  params, model = random_params(_bert()), _bert(max_positions=size)
-  if size != 64:
-    assert_refused(bert, model, "config.init_skip=positions")
-  loaded, lines = load_params(bert, model, skip="positions")
-  old, new = (x["embeddings"].pop("position") for x in (params, loaded))
-  assert len(new) == size
-  np.testing.assert_array_equal(new[:64], old[:size])
-  fresh = _init_params(model, 0)["embeddings"]["position"]
-  np.testing.assert_array_equal(new[64:], fresh[64:])
-  assert_same_tree(loaded, params)
-  assert len(lines) == (size != 64)
 
 
 def test_rows_of_padding_are_dropped_on_request(bert):

@@ -39,7 +39,7 @@ def loaded(released):
   model = pretrain.make_bert(
     vocab_size=len(tokenizer.vocab), variant="minilm", pooler=True
   )
-  params = load.load_params(Weights(str(released)), model, tokenizer=tokenizer)
+  params = load.load_params(Weights(str(released)).fit(model, tokenizer))
   return tokenizer, model, params
 
 

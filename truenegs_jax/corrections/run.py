@@ -256,7 +256,7 @@ def open_model(c: ConfigDict, weights: Weights) -> Iterator[MeasuredModel]:
     tokenizer = build_tokenizer(read(Data, c.data), c.data.vocab)
     model = build_model(c, vocab_size=len(tokenizer.vocab))
     params = load.load_params(
-      weights, model, tokenizer=tokenizer, complete=True, report=weights.report
+      weights.fit(model, tokenizer), complete=True, report=weights.report
     )
     saved = SavedModel(0, c, tokenizer, model)
     yield MeasuredModel(saved, (None,), lambda step: params)

@@ -18,7 +18,7 @@ from truenegs_jax.models import layers
 from truenegs_jax.runtime.errors import InputError, one_of
 from truenegs_jax.tasks import glue, squad, user_task
 from truenegs_jax.train import metrics, optim, sharding
-from truenegs_jax.weights import match_vocabulary
+from truenegs_jax.weights import fit
 
 SQUAD, OWN = squad.TASK.name, user_task.NAME
 SIZES = ("small", "base", "large")
@@ -104,7 +104,7 @@ def check(c: ConfigDict) -> None:
   check_values(c)
   one_of("model.remat", c.model.remat, layers.REMAT)
   metrics.check_writers(c.log.writers)
-  match_vocabulary.parse_skip(c.init_skip)
+  fit.parse_skip(c.init_skip)
   names = parse_names(f.tasks, key="finetune.tasks")
   groups = (glue.TASKS, (SQUAD,), (OWN,))
   if not names or not any(set(names) <= {*group} for group in groups):

@@ -33,9 +33,9 @@ from truenegs_jax.runtime.errors import InputError, one_of
 from truenegs_jax.tasks import glue, user_task
 from truenegs_jax.tasks.task import CLASSES, SCORE, SPANS, Task
 from truenegs_jax.train import sharding
-from truenegs_jax.weights import head_transfer, hf_folder, hf_names
+from truenegs_jax.weights import fit, hf_folder, hf_names
 from truenegs_jax.weights.find import Weights
-from truenegs_jax.weights.network import Network
+from truenegs_jax.weights.hf_folder import Network
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,7 +134,7 @@ def open_model(
   seeds: dict[str, int | None] = {x: run.seed for x, run in runs.items()}
   seeds, run = seeds or {init: None}, next(iter(runs.values()), None)
   network = Weights(next(iter(seeds)), report).encoder()
-  head = head_transfer.detect_task_head(network)
+  head = fit.detect_task_head(network)
   if not head:
     raise InputError(
       f"{key}: {network.location} has no head for questions or classes, so it"
@@ -153,7 +153,7 @@ def open_model(
   ]
   model = initials[0].make_model(outputs)
   for initial in initials:
-    initial.open_networks(model, outputs)
+    initial.fit(model, outputs)
   return FineTunedModel(
     seeds=seeds,
     task=task,
@@ -251,7 +251,7 @@ def _find_classes(
   known = {label.casefold(): label for label in task.labels}
   if set(task.labels) == set(glue.BINARY):
     known |= glue.HUB_LABELS | {f"label_{i}": i for i in glue.BINARY}
-  saved = head_transfer.read_labels(network.fields)
+  saved = fit.read_labels(network.fields)
   classes = tuple(known.get(name.casefold(), "") for name in saved)
   if len(classes) == size and sorted(classes) == sorted(task.labels):
     return classes

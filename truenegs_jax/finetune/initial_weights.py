@@ -10,14 +10,9 @@ from truenegs_jax.finetune.config_checks import FinetuneOptions
 from truenegs_jax.models import finetune
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.tasks.task import SPANS, Task
-from truenegs_jax.weights import (
-  check_fit,
-  config_sizes,
-  load,
-  match_vocabulary,
-)
+from truenegs_jax.weights import config_sizes, load
 from truenegs_jax.weights.find import Weights
-from truenegs_jax.weights.network import Network
+from truenegs_jax.weights.fit import Fit
 
 # Role and number of positions of a network without weights.
 RANDOM_ROLE, RANDOM_POSITIONS = "discriminator", 512
@@ -86,29 +81,16 @@ class InitialWeights:
     The head is drawn at random with the seed, unless the weights have a head
     for such a task; `complete` refuses weights without one.
     """
-    if self.weights is None:
+    fitted = self.fit(model, task)
+    if fitted is None:
       return load.draw_params(model, seed)
-    return load.load_params(
-      self.weights,
-      model,
-      tokenizer=self.tokenizer,
-      seed=seed,
-      skip=self.skip,
-      complete=complete,
-      task=task,
-      report=report,
-    )
+    return load.load_params(fitted, seed=seed, complete=complete, report=report)
 
-  def open_networks(
-    self, model: finetune.DownstreamModel, task: Task
-  ) -> dict[str, Network]:
-    """Returns the networks to load; InputError if they do not fit."""
+  def fit(self, model: finetune.DownstreamModel, task: Task) -> Fit | None:
+    """Compares the weights with a model; InputError if they do not fit."""
     if self.weights is None:
-      return {}
-    skip = match_vocabulary.parse_skip(self.skip)
-    networks = self.weights.for_roles((self.role,))
-    match_vocabulary.check_vocabularies(networks, self.tokenizer, skip=skip)
-    return check_fit.check_networks(networks, model, skip=skip, task=task)
+      return None
+    return self.weights.fit(model, self.tokenizer, skip=self.skip, task=task)
 
   def _fingerprints(
     self, model: finetune.DownstreamModel, task: Task
@@ -117,13 +99,10 @@ class InitialWeights:
 
     Parameters drawn at random have none, since they depend on the seed.
     """
-    if self.weights is None:
+    fitted = self.fit(model, task)
+    if fitted is None:
       return {"weights": DRAWN, "head": DRAWN}
-    networks = self.open_networks(model, task)
-    skip = match_vocabulary.parse_skip(self.skip)
-    network = networks[self.role]
-    resized = check_fit.resize_embeddings(model, networks, skip)
-    table = check_fit.loadable_names(network, resized, self.role)
+    network, table = fitted.networks[self.role], fitted.names[self.role]
     heads = {path for path in table if path.startswith(HEAD_PREFIXES)}
 
     def fingerprint(paths: Iterable[str]) -> str:
@@ -166,16 +145,15 @@ def open_weights(
     if variant == config_sizes.FROM_WEIGHTS:
       variant = network.variant
     if vocab == config_sizes.FROM_WEIGHTS:
-      vocab = network.require_vocabulary()
+      vocab = str(network.vocabulary)
       if network.lowercase and not lowercase:
         raise InputError(
           f"data.lowercase=False, but {location} was trained on lower-cased"
           " text. Remove --config.data.lowercase."
         )
-      if network.lowercase is not None:
-        lowercase = network.lowercase
-        if options.accents == "auto" and network.strip_accents is not None:
-          strip_accents = network.strip_accents
+      lowercase = lowercase and network.tokenizer.lowercase
+      if options.accents == "auto":
+        strip_accents = network.strip_accents
   if options.length > positions:
     raise InputError(
       f"length={options.length} is over the {positions:,} positions of"

@@ -124,7 +124,7 @@ def _describe_plan(context: RunContext) -> dict[str, str]:
       task = task_data.find_published_task(name)
       model = initial.make_model(task or Task(name, name, CLASSES))
       if task:  # the user's own task has classes when its file is read
-        initial.open_networks(model, task)
+        initial.fit(model, task)
     config = model.config
     lines |= {
       "network": f"{initial.role}, {config.layers} layers of {config.width}"

@@ -345,5 +345,4 @@ seeds have other scores; compare models by the mean of several.""",
       "datasets": sorted({*datasets}),
       **model_card.describe_base(init),
     },
-    scores=result.scores["dev"],
   )

@@ -55,7 +55,6 @@ def export_workdir(
   *,
   step: int | None = None,
   output: pathlib.Path | None = None,
-  dtype: str = "float32",
   report: Callable[[str], object] = print,
 ) -> export_model.ExportResult:
   """Exports a checkpoint of a run.
@@ -65,7 +64,6 @@ def export_workdir(
     step: the step to export to `workdir/export-<step>`; None exports the newest
       undamaged step to `workdir/export`.
     output: another output folder.
-    dtype: of the written weights, "float32" or "bfloat16".
     report: receives a line about each damaged step.
 
   Raises:
@@ -84,7 +82,6 @@ def export_workdir(
     saved.tokenizer,
     workdir / name if output is None else output,
     origin=summarize_run(workdir, saved.config.to_dict(), saved.step),
-    dtype=dtype,
   )
 
 

@@ -141,7 +141,7 @@ class Run:
   accumulation: int  # micro-batches per update
   max_skips: int  # consecutive skipped updates that do not end the run
   init: str  # weights to start from, or ""
-  init_skip: str  # what need not match them: words, positions, head
+  init_skip: str  # what need not match them: words, head
   mesh_preset: str
   mesh_spec: sharding.MeshSpec
   attention: str  # implementation; "auto" chooses by the devices

@@ -15,7 +15,7 @@ from truenegs_jax.runtime.errors import InputError, one_of
 from truenegs_jax.synonyms import run_table
 from truenegs_jax.synonyms.sources import ModelTable
 from truenegs_jax.train import build_run, metrics, sharding, speed
-from truenegs_jax.weights import check_fit, config_sizes, match_vocabulary
+from truenegs_jax.weights import config_sizes, fit
 from truenegs_jax.weights.find import INIT_FORMATS, Weights
 from truenegs_jax.workdir import saved_model
 
@@ -50,7 +50,7 @@ def check_config(c: ConfigDict) -> None:
     c.optim.accumulation,
     sharding.get_mesh_spec(c.mesh.preset, c.mesh.axes),
   )
-  if match_vocabulary.parse_skip(c.init_skip) and not c.init:
+  if fit.parse_skip(c.init_skip) and not c.init:
     raise InputError(
       f"init_skip={c.init_skip!r} needs weights to start from. Set"
       " --config.init=FOLDER or remove init_skip."
@@ -117,15 +117,12 @@ def check_required_files(
 
 def check_weights(c: ConfigDict, weights: Weights) -> None:
   """Checks that a run can start from weights; reads no parameter."""
-  networks = weights.for_roles(config_sizes.ROLES[c.objective])
-  skip = match_vocabulary.parse_skip(c.init_skip)
+  weights.for_roles(config_sizes.ROLES[c.objective])  # before the vocabulary
+  tokenizer, vocab_size = None, 1  # not known yet; any size fits
   if c.data.vocab != "train":
     tokenizer = saved_model.build_tokenizer(read(Data, c.data), c.data.vocab)
-    match_vocabulary.check_vocabularies(networks, tokenizer, skip=skip)
     vocab_size = len(tokenizer.vocab)
-  elif "words" in skip:
-    vocab_size = 1  # not known yet; any size fits
-  else:
+  elif "words" not in fit.parse_skip(c.init_skip):
     raise InputError(
       "data.vocab='train' trains a new vocabulary, but the embeddings of"
       f" init={c.init!r} belong to another one. Use that vocabulary"
@@ -133,7 +130,7 @@ def check_weights(c: ConfigDict, weights: Weights) -> None:
       " tokens that both have (--config.init_skip=words)."
     )
   model = saved_model.build_model(c, vocab_size=vocab_size)
-  check_fit.check_networks(networks, model, skip=skip)
+  weights.fit(model, tokenizer, skip=c.init_skip)
 
 
 def _check_negatives(

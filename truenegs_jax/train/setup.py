@@ -258,11 +258,8 @@ def _prepare_state(
       progress.working(console, f"Reading weights '{run.init}'"),
     ):
       params = load.load_params(
-        inputs.weights,
-        run.model,
-        tokenizer=inputs.tokenizer,
+        inputs.weights.fit(run.model, inputs.tokenizer, skip=run.init_skip),
         seed=run.seed,
-        skip=run.init_skip,
         report=functools.partial(console.print, soft_wrap=True),
       )
   shardings = jax.tree.map(lambda x: x.sharding, abstract)

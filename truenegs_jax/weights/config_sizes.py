@@ -47,35 +47,26 @@ def resolve(
   needs_vocab = c.data.vocab == FROM_WEIGHTS
   if not (needs_sizes or needs_vocab):
     return resolved
-  values = saved
-  if values is None:
-    if c.init in ("", REQUIRED) or c.objective not in ROLES:
-      raise InputError(
-        f"init: model.variant={FROM_WEIGHTS} and data.vocab={FROM_WEIGHTS} take"
-        " their values from the weights that the run starts from. Set"
-        " --config.init=FOLDER and --config.objective=electra or mlm."
-      )
-    values = _read_values(weights, ROLES[c.objective], needs_vocab=needs_vocab)
+  if saved is not None:
+    variant, vocab = saved["model"]["variant"], saved["data"]["vocab"]
+    generator_variant = saved["generator"]["variant"]
+  elif c.init in ("", REQUIRED) or c.objective not in ROLES:
+    raise InputError(
+      f"init: model.variant={FROM_WEIGHTS} and data.vocab={FROM_WEIGHTS} take"
+      " their values from the weights that the run starts from. Set"
+      " --config.init=FOLDER and --config.objective=electra or mlm."
+    )
+  else:
+    networks = weights.for_roles(ROLES[c.objective])
+    kept, generator = next(iter(networks.values())), networks.get("generator")
+    variant, vocab = kept.variant, str(kept.vocabulary)
+    generator_variant = generator.variant if generator else ""
+    if needs_vocab:
+      _ = kept.tokenizer  # raises if there is none
   if needs_sizes:
-    resolved.model.variant = values["model"]["variant"]
+    resolved.model.variant = variant
     if not c.generator.variant:
-      resolved.generator.variant = values["generator"]["variant"]
+      resolved.generator.variant = generator_variant
   if needs_vocab:
-    resolved.data.vocab = values["data"]["vocab"]
+    resolved.data.vocab = vocab
   return resolved
-
-
-def _read_values(
-  weights: Weights, roles: tuple[str, ...], *, needs_vocab: bool
-) -> dict[str, dict[str, str]]:
-  """Returns the values of a config that the weights determine."""
-  networks = weights.for_roles(roles)
-  kept = networks[roles[0]]
-  if needs_vocab:
-    kept.require_vocabulary()
-  variants = {role: x.variant for role, x in networks.items()}
-  return {
-    "model": {"variant": variants[kept.role]},
-    "generator": {"variant": variants.get("generator", "")},
-    "data": {"vocab": str(kept.vocabulary)},
-  }

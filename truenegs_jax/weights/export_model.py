@@ -2,13 +2,14 @@
 
 result = export_model(model, params, tokenizer, "my_electra")
 result = export_task(params, model, tokenizer, output, task=task, origin=origin)
+result = export_weights("google-bert/bert-base-uncased", output)
 """
 
 import dataclasses
 import hashlib
 import os
 import pathlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -17,10 +18,18 @@ import safetensors
 
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
 from truenegs_jax.models import finetune, pretrain
-from truenegs_jax.runtime.errors import InputError, NonFiniteError, one_of
+from truenegs_jax.runtime.errors import InputError, NonFiniteError
 from truenegs_jax.runtime.files import atomic_folder, disk_errors
 from truenegs_jax.tasks import task as task_lib
-from truenegs_jax.weights import hf_folder, hf_names, model_card, torch_parity
+from truenegs_jax.weights import (
+  fit,
+  hf_folder,
+  hf_names,
+  load,
+  model_card,
+  torch_parity,
+)
+from truenegs_jax.weights.find import Weights
 
 MODEL_FILES = {
   model_card.CARD,
@@ -54,7 +63,6 @@ def export_model(
   *,
   origin: model_card.ModelOrigin = model_card.UNKNOWN,
   roles: Sequence[str] = (),
-  dtype: str = "float32",
 ) -> ExportResult:
   """Writes a folder for each role, with model card and SHA-256 checksums.
 
@@ -70,9 +78,7 @@ def export_model(
       new one is complete and checked.
     origin: where the weights come from, for the model cards.
     roles: the networks to write; empty means all of the model.
-    dtype: of the written weights, "float32" or "bfloat16".
   """
-  one_of("dtype", dtype, hf_names.DTYPES)
   roles = roles or tuple(model.roles)
   output = check_replaceable(pathlib.Path(output), roles)
   params = pretrain.fold_temperature(jax.device_get(params), model)
@@ -83,15 +89,13 @@ def export_model(
     with disk_errors(output, safetensors.SafetensorError):
       for role, folder in folders.items():
         folder.mkdir()
-        hf_folder.write_model(
-          folder, params, model, role, tokenizer, dtype=dtype
-        )
+        hf_folder.write_model(folder, params, model, role, tokenizer)
         card = model_card.pretrained_card(
           params, model, role, tokenizer, origin
         )
         (folder / model_card.CARD).write_text(card, encoding="utf-8")
         write_checksums(folder)
-    summary = torch_parity.compare(folders, params, model, dtype=dtype)
+    summary = torch_parity.compare(folders, params, model)
   return ExportResult(output, summary)
 
 
@@ -139,6 +143,75 @@ def export_task(
       {model.role: partial}, params, model, scale=_score_scale(task)
     )
   return ExportResult(output, summary)
+
+
+def export_weights(
+  init: str,
+  output: pathlib.Path,
+  *,
+  report: Callable[[str], object] = print,
+) -> ExportResult:
+  """Converts weights of any size without training.
+
+  Args:
+    init: a value of `config.init`. Export a run with
+      `export_run.export_workdir`, whose model card says more.
+    output: the folder to create. An older export there is replaced.
+    report: receives lines about downloads and about heads drawn at random.
+  """
+  # Checked first, as reading the weights may take long.
+  _check_apart(init, check_replaceable(output))
+  weights = Weights(init, report)
+  fitted = load.fit_own_model(weights, report)
+  assert fitted.tokenizer is not None
+  # A report would name a generator that is not written.
+  params = load.load_params(fitted, report=lambda line: None)
+  origin = model_card.ModelOrigin(
+    {
+      "Training": "* Converted, not trained, by truenegs_jax from:"
+      f" `{model_card.hide_folders(init)}`"
+    },
+    metadata={
+      **model_card.read_metadata(init),
+      "base_model": model_card.find_models(init),
+    },
+    random_modules=_find_random_modules(fitted, report),
+  )
+  return export_model(
+    fitted.model,
+    params,
+    fitted.tokenizer,
+    output,
+    origin=origin,
+    roles=tuple(weights.networks),
+  )
+
+
+def _check_apart(init: str, output: pathlib.Path) -> None:
+  """Refuses an output that contains, or is inside, the weights."""
+  for location in map(str.strip, (init, *init.split(","))):
+    path = pathlib.Path(os.path.realpath(os.path.expanduser(location)))
+    overlaps = output in (path, *path.parents) or path in output.parents
+    if location and path.exists() and overlaps:
+      raise InputError(
+        f"output='{output}' overlaps with the weights to convert, '{path}'."
+        " Choose another --output."
+      )
+
+
+def _find_random_modules(
+  fitted: fit.Fit, report: Callable[[str], object]
+) -> dict[str, str]:
+  """Reports and returns Hugging Face's names of missing modules, by role."""
+  random_modules = {}
+  for role, network in fitted.networks.items():
+    table = hf_names.name_table(fitted.model, role)
+    missing = table.keys() & fitted.missing
+    modules = {table[path].rpartition(".")[0] for path in missing}
+    random_modules[role] = listed = ", ".join(sorted(modules))
+    if listed:
+      report(f"init: NOT in {network.location}, so DRAWN AT RANDOM: {listed}.")
+  return random_modules
 
 
 def unscale_head(

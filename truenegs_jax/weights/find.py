@@ -1,13 +1,15 @@
-"""Finds the weights that `config.init` names: a folder, a hub name or a run.
+"""Finds and opens the weights that `config.init` names.
 
 Weights("released/electra")               folder of one network or of a pair
 Weights("google/electra-base-discriminator, google/electra-base-generator")
 Weights("runs/mine"), Weights("runs/mine/checkpoints/500")
+
+They are located and opened once, when first needed. `fit` compares them with a
+model, and `load.load_params` reads what fits.
 """
 
 import dataclasses
 import functools
-import os
 import pathlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -15,11 +17,15 @@ from typing import Any
 import numpy as np
 from flax import traverse_util
 
+from truenegs_jax.config import grammar
+from truenegs_jax.data.tokens.tokenizer import Tokenizer
 from truenegs_jax.models import pretrain
 from truenegs_jax.runtime.errors import InputError
+from truenegs_jax.tasks import task as task_lib
+from truenegs_jax.weights import fit as fit_lib
 from truenegs_jax.weights import hf_folder, hf_hub, hf_names
-from truenegs_jax.weights.hf_safetensors import INDEX, PICKLE, WEIGHTS
-from truenegs_jax.weights.network import Arrays, Network
+from truenegs_jax.weights.arrays import INDEX, PICKLE, WEIGHTS, Arrays
+from truenegs_jax.weights.hf_folder import Network
 from truenegs_jax.workdir import files, saved_model
 
 # Models in a workdir of fine-tuning, in a folder of a task, and of one run.
@@ -34,7 +40,7 @@ INIT_FORMATS = (
 
 @dataclasses.dataclass(frozen=True)
 class Weights:
-  """Weights to start from, found and opened once, when first needed.
+  """Weights to start from, located and opened once, when first needed.
 
   Attributes:
     init: a value of `config.init`: one location, or DISCRIMINATOR,GENERATOR.
@@ -50,12 +56,12 @@ class Weights:
     by_role: dict[str, Network] = {}
     for location in _split_init(self.init):
       for network in _open_location(location, self.report):
-        other = by_role.setdefault(network.role, network)
-        if other is not network:
+        if other := by_role.get(network.role):
           raise InputError(
             f"init: {other.location} and {network.location} are both a"
             f" {network.role}. Pass --config.init=DISCRIMINATOR,GENERATOR."
           )
+        by_role[network.role] = network
     # The discriminator is first: its values are used where the two differ.
     return dict(sorted(by_role.items()))
 
@@ -87,6 +93,37 @@ class Weights:
       )
     return encoders[0]
 
+  def fit(
+    self,
+    model: hf_names.Model,
+    tokenizer: Tokenizer | None,
+    *,
+    skip: str = "",
+    task: task_lib.Task | None = None,
+  ) -> fit_lib.Fit:
+    """Compares the weights with a model; only headers are read.
+
+    Args:
+      model: the model, with any number of words if `tokenizer` is None.
+      tokenizer: the run's. The vocabulary next to the weights must be the same,
+        because embeddings do not store their words. None if it is not known
+        yet.
+      skip: names in `fit.SKIPS`, divided by commas: what may differ.
+      task: of a fine-tuned model, whose classes are named in messages.
+
+    Raises:
+      InputError: the weights do not fit. Every mismatch is listed.
+      CheckpointError: a run that cannot be read.
+    """
+    return fit_lib.fit(
+      self.init,
+      self.for_roles(tuple(model.roles)),
+      model,
+      tokenizer,
+      skip=fit_lib.parse_skip(skip),
+      task=task,
+    )
+
 
 def is_local(init: str) -> bool:
   """Whether a value of `config.init` names paths that exist; opens none."""
@@ -106,13 +143,12 @@ def describe(init: str) -> str:
 
 def _split_init(init: str) -> list[str]:
   """Splits `config.init` into the locations of one network or of a pair."""
-  init = init.strip()
-  if "," not in init or os.path.exists(os.path.expanduser(init)):
-    return [init]
-  locations = [location.strip() for location in init.split(",")]
-  if not all(locations):
-    raise InputError(f"init: {init!r} has an empty name. Remove the comma.")
-  return locations
+  try:
+    if "," not in init or pathlib.Path(init).expanduser().exists():
+      return [init.strip()]
+  except (OSError, ValueError) as e:  # for example, the name is too long
+    raise InputError(f"init: {init[:80]!r} is not a path: {e}.") from e
+  return list(grammar.parse_names(init, key="init"))
 
 
 def _open_location(
@@ -121,7 +157,7 @@ def _open_location(
   path = pathlib.Path(location).expanduser()
   try:
     path.exists()
-  except (OSError, ValueError) as e:  # for example, the name is too long
+  except (OSError, ValueError) as e:
     raise InputError(f"init: {location[:80]!r} is not a path: {e}.") from e
   if run := files.parse_run_path(path):
     return _open_run(*run, report)
@@ -209,11 +245,11 @@ def _open_run(
           release=read_params.cache_clear,
         ),
         fields=hf_folder.model_config(model, role, pad=tokenizer.pad),
-        name_table=_our_names,
-        transposed_kernels=False,
         vocabulary=workdir / files.VOCABULARY,
         lowercase=tokenizer.lowercase,
         strip_accents=tokenizer.strip_accents,
+        name_table=_our_names,
+        transposed_kernels=False,
         backbone=model.backbone,
       )
     )

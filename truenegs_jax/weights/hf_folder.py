@@ -8,27 +8,29 @@ arrays are read too.
 """
 
 import dataclasses
+import functools
 import hashlib
 import json
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import safetensors.numpy
 
-from truenegs_jax.data.tokens.tokenizer import Tokenizer, write_vocabulary
+from truenegs_jax.data.tokens.tokenizer import (
+  Tokenizer,
+  load_tokenizer,
+  write_vocabulary,
+)
 from truenegs_jax.models import layers, registry
 from truenegs_jax.runtime import json_text
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.weights import hf_names
-from truenegs_jax.weights.hf_safetensors import (
+from truenegs_jax.weights.arrays import (
   WEIGHTS,
-  open_arrays,
-)
-from truenegs_jax.weights.network import (
   Arrays,
-  Network,
   find_optional,
+  open_arrays,
   read_error,
 )
 
@@ -75,6 +77,76 @@ _SIZES = {
   if isinstance(value, int)
 }
 MAX_SIZE = 10_000_000
+# Sizes of a variant -> fields of config.json.
+VARIANT_FIELDS = {
+  "embedding_size": "embedding_size",
+  "width": "hidden_size",
+  "layers": "num_hidden_layers",
+  "heads": "num_attention_heads",
+  "ffn": "intermediate_size",
+  "type_vocab_size": "type_vocab_size",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Network:
+  """The weights of one network and their description.
+
+  Attributes:
+    role: "discriminator", "generator" or "bert".
+    location: where the weights are, for messages, with the path in quotes.
+    arrays: the arrays of this network only.
+    fields: the fields of Hugging Face's `config.json`, with defaults filled in.
+    vocabulary: the vocabulary file next to the weights, if there is one.
+    lowercase, strip_accents: how text is normalized; None if unknown.
+    name_table: maps (model, role) to {path in our tree: name in `arrays`}.
+    transposed_kernels: whether kernels are stored as [out, in], like Hugging
+      Face's; ours are [in, out].
+    tied: name of an array that may be stored a second time -> path in our tree.
+    backbone: the backbone, a module of truenegs_jax/models.
+  """
+
+  role: str
+  location: str
+  arrays: Arrays
+  fields: Mapping[str, Any]
+  vocabulary: pathlib.Path | None
+  lowercase: bool | None
+  strip_accents: bool | None
+  name_table: Callable[..., Mapping[str, str]] = hf_names.name_table
+  transposed_kernels: bool = True
+  tied: Mapping[str, str] = dataclasses.field(default_factory=dict)
+  backbone: str = "encoder"
+
+  @functools.cached_property
+  def tokenizer(self) -> Tokenizer:
+    """The tokenizer; capitals in the vocabulary decide an unknown case.
+
+    Raises:
+      InputError: the vocabulary is missing or invalid.
+    """
+    if self.vocabulary is None:
+      raise InputError(
+        f"init: {self.location} has no vocabulary file. Copy the vocab.txt of"
+        " the weights there."
+      )
+    load = functools.partial(
+      load_tokenizer, str(self.vocabulary), strip_accents=self.strip_accents
+    )
+    tokenizer = load(lowercase=self.lowercase is not False)
+    words = (x for x in tokenizer.vocab if not x.startswith("["))
+    if self.lowercase is None and any(x != x.lower() for x in words):
+      return load(lowercase=False)
+    return tokenizer
+
+  @property
+  def variant(self) -> str:
+    """The sizes, in the form that `model.variant` accepts."""
+    fields = dict(self.fields)
+    if self.role == "bert":  # its embeddings are as wide as the model
+      fields["embedding_size"] = fields["hidden_size"]
+    sizes = VARIANT_FIELDS.items()
+    return " ".join(f"{size}={fields[name]}" for size, name in sizes)
 
 
 def unsupported_reason(model: hf_names.Model) -> str:
@@ -96,7 +168,7 @@ def check_backbone(model: hf_names.Model) -> None:
 
 
 def model_config(
-  model: hf_names.Model, role: str, *, pad: int, dtype: str = "float32"
+  model: hf_names.Model, role: str, *, pad: int
 ) -> dict[str, Any]:
   """Returns a complete `config.json`, as defaults are of other sizes."""
   config = model.roles[role]
@@ -119,7 +191,7 @@ def model_config(
     "pad_token_id": pad,
     "classifier_dropout": None,
     "tie_word_embeddings": True,
-    "dtype": dtype,
+    "dtype": "float32",
   }
   if family == "electra":
     fields |= {
@@ -178,8 +250,8 @@ def field_mismatches(
   ]
 
 
-def tokenizer_config(
-  tokenizer: Tokenizer, *, max_length: int, family: str = "electra"
+def _tokenizer_config(
+  tokenizer: Tokenizer, family: str, max_length: int
 ) -> dict[str, Any]:
   """Returns the content of `tokenizer_config.json`."""
   # In BERT's tokenizer, null means that accents are stripped if lower-casing.
@@ -205,7 +277,6 @@ def write_model(
   role: str,
   tokenizer: Tokenizer,
   *,
-  dtype: str = "float32",
   extra_fields: Mapping[str, Any] | None = None,
 ) -> None:
   """Writes one network into an existing folder, for `from_pretrained`.
@@ -228,26 +299,22 @@ def write_model(
       f"The vocabulary has {len(tokenizer.vocab):,} entries, but the model has"
       f" {config.vocab_size:,}. Export with the vocabulary of the training."
     )
-  tensors = hf_names.to_huggingface(params, model, role, dtype=dtype)
+  tensors = hf_names.to_huggingface(params, model, role)
   path = folder / WEIGHTS
   safetensors.numpy.save_file(tensors, path, metadata={"format": "pt"})
   # safetensors makes the file private, but an export is meant to be shared.
   path.chmod(0o644)
-  fields = model_config(model, role, pad=tokenizer.pad, dtype=dtype)
-  _write_json(folder / CONFIG, {**fields, **(extra_fields or {})})
-  _write_json(
-    folder / "tokenizer_config.json",
-    tokenizer_config(
-      tokenizer,
-      max_length=config.max_positions,
-      family=hf_names.NETWORKS[role].family,
+  fields = model_config(model, role, pad=tokenizer.pad)
+  files = {
+    CONFIG: {**fields, **(extra_fields or {})},
+    "tokenizer_config.json": _tokenizer_config(
+      tokenizer, hf_names.NETWORKS[role].family, config.max_positions
     ),
-  )
+  }
+  for name, value in files.items():
+    text = json.dumps(value, indent=2) + "\n"
+    (folder / name).write_text(text, encoding="utf-8")
   write_vocabulary(tokenizer.vocab, folder / "vocab.txt")
-
-
-def _write_json(path: pathlib.Path, value: Mapping[str, Any]) -> None:
-  path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
 
 
 def open_network(folder: pathlib.Path) -> Network:
@@ -277,8 +344,6 @@ def open_network(folder: pathlib.Path) -> Network:
     location=f"'{folder}'",
     arrays=arrays,
     fields=fields,
-    name_table=hf_names.name_table,
-    transposed_kernels=True,
     vocabulary=find_optional(folder, *VOCABULARIES),
     lowercase=lowercase,
     strip_accents=strip_accents,

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from truenegs_jax.runtime.errors import DiskError, InputError, TrueNegsError
 from truenegs_jax.runtime.files import is_hub_name
-from truenegs_jax.weights.hf_safetensors import INDEX, PICKLE, WEIGHTS
+from truenegs_jax.weights.arrays import INDEX, PICKLE, WEIGHTS
 
 FILES = (
   "README.md",  # names language and license

@@ -12,7 +12,6 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 from flax import traverse_util
 from numpy.typing import ArrayLike
@@ -21,11 +20,6 @@ from truenegs_jax.models import finetune, pretrain
 from truenegs_jax.runtime.errors import InputError
 
 Model = pretrain.Model | finetune.DownstreamModel
-
-DTYPES = {
-  "float32": np.dtype(np.float32),
-  "bfloat16": np.dtype(ml_dtypes.bfloat16),
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,13 +107,9 @@ LAYER_NAMES = {
 
 
 def to_huggingface(
-  params: Mapping[str, Any],
-  model: Model,
-  role: str,
-  *,
-  dtype: str = "float32",
+  params: Mapping[str, Any], model: Model, role: str
 ) -> dict[str, np.ndarray]:
-  """Returns the tensors of one network by Hugging Face's names.
+  """Returns the f32 tensors of one network by Hugging Face's names.
 
   The output embeddings of a masked language model are tied to the word
   embeddings and are left out. transformers unties the two when a second copy
@@ -128,7 +118,6 @@ def to_huggingface(
   Args:
     params: parameters or gradients of `model`, arrays of any kind.
     role: a name in `model.roles`.
-    dtype: a name in DTYPES.
   """
   table = name_table(model, role)
   partners = tuple(name for name in model.roles if name != role)
@@ -145,7 +134,7 @@ def to_huggingface(
     )
   # Contiguous: safetensors writes the buffer and ignores the strides.
   return {
-    name: np.ascontiguousarray(_transpose(path, flat[path]), DTYPES[dtype])
+    name: np.ascontiguousarray(_transpose(path, flat[path]), np.float32)
     for path, name in table.items()
   }
 

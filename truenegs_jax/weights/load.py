@@ -1,7 +1,7 @@
 """Loads weights into the parameters of a model, or a model of their size.
 
 model, params, tokenizer = load("runs/electra_demo")
-params = load_params(Weights("released/electra"), model, tokenizer=tokenizer)
+params = load_params(Weights("released/electra").fit(model, tokenizer))
 """
 
 import functools
@@ -12,20 +12,16 @@ import jax
 import numpy as np
 from flax import traverse_util
 
-from truenegs_jax.data.tokens.tokenizer import Tokenizer, load_tokenizer
+from truenegs_jax.data.tokens.tokenizer import Tokenizer
 from truenegs_jax.models import pretrain
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.tasks import task as task_lib
-from truenegs_jax.weights import (
-  check_fit,
-  head_transfer,
-  hf_names,
-  match_vocabulary,
-)
+from truenegs_jax.weights import fit, hf_names
 from truenegs_jax.weights.find import Weights
-from truenegs_jax.weights.match_vocabulary import Flat
-from truenegs_jax.weights.network import Network
+from truenegs_jax.weights.fit import Fit
+from truenegs_jax.weights.hf_folder import Network
 
+Flat = dict[str, np.ndarray]  # parameters by path
 # Largest difference of a pair's two copies of the shared embeddings, relative
 # to the largest weight.
 ROUNDING = 1e-6
@@ -37,6 +33,10 @@ RATES = {  # fields of EncoderConfig -> fields of Hugging Face's config.json
   "attention_dropout": "attention_probs_dropout_prob",
   "initializer_range": "initializer_range",
 }
+# Arrays with a row for every word.
+WORD_ARRAYS = ("embeddings/word", "bert_head/bias", "generator_head/bias")
+KERNEL, BIAS = "task_head/output/kernel", fit.BIAS
+MAX_NEW = 10  # new words that are listed
 
 
 class Pretrained(NamedTuple):
@@ -52,9 +52,7 @@ class Pretrained(NamedTuple):
   tokenizer: Tokenizer
 
 
-def load(
-  init: str, *, vocab: str = "", report: Callable[[str], object] = print
-) -> Pretrained:
+def load(init: str, *, report: Callable[[str], object] = print) -> Pretrained:
   """Loads BERT or an ELECTRA pair from a run, a checkpoint or an export.
 
   >>> model, params, tokenizer = load("runs/electra_demo")
@@ -69,7 +67,6 @@ def load(
     init: the workdir of a pre-training run (its newest checkpoint),
       WORKDIR/checkpoints/STEP, an export, a folder or a name on the Hugging
       Face hub of weights that transformers saved, or DISCRIMINATOR,GENERATOR.
-    vocab: the vocabulary file of weights that come without one.
     report: receives lines about downloads and about what is drawn at random.
 
   Raises:
@@ -77,22 +74,14 @@ def load(
       one of another size; damaged weights.
     CheckpointError: a run that cannot be read.
   """
-  weights = Weights(init, report)
-  model, tokenizer, skip = build_model(weights, vocab, report)
-  params = load_params(
-    weights, model, tokenizer=tokenizer, skip=skip, report=report
-  )
-  return Pretrained(model, params, tokenizer)
+  fitted = fit_own_model(Weights(init, report), report)
+  assert fitted.tokenizer is not None
+  params = load_params(fitted, report=report)
+  return Pretrained(fitted.model, params, fitted.tokenizer)
 
 
-def build_model(
-  weights: Weights, vocab: str, report: Callable[[str], object]
-) -> tuple[pretrain.Model, Tokenizer, str]:
-  """Builds model and tokenizer of weights; only headers are read.
-
-  Returns:
-    Model, tokenizer, and `skip` for `load_params`, which drops padding rows.
-  """
+def fit_own_model(weights: Weights, report: Callable[[str], object]) -> Fit:
+  """Makes a model of the weights' sizes; only headers are read."""
   networks = weights.networks
   if set(networks) not in MODELS:
     raise InputError(
@@ -100,24 +89,24 @@ def build_model(
       " a discriminator, or DISCRIMINATOR,GENERATOR."
     )
   kept = next(iter(networks.values()))
-  tokenizer = _load_tokenizer(kept, vocab)
-  padding = kept.fields["vocab_size"] - len(tokenizer.vocab)
-  if padding < 0 or (padding and not kept.vocabulary):
+  tokenizer, rows = kept.tokenizer, kept.fields["vocab_size"]
+  padding = rows - len(tokenizer.vocab)
+  if padding < 0:
     raise InputError(
-      f"init: {kept.location} has {kept.fields['vocab_size']:,} words, but the"
-      f" vocabulary '{vocab or kept.vocabulary}' has {len(tokenizer.vocab):,}."
-      " Pass the vocabulary of the weights: --vocab=FILE."
+      f"init: {kept.location} has {rows:,} words, but the vocabulary"
+      f" '{kept.vocabulary}' has {len(tokenizer.vocab):,}. Use the vocabulary"
+      " of the weights."
     )
   if padding:
     report(f"init: dropped {padding:,} rows of padding.")
   model = _make_model(networks, vocab_size=len(tokenizer.vocab))
-  return model, tokenizer, "words" if padding else ""
+  return weights.fit(model, tokenizer, skip="words" if padding else "")
 
 
 def _make_model(
   networks: Mapping[str, Network], *, vocab_size: int
 ) -> pretrain.Model:
-  """Makes the model of the weights; `load_params` checks it later."""
+  """Makes the model of the weights; `Weights.fit` checks it later."""
   kept = next(iter(networks.values()))
   fields: dict[str, Any] = {
     "vocab_size": vocab_size,
@@ -132,7 +121,7 @@ def _make_model(
   if kept.role == "bert":
     model = pretrain.make_bert(**fields)
     return model.clone(
-      pooler=bool(check_fit.unused_pooler_names(kept, model, "bert"))
+      pooler=bool(fit.unused_pooler_names(kept, model, "bert"))
     )
   if "generator" in networks:
     generator = networks["generator"].variant
@@ -143,106 +132,70 @@ def _make_model(
   )
 
 
-def _load_tokenizer(network: Network, vocab: str) -> Tokenizer:
-  """Loads the tokenizer; the vocabulary decides an unknown case."""
-  saved = network.vocabulary
-  if not (vocab or saved):
-    raise InputError(
-      f"init: {network.location} has no vocabulary file. Pass --vocab=FILE."
-    )
-  if vocab and saved:
-    raise InputError(
-      f"init: {network.location} has its own vocabulary, '{saved}'. Remove"
-      f" --vocab={vocab}."
-    )
-  load_with = functools.partial(
-    load_tokenizer, vocab or str(saved), strip_accents=network.strip_accents
-  )
-  tokenizer = load_with(lowercase=network.lowercase is not False)
-  if network.lowercase is None and match_vocabulary.is_cased(tokenizer.vocab):
-    return load_with(lowercase=False)
-  return tokenizer
-
-
 def load_params(
-  weights: Weights,
-  model: hf_names.Model,
+  fitted: Fit,
   *,
-  tokenizer: Tokenizer,
   seed: int = 0,
-  skip: str = "",
   complete: bool = False,
-  task: task_lib.Task | None = None,
   report: Callable[[str], object] = print,
 ) -> dict[str, Any]:
   """Returns all parameters of a model, as f32 numpy arrays.
 
-  All headers are checked before an array is read. The shared embeddings of a
-  pair are read from the discriminator. Parameters that the weights may not have
-  (`check_fit.HEADS`, a generator, rows that `skip` names) get the values with
-  which a run from scratch with this seed would start. A fine-tuned model takes
-  one network and, if it fits, the task head of the weights.
+  The shared embeddings of a pair are read from the discriminator. Parameters
+  that the weights lack get the values with which a run from scratch with this
+  seed would start. A fine-tuned model takes one network and, if it fits, the
+  task head of the weights.
 
   Args:
-    tokenizer: the run's. A vocabulary next to the weights must be the same,
-      because embeddings do not store their words.
-    seed: of the values that are drawn at random.
-    skip: names separated by commas. "words" copies rows word by word,
-      "positions" copies only the first rows, "head" draws a new task head.
+    fitted: the weights, compared with the model.
     complete: whether to refuse incomplete weights, for measurements.
-    task: of a fine-tuned model; gives the order of classes and the scale of
-      scores.
     report: receives lines about what is dropped or drawn at random.
 
   Raises:
-    InputError: the weights do not fit; another vocabulary; a pair with
-      different embeddings; output embeddings that are not the word embeddings;
-      weights that are not finite; missing parameters, if `complete`; the head
-      of another task.
+    InputError: a pair with different embeddings; output embeddings that are not
+      the word embeddings; weights that are not finite; missing parameters, if
+      `complete`.
     CheckpointError: a run that cannot be read.
   """
-  skips = match_vocabulary.parse_skip(skip)
-  networks = weights.for_roles(tuple(model.roles))
-  vocabs = match_vocabulary.check_vocabularies(networks, tokenizer, skip=skips)
-  networks = check_fit.check_networks(networks, model, skip=skips, task=task)
-  if None in vocabs.values():
-    report(
-      f"init: {weights.init!r} has NO vocabulary file. Whether its vocabulary"
-      " is the run's is unknown."
-    )
-  resized = check_fit.resize_embeddings(model, networks, skips)
-  flat = _read_networks(networks, resized, task, report)
-  for network in networks.values():
+  flat = _read_networks(fitted, report)
+  for network in fitted.networks.values():
     network.arrays.release()
   init_params = functools.cache(
-    lambda: traverse_util.flatten_dict(draw_params(model, seed), sep="/")
+    lambda: traverse_util.flatten_dict(draw_params(fitted.model, seed), sep="/")
   )
-  if "words" in skips:
-    old_vocab = next(iter(vocabs.values())) or ()
-    flat |= match_vocabulary.carry_words(
-      flat, init_params, tokenizer.vocab, old_vocab, report
+  if "words" in fitted.skip:
+    assert fitted.tokenizer is not None
+    network = next(iter(fitted.networks.values()))
+    flat |= _carry_words(
+      flat,
+      init_params,
+      fitted.tokenizer.vocab,
+      network.tokenizer.vocab,
+      report,
     )
-  if "positions" in skips:
-    size = next(iter(model.roles.values())).max_positions
-    flat |= match_vocabulary.carry_positions(flat, init_params, size, report)
-  missing = [name for name in check_fit.flat_shapes(model) if name not in flat]
-  _report_missing(weights.init, missing, report, complete=complete)
-  flat |= {name: init_params()[name] for name in missing}
+  _report_missing(fitted, report, complete=complete)
+  flat |= {path: init_params()[path] for path in fitted.missing}
   return traverse_util.unflatten_dict(flat, sep="/")
 
 
-def _read_networks(
-  networks: Mapping[str, Network],
-  model: hf_names.Model,
-  task: task_lib.Task | None,
-  report: Callable[[str], object],
-) -> Flat:
+def draw_params(model: hf_names.Model, seed: int) -> dict[str, Any]:
+  """Returns the parameters with which a run from scratch starts, as numpy."""
+  init = jax.jit(lambda: pretrain.init_params(model, jax.random.key(seed)))
+  return jax.device_get(init())
+
+
+def _read_networks(fitted: Fit, report: Callable[[str], object]) -> Flat:
   """Reads the parameters of all networks; the first has the shared ones."""
   all_params: Flat = {}
-  for role, network in networks.items():
-    params = _read_network(network, model, role, report)
-    if task:
-      params |= head_transfer.convert_task_head(params, network, task, report)
+  for role, network in fitted.networks.items():
+    params = _read_network(network, fitted.names[role])
+    if unused := fit.unused_pooler_names(network, fitted.model, role):
+      report(
+        f"init: dropped {', '.join(unused)} of {network.location}. To keep"
+        " them, set --config.model.pooler=True."
+      )
+    if fitted.task:
+      params |= _convert_task_head(params, network, fitted.task, report)
     for name in all_params.keys() & params.keys():
       difference = _largest_difference(all_params[name], params[name])
       if difference > ROUNDING * np.abs(all_params[name]).max():
@@ -256,16 +209,10 @@ def _read_networks(
   return all_params
 
 
-def _read_network(
-  network: Network,
-  model: hf_names.Model,
-  role: str,
-  report: Callable[[str], object],
-) -> Flat:
-  """Reads the parameters of a network that fits the model."""
-  table = check_fit.loadable_names(network, model, role)
+def _read_network(network: Network, names: Mapping[str, str]) -> Flat:
+  """Reads the arrays of a network by path; tied copies must be equal."""
   flat = {
-    path: _read_array(network, path, name) for path, name in table.items()
+    path: _read_array(network, path, name) for path, name in names.items()
   }
   for name, path in network.tied.items():
     if name not in network.arrays.shapes or path not in flat:
@@ -273,15 +220,10 @@ def _read_network(
     difference = _largest_difference(network.arrays.read(name), flat[path])
     if difference != 0:
       raise InputError(
-        f"init: {name} of {network.location} differs from {table[path]} by up"
+        f"init: {name} of {network.location} differs from {names[path]} by up"
         f" to {difference:.3g}. Here the two are one array, so one of them"
         " would be lost. Use weights with tied embeddings."
       )
-  if unused := check_fit.unused_pooler_names(network, model, role):
-    report(
-      f"init: dropped {', '.join(unused)} of {network.location}. To keep them,"
-      " set --config.model.pooler=True."
-    )
   return flat
 
 
@@ -302,36 +244,102 @@ def _largest_difference(a: np.ndarray, b: np.ndarray) -> float:
   return float(np.abs(np.float32(a) - np.float32(b)).max())
 
 
-def draw_params(model: hf_names.Model, seed: int) -> dict[str, Any]:
-  """Returns the parameters with which a run from scratch starts, as numpy."""
-  init = jax.jit(lambda: pretrain.init_params(model, jax.random.key(seed)))
-  return jax.device_get(init())
+def _convert_task_head(
+  flat: Mapping[str, np.ndarray],
+  network: Network,
+  task: task_lib.Task,
+  report: Callable[[str], object],
+) -> Flat:
+  """Converts a head's last layer, `[D, C]` and `[C]`, to a task's convention.
+
+  Classes are put in the order of the task if both have the same names; if not,
+  the assumed order is reported. Our head is trained on (score - offset) /
+  scale, while Hugging Face's gives the score itself.
+  """
+  is_hf_head = KERNEL in flat and network.transposed_kernels
+  if task.kind == task_lib.SPANS or not is_hf_head:
+    return {}
+  kernel_DxC, bias_C = flat[KERNEL], flat[BIAS]
+  if task.kind == task_lib.SCORE:
+    offset, scale = task.scale
+    return {KERNEL: kernel_DxC / scale, BIAS: (bias_C - offset) / scale}
+  saved = [name.casefold() for name in fit.read_labels(network.fields)]
+  expected = [name.casefold() for name in task.labels]
+  if sorted(saved) != sorted(expected) or len(set(saved)) < len(saved):
+    report(
+      f"init: assuming that the classes of {network.location}"
+      f" ({fit.list_names(saved)}) are {fit.list_names(expected)}, in this"
+      " order."
+    )
+    return {}
+  order = [saved.index(name) for name in expected]
+  return {KERNEL: kernel_DxC[:, order], BIAS: bias_C[order]}
+
+
+def _carry_words(
+  flat: Flat,
+  init_params: Callable[[], Flat],
+  vocab: Sequence[str],
+  old_vocab: Sequence[str],
+  report: Callable[[str], object],
+) -> Flat:
+  """Returns `WORD_ARRAYS` with the rows in the order of another vocabulary.
+
+  Args:
+    flat: arrays of the weights, `[rows, ...]`. There may be more rows than
+      words: some tables are padded to a round number.
+    init_params: returns the parameters of a run from scratch, `[V, ...]`.
+    vocab: the V words of the run.
+    old_vocab: the words of the weights.
+    report: receives a line about new words and dropped rows.
+  """
+  num_rows = len(flat[WORD_ARRAYS[0]])
+  if len(old_vocab) > num_rows:
+    raise InputError(
+      f"init: the vocabulary next to the weights has {len(old_vocab):,} words,"
+      f" but their word embeddings have {num_rows:,} rows. Use the vocabulary"
+      " that belongs to the weights."
+    )
+  row_of = {token: i for i, token in enumerate(old_vocab)}
+  rows_V = np.array([row_of.get(token, -1) for token in vocab])
+  new = [token for token in vocab if token not in row_of]
+  kept = len(vocab) - len(new)
+  listed = ", ".join(new[:MAX_NEW]) + (", ..." if new[MAX_NEW:] else "")
+  if new or kept < num_rows:
+    report(
+      f"init: copied the rows of {kept:,} of {len(vocab):,} words. Dropped"
+      f" {num_rows - kept:,} rows. Words drawn at random:"
+      f" {len(new):,}{f' ({listed})' if new else ''}."
+    )
+  carried, is_known_V = {}, rows_V >= 0
+  for name in WORD_ARRAYS:
+    if name in flat:
+      carried[name] = init_params()[name].copy()
+      carried[name][is_known_V] = flat[name][rows_V[is_known_V]]
+  return carried
 
 
 def _report_missing(
-  init: str,
-  paths: Sequence[str],
-  report: Callable[[str], object],
-  *,
-  complete: bool,
+  fitted: Fit, report: Callable[[str], object], *, complete: bool
 ) -> None:
   """Reports missing parameters; raises InputError if `complete`."""
+
+  def list_modules(paths: Sequence[str]) -> str:  # "bert, pooled/pooler"
+    parts = [path.split("/") for path in paths]
+    names = ("/".join(p[:2]) if p[0] == "pooled" else p[0] for p in parts)
+    return ", ".join(dict.fromkeys(names))
+
+  paths = fitted.missing
   if complete and paths:
     raise InputError(
-      f"init: {init!r} lacks {_list_modules(paths)}, which would be drawn at"
-      " random. Pass complete weights."
+      f"init: {fitted.init!r} lacks {list_modules(paths)}, which would be drawn"
+      " at random. Pass complete weights."
     )
-  other = [path for path in paths if not path.startswith(head_transfer.HEAD)]
+  other = [path for path in paths if not path.startswith(fit.TASK_HEAD)]
   if other:
     report(
-      f"init: NOT in {init!r}, so DRAWN AT RANDOM: {_list_modules(other)}."
+      f"init: NOT in {fitted.init!r}, so DRAWN AT RANDOM:"
+      f" {list_modules(other)}."
     )
   if len(other) < len(paths):
     report("init: the task head starts from scratch.")
-
-
-def _list_modules(paths: Sequence[str]) -> str:
-  """Lists the modules of parameters: "bert, pooled/pooler"."""
-  parts = [path.split("/") for path in paths]
-  names = ("/".join(p[:2]) if p[0] == "pooled" else p[0] for p in parts)
-  return ", ".join(dict.fromkeys(names))

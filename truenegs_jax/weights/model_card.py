@@ -6,7 +6,6 @@ Cards name weights, texts and commands without the folders of this machine.
 import contextlib
 import dataclasses
 import importlib
-import math
 import os
 import pathlib
 import re
@@ -18,8 +17,7 @@ import jax
 
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
 from truenegs_jax.models import finetune, pretrain
-from truenegs_jax.runtime.errors import InputError
-from truenegs_jax.runtime.files import atomic_file, is_hub_name
+from truenegs_jax.runtime.files import is_hub_name
 from truenegs_jax.tasks import task as task_lib
 from truenegs_jax.weights import hf_names
 
@@ -116,12 +114,6 @@ _PIPELINES = {
   task_lib.SCORE: "text-classification",
   task_lib.SPANS: "question-answering",
 }
-_METRICS = {  # the hub's names where they differ
-  "em": "exact_match",
-  "matthews": "matthews_correlation",
-  "pearson": "pearsonr",
-  "spearman": "spearmanr",
-}
 _TASK_USES = {
   task_lib.CLASSES: "Classifies text: `outputs.logits` scores {labels}.",
   task_lib.SCORE: "Scores a text or a pair of texts: `outputs.logits`.",
@@ -153,7 +145,6 @@ class ModelOrigin:
     metadata: for the hub, arguments of `huggingface_hub.ModelCardData`.
     random_modules: role -> Hugging Face's names of modules drawn at random.
     papers: to cite besides that of the architecture, in BibTeX.
-    scores: of the dev set of a task, in percent, by metric.
   """
 
   sections: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -162,7 +153,6 @@ class ModelOrigin:
   metadata: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   random_modules: Mapping[str, str] = dataclasses.field(default_factory=dict)
   papers: Sequence[str] = ()
-  scores: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
 
 UNKNOWN = ModelOrigin()
@@ -206,39 +196,16 @@ def task_card(
     labels=", ".join(f"`{label}`" for label in task.labels)
   )
   family = hf_names.NETWORKS[model.role].family
-  title = f"{family.upper()}, fine-tuned on {task.title}"
-  results = _list_results(origin, task)
-  metadata = {"model_name": title, "eval_results": results} if results else {}
-  metadata["metrics"] = [x.metric_type for x in results]
   return _fill_card(
     model,
     model.role,
     tokenizer,
-    dataclasses.replace(origin, metadata={**origin.metadata, **metadata}),
+    origin,
     pipeline=_PIPELINES[task.kind],
-    title=title,
+    title=f"{family.upper()}, fine-tuned on {task.title}",
     use=use,
     parameters=pretrain.count_parameters(params),
   )
-
-
-def _list_results(origin: ModelOrigin, task: task_lib.Task) -> list[Any]:
-  """Lists the scores of the dev set, from 0 to 1, for the hub."""
-  import huggingface_hub
-
-  datasets = [*origin.metadata.get("datasets", ()), task.name]
-  return [
-    huggingface_hub.EvalResult(
-      task_type=_PIPELINES[task.kind],
-      dataset_type=datasets[0],
-      dataset_name=task.title,
-      dataset_split="validation",
-      metric_type=_METRICS.get(name, name),
-      metric_value=round(value / 100, 4),
-    )
-    for name, value in origin.scores.items()
-    if math.isfinite(value)
-  ]
 
 
 def _fill_card(
@@ -278,30 +245,6 @@ def _fill_card(
     jax_version=jax.__version__,
     **fields,
   )
-
-
-def set_license(output: pathlib.Path, name: str) -> None:
-  """Sets the license in the cards of an export, or of one of its models."""
-  import huggingface_hub
-  import yaml
-
-  paths = [output / CARD, *(output / role / CARD for role in hf_names.NETWORKS)]
-  paths = [path for path in paths if path.is_file()]
-  if not paths:
-    raise InputError(
-      f"'{output}' is no export: it has no {CARD}. Pass the folder of an export"
-      " or of one of its models: --output=FOLDER."
-    )
-  for path in paths:
-    try:
-      card = huggingface_hub.ModelCard.load(path)
-    except (OSError, ValueError, yaml.YAMLError) as e:
-      raise InputError(
-        f"'{path}' is no model card. Correct its first lines."
-      ) from e
-    card.data.license = name
-    with atomic_file(path) as file:
-      file.write(str(card).encode())
 
 
 def hide_folders(text: str) -> str:

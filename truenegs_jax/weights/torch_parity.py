@@ -11,7 +11,7 @@ import numpy as np
 
 from truenegs_jax.models import encoder, finetune, pretrain
 from truenegs_jax.runtime.errors import NonFiniteError, TrueNegsError
-from truenegs_jax.weights import hf_names, hf_safetensors
+from truenegs_jax.weights import arrays, hf_names
 
 # Relative to max(1, largest logit), with both sides in f32. Rounding causes up
 # to 2e-5 in 24 layers with large weights, a misplaced tensor 1e-2 and more.
@@ -25,7 +25,6 @@ def compare(
   params: Mapping[str, Any],
   model: hf_names.Model,
   *,
-  dtype: str = "float32",
   scale: tuple[float, float] = (0.0, 1.0),
 ) -> str:
   """Compares a model's logits with those of its export.
@@ -36,7 +35,6 @@ def compare(
   Args:
     folders: role -> folder of the exported network, for the roles to compare.
     params: the parameters of `model`, f32 numpy arrays.
-    dtype: of the exported weights; the comparison is in f32.
     scale: (offset, scale); the export computes offset + scale * our logits.
 
   Returns:
@@ -54,14 +52,13 @@ def compare(
   except ImportError as e:
     return (
       f"Not compared with transformers: {e.name or 'PyTorch'} is not installed."
-      f" To compare, run {hf_safetensors.torch_command()} and export again."
+      f" To compare, run {arrays.torch_command()} and export again."
     )
   transformers.utils.logging.disable_progress_bar()
-  type_, (offset, factor) = hf_names.DTYPES[dtype], scale
-  rounded = jax.tree.map(lambda x: x.astype(type_).astype(np.float32), params)
+  offset, factor = scale
   inputs = _random_inputs(next(iter(model.roles.values())))
   is_real_BxL = inputs["documents"] != 0
-  lines, expected = [], _compute_logits(rounded, model, inputs)
+  lines, expected = [], _compute_logits(params, model, inputs)
   for role, folder in folders.items():
     network = _load(folder, model, role, torch, transformers)
     with torch.no_grad():
@@ -153,7 +150,6 @@ def _load(
   name = hf_names.architecture(model, role)
   network, info = getattr(transformers, name).from_pretrained(
     folder,
-    **{"add_pooling_layer": False} if name == "BertModel" else {},
     dtype=torch.float32,
     local_files_only=True,
     output_loading_info=True,

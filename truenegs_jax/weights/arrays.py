@@ -1,21 +1,23 @@
-"""Reads weights in Hugging Face's files: safetensors, shards, or a pickle.
+"""Reads arrays in Hugging Face's files: safetensors, shards, or a pickle.
 
-The files may come from anybody and are not trusted: their headers are checked
-before an array is read. A pickle can run code, so `pytorch_model.bin` is read
-only by PyTorch's `torch.load(weights_only=True)`, in versions where no way
-around that protection is known. The format of safetensors:
-https://huggingface.co/docs/safetensors/index#format
+The files may come from anybody and are not trusted: links must not lead out of
+the folder, and headers are checked before an array is read. A pickle can run
+code, so `pytorch_model.bin` is read only by PyTorch's
+`torch.load(weights_only=True)`, in versions where no way around that protection
+is known. https://huggingface.co/docs/safetensors/index#format
 """
 
 import contextlib
+import dataclasses
 import functools
 import math
 import os
 import pathlib
 import re
+import stat
 import sys
 import zipfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -24,7 +26,7 @@ import numpy as np
 import safetensors
 
 from truenegs_jax.runtime import json_text
-from truenegs_jax.weights.network import Arrays, find_file, read_error
+from truenegs_jax.runtime.errors import InputError, printable
 
 TORCH = "torch==2.13.0"
 TORCH_INDEX = "https://download.pytorch.org/whl/cpu"
@@ -34,7 +36,6 @@ PICKLE = "pytorch_model.bin"
 DTYPES = {
   "BOOL": "bool",
   "BF16": np.dtype(ml_dtypes.bfloat16).name,
-  "C64": "complex64",
   **{f"F{n}": f"float{n}" for n in (16, 32, 64)},
   **{f"I{n}": f"int{n}" for n in (8, 16, 32, 64)},
   **{f"U{n}": f"uint{n}" for n in (8, 16, 32, 64)},
@@ -46,6 +47,26 @@ MAX_NAME, MAX_RANK, MAX_SIZE = 300, 32, 2**48
 READ_ERRORS = (OSError, ValueError, MemoryError, safetensors.SafetensorError)
 MIN_TORCH = [2, 10]  # no known way around weights_only=True from here on
 RETRY = "Download the file again."
+
+
+@dataclasses.dataclass(frozen=True)
+class Arrays:
+  """Named arrays of one or several files, read one by one on request.
+
+  Attributes:
+    path: the file, or the folder of several files, for messages.
+    shapes: by name, from the files' headers, so that everything can be checked
+      before an array is read.
+    dtypes: by name, NumPy's names: "float32", "bfloat16", "int64", ...
+    read: returns the array of a name, with its dtype and shape.
+    release: frees what `read` caches in memory; `read` still works afterwards.
+  """
+
+  path: pathlib.Path
+  shapes: Mapping[str, tuple[int, ...]]
+  dtypes: Mapping[str, str]
+  read: Callable[[str], np.ndarray]
+  release: Callable[[], None] = lambda: None
 
 
 class _Entry(NamedTuple):
@@ -76,12 +97,53 @@ def open_arrays(folder: pathlib.Path) -> Arrays:
     return _open_shards(folder, [find_file(folder, name) for name in names])
   if os.path.lexists(folder / PICKLE):
     return _open_pickle(find_file(folder, PICKLE))
-  raise read_error(
-    folder,
-    f"it holds none of {WEIGHTS}, {INDEX} and {PICKLE}",
-    f"Choose a folder with one of them, or write {WEIGHTS} with save_pretrained"
-    " of transformers.",
-  )
+  raise read_error(folder, f"it holds none of {WEIGHTS}, {INDEX} and {PICKLE}")
+
+
+def find_file(folder: pathlib.Path, name: str) -> pathlib.Path:
+  """Finds a file of a folder; links must not lead out of the folder.
+
+  In the cache of the hub, folders `models--X--Y/snapshots/REVISION` hold links
+  to `models--X--Y/blobs`. There a link may lead anywhere in `models--X--Y`.
+  """
+  path = folder / name
+  try:
+    root, target = folder.resolve(), path.resolve()
+    for parent in root.parents:
+      repository = parent.parent
+      if parent.name == "snapshots" and repository.name.startswith("models--"):
+        root = repository
+        break
+    if not target.is_relative_to(root):
+      raise ValueError(
+        f"it is a link that leads out of the folder, to '{target}'. Copy that"
+        " file into the folder"
+      )
+    # Opening a pipe would wait forever.
+    if not stat.S_ISREG(target.stat().st_mode):
+      raise ValueError("it is not a file")
+    return path
+  except (OSError, ValueError, RuntimeError) as e:  # RuntimeError: link loops
+    raise read_error(path, e) from e
+
+
+def find_optional(folder: pathlib.Path, *names: str) -> pathlib.Path | None:
+  """Finds the first of several files that exists; None if there is none."""
+  for name in names:
+    if (folder / name).exists():
+      return find_file(folder, name)
+  return None
+
+
+def read_error(
+  path: pathlib.Path, problem: Exception | str, fix: str = ""
+) -> InputError:
+  """Returns the error for a file that cannot be read; escapes its text."""
+  if isinstance(problem, Exception):
+    strerror = getattr(problem, "strerror", None)  # without number and path
+    problem = strerror or str(problem) or type(problem).__name__
+  line = f"init: '{path}' cannot be read: {problem[:20_000]}. {fix}".strip()
+  return InputError(printable(ValueError(line.replace("\n", " "))))
 
 
 def _open_shards(path: pathlib.Path, shards: Sequence[pathlib.Path]) -> Arrays:
@@ -90,8 +152,8 @@ def _open_shards(path: pathlib.Path, shards: Sequence[pathlib.Path]) -> Arrays:
   for shard in shards:
     header = _read_header(shard)
     if repeated := header.keys() & entries.keys():
-      other = entries[min(repeated)].file.name
-      problem = f"'{other}' also holds {_quote(repeated)}"
+      name = min(repeated)
+      problem = f"'{entries[name].file.name}' also holds {name!r}"
       raise read_error(shard, problem, RETRY)
     entries |= header
 
@@ -135,7 +197,7 @@ def _read_header(file: pathlib.Path) -> dict[str, _Entry]:
         array = opened.get_slice(name)
         shape, dtype = tuple(array.get_shape()), array.get_dtype()
         if not (name.isprintable() and 0 < len(name) <= MAX_NAME):
-          raise ValueError(f"{_quote([name])} is not a valid name of an array")
+          raise ValueError(f"{name[:MAX_NAME]!r} is not a valid name")
         # With a 0 in the shape, the file's size does not limit the others.
         num_entries = math.prod(max(n, 1) for n in shape)
         if len(shape) > MAX_RANK or num_entries > MAX_SIZE:
@@ -222,16 +284,7 @@ def _safe_read(file: pathlib.Path) -> Iterator[None]:
     raise read_error(file, e, RETRY) from e
 
 
-def _quote(names: Iterable[str]) -> str:
-  """Quotes at most 50 names for a message and cuts long ones."""
-  quoted = [repr(name[:MAX_NAME]) for name in sorted(names)]
-  if len(quoted) > 50:
-    quoted[50:] = [f"and {len(quoted) - 50} more"]
-  return ", ".join(quoted)
-
-
-def torch_command(platform: str = sys.platform) -> str:
+def torch_command() -> str:
   """Returns the command that installs PyTorch; on Linux its small CPU build."""
-  command = f"pip install {TORCH}"
-  is_linux = platform == "linux"  # where PyPI has only the build with CUDA
-  return f"{command} --index-url {TORCH_INDEX}" if is_linux else command
+  is_linux = sys.platform == "linux"  # where PyPI has only the build with CUDA
+  return f"pip install {TORCH}" + f" --index-url {TORCH_INDEX}" * is_linux

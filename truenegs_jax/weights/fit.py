@@ -1,0 +1,360 @@
+"""Compares weights with a model, before any array is read.
+
+fitted = Weights("released/electra").fit(model, tokenizer)
+fitted.missing  # parameters that `load.load_params` draws at random
+"""
+
+import dataclasses
+import functools
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import jax
+from flax import traverse_util
+
+from truenegs_jax.config import grammar
+from truenegs_jax.data.tokens.tokenizer import Tokenizer
+from truenegs_jax.models import encoder, finetune, pretrain
+from truenegs_jax.runtime.errors import InputError, printable
+from truenegs_jax.tasks import task as task_lib
+from truenegs_jax.weights import hf_folder, hf_names
+from truenegs_jax.weights.hf_folder import Network
+
+# Values of `init_skip`: rows of words, or a task head, that need not match.
+SKIPS = ("words", "head")
+FLOATS = ("float32", "float16", "bfloat16")
+TASK_HEAD = "task_head/"
+BIAS = "task_head/output/bias"
+NEXT_SENTENCE = "pooled/next_sentence/"
+# Heads drawn at random if the weights hold none of their arrays. Many files
+# hold only BERT's encoder, few hold the next-sentence classifier.
+HEADS = ("bert_head/", "discriminator_head/", "generator_head/", NEXT_SENTENCE)
+FINE_TUNED_HEADS = (TASK_HEAD, "pooled/pooler/")
+MAX_LINES, MAX_LISTED = 30, 8  # of a message, and names in a line
+SKIP_HEAD = "To draw a new head, set --config.init_skip=head."
+# Mismatches of a message -> what to type.
+HINTS = {
+  "(hidden_size|num_hidden_layers) is": (
+    "Use the size of the weights: --config.model.variant=init."
+  ),
+  "vocab_size is": (
+    "The model has as many words as the vocabulary. Copy the rows of known"
+    " words and leave out rows of padding: --config.init_skip=words."
+  ),
+  "max_position_embeddings is": (
+    "Set --config.model.max_positions to the number of the weights."
+  ),
+  r"pooler\S* is missing": (
+    "Leave out the pooler: --config.model.pooler=False."
+  ),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Fit:
+  """Weights that fit a model.
+
+  Attributes:
+    init: the value of `config.init`, for messages.
+    model: the model to start.
+    stored_model: the model with as many words as the weights, which differ with
+      "words" in `skip`.
+    tokenizer: the model's.
+    networks: by role, without heads that the model does not use; a pair may
+      lack its generator.
+    skip: the names in `config.init_skip`.
+    task: of a fine-tuned model.
+  """
+
+  init: str
+  model: hf_names.Model
+  stored_model: hf_names.Model
+  tokenizer: Tokenizer | None
+  networks: Mapping[str, Network]
+  skip: frozenset[str]
+  task: task_lib.Task | None
+
+  @functools.cached_property
+  def names(self) -> dict[str, dict[str, str]]:
+    """For each role, the names of the arrays to read by path in our tree."""
+    model = self.stored_model
+    return {
+      role: loadable_names(network, model, role)
+      for role, network in self.networks.items()
+    }
+
+  @functools.cached_property
+  def missing(self) -> list[str]:
+    """The paths of parameters that the weights lack."""
+    paths = {path for table in self.names.values() for path in table}
+    return [path for path in flat_shapes(self.model) if path not in paths]
+
+
+def parse_skip(text: str) -> frozenset[str]:
+  """Parses `config.init_skip`, names in SKIPS divided by commas."""
+  values = frozenset(grammar.parse_names(text, key="init_skip"))
+  if unknown := values - set(SKIPS):
+    raise InputError(
+      f"init_skip={text!r} has unknown values: {', '.join(sorted(unknown))}."
+      f" Choose from {', '.join(SKIPS)}."
+    )
+  return values
+
+
+def fit(
+  init: str,
+  networks: Mapping[str, Network],
+  model: hf_names.Model,
+  tokenizer: Tokenizer | None,
+  *,
+  skip: frozenset[str] = frozenset(),
+  task: task_lib.Task | None = None,
+) -> Fit:
+  """Compares networks with a model; `Weights.fit` describes the arguments."""
+  for network in networks.values() if tokenizer else ():
+    _check_tokenizer(network, tokenizer, skip)
+  if isinstance(model, finetune.DownstreamModel):
+    networks = {
+      role: _drop_unused_heads(network, model, skip, task)
+      for role, network in networks.items()
+    }
+  elif "head" in skip:
+    raise InputError(
+      "init_skip=head is for fine-tuning only. A pre-trained model has no task"
+      " head. Remove it from --config.init_skip."
+    )
+  stored_model = model
+  if "words" in skip:
+    rows = next(iter(networks.values())).fields["vocab_size"]
+    stored_model = encoder.replace_configs(model, vocab_size=rows)
+  problems = []
+  for role, network in networks.items():
+    _check_backbone(network, model)
+    lines = hf_folder.field_mismatches(network.fields, stored_model, role)
+    lines += _array_mismatches(network, stored_model, role)
+    if lines:
+      problems += [f"{network.location} does not fit the model:", *lines]
+  if problems:
+    text = "\n  ".join(problems)
+    hints = [hint for words, hint in HINTS.items() if re.search(words, text)]
+    raise InputError(
+      f"init: {text}\nPass weights that fit, without the head of another task,"
+      f" or change the model. {' '.join(hints)}".strip()
+    )
+  return Fit(init, model, stored_model, tokenizer, networks, skip, task)
+
+
+def flat_shapes(model: hf_names.Model) -> dict[str, jax.ShapeDtypeStruct]:
+  """Returns the shape of every parameter by path."""
+  return traverse_util.flatten_dict(pretrain.param_shapes(model), sep="/")
+
+
+def loadable_names(
+  network: Network, model: hf_names.Model, role: str
+) -> dict[str, str]:
+  """Returns the names of a network's arrays by path, without absent heads."""
+  table, names = network.name_table(model, role), network.arrays.shapes
+  stored = [path for path, name in table.items() if name in names]
+
+  def is_missing(prefix: str) -> bool:
+    return not any(path.startswith(prefix) for path in stored)
+
+  is_fine_tuned = isinstance(model, finetune.DownstreamModel)
+  heads = FINE_TUNED_HEADS if is_fine_tuned else HEADS
+  missing = {head for head in heads if is_missing(head)}
+  # If the pooler is missing too, both are reported as missing.
+  if is_missing("pooled/pooler/"):
+    missing.discard(NEXT_SENTENCE)
+  return {
+    path: name
+    for path, name in table.items()
+    if not path.startswith(tuple(missing))
+  }
+
+
+def unused_pooler_names(
+  network: Network, model: hf_names.Model, role: str
+) -> list[str]:
+  """Returns the names of stored pooler arrays for which a model has no use."""
+  if not isinstance(model, pretrain.BertMlm) or model.pooler:
+    return []
+  with_pooler = network.name_table(model.clone(pooler=True), role)
+  used = set(network.name_table(model, role).values())
+  return sorted((set(with_pooler.values()) - used) & set(network.arrays.shapes))
+
+
+def detect_task_head(network: Network) -> str:
+  """Returns a name in `hf_names.TASK_HEADS`; "" if no head can be loaded."""
+  if not network.transposed_kernels:  # only Hugging Face's files have one
+    return ""
+  for head, modules in hf_names.TASK_HEADS.items():
+    names = {f"{name}.weight" for name in modules.values()}
+    if names <= set(network.arrays.shapes):
+      return head
+  return ""
+
+
+def read_labels(fields: Mapping[str, Any]) -> list[str]:
+  """Returns the class names of a `config.json` by id; [] if it has none."""
+  labels = fields.get("id2label")
+  if not isinstance(labels, dict):
+    return []
+  names = (str(labels.get(str(i), i))[:80] for i in range(len(labels)))
+  return [printable(ValueError(name)) for name in names]
+
+
+def list_names(names: Iterable[str]) -> str:
+  """Lists at most MAX_LISTED names for a message; "unnamed" for none."""
+  listed = list(names)
+  if len(listed) > MAX_LISTED:
+    listed[MAX_LISTED:] = ["..."]
+  return ", ".join(listed) or "unnamed"
+
+
+def _check_tokenizer(
+  network: Network, tokenizer: Tokenizer, skip: frozenset[str]
+) -> None:
+  """Refuses weights of another vocabulary, or of other normalized text."""
+  saved = network.tokenizer
+  # Without a tokenizer config, only capitals in the vocabulary tell the case.
+  is_case_known = network.lowercase is not None or not saved.lowercase
+  if is_case_known and saved.lowercase != tokenizer.lowercase:
+    raise InputError(
+      f"init: {network.location} was trained with lowercase={saved.lowercase},"
+      f" but this run has data.lowercase={tokenizer.lowercase}. Set"
+      f" --config.data.lowercase={saved.lowercase}."
+    )
+  if network.strip_accents not in (None, tokenizer.strip_accents):
+    accents = "strip" if network.strip_accents else "keep"
+    raise InputError(
+      f"init: {network.location} was trained with strip_accents="
+      f"{network.strip_accents}, but this run has strip_accents="
+      f"{tokenizer.strip_accents}. Set --config.data.accents={accents}."
+    )
+  if saved.vocab != tokenizer.vocab and "words" not in skip:
+    raise InputError(
+      f"init: '{network.vocabulary}' is not the run's vocabulary, so the rows"
+      " of the word embeddings would stand for other words. Use the vocabulary"
+      f" of the weights: --config.data.vocab={network.vocabulary}. Or copy the"
+      " rows of known words: --config.init_skip=words."
+    )
+
+
+def _check_backbone(network: Network, model: hf_names.Model) -> None:
+  if network.transposed_kernels:
+    hf_folder.check_backbone(model)
+  if network.backbone != model.backbone:
+    raise InputError(
+      f"init: {network.location} has the backbone {network.backbone!r}, but"
+      f" model.backbone={model.backbone!r}. Use the backbone of the weights:"
+      f" --config.model.backbone={network.backbone}."
+    )
+
+
+def _array_mismatches(
+  network: Network, model: hf_names.Model, role: str
+) -> list[str]:
+  """Returns one line for each array that does not match the model."""
+  shapes, table = flat_shapes(model), loadable_names(network, model, role)
+
+  def stored_shape(path: str) -> tuple[int, ...]:
+    shape = shapes[path].shape
+    if network.transposed_kernels:
+      return hf_names.transposed_shape(path, shape)
+    return shape
+
+  required = {name: stored_shape(path) for path, name in table.items()}
+  tied = {n: stored_shape(x) for n, x in network.tied.items() if x in table}
+  accepted = required | tied
+  ignored = unused_pooler_names(network, model, role)
+  lines = []
+  for name, shape in sorted(network.arrays.shapes.items()):
+    dtype = network.arrays.dtypes[name]
+    if name in ignored:
+      continue
+    if name not in accepted:
+      lines.append(f"{name} {shape} is not in the model")
+    elif shape != accepted[name]:
+      lines.append(f"{name} is {shape}, the model's is {accepted[name]}")
+    elif dtype not in FLOATS:
+      lines.append(f"{name} is of type {dtype}, not {', '.join(FLOATS)}")
+  lines += [
+    f"{name} is missing, the model's is {shape}"
+    for name, shape in sorted(required.items())
+    if name not in network.arrays.shapes
+  ]
+  if len(lines) > MAX_LINES:
+    lines[MAX_LINES:] = [f"and {len(lines) - MAX_LINES} more"]
+  return lines
+
+
+def _drop_unused_heads(
+  network: Network,
+  model: finetune.DownstreamModel,
+  skip: frozenset[str],
+  task: task_lib.Task | None,
+) -> Network:
+  """Drops heads of pre-training; refuses the head of another task.
+
+  With "head" in `skip`, task heads are dropped too.
+  """
+  shapes, role = network.arrays.shapes, model.role
+  table = network.name_table(model, role)
+  model_head = {x for path, x in table.items() if path.startswith(TASK_HEAD)}
+  encoder_names = set(table.values()) - model_head
+  c, backbone = model.config, model.backbone
+  pre_trained: pretrain.Model = pretrain.ElectraPair(c, c, backbone)
+  if role == "bert":
+    pre_trained = pretrain.BertMlm(c, backbone, pooler=True)
+  pre_training = network.name_table(pre_trained, role).values()
+  unused = {*pre_training, *network.tied} - encoder_names
+
+  def scope(name: str) -> str:  # "electra", "classifier"
+    return re.split("[./]", name)[0]
+
+  # Any other array outside of the encoder belongs to a task head.
+  scopes = set(map(scope, encoder_names))
+  task_head = {name for name in shapes if scope(name) not in scopes} - unused
+  if "head" in skip:
+    unused |= task_head
+  elif task_head:
+    bias_shape = shapes.get(table[BIAS], ())
+    _check_head(network, model, task_head, model_head, bias_shape, task)
+  kept = [name for name in shapes if name not in unused]
+  arrays = dataclasses.replace(
+    network.arrays,
+    shapes={name: shapes[name] for name in kept},
+    dtypes={name: network.arrays.dtypes[name] for name in kept},
+  )
+  return dataclasses.replace(network, arrays=arrays, tied={})
+
+
+def _check_head(
+  network: Network,
+  model: finetune.DownstreamModel,
+  task_head: set[str],
+  model_head: set[str],
+  bias_shape: tuple[int, ...],
+  task: task_lib.Task | None,
+) -> None:
+  """Refuses a head of another class, or with another number of outputs."""
+  expected = hf_names.architecture(model, model.role)
+  names = network.fields.get("architectures")
+  saved = expected
+  if names and isinstance(names, list):
+    saved = printable(ValueError(str(names[0])[:80]))
+  if saved != expected or not task_head <= model_head:
+    raise InputError(
+      f"init: {network.location} has the head of {saved}"
+      f" ({list_names(sorted(task_head))}), but the task needs that of"
+      f" {expected}. {SKIP_HEAD}"
+    )
+  if model.head != "spans" and bias_shape != (model.num_outputs,):
+    raise InputError(
+      f"init: the head of {network.location} has"
+      f" {bias_shape[0] if bias_shape else 1} outputs"
+      f" ({list_names(read_labels(network.fields))}), but the task needs"
+      f" {model.num_outputs} ({list_names(task.labels if task else ())})."
+      f" {SKIP_HEAD}"
+    )
