@@ -162,8 +162,7 @@ def export_weights(
   # Checked first, as reading the weights may take long.
   _check_apart(init, check_replaceable(output))
   weights = Weights(init, report)
-  fitted = load.fit_own_model(weights, report)
-  assert fitted.tokenizer is not None
+  model, tokenizer, fitted = load.fit_own_model(weights, report)
   # A report would name a generator that is not written.
   params = load.load_params(fitted, report=lambda line: None)
   origin = model_card.ModelOrigin(
@@ -178,9 +177,9 @@ def export_weights(
     random_modules=_find_random_modules(fitted, report),
   )
   return export_model(
-    fitted.model,
+    model,
     params,
-    fitted.tokenizer,
+    tokenizer,
     output,
     origin=origin,
     roles=tuple(weights.networks),

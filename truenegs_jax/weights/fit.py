@@ -112,8 +112,9 @@ def fit(
   task: task_lib.Task | None = None,
 ) -> Fit:
   """Compares networks with a model; `Weights.fit` describes the arguments."""
-  for network in networks.values() if tokenizer else ():
-    _check_tokenizer(network, tokenizer, skip)
+  if tokenizer is not None:
+    for network in networks.values():
+      _check_tokenizer(network, tokenizer, skip)
   if isinstance(model, finetune.DownstreamModel):
     networks = {
       role: _drop_unused_heads(network, model, skip, task)

@@ -74,13 +74,13 @@ def load(init: str, *, report: Callable[[str], object] = print) -> Pretrained:
       one of another size; damaged weights.
     CheckpointError: a run that cannot be read.
   """
-  fitted = fit_own_model(Weights(init, report), report)
-  assert fitted.tokenizer is not None
-  params = load_params(fitted, report=report)
-  return Pretrained(fitted.model, params, fitted.tokenizer)
+  model, tokenizer, fitted = fit_own_model(Weights(init, report), report)
+  return Pretrained(model, load_params(fitted, report=report), tokenizer)
 
 
-def fit_own_model(weights: Weights, report: Callable[[str], object]) -> Fit:
+def fit_own_model(
+  weights: Weights, report: Callable[[str], object]
+) -> tuple[pretrain.Model, Tokenizer, Fit]:
   """Makes a model of the weights' sizes; only headers are read."""
   networks = weights.networks
   if set(networks) not in MODELS:
@@ -100,7 +100,8 @@ def fit_own_model(weights: Weights, report: Callable[[str], object]) -> Fit:
   if padding:
     report(f"init: dropped {padding:,} rows of padding.")
   model = _make_model(networks, vocab_size=len(tokenizer.vocab))
-  return weights.fit(model, tokenizer, skip="words" if padding else "")
+  fitted = weights.fit(model, tokenizer, skip="words" if padding else "")
+  return model, tokenizer, fitted
 
 
 def _make_model(
