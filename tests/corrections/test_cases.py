@@ -14,7 +14,7 @@ from support.small_predictions import (
   random_table,
   render,
 )
-from truenegs_jax.corrections import cases as cases_lib
+from truenegs_jax.corrections import findings
 from truenegs_jax.data.tokens.tokenizer import SPECIALS, make_tokenizer
 from truenegs_jax.synonyms.table import SynonymTable
 
@@ -56,7 +56,7 @@ OTHER = SynonymTable.from_pairs([("w6", "w7")], TOKENIZER.vocab, source="y")
 
 
 def search(p=PREDICTIONS, limit=10, tables=None):
-  finder = cases_lib.CaseFinder(tables or {"x": TABLE}, TOKENIZER, limit=limit)
+  finder = findings.CaseFinder(tables or {"x": TABLE}, TOKENIZER, limit=limit)
   finder.add(p)
   return finder.finish()
 
@@ -67,7 +67,7 @@ def choose(*args, **kwargs):
 
 def test_cases_of_different_pairs_come_first():
   first, *others = choose()
-  assert first == cases_lib.Case(
+  assert first == findings.Case(
     sentence="[MASK] w6ly w7 w5",
     gold="w5",
     prediction="w8",
@@ -104,9 +104,7 @@ def test_searching_in_batches_finds_the_same_cases(limit):
   p = random_predictions(0, 400)
   vocab = [*TOKENS, "[MASK]"]
   tokenizer = types.SimpleNamespace(vocab=vocab, mask=len(TOKENS))
-  both = (
-    cases_lib.CaseFinder(tables, tokenizer, limit=limit) for _ in range(2)
-  )
+  both = (findings.CaseFinder(tables, tokenizer, limit=limit) for _ in range(2))
   finder, other = both
   other.add(p)
   at_once = other.finish()
@@ -126,9 +124,9 @@ def test_searching_in_batches_finds_the_same_cases(limit):
 
 
 def test_cases_are_printed_like_figure_3():
-  text = render(cases_lib.render_cases(choose(), 6))
+  text = render(findings.render_cases(choose(), 6))
   assert "4 shown of 6" in text and "w5, w6, w8" in text and "w8 (90%)" in text
-  assert "No corrections found in 6" in cases_lib.render_cases([], 6)
+  assert "No corrections found in 6" in findings.render_cases([], 6)
 
 
 def test_slots_that_are_not_eligible_are_no_corrections():

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from support import tiny
-from truenegs_jax.corrections import cases, predict_slots
+from truenegs_jax.corrections import findings, predict_slots
 from truenegs_jax.data.tokens.tokenizer import SPECIALS, make_tokenizer
 from truenegs_jax.models import pretrain
 from truenegs_jax.runtime.errors import DataError
@@ -106,7 +106,7 @@ def test_cases_of_packed_rows_stay_inside_a_document(params):
   all_pairs = itertools.permutations(WORDS, 2)
   table = SynonymTable.from_pairs(all_pairs, TOKENIZER.vocab, source="all")
 
-  finder = cases.CaseFinder({"all": table}, TOKENIZER, limit=10_000)
+  finder = findings.CaseFinder({"all": table}, TOKENIZER, limit=10_000)
   for batch in batches:
     finder.add(predict_slots.predict_batch(predict, params, batch, key))
   search = finder.finish()

@@ -7,7 +7,7 @@ import re
 import pytest
 from rich.console import Console
 
-from truenegs_jax.corrections import cases
+from truenegs_jax.corrections import findings
 from truenegs_jax.pretrain import evaluate
 
 
@@ -21,7 +21,7 @@ def make_verdict(error):
 
 
 WORDS = ("representative", "congresswoman", "counterrevolutionary")
-CASE = cases.Case(
+CASE = findings.Case(
   f"a {WORDS[2]} [MASK] of the institution",
   *WORDS[:2],
   0.97,
@@ -31,7 +31,7 @@ CASE = cases.Case(
 TABLES = [
   evaluate.verdict_table(make_verdict(0.0123)),
   evaluate.verdict_table(make_verdict(math.inf)),
-  cases.render_cases([CASE], 10),
+  findings.render_cases([CASE], 10),
   evaluate.fills_table([evaluate.MaskFill(CASE.sentence, WORDS, [0.1] * 3)]),
 ]
 

@@ -14,7 +14,7 @@ import functools
 import json
 import pathlib
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -25,7 +25,7 @@ from rich.console import Console
 from truenegs_jax.config.flags import rerun_command
 from truenegs_jax.config.keys import read
 from truenegs_jax.config.sections import Data, Negatives
-from truenegs_jax.corrections import cases, predict_slots, rates
+from truenegs_jax.corrections import findings, predict_slots
 from truenegs_jax.corrections.predict_slots import Lines, Predictions
 from truenegs_jax.data.corpus.sources_spec import (
   describe_sources,
@@ -42,7 +42,6 @@ from truenegs_jax.runtime.errors import (
 )
 from truenegs_jax.synonyms import run_table, wordnet
 from truenegs_jax.synonyms.run_table import TableRequest
-from truenegs_jax.synonyms.table import SynonymTable
 from truenegs_jax.train import build_run, checks, plan, sharding
 from truenegs_jax.weights import config_sizes, find, load
 from truenegs_jax.weights.find import Weights
@@ -113,8 +112,10 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
       console=console,
     )
     with lock.lock(workdir):
-      findings = _measure(predicted, measured, text, tables)
-      rates.print_findings(findings, console, num_cases=c.corrections.cases)
+      measurement = _measure(predicted, measured, text, tables)
+      findings.print_findings(
+        measurement, console, num_cases=c.corrections.cases
+      )
       about = {
         "command": rerun_command(),
         "seed": c.seed,
@@ -126,7 +127,7 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
         "strict_subword": trained.negatives.strict_subword,
       }
       files.save_json(workdir / files.CONFIG, config)
-      rates.save_findings(findings, workdir, about)
+      findings.save_findings(measurement, workdir, about)
       write_own_report(workdir, say)
   names = files.RESULTS, files.CASES, files.REPORT
   say(f"saved: {', '.join(str(workdir / name) for name in names)}")
@@ -326,12 +327,12 @@ def _build_tables(
   saved: SavedModel,
   text: Lines,
   console: Console,
-) -> dict[str, SynonymTable]:
+) -> findings.Tables:
   """Returns the table of each source, by canonical form of its expression.
 
   Prints how much of the vocabulary and of the text each of them covers.
   """
-  tables: dict[str, SynonymTable] = {}
+  tables = {}
   tokens = saved.tokenizer.vocab
   counts_V = np.bincount(np.concatenate(text.sequences), minlength=len(tokens))
   for request in requests:
@@ -404,22 +405,22 @@ def _measure(
   predicted: Iterator[tuple[int | None, Predictions]],
   measured: MeasuredModel,
   text: Lines,
-  tables: Mapping[str, SynonymTable],
-) -> rates.Findings:
+  tables: findings.Tables,
+) -> findings.Findings:
   """Counts the corrections of each step; finds the last one's cases."""
-  checkpoints = {source: list[rates.CheckpointRates]() for source in tables}
+  checkpoints = {source: list[findings.CheckpointRates]() for source in tables}
   predictions = None
   for step, predictions in predicted:
     percent = None if step is None else 100 * step / measured.saved.config.steps
     for source, table in tables.items():
-      counts = rates.count_corrections(predictions, table)
-      at = rates.CheckpointRates(step, percent, counts)
+      counts = findings.count_corrections(predictions, table)
+      at = findings.CheckpointRates(step, percent, counts)
       checkpoints[source].append(at)
   if predictions is None:
     raise CheckpointError(
       "The run has no undamaged step to measure. Run the same command again,"
       " or set --config.corrections.steps=STEPS."
     )
-  finder = cases.CaseFinder(tables, measured.saved.tokenizer)
+  finder = findings.CaseFinder(tables, measured.saved.tokenizer)
   finder.add(predictions)
-  return rates.Findings(text, tables, checkpoints, finder.finish())
+  return findings.Findings(text, tables, checkpoints, finder.finish())

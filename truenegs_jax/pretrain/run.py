@@ -21,8 +21,7 @@ from rich.console import Console
 from truenegs_jax.config.flags import rerun_command
 from truenegs_jax.config.keys import read
 from truenegs_jax.config.sections import Data, Negatives
-from truenegs_jax.corrections import cases as cases_lib
-from truenegs_jax.corrections import predict_slots
+from truenegs_jax.corrections import findings, predict_slots
 from truenegs_jax.data.corpus.sources_spec import describe_sources
 from truenegs_jax.data.rows import batches, rows_folder
 from truenegs_jax.pretrain import (
@@ -263,7 +262,7 @@ def finish_run(
     files.save_json(workdir / files.CASES, saved, indent=None)
     shown = search.cases[: c.eval.cases]
     if c.eval.cases:
-      console.print(cases_lib.render_cases(shown, search.searched))
+      console.print(findings.render_cases(shown, search.searched))
     results["corrections"] = {
       "predictions_searched": search.searched,
       "cases": [dataclasses.asdict(case) for case in shown],
@@ -368,7 +367,7 @@ def _find_cases(
   params: Mapping[str, Any],
   enough: int,
   console: Console,
-) -> cases_lib.Search:
+) -> findings.Search:
   """Searches held-out batches, then training ones until `enough` pairs."""
   size, seed, options = run.batch_size, run.seed, run.options
   held_out = batches.held_out_batches(inputs.held_out_rows, batch_size=size)
@@ -381,7 +380,7 @@ def _find_cases(
     options.masking,
     continues_V=plan.continuation_mask(inputs.tokenizer.vocab, options),
   )
-  finder = cases_lib.CaseFinder({synonyms.source: synonyms}, inputs.tokenizer)
+  finder = findings.CaseFinder({synonyms.source: synonyms}, inputs.tokenizer)
   key = jax.random.key(seed)
   with progress.working(console, "Searching for corrections"):
     for batch in held_out:

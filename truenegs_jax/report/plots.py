@@ -144,5 +144,5 @@ def save_figure(figure: Any, path: pathlib.Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
   kind = path.suffix.removeprefix(".")
   metadata = {"CreationDate": None} if kind == "pdf" else {}
-  with atomic_file(path) as file:
+  with atomic_file(path, several_writers=True) as file:  # jobs of a study
     figure.savefig(file, dpi=300, format=kind, metadata=metadata)

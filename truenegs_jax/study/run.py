@@ -22,7 +22,7 @@ from rich.console import Console
 
 from truenegs_jax.config.flags import parse_job, rerun_command
 from truenegs_jax.config.tables import check_values
-from truenegs_jax.corrections.rates import find_table_2
+from truenegs_jax.corrections.findings import find_table_2
 from truenegs_jax.finetune import results
 from truenegs_jax.finetune.config_checks import SQUAD
 from truenegs_jax.finetune.leaderboard import example_scores

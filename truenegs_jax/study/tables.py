@@ -21,7 +21,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from truenegs_jax.corrections.rates import TABLE_2
+from truenegs_jax.corrections.findings import TABLE_2
 from truenegs_jax.finetune.config_checks import SQUAD
 from truenegs_jax.finetune.leaderboard import (
   AVERAGE,

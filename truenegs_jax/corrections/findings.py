@@ -1,0 +1,309 @@
+"""Counts corrections (table 2), and shows them in their sentences (figure 3).
+
+Axis: M slots.
+"""
+
+import collections
+import dataclasses
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from truenegs_jax.corrections.predict_slots import Lines, Predictions
+from truenegs_jax.data.tokens.tokenizer import Tokenizer
+from truenegs_jax.stats.intervals import Rate, estimate_rate
+from truenegs_jax.synonyms.table import SynonymTable
+from truenegs_jax.workdir import files
+
+WINDOW = 12  # tokens shown on either side of the mask
+MAX_SAVED = 5_000  # in cases.json: some 3 MB, which a browser searches at once
+# The paper's table 2: percent of the steps, then Iter and Pred of BERT-base and
+# of BERT-large, in percent.
+TABLE_2 = {
+  6.25: (6.90, 1.31, 7.46, 1.50),
+  12.5: (6.96, 1.34, 7.58, 1.55),
+  25.0: (6.97, 1.36, 7.31, 1.49),
+  50.0: (7.05, 1.36, 7.46, 1.56),
+  80.0: (7.06, 1.40, 7.38, 1.57),
+  100.0: (7.07, 1.41, 7.44, 1.60),
+}
+Tables = Mapping[str, SynonymTable]  # by source
+
+
+@dataclasses.dataclass(frozen=True)
+class Rates:
+  """Corrections among a model's predictions.
+
+  A correction is a prediction that is a synonym of the gold token, not the gold
+  token itself, in an eligible slot. Shares are of all slots, eligible or not,
+  like in training.
+  """
+
+  mismatch_rate: Rate  # the paper's prediction level
+  slot_rate: Rate
+  sequence_rate: Rate  # the paper's iteration level; only sequences with slots
+
+
+@dataclasses.dataclass(frozen=True)
+class CheckpointRates:
+  """Corrections among the predictions of a checkpoint."""
+
+  step: int | None  # None for weights without a run
+  percent: float | None  # of the run's steps
+  rates: Rates
+
+
+def count_corrections(p: Predictions, table: SynonymTable) -> Rates:
+  """Counts the predictions that a table of synonyms corrects."""
+  corrected_M, wrong_M = p.corrected_M(table), p.mismatch_M
+  sequences = np.unique(p.sequence_M)
+  has_correction = np.isin(sequences, p.sequence_M[corrected_M])
+  return Rates(
+    mismatch_rate=estimate_rate(corrected_M[wrong_M], p.sequence_M[wrong_M]),
+    slot_rate=estimate_rate(corrected_M, p.sequence_M),
+    sequence_rate=estimate_rate(has_correction, sequences),
+  )
+
+
+def find_table_2(
+  steps: Sequence[tuple[int | None, float | None]],
+) -> dict[float, int]:
+  """Finds the checkpoints of table 2 by their steps and percent of the run.
+
+  Returns:
+    Percentages of TABLE_2 that have a checkpoint, and its index; the last
+    checkpoint is always at 100.
+  """
+  rows = {
+    percent: index
+    for percent in TABLE_2
+    for index, (step, done) in enumerate(steps[:-1])
+    if step and done and round(step / done * percent) == step
+  }
+  return rows | {100.0: len(steps) - 1}
+
+
+def render_rates(checkpoints: Sequence[CheckpointRates], source: str) -> Table:
+  """Renders rates by checkpoint; "Iter" and "Pred" are the paper's columns."""
+  grid = Table(
+    title=f"Corrections by {source} (%, with 95 % intervals), and in the"
+    " paper's table 2",
+    caption="The paper leaves open which split it measured, how it was cut and"
+    " masked, and whether predictions were sampled.",
+    title_justify="left",
+    caption_justify="left",
+  )
+  columns = ("step (%)", "Iter", "Pred", "BERT base", "BERT large")
+  for name in columns:
+    grid.add_column(name, justify="right")
+  rows = find_table_2([(x.step, x.percent) for x in checkpoints])
+  paper = {index: TABLE_2[percent] for percent, index in rows.items()}
+  for index, checkpoint in enumerate(checkpoints):
+    step, rates = "-", checkpoint.rates
+    if checkpoint.step is not None:
+      step = f"{checkpoint.step:,} ({checkpoint.percent:.3g})"
+    published = [f"{x:.2f}" for x in paper.get(index, ())]
+    grid.add_row(
+      step,
+      _format_rate(rates.sequence_rate),
+      _format_rate(rates.mismatch_rate),
+      " ".join(published[:2]),
+      " ".join(published[2:]),
+    )
+  return grid
+
+
+def _format_rate(rate: Rate) -> str:
+  """Formats a share and its interval in percent; a dash if it is undefined."""
+  if not rate.total:
+    return "-"
+  interval = f"{100 * rate.low:.2f}-{100 * rate.high:.2f}"
+  return f"{100 * rate.rate:.2f} {interval}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+  """A prediction that one of the sources corrects.
+
+  Attributes:
+    sentence: tokens around the slot, [MASK] in the slot.
+    synonyms: list of the gold token by the first source that corrects.
+    verdicts: by source: "corrected" or "wrong".
+    count: corrections of this pair in all predictions searched, by any source.
+  """
+
+  sentence: str
+  gold: str
+  prediction: str
+  probability: float
+  synonyms: tuple[str, ...]
+  verdicts: Mapping[str, str]
+  count: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Search:
+  """Cases found among predictions; the content of cases.json.
+
+  Attributes:
+    searched: number of predictions.
+    corrected: number of predictions that any of the sources corrects.
+    sources: in the order of `Case.verdicts`.
+    cases: of different (gold, prediction) pairs first, then repeated ones.
+  """
+
+  searched: int
+  corrected: int
+  sources: tuple[str, ...]
+  cases: list[Case]
+
+
+class CaseFinder:
+  """Collects corrections by any of several sources.
+
+  Corrections of different (gold, prediction) pairs come first, then repeated
+  ones, each in the order of the predictions. `counts` has the number of
+  corrections of each pair.
+
+  Args:
+    tables: synonym tables by source.
+    tokenizer: its vocabulary is that of the tables.
+    limit: maximum number of cases to keep.
+  """
+
+  def __init__(
+    self,
+    tables: Tables,
+    tokenizer: Tokenizer,
+    *,
+    limit: int = MAX_SAVED,
+  ):
+    self.tables, self.tokenizer, self.limit = tables, tokenizer, limit
+    self.searched = 0
+    self.counts: collections.Counter[tuple[str, str]] = collections.Counter()
+    # By their order: repetition of the pair, number of the slot.
+    self._cases: dict[tuple[int, int], Case] = {}
+
+  def add(self, p: Predictions) -> None:
+    """Searches predictions."""
+    vocab, slots = self.tokenizer.vocab, {}
+    corrected = [p.corrected_M(table) for table in self.tables.values()]
+    for m in np.flatnonzero(np.any(corrected, axis=0)).tolist():
+      pair = vocab[p.gold_M[m]], vocab[p.predicted_M[m]]
+      slots[self.counts[pair], self.searched + m] = m
+      self.counts[pair] += 1
+    self.searched += len(p.gold_M)
+    first = sorted(self._cases.keys() | slots.keys())[: self.limit]
+    self._cases = {
+      order: self._cases.get(order) or self._make_case(p, slots[order])
+      for order in first
+    }
+
+  def finish(self) -> Search:
+    """Returns the cases, with the counts of their pairs."""
+    cases = [
+      dataclasses.replace(case, count=self.counts[case.gold, case.prediction])
+      for case in self._cases.values()
+    ]
+    corrected = self.counts.total()
+    return Search(self.searched, corrected, tuple(self.tables), cases)
+
+  def _make_case(self, p: Predictions, m: int) -> Case:
+    tokenizer, vocab = self.tokenizer, self.tokenizer.vocab
+    gold, predicted = int(p.gold_M[m]), int(p.predicted_M[m])
+    lists = {name: x.synonym_ids(gold) for name, x in self.tables.items()}
+    row, position = p.sequences[p.sequence_M[m]], int(p.position_M[m])
+    start = max(position - WINDOW, 1)  # without [CLS]
+    end = min(position + WINDOW, len(row) - 1)  # without the last [SEP]
+    words = [vocab[i] for i in row[start:end]]
+    words[position - start] = vocab[tokenizer.mask]
+    synonyms = next(ids for ids in lists.values() if predicted in ids)
+    return Case(
+      " ".join(words).replace(" ##", ""),
+      gold=vocab[gold],
+      prediction=vocab[predicted],
+      probability=float(p.probability_M[m]),
+      synonyms=tuple(vocab[i] for i in synonyms),
+      verdicts={
+        name: "corrected" if predicted in ids else "wrong"
+        for name, ids in lists.items()
+      },
+    )
+
+
+def render_cases(cases: Sequence[Case], searched: int) -> Table | str:
+  """Renders cases like the paper's figure 3; one sentence if there are none."""
+  if not cases:
+    return f"No corrections found in {searched:,} predictions."
+  title = (
+    f"corrections, taken out of the loss: {len(cases)} shown of {searched:,}"
+    " predictions searched"
+  )
+  grid = Table(title=title, title_justify="left", show_lines=True)
+  # One column for both words, since at 80 columns two would break words.
+  for name in ("sentence", "gold\nprediction", "synonyms of gold"):
+    grid.add_column(name, overflow="fold", no_wrap="\n" in name)
+  for case in cases:
+    prediction = f"{case.prediction} ({case.probability:.0%})"
+    words = f"{case.gold}\n{prediction}"
+    grid.add_row(case.sentence, words, ", ".join(case.synonyms))
+  return grid
+
+
+@dataclasses.dataclass(frozen=True)
+class Findings:
+  """Results of the task, for one text.
+
+  Attributes:
+    text: the lines.
+    tables: synonym tables by source; the first is that of the paper's table 2.
+    checkpoints: by source, in the order of steps.
+    search: cases of all sources, at the last checkpoint.
+  """
+
+  text: Lines
+  tables: Tables
+  checkpoints: Mapping[str, list[CheckpointRates]]
+  search: Search
+
+
+def print_findings(f: Findings, console: Console, *, num_cases: int) -> None:
+  """Prints the rates and the first cases by the first source."""
+  console.print(
+    f"{len(f.text.sequences):,} lines, {f.text.num_cut:,} of them cut to"
+    f" {f.text.length} tokens",
+    soft_wrap=True,
+  )
+  first = next(iter(f.tables))
+  console.print(render_rates(f.checkpoints[first], first))
+  shown = [x for x in f.search.cases if x.verdicts[first] == "corrected"]
+  console.print(render_cases(shown[:num_cases], f.search.searched))
+
+
+def save_findings(
+  f: Findings, workdir: pathlib.Path, about: Mapping[str, Any]
+) -> None:
+  """Writes results.json, which begins with `about`, and cases.json."""
+  results = {
+    **about,
+    "lines": len(f.text.sequences),
+    "lines_cut": f.text.num_cut,
+    "length": f.text.length,
+    "fingerprints": {
+      "text": f.text.fingerprint,
+      "synonyms": {name: t.fingerprint for name, t in f.tables.items()},
+      "vocabulary": next(iter(f.tables.values())).vocabulary,
+    },
+    "tables": {name: dict(t.options) for name, t in f.tables.items()},
+    "checkpoints": {
+      source: [*map(dataclasses.asdict, checkpoints)]
+      for source, checkpoints in f.checkpoints.items()
+    },
+  }
+  files.save_json(workdir / files.RESULTS, results)
+  search = dataclasses.asdict(f.search)
+  files.save_json(workdir / files.CASES, search, indent=None)
