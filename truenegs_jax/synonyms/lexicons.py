@@ -18,7 +18,7 @@ from truenegs_jax.data.corpus.files import File, read_blocks
 from truenegs_jax.data.corpus.read_state import BLOCK_BYTES, ReadState
 from truenegs_jax.data.corpus.readers import read_text
 from truenegs_jax.runtime.errors import DataError, InputError
-from truenegs_jax.synonyms.vocabulary import Vocabulary, is_spelled
+from truenegs_jax.synonyms.vocabulary import Vocabulary
 
 Item = TypeVar("Item")
 Pairs = Iterator[tuple[str, str]]
@@ -27,7 +27,6 @@ PPDB = " ||| "  # separates PPDB's fields
 PHRASE = re.compile("[ _]")
 SYNSET = re.compile("[0-9]{8}-([a-z])")
 NUM_EXAMPLES = 5  # of words outside the vocabulary
-NUM_ROWS = 1000  # read to recognize a format without marks of its own
 
 # The first two lines of a MyThes file: an encoding; an entry.
 MYTHES = re.compile(
@@ -39,11 +38,7 @@ ENTRY = re.compile(r"(.*)\|([0-9]{1,4})\s*")
 LABEL = re.compile(r" ?\((?=[^()|]*?(?:\.|Hauptform))[^()|]*\)")
 ANTONYM = re.compile("ant[oòó]n|антон", re.IGNORECASE)
 
-FORMATS = """Use a file of one of these formats:
-  word<TAB>synonym
-  word synonym synonym ...
-  [NN] ||| word ||| synonym ||| ... (PPDB)
-  th_*.dat of MyThes, the thesauri of LibreOffice (not the index, .idx)"""
+FORMATS = "docs/reference/sources.md has the formats of files."
 
 HEADER = re.compile("([0-9]{1,9}) ([1-9][0-9]{0,4})")  # of word2vec
 CELLS = 2**25  # cosines computed at a time; each needs some 8 bytes
@@ -86,7 +81,9 @@ def _select(pairs: Pairs, vocabulary: Vocabulary, file: File) -> Pairs:
   lists = itertools.starmap(vocabulary.list_pairs, synonyms.items())
   selected = list(itertools.chain.from_iterable(lists))
   if not selected:
-    raise DataError(f"{message} Use a file in the language of the vocabulary.")
+    raise DataError(
+      f"{message} Use a file in the language of the vocabulary. {FORMATS}"
+    )
   if 2 * num_lost > num_pairs:
     vocabulary.report(message)
   yield from selected
@@ -102,7 +99,7 @@ def _peek(items: Iterator[Item], file: File) -> tuple[Item, Iterator[Item]]:
   """Returns the first entry of a file, and all; DataError for an empty file."""
   for first in items:
     return first, itertools.chain([first], items)
-  raise DataError(f"{file.path}: the file has no entries. Use another file.")
+  raise DataError(f"{file.path}: the file has no entries. {FORMATS}")
 
 
 def _filled_lines(file: File) -> Iterator[tuple[int, str]]:
@@ -120,9 +117,7 @@ def read_pairs(file: File) -> Pairs:
 
     MyThes  the thesauri of LibreOffice
     PPDB    `[NN] ||| word ||| synonym ||| ...`; further fields are ignored
-    others  word<TAB>synonym; or a word and its synonyms, separated by spaces.
-            Three of five lines have to consist of words, not punctuation or
-            numbers: prose, CSV and dictionaries are refused.
+    others  word<TAB>synonym; or a word and its synonyms, separated by spaces
   """
   head = next(read_blocks(file, ReadState(), size=BLOCK_BYTES), b"")
   if match := MYTHES.match(head):
@@ -201,33 +196,14 @@ def _mythes(file: File, encoding: str) -> Pairs:
 def _columns(file: File) -> Pairs:
   (_, first), lines = _peek(_filled_lines(file), file)
   separator = next((x for x in (PPDB, "\t") if x in first), None)
-
-  def split_lines() -> Iterator[list[str]]:
-    for number, line in lines:
-      columns = line.split(separator)
-      row = columns[1:3] if separator == PPDB else columns
-      if separator and len(row) != 2:
-        raise DataError(
-          f"{file.path}:{number}: {len(columns)} columns. {FORMATS}"
-        )
-      yield row
-
-  rows = split_lines()
-  head = list(itertools.islice(rows, NUM_ROWS))
-  num_lists = sum(
-    len(row) > 1
-    and all(
-      is_spelled(word, also="-'’.0123456789")
-      for word in re.split("[ _]+", " ".join(row))
-    )
-    for row in head
-  )
-  if separator != PPDB and 5 * num_lists < 3 * len(head):
-    raise DataError(
-      f"{file.path}: an unknown format: only {num_lists} of the first"
-      f" {len(head)} lines are a word and its synonyms. {FORMATS}"
-    )
-  for word, *synonyms in itertools.chain(head, rows):
+  for number, line in lines:
+    columns = line.split(separator)
+    row = columns[1:3] if separator == PPDB else columns
+    if separator and len(row) != 2:
+      raise DataError(
+        f"{file.path}:{number}: {len(columns)} columns. {FORMATS}"
+      )
+    word, *synonyms = row
     yield from itertools.product([word], synonyms)
 
 

@@ -75,10 +75,10 @@ def fingerprint(words: Collection[str]) -> str:
   return short_sha256("\n".join(sorted(set(words))))
 
 
-def is_spelled(word: str, *, also: str = "") -> bool:
-  """Whether a word has a letter, and else only letters, accents and `also`."""
+def is_spelled(word: str) -> bool:
+  """Whether a word has a letter, and else only letters and accents."""
   return any(map(str.isalpha, word)) and all(
-    c in also or unicodedata.category(c)[0] in "LM" for c in word
+    unicodedata.category(c)[0] in "LM" for c in word
   )
 
 

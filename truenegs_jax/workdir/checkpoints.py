@@ -351,8 +351,7 @@ class Checkpoints:
   def _restoring(self, step: int) -> Iterator[None]:
     """Raises DamagedStepError for any error that a damaged file can cause.
 
-    Another try may succeed if memory ran out, or the file system failed
-    (DiskError).
+    DiskError if the file system failed, so that another try may succeed.
     """
     if step not in self._manager.all_steps():
       raise CheckpointError(
@@ -391,10 +390,7 @@ class Checkpoints:
 
 
 def _find_reason(e: Exception, numbers: Sequence[int]) -> str:
-  """Returns the words of the system for one of its errors, "" for others.
-
-  Libraries put them into messages of their own.
-  """
+  """Returns the words of the system in a library's message, "" for others."""
   return next((x for x in map(os.strerror, numbers) if x in str(e)), "")
 
 
@@ -425,11 +421,9 @@ def _sum_arrays(by_path: dict[str, jax.Array]) -> dict[str, jax.Array]:
 
 
 def _mix_with_position(bits: jax.Array) -> jax.Array:
-  """Mixes each uint32 with its index in the flat array.
+  """Mixes each uint32 with its index in the flat array, one-to-one.
 
-  For a position this is one-to-one, so a change of one value is always
-  noticed, and other changes but for one in 2**32. Source of the constants:
-  2**32 / golden ratio; Wellons, "Prospecting for Hash Functions" (lowbias32).
+  Constants: 2**32 / golden ratio; Wellons, "Prospecting for Hash Functions".
   """
   bits = jnp.atleast_1d(bits)
   strides = itertools.accumulate((1, *bits.shape[:0:-1]), operator.mul)
