@@ -4,12 +4,9 @@ A new key is a line here and the line that uses it (docs/how_to/add_key.md).
 `tables.py` says which keys each task has.
 """
 
-import dataclasses
-
-from truenegs_jax.config.keys import TINY, key
+from truenegs_jax.config.keys import TINY, key, section
 
 LARGEST_SEED = 2**32 - 1  # jax ignores the higher bits
-section = dataclasses.dataclass(frozen=True, kw_only=True)
 
 
 @section

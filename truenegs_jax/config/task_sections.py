@@ -1,7 +1,6 @@
 """The sections of fine-tuning, corrections, robustness and studies."""
 
-from truenegs_jax.config.keys import TINY, key
-from truenegs_jax.config.sections import section
+from truenegs_jax.config.keys import TINY, key, section
 
 
 @section

@@ -18,8 +18,9 @@ import jax
 import jax.numpy as jnp
 
 from truenegs_jax.models import attention as attention_lib
-from truenegs_jax.models import layers
+from truenegs_jax.models import layers, registry
 from truenegs_jax.runtime import rng
+from truenegs_jax.runtime.errors import InputError
 
 Array = jax.Array
 Inputs = Mapping[str, Array]
@@ -27,6 +28,8 @@ Model = TypeVar("Model", bound=nn.Module)
 
 HUGGING_FACE = True  # weights/hf_names.py has names for these parameters
 HEAD_WIDTH = 64  # in all released sizes
+# Sizes that the networks of a pair share.
+SHARED_SIZES = ("embedding_size", *registry.OPTIONAL_SIZES)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,6 +85,60 @@ def scale_config(config: EncoderConfig, multiplier: float) -> EncoderConfig:
   width = round(config.width * multiplier)
   heads = max(1, width // HEAD_WIDTH)
   return dataclasses.replace(config, width=width, heads=heads, ffn=4 * width)
+
+
+def make_network_config(
+  backbone: str, variant: str, fields: Mapping[str, Any]
+) -> EncoderConfig:
+  """Builds the config of a network: the variant's sizes, replaced by `fields`.
+
+  Raises:
+    InputError: an unknown variant, or heads that do not divide the width.
+  """
+  sizes = registry.variant_sizes(backbone, variant)
+  return _check_heads("model", EncoderConfig(**{**sizes, **fields}))
+
+
+def make_generator_config(
+  discriminator: EncoderConfig,
+  backbone: str,
+  *,
+  multiplier: float,
+  variant: str,
+) -> EncoderConfig:
+  """Builds the config of a generator for a discriminator.
+
+  Its sizes are the variant's, or without one the discriminator's, with the
+  width scaled by `multiplier`.
+
+  Raises:
+    InputError: an unknown variant, embeddings of another size, or heads that do
+      not divide the width.
+  """
+  if not variant:
+    scaled = scale_config(discriminator, multiplier)
+    return _check_heads("generator", scaled)
+  key = "generator.variant"
+  sizes: dict[str, Any] = registry.variant_sizes(backbone, variant, key=key)
+  for name in SHARED_SIZES:
+    shared = getattr(discriminator, name)
+    if sizes.get(name, shared) != shared:
+      raise InputError(
+        f"generator.variant={variant!r} has {name}={sizes[name]}. It shares its"
+        f" embeddings with the discriminator. Set {name}={shared}."
+      )
+  return _check_heads("generator", dataclasses.replace(discriminator, **sizes))
+
+
+def _check_heads(network: str, config: EncoderConfig) -> EncoderConfig:
+  """Returns the config, or raises InputError if its heads do not fit."""
+  if config.width < 1 or config.width % config.heads:
+    raise InputError(
+      f"{network}: {config.heads} heads do not divide a width of"
+      f" {config.width}. Choose another width, number of heads or"
+      " generator.multiplier."
+    )
+  return config
 
 
 def replace_configs(model: Model, **changed: Any) -> Model:
@@ -235,3 +292,27 @@ def _dense(config: EncoderConfig, features: int, name: str) -> layers.Dense:
   return layers.Dense(
     features, kernel_init=config.initializer, dtype=config.dtype, name=name
   )
+
+
+class Pooler(nn.Module):
+  """BERT's pooler, tanh(dense([CLS])), and its next-sentence classifier.
+
+  Pre-training does not train them. It carries them from a released checkpoint
+  to the export, for tasks that start from the pooler.
+  """
+
+  config: EncoderConfig
+  next_sentence: bool = False
+
+  @nn.compact
+  def __call__(self, hidden_BxLxD: Array) -> Array:
+    """Returns f32 `[B, D]`, or logits `[B, 2]`: next or random sentence."""
+    c = self.config
+    dense = functools.partial(
+      nn.Dense, kernel_init=c.initializer, dtype=jnp.float32
+    )
+    first_BxD = hidden_BxLxD[:, 0].astype(jnp.float32)
+    pooled_BxD = jnp.tanh(dense(c.width, name="pooler")(first_BxD))
+    if not self.next_sentence:
+      return pooled_BxD
+    return dense(2, name="next_sentence")(pooled_BxD)

@@ -21,7 +21,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from truenegs_jax.models import encoder, layers, pretrain, registry
+from truenegs_jax.models import encoder, layers, registry
 from truenegs_jax.runtime import rng
 
 Array = jax.Array
@@ -102,7 +102,7 @@ class DownstreamModel(nn.Module):
         c, self.head, self.num_outputs, self.head_dropout
       )
     if self.head == "pooler":
-      self.pooled = pretrain.Pooler(c)
+      self.pooled = encoder.Pooler(c)
 
   @property
   def roles(self) -> dict[str, encoder.EncoderConfig]:
@@ -159,7 +159,7 @@ def make_downstream(
   Raises:
     InputError: unknown backbone, variant or field.
   """
-  config = registry.make_network_config(
+  config = encoder.make_network_config(
     backbone, variant, {"vocab_size": vocab_size, **overrides}
   )
   if role == "bert":

@@ -87,30 +87,6 @@ class DetectionHead(nn.Module):
     return output(x_BxLxD.astype(jnp.float32))[..., 0]
 
 
-class Pooler(nn.Module):
-  """BERT's pooler, tanh(dense([CLS])), and its next-sentence classifier.
-
-  Pre-training does not train them. It carries them from a released checkpoint
-  to the export, for tasks that start from the pooler.
-  """
-
-  config: encoder.EncoderConfig
-  next_sentence: bool = False
-
-  @nn.compact
-  def __call__(self, hidden_BxLxD: Array) -> Array:
-    """Returns f32 `[B, D]`, or logits `[B, 2]`: next or random sentence."""
-    c = self.config
-    dense = functools.partial(
-      nn.Dense, kernel_init=c.initializer, dtype=jnp.float32
-    )
-    first_BxD = hidden_BxLxD[:, 0].astype(jnp.float32)
-    pooled_BxD = jnp.tanh(dense(c.width, name="pooler")(first_BxD))
-    if not self.next_sentence:
-      return pooled_BxD
-    return dense(2, name="next_sentence")(pooled_BxD)
-
-
 class MaskedLanguageModel(nn.Module):
   """Base of both models: the methods of the network that predicts slots.
 
@@ -266,7 +242,7 @@ class BertMlm(MaskedLanguageModel):
     self.bert = backbone.Encoder(c)
     self.bert_head = MlmHead(c, self.temperature)
     if self.pooler:
-      self.pooled = Pooler(c, next_sentence=True)
+      self.pooled = encoder.Pooler(c, next_sentence=True)
 
   @property
   def roles(self) -> dict[str, encoder.EncoderConfig]:
@@ -316,10 +292,10 @@ def make_electra(
     InputError: an unknown backbone or variant, heads that do not divide the
       width, or networks that cannot share their embeddings.
   """
-  discriminator = registry.make_network_config(
+  discriminator = encoder.make_network_config(
     backbone, variant, {"vocab_size": vocab_size, **overrides}
   )
-  generator = registry.make_generator_config(
+  generator = encoder.make_generator_config(
     discriminator,
     backbone,
     multiplier=generator_multiplier,
@@ -344,7 +320,7 @@ def make_bert(
 
   Its embeddings are as wide as the network, whatever the variant says.
   """
-  config = registry.make_network_config(
+  config = encoder.make_network_config(
     backbone, variant, {"vocab_size": vocab_size, **overrides}
   )
   config = dataclasses.replace(config, embedding_size=config.width)

@@ -4,22 +4,18 @@ variant_sizes("encoder", "small")
 variant_sizes("encoder", "embedding_size=8 width=16 layers=2 heads=2 ffn=64")
 """
 
-import dataclasses
 import importlib
 import pkgutil
 import re
 import types
-from collections.abc import Mapping
 from typing import Any
 
 from truenegs_jax import models
-from truenegs_jax.models import encoder
 from truenegs_jax.runtime.errors import InputError
 
 REQUIRED_NAMES = ("Embeddings", "Encoder", "VARIANTS")  # of a backbone
 REQUIRED_SIZES = ("embedding_size", "width", "layers", "heads", "ffn")
 OPTIONAL_SIZES = ("type_vocab_size",)
-SHARED_SIZES = ("embedding_size", *OPTIONAL_SIZES)  # by the networks of a pair
 
 
 def load_backbone(name: str) -> types.ModuleType:
@@ -69,59 +65,3 @@ def variant_sizes(
       " 1 to 9,999,999."
     )
   return sizes
-
-
-def make_network_config(
-  backbone: str, variant: str, fields: Mapping[str, Any]
-) -> encoder.EncoderConfig:
-  """Builds the config of a network: the variant's sizes, replaced by `fields`.
-
-  Raises:
-    InputError: an unknown variant, or heads that do not divide the width.
-  """
-  sizes = variant_sizes(backbone, variant)
-  return _check_heads("model", encoder.EncoderConfig(**{**sizes, **fields}))
-
-
-def make_generator_config(
-  discriminator: encoder.EncoderConfig,
-  backbone: str,
-  *,
-  multiplier: float,
-  variant: str,
-) -> encoder.EncoderConfig:
-  """Builds the config of a generator for a discriminator.
-
-  Its sizes are the variant's, or without one the discriminator's, with the
-  width scaled by `multiplier`.
-
-  Raises:
-    InputError: an unknown variant, embeddings of another size, or heads that do
-      not divide the width.
-  """
-  if not variant:
-    scaled = encoder.scale_config(discriminator, multiplier)
-    return _check_heads("generator", scaled)
-  key = "generator.variant"
-  sizes: dict[str, Any] = variant_sizes(backbone, variant, key=key)
-  for name in SHARED_SIZES:
-    shared = getattr(discriminator, name)
-    if sizes.get(name, shared) != shared:
-      raise InputError(
-        f"generator.variant={variant!r} has {name}={sizes[name]}. It shares its"
-        f" embeddings with the discriminator. Set {name}={shared}."
-      )
-  return _check_heads("generator", dataclasses.replace(discriminator, **sizes))
-
-
-def _check_heads(
-  network: str, config: encoder.EncoderConfig
-) -> encoder.EncoderConfig:
-  """Returns the config, or raises InputError if its heads do not fit."""
-  if config.width < 1 or config.width % config.heads:
-    raise InputError(
-      f"{network}: {config.heads} heads do not divide a width of"
-      f" {config.width}. Choose another width, number of heads or"
-      " generator.multiplier."
-    )
-  return config

@@ -105,7 +105,12 @@ def _report_scores(
   records: dict[str, Any] = {}
   by_model: dict[str, Mapping[str, scores.SetScores]] = {}
   for name, model in models.items() if sets else ():
-    by_folder, by_model[name] = scores.score_model(model, sets, console)
+    by_folder, by_model[name] = scores.score_model(
+      functools.partial(model.answer, console=console),
+      model.task,
+      model.seeds,
+      sets,
+    )
     records[name] = {k: dataclasses.asdict(x) for k, x in by_folder.items()}
   results = [scores.make_result(x, by_model) for x in sets]
   if results:

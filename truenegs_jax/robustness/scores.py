@@ -8,7 +8,7 @@ values.
 import dataclasses
 import functools
 import pathlib
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -16,7 +16,6 @@ from rich.console import Console
 from scipy import stats
 
 from truenegs_jax.finetune import leaderboard
-from truenegs_jax.finetune.fine_tuned import FineTunedModel
 from truenegs_jax.finetune.results import Record
 from truenegs_jax.robustness.eval_set import ORIGINAL, TRANSFORMED, EvalSet
 from truenegs_jax.robustness.transformation import texts
@@ -80,9 +79,18 @@ def estimate(scores: Scores) -> Estimate:
 
 
 def score_model(
-  model: FineTunedModel, sets: Sequence[EvalSet], console: Console
+  answer: Callable[[Sequence[Any]], Sequence[Sequence[Any]]],
+  task: Task,
+  seeds: Mapping[str, int | None],
+  sets: Sequence[EvalSet],
 ) -> tuple[dict[str, Record], dict[str, SetScores]]:
   """Answers the examples of all sets at once, and scores each set.
+
+  Args:
+    answer: returns the answers of each seed to examples.
+    task: of the model.
+    seeds: by the folders of their models.
+    sets: with examples of that task.
 
   Returns:
     A record of each seed by the folder of its model, with the splits "SET SIDE"
@@ -96,8 +104,7 @@ def score_model(
     blank = {} if isinstance(example, Question) else {"label": None}
     examples.append(dataclasses.replace(example, key=str(number), **blank))
   answers_S = [
-    dict(zip(unique, answers, strict=True))
-    for answers in model.answer(examples, console)
+    dict(zip(unique, answers, strict=True)) for answers in answer(examples)
   ]
   answered = {
     x.name: {
@@ -106,9 +113,9 @@ def score_model(
     }
     for x in sets
   }
-  scores = {x.name: score_set(x, model.task, answered[x.name]) for x in sets}
+  scores = {x.name: score_set(x, task, answered[x.name]) for x in sets}
   records = {}
-  for i, (folder, seed) in enumerate(model.seeds.items()):
+  for i, (folder, seed) in enumerate(seeds.items()):
     values = {
       f"{name} {side}": {
         m: float(x[side].by_run()[i]) for m, x in by_metric.items()
@@ -126,7 +133,7 @@ def score_model(
       for side, rows in x.sides.items()
       if rows
     }
-    records[folder] = Record(model.task.name, seed, values, answers)
+    records[folder] = Record(task.name, seed, values, answers)
   return records, scores
 
 
