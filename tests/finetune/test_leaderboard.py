@@ -12,20 +12,6 @@ from truenegs_jax.finetune.results import Result
 from truenegs_jax.stats.differences import Comparison
 
 
-def test_a_summary_has_all_runs():
-  scores, failures = [80.0, 50.0, 84.0, 82.0], ["", "constant", "", ""]
-  assert leaderboard.summarize_scores(scores, failures) == leaderboard.Summary(
-    runs=4,
-    failed=1,
-    median=81.0,
-    mean=74.0,
-    low=50.0,
-    high=84.0,
-    sd=pytest.approx(np.std(scores, ddof=1)),
-  )
-  assert leaderboard.summarize_scores([80.0], [""]).sd is None
-
-
 def test_averages_match_the_papers_table():
   scores = {
     model.name: model.scores
@@ -60,7 +46,8 @@ def test_finds_published_models_by_family_and_size():
   assert find_names(tasks=["qnli", "rte"], family="electra", width=1024) == [
     "ELECTRA large"
   ]
-  assert not find_names(tasks=["squad"], family="bert", width=768)
+  small = find_names(tasks=["cola"], family="bert", width=256)  # none published
+  assert small[0] == "ELECTRA small"
   small = leaderboard.find_published(["squad"], family="electra", width=512)
   assert small == leaderboard.find_published(
     ["squad"], family="electra", width=64
@@ -89,6 +76,28 @@ def make_run(task, metrics, golds, answers):
       "notes": [],
     }
   )
+
+
+def test_a_summary_has_all_runs():
+  scores, failures = [80.0, 50.0, 84.0, 82.0], ["", "constant", "", ""]
+  runs = [
+    dataclasses.replace(
+      make_run("rte", ["accuracy"], ["yes"], ["no"]),
+      scores={"dev": {"accuracy": score}},
+      failure=failure,
+    )
+    for score, failure in zip(scores, failures, strict=True)
+  ]
+  assert leaderboard.summarize_runs(runs)["accuracy"] == leaderboard.Summary(
+    runs=4,
+    failed=1,
+    median=81.0,
+    mean=74.0,
+    low=50.0,
+    high=84.0,
+    sd=pytest.approx(np.std(scores, ddof=1)),
+  )
+  assert leaderboard.summarize_runs(runs[:1])["accuracy"].sd is None
 
 
 @pytest.mark.parametrize("task", ["rte", "squad", "stsb"])

@@ -453,7 +453,7 @@ def test_an_exported_classifier_gives_the_same_answers_in_transformers(
     ({"files": "train=x"}, InputError, "dev"),
     ({"files": "trian=x dev=y"}, InputError, "trian"),
     ({"loss": "total"}, InputError, "finetune.loss"),
-    ({"tasks": "mrpc"}, InputError, "finetune.tasks"),
+    ({"tasks": "mrpc,own"}, InputError, "finetune.tasks"),
     ({"epochs": 0.0}, InputError, "finetune.epochs"),
     ({"lrs": (1e-3,)}, InputError, "finetune.lrs"),
     ({"optim__accumulation": 3}, InputError, "batch_size"),

@@ -96,7 +96,7 @@ def test_reads_every_file_of_every_task(tmp_path, name):
     assert examples[1].location == f"{path}:{2 + has_header}"
     keys = ["90", "89"] if split.startswith("test") else ["0", "1"]
     assert [x.key for x in examples[:2]] == keys
-    assert examples == glue.read_split(task, split, "", file=str(path)).examples
+    assert examples == glue.read_split(task, split, "", file=str(path))[0]
     if not split.startswith("test"):
       label_N = encode(examples, task, TOKENIZER, length=16).targets["label"]
       assert label_N.tolist() == list(LABELS[name].values())
@@ -152,17 +152,17 @@ def test_reads_the_hubs_copy(tmp_path, name):
     }
   ).save_to_disk(str(tmp_path / name))
   for where in (tmp_path, tmp_path / name):
-    examples = glue.read_split(task, "dev", f"hf:{where}").examples
+    examples = glue.read_split(task, "dev", f"hf:{where}")[0]
     expected = {"cola": ["0", "1", "1"], "mrpc": ["0", "1", "1"]}
     expected["mnli"] = ["entailment", "neutral", "neutral"]
     assert [x.label for x in examples] == expected.get(name, [0.0, 1.0, 1.0])
     assert [x.first for x in examples] == list("pqr")
     second = list("pqr") if len(texts) == 2 else [None] * 3
     assert [x.second for x in examples] == second
-    test = glue.read_split(task, "test", f"hf:{where}").examples
+    test = glue.read_split(task, "test", f"hf:{where}")[0]
     assert [(x.key, x.label) for x in test] == [(k, None) for k in "789"]
     file = f"hf:{where} split=test{suffix}"
-    assert test == glue.read_split(task, "test", "nowhere", file=file).examples
+    assert test == glue.read_split(task, "test", "nowhere", file=file)[0]
 
 
 def test_uneven_rows_of_qqp_are_skipped_and_counted(tmp_path):

@@ -235,12 +235,10 @@ def test_rejects_options_that_do_not_fit():
   ):
     with pytest.raises(InputError, match=message):
       user_task.check_options(kind=kind, labels=labels, metric=metric)
-  for text, label in (("a,b,c", "l"), ("a,", "l"), ("a,a", "l"), ("a", "a")):
+  for text, label in (("a,b,c", "l"), ("", "l"), ("a", ""), ("a", "a")):
     with pytest.raises(InputError, match="finetune.text="):
       user_task.parse_columns(text, label)
   columns = user_task.Columns(("a", "b"), "l")
   assert user_task.parse_columns("a, b", "l") == columns
   assert user_task.parse_labels("a,b") == ("a", "b")
   assert user_task.parse_labels("") == ()
-  with pytest.raises(InputError, match="finetune.labels='a,a'"):
-    user_task.parse_labels("a,a")

@@ -120,9 +120,7 @@ def open_model(
     task_name: the task; "" for that of the run, or the only one of its head.
 
   Raises:
-    InputError: there is no such model, it has no head for the task, or other
-      classes.
-    CheckpointError: a run's result is damaged.
+    InputError: there is no such model, or its head is not for the task.
   """
   if not init:
     raise InputError(

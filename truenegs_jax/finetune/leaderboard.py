@@ -115,28 +115,23 @@ def find_published(
 
   Args:
     tasks: names in GLUE, or "squad".
-    family: "electra" or "bert".
+    family: "electra" or "bert"; if none is published, ELECTRAs are returned.
     width: hidden size of the network.
   """
   size = config_checks.model_size(width)
   names = {*tasks, *(SQUAD if config_checks.SQUAD in tasks else ())}
-  return tuple(
-    model
-    for model in PUBLISHED
-    if (model.family, model.size) == (family, size)
-    and names & set(model.scores)
-  )
+  models = [x for x in PUBLISHED if x.size == size and names & set(x.scores)]
+  same = tuple(x for x in models if x.family == family)
+  return same or tuple(x for x in models if x.family == "electra")
 
 
 def find_comparable(
   runs_by_task: Mapping[str, Sequence[Result]],
 ) -> tuple[PublishedModel, ...]:
   """Returns the published models of the runs' size and tasks."""
-  first = next(iter(runs_by_task.values()))[0]
-  family, width = first.provenance["family"], first.provenance["width"]
-  models = find_published(runs_by_task, family=family, width=width)
-  # No small BERT is published.
-  return models or find_published(runs_by_task, family="electra", width=width)
+  first = next(iter(runs_by_task.values()))[0].provenance
+  family, width = first["family"], first["width"]
+  return find_published(runs_by_task, family=family, width=width)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -158,28 +153,21 @@ class Summary:
   sd: float | None
 
 
-def summarize_scores(
-  scores: Sequence[float], failures: Sequence[str]
-) -> Summary:
-  """Summarizes runs: their scores in percent, and why each failed, or ""."""
-  return Summary(
-    runs=len(scores),
-    failed=sum(map(bool, failures)),
-    median=statistics.median(scores),
-    mean=statistics.fmean(scores),
-    low=min(scores),
-    high=max(scores),
-    sd=statistics.stdev(scores) if len(scores) > 1 else None,
-  )
-
-
 def summarize_runs(runs: Sequence[Result]) -> dict[str, Summary]:
   """Summarizes each metric of the dev set, the main metric first."""
-  failures = [run.failure for run in runs]
-  return {
-    metric: summarize_scores([r.scores["dev"][metric] for r in runs], failures)
-    for metric in runs[0].scores["dev"]
-  }
+  summaries = {}
+  for metric in runs[0].scores["dev"]:
+    scores = [run.scores["dev"][metric] for run in runs]
+    summaries[metric] = Summary(
+      runs=len(runs),
+      failed=sum(bool(run.failure) for run in runs),
+      median=statistics.median(scores),
+      mean=statistics.fmean(scores),
+      low=min(scores),
+      high=max(scores),
+      sd=statistics.stdev(scores) if len(scores) > 1 else None,
+    )
+  return summaries
 
 
 def average(scores: Mapping[str, float]) -> float | None:

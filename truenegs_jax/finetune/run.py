@@ -11,7 +11,6 @@ run prints the plan in seconds, without reading rows:
 """
 
 import dataclasses
-import itertools
 import json
 import pathlib
 import signal
@@ -166,7 +165,7 @@ def _report_results(context: RunContext, finished: Runs, others: Runs) -> None:
   with progress.working(context.console, "Comparing scores", brief=True):
     compared, remarks = leaderboard.compare_results(finished, others)
   leaderboard.print_tables(finished, compared, context.console)
-  for remark in [*remarks, *_describe_missing_outputs(context, finished)]:
+  for remark in remarks:
     context.report(remark)
   _save_results(context, compared)
   write_own_report(context.workdir, context.report)
@@ -175,24 +174,6 @@ def _report_results(context: RunContext, finished: Runs, others: Runs) -> None:
       "Submissions for GLUE, from the run of each task with the median dev"
       f" score: {', '.join(map(str, paths))}"
     )
-
-
-def _describe_missing_outputs(context: RunContext, finished: Runs) -> list[str]:
-  """Describes requested outputs that earlier runs did not write."""
-  options, lines = context.options, []
-  for run in itertools.chain.from_iterable(finished.values()):
-    missing = []
-    if options.predict_test and "test" not in run.answers:
-      missing.append("answers to the test set")
-    if options.export == "all" and not run.failure and not run.exported:
-      missing.append("model for Hugging Face")
-    if missing:
-      folder = results.run_folder(context.workdir, run.task, run.seed)
-      lines.append(
-        f"'{folder}' has no {' and no '.join(missing)}. Remove it and run the"
-        " same command again; it repeats this run."
-      )
-  return lines
 
 
 def _save_results(

@@ -1,12 +1,10 @@
 """Trains, evaluates, saves and exports the runs of a fine-tuning."""
 
 import dataclasses
-import datetime
 import json
 import pathlib
 import shutil
 import signal
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -110,12 +108,7 @@ def train_missing(
 ) -> signal.Signals | None:
   """Trains and saves the runs of the plans; returns a signal to stop."""
   runs = [(plan, seed) for plan in plans for seed in plan.seeds]
-  # The time of a run is proportional to its mean row length and its steps.
-  sizes = [
-    plan.setup.data.train.lengths_N.mean() * plan.setup.steps
-    for plan, _ in runs
-  ]
-  start, described = time.monotonic(), None
+  described = None
   _remove_checkpoints(context.workdir)  # if a kill came before
   with guards.StopSignals(context.console) as signals:
     vote = guards.StopVote(signals, plans[0].setup.predictor.mesh)
@@ -124,19 +117,12 @@ def train_missing(
       if number := vote.poll():
         raise loop.Stopped(number)
 
-    for number, (plan, seed) in enumerate(runs):
+    for number, (plan, seed) in enumerate(runs, start=1):
       if plan is not described:
         _describe_task(context, plan.setup)
         described = plan
-      eta = ""
-      if number:
-        secs = time.monotonic() - start
-        left = round(secs * sum(sizes[number:]) / sum(sizes[:number]))
-        eta = f", about {datetime.timedelta(seconds=left)} left for all"
-      context.report(
-        f"{plan.setup.data.task.title}, seed {seed}: run {number + 1} of"
-        f" {len(runs)}{eta}"
-      )
+      title = f"{plan.setup.data.task.title}, seed {seed}"
+      context.report(f"{title}: run {number} of {len(runs)}")
       try:
         _train_run(context, initial, plan, seed, check)
       except loop.Stopped as e:

@@ -281,10 +281,7 @@ def _make_finetuning_table(
   if not columns:
     return
   tasks = (*GLUE, SQUAD)
-  # No small BERT is published.
-  published = find_published(
-    tasks, family=study.family, width=study.width
-  ) or find_published(tasks, family="electra", width=study.width)
+  published = find_published(tasks, family=study.family, width=study.width)
   names = [SOURCES[x] for x in sources]
   models = [x for x in published if x.source in names]
   paper = {

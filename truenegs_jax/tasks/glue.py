@@ -1,8 +1,8 @@
 """Reads the eight GLUE tasks of the paper's table 3 and writes submissions.
 
   task = TASKS["mrpc"]
-  read_split(task, "train", "glue_data").examples
-  read_split(task, "dev", "hf:nyu-mll/glue").examples
+  examples, _ = read_split(task, "train", "glue_data")
+  examples, _ = read_split(task, "dev", "hf:nyu-mll/glue")
 
 Class ids are equal to those in ELECTRA's code. Splits are train, dev and test.
 MNLI also has dev_mismatched and test_mismatched; its dev and test are the
@@ -13,7 +13,6 @@ import dataclasses
 import os
 import pathlib
 from collections.abc import Collection, Iterator, Sequence
-from typing import NamedTuple
 
 import numpy as np
 
@@ -106,22 +105,9 @@ NO_FILE = (
 MNLI_SUBMISSIONS = {"test": "MNLI-m", "test_mismatched": "MNLI-mm"}
 
 
-class SplitExamples(NamedTuple):
-  """The examples of a split.
-
-  Attributes:
-    examples: in the order of the file.
-    num_skipped: number of lines of QQP's train or dev file that were skipped
-      for a wrong number of fields. ELECTRA's code skips them, too.
-  """
-
-  examples: list[Example]
-  num_skipped: int
-
-
 def read_split(
   task: Task, split: str, where: str, *, file: str = ""
-) -> SplitExamples:
+) -> tuple[list[Example], int]:
   """Reads the examples of a split.
 
   Args:
@@ -134,7 +120,9 @@ def read_split(
       set, "hf:NAME split=S" for example, with the columns of the hub.
 
   Returns:
-    The examples. In test splits, labels are None and keys are GLUE's indices.
+    The examples in the order of the file, of which those of test splits have no
+    labels and GLUE's indices as keys; and the number of lines of QQP's train or
+    dev file that were skipped for a wrong number of fields, as by ELECTRA.
   """
   is_test = split.startswith("test")
   # GLUE rejects a submission without all rows of the test set.
@@ -171,7 +159,7 @@ def read_split(
           f" {task.title} are {low:g} to {high:g}."
         )
     examples[key] = Example(key, first, second, target, record.location)
-  return SplitExamples(list(examples.values()), len(skipped or ()))
+  return list(examples.values()), len(skipped or ())
 
 
 def is_missing(task: Task, split: str, where: str) -> bool:

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import stats
 
-from truenegs_jax.runtime.errors import DataError, InputError
+from truenegs_jax.runtime.errors import DataError
 from truenegs_jax.stats.differences import Scorer
 from truenegs_jax.stats.intervals import jackknife_values
 
@@ -286,12 +286,6 @@ def as_pairs(
 ) -> tuple[np.ndarray, np.ndarray]:
   """Returns both as arrays; zeros for predictions that are not all finite."""
   gold_N, predicted_N = np.asarray(gold_N), np.asarray(predicted_N)
-  if gold_N.shape != predicted_N.shape or gold_N.ndim != 1 or not len(gold_N):
-    raise InputError(
-      f"Predictions have the shape {predicted_N.shape}, gold values"
-      f" {gold_N.shape}. Scores need one prediction per example and at least"
-      " one example."
-    )
   if not np.isfinite(predicted_N).all():
     predicted_N = np.zeros_like(predicted_N)
   return gold_N, predicted_N

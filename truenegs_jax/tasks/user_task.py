@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from truenegs_jax.config import grammar
 from truenegs_jax.runtime.errors import DataError, InputError
 from truenegs_jax.tasks.records import HUB, read_dataset, read_file
 from truenegs_jax.tasks.task import CLASSES, SCORE, Example, Task
@@ -34,9 +35,8 @@ class Columns(NamedTuple):
 
 def parse_columns(text: str, label: str) -> Columns:
   """Parses `finetune.text`, "sentence" or "first,second"; else InputError."""
-  texts = tuple(name.strip() for name in text.split(","))
-  names = (*texts, label)
-  if len(names) > 3 or not all(names) or len(set(names)) < len(names):
+  texts = grammar.parse_names(text, key="finetune.text")
+  if not (0 < len(texts) < 3 and label) or label in texts:
     raise InputError(
       f"finetune.text={text!r} and finetune.label={label!r} must name different"
       " columns. Set --config.finetune.text=COLUMN (or COLUMN,COLUMN for pairs)"
@@ -46,14 +46,8 @@ def parse_columns(text: str, label: str) -> Columns:
 
 
 def parse_labels(labels: str) -> tuple[str, ...]:
-  """Parses `finetune.labels`, "no,yes"; "" gives no labels; else InputError."""
-  names = tuple(name.strip() for name in labels.split(",")) if labels else ()
-  if not all(names) or len(set(names)) < len(names):
-    raise InputError(
-      f"finetune.labels={labels!r} has an empty or repeated name. Separate the"
-      " names of the classes by commas, each once."
-    )
-  return names
+  """Parses `finetune.labels`, "no,yes"; "" gives no labels."""
+  return grammar.parse_names(labels, key="finetune.labels")
 
 
 def read_examples(
