@@ -5,7 +5,6 @@ import itertools
 import os
 import signal
 import sys
-from collections.abc import Mapping
 
 VERBS = {  # modules
   "main": "Runs a config: pre-trains, fine-tunes or measures a model.",
@@ -17,20 +16,10 @@ VERBS = {  # modules
   "wordnet": "Downloads WordNet, unless it is on this machine.",
 }
 CONFIGS = "Lists the configs; with a name, describes its words and keys."
-TASKS = {
-  "pre-train": "electra_*, bert_*",
-  "fine-tune": "finetune_own, finetune_glue, finetune_squad",
-  "measure corrections": "corrections",
-  "test robustness": "robustness",
-  "compare recipes": "study, study_small",
-}
-
-
-def _list(meanings: Mapping[str, str], width: int) -> str:
-  lines = (f"  {name:<{width}} {text}" for name, text in meanings.items())
-  return "\n".join(lines)
-
-
+LISTED = "\n".join(
+  f"  {verb:<10} {meaning}"
+  for verb, meaning in (VERBS | {"configs": CONFIGS}).items()
+)
 HELP = f"""\
 Pre-training on true negatives: ELECTRA and BERT in JAX.
 
@@ -43,10 +32,7 @@ Pre-training on true negatives: ELECTRA and BERT in JAX.
   truenegs configs electra_own:hc   # describes its words and keys
 
 Verbs, each with its own --help:
-{_list(VERBS | {"configs": CONFIGS}, 10)}
-
-Tasks of main, by its config:
-{_list(TASKS, 20)}
+{LISTED}
 
 Documentation: docs/index.md in the repository."""
 CONFIGS_HELP = f"""\
