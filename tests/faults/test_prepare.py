@@ -124,7 +124,7 @@ def write_case(folder: pathlib.Path, rng) -> tuple[str, dict, dict]:
     "overflow": str(rng.choice(["carry", "discard"])),
     "held_out": float(rng.choice([0.0, 0.02, 0.3, 0.5])),
     "lowercase": bool(rng.random() < 0.7),
-    "strip_accents": [None, True, False][rng.integers(3)],
+    "accents": ["auto", "strip", "keep"][rng.integers(3)],
     "seed": int(rng.integers(2**40)),
   }
   return ", ".join(parts), corpus_options, options

@@ -6,6 +6,7 @@ import pathlib
 import numpy as np
 
 from support.texts import LETTERS, make_corpus, make_texts, to_jsonl
+from truenegs_jax.config.sections import Data
 from truenegs_jax.data.rows import finish, prepare_rows, steps
 from truenegs_jax.data.rows.rows_folder import RowsOptions, open_rows
 from truenegs_jax.data.tokens.tokenizer import SPECIALS, make_tokenizer
@@ -51,10 +52,15 @@ def write_sources(folder) -> str:
 
 def prepare_files(sources, folder, engine=None, bucket="") -> dict[str, bytes]:
   """Prepares rows by `execute_plan`; returns the content of all files."""
-  options = prepare_rows.PrepareOptions(
-    sources, length=16, vocab_size=40, held_out=0.1, rows=str(folder)
+  data = Data(
+    sources=sources,
+    language="",
+    vocab_size=40,
+    held_out=0.1,
+    rows=str(folder),
+    workers=1,
   )
-  plan = prepare_rows.make_plan(options)
+  plan = prepare_rows.make_plan(data, 16)
   plan = dataclasses.replace(plan, engine=engine, bucket=bucket)
   prepare_rows.execute_plan(plan)
   return read_files(folder)

@@ -1,6 +1,5 @@
 """Finds or prepares the rows of a config."""
 
-import dataclasses
 import pathlib
 
 from rich.console import Console
@@ -10,8 +9,7 @@ from truenegs_jax.configs import common
 from truenegs_jax.data.corpus.language import check_code
 from truenegs_jax.data.corpus.sources_spec import named_sources
 from truenegs_jax.data.rows import prepare_rows
-from truenegs_jax.data.rows.prepare_rows import PrepareOptions
-from truenegs_jax.data.tokens.tokenizer import ACCENTS, Tokenizer
+from truenegs_jax.data.tokens.tokenizer import Tokenizer
 from truenegs_jax.runtime import progress
 from truenegs_jax.runtime.errors import InputError
 
@@ -28,21 +26,13 @@ def make_rows_plan(data: Data, length: int) -> prepare_rows.Plan:
       " --config.data.sources='texts/*.txt', for example: files, folders, globs"
       " or hf:NAME, separated by commas."
     )
-  resources = {}
+  reader = None
   if "wordnet" in named_sources(data.sources):
     from truenegs_jax.synonyms.wordnet import open_wordnet  # imports NLTK
 
-    resources["reader"] = open_wordnet(data.wordnet_dir)
+    reader = open_wordnet(data.wordnet_dir)
   check_code(data.language)
-  names = {field.name for field in dataclasses.fields(PrepareOptions)}
-  values = {name: x for name, x in vars(data).items() if name in names}
-  values |= {
-    "length": length,
-    "strip_accents": ACCENTS[data.accents],
-    "num_workers": data.workers,
-    "resources": resources,
-  }
-  return prepare_rows.make_plan(PrepareOptions(**values))
+  return prepare_rows.make_plan(data, length, reader=reader)
 
 
 def find_or_prepare_rows(

@@ -78,7 +78,7 @@ def test_rows_and_trained_vocabulary_go_to_the_cache(corpus, cache):
 def test_each_text_and_set_of_options_has_its_own_folder(corpus):
   changes = [{}, {"length": 17}, {"seed": 1}, {"vocab_size": 50}]
   changes += [{"lowercase": False}, {"held_out": 0.0}, {"layout": "packed"}]
-  changes += [{"overflow": "discard"}, {"strip_accents": False}]
+  changes += [{"overflow": "discard"}, {"accents": "keep"}]
   changes += [{"errors": "replace"}]
   folders = [make_rows(corpus, **change)[0] for change in changes]
   with open(corpus, "a") as file:
@@ -289,7 +289,7 @@ def test_a_resumed_preparation_keeps_its_vocabulary(corpus, monkeypatch):
 UNGUARDED_SCRIPT = """
 import sys
 from truenegs_jax.data.rows.prepare_rows import prepare
-prepare(sys.argv[1], length=16, vocab=sys.argv[2], num_workers=2)
+prepare(sys.argv[1], length=16, vocab=sys.argv[2], workers=2)
 """
 
 

@@ -11,13 +11,15 @@ import functools
 import pathlib
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from rich.console import Console
 
+from truenegs_jax.config.sections import Data
 from truenegs_jax.data.corpus import language
 from truenegs_jax.data.corpus.corpus import Corpus, Meter
+from truenegs_jax.data.corpus.readers import WordNetReader
 from truenegs_jax.data.corpus.sources_spec import open_corpus
 from truenegs_jax.data.rows import finish, layouts, steps, store, worker_pool
 from truenegs_jax.data.rows.rows_folder import (
@@ -42,50 +44,16 @@ from truenegs_jax.runtime.files import check_local, lock_folder
 
 
 @dataclasses.dataclass(frozen=True)
-class PrepareOptions:
-  """The options of a preparation: those of `data` in a config, and length."""
-
-  sources: str  # the parts of the corpus
-  length: int  # tokens per row
-  language: str = ""  # of the text; empty for no check
-  vocab: str = "train"  # or a vocabulary for `load_tokenizer`
-  vocab_size: int = 8192  # at most, if the vocabulary is trained
-  lowercase: bool = True
-  strip_accents: bool | None = None  # None for BERT's, the value of `lowercase`
-  layout: str = "electra"
-  overflow: str = "carry"
-  held_out: float = 0.01
-  seed: int = 0
-  errors: str = "strict"  # "replace" repairs and counts damaged text
-  stopping: str = "all"  # when a mixture with weights ends
-  tokenizer: str = "fast"  # backend of the encoder; "tf_text" gives equal ids
-  num_workers: int = 1  # processes; 0 for one per available core
-  # The rows folder; empty for a folder in the cache, named after a hash of the
-  # options. A complete folder can be used without its text.
-  rows: str = ""
-  # Needed by sources, such as `{"reader": open_wordnet()}`.
-  resources: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-
-  def open_corpus(self) -> Corpus:
-    """Opens the text."""
-    return open_corpus(
-      self.sources,
-      errors=self.errors,
-      stopping=self.stopping,
-      **self.resources,
-    )
-
-
-@dataclasses.dataclass(frozen=True)
 class Plan:
   """A rows folder and how to prepare it."""
 
   folder: pathlib.Path  # where the rows are or will be
   options: RowsOptions
   corpus: Corpus | None  # None if the rows exist, but their text is missing
+  open_corpus: Callable[[], Corpus]  # picklable
   tokenizer: Tokenizer | None  # None if the vocabulary is trained
   num_workers: int  # 1 or more
-  prepare_options: PrepareOptions  # the plan was made from these
+  data: Data
   # (i, n) does one n-th of the work. Jobs may run at the same time, on several
   # machines with a common file system.
   job: tuple[int, int] = steps.ONLY_JOB
@@ -101,8 +69,14 @@ class Plan:
     return (self.folder / MANIFEST).exists()  # written last
 
 
-def prepare(sources: str, **options: Any) -> tuple[pathlib.Path, Tokenizer]:
-  """Prepares the rows of `PrepareOptions`, unless they exist.
+def prepare(
+  sources: str, *, length: int, **data: Any
+) -> tuple[pathlib.Path, Tokenizer]:
+  """Prepares rows, unless they exist, without a check of the language.
+
+  Args:
+    length: tokens per row.
+    data: other keys of a config's section `data`; one worker by default.
 
   Returns:
     The rows folder and its tokenizer (`vocab.txt` in the folder).
@@ -112,21 +86,32 @@ def prepare(sources: str, **options: Any) -> tuple[pathlib.Path, Tokenizer]:
     DataError: the text is unusable, or the folder has rows of other options.
     DiskError: a file cannot be written.
   """
-  return execute_plan(make_plan(PrepareOptions(sources, **options)))
+  data = {"sources": sources, "language": "", "workers": 1, **data}
+  return execute_plan(make_plan(Data(**data), length))
 
 
-def make_plan(options: PrepareOptions) -> Plan:
-  """Checks options and chooses the folder; reads no text, writes nothing."""
-  layouts.check_layout(
-    options.layout, length=options.length, overflow=options.overflow
-  )
-  check_local("data.rows", options.rows)
+def make_plan(
+  data: Data, length: int, *, reader: WordNetReader | None = None
+) -> Plan:
+  """Checks options and chooses the folder; reads no text, writes nothing.
+
+  `reader` is needed by the source "wordnet".
+  """
+  layouts.check_layout(data.layout, length=length, overflow=data.overflow)
+  check_local("data.rows", data.rows)
   named = None
-  if options.rows:
-    named = pathlib.Path(options.rows).expanduser().resolve()
+  if data.rows:
+    named = pathlib.Path(data.rows).expanduser().resolve()
+  open_text = functools.partial(
+    open_corpus,
+    data.sources,
+    errors=data.errors,
+    stopping=data.stopping,
+    reader=reader,
+  )
   corpus: Corpus | None = None
   try:
-    corpus = options.open_corpus()
+    corpus = open_text()
     identity = corpus.identity()
   except UnavailableError as error:
     if not named or not (named / MANIFEST).exists():
@@ -134,27 +119,30 @@ def make_plan(options: PrepareOptions) -> Plan:
     message = f"{printable(error)}\nUsing the rows in '{named}'."
     progress.log_console().print(message, soft_wrap=True)
     identity = read_manifest(named)["options"]["sources"]
-  lowercase, strip_accents = options.lowercase, options.strip_accents
-  strip_accents = lowercase if strip_accents is None else strip_accents
-  normalizer = {"lowercase": lowercase, "strip_accents": strip_accents}
-  tokenizer, vocabulary = None, f"train:{options.vocab_size}"
-  if options.vocab != "train":
-    tokenizer = tokenizer_lib.load_tokenizer(options.vocab, **normalizer)
+  strip_accents = tokenizer_lib.ACCENTS[data.accents]
+  if strip_accents is None:
+    strip_accents = data.lowercase
+  normalizer = {"lowercase": data.lowercase, "strip_accents": strip_accents}
+  tokenizer, vocabulary = None, f"train:{data.vocab_size}"
+  if data.vocab != "train":
+    tokenizer = tokenizer_lib.load_tokenizer(data.vocab, **normalizer)
     vocabulary = tokenizer.fingerprint
   rows_options = RowsOptions(
     sources=identity,
     vocabulary=vocabulary,
     **normalizer,
-    length=options.length,
-    layout=options.layout,
-    overflow=options.overflow,
-    held_out=options.held_out,
-    seed=options.seed,
+    length=length,
+    layout=data.layout,
+    overflow=data.overflow,
+    held_out=data.held_out,
+    seed=data.seed,
   )
   fingerprint = rows_fingerprint(rows_options)
   folder = named or cache.folder().resolve() / "rows" / fingerprint
-  num_workers = options.num_workers or worker_pool.available_cores()
-  return Plan(folder, rows_options, corpus, tokenizer, num_workers, options)
+  num_workers = data.workers or worker_pool.available_cores()
+  return Plan(
+    folder, rows_options, corpus, open_text, tokenizer, num_workers, data
+  )
 
 
 def execute_plan(plan: Plan) -> tuple[pathlib.Path, Tokenizer]:
@@ -202,7 +190,7 @@ def _build(plan: Plan, corpus: Corpus) -> steps.ShardSet:
     say("Reading from the Hugging Face hub or a bucket")
   with progress.working(console, "Checking the language of the text"):
     excerpts = language.sample_corpus(corpus)
-    language.check_language(excerpts, plan.prepare_options.language, say)
+    language.check_language(excerpts, plan.data.language, say)
   tokenizer = plan.tokenizer or _find_or_train_vocabulary(plan, corpus, console)
   with progress.working(console, "Building rows") as show:
     return steps.build_shards(
@@ -210,11 +198,11 @@ def _build(plan: Plan, corpus: Corpus) -> steps.ShardSet:
       corpus,
       tokenizer,
       plan.options,
-      backend=plan.prepare_options.tokenizer,
+      backend=plan.data.tokenizer,
       num_workers=plan.num_workers,
       job=plan.job,
       engine=plan.engine,
-      open_corpus=plan.prepare_options.open_corpus,
+      open_corpus=plan.open_corpus,
       bucket=plan.bucket,
       progress=_text_progress(show),
     )
@@ -247,7 +235,7 @@ def _find_or_train_vocabulary(
 
         vocab = train_vocabulary.train_vocabulary(
           (document.text for document in corpus.read(meter)),
-          size=plan.prepare_options.vocab_size,
+          size=plan.data.vocab_size,
           progress=show_progress,
           **options,
         )
