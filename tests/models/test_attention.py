@@ -1,6 +1,5 @@
 """All implementations of attention agree with XLA, or are not chosen."""
 
-import dataclasses
 import functools
 import re
 
@@ -9,13 +8,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from truenegs_jax.models import attention, choose_attention, encoder
+from truenegs_jax.models import (
+  attention,
+  choose_attention,
+  encoder,
+  flash_attention,
+)
 from truenegs_jax.runtime import cpu, rng
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.train import sharding
 
 L = 128
-SPLASH = attention.Implementation("splash", interpret=True)
 PIECES = attention.Implementation("pieces")
 KEY = jax.random.key(0)
 ONE_DEVICE = sharding.make_mesh(sharding.get_mesh_spec("dp"), jax.devices()[:1])
@@ -60,19 +63,6 @@ def assert_equals_xla(implementation, documents, arrays, **kw):
     np.testing.assert_allclose(a, b, rtol=0, atol=1e-5 * largest, err_msg=name)
 
 
-def test_splash_attention_of_packed_rows_on_a_mesh_equals_xla():
-  """The mesh splits rows by two and heads by two."""
-  spec = sharding.get_mesh_spec("fsdp_tp")
-  mesh = sharding.make_mesh(spec, jax.devices()[:4])
-  implementation = dataclasses.replace(SPLASH, mesh=mesh)
-  rows = sharding.batch_sharding(mesh)
-  documents = jax.device_put(make_documents(packed=True, rows=4), rows)
-  arrays = jax.device_put(make_arrays(32, 4), rows)
-  assert_equals_xla(implementation, documents, arrays)
-  result, *_ = value_and_gradients(implementation, documents, arrays)
-  assert result.sharding.shard_shape(result.shape) == (2, L, 1, 32)
-
-
 def test_quarters_of_a_batch_equal_the_batch():
   """Nine rows make quarters of two and three; dropout is the same."""
   keys_B = rng.row_keys(KEY, 0, jnp.arange(9))
@@ -81,35 +71,11 @@ def test_quarters_of_a_batch_equal_the_batch():
   assert_equals_xla(PIECES, documents, arrays, keys_B=keys_B, rate=0.5)
 
 
-def test_cudnn_gets_lengths_instead_of_a_mask(monkeypatch):
-  """XLA stands in for cuDNN, with the same arguments."""
-  compute, calls = jax.nn.dot_product_attention, []
-
-  def compute_by_xla(*qkv, implementation, **kw):
-    calls.append((implementation, sorted(kw)))
-    return compute(*qkv, implementation="xla", **kw)
-
-  monkeypatch.setattr(jax.nn, "dot_product_attention", compute_by_xla)
-  documents, (*qkv, cotangent) = make_documents(packed=False), make_arrays(64)
-  real = documents[..., None, None] != 0
-  arrays = [*qkv, jnp.where(real, cotangent, 0)]  # no loss reads padding
-  result = value_and_gradients(
-    attention.Implementation("cudnn"), documents, arrays
-  )
-  expected = value_and_gradients(attention.XLA, documents, arrays)
-  assert calls == [("cudnn", ["key_value_seq_lengths", "query_seq_lengths"])]
-  for a, b in zip(result, expected, strict=True):
-    assert np.isfinite(a).all()
-    np.testing.assert_allclose(a * real, b * real, atol=1e-5)
-
-
 def test_shapes_that_kernels_do_not_take_use_xla():
   """Parameters are initialized with one row, which a mesh does not divide."""
   mesh = sharding.make_mesh(sharding.get_mesh_spec("dp"), jax.devices()[:2])
   flash = attention.Implementation("flash", mesh, interpret=True)
   for implementation, shape, name in (
-    (SPLASH, (1, 96), "xla"),
-    (SPLASH, (1, 128), "splash"),
     (flash, (1, 5), "xla"),
     (flash, (2, 5), "flash"),
   ):
@@ -124,10 +90,10 @@ def make_config(**overrides):
   )
 
 
-def choose(choice, platform, mesh=ONE_DEVICE, length=512, packed=False, **kw):
+def choose(choice, platform, mesh=ONE_DEVICE, length=512, **kw):
   configs = make_config(), make_config(**kw)
   return choose_attention.choose(
-    choice, configs, mesh, length=length, packed=packed, platform=platform
+    choice, configs, mesh, length=length, platform=platform
   )
 
 
@@ -141,43 +107,21 @@ def test_auto_chooses_by_platform(monkeypatch):
   several = sharding.make_mesh(sharding.get_mesh_spec("dp"), jax.devices()[:2])
   assert choose("auto", "cuda", several)[0].mesh == several
   assert choose("auto", "cpu", several)[0] == attention.XLA
-  assert choose("splash", "tpu", packed=True)[0].name == "splash"
   for platform in ("cuda", "tpu"):
     implementation, line = choose(
-      "auto", platform, length=200, packed=True, attention_dropout=0.1
+      "auto", platform, length=200, attention_dropout=0.1
     )
     assert (implementation.name, line) == ("flash", "flash")
     assert implementation.platform == platform
 
 
-def test_auto_tries_the_kernels_of_a_platform_in_order():
-  """Heads 24 wide are no power of two, and 20 also no multiple of 8."""
-  for platform, library in (("cuda", "cudnn"), ("tpu", "splash")):
-    implementation, line = choose("auto", platform, width=96)
-    assert implementation.name == library
-    assert re.fullmatch(f"{library}, as flash needs heads .*not 24.", line)
-  implementation, line = choose("auto", "cuda", width=80)
+def test_flash_attention_needs_heads_of_a_known_width():
+  """Heads 24 wide are no power of two."""
+  implementation, line = choose("auto", "cuda", width=96)
   assert implementation == attention.XLA
-  assert re.fullmatch("xla, as flash needs .*; cudnn needs .*not 20.", line)
+  assert re.fullmatch("xla, as flash needs heads .*not 24.", line)
   with pytest.raises(InputError, match="'flash' is not.*heads .*not 24"):
     choose("flash", "cuda", width=96)
-
-
-@pytest.mark.parametrize(
-  "changes,condition",
-  [
-    (dict(attention_dropout=0.1), "model.attention_dropout=0"),
-    (dict(dtype="float32"), "model.dtype=bfloat16"),
-    (dict(length=192), "a length that 128 divides"),
-    (dict(packed=True), "rows that are not packed"),
-    (dict(heads=64), "not 4"),
-    (dict(width=1024), "not 256"),
-  ],
-)
-def test_missing_conditions_of_cudnn_are_an_error(changes, condition):
-  message = f"attention='cudnn' is not.*{condition}"
-  with pytest.raises(InputError, match=message):
-    choose("cudnn", "cuda", **changes)
 
 
 def test_a_kernel_of_another_platform_is_an_error():
@@ -185,17 +129,14 @@ def test_a_kernel_of_another_platform_is_an_error():
     choose("flash", "cpu")
 
 
-def check_kernels(monkeypatch, rate=0.0, **kernels):
-  """Chooses for a GPU, with functions in place of its kernels."""
-  for name in ("flash", "cudnn"):
-    kernel = kernels.get(name, correct_kernel)
-    monkeypatch.setitem(attention.KERNELS, name, kernel)
+def check_kernel(monkeypatch, kernel, rate=0.0):
+  """Chooses for a GPU, with a function in place of its kernel."""
+  monkeypatch.setattr(flash_attention, "attend", kernel)
   return choose_attention.choose(
     "auto",
     [make_config(width=64, attention_dropout=rate)],
     ONE_DEVICE,
     length=L,
-    packed=False,
     platform="cuda",
     check=True,
   )
@@ -225,36 +166,22 @@ def raises_an_error(*_):
   raise RuntimeError("no such library\nat all")
 
 
-def test_the_first_kernel_with_correct_numbers_is_chosen(monkeypatch):
-  implementation, line = check_kernels(monkeypatch)
+def test_a_kernel_with_correct_numbers_is_chosen(monkeypatch):
+  implementation, line = check_kernel(monkeypatch, correct_kernel)
   assert (implementation.name, line) == ("flash", "flash, checked against xla")
-  implementation, line = check_kernels(monkeypatch, flash=raises_an_error)
-  assert implementation.name == "cudnn"
-  assert line.startswith("cudnn, checked against xla, as flash failed its che")
-
-
-def test_a_kernel_without_the_dropout_of_a_config_is_wrong(monkeypatch):
-  implementation, line = check_kernels(monkeypatch, rate=0.1)
-  assert implementation == attention.XLA
-  assert "flash failed its check: its result is off by" in line
-  assert "; cudnn needs model.attention_dropout=0" in line
 
 
 @pytest.mark.parametrize(
-  "kernel,problem",
+  ("kernel", "rate", "problem"),
   [
-    (attends_to_padding, "its result is off by"),
-    (returns_nan_in_padding, "its result is off by nan"),
-    (has_no_key_gradient, "its key is off by 1"),
+    (attends_to_padding, 0.0, "its result is off by"),
+    (returns_nan_in_padding, 0.0, "its result is off by nan"),
+    (has_no_key_gradient, 0.0, "its key is off by 1"),
+    (correct_kernel, 0.1, "its result is off by"),  # without dropout
+    (raises_an_error, 0.0, "RuntimeError: no such library"),
   ],
 )
-def test_a_wrong_kernel_is_replaced_by_xla(kernel, problem, monkeypatch):
-  implementation, line = check_kernels(
-    monkeypatch, flash=kernel, cudnn=raises_an_error
-  )
+def test_a_wrong_kernel_is_replaced_by_xla(kernel, rate, problem, monkeypatch):
+  implementation, line = check_kernel(monkeypatch, kernel, rate)
   assert implementation == attention.XLA
-  assert re.fullmatch(
-    f"xla, as flash failed its check: {problem}.*; "
-    "cudnn failed its check: RuntimeError: no such library",
-    line,
-  )
+  assert re.fullmatch(f"xla, as flash failed its check: {problem}.*", line)

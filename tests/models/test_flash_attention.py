@@ -204,7 +204,7 @@ def test_losses_of_a_training_are_those_of_xla(
     state, losses = jax.device_put(first_state, shardings), []
     step = jax.jit(plan.build_train_step(changed, mesh))
     for i in range(4):
-      batch = random_batch(c, i, vocab_size, packed=run.packed)
+      batch = random_batch(c, i, vocab_size, packed=c.data.layout == "packed")
       state, terms = step(state, sharding.shard_batch(batch, mesh), aux)
       terms = jax.device_get([terms[name] for name in run.loss_weights])
       losses.append([total / max(count, 1) for total, count in terms])

@@ -98,9 +98,8 @@ class Model:
   )
   attention: str = key(
     "auto",
-    'Attention: "auto", "xla", "pieces" (CPU), "flash" (GPU, TPU), or without'
-    ' attention dropout "cudnn" (GPU) or "splash" (TPU).',
-    choices=("auto", "xla", "pieces", "flash", "cudnn", "splash"),
+    'Attention: "auto", "xla", "pieces" (CPU) or "flash" (GPU, TPU).',
+    choices=("auto", "xla", "pieces", "flash"),
     may_change=True,
   )
   vocabulary_chunk: int = key(

@@ -229,7 +229,6 @@ def make_predictor(
     [model.config],
     mesh,
     length=options.length,
-    packed=False,
     check=True,
   )
   attending = encoder.replace_configs(model, attention=implementation)

@@ -1,4 +1,4 @@
-"""Self-attention inside documents, by XLA or by a kernel.
+"""Self-attention inside documents, by XLA or by a fused kernel.
 
 mask = attention.make_mask(implementation, documents_BxL)  # once for all layers
 mixed = attention.attend(query, key, value, mask, keys_B, rate=0.1, site=1)
@@ -27,12 +27,8 @@ from truenegs_jax.runtime import rng
 Array = jax.Array
 
 MASKED_SCORE = -1e9
-# Kernels of libraries run if this divides the length of the rows: TPUs have 128
-# lanes, and cuDNN NaN gradients at odd multiples of 64 (pytorch/pytorch#196678)
-LENGTH_MULTIPLE = 128
 # On a CPU, fewer scores than these are not worth a longer compilation.
 MIN_SCORES = 2**18
-BLOCK_SIZES = (512, 384, 256, 128)  # tokens of a block of splash attention
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,11 +36,11 @@ class Implementation:
   """How attention is computed.
 
   Attributes:
-    name: "xla", "pieces" (a quarter of the rows at a time, for CPUs), or one of
-      KERNELS.
-    mesh: devices that kernels run on. Rows are split over its first axis, and
-      heads over the others that divide their number. None: one device.
-    interpret: runs splash and flash attention without their devices, slowly.
+    name: "xla", "pieces" (a quarter of the rows at a time, for CPUs), or
+      "flash" (one kernel).
+    mesh: devices that the kernel runs on. Rows are split over its first axis,
+      and heads over the others that divide their number. None: one device.
+    interpret: runs flash attention without its devices, slowly.
     platform: "tpu" or "cuda", for flash attention.
   """
 
@@ -74,17 +70,12 @@ class AttentionMask:
 def make_mask(
   implementation: Implementation, documents_BxL: Array, window: int = 0
 ) -> AttentionMask:
-  """Builds the mask of a batch, for XLA if a kernel cannot take these rows.
+  """Builds the mask of a batch, for XLA if a mesh does not divide the rows.
 
   A token attends to tokens at most `window` positions away; 0: to any.
   """
-  rows, length = documents_BxL.shape
   mesh = implementation.mesh  # the parameters are initialized with one row
-  if mesh and rows % mesh.shape[mesh.axis_names[0]]:
-    implementation = XLA
-  if implementation.name in ("cudnn", "splash") and (
-    window or length % LENGTH_MULTIPLE
-  ):
+  if mesh and len(documents_BxL) % mesh.shape[mesh.axis_names[0]]:
     implementation = XLA
   allowed_Bx1xLxL = None
   if implementation.name == "xla":
@@ -118,8 +109,7 @@ def attend(
     query_BxLxHxS, key_BxLxHxS, value_BxLxHxS: of one dtype, also the result's.
     mask: of the same rows.
     keys_B: for dropout of the softmax.
-    rate: of dropout; must be 0 in training for the kernels of libraries, which
-      have none.
+    rate: of dropout.
     site: number of the dropout, unique in the network.
   """
   qkv = query_BxLxHxS, key_BxLxHxS, value_BxLxHxS
@@ -141,7 +131,6 @@ def attend(
   if keys_B is None or rate == 0:
     words = (jnp.zeros(len(documents_BxL), jnp.uint32),) * 2
     return _run_kernel(mask, *qkv, words, rate=0.0)
-  assert mask.implementation.name == "flash", "other kernels have no dropout"
   return _run_kernel(mask, *qkv, rng.row_words(keys_B, site), rate=rate)
 
 
@@ -195,78 +184,6 @@ def dot_product_attention(
   return jnp.swapaxes(mixed_BxHxLxS, 1, 2)
 
 
-def _cudnn(
-  query: Array, key: Array, value: Array, documents: Array, *_: object
-) -> Array:
-  """Runs cuDNN's flash attention on rows of one document and padding.
-
-  cuDNN gets the length of each row, since it would compute the gradient of a
-  mask. A row of padding has length 1, as no softmax may be over nothing. The
-  output is zero at padding.
-  """
-  lengths_B = jnp.maximum(jnp.sum(documents != 0, axis=1, dtype=jnp.int32), 1)
-  return jax.nn.dot_product_attention(
-    query,
-    key,
-    value,
-    query_seq_lengths=lengths_B,
-    key_value_seq_lengths=lengths_B,
-    implementation="cudnn",
-  )
-
-
-def _splash(
-  query: Array,
-  key: Array,
-  value: Array,
-  documents: Array,
-  words: tuple[Array, Array],
-  heads_H: Array,
-  settings: flash_attention.Settings,
-) -> Array:
-  """Runs JAX's flash attention for TPUs, with documents as segments."""
-  # An experimental module: if its import fails, the others still work.
-  from jax.experimental.pallas.ops.tpu import splash_attention as splash
-
-  del words, heads_H
-  _, length, heads, width = query.shape
-  block = next(size for size in BLOCK_SIZES if length % size == 0)
-  kernel = splash.make_splash_mha_single_device(
-    splash.MultiHeadMask([splash.FullMask((length, length))] * heads),
-    block_sizes=splash.BlockSizes(
-      block_q=block,
-      block_kv=block,
-      block_q_dkv=block,
-      block_kv_dkv=block,
-      use_fused_bwd_kernel=True,
-    ),
-    residual_checkpoint_name="attention",
-    interpret=settings.interpret,
-  )
-
-  def attend_row(query_HxLxS, key_HxLxS, value_HxLxS, documents_L):
-    ids = splash.SegmentIds(documents_L, documents_L)
-    return kernel(query_HxLxS, key_HxLxS, value_HxLxS, segment_ids=ids)
-
-  swap_heads = functools.partial(jnp.swapaxes, axis1=1, axis2=2)
-  mixed_BxHxLxS = jax.vmap(attend_row)(
-    swap_heads(query / math.sqrt(width)),
-    swap_heads(key),
-    swap_heads(value),
-    documents,
-  )
-  return swap_heads(mixed_BxHxLxS)
-
-
-# Called with query, key, value, documents, words of `rng.row_words`, the
-# numbers of the heads, and settings.
-KERNELS: dict[str, Callable[..., Array]] = {
-  "flash": flash_attention.attend,
-  "cudnn": _cudnn,
-  "splash": _splash,
-}
-
-
 def _run_kernel(
   mask: AttentionMask,
   query_BxLxHxS: Array,
@@ -275,15 +192,17 @@ def _run_kernel(
   words: tuple[Array, Array],
   rate: float,
 ) -> Array:
-  """Runs a kernel, which on a mesh gets the rows and heads of each device."""
+  """Runs flash attention, on a mesh on the rows and heads of each device."""
   how, mesh = mask.implementation, mask.implementation.mesh
   _, length, heads, _ = query_BxLxHxS.shape
   settings = flash_attention.Settings(
     length, rate, mask.window, how.platform, how.interpret
   )
 
-  def kernel(*arrays):
-    return KERNELS[how.name](*arrays, settings)
+  def kernel(query, key, value, documents, words, heads):
+    return flash_attention.attend(
+      query, key, value, documents, words, heads, settings
+    )
 
   qkv = query_BxLxHxS, key_BxLxHxS, value_BxLxHxS
   heads_H = np.arange(heads, dtype=np.int32)  # a constant, not a launch

@@ -1,7 +1,7 @@
 """Chooses the attention of a training, and checks it on the devices.
 
 implementation, reason = choose(
-  "auto", model.roles.values(), mesh, length=512, packed=False, check=True
+  "auto", model.roles.values(), mesh, length=512, check=True
 )
 # For training steps only:
 model = encoder.replace_configs(model, attention=implementation)
@@ -26,8 +26,6 @@ Configs = Collection[encoder.EncoderConfig]  # one per network
 PLATFORMS = {
   "pieces": ("cpu",),
   "flash": ("tpu", "cuda"),
-  "cudnn": ("cuda",),
-  "splash": ("tpu",),
 }
 CHOICES = ("auto", "xla", *PLATFORMS)  # of `model.attention`
 ROWS_PER_DEVICE = 4  # in a check
@@ -41,7 +39,6 @@ def choose(
   mesh: Mesh,
   *,
   length: int,
-  packed: bool,
   platform: str = "",
   check: bool = False,
 ) -> tuple[attention.Implementation, str]:
@@ -53,10 +50,9 @@ def choose(
     configs: of the networks.
     mesh: the devices.
     length: tokens of the longest row.
-    packed: whether a row may hold several documents.
     platform: of the devices, for a compiler that has none.
-    check: runs a kernel on the devices, and takes the next one, or "xla", if it
-      does not run or its numbers are wrong.
+    check: runs the kernel on the devices, and takes "xla" if it does not run or
+      its numbers are wrong.
 
   Returns:
     The implementation, and a line with its name and why it was chosen.
@@ -72,9 +68,7 @@ def choose(
     if not cpu.is_enabled(platform):
       names = [name for name in names if name != "pieces"]
   for name in names:
-    missing = _missing_conditions(
-      name, configs, mesh, platform, length=length, packed=packed
-    )
+    missing = _missing_conditions(name, configs, mesh, platform)
     if missing and choice != "auto":
       raise InputError(
         f"model.attention={choice!r} is not possible. It needs"
@@ -86,7 +80,7 @@ def choose(
     implementation = attention.Implementation(
       name, mesh if mesh.devices.size > 1 else None, platform=platform
     )
-    is_checked = check and name in attention.KERNELS
+    is_checked = check and name == "flash"
     if is_checked and (
       problem := find_problem(implementation, configs, length=length)
     ):
@@ -197,13 +191,7 @@ def kernel_errors(
 
 
 def _missing_conditions(
-  name: str,
-  configs: Configs,
-  mesh: Mesh,
-  platform: str,
-  *,
-  length: int,
-  packed: bool,
+  name: str, configs: Configs, mesh: Mesh, platform: str
 ) -> list[str]:
   """Lists what an implementation needs and this training does not have."""
   missing = []
@@ -211,26 +199,9 @@ def _missing_conditions(
     missing.append(f"{' or '.join(PLATFORMS[name])} devices (not {platform})")
   if name == "pieces":
     return missing + ["a single device"] * (mesh.devices.size > 1)
-  widths = sorted({c.width // c.heads for c in configs})
-  if name == "flash":
-    choices = flash_attention.GPU_WIDTHS
-    return missing + [
-      f"heads that are {', '.join(map(str, choices))} wide (not {width})"
-      for width in widths
-      if width not in choices
-    ]
-  multiple = attention.LENGTH_MULTIPLE
-  if any(c.attention_dropout for c in configs):
-    missing.append("model.attention_dropout=0")
-  if length % multiple:
-    missing.append(f"a length that {multiple} divides")
-  if name == "splash":
-    return missing
-  if any(c.dtype != "bfloat16" for c in configs):
-    missing.append("model.dtype=bfloat16")
-  if packed:
-    missing.append("rows that are not packed")
-  for width in widths:
-    if width % 8 or width > 128:
-      missing.append(f"heads that are 8, 16, ... 128 wide (not {width})")
-  return missing
+  choices = flash_attention.GPU_WIDTHS
+  return missing + [
+    f"heads that are {', '.join(map(str, choices))} wide (not {width})"
+    for width in sorted({c.width // c.heads for c in configs})
+    if width not in choices
+  ]

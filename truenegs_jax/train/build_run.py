@@ -136,7 +136,6 @@ class Run:
   steps: int
   batch_size: int  # rows per update, over all devices and processes
   length: int  # tokens per row
-  packed: bool  # whether a row may have several documents
   seed: int  # of parameters, draws and the order of rows
   accumulation: int  # micro-batches per update
   max_skips: int  # consecutive skipped updates that do not end the run
@@ -206,7 +205,6 @@ def build_run(c: ConfigDict, tokenizer: Tokenizer) -> Run:
     steps=c.steps,
     batch_size=c.batch_size,
     length=c.length,
-    packed=c.data.layout == "packed",
     seed=c.seed,
     accumulation=c.optim.accumulation,
     max_skips=c.optim.max_skips,

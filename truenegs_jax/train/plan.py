@@ -89,7 +89,6 @@ def resolve_attention(
     run.model.roles.values(),
     mesh,
     length=run.length,
-    packed=run.packed,
     platform=platform,
     check=check,
   )
