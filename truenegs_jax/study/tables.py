@@ -51,7 +51,6 @@ from truenegs_jax.tasks import glue, squad
 
 VARIANTS = {"hc_glove", "sr_sent"}  # recipes of table 6 that table 3 lacks
 LABELS = ("Iter", "Pred")  # of RATES in table 2
-ERROR_REDUCTION = "% of error"
 MAX_COLUMNS = 8
 
 Columns = Mapping[str, Sequence[Key]]  # name -> scores whose mean it shows
@@ -245,8 +244,7 @@ def _make_glue_table(study: Study) -> Iterator[Layout]:
     sources, title = ["table3", "table6"], "Tables 3 and 6"
   title += " of the paper: GLUE, dev sets, %"
   columns = _glue_columns(study)
-  for x in _make_finetuning_table(sources, title, columns, study):
-    yield _add_error_reduction(x)
+  yield from _make_finetuning_table(sources, title, columns, study)
 
 
 def _glue_columns(study: Study) -> dict[str, list[Key]]:
@@ -301,30 +299,6 @@ def _make_finetuning_table(
 
 def _published_score(model: PublishedModel, key: Key) -> float:
   return model.scores["_".join(key) if key[0] == SQUAD else key[0]]
-
-
-def _add_error_reduction(x: Layout) -> Layout:
-  """Adds a column of differences in % of the error of the last column.
-
-  Footnote 8: the difference of the averages (or of a single task), divided by
-  100 % minus the baseline's. The baseline counts as known in its interval.
-  """
-  rows = []
-  for row in x.rows:
-    first = next(y for y in x.rows if (y.kind == PAPER) == (row.kind == PAPER))
-    baseline, last = first.cells[-1].value, row.cells[-1]
-    share = Cell()
-    if baseline is not None and baseline < 100 and last.value is not None:
-      scale = 100 / (100 - baseline)
-      if row.kind == DIFFERENCE:
-        half = last.half_width
-        share = Cell(scale * last.value, None if half is None else scale * half)
-      elif row.kind == PAPER and row is not first:
-        share = Cell(scale * (last.value - baseline))
-    rows.append(dataclasses.replace(row, cells=[*row.cells, share]))
-  return dataclasses.replace(
-    x, columns=[*x.columns, ERROR_REDUCTION], rows=rows
-  )
 
 
 def _make_robustness_tables(study: Study) -> Iterator[Layout]:
