@@ -222,7 +222,7 @@ def test_classes_of_foreign_models(config, tmp_path, task, labels, answer):
 @pytest.mark.parametrize(
   ("head", "labels", "task", "message"),
   [
-    ("dense", "a b", "", "does not name its task"),
+    ("dense", "a b", "", "robustness.task='' is unknown"),
     ("dense", "a b", "squad", "has the head 'dense', which is not for SQuAD"),
     ("dense", "a b", "rte", "a, b, but RTE needs entailment"),
     ("dense", "LABEL_0 LABEL_1 LABEL_2", "mnli", "LABEL_0.*MNLI"),
@@ -236,7 +236,7 @@ def test_models_without_the_head_of_the_task_are_refused(
 ):
   model = write_model(tmp_path / "model", head, labels.split())
   config.robustness.task, config.init = task, model
-  with pytest.raises(InputError, match=f"^init: .*{message}"):
+  with pytest.raises(InputError, match=message):
     run(config, tmp_path / "out")
 
 

@@ -23,14 +23,13 @@ from truenegs_jax.finetune import (
   evaluate,
   initial_weights,
   results,
-  task_data,
 )
 from truenegs_jax.finetune.config_checks import OWN, SQUAD, FinetuneOptions
 from truenegs_jax.finetune.initial_weights import InitialWeights
 from truenegs_jax.finetune.results import Result
 from truenegs_jax.runtime import progress
 from truenegs_jax.runtime.errors import InputError, one_of
-from truenegs_jax.tasks import glue, user_task
+from truenegs_jax.tasks import glue, squad, user_task
 from truenegs_jax.tasks.task import CLASSES, SCORE, SPANS, Task
 from truenegs_jax.train import sharding
 from truenegs_jax.weights import fit, hf_folder, hf_names
@@ -206,24 +205,13 @@ def _find_task(
   run: Result | None, name: str, network: Network, head: str, *, key: str
 ) -> Task:
   """Returns the task of a run or the one that is set; refuses other heads."""
-  if name:
-    one_of("robustness.task", name, (SQUAD, *glue.TASKS, OWN))
   if run and run.task == OWN:
     labels = tuple(run.provenance["labels"])
     kind = CLASSES if labels else SCORE
     return Task(OWN, OWN, kind, labels=labels, metrics=(*run.scores["dev"],))
   name = run.task if run else name or (SQUAD if head == "spans" else "")
-  if not name:
-    raise InputError(
-      f"{key}: {network.location} does not name its task. Set"
-      f" --config.robustness.task to {SQUAD}, {', '.join(glue.TASKS)}."
-    )
-  task = task_data.find_published_task(name)
-  if task is None:
-    raise InputError(
-      f"robustness.task={name!r} is only for a fine-tuning of this project,"
-      " whose config names columns and classes. Pass its workdir."
-    )
+  one_of("robustness.task", name, (SQUAD, *glue.TASKS))
+  task = squad.TASK if name == SQUAD else glue.TASKS[name]
   if (head == "spans") != (task.kind == SPANS):
     raise InputError(
       f"{key}: {network.location} has the head {head!r}, which is not for"

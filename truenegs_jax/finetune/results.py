@@ -126,26 +126,14 @@ def missing_seeds(
   return [seed for seed, path in paths.items() if not path.exists()]
 
 
-def load_all(
-  workdir: pathlib.Path, pattern: str = RUNS
-) -> dict[str, list[Result]]:
+def load_all(workdir: pathlib.Path) -> dict[str, list[Result]]:
   """Loads the finished runs of a workdir, by task."""
   by_task: dict[str, list[Result]] = {}
-  for path in sorted(workdir.glob(f"{pattern}/{RESULT}")):
+  for path in sorted(workdir.glob(f"{RUNS}/{RESULT}")):
     seed = path.parent.name.removeprefix("seed-")
     if seed.isdecimal() and (run := load(workdir, path.parts[-3], int(seed))):
       by_task.setdefault(run.task, []).append(run)
   return by_task
-
-
-def load_other_workdir(workdir: pathlib.Path) -> dict[str, list[Result]]:
-  """Loads the runs of `finetune.against`; InputError if there are none."""
-  if runs := load_all(workdir.expanduser()):
-    return runs
-  raise InputError(
-    f"finetune.against={str(workdir)!r} has no finished fine-tuning run. Pass"
-    " the workdir of a fine-tuning."
-  )
 
 
 def check_config(workdir: pathlib.Path, config: Mapping[str, Any]) -> None:

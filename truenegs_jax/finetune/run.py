@@ -51,7 +51,12 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
   task_data.check_files(options)
   others: Runs = {}
   if options.against:
-    others = results.load_other_workdir(pathlib.Path(options.against))
+    others = results.load_all(pathlib.Path(options.against).expanduser())
+    if not others:
+      raise errors.InputError(
+        f"finetune.against={options.against!r} has no finished fine-tuning run."
+        " Pass the workdir of a fine-tuning."
+      )
   context = RunContext(workdir, console, options, config)
   if is_dry:
     results.check_config(workdir, config)
