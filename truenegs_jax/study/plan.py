@@ -23,10 +23,11 @@ from truenegs_jax.workdir import files
 
 PRETRAIN, CORRECTIONS, ROBUSTNESS = "pretrain", "corrections", "robustness"
 SQUAD1 = "squad1"  # SQuAD v1.1 in `study.tasks`
+SQUAD = squad.TASK.name
 # Arguments of --config, and task of the config, by name in `study.tasks`.
 TASKS = {
   **{name: (f"finetune_glue:{name}", name) for name in glue.TASKS},
-  SQUAD1: ("finetune_squad", squad.TASK.name),
+  SQUAD1: ("finetune_squad", SQUAD),
   user_task.NAME: ("finetune_own", user_task.NAME),
 }
 SEED = "{seed}"  # in values of arms and overrides: the seed

@@ -24,10 +24,9 @@ from truenegs_jax.config.flags import parse_job, rerun_command
 from truenegs_jax.config.tables import check_values
 from truenegs_jax.corrections.findings import find_table_2
 from truenegs_jax.finetune import results
-from truenegs_jax.finetune.config_checks import SQUAD
 from truenegs_jax.finetune.leaderboard import example_scores
 from truenegs_jax.report.write import write_own_report
-from truenegs_jax.runtime import distributed, errors, json_text
+from truenegs_jax.runtime import errors, json_text
 from truenegs_jax.runtime.files import atomic_file, disk_errors
 from truenegs_jax.study import drive, plan, scores, tables
 from truenegs_jax.study.drive import Part, State, States
@@ -57,11 +56,6 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
   check_values(c)
   job = parse_job("--config.study.shard", c.study.shard)
   options = plan.StudyOptions.from_config(c)
-  if distributed.process_count() > 1:
-    raise errors.InputError(
-      "A study runs in one process on each machine. Start it without the flags"
-      " of several processes, with --config.study.shard=0/2, 1/2 and so on."
-    )
   if files.has_pretraining(workdir):
     raise errors.InputError(
       f"--workdir='{workdir}' is the workdir of a run. Choose another, such as"
@@ -234,7 +228,7 @@ def read_finetuning(arm: str, seed: int, run: results.Result) -> list[Score]:
       correct_N=example_scores(run, metric),
       failure=run.failure,
     )
-    for metric in list(by_metric)[: None if run.task == SQUAD else 1]
+    for metric in list(by_metric)[: None if run.task == plan.SQUAD else 1]
   ]
 
 
@@ -273,7 +267,7 @@ def read_robustness(
   collected = []
   for name, x in saved["sets"].items():
     for record in records.values():
-      is_paired = record["task"] == SQUAD and not x["variants"]
+      is_paired = record["task"] == plan.SQUAD and not x["variants"]
       for side in scores.SIDES:
         for metric, value in record["scores"].get(f"{name} {side}", {}).items():
           score_N = None

@@ -22,7 +22,6 @@ from rich.table import Table
 from rich.text import Text
 
 from truenegs_jax.corrections.findings import TABLE_2
-from truenegs_jax.finetune.config_checks import SQUAD
 from truenegs_jax.finetune.leaderboard import (
   AVERAGE,
   GLUE,
@@ -49,6 +48,7 @@ from truenegs_jax.study.scores import (
 )
 from truenegs_jax.tasks import glue, squad
 
+SQUAD = squad.TASK.name
 VARIANTS = {"hc_glove", "sr_sent"}  # recipes of table 6 that table 3 lacks
 LABELS = ("Iter", "Pred")  # of RATES in table 2
 MAX_COLUMNS = 8
