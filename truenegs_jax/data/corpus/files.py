@@ -94,8 +94,7 @@ def find_files(where: str, *, suffixes: Collection[str]) -> list[File]:
       )
     return [*map(stat_file, sorted(paths, key=lambda x: x.split(os.sep)))]
   except (OSError, ValueError) as error:  # "\0"
-    reason = getattr(error, "strerror", None) or error
-    raise DataError(f"{where!r} cannot be read: {reason}.") from error
+    raise DataError(f"{where!r} cannot be read ({error}).") from error
 
 
 def find_existing(
@@ -112,8 +111,6 @@ def find_existing(
 def stat_file(path: str | pathlib.Path) -> File:
   """Returns format, size and time of a file."""
   path = pathlib.Path(path)
-  if path.is_symlink() and not path.exists():
-    raise DataError(f"{path}: a link to '{path.readlink()}', which is missing.")
   status = path.stat()
   if not path.is_file():
     raise DataError(f"{path}: not a file, but a folder or a device.")

@@ -88,11 +88,7 @@ class ReadState:
     return text
 
   def count_repair(self, repair: str, message: str, *, count: int = 1) -> None:
-    """Counts a repair that the caller makes, if repairs are allowed.
-
-    Raises:
-      DataError: `message` and `hint`, if errors are strict.
-    """
+    """Counts a repair that the caller makes, if repairs are allowed."""
     if self.errors == "strict":
       raise DataError(f"{message} {self.hint}".rstrip())
     self.repairs[repair] += count

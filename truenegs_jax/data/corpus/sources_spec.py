@@ -62,10 +62,6 @@ def open_corpus(
       "first" when the first part ends.
     key: the config key of `spec`, for messages.
     reader: for the part "wordnet".
-
-  Raises:
-    InputError: the spec has a mistake, or `reader` is missing.
-    DataError: a part is missing, or has no such column or split.
   """
   part_specs = _parse_spec(spec, key)
   weights = [part.weight for part in part_specs if part.weight]

@@ -32,10 +32,6 @@ def run_steps(
   Args:
     runner: a name that Beam knows, such as DataflowRunner.
     options: pipeline options of Beam, such as "--region=us-central1".
-
-  Raises:
-    TrueNegsError: an item raised it, with the same class and message.
-    InputError: Beam is missing, or does not know an option.
   """
   worker_pool.check_main_guard()
   if importlib.util.find_spec("apache_beam") is None:

@@ -19,7 +19,7 @@ from truenegs_jax.data.rows.rows_folder import (
 )
 from truenegs_jax.data.rows.shards import NUM_TOKENS, ShardSpec
 from truenegs_jax.data.rows.steps import ShardSet
-from truenegs_jax.data.tokens.tokenizer import write_vocabulary
+from truenegs_jax.data.tokens.tokenizer import Tokenizer, write_vocabulary
 from truenegs_jax.runtime import json_text
 from truenegs_jax.runtime.errors import DataError, DiskError
 from truenegs_jax.runtime.files import atomic_file, disk_errors, sync
@@ -30,10 +30,6 @@ def finish(folder: pathlib.Path, shard_set: ShardSet) -> dict[str, Any]:
 
   Returns:
     The manifest.
-
-  Raises:
-    DataError: there is no row.
-    DiskError: a file cannot be written or is damaged.
   """
   spec, unfinished = shard_set.spec, store.unfinished_folder(folder)
   with disk_errors(folder):
@@ -64,9 +60,6 @@ def _verify_shard(
 
   Returns:
     Its record.
-
-  Raises:
-    DiskError: a file is damaged or missing. The shard counts as missing then.
   """
   path = spec.record_path(shard)
   fix = f"Remove '{path}' and run the same command again."
@@ -102,14 +95,11 @@ def _sum_split(
     counts_V += np.array(record[split]["counts"])
   shards = [record[split]["rows"] for record in records]
   num_rows, num_tokens = sum(shards), int(counts_V.sum())
-  padding_share = 0.0
-  if num_rows:
-    size = num_rows * spec.options.length
-    padding_share = round(1 - num_tokens / size, 6)
+  size = num_rows * spec.options.length
   return {
     "rows": num_rows,
     "tokens": num_tokens,  # without padding, with [CLS] and [SEP]
-    "padding_share": padding_share,
+    "padding_share": round(1 - num_tokens / size, 6) if size else 0.0,
     "shards": shards if num_rows else [],
   }, counts_V
 
@@ -128,15 +118,11 @@ def _write_manifest(
   """
   spec, meter = shard_set.spec, shard_set.meter
   tokenizer = spec.tokenizer
-  write_vocabulary(tokenizer.vocab, folder / "vocab.txt")
-  # Of all tokens that can be masked, [UNK] among them.
-  unigram_V = splits["train"][1].copy()
-  unigram_V[[i for i in tokenizer.special_ids if i != tokenizer.unk]] = 0
-  np.save(folder / UNIGRAMS, unigram_V)
-  files = {x: file_record(folder / x) for x in ("vocab.txt", UNIGRAMS)}
+  files = {}
   for record in records:
     for split in SPLITS:
       files |= record[split]["files"]
+  files |= _write_vocabulary(tokenizer, splits["train"][1], folder)
   for path in folder.iterdir():
     if path.name not in files:  # temporary, of a process that was killed
       path.unlink()
@@ -171,9 +157,20 @@ def _write_manifest(
   # The checksum must match the parsed JSON, in which tuples are lists.
   content = json.loads(json.dumps(manifest))
   content["checksum"] = hash_json(content)
-  sync(folder / "vocab.txt")
-  sync(folder / UNIGRAMS)
   with atomic_file(folder / MANIFEST) as file:
     file.write((json.dumps(content, indent=1) + "\n").encode())
   sync(folder)
   return manifest
+
+
+def _write_vocabulary(
+  tokenizer: Tokenizer, counts_V: np.ndarray, folder: pathlib.Path
+) -> dict[str, dict[str, int]]:
+  """Writes vocabulary and unigrams; returns their sizes and checksums."""
+  write_vocabulary(tokenizer.vocab, folder / "vocab.txt")
+  # Of all tokens that can be masked, [UNK] among them.
+  unigram_V = counts_V.copy()
+  unigram_V[[i for i in tokenizer.special_ids if i != tokenizer.unk]] = 0
+  np.save(folder / UNIGRAMS, unigram_V)
+  sync(folder / UNIGRAMS)
+  return {x: file_record(folder / x) for x in ("vocab.txt", UNIGRAMS)}

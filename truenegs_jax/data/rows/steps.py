@@ -253,10 +253,6 @@ def build_shards(
     engine: runs the steps elsewhere, where `open_corpus` opens the corpus.
     bucket: URL of a folder in which the engine stores the shards meanwhile;
       empty to store them beside `folder`.
-
-  Raises:
-    DataError: the text is unusable, changed meanwhile, or `folder` exists.
-    DiskError: a file cannot be written.
   """
   temporary = open_unfinished(folder, options, job=job)
   try:

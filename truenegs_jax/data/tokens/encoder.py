@@ -9,18 +9,20 @@ The cache is bounded and never changes a result. An encoder starts no threads
 and must not be shared between threads.
 """
 
+import contextlib
 import itertools
+import os
 import re
 import string
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 import tokenizers
 
-from truenegs_jax.data.tokens import tf_text
-from truenegs_jax.data.tokens.tokenizer import Tokenizer
+from truenegs_jax.data.tokens.tokenizer import MAX_WORD_CHARACTERS, Tokenizer
+from truenegs_jax.runtime.errors import InputError
 
 if TYPE_CHECKING:
   import pyarrow
@@ -29,6 +31,7 @@ BATCH_CHARACTERS = 2_000_000  # many, so that most words are repeated
 # Of words and their ids, beyond which all are forgotten.
 MAX_CACHE_BYTES = 2**26
 BATCH_WORDS = 4096  # encoded in one call; bounds its memory
+Ids = tuple[np.ndarray, np.ndarray]  # of all lines, and their number per line
 _CHINESE = re.compile("[\u4e00-\u9fff]")  # the most common characters
 _SPACES = bytes.maketrans(b"\t\r", b"  ")
 _BETWEEN_WORDS = np.int32(-1).tobytes()
@@ -38,14 +41,10 @@ class Encoder:
   """Encodes lines with `tokenizers` and caches the ids of words as bytes."""
 
   def __init__(self, tokenizer: Tokenizer, backend: str = "fast") -> None:
-    """With the backend "tf_text", TensorFlow encodes lines of plain ASCII.
-
-    Raises:
-      InputError: the backend is unknown or not installed.
-    """
+    """With the backend "tf_text", TensorFlow encodes lines of plain ASCII."""
     self._encode_plain = None
     if backend == "tf_text":
-      self._encode_plain = tf_text.make_encode(tokenizer)
+      self._encode_plain = _make_plain_encode(tokenizer)
     self._lowercase = tokenizer.lowercase
     self._backend = tokenizer.make_backend()
     # Found before text is normalized, so it splits words that are joined by it.
@@ -67,10 +66,10 @@ class Encoder:
     tokens_T, lengths_N = map(np.concatenate, zip(*encoded, strict=True))
     return tokens_T, lengths_N
 
-  def _encode_batch(self, lines: list[str]) -> tf_text.Ids:
+  def _encode_batch(self, lines: list[str]) -> Ids:
     if self._encode_plain is None:
       return self._encode_cached(lines)
-    plain_N = np.array(list(map(tf_text.is_plain, lines)))
+    plain_N = np.array(list(map(_is_plain, lines)))
     plain = self._encode_plain(list(itertools.compress(lines, plain_N)))
     if plain_N.all():
       return plain
@@ -82,7 +81,7 @@ class Encoder:
     tokens_T[plain_T], tokens_T[~plain_T] = plain[0], others[0]
     return tokens_T, lengths_N
 
-  def _encode_cached(self, lines: list[str]) -> tf_text.Ids:
+  def _encode_cached(self, lines: list[str]) -> Ids:
     import pyarrow  # takes a quarter of a second
 
     words_N = split_lines(lines, lowercase=self._lowercase)
@@ -153,3 +152,57 @@ def split_lines(
   text_1 = pyarrow.array([data], pyarrow.large_string())
   lines_N = pyarrow.compute.split_pattern(text_1, "\n").values
   return pyarrow.compute.split_pattern(lines_N, " ")
+
+
+def _is_plain(line: str) -> bool:
+  """Tells lines that TensorFlow Text encodes like BERT.
+
+  Beyond ASCII, FastBertTokenizer folds characters by NFKC (superscripts,
+  ligatures, the final sigma), keeps control and private-use characters, and has
+  a newer list of punctuation.
+  """
+  return line.isascii() and line.isprintable()
+
+
+def _make_plain_encode(tokenizer: Tokenizer) -> Callable[[list[str]], Ids]:
+  """Makes a function that encodes plain lines, on one core and no GPU."""
+  os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # no warnings about GPUs
+  try:
+    import tensorflow
+    import tensorflow_text
+  except ImportError as error:
+    raise InputError(
+      f"data.tokenizer='tf_text' needs a package that is missing ({error})."
+      " Run `pip install 'truenegs_jax[tf-text]'` (2 GB), or set"
+      " --config.data.tokenizer=fast, which gives the same ids."
+    ) from error
+  with contextlib.suppress(RuntimeError):  # TensorFlow is already configured
+    tensorflow.config.set_visible_devices([], "GPU")  # or it takes all memory
+    tensorflow.config.threading.set_intra_op_parallelism_threads(1)
+    tensorflow.config.threading.set_inter_op_parallelism_threads(1)
+  # No word contains white space, but TensorFlow would match entries that do. It
+  # ignores entries that mix letters with punctuation, so one takes their place.
+  vocab = [
+    f"[{i},]" if any(map(str.isspace, entry)) else entry
+    for i, entry in enumerate(tokenizer.vocab)
+  ]
+  try:
+    bert = tensorflow_text.FastBertTokenizer(
+      vocab,
+      max_bytes_per_word=MAX_WORD_CHARACTERS,
+      token_out_type=np.int32,
+      lower_case_nfd_strip_accents=tokenizer.lowercase,
+    )
+  except (RuntimeError, ValueError) as error:
+    raise InputError(
+      f"data.vocab cannot be used by tensorflow-text ({error}). Set"
+      " --config.data.tokenizer=fast."
+    ) from error
+
+  def encode(lines: list[str]) -> Ids:
+    if not lines:  # TensorFlow would take them for numbers
+      return np.empty(0, np.int32), np.empty(0, np.int64)
+    ragged = bert.tokenize(lines)
+    return ragged.flat_values.numpy(), ragged.row_lengths().numpy()
+
+  return encode

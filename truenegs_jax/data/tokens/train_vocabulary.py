@@ -53,9 +53,6 @@ def train_vocabulary(
     strip_accents: whether "é" becomes "e"; None for the value of `lowercase`.
     progress: called about every 2 MB as `progress(text_bytes, detail)`, and
       with `at_once=True` when all text is counted.
-
-  Raises:
-    InputError: `size` is too small for the special entries and characters.
   """
   counts = _count_words(
     texts,
