@@ -7,7 +7,7 @@ import numpy as np
 
 from support.texts import LETTERS, make_corpus, make_texts, to_jsonl
 from truenegs_jax.config.sections import Data
-from truenegs_jax.data.rows import finish, prepare_rows, steps
+from truenegs_jax.data.rows import prepare_rows, shards, steps
 from truenegs_jax.data.rows.rows_folder import RowsOptions, open_rows
 from truenegs_jax.data.tokens.tokenizer import SPECIALS, make_tokenizer
 
@@ -31,7 +31,7 @@ def write_rows(
   shard_set = steps.build_shards(
     folder, corpus, tokenizer, options, **build_options
   )
-  return finish.finish(folder, shard_set)
+  return shards.finish(folder, shard_set)
 
 
 def write_texts(folder, texts, *, tokenizer=TOKENIZER, **changes):

@@ -27,7 +27,7 @@ from support.small_rows import (
 )
 from support.texts import make_corpus, make_texts
 from truenegs_jax.data.corpus.corpus import Corpus, Meter
-from truenegs_jax.data.rows import finish, shards, steps, store, worker_pool
+from truenegs_jax.data.rows import shards, steps, store, worker_pool
 from truenegs_jax.data.rows.rows_folder import open_rows
 from truenegs_jax.runtime.errors import DataError, DiskError, InputError
 
@@ -238,7 +238,7 @@ def test_jobs_build_the_rows_of_one_process(
       )
       assert not folder.exists()
     assert shard_set.is_complete()
-    finish.finish(folder, shard_set)
+    shards.finish(folder, shard_set)
     assert read_files(folder) == expected
 
 

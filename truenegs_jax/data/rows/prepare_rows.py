@@ -21,7 +21,7 @@ from truenegs_jax.data.corpus import language
 from truenegs_jax.data.corpus.corpus import Corpus, Meter
 from truenegs_jax.data.corpus.readers import WordNetReader
 from truenegs_jax.data.corpus.sources_spec import open_corpus
-from truenegs_jax.data.rows import finish, layouts, steps, store, worker_pool
+from truenegs_jax.data.rows import layouts, shards, steps, store, worker_pool
 from truenegs_jax.data.rows.rows_folder import (
   MANIFEST,
   RowsOptions,
@@ -182,7 +182,7 @@ def execute_job(plan: Plan) -> tuple[pathlib.Path, Tokenizer] | None:
   return plan.folder, load_vocabulary(plan.folder)
 
 
-def _build(plan: Plan, corpus: Corpus) -> steps.ShardSet:
+def _build(plan: Plan, corpus: Corpus) -> shards.ShardSet:
   console = progress.log_console()
   say = functools.partial(console.print, soft_wrap=True)
   say(f"Preparing {corpus} in '{plan.folder}'")
@@ -261,9 +261,9 @@ def _text_progress(show: Callable[..., None]) -> Callable[..., None]:
   return show_text
 
 
-def _finish(plan: Plan, shard_set: steps.ShardSet) -> None:
+def _finish(plan: Plan, shard_set: shards.ShardSet) -> None:
   """Writes the manifest; prints the number of rows, the parts and repairs."""
-  manifest = finish.finish(plan.folder, shard_set)
+  manifest = shards.finish(plan.folder, shard_set)
   splits, parts = manifest["splits"], manifest["parts"]
   lines = [
     f"{splits['train']['rows']:,} rows of {manifest['options']['length']}"

@@ -3,7 +3,7 @@
 A rows folder contains, per split ("train", "held_out") and shard,
 `<split>-00000.{tokens,types,documents}.npy`; `vocab.txt`; `unigram_V.npy`, the
 counts of each entry in the training split; and `manifest.json`, which describes
-all of this and is written last. `finish` writes it.
+all of this and is written last. `shards.finish` writes it.
 
   rows = open_rows("rows", "train", Verification("rows"))
   rows.take(np.arange(8))["tokens"]  # int32 [8, L]

@@ -1,7 +1,7 @@
 """The steps of a preparation: count, build, verify; in `.FOLDER.unfinished`.
 
   shard_set = build_shards(folder, corpus, tokenizer, options, num_workers=4)
-  manifest = finish.finish(folder, shard_set)
+  manifest = shards.finish(folder, shard_set)
 
 If a preparation is stopped, even by SIGKILL, only the shard in progress is
 lost; the same call builds the missing ones.
@@ -9,7 +9,7 @@ lost; the same call builds the missing ones.
 A single job reads the corpus once, as one range of shards. Several jobs, or the
 workers of an engine, first count the documents of every unit of the corpus. The
 counts are files; with all of them, each knows where its range begins and reads
-only its files. `finish` verifies the shards.
+only its files. `shards.finish` verifies the shards.
 """
 
 import collections
@@ -26,7 +26,7 @@ import numpy as np
 from truenegs_jax.data.corpus.corpus import Corpus, Meter
 from truenegs_jax.data.rows import shards, store, worker_pool
 from truenegs_jax.data.rows.rows_folder import RowsOptions, rows_fingerprint
-from truenegs_jax.data.rows.shards import ChunkStart, ShardSpec
+from truenegs_jax.data.rows.shards import ChunkStart, ShardSet, ShardSpec
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
 from truenegs_jax.runtime.errors import DataError
 from truenegs_jax.runtime.files import disk_errors, lock_file, lock_folder
@@ -63,25 +63,6 @@ class ShardRange(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class ShardSet:
-  """All shards of a corpus; other jobs may still build some of them."""
-
-  spec: ShardSpec
-  corpus: Corpus
-  meter: Meter  # counts of all text
-  num_chunks: int  # of all jobs
-
-  @property
-  def num_shards(self) -> int:
-    """The number of shards, the last of which may have fewer chunks."""
-    return -(-self.num_chunks // shards.SHARD_CHUNKS)
-
-  def is_complete(self) -> bool:
-    """Returns whether the shards of all jobs are written."""
-    return all(map(self.spec.is_written, range(self.num_shards)))
-
-
-@dataclasses.dataclass(frozen=True)
 class Preparation:
   """A preparation in a store of unfinished rows, and how to open its text."""
 
@@ -96,7 +77,7 @@ class Preparation:
     return corpus
 
   def steps(self) -> list[Step]:
-    """Returns the steps before `finish`."""
+    """Returns the steps before `shards.finish`."""
     return [
       Step("Count documents", self.list_units, self.count_unit),
       Step("Build shards", self.list_shards, self.build_range),
