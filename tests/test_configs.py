@@ -4,7 +4,6 @@ import dataclasses
 import importlib
 import io
 import itertools
-import json
 import pathlib
 import types
 
@@ -36,7 +35,7 @@ from truenegs_jax.train import (
 )
 from truenegs_jax.weights import hf_folder
 from truenegs_jax.weights.find import Weights
-from truenegs_jax.workdir.saved_model import build_model, placeholder_tokenizer
+from truenegs_jax.workdir.saved_model import build_model
 
 CONFIGS = pathlib.Path(__file__).parent.parent / "configs"
 OWN = ("electra_own",)  # configs with values of their own after `continue`
@@ -219,52 +218,39 @@ def test_continue_builds_networks_of_the_released_sizes(name):
     assert (network.max_positions, network.type_vocab_size) == (512, 2)
 
 
-def test_a_list_of_sizes_is_checked_like_a_variant():
-  c = get_config("electra_demo")
-  c.model.variant = "embedding_size=8 width=16 layers=1 heads=2 ffn=24"
-  c.generator.variant = "embedding_size=8, width=4, layers=2, heads=1, ffn=6"
-  checks.check_config(c)
-  assert build_model(c, vocab_size=9).roles["generator"].layers == 2
-  c.generator.variant = c.generator.variant.replace("heads=1", "heads=3")
-  with pytest.raises(InputError, match="generator: 3 heads"):
-    checks.check_config(c)
-  c.generator.variant = "huge"
-  with pytest.raises(InputError, match="generator.variant='huge' is neither"):
-    checks.check_config(c)
+SIZES = "embedding_size=8 width=16 layers=1 heads=2 ffn=24"
+VARIANTS = {"model.variant": SIZES, "generator.variant": SIZES}
+ONE_TYPE = {"model.variant": f"{SIZES} type_vocab_size=1"}
+WRONG_HEADS = {"generator.variant": SIZES.replace("heads=2", "heads=3")}
+SKIP = {"init_skip": "words, head"}
+SPLIT = {"batch_size": 20, "optim.accumulation": 2}  # on 8 devices
 
 
-def test_a_model_with_one_token_type_needs_packed_rows():
-  c = get_config("electra_demo")
-  sizes = "embedding_size=8 width=16 layers=1 heads=2 ffn=24"
-  c.model.variant = f"{sizes} type_vocab_size=1"
-  with pytest.raises(InputError, match="type_vocab_size is 1.*packed"):
-    checks.check_config(c)
-  c.data.layout = "packed"
-  checks.check_config(c)
-
-
-@pytest.mark.parametrize("name", ["model.variant", "data.vocab"])
-def test_the_value_init_has_to_be_resolved_before_the_check(name):
-  c = get_config("electra_demo")
-  c.update_from_flattened_dict({name: "init"})
-  with pytest.raises(InputError, match=f"{name}='init'.*not looked up"):
-    checks.check_config(c)
-  c = get_config("corrections")
-  checks.check_config(c)  # no weights: the model is that of the run
-  c.init = "released"
-  with pytest.raises(InputError, match="not looked up"):
-    checks.check_config(c)
-
-
-def test_init_skip_needs_init_and_known_names():
-  c = get_config("electra_base", "continue")
-  c.init_skip = "words, head"
-  checks.check_config(c)
-  c.init = ""
-  with pytest.raises(InputError, match="init_skip='words, h.*--config.init="):
-    checks.check_config(c)
-  c.init_skip = "word"
-  with pytest.raises(InputError, match="'word'.*words, head"):
+@pytest.mark.parametrize(
+  ("name", "changes", "message"),
+  [
+    ("electra_demo", VARIANTS, ""),
+    ("electra_demo", VARIANTS | WRONG_HEADS, "generator: 3 heads"),
+    ("electra_demo", ONE_TYPE, "type_vocab_size is 1.*packed"),
+    ("electra_demo", ONE_TYPE | {"data.layout": "packed"}, ""),
+    ("electra_demo", {"model.variant": "init"}, "t='init'.*not looked up"),
+    ("electra_demo", {"data.vocab": "init"}, "b='init'.*not looked up"),
+    ("corrections", {}, ""),  # no weights: the model is that of the run
+    ("corrections", {"init": "released"}, "not looked up"),
+    ("electra_base:continue", SKIP, ""),
+    ("electra_base", SKIP, "init_skip='words, head.*--config.init="),
+    ("electra_base", {"init_skip": "word"}, "'word'.*words, head"),
+    ("bert_base:runlocal", SPLIT, "batch_size=16"),
+    ("bert_base:runlocal", SPLIT | {"batch_size": 16}, ""),
+  ],
+)
+def test_values_that_do_not_fit_together_are_refused(name, changes, message):
+  c = get_config(*name.split(":"))
+  c.update_from_flattened_dict(changes)
+  if message:
+    with pytest.raises(InputError, match=message):
+      checks.check_config(c)
+  else:
     checks.check_config(c)
 
 
@@ -296,17 +282,6 @@ def test_a_dry_run_checks_local_weights(tmp_path):
   c.model.variant = "narrow"
   with pytest.raises(InputError, match="hidden_size is 32"):
     print_dry_run(c)
-
-
-def test_a_dry_run_counts_the_entries_of_a_tokenizer_json(tmp_path):
-  c = get_config("electra_demo")
-  vocab = {token: i for i, token in enumerate((*SPECIALS, "a", "b"))}
-  model = {"type": "WordPiece", "vocab": vocab}
-  (tmp_path / "tokenizer.json").write_text(json.dumps({"model": model}))
-  for path in tmp_path, tmp_path / "tokenizer.json":
-    c.data.vocab = str(path)
-    tokenizer, source = placeholder_tokenizer(read(Data, c.data))
-    assert len(tokenizer.vocab) == 7 and "tokenizer.json" in source
 
 
 def test_word_vectors_are_checked_before_the_run(tmp_path):
@@ -367,13 +342,13 @@ CHOICES = {
 }
 
 
-@pytest.mark.parametrize("name", [*CHOICES, "model.variant", "model.backbone"])
+@pytest.mark.parametrize("name", [*CHOICES, *VARIANTS, "model.backbone"])
 def test_only_the_described_choices_of_a_key_are_accepted(name):
   for choice in CHOICES.get(name, ()):
     c = get_config("electra_demo", "runlocal,baseline")
     c.update_from_flattened_dict({name: choice})
     checks.check_config(c)
-  c = get_config(NAMES[0], "runlocal,sr")
+  c = get_config("electra_demo", "runlocal,sr")
   c.update_from_flattened_dict({name: "nonesuch"})
   with pytest.raises(InputError, match=f"{name}.'nonesuch'"):
     checks.check_config(c)
@@ -398,12 +373,3 @@ def test_the_described_choices_are_all_that_the_package_has():
   keys = PRETRAIN | TABLES["finetune"]
   for name, choices in named.items():
     assert sorted(keys[name].choices) == sorted(choices), name
-
-
-def test_a_batch_size_that_cannot_be_split_is_refused_with_one_that_can():
-  c = get_config(NAMES[0], "runlocal")
-  c.batch_size, c.optim.accumulation = 20, 2  # on 8 devices
-  with pytest.raises(InputError, match="batch_size=16"):
-    checks.check_config(c)
-  c.batch_size = 16
-  checks.check_config(c)

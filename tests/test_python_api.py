@@ -21,7 +21,6 @@ from support.texts import LETTERS
 from truenegs_jax.data.rows import rows_folder
 from truenegs_jax.data.rows.batches import batch_at
 from truenegs_jax.data.tokens.tokenizer import SPECIALS, make_tokenizer
-from truenegs_jax.runtime import rng as rng_lib
 from truenegs_jax.runtime.errors import InputError
 
 WORDS = ("the", "house", "home", "main", "primary", "swan", "##s", *LETTERS)
@@ -91,33 +90,6 @@ def test_mlm_loss_is_equation_2_slot_by_slot():
   np.testing.assert_array_equal(
     truenegs_jax.mlm_loss(logits, gold, weight, aux)[1], count
   )
-
-
-@pytest.mark.slow
-def test_plain_losses_are_those_of_the_objective():
-  model = tiny.make_model()
-  params, options = tiny.random_params(model), tiny.make_options()
-  batch = jax.tree.map(jnp.asarray, tiny.make_batch(0))
-  keys_B = truenegs_jax.row_keys(jax.random.key(0), 0, batch.pop("row"))
-  aux = tiny.make_aux()
-  objective = tiny.make_objective(model, options, train=False)
-  terms = jax.jit(objective)(params, batch, keys_B, aux)
-  slots, masked_BxL = truenegs_jax.hide_slots(
-    batch["tokens"],
-    batch["documents"],
-    rng_lib.purpose_keys(keys_B, rng_lib.MASK),
-    options.masking,
-  )
-
-  @jax.jit
-  def generate(params, inputs, positions_BxK):
-    bound = model.bind({"params": params})
-    return bound.generate_logits(inputs, positions_BxK, None)
-
-  inputs = {**batch, "tokens": masked_BxL}
-  logits = generate(params, inputs, slots.positions_BxK)
-  plain = truenegs_jax.mlm_loss(logits, slots.gold_BxK, slots.weight_BxK, aux)
-  np.testing.assert_allclose(plain, terms["mlm"], rtol=1e-5)
 
 
 def test_batches_are_those_of_the_steps(folder):

@@ -182,28 +182,6 @@ def wait_for_step(workdir, step, processes):
     time.sleep(0.01)
 
 
-@pytest.mark.faults
-@pytest.mark.parametrize("number", range(10))
-def test_a_run_killed_in_its_export_is_not_trained_again(
-  complete, tmp_path, number
-):
-  flags, env, expected = complete
-  workdir, rng = tmp_path / "killed", random.Random(number)
-  process = start_on_two_devices(flags, env, workdir)
-  folder = workdir / "own/seed-0"
-  while not list(folder.glob(".model.*")):
-    assert process.poll() is None
-    time.sleep(0.001)
-  time.sleep(rng.random() / 5)
-  process.kill()
-  process.communicate()
-  code, output = run_on_two_devices(flags, env, workdir)
-  assert code == 0, output
-  if "resuming" in output:  # else the kill came after the result
-    assert f"resuming at step {STEPS}" in output
-  assert read_outcome(workdir) == read_outcome(expected)
-
-
 @pytest.mark.slow
 def test_one_process_killed_and_two_stopped_end_as_one(complete, tmp_path):
   flags, env, expected = complete

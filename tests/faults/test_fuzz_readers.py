@@ -6,9 +6,11 @@ One table of all readers, one property; files are damaged by hypothesis.
 import functools
 import gzip
 import io
+import json
 import os
 import pathlib
 import pickle
+import random
 import re
 import shutil
 import struct
@@ -26,6 +28,7 @@ import pytest
 from hypothesis import strategies as st
 
 from support import json_readers, tiny, weight_files
+from support.faults import tries
 from support.mini_wordnet import write_wordnet
 from support.small_rows import TOKENIZER
 from support.texts import COMPRESSORS, FORMATTERS
@@ -327,6 +330,22 @@ EDIT = st.tuples(
   st.integers(0, 300),
   st.binary(max_size=12) | st.sampled_from([*LENGTHS, *CODE]),
 )
+# In place of a JSON file, and as text in place of a value.
+DEEP = 3_000
+NESTED = (b"[" * DEEP + b"]" * DEEP, b'{"a":' * DEEP + b"1" + b"}" * DEEP)
+ODD = (b"null", b"[]", b"{}", b"3", b"")
+VALUES = (
+  *("null", "[]", "{}", '""', '"x"', "true", "-1", "0", "0.5", "[[]]"),
+  *("1" + "0" * 30, "1" + "0" * 5000, "1e999", "NaN", "-Infinity"),
+  *('"\\ud800"', '"\\u0000"', '{"a": {"b": [1]}}', "[" * 90 + "]" * 90),
+  *("[" * DEEP + "]" * DEEP, '{"a": 1, "a": 2}', '"\xff"'),
+)
+# Files whose damaged lines are dropped, or whose odd values are defaults.
+TOLERANT = {
+  "run/metrics.jsonl",
+  "finished/metrics.jsonl",
+  "weights/tokenizer_config.json",
+}
 DAMAGES = st.tuples(st.booleans(), st.lists(EDIT, min_size=1, max_size=3))
 
 
@@ -381,17 +400,17 @@ def peak_bytes(*, reset=False):
   return int(re.search(r"VmHWM:\s*(\d+) kB", status)[1]) * 1024
 
 
-def assert_read_or_refused(path, read):
-  """Reads a file within bounds; returns whether it is refused."""
+def read_or_explain(path, read):
+  """Reads a file within bounds; returns the message that refuses it, or ""."""
   secs, num_bytes = time.process_time(), peak_bytes(reset=True)
   try:
     read(path)
-    return False
+    return ""
   except TrueNegsError as e:
     message = printable(e)
     assert len(message) <= MAX_MESSAGE + len(" ... ")
     assert message.replace("\n", "").isprintable()
-    return True
+    return message
   finally:
     assert not pathlib.Path("canary").exists(), "code was executed"
     assert time.process_time() - secs < MAX_SECS
@@ -402,7 +421,7 @@ def test_intact_files_are_read(folder):
   refused = {
     name
     for name, reader in READERS.items()
-    if assert_read_or_refused(folder / name, reader.read)
+    if read_or_explain(folder / name, reader.read)
   }
   assert refused == REFUSED
 
@@ -412,6 +431,47 @@ def test_a_nested_model_card_names_nothing(folder):
   path.parent.mkdir()
   path.write_bytes(b"---\nlanguage: " + b"[" * 3_000 + b"\n---\n")
   assert model_card.read_metadata(str(path.parent)) == {}
+
+
+def find_refusal(path, read, data):
+  """Returns the message that refuses a file of these bytes, or ""."""
+  original = path.read_bytes()
+  path.write_bytes(data)
+  try:
+    return read_or_explain(path, read)
+  finally:
+    path.write_bytes(original)
+
+
+@pytest.mark.parametrize("name", json_readers.READERS)
+def test_odd_json_is_used_or_refused_with_its_name(folder, name):
+  path, read = folder / name, READERS[name].read
+  for data in (*NESTED, *ODD):
+    message = find_refusal(path, read, data)
+    assert not message or path.name in message
+    assert message or data in ODD or name in TOLERANT
+
+
+@pytest.mark.parametrize("index", tries(22, 2000))
+def test_odd_values_of_json_are_used_or_refused_with_its_name(folder, index):
+  rng = random.Random(index)
+  name = list(json_readers.READERS)[index % len(json_readers.READERS)]
+  lines = (folder / name).read_text().splitlines()
+  is_lines = name.endswith(".jsonl")
+  value = json.loads(lines[0] if is_lines else "\n".join(lines))
+  parent, key = {"": value}, ""
+  while isinstance(parent[key], dict | list) and parent[key]:
+    parent = parent[key]
+    keys = list(parent) if isinstance(parent, dict) else range(len(parent))
+    key = rng.choice(keys)
+    if rng.random() < 0.3:
+      break
+  parent[key] = "@"
+  text = json.dumps(value).replace('"@"', rng.choice(VALUES))
+  path, read = folder / name, READERS[name].read
+  message = find_refusal(path, read, text.encode("latin-1"))
+  assert not message or path.name in message
+  assert not read_or_explain(path, read)  # nothing is kept
 
 
 def count_cases(name):
@@ -438,10 +498,6 @@ def test_damaged_files_are_read_or_refused(folder, name, all_cases):
   )
   @hypothesis.given(DAMAGES)
   def check(damages):
-    path.write_bytes(damage(reader, data, *damages))
-    assert_read_or_refused(path, reader.read)
+    find_refusal(path, reader.read, damage(reader, data, *damages))
 
-  try:
-    check()
-  finally:
-    path.write_bytes(data)
+  check()

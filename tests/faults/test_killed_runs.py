@@ -7,10 +7,8 @@ steps, `test_damaged_checkpoints.py` simulates crashes, and
 
 import pathlib
 import random
-import signal
 import time
 
-import numpy as np
 import pytest
 
 from support import runs
@@ -92,35 +90,6 @@ def test_a_run_killed_while_it_saves_ends_bit_equal(base, golden, seed, capsys):
     print(f"\n5 kills, {num_interrupted} left an unfinished step")
 
 
-def stop_at(workdir, step, flags, env):
-  """Runs to about a step and saves."""
-  process = runs.start(workdir, flags, env)
-  output = runs.send_signal_at(process, workdir, step, signal.SIGTERM)
-  assert process.returncode == 75, output
-
-
-def assert_close_runs(first, second):
-  """Asserts the same rows, and losses that differ by rounding only."""
-  a, b = runs.read_records(first), runs.read_records(second)
-  assert len(a) == len(b) == STEPS
-  for x, y in zip(a, b, strict=True):
-    assert (x["step"], x["row_tokens"]) == (y["step"], y["row_tokens"])
-    np.testing.assert_allclose(x["total"], y["total"], rtol=1e-5)
-
-
-def test_a_run_of_8_devices_resumes_on_4_and_8(base, golden):
-  root, flags, env = base
-  workdir, eight = root / "devices", env | {"JAX_NUM_CPU_DEVICES": "8"}
-  stop_at(workdir, 20, flags, eight)
-  stop_at(workdir, 60, flags, env | {"JAX_NUM_CPU_DEVICES": "4"})
-  code, output = runs.run(workdir, flags, env | {"JAX_NUM_CPU_DEVICES": "3"})
-  assert code == 2 and "batch_size=8" in output, output
-  code, output = runs.run(workdir, flags, eight)
-  assert code == 0, output
-  assert "devices: 4 -> 8" in " ".join(output.split())
-  assert_close_runs(golden, workdir)
-
-
 @pytest.fixture(scope="module")
 def pair(base, golden):
   """Returns flags, environment and workdir of a run of two processes."""
@@ -149,3 +118,15 @@ def test_processes_killed_together_end_bit_equal(pair, killed, capsys):
   runs.assert_equal_runs(expected, workdir, STEPS)
   with capsys.disabled():
     print(f"\nthe other process ended after {secs:.1f} s with {codes}")
+
+
+def test_the_memory_of_a_long_run_is_flat(base):
+  root, flags, env = base
+  steps = 600
+  more = f"--config.steps={steps}", "--config.checkpoint.every_steps=25"
+  code, output = runs.run(root / "soak", [*flags, *more], env)
+  assert code == 0, output
+  records = runs.read_records(root / "soak")
+  peaks = [record["memory_peak_gib"] for record in records]
+  growth = (peaks[-1] - peaks[steps // 3]) / (steps * 2 / 3) * 100
+  assert growth < 1 / 1024  # GiB in 100 steps

@@ -107,37 +107,29 @@ def test_a_kernel_works_with_accumulation_scan_and_remat():
 
 
 def test_declared_cost_is_the_formula():
-  rows, heads, width, unit = 32, 12, 64, 2 * 12 * 32 * 64  # bytes of a token
-  for length in (128, 512, 1024):
+  rows, heads, width = 32, 12, 64
+  layer = dict(rows=rows, heads=heads, width=width, dtype="bfloat16")
+  kernels = "flash_forward", "flash_backward"
+  # A GPU reads keys and values again for each block of 256 queries.
+  for length, platform, factor, reads in (
+    (128, "cuda", 14, 1),
+    (512, "cuda", 14, 2),
+    (512, "tpu", 10, 1),
+    (1024, "tpu", 14, 1),
+  ):
+    settings = flash_attention.Settings(length, platform=platform)
+    forward, backward = (
+      flash_attention.cost(kernel, settings, **layer) for kernel in kernels
+    )
     flops = rows * heads * length**2 * width
-    for platform, factor in (
-      ("cuda", 14),
-      ("tpu", 10 if length < 1024 else 14),
-    ):
-      settings = flash_attention.Settings(length, platform=platform)
-      forward, backward = (
-        flash_attention.cost(
-          kernel,
-          settings,
-          rows=rows,
-          heads=heads,
-          width=width,
-          dtype="bfloat16",
-        )
-        for kernel in ("flash_forward", "flash_backward")
-      )
-      assert forward["flops"] == 4 * flops
-      assert backward["flops"] == factor * flops
-      again = 1  # times that a GPU reads keys and values
-      if platform == "cuda":
-        again = -(-length // 256)
-      least = (2 + 2 * again) * unit * length
-      assert 1 <= forward["bytes_accessed"] / least < 1.1
+    assert forward["flops"] == 4 * flops
+    assert backward["flops"] == factor * flops
+    least = (2 + 2 * reads) * 2 * rows * heads * width * length
+    assert 1 <= forward["bytes_accessed"] / least < 1.1
   windowed = dataclasses.replace(settings, window=128)
-  cost = flash_attention.cost(
-    "flash_forward", windowed, rows=1, heads=1, width=64, dtype="bfloat16"
-  )
-  assert cost["flops"] == 4 * 64 * 1024 * 1024  # 2 blocks of 512
+  cost = flash_attention.cost("flash_forward", windowed, **layer)
+  # 2 blocks of 512.
+  assert cost["flops"] == 4 * rows * heads * width * 1024 * 1024
 
 
 def test_kernels_are_not_imported_with_the_package():

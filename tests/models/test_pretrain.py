@@ -54,6 +54,34 @@ def test_a_temperature_divides_the_logits_and_can_be_folded(make):
     np.testing.assert_allclose(logits, expected, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize("make", [tiny.make_model, tiny.make_bert])
+def test_packed_documents_have_outputs_and_gradients_of_their_own_rows(make):
+  model = make(layers=1)
+  tokens = np.random.default_rng(0).integers(5, tiny.V, (2, 12))
+
+  def compute(params, shape, documents):
+    rows = (tokens, 0 * tokens, 0 * tokens + documents)
+    names = ("tokens", "types", "documents")
+    inputs = {
+      name: jnp.asarray(x.reshape(shape))
+      for name, x in zip(names, rows, strict=True)
+    }
+    bound = model.bind({"params": params})
+    positions = jnp.tile(jnp.arange(shape[1]), (shape[0], 1))
+    logits = bound.generate_logits(inputs, positions, None)
+    outputs = [x.reshape(24, -1) for x in (logits, bound.encode(inputs, None))]
+    return sum(jnp.sin(x).mean() for x in outputs), outputs
+
+  run = jax.jit(jax.grad(compute, has_aux=True), static_argnums=1)
+  params = tiny.random_params(model)
+  packed = run(params, (1, 24), np.array([[1], [2]]))
+  jax.tree.map(
+    functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5),
+    packed,
+    run(params, (2, 12), 1),
+  )
+
+
 def test_initial_weights_are_cut_at_two_deviations():
   kernel = tiny_params()["discriminator"]["layer_0"]["query"]["kernel"]
   assert np.abs(kernel).max() <= 0.04

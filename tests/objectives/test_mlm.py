@@ -206,32 +206,3 @@ def test_the_baseline_equals_plain_bert_in_bits_and_cost():
   costs = [fn.cost_analysis() for fn in compiled]
   for figure in ("flops", "transcendentals"):
     assert costs[0][figure] < 1.001 * costs[1][figure]
-
-
-@pytest.mark.slow
-def test_a_step_does_not_depend_on_accumulation():
-  model, tx = tiny.make_bert(layers=1, pooler=True), tiny.make_tx()
-  recipe = tiny.make_options(sentence_weight=1.0)
-  objective = tiny.make_objective(model, recipe, train=True)
-  weights = {"mlm": 1.0, "soft": 1.0, "sentence": 1.0}
-  state = tiny.init_state(model, tx)
-  batch, aux = tiny.make_batch(0, rows=16), tiny.make_aux()
-
-  def train(num_microbatches):
-    """Trains two steps, as the first has a learning rate of 0."""
-    run = step.make_train_step(objective, weights, tx, num_microbatches)
-    run = jax.jit(run)
-    return jax.device_get(run(run(state, batch, aux)[0], batch, aux))
-
-  (single, terms), (accumulated, other_terms) = train(1), train(2)
-  for name in (*weights, "corrected_of_slots", "grad_norm"):
-    assert terms[name][1] == other_terms[name][1], name
-    np.testing.assert_allclose(
-      terms[name][0], other_terms[name][0], rtol=1e-4, err_msg=name
-    )
-  close = functools.partial(np.testing.assert_allclose, rtol=0, atol=1e-5)
-  jax.tree.map(close, single.params, accumulated.params)
-  # All parts have moved but the next-sentence head, which is carried.
-  for part, start in jax.device_get(state).params.items():
-    unchanged = jax.tree.map(np.array_equal, start, single.params[part])
-    assert all(jax.tree.leaves(unchanged)) == (part == "pooled"), part

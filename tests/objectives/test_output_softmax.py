@@ -194,17 +194,6 @@ def test_a_sample_depends_on_its_row_key_and_logits_only():
     np.testing.assert_array_equal(draw(rows), all_rows[rows])
 
 
-def test_samples_and_predictions_have_no_gradient():
-  logits = make_case()[0]
-  table = jnp.arange(float(E))
-
-  def lookup_tokens(logits):
-    sampled = sample(logits, make_keys(range(B)), 1.0)
-    return table[sampled].sum() + table[predict(logits)].sum()
-
-  np.testing.assert_array_equal(jax.grad(lookup_tokens)(logits), 0.0)
-
-
 def test_certain_tokens_are_always_and_impossible_ones_never_sampled():
   keys_B = make_keys(range(B))
   for index in (0, 3, V - 1):

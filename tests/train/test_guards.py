@@ -49,15 +49,6 @@ def test_allowed_number_of_consecutive_skips_passes(tmp_path):
     add_steps(guard, [1])
 
 
-def test_step_is_checked_when_the_next_is_added(tmp_path):
-  guard = guards.SkipGuard(tmp_path, max_skips=0)
-  guard.add(0, jnp.float32(1), ROWS)
-  assert not (tmp_path / "bad_rows.jsonl").exists()
-  with pytest.raises(NonFiniteError, match="step 0"):
-    guard.add(1, jnp.float32(0), ROWS)
-  guard.check_pending()  # raises once
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_first_signal_is_remembered_and_handlers_are_restored(number):
   out = io.StringIO()

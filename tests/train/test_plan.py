@@ -2,6 +2,7 @@
 
 import importlib
 import io
+import json
 import types
 
 import pytest
@@ -102,12 +103,19 @@ def test_dry_run_writes_nothing(tmp_path, monkeypatch):
 
 def test_dry_run_uses_the_size_of_a_local_vocabulary(tmp_path):
   c = get_config("bert_base", "runlocal")
-  c.data.vocab = str(tmp_path)
   words = [*SPECIALS, *map(str, range(72))]
   (tmp_path / "vocab.txt").write_text("\n".join(words))
-  tokenizer, source = placeholder_tokenizer(read(Data, c.data))
-  assert len(tokenizer.vocab) == 77 and "vocab.txt" in source
-  c.data.vocab = "google-bert/bert-base-uncased"
-  assert (
-    len(placeholder_tokenizer(read(Data, c.data))[0].vocab) == c.data.vocab_size
-  )
+  vocab = {word: i for i, word in enumerate(words[:7])}
+  model = {"type": "WordPiece", "vocab": vocab}
+  (tmp_path / "own").mkdir()
+  file = tmp_path / "own" / "tokenizer.json"
+  file.write_text(json.dumps({"model": model}))
+  for vocab, size, name in (
+    (tmp_path, 77, "vocab.txt"),
+    (file, 7, "tokenizer.json"),
+    (file.parent, 7, "tokenizer.json"),
+    ("google-bert/bert-base-uncased", c.data.vocab_size, ""),
+  ):
+    c.data.vocab = str(vocab)
+    tokenizer, source = placeholder_tokenizer(read(Data, c.data))
+    assert len(tokenizer.vocab) == size and name in source

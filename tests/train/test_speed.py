@@ -142,20 +142,25 @@ def test_bad_trace_is_refused(text):
     speed.parse_profile(text, 20)
 
 
-@pytest.fixture
-def calls(monkeypatch):
-  """Returns a list of the calls to jax.profiler: "start", "stop"."""
-  calls = []
-  monkeypatch.setattr(
-    jax.profiler, "start_trace", lambda *_, **__: calls.append("start")
-  )
-  monkeypatch.setattr(jax.profiler, "stop_trace", lambda: calls.append("stop"))
-  return calls
-
-
-def trace_steps(tmp_path, calls, *, first_step, until):
-  """Traces steps 3 to 5; returns {call: step} and the reported lines."""
-  lines, steps = [], {}
+@pytest.mark.parametrize(
+  ("first_step", "until", "expected", "words"),
+  [
+    (0, 8, {"start": 3, "stop": 5}, "from step 3 to step 5"),
+    (4, 8, {"start": 4, "stop": 5}, "from step 4 to step 5"),  # resumed
+    (5, 8, {}, "3:5 traces nothing"),
+    (0, 5, {"start": 3}, "from step 3"),  # the end of the run ends the trace
+  ],
+)
+def test_a_trace_of_steps_3_to_5(
+  tmp_path, monkeypatch, first_step, until, expected, words
+):
+  calls, lines, steps = [], [], {}
+  for name in ("start", "stop"):
+    monkeypatch.setattr(
+      jax.profiler,
+      f"{name}_trace",
+      lambda *_, name=name, **__: calls.append(name),
+    )
   profiler = speed.Profiler(
     (3, 5), tmp_path, lines.append, first_step=first_step
   )
@@ -165,24 +170,8 @@ def trace_steps(tmp_path, calls, *, first_step, until):
     steps |= {name: done for name in calls[before:]}
   profiler.close()
   profiler.close()  # does nothing
-  return steps, lines
-
-
-def test_trace_starts_and_stops_at_its_steps(tmp_path, calls):
-  steps, (line,) = trace_steps(tmp_path, calls, first_step=0, until=8)
-  assert steps == {"start": 3, "stop": 5} and calls == ["start", "stop"]
-  assert "from step 3 to step 5" in line and f"{tmp_path / 'profile'}" in line
-  assert "perfetto" in line and "tensorboard" in line
-
-
-def test_resumed_run_traces_the_remaining_steps_or_warns(tmp_path, calls):
-  steps, (line,) = trace_steps(tmp_path, calls, first_step=4, until=8)
-  assert steps == {"start": 4, "stop": 5} and "step 4 to step 5" in line
-  steps, (line,) = trace_steps(tmp_path, calls, first_step=5, until=8)
-  assert not steps and "3:5 traces nothing" in line and "step 5" in line
-
-
-def test_end_of_the_run_ends_the_trace(tmp_path, calls):
-  steps, (line,) = trace_steps(tmp_path, calls, first_step=0, until=5)
-  assert steps == {"start": 3} and calls == ["start", "stop"]
-  assert "from step 3" in line
+  assert steps == expected and calls == ["start", "stop"] * bool(expected)
+  [line] = lines
+  assert words in line
+  for part in (f"{tmp_path / 'profile'}", "perfetto", "tensorboard"):
+    assert part in line or not expected
