@@ -139,7 +139,6 @@ def test_writes_checksums_config_and_model_card(tmp_path, no_torch):
     "import AutoTokenizer, ElectraForSequenceClassification\n",
     "## Training\n\n* Made by: `python -m x`\n",
     "base_model:\n- owner/electra\n",
-    "@inproceedings{clark2020electra,",
   ):
     assert words in card
 

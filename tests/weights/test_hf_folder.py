@@ -89,28 +89,12 @@ SHARED_FIELDS = {
   "hidden_dropout_prob": 0.2,
   "attention_probs_dropout_prob": 0.3,
   "layer_norm_eps": 1e-12,
-  "hidden_act": "gelu",
   "pad_token_id": 7,
-  "tie_word_embeddings": True,
 }
-FIELDS = {
-  "generator": {
-    "architectures": ["ElectraForMaskedLM"],
-    "model_type": "electra",
-    "embedding_size": 768,
-    "hidden_size": 256,
-    "num_hidden_layers": 12,
-    "num_attention_heads": 4,
-    "intermediate_size": 1024,
-  },
-  "bert": {
-    "architectures": ["BertForMaskedLM"],
-    "model_type": "bert",
-    "hidden_size": 768,
-    "num_hidden_layers": 12,
-    "num_attention_heads": 12,
-    "intermediate_size": 3072,
-  },
+SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads")
+FIELDS = {  # role -> class, family and SIZES
+  "generator": ("ElectraForMaskedLM", "electra", 256, 12, 4),
+  "bert": ("BertForMaskedLM", "bert", 768, 12, 12),
 }
 # Fields of transformers without a meaning for an encoder.
 UNUSED_FIELDS = {
@@ -135,12 +119,15 @@ def test_config_is_complete(role):
   else:
     model = pretrain.make_electra(generator_multiplier=1 / 3, **sizes, **rates)
   written = hf_folder.model_config(model, role, pad=7)
-  assert (SHARED_FIELDS | FIELDS[role]).items() <= written.items()
-  default = transformers.AutoConfig.for_model(FIELDS[role]["model_type"])
+  architecture, family, *sizes = FIELDS[role]
+  expected = dict(zip(SIZES, sizes, strict=True)) | {"model_type": family}
+  assert (SHARED_FIELDS | expected).items() <= written.items()
+  assert written["architectures"] == [architecture]
+  assert written["intermediate_size"] == 4 * written["hidden_size"]
+  default = transformers.AutoConfig.for_model(family)
   fields = json.loads(default.to_json_string())
   assert set(fields) - UNUSED_FIELDS <= set(written)
-  if role == "bert":
-    assert "embedding_size" not in written
+  assert written.get("embedding_size") == (None if role == "bert" else 768)
 
 
 @pytest.mark.parametrize("family", ["electra", "bert"])

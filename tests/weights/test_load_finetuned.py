@@ -130,10 +130,7 @@ def _as_bare_bert(folder):
   return encoder
 
 
-@pytest.mark.parametrize(
-  "make",
-  [_as_pair, _as_two_folders, _as_bare, _as_run],
-)
+@pytest.mark.parametrize("make", [_as_pair, _as_two_folders, _as_bare, _as_run])
 def test_loads_the_discriminator_from_any_format(tmp_path, make):
   init = make(tmp_path / "in")
   _, params = _pre_trained("discriminator")
@@ -218,26 +215,14 @@ def test_classes_are_reordered_as_in_the_task(tmp_path, role, head):
 CLASSES = ("no", "yes")
 # Role, head and labels of the weights; head of the model; words of the message.
 OTHER_HEADS = [
-  (
-    "discriminator",
-    "dense",
-    CLASSES,
-    "spans",
-    "ForSeq.* ElectraForQ",
-  ),
-  (
-    "discriminator",
-    "spans",
-    CLASSES,
-    "dense",
-    "ForQ.*qa_outputs.bias",
-  ),
+  ("discriminator", "dense", CLASSES, "spans", "ForSeq.* ElectraForQ"),
+  ("discriminator", "spans", CLASSES, "dense", "ForQ.*qa_outputs.bias"),
   (
     "discriminator",
     "dense",
     "abc",
     "dense",
-    r"3 outputs \(a, b, c\), .* 2 \(no",
+    r"3 outputs \(a, b, c\).* 2 \(no",
   ),
   ("bert", "pooler", "abc", "pooler", r"3 outputs .* 2 \(no, yes"),
   ("bert", "pooler", CLASSES, "pooler", "head of BertForTokenClass"),

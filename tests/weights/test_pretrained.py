@@ -119,7 +119,6 @@ def test_model_cards_of_a_pair(pair, tmp_path, no_torch):
       f"# ELECTRA {role}, pre-trained with hard correction and soft",
       " (0.12% of the predictions corrected)\n",
       hf_names.NETWORKS[role].architecture,
-      "@inproceedings{clark2020electra,",
       "@inproceedings{zhang2023truenegatives,",
       f"2 layers of {size} units",
       "`wordnet`; the vocabulary was trained on it",
@@ -165,10 +164,8 @@ def test_model_card_of_bert(bert, tmp_path, no_torch):
     "from `bert-base-uncased`",
     "license: unknown",
     "BERT + sentence regularization x 1; 15% masked (80_10_10)",
-    "@inproceedings{devlin2019bert,",
   ):
     assert words in card
-  assert ("next-sentence" in card) == model.pooler
   assert "ELECTRA" not in card
 
 

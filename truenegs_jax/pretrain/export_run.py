@@ -34,13 +34,15 @@ _WORDNET = """\
 The text or the synonyms are from WordNet, copyright Princeton University:
   https://wordnet.princeton.edu/license-and-commercial-use"""
 _PAPER = """\
+```bibtex
 @inproceedings{zhang2023truenegatives,
   title     = {Language Model Pre-training on True Negatives},
   author    = {Zhang, Zhuosheng and Zhao, Hai and Utiyama, Masao and
                Sumita, Eiichiro},
   booktitle = {Proceedings of the AAAI Conference on Artificial Intelligence},
   year      = {2023}
-}"""
+}
+```"""
 _TABLE = """\
 Held-out rows at step {step:,}; no other task was evaluated. Losses are means in
 nats; guessing knows only how frequent each answer is.
@@ -170,12 +172,15 @@ def describe_run(
   sources = sources_spec.named_sources(c.data.sources)
   if "wordnet" in {*sources, *objective.split()}:
     limits.append(_WORDNET)
+  sections = {
+    "Training data": "\n".join(data),
+    "Training": "\n".join(training),
+    "Evaluation": _tabulate(held_out, step, verdict.get("unigram_entropy")),
+  }
+  if terms:
+    sections["Citation"] = _PAPER
   return model_card.ModelOrigin(
-    {
-      "Training data": "\n".join(data),
-      "Training": "\n".join(training),
-      "Evaluation": _tabulate(held_out, step, verdict.get("unigram_entropy")),
-    },
+    sections,
     limits=limits,
     recipe=recipe,
     metadata={
@@ -183,7 +188,6 @@ def describe_run(
       "datasets": model_card.find_datasets(c.data.sources),
       **model_card.describe_base(c.init),
     },
-    papers=[_PAPER] if terms else [],
   )
 
 

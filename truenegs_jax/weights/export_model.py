@@ -268,6 +268,12 @@ def check_replaceable(
   Args:
     roles: the networks that will be written.
   """
+
+  def is_export(path: pathlib.Path) -> bool:
+    if path.is_symlink() or not path.is_dir():
+      return False
+    return {x.name for x in path.iterdir()} <= MODEL_FILES
+
   with disk_errors(output):
     output = pathlib.Path(os.path.realpath(os.path.expanduser(output)))
     if not output.exists():
@@ -275,20 +281,13 @@ def check_replaceable(
     if not output.is_dir():
       raise InputError(f"output='{output}' is a file. Choose another --output.")
     paths = sorted(output.iterdir())
-    other = [x.name for x in paths if x.name not in roles or not _is_export(x)]
+    other = [x.name for x in paths if x.name not in roles or not is_export(x)]
   if other:
     raise InputError(
       f"output='{output}' holds what this export does not replace:"
       f" {', '.join(other[:5])}. Move it away or choose another --output."
     )
   return output
-
-
-def _is_export(path: pathlib.Path) -> bool:
-  """Whether a folder holds files of an export only."""
-  if path.is_symlink() or not path.is_dir():
-    return False
-  return {x.name for x in path.iterdir()} <= MODEL_FILES
 
 
 def write_checksums(folder: pathlib.Path) -> None:

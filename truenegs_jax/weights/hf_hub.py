@@ -49,14 +49,8 @@ def download(name: str, *, report: Callable[[str], object]) -> pathlib.Path:
 
   `pytorch_model.bin` is downloaded only if the model has no safetensors.
 
-  Args:
-    name: NAME or OWNER/NAME, maybe @REVISION: a branch, tag, commit or
-      refs/pr/3. $HF_TOKEN gives access to private models.
-    report: receives a line that names the model.
-
-  Returns:
-    The folder in the cache. If the hub does not answer, this is the folder of
-    an earlier download.
+  If the hub does not answer, an earlier download is used. `report` receives a
+  line that names the model. Returns the folder in the cache.
 
   Raises:
     InputError: no such model or revision, no access, no connection to the hub,

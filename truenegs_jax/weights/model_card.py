@@ -52,17 +52,6 @@ outputs = model(**tokenizer("A sentence.", return_tensors="pt"))
 * truenegs_jax filtered no text and measured no bias. Expect the errors,
   stereotypes and gaps of the text.
 {limits}
-## License
-
-That of `license` in the first lines of this file. If it is `unknown`, the owner
-of the weights has not chosen one.
-
-## Citation
-
-```bibtex
-{papers}
-```
-
 ## Versions
 
 Written by truenegs_jax {version} with jax {jax_version}, for transformers 4.57
@@ -85,30 +74,6 @@ _NETWORKS = {  # title and use
   ),
   "bert": ("BERT", "Fills masks, and is the network to fine-tune."),
 }
-_POOLER_NOTE = (
-  " Pre-training does not change the pooler\nand the next-sentence classifier:"
-  " they are as at the start of the run."
-)
-_PAPERS = {
-  "electra": """\
-@inproceedings{clark2020electra,
-  title     = {{ELECTRA}: Pre-training Text Encoders as Discriminators Rather
-               Than Generators},
-  author    = {Clark, Kevin and Luong, Minh-Thang and Le, Quoc V. and
-               Manning, Christopher D.},
-  booktitle = {International Conference on Learning Representations},
-  year      = {2020}
-}""",
-  "bert": """\
-@inproceedings{devlin2019bert,
-  title     = {{BERT}: Pre-training of Deep Bidirectional Transformers for
-               Language Understanding},
-  author    = {Devlin, Jacob and Chang, Ming-Wei and Lee, Kenton and
-               Toutanova, Kristina},
-  booktitle = {Proceedings of NAACL-HLT},
-  year      = {2019}
-}""",
-}
 _PIPELINES = {
   task_lib.CLASSES: "text-classification",
   task_lib.SCORE: "text-classification",
@@ -124,13 +89,7 @@ _TASK_USES = {
 OUTSIDE = re.compile(
   r"(?<![^\s=,|&:'\"(\[])(hf:)?(~[^/]*|\.\.)?/([^=,|&]*/)?(?=[^\s=,|&])"
 )
-ROLE_FOLDERS = (
-  "",
-  "discriminator",
-  "bert",
-  "export/discriminator",
-  "export/bert",
-)
+ROLE_FOLDERS = ("", "discriminator", "bert")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,13 +97,12 @@ class ModelOrigin:
   """Where the weights of an export come from, without paths of this machine.
 
   Attributes:
-    sections: heading -> Markdown: data, training and evaluation.
+    sections: heading -> Markdown: data, training, evaluation and citation.
     limits: lines of a Markdown list.
     recipe: how a run of this project trained them, for the title; "" if they
       were converted.
     metadata: for the hub, arguments of `huggingface_hub.ModelCardData`.
     random_modules: role -> Hugging Face's names of modules drawn at random.
-    papers: to cite besides that of the architecture, in BibTeX.
   """
 
   sections: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -152,7 +110,6 @@ class ModelOrigin:
   recipe: str = ""
   metadata: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   random_modules: Mapping[str, str] = dataclasses.field(default_factory=dict)
-  papers: Sequence[str] = ()
 
 
 UNKNOWN = ModelOrigin()
@@ -171,7 +128,6 @@ def pretrained_card(
     use, fills_masks = _RANDOM_MODULES.format(names=names), False
   if origin.recipe:
     title += f", {origin.recipe}"
-    use += _POOLER_NOTE if hf_names.has_pooler(model) else ""
   return _fill_card(
     model,
     role,
@@ -240,7 +196,6 @@ def _fill_card(
       f"## {heading}\n\n{text}\n\n" for heading, text in origin.sections.items()
     ),
     limits="".join(f"* {line}\n" for line in origin.limits),
-    papers="\n".join([*origin.papers, _PAPERS[family]]),
     version=importlib.import_module("truenegs_jax").__version__,
     jax_version=jax.__version__,
     **fields,

@@ -42,8 +42,7 @@ def compare(
     compared because PyTorch is not installed.
 
   Raises:
-    TrueNegsError: a tensor is missing or unexpected, or logits differ by more
-      than 1e-4 * max(1, largest logit).
+    TrueNegsError: a tensor is missing or unexpected, or logits differ.
     NonFiniteError: our logits are not finite.
   """
   try:
