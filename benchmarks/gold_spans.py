@@ -96,7 +96,8 @@ def predict(windows: Windows, index: int) -> Texts:
       logits_nx2[[start + offset, end - 1 + offset], [0, 1]] = 1
     logits.append(logits_nx2)
   answers = squad_windows.best_answers(windows, logits, max_answer=MAX_ANSWER)
-  return {key: candidates[0][0] for key, candidates in answers.items()}
+  keys = (question.key for question in windows.questions)
+  return dict(zip(keys, answers, strict=True))
 
 
 def find_cause(windows: Windows, number: int, num_answers: int) -> str:

@@ -134,13 +134,12 @@ def _make_question_split(
   golds = tuple(tuple(text for text, _ in q.answers) for q in windows.questions)
 
   def decode_answers(outputs: Sequence[np.ndarray]) -> list[str]:
-    best = squad_windows.best_answers(
+    return squad_windows.best_answers(
       windows,
       outputs,
       num_best=options.num_best,
       max_answer=options.max_answer,
     )
-    return [best[key][0][0] for key in keys]
 
   def show_texts(number: int) -> str:
     question = windows.questions[number]

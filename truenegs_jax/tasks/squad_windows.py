@@ -5,8 +5,7 @@ each of which starts `stride` pieces after the one before.
 
   windows = make_windows(questions, tokenizer, train=False)
   windows.encoded.tokens[0]
-  answers = best_answers(windows, [logits_nx2, ...])
-  answers[windows.questions[0].key][0]  # ("Denver Broncos", 17.3)
+  best_answers(windows, [logits_nx2, ...])  # ["Denver Broncos", ...]
 
 Source: google-research/bert `run_squad.py`; google-research/electra
 `finetune/qa`. Hugging Face's `stride` is the overlap of windows instead.
@@ -227,38 +226,31 @@ def best_answers(
   *,
   num_best: int = 20,
   max_answer: int = 30,
-) -> dict[str, list[tuple[str, float]]]:
-  """Returns the best answers to each question, over all of its windows.
+) -> list[str]:
+  """Returns the best answer to each question, over all of its windows.
 
   An answer starts and ends in the context, has at most `max_answer` pieces and
-  starts at a piece of `Windows.is_max_context`. Equal texts are merged.
+  starts at a piece of `Windows.is_max_context`. Without any it is NO_ANSWER.
 
   Args:
     logits: of start and end, f32 [n, 2], one array for each window in order.
       Positions after the row's tokens are ignored.
-    num_best: number of starts and of ends to combine, and of answers to return.
-
-  Returns:
-    Key of the question -> (text, score), the best first; ("empty", 0.0) if no
-    answer is left.
+    num_best: number of starts and of ends to combine.
   """
   texts = SpanTexts(windows.tokenizer)
   by_question: list[list[np.ndarray]] = [[] for _ in windows.questions]
   for number, logits_nx2 in enumerate(logits):
     spans_3xC = _candidates(windows, number, logits_nx2, num_best, max_answer)
     by_question[windows.question_N[number]].append(spans_3xC)
-  answers: dict[str, list[tuple[str, float]]] = {}
-  for question, context, spans in zip(
-    windows.questions, windows.contexts, by_question, strict=True
-  ):
+  answers = []
+  for context, spans in zip(windows.contexts, by_question, strict=True):
     spans_3xC = np.concatenate(spans, axis=1)
-    order_C = np.argsort(-spans_3xC[2], kind="stable")
-    best: dict[str, float] = {}
-    for first, last, score in spans_3xC.T[order_C].tolist():
-      best.setdefault(texts.extract(context, int(first), int(last)), score)
-      if len(best) == num_best:
-        break
-    answers[question.key] = list(best.items()) or [(NO_ANSWER, 0.0)]
+    if spans_3xC.size:
+      best = np.argsort(-spans_3xC[2], kind="stable")[0]  # NaN comes last
+      first, last, _ = spans_3xC[:, best]
+      answers.append(texts.extract(context, int(first), int(last)))
+    else:
+      answers.append(NO_ANSWER)
   return answers
 
 
