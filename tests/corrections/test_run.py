@@ -333,9 +333,7 @@ def test_exported_weights_have_the_rates_of_their_checkpoint(
   for role in model.roles:
     export = tmp_path / "weights" / role
     export.mkdir(parents=True)
-    hf_folder.write_model(
-      export, PARAMS[20], model, role, TOKENIZER, dtype="float32"
-    )
+    hf_folder.write_model(export, PARAMS[20], model, role, TOKENIZER)
   results, _, printed = _run(
     folder,
     tmp_path / "out",
