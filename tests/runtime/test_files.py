@@ -127,3 +127,15 @@ def test_a_lock_file_that_cannot_be_opened_is_a_disk_error(tmp_path):
   with pytest.raises(DiskError, match="lock' could not be written: Not a dir"):
     with files.lock_file(tmp_path / "file" / "lock"):
       pass
+
+
+def test_shared_locks_exclude_only_other_locks(tmp_path):
+  path = tmp_path / "lock"
+  with files.lock_file(path, shared=True) as first:
+    with files.lock_file(path, shared=True) as second:
+      assert first and second
+    with files.lock_file(path) as refused:
+      assert refused is None
+    assert files.is_locked(path, or_shared=True) and not files.is_locked(path)
+  with files.lock_file(path):
+    assert files.is_locked(path)

@@ -104,6 +104,11 @@ def test_inflected_forms_match_in_the_part_of_speech_of_the_synset(reader):
   others = set(FORMS) - {"houses", "Houses"}
   assert forms["houses"] == forms["Houses"] == others
   assert not any("Houses" in synonyms for synonyms in forms.values())
+  tokens = ["remain", "stays", "stayss"]
+  assert ("remain", "stays") in find_pairs(reader, tokens, inflections=True)
+  assert ("remain", "stayss") not in find_pairs(
+    reader, tokens, inflections=True
+  )
   names = find_pairs(reader, ["in", "indianas"], inflections=True)
   assert ("in", "indianas") in names
 

@@ -39,6 +39,7 @@ def test_garbage_after_a_crash_is_dropped(tmp_path, rest):
     f.write(rest)
   write_steps(tmp_path, [20], first_step=10)
   assert [r["step"] for r in load_records(tmp_path)] == [10, 20]
+  assert not (tmp_path / metrics_file.DAMAGED).exists()
 
 
 def test_record_is_on_disk_at_once_with_its_version(tmp_path):

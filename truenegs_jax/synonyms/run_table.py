@@ -303,7 +303,7 @@ def describe_text(
   uncovered_V = np.where(table.lengths_V > 0, 0, counts_V)
   order = np.argsort(-uncovered_V, kind="stable")[:NUM_EXAMPLES]
   num_words = counts_V.sum()
-  share = 1 - uncovered_V.sum() / num_words if num_words else 1.0
+  share = (num_words - uncovered_V.sum()) / num_words if num_words else 1.0
   examples = ", ".join(tokens[i] for i in order if uncovered_V[i]) or "none"
   line = (
     f"{share:.1%} of its tokens have synonyms (not counted: stop words,"
