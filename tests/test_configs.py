@@ -239,7 +239,7 @@ SPLIT = {"batch_size": 20, "optim.accumulation": 2}  # on 8 devices
     ("corrections", {"init": "released"}, "not looked up"),
     ("electra_base:continue", SKIP, ""),
     ("electra_base", SKIP, "init_skip='words, head.*--config.init="),
-    ("electra_base", {"init_skip": "word"}, "'word'.*words, head"),
+    ("electra_base", {"init_skip": "word"}, "'word'.*words or head"),
     ("bert_base:runlocal", SPLIT, "batch_size=16"),
     ("bert_base:runlocal", SPLIT | {"batch_size": 16}, ""),
   ],

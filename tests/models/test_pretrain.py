@@ -116,10 +116,11 @@ def make_size_list(**changed):
 @pytest.mark.parametrize(
   ("variant", "match"),
   [
-    (make_size_list(depth=3), NO_LIST + ".*embedding_size=.*type_vocab_size="),
-    (make_size_list() + " ffn=7", NO_LIST),
-    (make_size_list(layers="0"), NO_LIST),
-    (make_size_list(width="1" * 5_000), NO_LIST),
+    (make_size_list(heads=""), NO_LIST + ".*embedding_size=.*type_vocab_size="),
+    (make_size_list(depth=3), "no option depth=.*type_vocab_size"),
+    (make_size_list() + " ffn=7", "ffn= twice"),
+    (make_size_list(layers="0"), "layers=0 must be from 1"),
+    (make_size_list(width="1" * 5_000), "width=1.* must be a whole number"),
     (make_size_list(heads=5), "5 heads do not divide a width of 12"),
   ],
 )

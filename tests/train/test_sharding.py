@@ -51,12 +51,13 @@ def test_bad_mesh_is_refused_with_the_choices(preset, axes, message):
 
 
 def test_axes_are_parsed():
-  assert sharding.parse_axes("") == {}
-  assert sharding.parse_axes("model=4") == {"model": 4}
-  assert sharding.parse_axes("data=-1, model=4") == {"data": -1, "model": 4}
-  for bad in ("4", "model:4", "model=x", "model=1.5"):
-    with pytest.raises(InputError, match=f"{bad!r}.*AXIS=NUMBER"):
-      sharding.parse_axes(f"data=2,{bad}")
+  get_mesh_spec, default = sharding.get_mesh_spec, {"data": -1, "model": 2}
+  assert get_mesh_spec("fsdp_tp", "").axes == default
+  assert get_mesh_spec("fsdp_tp", "model=4").axes == {"data": -1, "model": 4}
+  assert get_mesh_spec("fsdp_tp", "data=1 model=4").axes["data"] == 1
+  for bad in ("4", "model:4", "model=x", "model=1.5", "modle=2"):
+    with pytest.raises(InputError, match=r"mesh.axes"):
+      get_mesh_spec("fsdp_tp", bad)
 
 
 def test_first_matching_rule_decides():

@@ -16,7 +16,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from truenegs_jax.runtime.errors import InputError
+from truenegs_jax.runtime.errors import InputError, one_of
 
 _QUOTED = r"""'[^']*'|"[^"]*\""""
 _WORD = re.compile(rf"(?:{_QUOTED}|[^\s'\"])+")
@@ -105,16 +105,20 @@ def parse_items(text: str, separator: str = ",", *, key: str) -> list[Item]:
   return [parse_item(part, key=key) for part in parts if part]
 
 
-def parse_names(text: str, *, key: str) -> tuple[str, ...]:
+def parse_names(
+  text: str, *, key: str, choices: Iterable[str] = ()
+) -> tuple[str, ...]:
   """Parses names divided by commas; repeated names count once.
 
   Raises:
-    InputError: an item has options.
+    InputError: an item has options, or is none of the choices, if any.
   """
   items = parse_items(text, key=key)
   for item in items:
     if item.options:
       raise InputError(f"{key}={text!r} takes names only, divided by commas.")
+    if choices:
+      one_of(key, item.name, choices)
   return tuple(dict.fromkeys(item.name for item in items))
 
 

@@ -7,6 +7,7 @@ A new key is a line here and the line that uses it (docs/how_to/add_key.md).
 from truenegs_jax.config.keys import TINY, key, section
 
 LARGEST_SEED = 2**32 - 1  # jax ignores the higher bits
+INIT_SKIPS = ("words", "head")  # names in `init_skip`
 
 
 @section
@@ -49,8 +50,8 @@ class Top:
   )
   init_skip: str = key(
     "",
-    '"words", "positions" or both: embedding tables that may have other rows'
-    " than those of `init`. Rows of the same words or positions are copied.",
+    '"words": the vocabulary may differ from that of `init`; embeddings of'
+    ' common words are copied. "head": fine-tuning starts with a new head.',
     may_change=True,
   )
   dry_run: bool = key(

@@ -12,23 +12,16 @@ from ml_collections import ConfigDict
 
 from truenegs_jax.config.grammar import parse_names
 from truenegs_jax.config.keys import read
+from truenegs_jax.config.sections import INIT_SKIPS
 from truenegs_jax.config.tables import check_values
 from truenegs_jax.config.task_sections import Finetune
 from truenegs_jax.models import layers
+from truenegs_jax.models.registry import FAMILY, find_family
 from truenegs_jax.runtime.errors import InputError, one_of
 from truenegs_jax.tasks import glue, squad, user_task
 from truenegs_jax.train import metrics, optim, sharding
-from truenegs_jax.weights import fit
 
 SQUAD, OWN = squad.TASK.name, user_task.NAME
-SIZES = ("small", "base", "large")
-# Names of weights and data; their fingerprints are compared instead.
-SOURCE_KEYS = ("data.vocab", "finetune.data", "finetune.files", "init")
-
-
-def model_size(width: int) -> str:
-  """Returns the name in SIZES for a width: base from 768, large from 1,024."""
-  return SIZES[(width >= 768) + (width >= 1024)]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -85,11 +78,13 @@ class FinetuneOptions(Finetune):
 
   def peak_rate(self, width: int) -> float:
     """Returns the head's highest learning rate for a network of that width."""
-    return self.lr or self.lrs[SIZES.index(model_size(width))]
+    return self.lr or self.lrs[FAMILY.index(find_family(width))]
 
   def decay(self, width: int) -> float:
     """Returns the factor of the learning rate from a layer to the one below."""
-    return self.layer_decay or self.layer_decays[SIZES.index(model_size(width))]
+    return (
+      self.layer_decay or self.layer_decays[FAMILY.index(find_family(width))]
+    )
 
 
 def check(c: ConfigDict) -> None:
@@ -104,7 +99,7 @@ def check(c: ConfigDict) -> None:
   check_values(c)
   one_of("model.remat", c.model.remat, layers.REMAT)
   metrics.check_writers(c.log.writers)
-  fit.parse_skip(c.init_skip)
+  parse_names(c.init_skip, key="init_skip", choices=INIT_SKIPS)
   names = parse_names(f.tasks, key="finetune.tasks")
   groups = (glue.TASKS, (SQUAD,), (OWN,))
   if not names or not any(set(names) <= {*group} for group in groups):
@@ -125,7 +120,7 @@ def check(c: ConfigDict) -> None:
       " --config.optim.accumulation=1 or --config.finetune.loss=mean."
     )
   for name in ("lrs", "layer_decays"):
-    if len(f[name]) != len(SIZES):
+    if len(f[name]) != len(FAMILY):
       raise InputError(
         f"finetune.{name}={f[name]!r} must be three numbers, for small, base"
         " and large models."

@@ -14,10 +14,10 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from truenegs_jax.finetune import config_checks
 from truenegs_jax.finetune.results import Result
+from truenegs_jax.models.registry import find_family
 from truenegs_jax.stats.differences import Comparison, compare_scores
-from truenegs_jax.tasks import scoring
+from truenegs_jax.tasks import scoring, squad
 
 GLUE = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte")
 SQUAD = ("squad_em", "squad_f1")
@@ -118,8 +118,8 @@ def find_published(
     family: "electra" or "bert"; if none is published, ELECTRAs are returned.
     width: hidden size of the network.
   """
-  size = config_checks.model_size(width)
-  names = {*tasks, *(SQUAD if config_checks.SQUAD in tasks else ())}
+  size = find_family(width)
+  names = {*tasks, *(SQUAD if squad.TASK.name in tasks else ())}
   models = [x for x in PUBLISHED if x.size == size and names & set(x.scores)]
   same = tuple(x for x in models if x.family == family)
   return same or tuple(x for x in models if x.family == "electra")
@@ -249,7 +249,7 @@ def _print_published(
   medians: dict[str, float] = {}
   for task, runs in runs_by_task.items():
     for metric, s in summarize_runs(runs).items():
-      name = f"{task}_{metric}" if task == config_checks.SQUAD else task
+      name = f"{task}_{metric}" if task == squad.TASK.name else task
       medians.setdefault(name, s.median)  # of GLUE the main metric
   columns = [name for name in (*GLUE, *SQUAD) if name in medians]
   if not columns:

@@ -13,7 +13,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
-from truenegs_jax.finetune import config_checks
 from truenegs_jax.runtime import json_text
 from truenegs_jax.runtime.errors import CheckpointError, InputError
 from truenegs_jax.workdir import files
@@ -24,6 +23,8 @@ RUNS = "*/seed-*"  # the folders of all runs in a workdir
 MODEL = "model"  # next to RESULT: the export for Hugging Face
 # Keys of `Result.provenance` that may differ between the tasks of a workdir.
 TASK_KEYS = {"labels", "data", "head"}
+# Names of weights and data; their fingerprints are compared instead.
+SOURCE_KEYS = ("data.vocab", "finetune.data", "finetune.files", "init")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -188,7 +189,7 @@ def has_same_sources(workdir: pathlib.Path, config: Mapping[str, Any]) -> bool:
     files.find_changes(runs[-1].provenance[CONFIG], config)
     for runs in load_all(workdir).values()
   )
-  return not any(x.key in config_checks.SOURCE_KEYS for x in changes)
+  return not any(x.key in SOURCE_KEYS for x in changes)
 
 
 def _find_source_changes(

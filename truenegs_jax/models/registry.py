@@ -6,16 +6,18 @@ variant_sizes("encoder", "embedding_size=8 width=16 layers=2 heads=2 ffn=64")
 
 import importlib
 import pkgutil
-import re
 import types
 from typing import Any
 
 from truenegs_jax import models
+from truenegs_jax.config import grammar
 from truenegs_jax.runtime.errors import InputError
 
 REQUIRED_NAMES = ("Embeddings", "Encoder", "VARIANTS")  # of a backbone
 REQUIRED_SIZES = ("embedding_size", "width", "layers", "heads", "ffn")
 OPTIONAL_SIZES = ("type_vocab_size",)
+LARGEST_SIZE = 9_999_999
+FAMILY = ("small", "base", "large")  # of released models
 
 
 def load_backbone(name: str) -> types.ModuleType:
@@ -40,28 +42,33 @@ def variant_sizes(
   Args:
     backbone: its name.
     variant: a name in the backbone's VARIANTS, or a list of all REQUIRED_SIZES
-      and maybe OPTIONAL_SIZES, "width=16 layers=2 ...", separated by spaces or
-      commas.
+      and maybe OPTIONAL_SIZES, "width=16 layers=2 ...".
     key: the config key of the variant, for messages.
 
   Raises:
-    InputError: an unknown name; or a list with a missing, repeated or unknown
-      size, or with a value that is not an integer from 1 to 9,999,999.
+    InputError: an unknown name, or a list with a missing, repeated, unknown or
+      wrong size.
   """
   variants = load_backbone(backbone).VARIANTS
   if variant in variants:
     return dict(variants[variant])
-  words = variant.replace(",", " ").split()
-  pattern = (
-    f"({'|'.join((*REQUIRED_SIZES, *OPTIONAL_SIZES))})=([1-9][0-9]{{0,6}})"
-  )
-  matches = [re.fullmatch(pattern, word) for word in words]
-  sizes = {match[1]: int(match[2]) for match in matches if match}
-  if len(sizes) < len(words) or not sizes.keys() >= set(REQUIRED_SIZES):
+  item = grammar.parse_item(variant, key=key)
+  names = (*REQUIRED_SIZES, *OPTIONAL_SIZES)
+  if item.name or not item.options.keys() >= set(REQUIRED_SIZES):
     raise InputError(
       f"{key}={variant!r} is neither a name nor a list of sizes. Choose"
       f" {', '.join(variants)}, or list each of {'=, '.join(REQUIRED_SIZES)}="
-      f" once, and optionally {'=, '.join(OPTIONAL_SIZES)}=, with integers from"
-      " 1 to 9,999,999."
+      f" once, and optionally {'=, '.join(OPTIONAL_SIZES)}=."
     )
-  return sizes
+  sizes = item.convert(dict.fromkeys(names, 1), subject=key)
+  for name, size in sizes.items():
+    if not 1 <= size <= LARGEST_SIZE:
+      raise InputError(
+        f"{key}: {name}={size} must be from 1 to {LARGEST_SIZE:,}."
+      )
+  return {name: sizes[name] for name in item.options}
+
+
+def find_family(width: int) -> str:
+  """Returns the name in FAMILY for a width: base from 768, large from 1,024."""
+  return FAMILY[(width >= 768) + (width >= 1024)]

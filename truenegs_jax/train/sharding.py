@@ -17,6 +17,7 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from truenegs_jax.config import grammar
 from truenegs_jax.runtime.errors import InputError, one_of
 
 DATA_AXIS = "data"
@@ -82,14 +83,19 @@ def make_mesh(
 def get_mesh_spec(name: str, axes: Mapping[str, int] | str = "") -> MeshSpec:
   """Returns the preset `name` with other sizes for some of its axes.
 
-  `axes` is axis -> size, or text for `parse_axes`; -1 is all remaining devices.
+  `axes` is axis -> size, or text such as "data=8 model=4"; -1 is all remaining
+  devices.
 
   Raises:
     InputError: the preset or an axis is unknown, or a size is out of range.
   """
   one_of("mesh.preset", name, MESHES)
   spec = MESHES[name]
-  axes = parse_axes(axes) if isinstance(axes, str) else axes
+  if isinstance(axes, str):
+    item = grammar.parse_item(axes, key="mesh.axes")
+    if item.name:
+      raise InputError(f"mesh.axes={axes!r} is not of the form AXIS=NUMBER.")
+    axes = item.convert(spec.axes, subject="mesh.axes")
   for axis, size in axes.items():
     if axis not in spec.axes:
       raise InputError(
@@ -102,23 +108,6 @@ def get_mesh_spec(name: str, axes: Mapping[str, int] | str = "") -> MeshSpec:
         " devices."
       )
   return dataclasses.replace(spec, axes={**spec.axes, **axes})
-
-
-def parse_axes(text: str) -> dict[str, int]:
-  """Parses axis sizes like "", "model=4" or "data=8,model=4".
-
-  Raises:
-    InputError: the text has another form.
-  """
-  axes = {}
-  for item in filter(None, text.replace(" ", "").split(",")):
-    match = re.fullmatch(r"(\w+)=(-?\d+)", item)
-    if not match:
-      raise InputError(
-        f"mesh.axes={text!r}: {item!r} does not have the form AXIS=NUMBER."
-      )
-    axes[match[1]] = int(match[2])
-  return axes
 
 
 def resolve_axis_sizes(

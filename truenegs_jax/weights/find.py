@@ -108,7 +108,7 @@ class Weights:
       tokenizer: the run's. The vocabulary next to the weights must be the same,
         because embeddings do not store their words. None if it is not known
         yet.
-      skip: names in `fit.SKIPS`, divided by commas: what may differ.
+      skip: names in INIT_SKIPS, divided by commas: what may differ.
       task: of a fine-tuned model, whose classes are named in messages.
 
     Raises:

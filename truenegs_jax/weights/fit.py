@@ -14,6 +14,7 @@ import jax
 from flax import traverse_util
 
 from truenegs_jax.config import grammar
+from truenegs_jax.config.sections import INIT_SKIPS
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
 from truenegs_jax.models import encoder, finetune, pretrain
 from truenegs_jax.runtime.errors import InputError, printable
@@ -21,8 +22,6 @@ from truenegs_jax.tasks import task as task_lib
 from truenegs_jax.weights import hf_folder, hf_names
 from truenegs_jax.weights.hf_folder import Network
 
-# Values of `init_skip`: rows of words, or a task head, that need not match.
-SKIPS = ("words", "head")
 FLOATS = ("float32", "float16", "bfloat16")
 TASK_HEAD = "task_head/"
 BIAS = "task_head/output/bias"
@@ -92,14 +91,9 @@ class Fit:
 
 
 def parse_skip(text: str) -> frozenset[str]:
-  """Parses `config.init_skip`, names in SKIPS divided by commas."""
-  values = frozenset(grammar.parse_names(text, key="init_skip"))
-  if unknown := values - set(SKIPS):
-    raise InputError(
-      f"init_skip={text!r} has unknown values: {', '.join(sorted(unknown))}."
-      f" Choose from {', '.join(SKIPS)}."
-    )
-  return values
+  """Parses `config.init_skip`, names in INIT_SKIPS divided by commas."""
+  names = grammar.parse_names(text, key="init_skip", choices=INIT_SKIPS)
+  return frozenset(names)
 
 
 def fit(
