@@ -10,6 +10,7 @@ model, and `load.load_params` reads what fits.
 
 import dataclasses
 import functools
+import os
 import pathlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -143,11 +144,8 @@ def describe(init: str) -> str:
 
 def _split_init(init: str) -> list[str]:
   """Splits `config.init` into the locations of one network or of a pair."""
-  try:
-    if "," not in init or pathlib.Path(init).expanduser().exists():
-      return [init.strip()]
-  except (OSError, ValueError) as e:  # for example, the name is too long
-    raise InputError(f"init: {init[:80]!r} is not a path: {e}.") from e
+  if "," not in init or os.path.exists(os.path.expanduser(init)):
+    return [init.strip()]
   return list(grammar.parse_names(init, key="init"))
 
 
@@ -157,7 +155,7 @@ def _open_location(
   path = pathlib.Path(location).expanduser()
   try:
     path.exists()
-  except (OSError, ValueError) as e:
+  except (OSError, ValueError) as e:  # for example, the name is too long
     raise InputError(f"init: {location[:80]!r} is not a path: {e}.") from e
   if run := files.parse_run_path(path):
     return _open_run(*run, report)
