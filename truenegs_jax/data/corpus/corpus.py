@@ -65,7 +65,6 @@ class Part:
   num_bytes: int | None  # about, before decompression; None if unknown
   num_units: int = 1  # the units, one after another, are the part
   is_local: bool = True  # reading needs no hub
-  is_repairable: bool = True  # `data.errors` may change its documents
   paths: tuple[str, ...] = ()  # absolute paths of its files, if any
 
   def read_all(self, state: ReadState) -> Iterator[str]:
@@ -197,7 +196,7 @@ class Corpus:
     identities = []
     for part, share in itertools.zip_longest(self.parts, self.shares):
       identity = part.identity()
-      if self.errors != "strict" and part.is_repairable:
+      if self.errors != "strict":
         identity["errors"] = self.errors
       if share is not None:
         identity |= {"share": share, "stopping": self.stopping}

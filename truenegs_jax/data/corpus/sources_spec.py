@@ -207,7 +207,7 @@ def _open_wordnet(part_spec: PartSpec, reader: WordNetReader | None) -> Part:
     texts = readers.read_wordnet(reader, state)
     return documents.from_records(texts, "record", state)
 
-  return Part(WORDNET, read, identity, WORDNET_BYTES, is_repairable=False)
+  return Part(WORDNET, read, identity, WORDNET_BYTES)
 
 
 def _open_dataset(part_spec: PartSpec) -> Part:
@@ -271,16 +271,9 @@ def _open_files(part_spec: PartSpec) -> Part:
     file = files[names.index(name)]
     next(read_file(file, name, ReadState("replace", where=file.path)), 0)
   is_local = not is_url(part_spec.where)
-  paths = [os.path.abspath(f.path) if is_local else f.path for f in files]
-  return Part(
-    part_spec.where,
-    read,
-    identity,
-    size,
-    len(units),
-    is_local,
-    paths=tuple(paths),
-  )
+  paths = tuple(os.path.abspath(f.path) if is_local else f.path for f in files)
+  where = part_spec.where
+  return Part(where, read, identity, size, len(units), is_local, paths)
 
 
 def _split_into_units(files: list[File]) -> list[list[int]]:
