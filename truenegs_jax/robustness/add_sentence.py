@@ -272,12 +272,7 @@ def insertion_place(sentences: Sequence[Sentence], first: int) -> int:
 
 
 def read_neighbours(where: str, words: Iterable[str]) -> dict[str, list[str]]:
-  """Reads the TOP nearest of `words` for each, by a file of word vectors.
-
-  Raises:
-    UnavailableError: there is no such file.
-    DataError: it is damaged, or has no vector of any of the words.
-  """
+  """Reads the TOP nearest of `words` for each, by a file of word vectors."""
   path = pathlib.Path(where).expanduser()
   if not path.is_file():
     raise UnavailableError(

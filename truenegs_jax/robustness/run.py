@@ -51,11 +51,7 @@ Models = dict[str, FineTunedModel]  # by their names in tables, `init` first
 
 
 def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
-  """Scores the models, prints and saves the results; returns the exit code.
-
-  Raises:
-    TrueNegsError: its class has the exit code.
-  """
+  """Scores the models, prints and saves the results; returns the exit code."""
   _check(c, workdir)
   o, say = c.robustness, functools.partial(console.print, soft_wrap=True)
   models, paths = _open_models(c, say), eval_set.parse_files(o.files)

@@ -86,11 +86,7 @@ def score_model(
 ) -> tuple[dict[str, Record], dict[str, SetScores]]:
   """Answers the examples of all sets at once, and scores each set.
 
-  Args:
-    answer: returns the answers of each seed to examples.
-    task: of the model.
-    seeds: by the folders of their models.
-    sets: with examples of that task.
+  `answer` returns the answers of each of `seeds` to examples.
 
   Returns:
     A record of each seed by the folder of its model, with the splits "SET SIDE"
