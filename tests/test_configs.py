@@ -8,16 +8,16 @@ import pathlib
 import types
 
 import jax
-import numpy as np
 import pytest
 import rich.console
 
+from support import tiny, weight_files
 from truenegs_jax.config.keys import read
 from truenegs_jax.config.sections import Data
 from truenegs_jax.config.tables import PRETRAIN, TABLES
 from truenegs_jax.configs import common, electra_small
 from truenegs_jax.data.rows import layouts
-from truenegs_jax.data.tokens.tokenizer import ACCENTS, SPECIALS, make_tokenizer
+from truenegs_jax.data.tokens.tokenizer import ACCENTS
 from truenegs_jax.finetune import config_checks
 from truenegs_jax.main import TASKS
 from truenegs_jax.models import choose_attention, encoder, layers, pretrain
@@ -33,7 +33,6 @@ from truenegs_jax.train import (
   prepare_data,
   sharding,
 )
-from truenegs_jax.weights import hf_folder
 from truenegs_jax.weights.find import Weights
 from truenegs_jax.workdir.saved_model import build_model
 
@@ -73,13 +72,10 @@ def print_dry_run(c):
   return console.export_text()
 
 
-def write_zeros(folder, c, role):
-  """Writes the config's model with weights of 0 and a small vocabulary."""
-  tokenizer = make_tokenizer([*SPECIALS, "a"], lowercase=True)
-  model = build_model(c, vocab_size=len(tokenizer.vocab))
-  shapes = pretrain.param_shapes(model)
-  params = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes)
-  hf_folder.write_model(folder, params, model, role, tokenizer)
+def write_network(folder, c, role):
+  """Writes a network of the config's model; returns its folder."""
+  model = build_model(c, vocab_size=tiny.V)
+  return weight_files.write_export(folder, model, roles=[role]) / role
 
 
 @pytest.mark.parametrize(
@@ -257,15 +253,15 @@ def test_values_that_do_not_fit_together_are_refused(name, changes, message):
 @pytest.mark.parametrize("role", ["discriminator", "bert"])
 def test_weights_of_another_size_are_refused_before_the_run(tmp_path, role):
   c = get_config("electra_demo" if role != "bert" else "bert_base", "runlocal")
-  c.init, c.model.variant = str(tmp_path), "tiny"
-  write_zeros(tmp_path, c, role)
+  c.model.variant = "tiny"
+  c.init = str(write_network(tmp_path, c, role))
   with pytest.raises(InputError, match="data.vocab='train' trains a new"):
     check_files(c)
-  c.data.vocab = str(tmp_path)
+  c.data.vocab = c.init
   check_files(c)
   c.init_skip, c.data.vocab = "words", "train"
   check_files(c)  # any vocabulary fits
-  c.init_skip, c.data.vocab = "", str(tmp_path)
+  c.init_skip, c.data.vocab = "", c.init
   c.model.max_positions = 100
   with pytest.raises(InputError, match="max_position_embeddings is 512"):
     check_files(c)
@@ -276,9 +272,8 @@ def test_weights_of_another_size_are_refused_before_the_run(tmp_path, role):
 
 def test_a_dry_run_checks_local_weights(tmp_path):
   c = get_config("electra_demo", "runlocal,baseline")
-  write_zeros(tmp_path, c, "discriminator")
-  c.init, c.data.vocab = str(tmp_path), str(tmp_path)
-  assert f"weights: '{tmp_path}', which fit" in print_dry_run(c)
+  c.init = c.data.vocab = str(write_network(tmp_path, c, "discriminator"))
+  assert f"weights: '{c.init}', which fit" in print_dry_run(c)
   c.model.variant = "narrow"
   with pytest.raises(InputError, match="hidden_size is 32"):
     print_dry_run(c)

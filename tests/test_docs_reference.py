@@ -68,14 +68,13 @@ def test_every_exit_code_is_described():
     for x in vars(errors).values()
     if isinstance(x, type) and issubclass(x, errors.TrueNegsError)
   ]
-  codes = {x.exit_code for x in classes} | {
-    0,
-    errors.SAVED_RESTART,
-    errors.SAVED_INTERRUPT,
-    guards.STOPPED_UNSAVED,
-    JAX_ABORT,
-  }
+  own = [kind.exit_code for kind in errors.TrueNegsError.__subclasses__()]
+  codes = [0, *{x.exit_code for x in classes}]
+  codes += [errors.SAVED_RESTART, errors.SAVED_INTERRUPT]
+  codes += [guards.STOPPED_UNSAVED, JAX_ABORT]
   assert read_first_cells("exit_codes.md") == set(map(str, codes))
+  assert len(codes) == len(set(codes))
+  assert len(own) == len(set(own)) and not {0, 1} & set(own)
   text = (REFERENCE / "exit_codes.md").read_text()
   for error in classes:
     assert re.search(rf"(?m)^\| {error.exit_code} \|.*`{error.__name__}`", text)

@@ -188,14 +188,6 @@ def test_no_code_is_read_from_files():
       assert name not in ("load", "download"), module
 
 
-def test_error_classes_have_different_exit_codes():
-  from truenegs_jax.runtime import errors
-
-  codes = [kind.exit_code for kind in errors.TrueNegsError.__subclasses__()]
-  codes += [errors.SAVED_RESTART, errors.SAVED_INTERRUPT]
-  assert len(codes) == len(set(codes)) and not {0, 1} & set(codes)
-
-
 # Fields that are JSON keys keep their names.
 JSON_KEYS = {
   ("truenegs_jax/corrections/rates.py", "of"),

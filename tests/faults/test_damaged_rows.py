@@ -107,16 +107,10 @@ def test_damage_ends_a_run_and_names_suspect_steps(
   assert names == ["checkpoints"] * bool(verified)  # nothing was written
 
 
-@pytest.mark.parametrize("damage", ["cut", "reordered", "longer"])
-def test_another_vocabulary_is_refused(folder, damage):
+def test_another_vocabulary_is_refused(folder):
   *specials, first, second = TOKENIZER.vocab[:7]
-  rest = TOKENIZER.vocab[7:]
-  words = {
-    "cut": [first, second, *rest[:-1]],
-    "reordered": [second, first, *rest],
-    "longer": [first, second, *rest, "swan"],
-  }[damage]
-  (folder / "vocab.txt").write_text("\n".join([*specials, *words]) + "\n")
+  words = [*specials, second, first, *TOKENIZER.vocab[7:]]
+  (folder / "vocab.txt").write_text("\n".join(words) + "\n")
   with pytest.raises(InputError, match="vocab.txt' has the fingerprint"):
     use_rows(folder)
 

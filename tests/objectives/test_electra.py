@@ -89,15 +89,22 @@ def test_terms_of_a_batch_of_padding_are_zero():
 
 
 @pytest.mark.parametrize(
-  ("prediction", "train"), [("sample", True), ("argmax", False)]
+  ("pair", "prediction", "train", "passes"),
+  [
+    # Hidden states of detection are reused if they are of the same rows.
+    (True, "sample", True, 2),
+    (True, "argmax", False, 3),
+    (False, "argmax", True, 2),
+  ],
 )
-def test_both_sentences_are_encoded_with_the_same_dropout(prediction, train):
+def test_both_sentences_are_encoded_with_the_same_dropout(
+  pair, prediction, train, passes
+):
   recipe = oracle.make_options(sentence_weight=1.0, prediction=prediction)
   model = oracle.StubModel()
-  oracle.compute_terms(recipe, case_of(1), pair=True, train=train, model=model)
+  oracle.compute_terms(recipe, case_of(1), pair=pair, train=train, model=model)
   keys = [keys_B for _, keys_B in model.encoded]
-  # The hidden states of detection are reused if they are of the same rows.
-  assert len(keys) == (2 if prediction == "sample" else 3)
+  assert len(keys) == passes
   for keys_B in keys:
     assert (keys_B == keys[0]).all() if train else keys_B is None
 
@@ -113,8 +120,6 @@ def test_the_histograms_count_each_real_token_once():
   assert original_C[0] and original_C[-1]  # beyond the range
   assert len(original_C) == electra.HISTOGRAM_BINS
 
-
-# --- the real networks ------------------------------------------------------
 
 PARAMS = tiny.random_params(tiny.make_model(layers=1))
 

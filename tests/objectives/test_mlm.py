@@ -116,9 +116,6 @@ def test_strict_subword_corrects_only_ends_of_words():
     assert expected["corrected_of_slots"] == (false, len(slots))
 
 
-# --- the real network ---------------------------------------------------------
-
-
 @pytest.mark.slow
 def test_terms_train_the_network_but_not_the_next_sentence_head():
   recipe = oracle.make_options(smoothing=0.1, **ALL_ON)

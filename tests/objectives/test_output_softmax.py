@@ -128,9 +128,6 @@ def test_only_products_are_in_half_precision():
   assert_same(grads[0], plain_grads[0], 0.1)
 
 
-# --- predictions --------------------------------------------------------------
-
-
 @pytest.mark.parametrize("size", SIZES)
 def test_the_prediction_is_the_first_likeliest_token(size):
   rng = np.random.default_rng(0)
@@ -156,9 +153,6 @@ def test_logits_that_are_not_finite_give_some_token(value):
     tokens += [output["predicted_BxK"], output["sampled_BxK"]]
   for token_BxK in tokens:
     assert ((token_BxK >= 0) & (token_BxK < V)).all()
-
-
-# --- samples ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -221,8 +215,6 @@ def test_inverting_the_cdf_never_returns_a_mass_of_zero(share, monkeypatch):
   found_M = output_softmax._invert_cdf(mass_MxC, jnp.full(500, share))
   assert (jnp.take_along_axis(mass_MxC, found_M[:, None], axis=1) > 0).all()
 
-
-# --- what a step computes -----------------------------------------------------
 
 PLAIN = {"hard_correction": False, "soft_weight": 0.0}
 ROWS = 3  # of three slots each

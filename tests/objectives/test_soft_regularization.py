@@ -9,7 +9,6 @@ import pytest
 
 from support import oracle, tiny
 from truenegs_jax.objectives import soft_regularization
-from truenegs_jax.runtime import rng as rng_lib
 
 cosine = soft_regularization.cosine_distance
 divergence = soft_regularization.sentence_divergence
@@ -58,9 +57,6 @@ def test_cosine_equals_numpy_in_value_and_gradient():
     np.testing.assert_allclose(grad, -slope, rtol=1e-4, atol=1e-6)
 
 
-# --- as terms of an objective -------------------------------------------------
-
-
 @pytest.mark.parametrize("prediction", TRAINED)
 def test_the_word_term_trains_gold_and_prediction(prediction):
   recipe = oracle.make_options(soft_weight=1.0, soft_prediction=prediction)
@@ -84,27 +80,6 @@ def test_zero_rows_are_orthogonal_and_have_no_gradient():
   assert grads["word"].any() and not grads["word"][::2].any()
   for grad in grads.values():
     assert np.isfinite(grad).all() and np.abs(grad).max() < 1e3
-
-
-def test_a_correct_sentence_has_no_loss_under_dropout():
-  model = tiny.make_bert(dropout=0.3, layers=1)
-  batch = {name: jnp.asarray(x) for name, x in tiny.make_batch(0).items()}
-  keys_B = rng_lib.row_keys(jax.random.key(0), 0, batch["row"])
-  params = tiny.random_params(model)
-
-  @jax.jit
-  def sentence_loss(tokens_BxL, other_keys_B):
-    bound = model.bind({"params": params})
-    hidden_BxLxD = bound.encode({**batch, "tokens": tokens_BxL}, keys_B)
-    return soft_regularization.sentence_term(
-      bound.encode, batch, None, other_keys_B, hidden_BxLxD
-    )[0]
-
-  right = batch["tokens"]
-  assert abs(sentence_loss(right, keys_B)) < 1e-5
-  wrong = right.at[:, 2].set((right[:, 2] + 1) % tiny.V)
-  assert sentence_loss(wrong, keys_B) > 1e-3
-  assert sentence_loss(right, keys_B[::-1]) > 0.1  # measures the dropout
 
 
 def test_pair_cosine_detects_a_collapsed_table():

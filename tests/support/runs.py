@@ -98,20 +98,14 @@ def find_free_port() -> int:
     return s.getsockname()[1]
 
 
-def coordinator_flags(port: int, count: int, index: int) -> list[str]:
-  """Returns the flags of one of several processes on this machine."""
-  return [
-    f"--coordinator=127.0.0.1:{port}",
-    f"--num_processes={count}",
-    f"--process_id={index}",
-  ]
-
-
 def start_processes(workdir, flags, env, count: int, **kwargs) -> list:
   """Starts the processes of a run."""
-  port = find_free_port()
-  per_process = [coordinator_flags(port, count, i) for i in range(count)]
-  return [start(workdir, [*flags, *x], env, **kwargs) for x in per_process]
+  address = f"--coordinator=127.0.0.1:{find_free_port()}"
+  flags = [*flags, address, f"--num_processes={count}"]
+  return [
+    start(workdir, [*flags, f"--process_id={i}"], env, **kwargs)
+    for i in range(count)
+  ]
 
 
 def wait_for_all(processes) -> list[tuple[int, str]]:

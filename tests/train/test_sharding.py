@@ -127,9 +127,6 @@ def test_kernels_are_gathered_and_gradients_split(preset):
   np.testing.assert_allclose(gradient, jax.tree.leaves(expected)[0], rtol=1e-5)
 
 
-# --- rows of a process --------------------------------------------------------
-
-
 @dataclasses.dataclass(frozen=True)
 class FakeDevice:
   """A device of another process."""
@@ -179,9 +176,6 @@ def test_one_process_reads_all_rows():
     assert sharding.process_slice(make_mesh(preset), 8) == (0, 1)
   with pytest.raises(InputError, match="size=12 .* 8 slices.*size=8"):
     sharding.process_slice(make_mesh("fsdp"), 12)
-
-
-# --- the synonym table --------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -253,9 +247,6 @@ def test_placed_table_equals_its_abstract_table(placement):
   assert sharding.bytes_per_device(abstract) == num_rows * 3 * 4
   np.testing.assert_array_equal(placed[:70], bits_VxW)
   assert not np.any(placed[70:])
-
-
-# --- the step on every mesh --------------------------------------------------
 
 
 ROWS, STEPS = 16, 4

@@ -178,9 +178,6 @@ def test_evaluation_has_the_same_draws_for_a_row():
   assert len({*draw(row_B), *draw(row_B + 8), *draw(row_B, seed=1)}) == 24
 
 
-# --- plain ELECTRA, without `negatives` or regularization ---------------------
-
-
 def plain_losses(params, batch, keys_B, model):
   tokens_BxL, documents_BxL = batch["tokens"], batch["documents"]
   keys = functools.partial(rng.purpose_keys, keys_B)
