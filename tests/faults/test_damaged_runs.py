@@ -11,7 +11,7 @@ from truenegs_jax.configs import bert_base
 from truenegs_jax.configs import corrections as corrections_config
 from truenegs_jax.corrections import run as corrections
 from truenegs_jax.runtime.errors import DamagedStepError
-from truenegs_jax.weights import load
+from truenegs_jax.weights import fit, load
 from truenegs_jax.weights.find import Weights
 from truenegs_jax.workdir import saved_model
 from truenegs_jax.workdir.saved_model import build_model
@@ -47,7 +47,7 @@ def read_as_export(workdir, model, lines):
 def read_as_init(workdir, model, lines):
   weights = Weights(str(workdir), lines.append)
   return load.load_params(
-    weights.fit(model, weight_files.TOKENIZER), report=print
+    fit.fit(weights, model, weight_files.TOKENIZER), report=print
   )
 
 

@@ -18,7 +18,7 @@ from truenegs_jax.data.tokens.tokenizer import (
   write_vocabulary,
 )
 from truenegs_jax.models import pretrain
-from truenegs_jax.weights import find, hf_folder, load
+from truenegs_jax.weights import find, fit, hf_folder, load
 from truenegs_jax.workdir import checkpoints
 
 TOKENIZER = make_tokenizer(
@@ -122,7 +122,7 @@ def load_params(
   """Loads weights; returns parameters and reported lines."""
   lines: list[str] = []
   weights = find.Weights(str(init))
-  fitted = weights.fit(model, tokenizer, skip=skip, task=task)
+  fitted = fit.fit(weights, model, tokenizer, init_skip=skip, task=task)
   return load.load_params(fitted, report=lines.append, **kwargs), lines
 
 

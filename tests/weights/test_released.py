@@ -15,7 +15,7 @@ import pytest
 
 from truenegs_jax.data.tokens.tokenizer import load_tokenizer
 from truenegs_jax.models import pretrain
-from truenegs_jax.weights import load
+from truenegs_jax.weights import fit, load
 from truenegs_jax.weights.find import Weights
 
 pytestmark = pytest.mark.slow
@@ -39,7 +39,7 @@ def loaded(released):
   model = pretrain.make_bert(
     vocab_size=len(tokenizer.vocab), variant="minilm", pooler=True
   )
-  params = load.load_params(Weights(str(released)).fit(model, tokenizer))
+  params = load.load_params(fit.fit(Weights(str(released)), model, tokenizer))
   return tokenizer, model, params
 
 

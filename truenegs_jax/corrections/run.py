@@ -43,7 +43,7 @@ from truenegs_jax.runtime.errors import (
 from truenegs_jax.synonyms import run_table, wordnet
 from truenegs_jax.synonyms.run_table import TableRequest
 from truenegs_jax.train import build_run, checks, plan, sharding
-from truenegs_jax.weights import config_sizes, find, load
+from truenegs_jax.weights import config_sizes, find, fit, load
 from truenegs_jax.weights.find import Weights
 from truenegs_jax.workdir import files, lock, saved_model
 from truenegs_jax.workdir.saved_model import (
@@ -257,7 +257,7 @@ def open_model(c: ConfigDict, weights: Weights) -> Iterator[MeasuredModel]:
     tokenizer = build_tokenizer(read(Data, c.data), c.data.vocab)
     model = build_model(c, vocab_size=len(tokenizer.vocab))
     params = load.load_params(
-      weights.fit(model, tokenizer), complete=True, report=weights.report
+      fit.fit(weights, model, tokenizer), complete=True, report=weights.report
     )
     saved = SavedModel(0, c, tokenizer, model)
     yield MeasuredModel(saved, (None,), lambda step: params)

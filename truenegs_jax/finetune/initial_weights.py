@@ -10,9 +10,8 @@ from truenegs_jax.finetune.config_checks import FinetuneOptions
 from truenegs_jax.models import finetune
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.tasks.task import SPANS, Task
-from truenegs_jax.weights import config_sizes, load
+from truenegs_jax.weights import config_sizes, fit, load
 from truenegs_jax.weights.find import Weights
-from truenegs_jax.weights.fit import Fit
 
 # Role and number of positions of a network without weights.
 RANDOM_ROLE, RANDOM_POSITIONS = "discriminator", 512
@@ -86,11 +85,13 @@ class InitialWeights:
       return load.draw_params(model, seed)
     return load.load_params(fitted, seed=seed, complete=complete, report=report)
 
-  def fit(self, model: finetune.DownstreamModel, task: Task) -> Fit | None:
+  def fit(self, model: finetune.DownstreamModel, task: Task) -> fit.Fit | None:
     """Compares the weights with a model; InputError if they do not fit."""
     if self.weights is None:
       return None
-    return self.weights.fit(model, self.tokenizer, skip=self.skip, task=task)
+    return fit.fit(
+      self.weights, model, self.tokenizer, init_skip=self.skip, task=task
+    )
 
   def _fingerprints(
     self, model: finetune.DownstreamModel, task: Task

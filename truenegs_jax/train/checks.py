@@ -130,7 +130,7 @@ def check_weights(c: ConfigDict, weights: Weights) -> None:
       " tokens that both have (--config.init_skip=words)."
     )
   model = saved_model.build_model(c, vocab_size=vocab_size)
-  weights.fit(model, tokenizer, skip=c.init_skip)
+  fit.fit(weights, model, tokenizer, init_skip=c.init_skip)
 
 
 def _check_negatives(

@@ -26,7 +26,7 @@ from truenegs_jax.train import build_run, metrics, plan, sharding
 from truenegs_jax.train import step as step_lib
 from truenegs_jax.train.build_run import Run
 from truenegs_jax.train.plan import RunInputs
-from truenegs_jax.weights import load
+from truenegs_jax.weights import fit, load
 from truenegs_jax.workdir import checkpoints as checkpoints_lib
 from truenegs_jax.workdir import files
 
@@ -258,7 +258,9 @@ def _prepare_state(
       progress.working(console, f"Reading weights '{run.init}'"),
     ):
       params = load.load_params(
-        inputs.weights.fit(run.model, inputs.tokenizer, skip=run.init_skip),
+        fit.fit(
+          inputs.weights, run.model, inputs.tokenizer, init_skip=run.init_skip
+        ),
         seed=run.seed,
         report=functools.partial(console.print, soft_wrap=True),
       )

@@ -4,8 +4,8 @@ Weights("released/electra")               folder of one network or of a pair
 Weights("google/electra-base-discriminator, google/electra-base-generator")
 Weights("runs/mine"), Weights("runs/mine/checkpoints/500")
 
-They are located and opened once, when first needed. `fit` compares them with a
-model, and `load.load_params` reads what fits.
+They are located and opened once, when first needed. `fit.fit` compares them
+with a model, and `load.load_params` reads what fits.
 """
 
 import dataclasses
@@ -19,11 +19,8 @@ import numpy as np
 from flax import traverse_util
 
 from truenegs_jax.config import grammar
-from truenegs_jax.data.tokens.tokenizer import Tokenizer
 from truenegs_jax.models import pretrain
 from truenegs_jax.runtime.errors import InputError
-from truenegs_jax.tasks import task as task_lib
-from truenegs_jax.weights import fit as fit_lib
 from truenegs_jax.weights import hf_folder, hf_hub, hf_names
 from truenegs_jax.weights.arrays import INDEX, PICKLE, WEIGHTS, Arrays
 from truenegs_jax.weights.hf_folder import Network
@@ -93,37 +90,6 @@ class Weights:
         " not enough. Pass that one."
       )
     return encoders[0]
-
-  def fit(
-    self,
-    model: hf_names.Model,
-    tokenizer: Tokenizer | None,
-    *,
-    skip: str = "",
-    task: task_lib.Task | None = None,
-  ) -> fit_lib.Fit:
-    """Compares the weights with a model; only headers are read.
-
-    Args:
-      model: the model, with any number of words if `tokenizer` is None.
-      tokenizer: the run's. The vocabulary next to the weights must be the same,
-        because embeddings do not store their words. None if it is not known
-        yet.
-      skip: names in INIT_SKIPS, divided by commas: what may differ.
-      task: of a fine-tuned model, whose classes are named in messages.
-
-    Raises:
-      InputError: the weights do not fit. Every mismatch is listed.
-      CheckpointError: a run that cannot be read.
-    """
-    return fit_lib.fit(
-      self.init,
-      self.for_roles(tuple(model.roles)),
-      model,
-      tokenizer,
-      skip=fit_lib.parse_skip(skip),
-      task=task,
-    )
 
 
 def is_local(init: str) -> bool:

@@ -1,14 +1,14 @@
 """Compares weights with a model, before any array is read.
 
-fitted = Weights("released/electra").fit(model, tokenizer)
+fitted = fit(Weights("released/electra"), model, tokenizer)
 fitted.missing  # parameters that `load.load_params` draws at random
 """
 
 import dataclasses
 import functools
 import re
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol
 
 import jax
 from flax import traverse_util
@@ -48,6 +48,15 @@ HINTS = {
     "Leave out the pooler: --config.model.pooler=False."
   ),
 }
+
+
+class Weights(Protocol):
+  """What is read of a `find.Weights`."""
+
+  @property
+  def init(self) -> str: ...
+
+  def for_roles(self, roles: Sequence[str]) -> dict[str, Network]: ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,15 +106,28 @@ def parse_skip(text: str) -> frozenset[str]:
 
 
 def fit(
-  init: str,
-  networks: Mapping[str, Network],
+  weights: Weights,
   model: hf_names.Model,
   tokenizer: Tokenizer | None,
   *,
-  skip: frozenset[str] = frozenset(),
+  init_skip: str = "",
   task: task_lib.Task | None = None,
 ) -> Fit:
-  """Compares networks with a model; `Weights.fit` describes the arguments."""
+  """Compares weights with a model; only headers are read.
+
+  Args:
+    weights: the weights.
+    model: the model, with any number of words if `tokenizer` is None.
+    tokenizer: the run's. The vocabulary next to the weights must be the same,
+      because embeddings do not store their words. None if it is not known yet.
+    init_skip: names in SKIPS, divided by commas: what may differ.
+    task: of a fine-tuned model, whose classes are named in messages.
+
+  Raises:
+    InputError: the weights do not fit. Every mismatch is listed.
+    CheckpointError: a run that cannot be read.
+  """
+  networks, skip = weights.for_roles(tuple(model.roles)), parse_skip(init_skip)
   if tokenizer is not None:
     for network in networks.values():
       _check_tokenizer(network, tokenizer, skip)
@@ -137,7 +159,7 @@ def fit(
       f"init: {text}\nPass weights that fit, without the head of another task,"
       f" or change the model. {' '.join(hints)}".strip()
     )
-  return Fit(init, model, stored_model, tokenizer, networks, skip, task)
+  return Fit(weights.init, model, stored_model, tokenizer, networks, skip, task)
 
 
 def flat_shapes(model: hf_names.Model) -> dict[str, jax.ShapeDtypeStruct]:

@@ -1,7 +1,7 @@
 """Loads weights into the parameters of a model, or a model of their size.
 
 model, params, tokenizer = load("runs/electra_demo")
-params = load_params(Weights("released/electra").fit(model, tokenizer))
+params = load_params(fit(Weights("released/electra"), model, tokenizer))
 """
 
 import functools
@@ -100,14 +100,15 @@ def fit_own_model(
   if padding:
     report(f"init: dropped {padding:,} rows of padding.")
   model = _make_model(networks, vocab_size=len(tokenizer.vocab))
-  fitted = weights.fit(model, tokenizer, skip="words" if padding else "")
+  skip = "words" if padding else ""
+  fitted = fit.fit(weights, model, tokenizer, init_skip=skip)
   return model, tokenizer, fitted
 
 
 def _make_model(
   networks: Mapping[str, Network], *, vocab_size: int
 ) -> pretrain.Model:
-  """Makes the model of the weights; `Weights.fit` checks it later."""
+  """Makes the model of the weights; `fit.fit` checks it later."""
   kept = next(iter(networks.values()))
   fields: dict[str, Any] = {
     "vocab_size": vocab_size,
