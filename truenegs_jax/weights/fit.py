@@ -51,7 +51,7 @@ HINTS = {
 
 
 class Weights(Protocol):
-  """What is read of a `find.Weights`."""
+  """The members of `find.Weights` that a comparison needs."""
 
   @property
   def init(self) -> str: ...
