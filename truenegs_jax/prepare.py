@@ -21,7 +21,6 @@ import sys
 from typing import Any
 
 from absl import flags
-from ml_collections import ConfigDict
 
 from truenegs_jax.config import flags as flags_lib
 from truenegs_jax.config.keys import read
@@ -31,20 +30,6 @@ from truenegs_jax.data.rows import beam_runner, prepare_rows, rows_folder
 from truenegs_jax.runtime import progress
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.train.prepare_data import make_rows_plan
-
-
-def _resolve_vocab(config: ConfigDict) -> ConfigDict:
-  """Sets the vocabulary to that of `config.init` if data.vocab is "init"."""
-  if config.data.vocab != "init":
-    return config
-  # These import jax.
-  from truenegs_jax.weights import config_sizes
-  from truenegs_jax.weights.find import Weights
-
-  # Standard output is only for the folder of the rows.
-  print_progress = functools.partial(print, file=sys.stderr)
-  weights = Weights(config.init, print_progress)
-  return config_sizes.resolve(config, weights, saved=None)
 
 
 def _choose_machines() -> dict[str, Any]:
@@ -76,7 +61,16 @@ def main(argv: list[str]) -> None:
   with flags_lib.exit_on_errors():
     machines = _choose_machines()
     check_values(flags.FLAGS["config"].value)
-    config = _resolve_vocab(flags.FLAGS["config"].value)
+    config: ConfigDict = flags.FLAGS["config"].value
+    if config.data.vocab == "init":
+      # These import jax.
+      from truenegs_jax.weights import config_sizes
+      from truenegs_jax.weights.find import Weights
+
+      # Standard output is only for the folder of the rows.
+      print_progress = functools.partial(print, file=sys.stderr)
+      weights = Weights(config.init, print_progress)
+      config = config_sizes.resolve(config, weights, saved=None)
     plan = make_rows_plan(read(Data, config.data), config.length)
     result = prepare_rows.execute_job(dataclasses.replace(plan, **machines))
     if result and flags.FLAGS.verify:

@@ -5,6 +5,8 @@
 It only reads: state, step, losses, speed, time left and the newest checkpoint.
 """
 
+from truenegs_jax.config.keys import read
+from truenegs_jax.config.task_sections import Study
 from truenegs_jax.runtime import signals
 
 if __name__ == "__main__":
@@ -91,11 +93,13 @@ def _format_secs(secs: float) -> str:
   return str(datetime.timedelta(seconds=round(min(max(secs, 0.0), MAX_SECS))))
 
 
-def _describe_study(workdir: pathlib.Path, c: ConfigDict) -> list[Line]:
+def _describe_study(workdir: pathlib.Path, study: Study) -> list[Line]:
   """Counts the parts of a study, and names those that run or failed."""
   from truenegs_jax.study import drive, plan  # imports much
 
-  parts = plan.make_parts(plan.StudyOptions.from_config(c), workdir)
+  parts = plan.make_parts(
+    plan.StudyOptions.parse(read(Study, c.study)), workdir
+  )
   states = drive.read_states(parts, workdir)
   current, state = set(states.values()), drive.State
   is_open = bool(current & {state.MISSING, state.FAILED})

@@ -7,6 +7,8 @@ WORKDIR/runs/ARM/seed-S/pretrain, and the measures of each in a file
 `measures.json` beside. The same command continues what was stopped.
 """
 
+from truenegs_jax.config.keys import read
+from truenegs_jax.config.task_sections import Study
 from truenegs_jax.runtime import signals
 
 if __name__ == "__main__":
@@ -101,7 +103,7 @@ def main(argv: list[str]) -> None:
     write_languages(workdir)
     if code := study.run(config, workdir, console):
       sys.exit(code)
-    options = plan.StudyOptions.from_config(config)
+    options = plan.StudyOptions.parse(read(Study, config.study))
     measured = scores.Study(
       scores=measure(options, workdir),
       arms=[arm.name for arm in options.arms],

@@ -9,6 +9,8 @@ import pytest
 from rich.console import Console
 
 from truenegs_jax.config.flags import parse_config
+from truenegs_jax.config.keys import read
+from truenegs_jax.config.task_sections import Study
 from truenegs_jax.runtime.errors import CheckpointError, InputError
 from truenegs_jax.study import drive, plan, run
 
@@ -39,7 +41,7 @@ def parse(part):
 
 
 def make_parts(root, **changes):
-  options = plan.StudyOptions.from_config(make_config(**changes))
+  options = plan.StudyOptions.parse(read(Study, make_config(**changes).study))
   return plan.make_parts(options, root)
 
 
@@ -168,7 +170,9 @@ def test_a_study_may_grow_and_shrink(tmp_path, console):
 
 
 def test_the_packaged_study_has_the_papers_tables(tmp_path):
-  options = plan.StudyOptions.from_config(parse_config(["--config=study"]))
+  options = plan.StudyOptions.parse(
+    read(Study, parse_config(["--config=study"]).study)
+  )
   study = plan.make_parts(options, tmp_path)
   assert len(study) == 3 * 4 * 10
   assert [arm.name for arm in options.arms] == ["baseline", "hc", "sr", "hc+sr"]
@@ -177,5 +181,7 @@ def test_the_packaged_study_has_the_papers_tables(tmp_path):
     "study_small": 10 * 6 * 12,
     "study_small:len512": 10 * 6 * 3,
   }.items():
-    options = plan.StudyOptions.from_config(parse_config([f"--config={name}"]))
+    options = plan.StudyOptions.parse(
+      read(Study, parse_config([f"--config={name}"]).study)
+    )
     assert len(plan.make_parts(options, tmp_path)) == count

@@ -7,6 +7,8 @@ import numpy as np
 from rich.console import Console
 
 from truenegs_jax.config.flags import parse_config
+from truenegs_jax.config.keys import read
+from truenegs_jax.config.task_sections import Study
 from truenegs_jax.finetune import results
 from truenegs_jax.study import drive, plan, run, scores
 from truenegs_jax.study.drive import State
@@ -20,7 +22,7 @@ CONFIG = parse_config(
     "--config.study.corrections=",
   ]
 )
-OPTIONS = plan.StudyOptions.from_config(CONFIG)
+OPTIONS = plan.StudyOptions.parse(read(Study, CONFIG.study))
 GOLDS = ["0", "1", "1", "0"]
 
 
@@ -102,7 +104,7 @@ def test_scores_do_not_depend_on_times(tmp_path):
 def test_a_failed_pretraining_is_told(tmp_path):
   study, states = save_study(tmp_path, 1.0)
   console = Console(file=io.StringIO(), width=200)
-  run.save_config(CONFIG, tmp_path)
+  run.save_config(json.loads(CONFIG.to_json()), tmp_path)
   run.report(OPTIONS, study, states, tmp_path, console)
   saved = json.loads((tmp_path / "results.json").read_text())
   assert len(saved["failures"]) == 2

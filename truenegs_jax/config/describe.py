@@ -3,7 +3,7 @@
 import ast
 import shlex
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from ml_collections import ConfigDict
@@ -41,12 +41,12 @@ def render_config(text: str) -> Iterator[str]:
       yield f"  :{word}"
       yield from _wrap(meaning)
   yield "\nKeys, as flags of main with their values:\n"
-  yield from render_keys(config)
+  yield from render_keys(list_values(config))
 
 
-def render_keys(config: ConfigDict) -> Iterator[str]:
+def render_keys(keys: Iterable[tuple[str, Any, Key]]) -> Iterator[str]:
   """Yields each key as a flag with its value, meaning and allowed values."""
-  for name, value, key in list_values(config):
+  for name, value, key in keys:
     yield from render_flag(f"config.{name}", value, key.describe())
 
 

@@ -174,7 +174,7 @@ def _help(values: flags.FlagValues, doc: str) -> str:
   config = values[CONFIG].value if CONFIG in values else None
   if config:
     lines = ["Keys of the config, as flags with their values:", ""]
-    lines += describe.render_keys(config)
+    lines += describe.render_keys(describe.list_values(config))
   else:
     lines = [doc.strip(), "", "Flags:"]
     for flag in _flags(values):

@@ -99,7 +99,9 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
     with progress.working(console, "Reading text"):
       text = _read_text(c, measured)
     sources = [request.sources for request in requests]
-    requests = _make_requests(trained, sources)
+    requests = _make_requests(
+      read(Negatives, trained.negatives), read(Data, trained.data), sources
+    )
     tables = _build_tables(requests, measured.saved, text, console)
     prediction = c.corrections.prediction or trained.negatives.prediction
     predicted = _predict_steps(
@@ -175,7 +177,9 @@ def resolve_config(c: ConfigDict, weights: Weights) -> ConfigDict:
   if saved := files.read_saved_config(workdir):
     c.data.language = saved["data"]["language"]
     trained = saved["negatives"]["sources"]
-    [request] = _make_requests(c, [trained])
+    [request] = _make_requests(
+      read(Negatives, c.negatives), read(Data, c.data), [trained]
+    )
     if request.expression.model is None:
       c.negatives.sources = trained
   return c
@@ -197,7 +201,9 @@ def _check_config(c: ConfigDict, workdir: pathlib.Path) -> list[TableRequest]:
   sources = tuple(
     c.negatives.sources if x == AUTO else x for x in sources or (AUTO,)
   )
-  requests = _make_requests(c, sources)
+  requests = _make_requests(
+    read(Negatives, c.negatives), read(Data, c.data), sources
+  )
   for request in requests:
     if request.expression.model:
       raise InputError(
@@ -213,11 +219,11 @@ def _check_config(c: ConfigDict, workdir: pathlib.Path) -> list[TableRequest]:
   return requests
 
 
-def _make_requests(c: ConfigDict, sources: Sequence[str]) -> list[TableRequest]:
+def _make_requests(
+  negatives: Negatives, data: Data, sources: Sequence[str]
+) -> list[TableRequest]:
   """Makes requests for tables of other sources with the options of a config."""
-  request = build_run.build_table_request(
-    read(Negatives, c.negatives), read(Data, c.data)
-  )
+  request = build_run.build_table_request(negatives, data)
   return [dataclasses.replace(request, sources=x, key=SOURCES) for x in sources]
 
 
@@ -285,17 +291,12 @@ def open_model(c: ConfigDict, weights: Weights) -> Iterator[MeasuredModel]:
         weights.report(f"warning: {printable(e)} It is skipped.")
         return None
 
-    last = last._replace(config=_with_paths(last.config, c))
-    yield MeasuredModel(last, steps, read_params)
-
-
-def _with_paths(trained: ConfigDict, c: ConfigDict) -> ConfigDict:
-  """Returns a run's config with the paths of this machine."""
-  trained = trained.copy_and_resolve_references()
-  trained.data.wordnet_dir = c.data.wordnet_dir
-  if c.negatives.stop_words:  # the run's list in another folder
-    trained.negatives.stop_words = c.negatives.stop_words
-  return trained
+    trained = last.config.copy_and_resolve_references()
+    # Paths are those of this machine.
+    trained.data.wordnet_dir = c.data.wordnet_dir
+    if c.negatives.stop_words:
+      trained.negatives.stop_words = c.negatives.stop_words
+    yield MeasuredModel(last._replace(config=trained), steps, read_params)
 
 
 def _read_text(c: ConfigDict, measured: MeasuredModel) -> Lines:

@@ -1,6 +1,6 @@
 """Plans a study: the arms of its config, and its parts in their order.
 
-parts = make_parts(StudyOptions.from_config(c), workdir)
+parts = make_parts(StudyOptions.parse(read(Study, c.study)), workdir)
 """
 
 import dataclasses
@@ -11,11 +11,10 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Self
 
-from ml_collections import ConfigDict
-
 from truenegs_jax.config import grammar
 from truenegs_jax.config.flags import parse_config
 from truenegs_jax.config.tables import check_values
+from truenegs_jax.config.task_sections import Study
 from truenegs_jax.runtime.errors import CheckpointError, InputError
 from truenegs_jax.study.drive import RECORD, Part, part_key, read_json
 from truenegs_jax.tasks import glue, squad, user_task
@@ -79,13 +78,12 @@ class StudyOptions:
   robustness: Changes | None
 
   @classmethod
-  def from_config(cls, c: ConfigDict) -> Self:
-    """Parses a config whose numbers are in range.
+  def parse(cls, s: Study) -> Self:
+    """Parses a section whose numbers are in range.
 
     Raises:
       InputError: a value is not of its form, or a task is unknown.
     """
-    s = c.study
     tasks = grammar.parse_names(s.tasks, key="study.tasks")
     if unknown := [name for name in tasks if name not in TASKS]:
       raise InputError(

@@ -21,7 +21,9 @@ from ml_collections import ConfigDict
 from rich.console import Console
 
 from truenegs_jax.config.flags import parse_job, rerun_command
+from truenegs_jax.config.keys import read
 from truenegs_jax.config.tables import check_values
+from truenegs_jax.config.task_sections import Study
 from truenegs_jax.corrections.findings import find_table_2
 from truenegs_jax.finetune import results
 from truenegs_jax.finetune.leaderboard import example_scores
@@ -55,7 +57,7 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
   say = functools.partial(console.print, soft_wrap=True)
   check_values(c)
   job = parse_job("--config.study.shard", c.study.shard)
-  options = plan.StudyOptions.from_config(c)
+  options = plan.StudyOptions.parse(read(Study, c.study))
   if files.has_pretraining(workdir):
     raise errors.InputError(
       f"--workdir='{workdir}' is the workdir of a run. Choose another, such as"
@@ -68,7 +70,7 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
   if c.dry_run:
     print_plan(parts, own, states, console)
     return 0
-  save_config(c, workdir)
+  save_config(json.loads(c.to_json()), workdir)
   code = drive.run_parts(own, workdir, console)
   states = drive.read_states(parts, workdir)
   say(drive.describe_progress(states))
@@ -99,9 +101,8 @@ def print_plan(
     console.print(f"{name}: {text}", soft_wrap=True)
 
 
-def save_config(c: ConfigDict, workdir: pathlib.Path) -> None:
+def save_config(config: dict[str, Any], workdir: pathlib.Path) -> None:
   """Saves a config, without values of one machine."""
-  config = json.loads(c.to_json())
   config["dry_run"], config["study"]["shard"] = False, "0/1"
   with disk_errors(workdir):
     workdir.mkdir(parents=True, exist_ok=True)

@@ -20,8 +20,8 @@ import numpy as np
 import optax
 from ml_collections import ConfigDict
 
-from truenegs_jax.config.keys import read
-from truenegs_jax.config.sections import Data, Negatives
+from truenegs_jax.config.keys import list_keys, read
+from truenegs_jax.config.sections import Data, Negatives, Readings
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
 from truenegs_jax.models import pretrain
 from truenegs_jax.objectives import (
@@ -43,16 +43,10 @@ from truenegs_jax.synonyms.vocabulary import (
 from truenegs_jax.train import optim, sharding, speed, step
 from truenegs_jax.workdir.saved_model import build_model
 
-# Defaults of the config's keys of `negatives` that are not fields of Options.
-OTHER_DEFAULTS = {
-  "temperature": 1.0,
-  "keep_stop_words": False,
-  "stop_words": "",
-  "symmetric": False,
-}
-
-# Keys of `negatives` that `describe_objective` puts into words.
+# Keys of `negatives` that `describe_objective` puts into words or leaves out.
 DESCRIBED = (
+  "sources",
+  "layout",
   "hard_correction",
   "prediction",
   "soft",
@@ -245,11 +239,10 @@ def describe_objective(c: ConfigDict) -> str:
     terms.append(f"smoothing over synonyms x {n.smoothing:g}")
   if temperature != n.temperature:
     terms.append(f"sampled at temperature {temperature:g}")
-  defaults = {x.name: x.default for x in dataclasses.fields(Options)}
   terms += [
     f"{name} {n[name]}"
-    for name, default in (defaults | OTHER_DEFAULTS).items()
-    if name in n and name not in DESCRIBED and n[name] != default
+    for name, key in list_keys(Negatives).items()
+    if name not in DESCRIBED and n[name] != key.default
   ]
   recipe = " + ".join(terms) if len(terms) > 1 else f"plain {terms[0]}"
   return f"{recipe}; {c.masking.prob:.0%} masked ({c.masking.style})"
@@ -257,19 +250,13 @@ def describe_objective(c: ConfigDict) -> str:
 
 def build_options(c: ConfigDict, tokenizer: Tokenizer) -> Options:
   """Builds the options of the objective from a config."""
-  other_sections = ("masking", "sampling_temperature", "vocabulary_chunk")
-  readings = {
-    field.name: c.negatives[field.name]
-    for field in dataclasses.fields(Options)
-    if field.name not in other_sections
-  }
   return Options(
     masking=masking.MaskingOptions.for_tokenizer(
       tokenizer, mask_prob=c.masking.prob, style=c.masking.style
     ),
     sampling_temperature=c.generator.temperature / c.negatives.temperature,
     vocabulary_chunk=c.model.vocabulary_chunk,
-    **readings,
+    **vars(read(Readings, c.negatives)),
   )
 
 
