@@ -10,6 +10,8 @@ Rows that exist are reused, and a preparation that was stopped is resumed.
 Several jobs can share the work; the one that finishes last completes the rows.
 """
 
+from ml_collections import ConfigDict
+
 from truenegs_jax.runtime import signals
 
 if __name__ == "__main__":

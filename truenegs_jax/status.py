@@ -18,7 +18,6 @@ import time
 from collections.abc import Iterator
 
 from absl import flags
-from ml_collections import ConfigDict
 
 from truenegs_jax.config import flags as flags_lib
 from truenegs_jax.data.rows import rows_folder, store
@@ -47,7 +46,7 @@ def describe(workdir: pathlib.Path) -> list[Line]:
   with json_text.read_file(path, CheckpointError, fix) as config:
     task = config["task"]
     if task == "study":
-      return _describe_study(workdir, ConfigDict(config))
+      return _describe_study(workdir, read(Study, config["study"]))
     lines = [("state", read_state(workdir)), ("task", task)]
     if task == "pretrain":
       lines += _describe_records(workdir, f" of {config['steps']:,}")
@@ -97,9 +96,7 @@ def _describe_study(workdir: pathlib.Path, study: Study) -> list[Line]:
   """Counts the parts of a study, and names those that run or failed."""
   from truenegs_jax.study import drive, plan  # imports much
 
-  parts = plan.make_parts(
-    plan.StudyOptions.parse(read(Study, c.study)), workdir
-  )
+  parts = plan.make_parts(plan.StudyOptions.parse(study), workdir)
   states = drive.read_states(parts, workdir)
   current, state = set(states.values()), drive.State
   is_open = bool(current & {state.MISSING, state.FAILED})
