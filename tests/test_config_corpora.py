@@ -9,7 +9,6 @@ is assumed.
 import functools
 import importlib
 import math
-import statistics
 
 import datasets
 import numpy as np
@@ -49,13 +48,10 @@ def make_words() -> list[str]:
   return sorted({"".join(rng.choice(letters, size)) for size in sizes})
 
 
-def make_sizes(mean: float, median: float, least: int, count: int):
-  """Returns the quantiles of a log-normal distribution in a random order."""
-  normal = statistics.NormalDist(
-    math.log(median), math.sqrt(2 * math.log(mean / median))
-  )
-  sizes = [math.exp(normal.inv_cdf((i + 0.5) / count)) for i in range(count)]
-  return np.random.default_rng(0).permutation(np.maximum(least, sizes))
+def draw_sizes(mean: float, median: float, count: int):
+  """Draws sizes of a log-normal distribution."""
+  deviation = math.sqrt(2 * math.log(mean / median))
+  return np.random.default_rng(0).lognormal(math.log(median), deviation, count)
 
 
 def write_parquet(path, **columns) -> None:
@@ -80,32 +76,29 @@ def write_standins(folder) -> dict[tuple[str, str | None], str]:
     return f"\n\n{heading}".join(map(take, sizes))
 
   # wikimedia/wikipedia 20231101.en: 6,407,814 articles, 20,200,062,385 bytes.
-  sizes = make_sizes(3_152, 1_576, 60, ARTICLES)
+  sizes = draw_sizes(3_152, 1_576, ARTICLES)
   texts = [article(size, "History\n\n") for size in sizes]
-  halves = {"en/train-00000": texts[::2], "en/train-00001": texts[1::2]}
-  for name, part in (halves | {"de/train-00000": ["Ein Artikel."]}).items():
+  readme = "---\nconfigs:\n"
+  for name, part in (("en", texts), ("de", ["Ein Artikel."])):
+    name = f"20231101.{name}"
     write_parquet(
-      folder / "wikipedia" / f"20231101.{name}-of-00002.parquet",
+      folder / "wikipedia" / name / "train-00000-of-00001.parquet",
       **{key: [key] * len(part) for key in ("id", "url", "title")},
       text=part,
     )
-  splits = [
-    f"- config_name: 20231101.{language}\n  data_files:\n"
-    f"  - {{split: train, path: 20231101.{language}/train-*}}\n"
-    for language in ("de", "en")
-  ]
-  readme = f"---\nconfigs:\n{''.join(splits)}---\n"
-  (folder / "wikipedia" / "README.md").write_text(readme)
+    readme += f"- config_name: {name}\n  data_files:\n"
+    readme += f"  - {{split: train, path: {name}/train-*}}\n"
+  (folder / "wikipedia" / "README.md").write_text(f"{readme}---\n")
   # bookcorpus/bookcorpus: 74,004,228 sentences, 4,853,859,824 bytes. The ratio
   # to the articles is the real one.
   sizes = rng.gamma(2, 64 / 2, ARTICLES * 74_004_228 // 6_407_814)
   sentences = [take(max(4, size)) for size in sizes]
   write_parquet(folder / "books/plain_text/train/0000.parquet", text=sentences)
   # Skylion007/openwebtext: 8,013,769 documents, 39,769,491,688 bytes.
-  texts = [article(size) for size in make_sizes(4_963, 3_000, 500, 300)]
+  texts = [article(size) for size in draw_sizes(4_963, 3_000, 300)]
   path = folder / "openwebtext" / "plain_text" / "train"
-  write_parquet(path / "0000.parquet", text=texts[:200])
-  write_parquet(path / "0001.parquet", text=texts[200:])
+  for number in range(2):
+    write_parquet(path / f"000{number}.parquet", text=texts[number::2])
   converted = "refs/convert/parquet"
   return {
     ("wikimedia/wikipedia", None): str(folder / "wikipedia"),
