@@ -313,6 +313,7 @@ def one_device_history() -> list:
 @pytest.mark.parametrize(
   ("preset", "devices", "placement", "accumulation"),
   [
+    ("dp", 2, "replicated", 2),
     ("fsdp", 2, "rows", 2),
     pytest.param("fsdp_tp", 8, "rows", 1, marks=pytest.mark.slow),
   ],
@@ -321,10 +322,12 @@ def test_step_is_the_same_on_every_mesh(
   one_device_history, preset, devices, placement, accumulation
 ):
   compiled, *rest = compile_step(preset, devices, placement, accumulation)
-  assert_no_activations_are_gathered(compiled.as_text())
+  if preset != "dp":
+    assert_no_activations_are_gathered(compiled.as_text())
   history = zip(one_device_history, train(compiled, *rest), strict=True)
   for number, (one, many) in enumerate(history):
     (params, terms), (mesh_params, mesh_terms) = one, many
+    assert mesh_terms.keys() == terms.keys()
     for name in ("mlm", "detect", "soft", "grad_norm"):
       np.testing.assert_allclose(mesh_terms[name], terms[name], rtol=1e-6)
     for name in ("corrected_of_slots", "replaced"):
@@ -336,6 +339,13 @@ def test_step_is_the_same_on_every_mesh(
     ):
       message = f"step {number}, {jax.tree_util.keystr(path)}"
       np.testing.assert_allclose(b, a, rtol=1e-5, atol=1e-6, err_msg=message)
+
+
+def test_training_lowers_the_detection_loss_without_skips(one_device_history):
+  terms = [terms for _, terms in one_device_history]
+  detect = [x["detect"][0] / x["detect"][1] for x in terms]
+  assert detect[-1] < 0.9 * detect[0]
+  assert all(x["skipped"][0] == 0 for x in terms)
 
 
 def assert_no_activations_are_gathered(text: str) -> None:
