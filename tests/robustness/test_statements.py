@@ -4,9 +4,8 @@ import itertools
 
 import pytest
 
-from support.trees import read_tree
 from truenegs_jax.robustness import statements
-from truenegs_jax.robustness.annotate import list_words
+from truenegs_jax.robustness.annotate import list_words, read_tree
 
 WHEN = "(WHADVP (WRB When))"
 WHAT = "(WHNP (WP What))"

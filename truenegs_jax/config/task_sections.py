@@ -161,14 +161,14 @@ class Robustness:
   rows: int = key(300, "Examples drawn from it; 0: all.", low=0)
   sets: str = key(
     "paper",
-    'Transformations: swap_synonyms, add_sentence and typos; "paper": the first'
-    " two, of which add_sentence needs questions.",
+    "Transformations: swap_synonyms, add_sentence, typos and case;"
+    ' "paper": the first two, of which add_sentence needs questions.',
   )
   files: str = key("", "Published sets: NAME=FILE NAME='hf:NAME split=S'.")
   annotations: str = key(
-    "en_core_web_sm",
-    "Model of spaCy for tokens, tags and parses, which swap_synonyms and"
-    " add_sentence need.",
+    "spacy:en_core_web_sm",
+    "Tokens, tags and parses, for swap_synonyms and add_sentence:"
+    ' "spacy:MODEL", or "stanza", which parses constituents.',
   )
   neighbours: str = key(
     "",

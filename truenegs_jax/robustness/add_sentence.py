@@ -31,6 +31,7 @@ from truenegs_jax.synonyms.lexicons import find_neighbours
 from truenegs_jax.synonyms.vocabulary import Vocabulary
 from truenegs_jax.tasks.squad import Question
 
+STYLE = "AddSentDiverse-style"  # title of a set without a parser
 NOT_ALIGNED = "the parse does not align with the tokens"
 SEVERAL = "the question has several sentences"
 NO_RULE = "no statement rule matches the question"
@@ -227,7 +228,7 @@ def make_add_sentence(
     near = read_neighbours(neighbours, question_words)
   return Transformation(
     name="add_sentence",
-    title="AddSentDiverse-style",
+    title="AddSentenceDiverse" if annotator.is_parser else STYLE,
     apply=AddSentence(annotator, reader, near),
     resources={
       "annotations": annotator.name,

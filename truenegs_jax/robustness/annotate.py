@@ -1,15 +1,17 @@
 """Annotates text with tokens, tags, entities and parses of questions.
 
-  annotator = load_annotator("en_core_web_sm")
+  annotator = make_annotator("spacy:en_core_web_sm")
   for sentence in annotator.annotate("Who won? Denver did."): ...
 
-spaCy parses dependencies, from which questions get trees of constituents:
+Stanza parses constituents. spaCy parses dependencies, from which questions get
+trees of the same shape:
 
   (SBARQ (WHNP (WDT Which) (NN team)) (SQ (VP (VBD won))) (. ?))
   (SBARQ (WHADVP (WRB When)) (SQ (VBD did) (NP (PRP it)) (VP (VB end))) (. ?))
 """
 
 import functools
+import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
@@ -17,7 +19,9 @@ from truenegs_jax.runtime.errors import InputError
 
 # (label, children) of a phrase; (tag, word) of a token.
 Tree: TypeAlias = tuple[str, Any]
+STANZA, SPACY = "stanza", "spacy:"
 ENTITIES = {"GPE": "LOCATION", "LOC": "LOCATION", "ORG": "ORGANIZATION"}
+_ESCAPED = {"-LRB-": "(", "-RRB-": ")", "``": '"', "''": '"'}
 # Of spaCy's dependencies.
 SUBJECTS = ("nsubj", "nsubjpass", "csubj", "expl", "attr")
 AUXILIARIES = ("aux", "auxpass")
@@ -56,21 +60,38 @@ class Annotator(NamedTuple):
 
   name: str
   annotate: Callable[[str], tuple[Sentence, ...]]
+  is_parser: bool = False  # whether trees come from a parser of constituents
 
   def list_tokens(self, text: str) -> list[Token]:
     """Returns the tokens of all sentences."""
     return [token for x in self.annotate(text) for token in x.tokens]
 
 
-def load_annotator(model: str) -> Annotator:
-  """Loads a model of spaCy by name; InputError if it is not installed."""
+def make_annotator(choice: str) -> Annotator:
+  """Loads "spacy:MODEL" or "stanza".
+
+  Raises:
+    InputError: the package or its English model is not installed.
+  """
+  if choice == STANZA:
+    return _load_stanza()
+  model = choice.removeprefix(SPACY)
+  if not model or model == choice:
+    raise InputError(
+      f"robustness.annotations={choice!r} is unknown. Choose {SPACY}MODEL, such"
+      f" as {SPACY}en_core_web_sm, or {STANZA}."
+    )
+  return _load_spacy(model)
+
+
+def _load_spacy(model: str) -> Annotator:
   try:
     import spacy
 
     nlp = spacy.load(model, exclude=["lemmatizer"])
   except (ImportError, OSError) as error:
     raise InputError(
-      f"robustness.annotations={model!r}: spaCy or this model is not"
+      f"robustness.annotations='spacy:{model}': spaCy or this model is not"
       " installed, which swap_synonyms and add_sentence need. Run pip install"
       f" 'truenegs_jax[robustness]' and python -m spacy download {model}, or"
       " choose other sets."
@@ -78,13 +99,7 @@ def load_annotator(model: str) -> Annotator:
 
   def annotate_sentence(sentence: Any) -> Sentence:
     tokens = tuple(
-      Token(
-        t.text,
-        t.idx,
-        t.idx + len(t.text),
-        _tag(t),
-        ENTITIES.get(t.ent_type_, t.ent_type_),
-      )
+      _make_token(t.text, t.idx, _tag(t), t.ent_type_)
       for t in sentence
       if not t.is_space
     )
@@ -96,6 +111,64 @@ def load_annotator(model: str) -> Annotator:
 
   name = f"spaCy {spacy.__version__} {model} {nlp.meta['version']}"
   return Annotator(name, annotate)
+
+
+def _load_stanza() -> Annotator:
+  fix = (
+    'Run pip install stanza, then python -c "import stanza;'
+    " stanza.download('en')\"; or set"
+    f" robustness.annotations={SPACY}en_core_web_sm."
+  )
+  try:
+    import stanza
+  except ImportError as error:
+    raise InputError(
+      f"robustness.annotations={STANZA}: it is not installed. {fix}"
+    ) from error
+  processors = "tokenize,pos,lemma,ner,constituency"
+  try:
+    pipeline = stanza.Pipeline("en", processors=processors, verbose=False)
+  except Exception as error:  # stanza's own, requests', FileNotFoundError
+    raise InputError(
+      f"Stanza cannot load its English models ({error}). {fix}"
+    ) from error
+
+  def annotate_sentence(sentence: Any) -> Sentence:
+    tokens = [
+      _make_token(
+        t.text, t.start_char, t.words[0].xpos, t.ner.partition("-")[2]
+      )
+      for t in sentence.tokens
+    ]
+    return Sentence(tuple(tokens), read_tree(str(sentence.constituency)))
+
+  @functools.lru_cache(maxsize=2**14)
+  def annotate(text: str) -> tuple[Sentence, ...]:
+    return tuple(map(annotate_sentence, pipeline(text).sentences))
+
+  return Annotator(f"Stanza {stanza.__version__}", annotate, is_parser=True)
+
+
+def _make_token(text: str, start: int, tag: str, entity: str) -> Token:
+  entity = ENTITIES.get(entity, entity)
+  return Token(text, start, start + len(text), tag, entity)
+
+
+def read_tree(text: str) -> Tree:
+  """Reads a tree in brackets, `(S (NP (PRP I)) ...)`."""
+  stack: list[list[Any]] = [[]]
+  for token in re.findall(r"[()]|[^\s()]+", text):
+    if token == "(":
+      stack.append([])
+    elif token == ")":
+      label, *content = stack.pop()
+      if len(content) == 1 and isinstance(content[0], str):
+        stack[-1].append((label, _ESCAPED.get(content[0], content[0])))
+      else:
+        stack[-1].append((label, tuple(content)))
+    else:
+      stack[-1].append(token)
+  return stack[0][0]
 
 
 def list_words(tree: Tree) -> list[str]:

@@ -2,10 +2,10 @@
 
   AddSent, AddOneSent   SQuAD's JSON; variants of question ID are "ID-..."
   TextFlint, our own    ori_X.json and trans_X.json, JSON lines in one order
+  AdvGLUE               JSON: records by task
   PAWS, HANS            TSV
-  AdvGLUE, others       data sets with such columns, as hf:NAME
 
-Jia & Liang 2017
+or data sets with such columns as hf:NAME. Jia & Liang 2017
 (https://arxiv.org/abs/1707.07328) score a question by its worst variant; McCoy
 et al. 2019 (https://arxiv.org/abs/1902.01007) count neutral and contradiction
 as non-entailment.
@@ -15,7 +15,7 @@ import dataclasses
 import itertools
 import json
 import pathlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from truenegs_jax.config import grammar
@@ -27,6 +27,12 @@ from truenegs_jax.tasks.squad import Question
 from truenegs_jax.tasks.task import SPANS, Example, Task
 
 ORIGINAL, TRANSFORMED = "original", "transformed"  # the sides of a set
+# The classes by their numbers in AdvGLUE.
+HUB_CLASSES = {
+  "mnli": ("entailment", "neutral", "contradiction"),
+  "qnli": glue.ENTAILMENT,
+  "rte": glue.ENTAILMENT,
+}
 # Columns of texts besides those of the task's own files.
 PAIRS = (("premise", "hypothesis"), glue.PAIR, ("question1", "question2"))
 SINGLE = (("sentence",), ("x",))
@@ -112,7 +118,7 @@ def read_published(
   """Reads a published set, in the form that its name shows.
 
   Args:
-    name: its name in results.
+    name: its name in results; of a set of AdvGLUE also "mnli-mm".
     where: a file or hf:NAME.
     task: the model's task.
     columns: names of the task's columns of texts.
@@ -129,6 +135,9 @@ def read_published(
     original, transformed, variants = _group_variants(questions)
   elif where.startswith(records.HUB):
     rows = records.read_dataset(where, split="dev")
+    transformed = _to_examples(rows, task, columns)
+  elif path.suffix == ".json":
+    rows = _read_advglue(name, where, task)
     transformed = _to_examples(rows, task, columns)
   else:
     transformed = _to_examples(records.read_file(where), task, columns)
@@ -173,6 +182,26 @@ def _group_variants(
   for i, question in enumerate(transformed):
     variants[base[question.key]].append(i)
   return original, transformed, list(variants.values())
+
+
+def _read_advglue(name: str, where: str, task: Task) -> Iterator[Record]:
+  """Yields the records of a task, or of a part such as "mnli-mm"."""
+  by_task = squad.load_json(where)
+  chosen = name if name in by_task else task.name
+  rows = by_task.get(chosen)
+  are_rows = isinstance(rows, list) and all(isinstance(x, dict) for x in rows)
+  if not (rows and are_rows):
+    raise DataError(
+      f"{where}: no records of {task.title}. The file has"
+      f" {', '.join(list(by_task)[:8]) or 'no sets'}. Name the set, as in"
+      " --config.robustness.files=mnli-mm=FILE, or choose another file."
+    )
+  labels = HUB_CLASSES.get(task.name, task.labels)
+  classes = {str(i): label for i, label in enumerate(labels)}
+  for number, row in enumerate(rows, start=1):
+    label = row.get("label")
+    fields = {**row, "label": classes.get(str(label), label)}
+    yield Record(f"{where}: {chosen}, record {number}", fields)
 
 
 def _to_examples(

@@ -26,11 +26,11 @@ from truenegs_jax.report.write import write_own_report
 from truenegs_jax.robustness import (
   add_sentence,
   eval_set,
+  perturbations,
   scores,
   swap_synonyms,
-  typos,
 )
-from truenegs_jax.robustness.annotate import Annotator, load_annotator
+from truenegs_jax.robustness.annotate import Annotator, make_annotator
 from truenegs_jax.robustness.eval_set import EvalSet
 from truenegs_jax.robustness.transformation import (
   Transformation,
@@ -44,7 +44,8 @@ from truenegs_jax.train import plan
 from truenegs_jax.weights import find
 from truenegs_jax.workdir import files, lock, metrics_file
 
-SWAP, ADD, TYPOS = NAMES = ("swap_synonyms", "add_sentence", "typos")
+SWAP, ADD = "swap_synonyms", "add_sentence"
+NAMES = (SWAP, ADD, *perturbations.PERTURBATIONS)
 PAPER = "paper"  # SWAP and, for questions, ADD
 SETS = "sets"  # the folder in a workdir
 Models = dict[str, FineTunedModel]  # by their names in tables, `init` first
@@ -58,7 +59,7 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
   names = choose_sets(o.sets, models[c.init].task)
   _check_sets(names, paths)
   needs_annotator = not {SWAP, ADD}.isdisjoint(names)
-  annotator = load_annotator(o.annotations) if needs_annotator else None
+  annotator = make_annotator(o.annotations) if needs_annotator else None
   if c.dry_run:
     console.print(plan.report_table(_describe_plan(o, models, names)))
     return 0
@@ -214,7 +215,7 @@ def make_transformation(
     return add_sentence.make_add_sentence(
       annotator, questions, neighbours=neighbours, wordnet_dir=folder
     )
-  return typos.make_typos()
+  return perturbations.make_perturbation(name)
 
 
 def _describe_plan(

@@ -1,9 +1,9 @@
-"""Mistypes letters of words."""
+"""Small changes of characters: typos and case."""
 
 import dataclasses
 import random
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from truenegs_jax.robustness.transformation import (
   Edit,
@@ -19,7 +19,10 @@ from truenegs_jax.synonyms.vocabulary import NUMBERS
 from truenegs_jax.tasks.squad import Question
 from truenegs_jax.tasks.task import Example
 
+FindEdits = Callable[[str, Sequence[Span], random.Random], list[Edit]]
+
 NO_PLACE = "no place for a change"
+WORD = r"[^\W_]+(?:['’][^\W_]+)*"
 KEYBOARD = ("qwertyuiop", "asdfghjkl", "zxcvbnm")
 SAFE_OMISSION = 8  # letters; "health" without one would be "heath"
 
@@ -57,13 +60,48 @@ def mistype(
   return edits
 
 
-def make_typos() -> Transformation:
-  """Makes the change of both texts of an `Example`, or a question's context."""
+def change_case(
+  text: str, protected: Sequence[Span], rng: random.Random
+) -> list[Edit]:
+  """Writes all words in lower case, in upper case, or with a capital.
+
+  Models without case read the same text: their scores must not change. Lengths
+  stay: "Gauß" is not written in upper case.
+  """
+  words = [
+    match
+    for match in re.finditer(WORD, text)
+    if not any(match.start() < b and match.end() > a for a, b in protected)
+  ]
+  styles: list[Callable[[str], str]] = [str.lower, str.upper, _capitalize]
+  for style in rng.sample(styles, len(styles)):
+    edits = [
+      (*match.span(), new)
+      for match in words
+      if len(new := style(match[0])) == len(match[0])
+    ]
+    if any(text[a:b] != new for a, b, new in edits):
+      return edits
+  return []
+
+
+PERTURBATIONS: dict[str, tuple[str, FindEdits]] = {
+  "typos": ("Typos", mistype),
+  "case": ("Case", change_case),
+}
+
+
+def make_perturbation(name: str) -> Transformation:
+  """Makes the transformation of a name in PERTURBATIONS.
+
+  It changes both texts of an `Example`, or the context of a `Question`.
+  """
+  title, find_edits = PERTURBATIONS[name]
 
   def change(
     text: str, protected: Sequence[Span], rng: random.Random
   ) -> tuple[str, list[Span]]:
-    edits = mistype(text, protected, rng)
+    edits = find_edits(text, protected, rng)
     if not edits:
       raise Refused(NO_PLACE)
     return edit_text(text, edits, protected)
@@ -73,11 +111,15 @@ def make_typos() -> Transformation:
   ) -> Question | Example:
     if isinstance(example, Example):
       return change_texts(example, lambda text: change(text, (), rng)[0])
-    context, spans = change(example.context, answer_spans(example), rng)
+    spans = answer_spans(example)
+    if find_edits is change_case:  # answers, too: they must not stand out
+      context, _ = change(example.context, (), rng)
+    else:
+      context, spans = change(example.context, spans, rng)
     answers = tuple((context[a:b], a) for a, b in spans)
     return dataclasses.replace(example, context=context, answers=answers)
 
-  return Transformation("typos", "Typos", apply)
+  return Transformation(name, title, apply)
 
 
 def _keys_around(letter: str) -> str:
@@ -92,3 +134,7 @@ def _keys_around(letter: str) -> str:
     if 0 <= row + i < len(KEYBOARD)
     if 0 <= column + j < len(KEYBOARD[row + i])
   )
+
+
+def _capitalize(word: str) -> str:
+  return word[0].upper() + word[1:]
