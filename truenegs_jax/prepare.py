@@ -10,8 +10,6 @@ Rows that exist are reused, and a preparation that was stopped is resumed.
 Several jobs can share the work; the one that finishes last completes the rows.
 """
 
-from ml_collections import ConfigDict
-
 from truenegs_jax.runtime import signals
 
 if __name__ == "__main__":
@@ -23,6 +21,7 @@ import sys
 from typing import Any
 
 from absl import flags
+from ml_collections import ConfigDict
 
 from truenegs_jax.config import flags as flags_lib
 from truenegs_jax.config.keys import read

@@ -20,6 +20,7 @@ import sys
 
 import language
 from absl import flags
+from ml_collections import ConfigDict
 
 from truenegs_jax.config import flags as flags_lib
 from truenegs_jax.runtime import progress
@@ -43,7 +44,7 @@ OVERRIDES = flags.DEFINE_string(
 ROWS = flags.DEFINE_integer("rows", language.ROWS, "Lines to train on.", 1)
 
 
-def make_config(workdir: pathlib.Path) -> plan.ConfigDict:
+def make_config(workdir: pathlib.Path) -> ConfigDict:
   """Returns the config of a study whose arms read the language of their seed.
 
   `{language}` in arms is the folder of the language of a seed.

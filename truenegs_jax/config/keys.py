@@ -19,7 +19,6 @@ LARGEST = 2**31 - 1  # an int32, the type of jax's integers
 _METADATA = "key"
 
 T = TypeVar("T")
-section = dataclasses.dataclass(frozen=True, kw_only=True)  # of keys
 
 
 @dataclasses.dataclass(frozen=True)

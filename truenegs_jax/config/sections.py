@@ -4,13 +4,15 @@ A new key is a line here and the line that uses it (docs/how_to/add_key.md).
 `tables.py` says which keys each task has.
 """
 
-from truenegs_jax.config.keys import TINY, key, section
+import dataclasses
+
+from truenegs_jax.config.keys import TINY, key
 
 LARGEST_SEED = 2**32 - 1  # jax ignores the higher bits
 INIT_SKIPS = ("words", "head")  # names in `init_skip`
 
 
-@section
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Top:
   """Keys outside sections."""
 
@@ -59,7 +61,7 @@ class Top:
   )
 
 
-@section
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Model:
   """Networks."""
 
@@ -109,7 +111,7 @@ class Model:
   pooler: bool = key(False, "True: keep BERT's pooler and NSP head, untrained.")
 
 
-@section
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Masking:
   """Hidden tokens."""
 
@@ -125,7 +127,7 @@ class Masking:
   )
 
 
-@section
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Generator:
   """ELECTRA's generator, and weights of losses."""
 
@@ -140,7 +142,7 @@ class Generator:
   detect_weight: float = key(50.0, "Of the discriminator's loss.", low=0)
 
 
-@section
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Readings:
   """True negatives: readings of the paper (Zhang et al. 2023), of `negatives`.
 
@@ -201,7 +203,7 @@ class Readings:
     )
 
 
-@section
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Negatives(Readings):
   """Synonyms, beside the readings."""
 
@@ -231,7 +233,7 @@ class Negatives(Readings):
   )
 
 
-@section
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Data:
   """Text, vocabulary and rows."""
 
@@ -310,7 +312,7 @@ class Data:
   )
 
 
-@section
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Optim:
   """Adam without bias correction."""
 
@@ -343,7 +345,7 @@ class Optim:
   )
 
 
-@section
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Mesh:
   """Devices."""
 
@@ -369,7 +371,7 @@ class Mesh:
   )
 
 
-@section
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Checkpoint:
   """Checkpoints."""
 
@@ -388,7 +390,7 @@ class Checkpoint:
   )
 
 
-@section
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Log:
   """Records of metrics."""
 
@@ -408,7 +410,7 @@ class Log:
   )
 
 
-@section
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Eval:
   """Held-out rows, and what is shown at the end."""
 

@@ -1,9 +1,11 @@
 """The sections of fine-tuning, corrections, robustness and studies."""
 
-from truenegs_jax.config.keys import TINY, key, section
+import dataclasses
+
+from truenegs_jax.config.keys import TINY, key
 
 
-@section
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Finetune:
   """Fine-tuning. Names of data may change: their fingerprints are compared."""
 
@@ -117,7 +119,7 @@ class Finetune:
   )
 
 
-@section
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Corrections:
   """Measuring corrections."""
 
@@ -145,7 +147,7 @@ class Corrections:
   cases: int = key(10, "Corrections to print.", low=0)
 
 
-@section
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Robustness:
   """Scoring on changed texts."""
 
@@ -178,7 +180,7 @@ class Robustness:
   against: str = key("", "Another model to compare with, as init.")
 
 
-@section
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Study:
   """A study, which compares the values of its parts with saved ones."""
 
