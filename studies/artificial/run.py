@@ -7,8 +7,6 @@ WORKDIR/runs/ARM/seed-S/pretrain, and the measures of each in a file
 `measures.json` beside. The same command continues what was stopped.
 """
 
-from truenegs_jax.config.keys import read
-from truenegs_jax.config.task_sections import Study
 from truenegs_jax.runtime import signals
 
 if __name__ == "__main__":
@@ -23,6 +21,8 @@ from absl import flags
 from ml_collections import ConfigDict
 
 from truenegs_jax.config import flags as flags_lib
+from truenegs_jax.config.keys import read
+from truenegs_jax.config.task_sections import Study
 from truenegs_jax.runtime import progress
 from truenegs_jax.study import plan, scores, tables
 from truenegs_jax.study import run as study
