@@ -15,14 +15,14 @@ from truenegs_jax.models import pretrain
 from truenegs_jax.runtime import errors, rng
 from truenegs_jax.tasks import scoring, squad
 from truenegs_jax.train import guards, metrics, speed
-from truenegs_jax.workdir import files, metrics_file
+from truenegs_jax.workdir import files
 
 REFERENCE = ROOT / "docs" / "reference"
 JAX_ABORT = 134  # of SIGABRT
 # Fields of records that are neither terms nor of `speed`'s functions; a run in
 # pretrain/test_run.py has no others.
 RECORD_FIELDS = (
-  *metrics_file.COMMON,
+  *files.COMMON,
   "total",
   "auc",
   "row_tokens",
@@ -84,7 +84,7 @@ def test_every_file_of_a_workdir_is_described():
   constants = vars(files).items()
   names = {x for key, x in constants if key.isupper() and isinstance(x, str)}
   assert len(names) > 10
-  names |= {metrics_file.METRICS, results.RESULT, results.MODEL, run.SUBMISSION}
+  names |= {files.METRICS, results.RESULT, results.MODEL, run.SUBMISSION}
   described = "\n".join(read_first_cells("workdir.md"))
   assert [name for name in sorted(names) if name not in described] == []
 

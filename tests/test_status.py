@@ -9,7 +9,7 @@ from truenegs_jax.config.flags import parse_config
 from truenegs_jax.data.rows import store
 from truenegs_jax.runtime import files as files_lib
 from truenegs_jax.runtime.errors import CheckpointError, InputError
-from truenegs_jax.workdir import files, lock, metrics_file
+from truenegs_jax.workdir import files, lock
 
 
 def write_run(folder, task="pretrain", **values):
@@ -23,7 +23,7 @@ def write_run(folder, task="pretrain", **values):
 
 def write_records(folder):
   folder.mkdir(parents=True, exist_ok=True)
-  writer = metrics_file.JsonlWriter(folder, first_step=0)
+  writer = files.JsonlWriter(folder, first_step=0)
   speed = {"time": 0.0, "rows_per_s": 50.0, "eta_s": 90.0}
   writer.write({"step": 10, "split": "train", "total": 5.0, **speed})
   writer.write({"step": 20, "split": "train", "total": 4.0, **speed})
@@ -118,7 +118,7 @@ def test_measurements_have_a_state_and_a_task(tmp_path, task):
 def test_damaged_records_are_left_out(tmp_path):
   write_run(tmp_path)
   huge = '{"step": 30, "split": "train", "time": 1e300, "rows_per_s": 1, '
-  with (tmp_path / metrics_file.METRICS).open("a") as file:
+  with (tmp_path / files.METRICS).open("a") as file:
     file.write(f'{huge}"eta_s": 1e300}}\n{{"step": "x"}}\n\x00\n{{"st')
   before = read_files(tmp_path)
   assert ("step", "30 of 40") in status.describe(tmp_path)

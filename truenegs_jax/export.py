@@ -13,10 +13,10 @@ is complete and, if PyTorch is installed, transformers has loaded every model
 and computed our logits.
 """
 
-from truenegs_jax.runtime import signals
+from truenegs_jax.runtime import errors
 
 if __name__ == "__main__":
-  signals.exit_at_signals()  # before the imports that take time
+  errors.exit_at_signals()  # before the imports that take time
 
 import functools
 import pathlib

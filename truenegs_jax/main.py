@@ -16,10 +16,10 @@ and Open MPI they find one another; elsewhere three flags are needed:
   ... --coordinator=HOST:PORT --num_processes=4 --process_id=0  # to 3
 """
 
-from truenegs_jax.runtime import signals
+from truenegs_jax.runtime import errors
 
 if __name__ == "__main__":
-  signals.exit_at_signals()  # before the imports that take time
+  errors.exit_at_signals()  # before the imports that take time
 
 import functools
 import importlib
@@ -31,7 +31,7 @@ from absl import flags
 from ml_collections import ConfigDict
 
 from truenegs_jax.config import flags as flags_lib
-from truenegs_jax.runtime import cpu, errors, files
+from truenegs_jax.runtime import cpu, files
 
 # The module of each config.task; it has a function `run`.
 TASKS = {
@@ -87,7 +87,7 @@ def _run() -> int:
   distributed.initialize(**values, say=_print_to_stderr)
   if distributed.process_count() > 1:  # jax has installed its own handler
     end = functools.partial(distributed.exit_all, failed=True)
-    signals.exit_at_signals(end)
+    errors.exit_at_signals(end)
   console = progress.make_console(quiet=not distributed.is_first_process())
   if config.task == "study":  # its parts need the devices
     distributed.use_only_cpu()

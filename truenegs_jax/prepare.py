@@ -10,10 +10,10 @@ Rows that exist are reused, and a preparation that was stopped is resumed.
 Several jobs can share the work; the one that finishes last completes the rows.
 """
 
-from truenegs_jax.runtime import signals
+from truenegs_jax.runtime import errors
 
 if __name__ == "__main__":
-  signals.exit_at_signals()  # before the imports that take time
+  errors.exit_at_signals()  # before the imports that take time
 
 import dataclasses
 import functools

@@ -5,12 +5,10 @@
 It only reads: state, step, losses, speed, time left and the newest checkpoint.
 """
 
-from truenegs_jax.config.keys import read
-from truenegs_jax.config.task_sections import Study
-from truenegs_jax.runtime import signals
+from truenegs_jax.runtime import errors
 
 if __name__ == "__main__":
-  signals.exit_at_signals()  # before the imports that take time
+  errors.exit_at_signals()  # before the imports that take time
 
 import datetime
 import pathlib
@@ -20,12 +18,12 @@ from collections.abc import Iterator
 from absl import flags
 
 from truenegs_jax.config import flags as flags_lib
+from truenegs_jax.config.keys import read
+from truenegs_jax.config.task_sections import Study
 from truenegs_jax.data.rows import rows_folder, store
-from truenegs_jax.runtime import json_text
 from truenegs_jax.runtime.errors import CheckpointError, InputError
-from truenegs_jax.runtime.files import is_locked
-from truenegs_jax.workdir import files, metrics_file
-from truenegs_jax.workdir.lock import FINISHED, RUNNING, STOPPED, read_state
+from truenegs_jax.runtime.files import is_locked, read_json
+from truenegs_jax.workdir import files
 
 RESULT = "result.json"  # of one fine-tuning
 # Fields of records, in this order; other losses are in metrics.jsonl.
@@ -43,17 +41,17 @@ def describe(workdir: pathlib.Path) -> list[Line]:
   if not path.exists():
     return _describe_rows(workdir)
   fix = "Run the command of the run again, which writes it."
-  with json_text.read_file(path, CheckpointError, fix) as config:
+  with read_json(path, CheckpointError, fix) as config:
     task = config["task"]
     if task == "study":
       return _describe_study(workdir, read(Study, config["study"]))
-    lines = [("state", read_state(workdir)), ("task", task)]
+    lines = [("state", files.read_state(workdir)), ("task", task)]
     if task == "pretrain":
       lines += _describe_records(workdir, f" of {config['steps']:,}")
     elif task == "finetune":
       num_finished = len([*workdir.glob(f"*/seed-*/{RESULT}")])
       lines.append(("finished", f"{num_finished} runs"))
-      for path in sorted(workdir.glob(f"*/seed-*/{metrics_file.METRICS}")):
+      for path in sorted(workdir.glob(f"*/seed-*/{files.METRICS}")):
         if not path.with_name(RESULT).exists():
           lines.append(("run", path.parent.relative_to(workdir).as_posix()))
           lines += _describe_records(path.parent, "")
@@ -62,7 +60,7 @@ def describe(workdir: pathlib.Path) -> list[Line]:
 
 def _describe_records(folder: pathlib.Path, of_steps: str) -> Iterator[Line]:
   """Describes the newest records, the time left, and the newest checkpoint."""
-  newest = {x["split"]: x for x in metrics_file.read_records(folder)}
+  newest = {x["split"]: x for x in files.read_records(folder)}
   if train := newest.get("train"):
     yield "step", f"{train['step']:,}{of_steps}"
     if speed := train.get("rows_per_s"):
@@ -76,7 +74,7 @@ def _describe_records(folder: pathlib.Path, of_steps: str) -> Iterator[Line]:
       ", ".join(
         f"{name} {x:.4g}"
         for name, x in values.items()
-        if x is not None and name not in metrics_file.COMMON
+        if x is not None and name not in files.COMMON
       ),
     )
   folders = (folder / files.CHECKPOINTS).glob("*")
@@ -100,9 +98,9 @@ def _describe_study(workdir: pathlib.Path, study: Study) -> list[Line]:
   states = drive.read_states(parts, workdir)
   current, state = set(states.values()), drive.State
   is_open = bool(current & {state.MISSING, state.FAILED})
-  overall = STOPPED if is_open else FINISHED
+  overall = files.STOPPED if is_open else files.FINISHED
   lines = [
-    ("state", RUNNING if state.RUNNING in current else overall),
+    ("state", files.RUNNING if state.RUNNING in current else overall),
     ("task", "study"),
     ("parts", drive.describe_progress(states)),
   ]
@@ -119,9 +117,9 @@ def _describe_rows(folder: pathlib.Path) -> list[Line]:
   if (folder / rows_folder.MANIFEST).exists():
     splits = rows_folder.read_manifest(folder)["splits"]
     rows = ", ".join(f"{x['rows']:,} {name}" for name, x in splits.items())
-    return [("state", FINISHED), ("task", "prepare"), ("rows", rows)]
+    return [("state", files.FINISHED), ("task", "prepare"), ("rows", rows)]
   if is_locked(folder / files.LOCK):
-    return [("state", RUNNING), ("task", "starts, or measures a model")]
+    return [("state", files.RUNNING), ("task", "starts, or measures a model")]
   num_built, size = store.measure_unfinished(folder)
   lock = folder.with_name(f".{folder.name}.lock")
   is_running = is_locked(lock, or_shared=True)
@@ -131,7 +129,7 @@ def _describe_rows(folder: pathlib.Path) -> list[Line]:
       f" no {files.CONFIG}. Pass the --workdir of a run, or the folder that"
       " `prepare` prints."
     )
-  state = RUNNING if is_running else STOPPED
+  state = files.RUNNING if is_running else files.STOPPED
   shards = f"{num_built:,} written, {size / 1e6:,.1f} MB"
   return [("state", state), ("task", "prepare"), ("shards", shards)]
 

@@ -7,10 +7,10 @@ Needs no root. WordNet is kept in nltk_data/ of the cache folder,
 ~/.cache/truenegs_jax by default, where all runs find it.
 """
 
-from truenegs_jax.runtime import signals
+from truenegs_jax.runtime import errors
 
 if __name__ == "__main__":
-  signals.exit_at_signals()  # before the imports that take time
+  errors.exit_at_signals()  # before the imports that take time
 
 import contextlib
 import io
@@ -56,7 +56,7 @@ def fetch() -> None:
   print(f"Downloading WordNet to '{target}'", flush=True)
   reasons = []
   work = pathlib.Path(tempfile.mkdtemp())
-  with signals.temporary_folder(work):
+  with errors.temporary_folder(work):
     for name, download in {"NLTK": _from_nltk, "Debian": _from_debian}.items():
       try:
         folder = download(work)

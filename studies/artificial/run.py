@@ -7,10 +7,10 @@ WORKDIR/runs/ARM/seed-S/pretrain, and the measures of each in a file
 `measures.json` beside. The same command continues what was stopped.
 """
 
-from truenegs_jax.runtime import signals
+from truenegs_jax.runtime import errors
 
 if __name__ == "__main__":
-  signals.exit_at_signals()  # before the imports that take time
+  errors.exit_at_signals()  # before the imports that take time
 
 import json
 import pathlib
@@ -26,8 +26,7 @@ from truenegs_jax.config.task_sections import Study
 from truenegs_jax.runtime import progress
 from truenegs_jax.study import plan, scores, tables
 from truenegs_jax.study import run as study
-from truenegs_jax.workdir.files import save_json
-from truenegs_jax.workdir.metrics_file import finite_or_null
+from truenegs_jax.workdir.files import finite_or_null, save_json
 
 CONFIG = pathlib.Path(__file__).with_name("config.py")
 WORKDIR = flags.DEFINE_string("workdir", "runs/artificial", "Of the study.")

@@ -17,7 +17,7 @@ from truenegs_jax.report import plots
 from truenegs_jax.report.write import read_workdir
 from truenegs_jax.runtime.errors import DiskError, InputError
 from truenegs_jax.workdir import checkpoints as checkpoints_lib
-from truenegs_jax.workdir import lock, metrics_file
+from truenegs_jax.workdir import files, lock
 
 RECORD = {"step": 1, "split": "train", "mlm": 1.0}
 
@@ -134,9 +134,7 @@ def test_a_lock_that_cannot_be_written_is_a_disk_error(tmp_path):
 
 
 def test_a_plot_that_cannot_be_written_is_a_disk_error(tmp_path):
-  with contextlib.closing(
-    metrics_file.JsonlWriter(tmp_path, first_step=0)
-  ) as writer:
+  with contextlib.closing(files.JsonlWriter(tmp_path, first_step=0)) as writer:
     writer.write(RECORD)
   (tmp_path / "config.json").write_text('{"batch_size": 1, "length": 8}')
   drawn = read_workdir(tmp_path).curves
@@ -146,19 +144,19 @@ def test_a_plot_that_cannot_be_written_is_a_disk_error(tmp_path):
 
 @pytest.mark.parametrize("num_bytes", [0, 10, 60, 100])
 def test_records_are_kept_until_the_disk_has_room(tmp_path, capsys, num_bytes):
-  writer = metrics_file.JsonlWriter(tmp_path, first_step=0)
+  writer = files.JsonlWriter(tmp_path, first_step=0)
   with full_disk(num_bytes):
     for _ in range(3):
       writer.write(RECORD)
     with pytest.raises(DiskError):
       writer.close()
   assert capsys.readouterr().out.count("warning") == 1
-  writer = metrics_file.JsonlWriter(tmp_path, first_step=0)
+  writer = files.JsonlWriter(tmp_path, first_step=0)
   with full_disk(num_bytes):
     writer.write(RECORD)
   writer.write(RECORD | {"step": 2})
   writer.close()
-  steps = [record["step"] for record in metrics_file.read_records(tmp_path)]
+  steps = [record["step"] for record in files.read_records(tmp_path)]
   assert steps == [1, 2]
 
 
@@ -198,6 +196,7 @@ def test_a_run_on_a_small_disk_ends_or_says_that_it_is_full(
 
 LOG = """
 import resource
+from truenegs_jax.workdir import files
 from truenegs_jax.runtime import files
 files.ignore_full_disk_on_stdio()
 print("first")

@@ -25,18 +25,18 @@ except BaseException as e:
 """
 GC = """
 import gc, os, time
-from truenegs_jax.runtime import signals
-signals.exit_at_signals()
+from truenegs_jax.runtime import errors
+errors.exit_at_signals()
 gc.callbacks.append(lambda *_: os.kill(os.getpid(), {number}) or time.sleep(0))
 gc.collect()
 print("lost", flush=True)
 """
 FOLDER = """
 import os, pathlib
-from truenegs_jax.runtime import signals
-signals.exit_at_signals()
+from truenegs_jax.runtime import errors
+errors.exit_at_signals()
 folder = pathlib.Path("unfinished")
-with signals.temporary_folder(folder):
+with errors.temporary_folder(folder):
   folder.mkdir()
   os.kill(os.getpid(), {number})
 """

@@ -20,7 +20,7 @@ from truenegs_jax.runtime.errors import CheckpointError
 from truenegs_jax.tasks import glue, records, squad
 from truenegs_jax.tasks.task import Example
 from truenegs_jax.weights import find
-from truenegs_jax.workdir import files, metrics_file
+from truenegs_jax.workdir import files
 
 CONFIG = json.loads(common.get_config().to_json())
 RECORD = {"step": 3, "time": 1.5, "split": "train", "total": 2.0, "mlm": 2.0}
@@ -48,7 +48,7 @@ VOCABULARY = {entry: i for i, entry in enumerate([*SPECIALS, "swan"])}
 
 
 def read_metrics(folder):
-  metrics_file.JsonlWriter(folder, first_step=9).close()
+  files.JsonlWriter(folder, first_step=9).close()
   export_run.summarize_run(folder, CONFIG, step=3)
 
 

@@ -13,13 +13,13 @@ import sys
 
 from rich.console import Console
 
-from truenegs_jax.runtime import signals
+from truenegs_jax.runtime import errors
 from truenegs_jax.study import drive
 from truenegs_jax.study.drive import Part
 
 
 def run(root, parts):
-  signals.exit_at_signals()
+  errors.exit_at_signals()
   parts = [Part(**x) for x in json.loads(pathlib.Path(parts).read_text())]
   log = pathlib.Path(root, f"driver-{os.getpid()}.txt").open("w")
   os.dup2(log.fileno(), 2)

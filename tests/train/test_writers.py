@@ -11,7 +11,7 @@ from truenegs_jax.finetune import seed_runs
 from truenegs_jax.runtime import distributed
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.train import metrics
-from truenegs_jax.workdir import files, metrics_file
+from truenegs_jax.workdir import files
 
 # As the loop writes them. Saved names are "<split>/<name>".
 RECORDS = [
@@ -116,7 +116,7 @@ def test_a_logger_that_fails_is_warned_of_once(
   assert len(calls) == len(failing)
   for part in ("'wandb'", "no route to host", "metrics.jsonl has all"):
     assert part in output
-  assert len(metrics_file.read_records(tmp_path)) == len(RECORDS)
+  assert len(files.read_records(tmp_path)) == len(RECORDS)
   (events,) = (tmp_path / "tensorboard").iterdir()
   assert b"held_out/mlm" in events.read_bytes()
 

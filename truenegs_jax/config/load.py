@@ -14,8 +14,8 @@ from ml_collections import ConfigDict
 
 from truenegs_jax.config import tables
 from truenegs_jax.config.keys import did_you_mean, flatten
-from truenegs_jax.runtime import json_text
 from truenegs_jax.runtime.errors import InputError
+from truenegs_jax.runtime.files import read_json
 
 PACKAGED = pathlib.Path(__file__).parents[1] / "configs"
 JSON_FIX = (
@@ -130,7 +130,7 @@ def _execute(path: pathlib.Path, args: Iterable[str]) -> ConfigDict:
 
 def _load_saved(path: pathlib.Path) -> ConfigDict:
   """Returns the config.json of a run with the types of the package's config."""
-  with json_text.read_file(path, InputError, JSON_FIX) as saved:
+  with read_json(path, InputError, JSON_FIX) as saved:
     values = flatten(saved)
     if str(values.get("task")) not in tables.TABLES:
       raise InputError(

@@ -32,7 +32,7 @@ from truenegs_jax.train import guards, metrics, optim, sharding, speed
 from truenegs_jax.train import loop as loop_lib
 from truenegs_jax.train import step as step_lib
 from truenegs_jax.workdir import checkpoints as checkpoints_lib
-from truenegs_jax.workdir import files, metrics_file
+from truenegs_jax.workdir import files
 
 LOSS_WEIGHTS = {"loss": 1.0}
 PROVENANCE, PROGRESS = "provenance", "run"  # keys of checkpoints' descriptions
@@ -201,7 +201,7 @@ def fine_tune(
       metrics.open_writers(setup.options.writers, logged, line)
     )
     # A stop after an evaluation may have come before the next checkpoint.
-    records = metrics_file.read_records(folder)
+    records = files.read_records(folder)
     run.written = {x["step"] for x in records if x["split"] == "dev"}
     loop = run.make_loop(state, checkpoints, folder)
     try:

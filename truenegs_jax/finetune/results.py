@@ -13,10 +13,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
-from truenegs_jax.runtime import json_text
 from truenegs_jax.runtime.errors import CheckpointError, InputError
+from truenegs_jax.runtime.files import read_json
 from truenegs_jax.workdir import files
-from truenegs_jax.workdir.metrics_file import finite_or_null
+from truenegs_jax.workdir.files import finite_or_null
 
 RESULT, RESULTS, CONFIG = "result.json", files.RESULTS, files.CONFIG
 RUNS = "*/seed-*"  # the folders of all runs in a workdir
@@ -101,7 +101,7 @@ def load(workdir: pathlib.Path, task: str, seed: int) -> Result | None:
     f"Remove '{path.parent}' and run the same command again; it repeats this"
     " run."
   )
-  with json_text.read_file(path, CheckpointError, fix) as values:
+  with read_json(path, CheckpointError, fix) as values:
     for split in values["answers"].values():  # undoes `finite_or_null`
       answers = split["answers"]
       split["answers"] = [math.nan if x is None else x for x in answers]

@@ -37,7 +37,7 @@ from truenegs_jax.tasks import batches, glue
 from truenegs_jax.tasks.task import CLASSES, SPANS, Task
 from truenegs_jax.train import plan, sharding
 from truenegs_jax.weights import find, hf_folder
-from truenegs_jax.workdir import files, lock, metrics_file
+from truenegs_jax.workdir import files, lock
 
 SUBMISSION = "submission"
 Runs = Mapping[str, Sequence[results.Result]]  # by task
@@ -212,7 +212,7 @@ def _save_results(
     },
   }
   path = context.workdir / results.RESULTS
-  files.save_json(path, metrics_file.finite_or_null(value), indent=None)
+  files.save_json(path, files.finite_or_null(value), indent=None)
 
 
 def _write_submissions(

@@ -24,14 +24,14 @@ from truenegs_jax.runtime import distributed, errors, progress
 from truenegs_jax.runtime.files import disk_errors
 from truenegs_jax.train import guards
 from truenegs_jax.weights import export_model, hf_folder, model_card
-from truenegs_jax.workdir import files, metrics_file
+from truenegs_jax.workdir import files
 
 # Files in the folder of an unfinished run.
 UNFINISHED = {
   files.CHECKPOINTS,
-  metrics_file.METRICS,
-  f"{metrics_file.METRICS}.tmp",
-  metrics_file.DAMAGED,
+  files.METRICS,
+  f"{files.METRICS}.tmp",
+  files.DAMAGED,
   files.BAD_ROWS,
   f"{results.RESULT}.tmp",
   files.LOGGED_ID,

@@ -12,11 +12,11 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from truenegs_jax.data.corpus import sources_spec
-from truenegs_jax.runtime import json_text
 from truenegs_jax.runtime.errors import CheckpointError
+from truenegs_jax.runtime.files import read_json
 from truenegs_jax.train import build_run, metrics
 from truenegs_jax.weights import export_model, model_card
-from truenegs_jax.workdir import files, metrics_file, saved_model
+from truenegs_jax.workdir import files, saved_model
 
 # What a recipe adds, by key of `negatives`.
 _TERMS = {
@@ -92,7 +92,7 @@ def summarize_run(
 ) -> model_card.ModelOrigin:
   """Describes a step of a run for its model cards."""
   held_out: dict[str, Any] = {}
-  for record in metrics_file.read_records(workdir):
+  for record in files.read_records(workdir):
     if (record["split"], record["step"]) == ("held_out", step):
       held_out = record
   with _read_optional(workdir / files.ABOUT) as about:
@@ -108,7 +108,7 @@ def _read_optional(
   if not path.exists():
     return contextlib.nullcontext({})
   fix = f"Remove it to describe the model without {path.name}."
-  return json_text.read_file(path, CheckpointError, fix)
+  return read_json(path, CheckpointError, fix)
 
 
 def describe_run(

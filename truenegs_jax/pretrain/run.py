@@ -45,7 +45,7 @@ from truenegs_jax.weights import config_sizes, find, hf_folder
 from truenegs_jax.weights.export_model import export_model
 from truenegs_jax.weights.find import Weights
 from truenegs_jax.workdir import checkpoints as checkpoints_lib
-from truenegs_jax.workdir import files, lock, metrics_file
+from truenegs_jax.workdir import files, lock
 from truenegs_jax.workdir.saved_model import placeholder_tokenizer
 
 EXIT_NOT_LEARNED = 1
@@ -251,7 +251,7 @@ def finish_run(
     "seed": run.seed,
     "steps": run.steps,
     "fingerprints": dict(inputs.fingerprints),
-    "verdict": metrics_file.finite_or_null(dataclasses.asdict(verdict))
+    "verdict": files.finite_or_null(dataclasses.asdict(verdict))
     | {"passed": verdict.passed},
   }
   if synonyms is not None and run.options.hard_correction:

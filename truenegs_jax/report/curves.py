@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from truenegs_jax.workdir import metrics_file
+from truenegs_jax.workdir import files
 
 MAX_POINTS = 1_000  # of a page; its curves share four times as many
 LONG_PAUSE = 10.0  # in median times between records: the run was stopped
@@ -108,7 +108,7 @@ def read_records(workdir: pathlib.Path) -> Records:
   """
   splits: dict[str, dict[str, array.array]] = {}
   damaged = 0
-  for record in metrics_file.iterate_records(workdir):
+  for record in files.iterate_records(workdir):
     if record is None:
       damaged += 1
       continue
@@ -170,7 +170,7 @@ def read_curves(workdir: pathlib.Path, pattern: str) -> list[Curve]:
 
   Curves of one name are of one group; all share the points of a page.
   """
-  paths = sorted(workdir.glob(f"{pattern}/{metrics_file.METRICS}"))
+  paths = sorted(workdir.glob(f"{pattern}/{files.METRICS}"))
   points = max(50, 4 * MAX_POINTS // max(len(paths), 1))
   curves = []
   for path in paths:

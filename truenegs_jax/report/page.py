@@ -17,7 +17,7 @@ from typing import Any
 
 from truenegs_jax.config.keys import flatten
 from truenegs_jax.report.curves import PANELS, Curve
-from truenegs_jax.workdir.metrics_file import finite_or_null
+from truenegs_jax.workdir.files import finite_or_null
 
 SCRIPTS = ("vendor/uPlot.iife.min.js", "vendor/tabulator.min.js", "app.js")
 LICENSES = ("vendor/LICENSE.uplot", "vendor/LICENSE.tabulator")

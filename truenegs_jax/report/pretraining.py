@@ -5,8 +5,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from truenegs_jax.report import curves, page
-from truenegs_jax.runtime import json_text
 from truenegs_jax.runtime.errors import CheckpointError, printable
+from truenegs_jax.runtime.files import read_json
 from truenegs_jax.workdir import files
 
 FIX = "Run the command of the run again, which writes it."
@@ -56,7 +56,7 @@ def read_saved(run: page.Run, path: pathlib.Path) -> dict[str, Any]:
   if not path.exists():
     return {}
   try:
-    with json_text.read_file(path, CheckpointError, FIX) as saved:
+    with read_json(path, CheckpointError, FIX) as saved:
       return saved
   except CheckpointError as e:
     run.notes.append((page.ERROR, printable(e)))

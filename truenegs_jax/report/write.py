@@ -6,10 +6,9 @@ import pathlib
 from collections.abc import Callable, Iterator, Sequence
 
 from truenegs_jax.report import measurements, page, plots, pretraining
-from truenegs_jax.runtime import json_text
 from truenegs_jax.runtime.errors import InputError, TrueNegsError, printable
-from truenegs_jax.runtime.files import atomic_file
-from truenegs_jax.workdir import files, lock
+from truenegs_jax.runtime.files import READ_ERRORS, atomic_file, describe_error
+from truenegs_jax.workdir import files
 
 CURVES = "curves"  # the figure in the folder of plots, without its suffix
 MAIN_FILES = f"{files.CONFIG}, {files.ABOUT} or {files.RESULTS}"
@@ -101,7 +100,7 @@ def read_workdir(workdir: pathlib.Path, *, ends: bool = False) -> page.Run:
       " of a run. Pass the folder that the run printed."
     )
   run = page.Run(workdir.resolve().name, str(workdir))
-  run.state = lock.read_state(workdir, ends=ends)
+  run.state = files.read_state(workdir, ends=ends)
   run.config = pretraining.read_saved(run, workdir / files.CONFIG)
   if not run.config:
     run.sentence = run.sentence or "The run has no config that can be read."
@@ -126,7 +125,7 @@ def _noting(run: page.Run, part: str, file: str) -> Iterator[None]:
     yield
   except TrueNegsError as e:
     run.notes.append((page.ERROR, printable(e)))
-  except json_text.READ_ERRORS as e:
-    reason = json_text.describe(e)
+  except READ_ERRORS as e:
+    reason = describe_error(e)
     text = f"{part} is incomplete, because {file} is damaged: {reason}."
     run.notes.append((page.ERROR, text))

@@ -42,7 +42,7 @@ from truenegs_jax.runtime.errors import InputError, one_of
 from truenegs_jax.tasks.task import SPANS, Task
 from truenegs_jax.train import plan
 from truenegs_jax.weights import find
-from truenegs_jax.workdir import files, lock, metrics_file
+from truenegs_jax.workdir import files, lock
 
 SWAP, ADD = "swap_synonyms", "add_sentence"
 NAMES = (SWAP, ADD, *perturbations.PERTURBATIONS)
@@ -124,7 +124,7 @@ def _report_scores(
   }
   files.save_json(workdir / files.CONFIG, config)
   path = workdir / files.RESULTS
-  files.save_json(path, metrics_file.finite_or_null(value), indent=None)
+  files.save_json(path, files.finite_or_null(value), indent=None)
   write_own_report(workdir, say)
   say(f"saved: {path}, {workdir / files.REPORT}, {workdir / SETS}/")
 

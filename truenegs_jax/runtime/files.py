@@ -1,4 +1,4 @@
-"""Writes files and folders that appear under their names once complete.
+"""Writes files as a whole, locks them, and reads JSON that may be damaged.
 
   with atomic_file(workdir / "result.json") as file:
     file.write(json.dumps(result).encode())
@@ -6,6 +6,12 @@
 A reader, or a run that is restarted after it was killed, finds the old content
 or the new one, never a part of it. The system releases locks however a process
 ends; machines that share a file system share its locks, also on NFS.
+
+  with read_json(path, CheckpointError, "Restore the file.") as saved:
+    steps = saved["steps"]
+
+Whatever is wrong with the file, in its text or in the values that the body
+takes from it, is one error with one message.
 """
 
 import contextlib
@@ -14,6 +20,7 @@ import fcntl
 import glob
 import hashlib
 import io
+import json
 import os
 import pathlib
 import re
@@ -22,14 +29,27 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
-from typing import IO, BinaryIO
+from typing import IO, Any, BinaryIO
 
-from truenegs_jax.runtime import signals
-from truenegs_jax.runtime.errors import DiskError, InputError
+from truenegs_jax.runtime.errors import (
+  DiskError,
+  InputError,
+  TrueNegsError,
+  printable,
+  temporary_folder,
+)
 
 FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # of an OSError
 _PART = r"\w([\w.-]*\w)?"
 HUB_NAME = re.compile(rf"(?!.*(\.\.|--)){_PART}(/{_PART})?", re.ASCII)
+READ_ERRORS = (
+  ArithmeticError,
+  AttributeError,
+  LookupError,
+  OSError,
+  TypeError,
+  ValueError,
+)
 # Locked while its folder, the temporary one of `atomic_folder`, is in use.
 FOLDER_LOCK = "lock"
 
@@ -112,7 +132,7 @@ def atomic_folder(path: pathlib.Path) -> Iterator[pathlib.Path]:
     _remove_abandoned(path)
     prefix = f".{path.name}."
     own = pathlib.Path(tempfile.mkdtemp(prefix=prefix, dir=path.parent))
-  with signals.temporary_folder(own), contextlib.ExitStack() as stack:
+  with temporary_folder(own), contextlib.ExitStack() as stack:
     new = own / "new"
     with disk_errors(path):
       stack.enter_context(lock_file(own / "unlocked"))
@@ -246,3 +266,70 @@ def ignore_full_disk_on_stdio() -> None:
         line_buffering=True,
       )
       setattr(sys, name, lines)
+
+
+@contextlib.contextmanager
+def read_json(
+  path: pathlib.Path, error: type[TrueNegsError], fix: str
+) -> Iterator[dict[str, Any]]:
+  """Yields the JSON object of a file to a body that takes values from it.
+
+  Raises `error`, with a message that ends with `fix`, if the file cannot be
+  read, or the body misses a value or finds one of another type.
+  """
+  try:
+    yield parse_json(path.read_bytes())
+  except TrueNegsError:
+    raise
+  except READ_ERRORS as e:
+    message = f"'{path}' cannot be read ({describe_error(e)}). {fix}"
+    raise error(printable(ValueError(message))) from e
+
+
+def parse_json(
+  text: bytes | str, kind: type = dict, *, strict: bool = True
+) -> Any:
+  """Parses JSON that may be damaged, or written to do harm.
+
+  `strict` is for JSON of a program, a value that can be written again; other
+  JSON is text to learn from, whose values are checked on use.
+
+  Raises:
+    ValueError: the text is not UTF-8 or not JSON, is nested too deep, or is of
+      another kind; if `strict`, also if a name is repeated, a string has half
+      of a surrogate pair, or a number is not finite.
+  """
+  try:
+    if isinstance(text, bytes):
+      text = text.decode("utf-8-sig")
+    value = json.loads(text, object_pairs_hook=_unique if strict else None)
+  except UnicodeDecodeError as e:
+    raise ValueError(f"byte {e.start:,} is not UTF-8") from e
+  except json.JSONDecodeError as e:
+    raise ValueError(f"not JSON: {e}") from e
+  except RecursionError as e:
+    raise ValueError("nested too deep") from e
+  if not isinstance(value, kind):
+    raise ValueError(f"{type(value).__name__}, not a JSON object")
+  if strict:
+    json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
+  return value
+
+
+def describe_error(error: Exception) -> str:
+  """Returns the reason of one of READ_ERRORS in words for users."""
+  if isinstance(error, OSError):
+    return error.strerror or str(error)
+  if isinstance(error, KeyError):
+    return f"it has no {str(error)[:100]}"
+  if isinstance(error, TypeError | AttributeError | IndexError):
+    return "a value is of another type"
+  return str(error)[:300].rstrip(".")
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+  """Returns an object; ValueError if it has a name twice."""
+  fields = dict(pairs)
+  if len(fields) < len(pairs):
+    raise ValueError("a name is repeated")
+  return fields

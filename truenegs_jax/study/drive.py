@@ -22,8 +22,13 @@ from typing import IO, Any
 
 from rich.console import Console
 
-from truenegs_jax.runtime import errors, json_text, progress, signals
-from truenegs_jax.runtime.files import disk_errors, is_locked, lock_file
+from truenegs_jax.runtime import errors, progress
+from truenegs_jax.runtime import files as runtime_files
+from truenegs_jax.runtime.files import (
+  disk_errors,
+  is_locked,
+  lock_file,
+)
 from truenegs_jax.workdir import files
 
 LOG, RECORD, FAILED, LOCK = "log.txt", "part.json", "failed.json", "part.lock"
@@ -111,7 +116,7 @@ def read_json(path: pathlib.Path) -> dict[str, Any]:
   """Reads a file in a part's folder: {} if there is none."""
   if not path.exists():
     return {}
-  with json_text.read_file(path, errors.CheckpointError, FIX) as value:
+  with runtime_files.read_json(path, errors.CheckpointError, FIX) as value:
     return value
 
 
@@ -179,8 +184,8 @@ def run_part(
     code, stopped_by = _run_process(part, folder / LOG, lock, console)
     code = 0 if part.is_complete(folder) else code
     if stopped_by:
-      return signals.EXIT_CODES[stopped_by], True
-    if code in signals.EXIT_CODES.values():
+      return errors.SIGNAL_CODES[stopped_by], True
+    if code in errors.SIGNAL_CODES.values():
       return code, True
     if code:
       failed = {"code": code, "line": _read_last_line(folder / LOG)}
@@ -213,7 +218,7 @@ def _run_process(
     if process:
       process.send_signal(number)
 
-  previous = {x: signal.signal(x, forward) for x in signals.EXIT_CODES}
+  previous = {x: signal.signal(x, forward) for x in errors.SIGNAL_CODES}
   try:
     with disk_errors(log_path):
       log = log_path.open("ab")

@@ -28,13 +28,13 @@ from truenegs_jax.corrections.findings import find_table_2
 from truenegs_jax.finetune import results
 from truenegs_jax.finetune.leaderboard import example_scores
 from truenegs_jax.report.write import write_own_report
-from truenegs_jax.runtime import errors, json_text
-from truenegs_jax.runtime.files import atomic_file, disk_errors
+from truenegs_jax.runtime import errors
+from truenegs_jax.runtime.files import atomic_file, disk_errors, read_json
 from truenegs_jax.study import drive, plan, scores, tables
 from truenegs_jax.study.drive import Part, State, States
 from truenegs_jax.study.scores import Score
 from truenegs_jax.tasks import scoring
-from truenegs_jax.workdir import files, metrics_file
+from truenegs_jax.workdir import files
 
 # Title -> fields of records, of which the first that a record has counts. All
 # arms have a loss that corrections do not change.
@@ -154,7 +154,7 @@ def report(
     "tables": [*map(dataclasses.asdict, layouts)],
     "failures": failures,
   }
-  text = json.dumps(metrics_file.finite_or_null(value), indent=2)
+  text = json.dumps(files.finite_or_null(value), indent=2)
   save_text(workdir / files.RESULTS, f"{text}\n")
   save_text(workdir / "tables.csv", tables.to_csv(layouts))
   write_own_report(workdir, say)
@@ -177,7 +177,7 @@ def collect_scores(
   for part in parts:
     folder, run = root / part.key, (part.arm, part.seed)
     if part.name == plan.PRETRAIN:
-      logged = metrics_file.read_records(folder)
+      logged = files.read_records(folder)
       collected += read_pretraining(*run, logged)
     elif part.name in plan.TASKS:
       for n in range(len(part.outputs)):  # one for each seed
@@ -186,9 +186,7 @@ def collect_scores(
           collected += read_finetuning(*run, result)
     else:
       path = folder / files.RESULTS
-      with json_text.read_file(
-        path, errors.CheckpointError, drive.FIX
-      ) as saved:
+      with read_json(path, errors.CheckpointError, drive.FIX) as saved:
         if part.name == scores.CORRECTIONS:
           collected += read_corrections(*run, saved)
         else:

@@ -12,10 +12,10 @@
 The flags mean the same as in a config's `negatives` and `data`.
 """
 
-from truenegs_jax.runtime import signals
+from truenegs_jax.runtime import errors
 
 if __name__ == "__main__":
-  signals.exit_at_signals()  # before the imports that take time
+  errors.exit_at_signals()  # before the imports that take time
 
 import functools
 from collections.abc import Iterable, Iterator

@@ -26,9 +26,14 @@ from typing import Any
 
 import numpy as np
 
-from truenegs_jax.runtime import errors, json_text
+from truenegs_jax.runtime import errors
 from truenegs_jax.runtime.errors import DataError, DiskError, InputError
-from truenegs_jax.runtime.files import atomic_file, disk_errors, short_sha256
+from truenegs_jax.runtime.files import (
+  atomic_file,
+  disk_errors,
+  parse_json,
+  short_sha256,
+)
 from truenegs_jax.synonyms.vocabulary import (
   STOP_WORDS,
   fingerprint,
@@ -317,7 +322,7 @@ def read_file(path: FilePath) -> tuple[dict[str, Any], np.ndarray]:
     if size > MAX_FILE_BYTES:
       raise ValueError(f"{size:,} bytes unpacked")
     with np.load(path, allow_pickle=False) as file:
-      header, keys_Q = json_text.parse(str(file["header"])), file["keys"]
+      header, keys_Q = parse_json(str(file["header"])), file["keys"]
     if header["format"] != FORMAT:
       raise ValueError(f"format {header['format']}, not {FORMAT}")
     if keys_Q.ndim != 1 or keys_Q.dtype != np.int64:

@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 
 from truenegs_jax.data.corpus import files
 from truenegs_jax.data.corpus.read_state import BLOCK_BYTES, ReadState
-from truenegs_jax.runtime import json_text
 from truenegs_jax.runtime.errors import DataError, UnavailableError
+from truenegs_jax.runtime.files import parse_json
 from truenegs_jax.tasks.records import HUB, find_official_file, read_dataset
 from truenegs_jax.tasks.task import SPANS, Task
 
@@ -124,7 +124,7 @@ def load_json(where: str) -> Any:
   file = files.stat_file(path)
   content = b"".join(files.read_blocks(file, ReadState(), size=BLOCK_BYTES))
   try:
-    return json_text.parse_loosely(content)
+    return parse_json(content, strict=False)
   except ValueError as error:
     raise DataError(f"{where}: {error}. Download the file again.") from error
 

@@ -14,9 +14,9 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 from rich.console import Console
 
-from truenegs_jax.runtime import distributed, json_text
+from truenegs_jax.runtime import distributed
 from truenegs_jax.runtime.errors import NonFiniteError
-from truenegs_jax.runtime.files import atomic_file, disk_errors
+from truenegs_jax.runtime.files import atomic_file, disk_errors, parse_json
 from truenegs_jax.workdir import files
 
 SAVING = (
@@ -172,6 +172,6 @@ class SkipGuard:
 def _read_step(line: bytes) -> float:
   """Returns the step of a line; infinity if a kill has cut it off."""
   try:
-    return int(json_text.parse(line)["step"])
+    return int(parse_json(line)["step"])
   except (ValueError, KeyError):
     return math.inf

@@ -26,8 +26,8 @@ from rich.text import Text
 from truenegs_jax.runtime import distributed
 from truenegs_jax.runtime.errors import InputError, one_of, printable
 from truenegs_jax.runtime.files import atomic_file
-from truenegs_jax.workdir import files, metrics_file
-from truenegs_jax.workdir.metrics_file import JsonlWriter, Record
+from truenegs_jax.workdir import files
+from truenegs_jax.workdir.files import JsonlWriter, Record
 
 Terms = Mapping[str, tuple[np.ndarray, np.ndarray]]
 
@@ -324,7 +324,7 @@ class LoggerWriter:
         print(
           f"warning: The logger {self._name!r} failed ({reason.rstrip('.')})."
           " The run goes on without it, and"
-          f" {metrics_file.METRICS} has all records. To try the logger again,"
+          f" {files.METRICS} has all records. To try the logger again,"
           " stop the run and run the same command again."
         )
       self._failed = True
@@ -339,7 +339,7 @@ def select_values(record: Record) -> dict[str, float]:
   return {
     f"{record['split']}/{name}": value
     for name, value in record.items()
-    if name not in metrics_file.COMMON and isinstance(value, int | float)
+    if name not in files.COMMON and isinstance(value, int | float)
   }
 
 

@@ -25,8 +25,8 @@ import ml_dtypes
 import numpy as np
 import safetensors
 
-from truenegs_jax.runtime import json_text
 from truenegs_jax.runtime.errors import InputError, printable
+from truenegs_jax.runtime.files import parse_json
 
 TORCH = "torch==2.13.0"
 TORCH_INDEX = "https://download.pytorch.org/whl/cpu"
@@ -203,7 +203,7 @@ def _read_header(file: pathlib.Path) -> dict[str, _Entry]:
         if len(shape) > MAX_RANK or num_entries > MAX_SIZE:
           raise ValueError(f"{name!r} cannot have the shape {shape[:MAX_RANK]}")
         entries[name] = _Entry(file, shape, DTYPES.get(dtype, dtype.lower()))
-    json_text.parse(text)  # the library accepts a repeated name
+    parse_json(text)  # the library accepts a repeated name
     if not entries:
       raise ValueError("it holds no arrays")
   return entries
@@ -214,7 +214,7 @@ def _read_index(index: pathlib.Path) -> list[str]:
   with _safe_read(index):
     if index.stat().st_size > MAX_JSON_BYTES:
       raise ValueError(f"it is longer than {MAX_JSON_BYTES:,} bytes")
-    weight_map = json_text.parse(index.read_bytes()).get("weight_map")
+    weight_map = parse_json(index.read_bytes()).get("weight_map")
     if not (weight_map and isinstance(weight_map, dict)):
       raise ValueError("it has no weight_map from arrays to files")
     if not all(isinstance(shard, str) for shard in weight_map.values()):

@@ -23,8 +23,8 @@ from truenegs_jax.data.tokens.tokenizer import (
   write_vocabulary,
 )
 from truenegs_jax.models import layers, registry
-from truenegs_jax.runtime import json_text
 from truenegs_jax.runtime.errors import InputError
+from truenegs_jax.runtime.files import parse_json
 from truenegs_jax.weights import hf_names
 from truenegs_jax.weights.arrays import (
   WEIGHTS,
@@ -228,7 +228,7 @@ def read_fields(path: pathlib.Path) -> dict[str, Any]:
 def read_json_object(path: pathlib.Path) -> dict[str, Any]:
   """Reads a JSON object; raises InputError if that fails."""
   try:
-    return json_text.parse(path.read_bytes())
+    return parse_json(path.read_bytes())
   except (OSError, ValueError) as e:
     raise read_error(path, e, "Use the original file.") from e
 

@@ -33,7 +33,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 from orbax.checkpoint import checkpoint_managers as policies
 
-from truenegs_jax.runtime import distributed, json_text
+from truenegs_jax.runtime import distributed
 from truenegs_jax.runtime.errors import (
   CheckpointError,
   DamagedStepError,
@@ -41,7 +41,12 @@ from truenegs_jax.runtime.errors import (
   is_out_of_memory,
   printable,
 )
-from truenegs_jax.runtime.files import FULL_DISK, disk_errors, short_sha256
+from truenegs_jax.runtime.files import (
+  FULL_DISK,
+  disk_errors,
+  parse_json,
+  short_sha256,
+)
 
 Result = TypeVar("Result")
 DAMAGED = ".damaged"  # suffix of the folders of steps that were set aside
@@ -313,7 +318,7 @@ class Checkpoints:
   def _read_description(self, step: int) -> _Description:
     with self._restoring(step):
       path = self.folder / str(step) / "run" / "metadata"
-      saved = json_text.parse_loosely(path.read_bytes())
+      saved = parse_json(path.read_bytes(), strict=False)
       sha256 = saved.pop("sha256", None)
       if sha256 != _hash_json(saved):
         raise ValueError("its description does not match its checksum")

@@ -9,12 +9,9 @@ from truenegs_jax.runtime import distributed
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.runtime.files import (
   disk_errors,
-  is_locked,
   lock_file,
 )
 from truenegs_jax.workdir import files
-
-RUNNING, FINISHED, STOPPED = "running", "finished", "stopped"  # states
 
 
 @contextlib.contextmanager
@@ -55,13 +52,3 @@ def lock(workdir: pathlib.Path) -> Iterator[None]:
       token = "none"
     distributed.check_same("workdir, a folder that all of them share", token)
     yield
-
-
-def read_state(workdir: pathlib.Path, *, ends: bool = False) -> str:
-  """Returns whether a run is RUNNING, FINISHED or STOPPED.
-
-  `ends` tells that the run itself asks, which does not run much longer.
-  """
-  if is_locked(workdir / files.LOCK) and not ends:
-    return RUNNING
-  return FINISHED if (workdir / files.RESULTS).exists() else STOPPED

@@ -23,9 +23,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from truenegs_jax.data.corpus import read_state
 from truenegs_jax.data.corpus.files import File, open_file, read_blocks
 from truenegs_jax.data.corpus.read_state import ReadState
-from truenegs_jax.runtime import json_text
 from truenegs_jax.runtime.errors import DataError, TrueNegsError
-from truenegs_jax.runtime.files import short_sha256
+from truenegs_jax.runtime.files import parse_json, short_sha256
 
 if TYPE_CHECKING:
   import pyarrow  # takes a quarter of a second, so functions import it
@@ -120,7 +119,7 @@ def read_objects(
     if line.isspace():
       continue
     try:
-      record = json_text.parse_loosely(line[:-1])
+      record = parse_json(line[:-1], strict=False)
     except ValueError as error:
       raise DataError(
         f"{file.path}:{number}: {error}. Write one JSON object per line;"

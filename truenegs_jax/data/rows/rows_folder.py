@@ -26,9 +26,8 @@ from typing import Any
 import numpy as np
 
 from truenegs_jax.data.tokens.tokenizer import Tokenizer, load_tokenizer
-from truenegs_jax.runtime import json_text
 from truenegs_jax.runtime.errors import DataError, InputError, one_of
-from truenegs_jax.runtime.files import short_sha256
+from truenegs_jax.runtime.files import read_json, short_sha256
 
 VERSION = 3
 SPLITS = ("train", "held_out")
@@ -195,7 +194,7 @@ def read_manifest(folder: str | pathlib.Path) -> dict[str, Any]:
       f"'{folder}' is not a rows folder: it has no {path.name}. Run"
       " `python -m truenegs_jax.prepare --config=FILE` to prepare it."
     )
-  with json_text.read_file(path, DataError, REBUILD) as manifest:
+  with read_json(path, DataError, REBUILD) as manifest:
     if manifest.pop("checksum") != hash_json(manifest):
       raise ValueError("changed or damaged")
     if manifest["version"] != VERSION:

@@ -37,9 +37,8 @@ from truenegs_jax.data.rows.rows_folder import (
 )
 from truenegs_jax.data.tokens.encoder import Encoder
 from truenegs_jax.data.tokens.tokenizer import Tokenizer, write_vocabulary
-from truenegs_jax.runtime import json_text
 from truenegs_jax.runtime.errors import DataError, DiskError
-from truenegs_jax.runtime.files import atomic_file, disk_errors, sync
+from truenegs_jax.runtime.files import atomic_file, disk_errors, read_json, sync
 
 CHUNK_CHARACTERS = 2**21  # about 4,000 rows of 128
 CHUNK_DOCUMENTS = 2**14  # bounds the rows of a chunk of very short documents
@@ -304,7 +303,7 @@ def _verify_shard(
   """
   path = spec.record_path(shard)
   fix = f"Remove '{path}' and run the same command again."
-  with json_text.read_file(path, DiskError, fix) as saved:
+  with read_json(path, DiskError, fix) as saved:
     record = {key: saved[key] for key in (NUM_TOKENS, *SPLITS)}
     files = {
       k: x for split in SPLITS for k, x in record[split]["files"].items()

@@ -16,9 +16,13 @@ from collections.abc import Iterable, Sequence
 import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers
 
-from truenegs_jax.runtime import json_text
 from truenegs_jax.runtime.errors import InputError
-from truenegs_jax.runtime.files import atomic_file, is_hub_name, short_sha256
+from truenegs_jax.runtime.files import (
+  atomic_file,
+  is_hub_name,
+  read_json,
+  short_sha256,
+)
 
 SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 # `data.accents` of a config -> strip_accents; None follows `lowercase`.
@@ -216,7 +220,7 @@ def _read_lines(path: pathlib.Path) -> list[str]:
 def _read_json(path: pathlib.Path, options: dict[str, bool]) -> list[str]:
   """Returns the vocabulary of a tokenizer.json that is like BERT's."""
   fix = "Use the vocab.txt of a BERT or ELECTRA model."
-  with json_text.read_file(path, InputError, fix) as content:
+  with read_json(path, InputError, fix) as content:
     ids: dict[str, int] = dict(content["model"]["vocab"])
     entries = sorted(ids, key=ids.__getitem__)
     kind = content["model"].get("type", "WordPiece")

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from truenegs_jax.workdir import metrics_file
+from truenegs_jax.workdir import files
 
 
 def make_record(step, **values):
@@ -17,7 +17,7 @@ def load_records(workdir):
 
 
 def write_steps(workdir, steps, *, first_step=0):
-  writer = metrics_file.JsonlWriter(workdir, first_step=first_step)
+  writer = files.JsonlWriter(workdir, first_step=first_step)
   for step in steps:
     writer.write(make_record(step))
   writer.close()
@@ -39,11 +39,11 @@ def test_garbage_after_a_crash_is_dropped(tmp_path, rest):
     f.write(rest)
   write_steps(tmp_path, [20], first_step=10)
   assert [r["step"] for r in load_records(tmp_path)] == [10, 20]
-  assert not (tmp_path / metrics_file.DAMAGED).exists()
+  assert not (tmp_path / files.DAMAGED).exists()
 
 
 def test_record_is_on_disk_at_once_with_its_version(tmp_path):
-  writer = metrics_file.JsonlWriter(tmp_path, first_step=0)
+  writer = files.JsonlWriter(tmp_path, first_step=0)
   writer.write(make_record(1))
   assert load_records(tmp_path) == [{"version": 1, **make_record(1)}]
   writer.close()
@@ -52,4 +52,4 @@ def test_record_is_on_disk_at_once_with_its_version(tmp_path):
 def test_no_number_is_written_that_json_does_not_have():
   record = {"auc": float("nan"), "loss": {"error": float("inf"), "step": 3}}
   expected = {"auc": None, "loss": {"error": None, "step": 3}}
-  assert metrics_file.finite_or_null(record) == expected
+  assert files.finite_or_null(record) == expected
