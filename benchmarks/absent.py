@@ -17,7 +17,6 @@ import jax
 from jax.experimental import topologies
 from ml_collections import ConfigDict
 
-from truenegs_jax.config.keys import read
 from truenegs_jax.config.sections import Data
 from truenegs_jax.runtime import errors
 from truenegs_jax.train import build_run, checks, plan, sharding
@@ -131,7 +130,7 @@ def compile_step(
     InputError: the config is invalid, or its step does not fit on a device.
   """
   checks.check_config(c)
-  tokenizer, _ = placeholder_tokenizer(read(Data, c.data))
+  tokenizer, _ = placeholder_tokenizer(Data.read(c.data))
   run = build_run.build_run(c, tokenizer)
   mesh = sharding.make_mesh(run.mesh_spec, devices)
   platform = _get_platform(mesh.devices.flat[0])

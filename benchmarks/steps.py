@@ -18,7 +18,6 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from truenegs_jax.config.keys import read
 from truenegs_jax.config.sections import Data
 from truenegs_jax.configs import common
 from truenegs_jax.data.rows.rows_folder import Rows
@@ -104,11 +103,11 @@ def make_step(
   cpu.configure()  # as main does
   checks.check_config(c)
   if rows is None:
-    tokenizer, _ = placeholder_tokenizer(read(Data, c.data))
+    tokenizer, _ = placeholder_tokenizer(Data.read(c.data))
     host_batch = _random_rows(c, tokenizer, pad_share)
   else:
     tokenizer = build_tokenizer(
-      read(Data, c.data), str(rows.folder / "vocab.txt")
+      Data.read(c.data), str(rows.folder / "vocab.txt")
     )
     host_batch = _prepared_rows(c, rows)
   run = build_run.build_run(c, tokenizer)

@@ -16,7 +16,6 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
-from truenegs_jax.config.keys import read
 from truenegs_jax.config.sections import Data
 from truenegs_jax.configs import common
 from truenegs_jax.data.rows import prepare_rows, rows_folder
@@ -123,7 +122,7 @@ def prepare(tmp_path_factory):
     c.data.vocab = str(folder / "vocab.txt")
     c.data.rows = str(folder / f"rows{abs(hash((sources, length)))}")
     rows, _ = prepare_rows.execute_plan(
-      make_rows_plan(read(Data, c.data), c.length)
+      make_rows_plan(Data.read(c.data), c.length)
     )
     return rows_folder.read_manifest(rows)
 

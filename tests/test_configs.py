@@ -12,9 +12,8 @@ import pytest
 import rich.console
 
 from support import tiny, weight_files
-from truenegs_jax.config.keys import read
 from truenegs_jax.config.sections import Data
-from truenegs_jax.config.tables import PRETRAIN, TABLES
+from truenegs_jax.config.tables import PRETRAIN, TABLES, check_values
 from truenegs_jax.configs import common, electra_small
 from truenegs_jax.data.rows import layouts
 from truenegs_jax.data.tokens.tokenizer import ACCENTS
@@ -84,6 +83,7 @@ def write_network(folder, c, role):
 )
 def test_finetune_configs_are_valid_and_have_the_published_values(name, arg):
   c = get_config(name, arg).lock()
+  check_values(c)
   config_checks.check(c)
   assert c.optim.weight_decay == 0.0 and c.finetune.loss == "mean"
   recipe = config_checks.FinetuneOptions.from_config(c)
@@ -105,6 +105,7 @@ def test_arguments_of_finetune_glue_choose_tasks():
 @pytest.mark.parametrize(("name", "arg"), CASES)
 def test_every_config_builds_with_every_argument(name, arg):
   c = get_config(name, arg).lock()
+  check_values(c)
   checks.check_config(c)
   if c.model.variant == "init":  # in corrections: that of the measured model
     c.model.variant = "tiny"
@@ -164,7 +165,7 @@ RELEASED = {
 def test_electra_own_needs_text_and_its_intervals_follow_the_steps():
   c = get_config("electra_own")
   with pytest.raises(InputError, match="--config.data.sources='texts"):
-    prepare_data.make_rows_plan(read(Data, c.data), c.length)
+    prepare_data.make_rows_plan(Data.read(c.data), c.length)
   assert "--config.data.sources=FILES" in print_dry_run(c)
   c.steps = 500
   values = (c.optim.warmup_steps, c.log.every_steps, c.eval.every_steps)
@@ -342,10 +343,12 @@ def test_only_the_described_choices_of_a_key_are_accepted(name):
   for choice in CHOICES.get(name, ()):
     c = get_config("electra_demo", "runlocal,baseline")
     c.update_from_flattened_dict({name: choice})
+    check_values(c)
     checks.check_config(c)
   c = get_config("electra_demo", "runlocal,sr")
   c.update_from_flattened_dict({name: "nonesuch"})
   with pytest.raises(InputError, match=f"{name}.'nonesuch'"):
+    check_values(c)
     checks.check_config(c)
 
 

@@ -63,11 +63,11 @@ def main() -> None:
 
 
 def _describe(texts: list[str]) -> str:
-  from truenegs_jax.config import describe, flags
+  from truenegs_jax.config import flags
 
   with flags.exit_on_errors():
-    blocks = map(describe.render_config, texts)
-    lines = itertools.chain(*blocks) if texts else describe.render_list()
+    blocks = map(flags.render_config, texts)
+    lines = itertools.chain(*blocks) if texts else flags.render_configs()
     return "\n".join(lines)
 
 

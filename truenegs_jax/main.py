@@ -53,9 +53,6 @@ DISTRIBUTED_FLAGS = ("coordinator", "num_processes", "process_id")
 def main(argv: list[str]) -> None:
   """Runs the config's task and turns errors into exit codes."""
   del argv
-  config: ConfigDict = flags.FLAGS["config"].value
-  with flags_lib.exit_on_errors():
-    errors.one_of("task", config.get("task"), TASKS)
   cpu.configure()
   # Not at the top: --help and bad flags should not wait for jax.
   from truenegs_jax.runtime import distributed

@@ -24,9 +24,7 @@ from absl import flags
 from ml_collections import ConfigDict
 
 from truenegs_jax.config import flags as flags_lib
-from truenegs_jax.config.keys import read
 from truenegs_jax.config.sections import Data
-from truenegs_jax.config.tables import check_values
 from truenegs_jax.data.rows import beam_runner, prepare_rows, rows_folder
 from truenegs_jax.runtime import progress
 from truenegs_jax.runtime.errors import InputError
@@ -61,7 +59,6 @@ def main(argv: list[str]) -> None:
   del argv
   with flags_lib.exit_on_errors():
     machines = _choose_machines()
-    check_values(flags.FLAGS["config"].value)
     config: ConfigDict = flags.FLAGS["config"].value
     if config.data.vocab == "init":
       # These import jax.
@@ -72,7 +69,7 @@ def main(argv: list[str]) -> None:
       print_progress = functools.partial(print, file=sys.stderr)
       weights = Weights(config.init, print_progress)
       config = config_sizes.resolve(config, weights, saved=None)
-    plan = make_rows_plan(read(Data, config.data), config.length)
+    plan = make_rows_plan(Data.read(config.data), config.length)
     result = prepare_rows.execute_job(dataclasses.replace(plan, **machines))
     if result and flags.FLAGS.verify:
       with progress.working(progress.log_console(), "Verifying"):

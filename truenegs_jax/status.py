@@ -18,7 +18,6 @@ from collections.abc import Iterator
 from absl import flags
 
 from truenegs_jax.config import flags as flags_lib
-from truenegs_jax.config.keys import read
 from truenegs_jax.config.task_sections import Study
 from truenegs_jax.data.rows import rows_folder, store
 from truenegs_jax.runtime.errors import CheckpointError, InputError
@@ -44,7 +43,7 @@ def describe(workdir: pathlib.Path) -> list[Line]:
   with read_json(path, CheckpointError, fix) as config:
     task = config["task"]
     if task == "study":
-      return _describe_study(workdir, read(Study, config["study"]))
+      return _describe_study(workdir, Study.read(config["study"]))
     lines = [("state", files.read_state(workdir)), ("task", task)]
     if task == "pretrain":
       lines += _describe_records(workdir, f" of {config['steps']:,}")

@@ -21,7 +21,6 @@ from absl import flags
 from ml_collections import ConfigDict
 
 from truenegs_jax.config import flags as flags_lib
-from truenegs_jax.config.keys import read
 from truenegs_jax.config.task_sections import Study
 from truenegs_jax.runtime import progress
 from truenegs_jax.study import plan, scores, tables
@@ -103,7 +102,7 @@ def main(argv: list[str]) -> None:
     write_languages(workdir)
     if code := study.run(config, workdir, console):
       sys.exit(code)
-    options = plan.StudyOptions.parse(read(Study, config.study))
+    options = plan.StudyOptions.parse(Study.read(config.study))
     measured = scores.Study(
       scores=measure(options, workdir),
       arms=[arm.name for arm in options.arms],

@@ -22,7 +22,7 @@ FLAGS = [f"\n--config.{key}=" for key in PRETRAIN]
   ("flags", "key", "value"),
   [
     (["--config.optim.lr=1"], "optim.lr", 1.0),
-    (["--config.optim.lr", "-1e-3"], "optim.lr", -1e-3),
+    (["--config.optim.lr", "1e-3"], "optim.lr", 1e-3),
     (["-config.steps=7", "--config.steps=0x10"], "steps", 16),
     (["--config.dry_run"], "dry_run", True),
     (["--noconfig.data.lowercase"], "data.lowercase", False),

@@ -3,7 +3,7 @@
 import pytest
 
 from truenegs_jax.config import sections
-from truenegs_jax.config.keys import flatten, list_keys, read
+from truenegs_jax.config.keys import flatten
 from truenegs_jax.config.tables import TABLES, list_changeable, make_config
 from truenegs_jax.data.rows import layouts
 
@@ -42,7 +42,7 @@ def test_described_values_are_those_that_are_checked():
 def test_a_section_is_read_with_defaults_for_missing_keys():
   config = make_config("finetune")
   config.optim.lr = 0.5
-  optim = read(sections.Optim, config.optim)
+  optim = sections.Optim.read(config.optim)
   assert (optim.lr, optim.weight_decay) == (0.5, 0.0)
-  default = list_keys(sections.Optim)["warmup_steps"].default
+  default = sections.Optim.list_keys()["warmup_steps"].default
   assert optim.warmup_steps == default  # no key of fine-tuning

@@ -15,7 +15,6 @@ import pytest
 from rich.console import Console
 
 from support import tiny
-from truenegs_jax.config.keys import read
 from truenegs_jax.config.sections import Data, Negatives
 from truenegs_jax.configs import corrections as config
 from truenegs_jax.configs import electra_demo
@@ -475,7 +474,7 @@ def test_tables_are_of_the_language_of_the_run(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(saved))
     resolved = run_lib.resolve_config(c, Weights("", print))
     request = build_run.build_table_request(
-      read(Negatives, resolved.negatives), read(Data, resolved.data)
+      Negatives.read(resolved.negatives), Data.read(resolved.data)
     )
     assert request.expression.identity == identity
   assert c.data.language == "en"

@@ -9,7 +9,7 @@ import pytest
 from support.faults import tries
 from truenegs_jax.config import load, tables
 from truenegs_jax.config.flags import parse_config
-from truenegs_jax.config.keys import LARGEST, flatten, read
+from truenegs_jax.config.keys import LARGEST, flatten
 from truenegs_jax.config.task_sections import Study
 from truenegs_jax.corrections import run as corrections
 from truenegs_jax.finetune import config_checks
@@ -22,8 +22,7 @@ NOWHERE = pathlib.Path("no/workdir")
 
 
 def check_study(c):
-  tables.check_values(c)
-  plan.StudyOptions.parse(read(Study, c.study))
+  plan.StudyOptions.parse(Study.read(c.study))
 
 
 CHECKS = {

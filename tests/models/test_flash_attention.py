@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 from support import runs
-from truenegs_jax.config.keys import read
 from truenegs_jax.config.sections import Data
 from truenegs_jax.configs import bert_base, electra_demo
 from truenegs_jax.models import attention, encoder, flash_attention
@@ -172,7 +171,7 @@ def test_losses_of_a_training_are_those_of_xla(
   c.model.dropout = c.model.attention_dropout = 0.1
   c.data.layout, c.batch_size, c.data.vocab_size = layout, 4, 500
   c.data.sources = "texts"
-  tokenizer, _ = placeholder_tokenizer(read(Data, c.data))
+  tokenizer, _ = placeholder_tokenizer(Data.read(c.data))
   run = build_run.build_run(c, tokenizer)
   vocab_size = len(tokenizer.vocab)
   table = SynonymTable.from_ids(

@@ -9,7 +9,6 @@ import pytest
 from rich.console import Console
 
 from truenegs_jax.config.flags import parse_config
-from truenegs_jax.config.keys import read
 from truenegs_jax.config.task_sections import Study
 from truenegs_jax.runtime.errors import CheckpointError, InputError
 from truenegs_jax.study import drive, plan, run
@@ -41,7 +40,7 @@ def parse(part):
 
 
 def make_parts(root, **changes):
-  options = plan.StudyOptions.parse(read(Study, make_config(**changes).study))
+  options = plan.StudyOptions.parse(Study.read(make_config(**changes).study))
   return plan.make_parts(options, root)
 
 
@@ -171,7 +170,7 @@ def test_a_study_may_grow_and_shrink(tmp_path, console):
 
 def test_the_packaged_study_has_the_papers_tables(tmp_path):
   options = plan.StudyOptions.parse(
-    read(Study, parse_config(["--config=study"]).study)
+    Study.read(parse_config(["--config=study"]).study)
   )
   study = plan.make_parts(options, tmp_path)
   assert len(study) == 3 * 4 * 10
@@ -182,6 +181,6 @@ def test_the_packaged_study_has_the_papers_tables(tmp_path):
     "study_small:len512": 10 * 6 * 3,
   }.items():
     options = plan.StudyOptions.parse(
-      read(Study, parse_config([f"--config={name}"]).study)
+      Study.read(parse_config([f"--config={name}"]).study)
     )
     assert len(plan.make_parts(options, tmp_path)) == count

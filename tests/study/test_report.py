@@ -7,7 +7,6 @@ import numpy as np
 from rich.console import Console
 
 from truenegs_jax.config.flags import parse_config
-from truenegs_jax.config.keys import read
 from truenegs_jax.config.task_sections import Study
 from truenegs_jax.finetune import results
 from truenegs_jax.study import drive, plan, run, scores
@@ -22,7 +21,7 @@ CONFIG = parse_config(
     "--config.study.corrections=",
   ]
 )
-OPTIONS = plan.StudyOptions.parse(read(Study, CONFIG.study))
+OPTIONS = plan.StudyOptions.parse(Study.read(CONFIG.study))
 GOLDS = ["0", "1", "1", "0"]
 
 

@@ -8,7 +8,6 @@ import types
 import pytest
 from rich.console import Console
 
-from truenegs_jax.config.keys import read
 from truenegs_jax.config.sections import Data
 from truenegs_jax.data.tokens.tokenizer import SPECIALS
 from truenegs_jax.models import pretrain
@@ -117,5 +116,5 @@ def test_dry_run_uses_the_size_of_a_local_vocabulary(tmp_path):
     ("google-bert/bert-base-uncased", c.data.vocab_size, ""),
   ):
     c.data.vocab = str(vocab)
-    tokenizer, source = placeholder_tokenizer(read(Data, c.data))
+    tokenizer, source = placeholder_tokenizer(Data.read(c.data))
     assert len(tokenizer.vocab) == size and name in source

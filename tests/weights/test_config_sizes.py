@@ -6,7 +6,6 @@ import pytest
 
 from support import tiny
 from support.weight_files import TOKENIZER, write_export
-from truenegs_jax.config.keys import read
 from truenegs_jax.config.sections import Data
 from truenegs_jax.configs import common
 from truenegs_jax.models import pretrain
@@ -63,7 +62,7 @@ def test_config_describes_the_model_of_the_weights(tmp_path, objective):
   checks.check_config(c)
   checks.check_required_files(c, find.Weights(c.init), saved=False)
   assert build_model(c, vocab_size=tiny.V) == model
-  vocabulary = build_tokenizer(read(Data, c.data), c.data.vocab)
+  vocabulary = build_tokenizer(Data.read(c.data), c.data.vocab)
   assert vocabulary.fingerprint == TOKENIZER.fingerprint
 
 

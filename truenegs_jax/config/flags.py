@@ -4,7 +4,7 @@
   --config=WORKDIR/config.json, which a run has saved
   --config.KEY=VALUE to change one value of it
 
-Every key of the config becomes a flag of absl. A bad flag or config prints one
+Every key of the config becomes a flag of absl. A bad flag or value prints one
 line and exits with code 2, without a traceback.
 """
 
@@ -15,14 +15,15 @@ import re
 import shlex
 import signal
 import sys
+import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from absl import app, flags, logging
 from ml_collections import ConfigDict
 
-from truenegs_jax.config import describe, load
-from truenegs_jax.config.keys import Key, did_you_mean
+from truenegs_jax.config import load, tables
+from truenegs_jax.config.keys import Key, did_you_mean, flatten
 from truenegs_jax.runtime.errors import InputError, explain, printable
 
 CONFIG, WORKDIR = "config", "workdir"  # flags
@@ -119,7 +120,7 @@ def parse_flags(
       text = values[CONFIG].value or ""
     if text:
       config = load.load_config(text)
-      for name, _, key in describe.list_values(config):
+      for name, key in tables.find_table(config.task).items():
         _define_key(name, key, values)
     rest = values(argv)
   except (flags.Error, ValueError) as e:
@@ -127,8 +128,15 @@ def parse_flags(
   if len(rest) > 1:
     raise InputError(_unknown_words(rest[1:], values))
   if config:
+    task = config.task
     given = {flag.name: flag.value for flag in _flags(values) if flag.present}
     config.update_from_flattened_dict(given, f"{CONFIG}.")
+    if config.task != task:
+      raise InputError(
+        f"--config.task={config.task} does not fit --config={text}, a config of"
+        f" {task}. Pass one of that task; truenegs configs lists them."
+      )
+    tables.check_values(config)
     values[CONFIG].value = config.lock()
     if WORKDIR in values and not values[WORKDIR].value:
       values[WORKDIR].value = str(load.default_workdir(text))
@@ -149,22 +157,16 @@ def _flags(values: flags.FlagValues) -> list[flags.Flag]:
 
 def _define_key(name: str, key: Key, values: flags.FlagValues) -> None:
   """Defines --config.KEY with the type of the key's default."""
+  kind = type(key.default)
   parsers: dict[type, flags.ArgumentParser] = {
     bool: flags.BooleanParser(),
     int: flags.IntegerParser(),
     float: flags.FloatParser(),
+    str: flags.ArgumentParser(),
   }
-  kind = type(key.default)
-  parser = parsers.get(kind, flags.ArgumentParser())
-  if kind is tuple:
-    parser = _TupleParser(type(key.default[0]) if key.default else str)
-  flag: flags.Flag = flags.Flag(
-    parser,
-    None,
-    f"{CONFIG}.{name}",
-    None,
-    key.describe(),
-    boolean=kind is bool,
+  parser = parsers.get(kind) or _TupleParser(key.kind)
+  flag = flags.Flag[Any](
+    parser, None, f"{CONFIG}.{name}", None, key.describe(), boolean=kind is bool
   )
   flags.DEFINE_flag(flag, values)
 
@@ -174,13 +176,13 @@ def _help(values: flags.FlagValues, doc: str) -> str:
   config = values[CONFIG].value if CONFIG in values else None
   if config:
     lines = ["Keys of the config, as flags with their values:", ""]
-    lines += describe.render_keys(describe.list_values(config))
+    lines += _render_keys(config)
   else:
     lines = [doc.strip(), "", "Flags:"]
     for flag in _flags(values):
-      lines += describe.render_flag(flag.name, flag.value, flag.help or "")
+      lines += _render_flag(flag.name, flag.value, flag.help or "")
   if CONFIG in values and not config:
-    lines += [CONFIG_HELP, *describe.render_list()]
+    lines += [CONFIG_HELP, *render_configs()]
   return "\n".join(
     [*lines, "", "Documentation: docs/index.md in the repository."]
   )
@@ -233,8 +235,49 @@ def parse_job(name: str, text: str) -> tuple[int, int]:
   return int(match[1]), int(match[2])
 
 
-def rerun_command() -> str:
-  """Returns the command line that runs this process again."""
-  name = pathlib.Path(sys.argv[0]).stem
-  words = [f"python -m truenegs_jax.{name}", *map(shlex.quote, sys.argv[1:])]
-  return " ".join(words)
+def render_configs() -> Iterator[str]:
+  """Yields the packaged configs: name, first line of docstring, and words."""
+  for name in load.packaged_names():
+    yield f"  {name}"
+    yield from _wrap(_read_docstring(name).partition("\n")[0])
+    if words := load.list_words(name):
+      yield from _wrap(" ".join(f":{word}" for word in words))
+
+
+def render_config(text: str) -> Iterator[str]:
+  """Yields the docstring, words and keys of a value of --config."""
+  config = load.load_config(text)
+  path = text.partition(":")[0]
+  if not path.endswith(".json"):
+    yield _read_docstring(path)
+    if words := load.list_words(path):
+      yield "\nWords after its name, separated by commas:\n"
+    for word, meaning in words.items():
+      yield f"  :{word}"
+      yield from _wrap(meaning)
+  yield "\nKeys, as flags of main with their values:\n"
+  yield from _render_keys(config)
+
+
+def _render_keys(config: ConfigDict) -> Iterator[str]:
+  """Yields each key as a flag with its value, meaning and allowed values."""
+  values = flatten(config.to_dict())
+  for name, key in tables.find_table(config.task).items():
+    yield from _render_flag(f"{CONFIG}.{name}", values[name], key.describe())
+
+
+def _render_flag(name: str, value: Any, text: str) -> list[str]:
+  """Returns lines with a flag, its value or default, and its meaning."""
+  usage = "VALUE" if value in (None, []) else shlex.quote(str(value))
+  return [f"--{name}={usage}", *_wrap(text)]
+
+
+def _read_docstring(path: str) -> str:
+  source = load.find_config(path).read_text(encoding="utf-8")
+  return ast.get_docstring(ast.parse(source)) or ""
+
+
+def _wrap(text: str) -> list[str]:
+  return textwrap.wrap(
+    text, 80, initial_indent=" " * 6, subsequent_indent=" " * 6
+  )

@@ -1,24 +1,23 @@
 """Describes a key of a config, and reads sections as typed values.
 
-class Masking:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Masking(Section):
   prob: float = key(0.15, "Share of the tokens that are predicted.", low=TINY)
 
-read(Masking, config.masking).prob
+Masking.read(config.masking).prob
 """
 
 import dataclasses
 import difflib
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any, TypeVar
+from typing import Any, Self
 
 from truenegs_jax.runtime.errors import InputError, one_of
 
 TINY = 1e-12  # lower bound of numbers that must be above 0
 LARGEST = 2**31 - 1  # an int32, the type of jax's integers
 _METADATA = "key"
-
-T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,6 +46,13 @@ class Key:
   is_open: bool = False
   may_change: bool = False
 
+  @property
+  def kind(self) -> type:
+    """Type of a value, or of each of several."""
+    is_tuple = isinstance(self.default, tuple)
+    values = self.default if is_tuple else (self.default,)
+    return type(values[0]) if values else str
+
   def describe_range(self) -> str:
     """Describes the range, LARGEST left out; "" without a range."""
     if self.low is None:
@@ -63,12 +69,11 @@ class Key:
 
   def check_type(self, name: str, value: Any) -> None:
     """Raises InputError if a value is not of the default's type."""
-    if isinstance(self.default, tuple) and isinstance(value, tuple):
-      kind, values = type(self.default[0]) if self.default else str, value
-    else:
-      kind, values = type(self.default), (value,)
-    kinds = (int, float) if kind is float else (kind,)
-    if any(type(single) not in kinds for single in values):
+    is_tuple = isinstance(value, tuple)
+    kinds = (int, float) if self.kind is float else (self.kind,)
+    if is_tuple != isinstance(self.default, tuple) or any(
+      type(single) not in kinds for single in (value if is_tuple else (value,))
+    ):
       raise InputError(
         f"{name}={value!r} has the wrong type. It must be as {self.default!r}."
       )
@@ -102,16 +107,21 @@ def key(
   return dataclasses.field(default=default, metadata={_METADATA: described})
 
 
-def list_keys(section: type, prefix: str = "") -> dict[str, Key]:
-  """Returns the keys of a section by their names, which begin with a prefix."""
-  fields = dataclasses.fields(section)
-  return {f"{prefix}{x.name}": x.metadata[_METADATA] for x in fields}
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Section:
+  """Base of the sections of a config, whose fields are keys."""
 
+  @classmethod
+  def list_keys(cls, prefix: str = "") -> dict[str, Key]:
+    """Returns the keys by their names, which begin with a prefix."""
+    fields = dataclasses.fields(cls)
+    return {f"{prefix}{x.name}": x.metadata[_METADATA] for x in fields}
 
-def read(section: type[T], values: Mapping[str, Any]) -> T:
-  """Makes a typed, frozen section; takes defaults for keys without a value."""
-  names = [field.name for field in dataclasses.fields(section)]  # type: ignore
-  return section(**{name: values[name] for name in names if name in values})
+  @classmethod
+  def read(cls, values: Mapping[str, Any]) -> Self:
+    """Returns typed values; takes defaults for keys without a value."""
+    names = [field.name for field in dataclasses.fields(cls)]
+    return cls(**{name: values[name] for name in names if name in values})
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -6,14 +6,14 @@ A new key is a line here and the line that uses it (docs/how_to/add_key.md).
 
 import dataclasses
 
-from truenegs_jax.config.keys import TINY, key
+from truenegs_jax.config.keys import TINY, Section, key
 
 LARGEST_SEED = 2**32 - 1  # jax ignores the higher bits
 INIT_SKIPS = ("words", "head")  # names in `init_skip`
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Top:
+class Top(Section):
   """Keys outside sections."""
 
   task: str = key(
@@ -62,7 +62,7 @@ class Top:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Model:
+class Model(Section):
   """Networks."""
 
   backbone: str = key("encoder", "A module: truenegs_jax/models/<backbone>.py.")
@@ -112,7 +112,7 @@ class Model:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Masking:
+class Masking(Section):
   """Hidden tokens."""
 
   prob: float = key(
@@ -128,7 +128,7 @@ class Masking:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Generator:
+class Generator(Section):
   """ELECTRA's generator, and weights of losses."""
 
   multiplier: float = key(0.25, "Width / width of the discriminator.", low=TINY)
@@ -143,7 +143,7 @@ class Generator:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Readings:
+class Readings(Section):
   """True negatives: readings of the paper (Zhang et al. 2023), of `negatives`.
 
   The paper leaves several questions open. Each is a key, whose default is the
@@ -234,7 +234,7 @@ class Negatives(Readings):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Data:
+class Data(Section):
   """Text, vocabulary and rows."""
 
   sources: str = key(
@@ -313,7 +313,7 @@ class Data:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Optim:
+class Optim(Section):
   """Adam without bias correction."""
 
   schedule: str = key(
@@ -346,7 +346,7 @@ class Optim:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Mesh:
+class Mesh(Section):
   """Devices."""
 
   preset: str = key(
@@ -372,7 +372,7 @@ class Mesh:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Checkpoint:
+class Checkpoint(Section):
   """Checkpoints."""
 
   every_steps: int = key(
@@ -391,7 +391,7 @@ class Checkpoint:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Log:
+class Log(Section):
   """Records of metrics."""
 
   every_steps: int = key(
@@ -411,7 +411,7 @@ class Log:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Eval:
+class Eval(Section):
   """Held-out rows, and what is shown at the end."""
 
   every_steps: int = key(

@@ -1,7 +1,7 @@
 """The keys of each task: sections put together, and configs made of them."""
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ml_collections import ConfigDict
@@ -12,119 +12,103 @@ from truenegs_jax.config.keys import (
   Key,
   did_you_mean,
   flatten,
-  list_keys,
 )
 from truenegs_jax.runtime.errors import InputError, one_of
 
 Table = dict[str, Key]
 
 PRETRAIN: Table = {
-  **list_keys(sections.Top),
-  **list_keys(sections.Model, "model."),
-  **list_keys(sections.Masking, "masking."),
-  **list_keys(sections.Negatives, "negatives."),
-  **list_keys(sections.Generator, "generator."),
-  **list_keys(sections.Data, "data."),
-  **list_keys(sections.Optim, "optim."),
-  **list_keys(sections.Mesh, "mesh."),
-  **list_keys(sections.Checkpoint, "checkpoint."),
-  **list_keys(sections.Log, "log."),
-  **list_keys(sections.Eval, "eval."),
+  **sections.Top.list_keys(),
+  **sections.Model.list_keys("model."),
+  **sections.Masking.list_keys("masking."),
+  **sections.Negatives.list_keys("negatives."),
+  **sections.Generator.list_keys("generator."),
+  **sections.Data.list_keys("data."),
+  **sections.Optim.list_keys("optim."),
+  **sections.Mesh.list_keys("mesh."),
+  **sections.Checkpoint.list_keys("checkpoint."),
+  **sections.Log.list_keys("log."),
+  **sections.Eval.list_keys("eval."),
 }
 
-
-def _select(names: Iterable[str]) -> Table:
-  """Returns keys of pre-training; "optim" stands for all of its section."""
-  return {
-    name: key
-    for wanted in names
-    for name, key in PRETRAIN.items()
-    if name == wanted or name.startswith(f"{wanted}.")
-  }
+WARMUP = "optim.warmup_steps"  # a share of the steps in fine-tuning
 
 
-def _change(table: Table, name: str, **changes: Any) -> None:
-  table[name] = dataclasses.replace(table[name], **changes)
+def _derive(
+  task: str, names: Iterable[str], own: Table, changes: Mapping[str, Any]
+) -> Table:
+  """Makes the table of a task from keys of pre-training and its own.
 
-
-def _make_finetune() -> Table:
-  """Makes the table of fine-tuning: ELECTRA's recipe (Clark et al. 2020)."""
-  network = ("dropout", "attention_dropout", "dtype", "remat", "scan")
-  table = _select(
-    (
-      *("task", "seed", "init", "init_skip", "dry_run"),
-      *("batch_size", "length"),
-      *(f"model.{name}" for name in (*network, "attention", "variant")),
-      *("data.vocab", "data.lowercase", "data.accents"),
-      *("optim", "mesh.preset", "mesh.axes"),
-      *("log.every_steps", "log.writers"),
-    )
-  ) | list_keys(task_sections.Finetune, "finetune.")
-  del table["optim.warmup_steps"]  # a share of the steps here
-  _change(table, "task", default="finetune")
-  _change(table, "seed", high=LARGEST - 1000, may_change=True)  # seed + 1, ...
-  _change(table, "init_skip", may_change=False)
-  _change(table, "batch_size", default=32, meaning="Rows per update.")
-  _change(table, "length", meaning="Tokens of a row, at most.")
-  _change(table, "model.variant", default="init")
-  _change(table, "data.vocab", default="init")
-  _change(table, "optim.weight_decay", default=0.0)
-  _change(
-    table,
-    "optim.lr",
-    default=0.0,
-    low=0,
-    meaning="Learning rate: the peak; 0: from finetune.lrs.",
-  )
-  _change(table, "optim.max_skips", may_change=False)
-  return table
-
-
-def _make_corrections() -> Table:
-  table = PRETRAIN | list_keys(task_sections.Corrections, "corrections.")
-  _change(table, "task", default="corrections")
-  _change(table, "batch_size", default=32, meaning="Lines per batch.")
-  _change(table, "model.variant", default="init")
-  _change(table, "data.vocab", default="init")
-  return table
-
-
-def _make_robustness() -> Table:
-  table = _select(
-    (
-      *("task", "seed", "init", "dry_run", "batch_size", "length"),
-      *("model.dtype", "model.attention", "data.vocab", "data.lowercase"),
-      *("data.accents", "data.wordnet_dir", "mesh.preset", "mesh.axes"),
-    )
-  ) | list_keys(task_sections.Robustness, "robustness.")
-  _change(table, "task", default="robustness")
-  _change(table, "batch_size", default=32, meaning="Rows per batch.")
-  _change(table, "data.vocab", default="init")
-  _change(
-    table,
-    "length",
-    default=0,
-    low=0,
-    meaning="Tokens of a row, at most; 0: as in fine-tuning, or 512 (GLUE:"
-    " 128).",
-  )
-  return table
-
-
-def _make_study() -> Table:
-  table = _select(("task", "dry_run")) | list_keys(
-    task_sections.Study, "study."
-  )
-  _change(table, "task", default="study")
+  `changes` are arguments of `Key` that differ for this task, by key.
+  """
+  table = {name: PRETRAIN[name] for name in names} | own
+  for name, change in {"task": {"default": task}, **changes}.items():
+    table[name] = dataclasses.replace(table[name], **change)
   return table
 
 
 TABLES: dict[str, Table] = {
   "pretrain": PRETRAIN,
-  "finetune": _make_finetune(),
-  "corrections": _make_corrections(),
-  "robustness": _make_robustness(),
-  "study": _make_study(),
+  "finetune": _derive(  # ELECTRA's recipe (Clark et al. 2020)
+    "finetune",
+    (
+      *("task", "seed", "init", "init_skip", "dry_run"),
+      *("batch_size", "length"),
+      *("model.dropout", "model.attention_dropout", "model.dtype"),
+      *("model.remat", "model.scan", "model.attention", "model.variant"),
+      *("data.vocab", "data.lowercase", "data.accents"),
+      *(x for x in PRETRAIN if x.startswith("optim.") and x != WARMUP),
+      *("mesh.preset", "mesh.axes", "log.every_steps", "log.writers"),
+    ),
+    task_sections.Finetune.list_keys("finetune."),
+    {
+      "seed": {"high": LARGEST - 1000, "may_change": True},  # seed + 1, ...
+      "init_skip": {"may_change": False},
+      "batch_size": {"default": 32, "meaning": "Rows per update."},
+      "length": {"meaning": "Tokens of a row, at most."},
+      "model.variant": {"default": "init"},
+      "data.vocab": {"default": "init"},
+      "optim.weight_decay": {"default": 0.0},
+      "optim.lr": {
+        "default": 0.0,
+        "low": 0,
+        "meaning": "Learning rate: the peak; 0: from finetune.lrs.",
+      },
+      "optim.max_skips": {"may_change": False},
+    },
+  ),
+  "corrections": _derive(
+    "corrections",
+    PRETRAIN,
+    task_sections.Corrections.list_keys("corrections."),
+    {
+      "batch_size": {"default": 32, "meaning": "Lines per batch."},
+      "model.variant": {"default": "init"},
+      "data.vocab": {"default": "init"},
+    },
+  ),
+  "robustness": _derive(
+    "robustness",
+    (
+      *("task", "seed", "init", "dry_run", "batch_size", "length"),
+      *("model.dtype", "model.attention", "data.vocab", "data.lowercase"),
+      *("data.accents", "data.wordnet_dir", "mesh.preset", "mesh.axes"),
+    ),
+    task_sections.Robustness.list_keys("robustness."),
+    {
+      "batch_size": {"default": 32, "meaning": "Rows per batch."},
+      "data.vocab": {"default": "init"},
+      "length": {
+        "default": 0,
+        "low": 0,
+        "meaning": "Tokens of a row, at most; 0: as in fine-tuning, or 512"
+        " (GLUE: 128).",
+      },
+    },
+  ),
+  "study": _derive(
+    "study", ("task", "dry_run"), task_sections.Study.list_keys("study."), {}
+  ),
 }
 
 

@@ -2,11 +2,11 @@
 
 import dataclasses
 
-from truenegs_jax.config.keys import TINY, key
+from truenegs_jax.config.keys import TINY, Section, key
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Finetune:
+class Finetune(Section):
   """Fine-tuning. Names of data may change: their fingerprints are compared."""
 
   tasks: str = key(
@@ -120,7 +120,7 @@ class Finetune:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Corrections:
+class Corrections(Section):
   """Measuring corrections."""
 
   run: str = key("", "Workdir of the run to measure; or set c.init.")
@@ -148,7 +148,7 @@ class Corrections:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Robustness:
+class Robustness(Section):
   """Scoring on changed texts."""
 
   task: str = key(
@@ -181,7 +181,7 @@ class Robustness:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Study:
+class Study(Section):
   """A study, which compares the values of its parts with saved ones."""
 
   base: str = key(

@@ -22,8 +22,6 @@ import numpy as np
 from ml_collections import ConfigDict
 from rich.console import Console
 
-from truenegs_jax.config.flags import rerun_command
-from truenegs_jax.config.keys import read
 from truenegs_jax.config.sections import Data, Negatives
 from truenegs_jax.corrections import findings, predict_slots
 from truenegs_jax.corrections.predict_slots import Lines, Predictions
@@ -39,6 +37,7 @@ from truenegs_jax.runtime.errors import (
   DamagedStepError,
   InputError,
   printable,
+  rerun_command,
 )
 from truenegs_jax.synonyms import run_table, wordnet
 from truenegs_jax.synonyms.run_table import TableRequest
@@ -100,7 +99,7 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
       text = _read_text(c, measured)
     sources = [request.sources for request in requests]
     requests = _make_requests(
-      read(Negatives, trained.negatives), read(Data, trained.data), sources
+      Negatives.read(trained.negatives), Data.read(trained.data), sources
     )
     tables = _build_tables(requests, measured.saved, text, console)
     prediction = c.corrections.prediction or trained.negatives.prediction
@@ -178,7 +177,7 @@ def resolve_config(c: ConfigDict, weights: Weights) -> ConfigDict:
     c.data.language = saved["data"]["language"]
     trained = saved["negatives"]["sources"]
     [request] = _make_requests(
-      read(Negatives, c.negatives), read(Data, c.data), [trained]
+      Negatives.read(c.negatives), Data.read(c.data), [trained]
     )
     if request.expression.model is None:
       c.negatives.sources = trained
@@ -202,7 +201,7 @@ def _check_config(c: ConfigDict, workdir: pathlib.Path) -> list[TableRequest]:
     c.negatives.sources if x == AUTO else x for x in sources or (AUTO,)
   )
   requests = _make_requests(
-    read(Negatives, c.negatives), read(Data, c.data), sources
+    Negatives.read(c.negatives), Data.read(c.data), sources
   )
   for request in requests:
     if request.expression.model:
@@ -260,7 +259,7 @@ def open_model(c: ConfigDict, weights: Weights) -> Iterator[MeasuredModel]:
     CheckpointError: the run has no saved step, or another vocabulary.
   """
   if c.init:
-    tokenizer = build_tokenizer(read(Data, c.data), c.data.vocab)
+    tokenizer = build_tokenizer(Data.read(c.data), c.data.vocab)
     model = build_model(c, vocab_size=len(tokenizer.vocab))
     params = load.load_params(
       fit.fit(weights, model, tokenizer), complete=True, report=weights.report

@@ -11,9 +11,7 @@ from typing import Any, Self
 from ml_collections import ConfigDict
 
 from truenegs_jax.config.grammar import parse_names
-from truenegs_jax.config.keys import read
 from truenegs_jax.config.sections import INIT_SKIPS
-from truenegs_jax.config.tables import check_values
 from truenegs_jax.config.task_sections import Finetune
 from truenegs_jax.models import layers
 from truenegs_jax.models.registry import FAMILY, find_family
@@ -64,7 +62,7 @@ class FinetuneOptions(Finetune):
       "adam": {name: c.optim[name] for name in optim.OPTIMIZER_KEYS},
       "mesh": sharding.get_mesh_spec(c.mesh.preset, c.mesh.axes),
     }
-    return read(cls, values)
+    return cls.read(values)
 
   @property
   def task_names(self) -> tuple[str, ...]:
@@ -89,14 +87,7 @@ class FinetuneOptions(Finetune):
 
 def check(c: ConfigDict) -> None:
   """Raises InputError for an invalid value, before any file is read."""
-  if "finetune" not in c:
-    raise InputError(
-      "task='finetune' does not fit this config. Pass"
-      " --config=configs/finetune_glue.py, finetune_squad.py or"
-      " finetune_own.py."
-    )
   f = c.finetune
-  check_values(c)
   one_of("model.remat", c.model.remat, layers.REMAT)
   metrics.check_writers(c.log.writers)
   parse_names(c.init_skip, key="init_skip", choices=INIT_SKIPS)

@@ -19,7 +19,6 @@ from collections.abc import Mapping, Sequence
 from ml_collections import ConfigDict
 from rich.console import Console
 
-from truenegs_jax.config.flags import rerun_command
 from truenegs_jax.finetune import (
   initial_weights,
   leaderboard,
@@ -78,7 +77,7 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
     return 0
   context.report(
     f"Stopped with {context.count_missing()} missing runs. To continue:"
-    f" {rerun_command()}"
+    f" {errors.rerun_command()}"
   )
   if stopped_by == signal.SIGINT:
     return errors.SAVED_INTERRUPT
@@ -194,7 +193,7 @@ def _save_results(
       "runs": [dataclasses.asdict(run) for run in runs],
     }
   value = {
-    "command": rerun_command(),
+    "command": errors.rerun_command(),
     "config": context.config,
     "seeds": sorted({x.seed for runs in runs_by_task.values() for x in runs}),
     "tasks": tasks,

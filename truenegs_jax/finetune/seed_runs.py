@@ -10,7 +10,6 @@ from typing import Any
 
 from rich.console import Console
 
-from truenegs_jax.config.flags import rerun_command
 from truenegs_jax.finetune import (
   evaluate,
   leaderboard,
@@ -320,7 +319,7 @@ def _describe_origin(
 * Fine-tuned from: {f"`{hide(init)}`" if init else "weights drawn at random"}
 * Recipe: {result.step:,} steps of {options.batch_size} rows of at most
   {options.length} tokens, head `{setup.model.head}`, seed {result.seed}
-* Made by: `{model_card.hide_in_command(rerun_command())}`""",
+* Made by: `{model_card.hide_in_command(errors.rerun_command())}`""",
       "Evaluation": f"""\
 Dev set: {len(data.dev.keys):,} examples, in percent: {scores}{notes}. Other
 seeds have other scores; compare models by the mean of several.""",

@@ -18,8 +18,6 @@ import jax
 from ml_collections import ConfigDict
 from rich.console import Console
 
-from truenegs_jax.config.flags import rerun_command
-from truenegs_jax.config.keys import read
 from truenegs_jax.config.sections import Data, Negatives
 from truenegs_jax.corrections import findings, predict_slots
 from truenegs_jax.data.corpus.sources_spec import describe_sources
@@ -92,7 +90,7 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
     if result.stopped_by is not None:
       say(
         f"Saved at step {int(result.setup.state.step):,}. To continue, run the"
-        f" same command again: {rerun_command()}"
+        f" same command again: {errors.rerun_command()}"
       )
       if distributed.is_first_process():
         write_own_report(workdir, say)
@@ -114,7 +112,7 @@ def dry_run(c: ConfigDict, weights: Weights, console: Console) -> int:
   """
   if find.is_local(c.init):
     checks.check_weights(c, weights)
-  tokenizer, origin = placeholder_tokenizer(read(Data, c.data))
+  tokenizer, origin = placeholder_tokenizer(Data.read(c.data))
   run = build_run.build_run(c, tokenizer)
   mesh = sharding.make_mesh(run.mesh_spec)
   run, attention = plan.resolve_attention(run, mesh)
@@ -128,9 +126,9 @@ def dry_run(c: ConfigDict, weights: Weights, console: Console) -> int:
     inputs.append("weights: --config.init=FOLDER")
   elif c.init:
     inputs.append(f"weights: {find.describe(c.init)}")
-  if read(Negatives, c.negatives).needs_table:
+  if Negatives.read(c.negatives).needs_table:
     for source in build_run.build_table_request(
-      read(Negatives, c.negatives), read(Data, c.data)
+      Negatives.read(c.negatives), Data.read(c.data)
     ).expression.sources:
       inputs += [f"{source.name} {k}={x}" for k, x in source.paths.items()]
   o = c.optim
@@ -163,7 +161,7 @@ def prepare_run(
   """Builds a run; finds or prepares its rows, tokenizer and synonym table."""
   is_resumed = files.has_checkpoint(workdir)
   folder, tokenizer = prepare_data.find_or_prepare_rows(
-    read(Data, c.data), c.length, console
+    Data.read(c.data), c.length, console
   )
   start = jax.process_index() / distributed.process_count()
   verification = rows_folder.Verification(folder, start=start)
@@ -187,7 +185,7 @@ def prepare_run(
     saved = workdir / files.SYNONYMS if is_resumed else None
     request, tokens = (
       build_run.build_table_request(
-        read(Negatives, c.negatives), read(Data, c.data)
+        Negatives.read(c.negatives), Data.read(c.data)
       ),
       tokenizer.vocab,
     )
@@ -247,7 +245,7 @@ def finish_run(
   )
   console.print(evaluate.verdict_table(verdict))
   results = {
-    "command": rerun_command(),
+    "command": errors.rerun_command(),
     "seed": run.seed,
     "steps": run.steps,
     "fingerprints": dict(inputs.fingerprints),

@@ -17,8 +17,6 @@ from ml_collections import ConfigDict
 from rich.console import Console
 
 from truenegs_jax.config import grammar
-from truenegs_jax.config.flags import rerun_command
-from truenegs_jax.config.tables import check_values
 from truenegs_jax.finetune import task_data
 from truenegs_jax.finetune.fine_tuned import FineTunedModel, open_model
 from truenegs_jax.finetune.results import RUNS
@@ -38,7 +36,7 @@ from truenegs_jax.robustness.transformation import (
 )
 from truenegs_jax.runtime import distributed, progress
 from truenegs_jax.runtime.cache import enable_compilation_cache
-from truenegs_jax.runtime.errors import InputError, one_of
+from truenegs_jax.runtime.errors import InputError, one_of, rerun_command
 from truenegs_jax.tasks.task import SPANS, Task
 from truenegs_jax.train import plan
 from truenegs_jax.weights import find
@@ -133,7 +131,6 @@ def _check(c: ConfigDict, workdir: pathlib.Path) -> None:
   """Raises InputError for a wrong value, before any file is read."""
   if distributed.process_count() > 1:
     raise InputError("Several processes are only for pre-training. Use one.")
-  check_values(c)
   eval_set.parse_files(c.robustness.files)
   if files.has_pretraining(workdir) or any(workdir.glob(RUNS)):
     raise InputError(

@@ -14,8 +14,10 @@ threads of XLA.
 import contextlib
 import os
 import pathlib
+import shlex
 import shutil
 import signal
+import sys
 from collections.abc import Callable, Iterable, Iterator
 
 # Exit codes of runs that were stopped after saving a checkpoint.
@@ -160,3 +162,9 @@ def temporary_folder(folder: pathlib.Path) -> Iterator[None]:
   finally:
     shutil.rmtree(folder, ignore_errors=True)
     _temporary_folders.discard(folder)
+
+
+def rerun_command() -> str:
+  """Returns the command line that runs this process again, for messages."""
+  name = pathlib.Path(sys.argv[0]).stem
+  return shlex.join(["python", "-m", f"truenegs_jax.{name}", *sys.argv[1:]])

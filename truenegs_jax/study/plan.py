@@ -13,7 +13,6 @@ from typing import Any, Self
 
 from truenegs_jax.config import grammar
 from truenegs_jax.config.flags import parse_config
-from truenegs_jax.config.tables import check_values
 from truenegs_jax.config.task_sections import Study
 from truenegs_jax.runtime.errors import CheckpointError, InputError
 from truenegs_jax.study.drive import RECORD, Part, part_key, read_json
@@ -281,7 +280,6 @@ def _build_config(
         f"minutes={c.minutes:g} gives each arm another number of steps. Set"
         " steps=NUMBER instead."
       )
-    check_values(c)
   except InputError as e:
     raise InputError(f"{origin}: {e}") from e
   return json.loads(c.to_json())

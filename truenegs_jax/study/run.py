@@ -20,9 +20,7 @@ import numpy as np
 from ml_collections import ConfigDict
 from rich.console import Console
 
-from truenegs_jax.config.flags import parse_job, rerun_command
-from truenegs_jax.config.keys import read
-from truenegs_jax.config.tables import check_values
+from truenegs_jax.config.flags import parse_job
 from truenegs_jax.config.task_sections import Study
 from truenegs_jax.corrections.findings import find_table_2
 from truenegs_jax.finetune import results
@@ -55,9 +53,8 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
     TrueNegsError: its class has the exit code.
   """
   say = functools.partial(console.print, soft_wrap=True)
-  check_values(c)
   job = parse_job("--config.study.shard", c.study.shard)
-  options = plan.StudyOptions.parse(read(Study, c.study))
+  options = plan.StudyOptions.parse(Study.read(c.study))
   if files.has_pretraining(workdir):
     raise errors.InputError(
       f"--workdir='{workdir}' is the workdir of a run. Choose another, such as"
@@ -75,7 +72,7 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
   states = drive.read_states(parts, workdir)
   say(drive.describe_progress(states))
   if code in (errors.SAVED_RESTART, errors.SAVED_INTERRUPT):
-    say(f"To continue, run the same command again: {rerun_command()}")
+    say(f"To continue, run the same command again: {errors.rerun_command()}")
   else:
     report(options, parts, states, workdir, console)
   return code
@@ -145,7 +142,7 @@ def report(
   for text in failures:
     say(text)
   value = {
-    "command": rerun_command(),
+    "command": errors.rerun_command(),
     # Without the scores of examples: the parts' folders have the answers.
     "scores": [
       dataclasses.asdict(dataclasses.replace(x, correct_N=None))

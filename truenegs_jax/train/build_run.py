@@ -20,7 +20,6 @@ import numpy as np
 import optax
 from ml_collections import ConfigDict
 
-from truenegs_jax.config.keys import list_keys, read
 from truenegs_jax.config.sections import Data, Negatives, Readings
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
 from truenegs_jax.models import pretrain
@@ -177,7 +176,7 @@ def build_run(c: ConfigDict, tokenizer: Tokenizer) -> Run:
   table_builder = None
   if options.needs_table:
     table_builder = make_table_builder(
-      build_table_request(read(Negatives, c.negatives), read(Data, c.data)),
+      build_table_request(Negatives.read(c.negatives), Data.read(c.data)),
       tokenizer,
     )
   loss_weights = {"mlm": c.generator.loss_weight}
@@ -229,7 +228,7 @@ def describe_objective(c: ConfigDict) -> str:
   terms = [{"electra": "ELECTRA", "mlm": "BERT"}[c.objective]]
   if n.hard_correction:
     terms.append(f"hard correction by {sources} ({n.prediction})")
-  elif read(Negatives, n).needs_table:
+  elif Negatives.read(n).needs_table:
     terms.append(f"synonyms of {sources}")
   if n.soft_weight:
     terms.append(f"soft regularization ({n.soft}) x {n.soft_weight:g}")
@@ -241,7 +240,7 @@ def describe_objective(c: ConfigDict) -> str:
     terms.append(f"sampled at temperature {temperature:g}")
   terms += [
     f"{name} {n[name]}"
-    for name, key in list_keys(Negatives).items()
+    for name, key in Negatives.list_keys().items()
     if name not in DESCRIBED and n[name] != key.default
   ]
   recipe = " + ".join(terms) if len(terms) > 1 else f"plain {terms[0]}"
@@ -256,7 +255,7 @@ def build_options(c: ConfigDict, tokenizer: Tokenizer) -> Options:
     ),
     sampling_temperature=c.generator.temperature / c.negatives.temperature,
     vocabulary_chunk=c.model.vocabulary_chunk,
-    **vars(read(Readings, c.negatives)),
+    **vars(Readings.read(c.negatives)),
   )
 
 

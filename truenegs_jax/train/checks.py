@@ -4,9 +4,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from truenegs_jax.config.keys import read
 from truenegs_jax.config.sections import Data, Negatives
-from truenegs_jax.config.tables import check_values
 from truenegs_jax.data.corpus.language import check_code
 from truenegs_jax.models import layers
 from truenegs_jax.objectives import masking
@@ -22,7 +20,6 @@ from truenegs_jax.workdir import saved_model
 
 def check_config(c: ConfigDict) -> None:
   """Checks the values of a config without reading a file."""
-  check_values(c)
   one_of("masking.style", c.masking.style, masking.STYLES)
   one_of("model.remat", c.model.remat, layers.REMAT)
   one_of("negatives.soft", c.negatives.soft, REGULARIZERS)
@@ -40,7 +37,7 @@ def check_config(c: ConfigDict) -> None:
     )
   check_code(c.data.language)
   table = build_run.build_table_request(
-    read(Negatives, c.negatives), read(Data, c.data)
+    Negatives.read(c.negatives), Data.read(c.data)
   ).expression.model
   _check_negatives(c.negatives, c.objective, table, c.steps)
   metrics.check_writers(c.log.writers)
@@ -107,10 +104,10 @@ def check_required_files(
     )
   if c.init:
     check_weights(c, weights)
-  if read(Negatives, c.negatives).needs_table:
+  if Negatives.read(c.negatives).needs_table:
     run_table.check_request(
       build_run.build_table_request(
-        read(Negatives, c.negatives), read(Data, c.data)
+        Negatives.read(c.negatives), Data.read(c.data)
       )
     )
 
@@ -120,7 +117,7 @@ def check_weights(c: ConfigDict, weights: Weights) -> None:
   weights.for_roles(config_sizes.ROLES[c.objective])  # before the vocabulary
   tokenizer, vocab_size = None, 1  # not known yet; any size fits
   if c.data.vocab != "train":
-    tokenizer = saved_model.build_tokenizer(read(Data, c.data), c.data.vocab)
+    tokenizer = saved_model.build_tokenizer(Data.read(c.data), c.data.vocab)
     vocab_size = len(tokenizer.vocab)
   elif "words" not in fit.parse_skip(c.init_skip):
     raise InputError(
@@ -146,7 +143,7 @@ def _check_negatives(
       " training, which supports neither negatives.symmetric nor"
       " negatives.include_self. Set both to False."
     )
-  if table and read(Negatives, negatives).needs_table and table.every >= steps:
+  if table and Negatives.read(negatives).needs_table and table.every >= steps:
     raise InputError(
       f"negatives.sources={negatives.sources!r} builds a table every"
       f" {table.every:,} steps, which is never in a run of {steps:,} steps. Set"

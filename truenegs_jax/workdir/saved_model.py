@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 import jax
 from ml_collections import ConfigDict
 
-from truenegs_jax.config.keys import read
 from truenegs_jax.config.sections import Data
 from truenegs_jax.data.tokens import tokenizer as tokenizer_lib
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
@@ -112,7 +111,7 @@ def read_saved_model(
   description = checkpoints.read_description(step)
   vocab = checkpoints.folder.parent / files.VOCABULARY
   c = ConfigDict(description["config"])
-  tokenizer = build_tokenizer(read(Data, c.data), str(vocab))
+  tokenizer = build_tokenizer(Data.read(c.data), str(vocab))
   model = build_model(c, vocab_size=len(tokenizer.vocab))
   expected = description["fingerprints"]["vocabulary"]
   if tokenizer.fingerprint != expected:

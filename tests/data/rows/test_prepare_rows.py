@@ -15,7 +15,6 @@ from rich.console import Console
 
 from support.small_rows import read_files
 from truenegs_jax.config.flags import parse_job
-from truenegs_jax.config.keys import read
 from truenegs_jax.config.sections import Data
 from truenegs_jax.configs import common
 from truenegs_jax.data.corpus.corpus import Corpus
@@ -258,16 +257,16 @@ def test_a_run_does_not_download_a_corpus_by_itself(corpus, monkeypatch):
   monkeypatch.setattr(Corpus, "is_local", lambda self: False)
   with pytest.raises(InputError, match="not prepared yet"):
     find_or_prepare_rows(
-      read(Data, config.data), config.length, Console(quiet=True)
+      Data.read(config.data), config.length, Console(quiet=True)
     )
   monkeypatch.undo()
   rows = find_or_prepare_rows(
-    read(Data, config.data), config.length, Console(quiet=True)
+    Data.read(config.data), config.length, Console(quiet=True)
   )
   monkeypatch.setattr(Corpus, "is_local", lambda self: False)
   assert (
     find_or_prepare_rows(
-      read(Data, config.data), config.length, Console(quiet=True)
+      Data.read(config.data), config.length, Console(quiet=True)
     )
     == rows
   )
