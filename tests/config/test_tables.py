@@ -6,6 +6,7 @@ from truenegs_jax.config import sections
 from truenegs_jax.config.keys import flatten
 from truenegs_jax.config.tables import TABLES, list_changeable, make_config
 from truenegs_jax.data.rows import layouts
+from truenegs_jax.runtime.errors import InputError
 
 
 @pytest.mark.parametrize("task", TABLES)
@@ -14,6 +15,9 @@ def test_every_key_has_a_meaning_and_a_valid_default(task):
     assert len(key.meaning.split()) >= 3 and key.meaning[-1] == ".", name
     key.check_type(name, key.default)
     key.check_value(name, key.default)
+    if key.choices and not key.is_open:
+      with pytest.raises(InputError, match=f"{name}='nonesuch'.*Choose"):
+        key.check_value(name, "nonesuch")
     is_number = type(key.default) in (int, float)
     assert is_number == (key.low is not None) or type(key.default) is tuple
 

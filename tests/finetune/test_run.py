@@ -452,7 +452,6 @@ def test_an_exported_classifier_gives_the_same_answers_in_transformers(
     ({"metric": "bleu"}, InputError, "bleu"),
     ({"files": "train=x"}, InputError, "dev"),
     ({"files": "trian=x dev=y"}, InputError, "trian"),
-    ({"loss": "total"}, InputError, "finetune.loss"),
     ({"tasks": "mrpc,own"}, InputError, "finetune.tasks"),
     ({"epochs": 0.0}, InputError, "finetune.epochs"),
     ({"lrs": (1e-3,)}, InputError, "finetune.lrs"),

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from truenegs_jax.config.sections import Optim
 from truenegs_jax.models import pretrain
 from truenegs_jax.objectives import electra, masking, mlm
 from truenegs_jax.objectives.options import Options
@@ -129,7 +130,7 @@ def make_tx(peak: float = 1e-3, total_steps: int = 100):
   rate = optim.make_schedule(
     "electra", peak=peak, warmup_steps=5, total_steps=total_steps
   )
-  return optim.make_optimizer(rate, frozen=pretrain.CARRIED)
+  return optim.make_optimizer(rate, Optim(), frozen=pretrain.CARRIED)
 
 
 def init_state(model, tx, seed: int = 0) -> step.TrainState:

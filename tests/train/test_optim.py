@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from truenegs_jax.config.sections import Optim
 from truenegs_jax.runtime import cpu
 from truenegs_jax.train import optim
 
@@ -69,7 +70,8 @@ def flatten(tree):
 )
 def test_updates_equal_adam_in_numpy(scale, platform):
   tx = optim.make_optimizer(
-    optim.make_schedule("electra", peak=0.1, warmup_steps=3, total_steps=20)
+    optim.make_schedule("electra", peak=0.1, warmup_steps=3, total_steps=20),
+    Optim(),
   )
   params = random_params(0)
   state = tx.init(params)
@@ -98,7 +100,7 @@ def test_updates_equal_adam_in_numpy(scale, platform):
 
 def test_frozen_parameters_without_gradient_stay_as_they_are():
   params = random_params(0)
-  tx = optim.make_optimizer(lambda _: 0.1, frozen=("encoder",))
+  tx = optim.make_optimizer(lambda _: 0.1, Optim(), frozen=("encoder",))
   zeros = jax.tree.map(jnp.zeros_like, params)
   updates, _ = tx.update(zeros, tx.init(params), params)
   assert not any(np.any(x) for x in jax.tree.leaves(updates["encoder"]))
@@ -106,7 +108,7 @@ def test_frozen_parameters_without_gradient_stay_as_they_are():
 
 
 def test_moments_have_separate_buffers():
-  state = optim.scale_by_plain_adam(0.9, 0.999, 1e-6).init(
+  state = optim.scale_by_plain_adam(Optim()).init(
     jax.tree.map(jnp.asarray, random_params(0))
   )
   leaves = jax.tree.leaves((state.mean, state.square))
@@ -162,7 +164,7 @@ def test_factors_multiply_update_and_decay():
   factors = optim.layer_lr_factors(params, decay=0.5)
 
   def update(**options):
-    tx = optim.make_optimizer(lambda _: 0.1, weight_decay=0.3, **options)
+    tx = optim.make_optimizer(lambda _: 0.1, Optim(weight_decay=0.3), **options)
     return tx.update(grads, tx.init(params), params)
 
   (plain, before), (layered, after) = update(), update(lr_factors=factors)

@@ -11,13 +11,13 @@ from typing import Any, Self
 from ml_collections import ConfigDict
 
 from truenegs_jax.config.grammar import parse_names
-from truenegs_jax.config.sections import INIT_SKIPS
+from truenegs_jax.config.sections import INIT_SKIPS, Optim
 from truenegs_jax.config.task_sections import Finetune
 from truenegs_jax.models import layers
 from truenegs_jax.models.registry import FAMILY, find_family
 from truenegs_jax.runtime.errors import InputError, one_of
 from truenegs_jax.tasks import glue, squad, user_task
-from truenegs_jax.train import metrics, optim, sharding
+from truenegs_jax.train import metrics, sharding
 
 SQUAD, OWN = squad.TASK.name, user_task.NAME
 
@@ -26,8 +26,8 @@ SQUAD, OWN = squad.TASK.name, user_task.NAME
 class FinetuneOptions(Finetune):
   """The section `finetune` of a config, and values of its other sections.
 
-  `adam` holds arguments of `optim.make_optimizer`, `model` arguments of
-  `make_downstream` that do not depend on the weights.
+  `model` holds arguments of `make_downstream` that do not depend on the
+  weights.
   """
 
   seed: int
@@ -45,7 +45,7 @@ class FinetuneOptions(Finetune):
   lr: float
   accumulation: int
   max_skips: int
-  adam: Mapping[str, Any]
+  optim: Optim
   mesh: sharding.MeshSpec
   preset: str
   every_steps: int
@@ -59,7 +59,7 @@ class FinetuneOptions(Finetune):
     names = ("dropout", "attention_dropout", "dtype", "remat", "scan")
     values |= {
       "model": {name: values[name] for name in ("head_dropout", *names)},
-      "adam": {name: c.optim[name] for name in optim.OPTIMIZER_KEYS},
+      "optim": Optim.read(c.optim),
       "mesh": sharding.get_mesh_spec(c.mesh.preset, c.mesh.axes),
     }
     return cls.read(values)

@@ -132,7 +132,7 @@ def make_optimizer(
   )
   shapes = pretrain.param_shapes(model)
   factors = optim.layer_lr_factors(shapes, decay=options.decay(width))
-  tx = optim.make_optimizer(schedule, lr_factors=factors, **options.adam)
+  tx = optim.make_optimizer(schedule, options.optim, lr_factors=factors)
   return tx, schedule
 
 

@@ -20,7 +20,7 @@ import numpy as np
 import optax
 from ml_collections import ConfigDict
 
-from truenegs_jax.config.sections import Data, Negatives, Readings
+from truenegs_jax.config.sections import Data, Negatives, Optim, Readings
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
 from truenegs_jax.models import pretrain
 from truenegs_jax.objectives import (
@@ -171,7 +171,6 @@ def build_run(c: ConfigDict, tokenizer: Tokenizer) -> Run:
     warmup_steps=c.optim.warmup_steps,
     total_steps=c.steps,
   )
-  optimizer_options = {name: c.optim[name] for name in optim.OPTIMIZER_KEYS}
   options, n = build_options(c, tokenizer), c.negatives
   table_builder = None
   if options.needs_table:
@@ -193,7 +192,7 @@ def build_run(c: ConfigDict, tokenizer: Tokenizer) -> Run:
     terms=OBJECTIVES[c.objective],
     loss_weights=loss_weights,
     learning_rate=rate,
-    tx=optim.make_optimizer(rate, frozen=pretrain.CARRIED, **optimizer_options),
+    tx=optim.make_optimizer(rate, Optim.read(c.optim), frozen=pretrain.CARRIED),
     table_builder=table_builder,
     steps=c.steps,
     batch_size=c.batch_size,

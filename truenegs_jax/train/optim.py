@@ -12,13 +12,12 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from truenegs_jax.config.sections import Optim
 from truenegs_jax.runtime import cpu
 
 Array = jax.Array
 Schedule = Callable[[Array | int], Array]
 
-# Arguments of `make_optimizer` that are keys of the section `optim`.
-OPTIMIZER_KEYS = ("weight_decay", "clip_norm", "b1", "b2", "epsilon")
 NOT_DECAYED = ("bias", "scale")  # names of parameters; scale: of layer norms
 
 
@@ -47,12 +46,8 @@ def make_schedule(
 
 def make_optimizer(
   rate: Schedule,
+  options: Optim,
   *,
-  weight_decay: float = 0.01,
-  clip_norm: float = 1.0,
-  b1: float = 0.9,
-  b2: float = 0.999,
-  epsilon: float = 1e-6,
   frozen: tuple[str, ...] = (),
   lr_factors: dict | None = None,
 ) -> optax.GradientTransformation:
@@ -60,19 +55,16 @@ def make_optimizer(
 
   Args:
     rate: schedule of the learning rate, which also multiplies the decay.
-    weight_decay: coefficient of the decay.
-    clip_norm: largest norm of the gradient of all parameters.
-    b1, b2: decay of the running means of gradients and of their squares.
-    epsilon: added to the root of the second mean.
+    options: norm of the clip, moments and decay.
     frozen: top-level names of parameters that get no gradient; they do not
       decay, so that they stay as they are.
     lr_factors: result of `layer_lr_factors`; multiplies update and decay.
   """
   transforms = [
-    optax.stateless(lambda grads, _: clip_by_norm(grads, clip_norm)),
-    scale_by_plain_adam(b1, b2, epsilon),
+    optax.stateless(lambda grads, _: clip_by_norm(grads, options.clip_norm)),
+    scale_by_plain_adam(options),
     optax.add_decayed_weights(
-      weight_decay, mask=functools.partial(decay_mask, frozen=frozen)
+      options.weight_decay, mask=functools.partial(decay_mask, frozen=frozen)
     ),
     optax.scale_by_learning_rate(rate),
   ]
@@ -144,14 +136,13 @@ class PlainAdamState(NamedTuple):
   square: optax.Params
 
 
-def scale_by_plain_adam(
-  b1: float, b2: float, epsilon: float
-) -> optax.GradientTransformation:
+def scale_by_plain_adam(options: Optim) -> optax.GradientTransformation:
   """Scales gradients to mean / (sqrt(square) + epsilon).
 
   The released code of BERT and ELECTRA does not correct the bias of these
   running means, which start from 0; `optax.scale_by_adam` always does.
   """
+  b1, b2, epsilon = options.b1, options.b2, options.epsilon
 
   def init(params: optax.Params) -> PlainAdamState:
     # Separate buffers, because one buffer cannot be donated twice.
