@@ -364,8 +364,6 @@ def test_exported_weights_have_the_rates_of_their_checkpoint(
     ("corrections__sources", ("nett",), "^corrections.sources: .*nett"),
     ("corrections__sources", ("model",), "while a model trains"),
     ("corrections__sources", ("pairs path=no",), "no file 'no'"),
-    ("corrections__cases", -1, "corrections.cases=-1"),
-    ("corrections__prediction", "best", "'best' is unknown"),
   ],
 )
 def test_invalid_settings_are_refused_before_writing(

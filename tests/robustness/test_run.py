@@ -166,7 +166,6 @@ def test_a_dry_run_writes_nothing(config, tmp_path):
     ("files", "typos=a.json", "also in robustness.sets"),
     ("files", "a=no_such.json", "no_such.json: there is no such file"),
     ("data", "no_such.json", "no_such.json: there is no such file"),
-    ("rows", -1, "robustness.rows=-1"),
     ("against", "INIT", "also init"),
   ],
 )
