@@ -336,11 +336,6 @@ class Optim(Section):
   epsilon: float = key(
     1e-6, "Added to the root of that mean.", low=TINY, high=1
   )
-  momentum_dtype: str = key(
-    "float32",
-    "Type of Adam's mean of gradients.",
-    choices=("float32", "bfloat16"),
-  )
   accumulation: int = key(1, "Micro-batches per update, to save memory.", low=1)
   max_skips: int = key(
     0,

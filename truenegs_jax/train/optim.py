@@ -147,7 +147,7 @@ def scale_by_plain_adam(options: Optim) -> optax.GradientTransformation:
   def init(params: optax.Params) -> PlainAdamState:
     # Separate buffers, because one buffer cannot be donated twice.
     return PlainAdamState(
-      mean=optax.tree.zeros_like(params, dtype=options.momentum_dtype),
+      mean=jax.tree.map(jnp.zeros_like, params),
       square=jax.tree.map(jnp.zeros_like, params),
     )
 
@@ -164,7 +164,6 @@ def scale_by_plain_adam(options: Optim) -> optax.GradientTransformation:
     scaled = jax.tree.map(
       lambda m, v: m / (jnp.sqrt(v) + epsilon), mean, square
     )
-    mean = optax.tree.cast(mean, options.momentum_dtype)
     return scaled, PlainAdamState(mean, square)
 
   return optax.GradientTransformation(init, update)
