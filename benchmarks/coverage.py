@@ -20,7 +20,7 @@ from collections.abc import Sequence
 import numpy as np
 from absl import app, flags
 
-from truenegs_jax.stats.differences import Difference, compare_runs
+from truenegs_jax.stats.intervals import Difference, compare_runs
 from truenegs_jax.study.scores import Score, group_runs
 
 REPEATS = flags.DEFINE_integer(

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from truenegs_jax.finetune import leaderboard
 from truenegs_jax.finetune.results import Result
-from truenegs_jax.stats.differences import Comparison
+from truenegs_jax.stats.intervals import Comparison
 
 
 def test_averages_match_the_papers_table():

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from truenegs_jax.stats import differences
-from truenegs_jax.stats.differences import compare_runs, compare_scores
+from truenegs_jax.stats import intervals
+from truenegs_jax.stats.intervals import compare_runs, compare_scores
 from truenegs_jax.study.scores import Score, group_runs
 
 KEYS = [("mrpc", "accuracy"), ("rte", "accuracy")]
@@ -146,7 +146,7 @@ def test_intervals_have_the_theoretical_width():
   rng = np.random.default_rng(1)
   for model in models:
     score_SxR = np.repeat(model.mean(1)[:, None], 40_000, 1)
-    means = differences._draw_runs(rng, score_SxR).mean(0)
+    means = intervals._draw_runs(rng, score_SxR).mean(0)
     expected = model.mean(1).var(ddof=1) / len(model)
     assert means.var() == pytest.approx(expected, rel=0.05)
   assert result.high_runs - result.low_runs > 1.2 * width

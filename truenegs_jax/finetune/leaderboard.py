@@ -16,7 +16,7 @@ from rich.table import Table
 
 from truenegs_jax.finetune.results import Result
 from truenegs_jax.models.registry import find_family
-from truenegs_jax.stats.differences import Comparison, compare_scores
+from truenegs_jax.stats.intervals import Comparison, compare_scores
 from truenegs_jax.tasks import scoring, squad
 
 GLUE = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte")

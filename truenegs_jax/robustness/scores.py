@@ -19,7 +19,7 @@ from truenegs_jax.finetune import leaderboard
 from truenegs_jax.finetune.results import Record
 from truenegs_jax.robustness.eval_set import ORIGINAL, TRANSFORMED, EvalSet
 from truenegs_jax.robustness.transformation import texts
-from truenegs_jax.stats.differences import Comparison, compare_scores
+from truenegs_jax.stats.intervals import Comparison, compare_scores
 from truenegs_jax.tasks import scoring
 from truenegs_jax.tasks.scoring import Scores
 from truenegs_jax.tasks.squad import Question

@@ -1,5 +1,5 @@
-"""Estimates shares and means with intervals, and compares models and recipes.
+"""Estimates shares, means and differences with their confidence intervals.
 
 It imports nothing else of the package, so that every folder may use it. Start
-reading in `intervals`; `differences` builds on it.
+reading in `intervals`, the only module.
 """

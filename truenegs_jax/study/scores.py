@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import numpy as np
 
-from truenegs_jax.stats.differences import Runs
+from truenegs_jax.stats.intervals import Runs
 
 CORRECTIONS, HELD_OUT = "corrections", "held-out loss"  # tasks of scores
 RATES = ("sequence_rate", "mismatch_rate")  # of table 2: Iter and Pred

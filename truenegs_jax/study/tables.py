@@ -29,7 +29,7 @@ from truenegs_jax.finetune.leaderboard import (
   PublishedModel,
   find_published,
 )
-from truenegs_jax.stats.differences import (
+from truenegs_jax.stats.intervals import (
   Difference,
   compare_runs,
   has_examples,

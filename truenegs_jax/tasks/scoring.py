@@ -20,8 +20,7 @@ from numpy.typing import ArrayLike
 from scipy import stats
 
 from truenegs_jax.runtime.errors import DataError
-from truenegs_jax.stats.differences import Scorer
-from truenegs_jax.stats.intervals import jackknife_values
+from truenegs_jax.stats.intervals import Scorer, jackknife_values
 
 PUNCTUATION = str.maketrans("", "", string.punctuation)  # ASCII only
 ARTICLES = re.compile(r"\b(?:a|an|the)\b")
