@@ -46,12 +46,12 @@ from truenegs_jax.finetune.config_checks import FinetuneOptions  # noqa: E402
 from truenegs_jax.finetune.evaluate import EvalSplit  # noqa: E402
 from truenegs_jax.finetune.initial_weights import InitialWeights  # noqa: E402
 from truenegs_jax.finetune.task_data import TaskData  # noqa: E402
-from truenegs_jax.tasks import batches, glue, task  # noqa: E402
+from truenegs_jax.tasks import batches, task  # noqa: E402
 from truenegs_jax.train import sharding  # noqa: E402
 from truenegs_jax.weights import hf_names  # noqa: E402
 
 Batch = dict[str, np.ndarray]
-TASKS = [name for name, t in glue.TASKS.items() if t.kind == task.CLASSES]
+TASKS = [name for name, t in task.TASKS.items() if t.kind == task.CLASSES]
 TOLERANCE = 1e-4
 
 

@@ -24,7 +24,7 @@ from truenegs_jax.objectives import masking, soft_regularization
 from truenegs_jax.pretrain import run as run_lib
 from truenegs_jax.runtime.errors import DataError, InputError
 from truenegs_jax.synonyms import table
-from truenegs_jax.tasks import user_task
+from truenegs_jax.tasks import task
 from truenegs_jax.train import (
   build_run,
   checks,
@@ -366,7 +366,7 @@ def test_the_described_choices_are_all_that_the_package_has():
     "data.layout": layouts.LAYOUTS,
     "data.overflow": layouts.OVERFLOWS,
     "negatives.layout": table.LAYOUTS,
-    "finetune.kind": user_task.METRICS,
+    "finetune.kind": task.OWN_METRICS,
   }
   keys = PRETRAIN | TABLES["finetune"]
   for name, choices in named.items():

@@ -34,7 +34,7 @@ from truenegs_jax.main import TASKS
 from truenegs_jax.objectives import soft_regularization
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.synonyms import sources
-from truenegs_jax.tasks import glue
+from truenegs_jax.tasks import task
 from truenegs_jax.train import sharding
 
 LANGUAGES = {"sh", "python", "text", "json", "ini", "bibtex"}
@@ -86,8 +86,7 @@ def has_name(module, name):
 def registries(monkeypatch):
   """Removes what config files of pages add to the package."""
   tables = (
-    glue.COLUMNS,
-    glue.TASKS,
+    task.TASKS,
     sharding.MESHES,
     soft_regularization.REGULARIZERS,
     sources.SOURCES,

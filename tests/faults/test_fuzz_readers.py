@@ -47,6 +47,7 @@ from truenegs_jax.synonyms import lexicons, run_table, sources, wordnet
 from truenegs_jax.synonyms.table import SynonymTable
 from truenegs_jax.synonyms.vocabulary import Vocabulary
 from truenegs_jax.tasks import glue, records, squad
+from truenegs_jax.tasks.task import TASKS
 from truenegs_jax.weights import find, model_card
 from truenegs_jax.workdir.saved_model import build_model
 
@@ -58,7 +59,7 @@ WORDS = ("house", "home", "firm", "take", "assume", "in", "maison", "demeure")
 VECTORS = np.arange(24, dtype="<f4").reshape(8, 3) - 7
 MYTHES = "UTF-8\nhouse|2\n(noun)|home|firm (fam.)\n(verb)|take\nhome|1\n-|house"
 OMW = "# French\tfra\n00001740-n\tfra:lemma\tmaison\n00001740-n\tlemma\tdemeure"
-MNLI = glue.TASKS["mnli"]
+MNLI = TASKS["mnli"]
 
 
 class Reader(NamedTuple):
@@ -142,9 +143,7 @@ def read_source(source, option="path"):
 
 
 def read_set(path):
-  return eval_set.read_published(
-    "set", str(path), MNLI, ("sentence1", "sentence2")
-  )
+  return eval_set.read_published("set", str(path), MNLI)
 
 
 def read_task(path):
@@ -203,7 +202,7 @@ TASKS = {
     b'{"premise": "A.", "hypothesis": "B.", "y": "neutral", "sample_id": 0}',
   ),
   "cola.tsv": (
-    lambda x: glue.read_split(glue.TASKS["cola"], "dev", "", file=str(x)),
+    lambda x: glue.read_split(TASKS["cola"], "dev", "", file=str(x)),
     tsv(("gj04", "1", "", "A swan."), ("gj04", "0", "*", "Swan a.")),
   ),
 }

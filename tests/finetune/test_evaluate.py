@@ -7,14 +7,13 @@ from truenegs_jax.configs import finetune_glue, finetune_squad
 from truenegs_jax.data.tokens.tokenizer import SPECIALS, make_tokenizer
 from truenegs_jax.finetune import evaluate
 from truenegs_jax.finetune.config_checks import FinetuneOptions
-from truenegs_jax.tasks import glue, squad
-from truenegs_jax.tasks.task import Example
+from truenegs_jax.tasks.task import SQUAD, TASKS, Example, Question
 
 TOKENIZER = make_tokenizer([*SPECIALS, *"abcdefghij0123456789"], lowercase=True)
 
 
 def make_split(task, examples):
-  module = finetune_squad if task is squad.TASK else finetune_glue
+  module = finetune_squad if task.name == SQUAD else finetune_glue
   options = FinetuneOptions.from_config(module.get_config())
   return evaluate.encode_split(options, task, examples, TOKENIZER)
 
@@ -28,7 +27,7 @@ def make_pairs(labels):
 
 @pytest.mark.parametrize("size", [50, 3_000])
 def test_wrong_classes_have_their_texts_and_probabilities(size):
-  task, rng = glue.TASKS["rte"], np.random.default_rng(1)
+  task, rng = TASKS["rte"], np.random.default_rng(1)
   label_N, is_wrong_N = rng.integers(2, size=size), rng.random(size) < 0.3
   labels = [task.labels[i] for i in label_N]
   split = make_split(task, make_pairs(labels))
@@ -50,7 +49,7 @@ def test_wrong_classes_have_their_texts_and_probabilities(size):
 
 
 def test_scores_have_the_largest_errors_first():
-  task, golds = glue.TASKS["stsb"], np.linspace(0, 5, 301)
+  task, golds = TASKS["stsb"], np.linspace(0, 5, 301)
   split = make_split(task, make_pairs(golds.tolist()))
   errors = np.random.default_rng(0).permutation(301) / 100
   outputs = list((golds + errors)[:, None] / task.scale[1])
@@ -69,10 +68,8 @@ def test_wrong_answers_show_the_context_around_the_gold_answer():
   for i in (0, 200, 399, 5):
     text = f"word{i}"
     answers = ((text, context.index(text)), (f"that {text}", 0))
-    questions.append(
-      squad.Question(f"q{i}", f"what {i}?", context, answers, "")
-    )
-  split = make_split(squad.TASK, questions)
+    questions.append(Question(f"q{i}", f"what {i}?", context, answers, ""))
+  split = make_split(TASKS[SQUAD], questions)
   answers = ["a", "b", "c", "WORD5."]  # the last is right
   wrong = evaluate.find_mistakes(split, [], answers)
   assert [(x["key"], x["answer"]) for x in wrong] == [

@@ -31,7 +31,7 @@ from truenegs_jax.runtime.errors import (
   DataError,
   InputError,
 )
-from truenegs_jax.tasks import glue
+from truenegs_jax.tasks.task import TASKS
 from truenegs_jax.train import sharding
 
 pytestmark = pytest.mark.usefixtures("one_device")
@@ -277,14 +277,14 @@ def open_tiny(c, vocab):
 def test_the_head_is_that_of_hugging_face(vocab, role, head):
   initial, _ = open_tiny(finetune_glue.get_config("rte"), vocab)
   initial = dataclasses.replace(initial, role=role)
-  assert initial.make_model(glue.TASKS["rte"]).head == head
+  assert initial.make_model(TASKS["rte"]).head == head
 
 
 def test_learning_rates_follow_schedule_and_layer_decay(vocab):
   c = finetune_glue.get_config("rte")
   c.optim.epsilon = 1e-30
   initial, options = open_tiny(c, vocab)
-  model = initial.make_model(glue.TASKS["rte"])
+  model = initial.make_model(TASKS["rte"])
   tx, schedule = loop.make_optimizer(options, model, 100)
   assert float(schedule(0)) == float(schedule(100)) == 0
   assert float(schedule(5)) == pytest.approx(3e-4 * 0.95 * 0.5)
@@ -347,7 +347,7 @@ def test_trains_and_scores_every_kind_of_glue(task, vocab, real_data, tmp_path):
 def test_scores_of_perfect_and_constant_answers(task, vocab, real_data):
   initial, options = open_tiny(glue_config(task, real_data, rows=8), vocab)
   dev = task_data.read_task_data(options, task, initial.tokenizer).dev
-  metrics = glue.TASKS[task].metrics
+  metrics = TASKS[task].metrics
   perfect = dev.score(list(dev.golds))
   assert perfect == pytest.approx(dict.fromkeys(metrics, 100))
   constant = dev.score([dev.golds[0]] * len(dev.golds))[metrics[0]]
@@ -486,7 +486,7 @@ def test_a_dry_run_describes_a_network_and_the_missing_runs(shared_finetuning):
 
 def test_a_dry_run_needs_neither_weights_nor_data(tmp_path, monkeypatch):
   c = finetune_glue.get_config("mrpc")
-  monkeypatch.setitem(glue.TASKS, "added", glue.TASKS["mrpc"])
+  monkeypatch.setitem(TASKS, "added", TASKS["mrpc"])
   c.finetune.tasks = "added"
   c.dry_run, c.init, c.finetune.data = True, "own/weights", str(tmp_path)
   code, printed = run(c, tmp_path / "out")

@@ -11,8 +11,8 @@ from truenegs_jax.data.tokens.tokenizer import SPECIALS, make_tokenizer
 from truenegs_jax.finetune import task_data
 from truenegs_jax.finetune.config_checks import FinetuneOptions
 from truenegs_jax.runtime.errors import DataError, InputError
-from truenegs_jax.tasks.glue import TASKS
 from truenegs_jax.tasks.squad_windows import NO_ANSWER
+from truenegs_jax.tasks.task import TASKS
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 TOKENIZER = make_tokenizer([*SPECIALS, *LETTERS, "?"], lowercase=True)

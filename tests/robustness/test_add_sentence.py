@@ -15,7 +15,7 @@ from truenegs_jax.robustness.annotate import (
 from truenegs_jax.robustness.transformation import Refused
 from truenegs_jax.runtime.errors import UnavailableError
 from truenegs_jax.synonyms import wordnet
-from truenegs_jax.tasks.squad import Question
+from truenegs_jax.tasks.task import Question
 
 QUESTION = "Which NFL team represented the AFC at Super Bowl 50?"
 TREE = (

@@ -23,8 +23,7 @@ from truenegs_jax.robustness.annotate import Annotator, Sentence, Token
 from truenegs_jax.robustness.eval_set import save_set
 from truenegs_jax.robustness.swap_synonyms import NO_SYNONYM, make_swap
 from truenegs_jax.synonyms import wordnet
-from truenegs_jax.tasks.squad import Question
-from truenegs_jax.tasks.task import Example
+from truenegs_jax.tasks.task import Example, Question
 
 SENTENCES = (
   "Ann's house in Indiana was not big; it is her home and firm.",

@@ -8,16 +8,13 @@ import pytest
 
 from truenegs_jax.robustness.eval_set import EvalSet, read_published, save_set
 from truenegs_jax.runtime.errors import DataError
-from truenegs_jax.tasks import glue, squad
-from truenegs_jax.tasks.squad import Question
-from truenegs_jax.tasks.task import Example
+from truenegs_jax.tasks.task import SQUAD, TASKS, Example, Question
 
-MNLI, QQP, SST2 = (glue.TASKS[name] for name in ("mnli", "qqp", "sst2"))
+MNLI, QQP, SST2 = (TASKS[name] for name in ("mnli", "qqp", "sst2"))
 
 
-def read(path, task=squad.TASK, name="set"):
-  columns = glue.COLUMNS[task.name][0] if task.name in glue.TASKS else ()
-  return read_published(name, str(path), task, columns)
+def read(path, task=TASKS[SQUAD], name="set"):
+  return read_published(name, str(path), task)
 
 
 def write_squad(path, questions, context="Denver won. Champ lost."):
@@ -107,7 +104,7 @@ def test_paws_and_hans_are_tsv(tmp_path):
     "entailment",
   ]
   assert set(result.merged) == {"neutral", "contradiction"}
-  assert read(hans, glue.TASKS["rte"]).transformed[0].label == "not_entailment"
+  assert read(hans, TASKS["rte"]).transformed[0].label == "not_entailment"
 
 
 QUESTION = Question("q\u2028", "Who?", "“Ann”\nwon.", (("Ann", 1),), "")
@@ -115,13 +112,13 @@ MOVED = dataclasses.replace(QUESTION, context="So Ann", answers=(("Ann", 3),))
 PAIR = Example("1", "a", "b", "neutral", "")
 SINGLE = Example("3", "a", None, "0", "")
 SCORED = Example("2", "a", "b", 3.5, "")
-STSB = glue.TASKS["stsb"]
+STSB = TASKS["stsb"]
 
 
 @pytest.mark.parametrize(
   ("task", "original", "transformed"),
   [
-    (squad.TASK, [QUESTION], [MOVED]),
+    (TASKS[SQUAD], [QUESTION], [MOVED]),
     (MNLI, [PAIR], [dataclasses.replace(PAIR, second="c")]),
     (SST2, [SINGLE], [dataclasses.replace(SINGLE, first="c")]),
     (STSB, [SCORED], [dataclasses.replace(SCORED, second="c")]),

@@ -7,9 +7,7 @@ from scipy import stats
 from truenegs_jax.robustness import scores as scores_lib
 from truenegs_jax.robustness.eval_set import EvalSet
 from truenegs_jax.robustness.scores import estimate, score_set
-from truenegs_jax.tasks import glue, squad
-from truenegs_jax.tasks.squad import Question
-from truenegs_jax.tasks.task import Example
+from truenegs_jax.tasks.task import SQUAD, TASKS, Example, Question
 
 
 def make_questions(count, gold="deep blue sea"):
@@ -36,7 +34,7 @@ def test_a_question_counts_by_its_worst_variant():
   x = EvalSet("s", "S", questions, questions, {}, variants)
   original = [["deep blue sea", "deep blue", "deep blue sea"]]
   changed = [["deep blue", "blue", "hill"]]  # F1 80, 50, 0
-  scores = score(x, squad.TASK, original, changed)
+  scores = score(x, TASKS[SQUAD], original, changed)
   f1_SxN = scores["f1"]["transformed"].example_SxN
   np.testing.assert_allclose(f1_SxN, [[50, 80, 0]])
   assert estimate(scores["em"]["original"]).value == pytest.approx(200 / 3)
@@ -47,7 +45,9 @@ def test_standard_errors_count_questions_not_answers():
   rng = np.random.default_rng(0)
   right_N = rng.random(300) < 0.8
   x, before, after = make_set(300), answers(right_N), answers(right_N[::-1])
-  one, three = (score(x, squad.TASK, [before] * n, [after] * n) for n in (1, 3))
+  one, three = (
+    score(x, TASKS[SQUAD], [before] * n, [after] * n) for n in (1, 3)
+  )
   p = right_N.mean()
   expected = 100 * np.sqrt(p * (1 - p) / 299)
   for scores in (one, three):
@@ -58,7 +58,7 @@ def test_standard_errors_count_questions_not_answers():
 
 
 def test_errors_of_correlations_are_bootstrapped():
-  task, rng = glue.TASKS["cola"], np.random.default_rng(0)
+  task, rng = TASKS["cola"], np.random.default_rng(0)
   labels = rng.integers(2, size=400)
   guesses = np.where(rng.random(400) < 0.8, labels, 1 - labels)
   rows = [Example(str(i), "a", None, str(x), "") for i, x in enumerate(labels)]
@@ -79,7 +79,7 @@ def test_classes_are_merged_as_in_hans():
   merged = dict.fromkeys(("neutral", "contradiction"), "non-entailment")
   x = EvalSet("s", "S", (), rows, {}, merged=merged)
   given = [["entailment", "neutral", "contradiction", "contradiction"]]
-  scores = score(x, glue.TASKS["mnli"], [[]], given)
+  scores = score(x, TASKS["mnli"], [[]], given)
   assert estimate(scores["accuracy"]["transformed"]).value == 75
   assert not {"original", "drop"} & scores["accuracy"].keys()
 
@@ -89,7 +89,7 @@ def test_models_are_compared_by_their_drops():
   good_N, bad_N = (rng.random(200) < p for p in (0.9, 0.5))
   before = [answers([True] * 200)] * 2
   pair = [
-    score(make_set(200), squad.TASK, before, [answers(x)] * 2)
+    score(make_set(200), TASKS[SQUAD], before, [answers(x)] * 2)
     for x in (good_N, bad_N)
   ]
   em, f1 = scores_lib.compare_sets(*pair)

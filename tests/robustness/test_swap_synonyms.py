@@ -10,8 +10,7 @@ from truenegs_jax.robustness import swap_synonyms as lib
 from truenegs_jax.robustness.annotate import Annotator, Sentence, Token
 from truenegs_jax.robustness.transformation import Refused
 from truenegs_jax.synonyms.wordnet import session
-from truenegs_jax.tasks.squad import Question
-from truenegs_jax.tasks.task import Example
+from truenegs_jax.tasks.task import Example, Question
 
 
 def annotate(text):

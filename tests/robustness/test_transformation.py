@@ -6,8 +6,7 @@ import pytest
 
 from truenegs_jax.robustness import transformation as lib
 from truenegs_jax.robustness.annotate import Token
-from truenegs_jax.tasks.squad import Question
-from truenegs_jax.tasks.task import Example
+from truenegs_jax.tasks.task import Example, Question
 
 
 def upper(example, rng):

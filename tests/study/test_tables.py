@@ -12,13 +12,14 @@ from support.json_readers import RESULT
 from support.small_predictions import random_predictions, random_table
 from truenegs_jax.corrections import findings
 from truenegs_jax.corrections.findings import CheckpointRates, find_table_2
+from truenegs_jax.finetune.leaderboard import GLUE
 from truenegs_jax.finetune.results import Result
 from truenegs_jax.robustness.scores import SIDES
 from truenegs_jax.study import run as study_run
 from truenegs_jax.study import scores as records
 from truenegs_jax.study import tables
 from truenegs_jax.study.scores import Score, Study
-from truenegs_jax.tasks import glue, scoring
+from truenegs_jax.tasks import scoring
 
 ARMS = ("baseline", "hc", "hc_glove", "my_arm {50%} & #1 ~^\\<")
 FAILED = (ARMS[3], 2)
@@ -146,7 +147,7 @@ def test_studies_with_little_have_tables(study):
 )
 def test_rows_of_the_paper(family, width, averages):
   [x] = tables.make_tables(
-    Study([], ARMS[:3], [0], tuple(glue.TASKS), [0], family=family, width=width)
+    Study([], ARMS[:3], [0], GLUE, [0], family=family, width=width)
   )
   rows = [row for row in x.rows if row.kind == tables.PAPER]
   shown = [row.cells[-1].value for row in rows]

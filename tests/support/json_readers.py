@@ -17,8 +17,8 @@ from truenegs_jax.report import page
 from truenegs_jax.report.write import read_workdir
 from truenegs_jax.robustness import eval_set
 from truenegs_jax.runtime.errors import CheckpointError
-from truenegs_jax.tasks import glue, records, squad
-from truenegs_jax.tasks.task import Example
+from truenegs_jax.tasks import records, squad
+from truenegs_jax.tasks.task import TASKS, Example
 from truenegs_jax.weights import find
 from truenegs_jax.workdir import files
 
@@ -43,7 +43,7 @@ RESULT = {
   "notes": [],
   "mistakes": [],
 }
-SST2 = glue.TASKS["sst2"]
+SST2 = TASKS["sst2"]
 VOCABULARY = {entry: i for i, entry in enumerate([*SPECIALS, "swan"])}
 
 
@@ -69,7 +69,7 @@ def read_corpus(path):
 
 
 def read_published(path):
-  return eval_set.read_published("set", str(path), SST2, ("sentence",))
+  return eval_set.read_published("set", str(path), SST2)
 
 
 # File -> its content, and a function of its path that reads it.

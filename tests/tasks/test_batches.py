@@ -12,8 +12,7 @@ from truenegs_jax.data.tokens.tokenizer import SPECIALS, make_tokenizer
 from truenegs_jax.runtime.errors import DataError
 from truenegs_jax.tasks import batches
 from truenegs_jax.tasks.batches import encode, truncated_sizes
-from truenegs_jax.tasks.glue import TASKS
-from truenegs_jax.tasks.task import EncodedRows, Example
+from truenegs_jax.tasks.task import TASKS, EncodedRows, Example
 
 B, LIMIT, SEED = 8, 100, 3
 WORDS = ["the", "swan", "is", "##s", "mute", "white", *"abcdefghi", ",", "."]

@@ -9,14 +9,17 @@ import pytest
 
 from support.texts import COMPRESSORS
 from truenegs_jax.runtime.errors import DataError, InputError, UnavailableError
-from truenegs_jax.tasks import user_task
-from truenegs_jax.tasks.records import (
-  read_dataset,
-  read_file,
+from truenegs_jax.tasks.records import read_dataset, read_examples, read_file
+from truenegs_jax.tasks.task import (
+  CLASSES,
+  SCORE,
+  Example,
+  define_own_task,
+  fit_own_task,
 )
-from truenegs_jax.tasks.task import CLASSES, SCORE, Example
 
-COLUMNS = user_task.Columns(("a", "b"), "label")
+PAIRS = define_own_task(text="a, b", label="label", kind=CLASSES)
+TEXTS = define_own_task(text="text", label="label", kind=CLASSES)
 ROWS = [
   {"a": 'say "x', "b": "é\u2028y", "label": "no"},
   {"a": '"q" 1', "b": " c ", "label": "yes"},
@@ -119,12 +122,11 @@ def test_classes_of_a_data_set_become_names(saved):
   ]
   (record,) = read_dataset(f"hf:{saved}", split="dev")
   assert record.fields["label"] is None
-  columns = user_task.Columns(("a",), "label")
-  where = f"hf:{saved} split=train"
-  examples = user_task.read_examples(where, "dev", columns, kind=CLASSES)
+  task = dataclasses.replace(TEXTS, columns=("a",))
+  examples = read_examples(f"hf:{saved} split=train", "dev", task)
   assert [x.label for x in examples] == ["yes", "no"]
   with pytest.raises(DataError, match="record 1: .*'label' holds None"):
-    user_task.read_examples(f"hf:{saved}", "dev", columns, kind=CLASSES)
+    read_examples(f"hf:{saved}", "dev", task)
 
 
 def test_rejects_unavailable_data_sets(saved, monkeypatch):
@@ -141,7 +143,7 @@ def test_rejects_unavailable_data_sets(saved, monkeypatch):
   monkeypatch.setattr(datasets, "load_dataset_builder", refuse)
   where, message = "hf:owner/set config=mini split=test", "no route.*hf:FOLDER"
   with pytest.raises(UnavailableError, match=message) as e:
-    user_task.read_examples(where, "dev", COLUMNS, kind=CLASSES)
+    read_examples(where, "dev", PAIRS)
   assert requests == [("owner/set", "mini")]
   assert "data." not in str(e.value)  # names no keys of pre-training
 
@@ -163,47 +165,46 @@ def test_refuses_options_that_data_sets_lack(saved):
 
 def test_user_task_of_pairs_with_classes(write):
   path = write("train.csv", ROWS)
-  train = user_task.read_examples(path, "train", COLUMNS, kind=CLASSES)
+  train = read_examples(path, "train", PAIRS)
   assert train == [
     Example(str(i), row["a"], row["b"], row["label"], f"{path}:{2 + i}")
     for i, row in enumerate(ROWS)
   ]
-  task = user_task.make_task(train, kind=CLASSES)
+  task = fit_own_task(PAIRS, train)
   assert (task.labels, task.metrics) == (("no", "yes"), ("accuracy",))
-  labels = ("yes", "no")
-  task = user_task.make_task(train, kind=CLASSES, labels=labels, metric="f1")
+  task = define_own_task(
+    text="a,b", label="label", kind=CLASSES, labels="yes,no", metric="f1"
+  )
+  assert fit_own_task(task, train) == task
   assert (task.labels, task.metrics) == (("yes", "no"), ("f1", "accuracy"))
 
 
 def test_scores_are_scaled_by_the_training_file(write):
-  columns = user_task.parse_columns("text", "stars")
+  task = define_own_task(text="text", label="stars", kind=SCORE)
   path = write("x.csv", "text,stars\na,1\nb,4\nc,1\nd,4e0\n")
-  train = user_task.read_examples(path, "train", columns, kind=SCORE)
+  train = read_examples(path, "train", task)
   assert [x.label for x in train] == [1.0, 4.0, 1.0, 4.0]
   assert train[0].second is None
-  task = user_task.make_task(train, kind=SCORE)
-  assert task.scale == (2.5, 1.5) and task.metrics == ("spearman",)
+  fitted = fit_own_task(task, train)
+  assert fitted.scale == (2.5, 1.5) and fitted.metrics == ("spearman",)
   equal = [dataclasses.replace(x, label=0.1) for x in train * 3]
-  assert user_task.make_task(equal, kind=SCORE).scale == (0.0, 1.0)
+  assert fit_own_task(task, equal).scale == (0.0, 1.0)
 
 
 def test_only_test_files_may_have_no_labels(write):
-  columns = user_task.Columns(("text",), "label")
   path = write("x.jsonl", '{"text": "a"}\n')
-  [example] = user_task.read_examples(path, "test", columns, kind=CLASSES)
+  [example] = read_examples(path, "test", TEXTS)
   assert example.label is None
   labeled = write("y.tsv", "text\tlabel\na\tno\nb\t\n")
-  test = user_task.read_examples(labeled, "test", columns, kind=CLASSES)
+  test = read_examples(labeled, "test", TEXTS)
   assert [x.label for x in test] == ["no", None]
   with pytest.raises(DataError, match="x.jsonl:1: no column 'label'. Col"):
-    user_task.read_examples(path, "dev", columns, kind=CLASSES)
+    read_examples(path, "dev", TEXTS)
 
 
 def test_equal_numbers_are_one_class(write):
   rows = [{"text": "a", "label": x} for x in (1, 1.0, 0.0, 0, 0.5)]
-  columns = user_task.Columns(("text",), "label")
-  path = write("x.jsonl", rows)
-  examples = user_task.read_examples(path, "train", columns, kind=CLASSES)
+  examples = read_examples(write("x.jsonl", rows), "train", TEXTS)
   assert [x.label for x in examples] == ["1", "1", "0", "0", "0.5"]
 
 
@@ -221,24 +222,24 @@ def test_rejects_bad_rows_and_names_the_line(write, row, kind, message):
   good = {"a": "x", "b": "y", "label": "no" if kind == CLASSES else 1}
   path = write("x.jsonl", [good, good | row])
   labels = ("no", "yes") if kind == CLASSES else ()
+  task = dataclasses.replace(PAIRS, kind=kind, labels=labels)
   with pytest.raises(DataError, match=f"x.jsonl:2: .*{message}"):
-    user_task.read_examples(path, "dev", COLUMNS, kind=kind, labels=labels)
+    read_examples(path, "dev", task)
 
 
 def test_rejects_options_that_do_not_fit():
   one = [Example("0", "a", None, "x", "train.csv:2")]
   with pytest.raises(DataError, match="train.csv:2: 1 classes .*'x'"):
-    user_task.make_task(one, kind=CLASSES)
-  for kind, labels, metric, message in (
-    (CLASSES, (), "pearson", "metric='pearson' does not fit"),
-    (SCORE, ("a", "b"), "", "finetune.labels='a,b'"),
+    fit_own_task(TEXTS, one)
+  keys = {"text": "a", "label": "l", "kind": CLASSES}
+  for more, message in (
+    ({"metric": "pearson"}, "metric='pearson' does not fit"),
+    ({"kind": SCORE, "labels": "a,b"}, "finetune.labels='a,b'"),
+    ({"labels": "a"}, "finetune.labels='a'"),
+    ({"text": "a,b,c"}, "finetune.text="),
+    ({"text": ""}, "finetune.text="),
+    ({"label": ""}, "finetune.text="),
+    ({"label": "a"}, "finetune.text="),
   ):
     with pytest.raises(InputError, match=message):
-      user_task.check_options(kind=kind, labels=labels, metric=metric)
-  for text, label in (("a,b,c", "l"), ("", "l"), ("a", ""), ("a", "a")):
-    with pytest.raises(InputError, match="finetune.text="):
-      user_task.parse_columns(text, label)
-  columns = user_task.Columns(("a", "b"), "l")
-  assert user_task.parse_columns("a, b", "l") == columns
-  assert user_task.parse_labels("a,b") == ("a", "b")
-  assert user_task.parse_labels("") == ()
+      define_own_task(**keys | more)

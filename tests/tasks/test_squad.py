@@ -17,7 +17,7 @@ from truenegs_jax.data.tokens.tokenizer import (
 )
 from truenegs_jax.runtime.errors import DataError, InputError, UnavailableError
 from truenegs_jax.tasks.scoring import question_scores
-from truenegs_jax.tasks.squad import Question, read_squad
+from truenegs_jax.tasks.squad import read_squad
 from truenegs_jax.tasks.squad_windows import (
   NO_ANSWER,
   best_answers,
@@ -26,6 +26,7 @@ from truenegs_jax.tasks.squad_windows import (
   plan_windows,
   tokenize_contexts,
 )
+from truenegs_jax.tasks.task import Question
 
 LETTERS = [*string.ascii_lowercase, *string.digits, "成", "吉"]
 VOCAB = [*SPECIALS, *LETTERS, *(f"##{c}" for c in LETTERS)]

@@ -16,10 +16,8 @@ from truenegs_jax.config.task_sections import Finetune
 from truenegs_jax.models import layers
 from truenegs_jax.models.registry import FAMILY, find_family
 from truenegs_jax.runtime.errors import InputError, one_of
-from truenegs_jax.tasks import glue, squad, user_task
+from truenegs_jax.tasks.task import OWN, SQUAD, TASKS
 from truenegs_jax.train import metrics, sharding
-
-SQUAD, OWN = squad.TASK.name, user_task.NAME
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -92,11 +90,12 @@ def check(c: ConfigDict) -> None:
   metrics.check_writers(c.log.writers)
   parse_names(c.init_skip, key="init_skip", choices=INIT_SKIPS)
   names = parse_names(f.tasks, key="finetune.tasks")
-  groups = (glue.TASKS, (SQUAD,), (OWN,))
+  glue = [name for name in TASKS if name != SQUAD]
+  groups = (glue, (SQUAD,), (OWN,))
   if not names or not any(set(names) <= {*group} for group in groups):
     raise InputError(
       f"finetune.tasks={f.tasks!r} must name tasks of GLUE"
-      f" ({', '.join(glue.TASKS)}), or {SQUAD}, or {OWN}. The configs are"
+      f" ({', '.join(glue)}), or {SQUAD}, or {OWN}. The configs are"
       " finetune_glue.py, finetune_squad.py and finetune_own.py."
     )
   if OWN in names and not f.epochs:

@@ -21,13 +21,16 @@ from truenegs_jax.data.tokens.tokenizer import Tokenizer
 from truenegs_jax.finetune.config_checks import FinetuneOptions
 from truenegs_jax.models import choose_attention, encoder, finetune
 from truenegs_jax.runtime import progress, watchdog
-from truenegs_jax.tasks import batches, scoring, squad, squad_windows
+from truenegs_jax.tasks import batches, scoring, squad_windows
 from truenegs_jax.tasks.task import (
   CLASSES,
   SCORE,
   SPANS,
+  SQUAD,
+  TASKS,
   EncodedRows,
   Example,
+  Question,
   Task,
 )
 from truenegs_jax.train import sharding
@@ -89,7 +92,7 @@ def encode_split(
 
 def make_windows(
   options: FinetuneOptions,
-  questions: Sequence[squad.Question],
+  questions: Sequence[Question],
   tokenizer: Tokenizer,
   *,
   train: bool,
@@ -150,7 +153,7 @@ def _make_question_split(
     return f"{question.text[:SHOWN]}\n{context}"
 
   return EvalSplit(
-    squad.TASK, windows.encoded, keys, golds, decode_answers, show_texts
+    TASKS[SQUAD], windows.encoded, keys, golds, decode_answers, show_texts
   )
 
 

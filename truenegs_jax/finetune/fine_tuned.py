@@ -24,13 +24,23 @@ from truenegs_jax.finetune import (
   initial_weights,
   results,
 )
-from truenegs_jax.finetune.config_checks import OWN, SQUAD, FinetuneOptions
+from truenegs_jax.finetune.config_checks import FinetuneOptions
 from truenegs_jax.finetune.initial_weights import InitialWeights
 from truenegs_jax.finetune.results import Result
 from truenegs_jax.runtime import progress
 from truenegs_jax.runtime.errors import InputError, one_of
-from truenegs_jax.tasks import glue, squad, user_task
-from truenegs_jax.tasks.task import CLASSES, SCORE, SPANS, Task
+from truenegs_jax.tasks.task import (
+  BINARY,
+  CLASSES,
+  HUB_LABELS,
+  OWN,
+  SCORE,
+  SPANS,
+  SQUAD,
+  TASKS,
+  Task,
+  define_own_task,
+)
 from truenegs_jax.train import sharding
 from truenegs_jax.weights import fit, hf_folder, hf_names
 from truenegs_jax.weights.find import Weights
@@ -58,16 +68,6 @@ class FineTunedModel:
   initials: tuple[InitialWeights, ...]
   predictor: evaluate.Predictor
   report: Callable[[str], None]
-
-  @property
-  def columns(self) -> tuple[str, ...]:
-    """Names of the task's columns of labeled texts; none of questions."""
-    if self.task.kind == SPANS:
-      return ()
-    if self.task.name == OWN:
-      options = self.options
-      return user_task.parse_columns(options.text, options.label).texts
-    return glue.COLUMNS[self.task.name][0]
 
   def answer(
     self, examples: Sequence[Any], console: Console
@@ -208,10 +208,13 @@ def _find_task(
   if run and run.task == OWN:
     labels = tuple(run.provenance["labels"])
     kind = CLASSES if labels else SCORE
-    return Task(OWN, OWN, kind, labels=labels, metrics=(*run.scores["dev"],))
+    saved = run.provenance[results.CONFIG]["finetune"]
+    task = define_own_task(text=saved["text"], label=saved["label"], kind=kind)
+    metrics = (*run.scores["dev"],)
+    return dataclasses.replace(task, labels=labels, metrics=metrics)
   name = run.task if run else name or (SQUAD if head == "spans" else "")
-  one_of("robustness.task", name, (SQUAD, *glue.TASKS))
-  task = squad.TASK if name == SQUAD else glue.TASKS[name]
+  one_of("robustness.task", name, TASKS)
+  task = TASKS[name]
   if (head == "spans") != (task.kind == SPANS):
     raise InputError(
       f"{key}: {network.location} has the head {head!r}, which is not for"
@@ -235,8 +238,8 @@ def _find_classes(
   if task.kind == SCORE and size == 1:
     return ()
   known = {label.casefold(): label for label in task.labels}
-  if set(task.labels) == set(glue.BINARY):
-    known |= glue.HUB_LABELS | {f"label_{i}": i for i in glue.BINARY}
+  if set(task.labels) == set(BINARY):
+    known |= HUB_LABELS | {f"label_{i}": i for i in BINARY}
   saved = fit.read_labels(network.fields)
   classes = tuple(known.get(name.casefold(), "") for name in saved)
   if len(classes) == size and sorted(classes) == sorted(task.labels):

@@ -17,10 +17,11 @@ from rich.table import Table
 from truenegs_jax.finetune.results import Result
 from truenegs_jax.models.registry import find_family
 from truenegs_jax.stats.intervals import Comparison, compare_scores
-from truenegs_jax.tasks import scoring, squad
+from truenegs_jax.tasks import scoring
+from truenegs_jax.tasks.task import SQUAD
 
 GLUE = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte")
-SQUAD = ("squad_em", "squad_f1")
+SQUAD_SCORES = ("squad_em", "squad_f1")
 AVERAGE = "average"  # only of all eight tasks
 RECORD_FIELDS = ("step", "split", "time")  # not scores
 
@@ -42,8 +43,8 @@ NOTES = {
   "owt": "one pre-training on OpenWebText",
   "more": "Google's weights, trained on more data and for longer",
 }
-# Source, note, name of the model: scores in the order of GLUE and SQUAD. Two
-# scores alone are SQUAD's.
+# Source, note, name of the model: scores in the order of GLUE and
+# SQUAD_SCORES. Two scores alone are SQuAD's.
 _PUBLISHED = """
 table3  best   BERT base: 61.1 93.0 86.8 87.1 90.8 84.7 91.4 67.9
 table3  best   BERT base HC: 62.9 93.2 87.5 87.4 90.9 84.9 91.5 69.3
@@ -80,7 +81,7 @@ class PublishedModel:
     name: name in the report, "ELECTRA small HC".
     source: the report.
     family, size: "electra" or "bert"; "small", "base" or "large".
-    scores: reported scores, by name in GLUE and SQUAD.
+    scores: reported scores, by name in GLUE and SQUAD_SCORES.
     note: what limits a comparison with these scores.
   """
 
@@ -98,7 +99,7 @@ def _parse_row(row: str) -> PublishedModel:
   name, scores = model.split(": ")
   family, size = re.findall("[a-z]+", name.lower())[:2]
   values = scores.split()
-  columns = SQUAD if len(values) == 2 else (*GLUE, *SQUAD)
+  columns = SQUAD_SCORES if len(values) == 2 else (*GLUE, *SQUAD_SCORES)
   by_task = dict(zip(columns, map(float, values), strict=False))
   return PublishedModel(
     name, SOURCES[source], family, size, by_task, NOTES[note]
@@ -119,7 +120,7 @@ def find_published(
     width: hidden size of the network.
   """
   size = find_family(width)
-  names = {*tasks, *(SQUAD if squad.TASK.name in tasks else ())}
+  names = {*tasks, *(SQUAD_SCORES if SQUAD in tasks else ())}
   models = [x for x in PUBLISHED if x.size == size and names & set(x.scores)]
   same = tuple(x for x in models if x.family == family)
   return same or tuple(x for x in models if x.family == "electra")
@@ -249,9 +250,9 @@ def _print_published(
   medians: dict[str, float] = {}
   for task, runs in runs_by_task.items():
     for metric, s in summarize_runs(runs).items():
-      name = f"{task}_{metric}" if task == squad.TASK.name else task
+      name = f"{task}_{metric}" if task == SQUAD else task
       medians.setdefault(name, s.median)  # of GLUE the main metric
-  columns = [name for name in (*GLUE, *SQUAD) if name in medians]
+  columns = [name for name in (*GLUE, *SQUAD_SCORES) if name in medians]
   if not columns:
     return  # nothing is published on the user's own task
   if average(medians) is not None:

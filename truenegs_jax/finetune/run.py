@@ -33,7 +33,7 @@ from truenegs_jax.runtime import distributed, errors, progress
 from truenegs_jax.runtime.cache import enable_compilation_cache
 from truenegs_jax.runtime.files import disk_errors
 from truenegs_jax.tasks import batches, glue
-from truenegs_jax.tasks.task import CLASSES, SPANS, Task
+from truenegs_jax.tasks.task import CLASSES, SPANS, TASKS, Task
 from truenegs_jax.train import plan, sharding
 from truenegs_jax.weights import find, hf_folder
 from truenegs_jax.workdir import files, lock
@@ -124,7 +124,7 @@ def _describe_plan(context: RunContext) -> dict[str, str]:
   if not options.init or find.is_local(options.init):
     initial = initial_weights.open_weights(options, report=context.report)
     for name in options.task_names:
-      task = task_data.find_published_task(name)
+      task = TASKS.get(name)
       model = initial.make_model(task or Task(name, name, CLASSES))
       if task:  # the user's own task has classes when its file is read
         initial.fit(model, task)
@@ -154,7 +154,7 @@ def _describe_task(options: FinetuneOptions, name: str) -> str:
   text = "; ".join(
     f"{split}: {task_data.find_split(options, name, split)}" for split in splits
   )
-  task = task_data.find_published_task(name)
+  task = TASKS.get(name)
   epochs = options.epochs or (task.epochs if task else 0)
   if task is None or "train" in task_data.parse_files(options, name):
     return f"{text}; {epochs:g} epochs"
@@ -219,13 +219,13 @@ def _write_submissions(
 ) -> list[pathlib.Path]:
   """Writes GLUE's files of the test sets, from each task's median run."""
   paths, folder = [], workdir / SUBMISSION
-  for name in glue.TASKS.keys() & finished.keys():
+  for name in TASKS.keys() & finished.keys():
     for split, x in leaderboard.median_run(finished[name]).answers.items():
       if split.startswith("test"):
         with disk_errors(folder):
           folder.mkdir(exist_ok=True)
         path = glue.write_submission(
-          folder, glue.TASKS[name], split, x["keys"], x["answers"]
+          folder, TASKS[name], split, x["keys"], x["answers"]
         )
         paths.append(path)
   return sorted(paths)

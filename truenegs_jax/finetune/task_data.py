@@ -15,7 +15,7 @@ from truenegs_jax.config import grammar
 from truenegs_jax.data.corpus import hub_datasets
 from truenegs_jax.data.corpus.files import find_existing
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
-from truenegs_jax.finetune.config_checks import OWN, SQUAD, FinetuneOptions
+from truenegs_jax.finetune.config_checks import FinetuneOptions
 from truenegs_jax.finetune.evaluate import (
   EvalSplit,
   encode_split,
@@ -23,8 +23,17 @@ from truenegs_jax.finetune.evaluate import (
 )
 from truenegs_jax.finetune.results import fingerprint
 from truenegs_jax.runtime.errors import InputError
-from truenegs_jax.tasks import batches, glue, records, squad, user_task
-from truenegs_jax.tasks.task import SPANS, EncodedRows, Task
+from truenegs_jax.tasks import batches, glue, records, squad
+from truenegs_jax.tasks.task import (
+  OWN,
+  SPANS,
+  SQUAD,
+  TASKS,
+  EncodedRows,
+  Task,
+  define_own_task,
+  fit_own_task,
+)
 
 GLUE_LENGTH, SQUAD_LENGTH = 128, 512  # tokens of a row in ELECTRA's paper
 
@@ -64,15 +73,10 @@ def read_task_data(
 ) -> TaskData:
   """Reads a task and encodes it."""
   check_files(options)
-  task = find_published_task(name)
-  labels = user_task.parse_labels(options.labels)
-  examples, notes = read_split(
-    options, task or Task(OWN, OWN, options.kind, labels=labels), "train"
-  )
-  if task is None:
-    task = user_task.make_task(
-      examples, kind=options.kind, labels=labels, metric=options.metric
-    )
+  task = TASKS.get(name) or _define_own_task(options)
+  examples, notes = read_split(options, task, "train")
+  if name == OWN:
+    task = fit_own_task(task, examples)
   sizes = {"train": len(examples)}
   examples = examples[: options.rows or None]
   if task.kind == SPANS:
@@ -95,9 +99,14 @@ def read_task_data(
   return TaskData(task, train, splits, tuple(notes))
 
 
-def find_published_task(name: str) -> Task | None:
-  """Returns the task of a name; None for the user's own."""
-  return squad.TASK if name == SQUAD else glue.TASKS.get(name)
+def _define_own_task(options: FinetuneOptions) -> Task:
+  return define_own_task(
+    text=options.text,
+    label=options.label,
+    kind=options.kind,
+    labels=options.labels,
+    metric=options.metric,
+  )
 
 
 def count_rows(options: FinetuneOptions, task: Task) -> int:
@@ -116,13 +125,11 @@ def read_split(
   """
   file = parse_files(options, task.name).get(split, "")
   if task.name == OWN:
-    columns = user_task.parse_columns(options.text, options.label)
-    return user_task.read_examples(
-      file, split, columns, kind=task.kind, labels=task.labels
-    ), []
+    return records.read_examples(file, split, task), []
   if task.kind == SPANS:
     moved: list[str] = []
-    where = file or squad.find_official(options.data, split)
+    if not (where := file or options.data).startswith(records.HUB):
+      where = file or str(records.find_official(task, split, where))
     questions = squad.read_squad(where, split=split, moved=moved)
     note = f"{len(moved):,} {squad.MOVED} in {split}"
     return questions, [note] if moved else []
@@ -136,14 +143,16 @@ def _evaluated_splits(options: FinetuneOptions, task: Task) -> list[str]:
   files = parse_files(options, task.name)
   splits = [x for x in _splits(options, task.name) if x != "train"]
   if "dev_mismatched" in splits and "dev_mismatched" not in files:
-    if glue.is_missing(task, "dev_mismatched", options.data):
+    path = records.official_path(task, "dev_mismatched", options.data)
+    is_hub = options.data.startswith(records.HUB)
+    if not is_hub and not find_existing(path, or_compressed=True):
       splits.remove("dev_mismatched")
   return splits
 
 
 def _splits(options: FinetuneOptions, name: str) -> tuple[str, ...]:
   """Returns the names of a task's splits, test sets only if they are used."""
-  task = find_published_task(name)
+  task = TASKS.get(name)
   splits = tuple(task.split_sizes) if task else ("train", "dev", "test")
   return tuple(
     x for x in splits if options.predict_test or not x.startswith("test")
@@ -185,12 +194,7 @@ def check_files(options: FinetuneOptions) -> None:
         " --config.finetune.predict_test."
       )
   if OWN in names:
-    user_task.parse_columns(options.text, options.label)
-    user_task.check_options(
-      kind=options.kind,
-      labels=user_task.parse_labels(options.labels),
-      metric=options.metric,
-    )
+    _define_own_task(options)
     if missing := {*_splits(options, OWN)} - parse_files(options, OWN).keys():
       raise InputError(
         f"finetune.files={options.files!r} names no file for"
@@ -222,10 +226,8 @@ def find_split(options: FinetuneOptions, name: str, split: str) -> str:
     return where
   path = pathlib.Path(os.path.expanduser(where))
   is_official = where == options.data
-  if is_official and name == SQUAD:
-    path = squad.official_path(where, split)
-  elif is_official:
-    path = glue.official_path(glue.TASKS[name], split, where)
+  if is_official:
+    path = records.official_path(TASKS[name], split, where)
   existing = find_existing(path, or_compressed=is_official)
   return str(existing) if existing else f"{path} (missing)"
 

@@ -29,7 +29,7 @@ from truenegs_jax.runtime.errors import UnavailableError
 from truenegs_jax.synonyms import wordnet
 from truenegs_jax.synonyms.lexicons import find_neighbours
 from truenegs_jax.synonyms.vocabulary import Vocabulary
-from truenegs_jax.tasks.squad import Question
+from truenegs_jax.tasks.task import Question
 
 STYLE = "AddSentDiverse-style"  # title of a set without a parser
 NOT_ALIGNED = "the parse does not align with the tokens"

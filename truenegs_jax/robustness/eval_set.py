@@ -21,20 +21,28 @@ from typing import Any
 from truenegs_jax.config import grammar
 from truenegs_jax.runtime.errors import DataError, InputError
 from truenegs_jax.runtime.files import atomic_file, disk_errors
-from truenegs_jax.tasks import glue, records, squad
+from truenegs_jax.tasks import records, squad
 from truenegs_jax.tasks.records import Record
-from truenegs_jax.tasks.squad import Question
-from truenegs_jax.tasks.task import SPANS, Example, Task
+from truenegs_jax.tasks.task import (
+  ENTAILMENT,
+  HUB_LABELS,
+  NLI,
+  PAIR,
+  SPANS,
+  Example,
+  Question,
+  Task,
+)
 
 ORIGINAL, TRANSFORMED = "original", "transformed"  # the sides of a set
 # The classes by their numbers in AdvGLUE.
 HUB_CLASSES = {
   "mnli": ("entailment", "neutral", "contradiction"),
-  "qnli": glue.ENTAILMENT,
-  "rte": glue.ENTAILMENT,
+  "qnli": ENTAILMENT,
+  "rte": ENTAILMENT,
 }
 # Columns of texts besides those of the task's own files.
-PAIRS = (("premise", "hypothesis"), glue.PAIR, ("question1", "question2"))
+PAIRS = (("premise", "hypothesis"), PAIR, ("question1", "question2"))
 SINGLE = (("sentence",), ("x",))
 LABELS = ("gold_label", "label", "y")
 KEYS = ("sample_id", "pairID", "idx", "id")
@@ -96,7 +104,7 @@ def _to_json(example: Question | Example) -> str:
   elif example.second is None:
     fields = {"sentence": example.first, "label": example.label}
   else:
-    pair = zip(glue.PAIR, (example.first, example.second), strict=True)
+    pair = zip(PAIR, (example.first, example.second), strict=True)
     fields = {**dict(pair), "label": example.label}
   return json.dumps({**fields, "sample_id": example.key}, ensure_ascii=False)
 
@@ -112,16 +120,13 @@ def parse_files(text: str) -> dict[str, str]:
   return item.options
 
 
-def read_published(
-  name: str, where: str, task: Task, columns: Sequence[str]
-) -> EvalSet:
+def read_published(name: str, where: str, task: Task) -> EvalSet:
   """Reads a published set, in the form that its name shows.
 
   Args:
     name: its name in results; of a set of AdvGLUE also "mnli-mm".
     where: a file or hf:NAME.
     task: the model's task.
-    columns: names of the task's columns of texts.
   """
   path = pathlib.Path(where).expanduser()
   original: Sequence[Any] = ()
@@ -129,33 +134,31 @@ def read_published(
   if path.name.startswith(TEXTFLINT):
     rest = path.name.partition("_")[2]
     pair = [path.with_name(start + rest) for start in TEXTFLINT]
-    original, transformed = _read_pair(pair, task, columns)
+    original, transformed = _read_pair(pair, task)
   elif task.kind == SPANS:
     questions = squad.read_squad(where, split="dev")
     original, transformed, variants = _group_variants(questions)
   elif where.startswith(records.HUB):
     rows = records.read_dataset(where, split="dev")
-    transformed = _to_examples(rows, task, columns)
+    transformed = _to_examples(rows, task)
   elif path.suffix == ".json":
     rows = _read_advglue(name, where, task)
-    transformed = _to_examples(rows, task, columns)
+    transformed = _to_examples(rows, task)
   else:
-    transformed = _to_examples(records.read_file(where), task, columns)
+    transformed = _to_examples(records.read_file(where), task)
   merged: Mapping[str, str] = {}
-  if task.labels == glue.NLI and any(
-    x.label == NON_ENTAILMENT for x in transformed
-  ):
+  if task.labels == NLI and any(x.label == NON_ENTAILMENT for x in transformed):
     merged = NLI_MERGED
   about = {"source": where}
   return EvalSet(name, name, original, transformed, about, variants, merged)
 
 
 def _read_pair(
-  pair: Sequence[pathlib.Path], task: Task, columns: Sequence[str]
+  pair: Sequence[pathlib.Path], task: Task
 ) -> tuple[list[Any], list[Any]]:
   """Reads the files of original and of transformed samples."""
   original, transformed = (
-    _to_examples(records.read_file(path), task, columns) for path in pair
+    _to_examples(records.read_file(path), task) for path in pair
   )
   keys, others = ([x.key for x in part] for part in (original, transformed))
   if keys != others:
@@ -204,9 +207,7 @@ def _read_advglue(name: str, where: str, task: Task) -> Iterator[Record]:
     yield Record(f"{where}: {chosen}, record {number}", fields)
 
 
-def _to_examples(
-  rows: Iterable[Record], task: Task, columns: Sequence[str]
-) -> list[Any]:
+def _to_examples(rows: Iterable[Record], task: Task) -> list[Any]:
   """Converts records of questions or of labeled texts."""
   examples: list[Question | Example] = []
   for number, row in enumerate(rows):
@@ -216,24 +217,23 @@ def _to_examples(
       fields, context = {**row.fields, "id": key}, row.text("context")
       examples.append(squad.parse_question(row.location, context, fields))
     else:
-      examples.append(_read_text(key, row, task, columns))
+      examples.append(_read_text(key, row, task))
   return examples
 
 
-def _read_text(
-  key: str, row: Record, task: Task, columns: Sequence[str]
-) -> Example:
-  choices = (tuple(columns), *(PAIRS if len(columns) > 1 else SINGLE))
+def _read_text(key: str, row: Record, task: Task) -> Example:
+  columns = task.columns
+  choices = (columns, *(PAIRS if len(columns) > 1 else SINGLE))
   present = [x for x in choices if set(x) <= row.fields.keys()]
   first, second, *_ = (*map(row.text, (present or choices)[0]), None)
   column = next((x for x in LABELS if x in row.fields), LABELS[1])
   labels, value = task.labels, row.value(column)
-  if labels == glue.NLI:
+  if labels == NLI:
     labels = (*labels, NON_ENTAILMENT)
-  elif value == NON_ENTAILMENT and set(labels) == set(glue.ENTAILMENT):
+  elif value == NON_ENTAILMENT and set(labels) == set(ENTAILMENT):
     value = "not_entailment"
   elif str(value) not in labels:
-    value = glue.HUB_LABELS.get(str(value), value)
+    value = HUB_LABELS.get(str(value), value)
   row = row._replace(fields=row.fields | {column: value})
   label = row.label(column, task.kind, labels=labels)
   return Example(key, first, second, label, row.location)

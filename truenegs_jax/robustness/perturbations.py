@@ -16,8 +16,7 @@ from truenegs_jax.robustness.transformation import (
   num_changes,
 )
 from truenegs_jax.synonyms.vocabulary import NUMBERS
-from truenegs_jax.tasks.squad import Question
-from truenegs_jax.tasks.task import Example
+from truenegs_jax.tasks.task import Example, Question
 
 FindEdits = Callable[[str, Sequence[Span], random.Random], list[Edit]]
 

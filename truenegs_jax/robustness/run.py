@@ -64,7 +64,7 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
   model, examples = models[c.init], list[Any]()
   with progress.working(console, "Reading examples"):
     published = [
-      eval_set.read_published(name, path, model.task, model.columns)
+      eval_set.read_published(name, path, model.task)
       for name, path in paths.items()
     ]
     if names:

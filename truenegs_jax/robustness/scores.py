@@ -22,8 +22,7 @@ from truenegs_jax.robustness.transformation import texts
 from truenegs_jax.stats.intervals import Comparison, compare_scores
 from truenegs_jax.tasks import scoring
 from truenegs_jax.tasks.scoring import Scores
-from truenegs_jax.tasks.squad import Question
-from truenegs_jax.tasks.task import CLASSES, Task
+from truenegs_jax.tasks.task import CLASSES, Question, Task
 
 EXACT, F1, ACCURACY = "em", "f1", "accuracy"
 DROP = "drop"  # original minus transformed

@@ -23,8 +23,7 @@ from truenegs_jax.robustness.transformation import (
   replace_context,
 )
 from truenegs_jax.synonyms import wordnet
-from truenegs_jax.tasks.squad import Question
-from truenegs_jax.tasks.task import Example
+from truenegs_jax.tasks.task import Example, Question
 
 NO_SYNONYM = "no token has a synonym"
 # Never swapped, in this case; TextFlint's list.

@@ -17,10 +17,9 @@ from typing import Any, TypeVar
 
 from truenegs_jax.robustness.annotate import Token
 from truenegs_jax.robustness.eval_set import EvalSet
-from truenegs_jax.tasks import task
-from truenegs_jax.tasks.squad import Question
+from truenegs_jax.tasks.task import Example, Question
 
-Example = TypeVar("Example", Question, task.Example)
+Text = TypeVar("Text", Question, Example)
 Span = tuple[int, int]  # first character, and after the last
 Edit = tuple[int, int, str]  # a span and the text that replaces it
 
@@ -52,7 +51,7 @@ class Transformation:
   Attributes:
     name: name in configs, "swap_synonyms".
     title: name in tables, "SwapSynWordNet".
-    apply: returns a `Question` or a `task.Example` with the same key; raises
+    apply: returns a `Question` or a `Example` with the same key; raises
       Refused.
     resources: names of what it uses, {"synonyms": "WordNet"}; for results.
   """
@@ -64,7 +63,7 @@ class Transformation:
 
 
 def transform_all(
-  examples: Sequence[Example],
+  examples: Sequence[Text],
   transformation: Transformation,
   *,
   seed: int,
@@ -102,7 +101,7 @@ def transform_all(
   return EvalSet(name, title, original, transformed, about)
 
 
-def texts(example: Question | task.Example) -> tuple[str, ...]:
+def texts(example: Question | Example) -> tuple[str, ...]:
   """Returns context and question, or the one or two labeled texts."""
   if isinstance(example, Question):
     return example.context, example.text
@@ -111,9 +110,7 @@ def texts(example: Question | task.Example) -> tuple[str, ...]:
   return example.first, example.second
 
 
-def change_texts(
-  example: task.Example, change: Callable[[str], str]
-) -> task.Example:
+def change_texts(example: Example, change: Callable[[str], str]) -> Example:
   """Changes both texts; one that `change` refuses stays, if the other does not.
 
   Raises:

@@ -126,13 +126,13 @@ class Comparison:
   ours: float
   theirs: float
   difference: float
+  resamples: int
   low: float
   high: float
   p: float
-  low_runs: float | None
-  high_runs: float | None
-  p_runs: float | None
-  resamples: int
+  low_runs: float | None = None
+  high_runs: float | None = None
+  p_runs: float | None = None
 
 
 def compare_scores(
@@ -170,14 +170,14 @@ def compare_scores(
     [score(example_rng.integers(size, size=(n, size))) for n in counts], 1
   )
   models = np.split(score_SxR, [runs[0]])
-  over_runs: tuple[float, float, float] | tuple[None, None, None]
-  over_runs = None, None, None
+  over_runs: tuple[float, ...] = ()
   if min(runs) > 1:
     over_runs = _interval_and_p(*map(_draw_runs, run_rngs, models))
   observed_S = score(np.arange(size)[None])[:, 0]
   ours, theirs = (float(x.mean()) for x in np.split(observed_S, [runs[0]]))
-  intervals = *_interval_and_p(*models), *over_runs
-  return Comparison(metric, ours, theirs, ours - theirs, *intervals, resamples)
+  means = ours, theirs, ours - theirs
+  interval = _interval_and_p(*models)
+  return Comparison(metric, *means, resamples, *interval, *over_runs)
 
 
 def _draw_runs(rng: np.random.Generator, score_SxR: np.ndarray) -> np.ndarray:

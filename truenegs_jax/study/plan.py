@@ -16,17 +16,17 @@ from truenegs_jax.config.flags import parse_config
 from truenegs_jax.config.task_sections import Study
 from truenegs_jax.runtime.errors import CheckpointError, InputError
 from truenegs_jax.study.drive import RECORD, Part, part_key, read_json
-from truenegs_jax.tasks import glue, squad, user_task
+from truenegs_jax.tasks import task as task_lib
+from truenegs_jax.tasks.task import OWN, SQUAD
 from truenegs_jax.workdir import files
 
 PRETRAIN, CORRECTIONS, ROBUSTNESS = "pretrain", "corrections", "robustness"
 SQUAD1 = "squad1"  # SQuAD v1.1 in `study.tasks`
-SQUAD = squad.TASK.name
 # Arguments of --config, and task of the config, by name in `study.tasks`.
 TASKS = {
-  **{name: (f"finetune_glue:{name}", name) for name in glue.TASKS},
+  **{x: (f"finetune_glue:{x}", x) for x in task_lib.TASKS if x != SQUAD},
   SQUAD1: ("finetune_squad", SQUAD),
-  user_task.NAME: ("finetune_own", user_task.NAME),
+  OWN: ("finetune_own", OWN),
 }
 SEED = "{seed}"  # in values of arms and overrides: the seed
 # Keys that a study sets itself, or that would make its parts differ.

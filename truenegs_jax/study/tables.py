@@ -46,9 +46,8 @@ from truenegs_jax.study.scores import (
   correction_metric,
   group_runs,
 )
-from truenegs_jax.tasks import glue, squad
+from truenegs_jax.tasks.task import SQUAD, TASKS
 
-SQUAD = squad.TASK.name
 VARIANTS = {"hc_glove", "sr_sent"}  # recipes of table 6 that table 3 lacks
 LABELS = ("Iter", "Pred")  # of RATES in table 2
 MAX_COLUMNS = 8
@@ -249,7 +248,7 @@ def _make_glue_table(study: Study) -> Iterator[Layout]:
 
 def _glue_columns(study: Study) -> dict[str, list[Key]]:
   """Returns the tasks of GLUE by their main metrics, and their average."""
-  keys = [(x, glue.TASKS[x].metrics[0]) for x in GLUE if x in study.tasks]
+  keys = [(x, TASKS[x].metrics[0]) for x in GLUE if x in study.tasks]
   columns = {key[0]: [key] for key in keys}
   if len(keys) > 1:
     is_complete = len(keys) == len(GLUE)
@@ -265,7 +264,7 @@ def _make_squad_table(study: Study) -> Iterator[Layout]:
 
 
 def _squad_columns(study: Study) -> dict[str, list[Key]]:
-  metrics = squad.TASK.metrics if SQUAD in study.tasks else ()
+  metrics = TASKS[SQUAD].metrics if SQUAD in study.tasks else ()
   return {x: [(SQUAD, x)] for x in metrics}
 
 

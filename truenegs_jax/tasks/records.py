@@ -20,18 +20,46 @@ from truenegs_jax.data.corpus.readers import (
   read_records,
 )
 from truenegs_jax.runtime.errors import DataError
-from truenegs_jax.tasks.task import SCORE
+from truenegs_jax.tasks.task import SCORE, SPANS, Example, Task
 
+BATCH_RECORDS = 1000
 Rows = Iterator[tuple[int, list[str]]]
 
 
-def find_official_file(path: pathlib.Path, fix: str) -> pathlib.Path:
-  """Returns an existing file, maybe compressed; else DataError with a fix."""
+GLUE_FIX = (
+  "Pass the folder that contains {title}/, an unpacked archive of GLUE"
+  " (https://gluebenchmark.com/tasks), the file itself, or hf:nyu-mll/glue."
+  ' Without internet, run load_dataset("nyu-mll/glue", "{name}")'
+  '.save_to_disk("FOLDER/{name}") on another machine, copy FOLDER here and pass'
+  " hf:FOLDER."
+)
+SQUAD_FIX = (
+  "Set --config.finetune.data=FOLDER with SQuAD's files"
+  " (https://rajpurkar.github.io/SQuAD-explorer/dataset/{file}),"
+  " --config.finetune.files='train=FILE dev=FILE' or"
+  " --config.finetune.data=hf:rajpurkar/squad."
+)
+
+
+def official_path(task: Task, split: str, folder: str) -> pathlib.Path:
+  """Returns the path of a published file, which may be compressed."""
+  root = pathlib.Path(folder).expanduser()
+  if task.kind == SPANS:
+    return root / f"{split}-v1.1.json"
+  is_matched = task.name == "mnli" and split in ("dev", "test")
+  return root / task.title / f"{split}{'_matched' * is_matched}.tsv"
+
+
+def find_official(task: Task, split: str, folder: str) -> pathlib.Path:
+  """Returns the published file of a split; DataError if there is none."""
+  path = official_path(task, split, folder)
   if existing := files.find_existing(path, or_compressed=True):
     return existing
+  fix = SQUAD_FIX if task.kind == SPANS else GLUE_FIX
   raise DataError(
     f"{path}: there is no such file, also not with"
-    f" {' '.join(files.COMPRESSIONS)}. {fix}"
+    f" {' '.join(files.COMPRESSIONS)}."
+    f" {fix.format(title=task.title, name=task.name, file=path.name)}"
   )
 
 
@@ -64,8 +92,8 @@ class Record(NamedTuple):
       )
     if not may_be_empty and not text.strip():
       raise DataError(
-        f"{self.location}: the text in column {column!r} is empty. Add the text"
-        " or remove the row."
+        f"{self.location}: the text in column {column!r} is empty. Add it or"
+        " remove the row."
       )
     return text
 
@@ -113,9 +141,8 @@ def read_file(
 ) -> Iterator[Record]:
   """Reads the records of a .tsv, .csv or .jsonl file, plain or compressed.
 
-  A .tsv or .txt file has fields separated by tabs, and quotes are ordinary
-  characters; a .csv file may quote its fields (RFC 4180); a .jsonl file has one
-  object per line. Blank lines are skipped.
+  In .tsv and .txt quotes are ordinary characters; a .csv file may quote its
+  fields (RFC 4180). Blank lines are skipped.
 
   Args:
     columns: names of the columns, if the first line does not hold them.
@@ -175,9 +202,6 @@ def _table_records(
       )
 
 
-BATCH_RECORDS = 1000
-
-
 def read_dataset(
   where: str | DatasetSpec, *, split: str, config: str = ""
 ) -> Iterator[Record]:
@@ -212,3 +236,23 @@ def read_dataset(
         yield Record(f"{location}: record {number}", fields)
   if not number:
     raise DataError(f"{location}: the split has no records.")
+
+
+def read_examples(where: str, split: str, task: Task) -> list[Example]:
+  """Reads the labeled texts of your own task, in order.
+
+  Args:
+    where: a file, or a data set, "hf:NAME split=S" for example.
+    split: "train", "dev" or "test", which may lack labels.
+    task: if it has no labels, any class is read.
+  """
+  is_hub = where.startswith(HUB)
+  records = read_dataset(where, split=split) if is_hub else read_file(where)
+  examples = []
+  for number, record in enumerate(records):
+    first, second, *_ = (*map(record.text, task.columns), None)
+    column, label = task.label_column, None
+    if split != "test" or record.fields.get(column) not in (None, ""):
+      label = record.label(column, task.kind, labels=task.labels)
+    examples.append(Example(str(number), first, second, label, record.location))
+  return examples

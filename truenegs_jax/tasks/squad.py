@@ -4,9 +4,6 @@ questions = read_squad("dev-v1.1.json")  # or .gz, .xz, .zst, .bz2
 questions = read_squad("hf:rajpurkar/squad", split="dev")
 """
 
-import dataclasses
-import os
-import pathlib
 from collections.abc import Iterator
 from typing import Any, TypeVar
 
@@ -14,39 +11,11 @@ from truenegs_jax.data.corpus import files
 from truenegs_jax.data.corpus.read_state import BLOCK_BYTES, ReadState
 from truenegs_jax.runtime.errors import DataError, UnavailableError
 from truenegs_jax.runtime.files import parse_json
-from truenegs_jax.tasks.records import HUB, find_official_file, read_dataset
-from truenegs_jax.tasks.task import SPANS, Task
+from truenegs_jax.tasks.records import HUB, read_dataset
+from truenegs_jax.tasks.task import Question
 
-TASK = Task(
-  name="squad",
-  title="SQuAD v1.1",
-  kind=SPANS,
-  metrics=("em", "f1"),
-  epochs=2.0,
-  split_sizes={"train": 87_599, "dev": 10_570},
-)
 MOVED = "answers that are not at their answer_start"
 Value = TypeVar("Value")
-
-
-@dataclasses.dataclass(frozen=True)
-class Question:
-  """A question on a context.
-
-  Attributes:
-    key: id of the question, unique in its file.
-    text: the question, not blank.
-    context: the text that holds the answers, not blank.
-    answers: text of each answer and index of its first character in `context`;
-      one in training, several people's in the dev set.
-    location: file, article, paragraph and id, for messages.
-  """
-
-  key: str
-  text: str
-  context: str
-  answers: tuple[tuple[str, int], ...]
-  location: str
 
 
 def read_squad(
@@ -90,27 +59,6 @@ def _json_records(where: str) -> Iterator[tuple[str, str, Any]]:
       context = _get(paragraph, "context", str, location)
       for record in _get(paragraph, "qas", list, location):
         yield location, context, record
-
-
-def official_path(folder: str, split: str) -> pathlib.Path:
-  """Returns the path of an official file, which may be compressed."""
-  return pathlib.Path(os.path.expanduser(folder), f"{split}-v1.1.json")
-
-
-def find_official(where: str, split: str) -> str:
-  """Returns the official file of a split in a folder; hf:NAME as it is."""
-  if where.startswith(HUB):
-    return where
-  path = official_path(where, split)
-  return str(
-    find_official_file(
-      path,
-      "Set --config.finetune.data=FOLDER with SQuAD's files"
-      f" (https://rajpurkar.github.io/SQuAD-explorer/dataset/{path.name}),"
-      " --config.finetune.files='train=FILE dev=FILE' or"
-      " --config.finetune.data=hf:rajpurkar/squad.",
-    )
-  )
 
 
 def load_json(where: str) -> Any:

@@ -22,8 +22,7 @@ from tokenizers import normalizers
 
 from truenegs_jax.data.tokens.tokenizer import Tokenizer, drop_surrogates
 from truenegs_jax.runtime.errors import InputError
-from truenegs_jax.tasks.squad import Question
-from truenegs_jax.tasks.task import EncodedRows
+from truenegs_jax.tasks.task import EncodedRows, Question
 
 NO_ANSWER = "empty"  # if no candidate is left, also in BERT's code
 _WORD = re.compile("[^ \t\r\n\u202f]+")

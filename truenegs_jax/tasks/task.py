@@ -1,11 +1,19 @@
-"""Definition of a task: its labels and metrics, its examples, its rows."""
+"""Defines tasks: GLUE's, SQuAD and your own; their examples and rows.
+
+TASKS["mrpc"].metrics, TASKS["mrpc"].split_sizes["train"]
+"""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
+from truenegs_jax.config import grammar
+from truenegs_jax.runtime.errors import DataError, InputError
+
 CLASSES, SCORE, SPANS = "classes", "score", "spans"  # the kinds of tasks
+SQUAD, OWN = "squad", "own"  # names in configs, besides those of GLUE
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,6 +31,8 @@ class Task:
     both_orders: whether each pair A, B is also trained on as B, A.
     scale: (offset, scale) of scores; the target is (score - offset) / scale.
     split_sizes: number of rows of each published split, by name.
+    columns: names of the one or two columns of texts in files.
+    label_column: name of the column of labels in files.
   """
 
   name: str
@@ -34,6 +44,8 @@ class Task:
   both_orders: bool = False
   scale: tuple[float, float] = (0.0, 1.0)
   split_sizes: Mapping[str, int] = dataclasses.field(default_factory=dict)
+  columns: tuple[str, ...] = ()
+  label_column: str = "label"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,6 +65,26 @@ class Example:
   first: str
   second: str | None
   label: str | float | None
+  location: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Question:
+  """A question on a context.
+
+  Attributes:
+    key: id of the question, unique in its file.
+    text: the question, not blank.
+    context: the text that holds the answers, not blank.
+    answers: text of each answer and index of its first character in `context`;
+      one in training, several people's in the dev set.
+    location: file, article, paragraph and id, for messages.
+  """
+
+  key: str
+  text: str
+  context: str
+  answers: tuple[tuple[str, int], ...]
   location: str
 
 
@@ -79,3 +111,172 @@ class EncodedRows:
   def lengths_N(self) -> np.ndarray:
     """Number of tokens of each row, int64."""
     return np.array([len(x) for x in self.tokens], np.int64)
+
+
+BINARY = ("0", "1")
+ENTAILMENT = ("entailment", "not_entailment")
+NLI = ("contradiction", "entailment", "neutral")
+PAIR = ("sentence1", "sentence2")
+# Classes of the hub -> BINARY.
+HUB_LABELS = {
+  **dict.fromkeys(
+    ("unacceptable", "negative", "not_equivalent", "not_duplicate"), "0"
+  ),
+  **dict.fromkeys(("acceptable", "positive", "equivalent", "duplicate"), "1"),
+}
+_SPLITS = ("train", "dev", "test", "dev_mismatched", "test_mismatched")
+
+
+def _glue(
+  title: str,
+  labels: tuple[str, ...],
+  metrics: tuple[str, ...],
+  columns: tuple[str, ...],
+  sizes: tuple[int, ...],
+  **more: Any,
+) -> Task:
+  """Defines a task of GLUE; `sizes` are those of _SPLITS, in order."""
+  return Task(
+    name=title.lower().replace("-", ""),
+    title=title,
+    kind=CLASSES if labels else SCORE,
+    labels=labels,
+    metrics=metrics,
+    scale=(0.0, 1.0 if labels else 5.0),
+    split_sizes=dict(zip(_SPLITS, sizes, strict=False)),
+    columns=columns,
+    **more,
+  )
+
+
+# The tasks of GLUE in the order of table 3, with ELECTRA's class ids (Wang et
+# al. 2019, https://openreview.net/forum?id=rJ4km2R5t7), and SQuAD.
+_PUBLISHED = (
+  _glue("CoLA", BINARY, ("matthews",), ("sentence",), (8_551, 1_043, 1_063)),
+  _glue("SST-2", BINARY, ("accuracy",), ("sentence",), (67_349, 872, 1_821)),
+  _glue(
+    "MRPC",
+    BINARY,
+    ("accuracy", "f1"),
+    ("#1 String", "#2 String"),
+    (3_668, 408, 1_725),
+    label_column="Quality",
+    both_orders=True,
+  ),
+  _glue(
+    "STS-B",
+    (),
+    ("spearman", "pearson"),
+    PAIR,
+    (5_749, 1_500, 1_379),
+    label_column="score",
+    epochs=10.0,
+    both_orders=True,
+  ),
+  _glue(
+    "QQP",
+    BINARY,
+    ("accuracy", "f1"),
+    ("question1", "question2"),
+    (363_846, 40_430, 390_965),  # train has 3 more lines, not valid rows
+    label_column="is_duplicate",
+  ),
+  _glue(
+    "MNLI",
+    NLI,
+    ("accuracy",),
+    PAIR,
+    (392_702, 9_815, 9_796, 9_832, 9_847),
+    label_column="gold_label",
+  ),
+  _glue(
+    "QNLI",
+    ENTAILMENT,
+    ("accuracy",),
+    ("question", "sentence"),
+    (104_743, 5_463, 5_463),
+  ),
+  _glue(
+    "RTE", ENTAILMENT, ("accuracy",), PAIR, (2_490, 277, 3_000), epochs=10.0
+  ),
+  Task(
+    SQUAD,
+    "SQuAD v1.1",
+    SPANS,
+    metrics=("em", "f1"),
+    epochs=2.0,
+    split_sizes={"train": 87_599, "dev": 10_570},
+  ),
+)
+TASKS = {task.name: task for task in _PUBLISHED}
+
+# Metrics of your own tasks; the first of each is the default.
+OWN_METRICS = {
+  CLASSES: ("accuracy", "matthews", "f1"),
+  SCORE: ("spearman", "pearson"),
+}
+MAX_CLASSES = 1_000  # a column with more values is probably not a label
+
+
+def define_own_task(
+  *, text: str, label: str, kind: str, labels: str = "", metric: str = ""
+) -> Task:
+  """Defines your own task by the keys of `finetune` of these names.
+
+  Raises:
+    InputError: the values do not fit each other.
+  """
+  columns = grammar.parse_names(text, key="finetune.text")
+  if not (0 < len(columns) < 3 and label) or label in columns:
+    raise InputError(
+      f"finetune.text={text!r} and finetune.label={label!r} must name different"
+      " columns. Set --config.finetune.text=COLUMN (or COLUMN,COLUMN for pairs)"
+      " and --config.finetune.label=COLUMN."
+    )
+  metrics = OWN_METRICS[kind]
+  if metric and metric not in metrics:
+    raise InputError(
+      f"finetune.metric={metric!r} does not fit finetune.kind={kind!r}. Choose"
+      f" one of {', '.join(metrics)}."
+    )
+  names = grammar.parse_names(labels, key="finetune.labels")
+  if names and (kind == SCORE or len(names) < 2):
+    raise InputError(
+      f"finetune.labels={labels!r} does not fit finetune.kind={kind!r}. Set two"
+      " classes or more, or none for scores."
+    )
+  metrics = tuple(dict.fromkeys((metric or metrics[0], metrics[0])))
+  return Task(
+    OWN,
+    OWN,
+    kind,
+    names,
+    metrics,
+    epochs=0.0,
+    columns=columns,
+    label_column=label,
+  )
+
+
+def fit_own_task(task: Task, train: Sequence[Example]) -> Task:
+  """Returns your own task with the classes or the scale of its training file.
+
+  Classes that are not set are those that occur, sorted. Scores are scaled to
+  mean 0 and standard deviation 1, unless all are equal.
+  """
+  if task.kind == SCORE:
+    scores = np.array([example.label for example in train])
+    if scores.min() < scores.max():  # if equal, `std` is only rounding
+      scale = (float(scores.mean()), float(scores.std()))
+      return dataclasses.replace(task, scale=scale)
+    return task
+  names = task.labels or tuple(sorted({str(x.label) for x in train}))
+  if not 2 <= len(names) <= MAX_CLASSES:
+    raise DataError(
+      f"{train[0].location}: {len(names):,} classes in this file"
+      f" ({', '.join(map(repr, names[:3]))}). There must be 2 to"
+      f" {MAX_CLASSES:,}. Choose another column with --config.finetune.label,"
+      " name all classes with --config.finetune.labels, or read the labels as"
+      " numbers with --config.finetune.kind=score."
+    )
+  return dataclasses.replace(task, labels=names)
