@@ -13,15 +13,16 @@ protect all of these characters.
 
 import difflib
 import re
+import string
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from truenegs_jax.runtime.errors import InputError, one_of
 
 _QUOTED = r"""'[^']*'|"[^"]*\""""
-_WORD = re.compile(rf"(?:{_QUOTED}|[^\s'\"])+")
 _OPTION = re.compile(r"(\w[\w.+-]*)=(.*)", re.DOTALL)
 _TRUTH = {"true": True, "false": False}
+_KINDS = {bool: "true or false", int: "a whole number"}
 
 
 class Item(NamedTuple):
@@ -55,25 +56,23 @@ class Item(NamedTuple):
       try:
         values[option] = _TRUTH[text.lower()] if kind is bool else kind(text)
       except (KeyError, ValueError):
-        words = {bool: "true or false", int: "a whole number"}
-        raise InputError(
-          f"{subject}: {option}={text} must be {words.get(kind, 'a number')}."
-        ) from None
+        words = _KINDS.get(kind, "a number")
+        message = f"{subject}: {option}={text} must be {words}."
+        raise InputError(message) from None
     return values
 
 
-def split(text: str, separator: str, *, key: str) -> list[str]:
-  """Splits a text at the separators outside quotes; strips the items.
+def split(text: str, separators: str, *, key: str) -> list[str]:
+  """Splits a text at separators outside quotes; strips the items.
 
   Raises:
     InputError: a quote has no partner.
   """
-  outside = re.sub(_QUOTED, "", text)
-  if "'" in outside or '"' in outside:
+  if re.search("['\"]", re.sub(_QUOTED, "", text)):
     raise InputError(f"{key}={text!r} has a quote without its partner.")
   items = [""]
   for token in re.findall(rf"{_QUOTED}|.", text, re.DOTALL):
-    if token == separator:
+    if token in separators:
       items.append("")
     else:
       items[-1] += token
@@ -83,19 +82,21 @@ def split(text: str, separator: str, *, key: str) -> list[str]:
 def parse_item(text: str, *, key: str) -> Item:
   """Parses one item; InputError for a repeated option or a word after one."""
   names, options = list[str](), dict[str, str]()
-  split(text, ",", key=key)  # refuses a single quote
-  for word in _WORD.findall(text):
-    if option := _OPTION.fullmatch(word):
-      if option[1] in options:
-        raise InputError(f"{key}: {text!r} has {option[1]}= twice.")
-      options[option[1]] = _unquote(option[2])
-    elif options:
+  for word in filter(None, split(text, string.whitespace, key=key)):
+    option = _OPTION.fullmatch(word)
+    name, value = option.groups() if option else ("", word)
+    if name in options:
+      raise InputError(f"{key}: {text!r} has {name}= twice.")
+    if options and not option:
       raise InputError(
         f"{key}: {word!r} in {text!r} follows an option. Put values with spaces"
         " in quotes."
       )
+    value = re.sub(_QUOTED, lambda match: match[0][1:-1], value)
+    if option:
+      options[name] = value
     else:
-      names.append(_unquote(word))
+      names.append(value)
   return Item(" ".join(names), options)
 
 
@@ -133,7 +134,3 @@ def format_item(name: str, options: Iterable[tuple[str, Any]]) -> str:
   """Writes an item that `parse_item` reads back."""
   words = [quote(name)] if name else []
   return " ".join([*words, *(f"{k}={quote(str(x))}" for k, x in options)])
-
-
-def _unquote(word: str) -> str:
-  return re.sub(_QUOTED, lambda match: match[0][1:-1], word)

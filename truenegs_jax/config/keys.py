@@ -92,18 +92,9 @@ class Key:
         one_of(name, single, self.choices)
 
 
-def key(
-  default: Any,
-  meaning: str,
-  *,
-  low: float | None = None,
-  high: float = LARGEST,
-  choices: tuple[str, ...] = (),
-  is_open: bool = False,
-  may_change: bool = False,
-) -> Any:
-  """Declares a key as a field of a section."""
-  described = Key(default, meaning, low, high, choices, is_open, may_change)
+def key(default: Any, meaning: str, **rules: Any) -> Any:
+  """Declares a field of a section; `rules` are further fields of `Key`."""
+  described = Key(default, meaning, **rules)
   return dataclasses.field(default=default, metadata={_METADATA: described})
 
 

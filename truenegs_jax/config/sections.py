@@ -289,23 +289,14 @@ class Data(Section):
     choices=("carry", "discard"),
   )
   held_out: float = key(
-    0.02,
-    "Share of the documents that is never trained on.",
-    low=TINY,
-    high=0.5,
+    0.02, "Share of the documents that is never trained on.", low=TINY, high=0.5
   )
   seed: int = key(
-    0,
-    "Of the rows, which do not depend on c.seed.",
-    low=0,
-    high=LARGEST_SEED,
+    0, "Of the rows, which do not depend on c.seed.", low=0, high=LARGEST_SEED
   )
   rows: str = key("", 'Rows folder; "": one in the cache.', may_change=True)
   workers: int = key(
-    0,
-    "Processes that prepare rows; 0: one per core.",
-    low=0,
-    may_change=True,
+    0, "Processes that prepare rows; 0: one per core.", low=0, may_change=True
   )
   wordnet_dir: str = key(
     "", '"": NLTK\'s folders, or the cache.', may_change=True
@@ -404,9 +395,7 @@ class Log(Section):
     may_change=True,
   )
   profile: str = key(
-    "",
-    '"M:N": trace of steps M to N, in <workdir>/profile.',
-    may_change=True,
+    "", '"M:N": trace of steps M to N, in <workdir>/profile.', may_change=True
   )
 
 
@@ -422,9 +411,7 @@ class Eval(Section):
     10, "Corrections to print at the end.", low=0, may_change=True
   )
   sentences: tuple[str, ...] = key(
-    (),
-    "With one [MASK] each; filled and printed at the end.",
-    may_change=True,
+    (), "With one [MASK] each; filled and printed at the end.", may_change=True
   )
   must_learn: bool = key(
     False, "True: exit with 1 unless all networks learned.", may_change=True

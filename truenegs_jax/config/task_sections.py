@@ -65,9 +65,7 @@ class Finetune(Section):
     (0.8, 0.8, 0.9), "Such factors by width, like lrs.", low=TINY, high=1
   )
   window: int = key(
-    50,
-    "Batches whose rows are sorted by length together; 1: no sort.",
-    low=1,
+    50, "Batches whose rows are sorted by length together; 1: no sort.", low=1
   )
   evals_per_epoch: int = key(
     0, "Scores of the dev set; 0: only at the end.", low=0
@@ -88,15 +86,11 @@ class Finetune(Section):
     "", "Workdir of another fine-tuning to compare with.", may_change=True
   )
   stride: int = key(
-    128,
-    "SQuAD: tokens from the start of a window to that of the next.",
-    low=1,
+    128, "SQuAD: tokens from the start of a window to that of the next.", low=1
   )
   question_length: int = key(64, "SQuAD: tokens of a question, at most.", low=1)
   num_best: int = key(
-    20,
-    "SQuAD: candidates for the start, and for the end, of an answer.",
-    low=1,
+    20, "SQuAD: candidates for the start, and for the end, of an answer.", low=1
   )
   max_answer: int = key(30, "SQuAD: tokens of an answer, at most.", low=1)
   text: str = key(
@@ -109,8 +103,7 @@ class Finetune(Section):
     choices=("classes", "score"),
   )
   labels: str = key(
-    "",
-    'Own task: classes in order: "no,yes"; "": those of the training file.',
+    "", 'Own task: classes in order: "no,yes"; "": those of the training file.'
   )
   metric: str = key(
     "",
@@ -157,8 +150,7 @@ class Robustness(Section):
     " the model answers questions.",
   )
   data: str = key(
-    "",
-    'The dev set: a file, a folder or hf:NAME; "": that of the fine-tuning.',
+    "", 'The dev set: a file, a folder or hf:NAME; "": that of the fine-tuning.'
   )
   rows: int = key(300, "Examples drawn from it; 0: all.", low=0)
   sets: str = key(
@@ -182,64 +174,42 @@ class Robustness(Section):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Study(Section):
-  """A study, which compares the values of its parts with saved ones."""
+  """A study, whose parts compare their own values when they resume."""
 
   base: str = key(
     "electra_small",
     "Config of the pre-trainings, with the words that all arms have:"
     " NAME[:WORDS] of a packaged config or a FILE.py.",
-    may_change=True,
   )
   overrides: str = key(
     "",
     'KEY=VALUE KEY=VALUE of its keys, for all arms; "{seed}" is replaced, as in'
     " arms. Quotes keep spaces.",
-    may_change=True,
   )
   arms: str = key(
     "baseline=baseline; hc=hc; sr=sr; hc+sr=hc+sr",
     "Recipes to compare, NAME=WORDS KEY=VALUE ...; NAME=WORDS: words of the"
     ' base config, and values of its keys: "baseline=baseline; a=hc'
     ' masking.prob=0.25". The others are compared with the first.',
-    may_change=True,
   )
   seeds: int = key(
-    3,
-    "Pre-trainings of each arm, with seeds 0, 1, ...",
-    low=1,
-    high=1000,
-    may_change=True,
+    3, "Pre-trainings of each arm, with seeds 0, 1, ...", low=1, high=1000
   )
   tasks: str = key(
     "cola,sst2,mrpc,stsb,qqp,mnli,qnli,rte,squad1",
     'Fine-tunings of each pre-training: tasks of GLUE, "squad1" or "own".',
-    may_change=True,
   )
-  finetune: str = key(
-    "",
-    'Keys of the fine-tunings: "KEY=VALUE KEY=VALUE".',
-    may_change=True,
-  )
+  finetune: str = key("", 'Keys of the fine-tunings: "KEY=VALUE KEY=VALUE".')
   finetune_seeds: int = key(
-    3,
-    "Runs of each task, with seeds 0, 1, ...",
-    low=1,
-    high=1000,
-    may_change=True,
+    3, "Runs of each task, with seeds 0, 1, ...", low=1, high=1000
   )
   corrections: str = key(
     "",
     'Keys of configs/corrections.py: "corrections.text=FILE"; "": not'
     " measured.",
-    may_change=True,
   )
   robustness: str = key(
     "",
     'Keys of configs/robustness.py: "robustness.sets=typos"; "": not measured.',
-    may_change=True,
   )
-  shard: str = key(
-    "0/1",
-    "i/n: Do job i of n, from 0, on several machines.",
-    may_change=True,
-  )
+  shard: str = key("0/1", "i/n: Do job i of n, from 0, on several machines.")
