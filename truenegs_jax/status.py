@@ -93,7 +93,7 @@ def _describe_study(workdir: pathlib.Path, study: Study) -> list[Line]:
   """Counts the parts of a study, and names those that run or failed."""
   from truenegs_jax.study import drive, plan  # imports much
 
-  parts = plan.make_parts(plan.StudyOptions.parse(study), workdir)
+  parts = plan.make_plan(study, workdir).parts
   states = drive.read_states(parts, workdir)
   current, state = set(states.values()), drive.State
   is_open = bool(current & {state.MISSING, state.FAILED})

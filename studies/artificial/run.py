@@ -15,6 +15,7 @@ if __name__ == "__main__":
 import json
 import pathlib
 import sys
+from collections.abc import Sequence
 
 import language
 from absl import flags
@@ -23,7 +24,7 @@ from ml_collections import ConfigDict
 from truenegs_jax.config import flags as flags_lib
 from truenegs_jax.config.task_sections import Study
 from truenegs_jax.runtime import progress
-from truenegs_jax.study import plan, scores, tables
+from truenegs_jax.study import drive, plan, scores, tables
 from truenegs_jax.study import run as study
 from truenegs_jax.workdir.files import finite_or_null, save_json
 
@@ -72,13 +73,13 @@ def write_languages(workdir: pathlib.Path) -> None:
 
 
 def measure(
-  options: plan.StudyOptions, workdir: pathlib.Path
+  parts: Sequence[drive.Part], workdir: pathlib.Path
 ) -> list[scores.Score]:
   """Measures all models, those that were measured before from their files."""
   import measure_run  # imports jax
 
   measured = []
-  for part in plan.make_parts(options, workdir):
+  for part in parts:
     path = workdir / part.key / "measures.json"
     if not path.exists():
       folder = workdir / "languages" / f"seed-{part.seed}"
@@ -102,11 +103,11 @@ def main(argv: list[str]) -> None:
     write_languages(workdir)
     if code := study.run(config, workdir, console):
       sys.exit(code)
-    options = plan.StudyOptions.parse(Study.read(config.study))
+    planned = plan.make_plan(Study.read(config.study), workdir)
     measured = scores.Study(
-      scores=measure(options, workdir),
-      arms=[arm.name for arm in options.arms],
-      seeds=range(options.seeds),
+      scores=measure(planned.parts, workdir),
+      arms=planned.arms,
+      seeds=planned.seeds,
       tasks=(),
       finetune_seeds=(),
     )

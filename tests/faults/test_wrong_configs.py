@@ -22,7 +22,7 @@ NOWHERE = pathlib.Path("no/workdir")
 
 
 def check_study(c):
-  plan.StudyOptions.parse(Study.read(c.study))
+  plan.make_plan(Study.read(c.study), NOWHERE)
 
 
 CHECKS = {

@@ -52,7 +52,7 @@ def drivers():
 
 
 def make_study(root, arms="ab", seeds=1, tasks=("x",), steps=4, fails=None):
-  """Makes parts in the order of `plan.make_parts`."""
+  """Makes parts in the order of `plan.make_plan`."""
   study = []
   for seed in range(seeds):
     for name in ("pretrain", *tasks):
@@ -134,7 +134,7 @@ def test_a_part_ends_and_saves_with_its_driver(drivers, tmp_path):
 
 def test_jobs_and_repeated_drivers_share_the_work(drivers, tmp_path):
   study = make_study(tmp_path, steps=40)
-  shards = [plan.select_shard(study, (i, 2)) for i in range(2)]
+  shards = [plan.select_shard(study, f"{i}/2") for i in range(2)]
   running = [drivers.start(tmp_path, x) for x in (*shards, study)]
   time.sleep(0.2)
   os.kill(running[0], signal.SIGKILL)

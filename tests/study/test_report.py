@@ -21,7 +21,6 @@ CONFIG = parse_config(
     "--config.study.corrections=",
   ]
 )
-OPTIONS = plan.StudyOptions.parse(Study.read(CONFIG.study))
 GOLDS = ["0", "1", "1", "0"]
 
 
@@ -51,8 +50,8 @@ def save_result(folder, seed, secs):
 
 def save_study(root, secs):
   """Writes the results of arm "baseline", and a failure of "hc"."""
-  study = plan.make_parts(OPTIONS, root)
-  for part in study:
+  study = plan.make_plan(Study.read(CONFIG.study), root)
+  for part in study.parts:
     folder = root / part.key
     folder.mkdir(parents=True)
     if part.arm == "hc":
@@ -70,12 +69,12 @@ def save_study(root, secs):
       ]
       text = "".join(f"{json.dumps(x)}\n" for x in lines)
       (folder / "metrics.jsonl").write_text(text)
-  return study, drive.read_states(study, root)
+  return study, drive.read_states(study.parts, root)
 
 
 def collect(root, secs):
   study, states = save_study(root, secs)
-  done = [x for x in study if states[x.key] == State.DONE]
+  done = [x for x in study.parts if states[x.key] == State.DONE]
   return run.collect_scores(done, root)
 
 
@@ -103,8 +102,8 @@ def test_scores_do_not_depend_on_times(tmp_path):
 def test_a_failed_pretraining_is_told(tmp_path):
   study, states = save_study(tmp_path, 1.0)
   console = Console(file=io.StringIO(), width=200)
-  run.save_config(json.loads(CONFIG.to_json()), tmp_path)
-  run.report(OPTIONS, study, states, tmp_path, console)
+  (tmp_path / files.CONFIG).write_text(CONFIG.to_json())
+  run.report(study, states, tmp_path, console)
   saved = json.loads((tmp_path / "results.json").read_text())
   assert len(saved["failures"]) == 2
   for seed, text in enumerate(saved["failures"]):

@@ -1,6 +1,6 @@
 """Plans a study: the arms of its config, and its parts in their order.
 
-parts = make_parts(StudyOptions.parse(read(Study, c.study)), workdir)
+plan = make_plan(Study.read(c.study), workdir)
 """
 
 import dataclasses
@@ -9,10 +9,10 @@ import json
 import pathlib
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Self
+from typing import Any, NamedTuple
 
 from truenegs_jax.config import grammar
-from truenegs_jax.config.flags import parse_config
+from truenegs_jax.config.flags import parse_config, parse_job
 from truenegs_jax.config.task_sections import Study
 from truenegs_jax.runtime.errors import CheckpointError, InputError
 from truenegs_jax.study.drive import RECORD, Part, part_key, read_json
@@ -29,17 +29,8 @@ TASKS = {
   OWN: ("finetune_own", OWN),
 }
 SEED = "{seed}"  # in values of arms and overrides: the seed
-# Keys that a study sets itself, or that would make its parts differ.
-RESERVED = {
-  "pretrain": ("task", "seed", "dry_run"),
-  "finetune": (
-    *("task", "seed", "init", "dry_run"),
-    *("finetune.tasks", "finetune.seeds", "finetune.against"),
-  ),
-  "corrections": ("task", "init", "dry_run", "corrections.run"),
-  "robustness": ("task", "init", "dry_run", "robustness.against"),
-}
-
+# Keys that would make a part end without its outputs.
+RESERVED = ("task", "dry_run", "finetune.tasks")
 # Names of inputs: a run may find them elsewhere, but all runs of a study must
 # have the same.
 INPUTS = (
@@ -47,11 +38,10 @@ INPUTS = (
   *("negatives.sources", "negatives.stop_words"),
   *("finetune.data", "finetune.files"),
 )
-Changes = Mapping[str, str]  # values of config keys
+Changes = dict[str, str]  # values of config keys
 
 
-@dataclasses.dataclass(frozen=True)
-class Arm:
+class Arm(NamedTuple):
   """A recipe: words after the base config's name, and values of its keys."""
 
   name: str
@@ -60,70 +50,49 @@ class Arm:
 
 
 @dataclasses.dataclass(frozen=True)
-class StudyOptions:
-  """The section `study` of a config, parsed.
+class Plan:
+  """The runs of a study.
 
-  `corrections` and `robustness` are None if they are not measured.
+  Attributes:
+    arms: their names; the first is the baseline.
+    seeds: of pre-training.
+    tasks: of fine-tuning, by their names in results.
+    finetune_seeds: of each task.
+    parts: all processes, in the order in which they run.
   """
 
-  base: str
-  overrides: Changes
-  arms: tuple[Arm, ...]
-  seeds: int
-  tasks: tuple[str, ...]
-  finetune: Changes
-  finetune_seeds: int
-  corrections: Changes | None
-  robustness: Changes | None
-
-  @classmethod
-  def parse(cls, s: Study) -> Self:
-    """Parses a section whose numbers are in range.
-
-    Raises:
-      InputError: a value is not of its form, or a task is unknown.
-    """
-    tasks = grammar.parse_names(s.tasks, key="study.tasks")
-    if unknown := [name for name in tasks if name not in TASKS]:
-      raise InputError(
-        f"study.tasks: {unknown[0]!r} is unknown. Choose any of"
-        f" {', '.join(TASKS)}, divided by commas."
-      )
-    return cls(
-      base=s.base,
-      overrides=_parse_changes("overrides", s.overrides, PRETRAIN),
-      arms=_parse_arms(s.arms),
-      seeds=s.seeds,
-      tasks=tasks,
-      finetune=_parse_changes("finetune", s.finetune, "finetune"),
-      finetune_seeds=s.finetune_seeds,
-      corrections=_parse_changes(CORRECTIONS, s.corrections, CORRECTIONS)
-      or None,
-      robustness=_parse_changes(ROBUSTNESS, s.robustness, ROBUSTNESS) or None,
-    )
+  arms: Sequence[str]
+  seeds: Sequence[int]
+  tasks: Sequence[str]
+  finetune_seeds: Sequence[int]
+  parts: Sequence[Part]
 
 
-def _parse_changes(name: str, text: str, task: str) -> Changes:
-  item = grammar.parse_item(text, key=f"study.{name}")
-  if item.name:
-    raise InputError(
-      f"study.{name}: {item.name!r} is not of the form KEY=VALUE, such as"
-      " steps=1000. Put values with spaces in quotes."
-    )
-  _check_reserved(f"study.{name}", item.options, task)
-  return item.options
+def make_plan(s: Study, root: pathlib.Path) -> Plan:
+  """Plans a study whose folder is `root`.
+
+  Seed by seed, all arms are pre-trained, and then each task is run for all
+  arms, so that the first comparisons are complete early.
+
+  Raises:
+    InputError: a value is not of its form, or a part's config cannot be built.
+  """
+  tasks = grammar.parse_names(s.tasks, key="study.tasks", choices=TASKS)
+  arms = _parse_arms(s.arms)
+  parts = []
+  for seed in range(s.seeds):
+    by_arm = [_make_chain(s, arm, tasks, seed, root) for arm in arms]
+    parts += [part for row in zip(*by_arm, strict=True) for part in row]
+  return Plan(
+    arms=[arm.name for arm in arms],
+    seeds=range(s.seeds),
+    tasks=[TASKS[name][1] for name in tasks],
+    finetune_seeds=range(s.finetune_seeds),
+    parts=parts,
+  )
 
 
-def _check_reserved(name: str, changes: Changes, task: str) -> None:
-  for key in changes:
-    if key in RESERVED[task]:
-      raise InputError(
-        f"{name}: {key} cannot be set, because the study sets it for each of"
-        " its parts. Remove it."
-      )
-
-
-def _parse_arms(text: str) -> tuple[Arm, ...]:
+def _parse_arms(text: str) -> Sequence[Arm]:
   arms = dict[str, Arm]()  # by lower case, which some disks ignore
   for item in grammar.parse_items(text, ";", key="study.arms"):
     if item.name or not item.options:
@@ -133,7 +102,6 @@ def _parse_arms(text: str) -> tuple[Arm, ...]:
         " 'hc=hc; more=hc masking.prob=0.25'."
       )
     (name, words), *changes = item.options.items()
-    _check_reserved(f"study.arms: {name}", dict(changes), PRETRAIN)
     if name.lower() in arms:
       raise InputError(
         f"study.arms={text!r} has {name!r} twice. Choose different names."
@@ -143,63 +111,46 @@ def _parse_arms(text: str) -> tuple[Arm, ...]:
     raise InputError(
       "study.arms has no arm. Set --config.study.arms='NAME=WORDS; NAME=WORDS'."
     )
-  return tuple(arms.values())
+  return [*arms.values()]
 
 
-def make_parts(options: StudyOptions, root: pathlib.Path) -> list[Part]:
-  """Lists the parts of a study in the order in which they run.
-
-  Seed by seed, all arms are pre-trained, and then each task is run for all
-  arms, so that the first comparisons are complete early.
-
-  Raises:
-    InputError: a config of a part cannot be built.
-  """
-  parts = []
-  for seed in range(options.seeds):
-    by_arm = [_arm_parts(options, arm, seed, root) for arm in options.arms]
-    parts += [part for row in zip(*by_arm, strict=True) for part in row]
-  return parts
+def _parse_changes(name: str, text: str) -> Changes:
+  item = grammar.parse_item(text, key=f"study.{name}")
+  if item.name:
+    raise InputError(
+      f"study.{name}: {item.name!r} is not of the form KEY=VALUE, such as"
+      " steps=1000. Put values with spaces in quotes."
+    )
+  return item.options
 
 
-def select_shard(parts: Sequence[Part], job: tuple[int, int]) -> list[Part]:
-  """Returns the parts of job (i, n); those of one pre-training stay together.
-
-  Over all i, each part is in exactly one job.
-  """
-  index, count = job
-  chains = list(dict.fromkeys((part.arm, part.seed) for part in parts))
-  own = set(chains[index::count])
-  return [part for part in parts if (part.arm, part.seed) in own]
-
-
-def _arm_parts(
-  options: StudyOptions, arm: Arm, seed: int, root: pathlib.Path
+def _make_chain(
+  s: Study, arm: Arm, tasks: Sequence[str], seed: int, root: pathlib.Path
 ) -> Iterator[Part]:
-  """Yields the parts of one pre-training, as many for each arm and seed."""
+  """Yields one pre-training and the parts that need it: as many for each."""
 
   def folder(name: str) -> str:
     return str(root / part_key(arm.name, seed, name))
 
   make = functools.partial(_make_part, arm=arm.name, seed=seed, root=root)
-  base, _, words = options.base.partition(":")
+  base, _, words = s.base.partition(":")
   words = ",".join(filter(None, [words, arm.words]))
   config = f"{base}:{words}" if words else base
-  changes = {**options.overrides, **arm.changes}
+  changes = {**_parse_changes("overrides", s.overrides), **arm.changes}
   yield make(PRETRAIN, config, changes, {"seed": seed}, needs="")
-  count = options.finetune_seeds
-  for name in options.tasks:
+  changes, count = _parse_changes("finetune", s.finetune), s.finetune_seeds
+  for name in tasks:
     config, task = TASKS[name]
     outputs = [f"{task}/seed-{n}/result.json" for n in range(count)]
     links = {"init": folder(PRETRAIN), "seed": 0, "finetune.seeds": count}
-    yield make(name, config, options.finetune, links, outputs=outputs)
-  if options.corrections is not None:
+    yield make(name, config, changes, links, outputs=outputs)
+  if changes := _parse_changes(CORRECTIONS, s.corrections):
     links = {"corrections.run": folder(PRETRAIN)}
-    yield make(CORRECTIONS, CORRECTIONS, options.corrections, links)
-  if options.robustness is not None:
-    name = robustness_task(options)
+    yield make(CORRECTIONS, CORRECTIONS, changes, links)
+  if changes := _parse_changes(ROBUSTNESS, s.robustness):
+    name = _find_robustness_task(changes, tasks)
     links = {"init": folder(name)}
-    yield make(ROBUSTNESS, ROBUSTNESS, options.robustness, links, needs=name)
+    yield make(ROBUSTNESS, ROBUSTNESS, changes, links, needs=name)
 
 
 def _make_part(
@@ -218,8 +169,17 @@ def _make_part(
 
   Args:
     changes: values of config keys that the user chose.
-    links: values of config keys that differ from seed to seed.
+    links: values of config keys that the study sets for each part.
   """
+  origin = "study.finetune" if name in TASKS else f"study.{name}"
+  if name == PRETRAIN:
+    origin = f"study.arms, {arm!r} with study.base and study.overrides"
+  for key in changes:
+    if key in links or key in RESERVED:
+      raise InputError(
+        f"{origin}: {key} cannot be set, because the study sets it for each of"
+        " its parts. Remove it."
+      )
   flags = f"--config={config}", *_format_flags(changes)
   return Part(
     arm=arm,
@@ -233,7 +193,7 @@ def _make_part(
     ),
     outputs=tuple(outputs),
     needs=needs,
-    config=_build_config(arm, name, flags),
+    config=_build_config(origin, name, flags),
   )
 
 
@@ -241,19 +201,14 @@ def _format_flags(values: Mapping[str, Any]) -> Iterator[str]:
   return (f"--config.{key}={value}" for key, value in values.items())
 
 
-def robustness_task(options: StudyOptions) -> str:
-  """Returns the name in `study.tasks` whose fine-tuned models are changed.
-
-  Raises:
-    InputError: it is not among the tasks of the study.
-  """
-  default = options.tasks[0] if len(options.tasks) == 1 else SQUAD1
-  name = (options.robustness or {}).get("robustness.task", default)
+def _find_robustness_task(changes: Changes, tasks: Sequence[str]) -> str:
+  """Returns the name in `study.tasks` whose fine-tuned models are scored."""
+  name = changes.get("robustness.task", tasks[0] if len(tasks) == 1 else SQUAD1)
   name = {task: x for x, (_, task) in TASKS.items()}.get(name, name)
-  if name not in options.tasks:
+  if name not in tasks:
     raise InputError(
       f"study.robustness scores models that were fine-tuned on {name}, which is"
-      f" not in study.tasks={','.join(options.tasks)!r}. Add it there, or set"
+      f" not in study.tasks={','.join(tasks)!r}. Add it there, or set"
       " robustness.task=TASK in study.robustness."
     )
   return name
@@ -261,16 +216,12 @@ def robustness_task(options: StudyOptions) -> str:
 
 @functools.cache
 def _build_config(
-  arm: str, name: str, flags: tuple[str, ...]
+  origin: str, name: str, flags: tuple[str, ...]
 ) -> Mapping[str, Any]:
   """Returns the checked config of flags, in JSON's types."""
-  task = name if name in (PRETRAIN, CORRECTIONS, ROBUSTNESS) else "finetune"
-  origin = f"study.{task}"
-  if name == PRETRAIN:
-    origin = f"study.arms, {arm!r} with study.base and study.overrides"
   try:
     c = parse_config(flags)
-    if c.task != task:
+    if c.task != ("finetune" if name in TASKS else name):
       raise InputError(
         f"study.base has task={c.task!r}. Set --config.study.base to a config"
         " of pre-training, such as electra_small."
@@ -285,6 +236,17 @@ def _build_config(
   return json.loads(c.to_json())
 
 
+def select_shard(parts: Sequence[Part], shard: str) -> list[Part]:
+  """Returns the parts of job "i/n"; those of one pre-training stay together.
+
+  Over all i, each part is in exactly one job.
+  """
+  index, count = parse_job("--config.study.shard", shard)
+  chains = list(dict.fromkeys((part.arm, part.seed) for part in parts))
+  own = set(chains[index::count])
+  return [part for part in parts if (part.arm, part.seed) in own]
+
+
 def check_unchanged(parts: Sequence[Part], root: pathlib.Path) -> None:
   """Refuses to mix parts of different configs.
 
@@ -292,7 +254,16 @@ def check_unchanged(parts: Sequence[Part], root: pathlib.Path) -> None:
     CheckpointError: a part was started with another config; lists differences.
   """
   for part in parts:
-    if changes := _find_changes(part, root):
+    record = read_json(root / part.key / RECORD)
+    saved, now = record.get("config", part.config), part.config
+    fixed = files.find_fixed_changes(saved, now)
+    inputs = INPUTS if now["task"] in ("pretrain", "finetune") else ()
+    changes = [
+      change
+      for change in files.find_changes(saved, now)
+      if change in fixed or change.key in inputs
+    ]
+    if changes:
       listed = "\n  ".join(map(str, changes))
       raise CheckpointError(
         f"'{root / part.key}' was started with another config. Differences"
@@ -300,18 +271,3 @@ def check_unchanged(parts: Sequence[Part], root: pathlib.Path) -> None:
         " values. Restore them, give the arm another name, or pass another"
         " --workdir."
       )
-
-
-def _find_changes(part: Part, root: pathlib.Path) -> list[files.Change]:
-  """Lists how a part's config differs from that with which it was started."""
-  record = read_json(root / part.key / RECORD)
-  if not record:
-    return []
-  saved, now = record["config"], part.config
-  fixed = files.find_fixed_changes(saved, now)
-  inputs = INPUTS if now["task"] in ("pretrain", "finetune") else ()
-  return [
-    change
-    for change in files.find_changes(saved, now)
-    if change in fixed or change.key in inputs
-  ]

@@ -20,7 +20,6 @@ import numpy as np
 from ml_collections import ConfigDict
 from rich.console import Console
 
-from truenegs_jax.config.flags import parse_job
 from truenegs_jax.config.task_sections import Study
 from truenegs_jax.corrections.findings import find_table_2
 from truenegs_jax.finetune import results
@@ -28,8 +27,17 @@ from truenegs_jax.finetune.leaderboard import example_scores
 from truenegs_jax.report.write import write_own_report
 from truenegs_jax.runtime import errors
 from truenegs_jax.runtime.files import atomic_file, disk_errors, read_json
-from truenegs_jax.study import drive, plan, scores, tables
+from truenegs_jax.study import drive, scores, tables
 from truenegs_jax.study.drive import Part, State, States
+from truenegs_jax.study.plan import (
+  PRETRAIN,
+  SQUAD,
+  TASKS,
+  Plan,
+  check_unchanged,
+  make_plan,
+  select_shard,
+)
 from truenegs_jax.study.scores import Score
 from truenegs_jax.tasks import scoring
 from truenegs_jax.workdir import files
@@ -53,32 +61,34 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
     TrueNegsError: its class has the exit code.
   """
   say = functools.partial(console.print, soft_wrap=True)
-  job = parse_job("--config.study.shard", c.study.shard)
-  options = plan.StudyOptions.parse(Study.read(c.study))
   if files.has_pretraining(workdir):
     raise errors.InputError(
       f"--workdir='{workdir}' is the workdir of a run. Choose another, such as"
       " --workdir=runs/study."
     )
-  parts = plan.make_parts(options, workdir)
+  study = make_plan(Study.read(c.study), workdir)
+  parts, own = study.parts, select_shard(study.parts, c.study.shard)
   states = drive.read_states(parts, workdir)
-  plan.check_unchanged(parts, workdir)
-  own = plan.select_shard(parts, job)
+  check_unchanged(parts, workdir)
   if c.dry_run:
-    print_plan(parts, own, states, console)
+    _print_plan(parts, own, states, console)
     return 0
-  save_config(json.loads(c.to_json()), workdir)
+  config = json.loads(c.to_json())
+  config["study"]["shard"] = "0/1"  # of one machine
+  with disk_errors(workdir):
+    workdir.mkdir(parents=True, exist_ok=True)
+  save_text(workdir / files.CONFIG, f"{json.dumps(config, indent=2)}\n")
   code = drive.run_parts(own, workdir, console)
   states = drive.read_states(parts, workdir)
   say(drive.describe_progress(states))
   if code in (errors.SAVED_RESTART, errors.SAVED_INTERRUPT):
     say(f"To continue, run the same command again: {errors.rerun_command()}")
   else:
-    report(options, parts, states, workdir, console)
+    report(study, states, workdir, console)
   return code
 
 
-def print_plan(
+def _print_plan(
   parts: Sequence[Part], own: Sequence[Part], states: States, console: Console
 ) -> None:
   """Prints what is done, and which part is the next of this job."""
@@ -98,14 +108,6 @@ def print_plan(
     console.print(f"{name}: {text}", soft_wrap=True)
 
 
-def save_config(config: dict[str, Any], workdir: pathlib.Path) -> None:
-  """Saves a config, without values of one machine."""
-  config["dry_run"], config["study"]["shard"] = False, "0/1"
-  with disk_errors(workdir):
-    workdir.mkdir(parents=True, exist_ok=True)
-  save_text(workdir / files.CONFIG, f"{json.dumps(config, indent=2)}\n")
-
-
 def save_text(path: pathlib.Path, text: str) -> None:
   """Writes a file that processes of other jobs may write, too."""
   with atomic_file(path, several_writers=True) as file:
@@ -113,22 +115,18 @@ def save_text(path: pathlib.Path, text: str) -> None:
 
 
 def report(
-  options: plan.StudyOptions,
-  parts: Sequence[Part],
-  states: States,
-  workdir: pathlib.Path,
-  console: Console,
+  plan: Plan, states: States, workdir: pathlib.Path, console: Console
 ) -> None:
   """Prints the tables; saves them and all scores in results.json."""
   say = functools.partial(console.print, soft_wrap=True)
-  done = [part for part in parts if states[part.key] == State.DONE]
+  done = [part for part in plan.parts if states[part.key] == State.DONE]
   collected, fields = collect_scores(done, workdir)
   study = scores.Study(
     scores=collected,
-    arms=[arm.name for arm in options.arms],
-    seeds=range(options.seeds),
-    tasks=[plan.TASKS[name][1] for name in options.tasks],
-    finetune_seeds=range(options.finetune_seeds),
+    arms=plan.arms,
+    seeds=plan.seeds,
+    tasks=plan.tasks,
+    finetune_seeds=plan.finetune_seeds,
     **fields,
   )
   layouts = tables.make_tables(study)
@@ -136,7 +134,7 @@ def report(
     console.print(tables.to_terminal(x))
   failures = [
     drive.describe_failure(part, workdir)
-    for part in parts
+    for part in plan.parts
     if states[part.key] in (State.FAILED, State.DIVERGED)
   ]
   for text in failures:
@@ -173,12 +171,12 @@ def collect_scores(
   collected, fields = list[Score](), dict[str, Any]()
   for part in parts:
     folder, run = root / part.key, (part.arm, part.seed)
-    if part.name == plan.PRETRAIN:
+    if part.name == PRETRAIN:
       logged = files.read_records(folder)
       collected += read_pretraining(*run, logged)
-    elif part.name in plan.TASKS:
+    elif part.name in TASKS:
       for n in range(len(part.outputs)):  # one for each seed
-        if result := results.load(folder, plan.TASKS[part.name][1], n):
+        if result := results.load(folder, TASKS[part.name][1], n):
           fields |= {key: result.provenance[key] for key in ("family", "width")}
           collected += read_finetuning(*run, result)
     else:
@@ -224,7 +222,7 @@ def read_finetuning(arm: str, seed: int, run: results.Result) -> list[Score]:
       correct_N=example_scores(run, metric),
       failure=run.failure,
     )
-    for metric in list(by_metric)[: None if run.task == plan.SQUAD else 1]
+    for metric in list(by_metric)[: None if run.task == SQUAD else 1]
   ]
 
 
@@ -263,7 +261,7 @@ def read_robustness(
   collected = []
   for name, x in saved["sets"].items():
     for record in records.values():
-      is_paired = record["task"] == plan.SQUAD and not x["variants"]
+      is_paired = record["task"] == SQUAD and not x["variants"]
       for side in scores.SIDES:
         for metric, value in record["scores"].get(f"{name} {side}", {}).items():
           score_N = None

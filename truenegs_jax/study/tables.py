@@ -30,7 +30,6 @@ from truenegs_jax.finetune.leaderboard import (
   find_published,
 )
 from truenegs_jax.stats.intervals import (
-  Difference,
   compare_runs,
   has_examples,
   mean_of_runs,
@@ -202,19 +201,15 @@ def _mean_cell(study: Study, arm: str, keys: Sequence[Key]) -> Cell:
 
 
 def _difference_cell(study: Study, arm: str, keys: Sequence[Key]) -> Cell:
-  difference = _compare(study, arm, keys)
+  ours, theirs = (
+    group_runs(study.scores, x, keys) for x in (arm, study.arms[0])
+  )
+  difference = compare_runs(ours, theirs)
   count, planned = difference.seeds if difference else 0, len(study.seeds)
   lack = f"{count}/{planned}" if count < planned else ""
   if not difference:
     return Cell(runs=lack)
   return Cell(difference.value, difference.half_width, lack)
-
-
-def _compare(study: Study, arm: str, keys: Sequence[Key]) -> Difference | None:
-  ours, theirs = (
-    group_runs(study.scores, x, keys) for x in (arm, study.arms[0])
-  )
-  return compare_runs(ours, theirs)
 
 
 def _make_correction_tables(study: Study) -> Iterator[Layout]:
@@ -242,30 +237,19 @@ def _make_glue_table(study: Study) -> Iterator[Layout]:
   if not VARIANTS.isdisjoint(study.arms):
     sources, title = ["table3", "table6"], "Tables 3 and 6"
   title += " of the paper: GLUE, dev sets, %"
-  columns = _glue_columns(study)
-  yield from _make_finetuning_table(sources, title, columns, study)
-
-
-def _glue_columns(study: Study) -> dict[str, list[Key]]:
-  """Returns the tasks of GLUE by their main metrics, and their average."""
   keys = [(x, TASKS[x].metrics[0]) for x in GLUE if x in study.tasks]
-  columns = {key[0]: [key] for key in keys}
+  columns = {key[0]: [key] for key in keys}  # main metrics
   if len(keys) > 1:
     is_complete = len(keys) == len(GLUE)
     columns[AVERAGE if is_complete else f"{AVERAGE} of {len(keys)}"] = keys
-  return columns
+  yield from _make_finetuning_table(sources, title, columns, study)
 
 
 def _make_squad_table(study: Study) -> Iterator[Layout]:
   title = "Table 4 of the paper: SQuAD v1.1, dev set, %"
-  yield from _make_finetuning_table(
-    ["table4"], title, _squad_columns(study), study
-  )
-
-
-def _squad_columns(study: Study) -> dict[str, list[Key]]:
   metrics = TASKS[SQUAD].metrics if SQUAD in study.tasks else ()
-  return {x: [(SQUAD, x)] for x in metrics}
+  columns = {x: [(SQUAD, x)] for x in metrics}
+  yield from _make_finetuning_table(["table4"], title, columns, study)
 
 
 def _make_finetuning_table(
@@ -304,15 +288,10 @@ def _make_robustness_tables(study: Study) -> Iterator[Layout]:
   """Makes a table for each set of robustness."""
   for title, metrics in _robustness_sets(study).items():
     names = [f"{metric} {side}" for metric in metrics for side in SIDES]
-    paper = {
-      label: [
-        x
-        for metric in metrics
-        for before, after in [published[metric]]
-        for x in (before, after, before - after)
-      ]
-      for label, published in study.paper.get(title, {}).items()
-    }
+    paper = {}
+    for label, published in study.paper.get(title, {}).items():
+      pairs = [published[metric] for metric in metrics]
+      paper[label] = [x for b, a in pairs for x in (b, a, b - a)]
     yield _make_layout(
       f"table5_{title}",
       f"{'Table 5 of the paper: ' * bool(paper)}{title}, %",
