@@ -9,7 +9,7 @@ from support import tiny
 from support.weight_files import run_export, write_export
 from truenegs_jax.data.tokens.tokenizer import make_tokenizer
 from truenegs_jax.models import pretrain
-from truenegs_jax.weights import hf_folder, torch_parity
+from truenegs_jax.weights import export_model, hf_folder
 
 WORDS = ["the", "##s", "café", "天"]
 VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
@@ -62,7 +62,9 @@ def test_bare_bert_keeps_its_outputs_and_reports_random_heads(
 ):
   torch = pytest.importorskip("torch")
   monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-  monkeypatch.setattr(torch_parity, "compare", lambda *args, **kwargs: "")
+  monkeypatch.setattr(
+    export_model, "compare_logits", lambda *args, **kwargs: ""
+  )
   import transformers
 
   config = hf_folder.model_config(tiny.make_bert(), "bert", pad=0)
@@ -125,7 +127,7 @@ def test_vocabulary_decides_the_case_without_a_tokenizer_config(
   assert json.loads(written.read_text())["do_lower_case"] == lowercase
   (folder / "vocab.txt").write_text("\n".join([*VOCAB, word]) + "\n")
   assert _export(folder, tmp_path / "out") == 2
-  assert "70 words, but the vocabulary" in capsys.readouterr().err
+  assert "70 words, but its vocabulary" in capsys.readouterr().err
   (folder / "vocab.txt").unlink()
   assert _export(folder, tmp_path / "out") == 2
   assert "no vocabulary file. Copy" in capsys.readouterr().err

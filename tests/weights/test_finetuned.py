@@ -20,7 +20,6 @@ from truenegs_jax.weights import (
   export_model,
   hf_names,
   model_card,
-  torch_parity,
 )
 
 CLASSES = task_lib.Task(
@@ -86,7 +85,7 @@ def test_transformers_and_load_params_read_the_export(
   tmp_path, monkeypatch, case
 ):
   pytest.importorskip("torch")
-  monkeypatch.setattr(torch_parity, "TOLERANCE", 1e-5)
+  monkeypatch.setattr(export_model, "TOLERANCE", 1e-5)
   role, head, task = CASES[case]
   model = _model(role, head, task)
   params = random_params(model)

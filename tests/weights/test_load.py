@@ -168,7 +168,7 @@ MISFITS = {
   "another task": (
     {"classifier.weight": np.zeros((2, 32), np.float32)},
     {},
-    ("classifier.weight (2, 32)", "another task"),
+    ("classifier.weight (2, 32)", "init_skip=head"),
   ),
   "incomplete head": (
     {"cls.predictions.transform.dense.weight": None},

@@ -18,8 +18,7 @@ from truenegs_jax.objectives import electra, mlm
 from truenegs_jax.objectives.slot_predictions import mask_and_predict
 from truenegs_jax.runtime import rng as rng_lib
 from truenegs_jax.train import step
-from truenegs_jax.weights import hf_folder, hf_names, torch_parity
-from truenegs_jax.weights.export_model import export_model
+from truenegs_jax.weights import export_model, hf_folder, hf_names
 
 # Embeddings narrower than both networks, as wide as the discriminator, as the
 # generator, and as both.
@@ -117,11 +116,11 @@ def test_losses_and_gradients_of_bert_match_pytorch(torch_electra, options):
 def _check_logits(tmp_path, monkeypatch, model, params, batch):
   assert not (batch["documents"] > 0).all()
   inputs = {name: x for name, x in batch.items() if name != "row"}
-  monkeypatch.setattr(torch_parity, "TOLERANCE", 1e-5)
-  monkeypatch.setattr(torch_parity, "_random_inputs", lambda config: inputs)
+  monkeypatch.setattr(export_model, "TOLERANCE", 1e-5)
+  monkeypatch.setattr(export_model, "_random_inputs", lambda config: inputs)
   write_export(tmp_path, model, params)
   folders = {role: tmp_path / role for role in model.roles}
-  summary = torch_parity.compare(folders, params, model)
+  summary = export_model.compare_logits(folders, params, model)
   largest = [float(x) for x in re.findall(r"largest ([\d.e-]+)\)", summary)]
   assert largest and min(largest) > 0.5  # small logits would hide differences
 
@@ -276,7 +275,7 @@ def _torch_network(torch_electra, model, params):
 @pytest.mark.parametrize("size", RELEASED)
 def test_released_sizes_match_transformers(size, tmp_path, monkeypatch):
   pytest.importorskip("torch")
-  monkeypatch.setattr(torch_parity, "TOLERANCE", 1e-5)
+  monkeypatch.setattr(export_model, "TOLERANCE", 1e-5)
   kind, variant = size.split("-")
   # A scan over the layers compiles faster.
   fields = dict(vocab_size=30_522, variant=variant, scan=True)
@@ -295,7 +294,7 @@ def test_released_sizes_match_transformers(size, tmp_path, monkeypatch):
     return x if "scale" in names else x * (0.6 if "query" in names else 0.2)
 
   params = jax.tree_util.tree_map_with_path(scale, random_params(model))
-  exported = export_model(
+  exported = export_model.export_model(
     model,
     jax.tree.map(np.float32, params),
     make_tokenizer(

@@ -1,4 +1,4 @@
-"""Reads arrays in Hugging Face's files: safetensors, shards, or a pickle.
+"""Reads arrays in Hugging Face's files: safetensors or a pickle.
 
 The files may come from anybody and are not trusted: links must not lead out of
 the folder, and headers are checked before an array is read. A pickle can run
@@ -17,9 +17,9 @@ import re
 import stat
 import sys
 import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -30,9 +30,8 @@ from truenegs_jax.runtime.files import parse_json
 
 TORCH = "torch==2.13.0"
 TORCH_INDEX = "https://download.pytorch.org/whl/cpu"
-WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
-PICKLE = "pytorch_model.bin"
-# Types that can be read: safetensors' name -> numpy's (or ml_dtypes').
+WEIGHTS, PICKLE = "model.safetensors", "pytorch_model.bin"
+# Types: safetensors' name -> that of numpy or ml_dtypes.
 DTYPES = {
   "BOOL": "bool",
   "BF16": np.dtype(ml_dtypes.bfloat16).name,
@@ -51,10 +50,10 @@ RETRY = "Download the file again."
 
 @dataclasses.dataclass(frozen=True)
 class Arrays:
-  """Named arrays of one or several files, read one by one on request.
+  """Named arrays of a file, read one by one on request.
 
   Attributes:
-    path: the file, or the folder of several files, for messages.
+    path: the file, or the workdir of a run, for messages.
     shapes: by name, from the files' headers, so that everything can be checked
       before an array is read.
     dtypes: by name, NumPy's names: "float32", "bfloat16", "int64", ...
@@ -69,21 +68,11 @@ class Arrays:
   release: Callable[[], None] = lambda: None
 
 
-class _Entry(NamedTuple):
-  file: pathlib.Path
-  shape: tuple[int, ...]
-  dtype: str
-
-
 def open_arrays(folder: pathlib.Path) -> Arrays:
-  """Opens the arrays of a folder; of safetensors only the headers are read.
+  """Opens `model.safetensors` or, in folders without it, `pytorch_model.bin`.
 
-  The first of these that exists is used: `model.safetensors`, the shards that
-  `model.safetensors.index.json` lists, `pytorch_model.bin`. No file is kept
-  open.
-
-  Types that numpy does not have keep safetensors' names ("f8_e4m3"). `read`
-  refuses them.
+  Of safetensors only the header is read, and no file is kept open. Types that
+  numpy does not have keep safetensors' names ("f8_e4m3").
 
   Raises:
     InputError: here or in `read`: there are no such files; a file is damaged,
@@ -91,13 +80,10 @@ def open_arrays(folder: pathlib.Path) -> Arrays:
       than tensors, or PyTorch is missing or too old.
   """
   if os.path.lexists(folder / WEIGHTS):
-    return _open_shards(folder / WEIGHTS, [find_file(folder, WEIGHTS)])
-  if os.path.lexists(folder / INDEX):
-    names = _read_index(find_file(folder, INDEX))
-    return _open_shards(folder, [find_file(folder, name) for name in names])
+    return _open_safetensors(find_file(folder, WEIGHTS))
   if os.path.lexists(folder / PICKLE):
     return _open_pickle(find_file(folder, PICKLE))
-  raise read_error(folder, f"it holds none of {WEIGHTS}, {INDEX} and {PICKLE}")
+  raise read_error(folder, f"it holds neither {WEIGHTS} nor {PICKLE}")
 
 
 def find_file(folder: pathlib.Path, name: str) -> pathlib.Path:
@@ -146,44 +132,14 @@ def read_error(
   return InputError(printable(ValueError(line.replace("\n", " "))))
 
 
-def _open_shards(path: pathlib.Path, shards: Sequence[pathlib.Path]) -> Arrays:
-  """Opens several files as one."""
-  entries: dict[str, _Entry] = {}
-  for shard in shards:
-    header = _read_header(shard)
-    if repeated := header.keys() & entries.keys():
-      name = min(repeated)
-      problem = f"'{entries[name].file.name}' also holds {name!r}"
-      raise read_error(shard, problem, RETRY)
-    entries |= header
-
-  def read(name: str) -> np.ndarray:
-    file, _, dtype = entries[name]
-    if dtype not in DTYPES.values():
-      raise read_error(
-        file,
-        f"{name!r} is of type {dtype}, which cannot be read",
-        f"Save it as one of {', '.join(DTYPES.values())}.",
-      )
-    with _safe_read(file), safetensors.safe_open(file, "numpy") as opened:
-      return opened.get_tensor(name)
-
-  return Arrays(
-    path=path,
-    shapes={name: entry.shape for name, entry in entries.items()},
-    dtypes={name: entry.dtype for name, entry in entries.items()},
-    read=read,
-  )
-
-
-def _read_header(file: pathlib.Path) -> dict[str, _Entry]:
-  """Reads and checks the header of a file.
+def _open_safetensors(file: pathlib.Path) -> Arrays:
+  """Opens a file after checks of its header.
 
   The library checks that the arrays have the sizes of their shapes, are stored
   without gaps or overlaps, and fill the file. The rest is checked here.
   """
   with _safe_read(file):
-    with open(file, "rb") as raw:
+    with file.open("rb") as raw:
       size = raw.read(8)
       if size == b"version ":
         raise ValueError("it is a pointer of Git LFS. Run `git lfs pull`")
@@ -191,7 +147,7 @@ def _read_header(file: pathlib.Path) -> dict[str, _Entry]:
       if num_bytes > MAX_JSON_BYTES:
         raise ValueError(f"its header is longer than {MAX_JSON_BYTES:,} bytes")
       text = raw.read(num_bytes)
-    entries = {}
+    shapes, dtypes = {}, {}
     with safetensors.safe_open(file, "numpy") as opened:
       for name in opened.keys():
         array = opened.get_slice(name)
@@ -202,24 +158,17 @@ def _read_header(file: pathlib.Path) -> dict[str, _Entry]:
         num_entries = math.prod(max(n, 1) for n in shape)
         if len(shape) > MAX_RANK or num_entries > MAX_SIZE:
           raise ValueError(f"{name!r} cannot have the shape {shape[:MAX_RANK]}")
-        entries[name] = _Entry(file, shape, DTYPES.get(dtype, dtype.lower()))
+        shapes[name] = shape
+        dtypes[name] = DTYPES.get(dtype, dtype.lower())
     parse_json(text)  # the library accepts a repeated name
-    if not entries:
+    if not shapes:
       raise ValueError("it holds no arrays")
-  return entries
 
+  def read(name: str) -> np.ndarray:
+    with _safe_read(file), safetensors.safe_open(file, "numpy") as opened:
+      return opened.get_tensor(name)
 
-def _read_index(index: pathlib.Path) -> list[str]:
-  """Returns the names of the shards."""
-  with _safe_read(index):
-    if index.stat().st_size > MAX_JSON_BYTES:
-      raise ValueError(f"it is longer than {MAX_JSON_BYTES:,} bytes")
-    weight_map = parse_json(index.read_bytes()).get("weight_map")
-    if not (weight_map and isinstance(weight_map, dict)):
-      raise ValueError("it has no weight_map from arrays to files")
-    if not all(isinstance(shard, str) for shard in weight_map.values()):
-      raise ValueError("a file name in weight_map is not a string")
-  return sorted(set(weight_map.values()))
+  return Arrays(file, shapes, dtypes, read)
 
 
 def _open_pickle(file: pathlib.Path) -> Arrays:

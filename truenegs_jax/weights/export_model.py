@@ -10,27 +10,37 @@ import hashlib
 import os
 import pathlib
 from collections.abc import Callable, Collection, Mapping, Sequence
+from types import ModuleType
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import safetensors
 
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
-from truenegs_jax.models import finetune, pretrain
-from truenegs_jax.runtime.errors import InputError, NonFiniteError
+from truenegs_jax.models import encoder, finetune, pretrain
+from truenegs_jax.runtime.errors import (
+  InputError,
+  NonFiniteError,
+  TrueNegsError,
+)
 from truenegs_jax.runtime.files import atomic_folder, disk_errors
 from truenegs_jax.tasks import task as task_lib
 from truenegs_jax.weights import (
+  arrays,
   fit,
   hf_folder,
   hf_names,
   load,
   model_card,
-  torch_parity,
 )
 from truenegs_jax.weights.find import Weights
 
+# Of f32 logits, relative to max(1, largest). Rounding causes up to 2e-5 in 24
+# layers with large weights, a misplaced tensor 1e-2 and more.
+TOLERANCE = 1e-4
+Arrays = Mapping[str, np.ndarray]
 MODEL_FILES = {
   model_card.CARD,
   hf_folder.CHECKSUMS,
@@ -43,15 +53,10 @@ MODEL_FILES = {
 
 @dataclasses.dataclass(frozen=True)
 class ExportResult:
-  """A finished export.
-
-  Attributes:
-    output: the folder.
-    summary: a sentence for the user: transformers loaded the export and
-      computed our logits, or why that was not checked.
-  """
+  """A finished export."""
 
   output: pathlib.Path
+  # For the user: transformers computed our logits, or why it was not checked.
   summary: str
 
 
@@ -73,11 +78,11 @@ def export_model(
 
   Args:
     model: ELECTRA's pair or BERT.
-    params: the model's parameters, f32 arrays of numpy or jax.
+    params: f32 arrays of numpy or jax.
     output: the folder to create. An older export there is replaced after the
       new one is complete and checked.
     origin: where the weights come from, for the model cards.
-    roles: the networks to write; empty means all of the model.
+    roles: the networks to write; empty means all.
   """
   roles = roles or tuple(model.roles)
   output = check_replaceable(pathlib.Path(output), roles)
@@ -86,16 +91,14 @@ def export_model(
   _check_finite(params)
   with atomic_folder(output) as partial:
     folders = {role: partial / role for role in roles}
-    with disk_errors(output, safetensors.SafetensorError):
-      for role, folder in folders.items():
+    for role, folder in folders.items():
+      card = model_card.pretrained_card(params, model, role, tokenizer, origin)
+      with disk_errors(output, safetensors.SafetensorError):
         folder.mkdir()
         hf_folder.write_model(folder, params, model, role, tokenizer)
-        card = model_card.pretrained_card(
-          params, model, role, tokenizer, origin
-        )
         (folder / model_card.CARD).write_text(card, encoding="utf-8")
         write_checksums(folder)
-    summary = torch_parity.compare(folders, params, model)
+    summary = compare_logits(folders, params, model)
   return ExportResult(output, summary)
 
 
@@ -111,13 +114,7 @@ def export_task(
   """Writes a fine-tuned model to a folder, with model card and checksums.
 
   AutoModelForSequenceClassification or AutoModelForQuestionAnswering computes
-  the trained logits, with scores in the task's units.
-
-  Args:
-    params: the model's parameters, f32 arrays of numpy or jax.
-    output: the folder to create; it must not exist.
-    task: gives the labels and the scale of scores.
-    origin: where the weights come from, for the model card.
+  the trained logits, with scores in the task's units. `output` must not exist.
   """
   if output.exists():
     raise InputError(
@@ -125,22 +122,19 @@ def export_task(
     )
   params = jax.device_get(params)
   _check_finite(params)
-  unscaled = unscale_head(params, task)
+  offset, scale = task.scale if task.kind == task_lib.SCORE else (0.0, 1.0)
+  unscaled = unscale_head(params, offset, scale)
+  card = model_card.task_card(unscaled, model, tokenizer, task, origin)
+  fields, role = _task_fields(model, task), model.role
   with atomic_folder(output) as partial:
     with disk_errors(output, safetensors.SafetensorError):
       hf_folder.write_model(
-        partial,
-        unscaled,
-        model,
-        model.role,
-        tokenizer,
-        extra_fields=_task_fields(model, task),
+        partial, unscaled, model, role, tokenizer, extra_fields=fields
       )
-      card = model_card.task_card(unscaled, model, tokenizer, task, origin)
       (partial / model_card.CARD).write_text(card, encoding="utf-8")
       write_checksums(partial)
-    summary = torch_parity.compare(
-      {model.role: partial}, params, model, scale=_score_scale(task)
+    summary = compare_logits(
+      {role: partial}, params, model, offset=offset, scale=scale
     )
   return ExportResult(output, summary)
 
@@ -151,13 +145,10 @@ def export_weights(
   *,
   report: Callable[[str], object] = print,
 ) -> ExportResult:
-  """Converts weights of any size without training.
+  """Converts weights of any size, in any format of `config.init`.
 
-  Args:
-    init: a value of `config.init`. Export a run with
-      `export_run.export_workdir`, whose model card says more.
-    output: the folder to create. An older export there is replaced.
-    report: receives lines about downloads and about heads drawn at random.
+  For a run, the card of `export_run.export_workdir` says more. `report`
+  receives lines about downloads and about heads drawn at random.
   """
   # Checked first, as reading the weights may take long.
   _check_apart(init, check_replaceable(output))
@@ -214,22 +205,16 @@ def _find_random_modules(
 
 
 def unscale_head(
-  params: Mapping[str, Any], task: task_lib.Task
+  params: Mapping[str, Any], offset: float, scale: float
 ) -> dict[str, Any]:
   """Returns the parameters with a last layer that computes unscaled scores.
 
   Training uses (score - offset) / scale.
   """
-  offset, scale = _score_scale(task)
   output = dict(params["task_head"]["output"])
   output["kernel"] = output["kernel"] * np.float32(scale)
   output["bias"] = output["bias"] * np.float32(scale) + np.float32(offset)
   return {**params, "task_head": {**params["task_head"], "output": output}}
-
-
-def _score_scale(task: task_lib.Task) -> tuple[float, float]:
-  """Returns (offset, scale) of the model's outputs."""
-  return task.scale if task.kind == task_lib.SCORE else (0.0, 1.0)
 
 
 def _task_fields(
@@ -263,11 +248,7 @@ def _check_finite(params: Mapping[str, Any]) -> None:
 def check_replaceable(
   output: pathlib.Path, roles: Collection[str] = tuple(hf_names.NETWORKS)
 ) -> pathlib.Path:
-  """Returns the resolved `output` if an export may be written there.
-
-  Args:
-    roles: the networks that will be written.
-  """
+  """Returns the resolved `output` if `roles` may be written there."""
 
   def is_export(path: pathlib.Path) -> bool:
     if path.is_symlink() or not path.is_dir():
@@ -291,9 +272,9 @@ def check_replaceable(
 
 
 def write_checksums(folder: pathlib.Path) -> None:
-  """Writes SHA256SUMS after all files of the folder are flushed to disk.
+  """Flushes all files to disk and writes the SHA256SUMS of all but the card.
 
-  The card is left out, because its owner may edit it.
+  The owner of the export may edit the card.
   """
   lines = []
   for path in sorted(folder.iterdir()):
@@ -306,3 +287,158 @@ def write_checksums(folder: pathlib.Path) -> None:
     file.writelines(lines)
     file.flush()
     os.fsync(file.fileno())
+
+
+def compare_logits(
+  folders: Mapping[str, pathlib.Path],
+  params: Mapping[str, Any],
+  model: hf_names.Model,
+  *,
+  offset: float = 0.0,
+  scale: float = 1.0,
+) -> str:
+  """Compares a model's logits with those of its export in transformers.
+
+  Logits of tokens are compared at every position that is not padding. BERT with
+  a pooler also has logits of the next-sentence classifier.
+
+  Args:
+    folders: folders of exported networks by role.
+    params: the parameters of `model`, f32 numpy arrays.
+    offset, scale: the export computes offset + scale * our logits.
+
+  Returns:
+    A sentence: transformers computes our logits, or PyTorch is not installed.
+
+  Raises:
+    TrueNegsError: a tensor is missing or unexpected, or logits differ.
+    NonFiniteError: our logits are not finite.
+  """
+  try:
+    import torch
+    import transformers
+  except ImportError as e:
+    return (
+      f"Not compared with transformers: {e.name or 'PyTorch'} is not installed."
+      f" To compare, run {arrays.torch_command()} and export again."
+    )
+  transformers.utils.logging.disable_progress_bar()
+  inputs = _random_inputs(next(iter(model.roles.values())))
+  is_real_BxL = inputs["documents"] != 0
+  lines, expected = [], _compute_logits(params, model, inputs)
+  for role, folder in folders.items():
+    network = _load(folder, model, role, torch, transformers)
+    with torch.no_grad():
+      output = network(
+        input_ids=torch.tensor(inputs["tokens"]),
+        token_type_ids=torch.tensor(inputs["types"]),
+        attention_mask=torch.tensor(inputs["documents"]),
+      )
+    for field, logits in expected[role].items():
+      name = role if len(expected[role]) == 1 else f"{role} {field}"
+      ours, theirs = offset + scale * logits, output[field].numpy()
+      # Class logits `[B, C]` have no padding.
+      if ours.shape[:2] == is_real_BxL.shape:
+        ours, theirs = ours[is_real_BxL], theirs[is_real_BxL]
+      lines.append(_compare_logits(name, ours, theirs))
+  names = [hf_names.architecture(model, role) for role in folders]
+  return (
+    f"transformers {transformers.__version__} loads {' and '.join(names)} and"
+    f" computes our logits. Largest difference: {', '.join(lines)}."
+  )
+
+
+def _compute_logits(
+  params: Mapping[str, Any], model: hf_names.Model, inputs: Arrays
+) -> dict[str, Arrays]:
+  """Returns f32 logits by role and by field of transformers' outputs.
+
+  A fine-tuned model has class logits `[B, C]` or span logits `[B, L]`, a
+  pre-trained one logits at every position.
+  """
+  f32_model = encoder.replace_configs(model, dtype="float32")
+  rows, length = inputs["tokens"].shape
+  positions_BxL = jnp.broadcast_to(jnp.arange(length), (rows, length))
+
+  @jax.jit
+  def compute(params, inputs):
+    bound = f32_model.bind({"params": params})
+    if isinstance(bound, finetune.DownstreamModel):
+      logits = bound.logits(inputs, None)
+      if bound.head != "spans":
+        return {bound.role: {"logits": logits}}
+      starts_BxL, ends_BxL = jnp.moveaxis(logits, 2, 0)
+      return {bound.role: {"start_logits": starts_BxL, "end_logits": ends_BxL}}
+    predicted_BxLxV = bound.generate_logits(inputs, positions_BxL, None)
+    if isinstance(bound, pretrain.ElectraPair):
+      return {
+        "discriminator": {"logits": bound.detect_logits(inputs, None)},
+        "generator": {"logits": predicted_BxLxV},
+      }
+    if not bound.pooler:
+      return {"bert": {"logits": predicted_BxLxV}}
+    next_Bx2 = bound.pooled(bound.encode(inputs, None))
+    return {
+      "bert": {
+        "prediction_logits": predicted_BxLxV,
+        "seq_relationship_logits": next_Bx2,
+      }
+    }
+
+  with jax.default_matmul_precision("highest"):  # GPUs and TPUs round more
+    return jax.device_get(compute(params, inputs))
+
+
+def _compare_logits(name: str, ours: np.ndarray, theirs: np.ndarray) -> str:
+  """Describes the largest difference between our logits and PyTorch's."""
+  if not np.isfinite(ours).all():
+    raise NonFiniteError(
+      f"The logits of {name} are not finite, although the weights are: the run"
+      " diverged. Nothing was exported. Use a lower --config.optim.lr."
+    )
+  largest = np.abs(theirs).max()
+  difference = np.abs(theirs - ours).max()
+  if not difference <= TOLERANCE * max(1.0, largest):  # NaN too
+    raise TrueNegsError(
+      f"The logits of {name} in transformers differ from ours by"
+      f" {difference:.2g} (largest logit {largest:.3g}). Nothing was exported."
+      " This is a defect. Please report it."
+    )
+  return f"{name} {difference:.1e} (largest {largest:.3g})"
+
+
+def _load(
+  folder: pathlib.Path,
+  model: hf_names.Model,
+  role: str,
+  torch: ModuleType,
+  transformers: ModuleType,
+) -> Any:
+  name = hf_names.architecture(model, role)
+  network, info = getattr(transformers, name).from_pretrained(
+    folder,
+    dtype=torch.float32,
+    local_files_only=True,
+    output_loading_info=True,
+  )
+  wrong = sorted({*info["missing_keys"], *info["unexpected_keys"]})
+  if wrong:
+    raise TrueNegsError(
+      f"transformers {transformers.__version__} misses or does not know these"
+      f" tensors of {role}: {', '.join(wrong[:5])}. Nothing was exported. This"
+      " is a defect. Please report it."
+    )
+  return network.eval()
+
+
+def _random_inputs(config: encoder.EncoderConfig) -> dict[str, np.ndarray]:
+  """Returns four random rows, three of them padded, with both token types."""
+  length = min(64, config.max_positions)
+  rng = np.random.default_rng(0)
+  ends_Bx1 = np.array([[length], [length - 1], [length // 2], [1]])
+  shape = len(ends_Bx1), length
+  return {
+    "tokens": rng.integers(0, config.vocab_size, shape, dtype=np.int32),
+    "types": rng.integers(0, config.type_vocab_size, shape, dtype=np.int32),
+    "documents": (np.arange(length)[None] < ends_Bx1).astype(np.int32),
+  }

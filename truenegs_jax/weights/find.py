@@ -9,9 +9,11 @@ with a model, and `load.load_params` reads what fits.
 """
 
 import dataclasses
+import errno
 import functools
 import os
 import pathlib
+import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -20,14 +22,28 @@ from flax import traverse_util
 
 from truenegs_jax.config import grammar
 from truenegs_jax.models import pretrain
-from truenegs_jax.runtime.errors import InputError
-from truenegs_jax.weights import hf_folder, hf_hub, hf_names
-from truenegs_jax.weights.arrays import INDEX, PICKLE, WEIGHTS, Arrays
+from truenegs_jax.runtime.errors import DiskError, InputError, TrueNegsError
+from truenegs_jax.runtime.files import FULL_DISK, is_hub_name
+from truenegs_jax.weights import hf_folder, hf_names
+from truenegs_jax.weights.arrays import PICKLE, WEIGHTS, Arrays
 from truenegs_jax.weights.hf_folder import Network
 from truenegs_jax.workdir import files, saved_model
 
 # Models in a workdir of fine-tuning, in a folder of a task, and of one run.
 TASK_MODELS = ("*/seed-*/model", "seed-*/model", "model")
+# Files of the hub to download: the card names language and license.
+HUB_FILES = [
+  *("README.md", "config.json", WEIGHTS, "vocab.txt", "tokenizer.json"),
+  "tokenizer_config.json",
+]
+# A branch, a tag, a commit or refs/pr/N.
+REVISION = re.compile(r"(?!.*\.\.)\w([\w./-]*[\w-])?", re.ASCII)
+OFFLINE = (
+  "To work without the hub, pass a folder, --config.init=FOLDER: one that"
+  " `hf download NAME --local-dir FOLDER` wrote on another machine. For a pair"
+  " in two folders, pass --config.init=DISCRIMINATOR,GENERATOR. Or set HF_HOME"
+  " to a copy of a cache that holds the model."
+)
 INIT_FORMATS = (
   "config.init accepts a folder that save_pretrained of transformers or"
   " truenegs_jax.export wrote (for an ELECTRA pair, a folder with"
@@ -38,14 +54,9 @@ INIT_FORMATS = (
 
 @dataclasses.dataclass(frozen=True)
 class Weights:
-  """Weights to start from, located and opened once, when first needed.
+  """Weights to start from, located and opened once, when first needed."""
 
-  Attributes:
-    init: a value of `config.init`: one location, or DISCRIMINATOR,GENERATOR.
-    report: receives a line about each download.
-  """
-
-  init: str
+  init: str  # one location, or DISCRIMINATOR,GENERATOR
   report: Callable[[str], object] = print
 
   @functools.cached_property
@@ -102,7 +113,7 @@ def describe(init: str) -> str:
   """Describes in a dry run where weights come from; opens none."""
   if is_local(init):
     return f"'{init}', which fit this config"
-  if all(map(hf_hub.is_model_name, _split_init(init))):
+  if all(map(is_model_name, _split_init(init))):
     hub = "looked up on the Hugging Face hub (offline: --config.init=FOLDER)"
     return f"'{init}', which are {hub}"
   return f"'{init}', which are missing"
@@ -132,16 +143,16 @@ def _open_location(
       f"init: {location!r} is not a folder. Pass the folder of this file:"
       f" --config.init={path.parent}."
     )
-  if not hf_hub.is_model_name(location):
+  if not is_model_name(location):
     raise InputError(f"init: there is no folder {location!r}. {INIT_FORMATS}")
-  return [hf_folder.open_network(hf_hub.download(location, report=report))]
+  return [hf_folder.open_network(download(location, report=report))]
 
 
 def _open_folder(folder: pathlib.Path) -> Iterable[Network]:
   roles = [role for role in hf_names.NETWORKS if (folder / role).is_dir()]
   if roles:
     return [_open_subfolder(folder, role) for role in roles]
-  if any((folder / name).exists() for name in (WEIGHTS, INDEX, PICKLE)):
+  if any((folder / name).exists() for name in (WEIGHTS, PICKLE)):
     return [hf_folder.open_network(folder)]
   if models := [x for p in TASK_MODELS for x in folder.glob(p)]:
     raise InputError(
@@ -173,9 +184,7 @@ def _open_run(
 ) -> list[Network]:
   """Opens the networks of a run, with the temperature folded into the logits.
 
-  Args:
-    step: a saved step; None for the newest that is undamaged.
-    report: receives a line about each damaged step.
+  `step` is a saved one, or None for the newest that is undamaged.
   """
   report = functools.cache(report)  # a damaged step once
   with saved_model.open_run(workdir) as checkpoints:
@@ -234,3 +243,68 @@ def _flatten(tree: dict[str, Any]) -> dict[str, Any]:
 
 def _list_roles(roles: Iterable[str]) -> str:
   return " and ".join("BERT" if x == "bert" else f"a {x}" for x in roles)
+
+
+def is_model_name(text: str) -> bool:
+  """Whether this could name a model: NAME or OWNER/NAME, maybe @REVISION."""
+  repo, at, revision = text.partition("@")
+  return is_hub_name(repo) and bool(not at or REVISION.fullmatch(revision))
+
+
+def download(name: str, *, report: Callable[[str], object]) -> pathlib.Path:
+  """Downloads a model by its name; returns its folder in the hub's cache.
+
+  `pytorch_model.bin` is downloaded only if the model has no safetensors. If the
+  hub does not answer, an earlier download is used.
+
+  Raises:
+    InputError: no such model or revision, no access, no connection to the hub,
+      or the model lacks config.json or weights.
+    DiskError: the cache cannot be written.
+  """
+  import huggingface_hub  # slow to import
+
+  repo, _, revision = name.partition("@")
+  report(f"Looking up {name!r} on the Hugging Face hub.")
+  try:
+    for names in (HUB_FILES, [*HUB_FILES, PICKLE]):
+      folder = pathlib.Path(
+        huggingface_hub.snapshot_download(
+          repo, revision=revision or None, allow_patterns=names
+        )
+      )
+      if (folder / WEIGHTS).exists():
+        break
+  except Exception as error:  # every network failure has its own class
+    raise _explain_download(repo, error) from error
+  has_weights = any((folder / x).exists() for x in (WEIGHTS, PICKLE))
+  if not (has_weights and (folder / "config.json").exists()):
+    raise InputError(
+      f"init: {repo!r} has no config.json with {WEIGHTS} or {PICKLE} on the hub"
+      f" or, if the hub cannot be reached, in its cache. {OFFLINE}"
+    )
+  return folder
+
+
+def _explain_download(repo: str, error: Exception) -> TrueNegsError:
+  """Explains a failed download; leaves out its text, which may hold a token."""
+  from huggingface_hub import constants, errors
+
+  if isinstance(error, errors.LocalEntryNotFoundError):
+    error = error.__cause__ if isinstance(error.__cause__, Exception) else error
+  status = getattr(getattr(error, "response", None), "status_code", None)
+  kind = type(error).__name__
+  kind += f", HTTP {status}" if status else ""
+  numbers = *FULL_DISK, errno.EROFS
+  is_full = any(os.strerror(number) in str(error) for number in numbers)
+  if isinstance(error, PermissionError) or is_full:
+    return DiskError(
+      f"init: {repo!r} could not be written to '{constants.HF_HUB_CACHE}'"
+      f" ({kind}). Free some space, or set HF_HOME to another folder, and run"
+      " the same command again."
+    )
+  return InputError(
+    f"init: there is no folder {repo!r}, and the hub gives no such model"
+    f" ({kind}). If it is private or gated, request access and set HF_TOKEN."
+    f" {OFFLINE}"
+  )

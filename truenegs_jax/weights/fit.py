@@ -7,8 +7,8 @@ fitted.missing  # parameters that `load.load_params` draws at random
 import dataclasses
 import functools
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import jax
 from flax import traverse_util
@@ -20,11 +20,11 @@ from truenegs_jax.models import encoder, finetune, pretrain
 from truenegs_jax.runtime.errors import InputError, printable
 from truenegs_jax.tasks import task as task_lib
 from truenegs_jax.weights import hf_folder, hf_names
+from truenegs_jax.weights.find import Weights
 from truenegs_jax.weights.hf_folder import Network
 
 FLOATS = ("float32", "float16", "bfloat16")
 TASK_HEAD = "task_head/"
-BIAS = "task_head/output/bias"
 NEXT_SENTENCE = "pooled/next_sentence/"
 # Heads drawn at random if the weights hold none of their arrays. Many files
 # hold only BERT's encoder, few hold the next-sentence classifier.
@@ -47,16 +47,8 @@ HINTS = {
   r"pooler\S* is missing": (
     "Leave out the pooler: --config.model.pooler=False."
   ),
+  r"(classifier|qa_outputs)\S* ": SKIP_HEAD,
 }
-
-
-class Weights(Protocol):
-  """The members of `find.Weights` that a comparison needs."""
-
-  @property
-  def init(self) -> str: ...
-
-  def for_roles(self, roles: Sequence[str]) -> dict[str, Network]: ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,15 +56,10 @@ class Fit:
   """Weights that fit a model.
 
   Attributes:
-    init: the value of `config.init`, for messages.
-    model: the model to start.
     stored_model: the model with as many words as the weights, which differ with
-      "words" in `skip`.
-    tokenizer: the model's.
+      "words" in `skip`, the names in `config.init_skip`.
     networks: by role, without heads that the model does not use; a pair may
       lack its generator.
-    skip: the names in `config.init_skip`.
-    task: of a fine-tuned model.
   """
 
   init: str
@@ -116,12 +103,11 @@ def fit(
   """Compares weights with a model; only headers are read.
 
   Args:
-    weights: the weights.
     model: the model, with any number of words if `tokenizer` is None.
-    tokenizer: the run's. The vocabulary next to the weights must be the same,
-      because embeddings do not store their words. None if it is not known yet.
-    init_skip: names in SKIPS, divided by commas: what may differ.
-    task: of a fine-tuned model, whose classes are named in messages.
+    tokenizer: the run's, None if it is not known yet. The vocabulary next to
+      the weights must be the same, as embeddings do not store their words.
+    init_skip: what may differ, as in `config.init_skip`.
+    task: of a fine-tuned model.
 
   Raises:
     InputError: the weights do not fit. Every mismatch is listed.
@@ -133,7 +119,7 @@ def fit(
       _check_tokenizer(network, tokenizer, skip)
   if isinstance(model, finetune.DownstreamModel):
     networks = {
-      role: _drop_unused_heads(network, model, skip, task)
+      role: _drop_unused_heads(network, model, skip)
       for role, network in networks.items()
     }
   elif "head" in skip:
@@ -143,7 +129,14 @@ def fit(
     )
   stored_model = model
   if "words" in skip:
-    rows = next(iter(networks.values())).fields["vocab_size"]
+    first = next(iter(networks.values()))
+    rows, num_words = first.fields["vocab_size"], len(first.tokenizer.vocab)
+    if num_words > rows:
+      raise InputError(
+        f"init: {first.location} has {rows:,} words, but its vocabulary"
+        f" '{first.vocabulary}' has {num_words:,}. Use the vocabulary of the"
+        " weights."
+      )
     stored_model = encoder.replace_configs(model, vocab_size=rows)
   problems = []
   for role, network in networks.items():
@@ -156,8 +149,8 @@ def fit(
     text = "\n  ".join(problems)
     hints = [hint for words, hint in HINTS.items() if re.search(words, text)]
     raise InputError(
-      f"init: {text}\nPass weights that fit, without the head of another task,"
-      f" or change the model. {' '.join(hints)}".strip()
+      f"init: {text}\nPass weights that fit, or change the model."
+      f" {' '.join(hints)}".strip()
     )
   return Fit(weights.init, model, stored_model, tokenizer, networks, skip, task)
 
@@ -310,16 +303,16 @@ def _drop_unused_heads(
   network: Network,
   model: finetune.DownstreamModel,
   skip: frozenset[str],
-  task: task_lib.Task | None,
 ) -> Network:
-  """Drops heads of pre-training; refuses the head of another task.
+  """Drops heads of pre-training and, with "head" in `skip`, task heads.
 
-  With "head" in `skip`, task heads are dropped too.
+  Raises InputError if another task has a head of the same arrays.
   """
   shapes, role = network.arrays.shapes, model.role
   table = network.name_table(model, role)
-  model_head = {x for path, x in table.items() if path.startswith(TASK_HEAD)}
-  encoder_names = set(table.values()) - model_head
+  encoder_names = {
+    name for path, name in table.items() if not path.startswith(TASK_HEAD)
+  }
   c, backbone = model.config, model.backbone
   pre_trained: pretrain.Model = pretrain.ElectraPair(c, c, backbone)
   if role == "bert":
@@ -336,8 +329,14 @@ def _drop_unused_heads(
   if "head" in skip:
     unused |= task_head
   elif task_head:
-    bias_shape = shapes.get(table[BIAS], ())
-    _check_head(network, model, task_head, model_head, bias_shape, task)
+    names = network.fields.get("architectures")
+    expected = hf_names.architecture(model, role)
+    if isinstance(names, list) and names and names[0] != expected:
+      saved = printable(ValueError(str(names[0])[:80]))
+      raise InputError(
+        f"init: {network.location} has the head of {saved}, but the task needs"
+        f" that of {expected}. {SKIP_HEAD}"
+      )
   kept = [name for name in shapes if name not in unused]
   arrays = dataclasses.replace(
     network.arrays,
@@ -345,33 +344,3 @@ def _drop_unused_heads(
     dtypes={name: network.arrays.dtypes[name] for name in kept},
   )
   return dataclasses.replace(network, arrays=arrays, tied={})
-
-
-def _check_head(
-  network: Network,
-  model: finetune.DownstreamModel,
-  task_head: set[str],
-  model_head: set[str],
-  bias_shape: tuple[int, ...],
-  task: task_lib.Task | None,
-) -> None:
-  """Refuses a head of another class, or with another number of outputs."""
-  expected = hf_names.architecture(model, model.role)
-  names = network.fields.get("architectures")
-  saved = expected
-  if names and isinstance(names, list):
-    saved = printable(ValueError(str(names[0])[:80]))
-  if saved != expected or not task_head <= model_head:
-    raise InputError(
-      f"init: {network.location} has the head of {saved}"
-      f" ({list_names(sorted(task_head))}), but the task needs that of"
-      f" {expected}. {SKIP_HEAD}"
-    )
-  if model.head != "spans" and bias_shape != (model.num_outputs,):
-    raise InputError(
-      f"init: the head of {network.location} has"
-      f" {bias_shape[0] if bias_shape else 1} outputs"
-      f" ({list_names(read_labels(network.fields))}), but the task needs"
-      f" {model.num_outputs} ({list_names(task.labels if task else ())})."
-      f" {SKIP_HEAD}"
-    )

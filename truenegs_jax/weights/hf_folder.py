@@ -7,6 +7,7 @@ The folder holds `config.json`, the weights and the vocabulary. Old names of
 arrays are read too.
 """
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -120,11 +121,7 @@ class Network:
 
   @functools.cached_property
   def tokenizer(self) -> Tokenizer:
-    """The tokenizer; capitals in the vocabulary decide an unknown case.
-
-    Raises:
-      InputError: the vocabulary is missing or invalid.
-    """
+    """The tokenizer; capitals in the vocabulary decide an unknown case."""
     if self.vocabulary is None:
       raise InputError(
         f"init: {self.location} has no vocabulary file. Copy the vocab.txt of"
@@ -206,7 +203,10 @@ def model_config(
 
 def read_fields(path: pathlib.Path) -> dict[str, Any]:
   """Reads a `config.json` and fills in the defaults of missing fields."""
-  saved = read_json_object(path)
+  try:
+    saved = parse_json(path.read_bytes())
+  except (OSError, ValueError) as e:
+    raise read_error(path, e, "Use the original file.") from e
   family = saved.get("model_type")
   if not isinstance(family, str) or family not in _DEFAULTS:
     raise InputError(
@@ -225,22 +225,10 @@ def read_fields(path: pathlib.Path) -> dict[str, Any]:
   return fields
 
 
-def read_json_object(path: pathlib.Path) -> dict[str, Any]:
-  """Reads a JSON object; raises InputError if that fails."""
-  try:
-    return parse_json(path.read_bytes())
-  except (OSError, ValueError) as e:
-    raise read_error(path, e, "Use the original file.") from e
-
-
 def field_mismatches(
   saved: Mapping[str, Any], model: hf_names.Model, role: str
 ) -> list[str]:
-  """Returns one line for each field in which weights differ from a model.
-
-  Args:
-    saved: the fields of the weights. Missing fields are not compared.
-  """
+  """Returns one line for each of the `saved` fields that differ."""
   expected = model_config(model, role, pad=0) | _FIXED
   names = _DEFAULTS[expected["model_type"]] | _SHARED_DEFAULTS | _FIXED
   return [
@@ -281,11 +269,7 @@ def write_model(
 ) -> None:
   """Writes one network into an existing folder, for `from_pretrained`.
 
-  The files are `model.safetensors`, `config.json`, `vocab.txt` and
-  `tokenizer_config.json`.
-
-  Args:
-    extra_fields: fields of `config.json` for a task.
+  `extra_fields` are those of `config.json` for a task.
 
   Raises:
     InputError: the vocabulary is not the model's, or transformers does not have
@@ -422,8 +406,7 @@ def _read_text_options(
 
 def _read_optional_json(folder: pathlib.Path, name: str) -> Mapping[str, Any]:
   """Reads a JSON object; empty if the file is missing or invalid."""
-  path = find_optional(folder, name)
-  try:
-    return read_json_object(path) if path else {}
-  except InputError:
-    return {}
+  if path := find_optional(folder, name):
+    with contextlib.suppress(OSError, ValueError):
+      return parse_json(path.read_bytes())
+  return {}

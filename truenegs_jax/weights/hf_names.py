@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 from flax import traverse_util
-from numpy.typing import ArrayLike
 
 from truenegs_jax.models import finetune, pretrain
 from truenegs_jax.runtime.errors import InputError
@@ -28,9 +27,7 @@ class NetworkNames:
 
   Attributes:
     family: the `model_type`, which is also the prefix of the encoder's names.
-    architecture: the class of transformers.
-    head: our name -> Hugging Face's, for dense layers and norms.
-    head_arrays: our name -> Hugging Face's, for single arrays.
+    head, head_arrays: our name -> Hugging Face's, for modules and arrays.
     tied: Hugging Face's name of a second copy of an array -> path in our tree.
   """
 
@@ -111,13 +108,9 @@ def to_huggingface(
 ) -> dict[str, np.ndarray]:
   """Returns the f32 tensors of one network by Hugging Face's names.
 
-  The output embeddings of a masked language model are tied to the word
-  embeddings and are left out. transformers unties the two when a second copy
-  differs by rounding.
-
-  Args:
-    params: parameters or gradients of `model`, arrays of any kind.
-    role: a name in `model.roles`.
+  `params` may also be gradients. The output embeddings of a masked language
+  model are tied to the word embeddings and are left out: transformers unties
+  the two when a second copy differs by rounding.
   """
   table = name_table(model, role)
   partners = tuple(name for name in model.roles if name != role)
@@ -132,11 +125,13 @@ def to_huggingface(
       f" {NETWORKS[role].family} of this size differ: only one of them has"
       f" {', '.join(differing[:5])}."
     )
-  # Contiguous: safetensors writes the buffer and ignores the strides.
-  return {
-    name: np.ascontiguousarray(_transpose(path, flat[path]), np.float32)
-    for path, name in table.items()
-  }
+  tensors = {}
+  for path, name in table.items():
+    x = np.asarray(flat[path])
+    x = x.T if path.endswith("/kernel") else x  # Hugging Face's is [out, in]
+    # Contiguous: safetensors writes the buffer and ignores the strides.
+    tensors[name] = np.ascontiguousarray(x, np.float32)
+  return tensors
 
 
 def name_table(model: Model, role: str) -> dict[str, str]:
@@ -191,9 +186,3 @@ def has_pooler(model: Model) -> bool:
 def transposed_shape(path: str, shape: tuple[int, ...]) -> tuple[int, ...]:
   """Returns the shape in Hugging Face's file of the array at our `path`."""
   return shape[::-1] if path.endswith("/kernel") else shape
-
-
-def _transpose(path: str, x: ArrayLike) -> np.ndarray:
-  """Turns a kernel [in, out] into Hugging Face's [out, in]."""
-  x = np.asarray(x)
-  return x.T if path.endswith("/kernel") else x

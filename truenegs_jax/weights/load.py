@@ -35,7 +35,7 @@ RATES = {  # fields of EncoderConfig -> fields of Hugging Face's config.json
 }
 # Arrays with a row for every word.
 WORD_ARRAYS = ("embeddings/word", "bert_head/bias", "generator_head/bias")
-KERNEL, BIAS = "task_head/output/kernel", fit.BIAS
+KERNEL, BIAS = "task_head/output/kernel", "task_head/output/bias"
 MAX_NEW = 10  # new words that are listed
 
 
@@ -91,13 +91,7 @@ def fit_own_model(
   kept = next(iter(networks.values()))
   tokenizer, rows = kept.tokenizer, kept.fields["vocab_size"]
   padding = rows - len(tokenizer.vocab)
-  if padding < 0:
-    raise InputError(
-      f"init: {kept.location} has {rows:,} words, but the vocabulary"
-      f" '{kept.vocabulary}' has {len(tokenizer.vocab):,}. Use the vocabulary"
-      " of the weights."
-    )
-  if padding:
+  if padding > 0:
     report(f"init: dropped {padding:,} rows of padding.")
   model = _make_model(networks, vocab_size=len(tokenizer.vocab))
   skip = "words" if padding else ""
@@ -149,7 +143,6 @@ def load_params(
   task head of the weights.
 
   Args:
-    fitted: the weights, compared with the model.
     complete: whether to refuse incomplete weights, for measurements.
     report: receives lines about what is dropped or drawn at random.
 
@@ -291,17 +284,10 @@ def _carry_words(
     flat: arrays of the weights, `[rows, ...]`. There may be more rows than
       words: some tables are padded to a round number.
     init_params: returns the parameters of a run from scratch, `[V, ...]`.
-    vocab: the V words of the run.
-    old_vocab: the words of the weights.
+    vocab, old_vocab: the V words of the run, and those of the weights.
     report: receives a line about new words and dropped rows.
   """
   num_rows = len(flat[WORD_ARRAYS[0]])
-  if len(old_vocab) > num_rows:
-    raise InputError(
-      f"init: the vocabulary next to the weights has {len(old_vocab):,} words,"
-      f" but their word embeddings have {num_rows:,} rows. Use the vocabulary"
-      " that belongs to the weights."
-    )
   row_of = {token: i for i, token in enumerate(old_vocab)}
   rows_V = np.array([row_of.get(token, -1) for token in vocab])
   new = [token for token in vocab if token not in row_of]

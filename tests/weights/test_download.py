@@ -9,7 +9,7 @@ from huggingface_hub import constants, errors
 
 from support import hub_stand_in
 from truenegs_jax.runtime.errors import DiskError, InputError
-from truenegs_jax.weights import hf_hub, model_card
+from truenegs_jax.weights import find, model_card
 
 NAME = "swans/mute-small"
 VOCABULARY = {
@@ -19,12 +19,6 @@ VOCABULARY = {
 }
 SAFE = {**VOCABULARY, "model.safetensors": b"safe"}
 PICKLED = {**VOCABULARY, "pytorch_model.bin": b"pickled"}
-SHARDED = {
-  **VOCABULARY,
-  "model.safetensors.index.json": b"{}",
-  "model-00001-of-00002.safetensors": b"one",
-  "model-00002-of-00002.safetensors": b"two",
-}
 # Files that must not be requested.
 UNWANTED = {"tf_model.h5": b"", "onnx/model.onnx": b""}
 
@@ -47,13 +41,13 @@ def stand_in(server, monkeypatch, tmp_path):
 
 def download(name=NAME):
   """Returns the content of each downloaded file by name."""
-  folder = hf_hub.download(name, report=lambda _: None)
+  folder = find.download(name, report=lambda _: None)
   return {f.name: f.read_bytes() for f in folder.rglob("*") if f.is_file()}
 
 
 def error_message(name=NAME, kind=InputError):
   with pytest.raises(kind) as caught:
-    hf_hub.download(name, report=lambda _: None)
+    find.download(name, report=lambda _: None)
   message = str(caught.value)
   assert message.startswith("init: ") and repr(name.split("@")[0]) in message
   assert "secret" not in message
@@ -62,8 +56,8 @@ def error_message(name=NAME, kind=InputError):
 
 @pytest.mark.parametrize(
   ("files", "unused"),
-  [(SAFE, PICKLED), (SHARDED, PICKLED), (PICKLED, {})],
-  ids=["one file", "shards", "a pickle alone"],
+  [(SAFE, PICKLED), (PICKLED, {})],
+  ids=["safetensors", "a pickle alone"],
 )
 def test_downloads_only_needed_files(stand_in, monkeypatch, files, unused):
   stand_in.models[NAME] = {"main": {**unused, **UNWANTED, **files}}
@@ -153,8 +147,8 @@ def test_error_text_with_a_token_is_not_shown(stand_in, monkeypatch):
 def test_is_model_name():
   valid = ["bert", "google/electra-small", "a/b@main", "a/b@refs/pr/3", "a.b/c"]
   valid += ["a/b@v1.0", "a/b@feature/x--y", "x" * 40 + "/y_z"]
-  assert [name for name in valid if not hf_hub.is_model_name(name)] == []
+  assert [name for name in valid if not find.is_model_name(name)] == []
   invalid = ["", "/a", "a/b/c", "../a", "a/..", "./a", "a/", ".a", "-a/b"]
   invalid += ["~/a", "a--b", "a..b", "a/b@", "a@../b", "a@b/../c", "ä/b", "a,b"]
   invalid += ["a b", "a/b-", "a/bäb", "a\n", "a@/b", "a/b@c/"]
-  assert [name for name in invalid if hf_hub.is_model_name(name)] == []
+  assert [name for name in invalid if find.is_model_name(name)] == []
