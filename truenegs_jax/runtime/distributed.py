@@ -9,14 +9,12 @@ connects them through `jax.distributed`; after that
 
 In a run of one process no function here communicates.
 
-Only this file uses private functions of jax: `_client` exchanges messages
-without touching a device and waits as long as it has to, and `_from_cluster`
-reads the launcher's environment before `initialize`, which would fail on a
-laptop. Both return None where jax has moved these functions.
+Only `_client` and `_detect_cluster` use private functions of jax: to exchange
+messages without touching a device, and to read a launcher's environment without
+failing on a laptop. Both return None where jax has moved these functions.
 """
 
 import contextlib
-import dataclasses
 import json
 import os
 import re
@@ -178,19 +176,6 @@ def _exchange(name: str, text: str) -> dict[int, str]:
   }
 
 
-@dataclasses.dataclass(frozen=True)
-class ProcessInfo:
-  """Number of a process in its run, and how it reaches the others."""
-
-  coordinator: str  # HOST:PORT at which process 0 listens
-  count: int
-  index: int
-  local_devices: Sequence[int] | None = None  # None: all of this machine
-
-  def __str__(self) -> str:
-    return f"process {self.index} of {self.count}"
-
-
 def initialize(
   coordinator: str | None,
   num_processes: int | None,
@@ -204,23 +189,34 @@ def initialize(
   """
   join_secs = read_secs(JOIN_VARIABLE, default=300)
   heartbeat_secs = read_secs(HEARTBEAT_VARIABLE, default=100)
-  process = _from_flags(coordinator, num_processes, process_id)
-  process = process or _from_cluster(join_secs)
-  if process is None or process.count == 1:
+  address, count, index, devices = coordinator, num_processes, process_id, None
+  if (address, count, index) == (None, None, None):
+    address, count, index, devices = _detect_cluster(join_secs)
+    if not address or not count or index is None:
+      return
+  if address is None or count is None or index is None:
+    raise InputError(f"A flag is missing. Pass all of {FLAGS}, or none.")
+  if not 0 <= index < count:
+    raise InputError(
+      f"--process_id={index} is not from 0 to {count - 1}, of"
+      f" --num_processes={count}."
+    )
+  if count == 1:
     return
+  process = f"process {index} of {count}"
   say(
-    f"Joining as {process}, coordinator {process.coordinator}. Waiting at most"
+    f"Joining as {process}, coordinator {address}. Waiting at most"
     f" {join_secs} s ({JOIN_VARIABLE}). If jax ends this process with a"
     " traceback, the coordinator cannot be reached, a process is missing, two"
     " have the same process_id, or their num_processes differ. Start all"
-    f" {process.count} within that time."
+    f" {count} within that time."
   )
   try:
     jax.distributed.initialize(
-      process.coordinator,
-      process.count,
-      process.index,
-      local_device_ids=process.local_devices,
+      address,
+      count,
+      index,
+      local_device_ids=devices or None,  # None: all of this machine
       initialization_timeout=join_secs,
       heartbeat_timeout_seconds=heartbeat_secs,
       shutdown_timeout_seconds=SHUTDOWN_SECS,
@@ -229,7 +225,7 @@ def initialize(
     reason = str(e).partition("\n")[0]
     say(f"error: {process} could not join: {reason}")
     os._exit(InputError.exit_code)  # a normal exit would wait, then abort
-  check_same("num_processes", str(process.count))
+  check_same("num_processes", str(count))
   say(
     f"Joined as {process}, with {jax.local_device_count()} of"
     f" {jax.device_count()} devices."
@@ -246,41 +242,24 @@ def read_secs(name: str, *, default: int) -> int:
   return int(text)
 
 
-def _from_flags(
-  coordinator: str | None, num_processes: int | None, process_id: int | None
-) -> ProcessInfo | None:
-  """Reads the flags; None if none is set, InputError if they are impossible."""
-  values = (coordinator, num_processes, process_id)
-  if values == (None, None, None):
-    return None
-  if coordinator is None or num_processes is None or process_id is None:
-    raise InputError(f"A flag is missing. Pass all of {FLAGS}, or none.")
-  if not 0 <= process_id < num_processes:
-    raise InputError(
-      f"--process_id={process_id} is not from 0 to {num_processes - 1}, of"
-      f" --num_processes={num_processes}."
-    )
-  return ProcessInfo(coordinator, num_processes, process_id)
+def _detect_cluster(
+  join_secs: int,
+) -> tuple[str | None, int | None, int | None, Sequence[int] | None]:
+  """Reads coordinator, number of processes, own number and devices.
 
-
-def _from_cluster(join_secs: int) -> ProcessInfo | None:
-  """Reads the environment of a launcher; None if there is no launcher."""
+  They are those of a launcher's environment; None without a launcher.
+  """
   try:
     from jax._src import clusters
 
     detect = clusters.ClusterEnv.auto_detect_unset_distributed_params
   except (ImportError, AttributeError):
-    return None
+    return None, None, None, None
   address = os.environ.get("JAX_COORDINATOR_ADDRESS")
   try:
-    address, count, index, devices = detect(
-      address, None, None, None, None, join_secs
-    )
+    return detect(address, None, None, None, None, join_secs)
   except Exception as e:  # each kind of cluster raises its own
     raise InputError(
       f"jax detected a cluster but not this process's number in it: {e}. Pass"
       f" {FLAGS}."
     ) from e
-  if not count or not address or index is None:
-    return None
-  return ProcessInfo(address, count, index, devices or None)

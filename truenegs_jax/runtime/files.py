@@ -19,7 +19,6 @@ import errno
 import fcntl
 import glob
 import hashlib
-import io
 import json
 import os
 import pathlib
@@ -238,34 +237,6 @@ def _replace_folder(path: pathlib.Path, new: pathlib.Path) -> None:
         raise
     finally:
       shutil.rmtree(old, ignore_errors=True)
-
-
-class _LossyFile(io.FileIO):
-  """A file that drops lines for which its disk has no room."""
-
-  def write(self, data, /):
-    try:
-      return super().write(data)
-    except OSError as e:
-      if e.errno not in FULL_DISK:
-        raise
-      return len(data)
-
-
-def ignore_full_disk_on_stdio() -> None:
-  """Keeps a run going while the disk of its log is full."""
-  for name in ("stdout", "stderr"):
-    stream = getattr(sys, name)
-    if stream is not None and not stream.isatty():
-      stream.flush()
-      raw = _LossyFile(stream.fileno(), "wb", closefd=False)
-      lines = io.TextIOWrapper(
-        io.BufferedWriter(raw),
-        encoding=stream.encoding,
-        errors=stream.errors,
-        line_buffering=True,
-      )
-      setattr(sys, name, lines)
 
 
 @contextlib.contextmanager
