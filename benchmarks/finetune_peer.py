@@ -41,10 +41,13 @@ import transformers  # noqa: E402
 from torch import nn  # noqa: E402
 
 from truenegs_jax.configs import finetune_glue  # noqa: E402
-from truenegs_jax.finetune import initial_weights, loop, task_data  # noqa: E402
-from truenegs_jax.finetune.config_checks import FinetuneOptions  # noqa: E402
+from truenegs_jax.finetune import loop, task_data  # noqa: E402
 from truenegs_jax.finetune.evaluate import EvalSplit  # noqa: E402
-from truenegs_jax.finetune.initial_weights import InitialWeights  # noqa: E402
+from truenegs_jax.finetune.options import (  # noqa: E402
+  FinetuneOptions,
+  parse_options,
+)
+from truenegs_jax.finetune.start import Start, resolve  # noqa: E402
 from truenegs_jax.finetune.task_data import TaskData  # noqa: E402
 from truenegs_jax.tasks import batches, task  # noqa: E402
 from truenegs_jax.train import sharding  # noqa: E402
@@ -66,8 +69,8 @@ def main(argv: Sequence[str] | None = None) -> int:
   c = finetune_glue.get_config(args.task)
   c.init, c.init_skip, c.optim.lr = args.init, "head", args.lr
   c.finetune.data, c.finetune.epochs = args.data, args.epochs
-  recipe = FinetuneOptions.from_config(c)
-  initial = initial_weights.open_weights(recipe, report=print)
+  recipe = parse_options(c.to_dict())
+  initial = resolve(recipe, print)
   data = task_data.read_task_data(recipe, args.task, initial.tokenizer)
   sides = make_sides(initial, recipe, data)
   steps = sides["jax"].steps
@@ -114,18 +117,16 @@ class JaxSide:
 
   def __init__(
     self,
-    initial: InitialWeights,
-    recipe: FinetuneOptions,
+    initial: Start,
     data: TaskData,
     params: dict[str, Any],
   ):
     self._params, self._setups = params, {}
     for dropout in (0.0, 0.1):
       names = ("dropout", "attention_dropout", "head_dropout")
-      options = {**initial.model_options, **dict.fromkeys(names, dropout)}
-      changed = dataclasses.replace(initial, model_options=options)
-      model = changed.make_model(data.task)
-      self._setups[dropout > 0] = loop.make_setup(recipe, model, data)
+      network = {**initial.network, **dict.fromkeys(names, dropout)}
+      changed = dataclasses.replace(initial, network=network)
+      self._setups[dropout > 0] = loop.make_setup(changed, data, {})
     self.steps = self._setups[True].steps
 
   def start(self, seed: int) -> None:
@@ -192,7 +193,7 @@ class TorchSide:
 
   @torch.no_grad()
   def _update(self) -> None:
-    adam, t, warmup = self._recipe.adam, self._count, self._recipe.warmup
+    adam, t, warmup = self._recipe.optim, self._count, self._recipe.warmup
     rate = self._recipe.lr * max(1 - t / self._steps, 0)
     rate *= min(1, t / max(round(warmup * self._steps), 1))
     params = list(self._model.parameters())
@@ -202,9 +203,9 @@ class TorchSide:
       params, self._factors, self._means, self._squares, strict=True
     ):
       g = p.grad.mul_(scale)
-      m.lerp_(g, 1 - adam["b1"])
-      v.mul_(adam["b2"]).addcmul_(g, g, value=1 - adam["b2"])
-      p.addcdiv_(m, v.sqrt().add_(adam["epsilon"]), value=-rate * factor)
+      m.lerp_(g, 1 - adam.b1)
+      v.mul_(adam.b2).addcmul_(g, g, value=1 - adam.b2)
+      p.addcdiv_(m, v.sqrt().add_(adam.epsilon), value=-rate * factor)
     self._count += 1
 
 
@@ -221,11 +222,11 @@ def get_depth(name: str, top: int) -> int:
 
 
 def make_sides(
-  initial: InitialWeights, recipe: FinetuneOptions, data: TaskData
+  initial: Start, recipe: FinetuneOptions, data: TaskData
 ) -> Sides:
   """Makes both sides; exits if they do not load the same weights."""
   model = initial.make_model(data.task)
-  params = initial.make_params(model, data.task, 0, report=print)
+  params = initial.make_params(data.task, 0)
   auto = transformers.AutoModelForSequenceClassification
   torch_model, info = auto.from_pretrained(
     initial.weights.init,
@@ -240,7 +241,7 @@ def make_sides(
       p.data.copy_(value)
     elif not torch.equal(p, value):
       raise SystemExit(f"error: The sides loaded different values of {name!r}.")
-  jax_side = JaxSide(initial, recipe, data, params)
+  jax_side = JaxSide(initial, data, params)
   decay = recipe.decay(model.config.width)
   torch_side = TorchSide(recipe, torch_model, decay, jax_side.steps)
   return {"torch": torch_side, "jax": jax_side}

@@ -17,7 +17,7 @@ from truenegs_jax.config.tables import PRETRAIN, TABLES, check_values
 from truenegs_jax.configs import common, electra_small
 from truenegs_jax.data.rows import layouts
 from truenegs_jax.data.tokens.tokenizer import ACCENTS
-from truenegs_jax.finetune import config_checks
+from truenegs_jax.finetune.options import parse_options
 from truenegs_jax.main import TASKS
 from truenegs_jax.models import choose_attention, encoder, layers, pretrain
 from truenegs_jax.objectives import masking, soft_regularization
@@ -84,9 +84,8 @@ def write_network(folder, c, role):
 def test_finetune_configs_are_valid_and_have_the_published_values(name, arg):
   c = get_config(name, arg).lock()
   check_values(c)
-  config_checks.check(c)
   assert c.optim.weight_decay == 0.0 and c.finetune.loss == "mean"
-  recipe = config_checks.FinetuneOptions.from_config(c)
+  recipe = parse_options(c.to_dict())
   for width, rate in ((256, 3e-4), (768, 1e-4), (1024, 5e-5)):
     assert recipe.peak_rate(width) == rate
     assert recipe.decay(width) == (0.9 if width == 1024 else 0.8)

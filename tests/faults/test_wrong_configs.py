@@ -12,7 +12,7 @@ from truenegs_jax.config.flags import parse_config
 from truenegs_jax.config.keys import LARGEST, flatten
 from truenegs_jax.config.task_sections import Study
 from truenegs_jax.corrections import run as corrections
-from truenegs_jax.finetune import config_checks
+from truenegs_jax.finetune.options import parse_options
 from truenegs_jax.robustness import run as robustness
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.study import plan
@@ -25,9 +25,14 @@ def check_study(c):
   plan.make_plan(Study.read(c.study), NOWHERE)
 
 
+def check_finetune(c):
+  tables.check_values(c)
+  parse_options(c.to_dict())
+
+
 CHECKS = {
   "pretrain": checks.check_config,
-  "finetune": config_checks.check,
+  "finetune": check_finetune,
   "corrections": lambda c: corrections._check_config(c, NOWHERE),
   "robustness": lambda c: robustness._check(c, NOWHERE),
   "study": check_study,

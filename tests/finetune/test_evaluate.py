@@ -6,7 +6,7 @@ import pytest
 from truenegs_jax.configs import finetune_glue, finetune_squad
 from truenegs_jax.data.tokens.tokenizer import SPECIALS, make_tokenizer
 from truenegs_jax.finetune import evaluate
-from truenegs_jax.finetune.config_checks import FinetuneOptions
+from truenegs_jax.finetune.options import parse_options
 from truenegs_jax.tasks.task import SQUAD, TASKS, Example, Question
 
 TOKENIZER = make_tokenizer([*SPECIALS, *"abcdefghij0123456789"], lowercase=True)
@@ -14,7 +14,7 @@ TOKENIZER = make_tokenizer([*SPECIALS, *"abcdefghij0123456789"], lowercase=True)
 
 def make_split(task, examples):
   module = finetune_squad if task.name == SQUAD else finetune_glue
-  options = FinetuneOptions.from_config(module.get_config())
+  options = parse_options(module.get_config().to_dict())
   return evaluate.encode_split(options, task, examples, TOKENIZER)
 
 

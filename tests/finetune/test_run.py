@@ -18,13 +18,13 @@ from support.word_task import WORDS
 from truenegs_jax.configs import finetune_glue, finetune_own, finetune_squad
 from truenegs_jax.finetune import (
   evaluate,
-  initial_weights,
   loop,
   results,
+  start,
   task_data,
 )
 from truenegs_jax.finetune import run as run_lib
-from truenegs_jax.finetune.config_checks import FinetuneOptions
+from truenegs_jax.finetune.options import parse_options
 from truenegs_jax.models import pretrain
 from truenegs_jax.runtime.errors import (
   CheckpointError,
@@ -177,18 +177,16 @@ def test_a_workdir_keeps_its_config_and_data(fine_tuned_run, tmp_path):
 def test_nonfinite_gradients_fail_only_their_run(
   vocab, files, tmp_path, monkeypatch
 ):
-  make_params = initial_weights.InitialWeights.make_params
+  make_params = start.Start.make_params
 
-  def break_seed_0(self, model, task, seed, **kwargs):
-    params = make_params(self, model, task, seed, **kwargs)
+  def break_seed_0(self, task, seed):
+    params = make_params(self, task, seed)
     if seed == 0:
       output = params["task_head"]["output"]
       output["kernel"] = np.full_like(output["kernel"], np.inf)
     return params
 
-  monkeypatch.setattr(
-    initial_weights.InitialWeights, "make_params", break_seed_0
-  )
+  monkeypatch.setattr(start.Start, "make_params", break_seed_0)
   c = own_config(vocab, files, seeds=2, export="all")
   code, text = run(c, tmp_path)
   broken, other = (results.load(tmp_path, "own", seed) for seed in (0, 1))
@@ -265,17 +263,16 @@ def test_rejects_damaged_results(fine_tuned_run, content):
 
 
 def open_tiny(c, vocab):
-  """Opens a tiny network drawn at random; returns it with the options."""
+  """Opens a tiny network drawn at random."""
   c.model.variant, c.data.vocab = "tiny", str(vocab)
-  options = FinetuneOptions.from_config(c)
-  return initial_weights.open_weights(options, report=print), options
+  return start.resolve(parse_options(c.to_dict()), print)
 
 
 @pytest.mark.parametrize(
   "role, head", [("discriminator", "dense"), ("bert", "pooler")]
 )
 def test_the_head_is_that_of_hugging_face(vocab, role, head):
-  initial, _ = open_tiny(finetune_glue.get_config("rte"), vocab)
+  initial = open_tiny(finetune_glue.get_config("rte"), vocab)
   initial = dataclasses.replace(initial, role=role)
   assert initial.make_model(TASKS["rte"]).head == head
 
@@ -283,9 +280,9 @@ def test_the_head_is_that_of_hugging_face(vocab, role, head):
 def test_learning_rates_follow_schedule_and_layer_decay(vocab):
   c = finetune_glue.get_config("rte")
   c.optim.epsilon = 1e-30
-  initial, options = open_tiny(c, vocab)
+  initial = open_tiny(c, vocab)
   model = initial.make_model(TASKS["rte"])
-  tx, schedule = loop.make_optimizer(options, model, 100)
+  tx, schedule = loop.make_optimizer(initial.options, model, 100)
   assert float(schedule(0)) == float(schedule(100)) == 0
   assert float(schedule(5)) == pytest.approx(3e-4 * 0.95 * 0.5)
   assert float(schedule(10)) == pytest.approx(3e-4 * 0.9)
@@ -345,8 +342,9 @@ def test_trains_and_scores_every_kind_of_glue(task, vocab, real_data, tmp_path):
 
 @pytest.mark.parametrize("task", finetune_glue.TASKS)
 def test_scores_of_perfect_and_constant_answers(task, vocab, real_data):
-  initial, options = open_tiny(glue_config(task, real_data, rows=8), vocab)
-  dev = task_data.read_task_data(options, task, initial.tokenizer).dev
+  initial = open_tiny(glue_config(task, real_data, rows=8), vocab)
+  tokenizer = initial.tokenizer
+  dev = task_data.read_task_data(initial.options, task, tokenizer).dev
   metrics = TASKS[task].metrics
   perfect = dev.score(list(dev.golds))
   assert perfect == pytest.approx(dict.fromkeys(metrics, 100))

@@ -9,7 +9,7 @@ import pytest
 from truenegs_jax.configs import finetune_glue, finetune_own, finetune_squad
 from truenegs_jax.data.tokens.tokenizer import SPECIALS, make_tokenizer
 from truenegs_jax.finetune import task_data
-from truenegs_jax.finetune.config_checks import FinetuneOptions
+from truenegs_jax.finetune.options import parse_options
 from truenegs_jax.runtime.errors import DataError, InputError
 from truenegs_jax.tasks.squad_windows import NO_ANSWER
 from truenegs_jax.tasks.task import TASKS
@@ -28,16 +28,16 @@ ROWS = {"mrpc": MRPC, "stsb": STSB, "rte": RTE}
 
 
 def read_data(c, name):
-  options = FinetuneOptions.from_config(c)
+  options = parse_options(c.to_dict())
   return task_data.read_task_data(options, name, TOKENIZER)
 
 
 def check_files(c):
-  task_data.check_files(FinetuneOptions.from_config(c))
+  task_data.check_files(parse_options(c.to_dict()))
 
 
 def parse_files(c, name):
-  return task_data.parse_files(FinetuneOptions.from_config(c), name)
+  return task_data.parse_files(parse_options(c.to_dict()), name)
 
 
 def glue_config(folder, name="mrpc", **more):

@@ -14,7 +14,7 @@ from rich.console import Console
 from support.mini_wordnet import write_wordnet
 from truenegs_jax.configs import finetune_squad, robustness
 from truenegs_jax.data.tokens.tokenizer import SPECIALS, make_tokenizer
-from truenegs_jax.finetune import fine_tuned, results
+from truenegs_jax.finetune import results, start
 from truenegs_jax.finetune import run as finetune_run
 from truenegs_jax.finetune.task_data import read_split
 from truenegs_jax.models import finetune, pretrain
@@ -73,7 +73,7 @@ def config(folder):
 
 
 def test_answers_are_those_of_fine_tuning(folder, config):
-  model = fine_tuned.open_model(config, config.init, print)
+  model = start.open_model(config.init, config.to_dict(), print)
   answers_S = model.answer(
     read_split(model.options, model.task, "dev")[0], Console(quiet=True)
   )
@@ -212,7 +212,8 @@ def write_model(folder, head, labels=()):
 )
 def test_classes_of_foreign_models(config, tmp_path, task, labels, answer):
   init = write_model(tmp_path / "model", "dense", labels.split())
-  model = fine_tuned.open_model(config, init, print, task_name=task)
+  values = config.to_dict()
+  model = start.open_model(init, values, print, task_name=task)
   examples = [Example(str(i), WORDS[i], WORDS[9], None, "") for i in range(3)]
   [answers] = model.answer(examples, Console(quiet=True))
   assert answers == [answer] * 3

@@ -18,7 +18,7 @@ from rich.console import Console
 from scipy import special
 
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
-from truenegs_jax.finetune.config_checks import FinetuneOptions
+from truenegs_jax.finetune.options import FinetuneOptions
 from truenegs_jax.models import choose_attention, encoder, finetune
 from truenegs_jax.runtime import progress, watchdog
 from truenegs_jax.tasks import batches, scoring, squad_windows

@@ -1,6 +1,6 @@
 """Fine-tunes a network on a task, with the step and the loop of pre-training.
 
-setup = make_setup(options, model, data)
+setup = make_setup(start, data, provenance)
 with fine_tune(setup, seed, folder, ...) as trained:
   outputs = setup.predictor.predict(trained.params, data.dev.encoded)
 
@@ -21,8 +21,9 @@ import optax
 from rich.console import Console
 
 from truenegs_jax.finetune import leaderboard, results
-from truenegs_jax.finetune.config_checks import FinetuneOptions
 from truenegs_jax.finetune.evaluate import Predictor, make_predictor
+from truenegs_jax.finetune.options import FinetuneOptions
+from truenegs_jax.finetune.start import Start
 from truenegs_jax.finetune.task_data import TaskData
 from truenegs_jax.models import finetune, pretrain
 from truenegs_jax.objectives import task_losses
@@ -43,8 +44,10 @@ class TrainingSetup:
   """Everything that the runs of a task share, without seed and weights.
 
   Attributes:
+    start: the network that the runs start from.
     model: the network with its head.
     data: the rows of the task.
+    provenance: what the runs depend on, saved with their checkpoints.
     steps: number of steps of a run.
     eval_steps: steps after which the dev set is scored, but the last.
     learning_rate: learning rate of the head, by step.
@@ -54,9 +57,10 @@ class TrainingSetup:
     predictor: computes the outputs of the head; its mesh is that of training.
   """
 
-  options: FinetuneOptions
+  start: Start
   model: finetune.DownstreamModel
   data: TaskData
+  provenance: Mapping[str, Any]
   steps: int
   eval_steps: frozenset[int]
   learning_rate: optim.Schedule
@@ -65,11 +69,22 @@ class TrainingSetup:
   train_step: Callable[..., tuple[step_lib.TrainState, dict[str, Any]]]
   predictor: Predictor
 
+  @property
+  def options(self) -> FinetuneOptions:
+    """The recipe."""
+    return self.start.options
+
+  @property
+  def name(self) -> str:
+    """Name of the task."""
+    return self.data.task.name
+
 
 def make_setup(
-  options: FinetuneOptions, model: finetune.DownstreamModel, data: TaskData
+  start: Start, data: TaskData, provenance: Mapping[str, Any]
 ) -> TrainingSetup:
   """Builds what the runs of a task share; compiles nothing yet."""
+  options, model = start.options, start.make_model(data.task)
   epochs = options.epochs or data.task.epochs
   steps = batches.num_steps(len(data.train.tokens), options.batch_size, epochs)
   # At least one evaluation, unless there are 0 per epoch.
@@ -100,9 +115,10 @@ def make_setup(
   replicated = sharding.replicated_sharding(mesh)
 
   return TrainingSetup(
-    options=options,
+    start=start,
     model=model,
     data=data,
+    provenance=provenance,
     steps=steps,
     eval_steps=frozenset(eval_steps) - {0, steps},
     learning_rate=learning_rate,
@@ -160,29 +176,24 @@ def fine_tune(
   folder: pathlib.Path,
   *,
   make_params: Callable[[], optax.Params],
-  provenance: Mapping[str, Any],
   check: Callable[[], None],
   console: Console,
-  save_end: bool,
 ) -> Iterator["SeedRun"]:
   """Trains one run to its last step, and yields it.
 
   It continues from its newest undamaged checkpoint. When `check` stops it, in
-  the body, too, a checkpoint is saved.
+  the body, too, a checkpoint is saved; before an export, too, which may fail.
 
   Args:
     seed: seed of the order of rows and of dropout.
     folder: receives metrics, checkpoints, and the rows of skipped updates.
     make_params: makes the initial parameters, arrays of numpy.
-    provenance: what the run depends on, saved with its checkpoints.
     check: called before each batch; raises Stopped after a signal.
-    save_end: whether the end is saved before the body, so that an export can be
-      repeated.
   """
   with contextlib.ExitStack() as stack:
     checkpoints = checkpoints_lib.Checkpoints(folder / files.CHECKPOINTS)
     stack.callback(checkpoints.close)
-    run = SeedRun(setup, seed, check, console, provenance)
+    run = SeedRun(setup, seed, check, console)
     state = run.restore_newest(checkpoints)
     if state is None:
       state = setup.init_state(make_params(), seed)
@@ -194,9 +205,8 @@ def fine_tune(
         f"dev at {record['step']:,}: {leaderboard.format_scores(record)}"
       ),
     )
-    logged = metrics.LoggedRun(
-      folder, run.first_step, provenance[results.CONFIG]
-    )
+    config = setup.provenance[results.CONFIG]
+    logged = metrics.LoggedRun(folder, run.first_step, config)
     run.write = stack.enter_context(
       metrics.open_writers(setup.options.writers, logged, line)
     )
@@ -206,7 +216,7 @@ def fine_tune(
     loop = run.make_loop(state, checkpoints, folder)
     try:
       run.train(loop)
-      if save_end:
+      if setup.options.export == "all":
         run.save(loop)
       yield run
     except Stopped:
@@ -219,7 +229,7 @@ class SeedRun:
   """A run of a task with a seed, and the functions of its training loop.
 
   Attributes:
-    check, console, provenance: arguments of `fine_tune`.
+    check, console: arguments of `fine_tune`.
     first_step: number of steps of the checkpoint that it continues.
     write: writes a record.
     written: steps of the evaluations that metrics.jsonl has from the start.
@@ -235,7 +245,6 @@ class SeedRun:
   seed: int
   check: Callable[[], None]
   console: Console
-  provenance: Mapping[str, Any]
   first_step: int = 0
   write: Callable[[metrics.Record], None] = print
   written: set[int] = dataclasses.field(default_factory=set)
@@ -295,7 +304,7 @@ class SeedRun:
       "losses": self.losses,
       "secs": self._measure_secs(int(state.step)),
     }
-    description = {PROVENANCE: self.provenance, PROGRESS: resumable}
+    description = {PROVENANCE: self.setup.provenance, PROGRESS: resumable}
     return vars(state), description
 
   def save(self, loop: loop_lib.Loop, *, last: bool = False) -> None:

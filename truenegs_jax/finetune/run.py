@@ -13,39 +13,80 @@ run prints the plan in seconds, without reading rows:
 import dataclasses
 import json
 import pathlib
+import shutil
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 from ml_collections import ConfigDict
 from rich.console import Console
 
 from truenegs_jax.finetune import (
-  initial_weights,
+  evaluate,
   leaderboard,
+  loop,
   results,
-  seed_runs,
   task_data,
 )
-from truenegs_jax.finetune.config_checks import FinetuneOptions, check
-from truenegs_jax.finetune.seed_runs import RunContext
+from truenegs_jax.finetune import start as start_lib
+from truenegs_jax.finetune.options import FinetuneOptions, parse_options
+from truenegs_jax.finetune.start import Start
 from truenegs_jax.report.write import write_own_report
 from truenegs_jax.runtime import distributed, errors, progress
 from truenegs_jax.runtime.cache import enable_compilation_cache
 from truenegs_jax.runtime.files import disk_errors
 from truenegs_jax.tasks import batches, glue
 from truenegs_jax.tasks.task import CLASSES, SPANS, TASKS, Task
-from truenegs_jax.train import plan, sharding
-from truenegs_jax.weights import find, hf_folder
+from truenegs_jax.train import guards, plan, sharding
+from truenegs_jax.weights import export_model, find, hf_folder, model_card
 from truenegs_jax.workdir import files, lock
 
 SUBMISSION = "submission"
+# Files in the folder of an unfinished run.
+UNFINISHED = {
+  files.CHECKPOINTS,
+  files.METRICS,
+  f"{files.METRICS}.tmp",
+  files.DAMAGED,
+  files.BAD_ROWS,
+  f"{results.RESULT}.tmp",
+  files.LOGGED_ID,
+  files.TENSORBOARD,
+  files.WANDB,
+  results.MODEL,
+}
 Runs = Mapping[str, Sequence[results.Result]]  # by task
+
+
+@dataclasses.dataclass(frozen=True)
+class RunContext:
+  """Values that all runs of a workdir share; `config` is in JSON's types."""
+
+  workdir: pathlib.Path
+  console: Console
+  options: FinetuneOptions
+  config: Mapping[str, Any]
+
+  def report(self, text: str) -> None:
+    """Prints a line."""
+    self.console.print(text, soft_wrap=True)
+
+  def missing_seeds(self, task: str) -> list[int]:
+    """Returns the seeds of a task without a finished run."""
+    folders = {
+      seed: results.run_folder(self.workdir, task, seed)
+      for seed in self.options.all_seeds
+    }
+    return [n for n, x in folders.items() if not (x / results.RESULT).exists()]
+
+  def count_missing(self) -> int:
+    """Returns the number of runs that are not finished."""
+    return sum(len(self.missing_seeds(x)) for x in self.options.task_names)
 
 
 def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
   """Trains the missing runs and prints all; returns the exit code."""
-  check(c)
-  options, config = FinetuneOptions.from_config(c), json.loads(c.to_json())
+  options, config = parse_options(c.to_dict()), json.loads(c.to_json())
   is_dry = config.pop("dry_run", False)  # not saved
   task_data.check_files(options)
   others: Runs = {}
@@ -84,6 +125,54 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
   return errors.SAVED_RESTART
 
 
+def _describe_plan(context: RunContext) -> dict[str, str]:
+  """Describes weights, data, seeds and steps; reads no arrays."""
+  o, seeds = context.options, context.options.all_seeds
+  mesh = sharding.make_mesh(o.mesh)
+  lines = {
+    "dry run": "reads no rows; writes and compiles nothing",
+    "devices": plan.describe_devices(o.preset, mesh),
+    "weights": find.describe(o.init) if o.init else "drawn at random",
+  }
+  if not o.init or find.is_local(o.init):
+    start = start_lib.resolve(o, context.report)
+    for name in o.task_names:
+      task = TASKS.get(name)
+      model = start.make_model(task or Task(name, name, CLASSES))
+      if task:  # the user's own task has classes when its file is read
+        start.fit(task)
+    config = model.config
+    lines |= {
+      "network": f"{start.role}, {config.layers} layers of {config.width}"
+      f" units, vocabulary of {config.vocab_size:,} entries",
+      "optimizer": f"peak learning rate {o.peak_rate(config.width):g},"
+      f" layer decay {o.decay(config.width):g}",
+      "export": hf_folder.unsupported_reason(model) or o.export,
+    }
+  lines["batches"] = f"{o.batch_size} rows of at most {o.length} tokens"
+  lines["runs"] = (
+    f"seeds {seeds[0]} to {seeds[-1]}; {context.count_missing():,} of"
+    f" {len(seeds) * len(o.task_names):,} runs are to train"
+  )
+  return lines | {name: _describe_task(o, name) for name in o.task_names}
+
+
+def _describe_task(o: FinetuneOptions, name: str) -> str:
+  """Describes the files of a task and, for the published ones, its steps."""
+  splits = ["train", "dev", *["test"] * o.predict_test]
+  text = "; ".join(
+    f"{split}: {task_data.find_split(o, name, split)}" for split in splits
+  )
+  task = TASKS.get(name)
+  epochs = o.epochs or (task.epochs if task else 0)
+  if task is None or "train" in task_data.parse_files(o, name):
+    return f"{text}; {epochs:g} epochs"
+  rows = task_data.count_rows(o, task)
+  steps = batches.num_steps(rows, o.batch_size, epochs)
+  least = "at least " * (task.kind == SPANS)  # a long context has several rows
+  return f"{text}; {epochs:g} epochs of {least}{rows:,} rows, {steps:,} steps"
+
+
 def _train_missing(context: RunContext) -> signal.Signals | None:
   """Trains the missing runs, with the weights and data of the finished ones.
 
@@ -93,10 +182,8 @@ def _train_missing(context: RunContext) -> signal.Signals | None:
   workdir, config = context.workdir, context.config
   try:
     with distributed.raise_everywhere("weights"):
-      initial = initial_weights.open_weights(
-        context.options, report=context.report
-      )
-    plans = seed_runs.plan_runs(context, initial)
+      start = start_lib.resolve(context.options, context.report)
+    setups = _read_tasks(context, start)
   except (errors.InputError, errors.DataError) as e:
     if context.count_missing() or not results.has_same_sources(workdir, config):
       raise
@@ -107,61 +194,221 @@ def _train_missing(context: RunContext) -> signal.Signals | None:
     return None
   if distributed.is_first_process():
     files.save_json(workdir / results.CONFIG, config)
-  return seed_runs.train_missing(context, initial, plans)
+  _remove_checkpoints(workdir)  # if a kill came before
+  runs = [(x, seed) for x in setups for seed in context.missing_seeds(x.name)]
+  described = None
+  with guards.StopSignals(context.console) as signals:
+    vote = guards.StopVote(signals, sharding.make_mesh(context.options.mesh))
+
+    def check() -> None:
+      if number := vote.poll():
+        raise loop.Stopped(number)
+
+    for number, (setup, seed) in enumerate(runs, start=1):
+      if setup is not described:
+        _report_setup(context, setup)
+        described = setup
+      context.report(
+        f"{setup.data.task.title}, seed {seed}: run {number} of {len(runs)}"
+      )
+      try:
+        _train_run(context, setup, seed, check)
+      except loop.Stopped as e:
+        return e.args[0]
+  return None
 
 
-def _describe_plan(context: RunContext) -> dict[str, str]:
-  """Describes weights, data, seeds and steps; reads no arrays."""
-  options, seeds = context.options, context.options.all_seeds
-  mesh = sharding.make_mesh(options.mesh)
-  lines = {
-    "dry run": "reads no rows; writes and compiles nothing",
-    "devices": plan.describe_devices(options.preset, mesh),
-    "weights": find.describe(options.init)
-    if options.init
-    else "drawn at random",
-  }
-  if not options.init or find.is_local(options.init):
-    initial = initial_weights.open_weights(options, report=context.report)
-    for name in options.task_names:
-      task = TASKS.get(name)
-      model = initial.make_model(task or Task(name, name, CLASSES))
-      if task:  # the user's own task has classes when its file is read
-        initial.fit(model, task)
-    config = model.config
-    lines |= {
-      "network": f"{initial.role}, {config.layers} layers of {config.width}"
-      f" units, vocabulary of {config.vocab_size:,} entries",
-      "optimizer": f"peak learning rate {options.peak_rate(config.width):g},"
-      f" layer decay {options.decay(config.width):g}",
-      "export": hf_folder.unsupported_reason(model) or options.export,
-    }
-  lines["batches"] = (
-    f"{options.batch_size} rows of at most {options.length} tokens"
+def _read_tasks(context: RunContext, start: Start) -> list[loop.TrainingSetup]:
+  """Reads all tasks, and compares weights and data with saved runs.
+
+  All files are read before the first run, so that bad ones are found at once.
+  """
+  read, finished = [], results.load_all(context.workdir)
+  with distributed.raise_everywhere("inputs"):
+    for name in context.options.task_names:
+      with progress.working(context.console, f"Reading {name}"):
+        data = task_data.read_task_data(context.options, name, start.tokenizer)
+        provenance = start.provenance(data.task, data.fingerprints())
+      provenance[results.CONFIG] = context.config
+      results.check_provenance(finished, name, provenance)
+      missing = context.missing_seeds(name)
+      for seed in missing:
+        folder = results.run_folder(context.workdir, name, seed)
+        if saved := loop.read_description(folder):
+          results.check_unfinished(folder, saved[loop.PROVENANCE], provenance)
+      read.append((data, provenance, missing))
+  distributed.check_same("runs", json.dumps([x[1:] for x in read]))
+  return [
+    loop.make_setup(start, data, provenance) for data, provenance, _ in read
+  ]
+
+
+def _report_setup(context: RunContext, setup: loop.TrainingSetup) -> None:
+  o, data, model = setup.options, setup.data, setup.model
+  width, num_cut = model.config.width, data.train.num_cut
+  context.report(
+    f"{data.task.title}: {len(data.train.tokens):,} training rows,"
+    f" {len(data.dev.keys):,} dev examples, {setup.steps:,} steps of"
+    f" {o.batch_size} rows, peak learning rate {o.peak_rate(width):g}, layer"
+    f" decay {o.decay(width):g}, head {model.head!r}, attention"
+    f" {setup.predictor.attention}"
+    + (f", {num_cut:,} rows truncated" if num_cut else "")
+    + "".join(f", {note}" for note in data.notes)
   )
-  lines["runs"] = (
-    f"seeds {seeds[0]} to {seeds[-1]}; {context.count_missing():,} of"
-    f" {len(seeds) * len(options.task_names):,} runs are to train"
-  )
-  return lines | {
-    name: _describe_task(options, name) for name in options.task_names
-  }
+  reason = hf_folder.unsupported_reason(model)
+  if reason and o.export == "all":
+    context.report(reason)
 
 
-def _describe_task(options: FinetuneOptions, name: str) -> str:
-  """Describes the files of a task and, for the published ones, its steps."""
-  splits = ["train", "dev", *["test"] * options.predict_test]
-  text = "; ".join(
-    f"{split}: {task_data.find_split(options, name, split)}" for split in splits
+def _train_run(
+  context: RunContext,
+  setup: loop.TrainingSetup,
+  seed: int,
+  check: Callable[[], None],
+) -> None:
+  """Trains, answers, scores, saves and exports one run."""
+  data, name = setup.data, f"{setup.name} {seed}"
+  folder = results.run_folder(context.workdir, setup.name, seed)
+  with distributed.raise_everywhere(f"folder {name}"):
+    if distributed.is_first_process():
+      _prepare_folder(folder)
+  answers, scores, wrong = {}, {}, list[dict[str, Any]]()
+  with loop.fine_tune(
+    setup,
+    seed,
+    folder,
+    make_params=lambda: setup.start.make_params(data.task, seed),
+    check=check,
+    console=context.console,
+  ) as trained:
+    for split_name, split in data.splits.items():
+      outputs, answers_Q = setup.predictor.answer(
+        trained.params,
+        split,
+        console=context.console,
+        title=f"Answering {split_name}, rows",
+        check=check,
+      )
+      answers[split_name] = split.to_json(answers_Q)
+      if split is data.dev:
+        wrong = evaluate.find_mistakes(split, outputs, answers_Q)
+      if split.golds:
+        scores[split_name] = split.score(answers_Q)
+  failure = trained.failure or evaluate.find_failure(
+    data.dev.golds, answers["dev"]["answers"]
   )
-  task = TASKS.get(name)
-  epochs = options.epochs or (task.epochs if task else 0)
-  if task is None or "train" in task_data.parse_files(options, name):
-    return f"{text}; {epochs:g} epochs"
-  rows = task_data.count_rows(options, task)
-  steps = batches.num_steps(rows, options.batch_size, epochs)
-  least = "at least " * (task.kind == SPANS)  # a long context has several rows
-  return f"{text}; {epochs:g} epochs of {least}{rows:,} rows, {steps:,} steps"
+  result = results.Result(
+    task=setup.name,
+    seed=seed,
+    failure=failure,
+    scores=scores,
+    step=trained.step,
+    steps=setup.steps,
+    evaluations={str(step): x for step, x in trained.evaluations.items()},
+    losses=trained.losses,
+    secs=trained.secs,
+    rows_per_s=trained.rows_per_s,
+    answers=answers,
+    provenance=setup.provenance,
+    notes=list(data.notes),
+    mistakes=wrong,
+  )
+  context.report(f"  {leaderboard.describe_run(result)}")
+  params = distributed.to_host(trained.params)
+  with distributed.raise_everywhere(f"save {name}"):
+    if distributed.is_first_process():
+      # If it ends in between, the same command continues from a checkpoint.
+      if context.options.export == "all":
+        with progress.working(context.console, "Exporting"):
+          exported = _export(setup, params, result, folder)
+        context.report(f"  {exported}")
+        result = dataclasses.replace(result, exported=exported)
+      results.save(context.workdir, result)
+      _remove_checkpoints(context.workdir)
+
+
+def _remove_checkpoints(workdir: pathlib.Path) -> None:
+  """Removes the checkpoints of finished runs."""
+  for path in workdir.glob(f"{results.RUNS}/{results.RESULT}"):
+    if distributed.is_first_process():
+      shutil.rmtree(path.parent / files.CHECKPOINTS, ignore_errors=True)
+
+
+def _prepare_folder(folder: pathlib.Path) -> None:
+  """Creates the folder, without what a run without checkpoint left there."""
+  names = {x.name for x in folder.iterdir()} if folder.exists() else set()
+  exports = {x.name for x in folder.glob(f".{results.MODEL}.*")}  # of a kill
+  if unknown := sorted(names - UNFINISHED - exports):
+    raise errors.InputError(
+      f"'{folder}' has files that do not belong to a run:"
+      f" {', '.join(unknown[:5])}. Move them away."
+    )
+  if not files.has_checkpoint(folder):
+    with disk_errors(folder):
+      shutil.rmtree(folder, ignore_errors=True)
+      folder.mkdir(parents=True)
+
+
+def _export(
+  setup: loop.TrainingSetup,
+  params: Mapping[str, Any],
+  result: results.Result,
+  folder: pathlib.Path,
+) -> str:
+  """Exports the model for Hugging Face; returns the outcome."""
+  if result.failure:
+    return "not exported: the run failed"
+  if reason := hf_folder.unsupported_reason(setup.model):
+    return reason
+  output = folder / results.MODEL
+  shutil.rmtree(output, ignore_errors=True)  # of a kill before the result
+  try:
+    exported = export_model.export_task(
+      params,
+      setup.model,
+      setup.start.tokenizer,
+      output,
+      task=setup.data.task,
+      origin=_describe_origin(setup, result),
+    )
+  except errors.DiskError as e:
+    raise errors.DiskError(
+      f"'{output}' could not be written ({e.__cause__ or e}). The run's"
+      " checkpoints are kept. Free some space and run the same command again."
+    ) from e
+  except errors.TrueNegsError as e:
+    return f"NOT EXPORTED: {errors.printable(e)}"
+  return f"Exported to '{exported.output}'. {exported.summary}"
+
+
+def _describe_origin(
+  setup: loop.TrainingSetup, result: results.Result
+) -> model_card.ModelOrigin:
+  """Describes a run for its model card, without paths of this machine."""
+  o, data, hide = setup.options, setup.data, model_card.hide_folders
+  names = f"{o.data} {o.files}".strip()
+  scores = leaderboard.format_scores(result.scores["dev"])
+  notes = "".join(f"; {note}" for note in result.notes)
+  origin = f"`{hide(o.init)}`" if o.init else "weights drawn at random"
+  return model_card.ModelOrigin(
+    {
+      "Training data": f"* {len(data.train.tokens):,} rows of `{hide(names)}`",
+      "Training": f"""\
+* Fine-tuned from: {origin}
+* Recipe: {result.step:,} steps of {o.batch_size} rows of at most
+  {o.length} tokens, head `{setup.model.head}`, seed {result.seed}
+* Made by: `{model_card.hide_in_command(errors.rerun_command())}`""",
+      "Evaluation": f"""\
+Dev set: {len(data.dev.keys):,} examples, in percent: {scores}{notes}. Other
+seeds have other scores; compare models by the mean of several.""",
+    },
+    limits=[f"Longer texts than {o.length} tokens were truncated."],
+    metadata={
+      "language": model_card.read_metadata(o.init).get("language"),
+      "datasets": sorted({*model_card.find_datasets(names)}),
+      **model_card.describe_base(o.init),
+    },
+  )
 
 
 def _report_results(context: RunContext, finished: Runs, others: Runs) -> None:
@@ -173,7 +420,7 @@ def _report_results(context: RunContext, finished: Runs, others: Runs) -> None:
     context.report(remark)
   _save_results(context, compared)
   write_own_report(context.workdir, context.report)
-  if paths := _write_submissions(context.workdir, finished):
+  if paths := _write_submissions(context.workdir / SUBMISSION, finished):
     context.report(
       "Submissions for GLUE, from the run of each task with the median dev"
       f" score: {', '.join(map(str, paths))}"
@@ -184,30 +431,28 @@ def _save_results(
   context: RunContext, compared: Mapping[str, Sequence[leaderboard.Comparison]]
 ) -> None:
   """Writes results.json with all finished runs, of any task and seed."""
-  options, runs_by_task = context.options, results.load_all(context.workdir)
+  runs_by_task = results.load_all(context.workdir)
+
+  def to_dicts(values: Iterable[Any]) -> list[dict[str, Any]]:
+    return [dataclasses.asdict(x) for x in values]
+
   tasks = {}
   for name, runs in runs_by_task.items():
     summaries = leaderboard.summarize_runs(runs)
     tasks[name] = {
       "summary": {m: dataclasses.asdict(s) for m, s in summaries.items()},
-      "runs": [dataclasses.asdict(run) for run in runs],
+      "runs": to_dicts(runs),
     }
   value = {
     "command": errors.rerun_command(),
     "config": context.config,
     "seeds": sorted({x.seed for runs in runs_by_task.values() for x in runs}),
     "tasks": tasks,
-    "published": [
-      dataclasses.asdict(model)
-      for model in leaderboard.find_comparable(runs_by_task)
-    ],
+    "published": to_dicts(leaderboard.find_comparable(runs_by_task)),
     "compared": {
-      "against": options.against,
-      "seeds": list(options.all_seeds),
-      "tasks": {
-        name: [dataclasses.asdict(x) for x in comparisons]
-        for name, comparisons in compared.items()
-      },
+      "against": context.options.against,
+      "seeds": list(context.options.all_seeds),
+      "tasks": {name: to_dicts(x) for name, x in compared.items()},
     },
   }
   path = context.workdir / results.RESULTS
@@ -215,10 +460,10 @@ def _save_results(
 
 
 def _write_submissions(
-  workdir: pathlib.Path, finished: Runs
+  folder: pathlib.Path, finished: Runs
 ) -> list[pathlib.Path]:
   """Writes GLUE's files of the test sets, from each task's median run."""
-  paths, folder = [], workdir / SUBMISSION
+  paths = []
   for name in TASKS.keys() & finished.keys():
     for split, x in leaderboard.median_run(finished[name]).answers.items():
       if split.startswith("test"):

@@ -18,8 +18,8 @@ from rich.console import Console
 
 from truenegs_jax.config import grammar
 from truenegs_jax.finetune import task_data
-from truenegs_jax.finetune.fine_tuned import FineTunedModel, open_model
 from truenegs_jax.finetune.results import RUNS
+from truenegs_jax.finetune.start import FineTunedModel, open_model
 from truenegs_jax.report.write import write_own_report
 from truenegs_jax.robustness import (
   add_sentence,
@@ -141,13 +141,14 @@ def _check(c: ConfigDict, workdir: pathlib.Path) -> None:
 
 def _open_models(c: ConfigDict, report: Callable[[str], None]) -> Models:
   name, against = c.robustness.task, c.robustness.against
-  models = {c.init: open_model(c, c.init, report, task_name=name)}
+  values = c.to_dict()
+  models = {c.init: open_model(c.init, values, report, task_name=name)}
   if not against:
     return models
   key, task = "robustness.against", models[c.init].task
   if against == c.init:
     raise InputError(f"{key}={against!r} is also init. Pass another model.")
-  other = open_model(c, against, report, key=key, task_name=task.name)
+  other = open_model(against, values, report, key=key, task_name=task.name)
   if other.task.labels != task.labels:
     raise InputError(
       f"{key}={against!r} has the classes {', '.join(other.task.labels)}, but"

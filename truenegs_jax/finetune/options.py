@@ -1,14 +1,11 @@
-"""Checks configs of fine-tuning and converts them to options.
+"""Reads the values of a config of fine-tuning as checked options.
 
-check(c)
-options = FinetuneOptions.from_config(c)
+options = parse_options(c.to_dict())
 """
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, Self
-
-from ml_collections import ConfigDict
+from typing import Any
 
 from truenegs_jax.config.grammar import parse_names
 from truenegs_jax.config.sections import INIT_SKIPS, Optim
@@ -18,6 +15,8 @@ from truenegs_jax.models.registry import FAMILY, find_family
 from truenegs_jax.runtime.errors import InputError, one_of
 from truenegs_jax.tasks.task import OWN, SQUAD, TASKS
 from truenegs_jax.train import metrics, sharding
+
+MODEL_KEYS = ("dropout", "attention_dropout", "dtype", "remat", "scan")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -49,19 +48,6 @@ class FinetuneOptions(Finetune):
   every_steps: int
   writers: tuple[str, ...]
 
-  @classmethod
-  def from_config(cls, c: ConfigDict) -> Self:
-    """Reads a config, whose values were checked."""
-    sections = (c, c.model, c.data, c.optim, c.mesh, c.log, c.finetune)
-    values = {name: x for section in sections for name, x in section.items()}
-    names = ("dropout", "attention_dropout", "dtype", "remat", "scan")
-    values |= {
-      "model": {name: values[name] for name in ("head_dropout", *names)},
-      "optim": Optim.read(c.optim),
-      "mesh": sharding.get_mesh_spec(c.mesh.preset, c.mesh.axes),
-    }
-    return cls.read(values)
-
   @property
   def task_names(self) -> tuple[str, ...]:
     """The names in `tasks`."""
@@ -83,37 +69,44 @@ class FinetuneOptions(Finetune):
     )
 
 
-def check(c: ConfigDict) -> None:
-  """Raises InputError for an invalid value, before any file is read."""
-  f = c.finetune
-  one_of("model.remat", c.model.remat, layers.REMAT)
-  metrics.check_writers(c.log.writers)
-  parse_names(c.init_skip, key="init_skip", choices=INIT_SKIPS)
-  names = parse_names(f.tasks, key="finetune.tasks")
-  glue = [name for name in TASKS if name != SQUAD]
+def parse_options(values: Mapping[str, Any]) -> FinetuneOptions:
+  """Reads the values of a config; InputError for values that do not fit."""
+  flat = dict(values)
+  for name in ("model", "data", "optim", "mesh", "log", "finetune"):
+    flat |= values[name]
+  spec = sharding.get_mesh_spec(flat["preset"], flat["axes"])
+  model = {name: flat[name] for name in ("head_dropout", *MODEL_KEYS)}
+  optim = Optim.read(values["optim"])
+  options = FinetuneOptions.read(
+    flat | {"model": model, "optim": optim, "mesh": spec}
+  )
+  one_of("model.remat", model["remat"], layers.REMAT)
+  metrics.check_writers(options.writers)
+  parse_names(options.init_skip, key="init_skip", choices=INIT_SKIPS)
+  tasks, glue = options.task_names, [name for name in TASKS if name != SQUAD]
   groups = (glue, (SQUAD,), (OWN,))
-  if not names or not any(set(names) <= {*group} for group in groups):
+  if not tasks or not any(set(tasks) <= {*group} for group in groups):
     raise InputError(
-      f"finetune.tasks={f.tasks!r} must name tasks of GLUE"
+      f"finetune.tasks={options.tasks!r} must name tasks of GLUE"
       f" ({', '.join(glue)}), or {SQUAD}, or {OWN}. The configs are"
       " finetune_glue.py, finetune_squad.py and finetune_own.py."
     )
-  if OWN in names and not f.epochs:
+  if OWN in tasks and not options.epochs:
     raise InputError(
-      f"finetune.epochs={f.epochs}, but your own task has no default."
+      f"finetune.epochs={options.epochs}, but your own task has no default."
       " Set --config.finetune.epochs=3, for example."
     )
-  if f.loss == "sum" and c.optim.accumulation > 1:
+  if options.loss == "sum" and options.accumulation > 1:
     raise InputError(
-      f"optim.accumulation={c.optim.accumulation} does not fit"
+      f"optim.accumulation={options.accumulation} does not fit"
       " finetune.loss='sum', because it divides the loss. Set"
       " --config.optim.accumulation=1 or --config.finetune.loss=mean."
     )
   for name in ("lrs", "layer_decays"):
-    if len(f[name]) != len(FAMILY):
+    if len(numbers := getattr(options, name)) != len(FAMILY):
       raise InputError(
-        f"finetune.{name}={f[name]!r} must be three numbers, for small, base"
+        f"finetune.{name}={numbers!r} must be three numbers, for small, base"
         " and large models."
       )
-  spec = sharding.get_mesh_spec(c.mesh.preset, c.mesh.axes)
-  sharding.check_batch_size(c.batch_size, c.optim.accumulation, spec)
+  sharding.check_batch_size(options.batch_size, options.accumulation, spec)
+  return options

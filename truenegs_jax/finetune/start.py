@@ -1,0 +1,402 @@
+"""Opens the networks that fine-tunings start from, and fine-tuned ones.
+
+start = resolve(options, report)
+params = start.make_params(task, seed)
+
+model = open_model(c.init, c.to_dict(), report)  # of any origin
+answers_SxN = model.answer(examples, console)
+
+A workdir of fine-tuning has one exported model for each seed. Rows, windows and
+answers are those of fine-tuning, so that the dev set has the scores that the
+fine-tuning printed.
+"""
+
+import dataclasses
+import pathlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+from rich.console import Console
+
+from truenegs_jax.config import grammar
+from truenegs_jax.configs import finetune_glue, finetune_own, finetune_squad
+from truenegs_jax.data.tokens import tokenizer as tokenizer_lib
+from truenegs_jax.finetune import evaluate, results
+from truenegs_jax.finetune.options import FinetuneOptions, parse_options
+from truenegs_jax.finetune.results import Result
+from truenegs_jax.models import finetune
+from truenegs_jax.runtime import progress
+from truenegs_jax.runtime.errors import InputError, one_of
+from truenegs_jax.tasks.task import (
+  BINARY,
+  CLASSES,
+  HUB_LABELS,
+  OWN,
+  SCORE,
+  SPANS,
+  SQUAD,
+  TASKS,
+  Task,
+  define_own_task,
+)
+from truenegs_jax.train import sharding
+from truenegs_jax.weights import fit, hf_folder, hf_names, load
+from truenegs_jax.weights.find import Weights
+from truenegs_jax.weights.hf_folder import Network
+
+FROM_WEIGHTS = "init"  # value of model.variant or data.vocab
+# Role and number of positions of a network without weights.
+RANDOM_ROLE, RANDOM_POSITIONS = "discriminator", 512
+DRAWN = "drawn at random"  # in place of a fingerprint
+HEAD_PREFIXES = ("task_head/", "pooled/")  # of parameter paths
+
+
+@dataclasses.dataclass(frozen=True)
+class Start:
+  """The network that all runs start from, opened once for tasks and seeds.
+
+  Attributes:
+    weights: None for a network drawn at random.
+    role: "discriminator" or "bert".
+    tokenizer: tokenizer of the network's vocabulary.
+    network: arguments of `make_downstream`, the same for all tasks.
+  """
+
+  options: FinetuneOptions
+  weights: Weights | None
+  role: str
+  tokenizer: tokenizer_lib.Tokenizer
+  network: Mapping[str, Any]
+
+  def make_model(self, task: Task) -> finetune.DownstreamModel:
+    """Makes the network with the head of a task."""
+    is_span = task.kind == SPANS
+    return finetune.make_downstream(
+      role=self.role,
+      head="spans" if is_span else finetune.CLASS_HEADS[self.role],
+      num_outputs=max(1, len(task.labels)),
+      vocab_size=len(self.tokenizer.vocab),
+      **self.network,
+    )
+
+  def fit(self, task: Task) -> fit.Fit | None:
+    """Compares weights and model; None without, InputError if they differ."""
+    if self.weights is None:
+      return None
+    return fit.fit(
+      self.weights,
+      self.make_model(task),
+      self.tokenizer,
+      init_skip=self.options.init_skip,
+      task=task,
+    )
+
+  def make_params(
+    self, task: Task, seed: int, *, complete: bool = False
+  ) -> dict[str, Any]:
+    """Makes the initial parameters of a run, arrays of numpy.
+
+    The head is drawn at random with the seed, unless the weights have a head
+    for such a task; `complete` refuses weights without one.
+    """
+    fitted = self.fit(task)
+    if self.weights is None or fitted is None:
+      return load.draw_params(self.make_model(task), seed)
+    return load.load_params(
+      fitted, seed=seed, complete=complete, report=self.weights.report
+    )
+
+  def provenance(self, task: Task, data: Mapping[str, str]) -> dict[str, Any]:
+    """Returns `Result.provenance` without the config, in JSON's types.
+
+    Parameters drawn at random have no fingerprint, as they depend on the seed.
+    `data` holds the fingerprints of the rows, by split.
+    """
+    model, prints = self.make_model(task), {"weights": DRAWN, "head": DRAWN}
+    if fitted := self.fit(task):
+      network, names = fitted.networks[self.role], fitted.names[self.role]
+      for key, is_head in (("weights", False), ("head", True)):
+        paths = [x for x in names if x.startswith(HEAD_PREFIXES) == is_head]
+        if paths or not is_head:
+          arrays = (network.arrays.read(names[x]) for x in sorted(paths))
+          prints[key] = results.fingerprint(x.tobytes() for x in arrays)
+    return {
+      "family": "bert" if self.role == "bert" else "electra",
+      "width": model.config.width,
+      "sizes": self.network["variant"],
+      "backbone": model.backbone,
+      "vocabulary": self.tokenizer.fingerprint,
+      **prints,
+      "labels": list(task.labels),
+      "data": data,
+    }
+
+
+def resolve(options: FinetuneOptions, report: Callable[[str], None]) -> Start:
+  """Opens the weights of `options.init`; reads no arrays yet.
+
+  Without `init`, the network is drawn at random, as a baseline. The options
+  must then name its size and vocabulary.
+  """
+  variant, vocab = options.variant, options.vocab
+  lowercase = options.lowercase
+  strip_accents = tokenizer_lib.ACCENTS[options.accents]
+  if not options.init:
+    if FROM_WEIGHTS in (variant, vocab):
+      raise InputError(
+        "init='' names no weights. Set --config.init=FOLDER (a workdir, or a"
+        " folder or hub name of Hugging Face), or for a network drawn at random"
+        " --config.model.variant=NAME and --config.data.vocab=FILE."
+      )
+    weights, role, backbone = None, RANDOM_ROLE, "encoder"
+    positions, location = RANDOM_POSITIONS, "a network drawn at random"
+  else:
+    weights = Weights(options.init, report)
+    network = weights.encoder()
+    role, backbone, location = network.role, network.backbone, network.location
+    positions = network.fields["max_position_embeddings"]
+    if variant == FROM_WEIGHTS:
+      variant = network.variant
+    if vocab == FROM_WEIGHTS:
+      vocab = str(network.vocabulary)
+      if network.lowercase and not lowercase:
+        raise InputError(
+          f"data.lowercase=False, but {location} was trained on lower-cased"
+          " text. Remove --config.data.lowercase."
+        )
+      lowercase = lowercase and network.tokenizer.lowercase
+      if options.accents == "auto":
+        strip_accents = network.strip_accents
+  if options.length > positions:
+    raise InputError(
+      f"length={options.length} is over the {positions:,} positions of"
+      f" {location}. Set --config.length={positions} or less."
+    )
+  return Start(
+    options=options,
+    weights=weights,
+    role=role,
+    tokenizer=tokenizer_lib.load_tokenizer(
+      vocab, lowercase=lowercase, strip_accents=strip_accents
+    ),
+    network={
+      **options.model,
+      "variant": variant,
+      "backbone": backbone,
+      "max_positions": positions,
+    },
+  )
+
+
+@dataclasses.dataclass(frozen=True)
+class FineTunedModel:
+  """A fine-tuned model, of one or several seeds.
+
+  Attributes:
+    seeds: the seed of each folder, or None of a model of others.
+    task: the task.
+    outputs: the task, with its labels in the order of the model's outputs.
+    starts: the opened network of each seed.
+    predictor: the forward pass, for the parameters of any seed.
+  """
+
+  seeds: Mapping[str, int | None]
+  task: Task
+  outputs: Task
+  starts: tuple[Start, ...]
+  predictor: evaluate.Predictor
+
+  @property
+  def options(self) -> FinetuneOptions:
+    """How rows are read and made."""
+    return self.starts[0].options
+
+  def answer(
+    self, examples: Sequence[Any], console: Console
+  ) -> list[Sequence[evaluate.Answer]]:
+    """Returns each seed's answers to examples with different keys.
+
+    Raises InputError for damaged or incomplete weights.
+    """
+    with progress.working(console, "Encoding examples"):
+      split = evaluate.encode_split(
+        self.options, self.outputs, examples, self.starts[0].tokenizer
+      )
+    replicated = sharding.replicated_sharding(self.predictor.mesh)
+    answers_S = []
+    for folder, start in zip(self.seeds, self.starts, strict=True):
+      params = start.make_params(self.outputs, seed=0, complete=True)
+      _, answers = self.predictor.answer(
+        jax.device_put(params, replicated),
+        split,
+        console=console,
+        title=f"Answering with '{folder}', rows",
+      )
+      answers_S.append(answers)
+    return answers_S
+
+
+def open_model(
+  init: str,
+  values: Mapping[str, Any],
+  report: Callable[[str], None],
+  *,
+  key: str = "init",
+  task_name: str = "",
+) -> FineTunedModel:
+  """Opens a fine-tuned model; reads no arrays yet.
+
+  Args:
+    init: the model, a value of `config.init`.
+    values: a config of the task "robustness" as a dict.
+    report: receives lines about the weights.
+    key: the config key that names the model, for messages.
+    task_name: the task; "" for that of the run, or the only one of its head.
+
+  Raises:
+    InputError: there is no such model, or its head is not for the task.
+  """
+  if not init:
+    raise InputError(
+      f"{key}='' names no model. Set --config.{key}=WORKDIR of a fine-tuning,"
+      " or a folder or hub name of a Hugging Face model with a head for"
+      " questions or classes."
+    )
+  runs = _find_runs(init, task_name, report, key=key)
+  seeds: dict[str, int | None] = {x: run.seed for x, run in runs.items()}
+  seeds, run = seeds or {init: None}, next(iter(runs.values()), None)
+  network = Weights(next(iter(seeds)), report).encoder()
+  head = fit.detect_task_head(network)
+  if not head:
+    raise InputError(
+      f"{key}: {network.location} has no head for questions or classes, so it"
+      " was not fine-tuned. Fine-tune it with --config=finetune_squad or"
+      " finetune_glue, and pass that workdir."
+    )
+  task = _find_task(run, task_name, network, head, key=key)
+  classes = _find_classes(network, head, task, key=key)
+  outputs = dataclasses.replace(task, labels=classes)
+  options = parse_options(_make_values(values, run, task))
+  starts = tuple(
+    resolve(dataclasses.replace(options, init=folder), report)
+    for folder in seeds
+  )
+  for start in starts:
+    start.fit(outputs)
+  predictor = evaluate.make_predictor(options, starts[0].make_model(outputs))
+  return FineTunedModel(seeds, task, outputs, starts, predictor)
+
+
+def _find_runs(
+  init: str, task: str, report: Callable[[str], None], *, key: str
+) -> dict[str, Result]:
+  """Returns the runs of a fine-tuning by the folders of their models.
+
+  There are none if `init` is a model of others.
+  """
+  workdir = pathlib.Path(init).expanduser()
+  by_task = results.load_all(workdir)
+  if not by_task and any(workdir.glob(results.RUNS)):
+    raise InputError(
+      f"{key}={init!r} is a fine-tuning without a finished run. Run its command"
+      " again to continue it."
+    )
+  if not by_task:
+    return {}
+  if task not in by_task and (task or len(by_task) > 1):
+    raise InputError(
+      f"{key}={init!r} has runs of {', '.join(by_task)}, and robustness.task="
+      f"{task!r} is none of these. Set --config.robustness.task={min(by_task)},"
+      " for example."
+    )
+  runs: dict[str, Result] = {}
+  for run in by_task[task or next(iter(by_task))]:
+    if run.failure:
+      report(f"seed {run.seed} of '{workdir}' is left out: {run.failure}")
+    else:
+      folder = results.run_folder(workdir, run.task, run.seed) / results.MODEL
+      runs[str(folder)] = run
+  missing = [x for x in runs if not pathlib.Path(x, hf_folder.CONFIG).exists()]
+  if missing or not runs:
+    reason = f"'{missing[0]}' is missing" if missing else "all its runs failed"
+    raise InputError(
+      f"{key}={init!r} lacks models of its seeds: {reason}. Fine-tune again"
+      " with --config.finetune.export=all, or another learning rate."
+    )
+  return runs
+
+
+def _find_task(
+  run: Result | None, name: str, network: Network, head: str, *, key: str
+) -> Task:
+  """Returns the task of a run or the one that is set; refuses other heads."""
+  if run and run.task == OWN:
+    labels = tuple(run.provenance["labels"])
+    kind = CLASSES if labels else SCORE
+    saved = run.provenance[results.CONFIG]["finetune"]
+    task = define_own_task(text=saved["text"], label=saved["label"], kind=kind)
+    metrics = (*run.scores["dev"],)
+    return dataclasses.replace(task, labels=labels, metrics=metrics)
+  name = run.task if run else name or (SQUAD if head == "spans" else "")
+  one_of("robustness.task", name, TASKS)
+  task = TASKS[name]
+  if (head == "spans") != (task.kind == SPANS):
+    raise InputError(
+      f"{key}: {network.location} has the head {head!r}, which is not for"
+      f" {task.title}. Choose another model or --config.robustness.task."
+    )
+  return task
+
+
+def _find_classes(
+  network: Network, head: str, task: Task, *, key: str
+) -> tuple[str, ...]:
+  """Returns the labels of a task in the order of a model's outputs.
+
+  Names of the hub are known, and "LABEL_1" is class 1 where classes are
+  numbers.
+  """
+  if task.kind == SPANS:
+    return ()
+  output = hf_names.TASK_HEADS[head]["task_head/output"]
+  size = network.arrays.shapes[f"{output}.weight"][0]
+  if task.kind == SCORE and size == 1:
+    return ()
+  known = {label.casefold(): label for label in task.labels}
+  if set(task.labels) == set(BINARY):
+    known |= HUB_LABELS | {f"label_{i}": i for i in BINARY}
+  saved = fit.read_labels(network.fields)
+  classes = tuple(known.get(name.casefold(), "") for name in saved)
+  if len(classes) == size and sorted(classes) == sorted(task.labels):
+    return classes
+  raise InputError(
+    f"{key}: {network.location} has {size} outputs,"
+    f" {', '.join(saved[:8]) or 'unnamed'}, but {task.title} needs"
+    f" {', '.join(task.labels) or 'one score'}. Choose the model's task with"
+    " --config.robustness.task, or name the classes in id2label of its"
+    " config.json."
+  )
+
+
+def _make_values(
+  values: Mapping[str, Any], run: Result | None, task: Task
+) -> dict[str, Any]:
+  """Returns the config of fine-tuning that answers as the model was scored.
+
+  Data, length and the form of rows are those of the run; `values` go first.
+  """
+  makers = {SQUAD: finetune_squad, OWN: finetune_own}
+  config = makers.get(task.name, finetune_glue).get_config().to_dict()
+  saved = run.provenance.get(results.CONFIG, {}) if run else {}
+  config["length"] = values["length"] or saved.get("length", config["length"])
+  config["batch_size"] = values["batch_size"]
+  for name in ("model", "data", "mesh"):
+    config[name] |= values[name]
+  config["finetune"] |= saved.get("finetune", {})
+  if data := values["robustness"]["data"]:
+    is_folder = pathlib.Path(data).expanduser().is_dir()
+    file = "" if is_folder else f"dev={grammar.quote(data)}"
+    config["finetune"] |= {"data": data if is_folder else "", "files": file}
+  config["finetune"]["tasks"] = task.name
+  return config
