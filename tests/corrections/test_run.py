@@ -474,7 +474,7 @@ def test_tables_are_of_the_language_of_the_run(tmp_path):
     request = build_run.build_table_request(
       Negatives.read(resolved.negatives), Data.read(resolved.data)
     )
-    assert request.expression.identity == identity
+    assert request.identity == identity
   assert c.data.language == "en"
   for trained, source in (("pairs path=a", "pairs path=a"), ("model", "auto")):
     saved["negatives"]["sources"] = trained

@@ -43,7 +43,8 @@ from truenegs_jax.runtime.errors import (
   TrueNegsError,
   printable,
 )
-from truenegs_jax.synonyms import lexicons, run_table, sources, wordnet
+from truenegs_jax.synonyms import lexicons, sources, wordnet
+from truenegs_jax.synonyms.run_table import TableRequest
 from truenegs_jax.synonyms.table import SynonymTable
 from truenegs_jax.synonyms.vocabulary import Vocabulary
 from truenegs_jax.tasks import glue, records, squad
@@ -232,10 +233,11 @@ READERS = (
       "\n".join(TOKENIZER.vocab).encode(),
     ),
     "stop_words.txt": Reader(
-      lambda x: run_table.load_stop_words(str(x)), b"au\nles\n"
+      lambda x: TableRequest(stop_words=str(x)).load_stop_words(),
+      b"au\nles\n",
     ),
     "nltk/corpora/stopwords.zip": Reader(
-      lambda _: run_table.load_stop_words("", language="fr"),
+      lambda _: TableRequest(language="fr").load_stop_words(),
       b"au\nles\n",
       functools.partial(to_zip, "stopwords/french"),
     ),

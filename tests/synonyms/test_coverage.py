@@ -26,7 +26,7 @@ def describe(stop_words=None, path=None, **occurrences):
   request = TableRequest(
     "pairs path=x.tsv", key="a.key", stop_words=str(path or "")
   )
-  return describe_text(request, TABLE, TOKENS, counts_V)
+  return describe_text(request, TABLE, counts_V)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """Lexicons and stop words of other languages are those of NLTK's packages."""
 
-import os
 import zipfile
 
 import nltk
@@ -8,12 +7,8 @@ import numpy as np
 import pytest
 
 from truenegs_jax.runtime.errors import DataError, InputError
-from truenegs_jax.synonyms import run_table, sources, wordnet
-from truenegs_jax.synonyms.run_table import (
-  TableRequest,
-  check_request,
-  load_stop_words,
-)
+from truenegs_jax.synonyms import run_table, wordnet
+from truenegs_jax.synonyms.run_table import TableRequest
 from truenegs_jax.synonyms.table import SynonymTable
 from truenegs_jax.synonyms.vocabulary import (
   STOP_WORDS,
@@ -56,32 +51,31 @@ def installed(request, folder):
       (folder / name).write_text(text, encoding="utf-8")
 
 
+def load_stop_words(**options):
+  return TableRequest(**options).load_stop_words()
+
+
 @pytest.mark.parametrize(
   "language, name",
   [("fr", "fra"), ("no", "nob"), ("nb", "nob"), ("ms", "zsm")],
 )
 def test_the_wordnet_of_a_language_is_found(installed, language, name):
-  for _ in range(2):  # the second time from the cache
-    file = wordnet.find_omw(language)
-    assert file.read_text(encoding="utf-8") == FRENCH
-    os.utime(file, ns=(0, 0))
-  assert wordnet.find_omw(language).stat().st_mtime_ns == 0
+  file = wordnet.find_omw(language)
+  assert file.read_text(encoding="utf-8") == FRENCH
   assert file.name == f"wn-data-{name}.tab"
 
 
 def test_auto_is_the_lexicon_of_the_language(installed):
   tokens = ["maison", "demeure", "home"]
   request = TableRequest("auto", language="fr")
-  check_request(request)
-  assert request.expression.identity == "omw language=fr"
+  request.check()
+  assert request.identity == "omw language=fr"
   pairs = {("maison", "demeure"), ("demeure", "maison")}
-  assert (
-    set(sources.find_pairs(request.expression, Vocabulary(tokens))) == pairs
-  )
-  explicit = TableRequest("omw language=fr", language="").expression
-  assert set(sources.find_pairs(explicit, Vocabulary(tokens))) == pairs
-  assert TableRequest("auto").expression.identity == "wordnet"
-  assert TableRequest("omw path=x.tab").expression.identity == "omw path=x.tab"
+  assert set(request.find_pairs(Vocabulary(tokens))) == pairs
+  explicit = TableRequest("omw language=fr", language="")
+  assert set(explicit.find_pairs(Vocabulary(tokens))) == pairs
+  assert TableRequest("auto").identity == "wordnet"
+  assert TableRequest("omw path=x.tab").identity == "omw path=x.tab"
 
 
 @pytest.mark.parametrize(
@@ -96,30 +90,30 @@ def test_languages_without_a_lexicon_are_told_their_choices(
   text, language, message
 ):
   with pytest.raises(InputError, match=message):
-    check_request(TableRequest(text, key="x", language=language))
+    TableRequest(text, key="x", language=language).check()
 
 
 def test_stop_words_of_a_language(installed):
-  assert load_stop_words("", language="fr") == {"au", "été", "ete", "les"}
-  assert load_stop_words("", language="nb") == {"på", "pa"}
-  assert load_stop_words("") == STOP_WORDS
-  assert load_stop_words("", language="") == frozenset()
+  assert load_stop_words(language="fr") == {"au", "été", "ete", "les"}
+  assert load_stop_words(language="nb") == {"på", "pa"}
+  assert load_stop_words() == STOP_WORDS
+  assert load_stop_words(language="") == frozenset()
   may_V = may_have_synonyms(
-    ["été", "ete", "maison"], stop_words=load_stop_words("", language="fr")
+    ["été", "ete", "maison"], load_stop_words(language="fr")
   )
   assert may_V.tolist() == [False, False, True]
 
 
 def test_stop_words_are_read_from_a_file(tmp_path):
   (tmp_path / "words.txt").write_text("\ufeffIn\n\n the \n", encoding="utf-8")
-  assert load_stop_words(f"{tmp_path}/words.txt") == {"in", "the"}
+  assert load_stop_words(stop_words=f"{tmp_path}/words.txt") == {"in", "the"}
   (tmp_path / "words.txt").write_text("\n \n")
   with pytest.raises(InputError, match="contains no word.*keep_stop_words"):
-    load_stop_words(f"{tmp_path}/words.txt")
+    load_stop_words(stop_words=f"{tmp_path}/words.txt")
   (tmp_path / "words.txt").write_bytes(b"caf\xe9\n")
   for path in (f"{tmp_path}/words.txt", "nowhere", "a\0b"):
     with pytest.raises(InputError, match="negatives.stop_words=.*cannot be"):
-      load_stop_words(path)
+      load_stop_words(stop_words=path)
 
 
 @pytest.mark.parametrize(
@@ -128,20 +122,19 @@ def test_stop_words_are_read_from_a_file(tmp_path):
 )
 def test_missing_stop_words_are_explained(language, message):
   with pytest.raises(InputError, match=f"{message}.*keep_stop_words=True"):
-    load_stop_words("", language=language)
-  assert load_stop_words("", language=language, optional=True) == frozenset()
-  kept = TableRequest("model", language=language, keep_stop_words=True)
-  check_request(kept)
+    load_stop_words(language=language)
+  assert load_stop_words(language=language, keep_stop_words=True) == frozenset()
+  TableRequest("model", language=language, keep_stop_words=True).check()
 
 
 def test_damaged_packages_are_explained(folder):
   (folder / "stopwords.zip").write_bytes(b"cut off")
   with pytest.raises(DataError, match="stopwords.zip' is damaged.*downloader"):
-    load_stop_words("", language="fr")
+    load_stop_words(language="fr")
   # A resumed run has its table.
   request = TableRequest("pairs path=x", language="fr")
   table = SynonymTable.from_pairs([], ["le"], source="x")
-  line, _ = run_table.describe_text(request, table, ["le"], np.ones(1, int))
+  line, _ = run_table.describe_text(request, table, np.ones(1, int))
   assert line.startswith("0.0%")
 
 
@@ -157,5 +150,5 @@ def test_the_real_package_has_each_listed_language(real_data, folder):
   (folder / package.name).symlink_to(package)
   newer = {"be", "sq", "ta"}  # than this copy of the package
   for language in run_table.NLTK_FILES.keys() - newer:
-    assert len(load_stop_words("", language=language)) > 30
-  assert {"les", "été", "ete"} <= load_stop_words("", language="fr")
+    assert len(load_stop_words(language=language)) > 30
+  assert {"les", "été", "ete"} <= load_stop_words(language="fr")

@@ -47,7 +47,7 @@ def write(tmp_path):
 
 
 def read(path, source="pairs", tokens=TOKENS, normalize=str, **options):
-  vocabulary = Vocabulary(tokens, normalize, report=options.pop("report", str))
+  vocabulary = Vocabulary(tokens, normalize)
   return list(sources.SOURCES[source](vocabulary, path=path, **options))
 
 
@@ -115,7 +115,7 @@ def test_bad_line_is_reported_with_its_number(write, content, place):
   "content, reason",
   [
     ("\n\n", "the file has no entries"),
-    ("big\tvery large\nhome\tthe_house\n", "2 of 2 pairs .*vocabulary. Use"),
+    ("big\tvery large\nhome\tthe_house\n", "no pair has two words of .* Use"),
   ],
 )
 def test_a_file_without_pairs_of_the_vocabulary_is_refused(
@@ -268,17 +268,6 @@ def test_files_of_other_formats_have_no_pairs(write, content):
   for data in (content, content.replace("\n", "\r\n")):
     with pytest.raises(DataError, match="sources.md has the formats"):
       read(write(data))
-
-
-def test_a_file_that_loses_most_pairs_is_reported(write):
-  messages = []
-  lists = ["big large"] * 4 + [f"w{x} home" for x in "abcdefghijk"]
-  read(write("\n".join(lists[:6])), report=messages.append)
-  assert not messages
-  read(write("\n".join(lists)), report=messages.append)
-  [message] = messages
-  assert "pairs.txt: 11 of 15 pairs" in message
-  assert message.endswith("such as wa, wd, wg, wj.")
 
 
 @pytest.mark.slow

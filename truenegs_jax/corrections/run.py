@@ -149,7 +149,7 @@ def _plan(
     "text": describe_sources(o.text, key=predict_slots.TEXT),
     "lines": f"{o.sequences or 'all'}, in batches of {c.batch_size}",
     "synonyms": "; compared with ".join(
-      request.expression.identity for request in requests
+      request.identity for request in requests
     ),
   }
 
@@ -179,7 +179,7 @@ def resolve_config(c: ConfigDict, weights: Weights) -> ConfigDict:
     [request] = _make_requests(
       Negatives.read(c.negatives), Data.read(c.data), [trained]
     )
-    if request.expression.model is None:
+    if request.model is None:
       c.negatives.sources = trained
   return c
 
@@ -204,12 +204,12 @@ def _check_config(c: ConfigDict, workdir: pathlib.Path) -> list[TableRequest]:
     Negatives.read(c.negatives), Data.read(c.data), sources
   )
   for request in requests:
-    if request.expression.model:
+    if request.model:
       raise InputError(
         f"{SOURCES}={request.sources!r} changes while a model trains. Use"
         " sources that are the same for every checkpoint."
       )
-    run_table.check_request(request)
+    request.check()
   if files.has_pretraining(workdir):
     raise InputError(
       f"--workdir='{workdir}' is the workdir of a run, whose results would be"
@@ -333,14 +333,13 @@ def _build_tables(
   Prints how much of the vocabulary and of the text each of them covers.
   """
   tables = {}
-  tokens = saved.tokenizer.vocab
-  counts_V = np.bincount(np.concatenate(text.sequences), minlength=len(tokens))
+  size = len(saved.tokenizer.vocab)
+  counts_V = np.bincount(np.concatenate(text.sequences), minlength=size)
   for request in requests:
     source = request.sources
-    table = run_table.find_or_build(
+    table = run_table.load_or_build(
       request, saved.tokenizer, saved=None, console=console
     )
-    assert table is not None  # _check_config refuses the source "model"
     if not table.num_pairs:
       raise InputError(
         f"{SOURCES}={source!r} has no pair of words of the vocabulary. Use a"
@@ -349,7 +348,7 @@ def _build_tables(
     # Canonical forms have no folders, so those of two sources may be equal.
     name = source if table.source in tables else table.source
     tables[name] = table
-    line, warning = run_table.describe_text(request, table, tokens, counts_V)
+    line, warning = run_table.describe_text(request, table, counts_V)
     console.print(f"{name}, text: {line}", soft_wrap=True)
     if warning:
       console.print("warning:", warning, soft_wrap=True)

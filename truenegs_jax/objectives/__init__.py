@@ -1,4 +1,4 @@
 """Pure objectives: masking, true negatives, and losses as (sum, count).
 
-Imports config and runtime only. Start reading in `electra.electra_terms`.
+Imports `runtime` and `config`. Start reading in `electra.electra_terms`.
 """

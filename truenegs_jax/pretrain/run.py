@@ -127,10 +127,12 @@ def dry_run(c: ConfigDict, weights: Weights, console: Console) -> int:
   elif c.init:
     inputs.append(f"weights: {find.describe(c.init)}")
   if Negatives.read(c.negatives).needs_table:
-    for source in build_run.build_table_request(
+    request = build_run.build_table_request(
       Negatives.read(c.negatives), Data.read(c.data)
-    ).expression.sources:
-      inputs += [f"{source.name} {k}={x}" for k, x in source.paths.items()]
+    )
+    for source in sum(request.union, []):
+      paths = {k: source.options.get(k) for k in run_table.PATHS}
+      inputs += [f"{source.name} {k}={x}" for k, x in paths.items() if x]
   o = c.optim
   micro_batches = f"{o.accumulation} micro-batch" + "es" * (o.accumulation > 1)
   batch_size = plan.format_mib(sharding.bytes_per_device(batch))
@@ -183,19 +185,15 @@ def prepare_run(
   coverage_lines: dict[str, str] = {}
   if run.options.needs_table and run.table_builder is None:
     saved = workdir / files.SYNONYMS if is_resumed else None
-    request, tokens = (
-      build_run.build_table_request(
-        Negatives.read(c.negatives), Data.read(c.data)
-      ),
-      tokenizer.vocab,
+    request = build_run.build_table_request(
+      Negatives.read(c.negatives), Data.read(c.data)
     )
-    synonyms = run_table.find_or_build(
+    synonyms = run_table.load_or_build(
       request, tokenizer, saved=saved, console=console
     )
-    assert synonyms is not None  # the source "model" has a table_builder
     with progress.working(console, "Counting words with synonyms"):
       coverage_lines["text"], warning = run_table.describe_text(
-        request, synonyms, tokens, train_rows.unigram_V
+        request, synonyms, train_rows.unigram_V
       )
     if warning:
       console.print("warning:", warning, soft_wrap=True)

@@ -1,5 +1,5 @@
 """Whether one token may stand for another: sources of pairs, device tables.
 
-Imports `runtime`, `config` and `data`. Start reading in `sources.py`; the
-result is the table of `table.py`.
+Imports `runtime`, `config` and `data`. Start reading in `sources.py`, whose
+pairs `run_table.py` puts into a table of `table.py`.
 """

@@ -1,13 +1,8 @@
 """Builds synonym tables, shows their lists and what they cover of a text.
 
-  python -m truenegs_jax.synonyms --vocab=vocab.txt
-      [--sources='wordnet | pairs path=ppdb.tsv'] [--wordnet_dir=FOLDER]
-      [--accents=keep]            # the vocabulary has accents
-      [--language=fr]             # decides the default sources and stop words
-      [--keep_stop_words] [--stop_words=FILE] [--symmetric] [--include_self]
-      [--output=table.npz]        # for negatives.sources="table path=table.npz"
-      [--word=primary,stay]       # shows their lists, or why there is none
-      [--text=corpus.txt]         # how many of its tokens have synonyms
+  python -m truenegs_jax.synonyms --vocab=vocab.txt \\
+      --sources='wordnet | pairs path=ppdb.tsv' --word=primary,stay \\
+      --output=table.npz  # for negatives.sources="table path=table.npz"
 
 The flags mean the same as in a config's `negatives` and `data`.
 """
@@ -18,7 +13,7 @@ if __name__ == "__main__":
   errors.exit_at_signals()  # before the imports that take time
 
 import functools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -52,33 +47,30 @@ def run(values: flags.FlagValues, console: Console) -> None:
   if not values.vocab:
     raise InputError("--vocab is missing. Set --vocab=FILE.")
   options: dict[str, Any] = {name: values[name].value for name in OPTIONS}
-  request = run_table.TableRequest(
-    values.sources,
-    key="--sources",
-    **options,
-  )
-  if request.expression.model:
+  request = run_table.TableRequest(values.sources, key="--sources", **options)
+  if request.model:
     raise InputError(
       f"--sources={values.sources!r}: the source model has no pairs before a"
       " model is trained with it. Use other sources."
     )
-  run_table.check_request(request)
+  request.check()
   tokenizer = load_tokenizer(
     values.vocab,
     lowercase=values.lowercase,
     strip_accents=ACCENTS[values.accents],
   )
   with progress.working(console, "Looking up synonyms"):
-    table = run_table.build(request, tokenizer, functools.partial(say, "note:"))
-  lines = describe_table(table, tokenizer)
-  first = request.expression.sources[0]
+    table = request.build(tokenizer)
+  lines = describe_table(table)
+  first = request.union[0][0]
   if first.name == "wordnet":
-    lines["in WordNet"] = describe_synsets(tokenizer, first.options["folder"])
+    folder = first.options["folder"]
+    lines["in WordNet"] = describe_synsets(table.tokens, folder)
   if values.text:
     with progress.working(console, "Counting the tokens of the text"):
       counts_V = _count_tokens(values.text, tokenizer)
     lines["text"], lines["warning"] = run_table.describe_text(
-      request, table, tokenizer.vocab, counts_V
+      request, table, counts_V
     )
   for name, line in lines.items():
     if line:
@@ -90,10 +82,10 @@ def run(values: flags.FlagValues, console: Console) -> None:
     say(line)
 
 
-def describe_table(table: SynonymTable, tokenizer: Tokenizer) -> dict[str, str]:
+def describe_table(table: SynonymTable) -> dict[str, str]:
   """Describes sources, counts and hash of a table, by subject."""
-  size, num_words = table.vocab_size, sum(map(is_word, tokenizer.vocab))
-  longest = tokenizer.vocab[int(table.lengths_V.argmax())]
+  size, num_words = table.vocab_size, sum(map(is_word, table.tokens))
+  longest = table.tokens[int(table.lengths_V.argmax())]
   mean = table.num_pairs / max(table.num_rows, 1)
   return {
     "sources": table.source,
@@ -106,14 +98,13 @@ def describe_table(table: SynonymTable, tokenizer: Tokenizer) -> dict[str, str]:
   }
 
 
-def describe_synsets(tokenizer: Tokenizer, folder: str) -> str:
+def describe_synsets(tokens: Sequence[str], folder: str) -> str:
   """Describes how many tokens are in WordNet (paper, footnote 5)."""
   with wordnet.session(folder) as reader:
-    has_synset_V = wordnet.find_synsets(tokenizer.vocab, reader)
+    num_known = sum(wordnet.is_known(token, reader) for token in tokens)
   return (
-    f"{np.count_nonzero(has_synset_V):,} tokens have a synset:"
-    f" {np.mean(has_synset_V):.2%} of the vocabulary (the paper's footnote 5,"
-    " of BERT's vocabulary: 62.51%)"
+    f"{num_known:,} tokens have a synset: {num_known / len(tokens):.2%} of the"
+    " vocabulary (the paper's footnote 5, of BERT's vocabulary: 62.51%)"
   )
 
 

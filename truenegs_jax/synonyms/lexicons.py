@@ -24,9 +24,7 @@ Item = TypeVar("Item")
 Pairs = Iterator[tuple[str, str]]
 
 PPDB = " ||| "  # separates PPDB's fields
-PHRASE = re.compile("[ _]")
 SYNSET = re.compile("[0-9]{8}-([a-z])")
-NUM_EXAMPLES = 5  # of words outside the vocabulary
 
 # The first two lines of a MyThes file: an encoding; an entry.
 MYTHES = re.compile(
@@ -40,7 +38,7 @@ ANTONYM = re.compile("ant[oòó]n|антон", re.IGNORECASE)
 
 FORMATS = "docs/reference/sources.md has the formats of files."
 
-HEADER = re.compile("([0-9]{1,9}) ([1-9][0-9]{0,4})")  # of word2vec
+HEADER = re.compile("[0-9]{1,9} ([1-9][0-9]{0,4})")  # of word2vec
 CELLS = 2**25  # cosines computed at a time; each needs some 8 bytes
 STEPS = 10**9  # cosines are rounded to multiples of 1 / STEPS
 
@@ -51,48 +49,28 @@ def select_pairs(pairs: Pairs, vocabulary: Vocabulary, file: File) -> Pairs:
   """Yields the pairs of a file of which both words are in a vocabulary.
 
   Phrases match nothing. The order is that of the vocabulary, synonyms sorted.
-  If most pairs are lost, this is reported at the end.
 
   Raises:
     DataError: no pair is left; or, at the call, the beginning is damaged.
   """
   _, all_pairs = _peek(pairs, file)
-  return _select(all_pairs, vocabulary, file)
 
+  def select() -> Pairs:
+    synonyms: dict[str, set[str]] = {word: set() for word in vocabulary.words}
+    match = functools.cache(vocabulary.match)  # a word has many pairs
+    for golds, others in (map(match, pair) for pair in all_pairs):
+      for gold in golds:
+        synonyms[gold] |= others
+    lists = itertools.starmap(vocabulary.list_pairs, synonyms.items())
+    selected = list(itertools.chain.from_iterable(lists))
+    if not selected:
+      raise DataError(
+        f"{file.path}: no pair has two words of the vocabulary. Use a file in"
+        f" the vocabulary's language. {FORMATS}"
+      )
+    yield from selected
 
-def _select(pairs: Pairs, vocabulary: Vocabulary, file: File) -> Pairs:
-  synonyms: dict[str, set[str]] = {word: set() for word in vocabulary.words}
-  match = functools.cache(vocabulary.match)
-  is_phrase = functools.cache(PHRASE.search)  # a long word has many pairs
-  lost: dict[str, None] = {}  # words that match nothing
-  num_pairs = num_lost = 0
-  for pair in pairs:
-    golds, others = map(match, pair)
-    for gold in golds:
-      synonyms[gold] |= others
-    num_pairs += 1
-    if not (golds and others):
-      num_lost += 1
-      lost |= {x: None for x in pair if not (match(x) or is_phrase(x))}
-  message = (
-    f"{file.path}: {num_lost:,} of {num_pairs:,} pairs have a phrase or a word"
-    f" outside the vocabulary{_examples(list(lost))}."
-  )
-  lists = itertools.starmap(vocabulary.list_pairs, synonyms.items())
-  selected = list(itertools.chain.from_iterable(lists))
-  if not selected:
-    raise DataError(
-      f"{message} Use a file in the language of the vocabulary. {FORMATS}"
-    )
-  if 2 * num_lost > num_pairs:
-    vocabulary.report(message)
-  yield from selected
-
-
-def _examples(words: list[str]) -> str:
-  """Returns ", such as A, B" with words from the beginning to the end."""
-  examples = words[:: -(-len(words) // NUM_EXAMPLES) or 1]
-  return f", such as {', '.join(examples)}" if examples else ""
+  return select()
 
 
 def _peek(items: Iterator[Item], file: File) -> tuple[Item, Iterator[Item]]:
@@ -218,14 +196,14 @@ def find_neighbours(
   """Yields each word with the words of the vocabulary with nearest vectors.
 
   The order is that of the vocabulary, nearest first. The same word in another
-  form (`Cat`) counts for `top` but is not yielded. Words without a vector are
-  reported if they are most of the vocabulary. The call reads the first line.
+  form (`Cat`) counts for `top` but is not yielded. The call reads the first
+  line.
 
   Args:
     vocabulary: the words and how they are written.
     file: lines of a word and its numbers (GloVe, word2vec); may be compressed.
-    top: maximum number of neighbours of a word, at least 1.
-    threshold: minimum cosine of a neighbour, -1 to 1; -1 is the paper's.
+    top: maximum number of neighbours of a word.
+    threshold: minimum cosine of a neighbour; -1 is the paper's.
     symbols: include punctuation, numbers and stop words.
   """
   if top < 1 or not -1 <= threshold <= 1:
@@ -322,21 +300,16 @@ def _read_vectors(
         vectors[word] = _parse(numbers, place)
     elif new := (vocabulary.match(word) & vectors.keys()) - others.keys():
       others |= dict.fromkeys(new, _parse(numbers, place))
-  names, lost, matrix = [], [], bytearray()
+  names, matrix = [], bytearray()
   for word, vector in vectors.items():
     if vector := others.get(word) if vector is None else vector:
       names.append(word)
       matrix += vector
-    else:
-      lost.append(word)
-  message = (
-    f"{file.path}: {len(lost):,} of {len(vectors):,} words of the vocabulary"
-    f" have no vector{_examples(lost)}."
-  )
   if not names:
-    raise DataError(f"{message} Use vectors in the vocabulary's language.")
-  if len(lost) > len(names):
-    vocabulary.report(message)
+    raise DataError(
+      f"{file.path}: no word of the vocabulary has a vector. Use vectors in the"
+      " vocabulary's language."
+    )
   return names, np.frombuffer(matrix, np.float32).reshape(len(names), -1)
 
 
@@ -351,10 +324,8 @@ def _entries(file: File) -> Iterator[Entry]:
   filled = ((i, line.rstrip(" ")) for i, line in _filled_lines(file))
   (number, first), lines = _peek(filled, file)
   header = HEADER.fullmatch(first) if number == 1 else None
-  dim = int(header[2]) if header else first.count(" ")
-  count = 0
+  dim = int(header[1]) if header else first.count(" ")
   for number, line in itertools.islice(lines, 1 if header else 0, None):
-    count += 1
     num_more = line.count(" ") - dim
     *names, numbers = line.split(" ", max(0, num_more) + 1)
     if not dim or num_more < 0 or any(map(_is_number, names[1:])):
@@ -365,11 +336,6 @@ def _entries(file: File) -> Iterator[Entry]:
       )
     if len(names) == 1:
       yield f"{file.path}:{number}", names[0], numbers
-  if header and count != int(header[1]):
-    raise DataError(
-      f"{file.path}: {count:,} words, not {int(header[1]):,} as the first line"
-      " announces. Download the file again, or correct its first line."
-    )
 
 
 def _is_number(text: str) -> bool:

@@ -1,24 +1,31 @@
-"""Builds or loads the synonym table of a run, and says how much it covers."""
+"""Parses expressions of sources, and builds the table of a run.
+
+wordnet pos=nv | pairs path=ppdb.tsv  the pairs of either
+vectors path=glove.txt & wordnet      the pairs of both; `&` binds tighter
+table path='my tables/saved.npz'      the pairs of a saved table
+model top=10 every=1000               the embeddings of the model in training
+"""
 
 import contextlib
 import dataclasses
 import functools
-import json
+import inspect
 import os
 import pathlib
 import unicodedata
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 from rich.console import Console
 
+from truenegs_jax.config import grammar
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
-from truenegs_jax.runtime import cache, progress
-from truenegs_jax.runtime.errors import DataError, InputError
-from truenegs_jax.runtime.files import short_sha256
-from truenegs_jax.synonyms import sources as sources_lib
+from truenegs_jax.runtime import progress
+from truenegs_jax.runtime.errors import DataError, InputError, one_of
 from truenegs_jax.synonyms import wordnet
-from truenegs_jax.synonyms.table import SynonymTable, vocabulary_fingerprint
+from truenegs_jax.synonyms.sources import SOURCES
+from truenegs_jax.synonyms.table import SynonymTable
 from truenegs_jax.synonyms.vocabulary import (
   NUMBERS,
   STOP_WORDS,
@@ -27,11 +34,8 @@ from truenegs_jax.synonyms.vocabulary import (
   may_have_synonyms,
 )
 
+PATHS = ("path", "folder")  # options that are paths
 SWITCHES = ("keep_stop_words", "symmetric", "include_self")
-
-# Part of the name in the cache. Increase it when the code of a source changes
-# so that it yields other pairs from the same files.
-RECIPE = 2
 
 # Share of a text's words below which a warning is due. English has 76 to 82 %
 # with WordNet; French has 20 to 22 % with it, and 42 to 44 % with a thesaurus.
@@ -49,11 +53,35 @@ tg tajik tr turkish zh chinese
 NLTK_FILES = dict(zip(*[iter(NLTK_NAMES.split())] * 2, strict=True))
 
 
+class Source(NamedTuple):
+  """A source in an expression: its name, all of its options, canonical form."""
+
+  name: str
+  options: Mapping[str, Any]
+  identity: str  # has file names for paths, and no defaults
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelTable:
+  """Options of the source "model", the nearest words by embeddings."""
+
+  top: int = 10  # maximum number of neighbours of a word
+  threshold: float = 0.5  # minimum cosine of a neighbour
+  every: int = 1000  # steps between rebuilds of the table
+  symbols: bool = False  # include punctuation, numbers and stop words
+
+
+def resolve_auto(text: str, language: str) -> str:
+  """Returns the default sources of a language for "auto", other text as is."""
+  default = "wordnet" if language == "en" else "omw"
+  return default if text == "auto" else text
+
+
 @dataclasses.dataclass(frozen=True)
 class TableRequest:
   """Settings that, with the vocabulary, determine a synonym table."""
 
-  sources: str  # expression of sources
+  sources: str = "auto"  # expression of sources
   key: str = "negatives.sources"  # config key of `sources`, for errors
   language: str = "en"  # ISO 639-1; "" for no default sources and stop words
   wordnet_dir: str = ""  # of WordNet where the expression sets none
@@ -63,14 +91,38 @@ class TableRequest:
   include_self: bool = False
 
   @functools.cached_property
-  def expression(self) -> sources_lib.Expression:
-    """The parsed sources; raises InputError if they are malformed."""
-    return sources_lib.parse_expression(
-      self.sources,
-      key=self.key,
-      language=self.language,
-      wordnet_dir=self.wordnet_dir,
-    )
+  def union(self) -> list[list[Source]]:
+    """The operands of `|`, each the operands of its `&`; reads no file."""
+    text = resolve_auto(self.sources, self.language)
+    return [
+      [self._parse(part) for part in grammar.split(group, "&", key=self.key)]
+      for group in grammar.split(text, "|", key=self.key)
+    ]
+
+  @property
+  def identity(self) -> str:
+    """The expression in canonical form, with file names for paths."""
+    groups = (" & ".join(x.identity for x in group) for group in self.union)
+    return " | ".join(groups)
+
+  @functools.cached_property
+  def model(self) -> ModelTable | None:
+    """The options of the source "model", which excludes others, or None."""
+    first, *others = sum(self.union, [])
+    if "model" not in {source.name for source in (first, *others)}:
+      return None
+    if others:
+      raise InputError(
+        f"{self.key}={self.sources!r}: the source model changes during training"
+        " and cannot be combined. Use it alone."
+      )
+    model = ModelTable(**first.options)
+    if model.top < 1 or model.every < 1 or not -1 <= model.threshold <= 1:
+      raise InputError(
+        f"{self.key}={self.sources!r} is out of range. Set top and every to 1"
+        " or more, and threshold from -1 to 1."
+      )
+    return model
 
   @property
   def switches(self) -> dict[str, bool]:
@@ -78,10 +130,31 @@ class TableRequest:
     return {name: getattr(self, name) for name in SWITCHES}
 
   def load_stop_words(self) -> frozenset[str]:
-    """Returns the words without lists."""
-    return load_stop_words(
-      self.stop_words, language=self.language, optional=self.keep_stop_words
-    )
+    """Returns the words without lists, each also without its accents."""
+    path, language = self.stop_words, self.language
+    if not path and language == "en":
+      return STOP_WORDS
+    if not path and (self.keep_stop_words or not language):
+      return frozenset()
+    file = os.path.expanduser(path or _find_stop_words(language))
+    try:
+      text = pathlib.Path(file).read_text(encoding="utf-8-sig")
+    except (OSError, ValueError) as e:  # ValueError: not UTF-8, or "\0" in it
+      raise InputError(
+        f"negatives.stop_words={path!r} cannot be read ({e}). Pass a UTF-8 file"
+        " with one word per line."
+      ) from e
+    words = frozenset(line.strip().lower() for line in text.splitlines()) - {""}
+    if not words:
+      raise InputError(
+        f"negatives.stop_words={path!r} contains no word. To use no stop words,"
+        " set negatives.keep_stop_words=True."
+      )
+    decomposed = (unicodedata.normalize("NFD", word) for word in words)
+    return words | {
+      "".join(c for c in word if unicodedata.category(c) != "Mn")
+      for word in decomposed
+    }
 
   @property
   def no_neighbours(self) -> frozenset[str]:
@@ -89,40 +162,61 @@ class TableRequest:
     numbers = NUMBERS if self.language == "en" else frozenset[str]()
     return numbers if self.keep_stop_words else numbers | self.load_stop_words()
 
+  def check(self) -> None:
+    """Checks sources, files and stop words without building the table."""
+    if not self.model:
+      for source in sum(self.union, []):
+        SOURCES[source.name](Vocabulary(()), **source.options)
+    self.load_stop_words()
 
-def load_stop_words(
-  path: str, *, language: str = "en", optional: bool = False
-) -> frozenset[str]:
-  """Returns stop words in lower case, each also without its accents.
+  def find_pairs(self, vocabulary: Vocabulary) -> Iterator[tuple[str, str]]:
+    """Yields the pairs of the expression, which is not "model"."""
+    for group in self.union:
+      first, *others = (
+        SOURCES[source.name](vocabulary, **source.options) for source in group
+      )
+      yield from set(first).intersection(*others) if others else first
 
-  Args:
-    path: UTF-8 text with one word per line; "" for the words of the language.
-    language: code of ISO 639-1; "" for no words.
-    optional: return no words if the language has none.
-  """
-  if not path and language == "en":
-    return STOP_WORDS
-  if not path and (optional or not language):
-    return frozenset()
-  file = os.path.expanduser(path or _find_stop_words(language))
-  try:
-    text = pathlib.Path(file).read_text(encoding="utf-8-sig")
-  except (OSError, ValueError) as e:  # ValueError: not UTF-8, or "\0" in a path
-    raise InputError(
-      f"negatives.stop_words={path!r} cannot be read ({e}). Pass a UTF-8 file"
-      " with one word per line."
-    ) from e
-  words = frozenset(line.strip().lower() for line in text.splitlines()) - {""}
-  if not words:
-    raise InputError(
-      f"negatives.stop_words={path!r} contains no word. To use no stop words,"
-      " set negatives.keep_stop_words=True."
+  def build(self, tokenizer: Tokenizer) -> SynonymTable:
+    """Builds the table of a vocabulary."""
+    tokens, words = tokenizer.vocab, self.load_stop_words()
+    vocabulary = Vocabulary(tokens, tokenizer.normalize, self.no_neighbours)
+    return SynonymTable.from_pairs(
+      self.find_pairs(vocabulary),
+      tokens,
+      source=self.identity,
+      stop_words=words,
+      **self.switches,
     )
-  decomposed = (unicodedata.normalize("NFD", word) for word in words)
-  return words | {
-    "".join(c for c in word if unicodedata.category(c) != "Mn")
-    for word in decomposed
-  }
+
+  def _parse(self, text: str) -> Source:
+    """Parses one source."""
+    name, texts = grammar.parse_item(text, key=self.key)
+    one_of(f"{self.key}: source", name, [*SOURCES, "model"])
+    if name == "wordnet" and self.language not in ("", "en"):
+      raise InputError(
+        f"{self.key}: WordNet is English, and data.language={self.language!r}."
+        f" {wordnet.LEXICONS}"
+      )
+    if name == "omw" and not {"path", "language"} & texts.keys():
+      texts["language"] = self.language
+    parameters = inspect.signature(SOURCES.get(name, ModelTable)).parameters
+    defaults = {
+      k: p.default for k, p in parameters.items() if p.default != p.empty
+    }
+    item = grammar.Item(name, texts)
+    options = item.convert(defaults, subject=f"{self.key}: {name}")
+    changes = {k: x for k, x in sorted(options.items()) if x != defaults[k]}
+    for option in PATHS & changes.keys():
+      options[option] = os.path.expanduser(changes[option])
+      changes[option] = pathlib.PurePath(changes[option]).name
+    if "folder" in options:
+      options["folder"] = options["folder"] or self.wordnet_dir
+    words = (
+      (k, str(x).lower() if isinstance(x, bool) else x)
+      for k, x in changes.items()
+    )
+    return Source(name, options, grammar.format_item(name, words))
 
 
 def _find_stop_words(language: str) -> pathlib.Path:
@@ -146,7 +240,6 @@ def build_table(
   keep_stop_words: bool = False,
   symmetric: bool = False,
   include_self: bool = False,
-  report: Callable[[str], object] = print,
 ) -> SynonymTable:
   """Builds the table of a vocabulary from WordNet or other sources.
 
@@ -162,7 +255,6 @@ def build_table(
     keep_stop_words: give stop words lists, too.
     symmetric: add the reverse of every pair.
     include_self: add each word that has a list to its own list.
-    report: receives lines about what the sources lose.
 
   Raises:
     InputError, DataError: malformed sources; a file or WordNet is missing.
@@ -175,145 +267,74 @@ def build_table(
     symmetric=symmetric,
     include_self=include_self,
   )
-  return build(request, tokenizer, report)
+  return request.build(tokenizer)
 
 
-def build(
-  request: TableRequest, tokenizer: Tokenizer, report: Callable[[str], object]
-) -> SynonymTable:
-  """Builds the table of a request; reports what its sources lose."""
-  tokens = tokenizer.vocab
-  vocabulary = Vocabulary(
-    tokens, tokenizer.normalize, request.no_neighbours, report
-  )
-  return SynonymTable.from_pairs(
-    sources_lib.find_pairs(request.expression, vocabulary),
-    tokens,
-    source=request.expression.identity,
-    stop_words=request.load_stop_words(),
-    **request.switches,
-  )
-
-
-def check_request(request: TableRequest) -> None:
-  """Checks sources, files and stop words without building the table."""
-  sources_lib.check_sources(request.expression)
-  request.load_stop_words()
-
-
-def find_or_build(
+def load_or_build(
   request: TableRequest,
   tokenizer: Tokenizer,
   *,
   saved: pathlib.Path | None,
   console: Console,
-) -> SynonymTable | None:
-  """Returns a run's saved table, else the cached one, else a new one.
+) -> SynonymTable:
+  """Returns a run's saved table, else a new one.
 
   `saved` is the file of the table that a resumed run was trained with, valid
   even if the files that it was built from have changed; None for new runs. A
   table of another vocabulary or other options is ignored: checkpoints decide
-  whether the run may be resumed. None if the source is "model".
+  whether the run may be resumed.
   """
-  if request.expression.model:
-    return None
-  tokens = tokenizer.vocab
-  if saved and (loaded := _load(saved, request, tokens, console)):
-    return loaded
-  cached = cache.folder() / "synonyms" / _cache_name(request, tokenizer)
-  if loaded := _load(cached, request, tokens, console):
-    return loaded
+  if saved and saved.exists():
+    try:
+      loaded = SynonymTable.load(saved, tokenizer.vocab)
+      if _fits(loaded, request):
+        return loaded
+    except DataError as e:
+      console.print(f"warning: not used: {e}", soft_wrap=True)
   with progress.working(console, "Looking up synonyms"):
-    report = functools.partial(console.print, "note:", soft_wrap=True)
-    built = build(request, tokenizer, report)
-  built.save(cached)
-  return built
+    return request.build(tokenizer)
 
 
-def _load(
-  path: pathlib.Path,
-  request: TableRequest,
-  tokens: Sequence[str],
-  console: Console,
-) -> SynonymTable | None:
-  """Returns a saved table if it exists, is undamaged and fits the request."""
-  if not path.exists():
-    return None
-  try:
-    loaded = SynonymTable.load(path, tokens)
-  except DataError as e:
-    console.print(f"warning: not used: {e}", soft_wrap=True)
-    return None
+def _fits(table: SynonymTable, request: TableRequest) -> bool:
+  """Whether a saved table has the options and the sources of a request."""
   options: dict[str, str | bool] = {**request.switches}
   # Not compared if a resumed run has lost its stop words.
   with contextlib.suppress(InputError, DataError):
     options["stop_words"] = fingerprint(request.load_stop_words())
-  has_options = options.items() <= loaded.options.items()
-  has_source = loaded.source == request.expression.identity
-  return loaded if has_options and has_source else None
-
-
-def _cache_name(request: TableRequest, tokenizer: Tokenizer) -> str:
-  """Returns a file name with a hash of everything the table depends on."""
-  files: list[pathlib.Path] = []
-  for source in request.expression.sources:
-    if source.name == "wordnet":
-      files += wordnet.list_files(source.options["folder"])
-    elif source.name == "omw" and not source.paths:
-      files.append(wordnet.find_omw(source.options["language"]))
-    else:
-      files += map(pathlib.Path, source.paths.values())
-  states = [
-    [str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns]
-    for file in files
-    if file.exists()
-  ]
-  dependencies = [
-    RECIPE,
-    tokenizer.fingerprint,
-    request.expression.identity,
-    list(request.switches.values()),
-    sorted(request.load_stop_words()),
-    states,
-  ]
-  names = dict.fromkeys(source.name for source in request.expression.sources)
-  vocabulary = vocabulary_fingerprint(tokenizer.vocab)
-  digest = short_sha256(json.dumps(dependencies))
-  return f"{'-'.join(names)}-{vocabulary}-{digest}.npz"
+  has_options = options.items() <= table.options.items()
+  return has_options and table.source == request.identity
 
 
 def describe_text(
-  request: TableRequest,
-  table: SynonymTable,
-  tokens: Sequence[str],
-  counts_V: np.ndarray,
+  request: TableRequest, table: SynonymTable, counts_V: np.ndarray
 ) -> tuple[str, str]:
   """Describes how many of a text's words have synonyms.
 
-  `counts_V` are the occurrences of the `tokens` of the table's vocabulary in
-  the text. Returns the line of a report, and a warning, "" for none.
+  `counts_V` are the occurrences of the tokens in the text. Returns the line of
+  a report, and a warning, "" for none.
   """
   try:
     stops = request.load_stop_words()
   except (InputError, DataError):  # lost since the table was built
     stops = STOP_WORDS
-  has_letter_V = [any(map(str.isalpha, token)) for token in tokens]
+  has_letter_V = [any(map(str.isalpha, token)) for token in table.tokens]
   counts_V = counts_V * has_letter_V
-  counts_V *= may_have_synonyms(tokens, stop_words=stops)
+  counts_V *= may_have_synonyms(table.tokens, stops)
   uncovered_V = np.where(table.lengths_V > 0, 0, counts_V)
   order = np.argsort(-uncovered_V, kind="stable")[:NUM_EXAMPLES]
   num_words = counts_V.sum()
   share = (num_words - uncovered_V.sum()) / num_words if num_words else 1.0
-  examples = ", ".join(tokens[i] for i in order if uncovered_V[i]) or "none"
+  examples = [table.tokens[i] for i in order if uncovered_V[i]]
+  names = ", ".join(examples) or "none"
   line = (
     f"{share:.1%} of its tokens have synonyms (not counted: stop words,"
-    f" symbols, ## pieces); frequent ones without: {examples}"
+    f" symbols, ## pieces); frequent ones without: {names}"
   )
   if share >= MIN_SHARE:
     return line, ""
   return line, (
     f"{request.key}={request.sources!r} has synonyms for only"
-    f" {share:.1%} of the text's tokens, none for {examples}. Corrections will"
+    f" {share:.1%} of the text's tokens, none for {names}. Corrections will"
     " be rare. Use sources, such as 'pairs path=FILE', and a vocabulary of the"
     " text's language."
   )

@@ -70,21 +70,14 @@ class SynonymTable:
 
   `build_table` builds one from WordNet and other sources.
 
-  Attributes:
-    keys_Q: int64, ascending, read-only: the pairs, `token * V + synonym`.
-    tokens: the vocabulary, V tokens.
-    source: the expression of sources that the pairs come from.
-    options: options of `from_pairs`, as JSON types.
-    vocabulary: fingerprint of the vocabulary, see `vocabulary_fingerprint`.
-    fingerprint: 16 hex digits over the pairs and the vocabulary only.
   """
 
-  keys_Q: np.ndarray
-  tokens: tuple[str, ...]
-  source: str
-  options: Mapping[str, str | bool | int]
-  vocabulary: str
-  fingerprint: str
+  keys_Q: np.ndarray  # int64, ascending, read-only: `token * V + synonym`
+  tokens: tuple[str, ...]  # the vocabulary, V tokens
+  source: str  # the expression of sources that the pairs come from
+  options: Mapping[str, str | bool | int]  # of `from_pairs`, as JSON types
+  vocabulary: str  # `vocabulary_fingerprint`
+  fingerprint: str  # 16 hex digits over the pairs and the vocabulary only
 
   def __repr__(self) -> str:
     return (
@@ -146,19 +139,14 @@ class SynonymTable:
       symmetric: add the reverse of every pair.
       include_self: add each word that has a list to its own list. Then correct
         predictions of the word leave the loss, too: the naive reading of the
-        paper's Figure 3, not the default.
-
-    Raises:
-      InputError: the vocabulary is empty or contains a token twice.
+        paper's Figure 3.
     """
     size = len(tokens)
     keys_Q = np.fromiter(_pair_keys(pairs, tokens), np.int64)
     if symmetric:
       keys_Q = np.union1d(keys_Q, keys_Q % size * size + keys_Q // size)
-    may_have_list_V = may_have_synonyms(
-      tokens, keep_stop_words=keep_stop_words, stop_words=stop_words
-    )
-    keys_Q = keys_Q[may_have_list_V[keys_Q // size]]
+    excluded = () if keep_stop_words else stop_words
+    keys_Q = keys_Q[may_have_synonyms(tokens, excluded)[keys_Q // size]]
     if include_self:
       keys_Q = np.union1d(keys_Q, keys_Q // size * (size + 1))
     options: dict[str, str | bool] = {
@@ -186,11 +174,10 @@ class SynonymTable:
 
   @classmethod
   def load(cls, path: FilePath, tokens: Sequence[str]) -> "SynonymTable":
-    """Reads a table written by `save` for the vocabulary `tokens`.
+    """Reads a table that was saved for the vocabulary `tokens`.
 
     Raises:
-      DataError: the file is missing, damaged, of an unknown format, or of
-        another vocabulary.
+      DataError: the file is missing, damaged, or of another vocabulary.
     """
     header, keys_Q = read_file(path)
     vocabulary = vocabulary_fingerprint(tokens)
@@ -208,11 +195,7 @@ class SynonymTable:
     return table
 
   def synonyms(self, token: str) -> list[str]:
-    """Returns the synonyms of a token, in the order of the vocabulary.
-
-    Raises:
-      InputError: the vocabulary has no such token.
-    """
+    """Returns the synonyms of a token, in the order of the vocabulary."""
     if token not in self.tokens:
       raise InputError(
         f"The vocabulary of {self.vocab_size:,} tokens has no {token!r}. Pass"
@@ -222,11 +205,7 @@ class SynonymTable:
     return [self.tokens[i] for i in ids]
 
   def synonym_ids(self, token_id: int) -> list[int]:
-    """Returns the ids of the synonyms of a token, ascending.
-
-    Raises:
-      InputError: the id is not in the vocabulary.
-    """
+    """Returns the ids of the synonyms of a token, ascending."""
     size = self.vocab_size
     if not 0 <= token_id < size:
       raise InputError(f"Token id {token_id} is not from 0 to {size - 1:,}.")
@@ -269,11 +248,7 @@ class SynonymTable:
     return {"ids_VxS": self.build_ids()}
 
   def save(self, path: FilePath) -> None:
-    """Writes a table as `.npz`, atomically.
-
-    Raises:
-      DiskError: the file cannot be written, or `path` is not a regular file.
-    """
+    """Writes a table as `.npz`, atomically."""
     # Replaces a link's target, not the link.
     path = pathlib.Path(path).resolve()
     if path.exists() and not path.is_file():
@@ -292,9 +267,6 @@ def choose_layout(vocab_size: int, width: int, layout: str) -> str:
 
   "auto" chooses bits, the faster look-up, up to BITS_LIMIT bytes, and the
   smaller layout beyond. `width` is S, the length of the longest list.
-
-  Raises:
-    InputError: the layout is unknown.
   """
   errors.one_of("negatives.layout", layout, LAYOUTS)
   if layout != "auto":
@@ -310,11 +282,10 @@ def vocabulary_fingerprint(tokens: Sequence[str]) -> str:
 
 
 def read_file(path: FilePath) -> tuple[dict[str, Any], np.ndarray]:
-  """Reads the fields of HEADER and keys_Q of a table of any vocabulary.
+  """Reads the fields of HEADER and keys_Q, unchecked, of any vocabulary.
 
   Raises:
-    DataError: the file is missing, damaged or of an unknown format. Values are
-      not checked.
+    DataError: the file is missing, damaged or of an unknown format.
   """
   try:
     with zipfile.ZipFile(path) as file:

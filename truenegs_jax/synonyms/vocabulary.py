@@ -58,28 +58,16 @@ def continues_word(tokens: Sequence[str]) -> np.ndarray:
 
 
 def may_have_synonyms(
-  tokens: Sequence[str],
-  *,
-  keep_stop_words: bool = False,
-  stop_words: Collection[str] = STOP_WORDS,
+  tokens: Sequence[str], stop_words: Collection[str]
 ) -> np.ndarray:
   """Returns bool_V: True for whole words that are not stop words."""
-  excluded = () if keep_stop_words else stop_words
-  return np.array(
-    [is_word(token) and token.lower() not in excluded for token in tokens], bool
-  )
+  is_listed = (is_word(x) and x.lower() not in stop_words for x in tokens)
+  return np.fromiter(is_listed, bool)
 
 
 def fingerprint(words: Collection[str]) -> str:
   """Returns 16 hex digits over stop words, as a table's options record them."""
   return short_sha256("\n".join(sorted(set(words))))
-
-
-def is_spelled(word: str) -> bool:
-  """Whether a word has a letter, and else only letters and accents."""
-  return any(map(str.isalpha, word)) and all(
-    unicodedata.category(c)[0] in "LM" for c in word
-  )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,13 +79,11 @@ class Vocabulary:
     normalize: writes a word like the tokenizer.
     no_neighbours: words in lower case, such as stop words, that have no nearest
       neighbours and are none.
-    report: receives warnings about the files of sources.
   """
 
   tokens: Sequence[str]
   normalize: Callable[[str], str] = str
   no_neighbours: Collection[str] = frozenset()
-  report: Callable[[str], object] = str
 
   @functools.cached_property
   def words(self) -> dict[str, None]:
@@ -120,10 +106,13 @@ class Vocabulary:
     """Returns whether a token has nearest neighbours by vectors, and is one.
 
     By vectors, punctuation is nearest to function words, and one number to
-    another: only words of letters and none of `no_neighbours` have any.
+    another: only words of letters, maybe with accents, and none of
+    `no_neighbours` have any.
     """
-    is_content = is_spelled(token) and token.lower() not in self.no_neighbours
-    return is_word(token) and is_content
+    if not is_word(token) or token.lower() in self.no_neighbours:
+      return False
+    kinds = {unicodedata.category(c)[0] for c in token}
+    return kinds <= {"L", "M"} and any(map(str.isalpha, token))
 
   def are_forms(self, word: str, other: str) -> bool:
     """Returns whether two words differ at most as the tokenizer ignores it."""

@@ -13,10 +13,8 @@ import pathlib
 import re
 import warnings
 import zipfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any
-
-import numpy as np
 
 from truenegs_jax.data.corpus.readers import WordNetReader
 from truenegs_jax.runtime import cache
@@ -64,15 +62,9 @@ def find_pairs(
   """Yields each word with the other words that are lemmas of its synsets.
 
   Lemmas are compared with words by `Vocabulary.match`: a lower-case vocabulary
-  has `indiana` for the lemma `Indiana`.
-
-  Args:
-    vocabulary: the words.
-    reader: a WordNet opened by `open_wordnet`.
-    pos: parts of speech of the synsets, some of PARTS_OF_SPEECH.
-    inflections: a lower-case word also matches the lemmas that it is an
-      inflected form of, in the same part of speech (the noun *houses* matches
-      *house*, a synonym of *home*).
+  has `indiana` for the lemma `Indiana`. With `inflections`, a lower-case word
+  also matches the lemmas that it is an inflected form of, in the same part of
+  speech (the noun *houses* matches *house*, a synonym of *home*).
   """
   words = vocabulary.words
   forms: dict[tuple[str, str], list[str]] = {}  # of a lemma, by part of speech
@@ -110,9 +102,8 @@ def find_lemma_names(
 ) -> tuple[str, ...]:
   """Returns the sorted lemma names of all synsets of `word`, as written there.
 
-  Includes the word itself and phrases (`primary_coil`). The result is empty if
-  and only if the word is not in WordNet, in these parts of speech and, without
-  `satellites`, in a synset that is no satellite of another adjective's.
+  Includes the word itself and phrases (`primary_coil`). `satellites` are
+  synsets of adjectives that belong to another adjective's.
   """
   names: set[str] = set()
   for part in pos:
@@ -182,24 +173,9 @@ def find_wordnet(folder: str = "") -> str:
   raise InputError(f"There is no WordNet {place}. {FIX}")
 
 
-def list_files(folder: str = "") -> list[pathlib.Path]:
-  """Returns the files that pairs depend on, of the folder of `find_wordnet`."""
-  root = pathlib.Path(find_wordnet(folder))
-  if root.parent.suffix == ".zip":
-    return [root.parent]
-  patterns = ("data.*", "index.*", "*.exc")
-  return sorted(file for pattern in patterns for file in root.glob(pattern))
-
-
-def find_synsets(tokens: Sequence[str], reader: WordNetReader) -> np.ndarray:
-  """Returns bool_V: the token, or a word it is a form of, is in WordNet."""
-  return np.array(
-    [
-      any(find_stems(token.lower(), pos, reader) for pos in PARTS_OF_SPEECH)
-      for token in tokens
-    ],
-    bool,
-  )
+def is_known(token: str, reader: WordNetReader) -> bool:
+  """Returns whether WordNet has the token, or a word that it is a form of."""
+  return any(find_stems(token.lower(), p, reader) for p in PARTS_OF_SPEECH)
 
 
 def close_wordnet(reader: WordNetReader) -> None:
@@ -299,8 +275,7 @@ def list_folders() -> list[pathlib.Path]:
 def find_file(package: str, pattern: str) -> pathlib.Path | None:
   """Finds a file of a package; None if no folder has it.
 
-  NLTK's downloader does not unpack every package. A file that is only in
-  `<package>.zip` is written to the cache; DataError if the zip is damaged.
+  A file that is only in `<package>.zip` is written to the cache.
   """
   for folder in list_folders():
     if files := sorted((folder / package).glob(pattern)):
@@ -311,22 +286,20 @@ def find_file(package: str, pattern: str) -> pathlib.Path | None:
     try:
       with zipfile.ZipFile(archive) as file:
         names = fnmatch.filter(file.namelist(), f"{package}/{pattern}")
-        contents = [file.read(name) for name in names[:1]]
+        content = file.read(names[0]) if names else b""
     except Exception as error:  # zipfile and zlib raise unrelated types
       raise DataError(
         f"'{archive}' is damaged ({error}). Download it again with"
         f" `python -m nltk.downloader {package}`."
       ) from error
-    for content in contents:
+    if names:
       # Without the archive's folders, which might lead out of the cache.
       name = pathlib.PurePath(names[0]).name
       path = cache.folder() / "nltk_data" / "unpacked" / package / name
-      # Tables are cached by the time of this file.
-      if not path.is_file() or path.read_bytes() != content:
-        with disk_errors(path):
-          path.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_file(path, several_writers=True) as copy:
-          copy.write(content)
+      with disk_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+      with atomic_file(path, several_writers=True) as copy:
+        copy.write(content)
       return path
   return None
 

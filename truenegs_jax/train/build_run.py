@@ -31,8 +31,12 @@ from truenegs_jax.objectives import (
   slot_predictions,
 )
 from truenegs_jax.objectives.options import Options
-from truenegs_jax.synonyms.run_table import SWITCHES, TableRequest
-from truenegs_jax.synonyms.sources import ModelTable, resolve_auto
+from truenegs_jax.synonyms.run_table import (
+  SWITCHES,
+  ModelTable,
+  TableRequest,
+  resolve_auto,
+)
 from truenegs_jax.synonyms.table import SynonymTable
 from truenegs_jax.synonyms.vocabulary import (
   Vocabulary,
@@ -272,15 +276,15 @@ def make_table_builder(
   request: TableRequest, tokenizer: Tokenizer
 ) -> ModelTableBuilder | None:
   """Makes the builder of the source "model"; None for other sources."""
-  options = request.expression.model
+  options = request.model
   if options is None:
     return None
   vocab, words = tokenizer.vocab, frozenset[str]()
   if not request.keep_stop_words:
     words = request.load_stop_words()
   if options.symbols:
-    golds_V = may_have_synonyms(vocab, stop_words=words)
-    words_V = may_have_synonyms(vocab, keep_stop_words=True)
+    golds_V = may_have_synonyms(vocab, words)
+    words_V = may_have_synonyms(vocab, ())
   else:
     vocabulary = Vocabulary(vocab, no_neighbours=request.no_neighbours)
     golds_V = words_V = np.array(
@@ -288,7 +292,7 @@ def make_table_builder(
     )
   return ModelTableBuilder(
     options,
-    source=request.expression.identity,
+    source=request.identity,
     stop_words=fingerprint(words),
     keep_stop_words=request.keep_stop_words,
     golds_V=golds_V,

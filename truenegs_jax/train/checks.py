@@ -10,8 +10,7 @@ from truenegs_jax.models import layers
 from truenegs_jax.objectives import masking
 from truenegs_jax.objectives.soft_regularization import REGULARIZERS
 from truenegs_jax.runtime.errors import InputError, one_of
-from truenegs_jax.synonyms import run_table
-from truenegs_jax.synonyms.sources import ModelTable
+from truenegs_jax.synonyms.run_table import ModelTable
 from truenegs_jax.train import build_run, metrics, sharding, speed
 from truenegs_jax.weights import config_sizes, fit
 from truenegs_jax.weights.find import INIT_FORMATS, Weights
@@ -38,7 +37,7 @@ def check_config(c: ConfigDict) -> None:
   check_code(c.data.language)
   table = build_run.build_table_request(
     Negatives.read(c.negatives), Data.read(c.data)
-  ).expression.model
+  ).model
   _check_negatives(c.negatives, c.objective, table, c.steps)
   metrics.check_writers(c.log.writers)
   speed.parse_profile(c.log.profile, c.steps)
@@ -105,11 +104,9 @@ def check_required_files(
   if c.init:
     check_weights(c, weights)
   if Negatives.read(c.negatives).needs_table:
-    run_table.check_request(
-      build_run.build_table_request(
-        Negatives.read(c.negatives), Data.read(c.data)
-      )
-    )
+    build_run.build_table_request(
+      Negatives.read(c.negatives), Data.read(c.data)
+    ).check()
 
 
 def check_weights(c: ConfigDict, weights: Weights) -> None:
