@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from absl import flags
 
-from truenegs_jax.configs import bert_base, electra_small
+from truenegs_jax.configs import bert_base
 from truenegs_jax.runtime.errors import InputError
 
 pytestmark = pytest.mark.slow
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 ROOT = pathlib.Path(__file__).parent.parent
 FOLDER = ROOT / "benchmarks"
 NAMES = (
-  *("timing", "steps", "roofline", "overheads", "growth", "memory"),
+  *("timing", "steps", "roofline", "overheads", "memory"),
   *("coverage", "hlo_listing", "h100"),
 )
 PYTHON = ROOT / ".venv" / "h100" / "bin" / "python"
@@ -94,14 +94,6 @@ def test_a_step_runs_on_random_rows_and_its_operations_are_counted(
   counts = scripts["overheads"]["count_operations"](step)
   assert counts["on LxV"] == 0 < counts["on KxV"] < counts["ops"]
   assert counts["gathers"] and counts["scatters"]
-
-
-def test_resize_config_changes_the_sizes(scripts):
-  sizes = ["batch=4", "layers=3", "length=1024", "vocabulary=77", "batch=16"]
-  c = scripts["growth"]["resize_config"](electra_small.get_config(), sizes)
-  assert (c.batch_size, c.length, c.data.vocab_size) == (16, 1024, 77)
-  assert c.model.max_positions >= 1024
-  assert "layers=3" in c.model.variant and "width=256" in c.model.variant
 
 
 def test_memory_reports_a_config_without_data(scripts):
