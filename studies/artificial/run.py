@@ -12,6 +12,7 @@ from truenegs_jax.runtime import errors
 if __name__ == "__main__":
   errors.exit_at_signals()  # before the imports that take time
 
+import dataclasses
 import json
 import pathlib
 import sys
@@ -104,14 +105,9 @@ def main(argv: list[str]) -> None:
     if code := study.run(config, workdir, console):
       sys.exit(code)
     planned = plan.make_plan(Study.read(config.study), workdir)
-    measured = scores.Study(
-      scores=measure(planned.parts, workdir),
-      arms=planned.arms,
-      seeds=planned.seeds,
-      tasks=(),
-      finetune_seeds=(),
-    )
-    layouts = tables.make_tables(measured)
+    measured = measure(planned.parts, workdir)
+    planned = dataclasses.replace(planned, scores=measured)
+    layouts = tables.make_tables(planned)
     for table in layouts:
       console.print(tables.to_terminal(table))
     (workdir / "measures.csv").write_text(tables.to_csv(layouts))

@@ -18,7 +18,7 @@ from truenegs_jax.robustness.scores import SIDES
 from truenegs_jax.study import run as study_run
 from truenegs_jax.study import scores as records
 from truenegs_jax.study import tables
-from truenegs_jax.study.scores import Score, Study
+from truenegs_jax.study.scores import Comparison, Score
 from truenegs_jax.tasks import scoring
 
 ARMS = ("baseline", "hc", "hc_glove", "my_arm {50%} & #1 ~^\\<")
@@ -56,7 +56,7 @@ def make_study():
   scores.append(dataclasses.replace(scores[0], seed=9, value=0.0))
   tasks = "mrpc", "rte", "cola", "squad"
   paper = {"paper, small": {"em": (80.0, 74.0), "f1": (85.0, 80.0)}}
-  return Study(
+  return Comparison(
     scores, ARMS, range(3), tasks, range(2), paper={"SwapSynWordNet": paper}
   )
 
@@ -133,7 +133,7 @@ def test_studies_with_little_have_tables(study):
   for x in tables.make_tables(one_arm):
     assert {row.kind for row in x.rows} <= {tables.ARM, tables.PAPER}
     assert not any("±" in y or "Intervals" in y for y in x.notes)
-  assert tables.make_tables(Study([], ARMS, [0], [], [0])) == []
+  assert tables.make_tables(Comparison([], ARMS, [0], [], [0])) == []
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_studies_with_little_have_tables(study):
 )
 def test_rows_of_the_paper(family, width, averages):
   [x] = tables.make_tables(
-    Study([], ARMS[:3], [0], GLUE, [0], family=family, width=width)
+    Comparison([], ARMS[:3], [0], GLUE, [0], family=family, width=width)
   )
   rows = [row for row in x.rows if row.kind == tables.PAPER]
   shown = [row.cells[-1].value for row in rows]

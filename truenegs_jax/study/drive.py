@@ -37,7 +37,6 @@ STOPPING = (
   " saving ..."
 )
 SIGNALED = 128  # added to the number of the signal that killed a process
-TAIL = 2_000  # bytes of a log in which its last line is looked for
 FIX = "Remove the file and run the same command again."
 
 
@@ -245,9 +244,7 @@ def _run_process(
 
 def _read_last_line(path: pathlib.Path) -> str:
   """Returns the last line of a log, without control characters."""
-  with path.open("rb") as file:
-    file.seek(max(0, path.stat().st_size - TAIL))
-    lines = file.read().decode(errors="replace").splitlines()
+  lines = path.read_text(errors="replace").splitlines()
   return errors.printable(ValueError([*filter(str.strip, lines)][-1]))
 
 

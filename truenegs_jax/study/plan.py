@@ -3,7 +3,6 @@
 plan = make_plan(Study.read(c.study), workdir)
 """
 
-import dataclasses
 import functools
 import json
 import pathlib
@@ -16,6 +15,7 @@ from truenegs_jax.config.flags import parse_config, parse_job
 from truenegs_jax.config.task_sections import Study
 from truenegs_jax.runtime.errors import CheckpointError, InputError
 from truenegs_jax.study.drive import RECORD, Part, part_key, read_json
+from truenegs_jax.study.scores import Comparison
 from truenegs_jax.tasks import task as task_lib
 from truenegs_jax.tasks.task import OWN, SQUAD
 from truenegs_jax.workdir import files
@@ -49,26 +49,7 @@ class Arm(NamedTuple):
   changes: Changes
 
 
-@dataclasses.dataclass(frozen=True)
-class Plan:
-  """The runs of a study.
-
-  Attributes:
-    arms: their names; the first is the baseline.
-    seeds: of pre-training.
-    tasks: of fine-tuning, by their names in results.
-    finetune_seeds: of each task.
-    parts: all processes, in the order in which they run.
-  """
-
-  arms: Sequence[str]
-  seeds: Sequence[int]
-  tasks: Sequence[str]
-  finetune_seeds: Sequence[int]
-  parts: Sequence[Part]
-
-
-def make_plan(s: Study, root: pathlib.Path) -> Plan:
+def make_plan(s: Study, root: pathlib.Path) -> Comparison:
   """Plans a study whose folder is `root`.
 
   Seed by seed, all arms are pre-trained, and then each task is run for all
@@ -83,7 +64,8 @@ def make_plan(s: Study, root: pathlib.Path) -> Plan:
   for seed in range(s.seeds):
     by_arm = [_make_chain(s, arm, tasks, seed, root) for arm in arms]
     parts += [part for row in zip(*by_arm, strict=True) for part in row]
-  return Plan(
+  return Comparison(
+    scores=(),
     arms=[arm.name for arm in arms],
     seeds=range(s.seeds),
     tasks=[TASKS[name][1] for name in tasks],

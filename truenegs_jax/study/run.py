@@ -33,21 +33,13 @@ from truenegs_jax.study.plan import (
   PRETRAIN,
   SQUAD,
   TASKS,
-  Plan,
   check_unchanged,
   make_plan,
   select_shard,
 )
-from truenegs_jax.study.scores import Score
+from truenegs_jax.study.scores import Comparison, Score
 from truenegs_jax.tasks import scoring
 from truenegs_jax.workdir import files
-
-# Title -> fields of records, of which the first that a record has counts. All
-# arms have a loss that corrections do not change.
-LOSSES = {
-  "MLM loss of all slots": ("mlm_uncorrected", "mlm"),
-  "Detection loss": ("detect",),
-}
 
 
 def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
@@ -115,26 +107,19 @@ def save_text(path: pathlib.Path, text: str) -> None:
 
 
 def report(
-  plan: Plan, states: States, workdir: pathlib.Path, console: Console
+  study: Comparison, states: States, workdir: pathlib.Path, console: Console
 ) -> None:
   """Prints the tables; saves them and all scores in results.json."""
   say = functools.partial(console.print, soft_wrap=True)
-  done = [part for part in plan.parts if states[part.key] == State.DONE]
+  done = [part for part in study.parts if states[part.key] == State.DONE]
   collected, fields = collect_scores(done, workdir)
-  study = scores.Study(
-    scores=collected,
-    arms=plan.arms,
-    seeds=plan.seeds,
-    tasks=plan.tasks,
-    finetune_seeds=plan.finetune_seeds,
-    **fields,
-  )
+  study = dataclasses.replace(study, scores=collected, **fields)
   layouts = tables.make_tables(study)
   for x in layouts:
     console.print(tables.to_terminal(x))
   failures = [
     drive.describe_failure(part, workdir)
-    for part in plan.parts
+    for part in study.parts
     if states[part.key] in (State.FAILED, State.DIVERGED)
   ]
   for text in failures:
@@ -163,7 +148,7 @@ def collect_scores(
 
   Returns:
     The scores, and what the parts say of `family`, `width` and `paper`, fields
-    of Study.
+    of Comparison.
 
   Raises:
     CheckpointError: a result is damaged.
@@ -198,14 +183,17 @@ def read_pretraining(
   held_out = [x for x in logged if x["split"] == "held_out"]
   if not held_out:
     return []
-  collected = []
-  for title, fields in LOSSES.items():
-    losses = (held_out[-1].get(field) for field in fields)
-    loss = next((x for x in losses if x is not None), None)
-    if loss is not None:
-      score = Score(arm, seed, scores.HELD_OUT, None, title, loss)
-      collected.append(score)
-  return collected
+  last = held_out[-1]
+  mlm = last.get("mlm_uncorrected")  # a loss that corrections do not change
+  losses = {
+    "MLM loss of all slots": last.get("mlm") if mlm is None else mlm,
+    "Detection loss": last.get("detect"),
+  }
+  return [
+    Score(arm, seed, scores.HELD_OUT, None, title, loss)
+    for title, loss in losses.items()
+    if loss is not None
+  ]
 
 
 def read_finetuning(arm: str, seed: int, run: results.Result) -> list[Score]:

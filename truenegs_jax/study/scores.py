@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 import numpy as np
 
 from truenegs_jax.stats.intervals import Runs
+from truenegs_jax.study.drive import Part
 
 CORRECTIONS, HELD_OUT = "corrections", "held-out loss"  # tasks of scores
 RATES = ("sequence_rate", "mismatch_rate")  # of table 2: Iter and Pred
@@ -61,8 +62,8 @@ def group_runs(
 
 
 @dataclasses.dataclass(frozen=True)
-class Study:
-  """The scores of a study, and the runs that it plans.
+class Comparison:
+  """The runs that a study plans, and the scores of those that are done.
 
   Attributes:
     scores: of all runs that are done.
@@ -72,6 +73,7 @@ class Study:
     finetune_seeds: of each task of fine-tuning.
     family, width: of the network that is fine-tuned.
     paper: published scores of robustness sets.
+    parts: the processes, in the order in which they run.
   """
 
   scores: Sequence[Score]
@@ -82,6 +84,7 @@ class Study:
   family: str = "electra"
   width: int = 256
   paper: Paper = dataclasses.field(default_factory=dict)
+  parts: Sequence[Part] = ()
 
 
 def correction_metric(rate: str, percent: float) -> str:

@@ -39,9 +39,9 @@ from truenegs_jax.study.scores import (
   RATES,
   SIDES,
   TRANSFORMED,
+  Comparison,
   Key,
   Score,
-  Study,
   correction_metric,
   group_runs,
 )
@@ -122,7 +122,7 @@ class Layout:
   digits: int = 2
 
 
-def make_tables(study: Study) -> list[Layout]:
+def make_tables(study: Comparison) -> list[Layout]:
   """Makes the paper's tables that have scores, and those of other measures.
 
   Scores of runs that are not planned are left out.
@@ -148,7 +148,7 @@ def _make_layout(
   name: str,
   title: str,
   columns: Columns,
-  study: Study,
+  study: Comparison,
   *,
   paper: Mapping[str, Sequence[float | None]] | None = None,
   digits: int = 2,
@@ -190,7 +190,7 @@ def _explain_cells(
     yield "2/3: 2 of 3 runs, and of a difference 2 of 3 seeds, have scores."
 
 
-def _mean_cell(study: Study, arm: str, keys: Sequence[Key]) -> Cell:
+def _mean_cell(study: Comparison, arm: str, keys: Sequence[Key]) -> Cell:
   runs = group_runs(study.scores, arm, keys)
   count = sum(len(x) for by_key in runs.values() for x in by_key.values())
   planned = len(study.seeds) * len(keys)
@@ -200,7 +200,7 @@ def _mean_cell(study: Study, arm: str, keys: Sequence[Key]) -> Cell:
   return Cell(mean_of_runs(runs) if runs else None, runs=lack)
 
 
-def _difference_cell(study: Study, arm: str, keys: Sequence[Key]) -> Cell:
+def _difference_cell(study: Comparison, arm: str, keys: Sequence[Key]) -> Cell:
   ours, theirs = (
     group_runs(study.scores, x, keys) for x in (arm, study.arms[0])
   )
@@ -212,7 +212,7 @@ def _difference_cell(study: Study, arm: str, keys: Sequence[Key]) -> Cell:
   return Cell(difference.value, difference.half_width, lack)
 
 
-def _make_correction_tables(study: Study) -> Iterator[Layout]:
+def _make_correction_tables(study: Comparison) -> Iterator[Layout]:
   """Makes a table for each rate: a column for each percentage of the run."""
   measured = {x.metric for x in study.scores if x.task == CORRECTIONS}
   for i, (rate, label) in enumerate(zip(RATES, LABELS, strict=True)):
@@ -231,7 +231,7 @@ def _make_correction_tables(study: Study) -> Iterator[Layout]:
       )
 
 
-def _make_glue_table(study: Study) -> Iterator[Layout]:
+def _make_glue_table(study: Comparison) -> Iterator[Layout]:
   """Makes table 3, with the rows of table 6 if an arm is a variant."""
   sources, title = ["table3"], "Table 3"
   if not VARIANTS.isdisjoint(study.arms):
@@ -245,7 +245,7 @@ def _make_glue_table(study: Study) -> Iterator[Layout]:
   yield from _make_finetuning_table(sources, title, columns, study)
 
 
-def _make_squad_table(study: Study) -> Iterator[Layout]:
+def _make_squad_table(study: Comparison) -> Iterator[Layout]:
   title = "Table 4 of the paper: SQuAD v1.1, dev set, %"
   metrics = TASKS[SQUAD].metrics if SQUAD in study.tasks else ()
   columns = {x: [(SQUAD, x)] for x in metrics}
@@ -256,7 +256,7 @@ def _make_finetuning_table(
   sources: Sequence[str],
   title: str,
   columns: Columns,
-  study: Study,
+  study: Comparison,
 ) -> Iterator[Layout]:
   """Makes a table with the published models of `sources`, if it has columns."""
   if not columns:
@@ -284,7 +284,7 @@ def _published_score(model: PublishedModel, key: Key) -> float:
   return model.scores["_".join(key) if key[0] == SQUAD else key[0]]
 
 
-def _make_robustness_tables(study: Study) -> Iterator[Layout]:
+def _make_robustness_tables(study: Comparison) -> Iterator[Layout]:
   """Makes a table for each set of robustness."""
   for title, metrics in _robustness_sets(study).items():
     names = [f"{metric} {side}" for metric in metrics for side in SIDES]
@@ -301,7 +301,7 @@ def _make_robustness_tables(study: Study) -> Iterator[Layout]:
     )
 
 
-def _robustness_sets(study: Study) -> dict[str, list[str]]:
+def _robustness_sets(study: Comparison) -> dict[str, list[str]]:
   """Returns the titles of the sets and their metrics, without sides."""
   sets: dict[str, dict[str, None]] = {}
   for x in study.scores:
@@ -311,7 +311,7 @@ def _robustness_sets(study: Study) -> dict[str, list[str]]:
   return {title: list(metrics) for title, metrics in sets.items()}
 
 
-def _make_other_tables(study: Study) -> Iterator[Layout]:
+def _make_other_tables(study: Comparison) -> Iterator[Layout]:
   """Makes a table of all metrics for each task that is not the paper's."""
   known = {*GLUE, SQUAD, CORRECTIONS, *_robustness_sets(study)}
   others: dict[str, dict[str, list[Key]]] = {}
