@@ -8,15 +8,13 @@ A gold is the name of a class, a number, or the texts that answer a question.
 
 import collections
 import dataclasses
-import functools
 import re
 import string
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
 from scipy import stats
 
 from truenegs_jax.runtime.errors import DataError
@@ -26,91 +24,71 @@ PUNCTUATION = str.maketrans("", "", string.punctuation)  # ASCII only
 ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 
 
-def accuracy(gold_N: ArrayLike, predicted_N: ArrayLike) -> float:
-  """Returns the share of correct classes, in percent."""
-  gold_N, predicted_N = as_pairs(gold_N, predicted_N)
-  return 100 * float(np.mean(gold_N == predicted_N))
+METRICS = ("matthews", "spearman", "pearson", "accuracy", "f1")
 
 
-def matthews(gold_N: ArrayLike, predicted_N: ArrayLike) -> float:
-  """Returns Matthews' correlation of class ids, -100 to 100 %."""
-  return float(matthews_from_counts(_confusion(gold_N, predicted_N)))
+def _score(
+  metric: str, gold_N: np.ndarray, answer_N: np.ndarray, drawn_RxN: np.ndarray
+) -> np.ndarray:
+  """Returns the metric of each resample in percent, f64 [R].
 
-
-def f1(gold_N: ArrayLike, predicted_N: ArrayLike) -> float:
-  """Returns the F1 of class 1, as GLUE defines it for MRPC and QQP, in percent.
-
-  With more than two classes: macro F1, the mean over the classes that occur.
+  Args:
+    gold_N, answer_N: ids of classes, or scores.
+    drawn_RxN: indices of examples.
   """
-  return float(f1_from_counts(_confusion(gold_N, predicted_N)))
+  if metric in ("matthews", "f1"):
+    classes = max(2, 1 + int(max(gold_N.max(), answer_N.max())))
+    cell_N = gold_N * classes + answer_N  # of the confusion matrix
+    counts_RxM = _count(cell_N[drawn_RxN], classes**2)
+    counts_RxCxC = counts_RxM.reshape(-1, classes, classes)
+    return (_matthews if metric == "matthews" else _f1)(counts_RxCxC)
+  gold_RxN, answer_RxN = gold_N[drawn_RxN], answer_N[drawn_RxN]
+  if metric == "accuracy":
+    return 100 * np.mean(gold_RxN == answer_RxN, -1)
+  if metric == "spearman":  # equal scores share their average rank
+    gold_RxN, answer_RxN = (
+      stats.rankdata(x, axis=-1) for x in (gold_RxN, answer_RxN)
+    )
+  return _correlation(gold_RxN, answer_RxN)
 
 
-def pearson(gold_N: ArrayLike, predicted_N: ArrayLike) -> float:
-  """Returns Pearson's correlation of scores, in percent.
-
-  0 if either is constant, or if a prediction is not finite.
-  """
-  return float(correlation(*as_pairs(gold_N, predicted_N)))
-
-
-def spearman(gold_N: ArrayLike, predicted_N: ArrayLike) -> float:
-  """Returns `pearson` of the ranks; equal scores share their average rank."""
-  gold_N, predicted_N = as_pairs(gold_N, predicted_N)
-  return float(correlation(ranks(gold_N), ranks(predicted_N)))
-
-
-METRICS: dict[str, Callable[[ArrayLike, ArrayLike], float]] = {
-  "matthews": matthews,
-  "spearman": spearman,
-  "pearson": pearson,
-  "accuracy": accuracy,
-  "f1": f1,
-}
-
-
-def matthews_from_counts(counts_xCxC: np.ndarray) -> np.ndarray:
-  """Returns `matthews` of counts, f64 [..., C (gold), C (predicted)].
+def _matthews(counts_RxCxC: np.ndarray) -> np.ndarray:
+  """Returns Matthews' correlation of counts [R, C (gold), C (predicted)].
 
   For two classes (TP TN - FP FN) / sqrt((TP+FP)(TP+FN)(TN+FP)(TN+FN)); for more
   its extension by Gorodkin (2004, Computational Biology and Chemistry 28). 0
   if the denominator is 0: gold or predictions are all of one class.
   """
-  gold_xC, predicted_xC = counts_xCxC.sum(-1), counts_xCxC.sum(-2)
-  all_x = gold_xC.sum(-1)
-  correct_x = np.trace(counts_xCxC, axis1=-2, axis2=-1)
-  covariance_x = correct_x * all_x - np.sum(gold_xC * predicted_xC, -1)
-  spread_x = all_x**2 - np.sum(gold_xC**2, -1)
-  spread_x = spread_x * (all_x**2 - np.sum(predicted_xC**2, -1))
-  return 100 * covariance_x / np.sqrt(np.maximum(spread_x, 1))  # whole numbers
+  gold_RxC, predicted_RxC = counts_RxCxC.sum(-1), counts_RxCxC.sum(-2)
+  all_R = gold_RxC.sum(-1)
+  correct_R = np.trace(counts_RxCxC, axis1=-2, axis2=-1)
+  covariance_R = correct_R * all_R - np.sum(gold_RxC * predicted_RxC, -1)
+  spread_R = all_R**2 - np.sum(gold_RxC**2, -1)
+  spread_R = spread_R * (all_R**2 - np.sum(predicted_RxC**2, -1))
+  return 100 * covariance_R / np.sqrt(np.maximum(spread_R, 1))  # whole numbers
 
 
-def f1_from_counts(counts_xCxC: np.ndarray) -> np.ndarray:
-  """Returns `f1` of counts, f64 [..., C (gold), C (predicted)].
+def _f1(counts_RxCxC: np.ndarray) -> np.ndarray:
+  """Returns the F1 of class 1, as GLUE defines it for MRPC and QQP.
 
-  A class without a correct prediction has an F1 of 0.
+  With more than two classes: macro F1, the mean over the classes that occur.
   """
-  both_xC = counts_xCxC.sum(-1) + counts_xCxC.sum(-2)
-  hits_xC = np.diagonal(counts_xCxC, axis1=-2, axis2=-1)
-  f1_xC = 200 * hits_xC / np.maximum(both_xC, 1)
-  if counts_xCxC.shape[-1] == 2:
-    return f1_xC[..., 1]
-  return f1_xC.sum(-1) / np.count_nonzero(both_xC, -1)
+  both_RxC = counts_RxCxC.sum(-1) + counts_RxCxC.sum(-2)
+  hits_RxC = np.diagonal(counts_RxCxC, axis1=-2, axis2=-1)
+  f1_RxC = 200 * hits_RxC / np.maximum(both_RxC, 1)
+  if counts_RxCxC.shape[-1] == 2:
+    return f1_RxC[..., 1]
+  return f1_RxC.sum(-1) / np.count_nonzero(both_RxC, -1)
 
 
-def correlation(x_xN: np.ndarray, y_xN: np.ndarray) -> np.ndarray:
-  """Returns Pearson's correlation over the last axis, in percent, f64 [...].
-
-  0 where x or y is constant, or has only one element.
-  """
-  if x_xN.shape[-1] < 2:
-    return np.zeros(x_xN.shape[:-1])
+def _correlation(x_RxN: np.ndarray, y_RxN: np.ndarray) -> np.ndarray:
+  """Returns Pearson's correlation; 0 where x or y is constant."""
+  if x_RxN.shape[-1] < 2:
+    return np.zeros(len(x_RxN))
   with warnings.catch_warnings():
     warnings.simplefilter("ignore", stats.ConstantInputWarning)
-    correlation_x = stats.pearsonr(x_xN, y_xN, axis=-1).statistic
-  return 100 * np.round(np.nan_to_num(correlation_x), 10)
-
-
-ranks = functools.partial(stats.rankdata, axis=-1)
+    correlation_R = stats.pearsonr(x_RxN, y_RxN, axis=-1).statistic
+  return 100 * np.round(np.nan_to_num(correlation_R), 10)
 
 
 def normalize_answer(text: str) -> str:
@@ -173,11 +151,11 @@ def score_answers(
       second of two.
   """
   if _are_questions(golds):
-    return {
-      k: float(x.mean()) for k, x in question_scores(golds, answers).items()
-    }
-  gold_N, answer_N = _to_numbers((golds, answers), labels)
-  return {metric: METRICS[metric](gold_N, answer_N) for metric in metrics}
+    scores = question_scores(golds, answers)
+    return {name: float(x.mean()) for name, x in scores.items()}
+  gold_N, answer_N = _to_numbers([golds, answers], labels)
+  rows_1xN = np.arange(len(gold_N))[None]
+  return {x: _score(x, gold_N, answer_N, rows_1xN).item() for x in metrics}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -208,11 +186,16 @@ class Scores:
 
 def mean_scores(example_SxN: np.ndarray) -> Scores:
   """Returns scores that are the means of examples' scores."""
+  size = example_SxN.shape[1]
 
   def draw(drawn_RxN: np.ndarray) -> np.ndarray:
-    return _sums(example_SxN, _times(drawn_RxN)) / drawn_RxN.shape[1]
+    times_RxN = _count(drawn_RxN, size)
+    # Not `@`: BLAS's threads are slow when the cores are busy, and equal rows
+    # would not give equal bits.
+    sums = [np.einsum("rn,n->r", times_RxN, x_N) for x_N in example_SxN]
+    return np.stack(sums) / size
 
-  return Scores(example_SxN.shape[1], draw, example_SxN)
+  return Scores(size, draw, example_SxN)
 
 
 def score_runs(
@@ -228,15 +211,17 @@ def score_runs(
   if _are_questions(golds):
     by_run = [question_scores(golds, answers) for answers in answers_SxN]
     return {m: mean_scores(np.stack([x[m] for x in by_run])) for m in metrics}
-  gold_N, *runs = _to_numbers((golds, *answers_SxN), labels)
-  run_SxN = np.stack([as_pairs(gold_N, run_N)[1] for run_N in runs])
-  scores = {}
-  for metric in metrics:
+  gold_N, *runs = _to_numbers([golds, *answers_SxN], labels)
+
+  def score(metric: str) -> Scores:
+    def draw(drawn_RxN: np.ndarray) -> np.ndarray:
+      return np.stack([_score(metric, gold_N, x, drawn_RxN) for x in runs])
+
     if metric == "accuracy":
-      scores[metric] = mean_scores(100.0 * (run_SxN == gold_N))
-    else:
-      scores[metric] = Scores(len(gold_N), _make_draw(metric, gold_N, run_SxN))
-  return scores
+      return mean_scores(100.0 * (np.stack(runs) == gold_N))
+    return Scores(len(gold_N), draw)
+
+  return {metric: score(metric) for metric in metrics}
 
 
 def example_scores(
@@ -250,19 +235,12 @@ def example_scores(
   They are the scores of questions, 0 or 100 for accuracy, and for other metrics
   the jackknife's, whose variance is that of the metric.
   """
-  example_SxN = score_runs([metric], golds, [answers], labels)[
-    metric
-  ].example_SxN
-  if example_SxN is not None:
-    return example_SxN[0]
-  score, pair = (
-    METRICS[metric],
-    as_pairs(*_to_numbers((golds, answers), labels)),
-  )
-  left_out_N = [
-    score(*(np.delete(x_N, i) for x_N in pair)) for i in range(len(golds))
-  ]
-  return jackknife_values(score(*pair), left_out_N)
+  scores = score_runs([metric], golds, [answers], labels)[metric]
+  if scores.example_SxN is not None:
+    return scores.example_SxN[0]
+  rows_N = np.arange(scores.size)
+  left_out_N = [scores.draw(np.delete(rows_N, i)[None])[0, 0] for i in rows_N]
+  return jackknife_values(scores.by_run()[0], left_out_N)
 
 
 def _are_questions(golds: Sequence[Any]) -> bool:
@@ -274,67 +252,19 @@ def _are_questions(golds: Sequence[Any]) -> bool:
 def _to_numbers(
   columns: Sequence[Sequence[Any]], labels: Sequence[str]
 ) -> list[np.ndarray]:
-  """Returns columns with ids of classes; those not in `labels` are appended."""
+  """Returns columns with ids of classes; those not in `labels` are appended.
+
+  Zeros stand for a column that is not all finite.
+  """
   names = [x for column in columns for x in column if isinstance(x, str)]
   ids = {label: i for i, label in enumerate(dict.fromkeys((*labels, *names)))}
-  return [np.array([ids.get(x, x) for x in column]) for column in columns]
+  arrays = [np.array([ids.get(x, x) for x in column]) for column in columns]
+  return [x if np.isfinite(x).all() else np.zeros_like(x) for x in arrays]
 
 
-def as_pairs(
-  gold_N: ArrayLike, predicted_N: ArrayLike
-) -> tuple[np.ndarray, np.ndarray]:
-  """Returns both as arrays; zeros for predictions that are not all finite."""
-  gold_N, predicted_N = np.asarray(gold_N), np.asarray(predicted_N)
-  if not np.isfinite(predicted_N).all():
-    predicted_N = np.zeros_like(predicted_N)
-  return gold_N, predicted_N
-
-
-def _confusion(gold_N: ArrayLike, predicted_N: ArrayLike) -> np.ndarray:
-  """Counts class pairs, f64 [C (gold), C (predicted)]; C is at least 2."""
-  gold_N, predicted_N = as_pairs(gold_N, predicted_N)
-  classes = max(2, 1 + int(max(gold_N.max(), predicted_N.max())))
-  counts = np.bincount(gold_N * classes + predicted_N, minlength=classes**2)
-  return counts.reshape(classes, classes).astype(float)
-
-
-def _make_draw(metric: str, gold_N: np.ndarray, run_SxN: np.ndarray) -> Scorer:
-  if metric in ("pearson", "spearman"):
-    order = ranks if metric == "spearman" else np.asarray
-
-    def score(drawn_RxN: np.ndarray) -> np.ndarray:
-      gold_RxN = order(gold_N[drawn_RxN])
-      return np.stack(
-        [correlation(gold_RxN, order(x[drawn_RxN])) for x in run_SxN]
-      )
-
-    return score
-  from_counts = matthews_from_counts
-  if metric == "f1":
-    from_counts = f1_from_counts
-  classes = max(2, 1 + int(max(gold_N.max(), run_SxN.max())))
-  cell_SxN = gold_N * classes + run_SxN  # of the confusion matrix
-  is_cell_SxMxN = cell_SxN[:, None] == np.arange(classes**2)[:, None]
-
-  def score_counts(drawn_RxN: np.ndarray) -> np.ndarray:
-    times_RxN = _times(drawn_RxN)
-    counts_SxMxR = (_sums(x.astype(float), times_RxN) for x in is_cell_SxMxN)
-    return np.stack(
-      [from_counts(x.T.reshape(-1, classes, classes)) for x in counts_SxMxR]
-    )
-
-  return score_counts
-
-
-def _times(drawn_RxN: np.ndarray) -> np.ndarray:
-  """Counts how often each example was drawn, f64 [R, N]."""
-  num_resamples, size = drawn_RxN.shape
-  cells = drawn_RxN + size * np.arange(num_resamples)[:, None]
-  counts = np.bincount(cells.ravel(), minlength=num_resamples * size)
-  return counts.reshape(num_resamples, size).astype(float)
-
-
-def _sums(value_MxN: np.ndarray, times_RxN: np.ndarray) -> np.ndarray:
-  """Returns weighted sums, f64 [M, R]; equal rows give equal bits."""
-  # Not `@`, because BLAS's threads are slow when the cores are busy.
-  return np.stack([np.einsum("rn,n->r", times_RxN, x_N) for x_N in value_MxN])
+def _count(values_RxN: np.ndarray, size: int) -> np.ndarray:
+  """Counts how often each row has each value below `size`, f64 [R, size]."""
+  rows = len(values_RxN)
+  cell_RxN = values_RxN + size * np.arange(rows)[:, None]
+  counts = np.bincount(cell_RxN.ravel(), minlength=rows * size)
+  return counts.reshape(rows, size).astype(float)
