@@ -186,7 +186,7 @@ MISSING = object()
   [
     ("paragraph", "context", MISSING, ": 'context' must be of type str"),
     ("question", "id", "a", "question a: .*already in .*paragraph 1"),
-    ("paragraph", "context", " \n", "question b: the context is blank"),
+    ("paragraph", "context", " \n", ": 'context' is blank"),
     ("answer", "text", "heron", "question b: .*'heron' .*2, points at 'bird '"),
     ("question", "answers", [], "question b: .*SQuAD v2.0 is not"),
   ],

@@ -34,12 +34,12 @@ def read_squad(
   records = _hub_records(where, split) if is_hub else _json_records(where)
   for location, context, record in records:
     question = parse_question(location, context, record, moved)
-    if question.key in questions:
+    known = questions.setdefault(question.key, question)
+    if known is not question:
       raise DataError(
-        f"{question.location}: the id is already in"
-        f" {questions[question.key].location}. Give each question a unique id."
+        f"{question.location}: the id is already in {known.location}. Give each"
+        " question a unique id."
       )
-    questions[question.key] = question
   if not questions:
     raise DataError(f"{where}: no questions. Choose another file.")
   return list(questions.values())
@@ -47,8 +47,7 @@ def read_squad(
 
 def _json_records(where: str) -> Iterator[tuple[str, str, Any]]:
   """Yields location of the paragraph, context, and one record of "qas"."""
-  root = load_json(where)
-  articles = _get(root, "data", list, where)
+  articles = _get(load_json(where), "data", list, where)
   for number, article in enumerate(articles, start=1):
     article_location = f"{where}: article {number}"
     if isinstance(article, dict) and "title" in article:
@@ -96,11 +95,6 @@ def parse_question(
   key = _get(record, "id", str, location)
   location = f"{location}, question {key}"
   text = _get(record, "question", str, location)
-  for name, value in (("context", context), ("question", text)):
-    if not value.strip():
-      raise DataError(
-        f"{location}: the {name} is blank. Fix or remove the record."
-      )
   answers = _get(record, "answers", list, location)
   if record.get("is_impossible") or not answers:
     raise DataError(
@@ -120,8 +114,6 @@ def parse_question(
 
 def _find_answer(context: str, answer: str, start: int, location: str) -> int:
   """Returns the occurrence of an answer that is nearest to `start`."""
-  if not answer.strip():
-    raise DataError(f"{location}: blank answer. Fix or remove the record.")
   if start >= 0 and context.startswith(answer, start):
     return start
   starts = [i for i in range(len(context)) if context.startswith(answer, i)]
@@ -134,13 +126,15 @@ def _find_answer(context: str, answer: str, start: int, location: str) -> int:
   return min(starts, key=lambda i: abs(i - start))
 
 
-def _get(record: object, key: str, kind: type[Value], location: str) -> Value:
-  """Returns a value of a JSON object; a DataError if it is not a `kind`."""
-  if not isinstance(record, dict) or not isinstance(record.get(key), kind):
-    value = record.get(key) if isinstance(record, dict) else record
+def _get(record: Any, key: str, kind: type[Value], location: str) -> Value:
+  """Returns a value of a JSON object if it is a `kind`, and no blank text."""
+  value = record.get(key) if isinstance(record, dict) else record
+  if not isinstance(record, dict) or not isinstance(value, kind):
     raise DataError(
       f"{location}: {key!r} must be of type {kind.__name__}, not"
       f" {value!r:.40}. The form of SQuAD is data / paragraphs / context, qas /"
       " id, question, answers / text, answer_start."
     )
-  return record[key]
+  if isinstance(value, str) and not value.strip():
+    raise DataError(f"{location}: {key!r} is blank. Fix or remove the record.")
+  return value

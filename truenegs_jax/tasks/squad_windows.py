@@ -18,9 +18,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from unicodedata import category
 
 import numpy as np
-from tokenizers import normalizers
 
-from truenegs_jax.data.tokens.tokenizer import Tokenizer, drop_surrogates
+from truenegs_jax.data.tokens.tokenizer import Tokenizer
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.tasks.task import EncodedRows, Question
 
@@ -85,23 +84,20 @@ def make_windows(
   Args:
     train: add targets, from the first answer of each question.
     stride: number of pieces from the start of one window to the next.
-    question_length: maximum number of pieces of a question; longer ones are
-      truncated.
+    question_length: maximum number of pieces of a question; more are cut off.
   """
   if length < question_length + 4:
     raise InputError(
-      f"length={length} leaves no room for a context. A row has up to"
-      f" {question_length} pieces of the question and 3 special ones. Set"
-      f" --config.length={question_length + 4} or more, or a smaller"
-      " --config.finetune.question_length."
+      f"length={length} leaves no room for a context after a question of"
+      f" {question_length} pieces. Set --config.length={question_length + 4} or"
+      " more, or a smaller --config.finetune.question_length."
     )
   by_text = tokenize_contexts({q.context for q in questions}, tokenizer)
   contexts = [by_text[q.context] for q in questions]
   question_ids = tokenizer.encode_lines([q.text for q in questions])
   tokens, types, masks, positions, num_cut = [], [], [], [], 0
-  for number, (context, ids) in enumerate(
-    zip(contexts, question_ids, strict=True)
-  ):
+  pairs = zip(contexts, question_ids, strict=True)
+  for number, (context, ids) in enumerate(pairs):
     prefix = [tokenizer.cls, *ids[:question_length], tokenizer.sep]
     room = length - len(prefix) - 1
     starts, window_masks = plan_windows(len(context.pieces_T), room, stride)
@@ -115,16 +111,8 @@ def make_windows(
       positions.append((number, start, len(prefix)))
   encoded = EncodedRows(tokens, types, {}, num_cut)
   question_N, first_N, offset_N = np.array(positions, np.int32).T
-  windows = Windows(
-    questions,
-    contexts,
-    tokenizer,
-    encoded,
-    question_N,
-    first_N,
-    offset_N,
-    masks,
-  )
+  numbers = question_N, first_N, offset_N
+  windows = Windows(questions, contexts, tokenizer, encoded, *numbers, masks)
   if train:
     encoded = dataclasses.replace(encoded, targets=_targets(windows))
     windows = dataclasses.replace(windows, encoded=encoded)
@@ -205,11 +193,10 @@ def _targets(windows: Windows) -> Mapping[str, np.ndarray]:
   """Returns `Windows.encoded.targets` for training."""
   answers = [q.answers[0] for q in windows.questions]
   ids = windows.tokenizer.encode_lines([text for text, _ in answers])
+  known = zip(windows.contexts, answers, ids, strict=True)
   span_Qx2 = [
     find_answer_span(context, start, start + len(text), pieces) or (-1, -1)
-    for context, (text, start), pieces in zip(
-      windows.contexts, answers, ids, strict=True
-    )
+    for context, (text, start), pieces in known
   ]
   piece_N, after_N = np.array(span_Qx2)[windows.question_N].T - windows.first_N
   size_N = np.array([len(mask) for mask in windows.is_max_context])
@@ -236,7 +223,6 @@ def best_answers(
       Positions after the row's tokens are ignored.
     num_best: number of starts and of ends to combine.
   """
-  texts = SpanTexts(windows.tokenizer)
   by_question: list[list[np.ndarray]] = [[] for _ in windows.questions]
   for number, logits_nx2 in enumerate(logits):
     spans_3xC = _candidates(windows, number, logits_nx2, num_best, max_answer)
@@ -247,7 +233,8 @@ def best_answers(
     if spans_3xC.size:
       best = np.argsort(-spans_3xC[2], kind="stable")[0]  # NaN comes last
       first, last, _ = spans_3xC[:, best]
-      answers.append(texts.extract(context, int(first), int(last)))
+      span = int(first), int(last)
+      answers.append(_extract_text(context, *span, windows.tokenizer))
     else:
       answers.append(NO_ANSWER)
   return answers
@@ -282,54 +269,41 @@ def _candidates(
   return spans_3xC
 
 
-class SpanTexts:
-  """Extracts the texts of spans of pieces from their contexts."""
-
-  def __init__(self, tokenizer: Tokenizer):
-    self._vocab = tokenizer.vocab
-    self._normalizer = normalizers.BertNormalizer(
-      lowercase=tokenizer.lowercase, strip_accents=tokenizer.strip_accents
-    )
-    self._align = functools.cache(self._align_pieces)
-    self._normalize = functools.cache(self._normalize_character)
-
-  def extract(self, context: Context, first: int, last: int) -> str:
-    """Returns the original text of the pieces `first` to `last`."""
-    start, _ = self._characters(context, first)
-    _, end = self._characters(context, last)
-    return context.text[start:end]
-
-  def _align_pieces(self, word: str, *ids: int) -> list[tuple[int, int]]:
-    """Returns start and end of each piece in its word.
-
-    The pieces spell the normalized word (lower case, without accents). If they
-    do not, as for [UNK], each piece covers the whole word.
-    """
-    pieces = [self._vocab[i].removeprefix("##") for i in ids]
-    normalized = [self._normalize(c) for c in word]
-    if "".join(normalized) != "".join(pieces):
-      return [(0, len(word))] * len(ids)
-    # Index in `word` of each normalized character.
-    source_C = [i for i, text in enumerate(normalized) for _ in text]
-    spans, done = [], 0
-    for piece in pieces:
-      start, end = source_C[done], source_C[done + len(piece) - 1] + 1
-      # Stripped accents (category Mn) belong to the letter before them.
-      while normalized[end : end + 1] == [""] and category(word[end]) == "Mn":
-        end += 1
-      spans.append((start, end))
-      done += len(piece)
-    return spans
-
-  def _characters(self, context: Context, piece: int) -> tuple[int, int]:
-    """Returns start and end of a piece in the text of its context."""
+def _extract_text(
+  context: Context, first: int, last: int, tokenizer: Tokenizer
+) -> str:
+  """Returns the original text of the pieces `first` to `last`."""
+  ends = []
+  for piece in (first, last):
     word = context.word_T[piece]
-    first, after = np.searchsorted(context.word_T, (word, word + 1))
+    a, b = np.searchsorted(context.word_T, (word, word + 1))
     start, end = context.words_Wx2[word].tolist()
-    ids = context.pieces_T[first:after].tolist()
-    a, b = self._align(context.text[start:end], *ids)[piece - first]
-    return start + a, start + b
+    pieces = [tokenizer.vocab[i] for i in context.pieces_T[a:b]]
+    spans = _align_pieces(context.text[start:end], pieces, tokenizer)
+    ends += [start + x for x in spans[piece - a]]
+  return context.text[ends[0] : ends[-1]]
 
-  def _normalize_character(self, character: str) -> str:
-    text = self._normalizer.normalize_str(drop_surrogates(character))
-    return "".join(text.split())
+
+def _align_pieces(
+  word: str, pieces: Sequence[str], tokenizer: Tokenizer
+) -> list[tuple[int, int]]:
+  """Returns start and end of each piece in its word.
+
+  The pieces spell the normalized word (lower case, without accents). If they
+  do not, as for [UNK], each piece covers the whole word.
+  """
+  pieces = [piece.removeprefix("##") for piece in pieces]
+  normalized = ["".join(tokenizer.normalize(c).split()) for c in word]
+  if "".join(normalized) != "".join(pieces):
+    return [(0, len(word))] * len(pieces)
+  # Index in `word` of each normalized character.
+  source_C = [i for i, text in enumerate(normalized) for _ in text]
+  spans, done = [], 0
+  for piece in pieces:
+    start, end = source_C[done], source_C[done + len(piece) - 1] + 1
+    # Stripped accents (category Mn) belong to the letter before them.
+    while normalized[end : end + 1] == [""] and category(word[end]) == "Mn":
+      end += 1
+    spans.append((start, end))
+    done += len(piece)
+  return spans
