@@ -47,7 +47,7 @@ from truenegs_jax.synonyms import lexicons, sources, wordnet
 from truenegs_jax.synonyms.run_table import TableRequest
 from truenegs_jax.synonyms.table import SynonymTable
 from truenegs_jax.synonyms.vocabulary import Vocabulary
-from truenegs_jax.tasks import glue, records, squad
+from truenegs_jax.tasks import records, squad
 from truenegs_jax.tasks.task import TASKS
 from truenegs_jax.weights import find, model_card
 from truenegs_jax.workdir.saved_model import build_model
@@ -203,7 +203,7 @@ TASKS = {
     b'{"premise": "A.", "hypothesis": "B.", "y": "neutral", "sample_id": 0}',
   ),
   "cola.tsv": (
-    lambda x: glue.read_split(TASKS["cola"], "dev", "", file=str(x)),
+    lambda x: records.read_split(TASKS["cola"], "dev", "", file=str(x)),
     tsv(("gj04", "1", "", "A swan."), ("gj04", "0", "*", "Swan a.")),
   ),
 }

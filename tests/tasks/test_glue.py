@@ -9,9 +9,9 @@ import pytest
 from support.texts import COMPRESSORS
 from truenegs_jax.data.tokens.tokenizer import SPECIALS, make_tokenizer
 from truenegs_jax.runtime.errors import DataError, DiskError
-from truenegs_jax.tasks import glue
+from truenegs_jax.tasks import records
 from truenegs_jax.tasks.batches import encode
-from truenegs_jax.tasks.glue import write_submission
+from truenegs_jax.tasks.records import write_submission
 from truenegs_jax.tasks.task import SCORE, SQUAD, TASKS
 
 NLI = "index,promptID,pairID,genre,bp1,bp2,p1,p2,sentence1,sentence2"
@@ -85,7 +85,7 @@ def test_reads_every_file_of_every_task(tmp_path, name):
   task = TASKS[name]
   for split in task.split_sizes:
     path, expected = write_split(tmp_path, name, split, suffix=suffix)
-    examples, num_skipped = glue.read_split(task, split, str(tmp_path))
+    examples, num_skipped = records.read_split(task, split, str(tmp_path))
     triples = [(x.first, x.second, x.label) for x in examples]
     if task.kind == SCORE and not split.startswith("test"):
       expected = [(a, b, float(score)) for a, b, score in expected]
@@ -96,7 +96,7 @@ def test_reads_every_file_of_every_task(tmp_path, name):
     assert examples[1].location == f"{path}:{2 + has_header}"
     keys = ["90", "89"] if split.startswith("test") else ["0", "1"]
     assert [x.key for x in examples[:2]] == keys
-    assert examples == glue.read_split(task, split, "", file=str(path))[0]
+    assert examples == records.read_split(task, split, "", file=str(path))[0]
     if not split.startswith("test"):
       label_N = encode(examples, task, TOKENIZER, length=16).targets["label"]
       assert label_N.tolist() == list(LABELS[name].values())
@@ -152,27 +152,29 @@ def test_reads_the_hubs_copy(tmp_path, name):
     }
   ).save_to_disk(str(tmp_path / name))
   for where in (tmp_path, tmp_path / name):
-    examples = glue.read_split(task, "dev", f"hf:{where}")[0]
+    examples = records.read_split(task, "dev", f"hf:{where}")[0]
     expected = {"cola": ["0", "1", "1"], "mrpc": ["0", "1", "1"]}
     expected["mnli"] = ["entailment", "neutral", "neutral"]
     assert [x.label for x in examples] == expected.get(name, [0.0, 1.0, 1.0])
     assert [x.first for x in examples] == list("pqr")
     second = list("pqr") if len(texts) == 2 else [None] * 3
     assert [x.second for x in examples] == second
-    test = glue.read_split(task, "test", f"hf:{where}")[0]
+    test = records.read_split(task, "test", f"hf:{where}")[0]
     assert [(x.key, x.label) for x in test] == [(k, None) for k in "789"]
     file = f"hf:{where} split=test{suffix}"
-    assert test == glue.read_split(task, "test", "nowhere", file=file)[0]
+    assert test == records.read_split(task, "test", "nowhere", file=file)[0]
 
 
 def test_uneven_rows_of_qqp_are_skipped_and_counted(tmp_path):
   extra = ["5\t6", "9\t1\t2\tq\t\t1"]
   write_split(tmp_path, "qqp", "train", extra=extra)
-  examples, num_skipped = glue.read_split(TASKS["qqp"], "train", str(tmp_path))
+  examples, num_skipped = records.read_split(
+    TASKS["qqp"], "train", str(tmp_path)
+  )
   assert (len(examples), num_skipped, examples[-1].second) == (3, 1, "")
   write_split(tmp_path, "qqp", "test", extra=["5\t6"])
   with pytest.raises(DataError, match="QQP/test.tsv:4: 2 fields, but 3 col"):
-    glue.read_split(TASKS["qqp"], "test", str(tmp_path))
+    records.read_split(TASKS["qqp"], "test", str(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -186,7 +188,7 @@ def test_uneven_rows_of_qqp_are_skipped_and_counted(tmp_path):
 def test_rejects_bad_rows_and_names_their_line(tmp_path, name, row, message):
   write_split(tmp_path, name, "dev", extra=[row])
   with pytest.raises(DataError, match=message):
-    glue.read_split(TASKS[name], "dev", str(tmp_path))
+    records.read_split(TASKS[name], "dev", str(tmp_path))
 
 
 def test_rejects_invalid_and_repeated_indices(tmp_path):
@@ -194,17 +196,17 @@ def test_rejects_invalid_and_repeated_indices(tmp_path):
     write_split(tmp_path, "rte", "test", extra=[f"{index}\ta\tb"])
     message = f"test.tsv:4: index '{index}' .*each once"
     with pytest.raises(DataError, match=message):
-      glue.read_split(TASKS["rte"], "test", str(tmp_path))
+      records.read_split(TASKS["rte"], "test", str(tmp_path))
 
 
 def test_missing_files_and_columns_are_explained(tmp_path):
   write_split(tmp_path, "mnli", "dev_mismatched")
   message = r"MNLI/dev_matched.tsv: .*\.gz.*contains MNLI/.*save_to"
   with pytest.raises(DataError, match=message):
-    glue.read_split(TASKS["mnli"], "dev", str(tmp_path))
+    records.read_split(TASKS["mnli"], "dev", str(tmp_path))
   write_split(tmp_path, "rte", "dev")
   with pytest.raises(DataError, match="no column 'question'. .*'sentence1'"):
-    glue.read_split(TASKS["qnli"], "dev", "", file=f"{tmp_path}/RTE/dev.tsv")
+    records.read_split(TASKS["qnli"], "dev", "", file=f"{tmp_path}/RTE/dev.tsv")
 
 
 # Counts of labels or rows; a parser of quotes would lose some of them.
@@ -232,7 +234,7 @@ REAL = {
 def test_real_files_have_the_published_counts(real_data, name, split, file):
   root, counts = real_data / "glue", REAL[name, split, file]
   task = TASKS[name]
-  examples, num_skipped = glue.read_split(
+  examples, num_skipped = records.read_split(
     task, split, str(root), file=str(root / file) if file else ""
   )
   if isinstance(counts, dict):

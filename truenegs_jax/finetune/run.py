@@ -35,7 +35,7 @@ from truenegs_jax.report.write import write_own_report
 from truenegs_jax.runtime import distributed, errors, progress
 from truenegs_jax.runtime.cache import enable_compilation_cache
 from truenegs_jax.runtime.files import disk_errors
-from truenegs_jax.tasks import batches, glue
+from truenegs_jax.tasks import batches, records
 from truenegs_jax.tasks.task import CLASSES, SPANS, TASKS, Task
 from truenegs_jax.train import guards, plan, sharding
 from truenegs_jax.weights import export_model, find, hf_folder, model_card
@@ -469,7 +469,7 @@ def _write_submissions(
       if split.startswith("test"):
         with disk_errors(folder):
           folder.mkdir(exist_ok=True)
-        path = glue.write_submission(
+        path = records.write_submission(
           folder, TASKS[name], split, x["keys"], x["answers"]
         )
         paths.append(path)

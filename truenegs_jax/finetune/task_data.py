@@ -23,7 +23,7 @@ from truenegs_jax.finetune.evaluate import (
 from truenegs_jax.finetune.options import FinetuneOptions
 from truenegs_jax.finetune.results import fingerprint
 from truenegs_jax.runtime.errors import InputError
-from truenegs_jax.tasks import batches, glue, records, squad
+from truenegs_jax.tasks import batches, records, squad
 from truenegs_jax.tasks.task import (
   OWN,
   SPANS,
@@ -133,7 +133,9 @@ def read_split(
     questions = squad.read_squad(where, split=split, moved=moved)
     note = f"{len(moved):,} {squad.MOVED} in {split}"
     return questions, [note] if moved else []
-  examples, num_skipped = glue.read_split(task, split, options.data, file=file)
+  examples, num_skipped = records.read_split(
+    task, split, options.data, file=file
+  )
   note = f"{num_skipped} lines of {split} are no rows"
   return examples, [note] if num_skipped else []
 
