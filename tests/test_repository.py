@@ -14,17 +14,15 @@ ROOT = pathlib.Path(__file__).parent.parent
 PACKAGE = ROOT / "truenegs_jax"
 # From the bottom up: a folder imports from itself and from lower layers.
 LAYERS = (
-  {"configs"},
   {"runtime"},
   {"config"},
+  {"configs"},
   {"data", "models", "objectives", "stats"},
   {"workdir", "tasks"},
-  {"synonyms", "weights"},
+  {"synonyms", "weights", "report"},
   {"train"},
-  {"report"},
   {"corrections", "finetune"},
-  {"robustness"},
-  {"pretrain"},
+  {"pretrain", "robustness"},
   {"study"},
   {"main", "prepare", "status", "export", "wordnet"},
   {"__main__"},
@@ -70,6 +68,28 @@ def test_folders_import_only_from_lower_layers():
       other = name.split(".")[0]
       lower = other == folder or LAYER[other] < LAYER[folder]
       assert lower, f"{module} imports {name}"
+
+
+def test_folders_say_purpose_imports_and_where_to_start():
+  for path in sorted(PACKAGE.glob("**/__init__.py")):
+    if path.parent == PACKAGE or "configs" in path.parts:
+      continue
+    text = ast.get_docstring(ast.parse(path.read_text())) or ""
+    sentences = re.split(r"(?<=\.)\s+(?=[A-Z])", text)
+    assert len(sentences) == 3, f"{path}: {sentences}"
+    assert re.search(r"\b[Ii]mports?\b", sentences[1]), path
+    assert sentences[2].startswith("Start"), path
+
+
+def test_the_page_about_the_code_lists_the_folders_from_the_bottom_up():
+  page = (ROOT / "docs" / "explanation" / "code.md").read_text()
+  first_cells = re.findall(r"(?m)^\| (`\w+/`[^|]*) \|", page)
+  rows = [re.findall(r"`(\w+)/`", cell) for cell in first_cells]
+  listed = [name for row in rows for name in row]
+  assert {*listed} == {x.name for x in PACKAGE.iterdir() if x.is_dir()} & {
+    *LAYER
+  }
+  assert [LAYER[x] for x in listed] == sorted(LAYER[x] for x in listed)
 
 
 def test_imports_have_no_cycles():

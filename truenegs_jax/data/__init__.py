@@ -1,1 +1,5 @@
-"""Turns text into rows, and rows into batches: numpy only, never jax."""
+"""Turns text into rows, and rows into batches: numpy only, never jax.
+
+It may import `runtime` and `config`. Start reading in `rows.prepare_rows`,
+which joins `corpus` and `tokens`.
+"""

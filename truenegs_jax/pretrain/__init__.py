@@ -1,1 +1,5 @@
-"""The task "pretrain"."""
+"""Pre-trains a model: a run from its config to its export.
+
+It may import what trains, measures corrections and reports. Start reading in
+`run`.
+"""
