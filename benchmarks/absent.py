@@ -17,11 +17,10 @@ import jax
 from jax.experimental import topologies
 from ml_collections import ConfigDict
 
-from truenegs_jax.config.sections import Data
+from truenegs_jax.config.sections import PretrainConfig
 from truenegs_jax.runtime import errors
-from truenegs_jax.train import build_run, checks, plan, sharding
+from truenegs_jax.train import plan, sharding, start
 from truenegs_jax.train import step as step_lib
-from truenegs_jax.workdir.saved_model import placeholder_tokenizer
 
 H100 = "h100"
 H100_DESCRIPTION = pathlib.Path(__file__).parent / "h100.txtpb"
@@ -45,7 +44,7 @@ class AbsentStep(NamedTuple):
     compile_secs: seconds of compiling.
   """
 
-  run: build_run.Run
+  run: start.Run
   mesh: jax.sharding.Mesh
   attention: str
   state: step_lib.TrainState
@@ -57,7 +56,9 @@ class AbsentStep(NamedTuple):
   @property
   def flops(self) -> float:
     """FLOPs of a step's products on one device."""
-    return plan.row_flops(self.run) * self.run.batch_size / self.mesh.size
+    return (
+      plan.row_flops(self.run) * self.run.config.batch_size / self.mesh.size
+    )
 
 
 def get_devices(target: str) -> Sequence[jax.Device]:
@@ -71,7 +72,7 @@ def get_devices(target: str) -> Sequence[jax.Device]:
   """
   jax.config.update("jax_platforms", "cpu")
   devices = _h100() if target == H100 else _tpu_chips(target)
-  simulate_devices(len(devices))  # which `check_config` counts
+  simulate_devices(len(devices))  # which `check` counts
   return devices
 
 
@@ -129,15 +130,15 @@ def compile_step(
   Raises:
     InputError: the config is invalid, or its step does not fit on a device.
   """
-  checks.check_config(c)
-  tokenizer, _ = placeholder_tokenizer(Data.read(c.data))
-  run = build_run.build_run(c, tokenizer)
+  config = PretrainConfig.read(c)
+  start.check(config)
+  run = start.Run(config, start.find_tokenizer(config.data)[0])
   mesh = sharding.make_mesh(run.mesh_spec, devices)
   platform = _get_platform(mesh.devices.flat[0])
   run, attention = plan.resolve_attention(run, mesh, platform=platform)
   state = plan.abstract_state(run, mesh)
   aux = plan.abstract_aux(run, mesh)
-  start = time.perf_counter()
+  began = time.perf_counter()
   # From jax 0.11 on, Pallas reads the device to lower for from here.
   with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
     lowered = plan.lower_train_step(run, mesh, state, aux, platform=platform)
@@ -145,7 +146,7 @@ def compile_step(
   compiled = _compile(lowered, H100_OPTIONS if platform == "cuda" else None)
   end = time.perf_counter()
   return AbsentStep(
-    *(run, mesh, attention, state, aux, compiled, traced - start, end - traced)
+    *(run, mesh, attention, state, aux, compiled, traced - began, end - traced)
   )
 
 

@@ -40,6 +40,7 @@ from rich.table import Table
 from truenegs_jax.config import flags as flags_lib
 from truenegs_jax.runtime.files import disk_errors
 from truenegs_jax.train import plan
+from truenegs_jax.train.start import describe_objective
 
 _CONFIG = flags_lib.define_config()
 _TARGET = flags.DEFINE_enum(
@@ -113,7 +114,7 @@ def bound_step(
     "command": " ".join(sys.argv),
     "device": f"{step.mesh.devices.flat[0].device_kind}, absent",
     "jax": jax.__version__,
-    "objective": step.run.summary,
+    "objective": describe_objective(step.run.config),
     "batch": c.batch_size,
     "length": c.length,
     "dtype": c.model.dtype,

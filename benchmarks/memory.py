@@ -25,6 +25,7 @@ from rich.console import Console
 
 from truenegs_jax.config import flags as flags_lib
 from truenegs_jax.train import plan, sharding
+from truenegs_jax.train.start import describe_objective
 
 _CONFIG = flags_lib.define_config()
 _DEVICES = flags.DEFINE_integer("devices", 8, "Simulated CPU devices.", 1)
@@ -54,8 +55,8 @@ def report(c: ConfigDict, devices: Sequence[jax.Device]) -> dict[str, str]:
   step = absent.compile_step(c, devices)
   rows = c.batch_size // step.mesh.shape[sharding.DATA_AXIS]
   return {
-    "objective": step.run.summary,
-    "devices": plan.describe_devices(step.run.mesh_preset, step.mesh),
+    "objective": describe_objective(step.run.config),
+    "devices": plan.describe_devices(step.run.config.mesh.preset, step.mesh),
     "parameters": plan.describe_parameters(step.run.model, step.state.params),
     "per device": plan.describe_memory(step.state, step.aux),
     "batch": f"{c.batch_size:,} rows of {c.length} tokens, {rows:,} per mesh"

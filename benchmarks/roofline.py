@@ -23,7 +23,7 @@ from truenegs_jax.models import flash_attention
 from truenegs_jax.objectives import masking
 from truenegs_jax.runtime import errors
 from truenegs_jax.train import sharding
-from truenegs_jax.train.build_run import Run
+from truenegs_jax.train.start import Run
 
 # NVIDIA's data sheet of the H100 SXM. f32 products run as TF32.
 PEAK_FLOPS = {"bf16": 989e12, "f16": 989e12, "f32": 494e12}
@@ -114,13 +114,13 @@ def get_sizes(
   run: Run, mesh: jax.sharding.Mesh, shapes: Sequence[Shape]
 ) -> Sizes:
   """Returns the sizes of a run; `shapes` are of its parameters and tables."""
-  vocab_size = run.options.masking.vocab_size
+  vocab_size = len(run.tokenizer.vocab)
   roles = run.model.roles.values()
-  slices = mesh.shape[sharding.DATA_AXIS] * run.accumulation
+  slices = mesh.shape[sharding.DATA_AXIS] * run.config.optim.accumulation
   return Sizes(
-    rows=run.batch_size // slices,
-    length=run.length,
-    slots=masking.num_slots(run.length, run.options.masking.mask_prob),
+    rows=run.config.batch_size // slices,
+    length=run.config.length,
+    slots=masking.num_slots(run.config.length, run.options.masking.mask_prob),
     vocab_size=vocab_size,
     heads=frozenset(config.heads for config in roles),
     drops_weights=any(config.attention_dropout for config in roles),

@@ -31,6 +31,7 @@ from truenegs_jax.config import flags as flags_lib
 from truenegs_jax.data.rows import rows_folder
 from truenegs_jax.runtime import errors
 from truenegs_jax.train import plan, speed
+from truenegs_jax.train.start import describe_objective
 
 _CONFIG = flags_lib.define_config()
 _STEPS = flags.DEFINE_integer("steps", 100, "Steps timed in each way.", 2)
@@ -67,8 +68,8 @@ def describe_step(step: steps.CompiledStep) -> Record:
   return {
     **timing.new_record(),
     "xla_flags": os.environ.get("XLA_FLAGS", ""),
-    "objective": step.run.summary,
-    "mesh": plan.describe_devices(step.run.mesh_preset, step.mesh),
+    "objective": describe_objective(step.run.config),
+    "mesh": plan.describe_devices(step.run.config.mesh.preset, step.mesh),
     "attention": step.attention,
     "dtype": c.model.dtype,
     "batch": c.batch_size,

@@ -18,19 +18,16 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from truenegs_jax.config.sections import Data
+from truenegs_jax.config.sections import PretrainConfig
 from truenegs_jax.configs import common
 from truenegs_jax.data.rows.rows_folder import Rows
 from truenegs_jax.data.tokens.tokenizer import SPECIALS, Tokenizer
 from truenegs_jax.runtime import cpu
 from truenegs_jax.runtime.errors import InputError, one_of
 from truenegs_jax.synonyms.table import SynonymTable
-from truenegs_jax.train import build_run, checks, plan, sharding
+from truenegs_jax.train import plan, sharding, start
 from truenegs_jax.train import step as step_lib
-from truenegs_jax.workdir.saved_model import (
-  build_tokenizer,
-  placeholder_tokenizer,
-)
+from truenegs_jax.workdir.saved_model import build_tokenizer
 
 Batch = dict[str, np.ndarray]
 
@@ -58,7 +55,7 @@ class CompiledStep:
   """
 
   c: ConfigDict
-  run: build_run.Run
+  run: start.Run
   mesh: jax.sharding.Mesh
   attention: str
   compiled: jax.stages.Compiled
@@ -101,27 +98,27 @@ def make_step(
     InputError: the config is invalid, or the rows have another length.
   """
   cpu.configure()  # as main does
-  checks.check_config(c)
+  config = PretrainConfig.read(c)
+  start.check(config)
   if rows is None:
-    tokenizer, _ = placeholder_tokenizer(Data.read(c.data))
+    tokenizer, _ = start.find_tokenizer(config.data)
     host_batch = _random_rows(c, tokenizer, pad_share)
   else:
-    tokenizer = build_tokenizer(
-      Data.read(c.data), str(rows.folder / "vocab.txt")
-    )
+    vocab = str(rows.folder / "vocab.txt")
+    tokenizer = build_tokenizer(config.data, vocab)
     host_batch = _prepared_rows(c, rows)
-  run = build_run.build_run(c, tokenizer)
+  run = start.Run(config, tokenizer)
   mesh = sharding.make_mesh(run.mesh_spec)
   table = _random_table(run, tokenizer)
-  aux = plan.make_aux(run, table, tokenizer.vocab, mesh)
+  aux = plan.make_aux(run, table, mesh)
   state = plan.abstract_state(run, mesh)
   resolved_run, attention = plan.resolve_attention(run, mesh, check=True)
-  start = time.perf_counter()
+  began = time.perf_counter()
   lowered = plan.lower_train_step(resolved_run, mesh, state, aux)
   traced = time.perf_counter()
   compiled = lowered.compile()
   end = time.perf_counter()
-  secs = {"trace_secs": traced - start, "compile_secs": end - traced}
+  secs = {"trace_secs": traced - began, "compile_secs": end - traced}
   flops = plan.row_flops(run) * c.batch_size
   return CompiledStep(
     c, run, mesh, attention, compiled, aux, host_batch, flops=flops, **secs
@@ -207,11 +204,9 @@ def _prepared_rows(c: ConfigDict, rows: Rows) -> Callable[[int], Batch]:
   return lambda i: batches_lib.batch_at(rows, i, batch_size=size, seed=seed)
 
 
-def _random_table(
-  run: build_run.Run, tokenizer: Tokenizer
-) -> SynonymTable | None:
+def _random_table(run: start.Run, tokenizer: Tokenizer) -> SynonymTable | None:
   """Makes a table as dense as WordNet's, if the objective uses a fixed one."""
-  if not run.options.needs_table or run.table_builder is not None:
+  if not run.table_request or run.table_builder is not None:
     return None
   rng, vocab_size = np.random.default_rng(0), len(tokenizer.vocab)
   most = min(MOST_LISTED, vocab_size)

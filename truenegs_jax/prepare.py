@@ -24,7 +24,7 @@ from absl import flags
 from ml_collections import ConfigDict
 
 from truenegs_jax.config import flags as flags_lib
-from truenegs_jax.config.sections import Data
+from truenegs_jax.config.sections import FROM_WEIGHTS, PretrainConfig
 from truenegs_jax.data.rows import beam_runner, prepare_rows, rows_folder
 from truenegs_jax.runtime import progress
 from truenegs_jax.runtime.errors import InputError
@@ -59,17 +59,18 @@ def main(argv: list[str]) -> None:
   del argv
   with flags_lib.exit_on_errors():
     machines = _choose_machines()
-    config: ConfigDict = flags.FLAGS["config"].value
-    if config.data.vocab == "init":
+    values: ConfigDict = flags.FLAGS["config"].value
+    config = PretrainConfig.read(values)
+    if config.data.vocab == FROM_WEIGHTS:
       # These import jax.
-      from truenegs_jax.weights import config_sizes
+      from truenegs_jax.train.start import replace_init
       from truenegs_jax.weights.find import Weights
 
       # Standard output is only for the folder of the rows.
       print_progress = functools.partial(print, file=sys.stderr)
       weights = Weights(config.init, print_progress)
-      config = config_sizes.resolve(config, weights, saved=None)
-    plan = make_rows_plan(Data.read(config.data), config.length)
+      config = replace_init(config, weights, saved=None)
+    plan = make_rows_plan(config.data, config.length)
     result = prepare_rows.execute_job(dataclasses.replace(plan, **machines))
     if result and flags.FLAGS.verify:
       with progress.working(progress.log_console(), "Verifying"):

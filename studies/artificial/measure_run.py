@@ -19,7 +19,7 @@ from truenegs_jax.objectives import masking, output_softmax
 from truenegs_jax.objectives.options import Options
 from truenegs_jax.runtime import rng
 from truenegs_jax.runtime.errors import InputError
-from truenegs_jax.train import build_run
+from truenegs_jax.train.start import Run
 from truenegs_jax.workdir import saved_model
 
 FIRST_WORD = len(SPECIALS)  # its token
@@ -52,7 +52,7 @@ def measure_run(
       f"'{workdir}' was not trained on the language in '{folder}': its"
       " vocabulary differs. Use the folder of its data.vocab."
     )
-  options = build_run.build_options(saved.config, saved.tokenizer)
+  options = Run(saved.config, saved.tokenizer).options
   return measure_model(
     saved.model, params, options, saved.tokenizer, language, words_RxL
   )

@@ -15,7 +15,7 @@ import pytest
 from rich.console import Console
 
 from support import tiny
-from truenegs_jax.config.sections import Data, Negatives
+from truenegs_jax.config.sections import Data, Negatives, PretrainConfig
 from truenegs_jax.configs import corrections as config
 from truenegs_jax.configs import electra_demo
 from truenegs_jax.corrections import predict_slots
@@ -29,7 +29,7 @@ from truenegs_jax.models import pretrain
 from truenegs_jax.objectives.slot_predictions import mask_and_predict
 from truenegs_jax.runtime.errors import DataError, InputError, NonFiniteError
 from truenegs_jax.synonyms import wordnet
-from truenegs_jax.train import build_run
+from truenegs_jax.train import start
 from truenegs_jax.weights import hf_folder
 from truenegs_jax.weights.find import Weights
 from truenegs_jax.workdir import checkpoints
@@ -176,7 +176,7 @@ def _get_counts(rates):
 
 def _count_by_loops(folder, step, text, **negatives):
   """Counts table 2 of a step in loops over one batch, masked as in training."""
-  run = build_run.build_run(_make_config(), TOKENIZER)
+  run = start.Run(PretrainConfig.read(_make_config()), TOKENIZER)
   prediction = negatives.get("prediction", "argmax")
   options = dataclasses.replace(run.options, prediction=prediction)
   slots_B = _fill_slots(run.model, PARAMS[step], text, options)
@@ -471,7 +471,7 @@ def test_tables_are_of_the_language_of_the_run(tmp_path):
     saved["data"]["language"] = language
     (tmp_path / "config.json").write_text(json.dumps(saved))
     resolved = run_lib.resolve_config(c, Weights("", print))
-    request = build_run.build_table_request(
+    request = start.build_table_request(
       Negatives.read(resolved.negatives), Data.read(resolved.data)
     )
     assert request.identity == identity

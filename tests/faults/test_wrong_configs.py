@@ -10,15 +10,20 @@ from support.faults import tries
 from truenegs_jax.config import load, tables
 from truenegs_jax.config.flags import parse_config
 from truenegs_jax.config.keys import LARGEST, flatten
+from truenegs_jax.config.sections import PretrainConfig
 from truenegs_jax.config.task_sections import Study
 from truenegs_jax.corrections import run as corrections
 from truenegs_jax.finetune.options import parse_options
 from truenegs_jax.robustness import run as robustness
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.study import plan
-from truenegs_jax.train import checks
+from truenegs_jax.train import start
 
 NOWHERE = pathlib.Path("no/workdir")
+
+
+def check_pretrain(c):
+  start.check(PretrainConfig.read(c))
 
 
 def check_study(c):
@@ -31,7 +36,7 @@ def check_finetune(c):
 
 
 CHECKS = {
-  "pretrain": checks.check_config,
+  "pretrain": check_pretrain,
   "finetune": check_finetune,
   "corrections": lambda c: corrections._check_config(c, NOWHERE),
   "robustness": lambda c: robustness._check(c, NOWHERE),

@@ -13,13 +13,12 @@ import numpy as np
 import pytest
 
 from support import runs
-from truenegs_jax.config.sections import Data
+from truenegs_jax.config.sections import PretrainConfig
 from truenegs_jax.configs import bert_base, electra_demo
-from truenegs_jax.models import attention, encoder, flash_attention
+from truenegs_jax.models import attention, flash_attention
 from truenegs_jax.runtime import rng
 from truenegs_jax.synonyms.table import SynonymTable
-from truenegs_jax.train import build_run, plan, sharding
-from truenegs_jax.workdir.saved_model import placeholder_tokenizer
+from truenegs_jax.train import plan, sharding, start
 
 KEY = jax.random.key(0)
 
@@ -171,8 +170,9 @@ def test_losses_of_a_training_are_those_of_xla(
   c.model.dropout = c.model.attention_dropout = 0.1
   c.data.layout, c.batch_size, c.data.vocab_size = layout, 4, 500
   c.data.sources = "texts"
-  tokenizer, _ = placeholder_tokenizer(Data.read(c.data))
-  run = build_run.build_run(c, tokenizer)
+  config = PretrainConfig.read(c)
+  tokenizer, _ = start.find_tokenizer(config.data)
+  run = start.Run(config, tokenizer)
   vocab_size = len(tokenizer.vocab)
   table = SynonymTable.from_ids(
     np.random.default_rng(0).integers(5, vocab_size, (vocab_size, 20)),
@@ -183,13 +183,17 @@ def test_losses_of_a_training_are_those_of_xla(
   first_state = jax.jit(run.init_state)()
 
   def train(implementation, devices):
-    spec = sharding.get_mesh_spec("fsdp_tp" if devices > 1 else "dp")
+    preset = "fsdp_tp" if devices > 1 else "dp"
+    spec = sharding.get_mesh_spec(preset)
     mesh = sharding.make_mesh(spec, jax.devices()[:devices])
     if devices > 1:
       implementation = dataclasses.replace(implementation, mesh=mesh)
-    model = encoder.replace_configs(run.model, attention=implementation)
-    changed = dataclasses.replace(run, model=model, mesh_spec=spec)
-    aux = plan.make_aux(changed, table, tokenizer.vocab, mesh)
+    changed = dataclasses.replace(
+      run,
+      config=config.replace({"mesh.preset": preset}),
+      attention=implementation,
+    )
+    aux = plan.make_aux(changed, table, mesh)
     abstract = plan.abstract_state(changed, mesh)
     shardings = jax.tree.map(lambda x: x.sharding, abstract)
     state, losses = jax.device_put(first_state, shardings), []

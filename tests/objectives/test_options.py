@@ -6,7 +6,8 @@ from types import SimpleNamespace
 import pytest
 from configs import electra_demo
 
-from truenegs_jax.train import build_run
+from truenegs_jax.config.sections import PretrainConfig
+from truenegs_jax.train.start import Run, describe_objective
 
 
 @pytest.mark.parametrize(
@@ -36,7 +37,7 @@ from truenegs_jax.train import build_run
 def test_descriptions_of_recipes(recipe, changes, text):
   c = electra_demo.get_config(recipe)
   c.negatives.update(changes)
-  assert build_run.describe_objective(c) == text
+  assert describe_objective(PretrainConfig.read(c)) == text
 
 
 @pytest.mark.parametrize(
@@ -50,8 +51,9 @@ def test_samples_have_the_temperature_of_the_loss_unless_it_is_set(
     c.generator.temperature = generator
   c.negatives.temperature = 2.0
   tokenizer = SimpleNamespace(mask=4, cls=2, sep=3, vocab=range(9))
-  options = build_run.build_options(c, tokenizer)
+  config = PretrainConfig.read(c)
+  options = Run(config, tokenizer).options
   assert options.sampling_temperature == relative
   assert json.loads(c.to_json())["generator"]["temperature"] == sampled
   described = f"sampled at temperature {sampled:g}"
-  assert (described in build_run.describe_objective(c)) == bool(generator)
+  assert (described in describe_objective(config)) == bool(generator)

@@ -7,18 +7,18 @@ import jax
 import pytest
 from rich.console import Console
 
-from truenegs_jax.models import encoder
+from truenegs_jax.config.sections import PretrainConfig
 from truenegs_jax.pretrain import loop
 from truenegs_jax.train import sharding, speed
+from truenegs_jax.train.start import Run
+
+RUN = Run(PretrainConfig(objective="mlm", batch_size=8), None)
 
 
 def test_record_has_rates_and_memory(monkeypatch):
   monkeypatch.setattr(loop.plan, "row_flops", lambda run: 10.0)
-  model = types.SimpleNamespace(roles={"bert": encoder.EncoderConfig})
-  setup = types.SimpleNamespace(
-    run=types.SimpleNamespace(batch_size=8, model=model),
-    mesh=sharding.make_mesh(sharding.get_mesh_spec("dp")),
-  )
+  mesh = sharding.make_mesh(RUN.mesh_spec)
+  setup = types.SimpleNamespace(run=RUN, mesh=mesh)
   records = []
   callbacks = loop._Callbacks(
     setup, None, records.append, None, speed.Clock(6), None
@@ -35,9 +35,8 @@ def test_record_has_rates_and_memory(monkeypatch):
 def test_a_held_out_loss_that_is_not_finite_is_warned_of_once(monkeypatch):
   monkeypatch.setattr(loop.plan, "row_flops", lambda run: 10.0)
   monkeypatch.setattr(loop._Callbacks, "compute_held_out", lambda *_: None)
-  run = types.SimpleNamespace(batch_size=8, loss_weights={"mlm": 1.0})
-  mesh = sharding.make_mesh(sharding.get_mesh_spec("dp"))
-  setup = types.SimpleNamespace(run=run, mesh=mesh)
+  mesh = sharding.make_mesh(RUN.mesh_spec)
+  setup = types.SimpleNamespace(run=RUN, mesh=mesh)
   screen, records = io.StringIO(), []
   callbacks = loop._Callbacks(
     setup,

@@ -17,7 +17,7 @@ from truenegs_jax.pretrain import run as run_lib
 from truenegs_jax.report import plots
 from truenegs_jax.runtime import errors
 from truenegs_jax.synonyms.table import SynonymTable
-from truenegs_jax.train import plan
+from truenegs_jax.train import setup, start
 from truenegs_jax.workdir import lock
 
 run = runs.run_in_process
@@ -83,14 +83,14 @@ def test_shortened_run_resumes_with_its_steps_on_a_faster_machine(
     return batch_at(rows, step, **more)
 
   with monkeypatch.context() as patch:
-    patch.setattr(plan, "LEAST_STEPS", 2)
-    patch.setattr(plan, "count_fitting", lambda *_: 12)
+    patch.setattr(start, "LEAST_STEPS", 12)
+    patch.setattr(setup, "measure", lambda *_: (0.0, 1e9))
     patch.setattr(run_lib.loop.batches_lib, "batch_at", stop_at_step_5)
     code, output = run(shortened, flags)
   assert code == errors.SAVED_RESTART
-  assert "12 of 24 steps fit into minutes=5." in output
+  assert "0 of 24 steps fit into minutes=5, too few to learn from. 12" in output
   assert json.loads((shortened / "config.json").read_text())["steps"] == 12
-  monkeypatch.setattr(plan, "fit", None)  # not measured again
+  monkeypatch.setattr(setup, "fit_minutes", None)  # not measured again
   code, output = run(shortened, [*flags, "--config.minutes=60"])
   assert code == 0 and "was shortened to 12 of 24 steps" in output
   runs.assert_equal_runs(root / "first", shortened, 12)

@@ -7,6 +7,7 @@ from support import report_workdirs, tiny, weight_files
 from support.small_rows import write_texts
 from support.texts import make_texts
 from truenegs_jax.config.load import load_config
+from truenegs_jax.config.sections import PretrainConfig
 from truenegs_jax.configs import common
 from truenegs_jax.data.corpus.sources_spec import open_corpus
 from truenegs_jax.data.rows.rows_folder import open_rows
@@ -23,6 +24,7 @@ from truenegs_jax.weights import find
 from truenegs_jax.workdir import files
 
 CONFIG = json.loads(common.get_config().to_json())
+TYPED = PretrainConfig.read(CONFIG)
 RECORD = {"step": 3, "time": 1.5, "split": "train", "total": 2.0, "mlm": 2.0}
 ANSWER = {"text": "swan", "answer_start": 2}
 QUESTION = {"id": "q", "question": "Who?", "answers": [ANSWER]}
@@ -49,7 +51,7 @@ VOCABULARY = {entry: i for i, entry in enumerate([*SPECIALS, "swan"])}
 
 def read_metrics(folder):
   files.JsonlWriter(folder, first_step=9).close()
-  export_run.summarize_run(folder, CONFIG, step=3)
+  export_run.summarize_run(folder, TYPED, step=3)
 
 
 def read_report(path):
@@ -78,11 +80,11 @@ READERS = {
   "run/config.json": (CONFIG, lambda x: files.read_saved_config(x.parent)),
   "run/results.json": (
     {"verdict": {"passed": True, "auc": 0.5}, "seed": 0},
-    lambda x: export_run.summarize_run(x.parent, CONFIG, step=3),
+    lambda x: export_run.summarize_run(x.parent, TYPED, step=3),
   ),
   "run/about.json": (
     {"lines": {"synonyms": "5 pairs"}},
-    lambda x: export_run.summarize_run(x.parent, CONFIG, step=3),
+    lambda x: export_run.summarize_run(x.parent, TYPED, step=3),
   ),
   "run/metrics.jsonl": (RECORD, lambda x: read_metrics(x.parent)),
   "own/seed-0/result.json": (

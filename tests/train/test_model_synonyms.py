@@ -15,6 +15,7 @@ import pytest
 from rich.console import Console
 
 from support import runs
+from truenegs_jax.config.sections import PretrainConfig
 from truenegs_jax.configs import bert_base
 from truenegs_jax.data.rows import batches
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
@@ -24,14 +25,9 @@ from truenegs_jax.pretrain import run as run_lib
 from truenegs_jax.runtime import rng
 from truenegs_jax.synonyms.run_table import TableRequest
 from truenegs_jax.synonyms.vocabulary import STOP_WORDS
-from truenegs_jax.train import (
-  build_run,
-  plan,
-  sharding,
-  step,
-)
-from truenegs_jax.train import setup as setup_lib
+from truenegs_jax.train import model_table, plan, sharding, start, step
 from truenegs_jax.weights.find import Weights
+from truenegs_jax.workdir import saved_model
 
 STEPS, EVERY, TOP, THRESHOLD = 5, 2, 20, 0.05
 SILENT = Console(quiet=True)
@@ -55,27 +51,27 @@ def finished(tmp_path_factory):
   root = tmp_path_factory.mktemp("own")
   runs.write_corpus(root / "corpus.txt")
   c = make_config(root)
-  run, inputs = run_lib.prepare_run(c, root / "run", Weights(""), SILENT)
+  run = start.resolve(PretrainConfig.read(c), Weights(""))
+  run, inputs = run_lib.prepare_inputs(run, root / "run", SILENT)
   yield root, inputs, loop.train(run, root / "run", inputs, SILENT)
   gc.collect()
 
 
 def restore(finished, step, preset="dp"):
   """Returns the state of a step on a mesh, the run, and abstract arrays."""
-  root, inputs, _ = finished
-  c = make_config(root, preset)
-  run = build_run.build_run(c, inputs.tokenizer)
+  root, _, result = finished
+  config = PretrainConfig.read(make_config(root, preset))
+  run = start.Run(config, result.setup.run.tokenizer)
   mesh = sharding.make_mesh(run.mesh_spec)
   like = plan.abstract_state(run, mesh)
-  checkpoints = setup_lib.open_checkpoints(run, root / "run")
-  tree = checkpoints.restore_state(step, vars(like))
-  checkpoints.close()
+  with saved_model.open_run(root / "run") as checkpoints:
+    tree = checkpoints.restore_state(step, vars(like))
   return tree, run, like
 
 
 def build_expected_table(finished, params):
   """Builds the table of some parameters from the definition of its words."""
-  vocab = finished[1].tokenizer.vocab
+  vocab = finished[2].setup.run.tokenizer.vocab
   words_V = np.array([t.isalpha() and t not in STOP_WORDS for t in vocab])
   table_VxE = jax.device_get(params["embeddings"]["word"])
   ids_VxS = negatives.neighbour_ids(
@@ -100,7 +96,7 @@ def test_symbols_numbers_and_stop_words_are_left_out(options, golds, words):
   vocab = ("[PAD]", "cat", "20", ".", "two", "the", "##s", "dog")
   tokenizer = Tokenizer(vocab, True, True, pad=0, unk=0, cls=0, sep=0, mask=0)
   request = TableRequest(**{"sources": "model"} | options)
-  builder = build_run.make_table_builder(request, tokenizer)
+  builder = model_table.make_table_builder(request, tokenizer)
   for mask_V, text in ((builder.golds_V, golds), (builder.words_V, words)):
     assert [
       t for t, is_in in zip(vocab, mask_V, strict=True) if is_in
@@ -145,7 +141,7 @@ def test_corrections_follow_the_table(finished):
   setup = result.setup
   [batch, *_] = batches.held_out_batches(inputs.held_out_rows, batch_size=8)
   # The key of evaluation.
-  key = jax.random.fold_in(jax.random.key(setup.run.seed), 2)
+  key = jax.random.fold_in(jax.random.key(setup.run.config.seed), 2)
 
   @jax.jit
   def slots_and_predictions(params, batch):
@@ -175,7 +171,7 @@ def test_table_is_restored_on_another_mesh(finished):
   assert not word.sharding.is_fully_replicated
   state = step.TrainState(**split)
   refresh, refresh_weights = (
-    build_run.make_refresh(run.table_builder, like, from_weights=value)
+    model_table.make_refresh(run.table_builder, like, from_weights=value)
     for value in (False, True)
   )
   assert refresh(state, 3) is state and refresh(state, 0) is state

@@ -8,13 +8,12 @@ import types
 import pytest
 from rich.console import Console
 
-from truenegs_jax.config.sections import Data
+from truenegs_jax.config.sections import Data, PretrainConfig
 from truenegs_jax.data.tokens.tokenizer import SPECIALS
 from truenegs_jax.models import pretrain
 from truenegs_jax.pretrain import run as run_lib
-from truenegs_jax.train import build_run, plan
-from truenegs_jax.weights.find import Weights
-from truenegs_jax.workdir.saved_model import build_model, placeholder_tokenizer
+from truenegs_jax.train import plan, start
+from truenegs_jax.workdir.saved_model import build_model
 
 # Parameters as counted with transformers. GFLOP per row (forward and backward,
 # K slots) were computed by hand.
@@ -53,13 +52,13 @@ def get_config(name, arg=""):
 
 
 def make_run(c):
-  return build_run.build_run(
-    c, types.SimpleNamespace(mask=4, cls=2, sep=3, vocab=("x",) * VOCAB_SIZE)
-  )
+  vocab = ("x",) * VOCAB_SIZE
+  tokenizer = types.SimpleNamespace(mask=4, cls=2, sep=3, vocab=vocab)
+  return start.Run(PretrainConfig.read(c), tokenizer)
 
 
 def make_model(c):
-  model = build_model(c, vocab_size=VOCAB_SIZE)
+  model = build_model(PretrainConfig.read(c), vocab_size=VOCAB_SIZE)
   return model, pretrain.param_shapes(model)
 
 
@@ -89,9 +88,9 @@ def test_dry_run_writes_nothing(tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   monkeypatch.setenv("TRUENEGS_CACHE", str(tmp_path / "cache"))
   c = get_config("electra_small", "hc_glove,runlocal")
-  c.batch_size = 16 * c.optim.accumulation
+  c.batch_size, c.dry_run = 16 * c.optim.accumulation, True
   console = Console(record=True, width=100, file=io.StringIO())
-  assert run_lib.dry_run(c, Weights(""), console) == 0
+  assert run_lib.run(c, tmp_path / "none", console) == 0
   text = console.export_text()
   model, _ = make_model(c)
   assert f"{c.steps:,} of 16 rows of {c.length} tokens" in text
@@ -101,7 +100,6 @@ def test_dry_run_writes_nothing(tmp_path, monkeypatch):
 
 
 def test_dry_run_uses_the_size_of_a_local_vocabulary(tmp_path):
-  c = get_config("bert_base", "runlocal")
   words = [*SPECIALS, *map(str, range(72))]
   (tmp_path / "vocab.txt").write_text("\n".join(words))
   vocab = {word: i for i, word in enumerate(words[:7])}
@@ -113,8 +111,8 @@ def test_dry_run_uses_the_size_of_a_local_vocabulary(tmp_path):
     (tmp_path, 77, "vocab.txt"),
     (file, 7, "tokenizer.json"),
     (file.parent, 7, "tokenizer.json"),
-    ("google-bert/bert-base-uncased", c.data.vocab_size, ""),
+    ("google-bert/bert-base-uncased", 90, ""),
   ):
-    c.data.vocab = str(vocab)
-    tokenizer, source = placeholder_tokenizer(Data.read(c.data))
+    data = Data(vocab=str(vocab), vocab_size=90)
+    tokenizer, source = start.find_tokenizer(data)
     assert len(tokenizer.vocab) == size and name in source

@@ -2,7 +2,6 @@
 
 import json
 import pathlib
-import types
 
 import pytest
 
@@ -66,8 +65,7 @@ def test_a_refusal_of_other_steps_names_the_way_to_train_on(key, has_way):
 
 
 def test_description_has_config_fingerprints_and_versions():
-  run = types.SimpleNamespace(config={"steps": 3})
-  described = setup.make_description(run, FINGERPRINTS)
+  described = setup.make_description({"steps": 3}, FINGERPRINTS)
   assert described["config"] == {"steps": 3}
   assert described["fingerprints"] == FINGERPRINTS
   assert {"jax", "optax"} <= described["versions"].keys()

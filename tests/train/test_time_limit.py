@@ -1,26 +1,27 @@
 """A run is shortened to the steps that fit into its minutes (fake clock)."""
 
 import time
-import types
 
 import pytest
 
+from truenegs_jax.config.sections import PretrainConfig
 from truenegs_jax.configs import electra_demo
 from truenegs_jax.runtime import distributed
-from truenegs_jax.train import checks, plan
+from truenegs_jax.train import setup, start
 
-RUN = types.SimpleNamespace(
-  steps=1_500, batch_size=128, eval_rows=1_024, eval_every=500
-)
+DEMO = PretrainConfig.read(electra_demo.get_config())
 
 
 def fit(monkeypatch, step_secs, *, minutes=10.0, steps=1_500, compile_secs=30):
   """Returns the steps of a run that began 60 s ago, and what it printed."""
-  monkeypatch.setattr(plan, "measure", lambda *_: (compile_secs, step_secs))
+  monkeypatch.setattr(setup, "measure", lambda *_: (compile_secs, step_secs))
   monkeypatch.setattr(time, "perf_counter", lambda: 100.0)
-  run, lines = types.SimpleNamespace(**vars(RUN) | {"steps": steps}), []
-  fitting = plan.fit(run, None, minutes, began=40.0, say=lines.append)
-  return fitting, " ".join(lines)
+  values = {"steps": steps, "minutes": minutes, "batch_size": 128}
+  values |= {"eval.rows": 1_024, "eval.every_steps": 500}
+  run, lines = start.Run(DEMO.replace(values), None), []
+  run = setup.fit_minutes(run, None, began=40.0, say=lines.append)
+  assert run.config.minutes == (minutes if run.config.steps < steps else 0)
+  return run.config.steps, " ".join(lines)
 
 
 @pytest.mark.parametrize(
@@ -43,11 +44,11 @@ def test_steps_that_fit(monkeypatch, step_secs, minutes, steps, expected):
 
 
 def test_all_that_is_a_share_of_the_run_is_scaled():
-  c = plan.shorten(electra_demo.get_config(), 750)
+  c = start.shorten(DEMO, 750)
   values = (c.optim.warmup_steps, c.log.every_steps, c.eval.every_steps)
   assert values == (100, 5, 250) and c.checkpoint.every_steps == 125
-  assert not checks.check_warmup(c.optim.warmup_steps, c.steps)
-  assert plan.shorten(c, 1).log.every_steps == 1
+  start.check_warmup(c.optim.warmup_steps, c.steps, pytest.fail)
+  assert start.shorten(c, 1).log.every_steps == 1
 
 
 def test_the_first_process_decides(monkeypatch):
@@ -76,7 +77,7 @@ def test_a_resume_takes_the_steps_of_a_shortened_run(
 ):
   lines = []
   saved = saved and {"optim": {"warmup_steps": 100}} | saved
-  c = plan.apply_saved(electra_demo.get_config(), saved, lines.append)
+  c = start.apply_saved_steps(DEMO, saved, lines.append)
   assert (c.steps, c.optim.warmup_steps) == (steps, warmup_steps)
   assert len(lines) == (steps == 750)
   if steps == 750:  # for the next resume, whatever this one was told

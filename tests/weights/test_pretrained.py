@@ -16,6 +16,7 @@ from support.weight_files import (
   load_params,
   random_params,
 )
+from truenegs_jax.config.sections import PretrainConfig
 from truenegs_jax.configs import bert_base, electra_demo
 from truenegs_jax.models import pretrain
 from truenegs_jax.pretrain import export_run
@@ -26,6 +27,11 @@ from truenegs_jax.runtime.errors import (
   TrueNegsError,
 )
 from truenegs_jax.weights import export_model, hf_folder, hf_names
+
+
+def _describe(c, *args):
+  return export_run.describe_run(PretrainConfig.read(c), 20, *args)
+
 
 CONFIG = electra_demo.get_config("runlocal")
 HELD_OUT = {
@@ -44,10 +50,10 @@ RESULTS = {
 CONFIG.data.language = "no"  # without quotes, YAML reads False
 CONFIG.negatives.sources = "wordnet"
 SYNONYMS = "5,321 pairs for 1,344 tokens from vectors path=/home/me/g.txt"
-ORIGIN = export_run.describe_run(CONFIG, 20, HELD_OUT, RESULTS, SYNONYMS)
+ORIGIN = _describe(CONFIG, HELD_OUT, RESULTS, SYNONYMS)
 BERT_CONFIG = bert_base.get_config("runlocal,sr_sent")
 BERT_CONFIG.init = "/released/bert-base-uncased"
-BERT_ORIGIN = export_run.describe_run(BERT_CONFIG, 20, {"mlm": 4.25}, {})
+BERT_ORIGIN = _describe(BERT_CONFIG, {"mlm": 4.25}, {})
 
 
 def _expected_files(*roles):
@@ -143,7 +149,7 @@ def test_model_cards_of_a_pair(pair, tmp_path, no_torch):
 
 def test_a_run_without_corrections_claims_none(pair, tmp_path, no_torch):
   config = electra_demo.get_config("baseline,runlocal")
-  origin = export_run.describe_run(config, 20, {"mlm": 4.25}, RESULTS, SYNONYMS)
+  origin = _describe(config, {"mlm": 4.25}, RESULTS, SYNONYMS)
   output = _export(pair, tmp_path / "export", origin=origin).output
   card = (output / "generator" / "README.md").read_text()
   assert "# ELECTRA generator, a baseline without corrections\n" in card

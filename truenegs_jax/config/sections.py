@@ -5,11 +5,15 @@ A new key is a line here and the line that uses it (docs/how_to/add_key.md).
 """
 
 import dataclasses
+import json
+from collections.abc import Mapping
+from typing import Any, Self
 
 from truenegs_jax.config.keys import TINY, Section, key
 
 LARGEST_SEED = 2**32 - 1  # jax ignores the higher bits
 INIT_SKIPS = ("words", "head")  # names in `init_skip`
+FROM_WEIGHTS = "init"  # of model.variant and data.vocab: those of `init`
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -416,3 +420,41 @@ class Eval(Section):
   must_learn: bool = key(
     False, "True: exit with 1 unless all networks learned.", may_change=True
   )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PretrainConfig(Top):
+  """All values of a pre-training, in the order of `config.json`."""
+
+  model: Model = Model()
+  masking: Masking = Masking()
+  negatives: Negatives = Negatives()
+  generator: Generator = Generator()
+  data: Data = Data()
+  optim: Optim = Optim()
+  mesh: Mesh = Mesh()
+  checkpoint: Checkpoint = Checkpoint()
+  log: Log = Log()
+  eval: Eval = Eval()
+
+  @classmethod
+  def read(cls, values: Mapping[str, Any]) -> Self:
+    """Reads a config, or the content of a `config.json`."""
+    sections = {
+      field.name: type(field.default).read(values[field.name])
+      for field in dataclasses.fields(cls)
+      if isinstance(field.default, Section) and field.name in values
+    }
+    return cls(**vars(Top.read(values)) | sections)
+
+  def replace(self, changes: Mapping[str, Any]) -> Self:
+    """Returns a copy with other values of keys, by names with dots."""
+    tree = dataclasses.asdict(self)
+    for name, value in changes.items():
+      section, _, last = name.rpartition(".")
+      (tree[section] if section else tree)[last] = value
+    return self.read(tree)
+
+  def to_json(self) -> dict[str, Any]:
+    """Returns the values in JSON's types."""
+    return json.loads(json.dumps(dataclasses.asdict(self)))

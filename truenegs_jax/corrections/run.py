@@ -22,7 +22,8 @@ import numpy as np
 from ml_collections import ConfigDict
 from rich.console import Console
 
-from truenegs_jax.config.sections import Data, Negatives
+from truenegs_jax.config.sections import Data, Negatives, PretrainConfig
+from truenegs_jax.configs.common import REQUIRED
 from truenegs_jax.corrections import findings, predict_slots
 from truenegs_jax.corrections.predict_slots import Lines, Predictions
 from truenegs_jax.data.corpus.sources_spec import (
@@ -41,8 +42,8 @@ from truenegs_jax.runtime.errors import (
 )
 from truenegs_jax.synonyms import run_table, wordnet
 from truenegs_jax.synonyms.run_table import TableRequest
-from truenegs_jax.train import build_run, checks, plan, sharding
-from truenegs_jax.weights import config_sizes, find, fit, load
+from truenegs_jax.train import plan, sharding, start
+from truenegs_jax.weights import find, fit, load
 from truenegs_jax.weights.find import Weights
 from truenegs_jax.workdir import files, lock, saved_model
 from truenegs_jax.workdir.saved_model import (
@@ -90,7 +91,7 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
   with open_model(c, weights) as measured:
     trained = measured.saved.config
     if c.corrections.run:
-      objective = build_run.describe_objective(trained)
+      objective = start.describe_objective(trained)
       say(
         "The model, its vocabulary, masking and readings are those of"
         f" '{c.corrections.run}': {objective}"
@@ -98,9 +99,7 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
     with progress.working(console, "Reading text"):
       text = _read_text(c, measured)
     sources = [request.sources for request in requests]
-    requests = _make_requests(
-      Negatives.read(trained.negatives), Data.read(trained.data), sources
-    )
+    requests = _make_requests(trained.negatives, trained.data, sources)
     tables = _build_tables(requests, measured.saved, text, console)
     prediction = c.corrections.prediction or trained.negatives.prediction
     predicted = _predict_steps(
@@ -123,7 +122,7 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
         "corrections": json.loads(c.corrections.to_json()),
         "init": c.init,
         "objective": trained.objective,
-        "masking": json.loads(trained.masking.to_json()),
+        "masking": dataclasses.asdict(trained.masking),
         "prediction": prediction,
         "strict_subword": trained.negatives.strict_subword,
       }
@@ -161,17 +160,19 @@ def resolve_config(c: ConfigDict, weights: Weights) -> ConfigDict:
     InputError: the config sets neither or both of a run and weights, or sizes
       that the weights do not have.
   """
-  if bool(c.corrections.run) == bool(c.init) or c.init == config_sizes.REQUIRED:
+  if bool(c.corrections.run) == bool(c.init) or c.init == REQUIRED:
     raise InputError(
       "Exactly one of corrections.run and init is needed. Set"
       " --config.corrections.run=WORKDIR to measure a run, or --config.init="
       "FOLDER and --config.objective to measure weights."
     )
+  c = c.copy_and_resolve_references()
   if c.dry_run and c.init and not find.is_local(c.init):
     return c  # nothing is downloaded
   if c.init:
-    return config_sizes.resolve(c, weights, saved=None)
-  c = c.copy_and_resolve_references()
+    config = start.replace_init(PretrainConfig.read(c), weights, saved=None)
+    c.update(dataclasses.asdict(config))
+    return c
   workdir = pathlib.Path(c.corrections.run).expanduser()
   if saved := files.read_saved_config(workdir):
     c.data.language = saved["data"]["language"]
@@ -186,7 +187,7 @@ def resolve_config(c: ConfigDict, weights: Weights) -> ConfigDict:
 
 def _check_config(c: ConfigDict, workdir: pathlib.Path) -> list[TableRequest]:
   """Checks the config before anything is read, and returns the sources."""
-  checks.check_config(c)
+  start.check(PretrainConfig.read(c))
   o = c.corrections
   if distributed.process_count() > 1:
     raise InputError("Several processes are only for pre-training. Use one.")
@@ -222,7 +223,7 @@ def _make_requests(
   negatives: Negatives, data: Data, sources: Sequence[str]
 ) -> list[TableRequest]:
   """Makes requests for tables of other sources with the options of a config."""
-  request = build_run.build_table_request(negatives, data)
+  request = start.build_table_request(negatives, data)
   return [dataclasses.replace(request, sources=x, key=SOURCES) for x in sources]
 
 
@@ -259,12 +260,13 @@ def open_model(c: ConfigDict, weights: Weights) -> Iterator[MeasuredModel]:
     CheckpointError: the run has no saved step, or another vocabulary.
   """
   if c.init:
-    tokenizer = build_tokenizer(Data.read(c.data), c.data.vocab)
-    model = build_model(c, vocab_size=len(tokenizer.vocab))
+    config = PretrainConfig.read(c)
+    tokenizer = build_tokenizer(config.data, config.data.vocab)
+    model = build_model(config, vocab_size=len(tokenizer.vocab))
     params = load.load_params(
       fit.fit(weights, model, tokenizer), complete=True, report=weights.report
     )
-    saved = SavedModel(0, c, tokenizer, model)
+    saved = SavedModel(0, config, tokenizer, model)
     yield MeasuredModel(saved, (None,), lambda step: params)
     return
   steps_text = c.corrections.steps
@@ -290,11 +292,11 @@ def open_model(c: ConfigDict, weights: Weights) -> Iterator[MeasuredModel]:
         weights.report(f"warning: {printable(e)} It is skipped.")
         return None
 
-    trained = last.config.copy_and_resolve_references()
     # Paths are those of this machine.
-    trained.data.wordnet_dir = c.data.wordnet_dir
+    paths = {"data.wordnet_dir": c.data.wordnet_dir}
     if c.negatives.stop_words:
-      trained.negatives.stop_words = c.negatives.stop_words
+      paths["negatives.stop_words"] = c.negatives.stop_words
+    trained = last.config.replace(paths)
     yield MeasuredModel(last._replace(config=trained), steps, read_params)
 
 
@@ -367,13 +369,13 @@ def _predict_steps(
 ) -> Iterator[tuple[int | None, Predictions]]:
   """Yields each step and its predictions."""
   saved = measured.saved
-  options = build_run.build_options(saved.config, saved.tokenizer)
+  trained = start.Run(saved.config, saved.tokenizer)
   predict = predict_slots.make_predict_slots(
     saved.model,
-    options.masking,
+    trained.options.masking,
     prediction=prediction,
-    temperature=options.sampling_temperature,
-    continues_V=plan.continuation_mask(saved.tokenizer.vocab, options),
+    temperature=trained.options.sampling_temperature,
+    continues_V=trained.continues_V,
   )
   for step in measured.steps:
     name = "weights" if step is None else f"step {step:,}"
@@ -382,7 +384,7 @@ def _predict_steps(
     if params is None:
       continue
     params = jax.device_put(params, sharding.replicated_sharding(mesh))
-    start = time.perf_counter()
+    began = time.perf_counter()
     title, size = f"Predicting slots of {name}, lines", len(text.sequences)
     with progress.counting(console, title, size, brief=True) as advance:
       predictions = predict_slots.predict_lines(
@@ -395,7 +397,7 @@ def _predict_steps(
         mesh=mesh,
         advance=advance,
       )
-    secs = time.perf_counter() - start
+    secs = time.perf_counter() - began
     console.print(f"{name}: {len(predictions.gold_M):,} slots in {secs:.1f} s")
     yield step, predictions
 

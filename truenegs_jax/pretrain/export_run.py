@@ -9,12 +9,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-from ml_collections import ConfigDict
 
+from truenegs_jax.config.sections import PretrainConfig
 from truenegs_jax.data.corpus import sources_spec
 from truenegs_jax.runtime.errors import CheckpointError
 from truenegs_jax.runtime.files import read_json
-from truenegs_jax.train import build_run, metrics
+from truenegs_jax.train import metrics, start
 from truenegs_jax.weights import export_model, model_card
 from truenegs_jax.workdir import files, saved_model
 
@@ -83,12 +83,12 @@ def export_workdir(
     params,
     saved.tokenizer,
     workdir / name if output is None else output,
-    origin=summarize_run(workdir, saved.config.to_dict(), saved.step),
+    origin=summarize_run(workdir, saved.config, saved.step),
   )
 
 
 def summarize_run(
-  workdir: pathlib.Path, config: Mapping[str, Any], step: int
+  workdir: pathlib.Path, config: PretrainConfig, step: int
 ) -> model_card.ModelOrigin:
   """Describes a step of a run for its model cards."""
   held_out: dict[str, Any] = {}
@@ -98,7 +98,7 @@ def summarize_run(
   with _read_optional(workdir / files.ABOUT) as about:
     synonyms = str(about.get("lines", {}).get("synonyms", ""))
   with _read_optional(workdir / files.RESULTS) as results:
-    return describe_run(ConfigDict(config), step, held_out, results, synonyms)
+    return describe_run(config, step, held_out, results, synonyms)
 
 
 def _read_optional(
@@ -112,7 +112,7 @@ def _read_optional(
 
 
 def describe_run(
-  c: ConfigDict,
+  config: PretrainConfig,
   step: int,
   held_out: Mapping[str, Any],
   results: Mapping,
@@ -121,15 +121,15 @@ def describe_run(
   """Describes a run for its model cards, without paths of this machine.
 
   Args:
-    c: the config of the run.
+    config: the run's.
     step: the exported step.
     held_out: the record of the step in metrics.jsonl; {} if there is none.
     results: the run's results.json, {} before its end.
     synonyms: the size of the synonym table, in words.
   """
-  hide = model_card.hide_folders
-  objective = build_run.describe_objective(c)
-  terms = [name for key, name in _TERMS.items() if c.negatives[key]]
+  c, hide = config, model_card.hide_folders
+  objective = start.describe_objective(c)
+  terms = [name for key, name in _TERMS.items() if getattr(c.negatives, key)]
   recipe = "a baseline without corrections"
   if terms:
     recipe = f"pre-trained with {' and '.join(terms)}"
@@ -142,12 +142,12 @@ def describe_run(
   data = [f"* Text: `{hide(c.data.sources)}`; the vocabulary {vocab}"]
   if terms and synonyms:
     data.append(f"* Synonyms: {hide(synonyms)}")
-  start = f"`{hide(c.init)}`" if c.init else "scratch"
+  origin = f"`{hide(c.init)}`" if c.init else "scratch"
   if c.init_skip:
-    start += f", rows carried over for new {c.init_skip}"
+    origin += f", rows carried over for new {c.init_skip}"
   training = [
     f"* Steps: {step:,} of {c.batch_size} rows of {c.length} tokens, seed"
-    f" {c.seed}, from {start}",
+    f" {c.seed}, from {origin}",
     f"* Objective: {hide(objective)}",
   ]
   if command := results.get("command"):  # known at the end of the run

@@ -26,8 +26,10 @@ from truenegs_jax.train import (
 )
 from truenegs_jax.train import loop as loop_lib
 from truenegs_jax.train import setup as setup_lib
-from truenegs_jax.train.build_run import Run
-from truenegs_jax.train.plan import RunInputs
+from truenegs_jax.train.setup import RunInputs
+from truenegs_jax.train.start import Run
+from truenegs_jax.workdir import checkpoints as checkpoints_lib
+from truenegs_jax.workdir import files
 
 ROWS_VERIFIED = "rows_verified"  # key of a checkpoint's description
 
@@ -44,51 +46,61 @@ class TrainResult:
 def train(
   run: Run, workdir: pathlib.Path, inputs: RunInputs, console: Console
 ) -> TrainResult:
-  """Trains until `run.steps`, SIGTERM or Ctrl-C, and saves a checkpoint.
+  """Trains until the last step, SIGTERM or Ctrl-C, and saves a checkpoint.
 
   Raises:
     InputError, CheckpointError: the run cannot start; nothing is written.
     DiskError: a file could not be written; earlier checkpoints are intact.
-    NonFiniteError: more than `run.max_skips` updates in a row were skipped, or
-      the parameters are not finite.
+    NonFiniteError: too many updates in a row were skipped, or the parameters
+      are not finite.
   """
+  c = run.config
   with contextlib.ExitStack() as stack:
-    checkpoints = setup_lib.open_checkpoints(run, workdir)
+    checkpoints = checkpoints_lib.Checkpoints(
+      workdir / files.CHECKPOINTS,
+      keep=c.checkpoint.keep,
+      keep_steps=run.kept_steps,
+    )
     stack.callback(checkpoints.close)
     setup = setup_lib.set_up_training(
       run, workdir, inputs, checkpoints, console
     )
     first_step = int(setup.state.step)
     say = functools.partial(console.print, soft_wrap=True)
+    traced_steps = speed.parse_profile(c.log.profile, c.steps)
     profiler = speed.Profiler(
-      run.traced_steps if distributed.is_first_process() else None,
+      traced_steps if distributed.is_first_process() else None,
       workdir,
       say,
       first_step=first_step,
     )
-    line = metrics.ProgressLine(console, run.steps, first_step=first_step)
-    logged = metrics.LoggedRun(workdir, first_step, run.config)
-    write = stack.enter_context(metrics.open_writers(run.writers, logged, line))
+    line = metrics.ProgressLine(console, c.steps, first_step=first_step)
+    logged = metrics.LoggedRun(workdir, first_step, setup.description["config"])
+    write = stack.enter_context(
+      metrics.open_writers(c.log.writers, logged, line)
+    )
     stack.callback(profiler.close)
     signals = stack.enter_context(guards.StopSignals(console))
-    clock = speed.Clock(run.steps)
+    clock = speed.Clock(c.steps)
     callbacks = _Callbacks(setup, inputs, write, profiler, clock, console)
     loop = loop_lib.Loop(
       state=setup.state,
-      steps=run.steps,
+      steps=c.steps,
       take_step=callbacks.take_step,
       loss_weights=run.loss_weights,
       learning_rate=run.learning_rate,
-      log_every=run.log_every,
+      log_every=c.log.every_steps,
       log=callbacks.log,
-      is_evaluated=lambda done: done == run.steps or not done % run.eval_every,
+      is_evaluated=lambda n: n == c.steps or not n % c.eval.every_steps,
       evaluate=callbacks.evaluate,
       poll=guards.StopVote(signals, setup.mesh).poll,
-      is_saved=lambda n: n in run.keep_steps or not n % run.save_every,
+      is_saved=lambda n: (
+        n in run.kept_steps or not n % c.checkpoint.every_steps
+      ),
       content=callbacks.content,
       checkpoints=checkpoints,
       report=say,
-      guard=guards.SkipGuard(workdir, run.max_skips),
+      guard=guards.SkipGuard(workdir, c.optim.max_skips),
       clock=clock,
     )
     stopped_by = loop.run()
@@ -121,9 +133,9 @@ class _Callbacks:
     self._host_wait = speed.HostWait(self.clock.running)
     self._flops = plan.row_flops(self.setup.run)
     self._batch_options: dict[str, Any] = {
-      "batch_size": self.setup.run.batch_size,
+      "batch_size": self.setup.run.config.batch_size,
       "process": sharding.process_slice(
-        self.setup.mesh, self.setup.run.batch_size
+        self.setup.mesh, self.setup.run.config.batch_size
       ),
     }
 
@@ -139,7 +151,10 @@ class _Callbacks:
     setup = self.setup
     state = setup.refresh(state, done)
     batch = batches_lib.batch_at(
-      self.inputs.train_rows, done, seed=setup.run.seed, **self._batch_options
+      self.inputs.train_rows,
+      done,
+      seed=setup.run.config.seed,
+      **self._batch_options,
     )
     on_device = sharding.shard_batch(batch, setup.mesh)
     self.profiler.update(done, state.step)
@@ -153,13 +168,14 @@ class _Callbacks:
   def log(self, record: dict[str, Any]) -> None:
     """Writes a record of training, with speed and memory."""
     run, mesh, done = self.setup.run, self.setup.mesh, record["step"]
-    dtype = next(iter(run.model.roles.values())).dtype
     throughput = speed.throughput_fields(
-      run.batch_size / self.clock.secs_per_step(done),
+      run.config.batch_size / self.clock.secs_per_step(done),
       tokens=record["row_tokens"],
       flops=self._flops,
       devices=mesh.devices.size,
-      peak=speed.peak_flops(mesh.devices.flat[0].device_kind, dtype),
+      peak=speed.peak_flops(
+        mesh.devices.flat[0].device_kind, run.config.model.dtype
+      ),
     )
     self.write(
       {
@@ -192,13 +208,13 @@ class _Callbacks:
   def compute_held_out(self, state: step.TrainState) -> None:
     """Computes `held_out`.
 
-    Uses `eval_rows` rows, rounded up to whole batches, or all if there are
+    Uses `eval.rows` rows, rounded up to whole batches, or all if there are
     fewer.
     """
     setup, held_out = self.setup, []
     rows, aux = self.inputs.held_out_rows, {**setup.aux, **state.aux}
-    num_rows = min(setup.run.eval_rows, len(rows))
-    num_batches = math.ceil(num_rows / setup.run.batch_size)
+    c = setup.run.config
+    num_batches = math.ceil(min(c.eval.rows, len(rows)) / c.batch_size)
     batches = batches_lib.held_out_batches(rows, **self._batch_options)
     with progress.counting(
       self.console, "Evaluating, batches", num_batches, brief=True

@@ -18,33 +18,24 @@ import jax
 from ml_collections import ConfigDict
 from rich.console import Console
 
-from truenegs_jax.config.sections import Data, Negatives
+from truenegs_jax.config.sections import PretrainConfig
+from truenegs_jax.configs.common import REQUIRED
 from truenegs_jax.corrections import findings, predict_slots
 from truenegs_jax.data.corpus.sources_spec import describe_sources
 from truenegs_jax.data.rows import batches, rows_folder
-from truenegs_jax.pretrain import (
-  evaluate,
-  export_run,
-  loop,
-)
+from truenegs_jax.pretrain import evaluate, export_run, loop
 from truenegs_jax.report.write import write_own_report
 from truenegs_jax.runtime import distributed, errors, progress
 from truenegs_jax.runtime.cache import enable_compilation_cache
 from truenegs_jax.synonyms import run_table
 from truenegs_jax.synonyms.table import SynonymTable
-from truenegs_jax.train import (
-  build_run,
-  checks,
-  plan,
-  prepare_data,
-  sharding,
-)
-from truenegs_jax.weights import config_sizes, find, hf_folder
+from truenegs_jax.train import plan, prepare_data, setup, sharding, start
+from truenegs_jax.train.setup import RunInputs
+from truenegs_jax.train.start import Run
+from truenegs_jax.weights import find, hf_folder
 from truenegs_jax.weights.export_model import export_model
-from truenegs_jax.weights.find import Weights
 from truenegs_jax.workdir import checkpoints as checkpoints_lib
 from truenegs_jax.workdir import files, lock
-from truenegs_jax.workdir.saved_model import placeholder_tokenizer
 
 EXIT_NOT_LEARNED = 1
 SEARCHED_STEPS = 200  # most batches of training rows searched for cases
@@ -57,63 +48,46 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
   """
   began = time.perf_counter()
   say = functools.partial(console.print, soft_wrap=True)
-  weights = Weights(c.init, say)
+  config = PretrainConfig.read(c)
   with distributed.raise_everywhere("config"):
-    saved = files.read_saved_config(workdir)
-    c = config_sizes.resolve(c, weights, saved=saved)
-    c = plan.apply_saved(c, saved, say)
-    checks.check_config(c)
-    if c.minutes:  # the shortest run must be possible, too
-      least = min(c.steps, plan.LEAST_STEPS)
-      checks.check_config(plan.shorten(c, least))
-    if warning := checks.check_warmup(c.optim.warmup_steps, c.steps):
-      say(warning)
-  if c.dry_run:
-    return dry_run(c, weights, console)
-  with distributed.raise_everywhere("files"):
-    checks.check_required_files(c, weights, saved=files.has_checkpoint(workdir))
+    run = start.resolve(
+      config,
+      find.Weights(config.init, say),
+      saved=files.read_saved_config(workdir),
+      say=say,
+    )
+  if config.dry_run:
+    return dry_run(run, console)
   enable_compilation_cache(distributed.warn)
   with lock.lock(workdir):
     with distributed.raise_everywhere("inputs"):
-      run, inputs = prepare_run(c, workdir, weights, console)
-    if c.minutes and not files.has_checkpoint(workdir):
+      run, inputs = prepare_inputs(run, workdir, console)
+    if run.config.minutes and not files.has_checkpoint(workdir):
       with progress.working(console, "Compiling and timing a step"):
-        steps = plan.fit(run, inputs, c.minutes, began=began, say=say)
-      if steps < c.steps:
-        c = plan.shorten(c, steps)
-      else:
-        c = c.copy_and_resolve_references()
-        c.minutes = 0.0  # a resume with other steps is refused
-      run = build_run.build_run(c, inputs.tokenizer)
+        run = setup.fit_minutes(run, inputs, began=began, say=say)
     with _report_steps_trained_on_damaged_rows(workdir):
       result = loop.train(run, workdir, inputs, console)
-    if result.stopped_by is not None:
-      say(
-        f"Saved at step {int(result.setup.state.step):,}. To continue, run the"
-        f" same command again: {errors.rerun_command()}"
-      )
-      if distributed.is_first_process():
-        write_own_report(workdir, say)
-      if result.stopped_by == signal.SIGINT:
-        return errors.SAVED_INTERRUPT
-      return errors.SAVED_RESTART
-    return finish_run(c, workdir, inputs, result, console)
+    if result.stopped_by is None:
+      return finish_run(workdir, inputs, result, console)
+    say(
+      f"Saved at step {int(result.setup.state.step):,}. To continue, run the"
+      f" same command again: {errors.rerun_command()}"
+    )
+    if distributed.is_first_process():
+      write_own_report(workdir, say)
+    if result.stopped_by == signal.SIGINT:
+      return errors.SAVED_INTERRUPT
+    return errors.SAVED_RESTART
 
 
-def dry_run(c: ConfigDict, weights: Weights, console: Console) -> int:
+def dry_run(run: Run, console: Console) -> int:
   """Prints the plan of a run in seconds; returns 0.
 
   Reads no text and compiles nothing: the training step is traced to check its
   shapes. benchmarks/memory.py compiles it, and prints the memory of activations
   as well.
-
-  Raises:
-    InputError: a run of this config would fail before it reads its data.
   """
-  if find.is_local(c.init):
-    checks.check_weights(c, weights)
-  tokenizer, origin = placeholder_tokenizer(Data.read(c.data))
-  run = build_run.build_run(c, tokenizer)
+  c, o = run.config, run.config.optim
   mesh = sharding.make_mesh(run.mesh_spec)
   run, attention = plan.resolve_attention(run, mesh)
   state = plan.abstract_state(run, mesh)
@@ -122,32 +96,28 @@ def dry_run(c: ConfigDict, weights: Weights, console: Console) -> int:
   jax.eval_shape(plan.build_train_step(run, mesh), state, batch, aux)
   lines = plan.report_lines(run, mesh, state, aux)
   inputs = []  # files other than text that the user must provide
-  if c.init == config_sizes.REQUIRED:
+  if c.init == REQUIRED:
     inputs.append("weights: --config.init=FOLDER")
   elif c.init:
     inputs.append(f"weights: {find.describe(c.init)}")
-  if Negatives.read(c.negatives).needs_table:
-    request = build_run.build_table_request(
-      Negatives.read(c.negatives), Data.read(c.data)
-    )
-    for source in sum(request.union, []):
+  if run.table_request:
+    for source in sum(run.table_request.union, []):
       paths = {k: source.options.get(k) for k in run_table.PATHS}
       inputs += [f"{source.name} {k}={x}" for k, x in paths.items() if x]
-  o = c.optim
   micro_batches = f"{o.accumulation} micro-batch" + "es" * (o.accumulation > 1)
   batch_size = plan.format_mib(sharding.bytes_per_device(batch))
   lines["per device"] += f", batch {batch_size}, without activations"
   if c.minutes:
-    least = min(c.steps, plan.LEAST_STEPS)
+    least = min(c.steps, start.LEAST_STEPS)
     lines["steps"] += f"; at least {least:,} if minutes={c.minutes:g} is short"
   lines = {
     "dry run": "reads no text; writes and compiles nothing",
     **lines,
     "attention": attention,
     "text": "missing: set --config.data.sources=FILES"
-    if c.data.sources == config_sizes.REQUIRED
+    if c.data.sources == REQUIRED
     else describe_sources(c.data.sources),
-    "vocabulary": f"{len(tokenizer.vocab):,} entries, {origin}",
+    "vocabulary": f"{len(run.tokenizer.vocab):,} entries, {run.vocabulary}",
     "optimizer": f"{o.schedule} schedule, peak {o.lr:g}, {o.warmup_steps:,}"
     f" warm-up steps, {micro_batches}, {c.model.dtype}, remat {c.model.remat}",
     "needs": ", ".join(inputs) or "only text",
@@ -157,16 +127,18 @@ def dry_run(c: ConfigDict, weights: Weights, console: Console) -> int:
   return 0
 
 
-def prepare_run(
-  c: ConfigDict, workdir: pathlib.Path, weights: Weights, console: Console
-) -> tuple[build_run.Run, plan.RunInputs]:
-  """Builds a run; finds or prepares its rows, tokenizer and synonym table."""
-  is_resumed = files.has_checkpoint(workdir)
+def prepare_inputs(
+  run: Run, workdir: pathlib.Path, console: Console
+) -> tuple[Run, RunInputs]:
+  """Finds or prepares rows, tokenizer and synonym table of a run."""
+  c = run.config
   folder, tokenizer = prepare_data.find_or_prepare_rows(
-    Data.read(c.data), c.length, console
+    c.data, c.length, console
   )
-  start = jax.process_index() / distributed.process_count()
-  verification = rows_folder.Verification(folder, start=start)
+  if tokenizer != run.tokenizer:  # it was a placeholder
+    run = dataclasses.replace(run, tokenizer=tokenizer)
+  first = jax.process_index() / distributed.process_count()
+  verification = rows_folder.Verification(folder, start=first)
   train_rows = rows_folder.open_rows(folder, "train", verification)
   rows_folder.check_batch_size(train_rows, c.batch_size)
   if warning := rows_folder.padding_warning(train_rows.manifest):
@@ -180,43 +152,28 @@ def prepare_run(
   evaluate.encode_sentences(
     tokenizer, c.eval.sentences, max_length=c.model.max_positions
   )
-  run = build_run.build_run(c, tokenizer)
   synonyms = None
-  coverage_lines: dict[str, str] = {}
-  if run.options.needs_table and run.table_builder is None:
-    saved = workdir / files.SYNONYMS if is_resumed else None
-    request = build_run.build_table_request(
-      Negatives.read(c.negatives), Data.read(c.data)
-    )
+  coverage: dict[str, str] = {}
+  if run.table_request and run.table_builder is None:
+    saved = workdir / files.SYNONYMS
     synonyms = run_table.load_or_build(
-      request, tokenizer, saved=saved, console=console
+      run.table_request,
+      tokenizer,
+      saved=saved if files.has_checkpoint(workdir) else None,
+      console=console,
     )
     with progress.working(console, "Counting words with synonyms"):
-      coverage_lines["text"], warning = run_table.describe_text(
-        request, synonyms, train_rows.unigram_V
+      coverage["text"], warning = run_table.describe_text(
+        run.table_request, synonyms, train_rows.unigram_V
       )
     if warning:
       console.print("warning:", warning, soft_wrap=True)
-  source = run.table_builder or synonyms
-  return run, plan.RunInputs(
-    tokenizer=tokenizer,
-    train_rows=train_rows,
-    held_out_rows=held_out_rows,
-    table=synonyms,
-    coverage=coverage_lines,
-    weights=weights,
-    fingerprints={
-      "vocabulary": tokenizer.fingerprint,
-      "rows": train_rows.fingerprint,
-      "synonyms": source.fingerprint if source else None,
-    },
-  )
+  return run, RunInputs(train_rows, held_out_rows, synonyms, coverage)
 
 
 def finish_run(
-  c: ConfigDict,
   workdir: pathlib.Path,
-  inputs: plan.RunInputs,
+  inputs: RunInputs,
   result: loop.TrainResult,
   console: Console,
 ) -> int:
@@ -235,25 +192,29 @@ def finish_run(
   params, aux = distributed.to_host((state.params, state.aux))
   if not distributed.is_first_process():
     return 0  # the first process does the rest
+  c, vocab = run.config, run.tokenizer.vocab
   say = functools.partial(console.print, soft_wrap=True)
   device_params = jax.device_put(params)  # once, not for each batch
-  synonyms = _last_table(run, workdir, inputs, aux)
+  synonyms = inputs.table
+  if run.table_builder:
+    synonyms = run.table_builder.to_synonym_table(
+      aux["ids_VxS"], vocab, steps=c.steps
+    )
+    synonyms.save(workdir / files.SYNONYMS)
   verdict = evaluate.compute_verdict(
     result.held_out, inputs.train_rows.unigram_V
   )
   console.print(evaluate.verdict_table(verdict))
   results = {
     "command": errors.rerun_command(),
-    "seed": run.seed,
-    "steps": run.steps,
-    "fingerprints": dict(inputs.fingerprints),
+    "seed": c.seed,
+    "steps": c.steps,
+    "fingerprints": result.setup.description["fingerprints"],
     "verdict": files.finite_or_null(dataclasses.asdict(verdict))
     | {"passed": verdict.passed},
   }
-  if synonyms is not None and run.options.hard_correction:
-    search = _find_cases(
-      run, inputs, synonyms, device_params, c.eval.cases, console
-    )
+  if synonyms is not None and c.negatives.hard_correction:
+    search = _find_cases(run, inputs, synonyms, device_params, console)
     saved = dataclasses.asdict(search)
     files.save_json(workdir / files.CASES, saved, indent=None)
     shown = search.cases[: c.eval.cases]
@@ -267,7 +228,7 @@ def finish_run(
     fills = evaluate.fill_masks(
       run.model,
       device_params,
-      inputs.tokenizer,
+      run.tokenizer,
       c.eval.sentences,
       max_length=c.model.max_positions,
     )
@@ -278,7 +239,7 @@ def finish_run(
   with progress.working(console, "Writing the report"):
     write_own_report(workdir, say)
   with progress.working(console, "Exporting"):
-    exported = _export(run, workdir, inputs, params)
+    exported = _export(run, workdir, params)
   # Words are not broken on a terminal; a log has a line.
   console.print(exported, soft_wrap=not console.is_terminal)
   if verdict.passed or not c.eval.must_learn:
@@ -318,22 +279,6 @@ def _report_steps_trained_on_damaged_rows(
     ) from e
 
 
-def _last_table(
-  run: build_run.Run,
-  workdir: pathlib.Path,
-  inputs: plan.RunInputs,
-  aux: Mapping[str, Any],
-) -> SynonymTable | None:
-  """Returns the table at the end of a run; saves it if the model made it."""
-  if run.table_builder is None:
-    return inputs.table
-  synonyms = run.table_builder.to_synonym_table(
-    aux["ids_VxS"], inputs.tokenizer.vocab, steps=run.steps
-  )
-  synonyms.save(workdir / files.SYNONYMS)
-  return synonyms
-
-
 def describe_next_steps(workdir: pathlib.Path) -> str:
   """Returns where the results of a run are, and commands that use them."""
   main, folder = "python -m truenegs_jax.main", shlex.quote(str(workdir))
@@ -357,49 +302,45 @@ print(fill('a [MASK] who writes books'))\""""
 
 
 def _find_cases(
-  run: build_run.Run,
-  inputs: plan.RunInputs,
+  run: Run,
+  inputs: RunInputs,
   synonyms: SynonymTable,
   params: Mapping[str, Any],
-  enough: int,
   console: Console,
 ) -> findings.Search:
-  """Searches held-out batches, then training ones until `enough` pairs."""
-  size, seed, options = run.batch_size, run.seed, run.options
-  held_out = batches.held_out_batches(inputs.held_out_rows, batch_size=size)
+  """Searches held-out batches, then training ones until there are enough."""
+  c = run.config
+  held_out = batches.held_out_batches(
+    inputs.held_out_rows, batch_size=c.batch_size
+  )
   training = (
-    batches.batch_at(inputs.train_rows, step, batch_size=size, seed=seed)
-    for step in range(min(run.steps, SEARCHED_STEPS))
+    batches.batch_at(
+      inputs.train_rows, step, batch_size=c.batch_size, seed=c.seed
+    )
+    for step in range(min(c.steps, SEARCHED_STEPS))
   )
   predict = predict_slots.make_predict_slots(
-    run.model,
-    options.masking,
-    continues_V=plan.continuation_mask(inputs.tokenizer.vocab, options),
+    run.model, run.options.masking, continues_V=run.continues_V
   )
-  finder = findings.CaseFinder({synonyms.source: synonyms}, inputs.tokenizer)
-  key = jax.random.key(seed)
+  finder = findings.CaseFinder({synonyms.source: synonyms}, run.tokenizer)
+  key = jax.random.key(c.seed)
   with progress.working(console, "Searching for corrections"):
     for batch in held_out:
       finder.add(predict_slots.predict_batch(predict, params, batch, key))
     for batch in training:
-      if len(finder.counts) >= enough:
+      if len(finder.counts) >= c.eval.cases:
         break
       finder.add(predict_slots.predict_batch(predict, params, batch, key))
     return finder.finish()
 
 
-def _export(
-  run: build_run.Run,
-  workdir: pathlib.Path,
-  inputs: plan.RunInputs,
-  params: Mapping[str, Any],
-) -> str:
+def _export(run: Run, workdir: pathlib.Path, params: Mapping[str, Any]) -> str:
   """Exports a run if transformers has its architecture; returns a report."""
   if reason := hf_folder.unsupported_reason(run.model):
     return f"{reason} The checkpoints have the weights."
   folder = workdir / files.EXPORT
-  origin = export_run.summarize_run(workdir, run.config, run.steps)
+  origin = export_run.summarize_run(workdir, run.config, run.config.steps)
   exported = export_model(
-    run.model, params, inputs.tokenizer, folder, origin=origin
+    run.model, params, run.tokenizer, folder, origin=origin
   )
   return f"Exported to '{folder}'. {exported.summary}"

@@ -1,7 +1,8 @@
 """Sets up training: initial state, compiled steps and report.
 
 A run resumes from the newest checkpoint of its workdir. Without one it starts
-from the weights that `config.init` names, or from random parameters.
+from the weights that `config.init` names, or from random parameters. A run of
+limited minutes is shortened to the steps that fit.
 """
 
 import contextlib
@@ -11,28 +12,51 @@ import importlib.metadata
 import json
 import math
 import pathlib
+import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent import futures
 from typing import Any
 
 import jax
 import numpy as np
 from rich.console import Console
 
-from truenegs_jax.data.rows import rows_folder
+from truenegs_jax.data.rows import batches, rows_folder
 from truenegs_jax.data.tokens.tokenizer import write_vocabulary
 from truenegs_jax.runtime import distributed, progress
 from truenegs_jax.runtime.errors import CheckpointError
-from truenegs_jax.train import build_run, metrics, plan, sharding
+from truenegs_jax.synonyms.table import SynonymTable
+from truenegs_jax.train import metrics, model_table, plan, sharding, start
 from truenegs_jax.train import step as step_lib
-from truenegs_jax.train.build_run import Run
-from truenegs_jax.train.plan import RunInputs
-from truenegs_jax.weights import fit, load
+from truenegs_jax.train.start import Run
+from truenegs_jax.weights import load
 from truenegs_jax.workdir import checkpoints as checkpoints_lib
 from truenegs_jax.workdir import files
 
 MEASURED_ROWS = 4_096  # rows whose lengths are counted
 NUM_BINS = 8
 NUM_TOKENS = 30  # most frequent ones that are listed
+TIMED_STEPS = 10
+EVAL_COST = 1 / 3  # of a batch of rows: a forward pass, without a backward pass
+
+
+@dataclasses.dataclass(frozen=True)
+class RunInputs:
+  """Data of a run."""
+
+  train_rows: batches.Rows
+  held_out_rows: batches.Rows
+  table: SynonymTable | None  # None also if the run has a `table_builder`
+  coverage: Mapping[str, str]  # lines of the report about the synonyms
+
+  def fingerprints(self, run: Run) -> dict[str, str | None]:
+    """Identifies vocabulary, rows and synonyms of a run."""
+    source = run.table_builder or self.table
+    return {
+      "vocabulary": run.tokenizer.fingerprint,
+      "rows": self.train_rows.fingerprint,
+      "synonyms": source.fingerprint if source else None,
+    }
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,17 +69,8 @@ class PretrainSetup:
   aux: dict[str, jax.Array]  # inputs of the objective other than the batch
   train_step: jax.stages.Compiled  # (state, batch, aux) -> (state, terms)
   eval_step: Callable[..., metrics.Terms]  # (params, batch, aux) -> terms
-  refresh: build_run.RefreshFn  # rebuilds the table of `state` if due
+  refresh: model_table.RefreshFn  # rebuilds the table of `state` if due
   description: dict[str, Any]  # saved with each checkpoint
-
-
-def open_checkpoints(
-  run: Run, workdir: pathlib.Path
-) -> checkpoints_lib.Checkpoints:
-  """Opens the checkpoints of a workdir for writing."""
-  return checkpoints_lib.Checkpoints(
-    workdir / files.CHECKPOINTS, keep=run.keep, keep_steps=run.keep_steps
-  )
 
 
 def set_up_training(
@@ -73,44 +88,51 @@ def set_up_training(
     InputError, CheckpointError: the run cannot start; nothing is written.
   """
   mesh = sharding.make_mesh(run.mesh_spec)
-  sharding.process_slice(mesh, run.batch_size)  # may raise
-  description = make_description(run, inputs.fingerprints)
+  sharding.process_slice(mesh, run.config.batch_size)  # may raise
+  description = make_description(run.config.to_json(), inputs.fingerprints(run))
   for key, value in description.items():
     distributed.check_same(key, json.dumps(value))
   abstract = plan.abstract_state(run, mesh)
   resumed = _resume(run, checkpoints, description, abstract, console)
   if resumed is None:
-    make_state = _prepare_state(run, inputs, abstract, console)
+    make_state = _prepare_state(run, abstract, console)
   else:
     make_state = functools.partial(step_lib.TrainState, **resumed[1])
-  aux = plan.make_aux(run, inputs.table, inputs.tokenizer.vocab, mesh)
+  aux = plan.make_aux(run, inputs.table, mesh)
   resolved, attention = plan.resolve_attention(run, mesh, check=True)
   with (  # processes that step before others are ready run into a timeout
     distributed.raise_everywhere("compile"),
     progress.working(console, "Compiling (kept for the next start)"),
   ):
     lowered = plan.lower_train_step(resolved, mesh, abstract, aux)
-    compiled, state = plan.compile_and_make_state(lowered, make_state)
+    compiled, state = _compile_and_make_state(lowered, make_state)
+  objective = sharding.gather_params(
+    resolved.objective(train=False), mesh, run.mesh_spec
+  )
   setup = PretrainSetup(
     run=run,
     mesh=mesh,
     state=state,
     aux=aux,
     train_step=compiled,
-    eval_step=plan.build_eval_step(resolved, mesh),
-    refresh=build_run.make_refresh(
-      run.table_builder, abstract, from_weights=bool(run.init)
+    eval_step=jax.jit(
+      step_lib.make_eval_step(objective, run.config.seed),
+      out_shardings=sharding.replicated_sharding(mesh),
+    ),
+    refresh=model_table.make_refresh(
+      run.table_builder, abstract, from_weights=bool(run.config.init)
     ),
     description=description,
   )
-  start = f"weights '{run.init}'" if run.init else "random parameters"
-  start += f", seed {run.seed}"
+  init = run.config.init
+  begin = f"weights '{init}'" if init else "random parameters"
+  begin += f", seed {run.config.seed}"
   if resumed is not None:
-    start = f"resumed at step {resumed[0]:,} of '{workdir}'"
+    begin = f"resumed at step {resumed[0]:,} of '{workdir}'"
   links = [x for x in (workdir, checkpoints.folder) if x.is_symlink()]
   targets = "".join(f" -> {link.resolve()}/" for link in links)
   lines = {
-    "start": start,
+    "start": begin,
     **_report_lines(setup, inputs),
     "attention": attention,
     "workdir": f"{workdir}/{targets} ({files.CONFIG}, metrics.jsonl,"
@@ -122,6 +144,22 @@ def set_up_training(
   return setup
 
 
+def _compile_and_make_state(
+  lowered: jax.stages.Lowered, make_state: Callable[[], step_lib.TrainState]
+) -> tuple[jax.stages.Compiled, step_lib.TrainState]:
+  """Compiles and calls `make_state` at the same time.
+
+  Compiling the initialization takes about as long as compiling the step, and
+  XLA uses few cores for each. With many processes both run in sequence, because
+  processes may have to wait for one another while they compile. This thread
+  only waits, so that it can handle a signal, which it could not inside XLA.
+  """
+  num_threads = 1 if distributed.process_count() > 1 else 2
+  with futures.ThreadPoolExecutor(num_threads) as pool:
+    compiled, state = pool.submit(lowered.compile), pool.submit(make_state)
+    return compiled.result(), state.result()
+
+
 def _write_files(
   setup: PretrainSetup,
   inputs: RunInputs,
@@ -129,23 +167,24 @@ def _write_files(
   lines: Mapping[str, str],
 ) -> None:
   """Writes what a resume, an export and the report need of a start."""
-  if setup.state.step < setup.run.steps:  # results of steps that are done again
+  run = setup.run
+  if setup.state.step < run.config.steps:  # results of steps to do again
     (workdir / files.RESULTS).unlink(missing_ok=True)
   files.save_json(workdir / files.CONFIG, setup.description["config"])
-  write_vocabulary(inputs.tokenizer.vocab, workdir / files.VOCABULARY)
+  write_vocabulary(run.tokenizer.vocab, workdir / files.VOCABULARY)
   if inputs.table is not None:
     inputs.table.save(workdir / files.SYNONYMS)
-  described = describe_run(
+  about = describe_run(
     inputs.train_rows,
-    inputs.tokenizer.vocab,
+    run.tokenizer.vocab,
     lines,
-    row_flops=plan.row_flops(setup.run),
+    row_flops=plan.row_flops(run),
   )
-  files.save_json(workdir / files.ABOUT, described)
+  files.save_json(workdir / files.ABOUT, about)
 
 
 def make_description(
-  run: Run, fingerprints: Mapping[str, str | None]
+  config: dict[str, Any], fingerprints: Mapping[str, str | None]
 ) -> dict[str, Any]:
   """Returns the description of a run for its checkpoints, in JSON's types."""
   versions = {}
@@ -153,7 +192,7 @@ def make_description(
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
       versions[package] = importlib.metadata.version(package)
   return {
-    "config": dict(run.config),
+    "config": config,
     "fingerprints": dict(fingerprints),
     "versions": versions,
     "devices": jax.device_count(),
@@ -168,23 +207,34 @@ def _resume(
   console: Console,
 ) -> tuple[int, dict[str, Any]] | None:
   """Restores the newest undamaged step and its state; None without steps."""
+  new_steps = run.config.steps
+  say = functools.partial(console.print, soft_wrap=True)
 
   def read(step: int) -> dict[str, Any]:
     saved = checkpoints.read_description(step)
     check_same_run(checkpoints.folder, step, saved, description)
     with progress.working(console, f"Restoring step {step:,}"):
       state = checkpoints.restore_state(step, vars(abstract))
-    _report_environment_changes(saved, description, console)
-    if run.steps > (steps := saved["config"]["steps"]):
+    names = ("versions", "devices")
+    changed = files.find_changes(
+      {name: saved[name] for name in names},
+      {name: description[name] for name in names},
+    )
+    if changed:
       say(
-        f"This run had {steps:,} steps and gets {run.steps:,}. After step"
-        f" {step:,} it continues with the schedule of {run.steps:,} steps: the"
+        "warning: The run is resumed in another environment"
+        f" ({', '.join(map(str, changed))}). Data and draws are the same, but"
+        " sums may be rounded differently."
+      )
+    if new_steps > (steps := saved["config"]["steps"]):
+      say(
+        f"This run had {steps:,} steps and gets {new_steps:,}. After step"
+        f" {step:,} it continues with the schedule of {new_steps:,} steps: the"
         f" learning rate is {run.learning_rate(step):.3g} and falls to 0, and"
         " checkpoint.keep_percent are shares of them (others are removed)."
       )
     return state
 
-  say = functools.partial(console.print, soft_wrap=True)
   return checkpoints.read_newest(read, say)
 
 
@@ -224,44 +274,22 @@ def check_same_run(
     raise CheckpointError(message)
 
 
-def _report_environment_changes(
-  saved: Mapping[str, Any], description: Mapping[str, Any], console: Console
-) -> None:
-  """Warns if a resumed run cannot equal an uninterrupted run bit for bit."""
-  keys = ("versions", "devices")
-  changed = files.find_changes(
-    {key: saved[key] for key in keys}, {key: description[key] for key in keys}
-  )
-  if changed:
-    console.print(
-      "warning: The run is resumed in another environment"
-      f" ({', '.join(map(str, changed))}). Data and draws are the same, but"
-      " sums may be rounded differently.",
-      soft_wrap=True,
-    )
-
-
 def _prepare_state(
-  run: Run,
-  inputs: RunInputs,
-  abstract: step_lib.TrainState,
-  console: Console,
+  run: Run, abstract: step_lib.TrainState, console: Console
 ) -> Callable[[], step_lib.TrainState]:
   """Reads the weights of `init`; returns a function that makes the state.
 
   The function compiles the initialization.
   """
   params = None
-  if run.init:
+  if init := run.config.init:
     with (
       distributed.raise_everywhere("init"),
-      progress.working(console, f"Reading weights '{run.init}'"),
+      progress.working(console, f"Reading weights '{init}'"),
     ):
       params = load.load_params(
-        fit.fit(
-          inputs.weights, run.model, inputs.tokenizer, init_skip=run.init_skip
-        ),
-        seed=run.seed,
+        run.fitted,
+        seed=run.config.seed,
         report=functools.partial(console.print, soft_wrap=True),
       )
   shardings = jax.tree.map(lambda x: x.sharding, abstract)
@@ -281,14 +309,16 @@ def _prepare_state(
 
 def _report_lines(setup: PretrainSetup, inputs: RunInputs) -> dict[str, str]:
   run, rows = setup.run, len(inputs.train_rows)
+  steps, batch_size = run.config.steps, run.config.batch_size
   lines = plan.report_lines(run, setup.mesh, setup.state, setup.aux)
   memory = setup.train_step.memory_analysis()
   scratch = plan.format_mib(memory.temp_size_in_bytes) if memory else "unknown"
   lines["per device"] += f", scratch {scratch}"
-  lines["steps"] += f", {run.steps * run.batch_size / rows:.1f} epochs"
+  lines["steps"] += f", {steps * batch_size / rows:.1f} epochs"
   lines["data"] = (
-    f"{rows:,} rows of {run.length} tokens, {len(inputs.held_out_rows):,}"
-    f" held-out rows, vocabulary of {len(inputs.tokenizer.vocab):,} tokens"
+    f"{rows:,} rows of {run.config.length} tokens,"
+    f" {len(inputs.held_out_rows):,} held-out rows, vocabulary of"
+    f" {len(run.tokenizer.vocab):,} tokens"
   )
   lines["synonyms"] = "none"
   if run.table_builder is not None:
@@ -355,3 +385,65 @@ def count_lengths(rows: rows_folder.Rows) -> list[tuple[str, int]]:
   counts, _ = np.histogram(length_R, ends + 0.5)
   names = (f"{a + 1}-{b}" for a, b in zip(ends, ends[1:], strict=False))
   return [*zip(names, counts.tolist(), strict=True)]
+
+
+def fit_minutes(
+  run: Run, inputs: RunInputs, *, began: float, say: Callable[[str], object]
+) -> Run:
+  """Shortens a run to the steps that fit into `config.minutes`; prints them.
+
+  The first process decides for all. `began` is the time of
+  `time.perf_counter` at which the minutes began; `say` prints a line.
+  """
+  c, minutes = run.config, run.config.minutes
+  compile_secs, step_secs = measure(run, inputs)
+  # Compiling again, for fewer steps, and all that follows the training
+  # (verdict, cases, export) are taken to need `compile_secs` each.
+  left_secs = 60 * minutes - (time.perf_counter() - began) - 2 * compile_secs
+  eval_batches = -(-c.eval.rows // c.batch_size) / c.eval.every_steps
+  secs = step_secs * (1 + EVAL_COST * eval_batches)
+  fitting = max(0, min(c.steps, int(left_secs / secs)))
+  fitting = int(distributed.from_first("minutes", str(fitting)))
+  steps = max(fitting, min(start.LEAST_STEPS, c.steps))
+  line = f"{fitting:,} of {c.steps:,} steps fit into minutes={minutes:g}"
+  if fitting < steps:
+    line += (
+      f", too few to learn from. {steps:,} steps take about"
+      f" {steps * step_secs / 60:,.0f} minutes"
+    )
+  say(f"A step takes {step_secs:.2g} s: {line}.")
+  if steps < c.steps:
+    return dataclasses.replace(run, config=start.shorten(c, steps))
+  # A resume with other steps is refused.
+  return dataclasses.replace(run, config=c.replace({"minutes": 0.0}))
+
+
+def measure(run: Run, inputs: RunInputs) -> tuple[float, float]:
+  """Returns the seconds to compile the training step, and of one step."""
+  now, c = time.perf_counter, run.config
+  mesh = sharding.make_mesh(run.mesh_spec)
+  began = now()
+  run, _ = plan.resolve_attention(run, mesh, name="attention to time")
+  abstract = plan.abstract_state(run, mesh)
+  aux = plan.make_aux(run, inputs.table, mesh)
+  shardings = jax.tree.map(lambda x: x.sharding, abstract)
+  with distributed.raise_everywhere("compile to time"):
+    step, state = _compile_and_make_state(
+      plan.lower_train_step(run, mesh, abstract, aux),
+      jax.jit(run.init_state, out_shardings=shardings),
+    )
+  compiled = now()
+  for number in range(TIMED_STEPS + 1):
+    if number == 1:  # the first step allocates memory
+      jax.block_until_ready(state)
+      started = now()
+    batch = batches.batch_at(
+      inputs.train_rows,
+      number,
+      batch_size=c.batch_size,
+      seed=c.seed,
+      process=sharding.process_slice(mesh, c.batch_size),
+    )
+    state, _ = step(state, sharding.shard_batch(batch, mesh), aux)
+  jax.block_until_ready(state)
+  return compiled - began, (now() - started) / TIMED_STEPS

@@ -13,9 +13,8 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
-from ml_collections import ConfigDict
 
-from truenegs_jax.config.sections import Data
+from truenegs_jax.config.sections import Data, PretrainConfig
 from truenegs_jax.data.tokens import tokenizer as tokenizer_lib
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
 from truenegs_jax.models import pretrain
@@ -41,7 +40,7 @@ class SavedModel(NamedTuple):
   """Config, tokenizer and model of a checkpoint. Arrays are not loaded."""
 
   step: int
-  config: ConfigDict
+  config: PretrainConfig
   tokenizer: Tokenizer
   model: pretrain.Model
 
@@ -110,16 +109,16 @@ def read_saved_model(
   """Reads the config of a checkpoint and the vocabulary of its run."""
   description = checkpoints.read_description(step)
   vocab = checkpoints.folder.parent / files.VOCABULARY
-  c = ConfigDict(description["config"])
-  tokenizer = build_tokenizer(Data.read(c.data), str(vocab))
-  model = build_model(c, vocab_size=len(tokenizer.vocab))
+  config = PretrainConfig.read(description["config"])
+  tokenizer = build_tokenizer(config.data, str(vocab))
+  model = build_model(config, vocab_size=len(tokenizer.vocab))
   expected = description["fingerprints"]["vocabulary"]
   if tokenizer.fingerprint != expected:
     raise CheckpointError(
       f"'{vocab}' has the fingerprint {tokenizer.fingerprint}, but step {step}"
       f" was trained with {expected}. Restore the vocab.txt of the run."
     )
-  return SavedModel(step, c, tokenizer, model)
+  return SavedModel(step, config, tokenizer, model)
 
 
 def read_params(
@@ -134,9 +133,10 @@ def read_params(
   return jax.device_get(checkpoints.restore_params(step, like))
 
 
-def build_model(c: ConfigDict, *, vocab_size: int) -> pretrain.Model:
+def build_model(config: PretrainConfig, *, vocab_size: int) -> pretrain.Model:
   """Builds ELECTRA's two networks or BERT."""
-  fields = {name: c.model[name] for name in MODEL_KEYS}
+  c = config
+  fields = {name: getattr(c.model, name) for name in MODEL_KEYS}
   fields["temperature"] = c.negatives.temperature
   if c.objective == "electra":
     return pretrain.make_electra(
@@ -156,16 +156,3 @@ def build_tokenizer(data: Data, path: str) -> Tokenizer:
   return tokenizer_lib.load_tokenizer(
     path, lowercase=data.lowercase, strip_accents=strip_accents
   )
-
-
-def placeholder_tokenizer(data: Data) -> tuple[Tokenizer, str]:
-  """Returns a tokenizer with the run's vocabulary size, and its origin."""
-  path = pathlib.Path(data.vocab).expanduser()
-  paths = (path, path / "vocab.txt", path / "tokenizer.json")
-  file = next(filter(pathlib.Path.is_file, paths), None)
-  if data.vocab != "train" and file:
-    return build_tokenizer(data, str(file)), f"the size of '{file}'"
-  num_words = data.vocab_size - len(tokenizer_lib.SPECIALS)
-  vocab = [*tokenizer_lib.SPECIALS, *(f"word{i}" for i in range(num_words))]
-  tokenizer = tokenizer_lib.make_tokenizer(vocab, lowercase=True)
-  return tokenizer, "the size in data.vocab_size"

@@ -1,18 +1,14 @@
 """Replacing "init" in a config by sizes and vocabulary of the weights."""
 
-import json
-
 import pytest
 
 from support import tiny
 from support.weight_files import TOKENIZER, write_export
-from truenegs_jax.config.sections import Data
-from truenegs_jax.configs import common
+from truenegs_jax.config.sections import PretrainConfig
 from truenegs_jax.models import pretrain
 from truenegs_jax.runtime.errors import InputError
-from truenegs_jax.train import checks
-from truenegs_jax.weights import config_sizes, find
-from truenegs_jax.workdir.saved_model import build_model, build_tokenizer
+from truenegs_jax.train import start
+from truenegs_jax.weights import find
 
 # All sizes differ from each other, from the defaults, and from derived values.
 SIZES = "embedding_size=12 width=20 layers=3 heads=5 ffn=28 type_vocab_size=3"
@@ -39,31 +35,27 @@ def bert():
 
 
 def make_config(init, *, objective="electra", **changed):
-  c = common.get_config()
-  c.init, c.objective, c.length = str(init), objective, 32
-  c.model.variant = c.data.vocab = "init"
-  c.update_from_flattened_dict(changed)
-  return c.lock()
+  config = PretrainConfig(init=str(init), objective=objective, length=32)
+  init_values = dict.fromkeys(("model.variant", "data.vocab"), "init")
+  return config.replace(init_values | changed)
 
 
 def resolve(c, saved=None):
-  return config_sizes.resolve(c, find.Weights(c.init), saved=saved)
+  return start.replace_init(c, find.Weights(c.init), saved=saved)
 
 
 @pytest.mark.parametrize("objective", ["electra", "mlm"])
 def test_config_describes_the_model_of_the_weights(tmp_path, objective):
   model = pair() if objective == "electra" else bert()
-  before = make_config(write_export(tmp_path, model), objective=objective)
-  text = before.to_json()
-  c = resolve(before)
-  assert before.to_json() == text and c.is_locked
-  assert c.model.max_positions == 512  # not taken from the weights
-  c.model.max_positions = POSITIONS
-  checks.check_config(c)
-  checks.check_required_files(c, find.Weights(c.init), saved=False)
-  assert build_model(c, vocab_size=tiny.V) == model
-  vocabulary = build_tokenizer(Data.read(c.data), c.data.vocab)
-  assert vocabulary.fingerprint == TOKENIZER.fingerprint
+  c = make_config(write_export(tmp_path, model), objective=objective)
+  assert resolve(c).model.max_positions == 512  # not taken from the weights
+  c = c.replace(
+    {"model.max_positions": POSITIONS, "negatives.hard_correction": False}
+  )
+  run = start.resolve(c, find.Weights(c.init))
+  assert run.model == model
+  assert run.tokenizer.fingerprint == TOKENIZER.fingerprint
+  assert run.fitted.tokenizer is run.tokenizer and not run.fitted.missing
 
 
 def test_other_values_are_not_changed(tmp_path):
@@ -91,7 +83,7 @@ def test_resumed_run_uses_its_saved_values(tmp_path):
   write_export(tmp_path / "weights", pair())
   c = make_config(tmp_path / "weights")
   first = resolve(c)
-  saved = json.loads(first.to_json())
+  saved = first.to_json()
   (tmp_path / "weights").rename(tmp_path / "gone")
   assert resolve(c, saved) == first
   c = make_config("", **{"data.vocab": "mine", "generator.variant": "tiny"})
@@ -103,9 +95,7 @@ def test_resumed_run_uses_its_saved_values(tmp_path):
 @pytest.mark.parametrize("init", ["", "?"])
 @pytest.mark.parametrize("name", ["model.variant", "data.vocab"])
 def test_init_is_required(init, name):
-  c = common.get_config()
-  c.init = init
-  c.update_from_flattened_dict({name: "init"})
+  c = PretrainConfig(init=init).replace({name: "init"})
   with pytest.raises(InputError, match=f"^init: .*{name}=init.*--config.init="):
     resolve(c)
 

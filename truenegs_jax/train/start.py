@@ -1,0 +1,491 @@
+"""Turns a config and the weights that it names into a run, at once.
+
+run = resolve(PretrainConfig.read(c), Weights(c.init), saved=None, say=print)
+
+Checks, the dry run, compiling and loading take this value, or some of its
+values. Only headers of weights are read, and nothing is compiled or written.
+"""
+
+import dataclasses
+import functools
+import pathlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import optax
+
+from truenegs_jax.config.sections import (
+  FROM_WEIGHTS,
+  Data,
+  Negatives,
+  PretrainConfig,
+  Readings,
+)
+from truenegs_jax.configs.common import REQUIRED
+from truenegs_jax.data.corpus.language import check_code
+from truenegs_jax.data.tokens import tokenizer as tokenizer_lib
+from truenegs_jax.data.tokens.tokenizer import Tokenizer
+from truenegs_jax.models import encoder, layers, pretrain
+from truenegs_jax.models.attention import XLA, Implementation
+from truenegs_jax.objectives import electra, masking, mlm, slot_predictions
+from truenegs_jax.objectives.options import Options
+from truenegs_jax.objectives.soft_regularization import REGULARIZERS
+from truenegs_jax.runtime.errors import InputError, one_of
+from truenegs_jax.synonyms import run_table
+from truenegs_jax.synonyms.run_table import TableRequest, resolve_auto
+from truenegs_jax.synonyms.vocabulary import continues_word
+from truenegs_jax.train import (
+  metrics,
+  model_table,
+  optim,
+  sharding,
+  speed,
+  step,
+)
+from truenegs_jax.weights import find, fit
+from truenegs_jax.workdir import saved_model
+
+OBJECTIVES: dict[str, Callable[..., slot_predictions.Terms]] = {
+  "electra": electra.electra_terms,
+  "mlm": mlm.mlm_terms,
+}
+ROLES = {"electra": ("discriminator", "generator"), "mlm": ("bert",)}
+# Keys of `negatives` that `describe_objective` puts into words or leaves out.
+DESCRIBED = (
+  "sources",
+  "layout",
+  "hard_correction",
+  "prediction",
+  "soft",
+  "soft_weight",
+  "sentence_weight",
+  "smoothing",
+)
+# Shorter runs take longer than they may, as they would have learned too little:
+# the demo does not pass its verdict with 500 steps. Runs that are configured to
+# be shorter keep their steps.
+LEAST_STEPS = 750
+# Numbers of steps in a config that are a share of the run.
+SCALED = (
+  ("optim", "warmup_steps"),
+  ("log", "every_steps"),
+  ("eval", "every_steps"),
+  ("checkpoint", "every_steps"),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+  """A run as its config and its weights describe it, without arrays.
+
+  Attributes:
+    config: the config; `resolve` has replaced "init".
+    tokenizer: the run's. Until rows are found it may be a placeholder, whose
+      vocabulary has the right size only.
+    weights: those of `config.init`, opened when they are first needed.
+    vocabulary: origin of the size of the vocabulary.
+    attention: implementation of the training steps. Other uses of the model
+      take the one that runs on every platform.
+  """
+
+  config: PretrainConfig
+  tokenizer: Tokenizer
+  weights: find.Weights = find.Weights("")
+  vocabulary: str = ""
+  attention: Implementation = XLA
+
+  @functools.cached_property
+  def model(self) -> pretrain.Model:
+    """The networks."""
+    vocab_size = len(self.tokenizer.vocab)
+    model = saved_model.build_model(self.config, vocab_size=vocab_size)
+    return encoder.replace_configs(model, attention=self.attention)
+
+  @functools.cached_property
+  def options(self) -> Options:
+    """The recipe of the objective."""
+    c = self.config
+    return Options(
+      masking=masking.MaskingOptions.for_tokenizer(
+        self.tokenizer, mask_prob=c.masking.prob, style=c.masking.style
+      ),
+      sampling_temperature=c.generator.temperature / c.negatives.temperature,
+      vocabulary_chunk=c.model.vocabulary_chunk,
+      **{name: getattr(c.negatives, name) for name in Readings.list_keys()},
+    )
+
+  @functools.cached_property
+  def table_request(self) -> TableRequest | None:
+    """The request for the synonym table; None if the objective needs none."""
+    c = self.config
+    if not c.negatives.needs_table:
+      return None
+    return build_table_request(c.negatives, c.data)
+
+  @functools.cached_property
+  def table_builder(self) -> model_table.ModelTableBuilder | None:
+    """Builds the table of the source "model"; None for other sources."""
+    if self.table_request is None:
+      return None
+    return model_table.make_table_builder(self.table_request, self.tokenizer)
+
+  @property
+  def continues_V(self) -> np.ndarray | None:
+    """Bool, True for `##` pieces; None unless `strict_subword`."""
+    if not self.config.negatives.strict_subword:
+      return None
+    return continues_word(self.tokenizer.vocab)
+
+  @functools.cached_property
+  def fitted(self) -> fit.Fit:
+    """The weights to start from; InputError if they do not fit the model."""
+    return fit.fit(
+      self.weights,
+      self.model,
+      self.tokenizer,
+      init_skip=self.config.init_skip,
+    )
+
+  @property
+  def loss_weights(self) -> dict[str, float]:
+    """The weight of each term of the loss; terms of weight 0 are left out."""
+    c = self.config
+    weights = {"mlm": c.generator.loss_weight}
+    for name in ("soft", "sentence"):
+      if weight := getattr(c.negatives, f"{name}_weight"):
+        weights[name] = weight
+    if c.objective == "electra":
+      weights["detect"] = c.generator.detect_weight
+    return weights
+
+  @property
+  def learning_rate(self) -> optim.Schedule:
+    """The schedule: step -> learning rate."""
+    o = self.config.optim
+    return optim.make_schedule(
+      o.schedule,
+      peak=o.lr,
+      warmup_steps=o.warmup_steps,
+      total_steps=self.config.steps,
+    )
+
+  @property
+  def tx(self) -> optax.GradientTransformation:
+    """The optimizer."""
+    return optim.make_optimizer(
+      self.learning_rate, self.config.optim, frozen=pretrain.CARRIED
+    )
+
+  @property
+  def mesh_spec(self) -> sharding.MeshSpec:
+    """How state and rows are split over devices."""
+    return sharding.get_mesh_spec(
+      self.config.mesh.preset, self.config.mesh.axes
+    )
+
+  @property
+  def kept_steps(self) -> tuple[int, ...]:
+    """The steps whose checkpoints are never deleted."""
+    steps, percents = self.config.steps, self.config.checkpoint.keep_percent
+    return tuple(round(steps * percent / 100) for percent in percents)
+
+  def objective(self, *, train: bool) -> step.Objective:
+    """Returns the objective, with dropout if `train`."""
+    terms = OBJECTIVES[self.config.objective]
+    return functools.partial(
+      terms, model=self.model, options=self.options, train=train
+    )
+
+  def init_state(self) -> step.TrainState:
+    """Returns the state of step 0; can be jitted to create it on a mesh."""
+    init_params = functools.partial(pretrain.init_params, self.model)
+    state = step.init_state(init_params, self.tx, self.config.seed)
+    if self.table_builder is None:
+      return state
+    return dataclasses.replace(state, aux=self.table_builder.empty_table())
+
+
+def resolve(
+  config: PretrainConfig,
+  weights: find.Weights,
+  *,
+  saved: Mapping[str, Any] | None = None,
+  say: Callable[[str], object] = print,
+) -> Run:
+  """Turns a config and its weights into a run, which can start.
+
+  A dry run needs no files of the user, and downloads nothing. Nor does a run
+  need them that resumes.
+
+  Args:
+    config: the user's config, whose single values were checked.
+    weights: those of `config.init`.
+    saved: the config of the checkpoint from which the run resumes.
+    say: receives warnings.
+
+  Raises:
+    InputError: values do not go together, or a file is missing.
+  """
+  config = replace_init(config, weights, saved=saved)
+  config = apply_saved_steps(config, saved, say)
+  check(config)
+  if config.minutes:  # the shortest run must be possible, too
+    check(shorten(config, min(config.steps, LEAST_STEPS)))
+  check_warmup(config.optim.warmup_steps, config.steps, say)
+  is_start = saved is None and not config.dry_run
+  if is_start and config.init == REQUIRED:
+    raise InputError(
+      "This config continues from weights, and none of this size are released."
+      f" Set --config.init=FOLDER. {find.INIT_FORMATS}"
+    )
+  needs_weights = is_start and bool(config.init)
+  if config.dry_run:
+    needs_weights = find.is_local(config.init)
+  if needs_weights:
+    weights.for_roles(ROLES[config.objective])  # before the vocabulary
+  tokenizer, vocabulary = find_tokenizer(
+    config.data, download=needs_weights and not config.dry_run
+  )
+  run = Run(config, tokenizer, weights, vocabulary)
+  first = next(iter(run.model.roles.values()))
+  if config.data.layout == "electra" and first.type_vocab_size < 2:
+    raise InputError(
+      f"model.variant: type_vocab_size is {first.type_vocab_size}, but rows of"
+      " data.layout='electra' have two token types. Set type_vocab_size=2 or"
+      " --config.data.layout=packed."
+    )
+  if needs_weights:
+    if config.data.vocab == "train" and "words" not in fit.parse_skip(
+      config.init_skip
+    ):
+      raise InputError(
+        "data.vocab='train' trains a new vocabulary, but the embeddings of"
+        f" init={config.init!r} belong to another one. Use that vocabulary"
+        " (--config.data.vocab=init or its file), or copy only the embeddings"
+        " of tokens that both have (--config.init_skip=words)."
+      )
+    _ = run.fitted
+  if is_start and run.table_request:
+    run.table_request.check()
+  return run
+
+
+def replace_init(
+  config: PretrainConfig,
+  weights: find.Weights,
+  *,
+  saved: Mapping[str, Any] | None,
+) -> PretrainConfig:
+  """Replaces "init" by sizes and vocabulary of the weights.
+
+  A run that is saved with these values does not need the weights again. If
+  `model.variant` is "init" and `generator.variant` is "", the generator's sizes
+  are taken from the weights too.
+
+  Args:
+    config: the user's config, not checked yet.
+    weights: those of `config.init`, opened only if the config needs them.
+    saved: the config of the checkpoint from which the run resumes; its values
+      are used and the weights are not opened.
+  """
+  changes = {}
+  if saved is not None:
+    changes = {name: saved[name] for name in ("init", "init_skip")}
+    if config.init not in ("", REQUIRED, saved["init"]):
+      start = repr(saved["init"]) if saved["init"] else "scratch"
+      weights.report(
+        f"init={config.init!r} is ignored. This run resumes from its"
+        f" checkpoint; it was started from {start}."
+      )
+  needs_sizes = config.model.variant == FROM_WEIGHTS
+  needs_vocab = config.data.vocab == FROM_WEIGHTS
+  if not (needs_sizes or needs_vocab):
+    return config.replace(changes)
+  if saved is not None:
+    variant, vocab = saved["model"]["variant"], saved["data"]["vocab"]
+    generator_variant = saved["generator"]["variant"]
+  elif config.init in ("", REQUIRED):
+    raise InputError(
+      f"init: model.variant={FROM_WEIGHTS} and data.vocab={FROM_WEIGHTS} take"
+      " their values from the weights that the run starts from. Set"
+      " --config.init=FOLDER."
+    )
+  else:
+    networks = weights.for_roles(ROLES[config.objective])
+    kept, generator = next(iter(networks.values())), networks.get("generator")
+    variant, vocab = kept.variant, str(kept.vocabulary)
+    generator_variant = generator.variant if generator else ""
+    if needs_vocab:
+      _ = kept.tokenizer  # raises if there is none
+  if needs_sizes:
+    changes["model.variant"] = variant
+    if not config.generator.variant:
+      changes["generator.variant"] = generator_variant
+  if needs_vocab:
+    changes["data.vocab"] = vocab
+  return config.replace(changes)
+
+
+def find_tokenizer(
+  data: Data, *, download: bool = False
+) -> tuple[Tokenizer, str]:
+  """Returns the tokenizer of `data.vocab`, and the origin of its size.
+
+  Without a file, and unless it may be downloaded, it is a placeholder with
+  `data.vocab_size` words.
+  """
+  path = pathlib.Path(data.vocab).expanduser()
+  paths = (path, path / "vocab.txt", path / "tokenizer.json")
+  file = next(filter(pathlib.Path.is_file, paths), None)
+  if data.vocab != "train" and (file or download):
+    location = str(file or data.vocab)
+    tokenizer = saved_model.build_tokenizer(data, location)
+    return tokenizer, f"the size of '{location}'"
+  specials = tokenizer_lib.SPECIALS
+  words = (f"word{i}" for i in range(data.vocab_size - len(specials)))
+  tokenizer = tokenizer_lib.make_tokenizer(
+    [*specials, *words],
+    lowercase=data.lowercase,
+    strip_accents=tokenizer_lib.ACCENTS[data.accents],
+  )
+  return tokenizer, "the size in data.vocab_size"
+
+
+def check(config: PretrainConfig) -> None:
+  """Checks that the values of a config go together; reads no file."""
+  c = config
+  one_of("masking.style", c.masking.style, masking.STYLES)
+  one_of("model.remat", c.model.remat, layers.REMAT)
+  one_of("negatives.soft", c.negatives.soft, REGULARIZERS)
+  if c.length > c.model.max_positions:
+    raise InputError(
+      f"length={c.length:,} is more than"
+      f" model.max_positions={c.model.max_positions:,}. Lower"
+      " --config.length=NUMBER or raise --config.model.max_positions=NUMBER."
+    )
+  check_code(c.data.language)
+  _check_negatives(config)
+  metrics.check_writers(c.log.writers)
+  speed.parse_profile(c.log.profile, c.steps)
+  sharding.check_batch_size(
+    c.batch_size,
+    c.optim.accumulation,
+    sharding.get_mesh_spec(c.mesh.preset, c.mesh.axes),
+  )
+  if fit.parse_skip(c.init_skip) and not c.init:
+    raise InputError(
+      f"init_skip={c.init_skip!r} needs weights to start from. Set"
+      " --config.init=FOLDER or remove init_skip."
+    )
+
+
+def check_warmup(
+  warmup_steps: int, steps: int, say: Callable[[str], object]
+) -> None:
+  """Warns if the warm-up is over a quarter of the run; refuses all of it."""
+  fix = f"Set --config.optim.warmup_steps={steps // 10}, for example."
+  warmup = f"optim.warmup_steps={warmup_steps:,}"
+  if warmup_steps >= steps:
+    raise InputError(
+      f"{warmup} is as long as the run (steps={steps:,}) or longer. The"
+      f" learning rate would rise until the end. {fix}"
+    )
+  if 4 * warmup_steps > steps:
+    say(
+      f"warning: {warmup} is more than a quarter of the run (steps={steps:,})."
+      f" The learning rate is low for long. {fix}"
+    )
+
+
+def _check_negatives(config: PretrainConfig) -> None:
+  """Checks combinations of values in the section `negatives`."""
+  n = config.negatives
+  table = build_table_request(n, config.data).model
+  if table and (n.symmetric or n.include_self):
+    raise InputError(
+      f"negatives.sources={n.sources!r} builds its table during training,"
+      " which supports neither negatives.symmetric nor negatives.include_self."
+      " Set both to False."
+    )
+  if table and n.needs_table and table.every >= config.steps:
+    raise InputError(
+      f"negatives.sources={n.sources!r} builds a table every"
+      f" {table.every:,} steps, which is never in a run of"
+      f" {config.steps:,} steps. Set a smaller every=NUMBER in it."
+    )
+  if config.objective == "mlm" and n.discriminator != "none":
+    raise InputError(
+      f"negatives.discriminator={n.discriminator!r} needs ELECTRA's two"
+      " networks, and BERT has one. Set --config.negatives.discriminator=none."
+    )
+
+
+def build_table_request(negatives: Negatives, data: Data) -> TableRequest:
+  """Builds the request for the synonym table of a config."""
+  names = ("sources", "stop_words", *run_table.SWITCHES)
+  return TableRequest(
+    language=data.language,
+    wordnet_dir=data.wordnet_dir,
+    **{name: getattr(negatives, name) for name in names},
+  )
+
+
+def describe_objective(config: PretrainConfig) -> str:
+  """Describes the objective of a config in words."""
+  n, temperature = config.negatives, config.generator.temperature
+  sources = resolve_auto(n.sources, config.data.language)
+  terms = [{"electra": "ELECTRA", "mlm": "BERT"}[config.objective]]
+  if n.hard_correction:
+    terms.append(f"hard correction by {sources} ({n.prediction})")
+  elif n.needs_table:
+    terms.append(f"synonyms of {sources}")
+  if n.soft_weight:
+    terms.append(f"soft regularization ({n.soft}) x {n.soft_weight:g}")
+  if n.sentence_weight:
+    terms.append(f"sentence regularization x {n.sentence_weight:g}")
+  if n.smoothing:
+    terms.append(f"smoothing over synonyms x {n.smoothing:g}")
+  if temperature != n.temperature:
+    terms.append(f"sampled at temperature {temperature:g}")
+  terms += [
+    f"{name} {value}"
+    for name, key in Negatives.list_keys().items()
+    if name not in DESCRIBED and (value := getattr(n, name)) != key.default
+  ]
+  recipe = " + ".join(terms) if len(terms) > 1 else f"plain {terms[0]}"
+  masked = f"{config.masking.prob:.0%} masked ({config.masking.style})"
+  return f"{recipe}; {masked}"
+
+
+def shorten(config: PretrainConfig, steps: int) -> PretrainConfig:
+  """Returns a config with fewer steps, and SCALED in proportion."""
+  changes, share = {"steps": steps}, steps / config.steps
+  for section, key in SCALED:
+    if value := getattr(getattr(config, section), key):  # 0 stays 0
+      changes[f"{section}.{key}"] = max(1, round(value * share))
+  return config.replace(changes)
+
+
+def apply_saved_steps(
+  config: PretrainConfig,
+  saved: Mapping[str, Any] | None,
+  say: Callable[[str], object],
+) -> PretrainConfig:
+  """Returns the config with the steps that a run was shortened to.
+
+  `minutes` counts when a run starts. A resume takes the saved number of steps,
+  however fast this machine is, unless `steps` is below it (and then refused).
+  The saved config itself may have more steps.
+  """
+  if saved is None or not saved["minutes"] or saved["steps"] >= config.steps:
+    return config
+  shorter = shorten(config, saved["steps"])
+  if shorter.optim.warmup_steps != saved["optim"]["warmup_steps"]:
+    return config  # the saved config, with more steps
+  say(
+    f"This run was shortened to {saved['steps']:,} of {config.steps:,} steps"
+    f" when it started (minutes={saved['minutes']:g})."
+  )
+  # The saved minutes are for the next resume.
+  return dataclasses.replace(shorter, minutes=float(saved["minutes"]))
