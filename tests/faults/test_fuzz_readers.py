@@ -188,7 +188,7 @@ SYNONYMS = {
     to_words(lambda word, x: word + b" %g %g %g" % tuple(x)),
   ),
 }
-TASKS = {
+TASK_READERS = {
   "own.tsv": (read_task, tsv(("text", "label"), ("a swan", "1"))),
   "own.csv": (read_task, b'text,label\n"a ""swan""",1\n'),
   "hans.tsv": (
@@ -272,7 +272,7 @@ READERS = (
     ),
   }
   | {n: Reader(read_source(s), data) for n, (s, data) in SYNONYMS.items()}
-  | {n: Reader(read, data) for n, (read, data) in TASKS.items()}
+  | {n: Reader(read, data) for n, (read, data) in TASK_READERS.items()}
   | {
     f"wordnet/{name}": Reader(read_source(sources.wordnet, "folder"), share=0.5)
     for name in WORDNET
