@@ -24,6 +24,7 @@ GLUE = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte")
 SQUAD_SCORES = ("squad_em", "squad_f1")
 AVERAGE = "average"  # only of all eight tasks
 RECORD_FIELDS = ("step", "split", "time")  # not scores
+RunsByTask = Mapping[str, Sequence[Result]]
 
 SOURCES = {
   "table3": "paper, Table 3",
@@ -126,9 +127,7 @@ def find_published(
   return same or tuple(x for x in models if x.family == "electra")
 
 
-def find_comparable(
-  runs_by_task: Mapping[str, Sequence[Result]],
-) -> tuple[PublishedModel, ...]:
+def find_comparable(runs_by_task: RunsByTask) -> tuple[PublishedModel, ...]:
   """Returns the published models of the runs' size and tasks."""
   first = next(iter(runs_by_task.values()))[0].provenance
   family, width = first["family"], first["width"]
@@ -137,7 +136,7 @@ def find_comparable(
 
 @dataclasses.dataclass(frozen=True)
 class Summary:
-  """Statistics of a metric over all runs of a task, with failed ones.
+  """Statistics of a metric over all runs of a task.
 
   Attributes:
     runs, failed: numbers of runs, and of failed ones among them.
@@ -188,10 +187,8 @@ def median_run(runs: Sequence[Result]) -> Result:
 def describe_run(result: Result) -> str:
   """Describes a run in one line."""
   texts = [f"FAILED: {result.failure}"] if result.failure else []
-  texts.append(format_scores(result.scores["dev"]))
   for split, scores in result.scores.items():
-    if split != "dev":
-      texts.append(f"{split} {format_scores(scores)}")
+    texts.append(f"{split} " * (split != "dev") + format_scores(scores))
   step, speed = f"step {result.step:,}", f"{result.rows_per_s:.1f} rows/s"
   return "; ".join([*texts, f"{step}, {result.secs:,.0f} s, {speed}"])
 
@@ -200,37 +197,6 @@ def format_scores(scores: Mapping[str, float | str]) -> str:
   """Formats scores as "accuracy 70.34, f1 82.10"."""
   shown = {name: x for name, x in scores.items() if name not in RECORD_FIELDS}
   return ", ".join(f"{name} {x:.2f}" for name, x in shown.items())
-
-
-def print_tables(
-  runs_by_task: Mapping[str, Sequence[Result]],
-  compared: Mapping[str, Sequence[Comparison]],
-  console: Console,
-) -> None:
-  """Prints statistics of the runs, published scores and comparisons."""
-  columns = ("runs", "failed", "median", "mean", "low", "high", "sd")
-  table = make_table("Dev sets, %", ("task", "metric"), columns)
-  for task, runs in runs_by_task.items():
-    shown = f"{task} *" if _notes(runs) else task
-    for metric, s in summarize_runs(runs).items():
-      values = (f"{x:.2f}" for x in (s.median, s.mean, s.low, s.high))
-      sd = "" if s.sd is None else f"{s.sd:.2f}"
-      table.add_row(shown, metric, str(s.runs), str(s.failed), *values, sd)
-      shown = ""
-  console.print(table)
-  for name, runs in runs_by_task.items():
-    for note in _notes(runs):
-      console.print(f"* {name}: {note}", soft_wrap=True)
-    for run in runs:
-      if run.failure:
-        console.print(f"! {name}, seed {run.seed}: {run.failure}")
-  _print_published(runs_by_task, console)
-  if compared:
-    console.print(comparisons_table(COMPARED, compared.items()))
-
-
-def _notes(runs: Sequence[Result]) -> list[str]:
-  return list(dict.fromkeys(note for run in runs for note in run.notes))
 
 
 def make_table(title: str, left: Iterable[str], right: Iterable[str]) -> Table:
@@ -243,9 +209,34 @@ def make_table(title: str, left: Iterable[str], right: Iterable[str]) -> Table:
   return table
 
 
-def _print_published(
-  runs_by_task: Mapping[str, Sequence[Result]], console: Console
+def print_tables(
+  runs_by_task: RunsByTask,
+  compared: Mapping[str, Sequence[Comparison]],
+  console: Console,
 ) -> None:
+  """Prints statistics of the runs, published scores and comparisons."""
+  columns = ("runs", "failed", "median", "mean", "low", "high", "sd")
+  table, lines = make_table("Dev sets, %", ("task", "metric"), columns), []
+  for name, runs in runs_by_task.items():
+    notes = dict.fromkeys(note for run in runs for note in run.notes)
+    shown = f"{name} *" if notes else name
+    for metric, s in summarize_runs(runs).items():
+      values = (f"{x:.2f}" for x in (s.median, s.mean, s.low, s.high))
+      sd = "" if s.sd is None else f"{s.sd:.2f}"
+      table.add_row(shown, metric, str(s.runs), str(s.failed), *values, sd)
+      shown = ""
+    lines += [f"* {name}: {note}" for note in notes]
+    failed = [run for run in runs if run.failure]
+    lines += [f"! {name}, seed {run.seed}: {run.failure}" for run in failed]
+  console.print(table)
+  for line in lines:
+    console.print(line, soft_wrap=True)
+  _print_published(runs_by_task, console)
+  if compared:
+    console.print(comparisons_table(COMPARED, compared.items()))
+
+
+def _print_published(runs_by_task: RunsByTask, console: Console) -> None:
   """Prints medians and published scores in the layout of tables 3 and 4."""
   medians: dict[str, float] = {}
   for task, runs in runs_by_task.items():
@@ -257,11 +248,10 @@ def _print_published(
     return  # nothing is published on the user's own task
   if average(medians) is not None:
     columns.append(AVERAGE)
-  counts = [len(runs) for runs in runs_by_task.values()]
-  low, high = min(counts), max(counts)
-  star = " *" if any(map(_notes, runs_by_task.values())) else ""
-  source = f"median of {low}" if low == high else f"median of {low} to {high}"
-  rows = [(f"these runs{star}", medians, source)]
+  counts = sorted(map(len, runs_by_task.values()))
+  span = " to ".join(map(str, dict.fromkeys((counts[0], counts[-1]))))
+  noted = any(run.notes for runs in runs_by_task.values() for run in runs)
+  rows = [(f"these runs{' *' * noted}", medians, f"median of {span}")]
   models = find_comparable(runs_by_task)
   notes = list(dict.fromkeys(model.note for model in models))
   for model in models:
@@ -280,7 +270,7 @@ def _print_published(
 
 
 def compare_results(
-  ours: Mapping[str, Sequence[Result]], theirs: Mapping[str, Sequence[Result]]
+  ours: RunsByTask, theirs: RunsByTask
 ) -> tuple[dict[str, list[Comparison]], list[str]]:
   """Compares the runs of two workdirs on the dev set of each task.
 
@@ -291,33 +281,26 @@ def compare_results(
   compared, remarks = {}, []
   for name, runs in ours.items():
     others = theirs.get(name, [])
-    golds = [x.answers["dev"]["golds"] for x in (*runs, *others)]
+    every = [*runs, *others]
+    golds = [x.answers["dev"]["golds"] for x in every]
     if others and all(gold == golds[0] for gold in golds):
-      compared[name] = _compare_task(runs, others)
+      scores = scoring.score_runs(
+        [*runs[0].scores["dev"]],
+        golds[0],
+        [x.answers["dev"]["answers"] for x in every],
+        [label for run in every for label in run.provenance["labels"]],
+      )
+      counts = len(runs), len(others)
+      compared[name] = [
+        compare_scores(metric, x.draw, x.size, runs=counts)
+        for metric, x in scores.items()
+      ]
       notes = dict.fromkeys(note for run in others for note in run.notes)
       remarks += [f"* {name}, other runs: {note}" for note in notes]
     elif theirs:
       reason = "have other examples" if others else "do not have this task"
       remarks.append(f"{name} is not compared: the other runs {reason}")
   return compared, remarks
-
-
-def _compare_task(
-  ours: Sequence[Result], theirs: Sequence[Result]
-) -> list[Comparison]:
-  runs = [*ours, *theirs]
-  golds, *_ = (x.answers["dev"]["golds"] for x in runs)
-  scores = scoring.score_runs(
-    [*ours[0].scores["dev"]],
-    golds,
-    [x.answers["dev"]["answers"] for x in runs],
-    [label for run in runs for label in run.provenance["labels"]],
-  )
-  counts = len(ours), len(theirs)
-  return [
-    compare_scores(metric, x.draw, x.size, runs=counts)
-    for metric, x in scores.items()
-  ]
 
 
 def example_scores(run: Result, metric: str) -> np.ndarray:
@@ -338,11 +321,8 @@ def comparisons_table(
   title: str, compared: Iterable[tuple[str, Sequence[Comparison]]]
 ) -> Table:
   """Makes the table of comparisons, by name of what is compared."""
-  table = make_table(
-    title,
-    ("", "metric"),
-    ("these", "other", "difference", "examples", "and runs"),
-  )
+  columns = ("these", "other", "difference", "examples", "and runs")
+  table = make_table(title, ("", "metric"), columns)
   for column in table.columns[:5]:
     column.no_wrap = True
   for name, rows in compared:
