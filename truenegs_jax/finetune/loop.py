@@ -44,9 +44,7 @@ class TrainingSetup:
   """Everything that the runs of a task share, without seed and weights.
 
   Attributes:
-    start: the network that the runs start from.
     model: the network with its head.
-    data: the rows of the task.
     provenance: what the runs depend on, saved with their checkpoints.
     steps: number of steps of a run.
     eval_steps: steps after which the dev set is scored, but the last.
@@ -54,7 +52,7 @@ class TrainingSetup:
     init_state: parameters and seed -> the state of step 0.
     abstract: shapes, dtypes and shardings of a state.
     train_step: jitted, `(state, batch, aux) -> (state, terms)`.
-    predictor: computes the outputs of the head; its mesh is that of training.
+    predictor: its mesh is that of training.
   """
 
   start: Start
@@ -175,7 +173,6 @@ def fine_tune(
   seed: int,
   folder: pathlib.Path,
   *,
-  make_params: Callable[[], optax.Params],
   check: Callable[[], None],
   console: Console,
 ) -> Iterator["SeedRun"]:
@@ -187,7 +184,6 @@ def fine_tune(
   Args:
     seed: seed of the order of rows and of dropout.
     folder: receives metrics, checkpoints, and the rows of skipped updates.
-    make_params: makes the initial parameters, arrays of numpy.
     check: called before each batch; raises Stopped after a signal.
   """
   with contextlib.ExitStack() as stack:
@@ -196,7 +192,8 @@ def fine_tune(
     run = SeedRun(setup, seed, check, console)
     state = run.restore_newest(checkpoints)
     if state is None:
-      state = setup.init_state(make_params(), seed)
+      params = setup.start.make_params(setup.data.task, seed)
+      state = setup.init_state(params, seed)
     line = metrics.ProgressLine(
       console,
       setup.steps,
@@ -224,12 +221,10 @@ def fine_tune(
       raise
 
 
-@dataclasses.dataclass
 class SeedRun:
   """A run of a task with a seed, and the functions of its training loop.
 
   Attributes:
-    check, console: arguments of `fine_tune`.
     first_step: number of steps of the checkpoint that it continues.
     write: writes a record.
     written: steps of the evaluations that metrics.jsonl has from the start.
@@ -237,30 +232,28 @@ class SeedRun:
     losses: means of the first training record that is not NaN, and of the last.
     earlier_secs: duration of the steps before `first_step`, in seconds.
     failure: why the training failed, or "".
-    params, step: at the end, the parameters and their step.
-    secs, rows_per_s: at the end, duration and speed of all steps.
+    params, step, secs, rows_per_s: at the end, the parameters and their step,
+      and duration and speed of all steps.
   """
 
-  setup: TrainingSetup
-  seed: int
-  check: Callable[[], None]
-  console: Console
-  first_step: int = 0
-  write: Callable[[metrics.Record], None] = print
-  written: set[int] = dataclasses.field(default_factory=set)
-  evaluations: dict[int, dict[str, float]] = dataclasses.field(
-    default_factory=dict
-  )
-  losses: tuple[float, float] = (math.nan, math.nan)
-  earlier_secs: float = 0.0
-  failure: str = ""
-  params: optax.Params = dataclasses.field(default_factory=dict)
-  step: int = 0
-  secs: float = 0.0
-  rows_per_s: float = 0.0
+  params: optax.Params
+  step: int
+  secs: float
+  rows_per_s: float
 
-  def __post_init__(self) -> None:
-    self.clock = speed.Clock(self.setup.steps)
+  def __init__(
+    self,
+    setup: TrainingSetup,
+    seed: int,
+    check: Callable[[], None],
+    console: Console,
+  ):
+    self.setup, self.seed, self.check = setup, seed, check
+    self.console, self.clock = console, speed.Clock(setup.steps)
+    self.first_step, self.earlier_secs, self.failure = 0, 0.0, ""
+    self.write: Callable[[metrics.Record], None] = print
+    self.written, self.evaluations = set[int](), dict[int, dict[str, float]]()
+    self.losses: tuple[float, float] = (math.nan, math.nan)
 
   def report(self, text: str) -> None:
     """Prints a line."""

@@ -119,14 +119,6 @@ def load(workdir: pathlib.Path, task: str, seed: int) -> Result | None:
     return result
 
 
-def missing_seeds(
-  workdir: pathlib.Path, task: str, seeds: Sequence[int]
-) -> list[int]:
-  """Returns the seeds without a finished run."""
-  paths = {n: run_folder(workdir, task, n) / RESULT for n in seeds}
-  return [seed for seed, path in paths.items() if not path.exists()]
-
-
 def load_all(workdir: pathlib.Path) -> dict[str, list[Result]]:
   """Loads the finished runs of a workdir, by task."""
   by_task: dict[str, list[Result]] = {}
