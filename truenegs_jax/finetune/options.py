@@ -13,7 +13,13 @@ from truenegs_jax.config.task_sections import Finetune
 from truenegs_jax.models import layers
 from truenegs_jax.models.registry import FAMILY, find_family
 from truenegs_jax.runtime.errors import InputError, one_of
-from truenegs_jax.tasks.task import OWN, SQUAD, TASKS
+from truenegs_jax.tasks.task import (
+  OWN,
+  SQUAD,
+  TASKS,
+  Task,
+  define_own_task,
+)
 from truenegs_jax.train import metrics, sharding
 
 MODEL_KEYS = ("dropout", "attention_dropout", "dtype", "remat", "scan")
@@ -52,6 +58,18 @@ class FinetuneOptions(Finetune):
   def task_names(self) -> tuple[str, ...]:
     """The names in `tasks`."""
     return parse_names(self.tasks, key="finetune.tasks")
+
+  def find_task(self, name: str) -> Task:
+    """Returns a published task, or the user's own without its file's values."""
+    if name != OWN:
+      return TASKS[name]
+    return define_own_task(
+      text=self.text,
+      label=self.label,
+      kind=self.kind,
+      labels=self.labels,
+      metric=self.metric,
+    )
 
   @property
   def all_seeds(self) -> Sequence[int]:

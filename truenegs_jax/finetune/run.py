@@ -36,7 +36,7 @@ from truenegs_jax.runtime import distributed, errors, progress
 from truenegs_jax.runtime.cache import enable_compilation_cache
 from truenegs_jax.runtime.files import disk_errors
 from truenegs_jax.tasks import batches, records
-from truenegs_jax.tasks.task import CLASSES, SPANS, TASKS, Task
+from truenegs_jax.tasks.task import OWN, SPANS, TASKS, Task
 from truenegs_jax.train import guards, plan, sharding
 from truenegs_jax.weights import export_model, find, hf_folder, model_card
 from truenegs_jax.workdir import files, lock
@@ -136,10 +136,9 @@ def _describe_plan(context: RunContext) -> dict[str, str]:
   }
   if not o.init or find.is_local(o.init):
     start = start_lib.resolve(o, context.report)
-    for name in o.task_names:
-      task = TASKS.get(name)
-      model = start.make_model(task or Task(name, name, CLASSES))
-      if task:  # the user's own task has classes when its file is read
+    for task in map(o.find_task, o.task_names):
+      model = start.make_model(task)
+      if task.name != OWN:  # which has classes when its file is read
         start.fit(task)
     config = model.config
     lines |= {
@@ -154,18 +153,18 @@ def _describe_plan(context: RunContext) -> dict[str, str]:
     f"seeds {seeds[0]} to {seeds[-1]}; {context.count_missing():,} of"
     f" {len(seeds) * len(o.task_names):,} runs are to train"
   )
-  return lines | {name: _describe_task(o, name) for name in o.task_names}
+  tasks = map(o.find_task, o.task_names)
+  return lines | {task.name: _describe_task(o, task) for task in tasks}
 
 
-def _describe_task(o: FinetuneOptions, name: str) -> str:
+def _describe_task(o: FinetuneOptions, task: Task) -> str:
   """Describes the files of a task and, for the published ones, its steps."""
   splits = ["train", "dev", *["test"] * o.predict_test]
   text = "; ".join(
-    f"{split}: {task_data.find_split(o, name, split)}" for split in splits
+    f"{split}: {task_data.describe_split(o, task, split)}" for split in splits
   )
-  task = TASKS.get(name)
-  epochs = o.epochs or (task.epochs if task else 0)
-  if task is None or "train" in task_data.parse_files(o, name):
+  epochs = o.epochs or task.epochs
+  if "train" in task_data.parse_files(o, task.name):
     return f"{text}; {epochs:g} epochs"
   rows = task_data.count_rows(o, task)
   steps = batches.num_steps(rows, o.batch_size, epochs)
@@ -277,7 +276,6 @@ def _train_run(
     setup,
     seed,
     folder,
-    make_params=lambda: setup.start.make_params(data.task, seed),
     check=check,
     console=context.console,
   ) as trained:

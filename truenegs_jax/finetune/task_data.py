@@ -5,7 +5,6 @@ data.dev.score(data.dev.decode_answers(outputs))["accuracy"]
 """
 
 import dataclasses
-import os
 import pathlib
 import sys
 from collections.abc import Mapping
@@ -28,14 +27,14 @@ from truenegs_jax.tasks.task import (
   OWN,
   SPANS,
   SQUAD,
-  TASKS,
   EncodedRows,
   Task,
-  define_own_task,
   fit_own_task,
 )
 
 GLUE_LENGTH, SQUAD_LENGTH = 128, 512  # tokens of a row in ELECTRA's paper
+OWN_SPLITS = ("train", "dev", "test")
+FILES = "finetune.files"  # the config key
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,41 +71,33 @@ def read_task_data(
   options: FinetuneOptions, name: str, tokenizer: Tokenizer
 ) -> TaskData:
   """Reads a task and encodes it."""
-  check_files(options)
-  task = TASKS.get(name) or _define_own_task(options)
-  examples, notes = read_split(options, task, "train")
-  if name == OWN:
-    task = fit_own_task(task, examples)
-  sizes = {"train": len(examples)}
-  examples = examples[: options.rows or None]
-  if task.kind == SPANS:
-    train = make_windows(options, examples, tokenizer, train=True).encoded
-  else:
-    train = batches.encode(
-      examples,
-      task,
-      tokenizer,
-      length=options.length,
-      both_orders=task.both_orders,
-    )
-  splits = {}
-  for split in _evaluated_splits(options, task):
+  task, notes = options.find_task(name), list[str]()
+  splits, sizes = dict[str, EvalSplit](), dict[str, int]()
+  files = parse_files(options, name)
+  for split in _list_splits(options, task):
+    if split == "dev_mismatched" and split not in files:  # may be left out
+      if not _find_path(options, task, split)[1]:
+        continue
     examples, more = read_split(options, task, split)
-    splits[split] = encode_split(options, task, examples, tokenizer)
-    sizes[split] = len(examples)
-    notes += more
+    sizes[split], notes = len(examples), notes + more
+    if split != "train":
+      splits[split] = encode_split(options, task, examples, tokenizer)
+      continue
+    if name == OWN:
+      task = fit_own_task(task, examples)
+    examples = examples[: options.rows or None]
+    if task.kind == SPANS:
+      train = make_windows(options, examples, tokenizer, train=True).encoded
+    else:
+      train = batches.encode(
+        examples,
+        task,
+        tokenizer,
+        length=options.length,
+        both_orders=task.both_orders,
+      )
   notes += _deviations(options, task, sizes)
   return TaskData(task, train, splits, tuple(notes))
-
-
-def _define_own_task(options: FinetuneOptions) -> Task:
-  return define_own_task(
-    text=options.text,
-    label=options.label,
-    kind=options.kind,
-    labels=options.labels,
-    metric=options.metric,
-  )
 
 
 def count_rows(options: FinetuneOptions, task: Task) -> int:
@@ -140,68 +131,51 @@ def read_split(
   return examples, [note] if num_skipped else []
 
 
-def _evaluated_splits(options: FinetuneOptions, task: Task) -> list[str]:
-  """Names the splits to evaluate on that a task has."""
-  files = parse_files(options, task.name)
-  splits = [x for x in _splits(options, task.name) if x != "train"]
-  if "dev_mismatched" in splits and "dev_mismatched" not in files:
-    path = records.official_path(task, "dev_mismatched", options.data)
-    is_hub = options.data.startswith(records.HUB)
-    if not is_hub and not find_existing(path, or_compressed=True):
-      splits.remove("dev_mismatched")
-  return splits
-
-
-def _splits(options: FinetuneOptions, name: str) -> tuple[str, ...]:
+def _list_splits(options: FinetuneOptions, task: Task) -> list[str]:
   """Returns the names of a task's splits, test sets only if they are used."""
-  task = TASKS.get(name)
-  splits = tuple(task.split_sizes) if task else ("train", "dev", "test")
-  return tuple(
-    x for x in splits if options.predict_test or not x.startswith("test")
-  )
+  splits = task.split_sizes or OWN_SPLITS
+  return [x for x in splits if options.predict_test or not x.startswith("test")]
 
 
 def check_files(options: FinetuneOptions) -> None:
   """Refuses files that would not be used; reads none of them."""
-  names, data = options.task_names, options.data
+  data, tasks = options.data, [*map(options.find_task, options.task_names)]
+  splits = {task.name: _list_splits(options, task) for task in tasks}
   if data.startswith(records.HUB):
     if hub_datasets.parse_dataset(data, key="finetune.data").split:
       raise InputError(
         f"finetune.data={data!r} names a split. Set"
-        ' --config.finetune.data=hf:NAME, or --config.finetune.files="'
+        f' --config.finetune.data=hf:NAME, or --config.{FILES}="'
         "train='hf:NAME split=S' dev='hf:NAME split=S'\"."
       )
-  item = grammar.parse_item(options.files, key="finetune.files")
+  item = grammar.parse_item(options.files, key=FILES)
   if item.name or not all(item.options.values()):
     raise InputError(
-      f"finetune.files={options.files!r} is not of the form SPLIT=FILE or"
+      f"{FILES}={options.files!r} is not of the form SPLIT=FILE or"
       " TASK.SPLIT=FILE."
     )
   for entry in item.options:
-    task, _, split = entry.rpartition(".")
-    for name in [task] if task else names:
-      if name not in names or split not in _splits(options, name):
-        splits = _splits(options, name) if name in names else ()
+    name, _, split = entry.rpartition(".")
+    for task in [name] if name else splits:
+      if split not in splits.get(task, ()):
         raise InputError(
-          f"finetune.files: '{entry}=...' names no split of a task that is"
-          f" fine-tuned. Tasks are {', '.join(names)}; splits of {name} are"
-          f" {', '.join(splits) or 'none'}. Test sets need"
+          f"{FILES}: '{entry}=...' names no split of a task that is fine-tuned."
+          f" Tasks are {', '.join(splits)}; splits of {task} are"
+          f" {', '.join(splits.get(task, ['none']))}. Test sets need"
           " --config.finetune.predict_test=True. For a file of one task, write"
           " TASK.SPLIT=FILE."
         )
-  for name in names:
-    if options.predict_test and "test" not in _splits(options, name):
+  for name, names in splits.items():
+    if options.predict_test and "test" not in names:
       raise InputError(
         f"finetune.predict_test=True, but {name} has no public test set. Remove"
         " --config.finetune.predict_test."
       )
-  if OWN in names:
-    _define_own_task(options)
-    if missing := {*_splits(options, OWN)} - parse_files(options, OWN).keys():
+    if name == OWN and (missing := {*names} - parse_files(options, OWN).keys()):
       raise InputError(
-        f"finetune.files={options.files!r} names no file for"
+        f"{FILES}={options.files!r} names no file for"
         f" {' and '.join(sorted(missing))}. Set"
-        " --config.finetune.files='train=FILE dev=FILE', and test=FILE with"
+        f" --config.{FILES}='train=FILE dev=FILE', and test=FILE with"
         " finetune.predict_test=True."
       )
 
@@ -212,7 +186,7 @@ def parse_files(options: FinetuneOptions, name: str) -> dict[str, str]:
   Returns:
     File by split.
   """
-  files = grammar.parse_item(options.files, key="finetune.files").options
+  files = grammar.parse_item(options.files, key=FILES).options
   for_all = {split: x for split, x in files.items() if "." not in split}
   return for_all | {
     entry.rpartition(".")[2]: path
@@ -221,17 +195,25 @@ def parse_files(options: FinetuneOptions, name: str) -> dict[str, str]:
   }
 
 
-def find_split(options: FinetuneOptions, name: str, split: str) -> str:
+def describe_split(options: FinetuneOptions, task: Task, split: str) -> str:
   """Describes where a split of a task is, for a dry run; reads none of it."""
-  where = parse_files(options, name).get(split) or options.data
+  where, exists = _find_path(options, task, split)
+  return where if exists else f"{where} (missing)"
+
+
+def _find_path(
+  options: FinetuneOptions, task: Task, split: str
+) -> tuple[str, bool]:
+  """Returns where a split is, and whether it exists there or on the hub."""
+  file = parse_files(options, task.name).get(split)
+  where = file or options.data
   if where.startswith(records.HUB):
-    return where
-  path = pathlib.Path(os.path.expanduser(where))
-  is_official = where == options.data
-  if is_official:
-    path = records.official_path(TASKS[name], split, where)
-  existing = find_existing(path, or_compressed=is_official)
-  return str(existing) if existing else f"{path} (missing)"
+    return where, True
+  path = pathlib.Path(where).expanduser()
+  if not file:
+    path = records.official_path(task, split, where)
+  existing = find_existing(path, or_compressed=not file)
+  return str(existing or path), existing is not None
 
 
 def _deviations(
