@@ -13,7 +13,7 @@ import pyarrow
 from pyarrow import parquet
 
 from truenegs_jax.data.corpus.corpus import Corpus, Part
-from truenegs_jax.data.corpus.read_state import ReadState
+from truenegs_jax.data.corpus.readers import ReadState
 
 # Suffix -> compresses the content of a file.
 COMPRESSORS = {

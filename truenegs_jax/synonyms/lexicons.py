@@ -15,8 +15,7 @@ from typing import TypeVar
 import numpy as np
 
 from truenegs_jax.data.corpus.files import File, read_blocks
-from truenegs_jax.data.corpus.read_state import BLOCK_BYTES, ReadState
-from truenegs_jax.data.corpus.readers import read_text
+from truenegs_jax.data.corpus.readers import ReadState, read_text
 from truenegs_jax.runtime.errors import DataError, InputError
 from truenegs_jax.synonyms.vocabulary import Vocabulary
 
@@ -97,7 +96,7 @@ def read_pairs(file: File) -> Pairs:
     PPDB    `[NN] ||| word ||| synonym ||| ...`; further fields are ignored
     others  word<TAB>synonym; or a word and its synonyms, separated by spaces
   """
-  head = next(read_blocks(file, ReadState(), size=BLOCK_BYTES), b"")
+  head = next(read_blocks(file), b"")
   if match := MYTHES.match(head):
     return _mythes(file, match[1].decode(errors="replace"))
   return _columns(file)
@@ -143,7 +142,7 @@ def _mythes(file: File, encoding: str) -> Pairs:
   labels. Synonyms with notes of the first kind are dropped, whatever their
   language; labels are removed.
   """
-  data = b"".join(read_blocks(file, ReadState(), size=BLOCK_BYTES))
+  data = b"".join(read_blocks(file))
   try:
     text = data.decode(encoding.removeprefix("microsoft-"))
   except (LookupError, UnicodeError) as error:

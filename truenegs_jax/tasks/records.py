@@ -20,11 +20,11 @@ import numpy as np
 
 from truenegs_jax.data.corpus import files, hub_datasets
 from truenegs_jax.data.corpus.hub_datasets import HUB, DatasetSpec
-from truenegs_jax.data.corpus.read_state import ReadState
 from truenegs_jax.data.corpus.readers import (
+  ReadState,
   read_csv_rows,
+  read_lines,
   read_objects,
-  read_records,
 )
 from truenegs_jax.runtime.errors import DataError
 from truenegs_jax.runtime.files import atomic_file
@@ -148,19 +148,18 @@ def read_file(
   existing = files.find_existing(path)
   if existing is None:
     raise DataError(f"{path}: there is no such file.")
-  file = files.stat_file(existing)
+  file, state = files.stat_file(existing), ReadState()
   if file.suffix in (".jsonl", ".json"):
     records: Iterator[Record] = (
-      Record(f"{file.path}:{number}", fields)
-      for number, fields in read_objects(file, ReadState())
+      Record(state.location(), fields) for fields in read_objects(file, state)
     )
   elif file.suffix in (".tsv", ".txt", ".csv"):
     if file.suffix == ".csv":
-      rows = read_csv_rows(file, ReadState())
+      rows = read_csv_rows(file, state)
     else:
-      lines = enumerate(read_records(file, ReadState()), start=1)
-      rows = ((i, line.removesuffix("\n").split("\t")) for i, line in lines)
-    records = _table_records(file, rows, list(columns), skipped)
+      lines = read_lines(file, state)
+      rows = (line.removesuffix("\n").split("\t") for line in lines)
+    records = _table_records(state, rows, list(columns), skipped)
   else:
     raise DataError(
       f"{path}: unknown format. Files of tasks are .tsv, .csv or .jsonl, each"
@@ -174,13 +173,13 @@ def read_file(
 
 
 def _table_records(
-  file: files.File,
-  rows: Iterator[tuple[int, list[str]]],
+  state: ReadState,
+  rows: Iterator[list[str]],
   columns: list[str],
   skipped: list[str] | None,
 ) -> Iterator[Record]:
-  for number, row in rows:
-    row, location = row or [""], f"{file.path}:{number}"  # [] of a blank line
+  for row in rows:
+    row, location = row or [""], state.location()  # [] of a blank line
     if row == [""] and len(columns) != 1:
       continue
     if not columns:

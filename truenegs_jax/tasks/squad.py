@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from typing import Any, TypeVar
 
 from truenegs_jax.data.corpus import files
-from truenegs_jax.data.corpus.read_state import BLOCK_BYTES, ReadState
 from truenegs_jax.runtime.errors import DataError, UnavailableError
 from truenegs_jax.runtime.files import parse_json
 from truenegs_jax.tasks.records import HUB, read_dataset
@@ -69,7 +68,7 @@ def load_json(where: str) -> Any:
       " plain or compressed, or hf:rajpurkar/squad."
     )
   file = files.stat_file(path)
-  content = b"".join(files.read_blocks(file, ReadState(), size=BLOCK_BYTES))
+  content = b"".join(files.read_blocks(file))
   try:
     return parse_json(content, strict=False)
   except ValueError as error:

@@ -7,7 +7,7 @@ import shutil
 import numpy as np
 import pytest
 
-from truenegs_jax.data.corpus import read_state
+from truenegs_jax.data.corpus import readers
 from truenegs_jax.data.corpus.corpus import Meter
 from truenegs_jax.data.corpus.sources_spec import named_sources, open_corpus
 from truenegs_jax.runtime.errors import DataError, InputError, TrueNegsError
@@ -43,8 +43,8 @@ def read_twice(spec: str, **options):
     sum(len(d.text.encode()) for d in documents if d.part == part)
     for part in range(len(corpus.parts))
   ]
-  assert meter.part_bytes == sizes
-  assert sum(meter.part_documents) == len(documents)
+  assert [cursor.num_bytes for cursor in meter.cursors] == sizes
+  assert meter.num_documents == len(documents)
   return documents, meter
 
 
@@ -127,7 +127,8 @@ def test_parts_follow_one_another_or_alternate(tmp_path):
   assert [(d.part, d.number, d.repeat) for d in documents] == [
     (part, number, 0) for part in range(3) for number in range(3)
   ]
-  assert meter.part_bytes == [30] * 3 and meter.part_documents == [3] * 3
+  counts = [(x.num_bytes, x.num_documents) for x in meter.cursors]
+  assert counts == [(30, 3)] * 3
   spec = ", ".join(f"{name} weight=7" for name in names)
   documents, _ = read_twice(spec)
   assert "".join(d.text[:2] for d in documents) == "b0a0c0b1a1c1b2a2c2"
@@ -203,11 +204,12 @@ def test_meters_count_bytes_documents_and_progress(tmp_path, parts):
   for _ in corpus.read(meter):
     # Documents come later than the block they are read with.
     assert meter.fraction_read >= last
-    assert -0.01 < meter.fraction_read - sum(meter.part_bytes) / total < 0.14
+    assert -0.01 < meter.fraction_read - meter.num_bytes / total < 0.14
     last = meter.fraction_read
   assert meter.fraction_read == 1.0
   sizes = [3_000_000, 1_000_000] if len(corpus.parts) == 2 else [total]
-  assert meter.part_bytes == sizes and sum(meter.part_documents) == 1_150
+  assert [cursor.num_bytes for cursor in meter.cursors] == sizes
+  assert meter.num_documents == 1_150
 
 
 def test_repeats_of_a_part_do_not_count_repairs_again(tmp_path):
@@ -218,7 +220,7 @@ def test_repeats_of_a_part_do_not_count_repairs_again(tmp_path):
     list(open_corpus(spec))
   documents, meter = read_twice(spec, errors="replace")
   assert max(d.repeat for d in documents) > 2
-  assert meter.repairs == {read_state.NOT_UTF8: 1, read_state.NUL: 1}
+  assert meter.repairs == {readers.NOT_UTF8: 1, readers.NUL: 1}
 
 
 # Identity.

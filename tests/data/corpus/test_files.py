@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 
 from support.texts import COMPRESSORS
-from truenegs_jax.data.corpus import files, read_state
+from truenegs_jax.data.corpus import files, readers
 from truenegs_jax.data.corpus.files import File, find_files, read_blocks
-from truenegs_jax.data.corpus.read_state import ReadState
-from truenegs_jax.data.corpus.readers import read_text
+from truenegs_jax.data.corpus.readers import ReadState, read_text
 from truenegs_jax.runtime.errors import DataError
 
 SUFFIXES = (".txt", ".jsonl")
@@ -23,7 +22,7 @@ def write(path: pathlib.Path, data: bytes) -> File:
 
 
 def content(file: File, size: int = 2**19) -> bytes:
-  return b"".join(read_blocks(file, ReadState(), size=size))
+  return b"".join(read_blocks(file, size=size))
 
 
 def lines_of(file: File, **options) -> list[str]:
@@ -122,11 +121,8 @@ def test_every_compression_is_read(tmp_path, suffix):
   data = random_text(300_000)
   file = write(tmp_path / f"t.txt{suffix}", COMPRESSORS[suffix](data))
   for size in (1_000, 2**19):
-    state = ReadState()
-    blocks, fractions = [], [0.0]
-    for block in read_blocks(file, state, size=size):
-      blocks.append(block)
-      fractions.append(state.fraction_read)
+    fractions = [0.0]
+    blocks = list(read_blocks(file, size=size, progress=fractions.append))
     assert b"".join(blocks) == data and 0 < max(map(len, blocks)) <= size
     assert fractions == sorted(fractions) and fractions[-1] == 1.0
 
@@ -158,7 +154,7 @@ def test_truncated_and_padded_files_are_refused(tmp_path, suffix):
     read = b""
     message = r"t\.txt.*damaged or cut off after [0-9,]+ bytes"
     with pytest.raises(DataError, match=message):
-      for block in read_blocks(file, ReadState(), size=1000):
+      for block in read_blocks(file, size=1000):
         read += block
     assert data.startswith(read)
 
@@ -186,7 +182,7 @@ def test_errors_of_the_disk_are_told_from_damage(tmp_path):
 
 @pytest.mark.parametrize("block", [1, 2, 3, 7, 2**19])
 def test_lines_do_not_depend_on_blocks(tmp_path, monkeypatch, block):
-  monkeypatch.setattr(read_state, "BLOCK_BYTES", block)
+  monkeypatch.setattr(readers, "BLOCK_BYTES", block)
   rng = np.random.default_rng(0)
   alphabet = ["a", " ", "\n", "\r", "\r\n", "é", "語", "𝄞", "\ufeff", "\u2028"]
   for number in range(60):
@@ -214,7 +210,7 @@ BAD = [
 def test_bad_bytes_are_refused_with_their_position_or_replaced(
   tmp_path, monkeypatch, data, message, count, block, suffix
 ):
-  monkeypatch.setattr(read_state, "BLOCK_BYTES", block)
+  monkeypatch.setattr(readers, "BLOCK_BYTES", block)
   file = write(tmp_path / f"t.txt{suffix}", COMPRESSORS[suffix](data))
   message = message.replace("t.txt", f"t.txt{suffix}")
   with pytest.raises(DataError, match=message + r".*\. See there\.$"):
@@ -244,8 +240,8 @@ def test_huge_lines_are_refused_before_they_fill_the_memory(tmp_path, suffix):
 def test_long_lines_are_cut_at_white_space(
   tmp_path, monkeypatch, suffix, block
 ):
-  monkeypatch.setattr(read_state, "MAX_LINE_BYTES", 20)
-  monkeypatch.setattr(read_state, "BLOCK_BYTES", block)
+  monkeypatch.setattr(readers, "MAX_LINE_BYTES", 20)
+  monkeypatch.setattr(readers, "BLOCK_BYTES", block)
   text = f"short\n{'seven77 ' * 6}\n{'語' * 15}\n12345678901234567890"
   file = write(tmp_path / f"t.txt{suffix}", COMPRESSORS[suffix](text.encode()))
   state = ReadState("replace")
@@ -256,13 +252,13 @@ def test_long_lines_are_cut_at_white_space(
     *["語" * 6, "語" * 6, "語" * 3],
     "12345678901234567890",
   ]
-  assert state.repairs == {read_state.LONG_LINES: 4}
+  assert state.repairs == {readers.LONG_LINES: 4}
 
 
 def test_records_may_be_longer_than_lines_but_are_never_cut(
   tmp_path, monkeypatch
 ):
-  monkeypatch.setattr(read_state, "MAX_RECORD_BYTES", 2_000_000)
+  monkeypatch.setattr(readers, "MAX_RECORD_BYTES", 2_000_000)
   file = write(tmp_path / "t.jsonl", b"x" * 1_500_000)
   assert sum(map(len, read_text(file, ReadState(), records=True))) == 1_500_001
   file = write(tmp_path / "t.jsonl", b"x" * 2_000_001)

@@ -18,10 +18,9 @@ import pytest
 from pyarrow import parquet
 
 from support.texts import COMPRESSORS, FORMATTERS, to_jsonl, to_parquet
-from truenegs_jax.data.corpus import documents, read_state, readers
+from truenegs_jax.data.corpus import documents, readers
 from truenegs_jax.data.corpus.corpus import Meter
-from truenegs_jax.data.corpus.read_state import ReadState
-from truenegs_jax.data.corpus.readers import FORMATS
+from truenegs_jax.data.corpus.readers import FORMATS, ReadState
 from truenegs_jax.data.corpus.sources_spec import open_corpus
 from truenegs_jax.runtime.errors import (
   DataError,
@@ -74,7 +73,7 @@ def blocks(text: str) -> list[str]:
 @pytest.mark.parametrize("rule", documents.RULES)
 @pytest.mark.parametrize("limit", [8, 20, 1_000_000])
 def test_documents_do_not_depend_on_runs_of_lines(monkeypatch, rule, limit):
-  monkeypatch.setattr(read_state, "MAX_DOCUMENT_BYTES", limit)
+  monkeypatch.setattr(readers, "MAX_DOCUMENT_BYTES", limit)
   rng = np.random.default_rng(0)
   for _ in range(150):
     lines = rng.choice(["", " ", "\u3000", "a b", "é", "語"], rng.integers(25))
@@ -96,7 +95,7 @@ def test_documents_do_not_depend_on_runs_of_lines(monkeypatch, rule, limit):
     assert all(documents.num_bytes(d) <= limit for d in formed)
     if limit > 100:
       assert formed == expected
-    cuts = state.repairs[read_state.LONG_DOCUMENTS]
+    cuts = state.repairs[readers.LONG_DOCUMENTS]
     assert len(formed) == len(expected) + cuts
 
 
@@ -108,7 +107,7 @@ def test_long_documents_are_cut_at_line_ends(tmp_path, suffix):
   texts = texts_of(tmp_path, FORMATTERS[suffix]([text, "é" * 3]), name)
   assert [d.count("\n") + 1 for d in texts] == [10, 10, 5, 1]
   assert "\n".join(texts[:3]) == text
-  assert repairs_of(str(tmp_path / name)) == {read_state.LONG_DOCUMENTS: 2}
+  assert repairs_of(str(tmp_path / name)) == {readers.LONG_DOCUMENTS: 2}
 
 
 @pytest.mark.parametrize("suffix", FORMATTERS)
@@ -161,7 +160,7 @@ RECORDS = (".jsonl", ".csv", ".parquet", "saved")
 def test_records_are_joined_until_they_are_long(
   tmp_path, monkeypatch, suffix, limit
 ):
-  monkeypatch.setattr(read_state, "MAX_DOCUMENT_BYTES", limit)
+  monkeypatch.setattr(readers, "MAX_DOCUMENT_BYTES", limit)
   rng = np.random.default_rng(0)
   texts = ["é" * n + " x" for n in rng.integers(1, 15, 60)]
   texts[7:9] = "", "a\n\nb" if suffix in RECORDS else "a\nb"
@@ -178,7 +177,7 @@ def test_records_are_joined_until_they_are_long(
       sizes.append(len(next(texts_left)))
     assert sum(sizes[:-1]) < 16 and len(document.encode()) <= limit
     num_cuts += sum(sizes) < 16 and number < len(documents_of_pass)
-  assert repairs_of(spec).get(read_state.LONG_DOCUMENTS, 0) == num_cuts
+  assert repairs_of(spec).get(readers.LONG_DOCUMENTS, 0) == num_cuts
   assert (num_cuts > 0) == (limit < 100)
 
 
@@ -295,7 +294,7 @@ def test_sources_are_deterministic_and_yield_clean_documents(tmp_path, name):
   else:
     num_files = 1 if name == "hf" else len(FORMATS[name].suffixes)
     num_blank = 0 if name == "text" else 2 * num_files
-    assert meter.repairs[read_state.BLANK_DOCUMENTS] == num_blank
+    assert meter.repairs[readers.BLANK_DOCUMENTS] == num_blank
 
 
 @pytest.mark.slow
@@ -399,7 +398,7 @@ def test_bad_text_is_replaced_and_counted(
 ):
   assert texts_of(tmp_path, data, name, errors="replace") == expected
   repairs = repairs_of(str(tmp_path / name), errors="replace")
-  assert repairs[getattr(read_state, repair)] == count
+  assert repairs[getattr(readers, repair)] == count
 
 
 def test_empty_files_are_refused_or_counted(tmp_path):
@@ -409,7 +408,7 @@ def test_empty_files_are_refused_or_counted(tmp_path):
     list(open_corpus(str(tmp_path)))
   assert list(open_corpus(str(tmp_path), errors="replace")) == ["a", "c"]
   repairs = repairs_of(str(tmp_path), errors="replace")
-  assert repairs == {read_state.EMPTY_FILES: 1}
+  assert repairs == {readers.EMPTY_FILES: 1}
 
 
 # Data sets.

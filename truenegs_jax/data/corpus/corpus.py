@@ -9,7 +9,6 @@ reading can start at any of them, without the text before it.
 
 import collections
 import dataclasses
-import heapq
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -17,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from truenegs_jax.data.corpus.documents import num_bytes
-from truenegs_jax.data.corpus.read_state import ReadState
+from truenegs_jax.data.corpus.readers import ReadState
 from truenegs_jax.runtime.errors import DataError
 
 REPLACE_HINT = "Or set --config.data.errors=replace to repair such text."
@@ -32,25 +31,23 @@ class Document(NamedTuple):
   part: int  # index of its part in the corpus
   number: int  # index in the part, the same in every pass over the part
   repeat: int  # how often the part was read to its end before
-  num_bytes: int  # of the text in UTF-8
   num_chars: int  # of the text
 
 
 class Cursor(NamedTuple):
-  """The place of the next document of a part."""
+  """The place of the next document of a part, and counts of those before it."""
 
   repeat: int = 0  # number of passes that ended before it
   unit: int = 0  # the unit of the part that it is in
   skipped: int = 0  # number of documents of the unit before it
   number: int = 0  # number of documents of the pass before it
+  num_documents: int = 0  # of all passes
+  num_bytes: int = 0  # of their text in UTF-8
 
-
-class Position(NamedTuple):
-  """A place in the order of a corpus, at which reading can start."""
-
-  number: int  # of documents of all parts before it
-  cursors: tuple[Cursor, ...]  # of each part
-  part_bytes: tuple[int, ...]  # of the text of each part before it
+  @property
+  def num_passes(self) -> int:
+    """How often the part was begun."""
+    return self.repeat + (self.number > 0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,9 +65,9 @@ class Part:
   paths: tuple[str, ...] = ()  # absolute paths of its files, if any
 
   def read_all(self, state: ReadState) -> Iterator[str]:
-    """Yields the documents of all units."""
-    for unit in range(self.num_units):
-      yield from self.read(state, unit)
+    """Yields the documents of all units, at least one."""
+    texts = (self.read(state, unit) for unit in range(self.num_units))
+    return refuse_empty(itertools.chain.from_iterable(texts), self.name)
 
 
 @dataclasses.dataclass
@@ -82,26 +79,25 @@ class Meter:
       not count again.
     fraction_read: of the pass; None if unknown. A mixture reports that of the
       part that its end depends on.
-    number: of documents before the next one, from the start of the corpus.
-    cursors: where each part is read next.
-    part_bytes: UTF-8 bytes of each part, from the start of the corpus.
-    part_documents: documents that were read of each part.
-    part_passes: how often each part was begun.
+    cursors: where each part is read next, and what was read of it, from the
+      start of the corpus.
   """
 
   repairs: collections.Counter[str] = dataclasses.field(
     default_factory=collections.Counter
   )
   fraction_read: float | None = 0.0
-  number: int = 0
   cursors: list[Cursor] = dataclasses.field(default_factory=list)
-  part_bytes: list[int] = dataclasses.field(default_factory=list)
-  part_documents: list[int] = dataclasses.field(default_factory=list)
-  part_passes: list[int] = dataclasses.field(default_factory=list)
 
-  def position(self) -> Position:
-    """Returns the place of the next document."""
-    return Position(self.number, tuple(self.cursors), tuple(self.part_bytes))
+  @property
+  def num_documents(self) -> int:
+    """The number of documents before the next one."""
+    return sum(cursor.num_documents for cursor in self.cursors)
+
+  @property
+  def num_bytes(self) -> int:
+    """The bytes of their text in UTF-8."""
+    return sum(cursor.num_bytes for cursor in self.cursors)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,7 +115,7 @@ class Corpus:
     self,
     meter: Meter,
     *,
-    start: Position | None = None,
+    start: Sequence[Cursor] = (),
     sizes: Sizes | None = None,
   ) -> Iterator[Document]:
     """Makes one pass and counts it in `meter`.
@@ -128,46 +124,36 @@ class Corpus:
     the part that is furthest behind its share of the text.
 
     Args:
-      start: the first document; None for the first of the corpus.
+      start: of each part, where to begin; empty for the start of the corpus.
       sizes: of all documents. If given, no text is read, and texts are empty.
     """
-    zeros = [0] * len(self.parts)
-    start = start or Position(0, tuple(Cursor() for _ in zeros), tuple(zeros))
-    meter.repairs.clear()
-    meter.fraction_read, meter.number = 0.0, start.number
-    meter.cursors[:], meter.part_bytes[:] = start.cursors, start.part_bytes
-    meter.part_documents[:] = meter.part_passes[:] = zeros
-    if not (self.shares or start.number or sizes):
+    if not (self.shares or start or sizes):
       for part in self.parts[1:]:  # an empty part fails now, not hours later
-        next(_refuse_empty(part.read_all(self._new_state()), part.name))
+        next(part.read_all(self._new_state()))
+    cursors = meter.cursors = [*start] or [Cursor() for _ in self.parts]
+    meter.repairs.clear()
+    meter.fraction_read = 0.0
     states = [self._new_state(meter) for _ in self.parts]
     streams = [
-      self._read_part(index, meter.cursors[index], state, sizes)
+      self._read_part(index, cursors[index], state, sizes)
       for index, state in enumerate(states)
     ]
-    unfinished = [i for i, c in enumerate(meter.cursors) if not c.repeat]
+    unfinished = [i for i, cursor in enumerate(cursors) if not cursor.repeat]
 
-    def share_read(index: int) -> tuple[float, int]:
-      share = self.shares[index] if self.shares else 1.0
-      return meter.part_bytes[index] / share, index
+    def share_read(index: int) -> float:
+      return cursors[index].num_bytes / self.shares[index]
 
-    queue = sorted(map(share_read, range(len(self.parts))))  # a heap
     while unfinished:
-      index = queue[0][1] if self.shares else unfinished[0]
-      document, following = next(streams[index])
-      meter.number += 1
-      meter.cursors[index] = following
-      meter.part_bytes[index] += document.num_bytes
-      meter.part_documents[index] += 1
-      meter.part_passes[index] = document.repeat + 1
+      index = unfinished[0]
+      if self.shares:
+        index = min(range(len(cursors)), key=share_read)
+      document, cursors[index] = next(streams[index])
       meter.fraction_read = self._fraction_read(states, unfinished)
       yield document
-      if following.repeat and index in unfinished:
+      if cursors[index].repeat and index in unfinished:
         unfinished.remove(index)
         if self.shares and self.stopping == "first":
           break
-      if self.shares:
-        heapq.heapreplace(queue, share_read(index))
     meter.fraction_read = 1.0
 
   def __iter__(self) -> Iterator[str]:
@@ -186,7 +172,7 @@ class Corpus:
   def read_parts(self) -> Iterator[Iterator[str]]:
     """Yields the texts of each part, to read the beginnings."""
     for part in self.parts:
-      yield _refuse_empty(part.read_all(self._new_state()), part.name)
+      yield part.read_all(self._new_state())
 
   def __str__(self) -> str:
     return ", ".join(part.name for part in self.parts)
@@ -219,33 +205,38 @@ class Corpus:
     self, index: int, cursor: Cursor, state: ReadState, sizes: Sizes | None
   ) -> Iterator[tuple[Document, Cursor]]:
     """Reads a part forever; yields also the place of the next document."""
-    name = self.parts[index].name
     while True:
-      documents = self._read_pass(index, cursor, state, sizes)
-      entry = next(_refuse_empty(documents, name))
-      while entry:
-        later = next(documents, None)
-        document, following = entry
-        yield document, following if later else Cursor(document.repeat + 1)
-        entry = later
-      # Later passes do not count repairs again.
-      cursor, state = Cursor(cursor.repeat + 1), self._new_state()
+      documents = refuse_empty(
+        self._read_pass(index, cursor, state, sizes), self.parts[index].name
+      )
+      # One ahead, because the last document decides where the pass ends.
+      pairs = itertools.pairwise(itertools.chain(documents, [None]))
+      for (document, cursor), following in pairs:
+        if not following:
+          repeat = cursor.repeat + 1
+          cursor = cursor._replace(repeat=repeat, unit=0, skipped=0, number=0)
+        yield document, cursor
+      state = self._new_state()  # later passes do not count repairs again
 
   def _read_pass(
     self, index: int, cursor: Cursor, state: ReadState, sizes: Sizes | None
   ) -> Iterator[tuple[Document, Cursor]]:
-    repeat, first, skipped, number = cursor
     part = self.parts[index]
-    for unit in range(first, part.num_units):
+    for unit in range(cursor.unit, part.num_units):
+      if unit > cursor.unit:
+        cursor = cursor._replace(unit=unit, skipped=0)
       if sizes:
         texts = (("", *size) for size in sizes[index][unit].tolist())
       else:
         texts = ((t, num_bytes(t), len(t)) for t in part.read(state, unit))
-      for text, size, num_chars in itertools.islice(texts, skipped, None):
-        document = Document(text, index, number, repeat, size, num_chars)
-        skipped, number = skipped + 1, number + 1
-        yield document, Cursor(repeat, unit, skipped, number)
-      skipped = 0
+      for text, size, num_chars in itertools.islice(
+        texts, cursor.skipped, None
+      ):
+        repeat, _, skipped, number, num_documents, total = cursor
+        cursor = Cursor(
+          repeat, unit, skipped + 1, number + 1, num_documents + 1, total + size
+        )
+        yield Document(text, index, number, repeat, num_chars), cursor
 
   def _fraction_read(
     self, states: list[ReadState], unfinished: list[int]
@@ -266,7 +257,7 @@ class Corpus:
     return ReadState(self.errors, repairs, REPLACE_HINT)
 
 
-def _refuse_empty(items: Iterator[Any], name: str) -> Iterator[Any]:
+def refuse_empty(items: Iterator[Any], name: str) -> Iterator[Any]:
   """Yields the items of a part, at least one."""
   first = next(items, None)
   if first is None:

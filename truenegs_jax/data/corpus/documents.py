@@ -11,9 +11,8 @@ The option `document=` of a part sets the rule:
 import re
 from collections.abc import Iterable, Iterator
 
-from truenegs_jax.data.corpus import read_state
-from truenegs_jax.data.corpus.read_state import ReadState
-from truenegs_jax.data.corpus.readers import cut_of_long_line
+from truenegs_jax.data.corpus import readers
+from truenegs_jax.data.corpus.readers import ReadState
 from truenegs_jax.runtime.errors import DataError
 
 RULES = ("block", "record", "file")
@@ -46,7 +45,7 @@ def from_lines(
       yield from _cut("".join(unfinished).removesuffix("\n"), state)
       unfinished = [text]
     size = num_bytes(others[-1]) if others else size + num_bytes(first)
-    if size > read_state.MAX_DOCUMENT_BYTES:
+    if size > readers.MAX_DOCUMENT_BYTES:
       *complete, rest = _cut("".join(unfinished), state)
       yield from complete
       unfinished, size = [rest], num_bytes(rest)
@@ -85,10 +84,10 @@ def join(
   chars, size = 0, 0
   for text in texts:
     text_size = num_bytes(text) + 1  # with the line end
-    is_long = size + text_size > read_state.MAX_DOCUMENT_BYTES + 1
+    is_long = size + text_size > readers.MAX_DOCUMENT_BYTES + 1
     if joined and (chars >= num_chars or is_long):
       if chars < num_chars:
-        state.repairs[read_state.LONG_DOCUMENTS] += 1
+        state.repairs[readers.LONG_DOCUMENTS] += 1
       yield "\n".join(joined)
       joined, chars, size = [], 0, 0
     joined.append(text)
@@ -105,7 +104,7 @@ def drop_short_lines(
     lines = text.split("\n")
     long_lines = [line for line in lines if len(line) >= min_chars]
     if num_short := len(lines) - len(long_lines):
-      state.repairs[read_state.SHORT_LINES.format(min_chars)] += num_short
+      state.repairs[readers.SHORT_LINES.format(min_chars)] += num_short
     if long_lines:
       yield "\n".join(long_lines)
 
@@ -121,7 +120,7 @@ def _cut(text: str, state: ReadState) -> list[str]:
   Each but the last takes as many lines as fit, so that it does not depend on
   the text after it. An empty text gives no document.
   """
-  limit = read_state.MAX_DOCUMENT_BYTES
+  limit = readers.MAX_DOCUMENT_BYTES
   if len(text) * 4 <= limit or num_bytes(text) <= limit:
     return [text] if text else []
   data, start, documents = text.encode(), 0, []
@@ -130,7 +129,7 @@ def _cut(text: str, state: ReadState) -> list[str]:
     if not start <= end < len(data) - 1:
       break
     documents.append(data[start:end].decode())
-    state.repairs[read_state.LONG_DOCUMENTS] += 1
+    state.repairs[readers.LONG_DOCUMENTS] += 1
     start = end + 1
   return [*documents, data[start:].decode()]
 
@@ -138,7 +137,7 @@ def _cut(text: str, state: ReadState) -> list[str]:
 def _clean(value: object, state: ReadState) -> str:
   """Returns the repaired text of a record, or "" to leave it out."""
   if value is None:
-    state.repairs[read_state.NULL_VALUES] += 1
+    state.repairs[readers.NULL_VALUES] += 1
     return ""
   if not isinstance(value, str):
     raise DataError(
@@ -150,7 +149,7 @@ def _clean(value: object, state: ReadState) -> str:
   except UnicodeEncodeError:
     value, count = SURROGATES.subn("\ufffd", value)
     state.count_repair(
-      read_state.SURROGATES,
+      readers.SURROGATES,
       f"{state.location()}: half of a surrogate pair ({count} in all) is not a"
       " character. Repair the record.",
       count=count,
@@ -160,13 +159,13 @@ def _clean(value: object, state: ReadState) -> str:
   if "\r" in value:
     value = value.replace("\r\n", "\n").replace("\r", "\n")
   if not value or value.isspace():
-    state.repairs[read_state.BLANK_DOCUMENTS] += 1
+    state.repairs[readers.BLANK_DOCUMENTS] += 1
     return ""
-  if len(value) * 4 > read_state.MAX_LINE_BYTES:
+  if len(value) * 4 > readers.MAX_LINE_BYTES:
     lines = []
     for line in value.encode().split(b"\n"):
-      while len(line) > read_state.MAX_LINE_BYTES:
-        cut = cut_of_long_line(line, state)
+      while len(line) > readers.MAX_LINE_BYTES:
+        cut = readers.cut_of_long_line(line, state)
         lines.append(line[:cut].decode())
         line = line[cut:]
       lines.append(line.decode())

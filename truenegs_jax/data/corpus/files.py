@@ -1,7 +1,7 @@
 """Finds, opens, decompresses and reads files of text, local or by URL.
 
   for file in find_files("wiki/*.txt.zst", suffixes=(".txt",)):
-    for block in read_blocks(file, ReadState(), size=2**19): ...
+    for block in read_blocks(file): ...
 
 fsspec opens URLs: gcsfs reads gs://, s3fs s3:// and huggingface_hub hf://. They
 repeat failed requests. Files are decompressed here, because the decompressors
@@ -22,7 +22,6 @@ import zlib
 from collections.abc import Callable, Collection, Iterator
 from typing import Any, NamedTuple
 
-from truenegs_jax.data.corpus.read_state import ReadState
 from truenegs_jax.runtime.errors import DataError, InputError, UnavailableError
 
 COMPRESSIONS = (".bz2", ".gz", ".xz", ".zst")
@@ -31,6 +30,7 @@ NOT_TEXT = (
   *(".zip", ".7z", ".rar", ".tar", ".tgz", ".tbz", ".lz4", ".lzma", ".warc"),
   *(".xml", ".html", ".htm", ".pdf", ".docx", ".epub", ".rtf"),
 )
+BLOCK_BYTES = 2**19  # read at once: few calls, little memory
 HEAD_BYTES = 4096
 MAX_HEADS = 100  # files of a part whose first bytes count for its identity
 REQUEST_BYTES = 2**22  # of a URL's text that is held in memory
@@ -135,14 +135,22 @@ def files_identity(files: list[File]) -> list[list[object]]:
   return identity
 
 
-def read_blocks(file: File, state: ReadState, *, size: int) -> Iterator[bytes]:
-  """Yields the decompressed content of a file in blocks of at most `size`."""
+def read_blocks(
+  file: File,
+  *,
+  size: int = BLOCK_BYTES,
+  progress: Callable[[float], object] = lambda _: None,
+) -> Iterator[bytes]:
+  """Yields the decompressed content of a file in blocks of at most `size`.
+
+  `progress` receives the fraction of the file that is read.
+  """
   num_bytes = 0
   with open_file(file) as raw:
     try:
       for block in _decompress(raw, file.compression, size):
         num_bytes += len(block)
-        state.advance(raw.tell() / max(1, file.size))
+        progress(raw.tell() / max(1, file.size))
         yield block
     except (EOFError, OSError, zlib.error, lzma.LZMAError) as error:
       if getattr(error, "errno", None):

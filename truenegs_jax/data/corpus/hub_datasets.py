@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from truenegs_jax.config import grammar
 from truenegs_jax.data.corpus import files, readers
-from truenegs_jax.data.corpus.read_state import ReadState
+from truenegs_jax.data.corpus.readers import ReadState
 from truenegs_jax.runtime.errors import (
   DataError,
   TrueNegsError,
@@ -41,7 +41,6 @@ class DatasetSpec:
     config: also called subset; empty for the only one or the default.
     revision: branch, tag or commit on the hub; empty for the main branch.
     streaming: whether to read from the hub without a copy on disk.
-    key: the config key that names the data set, for messages.
   """
 
   name: str
@@ -50,16 +49,9 @@ class DatasetSpec:
   config: str = ""
   revision: str = ""
   streaming: bool = False
-  key: str = "data.sources"
 
-  @property
-  def subject(self) -> str:
-    """The beginning of a message."""
-    return f"{self.key}: 'hf:{self.name}'"
-
-  def is_local(self) -> bool:
-    """Returns whether it can be read without the hub."""
-    return is_folder(self.name)
+  def __str__(self) -> str:
+    return f"'{HUB}{self.name}'"
 
   @contextlib.contextmanager
   def errors(self) -> Iterator[None]:
@@ -71,10 +63,10 @@ class DatasetSpec:
     # `datasets` and its libraries raise two dozen types.
     except Exception as error:
       reason = f"{type(error).__name__}: {error}"
-      if self.is_local():
-        raise DataError(f"{self.subject} cannot be read ({reason}).") from error
+      if is_folder(self.name):
+        raise DataError(f"{self} cannot be read ({reason}).") from error
       raise UnavailableError(
-        f"{self.subject} cannot be loaded from the Hugging Face hub ({reason})."
+        f"{self} cannot be loaded from the Hugging Face hub ({reason})."
         " Choose an existing split, config and revision. Without internet, use"
         " local files or hf:FOLDER with a data set that save_to_disk wrote."
       ) from error
@@ -86,12 +78,10 @@ class DatasetSpec:
     names = list(map(str, splits))
     if self.split not in names:
       raise DataError(
-        f"{self.subject} has no split {self.split!r}. Choose one of"
-        f" {', '.join(names)}."
+        f"{self} has no split {self.split!r}. Choose one of {', '.join(names)}."
       )
     if self.column and features is not None:
-      schema = features.arrow_schema
-      readers.check_column(schema, self.column, self.subject)
+      readers.check_column(features.arrow_schema, self.column, str(self))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,7 +108,8 @@ class HubDataset:
   def read(self, state: ReadState) -> Iterator[str | None]:
     """Yields the texts of the column."""
     spec = self.spec
-    state.where = f"hf:{spec.name} [{spec.split}]"
+    state.where = f"{HUB}{spec.name} [{spec.split}]"
+    state.unit, state.number = "record", 0
     with spec.errors():
       records = self.records()
       num_records = getattr(records, "num_rows", None)  # None if streamed
@@ -133,24 +124,20 @@ class HubDataset:
 
 
 def parse_dataset(text: str, *, key: str) -> DatasetSpec:
-  """Parses "hf:NAME config=C split=S revision=R", for all columns.
-
-  Args:
-    key: the config key of the text, for messages.
-  """
+  """Parses "hf:NAME config=C split=S revision=R" of a key, for all columns."""
   item = grammar.parse_item(text, key=key)
   defaults = {"split": "", "config": "", "revision": ""}
   options = item.convert(defaults, subject=f"{key}: {item.name!r}")
   name = item.name.removeprefix(HUB)
-  return DatasetSpec(name, column="", key=key, **options)
+  return DatasetSpec(name, column="", **options)
 
 
 def open_dataset(spec: DatasetSpec) -> HubDataset:
   """Finds a data set and a split of it; downloads no records."""
-  is_local, folder = spec.is_local(), pathlib.Path(spec.name).expanduser()
+  is_local, folder = is_folder(spec.name), pathlib.Path(spec.name).expanduser()
   if not is_local and not is_hub_name(spec.name):
     raise DataError(
-      f"{spec.subject} is neither a folder nor a name on the Hugging Face hub."
+      f"{spec} is neither a folder nor a name on the Hugging Face hub."
       " For a file, remove hf:."
     )
   with spec.errors():
@@ -214,7 +201,7 @@ def _open_files(spec: DatasetSpec, folder: pathlib.Path) -> HubDataset:
     return builder.as_dataset(split=split)
 
   commit, paths = {}, tuple(map(str, data_files.get(split, [])))
-  if not spec.is_local():
+  if not is_folder(spec.name):
     commit = {"dataset": spec.name, "config": builder.config.name}
     commit["hash"] = builder.hash  # depends on the commit
   size = getattr(infos.get(split), "num_bytes", None)

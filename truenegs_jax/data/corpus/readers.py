@@ -1,12 +1,14 @@
 """Reads text: lines of files, records of every format, and WordNet.
 
 A format yields the text of one record after another, or groups of complete
-lines, and updates position and progress of the `ReadState`. A new one needs a
+lines, and keeps position and progress in a `ReadState`. A new one needs a
 function and an entry in FORMATS.
 """
 
 import codecs
+import collections
 import csv
+import dataclasses
 import functools
 import io
 import itertools
@@ -20,9 +22,12 @@ from collections.abc import (
 )
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from truenegs_jax.data.corpus import read_state
-from truenegs_jax.data.corpus.files import File, open_file, read_blocks
-from truenegs_jax.data.corpus.read_state import ReadState
+from truenegs_jax.data.corpus.files import (
+  BLOCK_BYTES,
+  File,
+  open_file,
+  read_blocks,
+)
 from truenegs_jax.runtime.errors import DataError, TrueNegsError
 from truenegs_jax.runtime.files import parse_json, short_sha256
 
@@ -31,6 +36,86 @@ if TYPE_CHECKING:
 
 BATCH_RECORDS = 64  # few calls, and little memory for all but novels
 SYNSETS_PER_DOCUMENT = 64  # about 1,100 tokens: eight rows of 128
+MAX_LINE_BYTES = 1_000_000
+# Longer ones are cut: a file without blank lines would be one document.
+MAX_DOCUMENT_BYTES = 1_000_000
+# A JSON or CSV record is held in memory. The longest novels have 10 MB, and
+# JSON may write a letter in six bytes.
+MAX_RECORD_BYTES = 16_000_000
+
+# Keys of `ReadState.repairs` and of a manifest.
+NOT_UTF8 = "bytes that are not UTF-8, replaced"
+NUL = "NUL characters, replaced"
+SURROGATES = "lone surrogates, replaced"
+LONG_LINES = "cuts in lines over 1 MB"
+LONG_DOCUMENTS = "cuts in documents over 1 MB"
+BLANK_DOCUMENTS = "blank documents, left out"
+NULL_VALUES = "null values, left out"
+EMPTY_FILES = "files without text, left out"
+SHORT_LINES = "lines under {} characters, left out"
+
+
+@dataclasses.dataclass
+class ReadState:
+  """How to treat bad text, the current position, and counts of repairs."""
+
+  # "strict" refuses bad text; "replace" repairs and counts it.
+  errors: str = "strict"
+  # Counts of what was replaced, cut or left out, by the names above.
+  repairs: collections.Counter[str] = dataclasses.field(
+    default_factory=collections.Counter
+  )
+  hint: str = ""  # sentence at the end of the message that refuses bad text
+  # Of the part, 0 to 1; None if its size is unknown.
+  fraction_read: float | None = 0.0
+  where: str = ""  # the current file or data set
+  unit: str = "line"  # what `number` counts, "line" or "record"
+  number: int = 0  # of the current line or record, from 1
+  span: tuple[float, float] = (0.0, 1.0)  # of the current file in the part
+
+  def location(self, before: bytes = b"") -> str:
+    """Returns the position for a message; `before` holds lines before it."""
+    if not self.number:
+      return self.where
+    if self.unit == "line":
+      number = self.number + before.count(b"\n")
+      return f"{self.where}:{number}"
+    return f"{self.where}: {self.unit} {self.number}"
+
+  def advance(self, fraction: float) -> None:
+    """Updates `fraction_read` from the fraction of the file that is read."""
+    start, end = self.span
+    self.fraction_read = start + (end - start) * min(1.0, fraction)
+
+  def decode(self, data: bytes) -> str:
+    """Decodes UTF-8 from the current position; replaces other bytes and NUL."""
+    try:
+      text = data.decode()
+    except UnicodeDecodeError as error:
+      start = error.start
+      text = data.decode(errors="replace")
+      self.count_repair(
+        NOT_UTF8,
+        f"{self.location(data[:start])}: byte 0x{data[start]:02x} is not UTF-8."
+        " Convert the text, for example with `iconv -f LATIN1 -t UTF-8`, or"
+        " repair it.",
+        count=text.count("\ufffd") - data.count("\ufffd".encode()),
+      )
+    if "\0" in text:
+      self.count_repair(
+        NUL,
+        f"{self.location(data[: data.index(0)])}: NUL in the text. UTF-16 and"
+        " binary files have it. Convert the text to UTF-8.",
+        count=text.count("\0"),
+      )
+      text = text.replace("\0", "\ufffd")
+    return text
+
+  def count_repair(self, repair: str, message: str, *, count: int = 1) -> None:
+    """Counts a repair that the caller makes, if repairs are allowed."""
+    if self.errors == "strict":
+      raise DataError(f"{message} {self.hint}".rstrip())
+    self.repairs[repair] += count
 
 
 def read_text(
@@ -38,18 +123,15 @@ def read_text(
 ) -> Iterator[str]:
   """Yields groups of complete lines, of some hundred KB; all end in "\n".
 
-  CR and CRLF end a line like LF.
-
-  Args:
-    records: every line holds a record, which may be longer than a line of text
-      but is never cut. A longer line of text is refused before its end is read,
-      or cut.
+  CR and CRLF end a line like LF. A long line is cut, or refused before its end
+  is read; that of `records`, each of which is a record, is always refused.
   """
-  limit = read_state.MAX_RECORD_BYTES if records else read_state.MAX_LINE_BYTES
+  limit = MAX_RECORD_BYTES if records else MAX_LINE_BYTES
   # Blocks within the limit: only the first line of a block can exceed it.
-  size = min(read_state.BLOCK_BYTES, limit)
+  size = min(BLOCK_BYTES, limit)
+  blocks = read_blocks(file, size=size, progress=state.advance)
   rest, line = b"", 1
-  for block in _unify_line_ends(read_blocks(file, state, size=size)):
+  for block in _unify_line_ends(blocks):
     rest += block
     state.where, state.unit, state.number = file.path, "line", line
     while len(rest) > limit and rest.find(b"\n", 0, limit + 1) < 0:
@@ -72,9 +154,9 @@ def read_text(
 
 def cut_of_long_line(data: bytes, state: ReadState) -> int:
   """Returns where to cut a line, if possible at white space, and counts it."""
-  limit = read_state.MAX_LINE_BYTES
+  limit = MAX_LINE_BYTES
   state.count_repair(
-    read_state.LONG_LINES,
+    LONG_LINES,
     f"{state.location()}: a line of more than {limit:,} bytes. Put one sentence"
     " or paragraph on a line, and a blank line between documents.",
   )
@@ -104,47 +186,47 @@ def _decode(data: bytes, state: ReadState) -> str:
   return state.decode(data)
 
 
-def read_records(file: File, state: ReadState) -> Iterator[str]:
+def read_lines(file: File, state: ReadState) -> Iterator[str]:
   """Yields lines that hold records; each ends in "\n"."""
+  number = 0
   for lines in read_text(file, state, records=True):
     # `splitlines` would also split at U+2028, which texts contain.
-    yield from io.StringIO(lines, newline="\n")
+    for line in io.StringIO(lines, newline="\n"):
+      number += 1
+      state.number = number
+      yield line
 
 
-def read_objects(
-  file: File, state: ReadState
-) -> Iterator[tuple[int, dict[str, Any]]]:
-  """Yields the number and the JSON object of each line that is not blank."""
-  for number, line in enumerate(read_records(file, state), start=1):
+def read_objects(file: File, state: ReadState) -> Iterator[dict[str, Any]]:
+  """Yields the JSON object of each line that is not blank."""
+  for line in read_lines(file, state):
     if line.isspace():
       continue
     try:
-      record = parse_json(line[:-1], strict=False)
+      yield parse_json(line[:-1], strict=False)
     except ValueError as error:
       raise DataError(
-        f"{file.path}:{number}: {error}. Write one JSON object per line;"
+        f"{state.location()}: {error}. Write one JSON object per line;"
         " `jq -c '.[]'` converts an array."
       ) from error
-    yield number, record
 
 
 def read_csv_rows(
   file: File, state: ReadState, *, delimiter: str = ","
-) -> Iterator[tuple[int, list[str]]]:
-  """Yields the first line and the fields of each row (RFC 4180)."""
-  limit = read_state.MAX_RECORD_BYTES
-  csv.field_size_limit(limit)  # of the process; was 131,072
-  rows = csv.reader(read_records(file, state), delimiter=delimiter, strict=True)
-  number = 1
+) -> Iterator[list[str]]:
+  """Yields the fields of each row (RFC 4180), `state` being at its start."""
+  csv.field_size_limit(MAX_RECORD_BYTES)  # of the process; was 131,072
+  rows = csv.reader(read_lines(file, state), delimiter=delimiter, strict=True)
+  start = 1
   try:
     for row in rows:
-      yield number, row
-      number = rows.line_num + 1
+      start, state.number = rows.line_num + 1, start
+      yield row
   except csv.Error as error:
     raise DataError(
-      f"{file.path}:{number}: unbalanced quotes in the record that starts"
-      f" here, or it exceeds {limit:,} bytes ({error}). Double each quote"
-      " inside a quoted field."
+      f"{file.path}:{start}: unbalanced quotes in the record that starts"
+      f" here, or it exceeds {MAX_RECORD_BYTES:,} bytes ({error}). Double each"
+      " quote inside a quoted field."
     ) from error
 
 
@@ -152,8 +234,7 @@ def read_jsonl(
   file: File, state: ReadState, *, column: str
 ) -> Iterator[str | None]:
   """Yields the value `column` of the JSON object on each line."""
-  for number, record in read_objects(file, state):
-    state.number = number
+  for record in read_objects(file, state):
     check_name(state.location(), record, column)
     yield record[column]
 
@@ -162,8 +243,7 @@ def read_csv(file: File, state: ReadState, *, column: str) -> Iterator[str]:
   """Yields a column of comma-separated values; .tsv is separated by tabs."""
   delimiter = "\t" if file.suffix == ".tsv" else ","
   names: list[str] = []
-  for number, row in read_csv_rows(file, state, delimiter=delimiter):
-    state.number = number
+  for row in read_csv_rows(file, state, delimiter=delimiter):
     if not names:
       names = row
       check_name(state.location(), names, column)
@@ -186,12 +266,11 @@ def read_parquet(
     with open_file(file) as raw:
       table = parquet.ParquetFile(raw, pre_buffer=False, buffer_size=2**20)
       check_column(table.schema_arrow, column, file.path)
-      batches = table.iter_batches(
-        BATCH_RECORDS, columns=[column], use_threads=False
-      )
-      num_records = table.metadata.num_rows
       yield from read_batches(
-        batches, state, column=column, num_records=num_records
+        table.iter_batches(BATCH_RECORDS, columns=[column], use_threads=False),
+        state,
+        column=column,
+        num_records=table.metadata.num_rows,
       )
   except TrueNegsError:
     raise

@@ -22,12 +22,14 @@ from truenegs_jax.data.corpus.files import (
   is_url,
 )
 from truenegs_jax.data.corpus.hub_datasets import HUB
-from truenegs_jax.data.corpus.read_state import (
+from truenegs_jax.data.corpus.readers import (
   EMPTY_FILES,
+  FORMATS,
   MAX_DOCUMENT_BYTES,
+  SUFFIXES,
   ReadState,
+  WordNetReader,
 )
-from truenegs_jax.data.corpus.readers import FORMATS, SUFFIXES, WordNetReader
 from truenegs_jax.runtime.errors import InputError, UnavailableError, one_of
 
 WORDNET = "wordnet"
@@ -74,7 +76,14 @@ def open_corpus(
   # Normalized, so that weights 3 and 1 are the same mixture as 6 and 2.
   shares = tuple(weight / sum(weights) for weight in weights)
   parts = tuple(_open_part(part, reader) for part in part_specs)
-  _check_overlap(parts, key)
+  seen: dict[str, str] = {}  # or one may train on a file and one hold it out
+  for part in parts:
+    for path in part.paths:
+      if (other := seen.setdefault(path, part.name)) is not part.name:
+        raise InputError(
+          f"{key}: '{path}' is in {other!r} and in {part.name!r}. Name it only"
+          " once. To read it more often, set weights."
+        )
   return Corpus(parts, shares if len(shares) > 1 else (), errors, stopping)
 
 
@@ -125,16 +134,15 @@ def _parse_part(item: grammar.Item, key: str) -> PartSpec:
   if item.name in ("", HUB):
     raise InputError(f"{subject}: no name or path before the options.")
   part = PartSpec(item.name, subject)
-  defaults = dict(part._asdict())
-  del defaults["where"], defaults["subject"]
-  options = list(defaults)
+  options = list(PartSpec._fields[2:])
   if item.name == WORDNET:
-    options = options[:1]
+    options = ["weight"]
   elif part.is_dataset():
     options.remove("format")
   else:
     options = options[: options.index("split")]
-  values = item.convert({x: defaults[x] for x in options}, subject=subject)
+  defaults = {option: getattr(part, option) for option in options}
+  values = item.convert(defaults, subject=subject)
   for option, largest in LARGEST.items():
     if option in item.options and not 0 < values[option] <= largest:  # NaN, too
       raise InputError(
@@ -227,7 +235,6 @@ def _open_dataset(part_spec: PartSpec) -> Part:
 
   def read(state: ReadState, unit: int) -> Iterator[str]:
     del unit  # there is one
-    state.where, state.unit = part_spec.where, "record"
     return documents.from_records(dataset.read(state), rule, state)
 
   is_local = hub_datasets.is_folder(name)
@@ -235,7 +242,8 @@ def _open_dataset(part_spec: PartSpec) -> Part:
 
 
 def _open_files(part_spec: PartSpec) -> Part:
-  files = find_files(part_spec.where, suffixes=SUFFIXES)
+  where, column = part_spec.where, part_spec.column
+  files = find_files(where, suffixes=SUFFIXES)
   if not files:
     raise UnavailableError(
       f"{part_spec.subject} is not a file, a folder, a URL or a glob with a"
@@ -248,31 +256,39 @@ def _open_files(part_spec: PartSpec) -> Part:
   *starts, size = itertools.accumulate((f.size for f in files), initial=0)
   units = _split_into_units(files)
 
-  def read_file(file: File, name: str, state: ReadState) -> Iterator[str]:
-    if not FORMATS[name].has_columns:
-      lines = FORMATS[name].read(file, state)
-      return documents.from_lines(lines, rules[name], state)
-    values = FORMATS[name].read(file, state, column=part_spec.column)
-    return documents.from_records(values, rules[name], state)
+  def read_file(number: int, state: ReadState) -> Iterator[str]:
+    file, name = files[number], names[number]
+    state.where, state.unit, state.number = file.path, "line", 0
+    ends = starts[number], starts[number] + file.size
+    state.span = ends[0] / max(1, size), ends[1] / max(1, size)
+    if FORMATS[name].has_columns:
+      values = FORMATS[name].read(file, state, column=column)
+      return documents.from_records(values, rules[name], state)
+    lines = FORMATS[name].read(file, state)
+    return documents.from_lines(lines, rules[name], state)
 
   def identity() -> dict[str, Any]:
-    now = files_identity(find_files(part_spec.where, suffixes=SUFFIXES))
+    now = files_identity(find_files(where, suffixes=SUFFIXES))
     result = {"source": "files", "files": now, "document": rules}
-    return result | ({"column": part_spec.column} if has_columns else {})
+    return result | ({"column": column} if has_columns else {})
 
   def read(state: ReadState, unit: int) -> Iterator[str]:
     for number in units[unit]:
-      file, name, total = files[number], names[number], max(1, size)
-      before, share = starts[number] / total, file.size / total
-      state.begin_file(file.path, before=before, share=share)
-      yield from _check_not_empty(read_file(file, name, state), state)
+      is_empty = True
+      for text in read_file(number, state):
+        is_empty = False
+        yield text
+      if is_empty:
+        state.count_repair(
+          EMPTY_FILES,
+          f"{files[number].path}: no document in it, because it is empty or"
+          " every line or record is blank. Remove it.",
+        )
 
   for name in rules:  # so that a missing column is noticed at once
-    file = files[names.index(name)]
-    next(read_file(file, name, ReadState("replace", where=file.path)), 0)
-  is_local = not is_url(part_spec.where)
+    next(read_file(names.index(name), ReadState("replace")), 0)
+  is_local = not is_url(where)
   paths = tuple(os.path.abspath(f.path) if is_local else f.path for f in files)
-  where = part_spec.where
   return Part(where, read, identity, size, len(units), is_local, paths)
 
 
@@ -290,30 +306,3 @@ def _split_into_units(files: list[File]) -> list[list[int]]:
     units[-1].append(number)
     size += file.size
   return units
-
-
-def _check_not_empty(texts: Iterator[str], state: ReadState) -> Iterator[str]:
-  """Refuses or counts a file without documents."""
-  path = state.where
-  first = next(texts, None)
-  if first is None:
-    state.count_repair(
-      EMPTY_FILES,
-      f"{path}: no document in it, because it is empty or every line or record"
-      " is blank. Remove it.",
-    )
-  else:
-    yield first
-    yield from texts
-
-
-def _check_overlap(parts: tuple[Part, ...], key: str) -> None:
-  """Refuses a file in two parts: one may train on it and one hold it out."""
-  seen: dict[str, str] = {}
-  for part in parts:
-    for path in part.paths:
-      if (other := seen.setdefault(path, part.name)) is not part.name:
-        raise InputError(
-          f"{key}: '{path}' is in {other!r} and in {part.name!r}. Name it only"
-          " once. To read it more often, set weights."
-        )

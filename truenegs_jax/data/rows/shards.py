@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from truenegs_jax.data.corpus.corpus import Corpus, Meter, Position, Sizes
+from truenegs_jax.data.corpus.corpus import Corpus, Cursor, Meter, Sizes
 from truenegs_jax.data.rows import layouts, store
 from truenegs_jax.data.rows.rows_folder import (
   FIELDS,
@@ -55,10 +55,13 @@ class Chunk(NamedTuple):
 
 
 class ChunkStart(NamedTuple):
-  """The number of a chunk and the place of its first document."""
+  """The number of a chunk, and where each part is read from it on."""
 
-  number: int
-  position: Position
+  number: int = 0
+  cursors: tuple[Cursor, ...] = ()  # empty for the start of the corpus
+
+
+START = ChunkStart()  # of the corpus
 
 
 class ChunkRows(NamedTuple):
@@ -97,27 +100,26 @@ class ShardSpec:
     corpus: Corpus,
     meter: Meter,
     *,
-    start: ChunkStart | None = None,
+    start: ChunkStart = START,
     sizes: Sizes | None = None,
   ) -> Iterator[Chunk]:
     """Cuts a corpus into chunks of about CHUNK_CHARACTERS.
 
     Args:
       meter: counts the text as it is read.
-      start: the first chunk; None for the first of the corpus.
+      start: the first chunk.
       sizes: of all documents. If given, no text is read.
     """
-    number, position = start or (0, None)
-    chunk, size = Chunk(number, []), 0
+    chunk, size = Chunk(start.number, []), 0
     fraction = _held_out_fraction(self.options)
     holds_out = self.held_out_unit == "documents"
-    for document in corpus.read(meter, start=position, sizes=sizes):
+    for document in corpus.read(meter, start=start.cursors, sizes=sizes):
       split = "train"
       if holds_out and _is_held_out(document.number, fraction):
         if document.repeat:
           continue  # held out already
         split = "held_out"
-      chunk.documents.append((meter.number - 1, split, document.text))
+      chunk.documents.append((meter.num_documents - 1, split, document.text))
       size += document.num_chars
       if size >= CHUNK_CHARACTERS or len(chunk.documents) == CHUNK_DOCUMENTS:
         yield chunk
@@ -388,11 +390,14 @@ def _write_manifest(
   kept = counts_V.sum() - counts_V[tokenizer.cls] - counts_V[tokenizer.sep]
   num_tokens = sum(record[NUM_TOKENS] for record in records)
   manifest["lost_share"] = round(1 - int(kept) / num_tokens, 6)
-  parts = zip(
-    meter.part_documents, meter.part_bytes, meter.part_passes, strict=True
-  )
-  names = "documents", "text_bytes", "passes"
-  manifest["parts"] = [dict(zip(names, part, strict=True)) for part in parts]
+  manifest["parts"] = [
+    {
+      "documents": cursor.num_documents,
+      "text_bytes": cursor.num_bytes,
+      "passes": cursor.num_passes,
+    }
+    for cursor in meter.cursors
+  ]
   manifest["repairs"] = dict(sorted(meter.repairs.items()))
   # The checksum must match the parsed JSON, in which tuples are lists.
   content = json.loads(json.dumps(manifest))

@@ -58,7 +58,7 @@ Engine = Callable[[Sequence[Step]], object]  # runs one step after another
 class ShardRange(NamedTuple):
   """Consecutive shards."""
 
-  start: ChunkStart | None = None  # None for the first chunk of the corpus
+  start: ChunkStart = shards.START
   stop: int | None = None  # the chunk after the last; None for the end
 
 
@@ -97,7 +97,7 @@ class Preparation:
     store.write_arrays(self._count_path(unit), arrays)
     return int(sizes_Dx2[:, 0].sum())
 
-  def find_shards(self) -> tuple[ShardSet, list[ChunkStart | None]]:
+  def find_shards(self) -> tuple[ShardSet, list[ChunkStart]]:
     """Returns the shards of a counted corpus, and where they start."""
     sizes: list[list[np.ndarray]] = [[] for _ in self.corpus.parts]
     repairs = collections.Counter[str]()
@@ -107,11 +107,11 @@ class Preparation:
       names, counts = arrays["names"].tolist(), arrays["counts"].tolist()
       repairs.update(dict(zip(names, counts, strict=True)))
     meter, num_chunks = Meter(), 0
-    starts: list[ChunkStart | None] = [None]
+    starts = [shards.START]
     for chunk in self.spec.cut(self.corpus, meter, sizes=sizes):
       num_chunks = chunk.number + 1
       if num_chunks % shards.SHARD_CHUNKS == 0:
-        starts.append(ChunkStart(num_chunks, meter.position()))
+        starts.append(ChunkStart(num_chunks, tuple(meter.cursors)))
     meter.repairs.update(repairs)
     shard_set = ShardSet(self.spec, self.corpus, meter, num_chunks)
     return shard_set, starts[: shard_set.num_shards]
@@ -137,8 +137,7 @@ class Preparation:
       The shards up to the end of the range, with the counts of its text.
     """
     start, stop = shard_range
-    first = start.number if start else 0
-    first_bytes = sum(start.position.part_bytes) if start else 0
+    first, before = start.number, Meter(cursors=[*start.cursors])
     meter, num_chunks, num_rows = Meter(), first, 0
 
     def missing_chunks() -> Iterator[shards.Chunk]:
@@ -152,8 +151,8 @@ class Preparation:
           yield chunk
 
     def show_progress() -> None:
-      documents = sum(meter.part_documents)
-      size = sum(meter.part_bytes) - first_bytes
+      documents = meter.num_documents - before.num_documents
+      size = meter.num_bytes - before.num_bytes
       fraction = meter.fraction_read
       if stop:
         fraction = (num_chunks - first) / (stop - first)
