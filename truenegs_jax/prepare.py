@@ -28,7 +28,7 @@ from truenegs_jax.config.sections import FROM_WEIGHTS, PretrainConfig
 from truenegs_jax.data.rows import beam_runner, prepare_rows, rows_folder
 from truenegs_jax.runtime import progress
 from truenegs_jax.runtime.errors import InputError
-from truenegs_jax.train.prepare_data import make_rows_plan
+from truenegs_jax.train.prepare_data import plan_options
 
 
 def _choose_machines() -> dict[str, Any]:
@@ -70,7 +70,8 @@ def main(argv: list[str]) -> None:
       print_progress = functools.partial(print, file=sys.stderr)
       weights = Weights(config.init, print_progress)
       config = replace_init(config, weights, saved=None)
-    plan = make_rows_plan(config.data, config.length)
+    options = plan_options(config.data, config.length)
+    plan = prepare_rows.make_plan(**options)
     result = prepare_rows.execute_job(dataclasses.replace(plan, **machines))
     if result and flags.FLAGS.verify:
       with progress.working(progress.log_console(), "Verifying"):

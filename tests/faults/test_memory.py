@@ -40,11 +40,11 @@ def test_a_command_that_runs_out_of_memory_ends_with_a_line(
 
 @pytest.mark.parametrize("command", ["export", "prepare"])
 def test_other_commands_end_with_a_line_too(command, monkeypatch, capsys):
-  def fill_memory(*args):
+  def fill_memory(*args, **options):
     raise MemoryError
 
   monkeypatch.setattr(export, "_export", fill_memory)
-  monkeypatch.setattr(prepare, "make_rows_plan", fill_memory)
+  monkeypatch.setattr(prepare, "plan_options", fill_memory)
   config = types.SimpleNamespace(value=electra_demo.get_config())
   known = types.SimpleNamespace(FLAGS={"config": config})
   monkeypatch.setattr(prepare, "flags", known)

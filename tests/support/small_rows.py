@@ -10,6 +10,7 @@ from truenegs_jax.config.sections import Data
 from truenegs_jax.data.rows import prepare_rows, shards, steps
 from truenegs_jax.data.rows.rows_folder import RowsOptions, open_rows
 from truenegs_jax.data.tokens.tokenizer import SPECIALS, make_tokenizer
+from truenegs_jax.train import prepare_data
 
 TOKENIZER = make_tokenizer((*SPECIALS, *LETTERS), lowercase=True)
 OPTIONS = RowsOptions(
@@ -22,15 +23,26 @@ OPTIONS = RowsOptions(
 )
 
 
+def build_shards(
+  folder,
+  corpus,
+  tokenizer=TOKENIZER,
+  options=OPTIONS,
+  progress=lambda *_: None,
+  **fields,
+):
+  """Builds shards by a plan with these fields."""
+  plan = steps.Plan(pathlib.Path(folder), options, **fields)
+  return steps.build_shards(plan, corpus, tokenizer, progress)
+
+
 def write_rows(
   folder, corpus, tokenizer=TOKENIZER, options=OPTIONS, **build_options
 ):
   """Builds and verifies all shards; returns the manifest."""
   folder = pathlib.Path(folder)
   options = dataclasses.replace(options, sources=corpus.identity())
-  shard_set = steps.build_shards(
-    folder, corpus, tokenizer, options, **build_options
-  )
+  shard_set = build_shards(folder, corpus, tokenizer, options, **build_options)
   return shards.finish(folder, shard_set)
 
 
@@ -60,7 +72,7 @@ def prepare_files(sources, folder, engine=None, bucket="") -> dict[str, bytes]:
     rows=str(folder),
     workers=1,
   )
-  plan = prepare_rows.make_plan(data, 16)
+  plan = prepare_rows.make_plan(**prepare_data.plan_options(data, 16))
   plan = dataclasses.replace(plan, engine=engine, bucket=bucket)
   prepare_rows.execute_plan(plan)
   return read_files(folder)

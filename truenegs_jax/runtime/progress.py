@@ -32,9 +32,9 @@ def working(
   On a terminal this is a line that disappears, in a log one line before the
   work and one after it; that of `brief` work begins after FIRST_SECS.
 
-  Yields a function `show(done, note, at_once=False)`, which need not be called.
-  It takes the share that is done, in [0, 1] or None if unknown, and a note. A
-  log has it after FIRST_SECS, then every LINE_SECS, and if it is `at_once`.
+  Yields a function `show(done, note)`, which need not be called. It takes the
+  share that is done, in [0, 1] or None if unknown, and a note. A log has it
+  after FIRST_SECS, then every LINE_SECS.
   """
   start, in_log = time.monotonic(), not console.is_terminal
   due = start + FIRST_SECS
@@ -43,7 +43,7 @@ def working(
     if in_log and not brief:
       console.print(line, soft_wrap=True)
 
-  def show(done: float | None, note: str, *, at_once: bool = False) -> None:
+  def show(done: float | None, note: str) -> None:
     nonlocal brief, due
     now = time.monotonic()
     line, total = note, None if done is None else 1.0
@@ -51,7 +51,7 @@ def working(
       secs = round((now - start) * (1 - done) / done)
       line = f"{done:.0%}, {datetime.timedelta(seconds=secs)} left, {note}"
     bar.update(task, completed=done or 0.0, total=total, line=line)
-    if at_once or now >= due:
+    if now >= due:
       brief, due = False, now + LINE_SECS
       write(f"{text}: {line}")
 

@@ -1,6 +1,8 @@
 """Finds or prepares the rows of a config."""
 
+import dataclasses
 import pathlib
+from typing import Any
 
 from rich.console import Console
 
@@ -18,8 +20,8 @@ PREPARE = (
 )
 
 
-def make_rows_plan(data: Data, length: int) -> prepare_rows.Plan:
-  """Plans the preparation of rows of some length from a config's data."""
+def plan_options(data: Data, length: int) -> dict[str, Any]:
+  """Checks a config's data; returns the arguments of `make_plan`."""
   if data.sources == common.REQUIRED:
     raise InputError(
       "data.sources is not set: this config trains on your own text. Set"
@@ -32,7 +34,9 @@ def make_rows_plan(data: Data, length: int) -> prepare_rows.Plan:
 
     reader = open_wordnet(data.wordnet_dir)
   check_code(data.language)
-  return prepare_rows.make_plan(data, length, reader=reader)
+  options = dataclasses.asdict(data)
+  del options["wordnet_dir"]
+  return {**options, "length": length, "reader": reader}
 
 
 def find_or_prepare_rows(
@@ -49,7 +53,7 @@ def find_or_prepare_rows(
 
   with distributed.raise_everywhere("rows"):
     with progress.working(console, "Opening text and rows"):
-      plan = make_rows_plan(data, length)
+      plan = prepare_rows.make_plan(**plan_options(data, length))
       is_prepared = plan.is_prepared()
     if not is_prepared and distributed.process_count() > 1:
       raise InputError(

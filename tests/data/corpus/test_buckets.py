@@ -20,7 +20,6 @@ from truenegs_jax.data.corpus.sources_spec import describe_sources, open_corpus
 from truenegs_jax.data.rows import shards
 from truenegs_jax.data.rows.prepare_rows import prepare
 from truenegs_jax.data.rows.rows_folder import open_rows
-from truenegs_jax.data.rows.steps import ShardRange
 from truenegs_jax.runtime.errors import (
   DataError,
   InputError,
@@ -308,7 +307,7 @@ def test_an_engine_may_keep_its_rows_in_a_bucket(bucket, tmp_path, monkeypatch):
     for step in steps:
       for item in pickle.loads(pickle.dumps(step)).list_items():
         pickle.loads(pickle.dumps(step)).function(item)
-        num_built += isinstance(item, ShardRange)
+        num_built += isinstance(item, shards.ChunkRange)
         if num_built == 2:
           proxy.next_left, proxy.bytes_left = 0, 0
 

@@ -20,6 +20,7 @@ import pytest
 from support.small_rows import (
   OPTIONS,
   TOKENIZER,
+  build_shards,
   read_files,
   read_letters,
   write_rows,
@@ -86,7 +87,7 @@ def expected_files(tmp_path, small_shards):
 
 def build_200(folder, options=OPTIONS, **build_options):
   corpus = make_corpus(make_texts(200))
-  return steps.build_shards(folder, corpus, TOKENIZER, options, **build_options)
+  return build_shards(folder, corpus, TOKENIZER, options, **build_options)
 
 
 def write_200(folder, **build_options):
@@ -233,7 +234,7 @@ def test_jobs_build_the_rows_of_one_process(
   for order in ([2, 0, 1], [3, 6, 1, 0, 4, 5, 2]):
     folder = tmp_path / f"jobs{len(order)}"
     for index in order:
-      shard_set = steps.build_shards(
+      shard_set = build_shards(
         folder, corpus, TOKENIZER, options, job=(index, len(order))
       )
       assert not folder.exists()
@@ -253,7 +254,7 @@ def test_a_job_reads_only_its_units(tmp_path, monkeypatch, small_shards):
 
   corpus = Corpus((dataclasses.replace(part, read=read),))
   build = functools.partial(
-    steps.build_shards, tmp_path / "rows", corpus, TOKENIZER, OPTIONS
+    build_shards, tmp_path / "rows", corpus, TOKENIZER, OPTIONS
   )
   build(job=(0, 4))
   assert units[:2] == [0, 1]  # finds a document to hold out
@@ -331,7 +332,7 @@ def test_other_files_are_never_replaced(tmp_path):
 def open_repeatedly(folder, barrier, results):
   for _ in range(40):
     barrier.wait()
-    temporary = steps.open_unfinished(folder, OPTIONS, job=(0, 3))
+    temporary = steps.open_unfinished(steps.Plan(folder, OPTIONS, job=(0, 3)))
     (temporary / f"shard-{os.getpid()}").write_text("done")
     barrier.wait()
     results.put(len(list(temporary.glob("shard-*"))))

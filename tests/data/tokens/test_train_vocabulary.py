@@ -23,7 +23,7 @@ from truenegs_jax.runtime.errors import InputError
 CASES = [(True, True), (False, False), (True, False), (False, True)]
 
 
-def ignore_progress(*_, at_once=False):
+def ignore_progress(note):
   pass
 
 

@@ -10,7 +10,7 @@ reading can start at any of them, without the text before it.
 import collections
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,8 +20,9 @@ from truenegs_jax.data.corpus.readers import ReadState
 from truenegs_jax.runtime.errors import DataError
 
 REPLACE_HINT = "Or set --config.data.errors=replace to repair such text."
-# Of each part and unit: bytes and characters of its documents, uint32 [D, 2].
-Sizes = Sequence[Sequence[np.ndarray]]
+Unit = tuple[int, int]  # the index of a part, and the number of its unit
+# Of each unit: bytes and characters of its documents, uint32 [D, 2].
+Sizes = Mapping[Unit, np.ndarray]
 
 
 class Document(NamedTuple):
@@ -160,12 +161,15 @@ class Corpus:
     """Yields the texts of one pass."""
     return (document.text for document in self.read(Meter()))
 
-  def count(
-    self, index: int, unit: int
-  ) -> tuple[np.ndarray, collections.Counter[str]]:
+  def list_units(self) -> list[Unit]:
+    """Returns the units of all parts."""
+    parts = enumerate(self.parts)
+    return [(index, i) for index, part in parts for i in range(part.num_units)]
+
+  def count(self, unit: Unit) -> tuple[np.ndarray, collections.Counter[str]]:
     """Returns the sizes of the documents of a unit, [D, 2], and its repairs."""
     state = self._new_state()
-    texts = self.parts[index].read(state, unit)
+    texts = self.parts[unit[0]].read(state, unit[1])
     sizes = [(num_bytes(text), len(text)) for text in texts]
     return np.array(sizes, np.uint32).reshape(-1, 2), state.repairs
 
@@ -226,7 +230,7 @@ class Corpus:
       if unit > cursor.unit:
         cursor = cursor._replace(unit=unit, skipped=0)
       if sizes:
-        texts = (("", *size) for size in sizes[index][unit].tolist())
+        texts = (("", *size) for size in sizes[index, unit].tolist())
       else:
         texts = ((t, num_bytes(t), len(t)) for t in part.read(state, unit))
       for text, size, num_chars in itertools.islice(

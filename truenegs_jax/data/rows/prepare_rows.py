@@ -10,14 +10,12 @@ import dataclasses
 import functools
 import pathlib
 import shutil
-import time
-from collections.abc import Callable
 from typing import Any
 
 from rich.console import Console
 
 from truenegs_jax.config.sections import Data
-from truenegs_jax.data.corpus import language
+from truenegs_jax.data.corpus import language as language_lib
 from truenegs_jax.data.corpus.corpus import Corpus, Meter
 from truenegs_jax.data.corpus.readers import WordNetReader
 from truenegs_jax.data.corpus.sources_spec import open_corpus
@@ -30,6 +28,7 @@ from truenegs_jax.data.rows.rows_folder import (
   read_manifest,
   rows_fingerprint,
 )
+from truenegs_jax.data.rows.steps import Plan
 from truenegs_jax.data.tokens import tokenizer as tokenizer_lib
 from truenegs_jax.data.tokens import train_vocabulary
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
@@ -41,32 +40,6 @@ from truenegs_jax.runtime.errors import (
   printable,
 )
 from truenegs_jax.runtime.files import check_local, lock_folder
-
-
-@dataclasses.dataclass(frozen=True)
-class Plan:
-  """A rows folder and how to prepare it."""
-
-  folder: pathlib.Path  # where the rows are or will be
-  options: RowsOptions
-  corpus: Corpus | None  # None if the rows exist, but their text is missing
-  open_corpus: Callable[[], Corpus]  # picklable
-  tokenizer: Tokenizer | None  # None if the vocabulary is trained
-  num_workers: int  # 1 or more
-  data: Data
-  # (i, n) does one n-th of the work. Jobs may run at the same time, on several
-  # machines with a common file system.
-  job: tuple[int, int] = steps.ONLY_JOB
-  # Builds the rows on machines that share the text and the folder; None for
-  # this process and its workers.
-  engine: steps.Engine | None = None
-  # URL of a folder that these machines share instead; the rows are copied from
-  # it at the end.
-  bucket: str = ""
-
-  def is_prepared(self) -> bool:
-    """Returns whether the rows exist."""
-    return (self.folder / MANIFEST).exists()  # written last
 
 
 def prepare(
@@ -87,27 +60,41 @@ def prepare(
     DiskError: a file cannot be written.
   """
   data = {"sources": sources, "language": "", "workers": 1, **data}
-  return execute_plan(make_plan(Data(**data), length))
+  options = dataclasses.asdict(Data(**data))
+  del options["wordnet_dir"]
+  return execute_plan(make_plan(length=length, **options))
 
 
 def make_plan(
-  data: Data, length: int, *, reader: WordNetReader | None = None
+  *,
+  length: int,
+  sources: str,
+  language: str,
+  stopping: str,
+  errors: str,
+  tokenizer: str,
+  vocab: str,
+  vocab_size: int,
+  lowercase: bool,
+  accents: str,
+  layout: str,
+  overflow: str,
+  held_out: float,
+  seed: int,
+  rows: str,
+  workers: int,
+  reader: WordNetReader | None = None,
 ) -> Plan:
   """Checks options and chooses the folder; reads no text, writes nothing.
 
-  `reader` is needed by the source "wordnet".
+  The arguments are `config.length` and keys of `config.data`; the source
+  "wordnet" also needs `reader`.
   """
-  layouts.check_layout(data.layout, length=length, overflow=data.overflow)
-  check_local("data.rows", data.rows)
-  named = None
-  if data.rows:
-    named = pathlib.Path(data.rows).expanduser().resolve()
+  layouts.check_layout(layout, length=length, overflow=overflow)
+  check_local("data.rows", rows)
+  named = pathlib.Path(rows).expanduser().resolve() if rows else None
   open_text = functools.partial(
-    open_corpus,
-    data.sources,
-    errors=data.errors,
-    stopping=data.stopping,
-    reader=reader,
+    open_corpus, sources, errors=errors, stopping=stopping, reader=reader
   )
   corpus: Corpus | None = None
   try:
@@ -119,29 +106,35 @@ def make_plan(
     message = f"{printable(error)}\nUsing the rows in '{named}'."
     progress.log_console().print(message, soft_wrap=True)
     identity = read_manifest(named)["options"]["sources"]
-  strip_accents = tokenizer_lib.ACCENTS[data.accents]
+  strip_accents = tokenizer_lib.ACCENTS[accents]
   if strip_accents is None:
-    strip_accents = data.lowercase
-  normalizer = {"lowercase": data.lowercase, "strip_accents": strip_accents}
-  tokenizer, vocabulary = None, f"train:{data.vocab_size}"
-  if data.vocab != "train":
-    tokenizer = tokenizer_lib.load_tokenizer(data.vocab, **normalizer)
-    vocabulary = tokenizer.fingerprint
-  rows_options = RowsOptions(
+    strip_accents = lowercase
+  normalizer = {"lowercase": lowercase, "strip_accents": strip_accents}
+  given, vocabulary = None, f"train:{vocab_size}"
+  if vocab != "train":
+    given = tokenizer_lib.load_tokenizer(vocab, **normalizer)
+    vocabulary = given.fingerprint
+  options = RowsOptions(
     sources=identity,
     vocabulary=vocabulary,
     **normalizer,
     length=length,
-    layout=data.layout,
-    overflow=data.overflow,
-    held_out=data.held_out,
-    seed=data.seed,
+    layout=layout,
+    overflow=overflow,
+    held_out=held_out,
+    seed=seed,
   )
-  fingerprint = rows_fingerprint(rows_options)
-  folder = named or cache.folder().resolve() / "rows" / fingerprint
-  num_workers = data.workers or worker_pool.available_cores()
+  fingerprint = rows_fingerprint(options)
   return Plan(
-    folder, rows_options, corpus, open_text, tokenizer, num_workers, data
+    named or cache.folder().resolve() / "rows" / fingerprint,
+    options,
+    corpus,
+    given,
+    vocab_size=vocab_size,
+    language=language,
+    backend=tokenizer,
+    num_workers=workers or worker_pool.available_cores(),
+    open_corpus=open_text,
   )
 
 
@@ -159,27 +152,25 @@ def execute_job(plan: Plan) -> tuple[pathlib.Path, Tokenizer] | None:
     The rows folder and its tokenizer, or None while other jobs have shards to
     build. The rows are the same as those of one process.
   """
-  is_only = plan.job == steps.ONLY_JOB
+  folder = plan.folder
   if plan.corpus and not plan.is_prepared():
     if plan.num_workers > 1:
       # A worker that ran this would wait for the lock of its parent.
       worker_pool.check_main_guard()
-    with lock_folder(plan.folder, shared=not is_only):
+    shard_set = None
+    with lock_folder(folder, shared=plan.job != steps.ONLY_JOB):
       if not plan.is_prepared():  # no other process did it meanwhile
         shard_set = _build(plan, plan.corpus)
-        if is_only:
-          _finish(plan, shard_set)
-    if not plan.is_prepared():
-      if not shard_set.is_complete():
-        return None
-      with lock_folder(plan.folder):  # waits for the other jobs
-        if not plan.is_prepared():
-          _finish(plan, shard_set)
-  elif (unfinished := store.unfinished_folder(plan.folder)).exists():
-    with lock_folder(plan.folder):  # a process was killed after renaming
+    if shard_set and not shard_set.is_complete() and not plan.is_prepared():
+      return None
+    with lock_folder(folder):  # waits for the other jobs
+      if shard_set and not plan.is_prepared():
+        _finish(folder, shard_set)
+  elif (unfinished := store.unfinished_folder(folder)).exists():
+    with lock_folder(folder):  # a process was killed after renaming
       shutil.rmtree(unfinished, ignore_errors=True)
-  check_options(plan.folder, plan.options)
-  return plan.folder, load_vocabulary(plan.folder)
+  check_options(folder, plan.options)
+  return folder, load_vocabulary(folder)
 
 
 def _build(plan: Plan, corpus: Corpus) -> shards.ShardSet:
@@ -189,22 +180,15 @@ def _build(plan: Plan, corpus: Corpus) -> shards.ShardSet:
   if not corpus.is_local():
     say("Reading from the Hugging Face hub or a bucket")
   with progress.working(console, "Checking the language of the text"):
-    excerpts = language.sample_corpus(corpus)
-    language.check_language(excerpts, plan.data.language, say)
+    excerpts = language_lib.sample_corpus(corpus)
+    language_lib.check_language(excerpts, plan.language, say)
   tokenizer = plan.tokenizer or _find_or_train_vocabulary(plan, corpus, console)
   with progress.working(console, "Building rows") as show:
     return steps.build_shards(
-      plan.folder,
+      plan,
       corpus,
       tokenizer,
-      plan.options,
-      backend=plan.data.tokenizer,
-      num_workers=plan.num_workers,
-      job=plan.job,
-      engine=plan.engine,
-      open_corpus=plan.open_corpus,
-      bucket=plan.bucket,
-      progress=_text_progress(show),
+      lambda size, done, note: show(done, f"{size / 1e6:,.1f} MB, {note}"),
     )
 
 
@@ -217,26 +201,21 @@ def _find_or_train_vocabulary(
     "strip_accents": plan.options.strip_accents,
   }
   with lock_folder(plan.folder, "vocabulary.lock"):
-    temporary = steps.open_unfinished(plan.folder, plan.options, job=plan.job)
+    temporary = steps.open_unfinished(plan)
     path = temporary / "vocab.txt"
     if path.exists():
       return tokenizer_lib.load_tokenizer(str(path), **options)
     meter = Meter()
     try:
       with progress.working(console, "Training the vocabulary") as show:
-        show_text = _text_progress(show)
-
-        def show_progress(
-          size: int, note: str, *, at_once: bool = False
-        ) -> None:
-          # Merging pieces, after all text is read, takes an unknown time.
-          done = None if meter.fraction_read == 1 else meter.fraction_read
-          show_text(size, done, note, at_once=at_once)
-
         vocab = train_vocabulary.train_vocabulary(
           (document.text for document in corpus.read(meter)),
-          size=plan.data.vocab_size,
-          progress=show_progress,
+          size=plan.vocab_size,
+          progress=lambda note: show(
+            # Merging pieces, after all text is read, takes an unknown time.
+            None if meter.fraction_read == 1 else meter.fraction_read,
+            f"{meter.num_bytes / 1e6:,.1f} MB, {note}",
+          ),
           **options,
         )
     except (InputError, DataError):
@@ -247,23 +226,9 @@ def _find_or_train_vocabulary(
     return tokenizer_lib.load_tokenizer(str(path), **options)
 
 
-def _text_progress(show: Callable[..., None]) -> Callable[..., None]:
-  """Shows size and rate of the text that was read: "35.6 MB, 9.8 MB/s"."""
-  start = time.monotonic()
-
-  def show_text(
-    size: int, done: float | None, note: str, *, at_once: bool = False
-  ) -> None:
-    rate = size / 1e6 / max(time.monotonic() - start, 1e-9)
-    text = f"{size / 1e6:,.1f} MB, {rate:.1f} MB/s, {note}"
-    show(done, text, at_once=at_once)
-
-  return show_text
-
-
-def _finish(plan: Plan, shard_set: shards.ShardSet) -> None:
+def _finish(folder: pathlib.Path, shard_set: shards.ShardSet) -> None:
   """Writes the manifest; prints the number of rows, the parts and repairs."""
-  manifest = shards.finish(plan.folder, shard_set)
+  manifest = shards.finish(folder, shard_set)
   splits, parts = manifest["splits"], manifest["parts"]
   lines = [
     f"{splits['train']['rows']:,} rows of {manifest['options']['length']}"

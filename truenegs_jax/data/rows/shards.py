@@ -54,14 +54,15 @@ class Chunk(NamedTuple):
   documents: list[tuple[int, str, str]]
 
 
-class ChunkStart(NamedTuple):
-  """The number of a chunk, and where each part is read from it on."""
+class ChunkRange(NamedTuple):
+  """Consecutive chunks of a corpus, from the first of a shard on."""
 
-  number: int = 0
-  cursors: tuple[Cursor, ...] = ()  # empty for the start of the corpus
+  start: int = 0
+  stop: int | None = None  # the chunk after the last; None for the end
+  cursors: tuple[Cursor, ...] = ()  # where parts are read next; empty: at first
 
 
-START = ChunkStart()  # of the corpus
+ALL = ChunkRange()
 
 
 class ChunkRows(NamedTuple):
@@ -99,21 +100,20 @@ class ShardSpec:
     self,
     corpus: Corpus,
     meter: Meter,
+    chunks: ChunkRange = ALL,
     *,
-    start: ChunkStart = START,
     sizes: Sizes | None = None,
   ) -> Iterator[Chunk]:
-    """Cuts a corpus into chunks of about CHUNK_CHARACTERS.
+    """Cuts a range of a corpus into chunks of about CHUNK_CHARACTERS.
 
     Args:
       meter: counts the text as it is read.
-      start: the first chunk.
       sizes: of all documents. If given, no text is read.
     """
-    chunk, size = Chunk(start.number, []), 0
+    chunk, size = Chunk(chunks.start, []), 0
     fraction = _held_out_fraction(self.options)
     holds_out = self.held_out_unit == "documents"
-    for document in corpus.read(meter, start=start.cursors, sizes=sizes):
+    for document in corpus.read(meter, start=chunks.cursors, sizes=sizes):
       split = "train"
       if holds_out and _is_held_out(document.number, fraction):
         if document.repeat:
@@ -124,6 +124,8 @@ class ShardSpec:
       if size >= CHUNK_CHARACTERS or len(chunk.documents) == CHUNK_DOCUMENTS:
         yield chunk
         chunk, size = Chunk(chunk.number + 1, []), 0
+        if chunk.number == chunks.stop:
+          return
     if chunk.documents:
       yield chunk
 
@@ -155,12 +157,7 @@ class ShardSet:
   spec: ShardSpec
   corpus: Corpus
   meter: Meter  # counts of all text
-  num_chunks: int  # of all jobs
-
-  @property
-  def num_shards(self) -> int:
-    """The number of shards, the last of which may have fewer chunks."""
-    return -(-self.num_chunks // SHARD_CHUNKS)
+  num_shards: int  # of all jobs
 
   def is_complete(self) -> bool:
     """Returns whether the shards of all jobs are written."""

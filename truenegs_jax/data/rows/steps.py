@@ -1,7 +1,7 @@
 """The steps of a preparation: count, build, verify; in `.FOLDER.unfinished`.
 
-  shard_set = build_shards(folder, corpus, tokenizer, options, num_workers=4)
-  manifest = shards.finish(folder, shard_set)
+  shard_set = build_shards(plan, corpus, tokenizer)
+  manifest = shards.finish(plan.folder, shard_set)
 
 If a preparation is stopped, even by SIGKILL, only the shard in progress is
 lost; the same call builds the missing ones.
@@ -15,25 +15,26 @@ only its files. `shards.finish` verifies the shards.
 import collections
 import dataclasses
 import functools
-import itertools
+import json
 import pathlib
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
-
-from truenegs_jax.data.corpus.corpus import Corpus, Meter
+from truenegs_jax.data.corpus.corpus import Corpus, Cursor, Meter, Unit
 from truenegs_jax.data.rows import shards, store, worker_pool
-from truenegs_jax.data.rows.rows_folder import RowsOptions, rows_fingerprint
-from truenegs_jax.data.rows.shards import ChunkStart, ShardSet, ShardSpec
+from truenegs_jax.data.rows.rows_folder import (
+  MANIFEST,
+  RowsOptions,
+  rows_fingerprint,
+)
+from truenegs_jax.data.rows.shards import ChunkRange, ShardSet, ShardSpec
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
 from truenegs_jax.runtime.errors import DataError
 from truenegs_jax.runtime.files import disk_errors, lock_file, lock_folder
 
 ONLY_JOB = (0, 1)
-UNFINISHED_VERSION = 3  # of the files in an unfinished folder
-Unit = tuple[int, int]  # of a corpus: the part and its unit
+UNFINISHED_VERSION = 4  # of the files in an unfinished folder
 # Called after each chunk with the bytes of text so far, the fraction done (None
 # if unknown), and a text for the user.
 Progress = Callable[[int, float | None, str], object]
@@ -55,11 +56,33 @@ class Step(NamedTuple):
 Engine = Callable[[Sequence[Step]], object]  # runs one step after another
 
 
-class ShardRange(NamedTuple):
-  """Consecutive shards."""
+@dataclasses.dataclass(frozen=True)
+class Plan:
+  """A rows folder and how to prepare it. Only `options` decide the rows."""
 
-  start: ChunkStart = shards.START
-  stop: int | None = None  # the chunk after the last; None for the end
+  folder: pathlib.Path  # where the rows are or will be
+  options: RowsOptions
+  corpus: Corpus | None = None  # None if the rows exist, but not their text
+  tokenizer: Tokenizer | None = None  # None to train one
+  vocab_size: int = 0  # of the one that is trained
+  language: str = ""  # of the text; empty for no check
+  backend: str = "fast"  # of the encoder
+  # Processes; scripts need `if __name__ == "__main__":` above 1.
+  num_workers: int = 1
+  # (i, n) builds only the i-th of n equal ranges of the shards. Jobs may run at
+  # the same time, on several machines with a common file system.
+  job: tuple[int, int] = ONLY_JOB
+  # Builds the rows on machines that share the text, which `open_corpus` opens
+  # there, and the folder; None for this process and its workers.
+  engine: Engine | None = None
+  open_corpus: Callable[[], Corpus] | None = None  # picklable
+  # URL of a folder that these machines share instead; the rows are copied from
+  # it at the end.
+  bucket: str = ""
+
+  def is_prepared(self) -> bool:
+    """Returns whether the rows exist."""
+    return (self.folder / MANIFEST).exists()  # written last
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,49 +108,45 @@ class Preparation:
 
   def list_units(self) -> list[Unit]:
     """Returns the units that are not counted."""
-    units = _list_units(self.corpus)
+    units = self.corpus.list_units()
     return [unit for unit in units if not self._count_path(unit).exists()]
 
   def count_unit(self, unit: Unit) -> int:
     """Stores the sizes of a unit's documents; returns the bytes of text."""
-    sizes_Dx2, repairs = self.corpus.count(*unit)
-    counts = np.array(list(repairs.values()), np.int64)
-    names = np.array(list(repairs), np.str_)
-    arrays = {"sizes": sizes_Dx2, "names": names, "counts": counts}
+    sizes_Dx2, repairs = self.corpus.count(unit)
+    arrays = {"sizes": sizes_Dx2, "repairs": json.dumps(repairs)}
     store.write_arrays(self._count_path(unit), arrays)
     return int(sizes_Dx2[:, 0].sum())
 
-  def find_shards(self) -> tuple[ShardSet, list[ChunkStart]]:
-    """Returns the shards of a counted corpus, and where they start."""
-    sizes: list[list[np.ndarray]] = [[] for _ in self.corpus.parts]
-    repairs = collections.Counter[str]()
-    for unit in _list_units(self.corpus):
+  def find_shards(self) -> tuple[ShardSet, list[ChunkRange]]:
+    """Returns the shards of a counted corpus, and their chunks."""
+    sizes, repairs = {}, collections.Counter[str]()
+    for unit in self.corpus.list_units():
       arrays = store.read_arrays(self._count_path(unit))
-      sizes[unit[0]].append(arrays["sizes"])
-      names, counts = arrays["names"].tolist(), arrays["counts"].tolist()
-      repairs.update(dict(zip(names, counts, strict=True)))
+      sizes[unit] = arrays["sizes"]
+      repairs.update(json.loads(str(arrays["repairs"])))
     meter, num_chunks = Meter(), 0
-    starts = [shards.START]
+    starts: list[tuple[Cursor, ...]] = [()]
     for chunk in self.spec.cut(self.corpus, meter, sizes=sizes):
       num_chunks = chunk.number + 1
       if num_chunks % shards.SHARD_CHUNKS == 0:
-        starts.append(ChunkStart(num_chunks, tuple(meter.cursors)))
+        starts.append(tuple(meter.cursors))
     meter.repairs.update(repairs)
-    shard_set = ShardSet(self.spec, self.corpus, meter, num_chunks)
-    return shard_set, starts[: shard_set.num_shards]
-
-  def list_shards(self) -> list[ShardRange]:
-    """Returns each shard that is not written."""
-    shard_set, starts = self.find_shards()
-    return [
-      ShardRange(start, min(i * shards.SHARD_CHUNKS, shard_set.num_chunks))
-      for i, start in enumerate(starts, start=1)
-      if not self.spec.is_written(i - 1)
+    firsts = range(0, num_chunks, shards.SHARD_CHUNKS)
+    ranges = [
+      ChunkRange(first, min(first + shards.SHARD_CHUNKS, num_chunks), cursors)
+      for first, cursors in zip(firsts, starts, strict=False)
     ]
+    return ShardSet(self.spec, self.corpus, meter, len(ranges)), ranges
+
+  def list_shards(self) -> list[ChunkRange]:
+    """Returns the chunks of each shard that is not written."""
+    _, ranges = self.find_shards()
+    return [x for i, x in enumerate(ranges) if not self.spec.is_written(i)]
 
   def build_range(
     self,
-    shard_range: ShardRange,
+    chunks: ChunkRange = shards.ALL,
     num_workers: int = 1,
     progress: Progress = lambda *_: None,
   ) -> ShardSet:
@@ -136,27 +155,24 @@ class Preparation:
     Returns:
       The shards up to the end of the range, with the counts of its text.
     """
-    start, stop = shard_range
-    first, before = start.number, Meter(cursors=[*start.cursors])
-    meter, num_chunks, num_rows = Meter(), first, 0
+    meter, before = Meter(), Meter(cursors=[*chunks.cursors])
+    num_chunks, num_rows = chunks.start, 0
 
     def missing_chunks() -> Iterator[shards.Chunk]:
       nonlocal num_chunks
-      cut = self.spec.cut(self.corpus, meter, start=start)
-      for chunk in itertools.islice(cut, stop and stop - first):
+      for chunk in self.spec.cut(self.corpus, meter, chunks):
         num_chunks = chunk.number + 1
-        if self.spec.is_written(chunk.number // shards.SHARD_CHUNKS):
-          show_progress()
-        else:
+        show_progress()
+        if not self.spec.is_written(chunk.number // shards.SHARD_CHUNKS):
           yield chunk
 
     def show_progress() -> None:
       documents = meter.num_documents - before.num_documents
-      size = meter.num_bytes - before.num_bytes
       fraction = meter.fraction_read
-      if stop:
-        fraction = (num_chunks - first) / (stop - first)
-      progress(size, fraction, f"{documents:,} documents, {num_rows:,} rows")
+      if chunks.stop:
+        fraction = (num_chunks - chunks.start) / (chunks.stop - chunks.start)
+      note = f"{documents:,} documents, {num_rows:,} rows"
+      progress(meter.num_bytes - before.num_bytes, fraction, note)
 
     members: list[shards.ChunkRows] = []
     make_encoder = functools.partial(shards.ChunkEncoder, self.spec)
@@ -165,14 +181,14 @@ class Preparation:
     ):
       members.append(rows)
       num_rows += rows.num_rows
-      show_progress()
       if (rows.number + 1) % shards.SHARD_CHUNKS == 0:
         shards.write_shard(self.spec, members)
         members = []
     if members:
       shards.write_shard(self.spec, members)
     show_progress()
-    return ShardSet(self.spec, self.corpus, meter, num_chunks)
+    num_shards = -(-num_chunks // shards.SHARD_CHUNKS)
+    return ShardSet(self.spec, self.corpus, meter, num_shards)
 
   def build_share(
     self, job: tuple[int, int], num_workers: int, progress: Progress
@@ -182,7 +198,7 @@ class Preparation:
     The jobs count the units together: each begins with its share.
     """
     index, num_jobs = job
-    units = _list_units(self.corpus)
+    units = self.corpus.list_units()
     first = len(units) * index // num_jobs
     num_bytes = 0
     for done, unit in enumerate(units[first:] + units[:first], start=1):
@@ -192,15 +208,14 @@ class Preparation:
           if not path.exists():
             num_bytes += self.count_unit(unit)
       progress(num_bytes, done / len(units), "counting documents")
-    shard_set, starts = self.find_shards()
-    first = shard_set.num_shards * index // num_jobs
-    end = shard_set.num_shards * (index + 1) // num_jobs
+    shard_set, ranges = self.find_shards()
+    first = len(ranges) * index // num_jobs
+    end = len(ranges) * (index + 1) // num_jobs
     while first < end and self.spec.is_written(first):
       first += 1
     if first < end:
-      stop = min(end * shards.SHARD_CHUNKS, shard_set.num_chunks)
-      shard_range = ShardRange(starts[first], stop)
-      self.build_range(shard_range, num_workers, progress)
+      chunks = ranges[first]._replace(stop=ranges[end - 1].stop)
+      self.build_range(chunks, num_workers, progress)
     return shard_set
 
   def _count_path(self, unit: Unit) -> pathlib.Path:
@@ -208,65 +223,49 @@ class Preparation:
 
 
 def build_shards(
-  folder: pathlib.Path,
+  plan: Plan,
   corpus: Corpus,
   tokenizer: Tokenizer,
-  options: RowsOptions,
-  *,
-  backend: str = "fast",
-  num_workers: int = 1,
-  job: tuple[int, int] = ONLY_JOB,
-  engine: Engine | None = None,
-  open_corpus: Callable[[], Corpus] | None = None,
-  bucket: str = "",
   progress: Progress = lambda *_: None,
 ) -> ShardSet:
-  """Builds the missing shards of a rows folder.
-
-  Neither `backend`, `num_workers`, `job` nor `engine` change the rows.
-
-  Args:
-    backend: of the `Encoder`.
-    num_workers: processes. Scripts need `if __name__ == "__main__":` above 1.
-    job: (i, n) builds only the i-th of n equal ranges of the shards. The n
-      calls may run at the same time.
-    engine: runs the steps elsewhere, where `open_corpus` opens the corpus.
-    bucket: URL of a folder in which the engine stores the shards meanwhile;
-      empty to store them beside `folder`.
-  """
-  temporary = open_unfinished(folder, options, job=job)
+  """Builds the missing shards of a rows folder."""
+  temporary = open_unfinished(plan)
+  options = plan.options
   try:
     unit = shards.choose_held_out_unit(corpus, options)
-    name = f"{UNFINISHED_VERSION}-{rows_fingerprint(options)}"
-    where = store.open_bucket(bucket, name) if bucket else temporary
-    spec = ShardSpec(where, tokenizer, options, unit, backend)
+    where = temporary
+    if plan.bucket:
+      name = f"{UNFINISHED_VERSION}-{rows_fingerprint(options)}"
+      where = store.open_bucket(plan.bucket, name)
+    spec = ShardSpec(where, tokenizer, options, unit, plan.backend)
     preparation = Preparation(spec, lambda: corpus)
-    if engine:
-      assert open_corpus
-      engine(Preparation(spec, open_corpus).steps())
+    if plan.engine:
+      assert plan.open_corpus
+      plan.engine(Preparation(spec, plan.open_corpus).steps())
       shard_set, _ = preparation.find_shards()
-    elif job == ONLY_JOB:
-      shard_set = preparation.build_range(ShardRange(), num_workers, progress)
+    elif plan.job == ONLY_JOB:
+      shard_set = preparation.build_range(
+        shards.ALL, plan.num_workers, progress
+      )
     else:
-      shard_set = preparation.build_share(job, num_workers, progress)
+      shard_set = preparation.build_share(plan.job, plan.num_workers, progress)
     corpus.check_unchanged(options.sources)
   except DataError as error:
     # The shards are useless for repaired text, but not if a disk or a network
     # works again. An error of an engine does not tell its cause.
     may_recover = isinstance(error.__cause__, OSError) or not corpus.is_local()
-    if job == ONLY_JOB and not (may_recover or engine):
+    if plan.job == ONLY_JOB and not (may_recover or plan.engine):
       store.remove_store(temporary)
     raise
   return shard_set
 
 
-def open_unfinished(
-  folder: pathlib.Path, options: RowsOptions, *, job: tuple[int, int]
-) -> pathlib.Path:
+def open_unfinished(plan: Plan) -> pathlib.Path:
   """Creates the unfinished folder, or returns that of an earlier call.
 
   A folder of other options is removed first, unless other jobs may use it.
   """
+  folder = plan.folder
   if folder.is_file() or (folder.is_dir() and any(folder.iterdir())):
     raise DataError(
       f"data.rows='{folder}' exists and is not empty. Remove it, or set"
@@ -274,10 +273,10 @@ def open_unfinished(
     )
   temporary = store.unfinished_folder(folder)
   path = temporary / "fingerprint"
-  fingerprint = f"{UNFINISHED_VERSION} {rows_fingerprint(options)}"
+  fingerprint = f"{UNFINISHED_VERSION} {rows_fingerprint(plan.options)}"
   with lock_folder(folder, "begin.lock"), disk_errors(temporary):
     earlier = path.read_text(encoding="utf-8") if path.exists() else ""
-    if earlier and earlier != fingerprint and job != ONLY_JOB:
+    if earlier and earlier != fingerprint and plan.job != ONLY_JOB:
       raise DataError(
         f"data.rows: '{temporary}' belongs to jobs with other options or"
         " another text (or a copy of the text with other file times). Use the"
@@ -288,11 +287,3 @@ def open_unfinished(
       temporary.mkdir(parents=True)
       path.write_text(fingerprint, encoding="utf-8")
   return temporary
-
-
-def _list_units(corpus: Corpus) -> list[Unit]:
-  return [
-    (part, unit)
-    for part in range(len(corpus.parts))
-    for unit in range(corpus.parts[part].num_units)
-  ]

@@ -41,7 +41,7 @@ def train_vocabulary(
   size: int,
   lowercase: bool,
   strip_accents: bool | None = None,
-  progress: Callable[..., object] = lambda *_, **__: None,
+  progress: Callable[[str], object] = lambda _: None,
 ) -> tuple[str, ...]:
   """Trains a WordPiece vocabulary of at most `size` entries.
 
@@ -51,8 +51,7 @@ def train_vocabulary(
 
   Args:
     strip_accents: whether "é" becomes "e"; None for the value of `lowercase`.
-    progress: called about every 2 MB as `progress(text_bytes, detail)`, and
-      with `at_once=True` when all text is counted.
+    progress: called about every 2 MB with a note for the user.
   """
   counts = _count_words(
     texts,
@@ -89,12 +88,12 @@ def train_vocabulary(
 def _count_words(
   texts: Iterable[str],
   normalizer: normalizers.BertNormalizer,
-  progress: Callable[..., object],
+  progress: Callable[[str], object],
 ) -> Counts:
   """Counts the tokens of BERT's BasicTokenizer."""
   split = pre_tokenizers.BertPreTokenizer().pre_tokenize_str
   counts = Counts()
-  text_bytes = num_words = 0
+  num_words = 0
   for batch in batch_texts(texts):
     lines = split_lines(batch, lowercase=normalizer.lowercase)
     words = lines.values.value_counts().to_pylist()
@@ -107,10 +106,9 @@ def _count_words(
         if 0 < len(token) <= MAX_WORD_CHARACTERS:
           counts[token] += number
           num_words += number
-    text_bytes += sum(len(text.encode("utf-8", "ignore")) for text in batch)
     counts = _drop_rare(counts)
-    progress(text_bytes, f"counting, {num_words:,} words")
-  progress(text_bytes, f"learning, {num_words:,} words", at_once=True)
+    progress(f"counting, {num_words:,} words")
+  progress(f"learning, {num_words:,} words")
   return counts
 
 
