@@ -25,7 +25,7 @@ from ml_collections import ConfigDict
 
 from truenegs_jax.config import flags as flags_lib
 from truenegs_jax.config.sections import FROM_WEIGHTS, PretrainConfig
-from truenegs_jax.data.rows import beam_runner, prepare_rows, rows_folder
+from truenegs_jax.data.rows import engines, prepare_rows, rows_folder
 from truenegs_jax.runtime import progress
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.train.prepare_data import plan_options
@@ -41,7 +41,7 @@ def _choose_machines() -> dict[str, Any]:
     )
   if values.runner:
     engine = functools.partial(
-      beam_runner.run_steps, runner=values.runner, options=values.beam
+      engines.run_on_beam, runner=values.runner, options=values.beam
     )
     return {"engine": engine, "bucket": values.store}
   for name in ("beam", "store"):

@@ -1,4 +1,4 @@
-"""Steps for tests of beam_runner; workers import this module."""
+"""Steps for tests of engines; workers import this module."""
 
 import functools
 import os
@@ -7,7 +7,7 @@ import time
 
 from truenegs_jax.data.corpus import sources_spec
 from truenegs_jax.data.rows import shards
-from truenegs_jax.data.rows.steps import Step
+from truenegs_jax.data.rows.engines import Step
 from truenegs_jax.runtime.errors import DataError
 
 NUM_UNITS, NUM_RANGES = 24, 6

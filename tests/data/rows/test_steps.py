@@ -28,7 +28,7 @@ from support.small_rows import (
 )
 from support.texts import make_corpus, make_texts
 from truenegs_jax.data.corpus.corpus import Corpus, Meter
-from truenegs_jax.data.rows import shards, steps, store, worker_pool
+from truenegs_jax.data.rows import engines, shards, steps, store
 from truenegs_jax.data.rows.rows_folder import open_rows
 from truenegs_jax.runtime.errors import DataError, DiskError, InputError
 
@@ -391,7 +391,7 @@ def test_a_signal_received_by_another_thread_is_deferred_too(number):
   thread = threading.Thread(target=stop.wait)  # blocks no signal
   thread.start()
   try:
-    with worker_pool.defer_signals():
+    with engines.defer_signals():
       signal.pthread_kill(thread.ident, number)
       for _ in range(100):
         time.sleep(0.001)

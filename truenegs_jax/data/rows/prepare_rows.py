@@ -19,7 +19,7 @@ from truenegs_jax.data.corpus import language as language_lib
 from truenegs_jax.data.corpus.corpus import Corpus, Meter
 from truenegs_jax.data.corpus.readers import WordNetReader
 from truenegs_jax.data.corpus.sources_spec import open_corpus
-from truenegs_jax.data.rows import layouts, shards, steps, store, worker_pool
+from truenegs_jax.data.rows import engines, layouts, shards, steps, store
 from truenegs_jax.data.rows.rows_folder import (
   MANIFEST,
   RowsOptions,
@@ -133,7 +133,7 @@ def make_plan(
     vocab_size=vocab_size,
     language=language,
     backend=tokenizer,
-    num_workers=workers or worker_pool.available_cores(),
+    num_workers=workers or engines.available_cores(),
     open_corpus=open_text,
   )
 
@@ -156,7 +156,7 @@ def execute_job(plan: Plan) -> tuple[pathlib.Path, Tokenizer] | None:
   if plan.corpus and not plan.is_prepared():
     if plan.num_workers > 1:
       # A worker that ran this would wait for the lock of its parent.
-      worker_pool.check_main_guard()
+      engines.check_main_guard()
     shard_set = None
     with lock_folder(folder, shared=plan.job != steps.ONLY_JOB):
       if not plan.is_prepared():  # no other process did it meanwhile

@@ -18,11 +18,13 @@ import functools
 import json
 import pathlib
 import shutil
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator
+
+import numpy as np
 
 from truenegs_jax.data.corpus.corpus import Corpus, Cursor, Meter, Unit
-from truenegs_jax.data.rows import shards, store, worker_pool
+from truenegs_jax.data.rows import engines, shards, store
+from truenegs_jax.data.rows.engines import Engine, Step
 from truenegs_jax.data.rows.rows_folder import (
   MANIFEST,
   RowsOptions,
@@ -38,22 +40,6 @@ UNFINISHED_VERSION = 4  # of the files in an unfinished folder
 # Called after each chunk with the bytes of text so far, the fraction done (None
 # if unknown), and a text for the user.
 Progress = Callable[[int, float | None, str], object]
-
-
-class Step(NamedTuple):
-  """A function of items that are independent of each other.
-
-  Both are pickled. Steps exchange nothing but files in the store of unfinished
-  rows, so an item can be repeated, even at the same time, on any machine that
-  has the store and the text.
-  """
-
-  name: str
-  list_items: Callable[[], Sequence[Any]]  # when the step before it is done
-  function: Callable[[Any], object]
-
-
-Engine = Callable[[Sequence[Step]], object]  # runs one step after another
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,7 +100,7 @@ class Preparation:
   def count_unit(self, unit: Unit) -> int:
     """Stores the sizes of a unit's documents; returns the bytes of text."""
     sizes_Dx2, repairs = self.corpus.count(unit)
-    arrays = {"sizes": sizes_Dx2, "repairs": json.dumps(repairs)}
+    arrays = {"sizes": sizes_Dx2, "repairs": np.array(json.dumps(repairs))}
     store.write_arrays(self._count_path(unit), arrays)
     return int(sizes_Dx2[:, 0].sum())
 
@@ -176,7 +162,7 @@ class Preparation:
 
     members: list[shards.ChunkRows] = []
     make_encoder = functools.partial(shards.ChunkEncoder, self.spec)
-    for rows in worker_pool.map_in_order(
+    for rows in engines.map_in_order(
       make_encoder, missing_chunks(), num_workers=num_workers
     ):
       members.append(rows)
@@ -230,7 +216,7 @@ def build_shards(
 ) -> ShardSet:
   """Builds the missing shards of a rows folder."""
   temporary = open_unfinished(plan)
-  options = plan.options
+  options, num_workers = plan.options, plan.num_workers
   try:
     unit = shards.choose_held_out_unit(corpus, options)
     where = temporary
@@ -244,11 +230,9 @@ def build_shards(
       plan.engine(Preparation(spec, plan.open_corpus).steps())
       shard_set, _ = preparation.find_shards()
     elif plan.job == ONLY_JOB:
-      shard_set = preparation.build_range(
-        shards.ALL, plan.num_workers, progress
-      )
+      shard_set = preparation.build_range(shards.ALL, num_workers, progress)
     else:
-      shard_set = preparation.build_share(plan.job, plan.num_workers, progress)
+      shard_set = preparation.build_share(plan.job, num_workers, progress)
     corpus.check_unchanged(options.sources)
   except DataError as error:
     # The shards are useless for repaired text, but not if a disk or a network

@@ -9,8 +9,7 @@ import pytest
 
 from support import beam_steps, small_rows
 from support.beam_steps import NUM_RANGES, NUM_UNITS, make_steps
-from truenegs_jax.data.rows.beam_runner import run_steps
-from truenegs_jax.data.rows.steps import Step
+from truenegs_jax.data.rows.engines import Step, run_on_beam
 from truenegs_jax.runtime.errors import DataError, InputError
 
 RUNNER = "FnApiRunner"
@@ -43,7 +42,7 @@ def num_calls(folder: pathlib.Path) -> int:
 def test_steps_run_one_after_the_other(beam, tmp_path):
   steps = make_steps(tmp_path)
   steps.insert(0, Step("empty", list, steps[0].function))
-  run_steps(steps, runner=RUNNER, options=TWO_WORKERS)
+  run_on_beam(steps, runner=RUNNER, options=TWO_WORKERS)
   check_files(tmp_path)
   assert num_calls(tmp_path) == NUM_UNITS + NUM_RANGES + NUM_RANGES // 4
   workers = {path.read_text() for path in tmp_path.glob("unit-*")}
@@ -55,7 +54,7 @@ def test_steps_run_one_after_the_other(beam, tmp_path):
 def test_error_keeps_class_and_message(beam, tmp_path):
   steps = make_steps(tmp_path, beam_steps.raise_error)
   with pytest.raises(DataError) as error:
-    run_steps(steps, runner=RUNNER, options=TWO_WORKERS)
+    run_on_beam(steps, runner=RUNNER, options=TWO_WORKERS)
   assert str(error.value) == f"unit 5 of '{tmp_path}' is 'damagéd'."
   assert not list(tmp_path.glob("range-*"))
 
@@ -64,20 +63,20 @@ def test_error_keeps_class_and_message(beam, tmp_path):
 def test_bug_is_raised(beam, tmp_path):
   steps = make_steps(tmp_path, beam_steps.raise_bug)
   with pytest.raises(Exception, match="a bug"):
-    run_steps(steps, runner=RUNNER, options=[])
+    run_on_beam(steps, runner=RUNNER, options=[])
 
 
 @pytest.mark.slow
 def test_an_unknown_option_is_refused(beam):
   with pytest.raises(InputError, match="--regoin is unknown to Beam"):
-    run_steps([], runner=RUNNER, options=["--regoin=us-central1"])
+    run_on_beam([], runner=RUNNER, options=["--regoin=us-central1"])
 
 
 def test_rows_equal_those_of_one_process(beam, tmp_path, monkeypatch):
   for module, name, value in beam_steps.SMALL:
     monkeypatch.setattr(module, name, value)
   sources = small_rows.write_sources(tmp_path)
-  run = functools.partial(run_steps, runner=RUNNER, options=[])
+  run = functools.partial(run_on_beam, runner=RUNNER, options=[])
   expected = small_rows.prepare_files(sources, tmp_path / "plain")
   rows = small_rows.prepare_files(sources, tmp_path / "rows", run)
   assert rows == expected
