@@ -6,7 +6,6 @@ comment `<!-- run -->` is executed, in one temporary folder for each page.
 
 import ast
 import collections
-import functools
 import importlib
 import os
 import pathlib
@@ -29,6 +28,7 @@ from support.doc_pages import (
 from truenegs_jax import models
 from truenegs_jax.__main__ import VERBS
 from truenegs_jax.config.flags import parse_config
+from truenegs_jax.config.tables import TABLES
 from truenegs_jax.data.tokens.tokenizer import SPECIALS
 from truenegs_jax.main import TASKS
 from truenegs_jax.objectives import soft_regularization
@@ -117,7 +117,7 @@ def test_commands_are_accepted(page, tmp_path, monkeypatch):
 @each_page
 def test_flags_set_keys_of_a_config(page):
   used = set(re.findall(r"--config\.([a-z_.0-9]+)=", page.read_text()))
-  assert used <= all_keys()
+  assert used <= {key for table in TABLES.values() for key in table}
 
 
 def check_command(words):
@@ -157,22 +157,6 @@ def parse_flags(verb, words):
     assert f'"{name[1]}"' in source, word
   has_config = any(w.startswith("--config=") for w in ours)
   return parse_config(ours) if has_config else None
-
-
-@functools.cache
-def all_keys():
-  modules = (
-    importlib.import_module(f"truenegs_jax.configs.{n}") for n in CONFIGS
-  )
-  configs = [m.get_config() for m in modules if hasattr(m, "get_config")]
-  return {key for c in configs for key in flatten(c.to_dict())}
-
-
-def flatten(values, prefix=""):
-  for name, value in values.items():
-    yield prefix + name
-    if isinstance(value, dict):
-      yield from flatten(value, f"{prefix}{name}.")
 
 
 @each_page

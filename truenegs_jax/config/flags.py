@@ -120,7 +120,7 @@ def parse_flags(
       text = values[CONFIG].value or ""
     if text:
       config = load.load_config(text)
-      for name, key in tables.find_table(config.task).items():
+      for name, key in tables.TABLES[config.task].items():
         _define_key(name, key, values)
     rest = values(argv)
   except (flags.Error, ValueError) as e:
@@ -262,7 +262,7 @@ def render_config(text: str) -> Iterator[str]:
 def _render_keys(config: ConfigDict) -> Iterator[str]:
   """Yields each key as a flag with its value, meaning and allowed values."""
   values = flatten(config.to_dict())
-  for name, key in tables.find_table(config.task).items():
+  for name, key in tables.TABLES[config.task].items():
     yield from _render_flag(f"{CONFIG}.{name}", values[name], key.describe())
 
 

@@ -100,19 +100,31 @@ def key(default: Any, meaning: str, **rules: Any) -> Any:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Section:
-  """Base of the sections of a config, whose fields are keys."""
+  """Base of the sections of a config, whose fields are keys or sections."""
 
   @classmethod
   def list_keys(cls, prefix: str = "") -> dict[str, Key]:
     """Returns the keys by their names, which begin with a prefix."""
-    fields = dataclasses.fields(cls)
-    return {f"{prefix}{x.name}": x.metadata[_METADATA] for x in fields}
+    keys = dict[str, Key]()
+    for field in dataclasses.fields(cls):
+      name = f"{prefix}{field.name}"
+      if isinstance(field.default, Section):
+        keys |= field.default.list_keys(f"{name}.")
+      else:
+        keys[name] = field.metadata[_METADATA]
+    return keys
 
   @classmethod
   def read(cls, values: Mapping[str, Any]) -> Self:
     """Returns typed values; takes defaults for keys without a value."""
-    names = [field.name for field in dataclasses.fields(cls)]
-    return cls(**{name: values[name] for name in names if name in values})
+    given = {
+      x.name: x.default.read(values[x.name])
+      if isinstance(x.default, Section)
+      else values[x.name]
+      for x in dataclasses.fields(cls)
+      if x.name in values
+    }
+    return cls(**given)
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -25,11 +25,7 @@ JSON_FIX = (
 
 
 class WordError(ValueError):
-  """Words that a config does not have.
-
-  Attributes:
-    words: all words of the config, each with its meaning or "".
-  """
+  """Words that a config does not have; `words` are those that it has."""
 
   def __init__(self, arg: str, problem: str, words: Mapping[str, str]):
     listed = f"Choose any of {', '.join(words)}" if words else "There are none"
@@ -38,14 +34,9 @@ class WordError(ValueError):
 
 
 def parse_words(arg: str, words: Mapping[str, str]) -> list[str]:
-  """Splits the argument of a config at its commas.
+  """Splits the argument of a config at its commas; WordError if one is unknown.
 
-  Args:
-    arg: the text after the colon.
-    words: the words that the config has, each with its meaning or "".
-
-  Raises:
-    WordError: one is unknown.
+  `words` are those that the config has, each with its meaning.
   """
   parsed = [word for word in arg.split(",") if word]
   for word in parsed:

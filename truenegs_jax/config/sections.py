@@ -437,16 +437,6 @@ class PretrainConfig(Top):
   log: Log = Log()
   eval: Eval = Eval()
 
-  @classmethod
-  def read(cls, values: Mapping[str, Any]) -> Self:
-    """Reads a config, or the content of a `config.json`."""
-    sections = {
-      field.name: type(field.default).read(values[field.name])
-      for field in dataclasses.fields(cls)
-      if isinstance(field.default, Section) and field.name in values
-    }
-    return cls(**vars(Top.read(values)) | sections)
-
   def replace(self, changes: Mapping[str, Any]) -> Self:
     """Returns a copy with other values of keys, by names with dots."""
     tree = dataclasses.asdict(self)

@@ -17,20 +17,7 @@ from truenegs_jax.runtime.errors import InputError, one_of
 
 Table = dict[str, Key]
 
-PRETRAIN: Table = {
-  **sections.Top.list_keys(),
-  **sections.Model.list_keys("model."),
-  **sections.Masking.list_keys("masking."),
-  **sections.Negatives.list_keys("negatives."),
-  **sections.Generator.list_keys("generator."),
-  **sections.Data.list_keys("data."),
-  **sections.Optim.list_keys("optim."),
-  **sections.Mesh.list_keys("mesh."),
-  **sections.Checkpoint.list_keys("checkpoint."),
-  **sections.Log.list_keys("log."),
-  **sections.Eval.list_keys("eval."),
-}
-
+PRETRAIN: Table = sections.PretrainConfig.list_keys()
 WARMUP = "optim.warmup_steps"  # a share of the steps in fine-tuning
 
 
@@ -126,24 +113,11 @@ def make_config(task: str) -> ConfigDict:
   return config
 
 
-def find_table(task: str | None) -> Table:
-  """Returns the keys of a task; InputError for an unknown one."""
-  one_of("task", str(task), TABLES)
-  return TABLES[str(task)]
-
-
 def check_values(config: ConfigDict) -> None:
   """Raises InputError for a number out of range or an unknown choice."""
   values = flatten(config.to_dict())
-  for name, key in find_table(config.task).items():
+  for name, key in TABLES[config.task].items():
     key.check_value(name, values[name])
-
-
-def list_changeable(task: str) -> frozenset[str]:
-  """Returns the keys that a resume may change."""
-  return frozenset(
-    name for name, key in TABLES.get(task, {}).items() if key.may_change
-  )
 
 
 def check_keys(path: str, config: ConfigDict) -> None:
@@ -151,7 +125,9 @@ def check_keys(path: str, config: ConfigDict) -> None:
 
   `path` is the file of the config, for messages.
   """
-  table, values = find_table(config.get("task")), flatten(config.to_dict())
+  task, values = str(config.get("task")), flatten(config.to_dict())
+  one_of("task", task, TABLES)
+  table = TABLES[task]
   for name in sorted(values.keys() - table.keys()):
     meanings = {name: key.meaning for name, key in table.items()}
     hint = did_you_mean(name, meanings, "")
@@ -160,6 +136,6 @@ def check_keys(path: str, config: ConfigDict) -> None:
     if name not in values:
       raise InputError(
         f"'{path}' has no value of {name}. Start from a packaged config of"
-        f" task={config.task!r}."
+        f" task={task!r}."
       )
     key.check_type(f"'{path}': {name}", values[name])

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from truenegs_jax.config.keys import flatten
-from truenegs_jax.config.tables import list_changeable
+from truenegs_jax.config.tables import TABLES
 from truenegs_jax.runtime.errors import CheckpointError
 from truenegs_jax.runtime.files import (
   atomic_file,
@@ -126,7 +126,8 @@ def find_fixed_changes(
   saved: Mapping[str, Any], now: Mapping[str, Any]
 ) -> list[Change]:
   """Returns the changes of a config that a resumed run must not have."""
-  free = list_changeable(now["task"])
+  table = TABLES.get(now["task"], {})
+  free = {name for name, key in table.items() if key.may_change}
   return [x for x in find_changes(saved, now) if x.key not in free]
 
 
