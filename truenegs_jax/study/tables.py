@@ -74,17 +74,13 @@ class Cell:
   half_width: float | None = None
   runs: str = ""
 
-  def lines(self, kind: str, digits: int) -> list[str]:
-    """Returns its number, interval and runs, "" for those that it lacks."""
+  def text(self, kind: str, digits: int) -> str:
+    """Returns its number, interval and runs, those that it has, as lines."""
     sign = "+" if kind == DIFFERENCE else ""
     form = "," if isinstance(self.value, int) else f"{sign}.{digits}f"
-    if self.value is None:
-      return [self.runs, "", ""]
-    return [
-      f"{self.value:{form}}",
-      "" if self.half_width is None else f"±{self.half_width:.{digits}f}",
-      self.runs,
-    ]
+    value = "" if self.value is None else f"{self.value:{form}}"
+    half = "" if self.half_width is None else f"±{self.half_width:.{digits}f}"
+    return "\n".join(filter(None, (value, half, self.runs)))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,13 +90,6 @@ class Row:
   label: str
   kind: str
   cells: Sequence[Cell]
-
-  def lines(self, digits: int) -> list[list[str]]:
-    """Returns the texts of each line of the row, the label first."""
-    texts = zip(*(x.lines(self.kind, digits) for x in self.cells), strict=True)
-    label = self.kind if self.kind == DIFFERENCE else self.label
-    first, *more = map(list, texts)
-    return [[label, *first], *(["", *line] for line in more if any(line))]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -333,8 +322,9 @@ def to_terminal(x: Layout) -> Group:
     lines = re.sub("[ _]", "\n", name)
     table.add_column(lines, justify="right", no_wrap=True)
   for row in x.rows:
-    for line in row.lines(x.digits):
-      table.add_row(*line, style=STYLES.get(row.kind))
+    label = row.kind if row.kind == DIFFERENCE else row.label
+    texts = (cell.text(row.kind, x.digits) for cell in row.cells)
+    table.add_row(label, *texts, style=STYLES.get(row.kind))
   return Group(Text(x.title, style="bold"), table, *map(Text, x.notes), "")
 
 
