@@ -15,7 +15,8 @@ import pytest
 from rich.console import Console
 
 from support import tiny
-from truenegs_jax.config.sections import Data, Negatives, PretrainConfig
+from truenegs_jax.config.sections import PretrainConfig
+from truenegs_jax.config.task_sections import Corrections
 from truenegs_jax.configs import corrections as config
 from truenegs_jax.configs import electra_demo
 from truenegs_jax.corrections import predict_slots
@@ -29,9 +30,9 @@ from truenegs_jax.models import pretrain
 from truenegs_jax.objectives.slot_predictions import mask_and_predict
 from truenegs_jax.runtime.errors import DataError, InputError, NonFiniteError
 from truenegs_jax.synonyms import wordnet
+from truenegs_jax.synonyms.run_table import TableRequest
 from truenegs_jax.train import start
 from truenegs_jax.weights import hf_folder
-from truenegs_jax.weights.find import Weights
 from truenegs_jax.workdir import checkpoints
 from truenegs_jax.workdir.saved_model import build_model
 
@@ -462,23 +463,23 @@ def test_wordnets_files_are_closed_after_errors(folder, tmp_path, monkeypatch):
   assert closed == ["reader"]
 
 
-def test_tables_are_of_the_language_of_the_run(tmp_path):
+def test_tables_are_of_the_language_of_the_run(tmp_path, monkeypatch):
+  monkeypatch.setattr(TableRequest, "check", lambda self: None)
   c = config.get_config()
-  c.corrections.run = str(tmp_path)
+  c.corrections.run, c.corrections.text = str(tmp_path), "not read"
   (tmp_path / "checkpoints" / "7").mkdir(parents=True)
   saved = json.loads(c.to_json())
+
+  def resolve():
+    (tmp_path / "config.json").write_text(json.dumps(saved))
+    options = Corrections.read(c.corrections)
+    return run_lib.resolve(PretrainConfig.read(c), options, print)
+
   for language, identity in (("fr", "omw language=fr"), ("en", "wordnet")):
     saved["data"]["language"] = language
-    (tmp_path / "config.json").write_text(json.dumps(saved))
-    resolved = run_lib.resolve_config(c, Weights("", print))
-    request = start.build_table_request(
-      Negatives.read(resolved.negatives), Data.read(resolved.data)
-    )
+    m = resolve()
+    [request] = m.make_requests(m.config)
     assert request.identity == identity
-  assert c.data.language == "en"
   for trained, source in (("pairs path=a", "pairs path=a"), ("model", "auto")):
     saved["negatives"]["sources"] = trained
-    (tmp_path / "config.json").write_text(json.dumps(saved))
-    assert (
-      run_lib.resolve_config(c, Weights("", print)).negatives.sources == source
-    )
+    assert resolve().sources == (source,)

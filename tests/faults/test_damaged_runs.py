@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 
 from support import saved_steps, tiny, weight_files
+from truenegs_jax.config.sections import PretrainConfig
+from truenegs_jax.config.task_sections import Corrections
 from truenegs_jax.configs import bert_base
 from truenegs_jax.configs import corrections as corrections_config
 from truenegs_jax.corrections import run as corrections
@@ -54,7 +56,13 @@ def read_as_init(workdir, model, lines):
 def open_measured(workdir, steps, lines):
   c = corrections_config.get_config()
   c.corrections.run, c.corrections.steps = str(workdir), steps
-  return corrections.open_model(c, Weights("", lines.append))
+  m = corrections.Measurement(
+    Corrections.read(c.corrections),
+    PretrainConfig.read(c),
+    Weights("", lines.append),
+    sources=(),
+  )
+  return corrections.open_model(m)
 
 
 def read_as_corrections(workdir, model, lines):

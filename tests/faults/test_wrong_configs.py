@@ -11,7 +11,7 @@ from truenegs_jax.config import load, tables
 from truenegs_jax.config.flags import parse_config
 from truenegs_jax.config.keys import LARGEST, flatten
 from truenegs_jax.config.sections import PretrainConfig
-from truenegs_jax.config.task_sections import Study
+from truenegs_jax.config.task_sections import Corrections, Study
 from truenegs_jax.corrections import run as corrections
 from truenegs_jax.finetune.options import parse_options
 from truenegs_jax.robustness import run as robustness
@@ -30,6 +30,12 @@ def check_study(c):
   plan.make_plan(Study.read(c.study), NOWHERE)
 
 
+def check_corrections(c):
+  tables.check_values(c)
+  options = Corrections.read(c.corrections)
+  corrections.resolve(PretrainConfig.read(c), options, print)
+
+
 def check_finetune(c):
   tables.check_values(c)
   parse_options(c.to_dict())
@@ -38,7 +44,7 @@ def check_finetune(c):
 CHECKS = {
   "pretrain": check_pretrain,
   "finetune": check_finetune,
-  "corrections": lambda c: corrections._check_config(c, NOWHERE),
+  "corrections": check_corrections,
   "robustness": lambda c: robustness._check(c, NOWHERE),
   "study": check_study,
 }

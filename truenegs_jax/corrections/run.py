@@ -22,10 +22,11 @@ import numpy as np
 from ml_collections import ConfigDict
 from rich.console import Console
 
-from truenegs_jax.config.sections import Data, Negatives, PretrainConfig
+from truenegs_jax.config.sections import PretrainConfig
+from truenegs_jax.config.task_sections import Corrections
 from truenegs_jax.configs.common import REQUIRED
 from truenegs_jax.corrections import findings, predict_slots
-from truenegs_jax.corrections.predict_slots import Lines, Predictions
+from truenegs_jax.corrections.predict_slots import Lines
 from truenegs_jax.data.corpus.sources_spec import (
   describe_sources,
   named_sources,
@@ -59,6 +60,31 @@ KEPT, LAST = "kept", "last"  # values of corrections.steps
 
 
 @dataclasses.dataclass(frozen=True)
+class Measurement:
+  """A measurement whose values are checked; no model and no text is read yet.
+
+  Attributes:
+    options: the section `corrections`.
+    config: the other values, with the language of the run, or sizes and
+      vocabulary of the weights.
+    weights: those of `config.init`, if any.
+    sources: of synonyms, without AUTO.
+  """
+
+  options: Corrections
+  config: PretrainConfig
+  weights: Weights
+  sources: tuple[str, ...]
+
+  def make_requests(self, config: PretrainConfig) -> list[TableRequest]:
+    """Makes a request for a table of each source with a config's options."""
+    request = start.build_table_request(config.negatives, config.data)
+    return [
+      dataclasses.replace(request, sources=x, key=SOURCES) for x in self.sources
+    ]
+
+
+@dataclasses.dataclass(frozen=True)
 class MeasuredModel:
   """A model and a function that reads its parameters.
 
@@ -79,116 +105,67 @@ class MeasuredModel:
 def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
   """Measures corrections, prints and saves them, and returns the exit code."""
   say = functools.partial(console.print, soft_wrap=True)
-  weights = Weights(c.init, say)
-  config = json.loads(c.to_json())
-  c = resolve_config(c, weights)
-  requests = _check_config(c, workdir)
-  mesh = sharding.make_mesh(sharding.get_mesh_spec(c.mesh.preset, c.mesh.axes))
-  if c.dry_run:
-    console.print(plan.report_table(_plan(c, requests, mesh)))
+  o, config = Corrections.read(c.corrections), PretrainConfig.read(c)
+  m = resolve(config, o, say)
+  if files.has_pretraining(workdir):
+    raise InputError(
+      f"--workdir='{workdir}' is the workdir of a run, whose results would be"
+      " replaced. Choose another, such as --workdir=runs/corrections."
+    )
+  spec = sharding.get_mesh_spec(config.mesh.preset, config.mesh.axes)
+  mesh = sharding.make_mesh(spec)
+  if config.dry_run:
+    console.print(plan.report_table(_describe_plan(m, mesh)))
     return 0
   enable_compilation_cache(distributed.warn)
-  with open_model(c, weights) as measured:
+  with open_model(m) as measured:
     trained = measured.saved.config
-    if c.corrections.run:
-      objective = start.describe_objective(trained)
+    if o.run:
       say(
         "The model, its vocabulary, masking and readings are those of"
-        f" '{c.corrections.run}': {objective}"
+        f" '{o.run}': {start.describe_objective(trained)}"
       )
     with progress.working(console, "Reading text"):
-      text = _read_text(c, measured)
-    sources = [request.sources for request in requests]
-    requests = _make_requests(trained.negatives, trained.data, sources)
-    tables = _build_tables(requests, measured.saved, text, console)
-    prediction = c.corrections.prediction or trained.negatives.prediction
-    predicted = _predict_steps(
-      measured,
-      text,
-      prediction=prediction,
-      batch_size=c.batch_size,
-      seed=c.seed,
-      mesh=mesh,
-      console=console,
-    )
+      text = _read_text(m, measured)
+    tables = _build_tables(m.make_requests(trained), measured, text, console)
     with lock.lock(workdir):
-      measurement = _measure(predicted, measured, text, tables)
-      findings.print_findings(
-        measurement, console, num_cases=c.corrections.cases
-      )
+      found = _measure(m, measured, text, tables, mesh, console)
+      findings.print_findings(found, console, num_cases=o.cases)
       about = {
         "command": rerun_command(),
-        "seed": c.seed,
-        "corrections": json.loads(c.corrections.to_json()),
-        "init": c.init,
+        "seed": config.seed,
+        "corrections": dataclasses.asdict(o),
+        "init": config.init,
         "objective": trained.objective,
         "masking": dataclasses.asdict(trained.masking),
-        "prediction": prediction,
+        "prediction": o.prediction or trained.negatives.prediction,
         "strict_subword": trained.negatives.strict_subword,
       }
-      files.save_json(workdir / files.CONFIG, config)
-      findings.save_findings(measurement, workdir, about)
+      files.save_json(workdir / files.CONFIG, json.loads(c.to_json()))
+      findings.save_findings(found, workdir, about)
       write_own_report(workdir, say)
   names = files.RESULTS, files.CASES, files.REPORT
   say(f"saved: {', '.join(str(workdir / name) for name in names)}")
   return 0
 
 
-def _plan(
-  c: ConfigDict, requests: Sequence[TableRequest], mesh: jax.sharding.Mesh
-) -> dict[str, str]:
-  """Returns the lines of a dry run."""
-  o = c.corrections
-  return {
-    "dry run": "reads no text; writes and compiles nothing",
-    "devices": plan.describe_devices(c.mesh.preset, mesh),
-    "weights": _describe_run(o.run, o.steps)
-    if o.run
-    else find.describe(c.init),
-    "text": describe_sources(o.text, key=predict_slots.TEXT),
-    "lines": f"{o.sequences or 'all'}, in batches of {c.batch_size}",
-    "synonyms": "; compared with ".join(
-      request.identity for request in requests
-    ),
-  }
-
-
-def resolve_config(c: ConfigDict, weights: Weights) -> ConfigDict:
+def resolve(
+  config: PretrainConfig, o: Corrections, report: Callable[[str], object]
+) -> Measurement:
   """Fills in language and sources of a run, or sizes and vocabulary of `init`.
 
+  Reads no arrays and no text, and a dry run downloads nothing.
+
   Raises:
-    InputError: the config sets neither or both of a run and weights, or sizes
-      that the weights do not have.
+    InputError: neither or both of a run and weights are set, sizes are not
+      those of the weights, or another value does not fit.
   """
-  if bool(c.corrections.run) == bool(c.init) or c.init == REQUIRED:
+  if bool(o.run) == bool(config.init) or config.init == REQUIRED:
     raise InputError(
       "Exactly one of corrections.run and init is needed. Set"
       " --config.corrections.run=WORKDIR to measure a run, or --config.init="
       "FOLDER and --config.objective to measure weights."
     )
-  c = c.copy_and_resolve_references()
-  if c.dry_run and c.init and not find.is_local(c.init):
-    return c  # nothing is downloaded
-  if c.init:
-    config = start.replace_init(PretrainConfig.read(c), weights, saved=None)
-    c.update(dataclasses.asdict(config))
-    return c
-  workdir = pathlib.Path(c.corrections.run).expanduser()
-  if saved := files.read_saved_config(workdir):
-    c.data.language = saved["data"]["language"]
-    trained = saved["negatives"]["sources"]
-    [request] = _make_requests(
-      Negatives.read(c.negatives), Data.read(c.data), [trained]
-    )
-    if request.model is None:
-      c.negatives.sources = trained
-  return c
-
-
-def _check_config(c: ConfigDict, workdir: pathlib.Path) -> list[TableRequest]:
-  """Checks the config before anything is read, and returns the sources."""
-  start.check(PretrainConfig.read(c))
-  o = c.corrections
   if distributed.process_count() > 1:
     raise InputError("Several processes are only for pre-training. Use one.")
   if not o.text.strip():
@@ -197,34 +174,51 @@ def _check_config(c: ConfigDict, workdir: pathlib.Path) -> list[TableRequest]:
       f" hf:NAME, such as --config.{predict_slots.TEXT}="
       "'hf:Salesforce/wikitext config=wikitext-2-raw-v1 split=test'."
     )
-  sources = (o.sources,) if isinstance(o.sources, str) else tuple(o.sources)
-  sources = tuple(
-    c.negatives.sources if x == AUTO else x for x in sources or (AUTO,)
-  )
-  requests = _make_requests(
-    Negatives.read(c.negatives), Data.read(c.data), sources
-  )
-  for request in requests:
+  weights, auto = Weights(config.init, report), config.negatives.sources
+  if config.init and not (config.dry_run and not find.is_local(config.init)):
+    config = start.replace_init(config, weights, saved=None)
+  workdir = pathlib.Path(o.run).expanduser()
+  if o.run and (saved := files.read_saved_config(workdir)):
+    config = config.replace({"data.language": saved["data"]["language"]})
+    trained = saved["negatives"]["sources"]
+    negatives = dataclasses.replace(config.negatives, sources=trained)
+    if start.build_table_request(negatives, config.data).model is None:
+      auto = trained
+  start.check(config)
+  sources = (auto if x == AUTO else x for x in o.sources or (AUTO,))
+  m = Measurement(o, config, weights, tuple(sources))
+  for request in m.make_requests(config):
     if request.model:
       raise InputError(
         f"{SOURCES}={request.sources!r} changes while a model trains. Use"
         " sources that are the same for every checkpoint."
       )
     request.check()
-  if files.has_pretraining(workdir):
-    raise InputError(
-      f"--workdir='{workdir}' is the workdir of a run, whose results would be"
-      " replaced. Choose another, such as --workdir=runs/corrections."
-    )
-  return requests
+  return m
 
 
-def _make_requests(
-  negatives: Negatives, data: Data, sources: Sequence[str]
-) -> list[TableRequest]:
-  """Makes requests for tables of other sources with the options of a config."""
-  request = start.build_table_request(negatives, data)
-  return [dataclasses.replace(request, sources=x, key=SOURCES) for x in sources]
+def _describe_plan(m: Measurement, mesh: jax.sharding.Mesh) -> dict[str, str]:
+  """Returns the lines of a dry run."""
+  o, config = m.options, m.config
+  workdir = pathlib.Path(o.run).expanduser()
+  if not o.run:
+    weights = find.describe(config.init)
+  elif not files.has_checkpoint(workdir):
+    weights = f"'{workdir}' (missing, or without a checkpoint)"
+  else:
+    with saved_model.open_run(workdir) as checkpoints:
+      steps = choose_steps(o.steps, checkpoints.steps())
+    weights = f"'{workdir}', steps {', '.join(map(str, steps))}"
+  return {
+    "dry run": "reads no text; writes and compiles nothing",
+    "devices": plan.describe_devices(config.mesh.preset, mesh),
+    "weights": weights,
+    "text": describe_sources(o.text, key=predict_slots.TEXT),
+    "lines": f"{o.sequences or 'all'}, in batches of {config.batch_size}",
+    "synonyms": "; compared with ".join(
+      request.identity for request in m.make_requests(config)
+    ),
+  }
 
 
 def choose_steps(text: str, saved_steps: list[int]) -> tuple[int, ...]:
@@ -242,25 +236,16 @@ def choose_steps(text: str, saved_steps: list[int]) -> tuple[int, ...]:
   return tuple(sorted(set(map(int, words))))
 
 
-def _describe_run(run: str, steps: str) -> str:
-  workdir = pathlib.Path(run).expanduser()
-  if not files.has_checkpoint(workdir):
-    return f"'{workdir}' (missing, or without a checkpoint)"
-  with saved_model.open_run(workdir) as checkpoints:
-    chosen = choose_steps(steps, checkpoints.steps())
-  return f"'{workdir}', steps {', '.join(map(str, chosen))}"
-
-
 @contextlib.contextmanager
-def open_model(c: ConfigDict, weights: Weights) -> Iterator[MeasuredModel]:
-  """Opens the model of `c.corrections.run` or `c.init` for reading.
+def open_model(m: Measurement) -> Iterator[MeasuredModel]:
+  """Opens the run or the weights of a measurement for reading.
 
   Raises:
     InputError: no such run, folder or step; sizes differ from the weights'.
     CheckpointError: the run has no saved step, or another vocabulary.
   """
-  if c.init:
-    config = PretrainConfig.read(c)
+  config, weights, steps_text = m.config, m.weights, m.options.steps
+  if config.init:
     tokenizer = build_tokenizer(config.data, config.data.vocab)
     model = build_model(config, vocab_size=len(tokenizer.vocab))
     params = load.load_params(
@@ -269,8 +254,7 @@ def open_model(c: ConfigDict, weights: Weights) -> Iterator[MeasuredModel]:
     saved = SavedModel(0, config, tokenizer, model)
     yield MeasuredModel(saved, (None,), lambda step: params)
     return
-  steps_text = c.corrections.steps
-  workdir = pathlib.Path(c.corrections.run).expanduser()
+  workdir = pathlib.Path(m.options.run).expanduser()
   with saved_model.open_run(workdir) as checkpoints:
     steps = choose_steps(steps_text, checkpoints.steps())
     if steps_text == LAST:
@@ -293,15 +277,15 @@ def open_model(c: ConfigDict, weights: Weights) -> Iterator[MeasuredModel]:
         return None
 
     # Paths are those of this machine.
-    paths = {"data.wordnet_dir": c.data.wordnet_dir}
-    if c.negatives.stop_words:
-      paths["negatives.stop_words"] = c.negatives.stop_words
+    paths = {"data.wordnet_dir": config.data.wordnet_dir}
+    if config.negatives.stop_words:
+      paths["negatives.stop_words"] = config.negatives.stop_words
     trained = last.config.replace(paths)
     yield MeasuredModel(last._replace(config=trained), steps, read_params)
 
 
-def _read_text(c: ConfigDict, measured: MeasuredModel) -> Lines:
-  o, trained = c.corrections, measured.saved.config
+def _read_text(m: Measurement, measured: MeasuredModel) -> Lines:
+  o, data, trained = m.options, m.config.data, measured.saved.config
   length, positions = o.length or trained.length, trained.model.max_positions
   if not MIN_LENGTH <= length <= positions:
     raise InputError(
@@ -311,22 +295,22 @@ def _read_text(c: ConfigDict, measured: MeasuredModel) -> Lines:
   with contextlib.ExitStack() as stack:
     resources = {}
     if "wordnet" in named_sources(o.text, key=predict_slots.TEXT):
-      session = wordnet.session(c.data.wordnet_dir)
+      session = wordnet.session(data.wordnet_dir)
       resources["reader"] = stack.enter_context(session)
     return predict_slots.read_lines(
       o.text,
       measured.saved.tokenizer,
       length=length,
       limit=o.sequences,
-      errors=c.data.errors,
-      stopping=c.data.stopping,
+      errors=data.errors,
+      stopping=data.stopping,
       **resources,
     )
 
 
 def _build_tables(
   requests: Sequence[TableRequest],
-  saved: SavedModel,
+  measured: MeasuredModel,
   text: Lines,
   console: Console,
 ) -> findings.Tables:
@@ -334,13 +318,13 @@ def _build_tables(
 
   Prints how much of the vocabulary and of the text each of them covers.
   """
-  tables = {}
-  size = len(saved.tokenizer.vocab)
+  tables, tokenizer = {}, measured.saved.tokenizer
+  size = len(tokenizer.vocab)
   counts_V = np.bincount(np.concatenate(text.sequences), minlength=size)
   for request in requests:
     source = request.sources
     table = run_table.load_or_build(
-      request, saved.tokenizer, saved=None, console=console
+      request, tokenizer, saved=None, console=console
     )
     if not table.num_pairs:
       raise InputError(
@@ -357,23 +341,22 @@ def _build_tables(
   return tables
 
 
-def _predict_steps(
+def _measure(
+  m: Measurement,
   measured: MeasuredModel,
   text: Lines,
-  *,
-  prediction: str,
-  batch_size: int,
-  seed: int,
+  tables: findings.Tables,
   mesh: jax.sharding.Mesh,
   console: Console,
-) -> Iterator[tuple[int | None, Predictions]]:
-  """Yields each step and its predictions."""
-  saved = measured.saved
+) -> findings.Findings:
+  """Predicts with each step and counts its corrections; finds cases at last."""
+  saved, predictions = measured.saved, None
+  checkpoints = {source: list[findings.CheckpointRates]() for source in tables}
   trained = start.Run(saved.config, saved.tokenizer)
   predict = predict_slots.make_predict_slots(
     saved.model,
     trained.options.masking,
-    prediction=prediction,
+    prediction=m.options.prediction or saved.config.negatives.prediction,
     temperature=trained.options.sampling_temperature,
     continues_V=trained.continues_V,
   )
@@ -391,37 +374,24 @@ def _predict_steps(
         predict,
         params,
         text.sequences,
-        jax.random.key(seed),
+        jax.random.key(m.config.seed),
         length=text.length,
-        batch_size=batch_size,
+        batch_size=m.config.batch_size,
         mesh=mesh,
         advance=advance,
       )
     secs = time.perf_counter() - began
     console.print(f"{name}: {len(predictions.gold_M):,} slots in {secs:.1f} s")
-    yield step, predictions
-
-
-def _measure(
-  predicted: Iterator[tuple[int | None, Predictions]],
-  measured: MeasuredModel,
-  text: Lines,
-  tables: findings.Tables,
-) -> findings.Findings:
-  """Counts the corrections of each step; finds the last one's cases."""
-  checkpoints = {source: list[findings.CheckpointRates]() for source in tables}
-  predictions = None
-  for step, predictions in predicted:
-    percent = None if step is None else 100 * step / measured.saved.config.steps
+    percent = None if step is None else 100 * step / saved.config.steps
     for source, table in tables.items():
       counts = findings.count_corrections(predictions, table)
-      at = findings.CheckpointRates(step, percent, counts)
-      checkpoints[source].append(at)
+      rates = findings.CheckpointRates(step, percent, counts)
+      checkpoints[source].append(rates)
   if predictions is None:
     raise CheckpointError(
       "The run has no undamaged step to measure. Run the same command again,"
       " or set --config.corrections.steps=STEPS."
     )
-  finder = findings.CaseFinder(tables, measured.saved.tokenizer)
+  finder = findings.CaseFinder(tables, saved.tokenizer)
   finder.add(predictions)
   return findings.Findings(text, tables, checkpoints, finder.finish())
