@@ -48,9 +48,9 @@ def read_as_export(workdir, model, lines):
 
 def read_as_init(workdir, model, lines):
   weights = Weights(str(workdir), lines.append)
-  return load.load_params(
-    fit.fit(weights, model, weight_files.TOKENIZER), report=print
-  )
+  networks = weights.for_roles(model.roles)
+  fitted = fit.fit(networks, model, weight_files.TOKENIZER)
+  return load.load_params(fitted, report=print)
 
 
 def open_measured(workdir, steps, lines):

@@ -121,8 +121,8 @@ def load_params(
 ) -> tuple[dict[str, Any], list[str]]:
   """Loads weights; returns parameters and reported lines."""
   lines: list[str] = []
-  weights = find.Weights(str(init))
-  fitted = fit.fit(weights, model, tokenizer, init_skip=skip, task=task)
+  networks = find.Weights(str(init)).for_roles(model.roles)
+  fitted = fit.fit(networks, model, tokenizer, init_skip=skip, task=task)
   return load.load_params(fitted, report=lines.append, **kwargs), lines
 
 

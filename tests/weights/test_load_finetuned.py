@@ -167,7 +167,7 @@ def test_loads_bert_from_any_format_and_its_pooler_if_needed(
   if head != "pooler":
     assert "pooled" not in loaded and lines == [FRESH_HEAD]
   elif make == _as_bert:
-    drawn = f"init: NOT in '{init}', so DRAWN AT RANDOM: {POOLER}."
+    drawn = f"init: NOT in '{init / 'bert'}', so DRAWN AT RANDOM: {POOLER}."
     assert lines == [drawn, FRESH_HEAD]
     with pytest.raises(InputError, match=f"lacks {POOLER}"):
       _load(init, model, complete=True)

@@ -39,7 +39,8 @@ def loaded(released):
   model = pretrain.make_bert(
     vocab_size=len(tokenizer.vocab), variant="minilm", pooler=True
   )
-  params = load.load_params(fit.fit(Weights(str(released)), model, tokenizer))
+  networks = Weights(str(released)).for_roles(model.roles)
+  params = load.load_params(fit.fit(networks, model, tokenizer))
   return tokenizer, model, params
 
 

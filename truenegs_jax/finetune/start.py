@@ -84,9 +84,10 @@ class Start:
     """Compares weights and model; None without, InputError if they differ."""
     if self.weights is None:
       return None
+    model = self.make_model(task)
     return fit.fit(
-      self.weights,
-      self.make_model(task),
+      self.weights.for_roles(model.roles),
+      model,
       self.tokenizer,
       init_skip=self.options.init_skip,
       task=task,

@@ -141,7 +141,7 @@ class Run:
   def fitted(self) -> fit.Fit:
     """The weights to start from; InputError if they do not fit the model."""
     return fit.fit(
-      self.weights,
+      self.weights.for_roles(self.model.roles),
       self.model,
       self.tokenizer,
       init_skip=self.config.init_skip,

@@ -14,7 +14,7 @@ import functools
 import os
 import pathlib
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -74,20 +74,20 @@ class Weights:
     # The discriminator is first: its values are used where the two differ.
     return dict(sorted(by_role.items()))
 
-  def for_roles(self, roles: Sequence[str]) -> dict[str, Network]:
+  def for_roles(self, roles: Iterable[str]) -> dict[str, Network]:
     """Returns the networks for a model with these roles.
 
     A pair can start from a discriminator alone. A model that is only a
     discriminator ignores the generator of a pair.
     """
-    by_role, first = dict(self.networks), roles[0]
-    if tuple(roles) == ("discriminator",) and "discriminator" in by_role:
+    by_role, roles = dict(self.networks), list(roles)
+    if roles == ["discriminator"] and "discriminator" in by_role:
       by_role.pop("generator", None)
-    if first not in by_role or set(by_role) - set(roles):
+    if roles[0] not in by_role or set(by_role) - set(roles):
       raise InputError(
         f"init: {self.init!r} holds {_list_roles(by_role)}, but this run trains"
-        f" {hf_names.NETWORKS[first].family!r}. Pass weights of"
-        f" {_list_roles([first])}, or choose another config."
+        f" {hf_names.NETWORKS[roles[0]].family!r}. Pass weights of"
+        f" {_list_roles(roles[:1])}, or choose another config."
       )
     return by_role
 

@@ -1,6 +1,7 @@
 """Compares weights with a model, before any array is read.
 
-fitted = fit(Weights("released/electra"), model, tokenizer)
+networks = Weights("released/electra").for_roles(model.roles)
+fitted = fit(networks, model, tokenizer)
 fitted.missing  # parameters that `load.load_params` draws at random
 """
 
@@ -20,7 +21,6 @@ from truenegs_jax.models import encoder, finetune, pretrain
 from truenegs_jax.runtime.errors import InputError, printable
 from truenegs_jax.tasks import task as task_lib
 from truenegs_jax.weights import hf_folder, hf_names
-from truenegs_jax.weights.find import Weights
 from truenegs_jax.weights.hf_folder import Network
 
 FLOATS = ("float32", "float16", "bfloat16")
@@ -62,13 +62,17 @@ class Fit:
       lack its generator.
   """
 
-  init: str
   model: hf_names.Model
   stored_model: hf_names.Model
   tokenizer: Tokenizer | None
   networks: Mapping[str, Network]
   skip: frozenset[str]
   task: task_lib.Task | None
+
+  @property
+  def location(self) -> str:
+    """Where the weights are, for messages."""
+    return " and ".join(x.location for x in self.networks.values())
 
   @functools.cached_property
   def names(self) -> dict[str, dict[str, str]]:
@@ -93,7 +97,7 @@ def parse_skip(text: str) -> frozenset[str]:
 
 
 def fit(
-  weights: Weights,
+  networks: Mapping[str, Network],
   model: hf_names.Model,
   tokenizer: Tokenizer | None,
   *,
@@ -103,6 +107,7 @@ def fit(
   """Compares weights with a model; only headers are read.
 
   Args:
+    networks: the weights by role, those of `find.Weights.for_roles`.
     model: the model, with any number of words if `tokenizer` is None.
     tokenizer: the run's, None if it is not known yet. The vocabulary next to
       the weights must be the same, as embeddings do not store their words.
@@ -113,7 +118,7 @@ def fit(
     InputError: the weights do not fit. Every mismatch is listed.
     CheckpointError: a run that cannot be read.
   """
-  networks, skip = weights.for_roles(tuple(model.roles)), parse_skip(init_skip)
+  skip = parse_skip(init_skip)
   if tokenizer is not None:
     for network in networks.values():
       _check_tokenizer(network, tokenizer, skip)
@@ -152,7 +157,7 @@ def fit(
       f"init: {text}\nPass weights that fit, or change the model."
       f" {' '.join(hints)}".strip()
     )
-  return Fit(weights.init, model, stored_model, tokenizer, networks, skip, task)
+  return Fit(model, stored_model, tokenizer, networks, skip, task)
 
 
 def flat_shapes(model: hf_names.Model) -> dict[str, jax.ShapeDtypeStruct]:

@@ -1,7 +1,8 @@
 """Loads weights into the parameters of a model, or a model of their size.
 
 model, params, tokenizer = load("runs/electra_demo")
-params = load_params(fit(Weights("released/electra"), model, tokenizer))
+networks = Weights("released/electra").for_roles(model.roles)
+params = load_params(fit(networks, model, tokenizer))
 """
 
 import functools
@@ -95,7 +96,7 @@ def fit_own_model(
     report(f"init: dropped {padding:,} rows of padding.")
   model = _make_model(networks, vocab_size=len(tokenizer.vocab))
   skip = "words" if padding else ""
-  fitted = fit.fit(weights, model, tokenizer, init_skip=skip)
+  fitted = fit.fit(networks, model, tokenizer, init_skip=skip)
   return model, tokenizer, fitted
 
 
@@ -320,13 +321,13 @@ def _report_missing(
   paths = fitted.missing
   if complete and paths:
     raise InputError(
-      f"init: {fitted.init!r} lacks {list_modules(paths)}, which would be drawn"
-      " at random. Pass complete weights."
+      f"init: {fitted.location} lacks {list_modules(paths)}, which would be"
+      " drawn at random. Pass complete weights."
     )
   other = [path for path in paths if not path.startswith(fit.TASK_HEAD)]
   if other:
     report(
-      f"init: NOT in {fitted.init!r}, so DRAWN AT RANDOM:"
+      f"init: NOT in {fitted.location}, so DRAWN AT RANDOM:"
       f" {list_modules(other)}."
     )
   if len(other) < len(paths):
