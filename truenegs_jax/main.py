@@ -31,7 +31,7 @@ from absl import flags
 from ml_collections import ConfigDict
 
 from truenegs_jax.config import flags as flags_lib
-from truenegs_jax.runtime import cpu, files
+from truenegs_jax.runtime import cache, cpu, files
 
 # The module of each config.task; it has a function `run`.
 TASKS = {
@@ -69,10 +69,6 @@ def main(argv: list[str]) -> None:
   distributed.exit_all(code, failed=True)
 
 
-def _print_to_stderr(text: str) -> None:
-  print(text, file=sys.stderr, flush=True)
-
-
 def _run() -> int:
   from truenegs_jax.runtime import distributed, progress, watchdog
 
@@ -81,13 +77,15 @@ def _run() -> int:
   files.check_local("--workdir", workdir)
   watchdog.start(distributed.read_secs(watchdog.VARIABLE, default=300))
   values = {name: flags.FLAGS[name].value for name in DISTRIBUTED_FLAGS}
-  distributed.initialize(**values, say=_print_to_stderr)
+  say = functools.partial(print, file=sys.stderr, flush=True)
+  distributed.initialize(**values, say=say)
   if distributed.process_count() > 1:  # jax has installed its own handler
     end = functools.partial(distributed.exit_all, failed=True)
     errors.exit_at_signals(end)
   console = progress.make_console(quiet=not distributed.is_first_process())
   if config.task == "study":  # its parts need the devices
     distributed.use_only_cpu()
+  cache.enable_compilation_cache(distributed.warn)
   # Not before `initialize`: importing a task may query devices.
   with progress.working(console, "Starting"):
     task = importlib.import_module(TASKS[config.task])

@@ -77,7 +77,6 @@ def _isolate(tmp_path_factory):
   with pytest.MonkeyPatch.context() as patch:
     patch.setenv("TRUENEGS_CACHE", str(folder / "cache"))
     patch.setenv("NLTK_DATA", str(folder / "none"))
-    patch.setattr(run_lib, "enable_compilation_cache", lambda warn: None)
     patch.setattr(predict_slots, "make_predict_slots", make_predict_slots)
     optimized = jax.config.read("jax_disable_most_optimizations")
     jax.config.update("jax_disable_most_optimizations", True)

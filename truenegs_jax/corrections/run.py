@@ -33,7 +33,6 @@ from truenegs_jax.data.corpus.sources_spec import (
 )
 from truenegs_jax.report.write import write_own_report
 from truenegs_jax.runtime import distributed, progress
-from truenegs_jax.runtime.cache import enable_compilation_cache
 from truenegs_jax.runtime.errors import (
   CheckpointError,
   DamagedStepError,
@@ -117,7 +116,6 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
   if config.dry_run:
     console.print(plan.report_table(_describe_plan(m, mesh)))
     return 0
-  enable_compilation_cache(distributed.warn)
   with open_model(m) as measured:
     trained = measured.saved.config
     if o.run:
@@ -248,9 +246,8 @@ def open_model(m: Measurement) -> Iterator[MeasuredModel]:
   if config.init:
     tokenizer = build_tokenizer(config.data, config.data.vocab)
     model = build_model(config, vocab_size=len(tokenizer.vocab))
-    params = load.load_params(
-      fit.fit(weights, model, tokenizer), complete=True, report=weights.report
-    )
+    fitted = fit.fit(weights.for_roles(model.roles), model, tokenizer)
+    params = load.load_params(fitted, complete=True, report=weights.report)
     saved = SavedModel(0, config, tokenizer, model)
     yield MeasuredModel(saved, (None,), lambda step: params)
     return

@@ -33,7 +33,6 @@ from truenegs_jax.finetune.options import FinetuneOptions, parse_options
 from truenegs_jax.finetune.start import Start
 from truenegs_jax.report.write import write_own_report
 from truenegs_jax.runtime import distributed, errors, progress
-from truenegs_jax.runtime.cache import enable_compilation_cache
 from truenegs_jax.runtime.files import disk_errors
 from truenegs_jax.tasks import batches, records
 from truenegs_jax.tasks.task import OWN, SPANS, TASKS, Task
@@ -102,7 +101,6 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
     results.check_config(workdir, config)
     console.print(plan.report_table(_describe_plan(context)))
     return 0
-  enable_compilation_cache(distributed.warn)
   with lock.lock(workdir):
     results.check_config(workdir, config)
     stopped_by = _train_missing(context)

@@ -26,7 +26,6 @@ from truenegs_jax.data.rows import batches, rows_folder
 from truenegs_jax.pretrain import evaluate, export_run, loop
 from truenegs_jax.report.write import write_own_report
 from truenegs_jax.runtime import distributed, errors, progress
-from truenegs_jax.runtime.cache import enable_compilation_cache
 from truenegs_jax.synonyms import run_table
 from truenegs_jax.synonyms.table import SynonymTable
 from truenegs_jax.train import plan, prepare_data, setup, sharding, start
@@ -58,7 +57,6 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
     )
   if config.dry_run:
     return dry_run(run, console)
-  enable_compilation_cache(distributed.warn)
   with lock.lock(workdir):
     with distributed.raise_everywhere("inputs"):
       run, inputs = prepare_inputs(run, workdir, console)

@@ -35,7 +35,6 @@ from truenegs_jax.robustness.transformation import (
   transform_all,
 )
 from truenegs_jax.runtime import distributed, progress
-from truenegs_jax.runtime.cache import enable_compilation_cache
 from truenegs_jax.runtime.errors import InputError, one_of, rerun_command
 from truenegs_jax.tasks.task import SPANS, Task
 from truenegs_jax.train import plan
@@ -73,7 +72,6 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
       make_transformation(x, annotator, examples, c) for x in names
     ]
   drawn = draw_rows(examples, o.rows, c.seed)
-  enable_compilation_cache(distributed.warn)
   with lock.lock(workdir):
     sets = []
     for x in transformations:
