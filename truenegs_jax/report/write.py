@@ -5,7 +5,7 @@ import dataclasses
 import pathlib
 from collections.abc import Callable, Iterator, Sequence
 
-from truenegs_jax.report import measurements, page, plots, pretraining
+from truenegs_jax.report import page, plots, tasks
 from truenegs_jax.runtime.errors import InputError, TrueNegsError, printable
 from truenegs_jax.runtime.files import READ_ERRORS, atomic_file, describe_error
 from truenegs_jax.workdir import files
@@ -13,12 +13,6 @@ from truenegs_jax.workdir import files
 CURVES = "curves"  # the figure in the folder of plots, without its suffix
 MAIN_FILES = f"{files.CONFIG}, {files.ABOUT} or {files.RESULTS}"
 PRETRAIN = "pretrain"  # the task of a config that names none
-READERS = {
-  "finetune": measurements.read_finetuning,
-  "corrections": measurements.read_corrections,
-  "robustness": measurements.read_robustness,
-  "study": measurements.read_study,
-}
 
 
 def write_report(workdirs: Sequence[pathlib.Path], path: pathlib.Path) -> None:
@@ -101,13 +95,13 @@ def read_workdir(workdir: pathlib.Path, *, ends: bool = False) -> page.Run:
     )
   run = page.Run(workdir.resolve().name, str(workdir))
   run.state = files.read_state(workdir, ends=ends)
-  run.config = pretraining.read_saved(run, workdir / files.CONFIG)
+  run.config = tasks.read_saved(run, workdir / files.CONFIG)
   if not run.config:
     run.sentence = run.sentence or "The run has no config that can be read."
     return run
   run.task = str(run.config.get("task", PRETRAIN))
-  read = READERS.get(run.task, pretraining.read)
-  results = pretraining.read_saved(run, workdir / files.RESULTS)
+  read = tasks.READERS.get(run.task, tasks.read_pretraining)
+  results = tasks.read_saved(run, workdir / files.RESULTS)
   run.facts["command"] = str(results.get("command", ""))
   run.sentence = "No results yet: they are written at the end."
   with _noting(run, "This page", MAIN_FILES):

@@ -1,0 +1,491 @@
+"""Reads the workdirs of all tasks for their pages.
+
+The reader of a task fills in a run and yields its sections.
+"""
+
+import pathlib
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from truenegs_jax.report import curves, page
+from truenegs_jax.runtime.errors import CheckpointError, printable
+from truenegs_jax.runtime.files import read_json
+from truenegs_jax.stats.intervals import mean_interval
+from truenegs_jax.workdir import files
+
+FIX = "Run the command of the run again, which writes it."
+COLLAPSED = 0.5  # mean cosine of random pairs
+# Lines of the report at the start that are shown at a glance.
+GLANCE = ("start", "objective", "devices", "parameters", "steps", "data")
+MAX_PAIRS = 25  # bars of pairs
+RESULT = "result.json"  # of one run
+Runs = Mapping[str, Sequence[Mapping[str, Any]]]  # of results.json, by task
+# Of a comparison: two models, their difference, and its intervals.
+COMPARED = (
+  *("metric", "ours", "theirs", "difference"),
+  *("low", "high", "low_runs", "high_runs"),
+)
+SIDES = ("original", "transformed", "drop")  # of a robustness set
+
+
+def read_pretraining(
+  run: page.Run, workdir: pathlib.Path, results: Mapping[str, Any]
+) -> Iterator[page.Section]:
+  """Reads a pre-training."""
+  records = curves.read_records(workdir)
+  about = read_saved(run, workdir / files.ABOUT)
+  verdict = results.get("verdict", {})
+  run.curves = [
+    curves.Curve(
+      splits=curves.thin_records(records.splits, curves.MAX_POINTS),
+      tokens=run.config["batch_size"] * run.config["length"],
+      flops=about.get("row_flops", 0) * run.config["batch_size"] or None,
+      references=_list_references(about, verdict),
+    )
+  ]
+  train = records.splits.get("train", {})
+  run.sentence = _describe_outcome(run, train, verdict)
+  lines = about.get("lines", {})
+  run.facts |= {name: lines[name] for name in GLANCE if name in lines}
+  if train:
+    run.facts |= _describe_cost(run.config, train, about)
+  if verdict:
+    level = page.GOOD if verdict["passed"] else page.WARNING
+    run.notes.append((level, _describe_verdict(verdict)))
+  run.notes += [(page.WARNING, x) for x in _warn(train, about, records)]
+  if saved := read_saved(run, workdir / files.CASES):
+    yield page.Section("Corrections", files.CASES, show_cases(saved))
+  if fills := results.get("fills"):
+    yield page.Section(
+      "Predictions for [MASK]", files.RESULTS, _show_fills(fills)
+    )
+  if about:
+    yield page.Section("Data", files.ABOUT, _show_data(about))
+
+
+def read_saved(run: page.Run, path: pathlib.Path) -> dict[str, Any]:
+  """Returns a JSON object; {} without a file, or with a note if damaged."""
+  if not path.exists():
+    return {}
+  try:
+    with read_json(path, CheckpointError, FIX) as saved:
+      return saved
+  except CheckpointError as e:
+    run.notes.append((page.ERROR, printable(e)))
+    return {}
+
+
+def _list_references(
+  about: Mapping[str, Any], verdict: Mapping[str, Any]
+) -> dict[str, dict[str, float]]:
+  """Returns what guessing without context reaches, for each loss."""
+  guesses = {
+    f"{name} entropy": source[f"{name}_entropy"]
+    for source in (verdict or about,)
+    for name in ("unigram", "uniform")
+    if source
+  }
+  references = dict.fromkeys(("mlm", "mlm_uncorrected", "mlm_hidden"), guesses)
+  references["auc"] = {"chance": 0.5}
+  if detection := verdict.get("detection"):
+    entropy = detection["base_rate_entropy"]
+    references["detect"] = {"entropy of the labels": entropy}
+  return references
+
+
+def _describe_outcome(
+  run: page.Run, train: curves.Columns, verdict: Mapping[str, Any]
+) -> str:
+  if not train:
+    return "No training step is recorded yet."
+  step, steps = int(train["step"][-1]), run.config["steps"]
+  if step < steps:
+    return f"{run.state.capitalize()} at step {step:,} of {steps:,}."
+  if not verdict:
+    return f"All {steps:,} steps are done, the results are not written."
+  learned = "has learned" if verdict["passed"] else "has not learned"
+  return f"Finished all {steps:,} steps, and {learned} more than guessing."
+
+
+def _describe_verdict(verdict: Mapping[str, Any]) -> str:
+  text = (
+    f"Held-out loss of hidden words {verdict['mlm_hidden']:.3f}"
+    f" {_format_error(verdict['mlm_hidden_error'])}; guessing without"
+    f" context reaches {verdict['unigram_entropy']:.3f}."
+  )
+  if detection := verdict["detection"]:
+    text += (
+      f" AUC of detection {detection['auc']:.3f}"
+      f" {_format_error(detection['auc_error'])}; chance is 0.5."
+    )
+  return text
+
+
+def _format_error(error: float | None) -> str:
+  return "(one batch: no error)" if error is None else f"± {error:.3f}"
+
+
+def _describe_cost(
+  config: Mapping[str, Any], train: curves.Columns, about: Mapping[str, Any]
+) -> dict[str, str]:
+  hours = curves.count_hours(train)[-1]
+  rows = train["step"][-1] * config["batch_size"]
+  cost = [f"{hours:.2f} hours of training steps"]
+  cost.append(f"{rows * config['length']:.3g} tokens")
+  if "row_flops" in about:
+    cost.append(f"{about['row_flops'] * rows:.3g} FLOPs")
+  if "rows_per_s" in train:
+    cost.append(f"{train['rows_per_s'][-1]:,.0f} rows/s")
+  if "memory_peak_gib" in train:
+    cost.append(f"at most {train['memory_peak_gib'][-1]:.2f} GiB")
+  return {"cost": ", ".join(cost)}
+
+
+def _warn(
+  train: curves.Columns, about: Mapping[str, Any], records: curves.Records
+) -> Iterator[str]:
+  """Yields what a reader should look at."""
+  if records.num_damaged:
+    yield (
+      f"metrics.jsonl has damaged lines ({records.num_damaged:,}), which the"
+      " curves lack."
+    )
+  if padding := about.get("padding_warning"):
+    yield padding.removeprefix("warning: ")
+  if not train:
+    return
+  cosine = float(train.get("pair_cosine", train["step"] * 0)[-1])
+  if cosine > COLLAPSED:
+    yield (
+      f"The embeddings may have collapsed: random pairs have a mean cosine of"
+      f" {cosine:.2f}. Lower negatives.soft_weight or optim.lr."
+    )
+  if "skipped" in train and (train["skipped"] > 0).any():
+    count = int((train["skipped"] > 0).sum())
+    yield (
+      f"Updates were skipped in {count:,} of {len(train['step']):,} records,"
+      " because loss or gradient was not finite. Lower optim.lr."
+    )
+  held_out = records.splits.get("held_out", {})
+  if "total" in held_out and not abs(held_out["total"][-1]) < float("inf"):
+    yield "The last held-out loss is not finite. Lower optim.lr."
+
+
+def _show_fills(fills: list[Mapping[str, Any]]) -> Iterator[page.Block]:
+  rows = [
+    {
+      "sentence": fill["sentence"],
+      "likeliest tokens": ", ".join(
+        f"{token} {p:.0%}"
+        for token, p in zip(fill["tokens"], fill["probabilities"], strict=True)
+      ),
+    }
+    for fill in fills
+  ]
+  yield page.table("", rows)
+
+
+def show_cases(saved: Mapping[str, Any]) -> Iterator[page.Block]:
+  """Yields the browser of the corrections in cases.json."""
+  cases, sources = saved.get("cases", []), saved.get("sources", [])
+  if not cases:
+    yield page.text(
+      f"No corrections found in {saved.get('searched', 0):,} predictions. Young"
+      " models have few; the task `corrections` measures them in any text."
+    )
+    return
+  yield page.text(
+    f"{saved['corrected']:,} of {saved['searched']:,} predictions are"
+    f" corrected; {len(cases):,} cases are shown. Marked in a sentence: the"
+    " gold word, and the prediction that takes its place."
+  )
+  counts = {(x["gold"], x["prediction"]): x["count"] for x in cases}
+  most = sorted(counts.items(), key=lambda item: -item[1])[:MAX_PAIRS]
+  yield page.bars(
+    "Most frequent pairs: gold → prediction",
+    [(f"{gold} → {prediction}", n) for (gold, prediction), n in most],
+  )
+  rows = [
+    {
+      "gold": x["gold"],
+      "prediction": x["prediction"],
+      "sentence": x["sentence"],
+      "times": x["count"],
+      "probability": x["probability"],
+      **{f"by {source}": x["verdicts"][source] for source in sources},
+      "synonyms of gold": x["synonyms"],
+    }
+    for x in cases
+  ]
+  types = {"sentence": page.MARKED, "probability": page.PERCENT}
+  yield page.table("Cases", rows, **types)
+
+
+def _show_data(about: Mapping[str, Any]) -> Iterator[page.Block]:
+  rows = ", ".join(f"{n:,} {name}" for name, n in about["rows"].items())
+  size = about["text_bytes"] / 1e6
+  yield page.facts(
+    {
+      "sources": ", ".join(about["sources"]),
+      "text": f"{about['documents']:,} documents, {size:,.1f} MB",
+      "rows": rows,
+      "padding": f"{about['padding_share']:.1%} of the training rows",
+    }
+  )
+  yield page.bars("Tokens in a row, without padding", about["row_lengths"])
+  tokens = [(name, 100 * share) for name, share in about["frequent_tokens"]]
+  yield page.bars("Most frequent tokens, % of the training rows", tokens)
+
+
+def read_finetuning(
+  run: page.Run, workdir: pathlib.Path, results: Mapping[str, Any]
+) -> Iterator[page.Section]:
+  """Reads a fine-tuning."""
+  run.curves = curves.read_curves(workdir, "*/seed-*")
+  tasks = results.get("tasks", {})
+  runs: Runs = {name: task["runs"] for name, task in tasks.items()}
+  if not runs:
+    finished = len([*workdir.glob(f"*/seed-*/{RESULT}")])
+    run.sentence = (
+      f"{finished} runs are finished, {len(run.curves)} have begun; results"
+      " are written at the end."
+    )
+    return
+  mains = {name: next(iter(x[0]["scores"]["dev"])) for name, x in runs.items()}
+  run.sentence = "Median scores on the dev sets: " + ", ".join(
+    f"{name} {statistics.median(_scores(runs[name], metric)):.1f} ({metric})"
+    for name, metric in mains.items()
+  )
+  secs = sum(x["secs"] for members in runs.values() for x in members)
+  run.facts["cost"] = f"{secs / 3600:.2f} hours of training"
+  seeds = run.config["finetune"]["seeds"]
+  for name, members in runs.items():
+    if len(members) < seeds:
+      text = f"{len(members)} of {seeds} seeds of {name} are finished."
+      run.notes.append((page.WARNING, text))
+    run.notes += [
+      (page.WARNING, f"{x['task']}, seed {x['seed']}: {x['failure']}")
+      for x in members
+      if x["failure"]
+    ]
+    if notes := members[0]["notes"]:
+      text = f"{members[0]['task']} differs from others' setting: "
+      run.notes.append((page.WARNING, text + ", ".join(notes)))
+  yield page.Section(
+    "Scores", files.RESULTS, _show_scores(runs, mains, results)
+  )
+  if any(x.get("mistakes") for members in runs.values() for x in members):
+    yield page.Section("Wrong answers", files.RESULTS, _show_mistakes(runs))
+
+
+def _scores(runs: Sequence[Mapping[str, Any]], metric: str) -> list[float]:
+  return [x["scores"]["dev"][metric] for x in runs]
+
+
+def _show_scores(
+  runs: Runs, mains: Mapping[str, str], results: Mapping[str, Any]
+) -> Iterator[page.Block]:
+  """Yields dots for each task beside published rows, and tables."""
+  for name, metric in mains.items():
+    groups = [make_group("this run", _scores(runs[name], metric))]
+    groups += [
+      {"label": f"{x['name']} ({x['source']})", "points": [x["scores"][task]]}
+      for x in results.get("published", ())
+      for task in (name, f"{name}_{metric}")
+      if task in x["scores"]
+    ]
+    title = f"{name}: {metric}; seeds, median, and 95 % interval of the mean"
+    yield page.dots(title, "%", groups)
+  rows = []
+  for name, members in runs.items():
+    for metric in members[0]["scores"]["dev"]:
+      values = _scores(members, metric)
+      mean, half = mean_interval(values)
+      row = {"task": name, "metric": metric}
+      row |= {"median": statistics.median(values), "mean": mean}
+      row |= {"± 95 %": half, "lowest": min(values), "highest": max(values)}
+      row |= {"seeds": len(values)}
+      row |= {"failed": sum(bool(x["failure"]) for x in members)}
+      rows.append(row)
+  yield page.table("Scores on the dev sets, %", rows)
+  compared = results["compared"]
+  rows = [
+    {"task": name} | {key: x[key] for key in COMPARED}
+    for name, comparisons in compared["tasks"].items()
+    for x in comparisons
+  ]
+  if rows:
+    title = f"Compared with {compared['against']}, with 95 % intervals"
+    yield page.table(title, rows)
+
+
+def make_group(label: str, values: Sequence[float]) -> dict[str, Any]:
+  """Returns a group of `page.dots`."""
+  mean, half = mean_interval(values)
+  group: dict[str, Any] = {"label": label, "points": [*values]}
+  if len(values) > 1:
+    group |= {"median": statistics.median(values)}
+    group |= {"low": mean - half, "high": mean + half}
+  return group
+
+
+def _show_mistakes(runs: Runs) -> Iterator[page.Block]:
+  """Yields a table of wrong answers for each task."""
+  for name, members in runs.items():
+    rows = [
+      {"seed": str(run["seed"])}
+      | {key: str(x[key]) for key in ("text", "gold", "answer")}
+      for run in members
+      for x in run.get("mistakes", ())
+    ]
+    yield page.table(f"{name}, some of each seed", rows)
+
+
+def read_corrections(
+  run: page.Run, workdir: pathlib.Path, results: Mapping[str, Any]
+) -> Iterator[page.Section]:
+  """Reads the task `corrections`."""
+  if not results:
+    return
+  size = f"{results['lines']:,} lines, cut to {results['length']} tokens"
+  run.facts["text"] = size
+  source, checkpoints = next(iter(results["checkpoints"].items()))
+  last = checkpoints[-1]["rates"]
+  mismatches, sequences = last["mismatch_rate"], last["sequence_rate"]
+  run.sentence = (
+    f"{mismatches['rate']:.2%} of the wrong predictions and"
+    f" {sequences['rate']:.2%} of the sequences are corrected by {source}; the"
+    " paper has 1.41 % and 7.07 % for BERT-base."
+  )
+  yield page.Section("Rates", files.RESULTS, _show_rates(results))
+  saved = read_saved(run, workdir / files.CASES)
+  yield page.Section("Corrections", files.CASES, show_cases(saved))
+
+
+def _show_rates(results: Mapping[str, Any]) -> Iterator[page.Block]:
+  names = {
+    "mismatch_rate": "of wrong predictions",
+    "sequence_rate": "of sequences",
+    "slot_rate": "of slots",
+  }
+  rows = [
+    {"source": source, "step": x["step"], "corrected": label}
+    | _rate_cells(x["rates"][name])
+    for source, checkpoints in results["checkpoints"].items()
+    for x in checkpoints
+    for name, label in names.items()
+  ]
+  yield page.table("Rates, %, with 95 % intervals", rows)
+
+
+def _rate_cells(rate: Mapping[str, Any]) -> dict[str, float]:
+  shares = {name: 100 * rate[name] for name in ("rate", "low", "high")}
+  return {"cases": rate["hits"], "total": rate["total"]} | shares
+
+
+def read_robustness(
+  run: page.Run, workdir: pathlib.Path, results: Mapping[str, Any]
+) -> Iterator[page.Section]:
+  """Reads the task `robustness`."""
+  del workdir  # a reader of results only
+  if not results:
+    return
+  run.sentence = "Scores on changed texts."
+  rows = []
+  for examples in results["sets"].values():
+    by_model = {
+      model: {
+        metric: {
+          side: f"{x['value']:.2f} ± {x['se']:.2f}" for side, x in sides.items()
+        }
+        for metric, sides in metrics.items()
+      }
+      for model, metrics in examples["scores"].items()
+    }
+    for model, metrics in examples["paper"].items():
+      by_model[model] = {
+        metric: {
+          "original": f"{before:.2f}",
+          "transformed": f"{after:.2f}",
+          "drop": f"{before - after:.2f}",
+        }
+        for metric, (before, after) in metrics.items()
+      }
+    rows += [
+      {"set": examples["title"], "model": model, "metric": metric}
+      | {side: texts.get(side, "") for side in SIDES}
+      for model, metrics in by_model.items()
+      for metric, texts in metrics.items()
+    ]
+  title = "Scores, %, with standard errors over questions"
+  yield page.Section("Robustness", files.RESULTS, [page.table(title, rows)])
+
+
+def read_study(
+  run: page.Run, workdir: pathlib.Path, results: Mapping[str, Any]
+) -> Iterator[page.Section]:
+  """Reads a study."""
+  run.curves = curves.read_curves(workdir, "runs/*/seed-*/pretrain")
+  run.state = ""  # a study has no lock
+  run.sentence = f"{len(run.curves)} pre-trainings have begun."
+  if not results:
+    return
+  scores, failures = results["scores"], results["failures"]
+  arms = [*dict.fromkeys(x["arm"] for x in scores)]
+  run.sentence = (
+    f"{len(scores):,} scores of {len(arms)} arms: {', '.join(arms)}."
+  )
+  run.notes = [(page.WARNING, x) for x in failures]
+  yield page.Section("Tables", files.RESULTS, _show_tables(results["tables"]))
+  yield page.Section("Arms", files.RESULTS, _show_arms(scores, arms))
+
+
+def _show_tables(
+  layouts: Sequence[Mapping[str, Any]],
+) -> Iterator[page.Block]:
+  for layout in layouts:
+    rows = []
+    for row in layout["rows"]:
+      texts = [_format_cell(x, layout["digits"]) for x in row["cells"]]
+      cells = dict(zip(layout["columns"], texts, strict=True))
+      rows.append({"row": row["label"], "kind": row["kind"]} | cells)
+    yield page.table(layout["title"], rows)
+    if layout["notes"]:
+      yield page.text(" ".join(layout["notes"]))
+
+
+def _format_cell(cell: Mapping[str, Any], digits: int) -> str:
+  value, half, runs = (cell[x] for x in ("value", "half_width", "runs"))
+  number = "" if value is None else f"{value:,.{digits}f}"
+  if isinstance(value, int):
+    number = f"{value:,}"
+  interval = "" if half is None else f"± {half:.{digits}f}"
+  return " ".join(filter(None, (number, interval, runs)))
+
+
+def _show_arms(
+  scores: Sequence[Mapping[str, Any]], arms: Sequence[str]
+) -> Iterator[page.Block]:
+  """Yields dots for each task and metric: the means of an arm's seeds."""
+  for task, metric in dict.fromkeys((x["task"], x["metric"]) for x in scores):
+    groups = []
+    for arm in arms:
+      by_seed: dict[int, list[float]] = {}
+      for x in scores:
+        same = (x["task"], x["metric"], x["arm"]) == (task, metric, arm)
+        if same and x["value"] is not None:
+          by_seed.setdefault(x["seed"], []).append(x["value"])
+      if means := [sum(x) / len(x) for x in by_seed.values()]:
+        groups.append(make_group(arm, means))
+    if groups:
+      yield page.dots(f"{task}: {metric}", "", groups)
+
+
+READERS = {
+  "pretrain": read_pretraining,
+  "finetune": read_finetuning,
+  "corrections": read_corrections,
+  "robustness": read_robustness,
+  "study": read_study,
+}
