@@ -1,7 +1,6 @@
 """Readers of JSON files, each with a valid file."""
 
 import json
-import shutil
 
 from support import report_workdirs, tiny, weight_files
 from support.small_rows import write_texts
@@ -94,10 +93,6 @@ READERS = {
   "rows/manifest.json": (None, lambda x: open_rows(x.parent, "train")),
   "weights/config.json": (None, lambda x: read_weights(x.parent)),
   "weights/tokenizer_config.json": (None, lambda x: read_weights(x.parent)),
-  "sharded/model.safetensors.index.json": (
-    None,
-    lambda x: read_weights(x.parent),
-  ),
   "finished/config.json": (
     {"task": "pretrain", "steps": 3, "batch_size": 2, "length": 8},
     read_report,
@@ -133,11 +128,6 @@ def write_files(root):
   """Writes all files of READERS, and those that they need, into a folder."""
   weight_files.write_export(root / "export", tiny.make_bert())
   (root / "export/bert").rename(root / "weights")
-  sharded = shutil.copytree(root / "weights", root / "sharded")
-  names = weight_files.read_tensors(sharded)
-  (sharded / "model.safetensors").rename(sharded / "part.safetensors")
-  index = {"weight_map": dict.fromkeys(names, "part.safetensors")}
-  (sharded / "model.safetensors.index.json").write_text(json.dumps(index))
   write_texts(root / "rows", make_texts(20))
   examples = [[Example("1", "a", None, "1", "")]] * 2
   saved = eval_set.EvalSet("typos", "Typos", *examples, {})

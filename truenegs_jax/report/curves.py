@@ -108,7 +108,7 @@ def read_records(workdir: pathlib.Path) -> Records:
   """
   splits: dict[str, dict[str, array.array]] = {}
   damaged = 0
-  for record in files.iterate_records(workdir):
+  for _, record in files.iterate_records(workdir):
     if record is None:
       damaged += 1
       continue

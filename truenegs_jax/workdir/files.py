@@ -1,5 +1,6 @@
 """The files of a workdir: names, state, config and metrics.jsonl."""
 
+import functools
 import json
 import math
 import pathlib
@@ -42,21 +43,27 @@ VERSION = 1
 COMMON = ("version", "step", "time", "split")  # fields that are no metrics
 SPLITS = ("train", "held_out", "dev")
 Record = Mapping[str, Any]
-ABSENT = object()  # value of a key that one of two configs does not have
+
+
+class Absent:
+  """The value of a key that one of two mappings does not have."""
+
+  def __repr__(self) -> str:
+    return "(missing)"
+
+
+ABSENT = Absent()
 
 
 class Change(NamedTuple):
   """An entry that differs between a saved mapping and the current one."""
 
   key: str  # with dots for nested mappings: "optim.lr"
-  saved: Any  # ABSENT if the saved mapping does not have the key
-  now: Any  # ABSENT if the current mapping does not have the key
+  saved: Any
+  now: Any
 
   def __str__(self) -> str:
-    saved, now = (
-      "(missing)" if x is ABSENT else repr(x) for x in (self.saved, self.now)
-    )
-    return f"{self.key}: {saved} -> {now}"
+    return f"{self.key}: {self.saved!r} -> {self.now!r}"
 
 
 def save_json(path: pathlib.Path, value: Any, indent: int | None = 2) -> None:
@@ -110,16 +117,14 @@ def read_saved_config(workdir: pathlib.Path) -> dict[str, Any] | None:
 def find_changes(
   saved: Mapping[str, Any], now: Mapping[str, Any]
 ) -> list[Change]:
-  """Returns the entries that differ, sorted by key.
-
-  Values with the same JSON, as a tuple and a list, are equal.
-  """
+  """Returns the entries whose JSON differs, sorted by key."""
   old, new = flatten(saved), flatten(now)
   entries = [
     Change(key, old.get(key, ABSENT), new.get(key, ABSENT))
     for key in sorted(old.keys() | new.keys())
   ]
-  return [x for x in entries if _to_json(x.saved) != _to_json(x.now)]
+  to_json = functools.partial(json.dumps, default=repr)
+  return [x for x in entries if to_json(x.saved) != to_json(x.now)]
 
 
 def find_fixed_changes(
@@ -129,10 +134,6 @@ def find_fixed_changes(
   table = TABLES.get(now["task"], {})
   free = {name for name, key in table.items() if key.may_change}
   return [x for x in find_changes(saved, now) if x.key not in free]
-
-
-def _to_json(value: object) -> str:
-  return "" if value is ABSENT else json.dumps(value)
 
 
 def read_state(workdir: pathlib.Path, *, ends: bool = False) -> str:
@@ -156,7 +157,7 @@ class JsonlWriter:
     """
     self._path = workdir / METRICS
     kept, damaged = [], []
-    for line, record in _read_lines(workdir):
+    for line, record in iterate_records(workdir):
       if record is None:
         damaged.append(line)
       elif record["step"] <= first_step:
@@ -211,18 +212,13 @@ def finite_or_null(value: Any) -> Any:
 
 def read_records(workdir: pathlib.Path) -> list[dict]:
   """Returns the records of metrics.jsonl without damaged lines."""
-  return [record for record in iterate_records(workdir) if record is not None]
+  return [x for _, x in iterate_records(workdir) if x is not None]
 
 
-def iterate_records(workdir: pathlib.Path) -> Iterator[dict[str, Any] | None]:
-  """Yields each record of metrics.jsonl, None for a damaged line."""
-  return (record for _, record in _read_lines(workdir))
-
-
-def _read_lines(
+def iterate_records(
   workdir: pathlib.Path,
 ) -> Iterator[tuple[bytes, dict[str, Any] | None]]:
-  """Yields the lines of metrics.jsonl, and their records."""
+  """Yields the lines of metrics.jsonl and their records, None if damaged."""
   path = workdir / METRICS
   if not path.exists():
     return
