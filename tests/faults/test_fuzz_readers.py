@@ -263,9 +263,6 @@ READERS = (
     "weights/model.safetensors": Reader(
       lambda x: read_weights(x.parent), share=0.3
     ),
-    "sharded/part.safetensors": Reader(
-      lambda x: read_weights(x.parent), share=0.3
-    ),
     "weights/README.md": Reader(
       lambda x: model_card.read_metadata(str(x.parent)),
       b"---\nlanguage: en\nlicense: mit\n---\n# A model\n",
