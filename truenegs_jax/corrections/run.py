@@ -127,8 +127,8 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
       text = _read_text(m, measured)
     tables = _build_tables(m.make_requests(trained), measured, text, console)
     with lock.lock(workdir):
-      found = _measure(m, measured, text, tables, mesh, console)
-      findings.print_findings(found, console, num_cases=o.cases)
+      measurement = _measure(m, measured, text, tables, mesh, console)
+      findings.print_findings(measurement, console, num_cases=o.cases)
       about = {
         "command": rerun_command(),
         "seed": config.seed,
@@ -140,7 +140,7 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
         "strict_subword": trained.negatives.strict_subword,
       }
       files.save_json(workdir / files.CONFIG, json.loads(c.to_json()))
-      findings.save_findings(found, workdir, about)
+      findings.save_findings(measurement, workdir, about)
       write_own_report(workdir, say)
   names = files.RESULTS, files.CASES, files.REPORT
   say(f"saved: {', '.join(str(workdir / name) for name in names)}")
