@@ -126,7 +126,9 @@ class JaxSide:
       names = ("dropout", "attention_dropout", "head_dropout")
       network = {**initial.network, **dict.fromkeys(names, dropout)}
       changed = dataclasses.replace(initial, network=network)
-      self._setups[dropout > 0] = loop.make_setup(changed, data, {})
+      self._setups[dropout > 0] = loop.make_setup(
+        changed.options, changed.make_model(data.task), data, {}
+      )
     self.steps = self._setups[True].steps
 
   def start(self, seed: int) -> None:

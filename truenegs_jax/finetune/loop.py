@@ -1,6 +1,6 @@
 """Fine-tunes a network on a task, with the step and the loop of pre-training.
 
-setup = make_setup(start, data, provenance)
+setup = make_setup(options, model, data, provenance)
 with fine_tune(setup, seed, folder, ...) as trained:
   outputs = setup.predictor.predict(trained.params, data.dev.encoded)
 
@@ -23,7 +23,6 @@ from rich.console import Console
 from truenegs_jax.finetune import leaderboard, results
 from truenegs_jax.finetune.evaluate import Predictor, make_predictor
 from truenegs_jax.finetune.options import FinetuneOptions
-from truenegs_jax.finetune.start import Start
 from truenegs_jax.finetune.task_data import TaskData
 from truenegs_jax.models import finetune, pretrain
 from truenegs_jax.objectives import task_losses
@@ -55,7 +54,7 @@ class TrainingSetup:
     predictor: its mesh is that of training.
   """
 
-  start: Start
+  options: FinetuneOptions
   model: finetune.DownstreamModel
   data: TaskData
   provenance: Mapping[str, Any]
@@ -68,21 +67,18 @@ class TrainingSetup:
   predictor: Predictor
 
   @property
-  def options(self) -> FinetuneOptions:
-    """The recipe."""
-    return self.start.options
-
-  @property
   def name(self) -> str:
     """Name of the task."""
     return self.data.task.name
 
 
 def make_setup(
-  start: Start, data: TaskData, provenance: Mapping[str, Any]
+  options: FinetuneOptions,
+  model: finetune.DownstreamModel,
+  data: TaskData,
+  provenance: Mapping[str, Any],
 ) -> TrainingSetup:
   """Builds what the runs of a task share; compiles nothing yet."""
-  options, model = start.options, start.make_model(data.task)
   epochs = options.epochs or data.task.epochs
   steps = batches.num_steps(len(data.train.tokens), options.batch_size, epochs)
   # At least one evaluation, unless there are 0 per epoch.
@@ -113,7 +109,7 @@ def make_setup(
   replicated = sharding.replicated_sharding(mesh)
 
   return TrainingSetup(
-    start=start,
+    options=options,
     model=model,
     data=data,
     provenance=provenance,
@@ -173,6 +169,7 @@ def fine_tune(
   seed: int,
   folder: pathlib.Path,
   *,
+  make_params: Callable[[], optax.Params],
   check: Callable[[], None],
   console: Console,
 ) -> Iterator["SeedRun"]:
@@ -184,6 +181,7 @@ def fine_tune(
   Args:
     seed: seed of the order of rows and of dropout.
     folder: receives metrics, checkpoints, and the rows of skipped updates.
+    make_params: makes the initial parameters, arrays of numpy.
     check: called before each batch; raises Stopped after a signal.
   """
   with contextlib.ExitStack() as stack:
@@ -192,8 +190,7 @@ def fine_tune(
     run = SeedRun(setup, seed, check, console)
     state = run.restore_newest(checkpoints)
     if state is None:
-      params = setup.start.make_params(setup.data.task, seed)
-      state = setup.init_state(params, seed)
+      state = setup.init_state(make_params(), seed)
     line = metrics.ProgressLine(
       console,
       setup.steps,

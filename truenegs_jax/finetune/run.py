@@ -162,7 +162,7 @@ def _describe_task(o: FinetuneOptions, task: Task) -> str:
     f"{split}: {task_data.describe_split(o, task, split)}" for split in splits
   )
   epochs = o.epochs or task.epochs
-  if "train" in task_data.parse_files(o, task.name):
+  if not task.split_sizes or "train" in task_data.parse_files(o, task.name):
     return f"{text}; {epochs:g} epochs"
   rows = task_data.count_rows(o, task)
   steps = batches.num_steps(rows, o.batch_size, epochs)
@@ -209,7 +209,7 @@ def _train_missing(context: RunContext) -> signal.Signals | None:
         f"{setup.data.task.title}, seed {seed}: run {number} of {len(runs)}"
       )
       try:
-        _train_run(context, setup, seed, check)
+        _train_run(context, start, setup, seed, check)
       except loop.Stopped as e:
         return e.args[0]
   return None
@@ -236,7 +236,10 @@ def _read_tasks(context: RunContext, start: Start) -> list[loop.TrainingSetup]:
       read.append((data, provenance, missing))
   distributed.check_same("runs", json.dumps([x[1:] for x in read]))
   return [
-    loop.make_setup(start, data, provenance) for data, provenance, _ in read
+    loop.make_setup(
+      context.options, start.make_model(data.task), data, provenance
+    )
+    for data, provenance, _ in read
   ]
 
 
@@ -259,6 +262,7 @@ def _report_setup(context: RunContext, setup: loop.TrainingSetup) -> None:
 
 def _train_run(
   context: RunContext,
+  start: Start,
   setup: loop.TrainingSetup,
   seed: int,
   check: Callable[[], None],
@@ -274,6 +278,7 @@ def _train_run(
     setup,
     seed,
     folder,
+    make_params=lambda: start.make_params(data.task, seed),
     check=check,
     console=context.console,
   ) as trained:
@@ -316,7 +321,7 @@ def _train_run(
       # If it ends in between, the same command continues from a checkpoint.
       if context.options.export == "all":
         with progress.working(context.console, "Exporting"):
-          exported = _export(setup, params, result, folder)
+          exported = _export(start, setup, params, result, folder)
         context.report(f"  {exported}")
         result = dataclasses.replace(result, exported=exported)
       results.save(context.workdir, result)
@@ -346,6 +351,7 @@ def _prepare_folder(folder: pathlib.Path) -> None:
 
 
 def _export(
+  start: Start,
   setup: loop.TrainingSetup,
   params: Mapping[str, Any],
   result: results.Result,
@@ -362,7 +368,7 @@ def _export(
     exported = export_model.export_task(
       params,
       setup.model,
-      setup.start.tokenizer,
+      start.tokenizer,
       output,
       task=setup.data.task,
       origin=_describe_origin(setup, result),

@@ -20,6 +20,7 @@ import jax
 from rich.console import Console
 
 from truenegs_jax.config import grammar
+from truenegs_jax.config.sections import FROM_WEIGHTS
 from truenegs_jax.configs import finetune_glue, finetune_own, finetune_squad
 from truenegs_jax.data.tokens import tokenizer as tokenizer_lib
 from truenegs_jax.finetune import evaluate, results
@@ -45,7 +46,7 @@ from truenegs_jax.weights import fit, hf_folder, hf_names, load
 from truenegs_jax.weights.find import Weights
 from truenegs_jax.weights.hf_folder import Network
 
-FROM_WEIGHTS = "init"  # value of model.variant or data.vocab
+
 # Role and number of positions of a network without weights.
 RANDOM_ROLE, RANDOM_POSITIONS = "discriminator", 512
 DRAWN = "drawn at random"  # in place of a fingerprint
