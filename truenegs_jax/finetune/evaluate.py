@@ -8,6 +8,7 @@ find_mistakes(split, outputs, answers)
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -26,10 +27,7 @@ from truenegs_jax.tasks.task import (
   CLASSES,
   SCORE,
   SPANS,
-  SQUAD,
-  TASKS,
   EncodedRows,
-  Example,
   Question,
   Task,
 )
@@ -46,22 +44,57 @@ class EvalSplit:
   """A split to evaluate on, with Q examples.
 
   Attributes:
+    options: how answers are found in windows.
     task: its labels are in the order of the model's outputs.
+    examples: Example or, of SPANS, Question.
     encoded: the rows; more than Q if long contexts have several windows.
-    keys: key of each example.
-    golds: class name, score, or tuple of answer texts of each example; empty if
-      they are not public.
-    decode_answers: outputs for the rows -> answers to the examples.
-    show_texts: index of an example with a gold -> its texts, for people to
-      read: each cut to SHOWN characters, a context to those around the answer.
+    windows: those of the questions; None for other tasks.
   """
 
+  options: FinetuneOptions
   task: Task
+  examples: Sequence[Any]
   encoded: EncodedRows
-  keys: tuple[str, ...]
-  golds: tuple[Answer | tuple[str, ...], ...]
-  decode_answers: Callable[[Sequence[Any]], Sequence[Answer]]
-  show_texts: Callable[[int], str]
+  windows: squad_windows.Windows | None = None
+
+  @functools.cached_property
+  def keys(self) -> tuple[str, ...]:
+    """Key of each example."""
+    return tuple(x.key for x in self.examples)
+
+  @functools.cached_property
+  def golds(self) -> tuple[Answer | tuple[str, ...], ...]:
+    """Class, score or answer texts of each example; empty if not public."""
+    if self.windows:
+      return tuple(tuple(text for text, _ in q.answers) for q in self.examples)
+    return tuple(x.label for x in self.examples if x.label is not None)
+
+  def decode_answers(self, outputs: Sequence[Any]) -> Sequence[Answer]:
+    """Returns the answers to the examples, given the outputs for the rows."""
+    if self.windows:
+      return squad_windows.best_answers(
+        self.windows,
+        outputs,
+        num_best=self.options.num_best,
+        max_answer=self.options.max_answer,
+      )
+    if self.task.kind == CLASSES:
+      return [self.task.labels[int(x_C.argmax())] for x_C in outputs]
+    offset, scale = self.task.scale
+    return [float(offset + scale * x_C[0]) for x_C in outputs]
+
+  def show_texts(self, number: int) -> str:
+    """Returns the texts of an example with a gold, for people to read.
+
+    Each is cut to SHOWN characters, a context to those around the answer.
+    """
+    x = self.examples[number]
+    if not isinstance(x, Question):
+      texts = (x.first, x.second)
+      return "\n".join(text[:SHOWN] for text in texts if text is not None)
+    _, start = x.answers[0]
+    first = max(min(start - SHOWN // 2, len(x.context) - SHOWN), 0)
+    return f"{x.text[:SHOWN]}\n{x.context[first : first + SHOWN]}"
 
   def score(self, answers_Q: Sequence[Answer]) -> dict[str, float]:
     """Returns the value of each metric, in percent."""
@@ -85,9 +118,9 @@ def encode_split(
   """Encodes examples to evaluate on; a test set has no golds."""
   if task.kind == SPANS:
     windows = make_windows(options, examples, tokenizer, train=False)
-    return _make_question_split(windows, options)
+    return EvalSplit(options, task, examples, windows.encoded, windows)
   encoded = batches.encode(examples, task, tokenizer, length=options.length)
-  return _make_split(task, examples, encoded)
+  return EvalSplit(options, task, examples, encoded)
 
 
 def make_windows(
@@ -105,55 +138,6 @@ def make_windows(
     length=options.length,
     stride=options.stride,
     question_length=options.question_length,
-  )
-
-
-def _make_split(
-  task: Task, rows: Sequence[Example], encoded: EncodedRows
-) -> EvalSplit:
-  """Makes a split of classes or scores, with a row for each example."""
-  golds = tuple(row.label for row in rows if row.label is not None)
-  offset, scale = task.scale
-
-  def decode_answers(outputs: Sequence[np.ndarray]) -> Sequence[Answer]:
-    if task.kind == CLASSES:
-      return [task.labels[int(x_C.argmax())] for x_C in outputs]
-    return [float(offset + scale * x_C[0]) for x_C in outputs]
-
-  labelled = rows if golds else ()  # the texts of test sets are not kept
-
-  def show_texts(number: int) -> str:
-    texts = (labelled[number].first, labelled[number].second)
-    return "\n".join(x[:SHOWN] for x in texts if x is not None)
-
-  keys = tuple(row.key for row in rows)
-  return EvalSplit(task, encoded, keys, golds, decode_answers, show_texts)
-
-
-def _make_question_split(
-  windows: squad_windows.Windows, options: FinetuneOptions
-) -> EvalSplit:
-  keys = tuple(q.key for q in windows.questions)
-  golds = tuple(tuple(text for text, _ in q.answers) for q in windows.questions)
-
-  def decode_answers(outputs: Sequence[np.ndarray]) -> list[str]:
-    return squad_windows.best_answers(
-      windows,
-      outputs,
-      num_best=options.num_best,
-      max_answer=options.max_answer,
-    )
-
-  def show_texts(number: int) -> str:
-    question = windows.questions[number]
-    _, start = question.answers[0]
-    first = min(start - SHOWN // 2, len(question.context) - SHOWN)
-    first = max(first, 0)
-    context = question.context[first : first + SHOWN]
-    return f"{question.text[:SHOWN]}\n{context}"
-
-  return EvalSplit(
-    TASKS[SQUAD], windows.encoded, keys, golds, decode_answers, show_texts
   )
 
 
@@ -275,15 +259,9 @@ def find_mistakes(
   """Returns up to MOST wrong answers, the same in each call.
 
   They are drawn from the whole split, in its order; of scores, those farthest
-  from the gold scores are taken, the farthest first.
-
-  Args:
-    outputs: of the rows of the split.
-    answers_Q: decoded from the outputs.
-
-  Returns:
-    Key, text, gold and answer of each, and the probability of a class. Several
-    gold answers to a question are separated by " | ".
+  from the gold scores are taken, the farthest first. Each has key, text, gold
+  and answer, and a class its probability by the outputs for the rows. Several
+  gold answers to a question are separated by " | ".
   """
   kind = split.task.kind
   if kind == SCORE:
