@@ -46,7 +46,6 @@ from truenegs_jax.weights import fit, hf_folder, hf_names, load
 from truenegs_jax.weights.find import Weights
 from truenegs_jax.weights.hf_folder import Network
 
-
 # Role and number of positions of a network without weights.
 RANDOM_ROLE, RANDOM_POSITIONS = "discriminator", 512
 DRAWN = "drawn at random"  # in place of a fingerprint
