@@ -15,7 +15,7 @@ from .objectives.masking import hide_slots as hide_slots
 from .objectives.mlm import mlm_loss as mlm_loss
 from .objectives.mlm import mlm_terms as mlm_terms
 from .objectives.negatives import false_negatives as false_negatives
-from .objectives.options import Options as Options
+from .objectives.slot_predictions import Options as Options
 from .objectives.slot_predictions import weighted_sum as weighted_sum
 from .objectives.soft_regularization import cosine_distance as cosine_distance
 from .objectives.soft_regularization import (

@@ -16,7 +16,7 @@ from scipy import special
 from truenegs_jax.data.tokens.tokenizer import SPECIALS, Tokenizer
 from truenegs_jax.models import pretrain
 from truenegs_jax.objectives import masking, output_softmax
-from truenegs_jax.objectives.options import Options
+from truenegs_jax.objectives.slot_predictions import Options
 from truenegs_jax.runtime import rng
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.train.start import Run

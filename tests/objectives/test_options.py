@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 from configs import electra_demo
 
+from support import tiny
 from truenegs_jax.config.sections import PretrainConfig
 from truenegs_jax.train.start import Run, describe_objective
 
@@ -57,3 +58,8 @@ def test_samples_have_the_temperature_of_the_loss_unless_it_is_set(
   assert json.loads(c.to_json())["generator"]["temperature"] == sampled
   described = f"sampled at temperature {sampled:g}"
   assert (described in describe_objective(config)) == bool(generator)
+
+
+def test_keys_that_end_in_weight_are_weights_of_terms():
+  options = tiny.make_options(soft_weight=0.5, sentence_weight=0.0)
+  assert options.term_weights == {"soft": 0.5}

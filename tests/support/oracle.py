@@ -20,7 +20,7 @@ import scipy.special
 
 from support import tiny
 from truenegs_jax.objectives import electra, masking, mlm, output_softmax
-from truenegs_jax.objectives.options import Options
+from truenegs_jax.objectives.slot_predictions import Options
 from truenegs_jax.runtime import rng as rng_lib
 
 B, L, V, E, D = 4, 24, tiny.V, 6, 5

@@ -9,7 +9,7 @@ import numpy as np
 from truenegs_jax.config.sections import Optim
 from truenegs_jax.models import pretrain
 from truenegs_jax.objectives import electra, masking, mlm
-from truenegs_jax.objectives.options import Options
+from truenegs_jax.objectives.slot_predictions import Options
 from truenegs_jax.runtime import rng as rng_lib
 from truenegs_jax.train import optim, step
 

@@ -206,6 +206,16 @@ class Readings(Section):
       self.hard_correction or self.smoothing or self.discriminator != "none"
     )
 
+  @property
+  def term_weights(self) -> dict[str, float]:
+    """The weights of extra terms, those of `<term>_weight` that are not 0."""
+    weights = {
+      name.removesuffix("_weight"): value
+      for name, value in vars(self).items()
+      if name.endswith("_weight")
+    }
+    return {name: weight for name, weight in weights.items() if weight}
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Negatives(Readings):

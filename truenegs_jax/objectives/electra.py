@@ -12,9 +12,9 @@ import jax.numpy as jnp
 import optax
 
 from truenegs_jax.objectives import masking, mlm, negatives, soft_regularization
-from truenegs_jax.objectives.options import Options
 from truenegs_jax.objectives.slot_predictions import (
   Batch,
+  Options,
   SlotPredictions,
   Terms,
   dropout_keys,
@@ -89,13 +89,13 @@ def electra_terms(
   * `sentence`: KL(H_p || H_s) over all real tokens (section 5), if weighted.
 
   Args:
-    params: the model's parameters.
+    params: of `model`, an unbound module such as `pretrain.ElectraPair`.
     batch: `tokens`, `types` and `documents`, each int32 `[B, L]`.
     keys_B: one typed key per row (`rng.row_keys`).
     aux: device arrays that are not parameters: the synonym table for hard
       correction, smoothing and `options.discriminator`; `continues_V` (bool,
       true for `##` pieces) for `options.strict_subword`.
-    model: an unbound module with the methods of `pretrain.ElectraPair`.
+    model: has the methods of `pretrain.ElectraPair`.
     options: the recipe.
     train: turns dropout on, and leaves out what only evaluation reports.
 

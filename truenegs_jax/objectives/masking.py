@@ -59,20 +59,13 @@ class MaskingOptions:
   >>> tokenizer = make_tokenizer(words, lowercase=True)
   >>> MaskingOptions.for_tokenizer(tokenizer, mask_prob=0.25).mask_id
   4
-
-  Attributes:
-    mask_id: the id of [MASK].
-    never_masked: the ids of [CLS], [SEP] and [MASK] itself.
-    vocab_size: V; random tokens are any of these ids, as in BERT.
-    mask_prob: the share of the real tokens of a row that become slots.
-    style: a name in STYLES.
   """
 
   mask_id: int
-  never_masked: tuple[int, ...]
-  vocab_size: int
-  mask_prob: float = 0.15
-  style: str = "electra_85_15"
+  never_masked: tuple[int, ...]  # the ids of [CLS], [SEP] and [MASK] itself
+  vocab_size: int  # V; random tokens are any of these ids, as in BERT
+  mask_prob: float = 0.15  # share of a row's real tokens that become slots
+  style: str = "electra_85_15"  # a name in STYLES
 
   @classmethod
   def for_tokenizer(
@@ -148,7 +141,10 @@ def choose_slots(
   num_used_B = jnp.round(options.mask_prob * real_BxL.sum(axis=1))
   num_used_B = jnp.clip(num_used_B, 1, k)
   num_used_B = jnp.minimum(num_used_B, candidate_BxL.sum(axis=1))
-  positions_BxK = _draw_positions(candidate_BxL, keys_B, k)
+  uniform_BxL = rng.uniform(keys_B, candidate_BxL.shape[1:], site=POSITION_SITE)
+  # Positions that are no candidates come last.
+  uniform_BxL = jnp.where(candidate_BxL, uniform_BxL, -1.0)
+  positions_BxK = jax.lax.top_k(uniform_BxL, k)[1]
   used_BxK = jnp.arange(k)[None] < num_used_B[:, None]
   positions_BxK = jnp.where(used_BxK, positions_BxK, 0)
   gold_BxK = jnp.take_along_axis(tokens_BxL, positions_BxK, axis=1)
@@ -183,10 +179,3 @@ def fill_slots(tokens_BxL: Array, slots: Slots, values_BxK: Array) -> Array:
     .at[rows_Bx1, target_BxK]
     .set(values_BxK.astype(tokens_BxL.dtype), mode="drop")
   )
-
-
-def _draw_positions(candidate_BxL: Array, keys_B: Array, k: int) -> Array:
-  """Draws k positions per row; those that are no candidates come last."""
-  length = candidate_BxL.shape[1]
-  uniform_BxL = rng.uniform(keys_B, (length,), site=POSITION_SITE)
-  return jax.lax.top_k(jnp.where(candidate_BxL, uniform_BxL, -1.0), k)[1]

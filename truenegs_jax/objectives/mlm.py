@@ -11,9 +11,9 @@ import numpy as np
 import optax
 
 from truenegs_jax.objectives import masking, negatives, soft_regularization
-from truenegs_jax.objectives.options import Options
 from truenegs_jax.objectives.slot_predictions import (
   Batch,
+  Options,
   SlotPredictions,
   Terms,
   dropout_keys,
@@ -45,11 +45,8 @@ def mlm_loss(
   >>> mlm_loss(logits_BxKxV, gold_BxK, jnp.ones((1, 2)), table.arrays())[1]
   Array(1., dtype=float32)
 
-  Args:
-    logits_BxKxV: float, of the slots; with K = L, of all positions.
-    gold_BxK: int32.
-    weight_BxK: 1 for a slot in use, else 0.
-    aux: the synonym table (`SynonymTable.arrays`); None for the plain loss.
+  With K = L the logits are of all positions. `weight_BxK` is 1 for a slot in
+  use, else 0; without a table (`SynonymTable.arrays`) the loss is plain.
   """
   loss_BxK = optax.softmax_cross_entropy_with_integer_labels(
     logits_BxKxV.astype(jnp.float32), gold_BxK
@@ -122,6 +119,7 @@ def slot_terms(
   shares of `_corrected_terms`; `mlm_uncorrected`, the plain cross-entropy of
   all slots, if it differs; in evaluation `mlm_hidden`, that of the slots that
   show [MASK]; and `pair_cosine`, which detects a collapse of the embeddings.
+  Further terms of both objectives belong here.
   """
   weight_BxK = predictions.slots.weight_BxK
   loss_BxK = _slot_losses(predictions, aux, options)

@@ -74,12 +74,8 @@ def false_negatives(
 
   Args:
     aux: the table (`SynonymTable.arrays`).
-    gold_BxK: int32 ids of any shape, not only `[B, K]`.
-    predicted_BxK: int32 ids of the same shape.
+    gold_BxK, predicted_BxK: int32 ids of one shape, also that of the result.
     include_self: whether correct predictions count, too.
-
-  Returns:
-    bool, of the same shape.
   """
   listed_BxK = is_synonym(aux, gold_BxK, predicted_BxK)
   if include_self:
@@ -111,7 +107,7 @@ def neighbour_ids(
     golds_V: bool, the tokens that get neighbours.
     words_V: bool, the tokens that can be neighbours.
     top: the most neighbours of a token, at least 1.
-    threshold: the least cosine of a neighbour, from -1 to 1.
+    threshold: the least cosine of a neighbour.
     cells: the most cosines in memory, but at least those of one token.
 
   Returns:

@@ -1,4 +1,9 @@
-"""Hides the slots of a batch and predicts them with a masked language model."""
+"""Hides the slots of a batch and predicts them with a masked language model.
+
+`Options` are the recipe of an objective. The paper (Zhang et al. 2023) leaves
+several questions open; each is a field of `Readings`, whose default is the most
+defensible reading.
+"""
 
 import dataclasses
 import functools
@@ -8,13 +13,38 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from truenegs_jax.config.sections import Readings
 from truenegs_jax.objectives import masking, output_softmax
-from truenegs_jax.objectives.options import Options
 from truenegs_jax.runtime import rng
 
 Array = jax.Array
 Batch = Mapping[str, Array]
 Terms = dict[str, tuple[Array, Array]]  # name -> (sum, count)
+
+
+@dataclasses.dataclass(frozen=True)
+class Options(Readings):
+  """The recipe of an objective: all of it but the model and its parameters.
+
+  >>> masking = MaskingOptions(mask_id=4, never_masked=(2, 3, 4), vocab_size=9)
+  >>> Options(masking).hard_correction
+  True
+  >>> plain = Options(masking, hard_correction=False)  # ELECTRA's or BERT's
+  """
+
+  masking: masking.MaskingOptions
+  sampling_temperature: float = 1.0  # divides the logits, once more, of samples
+  vocabulary_chunk: int = 0  # the most slots whose logits are in memory; 0: all
+
+  @property
+  def needs_logits(self) -> bool:
+    """Whether a term needs all logits, not only a `SoftmaxOutput`."""
+    return self.smoothing > 0 or self.soft_prediction == "expected"
+
+  @property
+  def changes_mlm(self) -> bool:
+    """Whether the MLM loss is not the plain cross-entropy of all slots."""
+    return self.hard_correction or self.smoothing > 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,12 +70,8 @@ def mask_and_predict(
 ) -> SlotPredictions:
   """Hides the slots of a batch and predicts them with a bound model.
 
-  Args:
-    bound: a `pretrain.MaskedLanguageModel` that is bound to parameters.
-    batch: `tokens`, `types` and `documents`, each int32 `[B, L]`.
-    keys_B: one typed key per row, from which masks, samples and dropout draw.
-    options: the recipe.
-    train: turns dropout on.
+  `keys_B` has one typed key per row, from which masks, samples and dropout
+  draw. `train` turns dropout on.
   """
   purpose_keys = functools.partial(rng.purpose_keys, keys_B)
   slots, masked_BxL = masking.hide_slots(

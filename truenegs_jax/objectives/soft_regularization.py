@@ -12,9 +12,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from truenegs_jax.objectives.options import Options
 from truenegs_jax.objectives.slot_predictions import (
   Batch,
+  Options,
   SlotPredictions,
   predicted_sentences,
   weighted_sum,
@@ -89,12 +89,8 @@ def word_term(
 ) -> tuple[Array, Array]:
   """Sums 1 - cos(gold, prediction) over all slots (equation 3).
 
-  Args:
-    bound: the model, for `options.soft_prediction="expected"`.
-    predictions: the slots and, for "expected", their logits.
-    options: the recipe.
-    gold_BxKxE: embeddings of the gold tokens.
-    predicted_BxKxE: embeddings of the predictions. Both receive the gradient.
+  Both embeddings receive the gradient. `options.soft_prediction="expected"`
+  needs the model and the logits.
   """
   if options.soft_prediction == "expected":
     assert predictions.logits_BxKxV is not None
@@ -118,13 +114,9 @@ def sentence_term(
   of the original one, a target without a gradient. The paper leaves open
   whether s is the original or the masked sentence, and where the gradient goes.
 
-  Args:
-    encode: `(inputs, keys_B) -> [B, L, D]`.
-    batch: the original rows.
-    predictions: of their slots.
-    keys_B: the dropout keys of both passes, which then drop the same units: the
-      loss of a correct sentence is 0 up to rounding.
-    predicted_BxLxD: H_p, if it was computed before.
+  `encode` is `(inputs, keys_B) -> [B, L, D]`. Both passes drop the same units,
+  so that the loss of a correct sentence is 0 up to rounding. `predicted_BxLxD`
+  is H_p, if it was computed before.
   """
   if predicted_BxLxD is None:
     predicted_BxLxD = encode(predicted_sentences(batch, predictions), keys_B)

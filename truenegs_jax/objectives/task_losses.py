@@ -37,20 +37,17 @@ def task_terms(
   """Computes the loss of a task, and for classes the accuracy.
 
   Args:
-    params: the model's parameters.
+    params: of `model`, an unbound `finetune.DownstreamModel`.
     inputs: `tokens`, `types` and `documents`, int32 `[B, L]`; `weight`, f32
       `[B]`, 0 for a row that does not count; the targets of the kind.
     keys_B: one typed key per row (`rng.row_keys`).
     aux: not used.
-    kind: a name in LOSSES.
-    model: an unbound `finetune.DownstreamModel` with a head of that kind.
+    kind: a name in LOSSES, that of the model's head.
+    model: the network and its head.
     train: turns dropout on.
     reduction: "mean" divides the loss by the weights; "sum" does not divide it,
       as in ELECTRA's `run_finetuning.py`, and nearly all gradients are then
       clipped. With "sum" each micro-batch counts 1, so use only one.
-
-  Returns:
-    name -> (sum, count), f32 scalars.
   """
   del aux
   drop_keys_B = dropout_keys(keys_B, rng.DISCRIMINATOR_DROPOUT, train=train)

@@ -28,8 +28,8 @@ from truenegs_jax.data.tokens import tokenizer as tokenizer_lib
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
 from truenegs_jax.models import encoder, layers, pretrain
 from truenegs_jax.models.attention import XLA, Implementation
-from truenegs_jax.objectives import electra, masking, mlm, slot_predictions
-from truenegs_jax.objectives.options import Options
+from truenegs_jax.objectives import electra, masking, mlm
+from truenegs_jax.objectives.slot_predictions import Options, Terms
 from truenegs_jax.objectives.soft_regularization import REGULARIZERS
 from truenegs_jax.runtime.errors import InputError, one_of
 from truenegs_jax.synonyms import run_table
@@ -46,7 +46,7 @@ from truenegs_jax.train import (
 from truenegs_jax.weights import find, fit
 from truenegs_jax.workdir import saved_model
 
-OBJECTIVES: dict[str, Callable[..., slot_predictions.Terms]] = {
+OBJECTIVES: dict[str, Callable[..., Terms]] = {
   "electra": electra.electra_terms,
   "mlm": mlm.mlm_terms,
 }
@@ -151,10 +151,7 @@ class Run:
   def loss_weights(self) -> dict[str, float]:
     """The weight of each term of the loss; terms of weight 0 are left out."""
     c = self.config
-    weights = {"mlm": c.generator.loss_weight}
-    for name in ("soft", "sentence"):
-      if weight := getattr(c.negatives, f"{name}_weight"):
-        weights[name] = weight
+    weights = {"mlm": c.generator.loss_weight, **c.negatives.term_weights}
     if c.objective == "electra":
       weights["detect"] = c.generator.detect_weight
     return weights
