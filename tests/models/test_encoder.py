@@ -1,4 +1,4 @@
-"""BERT's layers; test_registry.py tests what all backbones have in common."""
+"""BERT's layers; test_backbones.py tests what all backbones have in common."""
 
 import math
 

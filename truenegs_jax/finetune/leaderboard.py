@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from truenegs_jax.finetune.results import Result
-from truenegs_jax.models.registry import find_family
+from truenegs_jax.models.encoder import find_family
 from truenegs_jax.stats.intervals import Comparison, compare_scores
 from truenegs_jax.tasks import scoring
 from truenegs_jax.tasks.task import SQUAD

@@ -105,12 +105,8 @@ def attend(
 ) -> Array:
   """Computes softmax(query key^T / sqrt(S)) value, `[B, L, H, S]`.
 
-  Args:
-    query_BxLxHxS, key_BxLxHxS, value_BxLxHxS: of one dtype, also the result's.
-    mask: of the same rows.
-    keys_B: for dropout of the softmax.
-    rate: of dropout.
-    site: number of the dropout, unique in the network.
+  All have one dtype. `site` is the number of the softmax's dropout, unique in
+  the network.
   """
   qkv = query_BxLxHxS, key_BxLxHxS, value_BxLxHxS
   documents_BxL = mask.documents_BxL
@@ -140,13 +136,8 @@ def _map_row_quarters(
   """Applies a function of a batch to a quarter of its rows at a time.
 
   On a CPU, XLA computes a batched product on one core but independent products
-  in parallel, and the scores of a quarter fit into the caches.
-
-  Args:
-    fn: maps arrays `[B, ...]` to one such array.
-    *arrays: the arguments; at least one is not None.
-    num_scores: attention scores of the batch; below MIN_SCORES the batch is not
-      split.
+  in parallel, and the scores of a quarter fit into the caches. With fewer
+  attention scores than MIN_SCORES the batch is not split.
   """
   num_rows = next(len(x) for x in arrays if x is not None)
   num_parts = min(4, num_rows) if num_scores >= MIN_SCORES else 1

@@ -56,26 +56,22 @@ def choose(
 
   Returns:
     The implementation, and a line with its name and why it was chosen.
-
-  Raises:
-    InputError: the choice is not possible here.
   """
   platform = platform or get_platform(mesh.devices.flat[0])
-  problems = []
   names = [] if choice == "xla" else [choice]
   if choice == "auto":
     names = [name for name, where in PLATFORMS.items() if platform in where]
     if not cpu.is_enabled(platform):
       names = [name for name in names if name != "pieces"]
+  chosen, line, problems = attention.XLA, "xla", list[str]()
   for name in names:
-    missing = _missing_conditions(name, configs, mesh, platform)
-    if missing and choice != "auto":
-      raise InputError(
-        f"model.attention={choice!r} is not possible. It needs"
-        f" {', '.join(missing)}. Set that, or set model.attention=auto."
-      )
-    if missing:
-      problems.append(f"{name} needs {', '.join(missing)}")
+    if missing := _missing_conditions(name, configs, mesh, platform):
+      if choice != "auto":
+        raise InputError(
+          f"model.attention={choice!r} is not possible. It needs {missing}. Set"
+          " that, or set model.attention=auto."
+        )
+      problems.append(f"{name} needs {missing}")
       continue
     implementation = attention.Implementation(
       name, mesh if mesh.devices.size > 1 else None, platform=platform
@@ -86,13 +82,9 @@ def choose(
     ):
       problems.append(f"{name} failed its check: {problem}")
       continue
-    line = name + ", checked against xla" * is_checked
-    return implementation, _explain(line, problems)
-  return attention.XLA, _explain("xla", problems)
-
-
-def _explain(line: str, problems: list[str]) -> str:
-  return f"{line}, as {'; '.join(problems)}" if problems else line
+    chosen, line = implementation, name + ", checked against xla" * is_checked
+    break
+  return chosen, f"{line}, as {'; '.join(problems)}" if problems else line
 
 
 def get_platform(device: jax.Device) -> str:
@@ -192,16 +184,16 @@ def kernel_errors(
 
 def _missing_conditions(
   name: str, configs: Configs, mesh: Mesh, platform: str
-) -> list[str]:
+) -> str:
   """Lists what an implementation needs and this training does not have."""
   missing = []
   if platform not in PLATFORMS[name]:
     missing.append(f"{' or '.join(PLATFORMS[name])} devices (not {platform})")
-  if name == "pieces":
-    return missing + ["a single device"] * (mesh.devices.size > 1)
+  if name == "pieces" and mesh.devices.size > 1:
+    missing.append("a single device")
   choices = flash_attention.GPU_WIDTHS
-  return missing + [
-    f"heads that are {', '.join(map(str, choices))} wide (not {width})"
-    for width in sorted({c.width // c.heads for c in configs})
-    if width not in choices
-  ]
+  for width in sorted({c.width // c.heads for c in configs} - set(choices)):
+    if name == "flash":
+      widths = ", ".join(map(str, choices))
+      missing.append(f"heads that are {widths} wide (not {width})")
+  return ", ".join(missing)

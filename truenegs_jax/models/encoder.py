@@ -1,7 +1,7 @@
 """The BERT and ELECTRA encoder: embedding block and post-norm transformer.
 
-It is a backbone, which a run chooses by its name (`config.model.backbone`);
-`rotary.py` explains how to write another one.
+It is a backbone: a module of this folder, which a run chooses by its name
+(`config.model.backbone`). `rotary.py` explains how to write another one.
 
 Networks take `inputs = {"tokens", "types", "documents"}`, each int32 `[B, L]`.
 `documents` numbers the documents of a row from 1; 0 is padding. Attention stays
@@ -10,6 +10,9 @@ inside a document, and positions restart with it.
 
 import dataclasses
 import functools
+import importlib
+import pkgutil
+import types
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
@@ -17,8 +20,10 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from truenegs_jax import models
+from truenegs_jax.config import grammar
 from truenegs_jax.models import attention as attention_lib
-from truenegs_jax.models import layers, registry
+from truenegs_jax.models import layers
 from truenegs_jax.runtime import rng
 from truenegs_jax.runtime.errors import InputError
 
@@ -28,8 +33,13 @@ Model = TypeVar("Model", bound=nn.Module)
 
 HUGGING_FACE = True  # weights/hf_names.py has names for these parameters
 HEAD_WIDTH = 64  # in all released sizes
+REQUIRED_NAMES = ("Embeddings", "Encoder", "VARIANTS")  # of a backbone
+REQUIRED_SIZES = ("embedding_size", "width", "layers", "heads", "ffn")
+OPTIONAL_SIZES = ("type_vocab_size",)
 # Sizes that the networks of a pair share.
-SHARED_SIZES = ("embedding_size", *registry.OPTIONAL_SIZES)
+SHARED_SIZES = ("embedding_size", *OPTIONAL_SIZES)
+LARGEST_SIZE = 9_999_999
+FAMILY = ("small", "base", "large")  # of released models
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,26 +86,59 @@ VARIANTS: dict[str, dict[str, int]] = {
 }
 
 
-def scale_config(config: EncoderConfig, multiplier: float) -> EncoderConfig:
-  """Scales the width of a network, with heads of 64 units and ffn of 4 widths.
+def load_backbone(name: str) -> types.ModuleType:
+  """Imports a module of `models.__path__`, or raises an InputError."""
+  backbone: Any = None
+  if name in {module.name for module in pkgutil.iter_modules(models.__path__)}:
+    backbone = importlib.import_module(f"truenegs_jax.models.{name}")
+  if not all(hasattr(backbone, required) for required in REQUIRED_NAMES):
+    raise InputError(
+      f"model.backbone={name!r} is not a backbone. Choose encoder, rotary or"
+      " another file of truenegs_jax/models that defines"
+      f" {', '.join(REQUIRED_NAMES)}."
+    )
+  return backbone
 
-  ELECTRA derives its generator in this way from its discriminator
-  (`run_pretraining.py:get_generator_config`).
+
+def variant_sizes(
+  backbone: str, variant: str, *, key: str = "model.variant"
+) -> dict[str, int]:
+  """Returns the sizes of a variant, which are fields of `EncoderConfig`.
+
+  `variant` is a name in the backbone's VARIANTS, or a list of all
+  REQUIRED_SIZES and maybe OPTIONAL_SIZES, "width=16 layers=2 ...". `key` is its
+  config key, for errors.
   """
-  width = round(config.width * multiplier)
-  heads = max(1, width // HEAD_WIDTH)
-  return dataclasses.replace(config, width=width, heads=heads, ffn=4 * width)
+  variants = load_backbone(backbone).VARIANTS
+  if variant in variants:
+    return dict(variants[variant])
+  item = grammar.parse_item(variant, key=key)
+  names = (*REQUIRED_SIZES, *OPTIONAL_SIZES)
+  if item.name or not item.options.keys() >= set(REQUIRED_SIZES):
+    raise InputError(
+      f"{key}={variant!r} is neither a name nor a list of sizes. Choose"
+      f" {', '.join(variants)}, or list each of {'=, '.join(REQUIRED_SIZES)}="
+      f" once, and optionally {'=, '.join(OPTIONAL_SIZES)}=."
+    )
+  sizes = item.convert(dict.fromkeys(names, 1), subject=key)
+  for name, size in sizes.items():
+    if not 1 <= size <= LARGEST_SIZE:
+      raise InputError(
+        f"{key}: {name}={size} must be from 1 to {LARGEST_SIZE:,}."
+      )
+  return {name: sizes[name] for name in item.options}
+
+
+def find_family(width: int) -> str:
+  """Returns the name in FAMILY for a width: base from 768, large from 1,024."""
+  return FAMILY[(width >= 768) + (width >= 1024)]
 
 
 def make_network_config(
   backbone: str, variant: str, fields: Mapping[str, Any]
 ) -> EncoderConfig:
-  """Builds the config of a network: the variant's sizes, replaced by `fields`.
-
-  Raises:
-    InputError: an unknown variant, or heads that do not divide the width.
-  """
-  sizes = registry.variant_sizes(backbone, variant)
+  """Builds a network's config: the sizes of a variant, updated by `fields`."""
+  sizes = variant_sizes(backbone, variant)
   return _check_heads("model", EncoderConfig(**{**sizes, **fields}))
 
 
@@ -109,17 +152,18 @@ def make_generator_config(
   """Builds the config of a generator for a discriminator.
 
   Its sizes are the variant's, or without one the discriminator's, with the
-  width scaled by `multiplier`.
-
-  Raises:
-    InputError: an unknown variant, embeddings of another size, or heads that do
-      not divide the width.
+  width scaled by `multiplier`, heads of 64 units and ffn of 4 widths, as in
+  ELECTRA (`run_pretraining.py:get_generator_config`).
   """
   if not variant:
-    scaled = scale_config(discriminator, multiplier)
+    width = round(discriminator.width * multiplier)
+    heads = max(1, width // HEAD_WIDTH)
+    scaled = dataclasses.replace(
+      discriminator, width=width, heads=heads, ffn=4 * width
+    )
     return _check_heads("generator", scaled)
   key = "generator.variant"
-  sizes: dict[str, Any] = registry.variant_sizes(backbone, variant, key=key)
+  sizes: dict[str, Any] = variant_sizes(backbone, variant, key=key)
   for name in SHARED_SIZES:
     shared = getattr(discriminator, name)
     if sizes.get(name, shared) != shared:

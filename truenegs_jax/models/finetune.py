@@ -21,7 +21,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from truenegs_jax.models import encoder, layers, registry
+from truenegs_jax.models import encoder, layers
 from truenegs_jax.runtime import rng
 
 Array = jax.Array
@@ -74,25 +74,18 @@ class SpanHead(nn.Module):
 class DownstreamModel(nn.Module):
   """A network and the head of a task.
 
-  Attributes:
-    config: of the network.
-    role: the network's name in pre-training and in exports.
-    head: that of CLASS_HEADS for the role, or "spans".
-    num_outputs: C; heads of spans ignore it.
-    head_dropout: rate in heads of classes and scores; the head of spans has no
-      dropout, like the released one.
-    backbone: a module of `truenegs_jax.models`.
+  The head of spans has no dropout, like the released one.
   """
 
   config: encoder.EncoderConfig
-  role: str
-  head: str
-  num_outputs: int
+  role: str  # the network's name in pre-training and in exports
+  head: str  # that of CLASS_HEADS for the role, or "spans"
+  num_outputs: int  # C; heads of spans ignore it
   head_dropout: float = 0.1
-  backbone: str = "encoder"
+  backbone: str = "encoder"  # a module of `truenegs_jax.models`
 
   def setup(self):
-    backbone, c = registry.load_backbone(self.backbone), self.config
+    backbone, c = encoder.load_backbone(self.backbone), self.config
     self.embeddings = backbone.Embeddings(c)
     setattr(self, self.role, backbone.Encoder(c))
     if self.head == "spans":
@@ -148,16 +141,9 @@ def make_downstream(
 ) -> DownstreamModel:
   """Builds a network of a variant with the head of a task.
 
-  Args:
-    role: "discriminator", or "bert", whose embeddings are as wide as the
-      network, whatever the variant says.
-    head, num_outputs, head_dropout, backbone: fields of `DownstreamModel`.
-    vocab_size: entries of the vocabulary.
-    variant: name of a size, or its fields: "width=32 layers=2 ...".
-    **overrides: other fields of the backbone's config.
-
-  Raises:
-    InputError: unknown backbone, variant or field.
+  The embeddings of the role "bert" are as wide as the network, whatever the
+  variant says. `overrides` are fields of `encoder.EncoderConfig`, the others
+  those of `DownstreamModel`.
   """
   config = encoder.make_network_config(
     backbone, variant, {"vocab_size": vocab_size, **overrides}

@@ -18,7 +18,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from truenegs_jax.models import encoder, layers, registry
+from truenegs_jax.models import encoder, layers
 from truenegs_jax.runtime import rng
 
 Array = jax.Array
@@ -29,9 +29,9 @@ CARRIED = ("pooled",)  # parameters that pre-training does not change
 class MlmHead(nn.Module):
   """The head of BERT's masked language model and of ELECTRA's generator.
 
-  It computes LayerNorm(gelu(dense(x))), as wide as the embeddings; with these
-  vectors, the word table and `bias_V`, `vocabulary_logits` computes the logits.
-  Vectors and bias, and so the logits, are divided by `temperature`.
+  It computes vectors, LayerNorm(gelu(dense(x))), as wide as the embeddings. The
+  logits are vectors word^T + `bias_V`. Vectors and bias, and so the logits, are
+  divided by `temperature`.
   """
 
   config: encoder.EncoderConfig
@@ -47,26 +47,13 @@ class MlmHead(nn.Module):
     self.bias_V = self._divide(bias_V)
 
   def __call__(self, hidden_BxKxD: Array) -> Array:
-    """Returns vectors for `vocabulary_logits`, `[B, K, E]`."""
+    """Returns the vectors of the logits, `[B, K, E]`."""
     x_BxKxE = layers.gelu(self.dense(hidden_BxKxD))
     return self._divide(self.norm(x_BxKxE)).astype(self.config.dtype)
 
   def _divide(self, x: Array) -> Array:
     """Divides by the temperature; at 1 the compiled program has no division."""
     return x if self.temperature == 1 else x / self.temperature
-
-
-def vocabulary_logits(
-  vectors_BxKxE: Array, word_VxE: Array, bias_V: Array
-) -> Array:
-  """Returns the f32 logits `[B, K, V]`, vectors word^T + bias."""
-  logits_BxKxV = jnp.einsum(
-    "bke,ve->bkv",
-    vectors_BxKxE,
-    word_VxE.astype(vectors_BxKxE.dtype),
-    preferred_element_type=jnp.float32,
-  )
-  return logits_BxKxV + bias_V[None, None]
 
 
 class DetectionHead(nn.Module):
@@ -118,7 +105,14 @@ class MaskedLanguageModel(nn.Module):
   ) -> Array:
     """Returns the f32 logits `[B, K, V]` of K positions per row."""
     vectors_BxKxE = self.generate_vectors(inputs, positions_BxK, keys_B)
-    return vocabulary_logits(vectors_BxKxE, *self.output_layer())
+    word_VxE, bias_V = self.output_layer()
+    logits_BxKxV = jnp.einsum(
+      "bke,ve->bkv",
+      vectors_BxKxE,
+      word_VxE.astype(vectors_BxKxE.dtype),
+      preferred_element_type=jnp.float32,
+    )
+    return logits_BxKxV + bias_V[None, None]
 
   def generate_vectors(
     self, inputs: encoder.Inputs, positions_BxK: Array, keys_B: rng.Keys
@@ -183,7 +177,7 @@ class ElectraPair(MaskedLanguageModel):
   temperature: float = 1.0
 
   def setup(self):
-    backbone = registry.load_backbone(self.backbone)
+    backbone = encoder.load_backbone(self.backbone)
     generator, discriminator = self.generator_config, self.discriminator_config
     self.embeddings = backbone.Embeddings(discriminator)
     self.generator = backbone.Encoder(generator)
@@ -237,7 +231,7 @@ class BertMlm(MaskedLanguageModel):
   temperature: float = 1.0
 
   def setup(self):
-    backbone, c = registry.load_backbone(self.backbone), self.config
+    backbone, c = encoder.load_backbone(self.backbone), self.config
     self.embeddings = backbone.Embeddings(c)
     self.bert = backbone.Encoder(c)
     self.bert_head = MlmHead(c, self.temperature)
@@ -287,10 +281,6 @@ def make_electra(
     backbone: a module of `truenegs_jax.models`.
     temperature: divides the generator's logits.
     **overrides: fields of `encoder.EncoderConfig` (dropout, dtype, ...).
-
-  Raises:
-    InputError: an unknown backbone or variant, heads that do not divide the
-      width, or networks that cannot share their embeddings.
   """
   discriminator = encoder.make_network_config(
     backbone, variant, {"vocab_size": vocab_size, **overrides}

@@ -17,7 +17,7 @@ with `--config.model.backbone=MODULE`. A backbone exposes:
 Dropout sites are numbers, unique in a network: 0 in the embeddings, and those
 that `layers.run_layers` passes to each layer. `run_layers` also implements
 `remat` and `scan`. Weight decay skips parameters named `bias` or `scale`.
-tests/models/test_registry.py tests each backbone of this folder.
+tests/models/test_backbones.py tests each backbone of this folder.
 
 In shape suffixes, Z = S / 2 is the number of pairs of units of a head.
 

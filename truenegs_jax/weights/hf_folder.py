@@ -23,7 +23,7 @@ from truenegs_jax.data.tokens.tokenizer import (
   load_tokenizer,
   write_vocabulary,
 )
-from truenegs_jax.models import layers, registry
+from truenegs_jax.models import encoder, layers
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.runtime.files import parse_json
 from truenegs_jax.weights import hf_names
@@ -148,7 +148,7 @@ class Network:
 
 def unsupported_reason(model: hf_names.Model) -> str:
   """Returns why transformers does not have a model; "" if it has."""
-  backbone = registry.load_backbone(model.backbone)
+  backbone = encoder.load_backbone(model.backbone)
   if getattr(backbone, "HUGGING_FACE", False):
     return ""
   return (

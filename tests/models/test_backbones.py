@@ -11,7 +11,7 @@ import pytest
 
 from support import tiny
 from truenegs_jax import models
-from truenegs_jax.models import encoder, layers, registry
+from truenegs_jax.models import encoder, layers
 from truenegs_jax.runtime import rng as rng_lib
 from truenegs_jax.train import sharding
 
@@ -24,7 +24,7 @@ def find_backbones():
   backbones = {}
   for name in sorted(path.stem for path in FOLDER.glob("[a-z]*.py")):
     module = importlib.import_module(f"truenegs_jax.models.{name}")
-    if all(hasattr(module, required) for required in registry.REQUIRED_NAMES):
+    if all(hasattr(module, required) for required in encoder.REQUIRED_NAMES):
       backbones[name] = module
   return backbones
 
