@@ -90,6 +90,21 @@ def test_the_page_about_the_code_lists_the_folders_from_the_bottom_up():
     *LAYER
   }
   assert [LAYER[x] for x in listed] == sorted(LAYER[x] for x in listed)
+  roots = (PACKAGE, ROOT, PACKAGE / "objectives")
+  for path in re.findall(r"`([\w/]+\.py)`", page):
+    assert any((root / path).exists() for root in roots), path
+
+
+def test_only_verbs_and_tasks_take_the_whole_config():
+  """All other functions get values or typed sections."""
+  verbs = LAYERS[-2] | LAYERS[-1]
+  for module, node in FUNCTIONS:
+    args = (*node.args.args, *node.args.kwonlyargs)
+    notes = [ast.unparse(arg.annotation) for arg in args if arg.annotation]
+    if any("ConfigDict" in note for note in notes):
+      is_task = module.endswith(".run")
+      is_config = module.startswith("config.")
+      assert is_task or is_config or module in verbs, f"{module}.{node.name}"
 
 
 def test_imports_have_no_cycles():
