@@ -53,12 +53,12 @@ def _recipes(*slow):
 
 
 @pytest.fixture(scope="module")
-def torch_electra():
+def torch_models():
   """Imports the PyTorch implementation; skips the test without PyTorch."""
   pytest.importorskip("torch")
-  from support import torch_electra
+  from support import torch_models
 
-  return torch_electra
+  return torch_models
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def torch_electra():
   ],
 )
 def test_logits_match_transformers(
-  torch_electra, tmp_path, monkeypatch, name, length
+  torch_models, tmp_path, monkeypatch, name, length
 ):
   model, params = _model_and_params(name)
   _check_logits(tmp_path, monkeypatch, model, params, _batch(length))
@@ -80,7 +80,7 @@ def test_logits_match_transformers(
 
 @pytest.mark.parametrize("name", ["tiny", "bert"])
 def test_logits_match_with_small_variances(
-  torch_electra, tmp_path, monkeypatch, name
+  torch_models, tmp_path, monkeypatch, name
 ):
   # With variances near 1e-6, a layer norm's epsilon of 1e-6 instead of 1e-12
   # would change the logits.
@@ -95,22 +95,22 @@ def test_logits_match_with_small_variances(
   dict(hard_correction=False),
   dict(soft_weight=0.0),
 )
-def test_losses_and_gradients_match_pytorch(torch_electra, options):
-  _check_gradients(torch_electra, "tiny", options, layers=1 if options else 2)
+def test_losses_and_gradients_match_pytorch(torch_models, options):
+  _check_gradients(torch_models, "tiny", options, layers=1 if options else 2)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("widths", [w for w in WIDTHS if w != "tiny"])
-def test_gradients_match_pytorch_at_every_width(torch_electra, widths):
-  _check_gradients(torch_electra, widths, {})
+def test_gradients_match_pytorch_at_every_width(torch_models, widths):
+  _check_gradients(torch_models, widths, {})
 
 
 @_recipes(
   dict(prediction="sample"),
   dict(hard_correction=False, soft_weight=0.0),
 )
-def test_losses_and_gradients_of_bert_match_pytorch(torch_electra, options):
-  _check_gradients(torch_electra, "bert", dict(masking=BERT_MASKING) | options)
+def test_losses_and_gradients_of_bert_match_pytorch(torch_models, options):
+  _check_gradients(torch_models, "bert", dict(masking=BERT_MASKING) | options)
 
 
 def _check_logits(tmp_path, monkeypatch, model, params, batch):
@@ -125,18 +125,18 @@ def _check_logits(tmp_path, monkeypatch, model, params, batch):
   assert largest and min(largest) > 0.5  # small logits would hide differences
 
 
-def _check_gradients(torch_electra, name, changed, layers=1):
+def _check_gradients(torch_models, name, changed, layers=1):
   model, params = _model_and_params(name, layers)
   batch, dense_VxV = _batch(length=48), tiny.dense_table(share=0.5)
   np.fill_diagonal(dense_VxV, True)  # WordNet's lists contain the word itself
   options = tiny.make_options(**changed)
   keys_B = rng_lib.row_keys(jax.random.key(5), 3, jnp.array(batch["row"]))
 
-  network, compute_loss = _torch_network(torch_electra, model, params)
+  network, compute_loss = _torch_network(torch_models, model, params)
   total, parts, cases = compute_loss(
     network,
     batch,
-    _make_draws(torch_electra, model, params, batch, keys_B, options),
+    _make_draws(torch_models, model, params, batch, keys_B, options),
     dense_VxV,
     hard_correction=options.hard_correction,
     prediction=options.prediction,
@@ -232,7 +232,7 @@ def _inputs(batch):
   return {name: jnp.array(batch[name]) for name in batch if name != "row"}
 
 
-def _make_draws(torch_electra, model, params, batch, keys_B, options):
+def _make_draws(torch_models, model, params, batch, keys_B, options):
   """Returns the masks and samples that the objective draws with these keys."""
 
   @jax.jit
@@ -247,7 +247,7 @@ def _make_draws(torch_electra, model, params, batch, keys_B, options):
     return predictions.slots, predictions.masked_BxL, predictions.sampled_BxK
 
   slots, masked_BxL, sampled_BxK = jax.device_get(draw(params))
-  return torch_electra.Draws(
+  return torch_models.Draws(
     positions_BxK=slots.positions_BxK,
     used_BxK=slots.weight_BxK > 0,
     masked_BxL=masked_BxL,
@@ -255,7 +255,7 @@ def _make_draws(torch_electra, model, params, batch, keys_B, options):
   )
 
 
-def _torch_network(torch_electra, model, params):
+def _torch_network(torch_models, model, params):
   """Returns the same network in PyTorch and its loss function."""
   configs, tensors = {}, {}
   for role in model.roles:
@@ -264,11 +264,9 @@ def _torch_network(torch_electra, model, params):
     )
     tensors[role] = hf_names.to_huggingface(params, model, role)
   if "bert" in configs:
-    from support import torch_bert
-
-    network = torch_bert.TorchBert(configs["bert"], tensors["bert"])
-    return network, torch_bert.bert_loss
-  return torch_electra.TorchPair(configs, tensors), torch_electra.electra_loss
+    network = torch_models.TorchBert(configs["bert"], tensors["bert"])
+    return network, torch_models.bert_loss
+  return torch_models.TorchPair(configs, tensors), torch_models.electra_loss
 
 
 @pytest.mark.slow

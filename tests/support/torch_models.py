@@ -1,8 +1,8 @@
-"""ELECTRA on true negatives in PyTorch, one slot at a time.
+"""ELECTRA and BERT on true negatives in PyTorch, one slot at a time.
 
-It shares no code with truenegs_jax: the networks are those of transformers with
-one embedding block, and the loss follows the paper, from given masks and
-samples.
+It shares no code with truenegs_jax: the networks are those of transformers, of
+ELECTRA with one embedding block, and the losses follow the paper, from given
+masks and samples.
 """
 
 import dataclasses
@@ -10,6 +10,8 @@ import dataclasses
 import numpy as np
 import torch
 from transformers import (
+  BertConfig,
+  BertForMaskedLM,
   ElectraConfig,
   ElectraForMaskedLM,
   ElectraForPreTraining,
@@ -26,7 +28,18 @@ class Draws:
   sampled_BxK: np.ndarray
 
 
-class TorchPair:
+class TorchNetworks:
+  """Networks in f64 without dropout, each an attribute named by its role."""
+
+  def gradients(self, role: str) -> dict[str, np.ndarray]:
+    """Returns the gradients of one network by Hugging Face's names."""
+    return {
+      name: np.zeros(x.shape) if x.grad is None else x.grad.numpy()
+      for name, x in getattr(self, role).named_parameters()
+    }
+
+
+class TorchPair(TorchNetworks):
   """Generator and discriminator in f64 on one embedding block, dropout off."""
 
   def __init__(self, configs: dict, tensors: dict):
@@ -47,12 +60,23 @@ class TorchPair:
     self.generator.electra.embeddings = embeddings
     self.generator.generator_lm_head.weight = embeddings.word_embeddings.weight
 
-  def gradients(self, role: str) -> dict[str, np.ndarray]:
-    """Returns the gradients of one network by Hugging Face's names."""
-    return {
-      name: np.zeros(x.shape) if x.grad is None else x.grad.numpy()
-      for name, x in getattr(self, role).named_parameters()
-    }
+
+class TorchBert(TorchNetworks):
+  """BertForMaskedLM in f64, dropout off."""
+
+  def __init__(self, config: dict, tensors: dict):
+    """Builds the network from fields of `config.json` and named arrays."""
+    config = BertConfig(**config, attn_implementation="eager")
+    self.bert = BertForMaskedLM(config).double().eval()
+    weights = {name: torch.tensor(x) for name, x in tensors.items()}
+    missing, unexpected = self.bert.load_state_dict(weights, strict=False)
+    decoder = "cls.predictions.decoder"
+    assert not unexpected
+    assert set(missing) <= {f"{decoder}.weight", f"{decoder}.bias"}
+    embeddings = self.bert.bert.embeddings.word_embeddings
+    # Otherwise [PAD] tokens that are not padding would get no gradient.
+    embeddings.padding_idx = None
+    assert self.bert.cls.predictions.decoder.weight is embeddings.weight
 
 
 def electra_loss(
@@ -91,6 +115,32 @@ def electra_loss(
   total = (
     terms["mlm"] + detect_weight * terms["detect"] + soft_weight * terms["soft"]
   )
+  return total, {name: x.item() for name, x in terms.items()}, cases
+
+
+def bert_loss(
+  network: TorchBert,
+  batch: dict,
+  draws: Draws,
+  dense_VxV: np.ndarray,
+  *,
+  soft_weight: float,
+  **options,
+) -> tuple[torch.Tensor, dict[str, float], dict[str, int]]:
+  """Returns the total loss, its terms, and the number of slots of each case.
+
+  BERT's loss without next sentences (Devlin et al. 2019), with equations 2 and
+  3 of Zhang et al. 2023; options as in `slot_losses`.
+  """
+  terms, cases = slot_losses(
+    network.bert,
+    network.bert.bert.embeddings.word_embeddings.weight,
+    batch,
+    draws,
+    dense_VxV,
+    **options,
+  )
+  total = terms["mlm"] + soft_weight * terms["soft"]
   return total, {name: x.item() for name, x in terms.items()}, cases
 
 
