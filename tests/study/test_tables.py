@@ -2,6 +2,7 @@
 
 import csv
 import dataclasses
+import functools
 import io
 
 import numpy as np
@@ -23,6 +24,7 @@ from truenegs_jax.tasks import scoring
 
 ARMS = ("baseline", "hc", "hc_glove", "my_arm {50%} & #1 ~^\\<")
 FAILED = (ARMS[3], 2)
+make_score = functools.partial(Score, "hc", 1)
 
 
 def make_study():
@@ -192,7 +194,7 @@ def test_results_of_robustness_have_scores_of_examples():
   }
   sets = {"s": {"title": "S", "variants": []}}
   scores = study_run.read_robustness(
-    "hc", 1, {"models": {"m": models}, "sets": sets}
+    make_score, {"models": {"m": models}, "sets": sets}
   )
   by_key = {(x.metric, x.finetune_seed): x for x in scores}
   assert len(by_key) == len(scores) == 2 * 3
@@ -220,7 +222,7 @@ def test_the_scores_of_examples_have_the_mean_and_variance_of_the_metric(
     "failure": "collapsed",
     "provenance": {"labels": [0, 1] if metric != "spearman" else []},
   }
-  [score] = study_run.read_finetuning("hc", 3, Result(**values))
+  [score] = study_run.read_finetuning(make_score, Result(**values))
   assert score.key == ("rte", metric) and score.failure == "collapsed"
   assert score.correct_N.mean() == pytest.approx(score.value)
   scores = scoring.score_runs([metric], [*gold_N], [answer_N])[metric]
@@ -236,7 +238,7 @@ def test_results_of_corrections_become_rows_of_table_2():
   assert find_table_2(steps) == {6.25: 0, 100.0: 2}
   checkpoints = [CheckpointRates(*x, r) for x in steps]
   saved = {"wordnet": [dataclasses.asdict(x) for x in checkpoints]}
-  scores = study_run.read_corrections("hc", 1, {"checkpoints": saved})
+  scores = study_run.read_corrections(make_score, {"checkpoints": saved})
   assert [x.metric for x in scores] == [
     "sequence_rate at 6.25 %",
     "mismatch_rate at 6.25 %",

@@ -13,7 +13,7 @@ import dataclasses
 import functools
 import json
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -40,6 +40,8 @@ from truenegs_jax.study.plan import (
 from truenegs_jax.study.scores import Comparison, Score
 from truenegs_jax.tasks import scoring
 from truenegs_jax.workdir import files
+
+MakeScore = Callable[..., Score]  # a Score without `arm` and `seed`
 
 
 def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
@@ -155,29 +157,30 @@ def collect_scores(
   """
   collected, fields = list[Score](), dict[str, Any]()
   for part in parts:
-    folder, run = root / part.key, (part.arm, part.seed)
+    folder = root / part.key
+    make = functools.partial(Score, part.arm, part.seed)
     if part.name == PRETRAIN:
       logged = files.read_records(folder)
-      collected += read_pretraining(*run, logged)
+      collected += read_pretraining(make, logged)
     elif part.name in TASKS:
       for n in range(len(part.outputs)):  # one for each seed
         if result := results.load(folder, TASKS[part.name][1], n):
           fields |= {key: result.provenance[key] for key in ("family", "width")}
-          collected += read_finetuning(*run, result)
+          collected += read_finetuning(make, result)
     else:
       path = folder / files.RESULTS
       with read_json(path, errors.CheckpointError, drive.FIX) as saved:
         if part.name == scores.CORRECTIONS:
-          collected += read_corrections(*run, saved)
+          collected += read_corrections(make, saved)
         else:
-          collected += read_robustness(*run, saved)
+          collected += read_robustness(make, saved)
           sets = saved["sets"].values()
           fields["paper"] = {x["title"]: x["paper"] for x in sets}
   return collected, fields
 
 
 def read_pretraining(
-  arm: str, seed: int, logged: Sequence[Mapping[str, Any]]
+  make: MakeScore, logged: Sequence[Mapping[str, Any]]
 ) -> list[Score]:
   """Returns the last held-out losses in metrics.jsonl, in nats."""
   held_out = [x for x in logged if x["split"] == "held_out"]
@@ -190,23 +193,18 @@ def read_pretraining(
     "Detection loss": last.get("detect"),
   }
   return [
-    Score(arm, seed, scores.HELD_OUT, None, title, loss)
+    make(scores.HELD_OUT, None, title, loss)
     for title, loss in losses.items()
     if loss is not None
   ]
 
 
-def read_finetuning(arm: str, seed: int, run: results.Result) -> list[Score]:
+def read_finetuning(make: MakeScore, run: results.Result) -> list[Score]:
   """Returns the main score of a fine-tuning on the dev set; of SQuAD both."""
   by_metric = run.scores["dev"]
   return [
-    Score(
-      arm=arm,
-      seed=seed,
-      task=run.task,
-      finetune_seed=run.seed,
-      metric=metric,
-      value=by_metric[metric],
+    make(
+      *(run.task, run.seed, metric, by_metric[metric]),
       correct_N=example_scores(run, metric),
       failure=run.failure,
     )
@@ -214,9 +212,7 @@ def read_finetuning(arm: str, seed: int, run: results.Result) -> list[Score]:
   ]
 
 
-def read_corrections(
-  arm: str, seed: int, saved: Mapping[str, Any]
-) -> list[Score]:
+def read_corrections(make: MakeScore, saved: Mapping[str, Any]) -> list[Score]:
   """Returns the rates of table 2 by the first source of synonyms.
 
   `saved` is the results.json of the task "corrections".
@@ -224,12 +220,8 @@ def read_corrections(
   checkpoints = next(iter(saved["checkpoints"].values()))
   steps = [(x["step"], x["percent"]) for x in checkpoints]
   return [
-    Score(
-      arm=arm,
-      seed=seed,
-      task=scores.CORRECTIONS,
-      finetune_seed=None,
-      metric=scores.correction_metric(rate, percent),
+    make(
+      *(scores.CORRECTIONS, None, scores.correction_metric(rate, percent)),
       value=100 * checkpoints[index]["rates"][rate]["rate"],
     )
     for percent, index in find_table_2(steps).items()
@@ -237,9 +229,7 @@ def read_corrections(
   ]
 
 
-def read_robustness(
-  arm: str, seed: int, saved: Mapping[str, Any]
-) -> list[Score]:
+def read_robustness(make: MakeScore, saved: Mapping[str, Any]) -> list[Score]:
   """Returns the scores of each set, side and fine-tuning of one model.
 
   `saved` is the results.json of the task "robustness". Examples have scores
@@ -256,7 +246,7 @@ def read_robustness(
           if is_paired:
             score_N = _question_scores(record["answers"], name, side, metric)
           key = x["title"], record["seed"], f"{metric} {side}"
-          collected.append(Score(arm, seed, *key, value, score_N))
+          collected.append(make(*key, value, score_N))
   return collected
 
 
