@@ -4,6 +4,7 @@ Steps 1 and 2 have no synonyms. The parameters after step 2 make the table of
 steps 3 and 4, the parameters after step 4 the table of step 5.
 """
 
+import contextlib
 import gc
 import shutil
 import types
@@ -25,9 +26,10 @@ from truenegs_jax.pretrain import run as run_lib
 from truenegs_jax.runtime import rng
 from truenegs_jax.synonyms.run_table import TableRequest
 from truenegs_jax.synonyms.vocabulary import STOP_WORDS
-from truenegs_jax.train import model_table, plan, sharding, start, step
+from truenegs_jax.train import model_table, plan, setup, sharding, start, step
 from truenegs_jax.weights.find import Weights
 from truenegs_jax.workdir import saved_model
+from truenegs_jax.workdir.checkpoints import Checkpoints
 
 STEPS, EVERY, TOP, THRESHOLD = 5, 2, 20, 0.05
 SILENT = Console(quiet=True)
@@ -45,6 +47,13 @@ def make_config(root, preset="dp"):
   return c
 
 
+def train(run, workdir, inputs):
+  folder = workdir / "checkpoints"
+  with contextlib.closing(Checkpoints(folder, keep=STEPS)) as checkpoints:
+    ready = setup.set_up_training(run, workdir, inputs, checkpoints, SILENT)
+    return loop.train(ready, workdir, inputs, checkpoints, SILENT)
+
+
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
   """Returns (root, inputs, result) of an uninterrupted run."""
@@ -53,7 +62,7 @@ def finished(tmp_path_factory):
   c = make_config(root)
   run = start.resolve(PretrainConfig.read(c), Weights(""))
   run, inputs = run_lib.prepare_inputs(run, root / "run", SILENT)
-  yield root, inputs, loop.train(run, root / "run", inputs, SILENT)
+  yield root, inputs, train(run, root / "run", inputs)
   gc.collect()
 
 
@@ -123,12 +132,10 @@ def test_resumed_run_ends_bit_equal(finished, tmp_path, monkeypatch):
   # Use the compiled steps again.
   lowered = types.SimpleNamespace(compile=lambda: result.setup.train_step)
   monkeypatch.setattr(plan, "lower_train_step", lambda *_: lowered)
-  evaluate = result.setup.eval_step
-  monkeypatch.setattr(plan, "build_eval_step", lambda *_: evaluate)
   shutil.copytree(root / "run", tmp_path / "resumed")
   for step_after in range(4, STEPS + 1):
     shutil.rmtree(tmp_path / "resumed" / "checkpoints" / str(step_after))
-  loop.train(result.setup.run, tmp_path / "resumed", inputs, SILENT)
+  train(result.setup.run, tmp_path / "resumed", inputs)
   workdirs = root / "run", tmp_path / "resumed"
   assert runs.arrays_equal(*[runs.read_checkpoint(p, STEPS) for p in workdirs])
   losses = [[r["mlm"] for r in runs.read_records(p)] for p in workdirs]
@@ -138,21 +145,23 @@ def test_resumed_run_ends_bit_equal(finished, tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_corrections_follow_the_table(finished):
   _, inputs, result = finished
-  setup = result.setup
+  run = result.setup.run
   [batch, *_] = batches.held_out_batches(inputs.held_out_rows, batch_size=8)
   # The key of evaluation.
-  key = jax.random.fold_in(jax.random.key(setup.run.config.seed), 2)
+  key = jax.random.fold_in(jax.random.key(run.config.seed), 2)
 
   @jax.jit
   def slots_and_predictions(params, batch):
-    bound = setup.run.model.bind({"params": params})
+    bound = run.model.bind({"params": params})
     keys_B = rng.row_keys(key, 0, batch["row"])
     predictions = slot_predictions.mask_and_predict(
-      bound, batch, keys_B, setup.run.options, train=False
+      bound, batch, keys_B, run.options, train=False
     )
     return predictions.slots, predictions.predicted_BxK
 
-  state = jax.device_get(vars(setup.state) | {"key": None, "opt_state": None})
+  state = jax.device_get(
+    vars(result.setup.state) | {"key": None, "opt_state": None}
+  )
   slots, predicted_BxK = slots_and_predictions(state["params"], batch)
   listed_BxKxS = state["aux"]["ids_VxS"][slots.gold_BxK]
   false_BxK = (listed_BxKxS == predicted_BxK[..., None]).any(axis=-1)

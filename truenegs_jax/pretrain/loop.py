@@ -25,11 +25,7 @@ from truenegs_jax.train import (
   step,
 )
 from truenegs_jax.train import loop as loop_lib
-from truenegs_jax.train import setup as setup_lib
-from truenegs_jax.train.setup import RunInputs
-from truenegs_jax.train.start import Run
 from truenegs_jax.workdir import checkpoints as checkpoints_lib
-from truenegs_jax.workdir import files
 
 ROWS_VERIFIED = "rows_verified"  # key of a checkpoint's description
 
@@ -38,33 +34,27 @@ ROWS_VERIFIED = "rows_verified"  # key of a checkpoint's description
 class TrainResult:
   """State and held-out terms at the end of `train`."""
 
-  setup: setup_lib.PretrainSetup  # with the last state
+  setup: plan.PretrainSetup  # with the last state
   held_out: list[metrics.Terms]  # of each batch of the last evaluation
   stopped_by: signal.Signals | None  # None if all steps are done
 
 
 def train(
-  run: Run, workdir: pathlib.Path, inputs: RunInputs, console: Console
+  setup: plan.PretrainSetup,
+  workdir: pathlib.Path,
+  inputs: plan.RunInputs,
+  checkpoints: checkpoints_lib.Checkpoints,
+  console: Console,
 ) -> TrainResult:
   """Trains until the last step, SIGTERM or Ctrl-C, and saves a checkpoint.
 
   Raises:
-    InputError, CheckpointError: the run cannot start; nothing is written.
     DiskError: a file could not be written; earlier checkpoints are intact.
     NonFiniteError: too many updates in a row were skipped, or the parameters
       are not finite.
   """
-  c = run.config
+  run, c = setup.run, setup.run.config
   with contextlib.ExitStack() as stack:
-    checkpoints = checkpoints_lib.Checkpoints(
-      workdir / files.CHECKPOINTS,
-      keep=c.checkpoint.keep,
-      keep_steps=run.kept_steps,
-    )
-    stack.callback(checkpoints.close)
-    setup = setup_lib.set_up_training(
-      run, workdir, inputs, checkpoints, console
-    )
     first_step = int(setup.state.step)
     say = functools.partial(console.print, soft_wrap=True)
     traced_steps = speed.parse_profile(c.log.profile, c.steps)
@@ -120,8 +110,8 @@ class _Callbacks:
   `held_out` has the terms of each batch of the last evaluation.
   """
 
-  setup: setup_lib.PretrainSetup
-  inputs: RunInputs
+  setup: plan.PretrainSetup
+  inputs: plan.RunInputs
   write: Callable[[dict], None]
   profiler: speed.Profiler
   clock: speed.Clock

@@ -29,7 +29,7 @@ from truenegs_jax.runtime import distributed, errors, progress
 from truenegs_jax.synonyms import run_table
 from truenegs_jax.synonyms.table import SynonymTable
 from truenegs_jax.train import plan, prepare_data, setup, sharding, start
-from truenegs_jax.train.setup import RunInputs
+from truenegs_jax.train.plan import RunInputs
 from truenegs_jax.train.start import Run
 from truenegs_jax.weights import find, hf_folder
 from truenegs_jax.weights.export_model import export_model
@@ -63,8 +63,19 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
     if run.config.minutes and not files.has_checkpoint(workdir):
       with progress.working(console, "Compiling and timing a step"):
         run = setup.fit_minutes(run, inputs, began=began, say=say)
-    with _report_steps_trained_on_damaged_rows(workdir):
-      result = loop.train(run, workdir, inputs, console)
+    checkpoints = checkpoints_lib.Checkpoints(
+      workdir / files.CHECKPOINTS,
+      keep=run.config.checkpoint.keep,
+      keep_steps=run.kept_steps,
+    )
+    with (
+      _report_steps_trained_on_damaged_rows(workdir),
+      contextlib.closing(checkpoints),
+    ):
+      prepared = setup.set_up_training(
+        run, workdir, inputs, checkpoints, console
+      )
+      result = loop.train(prepared, workdir, inputs, checkpoints, console)
     if result.stopped_by is None:
       return finish_run(workdir, inputs, result, console)
     say(

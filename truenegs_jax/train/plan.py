@@ -7,17 +7,19 @@ print the report.
 import dataclasses
 import math
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from rich.table import Table
 
+from truenegs_jax.data.rows.batches import Rows
 from truenegs_jax.models import choose_attention, encoder, pretrain
 from truenegs_jax.objectives import masking, negatives
 from truenegs_jax.runtime import cpu, distributed
 from truenegs_jax.synonyms import table as table_lib
 from truenegs_jax.synonyms.table import SynonymTable
-from truenegs_jax.train import sharding
+from truenegs_jax.train import metrics, model_table, sharding
 from truenegs_jax.train import step as step_lib
 from truenegs_jax.train.start import Run, describe_objective
 
@@ -27,6 +29,39 @@ Aux = Mapping[str, jax.Array | jax.ShapeDtypeStruct]
 # Synonyms of a token; WordNet has 55 for one token of BERT's vocabulary.
 ASSUMED_LIST_LENGTH = 64
 TRAINING_PASSES = 3  # forward, and twice as many products backward
+
+
+@dataclasses.dataclass(frozen=True)
+class RunInputs:
+  """Data of a run."""
+
+  train_rows: Rows
+  held_out_rows: Rows
+  table: SynonymTable | None  # None also if the run has a `table_builder`
+  coverage: Mapping[str, str]  # lines of the report about the synonyms
+
+  def fingerprints(self, run: Run) -> dict[str, str | None]:
+    """Identifies vocabulary, rows and synonyms of a run."""
+    source = run.table_builder or self.table
+    return {
+      "vocabulary": run.tokenizer.fingerprint,
+      "rows": self.train_rows.fingerprint,
+      "synonyms": source.fingerprint if source else None,
+    }
+
+
+@dataclasses.dataclass(frozen=True)
+class PretrainSetup:
+  """State, compiled steps and other inputs of the training loop."""
+
+  run: Run
+  mesh: jax.sharding.Mesh
+  state: step_lib.TrainState
+  aux: dict[str, jax.Array]  # inputs of the objective other than the batch
+  train_step: jax.stages.Compiled  # (state, batch, aux) -> (state, terms)
+  eval_step: Callable[..., metrics.Terms]  # (params, batch, aux) -> terms
+  refresh: model_table.RefreshFn  # rebuilds the table of `state` if due
+  description: dict[str, Any]  # saved with each checkpoint
 
 
 def resolve_attention(
