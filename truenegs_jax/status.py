@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from absl import flags
 
 from truenegs_jax.config import flags as flags_lib
-from truenegs_jax.config.task_sections import Study
+from truenegs_jax.config.tables import Study
 from truenegs_jax.data.rows import rows_folder, store
 from truenegs_jax.runtime.errors import CheckpointError, InputError
 from truenegs_jax.runtime.files import is_locked, read_json

@@ -23,7 +23,7 @@ from absl import flags
 from ml_collections import ConfigDict
 
 from truenegs_jax.config import flags as flags_lib
-from truenegs_jax.config.task_sections import Study
+from truenegs_jax.config.tables import Study
 from truenegs_jax.runtime import progress
 from truenegs_jax.study import drive, plan, scores, tables
 from truenegs_jax.study import run as study

@@ -16,7 +16,7 @@ from rich.console import Console
 
 from support import tiny
 from truenegs_jax.config.sections import PretrainConfig
-from truenegs_jax.config.task_sections import Corrections
+from truenegs_jax.config.tables import Corrections
 from truenegs_jax.configs import corrections as config
 from truenegs_jax.configs import electra_demo
 from truenegs_jax.corrections import predict_slots

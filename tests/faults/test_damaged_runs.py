@@ -8,7 +8,7 @@ import pytest
 
 from support import saved_steps, tiny, weight_files
 from truenegs_jax.config.sections import PretrainConfig
-from truenegs_jax.config.task_sections import Corrections
+from truenegs_jax.config.tables import Corrections
 from truenegs_jax.configs import bert_base
 from truenegs_jax.configs import corrections as corrections_config
 from truenegs_jax.corrections import run as corrections

@@ -11,7 +11,7 @@ from truenegs_jax.config import load, tables
 from truenegs_jax.config.flags import parse_config
 from truenegs_jax.config.keys import LARGEST, flatten
 from truenegs_jax.config.sections import PretrainConfig
-from truenegs_jax.config.task_sections import Corrections, Study
+from truenegs_jax.config.tables import Corrections, Study
 from truenegs_jax.corrections import run as corrections
 from truenegs_jax.finetune.options import parse_options
 from truenegs_jax.robustness import run as robustness

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from truenegs_jax.config.flags import parse_config
-from truenegs_jax.config.task_sections import Study
+from truenegs_jax.config.tables import Study
 from truenegs_jax.runtime.errors import CheckpointError, InputError
 from truenegs_jax.study import drive, plan, run
 

@@ -7,7 +7,7 @@ import numpy as np
 from rich.console import Console
 
 from truenegs_jax.config.flags import parse_config
-from truenegs_jax.config.task_sections import Study
+from truenegs_jax.config.tables import Study
 from truenegs_jax.finetune import results
 from truenegs_jax.study import drive, plan, run, scores
 from truenegs_jax.study.drive import State

@@ -1,4 +1,4 @@
-"""The keys of each task: sections put together, and configs made of them."""
+"""The keys of each task: its own, and those of pre-training that it has too."""
 
 import dataclasses
 from collections.abc import Iterable, Mapping
@@ -6,18 +6,232 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from truenegs_jax.config import sections, task_sections
 from truenegs_jax.config.keys import (
   LARGEST,
+  TINY,
   Key,
+  Section,
   did_you_mean,
   flatten,
+  key,
 )
+from truenegs_jax.config.sections import PretrainConfig
 from truenegs_jax.runtime.errors import InputError, one_of
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Finetune(Section):
+  """Fine-tuning. Names of data may change: their fingerprints are compared."""
+
+  tasks: str = key(
+    "", 'Names separated by commas: "mrpc", "cola,rte".', may_change=True
+  )
+  seeds: int = key(
+    5,
+    "Runs per task, with seeds c.seed, c.seed + 1, ...",
+    low=1,
+    high=1000,
+    may_change=True,
+  )
+  data: str = key(
+    "", "Folder with the tasks' files, or hf:NAME.", may_change=True
+  )
+  files: str = key(
+    "",
+    'Replacements for single files: "mrpc.dev=FILE qqp.train=FILE".',
+    may_change=True,
+  )
+  rows: int = key(0, "Training rows, at most; 0: all.", low=0)
+  epochs: float = key(
+    0.0,
+    "Passes over the training rows; 0: the task's default.",
+    low=0,
+    high=1000,
+  )
+  predict_test: bool = key(
+    False, "True: also write test answers, for GLUE's server.", may_change=True
+  )
+  head_dropout: float = key(
+    0.1, "Dropout before the output layer.", low=0, high=0.99
+  )
+  loss: str = key(
+    "mean",
+    'Over the rows of a batch; "sum": ELECTRA\'s code.',
+    choices=("mean", "sum"),
+  )
+  warmup: float = key(
+    0.1, "Share of the steps with a growing learning rate.", low=0, high=0.9
+  )
+  lrs: tuple[float, ...] = key(
+    (3e-4, 1e-4, 5e-5),
+    "Learning rates: networks narrower than 768, narrower than 1,024, wider.",
+    low=TINY,
+    high=1,
+  )
+  layer_decay: float = key(
+    0.0,
+    "Factor of the learning rate from one layer to the next lower one; 0: from"
+    " layer_decays, by width like lrs; 1: the same rate for all layers.",
+    low=0,
+    high=1,
+  )
+  layer_decays: tuple[float, ...] = key(
+    (0.8, 0.8, 0.9), "Such factors by width, like lrs.", low=TINY, high=1
+  )
+  window: int = key(
+    50, "Batches whose rows are sorted by length together; 1: no sort.", low=1
+  )
+  evals_per_epoch: int = key(
+    0, "Scores of the dev set; 0: only at the end.", low=0
+  )
+  save_minutes: float = key(
+    10.0,
+    "Between the checkpoints of an unfinished run.",
+    low=0,
+    may_change=True,
+  )
+  export: str = key(
+    "all",
+    'Each run\'s model for Hugging Face; "none": no model.',
+    choices=("all", "none"),
+    may_change=True,
+  )
+  against: str = key(
+    "", "Workdir of another fine-tuning to compare with.", may_change=True
+  )
+  stride: int = key(
+    128, "SQuAD: tokens from the start of a window to that of the next.", low=1
+  )
+  question_length: int = key(64, "SQuAD: tokens of a question, at most.", low=1)
+  num_best: int = key(
+    20, "SQuAD: candidates for the start, and for the end, of an answer.", low=1
+  )
+  max_answer: int = key(30, "SQuAD: tokens of an answer, at most.", low=1)
+  text: str = key(
+    "", 'Own task: column of the text, or of two texts: "first,second".'
+  )
+  label: str = key("label", "Own task: column of the class or score.")
+  kind: str = key(
+    "classes",
+    'Own task: "score": labels are numbers.',
+    choices=("classes", "score"),
+  )
+  labels: str = key(
+    "", 'Own task: classes in order: "no,yes"; "": those of the training file.'
+  )
+  metric: str = key(
+    "",
+    'Own task: "accuracy", "matthews", "f1"; for scores "spearman", "pearson";'
+    ' "": the first of them.',
+  )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Corrections(Section):
+  """Measuring corrections."""
+
+  run: str = key("", "Workdir of the run to measure; or set c.init.")
+  steps: str = key("kept", 'All its checkpoints; "last"; or "100,200".')
+  text: str = key("", "Files, folders, globs, hf:NAME, as data.sources.")
+  length: int = key(
+    0,
+    "Tokens of a line, at most; 0: the run's c.length, for c.init this"
+    " config's.",
+    low=0,
+  )
+  sequences: int = key(0, "Lines, at most; 0: all.", low=0)
+  prediction: str = key(
+    "",
+    '"argmax" or "sample"; "": that of the run.',
+    choices=("", "argmax", "sample"),
+  )
+  sources: tuple[str, ...] = key(
+    ("auto",),
+    'Sources of synonyms, as negatives.sources; "auto": those of the run, or'
+    " else of the language. Table 2 is printed for the first; cases have the"
+    " verdicts of all.",
+  )
+  cases: int = key(10, "Corrections to print.", low=0)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Robustness(Section):
+  """Scoring on changed texts."""
+
+  task: str = key(
+    "",
+    '"squad", a task of GLUE or "own"; "": that of the fine-tuning, or squad if'
+    " the model answers questions.",
+  )
+  data: str = key(
+    "", 'The dev set: a file, a folder or hf:NAME; "": that of the fine-tuning.'
+  )
+  rows: int = key(300, "Examples drawn from it; 0: all.", low=0)
+  sets: str = key(
+    "paper",
+    "Transformations: swap_synonyms, add_sentence, typos and case;"
+    ' "paper": the first two, of which add_sentence needs questions.',
+  )
+  files: str = key("", "Published sets: NAME=FILE NAME='hf:NAME split=S'.")
+  annotations: str = key(
+    "spacy:en_core_web_sm",
+    "Tokens, tags and parses, for swap_synonyms and add_sentence:"
+    ' "spacy:MODEL", or "stanza", which parses constituents.',
+  )
+  neighbours: str = key(
+    "",
+    "Neighbours of words for add_sentence: a file of word vectors, such as"
+    ' glove.6B.100d.txt; "": none.',
+  )
+  against: str = key("", "Another model to compare with, as init.")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Study(Section):
+  """A study, whose parts compare their own values when they resume."""
+
+  base: str = key(
+    "electra_small",
+    "Config of the pre-trainings, with the words that all arms have:"
+    " NAME[:WORDS] of a packaged config or a FILE.py.",
+  )
+  overrides: str = key(
+    "",
+    'KEY=VALUE KEY=VALUE of its keys, for all arms; "{seed}" is replaced, as in'
+    " arms. Quotes keep spaces.",
+  )
+  arms: str = key(
+    "baseline=baseline; hc=hc; sr=sr; hc+sr=hc+sr",
+    "Recipes to compare, NAME=WORDS KEY=VALUE ...; NAME=WORDS: words of the"
+    ' base config, and values of its keys: "baseline=baseline; a=hc'
+    ' masking.prob=0.25". The others are compared with the first.',
+  )
+  seeds: int = key(
+    3, "Pre-trainings of each arm, with seeds 0, 1, ...", low=1, high=1000
+  )
+  tasks: str = key(
+    "cola,sst2,mrpc,stsb,qqp,mnli,qnli,rte,squad1",
+    'Fine-tunings of each pre-training: tasks of GLUE, "squad1" or "own".',
+  )
+  finetune: str = key("", 'Keys of the fine-tunings: "KEY=VALUE KEY=VALUE".')
+  finetune_seeds: int = key(
+    3, "Runs of each task, with seeds 0, 1, ...", low=1, high=1000
+  )
+  corrections: str = key(
+    "",
+    'Keys of configs/corrections.py: "corrections.text=FILE"; "": not'
+    " measured.",
+  )
+  robustness: str = key(
+    "",
+    'Keys of configs/robustness.py: "robustness.sets=typos"; "": not measured.',
+  )
+  shard: str = key("0/1", "i/n: Do job i of n, from 0, on several machines.")
+
 
 Table = dict[str, Key]
 
-PRETRAIN: Table = sections.PretrainConfig.list_keys()
+PRETRAIN: Table = PretrainConfig.list_keys()
 WARMUP = "optim.warmup_steps"  # a share of the steps in fine-tuning
 
 
@@ -47,7 +261,7 @@ TABLES: dict[str, Table] = {
       *(x for x in PRETRAIN if x.startswith("optim.") and x != WARMUP),
       *("mesh.preset", "mesh.axes", "log.every_steps", "log.writers"),
     ),
-    task_sections.Finetune.list_keys("finetune."),
+    Finetune.list_keys("finetune."),
     {
       "seed": {"high": LARGEST - 1000, "may_change": True},  # seed + 1, ...
       "init_skip": {"may_change": False},
@@ -67,7 +281,7 @@ TABLES: dict[str, Table] = {
   "corrections": _derive(
     "corrections",
     PRETRAIN,
-    task_sections.Corrections.list_keys("corrections."),
+    Corrections.list_keys("corrections."),
     {
       "batch_size": {"default": 32, "meaning": "Lines per batch."},
       "model.variant": {"default": "init"},
@@ -81,7 +295,7 @@ TABLES: dict[str, Table] = {
       *("model.dtype", "model.attention", "data.vocab", "data.lowercase"),
       *("data.accents", "data.wordnet_dir", "mesh.preset", "mesh.axes"),
     ),
-    task_sections.Robustness.list_keys("robustness."),
+    Robustness.list_keys("robustness."),
     {
       "batch_size": {"default": 32, "meaning": "Rows per batch."},
       "data.vocab": {"default": "init"},
@@ -93,20 +307,18 @@ TABLES: dict[str, Table] = {
       },
     },
   ),
-  "study": _derive(
-    "study", ("task", "dry_run"), task_sections.Study.list_keys("study."), {}
-  ),
+  "study": _derive("study", ("task", "dry_run"), Study.list_keys("study."), {}),
 }
 
 
 def make_config(task: str) -> ConfigDict:
   """Makes a config of a task's defaults."""
   config = ConfigDict()
-  for name, key in TABLES[task].items():
+  for name, rule in TABLES[task].items():
     section, _, last = name.rpartition(".")
     if section and section not in config:
       config[section] = ConfigDict()
-    (config[section] if section else config)[last] = key.default
+    (config[section] if section else config)[last] = rule.default
   if task in ("pretrain", "corrections"):  # unless set, samples follow it
     reference = config.negatives.get_oneway_ref("temperature")
     config.generator.temperature = reference
@@ -116,8 +328,8 @@ def make_config(task: str) -> ConfigDict:
 def check_values(config: ConfigDict) -> None:
   """Raises InputError for a number out of range or an unknown choice."""
   values = flatten(config.to_dict())
-  for name, key in TABLES[config.task].items():
-    key.check_value(name, values[name])
+  for name, rule in TABLES[config.task].items():
+    rule.check_value(name, values[name])
 
 
 def check_keys(path: str, config: ConfigDict) -> None:
@@ -129,13 +341,13 @@ def check_keys(path: str, config: ConfigDict) -> None:
   one_of("task", task, TABLES)
   table = TABLES[task]
   for name in sorted(values.keys() - table.keys()):
-    meanings = {name: key.meaning for name, key in table.items()}
+    meanings = {name: rule.meaning for name, rule in table.items()}
     hint = did_you_mean(name, meanings, "")
     raise InputError(f"'{path}' sets {name}, which is no key.{hint}")
-  for name, key in table.items():
+  for name, rule in table.items():
     if name not in values:
       raise InputError(
         f"'{path}' has no value of {name}. Start from a packaged config of"
         f" task={task!r}."
       )
-    key.check_type(f"'{path}': {name}", values[name])
+    rule.check_type(f"'{path}': {name}", values[name])

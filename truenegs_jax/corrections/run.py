@@ -23,7 +23,7 @@ from ml_collections import ConfigDict
 from rich.console import Console
 
 from truenegs_jax.config.sections import PretrainConfig
-from truenegs_jax.config.task_sections import Corrections
+from truenegs_jax.config.tables import Corrections
 from truenegs_jax.configs.common import REQUIRED
 from truenegs_jax.corrections import findings, predict_slots
 from truenegs_jax.corrections.predict_slots import Lines

@@ -9,7 +9,7 @@ from typing import Any
 
 from truenegs_jax.config.grammar import parse_names
 from truenegs_jax.config.sections import INIT_SKIPS, Optim
-from truenegs_jax.config.task_sections import Finetune
+from truenegs_jax.config.tables import Finetune
 from truenegs_jax.models import layers
 from truenegs_jax.models.encoder import FAMILY, find_family
 from truenegs_jax.runtime.errors import InputError, one_of

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from truenegs_jax.config import grammar
 from truenegs_jax.config.flags import parse_config, parse_job
-from truenegs_jax.config.task_sections import Study
+from truenegs_jax.config.tables import Study
 from truenegs_jax.runtime.errors import CheckpointError, InputError
 from truenegs_jax.study.drive import RECORD, Part, part_key, read_json
 from truenegs_jax.study.scores import Comparison

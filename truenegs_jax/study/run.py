@@ -20,7 +20,7 @@ import numpy as np
 from ml_collections import ConfigDict
 from rich.console import Console
 
-from truenegs_jax.config.task_sections import Study
+from truenegs_jax.config.tables import Study
 from truenegs_jax.corrections.findings import find_table_2
 from truenegs_jax.finetune import results
 from truenegs_jax.finetune.leaderboard import example_scores
