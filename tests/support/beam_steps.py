@@ -59,10 +59,6 @@ def raise_error(folder, kind, item) -> None:
   write_item(folder, kind, item)
 
 
-def raise_bug(folder, kind, item) -> None:
-  raise KeyError("a bug")
-
-
 SMALL = [
   (shards, "CHUNK_CHARACTERS", 6000),
   (shards, "SHARD_CHUNKS", 2),

@@ -2,9 +2,8 @@
 
   for document in corpus.read(meter := Meter()): ...
 
-The parts follow one another, or alternate if they have shares. `sources_spec`
-opens the corpus of `config.data.sources`. With the sizes of all documents,
-reading can start at any of them, without the text before it.
+The parts follow one another, or alternate if they have shares. With the sizes
+of all documents, reading can start at any of them, without the text before it.
 """
 
 import collections
@@ -60,7 +59,7 @@ class Part:
   read: Callable[[ReadState, int], Iterator[str]]
   # Returns as JSON what determines the documents, as of now.
   identity: Callable[[], dict[str, Any]]
-  num_bytes: int | None  # about, before decompression; None if unknown
+  num_bytes: int | None  # of its text, about; None if unknown
   num_units: int = 1  # the units, one after another, are the part
   is_local: bool = True  # reading needs no hub
   paths: tuple[str, ...] = ()  # absolute paths of its files, if any
@@ -73,26 +72,20 @@ class Part:
 
 @dataclasses.dataclass
 class Meter:
-  """Counts of one pass over a corpus so far; `Corpus.read` resets them.
+  """Counts of one pass over a corpus so far; `Corpus.read` resets them."""
 
-  Attributes:
-    repairs: what was replaced, cut or left out, by name; repeats of a part do
-      not count again.
-    fraction_read: of the pass; None if unknown. A mixture reports that of the
-      part that its end depends on.
-    cursors: where each part is read next, and what was read of it, from the
-      start of the corpus.
-  """
-
+  # By name. Repeats of a part do not count again.
   repairs: collections.Counter[str] = dataclasses.field(
     default_factory=collections.Counter
   )
+  # Of the pass; None if unknown.
   fraction_read: float | None = 0.0
+  # Where each part is read next.
   cursors: list[Cursor] = dataclasses.field(default_factory=list)
 
   @property
   def num_documents(self) -> int:
-    """The number of documents before the next one."""
+    """The number of documents before the next one, in the whole corpus."""
     return sum(cursor.num_documents for cursor in self.cursors)
 
   @property
@@ -134,10 +127,9 @@ class Corpus:
     cursors = meter.cursors = [*start] or [Cursor() for _ in self.parts]
     meter.repairs.clear()
     meter.fraction_read = 0.0
-    states = [self._new_state(meter) for _ in self.parts]
     streams = [
-      self._read_part(index, cursors[index], state, sizes)
-      for index, state in enumerate(states)
+      self._read_part(index, cursor, self._new_state(meter), sizes)
+      for index, cursor in enumerate(cursors)
     ]
     unfinished = [i for i, cursor in enumerate(cursors) if not cursor.repeat]
 
@@ -149,7 +141,7 @@ class Corpus:
       if self.shares:
         index = min(range(len(cursors)), key=share_read)
       document, cursors[index] = next(streams[index])
-      meter.fraction_read = self._fraction_read(states, unfinished)
+      meter.fraction_read = self._fraction_read(cursors, unfinished)
       yield document
       if cursors[index].repeat and index in unfinished:
         unfinished.remove(index)
@@ -209,10 +201,10 @@ class Corpus:
     self, index: int, cursor: Cursor, state: ReadState, sizes: Sizes | None
   ) -> Iterator[tuple[Document, Cursor]]:
     """Reads a part forever; yields also the place of the next document."""
+    name = self.parts[index].name
     while True:
-      documents = refuse_empty(
-        self._read_pass(index, cursor, state, sizes), self.parts[index].name
-      )
+      entries = self._read_pass(index, cursor, state, sizes)
+      documents = refuse_empty(entries, name)
       # One ahead, because the last document decides where the pass ends.
       pairs = itertools.pairwise(itertools.chain(documents, [None]))
       for (document, cursor), following in pairs:
@@ -243,18 +235,18 @@ class Corpus:
         yield Document(text, index, number, repeat, num_chars), cursor
 
   def _fraction_read(
-    self, states: list[ReadState], unfinished: list[int]
+    self, cursors: list[Cursor], unfinished: list[int]
   ) -> float | None:
-    fractions = []
-    for index, state in enumerate(states):
-      fraction = state.fraction_read if index in unfinished else 1.0
-      if fraction is None:
+    sizes = [part.num_bytes for part in self.parts]
+    fractions = [1.0] * len(sizes)
+    for index in unfinished:
+      size = sizes[index]
+      if size is None:
         return None
-      fractions.append(fraction)
-    if self.shares:
+      fractions[index] = min(1.0, cursors[index].num_bytes / max(1, size))
+    if self.shares:  # the fraction of the part that the end depends on
       return (max if self.stopping == "first" else min)(fractions)
-    sizes = [max(1, part.num_bytes or 0) for part in self.parts]
-    return float(np.average(fractions, weights=sizes))
+    return float(np.average(fractions, weights=[max(1, x or 0) for x in sizes]))
 
   def _new_state(self, meter: Meter | None = None) -> ReadState:
     repairs = collections.Counter() if meter is None else meter.repairs
@@ -266,9 +258,8 @@ def refuse_empty(items: Iterator[Any], name: str) -> Iterator[Any]:
   first = next(items, None)
   if first is None:
     raise DataError(
-      f"{name!r}: no document, because every line or record is blank (or"
-      " shorter than min_chars). Add text, or remove this part from"
-      " data.sources."
+      f"{name!r}: no document, because every line is blank (or shorter than"
+      " min_chars). Add text, or remove this part from data.sources."
     )
   yield first
   yield from items

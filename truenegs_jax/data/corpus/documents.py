@@ -55,12 +55,10 @@ def from_lines(
 def from_records(
   values: Iterable[object], rule: str, state: ReadState
 ) -> Iterator[str]:
-  """Forms the documents of records.
+  """Forms the documents of records, `state` being at the position of each.
 
-  Args:
-    values: the text of each record, `state` being at its position. None and
-      blank texts are counted and left out.
-    rule: one of RULES; "block" also splits a record at its blank lines.
+  None and blank texts are counted and left out. The rule "block" also splits a
+  record at its blank lines.
   """
   texts = filter(None, (_clean(value, state) for value in values))
   if rule != "record":
@@ -77,8 +75,7 @@ def join(
 ) -> Iterator[str]:
   """Joins consecutive documents until they have at least `num_chars`.
 
-  A joined document also ends before it would exceed 1 MB, which is counted. Its
-  last part is never cut.
+  A joined document also ends before it would exceed 1 MB, which is counted.
   """
   joined: list[str] = []
   chars, size = 0, 0
@@ -117,8 +114,7 @@ def num_bytes(text: str) -> int:
 def _cut(text: str, state: ReadState) -> list[str]:
   """Cuts a text into documents of at most 1 MB, at line ends.
 
-  Each but the last takes as many lines as fit, so that it does not depend on
-  the text after it. An empty text gives no document.
+  Each but the last takes as many lines as fit.
   """
   limit = readers.MAX_DOCUMENT_BYTES
   if len(text) * 4 <= limit or num_bytes(text) <= limit:

@@ -4,8 +4,7 @@
     for block in read_blocks(file): ...
 
 fsspec opens URLs: gcsfs reads gs://, s3fs s3:// and huggingface_hub hf://. They
-repeat failed requests. Files are decompressed here, because the decompressors
-of fsspec ignore damage after the first stream.
+repeat failed requests.
 """
 
 import bz2
@@ -25,11 +24,6 @@ from typing import Any, NamedTuple
 from truenegs_jax.runtime.errors import DataError, InputError, UnavailableError
 
 COMPRESSIONS = (".bz2", ".gz", ".xz", ".zst")
-# Refused: read as text, their bytes or tags would become words.
-NOT_TEXT = (
-  *(".zip", ".7z", ".rar", ".tar", ".tgz", ".tbz", ".lz4", ".lzma", ".warc"),
-  *(".xml", ".html", ".htm", ".pdf", ".docx", ".epub", ".rtf"),
-)
 BLOCK_BYTES = 2**19  # read at once: few calls, little memory
 HEAD_BYTES = 4096
 MAX_HEADS = 100  # files of a part whose first bytes count for its identity
@@ -69,12 +63,8 @@ def is_url(where: str) -> bool:
 def find_files(where: str, *, suffixes: Collection[str]) -> list[File]:
   """Finds the files of a path, a folder or a glob, sorted; none if none match.
 
-  Args:
-    where: a file or a glob, for files of any format; or a folder, for the files
-      of known formats in it and its subfolders, without hidden ones. Or the URL
-      of one of them.
-    suffixes: the known formats, such as ".txt"; the suffix of a compression may
-      follow.
+  Of a folder, or its URL, only files with these suffixes, perhaps followed by
+  that of a compression, are found, also in its subfolders; no hidden ones.
   """
 
   def is_text(name: str) -> bool:
@@ -89,8 +79,7 @@ def find_files(where: str, *, suffixes: Collection[str]) -> list[File]:
     if is_folder and not paths:
       raise DataError(
         f"Folder '{path}' holds no text file ({' '.join(sorted(suffixes))},"
-        f" each also with {' '.join(COMPRESSIONS)}). Use a glob for files with"
-        " other names."
+        " also compressed). Use a glob for files with other names."
       )
     return [*map(stat_file, sorted(paths, key=lambda x: x.split(os.sep)))]
   except (OSError, ValueError) as error:  # "\0"
@@ -114,20 +103,19 @@ def stat_file(path: str | pathlib.Path) -> File:
   status = path.stat()
   if not path.is_file():
     raise DataError(f"{path}: not a file, but a folder or a device.")
-  return _file(str(path), status.st_size, status.st_mtime_ns)
+  suffixes = _suffixes(path.name)
+  return File(str(path), *suffixes, status.st_size, status.st_mtime_ns)
 
 
 def files_identity(files: list[File]) -> list[list[object]]:
   """Returns as JSON the names, sizes and times of files and their first bytes.
 
-  Folders may move, so they do not count. Hashes would read the corpus at every
-  start; a copy with other times only needs a second preparation.
+  Folders may move, so they do not count. Hashes would read the whole corpus.
   """
   identity: list[list[object]] = [
     [os.path.basename(file.path), file.size, file.version] for file in files
   ]
-  # Files of two languages may have equal names and sizes, and time 0 from some
-  # unpacking tools. Their first bytes differ. URLs have a checksum instead.
+  # Some unpacking tools set time 0. URLs have a checksum instead.
   for entry, file in zip(identity[:MAX_HEADS], files, strict=False):
     if not is_url(file.path):
       with open_file(file) as raw:
@@ -135,22 +123,13 @@ def files_identity(files: list[File]) -> list[list[object]]:
   return identity
 
 
-def read_blocks(
-  file: File,
-  *,
-  size: int = BLOCK_BYTES,
-  progress: Callable[[float], object] = lambda _: None,
-) -> Iterator[bytes]:
-  """Yields the decompressed content of a file in blocks of at most `size`.
-
-  `progress` receives the fraction of the file that is read.
-  """
+def read_blocks(file: File, *, size: int = BLOCK_BYTES) -> Iterator[bytes]:
+  """Yields the decompressed content of a file in blocks of at most `size`."""
   num_bytes = 0
   with open_file(file) as raw:
     try:
       for block in _decompress(raw, file.compression, size):
         num_bytes += len(block)
-        progress(raw.tell() / max(1, file.size))
         yield block
     except (EOFError, OSError, zlib.error, lzma.LZMAError) as error:
       if getattr(error, "errno", None):
@@ -190,8 +169,7 @@ def convert_errors(url: str) -> Iterator[None]:
     reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
     raise UnavailableError(
       f"'{url}' cannot be reached ({reason}). Correct the name; or for access,"
-      f" {access}; or if the connection broke, run the same command again,"
-      " which keeps what is prepared."
+      f" {access}; or if the connection broke, run the same command again."
     ) from error
 
 
@@ -213,7 +191,7 @@ def _find_urls(where: str, is_text: Callable[[str], bool]) -> list[File]:
     if entry["type"] == "file" and (name == path or is_shown):
       checksum = next(filter(None, map(entry.get, CHECKSUMS)), "")
       url = system.unstrip_protocol(name)
-      files.append(_file(url, entry["size"], str(checksum)))
+      files.append(File(url, *_suffixes(name), entry["size"], str(checksum)))
   return files
 
 
@@ -236,16 +214,6 @@ def _connect(url: str) -> tuple[Any, str]:
     logging.getLogger(name).setLevel(logging.CRITICAL)
   system, path = fsspec.url_to_fs(url)
   return system, path.rstrip("/")
-
-
-def _file(path: str, size: int, version: int | str) -> File:
-  """Returns a `File`; refuses NOT_TEXT."""
-  suffix, compression = _suffixes(path)
-  if suffix in NOT_TEXT:
-    raise DataError(
-      f"{path}: {suffix} files are not read. Unpack it, or extract its text."
-    )
-  return File(path, suffix, compression, size, version)
 
 
 def _decompress(

@@ -32,23 +32,14 @@ HUB = "hf:"  # begins data sets in configs
 
 @dataclasses.dataclass(frozen=True)
 class DatasetSpec:
-  """A data set and the part of it to read.
+  """A data set and the part of it to read."""
 
-  Attributes:
-    name: on the hub; or a folder of data files, or written by `save_to_disk`.
-    column: of the texts; empty for all columns.
-    split: empty for "train", or for all that a saved data set holds.
-    config: also called subset; empty for the only one or the default.
-    revision: branch, tag or commit on the hub; empty for the main branch.
-    streaming: whether to read from the hub without a copy on disk.
-  """
-
-  name: str
-  column: str = "text"
-  split: str = ""
-  config: str = ""
-  revision: str = ""
-  streaming: bool = False
+  name: str  # on the hub; or a folder, of data files or of `save_to_disk`
+  column: str = "text"  # of the texts; empty for all columns
+  split: str = ""  # empty for "train", or for all that a saved data set holds
+  config: str = ""  # also called subset; empty for the only one or the default
+  revision: str = ""  # branch, tag or commit; empty for the main branch
+  streaming: bool = False  # from the hub, without a copy on disk
 
   def __str__(self) -> str:
     return f"'{HUB}{self.name}'"
@@ -112,14 +103,12 @@ class HubDataset:
     state.unit, state.number = "record", 0
     with spec.errors():
       records = self.records()
-      num_records = getattr(records, "num_rows", None)  # None if streamed
       if spec.column in (records.column_names or ()):
         records = records.select_columns([spec.column])
       yield from readers.read_batches(
         records.with_format("arrow").iter(batch_size=readers.BATCH_RECORDS),
         state,
         column=spec.column,
-        num_records=num_records,
       )
 
 

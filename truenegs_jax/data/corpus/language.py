@@ -37,9 +37,8 @@ def check_code(language: str) -> None:
 
   if language not in iso639long:
     raise InputError(
-      f"data.language={language!r} is not a code of ISO 639-1. Set"
-      " --config.data.language to a code such as en, fr or de, or to '' for"
-      " text that is not checked and has no default lexicon."
+      f"data.language={language!r} is not a code of ISO 639-1 such as en. Set"
+      " --config.data.language to one, or to '' for other text, without checks."
     )
 
 

@@ -1,8 +1,8 @@
 """Reads text: lines of files, records of every format, and WordNet.
 
-A format yields the text of one record after another, or groups of complete
-lines, and keeps position and progress in a `ReadState`. A new one needs a
-function and an entry in FORMATS.
+A format yields the text of one record after another, and keeps its position in
+a `ReadState`. A new one needs a function, and an entry in RECORD_FORMATS and in
+SUFFIXES.
 """
 
 import codecs
@@ -20,7 +20,7 @@ from collections.abc import (
   Iterator,
   Mapping,
 )
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from truenegs_jax.data.corpus.files import (
   BLOCK_BYTES,
@@ -66,12 +66,9 @@ class ReadState:
     default_factory=collections.Counter
   )
   hint: str = ""  # sentence at the end of the message that refuses bad text
-  # Of the part, 0 to 1; None if its size is unknown.
-  fraction_read: float | None = 0.0
   where: str = ""  # the current file or data set
   unit: str = "line"  # what `number` counts, "line" or "record"
   number: int = 0  # of the current line or record, from 1
-  span: tuple[float, float] = (0.0, 1.0)  # of the current file in the part
 
   def location(self, before: bytes = b"") -> str:
     """Returns the position for a message; `before` holds lines before it."""
@@ -81,11 +78,6 @@ class ReadState:
       number = self.number + before.count(b"\n")
       return f"{self.where}:{number}"
     return f"{self.where}: {self.unit} {self.number}"
-
-  def advance(self, fraction: float) -> None:
-    """Updates `fraction_read` from the fraction of the file that is read."""
-    start, end = self.span
-    self.fraction_read = start + (end - start) * min(1.0, fraction)
 
   def decode(self, data: bytes) -> str:
     """Decodes UTF-8 from the current position; replaces other bytes and NUL."""
@@ -121,15 +113,13 @@ class ReadState:
 def read_text(
   file: File, state: ReadState, *, records: bool = False
 ) -> Iterator[str]:
-  """Yields groups of complete lines, of some hundred KB; all end in "\n".
+  """Yields groups of complete lines; all end in "\n", also after CR and CRLF.
 
-  CR and CRLF end a line like LF. A long line is cut, or refused before its end
-  is read; that of `records`, each of which is a record, is always refused.
+  A long line is cut or refused. If lines are `records`, it is always refused.
   """
   limit = MAX_RECORD_BYTES if records else MAX_LINE_BYTES
   # Blocks within the limit: only the first line of a block can exceed it.
-  size = min(BLOCK_BYTES, limit)
-  blocks = read_blocks(file, size=size, progress=state.advance)
+  blocks = read_blocks(file, size=min(BLOCK_BYTES, limit))
   rest, line = b"", 1
   for block in _unify_line_ends(blocks):
     rest += block
@@ -270,7 +260,6 @@ def read_parquet(
         table.iter_batches(BATCH_RECORDS, columns=[column], use_threads=False),
         state,
         column=column,
-        num_records=table.metadata.num_rows,
       )
   except TrueNegsError:
     raise
@@ -287,14 +276,11 @@ def read_batches(
   state: ReadState,
   *,
   column: str,
-  num_records: int | None,
 ) -> Iterator[str | None]:
-  """Yields the texts of a column; `num_records` of all batches, or None."""
+  """Yields the texts of a column."""
   import pyarrow
 
   state.unit, state.number = "record", 0
-  if num_records is None:
-    state.fraction_read = None
   for batch in batches:
     check_column(batch.schema, column, state.where)
     values = batch.column(column)
@@ -305,8 +291,6 @@ def read_batches(
     for text in texts.to_pylist():
       state.number += 1
       yield None if text is None else state.decode(text)
-    if num_records is not None:
-      state.advance(state.number / max(1, num_records))
 
 
 def check_column(schema: "pyarrow.Schema", column: str, where: str) -> None:
@@ -332,24 +316,21 @@ def check_name(where: str, names: Collection[str], column: str) -> None:
     )
 
 
-class Format(NamedTuple):
-  """A format of files."""
-
-  # Yields records of a file, if it has columns; else groups of lines.
-  read: Callable[..., Iterator[Any]]
-  suffixes: tuple[str, ...]  # of the files that it reads
-  has_columns: bool = True
-  # Default of the option `document`, one of `documents.RULES`.
-  document: str = "record"
-
-
-FORMATS = {
-  "csv": Format(read_csv, (".csv", ".tsv")),
-  "jsonl": Format(read_jsonl, (".jsonl", ".json")),
-  "parquet": Format(read_parquet, (".parquet",)),
-  "text": Format(read_text, (".txt",), has_columns=False, document="block"),
+# Name -> yields a column of the records of a file.
+RECORD_FORMATS: dict[str, Callable[..., Iterator[str | None]]] = {
+  "csv": read_csv,
+  "jsonl": read_jsonl,
+  "parquet": read_parquet,
 }
-SUFFIXES = {x: name for name, entry in FORMATS.items() for x in entry.suffixes}
+TEXT = "text"  # the format of all other files
+SUFFIXES = {
+  ".csv": "csv",
+  ".json": "jsonl",
+  ".jsonl": "jsonl",
+  ".parquet": "parquet",
+  ".tsv": "csv",
+  ".txt": TEXT,
+}
 
 
 class WordNetReader(Hashable, Protocol):
@@ -370,13 +351,10 @@ def read_wordnet(reader: WordNetReader, state: ReadState) -> Iterator[str]:
   """Yields the definitions and example sentences of WordNet, one a line.
 
   A document holds 64 neighboring synsets of one of WordNet's lexicographer
-  files, which have related meanings (all persons, all plants, ...). In all
-  about 166,000 lines of real English, 1.3 million words.
+  files, which have related meanings (all persons, all plants, ...).
   """
-  documents = _wordnet_documents(reader)
-  for number, document in enumerate(documents, start=1):
-    state.number = number
-    state.advance(number / len(documents))
+  for document in _wordnet_documents(reader):
+    state.number += 1
     yield document
 
 

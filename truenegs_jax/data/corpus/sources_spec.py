@@ -7,7 +7,6 @@ A part is a file, a folder or a glob, also by URL; "wordnet"; or hf:NAME for the
 """
 
 import dataclasses
-import itertools
 import os
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -24,9 +23,10 @@ from truenegs_jax.data.corpus.files import (
 from truenegs_jax.data.corpus.hub_datasets import HUB
 from truenegs_jax.data.corpus.readers import (
   EMPTY_FILES,
-  FORMATS,
   MAX_DOCUMENT_BYTES,
+  RECORD_FORMATS,
   SUFFIXES,
+  TEXT,
   ReadState,
   WordNetReader,
 )
@@ -54,10 +54,9 @@ def open_corpus(
   """Opens the corpus of a spec; reads only the first record of each part.
 
   Args:
-    spec: comma-separated parts, each with the options of `PartSpec`. Without
-      weights the parts are read one after another. With weights they are mixed
-      so that their shares of the text (in bytes) follow the weights; a part
-      that ends before the mixture is read again.
+    spec: comma-separated parts, each with the options of `PartSpec`. With
+      weights they are mixed in these shares of the text (in bytes); a part that
+      ends before the mixture is read again.
     errors: "strict" refuses bad text with its position; "replace" repairs and
       counts it, if it can be repaired.
     stopping: end of a mixture: "all" when every part was read to its end once,
@@ -152,7 +151,7 @@ def _parse_part(item: grammar.Item, key: str) -> PartSpec:
   part = part._replace(**values)
   rules = (*documents.RULES, documents.JOIN)
   one_of(f"{subject}: document", part.document or documents.JOIN, rules)
-  one_of(f"{subject}: format", part.format or "text", FORMATS)
+  one_of(f"{subject}: format", part.format or TEXT, (*RECORD_FORMATS, TEXT))
   if part.document == documents.JOIN:
     return part._replace(chars=part.chars or JOIN_CHARS)
   if part.chars:
@@ -162,13 +161,8 @@ def _parse_part(item: grammar.Item, key: str) -> PartSpec:
 
 def _describe_part(part_spec: PartSpec) -> str:
   where = part_spec.where
-  if part_spec.is_dataset():
-    is_local = hub_datasets.is_folder(where.removeprefix(HUB))
-    return f"{where}{'' if is_local else ' (on the hub)'}"
-  if where == WORDNET:
+  if part_spec.is_dataset() or where == WORDNET or is_url(where):
     return where
-  if is_url(where):
-    return f"{where} (in a bucket)"
   if not (files := find_files(where, suffixes=SUFFIXES)):
     return f"{where} (missing)"
   size, plural = sum(f.size for f in files) / 1e6, "s" * (len(files) > 1)
@@ -183,9 +177,10 @@ def _open_part(part_spec: PartSpec, reader: WordNetReader | None) -> Part:
   else:
     part = _open_files(part_spec)
   least, join_chars = part_spec.min_chars, part_spec.chars
-  changes: dict[str, Any] = {"min_chars": least} if least else {}
-  if join_chars:
-    changes["join"] = [join_chars, ""]
+
+  def identity() -> dict[str, Any]:
+    result = part.identity() | ({"min_chars": least} if least else {})
+    return result | ({"join": [join_chars, ""]} if join_chars else {})
 
   def read(state: ReadState, unit: int) -> Iterator[str]:
     texts = part.read(state, unit)
@@ -195,9 +190,7 @@ def _open_part(part_spec: PartSpec, reader: WordNetReader | None) -> Part:
       texts = documents.join(texts, state, num_chars=join_chars)
     return texts
 
-  return dataclasses.replace(
-    part, read=read, identity=lambda: part.identity() | changes
-  )
+  return dataclasses.replace(part, read=read, identity=identity)
 
 
 def _open_wordnet(part_spec: PartSpec, reader: WordNetReader | None) -> Part:
@@ -211,7 +204,7 @@ def _open_wordnet(part_spec: PartSpec, reader: WordNetReader | None) -> Part:
 
   def read(state: ReadState, unit: int) -> Iterator[str]:
     del unit  # there is one
-    state.where, state.unit = WORDNET, "record"
+    state.where, state.unit, state.number = WORDNET, "record", 0
     texts = readers.read_wordnet(reader, state)
     return documents.from_records(texts, "record", state)
 
@@ -247,30 +240,31 @@ def _open_files(part_spec: PartSpec) -> Part:
   if not files:
     raise UnavailableError(
       f"{part_spec.subject} is not a file, a folder, a URL or a glob with a"
-      " match; nor hf:NAME or wordnet. Put commas, quotes and NAME=VALUE of a"
-      " path in quotes."
+      " match; nor hf:NAME or wordnet. Put a path with commas or = in quotes."
     )
-  names = [part_spec.format or SUFFIXES.get(x.suffix, "text") for x in files]
-  has_columns = any(FORMATS[name].has_columns for name in names)
-  rules = {x: part_spec.rule(FORMATS[x].document) for x in sorted({*names})}
-  *starts, size = itertools.accumulate((f.size for f in files), initial=0)
+  names = [part_spec.format or SUFFIXES.get(x.suffix, TEXT) for x in files]
+  rules = {
+    name: part_spec.rule("block" if name == TEXT else "record")
+    for name in sorted({*names})
+  }
+  size = None
+  if not any(file.compression or file.suffix == ".parquet" for file in files):
+    size = sum(file.size for file in files)
   units = _split_into_units(files)
 
   def read_file(number: int, state: ReadState) -> Iterator[str]:
     file, name = files[number], names[number]
     state.where, state.unit, state.number = file.path, "line", 0
-    ends = starts[number], starts[number] + file.size
-    state.span = ends[0] / max(1, size), ends[1] / max(1, size)
-    if FORMATS[name].has_columns:
-      values = FORMATS[name].read(file, state, column=column)
-      return documents.from_records(values, rules[name], state)
-    lines = FORMATS[name].read(file, state)
-    return documents.from_lines(lines, rules[name], state)
+    if name == TEXT:
+      lines = readers.read_text(file, state)
+      return documents.from_lines(lines, rules[name], state)
+    values = RECORD_FORMATS[name](file, state, column=column)
+    return documents.from_records(values, rules[name], state)
 
   def identity() -> dict[str, Any]:
     now = files_identity(find_files(where, suffixes=SUFFIXES))
     result = {"source": "files", "files": now, "document": rules}
-    return result | ({"column": column} if has_columns else {})
+    return result if [*rules] == [TEXT] else {**result, "column": column}
 
   def read(state: ReadState, unit: int) -> Iterator[str]:
     for number in units[unit]:

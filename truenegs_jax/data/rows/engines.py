@@ -7,21 +7,17 @@ machine do not, and wait for it forever; there, `map_in_order` does the work.
 import collections
 import concurrent.futures
 import contextlib
-import importlib.util
 import itertools
 import multiprocessing
 import multiprocessing.resource_tracker
 import os
 import pathlib
-import re
 import signal
 import sys
 import threading
-import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from truenegs_jax.runtime import errors
 from truenegs_jax.runtime.errors import InputError
 
 Item = TypeVar("Item")
@@ -32,19 +28,13 @@ Function = Callable[[Item], Result]
 MIN_ITEMS = 4
 ITEMS_PER_WORKER = 2  # in memory at a time
 CGROUP_QUOTA = pathlib.Path("/sys/fs/cgroup/cpu.max")
-# An error of a worker, in the text of Beam's error.
-ERROR_LINE = re.compile(
-  rf"^{re.escape(errors.__name__)}\.(\w+): (.*?)(?: \[while running .*)?$",
-  re.MULTILINE,
-)
 
 
 class Step(NamedTuple):
-  """A function of items that are independent of each other.
+  """A function of items that are independent of each other, all picklable.
 
-  Both are pickled. Steps exchange nothing but files in the store of unfinished
-  rows, so an item can be repeated, even at the same time, on any machine that
-  has the store and the text.
+  Steps exchange nothing but files in the store of unfinished rows, so an item
+  can be repeated, even at the same time, on any machine with store and text.
   """
 
   name: str
@@ -63,9 +53,8 @@ def map_in_order(
 ) -> Iterator[Result]:
   """Yields the result of every item, in order.
 
-  Args:
-    make: creates the function; picklable, as each worker calls it once. This
-      process calls it first, so an error is raised here and only once.
+  Each worker makes the function once, and this process makes it first, so that
+  an error is raised only once.
   """
   items = iter(items)
   first = list(itertools.islice(items, MIN_ITEMS))
@@ -140,9 +129,8 @@ def defer_signals() -> Iterator[Callable[[], bool]]:
   """Defers SIGINT and SIGTERM; yields whether one was received.
 
   Handlers end this process at once, and a pool that was not shut down would
-  complain. Workers inherit the blocked signals: only this process handles
-  Ctrl-C. A signal may reach a thread that does not block it, so the handlers
-  are replaced as well.
+  complain. Workers inherit the blocked signals. A signal may reach a thread
+  that does not block it, so the handlers are replaced as well.
   """
   signals = {signal.SIGINT, signal.SIGTERM}
   # Starting it later would unblock the signals.
@@ -192,46 +180,20 @@ def run_on_beam(
 ) -> None:
   """Runs steps one after the other, the items of each in parallel.
 
-  Args:
-    runner: a name that Beam knows, such as DataflowRunner.
-    options: pipeline options of Beam, such as "--region=us-central1".
+  Runner and options are Beam's: DataflowRunner, "--region=us-central1".
   """
   check_main_guard()
-  if importlib.util.find_spec("apache_beam") is None:
-    raise InputError(
-      f"--runner={runner}: apache_beam is missing. Install truenegs_jax[beam]."
-    )
   # Local workers import the same modules, also without an installed package.
   os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
   try:
-    _submit(steps, runner, list(options))
-  except errors.TrueNegsError:
-    raise
-  except Exception as error:
-    if match := ERROR_LINE.search(traceback.format_exc()):
-      raise getattr(errors, match[1])(match[2]) from error
-    raise
-
-
-def _submit(steps: Sequence[Step], runner: str, options: list[str]) -> None:
-  import apache_beam as beam
-  from apache_beam.options.pipeline_options import PipelineOptions
-  from apache_beam.runners.portability.portable_runner import PortableRunner
-  from apache_beam.runners.runner import create_runner
-
-  beam_runner = create_runner(runner)
-  beam_options = PipelineOptions(options, runner=runner)
-  # Beam would discard an unknown option. A portable runner asks its job server
-  # for more options.
-  if not isinstance(beam_runner, PortableRunner):
-    known = beam_options.get_all_options()
-    given = beam_options.get_all_options(retain_unknown_options=True)
-    if unknown := set(given).difference(known):
-      raise InputError(
-        f"--beam=--{min(unknown)} is unknown to Beam. Set its options like"
-        " --beam=--region=us-central1; its documentation lists them."
-      )
-  with beam.Pipeline(beam_runner, beam_options) as pipeline:
+    import apache_beam as beam
+    from apache_beam.options.pipeline_options import PipelineOptions
+    from apache_beam.runners.runner import create_runner
+  except ImportError as error:
+    message = f"--runner={runner} needs a package. Install truenegs_jax[beam]."
+    raise InputError(message) from error
+  beam_options = PipelineOptions(list(options), runner=runner)
+  with beam.Pipeline(create_runner(runner), beam_options) as pipeline:
     start = pipeline | "Start" >> beam.Create([None])
     barrier: list = []
     for step in steps:

@@ -148,9 +148,7 @@ def execute_plan(plan: Plan) -> tuple[pathlib.Path, Tokenizer]:
 def execute_job(plan: Plan) -> tuple[pathlib.Path, Tokenizer] | None:
   """Prepares the part of the rows that is `plan.job`, unless they exist.
 
-  Returns:
-    The rows folder and its tokenizer, or None while other jobs have shards to
-    build. The rows are the same as those of one process.
+  Returns the rows folder and its tokenizer, or None while other jobs build.
   """
   folder = plan.folder
   if plan.corpus and not plan.is_prepared():

@@ -3,13 +3,10 @@
 A rows folder contains, per split ("train", "held_out") and shard,
 `<split>-00000.{tokens,types,documents}.npy`; `vocab.txt`; `unigram_V.npy`, the
 counts of each entry in the training split; and `manifest.json`, which describes
-all of this and is written last. `shards.finish` writes it.
+all of this and is written last.
 
   rows = open_rows("rows", "train", Verification("rows"))
   rows.take(np.arange(8))["tokens"]  # int32 [8, L]
-
-A folder can have hundreds of GB, so a `Verification` compares its checksums
-while training reads it.
 """
 
 import dataclasses
@@ -57,8 +54,7 @@ class RowsOptions:
 class Verification:
   """Compares the checksums of a rows folder in a thread, while it is read.
 
-  The thread takes VERIFYING_SHARE of the processor time: about a minute for
-  10 GB on 2 cores, if the disk reads as fast.
+  A folder can have hundreds of GB; 10 GB take about a minute on 2 cores.
 
   Args:
     start: Fraction of the file list to skip; skipped files are verified last.
@@ -150,8 +146,7 @@ class Rows:
   def take(self, row_B: np.ndarray) -> dict[str, np.ndarray]:
     """Returns rows by index: tokens, types and documents, int32 [B, L].
 
-    Raises:
-      DataError: a file is damaged, or a value is out of range.
+    Raises DataError if a file is damaged, or a value is out of range.
     """
     if self.verification:
       self.verification.check()
@@ -207,10 +202,7 @@ def open_rows(
   split: str,
   verification: Verification | None = None,
 ) -> Rows:
-  """Maps a split ("train" or "held_out") into memory.
-
-  Checks the sizes of files; `verification` checks their content.
-  """
+  """Maps a split into memory; checks the sizes of files, not their content."""
   one_of("split", split, SPLITS)
   folder = pathlib.Path(folder)
   manifest = read_manifest(folder)
@@ -277,10 +269,7 @@ def check_batch_size(rows: Rows, batch_size: int) -> None:
 
 
 def padding_warning(manifest: dict[str, Any]) -> str:
-  """Returns a warning if rows have much padding, else "".
-
-  The limit is 10 % of rows of 128, 25 % of rows of 512, and linear in between.
-  """
+  """Returns a warning above 10 % padding at length 128, 25 % at 512; or ""."""
   options, splits = manifest["options"], manifest["splits"]
   length, share = options["length"], splits["train"]["padding_share"]
   if share <= 0.05 + length / 2560:
@@ -291,9 +280,9 @@ def padding_warning(manifest: dict[str, Any]) -> str:
   return (
     f"warning: {share:.1%} of the rows are padding, because documents are short"
     f" (mean: {mean:,.0f} tokens; length={length}). Set document=join chars=N"
-    " in the parts of --config.data.sources (document=file if a file is one"
-    f" text), or --config.{layout * (options['layout'] != 'packed')}length to a"
-    " smaller number."
+    " in the parts of --config.data.sources, or"
+    f" --config.{layout * (options['layout'] != 'packed')}length to a smaller"
+    " number."
   )
 
 

@@ -1,12 +1,9 @@
 """Shards: the rows of 32 chunks of a corpus, built in memory and written once.
 
 A chunk consists of consecutive documents. The corpus and the options alone
-decide where a chunk begins and what becomes of its documents, so shards can be
-built in any order, by any process; their rows, concatenated, are the rows of
-the corpus. The sizes of all documents tell where each chunk begins.
-
-The files of a shard are those of the rows folder. Its record is written last.
-`finish` verifies all shards and writes the manifest.
+decide where it begins and what becomes of its documents, so any process can
+build any shard; their rows, concatenated, are the rows of the corpus. The files
+of a shard are those of the rows folder; its record is written last.
 """
 
 import dataclasses
@@ -43,7 +40,6 @@ from truenegs_jax.runtime.files import atomic_file, disk_errors, read_json, sync
 CHUNK_CHARACTERS = 2**21  # about 4,000 rows of 128
 CHUNK_DOCUMENTS = 2**14  # bounds the rows of a chunk of very short documents
 SHARD_CHUNKS = 32  # 67 MB of text, the work lost if stopped
-NUM_TOKENS = "num_tokens"  # of the text; a key of records
 
 
 class Chunk(NamedTuple):
@@ -72,11 +68,6 @@ class ChunkRows(NamedTuple):
   num_tokens: int  # of its text
   splits: dict[str, layouts.Arrays]  # tokens, types and documents, [R, L]
 
-  @property
-  def num_rows(self) -> int:
-    """The number of rows of both splits."""
-    return sum(len(tokens_RxL) for tokens_RxL, *_ in self.splits.values())
-
 
 @dataclasses.dataclass(frozen=True)
 class ShardSpec:
@@ -104,12 +95,7 @@ class ShardSpec:
     *,
     sizes: Sizes | None = None,
   ) -> Iterator[Chunk]:
-    """Cuts a range of a corpus into chunks of about CHUNK_CHARACTERS.
-
-    Args:
-      meter: counts the text as it is read.
-      sizes: of all documents. If given, no text is read.
-    """
+    """Cuts a range into chunks of about CHUNK_CHARACTERS, as `corpus.read`."""
     chunk, size = Chunk(chunks.start, []), 0
     fraction = _held_out_fraction(self.options)
     holds_out = self.held_out_unit == "documents"
@@ -200,7 +186,7 @@ class ChunkEncoder:
 def write_shard(spec: ShardSpec, chunks: Sequence[ChunkRows]) -> None:
   """Writes the files of the shard with these chunks, and its record."""
   shard = chunks[0].number // SHARD_CHUNKS
-  record: dict[str, Any] = {NUM_TOKENS: sum(x.num_tokens for x in chunks)}
+  record: dict[str, Any] = {"num_tokens": sum(x.num_tokens for x in chunks)}
   with disk_errors(spec.folder):
     (spec.folder / "rows").mkdir(exist_ok=True)
   for split in SPLITS:
@@ -214,9 +200,8 @@ def _write_split(
 ) -> dict[str, Any]:
   """Writes the files of a split; returns their record.
 
-  Returns:
-    rows; files, their sizes and checksums; counts, the number of each entry of
-    the vocabulary without padding.
+  It has the number of rows, sizes and checksums of the files, and the count of
+  each entry of the vocabulary without padding.
   """
   counts_V = np.zeros(len(spec.tokenizer.vocab), np.int64)
   for tokens_RxL, *_ in chunks:
@@ -225,16 +210,12 @@ def _write_split(
   num_rows = sum(len(tokens_RxL) for tokens_RxL, *_ in chunks)
   files = {}
   for field, *arrays in zip(FIELDS, *chunks, strict=True) if num_rows else ():
-    header = {
-      "descr": np.lib.format.dtype_to_descr(arrays[0].dtype),
-      "fortran_order": False,
-      "shape": (num_rows, spec.options.length),
-    }
-    head = io.BytesIO()
-    np.lib.format.write_array_header_1_0(head, header)
+    header = np.lib.format.header_data_from_array_1_0(arrays[0])
+    head, shape = io.BytesIO(), (num_rows, spec.options.length)
+    np.lib.format.write_array_header_1_0(head, {**header, "shape": shape})
     name = shard_name(split, shard, field)
-    path = spec.folder / "rows" / name
     data = (array_RxL.data for array_RxL in arrays)
+    path = spec.folder / "rows" / name
     files[name] = store.write_file(path, head.getvalue(), *data)
   return {"rows": num_rows, "files": files, "counts": counts_V.tolist()}
 
@@ -265,17 +246,14 @@ def _hold_out_rows(
 
 
 def finish(folder: pathlib.Path, shard_set: ShardSet) -> dict[str, Any]:
-  """Completes a rows folder, which appears by one rename.
+  """Completes a rows folder, which appears by one rename; returns its manifest.
 
-  Returns:
-    The manifest.
+  Compares the checksums of all shards, which it fetches from a bucket.
   """
   spec, unfinished = shard_set.spec, store.unfinished_folder(folder)
   with disk_errors(folder):
-    records = [
-      _verify_shard(spec, shard, unfinished / "rows")
-      for shard in range(shard_set.num_shards)
-    ]
+    numbers = range(shard_set.num_shards)
+    records = [_verify_shard(spec, i, unfinished / "rows") for i in numbers]
     splits = {split: _sum_split(spec, split, records) for split in SPLITS}
     if not any(split["rows"] for split, _ in splits.values()):
       store.remove_store(spec.folder)
@@ -295,15 +273,11 @@ def finish(folder: pathlib.Path, shard_set: ShardSet) -> dict[str, Any]:
 def _verify_shard(
   spec: ShardSpec, shard: int, folder: pathlib.Path
 ) -> dict[str, Any]:
-  """Compares the checksums of a shard, which it fetches from a bucket.
-
-  Returns:
-    Its record.
-  """
+  """Verifies a shard and puts its files in a folder; returns its record."""
   path = spec.record_path(shard)
   fix = f"Remove '{path}' and run the same command again."
   with read_json(path, DiskError, fix) as saved:
-    record = {key: saved[key] for key in (NUM_TOKENS, *SPLITS)}
+    record = {key: saved[key] for key in ("num_tokens", *SPLITS)}
     files = {
       k: x for split in SPLITS for k, x in record[split]["files"].items()
     }
@@ -349,12 +323,7 @@ def _write_manifest(
   records: list[dict[str, Any]],
   splits: dict[str, tuple[dict[str, Any], np.ndarray]],
 ) -> dict[str, Any]:
-  """Writes the other files of a rows folder, and the manifest last.
-
-  Args:
-    records: of the shards.
-    splits: entry in the manifest and counts of tokens of each split.
-  """
+  """Writes the other files of a rows folder, and the manifest last."""
   spec, meter = shard_set.spec, shard_set.meter
   tokenizer = spec.tokenizer
   files: dict[str, dict[str, int]] = {}
@@ -385,7 +354,7 @@ def _write_manifest(
   counts_V = splits["train"][1] + splits["held_out"][1]
   # Text never encodes to these two ids, so layouts added all of them.
   kept = counts_V.sum() - counts_V[tokenizer.cls] - counts_V[tokenizer.sep]
-  num_tokens = sum(record[NUM_TOKENS] for record in records)
+  num_tokens = sum(record["num_tokens"] for record in records)
   manifest["lost_share"] = round(1 - int(kept) / num_tokens, 6)
   manifest["parts"] = [
     {

@@ -4,12 +4,10 @@
   manifest = shards.finish(plan.folder, shard_set)
 
 If a preparation is stopped, even by SIGKILL, only the shard in progress is
-lost; the same call builds the missing ones.
-
-A single job reads the corpus once, as one range of shards. Several jobs, or the
-workers of an engine, first count the documents of every unit of the corpus. The
-counts are files; with all of them, each knows where its range begins and reads
-only its files. `shards.finish` verifies the shards.
+lost; the same call builds the missing ones. A single job reads the corpus once,
+as one range of shards. Several jobs, or the workers of an engine, first count
+the documents of every unit of the corpus, in files; so each knows where its
+range begins and reads only its files.
 """
 
 import collections
@@ -166,7 +164,7 @@ class Preparation:
       make_encoder, missing_chunks(), num_workers=num_workers
     ):
       members.append(rows)
-      num_rows += rows.num_rows
+      num_rows += sum(len(tokens) for tokens, *_ in rows.splits.values())
       if (rows.number + 1) % shards.SHARD_CHUNKS == 0:
         shards.write_shard(self.spec, members)
         members = []
@@ -245,10 +243,7 @@ def build_shards(
 
 
 def open_unfinished(plan: Plan) -> pathlib.Path:
-  """Creates the unfinished folder, or returns that of an earlier call.
-
-  A folder of other options is removed first, unless other jobs may use it.
-  """
+  """Creates the unfinished folder, if it is none of an earlier such call."""
   folder = plan.folder
   if folder.is_file() or (folder.is_dir() and any(folder.iterdir())):
     raise DataError(
@@ -263,8 +258,8 @@ def open_unfinished(plan: Plan) -> pathlib.Path:
     if earlier and earlier != fingerprint and plan.job != ONLY_JOB:
       raise DataError(
         f"data.rows: '{temporary}' belongs to jobs with other options or"
-        " another text (or a copy of the text with other file times). Use the"
-        " same for all jobs, or remove the folder."
+        " another text (or other file times). Use the same for all jobs, or"
+        " remove the folder."
       )
     if earlier != fingerprint:
       shutil.rmtree(temporary, ignore_errors=True)

@@ -24,16 +24,12 @@ Arrays = dict[str, np.ndarray]
 def open_bucket(url: str, name: str) -> Any:
   """Returns the folder `name` in a folder of a bucket, after writing to it."""
   if not files.is_url(url):
-    raise InputError(
-      f"--store={url!r} is not a URL of a folder in a bucket, such as"
-      " gs://bucket/folder."
-    )
+    raise InputError(f"--store={url!r} is no URL such as gs://bucket/folder.")
   try:
     from upath import UPath
   except ImportError as error:
-    raise InputError(
-      f"--store={url} needs universal_pathlib. Install truenegs_jax[beam]."
-    ) from error
+    message = f"--store={url} needs a package. Install truenegs_jax[beam]."
+    raise InputError(message) from error
   with files.convert_errors(url):
     # Other machines write, too: a listing may not be kept.
     folder = UPath(url, use_listings_cache=False) / f"truenegs-{name}"

@@ -185,8 +185,8 @@ def load_tokenizer(
     if path.suffix in (".txt", ".json") or not is_hub_name(path_or_name):
       raise InputError(
         f"data.vocab={path_or_name!r} is neither a file, a folder nor the name"
-        " of a model on the Hugging Face hub. Set --config.data.vocab to the"
-        " path of a vocab.txt, or to train."
+        " of a model on the hub. Set --config.data.vocab to a vocab.txt, or to"
+        " train."
       )
     path = _download(path_or_name)
   if path.is_dir():
@@ -258,8 +258,7 @@ def _download(name: str) -> pathlib.Path:
     return pathlib.Path(huggingface_hub.hf_hub_download(name, "vocab.txt"))
   except Exception as error:  # the library raises many kinds of errors
     raise InputError(
-      f"data.vocab={name!r} is no local path, and downloading the vocab.txt of"
-      f" this model failed ({type(error).__name__}). Get it from"
-      f" https://huggingface.co/{name}/blob/main/vocab.txt and set"
-      " --config.data.vocab=FILE."
+      f"data.vocab={name!r} is no local path, and downloading its vocab.txt"
+      f" from the Hugging Face hub failed ({type(error).__name__}). Download it"
+      " elsewhere and set --config.data.vocab=FILE."
     ) from error

@@ -21,16 +21,14 @@ from truenegs_jax.runtime.errors import InputError
 
 Counts = collections.Counter[str]
 
-# Limit of the distinct words in memory, about 200 bytes each. Beyond it, the
-# rarest are dropped. Counts of rare words then are a few too low, which may
-# change the last entries.
+# Distinct words in memory, about 200 bytes each. Beyond it, the rarest are
+# dropped, which may change the last entries.
 MAX_WORDS = 3 * 2**19
 # The trainer must be fed each word as often as it occurs. Larger totals are
 # scaled down to this number of words.
 MAX_FED_WORDS = 100_000_000
-# Number of characters with entries, the default of trainers for BERT; all other
-# characters become [UNK]. A text of which these cover less than MIN_COVERAGE,
-# such as Chinese, gets more.
+# Characters with entries, as in trainers for BERT; others become [UNK]. A text
+# of which these cover less than MIN_COVERAGE, such as Chinese, gets more.
 MAX_ALPHABET = 1000
 MIN_COVERAGE = 0.9995
 
@@ -46,8 +44,7 @@ def train_vocabulary(
   """Trains a WordPiece vocabulary of at most `size` entries.
 
   Special entries come first (ids 0 to 4), then single characters, then pieces
-  by frequency. The same texts in the same order give the same vocabulary in
-  every process. It has fewer entries if the texts have too few distinct words.
+  by frequency. It has fewer entries if the texts have too few distinct words.
 
   Args:
     strip_accents: whether "é" becomes "e"; None for the value of `lowercase`.
@@ -64,9 +61,9 @@ def train_vocabulary(
   fixed = list(SPECIALS) + _alphabet(counts, limit=size // 2)
   if size < len(fixed):
     raise InputError(
-      f"data.vocab_size={size} is too small. The special entries and the"
-      f" characters of this text take {len(fixed):,}. Set"
-      f" --config.data.vocab_size to {2 * len(fixed)} or more."
+      f"data.vocab_size={size} is too small: special entries and characters of"
+      f" this text take {len(fixed):,}. Set --config.data.vocab_size to"
+      f" {2 * len(fixed)} or more."
     )
   backend = tokenizers.Tokenizer(models.WordPiece(unk_token="[UNK]"))
   backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
