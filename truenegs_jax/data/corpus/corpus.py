@@ -165,10 +165,9 @@ class Corpus:
     sizes = [(num_bytes(text), len(text)) for text in texts]
     return np.array(sizes, np.uint32).reshape(-1, 2), state.repairs
 
-  def read_parts(self) -> Iterator[Iterator[str]]:
-    """Yields the texts of each part, to read the beginnings."""
-    for part in self.parts:
-      yield part.read_all(self._new_state())
+  def read_parts(self) -> list[Iterator[str]]:
+    """Returns the texts of each part, to read the beginnings."""
+    return [part.read_all(self._new_state()) for part in self.parts]
 
   def __str__(self) -> str:
     return ", ".join(part.name for part in self.parts)

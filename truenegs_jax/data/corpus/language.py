@@ -1,7 +1,6 @@
 """Compares the language of a text with the one that its config declares.
 
-py3langid (a naive Bayes classifier of byte n-grams; Lui and Baldwin, 2012)
-detects the language of excerpts.
+py3langid (Lui and Baldwin, 2012) detects the language of excerpts.
 """
 
 import collections
@@ -71,10 +70,10 @@ def cut_excerpts(
 def check_language(
   excerpts: Iterable[str], language: str, say: Callable[[str], None]
 ) -> None:
-  """Refuses a text of which most is in another language, by excerpts of it.
+  """Refuses a text of which most excerpts are in another language.
 
-  Excerpts without a language, such as numbers, do not count. A text that is too
-  short to be refused, or a language that cannot be detected, gets a warning.
+  Those without a language, such as numbers, do not count. A text that is too
+  short, or a language that cannot be detected, gets a warning.
   """
   if not language:
     return

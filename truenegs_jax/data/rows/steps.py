@@ -13,6 +13,7 @@ range begins and reads only its files.
 import collections
 import dataclasses
 import functools
+import io
 import json
 import pathlib
 import shutil
@@ -98,8 +99,9 @@ class Preparation:
   def count_unit(self, unit: Unit) -> int:
     """Stores the sizes of a unit's documents; returns the bytes of text."""
     sizes_Dx2, repairs = self.corpus.count(unit)
-    arrays = {"sizes": sizes_Dx2, "repairs": np.array(json.dumps(repairs))}
-    store.write_arrays(self._count_path(unit), arrays)
+    buffer = io.BytesIO()
+    np.savez(buffer, sizes=sizes_Dx2, repairs=np.array(json.dumps(repairs)))
+    store.write_file(self._count_path(unit), buffer.getbuffer())
     return int(sizes_Dx2[:, 0].sum())
 
   def find_shards(self) -> tuple[ShardSet, list[ChunkRange]]:

@@ -18,8 +18,6 @@ from truenegs_jax.data.corpus import files
 from truenegs_jax.runtime.errors import DiskError, InputError
 from truenegs_jax.runtime.files import atomic_file
 
-Arrays = dict[str, np.ndarray]
-
 
 def open_bucket(url: str, name: str) -> Any:
   """Returns the folder `name` in a folder of a bucket, after writing to it."""
@@ -64,13 +62,6 @@ def write_file(path: pathlib.Path, *buffers: Any) -> dict[str, int]:
   return {"bytes": sum(memoryview(x).nbytes for x in buffers), "crc32": crc}
 
 
-def write_arrays(path: pathlib.Path, arrays: Arrays) -> None:
-  """Writes arrays as `.npz`."""
-  buffer = io.BytesIO()
-  np.savez(buffer, **arrays)  # type: ignore[arg-type]
-  write_file(path, buffer.getbuffer())
-
-
 def read_file(path: pathlib.Path) -> bytes:
   """Returns the content of a file of a store."""
   if isinstance(path, pathlib.Path):
@@ -79,7 +70,7 @@ def read_file(path: pathlib.Path) -> bytes:
     return path.read_bytes()
 
 
-def read_arrays(path: pathlib.Path) -> Arrays:
+def read_arrays(path: pathlib.Path) -> dict[str, np.ndarray]:
   """Returns saved arrays; DiskError if the file is damaged, and so removed."""
   data = read_file(path)
   try:

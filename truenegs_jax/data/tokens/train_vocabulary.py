@@ -50,15 +50,15 @@ def train_vocabulary(
     strip_accents: whether "é" becomes "e"; None for the value of `lowercase`.
     progress: called about every 2 MB with a note for the user.
   """
-  counts = _count_words(
-    texts,
-    normalizers.BertNormalizer(
-      lowercase=lowercase,
-      strip_accents=lowercase if strip_accents is None else strip_accents,
-    ),
-    progress,
+  if strip_accents is None:
+    strip_accents = lowercase
+  normalizer = normalizers.BertNormalizer(
+    lowercase=lowercase, strip_accents=strip_accents
   )
-  fixed = list(SPECIALS) + _alphabet(counts, limit=size // 2)
+  counts = _count_words(texts, normalizer, progress)
+  characters = _choose_characters(counts, limit=size // 2)
+  inner = {c for word in counts for c in word[1:]} & characters
+  fixed = [*SPECIALS, *sorted(characters), *("##" + c for c in sorted(inner))]
   if size < len(fixed):
     raise InputError(
       f"data.vocab_size={size} is too small: special entries and characters of"
@@ -116,13 +116,6 @@ def _drop_rare(counts: Counts) -> Counts:
   least = sorted(counts.values())[-MAX_WORDS // 2]
   # Words of equal count are dropped together, so their order is irrelevant.
   return Counts({word: n for word, n in counts.items() if n > least})
-
-
-def _alphabet(counts: Counts, *, limit: int) -> list[str]:
-  """Returns the entries of single characters, and those with `##`."""
-  kept = _choose_characters(counts, limit=limit)
-  inner = {c for word in counts for c in word[1:]} & kept
-  return sorted(kept) + ["##" + c for c in sorted(inner)]
 
 
 def _choose_characters(counts: Counts, *, limit: int) -> set[str]:
