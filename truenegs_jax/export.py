@@ -22,7 +22,6 @@ import functools
 import pathlib
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from absl import flags
 
@@ -32,9 +31,6 @@ from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.runtime.files import check_local
 from truenegs_jax.workdir import files
 
-if TYPE_CHECKING:
-  from truenegs_jax.weights.export_model import ExportResult
-
 
 def main(argv: Sequence[str] | None = None) -> None:
   """Runs the command; exits with a code of `truenegs_jax.runtime.errors`."""
@@ -43,9 +39,7 @@ def main(argv: Sequence[str] | None = None) -> None:
   words = sys.argv[1:] if argv is None else argv
   flags_lib.parse(["export", *words], values, doc=__doc__ or "")
   with flags_lib.exit_on_errors():
-    _check_flags(values)
-    result = _export(values)
-    print(f"Exported to '{result.output}'.\n{result.summary}")
+    _export(values)
 
 
 def define_flags(values: flags.FlagValues) -> None:
@@ -58,8 +52,8 @@ def define_flags(values: flags.FlagValues) -> None:
   flags.DEFINE_integer("step", None, text, flag_values=values)
 
 
-def _check_flags(values: flags.FlagValues) -> None:
-  """Raises InputError unless the flags go together."""
+def _export(values: flags.FlagValues) -> None:
+  """Exports what the flags name; InputError if they do not go together."""
   if bool(values.workdir) == bool(values.init):
     raise InputError("Set either --workdir=FOLDER or --init=WEIGHTS.")
   if values.init and values.step is not None:
@@ -68,21 +62,20 @@ def _check_flags(values: flags.FlagValues) -> None:
     raise InputError("--init needs --output=FOLDER.")
   for name in ("workdir", "output"):
     check_local(f"--{name}", str(values[name].value))
-
-
-def _export(values: flags.FlagValues) -> "ExportResult":
-  from truenegs_jax.pretrain import export_run
+  from truenegs_jax.pretrain import export_run  # slow to import
   from truenegs_jax.weights import export_model
 
-  output = pathlib.Path(values.output).expanduser() if values.output else None
+  output = pathlib.Path(values.output).expanduser()
   run = files.parse_run_path(pathlib.Path(values.init).expanduser())
   if values.workdir:
     run = pathlib.Path(values.workdir), values.step
   with progress.working(progress.log_console(), "Exporting"):
     if run:
-      return export_run.export_workdir(run[0], step=run[1], output=output)
-    assert output is not None  # see _check_flags
-    return export_model.export_weights(values.init, output)
+      default = output if values.output else None
+      result = export_run.export_workdir(run[0], step=run[1], output=default)
+    else:
+      result = export_model.export_weights(values.init, output)
+  print(f"Exported to '{result.output}'.\n{result.summary}")
 
 
 if __name__ == "__main__":

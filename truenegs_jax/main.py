@@ -47,7 +47,6 @@ SAVE_MEMORY = (
   " --config.model.remat=full --config.model.scan=True or"
   " --config.model.vocabulary_chunk=1024."
 )
-DISTRIBUTED_FLAGS = ("coordinator", "num_processes", "process_id")
 
 
 def main(argv: list[str]) -> None:
@@ -73,12 +72,15 @@ def _run() -> int:
   from truenegs_jax.runtime import distributed, progress, watchdog
 
   config: ConfigDict = flags.FLAGS["config"].value
-  workdir = str(flags.FLAGS["workdir"].value)
+  workdir = flags.FLAGS.workdir
   files.check_local("--workdir", workdir)
   watchdog.start(distributed.read_secs(watchdog.VARIABLE, default=300))
-  values = {name: flags.FLAGS[name].value for name in DISTRIBUTED_FLAGS}
-  say = functools.partial(print, file=sys.stderr, flush=True)
-  distributed.initialize(**values, say=say)
+  distributed.initialize(
+    flags.FLAGS.coordinator,
+    flags.FLAGS.num_processes,
+    flags.FLAGS.process_id,
+    say=functools.partial(print, file=sys.stderr, flush=True),
+  )
   if distributed.process_count() > 1:  # jax has installed its own handler
     end = functools.partial(distributed.exit_all, failed=True)
     errors.exit_at_signals(end)

@@ -13,6 +13,7 @@ if __name__ == "__main__":
   errors.exit_at_signals()  # before the imports that take time
 
 import contextlib
+import functools
 import io
 import os
 import pathlib
@@ -91,26 +92,24 @@ def _from_debian(work: pathlib.Path) -> pathlib.Path:
   apt = work / "apt"
   for name in ("lists", "archives"):
     (apt / name / "partial").mkdir(parents=True)
-  try:
-    _run(apt, "apt-get", "-qq", "download", *DEBIAN)
-  except subprocess.CalledProcessError:  # its lists are missing or old
-    options = [f"-oDir::State::Lists={apt}/lists", f"-oDir::Cache={apt}"]
-    _run(apt, "apt-get", "-qq", *options, "update")
-    _run(apt, "apt-get", "-qq", *options, "download", *DEBIAN)
-  for package in apt.glob("*.deb"):
-    _run(apt, "dpkg-deb", "-x", str(package), str(work))
-  return work / "usr" / "share" / "wordnet"
 
-
-def _run(folder: pathlib.Path, *command: str) -> None:
-  subprocess.run(
-    command,
-    cwd=folder,
+  run = functools.partial(
+    subprocess.run,
+    cwd=apt,
     check=True,
     capture_output=True,
     text=True,
     timeout=APT_SECS,
   )
+  try:
+    run(["apt-get", "-qq", "download", *DEBIAN])
+  except subprocess.CalledProcessError:  # its lists are missing or old
+    options = [f"-oDir::State::Lists={apt}/lists", f"-oDir::Cache={apt}"]
+    run(["apt-get", "-qq", *options, "update"])
+    run(["apt-get", "-qq", *options, "download", *DEBIAN])
+  for package in apt.glob("*.deb"):
+    run(["dpkg-deb", "-x", str(package), str(work)])
+  return work / "usr" / "share" / "wordnet"
 
 
 def _is_complete(folder: pathlib.Path) -> bool:

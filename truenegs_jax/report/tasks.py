@@ -371,17 +371,13 @@ def _show_rates(results: Mapping[str, Any]) -> Iterator[page.Block]:
   }
   rows = [
     {"source": source, "step": x["step"], "corrected": label}
-    | _rate_cells(x["rates"][name])
+    | {"cases": x["rates"][name]["hits"], "total": x["rates"][name]["total"]}
+    | {key: 100 * x["rates"][name][key] for key in ("rate", "low", "high")}
     for source, checkpoints in results["checkpoints"].items()
     for x in checkpoints
     for name, label in names.items()
   ]
   yield page.table("Rates, %, with 95 % intervals", rows)
-
-
-def _rate_cells(rate: Mapping[str, Any]) -> dict[str, float]:
-  shares = {name: 100 * rate[name] for name in ("rate", "low", "high")}
-  return {"cases": rate["hits"], "total": rate["total"]} | shares
 
 
 def read_robustness(

@@ -29,7 +29,6 @@ from truenegs_jax.runtime.files import atomic_folder, disk_errors
 from truenegs_jax.tasks import task as task_lib
 from truenegs_jax.weights import (
   arrays,
-  fit,
   hf_folder,
   hf_names,
   load,
@@ -156,6 +155,11 @@ def export_weights(
   model, tokenizer, fitted = load.fit_own_model(weights, report)
   # A report would name a generator that is not written.
   params = load.load_params(fitted, report=lambda line: None)
+  random_modules = {}
+  for role, network in fitted.networks.items():
+    random_modules[role] = names = fitted.missing_modules(role)
+    if names:
+      report(f"init: NOT in {network.location}, so DRAWN AT RANDOM: {names}.")
   origin = model_card.ModelOrigin(
     {
       "Training": "* Converted, not trained, by truenegs_jax from:"
@@ -165,7 +169,7 @@ def export_weights(
       **model_card.read_metadata(init),
       "base_model": model_card.find_models(init),
     },
-    random_modules=_find_random_modules(fitted, report),
+    random_modules=random_modules,
   )
   return export_model(
     model,
@@ -187,21 +191,6 @@ def _check_apart(init: str, output: pathlib.Path) -> None:
         f"output='{output}' overlaps with the weights to convert, '{path}'."
         " Choose another --output."
       )
-
-
-def _find_random_modules(
-  fitted: fit.Fit, report: Callable[[str], object]
-) -> dict[str, str]:
-  """Reports and returns Hugging Face's names of missing modules, by role."""
-  random_modules = {}
-  for role, network in fitted.networks.items():
-    table = hf_names.name_table(fitted.model, role)
-    missing = table.keys() & fitted.missing
-    modules = {table[path].rpartition(".")[0] for path in missing}
-    random_modules[role] = listed = ", ".join(sorted(modules))
-    if listed:
-      report(f"init: NOT in {network.location}, so DRAWN AT RANDOM: {listed}.")
-  return random_modules
 
 
 def unscale_head(

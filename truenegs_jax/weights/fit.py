@@ -89,6 +89,13 @@ class Fit:
     paths = {path for table in self.names.values() for path in table}
     return [path for path in flat_shapes(self.model) if path not in paths]
 
+  def missing_modules(self, role: str) -> str:
+    """Lists Hugging Face's names of modules that a network lacks."""
+    table = hf_names.name_table(self.model, role)
+    missing = table.keys() & set(self.missing)
+    names = {table[path].rpartition(".")[0] for path in missing}
+    return ", ".join(sorted(names))
+
 
 def parse_skip(text: str) -> frozenset[str]:
   """Parses `config.init_skip`, names in INIT_SKIPS divided by commas."""
