@@ -11,7 +11,7 @@ from truenegs_jax.config import load, tables
 from truenegs_jax.config.flags import parse_config
 from truenegs_jax.config.keys import LARGEST, flatten
 from truenegs_jax.config.sections import PretrainConfig
-from truenegs_jax.config.tables import Corrections, Study
+from truenegs_jax.config.tables import Corrections, Robustness, Study
 from truenegs_jax.corrections import run as corrections
 from truenegs_jax.finetune.options import parse_options
 from truenegs_jax.robustness import run as robustness
@@ -45,7 +45,9 @@ CHECKS = {
   "pretrain": check_pretrain,
   "finetune": check_finetune,
   "corrections": check_corrections,
-  "robustness": lambda c: robustness._check(c, NOWHERE),
+  "robustness": lambda c: robustness.check(
+    Robustness.read(c.robustness), NOWHERE
+  ),
   "study": check_study,
 }
 # Flags with which a config passes its check.

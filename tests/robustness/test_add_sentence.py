@@ -13,7 +13,6 @@ from truenegs_jax.robustness.annotate import (
   read_tree,
 )
 from truenegs_jax.robustness.transformation import Refused
-from truenegs_jax.runtime.errors import UnavailableError
 from truenegs_jax.synonyms import wordnet
 from truenegs_jax.tasks.task import Question
 
@@ -80,6 +79,10 @@ def annotated(text, tags, tree=None):
 def annotate_word(word):
   tag = {"won": "VBD", "squad": "NN"}.get(word, "XX")
   return (Sentence((Token(word, 0, len(word), tag),)),)
+
+
+def annotate_words(text):
+  return tuple(x for word in text.split() for x in annotate_word(word))
 
 
 def change(question, tree=TREE, sentences=None):
@@ -225,10 +228,16 @@ def test_words_of_the_question_are_no_candidates():
   assert alter(("50", "CD", ""), ("40", "CD", "")) == ["50", "40"]
 
 
-def test_neighbours_come_from_vectors(tmp_path):
+def test_neighbours_come_from_vectors(tmp_path, monkeypatch):
+  monkeypatch.setattr(wordnet, "open_wordnet", lambda folder: Reader())
   vectors = tmp_path / "vectors.txt"
   vectors.write_text("50 1 0\n40 1 .1\n30 0 1\nteam -1 0\nother 1 0\n")
-  near = add_sentence.read_neighbours(str(vectors), ["50", "40", "30", "team"])
-  assert near["50"] == ["40", "30", "team"]  # only words of the questions
-  with pytest.raises(UnavailableError, match="neighbours='missing.txt': there"):
-    add_sentence.read_neighbours("missing.txt", ["50"])
+  questions = [
+    Question(text, text, "x", (("x", 0),), "")
+    for text in ("50", "30", "team ?")
+  ] + [Question("40", "40", "x", (("x", 0),), "")]
+  transformation = add_sentence.make_add_sentence(
+    Annotator("test", annotate_words), questions, neighbours=str(vectors)
+  )
+  # Only words of the questions.
+  assert transformation.apply.neighbours["50"] == ["40", "30", "team"]

@@ -17,11 +17,10 @@ from unittest import mock
 import pytest
 
 from support.mini_wordnet import SYNSETS, write_wordnet
-from truenegs_jax.robustness import add_sentence, perturbations
+from truenegs_jax.robustness import add_sentence, word_changes
 from truenegs_jax.robustness import transformation as lib
 from truenegs_jax.robustness.annotate import Annotator, Sentence, Token
 from truenegs_jax.robustness.eval_set import save_set
-from truenegs_jax.robustness.swap_synonyms import NO_SYNONYM, make_swap
 from truenegs_jax.synonyms import wordnet
 from truenegs_jax.tasks.task import Example, Question
 
@@ -87,9 +86,9 @@ def make_all(folder):
     mock.patch.object(wordnet, "open_wordnet", lambda *_: reader),
   ):
     yield {
-      "typos": perturbations.make_perturbation("typos"),
-      "case": perturbations.make_perturbation("case"),
-      "swap_synonyms": make_swap(annotator, str(folder)),
+      "typos": word_changes.make_perturbation("typos"),
+      "case": word_changes.make_perturbation("case"),
+      "swap_synonyms": word_changes.make_swap(annotator, str(folder)),
       "add_sentence": add_sentence.make_add_sentence(annotator, CONVERTIBLE),
     }
 
@@ -176,9 +175,9 @@ CHECKS = {
   "add_sentence": check_add,
 }
 CAUSES = {
-  "typos": perturbations.NO_PLACE,
-  "case": perturbations.NO_PLACE,
-  "swap_synonyms": NO_SYNONYM,
+  "typos": word_changes.NO_PLACE,
+  "case": word_changes.NO_PLACE,
+  "swap_synonyms": word_changes.NO_SYNONYM,
   "add_sentence": add_sentence.NO_RULE,
 }
 
@@ -197,7 +196,7 @@ def test_every_transformation_keeps_the_rules(transformations, name, examples):
   for result in (first, other):
     for old, new in zip(result.original, result.transformed, strict=True):
       check_answers(old, new)
-      pairs = zip(lib.texts(old), lib.texts(new), strict=True)
+      pairs = zip(old.texts, new.texts, strict=True)
       changed = [(before, after) for before, after in pairs if before != after]
       assert changed
       for before, after in changed:
@@ -208,9 +207,9 @@ def test_names_numbers_and_short_words_stay():
   text = "Tesla from Paris had four million; NASA at 1st did many."
   example = Example("x", text, None, "x", "")
   for seed in range(5):
-    typos = perturbations.make_perturbation("typos")
+    typos = word_changes.make_perturbation("typos")
     result = lib.transform_all([example], typos, seed=seed)
-    assert result.about["refused"] == {perturbations.NO_PLACE: 1}
+    assert result.about["refused"] == {word_changes.NO_PLACE: 1}
 
 
 def save_all(folder):

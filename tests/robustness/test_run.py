@@ -167,6 +167,7 @@ def test_a_dry_run_writes_nothing(config, tmp_path):
     ("files", "a=no_such.json", "no_such.json: there is no such file"),
     ("data", "no_such.json", "no_such.json: there is no such file"),
     ("against", "INIT", "also init"),
+    ("neighbours", "missing.txt", "neighbours='missing.txt': there is no"),
   ],
 )
 def test_wrong_configs_are_refused(config, tmp_path, key, value, message):

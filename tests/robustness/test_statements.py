@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from truenegs_jax.robustness import statements
+from truenegs_jax.robustness import add_sentence
 from truenegs_jax.robustness.annotate import list_words, read_tree
 
 WHEN = "(WHADVP (WRB When))"
@@ -52,24 +52,24 @@ def square(*parts):
   ],
 )
 def test_rules_turn_questions_into_statements(tree, expected):
-  statement = statements.make_statement(read_tree(tree), ["A"])
+  statement = add_sentence.make_statement(read_tree(tree), ["A"])
   assert statement == [*expected.split(), "."]
 
 
 def test_every_rule_is_reachable_and_has_its_slots():
   kinds = {"W": "(WHNP (WP {}))"}
-  rules = [*statements.STATEMENT_RULES, *statements.WH_RULES]
+  rules = [*add_sentence.STATEMENT_RULES, *add_sentence.WH_RULES]
   for pattern, output in rules:
     nodes = []
     for atom in pattern.split():
       label, _, words = atom.partition(":")
       first = label.split("/")[0]
-      first = statements.MACROS.get(first, first).split("/")[0]
+      first = add_sentence.MACROS.get(first, first).split("/")[0]
       word = words.split("/")[0] or (first if first.islower() else "x")
       tag = first if first.isupper() else "XX"
       nodes.append(kinds.get(label, f"({tag} {{}})").format(word))
     trees = tuple(map(read_tree, nodes))
-    assert statements.match(pattern.split(), trees) is not None
+    assert add_sentence.match(pattern.split(), trees) is not None
     slots = [p for p in pattern.split() if not p.islower() or "/" in p]
     digits = [int(p) for p in output.split() if p.isdigit()]
     assert max(digits) <= len(slots)
@@ -88,18 +88,18 @@ def test_every_rule_is_reachable_and_has_its_slots():
   ],
 )
 def test_wh_phrases_hold_the_answer(phrase, expected):
-  tree = statements.group_wh_phrases(read_tree(phrase))
-  assert statements.rewrite_wh(tree, ["A"]) == expected.split()
+  tree = add_sentence.group_wh_phrases(read_tree(phrase))
+  assert add_sentence.rewrite_wh(tree, ["A"]) == expected.split()
 
 
 def test_parses_that_have_no_wh_phrase_are_no_statements():
   tree = read_tree(square("(SQ (VBD did) (NP (PRP it)) (VP (VB end)))"))
-  assert not statements.make_statement(tree, ["A"])
+  assert not add_sentence.make_statement(tree, ["A"])
   lifted = read_tree("(WHNP (WP what) (NN team) (SQ (VBD won)))")
-  assert statements.group_wh_phrases(lifted)[0] == "SBARQ"
+  assert add_sentence.group_wh_phrases(lifted)[0] == "SBARQ"
 
 
 def test_words_of_a_tree_are_replaced_in_order():
   tree = read_tree(square(WHAT, "(SQ (VP (VBD won)))"))
   numbers = map(str, itertools.count())
-  assert list_words(statements.with_words(tree, numbers)) == [*"012"]
+  assert list_words(add_sentence.with_words(tree, numbers)) == [*"012"]

@@ -47,30 +47,6 @@ def test_draws_do_not_depend_on_the_other_examples():
   assert len(set(forward.values())) == 2  # nor are they alike
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_edits_move_spans_with_their_texts(seed):
-  rng = random.Random(seed)
-  text = "".join(rng.choices("abc ", k=40))
-  bounds = sorted(rng.sample(range(41), 12))
-  ranges = [tuple(bounds[i : i + 2]) for i in range(0, 12, 2)]
-  edits = [(*r, "X" * rng.randrange(4)) for r in ranges[::2]]
-  spans = [*ranges[1::2], (ranges[1][0], ranges[1][1] - 1)]
-  new, moved = lib.edit_text(text, edits, spans)
-  assert [new[a:b] for a, b in moved] == [text[a:b] for a, b in spans]
-  rest = "".join(
-    text[a:b]
-    for a, b in zip(
-      [0, *(e[1] for e in edits)], [*(e[0] for e in edits), 40], strict=True
-    )
-  )
-  assert new.replace("X", "") == rest
-
-
-def test_insertions_at_the_borders_of_a_span():
-  assert lib.edit_text("abc", [(1, 1, "X")], [(1, 2)]) == ("aXbc", [(2, 3)])
-  assert lib.edit_text("abc", [(2, 2, "X")], [(1, 2)]) == ("abXc", [(1, 2)])
-
-
 @pytest.mark.parametrize(
   ("tokens", "text"),
   [

@@ -18,8 +18,7 @@ import pathlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from truenegs_jax.config import grammar
-from truenegs_jax.runtime.errors import DataError, InputError
+from truenegs_jax.runtime.errors import DataError
 from truenegs_jax.runtime.files import atomic_file, disk_errors
 from truenegs_jax.tasks import records, squad
 from truenegs_jax.tasks.records import Record
@@ -107,17 +106,6 @@ def _to_json(example: Question | Example) -> str:
     pair = zip(PAIR, (example.first, example.second), strict=True)
     fields = {**dict(pair), "label": example.label}
   return json.dumps({**fields, "sample_id": example.key}, ensure_ascii=False)
-
-
-def parse_files(text: str) -> dict[str, str]:
-  """Parses `robustness.files`, "NAME=FILE NAME='hf:NAME split=S'"."""
-  item = grammar.parse_item(text, key="robustness.files")
-  if item.name or not all(item.options.values()):
-    raise InputError(
-      f"robustness.files={text!r} is not of the form NAME=FILE. Set"
-      " --config.robustness.files='NAME=FILE NAME=FILE'."
-    )
-  return item.options
 
 
 def read_published(name: str, where: str, task: Task) -> EvalSet:

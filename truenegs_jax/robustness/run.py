@@ -8,6 +8,7 @@ The model's workdir is only read. Answers and scores are saved in results.json.
 import dataclasses
 import functools
 import json
+import os
 import pathlib
 import random
 from collections.abc import Callable, Mapping, Sequence
@@ -17,6 +18,7 @@ from ml_collections import ConfigDict
 from rich.console import Console
 
 from truenegs_jax.config import grammar
+from truenegs_jax.config.tables import Robustness
 from truenegs_jax.finetune import task_data
 from truenegs_jax.finetune.results import RUNS
 from truenegs_jax.finetune.start import FineTunedModel, open_model
@@ -24,16 +26,12 @@ from truenegs_jax.report.write import write_own_report
 from truenegs_jax.robustness import (
   add_sentence,
   eval_set,
-  perturbations,
   scores,
-  swap_synonyms,
+  word_changes,
 )
 from truenegs_jax.robustness.annotate import Annotator, make_annotator
 from truenegs_jax.robustness.eval_set import EvalSet
-from truenegs_jax.robustness.transformation import (
-  Transformation,
-  transform_all,
-)
+from truenegs_jax.robustness.transformation import Transformation, transform_all
 from truenegs_jax.runtime import distributed, progress
 from truenegs_jax.runtime.errors import InputError, one_of, rerun_command
 from truenegs_jax.tasks.task import SPANS, Task
@@ -42,7 +40,7 @@ from truenegs_jax.weights import find
 from truenegs_jax.workdir import files, lock
 
 SWAP, ADD = "swap_synonyms", "add_sentence"
-NAMES = (SWAP, ADD, *perturbations.PERTURBATIONS)
+NAMES = (SWAP, ADD, *word_changes.PERTURBATIONS)
 PAPER = "paper"  # SWAP and, for questions, ADD
 SETS = "sets"  # the folder in a workdir
 Models = dict[str, FineTunedModel]  # by their names in tables, `init` first
@@ -50,17 +48,18 @@ Models = dict[str, FineTunedModel]  # by their names in tables, `init` first
 
 def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
   """Scores the models, prints and saves the results; returns the exit code."""
-  _check(c, workdir)
-  o, say = c.robustness, functools.partial(console.print, soft_wrap=True)
-  models, paths = _open_models(c, say), eval_set.parse_files(o.files)
-  names = choose_sets(o.sets, models[c.init].task)
-  _check_sets(names, paths)
+  o = Robustness.read(c.robustness)
+  say = functools.partial(console.print, soft_wrap=True)
+  check(o, workdir)
+  models = _open_models(c.init, o, c.to_dict(), say)
+  model = models[c.init]
+  names, paths = choose_sets(o, model.task)
   needs_annotator = not {SWAP, ADD}.isdisjoint(names)
   annotator = make_annotator(o.annotations) if needs_annotator else None
   if c.dry_run:
     console.print(plan.report_table(_describe_plan(o, models, names)))
     return 0
-  model, examples = models[c.init], list[Any]()
+  examples: list[Any] = []
   with progress.working(console, "Reading examples"):
     published = [
       eval_set.read_published(name, path, model.task)
@@ -69,7 +68,8 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
     if names:
       examples, _ = task_data.read_split(model.options, model.task, "dev")
     transformations = [
-      make_transformation(x, annotator, examples, c) for x in names
+      make_transformation(x, annotator, examples, o, c.data.wordnet_dir)
+      for x in names
     ]
   drawn = draw_rows(examples, o.rows, c.seed)
   with lock.lock(workdir):
@@ -79,12 +79,13 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
       with progress.counting(console, title, len(drawn)) as advance:
         sets.append(transform_all(drawn, x, seed=c.seed, advance=advance))
       eval_set.save_set(sets[-1], workdir / SETS)
-    _report_scores(c, models, [*sets, *published], workdir, console)
+    config = json.loads(c.to_json())
+    _report_scores(config, models, [*sets, *published], workdir, console)
   return 0
 
 
 def _report_scores(
-  c: ConfigDict,
+  config: Mapping[str, Any],
   models: Models,
   sets: Sequence[EvalSet],
   workdir: pathlib.Path,
@@ -107,11 +108,11 @@ def _report_scores(
     records[name] = {k: dataclasses.asdict(x) for k, x in by_folder.items()}
   results = [scores.make_result(x, by_model) for x in sets]
   if results:
-    scores.print_scores(results, models[c.init].task, console)
+    task = next(iter(models.values())).task
+    scores.print_scores(results, task, console)
     scores.print_comparisons(results, console)
   else:
     say("No example could be changed, so that there is nothing to score.")
-  config = json.loads(c.to_json())
   value = {
     "command": rerun_command(),
     "config": config,
@@ -125,11 +126,17 @@ def _report_scores(
   say(f"saved: {path}, {workdir / files.REPORT}, {workdir / SETS}/")
 
 
-def _check(c: ConfigDict, workdir: pathlib.Path) -> None:
+def check(o: Robustness, workdir: pathlib.Path) -> None:
   """Raises InputError for a wrong value, before any file is read."""
   if distributed.process_count() > 1:
     raise InputError("Several processes are only for pre-training. Use one.")
-  eval_set.parse_files(c.robustness.files)
+  parse_files(o.files)
+  path = os.path.expanduser(o.neighbours)
+  if path and not os.path.isfile(path):
+    raise InputError(
+      f"robustness.neighbours={o.neighbours!r}: there is no such file. Pass a"
+      " file of word vectors, such as glove.6B.100d.txt."
+    )
   if files.has_pretraining(workdir) or any(workdir.glob(RUNS)):
     raise InputError(
       f"--workdir='{workdir}' is the workdir of a run, whose results would be"
@@ -137,14 +144,18 @@ def _check(c: ConfigDict, workdir: pathlib.Path) -> None:
     )
 
 
-def _open_models(c: ConfigDict, report: Callable[[str], None]) -> Models:
-  name, against = c.robustness.task, c.robustness.against
-  values = c.to_dict()
-  models = {c.init: open_model(c.init, values, report, task_name=name)}
-  if not against:
+def _open_models(
+  init: str,
+  o: Robustness,
+  values: Mapping[str, Any],
+  report: Callable[[str], None],
+) -> Models:
+  """Opens the model of `init` and that of `o.against`; `values`: the config."""
+  models = {init: open_model(init, values, report, task_name=o.task)}
+  if not (against := o.against):
     return models
-  key, task = "robustness.against", models[c.init].task
-  if against == c.init:
+  key, task = "robustness.against", models[init].task
+  if against == init:
     raise InputError(f"{key}={against!r} is also init. Pass another model.")
   other = open_model(against, values, report, key=key, task_name=task.name)
   if other.task.labels != task.labels:
@@ -155,10 +166,23 @@ def _open_models(c: ConfigDict, report: Callable[[str], None]) -> Models:
   return models | {against: other}
 
 
-def choose_sets(text: str, task: Task) -> tuple[str, ...]:
-  """Parses `robustness.sets` for a task; refuses sets that it cannot have."""
-  chosen: list[str] = []
-  for name in grammar.parse_names(text, key="robustness.sets"):
+def parse_files(text: str) -> dict[str, str]:
+  """Parses `robustness.files`, "NAME=FILE NAME='hf:NAME split=S'"."""
+  item = grammar.parse_item(text, key="robustness.files")
+  if item.name or not all(item.options.values()):
+    raise InputError(
+      f"robustness.files={text!r} is not of the form NAME=FILE. Set"
+      " --config.robustness.files='NAME=FILE NAME=FILE'."
+    )
+  return item.options
+
+
+def choose_sets(
+  o: Robustness, task: Task
+) -> tuple[tuple[str, ...], dict[str, str]]:
+  """Returns the sets to make for a task, and the files of others by name."""
+  names, paths = list[str](), parse_files(o.files)
+  for name in grammar.parse_names(o.sets, key="robustness.sets"):
     one_of("robustness.sets", name, (*NAMES, PAPER))
     if name == ADD and task.kind != SPANS:
       raise InputError(
@@ -166,13 +190,9 @@ def choose_sets(text: str, task: Task) -> tuple[str, ...]:
         f" {task.title} has labeled texts. Remove it."
       )
     if name == PAPER:
-      chosen += [SWAP, ADD] if task.kind == SPANS else [SWAP]
+      names += [SWAP, ADD] if task.kind == SPANS else [SWAP]
     else:
-      chosen.append(name)
-  return tuple(dict.fromkeys(chosen))
-
-
-def _check_sets(names: Sequence[str], paths: Mapping[str, str]) -> None:
+      names.append(name)
   if not (names or paths):
     raise InputError(
       "There is nothing to score. Set --config.robustness.sets=paper or"
@@ -183,6 +203,7 @@ def _check_sets(names: Sequence[str], paths: Mapping[str, str]) -> None:
       f"robustness.files: {min(both)!r} is also in robustness.sets. Choose"
       " another name."
     )
+  return tuple(dict.fromkeys(names)), paths
 
 
 def draw_rows(examples: Sequence[Any], rows: int, seed: int) -> list[Any]:
@@ -197,25 +218,24 @@ def make_transformation(
   name: str,
   annotator: Annotator | None,
   questions: Sequence[Any],
-  c: ConfigDict,
+  o: Robustness,
+  wordnet_dir: str,
 ) -> Transformation:
   """Makes a transformation of NAMES; SWAP and ADD need the annotator.
 
   `questions` are all of the dev set, whose words are neighbours.
   """
-  folder = c.data.wordnet_dir
   if name == SWAP and annotator:
-    return swap_synonyms.make_swap(annotator, folder)
+    return word_changes.make_swap(annotator, wordnet_dir)
   if name == ADD and annotator:
-    neighbours = c.robustness.neighbours
     return add_sentence.make_add_sentence(
-      annotator, questions, neighbours=neighbours, wordnet_dir=folder
+      annotator, questions, neighbours=o.neighbours, wordnet_dir=wordnet_dir
     )
-  return perturbations.make_perturbation(name)
+  return word_changes.make_perturbation(name)
 
 
 def _describe_plan(
-  o: ConfigDict, models: Models, names: Sequence[str]
+  o: Robustness, models: Models, names: Sequence[str]
 ) -> dict[str, str]:
   """Describes in a dry run what would be made and scored."""
   lines = {"dry run": "reads no examples; writes and compiles nothing"}

@@ -18,7 +18,6 @@ from scipy import stats
 from truenegs_jax.finetune import leaderboard
 from truenegs_jax.finetune.results import Record
 from truenegs_jax.robustness.eval_set import ORIGINAL, TRANSFORMED, EvalSet
-from truenegs_jax.robustness.transformation import texts
 from truenegs_jax.stats.intervals import Comparison, compare_scores
 from truenegs_jax.tasks import scoring
 from truenegs_jax.tasks.scoring import Scores
@@ -91,9 +90,7 @@ def score_model(
     A record of each seed by the folder of its model, with the splits "SET SIDE"
     and "SET drop"; and the scores on each set by its name.
   """
-  unique = {
-    texts(y): y for x in sets for rows in x.sides.values() for y in rows
-  }
+  unique = {y.texts: y for x in sets for rows in x.sides.values() for y in rows}
   examples = []
   for number, example in enumerate(unique.values()):
     blank = {} if isinstance(example, Question) else {"label": None}
@@ -103,7 +100,7 @@ def score_model(
   ]
   answered = {
     x.name: {
-      side: [[answers[texts(y)] for y in rows] for answers in answers_S]
+      side: [[answers[y.texts] for y in rows] for answers in answers_S]
       for side, rows in x.sides.items()
     }
     for x in sets
@@ -121,7 +118,7 @@ def score_model(
     answers = {
       f"{x.name} {side}": {
         "keys": [y.key for y in rows],
-        "golds": [*map(get_gold, rows)],
+        "golds": [y.gold for y in rows],
         "answers": answered[x.name][side][i],
       }
       for x in sets
@@ -143,7 +140,7 @@ def score_set(examples: EvalSet, task: Task, answers: Answers) -> SetScores:
 
   by_side: dict[str, dict[str, Scores]] = {}
   for side, rows in examples.sides.items():
-    golds = merge([*map(get_gold, rows)])
+    golds = merge([y.gold for y in rows])
     runs = [merge(run) for run in answers[side]]
     by_side[side] = (
       scoring.score_runs([*dict.fromkeys(metrics)], golds, runs, task.labels)
@@ -159,13 +156,6 @@ def score_set(examples: EvalSet, task: Task, answers: Answers) -> SetScores:
       sides = {ORIGINAL: before, TRANSFORMED: after, DROP: before - after}
       scores[metric] = sides
   return scores
-
-
-def get_gold(example: Any) -> Any:
-  """Returns the texts of a question's answers, or a label; in JSON's types."""
-  if isinstance(example, Question):
-    return [text for text, _ in example.answers]
-  return example.label
 
 
 def _worst_variants(

@@ -21,7 +21,6 @@ from truenegs_jax.tasks.task import Example, Question
 
 Text = TypeVar("Text", Question, Example)
 Span = tuple[int, int]  # first character, and after the last
-Edit = tuple[int, int, str]  # a span and the text that replaces it
 
 BLANK, SAME = "the text is blank", "nothing was changed"
 ILLEGAL = "an answer is not its tokens"
@@ -78,11 +77,11 @@ def transform_all(
   refused: collections.Counter[str] = collections.Counter()
   for example in examples:
     try:
-      if not all(text.strip() for text in texts(example)):
+      if not all(text.strip() for text in example.texts):
         raise Refused(BLANK)
       rng = random.Random(f"{seed}/{transformation.name}/{example.key}")
       changed = transformation.apply(example, rng)
-      if texts(changed) == texts(example):
+      if changed.texts == example.texts:
         raise Refused(SAME)
     except Refused as error:
       refused[str(error)] += 1
@@ -101,15 +100,6 @@ def transform_all(
   return EvalSet(name, title, original, transformed, about)
 
 
-def texts(example: Question | Example) -> tuple[str, ...]:
-  """Returns context and question, or the one or two labeled texts."""
-  if isinstance(example, Question):
-    return example.context, example.text
-  if example.second is None:
-    return (example.first,)
-  return example.first, example.second
-
-
 def change_texts(example: Example, change: Callable[[str], str]) -> Example:
   """Changes both texts; one that `change` refuses stays, if the other does not.
 
@@ -118,7 +108,7 @@ def change_texts(example: Example, change: Callable[[str], str]) -> Example:
   """
   changed: list[str] = []
   errors: list[Refused] = []
-  for text in texts(example):
+  for text in example.texts:
     try:
       changed.append(change(text))
     except Refused as error:
@@ -138,25 +128,6 @@ def num_changes(num_tokens: int, num_eligible: int) -> int:
 def answer_spans(question: Question) -> list[Span]:
   """Returns the characters of each answer in the context."""
   return [(start, start + len(text)) for text, start in question.answers]
-
-
-def edit_text(
-  text: str, edits: Sequence[Edit], spans: Sequence[Span]
-) -> tuple[str, list[Span]]:
-  """Replaces ranges of a text; returns it with the new places of `spans`.
-
-  Edits are in order and overlap neither each other nor a span. An empty range
-  inserts; at the start of a span, the new text is before it.
-  """
-  pieces, end = [], 0
-  for first, last, new in edits:
-    pieces += [text[end:first], new]
-    end = last
-  moved = []
-  for a, b in spans:
-    shift = sum(len(new) - (last - i) for i, last, new in edits if last <= a)
-    moved.append((a + shift, b + shift))
-  return "".join([*pieces, text[end:]]), moved
 
 
 def detokenize(tokens: Sequence[str]) -> tuple[str, list[Span]]:

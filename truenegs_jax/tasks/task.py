@@ -67,6 +67,16 @@ class Example:
   label: str | float | None
   location: str
 
+  @property
+  def texts(self) -> tuple[str, ...]:
+    """The one or two texts."""
+    return (self.first,) if self.second is None else (self.first, self.second)
+
+  @property
+  def gold(self) -> str | float | None:
+    """The label."""
+    return self.label
+
 
 @dataclasses.dataclass(frozen=True)
 class Question:
@@ -86,6 +96,16 @@ class Question:
   context: str
   answers: tuple[tuple[str, int], ...]
   location: str
+
+  @property
+  def texts(self) -> tuple[str, ...]:
+    """Context and question."""
+    return self.context, self.text
+
+  @property
+  def gold(self) -> list[str]:
+    """The texts of the answers."""
+    return [text for text, _ in self.answers]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -1,4 +1,4 @@
-"""Tests the rules of the synonym swap, which are TextFlint's."""
+"""Tests the rules of the synonym swap, which are TextFlint's, and edits."""
 
 import random
 import re
@@ -6,7 +6,7 @@ import re
 import pytest
 
 from support.mini_wordnet import write_wordnet
-from truenegs_jax.robustness import swap_synonyms as lib
+from truenegs_jax.robustness import word_changes as lib
 from truenegs_jax.robustness.annotate import Annotator, Sentence, Token
 from truenegs_jax.robustness.transformation import Refused
 from truenegs_jax.synonyms.wordnet import session
@@ -104,3 +104,27 @@ def test_results_name_the_source(tmp_path):
   assert swap.resources == {"annotations": "test", "synonyms": source}
   example = Example("k", "house", None, "x", "")
   assert swap.apply(example, random.Random(0)).first in ("home", "firm")
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_edits_move_spans_with_their_texts(seed):
+  rng = random.Random(seed)
+  text = "".join(rng.choices("abc ", k=40))
+  bounds = sorted(rng.sample(range(41), 12))
+  ranges = [tuple(bounds[i : i + 2]) for i in range(0, 12, 2)]
+  edits = [(*r, "X" * rng.randrange(4)) for r in ranges[::2]]
+  spans = [*ranges[1::2], (ranges[1][0], ranges[1][1] - 1)]
+  new, moved = lib.edit_text(text, edits, spans)
+  assert [new[a:b] for a, b in moved] == [text[a:b] for a, b in spans]
+  rest = "".join(
+    text[a:b]
+    for a, b in zip(
+      [0, *(e[1] for e in edits)], [*(e[0] for e in edits), 40], strict=True
+    )
+  )
+  assert new.replace("X", "") == rest
+
+
+def test_insertions_at_the_borders_of_a_span():
+  assert lib.edit_text("abc", [(1, 1, "X")], [(1, 2)]) == ("aXbc", [(2, 3)])
+  assert lib.edit_text("abc", [(2, 2, "X")], [(1, 2)]) == ("abXc", [(1, 2)])

@@ -1,0 +1,268 @@
+"""Changes of words: synonyms (TextFlint's SwapSynWordNet), typos and case.
+
+The rules of synonyms are TextFlint's: a tenth of the tokens, at most ten, of
+those that are no function words and in no answer. A synonym stands in for a
+token as it is: neither inflection nor capital is restored. TextFlint takes the
+first synonym of a Python set; here it is drawn.
+"""
+
+import dataclasses
+import functools
+import random
+import re
+import string
+from collections.abc import Callable, Collection, Sequence
+
+from truenegs_jax.data.corpus.readers import WordNetReader
+from truenegs_jax.robustness.annotate import Annotator, Token
+from truenegs_jax.robustness.transformation import (
+  Refused,
+  Span,
+  Transformation,
+  answer_spans,
+  change_texts,
+  detokenize,
+  find_answers,
+  num_changes,
+  replace_context,
+)
+from truenegs_jax.synonyms import wordnet
+from truenegs_jax.synonyms.vocabulary import NUMBERS
+from truenegs_jax.tasks.task import Example, Question
+
+NO_SYNONYM, NO_PLACE = "no token has a synonym", "no place for a change"
+# Never swapped, in this case; TextFlint's list.
+_NEVER = """
+I my My mine you You your Your he He him Him his His she She her Her it It they
+They their Their am are Are is Is and And or nor a A an An the The have Have has
+Has in In by By on On of Of at At from From
+"""
+NEVER_SWAPPED = frozenset(_NEVER.split())
+PARTS_OF_SPEECH = {"JJ": "a", "VB": "v", "NN": "n", "RB": "r"}
+WORD = r"[^\W_]+(?:['’][^\W_]+)*"
+KEYBOARD = ("qwertyuiop", "asdfghjkl", "zxcvbnm")
+SAFE_OMISSION = 8  # letters; "health" without one would be "heath"
+
+# Synonyms of a token with a tag of the Penn Treebank, without the token.
+Synonyms = Callable[[str, str], Sequence[str]]
+Edit = tuple[int, int, str]  # a span and the text that replaces it
+FindEdits = Callable[[str, Sequence[Span], random.Random], list[Edit]]
+
+
+def make_swap(annotator: Annotator, wordnet_dir: str = "") -> Transformation:
+  """Makes the swap of synonyms; "" searches for the folder of WordNet.
+
+  Raises:
+    InputError, DataError: WordNet is missing or damaged.
+  """
+  reader = wordnet.open_wordnet(wordnet_dir)
+  source = f"WordNet {reader.get_version() or '(unknown version)'}"
+  wordnet.close_wordnet(reader)
+  return swap_synonyms(annotator, textflint_synonyms(reader), source)
+
+
+def swap_synonyms(
+  annotator: Annotator, synonyms: Synonyms, source: str
+) -> Transformation:
+  """Makes the transformation of a lookup; `source` names it in results."""
+
+  def apply(
+    example: Question | Example, rng: random.Random
+  ) -> Question | Example:
+    if isinstance(example, Question):
+      tokens = annotator.list_tokens(example.context)
+      answers = find_answers(example, tokens)
+      protected = {i for answer in answers for i in range(*answer)}
+      words = _swap(tokens, protected, synonyms, rng)
+      return replace_context(example, words, answers)
+
+    def swap(text: str) -> str:
+      words = _swap(annotator.list_tokens(text), (), synonyms, rng)
+      return detokenize(words)[0]
+
+    return change_texts(example, swap)
+
+  resources = {"annotations": annotator.name, "synonyms": source}
+  return Transformation("swap_synonyms", "SwapSynWordNet", apply, resources)
+
+
+def textflint_synonyms(reader: WordNetReader) -> Synonyms:
+  """Returns TextFlint's synonyms: lemmas of a token's synsets, single words.
+
+  Only synsets of the tag's part of speech count, where it is one of WordNet's;
+  for adjectives, satellites do not.
+  """
+
+  @functools.cache
+  def find(token: str, pos: str) -> tuple[str, ...]:
+    names = wordnet.find_lemma_names(
+      token,
+      reader,
+      pos=pos or wordnet.PARTS_OF_SPEECH,
+      satellites=not pos,
+    )
+    wordnet.close_wordnet(reader)  # until the next token
+    return tuple(name for name in names if name != token and "_" not in name)
+
+  def find_by_tag(token: str, tag: str) -> tuple[str, ...]:
+    return find(token, PARTS_OF_SPEECH.get(tag[:2], ""))
+
+  return find_by_tag
+
+
+def _swap(
+  tokens: Sequence[Token],
+  protected: Collection[int],
+  synonyms: Synonyms,
+  rng: random.Random,
+) -> list[str]:
+  """Returns the tokens with some swapped; Refused if none has a synonym."""
+  words = [token.text for token in tokens]
+  choices = {
+    i: names
+    for i, word in enumerate(words)
+    if i not in protected
+    if word not in NEVER_SWAPPED and word not in string.punctuation
+    if (names := synonyms(word, tokens[i].tag))
+  }
+  if not choices:
+    raise Refused(NO_SYNONYM)
+  count = num_changes(len(words), len(choices))
+  for i in sorted(rng.sample(list(choices), count)):
+    words[i] = rng.choice(choices[i])
+  return words
+
+
+def mistype(
+  text: str, protected: Sequence[Span], rng: random.Random
+) -> list[Edit]:
+  """Mistypes a letter, not the first, in a tenth of the words, at most ten.
+
+  A letter is swapped with the next one, hit together with a neighbour on a
+  QWERTY keyboard, or instead of it, or left out. Names, numbers, short words
+  and omissions that often make another word ("form", "heath") are spared.
+
+  Returns:
+    Edits outside the protected ranges; none if the text has no place for one.
+  """
+  words = _find_words(r"\b[a-z]{5,}\b", text, protected)
+  words = [match for match in words if match[0] not in NUMBERS]
+  count = num_changes(len(text.split()), len(words))
+  edits = []
+  for match in sorted(rng.sample(words, count), key=re.Match.start):
+    i = match.start() + rng.randrange(1, len(match[0]) - 1)
+    letter, following = text[i], text[i + 1]
+    near = rng.choice(_keys_around(letter))
+    choices = [(i, i + 1, new) for new in (near, near + letter)]
+    if len(match[0]) >= SAFE_OMISSION:
+      choices.append((i, i + 1, ""))
+    if letter != following:
+      choices.append((i, i + 2, following + letter))
+    edits.append(rng.choice(choices))
+  return edits
+
+
+def change_case(
+  text: str, protected: Sequence[Span], rng: random.Random
+) -> list[Edit]:
+  """Writes all words in lower case, in upper case, or with a capital.
+
+  Models without case read the same text: their scores must not change. Lengths
+  stay: "Gauß" is not written in upper case.
+  """
+  words = _find_words(WORD, text, protected)
+  styles: list[Callable[[str], str]] = [str.lower, str.upper, _capitalize]
+  for style in rng.sample(styles, len(styles)):
+    edits = [
+      (*match.span(), new)
+      for match in words
+      if len(new := style(match[0])) == len(match[0])
+    ]
+    if any(text[a:b] != new for a, b, new in edits):
+      return edits
+  return []
+
+
+PERTURBATIONS: dict[str, tuple[str, FindEdits]] = {
+  "typos": ("Typos", mistype),
+  "case": ("Case", change_case),
+}
+
+
+def make_perturbation(name: str) -> Transformation:
+  """Makes the transformation of a name in PERTURBATIONS.
+
+  It changes both texts of an `Example`, or the context of a `Question`.
+  """
+  title, find_edits = PERTURBATIONS[name]
+
+  def change(
+    text: str, protected: Sequence[Span], rng: random.Random
+  ) -> tuple[str, list[Span]]:
+    edits = find_edits(text, protected, rng)
+    if not edits:
+      raise Refused(NO_PLACE)
+    return edit_text(text, edits, protected)
+
+  def apply(
+    example: Question | Example, rng: random.Random
+  ) -> Question | Example:
+    if isinstance(example, Example):
+      return change_texts(example, lambda text: change(text, (), rng)[0])
+    spans = answer_spans(example)
+    if find_edits is change_case:  # answers, too: they must not stand out
+      context, _ = change(example.context, (), rng)
+    else:
+      context, spans = change(example.context, spans, rng)
+    answers = tuple((context[a:b], a) for a, b in spans)
+    return dataclasses.replace(example, context=context, answers=answers)
+
+  return Transformation(name, title, apply)
+
+
+def edit_text(
+  text: str, edits: Sequence[Edit], spans: Sequence[Span]
+) -> tuple[str, list[Span]]:
+  """Replaces ranges of a text; returns it with the new places of `spans`.
+
+  Edits are in order and overlap neither each other nor a span. An empty range
+  inserts; at the start of a span, the new text is before it.
+  """
+  pieces, end = [], 0
+  for first, last, new in edits:
+    pieces += [text[end:first], new]
+    end = last
+  moved = []
+  for a, b in spans:
+    shift = sum(len(new) - (last - i) for i, last, new in edits if last <= a)
+    moved.append((a + shift, b + shift))
+  return "".join([*pieces, text[end:]]), moved
+
+
+def _find_words(
+  pattern: str, text: str, protected: Sequence[Span]
+) -> list[re.Match[str]]:
+  """Finds the words outside the protected ranges."""
+  return [
+    match
+    for match in re.finditer(pattern, text)
+    if not any(match.start() < b and match.end() > a for a, b in protected)
+  ]
+
+
+def _keys_around(letter: str) -> str:
+  """Returns the letters next to a letter on a QWERTY keyboard."""
+  [(row, column)] = [
+    (i, keys.index(letter)) for i, keys in enumerate(KEYBOARD) if letter in keys
+  ]
+  around = ((0, -1), (0, 1), (-1, 0), (-1, 1), (1, -1), (1, 0))
+  return "".join(
+    KEYBOARD[row + i][column + j]
+    for i, j in around
+    if 0 <= row + i < len(KEYBOARD)
+    if 0 <= column + j < len(KEYBOARD[row + i])
+  )
+
+
+def _capitalize(word: str) -> str:
+  return word[0].upper() + word[1:]
