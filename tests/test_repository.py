@@ -107,7 +107,7 @@ def test_only_verbs_and_tasks_take_the_whole_config():
       assert is_task or is_config or module in verbs, f"{module}.{node.name}"
 
 
-def test_imports_have_no_cycles():
+def test_imports_have_no_cycles_and_no_long_chains():
   graph = {
     module: {
       name if name in TREES else name.rpartition(".")[0]
@@ -115,17 +115,19 @@ def test_imports_have_no_cycles():
     }
     for module in TREES
   }
-  done = set()
+  lengths = dict[str, int]()
 
-  def visit(module, trail):
+  def measure(module, trail):
+    """Returns the number of modules of the longest chain from a module."""
     assert module not in trail, " -> ".join([*trail, module])
-    if module not in done:
-      for other in graph.get(module, ()):
-        visit(other, [*trail, module])
-      done.add(module)
+    if module not in lengths:
+      others = graph[module] & graph.keys()
+      below = [measure(x, [*trail, module]) for x in others]
+      lengths[module] = 1 + max(below, default=0)
+    return lengths[module]
 
   for module in graph:
-    visit(module, [])
+    assert measure(module, []) <= 12, module
 
 
 def test_third_party_packages_stay_in_their_folders():
