@@ -9,8 +9,7 @@ import math
 import pathlib
 import typing
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import chain
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from truenegs_jax.runtime.errors import CheckpointError, InputError
@@ -22,9 +21,8 @@ RESULT, RESULTS, CONFIG = "result.json", files.RESULTS, files.CONFIG
 RUNS = "*/seed-*"  # the folders of all runs in a workdir
 MODEL = "model"  # next to RESULT: the export for Hugging Face
 # Keys of `Result.provenance` that may differ between the tasks of a workdir.
+# The others are equal, as one table and one average are computed from all.
 TASK_KEYS = {"labels", "data", "head"}
-# Names of weights and data; their fingerprints are compared instead.
-SOURCE_KEYS = ("data.vocab", "finetune.data", "finetune.files", "init")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,62 +138,30 @@ def check_config(workdir: pathlib.Path, config: Mapping[str, Any]) -> None:
     _refuse(changes, f"'{workdir}' has runs of {name} with another config.")
 
 
-def check_unfinished(
-  folder: pathlib.Path, saved: Mapping[str, Any], now: Mapping[str, Any]
-) -> None:
-  """Refuses to continue a run with another provenance."""
-  changes = files.find_fixed_changes(saved[CONFIG], now[CONFIG])
-  changes += _find_source_changes(saved, now, saved.keys() | now.keys())
-  _refuse(
-    changes,
-    f"'{folder}' has an unfinished run with another config or other data. To"
-    " repeat it, remove its folder.",
-  )
-
-
 def check_provenance(
-  runs_by_task: Mapping[str, Sequence[Result]],
-  task: str,
-  provenance: Mapping[str, Any],
+  saved: Mapping[str, Any],
+  now: Mapping[str, Any],
+  reason: str,
+  *,
+  left_out: Collection[str] = (),
 ) -> None:
-  """Refuses other weights or data than finished runs have.
-
-  Runs of other tasks must have the same weights, too, because one table and
-  one average are computed from all of them.
+  """Refuses another config, weights or data than those of a saved run.
 
   Args:
-    runs_by_task: finished runs.
-    task, provenance: of the runs to start.
+    saved, now: values of `Result.provenance`.
+    reason: begins the message of the error.
+    left_out: keys that are not compared.
   """
-  for run in chain.from_iterable(runs_by_task.values()):
-    keys = provenance.keys() - (set() if run.task == task else TASK_KEYS)
-    _refuse(
-      _find_source_changes(run.provenance, provenance, keys),
-      f"The workdir has runs of {run.task} with other weights or data.",
-    )
-
-
-def has_same_sources(workdir: pathlib.Path, config: Mapping[str, Any]) -> bool:
-  """Whether the config names the weights and data of the finished runs."""
-  changes = chain.from_iterable(
-    files.find_changes(runs[-1].provenance[CONFIG], config)
-    for runs in load_all(workdir).values()
-  )
-  return not any(x.key in SOURCE_KEYS for x in changes)
-
-
-def _find_source_changes(
-  saved: Mapping[str, Any], now: Mapping[str, Any], keys: Iterable[str]
-) -> list[files.Change]:
-  """Compares fingerprints; the test set may be read only sometimes."""
+  changes = files.find_fixed_changes(saved[CONFIG], now[CONFIG])
+  # The test set may be read only sometimes.
   splits = saved["data"].keys() & now["data"].keys()
   both = []
   for x in (saved, now):
-    values = {key: x.get(key) for key in keys if key != CONFIG}
-    if "data" in values:
-      values["data"] = {split: x["data"][split] for split in splits}
-    both.append(values)
-  return files.find_changes(*both)
+    data = {"data": {split: x["data"][split] for split in splits}}
+    values = {**x, **data}
+    names = values.keys() - {CONFIG} - set(left_out)
+    both.append({name: values[name] for name in names})
+  _refuse(changes + files.find_changes(*both), reason)
 
 
 def _refuse(changes: Sequence[files.Change], reason: str) -> None:

@@ -11,6 +11,7 @@ run prints the plan in seconds, without reading rows:
 """
 
 import dataclasses
+import itertools
 import json
 import pathlib
 import shutil
@@ -173,25 +174,14 @@ def _describe_task(o: FinetuneOptions, task: Task) -> str:
 def _train_missing(context: RunContext) -> signal.Signals | None:
   """Trains the missing runs, with the weights and data of the finished ones.
 
-  If no run is missing, weights and data may be gone. Returns the signal that
-  stopped the training, if any.
+  Returns the signal that stopped the training, if any.
   """
-  workdir, config = context.workdir, context.config
-  try:
-    with distributed.raise_everywhere("weights"):
-      start = start_lib.resolve(context.options, context.report)
-    setups = _read_tasks(context, start)
-  except (errors.InputError, errors.DataError) as e:
-    if context.count_missing() or not results.has_same_sources(workdir, config):
-      raise
-    context.report(
-      "All runs are finished. Not checked whether weights or data changed:"
-      f" {errors.printable(e)}"
-    )
-    return None
+  with distributed.raise_everywhere("weights"):
+    start = start_lib.resolve(context.options, context.report)
+  setups = _read_tasks(context, start)
   if distributed.is_first_process():
-    files.save_json(workdir / results.CONFIG, config)
-  _remove_checkpoints(workdir)  # if a kill came before
+    files.save_json(context.workdir / results.CONFIG, context.config)
+  _remove_checkpoints(context.workdir)  # if a kill came before
   runs = [(x, seed) for x in setups for seed in context.missing_seeds(x.name)]
   described = None
   with guards.StopSignals(context.console) as signals:
@@ -227,12 +217,23 @@ def _read_tasks(context: RunContext, start: Start) -> list[loop.TrainingSetup]:
         data = task_data.read_task_data(context.options, name, start.tokenizer)
         provenance = start.provenance(data.task, data.fingerprints())
       provenance[results.CONFIG] = context.config
-      results.check_provenance(finished, name, provenance)
+      for saved in itertools.chain.from_iterable(finished.values()):
+        results.check_provenance(
+          saved.provenance,
+          provenance,
+          f"The workdir has runs of {saved.task} with other weights or data.",
+          left_out=() if saved.task == name else results.TASK_KEYS,
+        )
       missing = context.missing_seeds(name)
       for seed in missing:
         folder = results.run_folder(context.workdir, name, seed)
-        if saved := loop.read_description(folder):
-          results.check_unfinished(folder, saved[loop.PROVENANCE], provenance)
+        if description := loop.read_description(folder):
+          results.check_provenance(
+            description[loop.PROVENANCE],
+            provenance,
+            f"'{folder}' has an unfinished run with another config or other"
+            " data. To repeat it, remove its folder.",
+          )
       read.append((data, provenance, missing))
   distributed.check_same("runs", json.dumps([x[1:] for x in read]))
   return [
