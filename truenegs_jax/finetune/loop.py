@@ -249,7 +249,7 @@ class SeedRun:
     self.console, self.clock = console, speed.Clock(setup.steps)
     self.first_step, self.earlier_secs, self.failure = 0, 0.0, ""
     self.write: Callable[[metrics.Record], None] = print
-    self.written, self.evaluations = set[int](), dict[int, dict[str, float]]()
+    self.written, self.evaluations = set[int](), dict[str, dict[str, float]]()
     self.losses: tuple[float, float] = (math.nan, math.nan)
 
   def report(self, text: str) -> None:
@@ -290,7 +290,7 @@ class SeedRun:
   ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Returns arrays and description of a checkpoint."""
     resumable = {
-      "evaluations": {str(n): x for n, x in self.evaluations.items()},
+      "evaluations": dict(self.evaluations),
       "losses": self.losses,
       "secs": self._measure_secs(int(state.step)),
     }
@@ -310,7 +310,7 @@ class SeedRun:
 
     def restore(step: int) -> step_lib.TrainState:
       saved = checkpoints.read_description(step)[PROGRESS]
-      self.evaluations = {int(n): x for n, x in saved["evaluations"].items()}
+      self.evaluations = saved["evaluations"]
       self.losses, self.earlier_secs = tuple(saved["losses"]), saved["secs"]
       arrays = checkpoints.restore_state(step, vars(self.setup.abstract))
       return step_lib.TrainState(**arrays)
@@ -362,7 +362,7 @@ class SeedRun:
 
   def evaluate(self, done: int, state: step_lib.TrainState) -> bool:
     """Scores the dev set and writes a record; False, as training goes on."""
-    if done not in self.evaluations:
+    if str(done) not in self.evaluations:
       dev, predictor = self.setup.data.dev, self.setup.predictor
       _, answers_Q = predictor.answer(
         state.params,
@@ -371,9 +371,10 @@ class SeedRun:
         title="Evaluating, rows",
         check=self.check,
       )
-      self.evaluations[done] = dev.score(answers_Q)
+      scores = dev.score(answers_Q)
+      self.evaluations[str(done)] = scores
       if done not in self.written:
-        self.write({"step": done, "split": "dev", **self.evaluations[done]})
+        self.write({"step": done, "split": "dev", **scores})
     return False
 
   def _measure_secs(self, done: int) -> float:

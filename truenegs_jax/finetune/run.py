@@ -35,8 +35,8 @@ from truenegs_jax.finetune.start import Start
 from truenegs_jax.report.write import write_own_report
 from truenegs_jax.runtime import distributed, errors, progress
 from truenegs_jax.runtime.files import disk_errors
-from truenegs_jax.tasks import batches, records
-from truenegs_jax.tasks.task import OWN, SPANS, TASKS, Task
+from truenegs_jax.tasks import records
+from truenegs_jax.tasks.task import OWN, TASKS
 from truenegs_jax.train import guards, plan, sharding
 from truenegs_jax.weights import export_model, find, hf_folder, model_card
 from truenegs_jax.workdir import files, lock
@@ -126,7 +126,7 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
 
 def _describe_plan(context: RunContext) -> dict[str, str]:
   """Describes weights, data, seeds and steps; reads no arrays."""
-  o, seeds = context.options, context.options.all_seeds
+  o, names = context.options, context.options.task_names
   mesh = sharding.make_mesh(o.mesh)
   lines = {
     "dry run": "reads no rows; writes and compiles nothing",
@@ -135,7 +135,7 @@ def _describe_plan(context: RunContext) -> dict[str, str]:
   }
   if not o.init or find.is_local(o.init):
     start = start_lib.resolve(o, context.report)
-    for task in map(o.find_task, o.task_names):
+    for task in map(o.find_task, names):
       model = start.make_model(task)
       if task.name != OWN:  # which has classes when its file is read
         start.fit(task)
@@ -149,26 +149,10 @@ def _describe_plan(context: RunContext) -> dict[str, str]:
     }
   lines["batches"] = f"{o.batch_size} rows of at most {o.length} tokens"
   lines["runs"] = (
-    f"seeds {seeds[0]} to {seeds[-1]}; {context.count_missing():,} of"
-    f" {len(seeds) * len(o.task_names):,} runs are to train"
+    f"seeds {o.seed} to {o.seed + o.seeds - 1}; {context.count_missing():,} of"
+    f" {o.seeds * len(names):,} runs are to train"
   )
-  tasks = map(o.find_task, o.task_names)
-  return lines | {task.name: _describe_task(o, task) for task in tasks}
-
-
-def _describe_task(o: FinetuneOptions, task: Task) -> str:
-  """Describes the files of a task and, for the published ones, its steps."""
-  splits = ["train", "dev", *["test"] * o.predict_test]
-  text = "; ".join(
-    f"{split}: {task_data.describe_split(o, task, split)}" for split in splits
-  )
-  epochs = o.epochs or task.epochs
-  if not task.split_sizes or "train" in task_data.parse_files(o, task.name):
-    return f"{text}; {epochs:g} epochs"
-  rows = task_data.count_rows(o, task)
-  steps = batches.num_steps(rows, o.batch_size, epochs)
-  least = "at least " * (task.kind == SPANS)  # a long context has several rows
-  return f"{text}; {epochs:g} epochs of {least}{rows:,} rows, {steps:,} steps"
+  return lines | {name: task_data.describe_task(o, name) for name in names}
 
 
 def _train_missing(context: RunContext) -> signal.Signals | None:
@@ -306,7 +290,7 @@ def _train_run(
     scores=scores,
     step=trained.step,
     steps=setup.steps,
-    evaluations={str(step): x for step, x in trained.evaluations.items()},
+    evaluations=trained.evaluations,
     losses=trained.losses,
     secs=trained.secs,
     rows_per_s=trained.rows_per_s,

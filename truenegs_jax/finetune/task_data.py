@@ -100,12 +100,6 @@ def read_task_data(
   return TaskData(task, train, splits, tuple(notes))
 
 
-def count_rows(options: FinetuneOptions, task: Task) -> int:
-  """Counts the training rows of a published task; of questions the least."""
-  rows = min(task.split_sizes["train"], options.rows or sys.maxsize)
-  return rows * (1 + task.both_orders)
-
-
 def read_split(
   options: FinetuneOptions, task: Task, split: str
 ) -> tuple[list[Any], list[str]]:
@@ -195,10 +189,21 @@ def parse_files(options: FinetuneOptions, name: str) -> dict[str, str]:
   }
 
 
-def describe_split(options: FinetuneOptions, task: Task, split: str) -> str:
-  """Describes where a split of a task is, for a dry run; reads none of it."""
-  where, exists = _find_path(options, task, split)
-  return where if exists else f"{where} (missing)"
+def describe_task(options: FinetuneOptions, name: str) -> str:
+  """Describes in a dry run the files of a task and, if published, its steps."""
+  task, texts = options.find_task(name), []
+  for split in ("train", "dev", *["test"] * options.predict_test):
+    where, exists = _find_path(options, task, split)
+    texts.append(f"{split}: {where}{' (missing)' * (not exists)}")
+  epochs = options.epochs or task.epochs
+  if not task.split_sizes or "train" in parse_files(options, name):
+    return "; ".join([*texts, f"{epochs:g} epochs"])
+  rows = min(task.split_sizes["train"], options.rows or sys.maxsize)
+  rows *= 1 + task.both_orders
+  steps = batches.num_steps(rows, options.batch_size, epochs)
+  least = "at least " * (task.kind == SPANS)  # a long context has several rows
+  texts.append(f"{epochs:g} epochs of {least}{rows:,} rows, {steps:,} steps")
+  return "; ".join(texts)
 
 
 def _find_path(
