@@ -1,4 +1,4 @@
-"""Files and folders appear under their names once complete, or not at all."""
+"""Files appear once complete or not at all; JSON is read or refused."""
 
 import contextlib
 import errno
@@ -139,3 +139,34 @@ def test_shared_locks_exclude_only_other_locks(tmp_path):
     assert files.is_locked(path, or_shared=True) and not files.is_locked(path)
   with files.lock_file(path):
     assert files.is_locked(path)
+
+
+@pytest.mark.parametrize(
+  "text",
+  [
+    '{"a": NaN}',
+    '{"a": [1e999]}',
+    '{"a": "\\ud800"}',
+    '{"\\ud800": 1}',
+    '{"a": 1, "a": 2}',
+  ],
+)
+def test_values_that_cannot_be_written_again_are_refused(text):
+  assert files.parse_json(text, strict=False)
+  with pytest.raises(ValueError):
+    files.parse_json(text)
+
+
+@pytest.mark.parametrize(
+  "text, reason",
+  [
+    (b"{", "not JSON"),
+    (b'{"a": "\xff"}', "byte 7 is not UTF-8"),
+    (b"[]", "list, not a JSON object"),
+    (b'{"a":' * 9_000 + b"1" + b"}" * 9_000, "nested too deep"),
+  ],
+)
+def test_other_texts_are_refused_with_the_reason(text, reason):
+  for strict in (True, False):
+    with pytest.raises(ValueError, match=reason):
+      files.parse_json(text, strict=strict)

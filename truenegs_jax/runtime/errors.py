@@ -135,12 +135,11 @@ def printable(error: Exception) -> str:
 def exit_at_signals(end: Callable[[int], object] = os._exit) -> None:
   """Makes SIGTERM end the process at once with 75, and SIGINT with 130.
 
-  For all times at which nothing is lost; training has its own handlers. `end`
-  gets the exit code and must not return.
+  Training has its own handlers, as it has something to save. `end` gets the
+  exit code and must not return.
   """
 
-  def handle(number: int, frame: object) -> None:
-    del frame
+  def handle(number: int, _: object) -> None:
     for folder in _temporary_folders:
       shutil.rmtree(folder, ignore_errors=True)
     cursor = SHOW_CURSOR if os.isatty(STDERR) else ""

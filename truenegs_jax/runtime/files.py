@@ -73,10 +73,7 @@ def is_hub_name(text: str) -> bool:
 
 @contextlib.contextmanager
 def disk_errors(path: pathlib.Path, *more: type[Exception]) -> Iterator[None]:
-  """Turns OSErrors of the body into DiskErrors that name `path`.
-
-  `more` are other exceptions by which a library reports that it cannot write.
-  """
+  """Turns OSErrors, and `more` of a library, into DiskErrors with `path`."""
   caught: tuple[type[Exception], ...] = (OSError, *more)
   try:
     yield
@@ -99,10 +96,9 @@ def atomic_file(
   """Opens a temporary file for writing and renames it to `path` at the end.
 
   After any exception, `path` is unchanged. The content is on the disk (fsync)
-  before the rename. With `several_writers`, other processes may write the same
-  file at the same time, and the last one wins. Otherwise the temporary file is
-  `<name>.tmp`; the next process overwrites that of a killed one. An OSError of
-  the body becomes a DiskError.
+  before the rename. An OSError of the body becomes a DiskError. The temporary
+  file is `<name>.tmp`, so that a process overwrites that of a killed one; with
+  `several_writers`, each has its own, and the last one wins.
   """
   temporary = path.with_name(f"{path.name}.tmp")
   if several_writers:

@@ -91,17 +91,11 @@ def counting(
     yield advance
 
 
-def make_console(*, quiet: bool = False) -> Console:
-  """Returns the console of standard output, for results."""
-  return _make_console(sys.stdout, quiet=quiet)
-
-
-def log_console() -> Console:
-  """Returns the console of standard error, which is not for results."""
-  return _make_console(sys.stderr)
-
-
-def _make_console(stream: TextIO, *, quiet: bool = False) -> Console:
+def make_console(
+  stream: TextIO | None = None, *, quiet: bool = False
+) -> Console:
+  """Returns the console of standard output, for results, or of a stream."""
+  stream = stream or sys.stdout
   return Console(
     file=stream,
     markup=False,  # paths and globs may contain brackets
@@ -110,3 +104,8 @@ def _make_console(stream: TextIO, *, quiet: bool = False) -> Console:
     # Notebooks set FORCE_COLOR, which makes rich animate lines in a pipe.
     force_terminal=stream.isatty(),
   )
+
+
+def log_console() -> Console:
+  """Returns the console of standard error, which is not for results."""
+  return make_console(sys.stderr)
