@@ -13,7 +13,7 @@ if __name__ == "__main__":
   errors.exit_at_signals()  # before the imports that take time
 
 import functools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -64,8 +64,12 @@ def run(values: flags.FlagValues, console: Console) -> None:
   lines = describe_table(table)
   first = request.union[0][0]
   if first.name == "wordnet":
-    folder = first.options["folder"]
-    lines["in WordNet"] = describe_synsets(table.tokens, folder)
+    with wordnet.session(first.options["folder"]) as reader:
+      known = sum(wordnet.is_known(token, reader) for token in table.tokens)
+    lines["in WordNet"] = (
+      f"{known:,} tokens have a synset: {known / table.vocab_size:.2%} of the"
+      " vocabulary (the paper's footnote 5, of BERT's vocabulary: 62.51%)"
+    )
   if values.text:
     with progress.working(console, "Counting the tokens of the text"):
       counts_V = _count_tokens(values.text, tokenizer)
@@ -96,16 +100,6 @@ def describe_table(table: SynonymTable) -> dict[str, str]:
     f" {longest})",
     "hash": table.fingerprint,
   }
-
-
-def describe_synsets(tokens: Sequence[str], folder: str) -> str:
-  """Describes how many tokens are in WordNet (paper, footnote 5)."""
-  with wordnet.session(folder) as reader:
-    num_known = sum(wordnet.is_known(token, reader) for token in tokens)
-  return (
-    f"{num_known:,} tokens have a synset: {num_known / len(tokens):.2%} of the"
-    " vocabulary (the paper's footnote 5, of BERT's vocabulary: 62.51%)"
-  )
 
 
 def describe_lists(

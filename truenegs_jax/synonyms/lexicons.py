@@ -1,7 +1,9 @@
 """Reads files of synonyms: pairs, thesauri, other wordnets, word vectors.
 
   for pair in select_pairs(read_pairs(file), vocabulary, file): ...
-  for pair in find_neighbours(vocabulary, file, top=10): ...
+  names, vectors_GxD = read_vectors(
+    read_entries(file), vocabulary.words, vocabulary, file
+  )
 
 Axes: G words with a vector, D numbers per vector.
 """
@@ -16,7 +18,7 @@ import numpy as np
 
 from truenegs_jax.data.corpus.files import File, read_blocks
 from truenegs_jax.data.corpus.readers import ReadState, read_text
-from truenegs_jax.runtime.errors import DataError, InputError
+from truenegs_jax.runtime.errors import DataError
 from truenegs_jax.synonyms.vocabulary import Vocabulary
 
 Item = TypeVar("Item")
@@ -52,7 +54,7 @@ def select_pairs(pairs: Pairs, vocabulary: Vocabulary, file: File) -> Pairs:
   Raises:
     DataError: no pair is left; or, at the call, the beginning is damaged.
   """
-  _, all_pairs = _peek(pairs, file)
+  _, all_pairs = peek(pairs, file)
 
   def select() -> Pairs:
     synonyms: dict[str, set[str]] = {word: set() for word in vocabulary.words}
@@ -72,7 +74,7 @@ def select_pairs(pairs: Pairs, vocabulary: Vocabulary, file: File) -> Pairs:
   return select()
 
 
-def _peek(items: Iterator[Item], file: File) -> tuple[Item, Iterator[Item]]:
+def peek(items: Iterator[Item], file: File) -> tuple[Item, Iterator[Item]]:
   """Returns the first entry of a file, and all; DataError for an empty file."""
   for first in items:
     return first, itertools.chain([first], items)
@@ -171,7 +173,7 @@ def _mythes(file: File, encoding: str) -> Pairs:
 
 
 def _columns(file: File) -> Pairs:
-  (_, first), lines = _peek(_filled_lines(file), file)
+  (_, first), lines = peek(_filled_lines(file), file)
   separator = next((x for x in (PPDB, "\t") if x in first), None)
   for number, line in lines:
     columns = line.split(separator)
@@ -182,49 +184,6 @@ def _columns(file: File) -> Pairs:
       )
     word, *synonyms = row
     yield from itertools.product([word], synonyms)
-
-
-def find_neighbours(
-  vocabulary: Vocabulary,
-  file: File,
-  *,
-  top: int,
-  threshold: float = -1.0,
-  symbols: bool = False,
-) -> Pairs:
-  """Yields each word with the words of the vocabulary with nearest vectors.
-
-  The order is that of the vocabulary, nearest first. The same word in another
-  form (`Cat`) counts for `top` but is not yielded. The call reads the first
-  line.
-
-  Args:
-    vocabulary: the words and how they are written.
-    file: lines of a word and its numbers (GloVe, word2vec); may be compressed.
-    top: maximum number of neighbours of a word.
-    threshold: minimum cosine of a neighbour; -1 is the paper's.
-    symbols: include punctuation, numbers and stop words.
-  """
-  if top < 1 or not -1 <= threshold <= 1:
-    raise InputError(
-      f"source of synonyms: vectors top={top} threshold={threshold} is out of"
-      " range. Set top to 1 or more, and threshold from -1 to 1."
-    )
-  (place, _, numbers), entries = _peek(_entries(file), file)
-  _parse(numbers, place)
-  words = vocabulary.words
-  if not symbols:
-    words = dict.fromkeys(filter(vocabulary.may_have_neighbours, words))
-
-  def find() -> Pairs:
-    names, vectors_GxD = _read_vectors(entries, words, vocabulary, file)
-    ranked = rank_neighbours(vectors_GxD, top=top, threshold=threshold)
-    for name, neighbours_J in zip(names, ranked, strict=True):
-      for j in neighbours_J:
-        if not vocabulary.are_forms(name, names[j]):
-          yield name, names[j]
-
-  return find()
 
 
 def rank_neighbours(
@@ -278,7 +237,7 @@ def rank_neighbours(
       yield near_J[order_J][cosines_J[order_J] >= threshold]
 
 
-def _read_vectors(
+def read_vectors(
   entries: Iterable[Entry],
   words: Iterable[str],
   vocabulary: Vocabulary,
@@ -293,12 +252,13 @@ def _read_vectors(
   """
   vectors: dict[str, bytes | None] = dict.fromkeys(words)
   others: dict[str, bytes] = {}  # of words that stand for one of `words`
-  for place, word, numbers in entries:
+  for entry in entries:
+    word = entry[1]
     if word in vectors:
       if vectors[word] is None:
-        vectors[word] = _parse(numbers, place)
+        vectors[word] = parse_vector(entry)
     elif new := (vocabulary.match(word) & vectors.keys()) - others.keys():
-      others |= dict.fromkeys(new, _parse(numbers, place))
+      others |= dict.fromkeys(new, parse_vector(entry))
   names, matrix = [], bytearray()
   for word, vector in vectors.items():
     if vector := others.get(word) if vector is None else vector:
@@ -312,7 +272,7 @@ def _read_vectors(
   return names, np.frombuffer(matrix, np.float32).reshape(len(names), -1)
 
 
-def _entries(file: File) -> Iterator[Entry]:
+def read_entries(file: File) -> Iterator[Entry]:
   """Yields the entries of a file of word vectors.
 
   A line has a word and its numbers, separated by single spaces (GloVe). A first
@@ -321,7 +281,7 @@ def _entries(file: File) -> Iterator[Entry]:
   """
   # word2vec and fastText write a space at the end of a line.
   filled = ((i, line.rstrip(" ")) for i, line in _filled_lines(file))
-  (number, first), lines = _peek(filled, file)
+  (number, first), lines = peek(filled, file)
   header = HEADER.fullmatch(first) if number == 1 else None
   dim = int(header[1]) if header else first.count(" ")
   for number, line in itertools.islice(lines, 1 if header else 0, None):
@@ -345,11 +305,12 @@ def _is_number(text: str) -> bool:
   return True
 
 
-def _parse(numbers: str, place: str) -> bytes:
+def parse_vector(entry: Entry) -> bytes:
   """Returns the bytes of a float32 vector; b"" if it is zero.
 
   Divides by the largest absolute number, so that squares stay in range.
   """
+  place, _, numbers = entry
   try:
     vector_D = np.array([float(text) for text in numbers.split(" ")])
     scale = np.abs(vector_D).max()

@@ -56,15 +56,32 @@ def vectors(
 ) -> Pairs:
   """Yields each token with the tokens whose word vectors are nearest.
 
-  The paper's footnote 9 uses the 10 nearest by GloVe 6B with 50 dimensions.
+  The paper's footnote 9 uses the 10 nearest by GloVe 6B with 50 dimensions. The
+  nearest come first. The same word in another form (`Cat`) counts for `top` but
+  is not yielded. `threshold` is the least cosine; `symbols` includes
+  punctuation, numbers and stop words.
   """
-  return lexicons.find_neighbours(
-    vocabulary,
-    _find_file("vectors", path),
-    top=top,
-    threshold=threshold,
-    symbols=symbols,
-  )
+  if top < 1 or not -1 <= threshold <= 1:
+    raise InputError(
+      f"source of synonyms: vectors top={top} threshold={threshold} is out of"
+      " range. Set top to 1 or more, and threshold from -1 to 1."
+    )
+  file = _find_file("vectors", path)
+  first, entries = lexicons.peek(lexicons.read_entries(file), file)
+  lexicons.parse_vector(first)
+  words = vocabulary.words
+  if not symbols:
+    words = dict.fromkeys(filter(vocabulary.may_have_neighbours, words))
+
+  def find() -> Pairs:
+    names, vectors_GxD = lexicons.read_vectors(entries, words, vocabulary, file)
+    ranked = lexicons.rank_neighbours(vectors_GxD, top=top, threshold=threshold)
+    for name, neighbours_J in zip(names, ranked, strict=True):
+      for j in neighbours_J:
+        if not vocabulary.are_forms(name, names[j]):
+          yield name, names[j]
+
+  return find()
 
 
 def pairs(vocabulary: Vocabulary, *, path: str = "") -> Pairs:
