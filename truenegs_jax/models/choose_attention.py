@@ -102,14 +102,9 @@ def find_problem(
   rows = ROWS_PER_DEVICE * (mesh.devices.size if mesh else 1)
   for config in configs:
     shape = rows, length, config.heads, config.width // config.heads
+    dtype, rate = config.dtype, config.attention_dropout
     measure = jax.jit(
-      functools.partial(
-        kernel_errors,
-        implementation,
-        shape,
-        config.dtype,
-        config.attention_dropout,
-      ),
+      functools.partial(kernel_errors, implementation, shape, dtype, rate),
       out_shardings=NamedSharding(mesh, P()) if mesh else None,
     )
     try:
@@ -135,11 +130,8 @@ def kernel_errors(
 ) -> dict[str, Array]:
   """Measures the errors of a kernel, compared with XLA in f32.
 
-  Args:
-    shape: B, L, H, S. Of each four rows one is full; the others have padding,
-      the last one after a single token.
-    dtype: of queries, keys and values.
-    rate: of dropout, with the same draws for both.
+  `shape` is B, L, H, S. Of each four rows one is full; the others have padding,
+  the last one after a single token. Both drop the same units.
 
   Returns:
     The largest error over the largest entry, both of real tokens, as f32
@@ -159,14 +151,10 @@ def kernel_errors(
 
   def run(implementation, query, key, value, cotangent):
     mask = attention.make_mask(implementation, documents_BxL.astype(jnp.int32))
-    result, vjp = jax.vjp(
-      lambda q, k, v: attention.attend(
-        q, k, v, mask, keys_B, rate=rate, site=1
-      ),
-      query,
-      key,
-      value,
+    attend = functools.partial(
+      attention.attend, mask=mask, keys_B=keys_B, rate=rate, site=1
     )
+    result, vjp = jax.vjp(attend, query, key, value)
     return result, *vjp(cotangent)
 
   def relative_error(x, expected):

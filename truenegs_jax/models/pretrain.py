@@ -77,16 +77,13 @@ class DetectionHead(nn.Module):
 class MaskedLanguageModel(nn.Module):
   """Base of both models: the methods of the network that predicts slots.
 
-  Attributes:
-    mlm_role: the role of this network. Subclasses have the submodules
-      `<role>`, `<role>_head` and `embeddings`.
-    kept_role: the role of the kept network.
-    temperature: divides the logits of the slots (Zhang et al. 2023, footnote
-      11). All losses, samples and probabilities are of the divided logits.
+  Subclasses have the submodules `<role>`, `<role>_head` and `embeddings`. A
+  `temperature` divides the logits of the slots (Zhang et al. 2023, footnote
+  11): all losses, samples and probabilities are of the divided logits.
   """
 
-  mlm_role: ClassVar[str]
-  kept_role: ClassVar[str]
+  mlm_role: ClassVar[str]  # the role of this network
+  kept_role: ClassVar[str]  # the role of the kept network
 
   def encode(
     self,

@@ -112,11 +112,8 @@ def hide_slots(
   >>> slots.positions_BxK.shape, bool((masked_BxL != tokens_BxL).sum() <= 1)
   ((1, 1), True)
 
-  Args:
-    tokens_BxL: int32.
-    documents_BxL: int32, 0 for padding.
-    keys_B: one typed key per row (`rng.row_keys`).
-    options: of the vocabulary and the recipe.
+  Arrays are int32; `documents_BxL` is 0 for padding. `keys_B` has one typed key
+  per row (`rng.row_keys`).
   """
   slots = choose_slots(tokens_BxL, documents_BxL, keys_B, options)
   return slots, apply_mask(tokens_BxL, slots, keys_B, options)
