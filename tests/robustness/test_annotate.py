@@ -92,7 +92,7 @@ def test_trees_in_brackets_are_read():
   ("choice", "missing", "message"),
   [
     (MODEL, "spacy", r"pip install 'truenegs_jax\[robustness\]' and python -m"),
-    ("stanza", "stanza", "not installed. Run pip install stanza"),
+    ("stanza", "stanza", "not installed .*Run pip install stanza"),
     ("spacy:none", "", "'spacy:none': spaCy or this model is not installed"),
     ("spacy:", "", "annotations='spacy:' is unknown. Choose spacy:MODEL"),
     ("rules", "", "annotations='rules' is unknown"),

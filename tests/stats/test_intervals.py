@@ -1,5 +1,6 @@
-"""Tests intervals of shares and means against closed forms and simulations."""
+"""Tests intervals and differences against closed forms and simulations."""
 
+import dataclasses
 import math
 
 import numpy as np
@@ -7,6 +8,167 @@ import pytest
 from scipy import stats
 
 from truenegs_jax.stats import intervals
+from truenegs_jax.stats.intervals import compare_runs, compare_scores
+from truenegs_jax.study.scores import Score, group_runs
+
+KEYS = [("mrpc", "accuracy"), ("rte", "accuracy")]
+
+
+def make_scores(value_SxTxFxN, arm):
+  """Makes the scores of an arm from those of examples, f64 [S, T, F, N]."""
+  return [
+    Score(arm, seed, task, run, metric, float(score_N.mean()), score_N)
+    for seed, value_TxFxN in enumerate(value_SxTxFxN)
+    for (task, metric), value_FxN in zip(KEYS, value_TxFxN, strict=False)
+    for run, score_N in enumerate(value_FxN)
+  ]
+
+
+def compare(ours, theirs, tasks=1):
+  """Compares two arrays of `make_scores`, or the scores themselves."""
+  scores = [
+    y
+    for x, arm in ((ours, "hc"), (theirs, "baseline"))
+    for y in (make_scores(x, arm) if isinstance(x, np.ndarray) else x)
+  ]
+  arms = (group_runs(scores, arm, KEYS[:tasks]) for arm in ("hc", "baseline"))
+  return compare_runs(*arms)
+
+
+def bounds(x):
+  return x.value - x.half_width, x.value + x.half_width
+
+
+def draw(*shape, seed=0):
+  return np.random.default_rng(seed).normal(70, 5, size=(2, *shape))
+
+
+@pytest.mark.parametrize("seeds", [2, 3, 7])
+@pytest.mark.parametrize("has_examples", [False, True])
+def test_one_fine_tuning_without_examples_gives_the_paired_t_interval(
+  seeds, has_examples
+):
+  scores_2xS = draw(seeds)[:, :, None, None, None]
+  # Every example has the score of its run: it varies with nothing else.
+  ours, theirs = (
+    make_scores(np.repeat(x, 9, -1), arm)
+    for x, arm in zip(scores_2xS, ("hc", "baseline"), strict=True)
+  )
+  if not has_examples:
+    ours, theirs = (
+      [dataclasses.replace(y, correct_N=None) for y in x]
+      for x in (ours, theirs)
+    )
+  result = compare(ours, theirs)
+  test = stats.ttest_rel(*scores_2xS.reshape(2, seeds))
+  expected = test.confidence_interval(0.95)
+  np.testing.assert_allclose(bounds(result), [expected.low, expected.high])
+  assert result.seeds == seeds
+
+
+def test_equal_seeds_give_the_paired_interval_of_the_examples():
+  ours, theirs = (np.repeat(x, 4, 0) for x in draw(1, 1, 2, 400))
+  result = compare(ours, theirs)
+  difference_N = (ours - theirs)[0, 0].mean(0)
+  half = stats.norm.isf(0.025) * stats.sem(difference_N)
+  assert result.value == pytest.approx(difference_N.mean())
+  assert result.half_width == pytest.approx(half)
+  assert result.seed_variance == pytest.approx(0, abs=1e-20)
+
+
+def test_intervals_do_not_depend_on_labels_and_order():
+  ours, theirs = draw(4, 2, 3, 50)
+  result = compare(ours, theirs, 2)
+  rng = np.random.default_rng(1)
+  order_N, order_S = rng.permutation(50), rng.permutation(4)
+  shuffled = [x[order_S][:, :, ::-1][..., order_N] for x in (ours, theirs)]
+  other = compare(*shuffled, 2)
+  assert dataclasses.astuple(other) == pytest.approx(
+    dataclasses.astuple(result)
+  )
+  low, high = bounds(compare(theirs, ours, 2))
+  assert (-high, -low) == pytest.approx(bounds(result))
+  # Examples that are easier for both arms change nothing.
+  ease_N = 40 * np.arange(50)
+  shifted = compare(ours + ease_N, theirs + ease_N, 2)
+  assert bounds(shifted) == pytest.approx(bounds(result))
+
+
+def test_the_average_of_tasks_adds_the_variances_of_their_examples():
+  ours, theirs = draw(5, 2, 2, 80)
+  ours = ours + 20 * np.random.default_rng(2).normal(size=(1, 2, 1, 80))
+  both = compare(ours, theirs, 2)
+  tasks = [compare(ours[:, i : i + 1], theirs[:, i : i + 1]) for i in (0, 1)]
+  assert both.value == pytest.approx(np.mean([x.value for x in tasks]))
+  total = sum(x.example_variance for x in tasks)
+  assert both.example_variance == pytest.approx(total / 4)
+  difference_S = (ours - theirs).mean((1, 2, 3))
+  assert both.seed_variance == pytest.approx(difference_S.var(ddof=1) / 5)
+
+
+def test_only_seeds_of_both_arms_with_all_tasks_count():
+  ours, theirs = (
+    make_scores(x, arm)
+    for x, arm in zip(draw(3, 2, 1, 9), ("hc", "baseline"), strict=True)
+  )
+  lacking = [x for x in ours if (x.seed, x.task) != (2, "rte")]
+  assert compare(lacking, theirs, 2).seeds == 2
+  assert compare(lacking, theirs).seeds == 3
+  one = compare([x for x in ours if x.seed == 1], theirs, 2)
+  assert (one.seeds, one.half_width) == (1, None)
+  assert compare([], theirs, 2) is None
+
+
+def compare_models(*models_SxN, **options):
+  """Compares the means of two models' scores of examples."""
+  runs = tuple(map(len, models_SxN))
+  score_SxN = np.concatenate(models_SxN)
+
+  def score(drawn_RxN):
+    return np.stack([x_N[drawn_RxN].mean(1) for x_N in score_SxN])
+
+  size = score_SxN.shape[1]
+  return compare_scores("em", score, size, runs=runs, **options)
+
+
+def test_intervals_have_the_theoretical_width():
+  rng = np.random.default_rng(0)
+  size, runs = 400, (5, 3)
+  examples = rng.normal(size=(2, size))
+  models = [
+    20 * examples[i] + 4 * rng.normal(size=(count, 1))
+    for i, count in enumerate(runs)
+  ]
+  result = compare_models(*models, resamples=20_000)
+  error = 20 * np.std(examples[0] - examples[1]) / np.sqrt(size)
+  width = 2 * 1.96 * error
+  assert result.high - result.low == pytest.approx(width, rel=0.04)
+  # The variance of a mean over runs is the unbiased variance of a run / S.
+  rng = np.random.default_rng(1)
+  for model in models:
+    score_SxR = np.repeat(model.mean(1)[:, None], 40_000, 1)
+    means = intervals._draw_runs(rng, score_SxR).mean(0)
+    expected = model.mean(1).var(ddof=1) / len(model)
+    assert means.var() == pytest.approx(expected, rel=0.05)
+  assert result.high_runs - result.low_runs > 1.2 * width
+
+
+def test_intervals_have_their_nominal_coverage():
+  """Simulates two models with accuracies of about 80 % and 75 %."""
+  rng = np.random.default_rng(0)
+  repeats, inside, inside_runs, num_disagreements = 200, 0, 0, 0
+  for _ in range(repeats):
+    shift = rng.normal(size=(5, 2)) * 0.03
+    hard = rng.random(150)
+    ours = 100.0 * (hard < 0.8 + shift[:, :1])
+    theirs = 100.0 * (hard < 0.75 + shift[:, 1:])
+    c = compare_models(ours, theirs, resamples=300)
+    inside += c.low <= 100 * (0.05 + np.diff(-shift.mean(0))[0]) <= c.high
+    inside_runs += c.low_runs <= 5 <= c.high_runs
+    num_disagreements += (c.p < 0.05) != (not c.low <= 0 <= c.high)
+  assert 0.91 <= inside / repeats <= 0.98
+  assert 0.88 <= inside_runs / repeats <= 0.99
+  assert num_disagreements <= 0.02 * repeats  # p and the interval agree
 
 
 def test_the_interval_of_a_mean_is_that_of_the_t_test():

@@ -114,23 +114,17 @@ def _load_spacy(model: str) -> Annotator:
 
 
 def _load_stanza() -> Annotator:
-  fix = (
-    'Run pip install stanza, then python -c "import stanza;'
-    " stanza.download('en')\"; or set"
-    f" robustness.annotations={SPACY}en_core_web_sm."
-  )
-  try:
-    import stanza
-  except ImportError as error:
-    raise InputError(
-      f"robustness.annotations={STANZA}: it is not installed. {fix}"
-    ) from error
   processors = "tokenize,pos,lemma,ner,constituency"
   try:
+    import stanza
+
     pipeline = stanza.Pipeline("en", processors=processors, verbose=False)
-  except Exception as error:  # stanza's own, requests', FileNotFoundError
+  except Exception as error:  # ImportError, stanza's own, requests'
     raise InputError(
-      f"Stanza cannot load its English models ({error}). {fix}"
+      f"robustness.annotations={STANZA}: it or its English models are not"
+      f" installed ({error}). Run pip install stanza, then python -c"
+      " \"import stanza; stanza.download('en')\"; or set"
+      f" robustness.annotations={SPACY}en_core_web_sm."
     ) from error
 
   def annotate_sentence(sentence: Any) -> Sentence:
@@ -199,9 +193,13 @@ def parse_question(sentence: Any) -> Tree | None:
   )
   question = _Question(word)
   tree = question.tree(sentence.root)
-  if list_words(tree) != [t.text for t in tokens]:
-    tree = question.flat_tree(tokens)
-  return tree
+  if list_words(tree) == [t.text for t in tokens]:
+    return tree
+  # No other phrase than that of the question word.
+  top = question.top
+  before = [_leaf(x) for x in tokens if x.i < top.left_edge.i]
+  after = [_leaf(x) for x in tokens if x.i > top.right_edge.i]
+  return "ROOT", (("SBARQ", (*before, question.phrase(top), *after)),)
 
 
 def _tag(token: Any) -> str:
@@ -251,12 +249,6 @@ class _Question:
     body = [("SQ", tuple(self.inverted(root, after)))] if after else []
     top = self.phrase(self.top)
     return "ROOT", (("SBARQ", (*front, top, *body, *marks)),)
-
-  def flat_tree(self, tokens: Sequence[Any]) -> Tree:
-    """Returns the tree with no other phrase than that of the question word."""
-    before = [_leaf(x) for x in tokens if x.i < self.top.left_edge.i]
-    after = [_leaf(x) for x in tokens if x.i > self.top.right_edge.i]
-    return "ROOT", (("SBARQ", (*before, self.phrase(self.top), *after)),)
 
   def elements(self, token: Any) -> list[Any]:
     """Returns a token and the heads that depend on it, in order."""

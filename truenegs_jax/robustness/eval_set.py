@@ -100,11 +100,10 @@ def _to_json(example: Question | Example) -> str:
     answers = [{"text": t, "answer_start": i} for t, i in example.answers]
     fields = {"context": example.context, "question": example.text}
     fields |= {"answers": answers, "title": "", "is_impossible": False}
-  elif example.second is None:
-    fields = {"sentence": example.first, "label": example.label}
   else:
-    pair = zip(PAIR, (example.first, example.second), strict=True)
-    fields = {**dict(pair), "label": example.label}
+    columns = ("sentence",) if example.second is None else PAIR
+    texts = zip(columns, example.texts, strict=True)
+    fields = {**dict(texts), "label": example.label}
   return json.dumps({**fields, "sample_id": example.key}, ensure_ascii=False)
 
 
@@ -126,37 +125,31 @@ def read_published(name: str, where: str, task: Task) -> EvalSet:
   elif task.kind == SPANS:
     questions = squad.read_squad(where, split="dev")
     original, transformed, variants = _group_variants(questions)
-  elif where.startswith(records.HUB):
-    rows = records.read_dataset(where, split="dev")
-    transformed = _to_examples(rows, task)
-  elif path.suffix == ".json":
-    rows = _read_advglue(name, where, task)
-    transformed = _to_examples(rows, task)
   else:
-    transformed = _to_examples(records.read_file(where), task)
-  merged: Mapping[str, str] = {}
-  if task.labels == NLI and any(x.label == NON_ENTAILMENT for x in transformed):
-    merged = NLI_MERGED
+    if where.startswith(records.HUB):
+      rows = records.read_dataset(where, split="dev")
+    elif path.suffix == ".json":
+      rows = _read_advglue(name, where, task)
+    else:
+      rows = records.read_file(where)
+    transformed = _to_examples(rows, task)
+  is_hans = any(x.gold == NON_ENTAILMENT for x in transformed)
+  merged = NLI_MERGED if is_hans and task.labels == NLI else {}
   about = {"source": where}
   return EvalSet(name, name, original, transformed, about, variants, merged)
 
 
-def _read_pair(
-  pair: Sequence[pathlib.Path], task: Task
-) -> tuple[list[Any], list[Any]]:
+def _read_pair(pair: Sequence[pathlib.Path], task: Task) -> list[list[Any]]:
   """Reads the files of original and of transformed samples."""
-  original, transformed = (
-    _to_examples(records.read_file(path), task) for path in pair
-  )
-  keys, others = ([x.key for x in part] for part in (original, transformed))
-  if keys != others:
-    lines = enumerate(itertools.zip_longest(keys, others), start=1)
-    line, ids = next((n, ids) for n, ids in lines if ids[0] != ids[1])
-    raise DataError(
-      f"{pair[1]}: sample {line} has the id {ids[1]!r}, but {pair[0].name} has"
-      f" {ids[0]!r} there. Use the two files of one run."
-    )
-  return original, transformed
+  sides = [_to_examples(records.read_file(path), task) for path in pair]
+  keys = itertools.zip_longest(*([x.key for x in rows] for rows in sides))
+  for line, (key, other) in enumerate(keys, start=1):
+    if key != other:
+      raise DataError(
+        f"{pair[1]}: sample {line} has the id {other!r}, but {pair[0].name} has"
+        f" {key!r} there. Use the two files of one run."
+      )
+  return sides
 
 
 def _group_variants(

@@ -6,7 +6,6 @@ values.
 """
 
 import dataclasses
-import functools
 import pathlib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -177,11 +176,9 @@ def _worst_variants(
     for m, (a_SxM, b_SxN) in pairs.items()
     if a_SxM is not None and b_SxN is not None
   }
-  columns = []
-  for i, members in enumerate(variants):
-    column_V = np.array(members or [size + i])
-    columns.append(column_V[both[F1][:, column_V].argmin(1)])
-  worst_SxN = np.stack(columns, 1)
+  columns = [np.array(x or [size + i]) for i, x in enumerate(variants)]
+  worst = [x_V[both[F1][:, x_V].argmin(1)] for x_V in columns]
+  worst_SxN = np.stack(worst, 1)
   return {
     m: scoring.mean_scores(np.take_along_axis(x, worst_SxN, 1))
     for m, x in both.items()
@@ -190,18 +187,18 @@ def _worst_variants(
 
 def compare_sets(ours: SetScores, theirs: SetScores) -> list[Comparison]:
   """Compares the drops of two models, or scores without originals."""
-  comparisons = []
-  for metric, sides in ours.items():
-    compared = DROP if DROP in sides else TRANSFORMED
-    pair = sides[compared], theirs[metric][compared]
+
+  def compare(metric: str) -> Comparison:
+    compared = DROP if DROP in ours[metric] else TRANSFORMED
+    pair = ours[metric][compared], theirs[metric][compared]
+
+    def draw(rows: np.ndarray) -> np.ndarray:
+      return np.concatenate([x.draw(rows) for x in pair])
+
     runs = len(pair[0].by_run()), len(pair[1].by_run())
-    draw = functools.partial(_draw_both, *pair)
-    comparisons.append(compare_scores(metric, draw, pair[0].size, runs=runs))
-  return comparisons
+    return compare_scores(metric, draw, pair[0].size, runs=runs)
 
-
-def _draw_both(ours: Scores, theirs: Scores, rows: np.ndarray) -> np.ndarray:
-  return np.concatenate([ours.draw(rows), theirs.draw(rows)])
+  return [*map(compare, ours)]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -50,7 +50,7 @@ class Transformation:
   Attributes:
     name: name in configs, "swap_synonyms".
     title: name in tables, "SwapSynWordNet".
-    apply: returns a `Question` or a `Example` with the same key; raises
+    apply: returns a `Question` or an `Example` with the same key; raises
       Refused.
     resources: names of what it uses, {"synonyms": "WordNet"}; for results.
   """

@@ -94,20 +94,16 @@ def textflint_synonyms(reader: WordNetReader) -> Synonyms:
   """
 
   @functools.cache
-  def find(token: str, pos: str) -> tuple[str, ...]:
+  def find(token: str, tag: str) -> tuple[str, ...]:
+    pos = PARTS_OF_SPEECH.get(tag[:2], "")
+    every = wordnet.PARTS_OF_SPEECH
     names = wordnet.find_lemma_names(
-      token,
-      reader,
-      pos=pos or wordnet.PARTS_OF_SPEECH,
-      satellites=not pos,
+      token, reader, pos=pos or every, satellites=not pos
     )
     wordnet.close_wordnet(reader)  # until the next token
     return tuple(name for name in names if name != token and "_" not in name)
 
-  def find_by_tag(token: str, tag: str) -> tuple[str, ...]:
-    return find(token, PARTS_OF_SPEECH.get(tag[:2], ""))
-
-  return find_by_tag
+  return find
 
 
 def _swap(
@@ -197,23 +193,22 @@ def make_perturbation(name: str) -> Transformation:
   title, find_edits = PERTURBATIONS[name]
 
   def change(
-    text: str, protected: Sequence[Span], rng: random.Random
-  ) -> tuple[str, list[Span]]:
+    text: str, rng: random.Random, spans: Sequence[Span] = ()
+  ) -> tuple[str, Sequence[Span]]:
+    # The case of answers changes, too: they must not stand out.
+    protected = () if find_edits is change_case else spans
     edits = find_edits(text, protected, rng)
     if not edits:
       raise Refused(NO_PLACE)
-    return edit_text(text, edits, protected)
+    changed, moved = edit_text(text, edits, protected)
+    return changed, moved or spans
 
   def apply(
     example: Question | Example, rng: random.Random
   ) -> Question | Example:
     if isinstance(example, Example):
-      return change_texts(example, lambda text: change(text, (), rng)[0])
-    spans = answer_spans(example)
-    if find_edits is change_case:  # answers, too: they must not stand out
-      context, _ = change(example.context, (), rng)
-    else:
-      context, spans = change(example.context, spans, rng)
+      return change_texts(example, lambda text: change(text, rng)[0])
+    context, spans = change(example.context, rng, answer_spans(example))
     answers = tuple((context[a:b], a) for a, b in spans)
     return dataclasses.replace(example, context=context, answers=answers)
 
