@@ -132,6 +132,8 @@ def test_resumed_run_ends_bit_equal(finished, tmp_path, monkeypatch):
   # Use the compiled steps again.
   lowered = types.SimpleNamespace(compile=lambda: result.setup.train_step)
   monkeypatch.setattr(plan, "lower_train_step", lambda *_: lowered)
+  evaluate = result.setup.eval_step
+  monkeypatch.setattr(plan, "build_eval_step", lambda *_: evaluate)
   shutil.copytree(root / "run", tmp_path / "resumed")
   for step_after in range(4, STEPS + 1):
     shutil.rmtree(tmp_path / "resumed" / "checkpoints" / str(step_after))

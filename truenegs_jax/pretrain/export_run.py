@@ -152,13 +152,38 @@ def describe_run(
   ]
   if command := results.get("command"):  # known at the end of the run
     training.append(f"* Made by: `{model_card.hide_in_command(command)}`")
-  verdict = results.get("verdict", {})
+  sections = {
+    "Training data": "\n".join(data),
+    "Training": "\n".join(training),
+    "Evaluation": _tabulate(
+      held_out, step, results.get("verdict", {}).get("unigram_entropy")
+    ),
+  }
+  if terms:
+    sections["Citation"] = _PAPER
+  return model_card.ModelOrigin(
+    sections,
+    limits=_list_limits(c, step, results, objective),
+    recipe=recipe,
+    metadata={
+      "language": c.data.language,
+      "datasets": model_card.find_datasets(c.data.sources),
+      **model_card.describe_base(c.init),
+    },
+  )
+
+
+def _list_limits(
+  c: PretrainConfig, step: int, results: Mapping, objective: str
+) -> list[str]:
+  """Returns what a user of the model should know before they rely on it."""
   limits = []
   if c.data.language:
     limits.append(
       f"Only text in the language `{c.data.language}` was evaluated."
     )
-  if results.get("steps") == step and not verdict.get("passed", True):
+  passed = results.get("verdict", {}).get("passed", True)
+  if results.get("steps") == step and not passed:
     limits.append(
       "**On held-out text it was not better than guessing without context.**"
     )
@@ -172,23 +197,7 @@ def describe_run(
   sources = sources_spec.named_sources(c.data.sources)
   if "wordnet" in {*sources, *objective.split()}:
     limits.append(_WORDNET)
-  sections = {
-    "Training data": "\n".join(data),
-    "Training": "\n".join(training),
-    "Evaluation": _tabulate(held_out, step, verdict.get("unigram_entropy")),
-  }
-  if terms:
-    sections["Citation"] = _PAPER
-  return model_card.ModelOrigin(
-    sections,
-    limits=limits,
-    recipe=recipe,
-    metadata={
-      "language": c.data.language,
-      "datasets": model_card.find_datasets(c.data.sources),
-      **model_card.describe_base(c.init),
-    },
-  )
+  return limits
 
 
 def _tabulate(

@@ -57,13 +57,9 @@ def train(
   with contextlib.ExitStack() as stack:
     first_step = int(setup.state.step)
     say = functools.partial(console.print, soft_wrap=True)
-    traced_steps = speed.parse_profile(c.log.profile, c.steps)
-    profiler = speed.Profiler(
-      traced_steps if distributed.is_first_process() else None,
-      workdir,
-      say,
-      first_step=first_step,
-    )
+    profile = c.log.profile if distributed.is_first_process() else ""
+    traced_steps = speed.parse_profile(profile, c.steps)
+    profiler = speed.Profiler(traced_steps, workdir, say, first_step=first_step)
     line = metrics.ProgressLine(console, c.steps, first_step=first_step)
     logged = metrics.LoggedRun(workdir, first_step, setup.description["config"])
     write = stack.enter_context(
@@ -99,8 +95,8 @@ def train(
     # All steps may have been done before.
     if stopped_by is None and not callbacks.held_out:
       callbacks.compute_held_out(loop.state)
-    setup = dataclasses.replace(setup, state=loop.state)
-    return TrainResult(setup, callbacks.held_out, stopped_by)
+    last = dataclasses.replace(setup, state=loop.state)
+    return TrainResult(last, callbacks.held_out, stopped_by)
 
 
 @dataclasses.dataclass

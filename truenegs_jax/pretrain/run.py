@@ -201,8 +201,36 @@ def finish_run(
   params, aux = distributed.to_host((state.params, state.aux))
   if not distributed.is_first_process():
     return 0  # the first process does the rest
-  c, vocab = run.config, run.tokenizer.vocab
   say = functools.partial(console.print, soft_wrap=True)
+  verdict, results = _evaluate(workdir, inputs, result, params, aux, console)
+  files.save_json(workdir / files.RESULTS, results)
+  with progress.working(console, "Writing the report"):
+    write_own_report(workdir, say)
+  with progress.working(console, "Exporting"):
+    exported = _export(run, workdir, params)
+  # Words are not broken on a terminal; a log has a line.
+  console.print(exported, soft_wrap=not console.is_terminal)
+  if verdict.passed or not run.config.eval.must_learn:
+    say(describe_next_steps(workdir))
+    return 0
+  say(
+    "The model did not learn: the MLM loss must be below the unigram entropy,"
+    f" and the AUC {evaluate.MIN_ERRORS:g} standard errors above 0.5."
+  )
+  return EXIT_NOT_LEARNED
+
+
+def _evaluate(
+  workdir: pathlib.Path,
+  inputs: RunInputs,
+  result: loop.TrainResult,
+  params: Mapping[str, Any],
+  aux: Mapping[str, Any],
+  console: Console,
+) -> tuple[evaluate.Verdict, dict[str, Any]]:
+  """Prints verdict, cases and fills; returns the verdict and results.json."""
+  run = result.setup.run
+  c, vocab = run.config, run.tokenizer.vocab
   device_params = jax.device_put(params)  # once, not for each batch
   synonyms = inputs.table
   if run.table_builder:
@@ -244,21 +272,7 @@ def finish_run(
   if fills:
     console.print(evaluate.fills_table(fills))
   results["fills"] = [fill._asdict() for fill in fills]
-  files.save_json(workdir / files.RESULTS, results)
-  with progress.working(console, "Writing the report"):
-    write_own_report(workdir, say)
-  with progress.working(console, "Exporting"):
-    exported = _export(run, workdir, params)
-  # Words are not broken on a terminal; a log has a line.
-  console.print(exported, soft_wrap=not console.is_terminal)
-  if verdict.passed or not c.eval.must_learn:
-    say(describe_next_steps(workdir))
-    return 0
-  say(
-    "The model did not learn: the MLM loss must be below the unigram entropy,"
-    f" and the AUC {evaluate.MIN_ERRORS:g} standard errors above 0.5."
-  )
-  return EXIT_NOT_LEARNED
+  return verdict, results
 
 
 @contextlib.contextmanager

@@ -1,12 +1,9 @@
 """Merges, prints and writes the metrics of a run.
 
-Terms are pairs (sum, count). Steps, micro-batches, devices and held-out batches
-are merged by adding their pairs; only merged pairs are divided.
-
-A record is a flat dict of metrics, with `step` and `split` ("train" or
-"held_out"). metrics.jsonl has all records. A logger is a function that opens a
-run and returns two functions: one logs values by name, the other ends the run.
-A logger that raises is dropped with a warning, and training goes on.
+Terms are pairs (sum, count), which are added before they are divided. A record
+is a flat dict of metrics, with `step` and `split` ("train" or "held_out"). A
+logger is a function that opens a run and returns two functions: one logs values
+by name, the other ends the run.
 """
 
 import contextlib
@@ -27,7 +24,7 @@ from truenegs_jax.runtime import distributed
 from truenegs_jax.runtime.errors import InputError, one_of, printable
 from truenegs_jax.runtime.files import atomic_file
 from truenegs_jax.workdir import files
-from truenegs_jax.workdir.files import JsonlWriter, Record
+from truenegs_jax.workdir.files import Record
 
 Terms = Mapping[str, tuple[np.ndarray, np.ndarray]]
 
@@ -59,11 +56,10 @@ def compute_ratios(terms: Terms) -> dict[str, float]:
 
 
 def auc(positive_C: np.ndarray, negative_C: np.ndarray) -> float:
-  """Computes the area under the ROC curve from histograms of scores.
+  """Computes the area under the ROC curve; 0.5 without positives or negatives.
 
   This is the probability that a random positive scores above a random negative;
-  ties count half. It is 0.5 if there are no positives or no negatives. The
-  arguments are their numbers in C bins of ascending scores.
+  ties count half. The arguments are numbers in C bins of ascending scores.
   """
   positive_C = np.asarray(positive_C, np.float64)
   negative_C = np.asarray(negative_C, np.float64)
@@ -200,22 +196,11 @@ Logger = tuple[Callable[[int, Values], object], Callable[[], object]]
 
 @dataclasses.dataclass(frozen=True)
 class LoggedRun:
-  """A run as loggers show it.
+  """A run as loggers show it."""
 
-  Attributes:
-    workdir: its folder, as the user gave it.
-    first_step: number of steps of the checkpoint that it continues.
-    config: in JSON's types.
-  """
-
-  workdir: pathlib.Path
-  first_step: int
-  config: Mapping[str, Any]
-
-  @property
-  def name(self) -> str:
-    """The workdir, or the end of a long one."""
-    return self.workdir.as_posix()[-MAX_NAME:]
+  workdir: pathlib.Path  # as the user gave it
+  first_step: int  # of the checkpoint that it continues
+  config: Mapping[str, Any]  # in JSON's types
 
   @functools.cached_property
   def id(self) -> str:
@@ -257,7 +242,7 @@ def open_wandb(run: LoggedRun) -> Logger:
   opened = wandb.init(
     project=settings.project or PROJECT,
     id=run.id,
-    name=run.name,
+    name=run.workdir.as_posix()[-MAX_NAME:],
     config=dict(run.config),
     dir=run.workdir,
     mode="offline" if lacks_key else None,
@@ -297,50 +282,48 @@ def check_writers(names: Sequence[str]) -> None:
       )
 
 
-class LoggerWriter:
-  """Writes records with one of LOGGERS, until it raises."""
+@contextlib.contextmanager
+def _open_logger(
+  name: str, run: LoggedRun
+) -> Iterator[Callable[[Record], None]]:
+  """Yields a function that logs the numbers of a record.
 
-  def __init__(self, name: str, run: LoggedRun):
-    self._name, self._failed = name, False
-    opened: Logger | None = self._call(LOGGERS[name][0], run)
-    self._log, self._close = opened or (_ignore, _ignore)
+  The first error of a logger is a warning. Nothing is logged after it.
+  """
+  failed = False
 
-  def write(self, record: Record) -> None:
-    """Logs the numbers of a record, but its step and time."""
-    if not self._failed:
-      self._call(self._log, record["step"], select_values(record))
-
-  def close(self) -> None:
-    """Ends the run, if it was opened."""
-    self._call(self._close)
-
-  def _call(self, function: Callable[..., Any], *args: Any) -> Any:
-    """Calls a function of the logger; its first error is a warning."""
+  def call(function: Callable[..., Any], *args: Any) -> Any:
+    nonlocal failed
     try:
       return function(*args)
     except Exception as e:  # a logger must not end a run, whatever it raises
-      if not self._failed:
+      if not failed:
         reason = f"{type(e).__name__}: {printable(e)}".splitlines()[0][:300]
         print(
-          f"warning: The logger {self._name!r} failed ({reason.rstrip('.')})."
-          " The run goes on without it, and"
-          f" {files.METRICS} has all records. To try the logger again,"
-          " stop the run and run the same command again."
+          f"warning: The logger {name!r} failed ({reason.rstrip('.')}). The run"
+          f" goes on without it, and {files.METRICS} has all records. To try"
+          " the logger again, stop the run and run the same command again."
         )
-      self._failed = True
+      failed = True
 
+  def write(record: Record) -> None:
+    values = {
+      f"{record['split']}/{key}": value
+      for key, value in record.items()
+      if key not in files.COMMON and isinstance(value, int | float)
+    }
+    if not failed:
+      call(log, record["step"], values)
 
-def _ignore(*args: object) -> None:
-  """Takes the place of functions of a logger that failed to open."""
-
-
-def select_values(record: Record) -> dict[str, float]:
-  """Returns the numbers of a record by `<split>/<name>`."""
-  return {
-    f"{record['split']}/{name}": value
-    for name, value in record.items()
-    if name not in files.COMMON and isinstance(value, int | float)
-  }
+  opened: Logger | None = call(LOGGERS[name][0], run)
+  if not opened:
+    yield lambda record: None
+    return
+  log, close = opened
+  try:
+    yield write
+  finally:
+    call(close)
 
 
 @contextlib.contextmanager
@@ -352,19 +335,17 @@ def open_writers(
   The writers are metrics.jsonl and `names`, of LOGGERS. Only the first process
   writes.
   """
-  writers: list[Any] = []
-
-  def write(record: Record) -> None:
-    for writer in writers:
-      writer.write(record)
-
+  writers: list[Callable[[Record], None]] = []
   with contextlib.ExitStack() as stack:
     stack.callback(line.close)
     if distributed.is_first_process():
-      writers.append(JsonlWriter(run.workdir, first_step=run.first_step))
-      stack.callback(writers[-1].close)
-      for name in names:
-        writers.append(LoggerWriter(name, run))
-        stack.callback(writers[-1].close)
-      writers.append(line)
+      file = files.JsonlWriter(run.workdir, first_step=run.first_step)
+      stack.callback(file.close)
+      loggers = [stack.enter_context(_open_logger(x, run)) for x in names]
+      writers = [file.write, *loggers, line.write]
+
+    def write(record: Record) -> None:
+      for writer in writers:
+        writer(record)
+
     yield write

@@ -192,6 +192,17 @@ def lower_train_step(
     return jitted.lower(state, abstract_batch(run, mesh), aux)
 
 
+def build_eval_step(run: Run, mesh: jax.sharding.Mesh) -> Callable:
+  """Builds the jitted evaluation step: `(params, batch, aux) -> terms`."""
+  objective = sharding.gather_params(
+    run.objective(train=False), mesh, run.mesh_spec
+  )
+  return jax.jit(
+    step_lib.make_eval_step(objective, run.config.seed),
+    out_shardings=sharding.replicated_sharding(mesh),
+  )
+
+
 def row_flops(run: Run) -> float:
   """Counts the floating-point operations (FLOP) of training on one row.
 

@@ -73,38 +73,20 @@ def set_up_training(
   ):
     lowered = plan.lower_train_step(resolved, mesh, abstract, aux)
     compiled, state = _compile_and_make_state(lowered, make_state)
-  objective = sharding.gather_params(
-    resolved.objective(train=False), mesh, run.mesh_spec
-  )
   setup = PretrainSetup(
     run=run,
     mesh=mesh,
     state=state,
     aux=aux,
     train_step=compiled,
-    eval_step=jax.jit(
-      step_lib.make_eval_step(objective, run.config.seed),
-      out_shardings=sharding.replicated_sharding(mesh),
-    ),
+    eval_step=plan.build_eval_step(resolved, mesh),
     refresh=model_table.make_refresh(
       run.table_builder, abstract, from_weights=bool(run.config.init)
     ),
     description=description,
   )
-  init = run.config.init
-  begin = f"weights '{init}'" if init else "random parameters"
-  begin += f", seed {run.config.seed}"
-  if resumed is not None:
-    begin = f"resumed at step {resumed[0]:,} of '{workdir}'"
-  links = [x for x in (workdir, checkpoints.folder) if x.is_symlink()]
-  targets = "".join(f" -> {link.resolve()}/" for link in links)
-  lines = {
-    "start": begin,
-    **_report_lines(setup, inputs),
-    "attention": attention,
-    "workdir": f"{workdir}/{targets} ({files.CONFIG}, metrics.jsonl,"
-    f" {files.CHECKPOINTS}/, {files.PLOTS}/, {files.EXPORT}/)",
-  }
+  first_step = resumed and resumed[0]
+  lines = _report_lines(setup, inputs, workdir, first_step, attention)
   if distributed.is_first_process():
     _write_files(setup, inputs, workdir, lines)
   console.print(plan.report_table(lines))
@@ -141,12 +123,12 @@ def _write_files(
   write_vocabulary(run.tokenizer.vocab, workdir / files.VOCABULARY)
   if inputs.table is not None:
     inputs.table.save(workdir / files.SYNONYMS)
-  about = describe_run(
-    inputs.train_rows,
-    run.tokenizer.vocab,
-    lines,
-    row_flops=plan.row_flops(run),
-  )
+  about = {
+    "lines": dict(lines),
+    "row_flops": plan.row_flops(run),
+    "uniform_entropy": math.log(len(run.tokenizer.vocab)),
+    **_describe_rows(inputs.train_rows, run.tokenizer.vocab),
+  }
   files.save_json(workdir / files.ABOUT, about)
 
 
@@ -274,10 +256,23 @@ def _prepare_state(
   return make_state
 
 
-def _report_lines(setup: PretrainSetup, inputs: RunInputs) -> dict[str, str]:
+def _report_lines(
+  setup: PretrainSetup,
+  inputs: RunInputs,
+  workdir: pathlib.Path,
+  first_step: int | None,
+  attention: str,
+) -> dict[str, str]:
+  """Returns the lines of the report; `first_step` is that of a resumed run."""
   run, rows = setup.run, len(inputs.train_rows)
   steps, batch_size = run.config.steps, run.config.batch_size
+  init = run.config.init
+  begin = f"weights '{init}'" if init else "random parameters"
+  begin += f", seed {run.config.seed}"
+  if first_step is not None:
+    begin = f"resumed at step {first_step:,} of '{workdir}'"
   lines = plan.report_lines(run, setup.mesh, setup.state, setup.aux)
+  lines = {"start": begin, **lines}
   memory = setup.train_step.memory_analysis()
   scratch = plan.format_mib(memory.temp_size_in_bytes) if memory else "unknown"
   lines["per device"] += f", scratch {scratch}"
@@ -301,31 +296,36 @@ def _report_lines(setup: PretrainSetup, inputs: RunInputs) -> dict[str, str]:
       f" ({table.num_rows / table.vocab_size:.2%} of the vocabulary) from"
       f" {table.source}"
     )
-  return {**lines, **inputs.coverage}
+  folders = workdir, workdir / files.CHECKPOINTS
+  links = [folder for folder in folders if folder.is_symlink()]
+  targets = "".join(f" -> {link.resolve()}/" for link in links)
+  return {
+    **lines,
+    **inputs.coverage,
+    "attention": attention,
+    "workdir": f"{workdir}/{targets} ({files.CONFIG}, metrics.jsonl,"
+    f" {files.CHECKPOINTS}/, {files.PLOTS}/, {files.EXPORT}/)",
+  }
 
 
-def describe_run(
-  rows: rows_folder.Rows,
-  vocabulary: Sequence[str],
-  lines: Mapping[str, str],
-  *,
-  row_flops: float,
+def _describe_rows(
+  rows: batches.Rows, vocabulary: Sequence[str]
 ) -> dict[str, Any]:
-  """Returns the content of about.json.
+  """Describes the training rows for about.json.
 
-  Args:
-    rows: the training rows.
-    vocabulary: its tokens.
-    lines: the report at the start, text by name.
-    row_flops: floating-point operations of training on one row.
+  Lengths without padding are counted in bins such as "1-16", of MEASURED_ROWS
+  rows at equal distances.
   """
   manifest, counts_V = rows.manifest, rows.unigram_V
   order = np.argsort(-counts_V, kind="stable")[:NUM_TOKENS].tolist()
   options, parts = manifest["options"], manifest["parts"]
+  row_R = np.linspace(0, len(rows) - 1, min(len(rows), MEASURED_ROWS))
+  documents_RxL = rows.take(row_R.astype(np.int64))["documents"]
+  length_R = np.count_nonzero(documents_RxL, axis=1)
+  ends = np.unique(np.linspace(0, rows.length, NUM_BINS + 1).astype(int))
+  counts, _ = np.histogram(length_R, ends + 0.5)
+  bins = (f"{a + 1}-{b}" for a, b in zip(ends, ends[1:], strict=False))
   return {
-    "lines": dict(lines),
-    "row_flops": row_flops,
-    "uniform_entropy": math.log(len(vocabulary)),
     "unigram_entropy": metrics.entropy(counts_V),
     "sources": [str(source["source"]) for source in options["sources"]],
     "documents": sum(part["documents"] for part in parts),
@@ -333,25 +333,11 @@ def describe_run(
     "rows": {name: x["rows"] for name, x in manifest["splits"].items()},
     "padding_share": manifest["splits"]["train"]["padding_share"],
     "padding_warning": rows_folder.padding_warning(manifest),
-    "row_lengths": count_lengths(rows),
+    "row_lengths": [*zip(bins, counts.tolist(), strict=True)],
     "frequent_tokens": [
       [vocabulary[i], float(counts_V[i] / counts_V.sum())] for i in order
     ],
   }
-
-
-def count_lengths(rows: rows_folder.Rows) -> list[tuple[str, int]]:
-  """Counts rows by their tokens without padding, in bins such as "1-16".
-
-  Takes MEASURED_ROWS rows at equal distances.
-  """
-  row_R = np.linspace(0, len(rows) - 1, min(len(rows), MEASURED_ROWS))
-  documents_RxL = rows.take(row_R.astype(np.int64))["documents"]
-  length_R = np.count_nonzero(documents_RxL, axis=1)
-  ends = np.unique(np.linspace(0, rows.length, NUM_BINS + 1).astype(int))
-  counts, _ = np.histogram(length_R, ends + 0.5)
-  names = (f"{a + 1}-{b}" for a, b in zip(ends, ends[1:], strict=False))
-  return [*zip(names, counts.tolist(), strict=True)]
 
 
 def fit_minutes(

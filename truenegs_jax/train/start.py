@@ -245,13 +245,7 @@ def resolve(
     config.data, download=needs_weights and not config.dry_run
   )
   run = Run(config, tokenizer, weights, vocabulary)
-  first = next(iter(run.model.roles.values()))
-  if config.data.layout == "electra" and first.type_vocab_size < 2:
-    raise InputError(
-      f"model.variant: type_vocab_size is {first.type_vocab_size}, but rows of"
-      " data.layout='electra' have two token types. Set type_vocab_size=2 or"
-      " --config.data.layout=packed."
-    )
+  _check_token_types(run)
   if needs_weights:
     if config.data.vocab == "train" and "words" not in fit.parse_skip(
       config.init_skip
@@ -374,6 +368,17 @@ def check(config: PretrainConfig) -> None:
     raise InputError(
       f"init_skip={c.init_skip!r} needs weights to start from. Set"
       " --config.init=FOLDER or remove init_skip."
+    )
+
+
+def _check_token_types(run: Run) -> None:
+  """Checks that the model has the token types of the rows."""
+  network = next(iter(run.model.roles.values()))
+  if run.config.data.layout == "electra" and network.type_vocab_size < 2:
+    raise InputError(
+      f"model.variant: type_vocab_size is {network.type_vocab_size}, but rows"
+      " of data.layout='electra' have two token types. Set type_vocab_size=2 or"
+      " --config.data.layout=packed."
     )
 
 
