@@ -205,7 +205,7 @@ def test_bad_value_is_refused_before_compilation(
   first_run, flag, message, monkeypatch
 ):
   root, flags = first_run
-  monkeypatch.setattr(run_lib.loop, "train", None)
+  monkeypatch.setattr(run_lib.setup, "set_up_training", None)
   flags = [*flags, runs.save_synonyms(root, root / "rows" / "vocab.txt")]
   if flag.startswith("data."):
     flags = [f for f in flags if "data.rows" not in f]
@@ -223,11 +223,11 @@ def test_a_source_without_the_words_of_the_rows_is_warned_of(
   (root / "few.tsv").write_text("\t".join(words[-2:]))
   lines = []
 
-  def record(run, workdir, inputs, console):
+  def record(run, workdir, inputs, *_):
     lines.append(inputs.coverage["text"])
     raise KeyboardInterrupt
 
-  monkeypatch.setattr(run_lib.loop, "train", record)
+  monkeypatch.setattr(run_lib.setup, "set_up_training", record)
   few = f"--config.negatives.sources=pairs path={root}/few.tsv"
   for flag in (few, runs.save_synonyms(root, vocab_file)):
     screen = io.StringIO()
