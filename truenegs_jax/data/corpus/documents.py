@@ -24,13 +24,7 @@ SURROGATES = re.compile("[\ud800-\udfff]")
 def from_lines(
   groups: Iterable[str], rule: str, state: ReadState
 ) -> Iterator[str]:
-  """Forms the documents of a text.
-
-  Args:
-    groups: the text as groups of complete lines, each with a "\\n" at its end,
-      without bad characters.
-    rule: one of RULES.
-  """
+  """Forms the documents of a text, which is given as groups of lines."""
   if rule == "record":
     for group in groups:
       yield from (line for line in group.split("\n") if line.strip())

@@ -113,7 +113,7 @@ class ReadState:
 def read_text(
   file: File, state: ReadState, *, records: bool = False
 ) -> Iterator[str]:
-  """Yields groups of complete lines; all end in "\n", also after CR and CRLF.
+  """Yields groups of complete lines; each ends in LF, also after CR and CRLF.
 
   A long line is cut or refused. If lines are `records`, it is always refused.
   """
@@ -177,7 +177,7 @@ def _decode(data: bytes, state: ReadState) -> str:
 
 
 def read_lines(file: File, state: ReadState) -> Iterator[str]:
-  """Yields lines that hold records; each ends in "\n"."""
+  """Yields lines that hold records; each ends in LF."""
   number = 0
   for lines in read_text(file, state, records=True):
     # `splitlines` would also split at U+2028, which texts contain.
