@@ -44,12 +44,6 @@ def _choose_machines() -> dict[str, Any]:
       engines.run_on_beam, runner=values.runner, options=values.beam
     )
     return {"engine": engine, "bucket": values.store}
-  for name in ("beam", "store"):
-    if values[name].value:
-      raise InputError(
-        f"--{name} is for a runner. Add --runner=NAME, such as"
-        " --runner=DataflowRunner."
-      )
   job = values.shard and flags_lib.parse_job("--shard", values.shard)
   return {"job": job} if job else {}
 

@@ -16,7 +16,6 @@ from rich.console import Console
 from support.small_rows import read_files
 from truenegs_jax.config.flags import parse_job
 from truenegs_jax.config.sections import Data
-from truenegs_jax.configs import common
 from truenegs_jax.data.corpus.corpus import Corpus
 from truenegs_jax.data.rows import steps
 from truenegs_jax.data.rows.prepare_rows import prepare
@@ -252,24 +251,14 @@ def test_impossible_jobs_are_rejected(job):
 
 
 def test_a_run_does_not_download_a_corpus_by_itself(corpus, monkeypatch):
-  config = common.get_config()
-  config.data.update(dict(sources=corpus, vocab_size=60))
+  data, quiet = Data(sources=corpus, vocab_size=60), Console(quiet=True)
+  with monkeypatch.context() as patch:
+    patch.setattr(Corpus, "is_local", lambda self: False)
+    with pytest.raises(InputError, match="not prepared yet"):
+      find_or_prepare_rows(data, 128, quiet)
+  rows = find_or_prepare_rows(data, 128, quiet)
   monkeypatch.setattr(Corpus, "is_local", lambda self: False)
-  with pytest.raises(InputError, match="not prepared yet"):
-    find_or_prepare_rows(
-      Data.read(config.data), config.length, Console(quiet=True)
-    )
-  monkeypatch.undo()
-  rows = find_or_prepare_rows(
-    Data.read(config.data), config.length, Console(quiet=True)
-  )
-  monkeypatch.setattr(Corpus, "is_local", lambda self: False)
-  assert (
-    find_or_prepare_rows(
-      Data.read(config.data), config.length, Console(quiet=True)
-    )
-    == rows
-  )
+  assert find_or_prepare_rows(data, 128, quiet) == rows
 
 
 def test_a_resumed_preparation_keeps_its_vocabulary(corpus, monkeypatch):
