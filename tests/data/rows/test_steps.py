@@ -292,7 +292,7 @@ def test_workers_exit_when_their_parent_is_killed(tmp_path):
     "os.kill(os.getpid()",
   )
   result = run_killed_script(
-    script, tmp_path / "rows", 2, stdout=subprocess.PIPE, text=True
+    script, tmp_path / "rows", 8, stdout=subprocess.PIPE, text=True
   )
   workers = [int(pid) for pid in result.stdout.split()]
   assert len(workers) == 2
