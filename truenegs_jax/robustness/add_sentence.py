@@ -8,18 +8,12 @@ Differences to TextFlint: the tokens of an answer are those at its offset, not
 the first that are spelled alike; the first word of a question is in lower case
 inside a statement. A word's most frequent tag is that of the word alone.
 
-Questions become statements by the rules of Jia & Liang (2017), "Adversarial
-Examples for Evaluating Reading Comprehension Systems", in TextFlint's
-selection. A pattern is a sequence of atoms that has to cover the tree's words
-from left to right:
-
-  NP, IN, ...      a node with this label or tag, or one of MACROS
-  NP/VP            either
-  W:what/which     a WH phrase that begins with one of these words
-  called           this word
-
-Slot 0 is the answer; slots 1, 2, ... are the atoms in order, without single
-words. An output is a sequence of slots and words.
+Questions become statements by the rules of Jia & Liang (2017,
+https://arxiv.org/abs/1707.07328) that TextFlint has. A pattern is a sequence of
+atoms that cover the tree's words from left to right: a label, a tag or one of
+MACROS (NP), alternatives (NP/VP), a WH phrase that begins with one of the words
+(W:what/which), or a word (called). An output is a sequence of words and slots:
+0 is the answer; 1, 2, ... are the atoms in order, without single words.
 """
 
 import dataclasses
@@ -177,17 +171,13 @@ LEADING = ("PP", "SBAR")  # clauses before a comma
 
 @dataclasses.dataclass(frozen=True)
 class AddSentence:
-  """The transformation of questions.
-
-  Attributes:
-    annotator: annotates questions and contexts.
-    reader: WordNet, for antonyms.
-    neighbours: word in lower case -> other words, nearest first.
-  """
+  """The transformation of questions."""
 
   annotator: Annotator
-  reader: WordNetReader
-  neighbours: Mapping[str, Sequence[str]]
+  reader: WordNetReader  # for antonyms
+  neighbours: Mapping[
+    str, Sequence[str]
+  ]  # of words in lower case, nearest first
 
   def __call__(self, question: Question, rng: random.Random) -> Question:
     """Adds the sentence; refused are questions without a parse or a rule."""
@@ -295,12 +285,9 @@ def make_add_sentence(
   neighbours: str = "",
   wordnet_dir: str = "",
 ) -> Transformation:
-  """Makes the transformation of questions.
+  """Makes the transformation of questions, whose words may be neighbours.
 
-  Args:
-    questions: all questions, whose words are each other's neighbours.
-    neighbours: a file of word vectors, or "" for none.
-    wordnet_dir: folder of WordNet; "" searches for it.
+  `neighbours` is a file of word vectors, or ""; `wordnet_dir` "" searches.
   """
   reader = wordnet.open_wordnet(wordnet_dir)
   wordnet.close_wordnet(reader)
@@ -387,9 +374,8 @@ def with_words(tree: Tree, new_words: Iterator[str]) -> Tree:
 def group_wh_phrases(tree: Tree) -> Tree:
   """Returns the tree with each WHNP as [WH word, NP of all that follows].
 
-  Of a WHNP that starts with another phrase of WH word, the words of that
-  phrase, too, move into the NP. An SQ in a WHNP, a parser's mistake, is moved
-  behind it.
+  A phrase of the WH word is taken apart, and an SQ in a WHNP, a parser's
+  mistake, is moved behind it.
   """
   label, content = tree
   if isinstance(content, str):
@@ -412,8 +398,7 @@ def group_wh_phrases(tree: Tree) -> Tree:
 def match(atoms: Sequence[str], nodes: Sequence[Tree]) -> list[Tree] | None:
   """Returns the node of each atom if the atoms cover the nodes' words in order.
 
-  Larger nodes are tried first. A question mark or period at the end needs no
-  atom.
+  Larger nodes are tried first. A mark at the end needs no atom.
   """
   if not nodes:
     return None if atoms else []

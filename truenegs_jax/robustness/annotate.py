@@ -33,19 +33,13 @@ BE = ("is", "are", "was", "were", "'s")
 
 
 class Token(NamedTuple):
-  """A token of a text.
-
-  Attributes:
-    text, start, end: its characters, `annotated_text[start:end]`.
-    tag: part of speech of the Penn Treebank, "NNP".
-    entity: "", PERSON, LOCATION, ORGANIZATION or another name of the annotator.
-  """
+  """A token, the characters `start` to `end` of the annotated text."""
 
   text: str
   start: int
   end: int
-  tag: str
-  entity: str = ""
+  tag: str  # of the Penn Treebank, "NNP"
+  entity: str = ""  # PERSON, LOCATION, ORGANIZATION or a name of the annotator
 
 
 class Sentence(NamedTuple):

@@ -5,10 +5,9 @@
   AdvGLUE               JSON: records by task
   PAWS, HANS            TSV
 
-or data sets with such columns as hf:NAME. Jia & Liang 2017
-(https://arxiv.org/abs/1707.07328) score a question by its worst variant; McCoy
-et al. 2019 (https://arxiv.org/abs/1902.01007) count neutral and contradiction
-as non-entailment.
+or data sets with such columns as hf:NAME. A question of AddSent counts by its
+worst variant (https://arxiv.org/abs/1707.07328); HANS has neutral and
+contradiction in one class (https://arxiv.org/abs/1902.01007).
 """
 
 import dataclasses

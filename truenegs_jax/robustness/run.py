@@ -23,17 +23,12 @@ from truenegs_jax.finetune import task_data
 from truenegs_jax.finetune.results import RUNS
 from truenegs_jax.finetune.start import FineTunedModel, open_model
 from truenegs_jax.report.write import write_own_report
-from truenegs_jax.robustness import (
-  add_sentence,
-  eval_set,
-  scores,
-  word_changes,
-)
+from truenegs_jax.robustness import add_sentence, eval_set, scores, word_changes
 from truenegs_jax.robustness.annotate import Annotator, make_annotator
 from truenegs_jax.robustness.eval_set import EvalSet
 from truenegs_jax.robustness.transformation import Transformation, transform_all
 from truenegs_jax.runtime import distributed, progress
-from truenegs_jax.runtime.errors import InputError, one_of, rerun_command
+from truenegs_jax.runtime.errors import InputError, rerun_command
 from truenegs_jax.tasks.task import SPANS, Task
 from truenegs_jax.train import plan
 from truenegs_jax.weights import find
@@ -110,7 +105,6 @@ def _report_scores(
   if results:
     task = next(iter(models.values())).task
     scores.print_scores(results, task, console)
-    scores.print_comparisons(results, console)
   else:
     say("No example could be changed, so that there is nothing to score.")
   value = {
@@ -182,8 +176,9 @@ def choose_sets(
 ) -> tuple[tuple[str, ...], dict[str, str]]:
   """Returns the sets to make for a task, and the files of others by name."""
   names, paths = list[str](), parse_files(o.files)
-  for name in grammar.parse_names(o.sets, key="robustness.sets"):
-    one_of("robustness.sets", name, (*NAMES, PAPER))
+  choices = (*NAMES, PAPER)
+  chosen = grammar.parse_names(o.sets, key="robustness.sets", choices=choices)
+  for name in chosen:
     if name == ADD and task.kind != SPANS:
       raise InputError(
         f"robustness.sets: {name} changes questions on contexts, but"

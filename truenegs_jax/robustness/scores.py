@@ -6,9 +6,8 @@ values.
 """
 
 import dataclasses
-import pathlib
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from rich.console import Console
@@ -51,7 +50,6 @@ PAPER = {
   },
 }
 
-Value = TypeVar("Value")
 Answers = Mapping[str, Sequence[Sequence[Any]]]  # [S, N] by side
 SetScores = dict[str, dict[str, Scores]]  # by metric, and by side or DROP
 
@@ -107,13 +105,12 @@ def score_model(
   scores = {x.name: score_set(x, task, answered[x.name]) for x in sets}
   records = {}
   for i, (folder, seed) in enumerate(seeds.items()):
-    values = {
-      f"{name} {side}": {
-        m: float(x[side].by_run()[i]) for m, x in by_metric.items()
-      }
-      for name, by_metric in scores.items()
-      for side in next(iter(by_metric.values()))
-    }
+    values: dict[str, dict[str, float]] = {}
+    for name, by_metric in scores.items():
+      for metric, by_side in by_metric.items():
+        for side, x in by_side.items():
+          split = values.setdefault(f"{name} {side}", {})
+          split[metric] = float(x.by_run()[i])
     answers = {
       f"{x.name} {side}": {
         "keys": [y.key for y in rows],
@@ -137,15 +134,13 @@ def score_set(examples: EvalSet, task: Task, answers: Answers) -> SetScores:
   def merge(column: Sequence[Any]) -> Sequence[Any]:
     return [merged.get(x, x) for x in column] if merged else column
 
-  by_side: dict[str, dict[str, Scores]] = {}
+  by_side: dict[str, dict[str, Scores]] = {ORIGINAL: {}, TRANSFORMED: {}}
   for side, rows in examples.sides.items():
-    golds = merge([y.gold for y in rows])
-    runs = [merge(run) for run in answers[side]]
-    by_side[side] = (
-      scoring.score_runs([*dict.fromkeys(metrics)], golds, runs, task.labels)
-      if rows
-      else {}
-    )
+    if rows:
+      golds = merge([y.gold for y in rows])
+      runs = [merge(run) for run in answers[side]]
+      names = [*dict.fromkeys(metrics)]
+      by_side[side] = scoring.score_runs(names, golds, runs, task.labels)
   if examples.variants:
     by_side[TRANSFORMED] = _worst_variants(examples.variants, **by_side)
   scores: SetScores = {}
@@ -240,8 +235,7 @@ def make_result(
     }
     for model, by_metric in by_model.items()
   }
-  pair = [*by_model.values()]
-  compared = compare_sets(*pair) if pair[1:] else []
+  compared = compare_sets(*by_model.values()) if len(by_model) > 1 else []
   return SetResult(examples, estimates, compared)
 
 
@@ -254,16 +248,16 @@ def find_published(
 
 
 def print_scores(
-  results: Iterable[SetResult], task: Task, console: Console
+  results: Sequence[SetResult], task: Task, console: Console
 ) -> None:
-  """Prints the scores of all models on all sets, beside the paper's."""
+  """Prints scores beside the paper's, and the differences of two models."""
   title = f"{task.title}, % ± standard error over questions"
   table = leaderboard.make_table(title, ("model", "metric"), SIDES)
   for result in results:
     examples = result.examples
     table.add_section()
     table.add_row(examples.title, "", f"n = {examples.size:,}", style="bold")
-    for model, scores in _short_names(result.scores).items():
+    for model, scores in result.scores.items():
       for metric, sides in scores.items():
         shown = {k: f"{x.value:.2f} ± {x.se:.2f}" for k, x in sides.items()}
         table.add_row(model, metric, *(shown.get(side, "") for side in SIDES))
@@ -272,16 +266,6 @@ def print_scores(
         cells = (f"{x:.2f}" for x in (*pair, pair[0] - pair[1]))
         table.add_row(model, metric, *cells, style="dim")
   console.print(table)
-
-
-def _short_names(by_model: Mapping[str, Value]) -> dict[str, Value]:
-  """Names models by the last part of their paths, if these differ."""
-  short = {pathlib.PurePath(name).name: x for name, x in by_model.items()}
-  return short if len(short) == len(by_model) else dict(by_model)
-
-
-def print_comparisons(results: Iterable[SetResult], console: Console) -> None:
-  """Prints the differences of two models: of drops, if sets have originals."""
   rows = [
     (f"{x.examples.title}, {DROP if x.examples.original else TRANSFORMED}", y)
     for x in results

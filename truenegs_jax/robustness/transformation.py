@@ -3,9 +3,6 @@
 A transformation changes the texts of an example and keeps its label or answers.
 It draws from a generator of the example's own, so that a set depends neither on
 the order of its examples nor on the process.
-
-  result = transform_all(questions, transformation, seed=0)
-  result.about["refused"]
 """
 
 import collections
@@ -50,8 +47,7 @@ class Transformation:
   Attributes:
     name: name in configs, "swap_synonyms".
     title: name in tables, "SwapSynWordNet".
-    apply: returns a `Question` or an `Example` with the same key; raises
-      Refused.
+    apply: returns an example of the same key and type; raises Refused.
     resources: names of what it uses, {"synonyms": "WordNet"}; for results.
   """
 
@@ -116,8 +112,8 @@ def change_texts(example: Example, change: Callable[[str], str]) -> Example:
       errors.append(error)
   if len(errors) == len(changed):
     raise errors[0]
-  second = None if example.second is None else changed[1]
-  return dataclasses.replace(example, first=changed[0], second=second)
+  fields = dict(zip(("first", "second"), changed, strict=False))
+  return dataclasses.replace(example, **fields)
 
 
 def num_changes(num_tokens: int, num_eligible: int) -> int:
@@ -151,10 +147,8 @@ def find_answers(question: Question, tokens: Sequence[Token]) -> list[Span]:
     Refused: an answer overlaps no token of the context.
   """
   places = []
-  for start, end in answer_spans(question):
-    overlap = [
-      i for i, x in enumerate(tokens) if x.start < end and start < x.end
-    ]
+  for a, b in answer_spans(question):
+    overlap = [i for i, x in enumerate(tokens) if x.start < b and a < x.end]
     if not overlap:
       raise Refused(ILLEGAL)
     places.append((overlap[0], overlap[-1] + 1))

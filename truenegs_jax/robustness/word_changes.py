@@ -43,9 +43,11 @@ WORD = r"[^\W_]+(?:['’][^\W_]+)*"
 KEYBOARD = ("qwertyuiop", "asdfghjkl", "zxcvbnm")
 SAFE_OMISSION = 8  # letters; "health" without one would be "heath"
 
+Text = Question | Example
 # Synonyms of a token with a tag of the Penn Treebank, without the token.
 Synonyms = Callable[[str, str], Sequence[str]]
 Edit = tuple[int, int, str]  # a span and the text that replaces it
+# Edits of a text outside the protected ranges; none if it has no place for one.
 FindEdits = Callable[[str, Sequence[Span], random.Random], list[Edit]]
 
 
@@ -66,9 +68,7 @@ def swap_synonyms(
 ) -> Transformation:
   """Makes the transformation of a lookup; `source` names it in results."""
 
-  def apply(
-    example: Question | Example, rng: random.Random
-  ) -> Question | Example:
+  def apply(example: Text, rng: random.Random) -> Text:
     if isinstance(example, Question):
       tokens = annotator.list_tokens(example.context)
       answers = find_answers(example, tokens)
@@ -137,9 +137,6 @@ def mistype(
   A letter is swapped with the next one, hit together with a neighbour on a
   QWERTY keyboard, or instead of it, or left out. Names, numbers, short words
   and omissions that often make another word ("form", "heath") are spared.
-
-  Returns:
-    Edits outside the protected ranges; none if the text has no place for one.
   """
   words = _find_words(r"\b[a-z]{5,}\b", text, protected)
   words = [match for match in words if match[0] not in NUMBERS]
@@ -203,9 +200,7 @@ def make_perturbation(name: str) -> Transformation:
     changed, moved = edit_text(text, edits, protected)
     return changed, moved or spans
 
-  def apply(
-    example: Question | Example, rng: random.Random
-  ) -> Question | Example:
+  def apply(example: Text, rng: random.Random) -> Text:
     if isinstance(example, Example):
       return change_texts(example, lambda text: change(text, rng)[0])
     context, spans = change(example.context, rng, answer_spans(example))
