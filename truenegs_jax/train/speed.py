@@ -55,9 +55,8 @@ def throughput_fields(
   """Computes the fields of a record that follow from the rate of rows.
 
   A row has `tokens` tokens without padding on average and costs `flops` FLOP;
-  `peak` is the peak FLOP/s of one device, if known. `rows_per_s` and
-  `tokens_per_s` are rates of all devices together, `flop_per_s` and `mfu`
-  (model FLOP utilization) those of one device.
+  `peak` is the peak FLOP/s of one device, if known. `flop_per_s` and `mfu`
+  (model FLOP utilization) are those of one device, the others of all together.
   """
   per_device = rows_per_s * flops / devices
   fields = {
@@ -126,10 +125,9 @@ class Clock:
 class HostWait:
   """Measures the share of the time in which the devices wait for the host.
 
-  Devices are idle from the end of a step until the host dispatches the next
-  one. Idle time within a step is not measured. If a step has ended when its
-  dispatch returns, as on a CPU, it ended at that moment. If it ends later, but
-  before the next dispatch, it is assumed to end halfway between the two.
+  They are idle from the end of a step until the next is dispatched. A step that
+  has ended when its dispatch returns, as on a CPU, ended at that moment; one
+  that ends later, before the next dispatch, halfway between the two.
   """
 
   def __init__(self, now: Callable[[], float] = time.perf_counter):

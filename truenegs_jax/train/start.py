@@ -53,14 +53,8 @@ OBJECTIVES: dict[str, Callable[..., Terms]] = {
 ROLES = {"electra": ("discriminator", "generator"), "mlm": ("bert",)}
 # Keys of `negatives` that `describe_objective` puts into words or leaves out.
 DESCRIBED = (
-  "sources",
-  "layout",
-  "hard_correction",
-  "prediction",
-  "soft",
-  "soft_weight",
-  "sentence_weight",
-  "smoothing",
+  *("sources", "layout", "hard_correction", "prediction"),
+  *("soft", "soft_weight", "sentence_weight", "smoothing"),
 )
 # Shorter runs take longer than they may, as they would have learned too little:
 # the demo does not pass its verdict with 500 steps. Runs that are configured to
