@@ -101,7 +101,7 @@ def test_damage_ends_a_run_and_names_suspect_steps(
   assert not rows.is_verified
   inputs = types.SimpleNamespace(train_rows=rows)
   with pytest.raises(DataError, match=path.name) as error:
-    run.finish_run(None, workdir, inputs, None, Console(quiet=True))
+    run.finish_run(workdir, inputs, None, Console(quiet=True))
   assert re.findall("Steps (.*) in '", str(error.value)) == suspects
   names = [path.name for path in workdir.glob("*")]
   assert names == ["checkpoints"] * bool(verified)  # nothing was written
