@@ -36,14 +36,14 @@ def main(argv: Sequence[str] | None = None) -> int:
   """Prints EM, F1 and inexact predictions; returns 1 if EM is below MIN_EM."""
   args = _parse_arguments(argv)
   tokenizer = load_tokenizer(args.vocab, lowercase=not args.cased)
-  anomalies: collections.Counter[str] = collections.Counter()
-  questions = read_squad(args.data, anomalies=anomalies)[: args.questions]
+  moved: list[str] = []
+  questions = read_squad(args.data, moved=moved)[: args.questions]
   windows = squad_windows.make_windows(
     questions, tokenizer, length=args.length, train=False
   )
   print(
     f"{len(questions):,} questions, {len(windows.question_N):,} windows of up"
-    f" to {args.length} pieces, {anomalies[MOVED]:,} {MOVED}"
+    f" to {args.length} pieces, {len(moved):,} {MOVED}"
   )
   golds = {q.key: [text for text, _ in q.answers] for q in questions}
   num_answers = max(map(len, golds.values()))
