@@ -107,4 +107,5 @@ if __name__ == "__main__":
   )
   flags.DEFINE_integer("num_processes", None, "Number of processes.")
   flags.DEFINE_integer("process_id", None, "Number of this process, from 0.")
+  files.ignore_full_disk_on_stdio()
   flags_lib.run(main)

@@ -5,6 +5,7 @@ import functools
 import random
 import resource
 import subprocess
+import sys
 
 import jax.numpy as jnp
 import numpy as np
@@ -191,3 +192,23 @@ def test_a_run_on_a_small_disk_ends_or_says_that_it_is_full(
   assert [r["mlm"] for r in runs.read_records(workdir)] == [
     r["mlm"] for r in records
   ]
+
+
+LOG = """
+import resource
+from truenegs_jax.runtime import files
+files.ignore_full_disk_on_stdio()
+print("first")
+resource.setrlimit(resource.RLIMIT_FSIZE, (6, -1))
+print("dropped")
+resource.setrlimit(resource.RLIMIT_FSIZE, (-1, -1))
+print("last")
+"""
+
+
+def test_a_log_on_a_full_disk_ends_no_run(tmp_path):
+  log, env = tmp_path / "log", runs.make_environment(tmp_path)
+  with log.open("w") as file:
+    command = [sys.executable, "-c", LOG]
+    subprocess.run(command, env=env, stdout=file, check=True)
+  assert log.read_text() == "first\nlast\n"

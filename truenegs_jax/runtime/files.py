@@ -19,6 +19,7 @@ import errno
 import fcntl
 import glob
 import hashlib
+import io
 import json
 import os
 import pathlib
@@ -190,6 +191,34 @@ def lock_folder(
         print(f"Waiting for another process at '{folder}'.", file=sys.stderr)
         stack.enter_context(lock_file(path, shared=shared, wait=True))
     yield
+
+
+class _LossyFile(io.FileIO):
+  """A file that drops what its disk has no room for."""
+
+  def write(self, data: Any, /) -> int:
+    try:
+      return super().write(data)
+    except OSError as error:
+      if error.errno not in FULL_DISK:
+        raise
+      return len(data)
+
+
+def ignore_full_disk_on_stdio() -> None:
+  """Keeps a run going while the disk of its log is full; lines are dropped."""
+  for name in ("stdout", "stderr"):
+    stream = getattr(sys, name)
+    if stream is not None and not stream.isatty():
+      stream.flush()
+      raw = _LossyFile(stream.fileno(), "wb", closefd=False)
+      lines = io.TextIOWrapper(
+        io.BufferedWriter(raw),
+        encoding=stream.encoding,
+        errors=stream.errors,
+        line_buffering=True,
+      )
+      setattr(sys, name, lines)
 
 
 def sync(path: pathlib.Path) -> None:
