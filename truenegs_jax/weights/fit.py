@@ -64,7 +64,7 @@ class Fit:
 
   model: hf_names.Model
   stored_model: hf_names.Model
-  tokenizer: Tokenizer | None
+  tokenizer: Tokenizer
   networks: Mapping[str, Network]
   skip: frozenset[str]
   task: task_lib.Task | None
@@ -106,7 +106,7 @@ def parse_skip(text: str) -> frozenset[str]:
 def fit(
   networks: Mapping[str, Network],
   model: hf_names.Model,
-  tokenizer: Tokenizer | None,
+  tokenizer: Tokenizer,
   *,
   init_skip: str = "",
   task: task_lib.Task | None = None,
@@ -115,9 +115,9 @@ def fit(
 
   Args:
     networks: the weights by role, those of `find.Weights.for_roles`.
-    model: the model, with any number of words if `tokenizer` is None.
-    tokenizer: the run's, None if it is not known yet. The vocabulary next to
-      the weights must be the same, as embeddings do not store their words.
+    model: the model to start.
+    tokenizer: the run's. The vocabulary next to the weights must be the same,
+      as embeddings do not store their words.
     init_skip: what may differ, as in `config.init_skip`.
     task: of a fine-tuned model.
 
@@ -126,9 +126,8 @@ def fit(
     CheckpointError: a run that cannot be read.
   """
   skip = parse_skip(init_skip)
-  if tokenizer is not None:
-    for network in networks.values():
-      _check_tokenizer(network, tokenizer, skip)
+  for network in networks.values():
+    _check_tokenizer(network, tokenizer, skip)
   if isinstance(model, finetune.DownstreamModel):
     networks = {
       role: _drop_unused_heads(network, model, skip)

@@ -160,7 +160,6 @@ def load_params(
     lambda: traverse_util.flatten_dict(draw_params(fitted.model, seed), sep="/")
   )
   if "words" in fitted.skip:
-    assert fitted.tokenizer is not None
     network = next(iter(fitted.networks.values()))
     flat |= _carry_words(
       flat,
