@@ -28,8 +28,7 @@ STOPPED_UNSAVED = 137  # as after SIGKILL; 75 and 130 promise a checkpoint
 class StopSignals:
   """Context that remembers the first SIGTERM or SIGINT in `received`.
 
-  It prints the signal and what the process does next. A second signal ends the
-  process at once, even if it hangs. Earlier checkpoints stay on disk.
+  A second signal ends the process at once, even if it hangs.
   """
 
   def __init__(self, console: Console):
@@ -57,11 +56,7 @@ class StopSignals:
 
 
 class Vote:
-  """Finds the greatest of the values of all processes.
-
-  The result of a vote is read after the next step is dispatched, so that no
-  device waits for it.
-  """
+  """Finds the greatest value of all processes; no device waits for it."""
 
   def __init__(self, mesh: jax.sharding.Mesh):
     self._pending: jax.Array | None = None
@@ -142,11 +137,7 @@ class SkipGuard:
     self._pending = step, skipped, row_B
 
   def check_pending(self) -> None:
-    """Checks the last step that was added.
-
-    Raises:
-      NonFiniteError: more than `max_skips` updates in a row were skipped.
-    """
+    """Raises NonFiniteError after more than `max_skips` skips in a row."""
     if self._pending is None:
       return
     (step, skipped, row_B), self._pending = self._pending, None

@@ -1,9 +1,7 @@
 """Merges, prints and writes the metrics of a run.
 
 Terms are pairs (sum, count), which are added before they are divided. A record
-is a flat dict of metrics, with `step` and `split` ("train" or "held_out"). A
-logger is a function that opens a run and returns two functions: one logs values
-by name, the other ends the run.
+is a flat dict of metrics, with `step` and `split` ("train" or "held_out").
 """
 
 import contextlib
@@ -108,8 +106,7 @@ class ProgressLine:
 
   The step of a line is four times that of the line before, later a twentieth of
   the run after it; an hour is the longest wait. A terminal shows every record,
-  in a last line that is replaced. Evaluations are described by `describe`, or
-  have the columns of the table.
+  in a last line that is replaced. `describe` describes evaluations otherwise.
   """
 
   def __init__(
@@ -134,7 +131,8 @@ class ProgressLine:
 
   def write(self, record: Record) -> None:
     """Prints a record if it is due or held-out, else shows it for a while."""
-    step, is_train = record["step"], record["split"] == "train"
+    step, secs = record["step"], record.get("time", 0.0)
+    is_train = record["split"] == "train"
     if self._describe and not is_train:
       self._console.print(self._describe(record), soft_wrap=True)
       return
@@ -142,18 +140,16 @@ class ProgressLine:
       self._columns = self._choose_columns(record)
       titles = [COLUMNS[name][0] for name in self._columns]
       self._console.print(self._join(f"step of {self._total:,}", titles))
-    if not is_train:
-      line = self._format(f"held-out {step:,}", record)
-      self._console.print(line, soft_wrap=True)
-      return
-    line, secs = self._format(f"{step:,}", record), record["time"]
+    line = self._format(f"{'' if is_train else 'held-out '}{step:,}", record)
     is_due = step >= self._next_step or secs >= self._next_secs
-    if is_due or step == self._total:
-      self._console.print(line, soft_wrap=True)
+    if is_train and not is_due and step < self._total:
+      self._live.update(Text(line))
+      return
+    self._console.print(line, soft_wrap=True)
+    if is_train:
+      self._live.update(Text(""))
       distance = min(3 * (step - self._first_step), self._total / 20)
       self._next_step, self._next_secs = step + distance, secs + MAX_LINE_SECS
-      line = ""
-    self._live.update(Text(line))
 
   def close(self) -> None:
     """Removes the line that is replaced."""
@@ -171,8 +167,9 @@ class ProgressLine:
   def _format(self, step: str, record: Record) -> str:
     """Returns the line of a record."""
     cells = []
-    for title, name in ((COLUMNS[name][0], name) for name in self._columns):
-      cell = COLUMNS[name][1](record[name]) if name in record else ""
+    for name in self._columns:
+      title, to_text = COLUMNS[name]
+      cell = to_text(record[name]) if name in record else ""
       cells.append(cell.rjust(len(title)))
     line = self._join(step, cells)
     wait = record.get("host_wait", 0.0)
@@ -191,6 +188,7 @@ MAX_NAME = 100  # characters; W&B allows 128
 MAX_UPLOAD_SECS = 60
 
 Values = Mapping[str, float]  # by "<split>/<name>"
+# Two functions: one logs values of a step, the other ends the run.
 Logger = tuple[Callable[[int, Values], object], Callable[[], object]]
 
 

@@ -112,9 +112,8 @@ def make_refresh(
 ) -> RefreshFn:
   """Compiles `refresh(state, done) -> state`, which rebuilds the table.
 
-  The table is rebuilt before every N-th step; before step 0 only if the run
-  starts from weights, because random embeddings have no neighbours. Without a
-  builder the state stays unchanged.
+  It does so before every N-th step; before step 0 only if the run starts from
+  weights, because random embeddings have no neighbours.
   """
   if builder is None:
     return lambda state, done: state
@@ -128,8 +127,8 @@ def make_refresh(
     )
     return builder.build(word_VxE)
 
-  lowered = jax.jit(build, out_shardings=shardings).lower(abstract.params)
-  compiled = lowered.compile()
+  jitted = jax.jit(build, out_shardings=shardings)
+  compiled = jitted.lower(abstract.params).compile()
 
   def refresh(state: step.TrainState, done: int) -> step.TrainState:
     if done % builder.options.every or not (done or from_weights):

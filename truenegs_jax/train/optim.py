@@ -53,12 +53,9 @@ def make_optimizer(
 ) -> optax.GradientTransformation:
   """Chains clipping, Adam without bias correction and decoupled weight decay.
 
-  Args:
-    rate: schedule of the learning rate, which also multiplies the decay.
-    options: norm of the clip, moments and decay.
-    frozen: top-level names of parameters that get no gradient; they do not
-      decay, so that they stay as they are.
-    lr_factors: result of `layer_lr_factors`; multiplies update and decay.
+  `rate` also multiplies the decay, and so does `lr_factors`, the result of
+  `layer_lr_factors`. `frozen` has top-level names of parameters that get no
+  gradient and do not decay.
   """
   transforms = [
     optax.stateless(lambda grads, _: clip_by_norm(grads, options.clip_norm)),
@@ -102,11 +99,6 @@ def layer_lr_factors(params: optax.Params, *, decay: float) -> dict:
   decay ** (n + 2 - depth). The embeddings and their projection are at depth 0,
   a norm after the last layer is at the depth of that layer, and the heads have
   the factor 1 (google-research/electra, `_get_layer_lrs`).
-
-  Args:
-    params: parameters (or shapes): `embeddings`, a network with `layer_0`,
-      `layer_1`, ..., and heads.
-    decay: in (0, 1]; 0.8 in ELECTRA-small and -base, 0.9 in -large.
   """
   counts = {
     part: sum(name.startswith("layer_") for name in inner)

@@ -56,9 +56,7 @@ DESCRIBED = (
   *("sources", "layout", "hard_correction", "prediction"),
   *("soft", "soft_weight", "sentence_weight", "smoothing"),
 )
-# Shorter runs take longer than they may, as they would have learned too little:
-# the demo does not pass its verdict with 500 steps. Runs that are configured to
-# be shorter keep their steps.
+# `minutes` shortens no run below it: 500 steps are too few for the demo.
 LEAST_STEPS = 750
 # Numbers of steps in a config that are a share of the run.
 SCALED = (
@@ -73,20 +71,15 @@ SCALED = (
 class Run:
   """A run as its config and its weights describe it, without arrays.
 
-  Attributes:
-    config: the config; `resolve` has replaced "init".
-    tokenizer: the run's. Until rows are found it may be a placeholder, whose
-      vocabulary has the right size only.
-    weights: those of `config.init`, opened when they are first needed.
-    vocabulary: origin of the size of the vocabulary.
-    attention: implementation of the training steps. Other uses of the model
-      take the one that runs on every platform.
+  Until rows are found, the vocabulary of `tokenizer` may have the right size
+  only. `attention` is for training steps; other uses of the model take the one
+  that runs on every platform.
   """
 
-  config: PretrainConfig
+  config: PretrainConfig  # `resolve` has replaced "init"
   tokenizer: Tokenizer
-  weights: find.Weights = find.Weights("")
-  vocabulary: str = ""
+  weights: find.Weights = find.Weights("")  # of `config.init`
+  vocabulary: str = ""  # origin of the size of the vocabulary
   attention: Implementation = XLA
 
   @functools.cached_property
@@ -134,12 +127,9 @@ class Run:
   @functools.cached_property
   def fitted(self) -> fit.Fit:
     """The weights to start from; InputError if they do not fit the model."""
-    return fit.fit(
-      self.weights.for_roles(self.model.roles),
-      self.model,
-      self.tokenizer,
-      init_skip=self.config.init_skip,
-    )
+    networks = self.weights.for_roles(self.model.roles)
+    skip = self.config.init_skip
+    return fit.fit(networks, self.model, self.tokenizer, init_skip=skip)
 
   @property
   def loss_weights(self) -> dict[str, float]:
@@ -206,17 +196,8 @@ def resolve(
 ) -> Run:
   """Turns a config and its weights into a run, which can start.
 
-  A dry run needs no files of the user, and downloads nothing. Nor does a run
-  need them that resumes.
-
-  Args:
-    config: the user's config, whose single values were checked.
-    weights: those of `config.init`.
-    saved: the config of the checkpoint from which the run resumes.
-    say: receives warnings.
-
-  Raises:
-    InputError: values do not go together, or a file is missing.
+  A dry run needs no files of the user, and downloads nothing; nor does a run
+  that resumes from a checkpoint with the config `saved`.
   """
   config = replace_init(config, weights, saved=saved)
   config = apply_saved_steps(config, saved, say)
@@ -239,7 +220,13 @@ def resolve(
     config.data, download=needs_weights and not config.dry_run
   )
   run = Run(config, tokenizer, weights, vocabulary)
-  _check_token_types(run)
+  network = next(iter(run.model.roles.values()))
+  if config.data.layout == "electra" and network.type_vocab_size < 2:
+    raise InputError(
+      f"model.variant: type_vocab_size is {network.type_vocab_size}, but rows"
+      " of data.layout='electra' have two token types. Set type_vocab_size=2 or"
+      " --config.data.layout=packed."
+    )
   if needs_weights:
     if config.data.vocab == "train" and "words" not in fit.parse_skip(
       config.init_skip
@@ -264,15 +251,9 @@ def replace_init(
 ) -> PretrainConfig:
   """Replaces "init" by sizes and vocabulary of the weights.
 
-  A run that is saved with these values does not need the weights again. If
+  A run that resumes takes them from the config of its checkpoint, `saved`. If
   `model.variant` is "init" and `generator.variant` is "", the generator's sizes
-  are taken from the weights too.
-
-  Args:
-    config: the user's config, not checked yet.
-    weights: those of `config.init`, opened only if the config needs them.
-    saved: the config of the checkpoint from which the run resumes; its values
-      are used and the weights are not opened.
+  are taken too.
   """
   changes = {}
   if saved is not None:
@@ -362,17 +343,6 @@ def check(config: PretrainConfig) -> None:
     raise InputError(
       f"init_skip={c.init_skip!r} needs weights to start from. Set"
       " --config.init=FOLDER or remove init_skip."
-    )
-
-
-def _check_token_types(run: Run) -> None:
-  """Checks that the model has the token types of the rows."""
-  network = next(iter(run.model.roles.values()))
-  if run.config.data.layout == "electra" and network.type_vocab_size < 2:
-    raise InputError(
-      f"model.variant: type_vocab_size is {network.type_vocab_size}, but rows"
-      " of data.layout='electra' have two token types. Set type_vocab_size=2 or"
-      " --config.data.layout=packed."
     )
 
 
@@ -470,9 +440,8 @@ def apply_saved_steps(
 ) -> PretrainConfig:
   """Returns the config with the steps that a run was shortened to.
 
-  `minutes` counts when a run starts. A resume takes the saved number of steps,
-  however fast this machine is, unless `steps` is below it (and then refused).
-  The saved config itself may have more steps.
+  A resume takes the saved number of steps, however fast this machine is, unless
+  `steps` is below it (and then refused).
   """
   if saved is None or not saved["minutes"] or saved["steps"] >= config.steps:
     return config
