@@ -94,7 +94,7 @@ def test_dry_run_writes_nothing(tmp_path, monkeypatch):
   text = console.export_text()
   model, _ = make_model(c)
   assert f"{c.steps:,} of 16 rows of {c.length} tokens" in text
-  assert "embeddings/word" in text and "mesh" in text
+  assert ": embeddings " in text and "mesh" in text
   assert "2,000 entries, the size in data.vocab_size" in text
   assert not list(tmp_path.iterdir())
 

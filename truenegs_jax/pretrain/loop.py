@@ -25,6 +25,7 @@ from truenegs_jax.train import (
   step,
 )
 from truenegs_jax.train import loop as loop_lib
+from truenegs_jax.train.setup import PretrainSetup, RunInputs
 from truenegs_jax.workdir import checkpoints as checkpoints_lib
 
 ROWS_VERIFIED = "rows_verified"  # key of a checkpoint's description
@@ -34,15 +35,15 @@ ROWS_VERIFIED = "rows_verified"  # key of a checkpoint's description
 class TrainResult:
   """State and held-out terms at the end of `train`."""
 
-  setup: plan.PretrainSetup  # with the last state
+  setup: PretrainSetup  # with the last state
   held_out: list[metrics.Terms]  # of each batch of the last evaluation
   stopped_by: signal.Signals | None  # None if all steps are done
 
 
 def train(
-  setup: plan.PretrainSetup,
+  setup: PretrainSetup,
   workdir: pathlib.Path,
-  inputs: plan.RunInputs,
+  inputs: RunInputs,
   checkpoints: checkpoints_lib.Checkpoints,
   console: Console,
 ) -> TrainResult:
@@ -59,7 +60,7 @@ def train(
     say = functools.partial(console.print, soft_wrap=True)
     profile = c.log.profile if distributed.is_first_process() else ""
     traced_steps = speed.parse_profile(profile, c.steps)
-    profiler = speed.Profiler(traced_steps, workdir, say, first_step=first_step)
+    profiler = speed.Profiler(traced_steps, workdir, say)
     line = metrics.ProgressLine(console, c.steps, first_step=first_step)
     logged = metrics.LoggedRun(workdir, first_step, setup.description["config"])
     write = stack.enter_context(
@@ -106,8 +107,8 @@ class _Callbacks:
   `held_out` has the terms of each batch of the last evaluation.
   """
 
-  setup: plan.PretrainSetup
-  inputs: plan.RunInputs
+  setup: PretrainSetup
+  inputs: RunInputs
   write: Callable[[dict], None]
   profiler: speed.Profiler
   clock: speed.Clock

@@ -29,7 +29,7 @@ from truenegs_jax.runtime import distributed, errors, progress
 from truenegs_jax.synonyms import run_table
 from truenegs_jax.synonyms.table import SynonymTable
 from truenegs_jax.train import plan, prepare_data, setup, sharding, start
-from truenegs_jax.train.plan import RunInputs
+from truenegs_jax.train.setup import RunInputs
 from truenegs_jax.train.start import Run
 from truenegs_jax.weights import find, hf_folder
 from truenegs_jax.weights.export_model import export_model
@@ -92,9 +92,8 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
 def dry_run(run: Run, console: Console) -> int:
   """Prints the plan of a run in seconds; returns 0.
 
-  Reads no text and compiles nothing: the training step is traced to check its
-  shapes. benchmarks/memory.py compiles it, and prints the memory of activations
-  as well.
+  The training step is only traced. benchmarks/memory.py compiles it, to print
+  the memory of activations, too.
   """
   c, o = run.config, run.config.optim
   mesh = sharding.make_mesh(run.mesh_spec)
@@ -131,8 +130,7 @@ def dry_run(run: Run, console: Console) -> int:
     f" warm-up steps, {micro_batches}, {c.model.dtype}, remat {c.model.remat}",
     "needs": ", ".join(inputs) or "only text",
   }
-  console.print(plan.parameter_table(state))
-  console.print(plan.report_table(lines))  # last, so that it stays in sight
+  console.print(plan.report_table(lines))
   return 0
 
 

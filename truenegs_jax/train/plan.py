@@ -5,21 +5,18 @@ print the report.
 """
 
 import dataclasses
-import math
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from rich.table import Table
 
-from truenegs_jax.data.rows.batches import Rows
 from truenegs_jax.models import choose_attention, encoder, pretrain
 from truenegs_jax.objectives import masking, negatives
 from truenegs_jax.runtime import cpu, distributed
 from truenegs_jax.synonyms import table as table_lib
 from truenegs_jax.synonyms.table import SynonymTable
-from truenegs_jax.train import metrics, model_table, sharding
+from truenegs_jax.train import sharding
 from truenegs_jax.train import step as step_lib
 from truenegs_jax.train.start import Run, describe_objective
 
@@ -31,39 +28,6 @@ ASSUMED_LIST_LENGTH = 64
 TRAINING_PASSES = 3  # forward, and twice as many products backward
 
 
-@dataclasses.dataclass(frozen=True)
-class RunInputs:
-  """Data of a run."""
-
-  train_rows: Rows
-  held_out_rows: Rows
-  table: SynonymTable | None  # None also if the run has a `table_builder`
-  coverage: Mapping[str, str]  # lines of the report about the synonyms
-
-  def fingerprints(self, run: Run) -> dict[str, str | None]:
-    """Identifies vocabulary, rows and synonyms of a run."""
-    source = run.table_builder or self.table
-    return {
-      "vocabulary": run.tokenizer.fingerprint,
-      "rows": self.train_rows.fingerprint,
-      "synonyms": source.fingerprint if source else None,
-    }
-
-
-@dataclasses.dataclass(frozen=True)
-class PretrainSetup:
-  """State, compiled steps and other inputs of the training loop."""
-
-  run: Run
-  mesh: jax.sharding.Mesh
-  state: step_lib.TrainState
-  aux: dict[str, jax.Array]  # inputs of the objective other than the batch
-  train_step: jax.stages.Compiled  # (state, batch, aux) -> (state, terms)
-  eval_step: Callable[..., metrics.Terms]  # (params, batch, aux) -> terms
-  refresh: model_table.RefreshFn  # rebuilds the table of `state` if due
-  description: dict[str, Any]  # saved with each checkpoint
-
-
 def resolve_attention(
   run: Run,
   mesh: jax.sharding.Mesh,
@@ -72,14 +36,10 @@ def resolve_attention(
   name: str = "attention",
   platform: str = "",
 ) -> tuple[Run, str]:
-  """Chooses the attention implementation of a run's training steps.
+  """Chooses the attention of training steps; returns a line about it, too.
 
   With `check` the kernel is run and compared with plain attention. `name` tells
-  comparisons between processes apart. `platform` is the platform of devices
-  that are absent.
-
-  Returns:
-    The run with that implementation, and a line for the report.
+  comparisons between processes apart. `platform` is that of absent devices.
   """
   implementation, line = choose_attention.choose(
     run.config.model.attention,
@@ -179,8 +139,7 @@ def lower_train_step(
 ) -> jax.stages.Lowered:
   """Lowers the training step for (abstract) arrays.
 
-  `platform` is that of devices that are absent ("cuda", "tpu"); otherwise it is
-  the one of jax's default backend.
+  `platform` is that of absent devices ("cuda", "tpu").
   """
   shardings = jax.tree.map(lambda x: x.sharding, state)
   jitted = jax.jit(
@@ -310,23 +269,4 @@ def report_table(lines: Mapping[str, str]) -> Table:
   table.add_column(overflow="fold")
   for name, text in lines.items():
     table.add_row(name, text)
-  return table
-
-
-def parameter_table(state: step_lib.TrainState) -> Table:
-  """Makes a table of the parameters: shape and bytes per device.
-
-  Only the first layer of each network is listed.
-  """
-  table = Table(box=None, pad_edge=False)
-  table.add_column("parameter (other layers equal layer_0)", overflow="fold")
-  table.add_column("shape")
-  table.add_column("bytes per device", justify="right")
-  for path, leaf in jax.tree_util.tree_leaves_with_path(state.params):
-    name = jax.tree_util.keystr(path, simple=True, separator="/")
-    if "/layer_" in name and "/layer_0/" not in name:
-      continue
-    local = math.prod(leaf.sharding.shard_shape(leaf.shape))
-    shape = " x ".join(map(str, leaf.shape))
-    table.add_row(name, shape, f"{local * leaf.dtype.itemsize:,}")
   return table

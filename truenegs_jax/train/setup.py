@@ -1,8 +1,8 @@
 """Sets up training: initial state, compiled steps and report.
 
-A run resumes from the newest checkpoint of its workdir. Without one it starts
-from the weights that `config.init` names, or from random parameters. A run of
-limited minutes is shortened to the steps that fit.
+A run resumes from the newest checkpoint of its workdir, or starts from weights
+or random parameters. With limited minutes it is shortened to the steps that
+fit.
 """
 
 import contextlib
@@ -25,9 +25,9 @@ from truenegs_jax.data.rows import batches, rows_folder
 from truenegs_jax.data.tokens.tokenizer import write_vocabulary
 from truenegs_jax.runtime import distributed, progress
 from truenegs_jax.runtime.errors import CheckpointError
+from truenegs_jax.synonyms.table import SynonymTable
 from truenegs_jax.train import metrics, model_table, plan, sharding, start
 from truenegs_jax.train import step as step_lib
-from truenegs_jax.train.plan import PretrainSetup, RunInputs
 from truenegs_jax.train.start import Run
 from truenegs_jax.weights import load
 from truenegs_jax.workdir import checkpoints as checkpoints_lib
@@ -38,6 +38,30 @@ NUM_BINS = 8
 NUM_TOKENS = 30  # most frequent ones that are listed
 TIMED_STEPS = 10
 EVAL_COST = 1 / 3  # of a batch of rows: a forward pass, without a backward pass
+
+
+@dataclasses.dataclass(frozen=True)
+class RunInputs:
+  """Data of a run."""
+
+  train_rows: batches.Rows
+  held_out_rows: batches.Rows
+  table: SynonymTable | None  # None also if the run has a `table_builder`
+  coverage: Mapping[str, str]  # lines of the report about the synonyms
+
+
+@dataclasses.dataclass(frozen=True)
+class PretrainSetup:
+  """State, compiled steps and other inputs of the training loop."""
+
+  run: Run
+  mesh: jax.sharding.Mesh
+  state: step_lib.TrainState
+  aux: dict[str, jax.Array]  # inputs of the objective other than the batch
+  train_step: jax.stages.Compiled  # (state, batch, aux) -> (state, terms)
+  eval_step: Callable[..., metrics.Terms]  # (params, batch, aux) -> terms
+  refresh: model_table.RefreshFn  # rebuilds the table of `state` if due
+  description: dict[str, Any]  # saved with each checkpoint
 
 
 def set_up_training(
@@ -56,7 +80,13 @@ def set_up_training(
   """
   mesh = sharding.make_mesh(run.mesh_spec)
   sharding.process_slice(mesh, run.config.batch_size)  # may raise
-  description = make_description(run.config.to_json(), inputs.fingerprints(run))
+  synonyms = run.table_builder or inputs.table
+  fingerprints = {
+    "vocabulary": run.tokenizer.fingerprint,
+    "rows": inputs.train_rows.fingerprint,
+    "synonyms": synonyms.fingerprint if synonyms else None,
+  }
+  description = make_description(run.config.to_json(), fingerprints)
   for key, value in description.items():
     distributed.check_same(key, json.dumps(value))
   abstract = plan.abstract_state(run, mesh)
@@ -96,12 +126,10 @@ def set_up_training(
 def _compile_and_make_state(
   lowered: jax.stages.Lowered, make_state: Callable[[], step_lib.TrainState]
 ) -> tuple[jax.stages.Compiled, step_lib.TrainState]:
-  """Compiles and calls `make_state` at the same time.
+  """Compiles and calls `make_state` at the same time, each with few cores.
 
-  Compiling the initialization takes about as long as compiling the step, and
-  XLA uses few cores for each. With many processes both run in sequence, because
-  processes may have to wait for one another while they compile. This thread
-  only waits, so that it can handle a signal, which it could not inside XLA.
+  With many processes both run in sequence, because processes may have to wait
+  for one another. This thread only waits, so that it can handle a signal.
   """
   num_threads = 1 if distributed.process_count() > 1 else 2
   with futures.ThreadPoolExecutor(num_threads) as pool:
@@ -165,11 +193,10 @@ def _resume(
     with progress.working(console, f"Restoring step {step:,}"):
       state = checkpoints.restore_state(step, vars(abstract))
     names = ("versions", "devices")
-    changed = files.find_changes(
+    if changed := files.find_changes(
       {name: saved[name] for name in names},
       {name: description[name] for name in names},
-    )
-    if changed:
+    ):
       say(
         "warning: The run is resumed in another environment"
         f" ({', '.join(map(str, changed))}). Data and draws are the same, but"
@@ -190,23 +217,14 @@ def _resume(
 def check_same_run(
   folder: pathlib.Path, step: int, saved: Mapping, description: Mapping
 ) -> None:
-  """Raises CheckpointError if a step in `folder` belongs to another run.
-
-  `saved` is the description of the step, `description` that of this run.
-  """
-  changed = [
-    change
-    for change in files.find_fixed_changes(
-      saved["config"], description["config"]
-    )
-    if change.key != "steps" or change.now < change.saved
-  ]
+  """Raises CheckpointError if the saved description is of another run."""
+  fixed = files.find_fixed_changes(saved["config"], description["config"])
+  changed = [x for x in fixed if x.key != "steps" or x.now < x.saved]
   changed += files.find_changes(
     saved["fingerprints"], description["fingerprints"]
   )
   if changed:
-    differences = "\n  ".join(map(str, changed))
-    workdir = folder.parent
+    differences, workdir = "\n  ".join(map(str, changed)), folder.parent
     message = (
       f"'{folder}' has step {step:,} of another run. Differences"
       f" (saved -> now):\n  {differences}\nPass --workdir=runs/NAME for a new"
@@ -226,10 +244,7 @@ def check_same_run(
 def _prepare_state(
   run: Run, abstract: step_lib.TrainState, console: Console
 ) -> Callable[[], step_lib.TrainState]:
-  """Reads the weights of `init`; returns a function that makes the state.
-
-  The function compiles the initialization.
-  """
+  """Reads the weights of `init`; returns a function that makes the state."""
   params = None
   if init := run.config.init:
     with (
@@ -296,14 +311,11 @@ def _report_lines(
       f" ({table.num_rows / table.vocab_size:.2%} of the vocabulary) from"
       f" {table.source}"
     )
-  folders = workdir, workdir / files.CHECKPOINTS
-  links = [folder for folder in folders if folder.is_symlink()]
-  targets = "".join(f" -> {link.resolve()}/" for link in links)
   return {
     **lines,
     **inputs.coverage,
     "attention": attention,
-    "workdir": f"{workdir}/{targets} ({files.CONFIG}, metrics.jsonl,"
+    "workdir": f"{workdir}/ ({files.CONFIG}, metrics.jsonl,"
     f" {files.CHECKPOINTS}/, {files.PLOTS}/, {files.EXPORT}/)",
   }
 
@@ -313,8 +325,7 @@ def _describe_rows(
 ) -> dict[str, Any]:
   """Describes the training rows for about.json.
 
-  Lengths without padding are counted in bins such as "1-16", of MEASURED_ROWS
-  rows at equal distances.
+  Lengths without padding are counted in bins, of rows at equal distances.
   """
   manifest, counts_V = rows.manifest, rows.unigram_V
   order = np.argsort(-counts_V, kind="stable")[:NUM_TOKENS].tolist()

@@ -33,11 +33,7 @@ PEAK_FLOPS = (
 
 
 def peak_flops(device_kind: str, dtype: str) -> float | None:
-  """Returns the published peak FLOP/s of a device, or None.
-
-  float32 has no peak, because devices round its products in different ways, at
-  different speeds.
-  """
+  """Returns the published peak FLOP/s of a device; None for float32."""
   for pattern, peak_dtype, peak in PEAK_FLOPS:
     if re.fullmatch(pattern, device_kind):
       return peak if dtype == peak_dtype else None
@@ -54,9 +50,9 @@ def throughput_fields(
 ) -> dict[str, float]:
   """Computes the fields of a record that follow from the rate of rows.
 
-  A row has `tokens` tokens without padding on average and costs `flops` FLOP;
-  `peak` is the peak FLOP/s of one device, if known. `flop_per_s` and `mfu`
-  (model FLOP utilization) are those of one device, the others of all together.
+  A row has `tokens` tokens without padding on average and costs `flops` FLOP.
+  `peak`, `flop_per_s` and `mfu` (model FLOP utilization) are those of one
+  device, the others of all together.
   """
   per_device = rows_per_s * flops / devices
   fields = {
@@ -68,11 +64,7 @@ def throughput_fields(
 
 
 def memory_fields(device: jax.Device) -> dict[str, float]:
-  """Returns the memory of a device in use and its peak, in GiB.
-
-  CPUs do not report memory; there the peak is the resident memory of this
-  process.
-  """
+  """Returns the memory of a device (of this process on CPUs), in GiB."""
   stats = device.memory_stats() or {}
   unit = 1 if sys.platform == "darwin" else 1024
   resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
@@ -152,10 +144,7 @@ class HostWait:
     return state, terms
 
   def pop_fields(self) -> dict[str, float]:
-    """Returns `host_wait` (0 to 1) since the last call.
-
-    Returns no field before the second step.
-    """
+    """Returns `host_wait` (0 to 1) since the last call, if there is any."""
     now = self._now()
     passed, waited = now - self._since, self._waited
     if self._dispatches < 2 or passed <= 0:
@@ -179,40 +168,31 @@ def parse_profile(text: str, steps: int) -> tuple[int, int] | None:
 
 
 class Profiler:
-  """Traces some steps of a run with jax.profiler into WORKDIR/profile.
-
-  `steps` is the result of `parse_profile`, `report` prints a line, and
-  `first_step` is the step at which this process starts.
-  """
+  """Traces some steps of a run with jax.profiler into WORKDIR/profile."""
 
   def __init__(
     self,
     steps: tuple[int, int] | None,
     workdir: pathlib.Path,
     report: Callable[[str], None],
-    *,
-    first_step: int,
   ):
     self._first, self._last = steps or (0, 0)
     self._folder = workdir / files.PROFILE
     self._report = report
     self._since: int | None = None  # step at which the current trace started
-    if steps and first_step >= self._last:
-      report(
-        f"warning: log.profile={self._first}:{self._last} traces nothing, as"
-        f" the run starts at step {first_step:,}."
-      )
 
   def update(self, done: int, result: jax.Array) -> None:
     """Starts or ends the trace if it is due after `done` steps.
 
     `result` is an output of the last of them, to wait for.
     """
-    if self._since is not None and done >= self._last:
-      jax.block_until_ready(result)
+    is_traced = self._first <= done < self._last
+    if is_traced == (self._since is not None):
+      return
+    jax.block_until_ready(result)
+    if not is_traced:
       self.close(done)
-    elif self._since is None and self._first <= done < self._last:
-      jax.block_until_ready(result)
+    else:
       with disk_errors(self._folder):
         jax.profiler.start_trace(self._folder, create_perfetto_trace=True)
       self._since = done
