@@ -25,7 +25,7 @@ from truenegs_jax.train import (
   step,
 )
 from truenegs_jax.train import loop as loop_lib
-from truenegs_jax.train.setup import PretrainSetup, RunInputs
+from truenegs_jax.train.plan import PretrainSetup, RunInputs
 from truenegs_jax.workdir import checkpoints as checkpoints_lib
 
 ROWS_VERIFIED = "rows_verified"  # key of a checkpoint's description

@@ -29,7 +29,7 @@ from truenegs_jax.runtime import distributed, errors, progress
 from truenegs_jax.synonyms import run_table
 from truenegs_jax.synonyms.table import SynonymTable
 from truenegs_jax.train import plan, prepare_data, setup, sharding, start
-from truenegs_jax.train.setup import RunInputs
+from truenegs_jax.train.plan import RunInputs
 from truenegs_jax.train.start import Run
 from truenegs_jax.weights import find, hf_folder
 from truenegs_jax.weights.export_model import export_model

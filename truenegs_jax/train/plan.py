@@ -6,11 +6,13 @@ print the report.
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from rich.table import Table
 
+from truenegs_jax.data.rows.batches import Rows
 from truenegs_jax.models import choose_attention, encoder, pretrain
 from truenegs_jax.objectives import masking, negatives
 from truenegs_jax.runtime import cpu, distributed
@@ -26,6 +28,31 @@ Aux = Mapping[str, jax.Array | jax.ShapeDtypeStruct]
 # Synonyms of a token; WordNet has 55 for one token of BERT's vocabulary.
 ASSUMED_LIST_LENGTH = 64
 TRAINING_PASSES = 3  # forward, and twice as many products backward
+
+
+@dataclasses.dataclass(frozen=True)
+class RunInputs:
+  """Data of a run."""
+
+  train_rows: Rows
+  held_out_rows: Rows
+  table: SynonymTable | None  # None also if the run has a `table_builder`
+  coverage: Mapping[str, str]  # lines of the report about the synonyms
+
+
+@dataclasses.dataclass(frozen=True)
+class PretrainSetup:
+  """State, compiled steps and other inputs of the training loop."""
+
+  run: Run
+  mesh: jax.sharding.Mesh
+  state: step_lib.TrainState
+  aux: dict[str, jax.Array]  # inputs of the objective other than the batch
+  train_step: jax.stages.Compiled  # (state, batch, aux) -> (state, terms)
+  eval_step: Callable[..., step_lib.Terms]  # (params, batch, aux) -> terms
+  # Rebuilds the table of a state before a step, if due.
+  refresh: Callable[[step_lib.TrainState, int], step_lib.TrainState]
+  description: dict[str, Any]  # saved with each checkpoint
 
 
 def resolve_attention(

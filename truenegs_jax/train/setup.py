@@ -25,9 +25,9 @@ from truenegs_jax.data.rows import batches, rows_folder
 from truenegs_jax.data.tokens.tokenizer import write_vocabulary
 from truenegs_jax.runtime import distributed, progress
 from truenegs_jax.runtime.errors import CheckpointError
-from truenegs_jax.synonyms.table import SynonymTable
 from truenegs_jax.train import metrics, model_table, plan, sharding, start
 from truenegs_jax.train import step as step_lib
+from truenegs_jax.train.plan import PretrainSetup, RunInputs
 from truenegs_jax.train.start import Run
 from truenegs_jax.weights import load
 from truenegs_jax.workdir import checkpoints as checkpoints_lib
@@ -38,30 +38,6 @@ NUM_BINS = 8
 NUM_TOKENS = 30  # most frequent ones that are listed
 TIMED_STEPS = 10
 EVAL_COST = 1 / 3  # of a batch of rows: a forward pass, without a backward pass
-
-
-@dataclasses.dataclass(frozen=True)
-class RunInputs:
-  """Data of a run."""
-
-  train_rows: batches.Rows
-  held_out_rows: batches.Rows
-  table: SynonymTable | None  # None also if the run has a `table_builder`
-  coverage: Mapping[str, str]  # lines of the report about the synonyms
-
-
-@dataclasses.dataclass(frozen=True)
-class PretrainSetup:
-  """State, compiled steps and other inputs of the training loop."""
-
-  run: Run
-  mesh: jax.sharding.Mesh
-  state: step_lib.TrainState
-  aux: dict[str, jax.Array]  # inputs of the objective other than the batch
-  train_step: jax.stages.Compiled  # (state, batch, aux) -> (state, terms)
-  eval_step: Callable[..., metrics.Terms]  # (params, batch, aux) -> terms
-  refresh: model_table.RefreshFn  # rebuilds the table of `state` if due
-  description: dict[str, Any]  # saved with each checkpoint
 
 
 def set_up_training(
