@@ -8,6 +8,7 @@ A gold is the name of a class, a number, or the texts that answer a question.
 
 import collections
 import dataclasses
+import functools
 import re
 import string
 import warnings
@@ -28,28 +29,30 @@ METRICS = ("matthews", "spearman", "pearson", "accuracy", "f1")
 
 
 def _score(
-  metric: str, gold_N: np.ndarray, answer_N: np.ndarray, drawn_RxN: np.ndarray
+  metric: str, gold_N: np.ndarray, run_SxN: np.ndarray, drawn_RxN: np.ndarray
 ) -> np.ndarray:
-  """Returns the metric of each resample in percent, f64 [R].
+  """Returns the metric of each run and resample in percent, f64 [S, R].
 
   Args:
-    gold_N, answer_N: ids of classes, or scores.
+    gold_N, run_SxN: ids of classes, or scores.
     drawn_RxN: indices of examples.
   """
   if metric in ("matthews", "f1"):
-    classes = max(2, 1 + int(max(gold_N.max(), answer_N.max())))
-    cell_N = gold_N * classes + answer_N  # of the confusion matrix
-    counts_RxM = _count(cell_N[drawn_RxN], classes**2)
-    counts_RxCxC = counts_RxM.reshape(-1, classes, classes)
-    return (_matthews if metric == "matthews" else _f1)(counts_RxCxC)
-  gold_RxN, answer_RxN = gold_N[drawn_RxN], answer_N[drawn_RxN]
+    classes = max(2, 1 + int(max(gold_N.max(), run_SxN.max())))
+    cell_SxN = gold_N * classes + run_SxN  # of the confusion matrix
+    is_cell_SxMxN = cell_SxN[:, None] == np.arange(classes**2)[:, None]
+    counts_KxR = _sum_drawn(is_cell_SxMxN.reshape(-1, len(gold_N)), drawn_RxN)
+    counts_SxMxR = counts_KxR.reshape(*is_cell_SxMxN.shape[:2], -1)
+    from_counts = _matthews if metric == "matthews" else _f1
+    shape = -1, classes, classes
+    return np.stack([from_counts(x.T.reshape(shape)) for x in counts_SxMxR])
+  gold_RxN, answer_SxRxN = gold_N[drawn_RxN], run_SxN[:, drawn_RxN]
   if metric == "accuracy":
-    return 100 * np.mean(gold_RxN == answer_RxN, -1)
+    return 100 * np.mean(gold_RxN == answer_SxRxN, -1)
   if metric == "spearman":  # equal scores share their average rank
-    gold_RxN, answer_RxN = (
-      stats.rankdata(x, axis=-1) for x in (gold_RxN, answer_RxN)
-    )
-  return _correlation(gold_RxN, answer_RxN)
+    gold_RxN = stats.rankdata(gold_RxN, axis=-1)
+    answer_SxRxN = stats.rankdata(answer_SxRxN, axis=-1)
+  return np.stack([_correlation(gold_RxN, x_RxN) for x_RxN in answer_SxRxN])
 
 
 def _matthews(counts_RxCxC: np.ndarray) -> np.ndarray:
@@ -153,9 +156,10 @@ def score_answers(
   if _are_questions(golds):
     scores = question_scores(golds, answers)
     return {name: float(x.mean()) for name, x in scores.items()}
-  gold_N, answer_N = _to_numbers([golds, answers], labels)
+  gold_N, *runs = _to_numbers([golds, answers], labels)
   rows_1xN = np.arange(len(gold_N))[None]
-  return {x: _score(x, gold_N, answer_N, rows_1xN).item() for x in metrics}
+  run_1xN = np.stack(runs)
+  return {x: _score(x, gold_N, run_1xN, rows_1xN).item() for x in metrics}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -189,11 +193,7 @@ def mean_scores(example_SxN: np.ndarray) -> Scores:
   size = example_SxN.shape[1]
 
   def draw(drawn_RxN: np.ndarray) -> np.ndarray:
-    times_RxN = _count(drawn_RxN, size)
-    # Not `@`: BLAS's threads are slow when the cores are busy, and equal rows
-    # would not give equal bits.
-    sums = [np.einsum("rn,n->r", times_RxN, x_N) for x_N in example_SxN]
-    return np.stack(sums) / size
+    return _sum_drawn(example_SxN, drawn_RxN) / size
 
   return Scores(size, draw, example_SxN)
 
@@ -212,16 +212,14 @@ def score_runs(
     by_run = [question_scores(golds, answers) for answers in answers_SxN]
     return {m: mean_scores(np.stack([x[m] for x in by_run])) for m in metrics}
   gold_N, *runs = _to_numbers([golds, *answers_SxN], labels)
-
-  def score(metric: str) -> Scores:
-    def draw(drawn_RxN: np.ndarray) -> np.ndarray:
-      return np.stack([_score(metric, gold_N, x, drawn_RxN) for x in runs])
-
+  run_SxN = np.stack(runs)
+  scores = {}
+  for metric in metrics:
+    draw = functools.partial(_score, metric, gold_N, run_SxN)
+    scores[metric] = Scores(len(gold_N), draw)
     if metric == "accuracy":
-      return mean_scores(100.0 * (np.stack(runs) == gold_N))
-    return Scores(len(gold_N), draw)
-
-  return {metric: score(metric) for metric in metrics}
+      scores[metric] = mean_scores(100.0 * (run_SxN == gold_N))
+  return scores
 
 
 def example_scores(
@@ -262,9 +260,13 @@ def _to_numbers(
   return [x if np.isfinite(x).all() else np.zeros_like(x) for x in arrays]
 
 
-def _count(values_RxN: np.ndarray, size: int) -> np.ndarray:
-  """Counts how often each row has each value below `size`, f64 [R, size]."""
-  rows = len(values_RxN)
-  cell_RxN = values_RxN + size * np.arange(rows)[:, None]
+def _sum_drawn(value_KxN: np.ndarray, drawn_RxN: np.ndarray) -> np.ndarray:
+  """Sums K values of the drawn examples, f64 [K, R]."""
+  rows, size = len(drawn_RxN), value_KxN.shape[1]
+  cell_RxN = drawn_RxN + size * np.arange(rows)[:, None]
   counts = np.bincount(cell_RxN.ravel(), minlength=rows * size)
-  return counts.reshape(rows, size).astype(float)
+  times_RxN = counts.reshape(rows, size).astype(float)
+  # Not `@`: BLAS's threads are slow when the cores are busy, and equal rows
+  # would not give equal bits.
+  values = (x_N.astype(float) for x_N in value_KxN)
+  return np.stack([np.einsum("rn,n->r", times_RxN, x_N) for x_N in values])
