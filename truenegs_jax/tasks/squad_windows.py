@@ -13,6 +13,7 @@ Source: google-research/bert `run_squad.py`; google-research/electra
 
 import dataclasses
 import functools
+import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from unicodedata import category
@@ -146,25 +147,16 @@ def tokenize_contexts(
   texts: Iterable[str], tokenizer: Tokenizer
 ) -> dict[str, Context]:
   """Splits texts into words and pieces; each distinct word is encoded once."""
-  word_ids: dict[str, int] = {}
-  words = []
-  for text in texts:
-    matches = list(_WORD.finditer(text))
-    numbers = [word_ids.setdefault(m.group(), len(word_ids)) for m in matches]
-    spans = [match.span() for match in matches]
-    words.append((text, spans, np.array(numbers, np.int64)))
-  ids = tokenizer.encode_lines(list(word_ids))
-  size_M = np.array([len(x) for x in ids], np.int64)
-  first_M = np.cumsum(size_M) - size_M
-  flat = np.array([piece for word in ids for piece in word], np.int32)
+  words = {text: list(_WORD.finditer(text)) for text in texts}
+  distinct = {match.group(): None for x in words.values() for match in x}
+  ids = dict(zip(distinct, tokenizer.encode_lines([*distinct]), strict=True))
   contexts = {}
-  for text, spans, number_W in words:
-    sizes_W = size_M[number_W]
-    starts_W = first_M[number_W] - np.cumsum(sizes_W) + sizes_W
-    index_T = np.repeat(starts_W, sizes_W)
-    pieces_T = flat[index_T + np.arange(len(index_T))]
+  for text, matches in words.items():
+    ids_W = [ids[match.group()] for match in matches]
+    pieces_T = np.array([*itertools.chain(*ids_W)], np.int32)
+    spans = [match.span() for match in matches]
     words_Wx2 = np.array(spans, np.int32).reshape(-1, 2)
-    word_T = np.repeat(np.arange(len(spans)), size_M[number_W])
+    word_T = np.repeat(np.arange(len(ids_W)), [*map(len, ids_W)])
     contexts[text] = Context(text, words_Wx2, pieces_T, word_T)
   return contexts
 
