@@ -13,7 +13,7 @@ import dataclasses
 import itertools
 import math
 import pathlib
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -317,26 +317,15 @@ def read_split(
     first, second, *_ = (*pair, None)
     key = str(record.value(index) if is_test else number)
     target: str | float | None = None
-    if is_test:
-      _check_index(key, record.location, examples)
-    else:
+    if not is_test:
       target = record.label(label, task.kind, labels=task.labels)
-    low, high = task.scale[0], sum(task.scale)
-    if isinstance(target, float) and not low <= target <= high:
+    elif not key.isdecimal() or str(int(key)) in examples:
       raise DataError(
-        f"{record.location}: score {target} is out of range. Scores of"
-        f" {task.title} are {low:g} to {high:g}."
+        f"{record.location}: index {key!r} is not a number or is repeated. GLUE"
+        " numbers the rows of a test set, each once. Use the official file."
       )
     examples[key] = Example(key, first, second, target, record.location)
   return list(examples.values()), len(skipped or ())
-
-
-def _check_index(key: str, location: str, known: Collection[str]) -> None:
-  if not key.isdecimal() or str(int(key)) in known:
-    raise DataError(
-      f"{location}: index {key!r} is not a number or is repeated. GLUE numbers"
-      " the rows of a test set, each once. Use the official file."
-    )
 
 
 def _read_hub(task: Task, split: str, where: str) -> Iterator[Record]:
@@ -365,7 +354,6 @@ def write_submission(
   """Writes the answers to a test split, sorted by GLUE's index; atomic.
 
   Args:
-    split: "test" or "test_mismatched".
     keys: GLUE's index of each row.
     answers: class names, or scores in the units of the task; these are clipped
       to the task's range and rounded to three decimals.
@@ -373,22 +361,13 @@ def write_submission(
   Returns:
     The path of the file, such as FOLDER/MNLI-mm.tsv.
   """
-  rows: dict[str, str] = {}
-  for key, answer in zip(keys, answers, strict=True):
-    _check_index(key, f"{task.title}, {split}", rows)
-    rows[key] = str(answer)
-    if task.kind == SCORE:
-      if not np.isfinite(answer):
-        raise DataError(
-          f"{task.title}: the model predicted a score of {answer}. Use"
-          " another seed or a lower learning rate."
-        )
-      low, high = task.scale[0], sum(task.scale)
-      rows[key] = f"{np.clip(answer, low, high):.3f}"
+  if task.kind == SCORE:
+    low, high = task.scale[0], sum(task.scale)
+    answers = [f"{np.clip(x, low, high):.3f}" for x in answers]
   title = MNLI_SUBMISSIONS[split] if task.name == "mnli" else task.title
   path = folder / f"{title}.tsv"
-  ordered = sorted(rows.items(), key=lambda item: int(item[0]))
-  lines = [f"{index}\t{answer}\n" for index, answer in ordered]
+  rows = sorted(zip(keys, answers, strict=True), key=lambda row: int(row[0]))
+  lines = [f"{index}\t{answer}\n" for index, answer in rows]
   with atomic_file(path) as file:
     file.write(("index\tprediction\n" + "".join(lines)).encode())
   return path

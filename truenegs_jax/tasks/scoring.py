@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from truenegs_jax.runtime.errors import DataError
 from truenegs_jax.stats.intervals import Scorer, jackknife_values
 
 PUNCTUATION = str.maketrans("", "", string.punctuation)  # ASCII only
@@ -127,11 +126,6 @@ def question_scores(
   Returns:
     "em" and "f1": f64 [N], percent.
   """
-  if not all(golds):
-    raise DataError(
-      "A question has no gold answer. Choose a split with answers, such as"
-      " train or dev of SQuAD v1.1."
-    )
   pairs = [*zip(golds, answers, strict=True)]
   return {
     name: np.array(
@@ -153,7 +147,7 @@ def score_answers(
     labels: names of the classes in the order of their ids; F1 is that of the
       second of two.
   """
-  if _are_questions(golds):
+  if isinstance(golds[0], list | tuple):  # questions
     scores = question_scores(golds, answers)
     return {name: float(x.mean()) for name, x in scores.items()}
   gold_N, *runs = _to_numbers([golds, answers], labels)
@@ -208,7 +202,7 @@ def score_runs(
 
   `labels` is that of `score_answers`.
   """
-  if _are_questions(golds):
+  if isinstance(golds[0], list | tuple):  # questions
     by_run = [question_scores(golds, answers) for answers in answers_SxN]
     return {m: mean_scores(np.stack([x[m] for x in by_run])) for m in metrics}
   gold_N, *runs = _to_numbers([golds, *answers_SxN], labels)
@@ -239,12 +233,6 @@ def example_scores(
   rows_N = np.arange(scores.size)
   left_out_N = [scores.draw(np.delete(rows_N, i)[None])[0, 0] for i in rows_N]
   return jackknife_values(scores.by_run()[0], left_out_N)
-
-
-def _are_questions(golds: Sequence[Any]) -> bool:
-  if not golds:
-    raise DataError("There are no examples to score. Choose another file.")
-  return isinstance(golds[0], list | tuple)
 
 
 def _to_numbers(
