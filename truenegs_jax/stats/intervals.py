@@ -126,13 +126,13 @@ class Comparison:
   ours: float
   theirs: float
   difference: float
-  resamples: int
   low: float
   high: float
+  low_runs: float | None
+  high_runs: float | None
+  resamples: int
   p: float
-  low_runs: float | None = None
-  high_runs: float | None = None
-  p_runs: float | None = None
+  p_runs: float | None
 
 
 def compare_scores(
@@ -170,14 +170,26 @@ def compare_scores(
     [score(example_rng.integers(size, size=(n, size))) for n in counts], 1
   )
   models = np.split(score_SxR, [runs[0]])
-  over_runs: tuple[float, ...] = ()
+  low, high, p = _interval_and_p(*models)
+  low_runs = high_runs = p_runs = None
   if min(runs) > 1:
-    over_runs = _interval_and_p(*map(_draw_runs, run_rngs, models))
+    drawn = map(_draw_runs, run_rngs, models)
+    low_runs, high_runs, p_runs = _interval_and_p(*drawn)
   observed_S = score(np.arange(size)[None])[:, 0]
   ours, theirs = (float(x.mean()) for x in np.split(observed_S, [runs[0]]))
-  means = ours, theirs, ours - theirs
-  interval = _interval_and_p(*models)
-  return Comparison(metric, *means, resamples, *interval, *over_runs)
+  return Comparison(
+    metric=metric,
+    ours=ours,
+    theirs=theirs,
+    difference=ours - theirs,
+    low=low,
+    high=high,
+    low_runs=low_runs,
+    high_runs=high_runs,
+    resamples=resamples,
+    p=p,
+    p_runs=p_runs,
+  )
 
 
 def _draw_runs(rng: np.random.Generator, score_SxR: np.ndarray) -> np.ndarray:
