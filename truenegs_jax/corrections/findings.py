@@ -72,11 +72,9 @@ def count_corrections(p: Predictions, table: SynonymTable) -> Rates:
 def find_table_2(
   steps: Sequence[tuple[int | None, float | None]],
 ) -> dict[float, int]:
-  """Finds the checkpoints of table 2 by their steps and percent of the run.
+  """Finds checkpoints of table 2 by their steps and percent of the run.
 
-  Returns:
-    Percentages of TABLE_2 that have a checkpoint, and its index; the last
-    checkpoint is always at 100.
+  Returns their indices by percentages of TABLE_2; the last is always at 100.
   """
   rows = {
     percent: index
@@ -103,84 +101,50 @@ def render_rates(checkpoints: Sequence[CheckpointRates], source: str) -> Table:
   rows = find_table_2([(x.step, x.percent) for x in checkpoints])
   paper = {index: TABLE_2[percent] for percent, index in rows.items()}
   for index, checkpoint in enumerate(checkpoints):
-    step, rates = "-", checkpoint.rates
+    cells, rates = ["-"], checkpoint.rates
     if checkpoint.step is not None:
-      step = f"{checkpoint.step:,} ({checkpoint.percent:.3g})"
+      cells = [f"{checkpoint.step:,} ({checkpoint.percent:.3g})"]
+    for x in (rates.sequence_rate, rates.mismatch_rate):
+      interval = f"{100 * x.low:.2f}-{100 * x.high:.2f}"
+      cells.append(f"{100 * x.rate:.2f} {interval}" if x.total else "-")
     published = [f"{x:.2f}" for x in paper.get(index, ())]
-    grid.add_row(
-      step,
-      _format_rate(rates.sequence_rate),
-      _format_rate(rates.mismatch_rate),
-      " ".join(published[:2]),
-      " ".join(published[2:]),
-    )
+    grid.add_row(*cells, " ".join(published[:2]), " ".join(published[2:]))
   return grid
-
-
-def _format_rate(rate: Rate) -> str:
-  """Formats a share and its interval in percent; a dash if it is undefined."""
-  if not rate.total:
-    return "-"
-  interval = f"{100 * rate.low:.2f}-{100 * rate.high:.2f}"
-  return f"{100 * rate.rate:.2f} {interval}"
 
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-  """A prediction that one of the sources corrects.
+  """A prediction that one of the sources corrects."""
 
-  Attributes:
-    sentence: tokens around the slot, [MASK] in the slot.
-    synonyms: list of the gold token by the first source that corrects.
-    verdicts: by source: "corrected" or "wrong".
-    count: corrections of this pair in all predictions searched, by any source.
-  """
-
-  sentence: str
+  sentence: str  # tokens around the slot, [MASK] in the slot
   gold: str
   prediction: str
   probability: float
-  synonyms: tuple[str, ...]
-  verdicts: Mapping[str, str]
-  count: int = 0
+  synonyms: tuple[str, ...]  # of gold, by the first source that corrects
+  verdicts: Mapping[str, str]  # by source: "corrected" or "wrong"
+  count: int = 0  # corrections of this pair in all predictions, by any source
 
 
 @dataclasses.dataclass(frozen=True)
 class Search:
-  """Cases found among predictions; the content of cases.json.
+  """Cases found among predictions; the content of cases.json."""
 
-  Attributes:
-    searched: number of predictions.
-    corrected: number of predictions that any of the sources corrects.
-    sources: in the order of `Case.verdicts`.
-    cases: of different (gold, prediction) pairs first, then repeated ones.
-  """
-
-  searched: int
-  corrected: int
-  sources: tuple[str, ...]
-  cases: list[Case]
+  searched: int  # predictions
+  corrected: int  # predictions that any of the sources corrects
+  sources: tuple[str, ...]  # in the order of `Case.verdicts`
+  cases: list[Case]  # of different (gold, prediction) pairs first
 
 
 class CaseFinder:
   """Collects corrections by any of several sources.
 
   Corrections of different (gold, prediction) pairs come first, then repeated
-  ones, each in the order of the predictions. `counts` has the number of
-  corrections of each pair.
-
-  Args:
-    tables: synonym tables by source.
-    tokenizer: its vocabulary is that of the tables.
-    limit: maximum number of cases to keep.
+  ones, each in the order of the predictions, up to a limit. `counts` has the
+  number of corrections of each pair.
   """
 
   def __init__(
-    self,
-    tables: Tables,
-    tokenizer: Tokenizer,
-    *,
-    limit: int = MAX_SAVED,
+    self, tables: Tables, tokenizer: Tokenizer, *, limit: int = MAX_SAVED
   ):
     self.tables, self.tokenizer, self.limit = tables, tokenizer, limit
     self.searched = 0
@@ -256,19 +220,12 @@ def render_cases(cases: Sequence[Case], searched: int) -> Table | str:
 
 @dataclasses.dataclass(frozen=True)
 class Findings:
-  """Results of the task, for one text.
-
-  Attributes:
-    text: the lines.
-    tables: synonym tables by source; the first is that of the paper's table 2.
-    checkpoints: by source, in the order of steps.
-    search: cases of all sources, at the last checkpoint.
-  """
+  """Results of the task, for one text."""
 
   text: Lines
-  tables: Tables
-  checkpoints: Mapping[str, list[CheckpointRates]]
-  search: Search
+  tables: Tables  # the first is that of the paper's table 2
+  checkpoints: Mapping[str, list[CheckpointRates]]  # by source
+  search: Search  # at the last checkpoint
 
 
 def print_findings(f: Findings, console: Console, *, num_cases: int) -> None:

@@ -27,26 +27,18 @@ from truenegs_jax.synonyms.table import SynonymTable
 from truenegs_jax.train import sharding
 
 TEXT = "corrections.text"  # the config key
-
 Batch = Mapping[str, np.ndarray]
 NARROW = (4, 2)  # batches of short lines have 1/4 or 1/2 of the length
 
 
 @dataclasses.dataclass(frozen=True)
 class Lines:
-  """The lines of a text, each as a sequence `[CLS] line [SEP]`.
+  """The lines of a text, each as a sequence `[CLS] line [SEP]`."""
 
-  Attributes:
-    sequences: int32, the tokens of each line, including [CLS] and [SEP].
-    length: maximum number of tokens of a sequence.
-    num_cut: number of lines that were cut to this length.
-    fingerprint: 16 hex digits over all tokens.
-  """
-
-  sequences: tuple[np.ndarray, ...]
-  length: int
-  num_cut: int
-  fingerprint: str
+  sequences: tuple[np.ndarray, ...]  # int32, the tokens of each line
+  length: int  # of a sequence, at most
+  num_cut: int  # lines that were cut to this length
+  fingerprint: str  # 16 hex digits over all tokens
 
 
 def read_lines(
@@ -57,16 +49,10 @@ def read_lines(
   limit: int = 0,
   **corpus: Any,
 ) -> Lines:
-  """Reads and tokenizes the lines of a corpus.
+  """Reads and tokenizes the lines of `text`, a value like `data.sources`.
 
-  Args:
-    text: a spec like `data.sources`. Records are split into lines, too.
-    length: maximum number of tokens of a sequence.
-    limit: maximum number of lines; 0: all.
-    **corpus: options of `open_corpus`.
-
-  Raises:
-    DataError: no line has a token.
+  Records are split into lines, too. A limit of 0 is none; `corpus` are options
+  of `open_corpus`.
   """
   documents = open_corpus(text, key=TEXT, **corpus)
   lines = (line for document in documents for line in document.split("\n"))
@@ -88,25 +74,15 @@ def read_lines(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Predictions:
-  """A model's predictions for M slots of T sequences, in any order.
+  """A model's predictions for M slots of T sequences, in any order."""
 
-  Attributes:
-    sequence_M: int32, the index of the slot's sequence, 0 to T - 1.
-    position_M: int32, the slot's position in its sequence.
-    gold_M: int32, the gold token.
-    predicted_M: int32, the predicted token: the likeliest one, or a sample.
-    probability_M: float32, the model's probability of the predicted token.
-    eligible_M: bool, whether hard correction is allowed in the slot.
-    sequences: T arrays, the tokens of every sequence before masking, from [CLS]
-      to [SEP]; some may have no slot.
-  """
-
-  sequence_M: np.ndarray
-  position_M: np.ndarray
-  gold_M: np.ndarray
-  predicted_M: np.ndarray
-  probability_M: np.ndarray
-  eligible_M: np.ndarray
+  sequence_M: np.ndarray  # int32, the slot's sequence, 0 to T - 1
+  position_M: np.ndarray  # int32, in this sequence
+  gold_M: np.ndarray  # int32
+  predicted_M: np.ndarray  # int32, the likeliest token or a sample
+  probability_M: np.ndarray  # float32, of the predicted token
+  eligible_M: np.ndarray  # bool, whether hard correction is allowed
+  # T arrays, the tokens before masking, from [CLS] to [SEP]; maybe without slot
   sequences: tuple[np.ndarray, ...]
 
   @property
@@ -202,8 +178,7 @@ def predict_batch(
     sequences.append(batch["tokens"][b][is_inside_L])
     starts.append(is_inside_L.argmax())
   start_M = np.array(starts, np.int64)[sequence_M]
-  indices = row_M, slot_M
-  return _predictions(slots, indices, sequence_M, sequences, start_M)
+  return _predictions(slots, (row_M, slot_M), sequence_M, sequences, start_M)
 
 
 def predict_lines(
@@ -219,18 +194,9 @@ def predict_lines(
 ) -> Predictions:
   """Predicts the slots of every line of a text.
 
-  Args:
-    predict: built by `make_predict_slots`.
-    params: parameters on the devices of the mesh.
-    sequences: int32, the tokens of each line, at most `length`.
-    key: determines, with the index of a line, its masking.
-    length: L; determines, with the share of masking, the number of slots.
-    batch_size: lines per batch; the last batch is padded.
-    mesh: batches are split over its axis "data".
-    advance: called with the number of lines of each batch.
-
-  Raises:
-    NonFiniteError: a probability is not finite.
+  `key` and the index of a line determine its masking, `length` (L) and the
+  share of masking the number of its slots. `advance` gets the number of lines
+  of each batch. Raises NonFiniteError for a probability that is not finite.
   """
   parts = []
   for batch, width in _batches(sequences, length, batch_size):

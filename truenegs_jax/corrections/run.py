@@ -46,11 +46,6 @@ from truenegs_jax.train import plan, sharding, start
 from truenegs_jax.weights import find, fit, load
 from truenegs_jax.weights.find import Weights
 from truenegs_jax.workdir import files, lock, saved_model
-from truenegs_jax.workdir.saved_model import (
-  SavedModel,
-  build_model,
-  build_tokenizer,
-)
 
 SOURCES = "corrections.sources"  # the config key
 AUTO = "auto"  # the source of a run, or else the default of the language
@@ -62,18 +57,13 @@ KEPT, LAST = "kept", "last"  # values of corrections.steps
 class Measurement:
   """A measurement whose values are checked; no model and no text is read yet.
 
-  Attributes:
-    options: the section `corrections`.
-    config: the other values, with the language of the run, or sizes and
-      vocabulary of the weights.
-    weights: those of `config.init`, if any.
-    sources: of synonyms, without AUTO.
+  `config` has the language of the run, or sizes and vocabulary of the weights.
   """
 
   options: Corrections
   config: PretrainConfig
   weights: Weights
-  sources: tuple[str, ...]
+  sources: tuple[str, ...]  # of synonyms, without AUTO
 
   def make_requests(self, config: PretrainConfig) -> list[TableRequest]:
     """Makes a request for a table of each source with a config's options."""
@@ -87,17 +77,15 @@ class Measurement:
 class MeasuredModel:
   """A model and a function that reads its parameters.
 
-  Attributes:
-    saved: the model, its tokenizer, and the config of its training, on which
-      predictions and corrections depend.
-    steps: saved steps, ascending; `(None,)` for weights without a run.
-    read_params: returns the parameters of a step as numpy arrays; None, with a
-      warning, if they are damaged or the run, which may still be training, has
-      deleted them meanwhile.
+  `read_params` returns the parameters of a step as numpy arrays; None, with a
+  warning, if they are damaged or the run, which may still be training, has
+  deleted them meanwhile.
   """
 
-  saved: SavedModel
-  steps: tuple[int | None, ...]
+  saved: saved_model.SavedModel
+  steps: tuple[
+    int | None, ...
+  ]  # ascending; `(None,)` for weights without a run
   read_params: Callable[[Any], dict[str, Any] | None]
 
 
@@ -153,10 +141,6 @@ def resolve(
   """Fills in language and sources of a run, or sizes and vocabulary of `init`.
 
   Reads no arrays and no text, and a dry run downloads nothing.
-
-  Raises:
-    InputError: neither or both of a run and weights are set, sizes are not
-      those of the weights, or another value does not fit.
   """
   if bool(o.run) == bool(config.init) or config.init == REQUIRED:
     raise InputError(
@@ -214,7 +198,7 @@ def _describe_plan(m: Measurement, mesh: jax.sharding.Mesh) -> dict[str, str]:
     "text": describe_sources(o.text, key=predict_slots.TEXT),
     "lines": f"{o.sequences or 'all'}, in batches of {config.batch_size}",
     "synonyms": "; compared with ".join(
-      request.identity for request in m.make_requests(config)
+      x.identity for x in m.make_requests(config)
     ),
   }
 
@@ -236,19 +220,14 @@ def choose_steps(text: str, saved_steps: list[int]) -> tuple[int, ...]:
 
 @contextlib.contextmanager
 def open_model(m: Measurement) -> Iterator[MeasuredModel]:
-  """Opens the run or the weights of a measurement for reading.
-
-  Raises:
-    InputError: no such run, folder or step; sizes differ from the weights'.
-    CheckpointError: the run has no saved step, or another vocabulary.
-  """
+  """Opens the run or the weights of a measurement for reading."""
   config, weights, steps_text = m.config, m.weights, m.options.steps
   if config.init:
-    tokenizer = build_tokenizer(config.data, config.data.vocab)
-    model = build_model(config, vocab_size=len(tokenizer.vocab))
+    tokenizer = saved_model.build_tokenizer(config.data, config.data.vocab)
+    model = saved_model.build_model(config, vocab_size=len(tokenizer.vocab))
     fitted = fit.fit(weights.for_roles(model.roles), model, tokenizer)
     params = load.load_params(fitted, complete=True, report=weights.report)
-    saved = SavedModel(0, config, tokenizer, model)
+    saved = saved_model.SavedModel(0, config, tokenizer, model)
     yield MeasuredModel(saved, (None,), lambda step: params)
     return
   workdir = pathlib.Path(m.options.run).expanduser()
@@ -311,13 +290,10 @@ def _build_tables(
   text: Lines,
   console: Console,
 ) -> findings.Tables:
-  """Returns the table of each source, by canonical form of its expression.
-
-  Prints how much of the vocabulary and of the text each of them covers.
-  """
+  """Returns the table of each source by its name; prints what it covers."""
   tables, tokenizer = {}, measured.saved.tokenizer
-  size = len(tokenizer.vocab)
-  counts_V = np.bincount(np.concatenate(text.sequences), minlength=size)
+  tokens, size = np.concatenate(text.sequences), len(tokenizer.vocab)
+  counts_V = np.bincount(tokens, minlength=size)
   for request in requests:
     source = request.sources
     table = run_table.load_or_build(
