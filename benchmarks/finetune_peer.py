@@ -126,7 +126,7 @@ class JaxSide:
       names = ("dropout", "attention_dropout", "head_dropout")
       network = {**initial.network, **dict.fromkeys(names, dropout)}
       changed = dataclasses.replace(initial, network=network)
-      self._setups[dropout > 0] = loop.make_setup(
+      self._setups[dropout > 0] = loop.TrainingSetup(
         changed.options, changed.make_model(data.task), data, {}
       )
     self.steps = self._setups[True].steps
@@ -195,8 +195,12 @@ class TorchSide:
 
   @torch.no_grad()
   def _update(self) -> None:
-    adam, t, warmup = self._recipe.optim, self._count, self._recipe.warmup
-    rate = self._recipe.lr * max(1 - t / self._steps, 0)
+    adam, t, warmup = (
+      self._recipe.optim,
+      self._count,
+      self._recipe.finetune.warmup,
+    )
+    rate = self._recipe.optim.lr * max(1 - t / self._steps, 0)
     rate *= min(1, t / max(round(warmup * self._steps), 1))
     params = list(self._model.parameters())
     norm = torch.stack([p.grad.norm() for p in params]).norm()

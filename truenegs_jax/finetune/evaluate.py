@@ -1,7 +1,7 @@
 """Evaluates a network on examples: its answers, their scores and mistakes.
 
 split = encode_split(options, task, examples, tokenizer)
-predictor = make_predictor(options, model)
+predictor = Predictor(options, model)
 outputs, answers = predictor.answer(params, split, console=console)
 split.score(answers)["accuracy"]
 find_mistakes(split, outputs, answers)
@@ -9,7 +9,7 @@ find_mistakes(split, outputs, answers)
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -41,21 +41,13 @@ Answer = str | float  # class name, answer text or score
 
 @dataclasses.dataclass(frozen=True)
 class EvalSplit:
-  """A split to evaluate on, with Q examples.
-
-  Attributes:
-    options: how answers are found in windows.
-    task: its labels are in the order of the model's outputs.
-    examples: Example or, of SPANS, Question.
-    encoded: the rows; more than Q if long contexts have several windows.
-    windows: those of the questions; None for other tasks.
-  """
+  """A split to evaluate on, with Q examples."""
 
   options: FinetuneOptions
-  task: Task
-  examples: Sequence[Any]
-  encoded: EncodedRows
-  windows: squad_windows.Windows | None = None
+  task: Task  # with labels in the order of the model's outputs
+  examples: Sequence[Any]  # Example or, of SPANS, Question
+  encoded: EncodedRows  # more than Q rows if contexts have several windows
+  windows: squad_windows.Windows | None = None  # of the questions
 
   @functools.cached_property
   def keys(self) -> tuple[str, ...]:
@@ -75,8 +67,8 @@ class EvalSplit:
       return squad_windows.best_answers(
         self.windows,
         outputs,
-        num_best=self.options.num_best,
-        max_answer=self.options.max_answer,
+        num_best=self.options.finetune.num_best,
+        max_answer=self.options.finetune.max_answer,
       )
     if self.task.kind == CLASSES:
       return [self.task.labels[int(x_C.argmax())] for x_C in outputs]
@@ -98,15 +90,13 @@ class EvalSplit:
 
   def score(self, answers_Q: Sequence[Answer]) -> dict[str, float]:
     """Returns the value of each metric, in percent."""
-    task = self.task
-    return scoring.score_answers(
-      task.metrics, self.golds, answers_Q, task.labels
-    )
+    metrics, labels = self.task.metrics, self.task.labels
+    return scoring.score_answers(metrics, self.golds, answers_Q, labels)
 
   def to_json(self, answers_Q: Sequence[Answer]) -> dict[str, Any]:
     """Returns answers with their keys and golds, in JSON's types."""
-    golds, answers = list(self.golds), list(answers_Q)
-    return {"keys": list(self.keys), "golds": golds, "answers": answers}
+    columns = {"keys": self.keys, "golds": self.golds, "answers": answers_Q}
+    return {name: list(values) for name, values in columns.items()}
 
 
 def encode_split(
@@ -136,29 +126,39 @@ def make_windows(
     tokenizer,
     train=train,
     length=options.length,
-    stride=options.stride,
-    question_length=options.question_length,
+    stride=options.finetune.stride,
+    question_length=options.finetune.question_length,
   )
 
 
-@dataclasses.dataclass(frozen=True)
 class Predictor:
   """A model's compiled forward pass, for any parameters of that model.
 
   Attributes:
-    predict_batch: jitted, `(params, batch) -> outputs`, of shape [B, ...].
-    model: the network, with its implementation of attention.
     mesh: the devices of the arrays.
-    attention: name of that implementation, for reports.
-    batch_size, length: B, and the greatest number of tokens of a row.
+    attention: name of the implementation of attention, for reports.
+    model: the network, with that implementation.
+    predict_batch: jitted, `(params, batch) -> outputs`, of shape [B, ...].
   """
 
-  predict_batch: Callable[[optax.Params, Mapping[str, jax.Array]], Any]
-  model: finetune.DownstreamModel
-  mesh: jax.sharding.Mesh
-  attention: str
-  batch_size: int
-  length: int
+  def __init__(self, options: FinetuneOptions, model: finetune.DownstreamModel):
+    self.options, self.mesh = options, sharding.make_mesh(options.mesh_spec)
+    implementation, self.attention = choose_attention.choose(
+      options.model.attention,
+      [model.config],
+      self.mesh,
+      length=options.length,
+      check=True,
+    )
+    attending = encoder.replace_configs(model, attention=implementation)
+    self.model = attending
+
+    def predict_batch(params, inputs):
+      return attending.apply({"params": params}, inputs, None, method="logits")
+
+    self.predict_batch = jax.jit(
+      predict_batch, out_shardings=sharding.replicated_sharding(self.mesh)
+    )
 
   def predict(
     self,
@@ -175,7 +175,7 @@ class Predictor:
     """
     outputs: dict[int, np.ndarray] = {}
     for batch in batches.batches_in_order(
-      encoded, batch_size=self.batch_size, limit=self.length
+      encoded, batch_size=self.options.batch_size, limit=self.options.length
     ):
       with watchdog.step():
         check()
@@ -203,35 +203,6 @@ class Predictor:
         params, split.encoded, check=check, advance=advance
       )
       return outputs, split.decode_answers(outputs)
-
-
-def make_predictor(
-  options: FinetuneOptions, model: finetune.DownstreamModel
-) -> Predictor:
-  """Makes the forward pass of a model; compiles nothing yet."""
-  mesh = sharding.make_mesh(options.mesh)
-  implementation, attention = choose_attention.choose(
-    options.attention,
-    [model.config],
-    mesh,
-    length=options.length,
-    check=True,
-  )
-  attending = encoder.replace_configs(model, attention=implementation)
-
-  def predict_batch(params, inputs):
-    return attending.apply({"params": params}, inputs, None, method="logits")
-
-  return Predictor(
-    predict_batch=jax.jit(
-      predict_batch, out_shardings=sharding.replicated_sharding(mesh)
-    ),
-    model=attending,
-    mesh=mesh,
-    attention=attention,
-    batch_size=options.batch_size,
-    length=options.length,
-  )
 
 
 def find_failure(golds: Sequence[Any], answers: Sequence[Answer]) -> str:
@@ -269,10 +240,13 @@ def find_mistakes(
     order_Q = np.argsort(-error_Q, kind="stable")
     numbers = order_Q[error_Q[order_Q] != 0][:MOST].tolist()
   else:
-    pairs = zip(split.golds, answers_Q, strict=True)
-    wrong = [q for q, pair in enumerate(pairs) if not _is_right(*pair)]
+    if kind == SPANS:
+      is_wrong_Q = scoring.question_scores(split.golds, answers_Q)["em"] == 0
+    else:
+      is_wrong_Q = np.array(split.golds) != np.array(answers_Q)
+    wrong = np.flatnonzero(is_wrong_Q)
     drawn = np.random.default_rng(0).permutation(len(wrong))[:MOST]
-    numbers = [wrong[i] for i in sorted(drawn.tolist())]
+    numbers = wrong[np.sort(drawn)].tolist()
   mistakes = []
   for number in numbers:
     gold, text = split.golds[number], split.show_texts(number)
@@ -285,9 +259,3 @@ def find_mistakes(
       mistake["probability"] = float(probabilities_C.max())
     mistakes.append(mistake)
   return mistakes
-
-
-def _is_right(gold: Any, answer: Any) -> bool:
-  if isinstance(gold, tuple):
-    return any(scoring.exact_match(answer, text) for text in gold)
-  return gold == answer

@@ -23,7 +23,6 @@ from truenegs_jax.tasks.task import SQUAD
 GLUE = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte")
 SQUAD_SCORES = ("squad_em", "squad_f1")
 AVERAGE = "average"  # only of all eight tasks
-RECORD_FIELDS = ("step", "split", "time")  # not scores
 RunsByTask = Mapping[str, Sequence[Result]]
 
 SOURCES = {
@@ -76,22 +75,14 @@ google  more   ELECTRA large: 69.1 96.9 90.8 92.6 92.4 90.9 95.0 88.0 89.7
 
 @dataclasses.dataclass(frozen=True)
 class PublishedModel:
-  """Published scores of one model.
+  """Published scores of one model."""
 
-  Attributes:
-    name: name in the report, "ELECTRA small HC".
-    source: the report.
-    family, size: "electra" or "bert"; "small", "base" or "large".
-    scores: reported scores, by name in GLUE and SQUAD_SCORES.
-    note: what limits a comparison with these scores.
-  """
-
-  name: str
-  source: str
-  family: str
-  size: str
-  scores: Mapping[str, float]
-  note: str
+  name: str  # in the report, "ELECTRA small HC"
+  source: str  # the report
+  family: str  # "electra" or "bert"
+  size: str  # "small", "base" or "large"
+  scores: Mapping[str, float]  # by name in GLUE and SQUAD_SCORES
+  note: str  # what limits a comparison with these scores
 
 
 def _parse_row(row: str) -> PublishedModel:
@@ -115,10 +106,8 @@ def find_published(
 ) -> tuple[PublishedModel, ...]:
   """Returns the published models of that size with scores for any of the tasks.
 
-  Args:
-    tasks: names in GLUE, or "squad".
-    family: "electra" or "bert"; if none is published, ELECTRAs are returned.
-    width: hidden size of the network.
+  `tasks` are names in GLUE, or "squad". If none of the family is published,
+  ELECTRAs are returned.
   """
   size = find_family(width)
   names = {*tasks, *(SQUAD_SCORES if SQUAD in tasks else ())}
@@ -136,21 +125,15 @@ def find_comparable(runs_by_task: RunsByTask) -> tuple[PublishedModel, ...]:
 
 @dataclasses.dataclass(frozen=True)
 class Summary:
-  """Statistics of a metric over all runs of a task.
-
-  Attributes:
-    runs, failed: numbers of runs, and of failed ones among them.
-    median, mean, low, high: over all runs; low and high are the extremes.
-    sd: standard deviation between runs (ddof 1); None for one run.
-  """
+  """Statistics of a metric over all runs of a task, failed ones included."""
 
   runs: int
   failed: int
   median: float
   mean: float
-  low: float
-  high: float
-  sd: float | None
+  low: float  # least
+  high: float  # greatest
+  sd: float | None  # between runs (ddof 1); None for one run
 
 
 def summarize_runs(runs: Sequence[Result]) -> dict[str, Summary]:
@@ -193,10 +176,9 @@ def describe_run(result: Result) -> str:
   return "; ".join([*texts, f"{step}, {result.secs:,.0f} s, {speed}"])
 
 
-def format_scores(scores: Mapping[str, float | str]) -> str:
+def format_scores(scores: Mapping[str, float]) -> str:
   """Formats scores as "accuracy 70.34, f1 82.10"."""
-  shown = {name: x for name, x in scores.items() if name not in RECORD_FIELDS}
-  return ", ".join(f"{name} {x:.2f}" for name, x in shown.items())
+  return ", ".join(f"{name} {x:.2f}" for name, x in scores.items())
 
 
 def make_table(title: str, left: Iterable[str], right: Iterable[str]) -> Table:
@@ -233,7 +215,7 @@ def print_tables(
     console.print(line, soft_wrap=True)
   _print_published(runs_by_task, console)
   if compared:
-    console.print(comparisons_table(COMPARED, compared.items()))
+    console.print(comparisons_table(compared.items()))
 
 
 def _print_published(runs_by_task: RunsByTask, console: Console) -> None:
@@ -274,9 +256,8 @@ def compare_results(
 ) -> tuple[dict[str, list[Comparison]], list[str]]:
   """Compares the runs of two workdirs on the dev set of each task.
 
-  Returns:
-    The comparisons of each task, one per metric; and remarks: tasks that cannot
-    be compared, and the notes of `theirs`.
+  Returns the comparisons of each task, one per metric, and remarks: tasks that
+  cannot be compared, and the notes of `theirs`.
   """
   compared, remarks = {}, []
   for name, runs in ours.items():
@@ -284,11 +265,10 @@ def compare_results(
     every = [*runs, *others]
     golds = [x.answers["dev"]["golds"] for x in every]
     if others and all(gold == golds[0] for gold in golds):
+      answers = [x.answers["dev"]["answers"] for x in every]
+      labels = [label for x in every for label in x.provenance["labels"]]
       scores = scoring.score_runs(
-        [*runs[0].scores["dev"]],
-        golds[0],
-        [x.answers["dev"]["answers"] for x in every],
-        [label for run in every for label in run.provenance["labels"]],
+        [*runs[0].scores["dev"]], golds[0], answers, labels
       )
       counts = len(runs), len(others)
       compared[name] = [
@@ -311,31 +291,24 @@ def example_scores(run: Result, metric: str) -> np.ndarray:
   )
 
 
-COMPARED = (
-  "Means of these and the other runs: 95 % intervals of the difference by a"
-  " paired bootstrap over examples, and over examples and runs"
-)
-
-
 def comparisons_table(
-  title: str, compared: Iterable[tuple[str, Sequence[Comparison]]]
+  compared: Iterable[tuple[str, Sequence[Comparison]]],
 ) -> Table:
   """Makes the table of comparisons, by name of what is compared."""
+  title = (
+    "Means of these and the other runs: 95 % intervals of the difference by a"
+    " paired bootstrap over examples, and over examples and runs"
+  )
   columns = ("these", "other", "difference", "examples", "and runs")
   table = make_table(title, ("", "metric"), columns)
   for column in table.columns[:5]:
     column.no_wrap = True
   for name, rows in compared:
     for number, x in enumerate(rows):
-      table.add_row(
-        "" if number else name,
-        x.metric,
-        f"{x.ours:.2f}",
-        f"{x.theirs:.2f}",
-        f"{x.difference:+.2f}",
-        f"{x.low:+.2f}, {x.high:+.2f}\np {x.p:.3f}",
-        "one run"
-        if x.low_runs is None
-        else f"{x.low_runs:+.2f}, {x.high_runs:+.2f}\np {x.p_runs:.3f}",
-      )
+      means = f"{x.ours:.2f}", f"{x.theirs:.2f}", f"{x.difference:+.2f}"
+      intervals = [f"{x.low:+.2f}, {x.high:+.2f}\np {x.p:.3f}", "one run"]
+      if x.low_runs is not None:
+        runs = f"{x.low_runs:+.2f}, {x.high_runs:+.2f}\np {x.p_runs:.3f}"
+        intervals[1] = runs
+      table.add_row("" if number else name, x.metric, *means, *intervals)
   return table

@@ -1,6 +1,6 @@
 """Fine-tunes a network on a task, with the step and the loop of pre-training.
 
-setup = make_setup(options, model, data, provenance)
+setup = TrainingSetup(options, model, data, provenance)
 with fine_tune(setup, seed, folder, ...) as trained:
   outputs = setup.predictor.predict(trained.params, data.dev.encoded)
 
@@ -9,7 +9,6 @@ functions of seed and step.
 """
 
 import contextlib
-import dataclasses
 import functools
 import math
 import pathlib
@@ -21,7 +20,7 @@ import optax
 from rich.console import Console
 
 from truenegs_jax.finetune import leaderboard, results
-from truenegs_jax.finetune.evaluate import Predictor, make_predictor
+from truenegs_jax.finetune.evaluate import Predictor
 from truenegs_jax.finetune.options import FinetuneOptions
 from truenegs_jax.finetune.task_data import TaskData
 from truenegs_jax.models import finetune, pretrain
@@ -38,95 +37,81 @@ LOSS_WEIGHTS = {"loss": 1.0}
 PROVENANCE, PROGRESS = "provenance", "run"  # keys of checkpoints' descriptions
 
 
-@dataclasses.dataclass(frozen=True)
 class TrainingSetup:
   """Everything that the runs of a task share, without seed and weights.
 
   Attributes:
-    model: the network with its head.
     provenance: what the runs depend on, saved with their checkpoints.
     steps: number of steps of a run.
     eval_steps: steps after which the dev set is scored, but the last.
+    predictor: its mesh is that of training.
     learning_rate: learning rate of the head, by step.
-    init_state: parameters and seed -> the state of step 0.
+    init_state: jitted, parameters and seed -> the state of step 0.
     abstract: shapes, dtypes and shardings of a state.
     train_step: jitted, `(state, batch, aux) -> (state, terms)`.
-    predictor: its mesh is that of training.
   """
 
-  options: FinetuneOptions
-  model: finetune.DownstreamModel
-  data: TaskData
-  provenance: Mapping[str, Any]
-  steps: int
-  eval_steps: frozenset[int]
-  learning_rate: optim.Schedule
-  init_state: Callable[[optax.Params, int], step_lib.TrainState]
-  abstract: step_lib.TrainState
-  train_step: Callable[..., tuple[step_lib.TrainState, dict[str, Any]]]
-  predictor: Predictor
+  def __init__(
+    self,
+    options: FinetuneOptions,
+    model: finetune.DownstreamModel,
+    data: TaskData,
+    provenance: Mapping[str, Any],
+  ):
+    self.options, self.model, self.data = options, model, data
+    self.name, self.provenance = data.task.name, provenance
+    epochs = options.finetune.epochs or data.task.epochs
+    size = len(data.train.tokens)
+    self.steps = batches.num_steps(size, options.batch_size, epochs)
+    # At least one evaluation, unless there are 0 per epoch.
+    count = max(round(options.finetune.evals_per_epoch * epochs), 1)
+    evals = {round(self.steps * (i + 1) / count) for i in range(count)}
+    self.eval_steps = evals - {0, self.steps}
+    self.predictor = Predictor(options, model)
+    mesh, spec = self.predictor.mesh, options.mesh_spec
+    tx, self.learning_rate = make_optimizer(options, model, self.steps)
 
-  @property
-  def name(self) -> str:
-    """Name of the task."""
-    return self.data.task.name
+    def init_state(params: optax.Params, seed: int) -> step_lib.TrainState:
+      return step_lib.init_state(lambda _: params, tx, seed)
 
-
-def make_setup(
-  options: FinetuneOptions,
-  model: finetune.DownstreamModel,
-  data: TaskData,
-  provenance: Mapping[str, Any],
-) -> TrainingSetup:
-  """Builds what the runs of a task share; compiles nothing yet."""
-  epochs = options.epochs or data.task.epochs
-  steps = batches.num_steps(len(data.train.tokens), options.batch_size, epochs)
-  # At least one evaluation, unless there are 0 per epoch.
-  count = max(round(options.evals_per_epoch * epochs), 1)
-  eval_steps = [round(steps * (i + 1) / count) for i in range(count)]
-  tx, learning_rate = make_optimizer(options, model, steps)
-  predictor = make_predictor(options, model)
-  mesh = predictor.mesh
-  terms = functools.partial(
-    task_losses.task_terms,
-    kind=data.task.kind,
-    model=predictor.model,
-    train=True,
-    reduction=options.loss,
-  )
-  step = step_lib.make_train_step(
-    sharding.gather_params(terms, mesh, options.mesh),
-    LOSS_WEIGHTS,
-    tx,
-    options.accumulation,
-  )
-
-  def init_state(params: optax.Params, seed: int) -> step_lib.TrainState:
-    return step_lib.init_state(lambda _: params, tx, seed)
-
-  shapes = jax.eval_shape(init_state, pretrain.param_shapes(model), 0)
-  shardings = sharding.tree_shardings(shapes, mesh, options.mesh)
-  replicated = sharding.replicated_sharding(mesh)
-
-  return TrainingSetup(
-    options=options,
-    model=model,
-    data=data,
-    provenance=provenance,
-    steps=steps,
-    eval_steps=frozenset(eval_steps) - {0, steps},
-    learning_rate=learning_rate,
-    init_state=jax.jit(init_state, out_shardings=shardings),
-    abstract=jax.tree.map(
+    shapes = jax.eval_shape(init_state, pretrain.param_shapes(model), 0)
+    shardings = sharding.tree_shardings(shapes, mesh, spec)
+    self.init_state = jax.jit(init_state, out_shardings=shardings)
+    self.abstract = jax.tree.map(
       lambda x, y: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=y),
       shapes,
       shardings,
-    ),
-    train_step=jax.jit(
-      step, donate_argnums=0, out_shardings=(shardings, replicated)
-    ),
-    predictor=predictor,
-  )
+    )
+    terms = functools.partial(
+      task_losses.task_terms,
+      kind=data.task.kind,
+      model=self.predictor.model,
+      train=True,
+      reduction=options.finetune.loss,
+    )
+    step = step_lib.make_train_step(
+      sharding.gather_params(terms, mesh, spec),
+      LOSS_WEIGHTS,
+      tx,
+      options.optim.accumulation,
+    )
+    outputs = shardings, sharding.replicated_sharding(mesh)
+    self.train_step = jax.jit(step, donate_argnums=0, out_shardings=outputs)
+
+  def describe(self) -> str:
+    """Describes rows and recipe in one line."""
+    o, data, width = self.options, self.data, self.model.config.width
+    texts = (
+      f"{data.task.title}: {len(data.train.tokens):,} training rows",
+      f"{len(data.dev.keys):,} dev examples",
+      f"{self.steps:,} steps of {o.batch_size} rows",
+      f"peak learning rate {o.peak_rate(width):g}",
+      f"layer decay {o.decay(width):g}, head {self.model.head!r}",
+      f"attention {self.predictor.attention}",
+      *[f"{n:,} rows truncated" for n in [data.train.num_cut] if n],
+      *data.notes,
+    )
+    return ", ".join(texts)
 
 
 def make_optimizer(
@@ -135,9 +120,9 @@ def make_optimizer(
   """Makes Adam with a learning rate per layer, and the head's schedule."""
   width = model.config.width
   schedule = optim.make_schedule(
-    options.schedule,
+    options.optim.schedule,
     peak=options.peak_rate(width),
-    warmup_steps=round(options.warmup * total_steps),
+    warmup_steps=round(options.finetune.warmup * total_steps),
     total_steps=total_steps,
   )
   shapes = pretrain.param_shapes(model)
@@ -175,14 +160,10 @@ def fine_tune(
 ) -> Iterator["SeedRun"]:
   """Trains one run to its last step, and yields it.
 
-  It continues from its newest undamaged checkpoint. When `check` stops it, in
-  the body, too, a checkpoint is saved; before an export, too, which may fail.
-
-  Args:
-    seed: seed of the order of rows and of dropout.
-    folder: receives metrics, checkpoints, and the rows of skipped updates.
-    make_params: makes the initial parameters, arrays of numpy.
-    check: called before each batch; raises Stopped after a signal.
+  It continues from its newest undamaged checkpoint. When `check`, which is
+  called before each batch, raises Stopped, in the body, too, a checkpoint is
+  saved; before an export, too, which may fail. The folder receives metrics,
+  checkpoints, and the rows of skipped updates.
   """
   with contextlib.ExitStack() as stack:
     checkpoints = checkpoints_lib.Checkpoints(folder / files.CHECKPOINTS)
@@ -191,18 +172,18 @@ def fine_tune(
     state = run.restore_newest(checkpoints)
     if state is None:
       state = setup.init_state(make_params(), seed)
+
+    def describe(record: metrics.Record) -> str:
+      scores = run.evaluations[str(record["step"])]
+      return f"dev at {record['step']:,}: {leaderboard.format_scores(scores)}"
+
     line = metrics.ProgressLine(
-      console,
-      setup.steps,
-      first_step=run.first_step,
-      describe=lambda record: (
-        f"dev at {record['step']:,}: {leaderboard.format_scores(record)}"
-      ),
+      console, setup.steps, first_step=run.first_step, describe=describe
     )
     config = setup.provenance[results.CONFIG]
     logged = metrics.LoggedRun(folder, run.first_step, config)
     run.write = stack.enter_context(
-      metrics.open_writers(setup.options.writers, logged, line)
+      metrics.open_writers(setup.options.log.writers, logged, line)
     )
     # A stop after an evaluation may have come before the next checkpoint.
     records = files.read_records(folder)
@@ -210,7 +191,7 @@ def fine_tune(
     loop = run.make_loop(state, checkpoints, folder)
     try:
       run.train(loop)
-      if setup.options.export == "all":
+      if setup.options.finetune.export == "all":
         run.save(loop)
       yield run
     except Stopped:
@@ -223,14 +204,10 @@ class SeedRun:
 
   Attributes:
     first_step: number of steps of the checkpoint that it continues.
-    write: writes a record.
+    earlier_secs: duration of these steps.
     written: steps of the evaluations that metrics.jsonl has from the start.
-    evaluations: scores of the dev set during training, by step.
-    losses: means of the first training record that is not NaN, and of the last.
-    earlier_secs: duration of the steps before `first_step`, in seconds.
-    failure: why the training failed, or "".
-    params, step, secs, rows_per_s: at the end, the parameters and their step,
-      and duration and speed of all steps.
+    evaluations, failure, losses, step, secs, rows_per_s: fields of the result.
+    params: at the end, those of `step`.
   """
 
   params: optax.Params
@@ -247,14 +224,11 @@ class SeedRun:
   ):
     self.setup, self.seed, self.check = setup, seed, check
     self.console, self.clock = console, speed.Clock(setup.steps)
+    self.report = functools.partial(console.print, soft_wrap=True)
     self.first_step, self.earlier_secs, self.failure = 0, 0.0, ""
     self.write: Callable[[metrics.Record], None] = print
     self.written, self.evaluations = set[int](), dict[str, dict[str, float]]()
     self.losses: tuple[float, float] = (math.nan, math.nan)
-
-  def report(self, text: str) -> None:
-    """Prints a line."""
-    self.console.print(text, soft_wrap=True)
 
   def make_loop(
     self,
@@ -265,14 +239,14 @@ class SeedRun:
     """Makes the training loop; `folder` receives rows of skipped updates."""
     options, eval_steps = self.setup.options, self.setup.eval_steps
     mesh = self.setup.predictor.mesh
-    timer = guards.SaveTimer(60 * options.save_minutes, mesh)
+    timer = guards.SaveTimer(60 * options.finetune.save_minutes, mesh)
     return loop_lib.Loop(
       state=state,
       steps=self.setup.steps,
       take_step=self.take_step,
       loss_weights=LOSS_WEIGHTS,
       learning_rate=self.setup.learning_rate,
-      log_every=options.every_steps,
+      log_every=options.log.every_steps,
       log=self.log,
       is_evaluated=lambda done: done in eval_steps,
       evaluate=self.evaluate,
@@ -281,7 +255,7 @@ class SeedRun:
       content=self.content,
       checkpoints=checkpoints,
       report=self.report,
-      guard=guards.SkipGuard(folder, options.max_skips),
+      guard=guards.SkipGuard(folder, options.optim.max_skips),
       clock=self.clock,
     )
 
@@ -346,7 +320,7 @@ class SeedRun:
       batch_size=options.batch_size,
       seed=self.seed,
       limit=options.length,
-      window=options.window,
+      window=options.finetune.window,
     )
     on_device = sharding.place_batch(batch, self.setup.predictor.mesh)
     return *self.setup.train_step(state, on_device, {}), on_device["row"]

@@ -27,48 +27,31 @@ TASK_KEYS = {"labels", "data", "head"}
 
 @dataclasses.dataclass(frozen=True)
 class Record:
-  """A scored model.
-
-  Attributes:
-    seed: of its fine-tuning; None if that is not ours.
-    scores: for each split, value by metric, in percent.
-    answers: for each split, lists of "keys", "golds" and "answers".
-  """
+  """A scored model."""
 
   task: str
-  seed: int | None
-  scores: Mapping[str, Mapping[str, float]]
+  seed: int | None  # of its fine-tuning; None if that is not ours
+  scores: Mapping[str, Mapping[str, float]]  # by split and metric, in percent
+  # By split, lists of "keys", "golds" and "answers".
   answers: Mapping[str, Mapping[str, Sequence[Any]]]
 
 
 @dataclasses.dataclass(frozen=True)
 class Result(Record):
-  """A finished run: one task, fine-tuned with one seed.
-
-  Attributes:
-    failure: why the run failed, or "".
-    step, steps: the step of the scored parameters, and of a complete run.
-    evaluations: scores of the dev set during training, by step.
-    losses: means of the first training record that is not NaN, and of the last.
-    secs, rows_per_s: duration and speed of training, with compilation.
-    provenance: all that the scores depend on: config, fingerprints, sizes.
-    notes: how the data differ from the published task.
-    mistakes: wrong answers to the dev set, at most 100.
-    exported: outcome of the export for Hugging Face; "" if not requested.
-  """
+  """A finished run: one task, fine-tuned with one seed."""
 
   seed: int
-  failure: str
-  step: int
-  steps: int
-  evaluations: Mapping[str, Mapping[str, float]]
-  losses: Sequence[float]
-  secs: float
+  failure: str  # why the run failed, or ""
+  step: int  # of the scored parameters
+  steps: int  # of a complete run
+  evaluations: Mapping[str, Mapping[str, float]]  # of the dev set, by step
+  losses: Sequence[float]  # means of the first not NaN record and of the last
+  secs: float  # of training, with compilation
   rows_per_s: float
-  provenance: Mapping[str, Any]
-  notes: Sequence[str]
-  mistakes: Sequence[Mapping[str, Any]]
-  exported: str = ""
+  provenance: Mapping[str, Any]  # of the scores: config, fingerprints, sizes
+  notes: Sequence[str]  # how the data differ from the published task
+  mistakes: Sequence[Mapping[str, Any]]  # on the dev set, at most 100
+  exported: str = ""  # outcome of the export for Hugging Face, if requested
 
 
 def run_folder(workdir: pathlib.Path, task: str, seed: int) -> pathlib.Path:
@@ -147,10 +130,8 @@ def check_provenance(
 ) -> None:
   """Refuses another config, weights or data than those of a saved run.
 
-  Args:
-    saved, now: values of `Result.provenance`.
-    reason: begins the message of the error.
-    left_out: keys that are not compared.
+  `saved` and `now` are values of `Result.provenance`, whose keys `left_out` are
+  not compared. `reason` begins the message of the error.
   """
   changes = files.find_fixed_changes(saved[CONFIG], now[CONFIG])
   # The test set may be read only sometimes.

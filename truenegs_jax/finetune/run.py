@@ -16,7 +16,7 @@ import json
 import pathlib
 import shutil
 import signal
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ml_collections import ConfigDict
@@ -42,20 +42,6 @@ from truenegs_jax.weights import export_model, find, hf_folder, model_card
 from truenegs_jax.workdir import files, lock
 
 SUBMISSION = "submission"
-# Files in the folder of an unfinished run.
-UNFINISHED = {
-  files.CHECKPOINTS,
-  files.METRICS,
-  f"{files.METRICS}.tmp",
-  files.DAMAGED,
-  files.BAD_ROWS,
-  f"{results.RESULT}.tmp",
-  files.LOGGED_ID,
-  files.TENSORBOARD,
-  files.WANDB,
-  results.MODEL,
-}
-Runs = Mapping[str, Sequence[results.Result]]  # by task
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,11 +59,12 @@ class RunContext:
 
   def missing_seeds(self, task: str) -> list[int]:
     """Returns the seeds of a task without a finished run."""
-    folders = {
-      seed: results.run_folder(self.workdir, task, seed)
-      for seed in self.options.all_seeds
-    }
-    return [n for n, x in folders.items() if not (x / results.RESULT).exists()]
+
+    def is_missing(seed: int) -> bool:
+      folder = results.run_folder(self.workdir, task, seed)
+      return not (folder / results.RESULT).exists()
+
+    return [*filter(is_missing, self.options.all_seeds)]
 
   def count_missing(self) -> int:
     """Returns the number of runs that are not finished."""
@@ -89,21 +76,20 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
   options, config = parse_options(c.to_dict()), json.loads(c.to_json())
   is_dry = config.pop("dry_run", False)  # not saved
   task_data.check_files(options)
-  others: Runs = {}
-  if options.against:
-    others = results.load_all(pathlib.Path(options.against).expanduser())
+  others: leaderboard.RunsByTask = {}
+  if against := options.finetune.against:
+    others = results.load_all(pathlib.Path(against).expanduser())
     if not others:
       raise errors.InputError(
-        f"finetune.against={options.against!r} has no finished fine-tuning run."
-        " Pass the workdir of a fine-tuning."
+        f"finetune.against={against!r} has no finished fine-tuning run. Pass"
+        " the workdir of a fine-tuning."
       )
   context = RunContext(workdir, console, options, config)
+  results.check_config(workdir, config)
   if is_dry:
-    results.check_config(workdir, config)
     console.print(plan.report_table(_describe_plan(context)))
     return 0
   with lock.lock(workdir):
-    results.check_config(workdir, config)
     stopped_by = _train_missing(context)
     if distributed.is_first_process():
       finished = {
@@ -127,10 +113,10 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
 def _describe_plan(context: RunContext) -> dict[str, str]:
   """Describes weights, data, seeds and steps; reads no arrays."""
   o, names = context.options, context.options.task_names
-  mesh = sharding.make_mesh(o.mesh)
+  mesh = sharding.make_mesh(o.mesh_spec)
   lines = {
     "dry run": "reads no rows; writes and compiles nothing",
-    "devices": plan.describe_devices(o.preset, mesh),
+    "devices": plan.describe_devices(o.mesh.preset, mesh),
     "weights": find.describe(o.init) if o.init else "drawn at random",
   }
   if not o.init or find.is_local(o.init):
@@ -145,12 +131,13 @@ def _describe_plan(context: RunContext) -> dict[str, str]:
       f" units, vocabulary of {config.vocab_size:,} entries",
       "optimizer": f"peak learning rate {o.peak_rate(config.width):g},"
       f" layer decay {o.decay(config.width):g}",
-      "export": hf_folder.unsupported_reason(model) or o.export,
+      "export": hf_folder.unsupported_reason(model) or o.finetune.export,
     }
   lines["batches"] = f"{o.batch_size} rows of at most {o.length} tokens"
+  seeds, missing = o.all_seeds, context.count_missing()
   lines["runs"] = (
-    f"seeds {o.seed} to {o.seed + o.seeds - 1}; {context.count_missing():,} of"
-    f" {o.seeds * len(names):,} runs are to train"
+    f"seeds {seeds[0]} to {seeds[-1]}; {missing:,} of"
+    f" {len(seeds) * len(names):,} runs are to train"
   )
   return lines | {name: task_data.describe_task(o, name) for name in names}
 
@@ -165,11 +152,12 @@ def _train_missing(context: RunContext) -> signal.Signals | None:
   setups = _read_tasks(context, start)
   if distributed.is_first_process():
     files.save_json(context.workdir / results.CONFIG, context.config)
-  _remove_checkpoints(context.workdir)  # if a kill came before
+    _remove_checkpoints(context.workdir)  # if a kill came before
   runs = [(x, seed) for x in setups for seed in context.missing_seeds(x.name)]
   described = None
   with guards.StopSignals(context.console) as signals:
-    vote = guards.StopVote(signals, sharding.make_mesh(context.options.mesh))
+    mesh = sharding.make_mesh(context.options.mesh_spec)
+    vote = guards.StopVote(signals, mesh)
 
     def check() -> None:
       if number := vote.poll():
@@ -177,7 +165,7 @@ def _train_missing(context: RunContext) -> signal.Signals | None:
 
     for number, (setup, seed) in enumerate(runs, start=1):
       if setup is not described:
-        _report_setup(context, setup)
+        context.report(setup.describe())
         described = setup
       context.report(
         f"{setup.data.task.title}, seed {seed}: run {number} of {len(runs)}"
@@ -221,28 +209,11 @@ def _read_tasks(context: RunContext, start: Start) -> list[loop.TrainingSetup]:
       read.append((data, provenance, missing))
   distributed.check_same("runs", json.dumps([x[1:] for x in read]))
   return [
-    loop.make_setup(
+    loop.TrainingSetup(
       context.options, start.make_model(data.task), data, provenance
     )
     for data, provenance, _ in read
   ]
-
-
-def _report_setup(context: RunContext, setup: loop.TrainingSetup) -> None:
-  o, data, model = setup.options, setup.data, setup.model
-  width, num_cut = model.config.width, data.train.num_cut
-  context.report(
-    f"{data.task.title}: {len(data.train.tokens):,} training rows,"
-    f" {len(data.dev.keys):,} dev examples, {setup.steps:,} steps of"
-    f" {o.batch_size} rows, peak learning rate {o.peak_rate(width):g}, layer"
-    f" decay {o.decay(width):g}, head {model.head!r}, attention"
-    f" {setup.predictor.attention}"
-    + (f", {num_cut:,} rows truncated" if num_cut else "")
-    + "".join(f", {note}" for note in data.notes)
-  )
-  reason = hf_folder.unsupported_reason(model)
-  if reason and o.export == "all":
-    context.report(reason)
 
 
 def _train_run(
@@ -257,7 +228,8 @@ def _train_run(
   folder = results.run_folder(context.workdir, setup.name, seed)
   with distributed.raise_everywhere(f"folder {name}"):
     if distributed.is_first_process():
-      _prepare_folder(folder)
+      with disk_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
   answers, scores, wrong = {}, {}, list[dict[str, Any]]()
   with loop.fine_tune(
     setup,
@@ -304,7 +276,7 @@ def _train_run(
   with distributed.raise_everywhere(f"save {name}"):
     if distributed.is_first_process():
       # If it ends in between, the same command continues from a checkpoint.
-      if context.options.export == "all":
+      if context.options.finetune.export == "all":
         with progress.working(context.console, "Exporting"):
           exported = _export(start, setup, params, result, folder)
         context.report(f"  {exported}")
@@ -316,23 +288,7 @@ def _train_run(
 def _remove_checkpoints(workdir: pathlib.Path) -> None:
   """Removes the checkpoints of finished runs."""
   for path in workdir.glob(f"{results.RUNS}/{results.RESULT}"):
-    if distributed.is_first_process():
-      shutil.rmtree(path.parent / files.CHECKPOINTS, ignore_errors=True)
-
-
-def _prepare_folder(folder: pathlib.Path) -> None:
-  """Creates the folder, without what a run without checkpoint left there."""
-  names = {x.name for x in folder.iterdir()} if folder.exists() else set()
-  exports = {x.name for x in folder.glob(f".{results.MODEL}.*")}  # of a kill
-  if unknown := sorted(names - UNFINISHED - exports):
-    raise errors.InputError(
-      f"'{folder}' has files that do not belong to a run:"
-      f" {', '.join(unknown[:5])}. Move them away."
-    )
-  if not files.has_checkpoint(folder):
-    with disk_errors(folder):
-      shutil.rmtree(folder, ignore_errors=True)
-      folder.mkdir(parents=True)
+    shutil.rmtree(path.parent / files.CHECKPOINTS, ignore_errors=True)
 
 
 def _export(
@@ -373,7 +329,7 @@ def _describe_origin(
 ) -> model_card.ModelOrigin:
   """Describes a run for its model card, without paths of this machine."""
   o, data, hide = setup.options, setup.data, model_card.hide_folders
-  names = f"{o.data} {o.files}".strip()
+  names = f"{o.finetune.data} {o.finetune.files}".strip()
   scores = leaderboard.format_scores(result.scores["dev"])
   notes = "".join(f"; {note}" for note in result.notes)
   origin = f"`{hide(o.init)}`" if o.init else "weights drawn at random"
@@ -398,7 +354,11 @@ seeds have other scores; compare models by the mean of several.""",
   )
 
 
-def _report_results(context: RunContext, finished: Runs, others: Runs) -> None:
+def _report_results(
+  context: RunContext,
+  finished: leaderboard.RunsByTask,
+  others: leaderboard.RunsByTask,
+) -> None:
   """Prints the tables; writes results.json and GLUE's submissions."""
   with progress.working(context.console, "Comparing scores", brief=True):
     compared, remarks = leaderboard.compare_results(finished, others)
@@ -418,28 +378,23 @@ def _save_results(
   context: RunContext, compared: Mapping[str, Sequence[leaderboard.Comparison]]
 ) -> None:
   """Writes results.json with all finished runs, of any task and seed."""
-  runs_by_task = results.load_all(context.workdir)
-
-  def to_dicts(values: Iterable[Any]) -> list[dict[str, Any]]:
-    return [dataclasses.asdict(x) for x in values]
-
+  runs_by_task, to_dict = results.load_all(context.workdir), dataclasses.asdict
   tasks = {}
   for name, runs in runs_by_task.items():
-    summaries = leaderboard.summarize_runs(runs)
-    tasks[name] = {
-      "summary": {m: dataclasses.asdict(s) for m, s in summaries.items()},
-      "runs": to_dicts(runs),
-    }
+    summaries = leaderboard.summarize_runs(runs).items()
+    summary = {metric: to_dict(x) for metric, x in summaries}
+    tasks[name] = {"summary": summary, "runs": [*map(to_dict, runs)]}
+  published = leaderboard.find_comparable(runs_by_task)
   value = {
     "command": errors.rerun_command(),
     "config": context.config,
     "seeds": sorted({x.seed for runs in runs_by_task.values() for x in runs}),
     "tasks": tasks,
-    "published": to_dicts(leaderboard.find_comparable(runs_by_task)),
+    "published": [*map(to_dict, published)],
     "compared": {
-      "against": context.options.against,
+      "against": context.options.finetune.against,
       "seeds": list(context.options.all_seeds),
-      "tasks": {name: to_dicts(x) for name, x in compared.items()},
+      "tasks": {name: [*map(to_dict, x)] for name, x in compared.items()},
     },
   }
   path = context.workdir / results.RESULTS
@@ -447,7 +402,7 @@ def _save_results(
 
 
 def _write_submissions(
-  folder: pathlib.Path, finished: Runs
+  folder: pathlib.Path, finished: leaderboard.RunsByTask
 ) -> list[pathlib.Path]:
   """Writes GLUE's files of the test sets, from each task's median run."""
   paths = []

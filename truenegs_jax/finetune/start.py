@@ -46,6 +46,7 @@ from truenegs_jax.weights import fit, hf_folder, hf_names, load
 from truenegs_jax.weights.find import Weights
 from truenegs_jax.weights.hf_folder import Network
 
+MODEL_KEYS = ("dropout", "attention_dropout", "dtype", "remat", "scan")
 # Role and number of positions of a network without weights.
 RANDOM_ROLE, RANDOM_POSITIONS = "discriminator", 512
 DRAWN = "drawn at random"  # in place of a fingerprint
@@ -54,20 +55,13 @@ HEAD_PREFIXES = ("task_head/", "pooled/")  # of parameter paths
 
 @dataclasses.dataclass(frozen=True)
 class Start:
-  """The network that all runs start from, opened once for tasks and seeds.
-
-  Attributes:
-    weights: None for a network drawn at random.
-    role: "discriminator" or "bert".
-    tokenizer: tokenizer of the network's vocabulary.
-    network: arguments of `make_downstream`, the same for all tasks.
-  """
+  """The network that all runs start from, opened once for tasks and seeds."""
 
   options: FinetuneOptions
-  weights: Weights | None
-  role: str
+  weights: Weights | None  # None for a network drawn at random
+  role: str  # "discriminator" or "bert"
   tokenizer: tokenizer_lib.Tokenizer
-  network: Mapping[str, Any]
+  network: Mapping[str, Any]  # arguments of `make_downstream` of all tasks
 
   def make_model(self, task: Task) -> finetune.DownstreamModel:
     """Makes the network with the head of a task."""
@@ -84,14 +78,9 @@ class Start:
     """Compares weights and model; None without, InputError if they differ."""
     if self.weights is None:
       return None
-    model = self.make_model(task)
-    return fit.fit(
-      self.weights.for_roles(model.roles),
-      model,
-      self.tokenizer,
-      init_skip=self.options.init_skip,
-      task=task,
-    )
+    model, skip = self.make_model(task), self.options.init_skip
+    weights = self.weights.for_roles(model.roles)
+    return fit.fit(weights, model, self.tokenizer, init_skip=skip, task=task)
 
   def make_params(
     self, task: Task, seed: int, *, complete: bool = False
@@ -137,12 +126,11 @@ class Start:
 def resolve(options: FinetuneOptions, report: Callable[[str], None]) -> Start:
   """Opens the weights of `options.init`; reads no arrays yet.
 
-  Without `init`, the network is drawn at random, as a baseline. The options
-  must then name its size and vocabulary.
+  Without `init`, the network is drawn at random, as a baseline.
   """
-  variant, vocab = options.variant, options.vocab
-  lowercase = options.lowercase
-  strip_accents = tokenizer_lib.ACCENTS[options.accents]
+  variant, vocab = options.model.variant, options.data.vocab
+  lowercase, accents = options.data.lowercase, options.data.accents
+  strip_accents = tokenizer_lib.ACCENTS[accents]
   if not options.init:
     if FROM_WEIGHTS in (variant, vocab):
       raise InputError(
@@ -167,7 +155,7 @@ def resolve(options: FinetuneOptions, report: Callable[[str], None]) -> Start:
           " text. Remove --config.data.lowercase."
         )
       lowercase = lowercase and network.tokenizer.lowercase
-      if options.accents == "auto":
+      if accents == "auto":
         strip_accents = network.strip_accents
   if options.length > positions:
     raise InputError(
@@ -182,7 +170,8 @@ def resolve(options: FinetuneOptions, report: Callable[[str], None]) -> Start:
       vocab, lowercase=lowercase, strip_accents=strip_accents
     ),
     network={
-      **options.model,
+      **{name: getattr(options.model, name) for name in MODEL_KEYS},
+      "head_dropout": options.finetune.head_dropout,
       "variant": variant,
       "backbone": backbone,
       "max_positions": positions,
@@ -192,21 +181,13 @@ def resolve(options: FinetuneOptions, report: Callable[[str], None]) -> Start:
 
 @dataclasses.dataclass(frozen=True)
 class FineTunedModel:
-  """A fine-tuned model, of one or several seeds.
+  """A fine-tuned model, of one or several seeds."""
 
-  Attributes:
-    seeds: the seed of each folder, or None of a model of others.
-    task: the task.
-    outputs: the task, with its labels in the order of the model's outputs.
-    starts: the opened network of each seed.
-    predictor: the forward pass, for the parameters of any seed.
-  """
-
-  seeds: Mapping[str, int | None]
+  seeds: Mapping[str, int | None]  # by folder; None of a model of others
   task: Task
-  outputs: Task
-  starts: tuple[Start, ...]
-  predictor: evaluate.Predictor
+  outputs: Task  # with labels in the order of the model's outputs
+  starts: tuple[Start, ...]  # of each seed
+  predictor: evaluate.Predictor  # for the parameters of any seed
 
   @property
   def options(self) -> FinetuneOptions:
@@ -216,10 +197,7 @@ class FineTunedModel:
   def answer(
     self, examples: Sequence[Any], console: Console
   ) -> list[Sequence[evaluate.Answer]]:
-    """Returns each seed's answers to examples with different keys.
-
-    Raises InputError for damaged or incomplete weights.
-    """
+    """Returns each seed's answers to examples with different keys."""
     with progress.working(console, "Encoding examples"):
       split = evaluate.encode_split(
         self.options, self.outputs, examples, self.starts[0].tokenizer
@@ -249,14 +227,9 @@ def open_model(
   """Opens a fine-tuned model; reads no arrays yet.
 
   Args:
-    init: the model, a value of `config.init`.
     values: a config of the task "robustness" as a dict.
-    report: receives lines about the weights.
-    key: the config key that names the model, for messages.
+    key: the config key of `init`, for messages.
     task_name: the task; "" for that of the run, or the only one of its head.
-
-  Raises:
-    InputError: there is no such model, or its head is not for the task.
   """
   if not init:
     raise InputError(
@@ -285,17 +258,14 @@ def open_model(
   )
   for start in starts:
     start.fit(outputs)
-  predictor = evaluate.make_predictor(options, starts[0].make_model(outputs))
+  predictor = evaluate.Predictor(options, starts[0].make_model(outputs))
   return FineTunedModel(seeds, task, outputs, starts, predictor)
 
 
 def _find_runs(
   init: str, task: str, report: Callable[[str], None], *, key: str
 ) -> dict[str, Result]:
-  """Returns the runs of a fine-tuning by the folders of their models.
-
-  There are none if `init` is a model of others.
-  """
+  """Returns runs by the folders of their models; {} for models of others."""
   workdir = pathlib.Path(init).expanduser()
   by_task = results.load_all(workdir)
   if not by_task and any(workdir.glob(results.RUNS)):

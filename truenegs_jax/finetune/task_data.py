@@ -39,17 +39,12 @@ FILES = "finetune.files"  # the config key
 
 @dataclasses.dataclass(frozen=True)
 class TaskData:
-  """The rows of a task.
-
-  Attributes:
-    splits: the splits to evaluate on: "dev", "dev_mismatched", "test", ...
-    notes: how the data differ from the published task.
-  """
+  """The rows of a task."""
 
   task: Task
   train: EncodedRows
-  splits: Mapping[str, EvalSplit]
-  notes: tuple[str, ...]
+  splits: Mapping[str, EvalSplit]  # "dev", "dev_mismatched", "test", ...
+  notes: tuple[str, ...]  # how the data differ from the published task
 
   @property
   def dev(self) -> EvalSplit:
@@ -85,7 +80,7 @@ def read_task_data(
       continue
     if name == OWN:
       task = fit_own_task(task, examples)
-    examples = examples[: options.rows or None]
+    examples = examples[: options.finetune.rows or None]
     if task.kind == SPANS:
       train = make_windows(options, examples, tokenizer, train=True).encoded
     else:
@@ -103,23 +98,19 @@ def read_task_data(
 def read_split(
   options: FinetuneOptions, task: Task, split: str
 ) -> tuple[list[Any], list[str]]:
-  """Reads the examples of a split, and notes what was changed in them.
-
-  Args:
-    task: for the user's own task, with its classes, if they are known.
-  """
+  """Reads the examples of a split, and notes what was changed in them."""
   file = parse_files(options, task.name).get(split, "")
   if task.name == OWN:
     return records.read_examples(file, split, task), []
   if task.kind == SPANS:
     moved: list[str] = []
-    if not (where := file or options.data).startswith(records.HUB):
+    if not (where := file or options.finetune.data).startswith(records.HUB):
       where = file or str(records.find_official(task, split, where))
     questions = squad.read_squad(where, split=split, moved=moved)
     note = f"{len(moved):,} {squad.MOVED} in {split}"
     return questions, [note] if moved else []
   examples, num_skipped = records.read_split(
-    task, split, options.data, file=file
+    task, split, options.finetune.data, file=file
   )
   note = f"{num_skipped} lines of {split} are no rows"
   return examples, [note] if num_skipped else []
@@ -128,25 +119,25 @@ def read_split(
 def _list_splits(options: FinetuneOptions, task: Task) -> list[str]:
   """Returns the names of a task's splits, test sets only if they are used."""
   splits = task.split_sizes or OWN_SPLITS
-  return [x for x in splits if options.predict_test or not x.startswith("test")]
+  has_test = options.finetune.predict_test
+  return [x for x in splits if has_test or not x.startswith("test")]
 
 
 def check_files(options: FinetuneOptions) -> None:
   """Refuses files that would not be used; reads none of them."""
-  data, tasks = options.data, [*map(options.find_task, options.task_names)]
+  o, tasks = options.finetune, map(options.find_task, options.task_names)
   splits = {task.name: _list_splits(options, task) for task in tasks}
-  if data.startswith(records.HUB):
-    if hub_datasets.parse_dataset(data, key="finetune.data").split:
+  if o.data.startswith(records.HUB):
+    if hub_datasets.parse_dataset(o.data, key="finetune.data").split:
       raise InputError(
-        f"finetune.data={data!r} names a split. Set"
+        f"finetune.data={o.data!r} names a split. Set"
         f' --config.finetune.data=hf:NAME, or --config.{FILES}="'
         "train='hf:NAME split=S' dev='hf:NAME split=S'\"."
       )
-  item = grammar.parse_item(options.files, key=FILES)
+  item = grammar.parse_item(o.files, key=FILES)
   if item.name or not all(item.options.values()):
     raise InputError(
-      f"{FILES}={options.files!r} is not of the form SPLIT=FILE or"
-      " TASK.SPLIT=FILE."
+      f"{FILES}={o.files!r} is not of the form SPLIT=FILE or TASK.SPLIT=FILE."
     )
   for entry in item.options:
     name, _, split = entry.rpartition(".")
@@ -160,14 +151,9 @@ def check_files(options: FinetuneOptions) -> None:
           " TASK.SPLIT=FILE."
         )
   for name, names in splits.items():
-    if options.predict_test and "test" not in names:
-      raise InputError(
-        f"finetune.predict_test=True, but {name} has no public test set. Remove"
-        " --config.finetune.predict_test."
-      )
     if name == OWN and (missing := {*names} - parse_files(options, OWN).keys()):
       raise InputError(
-        f"finetune.files={options.files!r} names no file for"
+        f"{FILES}={o.files!r} names no file for"
         f" {' and '.join(sorted(missing))}. Set"
         f" --config.{FILES}='train=FILE dev=FILE', and test=FILE with"
         " finetune.predict_test=True."
@@ -175,12 +161,8 @@ def check_files(options: FinetuneOptions) -> None:
 
 
 def parse_files(options: FinetuneOptions, name: str) -> dict[str, str]:
-  """Parses `finetune.files` for a task, whose own files go first.
-
-  Returns:
-    File by split.
-  """
-  files = grammar.parse_item(options.files, key=FILES).options
+  """Returns the files of a task in `finetune.files`, by split."""
+  files = grammar.parse_item(options.finetune.files, key=FILES).options
   for_all = {split: x for split, x in files.items() if "." not in split}
   return for_all | {
     entry.rpartition(".")[2]: path
@@ -191,14 +173,14 @@ def parse_files(options: FinetuneOptions, name: str) -> dict[str, str]:
 
 def describe_task(options: FinetuneOptions, name: str) -> str:
   """Describes in a dry run the files of a task and, if published, its steps."""
-  task, texts = options.find_task(name), []
-  for split in ("train", "dev", *["test"] * options.predict_test):
+  o, task, texts = options.finetune, options.find_task(name), []
+  for split in ("train", "dev", *["test"] * o.predict_test):
     where, exists = _find_path(options, task, split)
     texts.append(f"{split}: {where}{' (missing)' * (not exists)}")
-  epochs = options.epochs or task.epochs
+  epochs = o.epochs or task.epochs
   if not task.split_sizes or "train" in parse_files(options, name):
     return "; ".join([*texts, f"{epochs:g} epochs"])
-  rows = min(task.split_sizes["train"], options.rows or sys.maxsize)
+  rows = min(task.split_sizes["train"], o.rows or sys.maxsize)
   rows *= 1 + task.both_orders
   steps = batches.num_steps(rows, options.batch_size, epochs)
   least = "at least " * (task.kind == SPANS)  # a long context has several rows
@@ -211,7 +193,7 @@ def _find_path(
 ) -> tuple[str, bool]:
   """Returns where a split is, and whether it exists there or on the hub."""
   file = parse_files(options, task.name).get(split)
-  where = file or options.data
+  where = file or options.finetune.data
   if where.startswith(records.HUB):
     return where, True
   path = pathlib.Path(where).expanduser()
@@ -225,15 +207,15 @@ def _deviations(
   options: FinetuneOptions, task: Task, sizes: Mapping[str, int]
 ) -> list[str]:
   """Notes how rows, length and epochs differ from the published task."""
-  notes = []
+  o, notes = options.finetune, []
   for split, size in sizes.items():
     published = max(task.split_sizes.get(split, size), size)
-    used = min(size, options.rows or size) if split == "train" else size
+    used = min(size, o.rows or size) if split == "train" else size
     if used != published:
       notes.append(f"{used:,} of {published:,} rows of {split}")
   usual = SQUAD_LENGTH if task.name == SQUAD else GLUE_LENGTH
   if options.length != usual and task.name != OWN:
     notes.append(f"rows of at most {options.length} tokens, not {usual}")
-  if 0 < options.epochs != task.epochs > 0:
-    notes.append(f"{options.epochs:g} epochs, not {task.epochs:g}")
+  if 0 < o.epochs != task.epochs > 0:
+    notes.append(f"{o.epochs:g} epochs, not {task.epochs:g}")
   return notes

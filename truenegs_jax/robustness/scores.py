@@ -272,7 +272,7 @@ def print_scores(
     if (y := x.compared)
   ]
   if rows:
-    console.print(leaderboard.comparisons_table(leaderboard.COMPARED, rows))
+    console.print(leaderboard.comparisons_table(rows))
 
 
 def describe_set(examples: EvalSet) -> str:
