@@ -225,7 +225,7 @@ def find_failure(golds: Sequence[Any], answers: Sequence[Answer]) -> str:
 def find_mistakes(
   split: EvalSplit,
   outputs: Sequence[np.ndarray],
-  answers_Q: Sequence[Answer],
+  answers_Q: Sequence[Any],
 ) -> list[dict[str, Any]]:
   """Returns up to MOST wrong answers, the same in each call.
 
@@ -234,22 +234,22 @@ def find_mistakes(
   and answer, and a class its probability by the outputs for the rows. Several
   gold answers to a question are separated by " | ".
   """
-  kind = split.task.kind
+  kind, golds = split.task.kind, list[Any](split.golds)
   if kind == SCORE:
-    error_Q = np.abs(np.array(answers_Q) - np.array(split.golds))
+    error_Q = np.abs(np.array(answers_Q) - np.array(golds))
     order_Q = np.argsort(-error_Q, kind="stable")
     numbers = order_Q[error_Q[order_Q] != 0][:MOST].tolist()
   else:
     if kind == SPANS:
-      is_wrong_Q = scoring.question_scores(split.golds, answers_Q)["em"] == 0
+      is_wrong_Q = scoring.question_scores(golds, answers_Q)["em"] == 0
     else:
-      is_wrong_Q = np.array(split.golds) != np.array(answers_Q)
+      is_wrong_Q = np.array(golds) != np.array(answers_Q)
     wrong = np.flatnonzero(is_wrong_Q)
     drawn = np.random.default_rng(0).permutation(len(wrong))[:MOST]
     numbers = wrong[np.sort(drawn)].tolist()
   mistakes = []
   for number in numbers:
-    gold, text = split.golds[number], split.show_texts(number)
+    gold, text = golds[number], split.show_texts(number)
     if isinstance(gold, tuple):
       gold = " | ".join(dict.fromkeys(gold))
     mistake = {"key": split.keys[number], "text": text, "gold": gold}

@@ -153,7 +153,7 @@ def check_files(options: FinetuneOptions) -> None:
   for name, names in splits.items():
     if name == OWN and (missing := {*names} - parse_files(options, OWN).keys()):
       raise InputError(
-        f"{FILES}={o.files!r} names no file for"
+        f"finetune.files={o.files!r} names no file for"
         f" {' and '.join(sorted(missing))}. Set"
         f" --config.{FILES}='train=FILE dev=FILE', and test=FILE with"
         " finetune.predict_test=True."
