@@ -2,18 +2,19 @@
 
   AddSent, AddOneSent   SQuAD's JSON; variants of question ID are "ID-..."
   TextFlint, our own    ori_X.json and trans_X.json, JSON lines in one order
+  AdvGLUE               JSON: records by task
   PAWS, HANS            TSV
 
-or data sets with such columns as hf:NAME, such as AdvGLUE. A question of
-AddSent counts by its worst variant (https://arxiv.org/abs/1707.07328); HANS has
-neutral and contradiction in one class (https://arxiv.org/abs/1902.01007).
+or data sets with such columns as hf:NAME. A question of AddSent counts by its
+worst variant (https://arxiv.org/abs/1707.07328); HANS has neutral and
+contradiction in one class (https://arxiv.org/abs/1902.01007).
 """
 
 import dataclasses
 import itertools
 import json
 import pathlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from truenegs_jax.runtime.errors import DataError
@@ -32,6 +33,12 @@ from truenegs_jax.tasks.task import (
 )
 
 ORIGINAL, TRANSFORMED = "original", "transformed"  # the sides of a set
+# The classes by their numbers in AdvGLUE.
+HUB_CLASSES = {
+  "mnli": ("entailment", "neutral", "contradiction"),
+  "qnli": ENTAILMENT,
+  "rte": ENTAILMENT,
+}
 # Columns of texts besides those of the task's own files.
 PAIRS = (("premise", "hypothesis"), PAIR, ("question1", "question2"))
 SINGLE = (("sentence",), ("x",))
@@ -103,6 +110,7 @@ def read_published(name: str, where: str, task: Task) -> EvalSet:
   """Reads a published set, in the form that its name shows.
 
   Args:
+    name: its name in results; of a set of AdvGLUE also "mnli-mm".
     where: a file or hf:NAME.
     task: the model's task.
   """
@@ -119,6 +127,8 @@ def read_published(name: str, where: str, task: Task) -> EvalSet:
   else:
     if where.startswith(records.HUB):
       rows = records.read_dataset(where, split="dev")
+    elif path.suffix == ".json":
+      rows = _read_advglue(name, where, task)
     else:
       rows = records.read_file(where)
     transformed = _to_examples(rows, task)
@@ -155,6 +165,26 @@ def _group_variants(
   for i, question in enumerate(transformed):
     variants[base[question.key]].append(i)
   return original, transformed, list(variants.values())
+
+
+def _read_advglue(name: str, where: str, task: Task) -> Iterator[Record]:
+  """Yields the records of a task, or of a part such as "mnli-mm"."""
+  by_task = squad.load_json(where)
+  chosen = name if name in by_task else task.name
+  rows = by_task.get(chosen)
+  are_rows = isinstance(rows, list) and all(isinstance(x, dict) for x in rows)
+  if not (rows and are_rows):
+    raise DataError(
+      f"{where}: no records of {task.title}. The file has"
+      f" {', '.join(list(by_task)[:8]) or 'no sets'}. Name the set, as in"
+      " --config.robustness.files=mnli-mm=FILE, or choose another file."
+    )
+  labels = HUB_CLASSES.get(task.name, task.labels)
+  classes = {str(i): label for i, label in enumerate(labels)}
+  for number, row in enumerate(rows, start=1):
+    label = row.get("label")
+    fields = {**row, "label": classes.get(str(label), label)}
+    yield Record(f"{where}: {chosen}, record {number}", fields)
 
 
 def _to_examples(rows: Iterable[Record], task: Task) -> list[Any]:
