@@ -175,9 +175,8 @@ class AddSentence:
 
   annotator: Annotator
   reader: WordNetReader  # for antonyms
-  neighbours: Mapping[
-    str, Sequence[str]
-  ]  # of words in lower case, nearest first
+  # Neighbours of words in lower case, nearest first.
+  neighbours: Mapping[str, Sequence[str]]
 
   def __call__(self, question: Question, rng: random.Random) -> Question:
     """Adds the sentence; refused are questions without a parse or a rule."""

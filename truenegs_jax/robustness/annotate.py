@@ -62,20 +62,16 @@ class Annotator(NamedTuple):
 
 
 def make_annotator(choice: str) -> Annotator:
-  """Loads "spacy:MODEL" or "stanza".
-
-  Raises:
-    InputError: the package or its English model is not installed.
-  """
-  if choice == STANZA:
-    return _load_stanza()
+  """Loads "spacy:MODEL" or "stanza"; InputError if it is not installed."""
   model = choice.removeprefix(SPACY)
-  if not model or model == choice:
+  if choice != STANZA and model in ("", choice):
     raise InputError(
       f"robustness.annotations={choice!r} is unknown. Choose {SPACY}MODEL, such"
       f" as {SPACY}en_core_web_sm, or {STANZA}."
     )
-  return _load_spacy(model)
+  annotator = _load_stanza() if choice == STANZA else _load_spacy(model)
+  annotate = functools.lru_cache(maxsize=2**14)(annotator.annotate)
+  return annotator._replace(annotate=annotate)
 
 
 def _load_spacy(model: str) -> Annotator:
@@ -99,7 +95,6 @@ def _load_spacy(model: str) -> Annotator:
     )
     return Sentence(tokens, parse_question(sentence))
 
-  @functools.lru_cache(maxsize=2**14)
   def annotate(text: str) -> tuple[Sentence, ...]:
     return tuple(map(annotate_sentence, nlp(text).sents))
 
@@ -130,7 +125,6 @@ def _load_stanza() -> Annotator:
     ]
     return Sentence(tuple(tokens), read_tree(str(sentence.constituency)))
 
-  @functools.lru_cache(maxsize=2**14)
   def annotate(text: str) -> tuple[Sentence, ...]:
     return tuple(map(annotate_sentence, pipeline(text).sentences))
 
@@ -167,10 +161,7 @@ def list_words(tree: Tree) -> list[str]:
 
 
 def parse_question(sentence: Any) -> Tree | None:
-  """Converts spaCy's dependencies of a question to constituents.
-
-  Args:
-    sentence: a `spacy.tokens.Span`.
+  """Converts spaCy's dependencies of a question (a `Span`) to constituents.
 
   Returns:
     The tree; None without a question word. Its words are those of the sentence

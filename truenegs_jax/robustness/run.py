@@ -66,7 +66,11 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
       make_transformation(x, annotator, examples, o, c.data.wordnet_dir)
       for x in names
     ]
-  drawn = draw_rows(examples, o.rows, c.seed)
+  drawn = examples
+  if 0 < o.rows < len(examples):
+    rng = random.Random(f"{c.seed}/rows")
+    rows = sorted(rng.sample(range(len(examples)), o.rows))
+    drawn = [examples[i] for i in rows]
   with lock.lock(workdir):
     sets = []
     for x in transformations:
@@ -199,14 +203,6 @@ def choose_sets(
       " another name."
     )
   return tuple(dict.fromkeys(names)), paths
-
-
-def draw_rows(examples: Sequence[Any], rows: int, seed: int) -> list[Any]:
-  """Draws `rows` examples without replacement, in order; 0 takes all."""
-  if not 0 < rows < len(examples):
-    return list(examples)
-  drawn = random.Random(f"{seed}/rows").sample(range(len(examples)), rows)
-  return [examples[i] for i in sorted(drawn)]
 
 
 def make_transformation(

@@ -134,22 +134,19 @@ def score_set(examples: EvalSet, task: Task, answers: Answers) -> SetScores:
   def merge(column: Sequence[Any]) -> Sequence[Any]:
     return [merged.get(x, x) for x in column] if merged else column
 
-  by_side: dict[str, dict[str, Scores]] = {ORIGINAL: {}, TRANSFORMED: {}}
+  metrics = tuple(dict.fromkeys(metrics))
+  by_side: dict[str, dict[str, Scores]] = {}
   for side, rows in examples.sides.items():
     if rows:
       golds = merge([y.gold for y in rows])
       runs = [merge(run) for run in answers[side]]
-      names = [*dict.fromkeys(metrics)]
-      by_side[side] = scoring.score_runs(names, golds, runs, task.labels)
+      by_side[side] = scoring.score_runs(metrics, golds, runs, task.labels)
   if examples.variants:
     by_side[TRANSFORMED] = _worst_variants(examples.variants, **by_side)
-  scores: SetScores = {}
-  for metric, after in by_side[TRANSFORMED].items():
-    scores[metric] = {TRANSFORMED: after}
-    if before := by_side[ORIGINAL].get(metric):
-      sides = {ORIGINAL: before, TRANSFORMED: after, DROP: before - after}
-      scores[metric] = sides
-  return scores
+  if before := by_side.get(ORIGINAL):
+    after = by_side[TRANSFORMED]
+    by_side[DROP] = {m: before[m] - after[m] for m in metrics}
+  return {m: {side: x[m] for side, x in by_side.items()} for m in metrics}
 
 
 def _worst_variants(

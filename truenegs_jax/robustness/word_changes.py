@@ -52,11 +52,7 @@ FindEdits = Callable[[str, Sequence[Span], random.Random], list[Edit]]
 
 
 def make_swap(annotator: Annotator, wordnet_dir: str = "") -> Transformation:
-  """Makes the swap of synonyms; "" searches for the folder of WordNet.
-
-  Raises:
-    InputError, DataError: WordNet is missing or damaged.
-  """
+  """Makes the swap of synonyms; "" searches for the folder of WordNet."""
   reader = wordnet.open_wordnet(wordnet_dir)
   source = f"WordNet {reader.get_version() or '(unknown version)'}"
   wordnet.close_wordnet(reader)
