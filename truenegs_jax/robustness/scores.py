@@ -195,16 +195,12 @@ def compare_sets(ours: SetScores, theirs: SetScores) -> list[Comparison]:
 
 @dataclasses.dataclass(frozen=True)
 class SetResult:
-  """The scores of the models on a set.
-
-  Attributes:
-    scores: of each model, by metric and side.
-    compared: the first model with the second, by metric; empty for one model.
-  """
+  """The scores of the models on a set."""
 
   examples: EvalSet
+  # By model, metric and side.
   scores: Mapping[str, Mapping[str, Mapping[str, Estimate]]]
-  compared: Sequence[Comparison]
+  compared: Sequence[Comparison]  # by metric, of two models; else empty
 
   def to_json(self) -> dict[str, Any]:
     """Returns the result with what the set was made from, in JSON's types."""

@@ -97,11 +97,7 @@ def transform_all(
 
 
 def change_texts(example: Example, change: Callable[[str], str]) -> Example:
-  """Changes both texts; one that `change` refuses stays, if the other does not.
-
-  Raises:
-    Refused: both are refused.
-  """
+  """Changes both texts; one that `change` refuses stays, unless both are."""
   changed: list[str] = []
   errors: list[Refused] = []
   for text in example.texts:
@@ -143,8 +139,7 @@ def detokenize(tokens: Sequence[str]) -> tuple[str, list[Span]]:
 def find_answers(question: Question, tokens: Sequence[Token]) -> list[Span]:
   """Returns the first token of each answer, and the one after its last.
 
-  Raises:
-    Refused: an answer overlaps no token of the context.
+  Refused if one overlaps no token of the context.
   """
   places = []
   for a, b in answer_spans(question):

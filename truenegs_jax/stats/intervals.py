@@ -36,8 +36,8 @@ def mean_interval(values: Sequence[float]) -> tuple[float, float]:
 def jackknife_error(left_out_N: Sequence[float]) -> float:
   """Returns the standard error of a statistic; inf if N is 1.
 
-  `left_out_N` are its values without each of N independent samples (Efron &
-  Tibshirani 1993, chapter 11).
+  Its values are those without each of N samples (Efron & Tibshirani 1993,
+  chapter 11).
   """
   size = len(left_out_N)
   if size < 2:
@@ -49,8 +49,7 @@ def jackknife_error(left_out_N: Sequence[float]) -> float:
 def jackknife_values(value: float, left_out_N: Sequence[float]) -> np.ndarray:
   """Returns values with the mean `value` and the variance of the statistic.
 
-  They are Tukey's (1958) pseudo-values, shifted to the mean. `left_out_N` are
-  values of the statistic without each of the N samples.
+  They are Tukey's (1958) pseudo-values, shifted to the mean.
   """
   rest_N = np.array(left_out_N)
   return value + (len(rest_N) - 1) * (rest_N.mean() - rest_N)
@@ -68,7 +67,7 @@ class Rate:
 
 
 def estimate_rate(hit_N: np.ndarray, cluster_N: np.ndarray) -> Rate:
-  """Estimates a share of trials that are similar within a cluster.
+  """Estimates a share of trials, `hit_N`, that are similar within a cluster.
 
   Wilson's (1927) interval for the effective number n of independent trials is
   what Franco, Little, Louis & Slud (2019, Journal of Survey Statistics and
@@ -84,10 +83,6 @@ def estimate_rate(hit_N: np.ndarray, cluster_N: np.ndarray) -> Rate:
   Methodology 24). If there is nothing to estimate it from (no hit, only hits,
   or one cluster), n assumes the worst case, that all trials of a cluster are
   equal: (sum n_t)^2 / sum n_t^2.
-
-  Args:
-    hit_N: bool, results of the trials.
-    cluster_N: int, their clusters, in any order.
   """
   if not len(hit_N):
     return Rate(rate=0.0, low=0.0, high=1.0, hits=0, total=0)
@@ -115,8 +110,7 @@ class Comparison:
   """Difference of two models' scores; all values in percent.
 
   Attributes:
-    ours, theirs: means over each model's runs.
-    difference: ours - theirs.
+    ours, theirs, difference: means over each model's runs, and ours - theirs.
     low, high, p: 95 % interval and p-value for other examples and these runs.
     low_runs, high_runs, p_runs: the same for other runs as well; None if a
       model has only one.
@@ -159,8 +153,7 @@ def compare_scores(
 
   Args:
     score: scores of the runs of both models, ours first.
-    size: N.
-    runs: number of runs of each model.
+    size, runs: N, and S of each model.
     seed: of the draws, which are the same for all scores and models.
   """
   example_rng, *run_rngs = np.random.default_rng(seed).spawn(3)
@@ -276,8 +269,7 @@ def compare_runs(ours: Runs, theirs: Runs) -> Difference | None:
   With B = 0 this is the paired t interval. By simulation, it covers 92.8 to
   97.3 % with 2 seeds and 94 to 97.2 % with 3 to 10 (benchmarks/coverage.py).
 
-  Returns:
-    None if the arms have no seed in common. Both must have the same tasks.
+  Both must have the same tasks. None if they have no seed in common.
   """
   seeds = sorted(ours.keys() & theirs.keys())
   if not seeds:

@@ -135,8 +135,6 @@ def batch_at(
   more weight in its batch.
 
   Args:
-    step: counts from 0.
-    batch_size: B.
     seed: seed of the permutations, together with the number of the epoch.
     limit: maximum number of tokens of a row.
     window: batches per window, at most a quarter of an epoch; 1 turns grouping

@@ -205,11 +205,8 @@ def read_dataset(
 ) -> Iterator[Record]:
   """Reads the records of a split with all columns; classes become names.
 
-  Args:
-    where: a data set, as for `hub_datasets.parse_dataset`.
-    split: the split if `where` names none: "train", "dev" (the hub's
-      "validation"), "test", ...
-    config: the config if `where` names none; empty for the default.
+  `split` ("dev" is the hub's "validation") and `config` count if `where` names
+  none.
   """
   if isinstance(where, str):
     where = hub_datasets.parse_dataset(where, key="finetune")
@@ -239,10 +236,8 @@ def read_dataset(
 def read_examples(where: str, split: str, task: Task) -> list[Example]:
   """Reads the labeled texts of your own task, in order.
 
-  Args:
-    where: a file, or a data set, "hf:NAME split=S" for example.
-    split: "train", "dev" or "test", which may lack labels.
-    task: if it has no labels, any class is read.
+  `where` is a file or a data set, "hf:NAME split=S". A test set may lack
+  labels. If the task has no labels, any class is read.
   """
   is_hub = where.startswith(HUB)
   records = read_dataset(where, split=split) if is_hub else read_file(where)
@@ -353,13 +348,8 @@ def write_submission(
 ) -> pathlib.Path:
   """Writes the answers to a test split, sorted by GLUE's index; atomic.
 
-  Args:
-    keys: GLUE's index of each row.
-    answers: class names, or scores in the units of the task; these are clipped
-      to the task's range and rounded to three decimals.
-
-  Returns:
-    The path of the file, such as FOLDER/MNLI-mm.tsv.
+  Scores are clipped to the task's range and rounded to three decimals. Returns
+  the path of the file, such as FOLDER/MNLI-mm.tsv.
   """
   if task.kind == SCORE:
     low, high = task.scale[0], sum(task.scale)

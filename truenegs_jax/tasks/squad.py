@@ -24,7 +24,6 @@ def read_squad(
 
   Args:
     where: a JSON file, plain or compressed; or a data set, "hf:NAME split=S".
-    split: "train" or "dev"; only for hf:NAME.
     moved: receives the location of each answer that is not at its answer_start;
       they are moved to the nearest occurrence.
   """

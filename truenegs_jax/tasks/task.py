@@ -241,11 +241,7 @@ MAX_CLASSES = 1_000  # a column with more values is probably not a label
 def define_own_task(
   *, text: str, label: str, kind: str, labels: str = "", metric: str = ""
 ) -> Task:
-  """Defines your own task by the keys of `finetune` of these names.
-
-  Raises:
-    InputError: the values do not fit each other.
-  """
+  """Defines your own task by the keys of `finetune` of these names."""
   columns = grammar.parse_names(text, key="finetune.text")
   if not (0 < len(columns) < 3 and label) or label in columns:
     raise InputError(
