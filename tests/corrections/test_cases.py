@@ -50,23 +50,17 @@ PAIRS = [("w5", "w8"), ("w5", "w6"), ("w8", "w9")]
 TABLE = SynonymTable.from_pairs(
   PAIRS, TOKENIZER.vocab, source="x", include_self=True
 )
-
-
 OTHER = SynonymTable.from_pairs([("w6", "w7")], TOKENIZER.vocab, source="y")
 
 
-def search(p=PREDICTIONS, limit=10, tables=None):
-  finder = findings.CaseFinder(tables or {"x": TABLE}, TOKENIZER, limit=limit)
-  finder.add(p)
+def search(limit=10, **more):
+  finder = findings.CaseFinder({"x": TABLE, **more}, TOKENIZER, limit=limit)
+  finder.add(PREDICTIONS)
   return finder.finish()
 
 
-def choose(*args, **kwargs):
-  return search(*args, **kwargs).cases
-
-
 def test_cases_of_different_pairs_come_first():
-  first, *others = choose()
+  first, *others = search().cases
   assert first == findings.Case(
     sentence="[MASK] w6ly w7 w5",
     gold="w5",
@@ -81,11 +75,11 @@ def test_cases_of_different_pairs_come_first():
     ("w5", "w8", "w5 w6ly w7 ["),
     ("w5", "w8", "w9 w9 w9 w9 "),
   ]
-  assert choose(limit=2) == [first, others[0]]
+  assert search(limit=2).cases == [first, others[0]]
 
 
 def test_cases_of_the_second_source_only_have_both_verdicts():
-  result = search(tables={"x": TABLE, "y": OTHER})
+  result = search(y=OTHER)
   assert result.sources == ("x", "y") and result.searched == 6
   assert result.corrected == len(result.cases) == 5
   [case] = [c for c in result.cases if c.verdicts["x"] != "corrected"]
@@ -124,14 +118,6 @@ def test_searching_in_batches_finds_the_same_cases(limit):
 
 
 def test_cases_are_printed_like_figure_3():
-  text = render(findings.render_cases(choose(), 6))
+  text = render(findings.render_cases(search().cases, 6))
   assert "4 shown of 6" in text and "w5, w6, w8" in text and "w8 (90%)" in text
   assert "No corrections found in 6" in findings.render_cases([], 6)
-
-
-def test_slots_that_are_not_eligible_are_no_corrections():
-  p = dataclasses.replace(PREDICTIONS, eligible_M=np.arange(6) != 1)
-  case = choose()[2]  # of slot 1
-  expected = [dataclasses.replace(c, count=2) for c in choose() if c != case]
-  expected[1] = choose()[1]  # another pair
-  assert choose(p) == expected

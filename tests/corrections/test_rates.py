@@ -1,6 +1,4 @@
-"""Tests rates against loops over slots, and their table and files."""
-
-import json
+"""Tests rates against loops over slots, and their table."""
 
 import numpy as np
 import pytest
@@ -12,7 +10,6 @@ from support.small_predictions import (
   render,
 )
 from truenegs_jax.corrections import findings
-from truenegs_jax.corrections.predict_slots import Lines
 from truenegs_jax.stats.intervals import Rate
 
 
@@ -77,21 +74,3 @@ def test_the_papers_table_2_is_beside_equal_shares_of_steps(steps, rows):
     ):
       numbers = [f"{100 * x:.2f}" for x in (rate.rate, rate.low, rate.high)]
       assert cell == f"{numbers[0]} {numbers[1]}-{numbers[2]}"
-
-
-def test_results_are_json(tmp_path):
-  p, table = random_predictions(0, 400), random_table(0)
-  counts = findings.count_corrections(p, table)
-  measured = findings.Findings(
-    text=Lines(p.sequences, 10, num_cut=0, fingerprint="x"),
-    tables={"a": table},
-    checkpoints={"a": [findings.CheckpointRates(20, 100.0, counts)]},
-    search=findings.Search(1, 0, ("a",), []),
-  )
-  findings.save_findings(measured, tmp_path, {"seed": 3})
-  results = json.loads((tmp_path / "results.json").read_text())
-  [checkpoint] = results["checkpoints"]["a"]
-  rate = checkpoint["rates"]["slot_rate"]
-  assert list(rate) == ["rate", "low", "high", "hits", "total"]
-  assert rate["total"] > 900
-  assert checkpoint["step"] == 20 and results["seed"] == 3

@@ -42,6 +42,7 @@ PIECE = TOKENIZER.vocab.index("##ly")
 LENGTH, NUM_LINES = 32, 70
 PARAMS = {}  # of the run, by step
 
+RATE = ["rate", "low", "high", "hits", "total"]
 STOP_WORDS = ("w9", "w10", "w11", "w12")
 # `negatives` of the run "strict".
 STRICT = dict(prediction="sample", strict_subword=True, symmetric=True)
@@ -245,6 +246,7 @@ def test_rates_equal_loops_over_lines_masked_as_in_training(folder, finished):
     expected = _count_by_loops(folder, at["step"], _make_text())
     assert _get_counts(at["rates"]) == expected
     assert expected[0][1] == 72 and min(hits for hits, _ in expected) > 5
+    assert list(at["rates"]["slot_rate"]) == RATE
   assert results["lines"] == 72 and results["lines_cut"] > 5
   assert name in printed and "(100)" in printed
 
@@ -310,19 +312,6 @@ def test_results_are_reproducible(folder, finished, tmp_path):
   names = {"cases.json", "results.json", "report.html"}
   assert written - names == {"lock", "config.json"}
   assert all(name in printed for name in names)
-
-
-def test_a_limit_keeps_the_first_lines(folder, tmp_path):
-  results, _, _ = _run(
-    folder,
-    tmp_path / "out",
-    corrections__steps="last",
-    corrections__sequences=9,
-  )
-  [at] = results["checkpoints"]["pairs path=one.tsv"]
-  few = "\n".join([x for x in _make_text().split("\n") if x.strip()][:9])
-  assert _get_counts(at["rates"]) == _count_by_loops(folder, 20, few)
-  assert at["step"] == 20
 
 
 def test_exported_weights_have_the_rates_of_their_checkpoint(
@@ -429,7 +418,9 @@ def test_interrupted_or_failed_measurements_write_nothing(
   assert [p.name for p in (tmp_path / "out").iterdir()] == ["lock"]
 
 
-def test_a_step_that_its_run_deletes_is_skipped(folder, tmp_path, monkeypatch):
+def test_a_step_that_its_run_deletes_is_skipped_and_lines_limited(
+  folder, tmp_path, monkeypatch
+):
   step_10 = folder / "run" / "checkpoints" / "10"
   hidden = step_10.with_name("hidden")
   read_lines = predict_slots.read_lines
@@ -440,11 +431,15 @@ def test_a_step_that_its_run_deletes_is_skipped(folder, tmp_path, monkeypatch):
 
   monkeypatch.setattr(predict_slots, "read_lines", delete_and_read)
   try:
-    results, _, printed = _run(folder, tmp_path / "out")
+    results, _, printed = _run(
+      folder, tmp_path / "out", corrections__sequences=9
+    )
   finally:
     hidden.rename(step_10)
-  measured = results["checkpoints"]["pairs path=one.tsv"]
-  assert [at["step"] for at in measured] == [20]
+  [at] = results["checkpoints"]["pairs path=one.tsv"]
+  few = "\n".join([x for x in _make_text().split("\n") if x.strip()][:9])
+  assert _get_counts(at["rates"]) == _count_by_loops(folder, 20, few)
+  assert at["step"] == 20
   assert "10' was deleted by its run. It is skipped." in printed
 
 

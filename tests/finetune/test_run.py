@@ -4,7 +4,6 @@ import dataclasses
 import functools
 import io
 import json
-import random
 
 import huggingface_hub
 import jax
@@ -15,7 +14,7 @@ from rich.console import Console
 from support import runs, word_task
 from support.doc_pages import read_first_cells
 from support.word_task import WORDS
-from truenegs_jax.configs import finetune_glue, finetune_own, finetune_squad
+from truenegs_jax.configs import finetune_glue, finetune_own
 from truenegs_jax.finetune import (
   evaluate,
   loop,
@@ -368,38 +367,6 @@ def test_writes_submissions_for_glue(vocab, tmp_path):
   assert header == "index\tprediction" and len(lines) == 30
   assert [line.split("\t")[0] for line in lines] == list(map(str, range(30)))
   assert {line.split("\t")[1] for line in lines} <= set(labels)
-
-
-def write_squad(path, num_questions):
-  """Writes questions of one word, whose answer is the next word."""
-  rng = random.Random(num_questions)
-  paragraphs = []
-  for number in range(num_questions):
-    words = rng.sample(WORDS, 30)
-    index = rng.randrange(28)
-    start = len(" ".join(words[: index + 1])) + 1
-    answers = [{"text": words[index + 1], "answer_start": start}]
-    qa = {"id": f"q{number}", "question": words[index], "answers": answers}
-    paragraphs.append({"context": " ".join(words), "qas": [qa]})
-  data = {"data": [{"title": "random", "paragraphs": paragraphs}]}
-  path.write_text(json.dumps({"version": "1.1", **data}))
-
-
-@pytest.mark.slow
-def test_trains_and_scores_spans(vocab, tmp_path):
-  write_squad(tmp_path / "train-v1.1.json", 64)
-  write_squad(tmp_path / "dev-v1.1.json", 20)
-  c = finetune_squad.get_config()
-  c.model.variant, c.data.vocab = runs.ONE_LAYER, str(vocab)
-  c.length, c.finetune.question_length, c.finetune.stride = 24, 4, 8
-  f = c.finetune
-  f.data, f.export = str(tmp_path), "none"
-  f.seeds, f.epochs = 1, 1.0
-  code, _ = run(c, tmp_path / "work")
-  result = results.load(tmp_path / "work", "squad", 0)
-  assert code == 0
-  assert set(result.scores["dev"]) == {"em", "f1"}
-  assert all(isinstance(x, str) for x in result.answers["dev"]["answers"])
 
 
 def test_an_exported_classifier_gives_the_same_answers_in_transformers(

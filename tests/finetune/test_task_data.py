@@ -228,10 +228,7 @@ def test_files_are_for_one_task_or_for_all():
 @pytest.mark.parametrize(
   ("files", "message"),
   [
-    (
-      "mrpcc.dev=/nope",
-      "'mrpcc.dev=...' names no.* mrpc, rte",
-    ),
+    ("mrpcc.dev=/nope", "'mrpcc.dev=...' names no.* mrpc, rte"),
     ("mrpc.dev_mismatched=x", "'mrpc.dev_mismatched=...' names no split"),
     ("trian=x", "'trian=...' names no split"),
     ("mrpc.test=x", "'mrpc.test=...' names no .*predict_test=True"),
