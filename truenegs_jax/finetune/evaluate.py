@@ -170,8 +170,7 @@ class Predictor:
   ) -> list[np.ndarray]:
     """Returns the head's outputs for each row, without dropout.
 
-    `check` is called before each batch; an exception from it ends all.
-    `advance` is called after each batch, with the number of its rows.
+    Calls `check` before each batch, and then `advance` with its number of rows.
     """
     outputs: dict[int, np.ndarray] = {}
     for batch in batches.batches_in_order(
@@ -206,10 +205,7 @@ class Predictor:
 
 
 def find_failure(golds: Sequence[Any], answers: Sequence[Answer]) -> str:
-  """Returns why answers are useless (not finite or constant), else "".
-
-  Of several gold answers to a question, the first is compared.
-  """
+  """Returns why answers are useless (not finite or constant), else ""."""
   gold_N = np.array([x[0] if isinstance(x, tuple) else x for x in golds])
   predicted_N = np.asarray(answers)
   is_score = predicted_N.dtype.kind == "f"
@@ -230,9 +226,8 @@ def find_mistakes(
   """Returns up to MOST wrong answers, the same in each call.
 
   They are drawn from the whole split, in its order; of scores, those farthest
-  from the gold scores are taken, the farthest first. Each has key, text, gold
-  and answer, and a class its probability by the outputs for the rows. Several
-  gold answers to a question are separated by " | ".
+  from the gold scores are taken, the farthest first. A class has its
+  probability by the outputs for the rows.
   """
   kind, golds = split.task.kind, list[Any](split.golds)
   if kind == SCORE:

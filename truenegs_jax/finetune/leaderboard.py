@@ -90,12 +90,10 @@ def _parse_row(row: str) -> PublishedModel:
   source, note, model = row.split(maxsplit=2)
   name, scores = model.split(": ")
   family, size = re.findall("[a-z]+", name.lower())[:2]
-  values = scores.split()
+  values = [*map(float, scores.split())]
   columns = SQUAD_SCORES if len(values) == 2 else (*GLUE, *SQUAD_SCORES)
-  by_task = dict(zip(columns, map(float, values), strict=False))
-  return PublishedModel(
-    name, SOURCES[source], family, size, by_task, NOTES[note]
-  )
+  by_task, text = dict(zip(columns, values, strict=False)), NOTES[note]
+  return PublishedModel(name, SOURCES[source], family, size, by_task, text)
 
 
 PUBLISHED = tuple(map(_parse_row, _PUBLISHED.strip().splitlines()))
@@ -118,9 +116,8 @@ def find_published(
 
 def find_comparable(runs_by_task: RunsByTask) -> tuple[PublishedModel, ...]:
   """Returns the published models of the runs' size and tasks."""
-  first = next(iter(runs_by_task.values()))[0].provenance
-  family, width = first["family"], first["width"]
-  return find_published(runs_by_task, family=family, width=width)
+  x = next(iter(runs_by_task.values()))[0].provenance
+  return find_published(runs_by_task, family=x["family"], width=x["width"])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -230,22 +227,19 @@ def _print_published(runs_by_task: RunsByTask, console: Console) -> None:
     return  # nothing is published on the user's own task
   if average(medians) is not None:
     columns.append(AVERAGE)
-  counts = sorted(map(len, runs_by_task.values()))
-  span = " to ".join(map(str, dict.fromkeys((counts[0], counts[-1]))))
   noted = any(run.notes for runs in runs_by_task.values() for run in runs)
-  rows = [(f"these runs{' *' * noted}", medians, f"median of {span}")]
+  rows = [(f"these runs{' *' * noted}", medians, "medians")]
   models = find_comparable(runs_by_task)
   notes = list(dict.fromkeys(model.note for model in models))
-  for model in models:
-    source = f"{model.source} ({notes.index(model.note) + 1})"
-    rows.append((model.name, dict(model.scores), source))
+  for x in models:
+    source = f"{x.source} ({notes.index(x.note) + 1})"
+    rows.append((x.name, dict(x.scores), source))
   table = make_table("Medians, and published dev sets", ["model"], columns)
   table.add_column("source")
   for name, scores, source in rows:
-    if (mean := average(scores)) is not None:
-      scores[AVERAGE] = mean
-    shown = (f"{scores[n]:.1f}" if n in scores else "" for n in columns)
-    table.add_row(name, *shown, source)
+    values = {**scores, AVERAGE: average(scores)}
+    shown = {n: f"{x:.1f}" for n, x in values.items() if x is not None}
+    table.add_row(name, *(shown.get(n, "") for n in columns), source)
   console.print(table)
   for mark, note in enumerate(notes, start=1):
     console.print(f"({mark}) {note}", soft_wrap=True)
@@ -285,10 +279,8 @@ def compare_results(
 
 def example_scores(run: Result, metric: str) -> np.ndarray:
   """Returns `scoring.example_scores` of the dev set, in the file's order."""
-  dev = run.answers["dev"]
-  return scoring.example_scores(
-    metric, dev["golds"], dev["answers"], run.provenance["labels"]
-  )
+  dev, labels = run.answers["dev"], run.provenance["labels"]
+  return scoring.example_scores(metric, dev["golds"], dev["answers"], labels)
 
 
 def comparisons_table(

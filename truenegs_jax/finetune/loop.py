@@ -108,7 +108,7 @@ class TrainingSetup:
       f"peak learning rate {o.peak_rate(width):g}",
       f"layer decay {o.decay(width):g}, head {self.model.head!r}",
       f"attention {self.predictor.attention}",
-      *[f"{n:,} rows truncated" for n in [data.train.num_cut] if n],
+      f"{data.train.num_cut:,} rows truncated",
       *data.notes,
     )
     return ", ".join(texts)
@@ -237,8 +237,7 @@ class SeedRun:
     folder: pathlib.Path,
   ) -> loop_lib.Loop:
     """Makes the training loop; `folder` receives rows of skipped updates."""
-    options, eval_steps = self.setup.options, self.setup.eval_steps
-    mesh = self.setup.predictor.mesh
+    options, mesh = self.setup.options, self.setup.predictor.mesh
     timer = guards.SaveTimer(60 * options.finetune.save_minutes, mesh)
     return loop_lib.Loop(
       state=state,
@@ -248,7 +247,7 @@ class SeedRun:
       learning_rate=self.setup.learning_rate,
       log_every=options.log.every_steps,
       log=self.log,
-      is_evaluated=lambda done: done in eval_steps,
+      is_evaluated=lambda done: done in self.setup.eval_steps,
       evaluate=self.evaluate,
       poll=self.check,
       is_saved=lambda _: timer.is_due(),
@@ -313,17 +312,17 @@ class SeedRun:
     self, state: step_lib.TrainState, done: int
   ) -> loop_lib.StepResult:
     """Trains on the batch of a step."""
-    options = self.setup.options
+    setup, options = self.setup, self.setup.options
     batch = batches.batch_at(
-      self.setup.data.train,
+      setup.data.train,
       done,
       batch_size=options.batch_size,
       seed=self.seed,
       limit=options.length,
       window=options.finetune.window,
     )
-    on_device = sharding.place_batch(batch, self.setup.predictor.mesh)
-    return *self.setup.train_step(state, on_device, {}), on_device["row"]
+    on_device = sharding.place_batch(batch, setup.predictor.mesh)
+    return *setup.train_step(state, on_device, {}), on_device["row"]
 
   def log(self, record: dict[str, Any]) -> None:
     """Writes a record of training."""
@@ -337,16 +336,15 @@ class SeedRun:
   def evaluate(self, done: int, state: step_lib.TrainState) -> bool:
     """Scores the dev set and writes a record; False, as training goes on."""
     if str(done) not in self.evaluations:
-      dev, predictor = self.setup.data.dev, self.setup.predictor
-      _, answers_Q = predictor.answer(
+      dev = self.setup.data.dev
+      _, answers_Q = self.setup.predictor.answer(
         state.params,
         dev,
         console=self.console,
         title="Evaluating, rows",
         check=self.check,
       )
-      scores = dev.score(answers_Q)
-      self.evaluations[str(done)] = scores
+      self.evaluations[str(done)] = scores = dev.score(answers_Q)
       if done not in self.written:
         self.write({"step": done, "split": "dev", **scores})
     return False

@@ -13,13 +13,7 @@ from truenegs_jax.config.tables import Finetune
 from truenegs_jax.models import layers
 from truenegs_jax.models.encoder import FAMILY, find_family
 from truenegs_jax.runtime.errors import InputError, one_of
-from truenegs_jax.tasks.task import (
-  OWN,
-  SQUAD,
-  TASKS,
-  Task,
-  define_own_task,
-)
+from truenegs_jax.tasks.task import OWN, SQUAD, TASKS, Task, define_own_task
 from truenegs_jax.train import metrics, sharding
 
 

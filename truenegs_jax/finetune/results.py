@@ -78,10 +78,7 @@ def load(workdir: pathlib.Path, task: str, seed: int) -> Result | None:
   path = run_folder(workdir, task, seed) / RESULT
   if not path.exists():
     return None
-  fix = (
-    f"Remove '{path.parent}' and run the same command again; it repeats this"
-    " run."
-  )
+  fix = f"Remove '{path.parent}' and run the same command again."
   with read_json(path, CheckpointError, fix) as values:
     for split in values["answers"].values():  # undoes `finite_or_null`
       answers = split["answers"]
@@ -136,12 +133,10 @@ def check_provenance(
   changes = files.find_fixed_changes(saved[CONFIG], now[CONFIG])
   # The test set may be read only sometimes.
   splits = saved["data"].keys() & now["data"].keys()
-  both = []
+  both, skipped = [], {CONFIG, *left_out}
   for x in (saved, now):
-    data = {"data": {split: x["data"][split] for split in splits}}
-    values = {**x, **data}
-    names = values.keys() - {CONFIG} - set(left_out)
-    both.append({name: values[name] for name in names})
+    values = {**x, "data": {split: x["data"][split] for split in splits}}
+    both.append({k: v for k, v in values.items() if k not in skipped})
   _refuse(changes + files.find_changes(*both), reason)
 
 

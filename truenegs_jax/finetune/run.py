@@ -208,11 +208,10 @@ def _read_tasks(context: RunContext, start: Start) -> list[loop.TrainingSetup]:
           )
       read.append((data, provenance, missing))
   distributed.check_same("runs", json.dumps([x[1:] for x in read]))
+  options, make_model = context.options, start.make_model
   return [
-    loop.TrainingSetup(
-      context.options, start.make_model(data.task), data, provenance
-    )
-    for data, provenance, _ in read
+    loop.TrainingSetup(options, make_model(x.task), x, provenance)
+    for x, provenance, _ in read
   ]
 
 

@@ -6,9 +6,8 @@ params = start.make_params(task, seed)
 model = open_model(c.init, c.to_dict(), report)  # of any origin
 answers_SxN = model.answer(examples, console)
 
-A workdir of fine-tuning has one exported model for each seed. Rows, windows and
-answers are those of fine-tuning, so that the dev set has the scores that the
-fine-tuning printed.
+A workdir of fine-tuning has one exported model for each seed, whose answers to
+the dev set have the scores that the fine-tuning printed.
 """
 
 import dataclasses
@@ -49,7 +48,7 @@ from truenegs_jax.weights.hf_folder import Network
 MODEL_KEYS = ("dropout", "attention_dropout", "dtype", "remat", "scan")
 # Role and number of positions of a network without weights.
 RANDOM_ROLE, RANDOM_POSITIONS = "discriminator", 512
-DRAWN = "drawn at random"  # in place of a fingerprint
+DRAWN = "drawn at random"  # instead of a fingerprint, as it depends on the seed
 HEAD_PREFIXES = ("task_head/", "pooled/")  # of parameter paths
 
 
@@ -87,8 +86,7 @@ class Start:
   ) -> dict[str, Any]:
     """Makes the initial parameters of a run, arrays of numpy.
 
-    The head is drawn at random with the seed, unless the weights have a head
-    for such a task; `complete` refuses weights without one.
+    A head that the weights lack is drawn with the seed; `complete` refuses.
     """
     fitted = self.fit(task)
     if self.weights is None or fitted is None:
@@ -100,7 +98,6 @@ class Start:
   def provenance(self, task: Task, data: Mapping[str, str]) -> dict[str, Any]:
     """Returns `Result.provenance` without the config, in JSON's types.
 
-    Parameters drawn at random have no fingerprint, as they depend on the seed.
     `data` holds the fingerprints of the rows, by split.
     """
     model, prints = self.make_model(task), {"weights": DRAWN, "head": DRAWN}
@@ -323,11 +320,7 @@ def _find_task(
 def _find_classes(
   network: Network, head: str, task: Task, *, key: str
 ) -> tuple[str, ...]:
-  """Returns the labels of a task in the order of a model's outputs.
-
-  Names of the hub are known, and "LABEL_1" is class 1 where classes are
-  numbers.
-  """
+  """Returns the labels of a task in the order of a model's outputs."""
   if task.kind == SPANS:
     return ()
   output = hf_names.TASK_HEADS[head]["task_head/output"]
