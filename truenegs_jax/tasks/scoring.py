@@ -45,13 +45,14 @@ def _score(
     from_counts = _matthews if metric == "matthews" else _f1
     shape = -1, classes, classes
     return np.stack([from_counts(x.T.reshape(shape)) for x in counts_SxMxR])
-  gold_RxN, answer_SxRxN = gold_N[drawn_RxN], run_SxN[:, drawn_RxN]
   if metric == "accuracy":
-    return 100 * np.mean(gold_RxN == answer_SxRxN, -1)
+    return 100 * np.mean(gold_N[drawn_RxN] == run_SxN[:, drawn_RxN], -1)
+  order = np.asarray
   if metric == "spearman":  # equal scores share their average rank
-    gold_RxN = stats.rankdata(gold_RxN, axis=-1)
-    answer_SxRxN = stats.rankdata(answer_SxRxN, axis=-1)
-  return np.stack([_correlation(gold_RxN, x_RxN) for x_RxN in answer_SxRxN])
+    order = functools.partial(stats.rankdata, axis=-1)
+  gold_RxN = order(gold_N[drawn_RxN])
+  answers = (order(answer_N[drawn_RxN]) for answer_N in run_SxN)
+  return np.stack([_correlation(gold_RxN, x_RxN) for x_RxN in answers])
 
 
 def _matthews(counts_RxCxC: np.ndarray) -> np.ndarray:

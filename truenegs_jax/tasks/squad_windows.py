@@ -15,7 +15,7 @@ import dataclasses
 import functools
 import itertools
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from unicodedata import category
 
 import numpy as np
@@ -144,17 +144,16 @@ def plan_windows(
 
 
 def tokenize_contexts(
-  texts: Iterable[str], tokenizer: Tokenizer
+  texts: Collection[str], tokenizer: Tokenizer
 ) -> dict[str, Context]:
   """Splits texts into words and pieces; each distinct word is encoded once."""
-  words = {text: list(_WORD.finditer(text)) for text in texts}
-  distinct = {match.group(): None for x in words.values() for match in x}
-  ids = dict(zip(distinct, tokenizer.encode_lines([*distinct]), strict=True))
+  words = list({word for text in texts for word in _WORD.findall(text)})
+  ids = dict(zip(words, tokenizer.encode_lines(words), strict=True))
   contexts = {}
-  for text, matches in words.items():
-    ids_W = [ids[match.group()] for match in matches]
+  for text in texts:
+    ids_W = [ids[word] for word in _WORD.findall(text)]
     pieces_T = np.array([*itertools.chain(*ids_W)], np.int32)
-    spans = [match.span() for match in matches]
+    spans = [match.span() for match in _WORD.finditer(text)]
     words_Wx2 = np.array(spans, np.int32).reshape(-1, 2)
     word_T = np.repeat(np.arange(len(ids_W)), [*map(len, ids_W)])
     contexts[text] = Context(text, words_Wx2, pieces_T, word_T)
