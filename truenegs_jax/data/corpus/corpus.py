@@ -117,9 +117,8 @@ class Corpus:
     Without shares the parts follow one another. With shares it always reads
     the part that is furthest behind its share of the text.
 
-    Args:
-      start: of each part, where to begin; empty for the start of the corpus.
-      sizes: of all documents. If given, no text is read, and texts are empty.
+    It begins at `start`, a cursor for each part, or at the first documents.
+    With `sizes` of all documents no text is read, and texts are empty.
     """
     if not (self.shares or start or sizes):
       for part in self.parts[1:]:  # an empty part fails now, not hours later

@@ -57,11 +57,9 @@ def open_corpus(
     spec: comma-separated parts, each with the options of `PartSpec`. With
       weights they are mixed in these shares of the text (in bytes); a part that
       ends before the mixture is read again.
-    errors: "strict" refuses bad text with its position; "replace" repairs and
-      counts it, if it can be repaired.
+    errors: "strict" refuses bad text; "replace" repairs and counts it.
     stopping: end of a mixture: "all" when every part was read to its end once,
       "first" when the first part ends.
-    key: the config key of `spec`, for messages.
     reader: for the part "wordnet".
   """
   part_specs = _parse_spec(spec, key)

@@ -52,10 +52,6 @@ def batches(
     seed: decides the order of the rows.
     start: the first step; a loop that is resumed passes its number of steps.
     split: "train" or "held_out".
-
-  Raises:
-    DataError: no rows folder, a damaged one, or fewer rows than a batch.
-    InputError: a batch size or split that is not allowed.
   """
   rows = open_rows(folder, split, Verification(folder))
   for step in itertools.count(start):

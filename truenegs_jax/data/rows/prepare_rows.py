@@ -45,19 +45,13 @@ from truenegs_jax.runtime.files import check_local, lock_folder
 def prepare(
   sources: str, *, length: int, **data: Any
 ) -> tuple[pathlib.Path, Tokenizer]:
-  """Prepares rows, unless they exist, without a check of the language.
+  """Prepares rows, unless they exist; returns their folder and tokenizer.
+
+  The language is not checked.
 
   Args:
     length: tokens per row.
     data: other keys of a config's section `data`; one worker by default.
-
-  Returns:
-    The rows folder and its tokenizer (`vocab.txt` in the folder).
-
-  Raises:
-    InputError: an option or the vocabulary is invalid.
-    DataError: the text is unusable, or the folder has rows of other options.
-    DiskError: a file cannot be written.
   """
   data = {"sources": sources, "language": "", "workers": 1, **data}
   options = dataclasses.asdict(Data(**data))

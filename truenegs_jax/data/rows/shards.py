@@ -198,11 +198,7 @@ def write_shard(spec: ShardSpec, chunks: Sequence[ChunkRows]) -> None:
 def _write_split(
   spec: ShardSpec, split: str, shard: int, chunks: list[layouts.Arrays]
 ) -> dict[str, Any]:
-  """Writes the files of a split; returns their record.
-
-  It has the number of rows, sizes and checksums of the files, and the count of
-  each entry of the vocabulary without padding.
-  """
+  """Writes a split; returns rows, files and counts of tokens but padding."""
   counts_V = np.zeros(len(spec.tokenizer.vocab), np.int64)
   for tokens_RxL, *_ in chunks:
     counts_V += np.bincount(tokens_RxL.ravel(), minlength=len(counts_V))

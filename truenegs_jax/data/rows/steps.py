@@ -136,11 +136,7 @@ class Preparation:
     num_workers: int = 1,
     progress: Progress = lambda *_: None,
   ) -> ShardSet:
-    """Builds the missing shards of a range; `num_workers` encode its chunks.
-
-    Returns:
-      The shards up to the end of the range, with the counts of its text.
-    """
+    """Builds the missing shards of a range; returns those up to its end."""
     meter, before = Meter(), Meter(cursors=[*chunks.cursors])
     num_chunks, num_rows = chunks.start, 0
 

@@ -135,12 +135,7 @@ def make_tokenizer(
   >>> make_tokenizer(words, lowercase=False).encode_lines(["Swan"])
   [[1]]
 
-  Args:
-    strip_accents: None for BERT's, the value of `lowercase`.
-    origin: name of the vocabulary in error messages.
-
-  Raises:
-    InputError: an entry is empty or repeated, or a special one is missing.
+  BERT's `strip_accents`, for None, is the value of `lowercase`.
   """
   ids: dict[str, int] = {}
   for number, entry in enumerate(vocab):
@@ -173,10 +168,6 @@ def load_tokenizer(
     path_or_name: a `vocab.txt`, a `tokenizer.json`, a folder that contains one
       of them, or the name of a model on the Hugging Face hub (needs internet).
     strip_accents: None for BERT's, the value of `lowercase`.
-
-  Raises:
-    InputError: there is no valid WordPiece vocabulary, or its tokenizer.json
-      normalizes text in another way.
   """
   strip_accents = lowercase if strip_accents is None else strip_accents
   options = {"lowercase": lowercase, "strip_accents": strip_accents}
