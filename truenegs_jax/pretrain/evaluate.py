@@ -70,21 +70,31 @@ class Verdict:
 def compute_verdict(
   held_out: list[metrics.Terms], unigram_V: np.ndarray
 ) -> Verdict:
-  """Computes the verdict from the last evaluation.
+  """Computes the verdict from the terms of each held-out batch.
 
   Corrected slots count: without these right predictions the loss would be too
   low. Visible slots lower it as well, so the loss of slots with [MASK] must be
-  below the unigram entropy, too.
-
-  Args:
-    held_out: terms of each held-out batch.
-    unigram_V: counts of the tokens in the training rows; 0 for tokens that are
-      never masked ([CLS], [SEP], [MASK], padding).
+  below the unigram entropy, too. `unigram_V` counts the tokens of the training
+  rows; 0 for tokens that are never masked.
   """
   total = metrics.merge_terms(held_out)
   mlm_name = "mlm_uncorrected" if "mlm_uncorrected" in total else "mlm"
   mlm, mlm_error = _with_error(held_out, mlm_name)
   hidden, hidden_error = _with_error(held_out, "mlm_hidden")
+  detection = None
+  if "detect" in total:
+    rate = metrics.compute_ratios(total)["replaced"]
+    loss, loss_error = _with_error(held_out, "detect")
+    auc, auc_error = _with_error(held_out, "auc")
+    detection = Detection(
+      loss=loss,
+      loss_error=loss_error,
+      base_rate=rate,
+      base_rate_entropy=metrics.entropy(np.array([rate, 1 - rate])),
+      auc=auc,
+      auc_error=auc_error,
+      tokens=int(total["detect"][1]),
+    )
   return Verdict(
     mlm=mlm,
     mlm_error=mlm_error,
@@ -93,7 +103,7 @@ def compute_verdict(
     uniform_entropy=math.log(len(unigram_V)),
     unigram_entropy=metrics.entropy(unigram_V),
     slots=int(total[mlm_name][1]),
-    detection=_compute_detection(held_out) if "detect" in total else None,
+    detection=detection,
   )
 
 
@@ -145,22 +155,6 @@ def _format(value: float, error: float, *, digits: int) -> str:
   return f"{text} ± {error:.{digits}f}"
 
 
-def _compute_detection(held_out: list[metrics.Terms]) -> Detection:
-  total = metrics.merge_terms(held_out)
-  base_rate = metrics.compute_ratios(total)["replaced"]
-  loss, loss_error = _with_error(held_out, "detect")
-  auc, auc_error = _with_error(held_out, "auc")
-  return Detection(
-    loss=loss,
-    loss_error=loss_error,
-    base_rate=base_rate,
-    base_rate_entropy=metrics.entropy(np.array([base_rate, 1 - base_rate])),
-    auc=auc,
-    auc_error=auc_error,
-    tokens=int(total["detect"][1]),
-  )
-
-
 def _with_error(batches: list[metrics.Terms], name: str) -> tuple[float, float]:
   """Returns a metric of all batches and its standard error by the jackknife.
 
@@ -198,9 +192,6 @@ def fill_masks(
   >>> [fill] = fill_masks(model, params, tokenizer, ["the [MASK] house"])
   >>> len(fill.tokens), fill.probabilities == sorted(fill.probabilities)[::-1]
   (5, True)
-
-  Raises:
-    InputError: a sentence has no [MASK] or is too long for the model.
   """
   if not sentences:
     return []

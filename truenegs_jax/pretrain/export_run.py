@@ -59,21 +59,15 @@ def export_workdir(
   output: pathlib.Path | None = None,
   report: Callable[[str], object] = print,
 ) -> export_model.ExportResult:
-  """Exports a checkpoint of a run.
+  """Exports a checkpoint of a run, which may still be training.
 
-  Args:
-    workdir: the workdir of a run, which may still be training.
-    step: the step to export to `workdir/export-<step>`; None exports the newest
-      undamaged step to `workdir/export`.
-    output: another output folder.
-    report: receives a line about each damaged step.
+  A `step` goes to `workdir/export-<step>`, and None, the newest undamaged step,
+  to `workdir/export`, unless `output` is another folder. `report` gets a line
+  about each damaged step.
 
   Raises:
-    InputError, CheckpointError: run or step are missing, or the vocabulary is
-      not the run's.
-    NonFiniteError: a weight is NaN or infinite.
-    DiskError: a file could not be written.
-    TrueNegsError: transformers computes other logits.
+    TrueNegsError: a file is missing or cannot be written, a weight is not
+      finite, or transformers computes other logits.
   """
   name = files.EXPORT if step is None else f"{files.EXPORT}-{step}"
   with saved_model.open_run(workdir) as checkpoints:
@@ -120,12 +114,8 @@ def describe_run(
 ) -> model_card.ModelOrigin:
   """Describes a run for its model cards, without paths of this machine.
 
-  Args:
-    config: the run's.
-    step: the exported step.
-    held_out: the record of the step in metrics.jsonl; {} if there is none.
-    results: the run's results.json, {} before its end.
-    synonyms: the size of the synonym table, in words.
+  `held_out` is the record of the step, `results` is results.json (both may be
+  empty), and `synonyms` describes the synonym table.
   """
   c, hide = config, model_card.hide_folders
   objective = start.describe_objective(c)

@@ -28,37 +28,25 @@ StepResult = tuple[step_lib.TrainState, dict[str, Any], jax.Array]
 class Loop:
   """The training steps of a run.
 
-  Attributes:
-    state: the state before the next step.
-    steps: number of steps of the run.
-    take_step: `(state, done) -> (state, terms, row_B)`; `done` is the number of
-      steps of the state, `row_B` has the rows of the batch.
-    loss_weights, learning_rate: for the records.
-    log_every: number of steps of a record.
-    log: receives the record of the steps since the last record.
-    is_evaluated, is_saved: `done` -> whether it is followed by an evaluation or
-      a checkpoint; called once per step.
-    evaluate: `(done, state) -> whether the run ends here`.
-    poll: returns a signal to stop for; called once per step.
-    content: state -> arrays and description to save.
-    checkpoints: has a checkpoint of `state`, unless that is of step 0.
-    report: prints a line.
-    done: number of steps of `state`.
+  `done` is the number of steps of a state, `row_B` has the rows of a batch.
+  `is_evaluated`, `is_saved` and `poll` are called once per step.
   """
 
-  state: step_lib.TrainState
-  steps: int
+  state: step_lib.TrainState  # before the next step
+  steps: int  # of the run
+  # (state, done) -> (state, terms, row_B)
   take_step: Callable[[step_lib.TrainState, int], StepResult]
   loss_weights: Mapping[str, float]
   learning_rate: optim.Schedule
-  log_every: int
+  log_every: int  # steps of a record
   log: Callable[[dict[str, Any]], None]
-  is_evaluated: Callable[[int], bool]
-  evaluate: Callable[[int, step_lib.TrainState], bool]
-  poll: Callable[[], signal.Signals | None]
-  is_saved: Callable[[int], bool]
+  is_evaluated: Callable[[int], bool]  # after `done` steps
+  evaluate: Callable[[int, step_lib.TrainState], bool]  # whether the run ends
+  poll: Callable[[], signal.Signals | None]  # the signal to stop for
+  is_saved: Callable[[int], bool]  # after `done` steps
+  # Arrays and description to save.
   content: Callable[[step_lib.TrainState], tuple[dict[str, Any], Mapping]]
-  checkpoints: checkpoints_lib.Checkpoints
+  checkpoints: checkpoints_lib.Checkpoints  # has `state`, unless of step 0
   report: Callable[[str], None]
   guard: guards.SkipGuard
   clock: speed.Clock
@@ -74,13 +62,7 @@ class Loop:
     self._pending: list[tuple] = []
 
   def run(self) -> signal.Signals | None:
-    """Takes the remaining steps; returns the signal that stopped it, if any.
-
-    Raises:
-      DiskError: a file could not be written; earlier checkpoints are intact.
-      NonFiniteError: too many updates in a row were skipped, or parameters to
-        save are not finite.
-    """
+    """Takes the remaining steps; returns the signal that stopped it, if any."""
     stopped_by = None
     self.clock.start(self.done)
     while self.done < self.steps:
@@ -113,7 +95,8 @@ class Loop:
     If the disk is full, it reports a warning, and the run goes on.
 
     Raises:
-      NonFiniteError: as `run`.
+      NonFiniteError: too many updates were skipped, or a parameter is not
+        finite.
       DiskError: the last step, or one of many processes, could not be saved.
     """
     with watchdog.step():

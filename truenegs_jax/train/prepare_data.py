@@ -45,9 +45,7 @@ def find_or_prepare_rows(
   """Returns the rows folder and the tokenizer of a run that is starting.
 
   Raises:
-    InputError: the rows are missing, and preparing them needs a download or the
-      run has many processes. They must be prepared by `truenegs_jax.prepare`.
-      Or the text is in another language.
+    InputError: rows are missing, and must be prepared by another command.
   """
   from truenegs_jax.runtime import distributed  # imports jax
 

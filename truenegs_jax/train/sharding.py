@@ -85,9 +85,6 @@ def get_mesh_spec(name: str, axes: Mapping[str, int] | str = "") -> MeshSpec:
 
   `axes` is axis -> size, or text such as "data=8 model=4"; -1 is all remaining
   devices.
-
-  Raises:
-    InputError: the preset or an axis is unknown, or a size is out of range.
   """
   one_of("mesh.preset", name, MESHES)
   spec = MESHES[name]
@@ -113,11 +110,7 @@ def get_mesh_spec(name: str, axes: Mapping[str, int] | str = "") -> MeshSpec:
 def resolve_axis_sizes(
   axes: Mapping[str, int], num_devices: int
 ) -> dict[str, int]:
-  """Replaces -1 by the number of devices that the other axes leave.
-
-  Raises:
-    InputError: the sizes do not fit the number of devices.
-  """
+  """Replaces -1 by the number of devices that the other axes leave."""
   num_open = list(axes.values()).count(-1)
   if num_open > 1:
     raise InputError(
@@ -139,9 +132,6 @@ def tree_shardings(tree: Any, mesh: Mesh, spec: MeshSpec) -> Any:
   """Returns a NamedSharding for each leaf, from the first rule that matches.
 
   A dimension that is not divisible by the size of its axis is not split.
-
-  Raises:
-    InputError: no rule matches.
   """
 
   def find_sharding(
@@ -187,10 +177,6 @@ def process_slice(mesh: Mesh, batch_size: int) -> tuple[int, int]:
   """Returns (index, number of slices) of the batch slice of this process.
 
   Processes read the same slice if an axis other than "data" runs across them.
-
-  Raises:
-    InputError: the rows cannot be split evenly over the data axis, or those of
-      this process are not one of several equal slices.
   """
   size = mesh.shape[DATA_AXIS]
   if batch_size % size:
@@ -308,11 +294,7 @@ def format_axes(axes: Mapping[str, int]) -> str:
 def check_batch_size(
   batch_size: int, accumulation: int, spec: MeshSpec
 ) -> None:
-  """Checks that a batch can be split evenly over mesh and micro-batches.
-
-  Raises:
-    InputError: it cannot, or there is no device.
-  """
+  """Checks that a batch can be split evenly over mesh and micro-batches."""
   data_size = resolve_axis_sizes(spec.axes, device_count())[DATA_AXIS]
   slices = data_size * accumulation
   if batch_size % slices:
@@ -324,11 +306,7 @@ def check_batch_size(
 
 
 def device_count() -> int:
-  """Returns the number of devices of JAX.
-
-  Raises:
-    InputError: JAX finds no device.
-  """
+  """Returns the number of devices of JAX; InputError if it finds none."""
   try:
     return jax.device_count()
   except (RuntimeError, AssertionError) as e:  # empty if a plugin is missing
