@@ -99,9 +99,10 @@ def test_damage_ends_a_run_and_names_suspect_steps(
   verification = rows_folder.Verification(folder)
   rows = rows_folder.open_rows(folder, "train", verification)
   assert not rows.is_verified
-  inputs = types.SimpleNamespace(train_rows=rows)
+  setup = types.SimpleNamespace(inputs=types.SimpleNamespace(train_rows=rows))
+  result = types.SimpleNamespace(setup=setup, console=Console(quiet=True))
   with pytest.raises(DataError, match=path.name) as error:
-    run.finish_run(workdir, inputs, None, Console(quiet=True))
+    run.finish_run(workdir, result)
   assert re.findall("Steps (.*) in '", str(error.value)) == suspects
   names = [path.name for path in workdir.glob("*")]
   assert names == ["checkpoints"] * bool(verified)  # nothing was written

@@ -20,10 +20,8 @@ def test_record_has_rates_and_memory(monkeypatch):
   mesh = sharding.make_mesh(RUN.mesh_spec)
   setup = types.SimpleNamespace(run=RUN, mesh=mesh)
   records = []
-  callbacks = loop._Callbacks(
-    setup, None, records.append, None, speed.Clock(6), None
-  )
-  callbacks.log({"step": 2, "row_tokens": 3.0})
+  training = loop.Training(setup, records.append, None, speed.Clock(6), None)
+  training.log({"step": 2, "row_tokens": 3.0})
   [record] = records
   assert record["tokens_per_s"] == pytest.approx(3 * record["rows_per_s"])
   per_device = 10.0 * record["rows_per_s"] / jax.device_count()
@@ -34,21 +32,16 @@ def test_record_has_rates_and_memory(monkeypatch):
 
 def test_a_held_out_loss_that_is_not_finite_is_warned_of_once(monkeypatch):
   monkeypatch.setattr(loop.plan, "row_flops", lambda run: 10.0)
-  monkeypatch.setattr(loop._Callbacks, "compute_held_out", lambda *_: None)
+  monkeypatch.setattr(loop.Training, "compute_held_out", lambda *_: None)
   mesh = sharding.make_mesh(RUN.mesh_spec)
   setup = types.SimpleNamespace(run=RUN, mesh=mesh)
   screen, records = io.StringIO(), []
-  callbacks = loop._Callbacks(
-    setup,
-    None,
-    records.append,
-    None,
-    speed.Clock(6),
-    Console(file=screen),
+  training = loop.Training(
+    setup, records.append, None, speed.Clock(6), Console(file=screen)
   )
   for done, loss in enumerate((2.0, float("nan"), 2.0, float("inf"))):
-    callbacks.held_out = [{"mlm": (loss, 1.0)}]
-    assert not callbacks.evaluate(done, None)
+    training.held_out = [{"mlm": (loss, 1.0)}]
+    assert not training.evaluate(done, None)
   assert len(records) == 4
   warning = " ".join(screen.getvalue().split())
   assert warning.startswith("warning: The held-out loss after step 1 is not")

@@ -51,7 +51,7 @@ def train(run, workdir, inputs):
   folder = workdir / "checkpoints"
   with contextlib.closing(Checkpoints(folder, keep=STEPS)) as checkpoints:
     ready = setup.set_up_training(run, workdir, inputs, checkpoints, SILENT)
-    return loop.train(ready, workdir, inputs, checkpoints, SILENT)
+    return loop.train(ready, workdir, checkpoints, SILENT)
 
 
 @pytest.fixture(scope="module")

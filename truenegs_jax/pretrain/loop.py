@@ -25,35 +25,19 @@ from truenegs_jax.train import (
   step,
 )
 from truenegs_jax.train import loop as loop_lib
-from truenegs_jax.train.plan import PretrainSetup, RunInputs
+from truenegs_jax.train.plan import PretrainSetup
 from truenegs_jax.workdir import checkpoints as checkpoints_lib
 
 ROWS_VERIFIED = "rows_verified"  # key of a checkpoint's description
 
 
-@dataclasses.dataclass(frozen=True)
-class TrainResult:
-  """State and held-out terms at the end of `train`."""
-
-  setup: PretrainSetup  # with the last state
-  held_out: list[metrics.Terms]  # of each batch of the last evaluation
-  stopped_by: signal.Signals | None  # None if all steps are done
-
-
 def train(
   setup: PretrainSetup,
   workdir: pathlib.Path,
-  inputs: RunInputs,
   checkpoints: checkpoints_lib.Checkpoints,
   console: Console,
-) -> TrainResult:
-  """Trains until the last step, SIGTERM or Ctrl-C, and saves a checkpoint.
-
-  Raises:
-    DiskError: a file could not be written; earlier checkpoints are intact.
-    NonFiniteError: too many updates in a row were skipped, or the parameters
-      are not finite.
-  """
+) -> "Training":
+  """Trains until the last step, SIGTERM or Ctrl-C, and saves a checkpoint."""
   run, c = setup.run, setup.run.config
   with contextlib.ExitStack() as stack:
     first_step = int(setup.state.step)
@@ -69,79 +53,74 @@ def train(
     stack.callback(profiler.close)
     signals = stack.enter_context(guards.StopSignals(console))
     clock = speed.Clock(c.steps)
-    callbacks = _Callbacks(setup, inputs, write, profiler, clock, console)
+    training = Training(setup, write, profiler, clock, console)
     loop = loop_lib.Loop(
       state=setup.state,
       steps=c.steps,
-      take_step=callbacks.take_step,
+      take_step=training.take_step,
       loss_weights=run.loss_weights,
       learning_rate=run.learning_rate,
       log_every=c.log.every_steps,
-      log=callbacks.log,
+      log=training.log,
       is_evaluated=lambda n: n == c.steps or not n % c.eval.every_steps,
-      evaluate=callbacks.evaluate,
+      evaluate=training.evaluate,
       poll=guards.StopVote(signals, setup.mesh).poll,
       is_saved=lambda n: (
         n in run.kept_steps or not n % c.checkpoint.every_steps
       ),
-      content=callbacks.content,
+      content=training.content,
       checkpoints=checkpoints,
       report=say,
       guard=guards.SkipGuard(workdir, c.optim.max_skips),
       clock=clock,
     )
-    stopped_by = loop.run()
+    training.stopped_by = loop.run()
     profiler.close(loop.done)
     loop.save(last=True)
     # All steps may have been done before.
-    if stopped_by is None and not callbacks.held_out:
-      callbacks.compute_held_out(loop.state)
-    last = dataclasses.replace(setup, state=loop.state)
-    return TrainResult(last, callbacks.held_out, stopped_by)
+    if training.stopped_by is None and not training.held_out:
+      training.compute_held_out(loop.state)
+    training.setup = dataclasses.replace(setup, state=loop.state)
+    return training
 
 
 @dataclasses.dataclass
-class _Callbacks:
-  """Functions of the training loop.
-
-  `held_out` has the terms of each batch of the last evaluation.
-  """
+class Training:
+  """Functions of the training loop; at its end, `setup` has the last state."""
 
   setup: PretrainSetup
-  inputs: RunInputs
   write: Callable[[dict], None]
   profiler: speed.Profiler
   clock: speed.Clock
   console: Console
+  # Terms of each batch of the last evaluation.
   held_out: list[metrics.Terms] = dataclasses.field(default_factory=list)
+  stopped_by: signal.Signals | None = None  # None if all steps are done
 
   def __post_init__(self) -> None:
     self._warned = False
     self._host_wait = speed.HostWait(self.clock.running)
     self._flops = plan.row_flops(self.setup.run)
-    self._batch_options: dict[str, Any] = {
-      "batch_size": self.setup.run.config.batch_size,
-      "process": sharding.process_slice(
-        self.setup.mesh, self.setup.run.config.batch_size
-      ),
+    size = self.setup.run.config.batch_size
+    self._slice: dict[str, Any] = {
+      "batch_size": size,
+      "process": sharding.process_slice(self.setup.mesh, size),
     }
 
   def content(
     self, state: step.TrainState
   ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Returns arrays and description of a checkpoint."""
-    verified = {ROWS_VERIFIED: self.inputs.train_rows.is_verified}
+    verified = {ROWS_VERIFIED: self.setup.inputs.train_rows.is_verified}
     return vars(state), self.setup.description | verified
 
   def take_step(self, state: step.TrainState, done: int) -> loop_lib.StepResult:
     """Trains on the batch of a step."""
     setup = self.setup
     state = setup.refresh(state, done)
+    seed = setup.run.config.seed
     batch = batches_lib.batch_at(
-      self.inputs.train_rows,
-      done,
-      seed=setup.run.config.seed,
-      **self._batch_options,
+      setup.inputs.train_rows, done, seed=seed, **self._slice
     )
     on_device = sharding.shard_batch(batch, setup.mesh)
     self.profiler.update(done, state.step)
@@ -164,15 +143,9 @@ class _Callbacks:
         mesh.devices.flat[0].device_kind, run.config.model.dtype
       ),
     )
-    self.write(
-      {
-        **record,
-        **throughput,
-        **speed.memory_fields(mesh.local_devices[0]),
-        "eta_s": self.clock.eta_secs(done),
-        **self._host_wait.pop_fields(),
-      }
-    )
+    memory = speed.memory_fields(mesh.local_devices[0])
+    record |= throughput | memory | {"eta_s": self.clock.eta_secs(done)}
+    self.write(record | self._host_wait.pop_fields())
 
   def evaluate(self, done: int, state: step.TrainState) -> bool:
     """Evaluates held-out rows and writes a record."""
@@ -193,16 +166,12 @@ class _Callbacks:
     return False
 
   def compute_held_out(self, state: step.TrainState) -> None:
-    """Computes `held_out`.
-
-    Uses `eval.rows` rows, rounded up to whole batches, or all if there are
-    fewer.
-    """
+    """Computes `held_out` of `eval.rows` rows, rounded up to whole batches."""
     setup, held_out = self.setup, []
-    rows, aux = self.inputs.held_out_rows, {**setup.aux, **state.aux}
+    rows, aux = setup.inputs.held_out_rows, {**setup.aux, **state.aux}
     c = setup.run.config
     num_batches = math.ceil(min(c.eval.rows, len(rows)) / c.batch_size)
-    batches = batches_lib.held_out_batches(rows, **self._batch_options)
+    batches = batches_lib.held_out_batches(rows, **self._slice)
     with progress.counting(
       self.console, "Evaluating, batches", num_batches, brief=True
     ) as advance:

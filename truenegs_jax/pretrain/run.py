@@ -75,9 +75,9 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
       prepared = setup.set_up_training(
         run, workdir, inputs, checkpoints, console
       )
-      result = loop.train(prepared, workdir, inputs, checkpoints, console)
+      result = loop.train(prepared, workdir, checkpoints, console)
     if result.stopped_by is None:
-      return finish_run(workdir, inputs, result, console)
+      return finish_run(workdir, result)
     say(
       f"Saved at step {int(result.setup.state.step):,}. To continue, run the"
       f" same command again: {errors.rerun_command()}"
@@ -178,29 +178,21 @@ def prepare_inputs(
   return run, RunInputs(train_rows, held_out_rows, synonyms, coverage)
 
 
-def finish_run(
-  workdir: pathlib.Path,
-  inputs: RunInputs,
-  result: loop.TrainResult,
-  console: Console,
-) -> int:
-  """Evaluates, plots and exports a finished run; returns the exit code.
-
-  Raises:
-    DataError: the rows were damaged. Nothing was written.
-  """
+def finish_run(workdir: pathlib.Path, result: loop.Training) -> int:
+  """Evaluates, plots and exports a finished run; returns the exit code."""
+  console = result.console
   with (
     _report_steps_trained_on_damaged_rows(workdir),
     distributed.raise_everywhere("verification"),
     progress.working(console, "Verifying the rest of the rows"),
   ):
-    inputs.train_rows.finish_verification()
+    result.setup.inputs.train_rows.finish_verification()
   state, run = result.setup.state, result.setup.run
   params, aux = distributed.to_host((state.params, state.aux))
   if not distributed.is_first_process():
     return 0  # the first process does the rest
   say = functools.partial(console.print, soft_wrap=True)
-  verdict, results = _evaluate(workdir, inputs, result, params, aux, console)
+  verdict, results = _evaluate(workdir, result, params, aux)
   files.save_json(workdir / files.RESULTS, results)
   with progress.working(console, "Writing the report"):
     write_own_report(workdir, say)
@@ -220,14 +212,12 @@ def finish_run(
 
 def _evaluate(
   workdir: pathlib.Path,
-  inputs: RunInputs,
-  result: loop.TrainResult,
+  result: loop.Training,
   params: Mapping[str, Any],
   aux: Mapping[str, Any],
-  console: Console,
 ) -> tuple[evaluate.Verdict, dict[str, Any]]:
   """Prints verdict, cases and fills; returns the verdict and results.json."""
-  run = result.setup.run
+  run, inputs, console = result.setup.run, result.setup.inputs, result.console
   c, vocab = run.config, run.tokenizer.vocab
   device_params = jax.device_put(params)  # once, not for each batch
   synonyms = inputs.table
@@ -249,7 +239,7 @@ def _evaluate(
     | {"passed": verdict.passed},
   }
   if synonyms is not None and c.negatives.hard_correction:
-    search = _find_cases(run, inputs, synonyms, device_params, console)
+    search = _find_cases(result, synonyms, device_params)
     saved = dataclasses.asdict(search)
     files.save_json(workdir / files.CASES, saved, indent=None)
     shown = search.cases[: c.eval.cases]
@@ -323,13 +313,10 @@ print(fill('a [MASK] who writes books'))\""""
 
 
 def _find_cases(
-  run: Run,
-  inputs: RunInputs,
-  synonyms: SynonymTable,
-  params: Mapping[str, Any],
-  console: Console,
+  result: loop.Training, synonyms: SynonymTable, params: Mapping[str, Any]
 ) -> findings.Search:
   """Searches held-out batches, then training ones until there are enough."""
+  run, inputs = result.setup.run, result.setup.inputs
   c = run.config
   held_out = batches.held_out_batches(
     inputs.held_out_rows, batch_size=c.batch_size
@@ -345,7 +332,7 @@ def _find_cases(
   )
   finder = findings.CaseFinder({synonyms.source: synonyms}, run.tokenizer)
   key = jax.random.key(c.seed)
-  with progress.working(console, "Searching for corrections"):
+  with progress.working(result.console, "Searching for corrections"):
     for batch in held_out:
       finder.add(predict_slots.predict_batch(predict, params, batch, key))
     for batch in training:

@@ -45,6 +45,7 @@ class PretrainSetup:
   """State, compiled steps and other inputs of the training loop."""
 
   run: Run
+  inputs: RunInputs
   mesh: jax.sharding.Mesh
   state: step_lib.TrainState
   aux: dict[str, jax.Array]  # inputs of the objective other than the batch

@@ -49,10 +49,7 @@ def set_up_training(
 ) -> PretrainSetup:
   """Checks the inputs, makes the state, compiles the steps and reports.
 
-  Writes config, vocabulary and synonym table to the workdir.
-
-  Raises:
-    InputError, CheckpointError: the run cannot start; nothing is written.
+  Writes config, vocabulary and synonym table if the run can start.
   """
   mesh = sharding.make_mesh(run.mesh_spec)
   sharding.process_slice(mesh, run.config.batch_size)  # may raise
@@ -81,6 +78,7 @@ def set_up_training(
     compiled, state = _compile_and_make_state(lowered, make_state)
   setup = PretrainSetup(
     run=run,
+    inputs=inputs,
     mesh=mesh,
     state=state,
     aux=aux,
@@ -92,9 +90,9 @@ def set_up_training(
     description=description,
   )
   first_step = resumed and resumed[0]
-  lines = _report_lines(setup, inputs, workdir, first_step, attention)
+  lines = _report_lines(setup, workdir, first_step, attention)
   if distributed.is_first_process():
-    _write_files(setup, inputs, workdir, lines)
+    _write_files(setup, workdir, lines)
   console.print(plan.report_table(lines))
   return setup
 
@@ -114,13 +112,10 @@ def _compile_and_make_state(
 
 
 def _write_files(
-  setup: PretrainSetup,
-  inputs: RunInputs,
-  workdir: pathlib.Path,
-  lines: Mapping[str, str],
+  setup: PretrainSetup, workdir: pathlib.Path, lines: Mapping[str, str]
 ) -> None:
   """Writes what a resume, an export and the report need of a start."""
-  run = setup.run
+  run, inputs = setup.run, setup.inputs
   if setup.state.step < run.config.steps:  # results of steps to do again
     (workdir / files.RESULTS).unlink(missing_ok=True)
   files.save_json(workdir / files.CONFIG, setup.description["config"])
@@ -249,27 +244,27 @@ def _prepare_state(
 
 def _report_lines(
   setup: PretrainSetup,
-  inputs: RunInputs,
   workdir: pathlib.Path,
   first_step: int | None,
   attention: str,
 ) -> dict[str, str]:
   """Returns the lines of the report; `first_step` is that of a resumed run."""
-  run, rows = setup.run, len(inputs.train_rows)
-  steps, batch_size = run.config.steps, run.config.batch_size
-  init = run.config.init
-  begin = f"weights '{init}'" if init else "random parameters"
-  begin += f", seed {run.config.seed}"
+  run, inputs, c = setup.run, setup.inputs, setup.run.config
+  rows = len(inputs.train_rows)
+  origin = f"weights '{c.init}'" if c.init else "random parameters"
+  origin += f", seed {c.seed}"
   if first_step is not None:
-    begin = f"resumed at step {first_step:,} of '{workdir}'"
-  lines = plan.report_lines(run, setup.mesh, setup.state, setup.aux)
-  lines = {"start": begin, **lines}
+    origin = f"resumed at step {first_step:,} of '{workdir}'"
+  lines = {
+    "start": origin,
+    **plan.report_lines(run, setup.mesh, setup.state, setup.aux),
+  }
   memory = setup.train_step.memory_analysis()
   scratch = plan.format_mib(memory.temp_size_in_bytes) if memory else "unknown"
   lines["per device"] += f", scratch {scratch}"
-  lines["steps"] += f", {steps * batch_size / rows:.1f} epochs"
+  lines["steps"] += f", {c.steps * c.batch_size / rows:.1f} epochs"
   lines["data"] = (
-    f"{rows:,} rows of {run.config.length} tokens,"
+    f"{rows:,} rows of {c.length} tokens,"
     f" {len(inputs.held_out_rows):,} held-out rows, vocabulary of"
     f" {len(run.tokenizer.vocab):,} tokens"
   )
@@ -332,8 +327,8 @@ def fit_minutes(
 ) -> Run:
   """Shortens a run to the steps that fit into `config.minutes`; prints them.
 
-  The first process decides for all. `began` is the time of
-  `time.perf_counter` at which the minutes began; `say` prints a line.
+  The first process decides for all. The minutes `began` at that time of
+  `time.perf_counter`.
   """
   c, minutes = run.config, run.config.minutes
   compile_secs, step_secs = measure(run, inputs)
