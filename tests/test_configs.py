@@ -250,7 +250,9 @@ def test_weights_of_another_size_are_refused_before_the_run(tmp_path, role):
   c = get_config("electra_demo" if role != "bert" else "bert_base", "runlocal")
   c.model.variant = "tiny"
   c.init = str(write_network(tmp_path, c, role))
-  with pytest.raises(InputError, match="data.vocab='train' trains a new"):
+  with pytest.raises(
+    InputError, match="not the run's vocabulary.*init_skip=words"
+  ):
     resolve(c)
   c.data.vocab = c.init
   resolve(c)

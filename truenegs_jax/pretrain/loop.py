@@ -158,9 +158,8 @@ class Training:
       self._warned = True
       self.console.print(
         f"warning: The held-out loss after step {done:,} is not finite"
-        f" (total={record['total']}). Training goes on, because its own losses"
-        " are finite. If they do not fall, start a new run with a lower"
-        " --config.optim.lr=NUMBER.",
+        f" (total={record['total']}). Training goes on. If its loss does not"
+        " fall, start a new run with a lower --config.optim.lr=NUMBER.",
         soft_wrap=True,
       )
     return False

@@ -153,10 +153,10 @@ class SkipGuard:
       raise NonFiniteError(
         f"The loss or the gradient of step {step:,} is not finite"
         f" ({self.consecutive:,} in a row,"
-        f" optim.max_skips={self._max_skips:,}). Its update was skipped; its"
-        f" rows are listed in '{self._path}'. Checkpoints are intact. Run"
-        " the same command with a higher --config.optim.max_skips=NUMBER, or"
-        " start a new run with a lower --config.optim.lr=NUMBER."
+        f" optim.max_skips={self._max_skips:,}). Its rows are listed in"
+        f" '{self._path}'. Run the same command with a higher"
+        " --config.optim.max_skips=NUMBER, or start a new run with a lower"
+        " --config.optim.lr=NUMBER."
       )
 
 

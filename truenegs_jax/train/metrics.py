@@ -137,9 +137,11 @@ class ProgressLine:
       self._console.print(self._describe(record), soft_wrap=True)
       return
     if not self._columns:
-      self._columns = self._choose_columns(record)
-      titles = [COLUMNS[name][0] for name in self._columns]
-      self._console.print(self._join(f"step of {self._total:,}", titles))
+      self._columns = [x for x in COLUMNS if x in {*record, *TRAIN_ONLY}]
+      for name in LESS_IMPORTANT:
+        if name in self._columns and len(self._title()) > LINE_LENGTH:
+          self._columns.remove(name)
+      self._console.print(self._title())
     line = self._format(f"{'' if is_train else 'held-out '}{step:,}", record)
     is_due = step >= self._next_step or secs >= self._next_secs
     if is_train and not is_due and step < self._total:
@@ -155,14 +157,9 @@ class ProgressLine:
     """Removes the line that is replaced."""
     self._live.stop()
 
-  def _choose_columns(self, record: Record) -> list[str]:
-    """Returns the columns of a run with such records."""
-    names = [name for name in COLUMNS if name in {*record, *TRAIN_ONLY}]
-    for name in LESS_IMPORTANT:
-      titles = [COLUMNS[name][0] for name in names]
-      if name in names and len(self._join("", titles)) > LINE_LENGTH:
-        names.remove(name)
-    return names
+  def _title(self) -> str:
+    titles = [COLUMNS[name][0] for name in self._columns]
+    return self._join(f"step of {self._total:,}", titles)
 
   def _format(self, step: str, record: Record) -> str:
     """Returns the line of a record."""
@@ -299,8 +296,7 @@ def _open_logger(
         reason = f"{type(e).__name__}: {printable(e)}".splitlines()[0][:300]
         print(
           f"warning: The logger {name!r} failed ({reason.rstrip('.')}). The run"
-          f" goes on without it, and {files.METRICS} has all records. To try"
-          " the logger again, stop the run and run the same command again."
+          f" goes on without it, and {files.METRICS} has all records."
         )
       failed = True
 
@@ -328,22 +324,21 @@ def _open_logger(
 def open_writers(
   names: Sequence[str], run: LoggedRun, line: ProgressLine
 ) -> Iterator[Callable[[Record], None]]:
-  """Yields a function that writes a record with all writers and `line`.
+  """Yields a function that writes records to all writers and `line`.
 
-  The writers are metrics.jsonl and `names`, of LOGGERS. Only the first process
-  writes.
+  Only the first process writes.
   """
-  writers: list[Callable[[Record], None]] = []
   with contextlib.ExitStack() as stack:
     stack.callback(line.close)
-    if distributed.is_first_process():
-      file = files.JsonlWriter(run.workdir, first_step=run.first_step)
-      stack.callback(file.close)
-      loggers = [stack.enter_context(_open_logger(x, run)) for x in names]
-      writers = [file.write, *loggers, line.write]
+    if not distributed.is_first_process():
+      yield lambda record: None
+      return
+    file = files.JsonlWriter(run.workdir, first_step=run.first_step)
+    stack.callback(file.close)
+    loggers = [stack.enter_context(_open_logger(x, run)) for x in names]
 
     def write(record: Record) -> None:
-      for writer in writers:
+      for writer in (file.write, *loggers, line.write):
         writer(record)
 
     yield write

@@ -1,8 +1,7 @@
 """Builds the synonym table of the source "model" while it trains.
 
-The table is rebuilt every N steps: the synonyms of a token are the nearest
-neighbours of its embedding. It is part of the train state, so that a resumed
-run continues with it.
+The synonyms of a token are the nearest neighbours of its embedding. The table
+is part of the train state, so that a resumed run continues with it.
 """
 
 import dataclasses
@@ -64,15 +63,13 @@ class ModelTableBuilder:
   ) -> SynonymTable:
     """Converts the last table of a run of `steps` steps, to be saved."""
     every = self.options.every
+    options = {
+      "keep_stop_words": self.keep_stop_words,
+      "stop_words": self.stop_words,
+      "made_before_step": (steps - 1) // every * every,
+    }
     return SynonymTable.from_ids(
-      ids_VxS,
-      vocab,
-      source=self.source,
-      options={
-        "keep_stop_words": self.keep_stop_words,
-        "stop_words": self.stop_words,
-        "made_before_step": (steps - 1) // every * every,
-      },
+      ids_VxS, vocab, source=self.source, options=options
     )
 
 
@@ -91,9 +88,7 @@ def make_table_builder(
     words_V = may_have_synonyms(vocab, ())
   else:
     vocabulary = Vocabulary(vocab, no_neighbours=request.no_neighbours)
-    golds_V = words_V = np.array(
-      [vocabulary.may_have_neighbours(token) for token in vocab]
-    )
+    golds_V = words_V = np.array([*map(vocabulary.may_have_neighbours, vocab)])
   return ModelTableBuilder(
     options,
     source=request.identity,

@@ -176,9 +176,8 @@ def _resume(
     if new_steps > (steps := saved["config"]["steps"]):
       say(
         f"This run had {steps:,} steps and gets {new_steps:,}. After step"
-        f" {step:,} it continues with the schedule of {new_steps:,} steps: the"
-        f" learning rate is {run.learning_rate(step):.3g} and falls to 0, and"
-        " checkpoint.keep_percent are shares of them (others are removed)."
+        f" {step:,} it continues with their schedule: the learning rate is"
+        f" {run.learning_rate(step):.3g} and falls to 0."
       )
     return state
 

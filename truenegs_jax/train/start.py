@@ -228,15 +228,6 @@ def resolve(
       " --config.data.layout=packed."
     )
   if needs_weights:
-    if config.data.vocab == "train" and "words" not in fit.parse_skip(
-      config.init_skip
-    ):
-      raise InputError(
-        "data.vocab='train' trains a new vocabulary, but the embeddings of"
-        f" init={config.init!r} belong to another one. Use that vocabulary"
-        " (--config.data.vocab=init or its file), or copy only the embeddings"
-        " of tokens that both have (--config.init_skip=words)."
-      )
     _ = run.fitted
   if is_start and run.table_request:
     run.table_request.check()
