@@ -63,7 +63,7 @@ class ModelTableBuilder:
   ) -> SynonymTable:
     """Converts the last table of a run of `steps` steps, to be saved."""
     every = self.options.every
-    options = {
+    options: dict[str, str | bool | int] = {
       "keep_stop_words": self.keep_stop_words,
       "stop_words": self.stop_words,
       "made_before_step": (steps - 1) // every * every,
