@@ -69,12 +69,13 @@ def main(argv: list[str]) -> None:
 
 
 def _run() -> int:
-  from truenegs_jax.runtime import distributed, progress, watchdog
+  from truenegs_jax.runtime import distributed, progress
 
   config: ConfigDict = flags.FLAGS["config"].value
   workdir = flags.FLAGS.workdir
   files.check_local("--workdir", workdir)
-  watchdog.start(distributed.read_secs(watchdog.VARIABLE, default=300))
+  stall_secs = distributed.read_secs(distributed.STALL_VARIABLE, default=300)
+  distributed.start_watchdog(stall_secs)
   distributed.initialize(
     flags.FLAGS.coordinator,
     flags.FLAGS.num_processes,

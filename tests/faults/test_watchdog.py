@@ -13,23 +13,23 @@ import pytest
 
 from support import runs
 from support.faults import tries
-from truenegs_jax.runtime import watchdog
+from truenegs_jax.runtime import distributed
 from truenegs_jax.runtime.errors import HANGS
 
 # Takes steps of so many seconds in which it runs, then waits.
 PROGRAM = """
 import sys, time
-from truenegs_jax.runtime import watchdog
+from truenegs_jax.runtime import distributed
 
 def wait(secs):
   for _ in range(round(100 * secs)):
     time.sleep(0.01)
 
 stall_secs, after, *steps = map(float, sys.argv[1:])
-watchdog.TICK_SECS = 0.05
-watchdog.start(stall_secs)
+distributed.TICK_SECS = 0.05
+distributed.start_watchdog(stall_secs)
 for secs in steps:
-  with watchdog.step():
+  with distributed.watch_step():
     print("step", flush=True)
     wait(secs)
 wait(after)
@@ -87,7 +87,7 @@ def test_compiling_is_exempt():
 
   def look(thread):
     while not ended.wait(0.001):
-      seen.add(watchdog.is_exempt(thread))
+      seen.add(distributed.is_exempt(thread))
 
   looking = threading.Thread(target=look, args=[threading.get_ident()])
   looking.start()
@@ -108,7 +108,7 @@ def test_a_run_ends_if_one_of_its_processes_is_stuck(tmp_path, stuck):
   corpus = runs.write_corpus(tmp_path / "text")
   flags = runs.demo_flags(corpus, steps=10**6, **never)
   env = runs.make_environment(tmp_path / "cache")
-  env[watchdog.VARIABLE] = "15"  # collectives give up after 30 s
+  env[distributed.STALL_VARIABLE] = "15"  # collectives give up after 30 s
   runs.prepare(flags, env)
   processes = runs.start_processes(tmp_path / "run", flags, env, 2)
   waiting, stopped = processes[1 - stuck], processes[stuck]

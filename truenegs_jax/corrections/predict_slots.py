@@ -20,7 +20,7 @@ from truenegs_jax.data.corpus.sources_spec import open_corpus
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
 from truenegs_jax.models.pretrain import Model
 from truenegs_jax.objectives import masking, mlm, output_softmax
-from truenegs_jax.runtime import rng, watchdog
+from truenegs_jax.runtime import distributed, rng
 from truenegs_jax.runtime.errors import DataError, NonFiniteError
 from truenegs_jax.runtime.files import short_sha256
 from truenegs_jax.synonyms.table import SynonymTable
@@ -200,7 +200,7 @@ def predict_lines(
   """
   parts = []
   for batch, width in _batches(sequences, length, batch_size):
-    with watchdog.step():
+    with distributed.watch_step():
       on_device = sharding.shard_batch(batch, mesh)
       part = jax.device_get(predict(params, on_device, key, width=width))
     in_use = np.nonzero(part["weight"] > 0)

@@ -21,7 +21,7 @@ from scipy import special
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
 from truenegs_jax.finetune.options import FinetuneOptions
 from truenegs_jax.models import choose_attention, encoder, finetune
-from truenegs_jax.runtime import progress, watchdog
+from truenegs_jax.runtime import distributed, progress
 from truenegs_jax.tasks import batches, scoring, squad_windows
 from truenegs_jax.tasks.task import (
   CLASSES,
@@ -176,7 +176,7 @@ class Predictor:
     for batch in batches.batches_in_order(
       encoded, batch_size=self.options.batch_size, limit=self.options.length
     ):
-      with watchdog.step():
+      with distributed.watch_step():
         check()
         inputs = {name: batch[name] for name in batches.INPUTS}
         on_device = sharding.place_batch(inputs, self.mesh)

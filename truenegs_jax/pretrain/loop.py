@@ -15,7 +15,7 @@ import numpy as np
 from rich.console import Console
 
 from truenegs_jax.data.rows import batches as batches_lib
-from truenegs_jax.runtime import distributed, progress, watchdog
+from truenegs_jax.runtime import distributed, progress
 from truenegs_jax.train import (
   guards,
   metrics,
@@ -175,7 +175,7 @@ class Training:
       self.console, "Evaluating, batches", num_batches, brief=True
     ) as advance:
       for batch in itertools.islice(batches, num_batches):
-        with watchdog.step():
+        with distributed.watch_step():
           on_device = sharding.shard_batch(batch, setup.mesh)
           terms = setup.eval_step(state.params, on_device, aux)
           held_out.append(jax.device_get(terms))

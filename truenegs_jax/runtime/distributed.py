@@ -1,4 +1,4 @@
-"""Starts, synchronizes and ends the processes of one run.
+"""Starts, synchronizes and ends the processes of one run, also if one hangs.
 
 Each process is started with --coordinator, --num_processes and --process_id, or
 by a launcher that jax knows (Slurm, Open MPI, Cloud TPU, GKE). `initialize`
@@ -7,20 +7,29 @@ connects them through `jax.distributed`; after that
   with raise_everywhere("rows"):  # an error in one process is raised in all
     rows = open_rows(folder)
 
-In a run of one process no function here communicates.
+In a run of one process no function communicates.
+
+jax notices partners that are dead, but waits forever for one that hangs, and so
+does a process for its own devices. The watchdog adds up the seconds of a step
+of training or evaluation, the body of `with watch_step():`, but not those in
+which the machine sleeps or the process is stopped (SIGSTOP).
 
 Only `_client` and `_detect_cluster` use private functions of jax: to exchange
 messages without touching a device, and to read a launcher's environment without
 failing on a laptop. Both return None where jax has moved these functions.
 """
 
+import collections
 import contextlib
+import faulthandler
 import json
 import os
 import re
 import signal
+import statistics
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn
 
@@ -40,6 +49,13 @@ FLAGS = "--coordinator=HOST:PORT --num_processes=N --process_id=I"
 # of silence after which a process counts as dead.
 JOIN_VARIABLE = "TRUENEGS_JOIN_SECS"
 HEARTBEAT_VARIABLE = "TRUENEGS_HEARTBEAT_SECS"
+STALL_VARIABLE = "TRUENEGS_STALL_SECS"  # least seconds that a step may take
+
+MEDIANS = 20  # a step may also take as many medians of the steps before
+FIRST = 12  # times the least seconds for the first step
+TICK_SECS = 0.5
+# Modules in which a step may wait: XLA compiles, the user stopped a terminal.
+EXEMPT = ("jax._src.compiler", "rich.console")
 
 
 def process_count() -> int:
@@ -263,3 +279,62 @@ def _detect_cluster(
       f"jax detected a cluster but not this process's number in it: {e}. Pass"
       f" {FLAGS}."
     ) from e
+
+
+class _Watchdog:
+  """The seconds of the last steps, and of the one that is being taken."""
+
+  def __init__(self) -> None:
+    self._secs = collections.deque[float](maxlen=99)
+    self._thread: int | None = None  # that takes a step
+    self._waited = 0.0
+
+  @contextlib.contextmanager
+  def watch_step(self) -> Iterator[None]:
+    """Watches the body, a step. Waiting for devices belongs to it."""
+    began, self._waited = time.monotonic(), 0.0
+    self._thread = threading.get_ident()
+    try:
+      yield
+    finally:
+      self._thread = None
+      self._secs.append(time.monotonic() - began)
+
+  def start(self, stall_secs: float) -> None:
+    """Ends the process if, from now on, a step takes too long.
+
+    Prints the stacks of all threads. The exit code is `errors.HANGS`.
+    """
+    watching = threading.Thread(target=self._watch, args=[stall_secs])
+    watching.daemon = True
+    watching.start()
+
+  def _watch(self, stall_secs: float) -> None:
+    limit = FIRST * stall_secs
+    while self._waited < limit:
+      time.sleep(TICK_SECS)
+      is_watched = (thread := self._thread) and not is_exempt(thread)
+      self._waited = self._waited + TICK_SECS if is_watched else 0.0
+      if self._secs:
+        limit = max(stall_secs, MEDIANS * statistics.median([*self._secs]))
+    text = (
+      f"\nerror: A step has taken {self._waited:,.0f} s; the median of those"
+      f" before is {statistics.median([*self._secs] or [0]):.2g} s."
+      " This process or another of its run hangs. Run the same command again,"
+      f" or set {STALL_VARIABLE}=SECONDS if steps may take longer. Stacks:\n"
+    )
+    os.write(errors.STDERR, text.encode())
+    faulthandler.dump_traceback(errors.STDERR)
+    os._exit(errors.HANGS)
+
+
+def is_exempt(thread: int) -> bool:
+  """Returns whether a function of EXEMPT is on the stack of a thread."""
+  frame = sys._current_frames().get(thread)
+  while frame and frame.f_globals.get("__name__") not in EXEMPT:
+    frame = frame.f_back
+  return frame is not None
+
+
+_watchdog = _Watchdog()  # of this process
+start_watchdog, watch_step = _watchdog.start, _watchdog.watch_step

@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from truenegs_jax.runtime import distributed, watchdog
+from truenegs_jax.runtime import distributed
 from truenegs_jax.runtime.errors import DiskError, NonFiniteError
 from truenegs_jax.train import guards, metrics, optim, speed
 from truenegs_jax.train import step as step_lib
@@ -66,7 +66,7 @@ class Loop:
     stopped_by = None
     self.clock.start(self.done)
     while self.done < self.steps:
-      with watchdog.step():
+      with distributed.watch_step():
         if stopped_by := self.poll():
           break
         self.state, terms, row_B = self.take_step(self.state, self.done)
@@ -84,7 +84,7 @@ class Loop:
             self.steps = self.done
       if self.is_saved(self.done):
         self.save()
-    with watchdog.step():
+    with distributed.watch_step():
       self._flush()
       self.guard.check_pending()
     return stopped_by
@@ -99,7 +99,7 @@ class Loop:
         finite.
       DiskError: the last step, or one of many processes, could not be saved.
     """
-    with watchdog.step():
+    with distributed.watch_step():
       self._flush()
       self.guard.check_pending()
       is_finite = bool(_all_finite(self.state.params))
