@@ -236,6 +236,7 @@ def test_bad_line_is_reported_with_its_number(write, line, reason, header):
   [
     (b"2 2\ncat 12345678dog 1234567\0", "vectors.txt:"),  # binary
     (f"{NUM_WORDS} 3\n{LINES}", "txt:2: 2 numbers .*, not 3"),
+    (f"{NUM_WORDS + 1} 2\n{LINES}", "9 words, but its first line says 10"),
     ("Katze 1 2\n", "vectors.txt: no word of .* has a vector"),
   ],
 )

@@ -39,7 +39,7 @@ ANTONYM = re.compile("ant[oòó]n|антон", re.IGNORECASE)
 
 FORMATS = "docs/reference/sources.md has the formats of files."
 
-HEADER = re.compile("[0-9]{1,9} ([1-9][0-9]{0,4})")  # of word2vec
+HEADER = re.compile("([0-9]{1,9}) ([1-9][0-9]{0,4})")  # of word2vec
 CELLS = 2**25  # cosines computed at a time; each needs some 8 bytes
 STEPS = 10**9  # cosines are rounded to multiples of 1 / STEPS
 
@@ -283,8 +283,9 @@ def read_entries(file: File) -> Iterator[Entry]:
   filled = ((i, line.rstrip(" ")) for i, line in _filled_lines(file))
   (number, first), lines = peek(filled, file)
   header = HEADER.fullmatch(first) if number == 1 else None
-  dim = int(header[1]) if header else first.count(" ")
+  dim, count = int(header[2]) if header else first.count(" "), 0
   for number, line in itertools.islice(lines, 1 if header else 0, None):
+    count += 1
     num_more = line.count(" ") - dim
     *names, numbers = line.split(" ", max(0, num_more) + 1)
     if not dim or num_more < 0 or any(map(_is_number, names[1:])):
@@ -295,6 +296,11 @@ def read_entries(file: File) -> Iterator[Entry]:
       )
     if len(names) == 1:
       yield f"{file.path}:{number}", names[0], numbers
+  if header and count != int(header[1]):
+    raise DataError(
+      f"{file.path}: {count:,} words, but its first line says"
+      f" {int(header[1]):,}. Download the file again."
+    )
 
 
 def _is_number(text: str) -> bool:
