@@ -222,7 +222,7 @@ def test_rejects_bad_rows_and_names_the_line(write, row, kind, message):
   good = {"a": "x", "b": "y", "label": "no" if kind == CLASSES else 1}
   path = write("x.jsonl", [good, good | row])
   labels = ("no", "yes") if kind == CLASSES else ()
-  task = dataclasses.replace(PAIRS, kind=kind, labels=labels)
+  task = dataclasses.replace(PAIRS, kind=kind, labels=labels, metrics=())
   with pytest.raises(DataError, match=f"x.jsonl:2: .*{message}"):
     read_examples(path, "dev", task)
 

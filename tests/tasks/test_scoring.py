@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
+from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.tasks import scoring
-from truenegs_jax.tasks.scoring import METRICS
+from truenegs_jax.tasks.task import CLASSES, METRICS, SCORE, Task
 
 WORDS = ["the", "The", "a", "an", "AN", "cat", "Cat's", "cats,", "U.S."]
 WORDS += ["1,000", "—", "naïve", "ÉCOLE", "École", "İstanbul", "straße"]
@@ -149,7 +150,7 @@ def test_macro_f1_averages_the_classes_that_occur():
   assert compute("f1", [0, 0, 2, 2], [0, 3, 2, 3]) == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("metric", METRICS[CLASSES] + METRICS[SCORE])
 def test_drawn_scores_match_a_plain_loop_over_resamples(metric):
   rng = np.random.default_rng(0)
   gold, runs = rng.integers(0, 3, 120), rng.integers(0, 3, (2, 120))
@@ -168,3 +169,8 @@ def test_classes_have_the_ids_of_their_labels():
   golds, answers = ["b", "a", "b"], ["b", "b", "a"]
   for labels, f1 in ((("a", "b"), 50), (("b", "a"), 0)):
     assert scoring.score_answers(["f1"], golds, answers, labels) == {"f1": f1}
+
+
+def test_unknown_metric_is_refused_where_the_task_is_defined():
+  with pytest.raises(InputError, match="metrics has mae, .*spearman, pearson"):
+    Task("mood", "Mood", SCORE, metrics=("mae", "pearson"))

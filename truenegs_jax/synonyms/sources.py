@@ -66,7 +66,7 @@ def vectors(
       f"source of synonyms: vectors top={top} threshold={threshold} is out of"
       " range. Set top to 1 or more, and threshold from -1 to 1."
     )
-  file = _find_file("vectors", path)
+  file = find_file("vectors", path)
   first, entries = lexicons.peek(lexicons.read_entries(file), file)
   lexicons.parse_vector(first)
   words = vocabulary.words
@@ -86,7 +86,7 @@ def vectors(
 
 def pairs(vocabulary: Vocabulary, *, path: str = "") -> Pairs:
   """Yields the pairs of a file of synonyms or paraphrases, such as PPDB's."""
-  file = _find_file("pairs", path)
+  file = find_file("pairs", path)
   return lexicons.select_pairs(lexicons.read_pairs(file), vocabulary, file)
 
 
@@ -102,7 +102,7 @@ def omw(
   Without `path`, the file is that of `language` in NLTK's package `omw-1.4`.
   """
   pos = wordnet_lib.parse_parts_of_speech(pos)
-  file = _find_file("omw", path or str(wordnet_lib.find_omw(language)))
+  file = find_file("omw", path or str(wordnet_lib.find_omw(language)))
   all_pairs = lexicons.read_omw(file, pos=pos)
   return lexicons.select_pairs(all_pairs, vocabulary, file)
 
@@ -112,7 +112,7 @@ def saved_table(vocabulary: Vocabulary, *, path: str = "") -> Pairs:
 
   Without tokens, a table of any vocabulary is accepted.
   """
-  _find_file("table", path)
+  find_file("table", path)
   tokens = vocabulary.tokens
   if not tokens:
     table.read_file(path)
@@ -131,7 +131,8 @@ SOURCES: dict[str, Callable[..., Pairs]] = {
 }
 
 
-def _find_file(source: str, path: str) -> File:
+def find_file(source: str, path: str) -> File:
+  """Returns the file of the option `path`; InputError if there is none."""
   if not os.path.isfile(path):
     raise InputError(
       f"source of synonyms: there is no file {path!r}. Set path= of {source};"

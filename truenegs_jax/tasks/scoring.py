@@ -24,9 +24,6 @@ PUNCTUATION = str.maketrans("", "", string.punctuation)  # ASCII only
 ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 
 
-METRICS = ("matthews", "spearman", "pearson", "accuracy", "f1")
-
-
 def _score(
   metric: str, gold_N: np.ndarray, run_SxN: np.ndarray, drawn_RxN: np.ndarray
 ) -> np.ndarray:

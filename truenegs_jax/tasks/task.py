@@ -13,6 +13,12 @@ from truenegs_jax.config import grammar
 from truenegs_jax.runtime.errors import DataError, InputError
 
 CLASSES, SCORE, SPANS = "classes", "score", "spans"  # the kinds of tasks
+# Metrics of each kind; the first is the default of your own tasks.
+METRICS = {
+  CLASSES: ("accuracy", "matthews", "f1"),
+  SCORE: ("spearman", "pearson"),
+  SPANS: ("em", "f1"),
+}
 SQUAD, OWN = "squad", "own"  # names in configs, besides those of GLUE
 
 
@@ -26,7 +32,7 @@ class Task:
     kind: CLASSES, SCORE (regression) or SPANS (questions on a context).
     labels: names of the classes, in the order of their ids; empty for other
       kinds.
-    metrics: names in `scoring.METRICS`; the first is the main metric.
+    metrics: names in METRICS; the first is the main metric.
     epochs: default number of epochs; 0 if the config has to set it.
     both_orders: whether each pair A, B is also trained on as B, A.
     scale: (offset, scale) of scores; the target is (score - offset) / scale.
@@ -46,6 +52,15 @@ class Task:
   split_sizes: Mapping[str, int] = dataclasses.field(default_factory=dict)
   columns: tuple[str, ...] = ()
   label_column: str = "label"
+
+  def __post_init__(self) -> None:
+    """Refuses metrics that the kind of the task does not have."""
+    if unknown := set(self.metrics) - set(METRICS[self.kind]):
+      raise InputError(
+        f"task {self.name!r}: metrics has {', '.join(sorted(unknown))}, but"
+        f" kind={self.kind!r} has {', '.join(METRICS[self.kind])}. Choose among"
+        " them, or add the metric to METRICS and `scoring`."
+      )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -230,11 +245,6 @@ _PUBLISHED = (
 )
 TASKS = {task.name: task for task in _PUBLISHED}
 
-# Metrics of your own tasks; the first of each is the default.
-OWN_METRICS = {
-  CLASSES: ("accuracy", "matthews", "f1"),
-  SCORE: ("spearman", "pearson"),
-}
 MAX_CLASSES = 1_000  # a column with more values is probably not a label
 
 
@@ -249,7 +259,7 @@ def define_own_task(
       " columns. Set --config.finetune.text=COLUMN (or COLUMN,COLUMN for pairs)"
       " and --config.finetune.label=COLUMN."
     )
-  metrics = OWN_METRICS[kind]
+  metrics = METRICS[kind]
   if metric and metric not in metrics:
     raise InputError(
       f"finetune.metric={metric!r} does not fit finetune.kind={kind!r}. Choose"
