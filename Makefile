@@ -22,7 +22,8 @@
 # NEWEST=python3.13  bounds: the Python for the newest versions
 # SQUAD=FOLDER       qa-model: train-v1.1.json and dev-v1.1.json, without network
 # TARGET=v5e         h100: a TPU v5e or v6e instead
-# KEEP=1             h100: keeps the figures for later comparisons
+# KEEP=1             h100: keeps the figures for later comparisons; test-faults:
+#                    writes the table of the documentation
 
 PYTHON ?= python3
 LOWEST ?= python3.11
@@ -105,7 +106,8 @@ test test-all: $(TOOLS) $(TORCH_CPU) $(WEIGHTS) $(PEERS)
 
 test-faults: $(TOOLS)
 	$(BIN)/python -m pytest -q -n $(WORKERS) --dist=worksteal --faults \
-	  tests/faults $(PYTEST_ARGS)
+	  $(if $(KEEP),--faults-table=docs/explanation/faults.md) tests/faults \
+	  $(PYTEST_ARGS)
 
 bounds: bounds-lowest bounds-newest
 

@@ -482,15 +482,19 @@ def count_cases(name):
 @pytest.mark.parametrize(
   "all_cases", [False, pytest.param(True, marks=pytest.mark.faults)]
 )
-def test_damaged_files_are_read_or_refused(folder, name, all_cases):
+def test_damaged_files_are_read_or_refused(
+  folder, name, all_cases, count_tries
+):
   path, reader = folder / name, READERS[name]
   data = path.read_bytes()
+  count = count_cases(name) if all_cases else FEW
+  count_tries(count)
 
   @hypothesis.settings(
     deadline=None,
     derandomize=True,
     database=None,
-    max_examples=count_cases(name) if all_cases else FEW,
+    max_examples=count,
     phases=[hypothesis.Phase.generate],  # to shrink takes minutes
     suppress_health_check=list(hypothesis.HealthCheck),
   )

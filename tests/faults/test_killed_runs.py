@@ -68,11 +68,14 @@ def assert_nothing_is_left(workdir):
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_run_killed_while_it_saves_ends_bit_equal(base, golden, seed, capsys):
+def test_a_run_killed_while_it_saves_ends_bit_equal(
+  base, golden, seed, capsys, count_tries
+):
+  count_tries(kills := 5)
   root, flags, env = base
   workdir, rng = root / f"saving{seed}", random.Random(seed)
   newest = num_interrupted = 0
-  for _ in range(5):
+  for _ in range(kills):
     process = runs.start(workdir, flags, env)
     wait_for_saves(process, workdir, rng.randint(1, 2))
     time.sleep(rng.random() / 5)
@@ -87,7 +90,7 @@ def test_a_run_killed_while_it_saves_ends_bit_equal(base, golden, seed, capsys):
   runs.assert_equal_runs(golden, workdir, STEPS)
   assert_nothing_is_left(workdir)
   with capsys.disabled():
-    print(f"\n5 kills, {num_interrupted} left an unfinished step")
+    print(f"\n{kills} kills, {num_interrupted} left an unfinished step")
 
 
 @pytest.fixture(scope="module")

@@ -190,8 +190,9 @@ def prepare_case(folder: pathlib.Path, number: int) -> bool:
   ids=["few", "many"],
 )
 def test_any_text_gives_complete_rows_or_an_error(
-  tmp_path, monkeypatch, numbers
+  tmp_path, monkeypatch, numbers, count_tries
 ):
+  count_tries(len(numbers))
   monkeypatch.setenv("TRUENEGS_CACHE", str(tmp_path / "cache"))
   results = []
   for number in numbers:

@@ -126,8 +126,9 @@ def uninterrupted(prepared):
   "kills", [1, pytest.param(20, marks=pytest.mark.faults)]
 )
 def test_run_killed_at_random_steps_ends_bit_equal(
-  prepared, uninterrupted, kills
+  prepared, uninterrupted, kills, count_tries
 ):
+  count_tries(kills)
   (root, _, env), (flags, expected) = prepared, uninterrupted
   workdir = root / f"killed{kills}"
   for step in sorted(random.Random(7).sample(range(1, STEPS - 5), kills)):
