@@ -9,6 +9,34 @@ from truenegs_jax.workdir import files
 
 HOSTILE = "</script><script>window.hacked = 1</script>"
 HOSTILE_IMAGE = "<img src=x onerror='window.hacked = 1'>"
+RATE = {"rate": 0.5, "low": 0.2, "high": 0.8, "hits": 3, "total": 6}
+RATES = dict.fromkeys(("mismatch_rate", "sequence_rate", "slot_rate"), RATE)
+SIDE = {"value": 80.0, "se": 1.5}
+CELL = {"value": 1.5, "half_width": 0.25, "runs": "2/3"}
+ROW = {"label": "hc", "kind": "difference", "cells": [CELL]}
+TABLE = {"title": "T", "columns": ["em"], "rows": [ROW], "notes": ["n"]}
+SCORE = {"arm": "hc", "task": "rte", "metric": "accuracy"}
+RESULTS = {  # of tasks that have nothing else
+  "corrections": {
+    "lines": 9,
+    "length": 32,
+    "checkpoints": {"wordnet": [{"step": 5, "rates": RATES}]},
+  },
+  "robustness": {
+    "sets": {
+      "s": {
+        "title": "S",
+        "scores": {"m": {"em": {"transformed": SIDE}}},
+        "paper": {"paper, small": {"em": [80.0, 70.5]}},
+      }
+    }
+  },
+  "study": {
+    "scores": [SCORE | {"seed": n, "value": 9.0} for n in range(2)],
+    "failures": [],
+    "tables": [TABLE | {"digits": 2}],
+  },
+}
 
 
 def write_pretraining(
@@ -121,6 +149,14 @@ def write_finetuning(folder: pathlib.Path) -> pathlib.Path:
   }
   _write(folder / files.RESULTS, results)
   _write(folder / files.CONFIG, {"task": "finetune", "finetune": {"seeds": 3}})
+  return folder
+
+
+def write_results(folder: pathlib.Path, task: str) -> pathlib.Path:
+  """Writes a config and the RESULTS of a task; returns the folder."""
+  folder.mkdir(parents=True)
+  _write(folder / files.CONFIG, {"task": task})
+  _write(folder / files.RESULTS, RESULTS[task])
   return folder
 
 

@@ -1,6 +1,10 @@
 "use strict";
 // Draws the page from the JSON in #data: charts by uPlot, tables by Tabulator.
-// Texts of data only become text nodes, never HTML.
+// Texts of data only become text nodes, never HTML: Tabulator sets innerHTML for
+// titles, entries of lists and prints, so that here it sets text.
+Object.defineProperty(Element.prototype, "innerHTML", {
+  set(value) { this.textContent = value; },
+});
 
 const data = JSON.parse(document.getElementById("data").textContent);
 const DASHES = [[], [8, 3], [2, 3], [8, 3, 2, 3], [12, 4], [4, 4]];
@@ -100,6 +104,7 @@ function makeTable({title, columns, rows}) {
       layout: columns.length > 3 ? "fitDataFill" : "fitDataStretch",
       height: isLong ? 420 : false,
       renderVertical: isLong ? "virtual" : "basic",
+      headerSortElement: () => make("div", {class: "tabulator-arrow"}),
       printAsHtml: true,
       printRowRange: () => table.getRows("active").slice(0, PRINTED_ROWS),
     });

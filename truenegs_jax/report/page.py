@@ -136,7 +136,8 @@ def render(runs: Sequence[Run]) -> str:
   parts = {
     "TITLE": _escape(", ".join(run.name for run in runs)),
     "POLICY": f"default-src 'none'; script-src {hashes}; style-src"
-    " 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'",
+    " 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none';"
+    " require-trusted-types-for 'script'; trusted-types 'none'",
     "STYLES": "".join(f"<style>{_read(name)}</style>" for name in STYLES),
     "LICENSES": "".join(f"<!--\n{_read(name)}-->" for name in LICENSES),
     "SCRIPTS": "".join(f"<script>{script}</script>" for script in scripts),
