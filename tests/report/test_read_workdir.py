@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 
 import pytest
 
@@ -110,7 +111,23 @@ def test_a_report_that_fails_is_a_warning_for_the_run(workdir):
   lines = []
   write.write_own_report(workdir, lines.append)
   assert len(lines) == 1
-  assert lines[0].startswith("warning: ")
+  assert lines[0].startswith(f"warning: '{workdir / files.REPORT}' was not")
+
+
+@pytest.mark.parametrize("cause", ["no folder", "no matplotlib"])
+def test_a_figure_that_fails_leaves_the_report(workdir, monkeypatch, cause):
+  if cause == "no folder":
+    (workdir / files.PLOTS).touch()
+  else:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+  lines = []
+  write.write_own_report(workdir, lines.append)
+  assert (workdir / files.REPORT).exists()
+  [warning] = lines
+  figure = workdir / files.PLOTS / write.CURVES
+  assert warning.startswith(f"warning: '{figure}' was not written: ")
+  assert f"--output={figure}.png to try again" in warning
+  assert files.REPORT not in warning
 
 
 def test_a_run_that_ends_reports_itself_as_finished(workdir):

@@ -28,20 +28,24 @@ def write_report(workdirs: Sequence[pathlib.Path], path: pathlib.Path) -> None:
 def write_own_report(
   workdir: pathlib.Path, say: Callable[[str], object]
 ) -> None:
-  """Writes report.html of a run that ends, and the figure of its curves.
+  """Writes report.html of a run that ends, then the figure of its curves.
 
   The run is finished and saved, so a failure is only a warning.
   """
+  path = output = workdir / files.REPORT
   try:
     run = read_workdir(workdir, ends=True)
-    _write([run], workdir / files.REPORT)
+    _write([run], path)
     if run.task in (PRETRAIN, "study"):
-      plots.draw_curves(run.curves, workdir / files.PLOTS / CURVES)
+      path = workdir / files.PLOTS / CURVES
+      output = path.with_suffix(plots.SUFFIXES[0])
+      plots.draw_curves(run.curves, path)
   except Exception as e:
     say(
-      f"warning: '{workdir / files.REPORT}' was not written:"
-      f" {type(e).__name__}: {printable(e)}. The results are saved. Run"
-      f" python -m truenegs_jax.report --workdir={workdir} to try again."
+      f"warning: '{path}' was not written: {type(e).__name__}:"
+      f" {printable(e).rstrip('.')}. The results are saved. Run python -m"
+      f" truenegs_jax.report --workdir={workdir} --output={output} to try"
+      " again."
     )
 
 
