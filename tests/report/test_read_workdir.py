@@ -1,6 +1,7 @@
 """Workdirs that are unfinished or damaged give a page that says so."""
 
 import json
+import os
 import shutil
 import sys
 
@@ -128,6 +129,12 @@ def test_a_figure_that_fails_leaves_the_report(workdir, monkeypatch, cause):
   assert warning.startswith(f"warning: '{figure}' was not written: ")
   assert f"--output={figure}.png to try again" in warning
   assert files.REPORT not in warning
+
+
+def test_a_folder_whose_name_is_no_utf8_is_shown(workdir, tmp_path):
+  folder = workdir.rename(tmp_path / os.fsdecode(b"a\xff"))
+  write.write_report([folder], tmp_path / "page.html")
+  assert "<title>a\\udcff</title>" in (tmp_path / "page.html").read_text()
 
 
 def test_a_run_that_ends_reports_itself_as_finished(workdir):

@@ -51,7 +51,8 @@ def write_own_report(
 
 def _write(runs: Sequence[page.Run], path: pathlib.Path) -> None:
   with atomic_file(path, several_writers=True) as file:  # jobs of a study
-    file.write(page.render(runs).encode())
+    # Bytes of a folder's name that are no UTF-8 are shown as escapes.
+    file.write(page.render(runs).encode(errors="backslashreplace"))
 
 
 def read_workdirs(workdirs: Sequence[pathlib.Path]) -> list[page.Run]:
