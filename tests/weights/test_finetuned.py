@@ -1,5 +1,6 @@
 """Exporting fine-tuned models for the Auto classes of transformers."""
 
+import dataclasses
 import hashlib
 import json
 
@@ -140,6 +141,18 @@ def test_writes_checksums_config_and_model_card(tmp_path, no_torch):
     "base_model:\n- owner/electra\n",
   ):
     assert words in card
+
+
+def test_labels_of_a_file_are_no_markup_of_the_card():
+  markdown_it = pytest.importorskip("markdown_it")
+  hack = "x` <img src=x> [a](http://b)\n\n# b\n\n<script></script> ``"
+  task = dataclasses.replace(CLASSES, labels=("for", hack, "\x0b \u2028<b>`"))
+  model = _model("discriminator", "dense", task)
+  params = random_params(model)
+  card = model_card.task_card(params, model, TOKENIZER, task, ORIGIN)
+  page = markdown_it.MarkdownIt("commonmark").render(card)
+  for tag in ("<img", "<script", "<b>", "<a ", "<h1>b"):
+    assert tag not in page
 
 
 def test_wrong_or_non_finite_weights_are_not_exported(tmp_path, monkeypatch):

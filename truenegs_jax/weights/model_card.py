@@ -148,8 +148,10 @@ def task_card(
   origin: ModelOrigin,
 ) -> str:
   """Returns the card of a fine-tuned model, in Markdown."""
+  # On one line without a backtick, a label of a file stays code, never markup.
+  labels = [" ".join(x.split()).replace("`", "'") for x in task.labels]
   use = _TASK_USES[task.kind].format(
-    labels=", ".join(f"`{label}`" for label in task.labels)
+    labels=", ".join(f"`{label}`" for label in labels)
   )
   family = hf_names.NETWORKS[model.role].family
   return _fill_card(
