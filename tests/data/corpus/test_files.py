@@ -257,5 +257,5 @@ def test_records_may_be_longer_than_lines_but_are_never_cut(
   assert sum(map(len, read_text(file, ReadState(), records=True))) == 1_500_001
   file = write(tmp_path / "t.jsonl", b"x" * 2_000_001)
   for errors in ("strict", "replace"):
-    with pytest.raises(DataError, match=":1: a line of more than 2,000,000"):
+    with pytest.raises(DataError, match=":1: a record of more than 2,000,000"):
       list(read_text(file, ReadState(errors), records=True))

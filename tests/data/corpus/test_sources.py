@@ -3,6 +3,7 @@
 import contextlib
 import csv
 import io
+import itertools
 import json
 import os
 import re
@@ -108,6 +109,15 @@ def test_long_documents_are_cut_at_line_ends(tmp_path, suffix):
   assert [d.count("\n") + 1 for d in texts] == [10, 10, 5, 1]
   assert "\n".join(texts[:3]) == text
   assert repairs_of(str(tmp_path / name)) == {readers.LONG_DOCUMENTS: 2}
+
+
+@pytest.mark.parametrize("rule", ["block", "file"])
+def test_lines_that_repairs_made_long_are_documents(rule):
+  line = "\ufffd" * readers.MAX_LINE_BYTES
+  state = ReadState("replace")
+  texts = documents.from_lines(itertools.repeat(line + "\n", 9), rule, state)
+  assert list(texts) == [line] * 9
+  assert state.repairs == {readers.LONG_DOCUMENTS: 8}
 
 
 @pytest.mark.parametrize("suffix", FORMATTERS)
@@ -320,6 +330,19 @@ def parquet_of(**columns) -> bytes:
   file = io.BytesIO()
   parquet.write_table(pyarrow.table(columns), file)
   return file.getvalue()
+
+
+@pytest.mark.parametrize("indices", [[1], [0] * 1000 + [1], [1] * 1000])
+def test_long_records_of_parquet_are_refused(tmp_path, indices):
+  texts = pyarrow.array(["a", "x" * 20_000_000])
+  column = pyarrow.DictionaryArray.from_arrays(indices, texts)
+  file = io.BytesIO()  # 20 GB for 1,000 records
+  options = {"compression": "zstd", "store_schema": False}
+  parquet.write_table(pyarrow.table({"text": column}), file, **options)
+  before = pyarrow.total_allocated_bytes()
+  with pytest.raises(DataError, match="a record of more than 16,000,000 bytes"):
+    texts_of(tmp_path, file.getvalue(), "t.parquet")
+  assert pyarrow.default_memory_pool().max_memory() - before < 200_000_000
 
 
 LATIN1 = pyarrow.array([b"good", b"b\xe9d"]).view(pyarrow.string())

@@ -17,7 +17,7 @@ from truenegs_jax.runtime.errors import DataError
 
 RULES = ("block", "record", "file")
 JOIN = "join"  # of the documents of a format's default rule
-BLANK_LINES = re.compile(r"\n(?:[^\S\n]*\n)+")
+BLANK_LINES = re.compile(r"\n(?:[^\S\n]*+\n)++")
 SURROGATES = re.compile("[\ud800-\udfff]")
 
 
@@ -108,7 +108,7 @@ def num_bytes(text: str) -> int:
 def _cut(text: str, state: ReadState) -> list[str]:
   """Cuts a text into documents of at most 1 MB, at line ends.
 
-  Each but the last takes as many lines as fit.
+  Each but the last takes as many lines as fit, at least one.
   """
   limit = readers.MAX_DOCUMENT_BYTES
   if len(text) * 4 <= limit or num_bytes(text) <= limit:
@@ -116,6 +116,8 @@ def _cut(text: str, state: ReadState) -> list[str]:
   data, start, documents = text.encode(), 0, []
   while len(data) - start > limit:
     end = data.rfind(b"\n", start, start + limit + 1)
+    if end < start:  # repairs made a line longer
+      end = data.find(b"\n", start + limit)
     if not start <= end < len(data) - 1:
       break
     documents.append(data[start:end].decode())

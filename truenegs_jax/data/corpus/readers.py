@@ -126,10 +126,7 @@ def read_text(
     state.where, state.unit, state.number = file.path, "line", line
     while len(rest) > limit and rest.find(b"\n", 0, limit + 1) < 0:
       if records:
-        raise DataError(
-          f"{state.location()}: a line of more than {limit:,} bytes. Split the"
-          " record, or remove it."
-        )
+        _check_size(state.location(), len(rest))
       cut = cut_of_long_line(rest, state)
       yield _decode(rest[:cut], state) + "\n"
       rest, state.number = rest[cut:], line
@@ -256,8 +253,9 @@ def read_parquet(
     with open_file(file) as raw:
       table = parquet.ParquetFile(raw, pre_buffer=False, buffer_size=2**20)
       check_column(table.schema_arrow, column, file.path)
+      size = _batch_size(table.metadata, column, file.path)
       yield from read_batches(
-        table.iter_batches(BATCH_RECORDS, columns=[column], use_threads=False),
+        table.iter_batches(size, columns=[column], use_threads=False),
         state,
         column=column,
       )
@@ -271,6 +269,27 @@ def read_parquet(
     ) from error
 
 
+def _batch_size(metadata: Any, column: str, where: str) -> int:
+  """Returns how many records to hold; refuses records that are too long."""
+  size = BATCH_RECORDS
+  groups = map(metadata.row_group, range(metadata.num_row_groups))
+  for chunk in (x.column(i) for x in groups for i in range(x.num_columns)):
+    if chunk.path_in_schema == column:
+      num_bytes = chunk.total_uncompressed_size
+      _check_size(where, num_bytes // max(1, chunk.num_values))
+      if num_bytes > max(MAX_RECORD_BYTES, 16 * chunk.total_compressed_size):
+        size = 1  # a dictionary may hold one long text for many records
+  return size
+
+
+def _check_size(where: str, num_bytes: int) -> None:
+  if num_bytes > MAX_RECORD_BYTES:
+    raise DataError(
+      f"{where}: a record of more than {MAX_RECORD_BYTES:,} bytes. Split the"
+      " record, or remove it."
+    )
+
+
 def read_batches(
   batches: "Iterable[pyarrow.RecordBatch | pyarrow.Table]",
   state: ReadState,
@@ -279,6 +298,7 @@ def read_batches(
 ) -> Iterator[str | None]:
   """Yields the texts of a column."""
   import pyarrow
+  import pyarrow.compute
 
   state.unit, state.number = "record", 0
   for batch in batches:
@@ -288,6 +308,8 @@ def read_batches(
       values.validate(full=True)
     texts = values.cast(pyarrow.large_binary())
     texts.validate(full=True)  # damaged offsets would crash the process
+    longest = pyarrow.compute.max(pyarrow.compute.binary_length(texts)).as_py()
+    _check_size(f"{state.where}: after record {state.number}", longest or 0)
     for text in texts.to_pylist():
       state.number += 1
       yield None if text is None else state.decode(text)

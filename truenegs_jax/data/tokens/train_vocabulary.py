@@ -50,8 +50,6 @@ def train_vocabulary(
     strip_accents: whether "é" becomes "e"; None for the value of `lowercase`.
     progress: called about every 2 MB with a note for the user.
   """
-  if strip_accents is None:
-    strip_accents = lowercase
   normalizer = normalizers.BertNormalizer(
     lowercase=lowercase, strip_accents=strip_accents
   )
