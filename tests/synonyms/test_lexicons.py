@@ -8,7 +8,7 @@ import pytest
 
 from truenegs_jax.data.tokens.tokenizer import SPECIALS, make_tokenizer
 from truenegs_jax.runtime.errors import DataError
-from truenegs_jax.synonyms import sources
+from truenegs_jax.synonyms import lexicons, sources
 from truenegs_jax.synonyms.vocabulary import Vocabulary
 
 WORDS = ["big", "large", "house", "home", "villa", "été", "Rome", "rome", "."]
@@ -268,6 +268,30 @@ def test_files_of_other_formats_have_no_pairs(write, content):
   for data in (content, content.replace("\n", "\r\n")):
     with pytest.raises(DataError, match="sources.md has the formats"):
       read(write(data))
+
+
+def format_group(words, source):
+  """Writes one group, and the synonyms *big* and *large*."""
+  if source == "omw":
+    lemmas = [f"00000001-n\tlemma\t{word}\n" for word in words]
+    return "".join(lemmas) + FRENCH
+  cases = map("".join, itertools.product(*zip("villas", "VILLAS", strict=True)))
+  return "\n".join(
+    ["UTF-8", "big|1", "-|large", "villas|1", "|".join(["-", *cases, *words])]
+  )
+
+
+@pytest.mark.parametrize("source", ["omw", "pairs"])
+def test_large_groups_cost_their_words_in_the_vocabulary(
+  write, source, monkeypatch
+):
+  monkeypatch.setattr(lexicons, "MAX_PAIRS", 1000)
+  words = [f"word{i}" for i in range(30_000)]  # 900 million pairs
+  path = write(format_group(words, source))
+  tokens = [*FRENCH_WORDS, "big", "large"]
+  assert len(read(path, source, tokens)) == {"omw": 14, "pairs": 1}[source]
+  with pytest.raises(DataError, match="more than 1,000 pairs of words"):
+    read(path, source, [*words, "villas"])
 
 
 @pytest.mark.slow

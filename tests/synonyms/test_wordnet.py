@@ -168,6 +168,14 @@ def test_damaged_files_are_reported(mini, name, keep):
   assert str(mini) in str(caught.value)
 
 
+def test_synsets_of_more_words_than_the_format_allows_are_reported(
+  mini, monkeypatch
+):
+  monkeypatch.setattr(wordnet, "MAX_LEMMAS", 1)
+  with pytest.raises(DataError, match="or has more than 1 words"):
+    wordnet.open_wordnet(str(mini))
+
+
 def test_index_and_data_of_different_versions_are_reported(mini):
   data = (mini / "data.noun").read_text().split("\n")
   data[1] = data[1].replace(data[1][:8], "99999999")

@@ -1,6 +1,6 @@
 """Reads files of synonyms: pairs, thesauri, other wordnets, word vectors.
 
-  for pair in select_pairs(read_pairs(file), vocabulary, file): ...
+  for pair in select_pairs(read_groups(file), vocabulary, file): ...
   names, vectors_GxD = read_vectors(
     read_entries(file), vocabulary.words, vocabulary, file
   )
@@ -12,7 +12,7 @@ import functools
 import itertools
 import re
 from collections.abc import Iterable, Iterator
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -23,6 +23,8 @@ from truenegs_jax.synonyms.vocabulary import Vocabulary
 
 Item = TypeVar("Item")
 Pairs = Iterator[tuple[str, str]]
+# Words and their synonyms, which may be the same list.
+Groups = Iterator[tuple[list[str], list[str]]]
 
 PPDB = " ||| "  # separates PPDB's fields
 SYNSET = re.compile("[0-9]{8}-([a-z])")
@@ -37,6 +39,7 @@ ENTRY = re.compile(r"(.*)\|([0-9]{1,4})\s*")
 LABEL = re.compile(r" ?\((?=[^()|]*?(?:\.|Hauptform))[^()|]*\)")
 ANTONYM = re.compile("ant[oòó]n|антон", re.IGNORECASE)
 
+MAX_PAIRS = 10_000_000  # of a file, before repeated ones are dropped
 FORMATS = "docs/reference/sources.md has the formats of files."
 
 HEADER = re.compile("([0-9]{1,9}) ([1-9][0-9]{0,4})")  # of word2vec
@@ -46,22 +49,33 @@ STEPS = 10**9  # cosines are rounded to multiples of 1 / STEPS
 Entry = tuple[str, str, str]  # place in the file, word, numbers
 
 
-def select_pairs(pairs: Pairs, vocabulary: Vocabulary, file: File) -> Pairs:
+def select_pairs(groups: Groups, vocabulary: Vocabulary, file: File) -> Pairs:
   """Yields the pairs of a file of which both words are in a vocabulary.
 
   Phrases match nothing. The order is that of the vocabulary, synonyms sorted.
 
   Raises:
-    DataError: no pair is left; or, at the call, the beginning is damaged.
+    DataError: too many pairs or none; or, at the call, a damaged beginning.
   """
-  _, all_pairs = peek(pairs, file)
+  _, all_groups = peek(groups, file)
 
   def select() -> Pairs:
     synonyms: dict[str, set[str]] = {word: set() for word in vocabulary.words}
-    match = functools.cache(vocabulary.match)  # a word has many pairs
-    for golds, others in (map(match, pair) for pair in all_pairs):
-      for gold in golds:
-        synonyms[gold] |= others
+    match, num_pairs = functools.cache(vocabulary.match), 0
+    for words, others in all_groups:
+      golds, near = ([*filter(None, map(match, x))] for x in (words, others))
+      num_pairs += len(golds) * len(near)
+      if num_pairs > MAX_PAIRS:
+        raise DataError(
+          f"{file.path}: more than {MAX_PAIRS:,} pairs of words, {len(near):,}"
+          f" of them for {min(golds[0])!r}. Split its group, or remove it."
+        )
+      pairs: Iterable[Any] = itertools.product(golds, near)
+      if words is others:
+        pairs = itertools.permutations(golds, 2)
+      for gold_set, other_set in pairs:
+        for gold in gold_set:
+          synonyms[gold] |= other_set
     lists = itertools.starmap(vocabulary.list_pairs, synonyms.items())
     selected = list(itertools.chain.from_iterable(lists))
     if not selected:
@@ -89,8 +103,8 @@ def _filled_lines(file: File) -> Iterator[tuple[int, str]]:
   return (item for item in enumerate(lines, 1) if item[1].strip())
 
 
-def read_pairs(file: File) -> Pairs:
-  """Yields (word, synonym) pairs of a file; does not add reverse pairs.
+def read_groups(file: File) -> Groups:
+  """Yields words and synonyms of a file; does not add reverse pairs.
 
   The format is that of the first lines:
 
@@ -104,8 +118,8 @@ def read_pairs(file: File) -> Pairs:
   return _columns(file)
 
 
-def read_omw(file: File, *, pos: str) -> Pairs:
-  """Yields the pairs of lemmas that share a synset (Open Multilingual WordNet).
+def read_omw(file: File, *, pos: str) -> Groups:
+  """Yields the lemmas that share a synset (Open Multilingual WordNet).
 
   Lines are `00001740-n<TAB>fra:lemma<TAB>word`, with or without the language.
   Lines of definitions and examples, and comments (`#`), are skipped. `pos` has
@@ -126,12 +140,11 @@ def read_omw(file: File, *, pos: str) -> Pairs:
     is_lemma = columns[0].split(":")[-1] == "lemma"
     if is_lemma and match[1].replace("s", "a") in pos:
       synsets.setdefault(synset, []).append(columns[1])
-  for names in synsets.values():
-    yield from itertools.permutations(names, 2)
+  yield from ((names, names) for names in synsets.values() if names[1:])
 
 
-def _mythes(file: File, encoding: str) -> Pairs:
-  """Yields the pairs of a file of MyThes.
+def _mythes(file: File, encoding: str) -> Groups:
+  """Yields the meanings of a file of MyThes.
 
   The first line has the encoding. Each word is followed by its number of
   meanings, and these have a line each:
@@ -168,11 +181,11 @@ def _mythes(file: File, encoding: str) -> Pairs:
         names = [LABEL.sub("", name) for name in names]
         # Words are in lower case, synonyms as they are written (German).
         words = {entry[1], *(n for n in names if n.lower() == entry[1])}
-        synonyms = (name for name in names if "(" not in name)
-        yield from itertools.product(sorted(words), synonyms)
+        if synonyms := [name for name in names if "(" not in name]:
+          yield sorted(words), synonyms
 
 
-def _columns(file: File) -> Pairs:
+def _columns(file: File) -> Groups:
   (_, first), lines = peek(_filled_lines(file), file)
   separator = next((x for x in (PPDB, "\t") if x in first), None)
   for number, line in lines:
@@ -182,8 +195,8 @@ def _columns(file: File) -> Pairs:
       raise DataError(
         f"{file.path}:{number}: {len(columns)} columns. {FORMATS}"
       )
-    word, *synonyms = row
-    yield from itertools.product([word], synonyms)
+    if row[1:]:
+      yield row[:1], row[1:]
 
 
 def rank_neighbours(

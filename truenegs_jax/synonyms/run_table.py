@@ -180,7 +180,8 @@ class TableRequest:
   def build(self, tokenizer: Tokenizer) -> SynonymTable:
     """Builds the table of a vocabulary."""
     tokens, words = tokenizer.vocab, self.load_stop_words()
-    vocabulary = Vocabulary(tokens, tokenizer.normalize, self.no_neighbours)
+    normalize = functools.cache(tokenizer.normalize)  # a word has many pairs
+    vocabulary = Vocabulary(tokens, normalize, self.no_neighbours)
     return SynonymTable.from_pairs(
       self.find_pairs(vocabulary),
       tokens,

@@ -87,7 +87,7 @@ def vectors(
 def pairs(vocabulary: Vocabulary, *, path: str = "") -> Pairs:
   """Yields the pairs of a file of synonyms or paraphrases, such as PPDB's."""
   file = find_file("pairs", path)
-  return lexicons.select_pairs(lexicons.read_pairs(file), vocabulary, file)
+  return lexicons.select_pairs(lexicons.read_groups(file), vocabulary, file)
 
 
 def omw(
@@ -103,8 +103,8 @@ def omw(
   """
   pos = wordnet_lib.parse_parts_of_speech(pos)
   file = find_file("omw", path or str(wordnet_lib.find_omw(language)))
-  all_pairs = lexicons.read_omw(file, pos=pos)
-  return lexicons.select_pairs(all_pairs, vocabulary, file)
+  synsets = lexicons.read_omw(file, pos=pos)
+  return lexicons.select_pairs(synsets, vocabulary, file)
 
 
 def saved_table(vocabulary: Vocabulary, *, path: str = "") -> Pairs:

@@ -24,6 +24,7 @@ from truenegs_jax.synonyms.vocabulary import Vocabulary
 
 # Nouns, verbs, adjectives (including satellites) and adverbs.
 PARTS_OF_SPEECH = "nvar"
+MAX_LEMMAS = 255  # of a synset; two hexadecimal digits in data files
 OFFLINE = (
   "Without internet, install Debian's wordnet-base and wordnet-sense-index and"
   " set --config.data.wordnet_dir=/usr/share/wordnet, or copy the folder"
@@ -223,11 +224,11 @@ def _synset(pos: str, offset: int, reader: WordNetReader) -> Any:
   with warnings.catch_warnings(), contextlib.suppress(Exception):
     warnings.simplefilter("ignore")  # "No WordNet synset found": raised below
     synset = reader.synset_from_pos_and_offset(pos, offset)
-  if synset is None:
+  if synset is None or len(synset.lemma_names()) > MAX_LEMMAS:
     raise DataError(
       f"WordNet's index names synset {offset} ({pos!r}), which is not in its"
-      " data file. The two are of different versions or one is damaged. Remove"
-      f" them. {FIX}"
+      f" data file, or has more than {MAX_LEMMAS} words. The two are of"
+      f" different versions or one is damaged. Remove them. {FIX}"
     )
   return synset
 
