@@ -1,5 +1,6 @@
 """A damaged rows folder ends a run before it exports, naming the file."""
 
+import os
 import pathlib
 import random
 import re
@@ -106,6 +107,38 @@ def test_damage_ends_a_run_and_names_suspect_steps(
   assert re.findall("Steps (.*) in '", str(error.value)) == suspects
   names = [path.name for path in workdir.glob("*")]
   assert names == ["checkpoints"] * bool(verified)  # nothing was written
+
+
+@pytest.mark.parametrize("change", ["edited", "replaced", "same", "removed"])
+def test_a_file_that_changes_after_it_was_verified_is_verified_again(
+  folder, tmp_path, change
+):
+  path = folder / "train-00001.types.npy"
+  verification = rows_folder.Verification(folder)
+  rows = rows_folder.open_rows(folder, "train", verification)
+  verification._thread.join(timeout=100)
+  assert rows.is_verified
+  status = path.stat()
+  if change == "removed":
+    path.unlink()
+  elif change == "same":
+    shutil.copy(path, tmp_path / "copy").replace(path)
+  else:
+    file = shutil.copy(path, tmp_path / "copy")
+    flip_bit(file, -1, 0)  # 0 or 1 as before
+    os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
+    if change == "edited":
+      path.write_bytes(file.read_bytes())
+      os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    else:
+      file.replace(path)
+  assert rows.is_verified == (change == "removed")  # a checkpoint says so
+  if change in ("same", "removed"):
+    rows.finish_verification()
+    assert rows.is_verified
+  else:
+    with pytest.raises(DataError, match=path.name):
+      rows.finish_verification()
 
 
 def test_another_vocabulary_is_refused(folder):

@@ -17,7 +17,7 @@ import pathlib
 import threading
 import time
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -64,14 +64,16 @@ class Verification:
   def __init__(self, folder: str | pathlib.Path, *, start: float = 0.0) -> None:
     self._folder, self._start = pathlib.Path(folder), start
     self._error: Exception | None = None
+    self._states: dict[str, tuple[int, ...]] = {}  # of verified files
     self._is_urgent = threading.Event()
     self._thread = threading.Thread(target=self._run, daemon=True)
     self._thread.start()
 
   @property
   def is_complete(self) -> bool:
-    """Whether all files are verified and intact."""
-    return not (self._thread.is_alive() or self._error)
+    """Whether all files are verified, intact and unchanged since then."""
+    is_done = not (self._thread.is_alive() or self._error)
+    return is_done and not self._find_changed()
 
   def check(self) -> None:
     """Raises DataError if damage was found so far."""
@@ -79,22 +81,31 @@ class Verification:
       raise self._error
 
   def finish(self) -> None:
-    """Verifies the other files at full speed; DataError if one is damaged."""
+    """Verifies other and changed files at full speed; DataError for damage."""
     self._is_urgent.set()
     self._thread.join()
+    if changed := self._find_changed():
+      self._run(changed)
     self.check()
 
-  def _run(self) -> None:
+  def _find_changed(self) -> list[str]:
+    """Finds files that were written to after their verification began."""
+    states = {name: _file_state(self._folder / name) for name in self._states}
+    # A removed file is still mapped.
+    return [x for x in states if states[x] not in ((), self._states[x])]
+
+  def _run(self, names: Sequence[str] = ()) -> None:
     share = min(1.0, VERIFYING_SHARE * (os.cpu_count() or 1))
 
     def pause(secs: float) -> None:
       self._is_urgent.wait(secs * (1 / share - 1))
 
     try:
-      files = list(read_manifest(self._folder)["files"].items())
-      first = int(self._start * len(files))
-      for name, record in files[first:] + files[:first]:
-        _check_files(self._folder, {name: record}, pause)
+      records = read_manifest(self._folder)["files"]
+      first = int(self._start * len(records))
+      for name in names or [*records][first:] + [*records][:first]:
+        self._states[name] = _file_state(self._folder / name)
+        _check_files(self._folder, {name: records[name]}, pause)
     except Exception as error:  # raised by `check`
       self._error = error
 
@@ -328,6 +339,16 @@ def _check_files(
     raise DataError(
       f"{folder}: damaged or missing files: {', '.join(damaged)}. {REBUILD}"
     )
+
+
+def _file_state(path: pathlib.Path) -> tuple[int, ...]:
+  """Returns numbers that change when a file is written to; () for none."""
+  try:
+    status = path.stat()
+  except OSError:
+    return ()
+  # Copies may restore the time of the last change, but not `st_ctime_ns`.
+  return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def _map_field(path: pathlib.Path, shape: tuple[int, int]) -> np.ndarray:
