@@ -170,3 +170,21 @@ def test_other_texts_are_refused_with_the_reason(text, reason):
   for strict in (True, False):
     with pytest.raises(ValueError, match=reason):
       files.parse_json(text, strict=strict)
+
+
+@pytest.mark.parametrize("case", ["pipe", "device", "huge", "many values"])
+def test_a_file_that_would_hang_or_fill_the_memory_is_refused(tmp_path, case):
+  path = tmp_path / "config.json"
+  if case == "pipe":
+    os.mkfifo(path)
+  elif case == "device":
+    path.symlink_to("/dev/zero")
+  else:
+    path.write_text('{"a": [' + "[]," * files.MAX_VALUES + "0]}")
+  if case == "huge":
+    os.truncate(path, 2**40)
+  with (
+    pytest.raises(InputError, match="config.json' cannot be read .*Fix it"),
+    files.read_json(path, InputError, "Fix it."),
+  ):
+    pass

@@ -26,6 +26,7 @@ import pathlib
 import re
 import secrets
 import shutil
+import stat
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -50,6 +51,10 @@ READ_ERRORS = (
   TypeError,
   ValueError,
 )
+# Of a file that is read as a whole, each of 16 bytes on average. Parsed, one
+# takes up to 200 bytes. LaBSE's vocabulary, the largest known, has 501,153.
+MAX_VALUES = 800_000
+MAX_RESULTS = 2**24  # of a result, with the answers to each example
 # Locked while its folder, the temporary one of `atomic_folder`, is in use.
 FOLDER_LOCK = "lock"
 
@@ -266,7 +271,11 @@ def _replace_folder(path: pathlib.Path, new: pathlib.Path) -> None:
 
 @contextlib.contextmanager
 def read_json(
-  path: pathlib.Path, error: type[TrueNegsError], fix: str
+  path: pathlib.Path,
+  error: type[TrueNegsError],
+  fix: str,
+  *,
+  max_values: int = MAX_VALUES,
 ) -> Iterator[dict[str, Any]]:
   """Yields the JSON object of a file to a body that takes values from it.
 
@@ -274,12 +283,31 @@ def read_json(
   read, or the body misses a value or finds one of another type.
   """
   try:
-    yield parse_json(path.read_bytes())
+    yield parse_json(read_file(path, max_values))
   except TrueNegsError:
     raise
   except READ_ERRORS as e:
     message = f"'{path}' cannot be read ({describe_error(e)}). {fix}"
     raise error(printable(ValueError(message))) from e
+
+
+def read_file(path: pathlib.Path, max_values: int = MAX_VALUES) -> bytes:
+  """Reads JSON or lines; ValueError for a pipe, or more than `max_values`."""
+
+  def open_at_once(name: str, flags: int) -> int:  # a pipe would wait
+    return os.open(name, flags | os.O_NONBLOCK)
+
+  with open(path, "rb", opener=open_at_once) as file:
+    status = os.fstat(file.fileno())
+    if not stat.S_ISREG(status.st_mode):
+      raise ValueError("it is not a file")
+    if status.st_size > 16 * max_values:
+      raise ValueError(f"its {status.st_size:,} bytes are too many")
+    data = file.read()
+  values = max(data.count(b"\n"), sum(map(data.count, (b",", b"[", b"{"))))
+  if values > max_values:
+    raise ValueError(f"its {values:,} values are too many")
+  return data
 
 
 def parse_json(

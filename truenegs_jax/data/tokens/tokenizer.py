@@ -20,6 +20,7 @@ from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.runtime.files import (
   atomic_file,
   is_hub_name,
+  read_file,
   read_json,
   short_sha256,
 )
@@ -201,9 +202,9 @@ def drop_surrogates(line: str) -> str:
 
 def _read_lines(path: pathlib.Path) -> list[str]:
   try:
-    data = path.read_bytes().removeprefix(b"\xef\xbb\xbf").rstrip()
+    data = read_file(path).removeprefix(b"\xef\xbb\xbf").rstrip()
     lines = data.decode("utf-8").split("\n")
-  except (OSError, UnicodeDecodeError) as error:
+  except (OSError, ValueError) as error:
     raise InputError(f"{path}: cannot be read ({error}).") from error
   return [line.removesuffix("\r") for line in lines]
 
