@@ -3,6 +3,8 @@
 import contextlib
 import os
 import random
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -86,8 +88,6 @@ def test_a_changed_bit_of_an_export_is_refused_with_a_fix(exported, case):
   path = sorted(exported.iterdir())[case % 5]  # a file, or the sums
   content = path.read_bytes()
   changed, at = bytearray(content), rng.randrange(len(content))
-  if path.name == hf_folder.CHECKSUMS:
-    at = rng.randrange(64)  # the sum of the first file
   changed[at] ^= 1 << rng.randrange(8)
   hf_folder.open_network(exported)
   try:
@@ -96,6 +96,45 @@ def test_a_changed_bit_of_an_export_is_refused_with_a_fix(exported, case):
       hf_folder.open_network(exported)
   finally:
     path.write_bytes(content)
+
+
+# Case -> function from the text of SHA256SUMS to another; refused or accepted.
+SUMS = {
+  "empty": (lambda text: "", False),
+  "other name": (lambda text: text.replace(".safetensors", ".bin"), False),
+  "no last line": (lambda text: "\n".join(text.split("\n")[:-2]), False),
+  "two sums": (lambda text: text + "0" * 64 + text[64:], False),
+  "binary mark": (lambda text: text.replace("  ", " *./"), True),
+  "crlf": (lambda text: "\ufeff" + text.replace("\n", "\r\n"), True),
+  "capitals": (
+    lambda text: re.sub("(?m)^\\w+", lambda m: m[0].upper(), text),
+    True,
+  ),
+  "tag": (lambda text: re.sub(r"(\w+)  (.+)", r"SHA256 (\2) = \1", text), True),
+  "other lines": (
+    lambda text: (
+      f"# mine\n\\{text[:64]}  a\\nb\n{text[:64]}  ../a\n{text[:64]} *pipe\n"
+      f"{text}"
+    ),
+    True,
+  ),
+}
+
+
+@pytest.mark.parametrize("case", SUMS)
+def test_every_file_that_is_read_has_a_checksum(exported, tmp_path, case):
+  folder = shutil.copytree(exported, tmp_path / "export")
+  os.mkfifo(folder / "pipe")  # not read
+  edit, is_accepted = SUMS[case]
+  path = folder / hf_folder.CHECKSUMS
+  path.write_text(edit(path.read_text()), newline="")
+  if is_accepted:
+    hf_folder.open_network(folder)
+    (folder / "tokenizer_config.json").unlink()
+  with pytest.raises(
+    InputError, match="'.*' (is not|is missing|differs).*SUMS"
+  ):
+    hf_folder.open_network(folder)
 
 
 def test_a_user_may_change_an_export_without_its_sums(exported):

@@ -183,6 +183,26 @@ def test_reads_the_tensors_of_a_pickle(tmp_path, zipped):
   assert "no named tensors" in _error_message(tmp_path)
 
 
+@pytest.mark.parametrize(
+  "make",
+  [
+    lambda torch: torch.zeros(1).expand(10**6, 10**6),
+    lambda torch: torch.zeros(1).bfloat16().expand(10**6, 10**6),
+    lambda torch: torch.empty(2, 2, device="meta"),
+    lambda torch: torch.eye(2).to_sparse(),
+    lambda torch: {"a": torch.eye(2)},
+  ],
+  ids=["expanded", "expanded bfloat16", "meta", "sparse", "nested"],
+)
+def test_what_is_no_dense_array_is_refused(tmp_path, make):
+  torch = pytest.importorskip("torch")
+  tied = torch.ones(10_000)
+  torch.save({"a": tied, "b": tied}, tmp_path / PICKLE)
+  open_arrays(tmp_path)
+  torch.save({"a": tied, "b": make(torch)}, tmp_path / PICKLE)
+  assert "no named tensors" in _error_message(tmp_path)
+
+
 def test_a_pickle_needs_a_recent_torch(tmp_path, monkeypatch):
   (tmp_path / PICKLE).write_bytes(b"")
   for torch in None, types.SimpleNamespace(__version__="2.9.1"):

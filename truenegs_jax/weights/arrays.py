@@ -138,7 +138,7 @@ def _open_safetensors(file: pathlib.Path) -> Arrays:
   The library checks that the arrays have the sizes of their shapes, are stored
   without gaps or overlaps, and fill the file. The rest is checked here.
   """
-  with _safe_read(file):
+  with safe_read(file):
     with file.open("rb") as raw:
       size = raw.read(8)
       if size == b"version ":
@@ -165,7 +165,7 @@ def _open_safetensors(file: pathlib.Path) -> Arrays:
       raise ValueError("it holds no arrays")
 
   def read(name: str) -> np.ndarray:
-    with _safe_read(file), safetensors.safe_open(file, "numpy") as opened:
+    with safe_read(file), safetensors.safe_open(file, "numpy") as opened:
       return opened.get_tensor(name)
 
   return Arrays(file, shapes, dtypes, read)
@@ -190,6 +190,9 @@ def _open_pickle(file: pathlib.Path) -> Arrays:
         weights_only=True,
         mmap=zipfile.is_zipfile(file),
       )
+      num_bytes = sum(x.numel() * x.element_size() for x in tensors.values())
+      if num_bytes > 2 * file.stat().st_size:  # tied ones may share memory
+        raise ValueError(f"its tensors would have {num_bytes:,} bytes")
       return {str(name): to_numpy(x) for name, x in tensors.items()}
     except Exception as e:  # the class depends on where the file is damaged
       line = str(e).split("\n")[0]
@@ -225,7 +228,7 @@ def _import_torch(path: pathlib.Path) -> ModuleType:
 
 
 @contextlib.contextmanager
-def _safe_read(file: pathlib.Path) -> Iterator[None]:
+def safe_read(file: pathlib.Path) -> Iterator[None]:
   """Turns errors while a file is read into InputErrors."""
   try:
     yield

@@ -7,12 +7,15 @@ The folder holds `config.json`, the weights and the vocabulary. Old names of
 arrays are read too.
 """
 
+import collections
 import contextlib
 import dataclasses
 import functools
 import hashlib
 import json
+import os
 import pathlib
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -25,19 +28,29 @@ from truenegs_jax.data.tokens.tokenizer import (
 )
 from truenegs_jax.models import encoder, layers
 from truenegs_jax.runtime.errors import InputError
-from truenegs_jax.runtime.files import parse_json
+from truenegs_jax.runtime.files import parse_json, read_file
 from truenegs_jax.weights import hf_names
 from truenegs_jax.weights.arrays import (
+  PICKLE,
   WEIGHTS,
   Arrays,
+  find_file,
   find_optional,
   open_arrays,
   read_error,
+  safe_read,
 )
 
 CONFIG = "config.json"
 CHECKSUMS = "SHA256SUMS"  # in the format of sha256sum; exports have it
 VOCABULARIES = ("vocab.txt", "tokenizer.json")
+TOKENIZER = "tokenizer_config.json"
+# A line of sha256sum, also with --tag. It skips lines of another form.
+CHECKSUM = re.compile(
+  r"^(?:SHA256 \((.+)\) = )?([0-9a-f]{64}|[0-9A-F]{64})"
+  r"(?: [ *](?:\./)?(.+?))?\r?$",
+  re.MULTILINE,
+)
 # Suffixes of TF1's layer norms, which transformers reads too.
 OLD_SUFFIXES = {".gamma": ".weight", ".beta": ".bias"}
 # First words of the names in a file without heads and without a family prefix.
@@ -204,7 +217,7 @@ def model_config(
 def read_fields(path: pathlib.Path) -> dict[str, Any]:
   """Reads a `config.json` and fills in the defaults of missing fields."""
   try:
-    saved = parse_json(path.read_bytes())
+    saved = parse_json(read_file(path))
   except (OSError, ValueError) as e:
     raise read_error(path, e, "Use the original file.") from e
   family = saved.get("model_type")
@@ -291,7 +304,7 @@ def write_model(
   fields = model_config(model, role, pad=tokenizer.pad)
   files = {
     CONFIG: {**fields, **(extra_fields or {})},
-    "tokenizer_config.json": _tokenizer_config(
+    TOKENIZER: _tokenizer_config(
       tokenizer, hf_names.NETWORKS[role].family, config.max_positions
     ),
   }
@@ -336,26 +349,32 @@ def open_network(folder: pathlib.Path) -> Network:
 
 
 def verify_checksums(folder: pathlib.Path) -> None:
-  """Compares the files of a folder with its SHA256SUMS, if it has one."""
-  sums = folder / CHECKSUMS
-  path, intact = sums, True
-  try:
-    for line in sums.read_bytes().splitlines() if sums.exists() else []:
-      digest, _, name = line.decode().partition(" ")
-      path = folder / name[1:]  # after " ", or "*" for binary files
-      if path.exists():
-        with path.open("rb") as file:
-          intact = hashlib.file_digest(file, "sha256").hexdigest() == digest
-      if not intact:
-        break
-  except (OSError, ValueError):
-    intact = False
-  if not intact:
-    raise InputError(
-      f"'{path}' differs from its checksum in '{sums}', so it is damaged."
-      " Use the original files. If you changed it yourself, remove"
-      f" {CHECKSUMS}."
-    )
+  """Compares the files to read with a folder's SHA256SUMS, if it has one."""
+  if not os.path.lexists(folder / CHECKSUMS):
+    return
+  sums, listed = find_file(folder, CHECKSUMS), collections.defaultdict(set)
+  with safe_read(sums):
+    text = read_file(sums).decode("utf-8-sig", "replace")
+  for tagged, digest, name in CHECKSUM.findall(text):
+    listed[tagged or name].add(digest.lower())
+  has_weights = os.path.lexists(folder / WEIGHTS) or WEIGHTS in listed
+  weights = WEIGHTS if has_weights else PICKLE
+  for name in (CONFIG, weights, TOKENIZER, *VOCABULARIES):
+    path, problem = folder / name, ""
+    if not os.path.lexists(path):
+      problem = "is missing, but listed" * (name in listed)
+    elif name not in listed:
+      problem = "is not listed"
+    else:
+      with safe_read(path), find_file(folder, name).open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+      if listed[name] != {digest}:
+        problem = "differs from its checksum"
+    if problem:
+      raise InputError(
+        f"init: '{path}' {problem} in '{sums}', so a file is damaged. Use the"
+        f" original files. If you changed it yourself, remove {CHECKSUMS}."
+      )
 
 
 def _use_current_names(arrays: Arrays, family: str) -> Arrays:
@@ -394,7 +413,7 @@ def _read_text_options(
   `tokenizer_config.json` has precedence over `tokenizer.json`. If both leave
   out accents or hold null, accents are stripped if text is lower-cased.
   """
-  config = _read_optional_json(folder, "tokenizer_config.json")
+  config = _read_optional_json(folder, TOKENIZER)
   tokenizer = _read_optional_json(folder, "tokenizer.json")
   normalizer = tokenizer.get("normalizer")
   rules = normalizer if isinstance(normalizer, dict) else {}
@@ -405,8 +424,10 @@ def _read_text_options(
 
 
 def _read_optional_json(folder: pathlib.Path, name: str) -> Mapping[str, Any]:
-  """Reads a JSON object; empty if the file is missing or invalid."""
+  """Reads a JSON object; empty if the file is missing or no valid JSON."""
   if path := find_optional(folder, name):
-    with contextlib.suppress(OSError, ValueError):
-      return parse_json(path.read_bytes())
+    with safe_read(path):
+      text = read_file(path)
+    with contextlib.suppress(ValueError):
+      return parse_json(text)
   return {}
