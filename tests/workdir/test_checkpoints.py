@@ -1,14 +1,16 @@
 """Checkpoints are restored bit for bit on any mesh, or refused."""
 
+import contextlib
 import logging
 
 import jax
 import numpy as np
 import pytest
 from orbax.checkpoint import checkpoint_manager
+from orbax.checkpoint._src.serialization import ocdbt_utils
 
 from support import saved_steps, tiny
-from truenegs_jax.runtime.errors import CheckpointError
+from truenegs_jax.runtime.errors import CheckpointError, DiskError, InputError
 from truenegs_jax.train import sharding, step
 from truenegs_jax.workdir import checkpoints as checkpoints_lib
 
@@ -112,3 +114,62 @@ def test_notices_of_orbax_are_hidden_and_warnings_are_not(
   assert [record.getMessage() for record in caplog.records] == [
     "The disk is slow."
   ]
+
+
+async def drop_arrays(*args, **kwargs):
+  """Merges no files, as Orbax does in a folder that it cannot list."""
+
+
+@pytest.mark.parametrize("lost", ["arrays", "description"])
+def test_a_step_that_cannot_be_opened_is_no_step(folder, lost, monkeypatch):
+  saved_steps.save_steps(folder, [1])
+  checkpoints = checkpoints_lib.Checkpoints(folder, keep=1)
+  tree = saved_steps.small_tree(saved_steps.make_mesh(1))
+  with contextlib.closing(checkpoints):
+    with monkeypatch.context() as patch:
+      if lost == "arrays":
+        name = "merge_ocdbt_per_process_files"
+        patch.setattr(ocdbt_utils, name, drop_arrays)
+      else:
+        patch.setattr(checkpoints_lib, "_hash_json", lambda value: value)
+      with pytest.raises(DiskError, match=r"\(steps: \[1\]\)") as error:
+        checkpoints.save(2, tree, saved_steps.RUN, wait=True)
+      assert "Free" not in str(error.value)
+    checkpoints.save(3, tree, saved_steps.RUN, wait=True)
+    assert checkpoints.steps() == [3]
+  assert not {"1", "2"} & {path.name for path in folder.iterdir()}
+
+
+def test_a_clock_that_jumps_is_no_full_disk(folder, monkeypatch):
+  def jump():
+    raise TimeoutError("ChainedFuture completed 1/4 futures")
+
+  checkpoints = checkpoints_lib.Checkpoints(folder)
+  with contextlib.closing(checkpoints), monkeypatch.context() as patch:
+    patch.setattr(checkpoints._manager, "wait_until_finished", jump)
+    with pytest.raises(DiskError, match="clock was changed") as error:
+      checkpoints.wait()
+  assert "Free" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["x[1]", "*", "a?", "a\\b", "gs:", "\udcff"])
+@pytest.mark.parametrize("linked", [False, True])
+def test_a_path_that_orbax_misreads_is_refused(tmp_path, name, linked):
+  folder = target = tmp_path / "disk" / name
+  if linked:
+    target.mkdir(parents=True)
+    folder = tmp_path / "run"
+    folder.symlink_to(target)
+  before = sorted(tmp_path.rglob("*"))
+  with pytest.raises(InputError, match="--workdir=FOLDER"):
+    checkpoints_lib.Checkpoints(folder / "checkpoints")
+  assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_other_odd_paths_keep_their_checkpoints(tmp_path):
+  folder = tmp_path / "[] {a,b} %41 # $HOME ~ a:b ä\n'\"[" / "checkpoints"
+  saved_steps.save_steps(folder)
+  checkpoints = checkpoints_lib.Checkpoints(folder)
+  with contextlib.closing(checkpoints):
+    expected = saved_steps.small_tree(saved_steps.make_mesh(1), 2)
+    saved_steps.assert_equal(checkpoints.restore_state(2, expected), expected)

@@ -84,6 +84,7 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
         f"finetune.against={against!r} has no finished fine-tuning run. Pass"
         " the workdir of a fine-tuning."
       )
+  files.check_checkpoint_folder(workdir / files.CHECKPOINTS)
   context = RunContext(workdir, console, options, config)
   results.check_config(workdir, config)
   if is_dry:

@@ -48,6 +48,7 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
   began = time.perf_counter()
   say = functools.partial(console.print, soft_wrap=True)
   config = PretrainConfig.read(c)
+  files.check_checkpoint_folder(workdir / files.CHECKPOINTS)
   with distributed.raise_everywhere("config"):
     run = start.resolve(
       config,

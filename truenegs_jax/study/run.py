@@ -65,6 +65,7 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
       f"--workdir='{workdir}' is the workdir of a run. Choose another, such as"
       " --workdir=runs/study."
     )
+  files.check_checkpoint_folder(workdir / files.CHECKPOINTS)
   study = make_plan(Study.read(c.study), workdir)
   parts, own = study.parts, select_shard(study.parts, c.study.shard)
   states = drive.read_states(parts, workdir)

@@ -4,7 +4,8 @@
   <folder>/<step>.damaged   a step that a resumed run could not restore
 
 A save is asynchronous and atomic: a step's folder gets its final name when all
-of its files are written. No other module imports Orbax.
+of its files are written and could be opened again. Only then are older steps
+deleted. No other module imports Orbax.
 """
 
 import contextlib
@@ -31,6 +32,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
+import tensorstore as ts
 from orbax.checkpoint import checkpoint_managers as policies
 
 from truenegs_jax.runtime import distributed
@@ -47,6 +49,7 @@ from truenegs_jax.runtime.files import (
   parse_json,
   short_sha256,
 )
+from truenegs_jax.workdir.files import check_checkpoint_folder
 
 Result = TypeVar("Result")
 DAMAGED = ".damaged"  # suffix of the folders of steps that were set aside
@@ -117,17 +120,22 @@ class Checkpoints:
     self.folder = folder
     self._read_only = read_only
     self.keep_steps = frozenset(keep_steps)
+    self._saving = 0  # the step that is being written
     options: dict[str, Any]
     for logger in ("absl", "asyncio"):
       logging.getLogger(logger).addFilter(_is_no_notice)
     if read_only:  # Orbax would warn about the other options
       options = dict(read_only=True, save_interval_steps=0, create=False)
     else:
+      check_checkpoint_folder(folder)
       kept = [policies.LatestN(keep), policies.CustomSteps(sorted(keep_steps))]
       options = dict(
         preservation_policy=policies.AnyPreservationPolicy(kept),
         save_decision_policy=policies.FixedIntervalPolicy(1),
         cleanup_tmp_directories=True,
+        async_options=ocp.options.AsyncOptions(
+          post_finalization_callback=self._open_unfinished
+        ),
       )
       sys.unraisablehook = _print_unraisable
     try:
@@ -174,6 +182,8 @@ class Checkpoints:
   def _start_saving(self, step: int, state: Any, run: Mapping) -> None:
     if step in self._manager.all_steps():
       return
+    self.wait()
+    self._saving = step
     sums = compute_checksums(state)
     description = _Description(dict(run), sums)._asdict()
     description["sha256"] = _hash_json(description)
@@ -187,6 +197,17 @@ class Checkpoints:
     except Exception as e:
       raise self._disk_error(e) from e
 
+  def _open_unfinished(self) -> None:
+    """Opens the files of a step before it gets its final name."""
+    folder = self.folder.resolve() / f"{self._saving}{UNFINISHED}"
+    path = folder / "state"
+    (path / "manifest.ocdbt").stat()  # TensorStore may look elsewhere
+    store = {"driver": "ocdbt", "base": {"driver": "file", "path": f"{path}/"}}
+    keys = ts.KvStore.open(store).result().list().result()
+    saved = _read_description(folder)
+    if len(saved.checksums) != sum(x.endswith(b"/.zarray") for x in keys):
+      raise ValueError("an array is missing")
+
   def _save_on_full_disk(self, step: int, state: Any, run: Mapping) -> list:
     """Removes steps until the save succeeds; returns the removed steps."""
     removed: list[int] = []
@@ -199,7 +220,6 @@ class Checkpoints:
         self.wait()
         return removed
       except DiskError as e:
-        self._manager.reload()  # it has dropped steps that it did not delete
         rest = [x for x in self.steps()[:-1] if x not in self.keep_steps]
         if not (rest and _find_reason(e, FULL_DISK)):
           raise
@@ -317,12 +337,7 @@ class Checkpoints:
 
   def _read_description(self, step: int) -> _Description:
     with self._restoring(step):
-      path = self.folder / str(step) / "run" / "metadata"
-      saved = parse_json(path.read_bytes(), strict=False)
-      sha256 = saved.pop("sha256", None)
-      if sha256 != _hash_json(saved):
-        raise ValueError("its description does not match its checksum")
-      return _Description(**saved)
+      return _read_description(self.folder / str(step))
 
   def _read_step(
     self,
@@ -386,12 +401,27 @@ class Checkpoints:
       ) from e
 
   def _disk_error(self, e: Exception) -> DiskError:
-    reason = _find_reason(e, FULL_DISK) or str(e).partition("\n")[0].rstrip(".")
+    fix, reason = "", str(e).partition("\n")[0].rstrip(".")
+    if full := _find_reason(e, FULL_DISK):
+      fix, reason = " Free some disk space.", full
+    elif isinstance(e, TimeoutError):
+      reason = "20 minutes passed, or the clock was changed meanwhile"
+    with contextlib.suppress(OSError):
+      self._manager.reload()  # it has dropped steps that it did not delete
     return DiskError(
       f"A checkpoint could not be written to '{self.folder}': {reason}. Earlier"
-      f" checkpoints are intact (steps: {self.steps()}). Free some disk space."
-      " If the run ends, the same command resumes it."
+      f" checkpoints are intact (steps: {self.steps()}).{fix} If the run ends,"
+      " the same command resumes it."
     )
+
+
+def _read_description(folder: pathlib.Path) -> _Description:
+  path = folder / "run" / "metadata"
+  saved = parse_json(path.read_bytes(), strict=False)
+  sha256 = saved.pop("sha256", None)
+  if sha256 != _hash_json(saved):
+    raise ValueError("its description does not match its checksum")
+  return _Description(**saved)
 
 
 def _find_reason(e: Exception, numbers: Sequence[int]) -> str:

@@ -3,13 +3,15 @@
 import functools
 import json
 import math
+import os
 import pathlib
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from truenegs_jax.config.keys import flatten
 from truenegs_jax.config.tables import TABLES
-from truenegs_jax.runtime.errors import CheckpointError
+from truenegs_jax.runtime.errors import CheckpointError, InputError
 from truenegs_jax.runtime.files import (
   atomic_file,
   disk_errors,
@@ -43,6 +45,8 @@ VERSION = 1
 COMMON = ("version", "step", "time", "split")  # fields that are no metrics
 SPLITS = ("train", "held_out", "dev")
 Record = Mapping[str, Any]
+# Paths that Orbax expands, TensorStore changes, or both take for a bucket.
+UNSAVABLE = re.compile(r"[*?\\\ud800-\udfff]|\[[^/]+]|gs:/|^/(az|gs|hf|s3)/")
 
 
 class Absent:
@@ -70,6 +74,17 @@ def save_json(path: pathlib.Path, value: Any, indent: int | None = 2) -> None:
   """Writes a JSON file atomically."""
   with atomic_file(path) as file:
     file.write((json.dumps(value, indent=indent) + "\n").encode())
+
+
+def check_checkpoint_folder(folder: pathlib.Path) -> None:
+  """Raises InputError if Orbax cannot save in a folder with such a path."""
+  path = os.path.realpath(folder)
+  if match := UNSAVABLE.search(f"{path}/"):
+    raise InputError(
+      f"No checkpoint can be saved in '{path}' because of {match[0]!r}: Orbax"
+      " and TensorStore take it for a pattern, another folder or a bucket."
+      " Choose another folder with --workdir=FOLDER, or rename this one."
+    )
 
 
 def has_checkpoint(workdir: pathlib.Path) -> bool:
