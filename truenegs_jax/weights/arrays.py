@@ -195,7 +195,7 @@ def _open_pickle(file: pathlib.Path) -> Arrays:
         raise ValueError(f"its tensors would have {num_bytes:,} bytes")
       return {str(name): to_numpy(x) for name, x in tensors.items()}
     except Exception as e:  # the class depends on where the file is damaged
-      line = str(e).split("\n")[0]
+      line = str(e).split("\n")[0].rstrip(".")
       problem = f"PyTorch finds no named tensors in it: {line}"
       raise read_error(file, problem, RETRY) from e
 
