@@ -74,6 +74,7 @@ def _run() -> int:
   config: ConfigDict = flags.FLAGS["config"].value
   workdir = flags.FLAGS.workdir
   files.check_local("--workdir", workdir)
+  files.check_utf8(workdir)
   stall_secs = distributed.read_secs(distributed.STALL_VARIABLE, default=300)
   distributed.start_watchdog(stall_secs)
   distributed.initialize(

@@ -12,6 +12,7 @@ threads of XLA.
 """
 
 import contextlib
+import io
 import os
 import pathlib
 import shlex
@@ -136,8 +137,15 @@ def exit_at_signals(end: Callable[[int], object] = os._exit) -> None:
   """Makes SIGTERM end the process at once with 75, and SIGINT with 130.
 
   Training has its own handlers, as it has something to save. `end` gets the
-  exit code and must not return.
+  exit code and must not return. Python first starts again in UTF-8 mode if the
+  locale has another encoding: libraries would miss a folder 'Übung'. What the
+  terminal does not have is printed with escapes.
   """
+  if sys.getfilesystemencoding() != "utf-8" and "utf8" not in sys._xoptions:
+    words = [sys.executable, "-X", "utf8", *sys.orig_argv[1:]]
+    os.execv(sys.executable, words)
+  if isinstance(sys.stdout, io.TextIOWrapper):
+    sys.stdout.reconfigure(errors="backslashreplace")
 
   def handle(number: int, _: object) -> None:
     for folder in _temporary_folders:

@@ -72,6 +72,17 @@ def check_local(name: str, path: str | os.PathLike[str]) -> None:
     )
 
 
+def check_utf8(path: str | os.PathLike[str]) -> None:
+  """Raises InputError if libraries cannot open a folder, so read it wrongly."""
+  try:
+    os.path.realpath(path).encode()
+  except UnicodeEncodeError as e:
+    raise InputError(
+      f"{str(path)!r}, or a folder above it, is not named in UTF-8, which"
+      " checkpoints need. Rename it. If it is, run export LC_ALL=C.UTF-8."
+    ) from e
+
+
 def is_hub_name(text: str) -> bool:
   """Whether a text has the form NAME or OWNER/NAME of the Hugging Face hub."""
   return HUB_NAME.fullmatch(text) is not None

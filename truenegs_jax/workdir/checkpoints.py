@@ -45,6 +45,7 @@ from truenegs_jax.runtime.errors import (
 )
 from truenegs_jax.runtime.files import (
   FULL_DISK,
+  check_utf8,
   disk_errors,
   parse_json,
   short_sha256,
@@ -117,6 +118,7 @@ class Checkpoints:
       keep_steps: steps whose checkpoints are never deleted.
       read_only: write nothing, as a run may be saving to the folder.
     """
+    check_utf8(folder)
     self.folder = folder
     self._read_only = read_only
     self.keep_steps = frozenset(keep_steps)
