@@ -73,9 +73,12 @@ def exit_on_errors() -> Iterator[None]:
   """Prints an error and exits with its code."""
   try:
     yield
+    sys.stdout.flush()
   except Exception as e:
     if not (error := explain(e)):
       raise
+    if isinstance(e, OSError):
+      sys.stdout = None  # or Python writes the rest, and exits with 120
     print(f"error: {printable(error)}", file=sys.stderr)
     sys.exit(error.exit_code)
 

@@ -12,6 +12,7 @@ threads of XLA.
 """
 
 import contextlib
+import errno
 import io
 import os
 import pathlib
@@ -96,6 +97,11 @@ def explain(
   """
   if isinstance(error, TrueNegsError):
     return error
+  if isinstance(error, OSError) and not error.filename:
+    if error.errno == errno.ENOENT:  # of getcwd
+      return InputError("The current folder was deleted. Use another one.")
+    if error.errno == errno.ENOSPC:
+      return DiskError("The disk of the output is full. Free some space.")
   if not is_out_of_memory(error):
     return None
   reason = str(error).partition("\n")[0][:150].rstrip(".") or "on the host"
@@ -139,11 +145,14 @@ def exit_at_signals(end: Callable[[int], object] = os._exit) -> None:
   Training has its own handlers, as it has something to save. `end` gets the
   exit code and must not return. Python first starts again in UTF-8 mode if the
   locale has another encoding: libraries would miss a folder 'Übung'. What the
-  terminal does not have is printed with escapes.
+  terminal does not have is printed with escapes. Opens closed standard streams.
   """
   if sys.getfilesystemencoding() != "utf-8" and "utf8" not in sys._xoptions:
     words = [sys.executable, "-X", "utf8", *sys.orig_argv[1:]]
     os.execv(sys.executable, words)
+  for name in ("stdin", "stdout", "stderr"):
+    if getattr(sys, name) is None:  # or a file gets its number, and the log
+      setattr(sys, name, open(os.devnull, "r+"))
   if isinstance(sys.stdout, io.TextIOWrapper):
     sys.stdout.reconfigure(errors="backslashreplace")
 
