@@ -18,7 +18,6 @@ from truenegs_jax.train import guards, metrics, speed
 from truenegs_jax.workdir import files
 
 REFERENCE = ROOT / "docs" / "reference"
-JAX_ABORT = 134  # of SIGABRT
 # Fields of records that are neither terms nor of `speed`'s functions; a run in
 # pretrain/test_run.py has no others.
 RECORD_FIELDS = (
@@ -71,7 +70,7 @@ def test_every_exit_code_is_described():
   own = [kind.exit_code for kind in errors.TrueNegsError.__subclasses__()]
   codes = [0, *{x.exit_code for x in classes}]
   codes += [errors.SAVED_RESTART, errors.SAVED_INTERRUPT]
-  codes += [guards.STOPPED_UNSAVED, JAX_ABORT]
+  codes += [guards.STOPPED_UNSAVED]
   assert read_first_cells("exit_codes.md") == set(map(str, codes))
   assert len(codes) == len(set(codes))
   assert len(own) == len(set(own)) and not {0, 1} & set(own)

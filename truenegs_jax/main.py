@@ -59,16 +59,19 @@ def main(argv: list[str]) -> None:
   try:
     distributed.exit_all(_run(), failed=False)
   except Exception as e:
+    e = distributed.explain_loss(e)
     if error := errors.explain(e, memory=SAVE_MEMORY):
       distributed.warn(f"error: {errors.printable(error)}")
       code = error.exit_code
     else:
-      traceback.print_exc()  # a bug, or another process is gone
+      traceback.print_exc()  # a bug
       code = 1
   distributed.exit_all(code, failed=True)
 
 
 def _run() -> int:
+  import jax
+
   from truenegs_jax.runtime import distributed, progress
 
   config: ConfigDict = flags.FLAGS["config"].value
@@ -83,12 +86,12 @@ def _run() -> int:
     flags.FLAGS.process_id,
     say=functools.partial(print, file=sys.stderr, flush=True),
   )
-  if distributed.process_count() > 1:  # jax has installed its own handler
+  if distributed.process_count() > 1:
     end = functools.partial(distributed.exit_all, failed=True)
     errors.exit_at_signals(end)
   console = progress.make_console(quiet=not distributed.is_first_process())
   if config.task == "study":  # its parts need the devices
-    distributed.use_only_cpu()
+    jax.config.update("jax_platforms", "cpu")
   cache.enable_compilation_cache(distributed.warn)
   # Not before `initialize`: importing a task may query devices.
   with progress.working(console, "Starting"):

@@ -4,6 +4,7 @@ import random
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -39,6 +40,19 @@ folder = pathlib.Path("unfinished")
 with errors.temporary_folder(folder):
   folder.mkdir()
   os.kill(os.getpid(), {number})
+"""
+
+# Waits for another process, which does not exist or does not come.
+WAITING = """
+import sys
+from truenegs_jax.runtime import errors
+errors.exit_at_signals()
+from truenegs_jax.runtime import distributed
+index = int(sys.argv[2])
+distributed.initialize(sys.argv[1], 2, index, say=lambda _: print(flush=True))
+with distributed.raise_everywhere("one of two"):
+  if index:
+    sys.stdin.read()
 """
 
 
@@ -83,6 +97,35 @@ def test_no_signal_is_lost_and_no_folder_stays(tmp_path, program, number):
   )
   assert_ended(process, number)
   assert not (tmp_path / "unfinished").exists()
+
+
+@pytest.mark.parametrize(
+  ("indices", "lines"), [([0], 1), ([1], 1), ([0, 1], 2)]
+)
+def test_a_process_that_waits_for_others_ends_at_once(tmp_path, indices, lines):
+  address = f"127.0.0.1:{runs.find_free_port()}"
+  processes = [
+    subprocess.Popen(
+      [sys.executable, "-c", WAITING, address, str(index)],
+      env=runs.make_environment(tmp_path),
+      stdin=subprocess.PIPE,
+      stdout=subprocess.PIPE,
+      stderr=subprocess.DEVNULL,
+      text=True,
+    )
+    for index in indices
+  ]
+  number = list(EXIT_CODES)[indices[0]]
+  for _ in range(lines):  # joining, joined
+    processes[0].stdout.readline()
+  time.sleep(0.5)
+  try:
+    processes[0].send_signal(number)
+    assert processes[0].wait(timeout=5) == EXIT_CODES[number]
+  finally:
+    for process in processes:
+      process.kill()
+      process.communicate()
 
 
 @pytest.fixture(scope="module")

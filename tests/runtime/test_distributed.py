@@ -76,6 +76,22 @@ except errors.DataError as e:
 """
 )
 
+LOST = (
+  GATHER
+  + """
+distributed.SAME_ERROR_SECS = 0.5
+if index:
+  os.kill(os.getpid(), signal.SIGKILL)
+try:
+  while True:
+    distributed.to_host(row_B)
+except Exception as e:
+  error = distributed.explain_loss(e)
+  distributed.warn(str(error))
+  distributed.exit_all(error.exit_code, failed=True)
+"""
+)
+
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
@@ -270,6 +286,15 @@ def test_arrays_signals_and_errors_reach_both_processes(tmp_path):
   message = "printed: process 1 of 2: a row is missing"
   assert f"process 0 of 2: {message}" in ended[0][1]
   assert f"process 1 of 2: {message}" in ended[1][1]
+
+
+def test_a_process_ends_with_a_sentence_if_another_is_killed(tmp_path):
+  port = runs.find_free_port()
+  envs = [runs.make_environment(tmp_path)] * 2
+  ended = run_scripts(LOST, envs, [(port, 0, tmp_path), (port, 1, tmp_path)])
+  assert [code for code, _ in ended] == [errors.HANGS, -signal.SIGKILL], ended
+  assert "0 of 2: Another process of the run is gone (" in ended[0][1]
+  assert "Traceback" not in ended[0][1]
 
 
 def slurm(index, count, port):

@@ -30,7 +30,9 @@ import statistics
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NoReturn
 
 import jax
@@ -42,8 +44,11 @@ from truenegs_jax.runtime.errors import InputError
 
 SHUTDOWN_SECS = 20  # between the end of one process and jax ending the others
 SAME_ERROR_SECS = 10  # within which all processes reach an error they share
+SAME_SIGNAL_SECS = 3  # or a signal that all of them got
 BARRIER_SECS = 24 * 3600  # the first process exports while the others wait
 
+# In an error of jax: its coordinator, Gloo or NCCL misses a process.
+LOSS = r"Error: ([A-Z_]+: .*(?:Gloo|NCCL|oordination|arrier|eartbeat).*)"
 FLAGS = "--coordinator=HOST:PORT --num_processes=N --process_id=I"
 # Environment variables: seconds to wait for all processes to join, and seconds
 # of silence after which a process counts as dead.
@@ -66,11 +71,6 @@ def process_count() -> int:
 def is_first_process() -> bool:
   """Whether this process writes the run's files and prints its progress."""
   return process_count() == 1 or jax.process_index() == 0
-
-
-def use_only_cpu() -> None:
-  """Leaves GPUs and TPUs to other processes; call it before any use of jax."""
-  jax.config.update("jax_platforms", "cpu")
 
 
 def to_host(tree: Any) -> Any:
@@ -145,25 +145,40 @@ def exit_all(exit_code: int, *, failed: bool) -> NoReturn:
   """
   if not jax.distributed.is_initialized():
     sys.exit(exit_code)
-  # When all is saved, another signal must not change the exit code.
-  is_saved = exit_code in (errors.SAVED_RESTART, errors.SAVED_INTERRUPT)
-  for number in (signal.SIGTERM, signal.SIGINT):
-    signal.signal(number, signal.SIG_IGN if is_saved else signal.SIG_DFL)
+  secs, by_signal = BARRIER_SECS, exit_code in errors.SIGNAL_CODES.values()
+  if failed:
+    secs = SAME_SIGNAL_SECS if by_signal else SAME_ERROR_SECS
+  errors.exit_at_signals()
+  for number in errors.SIGNAL_CODES if failed or by_signal else ():
+    # When all is saved, another signal must not change the exit code.
+    signal.signal(number, signal.SIG_IGN if by_signal else signal.SIG_DFL)
   sys.stdout.flush()
   sys.stderr.flush()
-  secs = SAME_ERROR_SECS if failed else BARRIER_SECS
+  if exit_code == errors.HANGS:  # jax aborts those that outlive the first
+    time.sleep(SAME_ERROR_SECS * is_first_process())
+    os._exit(exit_code)
   with contextlib.suppress(Exception):  # a process may be gone
-    _client().wait_at_barrier("truenegs/end", secs * 1000)
-
-  def shut_down() -> None:
-    with contextlib.suppress(Exception):
-      jax.distributed.shutdown()
-
+    _start(_client().wait_at_barrier, "truenegs/end", secs * 1000).result()
   # If the others never arrive, the shutdown aborts with an exit code of jax.
-  ending = threading.Thread(target=shut_down, daemon=True)
-  ending.start()
-  ending.join(SHUTDOWN_SECS - 2)
+  with contextlib.suppress(Exception):
+    _start(jax.distributed.shutdown).result(min(secs, SHUTDOWN_SECS - 2))
   os._exit(exit_code)
+
+
+def explain_loss(error: Exception) -> Exception:
+  """Returns a LostError if an exception is due to another process's end."""
+  match = re.search(LOSS, "".join(traceback.format_exception(error)))
+  if process_count() == 1 or not match:
+    return error
+  return errors.LostError(
+    f"Another process of the run is gone ({match[1][:300]}). Its output says"
+    " why. All that was saved is intact. Run the same command again in all."
+  )
+
+
+def _start(function: Callable, *args: Any, **more: Any) -> Future:
+  """Calls a function of C++, in which no signal is handled, in a thread."""
+  return ThreadPoolExecutor(1).submit(function, *args, **more)
 
 
 def _client() -> Any:
@@ -185,7 +200,7 @@ def _exchange(name: str, text: str) -> dict[int, str]:
     return {}
   folder = f"truenegs/{name}"
   client.key_value_set(f"{folder}/{jax.process_index()}", text or " ")
-  client.wait_at_barrier(folder, BARRIER_SECS * 1000)
+  _start(client.wait_at_barrier, folder, BARRIER_SECS * 1000).result()
   return {
     int(key.rsplit("/", 1)[1]): value.strip()
     for key, value in client.key_value_dir_get(folder)
@@ -227,8 +242,11 @@ def initialize(
     " have the same process_id, or their num_processes differ. Start all"
     f" {count} within that time."
   )
+  # Its handler of SIGTERM would replace ours, which also saves.
+  jax.config.update("jax_enable_preemption_service", False)
   try:
-    jax.distributed.initialize(
+    _start(
+      jax.distributed.initialize,
       address,
       count,
       index,
@@ -236,12 +254,13 @@ def initialize(
       initialization_timeout=join_secs,
       heartbeat_timeout_seconds=heartbeat_secs,
       shutdown_timeout_seconds=SHUTDOWN_SECS,
-    )
+    ).result()
   except Exception as e:  # such as RuntimeError, ValueError: the port is taken
     reason = str(e).partition("\n")[0]
     say(f"error: {process} could not join: {reason}")
     os._exit(InputError.exit_code)  # a normal exit would wait, then abort
   check_same("num_processes", str(count))
+  _start(jax.devices).result()  # of all processes
   say(
     f"Joined as {process}, with {jax.local_device_count()} of"
     f" {jax.device_count()} devices."

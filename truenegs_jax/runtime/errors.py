@@ -88,6 +88,12 @@ class OutOfMemoryError(TrueNegsError):
   exit_code = 7
 
 
+class LostError(TrueNegsError):
+  """Another process of the run that is dead or does not answer."""
+
+  exit_code = HANGS
+
+
 def explain(
   error: Exception, *, memory: str = "Use a machine with more memory."
 ) -> TrueNegsError | None:
