@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from truenegs_jax.runtime.errors import CheckpointError, InputError
-from truenegs_jax.runtime.files import MAX_RESULTS, read_json
+from truenegs_jax.runtime.files import read_results
 from truenegs_jax.workdir import files
 from truenegs_jax.workdir.files import finite_or_null
 
@@ -79,7 +79,7 @@ def load(workdir: pathlib.Path, task: str, seed: int) -> Result | None:
   if not path.exists():
     return None
   fix = f"Remove '{path.parent}' and run the same command again."
-  with read_json(path, CheckpointError, fix, max_values=MAX_RESULTS) as values:
+  with read_results(path, CheckpointError, fix) as values:
     for split in values["answers"].values():  # undoes `finite_or_null`
       answers = split["answers"]
       split["answers"] = [math.nan if x is None else x for x in answers]

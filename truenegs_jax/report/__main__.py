@@ -8,11 +8,6 @@ network. --output=curves.png or curves.pdf draws the curves for a paper instead;
 --field=mlm,auc chooses them.
 """
 
-from truenegs_jax.runtime import errors
-
-if __name__ == "__main__":
-  errors.exit_at_signals()  # before the imports that take time
-
 import pathlib
 
 from absl import flags

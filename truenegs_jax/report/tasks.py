@@ -10,7 +10,7 @@ from typing import Any
 
 from truenegs_jax.report import curves, page
 from truenegs_jax.runtime.errors import CheckpointError, printable
-from truenegs_jax.runtime.files import MAX_RESULTS, read_json
+from truenegs_jax.runtime.files import read_results
 from truenegs_jax.stats.intervals import mean_interval
 from truenegs_jax.workdir import files
 
@@ -69,7 +69,7 @@ def read_saved(run: page.Run, path: pathlib.Path) -> dict[str, Any]:
   if not path.exists():
     return {}
   try:
-    with read_json(path, CheckpointError, FIX, max_values=MAX_RESULTS) as saved:
+    with read_results(path, CheckpointError, FIX) as saved:
       return saved
   except CheckpointError as e:
     run.notes.append((page.ERROR, printable(e)))

@@ -17,6 +17,7 @@ takes from it, is one error with one message.
 import contextlib
 import errno
 import fcntl
+import functools
 import glob
 import hashlib
 import io
@@ -54,7 +55,6 @@ READ_ERRORS = (
 # Of a file that is read as a whole, each of 16 bytes on average. Parsed, one
 # takes up to 200 bytes. LaBSE's vocabulary, the largest known, has 501,153.
 MAX_VALUES = 800_000
-MAX_RESULTS = 2**24  # of a result, with the answers to each example
 # Locked while its folder, the temporary one of `atomic_folder`, is in use.
 FOLDER_LOCK = "lock"
 
@@ -73,7 +73,7 @@ def check_local(name: str, path: str | os.PathLike[str]) -> None:
 
 
 def check_utf8(path: str | os.PathLike[str]) -> None:
-  """Raises InputError if libraries cannot open a folder, so read it wrongly."""
+  """Raises InputError for a folder that Orbax cannot open."""
   try:
     os.path.realpath(path).encode()
   except UnicodeEncodeError as e:
@@ -285,7 +285,6 @@ def read_json(
   path: pathlib.Path,
   error: type[TrueNegsError],
   fix: str,
-  *,
   max_values: int = MAX_VALUES,
 ) -> Iterator[dict[str, Any]]:
   """Yields the JSON object of a file to a body that takes values from it.
@@ -302,22 +301,20 @@ def read_json(
     raise error(printable(ValueError(message))) from e
 
 
+# Results hold the answers to all examples.
+read_results = functools.partial(read_json, max_values=2**24)
+
+
 def read_file(path: pathlib.Path, max_values: int = MAX_VALUES) -> bytes:
   """Reads JSON or lines; ValueError for a pipe, or more than `max_values`."""
-
-  def open_at_once(name: str, flags: int) -> int:  # a pipe would wait
-    return os.open(name, flags | os.O_NONBLOCK)
-
-  with open(path, "rb", opener=open_at_once) as file:
-    status = os.fstat(file.fileno())
-    if not stat.S_ISREG(status.st_mode):
+  # Without O_NONBLOCK, a pipe would be waited for.
+  with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
       raise ValueError("it is not a file")
-    if status.st_size > 16 * max_values:
-      raise ValueError(f"its {status.st_size:,} bytes are too many")
-    data = file.read()
+    data = file.read(16 * max_values + 1)
   values = max(data.count(b"\n"), sum(map(data.count, (b",", b"[", b"{"))))
-  if values > max_values:
-    raise ValueError(f"its {values:,} values are too many")
+  if values > max_values or len(data) > 16 * max_values:
+    raise ValueError(f"more than {max_values:,} values of 16 bytes")
   return data
 
 

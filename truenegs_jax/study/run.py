@@ -26,12 +26,7 @@ from truenegs_jax.finetune import results
 from truenegs_jax.finetune.leaderboard import example_scores
 from truenegs_jax.report.write import write_own_report
 from truenegs_jax.runtime import errors
-from truenegs_jax.runtime.files import (
-  MAX_RESULTS,
-  atomic_file,
-  disk_errors,
-  read_json,
-)
+from truenegs_jax.runtime.files import atomic_file, disk_errors, read_results
 from truenegs_jax.study import drive, scores, tables
 from truenegs_jax.study.drive import Part, State, States
 from truenegs_jax.study.plan import (
@@ -175,10 +170,7 @@ def collect_scores(
           collected += read_finetuning(make, result)
     else:
       path = folder / files.RESULTS
-      fix = drive.FIX
-      with read_json(
-        path, errors.CheckpointError, fix, max_values=MAX_RESULTS
-      ) as saved:
+      with read_results(path, errors.CheckpointError, drive.FIX) as saved:
         if part.name == scores.CORRECTIONS:
           collected += read_corrections(make, saved)
         else:

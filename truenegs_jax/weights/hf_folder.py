@@ -360,17 +360,12 @@ def verify_checksums(folder: pathlib.Path) -> None:
   has_weights = os.path.lexists(folder / WEIGHTS) or WEIGHTS in listed
   weights = WEIGHTS if has_weights else PICKLE
   for name in (CONFIG, weights, TOKENIZER, *VOCABULARIES):
-    path, problem = folder / name, ""
-    if not os.path.lexists(path):
-      problem = "is missing, but listed" * (name in listed)
-    elif name not in listed:
-      problem = "is not listed"
-    else:
+    path, digests = folder / name, set()
+    if os.path.lexists(path):
       with safe_read(path), find_file(folder, name).open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-      if listed[name] != {digest}:
-        problem = "differs from its checksum"
-    if problem:
+        digests = {hashlib.file_digest(file, "sha256").hexdigest()}
+    if digests != listed[name]:
+      problem = "is not as listed" if digests else "is missing, but listed"
       raise InputError(
         f"init: '{path}' {problem} in '{sums}', so a file is damaged. Use the"
         f" original files. If you changed it yourself, remove {CHECKSUMS}."
