@@ -15,6 +15,7 @@ takes from it, is one error with one message.
 """
 
 import contextlib
+import ctypes
 import errno
 import fcntl
 import functools
@@ -137,7 +138,9 @@ def atomic_folder(path: pathlib.Path) -> Iterator[pathlib.Path]:
   """Yields a temporary folder to fill and renames it to `path` at the end.
 
   After any exception, `path` is as it was before. The body must call fsync on
-  its files itself. Of several writers at the same time, the last one wins.
+  its files itself. Of several writers at the same time, the last one wins. If
+  the file system cannot swap two folders (NFS), there is none for a moment; the
+  next call restores the old one if a kill comes then.
   """
   with disk_errors(path):
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -255,29 +258,43 @@ def short_sha256(*parts: bytes | str) -> str:
 
 
 def _remove_abandoned(path: pathlib.Path) -> None:
-  """Removes temporary folders of `atomic_folder` whose process was killed."""
+  """Removes what killed processes left of `atomic_folder`; restores `path`."""
   name = glob.escape(f".{path.name}.")
   for lock in path.parent.glob(f"{name}*/{FOLDER_LOCK}"):
     with contextlib.suppress(OSError, DiskError), lock_file(lock) as locked:
       if locked:
         shutil.rmtree(lock.parent, ignore_errors=True)
+  for old in path.parent.glob(f"{name}{'?' * 8}.old"):  # a name of mkdtemp
+    if not old.with_suffix("").exists():  # else its process still runs
+      with contextlib.suppress(OSError):
+        old.rename(path)  # fails if there is a newer one
+      shutil.rmtree(old, ignore_errors=True)
 
 
 def _replace_folder(path: pathlib.Path, new: pathlib.Path) -> None:
-  old = path.with_name(f"{new.parent.name}.old")
-  while True:
-    with contextlib.suppress(FileNotFoundError):
-      path.rename(old)  # a rename cannot replace a folder that is not empty
+  old, is_done = path.with_name(f"{new.parent.name}.old"), False
+  while not is_done:
+    try:
+      return _swap(new, path)
+    except (AttributeError, OSError):  # no such folder, or it cannot be swapped
+      with contextlib.suppress(FileNotFoundError):
+        path.rename(old)  # a rename cannot replace a folder that is not empty
     try:
       new.rename(path)
-      break
+      is_done = True
     except OSError as error:
+      with contextlib.suppress(OSError):
+        old.rename(path)
       if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-        if old.exists():
-          old.rename(path)
         raise
-    finally:
-      shutil.rmtree(old, ignore_errors=True)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _swap(a: pathlib.Path, b: pathlib.Path) -> None:
+  """Swaps two files or folders; AttributeError or OSError if it cannot."""
+  libc, here, exchange = ctypes.CDLL(None, use_errno=True), -100, 2
+  if libc.renameat2(here, bytes(a), here, bytes(b), exchange):
+    raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
 
 @contextlib.contextmanager
