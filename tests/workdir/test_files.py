@@ -1,11 +1,15 @@
 """Configs are compared by key; records survive kills, written once."""
 
 import json
+import os
 
+import numpy as np
 import pytest
 
 from truenegs_jax.configs import common
-from truenegs_jax.runtime.errors import CheckpointError
+from truenegs_jax.runtime.errors import CheckpointError, DiskError
+from truenegs_jax.runtime.files import atomic_file, lock_file
+from truenegs_jax.train import guards
 from truenegs_jax.workdir import files
 
 
@@ -44,7 +48,14 @@ def test_saved_config_is_read_only_with_a_checkpoint(tmp_path):
   ]
 
 
-@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"data": 3}'])
+@pytest.mark.parametrize(
+  "text",
+  [
+    *("{", "[]", "{}", '{"data": 3}', '{"data": {}}'),
+    json.dumps(make_config() | {"steps": "2"}),
+    json.dumps(make_config() | {"model": []}),
+  ],
+)
 def test_damaged_saved_config_is_refused(tmp_path, text):
   (tmp_path / files.CHECKPOINTS / "10").mkdir(parents=True)
   (tmp_path / files.CONFIG).write_text(text)
@@ -98,3 +109,61 @@ def test_no_number_is_written_that_json_does_not_have():
   record = {"auc": float("nan"), "loss": {"error": float("inf"), "step": 3}}
   expected = {"auc": None, "loss": {"error": None, "step": 3}}
   assert files.finite_or_null(record) == expected
+
+
+def add_line(path):
+  """Appends to a file of a workdir as a run does."""
+  if path.name == files.BAD_ROWS:
+    guard = guards.SkipGuard(path.parent, max_skips=9)
+    guard.add(1, np.ones(1, "f4")[0], np.arange(2))
+    guard.check_pending()
+  elif path.name == files.LOCK:
+    with lock_file(path):
+      pass
+  else:
+    (path.parent / files.METRICS).write_text("damaged\n")
+    write_steps(path.parent, [1])
+
+
+APPENDED = [files.LOCK, files.BAD_ROWS, files.DAMAGED]
+
+
+@pytest.mark.parametrize("name", APPENDED)
+def test_a_link_out_of_a_workdir_is_not_written_to(tmp_path, name):
+  outside, path = tmp_path / "outside", tmp_path / name
+  outside.write_text("mine\n")
+  path.symlink_to(outside)
+  with pytest.raises(DiskError, match="could not be written: it is a link"):
+    add_line(path)
+  assert outside.read_text() == "mine\n"
+  path.unlink()
+  add_line(path)
+  assert path.is_file()
+
+
+def test_a_link_in_place_of_a_temporary_file_is_replaced(tmp_path):
+  outside, path = tmp_path / "outside", tmp_path / files.VOCABULARY
+  outside.write_text("mine\n")
+  path.with_name(f"{path.name}.tmp").symlink_to(outside)
+  with atomic_file(path) as file:
+    file.write(b"a\n")
+  assert outside.read_text() == "mine\n"
+  assert path.read_text() == "a\n" and not path.is_symlink()
+
+
+@pytest.mark.parametrize("make", [os.mkdir, os.mkfifo])
+@pytest.mark.parametrize("name", [*APPENDED, files.METRICS])
+def test_a_folder_or_pipe_in_place_of_a_file_is_a_disk_error(
+  tmp_path, make, name
+):
+  make(tmp_path / name)
+  assert files.read_records(tmp_path) == []
+  if name == files.METRICS and make is os.mkfifo:
+    write_steps(tmp_path, [1])  # replaces it
+    assert [x["step"] for x in load_records(tmp_path)] == [1]
+    return
+  with pytest.raises(DiskError, match=f"{name}' could not be written: "):
+    if name == files.METRICS:
+      write_steps(tmp_path, [1])
+    else:
+      add_line(tmp_path / name)

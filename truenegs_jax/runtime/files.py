@@ -115,7 +115,7 @@ def atomic_file(
 
   After any exception, `path` is unchanged. The content is on the disk (fsync)
   before the rename. An OSError of the body becomes a DiskError. The temporary
-  file is `<name>.tmp`, so that a process overwrites that of a killed one; with
+  file is `<name>.tmp`, so that a process replaces that of a killed one; with
   `several_writers`, each has its own, and the last one wins.
   """
   temporary = path.with_name(f"{path.name}.tmp")
@@ -123,7 +123,8 @@ def atomic_file(
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
   try:
     with disk_errors(path):
-      with temporary.open("wb") as file:
+      temporary.unlink(missing_ok=True)  # it may be a link
+      with temporary.open("xb") as file:
         yield file
         file.flush()
         os.fsync(file.fileno())
@@ -158,6 +159,16 @@ def atomic_folder(path: pathlib.Path) -> Iterator[pathlib.Path]:
       _replace_folder(path, new)
 
 
+def open_append(path: pathlib.Path) -> IO[bytes]:
+  """Opens a file for appending; OSError for a link, which may lead anywhere."""
+  if path.is_symlink() or (path.exists() and not path.is_file()):
+    raise OSError(errno.EINVAL, "it is a link or no file")
+  # A shared lock on NFS needs a readable file. Without a buffer, closing it on
+  # a full disk does not fail.
+  flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
+  return open(os.open(path, flags, 0o666), "a+b", buffering=0)
+
+
 @contextlib.contextmanager
 def lock_file(
   path: pathlib.Path, *, shared: bool = False, wait: bool = False
@@ -172,10 +183,8 @@ def lock_file(
   Raises:
     DiskError: the file cannot be opened.
   """
-  # A shared lock on NFS needs a readable file. Without a buffer, closing it on
-  # a full disk does not fail.
   with disk_errors(path):
-    opened = path.open("a+b", buffering=0)
+    opened = open_append(path)
   kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
   with opened as file:
     try:

@@ -28,6 +28,7 @@ from truenegs_jax.runtime.files import (
   disk_errors,
   is_locked,
   lock_file,
+  open_append,
 )
 from truenegs_jax.workdir import files
 
@@ -220,7 +221,7 @@ def _run_process(
   previous = {x: signal.signal(x, forward) for x in errors.SIGNAL_CODES}
   try:
     with disk_errors(log_path):
-      log = log_path.open("ab")
+      log = open_append(log_path)
     with log:
       log.write(f"$ {shlex.join(part.command)}\n".encode())
       log.flush()

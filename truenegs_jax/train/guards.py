@@ -16,7 +16,12 @@ from rich.console import Console
 
 from truenegs_jax.runtime import distributed
 from truenegs_jax.runtime.errors import NonFiniteError
-from truenegs_jax.runtime.files import atomic_file, disk_errors, parse_json
+from truenegs_jax.runtime.files import (
+  atomic_file,
+  disk_errors,
+  open_append,
+  parse_json,
+)
 from truenegs_jax.workdir import files
 
 SAVING = (
@@ -120,7 +125,7 @@ class SkipGuard:
   def resume(self, step: int, consecutive: int) -> None:
     """Continues after `step` steps; drops the lines of those to repeat."""
     self.consecutive = consecutive
-    if distributed.is_first_process() and self._path.exists():
+    if distributed.is_first_process() and self._path.is_file():
       lines = self._path.read_bytes().splitlines(keepends=True)
       with atomic_file(self._path) as file:
         file.writelines(x for x in lines if _read_step(x) < step)
@@ -147,8 +152,8 @@ class SkipGuard:
     self.consecutive += 1
     rows = distributed.to_host(row_B).tolist()
     if distributed.is_first_process():
-      with disk_errors(self._path), self._path.open("a") as f:
-        f.write(json.dumps({"step": step, "rows": rows}) + "\n")
+      with disk_errors(self._path), open_append(self._path) as file:
+        file.write(f"{json.dumps({'step': step, 'rows': rows})}\n".encode())
     if self.consecutive > self._max_skips:
       raise NonFiniteError(
         f"The loss or the gradient of step {step:,} is not finite"

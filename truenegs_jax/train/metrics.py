@@ -201,7 +201,7 @@ class LoggedRun:
   def id(self) -> str:
     """A random id, saved in the workdir for a run that continues this one."""
     path = self.workdir / files.LOGGED_ID
-    if self.first_step and path.exists():
+    if self.first_step and path.is_file():
       return path.read_text().strip()
     token = secrets.token_hex(4)
     with atomic_file(path) as file:

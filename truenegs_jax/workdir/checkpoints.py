@@ -141,12 +141,13 @@ class Checkpoints:
       )
       sys.unraisablehook = _print_unraisable
     try:
-      self._manager = ocp.CheckpointManager(
-        folder.resolve(),
-        options=ocp.CheckpointManagerOptions(
-          save_root_metadata=False, **options
-        ),
-      )
+      with disk_errors(folder):
+        self._manager = ocp.CheckpointManager(
+          folder.resolve(),
+          options=ocp.CheckpointManagerOptions(
+            save_root_metadata=False, **options
+          ),
+        )
     except ValueError as e:  # numbers of more than 4,300 digits
       raise CheckpointError(
         f"'{folder}' cannot be read: a file _CHECKPOINT_METADATA is damaged"

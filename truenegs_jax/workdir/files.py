@@ -16,6 +16,7 @@ from truenegs_jax.runtime.files import (
   atomic_file,
   disk_errors,
   is_locked,
+  open_append,
   parse_json,
   read_json,
 )
@@ -126,6 +127,13 @@ def read_saved_config(workdir: pathlib.Path) -> dict[str, Any] | None:
   fix = "Restore the file that the run wrote."
   with read_json(path, CheckpointError, fix) as config:
     config["data"]["vocab"] = str(workdir / VOCABULARY)
+    values = flatten(config)
+    for name, key in TABLES["pretrain"].items():
+      value = values[name]
+      try:
+        key.check_type(name, tuple(value) if type(value) is list else value)
+      except InputError as e:
+        raise CheckpointError(f"'{path}' cannot be read ({e}) {fix}") from e
   return config
 
 
@@ -179,7 +187,7 @@ class JsonlWriter:
         kept.append(line)
     if damaged:
       path = workdir / DAMAGED
-      with disk_errors(path), path.open("ab") as file:
+      with disk_errors(path), open_append(path) as file:
         file.writelines(damaged)
       print(
         f"warning: '{self._path}' had damaged lines ({len(damaged):,}), now in"
@@ -189,7 +197,7 @@ class JsonlWriter:
       file.writelines(kept)
     self._pending = b""  # lines for which the disk had no room
     with disk_errors(self._path):
-      self._file = self._path.open("ab", buffering=0)
+      self._file = open_append(self._path)
 
   def write(self, record: Record) -> None:
     """Appends one record, with a warning later if the disk is full."""
@@ -235,7 +243,7 @@ def iterate_records(
 ) -> Iterator[tuple[bytes, dict[str, Any] | None]]:
   """Yields the lines of metrics.jsonl and their records, None if damaged."""
   path = workdir / METRICS
-  if not path.exists():
+  if not path.is_file():
     return
   with path.open("rb") as file:
     for line in file:

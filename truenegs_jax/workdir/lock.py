@@ -7,10 +7,7 @@ from collections.abc import Iterator
 
 from truenegs_jax.runtime import distributed
 from truenegs_jax.runtime.errors import InputError
-from truenegs_jax.runtime.files import (
-  disk_errors,
-  lock_file,
-)
+from truenegs_jax.runtime.files import disk_errors, lock_file
 from truenegs_jax.workdir import files
 
 
