@@ -47,7 +47,7 @@ COMMON = ("version", "step", "time", "split")  # fields that are no metrics
 SPLITS = ("train", "held_out", "dev")
 Record = Mapping[str, Any]
 # Paths that Orbax expands, TensorStore changes, or both take for a bucket.
-UNSAVABLE = re.compile(r"[*?\\\ud800-\udfff]|\[[^/]+]|gs:/|^/(az|gs|hf|s3)/")
+UNSAVABLE = re.compile(r"[*?\\]|\[[^/]+]|gs:/|^/(az|gs|hf|s3)/")
 
 
 class Absent:
