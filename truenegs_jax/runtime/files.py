@@ -301,8 +301,8 @@ def _replace_folder(path: pathlib.Path, new: pathlib.Path) -> None:
 
 def _swap(a: pathlib.Path, b: pathlib.Path) -> None:
   """Swaps two files or folders; AttributeError or OSError if it cannot."""
-  libc, here, exchange = ctypes.CDLL(None, use_errno=True), -100, 2
-  if libc.renameat2(here, bytes(a), here, bytes(b), exchange):
+  libc, cwd, exchange = ctypes.CDLL(None, use_errno=True), -100, 2
+  if libc.renameat2(cwd, bytes(a), cwd, bytes(b), exchange):
     raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
 
