@@ -1,5 +1,6 @@
 """Commands without streams, room or a folder end with a sentence at most."""
 
+import errno
 import pathlib
 import subprocess
 import sys
@@ -45,6 +46,13 @@ def test_results_on_a_full_disk_are_an_error_of_the_disk(tmp_path):
   assert ended.returncode == errors.DiskError.exit_code
   assert ended.stderr.startswith("error: The disk of the output is full.")
   assert ended.stderr.count("\n") == 1
+
+
+def test_a_file_system_that_fails_is_no_bug(tmp_path):
+  error = errors.explain(OSError(errno.EIO, "Input/output error", "x/lock"))
+  assert isinstance(error, errors.DiskError)
+  assert str(error).startswith("'x/lock' cannot be used: Input/output error.")
+  assert errors.explain(FileNotFoundError(errno.ENOENT, "", "x")) is None
 
 
 def test_a_current_folder_that_was_deleted_is_named(tmp_path, monkeypatch):

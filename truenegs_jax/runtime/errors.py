@@ -28,6 +28,20 @@ SAVED_INTERRUPT = 130  # by Ctrl-C
 SIGNAL_CODES = {signal.SIGTERM: SAVED_RESTART, signal.SIGINT: SAVED_INTERRUPT}
 # Of a process that hangs; jax's own after a lost process.
 HANGS = 134
+# Numbers of errors of a file system or of this process, not of damaged files.
+UNREADABLE = (
+  errno.EIO,
+  errno.EACCES,
+  errno.EMFILE,
+  errno.ENFILE,
+  errno.ENOLCK,
+  errno.EROFS,
+  errno.ESTALE,
+  errno.ETIMEDOUT,
+  errno.ENOTCONN,
+  errno.ECONNABORTED,
+  errno.EHOSTDOWN,
+)
 MAX_MESSAGE = 6000  # characters that are printed
 STOPPED = (
   "stopped. Nothing more was saved; all that was saved before is intact. Run"
@@ -108,6 +122,11 @@ def explain(
       return InputError("The current folder was deleted. Use another one.")
     if error.errno == errno.ENOSPC:
       return DiskError("The disk of the output is full. Free some space.")
+  if isinstance(error, OSError) and error.errno in UNREADABLE:
+    return DiskError(
+      f"'{error.filename or 'A file'}' cannot be used: {error.strerror}. All"
+      " that was saved before is intact. Run the same command again."
+    )
   if not is_out_of_memory(error):
     return None
   reason = str(error).partition("\n")[0][:150].rstrip(".") or "on the host"

@@ -9,7 +9,6 @@ deleted. No other module imports Orbax.
 """
 
 import contextlib
-import errno
 import itertools
 import json
 import logging
@@ -37,6 +36,7 @@ from orbax.checkpoint import checkpoint_managers as policies
 
 from truenegs_jax.runtime import distributed
 from truenegs_jax.runtime.errors import (
+  UNREADABLE,
   CheckpointError,
   DamagedStepError,
   DiskError,
@@ -69,15 +69,6 @@ NOTICES = (
   "Save Finalize thread",
   "Attempted to create temporary directory",
   "exception was never retrieved",
-)
-# Of a file system or of this process, not of damaged files.
-UNREADABLE = (
-  errno.EIO,
-  errno.EACCES,
-  errno.EMFILE,
-  errno.ESTALE,
-  errno.ETIMEDOUT,
-  errno.ENOTCONN,
 )
 CLOSED = "Event loop is closed"  # an error in threads of a failed save
 
@@ -427,9 +418,12 @@ def _read_description(folder: pathlib.Path) -> _Description:
   return _Description(**saved)
 
 
-def _find_reason(e: Exception, numbers: Sequence[int]) -> str:
-  """Returns the words of the system in a library's message, "" for others."""
-  return next((x for x in map(os.strerror, numbers) if x in str(e)), "")
+def _find_reason(e: BaseException | None, numbers: Sequence[int]) -> str:
+  """Returns the words of the system in a library's messages, or ""."""
+  text = ""
+  while e:  # TensorStore's words are in the cause of Orbax's error
+    text, e = f"{text}\n{e}", e.__cause__ or e.__context__
+  return next((x for x in map(os.strerror, numbers) if x in text), "")
 
 
 def compute_checksums(tree: Any) -> dict[str, int]:
