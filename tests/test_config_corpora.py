@@ -20,7 +20,7 @@ from truenegs_jax.config.sections import Data
 from truenegs_jax.configs import common
 from truenegs_jax.data.rows import prepare_rows, rows_folder
 from truenegs_jax.data.tokens.tokenizer import SPECIALS
-from truenegs_jax.train.prepare_data import plan_options
+from truenegs_jax.train.prepare_data import plan_rows
 
 pytestmark = pytest.mark.slow
 
@@ -121,7 +121,7 @@ def prepare(tmp_path_factory):
     c.data.sources, c.length, c.data.workers = sources, length, 1
     c.data.vocab = str(folder / "vocab.txt")
     c.data.rows = str(folder / f"rows{abs(hash((sources, length)))}")
-    plan = prepare_rows.make_plan(**plan_options(Data.read(c.data), c.length))
+    plan = plan_rows(Data.read(c.data), c.length)
     rows, _ = prepare_rows.execute_plan(plan)
     return rows_folder.read_manifest(rows)
 

@@ -28,7 +28,7 @@ from truenegs_jax.config.sections import FROM_WEIGHTS, PretrainConfig
 from truenegs_jax.data.rows import engines, prepare_rows, rows_folder
 from truenegs_jax.runtime import progress
 from truenegs_jax.runtime.errors import InputError
-from truenegs_jax.train.prepare_data import plan_options
+from truenegs_jax.train.prepare_data import plan_rows
 
 
 def _choose_machines() -> dict[str, Any]:
@@ -64,8 +64,7 @@ def main(argv: list[str]) -> None:
       print_progress = functools.partial(print, file=sys.stderr)
       weights = Weights(config.init, print_progress)
       config = replace_init(config, weights, saved=None)
-    options = plan_options(config.data, config.length)
-    plan = prepare_rows.make_plan(**options)
+    plan = plan_rows(config.data, config.length)
     result = prepare_rows.execute_job(dataclasses.replace(plan, **machines))
     if result and flags.FLAGS.verify:
       with progress.working(progress.log_console(), "Verifying"):

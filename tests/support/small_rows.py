@@ -72,7 +72,7 @@ def prepare_files(sources, folder, engine=None, bucket="") -> dict[str, bytes]:
     rows=str(folder),
     workers=1,
   )
-  plan = prepare_rows.make_plan(**prepare_data.plan_options(data, 16))
+  plan = prepare_data.plan_rows(data, 16)
   plan = dataclasses.replace(plan, engine=engine, bucket=bucket)
   prepare_rows.execute_plan(plan)
   return read_files(folder)

@@ -1,8 +1,6 @@
 """Finds or prepares the rows of a config."""
 
-import dataclasses
 import pathlib
-from typing import Any
 
 from rich.console import Console
 
@@ -11,6 +9,7 @@ from truenegs_jax.configs import common
 from truenegs_jax.data.corpus.language import check_code
 from truenegs_jax.data.corpus.sources_spec import named_sources
 from truenegs_jax.data.rows import prepare_rows
+from truenegs_jax.data.rows.steps import Plan
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
 from truenegs_jax.runtime import progress
 from truenegs_jax.runtime.errors import InputError
@@ -20,8 +19,8 @@ PREPARE = (
 )
 
 
-def plan_options(data: Data, length: int) -> dict[str, Any]:
-  """Checks a config's data; returns the arguments of `make_plan`."""
+def plan_rows(data: Data, length: int) -> Plan:
+  """Checks a config's data, and plans its rows."""
   if data.sources == common.REQUIRED:
     raise InputError(
       "data.sources is not set: this config trains on your own text. Set"
@@ -34,9 +33,7 @@ def plan_options(data: Data, length: int) -> dict[str, Any]:
 
     reader = open_wordnet(data.wordnet_dir)
   check_code(data.language)
-  options = dataclasses.asdict(data)
-  del options["wordnet_dir"]
-  return {**options, "length": length, "reader": reader}
+  return prepare_rows.make_plan(data, length, reader)
 
 
 def find_or_prepare_rows(
@@ -51,7 +48,7 @@ def find_or_prepare_rows(
 
   with distributed.raise_everywhere("rows"):
     with progress.working(console, "Opening text and rows"):
-      plan = prepare_rows.make_plan(**plan_options(data, length))
+      plan = plan_rows(data, length)
       is_prepared = plan.is_prepared()
     if not is_prepared and distributed.process_count() > 1:
       raise InputError(

@@ -6,7 +6,6 @@ Rows that an earlier call prepared from the same text and options are reused,
 and a preparation that was stopped is resumed.
 """
 
-import dataclasses
 import functools
 import pathlib
 import shutil
@@ -54,41 +53,25 @@ def prepare(
     data: other keys of a config's section `data`; one worker by default.
   """
   data = {"sources": sources, "language": "", "workers": 1, **data}
-  options = dataclasses.asdict(Data(**data))
-  del options["wordnet_dir"]
-  return execute_plan(make_plan(length=length, **options))
+  return execute_plan(make_plan(Data(**data), length))
 
 
 def make_plan(
-  *,
-  length: int,
-  sources: str,
-  language: str,
-  stopping: str,
-  errors: str,
-  tokenizer: str,
-  vocab: str,
-  vocab_size: int,
-  lowercase: bool,
-  accents: str,
-  layout: str,
-  overflow: str,
-  held_out: float,
-  seed: int,
-  rows: str,
-  workers: int,
-  reader: WordNetReader | None = None,
+  data: Data, length: int, reader: WordNetReader | None = None
 ) -> Plan:
   """Checks options and chooses the folder; reads no text, writes nothing.
 
-  The arguments are `config.length` and keys of `config.data`; the source
-  "wordnet" also needs `reader`.
+  The source "wordnet" needs `reader`; `data.wordnet_dir` is not read.
   """
-  layouts.check_layout(layout, length=length, overflow=overflow)
-  check_local("data.rows", rows)
-  named = pathlib.Path(rows).expanduser().resolve() if rows else None
+  layouts.check_layout(data.layout, length=length, overflow=data.overflow)
+  check_local("data.rows", data.rows)
+  named = pathlib.Path(data.rows).expanduser().resolve() if data.rows else None
   open_text = functools.partial(
-    open_corpus, sources, errors=errors, stopping=stopping, reader=reader
+    open_corpus,
+    data.sources,
+    errors=data.errors,
+    stopping=data.stopping,
+    reader=reader,
   )
   corpus: Corpus | None = None
   try:
@@ -100,34 +83,34 @@ def make_plan(
     message = f"{printable(error)}\nUsing the rows in '{named}'."
     progress.log_console().print(message, soft_wrap=True)
     identity = read_manifest(named)["options"]["sources"]
-  strip_accents = tokenizer_lib.ACCENTS[accents]
+  strip_accents = tokenizer_lib.ACCENTS[data.accents]
   if strip_accents is None:
-    strip_accents = lowercase
-  normalizer = {"lowercase": lowercase, "strip_accents": strip_accents}
-  given, vocabulary = None, f"train:{vocab_size}"
-  if vocab != "train":
-    given = tokenizer_lib.load_tokenizer(vocab, **normalizer)
+    strip_accents = data.lowercase
+  given, vocabulary = None, f"train:{data.vocab_size}"
+  if data.vocab != "train":
+    given = tokenizer_lib.load_tokenizer(
+      data.vocab, lowercase=data.lowercase, strip_accents=strip_accents
+    )
     vocabulary = given.fingerprint
   options = RowsOptions(
     sources=identity,
     vocabulary=vocabulary,
-    **normalizer,
     length=length,
-    layout=layout,
-    overflow=overflow,
-    held_out=held_out,
-    seed=seed,
+    lowercase=data.lowercase,
+    strip_accents=strip_accents,
+    layout=data.layout,
+    overflow=data.overflow,
+    held_out=data.held_out,
+    seed=data.seed,
   )
-  fingerprint = rows_fingerprint(options)
+  folder = cache.folder().resolve() / "rows" / rows_fingerprint(options)
   return Plan(
-    named or cache.folder().resolve() / "rows" / fingerprint,
+    named or folder,
     options,
     corpus,
     given,
-    vocab_size=vocab_size,
-    language=language,
-    backend=tokenizer,
-    num_workers=workers or engines.available_cores(),
+    data=data,
+    num_workers=data.workers or engines.available_cores(),
     open_corpus=open_text,
   )
 
@@ -173,7 +156,7 @@ def _build(plan: Plan, corpus: Corpus) -> shards.ShardSet:
     say("Reading from the Hugging Face hub or a bucket")
   with progress.working(console, "Checking the language of the text"):
     excerpts = language_lib.sample_corpus(corpus)
-    language_lib.check_language(excerpts, plan.language, say)
+    language_lib.check_language(excerpts, plan.data.language, say)
   tokenizer = plan.tokenizer or _find_or_train_vocabulary(plan, corpus, console)
   with progress.working(console, "Building rows") as show:
     return steps.build_shards(
@@ -202,7 +185,7 @@ def _find_or_train_vocabulary(
       with progress.working(console, "Training the vocabulary") as show:
         vocab = train_vocabulary.train_vocabulary(
           (document.text for document in corpus.read(meter)),
-          size=plan.vocab_size,
+          size=plan.data.vocab_size,
           progress=lambda note: show(
             # Merging pieces, after all text is read, takes an unknown time.
             None if meter.fraction_read == 1 else meter.fraction_read,

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from truenegs_jax.config.sections import Data
 from truenegs_jax.data.corpus.corpus import Corpus, Cursor, Meter, Unit
 from truenegs_jax.data.rows import engines, shards, store
 from truenegs_jax.data.rows.engines import Engine, Step
@@ -49,9 +50,7 @@ class Plan:
   options: RowsOptions
   corpus: Corpus | None = None  # None if the rows exist, but not their text
   tokenizer: Tokenizer | None = None  # None to train one
-  vocab_size: int = 0  # of the one that is trained
-  language: str = ""  # of the text; empty for no check
-  backend: str = "fast"  # of the encoder
+  data: Data = Data()  # of the config
   # Processes; scripts need `if __name__ == "__main__":` above 1.
   num_workers: int = 1
   # (i, n) builds only the i-th of n equal ranges of the shards. Jobs may run at
@@ -219,7 +218,7 @@ def build_shards(
     if plan.bucket:
       name = f"{UNFINISHED_VERSION}-{rows_fingerprint(options)}"
       where = store.open_bucket(plan.bucket, name)
-    spec = ShardSpec(where, tokenizer, options, unit, plan.backend)
+    spec = ShardSpec(where, tokenizer, options, unit, plan.data.tokenizer)
     preparation = Preparation(spec, lambda: corpus)
     if plan.engine:
       assert plan.open_corpus
