@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from truenegs_jax.runtime.errors import InputError
+from truenegs_jax.runtime.errors import DiskError, InputError
 from truenegs_jax.workdir import files, lock
 
 
@@ -20,6 +20,19 @@ def test_second_run_is_refused_until_first_ends(tmp_path):
         pass
   with lock.lock(workdir):
     pass
+
+
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_a_workdir_that_was_moved_meanwhile_is_no_success(
+  tmp_path, is_replaced
+):
+  workdir = tmp_path / "run"
+  with pytest.raises(DiskError, match="run"):
+    with lock.lock(workdir):
+      workdir.rename(tmp_path / "moved")
+      if is_replaced:  # as a save does
+        (workdir / "checkpoints").mkdir(parents=True)
+        (workdir / files.LOCK).touch()
 
 
 def test_lock_ends_with_its_process(tmp_path):

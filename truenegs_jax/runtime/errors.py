@@ -28,20 +28,18 @@ SAVED_INTERRUPT = 130  # by Ctrl-C
 SIGNAL_CODES = {signal.SIGTERM: SAVED_RESTART, signal.SIGINT: SAVED_INTERRUPT}
 # Of a process that hangs; jax's own after a lost process.
 HANGS = 134
-# Numbers of errors of a file system or of this process, not of damaged files.
-UNREADABLE = (
+# Numbers of errors of a file system that fails; its files may be intact.
+FAILING = (
   errno.EIO,
-  errno.EACCES,
-  errno.EMFILE,
-  errno.ENFILE,
   errno.ENOLCK,
-  errno.EROFS,
   errno.ESTALE,
   errno.ETIMEDOUT,
   errno.ENOTCONN,
   errno.ECONNABORTED,
   errno.EHOSTDOWN,
 )
+# And those of this process, also in no case of damaged files.
+UNREADABLE = (*FAILING, errno.EACCES, errno.EMFILE, errno.ENFILE, errno.EROFS)
 MAX_MESSAGE = 6000  # characters that are printed
 STOPPED = (
   "stopped. Nothing more was saved; all that was saved before is intact. Run"

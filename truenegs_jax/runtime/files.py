@@ -35,6 +35,7 @@ from collections.abc import Iterator
 from typing import IO, Any, BinaryIO
 
 from truenegs_jax.runtime.errors import (
+  FAILING,
   DiskError,
   InputError,
   TrueNegsError,
@@ -186,13 +187,15 @@ def lock_file(
   with disk_errors(path):
     opened = open_append(path)
   kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
-  with opened as file:
-    try:
-      fcntl.flock(file, kind if wait else kind | fcntl.LOCK_NB)
-      locked: IO[bytes] | None = file
-    except BlockingIOError:
-      locked = None
+  locked: IO[bytes] | None = None
+  try:
+    with disk_errors(path), contextlib.suppress(BlockingIOError):
+      fcntl.flock(opened, kind if wait else kind | fcntl.LOCK_NB)
+      locked = opened
     yield locked
+  finally:
+    with contextlib.suppress(OSError):  # a lost file system; the body told it
+      opened.close()
 
 
 def is_locked(path: pathlib.Path, *, or_shared: bool = False) -> bool:
@@ -323,6 +326,8 @@ def read_json(
   except TrueNegsError:
     raise
   except READ_ERRORS as e:
+    if isinstance(e, OSError) and e.errno in FAILING:
+      raise
     message = f"'{path}' cannot be read ({describe_error(e)}). {fix}"
     raise error(printable(ValueError(message))) from e
 

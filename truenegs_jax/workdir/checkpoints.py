@@ -170,7 +170,7 @@ class Checkpoints:
     removed = self._save_on_full_disk(step, state, run)
     return (
       f"warning: The disk was full. To save step {step:,} in '{self.folder}',"
-      f" these steps were removed: {removed}. Free some disk space."
+      f" these steps were removed: {removed or None}. Free some disk space."
     )
 
   def _start_saving(self, step: int, state: Any, run: Mapping) -> None:

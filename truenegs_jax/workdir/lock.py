@@ -1,12 +1,13 @@
 """Locks a workdir so that only one run uses it at a time."""
 
 import contextlib
+import os
 import pathlib
 import secrets
 from collections.abc import Iterator
 
 from truenegs_jax.runtime import distributed
-from truenegs_jax.runtime.errors import InputError
+from truenegs_jax.runtime.errors import DiskError, InputError
 from truenegs_jax.runtime.files import disk_errors, lock_file
 from truenegs_jax.workdir import files
 
@@ -21,8 +22,9 @@ def lock(workdir: pathlib.Path) -> Iterator[None]:
   Raises:
     InputError: another run uses the workdir, it is not writable, or the
       processes of this run do not share it.
+    DiskError: at the end the workdir is another folder than at the start.
   """
-  path = workdir / files.LOCK
+  path, file = workdir / files.LOCK, None
   with contextlib.ExitStack() as stack:
     with distributed.raise_everywhere("lock"):
       if distributed.is_first_process():
@@ -49,3 +51,11 @@ def lock(workdir: pathlib.Path) -> Iterator[None]:
       token = "none"
     distributed.check_same("workdir, a folder that all of them share", token)
     yield
+    if file is not None:
+      with disk_errors(path):
+        is_same = os.path.samestat(path.stat(), os.fstat(file.fileno()))
+      if not is_same:
+        raise DiskError(
+          f"'{workdir}' was moved or replaced while the run used it, so its"
+          " files are in two places. Join them, and run the same command again."
+        )

@@ -23,7 +23,12 @@ from typing import Any
 import numpy as np
 
 from truenegs_jax.data.tokens.tokenizer import Tokenizer, load_tokenizer
-from truenegs_jax.runtime.errors import DataError, InputError, one_of
+from truenegs_jax.runtime.errors import (
+  FAILING,
+  DataError,
+  InputError,
+  one_of,
+)
 from truenegs_jax.runtime.files import read_json, short_sha256
 
 VERSION = 3
@@ -359,6 +364,8 @@ def _map_field(path: pathlib.Path, shape: tuple[int, int]) -> np.ndarray:
     if array.shape != shape or path.stat().st_size != end:
       raise ValueError(f"{path.stat().st_size:,} bytes of {array.shape}")
   except (OSError, ValueError) as error:
+    if isinstance(error, OSError) and error.errno in FAILING:
+      raise
     raise DataError(f"{path}: cannot be read ({error}). {REBUILD}") from error
   if array.dtype.kind != "u":
     raise DataError(f"{path}: {array.dtype}, not unsigned integers. {REBUILD}")
