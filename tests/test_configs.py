@@ -163,7 +163,7 @@ def test_electra_own_needs_text_and_its_intervals_follow_the_steps():
   c = get_config("electra_own")
   with pytest.raises(InputError, match="--config.data.sources='texts"):
     config = PretrainConfig.read(c)
-    prepare_data.plan_options(config.data, config.length)
+    prepare_data.plan_rows(config.data, config.length)
   assert "--config.data.sources=FILES" in print_dry_run(c)
   c.steps = 500
   values = (c.optim.warmup_steps, c.log.every_steps, c.eval.every_steps)

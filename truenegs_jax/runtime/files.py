@@ -75,13 +75,13 @@ def check_local(name: str, path: str | os.PathLike[str]) -> None:
 
 
 def check_utf8(path: str | os.PathLike[str]) -> None:
-  """Raises InputError for a folder that Orbax cannot open."""
+  """Raises InputError for a path that Orbax and JSON cannot hold."""
   try:
     os.path.realpath(path).encode()
   except UnicodeEncodeError as e:
     raise InputError(
       f"{str(path)!r}, or a folder above it, is not named in UTF-8, which"
-      " checkpoints need. Rename it. If it is, run export LC_ALL=C.UTF-8."
+      " saved files need. Rename it. If it is, run export LC_ALL=C.UTF-8."
     ) from e
 
 
@@ -225,13 +225,13 @@ def lock_folder(
 
 
 class _LossyFile(io.FileIO):
-  """A file that drops what its disk has no room for."""
+  """A log that drops lines for which no room or no reader is left."""
 
   def write(self, data: Any, /) -> int:
     try:
       return super().write(data)
     except OSError as error:
-      if error.errno not in FULL_DISK:
+      if error.errno not in (*FULL_DISK, *FAILING, errno.EPIPE):
         raise
       return len(data)
 

@@ -48,6 +48,7 @@ from truenegs_jax.runtime.files import (
   check_utf8,
   disk_errors,
   parse_json,
+  read_file,
   short_sha256,
 )
 from truenegs_jax.workdir.files import check_checkpoint_folder
@@ -411,7 +412,7 @@ class Checkpoints:
 
 def _read_description(folder: pathlib.Path) -> _Description:
   path = folder / "run" / "metadata"
-  saved = parse_json(path.read_bytes(), strict=False)
+  saved = parse_json(read_file(path), strict=False)
   sha256 = saved.pop("sha256", None)
   if sha256 != _hash_json(saved):
     raise ValueError("its description does not match its checksum")

@@ -507,3 +507,9 @@ def test_reading_text_imports_no_large_library(tmp_path):
 
 
 # Fuzzing.
+
+
+def test_a_file_whose_name_is_no_utf8_is_refused(tmp_path):
+  (tmp_path / "\udcff.txt").write_text("one")
+  with pytest.raises(InputError, match="is not named in UTF-8"):
+    open_corpus(str(tmp_path))

@@ -31,6 +31,7 @@ from truenegs_jax.data.corpus.readers import (
   WordNetReader,
 )
 from truenegs_jax.runtime.errors import InputError, UnavailableError, one_of
+from truenegs_jax.runtime.files import check_utf8
 
 WORDNET = "wordnet"
 WORDNET_BYTES = 11_000_000
@@ -240,6 +241,8 @@ def _open_files(part_spec: PartSpec) -> Part:
       f"{part_spec.subject} is not a file, a folder, a URL or a glob with a"
       " match; nor hf:NAME or wordnet. Put a path with commas or = in quotes."
     )
+  for file in files:
+    check_utf8(file.path)
   names = [part_spec.format or SUFFIXES.get(x.suffix, TEXT) for x in files]
   rules = {
     name: part_spec.rule("block" if name == TEXT else "record")

@@ -363,7 +363,7 @@ def _map_field(path: pathlib.Path, shape: tuple[int, int]) -> np.ndarray:
     end = array.offset + array.nbytes
     if array.shape != shape or path.stat().st_size != end:
       raise ValueError(f"{path.stat().st_size:,} bytes of {array.shape}")
-  except (OSError, ValueError) as error:
+  except Exception as error:  # numpy compiles a damaged header as Python
     if isinstance(error, OSError) and error.errno in FAILING:
       raise
     raise DataError(f"{path}: cannot be read ({error}). {REBUILD}") from error

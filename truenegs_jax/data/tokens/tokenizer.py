@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers
 
-from truenegs_jax.runtime.errors import InputError
+from truenegs_jax.runtime.errors import FAILING, InputError
 from truenegs_jax.runtime.files import (
   atomic_file,
   is_hub_name,
@@ -205,6 +205,8 @@ def _read_lines(path: pathlib.Path) -> list[str]:
     data = read_file(path).removeprefix(b"\xef\xbb\xbf").rstrip()
     lines = data.decode("utf-8").split("\n")
   except (OSError, ValueError) as error:
+    if isinstance(error, OSError) and error.errno in FAILING:
+      raise
     raise InputError(f"{path}: cannot be read ({error}).") from error
   return [line.removesuffix("\r") for line in lines]
 
