@@ -338,6 +338,8 @@ read_results = functools.partial(read_json, max_values=2**24)
 
 def read_file(path: pathlib.Path, max_values: int = MAX_VALUES) -> bytes:
   """Reads JSON or lines; ValueError for a pipe, or more than `max_values`."""
+  if not isinstance(path, pathlib.Path):  # of a bucket
+    return path.read_bytes()
   # Without O_NONBLOCK, a pipe would be waited for.
   with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):

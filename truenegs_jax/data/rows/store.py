@@ -76,8 +76,6 @@ def read_arrays(path: pathlib.Path) -> dict[str, np.ndarray]:
   try:
     with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
       return {name: arrays[name] for name in arrays}
-  except MemoryError:
-    raise
   except Exception as error:  # numpy, zipfile and zlib raise unrelated types
     path.unlink(missing_ok=True)
     raise DiskError(
