@@ -256,7 +256,7 @@ READERS = (
       COMPRESSORS[".xz"],
     ),
     "count.npz": Reader(
-      lambda x: store.read_arrays(x)["sizes"],
+      lambda x: store.read_arrays(x, "sizes"),
       to_npy(VECTORS),
       functools.partial(to_zip, "sizes.npy"),
     ),

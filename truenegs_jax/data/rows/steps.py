@@ -107,7 +107,7 @@ class Preparation:
     """Returns the shards of a counted corpus, and their chunks."""
     sizes, repairs = {}, collections.Counter[str]()
     for unit in self.corpus.list_units():
-      arrays = store.read_arrays(self._count_path(unit))
+      arrays = store.read_arrays(self._count_path(unit), "sizes", "repairs")
       sizes[unit] = arrays["sizes"]
       repairs.update(json.loads(str(arrays["repairs"])))
     meter, num_chunks = Meter(), 0

@@ -70,12 +70,12 @@ def read_file(path: pathlib.Path) -> bytes:
     return path.read_bytes()
 
 
-def read_arrays(path: pathlib.Path) -> dict[str, np.ndarray]:
+def read_arrays(path: pathlib.Path, *names: str) -> dict[str, np.ndarray]:
   """Returns saved arrays; DiskError if the file is damaged, and so removed."""
   data = read_file(path)
   try:
     with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
-      return {name: arrays[name] for name in arrays}
+      return {name: arrays[name] for name in names}
   except Exception as error:  # numpy, zipfile and zlib raise unrelated types
     path.unlink(missing_ok=True)
     raise DiskError(
