@@ -16,7 +16,7 @@ and computed our logits.
 from truenegs_jax.runtime import errors
 
 if __name__ == "__main__":
-  errors.exit_at_signals()  # before the imports that take time
+  errors.start_command()  # before the imports that take time
 
 import functools
 import pathlib

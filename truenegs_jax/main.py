@@ -19,10 +19,11 @@ and Open MPI they find one another; elsewhere three flags are needed:
 from truenegs_jax.runtime import errors
 
 if __name__ == "__main__":
-  errors.exit_at_signals()  # before the imports that take time
+  errors.start_command()  # before the imports that take time
 
 import functools
 import importlib
+import os
 import pathlib
 import sys
 import traceback
@@ -41,6 +42,12 @@ TASKS = {
   "robustness": "truenegs_jax.robustness.run",
   "study": "truenegs_jax.study.run",
 }
+# Defaults of jax, for the same random draws in all processes and resumes.
+DRAWS = {
+  "JAX_DEFAULT_PRNG_IMPL": "threefry2x32",
+  "JAX_ENABLE_X64": "0",
+  "JAX_THREEFRY_PARTITIONABLE": "1",
+}
 SAVE_MEMORY = (
   "In a new run, set a smaller --config.batch_size or"
   " --config.optim.accumulation=2; in any pre-training"
@@ -52,6 +59,7 @@ SAVE_MEMORY = (
 def main(argv: list[str]) -> None:
   """Runs the config's task and turns errors into exit codes."""
   del argv
+  os.environ.update(DRAWS)
   cpu.configure()
   # Not at the top: --help and bad flags should not wait for jax.
   from truenegs_jax.runtime import distributed

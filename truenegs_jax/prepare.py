@@ -13,7 +13,7 @@ Several jobs can share the work; the one that finishes last completes the rows.
 from truenegs_jax.runtime import errors
 
 if __name__ == "__main__":
-  errors.exit_at_signals()  # before the imports that take time
+  errors.start_command()  # before the imports that take time
 
 import dataclasses
 import functools

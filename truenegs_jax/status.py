@@ -8,7 +8,7 @@ It only reads: state, step, losses, speed, time left and the newest checkpoint.
 from truenegs_jax.runtime import errors
 
 if __name__ == "__main__":
-  errors.exit_at_signals()  # before the imports that take time
+  errors.start_command()  # before the imports that take time
 
 import datetime
 import pathlib

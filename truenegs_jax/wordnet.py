@@ -10,7 +10,7 @@ Needs no root. WordNet is kept in nltk_data/ of the cache folder,
 from truenegs_jax.runtime import errors
 
 if __name__ == "__main__":
-  errors.exit_at_signals()  # before the imports that take time
+  errors.start_command()  # before the imports that take time
 
 import contextlib
 import functools

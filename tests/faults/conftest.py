@@ -25,16 +25,15 @@ def count_tries(record_property):
 
 def pytest_terminal_summary(terminalreporter, config):
   """Writes the table of the reports of all tests, also of other processes."""
-  if not config.option.faults_table:
+  if not (file := config.getoption("faults_table", None)):
     return
   outcomes = collections.defaultdict(collections.Counter)
   for outcome in ("passed", "failed", "error", "skipped"):
     for report in terminalreporter.getreports(outcome):
       tries = dict(report.user_properties).get("tries", 1)
       outcomes[report.nodeid.partition("[")[0]][outcome] += tries
-  path = pathlib.Path(config.option.faults_table)
-  path.write_text(render(outcomes))
-  terminalreporter.write_line(f"The table of faults is in {path}.")
+  pathlib.Path(file).write_text(render(outcomes))
+  terminalreporter.write_line(f"The table of faults is in {file}.")
 
 
 def render(outcomes):

@@ -13,7 +13,7 @@ from truenegs_jax.workdir.checkpoints import Checkpoints
 COMMAND = """
 import os, sys
 from truenegs_jax.runtime import errors
-errors.exit_at_signals()
+errors.start_command()
 print(sys.argv[1])
 sys.exit(sys.argv[1].encode() != os.fsencode(sys.argv[1]))
 """

@@ -1,5 +1,8 @@
 """Draws are uniform, uncorrelated and depend only on their address."""
 
+import subprocess
+import sys
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,6 +10,7 @@ import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from support import runs
 from truenegs_jax.runtime import rng
 from truenegs_jax.train import sharding
 
@@ -191,3 +195,18 @@ def test_dropout_without_keys_or_rate_is_the_identity_and_keeps_the_type():
   np.testing.assert_array_equal(rng.dropout(x, None, rate=0.5, site=0), x)
   np.testing.assert_array_equal(rng.dropout(x, keys(2), rate=0.0, site=0), x)
   assert rng.dropout(x, keys(2), rate=0.5, site=0).dtype == x.dtype
+
+
+PRINT_GENERATOR = """
+import sys
+from truenegs_jax import main
+main._run = lambda: print(sys.modules["jax"].config.jax_default_prng_impl) or 0
+main.main([])
+"""
+
+
+def test_variables_of_jax_change_no_draws_of_a_run(tmp_path):
+  env = runs.make_environment(tmp_path) | {"JAX_DEFAULT_PRNG_IMPL": "rbg"}
+  command = [sys.executable, "-c", PRINT_GENERATOR]
+  ended = subprocess.run(command, env=env, capture_output=True, text=True)
+  assert (ended.returncode, ended.stdout) == (0, "threefry2x32\n"), ended

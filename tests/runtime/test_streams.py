@@ -13,7 +13,7 @@ from truenegs_jax.runtime import errors
 OPEN = """
 import os, sys
 from truenegs_jax.runtime import errors
-errors.exit_at_signals()
+errors.start_command()
 print("out")
 print("err", file=sys.stderr)
 sys.exit(os.open("file", os.O_CREAT | os.O_RDWR))

@@ -20,13 +20,6 @@ MALLOC_SETTINGS = {
   -8: 1,  # M_ARENA_MAX: share the heap between all threads
 }
 
-# Variables of jax that change random draws, and its defaults.
-DRAWS = {
-  "JAX_DEFAULT_PRNG_IMPL": "threefry2x32",
-  "JAX_ENABLE_X64": "0",
-  "JAX_THREEFRY_PARTITIONABLE": "1",
-}
-
 _PLATFORM = contextvars.ContextVar("platform", default="")
 
 
@@ -67,15 +60,12 @@ def lowering_for(platform: str) -> Iterator[None]:
 
 
 def configure() -> None:
-  """Sets up the draws, and memory and dispatch for training on a CPU.
+  """Sets up memory and dispatch for training on a CPU.
 
-  Draws are those of jax's defaults: with other variables in one process, or on
-  a resume, parameters would differ. Dispatch becomes synchronous: two
-  overlapping steps would compete for the same cores and need twice the scratch
-  memory. GPUs and TPUs, which JAX_PLATFORMS names, as in launch/gpu.sh, need
-  neither.
+  Dispatch becomes synchronous: two overlapping steps would compete for the same
+  cores and need twice the scratch memory. Does nothing if JAX_PLATFORMS names a
+  GPU or TPU, as launch/gpu.sh does.
   """
-  os.environ.update(DRAWS)
   if not is_enabled(os.environ.get("JAX_PLATFORMS") or "cpu"):
     return
   keep_freed_memory()

@@ -6,7 +6,7 @@ or what is allowed. WHAT TO TYPE. Short sentences, config keys and flags as they
 are typed, strings and paths in single quotes, thousands with commas.
 
 Imports nothing that takes time, because a command first of all calls
-`exit_at_signals`. Without it, Python raises KeyboardInterrupt inside an import,
+`start_command`. Without it, Python raises KeyboardInterrupt inside an import,
 where libraries drop or misread it, and SIGTERM or the normal exit aborts in
 threads of XLA.
 """
@@ -162,13 +162,12 @@ def printable(error: Exception) -> str:
   return f"{message[: MAX_MESSAGE // 2]} ... {message[-MAX_MESSAGE // 2 :]}"
 
 
-def exit_at_signals(end: Callable[[int], object] = os._exit) -> None:
-  """Makes SIGTERM end the process at once with 75, and SIGINT with 130.
+def start_command() -> None:
+  """Prepares the process of a command: encoding, streams and signals.
 
-  Training has its own handlers, as it has something to save. `end` gets the
-  exit code and must not return. Python first starts again in UTF-8 mode if the
-  locale has another encoding: libraries would miss a folder 'Übung'. What the
-  terminal does not have is printed with escapes. Opens closed standard streams.
+  Starts Python again in UTF-8 mode if the locale has another encoding, in which
+  libraries would miss a folder 'Übung'; prints what the terminal does not have
+  with escapes; opens closed standard streams; calls `exit_at_signals`.
   """
   if sys.getfilesystemencoding() != "utf-8" and "utf8" not in sys._xoptions:
     words = [sys.executable, "-X", "utf8", *sys.orig_argv[1:]]
@@ -178,6 +177,15 @@ def exit_at_signals(end: Callable[[int], object] = os._exit) -> None:
       setattr(sys, name, open(os.devnull, "r+"))
   if isinstance(sys.stdout, io.TextIOWrapper):
     sys.stdout.reconfigure(errors="backslashreplace")
+  exit_at_signals()
+
+
+def exit_at_signals(end: Callable[[int], object] = os._exit) -> None:
+  """Makes SIGTERM end the process at once with 75, and SIGINT with 130.
+
+  Training has its own handlers, as it has something to save. `end` gets the
+  exit code and must not return.
+  """
 
   def handle(number: int, _: object) -> None:
     for folder in _temporary_folders:

@@ -10,7 +10,7 @@ The flags mean the same as in a config's `negatives` and `data`.
 from truenegs_jax.runtime import errors
 
 if __name__ == "__main__":
-  errors.exit_at_signals()  # before the imports that take time
+  errors.start_command()  # before the imports that take time
 
 import functools
 from collections.abc import Iterable, Iterator

@@ -51,11 +51,12 @@ def lock(workdir: pathlib.Path) -> Iterator[None]:
       token = "none"
     distributed.check_same("workdir, a folder that all of them share", token)
     yield
-    if file is not None:
-      with disk_errors(path):
-        is_same = os.path.samestat(path.stat(), os.fstat(file.fileno()))
-      if not is_same:
-        raise DiskError(
-          f"'{workdir}' was moved or replaced while the run used it, so its"
-          " files are in two places. Join them, and run the same command again."
-        )
+    # A moved workdir lets a run go on, and save in a new one.
+    if file and not (
+      path.exists() and os.path.samestat(path.stat(), os.fstat(file.fileno()))
+    ):
+      raise DiskError(
+        f"'{workdir}' was moved, replaced or removed while the run used it, so"
+        " it lacks files. Put back what was moved, and run the same command"
+        " again."
+      )
