@@ -138,7 +138,7 @@ def test_model_cards_of_a_pair(pair, tmp_path, no_torch):
       "| loss of masked tokens | 4.5000 | 6.5000 |",
       "| loss of detecting replaced tokens | 0.6000 | 0.6931 |",
       "| AUC of detecting replaced tokens | 0.7500 | 0.5000 |",
-      "not better than guessing",
+      "not shown to beat guessing",
       "Trained on 5,120 tokens at most",
       "Positions beyond 32",
       "text is lower-cased, accents are stripped",

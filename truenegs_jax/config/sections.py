@@ -428,7 +428,9 @@ class Eval(Section):
     (), "With one [MASK] each; filled and printed at the end.", may_change=True
   )
   must_learn: bool = key(
-    False, "True: exit with 1 unless all networks learned.", may_change=True
+    False,
+    "True: exit with 1 unless all metrics beat guessing.",
+    may_change=True,
   )
 
 

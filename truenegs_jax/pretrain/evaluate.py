@@ -1,11 +1,11 @@
 """Evaluates a finished run: its verdict, and predictions for [MASK].
 
-The verdict compares held-out losses with guessing without context.
+The verdict compares held-out metrics with guessing without context.
 """
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -20,14 +20,20 @@ from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.stats.intervals import jackknife_error
 from truenegs_jax.train import metrics
 
-MIN_ERRORS = 3.0  # how many standard errors the AUC must be above 0.5
+MIN_ERRORS = 3.0  # standard errors by which a metric must beat guessing
+RULE = f"Better means by more than {MIN_ERRORS:g} standard errors."
+YES, NO = "yes", "no"
 MASK_TEXT = "[MASK]"
 NUM_TOKENS = 5  # likeliest tokens per sentence
 
 
 @dataclasses.dataclass(frozen=True)
 class Detection:
-  """Held-out metrics of a discriminator; losses in nats."""
+  """Held-out metrics of a discriminator; losses in nats.
+
+  `loss_error` is that of the difference from `base_rate_entropy`, which comes
+  from the same rows.
+  """
 
   loss: float
   loss_error: float
@@ -36,11 +42,6 @@ class Detection:
   auc: float
   auc_error: float
   tokens: int
-
-  @property
-  def learned(self) -> bool:
-    """Whether replaced tokens are detected better than by chance."""
-    return self.auc > 0.5 + MIN_ERRORS * self.auc_error
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,10 +62,39 @@ class Verdict:
   detection: Detection | None  # None: BERT has no discriminator
 
   @property
+  def answers(self) -> dict[str, str]:
+    """Whether each metric beats guessing without context: YES, or why not.
+
+    A generator that guesses draws tokens that are easy to detect without any
+    context, so detection does not count then.
+    """
+    guess, d = self.unigram_entropy, self.detection
+    hidden = _judge(guess - self.mlm_hidden, self.mlm_hidden_error)
+    answers = {
+      "mlm": _judge(guess - self.mlm, self.mlm_error),
+      "mlm_hidden": hidden,
+    }
+    if d:
+      detection = {
+        "detection.loss": _judge(d.base_rate_entropy - d.loss, d.loss_error),
+        "detection.auc": _judge(d.auc - 0.5, d.auc_error),
+      }
+      for name, answer in detection.items():
+        guessed = answer == YES and hidden != YES
+        answers[name] = f"{NO}: the generator guesses" if guessed else answer
+    return answers
+
+  @property
   def passed(self) -> bool:
-    """Whether all networks are better than guessing without context."""
-    mlm_learned = max(self.mlm, self.mlm_hidden) < self.unigram_entropy
-    return mlm_learned and (not self.detection or self.detection.learned)
+    """Whether all metrics are better than guessing without context."""
+    return {*self.answers.values()} == {YES}
+
+
+def _judge(gain: float, error: float) -> str:
+  """Returns whether a metric beats guessing by MIN_ERRORS standard errors."""
+  if math.isinf(error):
+    return "unknown: one batch"
+  return YES if gain > MIN_ERRORS * error else NO
 
 
 def compute_verdict(
@@ -79,18 +109,20 @@ def compute_verdict(
   """
   total = metrics.merge_terms(held_out)
   mlm_name = "mlm_uncorrected" if "mlm_uncorrected" in total else "mlm"
-  mlm, mlm_error = _with_error(held_out, mlm_name)
-  hidden, hidden_error = _with_error(held_out, "mlm_hidden")
+  mlm, mlm_error = _with_error(held_out, lambda x: x[mlm_name])
+  hidden, hidden_error = _with_error(held_out, lambda x: x["mlm_hidden"])
   detection = None
   if "detect" in total:
-    rate = metrics.compute_ratios(total)["replaced"]
-    loss, loss_error = _with_error(held_out, "detect")
-    auc, auc_error = _with_error(held_out, "auc")
+    _, loss_error = _with_error(
+      held_out, lambda x: _label_entropy(x) - x["detect"]
+    )
+    auc, auc_error = _with_error(held_out, lambda x: x["auc"])
+    ratios = metrics.compute_ratios(total)
     detection = Detection(
-      loss=loss,
+      loss=ratios["detect"],
       loss_error=loss_error,
-      base_rate=rate,
-      base_rate_entropy=metrics.entropy(np.array([rate, 1 - rate])),
+      base_rate=ratios["replaced"],
+      base_rate_entropy=_label_entropy(ratios),
       auc=auc,
       auc_error=auc_error,
       tokens=int(total["detect"][1]),
@@ -107,67 +139,85 @@ def compute_verdict(
   )
 
 
+def _label_entropy(ratios: Mapping[str, float]) -> float:
+  """Returns the detection loss of knowing only how many are replaced."""
+  rate = ratios["replaced"]
+  return metrics.entropy(np.array([rate, 1 - rate]))
+
+
 def verdict_table(v: Verdict) -> Table:
   """Makes a table that compares each metric with guessing."""
-  table = Table(title="Held-out rows", title_justify="left")
+  table = Table(
+    title="Held-out rows",
+    caption=RULE,
+    title_justify="left",
+    caption_justify="left",
+  )
   for name in ("metric", "model", "guessing without context", "better"):
     table.add_column(name, overflow="fold")
-
-  def add_row(metric: str, model: str, guess: str, *, better: bool) -> None:
-    answer = Text("yes", "green") if better else Text("no", "red")
-    table.add_row(metric, model, guess, answer)
-
   unigram = f"unigram entropy {v.unigram_entropy:.3f}"
-  add_row(
-    f"MLM loss, {v.slots:,} slots",
-    _format(v.mlm, v.mlm_error, digits=3),
-    f"uniform {v.uniform_entropy:.3f}, {unigram}",
-    better=v.mlm < v.unigram_entropy,
-  )
-  add_row(
-    "MLM loss, slots with [MASK]",
-    _format(v.mlm_hidden, v.mlm_hidden_error, digits=3),
-    unigram,
-    better=v.mlm_hidden < v.unigram_entropy,
-  )
+  rows = [
+    (f"MLM loss, {v.slots:,} slots", _format(v.mlm, v.mlm_error), unigram),
+    (
+      "MLM loss, slots with [MASK]",
+      _format(v.mlm_hidden, v.mlm_hidden_error),
+      unigram,
+    ),
+  ]
   if d := v.detection:
-    replaced = f"{d.base_rate:.1%} replaced"
-    add_row(
-      f"detection loss, {d.tokens:,} tokens",
-      _format(d.loss, d.loss_error, digits=4),
-      f"base-rate entropy {d.base_rate_entropy:.4f} ({replaced})",
-      better=d.loss < d.base_rate_entropy,
-    )
-    add_row(
-      "detection AUC",
-      _format(d.auc, d.auc_error, digits=4),
-      f"0.5, plus {MIN_ERRORS:g} standard errors",
-      better=d.learned,
-    )
+    guess = f"base-rate entropy {d.base_rate_entropy:.4f}"
+    rows += [
+      (
+        f"detection loss, {d.tokens:,} tokens",
+        _format(d.loss, d.loss_error, digits=4),
+        f"{guess} ({d.base_rate:.1%} replaced)",
+      ),
+      ("detection AUC", _format(d.auc, d.auc_error, digits=4), "0.5"),
+    ]
+  for row, answer in zip(rows, v.answers.values(), strict=True):
+    color = {YES: "green", NO: "red"}.get(answer, "yellow")
+    table.add_row(*row, Text(answer, color))
   return table
 
 
-def _format(value: float, error: float, *, digits: int) -> str:
+def describe_failure(v: Verdict) -> str:
+  """Returns why a run did not pass, and what to do."""
+  failed = [f"{name} ({x})" for name, x in v.answers.items() if x != YES]
+  if math.isinf(v.mlm_error):
+    return (
+      "Whether the model learned is unknown: the held-out rows are a single"
+      " batch, which has no standard error. Set a larger --config.eval.rows,"
+      " or start a run with more text or a smaller --config.batch_size."
+    )
+  return (
+    f"The model did not learn: {', '.join(failed)}. {RULE} Set a larger"
+    " --config.steps; docs/help/loss.md has curves to compare with."
+  )
+
+
+def _format(value: float, error: float, *, digits: int = 3) -> str:
   """Returns a metric with its standard error; a single batch has none."""
   text = f"{value:.{digits}f}"
-  if math.isinf(error):
-    return f"{text} (one batch: no error)"
-  return f"{text} ± {error:.{digits}f}"
+  return text if math.isinf(error) else f"{text} ± {error:.{digits}f}"
 
 
-def _with_error(batches: list[metrics.Terms], name: str) -> tuple[float, float]:
-  """Returns a metric of all batches and its standard error by the jackknife.
+def _with_error(
+  batches: list[metrics.Terms],
+  statistic: Callable[[Mapping[str, float]], float],
+) -> tuple[float, float]:
+  """Returns a statistic of all batches and its standard error.
 
   A formula for independent tokens would underestimate the error, because the
-  tokens of a text are dependent; batches are nearly independent.
+  tokens of a text are dependent; batches are nearly independent. So it is the
+  jackknife's.
   """
   merged = metrics.merge_terms(batches)
   left_out = [
     {k: (a - x[k][0], b - x[k][1]) for k, (a, b) in merged.items()}
     for x in batches
   ]
-  values = [metrics.compute_ratios(x)[name] for x in left_out]
-  return metrics.compute_ratios(merged)[name], jackknife_error(values)
+  values = [statistic(metrics.compute_ratios(x)) for x in left_out]
+  return statistic(metrics.compute_ratios(merged)), jackknife_error(values)
 
 
 class MaskFill(NamedTuple):

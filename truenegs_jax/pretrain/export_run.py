@@ -175,7 +175,7 @@ def _list_limits(
   passed = results.get("verdict", {}).get("passed", True)
   if results.get("steps") == step and not passed:
     limits.append(
-      "**On held-out text it was not better than guessing without context.**"
+      "**On held-out text it was not shown to beat guessing without context.**"
     )
   if not c.init:
     tokens = step * c.batch_size * c.length

@@ -204,10 +204,7 @@ def finish_run(workdir: pathlib.Path, result: loop.Training) -> int:
   if verdict.passed or not run.config.eval.must_learn:
     say(describe_next_steps(workdir))
     return 0
-  say(
-    "The model did not learn: the MLM loss must be below the unigram entropy,"
-    f" and the AUC {evaluate.MIN_ERRORS:g} standard errors above 0.5."
-  )
+  say(evaluate.describe_failure(verdict))
   return EXIT_NOT_LEARNED
 
 
@@ -237,7 +234,7 @@ def _evaluate(
     "steps": c.steps,
     "fingerprints": result.setup.description["fingerprints"],
     "verdict": files.finite_or_null(dataclasses.asdict(verdict))
-    | {"passed": verdict.passed},
+    | {"answers": verdict.answers, "passed": verdict.passed},
   }
   if synonyms is not None and c.negatives.hard_correction:
     search = _find_cases(result, synonyms, device_params)

@@ -104,11 +104,12 @@ def _describe_outcome(
     return f"{run.state.capitalize()} at step {step:,} of {steps:,}."
   if not verdict:
     return f"All {steps:,} steps are done, the results are not written."
-  learned = "has learned" if verdict["passed"] else "has not learned"
-  return f"Finished all {steps:,} steps, and {learned} more than guessing."
+  learned = "beats" if verdict["passed"] else "was not shown to beat"
+  return f"Finished all {steps:,} steps, and {learned} guessing."
 
 
 def _describe_verdict(verdict: Mapping[str, Any]) -> str:
+  """Returns metrics next to those of guessing, and what does not beat it."""
   text = (
     f"Held-out loss of hidden words {verdict['mlm_hidden']:.3f}"
     f" {_format_error(verdict['mlm_hidden_error'])}; guessing without"
@@ -119,7 +120,8 @@ def _describe_verdict(verdict: Mapping[str, Any]) -> str:
       f" AUC of detection {detection['auc']:.3f}"
       f" {_format_error(detection['auc_error'])}; chance is 0.5."
     )
-  return text
+  failed = [f"{k} {x}" for k, x in verdict["answers"].items() if x != "yes"]
+  return f"{text} Better than guessing? {'; '.join(failed) or 'yes'}."
 
 
 def _format_error(error: float | None) -> str:
