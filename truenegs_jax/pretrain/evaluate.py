@@ -69,32 +69,27 @@ class Verdict:
     context, so detection does not count then.
     """
     guess, d = self.unigram_entropy, self.detection
-    hidden = _judge(guess - self.mlm_hidden, self.mlm_hidden_error)
-    answers = {
-      "mlm": _judge(guess - self.mlm, self.mlm_error),
-      "mlm_hidden": hidden,
-    }
+    gains = {"mlm": (guess - self.mlm, self.mlm_error)}
+    gains["mlm_hidden"] = guess - self.mlm_hidden, self.mlm_hidden_error
     if d:
-      detection = {
-        "detection.loss": _judge(d.base_rate_entropy - d.loss, d.loss_error),
-        "detection.auc": _judge(d.auc - 0.5, d.auc_error),
-      }
-      for name, answer in detection.items():
-        guessed = answer == YES and hidden != YES
-        answers[name] = f"{NO}: the generator guesses" if guessed else answer
+      gains["detection.loss"] = d.base_rate_entropy - d.loss, d.loss_error
+      gains["detection.auc"] = d.auc - 0.5, d.auc_error
+    answers: dict[str, str] = {}
+    for name, (gain, error) in gains.items():
+      answer = YES if gain > MIN_ERRORS * error else NO
+      if math.isinf(error):
+        answer = "unknown: one batch"
+      elif (
+        answer == YES and "detection" in name and answers["mlm_hidden"] == NO
+      ):
+        answer = "no: the generator guesses"
+      answers[name] = answer
     return answers
 
   @property
   def passed(self) -> bool:
     """Whether all metrics are better than guessing without context."""
     return {*self.answers.values()} == {YES}
-
-
-def _judge(gain: float, error: float) -> str:
-  """Returns whether a metric beats guessing by MIN_ERRORS standard errors."""
-  if math.isinf(error):
-    return "unknown: one batch"
-  return YES if gain > MIN_ERRORS * error else NO
 
 
 def compute_verdict(
@@ -147,33 +142,25 @@ def _label_entropy(ratios: Mapping[str, float]) -> float:
 
 def verdict_table(v: Verdict) -> Table:
   """Makes a table that compares each metric with guessing."""
-  table = Table(
-    title="Held-out rows",
-    caption=RULE,
-    title_justify="left",
-    caption_justify="left",
-  )
+  table = Table(title="Held-out rows", title_justify="left")
+  table.caption, table.caption_justify = RULE, "left"
   for name in ("metric", "model", "guessing without context", "better"):
     table.add_column(name, overflow="fold")
+
+  def show(value: float, error: float, digits: int) -> str:
+    text = f"{value:.{digits}f}"
+    return text if math.isinf(error) else f"{text} ± {error:.{digits}f}"
+
+  mlm, hidden = f"MLM loss, {v.slots:,} slots", "MLM loss, slots with [MASK]"
   unigram = f"unigram entropy {v.unigram_entropy:.3f}"
-  rows = [
-    (f"MLM loss, {v.slots:,} slots", _format(v.mlm, v.mlm_error), unigram),
-    (
-      "MLM loss, slots with [MASK]",
-      _format(v.mlm_hidden, v.mlm_hidden_error),
-      unigram,
-    ),
-  ]
+  rows = [(mlm, show(v.mlm, v.mlm_error, 3), unigram)]
+  rows += [(hidden, show(v.mlm_hidden, v.mlm_hidden_error, 3), unigram)]
   if d := v.detection:
+    name = f"detection loss, {d.tokens:,} tokens"
     guess = f"base-rate entropy {d.base_rate_entropy:.4f}"
-    rows += [
-      (
-        f"detection loss, {d.tokens:,} tokens",
-        _format(d.loss, d.loss_error, digits=4),
-        f"{guess} ({d.base_rate:.1%} replaced)",
-      ),
-      ("detection AUC", _format(d.auc, d.auc_error, digits=4), "0.5"),
-    ]
+    guess += f" ({d.base_rate:.1%} replaced)"
+    rows += [(name, show(d.loss, d.loss_error, 4), guess)]
+    rows += [("detection AUC", show(d.auc, d.auc_error, 4), "0.5")]
   for row, answer in zip(rows, v.answers.values(), strict=True):
     color = {YES: "green", NO: "red"}.get(answer, "yellow")
     table.add_row(*row, Text(answer, color))
@@ -183,33 +170,21 @@ def verdict_table(v: Verdict) -> Table:
 def describe_failure(v: Verdict) -> str:
   """Returns why a run did not pass, and what to do."""
   failed = [f"{name} ({x})" for name, x in v.answers.items() if x != YES]
-  if math.isinf(v.mlm_error):
-    return (
-      "Whether the model learned is unknown: the held-out rows are a single"
-      " batch, which has no standard error. Set a larger --config.eval.rows,"
-      " or start a run with more text or a smaller --config.batch_size."
-    )
   return (
-    f"The model did not learn: {', '.join(failed)}. {RULE} Set a larger"
-    " --config.steps; docs/help/loss.md has curves to compare with."
+    f"This run does not show that the model learned: {', '.join(failed)}."
+    f" {RULE} Set a larger --config.steps; if one batch holds all held-out"
+    " rows, a larger --config.eval.rows, or start a run with more text."
   )
-
-
-def _format(value: float, error: float, *, digits: int = 3) -> str:
-  """Returns a metric with its standard error; a single batch has none."""
-  text = f"{value:.{digits}f}"
-  return text if math.isinf(error) else f"{text} ± {error:.{digits}f}"
 
 
 def _with_error(
   batches: list[metrics.Terms],
   statistic: Callable[[Mapping[str, float]], float],
 ) -> tuple[float, float]:
-  """Returns a statistic of all batches and its standard error.
+  """Returns a statistic of all batches and its error by the jackknife.
 
   A formula for independent tokens would underestimate the error, because the
-  tokens of a text are dependent; batches are nearly independent. So it is the
-  jackknife's.
+  tokens of a text are dependent; batches are nearly independent.
   """
   merged = metrics.merge_terms(batches)
   left_out = [
