@@ -62,6 +62,8 @@ def test_pairs_are_ordered_unique_and_of_different_words(name, tmp_path):
   "name, changes, message",
   [
     ("wordnet", {"pos": "x"}, "pos='x'.*nouns.*verbs"),
+    ("wordnet", {"senses": 0}, "senses=0 .*Set 1 or more"),
+    ("wordnet", {"senses": -2}, "senses=-2 "),
     ("wordnet", {"folder": "~nobody/w"}, "no WordNet in '~nobody/w'"),
     ("vectors", {"top": 0}, "top=0 .*top to 1 or more"),
     ("vectors", {"threshold": float("nan")}, "threshold=nan "),

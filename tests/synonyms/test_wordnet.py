@@ -95,6 +95,26 @@ def test_pos_selects_the_parts_of_speech(reader):
       find_pairs(reader, pos=pos)
 
 
+def test_only_the_first_senses_of_both_words_count(reader):
+  tokens = ["home", "firm", "house", "houses", "lodge", "good", "dependable"]
+
+  def find(word, **options):
+    pairs = find_pairs(reader, tokens, **options)
+    return {b for a, b in pairs if a == word}
+
+  # *firm* is the first sense of *house*, *home* its second, and *lodge* the
+  # first of the verb. All are first senses of the other words.
+  assert find("house", senses=1) == find("houses", senses=1) - {"house"}
+  assert find("house", senses=1) == {"firm", "lodge"}
+  assert find("home", senses=1) == set()  # the second of *house*
+  assert find("home", senses=1, inflections=True) == set()
+  assert find("firm", senses=1) == {"house"}
+  assert find("good", senses=1) == {"dependable"}
+  for options in ({"senses": 2}, {"senses": 99}, {}):
+    assert find("house", **options) == {"firm", "home", "lodge"}
+    assert find("home", **options) == {"house"}
+
+
 def test_inflected_forms_match_in_the_part_of_speech_of_the_synset(reader):
   forms = {}
   for word, form in find_pairs(reader, FORMS, inflections=True):

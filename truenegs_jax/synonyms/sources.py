@@ -28,19 +28,26 @@ def wordnet(
   *,
   folder: str = "",
   pos: str = "nvar",
+  senses: int = wordnet_lib.ALL_SENSES,
   inflections: bool = False,
 ) -> Pairs:
   """Yields each token with the other tokens of its WordNet synsets.
 
-  By default those of all parts of speech (paper, section "Hard Correction").
+  By default those of all senses and parts of speech (paper, section "Hard
+  Correction").
   """
   pos = wordnet_lib.parse_parts_of_speech(pos)
+  if senses < 1:
+    raise InputError(
+      f"source of synonyms: wordnet senses={senses} leaves no senses. Set 1 or"
+      " more, or leave it out for all."
+    )
   wordnet_lib.find_wordnet(folder)
 
   def find() -> Pairs:
     with wordnet_lib.session(folder) as reader:
       yield from wordnet_lib.find_pairs(
-        vocabulary, reader, pos=pos, inflections=inflections
+        vocabulary, reader, pos=pos, senses=senses, inflections=inflections
       )
 
   return find()

@@ -25,6 +25,7 @@ from truenegs_jax.synonyms.vocabulary import Vocabulary
 # Nouns, verbs, adjectives (including satellites) and adverbs.
 PARTS_OF_SPEECH = "nvar"
 MAX_LEMMAS = 255  # of a synset; two hexadecimal digits in data files
+ALL_SENSES = 99  # more than any word has; the verb `break` has 59
 OFFLINE = (
   "Without internet, install Debian's wordnet-base and wordnet-sense-index and"
   " set --config.data.wordnet_dir=/usr/share/wordnet, or copy the folder"
@@ -58,6 +59,7 @@ def find_pairs(
   reader: WordNetReader,
   *,
   pos: str = PARTS_OF_SPEECH,
+  senses: int = ALL_SENSES,
   inflections: bool = False,
 ) -> Iterator[tuple[str, str]]:
   """Yields each word with the other words that are lemmas of its synsets.
@@ -65,7 +67,8 @@ def find_pairs(
   Lemmas are compared with words by `Vocabulary.match`: a lower-case vocabulary
   has `indiana` for the lemma `Indiana`. With `inflections`, a lower-case word
   also matches the lemmas that it is an inflected form of, in the same part of
-  speech (the noun *houses* matches *house*, a synonym of *home*).
+  speech (the noun *houses* matches *house*, a synonym of *home*). `senses` is
+  that of `find_lemma_names`.
   """
   words = vocabulary.words
   forms: dict[tuple[str, str], list[str]] = {}  # of a lemma, by part of speech
@@ -77,7 +80,7 @@ def find_pairs(
   for word in words:
     synonyms: set[str] = set()
     for part in pos:
-      for name in find_lemma_names(word, reader, pos=part):
+      for name in find_lemma_names(word, reader, pos=part, senses=senses):
         synonyms |= vocabulary.match(name)
         synonyms.update(forms.get((part, name.lower()), ()))
     yield from vocabulary.list_pairs(word, synonyms)
@@ -99,20 +102,28 @@ def find_lemma_names(
   reader: WordNetReader,
   *,
   pos: str = PARTS_OF_SPEECH,
+  senses: int = ALL_SENSES,
   satellites: bool = True,
 ) -> tuple[str, ...]:
-  """Returns the sorted lemma names of all synsets of `word`, as written there.
+  """Returns the sorted lemma names of the synsets of `word`, as written there.
 
   Includes the word itself and phrases (`primary_coil`). `satellites` are
-  synsets of adjectives that belong to another adjective's.
+  synsets of adjectives that belong to another adjective's. Only synsets count
+  that are among the first `senses` of the word, by part of speech, and of the
+  lemma: WordNet's index lists senses from the most to the least frequent.
   """
   names: set[str] = set()
+
+  def first(entry: str, part: str) -> list[int]:
+    return reader._lemma_pos_offset_map[entry].get(part, [])[:senses]
+
   for part in pos:
     for stem in find_stems(word.lower(), part, reader):
-      for offset in reader._lemma_pos_offset_map[stem][part]:
+      for offset in first(stem, part):
         synset = _synset(part, offset, reader)
         if satellites or synset.pos() != "s":
-          names.update(synset.lemma_names())
+          lemmas = synset.lemma_names()
+          names |= {x for x in lemmas if offset in first(x.lower(), part)}
   return tuple(sorted(names))
 
 
