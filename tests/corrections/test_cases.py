@@ -16,6 +16,7 @@ from support.small_predictions import (
 )
 from truenegs_jax.corrections import findings
 from truenegs_jax.data.tokens.tokenizer import SPECIALS, make_tokenizer
+from truenegs_jax.report.tasks import show_cases
 from truenegs_jax.synonyms.table import SynonymTable
 
 WORDS = [f"w{i}" for i in range(5, tiny.V - 1)]
@@ -119,5 +120,21 @@ def test_searching_in_batches_finds_the_same_cases(limit):
 
 def test_cases_are_printed_like_figure_3():
   text = render(findings.render_cases(search().cases, 6))
-  assert "4 shown of 6" in text and "w5, w6, w8" in text and "w8 (90%)" in text
+  assert "4 shown of 6" in text and "w8, w5, w6" in text and "w8 (90%)" in text
   assert "No corrections found in 6" in findings.render_cases([], 6)
+
+
+def test_at_most_eight_synonyms_are_shown_the_prediction_first():
+  case, *_ = search().cases
+  case = dataclasses.replace(
+    case, prediction="s19", synonyms=tuple(f"s{i}" for i in range(20))
+  )
+  shown = "s19, s0, s1, s2, s3, s4, s5, s6, +12 more"
+  text = render(findings.render_cases([case], 6))
+  assert shown in text and "s7" not in text
+  saved = dataclasses.asdict(findings.Search(6, 1, ("x",), [case]))
+  *_, table = show_cases(saved)
+  assert ", ".join(table["rows"][0][-1]) == shown
+  eight = dataclasses.replace(case, synonyms=case.synonyms[12:])
+  text = render(findings.render_cases([eight], 6))
+  assert "s18" in text and "more" not in text

@@ -15,6 +15,7 @@ from rich.table import Table
 
 from truenegs_jax.corrections.predict_slots import Lines, Predictions
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
+from truenegs_jax.report import page
 from truenegs_jax.stats.intervals import Rate, estimate_rate
 from truenegs_jax.synonyms.table import SynonymTable
 from truenegs_jax.workdir import files
@@ -214,7 +215,8 @@ def render_cases(cases: Sequence[Case], searched: int) -> Table | str:
   for case in cases:
     prediction = f"{case.prediction} ({case.probability:.0%})"
     words = f"{case.gold}\n{prediction}"
-    grid.add_row(case.sentence, words, ", ".join(case.synonyms))
+    synonyms = page.abridge(case.synonyms, case.prediction)
+    grid.add_row(case.sentence, words, ", ".join(synonyms))
   return grid
 
 

@@ -29,14 +29,10 @@ NUM_TOKENS = 5  # likeliest tokens per sentence
 
 @dataclasses.dataclass(frozen=True)
 class Detection:
-  """Held-out metrics of a discriminator; losses in nats.
-
-  `loss_error` is that of the difference from `base_rate_entropy`, which comes
-  from the same rows.
-  """
+  """Held-out metrics of a discriminator; losses in nats."""
 
   loss: float
-  loss_error: float
+  loss_error: float  # of the difference from base_rate_entropy
   base_rate: float  # share of replaced tokens
   base_rate_entropy: float
   auc: float
@@ -46,18 +42,14 @@ class Detection:
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-  """Held-out metrics of a finished run; losses in nats.
-
-  `unigram_entropy` is the entropy of the token frequencies of the training
-  rows, the lowest loss of a model without context.
-  """
+  """Held-out metrics of a finished run; losses in nats."""
 
   mlm: float  # all slots, corrected or not
   mlm_error: float
   mlm_hidden: float  # only slots with [MASK] in the input
   mlm_hidden_error: float
   uniform_entropy: float
-  unigram_entropy: float
+  unigram_entropy: float  # of the training rows: lowest loss without context
   slots: int
   detection: Detection | None  # None: BERT has no discriminator
 

@@ -27,6 +27,7 @@ Block = dict[str, Any]
 # Levels of notes.
 GOOD, WARNING, ERROR = "good", "warning", "error"
 MAX_CHOICES = 12
+MAX_WORDS = 8  # shown of a list of synonyms
 # Types of a table's columns: TEXT has a filter, CHOICE one of its values.
 # MARKED is a sentence with [MASK], of a row with a gold and a prediction; WORDS
 # is a list of words, with the prediction marked.
@@ -100,6 +101,13 @@ def _infer_type(name: str, rows: Sequence[Mapping[str, Any]]) -> str:
   if not any(isinstance(x, str) for x in values):
     return NUMBER
   return CHOICE if len({*values}) <= MAX_CHOICES else TEXT
+
+
+def abridge(words: Sequence[str], first: str) -> list[str]:
+  """Returns MAX_WORDS words, beginning with `first`, and "+N more"."""
+  order = sorted(words, key=lambda word: word != first)
+  rest = len(order) - MAX_WORDS
+  return order[:MAX_WORDS] + ([f"+{rest} more"] if rest > 0 else [])
 
 
 def bars(title: str, counts: Iterable[tuple[str, float]]) -> Block:

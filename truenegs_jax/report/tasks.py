@@ -216,7 +216,7 @@ def show_cases(saved: Mapping[str, Any]) -> Iterator[page.Block]:
       "times": x["count"],
       "probability": x["probability"],
       **{f"by {source}": x["verdicts"][source] for source in sources},
-      "synonyms of gold": x["synonyms"],
+      "synonyms of gold": page.abridge(x["synonyms"], x["prediction"]),
     }
     for x in cases
   ]

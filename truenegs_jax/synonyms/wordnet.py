@@ -112,18 +112,15 @@ def find_lemma_names(
   that are among the first `senses` of the word, by part of speech, and of the
   lemma: WordNet's index lists senses from the most to the least frequent.
   """
-  names: set[str] = set()
-
-  def first(entry: str, part: str) -> list[int]:
-    return reader._lemma_pos_offset_map[entry].get(part, [])[:senses]
-
+  names, index = set[str](), reader._lemma_pos_offset_map
   for part in pos:
     for stem in find_stems(word.lower(), part, reader):
-      for offset in first(stem, part):
+      for offset in index[stem][part][:senses]:
         synset = _synset(part, offset, reader)
         if satellites or synset.pos() != "s":
-          lemmas = synset.lemma_names()
-          names |= {x for x in lemmas if offset in first(x.lower(), part)}
+          for name in synset.lemma_names():
+            if offset in index[name.lower()].get(part, ())[:senses]:
+              names.add(name)
   return tuple(sorted(names))
 
 
