@@ -17,7 +17,7 @@
 # WORKERS=1          tests: processes; all cores by default
 # PYTEST_ARGS=-x     tests: options for pytest
 # SEED=1             demo: another seed and workdir
-# MINUTES=0          demo: all 1,500 steps; by default those of 10 minutes
+# MINUTES=0          demo: all 1,500 steps; by default it ends in 10 minutes
 # LOWEST=python3.11  bounds: the Python for the lowest versions
 # NEWEST=python3.13  bounds: the Python for the newest versions
 # SQUAD=FOLDER       qa-model: train-v1.1.json and dev-v1.1.json, without network

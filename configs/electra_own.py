@@ -15,7 +15,7 @@ default) and
   runlocal  20 steps on WordNet, to try the installation
 
 Warm-up and intervals follow --config.steps. With --config.minutes=30 the run
-measures its step and does fewer if the machine is slow, but at least 750.
+ends within half an hour, with as many of the steps as fit.
 
 With a rate of 1e-3 and a warm-up of a tenth of the steps, the discriminator
 gives every token the same answer (AUC 0.500 after 1,000 steps on 6 MB of

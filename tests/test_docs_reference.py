@@ -30,6 +30,7 @@ RECORD_FIELDS = (
   "skipped",
   "host_wait",
   "eta_s",
+  "total_steps",
 )
 
 

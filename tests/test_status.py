@@ -46,6 +46,10 @@ def test_a_run_shows_its_newest_records_and_checkpoint(tmp_path):
   assert lines["speed"] == "50 rows/s, 0:01:30 left"
   assert lines["newest checkpoint"].startswith("step 10, 0:00:0")
   assert read_files(tmp_path) == before
+  writer = files.JsonlWriter(tmp_path, first_step=20)  # of a limited time
+  writer.write({"step": 30, "split": "train", "total_steps": 35})
+  writer.close()
+  assert dict(status.describe(tmp_path))["step"] == "30 of 35"
 
 
 def test_the_state_follows_the_lock_and_the_results(tmp_path):

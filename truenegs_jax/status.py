@@ -46,22 +46,23 @@ def describe(workdir: pathlib.Path) -> list[Line]:
       return _describe_study(workdir, Study.read(config["study"]))
     lines = [("state", files.read_state(workdir)), ("task", task)]
     if task == "pretrain":
-      lines += _describe_records(workdir, f" of {config['steps']:,}")
+      lines += _describe_records(workdir, config["steps"])
     elif task == "finetune":
       num_finished = len([*workdir.glob(f"*/seed-*/{RESULT}")])
       lines.append(("finished", f"{num_finished} runs"))
       for path in sorted(workdir.glob(f"*/seed-*/{files.METRICS}")):
         if not path.with_name(RESULT).exists():
           lines.append(("run", path.parent.relative_to(workdir).as_posix()))
-          lines += _describe_records(path.parent, "")
+          lines += _describe_records(path.parent)
   return lines
 
 
-def _describe_records(folder: pathlib.Path, of_steps: str) -> Iterator[Line]:
+def _describe_records(folder: pathlib.Path, most: int = 0) -> Iterator[Line]:
   """Describes the newest records, the time left, and the newest checkpoint."""
   newest = {x["split"]: x for x in files.read_records(folder)}
   if train := newest.get("train"):
-    yield "step", f"{train['step']:,}{of_steps}"
+    total = train.get("total_steps") or most  # expected or all steps
+    yield "step", f"{train['step']:,}" + (f" of {total:,}" if total else "")
     if speed := train.get("rows_per_s"):
       left = _format_secs(train.get("eta_s") or 0)
       yield "speed", f"{speed:.4g} rows/s, {left} left"

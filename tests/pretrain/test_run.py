@@ -13,11 +13,12 @@ import pytest
 
 from support import french, runs, saved_steps
 from support.doc_pages import read_first_cells
+from truenegs_jax import status
 from truenegs_jax.pretrain import run as run_lib
 from truenegs_jax.report import plots
 from truenegs_jax.runtime import errors
 from truenegs_jax.synonyms.table import SynonymTable
-from truenegs_jax.train import setup, start
+from truenegs_jax.train.time_limit import TimeLimit
 from truenegs_jax.workdir import lock
 
 run = runs.run_in_process
@@ -66,36 +67,52 @@ def test_run_stopped_twice_ends_bit_equal(first_run, monkeypatch):
 
 
 @pytest.mark.slow
-def test_shortened_run_resumes_with_its_steps_on_a_faster_machine(
+def test_run_with_a_limit_ends_in_time_and_resumes_bit_equal(
   first_run, monkeypatch
 ):
   root, flags = first_run
-  shortened = root / "shortened"
-  # Twice the values of the first run.
-  flags = [*flags, "--config.minutes=5", "--config.steps=24"]
-  flags += ["--config.optim.warmup_steps=4", "--config.log.every_steps=2"]
-  flags += ["--config.checkpoint.every_steps=6", "--config.eval.every_steps=12"]
+  secs, signals = [0.0], {}
   batch_at = run_lib.loop.batches_lib.batch_at
 
-  def stop_at_step_5(rows, step, **more):
-    if step == 5 and (shortened / "config.json").exists():
-      signal.raise_signal(signal.SIGTERM)
+  def batch(rows, step, **more):  # each takes a second of the fake time
+    secs[0] += 1
+    if step in signals:
+      signal.raise_signal(signals.pop(step))
     return batch_at(rows, step, **more)
 
-  with monkeypatch.context() as patch:
-    patch.setattr(start, "LEAST_STEPS", 12)
-    patch.setattr(setup, "measure", lambda *_: (0.0, 1e9))
-    patch.setattr(run_lib.loop.batches_lib, "batch_at", stop_at_step_5)
-    code, output = run(shortened, flags)
-  assert code == errors.SAVED_RESTART
-  assert "0 of 24 steps fit into minutes=5, too few to learn from. 12" in output
-  assert json.loads((shortened / "config.json").read_text())["steps"] == 12
-  monkeypatch.setattr(setup, "fit_minutes", None)  # not measured again
-  code, output = run(shortened, [*flags, "--config.minutes=60"])
-  assert code == 0 and "was shortened to 12 of 24 steps" in output
-  runs.assert_equal_runs(root / "first", shortened, 12)
-  with pytest.raises(errors.CheckpointError, match="steps: 12 -> 10"):
-    run(shortened, [*flags, "--config.steps=10"])
+  def limit(*args, **more):
+    return TimeLimit(*args, now=lambda: secs[0], **more)
+
+  def start(name, minutes):
+    monkeypatch.setattr(errors, "BEGAN", secs[0])
+    flag = f"--config.minutes={minutes}"
+    return run(root / name, [*flags, "--config.steps=100", flag])
+
+  monkeypatch.setattr(run_lib.loop.batches_lib, "batch_at", batch)
+  monkeypatch.setattr(run_lib, "TimeLimit", limit)
+  code, output = start("limited", 0.2)
+  assert code == 0 and "at most 100, as many as fit into 0.2 min" in output
+  assert "warning: Only 12 of 100 steps fit into minutes=0.2." in output
+  records = runs.read_records(root / "limited")
+  assert [x["total_steps"] for x in records][-3:] == [12, 12, 12]
+  rates = [x["lr"] for x in records]
+  assert rates[-1] == pytest.approx(0.002 / 12, rel=0.05)
+  results = json.loads((root / "limited" / "results.json").read_text())
+  assert results["steps"] == 12 and "verdict" in results
+  assert runs.read_exported(root / "limited")
+  assert ("step", "12 of 12") in status.describe(root / "limited")
+  signals |= {5: signal.SIGTERM}
+  assert start("continued", 0.2)[0] == errors.SAVED_RESTART
+  code, output = start("continued", 0.2)
+  assert code == 0 and "0.1 of minutes=0.2 are used" in output
+  runs.assert_equal_runs(root / "limited", root / "continued", 12)
+  assert [x["lr"] for x in runs.read_records(root / "continued")] == rates
+  # It has ended, unless it gets more.
+  code, output = start("limited", 0.2)
+  assert code == 0 and "MLM loss" in output and "12 of 100 steps" in output
+  assert start("limited", 0.3)[0] == 0
+  assert [x["lr"] for x in runs.read_records(root / "limited")][:12] == rates
+  assert runs.read_records(root / "limited")[-1]["step"] == 18
 
 
 def test_finished_run_started_again_shows_its_results(first_run):

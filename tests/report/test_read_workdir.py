@@ -93,6 +93,9 @@ def test_an_unfinished_run_says_how_far_it_is(workdir):
   assert read_workdir(workdir).sentence == "Stopped at step 60 of 100."
   with lock.lock(workdir):
     assert read_workdir(workdir).sentence == "Running at step 60 of 100."
+  with (workdir / "metrics.jsonl").open("a") as file:  # of a limited time
+    file.write('{"step": 61, "split": "train", "total_steps": 70}\n')
+  assert read_workdir(workdir).sentence == "Stopped at step 61 of 70."
 
 
 def test_trouble_of_a_run_becomes_a_warning(workdir):

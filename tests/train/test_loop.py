@@ -89,14 +89,12 @@ def run_loop(
   def evaluate(done, state):
     assert state.step == done
     events.append(("evaluated", done))
-    return False
 
   state = types.SimpleNamespace(
     step=max(checkpoints.descriptions, default=0), params=jnp.full(3, param)
   )
   run = loop.Loop(
     state=state,
-    steps=STEPS,
     take_step=take_step,
     loss_weights={"mlm": 2.0},
     learning_rate=jnp.float32,

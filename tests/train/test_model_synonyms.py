@@ -27,6 +27,7 @@ from truenegs_jax.runtime import rng
 from truenegs_jax.synonyms.run_table import TableRequest
 from truenegs_jax.synonyms.vocabulary import STOP_WORDS
 from truenegs_jax.train import model_table, plan, setup, sharding, start, step
+from truenegs_jax.train.time_limit import TimeLimit
 from truenegs_jax.weights.find import Weights
 from truenegs_jax.workdir import saved_model
 from truenegs_jax.workdir.checkpoints import Checkpoints
@@ -50,7 +51,10 @@ def make_config(root, preset="dp"):
 def train(run, workdir, inputs):
   folder = workdir / "checkpoints"
   with contextlib.closing(Checkpoints(folder, keep=STEPS)) as checkpoints:
-    ready = setup.set_up_training(run, workdir, inputs, checkpoints, SILENT)
+    clock = TimeLimit(STEPS, limit_secs=0.0, began=0.0)
+    ready = setup.set_up_training(
+      run, workdir, inputs, checkpoints, SILENT, clock
+    )
     return loop.train(ready, workdir, checkpoints, SILENT)
 
 

@@ -1,84 +1,126 @@
-"""A run is shortened to the steps that fit into its minutes (fake clock)."""
+"""A run ends in time, with a learning rate of about 0 (fake clock)."""
 
-import time
+import json
 
 import pytest
 
-from truenegs_jax.config.sections import PretrainConfig
-from truenegs_jax.configs import electra_demo
 from truenegs_jax.runtime import distributed
-from truenegs_jax.train import setup, start
+from truenegs_jax.train.time_limit import TimeLimit
 
-DEMO = PretrainConfig.read(electra_demo.get_config())
+STEPS = 1_500
+IMPORT_SECS, TEXT_SECS, COMPILE_SECS, EVAL_SECS = 5.0, 60.0, 20.0, 8.0
 
 
-def fit(monkeypatch, step_secs, *, minutes=10.0, steps=1_500, compile_secs=30):
-  """Returns the steps of a run that began 60 s ago, and what it printed."""
-  monkeypatch.setattr(setup, "measure", lambda *_: (compile_secs, step_secs))
-  monkeypatch.setattr(time, "perf_counter", lambda: 100.0)
-  values = {"steps": steps, "minutes": minutes, "batch_size": 128}
-  values |= {"eval.rows": 1_024, "eval.every_steps": 500}
-  run, lines = start.Run(DEMO.replace(values), None), []
-  run = setup.fit_minutes(run, None, began=40.0, say=lines.append)
-  assert run.config.minutes == (minutes if run.config.steps < steps else 0)
-  return run.config.steps, " ".join(lines)
+class Command:
+  """A command of a run of STEPS steps, on a clock that starts at 1,000 s."""
+
+  def __init__(self, minutes, saved=None, done=0, more=False):
+    self.secs, self.done, self.places, self.totals = 1_000.0, done, [], []
+    self.clock = TimeLimit(
+      STEPS,
+      now=lambda: self.secs,
+      limit_secs=60 * minutes,
+      began=self.secs,
+    )
+    self.secs += IMPORT_SECS
+    with self.clock.preparing():
+      self.secs += TEXT_SECS
+    if saved:
+      saved = json.loads(json.dumps(saved))
+      self.clock.resume(saved, done, more=more)
+    self.secs += COMPILE_SECS
+    self.clock.start(done)
+
+  def train(self, step_secs, stop_at=STEPS):
+    """Trains; `step_secs` is a function of the step."""
+    while self.done < min(self.clock.total_steps, stop_at):
+      self.clock.correct(self.done)
+      self.totals.append(self.clock.total_steps)
+      self.places.append(self.clock.schedule_step(self.done) / STEPS)
+      self.secs += step_secs(self.done)
+      self.done += 1
+      if self.done == self.clock.total_steps or not self.done % 100:
+        with self.clock.paused():
+          self.secs += EVAL_SECS
+    return self
+
+  @property
+  def end_secs(self):
+    """Seconds of the command, with what follows the training."""
+    return self.secs - 1_000 + 5 * IMPORT_SECS + COMPILE_SECS / 2
+
+
+def jump(at, before, after):
+  return lambda done: before if done < at else after
 
 
 @pytest.mark.parametrize(
-  ("step_secs", "minutes", "steps", "expected"),
+  "step_secs",
   [
-    (0.1, 10, 1_500, 1_500),
-    (0.4, 10, 1_500, 1_193),  # 480 s / (0.4 s + 8 batches / 3 / 500 steps)
-    (0.4, 10, 1_000, 1_000),  # never above `steps`
-    (4.0, 10, 1_500, 750),  # never below LEAST_STEPS
-    (4.0, 1, 1_500, 750),  # the time is over
-    (4.0, 10, 300, 300),
+    jump(0, 0.4, 0.4),
+    jump(1, 20.0, 0.4),  # the first step allocates memory
+    jump(500, 0.4, 1.2),  # other programs start
+    jump(300, 1.2, 0.4),  # and end
+    jump(0, 4.0, 4.0),
   ],
 )
-def test_steps_that_fit(monkeypatch, step_secs, minutes, steps, expected):
-  result, text = fit(monkeypatch, step_secs, minutes=minutes, steps=steps)
-  assert result == expected
-  assert f"{step_secs:g} s" in text and f"{steps:,} steps" in text
-  assert f"minutes={minutes}" in text
-  assert ("too few" in text) == (expected <= 750 and step_secs == 4)
+def test_run_ends_in_time_with_a_rate_of_0(step_secs):
+  run = Command(10).train(step_secs)
+  assert 600 - 10 <= run.end_secs <= 600 + max(step_secs(run.done), 5)
+  assert run.done < 1_200 and run.done == run.clock.total_steps
+  assert run.places[-1] == pytest.approx(1, abs=2 / run.done)
+  distances = [b - a for a, b in zip(run.places, run.places[1:], strict=False)]
+  assert max(distances) < 0.1 and min(distances) > -0.1
+  assert not run.clock.is_ending()
+  run.secs += 0.8 * (run.end_secs - run.secs + 1_000)
+  assert run.clock.is_ending()
 
 
-def test_all_that_is_a_share_of_the_run_is_scaled():
-  c = start.shorten(DEMO, 750)
-  values = (c.optim.warmup_steps, c.log.every_steps, c.eval.every_steps)
-  assert values == (100, 5, 250) and c.checkpoint.every_steps == 125
-  start.check_warmup(c.optim.warmup_steps, c.steps, pytest.fail)
-  assert start.shorten(c, 1).log.every_steps == 1
+@pytest.mark.parametrize("minutes", [0, 60])
+def test_run_of_all_steps_has_the_schedule_of_one_without_limit(minutes):
+  run = Command(minutes).train(jump(0, 0.4, 0.4))
+  assert run.done == STEPS and not run.clock.is_ending()
+  skipped = 100 if minutes else 0  # whose speed is not known well
+  expected = [done / STEPS for done in range(STEPS)]
+  assert run.places[skipped:] == expected[skipped:]
+
+
+@pytest.mark.parametrize(("minutes", "steps"), [(1, 1), (2, 1), (3, 12)])
+def test_no_number_of_steps_is_too_small(minutes, steps):
+  run = Command(minutes).train(jump(0, 5.0, 5.0))
+  assert run.done == steps
+
+
+@pytest.mark.parametrize("stop_at", [1, 60, 777])
+def test_resume_has_the_time_that_is_left(stop_at):
+  step_secs = jump(0, 0.4, 0.4)
+  first = Command(10).train(step_secs, stop_at)
+  saved = first.clock.to_json()
+  second = Command(10, saved, stop_at).train(step_secs)
+  assert second.end_secs + first.secs - 1_000 == pytest.approx(600, abs=10)
+  assert second.places[-1] > 0.99
+  # Without a start it has the steps of an uninterrupted run.
+  first.train(step_secs)
+  second = Command(10, saved, stop_at)
+  second.clock.began = second.secs - saved["secs"]
+  second.clock._reserve_secs = 5 * IMPORT_SECS + COMPILE_SECS / 2
+  second.clock.last_pause_secs = EVAL_SECS * (stop_at >= 100)
+  second.train(step_secs)
+  assert second.totals == first.totals[stop_at:]
+
+
+def test_run_that_has_ended_trains_on_only_if_it_gets_more():
+  step_secs = jump(0, 0.4, 0.4)
+  first = Command(10).train(step_secs)
+  saved = first.clock.to_json()
+  assert Command(10, saved, first.done).train(step_secs).done == first.done
+  second = Command(20, saved, first.done, more=True).train(step_secs)
+  assert first.done + 200 < second.done
+  assert second.places[1] < 0.9 and second.places[-1] > 0.99
+  no_limit = Command(0, saved, first.done).train(step_secs)
+  assert no_limit.done == STEPS
 
 
 def test_the_first_process_decides(monkeypatch):
   monkeypatch.setattr(distributed, "from_first", lambda name, value: "800")
-  assert fit(monkeypatch, 0.1)[0] == 800
-
-
-@pytest.mark.parametrize(
-  ("saved", "steps", "warmup_steps"),
-  [
-    (None, 1_500, 200),
-    ({"minutes": 0.0, "steps": 750}, 1_500, 200),  # then refused
-    ({"minutes": 10.0, "steps": 1_500}, 1_500, 200),
-    ({"minutes": 10.0, "steps": 750}, 750, 100),
-    # The saved config with more steps, which the run gets.
-    (
-      {"minutes": 10.0, "steps": 750, "optim": {"warmup_steps": 200}},
-      1_500,
-      200,
-    ),
-    ({"minutes": 10.0, "steps": 2_000}, 1_500, 200),  # then refused
-  ],
-)
-def test_a_resume_takes_the_steps_of_a_shortened_run(
-  saved, steps, warmup_steps
-):
-  lines = []
-  saved = saved and {"optim": {"warmup_steps": 100}} | saved
-  c = start.apply_saved_steps(DEMO, saved, lines.append)
-  assert (c.steps, c.optim.warmup_steps) == (steps, warmup_steps)
-  assert len(lines) == (steps == 750)
-  if steps == 750:  # for the next resume, whatever this one was told
-    assert c.minutes == saved["minutes"]
+  assert Command(10).train(jump(0, 9.0, 9.0)).done == 800

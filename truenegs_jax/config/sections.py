@@ -37,13 +37,13 @@ class Top(Section):
     high=LARGEST_SEED,
   )
   steps: int = key(
-    1_000_000, "Updates of the weights; a resume may have more.", low=1
+    1_000_000, "Most updates of the weights; a resume may have more.", low=1
   )
   minutes: float = key(
     0.0,
-    "Whole time of the run: fewer steps if the machine is slow; 0: no limit.",
+    "Time of the run, export included; it does the steps that fit. 0: any.",
     low=0,
-    may_change=True,  # it counts only at the start
+    may_change=True,
   )
   batch_size: int = key(
     128, "Rows per update, over all devices and processes.", low=1
@@ -388,7 +388,7 @@ class Checkpoint(Section):
   )
   keep_percent: tuple[float, ...] = key(
     (6.25, 12.5, 25.0, 50.0, 80.0, 100.0),
-    "Percentages of the steps whose checkpoints are kept too (paper, table 2).",
+    "Percentages of `steps` whose checkpoints are kept, too (paper, table 2).",
     low=0,
     high=100,
     may_change=True,

@@ -355,7 +355,9 @@ def _measure(
       )
     secs = time.perf_counter() - began
     console.print(f"{name}: {len(predictions.gold_M):,} slots in {secs:.1f} s")
-    percent = None if step is None else 100 * step / saved.config.steps
+    # With a time limit, the last step may come before that of the config.
+    total = saved.step if saved.config.minutes else saved.config.steps
+    percent = None if step is None else 100 * step / total
     for source, table in tables.items():
       counts = findings.count_corrections(predictions, table)
       rates = findings.CheckpointRates(step, percent, counts)

@@ -241,7 +241,6 @@ class SeedRun:
     timer = guards.SaveTimer(60 * options.finetune.save_minutes, mesh)
     return loop_lib.Loop(
       state=state,
-      steps=self.setup.steps,
       take_step=self.take_step,
       loss_weights=LOSS_WEIGHTS,
       learning_rate=self.setup.learning_rate,
@@ -333,8 +332,8 @@ class SeedRun:
     record["rows_per_s"] = self.setup.options.batch_size / secs
     self.write(record | {"eta_s": self.clock.eta_secs(done)})
 
-  def evaluate(self, done: int, state: step_lib.TrainState) -> bool:
-    """Scores the dev set and writes a record; False, as training goes on."""
+  def evaluate(self, done: int, state: step_lib.TrainState) -> None:
+    """Scores the dev set and writes a record."""
     if str(done) not in self.evaluations:
       dev = self.setup.data.dev
       _, answers_Q = self.setup.predictor.answer(
@@ -347,7 +346,6 @@ class SeedRun:
       self.evaluations[str(done)] = scores = dev.score(answers_Q)
       if done not in self.written:
         self.write({"step": done, "split": "dev", **scores})
-    return False
 
   def _measure_secs(self, done: int) -> float:
     steps = done - self.first_step

@@ -26,6 +26,7 @@ from truenegs_jax.train import (
 )
 from truenegs_jax.train import loop as loop_lib
 from truenegs_jax.train.plan import PretrainSetup
+from truenegs_jax.train.time_limit import TIME, TimeLimit
 from truenegs_jax.workdir import checkpoints as checkpoints_lib
 
 ROWS_VERIFIED = "rows_verified"  # key of a checkpoint's description
@@ -45,24 +46,27 @@ def train(
     profile = c.log.profile if distributed.is_first_process() else ""
     traced_steps = speed.parse_profile(profile, c.steps)
     profiler = speed.Profiler(traced_steps, workdir, say)
-    line = metrics.ProgressLine(console, c.steps, first_step=first_step)
+    line = metrics.ProgressLine(
+      console, 0 if c.minutes else c.steps, first_step=first_step
+    )
     logged = metrics.LoggedRun(workdir, first_step, setup.description["config"])
     write = stack.enter_context(
       metrics.open_writers(c.log.writers, logged, line)
     )
     stack.callback(profiler.close)
     signals = stack.enter_context(guards.StopSignals(console))
-    clock = speed.Clock(c.steps)
+    clock = setup.clock
     training = Training(setup, write, profiler, clock, console)
     loop = loop_lib.Loop(
       state=setup.state,
-      steps=c.steps,
       take_step=training.take_step,
       loss_weights=run.loss_weights,
-      learning_rate=run.learning_rate,
+      learning_rate=lambda n: run.learning_rate(clock.schedule_step(int(n))),
       log_every=c.log.every_steps,
       log=training.log,
-      is_evaluated=lambda n: n == c.steps or not n % c.eval.every_steps,
+      is_evaluated=lambda n: (
+        n == clock.total_steps or not n % c.eval.every_steps
+      ),
       evaluate=training.evaluate,
       poll=guards.StopVote(signals, setup.mesh).poll,
       is_saved=lambda n: (
@@ -77,6 +81,10 @@ def train(
     training.stopped_by = loop.run()
     profiler.close(loop.done)
     loop.save(last=True)
+    if training.stopped_by is None and loop.done < c.steps:
+      few = "warning: Only " if 2 * loop.done < c.steps else ""
+      fit = f"{loop.done:,} of {c.steps:,} steps fit into"
+      say(f"{few}{fit} minutes={c.minutes:g}.")
     # All steps may have been done before.
     if training.stopped_by is None and not training.held_out:
       training.compute_held_out(loop.state)
@@ -91,7 +99,7 @@ class Training:
   setup: PretrainSetup
   write: Callable[[dict], None]
   profiler: speed.Profiler
-  clock: speed.Clock
+  clock: TimeLimit
   console: Console
   # Terms of each batch of the last evaluation.
   held_out: list[metrics.Terms] = dataclasses.field(default_factory=list)
@@ -107,16 +115,27 @@ class Training:
       "process": sharding.process_slice(self.setup.mesh, size),
     }
 
+  @property
+  def steps(self) -> int:
+    """The number of steps that are done."""
+    return int(self.setup.state.step)
+
   def content(
     self, state: step.TrainState
   ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Returns arrays and description of a checkpoint."""
-    verified = {ROWS_VERIFIED: self.setup.inputs.train_rows.is_verified}
-    return vars(state), self.setup.description | verified
+    description = self.setup.description | {
+      ROWS_VERIFIED: self.setup.inputs.train_rows.is_verified,
+      TIME: self.clock.to_json(),
+    }
+    return vars(state), description
 
   def take_step(self, state: step.TrainState, done: int) -> loop_lib.StepResult:
     """Trains on the batch of a step."""
     setup = self.setup
+    self.clock.correct(done)
+    if (count := self.clock.schedule_step(done)) != done:
+      state = step.move_schedule(state, count)
     state = setup.refresh(state, done)
     seed = setup.run.config.seed
     batch = batches_lib.batch_at(
@@ -145,9 +164,11 @@ class Training:
     )
     memory = speed.memory_fields(mesh.local_devices[0])
     record |= throughput | memory | {"eta_s": self.clock.eta_secs(done)}
+    if run.config.minutes:
+      record["total_steps"] = self.clock.total_steps
     self.write(record | self._host_wait.pop_fields())
 
-  def evaluate(self, done: int, state: step.TrainState) -> bool:
+  def evaluate(self, done: int, state: step.TrainState) -> None:
     """Evaluates held-out rows and writes a record."""
     self.compute_held_out(state)
     record = loop_lib.make_record(
@@ -162,7 +183,6 @@ class Training:
         " fall, start a new run with a lower --config.optim.lr=NUMBER.",
         soft_wrap=True,
       )
-    return False
 
   def compute_held_out(self, state: step.TrainState) -> None:
     """Computes `held_out` of `eval.rows` rows, rounded up to whole batches."""

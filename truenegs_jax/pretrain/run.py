@@ -10,7 +10,6 @@ import functools
 import pathlib
 import shlex
 import signal
-import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -31,6 +30,7 @@ from truenegs_jax.synonyms.table import SynonymTable
 from truenegs_jax.train import plan, prepare_data, setup, sharding, start
 from truenegs_jax.train.plan import RunInputs
 from truenegs_jax.train.start import Run
+from truenegs_jax.train.time_limit import TimeLimit
 from truenegs_jax.weights import find, hf_folder
 from truenegs_jax.weights.export_model import export_model
 from truenegs_jax.workdir import checkpoints as checkpoints_lib
@@ -45,7 +45,6 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
 
   Raises TrueNegsErrors, which have exit codes of their own.
   """
-  began = time.perf_counter()
   say = functools.partial(console.print, soft_wrap=True)
   config = PretrainConfig.read(c)
   files.check_checkpoint_folder(workdir / files.CHECKPOINTS)
@@ -59,11 +58,11 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
   if config.dry_run:
     return dry_run(run, console)
   with lock.lock(workdir):
-    with distributed.raise_everywhere("inputs"):
+    clock = TimeLimit(
+      config.steps, limit_secs=60 * config.minutes, began=errors.BEGAN
+    )
+    with distributed.raise_everywhere("inputs"), clock.preparing():
       run, inputs = prepare_inputs(run, workdir, console)
-    if run.config.minutes and not files.has_checkpoint(workdir):
-      with progress.working(console, "Compiling and timing a step"):
-        run = setup.fit_minutes(run, inputs, began=began, say=say)
     checkpoints = checkpoints_lib.Checkpoints(
       workdir / files.CHECKPOINTS,
       keep=run.config.checkpoint.keep,
@@ -74,13 +73,13 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
       contextlib.closing(checkpoints),
     ):
       prepared = setup.set_up_training(
-        run, workdir, inputs, checkpoints, console
+        run, workdir, inputs, checkpoints, console, clock
       )
       result = loop.train(prepared, workdir, checkpoints, console)
     if result.stopped_by is None:
       return finish_run(workdir, result)
     say(
-      f"Saved at step {int(result.setup.state.step):,}. To continue, run the"
+      f"Saved at step {result.steps:,}. To continue, run the"
       f" same command again: {errors.rerun_command()}"
     )
     if distributed.is_first_process():
@@ -116,9 +115,6 @@ def dry_run(run: Run, console: Console) -> int:
   micro_batches = f"{o.accumulation} micro-batch" + "es" * (o.accumulation > 1)
   batch_size = plan.format_mib(sharding.bytes_per_device(batch))
   lines["per device"] += f", batch {batch_size}, without activations"
-  if c.minutes:
-    least = min(c.steps, start.LEAST_STEPS)
-    lines["steps"] += f"; at least {least:,} if minutes={c.minutes:g} is short"
   lines = {
     "dry run": "reads no text; writes and compiles nothing",
     **lines,
@@ -198,7 +194,7 @@ def finish_run(workdir: pathlib.Path, result: loop.Training) -> int:
   with progress.working(console, "Writing the report"):
     write_own_report(workdir, say)
   with progress.working(console, "Exporting"):
-    exported = _export(run, workdir, params)
+    exported = _export(result, workdir, params)
   # Words are not broken on a terminal; a log has a line.
   console.print(exported, soft_wrap=not console.is_terminal)
   if verdict.passed or not run.config.eval.must_learn:
@@ -221,7 +217,7 @@ def _evaluate(
   synonyms = inputs.table
   if run.table_builder:
     synonyms = run.table_builder.to_synonym_table(
-      aux["ids_VxS"], vocab, steps=c.steps
+      aux["ids_VxS"], vocab, steps=result.steps
     )
     synonyms.save(workdir / files.SYNONYMS)
   verdict = evaluate.compute_verdict(
@@ -231,7 +227,7 @@ def _evaluate(
   results = {
     "command": errors.rerun_command(),
     "seed": c.seed,
-    "steps": c.steps,
+    "steps": result.steps,
     "fingerprints": result.setup.description["fingerprints"],
     "verdict": files.finite_or_null(dataclasses.asdict(verdict))
     | {"answers": verdict.answers, "passed": verdict.passed},
@@ -323,7 +319,7 @@ def _find_cases(
     batches.batch_at(
       inputs.train_rows, step, batch_size=c.batch_size, seed=c.seed
     )
-    for step in range(min(c.steps, SEARCHED_STEPS))
+    for step in range(min(result.steps, SEARCHED_STEPS))
   )
   predict = predict_slots.make_predict_slots(
     run.model, run.options.masking, continues_V=run.continues_V
@@ -333,19 +329,24 @@ def _find_cases(
   with progress.working(result.console, "Searching for corrections"):
     for batch in held_out:
       finder.add(predict_slots.predict_batch(predict, params, batch, key))
+      if result.clock.is_ending():
+        break
     for batch in training:
-      if len(finder.counts) >= c.eval.cases:
+      if len(finder.counts) >= c.eval.cases or result.clock.is_ending():
         break
       finder.add(predict_slots.predict_batch(predict, params, batch, key))
     return finder.finish()
 
 
-def _export(run: Run, workdir: pathlib.Path, params: Mapping[str, Any]) -> str:
+def _export(
+  result: loop.Training, workdir: pathlib.Path, params: Mapping[str, Any]
+) -> str:
   """Exports a run if transformers has its architecture; returns a report."""
+  run = result.setup.run
   if reason := hf_folder.unsupported_reason(run.model):
     return f"{reason} The checkpoints have the weights."
   folder = workdir / files.EXPORT
-  origin = export_run.summarize_run(workdir, run.config, run.config.steps)
+  origin = export_run.summarize_run(workdir, run.config, result.steps)
   exported = export_model(
     run.model, params, run.tokenizer, folder, origin=origin
   )

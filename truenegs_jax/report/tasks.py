@@ -3,6 +3,7 @@
 The reader of a task fills in a run and yields its sections.
 """
 
+import math
 import pathlib
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
@@ -100,6 +101,8 @@ def _describe_outcome(
   if not train:
     return "No training step is recorded yet."
   step, steps = int(train["step"][-1]), run.config["steps"]
+  if math.isfinite(total := train.get("total_steps", [math.nan])[-1]):
+    steps = int(total)  # that fit into the minutes
   if step < steps:
     return f"{run.state.capitalize()} at step {step:,} of {steps:,}."
   if not verdict:

@@ -20,8 +20,10 @@ import shlex
 import shutil
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator
 
+BEGAN = time.perf_counter()  # nearly the start of this process
 # Exit codes of runs that were stopped after saving a checkpoint.
 SAVED_RESTART = 75  # by SIGTERM; EX_TEMPFAIL: run the same command again
 SAVED_INTERRUPT = 130  # by Ctrl-C

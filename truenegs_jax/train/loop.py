@@ -33,7 +33,6 @@ class Loop:
   """
 
   state: step_lib.TrainState  # before the next step
-  steps: int  # of the run
   # (state, done) -> (state, terms, row_B)
   take_step: Callable[[step_lib.TrainState, int], StepResult]
   loss_weights: Mapping[str, float]
@@ -41,7 +40,7 @@ class Loop:
   log_every: int  # steps of a record
   log: Callable[[dict[str, Any]], None]
   is_evaluated: Callable[[int], bool]  # after `done` steps
-  evaluate: Callable[[int, step_lib.TrainState], bool]  # whether the run ends
+  evaluate: Callable[[int, step_lib.TrainState], None]
   poll: Callable[[], signal.Signals | None]  # the signal to stop for
   is_saved: Callable[[int], bool]  # after `done` steps
   # Arrays and description to save.
@@ -49,7 +48,7 @@ class Loop:
   checkpoints: checkpoints_lib.Checkpoints  # has `state`, unless of step 0
   report: Callable[[str], None]
   guard: guards.SkipGuard
-  clock: speed.Clock
+  clock: speed.Clock  # has the number of steps
 
   def __post_init__(self) -> None:
     self.done, saved = int(self.state.step), {}
@@ -65,7 +64,7 @@ class Loop:
     """Takes the remaining steps; returns the signal that stopped it, if any."""
     stopped_by = None
     self.clock.start(self.done)
-    while self.done < self.steps:
+    while self.done < self.clock.total_steps:
       with distributed.watch_step():
         if stopped_by := self.poll():
           break
@@ -75,13 +74,13 @@ class Loop:
         self.guard.add(self.done, terms["skipped"][0], row_B)
       self._recent.append(terms)
       self.done += 1
-      if self.done == self.steps or not self.done % self.log_every:
+      is_last = self.done == self.clock.total_steps
+      if is_last or not self.done % self.log_every:
         self._end_record()
       if self.is_evaluated(self.done):
         self._flush()
         with self.clock.paused():
-          if self.evaluate(self.done, self.state):
-            self.steps = self.done
+          self.evaluate(self.done, self.state)
       if self.is_saved(self.done):
         self.save()
     with distributed.watch_step():

@@ -107,6 +107,7 @@ class ProgressLine:
   The step of a line is four times that of the line before, later a twentieth of
   the run after it; an hour is the longest wait. A terminal shows every record,
   in a last line that is replaced. `describe` describes evaluations otherwise.
+  `total_steps` is 0 if the records have it.
   """
 
   def __init__(
@@ -120,7 +121,7 @@ class ProgressLine:
     self._console, self._total = console, total_steps
     self._describe = describe
     self._first_step, self._next_step, self._next_secs = first_step, 0, 0.0
-    self._step_width = len(f"held-out {total_steps:,}")
+    self._step_width = len(f"held-out {total_steps or 1_000:,}")
     self._columns: list[str] = []
     self._live = Live(Text("first steps ..."), console=console, transient=True)
     # It takes stderr, whose errors a quiet console would drop.
@@ -144,13 +145,14 @@ class ProgressLine:
       self._console.print(self._title())
     line = self._format(f"{'' if is_train else 'held-out '}{step:,}", record)
     is_due = step >= self._next_step or secs >= self._next_secs
-    if is_train and not is_due and step < self._total:
+    total = record.get("total_steps", self._total)
+    if is_train and not is_due and step < total:
       self._live.update(Text(line))
       return
     self._console.print(line, soft_wrap=True)
     if is_train:
       self._live.update(Text(""))
-      distance = min(3 * (step - self._first_step), self._total / 20)
+      distance = min(3 * (step - self._first_step), total / 20)
       self._next_step, self._next_secs = step + distance, secs + MAX_LINE_SECS
 
   def close(self) -> None:
@@ -159,7 +161,8 @@ class ProgressLine:
 
   def _title(self) -> str:
     titles = [COLUMNS[name][0] for name in self._columns]
-    return self._join(f"step of {self._total:,}", titles)
+    title = f"step of {self._total:,}" if self._total else "step"
+    return self._join(title, titles)
 
   def _format(self, step: str, record: Record) -> str:
     """Returns the line of a record."""

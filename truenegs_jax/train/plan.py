@@ -21,6 +21,7 @@ from truenegs_jax.synonyms.table import SynonymTable
 from truenegs_jax.train import sharding
 from truenegs_jax.train import step as step_lib
 from truenegs_jax.train.start import Run, describe_objective
+from truenegs_jax.train.time_limit import TimeLimit
 
 # Inputs of an objective that are neither parameters nor rows.
 Aux = Mapping[str, jax.Array | jax.ShapeDtypeStruct]
@@ -54,6 +55,7 @@ class PretrainSetup:
   # Rebuilds the table of a state before a step, if due.
   refresh: Callable[[step_lib.TrainState, int], step_lib.TrainState]
   description: dict[str, Any]  # saved with each checkpoint
+  clock: TimeLimit
 
 
 def resolve_attention(
@@ -61,13 +63,12 @@ def resolve_attention(
   mesh: jax.sharding.Mesh,
   *,
   check: bool = False,
-  name: str = "attention",
   platform: str = "",
 ) -> tuple[Run, str]:
   """Chooses the attention of training steps; returns a line about it, too.
 
-  With `check` the kernel is run and compared with plain attention. `name` tells
-  comparisons between processes apart. `platform` is that of absent devices.
+  With `check` the kernel is run and compared with plain attention.
+  `platform` is that of absent devices.
   """
   implementation, line = choose_attention.choose(
     run.config.model.attention,
@@ -77,7 +78,7 @@ def resolve_attention(
     platform=platform,
     check=check,
   )
-  distributed.check_same(name, line)
+  distributed.check_same("attention", line)
   return dataclasses.replace(run, attention=implementation), line
 
 
@@ -238,13 +239,15 @@ def report_lines(
 ) -> dict[str, str]:
   """Returns the lines that every report has: name -> text."""
   c, flops = run.config, row_flops(run)
-  rows = c.steps * c.batch_size
+  rows, steps = c.steps * c.batch_size, f"{c.steps:,}"
+  if c.minutes:
+    steps = f"at most {steps}, as many as fit into {c.minutes:g} minutes,"
   return {
     "objective": describe_objective(c),
     "devices": describe_devices(c.mesh.preset, mesh),
     "parameters": describe_parameters(run.model, state.params),
     "per device": describe_memory(state, aux),
-    "steps": f"{c.steps:,} of {c.batch_size:,} rows of {c.length} tokens,"
+    "steps": f"{steps} of {c.batch_size:,} rows of {c.length} tokens,"
     f" {rows * c.length:.3g} tokens in total",
     "FLOP": f"{flops:.4g} per row, {flops * c.batch_size:.4g} per step,"
     f" {flops * rows:.4g} in total",

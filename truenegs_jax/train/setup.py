@@ -1,8 +1,7 @@
 """Sets up training: initial state, compiled steps and report.
 
 A run resumes from the newest checkpoint of its workdir, or starts from weights
-or random parameters. With limited minutes it is shortened to the steps that
-fit.
+or random parameters.
 """
 
 import contextlib
@@ -12,7 +11,6 @@ import importlib.metadata
 import json
 import math
 import pathlib
-import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent import futures
 from typing import Any
@@ -26,10 +24,11 @@ from truenegs_jax.data.tokens.tokenizer import write_vocabulary
 from truenegs_jax.runtime import distributed, progress
 from truenegs_jax.runtime.errors import CheckpointError
 from truenegs_jax.runtime.files import disk_errors
-from truenegs_jax.train import metrics, model_table, plan, sharding, start
+from truenegs_jax.train import metrics, model_table, plan, sharding
 from truenegs_jax.train import step as step_lib
 from truenegs_jax.train.plan import PretrainSetup, RunInputs
 from truenegs_jax.train.start import Run
+from truenegs_jax.train.time_limit import TIME, TimeLimit
 from truenegs_jax.weights import load
 from truenegs_jax.workdir import checkpoints as checkpoints_lib
 from truenegs_jax.workdir import files
@@ -37,8 +36,6 @@ from truenegs_jax.workdir import files
 MEASURED_ROWS = 4_096  # rows whose lengths are counted
 NUM_BINS = 8
 NUM_TOKENS = 30  # most frequent ones that are listed
-TIMED_STEPS = 10
-EVAL_COST = 1 / 3  # of a batch of rows: a forward pass, without a backward pass
 
 
 def set_up_training(
@@ -47,6 +44,7 @@ def set_up_training(
   inputs: RunInputs,
   checkpoints: checkpoints_lib.Checkpoints,
   console: Console,
+  clock: TimeLimit,
 ) -> PretrainSetup:
   """Checks the inputs, makes the state, compiles the steps and reports.
 
@@ -64,7 +62,7 @@ def set_up_training(
   for key, value in description.items():
     distributed.check_same(key, json.dumps(value))
   abstract = plan.abstract_state(run, mesh)
-  resumed = _resume(run, checkpoints, description, abstract, console)
+  resumed = _resume(run, checkpoints, description, abstract, console, clock)
   if resumed is None:
     make_state = _prepare_state(run, abstract, console)
   else:
@@ -89,6 +87,7 @@ def set_up_training(
       run.table_builder, abstract, from_weights=bool(run.config.init)
     ),
     description=description,
+    clock=clock,
   )
   first_step = resumed and resumed[0]
   lines = _report_lines(setup, workdir, first_step, attention)
@@ -117,7 +116,7 @@ def _write_files(
 ) -> None:
   """Writes what a resume, an export and the report need of a start."""
   run, inputs = setup.run, setup.inputs
-  if setup.state.step < run.config.steps:  # results of steps to do again
+  if setup.state.step < setup.clock.total_steps:  # results of steps to do again
     with disk_errors(workdir / files.RESULTS):
       (workdir / files.RESULTS).unlink(missing_ok=True)
   files.save_json(workdir / files.CONFIG, setup.description["config"])
@@ -155,9 +154,10 @@ def _resume(
   description: Mapping[str, Any],
   abstract: step_lib.TrainState,
   console: Console,
+  clock: TimeLimit,
 ) -> tuple[int, dict[str, Any]] | None:
   """Restores the newest undamaged step and its state; None without steps."""
-  new_steps = run.config.steps
+  steps, minutes = run.config.steps, run.config.minutes
   say = functools.partial(console.print, soft_wrap=True)
 
   def read(step: int) -> dict[str, Any]:
@@ -175,10 +175,15 @@ def _resume(
         f" ({', '.join(map(str, changed))}). Data and draws are the same, but"
         " sums may be rounded differently."
       )
-    if new_steps > (steps := saved["config"]["steps"]):
+    earlier = saved["config"]
+    more = steps > earlier["steps"] or minutes > earlier["minutes"]
+    clock.resume(saved[TIME], step, more=more)
+    if minutes:
+      say(f"{clock.used_secs() / 60:.3g} of minutes={minutes:g} are used.")
+    elif steps > earlier["steps"]:
       say(
-        f"This run had {steps:,} steps and gets {new_steps:,}. After step"
-        f" {step:,} it continues with their schedule: the learning rate is"
+        f"This run had {earlier['steps']:,} steps and gets {steps:,}. After"
+        f" step {step:,} it continues with their schedule: the learning rate is"
         f" {run.learning_rate(step):.3g} and falls to 0."
       )
     return state
@@ -202,7 +207,6 @@ def check_same_run(
       f" (saved -> now):\n  {differences}\nPass --workdir=runs/NAME for a new"
       f" run, or --config={workdir / files.CONFIG} to resume that one."
     )
-    # A run that `minutes` shortened keeps its steps, and scales the warm-up.
     if {"steps", "optim.warmup_steps"} & {change.key for change in changed}:
       message += (
         "\nA run can get more steps, but neither fewer nor another warm-up. To"
@@ -321,65 +325,3 @@ def _describe_rows(
       [vocabulary[i], float(counts_V[i] / counts_V.sum())] for i in order
     ],
   }
-
-
-def fit_minutes(
-  run: Run, inputs: RunInputs, *, began: float, say: Callable[[str], object]
-) -> Run:
-  """Shortens a run to the steps that fit into `config.minutes`; prints them.
-
-  The first process decides for all. The minutes `began` at that time of
-  `time.perf_counter`.
-  """
-  c, minutes = run.config, run.config.minutes
-  compile_secs, step_secs = measure(run, inputs)
-  # Compiling again, for fewer steps, and all that follows the training
-  # (verdict, cases, export) are taken to need `compile_secs` each.
-  left_secs = 60 * minutes - (time.perf_counter() - began) - 2 * compile_secs
-  eval_batches = -(-c.eval.rows // c.batch_size) / c.eval.every_steps
-  secs = step_secs * (1 + EVAL_COST * eval_batches)
-  fitting = max(0, min(c.steps, int(left_secs / secs)))
-  fitting = int(distributed.from_first("minutes", str(fitting)))
-  steps = max(fitting, min(start.LEAST_STEPS, c.steps))
-  line = f"{fitting:,} of {c.steps:,} steps fit into minutes={minutes:g}"
-  if fitting < steps:
-    line += (
-      f", too few to learn from. {steps:,} steps take about"
-      f" {steps * step_secs / 60:,.0f} minutes"
-    )
-  say(f"A step takes {step_secs:.2g} s: {line}.")
-  if steps < c.steps:
-    return dataclasses.replace(run, config=start.shorten(c, steps))
-  # A resume with other steps is refused.
-  return dataclasses.replace(run, config=c.replace({"minutes": 0.0}))
-
-
-def measure(run: Run, inputs: RunInputs) -> tuple[float, float]:
-  """Returns the seconds to compile the training step, and of one step."""
-  now, c = time.perf_counter, run.config
-  mesh = sharding.make_mesh(run.mesh_spec)
-  began = now()
-  run, _ = plan.resolve_attention(run, mesh, name="attention to time")
-  abstract = plan.abstract_state(run, mesh)
-  aux = plan.make_aux(run, inputs.table, mesh)
-  shardings = jax.tree.map(lambda x: x.sharding, abstract)
-  with distributed.raise_everywhere("compile to time"):
-    step, state = _compile_and_make_state(
-      plan.lower_train_step(run, mesh, abstract, aux),
-      jax.jit(run.init_state, out_shardings=shardings),
-    )
-  compiled = now()
-  for number in range(TIMED_STEPS + 1):
-    if number == 1:  # the first step allocates memory
-      jax.block_until_ready(state)
-      started = now()
-    batch = batches.batch_at(
-      inputs.train_rows,
-      number,
-      batch_size=c.batch_size,
-      seed=c.seed,
-      process=sharding.process_slice(mesh, c.batch_size),
-    )
-    state, _ = step(state, sharding.shard_batch(batch, mesh), aux)
-  jax.block_until_ready(state)
-  return compiled - began, (now() - started) / TIMED_STEPS

@@ -83,8 +83,9 @@ class Clock:
   (compiling, restoring) nor that in `paused` (evaluation).
   """
 
-  total_steps: int
+  total_steps: int  # of the run
   now: Callable[[], float] = time.perf_counter
+  last_pause_secs: float = 0.0
   _started: float = 0.0
   _first_step: int = 0
   _paused_secs: float = 0.0
@@ -102,7 +103,8 @@ class Clock:
     """Stops the clock while the context is open."""
     began = self.now()
     yield
-    self._paused_secs += self.now() - began
+    self.last_pause_secs = self.now() - began
+    self._paused_secs += self.last_pause_secs
 
   def secs_per_step(self, step: int) -> float:
     """Returns the mean seconds per step since `start`."""

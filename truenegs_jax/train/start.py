@@ -56,15 +56,6 @@ DESCRIBED = (
   *("sources", "layout", "hard_correction", "prediction"),
   *("soft", "soft_weight", "sentence_weight", "smoothing"),
 )
-# `minutes` shortens no run below it: 500 steps are too few for the demo.
-LEAST_STEPS = 750
-# Numbers of steps in a config that are a share of the run.
-SCALED = (
-  ("optim", "warmup_steps"),
-  ("log", "every_steps"),
-  ("eval", "every_steps"),
-  ("checkpoint", "every_steps"),
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -200,10 +191,7 @@ def resolve(
   that resumes from a checkpoint with the config `saved`.
   """
   config = replace_init(config, weights, saved=saved)
-  config = apply_saved_steps(config, saved, say)
   check(config)
-  if config.minutes:  # the shortest run must be possible, too
-    check(shorten(config, min(config.steps, LEAST_STEPS)))
   check_warmup(config.optim.warmup_steps, config.steps, say)
   is_start = saved is None and not config.dry_run
   if is_start and config.init == REQUIRED:
@@ -413,35 +401,3 @@ def describe_objective(config: PretrainConfig) -> str:
   recipe = " + ".join(terms) if len(terms) > 1 else f"plain {terms[0]}"
   masked = f"{config.masking.prob:.0%} masked ({config.masking.style})"
   return f"{recipe}; {masked}"
-
-
-def shorten(config: PretrainConfig, steps: int) -> PretrainConfig:
-  """Returns a config with fewer steps, and SCALED in proportion."""
-  changes, share = {"steps": steps}, steps / config.steps
-  for section, key in SCALED:
-    if value := getattr(getattr(config, section), key):  # 0 stays 0
-      changes[f"{section}.{key}"] = max(1, round(value * share))
-  return config.replace(changes)
-
-
-def apply_saved_steps(
-  config: PretrainConfig,
-  saved: Mapping[str, Any] | None,
-  say: Callable[[str], object],
-) -> PretrainConfig:
-  """Returns the config with the steps that a run was shortened to.
-
-  A resume takes the saved number of steps, however fast this machine is, unless
-  `steps` is below it (and then refused).
-  """
-  if saved is None or not saved["minutes"] or saved["steps"] >= config.steps:
-    return config
-  shorter = shorten(config, saved["steps"])
-  if shorter.optim.warmup_steps != saved["optim"]["warmup_steps"]:
-    return config  # the saved config, with more steps
-  say(
-    f"This run was shortened to {saved['steps']:,} of {config.steps:,} steps"
-    f" when it started (minutes={saved['minutes']:g})."
-  )
-  # The saved minutes are for the next resume.
-  return dataclasses.replace(shorter, minutes=float(saved["minutes"]))

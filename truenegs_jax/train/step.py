@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from truenegs_jax.runtime import rng
@@ -81,6 +82,15 @@ def make_train_step(
     return _update(state, tx, terms, grads, loss_is_finite)
 
   return step
+
+
+def move_schedule(state: TrainState, count: int) -> TrainState:
+  """Gives the next update the learning rate after `count` steps."""
+  array = jax.make_array_from_callback(
+    (), state.step.sharding, lambda _: np.int32(count)
+  )
+  opt_state = _set_schedule_count(state.opt_state, array)
+  return dataclasses.replace(state, opt_state=opt_state)
 
 
 def make_eval_step(
