@@ -89,6 +89,7 @@ def train(
     if training.stopped_by is None and not training.held_out:
       training.compute_held_out(loop.state)
     training.setup = dataclasses.replace(setup, state=loop.state)
+    training.steps = loop.done
     return training
 
 
@@ -104,6 +105,7 @@ class Training:
   # Terms of each batch of the last evaluation.
   held_out: list[metrics.Terms] = dataclasses.field(default_factory=list)
   stopped_by: signal.Signals | None = None  # None if all steps are done
+  steps: int = 0  # that are done, at the end
 
   def __post_init__(self) -> None:
     self._warned = False
@@ -114,11 +116,6 @@ class Training:
       "batch_size": size,
       "process": sharding.process_slice(self.setup.mesh, size),
     }
-
-  @property
-  def steps(self) -> int:
-    """The number of steps that are done."""
-    return int(self.setup.state.step)
 
   def content(
     self, state: step.TrainState
@@ -134,8 +131,11 @@ class Training:
     """Trains on the batch of a step."""
     setup = self.setup
     self.clock.correct(done)
-    if (count := self.clock.schedule_step(done)) != done:
-      state = step.move_schedule(state, count)
+    if (place := self.clock.schedule_step(done)) != done:
+      array = jax.make_array_from_callback(
+        (), state.step.sharding, lambda _: np.int32(place)
+      )
+      state = step.set_schedule_step(state, array)
     state = setup.refresh(state, done)
     seed = setup.run.config.seed
     batch = batches_lib.batch_at(

@@ -194,7 +194,7 @@ def finish_run(workdir: pathlib.Path, result: loop.Training) -> int:
   with progress.working(console, "Writing the report"):
     write_own_report(workdir, say)
   with progress.working(console, "Exporting"):
-    exported = _export(result, workdir, params)
+    exported = _export(run, workdir, params, result.steps)
   # Words are not broken on a terminal; a log has a line.
   console.print(exported, soft_wrap=not console.is_terminal)
   if verdict.passed or not run.config.eval.must_learn:
@@ -339,14 +339,13 @@ def _find_cases(
 
 
 def _export(
-  result: loop.Training, workdir: pathlib.Path, params: Mapping[str, Any]
+  run: Run, workdir: pathlib.Path, params: Mapping[str, Any], steps: int
 ) -> str:
   """Exports a run if transformers has its architecture; returns a report."""
-  run = result.setup.run
   if reason := hf_folder.unsupported_reason(run.model):
     return f"{reason} The checkpoints have the weights."
   folder = workdir / files.EXPORT
-  origin = export_run.summarize_run(workdir, run.config, result.steps)
+  origin = export_run.summarize_run(workdir, run.config, steps)
   exported = export_model(
     run.model, params, run.tokenizer, folder, origin=origin
   )

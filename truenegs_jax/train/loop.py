@@ -74,8 +74,7 @@ class Loop:
         self.guard.add(self.done, terms["skipped"][0], row_B)
       self._recent.append(terms)
       self.done += 1
-      is_last = self.done == self.clock.total_steps
-      if is_last or not self.done % self.log_every:
+      if self.done == self.clock.total_steps or not self.done % self.log_every:
         self._end_record()
       if self.is_evaluated(self.done):
         self._flush()

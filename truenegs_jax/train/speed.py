@@ -83,7 +83,7 @@ class Clock:
   (compiling, restoring) nor that in `paused` (evaluation).
   """
 
-  total_steps: int  # of the run
+  total_steps: int
   now: Callable[[], float] = time.perf_counter
   last_pause_secs: float = 0.0
   _started: float = 0.0

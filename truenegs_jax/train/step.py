@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Mapping
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 
 from truenegs_jax.runtime import rng
@@ -82,15 +81,6 @@ def make_train_step(
     return _update(state, tx, terms, grads, loss_is_finite)
 
   return step
-
-
-def move_schedule(state: TrainState, count: int) -> TrainState:
-  """Gives the next update the learning rate after `count` steps."""
-  array = jax.make_array_from_callback(
-    (), state.step.sharding, lambda _: np.int32(count)
-  )
-  opt_state = _set_schedule_count(state.opt_state, array)
-  return dataclasses.replace(state, opt_state=opt_state)
 
 
 def make_eval_step(
@@ -219,11 +209,11 @@ def _update(
     (state.params, state.opt_state),
   )
   step = state.step + 1
-  # The schedule counts batches, including skipped updates.
-  opt_state = _set_schedule_count(opt_state, step)
   state = dataclasses.replace(
     state, step=step, params=params, opt_state=opt_state
   )
+  # The schedule counts batches, including skipped updates.
+  state = set_schedule_step(state, step)
   # The terms of a skipped batch must not make merged sums NaN.
   terms = jax.tree.map(lambda x: jnp.where(finite, x, 0.0), terms)
   one = jnp.ones(())
@@ -234,14 +224,15 @@ def _update(
   return state, terms
 
 
-def _set_schedule_count(
-  opt_state: optax.OptState, count: Array
-) -> optax.OptState:
+def set_schedule_step(state: TrainState, step: Array) -> TrainState:
+  """Gives the next update the learning rate after `step` steps."""
+
   def is_schedule(x: object) -> bool:
     return isinstance(x, optax.ScaleByScheduleState)
 
-  return jax.tree.map(
-    lambda x: x._replace(count=count) if is_schedule(x) else x,
-    opt_state,
+  opt_state = jax.tree.map(
+    lambda x: x._replace(count=step) if is_schedule(x) else x,
+    state.opt_state,
     is_leaf=is_schedule,
   )
+  return dataclasses.replace(state, opt_state=opt_state)

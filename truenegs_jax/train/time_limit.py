@@ -46,9 +46,8 @@ class TimeLimit(speed.Clock):
     self.began -= saved["secs"]
     self._earlier_secs = saved["training_secs"]
     if self.limit_secs:
-      self.total_steps = min(
-        max(int(saved["steps"]), done + more), self.max_steps
-      )
+      total = max(int(saved["steps"]), done + more)
+      self.total_steps = min(total, self.max_steps)
 
   def start(self, step: int) -> None:
     """Starts measuring at `step`."""
