@@ -29,7 +29,8 @@ from truenegs_jax.weights.find import Weights
 from truenegs_jax.workdir.saved_model import build_model
 
 CONFIGS = pathlib.Path(__file__).parent.parent / "configs"
-OWN = ("electra_own",)  # configs with values of their own after `continue`
+# Configs with values of their own after `continue`.
+OWN = ("bert_own", "electra_own")
 NAMES = sorted(
   path.stem
   for path in CONFIGS.glob("[a-z]*.py")
@@ -177,6 +178,17 @@ def test_electra_own_needs_text_and_its_intervals_follow_the_steps():
   assert (c.model.variant, c.optim.warmup_steps) == ("small", 10_000)
   c = get_config("electra_own", "continue")
   assert (c.init, c.steps) == (electra_small.RELEASED, 4_000)
+
+
+def test_bert_own_continues_released_weights_with_their_sizes(tmp_path):
+  c = get_config("bert_own", "continue")
+  c.data.sources = str(tmp_path)
+  with pytest.raises(InputError, match="--config.init=FOLDER"):
+    resolve(c)
+  small = get_config("bert_own", "runlocal")
+  small.model.pooler = True
+  c.init = str(write_network(tmp_path, small, "bert"))
+  assert resolve(c).model.config.width == 32
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in OWN])

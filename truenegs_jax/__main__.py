@@ -25,11 +25,11 @@ Pre-training on true negatives: ELECTRA and BERT in JAX.
 
   truenegs wordnet
   truenegs main --config=electra_demo
-  truenegs main --config=electra_own --config.data.sources='texts/*.txt'
+  truenegs main --config=bert_own --config.data.sources='texts/*.txt'
   truenegs main --config=finetune_own --config.init=runs/electra_demo \\
     --config.finetune.files='train=train.csv dev=dev.csv'
   truenegs configs                  # lists all configs and their words
-  truenegs configs electra_own:hc   # describes its words and keys
+  truenegs configs bert_own:hc      # describes its words and keys
 
 Verbs, each with its own --help:
 {LISTED}
