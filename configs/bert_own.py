@@ -27,7 +27,7 @@ SIZE = "embedding_size=256 width=256 layers=2 heads=4 ffn=1024"
 
 
 def get_config(arg: str = "") -> ConfigDict:
-  """Configures at most 20,000 steps of 128 rows of 32 tokens, rate 1e-3."""
+  """Configures at most 8,000 steps of 128 rows of 32 tokens, rate 1e-3."""
   c = common.get_config()
   c.objective = "mlm"
   c.data.sources = common.REQUIRED
@@ -36,12 +36,12 @@ def get_config(arg: str = "") -> ConfigDict:
   c.model.initializer_range = 0.04  # 0.02 suits a width of 768
   c.model.dropout = c.model.attention_dropout = 0.0  # few epochs
   c.masking.prob, c.masking.style = 0.25, "80_10_10"
-  c.steps, c.batch_size, c.length = 20_000, 128, 32
+  c.steps, c.batch_size, c.length = 8_000, 128, 32
   c.optim.schedule, c.optim.lr, c.optim.b2 = "bert", 1e-3, 0.98
   steps = c.get_oneway_ref("steps")
-  c.optim.warmup_steps = steps // 50
+  c.optim.warmup_steps = steps // 40
   c.log.every_steps = (steps + 199) // 200
-  c.eval.every_steps = c.checkpoint.every_steps = 40 + steps // 100
+  c.eval.every_steps = c.checkpoint.every_steps = 40 + steps // 50
   c.eval.rows = 512
   return common.apply_arg(c, arg, default="hc", own={"continue": continue_own})
 

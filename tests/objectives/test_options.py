@@ -18,14 +18,14 @@ from truenegs_jax.train.start import Run, describe_objective
     (
       "hc+sr",
       {"discriminator": "ignore", "symmetric": True},
-      "ELECTRA + hard correction by wordnet (argmax) + soft regularization"
-      " (cosine) x 0.1 + discriminator ignore + symmetric True; 25%"
-      " masked (electra_85_15)",
+      "ELECTRA + hard correction by wordnet senses=1 (argmax) + soft"
+      " regularization (cosine) x 0.1 + discriminator ignore + symmetric True;"
+      " 25% masked (electra_85_15)",
     ),
     (
       "baseline",
       {"smoothing": 0.1, "strict_subword": False},
-      "ELECTRA + synonyms of wordnet + smoothing over synonyms x 0.1"
+      "ELECTRA + synonyms of wordnet senses=1 + smoothing over synonyms x 0.1"
       " + strict_subword False; 25% masked (electra_85_15)",
     ),
     (

@@ -83,8 +83,10 @@ def train(
     loop.save(last=True)
     if training.stopped_by is None and loop.done < c.steps:
       few = "warning: Only " if 2 * loop.done < c.steps else ""
-      fit = f"{loop.done:,} of {c.steps:,} steps fit into"
-      say(f"{few}{fit} minutes={c.minutes:g}.")
+      say(
+        f"{few}{loop.done:,} of {c.steps:,} steps fit into"
+        f" minutes={c.minutes:g}."
+      )
     # All steps may have been done before.
     if training.stopped_by is None and not training.held_out:
       training.compute_held_out(loop.state)
