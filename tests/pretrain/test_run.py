@@ -292,7 +292,7 @@ def test_held_out_corrections_do_not_depend_on_the_number_to_print(first_run):
   workdir, vocab_file = root / "cases", root / "rows" / "vocab.txt"
   flags = [*flags, "--config.steps=3", runs.save_synonyms(root, vocab_file)]
   saved = []
-  for count in (2, 0):
+  for count in (1, 0):
     code, output = run(workdir, [*flags, f"--config.eval.cases={count}"], HC_SR)
     assert code == 0 and (f"{count} shown of" in output) == (count > 0)
     results = json.loads((workdir / "results.json").read_text())
@@ -302,7 +302,7 @@ def test_held_out_corrections_do_not_depend_on_the_number_to_print(first_run):
       "cases": search["cases"][:count],
     }
     saved.append(search)
-  assert saved[0] == saved[1] and len(saved[0]["cases"]) > 2
+  assert saved[0] == saved[1] and len(saved[0]["cases"]) > 1
   assert saved[0]["corrected"] == len(saved[0]["cases"])
   [source] = saved[0]["sources"]
   for case in saved[0]["cases"]:
