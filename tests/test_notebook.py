@@ -22,6 +22,7 @@ SMALLER = {
   " --config.steps=2 --config.optim.warmup_steps=1"
   " --config.batch_size=8 --config.eval.rows=8"
   " --config.eval.cases=0",
+  "--config.model.variant=minilm": "--config.model.variant=tiny",
   "[:2000]": "[:64]",
   "[4000:5000]": "[4000:4064]",
   "--config.finetune.seeds=1": "--config.finetune.seeds=1"

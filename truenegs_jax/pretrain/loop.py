@@ -82,17 +82,19 @@ def train(
     profiler.close(loop.done)
     loop.save(last=True)
     if training.stopped_by is None and loop.done < c.steps:
-      few = "warning: Only " if 2 * loop.done < c.steps else ""
-      say(
-        f"{few}{loop.done:,} of {c.steps:,} steps fit into"
-        f" minutes={c.minutes:g}."
-      )
+      say(_describe_steps(loop.done, c.steps, c.minutes))
     # All steps may have been done before.
     if training.stopped_by is None and not training.held_out:
       training.compute_held_out(loop.state)
     training.setup = dataclasses.replace(setup, state=loop.state)
     training.steps = loop.done
     return training
+
+
+def _describe_steps(done: int, steps: int, minutes: float) -> str:
+  """Says how many steps fitted; warns if less than half of them did."""
+  few = "warning: Only " if 2 * done < steps else ""
+  return f"{few}{done:,} of {steps:,} steps fit into minutes={minutes:g}."
 
 
 @dataclasses.dataclass
