@@ -273,6 +273,13 @@ class Data(Section):
     'Refuse damaged text; "replace": repair and count.',
     choices=("strict", "replace"),
   )
+  expect: str = key(
+    "",
+    "Refuse a part with under 99 % of its records=, or of which a converter"
+    ' kept only the beginning; "any": accept it.',
+    choices=("", "any"),
+    may_change=True,
+  )
   tokenizer: str = key(
     "fast",
     '"tf_text": TensorFlow\'s, with the same ids.',

@@ -490,7 +490,7 @@ def test_data_sets_of_the_hub_are_identified_by_their_commit(
   assert not corpus.is_local() and list(corpus) == TEXTS
   assert str(corpus) == "hf:owner/set"
   (identity,) = corpus.identity()
-  assert identity["hash"] and identity["dataset"] == "owner/set"
+  assert identity["revision"] and identity["dataset"] == "owner/set"
 
 
 def test_reading_text_imports_no_large_library(tmp_path):

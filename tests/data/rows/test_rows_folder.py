@@ -45,7 +45,7 @@ def test_splits_contain_their_text(tmp_path, monkeypatch, shard_chunks):
   assert held_out == without_spaces(texts[9::10])
   assert manifest["held_out_by"] == "documents"
   part = {"documents": 60, "text_bytes": sum(map(len, texts)), "passes": 1}
-  assert manifest["parts"] == [part]
+  assert manifest["parts"][0].items() >= part.items()
   has_many_shards = len(manifest["splits"]["train"]["shards"]) > 1
   assert has_many_shards == (shard_chunks < 32)
 

@@ -19,6 +19,7 @@ from truenegs_jax.data.corpus.readers import ReadState
 from truenegs_jax.runtime.errors import DataError
 
 REPLACE_HINT = "Or set --config.data.errors=replace to repair such text."
+LEAST_SHARE = 0.99  # of the records that a part is expected to have
 Unit = tuple[int, int]  # the index of a part, and the number of its unit
 # Of each unit: bytes and characters of its documents, uint32 [D, 2].
 Sizes = Mapping[Unit, np.ndarray]
@@ -63,6 +64,9 @@ class Part:
   num_units: int = 1  # the units, one after another, are the part
   is_local: bool = True  # reading needs no hub
   paths: tuple[str, ...] = ()  # absolute paths of its files, if any
+  # Returns how many records it has; None if that is unknown until it is read.
+  num_records: Callable[[], int | None] = lambda: None
+  num_expected: int = 0  # records that it should have; 0 if unknown
 
   def read_all(self, state: ReadState) -> Iterator[str]:
     """Yields the documents of all units, at least one."""
@@ -82,11 +86,18 @@ class Meter:
   fraction_read: float | None = 0.0
   # Where each part is read next.
   cursors: list[Cursor] = dataclasses.field(default_factory=list)
+  # Of the first pass over each part, before they were joined.
+  num_records: list[int] = dataclasses.field(default_factory=list)
 
   @property
   def num_documents(self) -> int:
     """The number of documents before the next one, in the whole corpus."""
     return sum(cursor.num_documents for cursor in self.cursors)
+
+  def list_records(self) -> list[int | None]:
+    """Returns the records of each part; None if it was not read to its end."""
+    pairs = zip(self.num_records, self.cursors, strict=True)
+    return [number if cursor.repeat else None for number, cursor in pairs]
 
   @property
   def num_bytes(self) -> int:
@@ -126,8 +137,9 @@ class Corpus:
     cursors = meter.cursors = [*start] or [Cursor() for _ in self.parts]
     meter.repairs.clear()
     meter.fraction_read = 0.0
+    states = [self._new_state(meter) for _ in cursors]
     streams = [
-      self._read_part(index, cursor, self._new_state(meter), sizes)
+      self._read_part(index, cursor, states[index], sizes)
       for index, cursor in enumerate(cursors)
     ]
     unfinished = [i for i, cursor in enumerate(cursors) if not cursor.repeat]
@@ -147,6 +159,7 @@ class Corpus:
         if self.shares and self.stopping == "first":
           break
     meter.fraction_read = 1.0
+    meter.num_records = [state.num_records for state in states]
 
   def __iter__(self) -> Iterator[str]:
     """Yields the texts of one pass."""
@@ -157,12 +170,12 @@ class Corpus:
     parts = enumerate(self.parts)
     return [(index, i) for index, part in parts for i in range(part.num_units)]
 
-  def count(self, unit: Unit) -> tuple[np.ndarray, collections.Counter[str]]:
-    """Returns the sizes of the documents of a unit, [D, 2], and its repairs."""
+  def count(self, unit: Unit) -> tuple[np.ndarray, ReadState]:
+    """Returns the sizes of the documents of a unit, [D, 2], and all counts."""
     state = self._new_state()
     texts = self.parts[unit[0]].read(state, unit[1])
     sizes = [(num_bytes(text), len(text)) for text in texts]
-    return np.array(sizes, np.uint32).reshape(-1, 2), state.repairs
+    return np.array(sizes, np.uint32).reshape(-1, 2), state
 
   def read_parts(self) -> list[Iterator[str]]:
     """Returns the texts of each part, to read the beginnings."""
@@ -190,6 +203,11 @@ class Corpus:
         f"data.sources: {self} changed while it was read. Run the same command"
         " again when nothing writes to it anymore."
       )
+
+  def check_records(self, meter: Meter) -> None:
+    """Raises DataError if a part that was read lacks expected records."""
+    for part, number in zip(self.parts, meter.list_records(), strict=True):
+      check_records(part.name, number, part.num_expected)
 
   def is_local(self) -> bool:
     """Returns whether all parts can be read without the hub."""
@@ -249,6 +267,17 @@ class Corpus:
   def _new_state(self, meter: Meter | None = None) -> ReadState:
     repairs = collections.Counter() if meter is None else meter.repairs
     return ReadState(self.errors, repairs, REPLACE_HINT)
+
+
+def check_records(name: str, number: int | None, expected: int) -> None:
+  """Raises DataError if a part has fewer records than expected."""
+  if number is not None and number < LEAST_SHARE * expected:
+    raise DataError(
+      f"{name!r}: {number:,} records, but {expected:,} are expected"
+      " (records=). It is cut off, or another version of the text. Get all of"
+      " it, correct records= in data.sources, or accept it with"
+      " --config.data.expect=any."
+    )
 
 
 def refuse_empty(items: Iterator[Any], name: str) -> Iterator[Any]:

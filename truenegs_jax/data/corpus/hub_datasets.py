@@ -84,8 +84,10 @@ class HubDataset:
   records: "Callable[[], datasets.Dataset | datasets.IterableDataset]"
   # Determines the records on the hub; empty for a folder.
   commit: dict[str, str]
-  paths: tuple[str, ...]  # the files of a folder
+  paths: tuple[str, ...]  # of its files, or their URLs
   size: int | None  # approximate bytes of the text; None if unknown
+  # Returns the number of its records; None if it is not known yet.
+  num_records: Callable[[], int | None]
 
   def identity(self) -> dict[str, Any]:
     """Returns as JSON what determines the texts, as of now."""
@@ -167,7 +169,9 @@ def _open_saved(spec: DatasetSpec, folder: pathlib.Path) -> HubDataset:
     splits = [saved.split or "train"] if spec.split else [""]
   spec.check(splits, getattr(saved, "features", None))
   paths = tuple(str(x) for x in sorted(folder.iterdir()) if x.is_file())
-  return HubDataset(spec, lambda: saved, {}, paths, saved.data.nbytes)
+  return HubDataset(
+    spec, lambda: saved, {}, paths, saved.data.nbytes, lambda: len(saved)
+  )
 
 
 def _open_files(spec: DatasetSpec, folder: pathlib.Path) -> HubDataset:
@@ -189,9 +193,13 @@ def _open_files(spec: DatasetSpec, folder: pathlib.Path) -> HubDataset:
     builder.download_and_prepare()
     return builder.as_dataset(split=split)
 
-  commit, paths = {}, tuple(map(str, data_files.get(split, [])))
+  def num_records() -> int | None:  # `load` adds what the files say
+    return getattr((builder.info.splits or {}).get(split), "num_examples", None)
+
+  commit = {}
   if not is_folder(spec.name):
     commit = {"dataset": spec.name, "config": builder.config.name}
-    commit["hash"] = builder.hash  # depends on the commit
+    commit["revision"] = builder.hash  # the commit that the hub resolved
+  paths = tuple(map(str, data_files.get(split, [])))
   size = getattr(infos.get(split), "num_bytes", None)
-  return HubDataset(spec, load, commit, paths, size)
+  return HubDataset(spec, load, commit, paths, size, num_records)

@@ -69,6 +69,7 @@ class ReadState:
   where: str = ""  # the current file or data set
   unit: str = "line"  # what `number` counts, "line" or "record"
   number: int = 0  # of the current line or record, from 1
+  num_records: int = 0  # of documents so far, before they are joined
 
   def location(self, before: bytes = b"") -> str:
     """Returns the position for a message; `before` holds lines before it."""
@@ -267,6 +268,13 @@ def read_parquet(
       f"{state.location()}: not a Parquet file, or compressed, damaged or cut"
       f" off ({type(error).__name__}: {error}). Unpack it or download it again."
     ) from error
+
+
+def count_parquet(file: File) -> int:
+  """Returns the number of records that a Parquet file says it has."""
+  from pyarrow import parquet
+
+  return int(parquet.read_metadata(file.path).num_rows)
 
 
 def _batch_size(metadata: Any, column: str, where: str) -> int:

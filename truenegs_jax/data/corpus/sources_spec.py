@@ -8,12 +8,13 @@ A part is a file, a folder or a glob, also by URL; "wordnet"; or hf:NAME for the
 
 import dataclasses
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from truenegs_jax.config import grammar
 from truenegs_jax.data.corpus import documents, hub_datasets, readers
-from truenegs_jax.data.corpus.corpus import Corpus, Part
+from truenegs_jax.data.corpus.corpus import Corpus, Part, check_records
 from truenegs_jax.data.corpus.files import (
   File,
   files_identity,
@@ -30,17 +31,26 @@ from truenegs_jax.data.corpus.readers import (
   ReadState,
   WordNetReader,
 )
-from truenegs_jax.runtime.errors import InputError, UnavailableError, one_of
+from truenegs_jax.runtime.errors import (
+  DataError,
+  InputError,
+  UnavailableError,
+  one_of,
+)
 from truenegs_jax.runtime.files import check_utf8
 
 WORDNET = "wordnet"
 WORDNET_BYTES = 11_000_000
 UNIT_BYTES = 2**22  # of the files of a unit, as they are stored
 JOIN_CHARS = 20_000  # about 9 rows of 512: half a row of padding is 5 %
+# The beginning of a split, as the hub converts large data sets to Parquet.
+PARTIAL = re.compile(r"(?:^|[/\\])partial-[^/\\]+[/\\][^/\\]+\.parquet$")
+ANY = "any"  # of data.expect
 LARGEST = {
   "weight": 1e9,
   "chars": MAX_DOCUMENT_BYTES,
   "min_chars": MAX_DOCUMENT_BYTES,
+  "records": 1e12,
 }
 
 
@@ -49,6 +59,7 @@ def open_corpus(
   *,
   errors: str = "strict",
   stopping: str = "all",
+  expect: str = ANY,
   key: str = "data.sources",
   reader: WordNetReader | None = None,
 ) -> Corpus:
@@ -61,6 +72,7 @@ def open_corpus(
     errors: "strict" refuses bad text; "replace" repairs and counts it.
     stopping: end of a mixture: "all" when every part was read to its end once,
       "first" when the first part ends.
+    expect: "" refuses parts that are cut off; "any" does not.
     reader: for the part "wordnet".
   """
   part_specs = _parse_spec(spec, key)
@@ -73,7 +85,7 @@ def open_corpus(
     )
   # Normalized, so that weights 3 and 1 are the same mixture as 6 and 2.
   shares = tuple(weight / sum(weights) for weight in weights)
-  parts = tuple(_open_part(part, reader) for part in part_specs)
+  parts = tuple(_open_part(part, reader, expect) for part in part_specs)
   seen: dict[str, str] = {}  # or one may train on a file and one hold it out
   for part in parts:
     for path in part.paths:
@@ -90,6 +102,14 @@ def named_sources(spec: str, *, key: str = "data.sources") -> set[str]:
   return {part.where for part in _parse_spec(spec, key)} & {WORDNET}
 
 
+def check_counts(
+  spec: str, counts: Sequence[int | None], *, key: str = "data.sources"
+) -> None:
+  """Raises DataError if parts have fewer records than a spec expects."""
+  for part, count in zip(_parse_spec(spec, key), counts, strict=True):
+    check_records(part.where, count, part.records)
+
+
 def describe_sources(spec: str, *, key: str = "data.sources") -> str:
   """Describes in a dry run which files of a spec exist; reads none."""
   return ", ".join(map(_describe_part, _parse_spec(spec, key)))
@@ -104,6 +124,7 @@ class PartSpec(NamedTuple):
   document: str = ""  # block, record, file or join; "": that of its format
   chars: int = 0  # least size of joined documents; 0 to join none
   min_chars: int = 0  # least size of a line
+  records: int = 0  # that it should have; 0 if unknown
   column: str = "text"
   format: str = ""  # of files; "" if the suffix says it
   split: str = ""  # this and the following of a data set
@@ -168,13 +189,27 @@ def _describe_part(part_spec: PartSpec) -> str:
   return f"{where} ({len(files):,} file{plural}, {size:,.1f} MB)"
 
 
-def _open_part(part_spec: PartSpec, reader: WordNetReader | None) -> Part:
+def _open_part(
+  part_spec: PartSpec, reader: WordNetReader | None, expect: str
+) -> Part:
+  if expect == ANY:
+    part_spec = part_spec._replace(records=0)
   if part_spec.is_dataset():
     part = _open_dataset(part_spec)
   elif part_spec.where == WORDNET:
     part = _open_wordnet(part_spec, reader)
   else:
     part = _open_files(part_spec)
+  if expect != ANY and (
+    partial := next(filter(PARTIAL.search, part.paths), "")
+  ):
+    raise DataError(
+      f"{part_spec.subject}: '{partial}' holds only the beginning of a split:"
+      " the hub's converter cut it off, and named its folder partial-SPLIT. Use"
+      " the original files or another revision, or accept it with"
+      " --config.data.expect=any."
+    )
+  check_records(part.name, part.num_records(), part_spec.records)
   least, join_chars = part_spec.min_chars, part_spec.chars
 
   def identity() -> dict[str, Any]:
@@ -182,14 +217,27 @@ def _open_part(part_spec: PartSpec, reader: WordNetReader | None) -> Part:
     return result | ({"join": [join_chars, ""]} if join_chars else {})
 
   def read(state: ReadState, unit: int) -> Iterator[str]:
-    texts = part.read(state, unit)
+    texts = _count_records(part, state, unit, part_spec.records)
     if least:
       texts = documents.drop_short_lines(texts, state, min_chars=least)
     if join_chars:
       texts = documents.join(texts, state, num_chars=join_chars)
     return texts
 
-  return dataclasses.replace(part, read=read, identity=identity)
+  return dataclasses.replace(
+    part, read=read, identity=identity, num_expected=part_spec.records
+  )
+
+
+def _count_records(
+  part: Part, state: ReadState, unit: int, expected: int
+) -> Iterator[str]:
+  """Yields and counts the documents of a unit before they are joined."""
+  for text in part.read(state, unit):
+    if not state.num_records:  # a data set is prepared by now
+      check_records(part.name, part.num_records(), expected)
+    state.num_records += 1
+    yield text
 
 
 def _open_wordnet(part_spec: PartSpec, reader: WordNetReader | None) -> Part:
@@ -229,8 +277,15 @@ def _open_dataset(part_spec: PartSpec) -> Part:
     del unit  # there is one
     return documents.from_records(dataset.read(state), rule, state)
 
-  is_local = hub_datasets.is_folder(name)
-  return Part(part_spec.where, read, identity, dataset.size, is_local=is_local)
+  return Part(
+    part_spec.where,
+    read,
+    identity,
+    dataset.size,
+    is_local=hub_datasets.is_folder(name),
+    paths=dataset.paths,
+    num_records=dataset.num_records,
+  )
 
 
 def _open_files(part_spec: PartSpec) -> Part:
@@ -252,6 +307,9 @@ def _open_files(part_spec: PartSpec) -> Part:
   if not any(file.compression or file.suffix == ".parquet" for file in files):
     size = sum(file.size for file in files)
   units = _split_into_units(files)
+  num_records = None
+  if part_spec.records and {*names} == {"parquet"} and not is_url(where):
+    num_records = sum(map(readers.count_parquet, files))
 
   def read_file(number: int, state: ReadState) -> Iterator[str]:
     file, name = files[number], names[number]
@@ -284,7 +342,16 @@ def _open_files(part_spec: PartSpec) -> Part:
     next(read_file(names.index(name), ReadState("replace")), 0)
   is_local = not is_url(where)
   paths = tuple(os.path.abspath(f.path) if is_local else f.path for f in files)
-  return Part(where, read, identity, size, len(units), is_local, paths)
+  return Part(
+    where,
+    read,
+    identity,
+    size,
+    len(units),
+    is_local,
+    paths,
+    num_records=lambda: num_records,
+  )
 
 
 def _split_into_units(files: list[File]) -> list[list[int]]:

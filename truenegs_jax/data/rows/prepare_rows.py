@@ -17,7 +17,11 @@ from truenegs_jax.config.sections import Data
 from truenegs_jax.data.corpus import language as language_lib
 from truenegs_jax.data.corpus.corpus import Corpus, Meter
 from truenegs_jax.data.corpus.readers import WordNetReader
-from truenegs_jax.data.corpus.sources_spec import open_corpus
+from truenegs_jax.data.corpus.sources_spec import (
+  ANY,
+  check_counts,
+  open_corpus,
+)
 from truenegs_jax.data.rows import engines, layouts, shards, steps, store
 from truenegs_jax.data.rows.rows_folder import (
   MANIFEST,
@@ -71,6 +75,7 @@ def make_plan(
     data.sources,
     errors=data.errors,
     stopping=data.stopping,
+    expect=data.expect,
     reader=reader,
   )
   corpus: Corpus | None = None
@@ -127,8 +132,8 @@ def execute_job(plan: Plan) -> tuple[pathlib.Path, Tokenizer] | None:
 
   Returns the rows folder and its tokenizer, or None while other jobs build.
   """
-  folder = plan.folder
-  if plan.corpus and not plan.is_prepared():
+  folder, is_found = plan.folder, plan.is_prepared()
+  if plan.corpus and not is_found:
     if plan.num_workers > 1:
       # A worker that ran this would wait for the lock of its parent.
       engines.check_main_guard()
@@ -145,6 +150,9 @@ def execute_job(plan: Plan) -> tuple[pathlib.Path, Tokenizer] | None:
     with lock_folder(folder):  # a process was killed after renaming
       shutil.rmtree(unfinished, ignore_errors=True)
   check_options(folder, plan.options)
+  if is_found and plan.data.expect != ANY:
+    counts = [part["records"] for part in read_manifest(folder)["parts"]]
+    check_counts(plan.data.sources, counts)
   return folder, load_vocabulary(folder)
 
 
@@ -193,6 +201,7 @@ def _find_or_train_vocabulary(
           ),
           **options,
         )
+      corpus.check_records(meter)
     except (InputError, DataError):
       shutil.rmtree(temporary, ignore_errors=True)
       raise

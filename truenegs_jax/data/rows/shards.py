@@ -357,8 +357,11 @@ def _write_manifest(
       "documents": cursor.num_documents,
       "text_bytes": cursor.num_bytes,
       "passes": cursor.num_passes,
+      "records": num_records,
     }
-    for cursor in meter.cursors
+    for cursor, num_records in zip(
+      meter.cursors, meter.list_records(), strict=True
+    )
   ]
   manifest["repairs"] = dict(sorted(meter.repairs.items()))
   # The checksum must match the parsed JSON, in which tuples are lists.

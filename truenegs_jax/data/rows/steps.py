@@ -97,19 +97,23 @@ class Preparation:
 
   def count_unit(self, unit: Unit) -> int:
     """Stores the sizes of a unit's documents; returns the bytes of text."""
-    sizes_Dx2, repairs = self.corpus.count(unit)
+    sizes_Dx2, state = self.corpus.count(unit)
+    counts = np.array(json.dumps([state.num_records, state.repairs]))
     buffer = io.BytesIO()
-    np.savez(buffer, sizes=sizes_Dx2, repairs=np.array(json.dumps(repairs)))
+    np.savez(buffer, sizes=sizes_Dx2, counts=counts)
     store.write_file(self._count_path(unit), buffer.getbuffer())
     return int(sizes_Dx2[:, 0].sum())
 
   def find_shards(self) -> tuple[ShardSet, list[ChunkRange]]:
     """Returns the shards of a counted corpus, and their chunks."""
     sizes, repairs = {}, collections.Counter[str]()
+    num_records = [0] * len(self.corpus.parts)
     for unit in self.corpus.list_units():
-      arrays = store.read_arrays(self._count_path(unit), "sizes", "repairs")
+      arrays = store.read_arrays(self._count_path(unit), "sizes", "counts")
       sizes[unit] = arrays["sizes"]
-      repairs.update(json.loads(str(arrays["repairs"])))
+      number, repairs_of_unit = json.loads(str(arrays["counts"]))
+      num_records[unit[0]] += number
+      repairs.update(repairs_of_unit)
     meter, num_chunks = Meter(), 0
     starts: list[tuple[Cursor, ...]] = [()]
     for chunk in self.spec.cut(self.corpus, meter, sizes=sizes):
@@ -117,6 +121,8 @@ class Preparation:
       if num_chunks % shards.SHARD_CHUNKS == 0:
         starts.append(tuple(meter.cursors))
     meter.repairs.update(repairs)
+    meter.num_records = num_records
+    self.corpus.check_records(meter)
     firsts = range(0, num_chunks, shards.SHARD_CHUNKS)
     ranges = [
       ChunkRange(first, min(first + shards.SHARD_CHUNKS, num_chunks), cursors)
@@ -236,6 +242,7 @@ def build_shards(
     if plan.job == ONLY_JOB and not (may_recover or plan.engine):
       store.remove_store(temporary)
     raise
+  corpus.check_records(shard_set.meter)  # the shards stay, to be accepted
   return shard_set
 
 
