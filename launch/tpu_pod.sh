@@ -1,64 +1,42 @@
 #!/usr/bin/env bash
 # Trains on a TPU slice of several hosts: requests it, copies this folder there.
-#   TPU=mine ZONE=us-east5-b TYPE=v6e-64 VERSION=v2-alpha-tpuv6e CREATE=--spot \
-#     SETUP="mountpoint -q /mnt || sudo mount -t nfs HOST:/share /mnt" \
-#     launch/tpu_pod.sh --config=configs/electra_base.py --workdir=/mnt/base
+#   1. gcloud auth login && gcloud config set project PROJECT &&
+#        gcloud services enable tpu.googleapis.com file.googleapis.com &&
+#        gcloud filestore instances create rows --zone=us-east5-b \
+#          --tier=BASIC_SSD --file-share=name=share,capacity=2560GB \
+#          --network=name=default
+#      gcloud filestore instances describe rows --zone=us-east5-b \
+#        --format='value(networks[0].ipAddresses[0])'  # prints its ADDRESS
+#      export TPU=mine ZONE=us-east5-b TYPE=v6e-64 VERSION=v2-alpha-tpuv6e
+#      export CREATE=--spot SETUP="launch/tpu_mount.sh ADDRESS:/share /mnt"
+#      export VARS=TRUENEGS_CACHE=/mnt/cache
+#   2. launch/tpu_pod.sh prepare --config=configs/electra_base.py \
+#        --config.data.rows=/mnt/rows
+#   3. launch/tpu_pod.sh --config=configs/electra_base.py \
+#        --config.data.rows=/mnt/rows --workdir=/mnt/base
+#   4. gcloud compute tpus tpu-vm scp --recurse mine:/mnt/base/export . \
+#        --zone=us-east5-b --worker=0
+#      gcloud compute tpus queued-resources delete mine --zone=us-east5-b --force
 # Like tpu_vm.sh, but CREATE has flags for `gcloud compute tpus queued-resources
-# create`. All hosts need access to the workdir and to the rows (data.rows),
-# which python -m truenegs_jax.prepare --config=... writes.
+# create`. All hosts need access to the workdir and to the rows.
 # Never run on a real TPU, only with a stand-in for gcloud (flags of SDK 528).
-set -euo pipefail
-: "${TPU:?Set it to a name.}" "${ZONE:?}" "${TYPE:?}" "${VERSION:?}"
-: "${1:?Pass the flags of main.}"
+
+# shellcheck source=launch/tpu.sh
+source "$(dirname "$0")/tpu.sh"
 read -ra create <<<"--node-id=$TPU --accelerator-type=$TYPE ${CREATE:-}"
-tpu() { gcloud compute tpus "$@" --zone="$ZONE" --quiet; }
-on_vm() { tpu tpu-vm ssh "$TPU" --worker=all --command="$1" </dev/null; }
 queued() { tpu queued-resources "$1" "$TPU" "${@:2}"; }
 state() { queued describe --format='value(state.state)' 2>/dev/null || :; }
-dir=truenegs_jax
-worker=$dir/launch/tpu_worker.sh
-signals=0
-
-# shellcheck disable=SC2329  # Traps call it.
-pass_on() {  # SIGNAL, and the exit code if no run is active
-  { [ -n "${!:-}" ] && kill -0 "$!" 2>/dev/null; } || exit "$2"
-  signals=$((signals + 1))
-  # The worker fails until main has started.
-  on_vm "for i in {1..300}; do $worker $1 && break; sleep 1; done" || :
-}
-trap 'pass_on TERM 75' TERM HUP
-trap 'pass_on INT 130' INT
-
-archive=$(mktemp)
-trap 'rm "$archive"' EXIT
-tar -C "$(dirname "$0")/.." --exclude=./{.git,.venv,runs} -czf "$archive" .
-printf -v flags ' %q' "${SETUP:-:}" "$@"
-install_and_run() {
-  tpu tpu-vm scp "$archive" "$TPU:code.tgz" --worker=all &&
-    on_vm "mkdir -p $dir && tar xf code.tgz -C $dir && $worker start$flags"
-}
-
-while :; do
+is_preempted() { [[ $(state) = SUSPEND* ]]; }
+before_start() {
+  local s
   while s=$(state) && [ "$s" != ACTIVE ]; do
-    echo "$TPU: $s" >&2
+    echo "$TPU: ${s:-requesting it}" >&2
     case $s in
       '') queued create "${create[@]}" --runtime-version="$VERSION" ;;
       SUSPENDED) queued delete --force ;;  # A preempted spot slice.
-      FAILED) exit 1 ;;
-      *) sleep "${POLL_SECS:-30}" ;;
+      FAILED) queued describe >&2; exit 1 ;;  # It says why.
+      *) pause ;;
     esac
   done
-  set -m  # A terminal's Ctrl-C must not end the connection.
-  install_and_run &
-  set +m
-  seen=-1  # A signal interrupts `wait`, which is then called again.
-  until [ $seen = $signals ]; do
-    seen=$signals code=0
-    wait $! || code=$?
-  done
-  [ $signals = 0 ] || exit "$code"
-  case $code:$(state) in
-    75:* | [!0]*:SUSPEND*) ;;  # Saved or preempted: again.
-    *) exit "$code" ;;
-  esac
-done
+}
+run_to_its_end start_on_hosts "$@"

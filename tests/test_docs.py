@@ -128,7 +128,8 @@ def check_command(words):
     goals = [w for w in words[1:] if "=" not in w and not w.startswith("-")]
     assert set(goals) <= MAKE_TARGETS, words
   if words[0].startswith("launch/"):
-    parse_flags("main", words[1:])
+    is_verb = words[1] in VERBS
+    parse_flags(words[1] if is_verb else "main", words[1 + is_verb :])
   if program == "sbatch":
     scripts = [i for i, word in enumerate(words) if word.endswith(".sh")]
     parse_flags("main", words[scripts[0] + 1 :])

@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 
 import pytest
 import yaml
@@ -33,8 +34,14 @@ ARGUMENTS = [
   "*",
   "--",
 ]
-SECRETS = {"HF_TOKEN": "hush-1234", "WANDB_API_KEY": "hush-5678"}
+SECRETS = {"HF_TOKEN": "hush-1234", "WANDB_API_KEY": "hush-5678 $(id)"}
 TPU = {"TPU": "mine", "ZONE": "z-1", "TYPE": "v6e-8", "VERSION": "base"}
+STOCK_OUT = (
+  'There is no more capacity in the zone "z-1"; you can try in another zone'
+)
+QUOTA = "Quota limit 'TPUV6EPreemptiblePerZone' has been exceeded. Limit: 0"
+TOOLS = """python python3 srun scontrol gcloud docker sudo lsblk mountpoint
+  blkid cmp mkfs.ext4 mount apt-get"""
 DATAFLOW = {
   "PROJECT": "mine",
   "REGION": "r-1",
@@ -61,7 +68,7 @@ class Sandbox:
     shutil.copytree(LAUNCH, self.launcher.parent)
     stand_in = pathlib.Path(__file__).parent / "support" / "stand_ins.py"
     (root / "bin").mkdir()
-    for tool in ("python", "python3", "srun", "scontrol", "gcloud", "docker"):
+    for tool in TOOLS.split():
       path = root / "bin" / tool
       # -S makes Python start three times as fast.
       path.write_text(
@@ -73,7 +80,9 @@ class Sandbox:
       (root / host).mkdir()
     state = "JobState=RUNNING" if "slurm" in launcher else ""
     (root / "state").write_text(state)
+    (root / "refusals").touch()
     self.env = os.environ | SECRETS
+    self.env.pop("SSH_AUTH_SOCK", None)
     self.env |= {
       "PATH": f"{root / 'bin'}:{os.environ['PATH']}",
       "STAND_INS": str(root),
@@ -81,9 +90,18 @@ class Sandbox:
       "HOSTS": ",".join(self.hosts),
       "POLL_SECS": "0.01",
       "TMPDIR": str(root),
+      "HOME": str(root),
     }
-    self.env |= SLURM if launcher == "slurm.sh" else {}
-    self.env |= TPU if launcher.startswith("tpu") else {}
+    if launcher == "slurm.sh":
+      self.env |= SLURM | {"SLURM_SUBMIT_DIR": str(self.launcher.parents[1])}
+      # Slurm copies only the script.
+      self.launcher = pathlib.Path(shutil.copy(self.launcher, root / "script"))
+    if launcher.startswith("tpu"):
+      self.env |= TPU
+      (root / ".ssh").mkdir()
+      self.key = root / ".ssh" / "google_compute_engine"
+      keygen = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", self.key]
+      subprocess.run(keygen, check=True)
 
   def plan(self, *steps: int | str) -> None:
     """Sets what each start of main does: a code, CODE:STATE or "wait"."""
@@ -113,10 +131,8 @@ class Sandbox:
     return process.returncode
 
   def wait_for_main(self) -> None:
-    deadline = time.monotonic() + TIMEOUT_SECS
-    while not all((self.root / h / "waiting").exists() for h in self.hosts):
-      assert time.monotonic() < deadline, "main was not started"
-      time.sleep(0.01)
+    waiting = [self.root / host / "waiting" for host in self.hosts]
+    wait_for(lambda: all(path.exists() for path in waiting))
 
   def calls(self, tool: str, host: str = "host0") -> list[dict]:
     """Returns the calls of a tool: argv, env and process group."""
@@ -134,6 +150,13 @@ class Sandbox:
   def signals(self, host: str = "host0") -> list[str]:
     path = self.root / host / "signals"
     return path.read_text().split() if path.exists() else []
+
+
+def wait_for(condition: Callable[[], object]) -> None:
+  deadline = time.monotonic() + TIMEOUT_SECS
+  while not condition():
+    assert time.monotonic() < deadline, "it did not happen in time"
+    time.sleep(0.01)
 
 
 @pytest.fixture
@@ -160,10 +183,22 @@ def test_arguments_are_passed_on_unchanged_and_secrets_are_not(sandbox):
     assert call["argv"] == ["-m", "truenegs_jax.main", *ARGUMENTS]
     if len(sandbox.hosts) > 1:
       assert int(call["env"][distributed.JOIN_VARIABLE]) > SLOW_INSTALL_SECS
+  assert not find_secrets(sandbox)
+
+
+def find_secrets(sandbox: Sandbox) -> list[str]:
+  """Returns where secrets are: arguments, outputs, and files of the hosts."""
+  texts = {"output": sandbox.output}
   for path in sandbox.root.glob("*/*.calls"):
     calls = sandbox.calls(path.stem, path.parent.name)
-    arguments = str([call["argv"] for call in calls])
-    assert not [value for value in SECRETS.values() if value in arguments]
+    texts[path.stem] = str([call["argv"] for call in calls])
+  for path in sandbox.root.glob("*/home/**/*"):
+    if path.is_file():
+      texts[str(path)] = path.read_bytes().decode(errors="replace")
+  values = [value.split()[0] for value in SECRETS.values()]
+  return [
+    where for where, text in texts.items() if any(v in text for v in values)
+  ]
 
 
 @LOOPS
@@ -307,6 +342,109 @@ def test_a_preempted_tpu_is_created_again_unless_the_run_ended(sandbox, code):
     assert installed == ["install", "venv", "pip"] * (2 if code else 1)
 
 
+@on("tpu_vm.sh")
+def test_a_used_up_zone_is_waited_for_and_a_quota_is_not(sandbox):
+  sandbox.plan("1:PREEMPTED", 0)
+  (sandbox.root / "refusals").write_text(f"\n{STOCK_OUT}\n{STOCK_OUT}\n\n")
+  assert sandbox.run() == 0, sandbox.output
+  launch = ["create", "scp", "ssh"]
+  assert verbs(sandbox) == [*launch, "delete", "create", "create", *launch]
+  assert sandbox.output.count(STOCK_OUT.split(";")[0].split('"')[0]) == 2
+  (sandbox.root / "state").write_text("")
+  (sandbox.root / "refusals").write_text(f"{QUOTA}\n{QUOTA}\n")
+  assert sandbox.run() == 1
+  assert verbs(sandbox)[-2:] == ["ssh", "create"]
+  assert QUOTA in sandbox.output
+
+
+@on("tpu_vm.sh")
+def test_waiting_for_a_zone_can_be_stopped(sandbox):
+  (sandbox.root / "refusals").write_text(f"{STOCK_OUT}\n" * 2)
+  process = sandbox.start(POLL_SECS="20")
+  wait_for(lambda: len(verbs(sandbox)) == 1)
+  time.sleep(0.3)  # until it waits
+  begin = time.monotonic()
+  process.send_signal(signal.SIGINT)
+  assert process.wait(TIMEOUT_SECS) == errors.SAVED_INTERRUPT
+  assert time.monotonic() - begin < 5
+  process.stdout.close()
+
+
+@on("tpu_vm.sh", "tpu_pod.sh")
+def test_the_key_of_gcloud_is_in_an_agent_before_a_tpu_is_created(sandbox):
+  for path in (sandbox.root / ".ssh").iterdir():
+    path.unlink()
+  sandbox.plan(0, 0)
+  assert sandbox.run() == 0, sandbox.output  # a new key, as gcloud makes it
+  # With a password, which nobody can type here.
+  change = ["ssh-keygen", "-q", "-p", "-P", "", "-N", "secret", "-f"]
+  subprocess.run([*change, sandbox.key], check=True)
+  (sandbox.root / "host0" / "gcloud.calls").unlink()
+  assert sandbox.run(SSH_ASKPASS="false", DISPLAY="") == 2
+  assert f"&& ssh-add {sandbox.key}\n" in sandbox.output
+  assert not sandbox.calls("gcloud")
+
+
+@on("tpu_vm.sh", "tpu_pod.sh")
+def test_variables_and_extras_reach_the_hosts_but_no_argument_or_file(sandbox):
+  sandbox.plan(RESTART, "wait")
+  process = sandbox.start(
+    VARS="HF_TOKEN WANDB_API_KEY TRUENEGS_CACHE=/mnt/cache", EXTRAS="gcs,wandb"
+  )
+  sandbox.wait_for_main()
+  for host in sandbox.hosts:
+    file = sandbox.root / host / "home" / "variables"
+    assert file.stat().st_mode & 0o777 == 0o600
+  process.send_signal(signal.SIGTERM)
+  assert sandbox.end(process) == RESTART
+  expected = SECRETS | {"TRUENEGS_CACHE": "/mnt/cache"}
+  for host in sandbox.hosts:
+    for call in sandbox.mains(host):
+      assert expected.items() <= call["env"].items()
+    pips = [c["argv"] for c in sandbox.calls("python3", host)]
+    assert ".[tpu,gcs,wandb]" in [argv[-1] for argv in pips]
+  assert not find_secrets(sandbox)
+  assert not list(sandbox.root.glob("tmp.*"))  # files of this machine
+  assert sandbox.run(VARS="HF_TOKEN NOT_SET") != 0
+  assert "error: VARS has NOT_SET, but it is not set." in sandbox.output
+
+
+@on("tpu_vm.sh", "tpu_pod.sh")
+def test_prepare_runs_on_the_first_host(sandbox):
+  sandbox.plan(0)
+  assert sandbox.run("prepare", *ARGUMENTS) == 0, sandbox.output
+  (call,) = sandbox.calls("python", "host0")
+  assert call["argv"] == ["-m", "truenegs_jax.prepare", *ARGUMENTS]
+  assert not sandbox.calls("python", "host1")
+  assert call["env"]["JAX_PLATFORMS"] == "cpu"
+
+
+@on("tpu_mount.sh")
+@pytest.mark.parametrize("content", ["\0" * 9, "ext4", "xfs", "lost \0 bytes"])
+def test_only_an_empty_disk_is_formatted(sandbox, content):
+  disk, folder = sandbox.root / "disk", sandbox.root / "mnt" / "data"
+  disk.write_text(content)
+  code = sandbox.run("disk", str(folder))
+  is_new, is_ours = not content.strip("\0"), content == "ext4"
+  assert code == (0 if is_new or is_ours else 32), sandbox.output
+  assert disk.read_text() == ("ext4, new" if is_new else content)
+  if code == 0:
+    assert folder.stat().st_uid == os.getuid()
+    assert sandbox.run("disk", str(folder)) == 0
+    assert len(sandbox.calls("mount")) == 1
+
+
+@on("tpu_mount.sh")
+def test_a_share_is_mounted_after_its_package_is_installed(sandbox):
+  folder = sandbox.root / "mnt"
+  path = f"{sandbox.root / 'bin'}:/usr/bin:/bin"
+  assert sandbox.run("1.2.3.4:/share", str(folder), PATH=path) == 0
+  assert sandbox.arguments("mount") == [["1.2.3.4:/share", str(folder)]]
+  assert sandbox.arguments("apt-get")[-1][-1] == "nfs-common"
+  assert not sandbox.calls("mkfs.ext4") and not sandbox.calls("blkid")
+  assert folder.stat().st_uid == 12345  # the folder of another user
+
+
 @on("tpu_pod.sh")
 def test_a_failed_request_for_a_tpu_is_not_repeated(sandbox):
   (sandbox.root / "state").write_text("FAILED")
@@ -319,9 +457,7 @@ def test_a_failed_request_for_a_tpu_is_not_repeated(sandbox):
 def test_waiting_for_a_tpu_can_be_stopped(sandbox):
   (sandbox.root / "state").write_text("PROVISIONING")
   process = sandbox.start()
-  deadline = time.monotonic() + TIMEOUT_SECS
-  while not sandbox.calls("gcloud") and time.monotonic() < deadline:
-    time.sleep(0.01)
+  wait_for(lambda: sandbox.calls("gcloud"))
   process.send_signal(signal.SIGTERM)
   assert sandbox.end(process) == RESTART, sandbox.output
   assert verbs(sandbox) == []
@@ -342,9 +478,9 @@ def test_setup_runs_on_the_tpu_before_each_start(sandbox):
 @on("tpu_worker.sh")
 def test_a_leftover_run_is_stopped_before_the_next(sandbox):
   sandbox.plan("wait", 0)
-  first = sandbox.start("start", ":", "--config=a")
+  first = sandbox.start("start", "main", "--config=a")
   sandbox.wait_for_main()
-  assert sandbox.run("start", ":", "--config=a") == 0, sandbox.output
+  assert sandbox.run("start", "main", "--config=a") == 0, sandbox.output
   assert sandbox.end(first) == RESTART
   assert sandbox.signals() == ["SIGTERM", "saved"]
 
@@ -427,19 +563,37 @@ def test_jobset_requests_all_chips_of_its_hosts_and_time_to_save():
   assert int(env[distributed.JOIN_VARIABLE]) > SLOW_INSTALL_SECS
 
 
+def test_gke_prepares_the_rows_of_the_jobset_on_its_volume():
+  text = (LAUNCH / "gke" / "prepare.yaml").read_text()
+  claim, prepare = yaml.safe_load_all(text)
+  job = jobset()["replicatedJobs"][0]["template"]
+  pods = [x["spec"]["template"]["spec"] for x in (prepare, job)]
+  first, train = [pod["containers"][0] for pod in pods]
+  assert pods[0]["volumes"] == pods[1]["volumes"]
+  volume = pods[0]["volumes"][0]["persistentVolumeClaim"]
+  assert volume["claimName"] == claim["metadata"]["name"]
+  assert set(first["args"]) < set(train["args"])
+  for key in ("image", "volumeMounts", "envFrom"):
+    assert first[key] == train[key]
+  # Both write to the volume, so as the same user.
+  users = [x["securityContext"]["runAsUser"] for x in (first, train)]
+  assert users == [0, 0]
+  (mount,) = train["volumeMounts"]
+  env = {entry["name"]: entry["value"] for entry in train["env"]}
+  assert env["JAX_COMPILATION_CACHE_DIR"].startswith(mount["mountPath"] + "/")
+
+
 def test_launchers_install_pinned_versions_of_existing_extras():
   docker = (LAUNCH / "Dockerfile").read_text()
   pips = []
   for path in (LAUNCH / "Dockerfile", *LAUNCHERS):
-    lines = path.read_text().splitlines()
-    pips += [
-      line for line in lines if re.search(r"pip install.*(\.\[|\"\.|'\.)", line)
-    ]
-  assert len(pips) == 3, pips
+    text = path.read_text().replace("\\\n", "")
+    pips += re.findall(r".*pip install.*[\"']\..*", text)
+  assert len(pips) == 4, pips
   assert all("-c launch/constraints.txt" in line for line in pips)
-  used = re.findall(r"'\.\[(\w+)\]'", "\n".join(pips))
+  used = re.findall(r"[\"']\.\[(\w+)", "\n".join(pips))
   used += re.search(r"EXTRA: (\w+), (\w+) or nothing", docker).groups()
-  assert sorted(used) == ["gpu", "gpu", "tpu", "tpu"]
+  assert sorted(used) == ["gpu", "gpu", "gpu", "tpu", "tpu"]
   setup = (ROOT / "setup.py").read_text()
   assert all(f'"{extra}": [' in setup for extra in used)
 

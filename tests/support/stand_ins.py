@@ -3,7 +3,8 @@
   stand_ins.py TOOL ARGUMENT...
 
 Appends each call to $STAND_INS/$HOST/TOOL.calls. $STAND_INS/state contains the
-state of the cloud.
+state of the cloud, $STAND_INS/refusals what the next creations answer, and
+$STAND_INS/disk the file system of the data disk.
 """
 
 import json
@@ -18,6 +19,7 @@ import time
 ROOT = pathlib.Path(os.environ["STAND_INS"])
 HOST = ROOT / os.environ["HOST"]
 STATE = ROOT / "state"
+DISK = ROOT / "disk"
 SAVING_SECS = 0.1
 WAITING_SECS = 30  # a failing test leaves no process behind for longer
 
@@ -29,7 +31,7 @@ def main(tool: str, argv: list[str]) -> int:
   call = {"argv": argv, "env": dict(os.environ), "group": os.getpgrp()}
   with (HOST / f"{tool}.calls").open("a") as f:
     f.write(json.dumps(call) + "\n")
-  return globals()[tool](argv)
+  return globals()[tool.replace(".", "_").replace("-", "_")](argv)
 
 
 def python(argv: list[str]) -> int:
@@ -103,7 +105,10 @@ def gcloud(argv: list[str]) -> int:
   """Acts on a TPU of $HOSTS; the folder `home` is the disk of a host."""
   verb = argv[3]
   option = {a.split("=", 1)[0]: a.split("=", 1)[-1] for a in argv[4:]}
+  names = [a for a in argv[4:] if not a.startswith("--")]
   hosts = [ROOT / name for name in os.environ["HOSTS"].split(",")]
+  if option.get("--worker", "all") != "all":
+    hosts = [hosts[int(option["--worker"])]]
   if verb == "describe":
     state = STATE.read_text()
     if state == "WAITING_FOR_RESOURCES":
@@ -111,38 +116,133 @@ def gcloud(argv: list[str]) -> int:
     print(state)
     return 0 if state else 1
   if verb == "create":
-    queued = argv[2] == "queued-resources"
-    STATE.write_text("WAITING_FOR_RESOURCES" if queued else "READY")
-    for host in hosts:
-      (host / "home").mkdir(exist_ok=True)
-  elif verb == "delete":
+    return create(hosts, queued=argv[2] == "queued-resources")
+  if verb == "delete":
     STATE.write_text("")
     for host in hosts:
       shutil.rmtree(host / "home")
   elif verb == "scp":
+    if len(hosts) > 1 and not is_key_in_agent():
+      return 1
     for host in hosts:
       (host / "home").mkdir(exist_ok=True)
-      shutil.copy(argv[4], host / "home" / argv[5].partition(":")[2])
+      for name in names[:-1]:
+        target = host / "home" / pathlib.Path(name).name
+        shutil.copy(name, target)  # and its mode
   elif verb == "ssh":
     return ssh(hosts, option["--command"])
   return 0
 
 
+def create(hosts: list[pathlib.Path], *, queued: bool) -> int:
+  """Creates the TPU, or answers the next line of `refusals`."""
+  refusals = ROOT / "refusals"
+  message, _, rest = refusals.read_text().partition("\n")
+  refusals.write_text(rest)
+  if message:
+    error = json.dumps({"code": 8, "message": message}, indent=2)
+    print(
+      f"ERROR: (gcloud.compute.tpus.tpu-vm.create) {error}", file=sys.stderr
+    )
+    return 1
+  STATE.write_text("WAITING_FOR_RESOURCES" if queued else "READY")
+  for host in hosts:
+    (host / "home").mkdir(exist_ok=True)
+  return 0
+
+
+def is_key_in_agent() -> bool:
+  """Compares fingerprints, as gcloud does before it copies to many hosts."""
+  key = pathlib.Path.home() / ".ssh" / "google_compute_engine"
+  prints = [["ssh-keygen", "-lf", str(key)], ["ssh-add", "-l"]]
+  own, agent = [
+    subprocess.run(c, capture_output=True, text=True).stdout for c in prints
+  ]
+  if own.split()[1] in agent:
+    return True
+  print(
+    f'Please run "ssh-add {key}" to add it, and try again.', file=sys.stderr
+  )
+  return False
+
+
 def ssh(hosts: list[pathlib.Path], command: str) -> int:
   """Runs a command on all hosts; returns the first non-zero exit code."""
-  # gcloud passes words to ssh, which joins them again.
+  # gcloud passes words to ssh, which joins them again; ssh passes no variables.
   words = command.split(" ")
+  names = ("PATH", "STAND_INS", "HOSTS", "TMPDIR")
+  env = {name: os.environ[name] for name in names}
   processes = [
     subprocess.Popen(
       ["bash", "-c", " ".join(words)],
       cwd=host / "home",
-      env=os.environ | {"HOST": host.name, "HOME": str(host / "home")},
+      env=env | {"HOST": host.name, "HOME": str(host / "home")},
       start_new_session=True,
     )
     for host in hosts
   ]
   codes = [process.wait() for process in processes]
   return next((code for code in codes if code), 0)
+
+
+def sudo(argv: list[str]) -> int:
+  """Replaces itself by the command."""
+  os.execvp(argv[0], argv)
+
+
+def lsblk(argv: list[str]) -> int:
+  """Prints a boot disk, with its parts, and a data disk."""
+  if "NAME,TYPE" in argv:
+    print("/dev/sda disk\n/dev/sdb disk\n/dev/loop0 loop")
+  else:
+    print("\n/\n/boot/efi" if argv[-1] == "/dev/sda" else "")
+  return 0
+
+
+def mountpoint(argv: list[str]) -> int:
+  """Tells whether a folder was mounted."""
+  return int(not (pathlib.Path(argv[-1]) / "mounted").exists())
+
+
+def blkid(argv: list[str]) -> int:
+  """Returns 2 for a disk without a file system and for one that is missing."""
+  return 0 if argv[-1] == "/dev/sdb" and DISK.read_text().strip("\0") else 2
+
+
+def cmp(argv: list[str]) -> int:
+  """Tells whether a disk is not empty."""
+  return int(argv[-2] != "/dev/sdb" or bool(DISK.read_text().strip("\0")))
+
+
+def mkfs_ext4(argv: list[str]) -> int:
+  """Formats the disk, whatever it has."""
+  del argv
+  DISK.write_text("ext4, new")
+  return 0
+
+
+def mount(argv: list[str]) -> int:
+  """Mounts a file system; a share needs mount.nfs."""
+  source, folder = argv
+  if ":" in source:
+    code = int(shutil.which("mount.nfs") is None)
+  else:
+    code = 0 if source == "/dev/sdb" and "ext4" in DISK.read_text() else 32
+  if not code:
+    (pathlib.Path(folder) / "mounted").touch()
+    os.chown(folder, 12345, 12345)
+  return code
+
+
+def apt_get(argv: list[str]) -> int:
+  """Installs mount.nfs after the package lists were updated."""
+  if argv[-1] == "update":
+    (HOST / "lists").touch()
+  elif (HOST / "lists").exists():
+    shutil.copy(ROOT / "bin" / "sudo", ROOT / "bin" / "mount.nfs")
+  else:
+    return 100
+  return 0
 
 
 if __name__ == "__main__":

@@ -1,0 +1,63 @@
+# shellcheck shell=bash
+# Copies this folder to the hosts of a TPU and runs main there, or prepare on the
+# first; sourced by tpu_vm.sh and tpu_pod.sh, which request the TPU.
+# shellcheck source=launch/common.sh
+source "$(dirname "$0")/common.sh"
+: "${TPU:?Set it to a name.}" "${ZONE:?}" "${TYPE:?}" "${VERSION:?}"
+umask 077
+
+work=$(mktemp -d)
+trap 'rm -r "$work"; [ -z "${agent:-}" ] || ssh-agent -k >/dev/null' EXIT
+
+# gcloud reaches several hosts only with its key in ssh-agent. It would make a
+# missing key in the same way.
+key=$HOME/.ssh/google_compute_engine
+mkdir -p "$HOME/.ssh"
+[ -e "$key" ] || ssh-keygen -q -t rsa -N '' -f "$key"
+status=0
+keys=$(ssh-add -l 2>/dev/null) || status=$?
+if [ $status = 2 ]; then  # No agent is running.
+  agent=$(ssh-agent -s)
+  eval "$agent" >/dev/null
+fi
+fingerprint=$(ssh-keygen -lf "$key" | cut -d' ' -f2)
+[[ $keys = *$fingerprint* ]] || ssh-add -q "$key" || fail "ssh-agent lacks the \
+key $key, with which gcloud reaches the hosts. Type:
+eval \"\$(ssh-agent)\" && ssh-add $key"
+
+command=main hosts=all
+if [ "${1:-}" = prepare ]; then
+  command=prepare hosts=0
+  shift
+fi
+: "${1:?Pass the flags of $command.}"
+dir=truenegs_jax
+worker=$dir/launch/tpu_worker.sh
+tar -C "$(dirname "$0")/.." --exclude=./{.git,.venv,runs} -czf "$work/code.tgz" .
+# Secrets travel in this file, which only its owner can read: arguments are
+# visible to others and in logs.
+printf 'SETUP=%q EXTRAS=%q\n' "${SETUP:-:}" "${EXTRAS:-}" >"$work/variables"
+for variable in ${VARS:-}; do
+  name=${variable%%=*}
+  [[ $variable = *=* || -n ${!name+set} ]] || fail "VARS has $name, but it is \
+not set. Type: export $name=VALUE"
+  [[ $variable = *=* ]] && value=${variable#*=} || value=${!name}
+  printf 'export %s=%q\n' "$name" "$value" >>"$work/variables"
+done
+
+tpu() { gcloud compute tpus "$@" --zone="$ZONE" --quiet; }
+on_hosts() { tpu tpu-vm ssh "$TPU" --worker=$hosts --command="$1" </dev/null; }
+pause() {  # A signal ends it.
+  sleep "${POLL_SECS:-30}" &
+  wait $!
+}
+start_on_hosts() {
+  local flags
+  printf -v flags ' %q' "$@"
+  tpu tpu-vm scp "$work/code.tgz" "$work/variables" "$TPU:" --worker=$hosts &&
+    on_hosts "mkdir -p $dir && tar xf code.tgz -C $dir &&
+      $worker start $command$flags"
+}
+send_signal() {  # The worker fails until main has started.
+  on_hosts "for i in {1..300}; do $worker $1 && break; sleep 1; done"
+}
