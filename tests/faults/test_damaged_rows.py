@@ -5,6 +5,7 @@ import pathlib
 import random
 import re
 import shutil
+import time
 import types
 
 import jax.numpy as jnp
@@ -15,7 +16,7 @@ from rich.console import Console
 from support.faults import tries
 from support.small_rows import TOKENIZER, write_texts
 from support.texts import make_texts
-from truenegs_jax.data.rows import rows_folder, shards
+from truenegs_jax.data.rows import batches, rows_folder, shards
 from truenegs_jax.pretrain import loop, run
 from truenegs_jax.runtime.errors import DataError, InputError
 from truenegs_jax.workdir.checkpoints import Checkpoints
@@ -38,14 +39,14 @@ def folder(intact, tmp_path):
   return shutil.copytree(intact, tmp_path / "rows")
 
 
-def use_rows(folder, start=0.0) -> None:
+def use_rows(folder) -> None:
   """Reads all rows as a run does, and ends."""
   rows_folder.load_vocabulary(folder)
-  verification = rows_folder.Verification(folder, start=start)
+  verification = rows_folder.Verification(folder)
   for split in rows_folder.SPLITS:
-    rows = rows_folder.open_rows(folder, split, verification)
+    rows = rows_folder.open_rows(folder, split)
     rows.take(np.arange(len(rows)))
-  rows.finish_verification()
+  verification.finish()
 
 
 def choose_byte(folder, rng) -> tuple[pathlib.Path, int]:
@@ -67,18 +68,92 @@ def test_a_flipped_bit_is_found(folder, seed):
   path, at = choose_byte(folder, rng)
   flip_bit(path, at, rng.randrange(8))
   with pytest.raises((DataError, InputError), match=path.name):
-    use_rows(folder, start=rng.random())
+    use_rows(folder)
 
 
-@pytest.mark.parametrize("start", [0.0, 0.9])  # 0.9 skips the file at first
-def test_damage_is_found_while_rows_are_read(folder, start):
+def test_damage_is_found_while_rows_are_read(folder):
   path = folder / "train-00001.types.npy"
   flip_bit(path, -1, 0)  # 0 or 1 as before
-  verification = rows_folder.Verification(folder, start=start)
-  rows = rows_folder.open_rows(folder, "train", verification)
-  verification._thread.join(timeout=100)
-  with pytest.raises(DataError, match="train-00001.types.npy"):
-    rows.take(np.array([0]))
+  deadline = time.monotonic() + 100
+  with pytest.raises(DataError, match=path.name):
+    for _ in batches.batches(folder, 1):
+      assert time.monotonic() < deadline
+
+
+@pytest.fixture
+def read(monkeypatch):
+  """Returns a list of the files that are read to verify them."""
+  names, read = [], rows_folder.file_record
+
+  def record(path, pause):
+    names.append(path.name)
+    return read(path, pause)
+
+  monkeypatch.setattr(rows_folder, "file_record", record)
+  return names
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_processes_read_a_share_of_the_files_each(folder, read, count):
+  path, shares = folder / "train-00001.types.npy", []
+  for index in range(count):
+    verification = rows_folder.Verification(
+      folder, lambda _, i=index: (i, count)
+    )
+    verification.finish()
+    assert verification.is_complete
+    shares.append(read.copy())
+    flip_bit(path, -1, 0)  # 0 or 1 as before
+    if path.name in read:
+      with pytest.raises(DataError, match=path.name):
+        verification.finish()
+      assert not verification.is_complete
+    else:
+      assert verification.is_complete  # another process answers for the file
+      verification.finish()
+    flip_bit(path, -1, 0)
+    read.clear()
+  manifest = rows_folder.read_manifest(folder)
+  assert sorted(sum(shares, [])) == list(manifest["files"])
+  sizes = [sum((folder / x).stat().st_size for x in names) for names in shares]
+  largest = max((folder / x).stat().st_size for x in manifest["files"])
+  assert max(sizes) - min(sizes) <= largest
+
+
+@pytest.mark.parametrize(
+  ("kind", "is_shared"),
+  [("ext4", False), ("nfs4", True), ("fuse.nfs4", False), ("lustre", True)],
+)
+def test_machines_share_the_files_of_a_network_file_system(
+  folder, tmp_path, monkeypatch, kind, is_shared
+):
+  copy = shutil.copytree(folder, tmp_path / "copy")  # with all times
+  (tmp_path / "link").symlink_to(folder)
+  for name in ("BOOT_ID", "MOUNTS"):
+    monkeypatch.setattr(rows_folder, name, tmp_path / name)
+  device = os.stat(folder).st_dev
+  mount = f"36 35 {os.major(device)}:{os.minor(device)} / /rows rw shared:1"
+  (tmp_path / "MOUNTS").write_text(
+    f"35 27 0:99 / / rw - nfs4 root:/ rw\n{mount} - {kind} server:/rows rw\n"
+  )
+
+  texts = []
+
+  def divide(text):
+    texts.append(text)
+    return 0, 1
+
+  def identify(path, machine):
+    (tmp_path / "BOOT_ID").write_text(machine)
+    rows_folder.Verification(path, divide).finish()
+    return texts.pop()
+
+  assert identify(folder, "first") == identify(tmp_path / "link", "first")
+  assert identify(folder, "first") != identify(copy, "first")
+  is_same = identify(folder, "first") == identify(folder, "second")
+  assert is_same == is_shared
+  (tmp_path / "MOUNTS").unlink()  # not on Linux
+  assert identify(folder, "first") != identify(folder, "first")
 
 
 @pytest.mark.parametrize(
@@ -98,9 +173,9 @@ def test_damage_ends_a_run_and_names_suspect_steps(
     checkpoints.wait()
     checkpoints.close()
   verification = rows_folder.Verification(folder)
-  rows = rows_folder.open_rows(folder, "train", verification)
-  assert not rows.is_verified
-  setup = types.SimpleNamespace(inputs=types.SimpleNamespace(train_rows=rows))
+  assert not verification.is_complete
+  inputs = types.SimpleNamespace(verification=verification)
+  setup = types.SimpleNamespace(inputs=inputs)
   result = types.SimpleNamespace(setup=setup, console=Console(quiet=True))
   with pytest.raises(DataError, match=path.name) as error:
     run.finish_run(workdir, result)
@@ -115,9 +190,8 @@ def test_a_file_that_changes_after_it_was_verified_is_verified_again(
 ):
   path = folder / "train-00001.types.npy"
   verification = rows_folder.Verification(folder)
-  rows = rows_folder.open_rows(folder, "train", verification)
   verification._thread.join(timeout=100)
-  assert rows.is_verified
+  assert verification.is_complete
   status = path.stat()
   if change == "removed":
     path.unlink()
@@ -132,13 +206,13 @@ def test_a_file_that_changes_after_it_was_verified_is_verified_again(
       os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
     else:
       file.replace(path)
-  assert rows.is_verified == (change == "removed")  # a checkpoint says so
+  assert verification.is_complete == (change == "removed")
   if change in ("same", "removed"):
-    rows.finish_verification()
-    assert rows.is_verified
+    verification.finish()
+    assert verification.is_complete
   else:
     with pytest.raises(DataError, match=path.name):
-      rows.finish_verification()
+      verification.finish()
 
 
 def test_another_vocabulary_is_refused(folder):

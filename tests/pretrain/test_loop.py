@@ -46,3 +46,32 @@ def test_a_held_out_loss_that_is_not_finite_is_warned_of_once(monkeypatch):
   warning = " ".join(screen.getvalue().split())
   assert warning.startswith("warning: The held-out loss after step 1 is not")
   assert warning.count("warning") == 1
+
+
+@pytest.mark.parametrize("others", [False, True])
+def test_a_checkpoint_is_verified_if_it_is_in_all_processes(
+  monkeypatch, others
+):
+  monkeypatch.setattr(loop.plan, "row_flops", lambda run: 10.0)
+  names = []
+
+  def exchange(name, text):
+    names.append(name)
+    return {0: text, 1: "yes" * others}
+
+  monkeypatch.setattr(loop.distributed, "_exchange", exchange)
+  mesh = sharding.make_mesh(RUN.mesh_spec)
+  verification = types.SimpleNamespace(is_complete=False)
+  setup = types.SimpleNamespace(
+    run=RUN,
+    mesh=mesh,
+    description={},
+    inputs=types.SimpleNamespace(verification=verification),
+  )
+  clock = types.SimpleNamespace(running=None, to_json=dict)
+  training = loop.Training(setup, None, None, clock, None)
+  for is_complete in (False, True):
+    verification.is_complete = is_complete
+    _, description = training.content(types.SimpleNamespace())
+    assert description[loop.ROWS_VERIFIED] == (is_complete and others)
+  assert len(set(names)) == 2

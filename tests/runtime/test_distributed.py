@@ -14,6 +14,9 @@ import numpy as np
 import pytest
 
 from support import runs, saved_steps
+from support.small_rows import write_texts
+from support.texts import make_texts
+from truenegs_jax.data.rows import rows_folder
 from truenegs_jax.runtime import distributed, errors
 from truenegs_jax.workdir import lock
 
@@ -35,7 +38,7 @@ print("process", jax.process_index(), "of", jax.process_count())
 )
 
 GATHER = """
-import os, pathlib, signal, sys
+import functools, os, pathlib, signal, sys
 import numpy as np
 from rich.console import Console
 from truenegs_jax.runtime import distributed, errors
@@ -66,10 +69,27 @@ except errors.InputError as e:
   assert "share" in str(e), e
 with distributed.raise_everywhere("good"):
   pass
+assert distributed.is_true_everywhere("all", value=True)
+assert not distributed.is_true_everywhere("one", value=index == 0)
+assert distributed.place_among_equals("other", str(index)) == (0, 1)
+
+from truenegs_jax.data.rows import rows_folder
+def file_record(path, pause, read=rows_folder.file_record):
+  print("read", path.name)
+  return read(path, pause)
+rows_folder.file_record = file_record
+divide = functools.partial(distributed.place_among_equals, "rows")
+verification = rows_folder.Verification(sys.argv[4], divide)
+with distributed.raise_everywhere("while a thread exchanges"):
+  pass
+verification.finish()
+
+error = errors.DataError("a row is missing") if index else None
+vote = guards.StopVote(signals, mesh, lambda: error)
+signals.received = signal.SIGTERM
+assert vote.poll() is None
 try:
-  with distributed.raise_everywhere("bad"):
-    if index:
-      raise errors.DataError("a row is missing")
+  vote.poll()
 except errors.DataError as e:
   distributed.warn(f"printed: {e}")
   distributed.exit_all(3, failed=True)
@@ -204,6 +224,26 @@ def test_a_damaged_run_of_one_process_resumes_with_two(finished):
 
 
 @pytest.mark.slow
+def test_damage_that_one_process_finds_ends_both(finished):
+  root, flags, env = finished
+  folder = shutil.copytree(root / "rows", root / "damaged_rows")
+  files = rows_folder.read_manifest(folder)["files"]
+  by_size = sorted(files, key=lambda x: -files[x]["bytes"])
+  path = folder / next(x for x in by_size[1::2] if "types" in x)
+  data = bytearray(path.read_bytes())
+  data[-1] ^= 1  # 0 or 1 as before
+  path.write_bytes(data)
+  flags = [*flags, f"--config.data.rows={folder}"]
+  ended = runs.run_processes(root / "damaged", flags, env, 2)
+  assert [code for code, _ in ended] == [3, 3], ended
+  for _, output in ended:
+    words = " ".join(output.split())
+    assert f"error: process 1 of 2: {folder}: damaged" in words
+    assert path.name in words and "Traceback" not in words
+  assert runs.last_step(root / "damaged") < STEPS
+
+
+@pytest.mark.slow
 def test_a_second_run_is_refused(finished):
   root, flags, env = finished
   with lock.lock(root / "used"):
@@ -280,12 +320,16 @@ def run_scripts(code, envs, arguments):
 def test_arrays_signals_and_errors_reach_both_processes(tmp_path):
   port = runs.find_free_port()
   envs = [runs.make_environment(tmp_path)] * 2
-  arguments = [(port, 0, tmp_path), (port, 1, tmp_path)]
+  manifest = write_texts(tmp_path / "rows", make_texts(60))
+  arguments = [(port, i, tmp_path, tmp_path / "rows") for i in range(2)]
   ended = run_scripts(TWO_PROCESSES, envs, arguments)
   assert [code for code, _ in ended] == [3, 3], ended
   message = "printed: process 1 of 2: a row is missing"
   assert f"process 0 of 2: {message}" in ended[0][1]
   assert f"process 1 of 2: {message}" in ended[1][1]
+  names = [re.findall("read (.*)", output) for _, output in ended]
+  assert sorted(sum(names, [])) == list(manifest["files"])
+  assert len(names[0]) == len(names[1])
 
 
 def test_a_process_ends_with_a_sentence_if_another_is_killed(tmp_path):

@@ -68,7 +68,9 @@ def train(
         n == clock.total_steps or not n % c.eval.every_steps
       ),
       evaluate=training.evaluate,
-      poll=guards.StopVote(signals, setup.mesh).poll,
+      poll=guards.StopVote(
+        signals, setup.mesh, lambda: setup.inputs.verification.error
+      ).poll,
       is_saved=lambda n: (
         n in run.kept_steps or not n % c.checkpoint.every_steps
       ),
@@ -112,7 +114,7 @@ class Training:
   steps: int = 0  # that are done, at the end
 
   def __post_init__(self) -> None:
-    self._warned = False
+    self._warned, self._saves = False, itertools.count()
     self._host_wait = speed.HostWait(self.clock.running)
     self._flops = plan.row_flops(self.setup.run)
     size = self.setup.run.config.batch_size
@@ -125,8 +127,12 @@ class Training:
     self, state: step.TrainState
   ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Returns arrays and description of a checkpoint."""
+    is_verified = distributed.is_true_everywhere(
+      f"save {next(self._saves)}",
+      value=self.setup.inputs.verification.is_complete,
+    )
     description = self.setup.description | {
-      ROWS_VERIFIED: self.setup.inputs.train_rows.is_verified,
+      ROWS_VERIFIED: is_verified,
       TIME: self.clock.to_json(),
     }
     return vars(state), description

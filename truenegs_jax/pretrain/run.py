@@ -141,13 +141,13 @@ def prepare_inputs(
   )
   if tokenizer != run.tokenizer:  # it was a placeholder
     run = dataclasses.replace(run, tokenizer=tokenizer)
-  first = jax.process_index() / distributed.process_count()
-  verification = rows_folder.Verification(folder, start=first)
-  train_rows = rows_folder.open_rows(folder, "train", verification)
+  divide = functools.partial(distributed.place_among_equals, "rows")
+  verification = rows_folder.Verification(folder, divide)
+  train_rows = rows_folder.open_rows(folder, "train")
   rows_folder.check_batch_size(train_rows, c.batch_size)
   if warning := rows_folder.padding_warning(train_rows.manifest):
     console.print(warning, soft_wrap=True)
-  held_out_rows = rows_folder.open_rows(folder, "held_out", verification)
+  held_out_rows = rows_folder.open_rows(folder, "held_out")
   if not len(held_out_rows):
     raise errors.DataError(
       f"'{folder}' has no held-out rows: the text fills a single row. Use more"
@@ -172,7 +172,10 @@ def prepare_inputs(
       )
     if warning:
       console.print("warning:", warning, soft_wrap=True)
-  return run, RunInputs(train_rows, held_out_rows, synonyms, coverage)
+  inputs = RunInputs(
+    train_rows, held_out_rows, verification, synonyms, coverage
+  )
+  return run, inputs
 
 
 def finish_run(workdir: pathlib.Path, result: loop.Training) -> int:
@@ -183,7 +186,7 @@ def finish_run(workdir: pathlib.Path, result: loop.Training) -> int:
     distributed.raise_everywhere("verification"),
     progress.working(console, "Verifying the rest of the rows"),
   ):
-    result.setup.inputs.train_rows.finish_verification()
+    result.setup.inputs.verification.finish()
   state, run = result.setup.state, result.setup.run
   params, aux = distributed.to_host((state.params, state.aux))
   if not distributed.is_first_process():

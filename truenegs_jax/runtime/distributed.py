@@ -129,6 +129,22 @@ def from_first(name: str, value: str) -> str:
   return _exchange(f"from_first/{name}", value).get(0, value)
 
 
+def is_true_everywhere(name: str, *, value: bool) -> bool:
+  """Whether `value` is true in all; `name` can be used once in a run."""
+  values = _exchange(f"is_true_everywhere/{name}", "yes" if value else "")
+  return value and all(values.values())
+
+
+def place_among_equals(name: str, value: str) -> tuple[int, int]:
+  """Returns (i, n): this process is the i-th of n with the same value.
+
+  `name` can be used once in a run.
+  """
+  values = _exchange(f"place_among_equals/{name}", value)
+  equals = sorted(i for i, x in values.items() if x == value)
+  return (equals.index(jax.process_index()), len(equals)) if equals else (0, 1)
+
+
 def warn(message: str) -> None:
   """Prints to stderr, with the number of the process if there are several."""
   if process_count() > 1:

@@ -6,6 +6,7 @@ import os
 import pathlib
 import signal
 import time
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -28,6 +29,7 @@ SAVING = (
   "finishing this step and saving; send the signal again to stop without saving"
 )
 STOPPED_UNSAVED = 137  # as after SIGKILL; 75 and 130 promise a checkpoint
+FAILED = 128  # the vote of a process with an error; more than any signal
 
 
 class StopSignals:
@@ -85,14 +87,31 @@ class Vote:
 
 
 class StopVote:
-  """Makes all processes stop after the same step when one got a signal."""
+  """Makes all processes stop after the same step when one got a signal.
 
-  def __init__(self, signals: StopSignals, mesh: jax.sharding.Mesh):
+  `find_error` returns an error of a thread of this process, if there is one.
+  """
+
+  def __init__(
+    self,
+    signals: StopSignals,
+    mesh: jax.sharding.Mesh,
+    find_error: Callable[[], Exception | None] = lambda: None,
+  ):
     self._signals, self._vote = signals, Vote(mesh)
+    self._find_error = find_error
 
   def poll(self) -> signal.Signals | None:
-    """Votes and returns the signal to stop for, if any; SIGTERM wins."""
-    number = self._vote.poll(self._signals.received or 0)
+    """Votes and returns the signal to stop for, if any; SIGTERM wins.
+
+    Raises the error that was found in one of the processes.
+    """
+    error = self._find_error()
+    number = self._vote.poll(FAILED if error else self._signals.received or 0)
+    if number == FAILED:
+      with distributed.raise_everywhere("vote"):
+        if error:
+          raise error
     return signal.Signals(number) if number else None
 
 

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from rich.table import Table
 
-from truenegs_jax.data.rows.batches import Rows
+from truenegs_jax.data.rows.rows_folder import Rows, Verification
 from truenegs_jax.models import choose_attention, encoder, pretrain
 from truenegs_jax.objectives import masking, negatives
 from truenegs_jax.runtime import cpu, distributed
@@ -37,6 +37,7 @@ class RunInputs:
 
   train_rows: Rows
   held_out_rows: Rows
+  verification: Verification  # of the files of both
   table: SynonymTable | None  # None also if the run has a `table_builder`
   coverage: Mapping[str, str]  # lines of the report about the synonyms
 

@@ -53,8 +53,9 @@ def batches(
     start: the first step; a loop that is resumed passes its number of steps.
     split: "train" or "held_out".
   """
-  rows = open_rows(folder, split, Verification(folder))
+  rows, verification = open_rows(folder, split), Verification(folder)
   for step in itertools.count(start):
+    verification.check()
     yield batch_at(rows, step, batch_size=batch_size, seed=seed)
 
 

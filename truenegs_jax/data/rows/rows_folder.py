@@ -5,7 +5,7 @@ A rows folder contains, per split ("train", "held_out") and shard,
 counts of each entry in the training split; and `manifest.json`, which describes
 all of this and is written last.
 
-  rows = open_rows("rows", "train", Verification("rows"))
+  rows = open_rows("rows", "train")
   rows.take(np.arange(8))["tokens"]  # int32 [8, L]
 """
 
@@ -14,10 +14,12 @@ import functools
 import json
 import os
 import pathlib
+import re
+import secrets
 import threading
 import time
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -38,6 +40,10 @@ REBUILD = "Remove the folder and prepare the rows again."
 MANIFEST = "manifest.json"  # written last
 UNIGRAMS = "unigram_V.npy"
 VERIFYING_SHARE = 0.02  # of the processor time of the machine
+BOOT_ID = pathlib.Path("/proc/sys/kernel/random/boot_id")  # of this machine
+MOUNTS = pathlib.Path("/proc/self/mountinfo")
+# Types of file systems whose files are the same on all machines.
+NETWORK_TYPES = "nfs4?|lustre|gpfs|beegfs|ceph|wekafs|cifs|smb3"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,16 +65,21 @@ class RowsOptions:
 class Verification:
   """Compares the checksums of a rows folder in a thread, while it is read.
 
-  A folder can have hundreds of GB; 10 GB take about a minute on 2 cores.
+  A folder can have hundreds of GB; 10 GB take about a minute on 2 cores. Each
+  batch has rows of all shards, so no order of the files would be better.
 
   Args:
-    start: Fraction of the file list to skip; skipped files are verified last.
-      Give each process another value so that together they find damage sooner.
+    divide: Gets a text that is the same in all processes that read the same
+      files. Returns (i, n) to verify the i-th of n shares of them.
   """
 
-  def __init__(self, folder: str | pathlib.Path, *, start: float = 0.0) -> None:
-    self._folder, self._start = pathlib.Path(folder), start
-    self._error: Exception | None = None
+  def __init__(
+    self,
+    folder: str | pathlib.Path,
+    divide: Callable[[str], tuple[int, int]] = lambda _: (0, 1),
+  ) -> None:
+    self._folder, self._divide = pathlib.Path(folder), divide
+    self.error: Exception | None = None  # for damage that was found so far
     self._states: dict[str, tuple[int, ...]] = {}  # of verified files
     self._is_urgent = threading.Event()
     self._thread = threading.Thread(target=self._run, daemon=True)
@@ -76,14 +87,14 @@ class Verification:
 
   @property
   def is_complete(self) -> bool:
-    """Whether all files are verified, intact and unchanged since then."""
-    is_done = not (self._thread.is_alive() or self._error)
+    """Whether the share is verified, intact and unchanged since then."""
+    is_done = not (self._thread.is_alive() or self.error)
     return is_done and not self._find_changed()
 
   def check(self) -> None:
     """Raises DataError if damage was found so far."""
-    if self._error:
-      raise self._error
+    if self.error:
+      raise self.error
 
   def finish(self) -> None:
     """Verifies other and changed files at full speed; DataError for damage."""
@@ -107,12 +118,16 @@ class Verification:
 
     try:
       records = read_manifest(self._folder)["files"]
-      first = int(self._start * len(records))
-      for name in names or [*records][first:] + [*records][:first]:
+      if not names:
+        index, count = self._divide(_identify_files(self._folder, records))
+        # Dealt out by size, so that all shares have as many bytes.
+        names = sorted(records, key=lambda x: -records[x]["bytes"])
+        names = sorted(names[index::count])
+      for name in names:
         self._states[name] = _file_state(self._folder / name)
         _check_files(self._folder, {name: records[name]}, pause)
     except Exception as error:  # raised by `check`
-      self._error = error
+      self.error = error
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,8 +143,6 @@ class Rows:
   # The index of the first row of each shard, and the number of rows.
   starts: np.ndarray
   unigram_V: np.ndarray  # int64, the count of each entry in the training split
-  # Of the folder; None if it is not verified.
-  verification: Verification | None = None
 
   def __len__(self) -> int:
     return int(self.starts[-1])
@@ -149,23 +162,11 @@ class Rows:
     """A hash of the content of the folder, independent of paths and times."""
     return self.manifest["fingerprint"]
 
-  @property
-  def is_verified(self) -> bool:
-    """Whether all files are verified and intact."""
-    return self.verification is not None and self.verification.is_complete
-
-  def finish_verification(self) -> None:
-    """Waits until all files are verified; DataError if one is damaged."""
-    if self.verification:
-      self.verification.finish()
-
   def take(self, row_B: np.ndarray) -> dict[str, np.ndarray]:
     """Returns rows by index: tokens, types and documents, int32 [B, L].
 
-    Raises DataError if a file is damaged, or a value is out of range.
+    Raises DataError if a value is out of range.
     """
-    if self.verification:
-      self.verification.check()
     shard_B = np.searchsorted(self.starts, row_B, side="right") - 1
     batch = {f: np.empty((len(row_B), self.length), np.int32) for f in FIELDS}
     for shard in np.unique(shard_B):
@@ -213,11 +214,7 @@ def read_manifest(folder: str | pathlib.Path) -> dict[str, Any]:
   return manifest
 
 
-def open_rows(
-  folder: str | pathlib.Path,
-  split: str,
-  verification: Verification | None = None,
-) -> Rows:
+def open_rows(folder: str | pathlib.Path, split: str) -> Rows:
   """Maps a split into memory; checks the sizes of files, not their content."""
   one_of("split", split, SPLITS)
   folder = pathlib.Path(folder)
@@ -233,9 +230,7 @@ def open_rows(
     shards.append(fields)
   _check_files(folder, {UNIGRAMS: manifest["files"][UNIGRAMS]})
   unigram_V, starts = np.load(folder / UNIGRAMS), np.cumsum([0, *counts])
-  return Rows(
-    folder, split, manifest, tuple(shards), starts, unigram_V, verification
-  )
+  return Rows(folder, split, manifest, tuple(shards), starts, unigram_V)
 
 
 def verify_rows(folder: str | pathlib.Path) -> None:
@@ -354,6 +349,25 @@ def _file_state(path: pathlib.Path) -> tuple[int, ...]:
     return ()
   # Copies may restore the time of the last change, but not `st_ctime_ns`.
   return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+
+def _identify_files(folder: pathlib.Path, names: Iterable[str]) -> str:
+  """Returns a hash that is equal in processes that read the same files.
+
+  Machines share the files of a network file system if inode numbers and times
+  are equal. Other files count as copies, one on each machine: where disks were
+  cloned, copies have equal inode numbers and times, too.
+  """
+  try:
+    device = folder.stat().st_dev
+    number = f"{os.major(device)}:{os.minor(device)}"
+    pattern = rf"(?m)^\S+ \S+ {number} .* - ({NETWORK_TYPES}) "
+    machine = [BOOT_ID.read_text(), number]
+    if re.search(pattern, MOUNTS.read_text()):
+      machine = []
+  except OSError:  # not on Linux
+    machine = [secrets.token_hex()]
+  return hash_json([machine, [_file_state(folder / name) for name in names]])
 
 
 def _map_field(path: pathlib.Path, shape: tuple[int, int]) -> np.ndarray:
