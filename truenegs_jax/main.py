@@ -23,8 +23,10 @@ if __name__ == "__main__":
 
 import functools
 import importlib
+import json
 import os
 import pathlib
+import shlex
 import sys
 import traceback
 
@@ -59,6 +61,8 @@ SAVE_MEMORY = (
 def main(argv: list[str]) -> None:
   """Runs the config's task and turns errors into exit codes."""
   del argv
+  if flags.FLAGS.next:
+    return _print_next(flags.FLAGS["config"].value)
   os.environ.update(DRAWS)
   cpu.configure()
   # Not at the top: --help and bad flags should not wait for jax.
@@ -77,15 +81,38 @@ def main(argv: list[str]) -> None:
   distributed.exit_all(code, failed=True)
 
 
+def _check_workdir(path: str) -> pathlib.Path:
+  files.check_local("--workdir", path)
+  files.check_utf8(path)
+  return pathlib.Path(path)
+
+
+def _print_next(config: ConfigDict) -> None:
+  """Prints the flags of the next missing part of a study, quoted."""
+  from truenegs_jax.study import next_part
+
+  with flags_lib.exit_on_errors():
+    if config.task != "study" or config.dry_run:
+      raise errors.InputError(
+        "--next is for the config of a study, without dry_run. Pass"
+        " --config=study, or remove it."
+      )
+    next_flags = next_part.find_next_flags(
+      json.loads(config.to_json()),
+      _check_workdir(flags.FLAGS.workdir),
+      [x for x in sys.argv[1:] if x.lstrip("-").partition("=")[0] != "next"],
+    )
+    if next_flags:
+      print(shlex.join(next_flags))
+
+
 def _run() -> int:
   import jax
 
   from truenegs_jax.runtime import distributed, progress
 
   config: ConfigDict = flags.FLAGS["config"].value
-  workdir = flags.FLAGS.workdir
-  files.check_local("--workdir", workdir)
-  files.check_utf8(workdir)
+  workdir = _check_workdir(flags.FLAGS.workdir)
   stall_secs = distributed.read_secs(distributed.STALL_VARIABLE, default=300)
   distributed.start_watchdog(stall_secs)
   distributed.initialize(
@@ -104,7 +131,7 @@ def _run() -> int:
   # Not before `initialize`: importing a task may query devices.
   with progress.working(console, "Starting"):
     task = importlib.import_module(TASKS[config.task])
-  return task.run(config, pathlib.Path(workdir), console)
+  return task.run(config, workdir, console)
 
 
 if __name__ == "__main__":
@@ -120,5 +147,11 @@ if __name__ == "__main__":
   )
   flags.DEFINE_integer("num_processes", None, "Number of processes.")
   flags.DEFINE_integer("process_id", None, "Number of this process, from 0.")
+  flags.DEFINE_boolean(
+    "next",
+    False,
+    "Print the flags of a study's next missing part, quoted, and run nothing;"
+    " see docs/how_to/study.md.",
+  )
   files.ignore_full_disk_on_stdio()
   flags_lib.run(main)

@@ -103,7 +103,7 @@ def test_a_failed_pretraining_is_told(tmp_path):
   study, states = save_study(tmp_path, 1.0)
   console = Console(file=io.StringIO(), width=200)
   (tmp_path / files.CONFIG).write_text(CONFIG.to_json())
-  run.report(study, states, tmp_path, console)
+  run.report(study, states, {}, tmp_path, console)
   saved = json.loads((tmp_path / "results.json").read_text())
   assert len(saved["failures"]) == 2
   for seed, text in enumerate(saved["failures"]):

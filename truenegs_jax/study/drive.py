@@ -101,7 +101,7 @@ def read_states(parts: Sequence[Part], root: pathlib.Path) -> States:
 
 
 def _read_state(part: Part, folder: pathlib.Path) -> State:
-  if is_locked(folder / LOCK):
+  if is_locked(folder / LOCK) or is_locked(folder / files.LOCK):
     return State.RUNNING
   if part.is_complete(folder):
     return State.DONE
@@ -178,9 +178,7 @@ def run_part(
   with lock_file(folder / LOCK) as lock:
     if lock is None or part.is_complete(folder):
       return 0, False
-    record = read_json(folder / RECORD) or {"config": part.config}
-    record["command"] = shlex.join(part.command)
-    files.save_json(folder / RECORD, record)  # before anything can depend on it
+    save_record(part, folder)  # before anything can depend on it
     code, stopped_by = _run_process(part, folder / LOG, lock, console)
     code = 0 if part.is_complete(folder) else code
     if stopped_by:
@@ -193,6 +191,15 @@ def run_part(
     else:
       (folder / FAILED).unlink(missing_ok=True)
     return code, False
+
+
+def save_record(part: Part, folder: pathlib.Path) -> None:
+  """Saves the command of a part, and the config with which it first started."""
+  with disk_errors(folder):
+    folder.mkdir(parents=True, exist_ok=True)
+  record = read_json(folder / RECORD) or {"config": part.config}
+  record["command"] = shlex.join(part.command)
+  files.save_json(folder / RECORD, record)
 
 
 def _run_process(

@@ -28,6 +28,7 @@ TASKS = {
   SQUAD1: ("finetune_squad", SQUAD),
   OWN: ("finetune_own", OWN),
 }
+MAIN = (sys.executable, "-m", "truenegs_jax.main")
 SEED = "{seed}"  # in values of arms and overrides: the seed
 # Keys that would make a part end without its outputs.
 RESERVED = ("task", "dry_run", "finetune.tasks")
@@ -168,7 +169,7 @@ def _make_part(
     seed=seed,
     name=name,
     command=(
-      *(sys.executable, "-m", "truenegs_jax.main"),
+      *MAIN,
       *(x.replace(SEED, str(seed)) for x in flags),
       *_format_flags(links),
       f"--workdir={root / part_key(arm, seed, name)}",

@@ -26,17 +26,10 @@ from truenegs_jax.finetune import results
 from truenegs_jax.finetune.leaderboard import example_scores
 from truenegs_jax.report.write import write_own_report
 from truenegs_jax.runtime import errors
-from truenegs_jax.runtime.files import atomic_file, disk_errors, read_results
-from truenegs_jax.study import drive, scores, tables
+from truenegs_jax.runtime.files import read_results
+from truenegs_jax.study import drive, next_part, scores, tables
 from truenegs_jax.study.drive import Part, State, States
-from truenegs_jax.study.plan import (
-  PRETRAIN,
-  SQUAD,
-  TASKS,
-  check_unchanged,
-  make_plan,
-  select_shard,
-)
+from truenegs_jax.study.plan import PRETRAIN, SQUAD, TASKS
 from truenegs_jax.study.scores import Comparison, Score
 from truenegs_jax.tasks import scoring
 from truenegs_jax.workdir import files
@@ -55,31 +48,19 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
     TrueNegsError: its class has the exit code.
   """
   say = functools.partial(console.print, soft_wrap=True)
-  if files.has_pretraining(workdir):
-    raise errors.InputError(
-      f"--workdir='{workdir}' is the workdir of a run. Choose another, such as"
-      " --workdir=runs/study."
-    )
-  files.check_checkpoint_folder(workdir / files.CHECKPOINTS)
-  study = make_plan(Study.read(c.study), workdir)
-  parts, own = study.parts, select_shard(study.parts, c.study.shard)
-  states = drive.read_states(parts, workdir)
-  check_unchanged(parts, workdir)
+  study, own, states = next_part.open_study(Study.read(c.study), workdir)
+  parts = study.parts
   if c.dry_run:
     _print_plan(parts, own, states, console)
     return 0
-  config = json.loads(c.to_json())
-  config["study"]["shard"] = "0/1"  # of one machine
-  with disk_errors(workdir):
-    workdir.mkdir(parents=True, exist_ok=True)
-  save_text(workdir / files.CONFIG, f"{json.dumps(config, indent=2)}\n")
+  config = next_part.save_config(json.loads(c.to_json()), workdir)
   code = drive.run_parts(own, workdir, console)
   states = drive.read_states(parts, workdir)
   say(drive.describe_progress(states))
   if code in (errors.SAVED_RESTART, errors.SAVED_INTERRUPT):
     say(f"To continue, run the same command again: {errors.rerun_command()}")
   else:
-    report(study, states, workdir, console)
+    report(study, states, config, workdir, console)
   return code
 
 
@@ -103,14 +84,12 @@ def _print_plan(
     console.print(f"{name}: {text}", soft_wrap=True)
 
 
-def save_text(path: pathlib.Path, text: str) -> None:
-  """Writes a file that processes of other jobs may write, too."""
-  with atomic_file(path, several_writers=True) as file:
-    file.write(text.encode())
-
-
 def report(
-  study: Comparison, states: States, workdir: pathlib.Path, console: Console
+  study: Comparison,
+  states: States,
+  config: Mapping[str, Any],
+  workdir: pathlib.Path,
+  console: Console,
 ) -> None:
   """Prints the tables; saves them and all scores in results.json."""
   say = functools.partial(console.print, soft_wrap=True)
@@ -129,6 +108,8 @@ def report(
     say(text)
   value = {
     "command": errors.rerun_command(),
+    "config": config,
+    "parts": states,
     # Without the scores of examples: the parts' folders have the answers.
     "scores": [
       dataclasses.asdict(dataclasses.replace(x, correct_N=None))
@@ -138,8 +119,8 @@ def report(
     "failures": failures,
   }
   text = json.dumps(files.finite_or_null(value), indent=2)
-  save_text(workdir / files.RESULTS, f"{text}\n")
-  save_text(workdir / "tables.csv", tables.to_csv(layouts))
+  next_part.save_text(workdir / files.RESULTS, f"{text}\n")
+  next_part.save_text(workdir / "tables.csv", tables.to_csv(layouts))
   write_own_report(workdir, say)
   say(f"saved: {workdir / files.RESULTS}, tables.csv, {files.REPORT}")
 
