@@ -11,6 +11,7 @@ from support import tiny
 from truenegs_jax.corrections import findings, predict_slots
 from truenegs_jax.data.tokens.tokenizer import SPECIALS, make_tokenizer
 from truenegs_jax.models import pretrain
+from truenegs_jax.objectives.slot_predictions import Options
 from truenegs_jax.runtime.errors import DataError
 from truenegs_jax.synonyms.table import SynonymTable
 from truenegs_jax.train import sharding
@@ -20,6 +21,18 @@ TOKENIZER = make_tokenizer([*SPECIALS, *WORDS], lowercase=True)
 LENGTH = 32
 MODEL = tiny.make_model()
 MASKING = dataclasses.replace(tiny.MASKING, style="80_10_10", mask_prob=0.25)
+OPTIONS = Options(masking=MASKING)
+
+
+def make_predict(num_devices=1, *, preset="dp", chunk=0, seed=0, **axes):
+  """Returns (predict, mesh, its rules)."""
+  spec = sharding.get_mesh_spec(preset, axes)
+  mesh = sharding.make_mesh(spec, jax.devices()[:num_devices])
+  options = dataclasses.replace(OPTIONS, vocabulary_chunk=chunk)
+  predict = predict_slots.make_predict_slots(
+    MODEL, options, mesh, spec, seed=seed
+  )
+  return predict, mesh, spec
 
 
 @pytest.fixture(scope="module")
@@ -53,13 +66,12 @@ def test_lines_are_cut_and_limited(tmp_path):
 
 
 def test_predictions_do_not_depend_on_batches(params):
-  predict = predict_slots.make_predict_slots(MODEL, MASKING)
+  predict, mesh, _ = make_predict(seed=1)
   rng = np.random.default_rng(0)
   sequences = [
     np.array([2, *rng.integers(5, tiny.V, size), 3], np.int32)
     for size in [*rng.integers(1, 7, 8), *rng.integers(20, 30, 14), 30]
   ]
-  mesh = sharding.make_mesh(sharding.get_mesh_spec("dp"), jax.devices()[:1])
   advanced = []
 
   def predict_all(sequences):
@@ -67,7 +79,6 @@ def test_predictions_do_not_depend_on_batches(params):
       predict,
       params,
       sequences,
-      jax.random.key(1),
       length=LENGTH,
       batch_size=8,
       mesh=mesh,
@@ -92,14 +103,13 @@ def test_predictions_do_not_depend_on_batches(params):
 
 
 def test_cases_of_packed_rows_stay_inside_a_document(params):
-  predict = predict_slots.make_predict_slots(MODEL, MASKING)
+  predict, mesh, _ = make_predict()
   batches = [tiny.make_batch(seed, length=24) for seed in range(4)]
   for batch in batches:  # a second document from position 12 on
     full = (batch["documents"] > 0).all(axis=1)
     batch["documents"][full, 12:] = 2
     batch["tokens"][full, 11:13] = tiny.SEP, tiny.CLS
-  key = jax.random.key(0)
-  p = predict_slots.predict_batch(predict, params, batches[0], key)
+  p = predict_slots.predict_batch(predict, params, batches[0], mesh)
   assert len(p.gold_M) > 20  # `Predictions` checks the gold tokens
   assert {row[0] for row in p.sequences} == {tiny.CLS}
   assert len(p.sequences) > tiny.B - 2
@@ -108,7 +118,7 @@ def test_cases_of_packed_rows_stay_inside_a_document(params):
 
   finder = findings.CaseFinder({"all": table}, TOKENIZER, limit=10_000)
   for batch in batches:
-    finder.add(predict_slots.predict_batch(predict, params, batch, key))
+    finder.add(predict_slots.predict_batch(predict, params, batch, mesh))
   search = finder.finish()
   pairs = [(case.gold, case.prediction) for case in search.cases]
   assert len(set(pairs)) > 20 and search.searched > 60

@@ -1,5 +1,6 @@
 """Runs of several processes, all on this machine."""
 
+import json
 import os
 import random
 import re
@@ -122,6 +123,10 @@ def finished(tmp_path_factory):
   env |= {"TRUENEGS_JOIN_SECS": "60", "TRUENEGS_HEARTBEAT_SECS": "10"}
   # No draw of this seed depends on the rounding of a sum over devices.
   flags = runs.demo_flags(corpus, steps=STEPS, checkpoint__keep=9, seed=1)
+  runs.prepare(flags, env)
+  flags += [runs.save_synonyms(root, root / "rows" / "vocab.txt")]
+  flags += ["--config.negatives.hard_correction=True"]
+  flags += ["--config.eval.sentences=('the [MASK] sees',)"]
   code, output = runs.run(root / "single", flags, four_devices(env))
   assert code == 0, output
   assert "Joining" not in output
@@ -175,6 +180,16 @@ def assert_same_losses(a, b):
           np.testing.assert_allclose(x[name], y[name], rtol=1e-5, err_msg=name)
 
 
+def assert_same_cases(a, b):
+  texts = [(workdir / "cases.json").read_text() for workdir in (a, b)]
+  searches = [json.loads(text) for text in texts]
+  probabilities = [
+    [case.pop("probability") for case in search["cases"]] for search in searches
+  ]
+  assert searches[0] == searches[1] and len(probabilities[0]) > 1
+  np.testing.assert_allclose(*probabilities, rtol=1e-3)
+
+
 def assert_same_parameters(a, b):
   params_a, params_b = runs.read_exported(a), runs.read_exported(b)
   assert params_a and params_a.keys() == params_b.keys()
@@ -213,6 +228,7 @@ def test_a_damaged_run_of_one_process_resumes_with_two(finished):
   for path in (workdir / "checkpoints" / "6").rglob("d/*"):  # values
     saved_steps.truncate(path, random.Random(0))
   shutil.rmtree(workdir / "export")
+  (workdir / "cases.json").unlink()
   ended = runs.run_processes(workdir, flags, two_devices(env), 2)
   assert [code for code, _ in ended] == [0, 0], ended
   output = " ".join(ended[0][1].split())
@@ -220,6 +236,9 @@ def test_a_damaged_run_of_one_process_resumes_with_two(finished):
   assert "now '6.damaged'. Step 5 is used instead" in output
   assert (workdir / "checkpoints" / "6").exists()
   assert_same_losses(root / "single", workdir)
+  assert_same_cases(root / "single", workdir)
+  results = json.loads((workdir / "results.json").read_text())
+  assert results["fills"] and results["corrections"]["cases"]
   assert_same_parameters(root / "single", workdir)
 
 

@@ -427,7 +427,12 @@ class Eval(Section):
   every_steps: int = key(
     10_000, "Steps between losses on held-out rows.", low=1, may_change=True
   )
-  rows: int = key(2_048, "Held-out rows, at most.", low=1, may_change=True)
+  rows: int = key(
+    2_048,
+    "Held-out rows, at most; rows searched for corrections at the end, too.",
+    low=1,
+    may_change=True,
+  )
   cases: int = key(
     10, "Corrections to print at the end.", low=0, may_change=True
   )

@@ -1,8 +1,8 @@
 """Reads lines of a text and predicts their slots with a masked language model.
 
 lines = read_lines("wiki.test.raw.xz", tokenizer, length=512)
-predict = make_predict_slots(model, masking_options)
-p = predict_lines(predict, params, lines.sequences, key, ...)
+predict = make_predict_slots(model, options, mesh, mesh_spec, seed=0)
+p = predict_lines(predict, params, lines.sequences, mesh=mesh, ...)
 """
 
 import dataclasses
@@ -20,6 +20,7 @@ from truenegs_jax.data.corpus.sources_spec import open_corpus
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
 from truenegs_jax.models.pretrain import Model
 from truenegs_jax.objectives import masking, mlm, output_softmax
+from truenegs_jax.objectives.slot_predictions import Options
 from truenegs_jax.runtime import distributed, rng
 from truenegs_jax.runtime.errors import DataError, NonFiniteError
 from truenegs_jax.runtime.files import short_sha256
@@ -101,70 +102,83 @@ class Predictions:
 
 def make_predict_slots(
   model: Model,
-  options: masking.MaskingOptions,
+  options: Options,
+  mesh: jax.sharding.Mesh,
+  spec: sharding.MeshSpec,
   *,
-  prediction: str = "argmax",
-  temperature: float = 1.0,
+  seed: int,
   continues_V: np.ndarray | None = None,
 ) -> Callable:
-  """Builds `predict(params, batch, key, width=L) -> dict of [B, K] arrays`.
+  """Builds `predict(params, batch, width) -> dict of [B, K] arrays`.
 
-  Rows are masked like in training, by `key` and their number; there is no
+  It runs like an evaluation step: parameters may be split over `mesh` by the
+  rules of `spec`, rows are, and the results are on every device.
+
+  Rows are masked like in training, by `seed` and their number; there is no
   dropout. The model reads the first `width` positions; the others must be
   padding. Masking draws for all L positions, so that a row has the same slots
   at every `width`.
 
-  The arrays are `position`, `gold`, `predicted` (the likeliest token, or for
-  "sample" one drawn at `temperature`), `probability` of the predicted token,
-  `weight` (1 for slots in use) and `eligible`: True for all slots or, if the
-  `##` pieces `continues_V` are given, by `strict_subword` of `Options`.
+  The arrays are `position`, `gold`, `predicted` (by `options`: the likeliest
+  token or a sample), `probability` of the predicted token, `weight` (1 for
+  slots in use) and `eligible`: True for all slots or, if the `##` pieces
+  `continues_V` are given, by `strict_subword` of `Options`.
   """
 
-  @functools.partial(jax.jit, static_argnames="width")
-  def predict(params, batch, key, width=None):
-    keys_B = rng.row_keys(key, 0, batch["row"])
+  def predict(
+    params: optax.Params, batch: Mapping[str, jax.Array], width: int
+  ) -> dict[str, jax.Array]:
+    keys_B = rng.row_keys(jax.random.key(seed), 0, batch["row"])
     keys = functools.partial(rng.purpose_keys, keys_B)
     slots, masked_BxL = masking.hide_slots(
-      batch["tokens"], batch["documents"], keys(rng.MASK), options
+      batch["tokens"], batch["documents"], keys(rng.MASK), options.masking
     )
-    width = width or masked_BxL.shape[1]
-    most = int(options.mask_prob * width) + 1  # slots of `width` tokens
+    most = int(options.masking.mask_prob * width) + 1  # slots of `width` tokens
     slots = jax.tree.map(lambda x_BxK: x_BxK[:, :most], slots)
     inputs = {"tokens": masked_BxL[:, :width]}
     for name in ("types", "documents"):
       inputs[name] = batch[name][:, :width]
-    logits_BxKxV = model.bind({"params": params}).generate_logits(
-      inputs, slots.positions_BxK, None
+    bound = model.bind({"params": params})
+    compute = functools.partial(
+      output_softmax.compute,
+      bound.generate_vectors(inputs, slots.positions_BxK, None),
+      *bound.output_layer(),
+      keys_B=keys(rng.SAMPLE),
+      temperature=options.sampling_temperature,
+      chunk=options.vocabulary_chunk,
     )
-    if prediction == "argmax":
-      predicted_BxK = output_softmax.predict(logits_BxKxV)
-    else:
-      predicted_BxK = output_softmax.sample(
-        logits_BxKxV, keys(rng.SAMPLE), temperature
-      )
-    loss_BxK = optax.softmax_cross_entropy_with_integer_labels(
-      logits_BxKxV.astype(jnp.float32), predicted_BxK
-    )
+    output = compute(gold_BxK=slots.gold_BxK)
+    is_sampled = options.prediction == "sample"
+    predicted_BxK = output.sampled_BxK if is_sampled else output.predicted_BxK
     return {
       "position": slots.positions_BxK,
       "gold": slots.gold_BxK,
       "weight": slots.weight_BxK,
       "predicted": predicted_BxK,
-      "probability": jnp.exp(-loss_BxK),
+      "probability": jnp.exp(-compute(gold_BxK=predicted_BxK).loss_BxK),
       "eligible": jnp.ones_like(slots.gold_BxK, bool)
       if continues_V is None
       else mlm.is_word_end(batch, slots.positions_BxK, continues_V),
     }
 
-  return predict
+  return jax.jit(
+    sharding.gather_params(predict, mesh, spec),
+    static_argnums=2,
+    out_shardings=sharding.replicated_sharding(mesh),
+  )
 
 
 def predict_batch(
-  predict: Callable, params: optax.Params, batch: Batch, key: jax.Array
+  predict: Callable,
+  params: optax.Params,
+  batch: Batch,
+  mesh: jax.sharding.Mesh,
 ) -> Predictions:
-  """Predicts the slots of a batch of rows; each document is a sequence."""
-  on_device = {name: jnp.asarray(array) for name, array in batch.items()}
-  slots = jax.device_get(predict(params, on_device, key))
+  """Predicts the slots of a batch of rows; each document is a sequence.
+
+  Every process must pass all rows of the batch.
+  """
+  slots = _run(predict, params, batch, batch["tokens"].shape[1], mesh)
   row_M, slot_M = np.nonzero(slots["weight"] > 0)
   position_M = slots["position"][row_M, slot_M]
   document_M = batch["documents"][row_M, position_M]
@@ -185,7 +199,6 @@ def predict_lines(
   predict: Callable,
   params: optax.Params,
   sequences: Sequence[np.ndarray],
-  key: jax.Array,
   *,
   length: int,
   batch_size: int,
@@ -194,15 +207,13 @@ def predict_lines(
 ) -> Predictions:
   """Predicts the slots of every line of a text.
 
-  `key` and the index of a line determine its masking, `length` (L) and the
-  share of masking the number of its slots. `advance` gets the number of lines
-  of each batch. Raises NonFiniteError for a probability that is not finite.
+  The index of a line determines its masking, `length` (L) and the share of
+  masking the number of its slots. `advance` gets the number of lines of each
+  batch. Raises NonFiniteError for a probability that is not finite.
   """
   parts = []
   for batch, width in _batches(sequences, length, batch_size):
-    with distributed.watch_step():
-      on_device = sharding.shard_batch(batch, mesh)
-      part = jax.device_get(predict(params, on_device, key, width=width))
+    part = _run(predict, params, batch, width, mesh)
     in_use = np.nonzero(part["weight"] > 0)
     part = {name: array_BxK[in_use] for name, array_BxK in part.items()}
     parts.append(part | {"sequence": batch["row"][in_use[0]]})
@@ -211,6 +222,18 @@ def predict_lines(
   sequence_M = slots["sequence"]
   order_M = np.lexsort([slots["position"], sequence_M])  # order of the text
   return _predictions(slots, (order_M,), sequence_M[order_M], sequences)
+
+
+def _run(
+  predict: Callable,
+  params: optax.Params,
+  batch: Batch,
+  width: int,
+  mesh: jax.sharding.Mesh,
+) -> dict[str, np.ndarray]:
+  with distributed.watch_step():
+    on_device = sharding.place_batch(batch, mesh)
+    return jax.device_get(predict(params, on_device, width))
 
 
 def _predictions(

@@ -326,11 +326,13 @@ def _measure(
   saved, predictions = measured.saved, None
   checkpoints = {source: list[findings.CheckpointRates]() for source in tables}
   trained = start.Run(saved.config, saved.tokenizer)
+  prediction, options = m.options.prediction, trained.options
+  if prediction:
+    options = dataclasses.replace(options, prediction=prediction)
+  spec = sharding.get_mesh_spec(m.config.mesh.preset, m.config.mesh.axes)
   predict = predict_slots.make_predict_slots(
-    saved.model,
-    trained.options.masking,
-    prediction=m.options.prediction or saved.config.negatives.prediction,
-    temperature=trained.options.sampling_temperature,
+    *(saved.model, options, mesh, spec),
+    seed=m.config.seed,
     continues_V=trained.continues_V,
   )
   for step in measured.steps:
@@ -339,7 +341,8 @@ def _measure(
       params = measured.read_params(step)
     if params is None:
       continue
-    params = jax.device_put(params, sharding.replicated_sharding(mesh))
+    split = sharding.tree_shardings({"params": params}, mesh, spec)
+    params = jax.device_put(params, split["params"])
     began = time.perf_counter()
     title, size = f"Predicting slots of {name}, lines", len(text.sequences)
     with progress.counting(console, title, size, brief=True) as advance:
@@ -347,7 +350,6 @@ def _measure(
         predict,
         params,
         text.sequences,
-        jax.random.key(m.config.seed),
         length=text.length,
         batch_size=m.config.batch_size,
         mesh=mesh,

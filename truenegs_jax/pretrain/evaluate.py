@@ -9,13 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from rich.table import Table
 from rich.text import Text
 
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
 from truenegs_jax.models.pretrain import Model
+from truenegs_jax.runtime import distributed
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.stats.intervals import jackknife_error
 from truenegs_jax.train import metrics
@@ -219,16 +219,20 @@ def fill_masks(
   for i, row in enumerate(rows):
     tokens_BxL[i, : len(row)] = row
     documents_BxL[i, : len(row)] = 1
-  inputs = {
-    "tokens": jnp.asarray(tokens_BxL),
-    "types": jnp.zeros(shape, jnp.int32),
-    "documents": jnp.asarray(documents_BxL),
+  inputs: dict[str, Any] = {
+    "tokens": tokens_BxL,
+    "types": np.zeros(shape, np.int32),
+    "documents": documents_BxL,
   }
   positions_Bx1 = (tokens_BxL == tokenizer.mask).argmax(axis=1)[:, None]
-  logits_Bx1xV = model.bind({"params": params}).generate_logits(
-    inputs, jnp.asarray(positions_Bx1), None
-  )
-  p_BxV = np.asarray(jax.nn.softmax(logits_Bx1xV[:, 0]))
+
+  @jax.jit  # parameters may be split over devices, also of other processes
+  def predict(params: Mapping[str, Any]) -> jax.Array:
+    bound = model.bind({"params": params})
+    logits_Bx1xV = bound.generate_logits(inputs, positions_Bx1, None)
+    return jax.nn.softmax(logits_Bx1xV[:, 0])
+
+  p_BxV = distributed.to_host(predict(params))
   best_BxT = np.argsort(-p_BxV)[:, :NUM_TOKENS]
   fills = []
   for sentence, p_V, best_T in zip(sentences, p_BxV, best_BxT, strict=True):

@@ -1,7 +1,7 @@
 """Runs the task "pretrain": from text to a model in Hugging Face format.
 
-rows -> synonym table -> training -> verdict, cases, predictions for [MASK],
-report -> export
+rows -> synonym table -> training -> verdict -> export -> cases, predictions for
+[MASK] -> report
 """
 
 import contextlib
@@ -10,10 +10,12 @@ import functools
 import pathlib
 import shlex
 import signal
+import traceback
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
+import numpy as np
 from ml_collections import ConfigDict
 from rich.console import Console
 
@@ -25,6 +27,7 @@ from truenegs_jax.data.rows import batches, rows_folder
 from truenegs_jax.pretrain import evaluate, export_run, loop
 from truenegs_jax.report.write import write_own_report
 from truenegs_jax.runtime import distributed, errors, progress
+from truenegs_jax.runtime.files import read_results
 from truenegs_jax.synonyms import run_table
 from truenegs_jax.synonyms.table import SynonymTable
 from truenegs_jax.train import plan, prepare_data, setup, sharding, start
@@ -37,7 +40,10 @@ from truenegs_jax.workdir import checkpoints as checkpoints_lib
 from truenegs_jax.workdir import files, lock
 
 EXIT_NOT_LEARNED = 1
-SEARCHED_STEPS = 200  # most batches of training rows searched for cases
+SAVE_MEMORY = (
+  "Run the same command again with --config.model.vocabulary_chunk=1024, which"
+  " needs less."
+)
 
 
 def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
@@ -179,85 +185,146 @@ def prepare_inputs(
 
 
 def finish_run(workdir: pathlib.Path, result: loop.Training) -> int:
-  """Evaluates, plots and exports a finished run; returns the exit code."""
-  console = result.console
+  """Evaluates, exports and plots a finished run; returns the exit code.
+
+  Each part is on disk before the next begins. One that fails does not keep the
+  others from being tried, and its error is raised at the end.
+  """
+  console, inputs = result.console, result.setup.inputs
   with (
     _report_steps_trained_on_damaged_rows(workdir),
     distributed.raise_everywhere("verification"),
     progress.working(console, "Verifying the rest of the rows"),
   ):
-    result.setup.inputs.verification.finish()
-  state, run = result.setup.state, result.setup.run
-  params, aux = distributed.to_host((state.params, state.aux))
-  if not distributed.is_first_process():
-    return 0  # the first process does the rest
+    inputs.verification.finish()
   say = functools.partial(console.print, soft_wrap=True)
-  verdict, results = _evaluate(workdir, result, params, aux)
-  files.save_json(workdir / files.RESULTS, results)
-  with progress.working(console, "Writing the report"):
-    write_own_report(workdir, say)
-  with progress.working(console, "Exporting"):
-    exported = _export(run, workdir, params, result.steps)
-  # Words are not broken on a terminal; a log has a line.
-  console.print(exported, soft_wrap=not console.is_terminal)
-  if verdict.passed or not run.config.eval.must_learn:
+  failures: list[errors.TrueNegsError] = []
+  part = functools.partial(_try_part, failures)
+  verdict = evaluate.compute_verdict(
+    result.held_out, inputs.train_rows.unigram_V
+  )
+  console.print(evaluate.verdict_table(verdict))
+  with part("verdict"):
+    _save_verdict(workdir, result, verdict)
+  with part("export"):
+    _export(workdir, result)
+  if result.setup.run.config.negatives.hard_correction:
+    with part("cases"):
+      _save_cases(workdir, result)
+  with part("fills"):
+    _save_fills(workdir, result)
+  with part("report"):
+    if distributed.is_first_process():
+      with progress.working(console, "Writing the report"):
+        write_own_report(workdir, say)
+  if failures:
+    raise type(failures[0])(" ".join(map(errors.printable, failures)))
+  if verdict.passed or not result.setup.run.config.eval.must_learn:
     say(describe_next_steps(workdir))
     return 0
   say(evaluate.describe_failure(verdict))
   return EXIT_NOT_LEARNED
 
 
-def _evaluate(
-  workdir: pathlib.Path,
-  result: loop.Training,
-  params: Mapping[str, Any],
-  aux: Mapping[str, Any],
-) -> tuple[evaluate.Verdict, dict[str, Any]]:
-  """Prints verdict, cases and fills; returns the verdict and results.json."""
-  run, inputs, console = result.setup.run, result.setup.inputs, result.console
-  c, vocab = run.config, run.tokenizer.vocab
-  device_params = jax.device_put(params)  # once, not for each batch
-  synonyms = inputs.table
-  if run.table_builder:
-    synonyms = run.table_builder.to_synonym_table(
-      aux["ids_VxS"], vocab, steps=result.steps
-    )
-    synonyms.save(workdir / files.SYNONYMS)
-  verdict = evaluate.compute_verdict(
-    result.held_out, inputs.train_rows.unigram_V
-  )
-  console.print(evaluate.verdict_table(verdict))
-  results = {
-    "command": errors.rerun_command(),
-    "seed": c.seed,
-    "steps": result.steps,
-    "fingerprints": result.setup.description["fingerprints"],
-    "verdict": files.finite_or_null(dataclasses.asdict(verdict))
+@contextlib.contextmanager
+def _try_part(
+  failures: list[errors.TrueNegsError], name: str
+) -> Iterator[None]:
+  """Adds an error of the body, in any process, to `failures` of all."""
+  try:
+    with distributed.raise_everywhere(name):
+      try:
+        yield
+      except Exception as e:
+        error = errors.explain(distributed.explain_loss(e), memory=SAVE_MEMORY)
+        if isinstance(error, errors.LostError):
+          raise
+        if error is None:
+          traceback.print_exc()  # a bug
+          error = errors.TrueNegsError(f"{type(e).__name__}: {e}")
+        text = f"After the last step, the {name} failed: {error}"
+        raise type(error)(text) from e
+  except errors.TrueNegsError as e:
+    failures.append(e)
+
+
+def _update_results(workdir: pathlib.Path, **results: Any) -> None:
+  """Replaces values of results.json, which other parts have written."""
+  if not distributed.is_first_process():
+    return
+  path, saved = workdir / files.RESULTS, dict[str, Any]()
+  if path.exists():
+    with (
+      contextlib.suppress(errors.CheckpointError),  # damaged: written anew
+      read_results(path, errors.CheckpointError, "") as content,
+    ):
+      saved = content
+  files.save_json(path, saved | results)
+
+
+def _save_verdict(
+  workdir: pathlib.Path, result: loop.Training, verdict: evaluate.Verdict
+) -> None:
+  """Saves the verdict and, if the run has built it, the synonym table."""
+  run = result.setup.run
+  _update_results(
+    workdir,
+    command=errors.rerun_command(),
+    seed=run.config.seed,
+    steps=result.steps,
+    fingerprints=result.setup.description["fingerprints"],
+    verdict=files.finite_or_null(dataclasses.asdict(verdict))
     | {"answers": verdict.answers, "passed": verdict.passed},
-  }
-  if synonyms is not None and c.negatives.hard_correction:
-    search = _find_cases(result, synonyms, device_params)
+  )
+  if run.table_builder and distributed.is_first_process():
+    _find_table(result).save(workdir / files.SYNONYMS)
+
+
+def _find_table(result: loop.Training) -> SynonymTable:
+  """Returns the synonym table of the last step."""
+  run, inputs, state = result.setup.run, result.setup.inputs, result.setup.state
+  if run.table_builder is None:
+    assert inputs.table is not None
+    return inputs.table
+  return run.table_builder.to_synonym_table(
+    jax.device_get(state.aux["ids_VxS"]),
+    run.tokenizer.vocab,
+    steps=result.steps,
+  )
+
+
+def _save_cases(workdir: pathlib.Path, result: loop.Training) -> None:
+  """Searches for corrections; saves all and prints some."""
+  num_shown = result.setup.run.config.eval.cases
+  with progress.working(result.console, "Searching for corrections"):
+    search = _find_cases(result, _find_table(result))
+  if distributed.is_first_process():
     saved = dataclasses.asdict(search)
     files.save_json(workdir / files.CASES, saved, indent=None)
-    shown = search.cases[: c.eval.cases]
-    if c.eval.cases:
-      console.print(findings.render_cases(shown, search.searched))
-    results["corrections"] = {
-      "predictions_searched": search.searched,
-      "cases": [dataclasses.asdict(case) for case in shown],
-    }
-  with progress.working(console, "Filling [MASK] in sentences"):
+  shown = search.cases[:num_shown]
+  if num_shown:
+    result.console.print(findings.render_cases(shown, search.searched))
+  corrections = {
+    "predictions_searched": search.searched,
+    "cases": [dataclasses.asdict(case) for case in shown],
+  }
+  _update_results(workdir, corrections=corrections)
+
+
+def _save_fills(workdir: pathlib.Path, result: loop.Training) -> None:
+  """Fills [MASK] in the sentences of the config; saves and prints fills."""
+  run = result.setup.run
+  with progress.working(result.console, "Filling [MASK] in sentences"):
     fills = evaluate.fill_masks(
       run.model,
-      device_params,
+      result.setup.state.params,
       run.tokenizer,
-      c.eval.sentences,
-      max_length=c.model.max_positions,
+      run.config.eval.sentences,
+      max_length=run.config.model.max_positions,
     )
   if fills:
-    console.print(evaluate.fills_table(fills))
-  results["fills"] = [fill._asdict() for fill in fills]
-  return verdict, results
+    result.console.print(evaluate.fills_table(fills))
+  _update_results(workdir, fills=[fill._asdict() for fill in fills])
 
 
 @contextlib.contextmanager
@@ -310,46 +377,65 @@ print(fill('a [MASK] who writes books'))\""""
 
 
 def _find_cases(
-  result: loop.Training, synonyms: SynonymTable, params: Mapping[str, Any]
+  result: loop.Training, synonyms: SynonymTable
 ) -> findings.Search:
-  """Searches held-out batches, then training ones until there are enough."""
-  run, inputs = result.setup.run, result.setup.inputs
-  c = run.config
-  held_out = batches.held_out_batches(
-    inputs.held_out_rows, batch_size=c.batch_size
-  )
-  training = (
-    batches.batch_at(
-      inputs.train_rows, step, batch_size=c.batch_size, seed=c.seed
-    )
-    for step in range(min(result.steps, SEARCHED_STEPS))
-  )
+  """Searches at most `eval.rows` rows: held-out ones, then training rows.
+
+  Training rows are searched if there are too few cases to print. All processes
+  search the same rows, in batches as large as a micro-batch of training.
+  """
+  setup, run, inputs = result.setup, result.setup.run, result.setup.inputs
+  c, held_out_rows = run.config, inputs.held_out_rows
+  size = c.batch_size // c.optim.accumulation
   predict = predict_slots.make_predict_slots(
-    run.model, run.options.masking, continues_V=run.continues_V
+    run.model,
+    dataclasses.replace(run.options, prediction="argmax"),
+    setup.mesh,
+    run.mesh_spec,
+    seed=c.seed,
+    continues_V=run.continues_V,
   )
   finder = findings.CaseFinder({synonyms.source: synonyms}, run.tokenizer)
-  key = jax.random.key(c.seed)
-  with progress.working(result.console, "Searching for corrections"):
-    for batch in held_out:
-      finder.add(predict_slots.predict_batch(predict, params, batch, key))
-      if result.clock.is_ending():
-        break
-    for batch in training:
-      if len(finder.counts) >= c.eval.cases or result.clock.is_ending():
-        break
-      finder.add(predict_slots.predict_batch(predict, params, batch, key))
-    return finder.finish()
+
+  def search(batch: Mapping[str, np.ndarray]) -> None:
+    finder.add(
+      predict_slots.predict_batch(
+        predict, setup.state.params, batch, setup.mesh
+      )
+    )
+
+  for batch in batches.held_out_batches(held_out_rows, size, limit=c.eval.rows):
+    search(batch)
+  epoch_rows = len(inputs.train_rows) // c.batch_size * c.batch_size
+  left = min(c.eval.rows - len(held_out_rows), epoch_rows)
+  left *= len(finder.counts) < c.eval.cases
+  for step in range(-(-left // size)):
+    batch = batches.batch_at(
+      inputs.train_rows, step, batch_size=size, seed=c.seed
+    )
+    batch["documents"][left - step * size :] = 0  # no slots beyond the limit
+    search(batch)
+  return finder.finish()
 
 
-def _export(
-  run: Run, workdir: pathlib.Path, params: Mapping[str, Any], steps: int
-) -> str:
-  """Exports a run if transformers has its architecture; returns a report."""
+def _export(workdir: pathlib.Path, result: loop.Training) -> None:
+  """Exports a run if transformers has its architecture; prints a report."""
+  run, console = result.setup.run, result.console
+  params = distributed.to_host(result.setup.state.params)
+  if not distributed.is_first_process():
+    return
   if reason := hf_folder.unsupported_reason(run.model):
-    return f"{reason} The checkpoints have the weights."
-  folder = workdir / files.EXPORT
-  origin = export_run.summarize_run(workdir, run.config, steps)
-  exported = export_model(
-    run.model, params, run.tokenizer, folder, origin=origin
-  )
-  return f"Exported to '{folder}'. {exported.summary}"
+    report = f"{reason} The checkpoints have the weights."
+  else:
+    folder = workdir / files.EXPORT
+    with progress.working(console, "Exporting"):
+      exported = export_model(
+        run.model,
+        params,
+        run.tokenizer,
+        folder,
+        origin=export_run.summarize_run(workdir, run.config, result.steps),
+      )
+    report = f"Exported to '{folder}'. {exported.summary}"
+  # Words are not broken on a terminal; a log has a line.
+  console.print(report, soft_wrap=not console.is_terminal)

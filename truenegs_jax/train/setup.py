@@ -117,8 +117,9 @@ def _write_files(
   """Writes what a resume, an export and the report need of a start."""
   run, inputs = setup.run, setup.inputs
   if setup.state.step < setup.clock.total_steps:  # results of steps to do again
-    with disk_errors(workdir / files.RESULTS):
-      (workdir / files.RESULTS).unlink(missing_ok=True)
+    for path in (workdir / files.RESULTS, workdir / files.CASES):
+      with disk_errors(path):
+        path.unlink(missing_ok=True)
   files.save_json(workdir / files.CONFIG, setup.description["config"])
   write_vocabulary(run.tokenizer.vocab, workdir / files.VOCABULARY)
   if inputs.table is not None:

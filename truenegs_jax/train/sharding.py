@@ -214,7 +214,7 @@ def shard_batch(
 
 
 def place_batch(
-  batch: dict[str, np.ndarray], mesh: Mesh
+  batch: Mapping[str, np.ndarray], mesh: Mesh
 ) -> dict[str, jax.Array]:
   """Makes the global batch from one that is complete in every process."""
   return {

@@ -64,11 +64,6 @@ class TimeLimit(speed.Clock):
     """Returns the seconds of the run, of all its commands."""
     return self.now() - self.began
 
-  def is_ending(self) -> bool:
-    """Whether half of the time for what follows the training is over."""
-    end = self.limit_secs - self._reserve_secs / 2
-    return 0 < self.limit_secs and end < self.used_secs()
-
   def correct(self, done: int) -> None:
     """Corrects `total_steps` between steps; the first process decides.
 

@@ -101,18 +101,24 @@ def batch_at(
 
 
 def held_out_batches(
-  rows: Rows, batch_size: int, *, process: tuple[int, int] = (0, 1)
+  rows: Rows,
+  batch_size: int,
+  *,
+  limit: int | None = None,
+  process: tuple[int, int] = (0, 1),
 ) -> Iterator[dict[str, np.ndarray]]:
-  """Yields all rows once, in order, in batches of one shape; for evaluation.
+  """Yields rows once, in order, in batches of one shape; for evaluation.
+
+  They are all rows, or the first `limit`.
 
   Batches have the arrays of `batch_at`. The last one is filled up with padding
   rows: `row` -1, `documents` 0. Every process gets the same number of batches.
   """
   start, stop = _slice(batch_size, process)
   fills = {"tokens": rows.pad, "types": 0, "documents": 0, "row": -1}
-  for first in range(0, len(rows), batch_size):
-    row_B = np.arange(first + start, first + stop)
-    row_B = row_B[row_B < len(rows)]
+  num_rows = len(rows) if limit is None else min(limit, len(rows))
+  for first in range(0, num_rows, batch_size):
+    row_B = np.arange(first + start, min(first + stop, num_rows))
     batch = {**rows.take(row_B), "row": row_B.astype(np.int32)}
     for name, array in batch.items():
       widths = [(0, stop - start - len(array))] + [(0, 0)] * (array.ndim - 1)
