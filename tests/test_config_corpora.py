@@ -113,7 +113,9 @@ def prepare(tmp_path_factory):
 
   def load_builder(name, config, *, revision):
     assert revision
-    return load(folders.get(name, name), config)
+    builder = load(folders.get(name, name), config)
+    builder.hash = revision  # the commit
+    return builder
 
   @functools.cache
   def make_rows(sources, length):

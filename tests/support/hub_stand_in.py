@@ -1,7 +1,7 @@
 """A local stand-in for the Hugging Face hub.
 
-Serves what `huggingface_hub` needs to inspect a model and to download its
-files. It does not offer Xet, so files are downloaded by plain HTTP.
+Serves what `huggingface_hub` needs to inspect a model or a data set and to
+download its files. It does not offer Xet, so files are downloaded by HTTP.
 """
 
 import contextlib
@@ -20,9 +20,12 @@ import pytest
 from huggingface_hub import constants
 
 API_PATH = re.compile(
-  r"/api/models/(?P<repo>.+?)/(?P<call>revision|tree)(/(?P<rev>.+))?"
+  r"/api/(models|datasets)/(?P<repo>.+?)/(?P<call>revision|tree|paths-info)"
+  r"(/(?P<rev>[^/]+))?(/(?P<folder>.+))?"
 )
-FILE_PATH = re.compile(r"/(?P<repo>.+?)/resolve/(?P<rev>[^/]+)/(?P<file>.+)")
+FILE_PATH = re.compile(
+  r"/(datasets/)?(?P<repo>.+?)/resolve/(?P<rev>[^/]+)/(?P<file>.+)"
+)
 Models = dict[str, dict[str, dict[str, bytes]]]
 
 
@@ -31,7 +34,7 @@ class Hub:
   """The models of a hub, its refusals, and the requests so far.
 
   Attributes:
-    models: name -> revision -> file -> content.
+    models: name -> revision -> file -> content; also of data sets.
     refusals: substring of a path -> status and X-Error-Code of the answer.
     requests: "GET /path", without the query.
   """
@@ -43,10 +46,17 @@ class Hub:
   def files(self, repo: str, revision: str) -> tuple[str, dict[str, bytes]]:
     """Returns the commit and the files of a revision or of a commit."""
     for name, files in self.models[repo].items():
-      commit = _sha1(f"{repo} {name} {sorted(files.items())}".encode())
+      commit = commit_of(repo, name, files)
       if revision in (name, commit):
         return commit, files
     raise LookupError(revision)
+
+
+def commit_of(repo: str, revision: str, files: dict[str, bytes]) -> str:
+  """Returns the commit that the stand-in gives a revision, if it is none."""
+  if re.fullmatch("[0-9a-f]{40}", revision):
+    return revision
+  return _sha1(f"{repo} {revision} {sorted(files.items())}".encode())
 
 
 def _sha1(data: bytes) -> str:
@@ -72,16 +82,36 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     if match.re is FILE_PATH:
       return self._file(commit, files.get(urllib.parse.unquote(match["file"])))
     answer: Any = _list_files(files)
+    if match["folder"] or match["call"] == "tree":
+      query = urllib.parse.parse_qs(self.path.partition("?")[2])
+      is_recursive = query.get("recursive", ["True"])[0].lower() in (
+        "true",
+        "1",
+      )
+      folder = urllib.parse.unquote(match["folder"] or "")
+      answer = _list_folder(answer, folder, is_recursive=is_recursive)
+    if match["call"] == "paths-info":
+      body = self.rfile.read(int(self.headers["Content-Length"])).decode()
+      paths = (
+        json.loads(body)["paths"]
+        if body[0] == "{"
+        else [x[1] for x in urllib.parse.parse_qsl(body) if x[0] == "paths"]
+      )
+      answer = [entry for entry in answer if entry["path"] in paths]
     if match["call"] == "revision":
       answer = {"id": match["repo"], "sha": commit, "siblings": answer}
     return self._answer(200, json.dumps(answer).encode(), {})
 
-  do_HEAD = do_GET
+  do_HEAD = do_POST = do_GET
 
   def _file(self, commit: str, data: bytes | None) -> None:
     if data is None:
       return self._answer(404, b"", {"X-Error-Code": "EntryNotFound"})
     headers = {"ETag": f'"{_sha1(data)}"', "X-Repo-Commit": commit}
+    if match := re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers["Range"] or ""):
+      start, end = int(match[1]), min(int(match[2]), len(data) - 1)
+      headers["Content-Range"] = f"bytes {start}-{end}/{len(data)}"
+      return self._answer(206, data[start : end + 1], headers)
     return self._answer(200, data, headers)
 
   def _answer(self, status: int, body: bytes, headers: dict[str, str]) -> None:
@@ -104,6 +134,26 @@ def _list_files(files: dict[str, bytes]) -> list[dict[str, str | int]]:
     | dict.fromkeys(("oid", "blobId"), _sha1(data))
     for name, data in files.items()
   ]
+
+
+def _list_folder(
+  entries: list[dict[str, Any]], folder: str, *, is_recursive: bool
+) -> list[dict[str, Any]]:
+  """Returns the files and folders in a folder."""
+  start = f"{folder}/" if folder else ""
+  inside = [x for x in entries if x["path"].startswith(start)]
+  deep = {x["path"]: x["path"][len(start) :].split("/") for x in inside}
+  files = [x for x in inside if is_recursive or len(deep[x["path"]]) == 1]
+  names = {
+    "/".join(parts[:depth])
+    for parts in deep.values()
+    for depth in range(1, len(parts) if is_recursive else min(2, len(parts)))
+  }
+  folders = [
+    {"type": "directory", "path": start + name, "oid": _sha1(name.encode())}
+    for name in sorted(names)
+  ]
+  return folders + files
 
 
 @contextlib.contextmanager

@@ -50,7 +50,8 @@ RESULTS = {
 CONFIG.data.language = "no"  # without quotes, YAML reads False
 CONFIG.negatives.sources = "wordnet"
 SYNONYMS = "5,321 pairs for 1,344 tokens from vectors path=/home/me/g.txt"
-ORIGIN = _describe(CONFIG, HELD_OUT, RESULTS, SYNONYMS)
+TEXT = "hf:o/n, en of revision 12ab, 2 files of 3.0 MB: 4 documents, 5.0 MB"
+ORIGIN = _describe(CONFIG, HELD_OUT, RESULTS, SYNONYMS, [TEXT])
 BERT_CONFIG = bert_base.get_config("runlocal,sr_sent")
 BERT_CONFIG.init = "/released/bert-base-uncased"
 BERT_ORIGIN = _describe(BERT_CONFIG, {"mlm": 4.25}, {})
@@ -129,6 +130,7 @@ def test_model_cards_of_a_pair(pair, tmp_path, no_torch):
       "@inproceedings{zhang2023truenegatives,",
       f"2 layers of {size} units",
       "`wordnet`; the vocabulary was trained on it",
+      f"  * {TEXT}\n",
       "* Synonyms: 5,321 pairs for 1,344 tokens from vectors path=g.txt\n",
       "copyright Princeton",
       "Only text in the language `no`",

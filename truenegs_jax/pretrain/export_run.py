@@ -5,7 +5,7 @@ export_workdir(pathlib.Path("runs/electra_demo"), step=10_000)
 
 import contextlib
 import pathlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -91,8 +91,9 @@ def summarize_run(
       held_out = record
   with _read_optional(workdir / files.ABOUT) as about:
     synonyms = str(about.get("lines", {}).get("synonyms", ""))
+    texts = [str(text) for text in about.get("sources", ())]
   with _read_optional(workdir / files.RESULTS) as results:
-    return describe_run(config, step, held_out, results, synonyms)
+    return describe_run(config, step, held_out, results, synonyms, texts)
 
 
 def _read_optional(
@@ -111,11 +112,13 @@ def describe_run(
   held_out: Mapping[str, Any],
   results: Mapping,
   synonyms: str = "",
+  texts: Sequence[str] = (),
 ) -> model_card.ModelOrigin:
   """Describes a run for its model cards, without paths of this machine.
 
   `held_out` is the record of the step, `results` is results.json (both may be
-  empty), and `synonyms` describes the synonym table.
+  empty), `synonyms` describes the synonym table and `texts` the parts of the
+  text.
   """
   c, hide = config, model_card.hide_folders
   objective = start.describe_objective(c)
@@ -130,6 +133,7 @@ def describe_run(
   if c.data.vocab == "train":
     vocab = "was trained on it"
   data = [f"* Text: `{hide(c.data.sources)}`; the vocabulary {vocab}"]
+  data += [f"  * {hide(text)}" for text in texts]
   if terms and synonyms:
     data.append(f"* Synonyms: {hide(synonyms)}")
   origin = f"`{hide(c.init)}`" if c.init else "scratch"

@@ -232,7 +232,7 @@ def _show_data(about: Mapping[str, Any]) -> Iterator[page.Block]:
   size = about["text_bytes"] / 1e6
   yield page.facts(
     {
-      "sources": ", ".join(about["sources"]),
+      "sources": "; ".join(about["sources"]),
       "text": f"{about['documents']:,} documents, {size:,.1f} MB",
       "rows": rows,
       "padding": f"{about['padding_share']:.1%} of the training rows",

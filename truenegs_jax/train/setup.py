@@ -306,7 +306,7 @@ def _describe_rows(
   """
   manifest, counts_V = rows.manifest, rows.unigram_V
   order = np.argsort(-counts_V, kind="stable")[:NUM_TOKENS].tolist()
-  options, parts = manifest["options"], manifest["parts"]
+  parts = manifest["parts"]
   row_R = np.linspace(0, len(rows) - 1, min(len(rows), MEASURED_ROWS))
   documents_RxL = rows.take(row_R.astype(np.int64))["documents"]
   length_R = np.count_nonzero(documents_RxL, axis=1)
@@ -315,7 +315,7 @@ def _describe_rows(
   bins = (f"{a + 1}-{b}" for a, b in zip(ends, ends[1:], strict=False))
   return {
     "unigram_entropy": metrics.entropy(counts_V),
-    "sources": [str(source["source"]) for source in options["sources"]],
+    "sources": rows_folder.describe_text(manifest),
     "documents": sum(part["documents"] for part in parts),
     "text_bytes": sum(part["text_bytes"] for part in parts),
     "rows": {name: x["rows"] for name, x in manifest["splits"].items()},

@@ -314,7 +314,7 @@ def test_real_wordnet(tmp_path, real_data):
     file.extractall(tmp_path, filter="data")
   corpus = open_corpus("wordnet", reader=open_wordnet(str(tmp_path)))
   texts = list(corpus)
-  readers._wordnet_documents.cache_clear()  # half a gigabyte of NLTK
+  readers.read_wordnet.cache_clear()  # half a gigabyte of NLTK
   lines = [line for text in texts for line in text.split("\n")]
   assert (len(texts), len(lines)) == (1862, 165_998)
   assert "stout-bodied insect with large membranous wings" in "\n".join(lines)

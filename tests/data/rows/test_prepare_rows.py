@@ -101,7 +101,7 @@ def test_rows_can_be_used_without_their_text(corpus, tmp_path):
   folder = str(tmp_path / "rows")
   first = make_rows(corpus, rows=folder)
   os.utime(corpus, (1, 1))
-  with pytest.raises(DataError, match="sources: "):
+  with pytest.raises(DataError, match="sources.0.files: "):
     make_rows(corpus, rows=folder)
   os.remove(corpus)
   assert make_rows(corpus, rows=folder) == first

@@ -66,12 +66,24 @@ class Part:
   paths: tuple[str, ...] = ()  # absolute paths of its files, if any
   # Returns how many records it has; None if that is unknown until it is read.
   num_records: Callable[[], int | None] = lambda: None
+  # On the hub: name -> bytes.
+  files: Mapping[str, int] = dataclasses.field(default_factory=dict)
   num_expected: int = 0  # records that it should have; 0 if unknown
 
   def read_all(self, state: ReadState) -> Iterator[str]:
     """Yields the documents of all units, at least one."""
     texts = (self.read(state, unit) for unit in range(self.num_units))
     return refuse_empty(itertools.chain.from_iterable(texts), self.name)
+
+  def check_records(self, number: int | None) -> None:
+    """Raises DataError if fewer records are known than expected."""
+    if number is not None and number < LEAST_SHARE * self.num_expected:
+      raise DataError(
+        f"{self.name!r}: {number:,} records, but {self.num_expected:,} are"
+        " expected (records=). It is cut off, or another version of the text."
+        " Get all of it, correct records= in data.sources, or accept it with"
+        " --config.data.expect=any."
+      )
 
 
 @dataclasses.dataclass
@@ -86,18 +98,13 @@ class Meter:
   fraction_read: float | None = 0.0
   # Where each part is read next.
   cursors: list[Cursor] = dataclasses.field(default_factory=list)
-  # Of the first pass over each part, before they were joined.
-  num_records: list[int] = dataclasses.field(default_factory=list)
+  # Of each part; None if it was not read from its first record to its last.
+  num_records: list[int | None] = dataclasses.field(default_factory=list)
 
   @property
   def num_documents(self) -> int:
     """The number of documents before the next one, in the whole corpus."""
     return sum(cursor.num_documents for cursor in self.cursors)
-
-  def list_records(self) -> list[int | None]:
-    """Returns the records of each part; None if it was not read to its end."""
-    pairs = zip(self.num_records, self.cursors, strict=True)
-    return [number if cursor.repeat else None for number, cursor in pairs]
 
   @property
   def num_bytes(self) -> int:
@@ -137,11 +144,8 @@ class Corpus:
     cursors = meter.cursors = [*start] or [Cursor() for _ in self.parts]
     meter.repairs.clear()
     meter.fraction_read = 0.0
-    states = [self._new_state(meter) for _ in cursors]
-    streams = [
-      self._read_part(index, cursor, states[index], sizes)
-      for index, cursor in enumerate(cursors)
-    ]
+    meter.num_records = [None] * len(cursors)
+    streams = [self._read_part(i, meter, sizes) for i in range(len(cursors))]
     unfinished = [i for i, cursor in enumerate(cursors) if not cursor.repeat]
 
     def share_read(index: int) -> float:
@@ -159,7 +163,6 @@ class Corpus:
         if self.shares and self.stopping == "first":
           break
     meter.fraction_read = 1.0
-    meter.num_records = [state.num_records for state in states]
 
   def __iter__(self) -> Iterator[str]:
     """Yields the texts of one pass."""
@@ -204,23 +207,26 @@ class Corpus:
         " again when nothing writes to it anymore."
       )
 
-  def check_records(self, meter: Meter) -> None:
-    """Raises DataError if a part that was read lacks expected records."""
-    for part, number in zip(self.parts, meter.list_records(), strict=True):
-      check_records(part.name, number, part.num_expected)
-
   def is_local(self) -> bool:
     """Returns whether all parts can be read without the hub."""
     return all(part.is_local for part in self.parts)
 
   def _read_part(
-    self, index: int, cursor: Cursor, state: ReadState, sizes: Sizes | None
+    self, index: int, meter: Meter, sizes: Sizes | None
   ) -> Iterator[tuple[Document, Cursor]]:
     """Reads a part forever; yields also the place of the next document."""
-    name = self.parts[index].name
+    part, cursor = self.parts[index], meter.cursors[index]
+    state = self._new_state(meter)
+
+    def read_pass() -> Iterator[tuple[Document, Cursor]]:
+      is_counted = not sizes and cursor == Cursor()
+      yield from self._read_pass(index, cursor, state, sizes)
+      if is_counted:
+        part.check_records(state.num_records)
+        meter.num_records[index] = state.num_records
+
     while True:
-      entries = self._read_pass(index, cursor, state, sizes)
-      documents = refuse_empty(entries, name)
+      documents = refuse_empty(read_pass(), part.name)
       # One ahead, because the last document decides where the pass ends.
       pairs = itertools.pairwise(itertools.chain(documents, [None]))
       for (document, cursor), following in pairs:
@@ -267,17 +273,6 @@ class Corpus:
   def _new_state(self, meter: Meter | None = None) -> ReadState:
     repairs = collections.Counter() if meter is None else meter.repairs
     return ReadState(self.errors, repairs, REPLACE_HINT)
-
-
-def check_records(name: str, number: int | None, expected: int) -> None:
-  """Raises DataError if a part has fewer records than expected."""
-  if number is not None and number < LEAST_SHARE * expected:
-    raise DataError(
-      f"{name!r}: {number:,} records, but {expected:,} are expected"
-      " (records=). It is cut off, or another version of the text. Get all of"
-      " it, correct records= in data.sources, or accept it with"
-      " --config.data.expect=any."
-    )
 
 
 def refuse_empty(items: Iterator[Any], name: str) -> Iterator[Any]:

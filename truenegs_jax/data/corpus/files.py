@@ -123,6 +123,12 @@ def files_identity(files: list[File]) -> list[list[object]]:
   return identity
 
 
+def size_of_url(url: str) -> int:
+  """Returns the size of a file by its URL or path."""
+  system, path = _connect(url)
+  return int(system.size(path))
+
+
 def read_blocks(file: File, *, size: int = BLOCK_BYTES) -> Iterator[bytes]:
   """Yields the decompressed content of a file in blocks of at most `size`."""
   num_bytes = 0

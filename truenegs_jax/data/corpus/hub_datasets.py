@@ -11,23 +11,27 @@ import dataclasses
 import logging
 import os
 import pathlib
+import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from truenegs_jax.config import grammar
 from truenegs_jax.data.corpus import files, readers
 from truenegs_jax.data.corpus.readers import ReadState
+from truenegs_jax.runtime import cache, progress
 from truenegs_jax.runtime.errors import (
   DataError,
   TrueNegsError,
   UnavailableError,
 )
-from truenegs_jax.runtime.files import is_hub_name
+from truenegs_jax.runtime.files import atomic_file, disk_errors, is_hub_name
 
 if TYPE_CHECKING:
   import datasets
 
 HUB = "hf:"  # begins data sets in configs
+HUB_FILE = re.compile("^hf://[^@]*@[^/]*/")  # before the name of a file
+COMMIT = re.compile("[0-9a-f]{40}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,6 +44,8 @@ class DatasetSpec:
   config: str = ""  # also called subset; empty for the only one or the default
   revision: str = ""  # branch, tag or commit; empty for the main branch
   streaming: bool = False  # from the hub, without a copy on disk
+  # Whether a branch or tag is always read at the commit of the first run.
+  keep_commit: bool = False
 
   def __str__(self) -> str:
     return f"'{HUB}{self.name}'"
@@ -97,6 +103,12 @@ class HubDataset:
         present = [*map(files.stat_file, self.paths)]
         version = {"files": files.files_identity(present)}
     return {"split": self.spec.split, "column": self.spec.column, **version}
+
+  def list_files(self) -> dict[str, int]:
+    """Returns name and bytes of each file on the hub, if it can be reached."""
+    paths = self.paths if self.commit else ()
+    with self.spec.errors():
+      return {HUB_FILE.sub("", url): files.size_of_url(url) for url in paths}
 
   def read(self, state: ReadState) -> Iterator[str | None]:
     """Yields the texts of the column."""
@@ -169,18 +181,13 @@ def _open_saved(spec: DatasetSpec, folder: pathlib.Path) -> HubDataset:
     splits = [saved.split or "train"] if spec.split else [""]
   spec.check(splits, getattr(saved, "features", None))
   paths = tuple(str(x) for x in sorted(folder.iterdir()) if x.is_file())
-  return HubDataset(
-    spec, lambda: saved, {}, paths, saved.data.nbytes, lambda: len(saved)
-  )
+  size = saved.data.nbytes
+  return HubDataset(spec, lambda: saved, {}, paths, size, lambda: len(saved))
 
 
 def _open_files(spec: DatasetSpec, folder: pathlib.Path) -> HubDataset:
   """Opens a data set of files on the hub or in a folder."""
-  import datasets
-
-  builder = datasets.load_dataset_builder(
-    str(folder), spec.config or None, revision=spec.revision or None
-  )
+  builder = _load_builder(spec, folder)
   split = spec.split or "train"
   spec = dataclasses.replace(spec, split=split)
   infos = builder.info.splits or {}
@@ -196,10 +203,58 @@ def _open_files(spec: DatasetSpec, folder: pathlib.Path) -> HubDataset:
   def num_records() -> int | None:  # `load` adds what the files say
     return getattr((builder.info.splits or {}).get(split), "num_examples", None)
 
-  commit = {}
+  commit, paths = {}, tuple(map(str, data_files.get(split, [])))
   if not is_folder(spec.name):
     commit = {"dataset": spec.name, "config": builder.config.name}
-    commit["revision"] = builder.hash  # the commit that the hub resolved
-  paths = tuple(map(str, data_files.get(split, [])))
+    commit["revision"] = builder.hash  # the commit
   size = getattr(infos.get(split), "num_bytes", None)
   return HubDataset(spec, load, commit, paths, size, num_records)
+
+
+def _load_builder(spec: DatasetSpec, folder: pathlib.Path) -> Any:
+  """Returns the builder of a revision, of the hub at the commit to read."""
+  import datasets
+
+  def load(revision: str) -> Any:
+    return datasets.load_dataset_builder(
+      str(folder), spec.config or None, revision=revision or None
+    )
+
+  builder, commit = load(spec.revision), spec.revision
+  if is_folder(spec.name):
+    return builder
+  if not COMMIT.fullmatch(commit):
+    commit, record = _find_commit(spec, builder)
+    if commit != builder.hash:
+      progress.log_console().print(
+        f"warning: {spec}: revision={spec.revision or 'main'} is now"
+        f" {builder.hash}. The text of the first run is read: {commit}. For the"
+        f" new one, set revision={builder.hash}, or remove '{record}'.",
+        soft_wrap=True,
+      )
+      builder = load(commit)
+  if builder.hash != commit:
+    raise UnavailableError(
+      f"{spec} is needed at commit {commit}, but without the hub only"
+      f" {builder.hash} is on this machine. Connect to the hub, or set"
+      f" revision={builder.hash} for the other text."
+    )
+  return builder
+
+
+def _find_commit(spec: DatasetSpec, builder: Any) -> tuple[str, pathlib.Path]:
+  """Returns the commit of a branch or tag in the first run, and its record."""
+  name = f"{spec.name}@{spec.revision or 'main'}".replace("/", "--")
+  record = cache.folder() / "revisions" / name
+  if not spec.keep_commit:
+    return builder.hash, record
+  if record.exists():
+    return record.read_text(encoding="utf-8"), record
+  if (
+    builder.config.data_files
+  ):  # else any that was read before, without the hub
+    with disk_errors(record):
+      record.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_file(record, several_writers=True) as file:
+      file.write(builder.hash.encode())
+  return builder.hash, record

@@ -377,17 +377,6 @@ class WordNetReader(Hashable, Protocol):
   def synset_from_pos_and_offset(self, pos: str, offset: int) -> Any: ...
 
 
-def read_wordnet(reader: WordNetReader, state: ReadState) -> Iterator[str]:
-  """Yields the definitions and example sentences of WordNet, one a line.
-
-  A document holds 64 neighboring synsets of one of WordNet's lexicographer
-  files, which have related meanings (all persons, all plants, ...).
-  """
-  for document in _wordnet_documents(reader):
-    state.number += 1
-    yield document
-
-
 def wordnet_identity(reader: WordNetReader) -> dict[str, Any]:
   """Returns as JSON what determines WordNet's text."""
   # A hash, because times and places differ between packages: 21 MB in 40 ms.
@@ -400,7 +389,12 @@ def wordnet_identity(reader: WordNetReader) -> dict[str, Any]:
 
 # One reader per process: parsing WordNet takes seconds, its text 11 MB.
 @functools.lru_cache(maxsize=1)
-def _wordnet_documents(reader: WordNetReader) -> tuple[str, ...]:
+def read_wordnet(reader: WordNetReader) -> tuple[str, ...]:
+  """Returns the definitions and example sentences of WordNet, one a line.
+
+  A document holds 64 neighboring synsets of one of WordNet's lexicographer
+  files, which have related meanings (all persons, all plants, ...).
+  """
   documents = []
   for pos in "nvar":
     synsets = sorted(

@@ -9,12 +9,12 @@ A part is a file, a folder or a glob, also by URL; "wordnet"; or hf:NAME for the
 import dataclasses
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from truenegs_jax.config import grammar
 from truenegs_jax.data.corpus import documents, hub_datasets, readers
-from truenegs_jax.data.corpus.corpus import Corpus, Part, check_records
+from truenegs_jax.data.corpus.corpus import Corpus, Part
 from truenegs_jax.data.corpus.files import (
   File,
   files_identity,
@@ -102,14 +102,6 @@ def named_sources(spec: str, *, key: str = "data.sources") -> set[str]:
   return {part.where for part in _parse_spec(spec, key)} & {WORDNET}
 
 
-def check_counts(
-  spec: str, counts: Sequence[int | None], *, key: str = "data.sources"
-) -> None:
-  """Raises DataError if parts have fewer records than a spec expects."""
-  for part, count in zip(_parse_spec(spec, key), counts, strict=True):
-    check_records(part.where, count, part.records)
-
-
 def describe_sources(spec: str, *, key: str = "data.sources") -> str:
   """Describes in a dry run which files of a spec exist; reads none."""
   return ", ".join(map(_describe_part, _parse_spec(spec, key)))
@@ -195,7 +187,7 @@ def _open_part(
   if expect == ANY:
     part_spec = part_spec._replace(records=0)
   if part_spec.is_dataset():
-    part = _open_dataset(part_spec)
+    part = _open_dataset(part_spec, expect)
   elif part_spec.where == WORDNET:
     part = _open_wordnet(part_spec, reader)
   else:
@@ -209,7 +201,8 @@ def _open_part(
       " the original files or another revision, or accept it with"
       " --config.data.expect=any."
     )
-  check_records(part.name, part.num_records(), part_spec.records)
+  part = dataclasses.replace(part, num_expected=part_spec.records)
+  part.check_records(part.num_records())
   least, join_chars = part_spec.min_chars, part_spec.chars
 
   def identity() -> dict[str, Any]:
@@ -217,25 +210,21 @@ def _open_part(
     return result | ({"join": [join_chars, ""]} if join_chars else {})
 
   def read(state: ReadState, unit: int) -> Iterator[str]:
-    texts = _count_records(part, state, unit, part_spec.records)
+    texts = _count_records(part, state, unit)
     if least:
       texts = documents.drop_short_lines(texts, state, min_chars=least)
     if join_chars:
       texts = documents.join(texts, state, num_chars=join_chars)
     return texts
 
-  return dataclasses.replace(
-    part, read=read, identity=identity, num_expected=part_spec.records
-  )
+  return dataclasses.replace(part, read=read, identity=identity)
 
 
-def _count_records(
-  part: Part, state: ReadState, unit: int, expected: int
-) -> Iterator[str]:
+def _count_records(part: Part, state: ReadState, unit: int) -> Iterator[str]:
   """Yields and counts the documents of a unit before they are joined."""
   for text in part.read(state, unit):
     if not state.num_records:  # a data set is prepared by now
-      check_records(part.name, part.num_records(), expected)
+      part.check_records(part.num_records())
     state.num_records += 1
     yield text
 
@@ -251,14 +240,13 @@ def _open_wordnet(part_spec: PartSpec, reader: WordNetReader | None) -> Part:
 
   def read(state: ReadState, unit: int) -> Iterator[str]:
     del unit  # there is one
-    state.where, state.unit, state.number = WORDNET, "record", 0
-    texts = readers.read_wordnet(reader, state)
-    return documents.from_records(texts, "record", state)
+    state.where, state.number = WORDNET, 0
+    return documents.from_records(readers.read_wordnet(reader), "record", state)
 
   return Part(WORDNET, read, identity, WORDNET_BYTES)
 
 
-def _open_dataset(part_spec: PartSpec) -> Part:
+def _open_dataset(part_spec: PartSpec, expect: str) -> Part:
   rule = part_spec.rule("record")
   if rule == "file":
     raise InputError(
@@ -268,7 +256,9 @@ def _open_dataset(part_spec: PartSpec) -> Part:
   names = ("column", "split", "config", "revision", "streaming")
   options = {name: getattr(part_spec, name) for name in names}
   name = part_spec.where.removeprefix(HUB)
-  dataset = hub_datasets.open_dataset(hub_datasets.DatasetSpec(name, **options))
+  dataset = hub_datasets.open_dataset(
+    hub_datasets.DatasetSpec(name, **options, keep_commit=expect != ANY)
+  )
 
   def identity() -> dict[str, Any]:
     return {"source": "hf", **dataset.identity(), "document": rule}
@@ -285,6 +275,7 @@ def _open_dataset(part_spec: PartSpec) -> Part:
     is_local=hub_datasets.is_folder(name),
     paths=dataset.paths,
     num_records=dataset.num_records,
+    files=dataset.list_files(),
   )
 
 

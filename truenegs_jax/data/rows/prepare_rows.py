@@ -17,11 +17,7 @@ from truenegs_jax.config.sections import Data
 from truenegs_jax.data.corpus import language as language_lib
 from truenegs_jax.data.corpus.corpus import Corpus, Meter
 from truenegs_jax.data.corpus.readers import WordNetReader
-from truenegs_jax.data.corpus.sources_spec import (
-  ANY,
-  check_counts,
-  open_corpus,
-)
+from truenegs_jax.data.corpus.sources_spec import open_corpus
 from truenegs_jax.data.rows import engines, layouts, shards, steps, store
 from truenegs_jax.data.rows.rows_folder import (
   MANIFEST,
@@ -150,9 +146,10 @@ def execute_job(plan: Plan) -> tuple[pathlib.Path, Tokenizer] | None:
     with lock_folder(folder):  # a process was killed after renaming
       shutil.rmtree(unfinished, ignore_errors=True)
   check_options(folder, plan.options)
-  if is_found and plan.data.expect != ANY:
-    counts = [part["records"] for part in read_manifest(folder)["parts"]]
-    check_counts(plan.data.sources, counts)
+  if is_found and plan.corpus:
+    entries = read_manifest(folder)["parts"]
+    for part, entry in zip(plan.corpus.parts, entries, strict=True):
+      part.check_records(entry["records"])
   return folder, load_vocabulary(folder)
 
 
@@ -201,7 +198,6 @@ def _find_or_train_vocabulary(
           ),
           **options,
         )
-      corpus.check_records(meter)
     except (InputError, DataError):
       shutil.rmtree(temporary, ignore_errors=True)
       raise

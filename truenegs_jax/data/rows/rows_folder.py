@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 
+from truenegs_jax.config.keys import flatten
 from truenegs_jax.data.tokens.tokenizer import Tokenizer, load_tokenizer
 from truenegs_jax.runtime.errors import (
   FAILING,
@@ -254,11 +255,11 @@ def load_vocabulary(folder: str | pathlib.Path) -> Tokenizer:
 
 def check_options(folder: str | pathlib.Path, options: RowsOptions) -> None:
   """Raises DataError if a rows folder was prepared with other options."""
-  saved = read_manifest(folder)["options"]
-  expected = json.loads(json.dumps(dataclasses.asdict(options)))
+  saved = _flatten_options(read_manifest(folder)["options"])
+  expected = _flatten_options(dataclasses.asdict(options))
   differences = ""
-  for key, value in expected.items():
-    if (old := saved.get(key)) != value:
+  for key in saved | expected:
+    if (old := saved.get(key)) != (value := expected.get(key)):
       differences += f"\n  {key}: {str(old):.300} in the folder"
       differences += f", {str(value):.300} now"
   if differences:
@@ -267,6 +268,28 @@ def check_options(folder: str | pathlib.Path, options: RowsOptions) -> None:
       f"{differences}\nRemove the folder, or set --config.data.rows to"
       " another one."
     )
+
+
+def _flatten_options(options: dict[str, Any]) -> dict[str, Any]:
+  parts = {str(i): part for i, part in enumerate(options["sources"])}
+  return flatten(json.loads(json.dumps(options | {"sources": parts})))
+
+
+def describe_text(manifest: dict[str, Any]) -> list[str]:
+  """Describes each part of the text, without names of files and folders."""
+  lines, sources = [], manifest["options"]["sources"]
+  for source, part in zip(sources, manifest["parts"], strict=True):
+    line = source["source"]
+    if "dataset" in source:
+      line = "hf:{dataset}, {config} of revision {revision}".format(**source)
+    sizes = [x[1] for x in source.get("files", ())] or [*part["files"].values()]
+    if sizes:
+      line += f", {len(sizes):,} files of {sum(sizes) / 1e6:,.1f} MB"
+    if part["records"] not in (None, part["documents"]):
+      line += f", {part['records']:,} records"
+    size = part["text_bytes"] / 1e6
+    lines.append(f"{line}: {part['documents']:,} documents, {size:,.1f} MB")
+  return lines
 
 
 def check_batch_size(rows: Rows, batch_size: int) -> None:

@@ -358,9 +358,10 @@ def _write_manifest(
       "text_bytes": cursor.num_bytes,
       "passes": cursor.num_passes,
       "records": num_records,
+      "files": dict(part.files),
     }
-    for cursor, num_records in zip(
-      meter.cursors, meter.list_records(), strict=True
+    for part, cursor, num_records in zip(
+      shard_set.corpus.parts, meter.cursors, meter.num_records, strict=True
     )
   ]
   manifest["repairs"] = dict(sorted(meter.repairs.items()))

@@ -121,8 +121,10 @@ class Preparation:
       if num_chunks % shards.SHARD_CHUNKS == 0:
         starts.append(tuple(meter.cursors))
     meter.repairs.update(repairs)
-    meter.num_records = num_records
-    self.corpus.check_records(meter)
+    for index, cursor in enumerate(meter.cursors):
+      if cursor.repeat:
+        meter.num_records[index] = num_records[index]
+        self.corpus.parts[index].check_records(num_records[index])
     firsts = range(0, num_chunks, shards.SHARD_CHUNKS)
     ranges = [
       ChunkRange(first, min(first + shards.SHARD_CHUNKS, num_chunks), cursors)
@@ -242,7 +244,6 @@ def build_shards(
     if plan.job == ONLY_JOB and not (may_recover or plan.engine):
       store.remove_store(temporary)
     raise
-  corpus.check_records(shard_set.meter)  # the shards stay, to be accepted
   return shard_set
 
 
