@@ -27,7 +27,7 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from support import json_readers, tiny, weight_files
+from support import flax_files, json_readers, tiny, weight_files
 from support.faults import tries
 from support.mini_wordnet import write_wordnet
 from support.small_rows import TOKENIZER
@@ -263,6 +263,9 @@ READERS = (
     "weights/model.safetensors": Reader(
       lambda x: read_weights(x.parent), share=0.3
     ),
+    f"flax/{flax_files.FILE}": Reader(
+      lambda x: read_weights(x.parent), share=0.3
+    ),
     "weights/README.md": Reader(
       lambda x: model_card.read_metadata(str(x.parent)),
       b"---\nlanguage: en\nlicense: mit\n---\n# A model\n",
@@ -359,6 +362,8 @@ def damage(reader, data, is_inside, edits):
 def write_folders(root):
   """Writes the files of READERS, and those that they need."""
   json_readers.write_files(root)
+  shutil.copytree(root / "weights", root / "flax")
+  flax_files.convert(root / "flax")
   write_wordnet(root / "wordnet")
   datasets.disable_progress_bars()
   data = datasets.Dataset.from_dict({"text": TEXTS})

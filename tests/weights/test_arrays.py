@@ -1,4 +1,7 @@
-"""Reading safetensors files and pickles, also hostile ones."""
+"""Reading safetensors files and pickles, also hostile ones.
+
+test_flax_files.py has the files of Flax.
+"""
 
 import io
 import json
@@ -18,6 +21,7 @@ from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.weights.arrays import open_arrays
 
 WEIGHTS, PICKLE = "model.safetensors", "pytorch_model.bin"
+FLAX = "flax_model.msgpack"
 
 
 def _tensors():
@@ -114,9 +118,10 @@ def test_a_truncated_file_is_refused(tmp_path, num_bytes):
   assert WEIGHTS in _error_message(tmp_path)
 
 
-def test_a_pointer_of_git_lfs_is_recognized(tmp_path):
+@pytest.mark.parametrize("name", [WEIGHTS, FLAX, PICKLE])
+def test_a_pointer_of_git_lfs_is_recognized(tmp_path, name):
   pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"
-  (tmp_path / WEIGHTS).write_text(pointer)
+  (tmp_path / name).write_text(pointer)
   assert "git lfs pull" in _error_message(tmp_path)
 
 
@@ -139,7 +144,7 @@ def _zip(pickled):
 
 
 @pytest.mark.parametrize("wrap", [bytes, _zip], ids=["plain", "zip"])
-@pytest.mark.parametrize("name", [PICKLE, WEIGHTS, "model.pt"])
+@pytest.mark.parametrize("name", [PICKLE, FLAX, WEIGHTS, "model.pt"])
 def test_code_in_a_pickle_is_not_executed(tmp_path, name, wrap):
   canary = tmp_path / "canary"
   _Canary.path = str(canary)
@@ -178,9 +183,9 @@ def test_reads_the_tensors_of_a_pickle(tmp_path, zipped):
   arrays.release()
   np.testing.assert_array_equal(arrays.read("a"), x.numpy())
   torch.save([x], path, _use_new_zipfile_serialization=zipped)
-  assert "no named tensors" in _error_message(tmp_path)
+  assert "no named arrays" in _error_message(tmp_path)
   path.write_bytes(path.read_bytes()[:-50])
-  assert "no named tensors" in _error_message(tmp_path)
+  assert "no named arrays" in _error_message(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -200,7 +205,7 @@ def test_what_is_no_dense_array_is_refused(tmp_path, make):
   torch.save({"a": tied, "b": tied}, tmp_path / PICKLE)
   open_arrays(tmp_path)
   torch.save({"a": tied, "b": make(torch)}, tmp_path / PICKLE)
-  assert "no named tensors" in _error_message(tmp_path)
+  assert "no named arrays" in _error_message(tmp_path)
 
 
 def test_a_pickle_needs_a_recent_torch(tmp_path, monkeypatch):
@@ -208,7 +213,7 @@ def test_a_pickle_needs_a_recent_torch(tmp_path, monkeypatch):
   for torch in None, types.SimpleNamespace(__version__="2.9.1"):
     monkeypatch.setitem(sys.modules, "torch", torch)
     message = _error_message(tmp_path)
-    assert "pip install torch==" in message
+    assert "pip install torch==" in message and FLAX in message
 
 
 def test_links_out_of_the_folder_are_refused(tmp_path):
@@ -244,7 +249,7 @@ def test_hub_cache_links_must_stay_in_their_repository(tmp_path, subfolder):
   assert "leads out of the folder" in _error_message(folder)
 
 
-@pytest.mark.parametrize("name", [WEIGHTS, PICKLE])
+@pytest.mark.parametrize("name", [WEIGHTS, FLAX, PICKLE])
 def test_folders_pipes_and_devices_are_refused(tmp_path, name):
   path = tmp_path / name
   path.mkdir()

@@ -18,6 +18,7 @@ VOCABULARY = {
   "vocab.txt": b"[PAD]\nswan\n",
 }
 SAFE = {**VOCABULARY, "model.safetensors": b"safe"}
+FLAX = {**VOCABULARY, "flax_model.msgpack": b"flax"}
 PICKLED = {**VOCABULARY, "pytorch_model.bin": b"pickled"}
 # Files that must not be requested.
 UNWANTED = {"tf_model.h5": b"", "onnx/model.onnx": b""}
@@ -56,14 +57,14 @@ def error_message(name=NAME, kind=InputError):
 
 @pytest.mark.parametrize(
   ("files", "unused"),
-  [(SAFE, PICKLED), (PICKLED, {})],
-  ids=["safetensors", "a pickle alone"],
+  [(SAFE, FLAX | PICKLED), (FLAX, PICKLED), (PICKLED, {})],
+  ids=["safetensors", "flax", "a pickle alone"],
 )
 def test_downloads_only_needed_files(stand_in, monkeypatch, files, unused):
   stand_in.models[NAME] = {"main": {**unused, **UNWANTED, **files}}
   assert download() == files
-  unwanted = (".h5", ".onnx", *([".bin"] if unused else []))
-  assert not [r for r in stand_in.requests if r.endswith(unwanted)]
+  unwanted = {*UNWANTED, *unused} - set(files)
+  assert not [r for r in stand_in.requests if r.endswith(tuple(unwanted))]
   monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
   stand_in.requests.clear()
   assert download() == files and not stand_in.requests

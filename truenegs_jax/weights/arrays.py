@@ -1,4 +1,4 @@
-"""Reads arrays in Hugging Face's files: safetensors or a pickle.
+"""Reads arrays in Hugging Face's files: safetensors, msgpack or a pickle.
 
 The files may come from anybody and are not trusted: links must not lead out of
 the folder, and headers are checked before an array is read. A pickle can run
@@ -10,6 +10,7 @@ is known. https://huggingface.co/docs/safetensors/index#format
 import contextlib
 import dataclasses
 import functools
+import itertools
 import math
 import os
 import pathlib
@@ -22,8 +23,10 @@ from types import ModuleType
 from typing import Any
 
 import ml_dtypes
+import msgpack
 import numpy as np
 import safetensors
+from flax import traverse_util
 
 from truenegs_jax.runtime.errors import InputError, printable
 from truenegs_jax.runtime.files import parse_json
@@ -31,6 +34,7 @@ from truenegs_jax.runtime.files import parse_json
 TORCH = "torch==2.13.0"
 TORCH_INDEX = "https://download.pytorch.org/whl/cpu"
 WEIGHTS, PICKLE = "model.safetensors", "pytorch_model.bin"
+FLAX = "flax_model.msgpack"
 # Types: safetensors' name -> that of numpy or ml_dtypes.
 DTYPES = {
   "BOOL": "bool",
@@ -43,9 +47,14 @@ DTYPES = {
 # memory as its text.
 MAX_JSON_BYTES = 2**20
 MAX_NAME, MAX_RANK, MAX_SIZE = 300, 32, 2**48
+# BERT-large has 400 arrays. Flax splits those of over 1 GiB; no BERT has one.
+MAX_FLAX_ARRAYS, MAX_FLAX_BYTES = 2_000, 2**30 + 2**10
+# Flax's names of arrays -> PyTorch's.
+FLAX_ARRAYS = dict.fromkeys(("embedding", "kernel", "scale"), "weight")
 READ_ERRORS = (OSError, ValueError, MemoryError, safetensors.SafetensorError)
 MIN_TORCH = [2, 10]  # no known way around weights_only=True from here on
 RETRY = "Download the file again."
+Load = Callable[[pathlib.Path], dict[str, np.ndarray]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,7 +78,7 @@ class Arrays:
 
 
 def open_arrays(folder: pathlib.Path) -> Arrays:
-  """Opens `model.safetensors` or, in folders without it, `pytorch_model.bin`.
+  """Opens the first of FORMATS that a folder has, by PyTorch's names.
 
   Of safetensors only the header is read, and no file is kept open. Types that
   numpy does not have keep safetensors' names ("f8_e4m3").
@@ -79,11 +88,14 @@ def open_arrays(folder: pathlib.Path) -> Arrays:
       inconsistent, or a link that leads out of the folder; a pickle holds more
       than tensors, or PyTorch is missing or too old.
   """
-  if os.path.lexists(folder / WEIGHTS):
-    return _open_safetensors(find_file(folder, WEIGHTS))
-  if os.path.lexists(folder / PICKLE):
-    return _open_pickle(find_file(folder, PICKLE))
-  raise read_error(folder, f"it holds neither {WEIGHTS} nor {PICKLE}")
+  for name, open_file in FORMATS.items():
+    if os.path.lexists(folder / name):
+      file = find_file(folder, name)
+      with safe_read(file), file.open("rb") as raw:
+        if raw.read(8) == b"version ":
+          raise ValueError("it is a pointer of Git LFS. Run `git lfs pull`")
+      return open_file(file)
+  raise read_error(folder, f"it holds none of {', '.join(FORMATS)}")
 
 
 def find_file(folder: pathlib.Path, name: str) -> pathlib.Path:
@@ -140,10 +152,7 @@ def _open_safetensors(file: pathlib.Path) -> Arrays:
   """
   with safe_read(file):
     with file.open("rb") as raw:
-      size = raw.read(8)
-      if size == b"version ":
-        raise ValueError("it is a pointer of Git LFS. Run `git lfs pull`")
-      num_bytes = int.from_bytes(size, "little")
+      num_bytes = int.from_bytes(raw.read(8), "little")
       if num_bytes > MAX_JSON_BYTES:
         raise ValueError(f"its header is longer than {MAX_JSON_BYTES:,} bytes")
       text = raw.read(num_bytes)
@@ -152,12 +161,7 @@ def _open_safetensors(file: pathlib.Path) -> Arrays:
       for name in opened.keys():
         array = opened.get_slice(name)
         shape, dtype = tuple(array.get_shape()), array.get_dtype()
-        if not (name.isprintable() and 0 < len(name) <= MAX_NAME):
-          raise ValueError(f"{name[:MAX_NAME]!r} is not a valid name")
-        # With a 0 in the shape, the file's size does not limit the others.
-        num_entries = math.prod(max(n, 1) for n in shape)
-        if len(shape) > MAX_RANK or num_entries > MAX_SIZE:
-          raise ValueError(f"{name!r} cannot have the shape {shape[:MAX_RANK]}")
+        _check_array(name, shape)
         shapes[name] = shape
         dtypes[name] = DTYPES.get(dtype, dtype.lower())
     parse_json(text)  # the library accepts a repeated name
@@ -171,6 +175,59 @@ def _open_safetensors(file: pathlib.Path) -> Arrays:
   return Arrays(file, shapes, dtypes, read)
 
 
+def _check_array(name: str, shape: tuple[int, ...]) -> None:
+  """Raises ValueError for a name or a shape that no array should have."""
+  if not (name.isprintable() and 0 < len(name) <= MAX_NAME):
+    raise ValueError(f"{name[:MAX_NAME]!r} is not a valid name")
+  # With a 0 in the shape, the file's size does not limit the others.
+  num_entries = math.prod(max(n, 1) for n in shape)
+  if len(shape) > MAX_RANK or num_entries > MAX_SIZE:
+    raise ValueError(f"{name!r} cannot have the shape {shape[:MAX_RANK]}")
+
+
+def _load_msgpack(file: pathlib.Path) -> dict[str, np.ndarray]:
+  """Reads a Flax model of transformers 4 by PyTorch's names and layout.
+
+  flax.serialization reads the same format, but trusts what a file claims.
+  """
+  count = itertools.count(1)
+
+  def read_array(kind: int, data: bytes) -> np.ndarray:
+    if kind != 1 or next(count) > MAX_FLAX_ARRAYS:
+      raise ValueError(f"it has too many arrays, or a value of type {kind}")
+    shape, dtype, values = msgpack.unpackb(data, max_array_len=MAX_RANK)
+    if dtype not in DTYPES.values() or min(shape, default=0) < 0:
+      raise ValueError(f"an array cannot be of type {dtype} and shape {shape}")
+    return np.frombuffer(values, dtype).reshape(shape)
+
+  def read_map(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if not 0 < len(pairs) == len(dict(pairs)):
+      raise ValueError("a map is empty, or a name is repeated")
+    return dict(pairs)
+
+  with file.open("rb") as raw:
+    unpacker = msgpack.Unpacker(
+      raw,
+      ext_hook=read_array,
+      object_pairs_hook=read_map,
+      max_buffer_size=MAX_FLAX_BYTES,
+      max_map_len=MAX_FLAX_ARRAYS,
+      max_str_len=MAX_NAME,
+      max_array_len=0,
+    )
+    tree = unpacker.unpack()
+  if not isinstance(tree, dict) or unpacker.tell() < file.stat().st_size:
+    raise ValueError("it is not one map of arrays")
+  arrays: dict[str, np.ndarray] = {}
+  for path, x in traverse_util.flatten_dict(tree).items():
+    name = ".".join([*path[:-1], FLAX_ARRAYS.get(path[-1], path[-1])])
+    if not isinstance(x, np.ndarray) or name in arrays:
+      raise ValueError(f"{name[:MAX_NAME]!r} is not one array of up to 1 GiB")
+    _check_array(name, x.shape)
+    arrays[name] = x.T if path[-1] == "kernel" else x
+  return arrays
+
+
 def _open_pickle(file: pathlib.Path) -> Arrays:
   """Opens the tensors of a `pytorch_model.bin` without executing its code."""
   torch = _import_torch(file)
@@ -181,22 +238,29 @@ def _open_pickle(file: pathlib.Path) -> Arrays:
       return x.contiguous().view(torch.int16).numpy().view(ml_dtypes.bfloat16)
     return x.numpy()
 
-  @functools.cache  # a pickle has no header: all of it is read
+  def load(file: pathlib.Path) -> dict[str, np.ndarray]:
+    is_zip = zipfile.is_zipfile(file)
+    tensors = torch.load(
+      file, map_location="cpu", weights_only=True, mmap=is_zip
+    )
+    num_bytes = sum(x.numel() * x.element_size() for x in tensors.values())
+    if num_bytes > 2 * file.stat().st_size:  # tied ones may share memory
+      raise ValueError(f"its tensors would have {num_bytes:,} bytes")
+    return {str(name): to_numpy(x) for name, x in tensors.items()}
+
+  return _open_whole(file, "PyTorch", load)
+
+
+def _open_whole(file: pathlib.Path, library: str, load: Load) -> Arrays:
+  """Opens a file by a function of a library that reads all of it."""
+
+  @functools.cache
   def load_arrays() -> dict[str, np.ndarray]:
     try:
-      tensors = torch.load(
-        file,
-        map_location="cpu",
-        weights_only=True,
-        mmap=zipfile.is_zipfile(file),
-      )
-      num_bytes = sum(x.numel() * x.element_size() for x in tensors.values())
-      if num_bytes > 2 * file.stat().st_size:  # tied ones may share memory
-        raise ValueError(f"its tensors would have {num_bytes:,} bytes")
-      return {str(name): to_numpy(x) for name, x in tensors.items()}
+      return load(file)
     except Exception as e:  # the class depends on where the file is damaged
-      line = str(e).split("\n")[0].rstrip(".")
-      problem = f"PyTorch finds no named tensors in it: {line}"
+      line = str(e).split("\n")[0].rstrip(".") or type(e).__name__
+      problem = f"{library} finds no named arrays in it: {line}"
       raise read_error(file, problem, RETRY) from e
 
   arrays = load_arrays().items()
@@ -223,7 +287,7 @@ def _import_torch(path: pathlib.Path) -> ModuleType:
     "it is a pickle, which can run any code. PyTorch"
     f" {MIN_TORCH[0]}.{MIN_TORCH[1]} or later reads only its tensors"
     f" (installed: {version})",
-    f"Run {torch_command()}.",
+    f"Run {torch_command()}. Or put the model's {FLAX} there, if it has one.",
   )
 
 
@@ -240,3 +304,11 @@ def torch_command() -> str:
   """Returns the command that installs PyTorch; on Linux its small CPU build."""
   is_linux = sys.platform == "linux"  # where PyPI has only the build with CUDA
   return f"pip install {TORCH}" + f" --index-url {TORCH_INDEX}" * is_linux
+
+
+# Functions that open a folder's weights; the first of the files is read.
+FORMATS: dict[str, Callable[[pathlib.Path], Arrays]] = {
+  WEIGHTS: _open_safetensors,
+  FLAX: functools.partial(_open_whole, library="Flax", load=_load_msgpack),
+  PICKLE: _open_pickle,
+}

@@ -25,17 +25,15 @@ from truenegs_jax.models import pretrain
 from truenegs_jax.runtime.errors import DiskError, InputError, TrueNegsError
 from truenegs_jax.runtime.files import FULL_DISK, is_hub_name
 from truenegs_jax.weights import hf_folder, hf_names
-from truenegs_jax.weights.arrays import PICKLE, WEIGHTS, Arrays
+from truenegs_jax.weights.arrays import FORMATS, Arrays
 from truenegs_jax.weights.hf_folder import Network
 from truenegs_jax.workdir import files, saved_model
 
 # Models in a workdir of fine-tuning, in a folder of a task, and of one run.
 TASK_MODELS = ("*/seed-*/model", "seed-*/model", "model")
 # Files of the hub to download: the card names language and license.
-HUB_FILES = [
-  *("README.md", "config.json", WEIGHTS, "vocab.txt", "tokenizer.json"),
-  "tokenizer_config.json",
-]
+HUB_FILES = ["README.md", hf_folder.CONFIG, hf_folder.TOKENIZER]
+HUB_FILES += hf_folder.VOCABULARIES
 # A branch, a tag, a commit or refs/pr/N.
 REVISION = re.compile(r"(?!.*\.\.)\w([\w./-]*[\w-])?", re.ASCII)
 OFFLINE = (
@@ -46,9 +44,10 @@ OFFLINE = (
 )
 INIT_FORMATS = (
   "config.init accepts a folder that save_pretrained of transformers or"
-  " truenegs_jax.export wrote (for an ELECTRA pair, a folder with"
-  " discriminator/ and generator/, or two folders, DISCRIMINATOR,GENERATOR), a"
-  " name on the Hugging Face hub, or the workdir of a pre-training run."
+  " truenegs_jax.export wrote, with all weights in one file (for an ELECTRA"
+  " pair, a folder with discriminator/ and generator/, or two folders,"
+  " DISCRIMINATOR,GENERATOR), a name on the Hugging Face hub, or the workdir of"
+  " a pre-training run."
 )
 
 
@@ -152,7 +151,7 @@ def _open_folder(folder: pathlib.Path) -> Iterable[Network]:
   roles = [role for role in hf_names.NETWORKS if (folder / role).is_dir()]
   if roles:
     return [_open_subfolder(folder, role) for role in roles]
-  if any((folder / name).exists() for name in (WEIGHTS, PICKLE)):
+  if any((folder / name).exists() for name in FORMATS):
     return [hf_folder.open_network(folder)]
   if models := [x for p in TASK_MODELS for x in folder.glob(p)]:
     raise InputError(
@@ -254,8 +253,8 @@ def is_model_name(text: str) -> bool:
 def download(name: str, *, report: Callable[[str], object]) -> pathlib.Path:
   """Downloads a model by its name; returns its folder in the hub's cache.
 
-  `pytorch_model.bin` is downloaded only if the model has no safetensors. If the
-  hub does not answer, an earlier download is used.
+  Of the weights only the first of FORMATS that the model has is downloaded. If
+  the hub does not answer, an earlier download is used.
 
   Raises:
     InputError: no such model or revision, no access, no connection to the hub,
@@ -267,21 +266,20 @@ def download(name: str, *, report: Callable[[str], object]) -> pathlib.Path:
   repo, _, revision = name.partition("@")
   report(f"Looking up {name!r} on the Hugging Face hub.")
   try:
-    for names in (HUB_FILES, [*HUB_FILES, PICKLE]):
+    for weights in FORMATS:
       folder = pathlib.Path(
         huggingface_hub.snapshot_download(
-          repo, revision=revision or None, allow_patterns=names
+          repo, revision=revision or None, allow_patterns=[*HUB_FILES, weights]
         )
       )
-      if (folder / WEIGHTS).exists():
+      if has_weights := (folder / weights).exists():
         break
   except Exception as error:  # every network failure has its own class
     raise _explain_download(repo, error) from error
-  has_weights = any((folder / x).exists() for x in (WEIGHTS, PICKLE))
   if not (has_weights and (folder / "config.json").exists()):
     raise InputError(
-      f"init: {repo!r} has no config.json with {WEIGHTS} or {PICKLE} on the hub"
-      f" or, if the hub cannot be reached, in its cache. {OFFLINE}"
+      f"init: {repo!r} has no config.json with {' or '.join(FORMATS)} on the"
+      f" hub or, if the hub cannot be reached, in its cache. {OFFLINE}"
     )
   return folder
 

@@ -31,7 +31,7 @@ from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.runtime.files import parse_json, read_file
 from truenegs_jax.weights import hf_names
 from truenegs_jax.weights.arrays import (
-  PICKLE,
+  FORMATS,
   WEIGHTS,
   Arrays,
   find_file,
@@ -357,9 +357,8 @@ def verify_checksums(folder: pathlib.Path) -> None:
     text = read_file(sums).decode("utf-8-sig", "replace")
   for tagged, digest, name in CHECKSUM.findall(text):
     listed[tagged or name].add(digest.lower())
-  has_weights = os.path.lexists(folder / WEIGHTS) or WEIGHTS in listed
-  weights = WEIGHTS if has_weights else PICKLE
-  for name in (CONFIG, weights, TOKENIZER, *VOCABULARIES):
+  weights = [x for x in FORMATS if os.path.lexists(folder / x) or x in listed]
+  for name in (CONFIG, *weights[:1], TOKENIZER, *VOCABULARIES):
     path, digests = folder / name, set()
     if os.path.lexists(path):
       with safe_read(path), find_file(folder, name).open("rb") as file:
