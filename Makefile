@@ -3,7 +3,9 @@
 # test         runs the quick tests: 6 minutes of processor time
 # test-all     runs all tests, including those marked slow
 # test-faults  runs tests/faults with all damages, kills and signals: 60 minutes
-# bounds       tests the lowest and the newest versions that setup.py allows
+# bounds       tests the lowest and the newest versions that setup.py allows,
+#              and that the pinned ones can be installed
+# pins         writes launch/constraints.txt, with old pins where they still fit
 # qa-model     fine-tunes released weights on SQuAD and scores them
 # bench        measures the training step, also PyTorch's: runs/bench.json
 # h100         compiles the training step for an H100 and bounds its time
@@ -20,6 +22,7 @@
 # MINUTES=0          demo: all 1,500 steps; by default it ends in 10 minutes
 # LOWEST=python3.11  bounds: the Python for the lowest versions
 # NEWEST=python3.13  bounds: the Python for the newest versions
+# UPGRADE=-U         pins: the newest versions; or: UPGRADE="-P jax -P jaxlib"
 # SQUAD=FOLDER       qa-model: train-v1.1.json and dev-v1.1.json, without network
 # TARGET=v5e         h100: a TPU v5e or v6e instead
 # KEEP=1             h100: keeps the figures for later comparisons; test-faults:
@@ -45,6 +48,11 @@ TOOLS := .venv/.tools
 TORCH_CPU := .venv/.torch
 SPHINX := .venv/.sphinx
 INPUTS := setup.py pyproject.toml launch/constraints.txt
+# The extras that launch/constraints.txt pins; not tf-text, nor torch (TORCH),
+# whose own requirements on a CPU are pinned.
+PINNED := beam cuda12 docs gcs gpu robustness s3 tensorboard test test-buckets \
+  tpu wandb
+COMPILE := $(BIN)/uv pip compile -q --no-annotate --strip-extras
 
 # On Linux, PyPI's torch brings gigabytes of CUDA, so the CPU build "+cpu" is
 # installed, from PyTorch's index or a folder in pip's settings (find-links).
@@ -64,10 +72,9 @@ BEAM := .venv/.beam
 
 # The compilers of GPU and TPU, without drivers, in a folder of their own that
 # sees the packages of .venv: in .venv, jax would look for a GPU at each start.
-# jax names the versions that are not pinned. Not needed: cuBLAS, cuDNN.
-CUDA := 13.5.37
-COMPILERS := "jax[cuda13-local,tpu]" nvidia-cuda-nvcc==$(CUDA) \
-  nvidia-nvvm==$(CUDA) nvidia-cuda-crt==$(CUDA)
+# Not needed: cuBLAS, cuDNN.
+COMPILERS := "jax[cuda13-local,tpu]" nvidia-cuda-nvcc nvidia-nvvm \
+  nvidia-cuda-crt
 H100 := .venv/h100
 H100_COMPILERS := $(H100)/.compilers
 
@@ -83,7 +90,7 @@ BOUNDS_TESTS := $(addprefix tests/,models objectives pretrain data weights \
 
 .DELETE_ON_ERROR:
 .PHONY: help demo test test-all test-faults bounds bounds-lowest bounds-newest \
-  qa-model bench h100 docs lint clean
+  bounds-pinned pins qa-model bench h100 docs lint clean
 
 help:
 	@sed -n '/^$$/q; s/^# \{0,1\}//p' $(firstword $(MAKEFILE_LIST))
@@ -109,7 +116,7 @@ test-faults: $(TOOLS)
 	  $(if $(KEEP),--faults-table=docs/explanation/faults.md) tests/faults \
 	  $(PYTEST_ARGS)
 
-bounds: bounds-lowest bounds-newest
+bounds: bounds-pinned bounds-lowest bounds-newest
 
 bounds-lowest: BOUND := $(LOWEST) lowest-direct
 bounds-newest: BOUND := $(NEWEST) highest
@@ -127,6 +134,21 @@ bounds-lowest bounds-newest: $(UV)
 	@$(UV) pip freeze --python $(BOUNDS)/$@ > $(BOUNDS)/$@.txt
 	$(BOUNDS)/$@/bin/python -m pytest -q -n $(WORKERS) --dist=worksteal \
 	  -m "not slow" $(BOUNDS_TESTS) $(PYTEST_ARGS)
+
+# Resolves the pins for other machines. TPUs have only x86-64 processors.
+bounds-pinned: $(UV)
+	@for version in 3.11 3.12 3.13; do for machine in x86_64 aarch64; do \
+	  [ $$machine = x86_64 ] && tpu="--extra tpu" || tpu=; \
+	  $(COMPILE) --python-version $$version -c launch/constraints.txt \
+	    --python-platform $$machine-manylinux_2_31 setup.py $$tpu \
+	    $(addprefix --extra ,$(filter-out tpu,$(PINNED))) > /dev/null || exit 1; \
+	  echo "The pins fit Python $$version on $$machine."; \
+	done; done
+
+pins: $(UV)
+	printf 'networkx\nsympy\n' | UV_CUSTOM_COMPILE_COMMAND="make pins" \
+	  $(COMPILE) --universal --python-version 3.11 $(UPGRADE) setup.py - \
+	  $(addprefix --extra ,$(PINNED)) -o launch/constraints.txt
 
 qa-model: $(PACKAGE) $(WEIGHTS)
 	$(BIN)/python -m truenegs_jax.main --config=configs/finetune_squad.py \

@@ -110,11 +110,16 @@ setuptools.setup(
       "sphinx-design>=0.6",
       "sphinx-mathjax-offline>=0.0.2",
     ],
+    # CUDA 13 needs NVIDIA's driver 580 or later; with one from 525 on, cuda12.
     # Before jax 0.11.1, which needs Python 3.12, the gradient of the embeddings
     # (a scatter-add in f32) is slow on GPUs.
     "gpu": [
       "jax[cuda13]>=0.11.1; python_version>='3.12'",
       "jax[cuda13]>=0.10; python_version<'3.12'",
+    ],
+    "cuda12": [
+      "jax[cuda12]>=0.11.1; python_version>='3.12'",
+      "jax[cuda12]>=0.10; python_version<'3.12'",
     ],
     # To read text from gs:// and s3://.
     "gcs": ["gcsfs>=2025.3"],

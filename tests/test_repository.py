@@ -6,6 +6,9 @@ import pathlib
 import re
 import subprocess
 
+import packaging.requirements
+import packaging.utils
+import pytest
 import yaml
 
 import truenegs_jax
@@ -275,9 +278,51 @@ def test_make_prints_a_line_for_each_target():
   command = ["make", "-s", "-C", str(ROOT)]
   lines = subprocess.run(command, capture_output=True, text=True).stdout
   listed = re.findall(r"(?m)^([a-z][\w-]*)  +\w", lines)
-  parts = {"bounds-lowest", "bounds-newest"}
+  parts = {"bounds-lowest", "bounds-newest", "bounds-pinned"}
   assert set(listed) == set(targets.replace("\\", "").split()) - parts
   assert max(map(len, lines.splitlines())) <= 80
+
+
+def parse_requirements(lines, environment):
+  """Returns pairs of name and specifier of what applies in an environment."""
+  parsed = map(packaging.requirements.Requirement, lines)
+  return [
+    (packaging.utils.canonicalize_name(x.name), x.specifier)
+    for x in parsed
+    if not x.marker or x.marker.evaluate(environment)
+  ]
+
+
+@pytest.mark.parametrize("version", ["3.11", "3.12", "3.13"])
+def test_requirements_have_one_pin_that_they_allow(version):
+  environment = {
+    "python_version": version,
+    "python_full_version": f"{version}.9",
+    "sys_platform": "linux",
+    "platform_machine": "x86_64",
+  }
+  lines = (ROOT / "launch" / "constraints.txt").read_text().splitlines()
+  pins = parse_requirements([x for x in lines if x[0] != "#"], environment)
+  assert len(dict(pins)) == len(pins)
+  (setup,) = (
+    node
+    for node in ast.walk(ast.parse((ROOT / "setup.py").read_text()))
+    if getattr(getattr(node, "func", None), "attr", "") == "setup"
+  )
+  keywords = {x.arg: x.value for x in setup.keywords}
+  extras = ast.literal_eval(keywords["extras_require"])
+  del extras["tf-text"], extras["torch"]
+  required = ast.literal_eval(keywords["install_requires"])
+  for name, allowed in parse_requirements(
+    sum(extras.values(), required), environment
+  ):
+    (pin,) = dict(pins)[name]
+    assert pin.operator == "==" and allowed.contains(pin.version), name
+  # What the GPU plugins load, which setup.py does not name.
+  for cuda in "12", "13":
+    for part in "plugin", "pjrt":
+      assert dict(pins)[f"jax-cuda{cuda}-{part}"] == dict(pins)["jax"]
+    assert {f"nvidia-cudnn-cu{cuda}", f"nvidia-nccl-cu{cuda}"} <= {*dict(pins)}
 
 
 def test_the_citation_names_this_version_and_the_paper():
