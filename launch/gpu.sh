@@ -13,3 +13,4 @@ source "$(dirname "$0")/common.sh"
 export XLA_PYTHON_CLIENT_MEM_FRACTION=${XLA_PYTHON_CLIENT_MEM_FRACTION:-.9}
 export JAX_PLATFORMS=${JAX_PLATFORMS:-cuda}  # No silent fallback to the CPU.
 run_to_its_end "${PYTHON:-python}" -m truenegs_jax.main "$@"
+exit "$code"

@@ -10,7 +10,8 @@
 #        --config=configs/electra_base.py
 #   3. sbatch --nodes=2 --gpus-per-node=8 --ntasks-per-node=8 --cpus-per-task=8 \
 #        launch/slurm.sh --config=configs/electra_base.py --workdir=/shared/base
-# The export is then in /shared/base/export. Arguments are passed to main; for
+# The export is then in /shared/base/export. A study: launch/slurm.sh study
+# --config=study_small --workdir=/shared/study. Arguments are passed to main; for
 # PYTHON see gpu.sh. After exit code 75, as from the TERM two minutes before the
 # time limit, the job is requeued; other codes end it. Save and end:
 #   scancel --batch --signal=INT JOB
@@ -36,13 +37,20 @@ send_signal() {  # Sends TERM in any case: srun does not pass INT on.
   [ "$1" = TERM ] || requeue=no
   kill "$run"
 }
-# The other processes have to wait for the first, which exports at the end.
-run_once srun --wait=0 --kill-on-bad-exit=0 \
-  "${PYTHON:-python}" -m truenegs_jax.main "$@"
 # A cancelled job is not RUNNING any more and must not be requeued.
-if [ "$code$requeue" = 75yes ]; then
+trap '[ "$?$requeue" != 75yes ] ||
   case $(scontrol show job "$SLURM_JOB_ID") in
     *JobState=RUNNING*) scontrol requeue "$SLURM_JOB_ID" ;;
-  esac
-fi
-exit "$code"
+  esac' EXIT
+
+main=("${PYTHON:-python}" -m truenegs_jax.main)
+find_next() {
+  code=0
+  # shellcheck disable=SC2034  # common.sh reads it.
+  next=$("${main[@]}" "$@" --next) || code=$?
+}
+run_flags() {
+  # The other processes have to wait for the first, which exports at the end.
+  run_once srun --wait=0 --kill-on-bad-exit=0 "${main[@]}" "$@"
+}
+run_main "$@"

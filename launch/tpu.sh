@@ -58,6 +58,14 @@ start_on_hosts() {
     on_hosts "mkdir -p $dir && tar xf code.tgz -C $dir &&
       $worker start $command$flags"
 }
+run_flags() { run_to_its_end start_on_hosts "$@"; }
+print_next() { start_on_hosts "$@" --next >"$work/next"; }
+find_next() {
+  hosts=0
+  run_to_its_end print_next "$@"
+  # shellcheck disable=SC2034  # common.sh reads it.
+  hosts=all next=$(<"$work/next")
+}
 send_signal() {  # The worker fails until main has started.
   on_hosts "for i in {1..300}; do $worker $1 && break; sleep 1; done"
 }

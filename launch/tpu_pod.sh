@@ -18,7 +18,8 @@
 #        --zone=us-east5-b --worker=0
 #      gcloud compute tpus queued-resources delete mine --zone=us-east5-b --force
 # Like tpu_vm.sh, but CREATE has flags for `gcloud compute tpus queued-resources
-# create`. All hosts need access to the workdir and to the rows.
+# create`. All hosts need access to the workdir and to the rows. A study:
+#   launch/tpu_pod.sh study --config=study_small --workdir=/mnt/study
 # Never run on a real TPU, only with a stand-in for gcloud (flags of SDK 528).
 
 # shellcheck source=launch/tpu.sh
@@ -32,11 +33,11 @@ before_start() {
   while s=$(state) && [ "$s" != ACTIVE ]; do
     echo "$TPU: ${s:-requesting it}" >&2
     case $s in
-      '') queued create "${create[@]}" --runtime-version="$VERSION" ;;
+      '') queued create "${create[@]}" --runtime-version="$VERSION" >&2 ;;
       SUSPENDED) queued delete --force ;;  # A preempted spot slice.
       FAILED) queued describe >&2; exit 1 ;;  # It says why.
       *) pause ;;
     esac
   done
 }
-run_to_its_end start_on_hosts "$@"
+run_main "$@"

@@ -52,4 +52,4 @@ before_start() {
   done
   pauses=0
 }
-run_to_its_end start_on_hosts "$@"
+run_main "$@"

@@ -128,8 +128,8 @@ def check_command(words):
     goals = [w for w in words[1:] if "=" not in w and not w.startswith("-")]
     assert set(goals) <= MAKE_TARGETS, words
   if words[0].startswith("launch/"):
-    is_verb = words[1] in VERBS
-    parse_flags(words[1] if is_verb else "main", words[1 + is_verb :])
+    verb = "prepare" if words[1] == "prepare" else "main"
+    parse_flags(verb, words[1 + (words[1] in ("prepare", "study")) :])
   if program == "sbatch":
     scripts = [i for i, word in enumerate(words) if word.endswith(".sh")]
     parse_flags("main", words[scripts[0] + 1 :])

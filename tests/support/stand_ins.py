@@ -20,6 +20,7 @@ ROOT = pathlib.Path(os.environ["STAND_INS"])
 HOST = ROOT / os.environ["HOST"]
 STATE = ROOT / "state"
 DISK = ROOT / "disk"
+DATA = "/dev/nvme0n2"  # as on a v6e
 SAVING_SECS = 0.1
 WAITING_SECS = 30  # a failing test leaves no process behind for longer
 
@@ -38,8 +39,11 @@ def python(argv: list[str]) -> int:
   """Follows the plan's step of this start; prints versions for `-c`."""
   if argv[0] == "-c":
     print("3.12 2.77.0")
+  if argv[-1] == "--next":
+    return print_next()
   steps = (HOST / "plan").read_text().split()
-  starts = len((HOST / "python.calls").read_text().splitlines())
+  calls = (HOST / "python.calls").read_text().splitlines()
+  starts = sum('"--next"' not in call for call in calls)
   step = steps[starts - 1]
   if step != "wait":
     code, _, state = step.partition(":")
@@ -47,6 +51,17 @@ def python(argv: list[str]) -> int:
       STATE.write_text(state)
     return int(code)
   return wait_and_save()
+
+
+def print_next() -> int:
+  """Follows `parts` as `main --next`: a line of flags, CODE, or nothing."""
+  parts = ROOT / "parts"
+  line, _, rest = parts.read_text().partition("\n")
+  parts.write_text(rest)
+  if line.isdigit():
+    return int(line)
+  print(line, end="\n" * bool(line))
+  return 0
 
 
 def wait_and_save() -> int:
@@ -193,9 +208,9 @@ def sudo(argv: list[str]) -> int:
 def lsblk(argv: list[str]) -> int:
   """Prints a boot disk, with its parts, and a data disk."""
   if "NAME,TYPE" in argv:
-    print("/dev/sda disk\n/dev/sdb disk\n/dev/loop0 loop")
+    print(f"/dev/nvme0n1 disk\n{DATA} disk\n/dev/loop0 loop")
   else:
-    print("\n/\n/boot/efi" if argv[-1] == "/dev/sda" else "")
+    print("" if argv[-1] == DATA else "\n/\n/boot/efi")
   return 0
 
 
@@ -206,12 +221,12 @@ def mountpoint(argv: list[str]) -> int:
 
 def blkid(argv: list[str]) -> int:
   """Returns 2 for a disk without a file system and for one that is missing."""
-  return 0 if argv[-1] == "/dev/sdb" and DISK.read_text().strip("\0") else 2
+  return 0 if argv[-1] == DATA and DISK.read_text().strip("\0") else 2
 
 
 def cmp(argv: list[str]) -> int:
   """Tells whether a disk is not empty."""
-  return int(argv[-2] != "/dev/sdb" or bool(DISK.read_text().strip("\0")))
+  return int(argv[-2] != DATA or bool(DISK.read_text().strip("\0")))
 
 
 def mkfs_ext4(argv: list[str]) -> int:
@@ -227,7 +242,7 @@ def mount(argv: list[str]) -> int:
   if ":" in source:
     code = int(shutil.which("mount.nfs") is None)
   else:
-    code = 0 if source == "/dev/sdb" and "ext4" in DISK.read_text() else 32
+    code = 0 if source == DATA and "ext4" in DISK.read_text() else 32
   if not code:
     (pathlib.Path(folder) / "mounted").touch()
     os.chown(folder, 12345, 12345)
