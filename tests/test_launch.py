@@ -431,9 +431,9 @@ def test_each_part_of_a_study_is_a_run_of_all_hosts(sandbox):
   restarted = [0, 1, 2] if is_slurm else [0, 1, 1, 2]
   for host in sandbox.hosts:
     runs = [call["argv"] for call in sandbox.mains(host)]
-    asked = [argv for argv in runs if argv[-1] == "--next"]
+    queries = [argv for argv in runs if argv[-1] == "--next"]
     expected = ["-m", "truenegs_jax.main", *ARGUMENTS, "--next"]
-    assert asked == [expected] * 4 * (host == "host0")
+    assert queries == [expected] * 4 * (host == "host0")
     runs = [argv[2:] for argv in runs if argv[-1] != "--next"]
     assert runs == [[*words, f"--workdir=/w/{i}"] for i in restarted]
 
