@@ -18,7 +18,6 @@ import time
 from collections.abc import Callable
 
 import pytest
-import yaml
 
 from truenegs_jax.runtime import distributed, errors
 
@@ -521,11 +520,16 @@ def test_setup_runs_on_the_tpu_before_each_start(sandbox):
 @on("tpu_worker.sh")
 def test_a_leftover_run_is_stopped_before_the_next(sandbox):
   sandbox.plan("wait", 0)
+  variables = sandbox.launcher.parents[2] / "variables"
+  variables.write_text("export HF_TOKEN=hush-9")
   first = sandbox.start("start", "main", "--config=a")
   sandbox.wait_for_main()
   assert sandbox.run("start", "main", "--config=a") == 0, sandbox.output
   assert sandbox.end(first) == RESTART
   assert sandbox.signals() == ["SIGTERM", "saved"]
+  # gcloud sends the variables only once.
+  assert [x["env"]["HF_TOKEN"] for x in sandbox.mains()] == ["hush-9"] * 2
+  assert not variables.exists()
 
 
 @on("tpu_worker.sh")
@@ -539,91 +543,6 @@ def test_signalling_without_a_run_fails_and_reaches_no_other_process(sandbox):
   finally:
     bystander.kill()
     bystander.wait()
-
-
-def jobset() -> dict:
-  return yaml.safe_load((LAUNCH / "gke" / "jobset.yaml").read_text())["spec"]
-
-
-def action(code: int, *, disrupted: bool = False) -> str:
-  """Returns what JobSet does when a pod fails, by the rules of jobset.yaml."""
-  spec = jobset()
-  (slices,) = spec["replicatedJobs"]
-  job = slices["template"]["spec"]
-  assert job["backoffLimit"] == 0
-  reason, message = "BackoffLimitExceeded", "reached its backoff limit"
-  for i, rule in enumerate(job["podFailurePolicy"]["rules"]):
-    codes = rule.get("onExitCodes", {"operator": "In", "values": []})
-    assert codes["operator"] == "In" and rule["action"] == "FailJob"
-    end = f"matching FailJob rule at index {i}"
-    if code in codes["values"]:
-      reason = "PodFailurePolicy"
-      message = (
-        f"Container train for pod a/b failed with exit code {code} {end}"
-      )
-      break
-    if disrupted and "onPodConditions" in rule:
-      reason = "PodFailurePolicy"
-      message = f"Pod a/b has condition DisruptionTarget {end}"
-      break
-  for rule in spec["failurePolicy"]["rules"]:
-    patterns = rule.get("onJobFailureMessagePatterns", [""])
-    if reason in rule.get("onJobFailureReasons", [reason]) and any(
-      re.search(pattern, message) for pattern in patterns
-    ):
-      return rule["action"]
-  return "RestartJobSet"
-
-
-def test_jobset_restarts_on_75_without_limit_and_not_on_failures():
-  free = "RestartJobSetAndIgnoreMaxRestarts"
-  assert action(RESTART) == free
-  assert action(143, disrupted=True) == free
-  assert action(128 + signal.SIGABRT) == "RestartJobSet"
-  for code in (1, 2, 3, 4, 5, 6, errors.SAVED_INTERRUPT, 137):
-    assert action(code) == "FailJobSet"
-
-
-def test_jobset_requests_all_chips_of_its_hosts_and_time_to_save():
-  spec = jobset()
-  job = spec["replicatedJobs"][0]["template"]["spec"]
-  pod = job["template"]["spec"]
-  (container,) = pod["containers"]
-  assert job["completions"] == job["parallelism"]
-  assert pod["restartPolicy"] == "Never"  # required with a podFailurePolicy
-  assert pod["terminationGracePeriodSeconds"] >= 120
-  chips = container["resources"]
-  assert chips["requests"] == chips["limits"]
-  x, y = pod["nodeSelector"]["cloud.google.com/gke-tpu-topology"].split("x")
-  per_host = chips["limits"]["google.com/tpu"]
-  assert int(x) * int(y) == job["completions"] * per_host
-  (mount,) = container["volumeMounts"]
-  flags = dict(arg.split("=", 1) for arg in container["args"])
-  for name in ("--workdir", "--config.data.rows"):
-    assert flags[name].startswith(mount["mountPath"] + "/")
-  assert "command" not in container  # the image's entry point
-  env = {entry["name"]: entry["value"] for entry in container["env"]}
-  assert int(env[distributed.JOIN_VARIABLE]) > SLOW_INSTALL_SECS
-
-
-def test_gke_prepares_the_rows_of_the_jobset_on_its_volume():
-  text = (LAUNCH / "gke" / "prepare.yaml").read_text()
-  claim, prepare = yaml.safe_load_all(text)
-  job = jobset()["replicatedJobs"][0]["template"]
-  pods = [x["spec"]["template"]["spec"] for x in (prepare, job)]
-  first, train = [pod["containers"][0] for pod in pods]
-  assert pods[0]["volumes"] == pods[1]["volumes"]
-  volume = pods[0]["volumes"][0]["persistentVolumeClaim"]
-  assert volume["claimName"] == claim["metadata"]["name"]
-  assert set(first["args"]) < set(train["args"])
-  for key in ("image", "volumeMounts", "envFrom"):
-    assert first[key] == train[key]
-  # Both write to the volume, so as the same user.
-  users = [x["securityContext"]["runAsUser"] for x in (first, train)]
-  assert users == [0, 0]
-  (mount,) = train["volumeMounts"]
-  env = {entry["name"]: entry["value"] for entry in train["env"]}
-  assert env["JAX_COMPILATION_CACHE_DIR"].startswith(mount["mountPath"] + "/")
 
 
 def test_launchers_install_pinned_versions_of_existing_extras():
