@@ -7,11 +7,9 @@ of a shard are those of the rows folder; its record is written last.
 """
 
 import dataclasses
-import fractions
 import io
 import itertools
 import json
-import math
 import os
 import pathlib
 from collections.abc import Iterator, Sequence
@@ -97,11 +95,10 @@ class ShardSpec:
   ) -> Iterator[Chunk]:
     """Cuts a range into chunks of about CHUNK_CHARACTERS, as `corpus.read`."""
     chunk, size = Chunk(chunks.start, []), 0
-    fraction = _held_out_fraction(self.options)
     holds_out = self.held_out_unit == "documents"
     for document in corpus.read(meter, start=chunks.cursors, sizes=sizes):
       split = "train"
-      if holds_out and _is_held_out(document.number, fraction):
+      if holds_out and _is_held_out(document.number, self.options):
         if document.repeat:
           continue  # held out already
         split = "held_out"
@@ -124,9 +121,8 @@ def choose_held_out_unit(corpus: Corpus, options: RowsOptions) -> str:
   """
   if not options.held_out:
     return "none"
-  fraction = _held_out_fraction(options)
   for document in corpus.read(Meter()):
-    if _is_held_out(document.number, fraction):
+    if _is_held_out(document.number, options):
       return "documents"
     if document.repeat:
       raise DataError(
@@ -186,19 +182,21 @@ class ChunkEncoder:
 def write_shard(spec: ShardSpec, chunks: Sequence[ChunkRows]) -> None:
   """Writes the files of the shard with these chunks, and its record."""
   shard = chunks[0].number // SHARD_CHUNKS
-  record: dict[str, Any] = {"num_tokens": sum(x.num_tokens for x in chunks)}
+  num_tokens = sum(chunk.num_tokens for chunk in chunks)
+  record: dict[str, Any] = {"num_tokens": num_tokens, "files": {}}
   with disk_errors(spec.folder):
     (spec.folder / "rows").mkdir(exist_ok=True)
   for split in SPLITS:
     arrays = [chunk.splits[split] for chunk in chunks]
-    record[split] = _write_split(spec, split, shard, arrays)
+    record[split], files = _write_split(spec, split, shard, arrays)
+    record["files"] |= files
   store.write_file(spec.record_path(shard), json.dumps(record).encode())
 
 
 def _write_split(
   spec: ShardSpec, split: str, shard: int, chunks: list[layouts.Arrays]
-) -> dict[str, Any]:
-  """Writes a split; returns rows, files and counts of tokens but padding."""
+) -> tuple[dict[str, Any], dict[str, dict[str, int]]]:
+  """Writes a split; returns rows and counts of all tokens but [PAD]; files."""
   counts_V = np.zeros(len(spec.tokenizer.vocab), np.int64)
   for tokens_RxL, *_ in chunks:
     counts_V += np.bincount(tokens_RxL.ravel(), minlength=len(counts_V))
@@ -213,17 +211,13 @@ def _write_split(
     data = (array_RxL.data for array_RxL in arrays)
     path = spec.folder / "rows" / name
     files[name] = store.write_file(path, head.getvalue(), *data)
-  return {"rows": num_rows, "files": files, "counts": counts_V.tolist()}
+  return {"rows": num_rows, "counts": counts_V.tolist()}, files
 
 
-def _held_out_fraction(options: RowsOptions) -> fractions.Fraction:
-  """Returns `options.held_out` in decimal: 1/10 for the float 0.1."""
-  return fractions.Fraction(options.held_out).limit_denominator(10**6)
-
-
-def _is_held_out(number: int, fraction: fractions.Fraction) -> bool:
-  """Selects the given fraction of the documents of a part, evenly spaced."""
-  return math.floor((number + 1) * fraction) > math.floor(number * fraction)
+def _is_held_out(number: int, options: RowsOptions) -> bool:
+  """Selects `options.held_out` of the documents of a part, evenly spaced."""
+  share = round(options.held_out * 10**6)  # exact for the float 0.1
+  return (number + 1) * share // 10**6 > number * share // 10**6
 
 
 def _hold_out_rows(
@@ -234,11 +228,8 @@ def _hold_out_rows(
   # At least one row of the first chunk, as it may be the only chunk.
   least = min(1, count - 1) if number == 0 else 0
   kept = count - max(least, round(options.held_out * count))
-  tokens, types, documents = fields
-  return {
-    "train": (tokens[:kept], types[:kept], documents[:kept]),
-    "held_out": (tokens[kept:], types[kept:], documents[kept:]),
-  }
+  train, held_out = zip(*((x[:kept], x[kept:]) for x in fields), strict=True)
+  return {"train": train, "held_out": held_out}
 
 
 def finish(folder: pathlib.Path, shard_set: ShardSet) -> dict[str, Any]:
@@ -247,18 +238,22 @@ def finish(folder: pathlib.Path, shard_set: ShardSet) -> dict[str, Any]:
   Compares the checksums of all shards, which it fetches from a bucket.
   """
   spec, unfinished = shard_set.spec, store.unfinished_folder(folder)
+  no_counts_V = np.zeros(len(spec.tokenizer.vocab), np.int64)
+  records, counts = [], dict.fromkeys(SPLITS, no_counts_V)
   with disk_errors(folder):
-    numbers = range(shard_set.num_shards)
-    records = [_verify_shard(spec, i, unfinished / "rows") for i in numbers]
-    splits = {split: _sum_split(spec, split, records) for split in SPLITS}
-    if not any(split["rows"] for split, _ in splits.values()):
+    for shard in range(shard_set.num_shards):
+      record = _verify_shard(spec, shard, unfinished / "rows")
+      for split in SPLITS:  # a thousand shards would need 2 GB
+        counts[split] = counts[split] + np.array(record[split].pop("counts"))
+      records.append(record)
+    if not any(record[split]["rows"] for record in records for split in SPLITS):
       store.remove_store(spec.folder)
       store.remove_store(unfinished)
       raise DataError(
         f"data.sources: {shard_set.corpus} gives 0 rows. It contains only"
         " blank or control characters. Add text."
       )
-    manifest = _write_manifest(shard_set, unfinished / "rows", records, splits)
+    manifest = _write_manifest(shard_set, unfinished / "rows", records, counts)
     os.replace(unfinished / "rows", folder)
     sync(folder.parent)
     store.remove_store(spec.folder)
@@ -273,12 +268,10 @@ def _verify_shard(
   path = spec.record_path(shard)
   fix = f"Remove '{path}' and run the same command again."
   with read_json(path, DiskError, fix) as saved:
-    record = {key: saved[key] for key in ("num_tokens", *SPLITS)}
-    files = {
-      k: x for split in SPLITS for k, x in record[split]["files"].items()
-    }
+    record = {key: saved[key] for key in ("num_tokens", "files", *SPLITS)}
+    files = record["files"].items()
   folder.mkdir(exist_ok=True)
-  for name, expected in files.items():
+  for name, expected in files:
     copy, stored = folder / name, spec.folder / "rows" / name
     if copy != stored and not _is_intact(copy, expected):
       with atomic_file(copy) as file:
@@ -295,38 +288,31 @@ def _is_intact(path: pathlib.Path, record: dict[str, int]) -> bool:
   return path.exists() and file_record(path) == record
 
 
-def _sum_split(
-  spec: ShardSpec, split: str, records: list[dict[str, Any]]
-) -> tuple[dict[str, Any], np.ndarray]:
-  """Returns a split's entry in the manifest, and the counts of its tokens."""
-  counts_V = np.zeros(len(spec.tokenizer.vocab), np.int64)
-  for record in records:
-    counts_V += np.array(record[split]["counts"])
-  shards = [record[split]["rows"] for record in records]
-  num_rows, num_tokens = sum(shards), int(counts_V.sum())
-  size = num_rows * spec.options.length
+def _describe_split(
+  shards: list[int], num_tokens: int, length: int
+) -> dict[str, Any]:
+  """Returns a split's entry in the manifest; `shards` has numbers of rows."""
+  size = sum(shards) * length
   return {
-    "rows": num_rows,
+    "rows": sum(shards),
     "tokens": num_tokens,  # without padding, with [CLS] and [SEP]
     "padding_share": round(1 - num_tokens / size, 6) if size else 0.0,
-    "shards": shards if num_rows else [],
-  }, counts_V
+    "shards": shards if size else [],
+  }
 
 
 def _write_manifest(
   shard_set: ShardSet,
   folder: pathlib.Path,
   records: list[dict[str, Any]],
-  splits: dict[str, tuple[dict[str, Any], np.ndarray]],
+  counts: dict[str, np.ndarray],
 ) -> dict[str, Any]:
   """Writes the other files of a rows folder, and the manifest last."""
   spec, meter = shard_set.spec, shard_set.meter
   tokenizer = spec.tokenizer
-  files: dict[str, dict[str, int]] = {}
+  files = _write_vocabulary(tokenizer, counts["train"], folder)
   for record in records:
-    for split in SPLITS:
-      files |= record[split]["files"]
-  files |= _write_vocabulary(tokenizer, splits["train"][1], folder)
+    files |= record["files"]
   for path in folder.iterdir():
     if path.name not in files:  # temporary, of a process that was killed
       path.unlink()
@@ -340,14 +326,21 @@ def _write_manifest(
       "pad": tokenizer.pad,
       "special_ids": list(tokenizer.special_ids),
     },
-    "splits": {split: entry for split, (entry, _) in splits.items()},
+    "splits": {
+      split: _describe_split(
+        [record[split]["rows"] for record in records],
+        int(counts_V.sum()),
+        spec.options.length,
+      )
+      for split, counts_V in counts.items()
+    },
     "files": dict(sorted(files.items())),
   }
   # Covers the content only, so a copied text gives the same fingerprint.
   manifest["fingerprint"] = hash_json(manifest)
   manifest["options"] = dataclasses.asdict(spec.options)
   manifest["held_out_by"] = spec.held_out_unit
-  counts_V = splits["train"][1] + splits["held_out"][1]
+  counts_V = counts["train"] + counts["held_out"]
   # Text never encodes to these two ids, so layouts added all of them.
   kept = counts_V.sum() - counts_V[tokenizer.cls] - counts_V[tokenizer.sep]
   num_tokens = sum(record["num_tokens"] for record in records)

@@ -36,7 +36,7 @@ from truenegs_jax.runtime.errors import DataError
 from truenegs_jax.runtime.files import disk_errors, lock_file, lock_folder
 
 ONLY_JOB = (0, 1)
-UNFINISHED_VERSION = 4  # of the files in an unfinished folder
+UNFINISHED_VERSION = 5  # of the files in an unfinished folder
 # Called after each chunk with the bytes of text so far, the fraction done (None
 # if unknown), and a text for the user.
 Progress = Callable[[int, float | None, str], object]
