@@ -1,9 +1,12 @@
 """A damaged rows folder ends a run before it exports, naming the file."""
 
+import errno
+import gc
 import os
 import pathlib
 import random
 import re
+import resource
 import shutil
 import time
 import types
@@ -18,6 +21,7 @@ from support.small_rows import TOKENIZER, write_texts
 from support.texts import make_texts
 from truenegs_jax.data.rows import batches, rows_folder, shards
 from truenegs_jax.pretrain import loop, run
+from truenegs_jax.runtime import errors
 from truenegs_jax.runtime.errors import DataError, InputError
 from truenegs_jax.workdir.checkpoints import Checkpoints
 
@@ -78,6 +82,51 @@ def test_damage_is_found_while_rows_are_read(folder):
   with pytest.raises(DataError, match=path.name):
     for _ in batches.batches(folder, 1):
       assert time.monotonic() < deadline
+
+
+def test_lost_files_raise_errors(folder, monkeypatch):
+  path = folder / "train-00001.tokens.npy"
+  rows = rows_folder.open_rows(folder, "train")
+  row_B, content = rows.starts[1:2], path.read_bytes()
+  tokens_BxL = rows.take(row_B)["tokens"]
+  os.truncate(path, 0)  # a process that maps it would get SIGBUS
+  with pytest.raises(DataError, match=path.name):
+    rows.take(row_B)
+  path.write_bytes(content)
+  np.testing.assert_array_equal(rows.take(row_B)["tokens"], tokens_BxL)
+  path.unlink()
+  np.testing.assert_array_equal(rows.take(row_B)["tokens"], tokens_BxL)
+
+  def fail(*_):
+    raise OSError(errno.ESTALE, "Stale file handle")
+
+  monkeypatch.setattr(os, "pread", fail)
+  with pytest.raises(OSError) as error:
+    rows.take(row_B)
+  explained = errors.explain(error.value)
+  assert isinstance(explained, errors.DiskError)
+  assert f"'{path}' cannot be used: Stale" in str(explained)
+
+
+def test_the_limit_of_open_files_is_raised(folder, monkeypatch):
+  number = resource.RLIMIT_NOFILE
+  soft, hard = resource.getrlimit(number)
+  gc.collect()  # files of other tests
+  num_open = len(os.listdir("/proc/self/fd"))
+  try:
+    resource.setrlimit(number, (num_open + 5, hard))
+    kept = [rows_folder.open_rows(folder, "train") for _ in range(3)]
+    assert len(os.listdir("/proc/self/fd")) > num_open + 5
+    kept.clear()
+    assert len(os.listdir("/proc/self/fd")) == num_open
+    resource.setrlimit(number, (num_open + 5, hard))
+    monkeypatch.setattr(resource, "setrlimit", lambda *_: None)
+    with pytest.raises(OSError) as error:
+      rows_folder.open_rows(folder, "train")
+  finally:
+    monkeypatch.undo()
+    resource.setrlimit(number, (soft, hard))
+  assert "Run `ulimit -n" in str(errors.explain(error.value))
 
 
 @pytest.fixture

@@ -129,9 +129,10 @@ def explain(
     if error.errno == errno.ENOSPC:
       return DiskError("The disk of the output is full. Free some space.")
   if isinstance(error, OSError) and error.errno in UNREADABLE:
+    limit = "`ulimit -n 1000000` and " * (error.errno == errno.EMFILE)
     return DiskError(
       f"'{error.filename or 'A file'}' cannot be used: {error.strerror}. All"
-      " that was saved before is intact. Run the same command again."
+      f" that was saved before is intact. Run {limit}the same command again."
     )
   if not is_out_of_memory(error):
     return None

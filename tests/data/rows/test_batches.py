@@ -52,7 +52,8 @@ def test_a_batch_contains_the_rows_of_its_indices(rows):
   assert batch.keys() == {*FIELDS, "row"}
   assert all(array.dtype == np.int32 for array in batch.values())
   assert batch["tokens"].shape == (16, 8) and batch["row"].shape == (16,)
-  for name, array_RxL in zip(FIELDS, rows.shards[0], strict=True):
+  for name, file in zip(FIELDS, rows.shards[0], strict=True):
+    array_RxL = np.load(file.path)
     np.testing.assert_array_equal(batch[name], array_RxL[batch["row"]])
 
 

@@ -1,4 +1,4 @@
-"""Reads and verifies rows folders: rows of tokens on disk, memory-mapped.
+"""Reads and verifies rows folders: rows of tokens on disk.
 
 A rows folder contains, per split ("train", "held_out") and shard,
 `<split>-00000.{tokens,types,documents}.npy`; `vocab.txt`; `unigram_V.npy`, the
@@ -9,12 +9,15 @@ all of this and is written last.
   rows.take(np.arange(8))["tokens"]  # int32 [8, L]
 """
 
+import contextlib
 import dataclasses
+import errno
 import functools
 import json
 import os
 import pathlib
 import re
+import resource
 import secrets
 import threading
 import time
@@ -108,7 +111,7 @@ class Verification:
   def _find_changed(self) -> list[str]:
     """Finds files that were written to after their verification began."""
     states = {name: _file_state(self._folder / name) for name in self._states}
-    # A removed file is still mapped.
+    # A removed file is still open.
     return [x for x in states if states[x] not in ((), self._states[x])]
 
   def _run(self, names: Sequence[str] = ()) -> None:
@@ -131,16 +134,59 @@ class Verification:
       self.error = error
 
 
+class _RowFile:
+  """An open file of rows.
+
+  It is not mapped into memory, because the system ends a process whose mapped
+  files are lost. A read of a lost file raises an OSError.
+  """
+
+  def __init__(self, path: pathlib.Path, shape: tuple[int, int]) -> None:
+    self.path = path
+    try:
+      with open(path, "rb") as file:
+        version = np.lib.format.read_magic(file)
+        *layout, self._dtype = np.lib.format.read_array_header_1_0(file)
+        self._start = file.tell()
+        self._row_bytes = shape[1] * self._dtype.itemsize
+        size = os.fstat(file.fileno()).st_size
+        end = self._start + shape[0] * self._row_bytes
+        expected = [(1, 0), shape, False, "u", end]
+        if [version, *layout, self._dtype.kind, size] != expected:
+          raise ValueError(f"{size:,} bytes of {layout[0]} {self._dtype}")
+        self._descriptor = os.dup(file.fileno())
+    except Exception as error:  # numpy compiles a damaged header as Python
+      if isinstance(error, OSError) and error.errno in (*FAILING, errno.EMFILE):
+        raise
+      raise DataError(f"{path}: cannot be read ({error}). {REBUILD}") from error
+
+  def __del__(self) -> None:
+    if hasattr(self, "_descriptor"):
+      os.close(self._descriptor)
+
+  def read(self, index: int) -> np.ndarray:
+    """Reads a row; DataError if the file was cut off since it was opened."""
+    start = self._start + index * self._row_bytes
+    try:
+      data = os.pread(self._descriptor, self._row_bytes, start)
+    except OSError as error:
+      error.filename = str(self.path)
+      raise
+    if len(data) < self._row_bytes:
+      raise DataError(f"{self.path}: was cut off. {REBUILD}")
+    return np.frombuffer(data, self._dtype)
+
+
 @dataclasses.dataclass(frozen=True)
 class Rows:
-  """A split of a rows folder, memory-mapped."""
+  """A split of a rows folder."""
 
   folder: pathlib.Path
   split: str
   manifest: dict[str, Any]
   # Of each shard: tokens_RxL (uint16 or uint32), types_RxL and documents_RxL
-  # (uint8).
-  shards: tuple[tuple[np.ndarray, ...], ...]
+  # (uint8); empty if it has no rows.
+  shards: tuple[tuple[_RowFile, ...], ...]
   # The index of the first row of each shard, and the number of rows.
   starts: np.ndarray
   unigram_V: np.ndarray  # int64, the count of each entry in the training split
@@ -169,20 +215,21 @@ class Rows:
     Raises DataError if a value is out of range.
     """
     shard_B = np.searchsorted(self.starts, row_B, side="right") - 1
-    batch = {f: np.empty((len(row_B), self.length), np.int32) for f in FIELDS}
-    for shard in np.unique(shard_B):
-      in_shard_B = shard_B == shard
-      index = row_B[in_shard_B] - self.starts[shard]
-      for field, array in zip(FIELDS, self.shards[shard], strict=True):
-        values_BxL = array[index]
-        if values_BxL.max() > self._largest[field]:
-          row = row_B[in_shard_B][values_BxL.max(axis=1).argmax()]
-          raise DataError(
-            f"{self.folder / shard_name(self.split, shard, field)}:"
-            f" {values_BxL.max()} in row {row} of {self.split!r} is too large:"
-            f" it can be at most {self._largest[field]}. {REBUILD}"
-          )
-        batch[field][in_shard_B] = values_BxL
+    files = [self.shards[shard] for shard in shard_B]
+    indices = (row_B - self.starts[shard_B]).tolist()
+    batch = {}
+    for number, field in enumerate(FIELDS):
+      values_BxL = np.empty((len(row_B), self.length), np.uint64)
+      for i, index in enumerate(indices):
+        values_BxL[i] = files[i][number].read(index)
+      if values_BxL.max(initial=0) > self._largest[field]:
+        i = values_BxL.max(axis=1).argmax()
+        raise DataError(
+          f"{files[i][number].path}: {values_BxL.max()} in row {row_B[i]} of"
+          f" {self.split!r} is too large: it can be at most"
+          f" {self._largest[field]}. {REBUILD}"
+        )
+      batch[field] = values_BxL.astype(np.int32)
     return batch
 
   @functools.cached_property
@@ -216,19 +263,20 @@ def read_manifest(folder: str | pathlib.Path) -> dict[str, Any]:
 
 
 def open_rows(folder: str | pathlib.Path, split: str) -> Rows:
-  """Maps a split into memory; checks the sizes of files, not their content."""
+  """Opens a split; checks the sizes of files, not their content."""
   one_of("split", split, SPLITS)
   folder = pathlib.Path(folder)
   manifest = read_manifest(folder)
   counts = manifest["splits"][split]["shards"]
-  shards = []
+  num_files, shards = len(FIELDS) * len(counts), []
+  soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+  with contextlib.suppress(ValueError, OSError):
+    limit = min(soft + num_files, hard)  # all stay open
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
   for number, count in enumerate(counts):
     shape = (count, manifest["options"]["length"])
-    fields = (np.empty(shape, np.uint16),) * len(FIELDS)
-    if count:  # or it has no files
-      paths = (folder / shard_name(split, number, x) for x in FIELDS)
-      fields = tuple(_map_field(path, shape) for path in paths)
-    shards.append(fields)
+    paths = (folder / shard_name(split, number, x) for x in FIELDS if count)
+    shards.append(tuple(_RowFile(path, shape) for path in paths))
   _check_files(folder, {UNIGRAMS: manifest["files"][UNIGRAMS]})
   unigram_V, starts = np.load(folder / UNIGRAMS), np.cumsum([0, *counts])
   return Rows(folder, split, manifest, tuple(shards), starts, unigram_V)
@@ -391,20 +439,3 @@ def _identify_files(folder: pathlib.Path, names: Iterable[str]) -> str:
   except OSError:  # not on Linux
     machine = [secrets.token_hex()]
   return hash_json([machine, [_file_state(folder / name) for name in names]])
-
-
-def _map_field(path: pathlib.Path, shape: tuple[int, int]) -> np.ndarray:
-  try:
-    array = np.load(path, mmap_mode="r", allow_pickle=False)
-    # numpy finds a file that is too short, but not one that is too long.
-    end = array.offset + array.nbytes
-    if array.shape != shape or path.stat().st_size != end:
-      raise ValueError(f"{path.stat().st_size:,} bytes of {array.shape}")
-  except Exception as error:  # numpy compiles a damaged header as Python
-    if isinstance(error, OSError) and error.errno in FAILING:
-      raise
-    raise DataError(f"{path}: cannot be read ({error}). {REBUILD}") from error
-  if array.dtype.kind != "u":
-    raise DataError(f"{path}: {array.dtype}, not unsigned integers. {REBUILD}")
-  # Small reads from a plain view are several times faster than from np.memmap.
-  return np.asarray(array)
