@@ -29,7 +29,8 @@ def make_lines(code, num_characters=2 * language.MIN_CHARACTERS):
 def check(lines, code):
   """Returns the warnings of a check, or raises."""
   warnings = []
-  language.check_language(language.cut_excerpts(lines), code, warnings.append)
+  lengths = language.measure_languages(language.cut_excerpts(lines))
+  language.check_language(lengths, code, warnings.append)
   return warnings
 
 
@@ -100,6 +101,44 @@ def test_text_of_another_language_gives_no_rows(tmp_path, monkeypatch):
   with pytest.raises(InputError, match="100% fr"):
     prepare(str(path), language="en", **options)
   assert not rows.exists()
+
+
+@pytest.mark.parametrize("num_texts", [1, 2])
+@pytest.mark.parametrize("size", [165_000, 2_000_000])
+def test_few_long_texts_are_sampled_as_much_as_many(num_texts, size):
+  lines = make_lines("fr", size)
+  step = len(lines) // num_texts
+  texts = ["\n".join(lines[i : i + step]) for i in range(0, len(lines), step)]
+  excerpts = list(language.cut_excerpts(texts))
+  least = min(size, language.SAMPLE_CHARACTERS)
+  assert least * 0.99 <= sum(map(len, excerpts)) <= 2 * least
+  with pytest.raises(InputError, match="100% fr"):
+    check(texts, "en")
+  # Most of an English text counts, wherever it quotes.
+  quotes = make_lines("fr", size // 3)
+  mixed = [*make_lines("en", size // 3), *quotes, *make_lines("en", size // 3)]
+  assert check(["\n".join(mixed)], "en") == []
+
+
+def test_only_the_texts_that_are_needed_are_read():
+  texts = iter(["\n".join(make_lines("en", 100_000))] * 100)
+  assert 200 <= len(list(language.cut_excerpts(texts))) < 250
+  assert len(list(texts)) >= 90
+
+
+def test_rows_of_another_language_are_refused(tmp_path, monkeypatch):
+  monkeypatch.setenv("TRUENEGS_CACHE", str(tmp_path / "cache"))
+  path = tmp_path / "a.txt"
+  path.write_text("\n".join(make_lines("fr")), encoding="utf-8")
+  options = {"length": 32, "vocab_size": 80}
+  rows, _ = prepare(str(path), **options)
+  assert prepare(str(path), language="fr", **options)[0] == rows
+  for data in ({}, {"rows": str(rows)}):
+    with pytest.raises(InputError, match="'en'.* 100% fr"):
+      prepare(str(path), language="en", **options, **data)
+  path.unlink()  # the rows know it without their text
+  with pytest.raises(InputError, match="'en'.* 100% fr"):
+    prepare(str(path), language="en", rows=str(rows), **options)
 
 
 @pytest.mark.parametrize(

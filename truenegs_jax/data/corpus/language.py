@@ -5,7 +5,7 @@ py3langid (Lui and Baldwin, 2012) detects the language of excerpts.
 
 import collections
 import functools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from truenegs_jax.data.corpus.corpus import Corpus
@@ -15,7 +15,7 @@ SAMPLE_CHARACTERS = 100_000  # of all excerpts together
 EXCERPT_CHARACTERS = 500  # at most
 # Shorter texts are joined. In a mixture the language with more accents wins.
 MIN_EXCERPT_CHARACTERS = 100
-MAX_EXCERPTS_OF_TEXT = 50
+MAX_EXCERPTS_OF_TEXT = 50  # if there are many texts
 MIN_CHARACTERS = 60_000  # some 10,000 words; less text is not refused
 MIN_CONFIDENCE = 0.5  # less in artificial text
 NO_LANGUAGE = ("zxx", "und")  # numbers; below MIN_CONFIDENCE
@@ -50,47 +50,64 @@ def sample_corpus(corpus: Corpus) -> Iterator[str]:
 def cut_excerpts(
   texts: Iterable[str], num_characters: int = SAMPLE_CHARACTERS
 ) -> Iterator[str]:
-  """Yields at least `num_characters` of the texts, spread over long ones."""
-  joined = ""
+  """Yields excerpts of texts, spread over long ones, until they suffice.
+
+  At first they are few of each text, to see many. If the texts end too early,
+  more of them follow.
+  """
+  joined, others = "", list[str]()
   for text in texts:
     joined += f"{text}\n"
     if len(joined) < MIN_EXCERPT_CHARACTERS:
       continue
-    step = max(EXCERPT_CHARACTERS, len(joined) // MAX_EXCERPTS_OF_TEXT)
-    for start in range(0, len(joined), step):
-      excerpt = joined[start : start + EXCERPT_CHARACTERS]
+    excerpts = _split(joined)
+    step = -(-len(excerpts) // MAX_EXCERPTS_OF_TEXT)
+    for excerpt in excerpts[::step]:
       num_characters -= len(excerpt)
       yield excerpt
     if num_characters <= 0:
       return
+    others += (x for i, x in enumerate(excerpts) if i % step)
     joined = ""
   yield joined
+  step = max(1, len(others) * EXCERPT_CHARACTERS // num_characters)
+  yield from others[::step]
 
 
-def check_language(
-  excerpts: Iterable[str], language: str, say: Callable[[str], None]
-) -> None:
-  """Refuses a text of which most excerpts are in another language.
+def _split(text: str) -> list[str]:
+  starts = range(0, len(text), EXCERPT_CHARACTERS)
+  return [text[start : start + EXCERPT_CHARACTERS] for start in starts]
 
-  Those without a language, such as numbers, do not count. A text that is too
-  short, or a language that cannot be detected, gets a warning.
-  """
-  if not language:
-    return
-  related = next((x for x in RELATED if language in x), frozenset({language}))
-  detector = _load_detector()
-  if related.isdisjoint(detector.labels):
-    say(f"warning: data.language={language!r} cannot be detected.")
-    return
-  lengths: collections.Counter[str] = collections.Counter()
+
+def measure_languages(excerpts: Iterable[str]) -> dict[str, int]:
+  """Returns the characters by language; text without one does not count."""
+  detector, lengths = _load_detector(), collections.Counter[str]()
   for excerpt in excerpts:
     code, _ = detector.classify(excerpt)
     if code not in NO_LANGUAGE:
-      lengths[language if code in related else code] += len(excerpt)
-  total = lengths.total()
-  if lengths[language] >= total / 2:
+      lengths[code] += len(excerpt)
+  return dict(lengths)
+
+
+def check_language(
+  lengths: Mapping[str, int], language: str, say: Callable[[str], None]
+) -> None:
+  """Refuses a text of which most excerpts are in another language.
+
+  A text that is too short, or a language that cannot be detected, gets a
+  warning.
+  """
+  related = next((x for x in RELATED if language in x), frozenset({language}))
+  counts = collections.Counter[str]()
+  for code, length in lengths.items():
+    counts[language if code in related else code] += length
+  total = counts.total()
+  if not language or counts[language] >= total / 2:
     return
-  common = lengths.most_common(4)
+  if related.isdisjoint(_load_detector().labels):
+    say(f"warning: data.language={language!r} cannot be detected.")
+    return
+  common = counts.most_common(4)
   shares = ", ".join(f"{n / total:.0%} {code}" for code, n in common)
   problem = (
     f"data.language={language!r}, but the text of data.sources looks like"

@@ -6,6 +6,7 @@ Rows that an earlier call prepared from the same text and options are reused,
 and a preparation that was stopped is resumed.
 """
 
+import dataclasses
 import functools
 import pathlib
 import shutil
@@ -146,11 +147,18 @@ def execute_job(plan: Plan) -> tuple[pathlib.Path, Tokenizer] | None:
     with lock_folder(folder):  # a process was killed after renaming
       shutil.rmtree(unfinished, ignore_errors=True)
   check_options(folder, plan.options)
-  if is_found and plan.corpus:
-    entries = read_manifest(folder)["parts"]
-    for part, entry in zip(plan.corpus.parts, entries, strict=True):
-      part.check_records(entry["records"])
+  if is_found:
+    _check_found(plan, read_manifest(folder))
   return folder, load_vocabulary(folder)
+
+
+def _check_found(plan: Plan, manifest: dict[str, Any]) -> None:
+  """Raises what a preparation would that `options` do not show."""
+  say = functools.partial(progress.log_console().print, soft_wrap=True)
+  language_lib.check_language(manifest["languages"], plan.data.language, say)
+  parts = plan.corpus.parts if plan.corpus else ()
+  for part, entry in zip(parts, manifest["parts"], strict=False):
+    part.check_records(entry["records"])
 
 
 def _build(plan: Plan, corpus: Corpus) -> shards.ShardSet:
@@ -161,15 +169,17 @@ def _build(plan: Plan, corpus: Corpus) -> shards.ShardSet:
     say("Reading from the Hugging Face hub or a bucket")
   with progress.working(console, "Checking the language of the text"):
     excerpts = language_lib.sample_corpus(corpus)
-    language_lib.check_language(excerpts, plan.data.language, say)
+    languages = language_lib.measure_languages(excerpts)
+    language_lib.check_language(languages, plan.data.language, say)
   tokenizer = plan.tokenizer or _find_or_train_vocabulary(plan, corpus, console)
   with progress.working(console, "Building rows") as show:
-    return steps.build_shards(
+    shard_set = steps.build_shards(
       plan,
       corpus,
       tokenizer,
       lambda size, done, note: show(done, f"{size / 1e6:,.1f} MB, {note}"),
     )
+  return dataclasses.replace(shard_set, languages=languages)
 
 
 def _find_or_train_vocabulary(

@@ -37,7 +37,7 @@ from truenegs_jax.runtime.errors import (
 )
 from truenegs_jax.runtime.files import read_json, short_sha256
 
-VERSION = 4
+VERSION = 5
 SPLITS = ("train", "held_out")
 FIELDS = ("tokens", "types", "documents")
 REBUILD = "Remove the folder and prepare the rows again."

@@ -140,6 +140,8 @@ class ShardSet:
   corpus: Corpus
   meter: Meter  # counts of all text
   num_shards: int  # of all jobs
+  # Characters in samples of the text, by language.
+  languages: dict[str, int] = dataclasses.field(default_factory=dict)
 
   def is_complete(self) -> bool:
     """Returns whether the shards of all jobs are written."""
@@ -357,6 +359,7 @@ def _write_manifest(
       shard_set.corpus.parts, meter.cursors, meter.num_records, strict=True
     )
   ]
+  manifest["languages"] = shard_set.languages
   manifest["repairs"] = dict(sorted(meter.repairs.items()))
   # The checksum must match the parsed JSON, in which tuples are lists.
   content = json.loads(json.dumps(manifest))
