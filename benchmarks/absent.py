@@ -98,9 +98,7 @@ def _h100() -> Sequence[jax.Device]:
 
 def _tpu_chips(target: str) -> Sequence[jax.Device]:
   if importlib.util.find_spec("libtpu") is None:
-    raise errors.InputError(
-      f"{target} needs libtpu. Run pip install 'truenegs_jax[tpu]'."
-    )
+    raise errors.InputError(f"{target} needs libtpu. Run pip install '.[tpu]'.")
   # libtpu otherwise looks for the machine's chips, and refuses to be loaded by
   # two processes. Compiling uses no chip.
   os.environ.setdefault("TPU_ACCELERATOR_TYPE", "v5e-1")

@@ -6,6 +6,8 @@
 # The export is then in runs/small/export. Arguments are passed to main, which
 # is started again after exit code 75 (see common.sh). PYTHON: the Python to run,
 # default python. Use 3.12 or later: the jax of older versions is slow on GPUs.
+# [gpu] brings CUDA 13 and needs driver 580 (nvidia-smi prints it); with an older
+# one, 525 or later, install [cuda12].
 # Never run on real GPUs, only with main on a CPU and with a stand-in for main.
 # shellcheck source=launch/common.sh
 source "$(dirname "$0")/common.sh"

@@ -2,8 +2,8 @@
 # Runs on each host of a TPU, started by tpu_vm.sh and tpu_pod.sh.
 #   tpu_worker.sh start COMMAND FLAG...  mounts, installs, runs main or prepare
 #   tpu_worker.sh TERM                   signals that run; fails if there is none
-# It installs Python 3.11, for which all versions are pinned, so that a VM that
-# is created again during a run has the same versions.
+# It installs Python 3.12 and pinned packages, so that a VM that is created again
+# during a run has the same versions.
 # Never run on a real TPU, only with stand-ins for its Python.
 set -euo pipefail
 exec 3>&1 >&2  # Standard output is only for main's.
@@ -22,7 +22,7 @@ if pkill -TERM "${run[@]}" 2>/dev/null; then
 fi
 bash -c "$SETUP"
 PIP_BREAK_SYSTEM_PACKAGES=1 python3 -m pip install -q --user uv
-[ -d .venv ] || python3 -m uv venv -q --python 3.11
+[ -d .venv ] || python3 -m uv venv -q --python 3.12
 python3 -m uv pip install -q -c launch/constraints.txt \
   -e ".[tpu${EXTRAS:+,$EXTRAS}]"
 .venv/bin/python -m truenegs_jax.wordnet

@@ -91,7 +91,7 @@ def test_trees_in_brackets_are_read():
 @pytest.mark.parametrize(
   ("choice", "missing", "message"),
   [
-    (MODEL, "spacy", r"pip install 'truenegs_jax\[robustness\]' and python -m"),
+    (MODEL, "spacy", r"pip install '\.\[robustness\]' .* python -m"),
     ("stanza", "stanza", "not installed .*Run pip install stanza"),
     ("spacy:none", "", "'spacy:none': spaCy or this model is not installed"),
     ("spacy:", "", "annotations='spacy:' is unknown. Choose spacy:MODEL"),

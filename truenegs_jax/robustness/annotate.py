@@ -83,8 +83,8 @@ def _load_spacy(model: str) -> Annotator:
     raise InputError(
       f"robustness.annotations='spacy:{model}': spaCy or this model is not"
       " installed, which swap_synonyms and add_sentence need. Run pip install"
-      f" 'truenegs_jax[robustness]' and python -m spacy download {model}, or"
-      " choose other sets."
+      " '.[robustness]' in the checkout and python -m spacy download"
+      f" {model}, or choose other sets."
     ) from error
 
   def annotate_sentence(sentence: Any) -> Sentence:

@@ -313,6 +313,6 @@ def device_count() -> int:
     platforms = os.environ.get("JAX_PLATFORMS", "")
     raise InputError(
       f"JAX finds no device for JAX_PLATFORMS={platforms} ({e or 'no plugin'})."
-      " Run pip install 'truenegs_jax[gpu]' (Python 3.12) for GPUs or"
-      " 'truenegs_jax[tpu]' for TPUs, or set JAX_PLATFORMS=cpu."
+      " In the checkout, run pip install -c launch/constraints.txt '.[gpu]'"
+      " (drivers before 580: cuda12; TPUs: tpu), or set JAX_PLATFORMS=cpu."
     ) from e

@@ -275,8 +275,8 @@ def test_preparations_go_on_after_a_dropped_connection(
 @pytest.mark.parametrize(
   "url, message",
   [
-    ("s3://b/a.txt", r"Install truenegs_jax\[s3\]"),
-    ("gs://b/*.txt", r"Install truenegs_jax\[gcs\]"),
+    ("s3://b/a.txt", r"pip install '\.\[s3\]'"),
+    ("gs://b/*.txt", r"pip install '\.\[gcs\]'"),
   ],
 )
 def test_missing_packages_are_named(monkeypatch, url, message):

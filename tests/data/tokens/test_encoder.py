@@ -79,7 +79,7 @@ def test_tensorflow_gets_plain_lines_and_gives_the_same_ids(
 
 def test_a_missing_backend_is_refused_with_what_to_type(monkeypatch):
   monkeypatch.setitem(sys.modules, "tensorflow", None)
-  with pytest.raises(InputError, match=r"pip install 'truenegs_jax\[tf-text\]"):
+  with pytest.raises(InputError, match=r"pip install '\.\[tf-text\]'"):
     Encoder(build_tokenizer(True, True), "tf_text")
 
 

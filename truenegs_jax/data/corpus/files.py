@@ -168,7 +168,7 @@ def convert_errors(url: str) -> Iterator[None]:
     yield
   except ImportError as error:
     raise InputError(
-      f"'{url}' needs a package ({error}). Install truenegs_jax[{extra}]."
+      f"'{url}' needs pip install '.[{extra}]' in the checkout ({error})."
     ) from error
   # The file systems raise two dozen types.
   except Exception as error:

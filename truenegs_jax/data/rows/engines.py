@@ -190,7 +190,7 @@ def run_on_beam(
     from apache_beam.options.pipeline_options import PipelineOptions
     from apache_beam.runners.runner import create_runner
   except ImportError as error:
-    message = f"--runner={runner} needs a package. Install truenegs_jax[beam]."
+    message = f"--runner={runner} needs pip install '.[beam]' in the checkout."
     raise InputError(message) from error
   beam_options = PipelineOptions(list(options), runner=runner)
   with beam.Pipeline(create_runner(runner), beam_options) as pipeline:

@@ -26,7 +26,7 @@ def open_bucket(url: str, name: str) -> Any:
   try:
     from upath import UPath
   except ImportError as error:
-    message = f"--store={url} needs a package. Install truenegs_jax[beam]."
+    message = f"--store={url} needs pip install '.[beam]' in the checkout."
     raise InputError(message) from error
   with files.convert_errors(url):
     # Other machines write, too: a listing may not be kept.

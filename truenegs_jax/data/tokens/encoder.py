@@ -173,7 +173,7 @@ def _make_plain_encode(tokenizer: Tokenizer) -> Callable[[list[str]], Ids]:
   except ImportError as error:
     raise InputError(
       f"data.tokenizer='tf_text' needs a package that is missing ({error})."
-      " Run `pip install 'truenegs_jax[tf-text]'` (2 GB), or set"
+      " Run pip install '.[tf-text]' in the checkout (2 GB), or set"
       " --config.data.tokenizer=fast, which gives the same ids."
     ) from error
   with contextlib.suppress(RuntimeError):  # TensorFlow is already configured
