@@ -88,6 +88,7 @@ def test_a_study_names_the_part_that_runs(tmp_path):
     lines = status.describe(tmp_path)
   assert lines[0] == ("state", "running")
   assert ("part", "runs/hc/seed-0/pretrain") in lines
+  assert lines[-1] == ("next", "runs/baseline/seed-0/pretrain")
   assert dict(lines)["parts"].startswith("8 parts: 1 running, 7 missing")
   (folder / "failed.json").write_text('{"code": 5, "line": "A full disk."}')
   assert (

@@ -21,6 +21,7 @@ from truenegs_jax.runtime import errors
 if __name__ == "__main__":
   errors.start_command()  # before the imports that take time
 
+import contextlib
 import functools
 import importlib
 import json
@@ -29,6 +30,7 @@ import pathlib
 import shlex
 import sys
 import traceback
+from collections.abc import Sequence
 
 from absl import flags
 from ml_collections import ConfigDict
@@ -44,6 +46,8 @@ TASKS = {
   "robustness": "truenegs_jax.robustness.run",
   "study": "truenegs_jax.study.run",
 }
+# Tasks of one process: if a launcher starts several, the first.
+ALONE = ("corrections", "robustness", "study")
 # Defaults of jax, for the same random draws in all processes and resumes.
 DRAWS = {
   "JAX_DEFAULT_PRNG_IMPL": "threefry2x32",
@@ -62,7 +66,7 @@ def main(argv: list[str]) -> None:
   """Runs the config's task and turns errors into exit codes."""
   del argv
   if flags.FLAGS.next:
-    return _print_next(flags.FLAGS["config"].value)
+    return _print_next(flags.FLAGS["config"].value, flags.FLAGS.workdir)
   os.environ.update(DRAWS)
   cpu.configure()
   # Not at the top: --help and bad flags should not wait for jax.
@@ -73,12 +77,24 @@ def main(argv: list[str]) -> None:
   except Exception as e:
     e = distributed.explain_loss(e)
     if error := errors.explain(e, memory=SAVE_MEMORY):
-      distributed.warn(f"error: {errors.printable(error)}")
+      text = f"error: {errors.printable(error)}"
+      distributed.warn(text)
       code = error.exit_code
+      _mark_part_failed(pathlib.Path(flags.FLAGS.workdir), code, text)
     else:
       traceback.print_exc()  # a bug
       code = 1
   distributed.exit_all(code, failed=True)
+
+
+def _mark_part_failed(folder: pathlib.Path, code: int, text: str) -> None:
+  """Saves an error in the workdir, if that is the folder of a study's part."""
+  from truenegs_jax.runtime import distributed
+  from truenegs_jax.study import drive
+
+  if distributed.is_first_process() and (folder / drive.RECORD).exists():
+    with contextlib.suppress(errors.DiskError):
+      drive.mark_failed(folder, code, text)
 
 
 def _check_workdir(path: str) -> pathlib.Path:
@@ -87,23 +103,37 @@ def _check_workdir(path: str) -> pathlib.Path:
   return pathlib.Path(path)
 
 
-def _print_next(config: ConfigDict) -> None:
-  """Prints the flags of the next missing part of a study, quoted."""
-  from truenegs_jax.study import next_part
-
+def _print_next(config: ConfigDict, path: str) -> None:
+  """Prints the flags of a study's next missing part, or its own, quoted."""
   with flags_lib.exit_on_errors():
     if config.task != "study" or config.dry_run:
       raise errors.InputError(
         "--next is for the config of a study, without dry_run. Pass"
         " --config=study, or remove it."
       )
-    next_flags = next_part.find_next_flags(
-      json.loads(config.to_json()),
-      _check_workdir(flags.FLAGS.workdir),
-      [x for x in sys.argv[1:] if x.lstrip("-").partition("=")[0] != "next"],
-    )
-    if next_flags:
+    words = [x for x in sys.argv[1:] if x.lstrip("-").split("=")[0] != "next"]
+    workdir = _check_workdir(path)
+    if next_flags := _find_next_flags(config, workdir, words):
       print(shlex.join(next_flags))
+
+
+def _find_next_flags(
+  config: ConfigDict, workdir: pathlib.Path, own_flags: Sequence[str]
+) -> Sequence[str]:
+  from truenegs_jax.study import next_part
+
+  values = json.loads(config.to_json())
+  return next_part.find_next_flags(values, workdir, own_flags)
+
+
+def _check_ended(config: ConfigDict, workdir: pathlib.Path) -> None:
+  """Raises InputError if a study of several processes has parts to run."""
+  if words := _find_next_flags(config, workdir, []):
+    raise errors.InputError(
+      "A study of several processes starts no parts, but"
+      f" {words[-1]} is missing. Start each with the flags that --next prints"
+      " (docs/how_to/study.md), or run the study in one process."
+    )
 
 
 def _run() -> int:
@@ -115,12 +145,18 @@ def _run() -> int:
   workdir = _check_workdir(flags.FLAGS.workdir)
   stall_secs = distributed.read_secs(distributed.STALL_VARIABLE, default=300)
   distributed.start_watchdog(stall_secs)
-  distributed.initialize(
+  index, count = distributed.initialize(
     flags.FLAGS.coordinator,
     flags.FLAGS.num_processes,
     flags.FLAGS.process_id,
     say=functools.partial(print, file=sys.stderr, flush=True),
+    first_alone=config.task in ALONE,
   )
+  if config.task in ALONE and index:
+    print(f"{config.task} runs in process 0 of {count}.", file=sys.stderr)
+    return 0
+  if config.task == "study" and count > 1:
+    _check_ended(config, workdir)
   if distributed.process_count() > 1:
     end = functools.partial(distributed.exit_all, failed=True)
     errors.exit_at_signals(end)

@@ -109,6 +109,8 @@ def _describe_study(workdir: pathlib.Path, study: Study) -> list[Line]:
       lines.append(("part", part.key))
     elif states[part.key] in (state.FAILED, state.DIVERGED):
       lines.append(("failed", drive.describe_failure(part, workdir)))
+  if missing := drive.next_part(parts, states):
+    lines.append(("next", missing.key))
   return lines
 
 

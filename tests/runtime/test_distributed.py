@@ -409,3 +409,13 @@ def test_one_process_does_not_join(monkeypatch, variables):
     monkeypatch.setenv(name, value)
   distributed.initialize(None, None, None, say=pytest.fail)
   assert not jax.distributed.is_initialized()
+
+
+def test_a_task_of_one_process_runs_in_the_first(monkeypatch):
+  monkeypatch.setattr(os, "environ", {"TPU_VISIBLE_CHIPS": "3"})
+  flags = "127.0.0.1:1", 2, 1
+  place = distributed.initialize(*flags, say=pytest.fail, first_alone=True)
+  assert place == (1, 2) and not jax.distributed.is_initialized()
+  # The first does not wait for the hosts of the others.
+  assert os.environ["TPU_HOST_BOUNDS"] == "1,1,1"
+  assert os.environ["TPU_VISIBLE_CHIPS"] == "3"

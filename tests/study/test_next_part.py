@@ -1,14 +1,22 @@
 """A launcher's loop over the parts of a study does what the study does."""
 
+import io
 import json
 import pathlib
+import shlex
+import subprocess
+import sys
 
 import pytest
+from rich.console import Console
 
+from truenegs_jax import main
 from truenegs_jax.config.flags import parse_config
-from truenegs_jax.runtime.errors import BusyError, CheckpointError
+from truenegs_jax.config.tables import Study
+from truenegs_jax.runtime.errors import BusyError, CheckpointError, InputError
 from truenegs_jax.runtime.files import lock_file
-from truenegs_jax.study import drive, next_part, plan
+from truenegs_jax.study import drive, next_part, plan, run
+from truenegs_jax.study.drive import State
 from truenegs_jax.workdir import files
 
 STUDY = ["--config=study"]
@@ -37,9 +45,7 @@ def end_part(words, code=0):
 def save_results(root):
   """Writes what `study` saves at its end."""
   config = json.loads((root / files.CONFIG).read_text())
-  study, _, states = next_part.open_study(
-    next_part.Study.read(config["study"]), root
-  )
+  study, _, states = next_part.open_study(Study.read(config["study"]), root)
   value = {"config": config, "parts": states}
   files.save_json(root / files.RESULTS, value)
   return study.parts
@@ -85,3 +91,87 @@ def test_changed_values_are_refused(tmp_path):
   find_next(tmp_path)
   with pytest.raises(CheckpointError, match="masking.prob"):
     find_next(tmp_path, overrides="masking.prob=0.3")
+
+
+LOOP = """
+while flags=$({main} {study} --next) && [ -n "$flags" ]; do
+  case $flags in
+    --config=study*) exit ;;  # all parts have ended
+    *) eval "{part} $flags" || [ $? = 75 ] || exit ;;
+  esac
+done
+"""
+# Stand-in for main: the first start of each part is stopped, and then resumed.
+PART = """
+import hashlib, json, pathlib, sys
+folder = pathlib.Path(sys.argv[-1].removeprefix("--workdir="))
+state = folder / "state"
+if "--stops" in sys.argv and not state.exists():
+  state.touch()
+  sys.exit(75)
+words = [x for x in sys.argv[1:-1] if x != "--stops"]
+loss = int(hashlib.sha256(json.dumps(words).encode()).hexdigest()[:8], 16)
+(folder / "metrics.jsonl").write_text(
+  json.dumps({"step": 1, "split": "held_out", "mlm": loss / 2**32}) + "\\n"
+)
+(folder / "results.json").write_text("{}")
+"""
+
+
+@pytest.mark.slow
+def test_a_loop_in_a_shell_and_one_process_have_the_same_scores(
+  tmp_path, monkeypatch
+):
+  script = tmp_path / "part.py"
+  script.write_text(PART)
+  monkeypatch.setattr(plan, "MAIN", (sys.executable, "-S", str(script)))
+  monkeypatch.setattr(run, "write_own_report", lambda workdir, say: None)
+  words = ["--config=study", "--config.study.seeds=1"]
+  words += ["--config.study.arms=a=baseline data.sources='it*s {seed}'; b=hc"]
+  words += ["--config.study.base=electra_demo:runlocal"]
+  words += ["--config.study.tasks="]
+  console = Console(file=io.StringIO(), width=200)
+  saved = []
+  for name in ("one", "loop"):
+    root = tmp_path / name
+    if name == "loop":
+      loop = LOOP.format(
+        main=shlex.join([sys.executable, "-m", "truenegs_jax.main"]),
+        study=shlex.join([*words, f"--workdir={root}"]),
+        part=shlex.join([*plan.MAIN, "--stops"]),
+      )
+      subprocess.run(["bash", "-c", loop], check=True)
+      assert len([*root.glob("runs/*/*/*/state")]) == 2  # all were stopped
+    assert run.run(parse_config(words), root, console) == 0
+    assert not [*root.glob("runs/*/*/*/log.txt")] or name == "one"
+    results = json.loads((root / files.RESULTS).read_text())
+    saved.append((results["scores"], (root / "tables.csv").read_bytes()))
+  assert len(saved[0][0]) == 2 and saved[0] == saved[1]
+
+
+def test_mistakes_leave_standard_output_empty(monkeypatch, capsys, tmp_path):
+  for config, message in (
+    ("electra_demo", "--next is for the config of a study"),
+    ("study:runlocal", "is the workdir of a run"),
+  ):
+    (tmp_path / files.CHECKPOINTS).mkdir(exist_ok=True)
+    words = ["main", f"--config={config}", f"--workdir={tmp_path}", "--next"]
+    monkeypatch.setattr(sys, "argv", words)
+    with pytest.raises(SystemExit) as e:
+      main._print_next(parse_config(words[1:2]), tmp_path)
+    output = capsys.readouterr()
+    assert e.value.code == 2 and message in output.err and not output.out
+
+
+def test_a_failed_part_and_a_study_of_several_processes_are_known_to_main(
+  monkeypatch, tmp_path
+):
+  config = parse_config(["--config=study:runlocal"])
+  with pytest.raises(InputError, match="baseline/seed-0/pretrain is missing"):
+    main._check_ended(config, tmp_path)
+  part = tmp_path / "runs/baseline/seed-0/pretrain"
+  for folder in (tmp_path, part):
+    main._mark_part_failed(folder, 6, "error: NaN")
+  study, _, states = next_part.open_study(Study.read(config.study), tmp_path)
+  assert states[study.parts[0].key] == State.DIVERGED
+  assert not (tmp_path / drive.FAILED).exists()

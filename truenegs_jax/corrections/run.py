@@ -32,7 +32,7 @@ from truenegs_jax.data.corpus.sources_spec import (
   named_sources,
 )
 from truenegs_jax.report.write import write_own_report
-from truenegs_jax.runtime import distributed, progress
+from truenegs_jax.runtime import progress
 from truenegs_jax.runtime.errors import (
   CheckpointError,
   DamagedStepError,
@@ -148,8 +148,6 @@ def resolve(
       " --config.corrections.run=WORKDIR to measure a run, or --config.init="
       "FOLDER and --config.objective to measure weights."
     )
-  if distributed.process_count() > 1:
-    raise InputError("Several processes are only for pre-training. Use one.")
   if not o.text.strip():
     raise InputError(
       f"{predict_slots.TEXT} is empty. Set it to files, folders, globs or"

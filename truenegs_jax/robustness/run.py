@@ -27,7 +27,7 @@ from truenegs_jax.robustness import add_sentence, eval_set, scores, word_changes
 from truenegs_jax.robustness.annotate import Annotator, make_annotator
 from truenegs_jax.robustness.eval_set import EvalSet
 from truenegs_jax.robustness.transformation import Transformation, transform_all
-from truenegs_jax.runtime import distributed, progress
+from truenegs_jax.runtime import progress
 from truenegs_jax.runtime.errors import InputError, rerun_command
 from truenegs_jax.tasks.task import SPANS, Task
 from truenegs_jax.train import plan
@@ -126,8 +126,6 @@ def _report_scores(
 
 def check(o: Robustness, workdir: pathlib.Path) -> None:
   """Raises InputError for a wrong value, before any file is read."""
-  if distributed.process_count() > 1:
-    raise InputError("Several processes are only for pre-training. Use one.")
   parse_files(o.files)
   path = os.path.expanduser(o.neighbours)
   if path and not os.path.isfile(path):

@@ -54,6 +54,13 @@ FLAGS = "--coordinator=HOST:PORT --num_processes=N --process_id=I"
 # of silence after which a process counts as dead.
 JOIN_VARIABLE = "TRUENEGS_JOIN_SECS"
 HEARTBEAT_VARIABLE = "TRUENEGS_HEARTBEAT_SECS"
+# A process that works alone takes one chip of its host, instead of waiting for
+# the other hosts of a slice.
+ONE_CHIP = {
+  "TPU_VISIBLE_CHIPS": "0",
+  "TPU_CHIPS_PER_HOST_BOUNDS": "1,1,1",
+  "TPU_HOST_BOUNDS": "1,1,1",
+}
 STALL_VARIABLE = "TRUENEGS_STALL_SECS"  # least seconds that a step may take
 
 MEDIANS = 20  # a step may also take as many medians of the steps before
@@ -228,11 +235,19 @@ def initialize(
   num_processes: int | None,
   process_id: int | None,
   say: Callable[[str], object],
-) -> None:
+  *,
+  first_alone: bool = False,
+) -> tuple[int, int]:
   """Connects the processes of a run; does nothing if there is only one.
 
   Must be called before anything touches a device. Without the three flags, jax
   reads Cloud TPU, GKE, Slurm and Open MPI. `say` prints lines before and after.
+
+  Args:
+    first_alone: to connect none, because only the first will work.
+
+  Returns:
+    The number of this process, and how many were started.
   """
   join_secs = read_secs(JOIN_VARIABLE, default=300)
   heartbeat_secs = read_secs(HEARTBEAT_VARIABLE, default=100)
@@ -240,7 +255,7 @@ def initialize(
   if (address, count, index) == (None, None, None):
     address, count, index, devices = _detect_cluster(join_secs)
     if not address or not count or index is None:
-      return
+      return 0, 1
   if address is None or count is None or index is None:
     raise InputError(f"A flag is missing. Pass all of {FLAGS}, or none.")
   if not 0 <= index < count:
@@ -248,8 +263,10 @@ def initialize(
       f"--process_id={index} is not from 0 to {count - 1}, of"
       f" --num_processes={count}."
     )
-  if count == 1:
-    return
+  if first_alone:
+    os.environ.update({**ONE_CHIP, **os.environ} if count > 1 else {})
+  if first_alone or count == 1:
+    return index, count
   process = f"process {index} of {count}"
   say(
     f"Joining as {process}, coordinator {address}. Waiting at most"
@@ -281,6 +298,7 @@ def initialize(
     f"Joined as {process}, with {jax.local_device_count()} of"
     f" {jax.device_count()} devices."
   )
+  return index, count
 
 
 def read_secs(name: str, *, default: int) -> int:

@@ -186,11 +186,15 @@ def run_part(
     if code in errors.SIGNAL_CODES.values():
       return code, True
     if code:
-      failed = {"code": code, "line": _read_last_line(folder / LOG)}
-      files.save_json(folder / FAILED, failed)
+      mark_failed(folder, code, _read_last_line(folder / LOG))
     else:
       (folder / FAILED).unlink(missing_ok=True)
     return code, False
+
+
+def mark_failed(folder: pathlib.Path, code: int, line: str) -> None:
+  """Saves the exit code of a part, and a line that says why."""
+  files.save_json(folder / FAILED, {"code": code, "line": line})
 
 
 def save_record(part: Part, folder: pathlib.Path) -> None:
