@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import types
 
 import jax
 import numpy as np
@@ -14,25 +15,27 @@ from truenegs_jax.models import pretrain
 from truenegs_jax.objectives.slot_predictions import Options
 from truenegs_jax.runtime.errors import DataError
 from truenegs_jax.synonyms.table import SynonymTable
-from truenegs_jax.train import sharding
+from truenegs_jax.train import plan, sharding
 
 WORDS = [f"w{i}" for i in range(5, tiny.V)]
 TOKENIZER = make_tokenizer([*SPECIALS, *WORDS], lowercase=True)
 LENGTH = 32
 MODEL = tiny.make_model()
 MASKING = dataclasses.replace(tiny.MASKING, style="80_10_10", mask_prob=0.25)
-OPTIONS = Options(masking=MASKING)
 
 
-def make_predict(num_devices=1, *, preset="dp", chunk=0, seed=0, **axes):
-  """Returns (predict, mesh, its rules)."""
-  spec = sharding.get_mesh_spec(preset, axes)
-  mesh = sharding.make_mesh(spec, jax.devices()[:num_devices])
-  options = dataclasses.replace(OPTIONS, vocabulary_chunk=chunk)
-  predict = predict_slots.make_predict_slots(
-    MODEL, options, mesh, spec, seed=seed
+def make_predict(seed):
+  """Returns the function, for one device, and its mesh."""
+  spec = sharding.get_mesh_spec("dp")
+  mesh = sharding.make_mesh(spec, jax.devices()[:1])
+  run = types.SimpleNamespace(
+    model=MODEL,
+    options=Options(masking=MASKING),
+    continues_V=None,
+    mesh_spec=spec,
+    config=types.SimpleNamespace(seed=seed),
   )
-  return predict, mesh, spec
+  return plan.build_predict_step(run, mesh), mesh
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +69,7 @@ def test_lines_are_cut_and_limited(tmp_path):
 
 
 def test_predictions_do_not_depend_on_batches(params):
-  predict, mesh, _ = make_predict(seed=1)
+  predict, mesh = make_predict(1)
   rng = np.random.default_rng(0)
   sequences = [
     np.array([2, *rng.integers(5, tiny.V, size), 3], np.int32)
@@ -103,13 +106,13 @@ def test_predictions_do_not_depend_on_batches(params):
 
 
 def test_cases_of_packed_rows_stay_inside_a_document(params):
-  predict, mesh, _ = make_predict()
+  predict, mesh = make_predict(0)
   batches = [tiny.make_batch(seed, length=24) for seed in range(4)]
   for batch in batches:  # a second document from position 12 on
     full = (batch["documents"] > 0).all(axis=1)
     batch["documents"][full, 12:] = 2
     batch["tokens"][full, 11:13] = tiny.SEP, tiny.CLS
-  p = predict_slots.predict_batch(predict, params, batches[0], mesh)
+  p = predict_slots.predict_batch(predict, params, mesh, batches[0])
   assert len(p.gold_M) > 20  # `Predictions` checks the gold tokens
   assert {row[0] for row in p.sequences} == {tiny.CLS}
   assert len(p.sequences) > tiny.B - 2
@@ -118,7 +121,7 @@ def test_cases_of_packed_rows_stay_inside_a_document(params):
 
   finder = findings.CaseFinder({"all": table}, TOKENIZER, limit=10_000)
   for batch in batches:
-    finder.add(predict_slots.predict_batch(predict, params, batch, mesh))
+    finder.add(predict_slots.predict_batch(predict, params, mesh, batch))
   search = finder.finish()
   pairs = [(case.gold, case.prediction) for case in search.cases]
   assert len(set(pairs)) > 20 and search.searched > 60

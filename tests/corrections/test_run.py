@@ -31,7 +31,7 @@ from truenegs_jax.objectives.slot_predictions import mask_and_predict
 from truenegs_jax.runtime.errors import DataError, InputError, NonFiniteError
 from truenegs_jax.synonyms import wordnet
 from truenegs_jax.synonyms.run_table import TableRequest
-from truenegs_jax.train import start
+from truenegs_jax.train import plan, start
 from truenegs_jax.weights import hf_folder
 from truenegs_jax.workdir import checkpoints
 from truenegs_jax.workdir.saved_model import build_model
@@ -48,16 +48,15 @@ STOP_WORDS = ("w9", "w10", "w11", "w12")
 STRICT = dict(prediction="sample", strict_subword=True, symmetric=True)
 STRICT["stop_words"] = "lost/stops.txt"
 
-original_make_predict_slots = predict_slots.make_predict_slots
+original_build_predict_step = plan.build_predict_step
 PREDICT = {}  # compiled once for all tests
 
 
-def make_predict_slots(model, options, mesh, spec, *, seed, continues_V):
-  key = model, options, mesh, seed, continues_V is None
-  if continues_V is not None or key not in PREDICT:
-    PREDICT[key] = original_make_predict_slots(
-      *(model, options, mesh, spec), seed=seed, continues_V=continues_V
-    )
+def build_predict_step(run, mesh):
+  is_plain = run.continues_V is None
+  key = run.model, run.options, mesh, run.config.seed, is_plain
+  if not is_plain or key not in PREDICT:
+    PREDICT[key] = original_build_predict_step(run, mesh)
   return PREDICT[key]
 
 
@@ -78,7 +77,7 @@ def _isolate(tmp_path_factory):
   with pytest.MonkeyPatch.context() as patch:
     patch.setenv("TRUENEGS_CACHE", str(folder / "cache"))
     patch.setenv("NLTK_DATA", str(folder / "none"))
-    patch.setattr(predict_slots, "make_predict_slots", make_predict_slots)
+    patch.setattr(plan, "build_predict_step", build_predict_step)
     optimized = jax.config.read("jax_disable_most_optimizations")
     jax.config.update("jax_disable_most_optimizations", True)
     yield

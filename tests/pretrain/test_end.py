@@ -100,7 +100,7 @@ def test_at_most_eval_rows_are_searched(inputs, monkeypatch, limit, num_pairs):
   """Training rows follow the held-out ones if there are too few cases."""
   searched = []
 
-  def search(predict, params, batch, mesh):
+  def search(predict, params, mesh, batch):
     rows_B = batch["documents"].any(axis=1)
     searched.extend(batch["row"][rows_B].tolist())
 

@@ -1,27 +1,22 @@
 """Reads lines of a text and predicts their slots with a masked language model.
 
 lines = read_lines("wiki.test.raw.xz", tokenizer, length=512)
-predict = make_predict_slots(model, options, mesh, mesh_spec, seed=0)
+predict = plan.build_predict_step(run, mesh)
 p = predict_lines(predict, params, lines.sequences, mesh=mesh, ...)
 """
 
 import dataclasses
-import functools
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 
 from truenegs_jax.data.corpus.sources_spec import open_corpus
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
-from truenegs_jax.models.pretrain import Model
-from truenegs_jax.objectives import masking, mlm, output_softmax
-from truenegs_jax.objectives.slot_predictions import Options
-from truenegs_jax.runtime import distributed, rng
+from truenegs_jax.runtime import distributed
 from truenegs_jax.runtime.errors import DataError, NonFiniteError
 from truenegs_jax.runtime.files import short_sha256
 from truenegs_jax.synonyms.table import SynonymTable
@@ -100,85 +95,17 @@ class Predictions:
     return self.eligible_M & self.mismatch_M & is_synonym_M
 
 
-def make_predict_slots(
-  model: Model,
-  options: Options,
-  mesh: jax.sharding.Mesh,
-  spec: sharding.MeshSpec,
-  *,
-  seed: int,
-  continues_V: np.ndarray | None = None,
-) -> Callable:
-  """Builds `predict(params, batch, width) -> dict of [B, K] arrays`.
-
-  It runs like an evaluation step: parameters may be split over `mesh` by the
-  rules of `spec`, rows are, and the results are on every device.
-
-  Rows are masked like in training, by `seed` and their number; there is no
-  dropout. The model reads the first `width` positions; the others must be
-  padding. Masking draws for all L positions, so that a row has the same slots
-  at every `width`.
-
-  The arrays are `position`, `gold`, `predicted` (by `options`: the likeliest
-  token or a sample), `probability` of the predicted token, `weight` (1 for
-  slots in use) and `eligible`: True for all slots or, if the `##` pieces
-  `continues_V` are given, by `strict_subword` of `Options`.
-  """
-
-  def predict(
-    params: optax.Params, batch: Mapping[str, jax.Array], width: int
-  ) -> dict[str, jax.Array]:
-    keys_B = rng.row_keys(jax.random.key(seed), 0, batch["row"])
-    keys = functools.partial(rng.purpose_keys, keys_B)
-    slots, masked_BxL = masking.hide_slots(
-      batch["tokens"], batch["documents"], keys(rng.MASK), options.masking
-    )
-    most = int(options.masking.mask_prob * width) + 1  # slots of `width` tokens
-    slots = jax.tree.map(lambda x_BxK: x_BxK[:, :most], slots)
-    inputs = {"tokens": masked_BxL[:, :width]}
-    for name in ("types", "documents"):
-      inputs[name] = batch[name][:, :width]
-    bound = model.bind({"params": params})
-    compute = functools.partial(
-      output_softmax.compute,
-      bound.generate_vectors(inputs, slots.positions_BxK, None),
-      *bound.output_layer(),
-      keys_B=keys(rng.SAMPLE),
-      temperature=options.sampling_temperature,
-      chunk=options.vocabulary_chunk,
-    )
-    output = compute(gold_BxK=slots.gold_BxK)
-    is_sampled = options.prediction == "sample"
-    predicted_BxK = output.sampled_BxK if is_sampled else output.predicted_BxK
-    return {
-      "position": slots.positions_BxK,
-      "gold": slots.gold_BxK,
-      "weight": slots.weight_BxK,
-      "predicted": predicted_BxK,
-      "probability": jnp.exp(-compute(gold_BxK=predicted_BxK).loss_BxK),
-      "eligible": jnp.ones_like(slots.gold_BxK, bool)
-      if continues_V is None
-      else mlm.is_word_end(batch, slots.positions_BxK, continues_V),
-    }
-
-  return jax.jit(
-    sharding.gather_params(predict, mesh, spec),
-    static_argnums=2,
-    out_shardings=sharding.replicated_sharding(mesh),
-  )
-
-
 def predict_batch(
   predict: Callable,
   params: optax.Params,
-  batch: Batch,
   mesh: jax.sharding.Mesh,
+  batch: Batch,
 ) -> Predictions:
   """Predicts the slots of a batch of rows; each document is a sequence.
 
   Every process must pass all rows of the batch.
   """
-  slots = _run(predict, params, batch, batch["tokens"].shape[1], mesh)
+  slots = _run(predict, params, mesh, batch, batch["tokens"].shape[1])
   row_M, slot_M = np.nonzero(slots["weight"] > 0)
   position_M = slots["position"][row_M, slot_M]
   document_M = batch["documents"][row_M, position_M]
@@ -213,7 +140,7 @@ def predict_lines(
   """
   parts = []
   for batch, width in _batches(sequences, length, batch_size):
-    part = _run(predict, params, batch, width, mesh)
+    part = _run(predict, params, mesh, batch, width)
     in_use = np.nonzero(part["weight"] > 0)
     part = {name: array_BxK[in_use] for name, array_BxK in part.items()}
     parts.append(part | {"sequence": batch["row"][in_use[0]]})
@@ -227,9 +154,9 @@ def predict_lines(
 def _run(
   predict: Callable,
   params: optax.Params,
+  mesh: jax.sharding.Mesh,
   batch: Batch,
   width: int,
-  mesh: jax.sharding.Mesh,
 ) -> dict[str, np.ndarray]:
   with distributed.watch_step():
     on_device = sharding.place_batch(batch, mesh)

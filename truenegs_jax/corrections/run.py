@@ -323,23 +323,19 @@ def _measure(
   """Predicts with each step and counts its corrections; finds cases at last."""
   saved, predictions = measured.saved, None
   checkpoints = {source: list[findings.CheckpointRates]() for source in tables}
-  trained = start.Run(saved.config, saved.tokenizer)
-  prediction, options = m.options.prediction, trained.options
-  if prediction:
-    options = dataclasses.replace(options, prediction=prediction)
-  spec = sharding.get_mesh_spec(m.config.mesh.preset, m.config.mesh.axes)
-  predict = predict_slots.make_predict_slots(
-    *(saved.model, options, mesh, spec),
-    seed=m.config.seed,
-    continues_V=trained.continues_V,
-  )
+  own: dict[str, Any] = {"seed": m.config.seed}
+  own |= {f"mesh.{name}": x for name, x in vars(m.config.mesh).items()}
+  if m.options.prediction:
+    own["negatives.prediction"] = m.options.prediction
+  run = start.Run(saved.config.replace(own), saved.tokenizer)
+  predict = plan.build_predict_step(run, mesh)
   for step in measured.steps:
     name = "weights" if step is None else f"step {step:,}"
     with progress.working(console, f"Reading {name}", brief=True):
       params = measured.read_params(step)
     if params is None:
       continue
-    split = sharding.tree_shardings({"params": params}, mesh, spec)
+    split = sharding.tree_shardings({"params": params}, mesh, run.mesh_spec)
     params = jax.device_put(params, split["params"])
     began = time.perf_counter()
     title, size = f"Predicting slots of {name}, lines", len(text.sequences)

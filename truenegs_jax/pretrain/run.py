@@ -11,11 +11,10 @@ import pathlib
 import shlex
 import signal
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import jax
-import numpy as np
 from ml_collections import ConfigDict
 from rich.console import Console
 
@@ -200,9 +199,8 @@ def finish_run(workdir: pathlib.Path, result: loop.Training) -> int:
   say = functools.partial(console.print, soft_wrap=True)
   failures: list[errors.TrueNegsError] = []
   part = functools.partial(_try_part, failures)
-  verdict = evaluate.compute_verdict(
-    result.held_out, inputs.train_rows.unigram_V
-  )
+  unigram_V = inputs.train_rows.unigram_V
+  verdict = evaluate.compute_verdict(result.held_out, unigram_V)
   console.print(evaluate.verdict_table(verdict))
   with part("verdict"):
     _save_verdict(workdir, result, verdict)
@@ -266,31 +264,29 @@ def _save_verdict(
   workdir: pathlib.Path, result: loop.Training, verdict: evaluate.Verdict
 ) -> None:
   """Saves the verdict and, if the run has built it, the synonym table."""
-  run = result.setup.run
+  setup = result.setup
   _update_results(
     workdir,
     command=errors.rerun_command(),
-    seed=run.config.seed,
+    seed=setup.run.config.seed,
     steps=result.steps,
-    fingerprints=result.setup.description["fingerprints"],
+    fingerprints=setup.description["fingerprints"],
     verdict=files.finite_or_null(dataclasses.asdict(verdict))
     | {"answers": verdict.answers, "passed": verdict.passed},
   )
-  if run.table_builder and distributed.is_first_process():
+  if setup.run.table_builder and distributed.is_first_process():
     _find_table(result).save(workdir / files.SYNONYMS)
 
 
 def _find_table(result: loop.Training) -> SynonymTable:
   """Returns the synonym table of the last step."""
-  run, inputs, state = result.setup.run, result.setup.inputs, result.setup.state
-  if run.table_builder is None:
-    assert inputs.table is not None
-    return inputs.table
-  return run.table_builder.to_synonym_table(
-    jax.device_get(state.aux["ids_VxS"]),
-    run.tokenizer.vocab,
-    steps=result.steps,
-  )
+  setup, builder = result.setup, result.setup.run.table_builder
+  if builder is None:
+    assert setup.inputs.table is not None
+    return setup.inputs.table
+  ids_VxS = jax.device_get(setup.state.aux["ids_VxS"])
+  vocab = setup.run.tokenizer.vocab
+  return builder.to_synonym_table(ids_VxS, vocab, steps=result.steps)
 
 
 def _save_cases(workdir: pathlib.Path, result: loop.Training) -> None:
@@ -298,28 +294,23 @@ def _save_cases(workdir: pathlib.Path, result: loop.Training) -> None:
   num_shown = result.setup.run.config.eval.cases
   with progress.working(result.console, "Searching for corrections"):
     search = _find_cases(result, _find_table(result))
+  saved, shown = dataclasses.asdict(search), search.cases[:num_shown]
   if distributed.is_first_process():
-    saved = dataclasses.asdict(search)
     files.save_json(workdir / files.CASES, saved, indent=None)
-  shown = search.cases[:num_shown]
   if num_shown:
     result.console.print(findings.render_cases(shown, search.searched))
-  corrections = {
-    "predictions_searched": search.searched,
-    "cases": [dataclasses.asdict(case) for case in shown],
-  }
+  corrections = {"predictions_searched": search.searched}
+  corrections["cases"] = saved["cases"][:num_shown]
   _update_results(workdir, corrections=corrections)
 
 
 def _save_fills(workdir: pathlib.Path, result: loop.Training) -> None:
   """Fills [MASK] in the sentences of the config; saves and prints fills."""
   run = result.setup.run
+  inputs = run.tokenizer, run.config.eval.sentences
   with progress.working(result.console, "Filling [MASK] in sentences"):
     fills = evaluate.fill_masks(
-      run.model,
-      result.setup.state.params,
-      run.tokenizer,
-      run.config.eval.sentences,
+      *(run.model, result.setup.state.params, *inputs),
       max_length=run.config.model.max_positions,
     )
   if fills:
@@ -387,25 +378,15 @@ def _find_cases(
   setup, run, inputs = result.setup, result.setup.run, result.setup.inputs
   c, held_out_rows = run.config, inputs.held_out_rows
   size = c.batch_size // c.optim.accumulation
-  predict = predict_slots.make_predict_slots(
-    run.model,
-    dataclasses.replace(run.options, prediction="argmax"),
+  search = functools.partial(
+    predict_slots.predict_batch,
+    plan.build_predict_step(run, setup.mesh),
+    setup.state.params,
     setup.mesh,
-    run.mesh_spec,
-    seed=c.seed,
-    continues_V=run.continues_V,
   )
   finder = findings.CaseFinder({synonyms.source: synonyms}, run.tokenizer)
-
-  def search(batch: Mapping[str, np.ndarray]) -> None:
-    finder.add(
-      predict_slots.predict_batch(
-        predict, setup.state.params, batch, setup.mesh
-      )
-    )
-
   for batch in batches.held_out_batches(held_out_rows, size, limit=c.eval.rows):
-    search(batch)
+    finder.add(search(batch))
   epoch_rows = len(inputs.train_rows) // c.batch_size * c.batch_size
   left = min(c.eval.rows - len(held_out_rows), epoch_rows)
   left *= len(finder.counts) < c.eval.cases
@@ -414,7 +395,7 @@ def _find_cases(
       inputs.train_rows, step, batch_size=size, seed=c.seed
     )
     batch["documents"][left - step * size :] = 0  # no slots beyond the limit
-    search(batch)
+    finder.add(search(batch))
   return finder.finish()
 
 
@@ -427,14 +408,11 @@ def _export(workdir: pathlib.Path, result: loop.Training) -> None:
   if reason := hf_folder.unsupported_reason(run.model):
     report = f"{reason} The checkpoints have the weights."
   else:
+    origin = export_run.summarize_run(workdir, run.config, result.steps)
     folder = workdir / files.EXPORT
     with progress.working(console, "Exporting"):
       exported = export_model(
-        run.model,
-        params,
-        run.tokenizer,
-        folder,
-        origin=export_run.summarize_run(workdir, run.config, result.steps),
+        *(run.model, params, run.tokenizer, folder), origin=origin
       )
     report = f"Exported to '{folder}'. {exported.summary}"
   # Words are not broken on a terminal; a log has a line.

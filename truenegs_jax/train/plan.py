@@ -5,6 +5,7 @@ print the report.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -14,8 +15,8 @@ from rich.table import Table
 
 from truenegs_jax.data.rows.rows_folder import Rows, Verification
 from truenegs_jax.models import choose_attention, encoder, pretrain
-from truenegs_jax.objectives import masking, negatives
-from truenegs_jax.runtime import cpu, distributed
+from truenegs_jax.objectives import masking, mlm, negatives, output_softmax
+from truenegs_jax.runtime import cpu, distributed, rng
 from truenegs_jax.synonyms import table as table_lib
 from truenegs_jax.synonyms.table import SynonymTable
 from truenegs_jax.train import sharding
@@ -188,6 +189,64 @@ def build_eval_step(run: Run, mesh: jax.sharding.Mesh) -> Callable:
   )
   return jax.jit(
     step_lib.make_eval_step(objective, run.config.seed),
+    out_shardings=sharding.replicated_sharding(mesh),
+  )
+
+
+def build_predict_step(run: Run, mesh: jax.sharding.Mesh) -> Callable:
+  """Builds the prediction of slots: `(params, batch, width) -> [B, K] arrays`.
+
+  Parameters and rows are split over the mesh as in an evaluation step. Rows are
+  masked like in training, by the run's seed and their number; there is no
+  dropout. The model reads the first `width` positions; the others must be
+  padding. Masking draws for all L positions, so that a row has the same slots
+  at every `width`.
+
+  The arrays are `position`, `gold`, `predicted` (the likeliest token or a
+  sample), `probability` of the predicted token, `weight` (1 for slots in use)
+  and `eligible`, by `strict_subword`.
+  """
+  options, continues_V = run.options, run.continues_V
+
+  def predict(
+    params: dict, batch: Mapping[str, jax.Array], width: int
+  ) -> dict[str, jax.Array]:
+    keys_B = rng.row_keys(jax.random.key(run.config.seed), 0, batch["row"])
+    keys = functools.partial(rng.purpose_keys, keys_B)
+    slots, masked_BxL = masking.hide_slots(
+      batch["tokens"], batch["documents"], keys(rng.MASK), options.masking
+    )
+    most = int(options.masking.mask_prob * width) + 1  # slots of `width` tokens
+    slots = jax.tree.map(lambda x_BxK: x_BxK[:, :most], slots)
+    inputs = {"tokens": masked_BxL[:, :width]}
+    for name in ("types", "documents"):
+      inputs[name] = batch[name][:, :width]
+    bound = run.model.bind({"params": params})
+    compute = functools.partial(
+      output_softmax.compute,
+      bound.generate_vectors(inputs, slots.positions_BxK, None),
+      *bound.output_layer(),
+      keys_B=keys(rng.SAMPLE),
+      temperature=options.sampling_temperature,
+      chunk=options.vocabulary_chunk,
+    )
+    output = compute(gold_BxK=slots.gold_BxK)
+    is_sampled = options.prediction == "sample"
+    predicted_BxK = output.sampled_BxK if is_sampled else output.predicted_BxK
+    return {
+      "position": slots.positions_BxK,
+      "gold": slots.gold_BxK,
+      "weight": slots.weight_BxK,
+      "predicted": predicted_BxK,
+      "probability": jnp.exp(-compute(gold_BxK=predicted_BxK).loss_BxK),
+      "eligible": jnp.ones_like(slots.gold_BxK, bool)
+      if continues_V is None
+      else mlm.is_word_end(batch, slots.positions_BxK, continues_V),
+    }
+
+  return jax.jit(
+    sharding.gather_params(predict, mesh, run.mesh_spec),
+    static_argnums=2,
     out_shardings=sharding.replicated_sharding(mesh),
   )
 
