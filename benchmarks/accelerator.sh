@@ -6,7 +6,7 @@
 #   benchmarks/accelerator.sh all [--json=FILE]        all pieces, in order
 #   benchmarks/accelerator.sh table [--json=FILE]      prints the figures, on an
 #                                      H100 beside the bounds of roofline.py
-# Pieces, in order: correct, base, small, bert, overheads, overheads-small,
+# Pieces, in order: correct, resume, base, small, bert, overheads, overheads-small,
 # attention, dropout, large, batches, flags. The first are the paper's recipe,
 # with all of its dropout. Each runs without the others, and after a failed one. Figures are appended to FILE, default build/accelerator/figures.json.
 # Compiled code is cached next to it. Exit code 1: a piece failed.
@@ -22,8 +22,8 @@ root=$(cd "$(dirname "$0")/.." && pwd)
 python=${PYTHON:-python3} limit=${LIMIT:-470}
 wheels=$root/benchmarks/wheels
 json=$root/build/accelerator/figures.json
-pieces=(correct base small bert overheads overheads-small attention dropout large
-  batches flags)
+pieces=(correct resume base small bert overheads overheads-small attention dropout
+  large batches flags)
 
 fetch_wheels() {
   "$python" -m pip -qq --disable-pip-version-check download --no-deps \
@@ -117,6 +117,7 @@ attention() { # SIZES...
   run attention.py "$@" --dtype=bfloat16 "--json=$json"
 }
 
+gpu=$(command -v nvidia-smi || true)
 no_attention_dropout=--config.model.attention_dropout=0.0
 
 # --- pieces -------------------------------------------------------------------
@@ -132,6 +133,12 @@ run_piece() {
       run agreement.py "${sizes[@]}" --dtype=float32 "--json=$json"
       attention --batch=32 --length=512 --heads=12
       attention --batch=128 --length=128 --heads=4
+      run meshes.py --config=electra_small:hc,runlocal
+      ;;
+    resume) # at a small size, as deterministic sums are slow on a GPU
+      XLA_FLAGS="${XLA_FLAGS:-} ${gpu:+--xla_gpu_deterministic_ops=true}" \
+        run resume.py --config=electra_small:hc,runlocal --steps=15 \
+        "--workdir=$(dirname "$json")/resume"
       ;;
     base) # first the batch that `make h100` compiles
       step electra_base:hc 32 512

@@ -5,13 +5,16 @@
 
 Results and gradients are compared with "xla" in f32. The forward and backward
 passes of --layers layers are timed in turns, with dropout as well where there
-is one. Failures are reported. Exit code 1: one that runs is wrong.
+is one. "cudnn" (bfloat16 only) and "splash" are libraries' kernels without
+dropout, for comparison. Failures are reported. Exit code 1: one that runs is
+wrong, or flash attention does not run where it should.
 """
 
 import functools
+import math
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -29,12 +32,25 @@ _LAYERS = flags.DEFINE_integer("layers", 12, "Layers that are timed.", 1)
 _ROUNDS = flags.DEFINE_integer("rounds", 20, "Rounds of timing.", 1)
 _DTYPE = flags.DEFINE_enum("dtype", "float32", ["float32", "bfloat16"], None)
 _RATE = flags.DEFINE_float("rate", 0.1, "Dropout rate.", 0, 0.99)
-_INTERPRET = flags.DEFINE_bool("interpret", False, "Run flash on a CPU, too.")
+_INTERPRET = flags.DEFINE_bool("interpret", False, "Run kernels on a CPU, too.")
 _JSON = flags.DEFINE_string("json", None, "File to append the figures to.")
 
 CHECKED_ROWS = 8
 
+Array = jax.Array
 Results = dict[str, dict[str, Any]]  # name -> errors, times or a failure
+
+
+class Candidate(NamedTuple):
+  """An implementation of attention.
+
+  Attributes:
+    attend: `(query, key, value, documents, keys_B, site) -> result`.
+    measure_errors: returns the errors of result and gradients.
+  """
+
+  attend: Callable[..., Array]
+  measure_errors: Callable[[], dict[str, Array]]
 
 
 def main(argv: list[str]) -> None:
@@ -42,11 +58,12 @@ def main(argv: list[str]) -> None:
   del argv
   results: Results = {}
   calls: dict[str, Callable[[], object]] = {}
-  for name, (impl, rate) in list_candidates().items():
+  for name, candidate in list_candidates().items():
     results[name] = {}
     try:
-      results[name]["errors"] = measure_errors(impl, rate)
-      call, results[name]["scratch_bytes"] = compile_layers(impl, rate)
+      errors = jax.jit(candidate.measure_errors)()
+      results[name]["errors"] = {k: float(x) for k, x in errors.items()}
+      call, results[name]["scratch_bytes"] = compile_layers(candidate.attend)
       jax.block_until_ready(call())
       calls[name] = call
     except Exception as e:  # from a library, a driver or a compiler
@@ -64,11 +81,11 @@ def main(argv: list[str]) -> None:
     record = {"benchmark": "attention", "given": given, "forms": results}
     machine = {"machine": timing.describe_machine()}
     timing.append_json(_JSON.value, record | machine)
-  sys.exit(any(is_wrong(x.get("errors", {})) for x in results.values()))
+  sys.exit(any(is_problem(*item) for item in results.items()))
 
 
-def list_candidates() -> dict[str, tuple[attention.Implementation, float]]:
-  """Returns implementations and dropout rates for this device, by name."""
+def list_candidates() -> dict[str, Candidate]:
+  """Returns the implementations for this device, by name."""
   platform = choose_attention.get_platform(jax.devices()[0])
   implementations = {"xla": attention.XLA}
   for name, platforms in choose_attention.PLATFORMS.items():
@@ -76,21 +93,107 @@ def list_candidates() -> dict[str, tuple[attention.Implementation, float]]:
       implementations[name] = attention.Implementation(name, platform=platform)
   if _INTERPRET.value:
     implementations["flash"] = attention.Implementation("flash", interpret=True)
-  candidates = {name: (impl, 0.0) for name, impl in implementations.items()}
-  for name in ("xla", "pieces", "flash"):
-    if name in implementations and _RATE.value:
-      candidates[f"{name}, dropout"] = implementations[name], _RATE.value
+  candidates = {name: own(impl, 0.0) for name, impl in implementations.items()}
+  for name, attend in (("cudnn", attend_cudnn), ("splash", attend_splash)):
+    if platform == {"cudnn": "cuda", "splash": "tpu"}[name] or _INTERPRET.value:
+      candidates[name] = Candidate(
+        attend, functools.partial(library_errors, attend)
+      )
+  for name, impl in implementations.items():
+    if _RATE.value:
+      candidates[f"{name}, dropout"] = own(impl, _RATE.value)
   return candidates
 
 
-def measure_errors(
-  impl: attention.Implementation, rate: float
-) -> dict[str, float]:
-  """Measures the errors of result and gradients against "xla" in f32."""
+def own(impl: attention.Implementation, rate: float) -> Candidate:
+  """Returns an implementation of this package with a dropout rate."""
+
+  def attend(query, key, value, documents_BxL, keys_B, site):
+    mask = attention.make_mask(impl, documents_BxL)
+    keys_B = keys_B if rate else None
+    return attention.attend(
+      query, key, value, mask, keys_B, rate=rate, site=site
+    )
+
   shape = CHECKED_ROWS, _LENGTH.value, _HEADS.value, _WIDTH.value
   errors = choose_attention.kernel_errors
-  measure = jax.jit(lambda: errors(impl, shape, _DTYPE.value, rate))
-  return {name: float(error) for name, error in measure().items()}
+  return Candidate(
+    attend, functools.partial(errors, impl, shape, _DTYPE.value, rate)
+  )
+
+
+def attend_cudnn(
+  query: Array, key: Array, value: Array, documents_BxL: Array, *_: object
+) -> Array:
+  """Computes attention by cuDNN, for rows of one document and padding."""
+  lengths_B = (documents_BxL > 0).sum(1)
+  return jax.nn.dot_product_attention(
+    *(query, key, value),
+    query_seq_lengths=lengths_B,
+    key_value_seq_lengths=lengths_B,
+    implementation="xla" if _INTERPRET.value else "cudnn",
+  )
+
+
+def attend_splash(
+  query: Array, key: Array, value: Array, documents_BxL: Array, *_: object
+) -> Array:
+  """Computes attention by JAX's kernel for TPUs."""
+  from jax.experimental.pallas.ops.tpu import splash_attention as splash
+
+  _, length, heads, width = query.shape
+  block = min(512, length)
+  sides = "q", "kv", "q_dkv", "kv_dkv", "q_dq", "kv_dq"
+  kernel = splash.make_splash_mha(
+    splash.MultiHeadMask([splash.FullMask((length, length))] * heads),
+    block_sizes=splash.BlockSizes(**{f"block_{x}": block for x in sides}),
+    head_shards=1,
+    q_seq_shards=1,
+    interpret=_INTERPRET.value,
+  )
+  arrays = (query / math.sqrt(width)).astype(query.dtype), key, value
+  heads_first = (jnp.swapaxes(x, 1, 2) for x in arrays)
+  segments = splash.SegmentIds(documents_BxL, documents_BxL)
+  return jnp.swapaxes(jax.vmap(kernel)(*heads_first, segments), 1, 2)
+
+
+def library_errors(attend: Callable[..., Array]) -> dict[str, Array]:
+  """Measures a library's errors at real tokens; half of the rows are padded."""
+  rows, length = CHECKED_ROWS, _LENGTH.value
+  ends_B = jnp.where(jnp.arange(rows) % 2, length, length // 2 + 1)
+  real_BxL = jnp.arange(length)[None] < ends_B[:, None]
+  real_BxLx1x1, documents_BxL = real_BxL[..., None, None], real_BxL.astype(int)
+  *qkv, cotangent = make_arrays(rows)
+  cotangent = cotangent * real_BxLx1x1.astype(cotangent.dtype)
+
+  def run(attend, cotangent, *qkv):
+    result, vjp = jax.vjp(lambda *x: attend(*x, documents_BxL, None, 0), *qkv)
+    arrays = result, *vjp(cotangent)
+    return [x.astype(jnp.float32) * real_BxLx1x1 for x in arrays]
+
+  results = run(attend, cotangent, *qkv)
+  with jax.default_matmul_precision("highest"):
+    f32 = (x.astype(jnp.float32) for x in (cotangent, *qkv))
+    expected = run(own(attention.XLA, 0.0).attend, *f32)
+  return {
+    name: abs(x - y).max() / abs(y).max()
+    for name, x, y in zip(
+      choose_attention.COMPARED, results, expected, strict=True
+    )
+  }
+
+
+def make_arrays(rows: int) -> list[Array]:
+  """Draws query, key, value and cotangent."""
+  shape = rows, _LENGTH.value, _HEADS.value, _WIDTH.value
+  keys = jax.random.split(jax.random.key(0), 4)
+  return [jax.random.normal(k, shape).astype(_DTYPE.value) for k in keys]
+
+
+def is_problem(name: str, result: dict[str, Any]) -> bool:
+  """Returns whether a kernel is wrong, or flash attention does not run."""
+  is_missing = name.startswith("flash") and "failure" in result
+  return is_missing or is_wrong(result.get("errors", {}))
 
 
 def is_wrong(errors: dict[str, float]) -> bool:
@@ -99,22 +202,17 @@ def is_wrong(errors: dict[str, float]) -> bool:
 
 
 def compile_layers(
-  impl: attention.Implementation, rate: float
+  attend: Callable[..., Array],
 ) -> tuple[Callable[[], object], int]:
   """Compiles layers and their gradients; returns a call and scratch bytes."""
   rows, length = _BATCH.value, _LENGTH.value
-  shape = rows, length, _HEADS.value, _WIDTH.value
-  keys = jax.random.split(jax.random.key(0), 4)
-  arrays = [jax.random.normal(k, shape).astype(_DTYPE.value) for k in keys]
+  arrays = make_arrays(rows)
   documents_BxL = jnp.ones((rows, length), jnp.int32)
-  keys_B = rng.row_keys(keys[0], 0, jnp.arange(rows))
+  keys_B = rng.row_keys(jax.random.key(1), 0, jnp.arange(rows))
 
   def loss(query, key, value, cotangent, documents_BxL, keys_B):
-    mask = attention.make_mask(impl, documents_BxL)
     for site in range(_LAYERS.value):
-      query = query + attention.attend(
-        query, key, value, mask, keys_B if rate else None, rate=rate, site=site
-      )
+      query = query + attend(query, key, value, documents_BxL, keys_B, site)
     return jnp.sum(query.astype(jnp.float32) * cotangent)
 
   gradient = jax.jit(jax.value_and_grad(loss, argnums=(0, 1, 2)))

@@ -12,7 +12,7 @@ random rows follow Zipf's law.
 import dataclasses
 import functools
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import jax
 import numpy as np
@@ -85,7 +85,11 @@ def with_recipe(c: ConfigDict, recipe: str) -> ConfigDict:
 
 
 def make_step(
-  c: ConfigDict, *, rows: Rows | None = None, pad_share: float = 0.0
+  c: ConfigDict,
+  *,
+  rows: Rows | None = None,
+  pad_share: float = 0.0,
+  devices: Sequence[jax.Device] | None = None,
 ) -> CompiledStep:
   """Compiles the training step of a config, for one process.
 
@@ -93,6 +97,7 @@ def make_step(
     c: a config of pre-training.
     rows: prepared rows; None: random rows.
     pad_share: mean share of padding in random rows, 0 to 0.5.
+    devices: of the mesh; None: all.
 
   Raises:
     InputError: the config is invalid, or the rows have another length.
@@ -108,7 +113,7 @@ def make_step(
     tokenizer = build_tokenizer(config.data, vocab)
     host_batch = _prepared_rows(c, rows)
   run = start.Run(config, tokenizer)
-  mesh = sharding.make_mesh(run.mesh_spec)
+  mesh = sharding.make_mesh(run.mesh_spec, devices)
   table = _random_table(run, tokenizer)
   aux = plan.make_aux(run, table, mesh)
   state = plan.abstract_state(run, mesh)
