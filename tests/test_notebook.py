@@ -1,5 +1,6 @@
 """The notebook of the first hour runs from top to bottom."""
 
+import itertools
 import os
 import pathlib
 import shutil
@@ -18,7 +19,7 @@ SMALLER = {
   "--config.eval.must_learn=False": "--config.eval.must_learn=False"
   " --config.steps=10 --config.optim.warmup_steps=2"
   " --config.eval.cases=0 --config.eval.rows=128",
-  "--config.data.sources=wordnet": "--config.data.sources=wordnet"
+  "--config.data.sources=wordnet": "--config.data.sources=glosses.txt"
   " --config.steps=2 --config.optim.warmup_steps=1"
   " --config.batch_size=8 --config.eval.rows=8"
   " --config.eval.cases=0",
@@ -49,6 +50,11 @@ def test_notebook_runs(tmp_path, monkeypatch):
   commands = pathlib.Path(sys.executable).parent
   assert shutil.which("truenegs", path=str(commands))
   monkeypatch.setenv("PATH", f"{commands}{os.pathsep}{os.environ['PATH']}")
+  glosses = "".join(
+    f"{synset.definition()}\n\n"
+    for synset in itertools.islice(wordnet.open_wordnet().all_synsets("n"), 999)
+  )
+  (tmp_path / "glosses.txt").write_text(glosses)
   resources = {"metadata": {"path": str(tmp_path)}}
   nbclient.NotebookClient(notebook, timeout=600, resources=resources).execute()
   printed = ["".join(x.get("text", "") for x in c.outputs) for c in cells]
