@@ -246,13 +246,10 @@ def _find_commit(spec: DatasetSpec, builder: Any) -> tuple[str, pathlib.Path]:
   """Returns the commit of a branch or tag in the first run, and its record."""
   name = f"{spec.name}@{spec.revision or 'main'}".replace("/", "--")
   record = cache.folder() / "revisions" / name
-  if not spec.keep_commit:
-    return builder.hash, record
-  if record.exists():
+  if spec.keep_commit and record.exists():
     return record.read_text(encoding="utf-8"), record
-  if (
-    builder.config.data_files
-  ):  # else any that was read before, without the hub
+  # Without the hub it is any commit that was read before, and has no files.
+  if spec.keep_commit and builder.config.data_files:
     with disk_errors(record):
       record.parent.mkdir(parents=True, exist_ok=True)
     with atomic_file(record, several_writers=True) as file:

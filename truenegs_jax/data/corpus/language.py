@@ -60,7 +60,8 @@ def cut_excerpts(
     joined += f"{text}\n"
     if len(joined) < MIN_EXCERPT_CHARACTERS:
       continue
-    excerpts = _split(joined)
+    starts = range(0, len(joined), EXCERPT_CHARACTERS)
+    excerpts = [joined[i : i + EXCERPT_CHARACTERS] for i in starts]
     step = -(-len(excerpts) // MAX_EXCERPTS_OF_TEXT)
     for excerpt in excerpts[::step]:
       num_characters -= len(excerpt)
@@ -72,11 +73,6 @@ def cut_excerpts(
   yield joined
   step = max(1, len(others) * EXCERPT_CHARACTERS // num_characters)
   yield from others[::step]
-
-
-def _split(text: str) -> list[str]:
-  starts = range(0, len(text), EXCERPT_CHARACTERS)
-  return [text[start : start + EXCERPT_CHARACTERS] for start in starts]
 
 
 def measure_languages(excerpts: Iterable[str]) -> dict[str, int]:
