@@ -170,6 +170,18 @@ bench: $(PACKAGE) $(TORCH_CPU)
 	else echo "PyTorch is not installed. Its speed is not measured."; fi
 	@$(BIN)/python benchmarks/figures.py $(BENCH)
 
+# The meshes that the first lines of configs and many_devices.md name.
+SAVING := --config.model.remat=dots,--config.model.scan=True
+MESHES_h100 := --config=electra_base:hc --config=bert_base:hc \
+  --config=electra_small:hc,--config.model.dtype=bfloat16
+MESHES_v5e := \
+  --config=electra_large:hc,--config.optim.accumulation=1,--target=v5e:16x16 \
+  --config=electra_base:hc,$(SAVING),--target=v5e:2x4 \
+  --config=electra_base:hc,$(SAVING),--config.optim.accumulation=8,--target=v5e \
+  --config=electra_small:hc,--config.model.scan=True,--target=v5e \
+  --config=bert_large:hc,--target=v5e:2x4
+MESHES := $(MESHES_$(TARGET))
+
 h100: $(H100_COMPILERS)
 	@failed=0; rows=$(if $(filter h100,$(TARGET)),32,8); \
 	for config in electra_base:hc bert_base:hc electra_small:hc; do \
@@ -177,6 +189,10 @@ h100: $(H100_COMPILERS)
 	  (set -x; $(H100)/bin/python benchmarks/h100.py --config=$$config \
 	    --config.batch_size=$$rows --target=$(TARGET) $(if $(KEEP),--keep)) || \
 	  failed=1; \
+	done; \
+	for mesh in $(MESHES); do \
+	  (set -x; $(H100)/bin/python benchmarks/fits.py \
+	    $$(echo $$mesh | tr , ' ') $(if $(KEEP),--keep)) || failed=1; \
 	done; exit $$failed
 
 docs: $(SPHINX)

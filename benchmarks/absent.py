@@ -6,6 +6,7 @@
 Needs neither text nor weights. State, synonyms and batch are only shapes.
 """
 
+import dataclasses
 import importlib.util
 import os
 import pathlib
@@ -18,10 +19,13 @@ from jax.experimental import topologies
 from ml_collections import ConfigDict
 
 from truenegs_jax.config.sections import PretrainConfig
-from truenegs_jax.runtime import errors
+from truenegs_jax.models import attention
+from truenegs_jax.runtime import cpu, errors
 from truenegs_jax.train import plan, sharding, start
 from truenegs_jax.train import step as step_lib
 
+# A training step, an evaluation, and the search for cases that ends a run.
+PROGRAMS = "train", "evaluate", "search"
 H100 = "h100"
 H100_DESCRIPTION = pathlib.Path(__file__).parent / "h100.txtpb"
 ONE_CHIP = {"v5e": "v5e:2x2", "v6e": "v6e:2x2"}  # the smallest topologies
@@ -128,24 +132,82 @@ def compile_step(
   Raises:
     InputError: the config is invalid, or its step does not fit on a device.
   """
+  run, mesh, line = _resolve(c, devices)
+  state, aux = plan.abstract_state(run, mesh), plan.abstract_aux(run, mesh)
+  began = time.perf_counter()
+  lowered = _lower("train", run, mesh, state, aux)
+  traced = time.perf_counter()
+  compiled = _compile(lowered, mesh)
+  end = time.perf_counter()
+  return AbsentStep(
+    *(run, mesh, line, state, aux, compiled, traced - began, end - traced)
+  )
+
+
+def measure_memory(
+  c: ConfigDict, devices: Sequence[jax.Device], name: str
+) -> float:
+  """Compiles one of PROGRAMS; returns the GiB that a device needs for it.
+
+  The state stays on the devices, also what a program does not use of it.
+
+  Raises:
+    InputError: the config is invalid, or a program does not fit on a device.
+  """
+  run, mesh, _ = _resolve(c, devices)
+  state, aux = plan.abstract_state(run, mesh), plan.abstract_aux(run, mesh)
+  used = {"train": (state, aux), "evaluate": (state.params, aux)}
+  m = _compile(_lower(name, run, mesh, state, aux), mesh).memory_analysis()
+  # XLA leaves out arguments that a program does not use.
+  others = m.argument_size_in_bytes - sharding.bytes_per_device(
+    used.get(name, state.params)
+  )
+  arguments = sharding.bytes_per_device((state, aux)) + max(others, 0)
+  outputs = m.output_size_in_bytes - m.alias_size_in_bytes
+  return (arguments + outputs + m.temp_size_in_bytes) / 2**30
+
+
+def _resolve(
+  c: ConfigDict, devices: Sequence[jax.Device] | None
+) -> tuple[start.Run, jax.sharding.Mesh, str]:
+  """Returns run, mesh and a line about attention."""
   config = PretrainConfig.read(c)
   start.check(config)
   run = start.Run(config, start.find_tokenizer(config.data)[0])
   mesh = sharding.make_mesh(run.mesh_spec, devices)
   platform = _get_platform(mesh.devices.flat[0])
-  run, attention = plan.resolve_attention(run, mesh, platform=platform)
-  state = plan.abstract_state(run, mesh)
-  aux = plan.abstract_aux(run, mesh)
-  began = time.perf_counter()
+  run, line = plan.resolve_attention(run, mesh, platform=platform)
+  return run, mesh, line
+
+
+def _lower(
+  name: str,
+  run: start.Run,
+  mesh: jax.sharding.Mesh,
+  state: step_lib.TrainState,
+  aux: plan.Aux,
+) -> jax.stages.Lowered:
+  """Lowers one of PROGRAMS as a run does."""
+  platform, c = _get_platform(mesh.devices.flat[0]), run.config
+  batch = plan.abstract_batch(run, mesh)
   # From jax 0.11 on, Pallas reads the device to lower for from here.
   with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
-    lowered = plan.lower_train_step(run, mesh, state, aux, platform=platform)
-  traced = time.perf_counter()
-  compiled = _compile(lowered, H100_OPTIONS if platform == "cuda" else None)
-  end = time.perf_counter()
-  return AbsentStep(
-    *(run, mesh, attention, state, aux, compiled, traced - began, end - traced)
-  )
+    if name == "train":
+      return plan.lower_train_step(run, mesh, state, aux, platform=platform)
+    with cpu.lowering_for(platform):
+      if name == "evaluate":
+        step = plan.build_eval_step(run, mesh)
+        return step.lower(state.params, batch, aux)
+      run = dataclasses.replace(run, attention=attention.XLA)
+      rows = c.batch_size // c.optim.accumulation
+      searched = {
+        name: jax.ShapeDtypeStruct(
+          (rows, *x.shape[1:]), x.dtype, sharding=x.sharding
+        )
+        for name, x in batch.items()
+      }
+      step = plan.build_predict_step(run, mesh)
+      return step.lower(state.params, searched, c.length)
 
 
 def _get_platform(device: jax.Device) -> str:
@@ -154,8 +216,10 @@ def _get_platform(device: jax.Device) -> str:
 
 
 def _compile(
-  lowered: jax.stages.Lowered, options: dict[str, bool] | None
+  lowered: jax.stages.Lowered, mesh: jax.sharding.Mesh
 ) -> jax.stages.Compiled:
+  is_gpu = _get_platform(mesh.devices.flat[0]) == "cuda"
+  options = H100_OPTIONS if is_gpu else None
   try:
     return lowered.compile(compiler_options=options)
   except jax.errors.JaxRuntimeError as e:

@@ -18,12 +18,10 @@ each of these corrections instead, and prints what they add to the first.
 """
 
 import collections
-import json
 import pathlib
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import absent
 import figures
@@ -33,6 +31,7 @@ import roofline
 import steps
 import timing
 from absl import flags
+from kept import KEPT, Record, compare, config_key, keep, load_kept
 from ml_collections import ConfigDict
 from rich.console import Console
 from rich.table import Table
@@ -53,21 +52,7 @@ _HLO = flags.DEFINE_string("hlo", None, "File for the compiled listing.")
 _KEEP = flags.DEFINE_bool("keep", False, "Keep the figures in compiled.json.")
 _COMPARE = flags.DEFINE_bool("compare", True, "Compare with kept figures.")
 
-KEPT = pathlib.Path(__file__).parent / "compiled.json"
-# Figures that are compared, of which less is better, and the largest relative
-# change that is none. A TPU's compiler does not repeat itself exactly.
-TOLERANCES = {
-  "ms": 0.03,
-  "gigabytes": 0.03,
-  "mcycles": 0.05,
-  "launches": 0.05,
-  "scratch_gib": 0.03,
-  "logits_ops": 0.0,
-}
-UNKEPT = {"command", "trace_s", "compile_s"}
-
 Bounds = Sequence[roofline.Bound]
-Record = dict[str, Any]
 
 
 def main(argv: list[str]) -> None:
@@ -88,7 +73,8 @@ def main(argv: list[str]) -> None:
       console.print(groups_table(record))
       console.print(operations_table(bounds, _TOP.value))
       if _HLO.value:
-        write_text(pathlib.Path(_HLO.value), listing)
+        with disk_errors(path := pathlib.Path(_HLO.value)):
+          path.write_text(listing)
       key = config_key(sys.argv[1:], _TARGET.value)
       if _KEEP.value:
         keep(KEPT, key, record)
@@ -272,65 +258,6 @@ def recipes_table(records: Mapping[str, Record]) -> Table:
     cells = (f"{record[x] - base[x]:{sign},.3f}" for x in columns)
     table.add_row(recipe, *(re.sub(r"\.000$", "", x) for x in cells))
   return table
-
-
-def config_key(arguments: Sequence[str], target: str) -> str:
-  """Returns the flags of the config and the target, to find kept figures."""
-  words = [
-    x.lstrip("-") for x in arguments if x.lstrip("-").startswith("config")
-  ]
-  return " ".join([target, *sorted(words)])
-
-
-def load_kept(path: pathlib.Path) -> dict[str, Record]:
-  """Returns the kept figures by `config_key`."""
-  return json.loads(path.read_text()) if path.exists() else {}
-
-
-def keep(path: pathlib.Path, key: str, record: Record) -> None:
-  """Replaces the kept figures of a config."""
-  kept = {k: x for k, x in record.items() if k not in UNKEPT}
-  records = load_kept(path) | {key: _rounded(kept)}
-  text = json.dumps(dict(sorted(records.items())), indent=1)
-  write_text(path, text + "\n")
-
-
-def compare(record: Record, kept: Record | None) -> tuple[bool, list[str]]:
-  """Compares figures with those that were kept.
-
-  Returns:
-    Whether one is worse, and lines that say what changed.
-  """
-  if kept is None:
-    return False, ["No figures of this config are kept. --keep keeps them."]
-  if kept["jax"] != record["jax"]:
-    return False, [
-      f"The kept figures are of jax {kept['jax']}, these are of"
-      f" {record['jax']}: not compared."
-    ]
-  worse, lines = False, []
-  for name, tolerance in TOLERANCES.items():
-    if name not in kept:
-      continue
-    old, new = kept[name], record[name]
-    if abs(new - old) > tolerance * old:
-      worse |= new > old
-      verdict = "worse" if new > old else "better: --keep keeps it"
-      lines.append(f"{name}: {old:,.3f} -> {new:,.3f}, {verdict}")
-  return worse, lines or ["Equal to the kept figures."]
-
-
-def _rounded(value: Any) -> Any:
-  """Rounds the numbers of a record to 5 digits."""
-  if isinstance(value, dict):
-    return {k: _rounded(x) for k, x in value.items()}
-  return float(f"{value:.5g}") if isinstance(value, float) else value
-
-
-def write_text(path: pathlib.Path, text: str) -> None:
-  """Writes a file; DiskError if it cannot be written."""
-  with disk_errors(path):
-    path.write_text(text)
 
 
 if __name__ == "__main__":

@@ -298,6 +298,29 @@ def test_figures_are_kept_and_compared(scripts, tmp_path):
   assert h100["compare"](record, None)[0] is False
 
 
+def test_runs_and_their_ends_fit_on_the_documented_meshes(scripts):
+  limits = {"v5e": 15.75, "h100": 74.5}  # GiB
+  meshes = set()
+  for key, record in scripts["h100"]["load_kept"](
+    scripts["h100"]["KEPT"]
+  ).items():
+    if key.startswith("memory "):
+      meshes.add(key)
+      gib = [x for name, x in record.items() if name.endswith("_gib")]
+      assert max(gib) < limits[key.split()[1].partition(":")[0]], key
+  assert any("electra_large" in key for key in meshes) and len(meshes) > 6
+
+
+@pytest.mark.skipif(not COMPILERS.exists(), reason="no compilers for an H100")
+def test_the_search_at_the_end_needs_the_memory_that_is_kept():
+  command = [PYTHON, "benchmarks/fits.py", "--programs=search"]
+  command += ["--config=electra_small:hc", "--config.model.dtype=bfloat16"]
+  done = subprocess.run(
+    command, cwd=ROOT, check=True, timeout=900, capture_output=True, text=True
+  )
+  assert "Equal to the kept figures." in done.stdout
+
+
 @pytest.mark.skipif(not COMPILERS.exists(), reason="no compilers for an H100")
 def test_a_layer_compiled_for_an_h100_has_fused_attention(tmp_path):
   rows, length, heads = 2, 512, 32
