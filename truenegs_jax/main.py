@@ -30,12 +30,12 @@ import pathlib
 import shlex
 import sys
 import traceback
-from collections.abc import Sequence
 
 from absl import flags
 from ml_collections import ConfigDict
 
 from truenegs_jax.config import flags as flags_lib
+from truenegs_jax.config.tables import Study
 from truenegs_jax.runtime import cache, cpu, files
 
 # The module of each config.task; it has a function `run`.
@@ -105,6 +105,8 @@ def _check_workdir(path: str) -> pathlib.Path:
 
 def _print_next(config: ConfigDict, path: str) -> None:
   """Prints the flags of a study's next missing part, or its own, quoted."""
+  from truenegs_jax.study import next_part
+
   with flags_lib.exit_on_errors():
     if config.task != "study" or config.dry_run:
       raise errors.InputError(
@@ -113,25 +115,21 @@ def _print_next(config: ConfigDict, path: str) -> None:
       )
     words = [x for x in sys.argv[1:] if x.lstrip("-").split("=")[0] != "next"]
     workdir = _check_workdir(path)
-    if next_flags := _find_next_flags(config, workdir, words):
+    if next_flags := next_part.find_next_flags(
+      json.loads(config.to_json()), workdir, words
+    ):
       print(shlex.join(next_flags))
-
-
-def _find_next_flags(
-  config: ConfigDict, workdir: pathlib.Path, own_flags: Sequence[str]
-) -> Sequence[str]:
-  from truenegs_jax.study import next_part
-
-  values = json.loads(config.to_json())
-  return next_part.find_next_flags(values, workdir, own_flags)
 
 
 def _check_ended(config: ConfigDict, workdir: pathlib.Path) -> None:
   """Raises InputError if a study of several processes has parts to run."""
-  if words := _find_next_flags(config, workdir, []):
+  from truenegs_jax.study import drive, next_part
+
+  _, own, states = next_part.open_study(Study.read(config.study), workdir)
+  if part := drive.next_part(own, states):
     raise errors.InputError(
-      "A study of several processes starts no parts, but"
-      f" {words[-1]} is missing. Start each with the flags that --next prints"
+      f"A study of several processes starts no parts, but {part.key} is"
+      " missing. Start each with the flags that --next prints"
       " (docs/how_to/study.md), or run the study in one process."
     )
 

@@ -169,9 +169,11 @@ def test_a_failed_part_and_a_study_of_several_processes_are_known_to_main(
   config = parse_config(["--config=study:runlocal"])
   with pytest.raises(InputError, match="baseline/seed-0/pretrain is missing"):
     main._check_ended(config, tmp_path)
-  part = tmp_path / "runs/baseline/seed-0/pretrain"
-  for folder in (tmp_path, part):
+  study, _, _ = next_part.open_study(Study.read(config.study), tmp_path)
+  part = study.parts[0]
+  drive.save_record(part, tmp_path / part.key)
+  for folder in (tmp_path, tmp_path / part.key):
     main._mark_part_failed(folder, 6, "error: NaN")
-  study, _, states = next_part.open_study(Study.read(config.study), tmp_path)
-  assert states[study.parts[0].key] == State.DIVERGED
+  assert drive.read_states([part], tmp_path) == {part.key: State.DIVERGED}
+  assert drive.describe_failure(part, tmp_path).endswith("error: NaN")
   assert not (tmp_path / drive.FAILED).exists()

@@ -261,13 +261,12 @@ def _read_last_line(path: pathlib.Path) -> str:
 
 
 def describe_failure(part: Part, root: pathlib.Path) -> str:
-  """Describes why a part failed, and where its log is."""
+  """Describes why a part failed, and where its log is, if the study has it."""
   folder = root / part.key
-  failed = read_json(folder / FAILED)
-  return (
-    f"warning: '{folder}' failed with exit code {failed['code']}:"
-    f" {failed['line']} See '{folder / LOG}'."
-  )
+  failed, log = read_json(folder / FAILED), folder / LOG
+  text = f"warning: '{folder}' failed with exit code {failed['code']}:"
+  hint = f" See '{log}'." if log.exists() else ""
+  return f"{text} {failed['line']}{hint}"
 
 
 def describe_progress(states: States) -> str:
