@@ -136,7 +136,7 @@ run_piece() {
       run meshes.py --config=electra_small:hc,runlocal
       ;;
     resume) # at a small size, as deterministic sums are slow on a GPU
-      XLA_FLAGS="${XLA_FLAGS:-} ${gpu:+--xla_gpu_deterministic_ops=true}" \
+      XLA_FLAGS="${gpu:+--xla_gpu_deterministic_ops=true}${XLA_FLAGS:+ $XLA_FLAGS}" \
         run resume.py --config=electra_small:hc,runlocal --steps=15 \
         "--workdir=$(dirname "$json")/resume"
       ;;
@@ -221,5 +221,7 @@ for name in "${requested[@]}"; do
   run_piece "$name"
   echo "=== $name took $((SECONDS - began)) s"
 done
-"$python" "$root/benchmarks/figures.py" "$json" || failed=1
+# The piece resume has no figures.
+[[ ${requested[*]} = resume && ! -e $json ]] ||
+  "$python" "$root/benchmarks/figures.py" "$json" || failed=1
 exit "$failed"
