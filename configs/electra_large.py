@@ -16,7 +16,7 @@ Expected of plain ELECTRA-large as released: CoLA 69.1, MNLI 90.9, SQuAD 1.1 EM
 Hardware: 355 million parameters, 9.1e20 FLOP. Calculated, not measured: 80
 hours on 8 H100 at 40 % of their peak. Memory by benchmarks/memory.py, compiled
 but not run: 24 GiB on each of 8 (simulated) devices with the 8 micro-batches of
-this config; 3.8 GiB on each of 256 TPU v5e with --config.optim.accumulation=1
+this config; 5.3 GiB on each of 256 TPU v5e with --config.optim.accumulation=1
 (1.7 for an evaluation, 0.4 for the search for cases at the end).
 """
 
