@@ -8,6 +8,7 @@
 # pins         writes launch/constraints.txt, with old pins where they still fit
 # qa-model     fine-tunes released weights on SQuAD and scores them
 # bench        measures the training step, also PyTorch's: runs/bench.json
+# first-hour   tries a GPU or TPU for an hour: one file in benchmarks/results
 # h100         compiles the training step for an H100 and bounds its time
 # docs         builds the site of the documentation in docs/_build/html
 # lint         runs ruff, mypy and shellcheck
@@ -24,6 +25,7 @@
 # NEWEST=python3.13  bounds: the Python for the newest versions
 # UPGRADE=-U         pins: the newest versions; or: UPGRADE="-P jax -P jaxlib"
 # SQUAD=FOLDER       qa-model: train-v1.1.json and dev-v1.1.json, without network
+# EXTRA=cuda12       first-hour: for old drivers; by default gpu or tpu
 # TARGET=v5e         h100: a TPU v5e or v6e instead
 # KEEP=1             h100: keeps the figures for later comparisons; test-faults:
 #                    writes the table of the documentation
@@ -37,6 +39,8 @@ SEED ?= 0
 MINUTES ?= 10
 SQUAD ?= hf:rajpurkar/squad
 TARGET ?= h100
+EXTRA ?= $(if $(shell command -v nvidia-smi),gpu,$(if $(wildcard /dev/accel* \
+  /dev/vfio/[0-9]*),tpu))
 KEEP ?=
 
 BIN := .venv/bin
@@ -90,7 +94,7 @@ BOUNDS_TESTS := $(addprefix tests/,models objectives pretrain data weights \
 
 .DELETE_ON_ERROR:
 .PHONY: help demo test test-all test-faults bounds bounds-lowest bounds-newest \
-  bounds-pinned pins qa-model bench h100 docs lint clean
+  bounds-pinned pins qa-model bench first-hour h100 docs lint clean
 
 help:
 	@sed -n '/^$$/q; s/^# \{0,1\}//p' $(firstword $(MAKEFILE_LIST))
@@ -181,6 +185,11 @@ MESHES_v5e := \
   --config=electra_small:hc,--config.model.scan=True,--target=v5e \
   --config=bert_large:hc,--target=v5e:2x4
 MESHES := $(MESHES_$(TARGET))
+
+first-hour: $(PACKAGE)
+	$(if $(EXTRA),$(PIP) -e '.[$(EXTRA)]')
+	$(BIN)/python benchmarks/first_hour.py \
+	  $(if $(EXTRA),--output=benchmarks/results/$(EXTRA)-$$(date +%F).md)
 
 h100: $(H100_COMPILERS)
 	@failed=0; rows=$(if $(filter h100,$(TARGET)),32,8); \
