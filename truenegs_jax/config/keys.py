@@ -98,6 +98,11 @@ def key(default: Any, meaning: str, **rules: Any) -> Any:
   return dataclasses.field(default=default, metadata={_METADATA: described})
 
 
+def free_key(default: Any, meaning: str, **rules: Any) -> Any:
+  """Declares a `key` of which a resume may use another value."""
+  return key(default, meaning, may_change=True, **rules)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Section:
   """Base of the sections of a config, whose fields are keys or sections."""

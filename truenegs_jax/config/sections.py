@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Self
 
-from truenegs_jax.config.keys import TINY, Section, key
+from truenegs_jax.config.keys import TINY, Section, free_key, key
 
 LARGEST_SEED = 2**32 - 1  # jax ignores the higher bits
 INIT_SKIPS = ("words", "head")  # names in `init_skip`
@@ -39,29 +39,25 @@ class Top(Section):
   steps: int = key(
     1_000_000, "Most updates of the weights; a resume may have more.", low=1
   )
-  minutes: float = key(
+  minutes: float = free_key(
     0.0,
     "Time of the run, export included; it does the steps that fit. 0: any.",
     low=0,
-    may_change=True,
   )
   batch_size: int = key(
     128, "Rows per update, over all devices and processes.", low=1
   )
   length: int = key(128, "Tokens of a row.", low=8)
-  init: str = key(
-    "",
-    'Weights: a folder, a workdir or names on the hub; "": random.',
-    may_change=True,
+  init: str = free_key(
+    "", 'Weights: a folder, a workdir or names on the hub; "": random.'
   )
-  init_skip: str = key(
+  init_skip: str = free_key(
     "",
     '"words": the vocabulary may differ from that of `init`; embeddings of'
     ' common words are copied. "head": fine-tuning starts with a new head.',
-    may_change=True,
   )
-  dry_run: bool = key(
-    False, "True: print what would run, and write nothing.", may_change=True
+  dry_run: bool = free_key(
+    False, "True: print what would run, and write nothing."
   )
 
 
@@ -90,27 +86,23 @@ class Model(Section):
     'Of activations; "bfloat16": for GPUs and TPUs.',
     choices=("float32", "bfloat16"),
   )
-  remat: str = key(
+  remat: str = free_key(
     "none",
     "Activations that the backward pass computes again, to save memory:"
     ' "none", "dots" (all but the outputs of dense layers) or "full".',
     choices=("none", "dots", "full"),
     is_open=True,
-    may_change=True,
   )
-  scan: bool = key(
-    False,
-    "True: one loop over all layers, which compiles faster.",
-    may_change=True,
+  scan: bool = free_key(
+    False, "True: one loop over all layers, which compiles faster."
   )
-  attention: str = key(
+  attention: str = free_key(
     "auto",
     'Attention: "auto", "xla", "pieces" (CPU) or "flash" (GPU, TPU).',
     choices=("auto", "xla", "pieces", "flash"),
-    may_change=True,
   )
-  vocabulary_chunk: int = key(
-    0, "Slots with logits in memory at once; 0: all.", low=0, may_change=True
+  vocabulary_chunk: int = free_key(
+    0, "Slots with logits in memory at once; 0: all.", low=0
   )
   pooler: bool = key(False, "True: keep BERT's pooler and NSP head, untrained.")
 
@@ -221,23 +213,19 @@ class Readings(Section):
 class Negatives(Readings):
   """Synonyms, beside the readings."""
 
-  sources: str = key(
+  sources: str = free_key(  # the table has a fingerprint
     "auto",
     'Sources of synonyms: "wordnet", "pairs path=FILE", "vectors path=FILE",'
     ' "omw path=FILE", "table path=FILE", "model"; A | B: both; A & B: the'
     ' common. "auto": "wordnet" for English, "omw" of data.language otherwise.',
-    may_change=True,  # the table has a fingerprint
   )
   keep_stop_words: bool = key(False, "True: gold stop words have synonyms too.")
-  stop_words: str = key(
-    "", 'File with one word a line; "": NLTK\'s.', may_change=True
-  )
+  stop_words: str = free_key("", 'File with one word a line; "": NLTK\'s.')
   symmetric: bool = key(False, "True: if a lists b, then b lists a.")
-  layout: str = key(
+  layout: str = free_key(
     "auto",
     'Of the table on devices: "bits" or "ids".',
     choices=("auto", "bits", "ids"),
-    may_change=True,
   )
   temperature: float = key(
     1.0,
@@ -256,11 +244,10 @@ class Data(Section):
     "Text: files, folders, globs and hf:NAME, separated by commas, with options"
     ' such as weight=2; "wordnet": its definitions and examples.',
   )
-  language: str = key(
+  language: str = free_key(
     "en",
     "ISO 639-1; text in another language is refused. Decides negatives.sources"
     ' and stop words. "": no check, no default source, no stop words.',
-    may_change=True,
   )
   stopping: str = key(
     "all",
@@ -273,24 +260,21 @@ class Data(Section):
     'Refuse damaged text; "replace": repair and count.',
     choices=("strict", "replace"),
   )
-  expect: str = key(
+  expect: str = free_key(
     "",
     "Refuse a part with under 99 % of its records=, or of which a converter"
     ' kept only the beginning; "any": accept it.',
     choices=("", "any"),
-    may_change=True,
   )
-  tokenizer: str = key(
+  tokenizer: str = free_key(
     "fast",
     '"tf_text": TensorFlow\'s, with the same ids.',
     choices=("fast", "tf_text"),
-    may_change=True,
   )
-  vocab: str = key(
+  vocab: str = free_key(
     "train",
     '"train": from the text; "init": that of the weights; or a vocab.txt, its'
     " folder, or a name on the Hugging Face hub.",
-    may_change=True,
   )
   vocab_size: int = key(30_522, "Entries of a trained vocabulary.", low=1)
   lowercase: bool = key(True, "True: all text in lower case.")
@@ -315,13 +299,11 @@ class Data(Section):
   seed: int = key(
     0, "Of the rows, which do not depend on c.seed.", low=0, high=LARGEST_SEED
   )
-  rows: str = key("", 'Rows folder; "": one in the cache.', may_change=True)
-  workers: int = key(
-    0, "Processes that prepare rows; 0: one per core.", low=0, may_change=True
+  rows: str = free_key("", 'Rows folder; "": one in the cache.')
+  workers: int = free_key(
+    0, "Processes that prepare rows; 0: one per core.", low=0
   )
-  wordnet_dir: str = key(
-    "", '"": NLTK\'s folders, or the cache.', may_change=True
-  )
+  wordnet_dir: str = free_key("", '"": NLTK\'s folders, or the cache.')
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -349,11 +331,8 @@ class Optim(Section):
     1e-6, "Added to the root of that mean.", low=TINY, high=1
   )
   accumulation: int = key(1, "Micro-batches per update, to save memory.", low=1)
-  max_skips: int = key(
-    0,
-    "Updates in a row that may be skipped as non-finite.",
-    low=0,
-    may_change=True,
+  max_skips: int = free_key(
+    0, "Updates in a row that may be skipped as non-finite.", low=0
   )
 
 
@@ -361,25 +340,21 @@ class Optim(Section):
 class Mesh(Section):
   """Devices."""
 
-  preset: str = key(
+  preset: str = free_key(
     "dp",
     '"dp": each device has all parameters; "fsdp": they are split over devices;'
     ' "fsdp_tp": the computation of each layer is split, too (tensor'
     " parallelism).",
     choices=("dp", "fsdp", "fsdp_tp"),
     is_open=True,
-    may_change=True,
   )
-  axes: str = key(
-    "",
-    'Sizes that differ from the preset\'s, such as "model=4".',
-    may_change=True,
+  axes: str = free_key(
+    "", 'Sizes that differ from the preset\'s, such as "model=4".'
   )
-  synonyms: str = key(
+  synonyms: str = free_key(
     "replicated",
     'Table on each device; "rows": split by rows.',
     choices=("replicated", "rows"),
-    may_change=True,
   )
 
 
@@ -387,18 +362,13 @@ class Mesh(Section):
 class Checkpoint(Section):
   """Checkpoints."""
 
-  every_steps: int = key(
-    10_000, "Steps between checkpoints.", low=1, may_change=True
-  )
-  keep: int = key(
-    2, "Newest checkpoints; older ones are deleted.", low=1, may_change=True
-  )
-  keep_percent: tuple[float, ...] = key(
+  every_steps: int = free_key(10_000, "Steps between checkpoints.", low=1)
+  keep: int = free_key(2, "Newest checkpoints; older ones are deleted.", low=1)
+  keep_percent: tuple[float, ...] = free_key(
     (6.25, 12.5, 25.0, 50.0, 80.0, 100.0),
     "Percentages of `steps` whose checkpoints are kept, too (paper, table 2).",
     low=0,
     high=100,
-    may_change=True,
   )
 
 
@@ -406,17 +376,14 @@ class Checkpoint(Section):
 class Log(Section):
   """Records of metrics."""
 
-  every_steps: int = key(
-    100, "Steps between records of metrics.", low=1, may_change=True
-  )
-  writers: tuple[str, ...] = key(
+  every_steps: int = free_key(100, "Steps between records of metrics.", low=1)
+  writers: tuple[str, ...] = free_key(
     (),
     'Beside metrics.jsonl: "tensorboard", "wandb".',
     choices=("tensorboard", "wandb"),
-    may_change=True,
   )
-  profile: str = key(
-    "", '"M:N": trace of steps M to N, in <workdir>/profile.', may_change=True
+  profile: str = free_key(
+    "", '"M:N": trace of steps M to N, in <workdir>/profile.'
   )
 
 
@@ -424,25 +391,20 @@ class Log(Section):
 class Eval(Section):
   """Held-out rows, and what is shown at the end."""
 
-  every_steps: int = key(
-    10_000, "Steps between losses on held-out rows.", low=1, may_change=True
+  every_steps: int = free_key(
+    10_000, "Steps between losses on held-out rows.", low=1
   )
-  rows: int = key(
+  rows: int = free_key(
     2_048,
     "Held-out rows, at most; rows searched for corrections at the end, too.",
     low=1,
-    may_change=True,
   )
-  cases: int = key(
-    10, "Corrections to print at the end.", low=0, may_change=True
+  cases: int = free_key(10, "Corrections to print at the end.", low=0)
+  sentences: tuple[str, ...] = free_key(
+    (), "With one [MASK] each; filled and printed at the end."
   )
-  sentences: tuple[str, ...] = key(
-    (), "With one [MASK] each; filled and printed at the end.", may_change=True
-  )
-  must_learn: bool = key(
-    False,
-    "True: exit with 1 unless all metrics beat guessing.",
-    may_change=True,
+  must_learn: bool = free_key(
+    False, "True: exit with 1 unless all metrics beat guessing."
   )
 
 

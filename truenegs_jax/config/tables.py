@@ -13,6 +13,7 @@ from truenegs_jax.config.keys import (
   Section,
   did_you_mean,
   flatten,
+  free_key,
   key,
 )
 from truenegs_jax.config.sections import PretrainConfig
@@ -23,23 +24,13 @@ from truenegs_jax.runtime.errors import InputError, one_of
 class Finetune(Section):
   """Fine-tuning. Names of data may change: their fingerprints are compared."""
 
-  tasks: str = key(
-    "", 'Names separated by commas: "mrpc", "cola,rte".', may_change=True
+  tasks: str = free_key("", 'Names separated by commas: "mrpc", "cola,rte".')
+  seeds: int = free_key(
+    5, "Runs per task, with seeds c.seed, c.seed + 1, ...", low=1, high=1000
   )
-  seeds: int = key(
-    5,
-    "Runs per task, with seeds c.seed, c.seed + 1, ...",
-    low=1,
-    high=1000,
-    may_change=True,
-  )
-  data: str = key(
-    "", "Folder with the tasks' files, or hf:NAME.", may_change=True
-  )
-  files: str = key(
-    "",
-    'Replacements for single files: "mrpc.dev=FILE qqp.train=FILE".',
-    may_change=True,
+  data: str = free_key("", "Folder with the tasks' files, or hf:NAME.")
+  files: str = free_key(
+    "", 'Replacements for single files: "mrpc.dev=FILE qqp.train=FILE".'
   )
   rows: int = key(0, "Training rows, at most; 0: all.", low=0)
   epochs: float = key(
@@ -48,8 +39,8 @@ class Finetune(Section):
     low=0,
     high=1000,
   )
-  predict_test: bool = key(
-    False, "True: also write test answers, for GLUE's server.", may_change=True
+  predict_test: bool = free_key(
+    False, "True: also write test answers, for GLUE's server."
   )
   head_dropout: float = key(
     0.1, "Dropout before the output layer.", low=0, high=0.99
@@ -84,21 +75,15 @@ class Finetune(Section):
   evals_per_epoch: int = key(
     0, "Scores of the dev set; 0: only at the end.", low=0
   )
-  save_minutes: float = key(
-    10.0,
-    "Between the checkpoints of an unfinished run.",
-    low=0,
-    may_change=True,
+  save_minutes: float = free_key(
+    10.0, "Between the checkpoints of an unfinished run.", low=0
   )
-  export: str = key(
+  export: str = free_key(
     "all",
     'Each run\'s model for Hugging Face; "none": no model.',
     choices=("all", "none"),
-    may_change=True,
   )
-  against: str = key(
-    "", "Workdir of another fine-tuning to compare with.", may_change=True
-  )
+  against: str = free_key("", "Workdir of another fine-tuning to compare with.")
   stride: int = key(
     128, "SQuAD: tokens from the start of a window to that of the next.", low=1
   )
