@@ -155,5 +155,5 @@ def runlocal(c: ConfigDict) -> None:
   c.optim.warmup_steps, c.optim.accumulation = 2, 1
   c.log.every_steps = 5
   c.checkpoint.every_steps = 10
-  c.eval.every_steps, c.eval.rows = 10, 64
+  c.eval.every_steps, c.eval.rows, c.eval.search_rows = 10, 64, 64
   c.eval.must_learn = False  # 20 steps are too few

@@ -35,7 +35,7 @@ def get_config(arg: str = "") -> ConfigDict:
   c.log.every_steps = 10
   c.checkpoint.every_steps = 250
   c.eval.every_steps = 500
-  c.eval.rows = 1_024
+  c.eval.rows, c.eval.search_rows = 1_024, 20_000  # cases are rare
   c.eval.must_learn = True
   c.eval.sentences = (
     "a [MASK] who writes books",

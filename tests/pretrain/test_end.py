@@ -47,7 +47,7 @@ def make_result(inputs, num_devices, **values):
   values = {
     "model__variant": runs.ONE_LAYER,
     "data__vocab": inputs.folder / "vocab.txt",
-    "eval__rows": ROWS,
+    "eval__search_rows": ROWS,
     "eval__cases": 5_000,
   } | values
   flags = [f"--config.{k.replace('__', '.')}={v}" for k, v in values.items()]
@@ -64,7 +64,8 @@ def make_result(inputs, num_devices, **values):
   params = jax.device_put(params, split["params"])
   state = types.SimpleNamespace(params=params)
   setup = types.SimpleNamespace(run=run, inputs=inputs, mesh=mesh, state=state)
-  return types.SimpleNamespace(setup=setup)
+  clock = types.SimpleNamespace(is_ending=lambda name: False)
+  return types.SimpleNamespace(setup=setup, clock=clock)
 
 
 def find_cases(inputs, *args, **values):
@@ -96,7 +97,7 @@ def test_cases_do_not_depend_on_mesh_batches_and_chunks(inputs):
 
 @pytest.mark.parametrize("num_pairs", [0, 9])
 @pytest.mark.parametrize("limit", [2, 37, 9_999])
-def test_at_most_eval_rows_are_searched(inputs, monkeypatch, limit, num_pairs):
+def test_at_most_search_rows_are_searched(inputs, monkeypatch, limit, num_pairs):
   """Training rows follow the held-out ones if there are too few cases."""
   searched = []
 
@@ -110,7 +111,7 @@ def test_at_most_eval_rows_are_searched(inputs, monkeypatch, limit, num_pairs):
   monkeypatch.setattr(predict_slots, "predict_batch", search)
   monkeypatch.setattr(run_lib.findings, "CaseFinder", lambda *_: finder)
   result = make_result(
-    inputs, 1, eval__rows=limit, eval__cases=9, batch_size=16
+    inputs, 1, eval__search_rows=limit, eval__cases=9, batch_size=16
   )
   run_lib._find_cases(result, inputs.table)
   held_out = min(limit, len(inputs.held_out_rows))

@@ -396,7 +396,14 @@ class Eval(Section):
   )
   rows: int = free_key(
     2_048,
-    "Held-out rows, at most; rows searched for corrections at the end, too.",
+    "Held-out rows, at most.",
+    low=1,
+    may_change=True,
+  )
+  search_rows: int = key(
+    2_048,
+    "Rows searched for corrections at the end, at most: held-out ones, then"
+    " training rows until there are enough `cases`.",
     low=1,
   )
   cases: int = free_key(10, "Corrections to print at the end.", low=0)

@@ -370,10 +370,11 @@ print(fill('a [MASK] who writes books'))\""""
 def _find_cases(
   result: loop.Training, synonyms: SynonymTable
 ) -> findings.Search:
-  """Searches at most `eval.rows` rows: held-out ones, then training rows.
+  """Searches at most `eval.search_rows` rows.
 
-  Training rows are searched if there are too few cases to print. All processes
-  search the same rows, in batches as large as a micro-batch of training.
+  Held-out rows are searched, then training rows until there are enough cases to
+  print or the time of the run is over. All processes search the same rows, in
+  batches as large as a micro-batch of training.
   """
   setup, run, inputs = result.setup, result.setup.run, result.setup.inputs
   c, held_out_rows = run.config, inputs.held_out_rows
@@ -385,12 +386,16 @@ def _find_cases(
     setup.mesh,
   )
   finder = findings.CaseFinder({synonyms.source: synonyms}, run.tokenizer)
-  for batch in batches.held_out_batches(held_out_rows, size, limit=c.eval.rows):
+  limit = c.eval.search_rows
+  for batch in batches.held_out_batches(held_out_rows, size, limit=limit):
     finder.add(search(batch))
   epoch_rows = len(inputs.train_rows) // c.batch_size * c.batch_size
-  left = min(c.eval.rows - len(held_out_rows), epoch_rows)
-  left *= len(finder.counts) < c.eval.cases
+  left = min(limit - len(held_out_rows), epoch_rows)
   for step in range(-(-left // size)):
+    if len(finder.counts) >= c.eval.cases or result.clock.is_ending(
+      f"search {step}"
+    ):
+      break
     batch = batches.batch_at(
       inputs.train_rows, step, batch_size=size, seed=c.seed
     )

@@ -64,6 +64,16 @@ class TimeLimit(speed.Clock):
     """Returns the seconds of the run, of all its commands."""
     return self.now() - self.began
 
+  def is_ending(self, name: str) -> bool:
+    """Whether 3/4 of the time for what follows the training are over.
+
+    The first process decides; `name` can be used once in a run.
+    """
+    if not self.limit_secs:
+      return False
+    end = self.limit_secs - self._reserve_secs / 4
+    return bool(distributed.from_first(name, "over" * (end < self.used_secs())))
+
   def correct(self, done: int) -> None:
     """Corrects `total_steps` between steps; the first process decides.
 
