@@ -200,7 +200,7 @@ def find_platform() -> str:
 
 @dataclasses.dataclass
 class Result:
-  """What a command printed, and how it ended."""
+  """Output and end of a command."""
 
   piece: str
   command: str
@@ -291,7 +291,7 @@ def _report_lines(
 
 
 def _output(*command: str) -> str:
-  """Returns what a command prints; empty without the command."""
+  """Returns the output of a command; empty if it is not installed."""
   if not shutil.which(command[0]):
     return ""
   done = subprocess.run(command, capture_output=True, text=True, timeout=60)

@@ -25,9 +25,8 @@ ALLOCATE = {
 def test_a_command_that_runs_out_of_memory_ends_with_a_line(
   kind, monkeypatch, capsys
 ):
-  config = types.SimpleNamespace(value={"task": "pretrain"})
-  flags = types.SimpleNamespace(FLAGS={"config": config})
-  monkeypatch.setattr(main, "flags", flags)
+  values = types.SimpleNamespace(next=False, workdir="run")
+  monkeypatch.setattr(main, "flags", types.SimpleNamespace(FLAGS=values))
   monkeypatch.setattr(main.cpu, "configure", lambda: None)
   monkeypatch.setattr(main, "_run", lambda: ALLOCATE[kind]())
   with pytest.raises(SystemExit) as e:

@@ -97,7 +97,9 @@ def test_cases_do_not_depend_on_mesh_batches_and_chunks(inputs):
 
 @pytest.mark.parametrize("num_pairs", [0, 9])
 @pytest.mark.parametrize("limit", [2, 37, 9_999])
-def test_at_most_search_rows_are_searched(inputs, monkeypatch, limit, num_pairs):
+def test_a_limited_number_of_rows_is_searched(
+  inputs, monkeypatch, limit, num_pairs
+):
   """Training rows follow the held-out ones if there are too few cases."""
   searched = []
 

@@ -199,7 +199,10 @@ def test_dropout_without_keys_or_rate_is_the_identity_and_keeps_the_type():
 
 PRINT_GENERATOR = """
 import sys
+from absl import flags
 from truenegs_jax import main
+flags.DEFINE_boolean("next", False, "")
+flags.FLAGS(["main"])
 main._run = lambda: print(sys.modules["jax"].config.jax_default_prng_impl) or 0
 main.main([])
 """

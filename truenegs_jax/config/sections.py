@@ -394,13 +394,8 @@ class Eval(Section):
   every_steps: int = free_key(
     10_000, "Steps between losses on held-out rows.", low=1
   )
-  rows: int = free_key(
-    2_048,
-    "Held-out rows, at most.",
-    low=1,
-    may_change=True,
-  )
-  search_rows: int = key(
+  rows: int = free_key(2_048, "Held-out rows, at most.", low=1)
+  search_rows: int = free_key(
     2_048,
     "Rows searched for corrections at the end, at most: held-out ones, then"
     " training rows until there are enough `cases`.",
