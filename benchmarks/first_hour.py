@@ -43,6 +43,7 @@ for name in names:
     print(name, metadata.version(name))
   except metadata.PackageNotFoundError:
     pass
+print("devices", jax.device_count())
 for device in jax.devices():
   print(device.platform, device.device_kind, device.memory_stats() or "")
 assert (jax.numpy.ones((512, 512)) @ jax.numpy.ones((512, 512)) == 512).all()
@@ -53,10 +54,11 @@ DRIVERS = {"jax-cuda13-plugin": 580, "jax-cuda12-plugin": 525}
 
 @dataclasses.dataclass(frozen=True)
 class Sizes:
-  """Sizes of the commands; rows are those of all devices together."""
+  """Sizes of the commands."""
 
   toy: bool
   platform: str  # "cuda", "tpu" or "cpu"
+  num_devices: int = 1
 
   def step(
     self, config: str, rows: int, length: int, *flags: str, steps: int = 100
@@ -74,8 +76,10 @@ class Sizes:
   def _measure(
     self, script: str, config: str, rows: int, length: int, *flags: str
   ) -> list[str]:
+    # Rows are those of a GPU, or of four chips of a TPU.
+    rows *= max(1, self.num_devices // (4 if self.platform == "tpu" else 1))
     if self.toy:
-      config, rows, length = f"{config},runlocal", 4, 32
+      config, rows, length = f"{config},runlocal", 4 * self.num_devices, 32
     sizes = [f"--config.batch_size={rows}", f"--config.length={length}"]
     dtype = "--config.model.dtype=bfloat16"
     return [script, f"--config={config}", *sizes, dtype, *flags, _json()]
@@ -239,7 +243,7 @@ def run_command(
         raise
       failure = f"not finished after {seconds / 60:.1f} minutes"
   text = log.read_text(errors="replace").replace(f"{ROOT}/", "")
-  shown = " ".join(x if len(x) < 99 else "..." for x in map(str, command))
+  shown = " ".join(x if len(x) < 99 else "..." for x in command if x != _json())
   shown = shown.replace(f"{ROOT}/", "")
   return Result(piece, shown, time.monotonic() - began, failure, text)
 
@@ -272,8 +276,8 @@ def _report_lines(
   revision = _output("git", "-C", str(ROOT), "describe", "--always", "--dirty")
   yield f"{time.strftime('%Y-%m-%d')}, commit {revision}, Python"
   yield f"{sys.version.split()[0]}, {total / 60:.0f} minutes.\n"
-  if machine := _output("nvidia-smi") or _output("lscpu"):
-    yield f"```text\n{machine}\n```\n"
+  cpu = re.findall(r"(?m)^(?:CPU\(s\)|Model name): .*", _output("lscpu"))
+  yield "```text\n" + (_output("nvidia-smi") or "\n".join(cpu)) + "\n```\n"
   yield "| piece | command | minutes | result |\n| --- | --- | --- | --- |"
   for x in results:
     command = x.command.replace("|", "\\|")
@@ -345,10 +349,13 @@ def main(argv: Sequence[str] | None = None) -> int:
       flags = [env.get("XLA_FLAGS", ""), "--xla_gpu_deterministic_ops=true"]
       env["XLA_FLAGS"] = " ".join(filter(None, flags))
     for command in commands:
-      print(f"{name}: {shlex.join(command)[:200]}", flush=True)
+      print(f"{name}: {shlex.join(command)[:99]!r}", flush=True)
       result = run_command(name, command, end - time.monotonic(), env)
       if name == "device":
         result.failure = result.failure or check_driver(result.output)
+        if count := re.search(r"(?m)^devices (\d+)$", result.output):
+          sizes = dataclasses.replace(sizes, num_devices=int(count[1]))
+          pieces = make_pieces(sizes)
       print(f"  {result.failure or 'ok'}, {result.seconds:.0f} s", flush=True)
       results.append(result)
       total = time.monotonic() - began
