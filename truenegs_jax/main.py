@@ -105,7 +105,7 @@ def _check_workdir(path: str) -> pathlib.Path:
 
 def _print_next(config: ConfigDict, path: str) -> None:
   """Prints the flags of a study's next missing part, or its own, quoted."""
-  from truenegs_jax.study import next_part
+  from truenegs_jax.study import plan
 
   with flags_lib.exit_on_errors():
     if config.task != "study" or config.dry_run:
@@ -115,7 +115,7 @@ def _print_next(config: ConfigDict, path: str) -> None:
       )
     words = [x for x in sys.argv[1:] if x.lstrip("-").split("=")[0] != "next"]
     workdir = _check_workdir(path)
-    if next_flags := next_part.find_next_flags(
+    if next_flags := plan.find_next_flags(
       json.loads(config.to_json()), workdir, words
     ):
       print(shlex.join(next_flags))
@@ -123,9 +123,9 @@ def _print_next(config: ConfigDict, path: str) -> None:
 
 def _check_ended(config: ConfigDict, workdir: pathlib.Path) -> None:
   """Raises InputError if a study of several processes has parts to run."""
-  from truenegs_jax.study import drive, next_part
+  from truenegs_jax.study import drive, plan
 
-  _, own, states = next_part.open_study(Study.read(config.study), workdir)
+  _, own, states = plan.open_study(Study.read(config.study), workdir)
   if part := drive.next_part(own, states):
     raise errors.InputError(
       f"A study of several processes starts no parts, but {part.key} is"

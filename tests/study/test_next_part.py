@@ -15,7 +15,7 @@ from truenegs_jax.config.flags import parse_config
 from truenegs_jax.config.tables import Study
 from truenegs_jax.runtime.errors import BusyError, CheckpointError, InputError
 from truenegs_jax.runtime.files import lock_file
-from truenegs_jax.study import drive, next_part, plan, run
+from truenegs_jax.study import drive, plan, run
 from truenegs_jax.study.drive import State
 from truenegs_jax.workdir import files
 
@@ -27,7 +27,7 @@ def find_next(root, **changes):
   values |= {"finetune_seeds": 1, **changes}
   words = [f"--config.study.{name}={x}" for name, x in values.items()]
   config = json.loads(parse_config(["--config=study", *words]).to_json())
-  return next_part.find_next_flags(config, root, STUDY)
+  return plan.find_next_flags(config, root, STUDY)
 
 
 def end_part(words, code=0):
@@ -45,7 +45,7 @@ def end_part(words, code=0):
 def save_results(root):
   """Writes what `study` saves at its end."""
   config = json.loads((root / files.CONFIG).read_text())
-  study, _, states = next_part.open_study(Study.read(config["study"]), root)
+  study, _, states = plan.open_study(Study.read(config["study"]), root)
   value = {"config": config, "parts": states}
   files.save_json(root / files.RESULTS, value)
   return study.parts
@@ -169,7 +169,7 @@ def test_a_failed_part_and_a_study_of_several_processes_are_known_to_main(
   config = parse_config(["--config=study:runlocal"])
   with pytest.raises(InputError, match="baseline/seed-0/pretrain is missing"):
     main._check_ended(config, tmp_path)
-  study, _, _ = next_part.open_study(Study.read(config.study), tmp_path)
+  study, _, _ = plan.open_study(Study.read(config.study), tmp_path)
   part = study.parts[0]
   drive.save_record(part, tmp_path / part.key)
   for folder in (tmp_path, tmp_path / part.key):

@@ -24,12 +24,7 @@ from rich.console import Console
 
 from truenegs_jax.runtime import errors, progress
 from truenegs_jax.runtime import files as runtime_files
-from truenegs_jax.runtime.files import (
-  disk_errors,
-  is_locked,
-  lock_file,
-  open_append,
-)
+from truenegs_jax.runtime.files import disk_errors, is_locked
 from truenegs_jax.workdir import files
 
 LOG, RECORD, FAILED, LOCK = "log.txt", "part.json", "failed.json", "part.lock"
@@ -175,7 +170,7 @@ def run_part(
   """
   with disk_errors(folder):
     folder.mkdir(parents=True, exist_ok=True)
-  with lock_file(folder / LOCK) as lock:
+  with runtime_files.lock_file(folder / LOCK) as lock:
     if lock is None or part.is_complete(folder):
       return 0, False
     save_record(part, folder)  # before anything can depend on it
@@ -232,7 +227,7 @@ def _run_process(
   previous = {x: signal.signal(x, forward) for x in errors.SIGNAL_CODES}
   try:
     with disk_errors(log_path):
-      log = open_append(log_path)
+      log = runtime_files.open_append(log_path)
     with log:
       log.write(f"$ {shlex.join(part.command)}\n".encode())
       log.flush()

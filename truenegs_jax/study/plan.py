@@ -1,6 +1,8 @@
-"""Plans a study: the arms of its config, and its parts in their order.
+"""Plans a study: the arms of its config, its parts in order, and the next one.
 
 plan = make_plan(Study.read(c.study), workdir)
+
+It starts no device and imports no jax, so that --next of main is fast.
 """
 
 import functools
@@ -13,8 +15,10 @@ from typing import Any, NamedTuple
 from truenegs_jax.config import grammar
 from truenegs_jax.config.flags import parse_config, parse_job
 from truenegs_jax.config.tables import Study
-from truenegs_jax.runtime.errors import CheckpointError, InputError
-from truenegs_jax.study.drive import RECORD, Part, part_key, read_json
+from truenegs_jax.runtime.errors import BusyError, CheckpointError, InputError
+from truenegs_jax.runtime.files import atomic_file, disk_errors
+from truenegs_jax.study import drive
+from truenegs_jax.study.drive import Part, State, States, part_key
 from truenegs_jax.study.scores import Comparison
 from truenegs_jax.tasks import task as task_lib
 from truenegs_jax.tasks.task import OWN, SQUAD
@@ -237,7 +241,7 @@ def check_unchanged(parts: Sequence[Part], root: pathlib.Path) -> None:
     CheckpointError: a part was started with another config; lists differences.
   """
   for part in parts:
-    record = read_json(root / part.key / RECORD)
+    record = drive.read_json(root / part.key / drive.RECORD)
     saved, now = record.get("config", part.config), part.config
     fixed = files.find_fixed_changes(saved, now)
     inputs = INPUTS if now["task"] in ("pretrain", "finetune") else ()
@@ -254,3 +258,65 @@ def check_unchanged(parts: Sequence[Part], root: pathlib.Path) -> None:
         " values. Restore them, give the arm another name, or pass another"
         " --workdir."
       )
+
+
+def open_study(
+  s: Study, root: pathlib.Path
+) -> tuple[Comparison, Sequence[Part], States]:
+  """Plans a study and reads what its folder has of it.
+
+  Returns:
+    The plan, the parts of this job, and the states of all parts.
+
+  Raises:
+    InputError: a value is wrong, or the folder is that of a run.
+    CheckpointError: a part was started with another config.
+  """
+  if files.has_pretraining(root):
+    raise InputError(
+      f"--workdir='{root}' is the workdir of a run. Choose another, such as"
+      " --workdir=runs/study."
+    )
+  files.check_checkpoint_folder(root / files.CHECKPOINTS)
+  study = make_plan(s, root)
+  own = select_shard(study.parts, s.shard)
+  states = drive.read_states(study.parts, root)
+  check_unchanged(study.parts, root)
+  return study, own, states
+
+
+def save_config(config: Mapping[str, Any], root: pathlib.Path) -> dict:
+  """Saves and returns the config of a study, the same for all of its jobs."""
+  shared = {**config, "study": {**config["study"], "shard": "0/1"}}
+  with disk_errors(root):
+    root.mkdir(parents=True, exist_ok=True)
+  with atomic_file(root / files.CONFIG, several_writers=True) as file:
+    file.write(f"{json.dumps(shared, indent=2)}\n".encode())
+  return shared
+
+
+def find_next_flags(
+  config: Mapping[str, Any], root: pathlib.Path, own_flags: Sequence[str]
+) -> Sequence[str]:
+  """Returns flags of main for the next missing part, which a launcher runs.
+
+  A part that was stopped or failed is returned again, and resumes. When all
+  have ended, these are the flags of the study itself (`own_flags`), which makes
+  its tables, and after that none. The configs of the study and of the part are
+  saved, so that a later call with others is refused. BusyError if all that is
+  missing runs, or needs what runs.
+  """
+  study, own, states = open_study(Study.read(config["study"]), root)
+  config = save_config(config, root)
+  if part := drive.next_part(own, states):
+    drive.save_record(part, root / part.key)
+    return part.command[len(MAIN) :]
+  if running := [x.key for x in own if states[x.key] == State.RUNNING]:
+    raise BusyError(
+      f"All missing parts run, or need one that runs: {', '.join(running)}."
+      " Run the same command again when they have ended."
+    )
+  saved = drive.read_json(root / files.RESULTS)
+  shown = saved.get("parts", {})
+  is_current = all(shown.get(x.key) == states[x.key] for x in own)
+  return [] if is_current and saved["config"] == config else own_flags

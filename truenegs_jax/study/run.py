@@ -26,8 +26,8 @@ from truenegs_jax.finetune import results
 from truenegs_jax.finetune.leaderboard import example_scores
 from truenegs_jax.report.write import write_own_report
 from truenegs_jax.runtime import errors
-from truenegs_jax.runtime.files import read_results
-from truenegs_jax.study import drive, next_part, scores, tables
+from truenegs_jax.runtime.files import atomic_file, read_results
+from truenegs_jax.study import drive, plan, scores, tables
 from truenegs_jax.study.drive import Part, State, States
 from truenegs_jax.study.plan import PRETRAIN, SQUAD, TASKS
 from truenegs_jax.study.scores import Comparison, Score
@@ -48,12 +48,12 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
     TrueNegsError: its class has the exit code.
   """
   say = functools.partial(console.print, soft_wrap=True)
-  study, own, states = next_part.open_study(Study.read(c.study), workdir)
+  study, own, states = plan.open_study(Study.read(c.study), workdir)
   parts = study.parts
   if c.dry_run:
     _print_plan(parts, own, states, console)
     return 0
-  config = next_part.save_config(json.loads(c.to_json()), workdir)
+  config = plan.save_config(json.loads(c.to_json()), workdir)
   code = drive.run_parts(own, workdir, console)
   states = drive.read_states(parts, workdir)
   say(drive.describe_progress(states))
@@ -68,13 +68,13 @@ def _print_plan(
   parts: Sequence[Part], own: Sequence[Part], states: States, console: Console
 ) -> None:
   """Prints what is done, and which part is the next of this job."""
-  counts = collections.Counter(part.name for part in parts)
-  done = collections.Counter(
-    part.name for part in parts if states[part.key] == State.DONE
-  )
+  by_name = collections.defaultdict[str, list[State]](list)
+  for x in parts:
+    by_name[x.name].append(states[x.key])
+  done = (f"{k} {x.count(State.DONE)}/{len(x)}" for k, x in by_name.items())
   lines = {
     "dry run": "reads no text; writes and runs nothing",
-    "done": ", ".join(f"{x} {done[x]}/{count}" for x, count in counts.items()),
+    "done": ", ".join(done),
     "all jobs": drive.describe_progress(states),
     "this job": drive.describe_progress({x.key: states[x.key] for x in own}),
   }
@@ -119,8 +119,10 @@ def report(
     "failures": failures,
   }
   text = json.dumps(files.finite_or_null(value), indent=2)
-  next_part.save_text(workdir / files.RESULTS, f"{text}\n")
-  next_part.save_text(workdir / "tables.csv", tables.to_csv(layouts))
+  texts = {files.RESULTS: f"{text}\n", "tables.csv": tables.to_csv(layouts)}
+  for name, text in texts.items():  # other jobs may write them, too
+    with atomic_file(workdir / name, several_writers=True) as file:
+      file.write(text.encode())
   write_own_report(workdir, say)
   say(f"saved: {workdir / files.RESULTS}, tables.csv, {files.REPORT}")
 

@@ -22,33 +22,15 @@ from rich.table import Table
 from rich.text import Text
 
 from truenegs_jax.corrections.findings import TABLE_2
-from truenegs_jax.finetune.leaderboard import (
-  AVERAGE,
-  GLUE,
-  SOURCES,
-  PublishedModel,
-  find_published,
-)
-from truenegs_jax.stats.intervals import (
-  compare_runs,
-  has_examples,
-  mean_of_runs,
-)
-from truenegs_jax.study.scores import (
-  CORRECTIONS,
-  RATES,
-  SIDES,
-  TRANSFORMED,
-  Comparison,
-  Key,
-  Score,
-  correction_metric,
-  group_runs,
-)
+from truenegs_jax.finetune import leaderboard
+from truenegs_jax.finetune.leaderboard import GLUE
+from truenegs_jax.stats import intervals
+from truenegs_jax.study import scores
+from truenegs_jax.study.scores import CORRECTIONS, Comparison, Key, Score
 from truenegs_jax.tasks.task import SQUAD, TASKS
 
 VARIANTS = {"hc_glove", "sr_sent"}  # recipes of table 6 that table 3 lacks
-LABELS = ("Iter", "Pred")  # of RATES in table 2
+LABELS = ("Iter", "Pred")  # of scores.RATES in table 2
 MAX_COLUMNS = 8
 
 Columns = Mapping[str, Sequence[Key]]  # name -> scores whose mean it shows
@@ -126,8 +108,7 @@ def make_tables(study: Comparison) -> list[Layout]:
   study = dataclasses.replace(study, scores=planned)
   return [
     *_make_correction_tables(study),
-    *_make_glue_table(study),
-    *_make_squad_table(study),
+    *_make_finetuning_tables(study),
     *_make_robustness_tables(study),
     *_make_other_tables(study),
   ]
@@ -173,27 +154,27 @@ def _explain_cells(
   if any(x.half_width is not None for row in rows for x in row.cells):
     yield f"±: half the 95 % interval of the difference from {baseline}."
     by_key = ([x for x in shown if x.key == y] for y in {x.key for x in shown})
-    if not all(map(has_examples, by_key)):
+    if not all(map(intervals.has_examples, by_key)):
       yield "Intervals count seeds, but not the choice of examples."
   if any(cell.runs for row in rows for cell in row.cells):
     yield "2/3: 2 of 3 runs, and of a difference 2 of 3 seeds, have scores."
 
 
 def _mean_cell(study: Comparison, arm: str, keys: Sequence[Key]) -> Cell:
-  runs = group_runs(study.scores, arm, keys)
+  runs = scores.group_runs(study.scores, arm, keys)
   count = sum(len(x) for by_key in runs.values() for x in by_key.values())
   planned = len(study.seeds) * len(keys)
   if any(x.finetune_seed is not None for x in study.scores if x.key in keys):
     planned *= len(study.finetune_seeds)
   lack = f"{count}/{planned}" if count < planned else ""
-  return Cell(mean_of_runs(runs) if runs else None, runs=lack)
+  return Cell(intervals.mean_of_runs(runs) if runs else None, runs=lack)
 
 
 def _difference_cell(study: Comparison, arm: str, keys: Sequence[Key]) -> Cell:
   ours, theirs = (
-    group_runs(study.scores, x, keys) for x in (arm, study.arms[0])
+    scores.group_runs(study.scores, x, keys) for x in (arm, study.arms[0])
   )
-  difference = compare_runs(ours, theirs)
+  difference = intervals.compare_runs(ours, theirs)
   count, planned = difference.seeds if difference else 0, len(study.seeds)
   lack = f"{count}/{planned}" if count < planned else ""
   if not difference:
@@ -204,8 +185,8 @@ def _difference_cell(study: Comparison, arm: str, keys: Sequence[Key]) -> Cell:
 def _make_correction_tables(study: Comparison) -> Iterator[Layout]:
   """Makes a table for each rate: a column for each percentage of the run."""
   measured = {x.metric for x in study.scores if x.task == CORRECTIONS}
-  for i, (rate, label) in enumerate(zip(RATES, LABELS, strict=True)):
-    metrics = {x: correction_metric(rate, x) for x in TABLE_2}
+  for i, (rate, label) in enumerate(zip(scores.RATES, LABELS, strict=True)):
+    metrics = {x: scores.correction_metric(rate, x) for x in TABLE_2}
     shown = [percent for percent in TABLE_2 if metrics[percent] in measured]
     if shown:
       yield _make_layout(
@@ -220,63 +201,54 @@ def _make_correction_tables(study: Comparison) -> Iterator[Layout]:
       )
 
 
-def _make_glue_table(study: Comparison) -> Iterator[Layout]:
-  """Makes table 3, with the rows of table 6 if an arm is a variant."""
-  sources, title = ["table3"], "Table 3"
-  if not VARIANTS.isdisjoint(study.arms):
-    sources, title = ["table3", "table6"], "Tables 3 and 6"
-  title += " of the paper: GLUE, dev sets, %"
-  keys = [(x, TASKS[x].metrics[0]) for x in GLUE if x in study.tasks]
-  columns = {key[0]: [key] for key in keys}  # main metrics
-  if len(keys) > 1:
-    is_complete = len(keys) == len(GLUE)
-    columns[AVERAGE if is_complete else f"{AVERAGE} of {len(keys)}"] = keys
-  yield from _make_finetuning_table(sources, title, columns, study)
-
-
-def _make_squad_table(study: Comparison) -> Iterator[Layout]:
-  title = "Table 4 of the paper: SQuAD v1.1, dev set, %"
-  metrics = TASKS[SQUAD].metrics if SQUAD in study.tasks else ()
-  columns = {x: [(SQUAD, x)] for x in metrics}
-  yield from _make_finetuning_table(["table4"], title, columns, study)
+def _make_finetuning_tables(study: Comparison) -> Iterator[Layout]:
+  """Makes tables 3, with the rows of table 6 if an arm is a variant, and 4."""
+  if keys := [(x, TASKS[x].metrics[0]) for x in GLUE if x in study.tasks]:
+    columns = {key[0]: [key] for key in keys}
+    if len(keys) > 1:
+      average = leaderboard.AVERAGE
+      is_complete = len(keys) == len(GLUE)
+      columns[average if is_complete else f"{average} of {len(keys)}"] = keys
+    sources, title = ["table3"], "Table 3"
+    if not VARIANTS.isdisjoint(study.arms):
+      sources, title = ["table3", "table6"], "Tables 3 and 6"
+    title += " of the paper: GLUE, dev sets, %"
+    yield _make_finetuning_table(sources, title, columns, study)
+  if SQUAD in study.tasks:
+    columns = {x: [(SQUAD, x)] for x in TASKS[SQUAD].metrics}
+    title = "Table 4 of the paper: SQuAD v1.1, dev set, %"
+    yield _make_finetuning_table(["table4"], title, columns, study)
 
 
 def _make_finetuning_table(
-  sources: Sequence[str],
-  title: str,
-  columns: Columns,
-  study: Comparison,
-) -> Iterator[Layout]:
-  """Makes a table with the published models of `sources`, if it has columns."""
-  if not columns:
-    return
-  tasks = (*GLUE, SQUAD)
-  published = find_published(tasks, family=study.family, width=study.width)
-  names = [SOURCES[x] for x in sources]
-  models = [x for x in published if x.source in names]
-  paper = {
-    f"paper, {model.name}": [
-      statistics.fmean(_published_score(model, key) for key in keys)
-      for keys in columns.values()
-    ]
-    for model in models
-  }
-  x = _make_layout(sources[0], title, columns, study, paper=paper)
+  sources: Sequence[str], title: str, columns: Columns, study: Comparison
+) -> Layout:
+  """Makes a table with the published models of `sources`."""
+  published = leaderboard.find_published(
+    (*GLUE, SQUAD), family=study.family, width=study.width
+  )
+  names = [leaderboard.SOURCES[x] for x in sources]
+  paper: dict[str, Sequence[float]] = {}
   by_note = collections.defaultdict[str, list[str]](list)
-  for model in models:
-    by_note[model.note].append(model.name)
+  for model in published:
+    if model.source in names:
+      paper[f"paper, {model.name}"] = [
+        statistics.fmean(
+          model.scores["_".join(key) if key[0] == SQUAD else key[0]]
+          for key in keys
+        )
+        for keys in columns.values()
+      ]
+      by_note[model.note].append(model.name)
+  x = _make_layout(sources[0], title, columns, study, paper=paper)
   notes = (f"Paper, {', '.join(y)}: {note}." for note, y in by_note.items())
-  yield dataclasses.replace(x, notes=[*x.notes, *notes])
-
-
-def _published_score(model: PublishedModel, key: Key) -> float:
-  return model.scores["_".join(key) if key[0] == SQUAD else key[0]]
+  return dataclasses.replace(x, notes=[*x.notes, *notes])
 
 
 def _make_robustness_tables(study: Comparison) -> Iterator[Layout]:
   """Makes a table for each set of robustness."""
   for title, metrics in _robustness_sets(study).items():
-    names = [f"{metric} {side}" for metric in metrics for side in SIDES]
+    names = [f"{metric} {side}" for metric in metrics for side in scores.SIDES]
     paper = {}
     for label, published in study.paper.get(title, {}).items():
       pairs = [published[metric] for metric in metrics]
@@ -295,7 +267,7 @@ def _robustness_sets(study: Comparison) -> dict[str, list[str]]:
   sets: dict[str, dict[str, None]] = {}
   for x in study.scores:
     metric, _, side = x.metric.rpartition(" ")
-    if side == TRANSFORMED:
+    if side == scores.TRANSFORMED:
       sets.setdefault(x.task, {})[metric] = None
   return {title: list(metrics) for title, metrics in sets.items()}
 
