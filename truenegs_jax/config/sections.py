@@ -17,51 +17,6 @@ FROM_WEIGHTS = "init"  # of model.variant and data.vocab: those of `init`
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Top(Section):
-  """Keys outside sections."""
-
-  task: str = key(
-    "pretrain",
-    "What to run; the others have their own configs.",
-    choices=("pretrain", "finetune", "corrections", "robustness", "study"),
-  )
-  objective: str = key(
-    "electra",
-    'What is trained: "electra", or "mlm", BERT\'s.',
-    choices=("electra", "mlm"),
-  )
-  seed: int = key(
-    0,
-    "Of initial weights, row order, masks, samples and dropout.",
-    low=0,
-    high=LARGEST_SEED,
-  )
-  steps: int = key(
-    1_000_000, "Most updates of the weights; a resume may have more.", low=1
-  )
-  minutes: float = free_key(
-    0.0,
-    "Time of the run, export included; it does the steps that fit. 0: any.",
-    low=0,
-  )
-  batch_size: int = key(
-    128, "Rows per update, over all devices and processes.", low=1
-  )
-  length: int = key(128, "Tokens of a row.", low=8)
-  init: str = free_key(
-    "", 'Weights: a folder, a workdir or names on the hub; "": random.'
-  )
-  init_skip: str = free_key(
-    "",
-    '"words": the vocabulary may differ from that of `init`; embeddings of'
-    ' common words are copied. "head": fine-tuning starts with a new head.',
-  )
-  dry_run: bool = free_key(
-    False, "True: print what would run, and write nothing."
-  )
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Model(Section):
   """Networks."""
 
@@ -201,12 +156,11 @@ class Readings(Section):
   @property
   def term_weights(self) -> dict[str, float]:
     """The weights of extra terms, those of `<term>_weight` that are not 0."""
-    weights = {
-      name.removesuffix("_weight"): value
-      for name, value in vars(self).items()
-      if name.endswith("_weight")
+    return {
+      name.removesuffix("_weight"): weight
+      for name, weight in vars(self).items()
+      if name.endswith("_weight") and weight
     }
-    return {name: weight for name, weight in weights.items() if weight}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -411,9 +365,48 @@ class Eval(Section):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class PretrainConfig(Top):
+class PretrainConfig(Section):
   """All values of a pre-training, in the order of `config.json`."""
 
+  task: str = key(
+    "pretrain",
+    "What to run; the others have their own configs.",
+    choices=("pretrain", "finetune", "corrections", "robustness", "study"),
+  )
+  objective: str = key(
+    "electra",
+    'What is trained: "electra", or "mlm", BERT\'s.',
+    choices=("electra", "mlm"),
+  )
+  seed: int = key(
+    0,
+    "Of initial weights, row order, masks, samples and dropout.",
+    low=0,
+    high=LARGEST_SEED,
+  )
+  steps: int = key(
+    1_000_000, "Most updates of the weights; a resume may have more.", low=1
+  )
+  minutes: float = free_key(
+    0.0,
+    "Time of the run, export included; it does the steps that fit. 0: any.",
+    low=0,
+  )
+  batch_size: int = key(
+    128, "Rows per update, over all devices and processes.", low=1
+  )
+  length: int = key(128, "Tokens of a row.", low=8)
+  init: str = free_key(
+    "", 'Weights: a folder, a workdir or names on the hub; "": random.'
+  )
+  init_skip: str = free_key(
+    "",
+    '"words": the vocabulary may differ from that of `init`; embeddings of'
+    ' common words are copied. "head": fine-tuning starts with a new head.',
+  )
+  dry_run: bool = free_key(
+    False, "True: print what would run, and write nothing."
+  )
   model: Model = Model()
   masking: Masking = Masking()
   negatives: Negatives = Negatives()

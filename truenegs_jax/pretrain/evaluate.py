@@ -69,11 +69,10 @@ class Verdict:
     answers: dict[str, str] = {}
     for name, (gain, error) in gains.items():
       answer = YES if gain > MIN_ERRORS * error else NO
+      is_guess = "detection" in name and answers["mlm_hidden"] == NO
       if math.isinf(error):
         answer = "unknown: one batch"
-      elif (
-        answer == YES and "detection" in name and answers["mlm_hidden"] == NO
-      ):
+      elif answer == YES and is_guess:
         answer = "no: the generator guesses"
       answers[name] = answer
     return answers

@@ -5,7 +5,7 @@ export_workdir(pathlib.Path("runs/electra_demo"), step=10_000)
 
 import contextlib
 import pathlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -57,13 +57,12 @@ def export_workdir(
   *,
   step: int | None = None,
   output: pathlib.Path | None = None,
-  report: Callable[[str], object] = print,
 ) -> export_model.ExportResult:
   """Exports a checkpoint of a run, which may still be training.
 
   A `step` goes to `workdir/export-<step>`, and None, the newest undamaged step,
-  to `workdir/export`, unless `output` is another folder. `report` gets a line
-  about each damaged step.
+  to `workdir/export`, unless `output` is another folder. Prints a line about
+  each damaged step.
 
   Raises:
     TrueNegsError: a file is missing or cannot be written, a weight is not
@@ -71,7 +70,7 @@ def export_workdir(
   """
   name = files.EXPORT if step is None else f"{files.EXPORT}-{step}"
   with saved_model.open_run(workdir) as checkpoints:
-    saved, params = saved_model.load(checkpoints, step, report=report)
+    saved, params = saved_model.load(checkpoints, step, report=print)
   return export_model.export_model(
     saved.model,
     params,

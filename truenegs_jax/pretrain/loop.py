@@ -16,14 +16,7 @@ from rich.console import Console
 
 from truenegs_jax.data.rows import batches as batches_lib
 from truenegs_jax.runtime import distributed, progress
-from truenegs_jax.train import (
-  guards,
-  metrics,
-  plan,
-  sharding,
-  speed,
-  step,
-)
+from truenegs_jax.train import guards, metrics, plan, sharding, speed, step
 from truenegs_jax.train import loop as loop_lib
 from truenegs_jax.train.plan import PretrainSetup
 from truenegs_jax.train.time_limit import TIME, TimeLimit
@@ -40,6 +33,7 @@ def train(
 ) -> "Training":
   """Trains until the last step, SIGTERM or Ctrl-C, and saves a checkpoint."""
   run, c = setup.run, setup.run.config
+  eval_every, save_every = c.eval.every_steps, c.checkpoint.every_steps
   with contextlib.ExitStack() as stack:
     first_step = int(setup.state.step)
     say = functools.partial(console.print, soft_wrap=True)
@@ -64,16 +58,12 @@ def train(
       learning_rate=lambda n: run.learning_rate(clock.schedule_step(int(n))),
       log_every=c.log.every_steps,
       log=training.log,
-      is_evaluated=lambda n: (
-        n == clock.total_steps or not n % c.eval.every_steps
-      ),
+      is_evaluated=lambda n: n == clock.total_steps or not n % eval_every,
       evaluate=training.evaluate,
       poll=guards.StopVote(
         signals, setup.mesh, lambda: setup.inputs.verification.error
       ).poll,
-      is_saved=lambda n: (
-        n in run.kept_steps or not n % c.checkpoint.every_steps
-      ),
+      is_saved=lambda n: n in run.kept_steps or not n % save_every,
       content=training.content,
       checkpoints=checkpoints,
       report=say,
@@ -83,20 +73,15 @@ def train(
     training.stopped_by = loop.run()
     profiler.close(loop.done)
     loop.save(last=True)
-    if training.stopped_by is None and loop.done < c.steps:
-      say(_describe_steps(loop.done, c.steps, c.minutes))
+    training.setup = dataclasses.replace(setup, state=loop.state)
+    training.steps = done = loop.done
+    if training.stopped_by is None and done < c.steps:
+      few = "warning: Only " if 2 * done < c.steps else ""
+      say(f"{few}{done:,} of {c.steps:,} steps fit into minutes={c.minutes:g}.")
     # All steps may have been done before.
     if training.stopped_by is None and not training.held_out:
       training.compute_held_out(loop.state)
-    training.setup = dataclasses.replace(setup, state=loop.state)
-    training.steps = loop.done
     return training
-
-
-def _describe_steps(done: int, steps: int, minutes: float) -> str:
-  """Says how many steps fitted; warns if less than half of them did."""
-  few = "warning: Only " if 2 * done < steps else ""
-  return f"{few}{done:,} of {steps:,} steps fit into minutes={minutes:g}."
 
 
 @dataclasses.dataclass
@@ -123,9 +108,7 @@ class Training:
       "process": sharding.process_slice(self.setup.mesh, size),
     }
 
-  def content(
-    self, state: step.TrainState
-  ) -> tuple[dict[str, Any], dict[str, Any]]:
+  def content(self, state: step.TrainState) -> tuple[dict, dict]:
     """Returns arrays and description of a checkpoint."""
     is_verified = distributed.is_true_everywhere(
       f"save {next(self._saves)}",
@@ -147,10 +130,8 @@ class Training:
       )
       state = step.set_schedule_step(state, array)
     state = setup.refresh(state, done)
-    seed = setup.run.config.seed
-    batch = batches_lib.batch_at(
-      setup.inputs.train_rows, done, seed=seed, **self._slice
-    )
+    rows, seed = setup.inputs.train_rows, setup.run.config.seed
+    batch = batches_lib.batch_at(rows, done, seed=seed, **self._slice)
     on_device = sharding.shard_batch(batch, setup.mesh)
     self.profiler.update(done, state.step)
     state, terms = self._host_wait.dispatch(

@@ -110,8 +110,7 @@ def raise_everywhere(name: str) -> Iterator[None]:
     own_error = e
     packed = json.dumps([type(e).__name__, errors.printable(e)])
   texts = _exchange(f"raise_everywhere/{name}", packed)
-  failed = [index for index, text in texts.items() if text]
-  if failed:
+  if failed := [index for index, text in texts.items() if text]:
     first = min(failed)
     kind, message = json.loads(texts[first])
     origin = f"process {first} of {process_count()}: " if first else ""
@@ -358,9 +357,7 @@ class _Watchdog:
 
     Prints the stacks of all threads. The exit code is `errors.HANGS`.
     """
-    watching = threading.Thread(target=self._watch, args=[stall_secs])
-    watching.daemon = True
-    watching.start()
+    threading.Thread(target=self._watch, args=[stall_secs], daemon=True).start()
 
   def _watch(self, stall_secs: float) -> None:
     limit = FIRST * stall_secs

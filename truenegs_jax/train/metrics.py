@@ -173,9 +173,9 @@ class ProgressLine:
       cells.append(cell.rjust(len(title)))
     line = self._join(step, cells)
     wait = record.get("host_wait", 0.0)
-    if wait < NOTICEABLE_WAIT:
-      return line
-    return f"{line}\n{self._join('', [f'waits for the host: {wait:.0%}'])}"
+    if wait >= NOTICEABLE_WAIT:
+      line += f"\n{self._join('', [f'waits for the host: {wait:.0%}'])}"
+    return line
 
   def _join(self, step: str, cells: Sequence[str]) -> str:
     return "  ".join([step.rjust(self._step_width), *cells]).rstrip()

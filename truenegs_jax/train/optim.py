@@ -57,11 +57,16 @@ def make_optimizer(
   `layer_lr_factors`. `frozen` has top-level names of parameters that get no
   gradient and do not decay.
   """
+
+  def is_decayed(path: jax.tree_util.KeyPath, _: object) -> bool:
+    return path[-1].key not in NOT_DECAYED and path[0].key not in frozen
+
   transforms = [
     optax.stateless(lambda grads, _: clip_by_norm(grads, options.clip_norm)),
     scale_by_plain_adam(options),
     optax.add_decayed_weights(
-      options.weight_decay, mask=functools.partial(decay_mask, frozen=frozen)
+      options.weight_decay,
+      mask=functools.partial(jax.tree_util.tree_map_with_path, is_decayed),
     ),
     optax.scale_by_learning_rate(rate),
   ]
@@ -159,13 +164,3 @@ def scale_by_plain_adam(options: Optim) -> optax.GradientTransformation:
     return scaled, PlainAdamState(mean, square)
 
   return optax.GradientTransformation(init, update)
-
-
-def decay_mask(params: optax.Params, *, frozen: tuple[str, ...] = ()) -> dict:
-  """Returns a tree of bools: True for kernels and embeddings, which decay."""
-  return jax.tree_util.tree_map_with_path(
-    lambda path, _: (
-      path[-1].key not in NOT_DECAYED and path[0].key not in frozen
-    ),
-    params,
-  )

@@ -61,11 +61,7 @@ class PretrainSetup:
 
 
 def resolve_attention(
-  run: Run,
-  mesh: jax.sharding.Mesh,
-  *,
-  check: bool = False,
-  platform: str = "",
+  run: Run, mesh: jax.sharding.Mesh, *, check: bool = False, platform: str = ""
 ) -> tuple[Run, str]:
   """Chooses the attention of training steps; returns a line about it, too.
 
@@ -292,10 +288,7 @@ def encoder_flops(config: encoder.EncoderConfig, length: int) -> float:
 
 
 def report_lines(
-  run: Run,
-  mesh: jax.sharding.Mesh,
-  state: step_lib.TrainState,
-  aux: Aux,
+  run: Run, mesh: jax.sharding.Mesh, state: step_lib.TrainState, aux: Aux
 ) -> dict[str, str]:
   """Returns the lines that every report has: name -> text."""
   c, flops = run.config, row_flops(run)

@@ -74,7 +74,12 @@ def set_up_training(
     progress.working(console, "Compiling (kept for the next start)"),
   ):
     lowered = plan.lower_train_step(resolved, mesh, abstract, aux)
-    compiled, state = _compile_and_make_state(lowered, make_state)
+    # This thread only waits, so that it can handle a signal. Of many processes
+    # each does one after the other, as they may have to wait for one another.
+    num_threads = 1 if distributed.process_count() > 1 else 2
+    with futures.ThreadPoolExecutor(num_threads) as pool:
+      tasks = pool.submit(lowered.compile), pool.submit(make_state)
+      compiled, state = tasks[0].result(), tasks[1].result()
   setup = PretrainSetup(
     run=run,
     inputs=inputs,
@@ -95,20 +100,6 @@ def set_up_training(
     _write_files(setup, workdir, lines)
   console.print(plan.report_table(lines))
   return setup
-
-
-def _compile_and_make_state(
-  lowered: jax.stages.Lowered, make_state: Callable[[], step_lib.TrainState]
-) -> tuple[jax.stages.Compiled, step_lib.TrainState]:
-  """Compiles and calls `make_state` at the same time, each with few cores.
-
-  With many processes both run in sequence, because processes may have to wait
-  for one another. This thread only waits, so that it can handle a signal.
-  """
-  num_threads = 1 if distributed.process_count() > 1 else 2
-  with futures.ThreadPoolExecutor(num_threads) as pool:
-    compiled, state = pool.submit(lowered.compile), pool.submit(make_state)
-    return compiled.result(), state.result()
 
 
 def _write_files(
@@ -166,11 +157,11 @@ def _resume(
     check_same_run(checkpoints.folder, step, saved, description)
     with progress.working(console, f"Restoring step {step:,}"):
       state = checkpoints.restore_state(step, vars(abstract))
-    names = ("versions", "devices")
-    if changed := files.find_changes(
-      {name: saved[name] for name in names},
-      {name: description[name] for name in names},
-    ):
+    earlier, now = (
+      {name: x[name] for name in ("versions", "devices")}
+      for x in (saved, description)
+    )
+    if changed := files.find_changes(earlier, now):
       say(
         "warning: The run is resumed in another environment"
         f" ({', '.join(map(str, changed))}). Data and draws are the same, but"

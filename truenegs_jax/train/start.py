@@ -35,14 +35,8 @@ from truenegs_jax.runtime.errors import InputError, one_of
 from truenegs_jax.synonyms import run_table
 from truenegs_jax.synonyms.run_table import TableRequest, resolve_auto
 from truenegs_jax.synonyms.vocabulary import continues_word
-from truenegs_jax.train import (
-  metrics,
-  model_table,
-  optim,
-  sharding,
-  speed,
-  step,
-)
+from truenegs_jax.train import metrics, model_table, optim, sharding, speed
+from truenegs_jax.train import step as step_lib
 from truenegs_jax.weights import find, fit
 from truenegs_jax.workdir import saved_model
 
@@ -96,10 +90,8 @@ class Run:
   @functools.cached_property
   def table_request(self) -> TableRequest | None:
     """The request for the synonym table; None if the objective needs none."""
-    c = self.config
-    if not c.negatives.needs_table:
-      return None
-    return build_table_request(c.negatives, c.data)
+    n, data = self.config.negatives, self.config.data
+    return build_table_request(n, data) if n.needs_table else None
 
   @functools.cached_property
   def table_builder(self) -> model_table.ModelTableBuilder | None:
@@ -152,9 +144,8 @@ class Run:
   @property
   def mesh_spec(self) -> sharding.MeshSpec:
     """How state and rows are split over devices."""
-    return sharding.get_mesh_spec(
-      self.config.mesh.preset, self.config.mesh.axes
-    )
+    mesh = self.config.mesh
+    return sharding.get_mesh_spec(mesh.preset, mesh.axes)
 
   @property
   def kept_steps(self) -> tuple[int, ...]:
@@ -162,17 +153,17 @@ class Run:
     steps, percents = self.config.steps, self.config.checkpoint.keep_percent
     return tuple(round(steps * percent / 100) for percent in percents)
 
-  def objective(self, *, train: bool) -> step.Objective:
+  def objective(self, *, train: bool) -> step_lib.Objective:
     """Returns the objective, with dropout if `train`."""
     terms = OBJECTIVES[self.config.objective]
     return functools.partial(
       terms, model=self.model, options=self.options, train=train
     )
 
-  def init_state(self) -> step.TrainState:
+  def init_state(self) -> step_lib.TrainState:
     """Returns the state of step 0; can be jitted to create it on a mesh."""
     init_params = functools.partial(pretrain.init_params, self.model)
-    state = step.init_state(init_params, self.tx, self.config.seed)
+    state = step_lib.init_state(init_params, self.tx, self.config.seed)
     if self.table_builder is None:
       return state
     return dataclasses.replace(state, aux=self.table_builder.empty_table())
@@ -313,11 +304,8 @@ def check(config: PretrainConfig) -> None:
   _check_negatives(config)
   metrics.check_writers(c.log.writers)
   speed.parse_profile(c.log.profile, c.steps)
-  sharding.check_batch_size(
-    c.batch_size,
-    c.optim.accumulation,
-    sharding.get_mesh_spec(c.mesh.preset, c.mesh.axes),
-  )
+  spec = sharding.get_mesh_spec(c.mesh.preset, c.mesh.axes)
+  sharding.check_batch_size(c.batch_size, c.optim.accumulation, spec)
   if fit.parse_skip(c.init_skip) and not c.init:
     raise InputError(
       f"init_skip={c.init_skip!r} needs weights to start from. Set"
