@@ -9,7 +9,6 @@ import dataclasses
 import functools
 import pathlib
 import shlex
-import signal
 import traceback
 from collections.abc import Iterator
 from typing import Any
@@ -35,8 +34,8 @@ from truenegs_jax.train.start import Run
 from truenegs_jax.train.time_limit import TimeLimit
 from truenegs_jax.weights import find, hf_folder
 from truenegs_jax.weights.export_model import export_model
-from truenegs_jax.workdir import checkpoints as checkpoints_lib
 from truenegs_jax.workdir import files, lock
+from truenegs_jax.workdir.checkpoints import Checkpoints
 
 EXIT_NOT_LEARNED = 1
 SAVE_MEMORY = (
@@ -68,15 +67,12 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
     )
     with distributed.raise_everywhere("inputs"), clock.preparing():
       run, inputs = prepare_inputs(run, workdir, console)
-    checkpoints = checkpoints_lib.Checkpoints(
+    checkpoints = Checkpoints(
       workdir / files.CHECKPOINTS,
       keep=run.config.checkpoint.keep,
       keep_steps=run.kept_steps,
     )
-    with (
-      _report_steps_trained_on_damaged_rows(workdir),
-      contextlib.closing(checkpoints),
-    ):
+    with _name_suspect_steps(workdir), contextlib.closing(checkpoints):
       prepared = setup.set_up_training(
         run, workdir, inputs, checkpoints, console, clock
       )
@@ -89,9 +85,7 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
     )
     if distributed.is_first_process():
       write_own_report(workdir, say)
-    if result.stopped_by == signal.SIGINT:
-      return errors.SAVED_INTERRUPT
-    return errors.SAVED_RESTART
+    return errors.SIGNAL_CODES[result.stopped_by]
 
 
 def dry_run(run: Run, console: Console) -> int:
@@ -191,13 +185,13 @@ def finish_run(workdir: pathlib.Path, result: loop.Training) -> int:
   """
   console, inputs = result.console, result.setup.inputs
   with (
-    _report_steps_trained_on_damaged_rows(workdir),
+    _name_suspect_steps(workdir),
     distributed.raise_everywhere("verification"),
     progress.working(console, "Verifying the rest of the rows"),
   ):
     inputs.verification.finish()
   say = functools.partial(console.print, soft_wrap=True)
-  failures: list[errors.TrueNegsError] = []
+  failures: list[Exception] = []
   part = functools.partial(_try_part, failures)
   unigram_V = inputs.train_rows.unigram_V
   verdict = evaluate.compute_verdict(result.held_out, unigram_V)
@@ -225,9 +219,7 @@ def finish_run(workdir: pathlib.Path, result: loop.Training) -> int:
 
 
 @contextlib.contextmanager
-def _try_part(
-  failures: list[errors.TrueNegsError], name: str
-) -> Iterator[None]:
+def _try_part(failures: list[Exception], name: str) -> Iterator[None]:
   """Adds an error of the body, in any process, to `failures` of all."""
   try:
     with distributed.raise_everywhere(name):
@@ -248,16 +240,14 @@ def _try_part(
 
 def _update_results(workdir: pathlib.Path, **results: Any) -> None:
   """Replaces values of results.json, which other parts have written."""
-  if not distributed.is_first_process():
-    return
-  path, saved = workdir / files.RESULTS, dict[str, Any]()
-  if path.exists():
+  if distributed.is_first_process():
+    path, saved = workdir / files.RESULTS, dict[str, Any]()
     with (
-      contextlib.suppress(errors.CheckpointError),  # damaged: written anew
+      contextlib.suppress(errors.CheckpointError),  # none yet, or damaged
       read_results(path, errors.CheckpointError, "") as content,
     ):
       saved = content
-  files.save_json(path, saved | results)
+    files.save_json(path, saved | results)
 
 
 def _save_verdict(
@@ -306,11 +296,10 @@ def _save_cases(workdir: pathlib.Path, result: loop.Training) -> None:
 
 def _save_fills(workdir: pathlib.Path, result: loop.Training) -> None:
   """Fills [MASK] in the sentences of the config; saves and prints fills."""
-  run = result.setup.run
-  inputs = run.tokenizer, run.config.eval.sentences
+  run, state = result.setup.run, result.setup.state
   with progress.working(result.console, "Filling [MASK] in sentences"):
     fills = evaluate.fill_masks(
-      *(run.model, result.setup.state.params, *inputs),
+      *(run.model, state.params, run.tokenizer, run.config.eval.sentences),
       max_length=run.config.model.max_positions,
     )
   if fills:
@@ -319,9 +308,7 @@ def _save_fills(workdir: pathlib.Path, result: loop.Training) -> None:
 
 
 @contextlib.contextmanager
-def _report_steps_trained_on_damaged_rows(
-  workdir: pathlib.Path,
-) -> Iterator[None]:
+def _name_suspect_steps(workdir: pathlib.Path) -> Iterator[None]:
   """Adds the steps that may have learned from damaged rows to a DataError."""
   try:
     yield
@@ -329,12 +316,12 @@ def _report_steps_trained_on_damaged_rows(
     suspects: list[int] = []
     folder = workdir / files.CHECKPOINTS
     if files.has_checkpoint(workdir):
-      checkpoints = checkpoints_lib.Checkpoints(folder, read_only=True)
-      with contextlib.closing(checkpoints):
-        for step in checkpoints.steps():
+      saved = Checkpoints(folder, read_only=True)
+      with contextlib.closing(saved):
+        for step in saved.steps():
           suspects.append(step)
           with contextlib.suppress(errors.DamagedStepError):
-            if checkpoints.read_description(step).get(loop.ROWS_VERIFIED):
+            if saved.read_description(step).get(loop.ROWS_VERIFIED):
               suspects = []
     if not suspects:
       raise
@@ -377,7 +364,7 @@ def _find_cases(
   batches as large as a micro-batch of training.
   """
   setup, run, inputs = result.setup, result.setup.run, result.setup.inputs
-  c, held_out_rows = run.config, inputs.held_out_rows
+  c, rows, held_out_rows = run.config, inputs.train_rows, inputs.held_out_rows
   size = c.batch_size // c.optim.accumulation
   search = functools.partial(
     predict_slots.predict_batch,
@@ -389,16 +376,13 @@ def _find_cases(
   limit = c.eval.search_rows
   for batch in batches.held_out_batches(held_out_rows, size, limit=limit):
     finder.add(search(batch))
-  epoch_rows = len(inputs.train_rows) // c.batch_size * c.batch_size
+  epoch_rows = len(rows) // c.batch_size * c.batch_size
   left = min(limit - len(held_out_rows), epoch_rows)
   for step in range(-(-left // size)):
-    if len(finder.counts) >= c.eval.cases or result.clock.is_ending(
-      f"search {step}"
-    ):
+    is_enough = len(finder.counts) >= c.eval.cases
+    if is_enough or result.clock.is_ending(f"search {step}"):
       break
-    batch = batches.batch_at(
-      inputs.train_rows, step, batch_size=size, seed=c.seed
-    )
+    batch = batches.batch_at(rows, step, batch_size=size, seed=c.seed)
     batch["documents"][left - step * size :] = 0  # no slots beyond the limit
     finder.add(search(batch))
   return finder.finish()
