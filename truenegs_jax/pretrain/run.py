@@ -51,14 +51,11 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
   """
   say = functools.partial(console.print, soft_wrap=True)
   config = PretrainConfig.read(c)
-  files.check_checkpoint_folder(workdir / files.CHECKPOINTS)
+  folder, weights = workdir / files.CHECKPOINTS, find.Weights(config.init, say)
+  files.check_checkpoint_folder(folder)
   with distributed.raise_everywhere("config"):
-    run = start.resolve(
-      config,
-      find.Weights(config.init, say),
-      saved=files.read_saved_config(workdir),
-      say=say,
-    )
+    saved = files.read_saved_config(workdir)
+    run = start.resolve(config, weights, saved=saved, say=say)
   if config.dry_run:
     return dry_run(run, console)
   with lock.lock(workdir):
@@ -67,11 +64,8 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
     )
     with distributed.raise_everywhere("inputs"), clock.preparing():
       run, inputs = prepare_inputs(run, workdir, console)
-    checkpoints = Checkpoints(
-      workdir / files.CHECKPOINTS,
-      keep=run.config.checkpoint.keep,
-      keep_steps=run.kept_steps,
-    )
+    keep = run.config.checkpoint.keep
+    checkpoints = Checkpoints(folder, keep=keep, keep_steps=run.kept_steps)
     with _name_suspect_steps(workdir), contextlib.closing(checkpoints):
       prepared = setup.set_up_training(
         run, workdir, inputs, checkpoints, console, clock

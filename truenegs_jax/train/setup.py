@@ -157,11 +157,11 @@ def _resume(
     check_same_run(checkpoints.folder, step, saved, description)
     with progress.working(console, f"Restoring step {step:,}"):
       state = checkpoints.restore_state(step, vars(abstract))
-    earlier, now = (
+    before, now = (
       {name: x[name] for name in ("versions", "devices")}
       for x in (saved, description)
     )
-    if changed := files.find_changes(earlier, now):
+    if changed := files.find_changes(before, now):
       say(
         "warning: The run is resumed in another environment"
         f" ({', '.join(map(str, changed))}). Data and draws are the same, but"
