@@ -219,9 +219,7 @@ def find_failure(golds: Sequence[Any], answers: Sequence[Answer]) -> str:
 
 
 def find_mistakes(
-  split: EvalSplit,
-  outputs: Sequence[np.ndarray],
-  answers_Q: Sequence[Any],
+  split: EvalSplit, outputs: Sequence[np.ndarray], answers_Q: Sequence[Any]
 ) -> list[dict[str, Any]]:
   """Returns up to MOST wrong answers, the same in each call.
 

@@ -14,11 +14,7 @@ from truenegs_jax.config import grammar
 from truenegs_jax.data.corpus import hub_datasets
 from truenegs_jax.data.corpus.files import find_existing
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
-from truenegs_jax.finetune.evaluate import (
-  EvalSplit,
-  encode_split,
-  make_windows,
-)
+from truenegs_jax.finetune.evaluate import EvalSplit, encode_split, make_windows
 from truenegs_jax.finetune.options import FinetuneOptions
 from truenegs_jax.finetune.results import fingerprint
 from truenegs_jax.runtime.errors import InputError

@@ -140,9 +140,11 @@ def render(runs: Sequence[Run]) -> str:
   text = json.dumps(finite_or_null(data), ensure_ascii=False, allow_nan=False)
   text = text.replace("<", "\\u003c")
   scripts = [*map(_read, SCRIPTS)]
-  hashes = " ".join(f"'sha256-{_hash(script)}'" for script in scripts)
+  digests = [hashlib.sha256(script.encode()).digest() for script in scripts]
+  hashes = " ".join(f"'sha256-{base64.b64encode(x).decode()}'" for x in digests)
+  title = html.escape(", ".join(run.name for run in runs))
   parts = {
-    "TITLE": _escape(", ".join(run.name for run in runs)),
+    "TITLE": title.replace("{", "&#123;"),  # no name of a part
     "POLICY": f"default-src 'none'; script-src {hashes}; style-src"
     " 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none';"
     " require-trusted-types-for 'script'; trusted-types 'none'",
@@ -172,11 +174,3 @@ def _compare_configs(runs: Sequence[Run]) -> Block:
 def _read(name: str) -> str:
   folder = importlib.resources.files("truenegs_jax.report")
   return folder.joinpath(name).read_text(encoding="utf-8")
-
-
-def _hash(script: str) -> str:
-  return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-
-
-def _escape(value: str) -> str:
-  return html.escape(value).replace("{", "&#123;")  # no name of a part

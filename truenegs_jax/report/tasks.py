@@ -393,31 +393,24 @@ def read_robustness(
   if not results:
     return
   run.sentence = "Scores on changed texts."
-  rows = []
+  rows: list[dict[str, str]] = []
   for examples in results["sets"].values():
-    by_model = {
-      model: {
-        metric: {
-          side: f"{x['value']:.2f} ± {x['se']:.2f}" for side, x in sides.items()
-        }
-        for metric, sides in metrics.items()
-      }
+    texts = {
+      (model, metric): [
+        f"{sides[x]['value']:.2f} ± {sides[x]['se']:.2f}" if x in sides else ""
+        for x in SIDES
+      ]
       for model, metrics in examples["scores"].items()
+      for metric, sides in metrics.items()
     }
     for model, metrics in examples["paper"].items():
-      by_model[model] = {
-        metric: {
-          "original": f"{before:.2f}",
-          "transformed": f"{after:.2f}",
-          "drop": f"{before - after:.2f}",
-        }
-        for metric, (before, after) in metrics.items()
-      }
+      for metric, (before, after) in metrics.items():
+        values = before, after, before - after
+        texts[model, metric] = [f"{x:.2f}" for x in values]
     rows += [
       {"set": examples["title"], "model": model, "metric": metric}
-      | {side: texts.get(side, "") for side in SIDES}
-      for model, metrics in by_model.items()
-      for metric, texts in metrics.items()
+      | dict(zip(SIDES, sides, strict=True))
+      for (model, metric), sides in texts.items()
     ]
   title = "Scores, %, with standard errors over questions"
   yield page.Section("Robustness", files.RESULTS, [page.table(title, rows)])
@@ -442,9 +435,7 @@ def read_study(
   yield page.Section("Arms", files.RESULTS, _show_arms(scores, arms))
 
 
-def _show_tables(
-  layouts: Sequence[Mapping[str, Any]],
-) -> Iterator[page.Block]:
+def _show_tables(layouts: Sequence[Mapping[str, Any]]) -> Iterator[page.Block]:
   for layout in layouts:
     rows = []
     for row in layout["rows"]:

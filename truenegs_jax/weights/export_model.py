@@ -10,7 +10,6 @@ import hashlib
 import os
 import pathlib
 from collections.abc import Callable, Collection, Mapping, Sequence
-from types import ModuleType
 from typing import Any
 
 import jax
@@ -27,13 +26,7 @@ from truenegs_jax.runtime.errors import (
 )
 from truenegs_jax.runtime.files import atomic_folder, disk_errors
 from truenegs_jax.tasks import task as task_lib
-from truenegs_jax.weights import (
-  arrays,
-  hf_folder,
-  hf_names,
-  load,
-  model_card,
-)
+from truenegs_jax.weights import arrays, hf_folder, hf_names, load, model_card
 from truenegs_jax.weights.find import Weights
 
 # Of f32 logits, relative to max(1, largest). Rounding causes up to 2e-5 in 24
@@ -139,10 +132,7 @@ def export_task(
 
 
 def export_weights(
-  init: str,
-  output: pathlib.Path,
-  *,
-  report: Callable[[str], object] = print,
+  init: str, output: pathlib.Path, *, report: Callable[[str], object] = print
 ) -> ExportResult:
   """Converts weights of any size, in any format of `config.init`.
 
@@ -316,7 +306,7 @@ def compare_logits(
   is_real_BxL = inputs["documents"] != 0
   lines, expected = [], _compute_logits(params, model, inputs)
   for role, folder in folders.items():
-    network = _load(folder, model, role, torch, transformers)
+    network = _load(folder, model, role)
     with torch.no_grad():
       output = network(
         input_ids=torch.tensor(inputs["tokens"]),
@@ -396,19 +386,13 @@ def _compare_logits(name: str, ours: np.ndarray, theirs: np.ndarray) -> str:
   return f"{name} {difference:.1e} (largest {largest:.3g})"
 
 
-def _load(
-  folder: pathlib.Path,
-  model: hf_names.Model,
-  role: str,
-  torch: ModuleType,
-  transformers: ModuleType,
-) -> Any:
+def _load(folder: pathlib.Path, model: hf_names.Model, role: str) -> Any:
+  import torch
+  import transformers
+
   name = hf_names.architecture(model, role)
   network, info = getattr(transformers, name).from_pretrained(
-    folder,
-    dtype=torch.float32,
-    local_files_only=True,
-    output_loading_info=True,
+    folder, dtype=torch.float32, local_files_only=True, output_loading_info=True
   )
   wrong = sorted({*info["missing_keys"], *info["unexpected_keys"]})
   if wrong:

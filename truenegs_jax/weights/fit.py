@@ -115,7 +115,6 @@ def fit(
 
   Args:
     networks: the weights by role, those of `find.Weights.for_roles`.
-    model: the model to start.
     tokenizer: the run's. The vocabulary next to the weights must be the same,
       as embeddings do not store their words.
     init_skip: what may differ, as in `config.init_skip`.
@@ -207,11 +206,9 @@ def unused_pooler_names(
 
 def detect_task_head(network: Network) -> str:
   """Returns a name in `hf_names.TASK_HEADS`; "" if no head can be loaded."""
-  if not network.transposed_kernels:  # only Hugging Face's files have one
-    return ""
   for head, modules in hf_names.TASK_HEADS.items():
     names = {f"{name}.weight" for name in modules.values()}
-    if names <= set(network.arrays.shapes):
+    if names <= network.arrays.shapes.keys():  # of Hugging Face's files only
       return head
   return ""
 
@@ -280,10 +277,9 @@ def _array_mismatches(
   shapes, table = flat_shapes(model), loadable_names(network, model, role)
 
   def stored_shape(path: str) -> tuple[int, ...]:
+    is_transposed = network.transposed_kernels and path.endswith("/kernel")
     shape = shapes[path].shape
-    if network.transposed_kernels:
-      return hf_names.transposed_shape(path, shape)
-    return shape
+    return shape[::-1] if is_transposed else shape
 
   required = {name: stored_shape(path) for path, name in table.items()}
   tied = {n: stored_shape(x) for n, x in network.tied.items() if x in table}
@@ -311,9 +307,7 @@ def _array_mismatches(
 
 
 def _drop_unused_heads(
-  network: Network,
-  model: finetune.DownstreamModel,
-  skip: frozenset[str],
+  network: Network, model: finetune.DownstreamModel, skip: frozenset[str]
 ) -> Network:
   """Drops heads of pre-training and, with "head" in `skip`, task heads.
 
@@ -348,10 +342,6 @@ def _drop_unused_heads(
         f"init: {network.location} has the head of {saved}, but the task needs"
         f" that of {expected}. {SKIP_HEAD}"
       )
-  kept = [name for name in shapes if name not in unused]
-  arrays = dataclasses.replace(
-    network.arrays,
-    shapes={name: shapes[name] for name in kept},
-    dtypes={name: network.arrays.dtypes[name] for name in kept},
-  )
+  kept = {name: x for name, x in shapes.items() if name not in unused}
+  arrays = dataclasses.replace(network.arrays, shapes=kept)
   return dataclasses.replace(network, arrays=arrays, tied={})

@@ -59,7 +59,6 @@ BARE_PREFIXES = ("embeddings", "embeddings_project", "encoder", "pooler")
 CONSTANTS = ("embeddings.position_ids", "embeddings.token_type_ids")
 DECODER_BIAS, BIAS = "cls.predictions.decoder.bias", "cls.predictions.bias"
 GENERATORS = ("generator_predictions.", "generator_lm_head.")
-TOKENIZERS = {"electra": "ElectraTokenizer", "bert": "BertTokenizer"}
 
 # Fields that change the network's outputs, with the values that transformers
 # uses if config.json leaves them out.
@@ -258,7 +257,7 @@ def _tokenizer_config(
   # In BERT's tokenizer, null means that accents are stripped if lower-casing.
   is_default = tokenizer.strip_accents == tokenizer.lowercase
   return {
-    "tokenizer_class": TOKENIZERS[family],
+    "tokenizer_class": f"{family.capitalize()}Tokenizer",
     "do_lower_case": tokenizer.lowercase,
     "model_max_length": max_length,
     "pad_token": "[PAD]",
@@ -399,9 +398,7 @@ def _use_current_names(arrays: Arrays, family: str) -> Arrays:
   )
 
 
-def _read_text_options(
-  folder: pathlib.Path,
-) -> tuple[bool | None, bool | None]:
+def _read_text_options(folder: pathlib.Path) -> tuple[bool | None, bool | None]:
   """Reads whether text is lower-cased and loses its accents; None if unknown.
 
   `tokenizer_config.json` has precedence over `tokenizer.json`. If both leave

@@ -181,8 +181,3 @@ def architecture(model: Model, role: str) -> str:
 def has_pooler(model: Model) -> bool:
   """Whether a pre-trained BERT has a pooler and a next-sentence classifier."""
   return isinstance(model, pretrain.BertMlm) and model.pooler
-
-
-def transposed_shape(path: str, shape: tuple[int, ...]) -> tuple[int, ...]:
-  """Returns the shape in Hugging Face's file of the array at our `path`."""
-  return shape[::-1] if path.endswith("/kernel") else shape

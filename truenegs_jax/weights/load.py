@@ -160,14 +160,7 @@ def load_params(
     lambda: traverse_util.flatten_dict(draw_params(fitted.model, seed), sep="/")
   )
   if "words" in fitted.skip:
-    network = next(iter(fitted.networks.values()))
-    flat |= _carry_words(
-      flat,
-      init_params,
-      fitted.tokenizer.vocab,
-      network.tokenizer.vocab,
-      report,
-    )
+    flat |= _carry_words(fitted, flat, init_params, report)
   _report_missing(fitted, report, complete=complete)
   flat |= {path: init_params()[path] for path in fitted.missing}
   return traverse_util.unflatten_dict(flat, sep="/")
@@ -272,23 +265,21 @@ def _convert_task_head(
 
 
 def _carry_words(
+  fitted: Fit,
   flat: Flat,
   init_params: Callable[[], Flat],
-  vocab: Sequence[str],
-  old_vocab: Sequence[str],
   report: Callable[[str], object],
 ) -> Flat:
-  """Returns `WORD_ARRAYS` with the rows in the order of another vocabulary.
+  """Returns `WORD_ARRAYS` with the rows in the order of the run's V words.
 
   Args:
     flat: arrays of the weights, `[rows, ...]`. There may be more rows than
       words: some tables are padded to a round number.
     init_params: returns the parameters of a run from scratch, `[V, ...]`.
-    vocab, old_vocab: the V words of the run, and those of the weights.
-    report: receives a line about new words and dropped rows.
   """
-  num_rows = len(flat[WORD_ARRAYS[0]])
-  row_of = {token: i for i, token in enumerate(old_vocab)}
+  num_rows, vocab = len(flat[WORD_ARRAYS[0]]), fitted.tokenizer.vocab
+  network = next(iter(fitted.networks.values()))
+  row_of = {token: i for i, token in enumerate(network.tokenizer.vocab)}
   rows_V = np.array([row_of.get(token, -1) for token in vocab])
   new = [token for token in vocab if token not in row_of]
   kept = len(vocab) - len(new)

@@ -74,11 +74,6 @@ _NETWORKS = {  # title and use
   ),
   "bert": ("BERT", "Fills masks, and is the network to fine-tune."),
 }
-_PIPELINES = {
-  task_lib.CLASSES: "text-classification",
-  task_lib.SCORE: "text-classification",
-  task_lib.SPANS: "question-answering",
-}
 _TASK_USES = {
   task_lib.CLASSES: "Classifies text: `outputs.logits` scores {labels}.",
   task_lib.SCORE: "Scores a text or a pair of texts: `outputs.logits`.",
@@ -154,12 +149,13 @@ def task_card(
     labels=", ".join(f"`{label}`" for label in labels)
   )
   family = hf_names.NETWORKS[model.role].family
+  is_span = task.kind == task_lib.SPANS
   return _fill_card(
     model,
     model.role,
     tokenizer,
     origin,
-    pipeline=_PIPELINES[task.kind],
+    pipeline="question-answering" if is_span else "text-classification",
     title=f"{family.upper()}, fine-tuned on {task.title}",
     use=use,
     parameters=pretrain.count_parameters(params),
@@ -229,12 +225,10 @@ def find_models(init: str) -> list[str]:
   """Returns the models in the hub's cache that `config.init` names."""
   from huggingface_hub import constants
 
-  def is_cached(name: str) -> bool:
-    folder = f"models--{name.replace('/', '--')}"
-    return pathlib.Path(constants.HF_HUB_CACHE, folder).exists()
-
+  cache = pathlib.Path(constants.HF_HUB_CACHE)
   names = [x.strip().partition("@")[0] for x in init.split(",")]
-  return [x for x in names if is_cached(x) and not os.path.exists(x)]
+  folders = {x: cache / f"models--{x.replace('/', '--')}" for x in names}
+  return [x for x in names if folders[x].exists() and not os.path.exists(x)]
 
 
 def describe_base(init: str) -> dict[str, Any]:
