@@ -17,7 +17,6 @@ from truenegs_jax.configs import common, electra_small
 from truenegs_jax.data.rows import layouts
 from truenegs_jax.data.tokens.tokenizer import ACCENTS
 from truenegs_jax.finetune.options import parse_options
-from truenegs_jax.main import TASKS
 from truenegs_jax.models import choose_attention, encoder, layers, pretrain
 from truenegs_jax.objectives import masking, soft_regularization
 from truenegs_jax.pretrain import run as run_lib
@@ -367,7 +366,7 @@ def test_the_described_choices_are_all_that_the_package_has():
     "mesh.preset": sharding.MESHES,
     "log.writers": metrics.LOGGERS,
     "objective": start.OBJECTIVES,
-    "task": TASKS,
+    "task": TABLES,
     "model.attention": choose_attention.CHOICES,
     "data.accents": ACCENTS,
     "data.layout": layouts.LAYOUTS,

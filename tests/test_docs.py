@@ -30,7 +30,6 @@ from truenegs_jax.__main__ import VERBS
 from truenegs_jax.config.flags import parse_config
 from truenegs_jax.config.tables import TABLES
 from truenegs_jax.data.tokens.tokenizer import SPECIALS
-from truenegs_jax.main import TASKS
 from truenegs_jax.objectives import soft_regularization
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.synonyms import sources
@@ -240,7 +239,7 @@ def test_commands_pass_a_dry_run(tmp_path, monkeypatch):
         config.dry_run = True
         if "scan" in config.get("model", ()):
           config.model.scan = True  # traces one layer instead of all
-        task = importlib.import_module(TASKS[config.task])
+        task = importlib.import_module(f"truenegs_jax.{config.task}.run")
         workdir = folder / "new"
         try:
           assert task.run(config, workdir, Console(quiet=True)) == 0

@@ -38,14 +38,6 @@ from truenegs_jax.config import flags as flags_lib
 from truenegs_jax.config.tables import Study
 from truenegs_jax.runtime import cache, cpu, files
 
-# The module of each config.task; it has a function `run`.
-TASKS = {
-  "pretrain": "truenegs_jax.pretrain.run",
-  "finetune": "truenegs_jax.finetune.run",
-  "corrections": "truenegs_jax.corrections.run",
-  "robustness": "truenegs_jax.robustness.run",
-  "study": "truenegs_jax.study.run",
-}
 # Tasks of one process: if a launcher starts several, the first.
 ALONE = ("corrections", "robustness", "study")
 # Defaults of jax, for the same random draws in all processes and resumes.
@@ -164,7 +156,7 @@ def _run() -> int:
   cache.enable_compilation_cache(distributed.warn)
   # Not before `initialize`: importing a task may query devices.
   with progress.working(console, "Starting"):
-    task = importlib.import_module(TASKS[config.task])
+    task = importlib.import_module(f"truenegs_jax.{config.task}.run")
   return task.run(config, workdir, console)
 
 

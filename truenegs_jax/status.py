@@ -68,15 +68,9 @@ def _describe_records(folder: pathlib.Path, most: int = 0) -> Iterator[Line]:
       yield "speed", f"{speed:.4g} rows/s, {left} left"
   for split, record in newest.items():
     names = record if split == "dev" else LOSSES
-    values = {name: record.get(name) for name in names}
-    yield (
-      f"{split}, step {record['step']:,}",
-      ", ".join(
-        f"{name} {x:.4g}"
-        for name, x in values.items()
-        if x is not None and name not in files.COMMON
-      ),
-    )
+    values = {x: record.get(x) for x in names if x not in files.COMMON}
+    shown = [f"{name} {x:.4g}" for name, x in values.items() if x is not None]
+    yield f"{split}, step {record['step']:,}", ", ".join(shown)
   folders = (folder / files.CHECKPOINTS).glob("*")
   steps = {int(x.name): x for x in folders if x.name.isdigit()}
   if steps:

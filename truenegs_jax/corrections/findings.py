@@ -96,8 +96,7 @@ def render_rates(checkpoints: Sequence[CheckpointRates], source: str) -> Table:
     title_justify="left",
     caption_justify="left",
   )
-  columns = ("step (%)", "Iter", "Pred", "BERT base", "BERT large")
-  for name in columns:
+  for name in ("step (%)", "Iter", "Pred", "BERT base", "BERT large"):
     grid.add_column(name, justify="right")
   rows = find_table_2([(x.step, x.percent) for x in checkpoints])
   paper = {index: TABLE_2[percent] for percent, index in rows.items()}

@@ -27,19 +27,10 @@ from truenegs_jax.config.tables import Corrections
 from truenegs_jax.configs.common import REQUIRED
 from truenegs_jax.corrections import findings, predict_slots
 from truenegs_jax.corrections.predict_slots import Lines
-from truenegs_jax.data.corpus.sources_spec import (
-  describe_sources,
-  named_sources,
-)
+from truenegs_jax.data.corpus import sources_spec
 from truenegs_jax.report.write import write_own_report
-from truenegs_jax.runtime import progress
-from truenegs_jax.runtime.errors import (
-  CheckpointError,
-  DamagedStepError,
-  InputError,
-  printable,
-  rerun_command,
-)
+from truenegs_jax.runtime import errors, progress
+from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.synonyms import run_table, wordnet
 from truenegs_jax.synonyms.run_table import TableRequest
 from truenegs_jax.train import plan, sharding, start
@@ -77,15 +68,13 @@ class Measurement:
 class MeasuredModel:
   """A model and a function that reads its parameters.
 
-  `read_params` returns the parameters of a step as numpy arrays; None, with a
-  warning, if they are damaged or the run, which may still be training, has
-  deleted them meanwhile.
+  `steps` are ascending, `(None,)` for weights without a run. `read_params`
+  returns the parameters of a step as numpy arrays; None, with a warning, if
+  they are damaged or the run, which may still be training, has deleted them.
   """
 
   saved: saved_model.SavedModel
-  steps: tuple[
-    int | None, ...
-  ]  # ascending; `(None,)` for weights without a run
+  steps: tuple[int | None, ...]
   read_params: Callable[[Any], dict[str, Any] | None]
 
 
@@ -118,7 +107,7 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
       measurement = _measure(m, measured, text, tables, mesh, console)
       findings.print_findings(measurement, console, num_cases=o.cases)
       about = {
-        "command": rerun_command(),
+        "command": errors.rerun_command(),
         "seed": config.seed,
         "corrections": dataclasses.asdict(o),
         "init": config.init,
@@ -193,7 +182,7 @@ def _describe_plan(m: Measurement, mesh: jax.sharding.Mesh) -> dict[str, str]:
     "dry run": "reads no text; writes and compiles nothing",
     "devices": plan.describe_devices(config.mesh.preset, mesh),
     "weights": weights,
-    "text": describe_sources(o.text, key=predict_slots.TEXT),
+    "text": sources_spec.describe_sources(o.text, key=predict_slots.TEXT),
     "lines": f"{o.sequences or 'all'}, in batches of {config.batch_size}",
     "synonyms": "; compared with ".join(
       x.identity for x in m.make_requests(config)
@@ -244,10 +233,10 @@ def open_model(m: Measurement) -> Iterator[MeasuredModel]:
         return last_params
       try:
         return saved_model.read_params(checkpoints, last.model, step)
-      except DamagedStepError as e:
+      except errors.DamagedStepError as e:
         if steps_text != KEPT:
           raise
-        weights.report(f"warning: {printable(e)} It is skipped.")
+        weights.report(f"warning: {errors.printable(e)} It is skipped.")
         return None
 
     # Paths are those of this machine.
@@ -268,7 +257,7 @@ def _read_text(m: Measurement, measured: MeasuredModel) -> Lines:
     )
   with contextlib.ExitStack() as stack:
     resources = {}
-    if "wordnet" in named_sources(o.text, key=predict_slots.TEXT):
+    if "wordnet" in sources_spec.named_sources(o.text, key=predict_slots.TEXT):
       session = wordnet.session(data.wordnet_dir)
       resources["reader"] = stack.enter_context(session)
     return predict_slots.read_lines(
@@ -359,7 +348,7 @@ def _measure(
       rates = findings.CheckpointRates(step, percent, counts)
       checkpoints[source].append(rates)
   if predictions is None:
-    raise CheckpointError(
+    raise errors.CheckpointError(
       "The run has no undamaged step to measure. Run the same command again,"
       " or set --config.corrections.steps=STEPS."
     )

@@ -25,19 +25,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from nltk.stem.lancaster import LancasterStemmer
 
 from truenegs_jax.data.corpus.readers import WordNetReader
-from truenegs_jax.robustness.annotate import (
-  Annotator,
-  Sentence,
-  Token,
-  Tree,
-  list_words,
-)
-from truenegs_jax.robustness.transformation import (
-  Refused,
-  Transformation,
-  find_answers,
-  replace_context,
-)
+from truenegs_jax.robustness import annotate, transformation
+from truenegs_jax.robustness.annotate import Sentence, Token, Tree, list_words
+from truenegs_jax.robustness.transformation import Refused, Transformation
 from truenegs_jax.synonyms import sources, wordnet
 from truenegs_jax.synonyms.vocabulary import Vocabulary
 from truenegs_jax.tasks.task import Question
@@ -173,7 +163,7 @@ LEADING = ("PP", "SBAR")  # clauses before a comma
 class AddSentence:
   """The transformation of questions."""
 
-  annotator: Annotator
+  annotator: annotate.Annotator
   reader: WordNetReader  # for antonyms
   # Neighbours of words in lower case, nearest first.
   neighbours: Mapping[str, Sequence[str]]
@@ -183,7 +173,7 @@ class AddSentence:
     del rng  # nothing is drawn
     sentences = self.annotator.annotate(question.context)
     tokens = [token for sentence in sentences for token in sentence.tokens]
-    answers = find_answers(question, tokens)
+    answers = transformation.find_answers(question, tokens)
     first, last = answers[0]
     fake = fake_answer(question, tokens[first:last])
     added = self._make_distractor(
@@ -196,7 +186,7 @@ class AddSentence:
       (a + len(added), b + len(added)) if a >= place else (a, b)
       for a, b in answers
     ]
-    return replace_context(question, texts, moved)
+    return transformation.replace_context(question, texts, moved)
 
   def _make_distractor(
     self, sentences: Sequence[Sentence], answer: Sequence[str]
@@ -278,7 +268,7 @@ class AddSentence:
 
 
 def make_add_sentence(
-  annotator: Annotator,
+  annotator: annotate.Annotator,
   questions: Iterable[Question],
   *,
   neighbours: str = "",

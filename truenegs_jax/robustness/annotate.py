@@ -87,16 +87,13 @@ def _load_spacy(model: str) -> Annotator:
       f" {model}, or choose other sets."
     ) from error
 
-  def annotate_sentence(sentence: Any) -> Sentence:
-    tokens = tuple(
-      _make_token(t.text, t.idx, _tag(t), t.ent_type_)
-      for t in sentence
-      if not t.is_space
-    )
-    return Sentence(tokens, parse_question(sentence))
-
   def annotate(text: str) -> tuple[Sentence, ...]:
-    return tuple(map(annotate_sentence, nlp(text).sents))
+    sentences = []
+    for sentence in nlp(text).sents:
+      words = [t for t in sentence if not t.is_space]
+      tokens = [_make_token(t.text, t.idx, _tag(t), t.ent_type_) for t in words]
+      sentences.append(Sentence(tuple(tokens), parse_question(sentence)))
+    return tuple(sentences)
 
   name = f"spaCy {spacy.__version__} {model} {nlp.meta['version']}"
   return Annotator(name, annotate)
@@ -116,17 +113,16 @@ def _load_stanza() -> Annotator:
       f" robustness.annotations={SPACY}en_core_web_sm."
     ) from error
 
-  def annotate_sentence(sentence: Any) -> Sentence:
-    tokens = [
-      _make_token(
-        t.text, t.start_char, t.words[0].xpos, t.ner.partition("-")[2]
-      )
-      for t in sentence.tokens
-    ]
-    return Sentence(tuple(tokens), read_tree(str(sentence.constituency)))
-
   def annotate(text: str) -> tuple[Sentence, ...]:
-    return tuple(map(annotate_sentence, pipeline(text).sentences))
+    sentences = []
+    for sentence in pipeline(text).sentences:
+      tokens = []
+      for t in sentence.tokens:
+        tag, entity = t.words[0].xpos, t.ner.partition("-")[2]
+        tokens.append(_make_token(t.text, t.start_char, tag, entity))
+      tree = read_tree(str(sentence.constituency))
+      sentences.append(Sentence(tuple(tokens), tree))
+    return tuple(sentences)
 
   return Annotator(f"Stanza {stanza.__version__}", annotate, is_parser=True)
 

@@ -20,24 +20,16 @@ from typing import Any
 from truenegs_jax.runtime.errors import DataError
 from truenegs_jax.runtime.files import atomic_file, disk_errors
 from truenegs_jax.tasks import records, squad
+from truenegs_jax.tasks import task as task_lib
 from truenegs_jax.tasks.records import Record
-from truenegs_jax.tasks.task import (
-  ENTAILMENT,
-  HUB_LABELS,
-  NLI,
-  PAIR,
-  SPANS,
-  Example,
-  Question,
-  Task,
-)
+from truenegs_jax.tasks.task import NLI, PAIR, SPANS, Example, Question, Task
 
 ORIGINAL, TRANSFORMED = "original", "transformed"  # the sides of a set
 # The classes by their numbers in AdvGLUE.
 HUB_CLASSES = {
   "mnli": ("entailment", "neutral", "contradiction"),
-  "qnli": ENTAILMENT,
-  "rte": ENTAILMENT,
+  "qnli": task_lib.ENTAILMENT,
+  "rte": task_lib.ENTAILMENT,
 }
 # Columns of texts besides those of the task's own files.
 PAIRS = (("premise", "hypothesis"), PAIR, ("question1", "question2"))
@@ -210,10 +202,10 @@ def _read_text(key: str, row: Record, task: Task) -> Example:
   labels, value = task.labels, row.value(column)
   if labels == NLI:
     labels = (*labels, NON_ENTAILMENT)
-  elif value == NON_ENTAILMENT and set(labels) == set(ENTAILMENT):
+  elif value == NON_ENTAILMENT and set(labels) == set(task_lib.ENTAILMENT):
     value = "not_entailment"
   elif str(value) not in labels:
-    value = HUB_LABELS.get(str(value), value)
+    value = task_lib.HUB_LABELS.get(str(value), value)
   row = row._replace(fields=row.fields | {column: value})
   label = row.label(column, task.kind, labels=labels)
   return Example(key, first, second, label, row.location)

@@ -27,13 +27,8 @@ SIDES = (ORIGINAL, TRANSFORMED, DROP)
 RESAMPLES = 2_000  # for standard errors of metrics that are not means
 
 SWAP, ADD = "SwapSynWordNet", "AddSentenceDiverse"
-# The paper's sets by their titles, also as TextFlint names its files.
-TITLES = {
-  SWAP: SWAP,
-  ADD: ADD,
-  "AddSentDiverse": ADD,
-  "AddSentDiverse-style": ADD,
-}
+# Other titles of the paper's sets; TextFlint names its files by the first.
+TITLES = {"AddSentDiverse": ADD, "AddSentDiverse-style": ADD}
 # Table 5: scores of original and transformed questions by ELECTRAs.
 PAPER = {
   "small": {
@@ -160,20 +155,17 @@ def _worst_variants(
   without variants has its original's scores (Jia & Liang 2017, section 4.1).
   """
   size = transformed[F1].size
-  pairs = {
-    m: (x.example_SxN, original[m].example_SxN) for m, x in transformed.items()
-  }
-  both = {
-    m: np.hstack([a_SxM, b_SxN])
-    for m, (a_SxM, b_SxN) in pairs.items()
-    if a_SxM is not None and b_SxN is not None
-  }
+  both: dict[str, np.ndarray] = {}
+  for m, x in transformed.items():
+    a_SxM, b_SxN = x.example_SxN, original[m].example_SxN
+    if a_SxM is not None and b_SxN is not None:
+      both[m] = np.hstack([a_SxM, b_SxN])
   columns = [np.array(x or [size + i]) for i, x in enumerate(variants)]
   worst = [x_V[both[F1][:, x_V].argmin(1)] for x_V in columns]
   worst_SxN = np.stack(worst, 1)
   return {
-    m: scoring.mean_scores(np.take_along_axis(x, worst_SxN, 1))
-    for m, x in both.items()
+    m: scoring.mean_scores(np.take_along_axis(score_SxN, worst_SxN, 1))
+    for m, score_SxN in both.items()
   }
 
 
@@ -236,8 +228,8 @@ def find_published(
   title: str, metrics: Collection[str]
 ) -> dict[str, dict[str, tuple[float, float]]]:
   """Returns the paper's scores on a set by model; {} if it has none."""
-  paper = TITLES.get(title, "") if EXACT in metrics else ""
-  return {f"paper, {k}": x[paper] for k, x in PAPER.items() if paper}
+  paper = TITLES.get(title, title) if EXACT in metrics else ""
+  return {f"paper, {k}": x[paper] for k, x in PAPER.items() if paper in x}
 
 
 def print_scores(

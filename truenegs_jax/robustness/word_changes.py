@@ -14,18 +14,9 @@ import string
 from collections.abc import Callable, Collection, Sequence
 
 from truenegs_jax.data.corpus.readers import WordNetReader
+from truenegs_jax.robustness import transformation
 from truenegs_jax.robustness.annotate import Annotator, Token
-from truenegs_jax.robustness.transformation import (
-  Refused,
-  Span,
-  Transformation,
-  answer_spans,
-  change_texts,
-  detokenize,
-  find_answers,
-  num_changes,
-  replace_context,
-)
+from truenegs_jax.robustness.transformation import Refused, Span, Transformation
 from truenegs_jax.synonyms import wordnet
 from truenegs_jax.synonyms.vocabulary import NUMBERS
 from truenegs_jax.tasks.task import Example, Question
@@ -67,16 +58,16 @@ def swap_synonyms(
   def apply(example: Text, rng: random.Random) -> Text:
     if isinstance(example, Question):
       tokens = annotator.list_tokens(example.context)
-      answers = find_answers(example, tokens)
+      answers = transformation.find_answers(example, tokens)
       protected = {i for answer in answers for i in range(*answer)}
       words = _swap(tokens, protected, synonyms, rng)
-      return replace_context(example, words, answers)
+      return transformation.replace_context(example, words, answers)
 
     def swap(text: str) -> str:
       words = _swap(annotator.list_tokens(text), (), synonyms, rng)
-      return detokenize(words)[0]
+      return transformation.detokenize(words)[0]
 
-    return change_texts(example, swap)
+    return transformation.change_texts(example, swap)
 
   resources = {"annotations": annotator.name, "synonyms": source}
   return Transformation("swap_synonyms", "SwapSynWordNet", apply, resources)
@@ -119,7 +110,7 @@ def _swap(
   }
   if not choices:
     raise Refused(NO_SYNONYM)
-  count = num_changes(len(words), len(choices))
+  count = transformation.num_changes(len(words), len(choices))
   for i in sorted(rng.sample(list(choices), count)):
     words[i] = rng.choice(choices[i])
   return words
@@ -136,7 +127,7 @@ def mistype(
   """
   words = _find_words(r"\b[a-z]{5,}\b", text, protected)
   words = [match for match in words if match[0] not in NUMBERS]
-  count = num_changes(len(text.split()), len(words))
+  count = transformation.num_changes(len(text.split()), len(words))
   edits = []
   for match in sorted(rng.sample(words, count), key=re.Match.start):
     i = match.start() + rng.randrange(1, len(match[0]) - 1)
@@ -198,8 +189,11 @@ def make_perturbation(name: str) -> Transformation:
 
   def apply(example: Text, rng: random.Random) -> Text:
     if isinstance(example, Example):
-      return change_texts(example, lambda text: change(text, rng)[0])
-    context, spans = change(example.context, rng, answer_spans(example))
+      return transformation.change_texts(
+        example, lambda text: change(text, rng)[0]
+      )
+    before = transformation.answer_spans(example)
+    context, spans = change(example.context, rng, before)
     answers = tuple((context[a:b], a) for a, b in spans)
     return dataclasses.replace(example, context=context, answers=answers)
 

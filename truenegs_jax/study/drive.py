@@ -137,8 +137,8 @@ def run_parts(
     tried.add(part.key)
     text = f"{part.key} [{describe_progress(states)}]"
     with progress.working(console, text):
-      code, is_stopped = run_part(part, root / part.key, console)
-    if is_stopped:
+      code = run_part(part, root / part.key, console)
+    if code in errors.SIGNAL_CODES.values():
       return code
     if code:
       console.print(describe_failure(part, root), soft_wrap=True)
@@ -156,14 +156,12 @@ def next_part(
   return None
 
 
-def run_part(
-  part: Part, folder: pathlib.Path, console: Console
-) -> tuple[int, bool]:
+def run_part(part: Part, folder: pathlib.Path, console: Console) -> int:
   """Runs a part until its process ends, unless another process runs it.
 
   Returns:
-    The exit code (0 if all outputs exist), and whether the study has to stop,
-    because this process or the part was stopped.
+    75 or 130 if this process or the part was stopped; else the exit code of the
+    part, 0 if all outputs exist.
 
   Raises:
     DiskError: a file in the folder cannot be written.
@@ -172,19 +170,19 @@ def run_part(
     folder.mkdir(parents=True, exist_ok=True)
   with runtime_files.lock_file(folder / LOCK) as lock:
     if lock is None or part.is_complete(folder):
-      return 0, False
+      return 0
     save_record(part, folder)  # before anything can depend on it
     code, stopped_by = _run_process(part, folder / LOG, lock, console)
-    code = 0 if part.is_complete(folder) else code
     if stopped_by:
-      return errors.SIGNAL_CODES[stopped_by], True
-    if code in errors.SIGNAL_CODES.values():
-      return code, True
-    if code:
-      mark_failed(folder, code, _read_last_line(folder / LOG))
-    else:
+      return errors.SIGNAL_CODES[stopped_by]
+    if not code or part.is_complete(folder):
       (folder / FAILED).unlink(missing_ok=True)
-    return code, False
+      return 0
+    if code not in errors.SIGNAL_CODES.values():
+      lines = (folder / LOG).read_text(errors="replace").splitlines()
+      last = [line for line in lines if line.strip()][-1]
+      mark_failed(folder, code, errors.printable(ValueError(last)))
+    return code
 
 
 def mark_failed(folder: pathlib.Path, code: int, line: str) -> None:
@@ -247,12 +245,6 @@ def _run_process(
     for number, handler in previous.items():
       signal.signal(number, handler)
   return SIGNALED - code if code < 0 else code, next(iter(received), None)
-
-
-def _read_last_line(path: pathlib.Path) -> str:
-  """Returns the last line of a log, without control characters."""
-  lines = path.read_text(errors="replace").splitlines()
-  return errors.printable(ValueError([*filter(str.strip, lines)][-1]))
 
 
 def describe_failure(part: Part, root: pathlib.Path) -> str:

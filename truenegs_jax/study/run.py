@@ -38,15 +38,7 @@ MakeScore = Callable[..., Score]  # a Score without `arm` and `seed`
 
 
 def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
-  """Runs the missing parts of a study, prints its scores, saves results.json.
-
-  Returns:
-    75 or 130 if it was stopped, else the exit code of the first part that
-    failed, or 0.
-
-  Raises:
-    TrueNegsError: its class has the exit code.
-  """
+  """Runs missing parts, prints and saves scores; returns the exit code."""
   say = functools.partial(console.print, soft_wrap=True)
   study, own, states = plan.open_study(Study.read(c.study), workdir)
   parts = study.parts

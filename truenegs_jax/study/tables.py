@@ -35,10 +35,7 @@ MAX_COLUMNS = 8
 
 Columns = Mapping[str, Sequence[Key]]  # name -> scores whose mean it shows
 ARM, DIFFERENCE, PAPER = "arm", "difference", "paper"  # kinds of rows
-CSV_FIELDS = (
-  *("table", "row", "kind", "column"),
-  *("value", "half_width", "runs"),
-)
+CSV_FIELDS = ("table", "row", "kind", "column", "value", "half_width", "runs")
 STYLES = {PAPER: "dim", DIFFERENCE: "italic"}
 
 
