@@ -15,7 +15,6 @@ from typing import Any
 from truenegs_jax.runtime.errors import CheckpointError, InputError
 from truenegs_jax.runtime.files import read_results
 from truenegs_jax.workdir import files
-from truenegs_jax.workdir.files import finite_or_null
 
 RESULT, RESULTS, CONFIG = "result.json", files.RESULTS, files.CONFIG
 RUNS = "*/seed-*"  # the folders of all runs in a workdir
@@ -62,7 +61,8 @@ def run_folder(workdir: pathlib.Path, task: str, seed: int) -> pathlib.Path:
 def save(workdir: pathlib.Path, result: Result) -> None:
   """Writes the file of a run; its existence marks the run as finished."""
   path = run_folder(workdir, result.task, result.seed) / RESULT
-  files.save_json(path, finite_or_null(dataclasses.asdict(result)), indent=None)
+  value = files.finite_or_null(dataclasses.asdict(result))
+  files.save_json(path, value, indent=None)
 
 
 def fingerprint(chunks: Iterable[bytes]) -> str:

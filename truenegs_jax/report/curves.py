@@ -171,15 +171,13 @@ def read_curves(workdir: pathlib.Path, pattern: str) -> list[Curve]:
   Curves of one name are of one group; all share the points of a page.
   """
   paths = sorted(workdir.glob(f"{pattern}/{files.METRICS}"))
-  points = max(50, 4 * MAX_POINTS // max(len(paths), 1))
+  points = min(max(50, 4 * MAX_POINTS // max(len(paths), 1)), MAX_POINTS)
   curves = []
   for path in paths:
     parts = path.relative_to(workdir).parts
     at = next(i for i, x in enumerate(parts) if x.startswith("seed-"))
     name, seed = parts[at - 1], parts[at].removeprefix("seed-")
-    splits = thin_records(
-      read_records(path.parent).splits, min(points, MAX_POINTS)
-    )
+    splits = thin_records(read_records(path.parent).splits, points)
     curves.append(Curve(splits, label=f"{name}, seed {seed}", group=name))
   return curves
 

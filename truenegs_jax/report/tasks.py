@@ -81,12 +81,8 @@ def _list_references(
   about: Mapping[str, Any], verdict: Mapping[str, Any]
 ) -> dict[str, dict[str, float]]:
   """Returns what guessing without context reaches, for each loss."""
-  guesses = {
-    f"{name} entropy": source[f"{name}_entropy"]
-    for source in (verdict or about,)
-    for name in ("unigram", "uniform")
-    if source
-  }
+  source, names = verdict or about, ("unigram", "uniform")
+  guesses = {f"{x} entropy": source[f"{x}_entropy"] for x in names if source}
   references = dict.fromkeys(("mlm", "mlm_uncorrected", "mlm_hidden"), guesses)
   references["auc"] = {"chance": 0.5}
   if detection := verdict.get("detection"):

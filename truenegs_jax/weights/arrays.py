@@ -228,8 +228,8 @@ def _load_msgpack(file: pathlib.Path) -> dict[str, np.ndarray]:
   return arrays
 
 
-def _open_pickle(file: pathlib.Path) -> Arrays:
-  """Opens the tensors of a `pytorch_model.bin` without executing its code."""
+def _load_pickle(file: pathlib.Path) -> dict[str, np.ndarray]:
+  """Reads the tensors of a `pytorch_model.bin` without executing its code."""
   torch = _import_torch(file)
 
   def to_numpy(x: Any) -> np.ndarray:
@@ -238,17 +238,12 @@ def _open_pickle(file: pathlib.Path) -> Arrays:
       return x.contiguous().view(torch.int16).numpy().view(ml_dtypes.bfloat16)
     return x.numpy()
 
-  def load(file: pathlib.Path) -> dict[str, np.ndarray]:
-    is_zip = zipfile.is_zipfile(file)
-    tensors = torch.load(
-      file, map_location="cpu", weights_only=True, mmap=is_zip
-    )
-    num_bytes = sum(x.numel() * x.element_size() for x in tensors.values())
-    if num_bytes > 2 * file.stat().st_size:  # tied ones may share memory
-      raise ValueError(f"its tensors would have {num_bytes:,} bytes")
-    return {str(name): to_numpy(x) for name, x in tensors.items()}
-
-  return _open_whole(file, "PyTorch", load)
+  is_zip = zipfile.is_zipfile(file)
+  tensors = torch.load(file, map_location="cpu", weights_only=True, mmap=is_zip)
+  num_bytes = sum(x.numel() * x.element_size() for x in tensors.values())
+  if num_bytes > 2 * file.stat().st_size:  # tied ones may share memory
+    raise ValueError(f"its tensors would have {num_bytes:,} bytes")
+  return {str(name): to_numpy(x) for name, x in tensors.items()}
 
 
 def _open_whole(file: pathlib.Path, library: str, load: Load) -> Arrays:
@@ -258,6 +253,8 @@ def _open_whole(file: pathlib.Path, library: str, load: Load) -> Arrays:
   def load_arrays() -> dict[str, np.ndarray]:
     try:
       return load(file)
+    except InputError:  # PyTorch is missing or too old
+      raise
     except Exception as e:  # the class depends on where the file is damaged
       line = str(e).split("\n")[0].rstrip(".") or type(e).__name__
       problem = f"{library} finds no named arrays in it: {line}"
@@ -310,5 +307,5 @@ def torch_command() -> str:
 FORMATS: dict[str, Callable[[pathlib.Path], Arrays]] = {
   WEIGHTS: _open_safetensors,
   FLAX: functools.partial(_open_whole, library="Flax", load=_load_msgpack),
-  PICKLE: _open_pickle,
+  PICKLE: functools.partial(_open_whole, library="PyTorch", load=_load_pickle),
 }

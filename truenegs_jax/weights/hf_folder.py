@@ -229,10 +229,9 @@ def read_fields(path: pathlib.Path) -> dict[str, Any]:
   fields = _DEFAULTS[family] | _SHARED_DEFAULTS | _FIXED | saved
   for name in sorted(_SIZES & fields.keys()):
     if type(fields[name]) is not int or not 1 <= fields[name] < MAX_SIZE:
-      shown = repr(fields[name])[:40]
       raise InputError(
-        f"init: '{path}' has {name}={shown}, which is not a valid size. Use the"
-        " config that belongs to the weights."
+        f"init: '{path}' has {name}={repr(fields[name])[:40]}, which is not a"
+        " valid size. Use the config that belongs to the weights."
       )
   return fields
 
