@@ -159,12 +159,8 @@ def next_part(
 def run_part(part: Part, folder: pathlib.Path, console: Console) -> int:
   """Runs a part until its process ends, unless another process runs it.
 
-  Returns:
-    75 or 130 if this process or the part was stopped; else the exit code of the
-    part, 0 if all outputs exist.
-
-  Raises:
-    DiskError: a file in the folder cannot be written.
+  Returns 75 or 130 if this process or the part was stopped, else the exit code
+  of the part, 0 if all outputs exist. DiskError if a file cannot be written.
   """
   with disk_errors(folder):
     folder.mkdir(parents=True, exist_ok=True)

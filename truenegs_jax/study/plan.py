@@ -55,13 +55,10 @@ class Arm(NamedTuple):
 
 
 def make_plan(s: Study, root: pathlib.Path) -> Comparison:
-  """Plans a study whose folder is `root`.
+  """Plans a study whose folder is `root`; InputError for a wrong value.
 
   Seed by seed, all arms are pre-trained, and then each task is run for all
   arms, so that the first comparisons are complete early.
-
-  Raises:
-    InputError: a value is not of its form, or a part's config cannot be built.
   """
   tasks = grammar.parse_names(s.tasks, key="study.tasks", choices=TASKS)
   arms = _parse_arms(s.arms)
@@ -235,11 +232,7 @@ def select_shard(parts: Sequence[Part], shard: str) -> list[Part]:
 
 
 def check_unchanged(parts: Sequence[Part], root: pathlib.Path) -> None:
-  """Refuses to mix parts of different configs.
-
-  Raises:
-    CheckpointError: a part was started with another config; lists differences.
-  """
+  """Raises CheckpointError if a part was started with another config."""
   for part in parts:
     record = drive.read_json(root / part.key / drive.RECORD)
     saved, now = record.get("config", part.config), part.config
@@ -263,10 +256,7 @@ def check_unchanged(parts: Sequence[Part], root: pathlib.Path) -> None:
 def open_study(
   s: Study, root: pathlib.Path
 ) -> tuple[Comparison, Sequence[Part], States]:
-  """Plans a study and reads what its folder has of it.
-
-  Returns:
-    The plan, the parts of this job, and the states of all parts.
+  """Plans a study; returns it, this job's parts and the states of all parts.
 
   Raises:
     InputError: a value is wrong, or the folder is that of a run.

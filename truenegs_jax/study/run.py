@@ -122,14 +122,11 @@ def report(
 def collect_scores(
   parts: Sequence[Part], root: pathlib.Path
 ) -> tuple[list[Score], dict[str, Any]]:
-  """Reads the scores of finished parts, in their order.
+  """Reads the scores of finished parts; CheckpointError if one is damaged.
 
   Returns:
-    The scores, and what the parts say of `family`, `width` and `paper`, fields
-    of Comparison.
-
-  Raises:
-    CheckpointError: a result is damaged.
+    The scores in the parts' order, and what the parts say of `family`, `width`
+    and `paper`, fields of Comparison.
   """
   collected, fields = list[Score](), dict[str, Any]()
   for part in parts:
