@@ -298,9 +298,8 @@ def comparisons_table(
   for name, rows in compared:
     for number, x in enumerate(rows):
       means = f"{x.ours:.2f}", f"{x.theirs:.2f}", f"{x.difference:+.2f}"
-      intervals = [f"{x.low:+.2f}, {x.high:+.2f}\np {x.p:.3f}", "one run"]
+      examples, runs = f"{x.low:+.2f}, {x.high:+.2f}\np {x.p:.3f}", "one run"
       if x.low_runs is not None:
         runs = f"{x.low_runs:+.2f}, {x.high_runs:+.2f}\np {x.p_runs:.3f}"
-        intervals[1] = runs
-      table.add_row("" if number else name, x.metric, *means, *intervals)
+      table.add_row("" if number else name, x.metric, *means, examples, runs)
   return table

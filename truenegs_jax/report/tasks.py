@@ -169,7 +169,7 @@ def _warn(
       " because loss or gradient was not finite. Lower optim.lr."
     )
   held_out = records.splits.get("held_out", {})
-  if "total" in held_out and not abs(held_out["total"][-1]) < float("inf"):
+  if "total" in held_out and not math.isfinite(held_out["total"][-1]):
     yield "The last held-out loss is not finite. Lower optim.lr."
 
 
@@ -306,9 +306,8 @@ def _show_scores(
       row = {"task": name, "metric": metric}
       row |= {"median": statistics.median(values), "mean": mean}
       row |= {"± 95 %": half, "lowest": min(values), "highest": max(values)}
-      row |= {"seeds": len(values)}
-      row |= {"failed": sum(bool(x["failure"]) for x in members)}
-      rows.append(row)
+      failed = sum(bool(x["failure"]) for x in members)
+      rows.append(row | {"seeds": len(values), "failed": failed})
   yield page.table("Scores on the dev sets, %", rows)
   compared = results["compared"]
   rows = [
@@ -352,12 +351,11 @@ def read_corrections(
   size = f"{results['lines']:,} lines, cut to {results['length']} tokens"
   run.facts["text"] = size
   source, checkpoints = next(iter(results["checkpoints"].items()))
-  last = checkpoints[-1]["rates"]
-  mismatches, sequences = last["mismatch_rate"], last["sequence_rate"]
+  rates = {name: x["rate"] for name, x in checkpoints[-1]["rates"].items()}
   run.sentence = (
-    f"{mismatches['rate']:.2%} of the wrong predictions and"
-    f" {sequences['rate']:.2%} of the sequences are corrected by {source}; the"
-    " paper has 1.41 % and 7.07 % for BERT-base."
+    f"{rates['mismatch_rate']:.2%} of the wrong predictions and"
+    f" {rates['sequence_rate']:.2%} of the sequences are corrected by"
+    f" {source}; the paper has 1.41 % and 7.07 % for BERT-base."
   )
   yield page.Section("Rates", files.RESULTS, _show_rates(results))
   saved = read_saved(run, workdir / files.CASES)

@@ -291,8 +291,7 @@ def _explain_download(repo: str, error: Exception) -> TrueNegsError:
   if isinstance(error, errors.LocalEntryNotFoundError):
     error = error.__cause__ if isinstance(error.__cause__, Exception) else error
   status = getattr(getattr(error, "response", None), "status_code", None)
-  kind = type(error).__name__
-  kind += f", HTTP {status}" if status else ""
+  kind = type(error).__name__ + (f", HTTP {status}" if status else "")
   numbers = *FULL_DISK, errno.EROFS
   is_full = any(os.strerror(number) in str(error) for number in numbers)
   if isinstance(error, PermissionError) or is_full:
