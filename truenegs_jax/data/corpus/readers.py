@@ -29,7 +29,7 @@ from truenegs_jax.data.corpus.files import (
   read_blocks,
 )
 from truenegs_jax.runtime.errors import DataError, TrueNegsError
-from truenegs_jax.runtime.files import parse_json, short_sha256
+from truenegs_jax.runtime.files import parse_json
 
 if TYPE_CHECKING:
   import pyarrow  # takes a quarter of a second, so functions import it
@@ -375,16 +375,6 @@ class WordNetReader(Hashable, Protocol):
   def open(self, file: str) -> Any: ...
   def synsets(self, lemma: str, pos: str) -> list[Any]: ...
   def synset_from_pos_and_offset(self, pos: str, offset: int) -> Any: ...
-
-
-def wordnet_identity(reader: WordNetReader) -> dict[str, Any]:
-  """Returns as JSON what determines WordNet's text."""
-  # A hash, because times and places differ between packages: 21 MB in 40 ms.
-  contents = []
-  for name in ("noun", "verb", "adj", "adv"):
-    with reader.open("data." + name) as file:
-      contents.append(file.read())
-  return {"sha256": short_sha256(*contents)}
 
 
 # One reader per process: parsing WordNet takes seconds, its text 11 MB.

@@ -57,17 +57,9 @@ class RowSpec:
 
 Row = list[Segment]
 Arrays = tuple[np.ndarray, np.ndarray, np.ndarray]
-
-
-class LineOffsets(NamedTuple):
-  """The lines of a document: tokens_T[offsets[i]:offsets[i + 1]].
-
-  There may be no lines, but no line is empty. `number` is that of the document
-  and addresses the random draws.
-  """
-
-  number: int
-  offsets: list[int]
+# The number of a document, which addresses the random draws, and the offsets of
+# its lines, none of them empty: tokens_T[offsets[i]:offsets[i + 1]].
+LineOffsets = tuple[int, list[int]]
 
 
 def check_layout(name: str, *, length: int, overflow: str) -> None:
@@ -195,7 +187,7 @@ def _line_offsets(
   for number, lengths in documents:
     offsets = list(itertools.accumulate(filter(None, lengths), initial=start))
     start = offsets[-1]
-    yield LineOffsets(number, offsets)
+    yield number, offsets
   if start != num_tokens:
     raise ValueError(f"lines of {start} tokens in all, but {num_tokens} tokens")
 
@@ -212,9 +204,7 @@ def _carry_rows(
 ) -> Iterator[Row]:
   """Yields ELECTRA's rows of one document without losing tokens."""
   start, line = offsets[0], 0  # start of the row; lines collected so far
-  carried: list[
-    int
-  ] = []  # ends of the spans that the last row had no space for
+  carried: list[int] = []  # ends of spans that the last row had no space for
   while start < offsets[-1]:
     target = _target(draws, length)
     last = bisect_left(offsets, start + target, line, len(offsets) - 1)

@@ -29,12 +29,7 @@ import numpy as np
 
 from truenegs_jax.config.keys import flatten
 from truenegs_jax.data.tokens.tokenizer import Tokenizer, load_tokenizer
-from truenegs_jax.runtime.errors import (
-  FAILING,
-  DataError,
-  InputError,
-  one_of,
-)
+from truenegs_jax.runtime.errors import FAILING, DataError, InputError, one_of
 from truenegs_jax.runtime.files import read_json, short_sha256
 
 VERSION = 5

@@ -18,18 +18,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from truenegs_jax.data.corpus.corpus import Corpus, Cursor, Meter, Sizes
-from truenegs_jax.data.rows import layouts, store
-from truenegs_jax.data.rows.rows_folder import (
-  FIELDS,
-  MANIFEST,
-  SPLITS,
-  UNIGRAMS,
-  VERSION,
-  RowsOptions,
-  file_record,
-  hash_json,
-  shard_name,
-)
+from truenegs_jax.data.rows import layouts, rows_folder, store
+from truenegs_jax.data.rows.rows_folder import FIELDS, SPLITS, RowsOptions
 from truenegs_jax.data.tokens.encoder import Encoder
 from truenegs_jax.data.tokens.tokenizer import Tokenizer, write_vocabulary
 from truenegs_jax.runtime.errors import DataError, DiskError
@@ -183,37 +173,30 @@ class ChunkEncoder:
 
 def write_shard(spec: ShardSpec, chunks: Sequence[ChunkRows]) -> None:
   """Writes the files of the shard with these chunks, and its record."""
-  shard = chunks[0].number // SHARD_CHUNKS
+  shard, folder = chunks[0].number // SHARD_CHUNKS, spec.folder / "rows"
   num_tokens = sum(chunk.num_tokens for chunk in chunks)
   record: dict[str, Any] = {"num_tokens": num_tokens, "files": {}}
   with disk_errors(spec.folder):
-    (spec.folder / "rows").mkdir(exist_ok=True)
+    folder.mkdir(exist_ok=True)
   for split in SPLITS:
-    arrays = [chunk.splits[split] for chunk in chunks]
-    record[split], files = _write_split(spec, split, shard, arrays)
-    record["files"] |= files
+    fields = zip(*(chunk.splits[split] for chunk in chunks), strict=True)
+    arrays = dict(zip(FIELDS, fields, strict=True))
+    counts_V = np.zeros(len(spec.tokenizer.vocab), np.int64)
+    for tokens_RxL in arrays["tokens"]:
+      counts_V += np.bincount(tokens_RxL.ravel(), minlength=len(counts_V))
+    counts_V[spec.tokenizer.pad] = 0  # text never encodes to it
+    num_rows = sum(map(len, arrays["tokens"]))
+    record[split] = {"rows": num_rows, "counts": counts_V.tolist()}
+    for field in FIELDS if num_rows else ():
+      header = np.lib.format.header_data_from_array_1_0(arrays[field][0])
+      header["shape"] = (num_rows, spec.options.length)
+      head = io.BytesIO()
+      np.lib.format.write_array_header_1_0(head, header)
+      data = (array_RxL.data for array_RxL in arrays[field])
+      name = rows_folder.shard_name(split, shard, field)
+      written = store.write_file(folder / name, head.getvalue(), *data)
+      record["files"][name] = written
   store.write_file(spec.record_path(shard), json.dumps(record).encode())
-
-
-def _write_split(
-  spec: ShardSpec, split: str, shard: int, chunks: list[layouts.Arrays]
-) -> tuple[dict[str, Any], dict[str, dict[str, int]]]:
-  """Writes a split; returns rows and counts of all tokens but [PAD]; files."""
-  counts_V = np.zeros(len(spec.tokenizer.vocab), np.int64)
-  for tokens_RxL, *_ in chunks:
-    counts_V += np.bincount(tokens_RxL.ravel(), minlength=len(counts_V))
-  counts_V[spec.tokenizer.pad] = 0  # text never encodes to it
-  num_rows = sum(len(tokens_RxL) for tokens_RxL, *_ in chunks)
-  files = {}
-  for field, *arrays in zip(FIELDS, *chunks, strict=True) if num_rows else ():
-    header = np.lib.format.header_data_from_array_1_0(arrays[0])
-    head, shape = io.BytesIO(), (num_rows, spec.options.length)
-    np.lib.format.write_array_header_1_0(head, {**header, "shape": shape})
-    name = shard_name(split, shard, field)
-    data = (array_RxL.data for array_RxL in arrays)
-    path = spec.folder / "rows" / name
-    files[name] = store.write_file(path, head.getvalue(), *data)
-  return {"rows": num_rows, "counts": counts_V.tolist()}, files
 
 
 def _is_held_out(number: int, options: RowsOptions) -> bool:
@@ -287,7 +270,7 @@ def _verify_shard(
 
 
 def _is_intact(path: pathlib.Path, record: dict[str, int]) -> bool:
-  return path.exists() and file_record(path) == record
+  return path.exists() and rows_folder.file_record(path) == record
 
 
 def _describe_split(
@@ -319,7 +302,7 @@ def _write_manifest(
     if path.name not in files:  # temporary, of a process that was killed
       path.unlink()
   manifest: dict[str, Any] = {
-    "version": VERSION,
+    "version": rows_folder.VERSION,
     "tokenizer": {
       "fingerprint": tokenizer.fingerprint,
       "size": len(tokenizer.vocab),
@@ -339,7 +322,7 @@ def _write_manifest(
     "files": dict(sorted(files.items())),
   }
   # Covers the content only, so a copied text gives the same fingerprint.
-  manifest["fingerprint"] = hash_json(manifest)
+  manifest["fingerprint"] = rows_folder.hash_json(manifest)
   manifest["options"] = dataclasses.asdict(spec.options)
   manifest["held_out_by"] = spec.held_out_unit
   counts_V = counts["train"] + counts["held_out"]
@@ -363,8 +346,8 @@ def _write_manifest(
   manifest["repairs"] = dict(sorted(meter.repairs.items()))
   # The checksum must match the parsed JSON, in which tuples are lists.
   content = json.loads(json.dumps(manifest))
-  content["checksum"] = hash_json(content)
-  with atomic_file(folder / MANIFEST) as file:
+  content["checksum"] = rows_folder.hash_json(content)
+  with atomic_file(folder / rows_folder.MANIFEST) as file:
     file.write((json.dumps(content, indent=1) + "\n").encode())
   sync(folder)
   return manifest
@@ -374,10 +357,11 @@ def _write_vocabulary(
   tokenizer: Tokenizer, counts_V: np.ndarray, folder: pathlib.Path
 ) -> dict[str, dict[str, int]]:
   """Writes vocabulary and unigrams; returns their sizes and checksums."""
-  write_vocabulary(tokenizer.vocab, folder / "vocab.txt")
+  paths = folder / "vocab.txt", folder / rows_folder.UNIGRAMS
+  write_vocabulary(tokenizer.vocab, paths[0])
   # Of all tokens that can be masked, [UNK] among them.
   unigram_V = counts_V.copy()
   unigram_V[[i for i in tokenizer.special_ids if i != tokenizer.unk]] = 0
-  np.save(folder / UNIGRAMS, unigram_V)
-  sync(folder / UNIGRAMS)
-  return {x: file_record(folder / x) for x in ("vocab.txt", UNIGRAMS)}
+  np.save(paths[1], unigram_V)
+  sync(paths[1])
+  return {path.name: rows_folder.file_record(path) for path in paths}

@@ -83,13 +83,6 @@ class Preparation:
     corpus.check_unchanged(self.spec.options.sources)
     return corpus
 
-  def steps(self) -> list[Step]:
-    """Returns the steps before `shards.finish`."""
-    return [
-      Step("Count documents", self.list_units, self.count_unit),
-      Step("Build shards", self.list_shards, self.build_range),
-    ]
-
   def list_units(self) -> list[Unit]:
     """Returns the units that are not counted."""
     units = self.corpus.list_units()
@@ -230,7 +223,10 @@ def build_shards(
     preparation = Preparation(spec, lambda: corpus)
     if plan.engine:
       assert plan.open_corpus
-      plan.engine(Preparation(spec, plan.open_corpus).steps())
+      remote = Preparation(spec, plan.open_corpus)
+      count = Step("Count documents", remote.list_units, remote.count_unit)
+      build = Step("Build shards", remote.list_shards, remote.build_range)
+      plan.engine([count, build])
       shard_set, _ = preparation.find_shards()
     elif plan.job == ONLY_JOB:
       shard_set = preparation.build_range(shards.ALL, num_workers, progress)

@@ -95,19 +95,15 @@ class Tokenizer:
     """Returns readable text: words separated by spaces, `##` pieces joined."""
     return " ".join(self.vocab[i] for i in ids).replace(" ##", "")
 
-  @functools.cached_property
-  def model(self) -> models.WordPiece:
-    """The vocabulary as a model of `tokenizers`."""
-    return models.WordPiece(
+  def make_backend(self) -> tokenizers.Tokenizer:
+    """Returns a new tokenizer of `tokenizers` that knows no special tokens."""
+    # So a literal "[MASK]" in a text stays text.
+    model = models.WordPiece(
       vocab={entry: i for i, entry in enumerate(self.vocab)},
       unk_token="[UNK]",
       max_input_chars_per_word=MAX_WORD_CHARACTERS,
     )
-
-  def make_backend(self) -> tokenizers.Tokenizer:
-    """Returns a new tokenizer of `tokenizers` that knows no special tokens."""
-    # So a literal "[MASK]" in a text stays text.
-    backend = tokenizers.Tokenizer(self.model)
+    backend = tokenizers.Tokenizer(model)
     backend.normalizer = self._normalizer
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     return backend

@@ -21,8 +21,8 @@ from truenegs_jax.runtime.errors import InputError
 
 Counts = collections.Counter[str]
 
-# Distinct words in memory, about 200 bytes each. Beyond it, the rarest are
-# dropped, which may change the last entries.
+# Distinct words in memory, about 200 bytes each. Beyond it, all but the most
+# frequent half are dropped, which may change the last entries.
 MAX_WORDS = 3 * 2**19
 # The trainer must be fed each word as often as it occurs. Larger totals are
 # scaled down to this number of words.
@@ -101,19 +101,13 @@ def _count_words(
         if 0 < len(token) <= MAX_WORD_CHARACTERS:
           counts[token] += number
           num_words += number
-    counts = _drop_rare(counts)
+    if len(counts) > MAX_WORDS:
+      # Words of equal count are dropped together: their order is irrelevant.
+      least = sorted(counts.values())[-MAX_WORDS // 2]
+      counts = Counts({word: n for word, n in counts.items() if n > least})
     progress(f"counting, {num_words:,} words")
   progress(f"learning, {num_words:,} words")
   return counts
-
-
-def _drop_rare(counts: Counts) -> Counts:
-  """Keeps the MAX_WORDS / 2 most frequent words if there are too many."""
-  if len(counts) <= MAX_WORDS:
-    return counts
-  least = sorted(counts.values())[-MAX_WORDS // 2]
-  # Words of equal count are dropped together, so their order is irrelevant.
-  return Counts({word: n for word, n in counts.items() if n > least})
 
 
 def _choose_characters(counts: Counts, *, limit: int) -> set[str]:
@@ -127,7 +121,7 @@ def _choose_characters(counts: Counts, *, limit: int) -> set[str]:
   kept = set(by_words[:MAX_ALPHABET])
   if len(kept) == len(in_words):
     return kept
-  in_text: Counts = collections.Counter()
+  in_text = Counts()
   for word, number in counts.items():
     for character in word:
       in_text[character] += number
