@@ -212,8 +212,7 @@ lint: $(TOOLS)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/shellcheck launch/*.sh $(wildcard launch/gke/*.sh) benchmarks/*.sh \
-	  .ci/run
+	$(BIN)/shellcheck launch/*.sh .ci/run
 
 clean:
 	rm -rf .venv build docs/_build *.egg-info .pytest_cache .mypy_cache .ruff_cache
