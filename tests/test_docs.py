@@ -149,7 +149,7 @@ def parse_flags(verb, words):
   if not file.exists():
     file = ROOT / "truenegs_jax" / f"{verb}.py"
   source = file.read_text()
-  if "--config=..." in words:
+  if {"--config=...", "OUTPUT"} & set(words):
     return None
   ours = [w for w in words if re.match(r"--config\b", w)]
   for word in set(words) - {*ours, "--help"}:

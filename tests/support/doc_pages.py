@@ -25,7 +25,12 @@ FENCE = re.compile(
 CAPTURE = """
 PATH=/nowhere
 command_not_found_handle() {
-  printf '%s\\0' "$@" $'\\036' >> commands; echo OUTPUT
+  printf '%s\\0' "$@" $'\\036' >> commands
+  if [[ "$*" = *--next* ]]; then  # A loop over its outputs ends.
+    [ ! -e ended ] || return 0
+    : > ended
+  fi
+  echo OUTPUT
 }
 """
 
