@@ -293,7 +293,10 @@ def _save_fills(workdir: pathlib.Path, result: loop.Training) -> None:
   run, state = result.setup.run, result.setup.state
   with progress.working(result.console, "Filling [MASK] in sentences"):
     fills = evaluate.fill_masks(
-      *(run.model, state.params, run.tokenizer, run.config.eval.sentences),
+      run.model,
+      state.params,
+      run.tokenizer,
+      run.config.eval.sentences,
       max_length=run.config.model.max_positions,
     )
   if fills:
@@ -395,7 +398,7 @@ def _export(workdir: pathlib.Path, result: loop.Training) -> None:
     folder = workdir / files.EXPORT
     with progress.working(console, "Exporting"):
       exported = export_model(
-        *(run.model, params, run.tokenizer, folder), origin=origin
+        run.model, params, run.tokenizer, folder, origin=origin
       )
     report = f"Exported to '{folder}'. {exported.summary}"
   # Words are not broken on a terminal; a log has a line.
