@@ -28,7 +28,7 @@ from absl import flags
 from truenegs_jax.config import flags as flags_lib
 from truenegs_jax.runtime import progress
 from truenegs_jax.runtime.errors import InputError
-from truenegs_jax.runtime.files import check_local
+from truenegs_jax.runtime.paths import check_local
 from truenegs_jax.workdir import files
 
 

@@ -36,7 +36,7 @@ from ml_collections import ConfigDict
 
 from truenegs_jax.config import flags as flags_lib
 from truenegs_jax.config.tables import Study
-from truenegs_jax.runtime import cache, cpu, files
+from truenegs_jax.runtime import cache, cpu, files, paths
 
 # Tasks of one process: if a launcher starts several, the first.
 ALONE = ("corrections", "robustness", "study")
@@ -90,9 +90,8 @@ def _mark_part_failed(folder: pathlib.Path, code: int, text: str) -> None:
 
 
 def _check_workdir(path: str) -> pathlib.Path:
-  files.check_local("--workdir", path)
-  files.check_utf8(path)
-  return pathlib.Path(path)
+  paths.check_utf8(path)
+  return paths.open_path("--workdir", path)
 
 
 def _print_next(config: ConfigDict, path: str) -> None:

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from truenegs_jax.runtime import files
+from truenegs_jax.runtime import paths
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.workdir.checkpoints import Checkpoints
 
@@ -47,4 +47,4 @@ def test_steps_in_a_folder_that_libraries_cannot_open_are_not_damaged(
     path.symlink_to(name)
   with pytest.raises(InputError, match="is not named in UTF-8"):
     Checkpoints(path, read_only=True)
-  files.check_utf8(tmp_path)
+  paths.check_utf8(tmp_path)

@@ -8,7 +8,7 @@ import pathlib
 
 import pytest
 
-from truenegs_jax.runtime import files
+from truenegs_jax.runtime import files, paths
 from truenegs_jax.runtime.errors import DiskError, InputError
 
 
@@ -119,7 +119,7 @@ def test_short_sha256_is_a_prefix_of_sha256():
 def test_urls_are_no_local_paths(path, is_url):
   expected = pytest.raises(InputError, match="--workdir='.*mount")
   with expected if is_url else contextlib.nullcontext():
-    files.check_local("--workdir", path)
+    paths.check_local("--workdir", path)
 
 
 def test_a_lock_file_that_cannot_be_opened_is_a_disk_error(tmp_path):

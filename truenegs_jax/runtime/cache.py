@@ -5,7 +5,7 @@ import pathlib
 import stat
 from collections.abc import Callable
 
-from truenegs_jax.runtime.files import check_local
+from truenegs_jax.runtime.paths import check_local
 
 
 def folder() -> pathlib.Path:

@@ -176,8 +176,10 @@ def start_command() -> None:
 
   Starts Python again in UTF-8 mode if the locale has another encoding, in which
   libraries would miss a folder 'Übung'; prints what the terminal does not have
-  with escapes; opens closed standard streams; calls `exit_at_signals`.
+  with escapes; opens closed standard streams; calls `exit_at_signals`. Buckets
+  are read without TensorFlow, also where it is installed.
   """
+  os.environ.setdefault("EPATH_USE_TF", "0")
   if sys.getfilesystemencoding() != "utf-8" and "utf8" not in sys._xoptions:
     words = [sys.executable, "-X", "utf8", *sys.orig_argv[1:]]
     os.execv(sys.executable, words)

@@ -25,27 +25,26 @@ import io
 import json
 import os
 import pathlib
-import re
 import secrets
 import shutil
 import stat
 import sys
 import tempfile
-from collections.abc import Iterator
+import time
+import zlib
+from collections.abc import Callable, Iterator
 from typing import IO, Any, BinaryIO
 
 from truenegs_jax.runtime.errors import (
   FAILING,
   DiskError,
-  InputError,
   TrueNegsError,
   printable,
   temporary_folder,
 )
+from truenegs_jax.runtime.paths import is_bucket
 
 FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # of an OSError
-_PART = r"\w([\w.-]*\w)?"
-HUB_NAME = re.compile(rf"(?!.*(\.\.|--)){_PART}(/{_PART})?", re.ASCII)
 READ_ERRORS = (
   ArithmeticError,
   AttributeError,
@@ -59,35 +58,6 @@ READ_ERRORS = (
 MAX_VALUES = 800_000
 # Locked while its folder, the temporary one of `atomic_folder`, is in use.
 FOLDER_LOCK = "lock"
-
-
-def check_local(name: str, path: str | os.PathLike[str]) -> None:
-  """Raises InputError if the value `path` of a flag or key is a URL.
-
-  As a path it would be a local folder such as `gs:`.
-  """
-  if re.match(r"[a-z][a-z\d+.-]+:/", str(path), re.IGNORECASE):
-    raise InputError(
-      f"{name}='{path}' is a URL, but only local files can be written. Use a"
-      " local folder, or mount the storage (gs:// with gcsfuse, for example)"
-      " and use the folder of the mount."
-    )
-
-
-def check_utf8(path: str | os.PathLike[str]) -> None:
-  """Raises InputError for a path that Orbax and JSON cannot hold."""
-  try:
-    os.path.realpath(path).encode()
-  except UnicodeEncodeError as e:
-    raise InputError(
-      f"{str(path)!r}, or a folder above it, is not named in UTF-8, which"
-      " saved files need. Rename it. If it is, run export LC_ALL=C.UTF-8."
-    ) from e
-
-
-def is_hub_name(text: str) -> bool:
-  """Whether a text has the form NAME or OWNER/NAME of the Hugging Face hub."""
-  return HUB_NAME.fullmatch(text) is not None
 
 
 @contextlib.contextmanager
@@ -117,8 +87,14 @@ def atomic_file(
   After any exception, `path` is unchanged. The content is on the disk (fsync)
   before the rename. An OSError of the body becomes a DiskError. The temporary
   file is `<name>.tmp`, so that a process replaces that of a killed one; with
-  `several_writers`, each has its own, and the last one wins.
+  `several_writers`, each has its own, and the last one wins. In a bucket, the
+  content is written at the end.
   """
+  if is_bucket(path):
+    buffer = io.BytesIO()
+    yield buffer
+    path.write_bytes(buffer.getvalue())
+    return
   temporary = path.with_name(f"{path.name}.tmp")
   if several_writers:
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
@@ -142,8 +118,17 @@ def atomic_folder(path: pathlib.Path) -> Iterator[pathlib.Path]:
   After any exception, `path` is as it was before. The body must call fsync on
   its files itself. Of several writers at the same time, the last one wins. If
   the file system cannot swap two folders (NFS), there is none for a moment; the
-  next call restores the old one if a kill comes then.
+  next call restores the old one if a kill comes then. In a bucket, the folder
+  is whole when its manifest is (`buckets.upload_folder`).
   """
+  if is_bucket(path):
+    from truenegs_jax.runtime import buckets
+
+    own = pathlib.Path(tempfile.mkdtemp(prefix=f"{path.name}."))
+    with temporary_folder(own):
+      yield own
+      buckets.upload_folder(own, buckets.BucketPath(path))
+    return
   with disk_errors(path):
     path.parent.mkdir(parents=True, exist_ok=True)
     _remove_abandoned(path)
@@ -269,6 +254,21 @@ def short_sha256(*parts: bytes | str) -> str:
   return digest.hexdigest()[:16]
 
 
+def file_record(
+  path: pathlib.Path, pause: Callable[[float], object] | None = None
+) -> dict[str, int]:
+  """Returns size and CRC-32; passes the processor time of blocks to `pause`."""
+  crc = 0
+  with open(path, "rb") as file:
+    start = time.thread_time()
+    while block := file.read(1 << 22):
+      crc = zlib.crc32(block, crc)
+      if pause:
+        pause(time.thread_time() - start)
+        start = time.thread_time()
+  return {"bytes": path.stat().st_size, "crc32": crc}
+
+
 def _remove_abandoned(path: pathlib.Path) -> None:
   """Removes what killed processes left of `atomic_folder`; restores `path`."""
   name = glob.escape(f".{path.name}.")
@@ -338,7 +338,7 @@ read_results = functools.partial(read_json, max_values=2**24)
 
 def read_file(path: pathlib.Path, max_values: int = MAX_VALUES) -> bytes:
   """Reads JSON or lines; ValueError for a pipe, or more than `max_values`."""
-  if not isinstance(path, pathlib.Path):  # of a bucket
+  if is_bucket(path):
     return path.read_bytes()
   # Without O_NONBLOCK, a pipe would be waited for.
   with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:

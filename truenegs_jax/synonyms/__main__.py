@@ -30,7 +30,7 @@ from truenegs_jax.data.tokens.tokenizer import (
 )
 from truenegs_jax.runtime import progress
 from truenegs_jax.runtime.errors import InputError
-from truenegs_jax.runtime.files import check_local
+from truenegs_jax.runtime.paths import check_local
 from truenegs_jax.synonyms import run_table, wordnet
 from truenegs_jax.synonyms.table import SynonymTable
 from truenegs_jax.synonyms.vocabulary import is_word

@@ -23,7 +23,8 @@ from flax import traverse_util
 from truenegs_jax.config import grammar
 from truenegs_jax.models import pretrain
 from truenegs_jax.runtime.errors import DiskError, InputError, TrueNegsError
-from truenegs_jax.runtime.files import FULL_DISK, is_hub_name
+from truenegs_jax.runtime.files import FULL_DISK
+from truenegs_jax.runtime.paths import is_hub_name
 from truenegs_jax.weights import hf_folder, hf_names
 from truenegs_jax.weights.arrays import FORMATS, Arrays
 from truenegs_jax.weights.hf_folder import Network

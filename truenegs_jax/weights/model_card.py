@@ -17,7 +17,7 @@ import jax
 
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
 from truenegs_jax.models import finetune, pretrain
-from truenegs_jax.runtime.files import is_hub_name
+from truenegs_jax.runtime.paths import is_hub_name
 from truenegs_jax.tasks import task as task_lib
 from truenegs_jax.weights import hf_names
 

@@ -45,12 +45,12 @@ from truenegs_jax.runtime.errors import (
 )
 from truenegs_jax.runtime.files import (
   FULL_DISK,
-  check_utf8,
   disk_errors,
   parse_json,
   read_file,
   short_sha256,
 )
+from truenegs_jax.runtime.paths import check_utf8
 from truenegs_jax.workdir.files import check_checkpoint_folder
 
 Result = TypeVar("Result")

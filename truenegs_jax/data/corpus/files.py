@@ -22,25 +22,13 @@ from collections.abc import Callable, Collection, Iterator
 from typing import Any, NamedTuple
 
 from truenegs_jax.runtime.errors import DataError, InputError, UnavailableError
+from truenegs_jax.runtime.paths import SCHEMES, is_url
 
 COMPRESSIONS = (".bz2", ".gz", ".xz", ".zst")
 BLOCK_BYTES = 2**19  # read at once: few calls, little memory
 HEAD_BYTES = 4096
 MAX_HEADS = 100  # files of a part whose first bytes count for its identity
 REQUEST_BYTES = 2**22  # of a URL's text that is held in memory
-# Scheme -> extra of this package, how to get credentials.
-SCHEMES = {
-  "gs": (
-    "gcs",
-    "run `gcloud auth application-default login`, or set"
-    " GOOGLE_APPLICATION_CREDENTIALS to a key file",
-  ),
-  "s3": (
-    "s3",
-    "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE",
-  ),
-  "hf": ("hf", "run `hf auth login`, or set HF_TOKEN"),
-}
 CHECKSUMS = ("ETag", "md5Hash", "etag", "blob_id")  # keys, by file system
 
 
@@ -52,12 +40,6 @@ class File(NamedTuple):
   compression: str  # a suffix in COMPRESSIONS, or ""
   size: int  # bytes as they are stored
   version: int | str  # time of its last change in ns; of a URL, its checksum
-
-
-def is_url(where: str) -> bool:
-  """Returns whether `where` is a URL of one of SCHEMES."""
-  scheme, separator, _ = where.partition("://")
-  return bool(separator) and scheme in SCHEMES
 
 
 def find_files(where: str, *, suffixes: Collection[str]) -> list[File]:

@@ -24,7 +24,8 @@ from truenegs_jax.runtime.errors import (
   TrueNegsError,
   UnavailableError,
 )
-from truenegs_jax.runtime.files import atomic_file, disk_errors, is_hub_name
+from truenegs_jax.runtime.files import atomic_file, disk_errors
+from truenegs_jax.runtime.paths import is_hub_name
 
 if TYPE_CHECKING:
   import datasets

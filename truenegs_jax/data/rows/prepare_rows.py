@@ -39,7 +39,8 @@ from truenegs_jax.runtime.errors import (
   UnavailableError,
   printable,
 )
-from truenegs_jax.runtime.files import check_local, lock_folder
+from truenegs_jax.runtime.files import lock_folder
+from truenegs_jax.runtime.paths import check_local
 
 
 def prepare(

@@ -20,8 +20,6 @@ import re
 import resource
 import secrets
 import threading
-import time
-import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -30,7 +28,7 @@ import numpy as np
 from truenegs_jax.config.keys import flatten
 from truenegs_jax.data.tokens.tokenizer import Tokenizer, load_tokenizer
 from truenegs_jax.runtime.errors import FAILING, DataError, InputError, one_of
-from truenegs_jax.runtime.files import read_json, short_sha256
+from truenegs_jax.runtime.files import file_record, read_json, short_sha256
 
 VERSION = 5
 SPLITS = ("train", "held_out")
@@ -367,21 +365,6 @@ def padding_warning(manifest: dict[str, Any]) -> str:
 def shard_name(split: str, number: int, field: str) -> str:
   """Returns the file name of one field of a shard."""
   return f"{split}-{number:05d}.{field}.npy"
-
-
-def file_record(
-  path: pathlib.Path, pause: Callable[[float], object] | None = None
-) -> dict[str, int]:
-  """Returns size and CRC-32; passes the processor time of blocks to `pause`."""
-  crc = 0
-  with open(path, "rb") as file:
-    start = time.thread_time()
-    while block := file.read(1 << 22):
-      crc = zlib.crc32(block, crc)
-      if pause:
-        pause(time.thread_time() - start)
-        start = time.thread_time()
-  return {"bytes": path.stat().st_size, "crc32": crc}
 
 
 def hash_json(value: object) -> str:

@@ -23,7 +23,13 @@ from truenegs_jax.data.rows.rows_folder import FIELDS, SPLITS, RowsOptions
 from truenegs_jax.data.tokens.encoder import Encoder
 from truenegs_jax.data.tokens.tokenizer import Tokenizer, write_vocabulary
 from truenegs_jax.runtime.errors import DataError, DiskError
-from truenegs_jax.runtime.files import atomic_file, disk_errors, read_json, sync
+from truenegs_jax.runtime.files import (
+  atomic_file,
+  disk_errors,
+  file_record,
+  read_json,
+  sync,
+)
 
 CHUNK_CHARACTERS = 2**21  # about 4,000 rows of 128
 CHUNK_DOCUMENTS = 2**14  # bounds the rows of a chunk of very short documents
@@ -270,7 +276,7 @@ def _verify_shard(
 
 
 def _is_intact(path: pathlib.Path, record: dict[str, int]) -> bool:
-  return path.exists() and rows_folder.file_record(path) == record
+  return path.exists() and file_record(path) == record
 
 
 def _describe_split(
@@ -364,4 +370,4 @@ def _write_vocabulary(
   unigram_V[[i for i in tokenizer.special_ids if i != tokenizer.unk]] = 0
   np.save(paths[1], unigram_V)
   sync(paths[1])
-  return {path.name: rows_folder.file_record(path) for path in paths}
+  return {path.name: file_record(path) for path in paths}

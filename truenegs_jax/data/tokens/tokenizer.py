@@ -19,11 +19,11 @@ from tokenizers import models, normalizers, pre_tokenizers
 from truenegs_jax.runtime.errors import FAILING, InputError
 from truenegs_jax.runtime.files import (
   atomic_file,
-  is_hub_name,
   read_file,
   read_json,
   short_sha256,
 )
+from truenegs_jax.runtime.paths import is_hub_name
 
 SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 # `data.accents` of a config -> strip_accents; None follows `lowercase`.

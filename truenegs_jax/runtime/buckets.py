@@ -1,0 +1,249 @@
+"""Files and folders in buckets, gs:// and s3://, by the methods of a path.
+
+  folder = open_path("gs://bucket/runs/mine")  # of `runtime.files`
+  (folder / "config.json").read_bytes()
+
+An object appears with its whole content. A failed request is repeated for some
+minutes. Orbax gets the same class wherever it opens a URL, through
+`etils.epath`, whose own class has the methods that are missing here.
+
+A folder of several files is whole when its MANIFEST is, which `upload_folder`
+writes last and `download_folder` compares with the files.
+
+Imported only where a URL is opened.
+"""
+
+import contextlib
+import functools
+import json
+import logging
+import os
+import pathlib
+import random
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import fsspec
+import tensorstore as ts
+from etils import epath
+
+from truenegs_jax.runtime.errors import DiskError, InputError, TrueNegsError
+from truenegs_jax.runtime.files import atomic_folder, file_record, parse_json
+from truenegs_jax.runtime.paths import SCHEMES
+
+Result = TypeVar("Result")
+MANIFEST = "files.json"  # {"files": {name: {"bytes", "crc32"}}} of a folder
+REPEAT_SECS = 180.0  # for which a failing request is repeated
+MAX_PAUSE_SECS = 16.0
+# Answers, not failures: each is the same when the request is repeated.
+ANSWERS = (
+  TrueNegsError,
+  FileExistsError,
+  FileNotFoundError,
+  IsADirectoryError,
+  NotADirectoryError,
+)
+LIBRARIES = ("fsspec", "gcsfs", "google.auth", "s3fs")
+
+for _name in LIBRARIES:  # they log each failed request
+  logging.getLogger(_name).setLevel(logging.CRITICAL)
+for _name in ("gs", "gcs", "s3"):  # other machines write, too
+  fsspec.config.conf.setdefault(_name, {})["use_listings_cache"] = False
+
+
+def repeat(url: str, action: Callable[[], Result]) -> Result:
+  """Calls `action`, again with growing pauses if a request failed.
+
+  Raises:
+    FileNotFoundError, FileExistsError, ...: the bucket's answer.
+    InputError: a package, the bucket or the right to use it is missing.
+    DiskError: the bucket could not be reached for REPEAT_SECS.
+  """
+  end, pause = time.monotonic() + REPEAT_SECS, 0.5
+  while True:
+    try:
+      return action()
+    except ANSWERS:
+      raise
+    except Exception as error:  # the file systems raise two dozen types
+      if is_final(error):
+        raise explain(url, error) from error
+      if time.monotonic() > end:
+        raise DiskError(
+          f"'{url}' could not be reached for {REPEAT_SECS / 60:.0f} minutes"
+          f" ({describe(error)}). All that was saved before is intact. Run the"
+          " same command again."
+        ) from error
+    time.sleep(pause * random.uniform(0.5, 1))
+    pause = min(2 * pause, MAX_PAUSE_SECS)
+
+
+def is_final(error: Exception) -> bool:
+  """Whether a request would fail again: no access, credentials or package."""
+  kinds = "DefaultCredentialsError", "NoCredentialsError"
+  is_known = isinstance(error, ImportError | PermissionError)
+  text = str(error)
+  is_denied = text.startswith("Forbidden") or "PERMISSION_DENIED" in text
+  return is_known or is_denied or type(error).__name__ in kinds
+
+
+def explain(url: str, error: Exception) -> InputError:
+  """Returns the error for a URL that this user cannot use."""
+  extra, access = SCHEMES[url.partition("://")[0]]
+  if isinstance(error, ImportError):
+    return InputError(
+      f"'{url}' needs pip install '.[{extra}]' in the checkout ({error})."
+    )
+  return InputError(
+    f"'{url}' cannot be used ({describe(error)}). Correct the name, get the"
+    f" right to read and write its objects, or {access}."
+  )
+
+
+def describe(error: Exception) -> str:
+  """Returns type and message of a library's error on one line."""
+  return " ".join(f"{type(error).__name__}: {error}".split())[:300]
+
+
+def _repeated(method: Callable[..., Any]) -> Callable[..., Any]:
+  """Repeats a method of epath; an iterator becomes a list."""
+
+  @functools.wraps(method)
+  def call(path: Any, *args: Any, **kwargs: Any) -> Any:
+    def act() -> Any:
+      result = method(path, *args, **kwargs)
+      return list(result) if isinstance(result, Iterator) else result
+
+    return repeat(str(path), act)
+
+  return call
+
+
+_Path: Any = type(epath.Path("/"))
+
+
+@epath.register_path_cls([f"{scheme}://" for scheme in ("gs", "s3")])
+class BucketPath(_Path):
+  """A file or folder in a bucket."""
+
+  exists = _repeated(_Path.exists)
+  is_dir = _repeated(_Path.is_dir)
+  stat = _repeated(_Path.stat)
+  unlink = _repeated(_Path.unlink)
+  rmtree = _repeated(_Path.rmtree)
+  read_bytes = _repeated(_Path.read_bytes)
+  read_text = _repeated(_Path.read_text)
+  write_text = _repeated(_Path.write_text)
+  rename = _repeated(_Path.rename)
+
+  def iterdir(self) -> Iterator[Any]:
+    """Yields the files and folders of a folder; none if it is missing."""
+    with contextlib.suppress(FileNotFoundError):
+      yield from _repeated(_Path.iterdir)(self)
+
+  def glob(self, pattern: str) -> Iterator[Any]:
+    """Yields what matches a pattern without "**"."""
+    yield from _repeated(_Path.glob)(self, pattern)
+
+  def is_file(self) -> bool:
+    """Returns whether there is such an object."""
+    return repeat(str(self), lambda: self.system.isfile(str(self)))
+
+  def mkdir(self, *args: Any, **kwargs: Any) -> None:
+    """Does nothing, since buckets have no folders."""
+
+  def resolve(self, strict: bool = False) -> "BucketPath":
+    """Returns the path itself."""
+    del strict
+    return self
+
+  absolute = expanduser = resolve
+
+  @property
+  def system(self) -> Any:
+    """The file system of fsspec."""
+    return self._backend.fs(str(self))
+
+  def write_bytes(self, data: bytes) -> int:
+    """Writes an object as a whole."""
+    repeat(str(self), lambda: self.system.pipe_file(str(self), data))
+    return len(data)
+
+  def read_range(self, start: int, stop: int) -> bytes:
+    """Reads bytes start to stop - 1."""
+    system = self.system
+    return repeat(
+      str(self), lambda: system.cat_file(str(self), start=start, end=stop)
+    )
+
+  def upload(self, file: pathlib.Path) -> None:
+    """Writes an object with the content of a local file."""
+    repeat(str(self), lambda: self.system.put_file(str(file), str(self)))
+
+  def download(self, file: pathlib.Path) -> None:
+    """Writes the object to a local file."""
+    repeat(str(self), lambda: self.system.get_file(str(self), str(file)))
+
+
+def open_store(folder: BucketPath) -> ts.KvStore:
+  """Opens a folder for reads and writes on conditions, with TensorStore."""
+  url = str(folder)
+  scheme, _, rest = url.partition("://")
+  bucket, _, path = rest.partition("/")
+  spec: dict[str, Any] = {"bucket": bucket, "path": f"{path}/"}
+  retries = {"max_retries": 6, "initial_delay": "1s", "max_delay": "32s"}
+  if scheme == "gs":
+    spec["driver"], resource = "gcs", "gcs_request_retries"
+  else:
+    spec["driver"], resource = "s3", "s3_request_retries"
+    if endpoint := os.environ.get("AWS_ENDPOINT_URL"):
+      spec |= {"endpoint": endpoint, "aws_region": "us-east-1"}
+  context = {resource: retries}
+  return repeat(
+    url, lambda: ts.KvStore.open(spec, context=ts.Context(context)).result()
+  )
+
+
+def upload_folder(source: pathlib.Path, folder: BucketPath) -> None:
+  """Writes a local folder with its subfolders, each with its manifest.
+
+  Until it is complete, and after a kill, the manifest says that it is not.
+  Files of an earlier folder that have no successor are kept, but not listed.
+  """
+  files: dict[str, dict[str, int]] = {}
+  path = folder / MANIFEST
+  path.write_bytes(json.dumps({"files": None}).encode())
+  for entry in sorted(source.iterdir()):
+    if entry.is_dir():
+      upload_folder(entry, folder / entry.name)
+    else:
+      (folder / entry.name).upload(entry)
+      files[entry.name] = file_record(entry)
+  path.write_bytes(json.dumps({"files": files}, indent=1).encode())
+
+
+def download_folder(folder: BucketPath, target: pathlib.Path) -> None:
+  """Copies the files of a folder, not its subfolders, to a local folder.
+
+  A folder without a manifest is one that something else wrote.
+
+  Raises:
+    InputError: the folder is incomplete, is being written, or has no files.
+  """
+  try:
+    records = parse_json((folder / MANIFEST).read_bytes())["files"]
+  except FileNotFoundError:
+    records = {x.name: None for x in folder.iterdir() if x.is_file()}
+  changed = not records
+  with atomic_folder(target) as new:
+    for name, record in (records or {}).items():
+      with contextlib.suppress(FileNotFoundError):
+        (folder / name).download(new / name)
+      is_there = (new / name).exists()
+      changed |= not is_there or record not in (None, file_record(new / name))
+    if changed:
+      raise InputError(
+        f"'{folder}' is incomplete: it has no files, or is being written, or"
+        " its writer was stopped. Wait for the writer or run it again."
+      )

@@ -1,0 +1,92 @@
+"""Paths as users type them: local files, URLs of buckets, names on the hub."""
+
+import os
+import pathlib
+import re
+from typing import cast
+
+from truenegs_jax.runtime.errors import InputError
+
+# Scheme -> extra of this package, how to get credentials.
+SCHEMES = {
+  "gs": (
+    "gcs",
+    "run `gcloud auth application-default login`, or set"
+    " GOOGLE_APPLICATION_CREDENTIALS to a key file",
+  ),
+  "s3": (
+    "s3",
+    "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE",
+  ),
+  "hf": ("hf", "run `hf auth login`, or set HF_TOKEN"),
+}
+_BUCKET = re.compile(r"(gs|s3)://[\w.-]+(/[^/*?\[\]]+)+/?", re.ASCII)
+_PART = r"\w([\w.-]*\w)?"
+HUB_NAME = re.compile(rf"(?!.*(\.\.|--)){_PART}(/{_PART})?", re.ASCII)
+
+
+def is_url(where: str) -> bool:
+  """Returns whether `where` is a URL of one of SCHEMES."""
+  scheme, separator, _ = where.partition("://")
+  return bool(separator) and scheme in SCHEMES
+
+
+def is_bucket(path: pathlib.PurePath) -> bool:
+  """Returns whether a result of `open_path` is in a bucket."""
+  return not isinstance(path, pathlib.Path)
+
+
+def open_path(name: str, text: str | os.PathLike[str]) -> pathlib.Path:
+  """Returns the path of a flag or key `name`, which may be a URL.
+
+  That of a URL is a `buckets.BucketPath`, which has those methods of
+  `pathlib.Path` that the files of runs need.
+
+  Raises:
+    InputError: the URL is not of a folder or file in a bucket.
+  """
+  text = str(text)
+  if not text.startswith(("gs://", "s3://")):
+    check_local(name, text)
+    return pathlib.Path(text).expanduser()
+  if not _BUCKET.fullmatch(text):
+    raise InputError(
+      f"{name}={text!r} is no folder or file in a bucket. Write"
+      " gs://BUCKET/FOLDER, without '//', '*', '?' and brackets in it."
+    )
+  try:
+    from truenegs_jax.runtime import buckets
+  except ImportError as error:
+    extra = SCHEMES[text[:2]][0]
+    message = f"'{text}' needs pip install '.[{extra}]' in the checkout."
+    raise InputError(message) from error
+  return cast(pathlib.Path, buckets.BucketPath(text.rstrip("/")))
+
+
+def check_local(name: str, path: str | os.PathLike[str]) -> None:
+  """Raises InputError if the value `path` of a flag or key is a URL.
+
+  As a path it would be a local folder such as `gs:`.
+  """
+  if re.match(r"[a-z][a-z\d+.-]+:/", str(path), re.IGNORECASE):
+    raise InputError(
+      f"{name}='{path}' is a URL that cannot be used here. Use a local folder,"
+      " or mount the storage and use the folder of the mount. Runs, rows and"
+      " weights can be at gs://BUCKET/FOLDER and s3://BUCKET/FOLDER."
+    )
+
+
+def check_utf8(path: str | os.PathLike[str]) -> None:
+  """Raises InputError for a path that Orbax and JSON cannot hold."""
+  try:
+    os.path.realpath(path).encode()
+  except UnicodeEncodeError as e:
+    raise InputError(
+      f"{str(path)!r}, or a folder above it, is not named in UTF-8, which"
+      " saved files need. Rename it. If it is, run export LC_ALL=C.UTF-8."
+    ) from e
+
+
+def is_hub_name(text: str) -> bool:
+  """Whether a text has the form NAME or OWNER/NAME of the Hugging Face hub."""
+  return HUB_NAME.fullmatch(text) is not None
