@@ -15,6 +15,7 @@ Imported only where a URL is opened.
 
 import contextlib
 import functools
+import hashlib
 import json
 import logging
 import os
@@ -28,12 +29,15 @@ import fsspec
 import tensorstore as ts
 from etils import epath
 
-from truenegs_jax.runtime.errors import DiskError, InputError, TrueNegsError
-from truenegs_jax.runtime.files import atomic_folder, file_record, parse_json
-from truenegs_jax.runtime.paths import SCHEMES
+from truenegs_jax.runtime.errors import (
+  SCHEMES,
+  DiskError,
+  InputError,
+  TrueNegsError,
+)
 
 Result = TypeVar("Result")
-MANIFEST = "files.json"  # {"files": {name: {"bytes", "crc32"}}} of a folder
+MANIFEST = "files.json"  # {"files": {name: SHA-256}} of a folder
 REPEAT_SECS = 180.0  # for which a failing request is repeated
 MAX_PAUSE_SECS = 16.0
 # Answers, not failures: each is the same when the request is repeated.
@@ -211,7 +215,7 @@ def upload_folder(source: pathlib.Path, folder: BucketPath) -> None:
   Until it is complete, and after a kill, the manifest says that it is not.
   Files of an earlier folder that have no successor are kept, but not listed.
   """
-  files: dict[str, dict[str, int]] = {}
+  files: dict[str, str] = {}
   path = folder / MANIFEST
   path.write_bytes(json.dumps({"files": None}).encode())
   for entry in sorted(source.iterdir()):
@@ -219,7 +223,7 @@ def upload_folder(source: pathlib.Path, folder: BucketPath) -> None:
       upload_folder(entry, folder / entry.name)
     else:
       (folder / entry.name).upload(entry)
-      files[entry.name] = file_record(entry)
+      files[entry.name] = _hash_file(entry)
   path.write_bytes(json.dumps({"files": files}, indent=1).encode())
 
 
@@ -232,18 +236,23 @@ def download_folder(folder: BucketPath, target: pathlib.Path) -> None:
     InputError: the folder is incomplete, is being written, or has no files.
   """
   try:
-    records = parse_json((folder / MANIFEST).read_bytes())["files"]
+    sums = json.loads((folder / MANIFEST).read_bytes())["files"] or {}
   except FileNotFoundError:
-    records = {x.name: None for x in folder.iterdir() if x.is_file()}
-  changed = not records
-  with atomic_folder(target) as new:
-    for name, record in (records or {}).items():
-      with contextlib.suppress(FileNotFoundError):
-        (folder / name).download(new / name)
-      is_there = (new / name).exists()
-      changed |= not is_there or record not in (None, file_record(new / name))
-    if changed:
-      raise InputError(
-        f"'{folder}' is incomplete: it has no files, or is being written, or"
-        " its writer was stopped. Wait for the writer or run it again."
-      )
+    sums = {x.name: "" for x in folder.iterdir() if x.is_file()}
+  is_intact = bool(sums)
+  for name, expected in sums.items():
+    with contextlib.suppress(FileNotFoundError):
+      (folder / name).download(target / name)
+    is_intact &= (target / name).exists()
+    if is_intact and expected:
+      is_intact = _hash_file(target / name) == expected
+  if not is_intact:
+    raise InputError(
+      f"'{folder}' is incomplete: it has no files, or is being written, or its"
+      " writer was stopped. Wait for the writer, or run it again."
+    )
+
+
+def _hash_file(path: pathlib.Path) -> str:
+  with path.open("rb") as file:
+    return hashlib.file_digest(file, "sha256").hexdigest()

@@ -42,6 +42,19 @@ FAILING = (
 )
 # And those of this process, also in no case of damaged files.
 UNREADABLE = (*FAILING, errno.EACCES, errno.EMFILE, errno.ENFILE, errno.EROFS)
+# Of URLs: scheme -> extra of this package, how to get credentials.
+SCHEMES = {
+  "gs": (
+    "gcs",
+    "run `gcloud auth application-default login`, or set"
+    " GOOGLE_APPLICATION_CREDENTIALS to a key file",
+  ),
+  "s3": (
+    "s3",
+    "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE",
+  ),
+  "hf": ("hf", "run `hf auth login`, or set HF_TOKEN"),
+}
 MAX_MESSAGE = 6000  # characters that are printed
 STOPPED = (
   "stopped. Nothing more was saved; all that was saved before is intact. Run"

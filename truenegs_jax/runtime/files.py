@@ -42,7 +42,6 @@ from truenegs_jax.runtime.errors import (
   printable,
   temporary_folder,
 )
-from truenegs_jax.runtime.paths import is_bucket
 
 FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # of an OSError
 READ_ERRORS = (
@@ -90,7 +89,7 @@ def atomic_file(
   `several_writers`, each has its own, and the last one wins. In a bucket, the
   content is written at the end.
   """
-  if is_bucket(path):
+  if not isinstance(path, pathlib.Path):  # in a bucket
     buffer = io.BytesIO()
     yield buffer
     path.write_bytes(buffer.getvalue())
@@ -121,7 +120,7 @@ def atomic_folder(path: pathlib.Path) -> Iterator[pathlib.Path]:
   next call restores the old one if a kill comes then. In a bucket, the folder
   is whole when its manifest is (`buckets.upload_folder`).
   """
-  if is_bucket(path):
+  if not isinstance(path, pathlib.Path):  # in a bucket
     from truenegs_jax.runtime import buckets
 
     own = pathlib.Path(tempfile.mkdtemp(prefix=f"{path.name}."))
@@ -338,7 +337,7 @@ read_results = functools.partial(read_json, max_values=2**24)
 
 def read_file(path: pathlib.Path, max_values: int = MAX_VALUES) -> bytes:
   """Reads JSON or lines; ValueError for a pipe, or more than `max_values`."""
-  if is_bucket(path):
+  if not isinstance(path, pathlib.Path):  # in a bucket
     return path.read_bytes()
   # Without O_NONBLOCK, a pipe would be waited for.
   with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:

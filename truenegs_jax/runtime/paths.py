@@ -5,30 +5,11 @@ import pathlib
 import re
 from typing import cast
 
-from truenegs_jax.runtime.errors import InputError
+from truenegs_jax.runtime.errors import SCHEMES, InputError
 
-# Scheme -> extra of this package, how to get credentials.
-SCHEMES = {
-  "gs": (
-    "gcs",
-    "run `gcloud auth application-default login`, or set"
-    " GOOGLE_APPLICATION_CREDENTIALS to a key file",
-  ),
-  "s3": (
-    "s3",
-    "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE",
-  ),
-  "hf": ("hf", "run `hf auth login`, or set HF_TOKEN"),
-}
 _BUCKET = re.compile(r"(gs|s3)://[\w.-]+(/[^/*?\[\]]+)+/?", re.ASCII)
 _PART = r"\w([\w.-]*\w)?"
 HUB_NAME = re.compile(rf"(?!.*(\.\.|--)){_PART}(/{_PART})?", re.ASCII)
-
-
-def is_url(where: str) -> bool:
-  """Returns whether `where` is a URL of one of SCHEMES."""
-  scheme, separator, _ = where.partition("://")
-  return bool(separator) and scheme in SCHEMES
 
 
 def is_bucket(path: pathlib.PurePath) -> bool:

@@ -21,8 +21,12 @@ import zlib
 from collections.abc import Callable, Collection, Iterator
 from typing import Any, NamedTuple
 
-from truenegs_jax.runtime.errors import DataError, InputError, UnavailableError
-from truenegs_jax.runtime.paths import SCHEMES, is_url
+from truenegs_jax.runtime.errors import (
+  SCHEMES,
+  DataError,
+  InputError,
+  UnavailableError,
+)
 
 COMPRESSIONS = (".bz2", ".gz", ".xz", ".zst")
 BLOCK_BYTES = 2**19  # read at once: few calls, little memory
@@ -40,6 +44,12 @@ class File(NamedTuple):
   compression: str  # a suffix in COMPRESSIONS, or ""
   size: int  # bytes as they are stored
   version: int | str  # time of its last change in ns; of a URL, its checksum
+
+
+def is_url(where: str) -> bool:
+  """Returns whether `where` is a URL of one of SCHEMES."""
+  scheme, separator, _ = where.partition("://")
+  return bool(separator) and scheme in SCHEMES
 
 
 def find_files(where: str, *, suffixes: Collection[str]) -> list[File]:

@@ -19,6 +19,7 @@ from truenegs_jax.data.corpus.files import (
   File,
   files_identity,
   find_files,
+  is_url,
 )
 from truenegs_jax.data.corpus.hub_datasets import HUB
 from truenegs_jax.data.corpus.readers import (
@@ -35,7 +36,7 @@ from truenegs_jax.runtime.errors import (
   one_of,
 )
 from truenegs_jax.runtime.files import short_sha256
-from truenegs_jax.runtime.paths import check_utf8, is_url
+from truenegs_jax.runtime.paths import check_utf8
 
 WORDNET = "wordnet"
 WORDNET_BYTES = 11_000_000

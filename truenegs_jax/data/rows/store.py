@@ -17,12 +17,11 @@ import numpy as np
 from truenegs_jax.data.corpus import files
 from truenegs_jax.runtime.errors import DiskError, InputError
 from truenegs_jax.runtime.files import atomic_file
-from truenegs_jax.runtime.paths import is_url
 
 
 def open_bucket(url: str, name: str) -> Any:
   """Returns the folder `name` in a folder of a bucket, after writing to it."""
-  if not is_url(url):
+  if not files.is_url(url):
     raise InputError(f"--store={url!r} is no URL such as gs://bucket/folder.")
   try:
     from upath import UPath
