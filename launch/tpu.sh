@@ -4,6 +4,7 @@
 # shellcheck source=launch/common.sh
 source "$(dirname "$0")/common.sh"
 : "${TPU:?Set it to a name.}" "${ZONE:?}" "${TYPE:?}" "${VERSION:?}"
+: "${WORKDIR:?Set it to a folder of the run in a bucket: gs://BUCKET/runs/NAME}"
 umask 077
 
 work=$(mktemp -d)
@@ -25,19 +26,39 @@ fingerprint=$(ssh-keygen -lf "$key" | cut -d' ' -f2)
 key $key, with which gcloud reaches the hosts. Type:
 eval \"\$(ssh-agent)\" && ssh-add $key"
 
-command=main hosts=all
-if [ "${1:-}" = prepare ]; then
-  command=prepare hosts=0
-  shift
-fi
+command=main hosts=all flags=(--workdir="$WORKDIR")
+case ${1:-} in
+  prepare)
+    : "${ROWS:?Set it to a folder for the rows in a bucket: gs://BUCKET/rows}"
+    command=prepare hosts=0 flags=(--config.data.rows="$ROWS")
+    shift
+    ;;
+  study) flags=(study "${flags[@]}") && shift ;;  # Rows are in its overrides.
+  *) [ -z "${ROWS:-}" ] || flags+=(--config.data.rows="$ROWS") ;;
+esac
 : "${1:?Pass the flags of $command.}"
+set -- "${flags[@]}" "$@"
+[ "${COMPILATION_CACHE:-}" != 1 ] || COMPILATION_CACHE=${WORKDIR%/*}/xla
+VARS="${VARS:-} ${COMPILATION_CACHE:+JAX_COMPILATION_CACHE_DIR=$COMPILATION_CACHE}"
+buckets=$(printf '%s\n' "$WORKDIR" "${ROWS:-}" "${COMPILATION_CACHE:-}" |
+  sed -n 's,^\(gs://[^/]*\).*,\1,p' | sort -u)
+for bucket in $buckets; do
+  gcloud storage ls "$bucket" >/dev/null || fail "$bucket cannot be read. Correct \
+the name, or create it in the TPU's region, for the account of its hosts. Type:
+gcloud storage buckets create $bucket --location=${ZONE%-*} \
+--uniform-bucket-level-access --soft-delete-duration=0
+for role in objectUser legacyBucketReader; do
+  gcloud storage buckets add-iam-policy-binding $bucket \
+--role=roles/storage.\$role --member=serviceAccount:ACCOUNT
+done"
+done
 dir=truenegs_jax
 worker=$dir/launch/tpu_worker.sh
 tar -C "$(dirname "$0")/.." --exclude=./{.git,.venv,runs} -czf "$work/code.tgz" .
 # Secrets travel in this file, which only its owner can read: arguments are
 # visible to others and in logs.
 printf 'SETUP=%q EXTRAS=%q\n' "${SETUP:-:}" "${EXTRAS:-}" >"$work/variables"
-for variable in ${VARS:-}; do
+for variable in $VARS; do
   name=${variable%%=*}
   [[ $variable = *=* || -n ${!name+set} ]] || fail "VARS has $name, but it is \
 not set. Type: export $name=VALUE"
@@ -45,6 +66,7 @@ not set. Type: export $name=VALUE"
   printf 'export %s=%q\n' "$name" "$value" >>"$work/variables"
 done
 
+CREATE="--scopes=https://www.googleapis.com/auth/cloud-platform ${CREATE:-}"
 tpu() { gcloud compute tpus "$@" --zone="$ZONE" --quiet; }
 on_hosts() { tpu tpu-vm ssh "$TPU" --worker=$hosts --command="$1" </dev/null; }
 pause() {  # A signal ends it.

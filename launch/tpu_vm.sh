@@ -1,29 +1,32 @@
 #!/usr/bin/env bash
 # Trains on one TPU VM: creates it if missing, copies this folder, installs.
 #   1. gcloud auth login && gcloud config set project PROJECT &&
-#        gcloud services enable compute.googleapis.com tpu.googleapis.com &&
-#        gcloud compute disks create rows --zone=us-east5-b --size=200GB \
-#          --type=hyperdisk-balanced  # pd-balanced for types before v6e
+#        gcloud services enable compute.googleapis.com tpu.googleapis.com \
+#          storage.googleapis.com
+#      gcloud storage buckets create gs://BUCKET --location=us-east5 \
+#        --uniform-bucket-level-access --soft-delete-duration=0
+#      gcloud iam service-accounts create truenegs
+#      account=truenegs@PROJECT.iam.gserviceaccount.com
+#      for role in objectUser legacyBucketReader; do
+#        gcloud storage buckets add-iam-policy-binding gs://BUCKET \
+#          --role=roles/storage.$role --member=serviceAccount:$account
+#      done
 #      export TPU=mine ZONE=us-east5-b TYPE=v6e-8 VERSION=v2-alpha-tpuv6e
-#      disk=projects/PROJECT/zones/us-east5-b/disks/rows
-#      export CREATE="--spot --data-disk=source=$disk,mode=read-write"
-#      export SETUP="launch/tpu_mount.sh disk /mnt" VARS=TRUENEGS_CACHE=/mnt/cache
-#   2. launch/tpu_vm.sh prepare --config=configs/electra_base.py \
-#        --config.data.rows=/mnt/rows
-#   3. launch/tpu_vm.sh --config=configs/electra_base.py \
-#        --config.data.rows=/mnt/rows --workdir=/mnt/base
-#   4. gcloud compute tpus tpu-vm scp --recurse mine:/mnt/base/export . \
-#        --zone=us-east5-b
+#      export CREATE="--spot --service-account=$account"
+#      export WORKDIR=gs://BUCKET/runs/base ROWS=gs://BUCKET/rows/base
+#   2. launch/tpu_vm.sh prepare --config=configs/electra_base.py
+#   3. launch/tpu_vm.sh --config=configs/electra_base.py
+#   4. gcloud storage cp --recursive gs://BUCKET/runs/base/export .
 #      gcloud compute tpus tpu-vm delete mine --zone=us-east5-b
 # The project needs quota for the type, spot or not. docs/how_to/tpu.md explains
-# the variables. A preempted spot VM loses its boot disk and is created again,
-# as soon as the zone has one. The VM is not deleted at the end and continues to
-# cost money. For exit codes and signals see common.sh.
+# the variables. A preempted spot VM is created again as soon as the zone has
+# one, and continues. The VM is not deleted at the end and continues to cost
+# money. For exit codes and signals see common.sh.
 # Never run on a real TPU, only with a stand-in for gcloud (flags of SDK 528).
 
 # shellcheck source=launch/tpu.sh
 source "$(dirname "$0")/tpu.sh"
-read -ra create <<<"--accelerator-type=$TYPE --version=$VERSION ${CREATE:-}"
+read -ra create <<<"--accelerator-type=$TYPE --version=$VERSION $CREATE"
 state() {
   tpu tpu-vm describe "$TPU" --format='value(state)' 2>/dev/null || :
 }

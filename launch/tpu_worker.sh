@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs on each host of a TPU, started by tpu_vm.sh and tpu_pod.sh.
-#   tpu_worker.sh start COMMAND FLAG...  mounts, installs, runs main or prepare
+#   tpu_worker.sh start COMMAND FLAG...  sets up, installs, runs main or prepare
 #   tpu_worker.sh TERM                   signals that run; fails if there is none
 # It installs Python 3.12 and pinned packages, so that a VM that is created again
 # during a run has the same versions.
@@ -24,7 +24,7 @@ bash -c "$SETUP"
 PIP_BREAK_SYSTEM_PACKAGES=1 python3 -m pip install -q --user uv
 [ -d .venv ] || python3 -m uv venv -q --python 3.12
 python3 -m uv pip install -q -c launch/constraints.txt \
-  -e ".[tpu${EXTRAS:+,$EXTRAS}]"
+  -e ".[tpu,gcs${EXTRAS:+,$EXTRAS}]"
 .venv/bin/python -m truenegs_jax.wordnet
 # Other hosts may still be installing.
 export TRUENEGS_JOIN_SECS=${TRUENEGS_JOIN_SECS:-1200}

@@ -35,13 +35,22 @@ ARGUMENTS = [
   "--",
 ]
 SECRETS = {"HF_TOKEN": "hush-1234", "WANDB_API_KEY": "hush-5678 $(id)"}
-TPU = {"TPU": "mine", "ZONE": "z-1", "TYPE": "v6e-8", "VERSION": "base"}
+TPU = {
+  "TPU": "mine",
+  "ZONE": "r-1-b",
+  "TYPE": "v6e-8",
+  "VERSION": "base",
+  "WORKDIR": "gs://mine/runs/base",
+  "ROWS": "gs://text/rows it's",
+}
+WORKDIR_FLAG = f"--workdir={TPU['WORKDIR']}"
+ROWS_FLAG = f"--config.data.rows={TPU['ROWS']}"
 STOCK_OUT = (
-  'There is no more capacity in the zone "z-1"; you can try in another zone'
+  'There is no more capacity in the zone "r-1-b"; you can try in another zone'
 )
 QUOTA = "Quota limit 'TPUV6EPreemptiblePerZone' has been exceeded. Limit: 0"
-TOOLS = """python python3 srun scontrol gcloud docker sudo lsblk mountpoint
-  blkid cmp mkfs.ext4 mount apt-get"""
+TOOLS = """python python3 srun scontrol gcloud docker sudo mountpoint mount
+  apt-get"""
 DATAFLOW = {
   "PROJECT": "mine",
   "REGION": "r-1",
@@ -55,6 +64,7 @@ SLURM = {
   "SLURM_CPUS_PER_TASK": "8",
 }
 DATAFLOW_IMAGE = LAUNCH / "dataflow.Dockerfile"
+CACHE_VARIABLE = "JAX_COMPILATION_CACHE_DIR"
 TIMEOUT_SECS = 30
 SLOW_INSTALL_SECS = 600
 
@@ -81,6 +91,7 @@ class Sandbox:
     state = "JobState=RUNNING" if "slurm" in launcher else ""
     (root / "state").write_text(state)
     (root / "refusals").touch()
+    (root / "buckets").write_text("gs://mine gs://text gs://other")
     self.env = os.environ | SECRETS
     self.env.pop("SSH_AUTH_SOCK", None)
     self.env |= {
@@ -180,7 +191,8 @@ def test_arguments_are_passed_on_unchanged_and_secrets_are_not(sandbox):
   assert sandbox.run() == 0, sandbox.output
   for host in sandbox.hosts:
     (call,) = sandbox.mains(host)
-    assert call["argv"] == ["-m", "truenegs_jax.main", *ARGUMENTS]
+    bucket = [WORKDIR_FLAG, ROWS_FLAG] * ("tpu" in sandbox.launcher.name)
+    assert call["argv"] == ["-m", "truenegs_jax.main", *bucket, *ARGUMENTS]
     if len(sandbox.hosts) > 1:
       assert int(call["env"][distributed.JOIN_VARIABLE]) > SLOW_INSTALL_SECS
   assert not find_secrets(sandbox)
@@ -301,8 +313,8 @@ def test_slurm_starts_one_process_per_gpu(sandbox):
 
 def verbs(sandbox: Sandbox) -> list[str]:
   """Returns the verbs of gcloud's calls, without `describe`."""
-  words = [argv[3] for argv in sandbox.arguments("gcloud")]
-  return [word for word in words if word != "describe"]
+  calls = [argv for argv in sandbox.arguments("gcloud") if argv[0] == "compute"]
+  return [argv[3] for argv in calls if argv[3] != "describe"]
 
 
 @on("tpu_vm.sh", "tpu_pod.sh")
@@ -312,12 +324,70 @@ def test_a_tpu_is_created_with_the_users_flags(sandbox):
   assert verbs(sandbox) == ["create", "scp", "ssh"]
   (create,) = [x for x in sandbox.arguments("gcloud") if "create" in x]
   pod = sandbox.launcher.name == "tpu_pod.sh"
-  expected = {"mine", "--accelerator-type=v6e-8", "--zone=z-1", "--spot"}
+  expected = {"mine", "--accelerator-type=v6e-8", "--zone=r-1-b", "--spot"}
   expected |= {"--network=a", "--quiet"}
   node = {"--node-id=mine", "--runtime-version=base"}
   expected |= node if pod else {"--version=base"}
   assert expected < set(create)
   assert create[2] == ("queued-resources" if pod else "tpu-vm")
+
+
+@on("tpu_vm.sh", "tpu_pod.sh")
+@pytest.mark.parametrize("variable", ["WORKDIR", "ROWS", "COMPILATION_CACHE"])
+def test_a_missing_bucket_is_refused_with_what_to_type(sandbox, variable):
+  assert sandbox.run(**{variable: "gs://lost/a/b"}) == 2
+  text = sandbox.output
+  assert "error: gs://lost cannot be read." in text
+  assert "\ngcloud storage buckets create gs://lost --location=r-1 " in text
+  assert " --soft-delete-duration=0\n" in text
+  assert "--role=roles/storage.$role --member=serviceAccount:ACCOUNT\n" in text
+  assert verbs(sandbox) == []
+
+
+@on("tpu_vm.sh", "tpu_pod.sh")
+def test_runs_in_a_bucket_mount_nothing_and_hosts_may_use_the_bucket(sandbox):
+  sandbox.plan(0, 0)
+  assert sandbox.run() == 0, sandbox.output
+  listed = [x for x in sandbox.arguments("gcloud") if x[0] == "storage"]
+  assert listed == [["storage", "ls", f"gs://{x}"] for x in ("mine", "text")]
+  (create,) = [x for x in sandbox.arguments("gcloud") if "create" in x]
+  assert "--scopes=https://www.googleapis.com/auth/cloud-platform" in create
+  for host in sandbox.hosts:
+    for tool in ("sudo", "mount", "apt-get"):
+      assert not sandbox.calls(tool, host)
+    (pip,) = [c["argv"][-1] for c in sandbox.calls("python3", host)][-1:]
+    assert pip == ".[tpu,gcs]"
+  # A fine-tuning has no rows; a share is no bucket.
+  assert sandbox.run(ROWS="", WORKDIR="/mnt/base") == 0, sandbox.output
+  argv = sandbox.mains()[-1]["argv"]
+  assert argv[2:] == ["--workdir=/mnt/base", *ARGUMENTS]
+  listed = [x for x in sandbox.arguments("gcloud") if x[0] == "storage"]
+  assert len(listed) == 2
+
+
+@on("tpu_vm.sh", "tpu_pod.sh")
+def test_compiled_programs_are_kept_in_a_bucket_only_if_asked_for(sandbox):
+  sandbox.plan(0, 0, 0)
+  sandbox.env.pop(CACHE_VARIABLE, None)
+  values = "", "1", "gs://other/xla"
+  for value in values:
+    assert sandbox.run(COMPILATION_CACHE=value, VARS="A=b") == 0, sandbox.output
+  caches = None, "gs://mine/runs/xla", "gs://other/xla"
+  for host in sandbox.hosts:
+    for call, cache in zip(sandbox.mains(host), caches, strict=True):
+      assert call["env"].get(CACHE_VARIABLE) == cache
+      assert call["env"]["A"] == "b"
+
+
+@on("tpu_vm.sh", "tpu_pod.sh")
+def test_a_place_for_the_run_and_for_prepared_rows_is_required(sandbox):
+  assert sandbox.run(WORKDIR="") != 0
+  assert "WORKDIR: Set it to" in sandbox.output
+  assert sandbox.run("prepare", "--config=a", ROWS="") != 0
+  assert "ROWS: Set it to" in sandbox.output
+  assert sandbox.run("prepare") != 0
+  assert "Pass the flags of prepare." in sandbox.output
+  assert not sandbox.calls("gcloud")
 
 
 @on("tpu_vm.sh", "tpu_pod.sh")
@@ -389,7 +459,8 @@ def test_the_key_of_gcloud_is_in_an_agent_before_a_tpu_is_created(sandbox):
 def test_variables_and_extras_reach_the_hosts_but_no_argument_or_file(sandbox):
   sandbox.plan(RESTART, "wait")
   process = sandbox.start(
-    VARS="HF_TOKEN WANDB_API_KEY TRUENEGS_CACHE=/mnt/cache", EXTRAS="gcs,wandb"
+    VARS="HF_TOKEN WANDB_API_KEY TRUENEGS_CACHE=/mnt/cache",
+    EXTRAS="s3,wandb",
   )
   sandbox.wait_for_main()
   for host in sandbox.hosts:
@@ -402,7 +473,7 @@ def test_variables_and_extras_reach_the_hosts_but_no_argument_or_file(sandbox):
     for call in sandbox.mains(host):
       assert expected.items() <= call["env"].items()
     pips = [c["argv"] for c in sandbox.calls("python3", host)]
-    assert ".[tpu,gcs,wandb]" in [argv[-1] for argv in pips]
+    assert ".[tpu,gcs,s3,wandb]" in [argv[-1] for argv in pips]
   assert not find_secrets(sandbox)
   assert not list(sandbox.root.glob("tmp.*"))  # files of this machine
   assert sandbox.run(VARS="HF_TOKEN NOT_SET") != 0
@@ -414,7 +485,7 @@ def test_prepare_runs_on_the_first_host(sandbox):
   sandbox.plan(0)
   assert sandbox.run("prepare", *ARGUMENTS) == 0, sandbox.output
   (call,) = sandbox.calls("python", "host0")
-  assert call["argv"] == ["-m", "truenegs_jax.prepare", *ARGUMENTS]
+  assert call["argv"] == ["-m", "truenegs_jax.prepare", ROWS_FLAG, *ARGUMENTS]
   assert not sandbox.calls("python", "host1")
   assert call["env"]["JAX_PLATFORMS"] == "cpu"
 
@@ -431,7 +502,8 @@ def test_each_part_of_a_study_is_a_run_of_all_hosts(sandbox):
   for host in sandbox.hosts:
     runs = [call["argv"] for call in sandbox.mains(host)]
     queries = [argv for argv in runs if argv[-1] == "--next"]
-    expected = ["-m", "truenegs_jax.main", *ARGUMENTS, "--next"]
+    bucket = [WORKDIR_FLAG] * (not is_slurm)
+    expected = ["-m", "truenegs_jax.main", *bucket, *ARGUMENTS, "--next"]
     assert queries == [expected] * 4 * (host == "host0")
     runs = [argv[2:] for argv in runs if argv[-1] != "--next"]
     assert runs == [[*words, f"--workdir=/w/{i}"] for i in restarted]
@@ -462,28 +534,13 @@ def test_a_study_is_requeued_at_its_time_limit(sandbox):
 
 
 @on("tpu_mount.sh")
-@pytest.mark.parametrize("content", ["\0" * 9, "ext4", "xfs", "lost \0 bytes"])
-def test_only_an_empty_disk_is_formatted(sandbox, content):
-  disk, folder = sandbox.root / "disk", sandbox.root / "mnt" / "data"
-  disk.write_text(content)
-  code = sandbox.run("disk", str(folder))
-  is_new, is_ours = not content.strip("\0"), content == "ext4"
-  assert code == (0 if is_new or is_ours else 32), sandbox.output
-  assert disk.read_text() == ("ext4, new" if is_new else content)
-  if code == 0:
-    assert folder.stat().st_uid == os.getuid()
-    assert sandbox.run("disk", str(folder)) == 0
-    assert len(sandbox.calls("mount")) == 1
-
-
-@on("tpu_mount.sh")
 def test_a_share_is_mounted_after_its_package_is_installed(sandbox):
   folder = sandbox.root / "mnt"
   path = f"{sandbox.root / 'bin'}:/usr/bin:/bin"
-  assert sandbox.run("1.2.3.4:/share", str(folder), PATH=path) == 0
+  for _ in range(2):
+    assert sandbox.run("1.2.3.4:/share", str(folder), PATH=path) == 0
   assert sandbox.arguments("mount") == [["1.2.3.4:/share", str(folder)]]
   assert sandbox.arguments("apt-get")[-1][-1] == "nfs-common"
-  assert not sandbox.calls("mkfs.ext4") and not sandbox.calls("blkid")
   assert folder.stat().st_uid == 12345  # the folder of another user
 
 

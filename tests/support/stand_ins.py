@@ -4,7 +4,7 @@
 
 Appends each call to $STAND_INS/$HOST/TOOL.calls. $STAND_INS/state contains the
 state of the cloud, $STAND_INS/refusals what the next creations answer, and
-$STAND_INS/disk the file system of the data disk.
+$STAND_INS/buckets the buckets that exist.
 """
 
 import json
@@ -19,8 +19,6 @@ import time
 ROOT = pathlib.Path(os.environ["STAND_INS"])
 HOST = ROOT / os.environ["HOST"]
 STATE = ROOT / "state"
-DISK = ROOT / "disk"
-DATA = "/dev/nvme0n2"  # as on a v6e
 SAVING_SECS = 0.1
 WAITING_SECS = 30  # a failing test leaves no process behind for longer
 
@@ -118,6 +116,8 @@ def scontrol(argv: list[str]) -> int:
 
 def gcloud(argv: list[str]) -> int:
   """Acts on a TPU of $HOSTS; the folder `home` is the disk of a host."""
+  if argv[:2] == ["storage", "ls"]:
+    return list_bucket(argv[2])
   verb = argv[3]
   option = {a.split("=", 1)[0]: a.split("=", 1)[-1] for a in argv[4:]}
   names = [a for a in argv[4:] if not a.startswith("--")]
@@ -147,6 +147,15 @@ def gcloud(argv: list[str]) -> int:
   elif verb == "ssh":
     return ssh(hosts, option["--command"])
   return 0
+
+
+def list_bucket(url: str) -> int:
+  """Prints a folder of a bucket that exists."""
+  if url in (ROOT / "buckets").read_text().split():
+    print(f"{url}/runs/")
+    return 0
+  print(f"ERROR: (gcloud.storage.ls) {url} not found: 404.", file=sys.stderr)
+  return 1
 
 
 def create(hosts: list[pathlib.Path], *, queued: bool) -> int:
@@ -205,48 +214,19 @@ def sudo(argv: list[str]) -> int:
   os.execvp(argv[0], argv)
 
 
-def lsblk(argv: list[str]) -> int:
-  """Prints a boot disk, with its parts, and a data disk."""
-  if "NAME,TYPE" in argv:
-    print(f"/dev/nvme0n1 disk\n{DATA} disk\n/dev/loop0 loop")
-  else:
-    print("" if argv[-1] == DATA else "\n/\n/boot/efi")
-  return 0
-
-
 def mountpoint(argv: list[str]) -> int:
   """Tells whether a folder was mounted."""
   return int(not (pathlib.Path(argv[-1]) / "mounted").exists())
 
 
-def blkid(argv: list[str]) -> int:
-  """Returns 2 for a disk without a file system and for one that is missing."""
-  return 0 if argv[-1] == DATA and DISK.read_text().strip("\0") else 2
-
-
-def cmp(argv: list[str]) -> int:
-  """Tells whether a disk is not empty."""
-  return int(argv[-2] != DATA or bool(DISK.read_text().strip("\0")))
-
-
-def mkfs_ext4(argv: list[str]) -> int:
-  """Formats the disk, whatever it has."""
-  del argv
-  DISK.write_text("ext4, new")
-  return 0
-
-
 def mount(argv: list[str]) -> int:
-  """Mounts a file system; a share needs mount.nfs."""
-  source, folder = argv
-  if ":" in source:
-    code = int(shutil.which("mount.nfs") is None)
-  else:
-    code = 0 if source == DATA and "ext4" in DISK.read_text() else 32
-  if not code:
-    (pathlib.Path(folder) / "mounted").touch()
-    os.chown(folder, 12345, 12345)
-  return code
+  """Mounts a share of another user, with mount.nfs."""
+  if shutil.which("mount.nfs") is None:
+    return 32
+  folder = pathlib.Path(argv[1])
+  (folder / "mounted").touch()
+  os.chown(folder, 12345, 12345)
+  return 0
 
 
 def apt_get(argv: list[str]) -> int:
