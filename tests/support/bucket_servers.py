@@ -1,18 +1,29 @@
 """Servers of buckets on the loopback, and a proxy that drops connections."""
 
 import contextlib
+import dataclasses
+import http.client
+import json
+import os
+import pathlib
+import re
 import socket
 import subprocess
 import sys
 import threading
 import time
+import urllib.parse
 from collections.abc import Iterator
 
-COMMANDS = {
-  "s3": "import moto.server; moto.server.main(['-H', '127.0.0.1', '-p{port}'])",
-  "gs": "import gcp_storage_emulator.server as s;"
-  " s.create_server('127.0.0.1', {port}, in_memory=True).run()",
+import fsspec
+
+PACKAGES = {
+  "s3": ("s3fs", "moto", "flask_cors"),
+  "gs": ("gcsfs", "gcp_storage_emulator"),
 }
+# Else gcsfs asks Google's servers for the kind of a bucket at each request.
+os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
+PROGRAMS = {"s3": "s3_emulator.py", "gs": "gcs_emulator.py"}
 
 
 @contextlib.contextmanager
@@ -20,10 +31,10 @@ def serve(scheme: str) -> Iterator[int]:
   """Runs a server of `scheme`; yields its port."""
   with socket.create_server(("127.0.0.1", 0)) as free:
     port = free.getsockname()[1]
-  code = COMMANDS[scheme].format(port=port)
   quiet = subprocess.DEVNULL
+  program = pathlib.Path(__file__).with_name(PROGRAMS[scheme])
   process = subprocess.Popen(
-    [sys.executable, "-c", code], stdout=quiet, stderr=quiet
+    [sys.executable, str(program), str(port)], stdout=quiet, stderr=quiet
   )
   try:
     for _ in range(300):
@@ -36,6 +47,139 @@ def serve(scheme: str) -> Iterator[int]:
   finally:
     process.kill()
     process.wait()
+
+
+def environment(scheme: str, port: int) -> dict[str, str]:
+  """Returns variables for all clients of a scheme, and nobody's credentials.
+
+  Args:
+    scheme: "gs" or "s3".
+    port: of a server or a proxy on this machine.
+  """
+  url = f"http://127.0.0.1:{port}"
+  if scheme == "gs":
+    return {
+      "STORAGE_EMULATOR_HOST": url,  # gcsfs and google-cloud-storage
+      "TENSORSTORE_GCS_HTTP_URL": url,
+      "GOOGLE_AUTH_TOKEN_FOR_TESTING": "token",  # TensorStore
+      "GOOGLE_APPLICATION_CREDENTIALS": "",
+      "NO_GCE_CHECK": "true",
+      "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false",
+      "EPATH_USE_TF": "0",
+    }
+  return {
+    "AWS_ENDPOINT_URL": url,  # s3fs
+    "AWS_ACCESS_KEY_ID": "key",
+    "AWS_SECRET_ACCESS_KEY": "secret",
+    "AWS_CONFIG_FILE": os.devnull,
+    "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
+    "AWS_REGION": "us-east-1",
+    "AWS_EC2_METADATA_DISABLED": "true",
+    "EPATH_USE_TF": "0",
+  }
+
+
+def store_spec(scheme: str, name: str, port: int) -> str | dict:
+  """Returns what `ts.KvStore.open` needs: its s3 has no variable for a URL."""
+  if scheme == "gs":
+    return f"gs://{name}/"
+  endpoint = f"http://127.0.0.1:{port}"
+  spec = {"driver": "s3", "bucket": name, "endpoint": endpoint}
+  return spec | {"aws_region": "us-east-1"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Bucket:
+  """A bucket of a server, reached behind the back of all clients.
+
+  Attributes:
+    scheme: "gs" or "s3".
+    port: of its server.
+    name: without the scheme.
+  """
+
+  scheme: str
+  port: int
+  name: str
+
+  @property
+  def url(self) -> str:
+    return f"{self.scheme}://{self.name}"
+
+  def create(self) -> None:
+    if self.scheme == "gs":
+      body = json.dumps({"name": self.name}).encode()
+      self._request("POST", "/storage/v1/b", body)
+    else:
+      self._request("PUT", f"/{self.name}")
+
+  def list(self, prefix: str = "") -> list[str]:
+    """Returns the names of all objects that start with `prefix`."""
+    prefix = urllib.parse.quote(prefix, safe="")
+    if self.scheme == "gs":
+      path = f"/storage/v1/b/{self.name}/o?prefix={prefix}&maxResults={10**9}"
+      answer = json.loads(self._request("GET", path))
+      return [item["name"] for item in answer.get("items", ())]
+    path = f"/{self.name}?list-type=2&prefix={prefix}"
+    answer = self._request("GET", path).decode()
+    assert "<IsTruncated>false" in answer, "more than 1000 objects"
+    return re.findall("<Key>(.*?)</Key>", answer)
+
+  def read(self, name: str) -> bytes:
+    """Returns the bytes of an object; raises KeyError if there is none."""
+    return self._request("GET", self._locate(name) + "?alt=media")
+
+  def write(self, name: str, data: bytes) -> None:
+    if self.scheme == "gs":
+      name = urllib.parse.quote(name, safe="")
+      path = f"/upload/storage/v1/b/{self.name}/o?uploadType=media&name={name}"
+      self._request("POST", path, data)
+    else:
+      self._request("PUT", self._locate(name), data)
+
+  def delete(self, name: str) -> None:
+    self._request("DELETE", self._locate(name))
+
+  def _locate(self, name: str) -> str:
+    """Returns the path of an object."""
+    if self.scheme == "gs":
+      name = urllib.parse.quote(name, safe="")
+      return f"/storage/v1/b/{self.name}/o/{name}"
+    return f"/{self.name}/{urllib.parse.quote(name)}"
+
+  def _request(self, method: str, path: str, body: bytes = b"") -> bytes:
+    """Returns the answer to a request."""
+    kind = "application/json" if path == "/storage/v1/b" else "binary/any"
+    headers = {"Content-Type": kind}
+    if self.scheme == "s3":
+      scope = "key/20260101/us-east-1/s3/aws4_request"
+      headers["Authorization"] = f"AWS4-HMAC-SHA256 Credential={scope}"
+    server = http.client.HTTPConnection("127.0.0.1", self.port)
+    with contextlib.closing(server):
+      server.request(method, path, body, headers)
+      answer = server.getresponse()
+      data = answer.read()
+    if answer.status == 404:
+      raise KeyError(path)
+    assert answer.status < 300, (method, path, answer.status, data)
+    return data
+
+
+@contextlib.contextmanager
+def serve_bucket(scheme: str, name: str = "bucket") -> Iterator[Bucket]:
+  """Runs a server with an empty bucket."""
+  with serve(scheme) as port:
+    bucket = Bucket(scheme, port, name)
+    bucket.create()
+    yield bucket
+
+
+def connect(monkeypatch, scheme: str, port: int) -> None:
+  """Lets the clients of this process use a server or a proxy."""
+  monkeypatch.delenv("AWS_PROFILE", raising=False)
+  for name, value in environment(scheme, port).items():
+    monkeypatch.setenv(name, value)
+  fsspec.get_filesystem_class(scheme).clear_instance_cache()
 
 
 class Proxy:

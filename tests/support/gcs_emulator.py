@@ -1,0 +1,167 @@
+"""Serves gcp-storage-emulator with what Orbax and TensorStore need besides.
+
+Conditions on generations, listings by offset and page, ranges, and threads: a
+request is one step for all others. The argument is a port.
+"""
+
+import functools
+import http.server
+import itertools
+import sys
+import threading
+from http import HTTPStatus
+
+from gcp_storage_emulator import server
+from gcp_storage_emulator.exceptions import NotFound
+from gcp_storage_emulator.handlers import objects
+from gcp_storage_emulator.storage import Storage
+
+LOCK = threading.Lock()
+GENERATIONS = itertools.count(1_700_000_000_000_000)
+PAGE_SIZE = 1000
+
+
+class MemoryStorage(Storage):
+  """Objects in memory, each with a generation of its own."""
+
+  def _write_config_to_file(self):
+    pass  # would write about all objects
+
+  def _bucket_soft_delete_retention_seconds(self, bucket_name):
+    return 0
+
+  def create_file(self, bucket_name, file_name, content, file_obj, *args):
+    file_obj["generation"] = file_obj["etag"] = str(next(GENERATIONS))
+    super().create_file(bucket_name, file_name, content, file_obj, *args)
+
+
+def list_objects(request, response, storage) -> None:
+  """Answers with a page of names and prefixes, in the order of both."""
+  query = {name: values[0] for name, values in request.query.items()}
+  if storage.get_bucket(request.params["bucket_name"]) is None:
+    raise NotFound
+  all_objects = storage.objects.get(request.params["bucket_name"], {})
+  prefix, delimiter = query.get("prefix", ""), query.get("delimiter")
+  start, token = query.get("startOffset", ""), query.get("pageToken", "")
+  entries = {}
+  for name in sorted(all_objects):
+    if not name.startswith(prefix) or name < start:
+      continue
+    if name >= query.get("endOffset", chr(0x10FFFF)):
+      break
+    head, folder, _ = name[len(prefix) :].partition(delimiter or "\0")
+    entry = prefix + head + folder
+    if entry > token:
+      entries[entry] = None if folder else all_objects[name]
+  page = list(entries.items())[: int(query.get("maxResults", PAGE_SIZE))]
+  items = [item for _, item in page if item]
+  answer = {"kind": "storage#objects", "items": items}
+  answer["prefixes"] = [entry for entry, item in page if not item]
+  if len(entries) > len(page):
+    answer["nextPageToken"] = page[-1][0]
+  response.json({name: value for name, value in answer.items() if value})
+
+
+def download(request, response, storage) -> None:
+  """Answers with an object or a range of it."""
+  where = request.params["bucket_name"], request.params["object_id"]
+  data, about = storage.get_file(*where), storage.get_file_obj(*where)
+  response["x-goog-generation"] = about["generation"]
+  unit, _, span = (request.get_header("Range") or "").partition("=")
+  if unit != "bytes":
+    response["x-goog-hash"] = f"crc32c={about['crc32c']},md5={about['md5Hash']}"
+    return response.write_file(data, about["contentType"])
+  first, last = span.split("-")
+  start = int(first) if first else max(0, len(data) - int(last))
+  stop = min(len(data), int(last) + 1) if first and last else len(data)
+  if start >= len(data):
+    response.status = HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE
+    response["Content-Range"] = f"bytes */{len(data)}"
+  else:
+    response.status = HTTPStatus.PARTIAL_CONTENT
+    response["Content-Range"] = f"bytes {start}-{stop - 1}/{len(data)}"
+    response.write_file(data[start:stop], about["contentType"])
+
+
+def get(request, response, storage) -> None:
+  if request.query.get("alt") == ["media"]:
+    download(request, response, storage)
+  else:
+    where = request.params["bucket_name"], request.params["object_id"]
+    response.json(storage.get_file_obj(*where))
+
+
+def find_refusal(request, storage) -> HTTPStatus | None:
+  """Returns the status if a condition of a request does not hold."""
+  params, query = request.params, request.query
+  name = params.get("dest_object_id", params.get("object_id"))
+  if not name and isinstance(request.data, dict):
+    name = request.data.get("meta", request.data).get("name")
+  name = query.get("name", [name])[0]
+  bucket = params.get("dest_bucket_name", params["bucket_name"])
+  about = storage.objects.get(bucket, {}).get(name)
+  current = [about["generation"] if about else "0"]
+  is_get = request.method == server.GET
+  if about is None and (is_get or request.method == server.DELETE):
+    return None  # it is answered that it is missing
+  if query.get("ifGenerationMatch", current) != current:
+    return HTTPStatus.PRECONDITION_FAILED
+  if query.get("ifGenerationNotMatch") == current:
+    return HTTPStatus.NOT_MODIFIED if is_get else HTTPStatus.PRECONDITION_FAILED
+  if is_get and query.get("generation", current) != current:
+    return HTTPStatus.NOT_FOUND
+  return None
+
+
+def with_conditions(handler):
+  """Returns a handler that checks conditions, and is one step for others."""
+
+  def answer(request, response, storage):
+    if request.data is None:  # reads it, without the lock
+      request._data = b""
+    with LOCK:
+      refusal = None
+      if "bucket_name" in request.params:
+        refusal = find_refusal(request, storage)
+      try:
+        if refusal:
+          response.status = refusal
+        else:
+          handler(request, response, storage)
+      except NotFound:
+        response.status = HTTPStatus.NOT_FOUND
+    if response.status >= 400 and not response._content:
+      message = response.status.phrase
+      error = {"code": int(response.status), "message": message}
+      response.json({"error": error | {"errors": [{"message": message}]}})
+
+  return answer
+
+
+def improve(pattern, handlers) -> tuple:
+  """Returns a route of the package with conditions and our handlers."""
+  own = {
+    objects.ls: list_objects,
+    objects.get: get,
+    objects.download: download,
+  }
+  return pattern.replace(".*[^/]+", ".+"), {  # a name may end with a slash
+    method: with_conditions(own.get(handler, handler))
+    for method, handler in handlers.items()
+  }
+
+
+class Handler(server.RequestHandler):
+  protocol_version = "HTTP/1.1"
+  disable_nagle_algorithm = True
+
+
+class Server(http.server.ThreadingHTTPServer):
+  request_queue_size = 128
+
+
+if __name__ == "__main__":
+  server.HANDLERS = tuple(improve(*route) for route in server.HANDLERS)
+  storage = MemoryStorage(use_memory_fs=True)
+  handler = functools.partial(Handler, storage)
+  Server(("127.0.0.1", int(sys.argv[1])), handler).serve_forever()
