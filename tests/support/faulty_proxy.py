@@ -308,8 +308,11 @@ class _Handler(http.server.BaseHTTPRequestHandler):
       self._send(request, answer, is_cut)
 
   def _loses_answer(self, request: Request) -> bool:
-    is_lost = request.kind in WRITES and self.proxy.lose_answers > 0
-    self.proxy.lose_answers -= is_lost
+    """Returns whether an answer is one of `lose_answers`."""
+    proxy = self.proxy
+    is_lost = proxy.lose_answers > 0 and request.kind in WRITES
+    is_lost = is_lost and proxy.applies(request)
+    proxy.lose_answers -= is_lost
     return is_lost
 
   def _send(self, request: Request, answer, is_cut: bool) -> None:

@@ -19,10 +19,19 @@ from gcp_storage_emulator.storage import Storage
 LOCK = threading.Lock()
 GENERATIONS = itertools.count(1_700_000_000_000_000)
 PAGE_SIZE = 1000
+PACKAGE_UPLOAD_PART = objects.upload_partial
 
 
 class MemoryStorage(Storage):
-  """Objects in memory, each with a generation of its own."""
+  """Objects in memory, each with a generation of its own.
+
+  Attributes:
+    uploaded: the objects of ended uploads in parts, whose ends may be repeated.
+  """
+
+  def __init__(self) -> None:
+    super().__init__(use_memory_fs=True)
+    self.uploaded: dict[str, dict] = {}
 
   def _write_config_to_file(self):
     pass  # would write about all objects
@@ -30,9 +39,13 @@ class MemoryStorage(Storage):
   def _bucket_soft_delete_retention_seconds(self, bucket_name):
     return 0
 
-  def create_file(self, bucket_name, file_name, content, file_obj, *args):
+  def create_file(
+    self, bucket_name, file_name, content, file_obj, file_id=None
+  ):
     file_obj["generation"] = file_obj["etag"] = str(next(GENERATIONS))
-    super().create_file(bucket_name, file_name, content, file_obj, *args)
+    super().create_file(bucket_name, file_name, content, file_obj, file_id)
+    if file_id:
+      self.uploaded[file_id] = file_obj
 
 
 def list_objects(request, response, storage) -> None:
@@ -91,6 +104,15 @@ def get(request, response, storage) -> None:
     response.json(storage.get_file_obj(*where))
 
 
+def upload_part(request, response, storage) -> None:
+  """Takes a part of an object, or answers again that it is complete."""
+  upload = request.query["upload_id"][0]
+  if upload in storage.uploaded:
+    response.json(storage.uploaded[upload])
+  else:
+    PACKAGE_UPLOAD_PART(request, response, storage)
+
+
 def find_refusal(request, storage) -> HTTPStatus | None:
   """Returns the status if a condition of a request does not hold."""
   params, query = request.params, request.query
@@ -104,6 +126,8 @@ def find_refusal(request, storage) -> HTTPStatus | None:
   is_get = request.method == server.GET
   if about is None and (is_get or request.method == server.DELETE):
     return None  # it is answered that it is missing
+  if query.get("upload_id", [""])[0] in storage.uploaded:
+    return None
   if query.get("ifGenerationMatch", current) != current:
     return HTTPStatus.PRECONDITION_FAILED
   if query.get("ifGenerationNotMatch") == current:
@@ -144,6 +168,7 @@ def improve(pattern, handlers) -> tuple:
     objects.ls: list_objects,
     objects.get: get,
     objects.download: download,
+    PACKAGE_UPLOAD_PART: upload_part,
   }
   return pattern.replace(".*[^/]+", ".+"), {  # a name may end with a slash
     method: with_conditions(own.get(handler, handler))
@@ -161,7 +186,8 @@ class Server(http.server.ThreadingHTTPServer):
 
 
 if __name__ == "__main__":
+  objects.upload_partial = upload_part  # also called by objects.insert
   server.HANDLERS = tuple(improve(*route) for route in server.HANDLERS)
-  storage = MemoryStorage(use_memory_fs=True)
+  storage = MemoryStorage()
   handler = functools.partial(Handler, storage)
   Server(("127.0.0.1", int(sys.argv[1])), handler).serve_forever()
