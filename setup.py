@@ -101,7 +101,7 @@ setuptools.setup(
   ],
   extras_require={
     # To prepare rows with --runner; for Dataflow also apache-beam[gcp].
-    "beam": ["apache-beam>=2.70", "universal_pathlib>=0.3"],
+    "beam": ["apache-beam>=2.70"],
     "docs": [
       "myst-nb>=1.4",
       "pydata-sphinx-theme>=0.24",

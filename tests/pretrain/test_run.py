@@ -207,7 +207,7 @@ def test_non_finite_gradient_ends_the_run_without_saving(first_run):
   "flag, message",
   [
     ("steps=2", "warmup_steps=2 .*steps=2.*--config.optim.warmup_steps=0"),
-    ("data.rows=s3://bucket", "data.rows='s3://bucket' is a URL"),
+    ("data.rows=s3://bucket", "data.rows='s3://bucket' is no folder"),
     ("length=1000", "max_positions"),
     ("optim.accumulation=3", "micro-batches"),
     ("negatives.sources=thesaurus", "wordnet"),

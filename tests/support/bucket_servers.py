@@ -16,6 +16,7 @@ import urllib.parse
 from collections.abc import Iterator
 
 import fsspec
+from etils.epath import backend
 
 PACKAGES = {
   "s3": ("s3fs", "moto", "flask_cors"),
@@ -180,6 +181,7 @@ def connect(monkeypatch, scheme: str, port: int) -> None:
   for name, value in environment(scheme, port).items():
     monkeypatch.setenv(name, value)
   fsspec.get_filesystem_class(scheme).clear_instance_cache()
+  backend.fsspec_backend._get_filesystem.cache_clear()
 
 
 class Proxy:

@@ -62,8 +62,8 @@ def write_sources(folder) -> str:
   return f"{folder}/texts document=join chars=300, {folder}/one.txt"
 
 
-def prepare_files(sources, folder, engine=None, bucket="") -> dict[str, bytes]:
-  """Prepares rows by `execute_plan`; returns the content of all files."""
+def prepare(sources, folder, engine=None, bucket="") -> None:
+  """Prepares rows by `execute_plan`."""
   data = Data(
     sources=sources,
     language="",
@@ -75,6 +75,11 @@ def prepare_files(sources, folder, engine=None, bucket="") -> dict[str, bytes]:
   plan = prepare_data.plan_rows(data, 16)
   plan = dataclasses.replace(plan, engine=engine, bucket=bucket)
   prepare_rows.execute_plan(plan)
+
+
+def prepare_files(sources, folder, *machines) -> dict[str, bytes]:
+  """Prepares rows by `execute_plan`; returns the content of all files."""
+  prepare(sources, folder, *machines)
   return read_files(folder)
 
 

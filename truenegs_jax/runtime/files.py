@@ -257,6 +257,9 @@ def file_record(
   path: pathlib.Path, pause: Callable[[float], object] | None = None
 ) -> dict[str, int]:
   """Returns size and CRC-32; passes the processor time of blocks to `pause`."""
+  if not isinstance(path, pathlib.Path):  # in a bucket
+    data = path.read_bytes()
+    return {"bytes": len(data), "crc32": zlib.crc32(data)}
   crc = 0
   with open(path, "rb") as file:
     start = time.thread_time()

@@ -40,7 +40,7 @@ from truenegs_jax.runtime.errors import (
   printable,
 )
 from truenegs_jax.runtime.files import lock_folder
-from truenegs_jax.runtime.paths import check_local
+from truenegs_jax.runtime.paths import is_bucket, open_path
 
 
 def prepare(
@@ -66,8 +66,7 @@ def make_plan(
   The source "wordnet" needs `reader`; `data.wordnet_dir` is not read.
   """
   layouts.check_layout(data.layout, length=length, overflow=data.overflow)
-  check_local("data.rows", data.rows)
-  named = pathlib.Path(data.rows).expanduser().resolve() if data.rows else None
+  named = open_path("data.rows", data.rows).resolve() if data.rows else None
   open_text = functools.partial(
     open_corpus,
     data.sources,
@@ -131,21 +130,22 @@ def execute_job(plan: Plan) -> tuple[pathlib.Path, Tokenizer] | None:
   Returns the rows folder and its tokenizer, or None while other jobs build.
   """
   folder, is_found = plan.folder, plan.is_prepared()
+  local = store.local_folder(folder)
   if plan.corpus and not is_found:
     if plan.num_workers > 1:
       # A worker that ran this would wait for the lock of its parent.
       engines.check_main_guard()
     shard_set = None
-    with lock_folder(folder, shared=plan.job != steps.ONLY_JOB):
+    with lock_folder(local, shared=plan.job != steps.ONLY_JOB):
       if not plan.is_prepared():  # no other process did it meanwhile
         shard_set = _build(plan, plan.corpus)
     if shard_set and not shard_set.is_complete() and not plan.is_prepared():
       return None
-    with lock_folder(folder):  # waits for the other jobs
+    with lock_folder(local):  # waits for the other jobs
       if shard_set and not plan.is_prepared():
         _finish(folder, shard_set)
   elif (unfinished := store.unfinished_folder(folder)).exists():
-    with lock_folder(folder):  # a process was killed after renaming
+    with lock_folder(local):  # a process was killed after renaming
       shutil.rmtree(unfinished, ignore_errors=True)
   check_options(folder, plan.options)
   if is_found:
@@ -191,7 +191,7 @@ def _find_or_train_vocabulary(
     "lowercase": plan.options.lowercase,
     "strip_accents": plan.options.strip_accents,
   }
-  with lock_folder(plan.folder, "vocabulary.lock"):
+  with lock_folder(store.local_folder(plan.folder), "vocabulary.lock"):
     temporary = steps.open_unfinished(plan)
     path = temporary / "vocab.txt"
     if path.exists():
@@ -219,6 +219,9 @@ def _find_or_train_vocabulary(
 
 def _finish(folder: pathlib.Path, shard_set: shards.ShardSet) -> None:
   """Writes the manifest; prints the number of rows, the parts and repairs."""
+  console = progress.log_console()
+  if is_bucket(folder):
+    console.print(f"Copying the rows to '{folder}'", soft_wrap=True)
   manifest = shards.finish(folder, shard_set)
   splits, parts = manifest["splits"], manifest["parts"]
   lines = [
@@ -235,4 +238,4 @@ def _finish(folder: pathlib.Path, shard_set: shards.ShardSet) -> None:
       repeats = f", read up to {passes} times" if passes > 1 else ""
       lines.append(f"  {share:6.1%} of the text: {part.name}{repeats}")
   lines += [f"  {n:,} {name}" for name, n in manifest["repairs"].items()]
-  progress.log_console().print("\n".join(lines), soft_wrap=True)
+  console.print("\n".join(lines), soft_wrap=True)

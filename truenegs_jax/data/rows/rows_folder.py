@@ -29,6 +29,7 @@ from truenegs_jax.config.keys import flatten
 from truenegs_jax.data.tokens.tokenizer import Tokenizer, load_tokenizer
 from truenegs_jax.runtime.errors import FAILING, DataError, InputError, one_of
 from truenegs_jax.runtime.files import file_record, read_json, short_sha256
+from truenegs_jax.runtime.paths import open_path
 
 VERSION = 5
 SPLITS = ("train", "held_out")
@@ -241,7 +242,7 @@ def rows_fingerprint(options: RowsOptions) -> str:
 
 def read_manifest(folder: str | pathlib.Path) -> dict[str, Any]:
   """Reads a manifest; DataError if it is missing, damaged or too old."""
-  path = pathlib.Path(folder) / MANIFEST
+  path = open_path("data.rows", folder) / MANIFEST
   if not path.exists():
     raise DataError(
       f"'{folder}' is not a rows folder: it has no {path.name}. Run"
@@ -277,7 +278,8 @@ def open_rows(folder: str | pathlib.Path, split: str) -> Rows:
 
 def verify_rows(folder: str | pathlib.Path) -> None:
   """Compares checksums of all files; DataError names those that differ."""
-  _check_files(pathlib.Path(folder), read_manifest(folder)["files"])
+  path = open_path("data.rows", folder)
+  _check_files(path, read_manifest(folder)["files"])
 
 
 def load_vocabulary(folder: str | pathlib.Path) -> Tokenizer:
@@ -365,6 +367,11 @@ def padding_warning(manifest: dict[str, Any]) -> str:
 def shard_name(split: str, number: int, field: str) -> str:
   """Returns the file name of one field of a shard."""
   return f"{split}-{number:05d}.{field}.npy"
+
+
+def is_shard_name(name: str) -> bool:
+  """Returns whether a file of this name has a field of a shard."""
+  return re.fullmatch(rf"({'|'.join(SPLITS)})-\d+\.\w+\.npy", name) is not None
 
 
 def hash_json(value: object) -> str:

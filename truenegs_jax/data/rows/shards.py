@@ -6,6 +6,7 @@ build any shard; their rows, concatenated, are the rows of the corpus. The files
 of a shard are those of the rows folder; its record is written last.
 """
 
+import concurrent.futures
 import dataclasses
 import io
 import itertools
@@ -13,7 +14,7 @@ import json
 import os
 import pathlib
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -30,10 +31,12 @@ from truenegs_jax.runtime.files import (
   read_json,
   sync,
 )
+from truenegs_jax.runtime.paths import is_bucket
 
 CHUNK_CHARACTERS = 2**21  # about 4,000 rows of 128
 CHUNK_DOCUMENTS = 2**14  # bounds the rows of a chunk of very short documents
 SHARD_CHUNKS = 32  # 67 MB of text, the work lost if stopped
+UPLOADS = 4  # files at a time, some 50 MB each
 
 
 class Chunk(NamedTuple):
@@ -224,9 +227,10 @@ def _hold_out_rows(
 
 
 def finish(folder: pathlib.Path, shard_set: ShardSet) -> dict[str, Any]:
-  """Completes a rows folder, which appears by one rename; returns its manifest.
+  """Completes a rows folder; returns its manifest.
 
-  Compares the checksums of all shards, which it fetches from a bucket.
+  It appears by one rename, or in a bucket by its manifest, which is written
+  last. Compares the checksums of all shards, which it fetches from a bucket.
   """
   spec, unfinished = shard_set.spec, store.unfinished_folder(folder)
   no_counts_V = np.zeros(len(spec.tokenizer.vocab), np.int64)
@@ -245,11 +249,27 @@ def finish(folder: pathlib.Path, shard_set: ShardSet) -> dict[str, Any]:
         " blank or control characters. Add text."
       )
     manifest = _write_manifest(shard_set, unfinished / "rows", records, counts)
-    os.replace(unfinished / "rows", folder)
-    sync(folder.parent)
+    if is_bucket(folder):
+      _upload(unfinished / "rows", folder)
+    else:
+      os.replace(unfinished / "rows", folder)
+      sync(folder.parent)
     store.remove_store(spec.folder)
     store.remove_store(unfinished)
   return manifest
+
+
+def _upload(source: pathlib.Path, folder: pathlib.Path) -> None:
+  """Writes the files of a rows folder to a bucket, the manifest last."""
+
+  def write(name: str) -> None:
+    cast(Any, folder / name).upload(source / name)
+
+  names = {path.name for path in source.iterdir()} - {rows_folder.MANIFEST}
+  with concurrent.futures.ThreadPoolExecutor(UPLOADS) as pool:
+    # Shards first: by them, the next attempt knows its own.
+    [*pool.map(write, sorted(names, key=rows_folder.is_shard_name)[::-1])]
+  write(rows_folder.MANIFEST)
 
 
 def _verify_shard(
@@ -266,7 +286,7 @@ def _verify_shard(
     copy, stored = folder / name, spec.folder / "rows" / name
     if copy != stored and not _is_intact(copy, expected):
       with atomic_file(copy) as file:
-        file.write(store.read_file(stored))
+        file.write(stored.read_bytes())
     if not _is_intact(copy, expected):
       path.unlink()
       raise DiskError(

@@ -28,12 +28,14 @@ from truenegs_jax.data.rows.engines import Engine, Step
 from truenegs_jax.data.rows.rows_folder import (
   MANIFEST,
   RowsOptions,
+  is_shard_name,
   rows_fingerprint,
 )
 from truenegs_jax.data.rows.shards import ChunkRange, ShardSet, ShardSpec
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
 from truenegs_jax.runtime.errors import DataError
 from truenegs_jax.runtime.files import disk_errors, lock_file, lock_folder
+from truenegs_jax.runtime.paths import is_bucket
 
 ONLY_JOB = (0, 1)
 UNFINISHED_VERSION = 5  # of the files in an unfinished folder
@@ -246,7 +248,10 @@ def build_shards(
 def open_unfinished(plan: Plan) -> pathlib.Path:
   """Creates the unfinished folder, if it is none of an earlier such call."""
   folder = plan.folder
-  if folder.is_file() or (folder.is_dir() and any(folder.iterdir())):
+  names = [x.name for x in folder.iterdir()] if folder.is_dir() else []
+  # A preparation that was stopped leaves shards in a bucket.
+  is_own = is_bucket(folder) and any(map(is_shard_name, names))
+  if folder.is_file() or (names and not is_own):
     raise DataError(
       f"data.rows='{folder}' exists and is not empty. Remove it, or set"
       " --config.data.rows to another folder."
@@ -254,7 +259,8 @@ def open_unfinished(plan: Plan) -> pathlib.Path:
   temporary = store.unfinished_folder(folder)
   path = temporary / "fingerprint"
   fingerprint = f"{UNFINISHED_VERSION} {rows_fingerprint(plan.options)}"
-  with lock_folder(folder, "begin.lock"), disk_errors(temporary):
+  local = store.local_folder(folder)
+  with lock_folder(local, "begin.lock"), disk_errors(temporary):
     earlier = path.read_text(encoding="utf-8") if path.exists() else ""
     if earlier and earlier != fingerprint and plan.job != ONLY_JOB:
       raise DataError(

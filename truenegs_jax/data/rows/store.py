@@ -1,7 +1,6 @@
 """The store of unfinished rows: a local folder, or a folder in a bucket.
 
-A bucket is a `UPath`, which has the methods of `pathlib.Path` that are used. A
-file appears with its whole content, or not at all.
+A file appears with its whole content, or not at all.
 """
 
 import contextlib
@@ -10,33 +9,42 @@ import io
 import pathlib
 import shutil
 import zlib
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
-from truenegs_jax.data.corpus import files
+from truenegs_jax.runtime import cache
 from truenegs_jax.runtime.errors import DiskError, InputError
-from truenegs_jax.runtime.files import atomic_file
+from truenegs_jax.runtime.files import atomic_file, short_sha256
+from truenegs_jax.runtime.paths import is_bucket, open_path
 
 
-def open_bucket(url: str, name: str) -> Any:
+def open_bucket(url: str, name: str) -> pathlib.Path:
   """Returns the folder `name` in a folder of a bucket, after writing to it."""
-  if not files.is_url(url):
+  folder = open_path("--store", url)
+  if not is_bucket(folder):
     raise InputError(f"--store={url!r} is no URL such as gs://bucket/folder.")
+  folder /= f"truenegs-{name}"
   try:
-    from upath import UPath
-  except ImportError as error:
-    message = f"--store={url} needs pip install '.[beam]' in the checkout."
-    raise InputError(message) from error
-  with files.convert_errors(url):
-    # Other machines write, too: a listing may not be kept.
-    folder = UPath(url, use_listings_cache=False) / f"truenegs-{name}"
     (folder / "probe").write_bytes(b"")
+  except FileNotFoundError as error:
+    raise InputError(f"--store={url!r}: there is no such bucket.") from error
   return folder
+
+
+def local_folder(folder: pathlib.Path) -> pathlib.Path:
+  """Returns the folder itself, or one in the cache for a folder in a bucket.
+
+  Locks and unfinished rows are beside it.
+  """
+  if not is_bucket(folder):
+    return folder
+  return cache.folder().resolve() / "rows" / short_sha256(str(folder))
 
 
 def unfinished_folder(folder: pathlib.Path) -> pathlib.Path:
   """Returns the local store of the rows in `folder`."""
+  folder = local_folder(folder)
   return folder.with_name(f".{folder.name}.unfinished")
 
 
@@ -52,27 +60,15 @@ def write_file(path: pathlib.Path, *buffers: Any) -> dict[str, int]:
 
   Other processes may write the same file at the same time.
   """
-  if isinstance(path, pathlib.Path):
-    with atomic_file(path, several_writers=True) as file:
-      file.writelines(buffers)
-  else:
-    with files.convert_errors(str(path)):
-      path.write_bytes(b"".join(buffers))
+  with atomic_file(path, several_writers=True) as file:
+    file.writelines(buffers)
   crc = functools.reduce(lambda crc, x: zlib.crc32(x, crc), buffers, 0)
   return {"bytes": sum(memoryview(x).nbytes for x in buffers), "crc32": crc}
 
 
-def read_file(path: pathlib.Path) -> bytes:
-  """Returns the content of a file of a store."""
-  if isinstance(path, pathlib.Path):
-    return path.read_bytes()
-  with files.convert_errors(str(path)):
-    return path.read_bytes()
-
-
 def read_arrays(path: pathlib.Path, *names: str) -> dict[str, np.ndarray]:
   """Returns saved arrays; DiskError if the file is damaged, and so removed."""
-  data = read_file(path)
+  data = path.read_bytes()
   try:
     with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
       return {name: arrays[name] for name in names}
@@ -85,8 +81,8 @@ def read_arrays(path: pathlib.Path, *names: str) -> dict[str, np.ndarray]:
 
 def remove_store(folder: pathlib.Path) -> None:
   """Removes a folder with all its files, as far as possible."""
-  if isinstance(folder, pathlib.Path):
-    shutil.rmtree(folder, ignore_errors=True)
-  else:
-    with contextlib.suppress(Exception):
-      folder.fs.rm(folder.path, recursive=True)
+  with contextlib.suppress(Exception):
+    if is_bucket(folder):
+      cast(Any, folder).rmtree()
+    else:
+      shutil.rmtree(folder, ignore_errors=True)

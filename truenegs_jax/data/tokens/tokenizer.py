@@ -23,7 +23,7 @@ from truenegs_jax.runtime.files import (
   read_json,
   short_sha256,
 )
-from truenegs_jax.runtime.paths import is_hub_name
+from truenegs_jax.runtime.paths import is_hub_name, open_path
 
 SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 # `data.accents` of a config -> strip_accents; None follows `lowercase`.
@@ -168,7 +168,7 @@ def load_tokenizer(
   """
   strip_accents = lowercase if strip_accents is None else strip_accents
   options = {"lowercase": lowercase, "strip_accents": strip_accents}
-  path = pathlib.Path(path_or_name).expanduser()
+  path = open_path("data.vocab", path_or_name)
   if not path_or_name or not path.exists():
     if path.suffix in (".txt", ".json") or not is_hub_name(path_or_name):
       raise InputError(
@@ -179,7 +179,7 @@ def load_tokenizer(
     path = _download(path_or_name)
   if path.is_dir():
     files = [path / name for name in ("vocab.txt", "tokenizer.json")]
-    path = next(filter(pathlib.Path.is_file, files), files[0])
+    path = next((x for x in files if x.is_file()), files[0])
   is_json = path.suffix == ".json"
   vocab = _read_json(path, options) if is_json else _read_lines(path)
   return make_tokenizer(vocab, **options, origin=str(path))
