@@ -100,6 +100,7 @@ def run_loop(
     learning_rate=jnp.float32,
     log_every=2,
     log=log,
+    flush_log=lambda: events.append("flushed"),
     is_evaluated=lambda done: done == STEPS,
     evaluate=evaluate,
     poll=lambda: received[-1] if received else None,
@@ -125,7 +126,7 @@ def test_record_is_fetched_after_the_next_dispatch(tmp_path):
   assert index(("fetched", 1)) < index(("dispatched", 4))
   assert index(("fetched", 2)) < index(("written", 2))
   # But before a checkpoint and before the end.
-  assert index(("written", 4)) < index(("saved", 4))
+  assert index(("written", 4)) < index("flushed") < index(("saved", 4))
   assert index(("written", 6)) < index(("evaluated", 6))
   assert index(("evaluated", 6)) < index(("saved", 6))
   # A record averages its own steps only, which count from 0.

@@ -24,7 +24,7 @@ def write_records(names, workdir, *, first_step=0, records=RECORDS):
   """Writes records as a run in `workdir` does."""
   line = metrics.ProgressLine(Console(file=io.StringIO()), 9, first_step=0)
   run = metrics.LoggedRun(workdir, first_step, {"seed": 3, "optim": {"lr": 1}})
-  with metrics.open_writers(names, run, line) as write:
+  with metrics.open_writers(names, run, line) as (write, _):
     for record in records:
       write(record)
 

@@ -182,7 +182,7 @@ def fine_tune(
     )
     config = setup.provenance[results.CONFIG]
     logged = metrics.LoggedRun(folder, run.first_step, config)
-    run.write = stack.enter_context(
+    run.write, run.flush_log = stack.enter_context(
       metrics.open_writers(setup.options.log.writers, logged, line)
     )
     # A stop after an evaluation may have come before the next checkpoint.
@@ -227,6 +227,7 @@ class SeedRun:
     self.report = functools.partial(console.print, soft_wrap=True)
     self.first_step, self.earlier_secs, self.failure = 0, 0.0, ""
     self.write: Callable[[metrics.Record], None] = print
+    self.flush_log: Callable[[], None] = print
     self.written, self.evaluations = set[int](), dict[str, dict[str, float]]()
     self.losses: tuple[float, float] = (math.nan, math.nan)
 
@@ -246,6 +247,7 @@ class SeedRun:
       learning_rate=self.setup.learning_rate,
       log_every=options.log.every_steps,
       log=self.log,
+      flush_log=self.flush_log,
       is_evaluated=lambda done: done in self.setup.eval_steps,
       evaluate=self.evaluate,
       poll=self.check,

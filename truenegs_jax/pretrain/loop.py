@@ -44,7 +44,7 @@ def train(
       console, 0 if c.minutes else c.steps, first_step=first_step
     )
     logged = metrics.LoggedRun(workdir, first_step, setup.description["config"])
-    write = stack.enter_context(
+    write, flush_log = stack.enter_context(
       metrics.open_writers(c.log.writers, logged, line)
     )
     stack.callback(profiler.close)
@@ -58,6 +58,7 @@ def train(
       learning_rate=lambda n: run.learning_rate(clock.schedule_step(int(n))),
       log_every=c.log.every_steps,
       log=training.log,
+      flush_log=flush_log,
       is_evaluated=lambda n: n == clock.total_steps or not n % eval_every,
       evaluate=training.evaluate,
       poll=guards.StopVote(

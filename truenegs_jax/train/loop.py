@@ -39,6 +39,7 @@ class Loop:
   learning_rate: optim.Schedule
   log_every: int  # steps of a record
   log: Callable[[dict[str, Any]], None]
+  flush_log: Callable[[], None]  # before a save; raises DiskError
   is_evaluated: Callable[[int], bool]  # after `done` steps
   evaluate: Callable[[int, step_lib.TrainState], None]
   poll: Callable[[], signal.Signals | None]  # the signal to stop for
@@ -117,6 +118,7 @@ class Loop:
     arrays, description = self.content(self.state)
     description = {**description, PROGRESS: progress}
     try:
+      self.flush_log()  # else a resumed run would lack records
       warning = self.checkpoints.save(self.done, arrays, description, wait=last)
     except DiskError as e:
       if last or distributed.process_count() > 1:

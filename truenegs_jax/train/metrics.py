@@ -8,6 +8,7 @@ import contextlib
 import dataclasses
 import functools
 import importlib.util
+import itertools
 import pathlib
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -21,7 +22,9 @@ from rich.text import Text
 from truenegs_jax.runtime import distributed
 from truenegs_jax.runtime.errors import InputError, one_of, printable
 from truenegs_jax.runtime.files import atomic_file
-from truenegs_jax.workdir import files
+from truenegs_jax.runtime.paths import is_bucket
+from truenegs_jax.runtime.uploads import GrowingFolder
+from truenegs_jax.workdir import files, parts
 from truenegs_jax.workdir.files import Record
 
 Terms = Mapping[str, tuple[np.ndarray, np.ndarray]]
@@ -199,6 +202,7 @@ class LoggedRun:
   workdir: pathlib.Path  # as the user gave it
   first_step: int  # of the checkpoint that it continues
   config: Mapping[str, Any]  # in JSON's types
+  owner: int = 0  # number of this run of a workdir in a bucket
 
   @functools.cached_property
   def id(self) -> str:
@@ -217,15 +221,23 @@ def open_tensorboard(run: LoggedRun) -> Logger:
   import tensorboardX  # optional, as all packages of loggers
 
   # purge_step drops what a killed run wrote after its last checkpoint.
+  # Its own writer to buckets ends with the first request that fails, and then
+  # the run would wait for it forever.
+  folder = GrowingFolder(run.workdir / files.TENSORBOARD)
   writer = tensorboardX.SummaryWriter(
-    str(run.workdir / files.TENSORBOARD), purge_step=run.first_step + 1
+    str(folder.local), purge_step=run.first_step + 1
   )
 
   def log(step: int, values: Values) -> None:
     for name, value in values.items():
       writer.add_scalar(name, value, step)
+    folder.update()
 
-  return log, writer.close
+  def close() -> None:
+    writer.close()
+    folder.close()
+
+  return log, close
 
 
 def open_wandb(run: LoggedRun) -> Logger:
@@ -237,12 +249,13 @@ def open_wandb(run: LoggedRun) -> Logger:
   lacks_key = settings.mode == "online" and not wandb.login(
     prompt=False, verify=False
   )
+  folder = GrowingFolder(run.workdir / files.WANDB)
   opened = wandb.init(
     project=settings.project or PROJECT,
     id=run.id,
     name=run.workdir.as_posix()[-MAX_NAME:],
     config=dict(run.config),
-    dir=run.workdir,
+    dir=folder.local.parent,
     mode="offline" if lacks_key else None,
     resume="allow",
     settings=wandb.Settings(
@@ -257,10 +270,16 @@ def open_wandb(run: LoggedRun) -> Logger:
 
   def log(step: int, values: Values) -> None:
     opened.log({"step": step, **values})
+    folder.update()
 
-  return log, opened.finish
+  def close() -> None:
+    opened.finish()
+    folder.close()
+
+  return log, close
 
 
+_FLUSHES = itertools.count()  # numbers the barriers of a run
 # Function and package of each logger.
 LOGGERS: dict[str, tuple[Callable[[LoggedRun], Logger], str]] = {
   "tensorboard": (open_tensorboard, "tensorboardX"),
@@ -326,22 +345,38 @@ def _open_logger(
 @contextlib.contextmanager
 def open_writers(
   names: Sequence[str], run: LoggedRun, line: ProgressLine
-) -> Iterator[Callable[[Record], None]]:
-  """Yields a function that writes records to all writers and `line`.
+) -> Iterator[tuple[Callable[[Record], None], Callable[[], None]]]:
+  """Yields two functions: for a record, and for the time before a save.
 
+  The first writes a record to all writers and `line`. The second, to be called
+  in all processes, waits until a kill loses no record, or raises DiskError.
   Only the first process writes.
   """
   with contextlib.ExitStack() as stack:
     stack.callback(line.close)
-    if not distributed.is_first_process():
-      yield lambda record: None
-      return
-    file = files.JsonlWriter(run.workdir, first_step=run.first_step)
-    stack.callback(file.close)
-    loggers = [stack.enter_context(_open_logger(x, run)) for x in names]
+    file, writers = None, list[Callable[[Record], object]]()
+    if distributed.is_first_process():
+      file = _open_file(run)
+      stack.callback(file.close)
+      loggers = [stack.enter_context(_open_logger(x, run)) for x in names]
+      writers = [file.write, *loggers, line.write]
 
     def write(record: Record) -> None:
-      for writer in (file.write, *loggers, line.write):
+      for writer in writers:
         writer(record)
 
-    yield write
+    def flush() -> None:
+      if is_bucket(run.workdir):
+        with distributed.raise_everywhere(f"records {next(_FLUSHES)}"):
+          if file:
+            file.flush()
+
+    yield write, flush
+
+
+def _open_file(run: LoggedRun) -> files.JsonlWriter | parts.PartsWriter:
+  if is_bucket(run.workdir):
+    return parts.PartsWriter(
+      run.workdir, first_step=run.first_step, owner=run.owner
+    )
+  return files.JsonlWriter(run.workdir, first_step=run.first_step)

@@ -6,7 +6,7 @@ import math
 import os
 import pathlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from truenegs_jax.config.keys import flatten
@@ -20,6 +20,7 @@ from truenegs_jax.runtime.files import (
   parse_json,
   read_json,
 )
+from truenegs_jax.runtime.paths import is_bucket
 
 CHECKPOINTS = "checkpoints"  # folder of steps
 CONFIG = "config.json"  # with all values resolved
@@ -38,6 +39,7 @@ WANDB = "wandb"  # folder of Weights & Biases; the name is theirs
 LOGGED_ID = "logged_id.txt"  # of the run in W&B
 LOCK = "lock"  # locked by the run that uses the workdir
 METRICS = "metrics.jsonl"  # one JSON object per line
+PARTS = "metrics"  # folder of its parts in a bucket, see `parts.py`
 DAMAGED = "metrics_damaged.jsonl"  # lines that were no records
 RUNNING, FINISHED, STOPPED = "running", "finished", "stopped"  # states
 # Of a record. It rises when a field changes its name, unit or meaning, not for
@@ -202,8 +204,7 @@ class JsonlWriter:
   def write(self, record: Record) -> None:
     """Appends one record, with a warning later if the disk is full."""
     is_first = not self._pending
-    line = json.dumps({"version": VERSION, **finite_or_null(record)})
-    self._pending += f"{line}\n".encode()
+    self._pending += make_line(record)
     try:
       self._flush()
     except OSError as e:
@@ -213,6 +214,9 @@ class JsonlWriter:
           " goes on and keeps the lines in memory. Free some space."
         )
 
+  def flush(self) -> None:
+    """Does nothing, as a record is written at once."""
+
   def close(self) -> None:
     """Closes the file; raises DiskError if it lacks records."""
     with self._file, disk_errors(self._path):
@@ -221,6 +225,12 @@ class JsonlWriter:
   def _flush(self) -> None:
     while self._pending:
       self._pending = self._pending[self._file.write(self._pending) :]
+
+
+def make_line(record: Record) -> bytes:
+  """Returns the line of a record."""
+  line = json.dumps({"version": VERSION, **finite_or_null(record)})
+  return f"{line}\n".encode()
 
 
 def finite_or_null(value: Any) -> Any:
@@ -242,15 +252,48 @@ def iterate_records(
   workdir: pathlib.Path,
 ) -> Iterator[tuple[bytes, dict[str, Any] | None]]:
   """Yields the lines of metrics.jsonl and their records, None if damaged."""
+  if is_bucket(workdir):
+    yield from _iterate_parts(workdir)
+    return
   path = workdir / METRICS
   if not path.is_file():
     return
   with path.open("rb") as file:
-    for line in file:
-      record = _parse_record(line)
-      # The last line may still be written, or a kill may have cut it off.
-      if record is not None or (line.strip() and line.endswith(b"\n")):
-        yield line.rstrip(b"\n") + b"\n", record
+    yield from _parse_lines(file)
+
+
+def _iterate_parts(
+  workdir: pathlib.Path,
+) -> Iterator[tuple[bytes, dict[str, Any] | None]]:
+  """Yields lines and records of metrics.jsonl and of its parts, each once.
+
+  A part, of a run that has continued after some steps, replaces the records of
+  later steps.
+  """
+  paths = sorted((workdir / PARTS).iterdir())
+  firsts = [int(path.stem.rpartition("-")[2]) for path in paths]
+  seen = set[Any]()
+  for index, path in enumerate((workdir / METRICS, *paths)):
+    last = min(firsts[index:], default=math.inf)
+    try:
+      lines = path.read_bytes().splitlines(keepends=True)
+    except FileNotFoundError:  # it is written at the end of a run
+      continue
+    for line, record in _parse_lines(lines):
+      key = (record["step"], record["split"]) if record else line
+      if key not in seen and (record is None or record["step"] <= last):
+        seen.add(key)
+        yield line, record
+
+
+def _parse_lines(
+  lines: Iterable[bytes],
+) -> Iterator[tuple[bytes, dict[str, Any] | None]]:
+  for line in lines:
+    record = _parse_record(line)
+    # The last line may still be written, or a kill may have cut it off.
+    if record is not None or (line.strip() and line.endswith(b"\n")):
+      yield line.rstrip(b"\n") + b"\n", record
 
 
 def _parse_record(line: bytes) -> dict[str, Any] | None:
