@@ -6,16 +6,20 @@ import dataclasses
 import functools
 import http.client
 import http.server
+import io
 import random
 import re
 import socket
 import struct
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from http import HTTPStatus
+from typing import BinaryIO
 
 CHUNK_BYTES = 2**16
+HOP_HEADERS = ("Connection", "Transfer-Encoding", "Content-Length", "Expect")
+MAX_BURST_SECS = 0.05  # for which a link catches up after late sleepers
 WRITES = ("put", "put part", "copy", "compose", "delete", "batch", "patch")
 # https://cloud.google.com/storage/pricing#operations: others are free.
 CLASS_A = ("list", "put", "copy", "compose", "patch", "buckets")
@@ -96,6 +100,16 @@ def name_client(user_agent: str) -> str:
   return user_agent
 
 
+def _iterate(source: BinaryIO, length: int) -> Iterator[bytes]:
+  """Yields pieces of so many bytes."""
+  while length:
+    data = source.read(min(length, CHUNK_BYTES))
+    if not data:
+      raise ConnectionResetError("the other side left")
+    length -= len(data)
+    yield data
+
+
 class FaultyProxy:
   """Forwards requests to a server on this machine; a context manager.
 
@@ -173,9 +187,10 @@ class FaultyProxy:
     if self.bytes_per_sec:
       with self._lock:
         now = time.monotonic()
-        self._free_at = max(now, self._free_at) + num_bytes / self.bytes_per_sec
+        earliest = max(now - MAX_BURST_SECS, self._free_at)
+        self._free_at = earliest + num_bytes / self.bytes_per_sec
         pause = self._free_at - now
-      time.sleep(pause)
+      time.sleep(max(0, pause))
 
 
 class _Server(http.server.ThreadingHTTPServer):
@@ -238,32 +253,24 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
   def _read(self, request: Request, is_cut: bool) -> bytes:
     """Reads the body; resets the connection in its middle if it `is_cut`."""
-    body = b""
-    is_chunked = "chunked" in self.headers.get("Transfer-Encoding", "")
-    left = int(self.headers.get("Content-Length", 0))
-    if is_cut:
-      left //= 2
-    parts = []
-    while left or is_chunked:
-      if is_chunked and not left:
-        left = int(self.rfile.readline(), 16)
-        is_chunked = left > 0
-        if not left:
-          self.rfile.readline()
-          break
-      data = self.rfile.read(min(left, CHUNK_BYTES))
-      if not data:
-        raise ConnectionResetError("the client left")
+    length = int(self.headers.get("Content-Length", 0))
+    pieces = []
+    for data in self._iterate_body():
       self.proxy.wait_for_link(len(data))
-      parts.append(data)
+      pieces.append(data)
       request.bytes_up += len(data)
-      left -= len(data)
-      if is_chunked and not left:
+      if is_cut and 2 * request.bytes_up >= length:
+        raise ConnectionResetError("cut")
+    return b"".join(pieces)
+
+  def _iterate_body(self) -> Iterator[bytes]:
+    """Yields the pieces of a request's body."""
+    if "chunked" in self.headers.get("Transfer-Encoding", ""):
+      while size := int(self.rfile.readline(), 16):
+        yield self.rfile.read(size)
         self.rfile.readline()
-    body = b"".join(parts)
-    if is_cut and body:
-      raise ConnectionResetError("cut")
-    return body
+      self.rfile.readline()
+    yield from _iterate(self.rfile, int(self.headers.get("Content-Length", 0)))
 
   def _find_fault(self, request: Request, applies: bool) -> int | None:
     """Returns the status of a fault, or None."""
@@ -297,7 +304,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
       headers = {
         name: value
         for name, value in self.headers.items()
-        if name not in ("Connection", "Transfer-Encoding", "Expect")
+        if name.title() not in HOP_HEADERS
       }
       if body or self.command in ("POST", "PUT"):
         headers["Content-Length"] = str(len(body))
@@ -318,27 +325,23 @@ class _Handler(http.server.BaseHTTPRequestHandler):
   def _send(self, request: Request, answer, is_cut: bool) -> None:
     """Sends an answer, or its first half."""
     known = answer.getheader("Content-Length")
-    data = answer.read() if known is None else b""
-    left = int(known or len(data)) if self.command != "HEAD" else 0
+    source = answer if known else io.BytesIO(answer.read())
+    length = int(known or len(source.getvalue()))
     self.send_response_only(answer.status, answer.reason)
     for name, value in answer.getheaders():
-      if name not in ("Connection", "Transfer-Encoding", "Content-Length"):
+      if name.title() not in HOP_HEADERS:
         self.send_header(name, value)
     if answer.status not in (204, 304):
-      self.send_header("Content-Length", known or str(len(data)))
+      self.send_header("Content-Length", str(length))
     self.end_headers()
-    if is_cut:
-      left //= 2
-    while left:
-      data = data or answer.read(min(left, CHUNK_BYTES))
-      self.proxy.wait_for_link(len(data))
-      self.wfile.write(data)
-      request.bytes_down += len(data)
-      left -= len(data)
-      data = b""
+    request.status = 0 if is_cut else answer.status
+    if self.command != "HEAD":
+      for data in _iterate(source, length // 2 if is_cut else length):
+        self.proxy.wait_for_link(len(data))
+        request.bytes_down += len(data)
+        self.wfile.write(data)
     if is_cut:
       raise ConnectionResetError("cut")
-    request.status = answer.status
 
   def _reset(self) -> None:
     """Resets the connection."""
