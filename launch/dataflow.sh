@@ -5,10 +5,10 @@
 #     launch/dataflow.sh --config=configs/electra_base.py \
 #     --config.data.sources='gs://mine/text/*.jsonl' --beam=--max_num_workers=50
 # All arguments are passed to prepare. Workers keep unfinished rows in BUCKET;
-# this machine copies the finished rows to data.rows or its cache. It needs
-# Docker and, in PYTHON (default python), the package with `pip install
-# '.[beam,gcs]' 'apache-beam[gcp]'`. The image has the code of this folder;
-# BUILD=no uses the image that is there.
+# this machine copies the finished rows to data.rows, which may be in a bucket,
+# or its cache. It needs Docker and, in PYTHON (default python), the package with
+# `pip install '.[beam,gcs]' 'apache-beam[gcp]'`. The image has the code of this
+# folder; BUILD=no uses the image that is there.
 # Prepare again with the same command: shards that exist are kept. Ctrl-C does
 # not end the job: gcloud dataflow jobs cancel JOB --region=REGION
 # Never run on Dataflow: the image was not built, and the commands were run with

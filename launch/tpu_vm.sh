@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Trains on one TPU VM: creates it if missing, copies this folder, installs.
 #   1. gcloud auth login && gcloud config set project PROJECT &&
-#        gcloud services enable compute.googleapis.com tpu.googleapis.com \
-#          storage.googleapis.com
+#        gcloud services enable compute.googleapis.com iam.googleapis.com \
+#          storage.googleapis.com tpu.googleapis.com
 #      gcloud storage buckets create gs://BUCKET --location=us-east5 \
 #        --uniform-bucket-level-access --soft-delete-duration=0
 #      gcloud iam service-accounts create truenegs
