@@ -19,7 +19,6 @@ if __name__ == "__main__":
   errors.start_command()  # before the imports that take time
 
 import functools
-import pathlib
 import sys
 from collections.abc import Sequence
 
@@ -28,7 +27,7 @@ from absl import flags
 from truenegs_jax.config import flags as flags_lib
 from truenegs_jax.runtime import progress
 from truenegs_jax.runtime.errors import InputError
-from truenegs_jax.runtime.paths import check_local
+from truenegs_jax.runtime.paths import open_path
 from truenegs_jax.workdir import files
 
 
@@ -60,15 +59,16 @@ def _export(values: flags.FlagValues) -> None:
     raise InputError("--step needs --workdir.")
   if values.init and not values.output:
     raise InputError("--init needs --output=FOLDER.")
-  for name in ("workdir", "output"):
-    check_local(f"--{name}", str(values[name].value))
+  workdir = open_path("--workdir", values.workdir)
+  output = open_path("--output", values.output)
   from truenegs_jax.pretrain import export_run  # slow to import
-  from truenegs_jax.weights import export_model
+  from truenegs_jax.weights import export_model, find
 
-  output = pathlib.Path(values.output).expanduser()
-  run = files.parse_run_path(pathlib.Path(values.init).expanduser())
+  run = None
   if values.workdir:
-    run = pathlib.Path(values.workdir), values.step
+    run = workdir, values.step
+  elif len(find.split_init(values.init)) == 1:
+    run = files.parse_run_path(open_path("--init", values.init))
   with progress.working(progress.log_console(), "Exporting"):
     if run:
       default = output if values.output else None

@@ -81,8 +81,8 @@ def test_workdir_and_init_export_the_same_files(
     (["--init=a", "--workdir=b", "--output=c"], "Set either"),
     (["--init=a"], "--init needs --output"),
     (["--init=a", "--output=c", "--step=3"], "--step needs --workdir"),
-    (["--workdir=gs://a/b"], "is a URL"),
-    (["--workdir=a", "--output=s3://a/b"], "is a URL"),
+    (["--workdir=hf://a/b"], "is a URL"),
+    (["--workdir=a", "--output=s3:/a/b"], "is a URL"),
   ],
 )
 def test_flags_that_do_not_go_together_are_refused(flags, message, capsys):

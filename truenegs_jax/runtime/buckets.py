@@ -14,6 +14,7 @@ Imported only where a URL is opened.
 """
 
 import contextlib
+import errno
 import functools
 import hashlib
 import json
@@ -22,7 +23,7 @@ import os
 import pathlib
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import fsspec
@@ -48,6 +49,8 @@ ANSWERS = (
   IsADirectoryError,
   NotADirectoryError,
 )
+# Fields of a listing that change with a file; servers have some of them.
+LISTED = ("size", "ETag", "etag", "crc32c")
 LIBRARIES = ("fsspec", "gcsfs", "google.auth", "s3fs")
 
 for _name in LIBRARIES:  # they log each failed request
@@ -71,6 +74,8 @@ def repeat(url: str, action: Callable[[], Result]) -> Result:
     except ANSWERS:
       raise
     except Exception as error:  # the file systems raise two dozen types
+      if getattr(error, "errno", None) == errno.ENOSPC:  # of a local file
+        raise
       if is_final(error):
         raise explain(url, error) from error
       if time.monotonic() > end:
@@ -157,12 +162,16 @@ class BucketPath(_Path):
   def mkdir(self, *args: Any, **kwargs: Any) -> None:
     """Does nothing, since buckets have no folders."""
 
-  def resolve(self, strict: bool = False) -> "BucketPath":
+  def resolve(self, *, strict: bool = False) -> "BucketPath":
     """Returns the path itself."""
     del strict
     return self
 
   absolute = expanduser = resolve
+
+  def is_symlink(self) -> bool:
+    """Returns False."""
+    return False
 
   @property
   def system(self) -> Any:
@@ -227,30 +236,69 @@ def upload_folder(source: pathlib.Path, folder: BucketPath) -> None:
   path.write_bytes(json.dumps({"files": files}, indent=1).encode())
 
 
-def download_folder(folder: BucketPath, target: pathlib.Path) -> None:
-  """Copies the files of a folder, not its subfolders, to a local folder.
-
-  A folder without a manifest is one that something else wrote.
+def read_manifest(folder: BucketPath) -> dict[str, Any] | None:
+  """Returns the names and checksums of a folder; None without a manifest.
 
   Raises:
-    InputError: the folder is incomplete, is being written, or has no files.
+    InputError: the folder is being written.
   """
   try:
-    sums = json.loads((folder / MANIFEST).read_bytes())["files"] or {}
+    sums = dict(json.loads((folder / MANIFEST).read_bytes())["files"])
   except FileNotFoundError:
-    sums = {x.name: "" for x in folder.iterdir() if x.is_file()}
-  is_intact = bool(sums)
-  for name, expected in sums.items():
+    return None
+  except (LookupError, TypeError, ValueError) as e:  # {"files": null}
+    raise _incomplete(folder) from e
+  if any("/" in name or name == ".." for name in sums):
+    raise _incomplete(folder)
+  return sums
+
+
+def list_files(folder: BucketPath) -> dict[str, Any]:
+  """Returns the files of a folder with values that change when they do.
+
+  They are checksums or, without a manifest, values of a listing.
+
+  Raises:
+    InputError: the folder is being written, or has no files.
+  """
+  versions, url = read_manifest(folder), str(folder)
+  if versions is None:
+    listed: list[dict[str, Any]] = []
     with contextlib.suppress(FileNotFoundError):
+      listed = repeat(url, lambda: folder.system.ls(url, detail=True))
+    versions = {
+      x["name"].rpartition("/")[2]: [x.get(field) for field in LISTED]
+      for x in listed
+      if x["type"] == "file" and not x["name"].endswith("/")
+    }
+  if not versions:
+    raise _incomplete(folder)
+  return versions
+
+
+def download_folder(
+  folder: BucketPath, versions: Mapping[str, Any], target: pathlib.Path
+) -> None:
+  """Copies files of `list_files` to a local folder.
+
+  Raises:
+    InputError: a file is missing, or not that of the manifest.
+  """
+  for name, expected in versions.items():
+    try:
       (folder / name).download(target / name)
-    is_intact &= (target / name).exists()
-    if is_intact and expected:
-      is_intact = _hash_file(target / name) == expected
-  if not is_intact:
-    raise InputError(
-      f"'{folder}' is incomplete: it has no files, or is being written, or its"
-      " writer was stopped. Wait for the writer, or run it again."
-    )
+    except FileNotFoundError as e:
+      raise _incomplete(folder) from e
+    if isinstance(expected, str) and _hash_file(target / name) != expected:
+      raise _incomplete(folder)
+
+
+def _incomplete(folder: BucketPath) -> InputError:
+  return InputError(
+    f"'{folder}' is incomplete: it has no files, or is being written, or its"
+    " writer was stopped. Wait for the writer, or run it again. If you changed"
+    f" its files yourself, remove {MANIFEST} there."
+  )
 
 
 def _hash_file(path: pathlib.Path) -> str:

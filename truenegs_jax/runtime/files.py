@@ -341,12 +341,12 @@ read_results = functools.partial(read_json, max_values=2**24)
 def read_file(path: pathlib.Path, max_values: int = MAX_VALUES) -> bytes:
   """Reads JSON or lines; ValueError for a pipe, or more than `max_values`."""
   if not isinstance(path, pathlib.Path):  # in a bucket
-    return path.read_bytes()
-  # Without O_NONBLOCK, a pipe would be waited for.
-  with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
-    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-      raise ValueError("it is not a file")
-    data = file.read(16 * max_values + 1)
+    data = path.read_bytes()
+  else:  # without O_NONBLOCK, a pipe would be waited for
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
+      if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        raise ValueError("it is not a file")
+      data = file.read(16 * max_values + 1)
   values = max(data.count(b"\n"), sum(map(data.count, (b",", b"[", b"{"))))
   if values > max_values or len(data) > 16 * max_values:
     raise ValueError(f"more than {max_values:,} values of 16 bytes")

@@ -7,7 +7,9 @@ from typing import cast
 
 from truenegs_jax.runtime.errors import SCHEMES, InputError
 
-_BUCKET = re.compile(r"(gs|s3)://[\w.-]+(/[^/*?\[\]]+)+/?", re.ASCII)
+_BUCKET = re.compile(
+  r"(gs|s3)://[\w.-]+(/(?!\.\.?(/|$))[^/*?\[\]]+)+/?", re.ASCII
+)
 _PART = r"\w([\w.-]*\w)?"
 HUB_NAME = re.compile(rf"(?!.*(\.\.|--)){_PART}(/{_PART})?", re.ASCII)
 
@@ -33,7 +35,7 @@ def open_path(name: str, text: str | os.PathLike[str]) -> pathlib.Path:
   if not _BUCKET.fullmatch(text):
     raise InputError(
       f"{name}={text!r} is no folder or file in a bucket. Write"
-      " gs://BUCKET/FOLDER, without '//', '*', '?' and brackets in it."
+      " gs://BUCKET/FOLDER, without '//', '..', '*', '?' and brackets in it."
     )
   try:
     from truenegs_jax.runtime import buckets

@@ -8,7 +8,6 @@ values. Only headers of weights are read, and nothing is compiled or written.
 
 import dataclasses
 import functools
-import pathlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -32,6 +31,7 @@ from truenegs_jax.objectives import electra, masking, mlm
 from truenegs_jax.objectives.slot_predictions import Options, Terms
 from truenegs_jax.objectives.soft_regularization import REGULARIZERS
 from truenegs_jax.runtime.errors import InputError, one_of
+from truenegs_jax.runtime.paths import open_path
 from truenegs_jax.synonyms import run_table
 from truenegs_jax.synonyms.run_table import TableRequest, resolve_auto
 from truenegs_jax.synonyms.vocabulary import continues_word
@@ -271,9 +271,9 @@ def find_tokenizer(
   Without a file, and unless it may be downloaded, it is a placeholder with
   `data.vocab_size` words.
   """
-  path = pathlib.Path(data.vocab).expanduser()
+  path = open_path("data.vocab", data.vocab)
   paths = (path, path / "vocab.txt", path / "tokenizer.json")
-  file = next(filter(pathlib.Path.is_file, paths), None)
+  file = next((x for x in paths if x.is_file()), None)
   if data.vocab != "train" and (file or download):
     location = str(file or data.vocab)
     tokenizer = saved_model.build_tokenizer(data, location)

@@ -25,9 +25,10 @@ from truenegs_jax.runtime.errors import (
   TrueNegsError,
 )
 from truenegs_jax.runtime.files import atomic_folder, disk_errors
+from truenegs_jax.runtime.paths import is_bucket, open_path
 from truenegs_jax.tasks import task as task_lib
 from truenegs_jax.weights import arrays, hf_folder, hf_names, load, model_card
-from truenegs_jax.weights.find import Weights
+from truenegs_jax.weights.find import Weights, split_init
 
 # Of f32 logits, relative to max(1, largest). Rounding causes up to 2e-5 in 24
 # layers with large weights, a misplaced tensor 1e-2 and more.
@@ -77,7 +78,7 @@ def export_model(
     roles: the networks to write; empty means all.
   """
   roles = roles or tuple(model.roles)
-  output = check_replaceable(pathlib.Path(output), roles)
+  output = check_replaceable(open_path("output", output), roles)
   params = pretrain.fold_temperature(jax.device_get(params), model)
   model = model.clone(temperature=1.0)
   _check_finite(params)
@@ -108,7 +109,7 @@ def export_task(
   AutoModelForSequenceClassification or AutoModelForQuestionAnswering computes
   the trained logits, with scores in the task's units. `output` must not exist.
   """
-  if output.exists():
+  if output.exists() and not is_bucket(output):
     raise InputError(
       f"output='{output}' exists. Move it away or choose another folder."
     )
@@ -173,10 +174,10 @@ def export_weights(
 
 def _check_apart(init: str, output: pathlib.Path) -> None:
   """Refuses an output that contains, or is inside, the weights."""
-  for location in map(str.strip, (init, *init.split(","))):
-    path = pathlib.Path(os.path.realpath(os.path.expanduser(location)))
+  for location in split_init(init):
+    path = open_path("init", location).resolve()
     overlaps = output in (path, *path.parents) or path in output.parents
-    if location and path.exists() and overlaps:
+    if overlaps and path.exists():
       raise InputError(
         f"output='{output}' overlaps with the weights to convert, '{path}'."
         " Choose another --output."
@@ -228,19 +229,24 @@ def check_replaceable(
   output: pathlib.Path, roles: Collection[str] = tuple(hf_names.NETWORKS)
 ) -> pathlib.Path:
   """Returns the resolved `output` if `roles` may be written there."""
+  manifest = set()
+  if is_bucket(output):
+    from truenegs_jax.runtime import buckets
+
+    manifest = {buckets.MANIFEST}
 
   def is_export(path: pathlib.Path) -> bool:
     if path.is_symlink() or not path.is_dir():
       return False
-    return {x.name for x in path.iterdir()} <= MODEL_FILES
+    return {x.name for x in path.iterdir()} <= MODEL_FILES | manifest
 
   with disk_errors(output):
-    output = pathlib.Path(os.path.realpath(os.path.expanduser(output)))
+    output = output.expanduser().resolve()
     if not output.exists():
       return output
     if not output.is_dir():
       raise InputError(f"output='{output}' is a file. Choose another --output.")
-    paths = sorted(output.iterdir())
+    paths = sorted(x for x in output.iterdir() if x.name not in manifest)
     other = [x.name for x in paths if x.name not in roles or not is_export(x)]
   if other:
     raise InputError(

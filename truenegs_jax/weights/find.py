@@ -11,10 +11,11 @@ with a model, and `load.load_params` reads what fits.
 import dataclasses
 import errno
 import functools
+import json
 import os
 import pathlib
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -22,9 +23,15 @@ from flax import traverse_util
 
 from truenegs_jax.config import grammar
 from truenegs_jax.models import pretrain
+from truenegs_jax.runtime import cache
 from truenegs_jax.runtime.errors import DiskError, InputError, TrueNegsError
-from truenegs_jax.runtime.files import FULL_DISK
-from truenegs_jax.runtime.paths import is_hub_name
+from truenegs_jax.runtime.files import (
+  FULL_DISK,
+  atomic_folder,
+  disk_errors,
+  short_sha256,
+)
+from truenegs_jax.runtime.paths import is_bucket, is_hub_name, open_path
 from truenegs_jax.weights import hf_folder, hf_names
 from truenegs_jax.weights.arrays import FORMATS, Arrays
 from truenegs_jax.weights.hf_folder import Network
@@ -63,7 +70,7 @@ class Weights:
   def networks(self) -> dict[str, Network]:
     """All networks by role, the discriminator first; only headers are read."""
     by_role: dict[str, Network] = {}
-    for location in _split_init(self.init):
+    for location in split_init(self.init):
       for network in _open_location(location, self.report):
         if other := by_role.get(network.role):
           raise InputError(
@@ -105,7 +112,7 @@ class Weights:
 
 def is_local(init: str) -> bool:
   """Whether a value of `config.init` names paths that exist; opens none."""
-  paths = (pathlib.Path(x).expanduser() for x in _split_init(init))
+  paths = (pathlib.Path(x).expanduser() for x in split_init(init))
   return bool(init) and all(path.exists() for path in paths)
 
 
@@ -113,13 +120,15 @@ def describe(init: str) -> str:
   """Describes in a dry run where weights come from; opens none."""
   if is_local(init):
     return f"'{init}', which fit this config"
-  if all(map(is_model_name, _split_init(init))):
+  if all("://" in location for location in split_init(init)):
+    return f"'{init}', which are read when the run starts"
+  if all(map(is_model_name, split_init(init))):
     hub = "looked up on the Hugging Face hub (offline: --config.init=FOLDER)"
     return f"'{init}', which are {hub}"
   return f"'{init}', which are missing"
 
 
-def _split_init(init: str) -> list[str]:
+def split_init(init: str) -> list[str]:
   """Splits `config.init` into the locations of one network or of a pair."""
   if "," not in init or os.path.exists(os.path.expanduser(init)):
     return [init.strip()]
@@ -129,16 +138,16 @@ def _split_init(init: str) -> list[str]:
 def _open_location(
   location: str, report: Callable[[str], object]
 ) -> Iterable[Network]:
-  path = pathlib.Path(location).expanduser()
+  path = open_path("init", location)
   try:
-    path.exists()
+    is_there = path.exists()
   except (OSError, ValueError) as e:  # for example, the name is too long
     raise InputError(f"init: {location[:80]!r} is not a path: {e}.") from e
   if run := files.parse_run_path(path):
     return _open_run(*run, report)
   if path.is_dir():
     return _open_folder(path)
-  if path.exists():
+  if is_there:
     raise InputError(
       f"init: {location!r} is not a folder. Pass the folder of this file:"
       f" --config.init={path.parent}."
@@ -151,9 +160,13 @@ def _open_location(
 def _open_folder(folder: pathlib.Path) -> Iterable[Network]:
   roles = [role for role in hf_names.NETWORKS if (folder / role).is_dir()]
   if roles:
+    if is_bucket(folder):
+      from truenegs_jax.runtime import buckets
+
+      buckets.read_manifest(buckets.BucketPath(folder))  # it may be written
     return [_open_subfolder(folder, role) for role in roles]
   if any((folder / name).exists() for name in FORMATS):
-    return [hf_folder.open_network(folder)]
+    return [_open_network(folder)]
   if models := [x for p in TASK_MODELS for x in folder.glob(p)]:
     raise InputError(
       f"init: '{folder}' is a folder of fine-tuning. Pass one of its models:"
@@ -170,13 +183,40 @@ def _open_subfolder(folder: pathlib.Path, role: str) -> Network:
       f"init: '{path}' is a link that leads out of the folder. Pass both"
       " folders: --config.init=DISCRIMINATOR,GENERATOR."
     )
-  network = hf_folder.open_network(path)
+  network = _open_network(path)
   if network.role != role:
     raise InputError(
       f"init: '{path}' holds a {network.role}, according to its config and"
       " arrays. Rename the folder."
     )
   return network
+
+
+def _open_network(folder: pathlib.Path) -> Network:
+  """Opens a folder with weights; of one in a bucket, its copy in the cache."""
+  if not is_bucket(folder):
+    return hf_folder.open_network(folder)
+  from truenegs_jax.runtime import buckets
+
+  source = buckets.BucketPath(folder)
+  versions = _choose_files(buckets.list_files(source))
+  key = short_sha256(str(folder), json.dumps(versions, sort_keys=True))
+  copy = cache.folder() / "buckets" / f"{folder.name}-{key}"
+  if not copy.exists():
+    with atomic_folder(copy) as new, disk_errors(copy):
+      buckets.download_folder(source, versions, new)
+  try:
+    network = hf_folder.open_network(copy)
+  except InputError as e:
+    raise InputError(str(e).replace(str(copy), str(folder))) from e
+  return dataclasses.replace(network, location=f"'{folder}'")
+
+
+def _choose_files(files: Mapping[str, Any]) -> dict[str, Any]:
+  """Chooses the files to read of a folder; of the weights one format."""
+  weights = [name for name in FORMATS if name in files][:1]
+  chosen = *HUB_FILES[1:], hf_folder.CHECKSUMS, *weights  # without the card
+  return {name: files[name] for name in chosen if name in files}
 
 
 def _open_run(

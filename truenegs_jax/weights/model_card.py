@@ -10,6 +10,7 @@ import os
 import pathlib
 import re
 import shlex
+import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,7 +18,8 @@ import jax
 
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
 from truenegs_jax.models import finetune, pretrain
-from truenegs_jax.runtime.paths import is_hub_name
+from truenegs_jax.runtime.files import read_file
+from truenegs_jax.runtime.paths import is_hub_name, open_path
 from truenegs_jax.tasks import task as task_lib
 from truenegs_jax.weights import hf_names
 
@@ -80,9 +82,11 @@ _TASK_USES = {
   task_lib.SPANS: "Finds the answer to a question (first text) in a context:"
   " `outputs.start_logits`\nand `end_logits` score its first and last token.",
 }
-# A path from the root, a home or a parent folder, without its last part.
+# A path from the root, a home, a parent folder or a bucket, without its last
+# part.
 OUTSIDE = re.compile(
-  r"(?<![^\s=,|&:'\"(\[])(hf:)?(~[^/]*|\.\.)?/([^=,|&]*/)?(?=[^\s=,|&])"
+  r"(?<![^\s=,|&:'\"(\[])((hf|gs|s3):)?(~[^/]*|\.\.)?/([^=,|&]*/)?"
+  r"(?=[^\s=,|&])"
 )
 ROLE_FOLDERS = ("", "discriminator", "bert")
 
@@ -247,7 +251,7 @@ def read_metadata(init: str) -> dict[str, Any]:
   import yaml
 
   name = init.partition(",")[0].strip()
-  folder = pathlib.Path(name).expanduser()
+  folder = open_path("init", name)
   paths = [folder / role / "README.md" for role in ROLE_FOLDERS if init]
   repo, _, revision = name.partition("@")
   if is_hub_name(repo):
@@ -259,6 +263,9 @@ def read_metadata(init: str) -> dict[str, Any]:
     with contextlib.suppress(
       OSError, ValueError, RecursionError, yaml.YAMLError
     ):
-      metadata = huggingface_hub.metadata_load(path) or {}
+      with tempfile.NamedTemporaryFile() as file:  # `path` may be in a bucket
+        file.write(read_file(path))
+        file.flush()
+        metadata = huggingface_hub.metadata_load(file.name) or {}
       return {name: metadata.get(name) for name in ("language", "license")}
   return {}

@@ -48,6 +48,12 @@ class SavedModel(NamedTuple):
 @contextlib.contextmanager
 def open_run(workdir: pathlib.Path) -> Iterator[checkpoints_lib.Checkpoints]:
   """Opens the checkpoints of a workdir for reading."""
+  if str(workdir).startswith("s3://"):
+    raise InputError(
+      f"'{workdir}' has checkpoints that cannot be read there, as Orbax reads"
+      " only files and gs://. Copy the workdir to a disk: aws s3 cp --recursive"
+      f" {workdir} FOLDER"
+    )
   for name in (files.CHECKPOINTS, files.VOCABULARY):
     if not (workdir / name).exists():
       raise InputError(

@@ -1,0 +1,170 @@
+"""Weights in buckets, on servers of this machine."""
+
+import json
+import pathlib
+
+import pytest
+
+from support import bucket_servers
+from support.weight_files import assert_same_tree, run_export
+from truenegs_jax.runtime import cache
+from truenegs_jax.runtime.errors import InputError
+from truenegs_jax.weights import load, model_card
+from truenegs_jax.weights.find import Weights
+
+pytestmark = pytest.mark.filterwarnings("ignore:Sending a large body")
+MODEL = "export/discriminator"
+
+
+@pytest.fixture(scope="module", params=bucket_servers.PACKAGES)
+def server(request):
+  """Yields a bucket of a server."""
+  for package in bucket_servers.PACKAGES[request.param]:
+    pytest.importorskip(package)
+  with bucket_servers.serve_bucket(request.param) as bucket:
+    yield bucket
+
+
+@pytest.fixture
+def bucket(server, monkeypatch, tmp_path, shared_pretraining):
+  """Returns a bucket with a run in the folder "run"."""
+  bucket_servers.connect(monkeypatch, server.scheme, server.port)
+  monkeypatch.setenv("TRUENEGS_CACHE", str(tmp_path / "cache"))
+  for name in server.list():
+    server.delete(name)
+  upload(server, shared_pretraining.workdir, "run")
+  return server
+
+
+only_gs = pytest.mark.parametrize("server", ["gs"], indirect=True)
+
+
+def upload(bucket, folder: pathlib.Path, name: str) -> None:
+  """Copies a local folder, as gcloud does."""
+  for path in folder.rglob("*"):
+    if path.is_file():
+      bucket.write(f"{name}/{path.relative_to(folder)}", path.read_bytes())
+
+
+def read(init) -> load.Pretrained:
+  return load.load(str(init), report=lambda line: None)
+
+
+def copies() -> int:
+  """Returns the number of folders in the cache."""
+  return len(list((cache.folder() / "buckets").glob("*")))
+
+
+@only_gs
+@pytest.mark.parametrize("name", ["", "/", "/checkpoints/10"])
+def test_a_run_is_read_from_its_bucket(bucket, shared_pretraining, name):
+  model, params, tokenizer = read(f"{bucket.url}/run{name}")
+  expected = read(f"{shared_pretraining.workdir}{name}")
+  assert_same_tree(params, expected.params)
+  assert (model, tokenizer) == (expected.model, expected.tokenizer)
+  assert not copies()
+
+
+def test_a_model_folder_is_copied_once_and_again_after_a_change(
+  bucket, shared_pretraining
+):
+  bucket.write(f"run/{MODEL}/pytorch_model.bin", b"of another format")
+  expected = read(shared_pretraining.workdir / MODEL)
+  for url in (f"{bucket.url}/run/{MODEL}", f"{bucket.url}/run/{MODEL}/"):
+    assert_same_tree(read(url).params, expected.params)
+  assert copies() == 1
+  [copied] = (cache.folder() / "buckets").iterdir()
+  assert not {"README.md", "pytorch_model.bin"} & set(
+    path.name for path in copied.iterdir()
+  )
+  sums = bucket.read(f"run/{MODEL}/SHA256SUMS")
+  bucket.write(f"run/{MODEL}/SHA256SUMS", b"\n" + sums)
+  read(f"{bucket.url}/run/{MODEL}")
+  assert copies() == 2
+
+
+def test_a_pair_of_urls(bucket, shared_pretraining):
+  roles = "generator", "discriminator"
+  urls = [f"{bucket.url}/run/export/{role}" for role in roles]
+  expected = read(shared_pretraining.workdir / "export")
+  assert_same_tree(read(", ".join(urls)).params, expected.params)
+
+
+def test_exports_are_whole_when_they_are_read(bucket, no_torch, monkeypatch):
+  source, output = f"{bucket.url}/run/export", f"{bucket.url}/out"
+  for _ in range(2):  # an export is replaced
+    assert run_export(f"--init={source}", f"--output={output}") == 0
+  for name in (x for x in bucket.list("out/") if x.endswith("safetensors")):
+    assert bucket.read(name) == bucket.read(name.replace("out", "run/export"))
+  assert_same_tree(read(output).params, read(source).params)
+  card = model_card.read_metadata(output)
+  assert card == {"language": "en", "license": "unknown"}
+  manifest = json.loads(bucket.read("out/generator/files.json"))
+  manifest["files"]["vocab.txt"] = "0"
+  for files in (None, {}, {"../vocab.txt": ""}, manifest["files"]):
+    text = json.dumps({"files": files}).encode()
+    bucket.write("out/generator/files.json", text)
+    with pytest.raises(InputError, match=r"out/generator' is incomplete"):
+      read(output)
+  bucket.delete("out/generator/files.json")  # as the message says
+  read(output)
+  bucket.write("out/files.json", json.dumps({"files": None}).encode())
+  with pytest.raises(InputError, match=r"out' is incomplete"):
+    read(output)
+
+
+def test_errors_name_the_url(bucket, capsys):
+  url = f"{bucket.url}/run/{MODEL}"
+  bucket.write(f"run/{MODEL}/config.json", b"{}")
+  with pytest.raises(InputError, match=f"'{url}/config.json' is not as listed"):
+    read(url)
+  assert run_export(f"--init={url}", f"--output={bucket.url}/run") == 2
+  assert "does not replace: about.json" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+  ("name", "message"),
+  [
+    ("missing", "there is no folder"),
+    ("run/checkpoints/11/x", "there is no folder"),
+    ("run/plots", "holds no weights"),
+    (f"run/{MODEL}/vocab.txt", f"not a folder.*--config.init=.*/{MODEL}"),
+    ("run//export", "is no folder or file in a bucket"),
+    ("run/plots/../export", "is no folder or file in a bucket"),
+  ],
+)
+def test_other_urls_are_refused(bucket, name, message):
+  with pytest.raises(InputError, match=message):
+    _ = Weights(f"{bucket.url}/{name}").networks
+
+
+def test_a_missing_bucket_has_no_folder(bucket):
+  with pytest.raises(InputError, match="there is no folder"):
+    _ = Weights(f"{bucket.scheme}://missing/run").networks
+
+
+@pytest.mark.parametrize(
+  "text", ["gs:/bucket/run", "hf://owner/run", "GS://a/b"]
+)
+def test_other_schemes_are_refused(text):
+  with pytest.raises(InputError, match="is a URL that cannot be used"):
+    _ = Weights(text).networks
+
+
+@pytest.mark.parametrize("server", ["s3"], indirect=True)
+def test_a_run_in_s3_is_refused(bucket, capsys):
+  assert run_export(f"--workdir={bucket.url}/run") == 2
+  assert "aws s3 cp --recursive" in capsys.readouterr().err
+
+
+def test_a_vocabulary_is_read_from_a_bucket(bucket, shared_pretraining):
+  from truenegs_jax.data.tokens.tokenizer import load_tokenizer
+
+  expected = load_tokenizer(
+    str(shared_pretraining.workdir / "vocab.txt"), lowercase=True
+  )
+  for name in ("run/vocab.txt", "run"):
+    url = f"{bucket.url}/{name}"
+    assert load_tokenizer(url, lowercase=True) == expected
+  with pytest.raises(InputError, match="neither a file"):
+    load_tokenizer(f"{bucket.url}/vocab.txt", lowercase=True)
