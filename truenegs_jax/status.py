@@ -22,6 +22,7 @@ from truenegs_jax.config.tables import Study
 from truenegs_jax.data.rows import rows_folder, store
 from truenegs_jax.runtime.errors import CheckpointError, InputError
 from truenegs_jax.runtime.files import is_locked, read_json
+from truenegs_jax.runtime.paths import open_path
 from truenegs_jax.workdir import files
 
 RESULT = "result.json"  # of one fine-tuning
@@ -50,10 +51,10 @@ def describe(workdir: pathlib.Path) -> list[Line]:
     elif task == "finetune":
       num_finished = len([*workdir.glob(f"*/seed-*/{RESULT}")])
       lines.append(("finished", f"{num_finished} runs"))
-      for path in sorted(workdir.glob(f"*/seed-*/{files.METRICS}")):
-        if not path.with_name(RESULT).exists():
-          lines.append(("run", path.parent.relative_to(workdir).as_posix()))
-          lines += _describe_records(path.parent)
+      for folder in files.list_recorded(workdir, "*/seed-*"):
+        if not (folder / RESULT).exists():
+          lines.append(("run", folder.relative_to(workdir).as_posix()))
+          lines += _describe_records(folder)
   return lines
 
 
@@ -133,10 +134,10 @@ def _describe_rows(folder: pathlib.Path) -> list[Line]:
 def main(argv: list[str]) -> None:
   """Prints the status."""
   del argv
-  workdir = pathlib.Path(flags.FLAGS.workdir).expanduser()
   with flags_lib.exit_on_errors():
     if not flags.FLAGS.workdir:
       raise InputError("Set --workdir=FOLDER, that of a run, study or rows.")
+    workdir = open_path("--workdir", flags.FLAGS.workdir)
     for label, text in describe(workdir):
       print(f"{label:<19}{text}")
 

@@ -26,6 +26,7 @@ from truenegs_jax.pretrain import evaluate, export_run, loop
 from truenegs_jax.report.write import write_own_report
 from truenegs_jax.runtime import distributed, errors, progress
 from truenegs_jax.runtime.files import read_results
+from truenegs_jax.runtime.paths import is_bucket
 from truenegs_jax.synonyms import run_table
 from truenegs_jax.synonyms.table import SynonymTable
 from truenegs_jax.train import plan, prepare_data, setup, sharding, start
@@ -38,6 +39,7 @@ from truenegs_jax.workdir import files, lock
 from truenegs_jax.workdir.checkpoints import Checkpoints
 
 EXIT_NOT_LEARNED = 1
+COPY = "gcloud storage cp -r"
 SAVE_MEMORY = (
   "Run the same command again with --config.model.vocabulary_chunk=1024, which"
   " needs less."
@@ -343,6 +345,9 @@ Results are in '{workdir}'. Open {files.REPORT} in a browser to see them all.
   --config.corrections.run={folder} --config.corrections.text=text.txt"""
   for role in ("generator", "bert"):
     if (exported := workdir / files.EXPORT / role).exists():
+      if is_bucket(exported):
+        text += f"\n# To copy the model for transformers:\n{COPY} {exported} ."
+        exported = pathlib.Path(role)
       text += f"""
 # To fill in a mask with transformers, which needs PyTorch:
 python -c "from transformers import pipeline

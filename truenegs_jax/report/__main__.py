@@ -8,13 +8,12 @@ network. --output=curves.png or curves.pdf draws the curves for a paper instead;
 --field=mlm,auc chooses them.
 """
 
-import pathlib
-
 from absl import flags
 
 from truenegs_jax.config import flags as flags_lib
 from truenegs_jax.report import plots, write
 from truenegs_jax.runtime.errors import InputError, one_of
+from truenegs_jax.runtime.paths import open_path
 
 SUFFIXES = (".html", *plots.SUFFIXES)
 
@@ -25,8 +24,8 @@ def main(argv: list[str]) -> None:
   with flags_lib.exit_on_errors():
     if not flags.FLAGS.workdir:
       raise InputError("Set --workdir=FOLDER, once for each run to show.")
-    workdirs = [pathlib.Path(x).expanduser() for x in flags.FLAGS.workdir]
-    path = pathlib.Path(flags.FLAGS.output).expanduser()
+    workdirs = [open_path("--workdir", x) for x in flags.FLAGS.workdir]
+    path = open_path("--output", flags.FLAGS.output)
     one_of("the suffix of --output", path.suffix, SUFFIXES)
     if path.suffix == ".html":
       write.write_report(workdirs, path)

@@ -170,14 +170,14 @@ def read_curves(workdir: pathlib.Path, pattern: str) -> list[Curve]:
 
   Curves of one name are of one group; all share the points of a page.
   """
-  paths = sorted(workdir.glob(f"{pattern}/{files.METRICS}"))
-  points = min(max(50, 4 * MAX_POINTS // max(len(paths), 1)), MAX_POINTS)
+  folders = files.list_recorded(workdir, pattern)
+  points = min(max(50, 4 * MAX_POINTS // max(len(folders), 1)), MAX_POINTS)
   curves = []
-  for path in paths:
-    parts = path.relative_to(workdir).parts
+  for folder in folders:
+    parts = folder.relative_to(workdir).parts
     at = next(i for i, x in enumerate(parts) if x.startswith("seed-"))
     name, seed = parts[at - 1], parts[at].removeprefix("seed-")
-    splits = thin_records(read_records(path.parent).splits, points)
+    splits = thin_records(read_records(folder).splits, points)
     curves.append(Curve(splits, label=f"{name}, seed {seed}", group=name))
   return curves
 

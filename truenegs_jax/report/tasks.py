@@ -67,13 +67,12 @@ def read_pretraining(
 
 def read_saved(run: page.Run, path: pathlib.Path) -> dict[str, Any]:
   """Returns a JSON object; {} without a file, or with a note if damaged."""
-  if not path.exists():
-    return {}
   try:
     with read_results(path, CheckpointError, FIX) as saved:
       return saved
   except CheckpointError as e:
-    run.notes.append((page.ERROR, printable(e)))
+    if not isinstance(e.__cause__, FileNotFoundError):
+      run.notes.append((page.ERROR, printable(e)))
     return {}
 
 

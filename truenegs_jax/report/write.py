@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from truenegs_jax.report import page, plots, tasks
 from truenegs_jax.runtime.errors import InputError, TrueNegsError, printable
 from truenegs_jax.runtime.files import READ_ERRORS, atomic_file, describe_error
+from truenegs_jax.runtime.paths import is_bucket
 from truenegs_jax.workdir import files
 
 CURVES = "curves"  # the figure in the folder of plots, without its suffix
@@ -89,7 +90,7 @@ def read_workdir(workdir: pathlib.Path, *, ends: bool = False) -> page.Run:
   Raises:
     InputError: the folder is no workdir.
   """
-  if not workdir.is_dir():
+  if not (is_bucket(workdir) or workdir.is_dir()):
     raise InputError(
       f"--workdir='{workdir}' is not a folder. Pass the --workdir of a run."
     )

@@ -18,7 +18,6 @@ import collections
 import dataclasses
 import json
 import os
-import pathlib
 import types
 import zipfile
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -34,6 +33,7 @@ from truenegs_jax.runtime.files import (
   parse_json,
   short_sha256,
 )
+from truenegs_jax.runtime.paths import open_path
 from truenegs_jax.synonyms.vocabulary import (
   STOP_WORDS,
   fingerprint,
@@ -250,7 +250,7 @@ class SynonymTable:
   def save(self, path: FilePath) -> None:
     """Writes a table as `.npz`, atomically."""
     # Replaces a link's target, not the link.
-    path = pathlib.Path(path).resolve()
+    path = open_path("path", path).resolve()
     if path.exists() and not path.is_file():
       raise DiskError(f"'{path}' is not a regular file. Choose another path.")
     header = {"format": FORMAT} | {name: getattr(self, name) for name in HEADER}

@@ -17,12 +17,7 @@ from rich.console import Console
 
 from truenegs_jax.runtime import distributed
 from truenegs_jax.runtime.errors import NonFiniteError
-from truenegs_jax.runtime.files import (
-  atomic_file,
-  disk_errors,
-  open_append,
-  parse_json,
-)
+from truenegs_jax.runtime.files import append, atomic_file, parse_json
 from truenegs_jax.workdir import files
 
 SAVING = (
@@ -171,8 +166,8 @@ class SkipGuard:
     self.consecutive += 1
     rows = distributed.to_host(row_B).tolist()
     if distributed.is_first_process():
-      with disk_errors(self._path), open_append(self._path) as file:
-        file.write(f"{json.dumps({'step': step, 'rows': rows})}\n".encode())
+      line = json.dumps({"step": step, "rows": rows})
+      append(self._path, f"{line}\n".encode())
     if self.consecutive > self._max_skips:
       raise NonFiniteError(
         f"The loss or the gradient of step {step:,} is not finite"

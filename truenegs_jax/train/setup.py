@@ -23,7 +23,6 @@ from truenegs_jax.data.rows import batches, rows_folder
 from truenegs_jax.data.tokens.tokenizer import write_vocabulary
 from truenegs_jax.runtime import distributed, progress
 from truenegs_jax.runtime.errors import CheckpointError
-from truenegs_jax.runtime.files import disk_errors
 from truenegs_jax.train import metrics, model_table, plan, sharding
 from truenegs_jax.train import step as step_lib
 from truenegs_jax.train.plan import PretrainSetup, RunInputs
@@ -108,9 +107,8 @@ def _write_files(
   """Writes what a resume, an export and the report need of a start."""
   run, inputs = setup.run, setup.inputs
   if setup.state.step < setup.clock.total_steps:  # results of steps to do again
-    for path in (workdir / files.RESULTS, workdir / files.CASES):
-      with disk_errors(path):
-        path.unlink(missing_ok=True)
+    for name in (files.RESULTS, files.CASES):
+      files.withdraw(workdir / name)
   files.save_json(workdir / files.CONFIG, setup.description["config"])
   write_vocabulary(run.tokenizer.vocab, workdir / files.VOCABULARY)
   if inputs.table is not None:

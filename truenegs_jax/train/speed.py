@@ -13,7 +13,8 @@ from typing import Any
 import jax
 
 from truenegs_jax.runtime.errors import InputError
-from truenegs_jax.runtime.files import disk_errors
+from truenegs_jax.runtime.files import atomic_folder, disk_errors
+from truenegs_jax.runtime.paths import is_bucket
 from truenegs_jax.train.step import Terms, TrainState
 from truenegs_jax.workdir import files
 
@@ -182,6 +183,7 @@ class Profiler:
     self._folder = workdir / files.PROFILE
     self._report = report
     self._since: int | None = None  # step at which the current trace started
+    self._stack = contextlib.ExitStack()  # ends with the trace
 
   def update(self, done: int, result: jax.Array) -> None:
     """Starts or ends the trace if it is due after `done` steps.
@@ -196,7 +198,10 @@ class Profiler:
       self.close(done)
     else:
       with disk_errors(self._folder):
-        jax.profiler.start_trace(self._folder, create_perfetto_trace=True)
+        folder = self._folder
+        if is_bucket(folder):  # to which it is written at the end
+          folder = self._stack.enter_context(atomic_folder(folder))
+        jax.profiler.start_trace(folder, create_perfetto_trace=True)
       self._since = done
 
   def close(self, done: int | None = None) -> None:
@@ -204,7 +209,7 @@ class Profiler:
     if self._since is None:
       return
     since, self._since = self._since, None
-    with disk_errors(self._folder):
+    with self._stack, disk_errors(self._folder):
       jax.profiler.stop_trace()
     until = "the end of the run" if done is None else f"step {done:,}"
     self._report(

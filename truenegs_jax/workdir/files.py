@@ -1,6 +1,8 @@
 """The files of a workdir: names, state, config and metrics.jsonl."""
 
+import contextlib
 import functools
+import io
 import json
 import math
 import os
@@ -13,6 +15,7 @@ from truenegs_jax.config.keys import flatten
 from truenegs_jax.config.tables import TABLES
 from truenegs_jax.runtime.errors import CheckpointError, InputError
 from truenegs_jax.runtime.files import (
+  append,
   atomic_file,
   disk_errors,
   is_locked,
@@ -40,8 +43,10 @@ LOGGED_ID = "logged_id.txt"  # of the run in W&B
 LOCK = "lock"  # locked by the run that uses the workdir
 METRICS = "metrics.jsonl"  # one JSON object per line
 PARTS = "metrics"  # folder of its parts in a bucket, see `parts.py`
+PART = re.compile(r"\d+-(\d+)\.jsonl")  # owner, number of steps before it
 DAMAGED = "metrics_damaged.jsonl"  # lines that were no records
 RUNNING, FINISHED, STOPPED = "running", "finished", "stopped"  # states
+WITHDRAWN = b"{}\n"  # content of results in a bucket that are out of date
 # Of a record. It rises when a field changes its name, unit or meaning, not for
 # a new field.
 VERSION = 1
@@ -168,7 +173,29 @@ def read_state(workdir: pathlib.Path, *, ends: bool = False) -> str:
   """
   if is_locked(workdir / LOCK) and not ends:
     return RUNNING
-  return FINISHED if (workdir / RESULTS).exists() else STOPPED
+  return FINISHED if has_results(workdir) else STOPPED
+
+
+def has_results(workdir: pathlib.Path) -> bool:
+  """Returns whether there are results, not withdrawn ones."""
+  path: Any = workdir / RESULTS
+  if not is_bucket(path):
+    return path.exists()
+  with contextlib.suppress(FileNotFoundError):
+    return path.read_range(0, len(WITHDRAWN) + 1) != WITHDRAWN
+  return False
+
+
+def withdraw(path: pathlib.Path) -> None:
+  """Removes JSON that is out of date.
+
+  In a bucket, where a run deletes nothing but checkpoints, it becomes empty.
+  """
+  if not is_bucket(path):
+    with disk_errors(path):
+      path.unlink(missing_ok=True)
+  elif path.exists():
+    path.write_bytes(WITHDRAWN)
 
 
 class JsonlWriter:
@@ -188,9 +215,7 @@ class JsonlWriter:
       elif record["step"] <= first_step:
         kept.append(line)
     if damaged:
-      path = workdir / DAMAGED
-      with disk_errors(path), open_append(path) as file:
-        file.writelines(damaged)
+      append(workdir / DAMAGED, b"".join(damaged))
       print(
         f"warning: '{self._path}' had damaged lines ({len(damaged):,}), now in"
         f" {DAMAGED}. Curves and model cards lack them; the model does not."
@@ -248,6 +273,12 @@ def read_records(workdir: pathlib.Path) -> list[dict]:
   return [x for _, x in iterate_records(workdir) if x is not None]
 
 
+def list_recorded(workdir: pathlib.Path, pattern: str) -> list[pathlib.Path]:
+  """Returns the folders in `pattern` that have records, sorted."""
+  paths = workdir.glob(f"{pattern}/{PARTS}*")  # METRICS and parts
+  return sorted({path.parent for path in paths})
+
+
 def iterate_records(
   workdir: pathlib.Path,
 ) -> Iterator[tuple[bytes, dict[str, Any] | None]]:
@@ -270,13 +301,14 @@ def _iterate_parts(
   A part, of a run that has continued after some steps, replaces the records of
   later steps.
   """
-  paths = sorted((workdir / PARTS).iterdir())
-  firsts = [int(path.stem.rpartition("-")[2]) for path in paths]
-  seen = set[Any]()
-  for index, path in enumerate((workdir / METRICS, *paths)):
+  names = sorted(path.name for path in (workdir / PARTS).iterdir())
+  parts = [match for name in names if (match := PART.fullmatch(name))]
+  firsts, seen = [int(match[1]) for match in parts], set[Any]()
+  paths = [workdir / PARTS / match[0] for match in parts]
+  for index, path in enumerate([workdir / METRICS, *paths]):
     last = min(firsts[index:], default=math.inf)
     try:
-      lines = path.read_bytes().splitlines(keepends=True)
+      lines = io.BytesIO(path.read_bytes())
     except FileNotFoundError:  # it is written at the end of a run
       continue
     for line, record in _parse_lines(lines):

@@ -1,0 +1,163 @@
+"""A run writes its files to a bucket as to a disk, and reads them back."""
+
+import io
+import json
+import pathlib
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from rich.console import Console
+
+from support import bucket_servers, report_workdirs
+from support.faulty_proxy import FaultyProxy
+from truenegs_jax import status
+from truenegs_jax.report import plots, write
+from truenegs_jax.runtime import paths
+from truenegs_jax.runtime.files import append
+from truenegs_jax.train import guards, metrics, speed
+from truenegs_jax.workdir import files
+
+pytestmark = pytest.mark.filterwarnings("ignore:Sending a large body")
+
+
+@pytest.fixture(scope="module")
+def server():
+  """Yields a bucket of a server."""
+  for package in bucket_servers.PACKAGES["gs"]:
+    pytest.importorskip(package)
+  with bucket_servers.serve_bucket("gs") as bucket:
+    yield bucket
+
+
+@pytest.fixture
+def bucket(server, monkeypatch, tmp_path):
+  """Yields a server with an empty bucket, and the proxy before it."""
+  for name in server.list():
+    server.delete(name)
+  monkeypatch.chdir(tmp_path)
+  with FaultyProxy(server.port) as proxy:
+    bucket_servers.connect(monkeypatch, server.scheme, proxy.port)
+    yield server, proxy
+  assert not any(path.name.startswith("gs:") for path in tmp_path.iterdir())
+
+
+@pytest.fixture
+def workdir(bucket):
+  return paths.open_path("--workdir", f"{bucket[0].url}/run")
+
+
+def upload(bucket, folder: pathlib.Path) -> None:
+  """Copies a local folder to "run", as gcloud does."""
+  for path in folder.rglob("*"):
+    if path.is_file():
+      bucket.write(f"run/{path.relative_to(folder)}", path.read_bytes())
+
+
+def test_rows_of_skipped_updates_are_listed_as_on_a_disk(
+  bucket, workdir, tmp_path
+):
+  for folder in (workdir, tmp_path):
+    for first, stop in ((0, 5), (3, 6)):
+      guard = guards.SkipGuard(folder, max_skips=9)
+      guard.resume(first, 0)
+      for step in range(first, stop):
+        guard.add(step, jnp.float32(step % 3 > 0), np.arange(step, step + 2))
+      guard.check_pending()
+  data = bucket[0].read("run/bad_rows.jsonl")
+  assert data == (tmp_path / files.BAD_ROWS).read_bytes()
+  steps = [json.loads(line)["step"] for line in data.splitlines()]
+  assert steps == [1, 2, 4, 5]
+
+
+def test_appending_to_nothing_makes_an_object(bucket, workdir):
+  append(workdir / "a", b"1\n")
+  append(workdir / "a", b"2\n")
+  assert bucket[0].read("run/a") == b"1\n2\n"
+
+
+def test_results_out_of_date_are_emptied_and_not_deleted(bucket, workdir):
+  assert files.read_state(workdir) == files.STOPPED
+  files.withdraw(workdir / files.RESULTS)
+  assert bucket[0].list() == []
+  files.save_json(workdir / files.RESULTS, {"steps": 3})
+  assert files.read_state(workdir) == files.FINISHED
+  files.withdraw(workdir / files.RESULTS)
+  assert files.read_state(workdir) == files.STOPPED
+  assert bucket[1].count("delete") == 0
+
+
+def test_tensorboard_gets_the_events_of_a_run(bucket, workdir):
+  pytest.importorskip("tensorboardX")
+  run = metrics.LoggedRun(workdir, 0, {})
+  line = metrics.ProgressLine(Console(file=io.StringIO()), 9, first_step=0)
+  with metrics.open_writers(["tensorboard"], run, line) as (log, flush):
+    for step in range(1, 9):
+      log({"step": step, "split": "train", "mlm": 0.5})
+    flush()
+  events, part, merged = sorted(bucket[0].list(), key=len, reverse=True)
+  assert events.startswith("run/tensorboard/events.out")
+  assert bucket[0].read(events).count(b"train/mlm") == 8
+  assert part == "run/metrics/000000-0000000000.jsonl"
+  assert bucket[0].read(merged) == bucket[0].read(part)
+
+
+def test_a_trace_is_written_to_the_bucket(bucket, workdir):
+  lines = []
+  profiler = speed.Profiler((1, 3), workdir, lines.append)
+  for done in range(4):
+    profiler.update(done, jnp.zeros(2) + done)
+  names = bucket[0].list("run/profile/")
+  assert any(name.endswith(".xplane.pb") for name in names)
+  assert any(name.endswith("perfetto_trace.json.gz") for name in names)
+  assert "run/profile" in lines[0]
+
+
+def test_reports_of_a_bucket_are_those_of_a_disk(
+  bucket, workdir, tmp_path, monkeypatch
+):
+  local = report_workdirs.write_pretraining(tmp_path / "run")
+  upload(bucket[0], local)
+  bucket[1].log.clear()
+  pages = []
+  for folder in (local, workdir):
+    write.write_report([folder], tmp_path / "page.html")
+    pages.append((tmp_path / "page.html").read_text().replace(str(folder), ""))
+  assert pages[0] == pages[1]
+  assert sum(bucket[1].count_classes()) <= 36, bucket[1].counts()
+  assert bucket[1].count_classes()[0] <= 14
+  curves = [write.read_workdir(folder).curves for folder in (local, workdir)]
+  plots.draw_curves(curves[0], tmp_path / "a.png")
+  plots.draw_curves(curves[1], workdir / "a.png")
+  assert bucket[0].read("run/a.png") == (tmp_path / "a.png").read_bytes()
+
+
+def test_a_run_writes_its_own_report_to_the_bucket(bucket, workdir, tmp_path):
+  upload(bucket[0], report_workdirs.write_pretraining(tmp_path / "run"))
+  lines = []
+  write.write_own_report(workdir, lines.append)
+  assert lines == []
+  names = {"run/report.html", "run/plots/curves.png", "run/plots/curves.pdf"}
+  assert names <= {*bucket[0].list()}
+
+
+def test_the_status_of_a_run_needs_few_requests(bucket, workdir, tmp_path):
+  local = report_workdirs.write_pretraining(tmp_path / "run")
+  upload(bucket[0], local)
+  for index in range(50):  # shards of a step, which status need not list
+    bucket[0].write(f"run/other/{index}", b"")
+  bucket[1].log.clear()
+  assert status.describe(workdir) == status.describe(local)
+  assert sum(bucket[1].count_classes()) <= 20, bucket[1].counts()
+
+
+def test_trainings_of_a_fine_tuning_are_found_by_records_and_parts(
+  bucket, workdir
+):
+  for name in ("rte/seed-0/metrics.jsonl", "rte/seed-1/metrics/1-0.jsonl"):
+    bucket[0].write(f"run/{name}", b"")
+  folders = files.list_recorded(workdir, "*/seed-*")
+  assert [x.relative_to(workdir).as_posix() for x in folders] == [
+    "rte/seed-0",
+    "rte/seed-1",
+  ]
