@@ -32,6 +32,7 @@ from truenegs_jax.train import loop as loop_lib
 from truenegs_jax.train import step as step_lib
 from truenegs_jax.workdir import checkpoints as checkpoints_lib
 from truenegs_jax.workdir import files
+from truenegs_jax.workdir.lease import Lease
 
 LOSS_WEIGHTS = {"loss": 1.0}
 PROVENANCE, PROGRESS = "provenance", "run"  # keys of checkpoints' descriptions
@@ -157,6 +158,7 @@ def fine_tune(
   make_params: Callable[[], optax.Params],
   check: Callable[[], None],
   console: Console,
+  lease: Lease,
 ) -> Iterator["SeedRun"]:
   """Trains one run to its last step, and yields it.
 
@@ -166,7 +168,9 @@ def fine_tune(
   checkpoints, and the rows of skipped updates.
   """
   with contextlib.ExitStack() as stack:
-    checkpoints = checkpoints_lib.Checkpoints(folder / files.CHECKPOINTS)
+    checkpoints = checkpoints_lib.Checkpoints(
+      folder / files.CHECKPOINTS, lease=lease
+    )
     stack.callback(checkpoints.close)
     run = SeedRun(setup, seed, check, console)
     state = run.restore_newest(checkpoints)
@@ -181,7 +185,9 @@ def fine_tune(
       console, setup.steps, first_step=run.first_step, describe=describe
     )
     config = setup.provenance[results.CONFIG]
-    logged = metrics.LoggedRun(folder, run.first_step, config)
+    logged = metrics.LoggedRun(
+      folder, run.first_step, config, owner=lease.owner
+    )
     run.write, run.flush_log = stack.enter_context(
       metrics.open_writers(setup.options.log.writers, logged, line)
     )

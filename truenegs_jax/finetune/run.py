@@ -40,6 +40,7 @@ from truenegs_jax.tasks.task import OWN, TASKS
 from truenegs_jax.train import guards, plan, sharding
 from truenegs_jax.weights import export_model, find, hf_folder, model_card
 from truenegs_jax.workdir import files, lock
+from truenegs_jax.workdir.lease import Lease
 
 SUBMISSION = "submission"
 
@@ -52,6 +53,7 @@ class RunContext:
   console: Console
   options: FinetuneOptions
   config: Mapping[str, Any]
+  lease: Lease = dataclasses.field(default_factory=Lease)
 
   def report(self, text: str) -> None:
     """Prints a line."""
@@ -90,8 +92,8 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
   if is_dry:
     console.print(plan.report_table(_describe_plan(context)))
     return 0
-  with lock.lock(workdir):
-    stopped_by = _train_missing(context)
+  with lock.lock(workdir) as lease:
+    stopped_by = _train_missing(dataclasses.replace(context, lease=lease))
     if distributed.is_first_process():
       finished = {
         name: [run for run in runs if run.seed in options.all_seeds]
@@ -158,7 +160,7 @@ def _train_missing(context: RunContext) -> signal.Signals | None:
   described = None
   with guards.StopSignals(context.console) as signals:
     mesh = sharding.make_mesh(context.options.mesh_spec)
-    vote = guards.StopVote(signals, mesh)
+    vote = guards.StopVote(signals, mesh, lambda: context.lease.error)
 
     def check() -> None:
       if number := vote.poll():
@@ -238,6 +240,7 @@ def _train_run(
     make_params=lambda: start.make_params(data.task, seed),
     check=check,
     console=context.console,
+    lease=context.lease,
   ) as trained:
     for split_name, split in data.splits.items():
       outputs, answers_Q = setup.predictor.answer(

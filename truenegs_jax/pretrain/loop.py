@@ -43,7 +43,12 @@ def train(
     line = metrics.ProgressLine(
       console, 0 if c.minutes else c.steps, first_step=first_step
     )
-    logged = metrics.LoggedRun(workdir, first_step, setup.description["config"])
+    logged = metrics.LoggedRun(
+      workdir,
+      first_step,
+      setup.description["config"],
+      owner=checkpoints.lease.owner,
+    )
     write, flush_log = stack.enter_context(
       metrics.open_writers(c.log.writers, logged, line)
     )
@@ -62,7 +67,9 @@ def train(
       is_evaluated=lambda n: n == clock.total_steps or not n % eval_every,
       evaluate=training.evaluate,
       poll=guards.StopVote(
-        signals, setup.mesh, lambda: setup.inputs.verification.error
+        signals,
+        setup.mesh,
+        lambda: setup.inputs.verification.error or checkpoints.lease.error,
       ).poll,
       is_saved=lambda n: n in run.kept_steps or not n % save_every,
       content=training.content,

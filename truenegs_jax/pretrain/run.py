@@ -60,14 +60,16 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
     run = start.resolve(config, weights, saved=saved, say=say)
   if config.dry_run:
     return dry_run(run, console)
-  with lock.lock(workdir):
+  with lock.lock(workdir) as lease:
     clock = TimeLimit(
       config.steps, limit_secs=60 * config.minutes, began=errors.BEGAN
     )
     with distributed.raise_everywhere("inputs"), clock.preparing():
       run, inputs = prepare_inputs(run, workdir, console)
-    keep = run.config.checkpoint.keep
-    checkpoints = Checkpoints(folder, keep=keep, keep_steps=run.kept_steps)
+    keep, kept_steps = run.config.checkpoint.keep, run.kept_steps
+    checkpoints = Checkpoints(
+      folder, keep=keep, keep_steps=kept_steps, lease=lease
+    )
     with _name_suspect_steps(workdir), contextlib.closing(checkpoints):
       prepared = setup.set_up_training(
         run, workdir, inputs, checkpoints, console, clock

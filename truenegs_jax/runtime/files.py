@@ -144,6 +144,14 @@ def atomic_folder(path: pathlib.Path) -> Iterator[pathlib.Path]:
       _replace_folder(path, new)
 
 
+def remove_folder(path: pathlib.Path) -> None:
+  """Removes a folder, if it exists, with all that it holds."""
+  if not isinstance(path, pathlib.Path):  # in a bucket
+    path.rmtree(missing_ok=True)
+  else:
+    shutil.rmtree(path, ignore_errors=True)
+
+
 def open_append(path: pathlib.Path) -> IO[bytes]:
   """Opens a file for appending; OSError for a link, which may lead anywhere."""
   if path.is_symlink() or (path.exists() and not path.is_file()):

@@ -5,7 +5,8 @@
 
 A save is asynchronous and atomic: a step's folder gets its final name when all
 of its files are written and could be opened again. Only then are older steps
-deleted. No other module imports Orbax.
+deleted. In a bucket (`steps.py`) it has its name from the start, and gets a
+file that says that it is finished. No other module imports Orbax.
 """
 
 import contextlib
@@ -15,7 +16,7 @@ import logging
 import operator
 import os
 import pathlib
-import shutil
+import re
 import sys
 from collections.abc import (
   Callable,
@@ -40,6 +41,7 @@ from truenegs_jax.runtime.errors import (
   CheckpointError,
   DamagedStepError,
   DiskError,
+  TrueNegsError,
   is_out_of_memory,
   printable,
 )
@@ -48,10 +50,13 @@ from truenegs_jax.runtime.files import (
   disk_errors,
   parse_json,
   read_file,
+  remove_folder,
   short_sha256,
 )
-from truenegs_jax.runtime.paths import check_utf8
+from truenegs_jax.runtime.paths import check_utf8, is_bucket
 from truenegs_jax.workdir.files import check_checkpoint_folder
+from truenegs_jax.workdir.lease import Lease
+from truenegs_jax.workdir.steps import COMMITTED, Steps, list_steps
 
 Result = TypeVar("Result")
 DAMAGED = ".damaged"  # suffix of the folders of steps that were set aside
@@ -59,6 +64,8 @@ DAMAGED = ".damaged"  # suffix of the folders of steps that were set aside
 # Numbers the barriers of a run, whose processes have the same calls.
 _BARRIERS = itertools.count()
 UNFINISHED = ".orbax-checkpoint-tmp"  # in the names of folders
+# A bucket that cannot be reached, in TensorStore's words.
+LOST = r"(UNAVAILABLE|DEADLINE_EXCEEDED|ABORTED|UNAUTHENTICATED).*"
 # Log records that tell users nothing they could act on, and those of a failed
 # save, which is also raised: Orbax logs some hundred lines for each.
 NOTICES = (
@@ -101,6 +108,7 @@ class Checkpoints:
     keep: int = 2,
     keep_steps: Sequence[int] = (),
     read_only: bool = False,
+    lease: Lease | None = None,
   ):
     """Opens the folder; creates it unless `read_only`.
 
@@ -109,20 +117,46 @@ class Checkpoints:
       keep: number of newest checkpoints to keep.
       keep_steps: steps whose checkpoints are never deleted.
       read_only: write nothing, as a run may be saving to the folder.
+      lease: the right to write; in a bucket it can be lost.
     """
     check_utf8(folder)
-    self.folder = folder
+    self.folder, self.lease = folder, lease or Lease()
     self._read_only = read_only
     self.keep_steps = frozenset(keep_steps)
     self._saving = 0  # the step that is being written
-    options: dict[str, Any]
     for logger in ("absl", "asyncio"):
       logging.getLogger(logger).addFilter(_is_no_notice)
-    if read_only:  # Orbax would warn about the other options
+    if not read_only:
+      check_checkpoint_folder(folder)
+      sys.unraisablehook = _print_unraisable
+    self._steps: Steps | None = None  # those of a bucket or its copy
+    if is_bucket(folder) or any("_" in x for x in list_steps(folder)):
+      self._manager = self._steps = Steps(
+        folder,
+        owner=self.lease.owner,
+        keep=keep,
+        keep_steps=self.keep_steps,
+        writer=None if read_only else self._open_writer(),
+        is_first=distributed.is_first_process(),
+      )
+    else:
+      self._manager = self._open_manager(keep)
+
+  def _open_writer(self) -> ocp.AsyncCheckpointer:
+    options = ocp.options.AsyncOptions(
+      post_finalization_callback=self._open_unfinished
+    )
+    handler = ocp.CompositeCheckpointHandler()
+    return ocp.AsyncCheckpointer(handler, async_options=options)
+
+  def _open_manager(self, keep: int) -> ocp.CheckpointManager:
+    """Opens a local folder."""
+    folder, options = self.folder, dict[str, Any]()
+    if self._read_only:  # Orbax would warn about the other options
       options = dict(read_only=True, save_interval_steps=0, create=False)
     else:
-      check_checkpoint_folder(folder)
-      kept = [policies.LatestN(keep), policies.CustomSteps(sorted(keep_steps))]
+      keep_steps = sorted(self.keep_steps)
+      kept = [policies.LatestN(keep), policies.CustomSteps(keep_steps)]
       options = dict(
         preservation_policy=policies.AnyPreservationPolicy(kept),
         save_decision_policy=policies.FixedIntervalPolicy(1),
@@ -131,10 +165,9 @@ class Checkpoints:
           post_finalization_callback=self._open_unfinished
         ),
       )
-      sys.unraisablehook = _print_unraisable
     try:
       with disk_errors(folder):
-        self._manager = ocp.CheckpointManager(
+        return ocp.CheckpointManager(
           folder.resolve(),
           options=ocp.CheckpointManagerOptions(
             save_root_metadata=False, **options
@@ -157,7 +190,8 @@ class Checkpoints:
     newest, until the save succeeds. Returns a warning that names them, or "".
 
     Raises:
-      DiskError: this checkpoint or the one before could not be written.
+      DiskError: this checkpoint or the one before could not be written, or
+        another run uses the workdir.
     """
     try:
       self._start_saving(step, state, run)
@@ -179,6 +213,9 @@ class Checkpoints:
       return
     self.wait()
     self._saving = step
+    if self.lease.owner:
+      with self._everywhere():
+        self.lease.check()
     sums = compute_checksums(state)
     description = _Description(dict(run), sums)._asdict()
     description["sha256"] = _hash_json(description)
@@ -193,15 +230,30 @@ class Checkpoints:
       raise self._disk_error(e) from e
 
   def _open_unfinished(self) -> None:
-    """Opens the files of a step before it gets its final name."""
-    folder = self.folder.resolve() / f"{self._saving}{UNFINISHED}"
-    path = folder / "state"
-    (path / "manifest.ocdbt").stat()  # TensorStore may look elsewhere
-    store = {"driver": "ocdbt", "base": {"driver": "file", "path": f"{path}/"}}
+    """Opens the files of a step before it is finished."""
+    folder = self._path(self._saving).resolve()
+    base: Any
+    if is_bucket(folder):
+      from truenegs_jax.runtime import buckets
+
+      path = buckets.BucketPath(folder / "state")
+      base = buckets.open_store(path).spec().to_json()
+    else:
+      folder = folder.with_name(f"{folder.name}{UNFINISHED}")
+      base = {"driver": "file", "path": f"{folder / 'state'}/"}
+    (folder / "state" / "manifest.ocdbt").stat()  # it may look elsewhere
+    store = {"driver": "ocdbt", "base": base}
     keys = ts.KvStore.open(store).result().list().result()
     saved = _read_description(folder)
     if len(saved.checksums) != sum(x.endswith(b"/.zarray") for x in keys):
       raise ValueError("an array is missing")
+    self.lease.check()
+
+  def _path(self, step: int) -> pathlib.Path:
+    """Returns the folder of a step."""
+    if self._steps:
+      return self._steps.path(step)
+    return self.folder / str(step)
 
   def _save_on_full_disk(self, step: int, state: Any, run: Mapping) -> list:
     """Removes steps until the save succeeds; returns the removed steps."""
@@ -209,7 +261,7 @@ class Checkpoints:
     while True:
       for useless in (UNFINISHED, DAMAGED):
         for path in self.folder.glob(f"*{useless}*"):
-          shutil.rmtree(path, ignore_errors=True)
+          remove_folder(path)
       try:
         self._start_saving(step, state, run)
         self.wait()
@@ -253,10 +305,12 @@ class Checkpoints:
       except DamagedStepError as e:
         damaged[step] = printable(e)
         continue
+      names = {bad: self._path(bad).name for bad in damaged}
       if damaged:
         self._set_aside(damaged)
       for bad, problem in damaged.items():
-        renamed = "" if self._read_only else f" It is now '{bad}{DAMAGED}'."
+        name = f"{names[bad]}{DAMAGED}"
+        renamed = "" if self._read_only else f" It is now '{name}'."
         report(f"warning: {problem}{renamed} Step {step:,} is used instead.")
       return step, result
     if not damaged and not any(self.folder.glob(f"*{DAMAGED}")):
@@ -317,10 +371,10 @@ class Checkpoints:
       return
     with self._everywhere():
       for step in steps if distributed.is_first_process() else ():
-        folder = self.folder / str(step)
-        aside = folder.with_name(f"{step}{DAMAGED}")
+        folder = self._path(step)
+        aside = folder.with_name(f"{folder.name}{DAMAGED}")
         with disk_errors(aside):
-          shutil.rmtree(aside, ignore_errors=True)
+          remove_folder(aside)
           folder.rename(aside)
     self._manager.reload()
 
@@ -332,7 +386,7 @@ class Checkpoints:
 
   def _read_description(self, step: int) -> _Description:
     with self._restoring(step):
-      return _read_description(self.folder / str(step))
+      return _read_description(self._path(step))
 
   def _read_step(
     self,
@@ -344,7 +398,7 @@ class Checkpoints:
     saved = self._read_description(step)
     # The manager's method would wait for processes that failed.
     with self._restoring(step):
-      path = self.folder.resolve() / str(step) / "state"
+      path = self._path(step).resolve() / "state"
       tree = handler.restore(path, args=args)
       if not all(isinstance(x, jax.Array) for x in jax.tree.leaves(tree)):
         raise ValueError("an array is missing")
@@ -357,7 +411,7 @@ class Checkpoints:
     sums = compute_checksums(tree)
     if saved.checksums | sums != saved.checksums:
       raise DamagedStepError(
-        f"Checkpoint '{self.folder / str(step)}' is damaged: its arrays do not"
+        f"Checkpoint '{self._path(step)}' is damaged: its arrays do not"
         " match their checksums."
       )
     return tree
@@ -373,20 +427,21 @@ class Checkpoints:
         f"'{self.folder}' has no checkpoint of step {step}. Saved steps:"
         f" {', '.join(map(str, self.steps())) or 'none'}."
       )
+    folder = self._path(step)
     try:
       yield
     except Exception as e:  # KeyError, JSONDecodeError, ValueError, ...
-      if is_out_of_memory(e):
+      if is_out_of_memory(e) or isinstance(e, TrueNegsError):
         raise
-      if reason := _find_reason(e, UNREADABLE):
+      lost = self._steps and re.search(LOST, str(e))
+      if reason := lost[0] if lost else _find_reason(e, UNREADABLE):
         raise DiskError(
-          f"Checkpoint '{self.folder / str(step)}' cannot be read: {reason}. It"
+          f"Checkpoint '{folder}' cannot be read: {reason}. It"
           " may be intact. Run the same command again. To use the step before"
-          f" instead, rename the folder to '{step}{DAMAGED}'."
+          f" instead, rename the folder to '{folder.name}{DAMAGED}'."
         ) from e
       first_line = (str(e).splitlines() or [""])[0][:150].rstrip(".")
-      folder = self.folder / str(step)
-      if not folder.exists():
+      if not (folder / COMMITTED if self._steps else folder).exists():
         raise DamagedStepError(
           f"Checkpoint '{folder}' was deleted by its run."
         ) from e
@@ -396,12 +451,14 @@ class Checkpoints:
       ) from e
 
   def _disk_error(self, e: Exception) -> DiskError:
+    if self.lease.error:
+      return self.lease.error
     fix, reason = "", str(e).partition("\n")[0].rstrip(".")
     if full := _find_reason(e, FULL_DISK):
       fix, reason = " Free some disk space.", full
     elif isinstance(e, TimeoutError):
       reason = "20 minutes passed, or the clock was changed meanwhile"
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, DiskError):
       self._manager.reload()  # it has dropped steps that it did not delete
     return DiskError(
       f"A checkpoint could not be written to '{self.folder}': {reason}. Earlier"

@@ -8,6 +8,7 @@ import math
 import os
 import pathlib
 import re
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -24,6 +25,7 @@ from truenegs_jax.runtime.files import (
   read_json,
 )
 from truenegs_jax.runtime.paths import is_bucket
+from truenegs_jax.workdir import steps
 
 CHECKPOINTS = "checkpoints"  # folder of steps
 CONFIG = "config.json"  # with all values resolved
@@ -86,8 +88,14 @@ def save_json(path: pathlib.Path, value: Any, indent: int | None = 2) -> None:
 
 def check_checkpoint_folder(folder: pathlib.Path) -> None:
   """Raises InputError if Orbax cannot save in a folder with such a path."""
-  path = os.path.realpath(folder)
-  if match := UNSAVABLE.search(f"{path}/"):
+  path = str(folder) if is_bucket(folder) else os.path.realpath(folder)
+  if path.startswith("s3:"):
+    raise InputError(
+      f"No checkpoint can be saved in '{path}': Orbax writes to local folders"
+      " and gs:// only. Choose such a folder with --workdir=FOLDER. Rows,"
+      " weights and results can be at s3://."
+    )
+  if match := UNSAVABLE.search(f"{path.removeprefix('gs:/')}/"):
     raise InputError(
       f"No checkpoint can be saved in '{path}' because of {match[0]!r}: Orbax"
       " and TensorStore take it for a pattern, another folder or a bucket."
@@ -97,8 +105,7 @@ def check_checkpoint_folder(folder: pathlib.Path) -> None:
 
 def has_checkpoint(workdir: pathlib.Path) -> bool:
   """Returns whether the workdir has a checkpoint to resume from."""
-  # The name of an unfinished checkpoint has a suffix.
-  return any(p.name.isdigit() for p in (workdir / CHECKPOINTS).glob("*"))
+  return any(steps.list_steps(workdir / CHECKPOINTS).values())
 
 
 def has_pretraining(workdir: pathlib.Path) -> bool:
@@ -115,7 +122,8 @@ def parse_run_path(
   """
   if (path / CHECKPOINTS).is_dir():
     return path, None
-  step = int(path.name) if path.name.isdecimal() else None
+  match = steps.STEP.fullmatch(path.name)
+  step = int(match[2]) if match else None
   folder = path if step is None else path.parent
   if folder.name == CHECKPOINTS and (folder.parent / VOCABULARY).exists():
     return folder.parent, step
@@ -171,7 +179,8 @@ def read_state(workdir: pathlib.Path, *, ends: bool = False) -> str:
 
   `ends` tells that the run itself asks, which does not run much longer.
   """
-  if is_locked(workdir / LOCK) and not ends:
+  path = workdir / LOCK
+  if not ends and (_is_leased if is_bucket(path) else is_locked)(path):
     return RUNNING
   return FINISHED if has_results(workdir) else STOPPED
 
@@ -196,6 +205,17 @@ def withdraw(path: pathlib.Path) -> None:
       path.unlink(missing_ok=True)
   elif path.exists():
     path.write_bytes(WITHDRAWN)
+
+
+def _is_leased(path: pathlib.Path) -> bool:
+  """Returns whether a run has renewed its lease in time; see `lease.py`."""
+  try:
+    lease = parse_json(path.read_bytes())
+  except FileNotFoundError:
+    return False
+  return (
+    lease["held"] and time.time() < lease["renewed"] + lease["takeover_secs"]
+  )
 
 
 class JsonlWriter:

@@ -1,4 +1,8 @@
-"""Locks a workdir so that only one run uses it at a time."""
+"""Locks a workdir so that only one run uses it at a time.
+
+with lock(workdir) as lease:
+  checkpoints = Checkpoints(workdir / files.CHECKPOINTS, lease=lease)
+"""
 
 import contextlib
 import os
@@ -8,22 +12,52 @@ from collections.abc import Iterator
 
 from truenegs_jax.runtime import distributed
 from truenegs_jax.runtime.errors import DiskError, InputError
-from truenegs_jax.runtime.files import disk_errors, lock_file
+from truenegs_jax.runtime.files import disk_errors, lock_file, parse_json
+from truenegs_jax.runtime.paths import is_bucket
 from truenegs_jax.workdir import files
+from truenegs_jax.workdir.lease import Lease
 
 
 @contextlib.contextmanager
-def lock(workdir: pathlib.Path) -> Iterator[None]:
+def lock(workdir: pathlib.Path) -> Iterator[Lease]:
   """Creates the workdir and locks it while the context is open.
 
   The first process of a run takes the lock for all processes and writes a
-  random token to the lock file, which all of them must be able to read.
+  random token to the lock file, which all of them must be able to read. Yields
+  the right to write, which a run can lose in a bucket.
 
   Raises:
     InputError: another run uses the workdir, it is not writable, or the
       processes of this run do not share it.
-    DiskError: at the end the workdir is another folder than at the start.
+    DiskError: at the end another run uses the workdir, or it is another folder
+      than at the start.
   """
+  lock_workdir = _lease_bucket if is_bucket(workdir) else _lock_folder
+  with lock_workdir(workdir) as lease:
+    yield lease
+
+
+@contextlib.contextmanager
+def _lease_bucket(workdir: pathlib.Path) -> Iterator[Lease]:
+  path, lease = workdir / files.LOCK, Lease()
+  with distributed.raise_everywhere("lock"):
+    if distributed.is_first_process():
+      lease.acquire(path)
+  try:
+    lease.owner = int(distributed.from_first("owner", str(lease.owner)))
+    with distributed.raise_everywhere("read lock"):
+      token = parse_json(path.read_bytes())["token"]
+    distributed.check_same("workdir, a folder that all of them share", token)
+    yield lease
+  except BaseException:
+    with contextlib.suppress(DiskError):
+      lease.release()
+    raise
+  lease.release()
+
+
+@contextlib.contextmanager
+def _lock_folder(workdir: pathlib.Path) -> Iterator[Lease]:
   path, file = workdir / files.LOCK, None
   with contextlib.ExitStack() as stack:
     with distributed.raise_everywhere("lock"):
@@ -50,7 +84,7 @@ def lock(workdir: pathlib.Path) -> Iterator[None]:
     except OSError:
       token = "none"
     distributed.check_same("workdir, a folder that all of them share", token)
-    yield
+    yield Lease()
     # A moved workdir lets a run go on, and save in a new one.
     if file and not (
       path.exists() and os.path.samestat(path.stat(), os.fstat(file.fileno()))

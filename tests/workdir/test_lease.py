@@ -1,0 +1,181 @@
+"""One run at a time uses a workdir in a bucket, and a dead one is replaced."""
+
+import json
+import os
+import threading
+import time
+
+import pytest
+
+from support import bucket_servers
+from support.faulty_proxy import FaultyProxy
+from truenegs_jax.runtime import paths
+from truenegs_jax.runtime.errors import DiskError, InputError
+from truenegs_jax.workdir import files, lock
+from truenegs_jax.workdir import lease as lease_lib
+
+TAKEOVER_SECS = 1
+ELSEWHERE = {"owner": 4, "token": "x", "host": "far", "pid": 7, "processes": ""}
+
+
+@pytest.fixture(scope="module", params=bucket_servers.PACKAGES)
+def server(request):
+  for package in bucket_servers.PACKAGES[request.param]:
+    pytest.importorskip(package)
+  with bucket_servers.serve_bucket(request.param) as bucket:
+    yield bucket
+
+
+@pytest.fixture
+def bucket(server, monkeypatch):
+  """Yields an empty bucket, the proxy before it, and a workdir in it."""
+  for name in server.list():
+    server.delete(name)
+  monkeypatch.setenv(lease_lib.TAKEOVER_VARIABLE, f"{TAKEOVER_SECS}")
+  with FaultyProxy(server.port) as proxy:
+    bucket_servers.connect(monkeypatch, server.scheme, proxy.port)
+    workdir = paths.open_path("--workdir", f"{server.url}/runs/x")
+    yield server, proxy, workdir
+
+
+def read(server) -> dict:
+  return json.loads(server.read("runs/x/lock"))
+
+
+def acquire(workdir) -> lease_lib.Lease:
+  lease = lease_lib.Lease()
+  lease.acquire(workdir / files.LOCK)
+  return lease
+
+
+def leave(server, **more) -> None:
+  """Leaves the lock of an owner that is gone."""
+  value = ELSEWHERE | {"renewed": time.time(), "held": True}
+  value |= {"takeover_secs": TAKEOVER_SECS} | more
+  server.write("runs/x/lock", json.dumps(value).encode())
+
+
+def test_second_run_is_refused_until_first_ends(bucket):
+  server, _, workdir = bucket
+  with lock.lock(workdir) as lease:
+    assert lease.owner == 1
+    assert files.read_state(workdir) == files.RUNNING
+    for _ in range(2):
+      with pytest.raises(InputError, match="Another run is using"):
+        with lock.lock(workdir):
+          pass
+    lease.check()
+  assert files.read_state(workdir) == files.STOPPED
+  with lock.lock(workdir) as lease:
+    assert lease.owner == 2
+  assert server.list() == ["runs/x/lock"]
+
+
+def test_an_error_of_a_run_is_not_hidden(bucket):
+  server, proxy, workdir = bucket
+  with pytest.raises(KeyError, match="body"), lock.lock(workdir):
+    leave(server, owner=9)
+    raise KeyError("body")
+  assert read(server)["owner"] == 9
+
+
+def test_dead_run_is_replaced_after_the_time_and_not_before(bucket):
+  server, _, workdir = bucket
+  leave(server)
+  began = time.monotonic()
+  lease = acquire(workdir)
+  assert time.monotonic() - began > TAKEOVER_SECS
+  assert lease.owner == 5
+  lease.release()
+
+
+def test_dead_process_of_this_machine_is_replaced_at_once(bucket, monkeypatch):
+  server, _, workdir = bucket
+  monkeypatch.setenv(lease_lib.TAKEOVER_VARIABLE, "999")
+  processes = lease_lib._name_processes()
+  leave(server, pid=2**30, processes=processes)
+  lease = acquire(workdir)
+  assert lease.owner == 5
+  lease._ended.set()
+  monkeypatch.setenv(lease_lib.TAKEOVER_VARIABLE, "1")
+  leave(server, pid=os.getpid(), processes=processes)
+  began = time.monotonic()
+  acquire(workdir).release()
+  assert time.monotonic() - began > TAKEOVER_SECS
+
+
+def test_one_of_two_newcomers_wins(bucket):
+  server, _, workdir = bucket
+  leave(server)
+  results: list = []
+
+  def start() -> None:
+    try:
+      results.append(acquire(workdir))
+    except InputError as error:
+      results.append(error)
+
+  threads = [threading.Thread(target=start) for _ in range(4)]
+  for thread in threads:
+    thread.start()
+  for thread in threads:
+    thread.join()
+  [winner] = [x for x in results if isinstance(x, lease_lib.Lease)]
+  assert winner.owner == read(server)["owner"] == 5
+  assert all("Another run" in str(x) for x in results if x is not winner)
+  winner.release()
+
+
+def test_run_that_was_only_paused_finds_its_successor(bucket):
+  server, _, workdir = bucket
+  first = acquire(workdir)
+  first._ended.set()  # no renewals
+  second = acquire(workdir)
+  assert (first.owner, second.owner) == (1, 2)
+  with pytest.raises(DiskError, match="Another run uses it now"):
+    first.check()
+  assert isinstance(first.error, DiskError)
+  with pytest.raises(DiskError):
+    first.release()
+  second.check()
+  assert read(server)["token"] == second.token
+  second.release()
+
+
+def test_run_that_lost_its_workdir_is_told_by_its_thread(bucket):
+  server, _, workdir = bucket
+  first = acquire(workdir)
+  leave(server, owner=9)
+  deadline = time.monotonic() + 20
+  while not first.error and time.monotonic() < deadline:
+    time.sleep(0.05)
+  assert "process 7 of far" in str(first.error)
+  assert read(server)["owner"] == 9
+
+
+@pytest.mark.slow
+def test_lost_answers_and_connections_do_not_end_a_lease(bucket):
+  server, proxy, workdir = bucket
+  lease = acquire(workdir)
+  proxy.lose_answers = 1
+  lease.check()
+  proxy.down = True
+  time.sleep(2 * TAKEOVER_SECS)
+  proxy.down = False
+  lease.check()
+  assert lease.error is None
+  renewed = read(server)["renewed"]
+  deadline = time.monotonic() + 20
+  while read(server)["renewed"] == renewed and time.monotonic() < deadline:
+    time.sleep(0.05)
+  assert read(server)["renewed"] > renewed
+  lease.release()
+  assert not read(server)["held"]
+
+
+def test_bucket_without_write_access_is_refused(bucket):
+  server, proxy, workdir = bucket
+  proxy.read_only = True
+  with pytest.raises(InputError, match="right to read and write"):
+    acquire(workdir)
+  assert server.list() == []
