@@ -49,9 +49,8 @@ class _TupleParser(flags.ArgumentParser):
     except (SyntaxError, ValueError) as e:
       if "," in argument:
         raise ValueError from e
-    return tuple(
-      map(self._kind, value if isinstance(value, tuple | list) else [value])
-    )
+    values = value if isinstance(value, tuple | list) else [value]
+    return tuple(map(self._kind, values))
 
 
 def define_config(values: flags.FlagValues = flags.FLAGS) -> flags.FlagHolder:
@@ -128,8 +127,14 @@ def parse_flags(
     rest = values(argv)
   except (flags.Error, ValueError) as e:
     raise InputError(_explain(e, values)) from e
-  if len(rest) > 1:
-    raise InputError(_unknown_words(rest[1:], values))
+  if words := rest[1:]:
+    name, equals, _ = words[0].partition("=")
+    hint = _near_flags(name, values) if equals else ""
+    stem = pathlib.Path(name.partition(":")[0]).stem
+    if CONFIG in values and stem in load.packaged_names():
+      hint = f" Did you mean --config={words[0]}?"
+    hint = hint or " Put a value with spaces in quotes."
+    raise InputError(f"Not understood: {', '.join(map(repr, words))}.{hint}")
   if config:
     task = config.task
     given = {flag.name: flag.value for flag in _flags(values) if flag.present}
@@ -176,19 +181,17 @@ def _define_key(name: str, key: Key, values: flags.FlagValues) -> None:
 
 def _help(values: flags.FlagValues, doc: str) -> str:
   """Returns the help of a program or, with --config, of that config."""
-  config = values[CONFIG].value if CONFIG in values else None
-  if config:
+  if CONFIG in values and (config := values[CONFIG].value):
     lines = ["Keys of the config, as flags with their values:", ""]
     lines += _render_keys(config)
   else:
     lines = [doc.strip(), "", "Flags:"]
     for flag in _flags(values):
       lines += _render_flag(flag.name, flag.value, flag.help or "")
-  if CONFIG in values and not config:
-    lines += [CONFIG_HELP, *render_configs()]
-  return "\n".join(
-    [*lines, "", "Documentation: docs/index.md in the repository."]
-  )
+    if CONFIG in values:
+      lines += [CONFIG_HELP, *render_configs()]
+  lines += ["", "Documentation: docs/index.md in the repository."]
+  return "\n".join(lines)
 
 
 def _near_flags(name: str, values: flags.FlagValues) -> str:
@@ -200,11 +203,9 @@ def _near_flags(name: str, values: flags.FlagValues) -> str:
 def _explain(error: Exception, values: flags.FlagValues) -> str:
   """Rewrites a message of absl."""
   if isinstance(error, flags.UnrecognizedFlagError):
-    hint = _near_flags(error.flagname, values)
-    return (
-      f"There is no flag --{error.flagname}.{hint} To list all flags, pass"
-      " --help."
-    )
+    name = error.flagname
+    hint = _near_flags(name, values)
+    return f"There is no flag --{name}.{hint} To list all flags, pass --help."
   match = re.match(r"flag --([^=]+)=(.*?): ", str(error), re.DOTALL)
   if not match:
     return f"{str(error).rstrip('.')}."
@@ -214,17 +215,6 @@ def _explain(error: Exception, values: flags.FlagValues) -> str:
   if isinstance(parser, flags.EnumParser):
     expected = f"one of {', '.join(parser.enum_values)}"
   return f"--{name}={text!r} must be {expected}."
-
-
-def _unknown_words(words: Sequence[str], values: flags.FlagValues) -> str:
-  """Returns the message for words that are no flags."""
-  name, equals, _ = words[0].partition("=")
-  hint = _near_flags(name, values) if equals else ""
-  stem = pathlib.Path(name.partition(":")[0]).stem
-  if CONFIG in values and stem in load.packaged_names():
-    hint = f" Did you mean --config={words[0]}?"
-  hint = hint or " Put a value with spaces in quotes."
-  return f"Not understood: {', '.join(map(repr, words))}.{hint}"
 
 
 def parse_job(name: str, text: str) -> tuple[int, int]:

@@ -55,10 +55,9 @@ class Item(NamedTuple):
       kind = type(defaults[option])
       try:
         values[option] = _TRUTH[text.lower()] if kind is bool else kind(text)
-      except (KeyError, ValueError):
+      except (KeyError, ValueError) as e:
         words = _KINDS.get(kind, "a number")
-        message = f"{subject}: {option}={text} must be {words}."
-        raise InputError(message) from None
+        raise InputError(f"{subject}: {option}={text} must be {words}.") from e
     return values
 
 

@@ -17,7 +17,6 @@ from truenegs_jax.runtime.errors import InputError, one_of
 
 TINY = 1e-12  # lower bound of numbers that must be above 0
 LARGEST = 2**31 - 1  # an int32, the type of jax's integers
-_METADATA = "key"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,7 +64,7 @@ class Key:
     """Returns the meaning with the type and the allowed values."""
     kind = type(self.default).__name__
     values = ", ".join(self.choices) or self.describe_range()
-    return f"{self.meaning} [{kind}{': ' if values else ''}{values}]"
+    return f"{self.meaning} [{kind}{values and f': {values}'}]"
 
   def check_type(self, name: str, value: Any) -> None:
     """Raises InputError if a value is not of the default's type."""
@@ -95,7 +94,7 @@ class Key:
 def key(default: Any, meaning: str, **rules: Any) -> Any:
   """Declares a field of a section; `rules` are further fields of `Key`."""
   described = Key(default, meaning, **rules)
-  return dataclasses.field(default=default, metadata={_METADATA: described})
+  return dataclasses.field(default=default, metadata={"key": described})
 
 
 def free_key(default: Any, meaning: str, **rules: Any) -> Any:
@@ -116,7 +115,7 @@ class Section:
       if isinstance(field.default, Section):
         keys |= field.default.list_keys(f"{name}.")
       else:
-        keys[name] = field.metadata[_METADATA]
+        keys[name] = field.metadata["key"]
     return keys
 
   @classmethod

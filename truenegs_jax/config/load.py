@@ -107,9 +107,9 @@ def _execute(path: pathlib.Path, args: Iterable[str]) -> ConfigDict:
     if not isinstance(config, ConfigDict):
       raise TypeError(f"get_config() returns {config!r}")
     return config
+  except WordError as e:
+    raise InputError(str(e)) from e
   except Exception as e:
-    if isinstance(e, WordError):
-      raise InputError(str(e)) from e
     frames = traceback.extract_tb(e.__traceback__)
     lines = [frame.lineno for frame in frames if frame.filename == str(path)]
     place = f"{path}:{lines[-1]}" if lines else path

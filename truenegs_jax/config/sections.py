@@ -29,9 +29,7 @@ class Model(Section):
   dropout: float = key(
     0.1, "Dropout of embeddings and layer outputs.", low=0, high=0.99
   )
-  attention_dropout: float = key(
-    0.1, "Dropout of attention weights.", low=0, high=0.99
-  )
+  attention_dropout: float = key(0.1, "Of attention weights.", low=0, high=0.99)
   initializer_range: float = key(
     0.02, "Standard deviation of random weights.", low=TINY, high=1
   )
@@ -48,9 +46,7 @@ class Model(Section):
     choices=("none", "dots", "full"),
     is_open=True,
   )
-  scan: bool = free_key(
-    False, "True: one loop over all layers, which compiles faster."
-  )
+  scan: bool = free_key(False, "True: loop over layers, which compiles faster.")
   attention: str = free_key(
     "auto",
     'Attention: "auto", "xla", "pieces" (CPU) or "flash" (GPU, TPU).',
@@ -66,9 +62,7 @@ class Model(Section):
 class Masking(Section):
   """Hidden tokens."""
 
-  prob: float = key(
-    0.15, "Share of the tokens that are predicted.", low=TINY, high=0.9
-  )
+  prob: float = key(0.15, "Share of tokens to predict.", low=TINY, high=0.9)
   style: str = key(
     "electra_85_15",
     "Percentages of [MASK], unchanged and random tokens in the slots:"
@@ -87,9 +81,7 @@ class Generator(Section):
   temperature: float = key(
     1.0, "Of samples; follows negatives.temperature.", low=TINY
   )
-  loss_weight: float = key(
-    1.0, "Of the masked model's loss, also of BERT's.", low=0
-  )
+  loss_weight: float = key(1.0, "Of the masked model's or BERT's loss.", low=0)
   detect_weight: float = key(50.0, "Of the discriminator's loss.", low=0)
 
 
@@ -250,13 +242,9 @@ class Data(Section):
   held_out: float = key(
     0.02, "Share of the documents that is never trained on.", low=TINY, high=0.5
   )
-  seed: int = key(
-    0, "Of the rows, which do not depend on c.seed.", low=0, high=LARGEST_SEED
-  )
+  seed: int = key(0, "Of rows, whatever c.seed is.", low=0, high=LARGEST_SEED)
   rows: str = free_key("", 'Rows folder; "": one in the cache.')
-  workers: int = free_key(
-    0, "Processes that prepare rows; 0: one per core.", low=0
-  )
+  workers: int = free_key(0, "Processes to make rows; 0: one per core.", low=0)
   wordnet_dir: str = free_key("", '"": NLTK\'s folders, or the cache.')
 
 
@@ -271,23 +259,13 @@ class Optim(Section):
   )
   lr: float = key(5e-4, "Learning rate: the peak of the schedule.", low=TINY)
   warmup_steps: int = key(10_000, "Steps with a growing learning rate.", low=0)
-  weight_decay: float = key(
-    0.01, "Of all parameters but biases and layer norms.", low=0
-  )
-  clip_norm: float = key(
-    1.0, "Largest norm of the gradient of all parameters.", low=TINY
-  )
+  weight_decay: float = key(0.01, "Of all but biases and layer norms.", low=0)
+  clip_norm: float = key(1.0, "Largest norm of the whole gradient.", low=TINY)
   b1: float = key(0.9, "Decay of the mean of gradients.", low=0, high=0.999999)
-  b2: float = key(
-    0.999, "Decay of the mean of squared gradients.", low=0, high=0.999999
-  )
-  epsilon: float = key(
-    1e-6, "Added to the root of that mean.", low=TINY, high=1
-  )
+  b2: float = key(0.999, "Decay of the mean of squares.", low=0, high=0.999999)
+  epsilon: float = key(1e-6, "Added to that mean's root.", low=TINY, high=1)
   accumulation: int = key(1, "Micro-batches per update, to save memory.", low=1)
-  max_skips: int = free_key(
-    0, "Updates in a row that may be skipped as non-finite.", low=0
-  )
+  max_skips: int = free_key(0, "Non-finite updates to skip in a row.", low=0)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -302,9 +280,7 @@ class Mesh(Section):
     choices=("dp", "fsdp", "fsdp_tp"),
     is_open=True,
   )
-  axes: str = free_key(
-    "", 'Sizes that differ from the preset\'s, such as "model=4".'
-  )
+  axes: str = free_key("", 'Sizes other than the preset\'s: "model=4".')
   synonyms: str = free_key(
     "replicated",
     'Table on each device; "rows": split by rows.',
@@ -336,18 +312,14 @@ class Log(Section):
     'Beside metrics.jsonl: "tensorboard", "wandb".',
     choices=("tensorboard", "wandb"),
   )
-  profile: str = free_key(
-    "", '"M:N": trace of steps M to N, in <workdir>/profile.'
-  )
+  profile: str = free_key("", '"M:N": trace steps M to N in <workdir>/profile.')
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Eval(Section):
   """Held-out rows, and what is shown at the end."""
 
-  every_steps: int = free_key(
-    10_000, "Steps between losses on held-out rows.", low=1
-  )
+  every_steps: int = free_key(10_000, "Steps between held-out losses.", low=1)
   rows: int = free_key(2_048, "Held-out rows, at most.", low=1)
   search_rows: int = free_key(
     2_048,
@@ -384,29 +356,21 @@ class PretrainConfig(Section):
     low=0,
     high=LARGEST_SEED,
   )
-  steps: int = key(
-    1_000_000, "Most updates of the weights; a resume may have more.", low=1
-  )
+  steps: int = key(1_000_000, "Most updates; a resume may have more.", low=1)
   minutes: float = free_key(
     0.0,
     "Time of the run, export included; it does the steps that fit. 0: any.",
     low=0,
   )
-  batch_size: int = key(
-    128, "Rows per update, over all devices and processes.", low=1
-  )
+  batch_size: int = key(128, "Rows per update, over all devices.", low=1)
   length: int = key(128, "Tokens of a row.", low=8)
-  init: str = free_key(
-    "", 'Weights: a folder, a workdir or names on the hub; "": random.'
-  )
+  init: str = free_key("", 'Weights: folder, workdir or hub names; "": random.')
   init_skip: str = free_key(
     "",
     '"words": the vocabulary may differ from that of `init`; embeddings of'
     ' common words are copied. "head": fine-tuning starts with a new head.',
   )
-  dry_run: bool = free_key(
-    False, "True: print what would run, and write nothing."
-  )
+  dry_run: bool = free_key(False, "True: print what would run, write nothing.")
   model: Model = Model()
   masking: Masking = Masking()
   negatives: Negatives = Negatives()

@@ -29,9 +29,7 @@ class Finetune(Section):
     5, "Runs per task, with seeds c.seed, c.seed + 1, ...", low=1, high=1000
   )
   data: str = free_key("", "Folder with the tasks' files, or hf:NAME.")
-  files: str = free_key(
-    "", 'Replacements for single files: "mrpc.dev=FILE qqp.train=FILE".'
-  )
+  files: str = free_key("", 'Other files: "mrpc.dev=FILE qqp.train=FILE".')
   rows: int = key(0, "Training rows, at most; 0: all.", low=0)
   epochs: float = key(
     0.0,
@@ -39,12 +37,8 @@ class Finetune(Section):
     low=0,
     high=1000,
   )
-  predict_test: bool = free_key(
-    False, "True: also write test answers, for GLUE's server."
-  )
-  head_dropout: float = key(
-    0.1, "Dropout before the output layer.", low=0, high=0.99
-  )
+  predict_test: bool = free_key(False, "True: write answers for GLUE's server.")
+  head_dropout: float = key(0.1, "Before the output layer.", low=0, high=0.99)
   loss: str = key(
     "mean",
     'Over the rows of a batch; "sum": ELECTRA\'s code.',
@@ -72,12 +66,8 @@ class Finetune(Section):
   window: int = key(
     50, "Batches whose rows are sorted by length together; 1: no sort.", low=1
   )
-  evals_per_epoch: int = key(
-    0, "Scores of the dev set; 0: only at the end.", low=0
-  )
-  save_minutes: float = free_key(
-    10.0, "Between the checkpoints of an unfinished run.", low=0
-  )
+  evals_per_epoch: int = key(0, "Dev-set scores; 0: only at the end.", low=0)
+  save_minutes: float = free_key(10.0, "Between checkpoints of a run.", low=0)
   export: str = free_key(
     "all",
     'Each run\'s model for Hugging Face; "none": no model.',
@@ -92,9 +82,7 @@ class Finetune(Section):
     20, "SQuAD: candidates for the start, and for the end, of an answer.", low=1
   )
   max_answer: int = key(30, "SQuAD: tokens of an answer, at most.", low=1)
-  text: str = key(
-    "", 'Own task: column of the text, or of two texts: "first,second".'
-  )
+  text: str = key("", 'Own task: column of the text, or two: "first,second".')
   label: str = key("label", "Own task: column of the class or score.")
   kind: str = key(
     "classes",
