@@ -14,6 +14,7 @@ import datetime
 import pathlib
 import time
 from collections.abc import Iterator
+from typing import Any
 
 from absl import flags
 
@@ -22,8 +23,8 @@ from truenegs_jax.config.tables import Study
 from truenegs_jax.data.rows import rows_folder, store
 from truenegs_jax.runtime.errors import CheckpointError, InputError
 from truenegs_jax.runtime.files import is_locked, read_json
-from truenegs_jax.runtime.paths import open_path
-from truenegs_jax.workdir import files
+from truenegs_jax.runtime.paths import is_bucket, open_path
+from truenegs_jax.workdir import files, steps
 
 RESULT = "result.json"  # of one fine-tuning
 # Fields of records, in this order; other losses are in metrics.jsonl.
@@ -72,11 +73,16 @@ def _describe_records(folder: pathlib.Path, most: int = 0) -> Iterator[Line]:
     values = {x: record.get(x) for x in names if x not in files.COMMON}
     shown = [f"{name} {x:.4g}" for name, x in values.items() if x is not None]
     yield f"{split}, step {record['step']:,}", ", ".join(shown)
-  folders = (folder / files.CHECKPOINTS).glob("*")
-  steps = {int(x.name): x for x in folders if x.name.isdigit()}
-  if steps:
-    secs = time.time() - steps[max(steps)].stat().st_mtime
-    text = f"step {max(steps):,}, {_format_secs(secs)} ago"
+  checkpoints = folder / files.CHECKPOINTS
+  listed = steps.list_steps(checkpoints).items()
+  names = steps.sort_steps(name for name, is_finished in listed if is_finished)
+  if names:
+    path: Any = checkpoints / names[max(names)][0]
+    if is_bucket(path):  # where folders have no time
+      saved = (path / steps.COMMITTED).stat().mtime
+    else:
+      saved = path.stat().st_mtime
+    text = f"step {max(names):,}, {_format_secs(time.time() - saved)} ago"
     yield "newest checkpoint", text
 
 

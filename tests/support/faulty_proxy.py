@@ -34,7 +34,7 @@ class Request:
     kind: one of `CLASS_A`, `CLASS_B`, "put part", "delete" and "batch" (of
       deletes, which are logged besides).
     client: "gcsfs", "tensorstore", "s3fs", "gcloud" or the user agent.
-    target: its path and query.
+    target: its path and query, with the name of an object to write.
     status: of the answer; 0 if it was cut.
     bytes_up: of its body.
     bytes_down: of the answer's body.
@@ -240,6 +240,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         time.sleep(proxy.delay_secs)
       is_cut = applies and proxy.draw(proxy.cut_rate)
       body = self._read(request, is_cut and proxy.draw(0.5))
+      if match := re.match(rb'--.*?\{"name": "(.*?)"', body[:999], re.DOTALL):
+        request.target += f"&name={match[1].decode()}"
       if kind == "batch":
         for _ in range(body.count(b"DELETE ")):
           proxy.log.append(Request("delete", client, "DELETE", ""))

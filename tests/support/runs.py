@@ -148,13 +148,13 @@ def prepare(flags, env) -> None:
   subprocess.run(command, env=env, check=True)
 
 
-def start(workdir, flags, env, config="electra_demo:sr,runlocal"):
+def start(workdir, flags, env, config="electra_demo:sr,runlocal", *, cwd=None):
   """Starts a run whose stdout and stderr go to one pipe."""
   return subprocess.Popen(
     [sys.executable, "-m", "truenegs_jax.main", f"--config={config}"]
     + [f"--workdir={workdir}", *flags],
     env=env,
-    cwd=workdir.parent,
+    cwd=cwd or workdir.parent,
     stdout=subprocess.PIPE,
     stderr=subprocess.STDOUT,
     text=True,

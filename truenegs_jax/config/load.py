@@ -16,6 +16,7 @@ from truenegs_jax.config import tables
 from truenegs_jax.config.keys import did_you_mean, flatten
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.runtime.files import read_json
+from truenegs_jax.runtime.paths import open_path
 
 PACKAGED = pathlib.Path(__file__).parents[1] / "configs"
 JSON_FIX = (
@@ -48,8 +49,8 @@ def parse_words(arg: str, words: Mapping[str, str]) -> list[str]:
 def load_config(text: str) -> ConfigDict:
   """Loads the config that a value of --config names."""
   path, colon, arg = text.partition(":")
-  if path.endswith(".json"):
-    config = _load_saved(pathlib.Path(text))
+  if path.endswith(".json") or text.endswith(".json"):  # a URL has a colon
+    config = _load_saved(open_path("--config", text))
   else:
     config = _execute(find_config(path), [arg] if colon else [])
   tables.check_keys(path, config)
@@ -78,7 +79,7 @@ def default_workdir(text: str) -> pathlib.Path:
   It is runs/NAME[-ARG-...], or the folder of a saved config.
   """
   if text.endswith(".json"):
-    return pathlib.Path(text).parent
+    return open_path("--config", text).parent
   path, _, args = text.partition(":")
   words = [pathlib.Path(path).stem, *filter(None, args.split(","))]
   return pathlib.Path("runs", "-".join(words))

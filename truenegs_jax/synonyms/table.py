@@ -16,6 +16,7 @@ pairs up with one gather, in one of two layouts:
 
 import collections
 import dataclasses
+import io
 import json
 import os
 import types
@@ -33,7 +34,7 @@ from truenegs_jax.runtime.files import (
   parse_json,
   short_sha256,
 )
-from truenegs_jax.runtime.paths import open_path
+from truenegs_jax.runtime.paths import is_bucket, open_path
 from truenegs_jax.synonyms.vocabulary import (
   STOP_WORDS,
   fingerprint,
@@ -287,12 +288,15 @@ def read_file(path: FilePath) -> tuple[dict[str, Any], np.ndarray]:
   Raises:
     DataError: the file is missing, damaged or of an unknown format.
   """
+  source: Any = open_path("path", path)
   try:
-    with zipfile.ZipFile(path) as file:
+    if is_bucket(source):
+      source = io.BytesIO(source.read_bytes())
+    with zipfile.ZipFile(source) as file:
       size = sum(member.file_size for member in file.infolist())
     if size > MAX_FILE_BYTES:
       raise ValueError(f"{size:,} bytes unpacked")
-    with np.load(path, allow_pickle=False) as file:
+    with np.load(source, allow_pickle=False) as file:
       header, keys_Q = parse_json(str(file["header"])), file["keys"]
     if header["format"] != FORMAT:
       raise ValueError(f"format {header['format']}, not {FORMAT}")

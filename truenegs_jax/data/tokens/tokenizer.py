@@ -185,9 +185,9 @@ def load_tokenizer(
   return make_tokenizer(vocab, **options, origin=str(path))
 
 
-def write_vocabulary(vocab: Sequence[str], path: str | pathlib.Path) -> None:
+def write_vocabulary(vocab: Sequence[str], path: pathlib.Path) -> None:
   """Writes a `vocab.txt`: UTF-8, the entry with id n - 1 in line n."""
-  with atomic_file(pathlib.Path(path)) as file:
+  with atomic_file(path) as file:
     file.writelines(f"{entry}\n".encode() for entry in vocab)
 
 
