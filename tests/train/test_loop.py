@@ -13,6 +13,7 @@ import pytest
 from truenegs_jax.runtime.errors import DiskError, NonFiniteError
 from truenegs_jax.train import guards, loop, speed
 from truenegs_jax.workdir import files
+from truenegs_jax.workdir.lease import Lease
 
 STEPS = 6
 
@@ -39,6 +40,7 @@ class FakeCheckpoints:
   """Appends events instead of saving, and keeps the descriptions."""
 
   full_at = ()  # steps at which the disk is full
+  lease = Lease()
 
   def __init__(self, events):
     self._events, self.descriptions = events, {}

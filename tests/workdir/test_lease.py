@@ -161,7 +161,8 @@ def test_lost_answers_and_connections_do_not_end_a_lease(bucket):
   lease.check()
   proxy.down = True
   time.sleep(2 * TAKEOVER_SECS)
-  proxy.down = False
+  proxy.down, proxy.expired = False, True
+  threading.Timer(1, lambda: setattr(proxy, "expired", False)).start()
   lease.check()
   assert lease.error is None
   renewed = read(server)["renewed"]
@@ -176,6 +177,18 @@ def test_lost_answers_and_connections_do_not_end_a_lease(bucket):
 def test_bucket_without_write_access_is_refused(bucket):
   server, proxy, workdir = bucket
   proxy.read_only = True
-  with pytest.raises(InputError, match="right to read and write"):
+  with pytest.raises(InputError, match="right to list"):
     acquire(workdir)
   assert server.list() == []
+
+
+def test_right_that_is_lost_ends_no_run(bucket):
+  _, proxy, workdir = bucket
+  lease = acquire(workdir)
+  proxy.read_only = True
+  with pytest.raises(DiskError, match="cannot be used"):
+    lease.check()
+  assert lease.error is None
+  proxy.read_only = False
+  lease.check()
+  lease.release()

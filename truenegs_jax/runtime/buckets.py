@@ -94,6 +94,7 @@ def is_final(error: Exception) -> bool:
   is_known = isinstance(error, ImportError | PermissionError)
   text = str(error)
   is_denied = text.startswith("Forbidden") or "PERMISSION_DENIED" in text
+  is_denied &= "http_response_code='401'" not in text  # expired, renewed soon
   return is_known or is_denied or type(error).__name__ in kinds
 
 
@@ -106,7 +107,8 @@ def explain(url: str, error: Exception) -> InputError:
     )
   return InputError(
     f"'{url}' cannot be used ({describe(error)}). Correct the name, get the"
-    f" right to read and write its objects, or {access}."
+    " right to list, read, write and delete its objects (Google's role Storage"
+    f" Object User), or {access}."
   )
 
 

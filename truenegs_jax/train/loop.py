@@ -96,7 +96,8 @@ class Loop:
     Raises:
       NonFiniteError: too many updates were skipped, or a parameter is not
         finite.
-      DiskError: the last step, or one of many processes, could not be saved.
+      DiskError: the last step, or one of many processes, could not be saved,
+        or another run uses the workdir.
     """
     with distributed.watch_step():
       self._flush()
@@ -121,7 +122,8 @@ class Loop:
       self.flush_log()  # else a resumed run would lack records
       warning = self.checkpoints.save(self.done, arrays, description, wait=last)
     except DiskError as e:
-      if last or distributed.process_count() > 1:
+      is_lost = self.checkpoints.lease.error is not None
+      if last or is_lost or distributed.process_count() > 1:
         raise
       warning = (
         f"warning: {e} The run goes on and tries again at its next save."

@@ -64,8 +64,8 @@ DAMAGED = ".damaged"  # suffix of the folders of steps that were set aside
 # Numbers the barriers of a run, whose processes have the same calls.
 _BARRIERS = itertools.count()
 UNFINISHED = ".orbax-checkpoint-tmp"  # in the names of folders
-# A bucket that cannot be reached, in TensorStore's words.
-LOST = r"(UNAVAILABLE|DEADLINE_EXCEEDED|ABORTED|UNAUTHENTICATED).*"
+# TensorStore's words for a bucket that cannot be reached.
+LOST = r"(ABORTED|DEADLINE_EXCEEDED|PERMISSION_DENIED|UNAVAILABLE): .*"
 # Log records that tell users nothing they could act on, and those of a failed
 # save, which is also raised: Orbax logs some hundred lines for each.
 NOTICES = (

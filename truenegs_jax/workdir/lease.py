@@ -65,8 +65,8 @@ class Lease:
       self._wait_for(previous)
     self.owner = previous.get("owner", 0) + 1
     try:
-      self.check()
-      self.check()  # some rights allow to create objects, not to replace them
+      self._renew()
+      self._renew()  # some rights allow to create objects, not to replace them
     except DiskError as error:
       if self.error:
         raise self._in_use() from error
@@ -80,8 +80,10 @@ class Lease:
       DiskError: another run has taken over, or the bucket cannot be reached.
     """
     if self._path:
-      with self._lock:
-        self._buckets.repeat(str(self._path), lambda: self._write(held=True))
+      try:
+        self._renew()
+      except InputError as error:  # of a right that was there at the start
+        raise DiskError(str(error)) from error
 
   def release(self) -> None:
     """Lets another run begin at once; raises DiskError if one has begun."""
@@ -92,11 +94,15 @@ class Lease:
     if self.error:
       raise self.error
 
+  def _renew(self) -> None:
+    with self._lock:
+      self._buckets.repeat(str(self._path), lambda: self._write(held=True))
+
   def _keep(self) -> None:
     """Renews the lease until it is released or lost."""
     while not self.error and not self._ended.wait(self._pause):
       with contextlib.suppress(Exception):  # the bucket may be out of reach
-        self.check()
+        self._renew()
 
   def _wait_for(self, other: dict[str, Any]) -> None:
     """Waits until the owner counts as dead; raises InputError if it lives."""
