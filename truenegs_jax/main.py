@@ -72,20 +72,23 @@ def main(argv: list[str]) -> None:
       text = f"error: {errors.printable(error)}"
       distributed.warn(text)
       code = error.exit_code
-      _mark_part_failed(pathlib.Path(flags.FLAGS.workdir), code, text)
+      _mark_part_failed(flags.FLAGS.workdir, code, text)
     else:
       traceback.print_exc()  # a bug
       code = 1
   distributed.exit_all(code, failed=True)
 
 
-def _mark_part_failed(folder: pathlib.Path, code: int, text: str) -> None:
+def _mark_part_failed(workdir: str, code: int, text: str) -> None:
   """Saves an error in the workdir, if that is the folder of a study's part."""
   from truenegs_jax.runtime import distributed
   from truenegs_jax.study import drive
 
-  if distributed.is_first_process() and (folder / drive.RECORD).exists():
-    with contextlib.suppress(errors.DiskError):
+  with contextlib.suppress(errors.TrueNegsError):
+    folder = paths.open_path("--workdir", workdir)
+    if paths.is_bucket(folder) and code == errors.DiskError.exit_code:
+      return  # it is out of reach
+    if distributed.is_first_process() and (folder / drive.RECORD).exists():
       drive.mark_failed(folder, code, text)
 
 

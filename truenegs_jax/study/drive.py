@@ -6,10 +6,12 @@
 The outputs in a part's folder say that it is done, a lock that it runs. Besides
 these, the folder has `log.txt`, `part.json` (command and config) and, if the
 process failed, `failed.json`. The process inherits the lock, which is released
-when both it and this process have ended, however they ended.
+when both it and this process have ended, however they ended. In a bucket, the
+lock is a lease, and the log is there once the process has ended.
 """
 
 import collections
+import contextlib
 import dataclasses
 import enum
 import os
@@ -17,15 +19,18 @@ import pathlib
 import shlex
 import signal
 import subprocess
-from collections.abc import Collection, Mapping, Sequence
-from typing import IO, Any
+import tempfile
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
 
 from rich.console import Console
 
 from truenegs_jax.runtime import errors, progress
 from truenegs_jax.runtime import files as runtime_files
-from truenegs_jax.runtime.files import disk_errors, is_locked
-from truenegs_jax.workdir import files
+from truenegs_jax.runtime.files import disk_errors
+from truenegs_jax.runtime.paths import is_bucket
+from truenegs_jax.workdir import files, lease
 
 LOG, RECORD, FAILED, LOCK = "log.txt", "part.json", "failed.json", "part.lock"
 STOPPING = (
@@ -96,7 +101,7 @@ def read_states(parts: Sequence[Part], root: pathlib.Path) -> States:
 
 
 def _read_state(part: Part, folder: pathlib.Path) -> State:
-  if is_locked(folder / LOCK) or is_locked(folder / files.LOCK):
+  if any(files.is_running(folder / name) for name in (LOCK, files.LOCK)):
     return State.RUNNING
   if part.is_complete(folder):
     return State.DONE
@@ -127,10 +132,14 @@ def run_parts(
     75 or 130 if this process or a part was stopped; else the exit code of the
     first part that failed and can be repeated, or 0.
   """
-  tried: set[str] = set()
+  tried, end = set[str](), time.monotonic() + lease.TAKEOVER_SECS
   while True:
     states = read_states(parts, root)
     part = next_part(parts, states, tried)
+    waits = is_bucket(root) and time.monotonic() < end
+    if not part and waits and State.RUNNING in states.values():
+      time.sleep(5)  # a process that was killed seems to run for a while
+      continue
     if not part:
       failed = (key for key, x in states.items() if x == State.FAILED)
       return next((read_json(root / x / FAILED)["code"] for x in failed), 0)
@@ -138,6 +147,7 @@ def run_parts(
     text = f"{part.key} [{describe_progress(states)}]"
     with progress.working(console, text):
       code = run_part(part, root / part.key, console)
+    end = time.monotonic() + lease.TAKEOVER_SECS
     if code in errors.SIGNAL_CODES.values():
       return code
     if code:
@@ -164,21 +174,56 @@ def run_part(part: Part, folder: pathlib.Path, console: Console) -> int:
   """
   with disk_errors(folder):
     folder.mkdir(parents=True, exist_ok=True)
-  with runtime_files.lock_file(folder / LOCK) as lock:
-    if lock is None or part.is_complete(folder):
+  with _lock_part(folder) as locked:
+    if locked is None or part.is_complete(folder):
       return 0
+    log, inherited = locked
     save_record(part, folder)  # before anything can depend on it
-    code, stopped_by = _run_process(part, folder / LOG, lock, console)
+    code, stopped_by = _run_process(part, log, inherited, console)
     if stopped_by:
       return errors.SIGNAL_CODES[stopped_by]
     if not code or part.is_complete(folder):
-      (folder / FAILED).unlink(missing_ok=True)
+      if not is_bucket(folder):  # where nothing is deleted
+        (folder / FAILED).unlink(missing_ok=True)
       return 0
     if code not in errors.SIGNAL_CODES.values():
-      lines = (folder / LOG).read_text(errors="replace").splitlines()
+      lines = log.read_text(errors="replace").splitlines()
       last = [line for line in lines if line.strip()][-1]
       mark_failed(folder, code, errors.printable(ValueError(last)))
     return code
+
+
+@contextlib.contextmanager
+def _lock_part(
+  folder: pathlib.Path,
+) -> Iterator[tuple[pathlib.Path, list[int]] | None]:
+  """Yields a local log and the lock to inherit; None if another has the lock.
+
+  In a bucket, the log is uploaded at the end, and nothing is inherited.
+  """
+  if not is_bucket(folder):
+    with runtime_files.lock_file(folder / LOCK) as lock:
+      yield (folder / LOG, [lock.fileno()]) if lock else None
+    return
+  own, uploaded = lease.Lease(), folder / LOG
+  try:
+    own.acquire(folder / LOCK)
+  except errors.InputError:
+    if not files.is_running(folder / LOCK):
+      raise
+    yield None
+    return
+  with tempfile.TemporaryDirectory() as temporary:
+    log = pathlib.Path(temporary, LOG)
+    with contextlib.suppress(FileNotFoundError):
+      log.write_bytes(uploaded.read_bytes())
+    try:
+      yield log, []
+    finally:
+      if log.exists():
+        uploaded.write_bytes(log.read_bytes())
+      with contextlib.suppress(errors.DiskError):
+        own.release()
 
 
 def mark_failed(folder: pathlib.Path, code: int, line: str) -> None:
@@ -196,7 +241,7 @@ def save_record(part: Part, folder: pathlib.Path) -> None:
 
 
 def _run_process(
-  part: Part, log_path: pathlib.Path, lock: IO[bytes], console: Console
+  part: Part, log_path: pathlib.Path, inherited: list[int], console: Console
 ) -> tuple[int, signal.Signals | None]:
   """Runs a part, and passes SIGTERM and SIGINT on to it.
 
@@ -231,7 +276,7 @@ def _run_process(
         stdout=log,
         stderr=subprocess.STDOUT,
         env={**os.environ, "PYTHONUNBUFFERED": "1"},
-        pass_fds=[lock.fileno()],
+        pass_fds=inherited,
         process_group=0,
       )
       if received:  # while the process was being started

@@ -180,7 +180,7 @@ def read_state(workdir: pathlib.Path, *, ends: bool = False) -> str:
   `ends` tells that the run itself asks, which does not run much longer.
   """
   path = workdir / LOCK
-  if not ends and (_is_leased if is_bucket(path) else is_locked)(path):
+  if not ends and is_running(path):
     return RUNNING
   return FINISHED if has_results(workdir) else STOPPED
 
@@ -207,8 +207,10 @@ def withdraw(path: pathlib.Path) -> None:
     path.write_bytes(WITHDRAWN)
 
 
-def _is_leased(path: pathlib.Path) -> bool:
-  """Returns whether a run has renewed its lease in time; see `lease.py`."""
+def is_running(path: pathlib.Path) -> bool:
+  """Returns whether a run has a lock, or has renewed its lease in time."""
+  if not is_bucket(path):
+    return is_locked(path)
   try:
     lease = parse_json(path.read_bytes())
   except FileNotFoundError:

@@ -1,0 +1,175 @@
+"""A study in a bucket, on a server of this machine."""
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+from rich.console import Console
+
+from support import bucket_servers, runs, word_task
+from truenegs_jax.runtime.paths import open_path
+from truenegs_jax.study import drive
+from truenegs_jax.study.drive import Part, State
+from truenegs_jax.workdir import lease
+
+pytestmark = pytest.mark.filterwarnings("ignore:Sending a large body")
+KEY = drive.part_key("a", 0, "pretrain")
+# Writes its output, or fails while the object "fails" is there.
+CODE = """
+import http.client, sys, time, urllib.parse
+port, root, key = sys.argv[1:]
+def ask(method, path, body=None):
+  server = http.client.HTTPConnection("127.0.0.1", int(port))
+  server.request(method, path, body)
+  return server.getresponse().status
+print("this is", key, flush=True)
+folder = "/storage/v1/b/bucket/o"
+if ask("GET", f"{folder}/fails") == 200:
+  print("error: it is broken")
+  sys.exit(3)
+name = urllib.parse.quote(f"{root}/{key}/results.json", safe="")
+ask("POST", f"/upload{folder}?uploadType=media&name={name}", b"{}")
+"""
+
+
+@pytest.fixture(scope="module")
+def server():
+  for package in bucket_servers.PACKAGES["gs"]:
+    pytest.importorskip(package)
+  with bucket_servers.serve_bucket("gs") as bucket:
+    yield bucket
+
+
+@pytest.fixture
+def bucket(server, monkeypatch):
+  """Returns an empty bucket."""
+  bucket_servers.connect(monkeypatch, server.scheme, server.port)
+  monkeypatch.setattr(time, "sleep", lambda _, sleep=time.sleep: sleep(0.1))
+  for name in server.list():
+    server.delete(name)
+  return server
+
+
+@pytest.fixture
+def console():
+  return Console(quiet=True)
+
+
+@pytest.fixture
+def root(bucket):
+  return open_path("--workdir", f"{bucket.url}/study")
+
+
+@pytest.fixture
+def part(bucket):
+  words = str(bucket.port), "study", KEY
+  command = sys.executable, "-S", "-c", CODE, *words
+  return Part("a", 0, "pretrain", command, ("results.json",))
+
+
+def test_a_part_that_failed_is_repeated(bucket, root, part, console):
+  bucket.write("fails", b"")
+  assert drive.run_parts([part], root, console) == 3
+  failed = json.loads(bucket.read(f"study/{KEY}/failed.json"))
+  assert failed == {"code": 3, "line": "error: it is broken"}
+  assert drive.read_states([part], root) == {KEY: State.FAILED}
+  assert f"See '{root / KEY}/log.txt'" in drive.describe_failure(part, root)
+  bucket.delete("fails")
+  assert drive.run_parts([part], root, console) == 0
+  assert drive.read_states([part], root) == {KEY: State.DONE}
+  log = bucket.read(f"study/{KEY}/log.txt").decode().splitlines()
+  assert [x for x in log if x.startswith(("this", "error"))] == [
+    f"this is {KEY}",
+    "error: it is broken",
+    f"this is {KEY}",
+  ]
+  before = {x: bucket.read(x) for x in bucket.list()}
+  assert drive.run_parts([part], root, console) == 0
+  assert before == {x: bucket.read(x) for x in bucket.list()}
+
+
+def test_a_part_that_runs_elsewhere_is_left_to_it(
+  bucket, root, part, console, monkeypatch
+):
+  monkeypatch.setenv(lease.TAKEOVER_VARIABLE, "2")
+  other = lease.Lease()
+  other.acquire(root / KEY / drive.LOCK)
+  monkeypatch.setattr(lease, "TAKEOVER_SECS", 1)
+  assert drive.read_states([part], root) == {KEY: State.RUNNING}
+  assert drive.run_parts([part], root, console) == 0
+  assert drive.run_part(part, root / KEY, console) == 0
+  assert bucket.list() == [f"study/{KEY}/part.lock"]
+  other.release()
+  assert drive.run_parts([part], root, console) == 0
+  assert drive.read_states([part], root) == {KEY: State.DONE}
+
+
+def test_a_part_whose_process_was_killed_is_repeated(
+  bucket, root, part, console, monkeypatch
+):
+  monkeypatch.setenv(lease.TAKEOVER_VARIABLE, "1")
+  for lock in (drive.LOCK, "lock"):
+    killed = lease.Lease()
+    killed.acquire(root / KEY / lock)
+    killed._ended.set()  # it renews no more
+  assert drive.read_states([part], root) == {KEY: State.RUNNING}
+  assert drive.run_parts([part], root, console) == 0
+  assert drive.read_states([part], root) == {KEY: State.DONE}
+
+
+@pytest.mark.slow
+def test_a_study_that_is_stopped_has_the_results_of_a_local_one(
+  bucket, tmp_path
+):
+  corpus = runs.write_corpus(tmp_path / "corpus.txt")
+  files = word_task.write_files(tmp_path)
+  values = f"data.sources={corpus} data.vocab_size=120"
+  values += f" data.rows={tmp_path}/rows model.variant='{runs.ONE_LAYER}'"
+  values += " steps=12 checkpoint.every_steps=3 eval.every_steps=6"
+  values += " eval.must_learn=False eval.sentences=()"
+  own = f"'train={files}/train.csv dev={files}/dev.jsonl'"
+  flags = [
+    f"--config.study.{key}={value}"
+    for key, value in {
+      "base": "electra_demo:runlocal",
+      "arms": "a=baseline",
+      "seeds": 1,
+      "tasks": "own",
+      "finetune_seeds": 1,
+      "overrides": values,
+      "finetune": f"length=16 finetune.files={own} finetune.text=text"
+      " finetune.epochs=1.0",
+    }.items()
+  ]
+  env = runs.make_environment(tmp_path / "cache")
+
+  def start(url):
+    return subprocess.Popen(
+      [sys.executable, "-m", "truenegs_jax.main", "--config=study", *flags]
+      + [f"--workdir={url}"],
+      env=env,
+      stdout=subprocess.PIPE,
+      stderr=subprocess.STDOUT,
+      text=True,
+    )
+
+  process = start(f"{bucket.url}/study")
+  finished = f"study/{KEY}/checkpoints/1_3/_CHECKPOINT_METADATA"
+  while finished not in bucket.list() and process.poll() is None:
+    threading.Event().wait(0.1)
+  process.send_signal(signal.SIGTERM)
+  output, _ = process.communicate()
+  assert process.returncode == 75, output
+  for url in (f"{bucket.url}/study", tmp_path / "local"):
+    process = start(url)
+    output, _ = process.communicate()
+    assert process.returncode == 0, output
+  for path in [tmp_path / "local" / "tables.csv"] + [
+    *(tmp_path / "local").rglob("*.safetensors")
+  ]:
+    name = f"study/{path.relative_to(tmp_path / 'local')}"
+    assert bucket.read(name) == path.read_bytes()
