@@ -138,6 +138,12 @@ class Bucket:
     else:
       self._request("PUT", self._locate(name), data)
 
+  def upload(self, folder: pathlib.Path, name: str) -> None:
+    """Copies a local folder, as gcloud does."""
+    for path in folder.rglob("*"):
+      if path.is_file():
+        self.write(f"{name}/{path.relative_to(folder)}", path.read_bytes())
+
   def delete(self, name: str) -> None:
     self._request("DELETE", self._locate(name))
 

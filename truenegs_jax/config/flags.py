@@ -241,7 +241,7 @@ def render_config(text: str) -> Iterator[str]:
   """Yields the docstring, words and keys of a value of --config."""
   config = load.load_config(text)
   path = text.partition(":")[0]
-  if not path.endswith(".json"):
+  if not text.endswith(".json"):
     yield _read_docstring(path)
     if words := load.list_words(path):
       yield "\nWords after its name, separated by commas:\n"

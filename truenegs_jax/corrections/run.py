@@ -31,6 +31,7 @@ from truenegs_jax.data.corpus import sources_spec
 from truenegs_jax.report.write import write_own_report
 from truenegs_jax.runtime import errors, progress
 from truenegs_jax.runtime.errors import InputError
+from truenegs_jax.runtime.paths import open_path
 from truenegs_jax.synonyms import run_table, wordnet
 from truenegs_jax.synonyms.run_table import TableRequest
 from truenegs_jax.train import plan, sharding, start
@@ -146,7 +147,7 @@ def resolve(
   weights, auto = Weights(config.init, report), config.negatives.sources
   if config.init and not (config.dry_run and not find.is_local(config.init)):
     config = start.replace_init(config, weights, saved=None)
-  workdir = pathlib.Path(o.run).expanduser()
+  workdir = open_path("corrections.run", o.run)
   if o.run and (saved := files.read_saved_config(workdir)):
     config = config.replace({"data.language": saved["data"]["language"]})
     trained = saved["negatives"]["sources"]
@@ -169,7 +170,7 @@ def resolve(
 def _describe_plan(m: Measurement, mesh: jax.sharding.Mesh) -> dict[str, str]:
   """Returns the lines of a dry run."""
   o, config = m.options, m.config
-  workdir = pathlib.Path(o.run).expanduser()
+  workdir = open_path("corrections.run", o.run)
   if not o.run:
     weights = find.describe(config.init)
   elif not files.has_checkpoint(workdir):
@@ -217,7 +218,7 @@ def open_model(m: Measurement) -> Iterator[MeasuredModel]:
     saved = saved_model.SavedModel(0, config, tokenizer, model)
     yield MeasuredModel(saved, (None,), lambda step: params)
     return
-  workdir = pathlib.Path(m.options.run).expanduser()
+  workdir = open_path("corrections.run", m.options.run)
   with saved_model.open_run(workdir) as checkpoints:
     steps = choose_steps(steps_text, checkpoints.steps())
     if steps_text == LAST:

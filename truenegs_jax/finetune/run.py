@@ -10,15 +10,17 @@ run prints the plan in seconds, without reading rows:
     --config.init=runs/mine --config.dry_run=True
 """
 
+import contextlib
 import dataclasses
 import itertools
 import json
 import pathlib
 import shutil
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from etils import epath
 from ml_collections import ConfigDict
 from rich.console import Console
 
@@ -33,7 +35,7 @@ from truenegs_jax.finetune import start as start_lib
 from truenegs_jax.finetune.options import FinetuneOptions, parse_options
 from truenegs_jax.finetune.start import Start
 from truenegs_jax.report.write import write_own_report
-from truenegs_jax.runtime import distributed, errors, progress
+from truenegs_jax.runtime import distributed, errors, paths, progress
 from truenegs_jax.runtime.files import disk_errors
 from truenegs_jax.tasks import records
 from truenegs_jax.tasks.task import OWN, TASKS
@@ -80,7 +82,7 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
   task_data.check_files(options)
   others: leaderboard.RunsByTask = {}
   if against := options.finetune.against:
-    others = results.load_all(pathlib.Path(against).expanduser())
+    others = results.load_all(paths.open_path("finetune.against", against))
     if not others:
       raise errors.InputError(
         f"finetune.against={against!r} has no finished fine-tuning run. Pass"
@@ -155,7 +157,8 @@ def _train_missing(context: RunContext) -> signal.Signals | None:
   setups = _read_tasks(context, start)
   if distributed.is_first_process():
     files.save_json(context.workdir / results.CONFIG, context.config)
-    _remove_checkpoints(context.workdir)  # if a kill came before
+    finished = context.workdir.glob(f"{results.RUNS}/{results.RESULT}")
+    _remove_checkpoints(x.parent for x in finished)  # if a kill came before
   runs = [(x, seed) for x in setups for seed in context.missing_seeds(x.name)]
   described = None
   with guards.StopSignals(context.console) as signals:
@@ -285,13 +288,14 @@ def _train_run(
         context.report(f"  {exported}")
         result = dataclasses.replace(result, exported=exported)
       results.save(context.workdir, result)
-      _remove_checkpoints(context.workdir)
+      _remove_checkpoints([folder])
 
 
-def _remove_checkpoints(workdir: pathlib.Path) -> None:
+def _remove_checkpoints(folders: Iterable[pathlib.Path]) -> None:
   """Removes the checkpoints of finished runs."""
-  for path in workdir.glob(f"{results.RUNS}/{results.RESULT}"):
-    shutil.rmtree(path.parent / files.CHECKPOINTS, ignore_errors=True)
+  for folder in folders:
+    with contextlib.suppress(OSError):  # the next start tries again
+      epath.Path(folder / files.CHECKPOINTS).rmtree(missing_ok=True)
 
 
 def _export(

@@ -28,6 +28,7 @@ from truenegs_jax.finetune.results import Result
 from truenegs_jax.models import finetune
 from truenegs_jax.runtime import progress
 from truenegs_jax.runtime.errors import InputError, one_of
+from truenegs_jax.runtime.paths import open_path
 from truenegs_jax.tasks.task import (
   BINARY,
   CLASSES,
@@ -263,7 +264,7 @@ def _find_runs(
   init: str, task: str, report: Callable[[str], None], *, key: str
 ) -> dict[str, Result]:
   """Returns runs by the folders of their models; {} for models of others."""
-  workdir = pathlib.Path(init).expanduser()
+  workdir = open_path(key, init)
   by_task = results.load_all(workdir)
   if not by_task and any(workdir.glob(results.RUNS)):
     raise InputError(
@@ -285,7 +286,9 @@ def _find_runs(
     else:
       folder = results.run_folder(workdir, run.task, run.seed) / results.MODEL
       runs[str(folder)] = run
-  missing = [x for x in runs if not pathlib.Path(x, hf_folder.CONFIG).exists()]
+  missing = [
+    x for x in runs if not (open_path(key, x) / hf_folder.CONFIG).exists()
+  ]
   if missing or not runs:
     reason = f"'{missing[0]}' is missing" if missing else "all its runs failed"
     raise InputError(

@@ -8,7 +8,7 @@ minutes. Orbax gets the same class wherever it opens a URL, through
 `etils.epath`, whose own class has the methods that are missing here.
 
 A folder of several files is whole when its MANIFEST is, which `upload_folder`
-writes last and `download_folder` compares with the files.
+writes last and `download_files` compares with the files.
 
 Imported only where a URL is opened.
 """
@@ -145,9 +145,11 @@ class BucketPath(_Path):
   rmtree = _repeated(_Path.rmtree)
 
   def iterdir(self) -> Iterator[Any]:
-    """Yields the files and folders of a folder; none if it is missing."""
+    """Yields files and folders without MANIFEST; none if it is missing."""
     with contextlib.suppress(FileNotFoundError):
-      yield from _repeated(_Path.iterdir)(self)
+      for path in _repeated(_Path.iterdir)(self):
+        if path.name != MANIFEST:
+          yield path
 
   def glob(self, pattern: str) -> Iterator[Any]:
     """Yields what matches a pattern without "**"."""
@@ -223,6 +225,41 @@ class BucketPath(_Path):
     """Writes the object to a local file."""
     repeat(str(self), lambda: self.system.get_file(str(self), str(file)))
 
+  def list_files(self) -> dict[str, Any]:
+    """Returns the files of a folder with values that change when they do.
+
+    They are those of the manifest, or of a listing if something else wrote the
+    folder. Raises InputError if it is being written.
+    """
+    files: Any = None
+    try:
+      files = json.loads((self / MANIFEST).read_bytes())["files"]
+    except FileNotFoundError:
+      url = str(self)
+      listed = repeat(url, lambda: self.system.ls(url, detail=True))
+      files = {
+        pathlib.PurePath(x["name"]).name: [x.get(field) for field in LISTED]
+        for x in listed
+        if x["type"] == "file"
+      }
+    except (LookupError, TypeError, ValueError):  # of a stranger
+      pass
+    if not isinstance(files, dict) or any("/" in x or x == ".." for x in files):
+      raise _incomplete(self)
+    return files
+
+  def download_files(
+    self, files: Mapping[str, Any], target: pathlib.Path
+  ) -> None:
+    """Copies some of `list_files`; InputError if one is not as listed."""
+    for name, expected in files.items():
+      try:
+        (self / name).download(target / name)
+      except FileNotFoundError as e:
+        raise _incomplete(self) from e
+      if isinstance(expected, str) and _hash_file(target / name) != expected:
+        raise _incomplete(self)
+
 
 def open_store(folder: BucketPath) -> ts.KvStore:
   """Opens a folder for reads and writes on conditions, with TensorStore."""
@@ -261,68 +298,11 @@ def upload_folder(source: pathlib.Path, folder: BucketPath) -> None:
   path.write_bytes(json.dumps({"files": files}, indent=1).encode())
 
 
-def read_manifest(folder: BucketPath) -> dict[str, Any] | None:
-  """Returns the names and checksums of a folder; None without a manifest.
-
-  Raises:
-    InputError: the folder is being written.
-  """
-  try:
-    sums = dict(json.loads((folder / MANIFEST).read_bytes())["files"])
-  except FileNotFoundError:
-    return None
-  except (LookupError, TypeError, ValueError) as e:  # {"files": null}
-    raise _incomplete(folder) from e
-  if any("/" in name or name == ".." for name in sums):
-    raise _incomplete(folder)
-  return sums
-
-
-def list_files(folder: BucketPath) -> dict[str, Any]:
-  """Returns the files of a folder with values that change when they do.
-
-  They are checksums or, without a manifest, values of a listing.
-
-  Raises:
-    InputError: the folder is being written, or has no files.
-  """
-  versions, url = read_manifest(folder), str(folder)
-  if versions is None:
-    listed: list[dict[str, Any]] = []
-    with contextlib.suppress(FileNotFoundError):
-      listed = repeat(url, lambda: folder.system.ls(url, detail=True))
-    versions = {
-      x["name"].rpartition("/")[2]: [x.get(field) for field in LISTED]
-      for x in listed
-      if x["type"] == "file" and not x["name"].endswith("/")
-    }
-  if not versions:
-    raise _incomplete(folder)
-  return versions
-
-
-def download_folder(
-  folder: BucketPath, versions: Mapping[str, Any], target: pathlib.Path
-) -> None:
-  """Copies files of `list_files` to a local folder.
-
-  Raises:
-    InputError: a file is missing, or not that of the manifest.
-  """
-  for name, expected in versions.items():
-    try:
-      (folder / name).download(target / name)
-    except FileNotFoundError as e:
-      raise _incomplete(folder) from e
-    if isinstance(expected, str) and _hash_file(target / name) != expected:
-      raise _incomplete(folder)
-
-
 def _incomplete(folder: BucketPath) -> InputError:
   return InputError(
-    f"'{folder}' is incomplete: it has no files, or is being written, or its"
-    " writer was stopped. Wait for the writer, or run it again. If you changed"
-    f" its files yourself, remove {MANIFEST} there."
+    f"'{folder}' is incomplete: it is being written, or its writer was stopped."
+    " Wait for the writer, or run it again. If you changed its files yourself,"
+    f" remove {MANIFEST} there."
   )
 
 

@@ -229,16 +229,11 @@ def check_replaceable(
   output: pathlib.Path, roles: Collection[str] = tuple(hf_names.NETWORKS)
 ) -> pathlib.Path:
   """Returns the resolved `output` if `roles` may be written there."""
-  manifest = set()
-  if is_bucket(output):
-    from truenegs_jax.runtime import buckets
-
-    manifest = {buckets.MANIFEST}
 
   def is_export(path: pathlib.Path) -> bool:
     if path.is_symlink() or not path.is_dir():
       return False
-    return {x.name for x in path.iterdir()} <= MODEL_FILES | manifest
+    return {x.name for x in path.iterdir()} <= MODEL_FILES
 
   with disk_errors(output):
     output = output.expanduser().resolve()
@@ -246,7 +241,7 @@ def check_replaceable(
       return output
     if not output.is_dir():
       raise InputError(f"output='{output}' is a file. Choose another --output.")
-    paths = sorted(x for x in output.iterdir() if x.name not in manifest)
+    paths = sorted(output.iterdir())
     other = [x.name for x in paths if x.name not in roles or not is_export(x)]
   if other:
     raise InputError(

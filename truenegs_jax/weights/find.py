@@ -15,8 +15,8 @@ import json
 import os
 import pathlib
 import re
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, cast
 
 import numpy as np
 from flax import traverse_util
@@ -160,10 +160,8 @@ def _open_location(
 def _open_folder(folder: pathlib.Path) -> Iterable[Network]:
   roles = [role for role in hf_names.NETWORKS if (folder / role).is_dir()]
   if roles:
-    if is_bucket(folder):
-      from truenegs_jax.runtime import buckets
-
-      buckets.read_manifest(buckets.BucketPath(folder))  # it may be written
+    if is_bucket(folder):  # it may be written
+      cast(Any, folder).list_files()
     return [_open_subfolder(folder, role) for role in roles]
   if any((folder / name).exists() for name in FORMATS):
     return [_open_network(folder)]
@@ -196,27 +194,21 @@ def _open_network(folder: pathlib.Path) -> Network:
   """Opens a folder with weights; of one in a bucket, its copy in the cache."""
   if not is_bucket(folder):
     return hf_folder.open_network(folder)
-  from truenegs_jax.runtime import buckets
-
-  source = buckets.BucketPath(folder)
-  versions = _choose_files(buckets.list_files(source))
-  key = short_sha256(str(folder), json.dumps(versions, sort_keys=True))
+  source = cast(Any, folder)
+  listed = source.list_files()
+  formats = [name for name in FORMATS if name in listed]
+  names = *HUB_FILES[1:], hf_folder.CHECKSUMS, *formats[:1]  # without the card
+  chosen = {name: listed[name] for name in names if name in listed}
+  key = short_sha256(str(folder), json.dumps(chosen, sort_keys=True))
   copy = cache.folder() / "buckets" / f"{folder.name}-{key}"
   if not copy.exists():
     with atomic_folder(copy) as new, disk_errors(copy):
-      buckets.download_folder(source, versions, new)
+      source.download_files(chosen, new)
   try:
     network = hf_folder.open_network(copy)
   except InputError as e:
     raise InputError(str(e).replace(str(copy), str(folder))) from e
   return dataclasses.replace(network, location=f"'{folder}'")
-
-
-def _choose_files(files: Mapping[str, Any]) -> dict[str, Any]:
-  """Chooses the files to read of a folder; of the weights one format."""
-  weights = [name for name in FORMATS if name in files][:1]
-  chosen = *HUB_FILES[1:], hf_folder.CHECKSUMS, *weights  # without the card
-  return {name: files[name] for name in chosen if name in files}
 
 
 def _open_run(

@@ -50,9 +50,8 @@ def open_run(workdir: pathlib.Path) -> Iterator[checkpoints_lib.Checkpoints]:
   """Opens the checkpoints of a workdir for reading."""
   if str(workdir).startswith("s3://"):
     raise InputError(
-      f"'{workdir}' has checkpoints that cannot be read there, as Orbax reads"
-      " only files and gs://. Copy the workdir to a disk: aws s3 cp --recursive"
-      f" {workdir} FOLDER"
+      f"Orbax cannot read checkpoints in '{workdir}', but local ones and gs://."
+      f" Copy the workdir: aws s3 cp --recursive {workdir} FOLDER"
     )
   for name in (files.CHECKPOINTS, files.VOCABULARY):
     if not (workdir / name).exists():
