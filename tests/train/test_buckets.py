@@ -1,8 +1,11 @@
 """A run writes its files to a bucket as to a disk, and reads them back."""
 
+import asyncio
 import io
 import json
 import pathlib
+import time
+import types
 
 import jax.numpy as jnp
 import numpy as np
@@ -15,7 +18,7 @@ from truenegs_jax import status
 from truenegs_jax.config import load
 from truenegs_jax.config.flags import parse_config
 from truenegs_jax.report import plots, write
-from truenegs_jax.runtime import paths
+from truenegs_jax.runtime import buckets, paths, uploads
 from truenegs_jax.runtime.files import append
 from truenegs_jax.train import guards, metrics, speed
 from truenegs_jax.workdir import files
@@ -171,3 +174,45 @@ def test_the_saved_config_of_a_run_starts_it_again(bucket, workdir):
   text = f"{workdir}/config.json"
   assert parse_config([f"--config={text}"]).seed == 7
   assert load.default_workdir(text) == workdir
+
+
+def test_files_that_grow_are_written_once_a_minute(
+  bucket, workdir, monkeypatch
+):
+  now = 0.0
+  clock = types.SimpleNamespace(monotonic=lambda: now)
+  monkeypatch.setattr(uploads, "time", clock)
+  folder = uploads.GrowingFolder(workdir / "events")
+  (folder.local / "constant").write_bytes(b"1")
+  (folder.local / "link").symlink_to("constant")
+  (folder.local / "sub").mkdir()
+  for index in range(300):  # of five minutes
+    now += 1.0
+    with (folder.local / "sub" / "grows").open("ab") as file:
+      file.write(b"%d " % index)
+    folder.update()
+  folder.close()
+  names = {"run/events/constant", "run/events/sub/grows"}
+  assert {*bucket[0].list()} == names
+  assert bucket[0].read("run/events/sub/grows").split()[-1] == b"299"
+  assert bucket[1].count("put") <= 7
+  assert not folder.local.exists()
+
+
+def test_a_logger_whose_bucket_is_away_ends_no_run(
+  bucket, workdir, monkeypatch, capsys
+):
+  pytest.importorskip("tensorboardX")
+  sleep = asyncio.sleep
+  monkeypatch.setattr(asyncio, "sleep", lambda _: sleep(0))  # between retries
+  monkeypatch.setattr(buckets, "REPEAT_SECS", 0.0)
+  monkeypatch.setattr(uploads, "FOLDER_SECS", 0.0)
+  run = metrics.LoggedRun(workdir, 0, {})
+  with metrics._open_logger("tensorboard", run) as log:
+    bucket[1].down = True
+    for step in range(40):
+      log({"step": step, "split": "train", "mlm": 0.5})
+      time.sleep(0.01)
+  output = capsys.readouterr().out
+  assert "could not be written" in output and "goes on without it" in output
+  assert output.count("warning: ") == 2

@@ -40,6 +40,7 @@ class FakeCheckpoints:
   """Appends events instead of saving, and keeps the descriptions."""
 
   full_at = ()  # steps at which the disk is full
+  cut_off_at = ()  # steps whose records cannot be written
   lease = Lease()
 
   def __init__(self, events):
@@ -88,6 +89,11 @@ def run_loop(
     events.append(("written", record["step"]))
     records.append(record)
 
+  def flush_log():
+    events.append("flushed")
+    if records and records[-1]["step"] in checkpoints.cut_off_at:
+      raise DiskError("cut off")
+
   def evaluate(done, state):
     assert state.step == done
     events.append(("evaluated", done))
@@ -102,7 +108,7 @@ def run_loop(
     learning_rate=jnp.float32,
     log_every=2,
     log=log,
-    flush_log=lambda: events.append("flushed"),
+    flush_log=flush_log,
     is_evaluated=lambda done: done == STEPS,
     evaluate=evaluate,
     poll=lambda: received[-1] if received else None,
@@ -198,4 +204,13 @@ def test_only_the_last_save_must_succeed(monkeypatch, tmp_path):
   run_loop(tmp_path)
   monkeypatch.setattr(FakeCheckpoints, "full_at", (6,))
   with pytest.raises(DiskError):
+    run_loop(tmp_path)
+
+
+def test_no_step_is_saved_without_the_records_before_it(tmp_path, monkeypatch):
+  monkeypatch.setattr(FakeCheckpoints, "cut_off_at", (4,))
+  events, _, saved = run_loop(tmp_path)
+  assert [*saved] == [6] and ("saved", 4) not in events
+  monkeypatch.setattr(FakeCheckpoints, "cut_off_at", (6,))
+  with pytest.raises(DiskError, match="cut off"):
     run_loop(tmp_path)

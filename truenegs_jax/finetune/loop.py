@@ -193,7 +193,8 @@ def fine_tune(
     )
     # A stop after an evaluation may have come before the next checkpoint.
     records = files.read_records(folder)
-    run.written = {x["step"] for x in records if x["split"] == "dev"}
+    steps = {x["step"] for x in records if x["split"] == "dev"}
+    run.written = {step for step in steps if step <= run.first_step}
     loop = run.make_loop(state, checkpoints, folder)
     try:
       run.train(loop)
