@@ -205,13 +205,29 @@ def test_damaged_step_is_set_aside(bucket):
     assert restore_newest(checkpoints)[0] == 2
 
 
-def test_missing_object_is_damage_and_a_lost_connection_is_none(bucket):
+def test_lost_access_is_no_damage_and_the_next_save_succeeds(bucket):
+  """TensorStore does not repeat requests that are answered with 401."""
+  _, proxy, workdir = bucket
+  save(workdir, 1, [1, 2])
+  proxy.applies = lambda request: request.client == "tensorstore"
+  proxy.fail_status = 401
+  with open_steps(workdir, 2) as checkpoints:
+    proxy.fail_rate = 1.0
+    with pytest.raises(DiskError, match="may be intact"):
+      restore_newest(checkpoints)
+    with pytest.raises(DiskError, match=r"Earlier .* intact \(steps: \[1, 2\]"):
+      checkpoints.save(3, make_tree(3), RUN, wait=True)
+    proxy.fail_rate = 0.0
+    checkpoints.save(3, make_tree(3), RUN, wait=True)
+    assert checkpoints.steps() == [2, 3]
+    with pytest.raises(DiskError, match="no disk"), checkpoints._restoring(3):
+      raise DiskError("no disk")
+
+
+def test_missing_object_is_damage(bucket):
   server, _, workdir = bucket
   save(workdir, 1, [1, 2])
   with open_steps(workdir) as checkpoints:
-    for error in (ValueError("UNAVAILABLE: no network"), DiskError("x")):
-      with pytest.raises(DiskError), checkpoints._restoring(2):
-        raise error
     server.delete(f"{FOLDER}/1_2/state/manifest.ocdbt")
     lines: list[str] = []
     assert restore_newest(checkpoints, lines)[0] == 1

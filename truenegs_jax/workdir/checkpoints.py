@@ -433,12 +433,12 @@ class Checkpoints:
     except Exception as e:  # KeyError, JSONDecodeError, ValueError, ...
       if is_out_of_memory(e) or isinstance(e, TrueNegsError):
         raise
-      lost = self._steps and re.search(LOST, str(e))
+      lost = self._steps and re.search(LOST, _join_messages(e))
       if reason := lost[0] if lost else _find_reason(e, UNREADABLE):
         raise DiskError(
-          f"Checkpoint '{folder}' cannot be read: {reason}. It"
-          " may be intact. Run the same command again. To use the step before"
-          f" instead, rename the folder to '{folder.name}{DAMAGED}'."
+          f"Checkpoint '{folder}' cannot be read: {reason}. It may be intact."
+          " Run the same command again. To use the step before instead, rename"
+          f" the folder to '{folder.name}{DAMAGED}'."
         ) from e
       first_line = (str(e).splitlines() or [""])[0][:150].rstrip(".")
       if not (folder / COMMITTED if self._steps else folder).exists():
@@ -458,8 +458,9 @@ class Checkpoints:
       fix, reason = " Free some disk space.", full
     elif isinstance(e, TimeoutError):
       reason = "20 minutes passed, or the clock was changed meanwhile"
-    with contextlib.suppress(OSError, DiskError):
-      self._manager.reload()  # it has dropped steps that it did not delete
+    if not self._steps:
+      with contextlib.suppress(OSError):
+        self._manager.reload()  # it has dropped steps that it did not delete
     return DiskError(
       f"A checkpoint could not be written to '{self.folder}': {reason}. Earlier"
       f" checkpoints are intact (steps: {self.steps()}).{fix} If the run ends,"
@@ -478,10 +479,15 @@ def _read_description(folder: pathlib.Path) -> _Description:
 
 def _find_reason(e: BaseException | None, numbers: Sequence[int]) -> str:
   """Returns the words of the system in a library's messages, or ""."""
+  text = _join_messages(e)
+  return next((x for x in map(os.strerror, numbers) if x in text), "")
+
+
+def _join_messages(e: BaseException | None) -> str:
   text = ""
   while e:  # TensorStore's words are in the cause of Orbax's error
     text, e = f"{text}\n{e}", e.__cause__ or e.__context__
-  return next((x for x in map(os.strerror, numbers) if x in text), "")
+  return text
 
 
 def compute_checksums(tree: Any) -> dict[str, int]:
