@@ -142,11 +142,16 @@ def test_a_paused_run_changes_no_record_of_its_successor(workdir, tmp_path):
   )
 
 
-def test_a_record_of_the_step_of_a_resume_is_not_doubled(workdir):
-  write_parts(workdir, 0, 8, 1)
-  for _ in range(2):
-    writer = parts.PartsWriter(workdir, first_step=8, owner=2)
-    writer.write({"step": 8, "split": "dev", "f1": 1.0})
+def test_a_record_of_the_step_of_a_resume_is_not_doubled(
+  bucket, workdir, tmp_path
+):
+  write_local(tmp_path / "local", [(0, 8)])
+  lines = (tmp_path / "local" / files.METRICS).read_bytes()
+  bucket[0].write("runs/a/metrics.jsonl", lines)
+  for owner in (1, 2):
+    writer = parts.PartsWriter(workdir, first_step=8, owner=owner)
+    if owner == 1:  # which was stopped after an evaluation and before a save
+      writer.write({"step": 8, "split": "dev", "f1": 1.0})
     writer.close()
   splits = [x["split"] for x in files.read_records(workdir) if x["step"] == 8]
   assert splits == ["train", "held_out", "dev"]
