@@ -57,11 +57,14 @@ def test_a_checkpoint_is_verified_if_it_is_in_all_processes(
 
   def exchange(name, text):
     names.append(name)
-    return {0: text, 1: "yes" * others}
+    return {0: text, 1: "yes" * (others and "is_true" in name)}
 
   monkeypatch.setattr(loop.distributed, "_exchange", exchange)
   mesh = sharding.make_mesh(RUN.mesh_spec)
-  verification = types.SimpleNamespace(is_complete=False)
+  settled = []
+  verification = types.SimpleNamespace(
+    is_complete=False, settle=lambda: settled.append(1)
+  )
   setup = types.SimpleNamespace(
     run=RUN,
     mesh=mesh,
@@ -74,4 +77,4 @@ def test_a_checkpoint_is_verified_if_it_is_in_all_processes(
     verification.is_complete = is_complete
     _, description = training.content(types.SimpleNamespace())
     assert description[loop.ROWS_VERIFIED] == (is_complete and others)
-  assert len(set(names)) == 2
+  assert len(set(names)) == 4 and len(settled) == 2

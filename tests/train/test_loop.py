@@ -61,7 +61,14 @@ class FakeCheckpoints:
 
 
 def run_loop(
-  tmp_path, *, bad=(), stop_at=None, param=1.0, saved=None, max_skips=0
+  tmp_path,
+  *,
+  bad=(),
+  stop_at=None,
+  lost_at=None,
+  param=1.0,
+  saved=None,
+  max_skips=0,
 ):
   """Returns the events, records and checkpoints of a run of 6 steps.
 
@@ -84,6 +91,11 @@ def run_loop(
     }
     state = types.SimpleNamespace(step=done + 1, params=state.params)
     return state, terms, np.arange(8)
+
+  def poll():
+    if ("dispatched", lost_at) in events:
+      raise DiskError("rows are lost")
+    return received[-1] if received else None
 
   def log(record):
     events.append(("written", record["step"]))
@@ -111,7 +123,7 @@ def run_loop(
     flush_log=flush_log,
     is_evaluated=lambda done: done == STEPS,
     evaluate=evaluate,
-    poll=lambda: received[-1] if received else None,
+    poll=poll,
     is_saved=lambda done: done == 4,
     content=lambda state: ({}, {"a": 1}),
     checkpoints=checkpoints,
@@ -214,3 +226,9 @@ def test_no_step_is_saved_without_the_records_before_it(tmp_path, monkeypatch):
   monkeypatch.setattr(FakeCheckpoints, "cut_off_at", (6,))
   with pytest.raises(DiskError, match="cut off"):
     run_loop(tmp_path)
+
+
+def test_the_last_step_is_saved_when_rows_are_lost(tmp_path, capsys):
+  with pytest.raises(DiskError, match="rows are lost"):
+    run_loop(tmp_path, lost_at=3)
+  assert "Saved at step 3." in capsys.readouterr().out

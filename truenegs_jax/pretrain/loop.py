@@ -116,11 +116,21 @@ class Training:
       "process": sharding.process_slice(self.setup.mesh, size),
     }
 
+  @functools.cached_property
+  def _read(self) -> Callable[[int], dict[str, np.ndarray]]:
+    """Reads the batch of a step."""
+    inputs, seed = self.setup.inputs, self.setup.run.config.seed
+    return batches_lib.Reader(
+      inputs.train_rows, inputs.verification, seed=seed, **self._slice
+    )
+
   def content(self, state: step.TrainState) -> tuple[dict, dict]:
     """Returns arrays and description of a checkpoint."""
+    verification, number = self.setup.inputs.verification, next(self._saves)
+    with distributed.raise_everywhere(f"settle {number}"):
+      verification.settle()
     is_verified = distributed.is_true_everywhere(
-      f"save {next(self._saves)}",
-      value=self.setup.inputs.verification.is_complete,
+      f"save {number}", value=verification.is_complete
     )
     description = self.setup.description | {
       ROWS_VERIFIED: is_verified,
@@ -138,8 +148,7 @@ class Training:
       )
       state = step.set_schedule_step(state, array)
     state = setup.refresh(state, done)
-    rows, seed = setup.inputs.train_rows, setup.run.config.seed
-    batch = batches_lib.batch_at(rows, done, seed=seed, **self._slice)
+    batch = self._read(done)
     on_device = sharding.shard_batch(batch, setup.mesh)
     self.profiler.update(done, state.step)
     state, terms = self._host_wait.dispatch(

@@ -21,7 +21,7 @@ from truenegs_jax.config.sections import PretrainConfig
 from truenegs_jax.configs.common import REQUIRED
 from truenegs_jax.corrections import findings, predict_slots
 from truenegs_jax.data.corpus.sources_spec import describe_sources
-from truenegs_jax.data.rows import batches, rows_folder
+from truenegs_jax.data.rows import batches, copies, rows_folder
 from truenegs_jax.pretrain import evaluate, export_run, loop
 from truenegs_jax.report.write import write_own_report
 from truenegs_jax.runtime import distributed, errors, progress
@@ -139,12 +139,17 @@ def prepare_inputs(
   if tokenizer != run.tokenizer:  # it was a placeholder
     run = dataclasses.replace(run, tokenizer=tokenizer)
   divide = functools.partial(distributed.place_among_equals, "rows")
-  verification = rows_folder.Verification(folder, divide)
-  train_rows = rows_folder.open_rows(folder, "train")
+  blocks = c.data.block_shards if c.data.order == "blocks" else 0
+  verification = copies.open_verification(
+    folder, divide, cache_gb=c.data.cache_gb, block_shards=blocks
+  )
+  train_rows = rows_folder.open_rows(
+    folder, "train", verification, block_shards=blocks
+  )
   rows_folder.check_batch_size(train_rows, c.batch_size)
   if warning := rows_folder.padding_warning(train_rows.manifest):
     console.print(warning, soft_wrap=True)
-  held_out_rows = rows_folder.open_rows(folder, "held_out")
+  held_out_rows = rows_folder.open_rows(folder, "held_out", verification)
   if not len(held_out_rows):
     raise errors.DataError(
       f"'{folder}' has no held-out rows: the text fills a single row. Use more"

@@ -23,7 +23,7 @@ import os
 import pathlib
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import fsspec
@@ -41,6 +41,7 @@ Result = TypeVar("Result")
 MANIFEST = "files.json"  # {"files": {name: SHA-256}} of a folder
 REPEAT_SECS = 180.0  # for which a failing request is repeated
 MAX_PAUSE_SECS = 16.0
+PARALLEL = 128  # requests for ranges
 # Answers, not failures: each is the same when the request is repeated.
 ANSWERS = (
   TrueNegsError,
@@ -210,13 +211,6 @@ class BucketPath(_Path):
     repeat(str(self), lambda: self.system.pipe_file(str(self), data))
     return len(data)
 
-  def read_range(self, start: int, stop: int) -> bytes:
-    """Reads bytes start to stop - 1."""
-    system = self.system
-    return repeat(
-      str(self), lambda: system.cat_file(str(self), start=start, end=stop)
-    )
-
   def upload(self, file: pathlib.Path) -> None:
     """Writes an object with the content of a local file."""
     repeat(str(self), lambda: self.system.put_file(str(file), str(self)))
@@ -259,6 +253,28 @@ class BucketPath(_Path):
         raise _incomplete(self) from e
       if isinstance(expected, str) and _hash_file(target / name) != expected:
         raise _incomplete(self)
+
+
+def read_ranges(ranges: Sequence[tuple[BucketPath, int, int]]) -> list[bytes]:
+  """Reads bytes start to stop - 1 of each object, many ranges at a time."""
+  blocks: dict[int, bytes] = {}
+
+  def act() -> None:
+    left = [i for i in range(len(ranges)) if i not in blocks]
+    paths, starts, stops = zip(*(ranges[i] for i in left), strict=True)
+    answers = paths[0].system.cat_ranges(
+      [*map(str, paths)], starts, stops, batch_size=PARALLEL, on_error="return"
+    )
+    for i, answer in zip(left, answers, strict=True):
+      if isinstance(answer, bytes):
+        blocks[i] = answer
+    for answer in answers:
+      if isinstance(answer, Exception):
+        raise answer
+
+  if ranges:
+    repeat(str(ranges[0][0].parent), act)
+  return [blocks[i] for i in range(len(ranges))]
 
 
 def open_store(folder: BucketPath) -> ts.KvStore:

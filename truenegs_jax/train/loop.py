@@ -67,7 +67,13 @@ class Loop:
     self.clock.start(self.done)
     while self.done < self.clock.total_steps:
       with distributed.watch_step():
-        if stopped_by := self.poll():
+        try:
+          stopped_by = self.poll()
+        except DiskError:  # rows cannot be read; all processes are here
+          self.save(last=True)
+          self.report(f"Saved at step {self.done:,}.")
+          raise
+        if stopped_by:
           break
         self.state, terms, row_B = self.take_step(self.state, self.done)
         # Metrics are read one step late, so that no device waits for the host.

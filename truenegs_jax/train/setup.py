@@ -297,7 +297,8 @@ def _describe_rows(
   order = np.argsort(-counts_V, kind="stable")[:NUM_TOKENS].tolist()
   parts = manifest["parts"]
   row_R = np.linspace(0, len(rows) - 1, min(len(rows), MEASURED_ROWS))
-  documents_RxL = rows.take(row_R.astype(np.int64))["documents"]
+  row_R = row_R.astype(np.int64)
+  documents_RxL = rows.take(row_R, ["documents"])["documents"]
   length_R = np.count_nonzero(documents_RxL, axis=1)
   ends = np.unique(np.linspace(0, rows.length, NUM_BINS + 1).astype(int))
   counts, _ = np.histogram(length_R, ends + 0.5)

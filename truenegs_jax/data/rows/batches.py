@@ -7,20 +7,28 @@ that is computed per index; nothing is shuffled in memory.
   batch_at(rows, step=7, batch_size=256, seed=0)["tokens"]  # int32 [256, L]
 """
 
+import functools
 import itertools
 import pathlib
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
+from typing import Any, cast
 
 import numpy as np
 from grain.experimental import index_shuffle
 
+from truenegs_jax.data.rows.copies import open_verification
 from truenegs_jax.data.rows.rows_folder import (
   Rows,
   Verification,
   check_batch_size,
+  list_files,
   open_rows,
 )
+from truenegs_jax.runtime import errors
 from truenegs_jax.runtime.errors import InputError
+from truenegs_jax.runtime.paths import is_bucket
 
 _ROUNDS = 4  # rounds of the cipher in index_shuffle, grain's default
 
@@ -53,10 +61,69 @@ def batches(
     start: the first step; a loop that is resumed passes its number of steps.
     split: "train" or "held_out".
   """
-  rows, verification = open_rows(folder, split), Verification(folder)
+  verification = open_verification(folder)
+  rows = open_rows(folder, split, verification)
+  read = Reader(rows, verification, batch_size=batch_size, seed=seed)
   for step in itertools.count(start):
     verification.check()
-    yield batch_at(rows, step, batch_size=batch_size, seed=seed)
+    yield read(step)
+
+
+class Reader:
+  """Reads the batches of consecutive steps by `batch_at`.
+
+  Of rows in a bucket it reads the next two meanwhile. So if one cannot be read,
+  `verification.error` says so while all processes can still take two steps:
+  that many they need to agree on the step after which they save.
+
+  Args:
+    options: of `batch_at`.
+  """
+
+  AHEAD = 2
+
+  def __init__(
+    self, rows: Rows, verification: Verification, **options: Any
+  ) -> None:
+    self._rows, self._verification = rows, verification
+    self._options = options
+    self._futures: dict[int, Future[dict[str, np.ndarray]]] = {}
+
+  def __call__(self, step: int) -> dict[str, np.ndarray]:
+    """Returns the batch of a step."""
+
+    def read(number: int) -> dict[str, np.ndarray]:
+      return batch_at(self._rows, number, **self._options)
+
+    if not is_bucket(self._rows.folder):
+      return read(step)
+    if self._rows.block_shards:
+      size, seed = self._options["batch_size"], self._options["seed"]
+      shards = _find_shards(self._rows, step, size, seed)
+      self._verification.keep(list_files(self._rows, shards))
+    last = step + self.AHEAD
+    self._futures = {
+      number: self._futures.get(number) or _start(read, number)
+      for number in range(step, last + 1)
+    }
+    if error := self._futures[last].exception():
+      known = errors.explain(cast(Exception, error))
+      self._verification.error = self._verification.error or known
+    return self._futures[step].result()
+
+
+def _start(read: Callable[[int], Any], step: int) -> "Future[Any]":
+  """Reads in a thread for which the end of the process does not wait."""
+  future: Future[Any] = Future()
+
+  def run() -> None:
+    try:
+      future.set_result(read(step))
+    except Exception as error:  # raised where it is needed
+      future.set_exception(error)
+
+  threading.Thread(target=run, daemon=True).start()
+  return future
 
 
 def batch_at(
@@ -71,7 +138,8 @@ def batch_at(
 
   An epoch consists of the first floor(R / batch_size) batches of one
   permutation of the R rows; it skips the rest, which differs from epoch to
-  epoch. A row occurs at most once per epoch.
+  epoch. A row occurs at most once per epoch. With `rows.block_shards`, shards
+  are permuted, and rows within blocks of as many shards.
 
   Args:
     step: 0, 1, 2, ...
@@ -91,13 +159,68 @@ def batch_at(
   check_batch_size(rows, batch_size)
   start, stop = _slice(batch_size, process)
   epoch, batch = divmod(step, len(rows) // batch_size)
-  # Hashed to 32 bits, since nearby keys must give unrelated permutations.
-  [key] = np.random.SeedSequence([seed, epoch]).generate_state(1).tolist()
   indices = range(batch * batch_size + start, batch * batch_size + stop)
-  row_B = np.array(
-    [index_shuffle(i, len(rows) - 1, key, _ROUNDS) for i in indices], np.int64
-  )
+  if rows.block_shards:
+    row_B = _permute_in_blocks(rows, indices, seed, epoch)
+  else:
+    row_B = _permute(indices, len(rows), seed, epoch)
   return {**rows.take(row_B), "row": row_B.astype(np.int32)}
+
+
+def _permute(places: Iterable[int], size: int, *seeds: int) -> np.ndarray:
+  """Returns which of 0 to size - 1 come at places of a permutation."""
+  # Hashed to 32 bits, since nearby keys must give unrelated permutations.
+  [key] = np.random.SeedSequence(seeds).generate_state(1).tolist()
+  return np.array(
+    [index_shuffle(i, size - 1, key, _ROUNDS) for i in places], np.int64
+  )
+
+
+@functools.lru_cache(maxsize=4)
+def _permute_all(size: int, *seeds: int) -> np.ndarray:
+  return _permute(range(size), size, *seeds)
+
+
+def _list_blocks(
+  rows: Rows, seed: int, epoch: int
+) -> tuple[list[np.ndarray], np.ndarray]:
+  """Returns the shards of each block of an epoch, and where blocks begin."""
+  size_S = np.diff(rows.starts)
+  shard_S = _permute_all(len(size_S), seed, epoch)
+  num_blocks = -(-len(size_S) // rows.block_shards)
+  blocks = np.array_split(shard_S, num_blocks)  # of nearly as many shards
+  return blocks, np.cumsum([0, *(size_S[block].sum() for block in blocks)])
+
+
+def _permute_in_blocks(
+  rows: Rows, places: Iterable[int], seed: int, epoch: int
+) -> np.ndarray:
+  """Returns the rows at places of an epoch."""
+  place_B = np.array(places, np.int64)
+  blocks, starts = _list_blocks(rows, seed, epoch)
+  number_B = np.searchsorted(starts, place_B, side="right") - 1
+  for number in np.unique(number_B):
+    chosen_B, shards = number_B == number, blocks[number]
+    at_B = place_B[chosen_B] - starts[number]
+    size = int(starts[number + 1] - starts[number])
+    at_B = _permute(at_B.tolist(), size, seed, epoch, int(number) + 1)
+    ends = np.cumsum(np.diff(rows.starts)[shards])
+    shard_B = np.searchsorted(ends, at_B, side="right")
+    # From the end of a shard in its block to that in the split.
+    shift_B = rows.starts[shards[shard_B] + 1] - ends[shard_B]
+    place_B[chosen_B] = at_B + shift_B
+  return place_B
+
+
+def _find_shards(
+  rows: Rows, step: int, batch_size: int, seed: int
+) -> np.ndarray:
+  """Returns the shards of the block of a step, and of the next block."""
+  epoch, batch = divmod(step, len(rows) // batch_size)
+  blocks, starts = _list_blocks(rows, seed, epoch)
+  number = np.searchsorted(starts, batch * batch_size, side="right") - 1
+  later = [*blocks[number + 1 :], *_list_blocks(rows, seed, epoch + 1)[0]]
+  return np.concatenate([blocks[number], later[0]])
 
 
 def held_out_batches(

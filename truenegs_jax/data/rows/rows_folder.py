@@ -13,6 +13,8 @@ import contextlib
 import dataclasses
 import errno
 import functools
+import io
+import itertools
 import json
 import os
 import pathlib
@@ -20,7 +22,7 @@ import re
 import resource
 import secrets
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,7 +31,7 @@ from truenegs_jax.config.keys import flatten
 from truenegs_jax.data.tokens.tokenizer import Tokenizer, load_tokenizer
 from truenegs_jax.runtime.errors import FAILING, DataError, InputError, one_of
 from truenegs_jax.runtime.files import file_record, read_json, short_sha256
-from truenegs_jax.runtime.paths import open_path
+from truenegs_jax.runtime.paths import is_bucket, open_path
 
 VERSION = 5
 SPLITS = ("train", "held_out")
@@ -83,6 +85,15 @@ class Verification:
     self._thread = threading.Thread(target=self._run, daemon=True)
     self._thread.start()
 
+  def settle(self) -> None:
+    """Verifies rows that were read before their files; call it before a save.
+
+    Raises an error, unless all rows that were read so far are intact.
+    """
+
+  def keep(self, names: Sequence[str]) -> None:
+    """Says which files of shards are read now or next."""
+
   @property
   def is_complete(self) -> bool:
     """Whether the share is verified, intact and unchanged since then."""
@@ -104,31 +115,30 @@ class Verification:
 
   def _find_changed(self) -> list[str]:
     """Finds files that were written to after their verification began."""
-    states = {name: _file_state(self._folder / name) for name in self._states}
+    states = {name: file_state(self._folder / name) for name in self._states}
     # A removed file is still open.
     return [x for x in states if states[x] not in ((), self._states[x])]
 
-  def _run(self, names: Sequence[str] = ()) -> None:
+  def _pause(self, secs: float) -> None:
     share = min(1.0, VERIFYING_SHARE * (os.cpu_count() or 1))
+    self._is_urgent.wait(secs * (1 / share - 1))
 
-    def pause(secs: float) -> None:
-      self._is_urgent.wait(secs * (1 / share - 1))
-
+  def _run(self, names: Sequence[str] = ()) -> None:
     try:
       records = read_manifest(self._folder)["files"]
       if not names:
-        index, count = self._divide(_identify_files(self._folder, records))
+        index, count = self._divide(identify_files(self._folder, records))
         # Dealt out by size, so that all shares have as many bytes.
         names = sorted(records, key=lambda x: -records[x]["bytes"])
         names = sorted(names[index::count])
       for name in names:
-        self._states[name] = _file_state(self._folder / name)
-        _check_files(self._folder, {name: records[name]}, pause)
+        self._states[name] = file_state(self._folder / name)
+        check_files(self._folder, {name: records[name]}, self._pause)
     except Exception as error:  # raised by `check`
       self.error = error
 
 
-class _RowFile:
+class RowFile:
   """An open file of rows.
 
   It is not mapped into memory, because the system ends a process whose mapped
@@ -171,6 +181,13 @@ class _RowFile:
     return np.frombuffer(data, self._dtype)
 
 
+Requests = Sequence[tuple[RowFile, int]]  # files, and rows of them
+
+
+def _read_local(requests: Requests) -> Iterator[np.ndarray]:
+  return (file.read(index) for file, index in requests)
+
+
 @dataclasses.dataclass(frozen=True)
 class Rows:
   """A split of a rows folder."""
@@ -180,10 +197,14 @@ class Rows:
   manifest: dict[str, Any]
   # Of each shard: tokens_RxL (uint16 or uint32), types_RxL and documents_RxL
   # (uint8); empty if it has no rows.
-  shards: tuple[tuple[_RowFile, ...], ...]
+  shards: tuple[tuple[Any, ...], ...]
   # The index of the first row of each shard, and the number of rows.
   starts: np.ndarray
   unigram_V: np.ndarray  # int64, the count of each entry in the training split
+  # Shards whose rows are permuted together; 0: all.
+  block_shards: int = 0
+  # Reads rows of files by index; those of a bucket many at a time.
+  read: Callable[[Requests], Iterable[np.ndarray]] = _read_local
 
   def __len__(self) -> int:
     return int(self.starts[-1])
@@ -203,7 +224,9 @@ class Rows:
     """A hash of the content of the folder, independent of paths and times."""
     return self.manifest["fingerprint"]
 
-  def take(self, row_B: np.ndarray) -> dict[str, np.ndarray]:
+  def take(
+    self, row_B: np.ndarray, fields: Sequence[str] = FIELDS
+  ) -> dict[str, np.ndarray]:
     """Returns rows by index: tokens, types and documents, int32 [B, L].
 
     Raises DataError if a value is out of range.
@@ -211,11 +234,17 @@ class Rows:
     shard_B = np.searchsorted(self.starts, row_B, side="right") - 1
     files = [self.shards[shard] for shard in shard_B]
     indices = (row_B - self.starts[shard_B]).tolist()
-    batch = {}
-    for number, field in enumerate(FIELDS):
+    numbers = {field: FIELDS.index(field) for field in fields}
+    requests = [
+      (shard[number], index)
+      for number in numbers.values()
+      for shard, index in zip(files, indices, strict=True)
+    ]
+    rows, batch = iter(self.read(requests)), {}
+    for field, number in numbers.items():
       values_BxL = np.empty((len(row_B), self.length), np.uint64)
-      for i, index in enumerate(indices):
-        values_BxL[i] = files[i][number].read(index)
+      for i in range(len(row_B)):
+        values_BxL[i] = next(rows)
       if values_BxL.max(initial=0) > self._largest[field]:
         i = values_BxL.max(axis=1).argmax()
         raise DataError(
@@ -256,10 +285,29 @@ def read_manifest(folder: str | pathlib.Path) -> dict[str, Any]:
   return manifest
 
 
-def open_rows(folder: str | pathlib.Path, split: str) -> Rows:
-  """Opens a split; checks the sizes of files, not their content."""
+def open_rows(
+  folder: str | pathlib.Path,
+  split: str,
+  verification: Verification | None = None,
+  *,
+  block_shards: int = 0,
+) -> Rows:
+  """Opens a split; checks the sizes of files, not their content.
+
+  Args:
+    verification: of `copies.open_verification`; a folder in a bucket needs it.
+    block_shards: for the order of batches: shards are permuted, and rows within
+      as many shards; 0: all rows are permuted.
+  """
   one_of("split", split, SPLITS)
-  folder = pathlib.Path(folder)
+  folder = open_path("data.rows", folder)
+  open_file: Callable[[pathlib.Path, tuple[int, int]], Any] = RowFile
+  options: dict[str, Any] = {"block_shards": block_shards}
+  if is_bucket(folder):
+    copies: Any = verification
+    if not copies:
+      raise InputError(f"'{folder}' is read with copies.open_verification.")
+    open_file, options["read"] = copies.open_file, copies.read
   manifest = read_manifest(folder)
   counts = manifest["splits"][split]["shards"]
   num_files, shards = len(FIELDS) * len(counts), []
@@ -270,16 +318,25 @@ def open_rows(folder: str | pathlib.Path, split: str) -> Rows:
   for number, count in enumerate(counts):
     shape = (count, manifest["options"]["length"])
     paths = (folder / shard_name(split, number, x) for x in FIELDS if count)
-    shards.append(tuple(_RowFile(path, shape) for path in paths))
-  _check_files(folder, {UNIGRAMS: manifest["files"][UNIGRAMS]})
-  unigram_V, starts = np.load(folder / UNIGRAMS), np.cumsum([0, *counts])
-  return Rows(folder, split, manifest, tuple(shards), starts, unigram_V)
+    shards.append(tuple(open_file(path, shape) for path in paths))
+  check_files(folder, {UNIGRAMS: manifest["files"][UNIGRAMS]})
+  unigram_V = np.load(io.BytesIO((folder / UNIGRAMS).read_bytes()))
+  starts = np.cumsum([0, *counts])
+  return Rows(
+    folder, split, manifest, tuple(shards), starts, unigram_V, **options
+  )
+
+
+def list_files(rows: Rows, shards: Iterable[int]) -> list[str]:
+  """Returns the names of the files of shards."""
+  files = itertools.chain(*(rows.shards[shard] for shard in shards))
+  return [file.path.name for file in files]
 
 
 def verify_rows(folder: str | pathlib.Path) -> None:
   """Compares checksums of all files; DataError names those that differ."""
   path = open_path("data.rows", folder)
-  _check_files(path, read_manifest(folder)["files"])
+  check_files(path, read_manifest(folder)["files"])
 
 
 def load_vocabulary(folder: str | pathlib.Path) -> Tokenizer:
@@ -379,10 +436,11 @@ def hash_json(value: object) -> str:
   return short_sha256(json.dumps(value, sort_keys=True, separators=(",", ":")))
 
 
-def _check_files(
+def check_files(
   folder: pathlib.Path,
   records: Mapping[str, dict[str, int]],
   pause: Callable[[float], object] | None = None,
+  fix: str = REBUILD,
 ) -> None:
   """Raises DataError if files differ from their records in the manifest."""
   damaged = []
@@ -391,14 +449,14 @@ def _check_files(
       if file_record(folder / name, pause) != record:
         damaged.append(name)
     except OSError as error:
-      damaged.append(f"{name} ({error.strerror})")
+      damaged.append(f"{name} ({error.strerror or 'missing'})")
   if damaged:
     raise DataError(
-      f"{folder}: damaged or missing files: {', '.join(damaged)}. {REBUILD}"
+      f"{folder}: damaged or missing files: {', '.join(damaged)}. {fix}"
     )
 
 
-def _file_state(path: pathlib.Path) -> tuple[int, ...]:
+def file_state(path: pathlib.Path) -> tuple[int, ...]:
   """Returns numbers that change when a file is written to; () for none."""
   try:
     status = path.stat()
@@ -408,7 +466,7 @@ def _file_state(path: pathlib.Path) -> tuple[int, ...]:
   return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
-def _identify_files(folder: pathlib.Path, names: Iterable[str]) -> str:
+def identify_files(folder: pathlib.Path, names: Iterable[str]) -> str:
   """Returns a hash that is equal in processes that read the same files.
 
   Machines share the files of a network file system if inode numbers and times
@@ -424,4 +482,4 @@ def _identify_files(folder: pathlib.Path, names: Iterable[str]) -> str:
       machine = []
   except OSError:  # not on Linux
     machine = [secrets.token_hex()]
-  return hash_json([machine, [_file_state(folder / name) for name in names]])
+  return hash_json([machine, [file_state(folder / name) for name in names]])

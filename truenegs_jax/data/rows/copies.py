@@ -1,0 +1,323 @@
+"""Copies the shards of a rows folder in a bucket to this machine.
+
+They are copied once, in threads, to `rows-copies/FINGERPRINT` of the cache,
+where a later start finds them. Rows of a shard that is not there yet are read
+by range. Their checksums are kept and compared with the shard when it is there,
+and in any case before the next save.
+
+  copies = Copies(open_path("data.rows", "gs://bucket/rows/mine"))
+  rows = open_rows("gs://bucket/rows/mine", "train", copies)
+"""
+
+import array
+import contextlib
+import dataclasses
+import pathlib
+import shutil
+import threading
+import time
+import zlib
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from truenegs_jax.config.sections import Data
+from truenegs_jax.data.rows.rows_folder import (
+  REBUILD,
+  RowFile,
+  Verification,
+  check_files,
+  file_state,
+  hash_json,
+  identify_files,
+  is_shard_name,
+  read_manifest,
+)
+from truenegs_jax.runtime import cache
+from truenegs_jax.runtime.errors import DataError, InputError
+from truenegs_jax.runtime.files import atomic_file
+from truenegs_jax.runtime.paths import is_bucket, open_path
+
+COPIERS = 4  # threads, each with a file in memory, some 50 MB
+GAP_BYTES = 2**15  # between two rows that are read at once
+ABANDONED_SECS = 3600.0  # after which a temporary file has no process
+FIX = "Remove this folder, which is a copy, and run the same command again."
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class RemoteFile:
+  """A file of rows in a bucket."""
+
+  path: Any  # a BucketPath
+  shape: tuple[int, int]
+  dtype: np.dtype
+  start: int  # of the first row, in bytes
+
+  @property
+  def row_bytes(self) -> int:
+    """The bytes of a row."""
+    return self.shape[1] * self.dtype.itemsize
+
+
+Requests = Sequence[tuple[RemoteFile, int]]
+
+
+def open_verification(
+  folder: str | pathlib.Path,
+  divide: Callable[[str], tuple[int, int]] = lambda _: (0, 1),
+  **room: Any,
+) -> Verification:
+  """Begins to verify a rows folder, and to copy one in a bucket.
+
+  `room` is `cache_gb` and `block_shards` of `Copies`.
+  """
+  path = open_path("data.rows", folder)
+  if is_bucket(path):
+    return Copies(path, divide, **room)
+  return Verification(path, divide)
+
+
+class Copies(Verification):
+  """Copies of the shards of a rows folder, each verified when it arrives.
+
+  Several processes of a machine share the folder: each copies its share.
+
+  Args:
+    folder: the rows folder, a `BucketPath`.
+    divide: see `Verification`.
+    cache_gb: what the copies may take on the disk.
+    block_shards: for rows in blocks, of which two are kept here; 0: for all.
+  """
+
+  def __init__(
+    self,
+    folder: Any,
+    divide: Callable[[str], tuple[int, int]] = lambda _: (0, 1),
+    cache_gb: float = Data.cache_gb,
+    block_shards: int = 0,
+  ) -> None:
+    self._source = folder
+    manifest = read_manifest(folder)
+    self._is_wide = manifest["tokenizer"]["size"] > 2**16
+    records = manifest["files"].items()
+    self._records = {name: x for name, x in records if is_shard_name(name)}
+    name = manifest["fingerprint"] + "-blocks" * bool(block_shards)
+    folder = cache.folder().resolve() / "rows-copies" / name
+    folder.mkdir(parents=True, exist_ok=True)
+    self._files: dict[str, RemoteFile] = {}
+    self._opened: dict[str, RowFile] = {}  # copies
+    # Of each file: index << 32 | CRC-32 of the rows that were read by range.
+    self._pending: dict[str, array.array[int]] = {}
+    self._lock = threading.Lock()  # of `_pending`
+    self._share: tuple[int, int] | None = None
+    # Held-out rows are evaluated soon. Types and documents save most requests
+    # per byte.
+    self._kept = sorted(
+      (x for x in self._records if not block_shards or "held_out" in x),
+      key=lambda x: ("held_out" not in x, "tokens" in x, x),
+    )
+    self._check_room(folder, cache_gb, block_shards)
+    super().__init__(folder, divide)
+
+  def open_file(self, path: Any, shape: tuple[int, int]) -> RemoteFile:
+    """Returns a file of rows by its path in the bucket."""
+    is_wide = self._is_wide and ".tokens." in path.name
+    is_tokens = ".tokens." in path.name
+    dtype = np.dtype(np.uint32 if is_wide else np.uint16 if is_tokens else "u1")
+    size = self._records[path.name]["bytes"]
+    start = size - shape[0] * shape[1] * dtype.itemsize
+    file = self._files[path.name] = RemoteFile(path, shape, dtype, start)
+    return file
+
+  def read(self, requests: Requests) -> Iterable[np.ndarray]:
+    """Reads rows, from copies or by range."""
+    copies = {file: self._open_copy(file) for file in {x[0] for x in requests}}
+    missing = {x for x in requests if not copies[x[0]]}
+    fetched = self._fetch(missing) if missing else {}
+    for file, index in requests:
+      if copy := copies[file]:
+        yield copy.read(index)
+      else:
+        yield np.frombuffer(fetched[file, index], file.dtype)
+
+  def settle(self) -> None:
+    """Waits until rows that were read by range are compared with their files.
+
+    Raises DataError if one differs, or the error that prevents the comparison.
+    """
+    if self._pending and not self.error:
+      self._thread.join()
+    if self._pending or isinstance(self.error, DataError):
+      self.check()
+    for name in list(self._pending):  # of another process, or removed
+      if not (self._folder / name).exists():
+        self._copy(name)
+      self._compare(name)
+
+  def keep(self, names: Sequence[str]) -> None:
+    """Copies these files of shards, and removes others.
+
+    Held-out rows, and files with which rows must be compared, are kept, too.
+    """
+    held_out = [x for x in self._records if "held_out" in x]
+    if (names := [*names, *held_out]) == self._kept:
+      return
+    self._kept, before = names, self._thread
+
+    def follow() -> None:
+      before.join()
+      self._remove_others()
+      self._run()
+
+    self._thread = threading.Thread(target=follow, daemon=True)
+    self._thread.start()
+
+  @property
+  def is_complete(self) -> bool:
+    """Whether the share is copied and intact, with all rows read so far."""
+    return not self._pending and super().is_complete
+
+  def _run(self, names: Sequence[str] = ()) -> None:
+    try:
+      if self._share is None:
+        number = self._folder.stat().st_ino
+        text = hash_json([identify_files(self._folder, ()), number])
+        self._share = self._divide(text)
+      index, count = self._share
+      names = names or self._kept[index::count]
+    except Exception as error:  # raised by `check`
+      self.error = error
+    # Threads take names from one iterator. Missing files come first.
+    todo = iter(sorted(names, key=lambda x: (self._folder / x).exists()))
+
+    def work() -> None:
+      try:
+        for name in todo:
+          if self.error or name not in self._kept:
+            return
+          self._obtain(name)
+      except Exception as error:  # raised by `check`
+        self.error = self.error or error
+
+    threads = [
+      threading.Thread(target=work, daemon=True) for _ in range(COPIERS)
+    ]
+    for thread in threads:
+      thread.start()
+    for thread in threads:
+      thread.join()
+
+  def _obtain(self, name: str) -> None:
+    """Copies a file, or verifies its copy of an earlier start."""
+    path = self._folder / name
+    self._states[name] = file_state(path)
+    if self._states[name]:
+      record = {name: self._records[name]}
+      check_files(self._folder, record, self._pause, FIX)
+    else:
+      self._copy(name)
+      self._states[name] = file_state(path)
+    self._compare(name)
+
+  def _copy(self, name: str) -> None:
+    data = (self._source / name).read_bytes()
+    if {"bytes": len(data), "crc32": zlib.crc32(data)} != self._records[name]:
+      raise DataError(f"{self._source / name}: damaged. {REBUILD}")
+    with atomic_file(self._folder / name, several_writers=True) as file:
+      file.write(data)
+
+  def _compare(self, name: str) -> None:
+    """Compares rows that were read by range with their file."""
+    with self._lock:
+      entries = self._pending.pop(name, None)
+    if entries:
+      copy = RowFile(self._folder / name, self._files[name].shape)
+      for index, crc in (divmod(entry, 2**32) for entry in entries):
+        if zlib.crc32(copy.read(index).tobytes()) != crc:
+          raise DataError(
+            f"{self._source / name}: row {index} was read with other bytes than"
+            " the file has. Steps that were not saved may have learned from"
+            " it, and are lost. Run the same command again."
+          )
+
+  def _open_copy(self, file: RemoteFile) -> RowFile | None:
+    name = file.path.name
+    if name not in self._opened and (self._folder / name).exists():
+      try:
+        self._opened[name] = RowFile(self._folder / name, file.shape)
+      except DataError as error:
+        if not isinstance(error.__cause__, FileNotFoundError):
+          raise
+        return None  # another process has just removed it
+    return self._opened.get(name)
+
+  def _fetch(
+    self, requests: Iterable[tuple[RemoteFile, int]]
+  ) -> dict[tuple[RemoteFile, int], bytes]:
+    """Reads rows by range, neighbours at once; keeps their checksums."""
+    from truenegs_jax.runtime import buckets  # imports file systems
+
+    spans: list[list[tuple[RemoteFile, int]]] = []
+    for file, index in sorted(requests, key=lambda x: (x[0].path.name, x[1])):
+      last, at = spans[-1][-1] if spans else (None, 0)
+      if last is file and (index - at) * file.row_bytes <= GAP_BYTES:
+        spans[-1].append((file, index))
+      else:
+        spans.append([(file, index)])
+    starts = [x[0][0].start + x[0][1] * x[0][0].row_bytes for x in spans]
+    stops = [x[0][0].start + (x[-1][1] + 1) * x[0][0].row_bytes for x in spans]
+    paths = [x[0][0].path for x in spans]
+    blocks = buckets.read_ranges([*zip(paths, starts, stops, strict=True)])
+    rows = {}
+    for span, start, block in zip(spans, starts, blocks, strict=True):
+      for file, index in span:
+        at = file.start + index * file.row_bytes - start
+        row = rows[file, index] = block[at : at + file.row_bytes]
+        if len(row) < file.row_bytes:
+          raise DataError(f"{file.path}: was cut off. {REBUILD}")
+        with self._lock:
+          entries = self._pending.setdefault(file.path.name, array.array("Q"))
+          entries.append(index << 32 | zlib.crc32(row))
+    return rows
+
+  def _remove_others(self) -> None:
+    """Removes copies that are not kept."""
+    kept = {*self._kept, *self._pending}
+    for path in self._folder.iterdir():
+      with contextlib.suppress(FileNotFoundError):
+        age = time.time() - path.stat().st_mtime
+        if path.name not in kept and (
+          is_shard_name(path.name) or age > ABANDONED_SECS
+        ):
+          self._opened.pop(path.name, None)
+          path.unlink()
+
+  def _check_room(
+    self, folder: pathlib.Path, cache_gb: float, block_shards: int
+  ) -> None:
+    """Raises InputError if the copies do not fit."""
+    shards: dict[str, int] = {}
+    for name, record in self._records.items():
+      shard = name.partition(".")[0]
+      shards[shard] = shards.get(shard, 0) + record["bytes"]
+    held_out = sum(x for name, x in shards.items() if "held_out" in name)
+    train = sorted((x for n, x in shards.items() if "train" in n), reverse=True)
+
+    def need(blocks: int) -> float:
+      return (held_out + sum(train[: 2 * blocks or None])) / 1e9
+
+    present = sum(x.stat().st_size for x in folder.glob("*.npy"))
+    free = (shutil.disk_usage(folder).free + present) / 1e9
+    if (size := need(block_shards)) <= min(cache_gb, free):
+      return
+    size_of_blocks = need(Data.block_shards)
+    way = f"--config.data.order=blocks, which needs {size_of_blocks:,.3g} GB"
+    if block_shards:
+      way = "a smaller --config.data.block_shards=NUMBER"
+    raise InputError(
+      f"data.rows='{self._source}' needs {size:,.3g} GB of the cache, but"
+      f" data.cache_gb={cache_gb:g}, and the disk of '{folder}' has"
+      f" {free:,.3g} GB. Set a larger --config.data.cache_gb=NUMBER,"
+      f" TRUENEGS_CACHE=FOLDER of a larger disk, or {way}."
+    )
