@@ -128,7 +128,9 @@ def test_records_of_a_copied_workdir_are_continued(bucket, workdir, tmp_path):
   assert bucket[0].read("runs/a/metrics.jsonl").count(b"damaged\n") == 1
 
 
-def test_a_paused_run_changes_no_record_of_its_successor(workdir, tmp_path):
+def test_a_paused_run_changes_no_record_of_its_successor(
+  bucket, workdir, tmp_path
+):
   paused = parts.PartsWriter(workdir, first_step=0, owner=1)
   for record in make_records(0, 10):
     paused.write(record)
@@ -136,7 +138,9 @@ def test_a_paused_run_changes_no_record_of_its_successor(workdir, tmp_path):
   write_parts(workdir, 8, 16, 2)
   for record in make_records(10, 30, mlm=0.0):
     paused.write(record)
+  merged = bucket[0].read("runs/a/metrics.jsonl")
   paused.close()
+  assert bucket[0].read("runs/a/metrics.jsonl") == merged
   assert files.read_records(workdir) == write_local(
     tmp_path / "local", [(0, 16)]
   )

@@ -44,12 +44,15 @@ class PartsWriter:
     self._uploads.flush()
 
   def close(self) -> None:
-    """Writes all records, and metrics.jsonl.
+    """Writes all records, and metrics.jsonl unless another run has taken over.
 
     Raises:
       DiskError: the bucket lacks records or cannot be reached.
     """
     self._uploads.close()
+    names = [path.name for path in self._part.parent.iterdir()]
+    if max(names).partition("-")[0] > f"{self._owner:06}":
+      return
     lines = [line for line, _ in files.iterate_records(self._workdir)]
     with atomic_file(self._workdir / files.METRICS) as file:
       file.writelines(lines)
