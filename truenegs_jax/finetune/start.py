@@ -286,9 +286,8 @@ def _find_runs(
     else:
       folder = results.run_folder(workdir, run.task, run.seed) / results.MODEL
       runs[str(folder)] = run
-  missing = [
-    x for x in runs if not (open_path(key, x) / hf_folder.CONFIG).exists()
-  ]
+  configs = {x: open_path(key, x) / hf_folder.CONFIG for x in runs}
+  missing = [x for x, path in configs.items() if not path.exists()]
   if missing or not runs:
     reason = f"'{missing[0]}' is missing" if missing else "all its runs failed"
     raise InputError(

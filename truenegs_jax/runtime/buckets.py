@@ -185,10 +185,6 @@ class BucketPath(_Path):
 
   absolute = expanduser = resolve
 
-  def is_symlink(self) -> bool:
-    """Returns False."""
-    return False
-
   @property
   def system(self) -> Any:
     """The file system of fsspec."""

@@ -7,9 +7,7 @@ from typing import cast
 
 from truenegs_jax.runtime.errors import SCHEMES, InputError
 
-_BUCKET = re.compile(
-  r"(gs|s3)://[\w.-]+(/(?!\.\.?(/|$))[^/*?\[\]]+)+/?", re.ASCII
-)
+_BUCKET = re.compile(r"(gs|s3)://[\w.-]+(/(?!\.\.?(/|$))[^/*?\[\]]+)+/?", re.A)
 _PART = r"\w([\w.-]*\w)?"
 HUB_NAME = re.compile(rf"(?!.*(\.\.|--)){_PART}(/{_PART})?", re.ASCII)
 

@@ -132,14 +132,9 @@ def run_parts(
     75 or 130 if this process or a part was stopped; else the exit code of the
     first part that failed and can be repeated, or 0.
   """
-  tried, end = set[str](), time.monotonic() + lease.TAKEOVER_SECS
+  tried: set[str] = set()
   while True:
-    states = read_states(parts, root)
-    part = next_part(parts, states, tried)
-    waits = is_bucket(root) and time.monotonic() < end
-    if not part and waits and State.RUNNING in states.values():
-      time.sleep(5)  # a process that was killed seems to run for a while
-      continue
+    part, states = find_next(parts, root, tried)
     if not part:
       failed = (key for key, x in states.items() if x == State.FAILED)
       return next((read_json(root / x / FAILED)["code"] for x in failed), 0)
@@ -147,11 +142,28 @@ def run_parts(
     text = f"{part.key} [{describe_progress(states)}]"
     with progress.working(console, text):
       code = run_part(part, root / part.key, console)
-    end = time.monotonic() + lease.TAKEOVER_SECS
     if code in errors.SIGNAL_CODES.values():
       return code
     if code:
       console.print(describe_failure(part, root), soft_wrap=True)
+
+
+def find_next(
+  parts: Sequence[Part], root: pathlib.Path, tried: Collection[str] = ()
+) -> tuple[Part | None, States]:
+  """Returns the next part that can be started, and the states.
+
+  Without such a part, waits for those that run in a bucket for as long as a
+  process that was killed seems to run.
+  """
+  end = time.monotonic() + lease.TAKEOVER_SECS
+  while True:
+    states = read_states(parts, root)
+    part = next_part(parts, states, tried)
+    waits = is_bucket(root) and State.RUNNING in states.values()
+    if part or not waits or time.monotonic() > end:
+      return part, states
+    time.sleep(5)
 
 
 def next_part(
@@ -194,10 +206,8 @@ def run_part(part: Part, folder: pathlib.Path, console: Console) -> int:
 
 
 @contextlib.contextmanager
-def _lock_part(
-  folder: pathlib.Path,
-) -> Iterator[tuple[pathlib.Path, list[int]] | None]:
-  """Yields a local log and the lock to inherit; None if another has the lock.
+def _lock_part(folder: pathlib.Path) -> Iterator[Any]:
+  """Yields a local log and the locks to inherit; None if another has the lock.
 
   In a bucket, the log is uploaded at the end, and nothing is inherited.
   """

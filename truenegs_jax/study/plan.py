@@ -296,9 +296,10 @@ def find_next_flags(
   saved, so that a later call with others is refused. BusyError if all that is
   missing runs, or needs what runs.
   """
-  study, own, states = open_study(Study.read(config["study"]), root)
+  _, own, _ = open_study(Study.read(config["study"]), root)
   config = save_config(config, root)
-  if part := drive.next_part(own, states):
+  part, states = drive.find_next(own, root)
+  if part:
     drive.save_record(part, root / part.key)
     return part.command[len(MAIN) :]
   if running := [x.key for x in own if states[x.key] == State.RUNNING]:

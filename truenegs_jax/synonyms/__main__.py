@@ -30,7 +30,7 @@ from truenegs_jax.data.tokens.tokenizer import (
 )
 from truenegs_jax.runtime import progress
 from truenegs_jax.runtime.errors import InputError
-from truenegs_jax.runtime.paths import check_local
+from truenegs_jax.runtime.paths import open_path
 from truenegs_jax.synonyms import run_table, wordnet
 from truenegs_jax.synonyms.table import SynonymTable
 from truenegs_jax.synonyms.vocabulary import is_word
@@ -42,7 +42,7 @@ OPTIONS = ("language", "wordnet_dir", "stop_words", *run_table.SWITCHES)
 def run(values: flags.FlagValues, console: Console) -> None:
   """Builds, saves and shows a table as the flags say."""
   say = functools.partial(console.print, soft_wrap=True)
-  check_local("--output", values.output)
+  open_path("--output", values.output)  # before the work
   check_code(values.language)
   if not values.vocab:
     raise InputError("--vocab is missing. Set --vocab=FILE.")

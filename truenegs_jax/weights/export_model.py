@@ -231,7 +231,7 @@ def check_replaceable(
   """Returns the resolved `output` if `roles` may be written there."""
 
   def is_export(path: pathlib.Path) -> bool:
-    if path.is_symlink() or not path.is_dir():
+    if path.resolve() != path or not path.is_dir():
       return False
     return {x.name for x in path.iterdir()} <= MODEL_FILES
 
