@@ -11,6 +11,7 @@ import pytest
 from rich.console import Console
 
 from support import bucket_servers, runs, word_task
+from truenegs_jax.config.grammar import quote
 from truenegs_jax.runtime.paths import open_path
 from truenegs_jax.study import drive
 from truenegs_jax.study.drive import Part, State
@@ -122,54 +123,51 @@ def test_a_part_whose_process_was_killed_is_repeated(
 
 
 @pytest.mark.slow
-def test_a_study_that_is_stopped_has_the_results_of_a_local_one(
-  bucket, tmp_path
+def test_a_study_that_is_stopped_has_the_models_of_local_runs(
+  bucket, shared_pretraining, tmp_path
 ):
-  corpus = runs.write_corpus(tmp_path / "corpus.txt")
   files = word_task.write_files(tmp_path)
-  values = f"data.sources={corpus} data.vocab_size=120"
-  values += f" data.rows={tmp_path}/rows model.variant='{runs.ONE_LAYER}'"
-  values += " steps=12 checkpoint.every_steps=3 eval.every_steps=6"
-  values += " eval.must_learn=False eval.sentences=()"
   own = f"'train={files}/train.csv dev={files}/dev.jsonl'"
-  flags = [
-    f"--config.study.{key}={value}"
-    for key, value in {
-      "base": "electra_demo:runlocal",
-      "arms": "a=baseline",
-      "seeds": 1,
-      "tasks": "own",
-      "finetune_seeds": 1,
-      "overrides": values,
-      "finetune": f"length=16 finetune.files={own} finetune.text=text"
-      " finetune.epochs=1.0",
-    }.items()
+  pairs = [
+    flag.removeprefix("--config.").split("=", 1)
+    for flag in shared_pretraining.values
   ]
+  values = {
+    "base": "electra_demo:runlocal",
+    "arms": "a=sr",
+    "seeds": 1,
+    "tasks": "own",
+    "finetune_seeds": 1,
+    "overrides": " ".join(f"{key}={quote(value)}" for key, value in pairs),
+    "finetune": f"length=16 finetune.files={own} finetune.text=text"
+    " finetune.epochs=1.0",
+  }
+  command = [sys.executable, "-m", "truenegs_jax.main", "--config=study"]
+  command += [f"--config.study.{key}={value}" for key, value in values.items()]
+  command += [f"--workdir={bucket.url}/study"]
   env = runs.make_environment(tmp_path / "cache")
 
-  def start(url):
+  def start():
     return subprocess.Popen(
-      [sys.executable, "-m", "truenegs_jax.main", "--config=study", *flags]
-      + [f"--workdir={url}"],
+      command,
       env=env,
       stdout=subprocess.PIPE,
       stderr=subprocess.STDOUT,
       text=True,
     )
 
-  process = start(f"{bucket.url}/study")
+  process = start()
   finished = f"study/{KEY}/checkpoints/1_3/_CHECKPOINT_METADATA"
   while finished not in bucket.list() and process.poll() is None:
     threading.Event().wait(0.1)
   process.send_signal(signal.SIGTERM)
   output, _ = process.communicate()
   assert process.returncode == 75, output
-  for url in (f"{bucket.url}/study", tmp_path / "local"):
-    process = start(url)
-    output, _ = process.communicate()
-    assert process.returncode == 0, output
-  for path in [tmp_path / "local" / "tables.csv"] + [
-    *(tmp_path / "local").rglob("*.safetensors")
-  ]:
-    name = f"study/{path.relative_to(tmp_path / 'local')}"
+  process = start()
+  output, _ = process.communicate()
+  assert process.returncode == 0, output
+  expected = shared_pretraining.workdir / "export"
+  for path in expected.glob("*/model.safetensors"):
+    name = f"study/{KEY}/export/{path.relative_to(expected)}"
     assert bucket.read(name) == path.read_bytes()
+  assert b"own" in bucket.read("study/tables.csv")
