@@ -247,9 +247,8 @@ class Corpus:
         texts = (("", *size) for size in sizes[index, unit].tolist())
       else:
         texts = ((t, num_bytes(t), len(t)) for t in part.read(state, unit))
-      for text, size, num_chars in itertools.islice(
-        texts, cursor.skipped, None
-      ):
+      rest = itertools.islice(texts, cursor.skipped, None)
+      for text, size, num_chars in rest:
         repeat, _, skipped, number, num_documents, total = cursor
         cursor = Cursor(
           repeat, unit, skipped + 1, number + 1, num_documents + 1, total + size
@@ -262,8 +261,7 @@ class Corpus:
     sizes = [part.num_bytes for part in self.parts]
     fractions = [1.0] * len(sizes)
     for index in unfinished:
-      size = sizes[index]
-      if size is None:
+      if (size := sizes[index]) is None:
         return None
       fractions[index] = min(1.0, cursors[index].num_bytes / max(1, size))
     if self.shares:  # the fraction of the part that the end depends on

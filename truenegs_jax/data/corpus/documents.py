@@ -19,11 +19,10 @@ RULES = ("block", "record", "file")
 JOIN = "join"  # of the documents of a format's default rule
 BLANK_LINES = re.compile(r"\n(?:[^\S\n]*+\n)++")
 SURROGATES = re.compile("[\ud800-\udfff]")
+Texts = Iterable[str]
 
 
-def from_lines(
-  groups: Iterable[str], rule: str, state: ReadState
-) -> Iterator[str]:
+def from_lines(groups: Texts, rule: str, state: ReadState) -> Iterator[str]:
   """Forms the documents of a text, which is given as groups of lines."""
   if rule == "record":
     for group in groups:
@@ -64,9 +63,7 @@ def from_records(
     yield from _cut(text, state)
 
 
-def join(
-  texts: Iterable[str], state: ReadState, *, num_chars: int
-) -> Iterator[str]:
+def join(texts: Texts, state: ReadState, *, num_chars: int) -> Iterator[str]:
   """Joins consecutive documents until they have at least `num_chars`.
 
   A joined document also ends before it would exceed 1 MB, which is counted.
@@ -88,7 +85,7 @@ def join(
 
 
 def drop_short_lines(
-  texts: Iterable[str], state: ReadState, *, min_chars: int
+  texts: Texts, state: ReadState, *, min_chars: int
 ) -> Iterator[str]:
   """Leaves out and counts lines of less than `min_chars` characters."""
   for text in texts:

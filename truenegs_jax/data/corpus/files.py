@@ -21,12 +21,8 @@ import zlib
 from collections.abc import Callable, Collection, Iterator
 from typing import Any, NamedTuple
 
-from truenegs_jax.runtime.errors import (
-  SCHEMES,
-  DataError,
-  InputError,
-  UnavailableError,
-)
+from truenegs_jax.runtime import errors
+from truenegs_jax.runtime.errors import SCHEMES, DataError
 
 COMPRESSIONS = (".bz2", ".gz", ".xz", ".zst")
 BLOCK_BYTES = 2**19  # read at once: few calls, little memory
@@ -142,8 +138,8 @@ def read_blocks(file: File, *, size: int = BLOCK_BYTES) -> Iterator[bytes]:
 @contextlib.contextmanager
 def open_file(file: File) -> Iterator[io.RawIOBase]:
   """Opens a file without decompression; DataError if it cannot be read."""
+  open_raw = _open_url if is_url(file.path) else io.FileIO
   try:
-    open_raw = _open_url if is_url(file.path) else io.FileIO
     with open_raw(file.path) as raw:
       yield raw
   except OSError as error:
@@ -159,13 +155,13 @@ def convert_errors(url: str) -> Iterator[None]:
   try:
     yield
   except ImportError as error:
-    raise InputError(
+    raise errors.InputError(
       f"'{url}' needs pip install '.[{extra}]' in the checkout ({error})."
     ) from error
   # The file systems raise two dozen types.
   except Exception as error:
     reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-    raise UnavailableError(
+    raise errors.UnavailableError(
       f"'{url}' cannot be reached ({reason}). Correct the name; or for access,"
       f" {access}; or if the connection broke, run the same command again."
     ) from error
@@ -194,12 +190,10 @@ def _find_urls(where: str, is_text: Callable[[str], bool]) -> list[File]:
 
 
 def _open_url(url: str) -> Any:
-  """Opens a URL for reading; every error of it is an `UnavailableError`."""
+  """Opens a URL for reading; every error of it is an UnavailableError."""
   with convert_errors(url):
     system, path = _connect(url)
-    file = system.open(
-      path, "rb", block_size=REQUEST_BYTES, cache_type="readahead"
-    )
+    file = system.open(path, "rb", REQUEST_BYTES, cache_type="readahead")
   file.read = convert_errors(url)(file.read)
   return file
 

@@ -12,14 +12,7 @@ import dataclasses
 import functools
 import io
 import itertools
-from collections.abc import (
-  Callable,
-  Collection,
-  Hashable,
-  Iterable,
-  Iterator,
-  Mapping,
-)
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from truenegs_jax.data.corpus.files import (
@@ -85,8 +78,7 @@ class ReadState:
     try:
       text = data.decode()
     except UnicodeDecodeError as error:
-      start = error.start
-      text = data.decode(errors="replace")
+      start, text = error.start, data.decode(errors="replace")
       self.count_repair(
         NOT_UTF8,
         f"{self.location(data[:start])}: byte 0x{data[start]:02x} is not UTF-8."
@@ -223,7 +215,7 @@ def read_jsonl(
 ) -> Iterator[str | None]:
   """Yields the value `column` of the JSON object on each line."""
   for record in read_objects(file, state):
-    check_name(state.location(), record, column)
+    check_name(state.location(), [*record], column)
     yield record[column]
 
 
@@ -337,10 +329,10 @@ def check_column(schema: "pyarrow.Schema", column: str, where: str) -> None:
     )
 
 
-def check_name(where: str, names: Collection[str], column: str) -> None:
+def check_name(where: str, names: list[str], column: str) -> None:
   """Raises a DataError unless the column exists once."""
-  if list(names).count(column) != 1:
-    first = ", ".join(map(str, itertools.islice(names, 20))) or "none"
+  if names.count(column) != 1:
+    first = ", ".join(names[:20]) or "none"
     raise DataError(
       f"{where}: no column {column!r}. Columns: {first}. Set column=NAME."
     )

@@ -15,20 +15,9 @@ from typing import Any, NamedTuple
 from truenegs_jax.config import grammar
 from truenegs_jax.data.corpus import documents, hub_datasets, readers
 from truenegs_jax.data.corpus.corpus import Corpus, Part
-from truenegs_jax.data.corpus.files import (
-  File,
-  files_identity,
-  find_files,
-  is_url,
-)
+from truenegs_jax.data.corpus.files import files_identity, find_files, is_url
 from truenegs_jax.data.corpus.hub_datasets import HUB
-from truenegs_jax.data.corpus.readers import (
-  RECORD_FORMATS,
-  SUFFIXES,
-  TEXT,
-  ReadState,
-  WordNetReader,
-)
+from truenegs_jax.data.corpus.readers import SUFFIXES, TEXT, ReadState
 from truenegs_jax.runtime.errors import (
   DataError,
   InputError,
@@ -45,6 +34,7 @@ JOIN_CHARS = 20_000  # about 9 rows of 512: half a row of padding is 5 %
 # The beginning of a split, as the hub converts large data sets to Parquet.
 PARTIAL = re.compile(r"(?:^|[/\\])partial-[^/\\]+[/\\][^/\\]+\.parquet$")
 ANY = "any"  # of data.expect
+FORMATS = (*readers.RECORD_FORMATS, TEXT)
 LARGEST = {
   "weight": 1e9,
   "chars": readers.MAX_DOCUMENT_BYTES,
@@ -60,7 +50,7 @@ def open_corpus(
   stopping: str = "all",
   expect: str = ANY,
   key: str = "data.sources",
-  reader: WordNetReader | None = None,
+  reader: readers.WordNetReader | None = None,
 ) -> Corpus:
   """Opens the corpus of a spec; reads only the first record of each part.
 
@@ -162,7 +152,7 @@ def _parse_part(item: grammar.Item, key: str) -> PartSpec:
   part = part._replace(**values)
   rules = (*documents.RULES, documents.JOIN)
   one_of(f"{subject}: document", part.document or documents.JOIN, rules)
-  one_of(f"{subject}: format", part.format or TEXT, (*RECORD_FORMATS, TEXT))
+  one_of(f"{subject}: format", part.format or TEXT, FORMATS)
   if part.document == documents.JOIN:
     return part._replace(chars=part.chars or JOIN_CHARS)
   if part.chars:
@@ -181,7 +171,7 @@ def _describe_part(part_spec: PartSpec) -> str:
 
 
 def _open_part(
-  part_spec: PartSpec, reader: WordNetReader | None, expect: str
+  part_spec: PartSpec, reader: readers.WordNetReader | None, expect: str
 ) -> Part:
   if expect == ANY:
     part_spec = part_spec._replace(records=0)
@@ -191,9 +181,8 @@ def _open_part(
     part = _open_wordnet(part_spec, reader)
   else:
     part = _open_files(part_spec)
-  if expect != ANY and (
-    partial := next(filter(PARTIAL.search, part.paths), "")
-  ):
+  partial = next(filter(PARTIAL.search, part.paths), "")
+  if partial and expect != ANY:
     raise DataError(
       f"{part_spec.subject}: '{partial}' holds only the beginning of a split:"
       " the hub's converter cut it off, and named its folder partial-SPLIT. Use"
@@ -228,7 +217,9 @@ def _count_records(part: Part, state: ReadState, unit: int) -> Iterator[str]:
     yield text
 
 
-def _open_wordnet(part_spec: PartSpec, reader: WordNetReader | None) -> Part:
+def _open_wordnet(
+  part_spec: PartSpec, reader: readers.WordNetReader | None
+) -> Part:
   if reader is None:
     raise InputError(
       f"{part_spec.subject} needs reader. Pass open_corpus(..., reader=...)."
@@ -301,7 +292,7 @@ def _open_files(part_spec: PartSpec) -> Part:
   size = None
   if not any(file.compression or file.suffix == ".parquet" for file in files):
     size = sum(file.size for file in files)
-  units = _split_into_units(files)
+  units = _split_into_units([file.size for file in files])
   num_records = None
   if part_spec.records and {*names} == {"parquet"} and not is_url(where):
     num_records = sum(map(readers.count_parquet, files))
@@ -312,7 +303,7 @@ def _open_files(part_spec: PartSpec) -> Part:
     if name == TEXT:
       lines = readers.read_text(file, state)
       return documents.from_lines(lines, rules[name], state)
-    values = RECORD_FORMATS[name](file, state, column=column)
+    values = readers.RECORD_FORMATS[name](file, state, column=column)
     return documents.from_records(values, rules[name], state)
 
   def identity() -> dict[str, Any]:
@@ -349,17 +340,17 @@ def _open_files(part_spec: PartSpec) -> Part:
   )
 
 
-def _split_into_units(files: list[File]) -> list[list[int]]:
+def _split_into_units(sizes: list[int]) -> list[list[int]]:
   """Groups the numbers of consecutive files into units of UNIT_BYTES or more.
 
   Small files share a unit, so that their records can be joined.
   """
   units: list[list[int]] = []
-  size = UNIT_BYTES
-  for number, file in enumerate(files):
-    if size >= UNIT_BYTES:
+  unit_size = UNIT_BYTES
+  for number, size in enumerate(sizes):
+    if unit_size >= UNIT_BYTES:
       units.append([])
-      size = 0
+      unit_size = 0
     units[-1].append(number)
-    size += file.size
+    unit_size += size
   return units

@@ -69,7 +69,10 @@ class Encoder:
   def _encode_batch(self, lines: list[str]) -> Ids:
     if self._encode_plain is None:
       return self._encode_cached(lines)
-    plain_N = np.array(list(map(_is_plain, lines)))
+    # Beyond ASCII, FastBertTokenizer folds characters by NFKC (superscripts,
+    # ligatures, the final sigma), keeps control and private-use characters, and
+    # has a newer list of punctuation.
+    plain_N = np.array([x.isascii() and x.isprintable() for x in lines])
     plain = self._encode_plain(list(itertools.compress(lines, plain_N)))
     if plain_N.all():
       return plain
@@ -152,16 +155,6 @@ def split_lines(
   text_1 = pyarrow.array([data], pyarrow.large_string())
   lines_N = pyarrow.compute.split_pattern(text_1, "\n").values
   return pyarrow.compute.split_pattern(lines_N, " ")
-
-
-def _is_plain(line: str) -> bool:
-  """Tells lines that TensorFlow Text encodes like BERT.
-
-  Beyond ASCII, FastBertTokenizer folds characters by NFKC (superscripts,
-  ligatures, the final sigma), keeps control and private-use characters, and has
-  a newer list of punctuation.
-  """
-  return line.isascii() and line.isprintable()
 
 
 def _make_plain_encode(tokenizer: Tokenizer) -> Callable[[list[str]], Ids]:

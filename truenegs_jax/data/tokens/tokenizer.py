@@ -16,13 +16,8 @@ from collections.abc import Iterable, Sequence
 import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers
 
+from truenegs_jax.runtime import files
 from truenegs_jax.runtime.errors import FAILING, InputError
-from truenegs_jax.runtime.files import (
-  atomic_file,
-  read_file,
-  read_json,
-  short_sha256,
-)
 from truenegs_jax.runtime.paths import is_hub_name, open_path
 
 SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -71,7 +66,7 @@ class Tokenizer:
     text = "\n".join(self.vocab) + f"\n\nlowercase={self.lowercase}"
     if self.strip_accents != self.lowercase:
       text += f" strip_accents={self.strip_accents}"
-    return short_sha256(text)
+    return files.short_sha256(text)
 
   def encode_lines(self, lines: Sequence[str]) -> list[list[int]]:
     """Returns the ids of every line, without [CLS] and [SEP].
@@ -178,8 +173,8 @@ def load_tokenizer(
       )
     path = _download(path_or_name)
   if path.is_dir():
-    files = [path / name for name in ("vocab.txt", "tokenizer.json")]
-    path = next((x for x in files if x.is_file()), files[0])
+    paths = [path / name for name in ("vocab.txt", "tokenizer.json")]
+    path = next((x for x in paths if x.is_file()), paths[0])
   is_json = path.suffix == ".json"
   vocab = _read_json(path, options) if is_json else _read_lines(path)
   return make_tokenizer(vocab, **options, origin=str(path))
@@ -187,7 +182,7 @@ def load_tokenizer(
 
 def write_vocabulary(vocab: Sequence[str], path: pathlib.Path) -> None:
   """Writes a `vocab.txt`: UTF-8, the entry with id n - 1 in line n."""
-  with atomic_file(path) as file:
+  with files.atomic_file(path) as file:
     file.writelines(f"{entry}\n".encode() for entry in vocab)
 
 
@@ -198,7 +193,7 @@ def drop_surrogates(line: str) -> str:
 
 def _read_lines(path: pathlib.Path) -> list[str]:
   try:
-    data = read_file(path).removeprefix(b"\xef\xbb\xbf").rstrip()
+    data = files.read_file(path).removeprefix(b"\xef\xbb\xbf").rstrip()
     lines = data.decode("utf-8").split("\n")
   except (OSError, ValueError) as error:
     if isinstance(error, OSError) and error.errno in FAILING:
@@ -210,7 +205,7 @@ def _read_lines(path: pathlib.Path) -> list[str]:
 def _read_json(path: pathlib.Path, options: dict[str, bool]) -> list[str]:
   """Returns the vocabulary of a tokenizer.json that is like BERT's."""
   fix = "Use the vocab.txt of a BERT or ELECTRA model."
-  with read_json(path, InputError, fix) as content:
+  with files.read_json(path, InputError, fix) as content:
     ids: dict[str, int] = dict(content["model"]["vocab"])
     entries = sorted(ids, key=ids.__getitem__)
     kind = content["model"].get("type", "WordPiece")
@@ -222,9 +217,8 @@ def _read_json(path: pathlib.Path, options: dict[str, bool]) -> list[str]:
     )
   if normalizer and normalizer.get("strip_accents") is None:
     # null in BERT's tokenizer.json means the value of lowercase.
-    normalizer["strip_accents"] = normalizer.get(
-      "lowercase", options["lowercase"]
-    )
+    lowercase = normalizer.get("lowercase", options["lowercase"])
+    normalizer["strip_accents"] = lowercase
   expected: dict[str, object] = {
     **options,
     "type": "BertNormalizer",
