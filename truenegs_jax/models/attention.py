@@ -109,7 +109,6 @@ def attend(
   the network.
   """
   qkv = query_BxLxHxS, key_BxLxHxS, value_BxLxHxS
-  documents_BxL = mask.documents_BxL
   dropout = functools.partial(rng.dropout, rate=rate, site=site)
   if mask.allowed_Bx1xLxL is not None:
     return dot_product_attention(*qkv, mask.allowed_Bx1xLxL, keys_B, dropout)
@@ -120,12 +119,12 @@ def attend(
         query, key, value, same_document(documents, mask.window), keys, dropout
       ),
       *qkv,
-      documents_BxL,
+      mask.documents_BxL,
       keys_B,
       num_scores=rows * heads * length**2,
     )
   if keys_B is None or rate == 0:
-    words = (jnp.zeros(len(documents_BxL), jnp.uint32),) * 2
+    words = (jnp.zeros(len(query_BxLxHxS), jnp.uint32),) * 2
     return _run_kernel(mask, *qkv, words, rate=0.0)
   return _run_kernel(mask, *qkv, rng.row_words(keys_B, site), rate=rate)
 

@@ -23,10 +23,7 @@ Array = jax.Array
 Configs = Collection[encoder.EncoderConfig]  # one per network
 
 # Where an implementation runs. "auto" takes the first that is possible.
-PLATFORMS = {
-  "pieces": ("cpu",),
-  "flash": ("tpu", "cuda"),
-}
+PLATFORMS = {"pieces": ("cpu",), "flash": ("tpu", "cuda")}
 CHOICES = ("auto", "xla", *PLATFORMS)  # of `model.attention`
 ROWS_PER_DEVICE = 4  # in a check
 COMPARED = ("result", "query", "key", "value")  # the last three are gradients
@@ -47,8 +44,6 @@ def choose(
   Args:
     choice: one of CHOICES; "auto" is the first of the platform's own whose
       conditions are met, and otherwise "xla".
-    configs: of the networks.
-    mesh: the devices.
     length: tokens of the longest row.
     platform: of the devices, for a compiler that has none.
     check: runs the kernel on the devices, and takes "xla" if it does not run or

@@ -155,15 +155,11 @@ def make_generator_config(
   width scaled by `multiplier`, heads of 64 units and ffn of 4 widths, as in
   ELECTRA (`run_pretraining.py:get_generator_config`).
   """
-  if not variant:
-    width = round(discriminator.width * multiplier)
-    heads = max(1, width // HEAD_WIDTH)
-    scaled = dataclasses.replace(
-      discriminator, width=width, heads=heads, ffn=4 * width
-    )
-    return _check_heads("generator", scaled)
-  key = "generator.variant"
-  sizes: dict[str, Any] = variant_sizes(backbone, variant, key=key)
+  width = round(discriminator.width * multiplier)
+  heads = max(1, width // HEAD_WIDTH)
+  sizes: dict[str, Any] = {"width": width, "heads": heads, "ffn": 4 * width}
+  if variant:
+    sizes = variant_sizes(backbone, variant, key="generator.variant")
   for name in SHARED_SIZES:
     shared = getattr(discriminator, name)
     if sizes.get(name, shared) != shared:
@@ -221,17 +217,14 @@ class Embeddings(nn.Module):
     `words_BxLxE` are the tokens' rows of the word table, if already gathered
     together with others: one gather has one scatter as its gradient.
     """
+    c = self.config
     if words_BxLxE is None:
       words_BxLxE = self.word_VxE[inputs["tokens"]]
     x_BxLxE = words_BxLxE + self.type_TxE[inputs["types"]]
     if self.has_positions:
       x_BxLxE += self.position_PxE[document_positions(inputs["documents"])]
-    return rng.dropout(
-      self.norm(x_BxLxE).astype(self.config.dtype),
-      keys_B,
-      rate=self.config.dropout,
-      site=0,
-    )
+    x_BxLxE = self.norm(x_BxLxE).astype(c.dtype)
+    return rng.dropout(x_BxLxE, keys_B, rate=c.dropout, site=0)
 
 
 class Encoder(nn.Module):

@@ -145,11 +145,9 @@ def make_downstream(
   variant says. `overrides` are fields of `encoder.EncoderConfig`, the others
   those of `DownstreamModel`.
   """
-  config = encoder.make_network_config(
+  c = encoder.make_network_config(
     backbone, variant, {"vocab_size": vocab_size, **overrides}
   )
   if role == "bert":
-    config = dataclasses.replace(config, embedding_size=config.width)
-  return DownstreamModel(
-    config, role, head, num_outputs, head_dropout, backbone
-  )
+    c = dataclasses.replace(c, embedding_size=c.width)
+  return DownstreamModel(c, role, head, num_outputs, head_dropout, backbone)

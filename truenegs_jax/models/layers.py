@@ -112,9 +112,8 @@ def _normalize_forward(x, scale_D, bias_D):
   rate = jax.lax.rsqrt(variance + LAYER_NORM_EPSILON)
   # Otherwise XLA computes both again for each gradient, from f32 products.
   mean, rate = jax.lax.optimization_barrier((mean, rate))
-  scale, bias = (
-    jnp.expand_dims(p, range(x.ndim - 1)) for p in (scale_D, bias_D)
-  )
+  axes = range(x.ndim - 1)
+  scale, bias = (jnp.expand_dims(p, axes) for p in (scale_D, bias_D))
   return (x - mean) * rate * scale + bias, (x, mean, rate, scale)
 
 

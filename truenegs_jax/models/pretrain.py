@@ -117,10 +117,8 @@ class MaskedLanguageModel(nn.Module):
     """Returns the vectors `[B, K, E]` of K positions, for `output_layer`."""
     hidden_BxLxD = self._encode(self.mlm_role, inputs, keys_B)
     # The head then maps K slots instead of L positions.
-    at_slots_BxKxD = jnp.take_along_axis(
-      hidden_BxLxD, positions_BxK[..., None], axis=1
-    )
-    return getattr(self, f"{self.mlm_role}_head")(at_slots_BxKxD)
+    slots_BxKxD = jnp.take_along_axis(hidden_BxLxD, positions_BxK[..., None], 1)
+    return getattr(self, f"{self.mlm_role}_head")(slots_BxKxD)
 
   def output_layer(self) -> tuple[Array, Array]:
     """Returns the word table `[V, E]` and the bias `[V]` of the logits, f32."""
@@ -269,13 +267,11 @@ def make_electra(
   (256, 64)
 
   Args:
-    vocab_size: entries of the vocabulary.
     variant: a name in the backbone's VARIANTS, or a list of sizes, "width=32
       layers=2 ...".
     generator_multiplier: width of the generator over the discriminator's (1/4
       for small and large, 1/3 for base; Clark et al. 2020, table 6).
     generator_variant: sizes of the generator, instead of the multiplier.
-    backbone: a module of `truenegs_jax.models`.
     temperature: divides the generator's logits.
     **overrides: fields of `encoder.EncoderConfig` (dropout, dtype, ...).
   """

@@ -12,13 +12,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from truenegs_jax.objectives.slot_predictions import (
-  Batch,
-  Options,
-  SlotPredictions,
-  predicted_sentences,
-  weighted_sum,
-)
+from truenegs_jax.objectives import slot_predictions
+from truenegs_jax.objectives.slot_predictions import Batch, SlotPredictions
 from truenegs_jax.runtime import rng
 
 Array = jax.Array
@@ -83,7 +78,7 @@ def gather_embeddings(bound: Any, *ids: Array) -> list[Array]:
 def word_term(
   bound: Any,
   predictions: SlotPredictions,
-  options: Options,
+  options: slot_predictions.Options,
   gold_BxKxE: Array,
   predicted_BxKxE: Array,
 ) -> tuple[Array, Array]:
@@ -98,7 +93,7 @@ def word_term(
       jax.nn.softmax(predictions.logits_BxKxV.astype(jnp.float32))
     )
   loss_BxK = REGULARIZERS[options.soft](gold_BxKxE, predicted_BxKxE)
-  return weighted_sum(loss_BxK, predictions.slots.weight_BxK)
+  return slot_predictions.weighted_sum(loss_BxK, predictions.slots.weight_BxK)
 
 
 def sentence_term(
@@ -119,11 +114,12 @@ def sentence_term(
   is H_p, if it was computed before.
   """
   if predicted_BxLxD is None:
-    predicted_BxLxD = encode(predicted_sentences(batch, predictions), keys_B)
+    sentences = slot_predictions.predicted_sentences(batch, predictions)
+    predicted_BxLxD = encode(sentences, keys_B)
   target_BxLxD = jax.lax.stop_gradient(encode(batch, keys_B))
   loss_BxL = sentence_divergence(predicted_BxLxD, target_BxLxD)
   real_BxL = (batch["documents"] != 0).astype(jnp.float32)
-  return weighted_sum(loss_BxL, real_BxL)
+  return slot_predictions.weighted_sum(loss_BxL, real_BxL)
 
 
 def pair_cosine(bound: Any) -> tuple[Array, Array]:
@@ -134,10 +130,9 @@ def pair_cosine(bound: Any) -> tuple[Array, Array]:
   same at every step.
   """
   _, bias_V = bound.output_layer()
-  pairs_2xC = np.random.default_rng(0).integers(
-    bias_V.size, size=(2, NUM_RANDOM_PAIRS)
-  )
+  shape = 2, NUM_RANDOM_PAIRS
+  pairs_2xC = np.random.default_rng(0).integers(bias_V.size, size=shape)
   vectors = jax.lax.stop_gradient(bound.token_embedding(jnp.array(pairs_2xC)))
   distance_C = cosine_distance(vectors[0], vectors[1])
   different_C = jnp.array(pairs_2xC[0] != pairs_2xC[1], jnp.float32)
-  return weighted_sum(1.0 - distance_C, different_C)
+  return slot_predictions.weighted_sum(1.0 - distance_C, different_C)

@@ -7,12 +7,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from truenegs_jax.objectives.slot_predictions import (
-  Batch,
-  Terms,
-  dropout_keys,
-  weighted_sum,
-)
+from truenegs_jax.objectives import slot_predictions
+from truenegs_jax.objectives.slot_predictions import Batch
 from truenegs_jax.runtime import rng
 
 Array = jax.Array
@@ -33,7 +29,7 @@ def task_terms(
   model: Any,
   train: bool,
   reduction: str = "mean",
-) -> Terms:
+) -> slot_predictions.Terms:
   """Computes the loss of a task, and for classes the accuracy.
 
   Args:
@@ -50,10 +46,12 @@ def task_terms(
       clipped. With "sum" each micro-batch counts 1, so use only one.
   """
   del aux
-  drop_keys_B = dropout_keys(keys_B, rng.DISCRIMINATOR_DROPOUT, train=train)
+  drop_keys_B = slot_predictions.dropout_keys(
+    keys_B, rng.DISCRIMINATOR_DROPOUT, train=train
+  )
   bound = model.bind({"params": params})
   terms = {
-    name: weighted_sum(value_B, inputs["weight"])
+    name: slot_predictions.weighted_sum(value_B, inputs["weight"])
     for name, value_B in LOSSES[kind](bound, inputs, drop_keys_B).items()
   }
   if reduction == "sum":
