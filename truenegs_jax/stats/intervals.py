@@ -300,9 +300,7 @@ def _example_variance(
   runs = [x for pair in pairs_S for scores in pair for x in scores]
   if len(pairs_S) < 2 or not has_examples(runs):
     return 0.0
-  difference_SxN = np.array(
-    [_mean_example(a) - _mean_example(b) for a, b in pairs_S]
-  )
+  difference_SxN = np.array([_mean_N(a) - _mean_N(b) for a, b in pairs_S])
   seeds, size = difference_SxN.shape
   mean_N = difference_SxN.mean(0)
   rest_SxN = difference_SxN - mean_N
@@ -317,5 +315,5 @@ def has_examples(scores: Iterable[Score]) -> bool:
   return len(sizes) == 1 and None not in sizes
 
 
-def _mean_example(scores: Sequence[Score]) -> np.ndarray:
+def _mean_N(scores: Sequence[Score]) -> np.ndarray:
   return np.mean([x.correct_N for x in scores if x.correct_N is not None], 0)

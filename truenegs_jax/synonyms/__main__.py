@@ -23,11 +23,7 @@ from rich.console import Console
 from truenegs_jax.config import flags as flags_lib
 from truenegs_jax.data.corpus.language import check_code
 from truenegs_jax.data.corpus.sources_spec import open_corpus
-from truenegs_jax.data.tokens.tokenizer import (
-  ACCENTS,
-  Tokenizer,
-  load_tokenizer,
-)
+from truenegs_jax.data.tokens import tokenizer as tokenizer_lib
 from truenegs_jax.runtime import progress
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.runtime.paths import open_path
@@ -54,10 +50,9 @@ def run(values: flags.FlagValues, console: Console) -> None:
       " model is trained with it. Use other sources."
     )
   request.check()
-  tokenizer = load_tokenizer(
-    values.vocab,
-    lowercase=values.lowercase,
-    strip_accents=ACCENTS[values.accents],
+  accents = tokenizer_lib.ACCENTS[values.accents]
+  tokenizer = tokenizer_lib.load_tokenizer(
+    values.vocab, lowercase=values.lowercase, strip_accents=accents
   )
   with progress.working(console, "Looking up synonyms"):
     table = request.build(tokenizer)
@@ -73,9 +68,8 @@ def run(values: flags.FlagValues, console: Console) -> None:
   if values.text:
     with progress.working(console, "Counting the tokens of the text"):
       counts_V = _count_tokens(values.text, tokenizer)
-    lines["text"], lines["warning"] = run_table.describe_text(
-      request, table, counts_V
-    )
+    described = run_table.describe_text(request, table, counts_V)
+    lines["text"], lines["warning"] = described
   for name, line in lines.items():
     if line:
       say(f"{name:<12}{line}")
@@ -103,7 +97,7 @@ def describe_table(table: SynonymTable) -> dict[str, str]:
 
 
 def describe_lists(
-  table: SynonymTable, tokenizer: Tokenizer, words: Iterable[str]
+  table: SynonymTable, tokenizer: tokenizer_lib.Tokenizer, words: Iterable[str]
 ) -> Iterator[str]:
   """Yields the synonyms of each word, or why there are none."""
   for word in filter(None, words):
@@ -116,7 +110,7 @@ def describe_lists(
       yield f"{word}: none; a stop word, no word, or not in the sources"
 
 
-def _count_tokens(text: str, tokenizer: Tokenizer) -> np.ndarray:
+def _count_tokens(text: str, tokenizer: tokenizer_lib.Tokenizer) -> np.ndarray:
   """Returns counts_V: occurrences of the tokens in a text, as data.sources."""
   counts_V = np.zeros(len(tokenizer.vocab), np.int64)
   for document in open_corpus(text, key="--text"):
@@ -141,18 +135,11 @@ def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
   string_flag("language", "en", "ISO 639-1; decides sources and stop words.")
   string_flag("vocab", "", "A vocab.txt, a folder, or a name on the hub.")
   switch("lowercase", True, "The vocabulary is in lower case.")
-  flags.DEFINE_enum(
-    "accents",
-    "auto",
-    list(ACCENTS),
-    "Accents in the vocabulary, like data.accents.",
-    flag_values=values,
-  )
+  choices, text = [*tokenizer_lib.ACCENTS], "Like data.accents."
+  flags.DEFINE_enum("accents", "auto", choices, text, flag_values=values)
   string_flag("wordnet_dir", "", "Folder of WordNet. Default: NLTK's path.")
   switch("keep_stop_words", False, "Give stop words lists, too.")
-  string_flag(
-    "stop_words", "", "File, one word per line; replaces those of --language."
-  )
+  string_flag("stop_words", "", "File, one word a line; replaces --language's.")
   switch("symmetric", False, "Add the reverse of every pair.")
   switch("include_self", False, "Add every word to its own list.")
   string_flag("output", "", "Save the table in this file, as .npz.")

@@ -112,8 +112,7 @@ def read_groups(file: File) -> Groups:
     PPDB    `[NN] ||| word ||| synonym ||| ...`; further fields are ignored
     others  word<TAB>synonym; or a word and its synonyms, separated by spaces
   """
-  head = next(read_blocks(file), b"")
-  if match := MYTHES.match(head):
+  if match := MYTHES.match(next(read_blocks(file), b"")):
     return _mythes(file, match[1].decode(errors="replace"))
   return _columns(file)
 

@@ -23,16 +23,11 @@ from truenegs_jax.config import grammar
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
 from truenegs_jax.runtime import progress
 from truenegs_jax.runtime.errors import DataError, InputError, one_of
+from truenegs_jax.synonyms import vocabulary as vocabulary_lib
 from truenegs_jax.synonyms import wordnet
 from truenegs_jax.synonyms.sources import SOURCES
 from truenegs_jax.synonyms.table import SynonymTable
-from truenegs_jax.synonyms.vocabulary import (
-  NUMBERS,
-  STOP_WORDS,
-  Vocabulary,
-  fingerprint,
-  may_have_synonyms,
-)
+from truenegs_jax.synonyms.vocabulary import NUMBERS, STOP_WORDS, Vocabulary
 
 PATHS = ("path", "folder")  # options that are paths
 SWITCHES = ("keep_stop_words", "symmetric", "include_self")
@@ -201,10 +196,8 @@ class TableRequest:
       )
     if name == "omw" and not {"path", "language"} & texts.keys():
       texts["language"] = self.language
-    parameters = inspect.signature(SOURCES.get(name, ModelTable)).parameters
-    defaults = {
-      k: p.default for k, p in parameters.items() if p.default != p.empty
-    }
+    params = inspect.signature(SOURCES.get(name, ModelTable)).parameters
+    defaults = {k: p.default for k, p in params.items() if p.default != p.empty}
     item = grammar.Item(name, texts)
     options = item.convert(defaults, subject=f"{self.key}: {name}")
     changes = {k: x for k, x in sorted(options.items()) if x != defaults[k]}
@@ -301,7 +294,9 @@ def _fits(table: SynonymTable, request: TableRequest) -> bool:
   options: dict[str, str | bool] = {**request.switches}
   # Not compared if a resumed run has lost its stop words.
   with contextlib.suppress(InputError, DataError):
-    options["stop_words"] = fingerprint(request.load_stop_words())
+    options["stop_words"] = vocabulary_lib.fingerprint(
+      request.load_stop_words()
+    )
   has_options = options.items() <= table.options.items()
   return has_options and table.source == request.identity
 
@@ -320,7 +315,7 @@ def describe_text(
     stops = STOP_WORDS
   has_letter_V = [any(map(str.isalpha, token)) for token in table.tokens]
   counts_V = counts_V * has_letter_V
-  counts_V *= may_have_synonyms(table.tokens, stops)
+  counts_V *= vocabulary_lib.may_have_synonyms(table.tokens, stops)
   uncovered_V = np.where(table.lengths_V > 0, 0, counts_V)
   order = np.argsort(-uncovered_V, kind="stable")[:NUM_EXAMPLES]
   num_words = counts_V.sum()

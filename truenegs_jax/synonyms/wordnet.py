@@ -155,8 +155,7 @@ def open_wordnet(folder: str = "") -> WordNetReader:
     close_wordnet(reader)
     raise DataError(
       f"WordNet in '{root}' is damaged or may not be read"
-      f" ({type(error).__name__}: {error}). Repair or remove it."
-      f" {FIX}"
+      f" ({type(error).__name__}: {error}). Repair or remove it. {FIX}"
     ) from error
   return reader
 

@@ -160,9 +160,8 @@ def batches_in_order(
   """
   row_N = np.argsort(-encoded.lengths_N, kind="stable")
   for first in range(0, len(row_N), batch_size):
-    yield _make_batch(
-      encoded, row_N[first : first + batch_size], batch_size, limit
-    )
+    row_B = row_N[first : first + batch_size]
+    yield _make_batch(encoded, row_B, batch_size, limit)
 
 
 @functools.lru_cache(maxsize=2)

@@ -18,24 +18,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from truenegs_jax.data.corpus import files, hub_datasets
+from truenegs_jax.data.corpus import files, hub_datasets, readers
 from truenegs_jax.data.corpus.hub_datasets import HUB, DatasetSpec
-from truenegs_jax.data.corpus.readers import (
-  ReadState,
-  read_csv_rows,
-  read_lines,
-  read_objects,
-)
 from truenegs_jax.runtime.errors import DataError
 from truenegs_jax.runtime.files import atomic_file
-from truenegs_jax.tasks.task import (
-  HUB_LABELS,
-  PAIR,
-  SCORE,
-  SPANS,
-  Example,
-  Task,
-)
+from truenegs_jax.tasks import task as task_lib
+from truenegs_jax.tasks.task import PAIR, SCORE, SPANS, Example, Task
 
 BATCH_RECORDS = 1000
 # CoLA's train and dev files have no header.
@@ -148,16 +136,16 @@ def read_file(
   existing = files.find_existing(path)
   if existing is None:
     raise DataError(f"{path}: there is no such file.")
-  file, state = files.stat_file(existing), ReadState()
+  file, state = files.stat_file(existing), readers.ReadState()
   if file.suffix in (".jsonl", ".json"):
     records: Iterator[Record] = (
-      Record(state.location(), fields) for fields in read_objects(file, state)
+      Record(state.location(), x) for x in readers.read_objects(file, state)
     )
   elif file.suffix in (".tsv", ".txt", ".csv"):
     if file.suffix == ".csv":
-      rows = read_csv_rows(file, state)
+      rows = readers.read_csv_rows(file, state)
     else:
-      lines = read_lines(file, state)
+      lines = readers.read_lines(file, state)
       rows = (line.removesuffix("\n").split("\t") for line in lines)
     records = _table_records(state, rows, list(columns), skipped)
   else:
@@ -173,7 +161,7 @@ def read_file(
 
 
 def _table_records(
-  state: ReadState,
+  state: readers.ReadState,
   rows: Iterator[list[str]],
   columns: list[str],
   skipped: list[str] | None,
@@ -335,7 +323,7 @@ def _read_hub(task: Task, split: str, where: str) -> Iterator[Record]:
     split=official_path(task, split, "").stem,
   ):
     label = record.value("label")
-    fields = record.fields | {"label": HUB_LABELS.get(label, label)}
+    fields = record.fields | {"label": task_lib.HUB_LABELS.get(label, label)}
     yield record._replace(fields=fields)
 
 

@@ -159,6 +159,7 @@ HUB_LABELS = {
   ),
   **dict.fromkeys(("acceptable", "positive", "equivalent", "duplicate"), "1"),
 }
+ACCURACY = ("accuracy",)
 _SPLITS = ("train", "dev", "test", "dev_mismatched", "test_mismatched")
 
 
@@ -188,7 +189,7 @@ def _glue(
 # al. 2019, https://openreview.net/forum?id=rJ4km2R5t7), and SQuAD.
 _PUBLISHED = (
   _glue("CoLA", BINARY, ("matthews",), ("sentence",), (8_551, 1_043, 1_063)),
-  _glue("SST-2", BINARY, ("accuracy",), ("sentence",), (67_349, 872, 1_821)),
+  _glue("SST-2", BINARY, ACCURACY, ("sentence",), (67_349, 872, 1_821)),
   _glue(
     "MRPC",
     BINARY,
@@ -219,7 +220,7 @@ _PUBLISHED = (
   _glue(
     "MNLI",
     NLI,
-    ("accuracy",),
+    ACCURACY,
     PAIR,
     (392_702, 9_815, 9_796, 9_832, 9_847),
     label_column="gold_label",
@@ -227,13 +228,11 @@ _PUBLISHED = (
   _glue(
     "QNLI",
     ENTAILMENT,
-    ("accuracy",),
+    ACCURACY,
     ("question", "sentence"),
     (104_743, 5_463, 5_463),
   ),
-  _glue(
-    "RTE", ENTAILMENT, ("accuracy",), PAIR, (2_490, 277, 3_000), epochs=10.0
-  ),
+  _glue("RTE", ENTAILMENT, ACCURACY, PAIR, (2_490, 277, 3_000), epochs=10.0),
   Task(
     SQUAD,
     "SQuAD v1.1",
