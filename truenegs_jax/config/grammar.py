@@ -62,11 +62,7 @@ class Item(NamedTuple):
 
 
 def split(text: str, separators: str, *, key: str) -> list[str]:
-  """Splits a text at separators outside quotes; strips the items.
-
-  Raises:
-    InputError: a quote has no partner.
-  """
+  """Splits at separators outside quotes; InputError for an unpaired quote."""
   if re.search("['\"]", re.sub(_QUOTED, "", text)):
     raise InputError(f"{key}={text!r} has a quote without its partner.")
   items = [""]
@@ -108,11 +104,7 @@ def parse_items(text: str, separator: str = ",", *, key: str) -> list[Item]:
 def parse_names(
   text: str, *, key: str, choices: Iterable[str] = ()
 ) -> tuple[str, ...]:
-  """Parses names divided by commas; repeated names count once.
-
-  Raises:
-    InputError: an item has options, or is none of the choices, if any.
-  """
+  """Parses names divided by commas, each once; InputError for other items."""
   items = parse_items(text, key=key)
   for item in items:
     if item.options:

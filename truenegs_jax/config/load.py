@@ -35,10 +35,7 @@ class WordError(ValueError):
 
 
 def parse_words(arg: str, words: Mapping[str, str]) -> list[str]:
-  """Splits the argument of a config at its commas; WordError if one is unknown.
-
-  `words` are those that the config has, each with its meaning.
-  """
+  """Splits a config's argument at commas; WordError for an unknown word."""
   parsed = [word for word in arg.split(",") if word]
   for word in parsed:
     if word not in words:
@@ -74,10 +71,7 @@ def list_words(path: str) -> dict[str, str]:
 
 
 def default_workdir(text: str) -> pathlib.Path:
-  """Returns the workdir of a value of --config without --workdir.
-
-  It is runs/NAME[-ARG-...], or the folder of a saved config.
-  """
+  """Returns the default workdir: runs/NAME[-ARG-...], or a saved config's."""
   if text.endswith(".json"):
     return open_path("--config", text).parent
   path, _, args = text.partition(":")

@@ -211,10 +211,7 @@ WARMUP = "optim.warmup_steps"  # a share of the steps in fine-tuning
 def _derive(
   task: str, names: Iterable[str], own: Table, changes: Mapping[str, Any]
 ) -> Table:
-  """Makes the table of a task from keys of pre-training and its own.
-
-  `changes` are arguments of `Key` that differ for this task, by key.
-  """
+  """Makes a task's table of keys of pre-training, changed, and its own."""
   table = {name: PRETRAIN[name] for name in names} | own
   for name, change in {"task": {"default": task}, **changes}.items():
     table[name] = dataclasses.replace(table[name], **change)
@@ -306,10 +303,7 @@ def check_values(config: ConfigDict) -> None:
 
 
 def check_keys(path: str, config: ConfigDict) -> None:
-  """Raises InputError for an unknown or missing key, or another type.
-
-  `path` is the file of the config, for messages.
-  """
+  """Raises InputError if a key of the file is unknown, missing or mistyped."""
   task, values = str(config.get("task")), flatten(config.to_dict())
   one_of("task", task, TABLES)
   table = TABLES[task]

@@ -33,21 +33,15 @@ MIN_SCORES = 2**18
 
 @dataclasses.dataclass(frozen=True)
 class Implementation:
-  """How attention is computed.
+  """How attention is computed."""
 
-  Attributes:
-    name: "xla", "pieces" (a quarter of the rows at a time, for CPUs), or
-      "flash" (one kernel).
-    mesh: devices that the kernel runs on. Rows are split over its first axis,
-      and heads over the others that divide their number. None: one device.
-    interpret: runs flash attention without its devices, slowly.
-    platform: "tpu" or "cuda", for flash attention.
-  """
-
+  # "xla", "pieces" (a quarter of the rows at a time, for CPUs), or "flash".
   name: str = "xla"
+  # Devices that the kernel runs on; None: one. Rows are split over the first
+  # axis, and heads over the others that divide their number.
   mesh: Mesh | None = None
-  interpret: bool = False
-  platform: str = "tpu"
+  interpret: bool = False  # runs flash attention without its devices, slowly
+  platform: str = "tpu"  # or "cuda", for flash attention
 
 
 XLA = Implementation()
@@ -56,13 +50,10 @@ XLA = Implementation()
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class AttentionMask:
-  """The mask of a batch, which all layers share.
-
-  `allowed_Bx1xLxL` is `same_document` for the implementation "xla", else None.
-  """
+  """The mask of a batch, which all layers share."""
 
   documents_BxL: Array
-  allowed_Bx1xLxL: Array | None
+  allowed_Bx1xLxL: Array | None  # `same_document` for "xla", else None
   implementation: Implementation = dataclasses.field(metadata={"static": True})
   window: int = dataclasses.field(default=0, metadata={"static": True})
 

@@ -266,10 +266,7 @@ class Layer(nn.Module):
 
 
 def project_to_width(config: EncoderConfig, embedded_BxLxE: Array) -> Array:
-  """Projects embeddings to the width of a network, if they differ.
-
-  The calling module owns the layer `project`.
-  """
+  """Projects embeddings to a network's width; the caller owns `project`."""
   if config.embedding_size == config.width:
     return embedded_BxLxE
   # ELECTRA uses TF's default initializer here.

@@ -72,10 +72,7 @@ class SpanHead(nn.Module):
 
 
 class DownstreamModel(nn.Module):
-  """A network and the head of a task.
-
-  The head of spans has no dropout, like the released one.
-  """
+  """A network and the head of a task; that of spans has no dropout."""
 
   config: encoder.EncoderConfig
   role: str  # the network's name in pre-training and in exports

@@ -91,10 +91,7 @@ class MaskedLanguageModel(nn.Module):
     keys_B: rng.Keys,
     words_BxLxE: Array | None = None,
   ) -> Array:
-    """Returns the last hidden states `[B, L, D]` of the kept network.
-
-    `words_BxLxE` are the tokens' rows of the word table, if already gathered.
-    """
+    """Returns the last hidden states `[B, L, D]` of the kept network."""
     return self._encode(self.kept_role, inputs, keys_B, words_BxLxE)
 
   def generate_logits(

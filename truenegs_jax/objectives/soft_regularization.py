@@ -66,10 +66,7 @@ def sentence_divergence(p_BxLxD: Array, q_BxLxD: Array) -> Array:
 
 
 def gather_embeddings(bound: Any, *ids: Array) -> list[Array]:
-  """Looks up the embeddings of several `[B, _]` arrays of tokens at once.
-
-  The gradient is then a single scatter, which takes long.
-  """
+  """Looks up several arrays of tokens; their gradient is a single scatter."""
   ends = np.cumsum([x.shape[1] for x in ids])[:-1].tolist()
   vectors = bound.token_embedding(jnp.concatenate(ids, axis=1))
   return jnp.split(vectors, ends, axis=1)

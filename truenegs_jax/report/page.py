@@ -37,10 +37,7 @@ MARKED, WORDS = "marked", "words"
 
 @dataclasses.dataclass
 class Section:
-  """A part of the page, which shows one file of a workdir.
-
-  Its blocks may be made while they are iterated.
-  """
+  """A part of the page, which shows one file; its blocks may be lazy."""
 
   title: str
   file: str
@@ -49,20 +46,14 @@ class Section:
 
 @dataclasses.dataclass
 class Run:
-  """One workdir on the page.
-
-  Attributes:
-    sentence: the outcome in one sentence.
-    notes: pairs of level and text.
-    facts: text by label.
-    config: as it was saved.
-  """
+  """One workdir on the page; its config is the saved one."""
 
   name: str
   path: str
   task: str = ""
   state: str = ""
-  sentence: str = ""
+  sentence: str = ""  # the outcome
+  # Pairs of level and text.
   notes: list[tuple[str, str]] = dataclasses.field(default_factory=list)
   facts: dict[str, str] = dataclasses.field(default_factory=dict)
   config: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -81,10 +72,7 @@ def text(value: str) -> Block:
 
 
 def table(title: str, rows: Sequence[Mapping[str, Any]], **types: str) -> Block:
-  """Returns a table of rows with the same keys, the titles of its columns.
-
-  `types` are of columns whose values do not show their type.
-  """
+  """Returns a table of rows with equal keys; `types` replace inferred ones."""
   names = [*rows[0]] if rows else []
   columns = [
     {"title": name, "type": types.get(name) or _infer_type(name, rows)}

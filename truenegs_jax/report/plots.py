@@ -5,7 +5,7 @@ of this size needs no scaling.
 """
 
 import pathlib
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -38,7 +38,7 @@ STYLE: Any = {
 
 
 def draw_curves(
-  curves: Sequence[Curve], path: pathlib.Path, fields: Collection[str] = ()
+  curves: Sequence[Curve], path: pathlib.Path, fields: Sequence[str] = ()
 ) -> list[pathlib.Path]:
   """Draws a panel for each field that any curve has; returns the files.
 
@@ -68,9 +68,8 @@ def draw_curves(
     groups = [*dict.fromkeys(x.group for x in curves)]
     for axis, name in zip(axes, chosen, strict=False):
       for curve in curves:
-        _draw_curve(
-          axis, curve, name, COLORS[groups.index(curve.group) % len(COLORS)]
-        )
+        color = COLORS[groups.index(curve.group) % len(COLORS)]
+        _draw_curve(axis, curve, name, color)
       _finish_panel(axis, curves, name)
     for axis in axes[len(chosen) :]:
       axis.remove()
@@ -92,15 +91,12 @@ def draw_curves(
   return paths
 
 
-def _choose_fields(
-  curves: Sequence[Curve], fields: Collection[str]
-) -> list[str]:
+def _choose_fields(curves: Sequence[Curve], fields: Sequence[str]) -> list[str]:
   """Returns the fields to draw that any curve has, see `draw_curves`."""
   for name in fields:
     one_of("--field", name, PANELS)
-  recorded = {
-    name for x in curves for columns in x.splits.values() for name in columns
-  }
+  columns = [x for curve in curves for x in curve.splits.values()]
+  recorded = set[str]().union(*columns)
   chosen = [x for x in fields or DEFAULT_FIELDS if x in recorded]
   if fields and not chosen:
     raise InputError(
@@ -126,9 +122,8 @@ def _finish_panel(axis: Any, curves: Sequence[Curve], name: str) -> None:
     if low <= value <= high:
       axis.axhline(value, color="0.4", lw=0.6, ls="--")
       style = {"ha": "right", "va": "bottom", "fontsize": 5.5, "color": "0.4"}
-      axis.annotate(
-        label, (1, value), xycoords=("axes fraction", "data"), **style
-      )
+      place = "axes fraction", "data"
+      axis.annotate(label, (1, value), xycoords=place, **style)
   if name in RATES:
     axis.set_ylim(bottom=0)
   panel = PANELS[name]

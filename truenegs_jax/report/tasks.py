@@ -58,9 +58,8 @@ def read_pretraining(
   if saved := read_saved(run, workdir / files.CASES):
     yield page.Section("Corrections", files.CASES, show_cases(saved))
   if fills := results.get("fills"):
-    yield page.Section(
-      "Predictions for [MASK]", files.RESULTS, _show_fills(fills)
-    )
+    title = "Predictions for [MASK]"
+    yield page.Section(title, files.RESULTS, _show_fills(fills))
   if about:
     yield page.Section("Data", files.ABOUT, _show_data(about))
 
@@ -272,9 +271,8 @@ def read_finetuning(
     if notes := members[0]["notes"]:
       text = f"{members[0]['task']} differs from others' setting: "
       run.notes.append((page.WARNING, text + ", ".join(notes)))
-  yield page.Section(
-    "Scores", files.RESULTS, _show_scores(runs, mains, results)
-  )
+  blocks = _show_scores(runs, mains, results)
+  yield page.Section("Scores", files.RESULTS, blocks)
   if any(x.get("mistakes") for members in runs.values() for x in members):
     yield page.Section("Wrong answers", files.RESULTS, _show_mistakes(runs))
 

@@ -142,10 +142,7 @@ def is_true_everywhere(name: str, *, value: bool) -> bool:
 
 
 def place_among_equals(name: str, value: str) -> tuple[int, int]:
-  """Returns (i, n): this process is the i-th of n with the same value.
-
-  `name` can be used once in a run.
-  """
+  """Returns (i, n): this is the i-th of n with this value; once per `name`."""
   values = _exchange(f"place_among_equals/{name}", value)
   equals = sorted(i for i, x in values.items() if x == value)
   return (equals.index(jax.process_index()), len(equals)) if equals else (0, 1)
@@ -313,10 +310,7 @@ def read_secs(name: str, *, default: int) -> int:
 def _detect_cluster(
   join_secs: int,
 ) -> tuple[str | None, int | None, int | None, Sequence[int] | None]:
-  """Reads coordinator, number of processes, own number and devices.
-
-  They are those of a launcher's environment; None without a launcher.
-  """
+  """Reads a launcher's coordinator, processes, own number and devices."""
   try:
     from jax._src import clusters
 
@@ -353,10 +347,7 @@ class _Watchdog:
       self._secs.append(time.monotonic() - began)
 
   def start(self, stall_secs: float) -> None:
-    """Ends the process if, from now on, a step takes too long.
-
-    Prints the stacks of all threads. The exit code is `errors.HANGS`.
-    """
+    """Ends the process with HANGS and its stacks if a step takes too long."""
     threading.Thread(target=self._watch, args=[stall_secs], daemon=True).start()
 
   def _watch(self, stall_secs: float) -> None:

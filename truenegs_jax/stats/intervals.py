@@ -47,10 +47,7 @@ def jackknife_error(left_out_N: Sequence[float]) -> float:
 
 
 def jackknife_values(value: float, left_out_N: Sequence[float]) -> np.ndarray:
-  """Returns values with the mean `value` and the variance of the statistic.
-
-  They are Tukey's (1958) pseudo-values, shifted to the mean.
-  """
+  """Returns Tukey's (1958) pseudo-values, shifted to the mean `value`."""
   rest_N = np.array(left_out_N)
   return value + (len(rest_N) - 1) * (rest_N.mean() - rest_N)
 
@@ -107,22 +104,15 @@ def estimate_rate(hit_N: np.ndarray, cluster_N: np.ndarray) -> Rate:
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-  """Difference of two models' scores; all values in percent.
-
-  Attributes:
-    ours, theirs, difference: means over each model's runs, and ours - theirs.
-    low, high, p: 95 % interval and p-value for other examples and these runs.
-    low_runs, high_runs, p_runs: the same for other runs as well; None if a
-      model has only one.
-  """
+  """Difference of two models' scores; all values in percent."""
 
   metric: str
-  ours: float
+  ours: float  # mean over its runs
   theirs: float
-  difference: float
-  low: float
+  difference: float  # ours - theirs
+  low: float  # 95 % interval for other examples and these runs
   high: float
-  low_runs: float | None
+  low_runs: float | None  # for other runs, too; None if a model has only one
   high_runs: float | None
   resamples: int
   p: float
@@ -219,18 +209,12 @@ Runs = Mapping[int, Mapping[Any, Sequence[Score]]]
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
-  """Difference `value` of an arm from the baseline, in the scores' unit.
-
-  Attributes:
-    seeds: number of seeds that both arms have.
-    seed_variance: A, of the mean over these seeds; NaN for one seed.
-    example_variance: B; 0 for one seed or without scores of examples.
-  """
+  """Difference `value` of an arm from the baseline, in the scores' unit."""
 
   value: float
-  seeds: int
-  seed_variance: float
-  example_variance: float
+  seeds: int  # that both arms have
+  seed_variance: float  # A, of the mean over these seeds; NaN for one seed
+  example_variance: float  # B; 0 for one seed or without scores of examples
 
   @property
   def half_width(self) -> float | None:

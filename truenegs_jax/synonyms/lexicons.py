@@ -324,10 +324,7 @@ def _is_number(text: str) -> bool:
 
 
 def parse_vector(entry: Entry) -> bytes:
-  """Returns the bytes of a float32 vector; b"" if it is zero.
-
-  Divides by the largest absolute number, so that squares stay in range.
-  """
+  """Returns float32 bytes, the largest number scaled to 1; b"" for zeros."""
   place, _, numbers = entry
   try:
     vector_D = np.array([float(text) for text in numbers.split(" ")])

@@ -31,11 +31,7 @@ def wordnet(
   senses: int = wordnet_lib.ALL_SENSES,
   inflections: bool = False,
 ) -> Pairs:
-  """Yields each token with the other tokens of its WordNet synsets.
-
-  By default those of all senses and parts of speech (paper, section "Hard
-  Correction").
-  """
+  """Yields tokens that share a WordNet synset (paper, "Hard Correction")."""
   pos = wordnet_lib.parse_parts_of_speech(pos)
   if senses < 1:
     raise InputError(
@@ -104,10 +100,7 @@ def omw(
   language: str = "",
   pos: str = "nvar",
 ) -> Pairs:
-  """Yields each token with the other tokens of its synsets in another language.
-
-  Without `path`, the file is that of `language` in NLTK's package `omw-1.4`.
-  """
+  """Yields tokens that share a synset in a file, or in NLTK's `omw-1.4`."""
   pos = wordnet_lib.parse_parts_of_speech(pos)
   file = find_file("omw", path or str(wordnet_lib.find_omw(language)))
   synsets = lexicons.read_omw(file, pos=pos)
@@ -115,10 +108,7 @@ def omw(
 
 
 def saved_table(vocabulary: Vocabulary, *, path: str = "") -> Pairs:
-  """Yields the pairs of a table that was saved for the same vocabulary.
-
-  Without tokens, a table of any vocabulary is accepted.
-  """
+  """Yields the pairs of a saved table; its tokens must be the same, if any."""
   find_file("table", path)
   tokens = vocabulary.tokens
   if not tokens:

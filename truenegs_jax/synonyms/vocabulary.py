@@ -72,17 +72,11 @@ def fingerprint(words: Collection[str]) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Vocabulary:
-  """The tokens that synonyms are looked up for, and how they are written.
+  """The tokens that synonyms are looked up for, and how they are written."""
 
-  Attributes:
-    tokens: the vocabulary, token `i` at position `i`.
-    normalize: writes a word like the tokenizer.
-    no_neighbours: words in lower case, such as stop words, that have no nearest
-      neighbours and are none.
-  """
-
-  tokens: Sequence[str]
-  normalize: Callable[[str], str] = str
+  tokens: Sequence[str]  # the vocabulary, token `i` at position `i`
+  normalize: Callable[[str], str] = str  # writes a word like the tokenizer
+  # In lower case, such as stop words: have no nearest neighbours and are none.
   no_neighbours: Collection[str] = frozenset()
 
   @functools.cached_property

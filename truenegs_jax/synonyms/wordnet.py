@@ -161,10 +161,7 @@ def open_wordnet(folder: str = "") -> WordNetReader:
 
 
 def find_wordnet(folder: str = "") -> str:
-  """Finds WordNet's folder like `open_wordnet`, without opening it.
-
-  Returns the folder with `data.noun`, or `<zip file>/wordnet/`, for NLTK.
-  """
+  """Returns the folder of `data.noun`, or `<zip file>/wordnet/`, for NLTK."""
   if folder:
     parent = pathlib.Path(os.path.expanduser(folder))
     parents = [parent, parent / "corpora", parent / "nltk_data/corpora"]
@@ -281,10 +278,7 @@ def list_folders() -> list[pathlib.Path]:
 
 
 def find_file(package: str, pattern: str) -> pathlib.Path | None:
-  """Finds a file of a package; None if no folder has it.
-
-  A file that is only in `<package>.zip` is written to the cache.
-  """
+  """Finds a file of a package, unzipped in the cache; None if there is none."""
   for folder in list_folders():
     if files := sorted((folder / package).glob(pattern)):
       return files[0]

@@ -154,10 +154,7 @@ def batch_at(
 def batches_in_order(
   encoded: EncodedRows, *, batch_size: int, limit: int
 ) -> Iterator[dict[str, np.ndarray]]:
-  """Yields batches of every row once, the longest first; for evaluation.
-
-  Long rows come first so that running out of memory shows at once.
-  """
+  """Yields batches of all rows; the longest, first, may exceed the memory."""
   row_N = np.argsort(-encoded.lengths_N, kind="stable")
   for first in range(0, len(row_N), batch_size):
     row_B = row_N[first : first + batch_size]

@@ -48,15 +48,10 @@ SQUAD_FIX = (
 
 
 class Record(NamedTuple):
-  """A row of a table, or a JSON object.
+  """A row of a table, or a JSON object."""
 
-  Attributes:
-    location: file and line, "train.tsv:17", for messages.
-    fields: values by the name of their column.
-  """
-
-  location: str
-  fields: dict[str, Any]
+  location: str  # file and line, "train.tsv:17", for messages
+  fields: dict[str, Any]  # values by the name of their column
 
   def value(self, column: str) -> Any:
     """Returns the value in a column; DataError if there is no such column."""
@@ -84,11 +79,7 @@ class Record(NamedTuple):
   def label(
     self, column: str, kind: str, *, labels: Sequence[str] = ()
   ) -> str | float:
-    """Returns the class in a column, or a finite number if `kind` is SCORE.
-
-    `labels` are the allowed classes; empty allows any name. Raises DataError
-    for another value.
-    """
+    """Returns a class, or for SCORE a finite number; DataError for others."""
     value = self.value(column)
     if kind == SCORE:
       try:

@@ -27,12 +27,7 @@ ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 def _score(
   metric: str, gold_N: np.ndarray, run_SxN: np.ndarray, drawn_RxN: np.ndarray
 ) -> np.ndarray:
-  """Returns the metric of each run and resample in percent, f64 [S, R].
-
-  Args:
-    gold_N, run_SxN: ids of classes, or scores.
-    drawn_RxN: indices of examples.
-  """
+  """Scores runs' class ids or numbers in percent by resample, f64 [S, R]."""
   if metric in ("matthews", "f1"):
     classes = max(2, 1 + int(max(gold_N.max(), run_SxN.max())))
     cell_SxN = gold_N * classes + run_SxN  # of the confusion matrix
@@ -119,11 +114,7 @@ def token_f1(prediction: str, gold: str) -> float:
 def question_scores(
   golds: Sequence[Sequence[str]], answers: Sequence[str]
 ) -> dict[str, np.ndarray]:
-  """Returns SQuAD's scores of each question, the best over its gold answers.
-
-  Returns:
-    "em" and "f1": f64 [N], percent.
-  """
+  """Returns "em" and "f1" of questions, f64 [N], percent, best over golds."""
   pairs = [*zip(golds, answers, strict=True)]
   return {
     name: np.array(
@@ -156,17 +147,11 @@ def score_answers(
 
 @dataclasses.dataclass(frozen=True)
 class Scores:
-  """Scores of S runs on the same N examples by one metric.
+  """Scores of S runs on the same N examples by one metric."""
 
-  Attributes:
-    size: N.
-    draw: indices of examples, int [R, N] -> scores of the runs, [S, R].
-    example_SxN: the score of each example in percent, if the metric is their
-      mean; else None.
-  """
-
-  size: int
+  size: int  # N
   draw: Scorer
+  # The score of each example in percent, if the metric is their mean.
   example_SxN: np.ndarray | None = None
 
   def __sub__(self, other: "Scores") -> "Scores":
@@ -196,10 +181,7 @@ def score_runs(
   answers_SxN: Sequence[Sequence[Any]],
   labels: Sequence[str] = (),
 ) -> dict[str, Scores]:
-  """Scores the answers of several runs, so that examples can be resampled.
-
-  `labels` is that of `score_answers`.
-  """
+  """Scores several runs like `score_answers`; examples can be resampled."""
   if isinstance(golds[0], list | tuple):  # questions
     by_run = [question_scores(golds, answers) for answers in answers_SxN]
     return {m: mean_scores(np.stack([x[m] for x in by_run])) for m in metrics}

@@ -30,44 +30,30 @@ _WORD = re.compile("[^ \t\r\n\u202f]+")
 
 @dataclasses.dataclass(frozen=True)
 class Context:
-  """A context as T pieces of W words, which white space separates.
-
-  Attributes:
-    text: the context as read.
-    words_Wx2: int32; start and end of each word in `text`.
-    pieces_T: int32 ids.
-    word_T: int64; index of each piece's word. A word may have no pieces.
-  """
+  """A context as T pieces of W words, which white space separates."""
 
   text: str
-  words_Wx2: np.ndarray
-  pieces_T: np.ndarray
-  word_T: np.ndarray
+  words_Wx2: np.ndarray  # int32; start and end of each word in the text
+  pieces_T: np.ndarray  # int32 ids
+  word_T: np.ndarray  # int64; index of each piece's word; some have no pieces
 
 
 @dataclasses.dataclass(frozen=True)
 class Windows:
-  """N windows of Q questions, with all that maps them back to texts.
-
-  Attributes:
-    questions, contexts: Q each; questions on the same text share its context.
-    encoded: the N rows. Types are 1 from the window on. Targets, for training,
-      are "start" and "end", both 0 if the window does not contain the whole
-      answer. `num_cut` counts the rows with truncated questions.
-    question_N: int32; index of each window's question, ascending.
-    first_N: int32; start of each window in its context.
-    offset_N: int32; start of each window in its row.
-    is_max_context: N bool arrays; the pieces that have more context in this
-      window than in any other window of the question.
-  """
+  """N windows of Q questions, with all that maps them back to texts."""
 
   questions: Sequence[Question]
-  contexts: Sequence[Context]
+  contexts: Sequence[Context]  # Q; questions on the same text share its context
   tokenizer: Tokenizer
+  # The N rows. Types are 1 from the window on. Targets, for training, are
+  # "start" and "end", both 0 if the window does not contain the whole answer.
+  # `num_cut` counts the rows with truncated questions.
   encoded: EncodedRows
-  question_N: np.ndarray
-  first_N: np.ndarray
-  offset_N: np.ndarray
+  question_N: np.ndarray  # int32; index of each window's question, ascending
+  first_N: np.ndarray  # int32; start of each window in its context
+  offset_N: np.ndarray  # int32; start of each window in its row
+  # N bool arrays: the pieces that have more context in this window than in any
+  # other window of the question.
   is_max_context: Sequence[np.ndarray]
 
 
@@ -238,10 +224,7 @@ def _candidates(
   num_best: int,
   max_answer: int,
 ) -> np.ndarray:
-  """Returns first piece, last piece and score of C answers, f64 [3, C].
-
-  The pieces are indices in the context.
-  """
+  """Returns first and last piece in the context, and score, f64 [3, C]."""
   size = len(windows.encoded.tokens[number])
   start_n, end_n = logits_nx2[:size].astype(np.float64).T
   starts_S, ends_E = (

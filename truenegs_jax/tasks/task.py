@@ -24,33 +24,21 @@ SQUAD, OWN = "squad", "own"  # names in configs, besides those of GLUE
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-  """A task to fine-tune on, and its metrics.
+  """A task to fine-tune on, and its metrics."""
 
-  Attributes:
-    name: name in configs, "cola".
-    title: name in tables and in GLUE's files, "CoLA".
-    kind: CLASSES, SCORE (regression) or SPANS (questions on a context).
-    labels: names of the classes, in the order of their ids; empty for other
-      kinds.
-    metrics: names in METRICS; the first is the main metric.
-    epochs: default number of epochs; 0 if the config has to set it.
-    both_orders: whether each pair A, B is also trained on as B, A.
-    scale: (offset, scale) of scores; the target is (score - offset) / scale.
-    split_sizes: number of rows of each published split, by name.
-    columns: names of the one or two columns of texts in files.
-    label_column: name of the column of labels in files.
-  """
-
-  name: str
-  title: str
-  kind: str
-  labels: tuple[str, ...] = ()
-  metrics: tuple[str, ...] = ()
-  epochs: float = 3.0
-  both_orders: bool = False
-  scale: tuple[float, float] = (0.0, 1.0)
+  name: str  # in configs, "cola"
+  title: str  # in tables and in GLUE's files, "CoLA"
+  kind: str  # CLASSES, SCORE (regression) or SPANS (questions on a context)
+  labels: tuple[str, ...] = ()  # of classes, in the order of their ids
+  metrics: tuple[
+    str, ...
+  ] = ()  # names in METRICS; the first is the main metric
+  epochs: float = 3.0  # by default; 0 if the config has to set them
+  both_orders: bool = False  # each pair A, B is also trained on as B, A
+  scale: tuple[float, float] = (0.0, 1.0)  # target: (score - offset) / scale
+  # Number of rows of each published split.
   split_sizes: Mapping[str, int] = dataclasses.field(default_factory=dict)
-  columns: tuple[str, ...] = ()
+  columns: tuple[str, ...] = ()  # the one or two of texts in files
   label_column: str = "label"
 
   def __post_init__(self) -> None:
@@ -65,22 +53,13 @@ class Task:
 
 @dataclasses.dataclass(frozen=True)
 class Example:
-  """A labeled text or pair of texts.
+  """A labeled text or pair of texts."""
 
-  Attributes:
-    key: GLUE's index for a row of a test set, else the row's number in the
-      split, from 0.
-    first: text A.
-    second: text B; None for tasks of single texts.
-    label: name of a class, or a score; None in a test set.
-    location: file and line, "train.tsv:17", for messages.
-  """
-
-  key: str
+  key: str  # GLUE's index in a test set, else the row's number in its split
   first: str
-  second: str | None
-  label: str | float | None
-  location: str
+  second: str | None  # None for tasks of single texts
+  label: str | float | None  # a class or a score; None in a test set
+  location: str  # file and line, "train.tsv:17", for messages
 
   @property
   def texts(self) -> tuple[str, ...]:
@@ -95,22 +74,15 @@ class Example:
 
 @dataclasses.dataclass(frozen=True)
 class Question:
-  """A question on a context.
+  """A question on a context."""
 
-  Attributes:
-    key: id of the question, unique in its file.
-    text: the question, not blank.
-    context: the text that holds the answers, not blank.
-    answers: text of each answer and index of its first character in `context`;
-      one in training, several people's in the dev set.
-    location: file, article, paragraph and id, for messages.
-  """
-
-  key: str
-  text: str
-  context: str
+  key: str  # unique in its file
+  text: str  # not blank
+  context: str  # not blank; holds the answers
+  # Text of each answer and index of its first character in the context; one in
+  # training, several people's in the dev set.
   answers: tuple[tuple[str, int], ...]
-  location: str
+  location: str  # file, article, paragraph and id, for messages
 
   @property
   def texts(self) -> tuple[str, ...]:

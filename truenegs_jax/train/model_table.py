@@ -14,13 +14,9 @@ import numpy as np
 
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
 from truenegs_jax.objectives import negatives
+from truenegs_jax.synonyms import vocabulary as vocabulary_lib
 from truenegs_jax.synonyms.run_table import ModelTable, TableRequest
 from truenegs_jax.synonyms.table import SynonymTable
-from truenegs_jax.synonyms.vocabulary import (
-  Vocabulary,
-  fingerprint,
-  may_have_synonyms,
-)
 from truenegs_jax.train import step
 
 RefreshFn = Callable[[step.TrainState, int], step.TrainState]
@@ -84,15 +80,15 @@ def make_table_builder(
   if not request.keep_stop_words:
     words = request.load_stop_words()
   if options.symbols:
-    golds_V = may_have_synonyms(vocab, words)
-    words_V = may_have_synonyms(vocab, ())
+    golds_V = vocabulary_lib.may_have_synonyms(vocab, words)
+    words_V = vocabulary_lib.may_have_synonyms(vocab, ())
   else:
-    vocabulary = Vocabulary(vocab, no_neighbours=request.no_neighbours)
+    vocabulary = vocabulary_lib.Vocabulary(vocab, str, request.no_neighbours)
     golds_V = words_V = np.array([*map(vocabulary.may_have_neighbours, vocab)])
   return ModelTableBuilder(
     options,
     source=request.identity,
-    stop_words=fingerprint(words),
+    stop_words=vocabulary_lib.fingerprint(words),
     keep_stop_words=request.keep_stop_words,
     golds_V=golds_V,
     words_V=words_V,

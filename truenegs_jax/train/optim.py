@@ -143,24 +143,17 @@ def scale_by_plain_adam(options: Optim) -> optax.GradientTransformation:
 
   def init(params: optax.Params) -> PlainAdamState:
     # Separate buffers, because one buffer cannot be donated twice.
-    return PlainAdamState(
-      mean=jax.tree.map(jnp.zeros_like, params),
-      square=jax.tree.map(jnp.zeros_like, params),
-    )
+    zeros = functools.partial(jax.tree.map, jnp.zeros_like)
+    return PlainAdamState(mean=zeros(params), square=zeros(params))
 
   def update(
-    grads: optax.Updates,
-    state: PlainAdamState,
-    params: optax.Params | None = None,
+    grads: optax.Updates, state: PlainAdamState, _: optax.Params | None = None
   ) -> tuple[optax.Updates, PlainAdamState]:
-    del params
     mean = jax.tree.map(lambda m, g: b1 * m + (1 - b1) * g, state.mean, grads)
     square = jax.tree.map(
       lambda v, g: b2 * v + (1 - b2) * g * g, state.square, grads
     )
-    scaled = jax.tree.map(
-      lambda m, v: m / (jnp.sqrt(v) + epsilon), mean, square
-    )
-    return scaled, PlainAdamState(mean, square)
+    steps = jax.tree.map(lambda m, v: m / (jnp.sqrt(v) + epsilon), mean, square)
+    return steps, PlainAdamState(mean, square)
 
   return optax.GradientTransformation(init, update)

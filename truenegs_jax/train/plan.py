@@ -107,10 +107,7 @@ def abstract_batch(
 def abstract_aux(
   run: Run, mesh: jax.sharding.Mesh
 ) -> dict[str, jax.ShapeDtypeStruct]:
-  """Returns shapes, dtypes and shardings of the arrays of `make_aux`.
-
-  No table is read, so lists of `ASSUMED_LIST_LENGTH` synonyms are assumed.
-  """
+  """Describes the arrays of `make_aux`, with ASSUMED_LIST_LENGTH synonyms."""
   aux, vocab_size = {}, len(run.tokenizer.vocab)
   if run.table_request and run.table_builder is None:
     layout = table_lib.choose_layout(
@@ -164,10 +161,7 @@ def lower_train_step(
   *,
   platform: str = "",
 ) -> jax.stages.Lowered:
-  """Lowers the training step for (abstract) arrays.
-
-  `platform` is that of absent devices ("cuda", "tpu").
-  """
+  """Lowers the training step for (abstract) arrays, also of absent devices."""
   shardings = jax.tree.map(lambda x: x.sharding, state)
   jitted = jax.jit(
     build_train_step(run, mesh),
@@ -180,9 +174,8 @@ def lower_train_step(
 
 def build_eval_step(run: Run, mesh: jax.sharding.Mesh) -> Callable:
   """Builds the jitted evaluation step: `(params, batch, aux) -> terms`."""
-  objective = sharding.gather_params(
-    run.objective(train=False), mesh, run.mesh_spec
-  )
+  objective = run.objective(train=False)
+  objective = sharding.gather_params(objective, mesh, run.mesh_spec)
   return jax.jit(
     step_lib.make_eval_step(objective, run.config.seed),
     out_shardings=sharding.replicated_sharding(mesh),
@@ -321,9 +314,7 @@ def describe_parameters(model: pretrain.Model, params: dict) -> str:
   """Describes the number of parameters of a model and of its networks."""
 
   def count(*names: str) -> int:
-    return pretrain.count_parameters(
-      [params[name] for name in names if name in params]
-    )
+    return pretrain.count_parameters([params.get(name) for name in names])
 
   counts = {"embeddings": count("embeddings")}
   for role in model.roles:

@@ -20,6 +20,8 @@ from jax.sharding import PartitionSpec as P
 from truenegs_jax.config import grammar
 from truenegs_jax.runtime.errors import InputError, one_of
 
+Axes = Mapping[str, int]  # sizes by name
+Batch = Mapping[str, np.ndarray]
 DATA_AXIS = "data"
 MODEL_AXIS = "model"
 
@@ -28,7 +30,7 @@ MODEL_AXIS = "model"
 class MeshSpec:
   """Axis sizes in order (-1: all remaining devices) and sharding rules."""
 
-  axes: Mapping[str, int]
+  axes: Axes
   rules: tuple[tuple[str, P], ...]
 
 
@@ -80,7 +82,7 @@ def make_mesh(
   )
 
 
-def get_mesh_spec(name: str, axes: Mapping[str, int] | str = "") -> MeshSpec:
+def get_mesh_spec(name: str, axes: Axes | str = "") -> MeshSpec:
   """Returns the preset `name` with other sizes for some of its axes.
 
   `axes` is axis -> size, or text such as "data=8 model=4"; -1 is all remaining
@@ -107,15 +109,11 @@ def get_mesh_spec(name: str, axes: Mapping[str, int] | str = "") -> MeshSpec:
   return dataclasses.replace(spec, axes={**spec.axes, **axes})
 
 
-def resolve_axis_sizes(
-  axes: Mapping[str, int], num_devices: int
-) -> dict[str, int]:
+def resolve_axis_sizes(axes: Axes, num_devices: int) -> dict[str, int]:
   """Replaces -1 by the number of devices that the other axes leave."""
   num_open = list(axes.values()).count(-1)
   if num_open > 1:
-    raise InputError(
-      f"mesh.axes ({format_axes(axes)}): only one size may be -1."
-    )
+    raise InputError(f"mesh.axes ({format_axes(axes)}): only one may be -1.")
   fixed = math.prod(size for size in axes.values() if size != -1)
   if num_devices % fixed or (not num_open and num_devices != fixed):
     needed = f"a multiple of {fixed}" if num_open else str(fixed)
@@ -129,10 +127,7 @@ def resolve_axis_sizes(
 
 
 def tree_shardings(tree: Any, mesh: Mesh, spec: MeshSpec) -> Any:
-  """Returns a NamedSharding for each leaf, from the first rule that matches.
-
-  A dimension that is not divisible by the size of its axis is not split.
-  """
+  """Returns a NamedSharding by leaf: the first matching rule, if it fits."""
 
   def find_sharding(
     path: jax.tree_util.KeyPath, leaf: jax.Array | jax.ShapeDtypeStruct
@@ -199,9 +194,7 @@ def process_slice(mesh: Mesh, batch_size: int) -> tuple[int, int]:
   return first // num, batch_size // num
 
 
-def shard_batch(
-  batch: dict[str, np.ndarray], mesh: Mesh
-) -> dict[str, jax.Array]:
+def shard_batch(batch: Batch, mesh: Mesh) -> dict[str, jax.Array]:
   """Makes the global batch from the slice of `process_slice`."""
   rows = batch_sharding(mesh)
   _, count = process_slice(mesh, mesh.shape[DATA_AXIS])
@@ -213,9 +206,7 @@ def shard_batch(
   }
 
 
-def place_batch(
-  batch: Mapping[str, np.ndarray], mesh: Mesh
-) -> dict[str, jax.Array]:
+def place_batch(batch: Batch, mesh: Mesh) -> dict[str, jax.Array]:
   """Makes the global batch from one that is complete in every process."""
   return {
     name: jax.make_array_from_callback(
@@ -286,7 +277,7 @@ def _gather(x: jax.Array, split: NamedSharding) -> jax.Array:
   )
 
 
-def format_axes(axes: Mapping[str, int]) -> str:
+def format_axes(axes: Axes) -> str:
   """Formats axis sizes like "data 4, model 2"."""
   return ", ".join(f"{axis} {size}" for axis, size in axes.items())
 

@@ -103,10 +103,7 @@ def num_bytes(text: str) -> int:
 
 
 def _cut(text: str, state: ReadState) -> list[str]:
-  """Cuts a text into documents of at most 1 MB, at line ends.
-
-  Each but the last takes as many lines as fit, at least one.
-  """
+  """Cuts a text at line ends into documents as long as 1 MB allows."""
   limit = readers.MAX_DOCUMENT_BYTES
   if len(text) * 4 <= limit or num_bytes(text) <= limit:
     return [text] if text else []

@@ -88,11 +88,7 @@ def measure_languages(excerpts: Iterable[str]) -> dict[str, int]:
 def check_language(
   lengths: Mapping[str, int], language: str, say: Callable[[str], None]
 ) -> None:
-  """Refuses a text of which most excerpts are in another language.
-
-  A text that is too short, or a language that cannot be detected, gets a
-  warning.
-  """
+  """Refuses a text mostly in another language; warns where it is unsure."""
   related = next((x for x in RELATED if language in x), frozenset({language}))
   counts = collections.Counter[str]()
   for code, length in lengths.items():

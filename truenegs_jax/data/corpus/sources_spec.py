@@ -341,10 +341,7 @@ def _open_files(part_spec: PartSpec) -> Part:
 
 
 def _split_into_units(sizes: list[int]) -> list[list[int]]:
-  """Groups the numbers of consecutive files into units of UNIT_BYTES or more.
-
-  Small files share a unit, so that their records can be joined.
-  """
+  """Groups the numbers of files by UNIT_BYTES, so that small ones can join."""
   units: list[list[int]] = []
   unit_size = UNIT_BYTES
   for number, size in enumerate(sizes):
