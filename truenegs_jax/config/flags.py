@@ -271,6 +271,7 @@ def _read_docstring(path: str) -> str:
 
 
 def _wrap(text: str) -> list[str]:
+  indent = " " * 6
   return textwrap.wrap(
-    text, 80, initial_indent=" " * 6, subsequent_indent=" " * 6
+    text, 80, initial_indent=indent, subsequent_indent=indent
   )

@@ -179,17 +179,13 @@ class Study(Section):
     ' base config, and values of its keys: "baseline=baseline; a=hc'
     ' masking.prob=0.25". The others are compared with the first.',
   )
-  seeds: int = key(
-    3, "Pre-trainings of each arm, with seeds 0, 1, ...", low=1, high=1000
-  )
+  seeds: int = key(3, "Pre-trainings per arm; seeds 0, ...", low=1, high=1000)
   tasks: str = key(
     "cola,sst2,mrpc,stsb,qqp,mnli,qnli,rte,squad1",
     'Fine-tunings of each pre-training: tasks of GLUE, "squad1" or "own".',
   )
   finetune: str = key("", 'Keys of the fine-tunings: "KEY=VALUE KEY=VALUE".')
-  finetune_seeds: int = key(
-    3, "Runs of each task, with seeds 0, 1, ...", low=1, high=1000
-  )
+  finetune_seeds: int = key(3, "Runs per task; seeds 0, ...", low=1, high=1000)
   corrections: str = key(
     "",
     'Keys of configs/corrections.py: "corrections.text=FILE"; "": not'

@@ -180,10 +180,8 @@ class ElectraPair(MaskedLanguageModel):
   @property
   def roles(self) -> dict[str, encoder.EncoderConfig]:
     """The networks' configs, the kept network first."""
-    return {
-      "discriminator": self.discriminator_config,
-      "generator": self.generator_config,
-    }
+    discriminator, generator = self.discriminator_config, self.generator_config
+    return {"discriminator": discriminator, "generator": generator}
 
   def detect_logits(self, inputs: encoder.Inputs, keys_B: rng.Keys) -> Array:
     """Returns the detection logits f32 `[B, L]`, positive for "replaced"."""

@@ -77,13 +77,8 @@ def draw_curves(
       lines = [x for axis in axes for x in axis.get_lines() if x.get_gid()]
       handles = {x.get_gid(): x for x in reversed(lines)}
       shown = [x for x in groups if x in handles]
-      figure.legend(
-        [handles[x] for x in shown],
-        shown,
-        loc="outside lower center",
-        ncols=2,
-        frameon=False,
-      )
+      style: Any = {"loc": "outside lower center", "ncols": 2, "frameon": False}
+      figure.legend([handles[x] for x in shown], shown, **style)
     figure.draw_without_rendering()  # lays it out, once for all files
     figure.set_layout_engine("none")
     for file in paths:

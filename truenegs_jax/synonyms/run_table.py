@@ -177,12 +177,9 @@ class TableRequest:
     tokens, words = tokenizer.vocab, self.load_stop_words()
     normalize = functools.cache(tokenizer.normalize)  # a word has many pairs
     vocabulary = Vocabulary(tokens, normalize, self.no_neighbours)
+    pairs = self.find_pairs(vocabulary)
     return SynonymTable.from_pairs(
-      self.find_pairs(vocabulary),
-      tokens,
-      source=self.identity,
-      stop_words=words,
-      **self.switches,
+      pairs, tokens, source=self.identity, stop_words=words, **self.switches
     )
 
   def _parse(self, text: str) -> Source:
@@ -294,9 +291,8 @@ def _fits(table: SynonymTable, request: TableRequest) -> bool:
   options: dict[str, str | bool] = {**request.switches}
   # Not compared if a resumed run has lost its stop words.
   with contextlib.suppress(InputError, DataError):
-    options["stop_words"] = vocabulary_lib.fingerprint(
-      request.load_stop_words()
-    )
+    words = request.load_stop_words()
+    options["stop_words"] = vocabulary_lib.fingerprint(words)
   has_options = options.items() <= table.options.items()
   return has_options and table.source == request.identity
 

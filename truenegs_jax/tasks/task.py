@@ -30,9 +30,7 @@ class Task:
   title: str  # in tables and in GLUE's files, "CoLA"
   kind: str  # CLASSES, SCORE (regression) or SPANS (questions on a context)
   labels: tuple[str, ...] = ()  # of classes, in the order of their ids
-  metrics: tuple[
-    str, ...
-  ] = ()  # names in METRICS; the first is the main metric
+  metrics: tuple[str, ...] = ()  # names in METRICS, the main one first
   epochs: float = 3.0  # by default; 0 if the config has to set them
   both_orders: bool = False  # each pair A, B is also trained on as B, A
   scale: tuple[float, float] = (0.0, 1.0)  # target: (score - offset) / scale
@@ -249,7 +247,7 @@ def define_own_task(
     kind,
     names,
     metrics,
-    epochs=0.0,
+    epochs=0,
     columns=columns,
     label_column=label,
   )

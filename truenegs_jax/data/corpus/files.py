@@ -29,6 +29,7 @@ BLOCK_BYTES = 2**19  # read at once: few calls, little memory
 HEAD_BYTES = 4096
 MAX_HEADS = 100  # files of a part whose first bytes count for its identity
 REQUEST_BYTES = 2**22  # of a URL's text that is held in memory
+Blocks = Iterator[bytes]
 CHECKSUMS = ("ETag", "md5Hash", "etag", "blob_id")  # keys, by file system
 
 
@@ -117,7 +118,7 @@ def size_of_url(url: str) -> int:
   return int(system.size(path))
 
 
-def read_blocks(file: File, *, size: int = BLOCK_BYTES) -> Iterator[bytes]:
+def read_blocks(file: File, *, size: int = BLOCK_BYTES) -> Blocks:
   """Yields the decompressed content of a file in blocks of at most `size`."""
   num_bytes = 0
   with open_file(file) as raw:
@@ -208,9 +209,7 @@ def _connect(url: str) -> tuple[Any, str]:
   return system, path.rstrip("/")
 
 
-def _decompress(
-  raw: io.RawIOBase, compression: str, size: int
-) -> Iterator[bytes]:
+def _decompress(raw: io.RawIOBase, compression: str, size: int) -> Blocks:
   if compression in (".bz2", ".xz"):
     return _read_streams(raw, compression, size)
   stream: Any = raw
@@ -223,9 +222,7 @@ def _decompress(
   return iter(lambda: stream.read(size), b"")
 
 
-def _read_streams(
-  raw: io.RawIOBase, compression: str, size: int
-) -> Iterator[bytes]:
+def _read_streams(raw: io.RawIOBase, compression: str, size: int) -> Blocks:
   """Decompresses all streams of a file.
 
   The files of `bz2` and `lzma` ignore damage after the first stream; pyarrow

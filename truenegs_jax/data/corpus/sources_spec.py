@@ -293,9 +293,9 @@ def _open_files(part_spec: PartSpec) -> Part:
   if not any(file.compression or file.suffix == ".parquet" for file in files):
     size = sum(file.size for file in files)
   units = _split_into_units([file.size for file in files])
-  num_records = None
+  count = None
   if part_spec.records and {*names} == {"parquet"} and not is_url(where):
-    num_records = sum(map(readers.count_parquet, files))
+    count = sum(map(readers.count_parquet, files))
 
   def read_file(number: int, state: ReadState) -> Iterator[str]:
     file, name = files[number], names[number]
@@ -329,14 +329,7 @@ def _open_files(part_spec: PartSpec) -> Part:
   is_local = not is_url(where)
   paths = tuple(os.path.abspath(f.path) if is_local else f.path for f in files)
   return Part(
-    where,
-    read,
-    identity,
-    size,
-    len(units),
-    is_local,
-    paths,
-    num_records=lambda: num_records,
+    where, read, identity, size, len(units), is_local, paths, lambda: count
   )
 
 

@@ -133,9 +133,7 @@ def batch_texts(texts: Iterable[str]) -> Iterator[list[str]]:
     yield batch
 
 
-def split_lines(
-  lines: Sequence[str], *, lowercase: bool
-) -> "pyarrow.ListArray":
+def split_lines(lines: list[str], *, lowercase: bool) -> "pyarrow.ListArray":
   """Splits one or more lines at ASCII and common Chinese, like BERT.
 
   BERT may split these words further, but never joins two of them. Spaces, tabs,
