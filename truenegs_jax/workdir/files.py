@@ -191,7 +191,7 @@ def has_results(workdir: pathlib.Path) -> bool:
   if not is_bucket(path):
     return path.exists()
   with contextlib.suppress(FileNotFoundError):
-    return path.read_range(0, len(WITHDRAWN) + 1) != WITHDRAWN
+    return path.stat().length > len(WITHDRAWN)
   return False
 
 
