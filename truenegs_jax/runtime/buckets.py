@@ -22,6 +22,7 @@ import logging
 import os
 import pathlib
 import random
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
@@ -90,11 +91,11 @@ def repeat(url: str, action: Callable[[], Result]) -> Result:
 
 
 def is_final(error: Exception) -> bool:
-  """Whether a request would fail again: no access, credentials or package."""
+  """Whether a request would fail again: no access, bucket or package."""
   kinds = "DefaultCredentialsError", "NoCredentialsError"
   is_known = isinstance(error, ImportError | PermissionError)
   text = str(error)
-  is_denied = text.startswith("Forbidden") or "PERMISSION_DENIED" in text
+  is_denied = bool(re.search("^Forbidden|PERMISSION_DENIED|NOT_FOUND", text))
   is_denied &= "http_response_code='401'" not in text  # expired, renewed soon
   return is_known or is_denied or type(error).__name__ in kinds
 
@@ -167,7 +168,9 @@ class BucketPath(_Path):
 
   def find(self) -> list[str]:
     """Returns the names of all objects, with those in subfolders."""
-    names = repeat(str(self), lambda: self.system.find(str(self)))
+    names: list[str] = []
+    with contextlib.suppress(FileNotFoundError):  # no such bucket
+      names = repeat(str(self), lambda: self.system.find(str(self)))
     start = len(str(self).partition("://")[2]) + 1
     return [name[start:] for name in names]
 
