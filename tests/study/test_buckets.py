@@ -104,7 +104,7 @@ def test_a_part_that_runs_elsewhere_is_left_to_it(
   assert drive.run_parts([part], root, console) == 0
   assert drive.run_part(part, root / KEY, console) == 0
   assert bucket.list() == [f"study/{KEY}/part.lock"]
-  other.release()
+  other.close()
   assert drive.run_parts([part], root, console) == 0
   assert drive.read_states([part], root) == {KEY: State.DONE}
 

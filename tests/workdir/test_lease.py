@@ -79,6 +79,14 @@ def test_an_error_of_a_run_is_not_hidden(bucket):
   assert read(server)["owner"] == 9
 
 
+def test_run_that_another_has_replaced_is_no_success(bucket):
+  server, _, workdir = bucket
+  with pytest.raises(DiskError, match="Another run uses it now"):
+    with lock.lock(workdir):
+      leave(server, owner=9)
+  assert read(server)["owner"] == 9
+
+
 def test_dead_run_is_replaced_after_the_time_and_not_before(bucket):
   server, _, workdir = bucket
   leave(server)
@@ -86,7 +94,7 @@ def test_dead_run_is_replaced_after_the_time_and_not_before(bucket):
   lease = acquire(workdir)
   assert time.monotonic() - began > TAKEOVER_SECS
   assert lease.owner == 5
-  lease.release()
+  lease.close()
 
 
 def test_dead_process_of_this_machine_is_replaced_at_once(bucket, monkeypatch):
@@ -100,7 +108,7 @@ def test_dead_process_of_this_machine_is_replaced_at_once(bucket, monkeypatch):
   monkeypatch.setenv(lease_lib.TAKEOVER_VARIABLE, "1")
   leave(server, pid=os.getpid(), processes=processes)
   began = time.monotonic()
-  acquire(workdir).release()
+  acquire(workdir).close()
   assert time.monotonic() - began > TAKEOVER_SECS
 
 
@@ -123,7 +131,7 @@ def test_one_of_two_newcomers_wins(bucket):
   [winner] = [x for x in results if isinstance(x, lease_lib.Lease)]
   assert winner.owner == read(server)["owner"] == 5
   assert all("Another run" in str(x) for x in results if x is not winner)
-  winner.release()
+  winner.close()
 
 
 def test_run_that_was_only_paused_finds_its_successor(bucket):
@@ -135,11 +143,10 @@ def test_run_that_was_only_paused_finds_its_successor(bucket):
   with pytest.raises(DiskError, match="Another run uses it now"):
     first.check()
   assert isinstance(first.error, DiskError)
-  with pytest.raises(DiskError):
-    first.release()
+  first.close()
   second.check()
   assert read(server)["token"] == second.token
-  second.release()
+  second.close()
 
 
 def test_run_that_lost_its_workdir_is_told_by_its_thread(bucket):
@@ -170,7 +177,7 @@ def test_lost_answers_and_connections_do_not_end_a_lease(bucket):
   while read(server)["renewed"] == renewed and time.monotonic() < deadline:
     time.sleep(0.05)
   assert read(server)["renewed"] > renewed
-  lease.release()
+  lease.close()
   assert not read(server)["held"]
 
 
@@ -191,4 +198,4 @@ def test_right_that_is_lost_ends_no_run(bucket):
   assert lease.error is None
   proxy.read_only = False
   lease.check()
-  lease.release()
+  lease.close()

@@ -10,7 +10,6 @@ run prints the plan in seconds, without reading rows:
     --config.init=runs/mine --config.dry_run=True
 """
 
-import contextlib
 import dataclasses
 import itertools
 import json
@@ -20,7 +19,6 @@ import signal
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from etils import epath
 from ml_collections import ConfigDict
 from rich.console import Console
 
@@ -36,7 +34,7 @@ from truenegs_jax.finetune.options import FinetuneOptions, parse_options
 from truenegs_jax.finetune.start import Start
 from truenegs_jax.report.write import write_own_report
 from truenegs_jax.runtime import distributed, errors, paths, progress
-from truenegs_jax.runtime.files import disk_errors
+from truenegs_jax.runtime.files import disk_errors, remove_folder
 from truenegs_jax.tasks import records
 from truenegs_jax.tasks.task import OWN, TASKS
 from truenegs_jax.train import guards, plan, sharding
@@ -294,8 +292,7 @@ def _train_run(
 def _remove_checkpoints(folders: Iterable[pathlib.Path]) -> None:
   """Removes the checkpoints of finished runs."""
   for folder in folders:
-    with contextlib.suppress(OSError):  # the next start tries again
-      epath.Path(folder / files.CHECKPOINTS).rmtree(missing_ok=True)
+    remove_folder(folder / files.CHECKPOINTS)
 
 
 def _export(

@@ -227,13 +227,12 @@ def _lock_part(folder: pathlib.Path) -> Iterator[Any]:
     log = pathlib.Path(temporary, LOG)
     with contextlib.suppress(FileNotFoundError):
       log.write_bytes(uploaded.read_bytes())
-    try:
-      yield log, []
-    finally:
-      if log.exists():
-        uploaded.write_bytes(log.read_bytes())
-      with contextlib.suppress(errors.DiskError):
-        own.release()
+    with contextlib.closing(own):
+      try:
+        yield log, []
+      finally:
+        if log.exists():
+          uploaded.write_bytes(log.read_bytes())
 
 
 def mark_failed(folder: pathlib.Path, code: int, line: str) -> None:

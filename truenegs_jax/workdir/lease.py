@@ -49,7 +49,7 @@ class Lease:
     self._lock, self._ended = threading.Lock(), threading.Event()
 
   def acquire(self, path: pathlib.Path) -> None:
-    """Takes the object `path`, and renews it in a thread until `release`.
+    """Takes the object `path`, and renews it in a thread until `close`.
 
     Raises:
       InputError: another run has it, or this user has no right to write there.
@@ -85,21 +85,20 @@ class Lease:
       except InputError as error:  # of a right that was there at the start
         raise DiskError(str(error)) from error
 
-  def release(self) -> None:
-    """Lets another run begin at once; raises DiskError if one has begun."""
+  def close(self) -> None:
+    """Lets another run begin at once, if the bucket can be reached."""
     self._ended.set()
-    if self._path:
-      with self._lock, contextlib.suppress(Exception):  # it ends by itself
-        self._write(held=False)
-    if self.error:
-      raise self.error
+    with contextlib.suppress(Exception):
+      if self._path and not self.error:
+        with self._lock:
+          self._write(held=False)
 
   def _renew(self) -> None:
     with self._lock:
       self._buckets.repeat(str(self._path), lambda: self._write(held=True))
 
   def _keep(self) -> None:
-    """Renews the lease until it is released or lost."""
+    """Renews the lease until it is closed or lost."""
     while not self.error and not self._ended.wait(self._pause):
       with contextlib.suppress(Exception):  # the bucket may be out of reach
         self._renew()

@@ -43,17 +43,13 @@ def _lease_bucket(workdir: pathlib.Path) -> Iterator[Lease]:
   with distributed.raise_everywhere("lock"):
     if distributed.is_first_process():
       lease.acquire(path)
-  try:
+  with contextlib.closing(lease):
     lease.owner = int(distributed.from_first("owner", str(lease.owner)))
     with distributed.raise_everywhere("read lock"):
       token = parse_json(path.read_bytes())["token"]
     distributed.check_same("workdir, a folder that all of them share", token)
     yield lease
-  except BaseException:
-    with contextlib.suppress(DiskError):
-      lease.release()
-    raise
-  lease.release()
+    lease.check()
 
 
 @contextlib.contextmanager

@@ -7,15 +7,14 @@ import contextlib
 import functools
 import io
 import pathlib
-import shutil
 import zlib
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
 from truenegs_jax.runtime import cache
 from truenegs_jax.runtime.errors import DiskError, InputError
-from truenegs_jax.runtime.files import atomic_file, short_sha256
+from truenegs_jax.runtime.files import atomic_file, remove_folder, short_sha256
 from truenegs_jax.runtime.paths import is_bucket, open_path
 
 
@@ -82,7 +81,4 @@ def read_arrays(path: pathlib.Path, *names: str) -> dict[str, np.ndarray]:
 def remove_store(folder: pathlib.Path) -> None:
   """Removes a folder with all its files, as far as possible."""
   with contextlib.suppress(Exception):
-    if is_bucket(folder):
-      cast(Any, folder).rmtree()
-    else:
-      shutil.rmtree(folder, ignore_errors=True)
+    remove_folder(folder)
