@@ -198,7 +198,9 @@ def test_damage_in_the_bucket_is_found_before_a_save(bucket, url, slow_copies):
   verification, rows = open_both(url)
   rows.take(np.arange(2))
   slow_copies.set()
-  with pytest.raises(DataError, match="train-00001.types.npy: damaged"):
+  with pytest.raises(
+    DataError, match="train-00001.types.npy: damaged or missing"
+  ):
     verification.settle()
   assert not verification.is_complete
 
@@ -300,6 +302,8 @@ def test_a_run_with_rows_in_a_bucket_equals_a_local_one(
   data[-1] ^= 1  # 0 or 1 as before
   bucket[0].write(name, bytes(data))
   monkeypatch.setenv("TRUENEGS_CACHE", str(tmp_path / "other"))
-  with pytest.raises(DataError, match="train-00000.types.npy: damaged"):
+  with pytest.raises(
+    DataError, match="train-00000.types.npy: damaged or missing"
+  ):
     runs.run_in_process(tmp_path / "damaged", [*flags, rows])
   assert not list((tmp_path / "damaged").glob("checkpoints/*"))

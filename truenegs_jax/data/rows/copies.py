@@ -24,6 +24,7 @@ import numpy as np
 
 from truenegs_jax.config.sections import Data
 from truenegs_jax.data.rows.rows_folder import (
+  FIELDS,
   REBUILD,
   RowFile,
   Verification,
@@ -99,7 +100,8 @@ class Copies(Verification):
   ) -> None:
     self._source = folder
     manifest = read_manifest(folder)
-    self._is_wide = manifest["tokenizer"]["size"] > 2**16
+    is_small = manifest["tokenizer"]["size"] <= 2**16
+    self._token_dtype = np.dtype(np.uint16 if is_small else np.uint32)
     records = manifest["files"].items()
     self._records = {name: x for name, x in records if is_shard_name(name)}
     name = manifest["fingerprint"] + "-blocks" * bool(block_shards)
@@ -122,9 +124,7 @@ class Copies(Verification):
 
   def open_file(self, path: Any, shape: tuple[int, int]) -> RemoteFile:
     """Returns a file of rows by its path in the bucket."""
-    is_wide = self._is_wide and ".tokens." in path.name
-    is_tokens = ".tokens." in path.name
-    dtype = np.dtype(np.uint32 if is_wide else np.uint16 if is_tokens else "u1")
+    dtype = self._token_dtype if ".tokens." in path.name else np.dtype(np.uint8)
     size = self._records[path.name]["bytes"]
     start = size - shape[0] * shape[1] * dtype.itemsize
     file = self._files[path.name] = RemoteFile(path, shape, dtype, start)
@@ -151,8 +151,6 @@ class Copies(Verification):
     if self._pending or isinstance(self.error, DataError):
       self.check()
     for name in list(self._pending):  # of another process, or removed
-      if not (self._folder / name).exists():
-        self._copy(name)
       self._compare(name)
 
   def keep(self, names: Sequence[str]) -> None:
@@ -161,13 +159,13 @@ class Copies(Verification):
     Held-out rows, and files with which rows must be compared, are kept, too.
     """
     held_out = [x for x in self._records if "held_out" in x]
-    if (names := [*names, *held_out]) == self._kept:
+    # The first block of the next epoch may have shards of this one.
+    if (names := [*dict.fromkeys([*names, *held_out])]) == self._kept:
       return
     self._kept, before = names, self._thread
 
     def follow() -> None:
       before.join()
-      self._remove_others()
       self._run()
 
     self._thread = threading.Thread(target=follow, daemon=True)
@@ -186,6 +184,7 @@ class Copies(Verification):
         self._share = self._divide(text)
       index, count = self._share
       names = names or self._kept[index::count]
+      self._remove_others()
     except Exception as error:  # raised by `check`
       self.error = error
     # Threads take names from one iterator. Missing files come first.
@@ -221,25 +220,33 @@ class Copies(Verification):
     self._compare(name)
 
   def _copy(self, name: str) -> None:
-    data = (self._source / name).read_bytes()
+    data = b""
+    with contextlib.suppress(FileNotFoundError):
+      data = (self._source / name).read_bytes()
     if {"bytes": len(data), "crc32": zlib.crc32(data)} != self._records[name]:
-      raise DataError(f"{self._source / name}: damaged. {REBUILD}")
+      raise DataError(f"{self._source / name}: damaged or missing. {REBUILD}")
     with atomic_file(self._folder / name, several_writers=True) as file:
       file.write(data)
 
   def _compare(self, name: str) -> None:
     """Compares rows that were read by range with their file."""
-    with self._lock:
-      entries = self._pending.pop(name, None)
-    if entries:
-      copy = RowFile(self._folder / name, self._files[name].shape)
-      for index, crc in (divmod(entry, 2**32) for entry in entries):
-        if zlib.crc32(copy.read(index).tobytes()) != crc:
-          raise DataError(
-            f"{self._source / name}: row {index} was read with other bytes than"
-            " the file has. Steps that were not saved may have learned from"
-            " it, and are lost. Run the same command again."
-          )
+    if not (entries := self._pending.get(name)):
+      return
+    count = len(entries)  # more may be added
+    copy = self._open_copy(self._files[name])
+    while copy is None:
+      self._copy(name)
+      copy = self._open_copy(self._files[name])
+    for index, crc in (divmod(entry, 2**32) for entry in entries[:count]):
+      if zlib.crc32(copy.read(index).tobytes()) != crc:
+        raise DataError(
+          f"{self._source / name}: row {index} was read with other bytes than"
+          " the file has. Steps that were not saved may have learned from it,"
+          " and are lost. Run the same command again."
+        )
+    with self._lock:  # only now, so that `settle` waits for it
+      if left := self._pending.pop(name, array.array("Q"))[count:]:
+        self._pending[name] = left
 
   def _open_copy(self, file: RemoteFile) -> RowFile | None:
     name = file.path.name
@@ -268,7 +275,10 @@ class Copies(Verification):
     starts = [x[0][0].start + x[0][1] * x[0][0].row_bytes for x in spans]
     stops = [x[0][0].start + (x[-1][1] + 1) * x[0][0].row_bytes for x in spans]
     paths = [x[0][0].path for x in spans]
-    blocks = buckets.read_ranges([*zip(paths, starts, stops, strict=True)])
+    try:
+      blocks = buckets.read_ranges([*zip(paths, starts, stops, strict=True)])
+    except FileNotFoundError as error:
+      raise DataError(f"{error}: missing. {REBUILD}") from error
     rows = {}
     for span, start, block in zip(spans, starts, blocks, strict=True):
       for file, index in span:
@@ -282,7 +292,7 @@ class Copies(Verification):
     return rows
 
   def _remove_others(self) -> None:
-    """Removes copies that are not kept."""
+    """Removes copies that are not kept, and what killed processes left."""
     kept = {*self._kept, *self._pending}
     for path in self._folder.iterdir():
       with contextlib.suppress(FileNotFoundError):
@@ -297,15 +307,15 @@ class Copies(Verification):
     self, folder: pathlib.Path, cache_gb: float, block_shards: int
   ) -> None:
     """Raises InputError if the copies do not fit."""
-    shards: dict[str, int] = {}
+    sizes: dict[str, list[int]] = {x: [] for x in (*FIELDS, "held_out")}
     for name, record in self._records.items():
-      shard = name.partition(".")[0]
-      shards[shard] = shards.get(shard, 0) + record["bytes"]
-    held_out = sum(x for name, x in shards.items() if "held_out" in name)
-    train = sorted((x for n, x in shards.items() if "train" in n), reverse=True)
+      split, _, rest = name.partition("-")
+      field = rest.split(".")[1] if split == "train" else "held_out"
+      sizes[field].append(record["bytes"])
 
-    def need(blocks: int) -> float:
-      return (held_out + sum(train[: 2 * blocks or None])) / 1e9
+    def need(shards: int) -> float:  # for held-out rows and two blocks
+      most = (sorted(sizes[x])[-2 * shards :] for x in FIELDS)
+      return sum(map(sum, [sizes["held_out"], *most])) / 1e9
 
     present = sum(x.stat().st_size for x in folder.glob("*.npy"))
     free = (shutil.disk_usage(folder).free + present) / 1e9
