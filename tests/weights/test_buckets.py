@@ -8,8 +8,10 @@ from support import bucket_servers
 from support.weight_files import assert_same_tree, run_export
 from truenegs_jax.runtime import cache
 from truenegs_jax.runtime.errors import InputError
+from truenegs_jax.runtime.paths import open_path
 from truenegs_jax.weights import load, model_card
 from truenegs_jax.weights.find import Weights
+from truenegs_jax.workdir import files
 
 pytestmark = pytest.mark.filterwarnings("ignore:Sending a large body")
 MODEL = "export/discriminator"
@@ -93,8 +95,8 @@ def test_exports_are_whole_when_they_are_read(bucket, no_torch, monkeypatch):
   assert card == {"language": "en", "license": "unknown"}
   manifest = json.loads(bucket.read("out/generator/files.json"))
   manifest["files"]["vocab.txt"] = "0"
-  for files in (None, {"../vocab.txt": ""}, manifest["files"]):
-    text = json.dumps({"files": files}).encode()
+  for listed in (None, {"../vocab.txt": ""}, manifest["files"]):
+    text = json.dumps({"files": listed}).encode()
     bucket.write("out/generator/files.json", text)
     with pytest.raises(InputError, match=r"out/generator' is incomplete"):
       read(output)
@@ -130,9 +132,15 @@ def test_other_urls_are_refused(bucket, name, message):
     _ = Weights(f"{bucket.url}/{name}").networks
 
 
-def test_a_missing_bucket_has_no_folder(bucket):
+def test_a_missing_bucket_has_no_folder(bucket, no_torch, capsys):
+  url = f"{bucket.scheme}://missing/run"
   with pytest.raises(InputError, match="there is no folder"):
-    _ = Weights(f"{bucket.scheme}://missing/run").networks
+    _ = Weights(url).networks
+  source = f"{bucket.url}/run/export"
+  assert run_export(f"--init={source}", f"--output={url}") == 2
+  assert "cannot be used" in capsys.readouterr().err
+  path = open_path("url", url)
+  assert not any((*path.iterdir(), *path.glob("*"), path.exists()))
 
 
 @pytest.mark.parametrize(
@@ -147,6 +155,11 @@ def test_other_schemes_are_refused(text):
 def test_a_run_in_s3_is_refused(bucket, capsys):
   assert run_export(f"--workdir={bucket.url}/run") == 2
   assert "aws s3 cp --recursive" in capsys.readouterr().err
+
+
+def test_a_copied_local_run_does_not_run(bucket):
+  run = open_path("url", f"{bucket.url}/run")
+  assert files.read_state(run) == files.FINISHED
 
 
 def test_a_vocabulary_is_read_from_a_bucket(bucket, shared_pretraining):

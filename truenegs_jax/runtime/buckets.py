@@ -155,7 +155,8 @@ class BucketPath(_Path):
 
   def glob(self, pattern: str) -> Iterator[Any]:
     """Yields what matches a pattern without "**"."""
-    yield from _repeated(_Path.glob)(self, pattern)
+    with contextlib.suppress(FileNotFoundError):  # no such bucket
+      yield from _repeated(_Path.glob)(self, pattern)
 
   def rename(self, target: Any) -> None:
     """Copies all objects of a folder, then removes it."""
@@ -207,12 +208,18 @@ class BucketPath(_Path):
 
   def write_bytes(self, data: bytes) -> int:
     """Writes an object as a whole."""
-    repeat(str(self), lambda: self.system.pipe_file(str(self), data))
+    self._write(lambda: self.system.pipe_file(str(self), data))
     return len(data)
 
   def upload(self, file: pathlib.Path) -> None:
     """Writes an object with the content of a local file."""
-    repeat(str(self), lambda: self.system.put_file(str(file), str(self)))
+    self._write(lambda: self.system.put_file(str(file), str(self)))
+
+  def _write(self, action: Callable[[], object]) -> None:
+    try:
+      repeat(str(self), action)
+    except FileNotFoundError as error:  # no such bucket
+      raise explain(str(self), error) from error
 
   def download(self, file: pathlib.Path) -> None:
     """Writes the object to a local file."""

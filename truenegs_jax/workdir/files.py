@@ -213,7 +213,7 @@ def is_running(path: pathlib.Path) -> bool:
     return is_locked(path)
   try:
     lease = parse_json(path.read_bytes())
-  except FileNotFoundError:
+  except (FileNotFoundError, ValueError):  # none, or of a copied local folder
     return False
   return (
     lease["held"] and time.time() < lease["renewed"] + lease["takeover_secs"]
