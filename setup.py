@@ -77,6 +77,7 @@ setuptools.setup(
   install_requires=[
     "absl-py>=2.1",
     "datasets>=4.0",
+    "etils[epath]>=1.13",
     "flax>=0.12.7",
     "fsspec>=2025.3",
     "grain>=0.2.12",
