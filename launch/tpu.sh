@@ -47,10 +47,8 @@ for bucket in $buckets; do
 the name, or create it in the TPU's region, for the account of its hosts. Type:
 gcloud storage buckets create $bucket --location=${ZONE%-*} \
 --uniform-bucket-level-access --soft-delete-duration=0
-for role in objectUser legacyBucketReader; do
-  gcloud storage buckets add-iam-policy-binding $bucket \
---role=roles/storage.\$role --member=serviceAccount:ACCOUNT
-done"
+gcloud storage buckets add-iam-policy-binding $bucket \
+--role=roles/storage.objectUser --member=serviceAccount:ACCOUNT"
 done
 dir=truenegs_jax
 worker=$dir/launch/tpu_worker.sh

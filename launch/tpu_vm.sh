@@ -7,10 +7,8 @@
 #        --uniform-bucket-level-access --soft-delete-duration=0
 #      gcloud iam service-accounts create truenegs
 #      account=truenegs@PROJECT.iam.gserviceaccount.com
-#      for role in objectUser legacyBucketReader; do
-#        gcloud storage buckets add-iam-policy-binding gs://BUCKET \
-#          --role=roles/storage.$role --member=serviceAccount:$account
-#      done
+#      gcloud storage buckets add-iam-policy-binding gs://BUCKET \
+#        --role=roles/storage.objectUser --member=serviceAccount:$account
 #      export TPU=mine ZONE=us-east5-b TYPE=v6e-8 VERSION=v2-alpha-tpuv6e
 #      export CREATE="--spot --service-account=$account"
 #      export WORKDIR=gs://BUCKET/runs/base ROWS=gs://BUCKET/rows/base

@@ -340,7 +340,9 @@ def test_a_missing_bucket_is_refused_with_what_to_type(sandbox, variable):
   assert "error: gs://lost cannot be read." in text
   assert "\ngcloud storage buckets create gs://lost --location=r-1 " in text
   assert " --soft-delete-duration=0\n" in text
-  assert "--role=roles/storage.$role --member=serviceAccount:ACCOUNT\n" in text
+  assert (
+    "--role=roles/storage.objectUser --member=serviceAccount:ACCOUNT\n" in text
+  )
   assert verbs(sandbox) == []
 
 

@@ -280,6 +280,7 @@ def test_requests_are_bounded(bucket):
     proxy.log.clear()
     checkpoints.save(2, make_tree(2), RUN, wait=True)
     assert proxy.count_classes()[0] <= 50
+    assert not proxy.count("bucket")  # needs a right of its own
     proxy.log.clear()
     jax.block_until_ready(make_tree(3))
     assert checkpoints.steps() == [1, 2]

@@ -55,6 +55,8 @@ ANSWERS = (
 LISTED = ("size", "ETag", "etag", "crc32c")
 LIBRARIES = ("fsspec", "gcsfs", "google.auth", "s3fs")
 
+# Else gcsfs asks for the kind of a bucket, again and again without that right.
+os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
 for _name in LIBRARIES:  # they log each failed request
   logging.getLogger(_name).setLevel(logging.CRITICAL)
 for _name in ("gs", "gcs", "s3"):  # other machines write, too
