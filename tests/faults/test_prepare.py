@@ -111,7 +111,7 @@ def write_case(folder: pathlib.Path, rng) -> tuple[str, dict, dict]:
     pieces = [*LETTERS.lower(), "[", "]", "cls", "天", ".", "ab", "##ab"]
     pieces += [f"##{letter}" for letter in LETTERS]
     kept = [p for p in dict.fromkeys(pieces) if rng.random() < 0.8]
-    write_vocabulary([*kept[:3], *SPECIALS, *kept[3:]], vocab)
+    write_vocabulary([*kept[:3], *SPECIALS, *kept[3:]], folder / "vocab.txt")
   corpus_options = {
     "errors": str(rng.choice(["strict", "replace", "replace"])),
     "stopping": str(rng.choice(["all", "first"])),
