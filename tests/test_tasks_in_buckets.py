@@ -101,7 +101,7 @@ def test_fine_tuning_is_that_of_a_local_folder(bucket, shared_finetuning):
 def test_robustness_is_that_of_a_local_model(bucket, fine_tuned_run, tmp_path):
   bucket.upload(fine_tuned_run.workdir, "model")
   values = {
-    "robustness.sets": "typos,case",
+    "robustness.sets": "typos",
     "robustness.data": str(fine_tuned_run.root / "dev.jsonl"),
     "robustness.rows": 20,
   }

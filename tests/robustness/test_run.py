@@ -166,13 +166,12 @@ def test_a_dry_run_writes_nothing(config, tmp_path):
     ("files", "typos=a.json", "also in robustness.sets"),
     ("files", "a=no_such.json", "no_such.json: there is no such file"),
     ("data", "no_such.json", "no_such.json: there is no such file"),
-    ("against", "INIT", "also init"),
     ("neighbours", "missing.txt", "neighbours='missing.txt': there is no"),
   ],
 )
 def test_wrong_configs_are_refused(config, tmp_path, key, value, message):
   section = config if key == "init" else config.robustness
-  section[key] = config.init if value == "INIT" else value
+  section[key] = value
   with pytest.raises(TrueNegsError, match=message):
     run(config, tmp_path / "out")
   assert not (tmp_path / "out").exists()

@@ -142,7 +142,7 @@ class Robustness(Section):
   rows: int = key(300, "Examples drawn from it; 0: all.", low=0)
   sets: str = key(
     "paper",
-    "Transformations: swap_synonyms, add_sentence, typos and case;"
+    "Transformations: swap_synonyms, add_sentence and typos;"
     ' "paper": the first two, of which add_sentence needs questions.',
   )
   files: str = key("", "Published sets: NAME=FILE NAME='hf:NAME split=S'.")

@@ -460,9 +460,8 @@ def _replace_last_wh(tree: Tree, answer: Sequence[str]) -> list[str]:
     return []
   for i in reversed(range(len(content))):
     if tokens := _replace_last_wh(content[i], answer):
-      before = [word for child in content[:i] for word in list_words(child)]
-      after = [word for child in content[i + 1 :] for word in list_words(child)]
-      return before + tokens + after
+      before, after = (label, content[:i]), (label, content[i + 1 :])
+      return list_words(before) + tokens + list_words(after)
   return []
 
 

@@ -52,8 +52,8 @@ class EvalSet:
     transformed: M examples; the N changed ones, unless there are `variants`.
     about: source, or seed, resources and counts; in JSON's types, for results.
     variants: for each of the N originals, the indices of its variants in
-      `transformed`, whose worst counts; if there are none, the original counts
-      again. Empty if each example stands for itself.
+      `transformed`; the worst counts, or the original again if there are none.
+      Empty if each example stands for itself.
     merged: classes of the model -> class of the set.
   """
 
@@ -147,15 +147,16 @@ def _group_variants(
   questions: Sequence[Question],
 ) -> tuple[list[Question], list[Question], list[list[int]]]:
   """Returns originals, their variants, and the indices of each one's."""
-  keys = {q.key for q in questions}
   base = {q.key: q.key.partition("-")[0] for q in questions}
-  transformed = [q for q in questions if base[q.key] in keys - {q.key}]
+  variants = {
+    key: list[int]() for key, x in base.items() if x not in base or x == key
+  }
+  transformed = [q for q in questions if q.key not in variants]
   if not transformed:
     return [], list(questions), []
-  original = [q for q in questions if base[q.key] not in keys - {q.key}]
-  variants: dict[str, list[int]] = {q.key: [] for q in original}
   for i, question in enumerate(transformed):
     variants[base[question.key]].append(i)
+  original = [q for q in questions if q.key in variants]
   return original, transformed, list(variants.values())
 
 

@@ -34,8 +34,7 @@ from truenegs_jax.train import plan
 from truenegs_jax.weights import find
 from truenegs_jax.workdir import files, lock
 
-SWAP, ADD = "swap_synonyms", "add_sentence"
-NAMES = (SWAP, ADD, *word_changes.PERTURBATIONS)
+SWAP, ADD, TYPOS = NAMES = "swap_synonyms", "add_sentence", "typos"
 PAPER = "paper"  # SWAP and, for questions, ADD
 SETS = "sets"  # the folder in a workdir
 Models = dict[str, FineTunedModel]  # by their names in tables, `init` first
@@ -44,9 +43,9 @@ Models = dict[str, FineTunedModel]  # by their names in tables, `init` first
 def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
   """Scores the models, prints and saves the results; returns the exit code."""
   o = Robustness.read(c.robustness)
-  say = functools.partial(console.print, soft_wrap=True)
   check(o, workdir)
-  models = _open_models(c.init, o, c.to_dict(), say)
+  report = functools.partial(console.print, soft_wrap=True)
+  models = _open_models(c.init, o, c.to_dict(), report)
   model = models[c.init]
   names, paths = choose_sets(o, model.task)
   needs_annotator = not {SWAP, ADD}.isdisjoint(names)
@@ -56,21 +55,18 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
     return 0
   examples: list[Any] = []
   with progress.working(console, "Reading examples"):
-    published = [
-      eval_set.read_published(name, path, model.task)
-      for name, path in paths.items()
-    ]
+    read = functools.partial(eval_set.read_published, task=model.task)
+    published = [*map(read, paths, paths.values())]
     if names:
       examples, _ = task_data.read_split(model.options, model.task, "dev")
     transformations = [
       make_transformation(x, annotator, examples, o, c.data.wordnet_dir)
       for x in names
     ]
-  drawn = examples
+  drawn, rows = examples, range(len(examples))
   if 0 < o.rows < len(examples):
-    rng = random.Random(f"{c.seed}/rows")
-    rows = sorted(rng.sample(range(len(examples)), o.rows))
-    drawn = [examples[i] for i in rows]
+    drawn_rows = random.Random(f"{c.seed}/rows").sample(rows, o.rows)
+    drawn = [examples[i] for i in sorted(drawn_rows)]
   with lock.lock(workdir):
     sets = []
     for x in transformations:
@@ -98,11 +94,9 @@ def _report_scores(
   records: dict[str, Any] = {}
   by_model: dict[str, Mapping[str, scores.SetScores]] = {}
   for name, model in models.items() if sets else ():
+    answer = functools.partial(model.answer, console=console)
     by_folder, by_model[name] = scores.score_model(
-      functools.partial(model.answer, console=console),
-      model.task,
-      model.seeds,
-      sets,
+      answer, model.task, model.seeds, sets
     )
     records[name] = {k: dataclasses.asdict(x) for k, x in by_folder.items()}
   results = [scores.make_result(x, by_model) for x in sets]
@@ -151,8 +145,6 @@ def _open_models(
   if not (against := o.against):
     return models
   key, task = "robustness.against", models[init].task
-  if against == init:
-    raise InputError(f"{key}={against!r} is also init. Pass another model.")
   other = open_model(against, values, report, key=key, task_name=task.name)
   if other.task.labels != task.labels:
     raise InputError(
@@ -177,19 +169,16 @@ def choose_sets(
   o: Robustness, task: Task
 ) -> tuple[tuple[str, ...], dict[str, str]]:
   """Returns the sets to make for a task, and the files of others by name."""
-  names, paths = list[str](), parse_files(o.files)
-  choices = (*NAMES, PAPER)
+  paths, choices = parse_files(o.files), (*NAMES, PAPER)
   chosen = grammar.parse_names(o.sets, key="robustness.sets", choices=choices)
+  paper, names = [SWAP, ADD] if task.kind == SPANS else [SWAP], list[str]()
   for name in chosen:
     if name == ADD and task.kind != SPANS:
       raise InputError(
         f"robustness.sets: {name} changes questions on contexts, but"
         f" {task.title} has labeled texts. Remove it."
       )
-    if name == PAPER:
-      names += [SWAP, ADD] if task.kind == SPANS else [SWAP]
-    else:
-      names.append(name)
+    names += paper if name == PAPER else [name]
   if not (names or paths):
     raise InputError(
       "There is nothing to score. Set --config.robustness.sets=paper or"
@@ -220,7 +209,7 @@ def make_transformation(
     return add_sentence.make_add_sentence(
       annotator, questions, neighbours=o.neighbours, wordnet_dir=wordnet_dir
     )
-  return word_changes.make_perturbation(name)
+  return word_changes.make_typos()
 
 
 def _describe_plan(

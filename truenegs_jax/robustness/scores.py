@@ -124,17 +124,17 @@ def score_set(examples: EvalSet, task: Task, answers: Answers) -> SetScores:
   """Scores the answers of S runs; a set without originals has no drop."""
   metrics, merged = task.metrics, examples.merged
   if task.kind == CLASSES:
-    metrics = (ACCURACY,) if merged else (*metrics, ACCURACY)
+    metrics = tuple(
+      dict.fromkeys((ACCURACY,) if merged else (*metrics, ACCURACY))
+    )
 
   def merge(column: Sequence[Any]) -> Sequence[Any]:
     return [merged.get(x, x) for x in column] if merged else column
 
-  metrics = tuple(dict.fromkeys(metrics))
   by_side: dict[str, dict[str, Scores]] = {}
   for side, rows in examples.sides.items():
     if rows:
-      golds = merge([y.gold for y in rows])
-      runs = [merge(run) for run in answers[side]]
+      golds, runs = merge([y.gold for y in rows]), [*map(merge, answers[side])]
       by_side[side] = scoring.score_runs(metrics, golds, runs, task.labels)
   if examples.variants:
     by_side[TRANSFORMED] = _worst_variants(examples.variants, **by_side)

@@ -66,8 +66,7 @@ def transform_all(
 ) -> EvalSet:
   """Transforms examples, and counts those that are refused by cause.
 
-  An example with a blank text is refused, and so is one that would stay as it
-  is. `advance` is called after each.
+  Blank texts and unchanged ones are refused. `advance` is called after each.
   """
   original, transformed = [], []
   refused: collections.Counter[str] = collections.Counter()
@@ -98,17 +97,14 @@ def transform_all(
 
 def change_texts(example: Example, change: Callable[[str], str]) -> Example:
   """Changes both texts; one that `change` refuses stays, unless both are."""
-  changed: list[str] = []
-  errors: list[Refused] = []
-  for text in example.texts:
+  fields, errors = {}, list[Refused]()
+  for name, text in zip(("first", "second"), example.texts, strict=False):
     try:
-      changed.append(change(text))
+      fields[name] = change(text)
     except Refused as error:
-      changed.append(text)
       errors.append(error)
-  if len(errors) == len(changed):
+  if not fields:
     raise errors[0]
-  fields = dict(zip(("first", "second"), changed, strict=False))
   return dataclasses.replace(example, **fields)
 
 
@@ -165,9 +161,8 @@ def replace_context(
     if _normalize(context[start:end]) != _normalize(text):
       raise Refused(ILLEGAL)
     new_answers.append((context[start:end], start))
-  return dataclasses.replace(
-    question, context=context, answers=tuple(new_answers)
-  )
+  changed = tuple(new_answers)
+  return dataclasses.replace(question, context=context, answers=changed)
 
 
 def _normalize(text: str) -> str:

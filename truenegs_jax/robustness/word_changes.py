@@ -1,4 +1,4 @@
-"""Changes of words: synonyms (TextFlint's SwapSynWordNet), typos and case.
+"""Changes of words: synonyms (TextFlint's SwapSynWordNet) and typos.
 
 The rules of synonyms are TextFlint's: a tenth of the tokens, at most ten, of
 those that are no function words and in no answer. A synonym stands in for a
@@ -30,7 +30,6 @@ Has in In by By on On of Of at At from From
 """
 NEVER_SWAPPED = frozenset(_NEVER.split())
 PARTS_OF_SPEECH = {"JJ": "a", "VB": "v", "NN": "n", "RB": "r"}
-WORD = r"[^\W_]+(?:['’][^\W_]+)*"
 KEYBOARD = ("qwertyuiop", "asdfghjkl", "zxcvbnm")
 SAFE_OMISSION = 8  # letters; "health" without one would be "heath"
 
@@ -38,8 +37,6 @@ Text = Question | Example
 # Synonyms of a token with a tag of the Penn Treebank, without the token.
 Synonyms = Callable[[str, str], Sequence[str]]
 Edit = tuple[int, int, str]  # a span and the text that replaces it
-# Edits of a text outside the protected ranges; none if it has no place for one.
-FindEdits = Callable[[str, Sequence[Span], random.Random], list[Edit]]
 
 
 def make_swap(annotator: Annotator, wordnet_dir: str = "") -> Transformation:
@@ -125,8 +122,12 @@ def mistype(
   QWERTY keyboard, or instead of it, or left out. Names, numbers, short words
   and omissions that often make another word ("form", "heath") are spared.
   """
-  words = _find_words(r"\b[a-z]{5,}\b", text, protected)
-  words = [match for match in words if match[0] not in NUMBERS]
+  words = [
+    match
+    for match in re.finditer(r"\b[a-z]{5,}\b", text)
+    if match[0] not in NUMBERS
+    if not any(match.start() < b and match.end() > a for a, b in protected)
+  ]
   count = transformation.num_changes(len(text.split()), len(words))
   edits = []
   for match in sorted(rng.sample(words, count), key=re.Match.start):
@@ -142,50 +143,15 @@ def mistype(
   return edits
 
 
-def change_case(
-  text: str, protected: Sequence[Span], rng: random.Random
-) -> list[Edit]:
-  """Writes all words in lower case, in upper case, or with a capital.
-
-  Models without case read the same text: their scores must not change. Lengths
-  stay: "Gauß" is not written in upper case.
-  """
-  words = _find_words(WORD, text, protected)
-  styles: list[Callable[[str], str]] = [str.lower, str.upper, _capitalize]
-  for style in rng.sample(styles, len(styles)):
-    edits = [
-      (*match.span(), new)
-      for match in words
-      if len(new := style(match[0])) == len(match[0])
-    ]
-    if any(text[a:b] != new for a, b, new in edits):
-      return edits
-  return []
-
-
-PERTURBATIONS: dict[str, tuple[str, FindEdits]] = {
-  "typos": ("Typos", mistype),
-  "case": ("Case", change_case),
-}
-
-
-def make_perturbation(name: str) -> Transformation:
-  """Makes the transformation of a name in PERTURBATIONS.
-
-  It changes both texts of an `Example`, or the context of a `Question`.
-  """
-  title, find_edits = PERTURBATIONS[name]
+def make_typos() -> Transformation:
+  """Makes typos in both texts of an `Example`, or in a `Question`'s context."""
 
   def change(
     text: str, rng: random.Random, spans: Sequence[Span] = ()
-  ) -> tuple[str, Sequence[Span]]:
-    # The case of answers changes, too: they must not stand out.
-    protected = () if find_edits is change_case else spans
-    edits = find_edits(text, protected, rng)
-    if not edits:
-      raise Refused(NO_PLACE)
-    changed, moved = edit_text(text, edits, protected)
-    return changed, moved or spans
+  ) -> tuple[str, list[Span]]:
+    if edits := mistype(text, spans, rng):
+      return edit_text(text, edits, spans)
+    raise Refused(NO_PLACE)
 
   def apply(example: Text, rng: random.Random) -> Text:
     if isinstance(example, Example):
@@ -197,7 +163,7 @@ def make_perturbation(name: str) -> Transformation:
     answers = tuple((context[a:b], a) for a, b in spans)
     return dataclasses.replace(example, context=context, answers=answers)
 
-  return Transformation(name, title, apply)
+  return Transformation("typos", "Typos", apply)
 
 
 def edit_text(
@@ -219,17 +185,6 @@ def edit_text(
   return "".join([*pieces, text[end:]]), moved
 
 
-def _find_words(
-  pattern: str, text: str, protected: Sequence[Span]
-) -> list[re.Match[str]]:
-  """Finds the words outside the protected ranges."""
-  return [
-    match
-    for match in re.finditer(pattern, text)
-    if not any(match.start() < b and match.end() > a for a, b in protected)
-  ]
-
-
 def _keys_around(letter: str) -> str:
   """Returns the letters next to a letter on a QWERTY keyboard."""
   [(row, column)] = [
@@ -242,7 +197,3 @@ def _keys_around(letter: str) -> str:
     if 0 <= row + i < len(KEYBOARD)
     if 0 <= column + j < len(KEYBOARD[row + i])
   )
-
-
-def _capitalize(word: str) -> str:
-  return word[0].upper() + word[1:]
