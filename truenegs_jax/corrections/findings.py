@@ -1,7 +1,4 @@
-"""Counts corrections (table 2), and shows them in their sentences (figure 3).
-
-Axis: M slots.
-"""
+"""Counts corrections of M slots (table 2), and shows sentences (figure 3)."""
 
 import collections
 import dataclasses
@@ -39,9 +36,8 @@ Tables = Mapping[str, SynonymTable]  # by source
 class Rates:
   """Corrections among a model's predictions.
 
-  A correction is a prediction that is a synonym of the gold token, not the gold
-  token itself, in an eligible slot. Shares are of all slots, eligible or not,
-  like in training.
+  A correction predicts a synonym of the gold token in an eligible slot. Shares
+  are of all slots, eligible or not, like in training.
   """
 
   mismatch_rate: Rate  # the paper's prediction level
@@ -73,10 +69,7 @@ def count_corrections(p: Predictions, table: SynonymTable) -> Rates:
 def find_table_2(
   steps: Sequence[tuple[int | None, float | None]],
 ) -> dict[float, int]:
-  """Finds checkpoints of table 2 by their steps and percent of the run.
-
-  Returns their indices by percentages of TABLE_2; the last is always at 100.
-  """
+  """Maps percentages of TABLE_2 to indices of `steps`; 100 to the last one."""
   rows = {
     percent: index
     for percent in TABLE_2
@@ -138,9 +131,8 @@ class Search:
 class CaseFinder:
   """Collects corrections by any of several sources.
 
-  Corrections of different (gold, prediction) pairs come first, then repeated
-  ones, each in the order of the predictions, up to a limit. `counts` has the
-  number of corrections of each pair.
+  Those of different (gold, prediction) pairs come first, each in the order of
+  the predictions, up to a limit. `counts` has the corrections of each pair.
   """
 
   def __init__(

@@ -1,9 +1,4 @@
-"""Reads lines of a text and predicts their slots with a masked language model.
-
-lines = read_lines("wiki.test.raw.xz", tokenizer, length=512)
-predict = plan.build_predict_step(run, mesh)
-p = predict_lines(predict, params, lines.sequences, mesh=mesh, ...)
-"""
+"""Reads lines of a text and predicts slots with a masked language model."""
 
 import dataclasses
 import itertools
@@ -45,11 +40,7 @@ def read_lines(
   limit: int = 0,
   **corpus: Any,
 ) -> Lines:
-  """Reads and tokenizes the lines of `text`, a value like `data.sources`.
-
-  Records are split into lines, too. A limit of 0 is none; `corpus` are options
-  of `open_corpus`.
-  """
+  """Tokenizes up to `limit` lines (0: all) of a value like `data.sources`."""
   documents = open_corpus(text, key=TEXT, **corpus)
   lines = (line for document in documents for line in document.split("\n"))
   chosen = [*itertools.islice(lines, limit or None)]
@@ -87,10 +78,7 @@ class Predictions:
     return self.predicted_M != self.gold_M
 
   def corrected_M(self, table: SynonymTable) -> np.ndarray:
-    """Returns bool_M: hard correction takes the slot out of the loss.
-
-    Correct predictions do not count, even if `include_self` drops them, too.
-    """
+    """Returns bool_M: hard correction takes a wrong one out of the loss."""
     is_synonym_M = table.contains(self.gold_M, self.predicted_M)
     return self.eligible_M & self.mismatch_M & is_synonym_M
 
@@ -101,10 +89,7 @@ def predict_batch(
   mesh: jax.sharding.Mesh,
   batch: Batch,
 ) -> Predictions:
-  """Predicts the slots of a batch of rows; each document is a sequence.
-
-  Every process must pass all rows of the batch.
-  """
+  """Predicts the slots of all rows of a batch; each document is a sequence."""
   slots = _run(predict, params, mesh, batch, batch["tokens"].shape[1])
   row_M, slot_M = np.nonzero(slots["weight"] > 0)
   position_M = slots["position"][row_M, slot_M]

@@ -1,11 +1,9 @@
 """Runs the task "corrections": how often hard correction applies, and where.
 
 The lines of a text are masked once and predicted by each checkpoint of a run.
-Results are rates (the paper's table 2) and cases (its figure 3). Masking,
-predictions and options of tables (`negatives` without `sources`) are those of
-the run's config, or without a run those of this config.
-
-The run's workdir is only read. Nothing is written before the end of measuring.
+Masking, predictions and options of tables (`negatives` without `sources`) are
+those of the run's config, or without a run those of this config. The run's
+workdir is only read. Nothing is written before the end of measuring.
 """
 
 import contextlib
@@ -47,10 +45,7 @@ KEPT, LAST = "kept", "last"  # values of corrections.steps
 
 @dataclasses.dataclass(frozen=True)
 class Measurement:
-  """A measurement whose values are checked; no model and no text is read yet.
-
-  `config` has the language of the run, or sizes and vocabulary of the weights.
-  """
+  """A checked measurement; `config` has values of the run or the weights."""
 
   options: Corrections
   config: PretrainConfig
@@ -128,10 +123,7 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
 def resolve(
   config: PretrainConfig, o: Corrections, report: Callable[[str], object]
 ) -> Measurement:
-  """Fills in language and sources of a run, or sizes and vocabulary of `init`.
-
-  Reads no arrays and no text, and a dry run downloads nothing.
-  """
+  """Fills in values of the run, or sizes of `init`, without reading arrays."""
   if bool(o.run) == bool(config.init) or config.init == REQUIRED:
     raise InputError(
       "Exactly one of corrections.run and init is needed. Set"

@@ -76,10 +76,7 @@ class EvalSplit:
     return [float(offset + scale * x_C[0]) for x_C in outputs]
 
   def show_texts(self, number: int) -> str:
-    """Returns the texts of an example with a gold, for people to read.
-
-    Each is cut to SHOWN characters, a context to those around the answer.
-    """
+    """Returns an example's texts, cut to SHOWN characters each."""
     x = self.examples[number]
     if not isinstance(x, Question):
       texts = (x.first, x.second)
@@ -168,10 +165,7 @@ class Predictor:
     check: Callable[[], None] = lambda: None,
     advance: Callable[[int], None] = lambda rows: None,
   ) -> list[np.ndarray]:
-    """Returns the head's outputs for each row, without dropout.
-
-    Calls `check` before each batch, and then `advance` with its number of rows.
-    """
+    """Returns the outputs for each row; calls `check` before each batch."""
     outputs: dict[int, np.ndarray] = {}
     for batch in batches.batches_in_order(
       encoded, batch_size=self.options.batch_size, limit=self.options.length

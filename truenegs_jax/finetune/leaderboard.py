@@ -104,8 +104,7 @@ def find_published(
 ) -> tuple[PublishedModel, ...]:
   """Returns the published models of that size with scores for any of the tasks.
 
-  `tasks` are names in GLUE, or "squad". If none of the family is published,
-  ELECTRAs are returned.
+  If none of the family is published, ELECTRAs are returned.
   """
   size = find_family(width)
   names = {*tasks, *(SQUAD_SCORES if SQUAD in tasks else ())}

@@ -1,7 +1,4 @@
-"""Reads the values of a config of fine-tuning as checked options.
-
-options = parse_options(c.to_dict())
-"""
+"""Reads the values of a config of fine-tuning as checked options."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence

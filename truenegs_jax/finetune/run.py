@@ -3,11 +3,7 @@
 weights -> for each task: rows -> for each seed: train, answer, score, export
 -> medians over seeds next to published results, comparison with another workdir
 
-Finished runs are kept: the same command continues with the missing ones. A dry
-run prints the plan in seconds, without reading rows:
-
-  python -m truenegs_jax.main --config=finetune_glue:mrpc \\
-    --config.init=runs/mine --config.dry_run=True
+Finished runs are kept: the same command continues with the missing ones.
 """
 
 import dataclasses
@@ -146,10 +142,7 @@ def _describe_plan(context: RunContext) -> dict[str, str]:
 
 
 def _train_missing(context: RunContext) -> signal.Signals | None:
-  """Trains the missing runs, with the weights and data of the finished ones.
-
-  Returns the signal that stopped the training, if any.
-  """
+  """Trains the missing runs; returns the signal that stopped them, if any."""
   with distributed.raise_everywhere("weights"):
     start = start_lib.resolve(context.options, context.report)
   setups = _read_tasks(context, start)
@@ -182,10 +175,7 @@ def _train_missing(context: RunContext) -> signal.Signals | None:
 
 
 def _read_tasks(context: RunContext, start: Start) -> list[loop.TrainingSetup]:
-  """Reads all tasks, and compares weights and data with saved runs.
-
-  All files are read before the first run, so that bad ones are found at once.
-  """
+  """Reads all tasks before the first run; compares them with saved runs."""
   read, finished = [], results.load_all(context.workdir)
   with distributed.raise_everywhere("inputs"):
     for name in context.options.task_names:

@@ -85,10 +85,7 @@ class Start:
   def make_params(
     self, task: Task, seed: int, *, complete: bool = False
   ) -> dict[str, Any]:
-    """Makes the initial parameters of a run, arrays of numpy.
-
-    A head that the weights lack is drawn with the seed; `complete` refuses.
-    """
+    """Makes initial parameters; draws a missing head unless `complete`."""
     fitted = self.fit(task)
     if self.weights is None or fitted is None:
       return load.draw_params(self.make_model(task), seed)
@@ -97,10 +94,7 @@ class Start:
     )
 
   def provenance(self, task: Task, data: Mapping[str, str]) -> dict[str, Any]:
-    """Returns `Result.provenance` without the config, in JSON's types.
-
-    `data` holds the fingerprints of the rows, by split.
-    """
+    """Returns `Result.provenance` without the config, in JSON's types."""
     model, prints = self.make_model(task), {"weights": DRAWN, "head": DRAWN}
     if fitted := self.fit(task):
       network, names = fitted.networks[self.role], fitted.names[self.role]
@@ -122,10 +116,7 @@ class Start:
 
 
 def resolve(options: FinetuneOptions, report: Callable[[str], None]) -> Start:
-  """Opens the weights of `options.init`; reads no arrays yet.
-
-  Without `init`, the network is drawn at random, as a baseline.
-  """
+  """Opens the weights of `init` without arrays; "" is a network at random."""
   variant, vocab = options.model.variant, options.data.vocab
   lowercase, accents = options.data.lowercase, options.data.accents
   strip_accents = tokenizer_lib.ACCENTS[accents]
@@ -348,10 +339,7 @@ def _find_classes(
 def _make_values(
   values: Mapping[str, Any], run: Result | None, task: Task
 ) -> dict[str, Any]:
-  """Returns the config of fine-tuning that answers as the model was scored.
-
-  Data, length and the form of rows are those of the run; `values` go first.
-  """
+  """Returns the config of the run's fine-tuning, in which `values` go first."""
   makers = {SQUAD: finetune_squad, OWN: finetune_own}
   config = makers.get(task.name, finetune_glue).get_config().to_dict()
   saved = run.provenance.get(results.CONFIG, {}) if run else {}

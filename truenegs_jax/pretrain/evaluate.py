@@ -1,7 +1,4 @@
-"""Evaluates a finished run: its verdict, and predictions for [MASK].
-
-The verdict compares held-out metrics with guessing without context.
-"""
+"""Evaluates a run: its verdict against guessing, and predictions for [MASK]."""
 
 import dataclasses
 import math
@@ -174,8 +171,7 @@ def _with_error(
 ) -> tuple[float, float]:
   """Returns a statistic of all batches and its error by the jackknife.
 
-  A formula for independent tokens would underestimate the error, because the
-  tokens of a text are dependent; batches are nearly independent.
+  The tokens of a text are dependent; batches are nearly independent.
   """
   merged = metrics.merge_terms(batches)
   left_out = [

@@ -1,7 +1,4 @@
-"""Exports a checkpoint of a run to folders in Hugging Face format.
-
-export_workdir(pathlib.Path("runs/electra_demo"), step=10_000)
-"""
+"""Exports a checkpoint of a run to folders in Hugging Face format."""
 
 import contextlib
 import pathlib
@@ -63,10 +60,6 @@ def export_workdir(
   A `step` goes to `workdir/export-<step>`, and None, the newest undamaged step,
   to `workdir/export`, unless `output` is another folder. Prints a line about
   each damaged step.
-
-  Raises:
-    TrueNegsError: a file is missing or cannot be written, a weight is not
-      finite, or transformers computes other logits.
   """
   name = files.EXPORT if step is None else f"{files.EXPORT}-{step}"
   with saved_model.open_run(workdir) as checkpoints:
@@ -116,8 +109,7 @@ def describe_run(
   """Describes a run for its model cards, without paths of this machine.
 
   `held_out` is the record of the step, `results` is results.json (both may be
-  empty), `synonyms` describes the synonym table and `texts` the parts of the
-  text.
+  empty), `texts` are the parts of the text.
   """
   c, hide = config, model_card.hide_folders
   objective = start.describe_objective(c)

@@ -47,10 +47,7 @@ SAVE_MEMORY = (
 
 
 def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
-  """Starts or resumes a pre-training; returns the exit code.
-
-  Raises TrueNegsErrors, which have exit codes of their own.
-  """
+  """Starts or resumes a pre-training; returns the exit code."""
   say = functools.partial(console.print, soft_wrap=True)
   config = PretrainConfig.read(c)
   folder, weights = workdir / files.CHECKPOINTS, find.Weights(config.init, say)
@@ -87,11 +84,7 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
 
 
 def dry_run(run: Run, console: Console) -> int:
-  """Prints the plan of a run in seconds; returns 0.
-
-  The training step is only traced. benchmarks/memory.py compiles it, to print
-  the memory of activations, too.
-  """
+  """Prints the plan of a run in seconds, with a step that is only traced."""
   c, o = run.config, run.config.optim
   mesh = sharding.make_mesh(run.mesh_spec)
   run, attention = plan.resolve_attention(run, mesh)
@@ -183,8 +176,7 @@ def prepare_inputs(
 def finish_run(workdir: pathlib.Path, result: loop.Training) -> int:
   """Evaluates, exports and plots a finished run; returns the exit code.
 
-  Each part is on disk before the next begins. One that fails does not keep the
-  others from being tried, and its error is raised at the end.
+  Each part is on disk before the next begins. An error is raised at the end.
   """
   console, inputs = result.console, result.setup.inputs
   with (

@@ -209,10 +209,7 @@ class AddSentence:
     raise Refused(NO_RULE)
 
   def alter(self, tokens: Sequence[Token]) -> list[str]:
-    """Alters words so that a question asks for something else.
-
-    The first candidate counts. The rules are TextFlint's, after Jia & Liang.
-    """
+    """Alters words by the first candidates of TextFlint, after Jia & Liang."""
     refused = {token.text.lower() for token in tokens} | BAD_ALTERATIONS
     altered = []
     for token in tokens:
@@ -274,10 +271,7 @@ def make_add_sentence(
   neighbours: str = "",
   wordnet_dir: str = "",
 ) -> Transformation:
-  """Makes the transformation of questions, whose words may be neighbours.
-
-  `neighbours` is a file of word vectors, or ""; `wordnet_dir` "" searches.
-  """
+  """Makes the transformation; `neighbours` is a file of word vectors or ""."""
   reader = wordnet.open_wordnet(wordnet_dir)
   wordnet.close_wordnet(reader)
   near: dict[str, list[str]] = {}
@@ -385,10 +379,7 @@ def group_wh_phrases(tree: Tree) -> Tree:
 
 
 def match(atoms: Sequence[str], nodes: Sequence[Tree]) -> list[Tree] | None:
-  """Returns the node of each atom if the atoms cover the nodes' words in order.
-
-  Larger nodes are tried first. A mark at the end needs no atom.
-  """
+  """Returns the largest node of each atom if they cover the nodes' words."""
   if not nodes:
     return None if atoms else []
   first, *rest = nodes

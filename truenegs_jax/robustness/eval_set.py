@@ -46,23 +46,21 @@ class EvalSet:
   """Transformed examples, with what they are scored against.
 
   Attributes:
-    name: name in the config and in results.
-    title: name in tables.
     original: N examples before the change; empty if the set has none.
     transformed: M examples; the N changed ones, unless there are `variants`.
     about: source, or seed, resources and counts; in JSON's types, for results.
     variants: for each of the N originals, the indices of its variants in
       `transformed`; the worst counts, or the original again if there are none.
       Empty if each example stands for itself.
-    merged: classes of the model -> class of the set.
   """
 
-  name: str
-  title: str
+  name: str  # in the config and in results
+  title: str  # in tables
   original: Sequence[Any]
   transformed: Sequence[Any]
   about: Mapping[str, Any]
   variants: Sequence[Sequence[int]] = ()
+  # Classes of the model -> class of the set.
   merged: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
   @property

@@ -199,10 +199,7 @@ def make_transformation(
   o: Robustness,
   wordnet_dir: str,
 ) -> Transformation:
-  """Makes a transformation of NAMES; SWAP and ADD need the annotator.
-
-  `questions` are all of the dev set, whose words are neighbours.
-  """
+  """Makes a transformation of NAMES; `questions` are all of the dev set."""
   if name == SWAP and annotator:
     return word_changes.make_swap(annotator, wordnet_dir)
   if name == ADD and annotator:

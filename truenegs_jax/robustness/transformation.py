@@ -42,18 +42,13 @@ class Refused(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Transformation:
-  """A change of the texts of an example that keeps its label or answers.
+  """A change of the texts of an example that keeps its label or answers."""
 
-  Attributes:
-    name: name in configs, "swap_synonyms".
-    title: name in tables, "SwapSynWordNet".
-    apply: returns an example of the same key and type; raises Refused.
-    resources: names of what it uses, {"synonyms": "WordNet"}; for results.
-  """
-
-  name: str
-  title: str
+  name: str  # in configs, "swap_synonyms"
+  title: str  # in tables, "SwapSynWordNet"
+  # Returns an example of the same key and type; raises Refused.
   apply: Callable[[Any, random.Random], Any]
+  # Names of what it uses, {"synonyms": "WordNet"}; for results.
   resources: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
@@ -133,10 +128,7 @@ def detokenize(tokens: Sequence[str]) -> tuple[str, list[Span]]:
 
 
 def find_answers(question: Question, tokens: Sequence[Token]) -> list[Span]:
-  """Returns the first token of each answer, and the one after its last.
-
-  Refused if one overlaps no token of the context.
-  """
+  """Returns each answer's first token and the one after its last."""
   places = []
   for a, b in answer_spans(question):
     overlap = [i for i, x in enumerate(tokens) if x.start < b and a < x.end]

@@ -81,10 +81,7 @@ def is_first_process() -> bool:
 
 
 def to_host(tree: Any) -> Any:
-  """Copies a tree of arrays, sharded or not, to numpy in every process.
-
-  All processes must call it with the same tree, without typed PRNG keys.
-  """
+  """Copies a tree of arrays to numpy; all processes must call it."""
 
   def fetch(x: jax.Array | np.ndarray) -> np.ndarray:
     if isinstance(x, jax.Array) and not (
@@ -159,8 +156,7 @@ def exit_all(exit_code: int, *, failed: bool) -> NoReturn:
   """Exits this process together with the other processes of its run.
 
   Waits until all arrive here, but after a failure only SAME_ERROR_SECS. Within
-  about half a minute jax then ends the processes that still work, with a
-  non-zero exit code.
+  half a minute jax then ends those that still work, with a non-zero exit code.
   """
   if not jax.distributed.is_initialized():
     sys.exit(exit_code)

@@ -130,10 +130,7 @@ class BusyError(TrueNegsError):
 def explain(
   error: Exception, *, memory: str = "Use a machine with more memory."
 ) -> TrueNegsError | None:
-  """Returns the error to print for an exception; None for a bug.
-
-  `memory` says what to do if memory ran out.
-  """
+  """Returns the error to print for an exception; None for a bug."""
   if isinstance(error, TrueNegsError):
     return error
   if isinstance(error, OSError) and not error.filename:
@@ -205,11 +202,7 @@ def start_command() -> None:
 
 
 def exit_at_signals(end: Callable[[int], object] = os._exit) -> None:
-  """Makes SIGTERM end the process at once with 75, and SIGINT with 130.
-
-  Training has its own handlers, as it has something to save. `end` gets the
-  exit code and must not return.
-  """
+  """Makes SIGTERM and SIGINT call `end`, which must not return, with a code."""
 
   def handle(number: int, _: object) -> None:
     for folder in _temporary_folders:

@@ -43,23 +43,15 @@ FIX = "Remove the file and run the same command again."
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-  """A process of a study: a pre-training, fine-tuning or measurement.
+  """A process of a study: a pre-training, fine-tuning or measurement."""
 
-  Attributes:
-    arm, seed: the recipe, and the seed of the pre-training.
-    name: the part's kind and the last name of its folder.
-    command: program and arguments.
-    outputs: files in the part's folder that exist once it is done.
-    needs: name of the part of the same arm and seed that must be done before.
-    config: values that must not change once the part has started.
-  """
-
-  arm: str
-  seed: int
-  name: str
-  command: tuple[str, ...]
-  outputs: tuple[str, ...]
-  needs: str = ""
+  arm: str  # the recipe
+  seed: int  # of the pre-training
+  name: str  # the part's kind and the last name of its folder
+  command: tuple[str, ...]  # program and arguments
+  outputs: tuple[str, ...]  # files in its folder that exist once it is done
+  needs: str = ""  # name of the part of this arm and seed that goes before
+  # Values that must not change once the part has started.
   config: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
   @property
@@ -207,10 +199,7 @@ def run_part(part: Part, folder: pathlib.Path, console: Console) -> int:
 
 @contextlib.contextmanager
 def _lock_part(folder: pathlib.Path) -> Iterator[Any]:
-  """Yields a local log and the locks to inherit; None if another has the lock.
-
-  In a bucket, the log is uploaded at the end, and nothing is inherited.
-  """
+  """Yields a local log and the locks to inherit; None if another has it."""
   if not is_bucket(folder):
     with runtime_files.lock_file(folder / LOCK) as lock:
       yield (folder / LOG, [lock.fileno()]) if lock else None
@@ -254,12 +243,8 @@ def _run_process(
 ) -> tuple[int, signal.Signals | None]:
   """Runs a part, and passes SIGTERM and SIGINT on to it.
 
-  The process saves at the first signal and ends at once at the second, as a run
-  that is started by hand. It is not in the terminal's group of processes, where
-  Ctrl-C would count twice.
-
-  Returns:
-    Its exit code, as of a shell, and the first signal that was received.
+  It is not in the terminal's group of processes, or Ctrl-C would count twice.
+  Returns its exit code, as of a shell, and the first signal that was received.
   """
   received = list[signal.Signals]()
   process: subprocess.Popen | None = None

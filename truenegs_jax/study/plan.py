@@ -1,8 +1,6 @@
 """Plans a study: the arms of its config, its parts in order, and the next one.
 
-plan = make_plan(Study.read(c.study), workdir)
-
-It starts no device and imports no jax, so that --next of main is fast.
+It imports no jax, so that --next of main is fast.
 """
 
 import functools
@@ -149,12 +147,7 @@ def _make_part(
   outputs: Sequence[str] = (files.RESULTS,),
   needs: str = PRETRAIN,
 ) -> Part:
-  """Makes a part that is a task of `truenegs_jax.main`.
-
-  Args:
-    changes: values of config keys that the user chose.
-    links: values of config keys that the study sets for each part.
-  """
+  """Makes a part with the user's `changes` and the study's `links` of keys."""
   origin = "study.finetune" if name in TASKS else f"study.{name}"
   if name == PRETRAIN:
     origin = f"study.arms, {arm!r} with study.base and study.overrides"
@@ -221,10 +214,7 @@ def _build_config(
 
 
 def select_shard(parts: Sequence[Part], shard: str) -> list[Part]:
-  """Returns the parts of job "i/n"; those of one pre-training stay together.
-
-  Over all i, each part is in exactly one job.
-  """
+  """Returns the parts of job "i/n"; those of one pre-training stay together."""
   index, count = parse_job("--config.study.shard", shard)
   chains = list(dict.fromkeys((part.arm, part.seed) for part in parts))
   own = set(chains[index::count])
@@ -258,9 +248,7 @@ def open_study(
 ) -> tuple[Comparison, Sequence[Part], States]:
   """Plans a study; returns it, this job's parts and the states of all parts.
 
-  Raises:
-    InputError: a value is wrong, or the folder is that of a run.
-    CheckpointError: a part was started with another config.
+  Raises InputError for a wrong value, CheckpointError for another config.
   """
   if files.has_pretraining(root):
     raise InputError(
@@ -291,10 +279,9 @@ def find_next_flags(
   """Returns flags of main for the next missing part, which a launcher runs.
 
   A part that was stopped or failed is returned again, and resumes. When all
-  have ended, these are the flags of the study itself (`own_flags`), which makes
-  its tables, and after that none. The configs of the study and of the part are
-  saved, so that a later call with others is refused. BusyError if all that is
-  missing runs, or needs what runs.
+  have ended, these are `own_flags` of the study, which makes its tables, and
+  after that none. Configs are saved, so that later calls with others are
+  refused. BusyError if all that is missing runs, or needs what runs.
   """
   _, own, _ = open_study(Study.read(config["study"]), root)
   config = save_config(config, root)

@@ -124,9 +124,7 @@ def collect_scores(
 ) -> tuple[list[Score], dict[str, Any]]:
   """Reads the scores of finished parts; CheckpointError if one is damaged.
 
-  Returns:
-    The scores in the parts' order, and what the parts say of `family`, `width`
-    and `paper`, fields of Comparison.
+  Also returns `family`, `width` and `paper` of Comparison, if the parts say so.
   """
   collected, fields = list[Score](), dict[str, Any]()
   for part in parts:
@@ -186,10 +184,7 @@ def read_finetuning(make: MakeScore, run: results.Result) -> list[Score]:
 
 
 def read_corrections(make: MakeScore, saved: Mapping[str, Any]) -> list[Score]:
-  """Returns the rates of table 2 by the first source of synonyms.
-
-  `saved` is the results.json of the task "corrections".
-  """
+  """Returns the rates of table 2 by the first source, from a results.json."""
   checkpoints = next(iter(saved["checkpoints"].values()))
   steps = [(x["step"], x["percent"]) for x in checkpoints]
   return [
@@ -203,11 +198,7 @@ def read_corrections(make: MakeScore, saved: Mapping[str, Any]) -> list[Score]:
 
 
 def read_robustness(make: MakeScore, saved: Mapping[str, Any]) -> list[Score]:
-  """Returns the scores of each set, side and fine-tuning of one model.
-
-  `saved` is the results.json of the task "robustness". Examples have scores
-  only if they are questions without variants.
-  """
+  """Returns the scores of each set, side and fine-tuning of a results.json."""
   [records] = saved["models"].values()
   collected = []
   for name, x in saved["sets"].items():

@@ -23,26 +23,22 @@ class Score:
   """A score of one run.
 
   Attributes:
-    arm, seed: the pre-training.
     task: task of fine-tuning, title of a robustness set, CORRECTIONS, HELD_OUT,
       or another name, whose metrics get a table of their own.
-    finetune_seed: None for what is measured without fine-tuning.
     metric: that of the task's results; of a robustness set "em original",
       "em transformed", "em drop" and so on.
-    value: in percent, except for losses and other metrics.
     correct_N: scores of the examples with the mean `value`, in the same order
       for all arms and seeds; None if there are none.
-    failure: why the run failed, if it has a score nevertheless; else "".
   """
 
   arm: str
-  seed: int
+  seed: int  # of the pre-training
   task: str
-  finetune_seed: int | None
+  finetune_seed: int | None  # None for what is measured without fine-tuning
   metric: str
-  value: float
+  value: float  # in percent, except for losses and other metrics
   correct_N: np.ndarray | None = dataclasses.field(default=None, compare=False)
-  failure: str = ""
+  failure: str = ""  # why the run failed, if it has a score nevertheless
 
   @property
   def key(self) -> Key:
@@ -63,33 +59,19 @@ def group_runs(
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-  """The runs that a study plans, and the scores of those that are done.
+  """The runs that a study plans, and the scores of those that are done."""
 
-  Attributes:
-    scores: of all runs that are done.
-    arms: their names; the first is the baseline.
-    seeds: of pre-training.
-    tasks: of fine-tuning, as in scores.
-    finetune_seeds: of each task of fine-tuning.
-    family, width: of the network that is fine-tuned.
-    paper: published scores of robustness sets.
-    parts: the processes, in the order in which they run.
-  """
-
-  scores: Sequence[Score]
-  arms: Sequence[str]
-  seeds: Sequence[int]
-  tasks: Sequence[str]
-  finetune_seeds: Sequence[int]
-  family: str = "electra"
+  scores: Sequence[Score]  # of all runs that are done
+  arms: Sequence[str]  # the first is the baseline
+  seeds: Sequence[int]  # of pre-training
+  tasks: Sequence[str]  # of fine-tuning, as in scores
+  finetune_seeds: Sequence[int]  # of each task of fine-tuning
+  family: str = "electra"  # of the network that is fine-tuned
   width: int = 256
   paper: Paper = dataclasses.field(default_factory=dict)
-  parts: Sequence[Part] = ()
+  parts: Sequence[Part] = ()  # in the order in which they run
 
 
 def correction_metric(rate: str, percent: float) -> str:
-  """Names a rate of corrections at a percentage of the run's steps.
-
-  `rate` is in RATES, a field of `corrections.rates.Rates`.
-  """
+  """Names a rate of RATES at a percentage of the run's steps."""
   return f"{rate} at {percent:g} %"

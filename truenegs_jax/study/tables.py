@@ -41,17 +41,11 @@ STYLES = {PAPER: "dim", DIFFERENCE: "italic"}
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-  """A number of a table.
-
-  Attributes:
-    value: None if there is none.
-    half_width: half its interval of 95 %; None without one.
-    runs: which runs there are, as in "2/3", if some lack; else "".
-  """
+  """A number of a table."""
 
   value: float | int | None = None
-  half_width: float | None = None
-  runs: str = ""
+  half_width: float | None = None  # half its interval of 95 %
+  runs: str = ""  # which runs there are, "2/3", if some lack
 
   def text(self, kind: str, digits: int) -> str:
     """Returns its number, interval and runs, those that it has, as lines."""
@@ -73,28 +67,18 @@ class Row:
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-  """A table.
+  """A table."""
 
-  Attributes:
-    name: short name, unique in a study: "table3".
-    columns: names of the cells of each row.
-    notes: sentences below the table.
-    digits: number of decimals.
-  """
-
-  name: str
+  name: str  # unique in a study: "table3"
   title: str
-  columns: Sequence[str]
+  columns: Sequence[str]  # names of the cells of each row
   rows: Sequence[Row]
-  notes: Sequence[str] = ()
-  digits: int = 2
+  notes: Sequence[str] = ()  # sentences below the table
+  digits: int = 2  # number of decimals
 
 
 def make_tables(study: Comparison) -> list[Layout]:
-  """Makes the paper's tables that have scores, and those of other measures.
-
-  Scores of runs that are not planned are left out.
-  """
+  """Makes the paper's tables and others from the scores of planned runs."""
   finetune_seeds = {*study.finetune_seeds, None}
   planned = [
     x
@@ -298,10 +282,7 @@ def to_terminal(x: Layout) -> Group:
 
 
 def to_csv(layouts: Iterable[Layout]) -> str:
-  """Renders tables as CSV with one line per number and the fields CSV_FIELDS.
-
-  Numbers have all their digits; what is None is empty.
-  """
+  """Renders tables as CSV, a line per number with all digits; "" for None."""
   file = io.StringIO()
   writer = csv.writer(file)
   writer.writerow(CSV_FIELDS)

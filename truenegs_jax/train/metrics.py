@@ -303,10 +303,7 @@ def check_writers(names: Sequence[str]) -> None:
 def _open_logger(
   name: str, run: LoggedRun
 ) -> Iterator[Callable[[Record], None]]:
-  """Yields a function that logs the numbers of a record.
-
-  The first error of a logger is a warning. Nothing is logged after it.
-  """
+  """Yields a function that logs the numbers of a record until an error."""
   failed = False
 
   def call(function: Callable[..., Any], *args: Any) -> Any:

@@ -1,8 +1,4 @@
-"""Sets up training: initial state, compiled steps and report.
-
-A run resumes from the newest checkpoint of its workdir, or starts from weights
-or random parameters.
-"""
+"""Sets up training: initial or resumed state, compiled steps and report."""
 
 import contextlib
 import dataclasses
@@ -45,10 +41,7 @@ def set_up_training(
   console: Console,
   clock: TimeLimit,
 ) -> PretrainSetup:
-  """Checks the inputs, makes the state, compiles the steps and reports.
-
-  Writes config, vocabulary and synonym table if the run can start.
-  """
+  """Makes the state, compiles the steps, reports and writes files."""
   mesh = sharding.make_mesh(run.mesh_spec)
   sharding.process_slice(mesh, run.config.batch_size)  # may raise
   synonyms = run.table_builder or inputs.table
@@ -289,10 +282,7 @@ def _report_lines(
 def _describe_rows(
   rows: batches.Rows, vocabulary: Sequence[str]
 ) -> dict[str, Any]:
-  """Describes the training rows for about.json.
-
-  Lengths without padding are counted in bins, of rows at equal distances.
-  """
+  """Describes the training rows for about.json, with lengths in bins."""
   manifest, counts_V = rows.manifest, rows.unigram_V
   order = np.argsort(-counts_V, kind="stable")[:NUM_TOKENS].tolist()
   parts = manifest["parts"]

@@ -268,8 +268,7 @@ def find_tokenizer(
 ) -> tuple[Tokenizer, str]:
   """Returns the tokenizer of `data.vocab`, and the origin of its size.
 
-  Without a file, and unless it may be downloaded, it is a placeholder with
-  `data.vocab_size` words.
+  Without a file that is here, or may be downloaded, it is a placeholder.
   """
   path = open_path("data.vocab", data.vocab)
   paths = (path, path / "vocab.txt", path / "tokenizer.json")

@@ -59,34 +59,25 @@ Load = Callable[[pathlib.Path], dict[str, np.ndarray]]
 
 @dataclasses.dataclass(frozen=True)
 class Arrays:
-  """Named arrays of a file, read one by one on request.
+  """Named arrays of a file, read one by one on request."""
 
-  Attributes:
-    path: the file, or the workdir of a run, for messages.
-    shapes: by name, from the files' headers, so that everything can be checked
-      before an array is read.
-    dtypes: by name, NumPy's names: "float32", "bfloat16", "int64", ...
-    read: returns the array of a name, with its dtype and shape.
-    release: frees what `read` caches in memory; `read` still works afterwards.
-  """
-
-  path: pathlib.Path
+  path: pathlib.Path  # the file, or the workdir of a run, for messages
+  # From headers, so that everything can be checked before an array is read.
   shapes: Mapping[str, tuple[int, ...]]
-  dtypes: Mapping[str, str]
+  dtypes: Mapping[
+    str, str
+  ]  # NumPy's names: "float32", "bfloat16", "int64", ...
   read: Callable[[str], np.ndarray]
+  # Frees what `read` caches in memory; `read` still works afterwards.
   release: Callable[[], None] = lambda: None
 
 
 def open_arrays(folder: pathlib.Path) -> Arrays:
   """Opens the first of FORMATS that a folder has, by PyTorch's names.
 
-  Of safetensors only the header is read, and no file is kept open. Types that
-  numpy does not have keep safetensors' names ("f8_e4m3").
-
-  Raises:
-    InputError: here or in `read`: there are no such files; a file is damaged,
-      inconsistent, or a link that leads out of the folder; a pickle holds more
-      than tensors, or PyTorch is missing or too old.
+  Of safetensors only the header is read. Types that numpy does not have keep
+  safetensors' names ("f8_e4m3"). InputError, here or in `read`: no such files,
+  a damaged or unsafe one, or PyTorch, which reads a pickle, is missing.
   """
   for name, open_file in FORMATS.items():
     if os.path.lexists(folder / name):
@@ -101,8 +92,8 @@ def open_arrays(folder: pathlib.Path) -> Arrays:
 def find_file(folder: pathlib.Path, name: str) -> pathlib.Path:
   """Finds a file of a folder; links must not lead out of the folder.
 
-  In the cache of the hub, folders `models--X--Y/snapshots/REVISION` hold links
-  to `models--X--Y/blobs`. There a link may lead anywhere in `models--X--Y`.
+  In the hub's cache, they lead from `models--X--Y/snapshots/REVISION` to
+  `models--X--Y/blobs`, and may lead anywhere in `models--X--Y`.
   """
   path = folder / name
   try:
@@ -186,10 +177,7 @@ def _check_array(name: str, shape: tuple[int, ...]) -> None:
 
 
 def _load_msgpack(file: pathlib.Path) -> dict[str, np.ndarray]:
-  """Reads a Flax model of transformers 4 by PyTorch's names and layout.
-
-  flax.serialization reads the same format, but trusts what a file claims.
-  """
+  """Reads a Flax model; flax.serialization would trust what a file claims."""
   count = itertools.count(1)
 
   def read_array(kind: int, data: bytes) -> np.ndarray:

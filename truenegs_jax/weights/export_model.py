@@ -137,8 +137,7 @@ def export_weights(
 ) -> ExportResult:
   """Converts weights of any size, in any format of `config.init`.
 
-  For a run, the card of `export_run.export_workdir` says more. `report`
-  receives lines about downloads and about heads drawn at random.
+  `report` receives lines about downloads and about heads drawn at random.
   """
   # Checked first, as reading the weights may take long.
   _check_apart(init, check_replaceable(output))
@@ -187,10 +186,7 @@ def _check_apart(init: str, output: pathlib.Path) -> None:
 def unscale_head(
   params: Mapping[str, Any], offset: float, scale: float
 ) -> dict[str, Any]:
-  """Returns the parameters with a last layer that computes unscaled scores.
-
-  Training uses (score - offset) / scale.
-  """
+  """Returns parameters that compute scores, not (score - offset) / scale."""
   output = dict(params["task_head"]["output"])
   output["kernel"] = output["kernel"] * np.float32(scale)
   output["bias"] = output["bias"] * np.float32(scale) + np.float32(offset)
@@ -252,10 +248,7 @@ def check_replaceable(
 
 
 def write_checksums(folder: pathlib.Path) -> None:
-  """Flushes all files to disk and writes the SHA256SUMS of all but the card.
-
-  The owner of the export may edit the card.
-  """
+  """Flushes all files to disk and writes SHA256SUMS of all but the card."""
   lines = []
   for path in sorted(folder.iterdir()):
     with path.open("rb") as file:
@@ -278,9 +271,6 @@ def compare_logits(
   scale: float = 1.0,
 ) -> str:
   """Compares a model's logits with those of its export in transformers.
-
-  Logits of tokens are compared at every position that is not padding. BERT with
-  a pooler also has logits of the next-sentence classifier.
 
   Args:
     folders: folders of exported networks by role.
@@ -331,11 +321,7 @@ def compare_logits(
 def _compute_logits(
   params: Mapping[str, Any], model: hf_names.Model, inputs: Arrays
 ) -> dict[str, Arrays]:
-  """Returns f32 logits by role and by field of transformers' outputs.
-
-  A fine-tuned model has class logits `[B, C]` or span logits `[B, L]`, a
-  pre-trained one logits at every position.
-  """
+  """Returns f32 logits by role and by field of transformers' outputs."""
   f32_model = encoder.replace_configs(model, dtype="float32")
   rows, length = inputs["tokens"].shape
   positions_BxL = jnp.broadcast_to(jnp.arange(length), (rows, length))

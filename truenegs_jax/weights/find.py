@@ -84,8 +84,7 @@ class Weights:
   def for_roles(self, roles: Iterable[str]) -> dict[str, Network]:
     """Returns the networks for a model with these roles.
 
-    A pair can start from a discriminator alone. A model that is only a
-    discriminator ignores the generator of a pair.
+    A pair can start from a discriminator alone, which ignores a generator.
     """
     by_role, roles = dict(self.networks), list(roles)
     if roles == ["discriminator"] and "discriminator" in by_role:
@@ -214,10 +213,7 @@ def _open_network(folder: pathlib.Path) -> Network:
 def _open_run(
   workdir: pathlib.Path, step: int | None, report: Callable[[str], object]
 ) -> list[Network]:
-  """Opens the networks of a run, with the temperature folded into the logits.
-
-  `step` is a saved one, or None for the newest that is undamaged.
-  """
+  """Opens the networks of a run's `step`; None: the newest undamaged one."""
   report = functools.cache(report)  # a damaged step once
   with saved_model.open_run(workdir) as checkpoints:
     if step is None:
@@ -287,12 +283,8 @@ def download(name: str, *, report: Callable[[str], object]) -> pathlib.Path:
   """Downloads a model by its name; returns its folder in the hub's cache.
 
   Of the weights only the first of FORMATS that the model has is downloaded. If
-  the hub does not answer, an earlier download is used.
-
-  Raises:
-    InputError: no such model or revision, no access, no connection to the hub,
-      or the model lacks config.json or weights.
-    DiskError: the cache cannot be written.
+  the hub does not answer, an earlier download is used. InputError: no such
+  model, no access or no hub; DiskError: the cache cannot be written.
   """
   import huggingface_hub  # slow to import
 

@@ -115,8 +115,7 @@ def fit(
 
   Args:
     networks: the weights by role, those of `find.Weights.for_roles`.
-    tokenizer: the run's. The vocabulary next to the weights must be the same,
-      as embeddings do not store their words.
+    tokenizer: the run's; the vocabulary next to the weights must be the same.
     init_skip: what may differ, as in `config.init_skip`.
     task: of a fine-tuned model.
 
@@ -309,10 +308,7 @@ def _array_mismatches(
 def _drop_unused_heads(
   network: Network, model: finetune.DownstreamModel, skip: frozenset[str]
 ) -> Network:
-  """Drops heads of pre-training and, with "head" in `skip`, task heads.
-
-  Raises InputError if another task has a head of the same arrays.
-  """
+  """Drops heads of pre-training and, with "head" in `skip`, task heads."""
   shapes, role = network.arrays.shapes, model.role
   table = network.name_table(model, role)
   encoder_names = {

@@ -1,10 +1,7 @@
 """Reads and writes a network's folder in Hugging Face's format.
 
-  network = open_network(folder)
-  write_model(folder, params, model, "discriminator", tokenizer)
-
-The folder holds `config.json`, the weights and the vocabulary. Old names of
-arrays are read too.
+network = open_network(folder)
+write_model(folder, params, model, "discriminator", tokenizer)
 """
 
 import collections
@@ -103,33 +100,21 @@ VARIANT_FIELDS = {
 
 @dataclasses.dataclass(frozen=True)
 class Network:
-  """The weights of one network and their description.
+  """The weights of one network and their description."""
 
-  Attributes:
-    role: "discriminator", "generator" or "bert".
-    location: where the weights are, for messages, with the path in quotes.
-    arrays: the arrays of this network only.
-    fields: the fields of Hugging Face's `config.json`, with defaults filled in.
-    vocabulary: the vocabulary file next to the weights, if there is one.
-    lowercase, strip_accents: how text is normalized; None if unknown.
-    name_table: maps (model, role) to {path in our tree: name in `arrays`}.
-    transposed_kernels: whether kernels are stored as [out, in], like Hugging
-      Face's; ours are [in, out].
-    tied: name of an array that may be stored a second time -> path in our tree.
-    backbone: the backbone, a module of truenegs_jax/models.
-  """
-
-  role: str
-  location: str
-  arrays: Arrays
-  fields: Mapping[str, Any]
-  vocabulary: pathlib.Path | None
-  lowercase: bool | None
+  role: str  # "discriminator", "generator" or "bert"
+  location: str  # where they are, for messages, with the path in quotes
+  arrays: Arrays  # of this network only
+  fields: Mapping[str, Any]  # of `config.json`, with defaults filled in
+  vocabulary: pathlib.Path | None  # file next to the weights
+  lowercase: bool | None  # how text is normalized; None if unknown
   strip_accents: bool | None
+  # Maps (model, role) to {path in our tree: name in `arrays`}.
   name_table: Callable[..., Mapping[str, str]] = hf_names.name_table
-  transposed_kernels: bool = True
+  transposed_kernels: bool = True  # [out, in], as Hugging Face's; not ours
+  # Name of an array that may be stored a second time -> path in our tree.
   tied: Mapping[str, str] = dataclasses.field(default_factory=dict)
-  backbone: str = "encoder"
+  backbone: str = "encoder"  # a module of truenegs_jax/models
 
   @functools.cached_property
   def tokenizer(self) -> Tokenizer:
@@ -280,12 +265,8 @@ def write_model(
 ) -> None:
   """Writes one network into an existing folder, for `from_pretrained`.
 
-  `extra_fields` are those of `config.json` for a task.
-
-  Raises:
-    InputError: the vocabulary is not the model's, or transformers does not have
-      the backbone.
-    OSError, safetensors.SafetensorError: a file could not be written.
+  `extra_fields` are those of `config.json` for a task. InputError: another
+  vocabulary than the model's, or a backbone that transformers does not have.
   """
   check_backbone(model)
   config = model.roles[role]

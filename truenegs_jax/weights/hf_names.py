@@ -23,18 +23,13 @@ Model = pretrain.Model | finetune.DownstreamModel
 
 @dataclasses.dataclass(frozen=True)
 class NetworkNames:
-  """Hugging Face's names for a network and its head.
+  """Hugging Face's names for a network and its head."""
 
-  Attributes:
-    family: the `model_type`, which is also the prefix of the encoder's names.
-    head, head_arrays: our name -> Hugging Face's, for modules and arrays.
-    tied: Hugging Face's name of a second copy of an array -> path in our tree.
-  """
-
-  family: str
+  family: str  # the `model_type`, also the prefix of the encoder's names
   architecture: str
-  head: Mapping[str, str]
+  head: Mapping[str, str]  # our name -> Hugging Face's, of modules and arrays
   head_arrays: Mapping[str, str] = dataclasses.field(default_factory=dict)
+  # Its name of a second copy of an array -> path in our tree.
   tied: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 

@@ -93,21 +93,15 @@ ROLE_FOLDERS = ("", "discriminator", "bert")
 
 @dataclasses.dataclass(frozen=True)
 class ModelOrigin:
-  """Where the weights of an export come from, without paths of this machine.
+  """Where the weights of an export come from, without paths of this machine."""
 
-  Attributes:
-    sections: heading -> Markdown: data, training, evaluation and citation.
-    limits: lines of a Markdown list.
-    recipe: how a run of this project trained them, for the title; "" if they
-      were converted.
-    metadata: for the hub, arguments of `huggingface_hub.ModelCardData`.
-    random_modules: role -> Hugging Face's names of modules drawn at random.
-  """
-
+  # Heading -> Markdown: data, training, evaluation and citation.
   sections: Mapping[str, str] = dataclasses.field(default_factory=dict)
-  limits: Sequence[str] = ()
-  recipe: str = ""
+  limits: Sequence[str] = ()  # lines of a Markdown list
+  recipe: str = ""  # of a training, for the title; "" if they were converted
+  # For the hub, arguments of `huggingface_hub.ModelCardData`.
   metadata: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  # Role -> Hugging Face's names of modules drawn at random.
   random_modules: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
