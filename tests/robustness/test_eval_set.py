@@ -209,20 +209,3 @@ def test_data_sets_are_read_by_name(tmp_path):
   assert set(read(where, MNLI).merged) == {"neutral", "contradiction"}
   with pytest.raises(DataError, match="hans.*'answers' must be"):
     read(where)
-
-
-def test_advglue_has_sets_by_task_with_numbered_classes(tmp_path):
-  pair = {"premise": "A.", "hypothesis": "B.", "idx": 7}
-  content = {
-    "sst2": [{"sentence": "Fine.", "label": 1, "idx": 0}],
-    "mnli": [{**pair, "label": 2}],
-    "mnli-mm": [{**pair, "label": 0}],
-  }
-  path = tmp_path / "dev.json"
-  for indent in (None, 2):
-    path.write_text(json.dumps(content, indent=indent))
-    assert read(path, SST2).transformed[0].label == "1"
-    assert read(path, MNLI).transformed[0].label == "contradiction"
-  assert read(path, MNLI, "mnli-mm").transformed[0].label == "entailment"
-  with pytest.raises(DataError, match=r"dev\.json: no records of QQP.*sst2"):
-    read(path, QQP)

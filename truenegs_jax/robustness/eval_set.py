@@ -2,7 +2,6 @@
 
   AddSent, AddOneSent   SQuAD's JSON; variants of question ID are "ID-..."
   TextFlint, our own    ori_X.json and trans_X.json, JSON lines in one order
-  AdvGLUE               JSON: records by task
   PAWS, HANS            TSV
 
 or data sets with such columns as hf:NAME. A question of AddSent counts by its
@@ -14,7 +13,7 @@ import dataclasses
 import itertools
 import json
 import pathlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from truenegs_jax.runtime.errors import DataError
@@ -25,12 +24,6 @@ from truenegs_jax.tasks.records import Record
 from truenegs_jax.tasks.task import NLI, PAIR, SPANS, Example, Question, Task
 
 ORIGINAL, TRANSFORMED = "original", "transformed"  # the sides of a set
-# The classes by their numbers in AdvGLUE.
-HUB_CLASSES = {
-  "mnli": ("entailment", "neutral", "contradiction"),
-  "qnli": task_lib.ENTAILMENT,
-  "rte": task_lib.ENTAILMENT,
-}
 # Columns of texts besides those of the task's own files.
 PAIRS = (("premise", "hypothesis"), PAIR, ("question1", "question2"))
 SINGLE = (("sentence",), ("x",))
@@ -97,13 +90,7 @@ def _to_json(example: Question | Example) -> str:
 
 
 def read_published(name: str, where: str, task: Task) -> EvalSet:
-  """Reads a published set, in the form that its name shows.
-
-  Args:
-    name: its name in results; of a set of AdvGLUE also "mnli-mm".
-    where: a file or hf:NAME.
-    task: the model's task.
-  """
+  """Reads a published set (a file or hf:NAME) for a model of a task."""
   path = pathlib.Path(where).expanduser()
   original: Sequence[Any] = ()
   variants: Sequence[Sequence[int]] = ()
@@ -114,14 +101,10 @@ def read_published(name: str, where: str, task: Task) -> EvalSet:
   elif task.kind == SPANS:
     questions = squad.read_squad(where, split="dev")
     original, transformed, variants = _group_variants(questions)
+  elif where.startswith(records.HUB):
+    transformed = _to_examples(records.read_dataset(where, split="dev"), task)
   else:
-    if where.startswith(records.HUB):
-      rows = records.read_dataset(where, split="dev")
-    elif path.suffix == ".json":
-      rows = _read_advglue(name, where, task)
-    else:
-      rows = records.read_file(where)
-    transformed = _to_examples(rows, task)
+    transformed = _to_examples(records.read_file(where), task)
   is_hans = any(x.gold == NON_ENTAILMENT for x in transformed)
   merged = NLI_MERGED if is_hans and task.labels == NLI else {}
   about = {"source": where}
@@ -156,26 +139,6 @@ def _group_variants(
     variants[base[question.key]].append(i)
   original = [q for q in questions if q.key in variants]
   return original, transformed, list(variants.values())
-
-
-def _read_advglue(name: str, where: str, task: Task) -> Iterator[Record]:
-  """Yields the records of a task, or of a part such as "mnli-mm"."""
-  by_task = squad.load_json(where)
-  chosen = name if name in by_task else task.name
-  rows = by_task.get(chosen)
-  are_rows = isinstance(rows, list) and all(isinstance(x, dict) for x in rows)
-  if not (rows and are_rows):
-    raise DataError(
-      f"{where}: no records of {task.title}. The file has"
-      f" {', '.join(list(by_task)[:8]) or 'no sets'}. Name the set, as in"
-      " --config.robustness.files=mnli-mm=FILE, or choose another file."
-    )
-  labels = HUB_CLASSES.get(task.name, task.labels)
-  classes = {str(i): label for i, label in enumerate(labels)}
-  for number, row in enumerate(rows, start=1):
-    label = row.get("label")
-    fields = {**row, "label": classes.get(str(label), label)}
-    yield Record(f"{where}: {chosen}, record {number}", fields)
 
 
 def _to_examples(rows: Iterable[Record], task: Task) -> list[Any]:
