@@ -212,7 +212,9 @@ def test_rows_that_were_read_otherwise_are_found_before_a_save(
 
   def read_wrongly(ranges):
     first, *others = read_ranges(ranges)
-    return [bytes([first[0] ^ 1]) + first[1:], *others]
+    if not slow_copies.is_set():
+      first = bytes([first[0] ^ 1]) + first[1:]
+    return [first, *others]
 
   monkeypatch.setattr(buckets, "read_ranges", read_wrongly)
   verification, rows = open_both(url)

@@ -106,9 +106,10 @@ class Reader:
       number: self._futures.get(number) or _start(read, number)
       for number in range(step, last + 1)
     }
-    if error := self._futures[last].exception():
-      known = errors.explain(cast(Exception, error))
-      self._verification.error = self._verification.error or known
+    # Once an error is known, no other request is waited for.
+    if not self._verification.error:
+      error = cast(Exception | None, self._futures[last].exception())
+      self._verification.error = error and errors.explain(error)
     return self._futures[step].result()
 
 

@@ -24,11 +24,9 @@ import numpy as np
 
 from truenegs_jax.config.sections import Data
 from truenegs_jax.data.rows.rows_folder import (
-  FIELDS,
   REBUILD,
   RowFile,
   Verification,
-  check_files,
   file_state,
   hash_json,
   identify_files,
@@ -54,11 +52,7 @@ class RemoteFile:
   shape: tuple[int, int]
   dtype: np.dtype
   start: int  # of the first row, in bytes
-
-  @property
-  def row_bytes(self) -> int:
-    """The bytes of a row."""
-    return self.shape[1] * self.dtype.itemsize
+  row_bytes: int
 
 
 Requests = Sequence[tuple[RemoteFile, int]]
@@ -119,16 +113,17 @@ class Copies(Verification):
       (x for x in self._records if not block_shards or "held_out" in x),
       key=lambda x: ("held_out" not in x, "tokens" in x, x),
     )
-    self._check_room(folder, cache_gb, block_shards)
+    num_shards = len(manifest["splits"]["train"]["shards"])
+    self._check_room(folder, cache_gb, block_shards, num_shards)
     super().__init__(folder, divide)
 
   def open_file(self, path: Any, shape: tuple[int, int]) -> RemoteFile:
     """Returns a file of rows by its path in the bucket."""
     dtype = self._token_dtype if ".tokens." in path.name else np.dtype(np.uint8)
-    size = self._records[path.name]["bytes"]
-    start = size - shape[0] * shape[1] * dtype.itemsize
-    file = self._files[path.name] = RemoteFile(path, shape, dtype, start)
-    return file
+    size = shape[1] * dtype.itemsize
+    start = self._records[path.name]["bytes"] - shape[0] * size
+    file = RemoteFile(path, shape, dtype, start, size)
+    return self._files.setdefault(path.name, file)
 
   def read(self, requests: Requests) -> Iterable[np.ndarray]:
     """Reads rows, from copies or by range."""
@@ -176,55 +171,48 @@ class Copies(Verification):
     """Whether the share is copied and intact, with all rows read so far."""
     return not self._pending and super().is_complete
 
-  def _run(self, names: Sequence[str] = ()) -> None:
+  def _run(self, names: Iterable[str] = ()) -> None:
     try:
-      if self._share is None:
-        number = self._folder.stat().st_ino
-        text = hash_json([identify_files(self._folder, ()), number])
-        self._share = self._divide(text)
-      index, count = self._share
-      names = names or self._kept[index::count]
-      self._remove_others()
+      names = iter(names or self._choose_files())  # which threads share
     except Exception as error:  # raised by `check`
       self.error = error
-    # Threads take names from one iterator. Missing files come first.
-    todo = iter(sorted(names, key=lambda x: (self._folder / x).exists()))
-
-    def work() -> None:
-      try:
-        for name in todo:
-          if self.error or name not in self._kept:
-            return
-          self._obtain(name)
-      except Exception as error:  # raised by `check`
-        self.error = self.error or error
-
+      return
+    run = super()._run
     threads = [
-      threading.Thread(target=work, daemon=True) for _ in range(COPIERS)
+      threading.Thread(target=run, args=[names], daemon=True)
+      for _ in range(COPIERS)
     ]
     for thread in threads:
       thread.start()
     for thread in threads:
       thread.join()
 
-  def _obtain(self, name: str) -> None:
+  def _choose_files(self) -> Sequence[str]:
+    self._remove_others()
+    if self._share is None:
+      number = self._folder.stat().st_ino
+      text = hash_json([identify_files(self._folder, ()), number])
+      self._share = self._divide(text)
+    index, count = self._share
+    names = self._kept[index::count]
+    return sorted(names, key=lambda x: (self._folder / x).exists())
+
+  def _verify(self, name: str, fix: str = FIX) -> None:
     """Copies a file, or verifies its copy of an earlier start."""
-    path = self._folder / name
-    self._states[name] = file_state(path)
-    if self._states[name]:
-      record = {name: self._records[name]}
-      check_files(self._folder, record, self._pause, FIX)
-    else:
-      self._copy(name)
-      self._states[name] = file_state(path)
-    self._compare(name)
+    if name in self._kept and not self.error:
+      if self._states[name]:
+        super()._verify(name, fix)
+      else:
+        self._copy(name)
+        self._states[name] = file_state(self._folder / name)
+      self._compare(name)
 
   def _copy(self, name: str) -> None:
-    data = b""
+    path, data = self._source / name, b""
     with contextlib.suppress(FileNotFoundError):
-      data = (self._source / name).read_bytes()
+      data = path.read_bytes()
     if {"bytes": len(data), "crc32": zlib.crc32(data)} != self._records[name]:
-      raise DataError(f"{self._source / name}: damaged or missing. {REBUILD}")
+      raise DataError(f"{path}: damaged or missing. {REBUILD}")
     with atomic_file(self._folder / name, several_writers=True) as file:
       file.write(data)
 
@@ -304,27 +292,27 @@ class Copies(Verification):
           path.unlink()
 
   def _check_room(
-    self, folder: pathlib.Path, cache_gb: float, block_shards: int
+    self,
+    folder: pathlib.Path,
+    cache_gb: float,
+    block_shards: int,
+    num_shards: int,
   ) -> None:
     """Raises InputError if the copies do not fit."""
-    sizes: dict[str, list[int]] = {x: [] for x in (*FIELDS, "held_out")}
-    for name, record in self._records.items():
-      split, _, rest = name.partition("-")
-      field = rest.split(".")[1] if split == "train" else "held_out"
-      sizes[field].append(record["bytes"])
+    total = sum(x["bytes"] for x in self._records.values()) / 1e9
 
-    def need(shards: int) -> float:  # for held-out rows and two blocks
-      most = (sorted(sizes[x])[-2 * shards :] for x in FIELDS)
-      return sum(map(sum, [sizes["held_out"], *most])) / 1e9
+    def need(block_shards: int) -> float:  # for shards of about one size
+      return total * min(1, 2 * block_shards / num_shards)
 
+    size = need(block_shards) if block_shards else total
     present = sum(x.stat().st_size for x in folder.glob("*.npy"))
     free = (shutil.disk_usage(folder).free + present) / 1e9
-    if (size := need(block_shards)) <= min(cache_gb, free):
+    if size <= min(cache_gb, free):
       return
-    size_of_blocks = need(Data.block_shards)
-    way = f"--config.data.order=blocks, which needs {size_of_blocks:,.3g} GB"
-    if block_shards:
-      way = "a smaller --config.data.block_shards=NUMBER"
+    way = "a smaller --config.data.block_shards=NUMBER"
+    if not block_shards:
+      size_of_blocks = need(Data.block_shards)
+      way = f"--config.data.order=blocks, which needs {size_of_blocks:,.3g} GB"
     raise InputError(
       f"data.rows='{self._source}' needs {size:,.3g} GB of the cache, but"
       f" data.cache_gb={cache_gb:g}, and the disk of '{folder}' has"

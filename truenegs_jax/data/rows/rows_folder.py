@@ -123,19 +123,23 @@ class Verification:
     share = min(1.0, VERIFYING_SHARE * (os.cpu_count() or 1))
     self._is_urgent.wait(secs * (1 / share - 1))
 
-  def _run(self, names: Sequence[str] = ()) -> None:
+  def _run(self, names: Iterable[str] = ()) -> None:
     try:
-      records = read_manifest(self._folder)["files"]
-      if not names:
-        index, count = self._divide(identify_files(self._folder, records))
-        # Dealt out by size, so that all shares have as many bytes.
-        names = sorted(records, key=lambda x: -records[x]["bytes"])
-        names = sorted(names[index::count])
-      for name in names:
+      for name in names or self._choose_files():
         self._states[name] = file_state(self._folder / name)
-        check_files(self._folder, {name: records[name]}, self._pause)
+        self._verify(name)
     except Exception as error:  # raised by `check`
       self.error = error
+
+  def _choose_files(self) -> Sequence[str]:
+    records = self._records = read_manifest(self._folder)["files"]
+    index, count = self._divide(identify_files(self._folder, records))
+    # Dealt out by size, so that all shares have as many bytes.
+    names = sorted(records, key=lambda x: -records[x]["bytes"])
+    return sorted(names[index::count])
+
+  def _verify(self, name: str, fix: str = REBUILD) -> None:
+    check_files(self._folder, {name: self._records[name]}, self._pause, fix)
 
 
 class RowFile:
