@@ -228,12 +228,8 @@ def check_unchanged(parts: Sequence[Part], root: pathlib.Path) -> None:
     saved, now = record.get("config", part.config), part.config
     fixed = files.find_fixed_changes(saved, now)
     inputs = INPUTS if now["task"] in ("pretrain", "finetune") else ()
-    changes = [
-      change
-      for change in files.find_changes(saved, now)
-      if change in fixed or change.key in inputs
-    ]
-    if changes:
+    changes = files.find_changes(saved, now)
+    if changes := [x for x in changes if x in fixed or x.key in inputs]:
       listed = "\n  ".join(map(str, changes))
       raise CheckpointError(
         f"'{root / part.key}' was started with another config. Differences"

@@ -91,11 +91,9 @@ def report(
   layouts = tables.make_tables(study)
   for x in layouts:
     console.print(tables.to_terminal(x))
-  failures = [
-    drive.describe_failure(part, workdir)
-    for part in study.parts
-    if states[part.key] in (State.FAILED, State.DIVERGED)
-  ]
+  has_failed = State.FAILED, State.DIVERGED
+  failed = [x for x in study.parts if states[x.key] in has_failed]
+  failures = [drive.describe_failure(x, workdir) for x in failed]
   for text in failures:
     say(text)
   value = {
@@ -131,8 +129,7 @@ def collect_scores(
     folder = root / part.key
     make = functools.partial(Score, part.arm, part.seed)
     if part.name == PRETRAIN:
-      logged = files.read_records(folder)
-      collected += read_pretraining(make, logged)
+      collected += read_pretraining(make, files.read_records(folder))
     elif part.name in TASKS:
       for n in range(len(part.outputs)):  # one for each seed
         if result := results.load(folder, TASKS[part.name][1], n):
@@ -154,10 +151,7 @@ def read_pretraining(
   make: MakeScore, logged: Sequence[Mapping[str, Any]]
 ) -> list[Score]:
   """Returns the last held-out losses in metrics.jsonl, in nats."""
-  held_out = [x for x in logged if x["split"] == "held_out"]
-  if not held_out:
-    return []
-  last = held_out[-1]
+  last = ([x for x in logged if x["split"] == "held_out"] or [{}])[-1]
   mlm = last.get("mlm_uncorrected")  # a loss that corrections do not change
   losses = {
     "MLM loss of all slots": last.get("mlm") if mlm is None else mlm,

@@ -150,24 +150,15 @@ def export_weights(
     random_modules[role] = names = fitted.missing_modules(role)
     if names:
       report(f"init: NOT in {network.location}, so DRAWN AT RANDOM: {names}.")
+  base, name = model_card.find_models(init), model_card.hide_folders(init)
   origin = model_card.ModelOrigin(
-    {
-      "Training": "* Converted, not trained, by truenegs_jax from:"
-      f" `{model_card.hide_folders(init)}`"
-    },
-    metadata={
-      **model_card.read_metadata(init),
-      "base_model": model_card.find_models(init),
-    },
+    {"Training": f"* Converted, not trained, by truenegs_jax from: `{name}`"},
+    metadata={**model_card.read_metadata(init), "base_model": base},
     random_modules=random_modules,
   )
+  roles = tuple(weights.networks)
   return export_model(
-    model,
-    params,
-    tokenizer,
-    output,
-    origin=origin,
-    roles=tuple(weights.networks),
+    model, params, tokenizer, output, origin=origin, roles=roles
   )
 
 
@@ -227,9 +218,8 @@ def check_replaceable(
   """Returns the resolved `output` if `roles` may be written there."""
 
   def is_export(path: pathlib.Path) -> bool:
-    if path.resolve() != path or not path.is_dir():
-      return False
-    return {x.name for x in path.iterdir()} <= MODEL_FILES
+    is_folder = path.resolve() == path and path.is_dir()
+    return is_folder and {x.name for x in path.iterdir()} <= MODEL_FILES
 
   with disk_errors(output):
     output = output.expanduser().resolve()
@@ -343,13 +333,9 @@ def _compute_logits(
       }
     if not bound.pooler:
       return {"bert": {"logits": predicted_BxLxV}}
-    next_Bx2 = bound.pooled(bound.encode(inputs, None))
-    return {
-      "bert": {
-        "prediction_logits": predicted_BxLxV,
-        "seq_relationship_logits": next_Bx2,
-      }
-    }
+    both = {"prediction_logits": predicted_BxLxV}
+    both["seq_relationship_logits"] = bound.pooled(bound.encode(inputs, None))
+    return {"bert": both}
 
   with jax.default_matmul_precision("highest"):  # GPUs and TPUs round more
     return jax.device_get(compute(params, inputs))
@@ -362,8 +348,7 @@ def _compare_logits(name: str, ours: np.ndarray, theirs: np.ndarray) -> str:
       f"The logits of {name} are not finite, although the weights are: the run"
       " diverged. Nothing was exported. Use a lower --config.optim.lr."
     )
-  largest = np.abs(theirs).max()
-  difference = np.abs(theirs - ours).max()
+  largest, difference = np.abs(theirs).max(), np.abs(theirs - ours).max()
   if not difference <= TOLERANCE * max(1.0, largest):  # NaN too
     raise TrueNegsError(
       f"The logits of {name} in transformers differ from ours by"

@@ -229,11 +229,9 @@ def _open_run(
       _, tree = saved_model.load(checkpoints, step, report=report)
     return _flatten(pretrain.fold_temperature(tree, model))
 
-  networks = []
+  networks, all_shapes = [], pretrain.param_shapes(model)
   for role in model.roles:
-    shapes = _flatten(
-      pretrain.select_params(pretrain.param_shapes(model), role)
-    )
+    shapes = _flatten(pretrain.select_params(all_shapes, role))
     networks.append(
       Network(
         role=role,

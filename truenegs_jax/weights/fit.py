@@ -149,7 +149,14 @@ def fit(
     stored_model = encoder.replace_configs(model, vocab_size=rows)
   problems = []
   for role, network in networks.items():
-    _check_backbone(network, model)
+    if network.transposed_kernels:
+      hf_folder.check_backbone(model)
+    if network.backbone != model.backbone:
+      raise InputError(
+        f"init: {network.location} has the backbone {network.backbone!r}, but"
+        f" model.backbone={model.backbone!r}. Use the backbone of the weights:"
+        f" --config.model.backbone={network.backbone}."
+      )
     lines = hf_folder.field_mismatches(network.fields, stored_model, role)
     lines += _array_mismatches(network, stored_model, role)
     if lines:
@@ -258,17 +265,6 @@ def _check_tokenizer(
     )
 
 
-def _check_backbone(network: Network, model: hf_names.Model) -> None:
-  if network.transposed_kernels:
-    hf_folder.check_backbone(model)
-  if network.backbone != model.backbone:
-    raise InputError(
-      f"init: {network.location} has the backbone {network.backbone!r}, but"
-      f" model.backbone={model.backbone!r}. Use the backbone of the weights:"
-      f" --config.model.backbone={network.backbone}."
-    )
-
-
 def _array_mismatches(
   network: Network, model: hf_names.Model, role: str
 ) -> list[str]:
@@ -282,8 +278,7 @@ def _array_mismatches(
 
   required = {name: stored_shape(path) for path, name in table.items()}
   tied = {n: stored_shape(x) for n, x in network.tied.items() if x in table}
-  accepted = required | tied
-  ignored = unused_pooler_names(network, model, role)
+  accepted, ignored = required | tied, unused_pooler_names(network, model, role)
   lines = []
   for name, shape in sorted(network.arrays.shapes.items()):
     dtype = network.arrays.dtypes[name]
@@ -311,9 +306,7 @@ def _drop_unused_heads(
   """Drops heads of pre-training and, with "head" in `skip`, task heads."""
   shapes, role = network.arrays.shapes, model.role
   table = network.name_table(model, role)
-  encoder_names = {
-    name for path, name in table.items() if not path.startswith(TASK_HEAD)
-  }
+  encoder_names = {x for k, x in table.items() if not k.startswith(TASK_HEAD)}
   c, backbone = model.config, model.backbone
   pre_trained: pretrain.Model = pretrain.ElectraPair(c, c, backbone)
   if role == "bert":

@@ -275,8 +275,7 @@ def write_model(
       f"The vocabulary has {len(tokenizer.vocab):,} entries, but the model has"
       f" {config.vocab_size:,}. Export with the vocabulary of the training."
     )
-  tensors = hf_names.to_huggingface(params, model, role)
-  path = folder / WEIGHTS
+  path, tensors = folder / WEIGHTS, hf_names.to_huggingface(params, model, role)
   safetensors.numpy.save_file(tensors, path, metadata={"format": "pt"})
   # safetensors makes the file private, but an export is meant to be shared.
   path.chmod(0o644)
@@ -304,10 +303,9 @@ def open_network(folder: pathlib.Path) -> Network:
     )
   fields = read_fields(path)
   arrays = _use_current_names(open_arrays(folder), fields["model_type"])
-  role = "bert"
-  if fields["model_type"] == "electra":
-    is_generator = any(name.startswith(GENERATORS) for name in arrays.shapes)
-    role = "generator" if is_generator else "discriminator"
+  role = "bert" if fields["model_type"] == "bert" else "discriminator"
+  if role != "bert" and any(x.startswith(GENERATORS) for x in arrays.shapes):
+    role = "generator"
   if (num_layers := fields["num_hidden_layers"]) > len(arrays.shapes):
     raise InputError(
       f"init: '{arrays.path}' has only {len(arrays.shapes)} arrays, but its"

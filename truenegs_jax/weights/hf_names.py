@@ -109,11 +109,8 @@ def to_huggingface(
   """
   table = name_table(model, role)
   partners = tuple(name for name in model.roles if name != role)
-  flat = {
-    path: x
-    for path, x in traverse_util.flatten_dict(params, sep="/").items()
-    if not path.startswith(partners)
-  }
+  paths = traverse_util.flatten_dict(params, sep="/")
+  flat = {k: x for k, x in paths.items() if not k.startswith(partners)}
   if differing := sorted(flat.keys() ^ table.keys()):
     raise InputError(
       f"The parameters of the {role} and of Hugging Face's"
@@ -164,10 +161,9 @@ def name_table(model: Model, role: str) -> dict[str, str]:
 def architecture(model: Model, role: str) -> str:
   """Returns the class of transformers for one network of a model."""
   if isinstance(model, finetune.DownstreamModel):
-    task = "QuestionAnswering"
-    if model.head != "spans":
-      task = "SequenceClassification"
-    return f"{NETWORKS[role].family.capitalize()}For{task}"
+    is_span, family = model.head == "spans", NETWORKS[role].family.capitalize()
+    task = "QuestionAnswering" if is_span else "SequenceClassification"
+    return f"{family}For{task}"
   if has_pooler(model):
     return "BertForPreTraining"
   return NETWORKS[role].architecture

@@ -37,7 +37,6 @@ RATES = {  # fields of EncoderConfig -> fields of Hugging Face's config.json
 # Arrays with a row for every word.
 WORD_ARRAYS = ("embeddings/word", "bert_head/bias", "generator_head/bias")
 KERNEL, BIAS = "task_head/output/kernel", "task_head/output/bias"
-MAX_NEW = 10  # new words that are listed
 
 
 class Pretrained(NamedTuple):
@@ -117,13 +116,11 @@ def _make_model(
       fields[name] = rate
   if kept.role == "bert":
     model = pretrain.make_bert(**fields)
-    return model.clone(
-      pooler=bool(fit.unused_pooler_names(kept, model, "bert"))
-    )
+    pooler = bool(fit.unused_pooler_names(kept, model, "bert"))
+    return model.clone(pooler=pooler)
+  generator = DUMMY_GENERATOR.format(kept.fields["embedding_size"])
   if "generator" in networks:
     generator = networks["generator"].variant
-  else:
-    generator = DUMMY_GENERATOR.format(kept.fields["embedding_size"])
   return pretrain.make_electra(
     generator_multiplier=1.0, generator_variant=generator, **fields
   )
@@ -199,9 +196,7 @@ def _read_networks(fitted: Fit, report: Callable[[str], object]) -> Flat:
 
 def _read_network(network: Network, names: Mapping[str, str]) -> Flat:
   """Reads the arrays of a network by path; tied copies must be equal."""
-  flat = {
-    path: _read_array(network, path, name) for path, name in names.items()
-  }
+  flat = {path: _read_array(network, path, x) for path, x in names.items()}
   for name, path in network.tied.items():
     if name not in network.arrays.shapes or path not in flat:
       continue
@@ -283,12 +278,11 @@ def _carry_words(
   rows_V = np.array([row_of.get(token, -1) for token in vocab])
   new = [token for token in vocab if token not in row_of]
   kept = len(vocab) - len(new)
-  listed = ", ".join(new[:MAX_NEW]) + (", ..." if new[MAX_NEW:] else "")
   if new or kept < num_rows:
+    listed = f" ({fit.list_names(new)})" if new else ""
     report(
       f"init: copied the rows of {kept:,} of {len(vocab):,} words. Dropped"
-      f" {num_rows - kept:,} rows. Words drawn at random:"
-      f" {len(new):,}{f' ({listed})' if new else ''}."
+      f" {num_rows - kept:,} rows. Words drawn at random: {len(new):,}{listed}."
     )
   carried, is_known_V = {}, rows_V >= 0
   for name in WORD_ARRAYS:
@@ -316,9 +310,7 @@ def _report_missing(
     )
   other = [path for path in paths if not path.startswith(fit.TASK_HEAD)]
   if other:
-    report(
-      f"init: NOT in {fitted.location}, so DRAWN AT RANDOM:"
-      f" {list_modules(other)}."
-    )
+    modules = list_modules(other)
+    report(f"init: NOT in {fitted.location}, so DRAWN AT RANDOM: {modules}.")
   if len(other) < len(paths):
     report("init: the task head starts from scratch.")

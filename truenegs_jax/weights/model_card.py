@@ -142,10 +142,9 @@ def task_card(
 ) -> str:
   """Returns the card of a fine-tuned model, in Markdown."""
   # On one line without a backtick, a label of a file stays code, never markup.
-  labels = [" ".join(x.split()).replace("`", "'") for x in task.labels]
-  use = _TASK_USES[task.kind].format(
-    labels=", ".join(f"`{label}`" for label in labels)
-  )
+  labels = (" ".join(x.split()).replace("`", "'") for x in task.labels)
+  listed = ", ".join(f"`{label}`" for label in labels)
+  use = _TASK_USES[task.kind].format(labels=listed)
   family = hf_names.NETWORKS[model.role].family
   is_span = task.kind == task_lib.SPANS
   return _fill_card(
@@ -199,11 +198,7 @@ def _fill_card(
 
 
 def hide_folders(text: str) -> str:
-  """Reduces paths that lead out of the working directory to their last part.
-
-  hide_folders("/home/me/my texts/*.txt weight=2, hf:owner/name")
-  "*.txt weight=2, hf:owner/name"
-  """
+  """Reduces paths that lead out of the working directory to their last part."""
   return OUTSIDE.sub("", text)
 
 
