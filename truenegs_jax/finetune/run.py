@@ -91,12 +91,12 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
   with lock.lock(workdir) as lease:
     stopped_by = _train_missing(dataclasses.replace(context, lease=lease))
     if distributed.is_first_process():
-      finished = {
-        name: [run for run in runs if run.seed in options.all_seeds]
-        for name, runs in results.load_all(workdir).items()
-        if name in options.task_names
-      }
-      if finished := {name: runs for name, runs in finished.items() if runs}:
+      finished = {}
+      for name, runs in results.load_all(workdir).items():
+        own = [run for run in runs if run.seed in options.all_seeds]
+        if own and name in options.task_names:
+          finished[name] = own
+      if finished:
         _report_results(context, finished, others)
   if stopped_by is None:
     return 0
@@ -104,9 +104,7 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
     f"Stopped with {context.count_missing()} missing runs. To continue:"
     f" {errors.rerun_command()}"
   )
-  if stopped_by == signal.SIGINT:
-    return errors.SAVED_INTERRUPT
-  return errors.SAVED_RESTART
+  return errors.SIGNAL_CODES[stopped_by]
 
 
 def _describe_plan(context: RunContext) -> dict[str, str]:
