@@ -23,14 +23,8 @@ from truenegs_jax.finetune.options import FinetuneOptions
 from truenegs_jax.models import choose_attention, encoder, finetune
 from truenegs_jax.runtime import distributed, progress
 from truenegs_jax.tasks import batches, scoring, squad_windows
-from truenegs_jax.tasks.task import (
-  CLASSES,
-  SCORE,
-  SPANS,
-  EncodedRows,
-  Question,
-  Task,
-)
+from truenegs_jax.tasks import task as task_lib
+from truenegs_jax.tasks.task import CLASSES, SPANS, EncodedRows, Question, Task
 from truenegs_jax.train import sharding
 
 CONSTANT = 0.01  # share of the gold scores' range; a smaller range is constant
@@ -222,7 +216,7 @@ def find_mistakes(
   probability by the outputs for the rows.
   """
   kind, golds = split.task.kind, list[Any](split.golds)
-  if kind == SCORE:
+  if kind == task_lib.SCORE:
     error_Q = np.abs(np.array(answers_Q) - np.array(golds))
     order_Q = np.argsort(-error_Q, kind="stable")
     numbers = order_Q[error_Q[order_Q] != 0][:MOST].tolist()

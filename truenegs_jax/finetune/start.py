@@ -29,18 +29,8 @@ from truenegs_jax.models import finetune
 from truenegs_jax.runtime import progress
 from truenegs_jax.runtime.errors import InputError, one_of
 from truenegs_jax.runtime.paths import open_path
-from truenegs_jax.tasks.task import (
-  BINARY,
-  CLASSES,
-  HUB_LABELS,
-  OWN,
-  SCORE,
-  SPANS,
-  SQUAD,
-  TASKS,
-  Task,
-  define_own_task,
-)
+from truenegs_jax.tasks import task as task_lib
+from truenegs_jax.tasks.task import CLASSES, OWN, SCORE, SPANS, SQUAD, Task
 from truenegs_jax.train import sharding
 from truenegs_jax.weights import fit, hf_folder, hf_names, load
 from truenegs_jax.weights.find import Weights
@@ -296,12 +286,13 @@ def _find_task(
     labels = tuple(run.provenance["labels"])
     kind = CLASSES if labels else SCORE
     saved = run.provenance[results.CONFIG]["finetune"]
-    task = define_own_task(text=saved["text"], label=saved["label"], kind=kind)
+    own = {name: saved[name] for name in ("text", "label")}
+    task = task_lib.define_own_task(**own, kind=kind)
     metrics = (*run.scores["dev"],)
     return dataclasses.replace(task, labels=labels, metrics=metrics)
   name = run.task if run else name or (SQUAD if head == "spans" else "")
-  one_of("robustness.task", name, TASKS)
-  task = TASKS[name]
+  one_of("robustness.task", name, task_lib.TASKS)
+  task = task_lib.TASKS[name]
   if (head == "spans") != (task.kind == SPANS):
     raise InputError(
       f"{key}: {network.location} has the head {head!r}, which is not for"
@@ -321,8 +312,8 @@ def _find_classes(
   if task.kind == SCORE and size == 1:
     return ()
   known = {label.casefold(): label for label in task.labels}
-  if set(task.labels) == set(BINARY):
-    known |= HUB_LABELS | {f"label_{i}": i for i in BINARY}
+  if set(task.labels) == set(task_lib.BINARY):
+    known |= task_lib.HUB_LABELS | {f"label_{i}": i for i in task_lib.BINARY}
   saved = fit.read_labels(network.fields)
   classes = tuple(known.get(name.casefold(), "") for name in saved)
   if len(classes) == size and sorted(classes) == sorted(task.labels):

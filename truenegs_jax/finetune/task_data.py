@@ -19,14 +19,8 @@ from truenegs_jax.finetune.options import FinetuneOptions
 from truenegs_jax.finetune.results import fingerprint
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.tasks import batches, records, squad
-from truenegs_jax.tasks.task import (
-  OWN,
-  SPANS,
-  SQUAD,
-  EncodedRows,
-  Task,
-  fit_own_task,
-)
+from truenegs_jax.tasks import task as task_lib
+from truenegs_jax.tasks.task import OWN, SPANS, SQUAD, EncodedRows, Task
 
 GLUE_LENGTH, SQUAD_LENGTH = 128, 512  # tokens of a row in ELECTRA's paper
 OWN_SPLITS = ("train", "dev", "test")
@@ -75,7 +69,7 @@ def read_task_data(
       splits[split] = encode_split(options, task, examples, tokenizer)
       continue
     if name == OWN:
-      task = fit_own_task(task, examples)
+      task = task_lib.fit_own_task(task, examples)
     examples = examples[: options.finetune.rows or None]
     if task.kind == SPANS:
       train = make_windows(options, examples, tokenizer, train=True).encoded

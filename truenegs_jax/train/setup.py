@@ -148,10 +148,8 @@ def _resume(
     check_same_run(checkpoints.folder, step, saved, description)
     with progress.working(console, f"Restoring step {step:,}"):
       state = checkpoints.restore_state(step, vars(abstract))
-    before, now = (
-      {name: x[name] for name in ("versions", "devices")}
-      for x in (saved, description)
-    )
+    names = "versions", "devices"
+    before, now = ({k: x[k] for k in names} for x in (saved, description))
     if changed := files.find_changes(before, now):
       say(
         "warning: The run is resumed in another environment"
@@ -180,9 +178,8 @@ def check_same_run(
   """Raises CheckpointError if the saved description is of another run."""
   fixed = files.find_fixed_changes(saved["config"], description["config"])
   changed = [x for x in fixed if x.key != "steps" or x.now < x.saved]
-  changed += files.find_changes(
-    saved["fingerprints"], description["fingerprints"]
-  )
+  prints = (x["fingerprints"] for x in (saved, description))
+  changed += files.find_changes(*prints)
   if changed:
     differences, workdir = "\n  ".join(map(str, changed)), folder.parent
     message = (
@@ -206,15 +203,11 @@ def _prepare_state(
   """Reads the weights of `init`; returns a function that makes the state."""
   params = None
   if init := run.config.init:
-    with (
-      distributed.raise_everywhere("init"),
-      progress.working(console, f"Reading weights '{init}'"),
-    ):
-      params = load.load_params(
-        run.fitted,
-        seed=run.config.seed,
-        report=functools.partial(console.print, soft_wrap=True),
-      )
+    report = functools.partial(console.print, soft_wrap=True)
+    working = progress.working(console, f"Reading weights '{init}'")
+    with distributed.raise_everywhere("init"), working:
+      seed = run.config.seed
+      params = load.load_params(run.fitted, seed=seed, report=report)
   shardings = jax.tree.map(lambda x: x.sharding, abstract)
 
   def put(x: np.ndarray, sharding: jax.sharding.Sharding) -> jax.Array:
@@ -243,10 +236,8 @@ def _report_lines(
   origin += f", seed {c.seed}"
   if first_step is not None:
     origin = f"resumed at step {first_step:,} of '{workdir}'"
-  lines = {
-    "start": origin,
-    **plan.report_lines(run, setup.mesh, setup.state, setup.aux),
-  }
+  report = plan.report_lines(run, setup.mesh, setup.state, setup.aux)
+  lines = {"start": origin, **report}
   memory = setup.train_step.memory_analysis()
   scratch = plan.format_mib(memory.temp_size_in_bytes) if memory else "unknown"
   lines["per device"] += f", scratch {scratch}"

@@ -14,13 +14,8 @@ from typing import Any
 import numpy as np
 import optax
 
-from truenegs_jax.config.sections import (
-  FROM_WEIGHTS,
-  Data,
-  Negatives,
-  PretrainConfig,
-  Readings,
-)
+from truenegs_jax.config import sections
+from truenegs_jax.config.sections import Data, Negatives, PretrainConfig
 from truenegs_jax.configs.common import REQUIRED
 from truenegs_jax.data.corpus.language import check_code
 from truenegs_jax.data.tokens import tokenizer as tokenizer_lib
@@ -77,14 +72,14 @@ class Run:
   @functools.cached_property
   def options(self) -> Options:
     """The recipe of the objective."""
-    c = self.config
+    c, readings = self.config, sections.Readings.list_keys()
     return Options(
       masking=masking.MaskingOptions.for_tokenizer(
         self.tokenizer, mask_prob=c.masking.prob, style=c.masking.style
       ),
       sampling_temperature=c.generator.temperature / c.negatives.temperature,
       vocabulary_chunk=c.model.vocabulary_chunk,
-      **{name: getattr(c.negatives, name) for name in Readings.list_keys()},
+      **{name: getattr(c.negatives, name) for name in readings},
     )
 
   @functools.cached_property
@@ -234,8 +229,8 @@ def replace_init(
         f"init={config.init!r} is ignored. This run resumes from its"
         f" checkpoint; it was started from {start}."
       )
-  needs_sizes = config.model.variant == FROM_WEIGHTS
-  needs_vocab = config.data.vocab == FROM_WEIGHTS
+  needs_sizes = config.model.variant == sections.FROM_WEIGHTS
+  needs_vocab = config.data.vocab == sections.FROM_WEIGHTS
   if not (needs_sizes or needs_vocab):
     return config.replace(changes)
   if saved is not None:
@@ -243,9 +238,8 @@ def replace_init(
     generator_variant = saved["generator"]["variant"]
   elif config.init in ("", REQUIRED):
     raise InputError(
-      f"init: model.variant={FROM_WEIGHTS} and data.vocab={FROM_WEIGHTS} take"
-      " their values from the weights that the run starts from. Set"
-      " --config.init=FOLDER."
+      "init: model.variant=init and data.vocab=init take their values from the"
+      " weights that the run starts from. Set --config.init=FOLDER."
     )
   else:
     networks = weights.for_roles(ROLES[config.objective])

@@ -24,13 +24,9 @@ from flax import traverse_util
 from truenegs_jax.config import grammar
 from truenegs_jax.models import pretrain
 from truenegs_jax.runtime import cache
+from truenegs_jax.runtime import files as runtime_files
 from truenegs_jax.runtime.errors import DiskError, InputError, TrueNegsError
-from truenegs_jax.runtime.files import (
-  FULL_DISK,
-  atomic_folder,
-  disk_errors,
-  short_sha256,
-)
+from truenegs_jax.runtime.files import atomic_folder, disk_errors, short_sha256
 from truenegs_jax.runtime.paths import is_bucket, is_hub_name, open_path
 from truenegs_jax.weights import hf_folder, hf_names
 from truenegs_jax.weights.arrays import FORMATS, Arrays
@@ -315,7 +311,7 @@ def _explain_download(repo: str, error: Exception) -> TrueNegsError:
     error = error.__cause__ if isinstance(error.__cause__, Exception) else error
   status = getattr(getattr(error, "response", None), "status_code", None)
   kind = type(error).__name__ + (f", HTTP {status}" if status else "")
-  numbers = *FULL_DISK, errno.EROFS
+  numbers = *runtime_files.FULL_DISK, errno.EROFS
   is_full = any(os.strerror(number) in str(error) for number in numbers)
   if isinstance(error, PermissionError) or is_full:
     return DiskError(
