@@ -13,7 +13,7 @@ questions, as the paper's; --config.robustness.rows=0 takes all.
 
 `against` names another model, which answers the same questions. `files` are
 published sets as they are: TextFlint's ori/trans pairs, AddSent and AddOneSent,
-AdvGLUE, PAWS, HANS, or sets/trans_NAME.json of another workdir.
+PAWS, HANS, sets/trans_NAME.json of another workdir, or hf:NAME (AdvGLUE).
 
 Zhang et al. 2023 give exact match before and after for small models, of 293
 questions with a distractor: 80.55 -> 25.60, HC 82.59 -> 34.13, SR 78.84 ->
