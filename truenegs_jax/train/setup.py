@@ -19,6 +19,7 @@ from truenegs_jax.data.rows import batches, rows_folder
 from truenegs_jax.data.tokens.tokenizer import write_vocabulary
 from truenegs_jax.runtime import distributed, progress
 from truenegs_jax.runtime.errors import CheckpointError
+from truenegs_jax.runtime.paths import is_bucket
 from truenegs_jax.train import metrics, model_table, plan, sharding
 from truenegs_jax.train import step as step_lib
 from truenegs_jax.train.plan import PretrainSetup, RunInputs
@@ -277,7 +278,9 @@ def _describe_rows(
   manifest, counts_V = rows.manifest, rows.unigram_V
   order = np.argsort(-counts_V, kind="stable")[:NUM_TOKENS].tolist()
   parts = manifest["parts"]
-  row_R = np.linspace(0, len(rows) - 1, min(len(rows), MEASURED_ROWS))
+  # In a bucket, each row is a request.
+  most = MEASURED_ROWS // (16 if is_bucket(rows.folder) else 1)
+  row_R = np.linspace(0, len(rows) - 1, min(len(rows), most))
   row_R = row_R.astype(np.int64)
   documents_RxL = rows.take(row_R, ["documents"])["documents"]
   length_R = np.count_nonzero(documents_RxL, axis=1)
