@@ -97,6 +97,33 @@ def test_dead_run_is_replaced_after_the_time_and_not_before(bucket):
   lease.close()
 
 
+def test_number_of_a_run_that_came_and_went_meanwhile_is_not_used_again(bucket):
+  server, _, workdir = bucket
+  leave(server)
+  end = {"owner": 5, "held": False}
+  threading.Timer(TAKEOVER_SECS / 2, leave, [server], end).start()
+  lease = acquire(workdir)
+  assert lease.owner == 6
+  lease.close()
+
+
+def test_a_renewal_that_is_slow_does_not_undo_the_release(bucket, monkeypatch):
+  server, _, workdir = bucket
+  lease = acquire(workdir)
+  renew, began = lease._renew, threading.Event()
+
+  def renew_slowly():
+    began.set()
+    time.sleep(0.3)
+    renew()
+
+  monkeypatch.setattr(lease, "_renew", renew_slowly)
+  assert began.wait(20)
+  lease.close()
+  time.sleep(0.5)
+  assert not read(server)["held"]
+
+
 def test_dead_process_of_this_machine_is_replaced_at_once(bucket, monkeypatch):
   server, _, workdir = bucket
   monkeypatch.setenv(lease_lib.TAKEOVER_VARIABLE, "999")

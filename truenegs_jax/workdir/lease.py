@@ -62,16 +62,17 @@ class Lease:
     self._store = buckets.open_store(buckets.BucketPath(path).parent)
     previous = buckets.repeat(str(path), self._read)
     if previous.get("held") and not _is_dead_process(previous):
-      self._wait_for(previous)
+      previous = self._wait_for(previous)
     self.owner = previous.get("owner", 0) + 1
     try:
       self._renew()
       self._renew()  # some rights allow to create objects, not to replace them
     except DiskError as error:
       if self.error:
-        raise self._in_use() from error
+        raise in_use(path.parent) from error
       raise
-    threading.Thread(target=self._keep, daemon=True).start()
+    self._thread = threading.Thread(target=self._keep, daemon=True)
+    self._thread.start()
 
   def check(self) -> None:
     """Renews the lease.
@@ -90,6 +91,7 @@ class Lease:
     self._ended.set()
     with contextlib.suppress(Exception):
       if self._path and not self.error:
+        self._thread.join()  # it would take the lease again
         with self._lock:
           self._write(held=False)
 
@@ -103,8 +105,8 @@ class Lease:
       with contextlib.suppress(Exception):  # the bucket may be out of reach
         self._renew()
 
-  def _wait_for(self, other: dict[str, Any]) -> None:
-    """Waits until the owner counts as dead; raises InputError if it lives."""
+  def _wait_for(self, other: dict[str, Any]) -> dict[str, Any]:
+    """Waits until no owner lives, InputError if one does; returns the last."""
     secs = max(self._takeover_secs, other["takeover_secs"])
     print(
       f"'{self._path.parent}' was used by process {other['pid']} of"
@@ -113,13 +115,12 @@ class Lease:
       file=sys.stderr,
     )
     generation, end = self._generation, time.monotonic() + secs
-    while (left := end - time.monotonic()) > 0:
+    while other.get("held") and (left := end - time.monotonic()) > 0:
       time.sleep(min(left, self._pause / 4))
-      seen = self._buckets.repeat(str(self._path), self._read)
-      if not seen.get("held"):
-        return
-      if self._generation != generation:
-        raise self._in_use()
+      other = self._buckets.repeat(str(self._path), self._read)
+      if other.get("held") and self._generation != generation:
+        raise in_use(self._path.parent)
+    return other
 
   def _read(self) -> dict[str, Any]:
     """Reads the object, also that of a copied folder; keeps its generation."""
@@ -152,23 +153,23 @@ class Lease:
       # The answer to an earlier try of this request may have been lost.
       other = self._read()
       if other.get("token") != self.token:
-        self.error = self._taken_over(other)
+        self.error = DiskError(
+          f"This process was paused, or could not reach '{self._path.parent}',"
+          f" for longer than {self._takeover_secs} s. Another run uses it now:"
+          f" process {other.get('pid')} of {other.get('host')}. Nothing was"
+          " overwritten. If this run is to go on, stop the other and run the"
+          " same command again."
+        )
         raise self.error
     self._generation = written.generation
 
-  def _in_use(self) -> InputError:
-    return InputError(
-      f"Another run is using '{self._path.parent}'. Wait for it, stop it, or"
-      " choose another folder with --workdir=FOLDER."
-    )
 
-  def _taken_over(self, other: dict[str, Any]) -> DiskError:
-    return DiskError(
-      f"This process was paused, or could not reach '{self._path.parent}', for"
-      f" longer than {self._takeover_secs} s. Another run uses it now: process"
-      f" {other.get('pid')} of {other.get('host')}. Nothing was overwritten. If"
-      " this run is to go on, stop the other and run the same command again."
-    )
+def in_use(workdir: pathlib.Path) -> InputError:
+  """Returns the error of a run whose workdir another one uses."""
+  return InputError(
+    f"Another run is using '{workdir}'. Wait for it, stop it, or choose another"
+    " folder with --workdir=FOLDER."
+  )
 
 
 def _is_dead_process(other: dict[str, Any]) -> bool:

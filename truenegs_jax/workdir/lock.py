@@ -15,11 +15,10 @@ from truenegs_jax.runtime.errors import DiskError, InputError
 from truenegs_jax.runtime.files import disk_errors, lock_file, parse_json
 from truenegs_jax.runtime.paths import is_bucket
 from truenegs_jax.workdir import files
-from truenegs_jax.workdir.lease import Lease
+from truenegs_jax.workdir.lease import Lease, in_use
 
 
-@contextlib.contextmanager
-def lock(workdir: pathlib.Path) -> Iterator[Lease]:
+def lock(workdir: pathlib.Path) -> contextlib.AbstractContextManager[Lease]:
   """Creates the workdir and locks it while the context is open.
 
   The first process of a run takes the lock for all processes and writes a
@@ -33,8 +32,7 @@ def lock(workdir: pathlib.Path) -> Iterator[Lease]:
       than at the start.
   """
   lock_workdir = _lease_bucket if is_bucket(workdir) else _lock_folder
-  with lock_workdir(workdir) as lease:
-    yield lease
+  return lock_workdir(workdir)
 
 
 @contextlib.contextmanager
@@ -67,10 +65,7 @@ def _lock_folder(workdir: pathlib.Path) -> Iterator[Lease]:
           ) from e
         file = stack.enter_context(lock_file(path))
         if file is None:
-          raise InputError(
-            f"Another run is using '{workdir}'. Wait for it, stop it, or choose"
-            " another folder with --workdir=FOLDER."
-          )
+          raise in_use(workdir)
         with disk_errors(path):
           file.truncate(0)  # only once this process has the lock
           file.write(secrets.token_hex(4).encode())
