@@ -68,6 +68,24 @@ def test_requests_that_fail_are_repeated(link, monkeypatch):
   assert len({x.status for x in proxy.log}) > 1
 
 
+def test_a_folder_is_renamed_also_if_an_answer_is_lost(link, monkeypatch):
+  _, folder = link
+  for name in ("x", "sub/y"):
+    (folder / "old" / name).write_bytes(name.encode())
+  remove, answers = folder.system.rm, []
+
+  def lose_first_answer(*args, **options):
+    answers.append(None)
+    remove(*args, **options)
+    if len(answers) == 1:
+      raise ConnectionResetError
+
+  monkeypatch.setattr(folder.system, "rm", lose_first_answer)
+  (folder / "old").rename(folder / "new")
+  assert folder.find() == ["new/sub/y", "new/x"]
+  assert len(answers) == 2
+
+
 def test_a_bucket_that_stays_out_of_reach_is_a_disk_error(link, monkeypatch):
   from truenegs_jax.runtime import buckets
 

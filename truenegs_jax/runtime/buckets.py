@@ -31,12 +31,8 @@ import fsspec
 import tensorstore as ts
 from etils import epath
 
-from truenegs_jax.runtime.errors import (
-  SCHEMES,
-  DiskError,
-  InputError,
-  TrueNegsError,
-)
+from truenegs_jax.runtime import errors
+from truenegs_jax.runtime.errors import DiskError, InputError
 
 Result = TypeVar("Result")
 MANIFEST = "files.json"  # {"files": {name: SHA-256}} of a folder
@@ -44,13 +40,7 @@ REPEAT_SECS = 180.0  # for which a failing request is repeated
 MAX_PAUSE_SECS = 16.0
 PARALLEL = 128  # requests for ranges
 # Answers, not failures: each is the same when the request is repeated.
-ANSWERS = (
-  TrueNegsError,
-  FileExistsError,
-  FileNotFoundError,
-  IsADirectoryError,
-  NotADirectoryError,
-)
+ANSWERS = (FileExistsError, FileNotFoundError, errors.TrueNegsError)
 # Fields of a listing that change with a file; servers have some of them.
 LISTED = ("size", "ETag", "etag", "crc32c")
 LIBRARIES = ("fsspec", "gcsfs", "google.auth", "s3fs")
@@ -75,7 +65,7 @@ def repeat(url: str, action: Callable[[], Result]) -> Result:
   while True:
     try:
       return action()
-    except ANSWERS:
+    except (*ANSWERS, IsADirectoryError, NotADirectoryError):
       raise
     except Exception as error:  # the file systems raise two dozen types
       if getattr(error, "errno", None) == errno.ENOSPC:  # of a local file
@@ -104,7 +94,7 @@ def is_final(error: Exception) -> bool:
 
 def explain(url: str, error: Exception) -> InputError:
   """Returns the error for a URL that this user cannot use."""
-  extra, access = SCHEMES[url.partition("://")[0]]
+  extra, access = errors.SCHEMES[url.partition("://")[0]]
   if isinstance(error, ImportError):
     return InputError(
       f"'{url}' needs pip install '.[{extra}]' in the checkout ({error})."
@@ -163,19 +153,17 @@ class BucketPath(_Path):
   def rename(self, target: Any) -> None:
     """Copies all objects of a folder, then removes it."""
     for name in self.find():
-      copy = functools.partial(
-        self.system.cp_file, str(self / name), str(target / name)
-      )
-      repeat(str(target), copy)
-    self.rmtree()
+      paths = str(self / name), str(target / name)
+      repeat(str(target), functools.partial(self.system.cp_file, *paths))
+    self.rmtree(missing_ok=True)  # the answer to a try may be lost
 
   def find(self) -> list[str]:
     """Returns the names of all objects, with those in subfolders."""
-    names: list[str] = []
+    start = len(str(self).partition("://")[2]) + 1
     with contextlib.suppress(FileNotFoundError):  # no such bucket
       names = repeat(str(self), lambda: self.system.find(str(self)))
-    start = len(str(self).partition("://")[2]) + 1
-    return [name[start:] for name in names]
+      return [name[start:] for name in names]
+    return []
 
   def is_file(self) -> bool:
     """Returns whether there is such an object."""
@@ -250,16 +238,14 @@ class BucketPath(_Path):
       raise _incomplete(self)
     return files
 
-  def download_files(
-    self, files: Mapping[str, Any], target: pathlib.Path
-  ) -> None:
+  def download_files(self, files: Mapping[str, Any], to: pathlib.Path) -> None:
     """Copies some of `list_files`; InputError if one is not as listed."""
     for name, expected in files.items():
       try:
-        (self / name).download(target / name)
+        (self / name).download(to / name)
       except FileNotFoundError as e:
         raise _incomplete(self) from e
-      if isinstance(expected, str) and _hash_file(target / name) != expected:
+      if isinstance(expected, str) and _hash_file(to / name) != expected:
         raise _incomplete(self)
 
 
@@ -290,18 +276,14 @@ def open_store(folder: BucketPath) -> ts.KvStore:
   url = str(folder)
   scheme, _, rest = url.partition("://")
   bucket, _, path = rest.partition("/")
-  spec: dict[str, Any] = {"bucket": bucket, "path": f"{path}/"}
+  driver = {"gs": "gcs", "s3": "s3"}[scheme]
+  spec = {"driver": driver, "bucket": bucket, "path": f"{path}/"}
+  endpoint = os.environ.get("AWS_ENDPOINT_URL")
+  if endpoint and driver == "s3":
+    spec |= {"endpoint": endpoint, "aws_region": "us-east-1"}
   retries = {"max_retries": 6, "initial_delay": "1s", "max_delay": "32s"}
-  if scheme == "gs":
-    spec["driver"], resource = "gcs", "gcs_request_retries"
-  else:
-    spec["driver"], resource = "s3", "s3_request_retries"
-    if endpoint := os.environ.get("AWS_ENDPOINT_URL"):
-      spec |= {"endpoint": endpoint, "aws_region": "us-east-1"}
-  context = {resource: retries}
-  return repeat(
-    url, lambda: ts.KvStore.open(spec, context=ts.Context(context)).result()
-  )
+  context = ts.Context({f"{driver}_request_retries": retries})
+  return repeat(url, lambda: ts.KvStore.open(spec, context=context).result())
 
 
 def upload_folder(source: pathlib.Path, folder: BucketPath) -> None:
