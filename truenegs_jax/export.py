@@ -64,10 +64,8 @@ def _export(values: flags.FlagValues) -> None:
   from truenegs_jax.pretrain import export_run  # slow to import
   from truenegs_jax.weights import export_model, find
 
-  run = None
-  if values.workdir:
-    run = workdir, values.step
-  elif len(find.split_init(values.init)) == 1:
+  run = (workdir, values.step) if values.workdir else None
+  if values.init and len(find.split_init(values.init)) == 1:
     run = files.parse_run_path(open_path("--init", values.init))
   with progress.working(progress.log_console(), "Exporting"):
     if run:

@@ -108,10 +108,8 @@ def _print_next(config: ConfigDict, path: str) -> None:
         " --config=study, or remove it."
       )
     words = [x for x in sys.argv[1:] if x.lstrip("-").split("=")[0] != "next"]
-    workdir = _check_workdir(path)
-    if next_flags := plan.find_next_flags(
-      json.loads(config.to_json()), workdir, words
-    ):
+    workdir, values = _check_workdir(path), json.loads(config.to_json())
+    if next_flags := plan.find_next_flags(values, workdir, words):
       print(shlex.join(next_flags))
 
 

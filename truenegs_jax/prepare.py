@@ -40,9 +40,8 @@ def _choose_machines() -> dict[str, Any]:
       " itself. Remove one of them."
     )
   if values.runner:
-    engine = functools.partial(
-      engines.run_on_beam, runner=values.runner, options=values.beam
-    )
+    how = {"runner": values.runner, "options": values.beam}
+    engine = functools.partial(engines.run_on_beam, **how)
     return {"engine": engine, "bucket": values.store}
   job = values.shard and flags_lib.parse_job("--shard", values.shard)
   return {"job": job} if job else {}
@@ -55,14 +54,12 @@ def main(argv: list[str]) -> None:
     machines = _choose_machines()
     values: ConfigDict = flags.FLAGS["config"].value
     config = PretrainConfig.read(values)
-    if config.data.vocab == FROM_WEIGHTS:
-      # These import jax.
+    if config.data.vocab == FROM_WEIGHTS:  # these import jax
       from truenegs_jax.train.start import replace_init
       from truenegs_jax.weights.find import Weights
 
       # Standard output is only for the folder of the rows.
-      print_progress = functools.partial(print, file=sys.stderr)
-      weights = Weights(config.init, print_progress)
+      weights = Weights(config.init, functools.partial(print, file=sys.stderr))
       config = replace_init(config, weights, saved=None)
     plan = plan_rows(config.data, config.length)
     result = prepare_rows.execute_job(dataclasses.replace(plan, **machines))
@@ -81,14 +78,10 @@ if __name__ == "__main__":
   flags.DEFINE_string(
     "shard", "", "i/n: Do job i of n, from 0. The last job completes the rows."
   )
-  flags.DEFINE_string(
-    "runner", "", "Runner of Apache Beam that does the work, by its name."
-  )
+  flags.DEFINE_string("runner", "", "Name of Apache Beam's runner to use.")
   flags.DEFINE_multi_string(
     "beam", [], "Option of the runner, such as --beam=--region=us-central1."
   )
-  flags.DEFINE_string(
-    "store", "", "Folder in a bucket for unfinished rows of the runner."
-  )
+  flags.DEFINE_string("store", "", "URL of a folder for its unfinished rows.")
   flags.DEFINE_boolean("verify", False, "Compare checksums of all files.")
   flags_lib.run(main)

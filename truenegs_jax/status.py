@@ -82,8 +82,8 @@ def _describe_records(folder: pathlib.Path, most: int = 0) -> Iterator[Line]:
       saved = (path / steps.COMMITTED).stat().mtime
     else:
       saved = path.stat().st_mtime
-    text = f"step {max(names):,}, {_format_secs(time.time() - saved)} ago"
-    yield "newest checkpoint", text
+    ago = _format_secs(time.time() - saved)
+    yield "newest checkpoint", f"step {max(names):,}, {ago} ago"
 
 
 def _format_secs(secs: float) -> str:
@@ -100,11 +100,8 @@ def _describe_study(workdir: pathlib.Path, study: Study) -> list[Line]:
   current, state = set(states.values()), drive.State
   is_open = bool(current & {state.MISSING, state.FAILED})
   overall = files.STOPPED if is_open else files.FINISHED
-  lines = [
-    ("state", files.RUNNING if state.RUNNING in current else overall),
-    ("task", "study"),
-    ("parts", drive.describe_progress(states)),
-  ]
+  lines = [("state", files.RUNNING if state.RUNNING in current else overall)]
+  lines += [("task", "study"), ("parts", drive.describe_progress(states))]
   for part in parts:
     if states[part.key] == state.RUNNING:
       lines.append(("part", part.key))

@@ -36,13 +36,7 @@ URL = (
 DEBIAN = ("wordnet-base", "wordnet-sense-index")  # packages
 NUM_SYNSETS = 117_659
 APT_SECS = 120  # at most, for each call
-DOWNLOAD_ERRORS = (
-  OSError,
-  ValueError,
-  TrueNegsError,
-  subprocess.SubprocessError,
-  zipfile.BadZipFile,
-)
+DOWNLOAD_ERRORS = (OSError, ValueError, TrueNegsError, zipfile.BadZipFile)
 
 
 def fetch() -> None:
@@ -64,7 +58,7 @@ def fetch() -> None:
         if not _is_complete(folder):
           raise ValueError(f"it has not all of {NUM_SYNSETS:,} synsets")
         wordnet.close_wordnet(wordnet.open_wordnet(str(folder)))
-      except DOWNLOAD_ERRORS as e:
+      except (*DOWNLOAD_ERRORS, subprocess.SubprocessError) as e:
         error = " ".join(str(getattr(e, "stderr", "") or e).split())[-300:]
         reasons.append(f"{name}: {error}")
         continue

@@ -9,9 +9,6 @@ ends; machines that share a file system share its locks, also on NFS.
 
   with read_json(path, CheckpointError, "Restore the file.") as saved:
     steps = saved["steps"]
-
-Whatever is wrong with the file, in its text or in the values that the body
-takes from it, is one error with one message.
 """
 
 import contextlib
@@ -35,13 +32,8 @@ import zlib
 from collections.abc import Callable, Iterator
 from typing import IO, Any, BinaryIO
 
-from truenegs_jax.runtime.errors import (
-  FAILING,
-  DiskError,
-  TrueNegsError,
-  printable,
-  temporary_folder,
-)
+from truenegs_jax.runtime import errors
+from truenegs_jax.runtime.errors import FAILING, DiskError, TrueNegsError
 
 FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # of an OSError
 READ_ERRORS = (
@@ -124,7 +116,7 @@ def atomic_folder(path: pathlib.Path) -> Iterator[pathlib.Path]:
     from truenegs_jax.runtime import buckets
 
     own = pathlib.Path(tempfile.mkdtemp(prefix=f"{path.name}."))
-    with temporary_folder(own):
+    with errors.temporary_folder(own):
       yield own
       buckets.upload_folder(own, buckets.BucketPath(path))
     return
@@ -133,7 +125,7 @@ def atomic_folder(path: pathlib.Path) -> Iterator[pathlib.Path]:
     _remove_abandoned(path)
     prefix = f".{path.name}."
     own = pathlib.Path(tempfile.mkdtemp(prefix=prefix, dir=path.parent))
-  with temporary_folder(own), contextlib.ExitStack() as stack:
+  with errors.temporary_folder(own), contextlib.ExitStack() as stack:
     new = own / "new"
     with disk_errors(path):
       stack.enter_context(lock_file(own / "unlocked"))
@@ -213,10 +205,7 @@ def is_locked(path: pathlib.Path, *, or_shared: bool = False) -> bool:
 def lock_folder(
   folder: pathlib.Path, name: str = "lock", *, shared: bool = False
 ) -> Iterator[None]:
-  """Locks a file beside a folder, after other processes have released it.
-
-  With `shared`, several processes may have the lock at once.
-  """
+  """Locks a file beside a folder, once other processes have released it."""
   path = folder.with_name(f".{folder.name}.{name}")
   with contextlib.ExitStack() as stack:
     with disk_errors(path):
@@ -245,14 +234,9 @@ def ignore_full_disk_on_stdio() -> None:
     stream = getattr(sys, name)
     if stream is not None and not stream.isatty():
       stream.flush()
-      raw = _LossyFile(stream.fileno(), "wb", closefd=False)
-      lines = io.TextIOWrapper(
-        io.BufferedWriter(raw),
-        encoding=stream.encoding,
-        errors=stream.errors,
-        line_buffering=True,
-      )
-      setattr(sys, name, lines)
+      raw = io.BufferedWriter(_LossyFile(stream.fileno(), "wb", closefd=False))
+      how = {"encoding": stream.encoding, "errors": stream.errors}
+      setattr(sys, name, io.TextIOWrapper(raw, line_buffering=True, **how))
 
 
 def sync(path: pathlib.Path) -> None:
@@ -350,7 +334,7 @@ def read_json(
     if isinstance(e, OSError) and e.errno in FAILING:
       raise
     message = f"'{path}' cannot be read ({describe_error(e)}). {fix}"
-    raise error(printable(ValueError(message))) from e
+    raise error(errors.printable(ValueError(message))) from e
 
 
 # Results hold the answers to all examples.

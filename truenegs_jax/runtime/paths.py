@@ -45,10 +45,7 @@ def open_path(name: str, text: str | os.PathLike[str]) -> pathlib.Path:
 
 
 def check_local(name: str, path: str | os.PathLike[str]) -> None:
-  """Raises InputError if the value `path` of a flag or key is a URL.
-
-  As a path it would be a local folder such as `gs:`.
-  """
+  """Raises InputError for a URL, which would be a local folder like `gs:`."""
   if re.match(r"[a-z][a-z\d+.-]+:/", str(path), re.IGNORECASE):
     raise InputError(
       f"{name}='{path}' is a URL that cannot be used here. Use a local folder,"

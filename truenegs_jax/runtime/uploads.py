@@ -11,12 +11,8 @@ import time
 from collections.abc import Mapping
 from concurrent import futures
 
-from truenegs_jax.runtime.errors import (
-  DiskError,
-  InputError,
-  TrueNegsError,
-  temporary_folder,
-)
+from truenegs_jax.runtime import errors
+from truenegs_jax.runtime.errors import DiskError, InputError
 from truenegs_jax.runtime.paths import is_bucket
 
 FOLDER_SECS = 60.0
@@ -47,7 +43,7 @@ class Uploads:
     try:
       self._finish()
       self._warned = False
-    except TrueNegsError as e:
+    except errors.TrueNegsError as e:
       if not self._warned:
         reason = " ".join(str(e.__cause__ or e).split())[:300]
         print(
@@ -95,11 +91,7 @@ def _write(contents: Contents) -> Contents:
 
 
 class GrowingFolder:
-  """A folder to which others write.
-
-  Attributes:
-    local: where they write; for one in a bucket, a temporary folder.
-  """
+  """A folder to which others write: `local`, temporary for one in a bucket."""
 
   def __init__(self, folder: pathlib.Path):
     self.local, self._remote = folder, folder
@@ -108,7 +100,7 @@ class GrowingFolder:
     self._uploads: Uploads | None = None
     if is_bucket(folder):
       own = pathlib.Path(tempfile.mkdtemp(prefix=f"{folder.name}."))
-      self._stack.enter_context(temporary_folder(own))
+      self._stack.enter_context(errors.temporary_folder(own))
       self.local = own / folder.name
       self.local.mkdir()
       self._uploads = Uploads(FOLDER_SECS)

@@ -38,14 +38,12 @@ class StopSignals:
     self.received: signal.Signals | None = None
 
   def __enter__(self) -> "StopSignals":
-    self._previous_handlers = {
-      number: signal.signal(number, self._remember)
-      for number in (signal.SIGTERM, signal.SIGINT)
-    }
+    numbers = signal.SIGTERM, signal.SIGINT
+    self._handlers = {n: signal.signal(n, self._remember) for n in numbers}
     return self
 
   def __exit__(self, *exc: object) -> None:
-    for number, handler in self._previous_handlers.items():
+    for number, handler in self._handlers.items():
       signal.signal(number, handler)
 
   def _remember(self, number: int, frame: object) -> None:
@@ -73,10 +71,8 @@ class Vote:
     """
     if distributed.process_count() == 1:
       return value
-    vote = np.full(1, value, np.int32)
-    votes = jax.make_array_from_callback(
-      self._shape, self._split, lambda _: vote
-    )
+    shape, split, own = self._shape, self._split, np.full(1, value, np.int32)
+    votes = jax.make_array_from_callback(shape, split, lambda _: own)
     previous, self._pending = self._pending, self._max(votes)
     return 0 if previous is None else int(previous)
 

@@ -56,11 +56,8 @@ def throughput_fields(
   device, the others of all together.
   """
   per_device = rows_per_s * flops / devices
-  fields = {
-    "rows_per_s": rows_per_s,
-    "tokens_per_s": rows_per_s * tokens,
-    "flop_per_s": per_device,
-  }
+  fields = {"rows_per_s": rows_per_s, "tokens_per_s": rows_per_s * tokens}
+  fields["flop_per_s"] = per_device
   return fields if peak is None else fields | {"mfu": per_device / peak}
 
 
@@ -186,23 +183,19 @@ class Profiler:
     self._stack = contextlib.ExitStack()  # ends with the trace
 
   def update(self, done: int, result: jax.Array) -> None:
-    """Starts or ends the trace if it is due after `done` steps.
-
-    `result` is an output of the last of them, to wait for.
-    """
+    """Starts or ends the trace if due after `done` steps, once `result` is."""
     is_traced = self._first <= done < self._last
     if is_traced == (self._since is not None):
       return
     jax.block_until_ready(result)
     if not is_traced:
-      self.close(done)
-    else:
-      with disk_errors(self._folder):
-        folder = self._folder
-        if is_bucket(folder):  # to which it is written at the end
-          folder = self._stack.enter_context(atomic_folder(folder))
-        jax.profiler.start_trace(folder, create_perfetto_trace=True)
-      self._since = done
+      return self.close(done)
+    with disk_errors(self._folder):
+      folder = self._folder
+      if is_bucket(folder):  # to which it is written at the end
+        folder = self._stack.enter_context(atomic_folder(folder))
+      jax.profiler.start_trace(folder, create_perfetto_trace=True)
+    self._since = done
 
   def close(self, done: int | None = None) -> None:
     """Ends the current trace, if any; `done` is None for an interrupted run."""

@@ -18,14 +18,7 @@ import os
 import pathlib
 import re
 import sys
-from collections.abc import (
-  Callable,
-  Container,
-  Iterable,
-  Iterator,
-  Mapping,
-  Sequence,
-)
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import jax
@@ -35,24 +28,9 @@ import orbax.checkpoint as ocp
 import tensorstore as ts
 from orbax.checkpoint import checkpoint_managers as policies
 
-from truenegs_jax.runtime import distributed
-from truenegs_jax.runtime.errors import (
-  UNREADABLE,
-  CheckpointError,
-  DamagedStepError,
-  DiskError,
-  TrueNegsError,
-  is_out_of_memory,
-  printable,
-)
-from truenegs_jax.runtime.files import (
-  FULL_DISK,
-  disk_errors,
-  parse_json,
-  read_file,
-  remove_folder,
-  short_sha256,
-)
+from truenegs_jax.runtime import distributed, errors, files
+from truenegs_jax.runtime.errors import CheckpointError, DiskError, printable
+from truenegs_jax.runtime.files import FULL_DISK, disk_errors, remove_folder
 from truenegs_jax.runtime.paths import check_utf8, is_bucket
 from truenegs_jax.workdir.files import check_checkpoint_folder
 from truenegs_jax.workdir.lease import Lease
@@ -129,50 +107,43 @@ class Checkpoints:
     if not read_only:
       check_checkpoint_folder(folder)
       sys.unraisablehook = _print_unraisable
+    after = self._open_unfinished
+    saving = ocp.options.AsyncOptions(post_finalization_callback=after)
     self._steps: Steps | None = None  # those of a bucket or its copy
     if is_bucket(folder) or any("_" in x for x in list_steps(folder)):
+      writer = None
+      if not read_only:
+        handler = ocp.CompositeCheckpointHandler()
+        writer = ocp.AsyncCheckpointer(handler, async_options=saving)
       self._manager = self._steps = Steps(
         folder,
         owner=self.lease.owner,
         keep=keep,
         keep_steps=self.keep_steps,
-        writer=None if read_only else self._open_writer(),
+        writer=writer,
         is_first=distributed.is_first_process(),
       )
     else:
-      self._manager = self._open_manager(keep)
+      self._manager = self._open_manager(keep, saving)
 
-  def _open_writer(self) -> ocp.AsyncCheckpointer:
-    options = ocp.options.AsyncOptions(
-      post_finalization_callback=self._open_unfinished
-    )
-    handler = ocp.CompositeCheckpointHandler()
-    return ocp.AsyncCheckpointer(handler, async_options=options)
-
-  def _open_manager(self, keep: int) -> ocp.CheckpointManager:
+  def _open_manager(self, keep: int, saving: Any) -> ocp.CheckpointManager:
     """Opens a local folder."""
-    folder, options = self.folder, dict[str, Any]()
+    folder, options = self.folder, dict[str, Any](save_root_metadata=False)
     if self._read_only:  # Orbax would warn about the other options
-      options = dict(read_only=True, save_interval_steps=0, create=False)
+      options |= dict(read_only=True, save_interval_steps=0, create=False)
     else:
       keep_steps = sorted(self.keep_steps)
       kept = [policies.LatestN(keep), policies.CustomSteps(keep_steps)]
-      options = dict(
+      options |= dict(
         preservation_policy=policies.AnyPreservationPolicy(kept),
         save_decision_policy=policies.FixedIntervalPolicy(1),
         cleanup_tmp_directories=True,
-        async_options=ocp.options.AsyncOptions(
-          post_finalization_callback=self._open_unfinished
-        ),
+        async_options=saving,
       )
     try:
       with disk_errors(folder):
-        return ocp.CheckpointManager(
-          folder.resolve(),
-          options=ocp.CheckpointManagerOptions(
-            save_root_metadata=False, **options
-          ),
-        )
+        all_options = ocp.CheckpointManagerOptions(**options)
+        return ocp.CheckpointManager(folder.resolve(), options=all_options)
     except ValueError as e:  # numbers of more than 4,300 digits
       raise CheckpointError(
         f"'{folder}' cannot be read: a file _CHECKPOINT_METADATA is damaged"
@@ -219,13 +190,10 @@ class Checkpoints:
     sums = compute_checksums(state)
     description = _Description(dict(run), sums)._asdict()
     description["sha256"] = _hash_json(description)
+    arrays, text = ocp.args.StandardSave(state), ocp.args.JsonSave(description)
     try:
-      self._manager.save(
-        step,
-        args=ocp.args.Composite(
-          state=ocp.args.StandardSave(state), run=ocp.args.JsonSave(description)
-        ),
-      )
+      args = ocp.args.Composite(state=arrays, run=text)
+      self._manager.save(step, args=args)
     except Exception as e:
       raise self._disk_error(e) from e
 
@@ -234,10 +202,9 @@ class Checkpoints:
     folder = self._path(self._saving).resolve()
     base: Any
     if is_bucket(folder):
-      from truenegs_jax.runtime import buckets
+      from truenegs_jax.runtime.buckets import BucketPath, open_store
 
-      path = buckets.BucketPath(folder / "state")
-      base = buckets.open_store(path).spec().to_json()
+      base = open_store(BucketPath(folder / "state")).spec().to_json()
     else:
       folder = folder.with_name(f"{folder.name}{UNFINISHED}")
       base = {"driver": "file", "path": f"{folder / 'state'}/"}
@@ -251,9 +218,7 @@ class Checkpoints:
 
   def _path(self, step: int) -> pathlib.Path:
     """Returns the folder of a step."""
-    if self._steps:
-      return self._steps.path(step)
-    return self.folder / str(step)
+    return self._steps.path(step) if self._steps else self.folder / str(step)
 
   def _save_on_full_disk(self, step: int, state: Any, run: Mapping) -> list:
     """Removes steps until the save succeeds; returns the removed steps."""
@@ -302,7 +267,7 @@ class Checkpoints:
     while (step := self._newest_besides(damaged)) is not None:
       try:
         result = read(step)
-      except DamagedStepError as e:
+      except errors.DamagedStepError as e:
         damaged[step] = printable(e)
         continue
       names = {bad: self._path(bad).name for bad in damaged}
@@ -323,8 +288,8 @@ class Checkpoints:
 
   def read_description(self, step: int) -> dict[str, Any]:
     """Returns the description of a step's run; call it in all processes."""
-    with self._everywhere():
-      return self._read_description(step).run
+    with self._everywhere(), self._restoring(step):
+      return _read_description(self._path(step)).run
 
   def restore_state(self, step: int, like: Any) -> Any:
     """Restores all arrays of a step; to be called in all processes.
@@ -341,11 +306,8 @@ class Checkpoints:
   def restore_params(self, step: int, like: Any) -> dict[str, Any]:
     """Restores and verifies the parameters alone."""
     like = {"params": _make_abstract(like)}
-    args = ocp.args.PyTreeRestore(
-      like,
-      partial_restore=True,
-      restore_args=ocp.checkpoint_utils.construct_restore_args(like),
-    )
+    each = ocp.checkpoint_utils.construct_restore_args(like)
+    args = ocp.args.PyTreeRestore(like, partial_restore=True, restore_args=each)
     handler = ocp.PyTreeCheckpointHandler()
     saved, tree = self._read_step(step, handler, args, like)
     return self._verify(step, saved, tree)["params"]
@@ -355,7 +317,7 @@ class Checkpoints:
     with contextlib.suppress(Exception):  # `wait` raises it
       self._manager.close()
 
-  def _newest_besides(self, damaged: Container[int]) -> int | None:
+  def _newest_besides(self, damaged: Mapping[int, str]) -> int | None:
     """Returns the newest other step, in all processes of the run the same."""
     self._manager.reload()  # a run may have saved or deleted steps meanwhile
     steps = [step for step in self.steps() if step not in damaged]
@@ -365,7 +327,7 @@ class Checkpoints:
     name = f"newest step {next(_BARRIERS)}"
     return json.loads(distributed.from_first(name, json.dumps(newest)))
 
-  def _set_aside(self, steps: Iterable[int]) -> None:
+  def _set_aside(self, steps: Mapping[int, str]) -> None:
     """Renames steps, so that the run can save them again."""
     if self._read_only:
       return
@@ -384,10 +346,6 @@ class Checkpoints:
       return contextlib.nullcontext()
     return distributed.raise_everywhere(f"checkpoints {next(_BARRIERS)}")
 
-  def _read_description(self, step: int) -> _Description:
-    with self._restoring(step):
-      return _read_description(self._path(step))
-
   def _read_step(
     self,
     step: int,
@@ -395,11 +353,10 @@ class Checkpoints:
     args: ocp.args.CheckpointArgs,
     like: Any,
   ) -> tuple[_Description, Any]:
-    saved = self._read_description(step)
-    # The manager's method would wait for processes that failed.
     with self._restoring(step):
-      path = self._path(step).resolve() / "state"
-      tree = handler.restore(path, args=args)
+      saved = _read_description(self._path(step))
+      # The manager's method would wait for processes that failed.
+      tree = handler.restore(self._path(step).resolve() / "state", args=args)
       if not all(isinstance(x, jax.Array) for x in jax.tree.leaves(tree)):
         raise ValueError("an array is missing")
       # Metadata decide whether bits are those of a random key.
@@ -410,7 +367,7 @@ class Checkpoints:
   def _verify(self, step: int, saved: _Description, tree: Any) -> Any:
     sums = compute_checksums(tree)
     if saved.checksums | sums != saved.checksums:
-      raise DamagedStepError(
+      raise errors.DamagedStepError(
         f"Checkpoint '{self._path(step)}' is damaged: its arrays do not"
         " match their checksums."
       )
@@ -418,10 +375,7 @@ class Checkpoints:
 
   @contextlib.contextmanager
   def _restoring(self, step: int) -> Iterator[None]:
-    """Raises DamagedStepError for any error that a damaged file can cause.
-
-    DiskError if the file system failed, so that another try may succeed.
-    """
+    """Raises DiskError if the disk failed, else DamagedStepError for errors."""
     if step not in self._manager.all_steps():
       raise CheckpointError(
         f"'{self.folder}' has no checkpoint of step {step}. Saved steps:"
@@ -431,24 +385,21 @@ class Checkpoints:
     try:
       yield
     except Exception as e:  # KeyError, JSONDecodeError, ValueError, ...
-      if is_out_of_memory(e) or isinstance(e, TrueNegsError):
+      if errors.is_out_of_memory(e) or isinstance(e, errors.TrueNegsError):
         raise
       lost = self._steps and re.search(LOST, _join_messages(e))
-      if reason := lost[0] if lost else _find_reason(e, UNREADABLE):
+      if reason := lost[0] if lost else _find_reason(e, errors.UNREADABLE):
         raise DiskError(
           f"Checkpoint '{folder}' cannot be read: {reason}. It may be intact."
           " Run the same command again. To use the step before instead, rename"
           f" the folder to '{folder.name}{DAMAGED}'."
         ) from e
       first_line = (str(e).splitlines() or [""])[0][:150].rstrip(".")
+      reason = f"{type(e).__name__}: {first_line}"
+      message = f"Checkpoint '{folder}' cannot be restored ({reason})."
       if not (folder / COMMITTED if self._steps else folder).exists():
-        raise DamagedStepError(
-          f"Checkpoint '{folder}' was deleted by its run."
-        ) from e
-      raise DamagedStepError(
-        f"Checkpoint '{folder}' cannot be restored"
-        f" ({type(e).__name__}: {first_line})."
-      ) from e
+        message = f"Checkpoint '{folder}' was deleted by its run."
+      raise errors.DamagedStepError(message) from e
 
   def _disk_error(self, e: Exception) -> DiskError:
     if self.lease.error:
@@ -470,7 +421,7 @@ class Checkpoints:
 
 def _read_description(folder: pathlib.Path) -> _Description:
   path = folder / "run" / "metadata"
-  saved = parse_json(read_file(path), strict=False)
+  saved = files.parse_json(files.read_file(path), strict=False)
   sha256 = saved.pop("sha256", None)
   if sha256 != _hash_json(saved):
     raise ValueError("its description does not match its checksum")
@@ -496,10 +447,8 @@ def compute_checksums(tree: Any) -> dict[str, int]:
   It does not depend on the mesh. Orbax verifies its index only: a bit that
   flips on the disk would change a parameter.
   """
-  by_path = {
-    jax.tree_util.keystr(path): leaf
-    for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
-  }
+  leaves = jax.tree_util.tree_leaves_with_path(tree)
+  by_path = {jax.tree_util.keystr(path): leaf for path, leaf in leaves}
   sums = jax.device_get(_sum_arrays(by_path))
   return {path: int(total) for path, total in sums.items()}
 
@@ -536,7 +485,7 @@ def _list_types(tree: Any) -> list[tuple]:
 
 
 def _hash_json(value: Any) -> str:
-  return short_sha256(json.dumps(value, sort_keys=True))
+  return files.short_sha256(json.dumps(value, sort_keys=True))
 
 
 def _make_abstract(tree: Any) -> Any:

@@ -14,16 +14,9 @@ from typing import Any, NamedTuple
 
 from truenegs_jax.config.keys import flatten
 from truenegs_jax.config.tables import TABLES
+from truenegs_jax.runtime import files
 from truenegs_jax.runtime.errors import CheckpointError, InputError
-from truenegs_jax.runtime.files import (
-  append,
-  atomic_file,
-  disk_errors,
-  is_locked,
-  open_append,
-  parse_json,
-  read_json,
-)
+from truenegs_jax.runtime.files import atomic_file, disk_errors, parse_json
 from truenegs_jax.runtime.paths import is_bucket
 from truenegs_jax.workdir import steps
 
@@ -54,7 +47,9 @@ WITHDRAWN = b"{}\n"  # content of results in a bucket that are out of date
 VERSION = 1
 COMMON = ("version", "step", "time", "split")  # fields that are no metrics
 SPLITS = ("train", "held_out", "dev")
-Record = Mapping[str, Any]
+Values = Mapping[str, Any]  # of JSON
+Record = Values
+Lines = Iterator[tuple[bytes, dict[str, Any] | None]]  # with their records
 # Paths that Orbax expands, TensorStore changes, or both take for a bucket.
 UNSAVABLE = re.compile(r"[*?\\]|\[[^/]+]|gs:/|^/(az|gs|hf|s3)/")
 
@@ -133,14 +128,13 @@ def parse_run_path(
 def read_saved_config(workdir: pathlib.Path) -> dict[str, Any] | None:
   """Returns the config of the run to resume, or None without a checkpoint.
 
-  Its `data.vocab` is the copy in the workdir, because the original file may
-  have been moved.
+  Its `data.vocab` is the copy in the workdir.
   """
   path = workdir / CONFIG
   if not (has_checkpoint(workdir) and path.is_file()):
     return None
   fix = "Restore the file that the run wrote."
-  with read_json(path, CheckpointError, fix) as config:
+  with files.read_json(path, CheckpointError, fix) as config:
     config["data"]["vocab"] = str(workdir / VOCABULARY)
     values = flatten(config)
     for name, key in TABLES["pretrain"].items():
@@ -152,22 +146,16 @@ def read_saved_config(workdir: pathlib.Path) -> dict[str, Any] | None:
   return config
 
 
-def find_changes(
-  saved: Mapping[str, Any], now: Mapping[str, Any]
-) -> list[Change]:
+def find_changes(saved: Values, now: Values) -> list[Change]:
   """Returns the entries whose JSON differs, sorted by key."""
   old, new = flatten(saved), flatten(now)
-  entries = [
-    Change(key, old.get(key, ABSENT), new.get(key, ABSENT))
-    for key in sorted(old.keys() | new.keys())
-  ]
+  keys = sorted(old.keys() | new.keys())
+  entries = [Change(x, old.get(x, ABSENT), new.get(x, ABSENT)) for x in keys]
   to_json = functools.partial(json.dumps, default=repr)
   return [x for x in entries if to_json(x.saved) != to_json(x.now)]
 
 
-def find_fixed_changes(
-  saved: Mapping[str, Any], now: Mapping[str, Any]
-) -> list[Change]:
+def find_fixed_changes(saved: Values, now: Values) -> list[Change]:
   """Returns the changes of a config that a resumed run must not have."""
   table = TABLES.get(now["task"], {})
   free = {name for name, key in table.items() if key.may_change}
@@ -179,8 +167,7 @@ def read_state(workdir: pathlib.Path, *, ends: bool = False) -> str:
 
   `ends` tells that the run itself asks, which does not run much longer.
   """
-  path = workdir / LOCK
-  if not ends and is_running(path):
+  if not ends and is_running(workdir / LOCK):
     return RUNNING
   return FINISHED if has_results(workdir) else STOPPED
 
@@ -196,10 +183,7 @@ def has_results(workdir: pathlib.Path) -> bool:
 
 
 def withdraw(path: pathlib.Path) -> None:
-  """Removes JSON that is out of date.
-
-  In a bucket, where a run deletes nothing but checkpoints, it becomes empty.
-  """
+  """Removes JSON that is out of date; in a bucket, it becomes empty."""
   if not is_bucket(path):
     with disk_errors(path):
       path.unlink(missing_ok=True)
@@ -210,14 +194,13 @@ def withdraw(path: pathlib.Path) -> None:
 def is_running(path: pathlib.Path) -> bool:
   """Returns whether a run has a lock, or has renewed its lease in time."""
   if not is_bucket(path):
-    return is_locked(path)
+    return files.is_locked(path)
   try:
     lease = parse_json(path.read_bytes())
   except (FileNotFoundError, ValueError):  # none, or of a copied local folder
     return False
-  return (
-    lease["held"] and time.time() < lease["renewed"] + lease["takeover_secs"]
-  )
+  age = time.time() - lease["renewed"]
+  return lease["held"] and age < lease["takeover_secs"]
 
 
 class JsonlWriter:
@@ -237,7 +220,7 @@ class JsonlWriter:
       elif record["step"] <= first_step:
         kept.append(line)
     if damaged:
-      append(workdir / DAMAGED, b"".join(damaged))
+      files.append(workdir / DAMAGED, b"".join(damaged))
       print(
         f"warning: '{self._path}' had damaged lines ({len(damaged):,}), now in"
         f" {DAMAGED}. Curves and model cards lack them; the model does not."
@@ -246,7 +229,7 @@ class JsonlWriter:
       file.writelines(kept)
     self._pending = b""  # lines for which the disk had no room
     with disk_errors(self._path):
-      self._file = open_append(self._path)
+      self._file = files.open_append(self._path)
 
   def write(self, record: Record) -> None:
     """Appends one record, with a warning later if the disk is full."""
@@ -301,23 +284,16 @@ def list_recorded(workdir: pathlib.Path, pattern: str) -> list[pathlib.Path]:
   return sorted({path.parent for path in paths})
 
 
-def iterate_records(
-  workdir: pathlib.Path,
-) -> Iterator[tuple[bytes, dict[str, Any] | None]]:
+def iterate_records(workdir: pathlib.Path) -> Lines:
   """Yields the lines of metrics.jsonl and their records, None if damaged."""
   if is_bucket(workdir):
     yield from _iterate_parts(workdir)
-    return
-  path = workdir / METRICS
-  if not path.is_file():
-    return
-  with path.open("rb") as file:
-    yield from _parse_lines(file)
+  elif (path := workdir / METRICS).is_file():
+    with path.open("rb") as file:
+      yield from _parse_lines(file)
 
 
-def _iterate_parts(
-  workdir: pathlib.Path,
-) -> Iterator[tuple[bytes, dict[str, Any] | None]]:
+def _iterate_parts(workdir: pathlib.Path) -> Lines:
   """Yields lines and records of metrics.jsonl and of its parts, each once.
 
   A part, of a run that has continued after some steps, replaces the records of
@@ -340,9 +316,7 @@ def _iterate_parts(
         yield line, record
 
 
-def _parse_lines(
-  lines: Iterable[bytes],
-) -> Iterator[tuple[bytes, dict[str, Any] | None]]:
+def _parse_lines(lines: Iterable[bytes]) -> Lines:
   for line in lines:
     record = _parse_record(line)
     # The last line may still be written, or a kill may have cut it off.
@@ -357,9 +331,6 @@ def _parse_record(line: bytes) -> dict[str, Any] | None:
   except ValueError:
     return None
   values = [x for name, x in record.items() if name != "split"]
-  is_record = (
-    type(record.get("step")) is int
-    and record.get("split") in SPLITS
-    and all(isinstance(x, int | float | None) for x in values)
-  )
-  return record if is_record else None
+  is_record = all(isinstance(x, int | float | None) for x in values)
+  is_record &= type(record.get("step")) is int
+  return record if is_record and record.get("split") in SPLITS else None

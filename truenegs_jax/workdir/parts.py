@@ -18,11 +18,7 @@ PART_BYTES = 2**18  # after which the next part begins
 
 
 class PartsWriter:
-  """Writes records as `files.JsonlWriter` does, to a bucket.
-
-  Objects are written as a whole, so that no line is damaged and none has to be
-  set aside.
-  """
+  """Writes records to a bucket, as `files.JsonlWriter` does to a disk."""
 
   def __init__(self, workdir: pathlib.Path, *, first_step: int, owner: int):
     """Begins a part, which replaces the records of steps after `first_step`."""

@@ -19,8 +19,8 @@ from truenegs_jax.data.tokens import tokenizer as tokenizer_lib
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
 from truenegs_jax.models import pretrain
 from truenegs_jax.runtime.errors import CheckpointError, InputError
-from truenegs_jax.workdir import checkpoints as checkpoints_lib
 from truenegs_jax.workdir import files
+from truenegs_jax.workdir.checkpoints import Checkpoints, Result
 
 # Keys of the section `model` that ELECTRA and BERT share.
 MODEL_KEYS = (
@@ -46,7 +46,7 @@ class SavedModel(NamedTuple):
 
 
 @contextlib.contextmanager
-def open_run(workdir: pathlib.Path) -> Iterator[checkpoints_lib.Checkpoints]:
+def open_run(workdir: pathlib.Path) -> Iterator[Checkpoints]:
   """Opens the checkpoints of a workdir for reading."""
   if str(workdir).startswith("s3://"):
     raise InputError(
@@ -60,8 +60,7 @@ def open_run(workdir: pathlib.Path) -> Iterator[checkpoints_lib.Checkpoints]:
         " workdir of a run that has saved a checkpoint."
       )
   folder = workdir / files.CHECKPOINTS
-  checkpoints = checkpoints_lib.Checkpoints(folder, read_only=True)
-  with contextlib.closing(checkpoints):
+  with contextlib.closing(Checkpoints(folder, read_only=True)) as checkpoints:
     if checkpoints.latest_step() is None:
       raise CheckpointError(
         f"'{folder}' has no checkpoint yet. The run saves the first one after"
@@ -71,7 +70,7 @@ def open_run(workdir: pathlib.Path) -> Iterator[checkpoints_lib.Checkpoints]:
 
 
 def load(
-  checkpoints: checkpoints_lib.Checkpoints,
+  checkpoints: Checkpoints,
   step: int | None,
   *,
   report: Callable[[str], object],
@@ -85,13 +84,11 @@ def load(
     saved = read_saved_model(checkpoints, step)
     return saved, read_params(checkpoints, saved.model, step)
 
-  if step is not None:
-    return read(step)
-  return _newest(checkpoints, read, report)
+  return _newest(checkpoints, read, report) if step is None else read(step)
 
 
 def read_newest_model(
-  checkpoints: checkpoints_lib.Checkpoints, report: Callable[[str], object]
+  checkpoints: Checkpoints, report: Callable[[str], object]
 ) -> SavedModel:
   """Reads the newest step of which config and vocabulary are undamaged."""
   read = functools.partial(read_saved_model, checkpoints)
@@ -99,18 +96,16 @@ def read_newest_model(
 
 
 def _newest(
-  checkpoints: checkpoints_lib.Checkpoints,
-  read: Callable[[int], checkpoints_lib.Result],
+  checkpoints: Checkpoints,
+  read: Callable[[int], Result],
   report: Callable[[str], object],
-) -> checkpoints_lib.Result:
+) -> Result:
   newest = checkpoints.read_newest(read, report)
   assert newest is not None  # `open_run` refuses a run without steps
   return newest[1]
 
 
-def read_saved_model(
-  checkpoints: checkpoints_lib.Checkpoints, step: int
-) -> SavedModel:
+def read_saved_model(checkpoints: Checkpoints, step: int) -> SavedModel:
   """Reads the config of a checkpoint and the vocabulary of its run."""
   description = checkpoints.read_description(step)
   vocab = checkpoints.folder.parent / files.VOCABULARY
@@ -127,32 +122,25 @@ def read_saved_model(
 
 
 def read_params(
-  checkpoints: checkpoints_lib.Checkpoints, model: pretrain.Model, step: int
+  checkpoints: Checkpoints, model: pretrain.Model, step: int
 ) -> dict[str, Any]:
   """Returns the verified parameters of a step as NumPy arrays."""
   one_device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-  like = jax.tree.map(
-    lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=one_device),
-    pretrain.param_shapes(model),
-  )
+  shapes = pretrain.param_shapes(model)
+  like = jax.tree.map(lambda x: x.update(sharding=one_device), shapes)
   return jax.device_get(checkpoints.restore_params(step, like))
 
 
 def build_model(config: PretrainConfig, *, vocab_size: int) -> pretrain.Model:
   """Builds ELECTRA's two networks or BERT."""
-  c = config
-  fields = {name: getattr(c.model, name) for name in MODEL_KEYS}
+  c, fields = config, dict[str, Any](vocab_size=vocab_size)
+  fields |= {name: getattr(config.model, name) for name in MODEL_KEYS}
   fields["temperature"] = c.negatives.temperature
-  if c.objective == "electra":
-    return pretrain.make_electra(
-      vocab_size=vocab_size,
-      generator_multiplier=c.generator.multiplier,
-      generator_variant=c.generator.variant,
-      **fields,
-    )
-  return pretrain.make_bert(
-    vocab_size=vocab_size, pooler=c.model.pooler, **fields
-  )
+  if c.objective != "electra":
+    return pretrain.make_bert(pooler=c.model.pooler, **fields)
+  fields["generator_multiplier"] = c.generator.multiplier
+  fields["generator_variant"] = c.generator.variant
+  return pretrain.make_electra(**fields)
 
 
 def build_tokenizer(data: Data, path: str) -> Tokenizer:

@@ -18,14 +18,9 @@ from typing import Any, cast
 import numpy as np
 from grain.experimental import index_shuffle
 
+from truenegs_jax.data.rows import rows_folder
 from truenegs_jax.data.rows.copies import open_verification
-from truenegs_jax.data.rows.rows_folder import (
-  Rows,
-  Verification,
-  check_batch_size,
-  list_files,
-  open_rows,
-)
+from truenegs_jax.data.rows.rows_folder import Rows, Verification, open_rows
 from truenegs_jax.runtime import errors
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.runtime.paths import is_bucket
@@ -100,7 +95,7 @@ class Reader:
     if self._rows.block_shards:
       size, seed = self._options["batch_size"], self._options["seed"]
       shards = _find_shards(self._rows, step, size, seed)
-      self._verification.keep(list_files(self._rows, shards))
+      self._verification.keep(rows_folder.list_files(self._rows, shards))
     last = step + self.AHEAD
     self._futures = {
       number: self._futures.get(number) or _start(read, number)
@@ -157,7 +152,7 @@ def batch_at(
       the vocabulary.
     InputError: `batch_size` is not divisible by the number of processes.
   """
-  check_batch_size(rows, batch_size)
+  rows_folder.check_batch_size(rows, batch_size)
   start, stop = _slice(batch_size, process)
   epoch, batch = divmod(step, len(rows) // batch_size)
   indices = range(batch * batch_size + start, batch * batch_size + stop)
@@ -172,9 +167,8 @@ def _permute(places: Iterable[int], size: int, *seeds: int) -> np.ndarray:
   """Returns which of 0 to size - 1 come at places of a permutation."""
   # Hashed to 32 bits, since nearby keys must give unrelated permutations.
   [key] = np.random.SeedSequence(seeds).generate_state(1).tolist()
-  return np.array(
-    [index_shuffle(i, size - 1, key, _ROUNDS) for i in places], np.int64
-  )
+  shuffled = [index_shuffle(i, size - 1, key, _ROUNDS) for i in places]
+  return np.array(shuffled, np.int64)
 
 
 @functools.lru_cache(maxsize=4)

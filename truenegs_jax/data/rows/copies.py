@@ -23,16 +23,8 @@ from typing import Any
 import numpy as np
 
 from truenegs_jax.config.sections import Data
-from truenegs_jax.data.rows.rows_folder import (
-  REBUILD,
-  RowFile,
-  Verification,
-  file_state,
-  hash_json,
-  identify_files,
-  is_shard_name,
-  read_manifest,
-)
+from truenegs_jax.data.rows import rows_folder
+from truenegs_jax.data.rows.rows_folder import REBUILD, RowFile, Verification
 from truenegs_jax.runtime import cache
 from truenegs_jax.runtime.errors import DataError, InputError
 from truenegs_jax.runtime.files import atomic_file
@@ -93,11 +85,11 @@ class Copies(Verification):
     block_shards: int = 0,
   ) -> None:
     self._source = folder
-    manifest = read_manifest(folder)
+    manifest = rows_folder.read_manifest(folder)
     is_small = manifest["tokenizer"]["size"] <= 2**16
     self._token_dtype = np.dtype(np.uint16 if is_small else np.uint32)
-    records = manifest["files"].items()
-    self._records = {name: x for name, x in records if is_shard_name(name)}
+    names = filter(rows_folder.is_shard_name, manifest["files"])
+    self._records = {name: manifest["files"][name] for name in names}
     name = manifest["fingerprint"] + "-blocks" * bool(block_shards)
     folder = cache.folder().resolve() / "rows-copies" / name
     folder.mkdir(parents=True, exist_ok=True)
@@ -191,7 +183,8 @@ class Copies(Verification):
     self._remove_others()
     if self._share is None:
       number = self._folder.stat().st_ino
-      text = hash_json([identify_files(self._folder, ()), number])
+      identity = rows_folder.identify_files(self._folder, ())
+      text = rows_folder.hash_json([identity, number])
       self._share = self._divide(text)
     index, count = self._share
     names = self._kept[index::count]
@@ -204,7 +197,7 @@ class Copies(Verification):
         super()._verify(name, fix)
       else:
         self._copy(name)
-        self._states[name] = file_state(self._folder / name)
+        self._states[name] = rows_folder.file_state(self._folder / name)
       self._compare(name)
 
   def _copy(self, name: str) -> None:
@@ -284,10 +277,9 @@ class Copies(Verification):
     kept = {*self._kept, *self._pending}
     for path in self._folder.iterdir():
       with contextlib.suppress(FileNotFoundError):
-        age = time.time() - path.stat().st_mtime
-        if path.name not in kept and (
-          is_shard_name(path.name) or age > ABANDONED_SECS
-        ):
+        is_old = time.time() - path.stat().st_mtime > ABANDONED_SECS
+        is_shard = rows_folder.is_shard_name(path.name)
+        if path.name not in kept and (is_shard or is_old):
           self._opened.pop(path.name, None)
           path.unlink()
 

@@ -178,10 +178,7 @@ def _exit_with_parent() -> None:
 def run_on_beam(
   steps: Sequence[Step], *, runner: str, options: Sequence[str]
 ) -> None:
-  """Runs steps one after the other, the items of each in parallel.
-
-  Runner and options are Beam's: DataflowRunner, "--region=us-central1".
-  """
+  """Runs steps one after the other on a runner of Beam, each in parallel."""
   check_main_guard()
   # Local workers import the same modules, also without an installed package.
   os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))

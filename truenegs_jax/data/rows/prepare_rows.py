@@ -20,25 +20,14 @@ from truenegs_jax.data.corpus.corpus import Corpus, Meter
 from truenegs_jax.data.corpus.readers import WordNetReader
 from truenegs_jax.data.corpus.sources_spec import open_corpus
 from truenegs_jax.data.rows import engines, layouts, shards, steps, store
-from truenegs_jax.data.rows.rows_folder import (
-  MANIFEST,
-  RowsOptions,
-  check_options,
-  load_vocabulary,
-  read_manifest,
-  rows_fingerprint,
-)
+from truenegs_jax.data.rows import rows_folder as folder_lib
+from truenegs_jax.data.rows.rows_folder import MANIFEST, read_manifest
 from truenegs_jax.data.rows.steps import Plan
 from truenegs_jax.data.tokens import tokenizer as tokenizer_lib
 from truenegs_jax.data.tokens import train_vocabulary
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
-from truenegs_jax.runtime import cache, progress
-from truenegs_jax.runtime.errors import (
-  DataError,
-  InputError,
-  UnavailableError,
-  printable,
-)
+from truenegs_jax.runtime import cache, errors, progress
+from truenegs_jax.runtime.errors import DataError, InputError
 from truenegs_jax.runtime.files import lock_folder
 from truenegs_jax.runtime.paths import is_bucket, open_path
 
@@ -79,10 +68,10 @@ def make_plan(
   try:
     corpus = open_text()
     identity = corpus.identity()
-  except UnavailableError as error:
+  except errors.UnavailableError as error:
     if not named or not (named / MANIFEST).exists():
       raise
-    message = f"{printable(error)}\nUsing the rows in '{named}'."
+    message = f"{errors.printable(error)}\nUsing the rows in '{named}'."
     progress.log_console().print(message, soft_wrap=True)
     identity = read_manifest(named)["options"]["sources"]
   strip_accents = tokenizer_lib.ACCENTS[data.accents]
@@ -94,7 +83,7 @@ def make_plan(
       data.vocab, lowercase=data.lowercase, strip_accents=strip_accents
     )
     vocabulary = given.fingerprint
-  options = RowsOptions(
+  options = folder_lib.RowsOptions(
     sources=identity,
     vocabulary=vocabulary,
     length=length,
@@ -105,9 +94,9 @@ def make_plan(
     held_out=data.held_out,
     seed=data.seed,
   )
-  folder = cache.folder().resolve() / "rows" / rows_fingerprint(options)
+  default = cache.folder().resolve() / "rows"
   return Plan(
-    named or folder,
+    named or default / folder_lib.rows_fingerprint(options),
     options,
     corpus,
     given,
@@ -147,10 +136,10 @@ def execute_job(plan: Plan) -> tuple[pathlib.Path, Tokenizer] | None:
   elif (unfinished := store.unfinished_folder(folder)).exists():
     with lock_folder(local):  # a process was killed after renaming
       shutil.rmtree(unfinished, ignore_errors=True)
-  check_options(folder, plan.options)
+  folder_lib.check_options(folder, plan.options)
   if is_found:
     _check_found(plan, read_manifest(folder))
-  return folder, load_vocabulary(folder)
+  return folder, folder_lib.load_vocabulary(folder)
 
 
 def _check_found(plan: Plan, manifest: dict[str, Any]) -> None:
@@ -174,12 +163,11 @@ def _build(plan: Plan, corpus: Corpus) -> shards.ShardSet:
     language_lib.check_language(languages, plan.data.language, say)
   tokenizer = plan.tokenizer or _find_or_train_vocabulary(plan, corpus, console)
   with progress.working(console, "Building rows") as show:
-    shard_set = steps.build_shards(
-      plan,
-      corpus,
-      tokenizer,
-      lambda size, done, note: show(done, f"{size / 1e6:,.1f} MB, {note}"),
-    )
+
+    def show_size(size: int, done: float | None, note: str) -> None:
+      show(done, f"{size / 1e6:,.1f} MB, {note}")
+
+    shard_set = steps.build_shards(plan, corpus, tokenizer, show_size)
   return dataclasses.replace(shard_set, languages=languages)
 
 
@@ -187,10 +175,8 @@ def _find_or_train_vocabulary(
   plan: Plan, corpus: Corpus, console: Console
 ) -> Tokenizer:
   """Returns the vocabulary of the text, which the first of all jobs trains."""
-  options = {
-    "lowercase": plan.options.lowercase,
-    "strip_accents": plan.options.strip_accents,
-  }
+  names = "lowercase", "strip_accents"
+  options = {name: getattr(plan.options, name) for name in names}
   with lock_folder(store.local_folder(plan.folder), "vocabulary.lock"):
     temporary = steps.open_unfinished(plan)
     path = temporary / "vocab.txt"

@@ -23,14 +23,9 @@ from truenegs_jax.data.rows import layouts, rows_folder, store
 from truenegs_jax.data.rows.rows_folder import FIELDS, SPLITS, RowsOptions
 from truenegs_jax.data.tokens.encoder import Encoder
 from truenegs_jax.data.tokens.tokenizer import Tokenizer, write_vocabulary
+from truenegs_jax.runtime import files as files_lib
 from truenegs_jax.runtime.errors import DataError, DiskError
-from truenegs_jax.runtime.files import (
-  atomic_file,
-  disk_errors,
-  file_record,
-  read_json,
-  sync,
-)
+from truenegs_jax.runtime.files import atomic_file, disk_errors, file_record
 from truenegs_jax.runtime.paths import is_bucket
 
 CHUNK_CHARACTERS = 2**21  # about 4,000 rows of 128
@@ -253,7 +248,7 @@ def finish(folder: pathlib.Path, shard_set: ShardSet) -> dict[str, Any]:
       _upload(unfinished / "rows", folder)
     else:
       os.replace(unfinished / "rows", folder)
-      sync(folder.parent)
+      files_lib.sync(folder.parent)
     store.remove_store(spec.folder)
     store.remove_store(unfinished)
   return manifest
@@ -278,7 +273,7 @@ def _verify_shard(
   """Verifies a shard and puts its files in a folder; returns its record."""
   path = spec.record_path(shard)
   fix = f"Remove '{path}' and run the same command again."
-  with read_json(path, DiskError, fix) as saved:
+  with files_lib.read_json(path, DiskError, fix) as saved:
     record = {key: saved[key] for key in ("num_tokens", "files", *SPLITS)}
     files = record["files"].items()
   folder.mkdir(exist_ok=True)
@@ -300,9 +295,10 @@ def _is_intact(path: pathlib.Path, record: dict[str, int]) -> bool:
 
 
 def _describe_split(
-  shards: list[int], num_tokens: int, length: int
+  records: list[dict[str, Any]], counts_V: np.ndarray, length: int
 ) -> dict[str, Any]:
-  """Returns a split's entry in the manifest; `shards` has numbers of rows."""
+  """Returns the entry in the manifest of a split with records of shards."""
+  shards, num_tokens = [x["rows"] for x in records], int(counts_V.sum())
   size = sum(shards) * length
   return {
     "rows": sum(shards),
@@ -320,7 +316,7 @@ def _write_manifest(
 ) -> dict[str, Any]:
   """Writes the other files of a rows folder, and the manifest last."""
   spec, meter = shard_set.spec, shard_set.meter
-  tokenizer = spec.tokenizer
+  tokenizer, length = spec.tokenizer, spec.options.length
   files = _write_vocabulary(tokenizer, counts["train"], folder)
   for record in records:
     files |= record["files"]
@@ -338,11 +334,7 @@ def _write_manifest(
       "special_ids": list(tokenizer.special_ids),
     },
     "splits": {
-      split: _describe_split(
-        [record[split]["rows"] for record in records],
-        int(counts_V.sum()),
-        spec.options.length,
-      )
+      split: _describe_split([x[split] for x in records], counts_V, length)
       for split, counts_V in counts.items()
     },
     "files": dict(sorted(files.items())),
@@ -375,7 +367,7 @@ def _write_manifest(
   content["checksum"] = rows_folder.hash_json(content)
   with atomic_file(folder / rows_folder.MANIFEST) as file:
     file.write((json.dumps(content, indent=1) + "\n").encode())
-  sync(folder)
+  files_lib.sync(folder)
   return manifest
 
 
@@ -389,5 +381,5 @@ def _write_vocabulary(
   unigram_V = counts_V.copy()
   unigram_V[[i for i in tokenizer.special_ids if i != tokenizer.unk]] = 0
   np.save(paths[1], unigram_V)
-  sync(paths[1])
+  files_lib.sync(paths[1])
   return {path.name: file_record(path) for path in paths}

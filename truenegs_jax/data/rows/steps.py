@@ -23,14 +23,9 @@ import numpy as np
 
 from truenegs_jax.config.sections import Data
 from truenegs_jax.data.corpus.corpus import Corpus, Cursor, Meter, Unit
-from truenegs_jax.data.rows import engines, shards, store
+from truenegs_jax.data.rows import engines, rows_folder, shards, store
 from truenegs_jax.data.rows.engines import Engine, Step
-from truenegs_jax.data.rows.rows_folder import (
-  MANIFEST,
-  RowsOptions,
-  is_shard_name,
-  rows_fingerprint,
-)
+from truenegs_jax.data.rows.rows_folder import RowsOptions, rows_fingerprint
 from truenegs_jax.data.rows.shards import ChunkRange, ShardSet, ShardSpec
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
 from truenegs_jax.runtime.errors import DataError
@@ -68,7 +63,7 @@ class Plan:
 
   def is_prepared(self) -> bool:
     """Returns whether the rows exist."""
-    return (self.folder / MANIFEST).exists()  # written last
+    return (self.folder / rows_folder.MANIFEST).exists()  # written last
 
 
 @dataclasses.dataclass(frozen=True)
@@ -181,10 +176,9 @@ class Preparation:
 
     The jobs count the units together: each begins with its share.
     """
-    index, num_jobs = job
+    (index, num_jobs), num_bytes = job, 0
     units = self.corpus.list_units()
     first = len(units) * index // num_jobs
-    num_bytes = 0
     for done, unit in enumerate(units[first:] + units[:first], start=1):
       path = self._count_path(unit)
       if not path.exists():
@@ -250,7 +244,7 @@ def open_unfinished(plan: Plan) -> pathlib.Path:
   folder = plan.folder
   names = [x.name for x in folder.iterdir()] if folder.is_dir() else []
   # A preparation that was stopped leaves shards in a bucket.
-  is_own = is_bucket(folder) and any(map(is_shard_name, names))
+  is_own = is_bucket(folder) and any(map(rows_folder.is_shard_name, names))
   if folder.is_file() or (names and not is_own):
     raise DataError(
       f"data.rows='{folder}' exists and is not empty. Remove it, or set"

@@ -24,10 +24,7 @@ def open_bucket(url: str, name: str) -> pathlib.Path:
   if not is_bucket(folder):
     raise InputError(f"--store={url!r} is no URL such as gs://bucket/folder.")
   folder /= f"truenegs-{name}"
-  try:
-    (folder / "probe").write_bytes(b"")
-  except FileNotFoundError as error:
-    raise InputError(f"--store={url!r}: there is no such bucket.") from error
+  (folder / "probe").write_bytes(b"")
   return folder
 
 
@@ -55,10 +52,7 @@ def measure_unfinished(folder: pathlib.Path) -> tuple[int, int]:
 
 
 def write_file(path: pathlib.Path, *buffers: Any) -> dict[str, int]:
-  """Writes a file of a store; returns its size and CRC-32.
-
-  Other processes may write the same file at the same time.
-  """
+  """Writes a file, also while others do; returns its size and CRC-32."""
   with atomic_file(path, several_writers=True) as file:
     file.writelines(buffers)
   crc = functools.reduce(lambda crc, x: zlib.crc32(x, crc), buffers, 0)
