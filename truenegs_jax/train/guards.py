@@ -28,10 +28,7 @@ FAILED = 128  # the vote of a process with an error; more than any signal
 
 
 class StopSignals:
-  """Context that remembers the first SIGTERM or SIGINT in `received`.
-
-  A second signal ends the process at once, even if it hangs.
-  """
+  """Remembers the first SIGTERM or SIGINT; a second one ends the process."""
 
   def __init__(self, console: Console):
     self._console = console

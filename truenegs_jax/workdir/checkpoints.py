@@ -270,12 +270,11 @@ class Checkpoints:
       except errors.DamagedStepError as e:
         damaged[step] = printable(e)
         continue
-      names = {bad: self._path(bad).name for bad in damaged}
+      names = {bad: f"{self._path(bad).name}{DAMAGED}" for bad in damaged}
       if damaged:
         self._set_aside(damaged)
       for bad, problem in damaged.items():
-        name = f"{names[bad]}{DAMAGED}"
-        renamed = "" if self._read_only else f" It is now '{name}'."
+        renamed = "" if self._read_only else f" It is now '{names[bad]}'."
         report(f"warning: {problem}{renamed} Step {step:,} is used instead.")
       return step, result
     if not damaged and not any(self.folder.glob(f"*{DAMAGED}")):

@@ -75,10 +75,7 @@ def load(
   *,
   report: Callable[[str], object],
 ) -> tuple[SavedModel, dict[str, Any]]:
-  """Reads a step with its parameters; None: the newest undamaged step.
-
-  `report` receives a line about each damaged step.
-  """
+  """Reads a step with its parameters; None: the newest that is undamaged."""
 
   def read(step: int) -> tuple[SavedModel, dict[str, Any]]:
     saved = read_saved_model(checkpoints, step)

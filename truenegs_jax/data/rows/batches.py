@@ -80,8 +80,7 @@ class Reader:
   def __init__(
     self, rows: Rows, verification: Verification, **options: Any
   ) -> None:
-    self._rows, self._verification = rows, verification
-    self._options = options
+    self._rows, self._verification, self._options = rows, verification, options
     self._futures: dict[int, Future[dict[str, np.ndarray]]] = {}
 
   def __call__(self, step: int) -> dict[str, np.ndarray]:

@@ -346,9 +346,8 @@ def verify_rows(folder: str | pathlib.Path) -> None:
 def load_vocabulary(folder: str | pathlib.Path) -> Tokenizer:
   """Returns the tokenizer of the rows."""
   saved, path = read_manifest(folder)["tokenizer"], f"{folder}/vocab.txt"
-  tokenizer = load_tokenizer(
-    path, lowercase=saved["lowercase"], strip_accents=saved["strip_accents"]
-  )
+  options = {name: saved[name] for name in ("lowercase", "strip_accents")}
+  tokenizer = load_tokenizer(path, **options)
   if tokenizer.fingerprint != saved["fingerprint"]:
     raise InputError(
       f"'{path}' has the fingerprint {tokenizer.fingerprint}, but the rows were"
