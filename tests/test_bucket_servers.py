@@ -18,7 +18,10 @@ from etils import epath
 from support import bucket_servers, runs
 from support.faulty_proxy import FaultyProxy
 
-pytestmark = pytest.mark.filterwarnings("ignore:Sending a large body")
+pytestmark = [
+  pytest.mark.slow,
+  pytest.mark.filterwarnings("ignore:Sending a large body"),
+]
 
 
 @pytest.fixture(scope="module", params=bucket_servers.PACKAGES)

@@ -26,7 +26,7 @@ pytestmark = [
 OTHER = {"command", "exported", "secs", "rows_per_s", "init", "run", "models"}
 
 
-@pytest.fixture(scope="module", params=bucket_servers.PACKAGES)
+@pytest.fixture(scope="module", params=bucket_servers.SCHEMES)
 def server(request):
   """Yields a bucket of a server."""
   for package in bucket_servers.PACKAGES[request.param]:

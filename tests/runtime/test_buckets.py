@@ -12,7 +12,7 @@ from truenegs_jax.runtime.errors import DiskError, InputError
 pytestmark = pytest.mark.filterwarnings("ignore:Sending a large body")
 
 
-@pytest.fixture(scope="module", params=bucket_servers.PACKAGES)
+@pytest.fixture(scope="module", params=bucket_servers.SCHEMES)
 def server(request):
   """Yields a bucket of a server."""
   for package in bucket_servers.PACKAGES[request.param]:

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:Sending a large body")
 MODEL = "export/discriminator"
 
 
-@pytest.fixture(scope="module", params=bucket_servers.PACKAGES)
+@pytest.fixture(scope="module", params=bucket_servers.SCHEMES)
 def server(request):
   """Yields a bucket of a server."""
   for package in bucket_servers.PACKAGES[request.param]:

@@ -18,7 +18,7 @@ TAKEOVER_SECS = 1
 ELSEWHERE = {"owner": 4, "token": "x", "host": "far", "pid": 7, "processes": ""}
 
 
-@pytest.fixture(scope="module", params=bucket_servers.PACKAGES)
+@pytest.fixture(scope="module", params=bucket_servers.SCHEMES)
 def server(request):
   for package in bucket_servers.PACKAGES[request.param]:
     pytest.importorskip(package)

@@ -16,7 +16,7 @@ from truenegs_jax.workdir import files, parts
 pytestmark = pytest.mark.filterwarnings("ignore:Sending a large body")
 
 
-@pytest.fixture(scope="module", params=bucket_servers.PACKAGES)
+@pytest.fixture(scope="module", params=bucket_servers.SCHEMES)
 def server(request):
   """Yields a bucket of a server."""
   for package in bucket_servers.PACKAGES[request.param]:

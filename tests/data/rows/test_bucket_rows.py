@@ -18,9 +18,7 @@ from truenegs_jax.runtime.paths import open_path
 pytestmark = pytest.mark.filterwarnings("ignore:Sending a large body")
 
 
-@pytest.fixture(
-  scope="module", params=["gs", pytest.param("s3", marks=pytest.mark.slow)]
-)
+@pytest.fixture(scope="module", params=bucket_servers.SCHEMES)
 def server(request):
   """Yields a bucket of a server."""
   for package in bucket_servers.PACKAGES[request.param]:
