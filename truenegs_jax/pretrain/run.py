@@ -72,6 +72,8 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
         run, workdir, inputs, checkpoints, console, clock
       )
       result = loop.train(prepared, workdir, checkpoints, console)
+    with distributed.raise_everywhere("lease"):
+      lease.check()  # before results of a successor are replaced
     if result.stopped_by is None:
       return finish_run(workdir, result)
     say(

@@ -174,8 +174,15 @@ def in_use(workdir: pathlib.Path) -> InputError:
 
 def _is_dead_process(other: dict[str, Any]) -> bool:
   """Returns whether an owner ran on this machine and has ended."""
-  is_here = other["processes"] and other["processes"] == _name_processes()
-  return is_here and not os.path.exists(f"/proc/{other['pid']}")
+  if not other["processes"] or other["processes"] != _name_processes():
+    return False
+  try:
+    os.kill(other["pid"], 0)
+  except PermissionError:  # of another user
+    return False
+  except ProcessLookupError:
+    return True
+  return False
 
 
 def _name_processes() -> str:
