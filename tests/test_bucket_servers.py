@@ -16,7 +16,6 @@ import tensorstore as ts
 from etils import epath
 
 from support import bucket_servers, runs
-from support.faulty_proxy import FaultyProxy
 
 pytestmark = [
   pytest.mark.slow,
@@ -27,8 +26,6 @@ pytestmark = [
 @pytest.fixture(scope="module", params=bucket_servers.PACKAGES)
 def server(request):
   """Yields a bucket of a server."""
-  for package in bucket_servers.PACKAGES[request.param]:
-    pytest.importorskip(package)
   with bucket_servers.serve_bucket(request.param) as bucket:
     yield bucket
 
@@ -36,10 +33,7 @@ def server(request):
 @pytest.fixture
 def bucket(server, monkeypatch):
   """Yields an empty bucket and the proxy that this process's clients use."""
-  for name in server.list():
-    server.delete(name)
-  with FaultyProxy(server.port) as proxy:
-    bucket_servers.connect(monkeypatch, server.scheme, proxy.port)
+  with bucket_servers.connect_empty(monkeypatch, server) as proxy:
     yield server, proxy
 
 

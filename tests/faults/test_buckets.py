@@ -12,11 +12,8 @@ import time
 import pytest
 
 from support import bucket_servers, faults, runs
+from support.faulty_proxy import FaultyProxy
 from truenegs_jax.runtime import errors
-
-pytest.importorskip("gcsfs")
-pytest.importorskip("gcp_storage_emulator")
-faulty_proxy = pytest.importorskip("support.faulty_proxy")
 
 STEPS = 40
 TAKEOVER_SECS = 6
@@ -71,7 +68,7 @@ def link(base):
   _, _, env = base
   with (
     bucket_servers.serve_bucket("gs") as bucket,
-    faulty_proxy.FaultyProxy(bucket.port) as proxy,
+    FaultyProxy(bucket.port) as proxy,
   ):
     for name in FOREIGN:
       bucket.write(name, b"a user's")

@@ -32,8 +32,6 @@ def local(tmp_path_factory):
 @pytest.fixture
 def bucket(local):
   """Yields a server with an empty bucket, and the proxy before it."""
-  for package in bucket_servers.PACKAGES["gs"]:
-    pytest.importorskip(package)
   with (
     bucket_servers.serve_bucket("gs") as server,
     FaultyProxy(server.port) as proxy,

@@ -5,7 +5,6 @@ import pickle
 import pytest
 
 from support import bucket_servers
-from support.faulty_proxy import FaultyProxy
 from truenegs_jax.runtime import files, paths
 from truenegs_jax.runtime.errors import DiskError, InputError
 
@@ -15,8 +14,6 @@ pytestmark = pytest.mark.filterwarnings("ignore:Sending a large body")
 @pytest.fixture(scope="module", params=bucket_servers.SCHEMES)
 def server(request):
   """Yields a bucket of a server."""
-  for package in bucket_servers.PACKAGES[request.param]:
-    pytest.importorskip(package)
   with bucket_servers.serve_bucket(request.param) as bucket:
     yield bucket
 
@@ -24,10 +21,7 @@ def server(request):
 @pytest.fixture
 def link(server, monkeypatch):
   """Yields the proxy before an empty bucket, and a folder in it."""
-  for name in server.list():
-    server.delete(name)
-  with FaultyProxy(server.port) as proxy:
-    bucket_servers.connect(monkeypatch, server.scheme, proxy.port)
+  with bucket_servers.connect_empty(monkeypatch, server) as proxy:
     yield proxy, paths.open_path("--workdir", f"{server.url}/a/b/")
 
 

@@ -19,6 +19,8 @@ import fsspec
 import pytest
 from etils.epath import backend
 
+from support.faulty_proxy import FaultyProxy
+
 PACKAGES = {
   "s3": ("s3fs", "moto", "flask_cors"),
   "gs": ("gcsfs", "gcp_storage_emulator"),
@@ -177,7 +179,9 @@ class Bucket:
 
 @contextlib.contextmanager
 def serve_bucket(scheme: str, name: str = "bucket") -> Iterator[Bucket]:
-  """Runs a server with an empty bucket."""
+  """Runs a server with an empty bucket; skips the test without its packages."""
+  for package in PACKAGES[scheme]:
+    pytest.importorskip(package)
   with serve(scheme) as port:
     bucket = Bucket(scheme, port, name)
     bucket.create()
@@ -191,6 +195,16 @@ def connect(monkeypatch, scheme: str, port: int) -> None:
     monkeypatch.setenv(name, value)
   fsspec.get_filesystem_class(scheme).clear_instance_cache()
   backend.fsspec_backend._get_filesystem.cache_clear()
+
+
+@contextlib.contextmanager
+def connect_empty(monkeypatch, bucket: Bucket) -> Iterator[FaultyProxy]:
+  """Empties a bucket, which the clients of this process reach by a proxy."""
+  for name in bucket.list():
+    bucket.delete(name)
+  with FaultyProxy(bucket.port) as proxy:
+    connect(monkeypatch, bucket.scheme, proxy.port)
+    yield proxy
 
 
 class Proxy:

@@ -13,7 +13,6 @@ import pytest
 from rich.console import Console
 
 from support import bucket_servers, report_workdirs
-from support.faulty_proxy import FaultyProxy
 from truenegs_jax import status
 from truenegs_jax.config import load
 from truenegs_jax.config.flags import parse_config
@@ -29,8 +28,6 @@ pytestmark = pytest.mark.filterwarnings("ignore:Sending a large body")
 @pytest.fixture(scope="module")
 def server():
   """Yields a bucket of a server."""
-  for package in bucket_servers.PACKAGES["gs"]:
-    pytest.importorskip(package)
   with bucket_servers.serve_bucket("gs") as bucket:
     yield bucket
 
@@ -38,11 +35,8 @@ def server():
 @pytest.fixture
 def bucket(server, monkeypatch, tmp_path):
   """Yields a server with an empty bucket, and the proxy before it."""
-  for name in server.list():
-    server.delete(name)
   monkeypatch.chdir(tmp_path)
-  with FaultyProxy(server.port) as proxy:
-    bucket_servers.connect(monkeypatch, server.scheme, proxy.port)
+  with bucket_servers.connect_empty(monkeypatch, server) as proxy:
     yield server, proxy
   assert not any(path.name.startswith("gs:") for path in tmp_path.iterdir())
 

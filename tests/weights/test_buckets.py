@@ -20,8 +20,6 @@ MODEL = "export/discriminator"
 @pytest.fixture(scope="module", params=bucket_servers.SCHEMES)
 def server(request):
   """Yields a bucket of a server."""
-  for package in bucket_servers.PACKAGES[request.param]:
-    pytest.importorskip(package)
   with bucket_servers.serve_bucket(request.param) as bucket:
     yield bucket
 

@@ -8,7 +8,6 @@ import time
 import pytest
 
 from support import bucket_servers
-from support.faulty_proxy import FaultyProxy
 from truenegs_jax.runtime import paths
 from truenegs_jax.runtime.errors import DiskError, InputError
 from truenegs_jax.workdir import files, lock
@@ -20,8 +19,6 @@ ELSEWHERE = {"owner": 4, "token": "x", "host": "far", "pid": 7, "processes": ""}
 
 @pytest.fixture(scope="module", params=bucket_servers.SCHEMES)
 def server(request):
-  for package in bucket_servers.PACKAGES[request.param]:
-    pytest.importorskip(package)
   with bucket_servers.serve_bucket(request.param) as bucket:
     yield bucket
 
@@ -29,11 +26,8 @@ def server(request):
 @pytest.fixture
 def bucket(server, monkeypatch):
   """Yields an empty bucket, the proxy before it, and a workdir in it."""
-  for name in server.list():
-    server.delete(name)
   monkeypatch.setenv(lease_lib.TAKEOVER_VARIABLE, f"{TAKEOVER_SECS}")
-  with FaultyProxy(server.port) as proxy:
-    bucket_servers.connect(monkeypatch, server.scheme, proxy.port)
+  with bucket_servers.connect_empty(monkeypatch, server) as proxy:
     workdir = paths.open_path("--workdir", f"{server.url}/runs/x")
     yield server, proxy, workdir
 

@@ -8,7 +8,6 @@ from concurrent import futures
 import pytest
 
 from support import bucket_servers
-from support.faulty_proxy import FaultyProxy
 from truenegs_jax.runtime import paths, uploads
 from truenegs_jax.runtime.errors import DiskError
 from truenegs_jax.workdir import files, parts
@@ -19,8 +18,6 @@ pytestmark = pytest.mark.filterwarnings("ignore:Sending a large body")
 @pytest.fixture(scope="module", params=bucket_servers.SCHEMES)
 def server(request):
   """Yields a bucket of a server."""
-  for package in bucket_servers.PACKAGES[request.param]:
-    pytest.importorskip(package)
   with bucket_servers.serve_bucket(request.param) as bucket:
     yield bucket
 
@@ -28,10 +25,7 @@ def server(request):
 @pytest.fixture
 def bucket(server, monkeypatch):
   """Yields a server with an empty bucket, and the proxy before it."""
-  for name in server.list():
-    server.delete(name)
-  with FaultyProxy(server.port) as proxy:
-    bucket_servers.connect(monkeypatch, server.scheme, proxy.port)
+  with bucket_servers.connect_empty(monkeypatch, server) as proxy:
     yield server, proxy
 
 

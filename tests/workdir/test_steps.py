@@ -7,7 +7,6 @@ import jax
 import pytest
 
 from support import bucket_servers, saved_steps
-from support.faulty_proxy import FaultyProxy
 from truenegs_jax.runtime import paths
 from truenegs_jax.runtime.errors import (
   CheckpointError,
@@ -26,8 +25,6 @@ FOLDER = "runs/x/checkpoints"
 
 @pytest.fixture(scope="module")
 def server():
-  for package in bucket_servers.PACKAGES["gs"]:
-    pytest.importorskip(package)
   with bucket_servers.serve_bucket("gs") as bucket:
     yield bucket
 
@@ -35,10 +32,7 @@ def server():
 @pytest.fixture
 def bucket(server, monkeypatch):
   """Yields an empty bucket, the proxy before it, and a workdir in it."""
-  for name in server.list():
-    server.delete(name)
-  with FaultyProxy(server.port) as proxy:
-    bucket_servers.connect(monkeypatch, server.scheme, proxy.port)
+  with bucket_servers.connect_empty(monkeypatch, server) as proxy:
     yield server, proxy, paths.open_path("--workdir", "gs://bucket/runs/x")
 
 

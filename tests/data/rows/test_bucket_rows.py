@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from support import bucket_servers, runs, small_rows
-from support.faulty_proxy import FaultyProxy
 from support.texts import make_texts
 from truenegs_jax.data.rows import batches, copies, rows_folder, shards, store
 from truenegs_jax.report import plots
@@ -21,8 +20,6 @@ pytestmark = pytest.mark.filterwarnings("ignore:Sending a large body")
 @pytest.fixture(scope="module", params=bucket_servers.SCHEMES)
 def server(request):
   """Yields a bucket of a server."""
-  for package in bucket_servers.PACKAGES[request.param]:
-    pytest.importorskip(package)
   with bucket_servers.serve_bucket(request.param) as bucket:
     yield bucket
 
@@ -30,16 +27,13 @@ def server(request):
 @pytest.fixture
 def bucket(server, monkeypatch, tmp_path):
   """Yields an empty bucket and the proxy that this process's clients use."""
-  for name in server.list():
-    server.delete(name)
   monkeypatch.setenv("TRUENEGS_CACHE", str(tmp_path / "cache"))
   monkeypatch.setattr(shards, "SHARD_CHUNKS", 1)
   monkeypatch.setattr(shards, "CHUNK_CHARACTERS", 9000)
   monkeypatch.setattr(buckets, "REPEAT_SECS", 0.5)
   sleep = asyncio.sleep
   monkeypatch.setattr(asyncio, "sleep", lambda _: sleep(0))  # between retries
-  with FaultyProxy(server.port) as proxy:
-    bucket_servers.connect(monkeypatch, server.scheme, proxy.port)
+  with bucket_servers.connect_empty(monkeypatch, server) as proxy:
     yield server, proxy
 
 
