@@ -275,6 +275,7 @@ def test_processes_of_a_machine_share_the_copies(bucket, url, slow_copies):
   assert len(copied) == proxy.count("get")
 
 
+@pytest.mark.parametrize("server", ["gs"], indirect=True)
 @pytest.mark.slow
 @pytest.mark.parametrize("order", ["rows", "blocks"])
 def test_a_run_with_rows_in_a_bucket_equals_a_local_one(
