@@ -19,6 +19,7 @@ from truenegs_jax.runtime.errors import CheckpointError, InputError
 from truenegs_jax.runtime.paths import open_path
 
 pytestmark = [
+  pytest.mark.slow,
   pytest.mark.filterwarnings("ignore:Sending a large body"),
   pytest.mark.usefixtures("one_device"),
 ]
@@ -72,7 +73,6 @@ def assert_same_results(bucket, name, folder: pathlib.Path) -> None:
   )
 
 
-@pytest.mark.slow
 @only_gs
 def test_fine_tuning_is_that_of_a_local_folder(bucket, shared_finetuning):
   values, expected = shared_finetuning.values, shared_finetuning.workdir
@@ -95,7 +95,6 @@ def test_fine_tuning_is_that_of_a_local_folder(bucket, shared_finetuning):
   assert "+0.00" in run(finetune_run, f"{bucket.url}/other", other)
 
 
-@pytest.mark.slow
 def test_robustness_is_that_of_a_local_model(bucket, fine_tuned_run, tmp_path):
   bucket.upload(fine_tuned_run.workdir, "model")
   values = {
@@ -125,7 +124,6 @@ def test_robustness_is_that_of_a_local_model(bucket, fine_tuned_run, tmp_path):
     run(robustness_run, f"{bucket.url}/model", values | {"init": "x"})
 
 
-@pytest.mark.slow
 def test_corrections_are_those_of_a_local_model(
   bucket, shared_pretraining, tmp_path
 ):

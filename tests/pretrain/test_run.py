@@ -147,6 +147,7 @@ def test_finished_run_moves_and_gets_more_steps(first_run):
   assert json.loads((moved / "results.json").read_text())["steps"] == 16
 
 
+@pytest.mark.slow
 def test_run_starts_from_weights_and_resumes_without_them(first_run):
   root, flags = first_run
   shutil.copytree(root / "first", root / "copied")

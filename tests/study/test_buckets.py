@@ -17,7 +17,10 @@ from truenegs_jax.study import drive
 from truenegs_jax.study.drive import Part, State
 from truenegs_jax.workdir import lease
 
-pytestmark = pytest.mark.filterwarnings("ignore:Sending a large body")
+pytestmark = [
+  pytest.mark.slow,
+  pytest.mark.filterwarnings("ignore:Sending a large body"),
+]
 KEY = drive.part_key("a", 0, "pretrain")
 # Writes its output, or fails while the object "fails" is there.
 CODE = """
@@ -120,7 +123,6 @@ def test_a_part_whose_process_was_killed_is_repeated(
   assert drive.read_states([part], root) == {KEY: State.DONE}
 
 
-@pytest.mark.slow
 def test_a_study_that_is_stopped_has_the_models_of_local_runs(
   bucket, shared_pretraining, tmp_path
 ):

@@ -13,7 +13,10 @@ from truenegs_jax.weights import load, model_card
 from truenegs_jax.weights.find import Weights
 from truenegs_jax.workdir import files
 
-pytestmark = pytest.mark.filterwarnings("ignore:Sending a large body")
+pytestmark = [
+  pytest.mark.slow,
+  pytest.mark.filterwarnings("ignore:Sending a large body"),
+]
 MODEL = "export/discriminator"
 
 
