@@ -11,7 +11,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 import urllib.parse
 from collections.abc import Iterator
 
@@ -35,20 +34,19 @@ PROGRAMS = {"s3": "s3_emulator.py", "gs": "gcs_emulator.py"}
 @contextlib.contextmanager
 def serve(scheme: str) -> Iterator[int]:
   """Runs a server of `scheme`; yields its port."""
-  with socket.create_server(("127.0.0.1", 0)) as free:
-    port = free.getsockname()[1]
-  quiet = subprocess.DEVNULL
   program = pathlib.Path(__file__).with_name(PROGRAMS[scheme])
-  process = subprocess.Popen(
-    [sys.executable, str(program), str(port)], stdout=quiet, stderr=quiet
-  )
+  quiet = subprocess.DEVNULL
+  # The server inherits a socket that listens: no other process can take its
+  # port, and requests wait until it has started.
+  with socket.create_server(("127.0.0.1", 0), backlog=128) as listening:
+    port = listening.getsockname()[1]
+    process = subprocess.Popen(
+      [sys.executable, str(program), str(listening.fileno())],
+      pass_fds=[listening.fileno()],
+      stdout=quiet,
+      stderr=quiet,
+    )
   try:
-    for _ in range(300):
-      with contextlib.suppress(OSError):
-        socket.create_connection(("127.0.0.1", port)).close()
-        break
-      assert process.poll() is None, f"the server of {scheme} ended"
-      time.sleep(0.1)
     yield port
   finally:
     process.kill()

@@ -1,12 +1,14 @@
 """Serves gcp-storage-emulator with what Orbax and TensorStore need besides.
 
 Conditions on generations, listings by offset and page, ranges, and threads: a
-request is one step for all others. The argument is a port.
+request is one step for all others. The argument is the file descriptor of a
+listening socket.
 """
 
 import functools
 import http.server
 import itertools
+import socket
 import sys
 import threading
 from http import HTTPStatus
@@ -181,13 +183,14 @@ class Handler(server.RequestHandler):
   disable_nagle_algorithm = True
 
 
-class Server(http.server.ThreadingHTTPServer):
-  request_queue_size = 128
-
-
 if __name__ == "__main__":
   objects.upload_partial = upload_part  # also called by objects.insert
   server.HANDLERS = tuple(improve(*route) for route in server.HANDLERS)
   storage = MemoryStorage()
   handler = functools.partial(Handler, storage)
-  Server(("127.0.0.1", int(sys.argv[1])), handler).serve_forever()
+  with socket.socket(fileno=int(sys.argv[1])) as listening:
+    emulator = http.server.ThreadingHTTPServer(
+      listening.getsockname(), handler, bind_and_activate=False
+    )
+    emulator.socket = listening
+    emulator.serve_forever()

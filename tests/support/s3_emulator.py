@@ -1,13 +1,14 @@
 """Serves moto's S3, where a request is one step for all others.
 
 moto compares ETags and writes in two steps, between which others may write. The
-argument is a port.
+argument is the file descriptor of a listening socket.
 """
 
 import sys
 import threading
 
 from moto import server
+from werkzeug import serving
 
 LOCK = threading.Lock()
 
@@ -19,5 +20,12 @@ class Application(server.DomainDispatcherApplication):
 
 
 if __name__ == "__main__":
-  server.DomainDispatcherApplication = Application
-  server.main(["-H127.0.0.1", f"-p{sys.argv[1]}"])
+  application = Application(server.create_backend_app)
+  serving.make_server(
+    "127.0.0.1",
+    0,
+    application,
+    threaded=True,
+    request_handler=server.MotoRequestHandler,
+    fd=int(sys.argv[1]),
+  ).serve_forever()
