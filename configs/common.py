@@ -15,8 +15,9 @@ from ml_collections import ConfigDict
 from truenegs_jax.config.load import WordError, parse_words
 from truenegs_jax.config.tables import make_config
 
-# The changes of each recipe of the paper (Zhang et al. 2023, section 3.2; the
-# last two are ablations of table 6).
+# The changes of each recipe: of the paper (Zhang et al. 2023, section 3.2, and
+# table 6's ablations hc_glove and sr_sent), and two corrections that keep the
+# optimum of the loss (docs/explanation/proper_corrections.md).
 GLOVE = "vectors path=glove.6B.50d.txt top=10"
 _OFF = dict(hard_correction=False, soft_weight=0.0, sentence_weight=0.0)
 RECIPES = {
@@ -26,6 +27,8 @@ RECIPES = {
   "hc+sr": _OFF | dict(hard_correction=True, soft_weight=1.0),
   "hc_glove": _OFF | dict(hard_correction=True, sources=GLOVE),
   "sr_sent": _OFF | dict(sentence_weight=1.0),
+  "proper": _OFF | dict(smoothing=0.3, smoothing_by="balanced"),
+  "set": _OFF | dict(smoothing=1.0, smoothing_by="set"),
 }
 
 RECIPE_MEANINGS = {
@@ -35,6 +38,8 @@ RECIPE_MEANINGS = {
   "hc+sr": "Recipe: hard correction and soft regularization.",
   "hc_glove": "Recipe: hard correction with neighbours of word vectors.",
   "sr_sent": "Recipe: soft regularization of sentences.",
+  "proper": "Recipe: balanced smoothing, which no lexicon can bias.",
+  "set": "Recipe: the likelihood of the gold token or any synonym, for studies.",
 }
 
 # The paper's corpora by their names on the Hugging Face hub. Without internet,

@@ -36,7 +36,7 @@ RECORD_FIELDS = (
 
 def test_every_metric_of_pretraining_is_described():
   model = tiny.make_model()
-  options = tiny.make_options(discriminator="relabel", sentence_weight=1.0)
+  options = tiny.make_options(discriminator_label=0.0, sentence_weight=1.0)
   terms = jax.eval_shape(
     tiny.make_objective(model, options, train=False),  # has more than training
     pretrain.param_shapes(model),

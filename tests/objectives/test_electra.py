@@ -31,19 +31,27 @@ def test_the_published_recipe_equals_the_oracle():
   [
     {
       "prediction": "sample",
-      "discriminator": "relabel",
+      "discriminator_label": 0.25,
       "include_self": True,
       "smoothing": 0.3,
     },
     {
-      "discriminator": "ignore",
+      "discriminator_ignore": True,
+      "smoothing": 0.9,
+      "smoothing_by": "model",
       "soft_prediction": "expected",
       "strict_subword": False,
       "sampling_temperature": 3.0,
       "vocabulary_chunk": 9,
     },
     pytest.param(
-      {"prediction": "sample", "hard_correction": False},
+      {
+        "prediction": "sample",
+        "hard_correction": False,
+        "smoothing": 0.3,
+        "smoothing_by": "balanced",
+        "vocabulary_chunk": 9,
+      },
       marks=pytest.mark.slow,
     ),
   ],
@@ -56,7 +64,8 @@ def test_terms_and_gradients_of_other_readings_equal_the_oracle(fields):
 
 RECIPES = {
   "prediction": st.sampled_from(("argmax", "sample")),
-  "discriminator": st.sampled_from(("none", "relabel", "ignore")),
+  "discriminator_label": st.sampled_from((0.0, 0.5, 1.0)),
+  "discriminator_ignore": st.booleans(),
   "soft_prediction": st.sampled_from(("predicted", "expected")),
   "style": st.sampled_from(("80_10_10", "electra_85_15")),
   "hard_correction": st.booleans(),
@@ -64,6 +73,8 @@ RECIPES = {
   "strict_subword": st.booleans(),
   "sampling_temperature": st.sampled_from((1.0, 0.5, 3.0)),
   "smoothing": st.sampled_from((0.0, 0.1, 1.0)),
+  "smoothing_by": st.sampled_from(("uniform", "model", "balanced", "set")),
+  "drop_prob": st.sampled_from((0.0, 0.3)),
   "soft_weight": st.sampled_from((0.0, 1.0)),
   "sentence_weight": st.sampled_from((0.0, 0.5)),
 }
@@ -82,7 +93,7 @@ def test_random_recipes_equal_the_oracle(fields, layout):
 def test_terms_of_a_batch_of_padding_are_zero():
   case = case_of(1)
   case = dataclasses.replace(case, documents_BxL=0 * case.documents_BxL)
-  recipe = oracle.make_options(smoothing=0.5, discriminator="relabel", **ALL_ON)
+  recipe = oracle.make_options(smoothing=0.5, discriminator_label=0.0, **ALL_ON)
   expected = oracle.check_terms(recipe, case, pair=True, train=False)
   for name in expected.keys() - {"detect_histogram"}:
     assert expected[name] == (0, 0), name

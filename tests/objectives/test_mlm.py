@@ -21,9 +21,15 @@ ALL_LISTED = np.ones((tiny.V, tiny.V), bool)
 case_of = functools.cache(oracle.make_case)
 
 
-@pytest.mark.parametrize(("layout", "train"), [("bits", True), ("ids", False)])
-def test_all_terms_and_gradients_equal_the_oracle(layout, train):
-  recipe = oracle.make_options(smoothing=0.3, **ALL_ON)
+@pytest.mark.parametrize(
+  ("layout", "train", "fields"),
+  [
+    ("bits", True, {"drop_prob": 0.25}),
+    ("ids", False, {"smoothing": 0.3, "smoothing_by": "balanced"}),
+  ],
+)
+def test_all_terms_and_gradients_equal_the_oracle(layout, train, fields):
+  recipe = oracle.make_options(**ALL_ON | fields)
   case = case_of(0, layout=layout)
   expected = oracle.check_terms(recipe, case, pair=False, train=train)
   false, wrong = expected["corrected_of_mismatches"]
@@ -38,6 +44,8 @@ RECIPES = {
   "include_self": st.booleans(),
   "strict_subword": st.booleans(),
   "smoothing": st.sampled_from((0.0, 0.1, 1.0)),
+  "smoothing_by": st.sampled_from(("uniform", "model", "balanced", "set")),
+  "drop_prob": st.sampled_from((0.0, 0.3)),
   "soft_weight": st.sampled_from((0.0, 1.0)),
   "sentence_weight": st.sampled_from((0.0, 0.5)),
 }
@@ -153,7 +161,7 @@ def test_all_terms_at_a_temperature_are_those_of_the_folded_weights(
     jax.jit(tiny.make_objective(model, recipe, train=False))
     for model in (make(), hot)
   )
-  inputs = batch, keys_B, tiny.make_aux()
+  inputs = batch, keys_B, tiny.make_aux(options=recipe)
   result = hot_terms(params, *inputs)
   expected = plain_terms(pretrain.fold_temperature(params, hot), *inputs)
   plain = plain_terms(params, *inputs)

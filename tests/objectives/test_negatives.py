@@ -35,23 +35,6 @@ def test_false_negatives_are_the_listed_mismatches(layout, include_self):
     np.testing.assert_array_equal(result, expected)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_the_synonym_mean_is_over_the_listed_columns(layout):
-  table = RELATION.copy()
-  table[7] = False  # a word without synonyms
-  aux = make_aux(layout, table)
-  gold_BxK = np.arange(tiny.V).reshape(7, 10)
-  values = np.random.default_rng(0).normal(size=(7, 10, tiny.V))
-  mean_BxK, has_BxK = jax.jit(negatives.synonym_mean)(
-    aux, jnp.asarray(gold_BxK), jnp.asarray(values, jnp.float32)
-  )
-  for index, gold in np.ndenumerate(gold_BxK):
-    listed = values[index][table[gold]]
-    assert has_BxK[index] == bool(len(listed))
-    expected_mean = listed.mean() if len(listed) else 0.0
-    np.testing.assert_allclose(mean_BxK[index], expected_mean, atol=1e-6)
-
-
 V, E = 45, 16
 
 

@@ -17,16 +17,16 @@ from truenegs_jax.train.start import Run, describe_objective
     ("baseline", {}, "plain ELECTRA; 25% masked (electra_85_15)"),
     (
       "hc+sr",
-      {"discriminator": "ignore", "symmetric": True},
+      {"discriminator_ignore": True, "symmetric": True},
       "ELECTRA + hard correction by wordnet senses=1 (argmax) + soft"
-      " regularization (cosine) x 0.1 + discriminator ignore + symmetric True;"
-      " 25% masked (electra_85_15)",
+      " regularization (cosine) x 0.1 + discriminator_ignore True + symmetric"
+      " True; 25% masked (electra_85_15)",
     ),
     (
       "baseline",
       {"smoothing": 0.1, "strict_subword": False},
-      "ELECTRA + synonyms of wordnet senses=1 + smoothing over synonyms x 0.1"
-      " + strict_subword False; 25% masked (electra_85_15)",
+      "ELECTRA + synonyms of wordnet senses=1 + smoothing over synonyms"
+      " (uniform) x 0.1 + strict_subword False; 25% masked (electra_85_15)",
     ),
     (
       "baseline",

@@ -50,15 +50,30 @@ def compute_logits(x_BxKxE, word_VxE, bias_V):
   ) + bias_V.reshape(1, 1, -1)
 
 
+def list_tokens(gold_BxK, size):
+  """Lists the gold token, others, and some of them twice."""
+  return (gold_BxK[..., None] + jnp.array([[[0, 3, 1, 0, 176, 1]]])) % size
+
+
+def sum_losses(output, weight_BxK):
+  """Adds up losses and listed logits, with weights of all signs."""
+  weight_BxKxS = weight_BxK[..., None] * jnp.arange(-2.0, 4.0)[None, None]
+  listed = output["listed_BxKxS"] * weight_BxKxS
+  return (output["loss_BxK"] * weight_BxK).sum() + listed.sum()
+
+
 @functools.partial(jax.jit, static_argnames=("chunk", "temperature"))
 def compute_fused(case, **options):
-  """Returns the gradients of a weighted sum of losses, and the output."""
+  """Returns the gradients of `sum_losses`, and the output."""
   *inputs, gold_BxK, weight_BxK = case
+  listed_BxKxS = list_tokens(gold_BxK, inputs[2].size)
 
   def loss(*inputs):
     keys_B = make_keys(range(B))
-    output = output_softmax.compute(*inputs, gold_BxK, keys_B, **options)
-    return (output.loss_BxK * weight_BxK).sum(), vars(output)
+    output = output_softmax.compute(
+      *inputs, gold_BxK, keys_B, listed_BxKxS=listed_BxKxS, **options
+    )
+    return sum_losses(vars(output), weight_BxK), vars(output)
 
   return jax.grad(loss, argnums=(0, 1, 2), has_aux=True)(*inputs)
 
@@ -77,8 +92,11 @@ def compute_plain(case, temperature=1.0):
       "loss_BxK": loss_BxK,
       "predicted_BxK": jnp.argmax(logits_BxKxV, axis=-1),
       "sampled_BxK": output_softmax.sample(logits_BxKxV, keys_B, temperature),
+      "listed_BxKxS": jnp.take_along_axis(
+        logits_BxKxV, list_tokens(gold_BxK, inputs[2].size), axis=-1
+      ),
     }
-    return (loss_BxK * weight_BxK).sum(), output
+    return sum_losses(output, weight_BxK), output
 
   return jax.grad(loss, argnums=(0, 1, 2), has_aux=True)(*inputs)
 

@@ -16,20 +16,23 @@ def predict_case(recipe, *, train=False):
   bound = oracle.StubModel().bind({"params": CASE.params})
   inputs, keys_B = oracle.make_inputs(CASE), oracle.make_keys(CASE)
   return slot_predictions.mask_and_predict(
-    bound, inputs, keys_B, recipe, train=train
+    bound, inputs, keys_B, {}, recipe, train=train
   )
 
 
 @pytest.mark.parametrize(
-  ("prediction", "smoothing"),  # without and with logits
-  [("argmax", 0.0), ("sample", 0.1)],
+  ("prediction", "soft_prediction"),  # without and with logits
+  [("argmax", "predicted"), ("sample", "expected")],
 )
-def test_predictions_and_samples_equal_the_oracle(prediction, smoothing):
+def test_predictions_and_samples_equal_the_oracle(prediction, soft_prediction):
   recipe = oracle.make_options(
-    prediction=prediction, smoothing=smoothing, sampling_temperature=9.0
+    prediction=prediction,
+    soft_prediction=soft_prediction,
+    sampling_temperature=9.0,
   )
   predictions, draws = predict_case(recipe), oracle.draw_slots(recipe, CASE)
-  assert (predictions.logits_BxKxV is not None) == bool(smoothing)
+  needs_logits = soft_prediction == "expected"
+  assert (predictions.logits_BxKxV is not None) == needs_logits
   np.testing.assert_array_equal(predictions.masked_BxL, draws.masked_BxL)
   in_use = np.asarray(predictions.slots.weight_BxK) > 0
   for name, field in (

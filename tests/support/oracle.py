@@ -144,8 +144,8 @@ class StubModel:
   def token_embedding(self, ids):
     return self.params["word"][ids]
 
-  def mean_embedding(self, p_BxKxV):
-    return p_BxKxV @ self.params["word"]
+  def word_table(self):
+    return self.params["word"]
 
 
 def compute_terms(options: Options, case: Case, *, model=None, **mode):
@@ -159,10 +159,13 @@ def make_objective(
 ):
   """Returns the code under test as a function of the stub's arrays."""
   aux = {"continues_V": jnp.asarray(case.continues_V)}
-  if case.layout == "bits":
+  if case.layout == "bits" and not options.smoothing:
     aux["bits_VxW"] = jnp.asarray(tiny.pack_bits(case.listed_VxV))
   else:
-    aux["ids_VxS"] = jnp.asarray(tiny.list_ids(case.listed_VxV))
+    ids_VxS = tiny.list_ids(case.listed_VxV)
+    rates_VxS = np.take_along_axis(find_rates(case), ids_VxS, axis=1)
+    aux["ids_VxS"] = jnp.asarray(ids_VxS)
+    aux["rates_VxS"] = jnp.where(ids_VxS < 0, 0.0, jnp.float32(rates_VxS))
   return functools.partial(
     electra.electra_terms if pair else mlm.mlm_terms,
     batch=make_inputs(case),
@@ -198,6 +201,7 @@ class Slot:
   gold: int
   masked_as: int  # the token in the masked input
   sampled: int
+  is_dropped: bool
   prediction: int  # the likeliest token or the sample, by the options
 
 
@@ -228,6 +232,11 @@ def draw_slots(options: Options, case: Case) -> Draws:
   logits_BxKxV = np.take_along_axis(
     case.params["logits"], positions_BxK[..., None], axis=1
   )
+  drop_keys_B = rng_lib.purpose_keys(keys_B, rng_lib.DROP)
+  dropped_BxK = (
+    np.asarray(rng_lib.uniform(drop_keys_B, weight_BxK.shape[1:]))
+    < options.drop_prob
+  )
   sampled_BxK = _sample(
     logits_BxKxV,
     rng_lib.purpose_keys(keys_B, rng_lib.SAMPLE),
@@ -240,7 +249,10 @@ def draw_slots(options: Options, case: Case) -> Draws:
     sampled = int(sampled_BxK[row, k])
     likeliest = int(logits_BxKxV[row, k].argmax())
     prediction = {"argmax": likeliest, "sample": sampled}[options.prediction]
-    slots.append(Slot(row, position, gold, masked_as, sampled, prediction))
+    dropped = bool(dropped_BxK[row, k])
+    slots.append(
+      Slot(row, position, gold, masked_as, sampled, dropped, prediction)
+    )
   return Draws(slots, masked_BxL)
 
 
@@ -259,12 +271,12 @@ def expected_terms(
   """
   frozen = {name: np.float64(x) for name, x in case.params.items()}
   live, draws = live or frozen, draws or draw_slots(options, case)
-  terms = _mlm_terms(options, case, draws, live)
+  terms = _mlm_terms(options, case, draws, live, frozen, train=train)
   if not train:
     hidden = [s for s in draws.slots if s.masked_as == tiny.MASK]
     terms["mlm_hidden"] = sum(_plain_loss(live, s) for s in hidden), len(hidden)
   if options.soft_weight or not train:
-    losses = [_soft_loss(options, s, live) for s in draws.slots]
+    losses = [_soft_loss(options, s, live, frozen) for s in draws.slots]
     terms["soft"] = sum(losses), len(losses)
   if options.sentence_weight:
     terms["sentence"] = _sentence_term(
@@ -284,15 +296,32 @@ def _plain_loss(params, slot: Slot) -> float:
   return -_log_softmax(logits_V)[slot.gold]
 
 
-def _loss(options: Options, case: Case, params, slot: Slot) -> float:
-  logits_V = params["logits"][slot.row, slot.position]
-  log_p_V = _log_softmax(logits_V)
-  synonyms = np.nonzero(case.listed_VxV[slot.gold])[0]
-  if not len(synonyms):
-    return -log_p_V[slot.gold]
-  spread = np.mean([-log_p_V[s] for s in synonyms])
-  share = options.smoothing
-  return (1 - share) * -log_p_V[slot.gold] + share * spread
+def find_rates(case: Case) -> np.ndarray:
+  """Returns 1 / the longer list of both words, 0 unless a pair is mutual."""
+  listed_VxV = case.listed_VxV & ~np.eye(V, dtype=bool)
+  mutual_VxV = listed_VxV & listed_VxV.T
+  num_V = mutual_VxV.sum(axis=1)
+  return mutual_VxV / np.maximum(np.maximum(num_V, num_V[:, None]), 1)
+
+
+def _loss(options: Options, case: Case, live, frozen, slot: Slot) -> float:
+  log_p_V = _log_softmax(live["logits"][slot.row, slot.position])
+  gold, share = slot.gold, options.smoothing
+  synonyms = [s for s in np.nonzero(case.listed_VxV[gold])[0] if s != gold]
+  gated = options.strict_subword and piece_follows(case, slot)
+  if not share or not synonyms or gated:
+    return -log_p_V[gold]
+  if options.smoothing_by in ("model", "set"):
+    log_set = scipy.special.logsumexp(log_p_V[[gold, *synonyms]])
+    return share * -log_set + (1 - share) * -log_p_V[gold]
+  targets = {s: share / len(synonyms) for s in synonyms}
+  if options.smoothing_by == "balanced":
+    p_V = np.exp(_log_softmax(frozen["logits"][slot.row, slot.position]))
+    rates_V = find_rates(case)[gold]
+    for s in synonyms:
+      targets[s] = share * rates_V[s] * p_V[s] / (p_V[s] + p_V[gold])
+  targets[gold] = 1 - sum(targets.values())
+  return sum(target * -log_p_V[s] for s, target in targets.items())
 
 
 def piece_follows(case: Case, slot: Slot) -> bool:
@@ -319,13 +348,16 @@ def is_false_negative(options: Options, case: Case, slot: Slot) -> bool:
   return bool(case.listed_VxV[slot.gold, slot.prediction])
 
 
-def _mlm_terms(options: Options, case: Case, draws: Draws, live) -> Sums:
+def _mlm_terms(
+  options: Options, case: Case, draws: Draws, live, frozen, *, train: bool
+) -> Sums:
   slots = draws.slots
   false = [s for s in slots if is_false_negative(options, case, s)]
   kept = [s for s in slots if not (options.hard_correction and s in false)]
-  losses = [_loss(options, case, live, s) for s in kept]
+  kept = [s for s in kept if not (train and s.is_dropped)]
+  losses = [_loss(options, case, live, frozen, s) for s in kept]
   terms: Sums = {"mlm": (sum(losses), len(kept))}
-  if options.hard_correction or options.smoothing:
+  if options.hard_correction or options.smoothing or options.drop_prob:
     plain = sum(_plain_loss(live, s) for s in slots)
     terms["mlm_uncorrected"] = plain, len(slots)
   if options.hard_correction:
@@ -338,14 +370,17 @@ def _mlm_terms(options: Options, case: Case, draws: Draws, live) -> Sums:
   return terms
 
 
-def _soft_loss(options: Options, slot: Slot, live) -> float:
+def _soft_loss(options: Options, slot: Slot, live, frozen) -> float:
   gold_E = live["word"][slot.gold]
   if options.soft_prediction == "predicted":
     predicted_E = live["word"][slot.prediction]
   else:
     assert options.soft_prediction == "expected"
     logits_V = live["logits"][slot.row, slot.position]
-    predicted_E = np.exp(_log_softmax(logits_V)) @ live["word"]
+    norms_Vx1 = np.linalg.norm(frozen["word"], axis=1, keepdims=True)
+    unit_VxE = frozen["word"] / norms_Vx1
+    gold_E = unit_VxE[slot.gold]
+    predicted_E = np.exp(_log_softmax(logits_V)) @ unit_VxE
   assert options.soft == "cosine"
   if (gold_E == predicted_E).all():
     return 0.0
@@ -386,24 +421,22 @@ def _detection_terms(options: Options, case: Case, draws: Draws, live) -> Sums:
   }
   real = _positions(case.documents_BxL != 0)
   replaced = _positions(corrupted_BxL != case.tokens_BxL)
-  counted, fakes = {
-    "none": (real, replaced),
-    "relabel": (real, replaced - spared),
-    "ignore": (real - spared, replaced - spared),
-  }[options.discriminator]
-  losses = [
-    np.logaddexp(0, -logits_BxL[x] if x in fakes else logits_BxL[x])
-    for x in sorted(counted)
-  ]
+  labels = {x: float(x in replaced) for x in sorted(real)}
+  labels |= dict.fromkeys(spared, options.discriminator_label)
+  if options.discriminator_ignore:
+    labels = {x: label for x, label in labels.items() if x not in spared}
+  labels_N = np.array([*labels.values()])
+  logits_N = np.array([logits_BxL[x] for x in labels])
+  losses_N = np.logaddexp(0, logits_N) - labels_N * logits_N
   terms: Sums = {
-    "detect": (sum(losses), len(counted)),
-    "replaced": (len(fakes), len(counted)),
+    "detect": (losses_N.sum(), len(labels)),
+    "replaced": (labels_N.sum(), len(labels)),
     "detect_histogram": (
-      _histogram([logits_BxL[x] for x in fakes]),
-      _histogram([logits_BxL[x] for x in counted - fakes]),
+      _histogram(logits_N, labels_N),
+      _histogram(logits_N, 1 - labels_N),
     ),
   }
-  if options.discriminator != "none":
+  if options.discriminator_ignore or options.discriminator_label < 1:
     terms["spared"] = len(spared), len(real)
   return terms
 
@@ -412,12 +445,10 @@ def _positions(is_BxL: np.ndarray) -> set[tuple[int, int]]:
   return set(map(tuple, np.argwhere(is_BxL).tolist()))
 
 
-def _histogram(logits: list[float]) -> np.ndarray:
-  """Counts logits in 400 bins from -10 to 10, clipping those outside."""
-  counts_C = np.zeros(400)
-  for x in logits:
-    counts_C[int(np.clip(np.floor((x + 10) / 0.05), 0, 399))] += 1
-  return counts_C
+def _histogram(logits_N, weights_N) -> np.ndarray:
+  """Adds weights up in 400 bins from -10 to 10, clipping logits outside."""
+  bins_N = np.clip(np.floor((logits_N + 10) / 0.05), 0, 399).astype(int)
+  return np.bincount(bins_N, weights_N, minlength=400)
 
 
 LOSSES = ("mlm", "soft", "sentence", "detect")

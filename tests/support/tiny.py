@@ -100,7 +100,7 @@ def params_with_gradient(model, options) -> dict[str, set[str]]:
   """Returns term -> the groups of parameters that receive its gradient."""
   batch = jax.tree.map(jnp.asarray, make_batch(0, rows=3))
   keys_B = rng_lib.row_keys(jax.random.key(0), 0, batch.pop("row"))
-  aux = make_aux() | {"continues_V": jnp.zeros(V, bool)}
+  aux = make_aux(options=options) | {"continues_V": jnp.zeros(V, bool)}
   terms = make_objective(model, options, train=True)
   names = ("mlm", "soft", "sentence", "detect", "pair_cosine")
 
@@ -120,9 +120,12 @@ def params_with_gradient(model, options) -> dict[str, set[str]]:
   }
 
 
-def make_aux(seed: int = 0) -> dict:
-  """Returns a random relation as packed bits on the device."""
-  return {"bits_VxW": jnp.asarray(pack_bits(dense_table(seed)))}
+def make_aux(seed: int = 0, *, options: Options | None = None) -> dict:
+  """Returns a random relation on the device, as lists for smoothing."""
+  table_VxV = dense_table(seed)
+  if options and options.smoothing:
+    return {"ids_VxS": jnp.asarray(list_ids(table_VxV))}
+  return {"bits_VxW": jnp.asarray(pack_bits(table_VxV))}
 
 
 def make_tx(peak: float = 1e-3, total_steps: int = 100):

@@ -217,23 +217,6 @@ def test_look_ups_of_split_tables(preset, placement, name):
     assert compiled.memory_analysis().temp_size_in_bytes < table.nbytes / 2
 
 
-def test_synonym_means_of_split_tables():
-  dense_VxV, mesh = tiny.dense_table(), make_mesh("fsdp")  # 70 rows, 8 devices
-  rng = np.random.default_rng(0)
-  golds_BxK = rng.integers(0, tiny.V, (8, 6), dtype=np.int32)
-  values = rng.normal(size=(8, 6, tiny.V)).astype(np.float32)
-  table = sharding.place_table(tiny.list_ids(dense_VxV), mesh, "rows")
-  split = {"ids_VxS": table}
-  means, has = jax.jit(negatives.synonym_mean)(
-    split, *jax.device_put((golds_BxK, values), sharding.batch_sharding(mesh))
-  )
-  listed = dense_VxV[golds_BxK]
-  np.testing.assert_array_equal(has, listed.any(axis=-1))
-  counts = np.maximum(listed.sum(axis=-1), 1)
-  expected = (values * listed).sum(axis=-1) / counts
-  np.testing.assert_allclose(means, expected, atol=1e-6)
-
-
 @pytest.mark.parametrize("placement", ["replicated", "rows"])
 def test_placed_table_equals_its_abstract_table(placement):
   bits_VxW = tiny.pack_bits(tiny.dense_table())  # 70 rows

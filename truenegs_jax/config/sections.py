@@ -111,14 +111,34 @@ class Readings(Section):
     "True: correct nothing where the gold word continues in ## pieces (footnote"
     " 5). False: correct such words too, at their first piece.",
   )
-  discriminator: str = key(
-    "none",
-    'Sampled synonyms in the discriminator\'s loss: "none" (they count as'
-    ' replaced), "relabel" (as original) or "ignore" (not at all).',
-    choices=("none", "relabel", "ignore"),
+  hard_correction_until: float = key(
+    1.0,
+    "Share of the steps with hard correction; the loss is plain afterwards.",
+    low=TINY,
+    high=1,
+  )
+  drop_prob: float = key(
+    0.0, "Share of random slots to drop, as a control.", low=0, high=0.99
+  )
+  discriminator_label: float = key(
+    1.0,
+    "Target of sampled synonyms in the discriminator's loss: 1 is replaced, 0"
+    " original.",
+    low=0,
+    high=1,
+  )
+  discriminator_ignore: bool = key(
+    False, "True: sampled synonyms have no loss, whatever their target."
   )
   smoothing: float = key(
-    0.0, "Share of the target spread over the synonyms.", low=0, high=1
+    0.0, "Share of the target moved to the synonyms.", low=0, high=1
+  )
+  smoothing_by: str = key(
+    "uniform",
+    'How the synonyms share it: "uniform", all the same; "model", by the'
+    ' model\'s probabilities; "balanced", by pairs, which no lexicon biases;'
+    ' "set" (smoothing=1): not at all, only their sum counts.',
+    choices=("uniform", "model", "balanced", "set"),
   )
   soft: str = key(
     "cosine",
@@ -129,9 +149,9 @@ class Readings(Section):
   soft_weight: float = key(0.0, "Of the soft term of words; 0: none.", low=0)
   soft_prediction: str = key(
     "predicted",
-    'Embedding of a prediction: that of its token, or "expected": the mean of'
-    " all embeddings, weighted by probability, which has a gradient to the"
-    " logits.",
+    'Embedding of a prediction: that of its token, or "expected": the mean'
+    " direction of all embeddings, weighted by probability, which has a"
+    " gradient to the logits only.",
     choices=("predicted", "expected"),
   )
   sentence_weight: float = key(
@@ -141,9 +161,8 @@ class Readings(Section):
   @property
   def needs_table(self) -> bool:
     """Whether an objective needs a synonym table."""
-    return bool(
-      self.hard_correction or self.smoothing or self.discriminator != "none"
-    )
+    needs_label = self.discriminator_ignore or self.discriminator_label < 1
+    return bool(self.hard_correction or self.smoothing or needs_label)
 
   @property
   def term_weights(self) -> dict[str, float]:
@@ -170,7 +189,7 @@ class Negatives(Readings):
   symmetric: bool = key(False, "True: if a lists b, then b lists a.")
   layout: str = free_key(
     "auto",
-    'Of the table on devices: "bits" or "ids".',
+    'Of the table on devices: "bits" or "ids", which smoothing needs.',
     choices=("auto", "bits", "ids"),
   )
   temperature: float = key(

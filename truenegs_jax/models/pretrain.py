@@ -126,9 +126,9 @@ class MaskedLanguageModel(nn.Module):
     """Returns the tokens' rows of the word table, f32 `[..., E]`."""
     return self.embeddings.word_VxE[ids]
 
-  def mean_embedding(self, p_BxKxV: Array) -> Array:
-    """Returns the mean row of the word table under `p`, f32 `[B, K, E]`."""
-    return p_BxKxV @ self.embeddings.word_VxE
+  def word_table(self) -> Array:
+    """Returns the word table, f32 `[V, E]`."""
+    return self.embeddings.word_VxE
 
   def _encode(
     self,

@@ -35,7 +35,7 @@ def detection_loss(
   """Sums the discriminator's loss over the real tokens: (sum, count), f32.
 
   >>> logits_BxL = jnp.array([[-9.0, 9.0, 9.0]])  # positive for "replaced"
-  >>> replaced_BxL = jnp.array([[False, True, False]])
+  >>> replaced_BxL = jnp.array([[0.0, 1.0, 0.0]])
   >>> real_BxL = jnp.array([[True, True, False]])
   >>> total, count = detection_loss(logits_BxL, replaced_BxL, real_BxL)
   >>> round(float(total / count), 4)
@@ -43,7 +43,8 @@ def detection_loss(
 
   Args:
     detect_BxL: f32 logits (Clark et al. 2020, section 3.1).
-    replaced_BxL: bool; False where the sample equals the original token.
+    replaced_BxL: the target: 0 where the sample equals the original token, else
+      1, or a probability between.
     real_BxL: bool or 0 and 1; 0 for padding.
   """
   loss_BxL = optax.sigmoid_binary_cross_entropy(
@@ -93,8 +94,9 @@ def electra_terms(
     batch: `tokens`, `types` and `documents`, each int32 `[B, L]`.
     keys_B: one typed key per row (`rng.row_keys`).
     aux: device arrays that are not parameters: the synonym table for hard
-      correction, smoothing and `options.discriminator`; `continues_V` (bool,
-      true for `##` pieces) for `options.strict_subword`.
+      correction, smoothing and the discriminator's labels; `continues_V` (bool,
+      true for `##` pieces) for `options.strict_subword`; `step` (int32) for
+      `options.correction_steps`.
     model: has the methods of `pretrain.ElectraPair`.
     options: the recipe.
     train: turns dropout on, and leaves out what only evaluation reports.
@@ -104,8 +106,12 @@ def electra_terms(
     histograms `[C]` of the detection logits: replaced and original tokens.
   """
   bound = model.bind({"params": params})
-  predictions = mask_and_predict(bound, batch, keys_B, options, train=train)
-  terms = mlm.slot_terms(bound, batch, predictions, aux, options, train=train)
+  predictions = mask_and_predict(
+    bound, batch, keys_B, aux, options, train=train
+  )
+  terms = mlm.slot_terms(
+    bound, batch, keys_B, predictions, aux, options, train=train
+  )
   tokens_BxL, slots = batch["tokens"], predictions.slots
   corrupted_BxL = masking.fill_slots(tokens_BxL, slots, predictions.sampled_BxK)
   tokens = [corrupted_BxL]
@@ -143,12 +149,12 @@ def _detection_terms(
 
   `detect_BxL` are f32 logits of the tokens `corrupted_BxL`, positive for
   "replaced". A sample that equals the gold token is original, as in ELECTRA.
-  Sampled synonyms count as `options.discriminator` says.
+  A sampled synonym has the target `options.discriminator_label`, or no loss.
   """
   terms: Terms = {}
   real_BxL = batch["documents"] != 0
-  replaced_BxL = corrupted_BxL != batch["tokens"]
-  if options.discriminator != "none":
+  replaced_BxL = (corrupted_BxL != batch["tokens"]).astype(jnp.float32)
+  if options.discriminator_ignore or options.discriminator_label < 1:
     spared_BxK = mlm.find_false_negatives(
       batch, predictions.slots, predictions.sampled_BxK, aux, options
     )
@@ -158,12 +164,15 @@ def _detection_terms(
     terms["spared"] = weighted_sum(
       spared_BxL.astype(jnp.float32), real_BxL.astype(jnp.float32)
     )
-    replaced_BxL &= ~spared_BxL
-    if options.discriminator == "ignore":
+    if options.discriminator_ignore:
       real_BxL &= ~spared_BxL
+    else:
+      replaced_BxL = jnp.where(
+        spared_BxL, options.discriminator_label, replaced_BxL
+      )
   detect = detection_loss(detect_BxL, replaced_BxL, real_BxL)
   real_BxL = real_BxL.astype(jnp.float32)
-  replaced_BxL = replaced_BxL.astype(jnp.float32) * real_BxL
+  replaced_BxL *= real_BxL
   bin_BxL = jnp.clip(
     (detect_BxL + HISTOGRAM_RANGE) * (HISTOGRAM_BINS / 2 / HISTOGRAM_RANGE),
     0,

@@ -10,7 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from truenegs_jax.config.keys import LARGEST
 from truenegs_jax.objectives import masking, negatives, soft_regularization
+from truenegs_jax.objectives import smoothing as smoothing_lib
 from truenegs_jax.objectives.slot_predictions import (
   Batch,
   Options,
@@ -29,12 +31,18 @@ def mlm_loss(
   logits_BxKxV: Array,
   gold_BxK: Array,
   weight_BxK: Array,
-  aux: negatives.Aux | None = None,
+  table: negatives.Aux | None = None,
+  *,
+  hard_correction: bool = True,
+  smoothing: float = 0.0,
+  smoothing_by: str = "uniform",
 ) -> tuple[Array, Array]:
-  """Sums the loss over the slots that hard correction keeps: (sum, count), f32.
+  """Sums the loss over the slots that hard correction keeps: (sum, count).
 
   This is equation 2 of Zhang et al. 2023, for any model: a slot whose likeliest
-  token is a synonym of the gold token has no loss, and is not counted.
+  token is a synonym of the gold token has no loss, and is not counted. With
+  `smoothing`, see `truenegs_jax.objectives.smoothing`, the gold token shares
+  its target with its synonyms.
 
   >>> tokens = ["[MASK]", "main", "primary", "swan"]
   >>> table = SynonymTable.from_pairs([("primary", "main")], tokens)
@@ -44,16 +52,40 @@ def mlm_loss(
   Array(2., dtype=float32)
   >>> mlm_loss(logits_BxKxV, gold_BxK, jnp.ones((1, 2)), table.arrays())[1]
   Array(1., dtype=float32)
+  >>> total, count = mlm_loss(
+  ...   logits_BxKxV,
+  ...   gold_BxK,
+  ...   jnp.ones((1, 2)),
+  ...   table.arrays(rates=True),
+  ...   hard_correction=False,
+  ...   smoothing=0.3,
+  ...   smoothing_by="balanced",
+  ... )
 
-  With K = L the logits are of all positions. `weight_BxK` is 1 for a slot in
-  use, else 0; without a table (`SynonymTable.arrays`) the loss is plain.
+  Args:
+    logits_BxKxV: of all positions if K = L; of any float type.
+    gold_BxK: int32.
+    weight_BxK: 1 for a slot in use, else 0.
+    table: `SynonymTable.arrays`; None for the plain loss.
+    hard_correction: whether the table corrects.
+    smoothing: share of the target, which needs lists: `arrays("ids")`.
+    smoothing_by: "uniform", "model", "balanced" or "set".
   """
+  dtype = jnp.promote_types(logits_BxKxV.dtype, jnp.float32)
+  logits_BxKxV = logits_BxKxV.astype(dtype)
   loss_BxK = optax.softmax_cross_entropy_with_integer_labels(
-    logits_BxKxV.astype(jnp.float32), gold_BxK
+    logits_BxKxV, gold_BxK
   )
-  if aux is not None:
+  if smoothing:
+    smoothing_lib.check(smoothing, smoothing_by)
+    tokens_BxKxS = smoothing_lib.list_tokens(table or {}, gold_BxK)
+    listed_BxKxS = jnp.take_along_axis(logits_BxKxV, tokens_BxKxS, axis=-1)
+    loss_BxK += smoothing_lib.loss_change(
+      listed_BxKxS, tokens_BxKxS, table or {}, smoothing, smoothing_by
+    )
+  if table is not None and hard_correction:
     predicted_BxK = jnp.argmax(logits_BxKxV, axis=-1)
-    false_BxK = negatives.false_negatives(aux, gold_BxK, predicted_BxK)
+    false_BxK = negatives.false_negatives(table, gold_BxK, predicted_BxK)
     weight_BxK = jnp.where(false_BxK, 0.0, weight_BxK)
   return weighted_sum(loss_BxK, weight_BxK)
 
@@ -87,8 +119,12 @@ def mlm_terms(
   ['mlm', 'pair_cosine', 'soft']
   """
   bound = model.bind({"params": params})
-  predictions = mask_and_predict(bound, batch, keys_B, options, train=train)
-  terms = slot_terms(bound, batch, predictions, aux, options, train=train)
+  predictions = mask_and_predict(
+    bound, batch, keys_B, aux, options, train=train
+  )
+  terms = slot_terms(
+    bound, batch, keys_B, predictions, aux, options, train=train
+  )
   if options.soft_weight or not train:
     pair = soft_regularization.gather_embeddings(
       bound, predictions.slots.gold_BxK, predictions.predicted_BxK
@@ -107,6 +143,7 @@ def mlm_terms(
 def slot_terms(
   bound: Any,
   batch: Batch,
+  keys_B: Array,
   predictions: SlotPredictions,
   aux: negatives.Aux,
   options: Options,
@@ -115,17 +152,33 @@ def slot_terms(
 ) -> Terms:
   """Computes the terms of the masked language model.
 
-  These are `mlm`, the loss over the slots that hard correction keeps, and the
-  shares of `_corrected_terms`; `mlm_uncorrected`, the plain cross-entropy of
-  all slots, if it differs; in evaluation `mlm_hidden`, that of the slots that
-  show [MASK]; and `pair_cosine`, which detects a collapse of the embeddings.
-  Further terms of both objectives belong here.
+  These are `mlm`, the loss over the slots that hard correction keeps (Zhang et
+  al. 2023, equation 2), and `_corrected_shares`; `mlm_uncorrected`, the plain
+  cross-entropy of all slots, if it differs; in evaluation `mlm_hidden`, that of
+  the slots that show [MASK]; and `pair_cosine`, which detects a collapse of the
+  embeddings. Further terms of both objectives belong here.
   """
-  weight_BxK = predictions.slots.weight_BxK
-  loss_BxK = _slot_losses(predictions, aux, options)
-  terms = {"mlm": weighted_sum(loss_BxK, weight_BxK)}
+  terms: Terms = {}
+  kept_BxK = weight_BxK = predictions.slots.weight_BxK
   if options.hard_correction:
-    terms |= _corrected_terms(loss_BxK, batch, predictions, aux, options)
+    false_BxK = weight_BxK * find_false_negatives(
+      batch,
+      predictions.slots,
+      predictions.predicted_BxK,
+      aux,
+      options,
+      include_self=options.include_self,
+    )
+    if options.correction_steps < LARGEST and "step" in aux:
+      false_BxK *= aux["step"] < options.correction_steps
+    kept_BxK -= false_BxK
+    terms |= _corrected_shares(false_BxK, predictions)
+  if options.drop_prob and train:
+    drop_keys_B = rng.purpose_keys(keys_B, rng.DROP)
+    uniform_BxK = rng.uniform(drop_keys_B, weight_BxK.shape[1:])
+    kept_BxK *= uniform_BxK >= options.drop_prob
+  loss_BxK = _slot_losses(batch, predictions, aux, options)
+  terms["mlm"] = weighted_sum(loss_BxK, kept_BxK)
   if options.changes_mlm:
     terms["mlm_uncorrected"] = weighted_sum(predictions.loss_BxK, weight_BxK)
   if not train:
@@ -176,49 +229,41 @@ def find_false_negatives(
 
 
 def _slot_losses(
-  predictions: SlotPredictions, aux: negatives.Aux, options: Options
-) -> Array:
-  """Returns the loss `[B, K]` of each slot before correction.
-
-  It is the cross-entropy. Smoothing s moves that share of the target from the
-  gold token to its synonyms, which adds s * (z[gold] - mean(z[synonyms])) for
-  logits z.
-  """
-  if not options.smoothing:
-    return predictions.loss_BxK
-  assert predictions.logits_BxKxV is not None
-  gold_BxK, z_BxKxV = predictions.slots.gold_BxK, predictions.logits_BxKxV
-  mean_BxK, has_BxK = negatives.synonym_mean(aux, gold_BxK, z_BxKxV)
-  gold_BxKx1 = jnp.take_along_axis(z_BxKxV, gold_BxK[..., None], -1)
-  moved_BxK = options.smoothing * (gold_BxKx1[..., 0] - mean_BxK)
-  return predictions.loss_BxK + jnp.where(has_BxK, moved_BxK, 0.0)
-
-
-def _corrected_terms(
-  loss_BxK: Array,
   batch: Batch,
   predictions: SlotPredictions,
   aux: negatives.Aux,
   options: Options,
-) -> Terms:
-  """Applies hard correction (Zhang et al. 2023, equation 2).
-
-  Returns:
-    `mlm`, the loss over the slots kept, and the shares of table 2: corrected of
-    all slots, of those whose prediction is not the gold token, and of rows.
-  """
-  slots, predicted_BxK = predictions.slots, predictions.predicted_BxK
-  used_BxK = slots.weight_BxK
-  false_BxK = used_BxK * find_false_negatives(
-    batch, slots, predicted_BxK, aux, options, include_self=options.include_self
+) -> Array:
+  """Returns the loss `[B, K]` of each slot: the smoothed cross-entropy."""
+  if not options.smoothing:
+    return predictions.loss_BxK
+  change_BxK = smoothing_lib.loss_change(
+    predictions.listed_logits_BxKxS,
+    predictions.listed_BxKxS,
+    aux,
+    options.smoothing,
+    options.smoothing_by,
   )
-  wrong_BxK = used_BxK * (predicted_BxK != slots.gold_BxK)
+  if options.strict_subword:
+    positions_BxK = predictions.slots.positions_BxK
+    ends_BxK = is_word_end(batch, positions_BxK, aux["continues_V"])
+    change_BxK = jnp.where(ends_BxK, change_BxK, 0.0)
+  return predictions.loss_BxK + change_BxK
+
+
+def _corrected_shares(false_BxK: Array, predictions: SlotPredictions) -> Terms:
+  """Returns the shares of table 2 (Zhang et al. 2023).
+
+  These are the corrected slots among all, and among those whose prediction is
+  not the gold token, and the rows that have one.
+  """
+  used_BxK = predictions.slots.weight_BxK
+  wrong_BxK = used_BxK * (
+    predictions.predicted_BxK != predictions.slots.gold_BxK
+  )
   row_false_B, row_used_B = false_BxK.max(axis=1), used_BxK.max(axis=1)
-  kept, num_kept = weighted_sum(loss_BxK, used_BxK - false_BxK)
-  num_slots = used_BxK.sum()
   return {
-    "mlm": (kept, num_kept),
-    "corrected_of_slots": (false_BxK.sum(), num_slots),
+    "corrected_of_slots": (false_BxK.sum(), used_BxK.sum()),
     "corrected_of_mismatches": ((false_BxK * wrong_BxK).sum(), wrong_BxK.sum()),
     "corrected_rows": (row_false_B.sum(), row_used_B.sum()),
   }

@@ -29,31 +29,6 @@ def is_synonym(aux: Aux, a_BxK: Array, b_BxK: Array) -> Array:
   return (word_BxK >> shift_BxK) & 1 == 1
 
 
-def synonym_mean(
-  aux: Aux, gold_BxK: Array, values_BxKxV: Array
-) -> tuple[Array, Array]:
-  """Averages `values` over the synonyms of each gold token.
-
-  Returns:
-    The mean `[B, K]`, f32, 0 for a token without synonyms; and whether the
-    token has any, bool `[B, K]`.
-  """
-  if "ids_VxS" in aux:
-    ids_BxKxS = jnp.asarray(aux["ids_VxS"])[gold_BxK]
-    listed = ids_BxKxS >= 0
-    values = jnp.take_along_axis(values_BxKxV, jnp.maximum(ids_BxKxS, 0), -1)
-  else:
-    words_BxKxWx1 = jnp.asarray(aux["bits_VxW"])[gold_BxK][..., None]
-    bit_1x1x1x32 = jnp.arange(WORD_BITS, dtype=jnp.uint32)[None, None, None]
-    flags_BxKxWx32 = (words_BxKxWx1 >> bit_1x1x1x32) & 1 == 1
-    flags = flags_BxKxWx32.reshape(*gold_BxK.shape, -1)
-    listed = flags[..., : values_BxKxV.shape[-1]]
-    values = values_BxKxV
-  count_BxK = listed.sum(axis=-1)
-  sum_BxK = jnp.where(listed, values, 0.0).sum(axis=-1)
-  return sum_BxK / jnp.maximum(count_BxK, 1), count_BxK > 0
-
-
 def false_negatives(
   aux: Aux, gold_BxK: Array, predicted_BxK: Array, *, include_self: bool = False
 ) -> Array:
@@ -114,7 +89,7 @@ def neighbour_ids(
     int32 `[V, top]`, nearest first, padded with -1; never the token itself.
   """
   size = table_VxE.shape[0]
-  unit_VxE = _normalize_rows(table_VxE)
+  unit_VxE = normalize_rows(table_VxE)
   index_V = jnp.arange(size)
   words_V &= unit_VxE.any(axis=1)
 
@@ -139,7 +114,7 @@ def neighbour_ids(
   return jnp.pad(ids_VxS, ((0, 0), (0, missing)), constant_values=-1)
 
 
-def _normalize_rows(table_VxE: Array) -> Array:
+def normalize_rows(table_VxE: Array) -> Array:
   """Scales rows to length 1, in f32; rows of zeros do not change."""
   table_VxE = table_VxE.astype(jnp.float32)
   # The largest entry first: the squares then neither overflow nor vanish.

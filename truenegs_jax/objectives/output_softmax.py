@@ -9,9 +9,10 @@ into C blocks of W columns, and each softmax is computed in two levels:
   sampled token.
 
 Only one block per slot is then read again, and neither noise nor indices are as
-large as the logits. The gradient of the logits, softmax - one-hot, is used in
-the products with vectors and table only. With `chunk`, the logits of only that
-many slots are in memory, and the backward pass computes them again.
+large as the logits. The gradient of the logits, softmax - one-hot and that of
+the listed logits, is used in the products with vectors and table only. With
+`chunk`, the logits of only that many slots are in memory, and the backward pass
+computes them again.
 """
 
 import dataclasses
@@ -33,11 +34,12 @@ PADDING_BIAS = -1e30  # finite, so that no difference is NaN
 
 @dataclasses.dataclass(frozen=True)
 class SoftmaxOutput:
-  """Loss and tokens of the slots; only `loss_BxK` has a gradient."""
+  """Loss, tokens and logits of the slots; the tokens have no gradient."""
 
   loss_BxK: Array  # f32, the cross-entropy of the gold tokens
   predicted_BxK: Array  # int32, the likeliest token, the first of equals
   sampled_BxK: Array  # int32, drawn from softmax(logits / temperature)
+  listed_BxKxS: Array  # f32, the logits of the listed tokens
 
 
 def compute(
@@ -47,6 +49,7 @@ def compute(
   gold_BxK: Array,
   keys_B: Array,
   *,
+  listed_BxKxS: Array | None = None,
   temperature: float = 1.0,
   chunk: int = 0,
 ) -> SoftmaxOutput:
@@ -59,33 +62,46 @@ def compute(
     gold_BxK: int32.
     keys_B: one typed key per row; a sample depends on the key of its row and
       its own logits only.
+    listed_BxKxS: int32, tokens whose logits are returned; None: none.
     temperature: of the samples only.
     chunk: the most slots whose logits are in memory at a time; 0: all. Chunks
       are equal, so they are smaller if `chunk` does not divide the slots.
   """
   shape = gold_BxK.shape
-  arrays = vectors_BxKxE, gold_BxK, rng.uniform(keys_B, (shape[1], 2))
-  slots = tuple(x.reshape(-1, *x.shape[2:]) for x in arrays)
   num_slots = math.prod(shape)
+  if listed_BxKxS is None:
+    listed_BxKxS = jnp.zeros((*shape, 0), jnp.int32)
+  uniform_BxKx2 = rng.uniform(keys_B, (shape[1], 2))
+  arrays = vectors_BxKxE, gold_BxK, uniform_BxKx2, listed_BxKxS
+  slots = tuple(x.reshape(num_slots, *x.shape[2:]) for x in arrays)
   num_chunks = -(-num_slots // chunk) if chunk else 1
   while num_slots % num_chunks:
     num_chunks += 1
-  loss_M, *tokens = _compute_flat(
+  loss_M, predicted_M, sampled_M, listed_MxS = _compute_flat(
     temperature, num_chunks, slots, word_VxE, bias_V
   )
   return SoftmaxOutput(
-    loss_M.reshape(shape), *(_unflatten(x, shape, bias_V.size) for x in tokens)
+    loss_M.reshape(shape),
+    _unflatten(predicted_M, shape, bias_V.size),
+    _unflatten(sampled_M, shape, bias_V.size),
+    listed_MxS.reshape(listed_BxKxS.shape),
   )
 
 
 def compute_from_logits(
-  logits_BxKxV: Array, gold_BxK: Array, keys_B: Array, *, temperature: float
+  logits_BxKxV: Array,
+  gold_BxK: Array,
+  keys_B: Array,
+  *,
+  listed_BxKxS: Array,
+  temperature: float,
 ) -> SoftmaxOutput:
   """Computes the same from all logits, with the gradient of optax's loss."""
   return SoftmaxOutput(
     optax.softmax_cross_entropy_with_integer_labels(logits_BxKxV, gold_BxK),
     predict(logits_BxKxV),
     sample(logits_BxKxV, keys_B, temperature),
+    jnp.take_along_axis(logits_BxKxV, listed_BxKxS, axis=-1),
   )
 
 
@@ -115,7 +131,10 @@ def sample(logits_BxKxV: Array, keys_B: Array, temperature: float) -> Array:
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def _compute_flat(temperature, num_chunks, slots, word_VxE, bias_V):
-  """Returns loss, predicted and sampled `[M]` of (vectors, gold, uniform)."""
+  """Returns loss, predicted, sampled and listed logits of the slots.
+
+  `slots` are vectors, gold tokens, uniform numbers and listed tokens.
+  """
   return _forward(temperature, num_chunks, slots, word_VxE, bias_V)[0]
 
 
@@ -123,9 +142,8 @@ def _forward(temperature, num_chunks, slots, word_VxE, bias_V):
   layer = _pad_output_layer(word_VxE, bias_V, slots[0].dtype, num_chunks)
 
   def compute_chunk(slots):
-    x_MxE, gold_M, uniform_Mx2 = slots
-    logits_MxV = _logits(x_MxE, *layer)
-    return _summarize(logits_MxV, gold_M, uniform_Mx2, temperature), logits_MxV
+    logits_MxV = _logits(slots[0], *layer)
+    return _summarize(temperature, logits_MxV, *slots[1:]), logits_MxV
 
   if num_chunks == 1:
     (outputs, norm_M), logits_MxV = compute_chunk(slots)
@@ -139,7 +157,9 @@ def _forward(temperature, num_chunks, slots, word_VxE, bias_V):
 
 def _backward(temperature, num_chunks, saved, cotangents):
   del temperature
-  (x_MxE, gold_M, _), word_VxE, bias_V, norm_M, logits_MxV = saved
+  (x_MxE, gold_M, _, listed_MxS), word_VxE, bias_V, norm_M, logits_MxV = saved
+  to_loss_M, *_, to_listed_MxS = cotangents
+  index_Mx1 = jnp.arange(len(gold_M))[:, None]
   word, bias = _pad_output_layer(word_VxE, bias_V, x_MxE.dtype, num_chunks)
   column = jnp.arange(bias.size, dtype=jnp.int32)
 
@@ -147,7 +167,12 @@ def _backward(temperature, num_chunks, saved, cotangents):
     """Returns the gradients of columns of the layer, and their part of x's."""
     is_gold = column[None] == gold_M[:, None]
     grad = jnp.exp(logits - norm_M[:, None]) - is_gold
-    grad = (cotangents[0][:, None] * grad).astype(x_MxE.dtype)
+    grad = (to_loss_M[:, None] * grad).astype(x_MxE.dtype)
+    # The columns are every n-th of the layer.
+    is_here_MxS = listed_MxS % num_chunks == column[0]
+    here_MxS = jnp.where(is_here_MxS, listed_MxS // num_chunks, column.size)
+    change_MxS = to_listed_MxS.astype(grad.dtype)
+    grad = grad.at[index_Mx1, here_MxS].add(change_MxS, mode="drop")
     product = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
     layer = product("mv,me->ve", grad, x_MxE), _sum_slots(grad)
     return layer, product("mv,ve->me", grad, word)
@@ -169,7 +194,7 @@ def _backward(temperature, num_chunks, saved, cotangents):
     )
     layer = _join_chunks(layer)
   to_word_VxE, to_bias_V = (x[: bias_V.size] for x in layer)
-  to_slots = to_x_MxE.astype(x_MxE.dtype), None, None
+  to_slots = to_x_MxE.astype(x_MxE.dtype), None, None, None
   return to_slots, to_word_VxE, to_bias_V
 
 
@@ -189,8 +214,8 @@ def _sum_slots(grad_MxV: Array) -> Array:
   )
 
 
-def _summarize(logits_MxV, gold_M, uniform_Mx2, temperature):
-  """Returns (loss, predicted, sampled) and the log normalizer, each `[M]`."""
+def _summarize(temperature, logits_MxV, gold_M, uniform_Mx2, listed_MxS):
+  """Returns (loss, predicted, sampled, listed) and the log normalizers."""
   blocks_MxCxW = logits_MxV.reshape(len(logits_MxV), -1, BLOCK)
   maxima_MxC = _block_maxima(blocks_MxCxW)
   top_M = maxima_MxC.max(axis=1)
@@ -201,7 +226,9 @@ def _summarize(logits_MxV, gold_M, uniform_Mx2, temperature):
     mass_MxC = _block_sums(blocks_MxCxW, top_M, temperature)
   sampled_M = _sample(blocks_MxCxW, top_M, mass_MxC, uniform_Mx2, temperature)
   predicted_M = _argmax(blocks_MxCxW, maxima_MxC)
-  return (norm_M - gold_Mx1[:, 0], predicted_M, sampled_M), norm_M
+  loss_M = norm_M - gold_Mx1[:, 0]
+  listed_MxS = jnp.take_along_axis(logits_MxV, listed_MxS, axis=1)
+  return (loss_M, predicted_M, sampled_M, listed_MxS), norm_M
 
 
 def _block_maxima(blocks_MxCxW: Array) -> Array:
@@ -297,12 +324,15 @@ def _unflatten(token_M: Array, shape: tuple[int, ...], size: int) -> Array:
 def _split_chunks(tree: Any, num_chunks: int) -> Any:
   """Puts every n-th slot or column into one chunk; none changes its device."""
   return jax.tree.map(
-    lambda x: jnp.moveaxis(x.reshape(-1, num_chunks, *x.shape[1:]), 1, 0), tree
+    lambda x: jnp.moveaxis(
+      x.reshape(len(x) // num_chunks, num_chunks, *x.shape[1:]), 1, 0
+    ),
+    tree,
   )
 
 
 def _join_chunks(tree: Any) -> Any:
   """Undoes `_split_chunks`."""
   return jax.tree.map(
-    lambda x: jnp.moveaxis(x, 0, 1).reshape(-1, *x.shape[2:]), tree
+    lambda x: jax.lax.collapse(jnp.moveaxis(x, 0, 1), 0, 2), tree
   )

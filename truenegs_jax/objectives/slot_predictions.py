@@ -13,8 +13,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from truenegs_jax.config.keys import LARGEST
 from truenegs_jax.config.sections import Readings
-from truenegs_jax.objectives import masking, output_softmax
+from truenegs_jax.objectives import masking, output_softmax, smoothing
+from truenegs_jax.objectives.negatives import Aux
 from truenegs_jax.runtime import rng
 
 Array = jax.Array
@@ -34,17 +36,18 @@ class Options(Readings):
 
   masking: masking.MaskingOptions
   sampling_temperature: float = 1.0  # divides the logits, once more, of samples
+  correction_steps: int = LARGEST  # the steps with hard correction
   vocabulary_chunk: int = 0  # the most slots whose logits are in memory; 0: all
 
   @property
-  def needs_logits(self) -> bool:
-    """Whether a term needs all logits, not only a `SoftmaxOutput`."""
-    return self.smoothing > 0 or self.soft_prediction == "expected"
+  def needs_rates(self) -> bool:
+    """Whether smoothing needs the rates of the synonym table."""
+    return self.smoothing > 0 and self.smoothing_by == "balanced"
 
   @property
   def changes_mlm(self) -> bool:
     """Whether the MLM loss is not the plain cross-entropy of all slots."""
-    return self.hard_correction or self.smoothing > 0
+    return self.hard_correction or self.smoothing > 0 or self.drop_prob > 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +59,9 @@ class SlotPredictions:
   loss_BxK: Array  # f32, the uncorrected cross-entropy of the gold tokens
   sampled_BxK: Array  # int32, drawn from the softmax; the discriminator's input
   predicted_BxK: Array  # int32, the likeliest or the sampled tokens
-  logits_BxKxV: Array | None  # f32; None unless `Options.needs_logits`
+  listed_BxKxS: Array  # int32, `smoothing.list_tokens`; S = 0 without smoothing
+  listed_logits_BxKxS: Array  # f32
+  logits_BxKxV: Array | None  # f32; None unless soft_prediction="expected"
 
   @property
   def inputs_BxK(self) -> Array:
@@ -66,12 +71,18 @@ class SlotPredictions:
 
 
 def mask_and_predict(
-  bound: Any, batch: Batch, keys_B: Array, options: Options, *, train: bool
+  bound: Any,
+  batch: Batch,
+  keys_B: Array,
+  aux: Aux,
+  options: Options,
+  *,
+  train: bool,
 ) -> SlotPredictions:
   """Hides the slots of a batch and predicts them with a bound model.
 
   `keys_B` has one typed key per row, from which masks, samples and dropout
-  draw. `train` turns dropout on.
+  draw. Smoothing needs the table in `aux`. `train` turns dropout on.
   """
   purpose_keys = functools.partial(rng.purpose_keys, keys_B)
   slots, masked_BxL = masking.hide_slots(
@@ -83,12 +94,19 @@ def mask_and_predict(
     dropout_keys(keys_B, rng.GENERATOR_DROPOUT, train=train),
   )
   keys_B, temperature = purpose_keys(rng.SAMPLE), options.sampling_temperature
+  listed_BxKxS = jnp.zeros((*slots.gold_BxK.shape, 0), jnp.int32)
+  if options.smoothing:
+    listed_BxKxS = smoothing.list_tokens(aux, slots.gold_BxK)
   logits_BxKxV = None
   # jit drops the outputs that no term uses.
-  if options.needs_logits:
+  if options.soft_prediction == "expected":
     logits_BxKxV = bound.generate_logits(*inputs)
     output = output_softmax.compute_from_logits(
-      logits_BxKxV, slots.gold_BxK, keys_B, temperature=temperature
+      logits_BxKxV,
+      slots.gold_BxK,
+      keys_B,
+      listed_BxKxS=listed_BxKxS,
+      temperature=temperature,
     )
   else:
     word_VxE, bias_V = bound.output_layer()
@@ -98,6 +116,7 @@ def mask_and_predict(
       bias_V,
       slots.gold_BxK,
       keys_B,
+      listed_BxKxS=listed_BxKxS,
       temperature=temperature,
       chunk=options.vocabulary_chunk,
     )
@@ -108,6 +127,8 @@ def mask_and_predict(
     loss_BxK=output.loss_BxK,
     sampled_BxK=output.sampled_BxK,
     predicted_BxK=output.sampled_BxK if is_sampled else output.predicted_BxK,
+    listed_BxKxS=listed_BxKxS,
+    listed_logits_BxKxS=output.listed_BxKxS,
     logits_BxKxV=logits_BxKxV,
   )
 

@@ -18,7 +18,7 @@ Array = jax.Array
 Keys = Array | None  # dropout keys, one per row; None turns dropout off
 
 # Purposes of row keys.
-MASK, SAMPLE, GENERATOR_DROPOUT, DISCRIMINATOR_DROPOUT = range(4)
+MASK, SAMPLE, GENERATOR_DROPOUT, DISCRIMINATOR_DROPOUT, DROP = range(5)
 
 
 def row_keys(key: Array, step: Array | int, row_B: Array | np.ndarray) -> Array:

@@ -7,6 +7,7 @@ pairs up with one gather, in one of two layouts:
             synonym of token `w`; 116 MB for 30,522 tokens
   ids_VxS   row `w` holds the ids of the synonyms of `w`, padded with -1; S is
             the length of the longest list: 55 for WordNet, so 7 MB
+  rates_VxS beside them, what balanced smoothing needs of each pair
 
   table = SynonymTable.from_pairs(pairs, tokens, source="wordnet")
   table.save(path)
@@ -236,14 +237,39 @@ class SynonymTable:
 
   def build_ids(self) -> np.ndarray:
     """Returns ids_VxS, int32: ascending lists, padded with -1; S = width."""
-    token_Q, synonym_Q = np.divmod(self.keys_Q, self.vocab_size)
-    ids_VxS = np.full((self.vocab_size, self.width), -1, np.int32)
-    first_Q = np.searchsorted(token_Q, token_Q)
-    ids_VxS[token_Q, np.arange(len(token_Q)) - first_Q] = synonym_Q
-    return ids_VxS
+    return self._lists(self.keys_Q % self.vocab_size, np.int32(-1))
 
-  def arrays(self, layout: str = "auto") -> dict[str, np.ndarray]:
-    """Returns {"bits_VxW": ...} or {"ids_VxS": ...}; see `choose_layout`."""
+  def build_rates(self) -> np.ndarray:
+    """Returns rates_VxS, f32: 1 / the longer list of both tokens of a pair.
+
+    Pairs stand where `build_ids` has them. Only mutual pairs count; others and
+    padding have 0.
+    """
+    token_Q, synonym_Q = np.divmod(self.keys_Q, self.vocab_size)
+    mutual_Q = self.contains(synonym_Q, token_Q) & (token_Q != synonym_Q)
+    num_V = np.bincount(token_Q[mutual_Q], minlength=self.vocab_size)
+    longer_Q = np.maximum(num_V[token_Q], num_V[synonym_Q])
+    return self._lists(mutual_Q / np.maximum(longer_Q, 1), np.float32(0))
+
+  def _lists(self, value_Q: np.ndarray, padding: np.generic) -> np.ndarray:
+    """Returns the values of the pairs as a list for each token, `[V, S]`."""
+    token_Q = self.keys_Q // self.vocab_size
+    lists_VxS = np.full((self.vocab_size, self.width), padding)
+    first_Q = np.searchsorted(token_Q, token_Q)
+    lists_VxS[token_Q, np.arange(len(token_Q)) - first_Q] = value_Q
+    return lists_VxS
+
+  def arrays(
+    self, layout: str = "auto", *, rates: bool = False
+  ) -> dict[str, np.ndarray]:
+    """Returns the table for a device, by name.
+
+    Args:
+      layout: of `choose_layout`: "bits" for `bits_VxW`, "ids" for `ids_VxS`.
+      rates: add `rates_VxS`, for balanced smoothing; the layout is then "ids".
+    """
+    if rates:
+      return {"ids_VxS": self.build_ids(), "rates_VxS": self.build_rates()}
     if choose_layout(self.vocab_size, self.width, layout) == "bits":
       return {"bits_VxW": self.build_bits()}
     return {"ids_VxS": self.build_ids()}

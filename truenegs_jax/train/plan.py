@@ -110,15 +110,17 @@ def abstract_aux(
   """Describes the arrays of `make_aux`, with ASSUMED_LIST_LENGTH synonyms."""
   aux, vocab_size = {}, len(run.tokenizer.vocab)
   if run.table_request and run.table_builder is None:
-    layout = table_lib.choose_layout(
-      vocab_size, ASSUMED_LIST_LENGTH, run.config.negatives.layout
-    )
-    name, width, dtype = {
-      "bits": ("bits_VxW", -(-vocab_size // negatives.WORD_BITS), jnp.uint32),
-      "ids": ("ids_VxS", ASSUMED_LIST_LENGTH, jnp.int32),
-    }[layout]
-    like = jax.ShapeDtypeStruct((vocab_size, width), dtype)
-    aux[name] = sharding.abstract_table(like, mesh, run.config.mesh.synonyms)
+    options, width = run.options, ASSUMED_LIST_LENGTH
+    arrays = {"ids_VxS": (width, jnp.int32)}
+    layout = "ids" if options.smoothing else run.config.negatives.layout
+    if table_lib.choose_layout(vocab_size, width, layout) == "bits":
+      words = -(-vocab_size // negatives.WORD_BITS)
+      arrays = {"bits_VxW": (words, jnp.uint32)}
+    elif options.needs_rates:
+      arrays["rates_VxS"] = width, jnp.float32
+    for name, (columns, dtype) in arrays.items():
+      like = jax.ShapeDtypeStruct((vocab_size, columns), dtype)
+      aux[name] = sharding.abstract_table(like, mesh, run.config.mesh.synonyms)
   if run.options.strict_subword:
     aux["continues_V"] = jax.ShapeDtypeStruct(
       (vocab_size,), bool, sharding=sharding.replicated_sharding(mesh)
@@ -132,7 +134,9 @@ def make_aux(
   """Puts the table, if any, and `continues_V`, if needed, on the devices."""
   aux = {}
   if table is not None:
-    for name, array in table.arrays(run.config.negatives.layout).items():
+    layout = "ids" if run.options.smoothing else run.config.negatives.layout
+    arrays = table.arrays(layout, rates=run.options.needs_rates)
+    for name, array in arrays.items():
       aux[name] = sharding.place_table(array, mesh, run.config.mesh.synonyms)
   if (continues_V := run.continues_V) is not None:
     replicated = sharding.replicated_sharding(mesh)

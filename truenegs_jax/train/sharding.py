@@ -231,11 +231,11 @@ def abstract_table(
 
 
 def place_table(table: np.ndarray, mesh: Mesh, placement: str) -> jax.Array:
-  """Puts `bits_VxW` or `ids_VxS`, equal in all processes, on the devices.
+  """Puts an array of a synonym table, equal in all processes, on the devices.
 
   "rows" splits a table over all devices and pads it with rows of zeros. A
   look-up then adds up over the devices, for each slot, one word of bits or one
-  list of ids; smoothing adds up a row of bits.
+  list.
   """
   padded = abstract_table(table, mesh, placement)
 

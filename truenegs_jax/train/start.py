@@ -15,6 +15,7 @@ import numpy as np
 import optax
 
 from truenegs_jax.config import sections
+from truenegs_jax.config.keys import LARGEST
 from truenegs_jax.config.sections import Data, Negatives, PretrainConfig
 from truenegs_jax.configs.common import REQUIRED
 from truenegs_jax.data.corpus.language import check_code
@@ -22,12 +23,11 @@ from truenegs_jax.data.tokens import tokenizer as tokenizer_lib
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
 from truenegs_jax.models import encoder, layers, pretrain
 from truenegs_jax.models.attention import XLA, Implementation
-from truenegs_jax.objectives import electra, masking, mlm
+from truenegs_jax.objectives import electra, masking, mlm, smoothing
 from truenegs_jax.objectives.slot_predictions import Options, Terms
 from truenegs_jax.objectives.soft_regularization import REGULARIZERS
 from truenegs_jax.runtime.errors import InputError, one_of
 from truenegs_jax.runtime.paths import open_path
-from truenegs_jax.synonyms import run_table
 from truenegs_jax.synonyms.run_table import TableRequest, resolve_auto
 from truenegs_jax.synonyms.vocabulary import continues_word
 from truenegs_jax.train import metrics, model_table, optim, sharding, speed
@@ -43,7 +43,7 @@ ROLES = {"electra": ("discriminator", "generator"), "mlm": ("bert",)}
 # Keys of `negatives` that `describe_objective` puts into words or leaves out.
 DESCRIBED = (
   *("sources", "layout", "hard_correction", "prediction"),
-  *("soft", "soft_weight", "sentence_weight", "smoothing"),
+  *("soft", "soft_weight", "sentence_weight", "smoothing", "smoothing_by"),
 )
 
 
@@ -73,11 +73,13 @@ class Run:
   def options(self) -> Options:
     """The recipe of the objective."""
     c, readings = self.config, sections.Readings.list_keys()
+    until = c.negatives.hard_correction_until
     return Options(
       masking=masking.MaskingOptions.for_tokenizer(
         self.tokenizer, mask_prob=c.masking.prob, style=c.masking.style
       ),
       sampling_temperature=c.generator.temperature / c.negatives.temperature,
+      correction_steps=round(until * c.steps) if until < 1 else LARGEST,
       vocabulary_chunk=c.model.vocabulary_chunk,
       **{name: getattr(c.negatives, name) for name in readings},
     )
@@ -327,12 +329,26 @@ def check_warmup(
 def _check_negatives(config: PretrainConfig) -> None:
   """Checks combinations of values in the section `negatives`."""
   n = config.negatives
-  table = build_table_request(n, config.data).model
-  if table and (n.symmetric or n.include_self):
+  if n.smoothing or n.smoothing_by != "uniform":
+    smoothing.check(n.smoothing, n.smoothing_by)
+  if n.smoothing and n.layout == "bits":
+    raise InputError(
+      "negatives.layout='bits' has no lists, which negatives.smoothing needs."
+      " Set --config.negatives.layout=auto."
+    )
+  if n.hard_correction_until < 1 and (config.minutes or not n.hard_correction):
+    raise InputError(
+      f"negatives.hard_correction_until={n.hard_correction_until:g} is a share"
+      " of the steps of a run with hard correction. Set --config.minutes=0 and"
+      " --config.negatives.hard_correction=True."
+    )
+  request = build_table_request(n, config.data)
+  table = request.model
+  if table and (request.symmetric or n.include_self):
     raise InputError(
       f"negatives.sources={n.sources!r} builds its table during training,"
-      " which supports neither negatives.symmetric nor negatives.include_self."
-      " Set both to False."
+      " which supports neither negatives.symmetric, include_self nor"
+      " smoothing_by=balanced. Set them to False and model."
     )
   if table and n.needs_table and table.every >= config.steps:
     raise InputError(
@@ -340,19 +356,22 @@ def _check_negatives(config: PretrainConfig) -> None:
       f" {table.every:,} steps, which is never in a run of"
       f" {config.steps:,} steps. Set a smaller every=NUMBER in it."
     )
-  if config.objective == "mlm" and n.discriminator != "none":
+  is_changed = n.discriminator_ignore or n.discriminator_label < 1
+  if config.objective == "mlm" and is_changed:
     raise InputError(
-      f"negatives.discriminator={n.discriminator!r} needs ELECTRA's two"
-      " networks, and BERT has one. Set --config.negatives.discriminator=none."
+      "negatives.discriminator_label and discriminator_ignore need ELECTRA's"
+      " two networks, and BERT has one. Set them to 1 and False."
     )
 
 
 def build_table_request(negatives: Negatives, data: Data) -> TableRequest:
   """Builds the request for the synonym table of a config."""
-  names = ("sources", "stop_words", *run_table.SWITCHES)
+  names = ("sources", "stop_words", "keep_stop_words", "include_self")
+  is_balanced = negatives.smoothing_by == "balanced"
   return TableRequest(
     language=data.language,
     wordnet_dir=data.wordnet_dir,
+    symmetric=negatives.symmetric or is_balanced,
     **{name: getattr(negatives, name) for name in names},
   )
 
@@ -371,7 +390,9 @@ def describe_objective(config: PretrainConfig) -> str:
   if n.sentence_weight:
     terms.append(f"sentence regularization x {n.sentence_weight:g}")
   if n.smoothing:
-    terms.append(f"smoothing over synonyms x {n.smoothing:g}")
+    terms.append(
+      f"smoothing over synonyms ({n.smoothing_by}) x {n.smoothing:g}"
+    )
   if temperature != n.temperature:
     terms.append(f"sampled at temperature {temperature:g}")
   terms += [

@@ -69,7 +69,8 @@ def make_train_step(
     inputs = {name: x for name, x in batch.items() if name != "row"}
 
     def evaluate(params: dict, inputs: dict, keys_B: Array) -> Terms:
-      return objective(params, inputs, keys_B, {**aux, **state.aux})
+      arrays = {**aux, **state.aux, "step": state.step}
+      return objective(params, inputs, keys_B, arrays)
 
     args = evaluate, loss_weights, state.params, (inputs, keys_B)
     if num_microbatches == 1:

@@ -1,0 +1,87 @@
+"""Moves a share of a slot's target from the gold token to its synonyms.
+
+With logits z, p = softmax(z), a gold token g, its synonyms N and the share e, a
+slot's cross-entropy changes by
+
+  uniform   e (z[g] - mean of z[N]): every synonym gets the same
+  model     e (z[g] - logsumexp of z[N + g]): as much as the model gives it
+  balanced  sum over s of T[s] (z[g] - z[s]), T[s] = e q[s] p[s] / (p[s] + p[g])
+            without gradient: P is a fixed point for every lexicon
+  set       z[g] - logsumexp of z[N + g]: the loss is -log p[N + g]
+
+`rates_VxS` of a table has q, 1 / the longer of the two tokens' lists. Only the
+listed logits are read. See docs/explanation/proper_corrections.md.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from truenegs_jax.objectives.negatives import Aux
+from truenegs_jax.runtime.errors import InputError
+
+Array = jax.Array
+
+
+def check(share: float, by: str) -> None:
+  """Raises InputError if a kind of smoothing does not have this share."""
+  fits = {
+    "uniform": True,
+    "model": 0 < share < 1,
+    "balanced": 0 < share < 1,
+    "set": share == 1,
+  }
+  if not fits.get(by, False):
+    raise InputError(
+      f"smoothing={share:g} does not go with smoothing_by={by!r}: model and"
+      " balanced need a share between 0 and 1, such as 0.3; set needs 1;"
+      " uniform takes any from 0 to 1."
+    )
+
+
+def list_tokens(aux: Aux, gold_BxK: Array) -> Array:
+  """Lists the gold token and its synonyms, int32 `[B, K, S]`.
+
+  The gold token is the first, and stands where a list has ended.
+  """
+  if "ids_VxS" not in aux:
+    raise InputError(
+      "Smoothing needs the lists of a synonym table. Pass table.arrays('ids')."
+    )
+  gold_BxKx1 = gold_BxK[..., None]
+  ids_BxKxS = jnp.asarray(aux["ids_VxS"])[gold_BxK]
+  ids_BxKxS = jnp.where(ids_BxKxS < 0, gold_BxKx1, ids_BxKxS)
+  return jnp.concatenate([gold_BxKx1, ids_BxKxS], axis=-1)
+
+
+def loss_change(
+  logits_BxKxS: Array, tokens_BxKxS: Array, aux: Aux, share: float, by: str
+) -> Array:
+  """Returns what smoothing adds to the cross-entropy of each slot, `[B, K]`.
+
+  Args:
+    logits_BxKxS: of `tokens_BxKxS`, floats.
+    tokens_BxKxS: result of `list_tokens`.
+    aux: the table; "balanced" needs `SynonymTable.arrays(rates=True)`.
+    share, by: of `check`.
+  """
+  gold_BxKx1 = tokens_BxKxS[..., :1]
+  is_synonym_BxKxS = tokens_BxKxS != gold_BxKx1
+  if by in ("model", "set"):
+    in_set_BxKxS = is_synonym_BxKxS.at[..., 0].set(True)
+    log_set_BxK = jax.nn.logsumexp(logits_BxKxS, axis=-1, where=in_set_BxKxS)
+    return share * (logits_BxKxS[..., 0] - log_set_BxK)
+  margin_BxKxS = logits_BxKxS[..., :1] - logits_BxKxS
+  if by == "uniform":
+    count_BxKx1 = is_synonym_BxKxS.sum(axis=-1, keepdims=True)
+    target_BxKxS = is_synonym_BxKxS / jnp.maximum(count_BxKx1, 1)
+  else:
+    if "rates_VxS" not in aux:
+      raise InputError(
+        "smoothing_by='balanced' needs the rates of a synonym table. Pass"
+        " table.arrays(rates=True)."
+      )
+    rates_BxKxS = jnp.asarray(aux["rates_VxS"])[gold_BxKx1[..., 0]]
+    rates_BxKxS = jnp.pad(rates_BxKxS, ((0, 0), (0, 0), (1, 0)))
+    likelier_BxKxS = jax.lax.stop_gradient(jax.nn.sigmoid(-margin_BxKxS))
+    target_BxKxS = rates_BxKxS * likelier_BxKxS
+  return share * (target_BxKxS * margin_BxKxS).sum(axis=-1)
