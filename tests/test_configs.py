@@ -128,6 +128,9 @@ def test_a_recipe_sets_the_values_of_its_name(recipe):
   assert n.sources == (vectors if recipe == "hc_glove" else "auto")
   assert n.soft_weight == ("sr" in parts)
   assert n.sentence_weight == (recipe == "sr_sent")
+  smoothing = {"proper": (0.3, "balanced"), "set": (1.0, "set")}
+  expected = smoothing.get(recipe, (0.0, "uniform"))
+  assert (n.smoothing, n.smoothing_by) == expected
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -339,6 +342,32 @@ def test_a_long_warmup_is_warned_of(warmup_steps, steps, expected):
   assert len(warnings) == bool(expected) and expected in "".join(warnings)
 
 
+@pytest.mark.parametrize(
+  ("changes", "message"),
+  [
+    ({"smoothing": 1.0, "smoothing_by": "balanced"}, "set needs 1"),
+    ({"smoothing": 0.3, "smoothing_by": "set"}, "set needs 1"),
+    ({"smoothing_by": "model"}, "smoothing=0 does not go with"),
+    ({"smoothing": 0.1, "layout": "bits"}, "layout='bits' has no lists"),
+    ({"hard_correction_until": 0.5}, "minutes=0"),  # baseline
+    ({"hard_correction": True, "hard_correction_until": 0.5}, ""),
+    ({"discriminator_label": 0.5}, "ELECTRA's two networks"),
+    ({"discriminator_ignore": True}, "ELECTRA's two networks"),
+    (
+      {"sources": "model", "smoothing": 0.3, "smoothing_by": "balanced"},
+      "smoothing_by=balanced",
+    ),
+  ],
+)
+def test_values_of_negatives_go_together(changes, message):
+  c = get_config("bert_base", "baseline")
+  c.negatives.update(changes)
+  if not message:
+    return start.check(PretrainConfig.read(c))
+  with pytest.raises(InputError, match=message):
+    start.check(PretrainConfig.read(c))
+
+
 CHOICES = {
   name: rule.choices
   for name, rule in PRETRAIN.items()
@@ -351,6 +380,8 @@ def test_only_the_described_choices_of_a_key_are_accepted(name):
   for choice in CHOICES.get(name, ()):
     c = get_config("electra_demo", "runlocal,baseline")
     c.update_from_flattened_dict({name: choice})
+    if name == "negatives.smoothing_by":
+      c.negatives.smoothing = 1.0 if choice == "set" else 0.3
     check(c)
   c = get_config("electra_demo", "runlocal,sr")
   c.update_from_flattened_dict({name: "nonesuch"})

@@ -90,6 +90,25 @@ def test_only_include_self_drops_correct_predictions(include_self):
   assert expected["soft"] == (0, slots) and expected["sentence"][0] == 0
 
 
+def test_hard_correction_ends_at_its_step():
+  case = case_of(1)
+  corrected, plain = (
+    oracle.make_objective(recipe, case, pair=False, train=True)
+    for recipe in (
+      oracle.make_options(correction_steps=5),
+      oracle.make_options(hard_correction=False),
+    )
+  )
+  aux = corrected.keywords["aux"]
+  evaluated = corrected(case.params)  # no step
+  before = corrected(case.params, aux=aux | {"step": 4})
+  after = corrected(case.params, aux=aux | {"step": 5})
+  jax.tree.map(np.testing.assert_array_equal, before, evaluated)
+  assert before["corrected_of_slots"][0] > 0 == after["corrected_of_slots"][0]
+  np.testing.assert_array_equal(after["mlm"], plain(case.params)["mlm"])
+  assert before["mlm"][1] < after["mlm"][1]
+
+
 def test_a_recipe_without_synonyms_needs_no_table():
   recipe = oracle.make_options(hard_correction=False, **ALL_ON)
   terms = oracle.make_objective(recipe, case_of(1), pair=False, train=True)

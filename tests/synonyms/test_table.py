@@ -73,6 +73,16 @@ def check_table(built, dense_VxV):
   assert (ids_VxS.dtype, built.width) == (np.int32, width)
   padded = [ids + [-1] * (width - len(ids)) for ids in lists]
   assert ids_VxS.tolist() == padded
+  mutual_VxV = dense_VxV & dense_VxV.T & ~np.eye(size, dtype=bool)
+  num_V = mutual_VxV.sum(axis=1)
+  rates_VxV = mutual_VxV / np.maximum(1, np.maximum(num_V, num_V[:, None]))
+  rates_VxS = [
+    np.pad(rates_V[ids], (0, width - len(ids)))
+    for rates_V, ids in zip(rates_VxV, lists, strict=True)
+  ]
+  arrays = built.arrays(rates=True)
+  np.testing.assert_array_equal(arrays["rates_VxS"], np.float32(rates_VxS))
+  np.testing.assert_array_equal(arrays["ids_VxS"], ids_VxS)
   assert [built.synonym_ids(i) for i in range(size)] == lists
   assert built.lengths_V.tolist() == list(map(len, lists))
   assert built.num_rows == sum(map(bool, lists))

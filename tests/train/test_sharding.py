@@ -16,6 +16,7 @@ from support import tiny
 from truenegs_jax.models import pretrain
 from truenegs_jax.objectives import negatives
 from truenegs_jax.runtime.errors import InputError
+from truenegs_jax.synonyms.table import SynonymTable
 from truenegs_jax.train import sharding, step
 
 
@@ -251,7 +252,9 @@ def abstract_state(model, mesh, spec) -> step.TrainState:
   )
 
 
-def compile_step(preset: str, num_devices: int, placement: str, accumulation=1):
+def compile_step(
+  preset: str, num_devices: int, placement: str, accumulation=1, **options
+):
   """Compiles the step of the tiny pair; returns it and its first inputs."""
   spec = sharding.get_mesh_spec(preset)
   mesh = sharding.make_mesh(spec, jax.devices()[:num_devices])
@@ -259,12 +262,23 @@ def compile_step(preset: str, num_devices: int, placement: str, accumulation=1):
   shardings = jax.tree.map(
     lambda x: x.sharding, abstract_state(model, mesh, spec)
   )
-  objective = tiny.make_objective(model, tiny.make_options(), train=True)
+  objective = tiny.make_objective(
+    model, tiny.make_options(**options), train=True
+  )
   gathering = sharding.gather_params(objective, mesh, spec)
   train_step = step.make_train_step(gathering, tiny.WEIGHTS, tx, accumulation)
   state = jax.device_put(tiny.init_state(model, tx), shardings)
-  bits_VxW = tiny.pack_bits(tiny.dense_table())
-  aux = {"bits_VxW": sharding.place_table(bits_VxW, mesh, placement)}
+  arrays = {"bits_VxW": tiny.pack_bits(tiny.dense_table())}
+  if "smoothing" in options:
+    tokens = [f"word{i}" for i in range(tiny.V)]
+    table = SynonymTable.from_ids(
+      tiny.list_ids(tiny.dense_table()), tokens, source="x", options={}
+    )
+    arrays = table.arrays(rates=True)
+  aux = {
+    name: sharding.place_table(array, mesh, placement)
+    for name, array in arrays.items()
+  }
   compiled = (
     jax.jit(
       train_step, out_shardings=(shardings, sharding.replicated_sharding(mesh))
@@ -307,7 +321,22 @@ def test_step_is_the_same_on_every_mesh(
   compiled, *rest = compile_step(preset, devices, placement, accumulation)
   if preset != "dp":
     assert_no_activations_are_gathered(compiled.as_text())
-  history = zip(one_device_history, train(compiled, *rest), strict=True)
+  assert_same_history(one_device_history, train(compiled, *rest))
+
+
+@pytest.mark.slow
+def test_smoothing_is_the_same_on_a_mesh_and_in_chunks():
+  recipe = {"smoothing": 0.3, "smoothing_by": "balanced", "drop_prob": 0.2}
+  one = train(*compile_step("dp", 1, "replicated", **recipe))
+  compiled, *rest = compile_step(
+    "fsdp_tp", 8, "rows", vocabulary_chunk=9, **recipe
+  )
+  assert_no_activations_are_gathered(compiled.as_text())
+  assert_same_history(one, train(compiled, *rest))
+
+
+def assert_same_history(expected: list, actual: list) -> None:
+  history = zip(expected, actual, strict=True)
   for number, (one, many) in enumerate(history):
     (params, terms), (mesh_params, mesh_terms) = one, many
     assert mesh_terms.keys() == terms.keys()

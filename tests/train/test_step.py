@@ -103,6 +103,21 @@ def test_skipped_updates_advance_the_learning_rate():
   assert abs(change / rate) == pytest.approx(0.1 / np.sqrt(0.001), rel=0.01)
 
 
+@pytest.mark.parametrize("num", [1, 2])
+def test_an_objective_knows_the_number_of_its_step(num):
+  def objective(params, inputs, keys_B, aux):
+    terms = linear_objective(params, inputs, keys_B, aux)
+    return terms | {"step": (aux["step"], aux["step"])}
+
+  train_step = step.make_train_step(
+    objective, {"kept": 1.0}, tiny.make_tx(), num
+  )
+  state, train_step = linear_state(tiny.make_tx()), jax.jit(train_step)
+  for number in range(3):
+    state, terms = train_step(state, linear_batch(), {})
+    assert terms["step"][0] == number * num
+
+
 def test_total_loss_of_an_empty_term():
   terms = {
     "a": (jnp.array(6.0), jnp.array(3.0)),
