@@ -8,7 +8,14 @@ import pytest
 
 from truenegs_jax.robustness.eval_set import EvalSet, read_published, save_set
 from truenegs_jax.runtime.errors import DataError
-from truenegs_jax.tasks.task import SQUAD, TASKS, Example, Question
+from truenegs_jax.tasks.task import (
+  CLASSES,
+  SQUAD,
+  TASKS,
+  Example,
+  Question,
+  define_own_task,
+)
 
 MNLI, QQP, SST2 = (TASKS[name] for name in ("mnli", "qqp", "sst2"))
 
@@ -105,6 +112,16 @@ def test_paws_and_hans_are_tsv(tmp_path):
   ]
   assert set(result.merged) == {"neutral", "contradiction"}
   assert read(hans, TASKS["rte"]).transformed[0].label == "not_entailment"
+
+
+def test_your_own_task_is_read_from_its_own_columns(tmp_path):
+  """A label is also found in the column that the task trained on."""
+  path = write_tsv(tmp_path / "x.tsv", ("query", "intent"), ("Play it.", "b"))
+  task = define_own_task(
+    text="query", label="intent", kind=CLASSES, labels="a,b"
+  )
+  [example] = read(path, task).transformed
+  assert (example.first, example.label) == ("Play it.", "b")
 
 
 QUESTION = Question("q\u2028", "Who?", "“Ann”\nwon.", (("Ann", 1),), "")

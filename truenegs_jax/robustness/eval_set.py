@@ -24,7 +24,7 @@ from truenegs_jax.tasks.records import Record
 from truenegs_jax.tasks.task import NLI, PAIR, SPANS, Example, Question, Task
 
 ORIGINAL, TRANSFORMED = "original", "transformed"  # the sides of a set
-# Columns of texts besides those of the task's own files.
+# Columns of texts and labels besides those of the task's own files.
 PAIRS = (("premise", "hypothesis"), PAIR, ("question1", "question2"))
 SINGLE = (("sentence",), ("x",))
 LABELS = ("gold_label", "label", "y")
@@ -160,7 +160,8 @@ def _read_text(key: str, row: Record, task: Task) -> Example:
   choices = (columns, *(PAIRS if len(columns) > 1 else SINGLE))
   present = [x for x in choices if set(x) <= row.fields.keys()]
   first, second, *_ = (*map(row.text, (present or choices)[0]), None)
-  column = next((x for x in LABELS if x in row.fields), LABELS[1])
+  names = (task.label_column, *LABELS)
+  column = next((x for x in names if x in row.fields), "label")
   labels, value = task.labels, row.value(column)
   if labels == NLI:
     labels = (*labels, NON_ENTAILMENT)
