@@ -1,9 +1,11 @@
 """Scores of a study are those that its parts saved."""
 
+import functools
 import io
 import json
 
 import numpy as np
+import pytest
 from rich.console import Console
 
 from truenegs_jax.config.flags import parse_config
@@ -97,6 +99,20 @@ def test_scores_do_not_depend_on_times(tmp_path):
       assert np.mean(x.correct_N) == x.value
     else:
       assert x.value == 3 + x.seed
+
+
+@pytest.mark.parametrize("models", [[], ["ours"], ["ours", "against"]])
+def test_scores_of_robustness_are_those_of_the_arm(models):
+  """Also if another model is compared, or no example was changed."""
+  records = {
+    x: {"folder": {"task": "mrpc", "seed": 0, "scores": {"s drop": {"f1": i}}}}
+    for i, x in enumerate(models)
+  }
+  sets = {"s": {"title": "S", "variants": []}} if models else {}
+  saved = {"models": records, "sets": sets}
+  make = functools.partial(scores.Score, "hc", 1)
+  expected = [make("S", 0, "f1 drop", 0)] if models else []
+  assert run.read_robustness(make, saved) == expected
 
 
 def test_a_failed_pretraining_is_told(tmp_path):
