@@ -1,6 +1,8 @@
 """Figures are drawn at the width of a column, in vectors too."""
 
 import re
+import subprocess
+import sys
 
 import pytest
 
@@ -54,3 +56,14 @@ def test_fields_without_values_are_refused(drawn, tmp_path):
   with pytest.raises(InputError, match="--field=sentence is in no"):
     plots.draw_curves(drawn.curves, tmp_path / "a.png", ["sentence"])
   assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.slow
+def test_a_workdir_without_curves_makes_no_figure(tmp_path):
+  (tmp_path / "config.json").write_text('{"task": "corrections"}')
+  output = tmp_path / "curves.png"
+  flags = f"--workdir={tmp_path}", f"--output={output}"
+  command = [sys.executable, "-m", "truenegs_jax.report", *flags]
+  done = subprocess.run(command, capture_output=True, text=True)
+  assert done.returncode == 2 and "have none yet" in done.stderr
+  assert not output.exists() and not done.stdout

@@ -31,7 +31,11 @@ def main(argv: list[str]) -> None:
       write.write_report(workdirs, path)
     else:
       drawn = [x for run in write.read_workdirs(workdirs) for x in run.curves]
-      plots.draw_curves(drawn, path, flags.FLAGS.field)
+      if not plots.draw_curves(drawn, path, flags.FLAGS.field):
+        raise InputError(
+          f"--output={flags.FLAGS.output!r} draws curves, but these workdirs"
+          " have none yet. Pass --output=report.html."
+        )
     print(f"saved: {path}")
 
 
