@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from truenegs_jax.runtime.errors import InputError
+from truenegs_jax.stats import intervals
 from truenegs_jax.tasks import scoring
 from truenegs_jax.tasks.task import CLASSES, METRICS, SCORE, Task
 
@@ -163,6 +164,19 @@ def test_drawn_scores_match_a_plain_loop_over_resamples(metric):
   change = scores - scoring.score_runs([metric], [*gold], runs[::-1])[metric]
   expected = [expected[0] - expected[1], expected[1] - expected[0]]
   np.testing.assert_allclose(change.by_run(), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("metric", METRICS[CLASSES] + METRICS[SCORE])
+def test_scores_of_examples_are_those_of_the_jackknife(metric):
+  gold, answers = np.random.default_rng(0).integers(0, 3, (2, 30))
+  got = scoring.example_scores(metric, [*gold], [*answers])
+  without = [
+    compute(metric, np.delete(gold, i), np.delete(answers, i))
+    for i in range(30)
+  ]
+  mean = compute(metric, gold, answers)
+  expected = intervals.jackknife_values(mean, without)
+  np.testing.assert_allclose(got, expected, atol=1e-6)
 
 
 def test_classes_have_the_ids_of_their_labels():

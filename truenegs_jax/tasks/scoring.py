@@ -210,9 +210,13 @@ def example_scores(
   scores = score_runs([metric], golds, [answers], labels)[metric]
   if scores.example_SxN is not None:
     return scores.example_SxN[0]
-  rows_N = np.arange(scores.size)
-  left_out_N = [scores.draw(np.delete(rows_N, i)[None])[0, 0] for i in rows_N]
-  return jackknife_values(scores.by_run()[0], left_out_N)
+  pairs, rows_N = [*zip(golds, answers, strict=True)], np.arange(scores.size)
+  # Examples of equal pairs leave equal scores: of classes there are few.
+  left_out = {
+    pair: scores.draw(np.delete(rows_N, i)[None])[0, 0]
+    for pair, i in {pair: i for i, pair in enumerate(pairs)}.items()
+  }
+  return jackknife_values(scores.by_run()[0], [left_out[x] for x in pairs])
 
 
 def _to_numbers(
