@@ -95,31 +95,26 @@ def encode_split(
   task: Task,
   examples: Sequence[Any],
   tokenizer: Tokenizer,
-) -> EvalSplit:
-  """Encodes examples to evaluate on; a test set has no golds."""
-  if task.kind == SPANS:
-    windows = make_windows(options, examples, tokenizer, train=False)
-    return EvalSplit(options, task, examples, windows.encoded, windows)
-  encoded = batches.encode(examples, task, tokenizer, length=options.length)
-  return EvalSplit(options, task, examples, encoded)
-
-
-def make_windows(
-  options: FinetuneOptions,
-  questions: Sequence[Question],
-  tokenizer: Tokenizer,
   *,
-  train: bool,
-) -> squad_windows.Windows:
-  """Cuts questions and contexts into windows of `options.length` tokens."""
-  return squad_windows.make_windows(
-    questions,
+  train: bool = False,
+) -> EvalSplit:
+  """Encodes examples, with `train` as they are trained on."""
+  length = options.length
+  if task.kind != SPANS:
+    both = train and task.both_orders
+    encoded = batches.encode(
+      examples, task, tokenizer, length=length, both_orders=both
+    )
+    return EvalSplit(options, task, examples, encoded)
+  windows = squad_windows.make_windows(
+    examples,
     tokenizer,
     train=train,
-    length=options.length,
+    length=length,
     stride=options.finetune.stride,
     question_length=options.finetune.question_length,
   )
+  return EvalSplit(options, task, examples, windows.encoded, windows)
 
 
 class Predictor:

@@ -1,4 +1,4 @@
-"""Reads tasks into rows of token ids, and turns model outputs into scores.
+"""Reads tasks into rows of token ids.
 
 data = read_task_data(options, "mrpc", tokenizer)
 data.dev.score(data.dev.decode_answers(outputs))["accuracy"]
@@ -14,7 +14,7 @@ from truenegs_jax.config import grammar
 from truenegs_jax.data.corpus import hub_datasets
 from truenegs_jax.data.corpus.files import find_existing
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
-from truenegs_jax.finetune.evaluate import EvalSplit, encode_split, make_windows
+from truenegs_jax.finetune.evaluate import EvalSplit, encode_split
 from truenegs_jax.finetune.options import FinetuneOptions
 from truenegs_jax.finetune.results import fingerprint
 from truenegs_jax.runtime.errors import InputError
@@ -71,16 +71,8 @@ def read_task_data(
     if name == OWN:
       task = task_lib.fit_own_task(task, examples)
     examples = examples[: options.finetune.rows or None]
-    if task.kind == SPANS:
-      train = make_windows(options, examples, tokenizer, train=True).encoded
-    else:
-      train = batches.encode(
-        examples,
-        task,
-        tokenizer,
-        length=options.length,
-        both_orders=task.both_orders,
-      )
+    rows = encode_split(options, task, examples, tokenizer, train=True)
+    train = rows.encoded
   notes += _deviations(options, task, sizes)
   return TaskData(task, train, splits, tuple(notes))
 

@@ -36,19 +36,12 @@ def encode(
   length: int,
   both_orders: bool = False,
 ) -> EncodedRows:
-  """Encodes each example as a row of token ids.
+  """Encodes each example as a row of at most `length` token ids, in order.
 
   A pair that is too long loses tokens from the end of its longer text, or of B
   if both are equally long, until it fits. A single text loses its end. An empty
-  B is left out.
-
-  Args:
-    length: maximum number of tokens of a row, with [CLS] and [SEP]; at least 3.
-    both_orders: append every example once more as B, A; for training tasks
-      with `Task.both_orders`.
-
-  Returns:
-    One row per example, in order. `targets` is empty if no example has a label.
+  B is left out. `targets` is empty if no example has a label. `both_orders`
+  appends every example once more as B, A.
   """
   firsts = [example.first for example in examples]
   seconds = [example.second or "" for example in examples]

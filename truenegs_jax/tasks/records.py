@@ -255,7 +255,7 @@ def find_official(task: Task, split: str, folder: str) -> pathlib.Path:
 def read_split(
   task: Task, split: str, where: str, *, file: str = ""
 ) -> tuple[list[Example], int]:
-  """Reads the examples of a split.
+  """Reads the examples of a split of GLUE; test splits have no labels.
 
   Args:
     where: a folder that contains CoLA/, SST-2/, MRPC/, STS-B/, QQP/, MNLI/,
@@ -266,9 +266,8 @@ def read_split(
       set, "hf:NAME split=S" for example, with the columns of the hub.
 
   Returns:
-    The examples in the order of the file, of which those of test splits have no
-    labels and GLUE's indices as keys; and the number of lines of QQP's train or
-    dev file that were skipped for a wrong number of fields, as by ELECTRA.
+    The examples, and the number of lines of QQP's train or dev file that were
+    skipped for a wrong number of fields, as by ELECTRA.
   """
   is_test, is_qqp = split.startswith("test"), task.name == "qqp"
   texts, label = task.columns, task.label_column

@@ -45,7 +45,18 @@ def read_squad(
 
 def _json_records(where: str) -> Iterator[tuple[str, str, Any]]:
   """Yields location of the paragraph, context, and one record of "qas"."""
-  articles = _get(load_json(where), "data", list, where)
+  path = files.find_existing(where)
+  if path is None:
+    raise UnavailableError(
+      f"{where}: there is no such file. Pass train-v1.1.json or dev-v1.1.json,"
+      " plain or compressed, or hf:rajpurkar/squad."
+    )
+  content = b"".join(files.read_blocks(files.stat_file(path)))
+  try:
+    value = parse_json(content, strict=False)
+  except ValueError as error:
+    raise DataError(f"{where}: {error}. Download the file again.") from error
+  articles = _get(value, "data", list, where)
   for number, article in enumerate(articles, start=1):
     article_location = f"{where}: article {number}"
     if isinstance(article, dict) and "title" in article:
@@ -56,22 +67,6 @@ def _json_records(where: str) -> Iterator[tuple[str, str, Any]]:
       context = _get(paragraph, "context", str, location)
       for record in _get(paragraph, "qas", list, location):
         yield location, context, record
-
-
-def load_json(where: str) -> Any:
-  """Returns the content of a JSON file, plain or compressed."""
-  path = files.find_existing(where)
-  if path is None:
-    raise UnavailableError(
-      f"{where}: there is no such file. Pass train-v1.1.json or dev-v1.1.json,"
-      " plain or compressed, or hf:rajpurkar/squad."
-    )
-  file = files.stat_file(path)
-  content = b"".join(files.read_blocks(file))
-  try:
-    return parse_json(content, strict=False)
-  except ValueError as error:
-    raise DataError(f"{where}: {error}. Download the file again.") from error
 
 
 def _hub_records(where: str, split: str) -> Iterator[tuple[str, str, Any]]:
