@@ -33,12 +33,7 @@ class Lines:
 
 
 def read_lines(
-  text: str,
-  tokenizer: Tokenizer,
-  *,
-  length: int,
-  limit: int = 0,
-  **corpus: Any,
+  text: str, tokenizer: Tokenizer, *, length: int, limit: int = 0, **corpus: Any
 ) -> Lines:
   """Tokenizes up to `limit` lines (0: all) of a value like `data.sources`."""
   documents = open_corpus(text, key=TEXT, **corpus)
@@ -84,13 +79,13 @@ class Predictions:
 
 
 def predict_batch(
-  predict: Callable,
-  params: optax.Params,
-  mesh: jax.sharding.Mesh,
-  batch: Batch,
+  predict: Callable, params: optax.Params, mesh: jax.sharding.Mesh, batch: Batch
 ) -> Predictions:
   """Predicts the slots of all rows of a batch; each document is a sequence."""
-  slots = _run(predict, params, mesh, batch, batch["tokens"].shape[1])
+  with distributed.watch_step():
+    on_device = sharding.place_batch(batch, mesh)
+    slots = predict(params, on_device, batch["tokens"].shape[1])
+    slots = jax.device_get(slots)
   row_M, slot_M = np.nonzero(slots["weight"] > 0)
   position_M = slots["position"][row_M, slot_M]
   document_M = batch["documents"][row_M, position_M]
@@ -125,7 +120,9 @@ def predict_lines(
   """
   parts = []
   for batch, width in _batches(sequences, length, batch_size):
-    part = _run(predict, params, mesh, batch, width)
+    with distributed.watch_step():
+      on_device = sharding.place_batch(batch, mesh)
+      part = jax.device_get(predict(params, on_device, width))
     in_use = np.nonzero(part["weight"] > 0)
     part = {name: array_BxK[in_use] for name, array_BxK in part.items()}
     parts.append(part | {"sequence": batch["row"][in_use[0]]})
@@ -134,18 +131,6 @@ def predict_lines(
   sequence_M = slots["sequence"]
   order_M = np.lexsort([slots["position"], sequence_M])  # order of the text
   return _predictions(slots, (order_M,), sequence_M[order_M], sequences)
-
-
-def _run(
-  predict: Callable,
-  params: optax.Params,
-  mesh: jax.sharding.Mesh,
-  batch: Batch,
-  width: int,
-) -> dict[str, np.ndarray]:
-  with distributed.watch_step():
-    on_device = sharding.place_batch(batch, mesh)
-    return jax.device_get(predict(params, on_device, width))
 
 
 def _predictions(
