@@ -2,7 +2,7 @@
 
 setup = TrainingSetup(options, model, data, provenance)
 with fine_tune(setup, seed, folder, ...) as trained:
-  outputs = setup.predictor.predict(trained.params, data.dev.encoded)
+  result = trained.make_result()
 
 All seeds of a task share its compiled functions. Batches and random draws are
 functions of seed and step.
@@ -19,8 +19,7 @@ import jax
 import optax
 from rich.console import Console
 
-from truenegs_jax.finetune import leaderboard, results
-from truenegs_jax.finetune.evaluate import Predictor
+from truenegs_jax.finetune import evaluate, leaderboard, results
 from truenegs_jax.finetune.options import FinetuneOptions
 from truenegs_jax.finetune.task_data import TaskData
 from truenegs_jax.models import finetune, pretrain
@@ -68,7 +67,7 @@ class TrainingSetup:
     count = max(round(options.finetune.evals_per_epoch * epochs), 1)
     evals = {round(self.steps * (i + 1) / count) for i in range(count)}
     self.eval_steps = evals - {0, self.steps}
-    self.predictor = Predictor(options, model)
+    self.predictor = evaluate.Predictor(options, model)
     mesh, spec = self.predictor.mesh, options.mesh_spec
     tx, self.learning_rate = make_optimizer(options, model, self.steps)
 
@@ -213,14 +212,14 @@ class SeedRun:
     first_step: number of steps of the checkpoint that it continues.
     earlier_secs: duration of these steps.
     written: steps of the evaluations that metrics.jsonl has from the start.
-    evaluations, failure, losses, step, secs, rows_per_s: fields of the result.
+    evaluations: scores of the dev set by step.
+    failure: why the run failed, or "".
     params: at the end, those of `step`.
   """
 
   params: optax.Params
   step: int
   secs: float
-  rows_per_s: float
 
   def __init__(
     self,
@@ -314,7 +313,42 @@ class SeedRun:
       self.failure = f"loss or gradients not finite at step {loop.done:,}"
     self.params, self.step = loop.state.params, loop.done
     self.secs = self._measure_secs(loop.done)
-    self.rows_per_s = loop.done * self.setup.options.batch_size / self.secs
+
+  def make_result(self) -> results.Result:
+    """Answers and scores the splits after training."""
+    setup, data = self.setup, self.setup.data
+    answers, scores, mistakes = {}, {}, list[dict[str, Any]]()
+    for name, split in data.splits.items():
+      outputs, answers_Q = setup.predictor.answer(
+        self.params,
+        split,
+        console=self.console,
+        title=f"Answering {name}, rows",
+        check=self.check,
+      )
+      answers[name] = split.to_json(answers_Q)
+      if split is data.dev:
+        mistakes = evaluate.find_mistakes(split, outputs, answers_Q)
+      if split.golds:
+        scores[name] = split.score(answers_Q)
+    dev = answers["dev"]
+    useless = evaluate.find_failure(dev["golds"], dev["answers"])
+    return results.Result(
+      task=setup.name,
+      seed=self.seed,
+      failure=self.failure or useless,
+      scores=scores,
+      step=self.step,
+      steps=setup.steps,
+      evaluations=self.evaluations,
+      losses=self.losses,
+      secs=self.secs,
+      rows_per_s=self.step * setup.options.batch_size / self.secs,
+      answers=answers,
+      provenance=setup.provenance,
+      notes=list(data.notes),
+      mistakes=mistakes,
+    )
 
   def take_step(
     self, state: step_lib.TrainState, done: int

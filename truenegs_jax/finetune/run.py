@@ -18,13 +18,7 @@ from typing import Any
 from ml_collections import ConfigDict
 from rich.console import Console
 
-from truenegs_jax.finetune import (
-  evaluate,
-  leaderboard,
-  loop,
-  results,
-  task_data,
-)
+from truenegs_jax.finetune import leaderboard, loop, results, task_data
 from truenegs_jax.finetune import start as start_lib
 from truenegs_jax.finetune.options import FinetuneOptions, parse_options
 from truenegs_jax.finetune.start import Start
@@ -215,54 +209,22 @@ def _train_run(
   check: Callable[[], None],
 ) -> None:
   """Trains, answers, scores, saves and exports one run."""
-  data, name = setup.data, f"{setup.name} {seed}"
+  name = f"{setup.name} {seed}"
   folder = results.run_folder(context.workdir, setup.name, seed)
   with distributed.raise_everywhere(f"folder {name}"):
     if distributed.is_first_process():
       with disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
-  answers, scores, wrong = {}, {}, list[dict[str, Any]]()
   with loop.fine_tune(
     setup,
     seed,
     folder,
-    make_params=lambda: start.make_params(data.task, seed),
+    make_params=lambda: start.make_params(setup.data.task, seed),
     check=check,
     console=context.console,
     lease=context.lease,
   ) as trained:
-    for split_name, split in data.splits.items():
-      outputs, answers_Q = setup.predictor.answer(
-        trained.params,
-        split,
-        console=context.console,
-        title=f"Answering {split_name}, rows",
-        check=check,
-      )
-      answers[split_name] = split.to_json(answers_Q)
-      if split is data.dev:
-        wrong = evaluate.find_mistakes(split, outputs, answers_Q)
-      if split.golds:
-        scores[split_name] = split.score(answers_Q)
-  failure = trained.failure or evaluate.find_failure(
-    data.dev.golds, answers["dev"]["answers"]
-  )
-  result = results.Result(
-    task=setup.name,
-    seed=seed,
-    failure=failure,
-    scores=scores,
-    step=trained.step,
-    steps=setup.steps,
-    evaluations=trained.evaluations,
-    losses=trained.losses,
-    secs=trained.secs,
-    rows_per_s=trained.rows_per_s,
-    answers=answers,
-    provenance=setup.provenance,
-    notes=list(data.notes),
-    mistakes=wrong,
-  )
+    result = trained.make_result()
   context.report(f"  {leaderboard.describe_run(result)}")
   params = distributed.to_host(trained.params)
   with distributed.raise_everywhere(f"save {name}"):
