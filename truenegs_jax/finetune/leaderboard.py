@@ -10,7 +10,6 @@ import re
 import statistics
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-import numpy as np
 from rich.console import Console
 from rich.table import Table
 
@@ -274,12 +273,6 @@ def compare_results(
       reason = "have other examples" if others else "do not have this task"
       remarks.append(f"{name} is not compared: the other runs {reason}")
   return compared, remarks
-
-
-def example_scores(run: Result, metric: str) -> np.ndarray:
-  """Returns `scoring.example_scores` of the dev set, in the file's order."""
-  dev, labels = run.answers["dev"], run.provenance["labels"]
-  return scoring.example_scores(metric, dev["golds"], dev["answers"], labels)
 
 
 def comparisons_table(

@@ -23,7 +23,6 @@ from rich.console import Console
 from truenegs_jax.config.tables import Study
 from truenegs_jax.corrections.findings import find_table_2
 from truenegs_jax.finetune import results
-from truenegs_jax.finetune.leaderboard import example_scores
 from truenegs_jax.report.write import write_own_report
 from truenegs_jax.runtime import errors
 from truenegs_jax.runtime.files import atomic_file, read_results
@@ -166,11 +165,12 @@ def read_pretraining(
 
 def read_finetuning(make: MakeScore, run: results.Result) -> list[Score]:
   """Returns the main score of a fine-tuning on the dev set; of SQuAD both."""
-  by_metric = run.scores["dev"]
+  by_metric, dev = run.scores["dev"], run.answers["dev"]
+  scored = dev["golds"], dev["answers"], run.provenance["labels"]
   return [
     make(
       *(run.task, run.seed, metric, by_metric[metric]),
-      correct_N=example_scores(run, metric),
+      correct_N=scoring.example_scores(metric, *scored),
       failure=run.failure,
     )
     for metric in list(by_metric)[: None if run.task == SQUAD else 1]
