@@ -92,8 +92,9 @@ def check_journal(root, study):
   ended = []
   for event, name in read_journal(root):
     assert event != "overlap"
-    needs = next(part.needs_key for part in study if part.key == name)
-    assert not needs or needs in ended
+    part = next(part for part in study if part.key == name)
+    needed = drive.part_key(part.arm, part.seed, part.needs)
+    assert not part.needs or needed in ended
     assert name not in ended, f"{event} of a finished part"
     if event == "end":
       ended.append(name)

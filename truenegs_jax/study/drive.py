@@ -59,11 +59,6 @@ class Part:
     """Folder of the part, relative to that of the study."""
     return part_key(self.arm, self.seed, self.name)
 
-  @property
-  def needs_key(self) -> str:
-    """Folder of the part that must be done before, or ""."""
-    return part_key(self.arm, self.seed, self.needs) if self.needs else ""
-
   def is_complete(self, folder: pathlib.Path) -> bool:
     """Returns whether all outputs exist."""
     return all((folder / name).exists() for name in self.outputs)
@@ -118,11 +113,9 @@ def run_parts(
   """Runs all parts that are not done, one after the other, in their order.
 
   A part that fails is reported, and those that do not need it go on. Parts that
-  another process runs are left to it, with those that need them.
-
-  Returns:
-    75 or 130 if this process or a part was stopped; else the exit code of the
-    first part that failed and can be repeated, or 0.
+  another process runs are left to it, with those that need them. Returns 75 or
+  130 if this process or a part was stopped; else the exit code of the first
+  part that failed and can be repeated, or 0.
   """
   tried: set[str] = set()
   while True:
@@ -165,7 +158,8 @@ def next_part(
   for part in parts:
     state = states[part.key]
     is_open = state in (State.MISSING, State.FAILED) and part.key not in tried
-    if is_open and states.get(part.needs_key, State.DONE) == State.DONE:
+    needed = part_key(part.arm, part.seed, part.needs)
+    if is_open and (not part.needs or states[needed] == State.DONE):
       return part
   return None
 
