@@ -19,13 +19,10 @@ LONG_PAUSE = 10.0  # in median times between records: the run was stopped
 
 
 class Panel(NamedTuple):
-  """The chart of one field, in the order of the page.
-
-  `short` is its title in a figure of a paper.
-  """
+  """The chart of one field, in the order of the page."""
 
   title: str
-  short: str
+  short: str  # title in a figure of a paper
   unit: str = ""
 
 
@@ -148,7 +145,8 @@ def thin_records(
 ) -> dict[str, dict[str, list[float | None]]]:
   """Returns the `splits` of a Curve, each with at most `max_points` points.
 
-  A point is the mean of consecutive records, at the step of the last one.
+  A point is the mean of consecutive records, at the step of the last one. It
+  has 6 digits, and None for values that are not finite.
   """
   curve = {}
   for split, columns in splits.items():
@@ -161,7 +159,10 @@ def thin_records(
       is_share = name in RATES or (name, split) == ("accuracy", "train")
       scale = 100 if is_share else 1
       points[name] = scale * _mean_between(columns[name], ends_P)
-    curve[split] = {name: _to_list(x) for name, x in points.items()}
+    curve[split] = {
+      name: [float(f"{x:.6g}") if math.isfinite(x) else None for x in values_P]
+      for name, values_P in points.items()
+    }
   return curve
 
 
@@ -189,10 +190,3 @@ def _mean_between(values_N: np.ndarray, ends_P: np.ndarray) -> np.ndarray:
   sums = np.add.reduceat(np.where(is_finite_N, values_N, 0.0), starts)
   counts = np.add.reduceat(is_finite_N.astype(np.int64), starts)
   return np.divide(sums, counts, np.full(len(sums), np.nan), where=counts > 0)
-
-
-def _to_list(values_P: np.ndarray) -> list[float | None]:
-  """Returns values of 6 digits for JSON, None for those that are not finite."""
-  return [
-    float(f"{x:.6g}") if math.isfinite(x) else None for x in values_P.tolist()
-  ]

@@ -43,15 +43,11 @@ def draw_curves(
   """Draws a panel for each field that any curve has; returns the files.
 
   Lines are training, dots are held-out rows or dev sets, dashed lines are
-  references.
+  references. InputError if none of the `fields` is there.
 
   Args:
     path: with one of SUFFIXES; without a suffix, all are written.
     fields: of metrics.jsonl; empty: DEFAULT_FIELDS, or all if none is there.
-
-  Raises:
-    InputError: a field is unknown, or no curve has it.
-    DiskError: a file cannot be written.
   """
   chosen = _choose_fields(curves, fields)
   if not chosen:
@@ -87,7 +83,7 @@ def draw_curves(
 
 
 def _choose_fields(curves: Sequence[Curve], fields: Sequence[str]) -> list[str]:
-  """Returns the fields to draw that any curve has, see `draw_curves`."""
+  """Returns the fields to draw that any curve has."""
   for name in fields:
     one_of("--field", name, PANELS)
   columns = [x for curve in curves for x in curve.splits.values()]

@@ -17,12 +17,7 @@ PRETRAIN = "pretrain"  # the task of a config that names none
 
 
 def write_report(workdirs: Sequence[pathlib.Path], path: pathlib.Path) -> None:
-  """Writes one page of all workdirs.
-
-  Raises:
-    InputError: a folder is no workdir.
-    DiskError: the file cannot be written.
-  """
+  """Writes one page of all workdirs; InputError if a folder is none."""
   _write(read_workdirs(workdirs), path)
 
 
@@ -59,10 +54,7 @@ def _write(runs: Sequence[page.Run], path: pathlib.Path) -> None:
 def read_workdirs(workdirs: Sequence[pathlib.Path]) -> list[page.Run]:
   """Reads workdirs to compare, and puts their names before their curves'.
 
-  Folders of equal names are numbered.
-
-  Raises:
-    InputError: a folder is no workdir.
+  Folders of equal names are numbered. InputError if a folder is no workdir.
   """
   runs = [read_workdir(workdir) for workdir in workdirs]
   if len(runs) < 2:
@@ -82,13 +74,10 @@ def read_workdirs(workdirs: Sequence[pathlib.Path]) -> list[page.Run]:
 
 
 def read_workdir(workdir: pathlib.Path, *, ends: bool = False) -> page.Run:
-  """Returns what the page shows of a workdir.
+  """Returns what the page shows of a workdir; InputError if it is none.
 
   What cannot be read becomes a note of the page. `ends` tells that the run
   itself asks, which does not run much longer.
-
-  Raises:
-    InputError: the folder is no workdir.
   """
   if not (is_bucket(workdir) or workdir.is_dir()):
     raise InputError(
