@@ -93,10 +93,9 @@ def electra_terms(
     params: of `model`, an unbound module such as `pretrain.ElectraPair`.
     batch: `tokens`, `types` and `documents`, each int32 `[B, L]`.
     keys_B: one typed key per row (`rng.row_keys`).
-    aux: device arrays that are not parameters: the synonym table for hard
-      correction, smoothing and the discriminator's labels; `continues_V` (bool,
-      true for `##` pieces) for `options.strict_subword`; `step` (int32) for
-      `options.correction_steps`.
+    aux: device arrays that are not parameters: the synonym table; `continues_V`
+      (bool, true for `##` pieces) for `options.strict_subword`; `step` (int32)
+      for `options.correction_steps`.
     model: has the methods of `pretrain.ElectraPair`.
     options: the recipe.
     train: turns dropout on, and leaves out what only evaluation reports.
@@ -106,12 +105,9 @@ def electra_terms(
     histograms `[C]` of the detection logits: replaced and original tokens.
   """
   bound = model.bind({"params": params})
-  predictions = mask_and_predict(
-    bound, batch, keys_B, aux, options, train=train
-  )
-  terms = mlm.slot_terms(
-    bound, batch, keys_B, predictions, aux, options, train=train
-  )
+  inputs = batch, keys_B, aux, options
+  predictions = mask_and_predict(bound, *inputs, train=train)
+  terms = mlm.slot_terms(bound, predictions, *inputs, train=train)
   tokens_BxL, slots = batch["tokens"], predictions.slots
   corrupted_BxL = masking.fill_slots(tokens_BxL, slots, predictions.sampled_BxK)
   tokens = [corrupted_BxL]

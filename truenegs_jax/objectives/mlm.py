@@ -119,12 +119,9 @@ def mlm_terms(
   ['mlm', 'pair_cosine', 'soft']
   """
   bound = model.bind({"params": params})
-  predictions = mask_and_predict(
-    bound, batch, keys_B, aux, options, train=train
-  )
-  terms = slot_terms(
-    bound, batch, keys_B, predictions, aux, options, train=train
-  )
+  inputs = batch, keys_B, aux, options
+  predictions = mask_and_predict(bound, *inputs, train=train)
+  terms = slot_terms(bound, predictions, *inputs, train=train)
   if options.soft_weight or not train:
     pair = soft_regularization.gather_embeddings(
       bound, predictions.slots.gold_BxK, predictions.predicted_BxK
@@ -142,9 +139,9 @@ def mlm_terms(
 
 def slot_terms(
   bound: Any,
+  predictions: SlotPredictions,
   batch: Batch,
   keys_B: Array,
-  predictions: SlotPredictions,
   aux: negatives.Aux,
   options: Options,
   *,
