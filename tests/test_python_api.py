@@ -92,6 +92,25 @@ def test_mlm_loss_is_equation_2_slot_by_slot():
   )
 
 
+@pytest.mark.parametrize(
+  ("arrays", "by", "message"),
+  [
+    ("table", "uniform", "Pass table.arrays()"),
+    ("none", "model", "arrays('ids')"),
+    ("bits", "model", "arrays('ids')"),
+    ("ids", "balanced", "arrays(rates=True)"),
+    ("ids", "set", "set needs 1"),
+  ],
+)
+def test_mlm_loss_says_which_arrays_it_needs(arrays, by, message):
+  table = truenegs_jax.SynonymTable.from_pairs([("a", "b")], ["a", "b"])
+  given = {"table": table, "none": None}
+  table = given[arrays] if arrays in given else table.arrays(arrays)
+  inputs = np.zeros((1, 1, 2), "f4"), np.zeros((1, 1), int), np.ones((1, 1))
+  with pytest.raises(InputError, match=re.escape(message)):
+    truenegs_jax.mlm_loss(*inputs, table, smoothing=0.3, smoothing_by=by)
+
+
 def test_batches_are_those_of_the_steps(folder):
   rows = rows_folder.open_rows(folder / "rows", "train")
   first = truenegs_jax.batches(folder / "rows", 5, seed=3, start=2)

@@ -3,6 +3,7 @@
 ELECTRA's generator is a masked language model too, and shares `slot_terms`.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -23,6 +24,7 @@ from truenegs_jax.objectives.slot_predictions import (
   weighted_sum,
 )
 from truenegs_jax.runtime import rng
+from truenegs_jax.runtime.errors import InputError
 
 Array = jax.Array
 
@@ -71,6 +73,8 @@ def mlm_loss(
     smoothing: share of the target, which needs lists: `arrays("ids")`.
     smoothing_by: "uniform", "model", "balanced" or "set".
   """
+  if not isinstance(table, Mapping | None):
+    raise InputError("table is not arrays of a device. Pass table.arrays().")
   dtype = jnp.promote_types(logits_BxKxV.dtype, jnp.float32)
   logits_BxKxV = logits_BxKxV.astype(dtype)
   loss_BxK = optax.softmax_cross_entropy_with_integer_labels(
