@@ -76,7 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
   steps = sides["jax"].steps
   print(
     f"{data.task.title}: {len(data.train.tokens):,} training rows,"
-    f" {len(data.dev.keys):,} dev rows, {steps:,} steps of"
+    f" {len(data.dev.examples):,} dev rows, {steps:,} steps of"
     f" {recipe.batch_size}, lr {args.lr:g}; jax {jax.__version__}, torch"
     f" {torch.__version__}, transformers {transformers.__version__},"
     f" {args.threads} threads"

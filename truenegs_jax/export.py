@@ -34,21 +34,16 @@ from truenegs_jax.workdir import files
 def main(argv: Sequence[str] | None = None) -> None:
   """Runs the command; exits with a code of `truenegs_jax.runtime.errors`."""
   values = flags.FlagValues()
-  define_flags(values)
-  words = sys.argv[1:] if argv is None else argv
-  flags_lib.parse(["export", *words], values, doc=__doc__ or "")
-  with flags_lib.exit_on_errors():
-    _export(values)
-
-
-def define_flags(values: flags.FlagValues) -> None:
-  """Defines the flags of this command."""
   string_flag = functools.partial(flags.DEFINE_string, flag_values=values)
   string_flag("workdir", "", "The run's workdir.")
   string_flag("init", "", "The weights, a value of config.init.")
   string_flag("output", "", "The new folder. Default: WORKDIR/export.")
   text = "A saved step. Default: the newest."
   flags.DEFINE_integer("step", None, text, flag_values=values)
+  words = sys.argv[1:] if argv is None else argv
+  flags_lib.parse(["export", *words], values, doc=__doc__ or "")
+  with flags_lib.exit_on_errors():
+    _export(values)
 
 
 def _export(values: flags.FlagValues) -> None:

@@ -68,7 +68,7 @@ def test_only_mrpc_and_stsb_train_on_both_orders(tmp_path, name):
   assert decode_rows(data.train) == pairs + swapped
   label_N = data.train.targets["label"]
   assert label_N[3:].tolist() == label_N[: len(swapped)].tolist()
-  assert decode_rows(data.dev.encoded) == pairs and len(data.dev.keys) == 3
+  assert decode_rows(data.dev.encoded) == pairs and len(data.dev.examples) == 3
 
 
 def test_answers_to_stsb_are_unscaled(tmp_path):
@@ -93,7 +93,7 @@ def test_notes_fewer_rows_shorter_rows_and_other_epochs(tmp_path):
   c = glue_config(tmp_path, rows=2, epochs=1.0)
   c.length = 6
   data = read_data(c, "mrpc")
-  assert len(data.train.tokens) == 4 and len(data.dev.keys) == 3
+  assert len(data.train.tokens) == 4 and len(data.dev.examples) == 3
   assert decode_rows(data.train)[1] == "[CLS] d [SEP] e f [SEP]"
   assert data.notes == (
     "2 of 3,668 rows of train",
@@ -176,7 +176,7 @@ def test_fewer_questions_keep_all_their_windows(tmp_path):
   c = squad_config(tmp_path, rows=2)
   fewer = read_data(c, "squad")
   assert decode_rows(fewer.train) == decode_rows(data.train)[:-1]
-  assert fewer.dev.keys == tuple(CONTEXTS)
+  assert [x.key for x in fewer.dev.examples] == [*CONTEXTS]
   moved, *sizes = fewer.notes
   assert moved.startswith("3 answers that are not at")
   assert sizes == [

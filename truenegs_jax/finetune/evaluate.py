@@ -44,11 +44,6 @@ class EvalSplit:
   windows: squad_windows.Windows | None = None  # of the questions
 
   @functools.cached_property
-  def keys(self) -> tuple[str, ...]:
-    """Key of each example."""
-    return tuple(x.key for x in self.examples)
-
-  @functools.cached_property
   def golds(self) -> tuple[Answer | tuple[str, ...], ...]:
     """Class, score or answer texts of each example; empty if not public."""
     if self.windows:
@@ -86,8 +81,8 @@ class EvalSplit:
 
   def to_json(self, answers_Q: Sequence[Answer]) -> dict[str, Any]:
     """Returns answers with their keys and golds, in JSON's types."""
-    columns = {"keys": self.keys, "golds": self.golds, "answers": answers_Q}
-    return {name: list(values) for name, values in columns.items()}
+    keys, golds = [x.key for x in self.examples], list(self.golds)
+    return {"keys": keys, "golds": golds, "answers": list(answers_Q)}
 
 
 def encode_split(
@@ -228,7 +223,7 @@ def find_mistakes(
     gold, text = golds[number], split.show_texts(number)
     if isinstance(gold, tuple):
       gold = " | ".join(dict.fromkeys(gold))
-    mistake = {"key": split.keys[number], "text": text, "gold": gold}
+    mistake = {"key": split.examples[number].key, "text": text, "gold": gold}
     mistake["answer"] = answers_Q[number]
     if kind == CLASSES:
       probabilities_C = special.softmax(np.float64(outputs[number]))

@@ -103,7 +103,7 @@ class TrainingSetup:
     o, data, width = self.options, self.data, self.model.config.width
     texts = (
       f"{data.task.title}: {len(data.train.tokens):,} training rows",
-      f"{len(data.dev.keys):,} dev examples",
+      f"{len(data.dev.examples):,} dev examples",
       f"{self.steps:,} steps of {o.batch_size} rows",
       f"peak learning rate {o.peak_rate(width):g}",
       f"layer decay {o.decay(width):g}, head {self.model.head!r}",

@@ -296,7 +296,7 @@ def _describe_origin(
   {o.length} tokens, head `{setup.model.head}`, seed {result.seed}
 * Made by: `{model_card.hide_in_command(errors.rerun_command())}`""",
       "Evaluation": f"""\
-Dev set: {len(data.dev.keys):,} examples, in percent: {scores}{notes}. Other
+Dev set: {len(data.dev.examples):,} examples, in percent: {scores}{notes}. Other
 seeds have other scores; compare models by the mean of several.""",
     },
     limits=[f"Longer texts than {o.length} tokens were truncated."],

@@ -6,7 +6,6 @@ data.dev.score(data.dev.decode_answers(outputs))["accuracy"]
 
 import dataclasses
 import pathlib
-import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -47,7 +46,8 @@ class TaskData:
     by_split = {"train": fingerprint(x.tobytes() for x in train)}
     for name, split in self.splits.items():
       rows = [x.tobytes() for x in split.encoded.tokens]
-      golds = repr((split.keys, split.golds)).encode()
+      keys = tuple(x.key for x in split.examples)
+      golds = repr((keys, split.golds)).encode()
       by_split[name] = fingerprint([*rows, golds])
     return by_split
 
@@ -162,8 +162,8 @@ def describe_task(options: FinetuneOptions, name: str) -> str:
   epochs = o.epochs or task.epochs
   if not task.split_sizes or "train" in parse_files(options, name):
     return "; ".join([*texts, f"{epochs:g} epochs"])
-  rows = min(task.split_sizes["train"], o.rows or sys.maxsize)
-  rows *= 1 + task.both_orders
+  size = task.split_sizes["train"]
+  rows = min(size, o.rows or size) * (1 + task.both_orders)
   steps = batches.num_steps(rows, options.batch_size, epochs)
   least = "at least " * (task.kind == SPANS)  # a long context has several rows
   texts.append(f"{epochs:g} epochs of {least}{rows:,} rows, {steps:,} steps")
