@@ -115,11 +115,7 @@ def encode_split(
 class Predictor:
   """A model's compiled forward pass, for any parameters of that model.
 
-  Attributes:
-    mesh: the devices of the arrays.
-    attention: name of the implementation of attention, for reports.
-    model: the network, with that implementation.
-    predict_batch: jitted, `(params, batch) -> outputs`, of shape [B, ...].
+  Its `attention` names the implementation of attention, which `model` has.
   """
 
   def __init__(self, options: FinetuneOptions, model: finetune.DownstreamModel):

@@ -42,9 +42,7 @@ class TrainingSetup:
 
   Attributes:
     provenance: what the runs depend on, saved with their checkpoints.
-    steps: number of steps of a run.
     eval_steps: steps after which the dev set is scored, but the last.
-    predictor: its mesh is that of training.
     learning_rate: learning rate of the head, by step.
     init_state: jitted, parameters and seed -> the state of step 0.
     abstract: shapes, dtypes and shardings of a state.
@@ -212,8 +210,6 @@ class SeedRun:
     first_step: number of steps of the checkpoint that it continues.
     earlier_secs: duration of these steps.
     written: steps of the evaluations that metrics.jsonl has from the start.
-    evaluations: scores of the dev set by step.
-    failure: why the run failed, or "".
     params: at the end, those of `step`.
   """
 
@@ -229,8 +225,11 @@ class SeedRun:
     console: Console,
   ):
     self.setup, self.seed, self.check = setup, seed, check
-    self.console, self.clock = console, speed.Clock(setup.steps)
+    self.clock = speed.Clock(setup.steps)
     self.report = functools.partial(console.print, soft_wrap=True)
+    self.answer = functools.partial(
+      setup.predictor.answer, console=console, check=check
+    )
     self.first_step, self.earlier_secs, self.failure = 0, 0.0, ""
     self.write: Callable[[metrics.Record], None] = print
     self.flush_log: Callable[[], None] = print
@@ -319,13 +318,8 @@ class SeedRun:
     setup, data = self.setup, self.setup.data
     answers, scores, mistakes = {}, {}, list[dict[str, Any]]()
     for name, split in data.splits.items():
-      outputs, answers_Q = setup.predictor.answer(
-        self.params,
-        split,
-        console=self.console,
-        title=f"Answering {name}, rows",
-        check=self.check,
-      )
+      title = f"Answering {name}, rows"
+      outputs, answers_Q = self.answer(self.params, split, title=title)
       answers[name] = split.to_json(answers_Q)
       if split is data.dev:
         mistakes = evaluate.find_mistakes(split, outputs, answers_Q)
@@ -379,13 +373,7 @@ class SeedRun:
     """Scores the dev set and writes a record."""
     if str(done) not in self.evaluations:
       dev = self.setup.data.dev
-      _, answers_Q = self.setup.predictor.answer(
-        state.params,
-        dev,
-        console=self.console,
-        title="Evaluating, rows",
-        check=self.check,
-      )
+      _, answers_Q = self.answer(state.params, dev, title="Evaluating, rows")
       self.evaluations[str(done)] = scores = dev.score(answers_Q)
       if done not in self.written:
         self.write({"step": done, "split": "dev", **scores})

@@ -159,9 +159,8 @@ def list_words(tree: Tree) -> list[str]:
 def parse_question(sentence: Any) -> Tree | None:
   """Converts spaCy's dependencies of a question (a `Span`) to constituents.
 
-  Returns:
-    The tree; None without a question word. Its words are those of the sentence
-    in order, unless the dependencies of the question word's phrase cross.
+  The words are those of the sentence in order, unless the dependencies of the
+  question word's phrase cross. Returns None without a question word.
   """
   tokens = [t for t in sentence if not t.is_space]
   candidates = [t for t in tokens if t.tag_ in WH_TAGS and t.lower_ != "that"]

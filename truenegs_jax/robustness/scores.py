@@ -76,11 +76,9 @@ def score_model(
 ) -> tuple[dict[str, Record], dict[str, SetScores]]:
   """Answers the examples of all sets at once, and scores each set.
 
-  `answer` returns the answers of each of `seeds` to examples.
-
-  Returns:
-    A record of each seed by the folder of its model, with the splits "SET SIDE"
-    and "SET drop"; and the scores on each set by its name.
+  `answer` returns the answers of each of `seeds` to examples. Returns a record
+  of each seed by the folder of its model, with the splits "SET SIDE" and "SET
+  drop"; and the scores on each set by its name.
   """
   unique = {y.texts: y for x in sets for rows in x.sides.values() for y in rows}
   examples = []

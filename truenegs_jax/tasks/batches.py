@@ -128,7 +128,6 @@ def batch_at(
   more weight in its batch.
 
   Args:
-    seed: seed of the permutations, together with the number of the epoch.
     limit: maximum number of tokens of a row.
     window: batches per window, at most a quarter of an epoch; 1 turns grouping
       by length off.

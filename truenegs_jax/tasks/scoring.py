@@ -130,11 +130,9 @@ def score_answers(
   answers: Sequence[Any],
   labels: Sequence[str] = (),
 ) -> dict[str, float]:
-  """Returns the value of each metric.
+  """Returns the value of each metric; F1 is that of the second of two labels.
 
-  Args:
-    labels: names of the classes in the order of their ids; F1 is that of the
-      second of two.
+  `labels` are in the order of their ids.
   """
   if isinstance(golds[0], list | tuple):  # questions
     scores = question_scores(golds, answers)

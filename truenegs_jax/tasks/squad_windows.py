@@ -110,12 +110,10 @@ def make_windows(
 def plan_windows(
   num_pieces: int, room: int, stride: int
 ) -> tuple[list[int], list[np.ndarray]]:
-  """Places windows of up to `room` pieces in a context.
+  """Places windows of up to `room` pieces: starts, and `is_max_context`.
 
-  Returns:
-    The starts, and for each window `Windows.is_max_context`. A piece has as
-    much context as there are pieces before it or after it, whichever is less,
-    plus 0.01 times the window's size. Ties go to the first window.
+  A piece has as much context as there are pieces before it or after it,
+  whichever is less, plus 0.01 times the window's size. Ties go to the first.
   """
   step = min(stride, room)
   starts = [0, *range(step, num_pieces - room + step, step)]
@@ -195,10 +193,9 @@ def best_answers(
   An answer starts and ends in the context, has at most `max_answer` pieces and
   starts at a piece of `Windows.is_max_context`. Without any it is NO_ANSWER.
 
-  Args:
-    logits: of start and end, f32 [n, 2], one array for each window in order.
-      Positions after the row's tokens are ignored.
-    num_best: number of starts and of ends to combine.
+  `logits` are those of start and end, f32 [n, 2], of each window in order, of
+  which the `num_best` best starts and ends are combined. Positions after the
+  row's tokens are ignored.
   """
   by_question: list[list[np.ndarray]] = [[] for _ in windows.questions]
   for number, logits_nx2 in enumerate(logits):
