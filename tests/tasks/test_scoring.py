@@ -1,5 +1,7 @@
 """Tests scores against torchmetrics, published values and theory."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
@@ -164,6 +166,19 @@ def test_drawn_scores_match_a_plain_loop_over_resamples(metric):
   change = scores - scoring.score_runs([metric], [*gold], runs[::-1])[metric]
   expected = [expected[0] - expected[1], expected[1] - expected[0]]
   np.testing.assert_allclose(change.by_run(), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("metric", ["f1", "matthews"])
+def test_many_classes_need_little_memory(metric):
+  """Their confusion matrix has a million cells."""
+  gold, answers = np.random.default_rng(0).integers(0, 1000, (2, 500))
+  gold = np.where(np.arange(500) % 2, gold, answers)
+  tracemalloc.start()
+  try:
+    assert 30 < compute(metric, gold, answers) < 60
+    assert tracemalloc.get_traced_memory()[1] < 50e6
+  finally:
+    tracemalloc.stop()
 
 
 @pytest.mark.parametrize("metric", METRICS[CLASSES] + METRICS[SCORE])

@@ -30,13 +30,17 @@ def _score(
   """Scores runs' class ids or numbers in percent by resample, f64 [S, R]."""
   if metric in ("matthews", "f1"):
     classes = max(2, 1 + int(max(gold_N.max(), run_SxN.max())))
-    cell_SxN = gold_N * classes + run_SxN  # of the confusion matrix
-    is_cell_SxMxN = cell_SxN[:, None] == np.arange(classes**2)[:, None]
-    counts_KxR = _sum_drawn(is_cell_SxMxN.reshape(-1, len(gold_N)), drawn_RxN)
-    counts_SxMxR = counts_KxR.reshape(*is_cell_SxMxN.shape[:2], -1)
+    id_Cx1, runs = np.arange(classes)[:, None], len(run_SxN)
+    is_gold_CxN, is_run_SxCxN = gold_N == id_Cx1, run_SxN[:, None] == id_Cx1
+    # Of gold classes, and for each run of predicted ones and of hits.
+    counted = [is_gold_CxN[None], is_run_SxCxN, is_run_SxCxN & is_gold_CxN]
+    rows_KxN = np.concatenate(counted).reshape(-1, len(gold_N))
+    counts_KxR = _sum_drawn(rows_KxN, drawn_RxN)
+    counts = counts_KxR.reshape(1 + 2 * runs, classes, -1)
+    gold_RxC, *by_run = counts.swapaxes(1, 2)
     from_counts = _matthews if metric == "matthews" else _f1
-    shape = -1, classes, classes
-    return np.stack([from_counts(x.T.reshape(shape)) for x in counts_SxMxR])
+    pairs = zip(by_run[:runs], by_run[runs:], strict=True)
+    return np.stack([from_counts(gold_RxC, *pair) for pair in pairs])
   if metric == "accuracy":
     return 100 * np.mean(gold_N[drawn_RxN] == run_SxN[:, drawn_RxN], -1)
   order = np.asarray
@@ -47,31 +51,32 @@ def _score(
   return np.stack([_correlation(gold_RxN, x_RxN) for x_RxN in answers])
 
 
-def _matthews(counts_RxCxC: np.ndarray) -> np.ndarray:
-  """Returns Matthews' correlation of counts [R, C (gold), C (predicted)].
+def _matthews(
+  gold_RxC: np.ndarray, predicted_RxC: np.ndarray, hits_RxC: np.ndarray
+) -> np.ndarray:
+  """Returns Matthews' correlation of the counts of classes.
 
   For two classes (TP TN - FP FN) / sqrt((TP+FP)(TP+FN)(TN+FP)(TN+FN)); for more
   its extension by Gorodkin (2004, Computational Biology and Chemistry 28). 0
   if the denominator is 0: gold or predictions are all of one class.
   """
-  gold_RxC, predicted_RxC = counts_RxCxC.sum(-1), counts_RxCxC.sum(-2)
-  all_R = gold_RxC.sum(-1)
-  correct_R = np.trace(counts_RxCxC, axis1=-2, axis2=-1)
+  all_R, correct_R = gold_RxC.sum(-1), hits_RxC.sum(-1)
   covariance_R = correct_R * all_R - np.sum(gold_RxC * predicted_RxC, -1)
   spread_R = all_R**2 - np.sum(gold_RxC**2, -1)
   spread_R = spread_R * (all_R**2 - np.sum(predicted_RxC**2, -1))
   return 100 * covariance_R / np.sqrt(np.maximum(spread_R, 1))  # whole numbers
 
 
-def _f1(counts_RxCxC: np.ndarray) -> np.ndarray:
+def _f1(
+  gold_RxC: np.ndarray, predicted_RxC: np.ndarray, hits_RxC: np.ndarray
+) -> np.ndarray:
   """Returns the F1 of class 1, as GLUE defines it for MRPC and QQP.
 
   With more than two classes: macro F1, the mean over the classes that occur.
   """
-  both_RxC = counts_RxCxC.sum(-1) + counts_RxCxC.sum(-2)
-  hits_RxC = np.diagonal(counts_RxCxC, axis1=-2, axis2=-1)
+  both_RxC = gold_RxC + predicted_RxC
   f1_RxC = 200 * hits_RxC / np.maximum(both_RxC, 1)
-  if counts_RxCxC.shape[-1] == 2:
+  if f1_RxC.shape[-1] == 2:
     return f1_RxC[..., 1]
   return f1_RxC.sum(-1) / np.count_nonzero(both_RxC, -1)
 
