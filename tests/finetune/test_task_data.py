@@ -265,3 +265,13 @@ def test_splits_depend_on_the_task():
     "hf:nyu-mll/glue split=train"  # the dev set would be the same
   )
   refuse(c, "finetune.data='hf:nyu-mll/glue split=train'")
+
+
+@pytest.mark.parametrize("name", ["squad", "mnli"])
+def test_a_dry_run_names_the_test_set_of_a_task_that_has_one(name):
+  module = finetune_squad if name == "squad" else finetune_glue
+  c = module.get_config()
+  c.finetune.tasks, c.finetune.predict_test = name, True
+  text = task_data.describe_task(parse_options(c.to_dict()), name)
+  assert "train: " in text and "dev: " in text
+  assert ("test: " in text) == (name == "mnli")

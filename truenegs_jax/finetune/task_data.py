@@ -156,7 +156,8 @@ def parse_files(options: FinetuneOptions, name: str) -> dict[str, str]:
 def describe_task(options: FinetuneOptions, name: str) -> str:
   """Describes in a dry run the files of a task and, if published, its steps."""
   o, task, texts = options.finetune, options.find_task(name), []
-  for split in ("train", "dev", *["test"] * o.predict_test):
+  splits = [x for x in _list_splits(options, task) if "mismatched" not in x]
+  for split in splits:
     where, exists = _find_path(options, task, split)
     texts.append(f"{split}: {where}{' (missing)' * (not exists)}")
   epochs = o.epochs or task.epochs
