@@ -129,6 +129,14 @@ HUB = {
 }
 
 
+def test_a_data_set_of_several_labels_is_refused(tmp_path):
+  columns = {"sentence": ["p"], "label": [["0", "1"]]}
+  data = datasets.DatasetDict(train=datasets.Dataset.from_dict(columns))
+  data.save_to_disk(str(tmp_path / "saved"))
+  with pytest.raises(DataError, match=r"record 1: .*holds \['0', '1'\], not a"):
+    records.read_split(TASKS["sst2"], "train", f"hf:{tmp_path}/saved")
+
+
 @pytest.mark.parametrize("name", HUB)
 def test_reads_the_hubs_copy(tmp_path, name):
   texts, names = HUB[name]

@@ -313,7 +313,8 @@ def _read_hub(task: Task, split: str, where: str) -> Iterator[Record]:
     split=official_path(task, split, "").stem,
   ):
     label = record.value("label")
-    fields = record.fields | {"label": task_lib.HUB_LABELS.get(label, label)}
+    label = task_lib.HUB_LABELS.get(str(label), label)
+    fields = record.fields | {"label": label}
     yield record._replace(fields=fields)
 
 
