@@ -107,7 +107,8 @@ def _print_next(config: ConfigDict, path: str) -> None:
         "--next is for the config of a study, without dry_run. Pass"
         " --config=study, or remove it."
       )
-    words = [x for x in sys.argv[1:] if x.lstrip("-").split("=")[0] != "next"]
+    own = ("-next", "--next")
+    words = [x for x in sys.argv[1:] if x.partition("=")[0] not in own]
     workdir, values = _check_workdir(path), json.loads(config.to_json())
     if next_flags := plan.find_next_flags(values, workdir, words):
       print(shlex.join(next_flags))

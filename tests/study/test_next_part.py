@@ -149,6 +149,16 @@ def test_a_loop_in_a_shell_and_one_process_have_the_same_scores(
   assert len(saved[0][0]) == 2 and saved[0] == saved[1]
 
 
+def test_flags_of_the_study_are_printed_without_next(
+  monkeypatch, capsys, tmp_path
+):
+  words = ["--config=study", "--workdir", "next", "--next"]
+  monkeypatch.setattr(sys, "argv", ["main", *words])
+  monkeypatch.setattr(plan, "find_next_flags", lambda *args: args[-1])
+  main._print_next(parse_config(words[:1]), str(tmp_path))
+  assert shlex.split(capsys.readouterr().out) == words[:-1]
+
+
 def test_mistakes_leave_standard_output_empty(monkeypatch, capsys, tmp_path):
   for config, message in (
     ("electra_demo", "--next is for the config of a study"),
