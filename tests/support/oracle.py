@@ -271,7 +271,7 @@ def expected_terms(
   """
   frozen = {name: np.float64(x) for name, x in case.params.items()}
   live, draws = live or frozen, draws or draw_slots(options, case)
-  terms = _mlm_terms(options, case, draws, live, frozen, train=train)
+  terms = _mlm_terms(options, case, draws, live, train=train)
   if not train:
     hidden = [s for s in draws.slots if s.masked_as == tiny.MASK]
     terms["mlm_hidden"] = sum(_plain_loss(live, s) for s in hidden), len(hidden)
@@ -304,8 +304,8 @@ def find_rates(case: Case) -> np.ndarray:
   return mutual_VxV / np.maximum(np.maximum(num_V, num_V[:, None]), 1)
 
 
-def _loss(options: Options, case: Case, live, frozen, slot: Slot) -> float:
-  log_p_V = _log_softmax(live["logits"][slot.row, slot.position])
+def _loss(options: Options, case: Case, params, slot: Slot) -> float:
+  log_p_V = _log_softmax(params["logits"][slot.row, slot.position])
   gold, share = slot.gold, options.smoothing
   synonyms = [s for s in np.nonzero(case.listed_VxV[gold])[0] if s != gold]
   gated = options.strict_subword and piece_follows(case, slot)
@@ -314,14 +314,14 @@ def _loss(options: Options, case: Case, live, frozen, slot: Slot) -> float:
   if options.smoothing_by in ("model", "set"):
     log_set = scipy.special.logsumexp(log_p_V[[gold, *synonyms]])
     return share * -log_set + (1 - share) * -log_p_V[gold]
-  targets = {s: share / len(synonyms) for s in synonyms}
-  if options.smoothing_by == "balanced":
-    p_V = np.exp(_log_softmax(frozen["logits"][slot.row, slot.position]))
-    rates_V = find_rates(case)[gold]
-    for s in synonyms:
-      targets[s] = share * rates_V[s] * p_V[s] / (p_V[s] + p_V[gold])
-  targets[gold] = 1 - sum(targets.values())
-  return sum(target * -log_p_V[s] for s, target in targets.items())
+  if options.smoothing_by == "uniform":
+    spread = np.mean([-log_p_V[s] for s in synonyms])
+    return share * spread + (1 - share) * -log_p_V[gold]
+  rates_V, p_V = find_rates(case)[gold], np.exp(log_p_V)
+  choices = [
+    rates_V[s] * np.log(p_V[gold] / (p_V[gold] + p_V[s])) for s in synonyms
+  ]
+  return share * sum(choices) - log_p_V[gold]
 
 
 def piece_follows(case: Case, slot: Slot) -> bool:
@@ -349,13 +349,13 @@ def is_false_negative(options: Options, case: Case, slot: Slot) -> bool:
 
 
 def _mlm_terms(
-  options: Options, case: Case, draws: Draws, live, frozen, *, train: bool
+  options: Options, case: Case, draws: Draws, live, *, train: bool
 ) -> Sums:
   slots = draws.slots
   false = [s for s in slots if is_false_negative(options, case, s)]
   kept = [s for s in slots if not (options.hard_correction and s in false)]
   kept = [s for s in kept if not (train and s.is_dropped)]
-  losses = [_loss(options, case, live, frozen, s) for s in kept]
+  losses = [_loss(options, case, live, s) for s in kept]
   terms: Sums = {"mlm": (sum(losses), len(kept))}
   if options.hard_correction or options.smoothing or options.drop_prob:
     plain = sum(_plain_loss(live, s) for s in slots)

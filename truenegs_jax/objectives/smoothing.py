@@ -5,8 +5,9 @@ slot's cross-entropy changes by
 
   uniform   e (z[g] - mean of z[N]): every synonym gets the same
   model     e (z[g] - logsumexp of z[N + g]): as much as the model gives it
-  balanced  sum over s of T[s] (z[g] - z[s]), T[s] = e q[s] p[s] / (p[s] + p[g])
-            without gradient: P is a fixed point for every lexicon
+  balanced  e times the sum over s of q[s] log(p[g] / (p[g] + p[s])), with the
+            gradient of a target that moves e q[s] p[s] / (p[g] + p[s]) to s:
+            strictly proper for every lexicon
   set       z[g] - logsumexp of z[N + g]: the loss is -log p[N + g]
 
 `rates_VxS` of a table has q, 1 / the longer of the two tokens' lists. Only the
@@ -72,16 +73,13 @@ def loss_change(
     return share * (logits_BxKxS[..., 0] - log_set_BxK)
   margin_BxKxS = logits_BxKxS[..., :1] - logits_BxKxS
   if by == "uniform":
-    count_BxKx1 = is_synonym_BxKxS.sum(axis=-1, keepdims=True)
-    target_BxKxS = is_synonym_BxKxS / jnp.maximum(count_BxKx1, 1)
-  else:
-    if "rates_VxS" not in aux:
-      raise InputError(
-        "smoothing_by='balanced' needs the rates of a synonym table. Pass"
-        " table.arrays(rates=True)."
-      )
-    rates_BxKxS = jnp.asarray(aux["rates_VxS"])[gold_BxKx1[..., 0]]
-    rates_BxKxS = jnp.pad(rates_BxKxS, ((0, 0), (0, 0), (1, 0)))
-    likelier_BxKxS = jax.lax.stop_gradient(jax.nn.sigmoid(-margin_BxKxS))
-    target_BxKxS = rates_BxKxS * likelier_BxKxS
-  return share * (target_BxKxS * margin_BxKxS).sum(axis=-1)
+    sum_BxK = jnp.where(is_synonym_BxKxS, margin_BxKxS, 0.0).sum(axis=-1)
+    return share * sum_BxK / jnp.maximum(is_synonym_BxKxS.sum(axis=-1), 1)
+  if "rates_VxS" not in aux:
+    raise InputError(
+      "smoothing_by='balanced' needs the rates of a synonym table. Pass"
+      " table.arrays(rates=True)."
+    )
+  rates_BxKxS = jnp.asarray(aux["rates_VxS"])[gold_BxKx1[..., 0]]
+  choice_BxKxS = jax.nn.log_sigmoid(margin_BxKxS[..., 1:])
+  return share * (rates_BxKxS * choice_BxKxS).sum(axis=-1)
