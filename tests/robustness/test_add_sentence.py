@@ -5,13 +5,9 @@ import types
 
 import pytest
 
+from support.trees import read_tree
 from truenegs_jax.robustness import add_sentence, annotate
-from truenegs_jax.robustness.annotate import (
-  Annotator,
-  Sentence,
-  Token,
-  read_tree,
-)
+from truenegs_jax.robustness.annotate import Annotator, Sentence, Token
 from truenegs_jax.robustness.transformation import Refused
 from truenegs_jax.synonyms import wordnet
 from truenegs_jax.tasks.task import Question

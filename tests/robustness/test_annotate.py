@@ -1,10 +1,10 @@
-"""Tests annotations by spaCy's real model, and by a stand-in for Stanza."""
+"""Tests annotations by spaCy's real model."""
 
 import sys
-import types
 
 import pytest
 
+from support.trees import read_tree
 from truenegs_jax.robustness import annotate
 from truenegs_jax.runtime.errors import InputError
 
@@ -79,20 +79,14 @@ def test_dependencies_of_questions_become_constituents(
   spacy_annotator, question, tree
 ):
   (sentence,) = spacy_annotator.annotate(question)
-  expected = annotate.read_tree(f"(ROOT (SBARQ {tree} (. ?)))")
+  expected = read_tree(f"(ROOT (SBARQ {tree} (. ?)))")
   assert sentence.tree == expected
-
-
-def test_trees_in_brackets_are_read():
-  tree = annotate.read_tree("(S (NP (-LRB- -LRB-) (NN x)) (. ?))")
-  assert tree == ("S", (("NP", (("-LRB-", "("), ("NN", "x"))), (".", "?")))
 
 
 @pytest.mark.parametrize(
   ("choice", "missing", "message"),
   [
     (MODEL, "spacy", r"pip install '\.\[robustness\]' .* python -m"),
-    ("stanza", "stanza", "not installed .*Run pip install stanza"),
     ("spacy:none", "", "'spacy:none': spaCy or this model is not installed"),
     ("spacy:", "", "annotations='spacy:' is unknown. Choose spacy:MODEL"),
     ("rules", "", "annotations='rules' is unknown"),
@@ -103,28 +97,3 @@ def test_missing_annotators_are_refused(monkeypatch, choice, missing, message):
     monkeypatch.setitem(sys.modules, missing, None)
   with pytest.raises(InputError, match=message):
     annotate.make_annotator(choice)
-
-
-def test_stanza_gives_tokens_and_trees(monkeypatch):
-  def token(text, start, tag, ner):
-    word = types.SimpleNamespace(xpos=tag)
-    return types.SimpleNamespace(
-      text=text, start_char=start, ner=ner, words=[word]
-    )
-
-  sentence = types.SimpleNamespace(
-    tokens=[token("Rome", 0, "NNP", "S-GPE"), token("won", 5, "VBD", "O")],
-    constituency="(ROOT (S (NP (NNP Rome)) (VP (VBD won))))",
-  )
-  stanza = types.ModuleType("stanza")
-  stanza.__version__ = "1.9"
-  stanza.Pipeline = lambda *_, **options: (
-    lambda text: types.SimpleNamespace(sentences=[sentence])
-  )
-  monkeypatch.setitem(sys.modules, "stanza", stanza)
-  annotator = annotate.make_annotator("stanza")
-  ((tokens, tree),) = annotator.annotate("Rome won")
-  assert tokens[1] == ("won", 5, 8, "VBD", "")
-  assert [t.entity for t in tokens] == ["LOCATION", ""]
-  assert tree == annotate.read_tree(sentence.constituency)
-  assert annotator.is_parser and annotator.name == "Stanza 1.9"

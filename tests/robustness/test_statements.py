@@ -4,8 +4,9 @@ import itertools
 
 import pytest
 
+from support.trees import read_tree
 from truenegs_jax.robustness import add_sentence
-from truenegs_jax.robustness.annotate import list_words, read_tree
+from truenegs_jax.robustness.annotate import list_words
 
 WHEN = "(WHADVP (WRB When))"
 WHAT = "(WHNP (WP What))"

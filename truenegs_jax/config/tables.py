@@ -148,8 +148,7 @@ class Robustness(Section):
   files: str = key("", "Published sets: NAME=FILE NAME='hf:NAME split=S'.")
   annotations: str = key(
     "spacy:en_core_web_sm",
-    "Tokens, tags and parses, for swap_synonyms and add_sentence:"
-    ' "spacy:MODEL", or "stanza", which parses constituents.',
+    'Tokens, tags and parses of swap_synonyms and add_sentence: "spacy:MODEL".',
   )
   neighbours: str = key(
     "",

@@ -32,7 +32,7 @@ from truenegs_jax.synonyms import sources, wordnet
 from truenegs_jax.synonyms.vocabulary import Vocabulary
 from truenegs_jax.tasks.task import Question
 
-STYLE = "AddSentDiverse-style"  # title of a set without a parser
+STYLE = "AddSentDiverse-style"  # title: TextFlint has a parser
 NOT_ALIGNED = "the parse does not align with the tokens"
 SEVERAL = "the question has several sentences"
 NO_RULE = "no statement rule matches the question"
@@ -287,10 +287,9 @@ def make_add_sentence(
       Vocabulary(sorted(words)), path=path, top=TOP, symbols=True
     ):
       near.setdefault(word, []).append(other)
-  title = "AddSentenceDiverse" if annotator.is_parser else STYLE
   apply = AddSentence(annotator, reader, near)
   names = {"annotations": annotator.name, "neighbours": neighbours or "none"}
-  return Transformation("add_sentence", title, apply, names)
+  return Transformation("add_sentence", STYLE, apply, names)
 
 
 def fake_answer(question: Question, tokens: Sequence[Token]) -> str:

@@ -3,15 +3,13 @@
   annotator = make_annotator("spacy:en_core_web_sm")
   for sentence in annotator.annotate("Who won? Denver did."): ...
 
-Stanza parses constituents. spaCy parses dependencies, from which questions get
-trees of the same shape:
+Questions get trees of constituents, made from spaCy's dependencies:
 
   (SBARQ (WHNP (WDT Which) (NN team)) (SQ (VP (VBD won))) (. ?))
   (SBARQ (WHADVP (WRB When)) (SQ (VBD did) (NP (PRP it)) (VP (VB end))) (. ?))
 """
 
 import functools
-import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
@@ -19,9 +17,8 @@ from truenegs_jax.runtime.errors import InputError
 
 # (label, children) of a phrase; (tag, word) of a token.
 Tree: TypeAlias = tuple[str, Any]
-STANZA, SPACY = "stanza", "spacy:"
+SPACY = "spacy:"
 ENTITIES = {"GPE": "LOCATION", "LOC": "LOCATION", "ORG": "ORGANIZATION"}
-_ESCAPED = {"-LRB-": "(", "-RRB-": ")", "``": '"', "''": '"'}
 # Of spaCy's dependencies.
 SUBJECTS = ("nsubj", "nsubjpass", "csubj", "expl", "attr")
 AUXILIARIES = ("aux", "auxpass")
@@ -54,7 +51,6 @@ class Annotator(NamedTuple):
 
   name: str
   annotate: Callable[[str], tuple[Sentence, ...]]
-  is_parser: bool = False  # whether trees come from a parser of constituents
 
   def list_tokens(self, text: str) -> list[Token]:
     """Returns the tokens of all sentences."""
@@ -62,19 +58,13 @@ class Annotator(NamedTuple):
 
 
 def make_annotator(choice: str) -> Annotator:
-  """Loads "spacy:MODEL" or "stanza"; InputError if it is not installed."""
+  """Loads "spacy:MODEL"; InputError if it is not installed."""
   model = choice.removeprefix(SPACY)
-  if choice != STANZA and model in ("", choice):
+  if model in ("", choice):
     raise InputError(
       f"robustness.annotations={choice!r} is unknown. Choose {SPACY}MODEL, such"
-      f" as {SPACY}en_core_web_sm, or {STANZA}."
+      f" as {SPACY}en_core_web_sm."
     )
-  annotator = _load_stanza() if choice == STANZA else _load_spacy(model)
-  annotate = functools.lru_cache(maxsize=2**14)(annotator.annotate)
-  return annotator._replace(annotate=annotate)
-
-
-def _load_spacy(model: str) -> Annotator:
   try:
     import spacy
 
@@ -87,66 +77,20 @@ def _load_spacy(model: str) -> Annotator:
       f" {model}, or choose other sets."
     ) from error
 
+  @functools.lru_cache(maxsize=2**14)
   def annotate(text: str) -> tuple[Sentence, ...]:
     sentences = []
     for sentence in nlp(text).sents:
-      words = [t for t in sentence if not t.is_space]
-      tokens = [_make_token(t.text, t.idx, _tag(t), t.ent_type_) for t in words]
+      tokens = []
+      for t in [t for t in sentence if not t.is_space]:
+        entity = ENTITIES.get(t.ent_type_, t.ent_type_)
+        end = t.idx + len(t.text)
+        tokens.append(Token(t.text, t.idx, end, _tag(t), entity))
       sentences.append(Sentence(tuple(tokens), parse_question(sentence)))
     return tuple(sentences)
 
   name = f"spaCy {spacy.__version__} {model} {nlp.meta['version']}"
   return Annotator(name, annotate)
-
-
-def _load_stanza() -> Annotator:
-  processors = "tokenize,pos,lemma,ner,constituency"
-  try:
-    import stanza
-
-    pipeline = stanza.Pipeline("en", processors=processors, verbose=False)
-  except Exception as error:  # ImportError, stanza's own, requests'
-    raise InputError(
-      f"robustness.annotations={STANZA}: it or its English models are not"
-      f" installed ({error}). Run pip install stanza, then python -c"
-      " \"import stanza; stanza.download('en')\"; or set"
-      f" robustness.annotations={SPACY}en_core_web_sm."
-    ) from error
-
-  def annotate(text: str) -> tuple[Sentence, ...]:
-    sentences = []
-    for sentence in pipeline(text).sentences:
-      tokens = []
-      for t in sentence.tokens:
-        tag, entity = t.words[0].xpos, t.ner.partition("-")[2]
-        tokens.append(_make_token(t.text, t.start_char, tag, entity))
-      tree = read_tree(str(sentence.constituency))
-      sentences.append(Sentence(tuple(tokens), tree))
-    return tuple(sentences)
-
-  return Annotator(f"Stanza {stanza.__version__}", annotate, is_parser=True)
-
-
-def _make_token(text: str, start: int, tag: str, entity: str) -> Token:
-  entity = ENTITIES.get(entity, entity)
-  return Token(text, start, start + len(text), tag, entity)
-
-
-def read_tree(text: str) -> Tree:
-  """Reads a tree in brackets, `(S (NP (PRP I)) ...)`."""
-  stack: list[list[Any]] = [[]]
-  for token in re.findall(r"[()]|[^\s()]+", text):
-    if token == "(":
-      stack.append([])
-    elif token == ")":
-      label, *content = stack.pop()
-      if len(content) == 1 and isinstance(content[0], str):
-        stack[-1].append((label, _ESCAPED.get(content[0], content[0])))
-      else:
-        stack[-1].append((label, tuple(content)))
-    else:
-      stack[-1].append(token)
-  return stack[0][0]
 
 
 def list_words(tree: Tree) -> list[str]:
