@@ -39,7 +39,7 @@ RECIPE_MEANINGS = {
   "hc_glove": "Recipe: hard correction with neighbours of word vectors.",
   "sr_sent": "Recipe: soft regularization of sentences.",
   "proper": "Recipe: balanced smoothing, which no lexicon can bias.",
-  "set": "Recipe: the likelihood of the gold token or any synonym, for studies.",
+  "set": "Recipe: likelihood of the gold token or any synonym, for studies.",
 }
 
 # The paper's corpora by their names on the Hugging Face hub. Without internet,
