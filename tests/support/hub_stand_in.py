@@ -186,3 +186,9 @@ class HubServer(http.server.ThreadingHTTPServer):
     threading.Thread(
       target=self.serve_forever, args=(0.02,), daemon=True
     ).start()
+
+  def __exit__(self, *args: Any) -> None:
+    # Else the thread waits for a file number that is soon another file's, which
+    # is always ready.
+    self.shutdown()
+    super().__exit__(*args)
