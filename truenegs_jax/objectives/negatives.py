@@ -115,8 +115,9 @@ def neighbour_ids(
 
 
 def normalize_rows(table_VxE: Array) -> Array:
-  """Scales rows to length 1, in f32; rows of zeros do not change."""
-  table_VxE = table_VxE.astype(jnp.float32)
+  """Scales rows to length 1, in f32 or wider; rows of zeros do not change."""
+  dtype = jnp.promote_types(table_VxE.dtype, jnp.float32)
+  table_VxE = table_VxE.astype(dtype)
   # The largest entry first: the squares then neither overflow nor vanish.
   for order in (jnp.inf, 2):
     norm_Vx1 = jnp.linalg.norm(table_VxE, order, axis=1, keepdims=True)

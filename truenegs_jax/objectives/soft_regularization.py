@@ -23,7 +23,7 @@ NUM_RANDOM_PAIRS = 1_024  # their mean cosine has an error of 0.03 / sqrt(E)
 
 
 def cosine_distance(gold_BxKxE: Array, predicted_BxKxE: Array) -> Array:
-  """Computes 1 - cos(gold, predicted), f32 `[B, K]` (equation 3).
+  """Computes 1 - cos(gold, predicted), `[B, K]`, in f32 or wider (equation 3).
 
   Equal vectors have 0, orthogonal 1 and opposite 2. A zero vector counts as
   orthogonal to all others, without a gradient.
@@ -33,8 +33,8 @@ def cosine_distance(gold_BxKxE: Array, predicted_BxKxE: Array) -> Array:
   >>> cosine_distance(word_VxE[gold_BxK], word_VxE[predicted_BxK])
   Array([[0., 1.]], dtype=float32)
   """
-  a = gold_BxKxE.astype(jnp.float32)
-  b = predicted_BxKxE.astype(jnp.float32)
+  dtype = jnp.result_type(gold_BxKxE, predicted_BxKxE, jnp.float32)
+  a, b = gold_BxKxE.astype(dtype), predicted_BxKxE.astype(dtype)
   same_BxK = jnp.all(a == b, axis=-1)
   dot_BxK = jnp.sum(a * b, axis=-1)
   squares_BxK = jnp.sum(a * a, axis=-1) * jnp.sum(b * b, axis=-1)
@@ -88,7 +88,7 @@ def word_term(
   """
   if options.soft_prediction == "expected":
     assert predictions.logits_BxKxV is not None
-    p_BxKxV = jax.nn.softmax(predictions.logits_BxKxV.astype(jnp.float32))
+    p_BxKxV = jax.nn.softmax(predictions.logits_BxKxV)
     unit_VxE = negatives.normalize_rows(
       jax.lax.stop_gradient(bound.word_table())
     )
