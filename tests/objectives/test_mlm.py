@@ -46,6 +46,7 @@ RECIPES = {
   "smoothing": st.sampled_from((0.0, 0.1, 1.0)),
   "smoothing_by": st.sampled_from(("uniform", "model", "balanced", "set")),
   "drop_prob": st.sampled_from((0.0, 0.3)),
+  "vocabulary_chunk": st.sampled_from((0, 9, 32)),
   "soft_weight": st.sampled_from((0.0, 1.0)),
   "sentence_weight": st.sampled_from((0.0, 0.5)),
 }

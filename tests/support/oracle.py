@@ -163,7 +163,7 @@ def make_objective(
     aux["bits_VxW"] = jnp.asarray(tiny.pack_bits(case.listed_VxV))
   else:
     ids_VxS = tiny.list_ids(case.listed_VxV)
-    rates_VxS = np.take_along_axis(find_rates(case), ids_VxS, axis=1)
+    rates_VxS = np.take_along_axis(find_rates(case.listed_VxV), ids_VxS, axis=1)
     aux["ids_VxS"] = jnp.asarray(ids_VxS)
     aux["rates_VxS"] = jnp.where(ids_VxS < 0, 0.0, jnp.float32(rates_VxS))
   return functools.partial(
@@ -296,9 +296,9 @@ def _plain_loss(params, slot: Slot) -> float:
   return -_log_softmax(logits_V)[slot.gold]
 
 
-def find_rates(case: Case) -> np.ndarray:
+def find_rates(listed_VxV: np.ndarray) -> np.ndarray:
   """Returns 1 / the longer list of both words, 0 unless a pair is mutual."""
-  listed_VxV = case.listed_VxV & ~np.eye(V, dtype=bool)
+  listed_VxV = listed_VxV & ~np.eye(len(listed_VxV), dtype=bool)
   mutual_VxV = listed_VxV & listed_VxV.T
   num_V = mutual_VxV.sum(axis=1)
   return mutual_VxV / np.maximum(np.maximum(num_V, num_V[:, None]), 1)
@@ -306,18 +306,32 @@ def find_rates(case: Case) -> np.ndarray:
 
 def _loss(options: Options, case: Case, params, slot: Slot) -> float:
   log_p_V = _log_softmax(params["logits"][slot.row, slot.position])
-  gold, share = slot.gold, options.smoothing
-  synonyms = [s for s in np.nonzero(case.listed_VxV[gold])[0] if s != gold]
   gated = options.strict_subword and piece_follows(case, slot)
-  if not share or not synonyms or gated:
+  share = 0.0 if gated else options.smoothing
+  return smoothed_loss(
+    log_p_V, slot.gold, case.listed_VxV, share=share, by=options.smoothing_by
+  )
+
+
+def smoothed_loss(
+  log_p_V: np.ndarray,
+  gold: int,
+  listed_VxV: np.ndarray,
+  *,
+  share: float,
+  by: str,
+) -> float:
+  """Returns the smoothed cross-entropy of one gold token."""
+  synonyms = [s for s in np.nonzero(listed_VxV[gold])[0] if s != gold]
+  if not share or not synonyms:
     return -log_p_V[gold]
-  if options.smoothing_by in ("model", "set"):
+  if by in ("model", "set"):
     log_set = scipy.special.logsumexp(log_p_V[[gold, *synonyms]])
     return share * -log_set + (1 - share) * -log_p_V[gold]
-  if options.smoothing_by == "uniform":
+  if by == "uniform":
     spread = np.mean([-log_p_V[s] for s in synonyms])
     return share * spread + (1 - share) * -log_p_V[gold]
-  rates_V, p_V = find_rates(case)[gold], np.exp(log_p_V)
+  rates_V, p_V = find_rates(listed_VxV)[gold], np.exp(log_p_V)
   choices = [
     rates_V[s] * np.log(p_V[gold] / (p_V[gold] + p_V[s])) for s in synonyms
   ]
