@@ -96,6 +96,8 @@ def test_models_are_compared_by_their_drops():
   difference = 100 * (bad_N.mean() - good_N.mean())
   assert em.metric == "em" and em.difference == pytest.approx(difference)
   assert f1.difference == pytest.approx(difference) and em.p_runs < 0.01
+  other = {"em": pair[1]["em"], "exact": pair[1]["em"]}  # of its own metrics
+  assert scores_lib.compare_sets(pair[0], other) == [em]
 
 
 @pytest.mark.parametrize(

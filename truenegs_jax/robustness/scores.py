@@ -168,7 +168,7 @@ def _worst_variants(
 
 
 def compare_sets(ours: SetScores, theirs: SetScores) -> list[Comparison]:
-  """Compares the drops of two models, or scores without originals."""
+  """Compares the drops of two models, or scores, by the metrics of both."""
 
   def compare(metric: str) -> Comparison:
     compared = DROP if DROP in ours[metric] else TRANSFORMED
@@ -180,7 +180,7 @@ def compare_sets(ours: SetScores, theirs: SetScores) -> list[Comparison]:
     runs = len(pair[0].by_run()), len(pair[1].by_run())
     return compare_scores(metric, draw, pair[0].size, runs=runs)
 
-  return [*map(compare, ours)]
+  return [compare(metric) for metric in ours if metric in theirs]
 
 
 @dataclasses.dataclass(frozen=True)
