@@ -62,15 +62,12 @@ class Measurement:
 
 @dataclasses.dataclass(frozen=True)
 class MeasuredModel:
-  """A model and a function that reads its parameters.
-
-  `steps` are ascending, `(None,)` for weights without a run. `read_params`
-  returns the parameters of a step as numpy arrays; None, with a warning, if
-  they are damaged or the run, which may still be training, has deleted them.
-  """
+  """A model and a function that reads its parameters."""
 
   saved: saved_model.SavedModel
-  steps: tuple[int | None, ...]
+  steps: tuple[int | None, ...]  # ascending; (None,) for weights without a run
+  # Returns the parameters of a step as numpy arrays; None, with a warning, if
+  # they are damaged or the run, which may still be training, has deleted them.
   read_params: Callable[[Any], dict[str, Any] | None]
 
 

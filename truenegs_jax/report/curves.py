@@ -69,22 +69,16 @@ Columns = dict[str, np.ndarray]  # by field, float64 [N], NaN for none
 
 @dataclasses.dataclass(frozen=True)
 class Curve:
-  """The records of one training.
+  """The records of one training."""
 
-  Attributes:
-    splits: for each split and field, values by point, None where there is none;
-      `hours` of training without pauses.
-    label: "" for the only one of a workdir.
-    group: curves of one group have one colour.
-    tokens, flops: of one step, None if unknown.
-    references: for a field, values to compare with, by their names.
-  """
-
+  # For each split and field, values by point, None where there is none; `hours`
+  # of training without pauses.
   splits: dict[str, dict[str, list[float | None]]]
-  label: str = ""
-  group: str = ""
-  tokens: float | None = None
+  label: str = ""  # "" for the only one of a workdir
+  group: str = ""  # curves of one group have one colour
+  tokens: float | None = None  # of one step, None if unknown
   flops: float | None = None
+  # For a field, values to compare with, by their names.
   references: Mapping[str, Mapping[str, float]] = dataclasses.field(
     default_factory=dict
   )

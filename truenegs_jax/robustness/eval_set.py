@@ -36,22 +36,16 @@ TEXTFLINT = ("ori_", "trans_")  # begin the names of its files
 
 @dataclasses.dataclass(frozen=True)
 class EvalSet:
-  """Transformed examples, with what they are scored against.
-
-  Attributes:
-    original: N examples before the change; empty if the set has none.
-    transformed: M examples; the N changed ones, unless there are `variants`.
-    about: source, or seed, resources and counts; in JSON's types, for results.
-    variants: for each of the N originals, the indices of its variants in
-      `transformed`; the worst counts, or the original again if there are none.
-      Empty if each example stands for itself.
-  """
+  """Transformed examples, with what they are scored against."""
 
   name: str  # in the config and in results
   title: str  # in tables
-  original: Sequence[Any]
-  transformed: Sequence[Any]
-  about: Mapping[str, Any]
+  original: Sequence[Any]  # N examples before the change, or none
+  transformed: Sequence[Any]  # the N changed ones, unless there are `variants`
+  about: Mapping[str, Any]  # source, or seed, resources and counts; for JSON
+  # For each original, the indices of its variants in `transformed`; the worst
+  # counts, or the original again if there are none. Empty if each example
+  # stands for itself.
   variants: Sequence[Sequence[int]] = ()
   # Classes of the model -> class of the set.
   merged: Mapping[str, str] = dataclasses.field(default_factory=dict)

@@ -20,23 +20,18 @@ Paper = Mapping[str, Mapping[str, Mapping[str, Sequence[float]]]]
 
 @dataclasses.dataclass(frozen=True)
 class Score:
-  """A score of one run.
-
-  Attributes:
-    task: task of fine-tuning, title of a robustness set, CORRECTIONS, HELD_OUT,
-      or another name, whose metrics get a table of their own.
-    metric: that of the task's results; of a robustness set "em original",
-      "em transformed", "em drop" and so on.
-    correct_N: scores of the examples with the mean `value`, in the same order
-      for all arms and seeds; None if there are none.
-  """
+  """A score of one run."""
 
   arm: str
   seed: int  # of the pre-training
+  # Of fine-tuning, title of a robustness set, CORRECTIONS, HELD_OUT, or another
+  # name, whose metrics get a table of their own.
   task: str
   finetune_seed: int | None  # None for what is measured without fine-tuning
-  metric: str
+  metric: str  # in the task's results; of a robustness set "em original", ...
   value: float  # in percent, except for losses and other metrics
+  # Scores of the examples with the mean `value`, in the same order for all arms
+  # and seeds; None if there are none.
   correct_N: np.ndarray | None = dataclasses.field(default=None, compare=False)
   failure: str = ""  # why the run failed, if it has a score nevertheless
 

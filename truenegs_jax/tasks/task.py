@@ -98,19 +98,14 @@ class EncodedRows:
   """Token ids of N rows, without padding; batches are made from them.
 
   Compared by identity, so that it can be the key of a cache.
-
-  Attributes:
-    tokens, types: N arrays, int32 [n], of [CLS] A [SEP] B [SEP].
-    targets: values of all rows, [N]: "label" (int32 classes, f32 scaled
-      scores), or "start" and "end" (int32 positions in `tokens`); empty for a
-      test set.
-    num_cut: number of rows that were truncated.
   """
 
-  tokens: Sequence[np.ndarray]
-  types: Sequence[np.ndarray]
+  tokens: Sequence[np.ndarray]  # N arrays, int32 [n], of [CLS] A [SEP] B [SEP]
+  types: Sequence[np.ndarray]  # N arrays
+  # Values of all rows, [N]: "label" (int32 classes, f32 scaled scores), or
+  # "start" and "end" (int32 positions in `tokens`); empty for a test set.
   targets: Mapping[str, np.ndarray]
-  num_cut: int = 0
+  num_cut: int = 0  # rows that were truncated
 
   @property
   def lengths_N(self) -> np.ndarray:
