@@ -36,11 +36,9 @@ STYLE = "AddSentDiverse-style"  # title: TextFlint has a parser
 NOT_ALIGNED = "the parse does not align with the tokens"
 SEVERAL = "the question has several sentences"
 NO_RULE = "no statement rule matches the question"
-FAKE_BY_ENTITY = {
-  "PERSON": "Jeff Dean",
-  "LOCATION": "Chicago",
-  "ORGANIZATION": "Stark Industries",
-}
+FAKE_BY_ENTITY = dict(
+  PERSON="Jeff Dean", LOCATION="Chicago", ORGANIZATION="Stark Industries"
+)
 FAKE_CAPITALS = "LSTM"
 FAKE_BY_QUESTION = {
   "who ": "Jeff Dean",
@@ -48,27 +46,16 @@ FAKE_BY_QUESTION = {
   "where ": "Chicago",
   "how many ": "42",
 }
-FAKE_BY_FIRST_TAG = {
-  "VB": "learn",
-  "VBD": "learned",
-  "VBG": "learning",
-  "VBP": "learns",
-  "VBZ": "learns",
-}
+FAKE_BY_FIRST_TAG = dict(
+  VB="learn", VBD="learned", VBG="learning", VBP="learns", VBZ="learns"
+)
 # After the determiner of the answer, if it has one.
-FAKE_NOUNS = {
-  "NN": "hamster",
-  "NNP": "Central Park",
-  "NNS": "hamsters",
-  "NNPS": "Kew Gardens",
-}
-FAKE_BY_LAST_TAG = {
-  "JJ": "deep",
-  "JJR": "deeper",
-  "JJS": "deepest",
-  "RB": "silently",
-  "VBG": "learning",
-}
+FAKE_NOUNS = dict(
+  NN="hamster", NNP="Central Park", NNS="hamsters", NNPS="Kew Gardens"
+)
+FAKE_BY_LAST_TAG = dict(
+  JJ="deep", JJR="deeper", JJS="deepest", RB="silently", VBG="learning"
+)
 FAKE_ELSE = "aliens"
 TOP = 100  # nearest words of a word
 find_stem = functools.lru_cache(maxsize=2**16)(LancasterStemmer().stem)
@@ -83,11 +70,7 @@ place way old young bowl united one different square war republic doctor color
 DO_NOT_ALTER = frozenset(_DO_NOT_ALTER.split())
 BAD_ALTERATIONS = {"mx2004", "planet", "u.s.", "http://www.co.mo.md.us"}
 ADJECTIVES = ("JJ", "JJR", "JJS")
-ENTITY_WORDS = {
-  "PERSON": "Jackson",
-  "LOCATION": "Berlin",
-  "ORGANIZATION": "Acme",
-}
+ENTITY_WORDS = dict(PERSON="Jackson", LOCATION="Berlin", ORGANIZATION="Acme")
 
 MACROS = {
   "Noun": "NP/NN/NNS/NNP/NNPS",
