@@ -38,6 +38,7 @@ import jax  # noqa: E402
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
 import transformers  # noqa: E402
+from rich.console import Console  # noqa: E402
 from torch import nn  # noqa: E402
 
 from truenegs_jax.configs import finetune_glue  # noqa: E402
@@ -143,9 +144,11 @@ class JaxSide:
     total, count = terms["loss"]
     return total / count
 
-  def predict(self, encoded: task.EncodedRows) -> list[np.ndarray]:
+  def predict(self, split: EvalSplit) -> list[np.ndarray]:
     """Returns the logits of each row."""
-    return self._setups[True].predictor.predict(self._state.params, encoded)
+    predictor, console = self._setups[True].predictor, Console(quiet=True)
+    params = self._state.params
+    return predictor.answer(params, split, console=console, title="Rows")[0]
 
 
 class TorchSide:
@@ -179,15 +182,17 @@ class TorchSide:
     return loss.detach()
 
   @torch.no_grad()
-  def predict(self, encoded: task.EncodedRows) -> list[np.ndarray]:
+  def predict(self, split: EvalSplit) -> list[np.ndarray]:
     self._model.eval()
     logits_by_row: dict[int, np.ndarray] = {}
     for batch in batches.batches_in_order(
-      encoded, batch_size=self._recipe.batch_size, limit=self._recipe.length
+      split.encoded,
+      batch_size=self._recipe.batch_size,
+      limit=self._recipe.length,
     ):
       logits_BxC = self._forward(batch).numpy()
       logits_by_row |= dict(zip(batch["row"].tolist(), logits_BxC, strict=True))
-    return [logits_by_row[row] for row in range(len(encoded.tokens))]
+    return [logits_by_row[row] for row in range(len(split.encoded.tokens))]
 
   def _forward(self, batch: Batch) -> torch.Tensor:
     names = ("tokens", "documents", "types")  # ids, attention mask, types
@@ -306,7 +311,7 @@ def score_run(
   side.start(seed)
   losses = [float(side.step(batch)) for batch in run_batches]
   secs = time.perf_counter() - start
-  scores = dev.score(dev.decode_answers(side.predict(dev.encoded)))
+  scores = dev.score(dev.decode_answers(side.predict(dev)))
   metric, score = next(iter(scores.items()))
   print(
     f"seed {seed}  {name:5}  {metric} {score:.2f}, mean loss of the last 20"

@@ -2,7 +2,7 @@
 
 split = encode_split(options, task, examples, tokenizer)
 predictor = Predictor(options, model)
-outputs, answers = predictor.answer(params, split, console=console)
+outputs, answers = predictor.answer(params, split, console=c, title="Rows")
 split.score(answers)["accuracy"]
 find_mistakes(split, outputs, answers)
 """
@@ -137,44 +137,34 @@ class Predictor:
       predict_batch, out_shardings=sharding.replicated_sharding(self.mesh)
     )
 
-  def predict(
-    self,
-    params: optax.Params,
-    encoded: EncodedRows,
-    *,
-    check: Callable[[], None] = lambda: None,
-    advance: Callable[[int], None] = lambda rows: None,
-  ) -> list[np.ndarray]:
-    """Returns the outputs for each row; calls `check` before each batch."""
-    outputs: dict[int, np.ndarray] = {}
-    for batch in batches.batches_in_order(
-      encoded, batch_size=self.options.batch_size, limit=self.options.length
-    ):
-      with distributed.watch_step():
-        check()
-        inputs = {name: batch[name] for name in batches.INPUTS}
-        on_device = sharding.place_batch(inputs, self.mesh)
-        output_B = jax.device_get(self.predict_batch(params, on_device))
-      pairs = zip(batch["row"].tolist(), output_B, strict=True)
-      outputs |= {row: output for row, output in pairs if row >= 0}
-      advance(int((batch["row"] >= 0).sum()))
-    return [outputs[row] for row in range(len(encoded.tokens))]
-
   def answer(
     self,
     params: optax.Params,
     split: EvalSplit,
     *,
     console: Console,
-    title: str = "Answering, rows",
+    title: str,
     check: Callable[[], None] = lambda: None,
   ) -> tuple[list[np.ndarray], Sequence[Answer]]:
-    """Returns the outputs for the rows of a split, and its answers."""
-    rows = len(split.encoded.tokens)
+    """Returns the outputs for the rows of a split, and its answers.
+
+    Calls `check` before each batch.
+    """
+    o, rows = self.options, len(split.encoded.tokens)
+    by_row: dict[int, np.ndarray] = {}
     with progress.counting(console, title, rows, brief=True) as advance:
-      outputs = self.predict(
-        params, split.encoded, check=check, advance=advance
-      )
+      for batch in batches.batches_in_order(
+        split.encoded, batch_size=o.batch_size, limit=o.length
+      ):
+        with distributed.watch_step():
+          check()
+          inputs = {name: batch[name] for name in batches.INPUTS}
+          on_device = sharding.place_batch(inputs, self.mesh)
+          output_B = jax.device_get(self.predict_batch(params, on_device))
+        pairs = zip(batch["row"].tolist(), output_B, strict=True)
+        by_row |= {row: output for row, output in pairs if row >= 0}
+        advance(int((batch["row"] >= 0).sum()))
+      outputs = [by_row[row] for row in range(rows)]
       return outputs, split.decode_answers(outputs)
 
 
