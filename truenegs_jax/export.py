@@ -26,7 +26,6 @@ from absl import flags
 
 from truenegs_jax.config import flags as flags_lib
 from truenegs_jax.runtime import progress
-from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.runtime.paths import open_path
 from truenegs_jax.workdir import files
 
@@ -49,11 +48,11 @@ def main(argv: Sequence[str] | None = None) -> None:
 def _export(values: flags.FlagValues) -> None:
   """Exports what the flags name; InputError if they do not go together."""
   if bool(values.workdir) == bool(values.init):
-    raise InputError("Set either --workdir=FOLDER or --init=WEIGHTS.")
+    raise errors.InputError("Set either --workdir=FOLDER or --init=WEIGHTS.")
   if values.init and values.step is not None:
-    raise InputError("--step needs --workdir.")
+    raise errors.InputError("--step needs --workdir.")
   if values.init and not values.output:
-    raise InputError("--init needs --output=FOLDER.")
+    raise errors.InputError("--init needs --output=FOLDER.")
   workdir = open_path("--workdir", values.workdir)
   output = open_path("--output", values.output)
   from truenegs_jax.pretrain import export_run  # slow to import

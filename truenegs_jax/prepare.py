@@ -27,7 +27,6 @@ from truenegs_jax.config import flags as flags_lib
 from truenegs_jax.config.sections import FROM_WEIGHTS, PretrainConfig
 from truenegs_jax.data.rows import engines, prepare_rows, rows_folder
 from truenegs_jax.runtime import progress
-from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.train.prepare_data import plan_rows
 
 
@@ -35,7 +34,7 @@ def _choose_machines() -> dict[str, Any]:
   """Returns the fields of a plan that --shard, --runner and --store set."""
   values = flags.FLAGS
   if values.runner and values.shard:
-    raise InputError(
+    raise errors.InputError(
       "--shard and --runner cannot be used together: a runner divides the text"
       " itself. Remove one of them."
     )

@@ -24,17 +24,13 @@ from truenegs_jax.config.sections import PretrainConfig
 from truenegs_jax.config.tables import Corrections
 from truenegs_jax.configs.common import REQUIRED
 from truenegs_jax.corrections import findings, predict_slots
-from truenegs_jax.corrections.predict_slots import Lines
 from truenegs_jax.data.corpus import sources_spec
 from truenegs_jax.report.write import write_own_report
 from truenegs_jax.runtime import errors, progress
-from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.runtime.paths import open_path
 from truenegs_jax.synonyms import run_table, wordnet
-from truenegs_jax.synonyms.run_table import TableRequest
 from truenegs_jax.train import plan, sharding, start
 from truenegs_jax.weights import find, fit, load
-from truenegs_jax.weights.find import Weights
 from truenegs_jax.workdir import files, lock, saved_model
 
 SOURCES = "corrections.sources"  # the config key
@@ -49,10 +45,12 @@ class Measurement:
 
   options: Corrections
   config: PretrainConfig
-  weights: Weights
+  weights: find.Weights
   sources: tuple[str, ...]  # of synonyms, without AUTO
 
-  def make_requests(self, config: PretrainConfig) -> list[TableRequest]:
+  def make_requests(
+    self, config: PretrainConfig
+  ) -> list[run_table.TableRequest]:
     """Makes a request for a table of each source with a config's options."""
     request = start.build_table_request(config.negatives, config.data)
     return [
@@ -77,7 +75,7 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
   o, config = Corrections.read(c.corrections), PretrainConfig.read(c)
   m = resolve(config, o, say)
   if files.has_pretraining(workdir):
-    raise InputError(
+    raise errors.InputError(
       f"--workdir='{workdir}' is the workdir of a run, whose results would be"
       " replaced. Choose another, such as --workdir=runs/corrections."
     )
@@ -122,18 +120,18 @@ def resolve(
 ) -> Measurement:
   """Fills in values of the run, or sizes of `init`, without reading arrays."""
   if bool(o.run) == bool(config.init) or config.init == REQUIRED:
-    raise InputError(
+    raise errors.InputError(
       "Exactly one of corrections.run and init is needed. Set"
       " --config.corrections.run=WORKDIR to measure a run, or --config.init="
       "FOLDER and --config.objective to measure weights."
     )
   if not o.text.strip():
-    raise InputError(
+    raise errors.InputError(
       f"{predict_slots.TEXT} is empty. Set it to files, folders, globs or"
       f" hf:NAME, such as --config.{predict_slots.TEXT}="
       "'hf:Salesforce/wikitext config=wikitext-2-raw-v1 split=test'."
     )
-  weights, auto = Weights(config.init, report), config.negatives.sources
+  weights, auto = find.Weights(config.init, report), config.negatives.sources
   if config.init and not (config.dry_run and not find.is_local(config.init)):
     config = start.replace_init(config, weights, saved=None)
   workdir = open_path("corrections.run", o.run)
@@ -148,7 +146,7 @@ def resolve(
   m = Measurement(o, config, weights, tuple(sources))
   for request in m.make_requests(config):
     if request.model:
-      raise InputError(
+      raise errors.InputError(
         f"{SOURCES}={request.sources!r} changes while a model trains. Use"
         " sources that are the same for every checkpoint."
       )
@@ -188,7 +186,7 @@ def choose_steps(text: str, saved_steps: list[int]) -> tuple[int, ...]:
     return tuple(saved_steps[-1:])
   words = text.replace(" ", "").split(",")
   if not set(words) <= set(map(str, saved_steps)):
-    raise InputError(
+    raise errors.InputError(
       f"corrections.steps={text!r} is unknown. Choose kept, last, or some of"
       f" the saved steps {', '.join(map(str, saved_steps))}."
     )
@@ -237,11 +235,11 @@ def open_model(m: Measurement) -> Iterator[MeasuredModel]:
     yield MeasuredModel(last._replace(config=trained), steps, read_params)
 
 
-def _read_text(m: Measurement, measured: MeasuredModel) -> Lines:
+def _read_text(m: Measurement, measured: MeasuredModel) -> predict_slots.Lines:
   o, data, trained = m.options, m.config.data, measured.saved.config
   length, positions = o.length or trained.length, trained.model.max_positions
   if not MIN_LENGTH <= length <= positions:
-    raise InputError(
+    raise errors.InputError(
       f"corrections.length={length} is out of range. Set it from"
       f" {MIN_LENGTH} to {positions}, the positions of the model."
     )
@@ -262,9 +260,9 @@ def _read_text(m: Measurement, measured: MeasuredModel) -> Lines:
 
 
 def _build_tables(
-  requests: Sequence[TableRequest],
+  requests: Sequence[run_table.TableRequest],
   measured: MeasuredModel,
-  text: Lines,
+  text: predict_slots.Lines,
   console: Console,
 ) -> findings.Tables:
   """Returns the table of each source by its name; prints what it covers."""
@@ -277,7 +275,7 @@ def _build_tables(
       request, tokenizer, saved=None, console=console
     )
     if not table.num_pairs:
-      raise InputError(
+      raise errors.InputError(
         f"{SOURCES}={source!r} has no pair of words of the vocabulary. Use a"
         " source of the vocabulary's language."
       )
@@ -294,7 +292,7 @@ def _build_tables(
 def _measure(
   m: Measurement,
   measured: MeasuredModel,
-  text: Lines,
+  text: predict_slots.Lines,
   tables: findings.Tables,
   mesh: jax.sharding.Mesh,
   console: Console,

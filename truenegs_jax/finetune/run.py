@@ -19,9 +19,8 @@ from ml_collections import ConfigDict
 from rich.console import Console
 
 from truenegs_jax.finetune import leaderboard, loop, results, task_data
-from truenegs_jax.finetune import start as start_lib
 from truenegs_jax.finetune.options import FinetuneOptions, parse_options
-from truenegs_jax.finetune.start import Start
+from truenegs_jax.finetune.start import Start, resolve
 from truenegs_jax.report.write import write_own_report
 from truenegs_jax.runtime import distributed, errors, paths, progress
 from truenegs_jax.runtime.files import disk_errors, remove_folder
@@ -111,7 +110,7 @@ def _describe_plan(context: RunContext) -> dict[str, str]:
     "weights": find.describe(o.init) if o.init else "drawn at random",
   }
   if not o.init or find.is_local(o.init):
-    start = start_lib.resolve(o, context.report)
+    start = resolve(o, context.report)
     for task in map(o.find_task, names):
       model = start.make_model(task)
       if task.name != OWN:  # which has classes when its file is read
@@ -136,7 +135,7 @@ def _describe_plan(context: RunContext) -> dict[str, str]:
 def _train_missing(context: RunContext) -> signal.Signals | None:
   """Trains the missing runs; returns the signal that stopped them, if any."""
   with distributed.raise_everywhere("weights"):
-    start = start_lib.resolve(context.options, context.report)
+    start = resolve(context.options, context.report)
   setups = _read_tasks(context, start)
   if distributed.is_first_process():
     files.save_json(context.workdir / results.CONFIG, context.config)

@@ -20,7 +20,6 @@ from truenegs_jax.runtime.errors import DataError
 from truenegs_jax.runtime.files import atomic_file, disk_errors
 from truenegs_jax.tasks import records, squad
 from truenegs_jax.tasks import task as task_lib
-from truenegs_jax.tasks.records import Record
 from truenegs_jax.tasks.task import NLI, PAIR, SPANS, Example, Question, Task
 
 ORIGINAL, TRANSFORMED = "original", "transformed"  # the sides of a set
@@ -135,7 +134,7 @@ def _group_variants(
   return original, transformed, list(variants.values())
 
 
-def _to_examples(rows: Iterable[Record], task: Task) -> list[Any]:
+def _to_examples(rows: Iterable[records.Record], task: Task) -> list[Any]:
   """Converts records of questions or of labeled texts."""
   examples: list[Question | Example] = []
   for number, row in enumerate(rows):
@@ -149,7 +148,7 @@ def _to_examples(rows: Iterable[Record], task: Task) -> list[Any]:
   return examples
 
 
-def _read_text(key: str, row: Record, task: Task) -> Example:
+def _read_text(key: str, row: records.Record, task: Task) -> Example:
   columns = task.columns
   choices = (columns, *(PAIRS if len(columns) > 1 else SINGLE))
   present = [x for x in choices if set(x) <= row.fields.keys()]

@@ -25,7 +25,6 @@ from truenegs_jax.finetune.start import FineTunedModel, open_model
 from truenegs_jax.report.write import write_own_report
 from truenegs_jax.robustness import add_sentence, eval_set, scores, word_changes
 from truenegs_jax.robustness.annotate import Annotator, make_annotator
-from truenegs_jax.robustness.eval_set import EvalSet
 from truenegs_jax.robustness.transformation import Transformation, transform_all
 from truenegs_jax.runtime import progress
 from truenegs_jax.runtime.errors import InputError, rerun_command
@@ -82,7 +81,7 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
 def _report_scores(
   config: Mapping[str, Any],
   models: Models,
-  sets: Sequence[EvalSet],
+  sets: Sequence[eval_set.EvalSet],
   workdir: pathlib.Path,
   console: Console,
 ) -> None:

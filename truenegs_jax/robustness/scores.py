@@ -17,8 +17,7 @@ from truenegs_jax.finetune import leaderboard
 from truenegs_jax.finetune.results import Record
 from truenegs_jax.robustness.eval_set import ORIGINAL, TRANSFORMED, EvalSet
 from truenegs_jax.stats.intervals import Comparison, compare_scores
-from truenegs_jax.tasks import scoring
-from truenegs_jax.tasks.scoring import Scores
+from truenegs_jax.tasks.scoring import Scores, mean_scores, score_runs
 from truenegs_jax.tasks.task import CLASSES, Question, Task
 
 EXACT, F1, ACCURACY = "em", "f1", "accuracy"
@@ -133,7 +132,7 @@ def score_set(examples: EvalSet, task: Task, answers: Answers) -> SetScores:
   for side, rows in examples.sides.items():
     if rows:
       golds, runs = merge([y.gold for y in rows]), [*map(merge, answers[side])]
-      by_side[side] = scoring.score_runs(metrics, golds, runs, task.labels)
+      by_side[side] = score_runs(metrics, golds, runs, task.labels)
   if examples.variants:
     by_side[TRANSFORMED] = _worst_variants(examples.variants, **by_side)
   if before := by_side.get(ORIGINAL):
@@ -162,7 +161,7 @@ def _worst_variants(
   worst = [x_V[both[F1][:, x_V].argmin(1)] for x_V in columns]
   worst_SxN = np.stack(worst, 1)
   return {
-    m: scoring.mean_scores(np.take_along_axis(score_SxN, worst_SxN, 1))
+    m: mean_scores(np.take_along_axis(score_SxN, worst_SxN, 1))
     for m, score_SxN in both.items()
   }
 

@@ -28,7 +28,6 @@ from rich.console import Console
 
 from truenegs_jax.runtime import errors, progress
 from truenegs_jax.runtime import files as runtime_files
-from truenegs_jax.runtime.files import disk_errors
 from truenegs_jax.runtime.paths import is_bucket
 from truenegs_jax.workdir import files, lease
 
@@ -170,7 +169,7 @@ def run_part(part: Part, folder: pathlib.Path, console: Console) -> int:
   Returns 75 or 130 if this process or the part was stopped, else the exit code
   of the part, 0 if all outputs exist. DiskError if a file cannot be written.
   """
-  with disk_errors(folder):
+  with runtime_files.disk_errors(folder):
     folder.mkdir(parents=True, exist_ok=True)
   with _lock_part(folder) as locked:
     if locked is None or part.is_complete(folder):
@@ -225,7 +224,7 @@ def mark_failed(folder: pathlib.Path, code: int, line: str) -> None:
 
 def save_record(part: Part, folder: pathlib.Path) -> None:
   """Saves the command of a part, and the config with which it first started."""
-  with disk_errors(folder):
+  with runtime_files.disk_errors(folder):
     folder.mkdir(parents=True, exist_ok=True)
   record = read_json(folder / RECORD) or {"config": part.config}
   record["command"] = shlex.join(part.command)
@@ -253,7 +252,7 @@ def _run_process(
 
   previous = {x: signal.signal(x, forward) for x in errors.SIGNAL_CODES}
   try:
-    with disk_errors(log_path):
+    with runtime_files.disk_errors(log_path):
       log = runtime_files.open_append(log_path)
     with log:
       log.write(f"$ {shlex.join(part.command)}\n".encode())

@@ -28,7 +28,6 @@ from truenegs_jax.runtime import errors
 from truenegs_jax.runtime.files import atomic_file, read_results
 from truenegs_jax.study import drive, plan, scores, tables
 from truenegs_jax.study.drive import Part, State, States
-from truenegs_jax.study.plan import PRETRAIN, SQUAD, TASKS
 from truenegs_jax.study.scores import Comparison, Score
 from truenegs_jax.tasks import scoring
 from truenegs_jax.workdir import files
@@ -127,11 +126,11 @@ def collect_scores(
   for part in parts:
     folder = root / part.key
     make = functools.partial(Score, part.arm, part.seed)
-    if part.name == PRETRAIN:
+    if part.name == plan.PRETRAIN:
       collected += read_pretraining(make, files.read_records(folder))
-    elif part.name in TASKS:
+    elif part.name in plan.TASKS:
       for n in range(len(part.outputs)):  # one for each seed
-        if result := results.load(folder, TASKS[part.name][1], n):
+        if result := results.load(folder, plan.TASKS[part.name][1], n):
           fields |= {key: result.provenance[key] for key in ("family", "width")}
           collected += read_finetuning(make, result)
     else:
@@ -173,7 +172,7 @@ def read_finetuning(make: MakeScore, run: results.Result) -> list[Score]:
       correct_N=scoring.example_scores(metric, *scored),
       failure=run.failure,
     )
-    for metric in list(by_metric)[: None if run.task == SQUAD else 1]
+    for metric in list(by_metric)[: None if run.task == plan.SQUAD else 1]
   ]
 
 
@@ -198,7 +197,7 @@ def read_robustness(make: MakeScore, saved: Mapping[str, Any]) -> list[Score]:
   collected = []
   for name, x in saved["sets"].items():
     for record in records.values():
-      is_paired = record["task"] == SQUAD and not x["variants"]
+      is_paired = record["task"] == plan.SQUAD and not x["variants"]
       for side in scores.SIDES:
         for metric, value in record["scores"].get(f"{name} {side}", {}).items():
           score_N = None
