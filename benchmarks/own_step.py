@@ -77,7 +77,7 @@ class OwnStep:
     keys_B = rng.row_keys(state.key, state.step, batch["row"])
     model = self._run.model.bind({"params": state.params})
     x = slot_predictions.mask_and_predict(
-      model, batch, keys_B, self._run.options, train=True
+      model, batch, keys_B, {}, self._run.options, train=True
     )
     return x.masked_BxL, x.slots.positions_BxK, x.sampled_BxK
 

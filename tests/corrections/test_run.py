@@ -230,7 +230,7 @@ def _predict_batch(params, batch, model, options):
   rows_B = jnp.arange(NUM_LINES + 2)
   keys_B = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, rows_B)
   bound = model.bind({"params": params})
-  filled = mask_and_predict(bound, batch, keys_B, options, train=False)
+  filled = mask_and_predict(bound, batch, keys_B, {}, options, train=False)
   s = filled.slots
   return s.positions_BxK, s.gold_BxK, filled.predicted_BxK, s.weight_BxK
 

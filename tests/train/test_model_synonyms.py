@@ -161,7 +161,7 @@ def test_corrections_follow_the_table(finished):
     bound = run.model.bind({"params": params})
     keys_B = rng.row_keys(key, 0, batch["row"])
     predictions = slot_predictions.mask_and_predict(
-      bound, batch, keys_B, run.options, train=False
+      bound, batch, keys_B, {}, run.options, train=False
     )
     return predictions.slots, predictions.predicted_BxK
 

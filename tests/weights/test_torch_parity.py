@@ -241,6 +241,7 @@ def _make_draws(torch_models, model, params, batch, keys_B, options):
       model.bind({"params": params}),
       _inputs(batch),
       keys_B,
+      {},
       options,
       train=False,
     )
