@@ -25,7 +25,11 @@ case_of = functools.cache(oracle.make_case)
   ("layout", "train", "fields"),
   [
     ("bits", True, {"drop_prob": 0.25}),
-    ("ids", False, {"smoothing": 0.3, "smoothing_by": "balanced"}),
+    (
+      "ids",
+      False,
+      {"smoothing": 0.3, "smoothing_by": "balanced", "drop_prob": 0.25},
+    ),
   ],
 )
 def test_all_terms_and_gradients_equal_the_oracle(layout, train, fields):
