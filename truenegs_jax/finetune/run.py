@@ -12,7 +12,7 @@ import json
 import pathlib
 import shutil
 import signal
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ml_collections import ConfigDict
@@ -140,7 +140,8 @@ def _train_missing(context: RunContext) -> signal.Signals | None:
   if distributed.is_first_process():
     files.save_json(context.workdir / results.CONFIG, context.config)
     finished = context.workdir.glob(f"{results.RUNS}/{results.RESULT}")
-    _remove_checkpoints(x.parent for x in finished)  # if a kill came before
+    for path in finished:  # if a kill came before
+      remove_folder(path.parent / files.CHECKPOINTS)
   runs = [(x, seed) for x in setups for seed in context.missing_seeds(x.name)]
   described = None
   with guards.StopSignals(context.console) as signals:
@@ -235,13 +236,7 @@ def _train_run(
         context.report(f"  {exported}")
         result = dataclasses.replace(result, exported=exported)
       results.save(context.workdir, result)
-      _remove_checkpoints([folder])
-
-
-def _remove_checkpoints(folders: Iterable[pathlib.Path]) -> None:
-  """Removes the checkpoints of finished runs."""
-  for folder in folders:
-    remove_folder(folder / files.CHECKPOINTS)
+      remove_folder(folder / files.CHECKPOINTS)
 
 
 def _export(

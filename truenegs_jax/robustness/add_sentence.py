@@ -213,7 +213,11 @@ class AddSentence:
     if text in ALTERED:
       yield ALTERED[text]
     if tag == "NN" or tag in ADJECTIVES:
-      yield from self._antonyms(text, "n" if tag == "NN" else "a")
+      synsets = self.reader.synsets(text, "n" if tag == "NN" else "a")[:1]
+      lemmas = [lemma for synset in synsets for lemma in synset.lemmas()]
+      names = [x.name() for lemma in lemmas for x in lemma.antonyms()]
+      wordnet.close_wordnet(self.reader)  # until the next word
+      yield from (name for name in names if "_" not in name)
     near = self._near_words(text.lower())
     if tag in ("CD", "NNP", "NNPS"):
       yield from near
@@ -229,14 +233,6 @@ class AddSentence:
       yield ENTITY_WORDS[entity]
     elif tag == "NNPS":
       yield "Daleks"
-
-  def _antonyms(self, word: str, pos: str) -> Iterator[str]:
-    """Yields the antonyms of a word's first sense."""
-    synsets = self.reader.synsets(word, pos)[:1]
-    lemmas = [lemma for synset in synsets for lemma in synset.lemmas()]
-    names = [x.name() for lemma in lemmas for x in lemma.antonyms()]
-    wordnet.close_wordnet(self.reader)  # until the next word
-    yield from (name for name in names if "_" not in name)
 
   def _near_words(self, word: str) -> Iterator[str]:
     """Yields the neighbours of a word that do not share its stem."""

@@ -41,9 +41,8 @@ Edit = tuple[int, int, str]  # a span and the text that replaces it
 
 def make_swap(annotator: Annotator, wordnet_dir: str = "") -> Transformation:
   """Makes the swap of synonyms; "" searches for the folder of WordNet."""
-  reader = wordnet.open_wordnet(wordnet_dir)
-  source = f"WordNet {reader.get_version() or '(unknown version)'}"
-  wordnet.close_wordnet(reader)
+  with wordnet.session(wordnet_dir) as reader:
+    source = f"WordNet {reader.get_version() or '(unknown version)'}"
   return swap_synonyms(annotator, textflint_synonyms(reader), source)
 
 

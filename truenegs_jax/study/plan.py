@@ -242,10 +242,7 @@ def check_unchanged(parts: Sequence[Part], root: pathlib.Path) -> None:
 def open_study(
   s: Study, root: pathlib.Path
 ) -> tuple[Comparison, Sequence[Part], States]:
-  """Plans a study; returns it, this job's parts and the states of all parts.
-
-  Raises InputError for a wrong value, CheckpointError for another config.
-  """
+  """Plans a study; returns it, this job's parts and the states of all parts."""
   if files.has_pretraining(root):
     raise InputError(
       f"--workdir='{root}' is the workdir of a run. Choose another, such as"
