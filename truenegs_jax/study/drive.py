@@ -205,16 +205,15 @@ def _lock_part(folder: pathlib.Path) -> Iterator[Any]:
       raise
     yield None
     return
-  with tempfile.TemporaryDirectory() as temporary:
+  with contextlib.closing(own), tempfile.TemporaryDirectory() as temporary:
     log = pathlib.Path(temporary, LOG)
     with contextlib.suppress(FileNotFoundError):
       log.write_bytes(uploaded.read_bytes())
-    with contextlib.closing(own):
-      try:
-        yield log, []
-      finally:
-        if log.exists():
-          uploaded.write_bytes(log.read_bytes())
+    try:
+      yield log, []
+    finally:
+      if log.exists():
+        uploaded.write_bytes(log.read_bytes())
 
 
 def mark_failed(folder: pathlib.Path, code: int, line: str) -> None:
