@@ -10,8 +10,10 @@ slot's cross-entropy changes by
             strictly proper for every lexicon
   set       z[g] - logsumexp of z[N + g]: the loss is -log p[N + g]
 
-`rates_VxS` of a table has q, 1 / the longer of the two tokens' lists. Only the
-listed logits are read. See docs/explanation/proper_corrections.md.
+`rates_VxS` of a table has q, 1 / the longer of the two tokens' lists. All but
+uniform mix the cross-entropy with -log p[A] of a set A that has the gold token:
+N + g, or g and one synonym. Only the listed logits are read. See
+docs/explanation/proper_corrections.md.
 """
 
 import jax
