@@ -259,9 +259,8 @@ def compare_results(
     if others and all(gold == golds[0] for gold in golds):
       answers = [x.answers["dev"]["answers"] for x in every]
       labels = [label for x in every for label in x.provenance["labels"]]
-      scores = scoring.score_runs(
-        [*runs[0].scores["dev"]], golds[0], answers, labels
-      )
+      metrics = [*runs[0].scores["dev"]]
+      scores = scoring.score_runs(metrics, golds[0], answers, labels)
       counts = len(runs), len(others)
       compared[name] = [
         compare_scores(metric, x.draw, x.size, runs=counts)

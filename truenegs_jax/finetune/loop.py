@@ -178,20 +178,18 @@ def fine_tune(
       scores = run.evaluations[str(record["step"])]
       return f"dev at {record['step']:,}: {leaderboard.format_scores(scores)}"
 
+    first, config = run.first_step, setup.provenance[results.CONFIG]
     line = metrics.ProgressLine(
-      console, setup.steps, first_step=run.first_step, describe=describe
+      console, setup.steps, first_step=first, describe=describe
     )
-    config = setup.provenance[results.CONFIG]
-    logged = metrics.LoggedRun(
-      folder, run.first_step, config, owner=lease.owner
-    )
+    logged = metrics.LoggedRun(folder, first, config, owner=lease.owner)
     run.write, run.flush_log = stack.enter_context(
       metrics.open_writers(setup.options.log.writers, logged, line)
     )
     # A stop after an evaluation may have come before the next checkpoint.
     records = files.read_records(folder)
     steps = {x["step"] for x in records if x["split"] == "dev"}
-    run.written = {step for step in steps if step <= run.first_step}
+    run.written = {step for step in steps if step <= first}
     loop = run.make_loop(state, checkpoints, folder)
     try:
       run.train(loop)

@@ -231,10 +231,8 @@ def open_model(
   classes = _find_classes(network, head, task, key=key)
   outputs = dataclasses.replace(task, labels=classes)
   options = parse_options(_make_values(values, run, task))
-  starts = tuple(
-    resolve(dataclasses.replace(options, init=folder), report)
-    for folder in seeds
-  )
+  each = (dataclasses.replace(options, init=folder) for folder in seeds)
+  starts = tuple(resolve(x, report) for x in each)
   for start in starts:
     start.fit(outputs)
   predictor = evaluate.Predictor(options, starts[0].make_model(outputs))

@@ -130,8 +130,8 @@ def _describe_cost(
 ) -> dict[str, str]:
   hours = curves.count_hours(train)[-1]
   rows = train["step"][-1] * config["batch_size"]
-  cost = [f"{hours:.2f} hours of training steps"]
-  cost.append(f"{rows * config['length']:.3g} tokens")
+  tokens = rows * config["length"]
+  cost = [f"{hours:.2f} hours of training steps", f"{tokens:.3g} tokens"]
   if "row_flops" in about:
     cost.append(f"{about['row_flops'] * rows:.3g} FLOPs")
   if "rows_per_s" in train:
@@ -418,9 +418,8 @@ def read_study(
     return
   scores, failures = results["scores"], results["failures"]
   arms = [*dict.fromkeys(x["arm"] for x in scores)]
-  run.sentence = (
-    f"{len(scores):,} scores of {len(arms)} arms: {', '.join(arms)}."
-  )
+  names = ", ".join(arms)
+  run.sentence = f"{len(scores):,} scores of {len(arms)} arms: {names}."
   run.notes = [(page.WARNING, x) for x in failures]
   yield page.Section("Tables", files.RESULTS, _show_tables(results["tables"]))
   yield page.Section("Arms", files.RESULTS, _show_arms(scores, arms))

@@ -159,16 +159,13 @@ class AddSentence:
     answers = transformation.find_answers(question, tokens)
     first, last = answers[0]
     fake = fake_answer(question, tokens[first:last])
-    added = self._make_distractor(
-      self.annotator.annotate(question.text), fake.split()
-    )
+    asked = self.annotator.annotate(question.text)
+    added = self._make_distractor(asked, fake.split())
     place = insertion_place(sentences, first)
     texts = [token.text for token in tokens]
     texts[place:place] = added
-    moved = [
-      (a + len(added), b + len(added)) if a >= place else (a, b)
-      for a, b in answers
-    ]
+    size = len(added)
+    moved = [(a + size, b + size) if a >= place else (a, b) for a, b in answers]
     return transformation.replace_context(question, texts, moved)
 
   def _make_distractor(

@@ -84,9 +84,7 @@ def score_model(
   for number, example in enumerate(unique.values()):
     blank = {} if isinstance(example, Question) else {"label": None}
     examples.append(dataclasses.replace(example, key=str(number), **blank))
-  answers_S = [
-    dict(zip(unique, answers, strict=True)) for answers in answer(examples)
-  ]
+  answers_S = [dict(zip(unique, x, strict=True)) for x in answer(examples)]
   answered = {
     x.name: {
       side: [[answers[y.texts] for y in rows] for answers in answers_S]
@@ -121,9 +119,8 @@ def score_set(examples: EvalSet, task: Task, answers: Answers) -> SetScores:
   """Scores the answers of S runs; a set without originals has no drop."""
   metrics, merged = task.metrics, examples.merged
   if task.kind == CLASSES:
-    metrics = tuple(
-      dict.fromkeys((ACCURACY,) if merged else (*metrics, ACCURACY))
-    )
+    names = (ACCURACY,) if merged else (*metrics, ACCURACY)
+    metrics = tuple(dict.fromkeys(names))
 
   def merge(column: Sequence[Any]) -> Sequence[Any]:
     return [merged.get(x, x) for x in column] if merged else column

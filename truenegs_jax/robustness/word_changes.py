@@ -154,9 +154,7 @@ def make_typos() -> Transformation:
 
   def apply(example: Text, rng: random.Random) -> Text:
     if isinstance(example, Example):
-      return transformation.change_texts(
-        example, lambda text: change(text, rng)[0]
-      )
+      return transformation.change_texts(example, lambda x: change(x, rng)[0])
     before = transformation.answer_spans(example)
     context, spans = change(example.context, rng, before)
     answers = tuple((context[a:b], a) for a, b in spans)

@@ -1,7 +1,7 @@
 """Scores of the runs of a study, and the runs that it plans."""
 
 import dataclasses
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -41,9 +41,7 @@ class Score:
     return self.task, self.metric
 
 
-def group_runs(
-  scores: Iterable[Score], arm: str, keys: Collection[Key]
-) -> Runs:
+def group_runs(scores: Iterable[Score], arm: str, keys: Sequence[Key]) -> Runs:
   """Returns an arm's scores of these keys, for the seeds that have all keys."""
   by_seed: dict[int, dict[Key, list[Score]]] = {}
   for x in scores:

@@ -122,9 +122,7 @@ def question_scores(
   """Returns "em" and "f1" of questions, f64 [N], percent, best over golds."""
   pairs = [*zip(golds, answers, strict=True)]
   return {
-    name: np.array(
-      [max(score(x, text) for text in texts) for texts, x in pairs]
-    )
+    name: np.array([max(score(x, y) for y in texts) for texts, x in pairs])
     for name, score in (("em", exact_match), ("f1", token_f1))
   }
 

@@ -237,14 +237,7 @@ def define_own_task(
     )
   metrics = tuple(dict.fromkeys((metric or metrics[0], metrics[0])))
   return Task(
-    OWN,
-    OWN,
-    kind,
-    names,
-    metrics,
-    epochs=0,
-    columns=columns,
-    label_column=label,
+    OWN, OWN, kind, names, metrics, 0, columns=columns, label_column=label
   )
 
 
