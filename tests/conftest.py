@@ -32,6 +32,7 @@ if jax.__version_info__ < (0, 12):
   XLA_FLAGS += " --xla_cpu_use_fusion_emitters=false"
 os.environ.setdefault("XLA_FLAGS", XLA_FLAGS)
 ROOT = pathlib.Path(__file__).parent.parent
+MAX_PROGRAMS = 600  # that are kept when a module ends
 
 jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_numpy_rank_promotion", "raise")
@@ -76,12 +77,14 @@ def pytest_unconfigure():
 
 @pytest.fixture(scope="module", autouse=True)
 def free_compiled_programs():
-  """Frees a module's compiled programs and exempts the rest from collection.
+  """Frees compiled programs if they are many; exempts all else from collection.
 
-  A worker's heap grows with every test, and each collection would search it.
+  Modules share small programs, of about a megabyte each. A worker's heap grows
+  with every test, and each collection would search it.
   """
   yield
-  jax.clear_caches()
+  if len(jax.devices()[0].client.live_executables()) > MAX_PROGRAMS:
+    jax.clear_caches()
   gc.collect()
   gc.freeze()
 
