@@ -159,8 +159,8 @@ class AddSentence:
     answers = transformation.find_answers(question, tokens)
     first, last = answers[0]
     fake = fake_answer(question, tokens[first:last])
-    asked = self.annotator.annotate(question.text)
-    added = self._make_distractor(asked, fake.split())
+    parsed = self.annotator.annotate(question.text)
+    added = self._make_distractor(parsed, fake.split())
     place = insertion_place(sentences, first)
     texts = [token.text for token in tokens]
     texts[place:place] = added
