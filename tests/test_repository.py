@@ -5,6 +5,7 @@ import functools
 import pathlib
 import re
 import subprocess
+from collections.abc import Iterator
 
 import packaging.requirements
 import packaging.utils
@@ -37,19 +38,28 @@ SOURCES = {
   for path in sorted(PACKAGE.rglob("*.py"))
   if path.relative_to(PACKAGE).parts[0] != "configs"  # a link
 }
-TREES = {module: ast.parse(source) for module, source in SOURCES.items()}
-FUNCTIONS = [
-  (module, node)
-  for module, tree in TREES.items()
-  for node in ast.walk(tree)
-  if isinstance(node, ast.FunctionDef)
-]
+
+
+@functools.cache
+def trees() -> dict[str, ast.Module]:
+  """Returns the syntax tree of each module."""
+  return {module: ast.parse(source) for module, source in SOURCES.items()}
+
+
+def functions() -> list[tuple[str, ast.FunctionDef]]:
+  """Returns (module, node) for all functions."""
+  return [
+    (module, node)
+    for module, tree in trees().items()
+    for node in ast.walk(tree)
+    if isinstance(node, ast.FunctionDef)
+  ]
 
 
 def imports(module: str) -> set[str]:
   """Returns the full dotted names that a module imports, at any depth."""
   names = set()
-  for node in ast.walk(TREES[module]):
+  for node in ast.walk(trees()[module]):
     if isinstance(node, ast.Import):
       names |= {alias.name for alias in node.names}
     elif isinstance(node, ast.ImportFrom):
@@ -65,7 +75,7 @@ def package_imports(module: str) -> set[str]:
 
 
 def test_folders_import_only_from_lower_layers():
-  for module in TREES.keys() - {"__init__"}:
+  for module in trees().keys() - {"__init__"}:
     folder = module.split(".")[0]
     for name in package_imports(module):
       other = name.split(".")[0]
@@ -101,7 +111,7 @@ def test_the_page_about_the_code_lists_the_folders_from_the_bottom_up():
 def test_only_verbs_and_tasks_take_the_whole_config():
   """All other functions get values or typed sections."""
   verbs = LAYERS[-2] | LAYERS[-1]
-  for module, node in FUNCTIONS:
+  for module, node in functions():
     args = (*node.args.args, *node.args.kwonlyargs)
     notes = [ast.unparse(arg.annotation) for arg in args if arg.annotation]
     if any("ConfigDict" in note for note in notes):
@@ -113,10 +123,10 @@ def test_only_verbs_and_tasks_take_the_whole_config():
 def test_imports_have_no_cycles_and_no_long_chains():
   graph = {
     module: {
-      name if name in TREES else name.rpartition(".")[0]
+      name if name in trees() else name.rpartition(".")[0]
       for name in package_imports(module)
     }
-    for module in TREES
+    for module in trees()
   }
   lengths = dict[str, int]()
 
@@ -134,7 +144,7 @@ def test_imports_have_no_cycles_and_no_long_chains():
 
 
 def test_third_party_packages_stay_in_their_folders():
-  for module in TREES:
+  for module in trees():
     folder = module.split(".")[0]
     tops = {name.split(".")[0] for name in imports(module)}
     if folder in ("data", "synonyms", "tasks"):  # run in workers, without jax
@@ -161,7 +171,7 @@ def public_definitions(body, prefix=""):
 
 
 def test_public_definitions_have_docstrings():
-  for module, tree in TREES.items():
+  for module, tree in trees().items():
     assert ast.get_docstring(tree), module
     for name, node in public_definitions(tree.body):
       # flax calls a method `setup` like a constructor.
@@ -170,7 +180,7 @@ def test_public_definitions_have_docstrings():
 
 
 def test_functions_have_at_most_80_lines_of_code():
-  for module, node in FUNCTIONS:
+  for module, node in functions():
     lines = node.end_lineno - node.lineno + 1
     if ast.get_docstring(node):
       lines -= node.body[0].end_lineno - node.body[0].lineno + 1
@@ -178,7 +188,7 @@ def test_functions_have_at_most_80_lines_of_code():
 
 
 def test_booleans_are_keyword_only():
-  for module, node in FUNCTIONS:
+  for module, node in functions():
     for arg in (*node.args.posonlyargs, *node.args.args):
       is_bool = arg.annotation and ast.unparse(arg.annotation) == "bool"
       assert not is_bool, f"{module}.{node.name}: {arg.arg}"
@@ -200,7 +210,7 @@ def test_no_code_is_read_from_files():
   """Refuses what executes its input; `SECURITY.md` promises it."""
   users = {
     (module, top)
-    for module in TREES
+    for module in trees()
     for top in {name.split(".")[0] for name in imports(module)} & RUNS_CODE
   }
   assert users == {
@@ -211,7 +221,7 @@ def test_no_code_is_read_from_files():
   }
   calls = [
     (module, node, getattr(node.func, "attr", getattr(node.func, "id", "")))
-    for module, tree in TREES.items()
+    for module, tree in trees().items()
     for node in ast.walk(tree)
     if isinstance(node, ast.Call)
   ]
@@ -234,23 +244,23 @@ JSON_KEYS = {
 }
 
 
-@functools.cache
-def all_nodes() -> list[tuple[str, ast.AST]]:
-  """Returns (path, node) for all files of package, configs and tests."""
+def all_nodes() -> Iterator[tuple[str, ast.AST]]:
+  """Yields (path, node) for all files of package, configs and tests.
+
+  A list of them would be searched at each collection of garbage.
+  """
   root = PACKAGE.parent.resolve()
   folders = ("truenegs_jax", "configs", "benchmarks", "tests")
   paths = {p.resolve() for name in folders for p in (root / name).rglob("*.py")}
-  return [
-    (str(path.relative_to(root)), node)
-    for path in paths
-    for node in ast.walk(ast.parse(path.read_text()))
-  ]
+  for path in paths:
+    for node in ast.walk(ast.parse(path.read_text())):
+      yield str(path.relative_to(root)), node
 
 
 def test_docstrings_are_statements():
   for path, node in all_nodes():
     if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
-      line = (ast.get_docstring(node) or "").partition("\n")[0]
+      line = (ast.get_docstring(node, clean=False) or "").partition("\n")[0]
       is_question = line.startswith("What") or line.endswith("?")
       assert not is_question, f"{path}: {line}"
 

@@ -15,18 +15,18 @@ from truenegs_jax.runtime.errors import InputError
 @functools.cache
 def tiny_params():
   init_params = jax.jit(pretrain.init_params, static_argnums=0)
-  return init_params(tiny.make_model(), jax.random.key(0))
+  return init_params(tiny.make_model(layers=1), jax.random.key(0))
 
 
 def test_logits_are_of_the_given_positions():
-  bound = tiny.make_model().bind({"params": tiny_params()})
-  inputs = tiny.make_batch(0)
+  model, inputs = tiny.make_model(layers=1), tiny.make_batch(0)
+  bound = model.bind({"params": tiny.random_params(model)})
   positions = np.random.default_rng(0).integers(0, tiny.L, (tiny.B, 5))
   all_positions = np.tile(np.arange(tiny.L), (tiny.B, 1))
-  all_logits = bound.generate_logits(inputs, jnp.asarray(all_positions), None)
+  compute = jax.jit(lambda x: bound.generate_logits(inputs, x, None))
+  all_logits = compute(all_positions)
   expected = np.take_along_axis(all_logits, positions[..., None], axis=1)
-  logits = bound.generate_logits(inputs, jnp.asarray(positions), None)
-  np.testing.assert_allclose(logits, expected, rtol=1e-5, atol=1e-6)
+  np.testing.assert_allclose(compute(positions), expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize(

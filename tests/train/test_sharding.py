@@ -238,6 +238,11 @@ MODEL = tiny.make_model(layers=1)
 
 
 @functools.cache
+def first_state() -> step.TrainState:
+  return tiny.init_state(MODEL, tiny.make_tx())
+
+
+@functools.cache
 def state_shapes(model) -> step.TrainState:
   return jax.eval_shape(lambda: tiny.init_state(model, tiny.make_tx()))
 
@@ -267,7 +272,7 @@ def compile_step(
   )
   gathering = sharding.gather_params(objective, mesh, spec)
   train_step = step.make_train_step(gathering, tiny.WEIGHTS, tx, accumulation)
-  state = jax.device_put(tiny.init_state(model, tx), shardings)
+  state = jax.device_put(first_state(), shardings)
   arrays = {"bits_VxW": tiny.pack_bits(tiny.dense_table())}
   if "smoothing" in options:
     tokens = [f"word{i}" for i in range(tiny.V)]

@@ -1,6 +1,5 @@
 """Loading weights from the workdir of another run."""
 
-import jax
 import pytest
 
 from support import tiny
@@ -8,6 +7,7 @@ from support.weight_files import (
   TOKENIZER,
   assert_same_tree,
   load_params,
+  random_params,
   write_run,
 )
 from truenegs_jax.configs import electra_demo
@@ -33,8 +33,7 @@ def run(request, tmp_path_factory):
   """Returns (workdir, model, {step: params}) of a run with two saved steps."""
   folder, c = tmp_path_factory.mktemp("run"), _config(request.param)
   model = build_model(c, vocab_size=tiny.V)
-  init = jax.jit(lambda seed: pretrain.init_params(model, jax.random.key(seed)))
-  params = {step: jax.device_get(init(step)) for step in STEPS}
+  params = {step: random_params(model, step) for step in STEPS}
   return write_run(folder, c, params), model, params
 
 
