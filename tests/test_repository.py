@@ -5,7 +5,6 @@ import functools
 import pathlib
 import re
 import subprocess
-from collections.abc import Iterator
 
 import packaging.requirements
 import packaging.utils
@@ -244,27 +243,6 @@ JSON_KEYS = {
 }
 
 
-def all_nodes() -> Iterator[tuple[str, ast.AST]]:
-  """Yields (path, node) for all files of package, configs and tests.
-
-  A list of them would be searched at each collection of garbage.
-  """
-  root = PACKAGE.parent.resolve()
-  folders = ("truenegs_jax", "configs", "benchmarks", "tests")
-  paths = {p.resolve() for name in folders for p in (root / name).rglob("*.py")}
-  for path in paths:
-    for node in ast.walk(ast.parse(path.read_text())):
-      yield str(path.relative_to(root)), node
-
-
-def test_docstrings_are_statements():
-  for path, node in all_nodes():
-    if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
-      line = (ast.get_docstring(node, clean=False) or "").partition("\n")[0]
-      is_question = line.startswith("What") or line.endswith("?")
-      assert not is_question, f"{path}: {line}"
-
-
 def defined_name(node: ast.AST) -> str:
   """Returns the name that a node defines, or ""."""
   if isinstance(node, ast.FunctionDef | ast.ClassDef):
@@ -276,10 +254,21 @@ def defined_name(node: ast.AST) -> str:
   return ""
 
 
-def test_names_are_specific():
-  defined = {(path, defined_name(node)) for path, node in all_nodes()}
+def test_docstrings_are_statements_and_names_specific():
+  """In all files of package, configs and tests."""
+  root = PACKAGE.parent.resolve()
+  folders = ("truenegs_jax", "configs", "benchmarks", "tests")
+  paths = {p.resolve() for name in folders for p in (root / name).rglob("*.py")}
   vague = {"of", "said", "asked", "found", "made", "whole", "here"}
-  assert not [pair for pair in defined - JSON_KEYS if pair[1] in vague]
+  for file in paths:
+    path = str(file.relative_to(root))
+    for node in ast.walk(ast.parse(file.read_text())):
+      if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+        line = (ast.get_docstring(node, clean=False) or "").partition("\n")[0]
+        is_question = line.startswith("What") or line.endswith("?")
+        assert not is_question, f"{path}: {line}"
+      name = defined_name(node)
+      assert name not in vague or (path, name) in JSON_KEYS, (path, name)
 
 
 def test_make_prints_a_line_for_each_target():
