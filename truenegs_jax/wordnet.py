@@ -20,7 +20,6 @@ import pathlib
 import re
 import shutil
 import subprocess
-import tempfile
 import urllib.request
 import zipfile
 
@@ -50,8 +49,7 @@ def fetch() -> None:
       return
   print(f"Downloading WordNet to '{target}'", flush=True)
   reasons = []
-  work = pathlib.Path(tempfile.mkdtemp())
-  with errors.temporary_folder(work):
+  with errors.temporary_folder() as work:
     for name, download in {"NLTK": _from_nltk, "Debian": _from_debian}.items():
       try:
         folder = download(work)

@@ -36,9 +36,8 @@ FOLDER = """
 import os, pathlib
 from truenegs_jax.runtime import errors
 errors.exit_at_signals()
-folder = pathlib.Path("unfinished")
-with errors.temporary_folder(folder):
-  folder.mkdir()
+with errors.temporary_folder("unfinished", pathlib.Path()) as folder:
+  (folder / "file").touch()
   os.kill(os.getpid(), {number})
 """
 
@@ -96,7 +95,7 @@ def test_no_signal_is_lost_and_no_folder_stays(tmp_path, program, number):
     text=True,
   )
   assert_ended(process, number)
-  assert not (tmp_path / "unfinished").exists()
+  assert not [*tmp_path.glob("unfinished*")]
 
 
 @pytest.mark.parametrize(

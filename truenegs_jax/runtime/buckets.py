@@ -32,7 +32,6 @@ import tensorstore as ts
 from etils import epath
 
 from truenegs_jax.runtime import errors
-from truenegs_jax.runtime.errors import DiskError, InputError
 
 Result = TypeVar("Result")
 MANIFEST = "files.json"  # {"files": {name: SHA-256}} of a folder
@@ -43,11 +42,10 @@ PARALLEL = 128  # requests for ranges
 ANSWERS = (FileExistsError, FileNotFoundError, errors.TrueNegsError)
 # Fields of a listing that change with a file; servers have some of them.
 LISTED = ("size", "ETag", "etag", "crc32c")
-LIBRARIES = ("fsspec", "gcsfs", "google.auth", "s3fs")
 
 # Else gcsfs asks for the kind of a bucket, again and again without that right.
 os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
-for _name in LIBRARIES:  # they log each failed request
+for _name in ("fsspec", "gcsfs", "google.auth", "s3fs"):  # log each failure
   logging.getLogger(_name).setLevel(logging.CRITICAL)
 for _name in ("gs", "gcs", "s3"):  # other machines write, too
   fsspec.config.conf.setdefault(_name, {})["use_listings_cache"] = False
@@ -56,10 +54,8 @@ for _name in ("gs", "gcs", "s3"):  # other machines write, too
 def repeat(url: str, action: Callable[[], Result]) -> Result:
   """Calls `action`, again with growing pauses if a request failed.
 
-  Raises:
-    FileNotFoundError, FileExistsError, ...: the bucket's answer.
-    InputError: a package, the bucket or the right to use it is missing.
-    DiskError: the bucket could not be reached for REPEAT_SECS.
+  Raises one of ANSWERS, InputError if a package, the bucket or the right to use
+  it is missing, or DiskError if it could not be reached for REPEAT_SECS.
   """
   end, pause = time.monotonic() + REPEAT_SECS, 0.5
   while True:
@@ -73,7 +69,7 @@ def repeat(url: str, action: Callable[[], Result]) -> Result:
       if is_final(error):
         raise explain(url, error) from error
       if time.monotonic() > end:
-        raise DiskError(
+        raise errors.DiskError(
           f"'{url}' could not be reached for {REPEAT_SECS / 60:.0f} minutes"
           f" ({describe(error)}). All that was saved before is intact. Run the"
           " same command again."
@@ -92,14 +88,12 @@ def is_final(error: Exception) -> bool:
   return is_known or is_denied or type(error).__name__ in kinds
 
 
-def explain(url: str, error: Exception) -> InputError:
+def explain(url: str, error: Exception) -> errors.InputError:
   """Returns the error for a URL that this user cannot use."""
-  extra, access = errors.SCHEMES[url.partition("://")[0]]
   if isinstance(error, ImportError):
-    return InputError(
-      f"'{url}' needs pip install '.[{extra}]' in the checkout ({error})."
-    )
-  return InputError(
+    return errors.missing_package(url, error)
+  _, access = errors.SCHEMES[url.partition("://")[0]]
+  return errors.InputError(
     f"'{url}' cannot be used ({describe(error)}). Correct the name, get the"
     " right to list, read, write and delete its objects (Google's role Storage"
     f" Object User), or {access}."
@@ -218,8 +212,8 @@ class BucketPath(_Path):
   def list_files(self) -> dict[str, Any]:
     """Returns the files of a folder with values that change when they do.
 
-    They are those of the manifest, or of a listing if something else wrote the
-    folder. Raises InputError if it is being written.
+    They are the manifest's, or listed if something else wrote the folder.
+    Raises InputError if it is being written.
     """
     files: Any = None
     try:
@@ -304,8 +298,8 @@ def upload_folder(source: pathlib.Path, folder: BucketPath) -> None:
   path.write_bytes(json.dumps({"files": files}, indent=1).encode())
 
 
-def _incomplete(folder: BucketPath) -> InputError:
-  return InputError(
+def _incomplete(folder: BucketPath) -> errors.InputError:
+  return errors.InputError(
     f"'{folder}' is incomplete: it is being written, or its writer was stopped."
     " Wait for the writer, or run it again. If you changed its files yourself,"
     f" remove {MANIFEST} there."

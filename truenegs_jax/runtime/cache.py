@@ -19,13 +19,9 @@ def folder() -> pathlib.Path:
 def make_private_folder(path: pathlib.Path) -> None:
   """Creates a folder that only the user and root can write to.
 
-  The permissions of an existing folder are checked but not repaired, since
-  others may already have written to it.
-
-  Raises:
-    PermissionError: another user can write to it, or to a folder on its path
-      and so replace it; the message names that folder.
-    OSError: it cannot be created.
+  Raises PermissionError if another user can write to it, or to a folder on its
+  path and so replace it. An existing one is not repaired, since others may
+  already have written to it.
   """
   path.mkdir(parents=True, exist_ok=True, mode=0o700)
   absolute, real = path.absolute(), path.resolve()

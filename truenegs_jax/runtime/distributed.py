@@ -234,15 +234,10 @@ def initialize(
 
   Must be called before anything touches a device. Without the three flags, jax
   reads Cloud TPU, GKE, Slurm and Open MPI. `say` prints lines before and after.
-
-  Args:
-    first_alone: to connect none, because only the first will work.
-
-  Returns:
-    The number of this process, and how many were started.
+  `first_alone` connects none, because only the first will work. Returns the
+  number of this process, and how many were started.
   """
   join_secs = read_secs(JOIN_VARIABLE, default=300)
-  heartbeat_secs = read_secs(HEARTBEAT_VARIABLE, default=100)
   address, count, index, devices = coordinator, num_processes, process_id, None
   if (address, count, index) == (None, None, None):
     address, count, index, devices = _detect_cluster(join_secs)
@@ -257,9 +252,24 @@ def initialize(
     )
   if first_alone:
     os.environ.update({**ONE_CHIP, **os.environ} if count > 1 else {})
-  if first_alone or count == 1:
-    return index, count
-  process = f"process {index} of {count}"
+  elif count > 1:
+    process = f"process {index} of {count}"
+    _join(process, (address, count, index, devices or None), join_secs, say)
+    check_same("num_processes", str(count))
+    _start(jax.devices).result()  # of all processes
+    say(
+      f"Joined as {process}, with {jax.local_device_count()} of"
+      f" {jax.device_count()} devices."
+    )
+  return index, count
+
+
+def _join(
+  process: str, place: tuple, join_secs: int, say: Callable[[str], object]
+) -> None:
+  """Joins the others at a place, the first arguments of jax's `initialize`."""
+  address, count, *_ = place
+  heartbeat_secs = read_secs(HEARTBEAT_VARIABLE, default=100)
   say(
     f"Joining as {process}, coordinator {address}. Waiting at most"
     f" {join_secs} s ({JOIN_VARIABLE}). If jax ends this process with a"
@@ -272,10 +282,7 @@ def initialize(
   try:
     _start(
       jax.distributed.initialize,
-      address,
-      count,
-      index,
-      local_device_ids=devices or None,  # None: all of this machine
+      *place,
       initialization_timeout=join_secs,
       heartbeat_timeout_seconds=heartbeat_secs,
       shutdown_timeout_seconds=SHUTDOWN_SECS,
@@ -284,13 +291,6 @@ def initialize(
     reason = str(e).partition("\n")[0]
     say(f"error: {process} could not join: {reason}")
     os._exit(InputError.exit_code)  # a normal exit would wait, then abort
-  check_same("num_processes", str(count))
-  _start(jax.devices).result()  # of all processes
-  say(
-    f"Joined as {process}, with {jax.local_device_count()} of"
-    f" {jax.device_count()} devices."
-  )
-  return index, count
 
 
 def read_secs(name: str, *, default: int) -> int:

@@ -166,15 +166,23 @@ def one_of(name: str, value: str, choices: Iterable[str]) -> None:
     raise InputError(f"{name}={value!r} is unknown. Choose {listed}.")
 
 
-def printable(error: Exception) -> str:
-  """Returns an error's message with control characters escaped.
+def missing_package(url: str, error: ImportError) -> InputError:
+  """Returns the error of a URL whose library is not installed."""
+  extra, _ = SCHEMES[url.partition("://")[0]]
+  return InputError(
+    f"'{url}' needs pip install '.[{extra}]' in the checkout ({error})."
+  )
 
-  Text from a file in the message then cannot send commands to the terminal. A
-  message that such a text makes very long loses its middle.
+
+def printable(error: Exception | str) -> str:
+  """Returns a message with control characters escaped.
+
+  Text from a file in it then cannot send commands to the terminal. A message
+  that such a text makes very long loses its middle.
   """
+  text = error if isinstance(error, str) else " ".join(map(str, error.args))
   message = "".join(
-    char if char.isprintable() or char == "\n" else repr(char)[1:-1]
-    for char in " ".join(map(str, error.args))
+    x if x.isprintable() or x == "\n" else repr(x)[1:-1] for x in text
   )
   if len(message) <= MAX_MESSAGE:
     return message
@@ -218,11 +226,16 @@ def exit_at_signals(end: Callable[[int], object] = os._exit) -> None:
 
 
 @contextlib.contextmanager
-def temporary_folder(folder: pathlib.Path) -> Iterator[None]:
-  """Removes a folder after the body, also if a signal ends the process."""
+def temporary_folder(
+  prefix: str = "", parent: pathlib.Path | None = None
+) -> Iterator[pathlib.Path]:
+  """Makes a folder for the body, removed also if a signal ends the process."""
+  import tempfile  # imports much
+
+  folder = pathlib.Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
   _temporary_folders.add(folder)
   try:
-    yield
+    yield folder
   finally:
     shutil.rmtree(folder, ignore_errors=True)
     _temporary_folders.discard(folder)

@@ -26,7 +26,6 @@ import secrets
 import shutil
 import stat
 import sys
-import tempfile
 import time
 import zlib
 from collections.abc import Callable, Iterator
@@ -115,19 +114,17 @@ def atomic_folder(path: pathlib.Path) -> Iterator[pathlib.Path]:
   if not isinstance(path, pathlib.Path):  # in a bucket
     from truenegs_jax.runtime import buckets
 
-    own = pathlib.Path(tempfile.mkdtemp(prefix=f"{path.name}."))
-    with errors.temporary_folder(own):
+    with errors.temporary_folder(f"{path.name}.") as own:
       yield own
       buckets.upload_folder(own, buckets.BucketPath(path))
     return
-  with disk_errors(path):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    _remove_abandoned(path)
-    prefix = f".{path.name}."
-    own = pathlib.Path(tempfile.mkdtemp(prefix=prefix, dir=path.parent))
-  with errors.temporary_folder(own), contextlib.ExitStack() as stack:
-    new = own / "new"
+  with contextlib.ExitStack() as stack:
     with disk_errors(path):
+      path.parent.mkdir(parents=True, exist_ok=True)
+      _remove_abandoned(path)
+      folder = errors.temporary_folder(f".{path.name}.", path.parent)
+      own = stack.enter_context(folder)
+      new = own / "new"
       stack.enter_context(lock_file(own / "unlocked"))
       (own / "unlocked").rename(own / FOLDER_LOCK)
       new.mkdir()
@@ -172,12 +169,9 @@ def lock_file(
   """Creates and locks a file; yields None if another process has the lock.
 
   Args:
-    path: the file, in an existing folder.
+    path: the file, in an existing folder; DiskError if it cannot be opened.
     shared: whether several processes may have the lock at once.
     wait: until other processes release it.
-
-  Raises:
-    DiskError: the file cannot be opened.
   """
   with disk_errors(path):
     opened = open_append(path)
@@ -198,7 +192,7 @@ def is_locked(path: pathlib.Path, *, or_shared: bool = False) -> bool:
   if not path.exists():
     return False
   with lock_file(path, shared=not or_shared) as locked:
-    return locked is None
+    return not locked
 
 
 @contextlib.contextmanager
@@ -334,7 +328,7 @@ def read_json(
     if isinstance(e, OSError) and e.errno in FAILING:
       raise
     message = f"'{path}' cannot be read ({describe_error(e)}). {fix}"
-    raise error(errors.printable(ValueError(message))) from e
+    raise error(errors.printable(message)) from e
 
 
 # Results hold the answers to all examples.
@@ -356,18 +350,14 @@ def read_file(path: pathlib.Path, max_values: int = MAX_VALUES) -> bytes:
   return data
 
 
-def parse_json(
-  text: bytes | str, kind: type = dict, *, strict: bool = True
-) -> Any:
-  """Parses JSON that may be damaged, or written to do harm.
+def parse_json(text: bytes | str, *, strict: bool = True) -> Any:
+  """Parses a JSON object that may be damaged, or written to do harm.
 
   `strict` is for JSON of a program, a value that can be written again; other
-  JSON is text to learn from, whose values are checked on use.
-
-  Raises:
-    ValueError: the text is not UTF-8 or not JSON, is nested too deep, or is of
-      another kind; if `strict`, also if a name is repeated, a string has half
-      of a surrogate pair, or a number is not finite.
+  JSON is text to learn from, whose values are checked on use. Raises ValueError
+  for text that is not UTF-8, no JSON object or nested too deep; if `strict`,
+  also for a repeated name, half of a surrogate pair in a string, or a number
+  that is not finite.
   """
   try:
     if isinstance(text, bytes):
@@ -379,7 +369,7 @@ def parse_json(
     raise ValueError(f"not JSON: {e}") from e
   except RecursionError as e:
     raise ValueError("nested too deep") from e
-  if not isinstance(value, kind):
+  if not isinstance(value, dict):
     raise ValueError(f"{type(value).__name__}, not a JSON object")
   if strict:
     json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
@@ -398,7 +388,6 @@ def describe_error(error: Exception) -> str:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-  """Returns an object; ValueError if it has a name twice."""
   fields = dict(pairs)
   if len(fields) < len(pairs):
     raise ValueError("a name is repeated")

@@ -5,7 +5,7 @@ import pathlib
 import re
 from typing import cast
 
-from truenegs_jax.runtime.errors import SCHEMES, InputError
+from truenegs_jax.runtime.errors import InputError, missing_package
 
 _BUCKET = re.compile(r"(gs|s3)://[\w.-]+(/(?!\.\.?(/|$))[^/*?\[\]]+)+/?", re.A)
 _PART = r"\w([\w.-]*\w)?"
@@ -18,13 +18,10 @@ def is_bucket(path: pathlib.PurePath) -> bool:
 
 
 def open_path(name: str, text: str | os.PathLike[str]) -> pathlib.Path:
-  """Returns the path of a flag or key `name`, which may be a URL.
+  """Returns the path of a flag or key `name`; for gs:// and s3:// a BucketPath.
 
-  That of a URL is a `buckets.BucketPath`, which has those methods of
-  `pathlib.Path` that the files of runs need.
-
-  Raises:
-    InputError: the URL is not of a folder or file in a bucket.
+  That has those methods of `pathlib.Path` that the files of runs need. Raises
+  InputError for a URL of something else.
   """
   text = str(text)
   if not text.startswith(("gs://", "s3://")):
@@ -38,9 +35,7 @@ def open_path(name: str, text: str | os.PathLike[str]) -> pathlib.Path:
   try:
     from truenegs_jax.runtime import buckets
   except ImportError as error:
-    extra = SCHEMES[text[:2]][0]
-    message = f"'{text}' needs pip install '.[{extra}]' in the checkout."
-    raise InputError(message) from error
+    raise missing_package(text, error) from error
   return cast(pathlib.Path, buckets.BucketPath(text.rstrip("/")))
 
 

@@ -6,13 +6,11 @@ seconds. While the bucket is out of reach, the newest contents wait in memory.
 
 import contextlib
 import pathlib
-import tempfile
 import time
 from collections.abc import Mapping
 from concurrent import futures
 
 from truenegs_jax.runtime import errors
-from truenegs_jax.runtime.errors import DiskError, InputError
 from truenegs_jax.runtime.paths import is_bucket
 
 FOLDER_SECS = 60.0
@@ -63,8 +61,8 @@ class Uploads:
       if self._contents:
         self._start()
         self._finish()
-    except InputError as e:  # the right to write was taken away
-      raise DiskError(str(e)) from e
+    except errors.InputError as e:  # the right to write was taken away
+      raise errors.DiskError(str(e)) from e
 
   def close(self) -> None:
     """Writes all contents, also after a failure, and ends the thread."""
@@ -99,9 +97,8 @@ class GrowingFolder:
     self._stack = contextlib.ExitStack()
     self._uploads: Uploads | None = None
     if is_bucket(folder):
-      own = pathlib.Path(tempfile.mkdtemp(prefix=f"{folder.name}."))
-      self._stack.enter_context(errors.temporary_folder(own))
-      self.local = own / folder.name
+      own = errors.temporary_folder(f"{folder.name}.")
+      self.local = self._stack.enter_context(own) / folder.name
       self.local.mkdir()
       self._uploads = Uploads(FOLDER_SECS)
       self._stack.callback(self._uploads.close)
