@@ -15,7 +15,7 @@ from truenegs_jax.config.grammar import quote
 from truenegs_jax.runtime.paths import open_path
 from truenegs_jax.study import drive
 from truenegs_jax.study.drive import Part, State
-from truenegs_jax.workdir import lease
+from truenegs_jax.workdir import lock
 
 pytestmark = [
   pytest.mark.slow,
@@ -97,10 +97,10 @@ def test_a_part_that_failed_is_repeated(bucket, root, part, console):
 def test_a_part_that_runs_elsewhere_is_left_to_it(
   bucket, root, part, console, monkeypatch
 ):
-  monkeypatch.setenv(lease.TAKEOVER_VARIABLE, "2")
-  other = lease.Lease()
+  monkeypatch.setenv(lock.TAKEOVER_VARIABLE, "2")
+  other = lock.Lease()
   other.acquire(root / KEY / drive.LOCK)
-  monkeypatch.setattr(lease, "TAKEOVER_SECS", 1)
+  monkeypatch.setattr(drive, "TAKEOVER_SECS", 1)
   assert drive.read_states([part], root) == {KEY: State.RUNNING}
   assert drive.run_parts([part], root, console) == 0
   assert drive.run_part(part, root / KEY, console) == 0
@@ -113,10 +113,10 @@ def test_a_part_that_runs_elsewhere_is_left_to_it(
 def test_a_part_whose_process_was_killed_is_repeated(
   bucket, root, part, console, monkeypatch
 ):
-  monkeypatch.setenv(lease.TAKEOVER_VARIABLE, "1")
-  for lock in (drive.LOCK, "lock"):
-    killed = lease.Lease()
-    killed.acquire(root / KEY / lock)
+  monkeypatch.setenv(lock.TAKEOVER_VARIABLE, "1")
+  for name in (drive.LOCK, "lock"):
+    killed = lock.Lease()
+    killed.acquire(root / KEY / name)
     killed._ended.set()  # it renews no more
   assert drive.read_states([part], root) == {KEY: State.RUNNING}
   assert drive.run_parts([part], root, console) == 0

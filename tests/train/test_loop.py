@@ -13,7 +13,7 @@ import pytest
 from truenegs_jax.runtime.errors import DiskError, NonFiniteError
 from truenegs_jax.train import guards, loop, speed
 from truenegs_jax.workdir import files
-from truenegs_jax.workdir.lease import Lease
+from truenegs_jax.workdir.lock import Lease
 
 STEPS = 6
 

@@ -10,7 +10,7 @@ import pytest
 from support import bucket_servers
 from truenegs_jax.runtime import paths, uploads
 from truenegs_jax.runtime.errors import DiskError
-from truenegs_jax.workdir import files, parts
+from truenegs_jax.workdir import files
 
 pytestmark = pytest.mark.filterwarnings("ignore:Sending a large body")
 
@@ -42,7 +42,7 @@ def soon(monkeypatch):
   """Lets writers write at once, and requests fail soon."""
   from truenegs_jax.runtime import buckets
 
-  monkeypatch.setattr(parts, "FLUSH_SECS", 0.0)
+  monkeypatch.setattr(files, "FLUSH_SECS", 0.0)
   monkeypatch.setattr(buckets, "REPEAT_SECS", 0.0)
   sleep = asyncio.sleep
   monkeypatch.setattr(asyncio, "sleep", lambda _: sleep(0))  # between retries
@@ -69,7 +69,7 @@ def write_local(folder, sessions):
 
 def write_parts(workdir, start, stop, owner, *, killed=False):
   """Writes the records of a run; a `killed` one loses some after `stop`."""
-  writer = parts.PartsWriter(workdir, first_step=start, owner=owner)
+  writer = files.PartsWriter(workdir, first_step=start, owner=owner)
   for record in make_records(start, stop):
     writer.write(record)
   if killed:
@@ -88,7 +88,7 @@ def settle(writer):
 def test_resumed_runs_have_the_records_of_an_uninterrupted_one(
   bucket, workdir, tmp_path, monkeypatch
 ):
-  monkeypatch.setattr(parts, "PART_BYTES", 300)
+  monkeypatch.setattr(files, "PART_BYTES", 300)
   expected = write_local(tmp_path / "local", [(0, 40)])
   write_parts(workdir, 0, 23, 1, killed=True)
   write_parts(workdir, 20, 33, 2, killed=True)
@@ -125,7 +125,7 @@ def test_records_of_a_copied_workdir_are_continued(bucket, workdir, tmp_path):
 def test_a_paused_run_changes_no_record_of_its_successor(
   bucket, workdir, tmp_path
 ):
-  paused = parts.PartsWriter(workdir, first_step=0, owner=1)
+  paused = files.PartsWriter(workdir, first_step=0, owner=1)
   for record in make_records(0, 10):
     paused.write(record)
   paused.flush()
@@ -147,7 +147,7 @@ def test_a_record_of_the_step_of_a_resume_is_not_doubled(
   lines = (tmp_path / "local" / files.METRICS).read_bytes()
   bucket[0].write("runs/a/metrics.jsonl", lines)
   for owner in (1, 2):
-    writer = parts.PartsWriter(workdir, first_step=8, owner=owner)
+    writer = files.PartsWriter(workdir, first_step=8, owner=owner)
     if owner == 1:  # which was stopped after an evaluation and before a save
       writer.write({"step": 8, "split": "dev", "f1": 1.0})
     writer.close()
@@ -159,21 +159,23 @@ def test_a_record_of_the_step_of_a_resume_is_not_doubled(
 def test_a_bucket_that_is_away_for_a_while_loses_no_record(
   bucket, workdir, soon, capsys
 ):
-  writer = parts.PartsWriter(workdir, first_step=0, owner=1)
+  writer = files.PartsWriter(workdir, first_step=0, owner=1)
   for index, record in enumerate(make_records(0, 40)):
     bucket[1].down = 10 <= index < 30
     writer.write(record)
     settle(writer)
+  (workdir / files.PARTS / "notes.txt").write_text("none of its parts")
   writer.close()
   assert capsys.readouterr().out.count("warning: ") == 1
   assert len(files.read_records(workdir)) == 50
+  assert (workdir / files.METRICS).exists()
 
 
 @only_gs
 def test_lost_records_are_an_error_at_the_end_and_before_a_save(
   bucket, workdir, soon
 ):
-  writer = parts.PartsWriter(workdir, first_step=0, owner=1)
+  writer = files.PartsWriter(workdir, first_step=0, owner=1)
   bucket[1].down = True
   writer.write({"step": 1, "split": "train"})
   for action in (writer.flush, writer.flush, writer.close):
@@ -188,7 +190,7 @@ def test_a_run_has_few_requests_however_often_it_writes(
   bucket, workdir, monkeypatch
 ):
   _, proxy = bucket
-  writer = parts.PartsWriter(workdir, first_step=0, owner=1)
+  writer = files.PartsWriter(workdir, first_step=0, owner=1)
   now = time.monotonic()
   clock = types.SimpleNamespace(monotonic=lambda: now)
   monkeypatch.setattr(uploads, "time", clock)

@@ -15,7 +15,7 @@ from truenegs_jax.runtime.errors import (
 )
 from truenegs_jax.workdir import checkpoints as checkpoints_lib
 from truenegs_jax.workdir import files, steps
-from truenegs_jax.workdir.lease import Lease
+from truenegs_jax.workdir.lock import Lease
 
 pytestmark = saved_steps.IGNORE_UNFINISHED_READS
 collect = saved_steps.collect

@@ -31,7 +31,7 @@ from truenegs_jax.train import loop as loop_lib
 from truenegs_jax.train import step as step_lib
 from truenegs_jax.workdir import checkpoints as checkpoints_lib
 from truenegs_jax.workdir import files
-from truenegs_jax.workdir.lease import Lease
+from truenegs_jax.workdir.lock import Lease
 
 LOSS_WEIGHTS = {"loss": 1.0}
 PROVENANCE, PROGRESS = "provenance", "run"  # keys of checkpoints' descriptions

@@ -29,7 +29,7 @@ from truenegs_jax.tasks.task import OWN, TASKS
 from truenegs_jax.train import guards, plan, sharding
 from truenegs_jax.weights import export_model, find, hf_folder, model_card
 from truenegs_jax.workdir import files, lock
-from truenegs_jax.workdir.lease import Lease
+from truenegs_jax.workdir.lock import Lease
 
 SUBMISSION = "submission"
 

@@ -29,7 +29,8 @@ from rich.console import Console
 from truenegs_jax.runtime import errors, progress
 from truenegs_jax.runtime import files as runtime_files
 from truenegs_jax.runtime.paths import is_bucket
-from truenegs_jax.workdir import files, lease
+from truenegs_jax.workdir import files
+from truenegs_jax.workdir.lock import TAKEOVER_SECS, Lease
 
 LOG, RECORD, FAILED, LOCK = "log.txt", "part.json", "failed.json", "part.lock"
 STOPPING = (
@@ -140,7 +141,7 @@ def find_next(
   Without such a part, waits for those that run in a bucket for as long as a
   process that was killed seems to run.
   """
-  end = time.monotonic() + lease.TAKEOVER_SECS
+  end = time.monotonic() + TAKEOVER_SECS
   while True:
     states = read_states(parts, root)
     part = next_part(parts, states, tried)
@@ -186,7 +187,7 @@ def run_part(part: Part, folder: pathlib.Path, console: Console) -> int:
     if code not in errors.SIGNAL_CODES.values():
       lines = log.read_text(errors="replace").splitlines()
       last = [line for line in lines if line.strip()][-1]
-      mark_failed(folder, code, errors.printable(ValueError(last)))
+      mark_failed(folder, code, errors.printable(last))
     return code
 
 
@@ -197,7 +198,7 @@ def _lock_part(folder: pathlib.Path) -> Iterator[Any]:
     with runtime_files.lock_file(folder / LOCK) as lock:
       yield (folder / LOG, [lock.fileno()]) if lock else None
     return
-  own, uploaded = lease.Lease(), folder / LOG
+  own, uploaded = Lease(), folder / LOG
   try:
     own.acquire(folder / LOCK)
   except errors.InputError:

@@ -24,7 +24,7 @@ from truenegs_jax.runtime.errors import InputError, one_of, printable
 from truenegs_jax.runtime.files import atomic_file
 from truenegs_jax.runtime.paths import is_bucket
 from truenegs_jax.runtime.uploads import GrowingFolder
-from truenegs_jax.workdir import files, parts
+from truenegs_jax.workdir import files
 from truenegs_jax.workdir.files import Record
 
 Terms = Mapping[str, tuple[np.ndarray, np.ndarray]]
@@ -371,9 +371,9 @@ def open_writers(
     yield write, flush
 
 
-def _open_file(run: LoggedRun) -> files.JsonlWriter | parts.PartsWriter:
+def _open_file(run: LoggedRun) -> files.JsonlWriter | files.PartsWriter:
   if is_bucket(run.workdir):
-    return parts.PartsWriter(
+    return files.PartsWriter(
       run.workdir, first_step=run.first_step, owner=run.owner
     )
   return files.JsonlWriter(run.workdir, first_step=run.first_step)

@@ -33,7 +33,7 @@ from truenegs_jax.runtime.errors import CheckpointError, DiskError, printable
 from truenegs_jax.runtime.files import FULL_DISK, disk_errors, remove_folder
 from truenegs_jax.runtime.paths import check_utf8, is_bucket
 from truenegs_jax.workdir.files import check_checkpoint_folder
-from truenegs_jax.workdir.lease import Lease
+from truenegs_jax.workdir.lock import Lease
 from truenegs_jax.workdir.steps import COMMITTED, Steps, list_steps
 
 Result = TypeVar("Result")
@@ -88,14 +88,11 @@ class Checkpoints:
     read_only: bool = False,
     lease: Lease | None = None,
   ):
-    """Opens the folder; creates it unless `read_only`.
+    """Opens the folder `checkpoints` of a workdir.
 
-    Args:
-      folder: `checkpoints` of a workdir.
-      keep: number of newest checkpoints to keep.
-      keep_steps: steps whose checkpoints are never deleted.
-      read_only: write nothing, as a run may be saving to the folder.
-      lease: the right to write; in a bucket it can be lost.
+    Keeps the newest `keep` steps, and `keep_steps`. With `read_only` it writes
+    nothing, as a run may be saving there; else it creates a missing folder, and
+    in a bucket it has the right to write until `lease` is lost.
     """
     check_utf8(folder)
     self.folder, self.lease = folder, lease or Lease()
@@ -127,7 +124,6 @@ class Checkpoints:
       self._manager = self._open_manager(keep, saving)
 
   def _open_manager(self, keep: int, saving: Any) -> ocp.CheckpointManager:
-    """Opens a local folder."""
     folder, options = self.folder, dict[str, Any](save_root_metadata=False)
     if self._read_only:  # Orbax would warn about the other options
       options |= dict(read_only=True, save_interval_steps=0, create=False)
@@ -159,10 +155,8 @@ class Checkpoints:
     step is saved. If the disk is or was full, a run of one process removes
     unfinished and damaged steps, then, one by one, those that it may but the
     newest, until the save succeeds. Returns a warning that names them, or "".
-
-    Raises:
-      DiskError: this checkpoint or the one before could not be written, or
-        another run uses the workdir.
+    DiskError: this checkpoint or the one before could not be written, or
+    another run uses the workdir.
     """
     try:
       self._start_saving(step, state, run)

@@ -8,7 +8,6 @@ import math
 import os
 import pathlib
 import re
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -16,9 +15,10 @@ from truenegs_jax.config.keys import flatten
 from truenegs_jax.config.tables import TABLES
 from truenegs_jax.runtime import files
 from truenegs_jax.runtime.errors import CheckpointError, InputError
-from truenegs_jax.runtime.files import atomic_file, disk_errors, parse_json
 from truenegs_jax.runtime.paths import is_bucket
+from truenegs_jax.runtime.uploads import Uploads
 from truenegs_jax.workdir import steps
+from truenegs_jax.workdir.lock import LOCK, is_running
 
 CHECKPOINTS = "checkpoints"  # folder of steps
 CONFIG = "config.json"  # with all values resolved
@@ -35,9 +35,12 @@ PROFILE = "profile"  # folder of the profiler's trace
 TENSORBOARD = "tensorboard"  # folder of TensorBoard's events
 WANDB = "wandb"  # folder of Weights & Biases; the name is theirs
 LOGGED_ID = "logged_id.txt"  # of the run in W&B
-LOCK = "lock"  # locked by the run that uses the workdir
 METRICS = "metrics.jsonl"  # one JSON object per line
-PARTS = "metrics"  # folder of its parts in a bucket, see `parts.py`
+# Of its parts in a bucket, where nothing is appended. At the end of a run, the
+# file has all of them. A run writes only to those with the number of its lease.
+PARTS = "metrics"
+PART_BYTES = 2**18  # after which the next part begins
+FLUSH_SECS = 30.0
 PART = re.compile(r"\d+-(\d+)\.jsonl")  # owner, number of steps before it
 DAMAGED = "metrics_damaged.jsonl"  # lines that were no records
 RUNNING, FINISHED, STOPPED = "running", "finished", "stopped"  # states
@@ -77,7 +80,7 @@ class Change(NamedTuple):
 
 def save_json(path: pathlib.Path, value: Any, indent: int | None = 2) -> None:
   """Writes a JSON file atomically."""
-  with atomic_file(path) as file:
+  with files.atomic_file(path) as file:
     file.write((json.dumps(value, indent=indent) + "\n").encode())
 
 
@@ -185,22 +188,10 @@ def has_results(workdir: pathlib.Path) -> bool:
 def withdraw(path: pathlib.Path) -> None:
   """Removes JSON that is out of date; in a bucket, it becomes empty."""
   if not is_bucket(path):
-    with disk_errors(path):
+    with files.disk_errors(path):
       path.unlink(missing_ok=True)
   elif path.exists():
     path.write_bytes(WITHDRAWN)
-
-
-def is_running(path: pathlib.Path) -> bool:
-  """Returns whether a run has a lock, or has renewed its lease in time."""
-  if not is_bucket(path):
-    return files.is_locked(path)
-  try:
-    lease = parse_json(path.read_bytes())
-  except (FileNotFoundError, ValueError):  # none, or of a copied local folder
-    return False
-  age = time.time() - lease["renewed"]
-  return lease["held"] and age < lease["takeover_secs"]
 
 
 class JsonlWriter:
@@ -225,10 +216,10 @@ class JsonlWriter:
         f"warning: '{self._path}' had damaged lines ({len(damaged):,}), now in"
         f" {DAMAGED}. Curves and model cards lack them; the model does not."
       )
-    with atomic_file(self._path) as file:
+    with files.atomic_file(self._path) as file:
       file.writelines(kept)
     self._pending = b""  # lines for which the disk had no room
-    with disk_errors(self._path):
+    with files.disk_errors(self._path):
       self._file = files.open_append(self._path)
 
   def write(self, record: Record) -> None:
@@ -249,12 +240,55 @@ class JsonlWriter:
 
   def close(self) -> None:
     """Closes the file; raises DiskError if it lacks records."""
-    with self._file, disk_errors(self._path):
+    with self._file, files.disk_errors(self._path):
       self._flush()
 
   def _flush(self) -> None:
     while self._pending:
       self._pending = self._pending[self._file.write(self._pending) :]
+
+
+class PartsWriter:
+  """Writes records to a bucket, as `JsonlWriter` does to a disk."""
+
+  def __init__(self, workdir: pathlib.Path, *, first_step: int, owner: int):
+    """Begins a part, which replaces the records of steps after `first_step`."""
+    self._workdir, self._owner = workdir, owner
+    self._uploads = Uploads(FLUSH_SECS)
+    self._step = first_step  # of the newest record
+    self._begin_part()
+
+  def write(self, record: Record) -> None:
+    """Adds one record, with a warning later if the bucket is out of reach."""
+    if len(self._lines) >= PART_BYTES:
+      self._begin_part()
+    self._lines += make_line(record)
+    self._step = record["step"]
+    self._uploads.put({self._part: self._lines})
+
+  def flush(self) -> None:
+    """Writes all records now; raises TrueNegsError if it cannot."""
+    self._uploads.flush()
+
+  def close(self) -> None:
+    """Writes all records, and metrics.jsonl unless another run has taken over.
+
+    Raises DiskError if the bucket lacks records or cannot be reached.
+    """
+    self._uploads.close()
+    names = filter(
+      PART.fullmatch, (x.name for x in self._part.parent.iterdir())
+    )
+    if max(names).partition("-")[0] > f"{self._owner:06}":
+      return
+    lines = [line for line, _ in iterate_records(self._workdir)]
+    with files.atomic_file(self._workdir / METRICS) as file:
+      file.writelines(lines)
+
+  def _begin_part(self) -> None:
+    name = f"{self._owner:06}-{self._step:010}.jsonl"
+    self._part, self._lines = self._workdir / PARTS / name, b""
+    self._uploads.put({self._part: b""})
 
 
 def make_line(record: Record) -> bytes:
@@ -325,9 +359,8 @@ def _parse_lines(lines: Iterable[bytes]) -> Lines:
 
 
 def _parse_record(line: bytes) -> dict[str, Any] | None:
-  """Returns the record of a line, or None if it is damaged."""
   try:
-    record = parse_json(line)
+    record = files.parse_json(line)
   except ValueError:
     return None
   values = [x for name, x in record.items() if name != "split"]
