@@ -7,6 +7,7 @@ with saved_model.open_run(workdir) as checkpoints:
 """
 
 import contextlib
+import dataclasses
 import functools
 import pathlib
 from collections.abc import Callable, Iterator
@@ -14,7 +15,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from truenegs_jax.config.sections import Data, PretrainConfig
+from truenegs_jax.config.sections import Data, Model, PretrainConfig
 from truenegs_jax.data.tokens import tokenizer as tokenizer_lib
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
 from truenegs_jax.models import pretrain
@@ -22,18 +23,9 @@ from truenegs_jax.runtime.errors import CheckpointError, InputError
 from truenegs_jax.workdir import files
 from truenegs_jax.workdir.checkpoints import Checkpoints, Result
 
-# Keys of the section `model` that ELECTRA and BERT share.
-MODEL_KEYS = (
-  "variant",
-  "backbone",
-  "max_positions",
-  "dropout",
-  "attention_dropout",
-  "initializer_range",
-  "dtype",
-  "remat",
-  "scan",
-)
+# Keys of the section `model` that are fields of both ELECTRA and BERT.
+MODEL_KEYS = {x.name for x in dataclasses.fields(Model)}
+MODEL_KEYS -= {"attention", "pooler", "vocabulary_chunk"}
 
 
 class SavedModel(NamedTuple):
@@ -142,7 +134,7 @@ def build_model(config: PretrainConfig, *, vocab_size: int) -> pretrain.Model:
 
 def build_tokenizer(data: Data, path: str) -> Tokenizer:
   """Loads the vocabulary at `path` with the options of `c.data`."""
-  strip_accents = tokenizer_lib.ACCENTS[data.accents]
+  accents = tokenizer_lib.ACCENTS[data.accents]
   return tokenizer_lib.load_tokenizer(
-    path, lowercase=data.lowercase, strip_accents=strip_accents
+    path, lowercase=data.lowercase, strip_accents=accents
   )
