@@ -6,7 +6,7 @@ import pytest
 
 from truenegs_jax import status
 from truenegs_jax.config.flags import parse_config
-from truenegs_jax.data.rows import store
+from truenegs_jax.data.rows import shards
 from truenegs_jax.runtime import files as files_lib
 from truenegs_jax.runtime.errors import CheckpointError, InputError
 from truenegs_jax.workdir import files, lock
@@ -99,7 +99,7 @@ def test_a_study_names_the_part_that_runs(tmp_path):
 @pytest.mark.parametrize("shared", [False, True])
 def test_a_preparation_counts_its_shards(tmp_path, shared):
   folder = tmp_path / "rows"
-  unfinished = store.unfinished_folder(folder)
+  unfinished = shards.unfinished_folder(folder)
   (unfinished / "rows").mkdir(parents=True)
   for number in range(3):
     (unfinished / f"shard-{number:05d}.json").touch()

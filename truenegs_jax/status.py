@@ -20,7 +20,8 @@ from absl import flags
 
 from truenegs_jax.config import flags as flags_lib
 from truenegs_jax.config.tables import Study
-from truenegs_jax.data.rows import rows_folder, store
+from truenegs_jax.data.rows import rows_folder
+from truenegs_jax.data.rows.shards import measure_unfinished
 from truenegs_jax.runtime.errors import CheckpointError, InputError
 from truenegs_jax.runtime.files import is_locked, read_json
 from truenegs_jax.runtime.paths import is_bucket, open_path
@@ -120,7 +121,7 @@ def _describe_rows(folder: pathlib.Path) -> list[Line]:
     return [("state", files.FINISHED), ("task", "prepare"), ("rows", rows)]
   if is_locked(folder / files.LOCK):
     return [("state", files.RUNNING), ("task", "starts, or measures a model")]
-  num_built, size = store.measure_unfinished(folder)
+  num_built, size = measure_unfinished(folder)
   lock = folder.with_name(f".{folder.name}.lock")
   is_running = is_locked(lock, or_shared=True)
   if not num_built and not is_running:

@@ -35,7 +35,7 @@ from support.texts import COMPRESSORS, FORMATTERS
 from truenegs_jax.configs import bert_base
 from truenegs_jax.data.corpus.files import stat_file
 from truenegs_jax.data.corpus.sources_spec import open_corpus
-from truenegs_jax.data.rows import rows_folder, store
+from truenegs_jax.data.rows import rows_folder, steps
 from truenegs_jax.data.tokens.tokenizer import load_tokenizer
 from truenegs_jax.robustness import eval_set
 from truenegs_jax.runtime.errors import (
@@ -256,7 +256,7 @@ READERS = (
       COMPRESSORS[".xz"],
     ),
     "count.npz": Reader(
-      lambda x: store.read_arrays(x, "sizes"),
+      lambda x: steps.read_arrays(x, "sizes"),
       to_npy(VECTORS),
       functools.partial(to_zip, "sizes.npy"),
     ),

@@ -196,7 +196,7 @@ def read_dataset(
   )
   dataset = hub_datasets.open_dataset(spec)
   location, number = f"{HUB}{spec.name} [{dataset.spec.split}]", 0
-  with spec.errors():
+  with spec.convert_errors():
     records = dataset.records()
     for batch in records.iter(batch_size=BATCH_RECORDS):
       for column, feature in records.features.items():

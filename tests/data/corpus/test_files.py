@@ -176,7 +176,7 @@ def test_errors_of_the_disk_are_told_from_damage(tmp_path):
 
 @pytest.mark.parametrize("block", [1, 2, 3, 7, 2**19])
 def test_lines_do_not_depend_on_blocks(tmp_path, monkeypatch, block):
-  monkeypatch.setattr(readers, "BLOCK_BYTES", block)
+  monkeypatch.setattr(files, "BLOCK_BYTES", block)
   rng = np.random.default_rng(0)
   alphabet = ["a", " ", "\n", "\r", "\r\n", "é", "語", "𝄞", "\ufeff", "\u2028"]
   for number in range(60):
@@ -204,7 +204,7 @@ BAD = [
 def test_bad_bytes_are_refused_with_their_position_or_replaced(
   tmp_path, monkeypatch, data, message, count, block, suffix
 ):
-  monkeypatch.setattr(readers, "BLOCK_BYTES", block)
+  monkeypatch.setattr(files, "BLOCK_BYTES", block)
   file = write(tmp_path / f"t.txt{suffix}", COMPRESSORS[suffix](data))
   message = message.replace("t.txt", f"t.txt{suffix}")
   with pytest.raises(DataError, match=message + r".*\. See there\.$"):
@@ -235,7 +235,7 @@ def test_long_lines_are_cut_at_white_space(
   tmp_path, monkeypatch, suffix, block
 ):
   monkeypatch.setattr(readers, "MAX_LINE_BYTES", 20)
-  monkeypatch.setattr(readers, "BLOCK_BYTES", block)
+  monkeypatch.setattr(files, "BLOCK_BYTES", block)
   text = f"short\n{'seven77 ' * 6}\n{'語' * 15}\n12345678901234567890"
   file = write(tmp_path / f"t.txt{suffix}", COMPRESSORS[suffix](text.encode()))
   state = ReadState("replace")

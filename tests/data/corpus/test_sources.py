@@ -366,6 +366,7 @@ BAD = [
   ("t.json", b'{\n"text": "a"\n}', r"t.json:1: .* one JSON object per line"),
   ("t.csv", b"", "t.csv: no document in it"),
   ("t.csv", b"id,Text\n1,a\n", r"t.csv:1: no column 'text'. Columns: id, Text"),
+  ("t.csv", b"text,text\n1,a\n", r"t.csv:1: 2 columns 'text'. Columns: text, "),
   ("t.csv", b'text\n"a\nb"\n"c', r"t.csv:4: unbalanced quotes"),
   ("t.csv", b'text\n"a"b\n', r"t.csv:2: unbalanced quotes"),
   ("t.csv", b"id,text\n1,a\n2\n", r"t.csv:3: 1 fields, but 2 in the first"),

@@ -8,7 +8,7 @@ import pytest
 
 from support import bucket_servers, runs, small_rows
 from support.texts import make_texts
-from truenegs_jax.data.rows import batches, copies, rows_folder, shards, store
+from truenegs_jax.data.rows import batches, copies, rows_folder, shards
 from truenegs_jax.report import plots
 from truenegs_jax.runtime import buckets
 from truenegs_jax.runtime.errors import DataError, DiskError, InputError
@@ -49,7 +49,7 @@ def test_prepared_rows_are_the_files_of_a_local_folder(bucket, tmp_path):
   url = f"{bucket.url}/rows"
   small_rows.prepare(sources, url)
   assert read_objects(bucket) == expected
-  assert not store.unfinished_folder(open_path("", url)).exists()
+  assert not shards.unfinished_folder(open_path("", url)).exists()
   rows_folder.verify_rows(url)
   name = "rows/train-00001.types.npy"
   bucket.write(name, b"\1" + bucket.read(name)[1:])

@@ -28,7 +28,7 @@ from support.small_rows import (
 )
 from support.texts import make_corpus, make_texts
 from truenegs_jax.data.corpus.corpus import Corpus, Meter
-from truenegs_jax.data.rows import engines, shards, steps, store
+from truenegs_jax.data.rows import engines, shards, steps
 from truenegs_jax.data.rows.rows_folder import open_rows
 from truenegs_jax.runtime.errors import DataError, DiskError, InputError
 
@@ -159,7 +159,7 @@ def test_shards_of_other_options_are_not_used(tmp_path, expected_files):
 def test_a_damaged_shard_is_built_again(tmp_path, expected_files, damage):
   folder = tmp_path / "rows"
   shard_set = build_200(folder)
-  path = store.unfinished_folder(folder) / "rows/train-00007.types.npy"
+  path = shards.unfinished_folder(folder) / "rows/train-00007.types.npy"
   if damage == "record":
     path = shard_set.spec.record_path(7)
   data = bytearray(path.read_bytes())

@@ -6,7 +6,6 @@ The parts follow one another, or alternate if they have shares. With the sizes
 of all documents, reading can start at any of them, without the text before it.
 """
 
-import collections
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from truenegs_jax.data.corpus.documents import num_bytes
-from truenegs_jax.data.corpus.readers import ReadState
+from truenegs_jax.data.corpus.readers import Counts, ReadState
 from truenegs_jax.runtime.errors import DataError
 
 REPLACE_HINT = "Or set --config.data.errors=replace to repair such text."
@@ -91,11 +90,8 @@ class Meter:
   """Counts of one pass over a corpus so far; `Corpus.read` resets them."""
 
   # By name. Repeats of a part do not count again.
-  repairs: collections.Counter[str] = dataclasses.field(
-    default_factory=collections.Counter
-  )
-  # Of the pass; None if unknown.
-  fraction_read: float | None = 0.0
+  repairs: Counts = dataclasses.field(default_factory=Counts)
+  fraction_read: float | None = 0.0  # of the pass; None if unknown
   # Where each part is read next.
   cursors: list[Cursor] = dataclasses.field(default_factory=list)
   # Of each part; None if it was not read from its first record to its last.
@@ -119,9 +115,8 @@ class Corpus:
   parts: tuple[Part, ...]
   # Of the text, one for each part; empty to read one after another.
   shares: tuple[float, ...] = ()
-  errors: str = "strict"  # "strict" refuses bad text, "replace" repairs it
-  # End of a mixture: "all" or "first" part read to its end.
-  stopping: str = "all"
+  errors: str = "strict"  # refuses bad text; "replace" repairs it
+  stopping: str = "all"  # or "first": of the parts, read to the end once
 
   def read(
     self,
@@ -269,7 +264,7 @@ class Corpus:
     return float(np.average(fractions, weights=[max(1, x or 0) for x in sizes]))
 
   def _new_state(self, meter: Meter | None = None) -> ReadState:
-    repairs = collections.Counter() if meter is None else meter.repairs
+    repairs = meter.repairs if meter else Counts()
     return ReadState(self.errors, repairs, REPLACE_HINT)
 
 

@@ -22,7 +22,6 @@ from collections.abc import Callable, Collection, Iterator
 from typing import Any, NamedTuple
 
 from truenegs_jax.runtime import errors
-from truenegs_jax.runtime.errors import SCHEMES, DataError
 
 COMPRESSIONS = (".bz2", ".gz", ".xz", ".zst")
 BLOCK_BYTES = 2**19  # read at once: few calls, little memory
@@ -46,7 +45,7 @@ class File(NamedTuple):
 def is_url(where: str) -> bool:
   """Returns whether `where` is a URL of one of SCHEMES."""
   scheme, separator, _ = where.partition("://")
-  return bool(separator) and scheme in SCHEMES
+  return bool(separator) and scheme in errors.SCHEMES
 
 
 def find_files(where: str, *, suffixes: Collection[str]) -> list[File]:
@@ -66,13 +65,13 @@ def find_files(where: str, *, suffixes: Collection[str]) -> list[File]:
     is_folder = os.path.isdir(path)
     paths = _walk(path, is_text) if is_folder else _glob(pathlib.Path(path))
     if is_folder and not paths:
-      raise DataError(
+      raise errors.DataError(
         f"Folder '{path}' holds no text file ({' '.join(sorted(suffixes))},"
         " also compressed). Use a glob for files with other names."
       )
     return [*map(stat_file, sorted(paths, key=lambda x: x.split(os.sep)))]
   except (OSError, ValueError) as error:  # "\0"
-    raise DataError(f"{where!r} cannot be read ({error}).") from error
+    raise errors.DataError(f"{where!r} cannot be read ({error}).") from error
 
 
 def find_existing(
@@ -91,7 +90,7 @@ def stat_file(path: str | pathlib.Path) -> File:
   path = pathlib.Path(path)
   status = path.stat()
   if not path.is_file():
-    raise DataError(f"{path}: not a file, but a folder or a device.")
+    raise errors.DataError(f"{path}: not a file, but a folder or a device.")
   suffixes = _suffixes(path.name)
   return File(str(path), *suffixes, status.st_size, status.st_mtime_ns)
 
@@ -129,7 +128,7 @@ def read_blocks(file: File, *, size: int = BLOCK_BYTES) -> Blocks:
     except (EOFError, OSError, zlib.error, lzma.LZMAError) as error:
       if getattr(error, "errno", None):
         raise
-      raise DataError(
+      raise errors.DataError(
         f"{file.path}: the {file.compression} file is damaged or cut off after"
         f" {num_bytes:,} bytes of text, or it is none ({error}). Download it"
         " again."
@@ -144,7 +143,7 @@ def open_file(file: File) -> Iterator[io.RawIOBase]:
     with open_raw(file.path) as raw:
       yield raw
   except OSError as error:
-    raise DataError(
+    raise errors.DataError(
       f"{file.path}: cannot be read: {error.strerror or error}."
     ) from error
 
@@ -152,16 +151,14 @@ def open_file(file: File) -> Iterator[io.RawIOBase]:
 @contextlib.contextmanager
 def convert_errors(url: str) -> Iterator[None]:
   """Turns the errors of file systems into errors that name the URL."""
-  extra, access = SCHEMES[url.partition("://")[0]]
   try:
     yield
   except ImportError as error:
-    raise errors.InputError(
-      f"'{url}' needs pip install '.[{extra}]' in the checkout ({error})."
-    ) from error
+    raise errors.missing_package(url, error) from error
   # The file systems raise two dozen types.
   except Exception as error:
     reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+    _, access = errors.SCHEMES[url.partition("://")[0]]
     raise errors.UnavailableError(
       f"'{url}' cannot be reached ({reason}). Correct the name; or for access,"
       f" {access}; or if the connection broke, run the same command again."

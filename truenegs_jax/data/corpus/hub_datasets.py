@@ -18,12 +18,7 @@ from typing import TYPE_CHECKING, Any
 from truenegs_jax.config import grammar
 from truenegs_jax.data.corpus import files, readers
 from truenegs_jax.data.corpus.readers import ReadState
-from truenegs_jax.runtime import cache, progress
-from truenegs_jax.runtime.errors import (
-  DataError,
-  TrueNegsError,
-  UnavailableError,
-)
+from truenegs_jax.runtime import cache, errors, progress
 from truenegs_jax.runtime.files import atomic_file, disk_errors
 from truenegs_jax.runtime.paths import is_hub_name
 
@@ -52,18 +47,18 @@ class DatasetSpec:
     return f"'{HUB}{self.name}'"
 
   @contextlib.contextmanager
-  def errors(self) -> Iterator[None]:
+  def convert_errors(self) -> Iterator[None]:
     """Turns the errors of `datasets` into errors that name this data set."""
     try:
       yield
-    except TrueNegsError:
+    except errors.TrueNegsError:
       raise
     # `datasets` and its libraries raise two dozen types.
     except Exception as error:
       reason = f"{type(error).__name__}: {error}"
       if is_folder(self.name):
-        raise DataError(f"{self} cannot be read ({reason}).") from error
-      raise UnavailableError(
+        raise errors.DataError(f"{self} cannot be read ({reason}).") from error
+      raise errors.UnavailableError(
         f"{self} cannot be loaded from the Hugging Face hub ({reason})."
         " Choose an existing split, config and revision. Without internet, use"
         " local files or hf:FOLDER with a data set that save_to_disk wrote."
@@ -75,7 +70,7 @@ class DatasetSpec:
     """Raises a DataError unless the split and a column of text exist."""
     names = list(map(str, splits))
     if self.split not in names:
-      raise DataError(
+      raise errors.DataError(
         f"{self} has no split {self.split!r}. Choose one of {', '.join(names)}."
       )
     if self.column and features is not None:
@@ -87,7 +82,7 @@ class HubDataset:
   """One split of a data set that is ready to be read."""
 
   spec: DatasetSpec  # its split is empty for a saved data set without splits
-  # Returns all columns; use it within `spec.errors()`.
+  # Returns all columns; use it within `spec.convert_errors()`.
   records: "Callable[[], datasets.Dataset | datasets.IterableDataset]"
   # Determines the records on the hub; empty for a folder.
   commit: dict[str, str]
@@ -99,7 +94,7 @@ class HubDataset:
   def identity(self) -> dict[str, Any]:
     """Returns as JSON what determines the texts, as of now."""
     version: dict[str, Any] = self.commit
-    with self.spec.errors():
+    with self.spec.convert_errors():
       if not version:
         present = [*map(files.stat_file, self.paths)]
         version = {"files": files.files_identity(present)}
@@ -108,7 +103,7 @@ class HubDataset:
   def list_files(self) -> dict[str, int]:
     """Returns name and bytes of each file on the hub, if it can be reached."""
     paths = self.paths if self.commit else ()
-    with self.spec.errors():
+    with self.spec.convert_errors():
       return {HUB_FILE.sub("", url): files.size_of_url(url) for url in paths}
 
   def read(self, state: ReadState) -> Iterator[str | None]:
@@ -116,7 +111,7 @@ class HubDataset:
     spec = self.spec
     state.where = f"{HUB}{spec.name} [{spec.split}]"
     state.unit, state.number = "record", 0
-    with spec.errors():
+    with spec.convert_errors():
       records = self.records()
       if spec.column in (records.column_names or ()):
         records = records.select_columns([spec.column])
@@ -140,11 +135,11 @@ def open_dataset(spec: DatasetSpec) -> HubDataset:
   """Finds a data set and a split of it; downloads no records."""
   is_local, folder = is_folder(spec.name), pathlib.Path(spec.name).expanduser()
   if not is_local and not is_hub_name(spec.name):
-    raise DataError(
+    raise errors.DataError(
       f"{spec} is neither a folder nor a name on the Hugging Face hub."
       " For a file, remove hf:."
     )
-  with spec.errors():
+  with spec.convert_errors():
     import datasets
     import huggingface_hub
 
@@ -235,7 +230,7 @@ def _load_builder(spec: DatasetSpec, folder: pathlib.Path) -> Any:
       )
       builder = load(commit)
   if builder.hash != commit:
-    raise UnavailableError(
+    raise errors.UnavailableError(
       f"{spec} is needed at commit {commit}, but without the hub only"
       f" {builder.hash} is on this machine. Connect to the hub, or set"
       f" revision={builder.hash} for the other text."

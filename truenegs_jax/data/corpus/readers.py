@@ -15,12 +15,8 @@ import itertools
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
-from truenegs_jax.data.corpus.files import (
-  BLOCK_BYTES,
-  File,
-  open_file,
-  read_blocks,
-)
+from truenegs_jax.data.corpus import files
+from truenegs_jax.data.corpus.files import File
 from truenegs_jax.runtime.errors import DataError, TrueNegsError
 from truenegs_jax.runtime.files import parse_json
 
@@ -36,6 +32,7 @@ MAX_DOCUMENT_BYTES = 1_000_000
 # JSON may write a letter in six bytes.
 MAX_RECORD_BYTES = 16_000_000
 
+Counts = collections.Counter[str]
 # Keys of `ReadState.repairs` and of a manifest.
 NOT_UTF8 = "bytes that are not UTF-8, replaced"
 NUL = "NUL characters, replaced"
@@ -52,12 +49,9 @@ SHORT_LINES = "lines under {} characters, left out"
 class ReadState:
   """How to treat bad text, the current position, and counts of repairs."""
 
-  # "strict" refuses bad text; "replace" repairs and counts it.
-  errors: str = "strict"
-  # Counts of what was replaced, cut or left out, by the names above.
-  repairs: collections.Counter[str] = dataclasses.field(
-    default_factory=collections.Counter
-  )
+  errors: str = "strict"  # refuses bad text; "replace" repairs and counts it
+  # Of what was replaced, cut or left out, by the names above.
+  repairs: Counts = dataclasses.field(default_factory=Counts)
   hint: str = ""  # sentence at the end of the message that refuses bad text
   where: str = ""  # the current file or data set
   unit: str = "line"  # what `number` counts, "line" or "record"
@@ -112,7 +106,7 @@ def read_text(
   """
   limit = MAX_RECORD_BYTES if records else MAX_LINE_BYTES
   # Blocks within the limit: only the first line of a block can exceed it.
-  blocks = read_blocks(file, size=min(BLOCK_BYTES, limit))
+  blocks = files.read_blocks(file, size=min(files.BLOCK_BYTES, limit))
   rest, line = b"", 1
   for block in _unify_line_ends(blocks):
     rest += block
@@ -168,13 +162,12 @@ def _decode(data: bytes, state: ReadState) -> str:
 
 def read_lines(file: File, state: ReadState) -> Iterator[str]:
   """Yields lines that hold records; each ends in LF."""
-  number = 0
-  for lines in read_text(file, state, records=True):
-    # `splitlines` would also split at U+2028, which texts contain.
-    for line in io.StringIO(lines, newline="\n"):
-      number += 1
-      state.number = number
-      yield line
+  groups = read_text(file, state, records=True)
+  # `splitlines` would also split at U+2028, which texts contain.
+  lines = (io.StringIO(group, newline="\n") for group in groups)
+  for number, line in enumerate(itertools.chain.from_iterable(lines), start=1):
+    state.number = number
+    yield line
 
 
 def read_objects(file: File, state: ReadState) -> Iterator[dict[str, Any]]:
@@ -243,7 +236,7 @@ def read_parquet(
   from pyarrow import parquet
 
   try:
-    with open_file(file) as raw:
+    with files.open_file(file) as raw:
       table = parquet.ParquetFile(raw, pre_buffer=False, buffer_size=2**20)
       check_column(table.schema_arrow, column, file.path)
       size = _batch_size(table.metadata, column, file.path)
@@ -331,10 +324,11 @@ def check_column(schema: "pyarrow.Schema", column: str, where: str) -> None:
 
 def check_name(where: str, names: list[str], column: str) -> None:
   """Raises a DataError unless the column exists once."""
-  if names.count(column) != 1:
+  if (count := names.count(column)) != 1:
     first = ", ".join(names[:20]) or "none"
+    problem = f"{count} columns" if count else "no column"
     raise DataError(
-      f"{where}: no column {column!r}. Columns: {first}. Set column=NAME."
+      f"{where}: {problem} {column!r}. Columns: {first}. Set column=NAME."
     )
 
 

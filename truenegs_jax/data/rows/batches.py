@@ -22,7 +22,6 @@ from truenegs_jax.data.rows import rows_folder
 from truenegs_jax.data.rows.copies import open_verification
 from truenegs_jax.data.rows.rows_folder import Rows, Verification, open_rows
 from truenegs_jax.runtime import errors
-from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.runtime.paths import is_bucket
 
 _ROUNDS = 4  # rounds of the cipher in index_shuffle, grain's default
@@ -69,10 +68,8 @@ class Reader:
 
   Of rows in a bucket it reads the next two meanwhile. So if one cannot be read,
   `verification.error` says so while all processes can still take two steps:
-  that many they need to agree on the step after which they save.
-
-  Args:
-    options: of `batch_at`.
+  that many they need to agree on the step after which they save. `options` are
+  those of `batch_at`.
   """
 
   AHEAD = 2
@@ -189,7 +186,6 @@ def _list_blocks(
 def _permute_in_blocks(
   rows: Rows, places: Iterable[int], seed: int, epoch: int
 ) -> np.ndarray:
-  """Returns the rows at places of an epoch."""
   place_B = np.array(places, np.int64)
   blocks, starts = _list_blocks(rows, seed, epoch)
   number_B = np.searchsorted(starts, place_B, side="right") - 1
@@ -224,9 +220,7 @@ def held_out_batches(
   limit: int | None = None,
   process: tuple[int, int] = (0, 1),
 ) -> Iterator[dict[str, np.ndarray]]:
-  """Yields rows once, in order, in batches of one shape; for evaluation.
-
-  They are all rows, or the first `limit`.
+  """Yields rows, all or the first `limit`, once and in order, to evaluate.
 
   Batches have the arrays of `batch_at`. The last one is filled up with padding
   rows: `row` -1, `documents` 0. Every process gets the same number of batches.
@@ -246,7 +240,7 @@ def held_out_batches(
 def _slice(batch_size: int, process: tuple[int, int]) -> tuple[int, int]:
   index, count = process
   if batch_size < 1 or batch_size % count:
-    raise InputError(
+    raise errors.InputError(
       f"batch_size={batch_size} is not a positive multiple of the number of"
       f" processes, {count}. Set --config.batch_size to"
       f" {max(1, batch_size // count) * count}."

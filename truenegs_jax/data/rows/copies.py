@@ -68,13 +68,9 @@ def open_verification(
 class Copies(Verification):
   """Copies of the shards of a rows folder, each verified when it arrives.
 
-  Several processes of a machine share the folder: each copies its share.
-
-  Args:
-    folder: the rows folder, a `BucketPath`.
-    divide: see `Verification`.
-    cache_gb: what the copies may take on the disk.
-    block_shards: for rows in blocks, of which two are kept here; 0: for all.
+  Several processes of a machine share the folder: each copies its share. All
+  copies may take `cache_gb` of the disk. With `block_shards`, for rows in
+  blocks, those of two blocks are kept.
   """
 
   def __init__(
@@ -210,7 +206,6 @@ class Copies(Verification):
       file.write(data)
 
   def _compare(self, name: str) -> None:
-    """Compares rows that were read by range with their file."""
     if not (entries := self._pending.get(name)):
       return
     count = len(entries)  # more may be added
@@ -290,7 +285,6 @@ class Copies(Verification):
     block_shards: int,
     num_shards: int,
   ) -> None:
-    """Raises InputError if the copies do not fit."""
     total = sum(x["bytes"] for x in self._records.values()) / 1e9
 
     def need(block_shards: int) -> float:  # for shards of about one size

@@ -19,15 +19,12 @@ from truenegs_jax.data.corpus import language as language_lib
 from truenegs_jax.data.corpus.corpus import Corpus, Meter
 from truenegs_jax.data.corpus.readers import WordNetReader
 from truenegs_jax.data.corpus.sources_spec import open_corpus
-from truenegs_jax.data.rows import engines, layouts, shards, steps, store
+from truenegs_jax.data.rows import engines, layouts, shards, steps
 from truenegs_jax.data.rows import rows_folder as folder_lib
-from truenegs_jax.data.rows.rows_folder import MANIFEST, read_manifest
-from truenegs_jax.data.rows.steps import Plan
 from truenegs_jax.data.tokens import tokenizer as tokenizer_lib
 from truenegs_jax.data.tokens import train_vocabulary
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
 from truenegs_jax.runtime import cache, errors, progress
-from truenegs_jax.runtime.errors import DataError, InputError
 from truenegs_jax.runtime.files import lock_folder
 from truenegs_jax.runtime.paths import is_bucket, open_path
 
@@ -49,7 +46,7 @@ def prepare(
 
 def make_plan(
   data: Data, length: int, reader: WordNetReader | None = None
-) -> Plan:
+) -> steps.Plan:
   """Checks options and chooses the folder; reads no text, writes nothing.
 
   The source "wordnet" needs `reader`; `data.wordnet_dir` is not read.
@@ -69,11 +66,11 @@ def make_plan(
     corpus = open_text()
     identity = corpus.identity()
   except errors.UnavailableError as error:
-    if not named or not (named / MANIFEST).exists():
+    if not named or not (named / folder_lib.MANIFEST).exists():
       raise
     message = f"{errors.printable(error)}\nUsing the rows in '{named}'."
     progress.log_console().print(message, soft_wrap=True)
-    identity = read_manifest(named)["options"]["sources"]
+    identity = folder_lib.read_manifest(named)["options"]["sources"]
   strip_accents = tokenizer_lib.ACCENTS[data.accents]
   if strip_accents is None:
     strip_accents = data.lowercase
@@ -95,7 +92,7 @@ def make_plan(
     seed=data.seed,
   )
   default = cache.folder().resolve() / "rows"
-  return Plan(
+  return steps.Plan(
     named or default / folder_lib.rows_fingerprint(options),
     options,
     corpus,
@@ -106,20 +103,20 @@ def make_plan(
   )
 
 
-def execute_plan(plan: Plan) -> tuple[pathlib.Path, Tokenizer]:
+def execute_plan(plan: steps.Plan) -> tuple[pathlib.Path, Tokenizer]:
   """Returns the rows folder of a plan, which it prepares, and its tokenizer."""
   result = execute_job(plan)
   assert result is not None, "other jobs have shards to build"
   return result
 
 
-def execute_job(plan: Plan) -> tuple[pathlib.Path, Tokenizer] | None:
+def execute_job(plan: steps.Plan) -> tuple[pathlib.Path, Tokenizer] | None:
   """Prepares the part of the rows that is `plan.job`, unless they exist.
 
   Returns the rows folder and its tokenizer, or None while other jobs build.
   """
   folder, is_found = plan.folder, plan.is_prepared()
-  local = store.local_folder(folder)
+  local = shards.local_folder(folder)
   if plan.corpus and not is_found:
     if plan.num_workers > 1:
       # A worker that ran this would wait for the lock of its parent.
@@ -133,16 +130,16 @@ def execute_job(plan: Plan) -> tuple[pathlib.Path, Tokenizer] | None:
     with lock_folder(local):  # waits for the other jobs
       if shard_set and not plan.is_prepared():
         _finish(folder, shard_set)
-  elif (unfinished := store.unfinished_folder(folder)).exists():
+  elif (unfinished := shards.unfinished_folder(folder)).exists():
     with lock_folder(local):  # a process was killed after renaming
       shutil.rmtree(unfinished, ignore_errors=True)
   folder_lib.check_options(folder, plan.options)
   if is_found:
-    _check_found(plan, read_manifest(folder))
+    _check_found(plan, folder_lib.read_manifest(folder))
   return folder, folder_lib.load_vocabulary(folder)
 
 
-def _check_found(plan: Plan, manifest: dict[str, Any]) -> None:
+def _check_found(plan: steps.Plan, manifest: dict[str, Any]) -> None:
   """Raises what a preparation would that `options` do not show."""
   say = functools.partial(progress.log_console().print, soft_wrap=True)
   language_lib.check_language(manifest["languages"], plan.data.language, say)
@@ -151,7 +148,7 @@ def _check_found(plan: Plan, manifest: dict[str, Any]) -> None:
     part.check_records(entry["records"])
 
 
-def _build(plan: Plan, corpus: Corpus) -> shards.ShardSet:
+def _build(plan: steps.Plan, corpus: Corpus) -> shards.ShardSet:
   console = progress.log_console()
   say = functools.partial(console.print, soft_wrap=True)
   say(f"Preparing {corpus} in '{plan.folder}'")
@@ -172,12 +169,12 @@ def _build(plan: Plan, corpus: Corpus) -> shards.ShardSet:
 
 
 def _find_or_train_vocabulary(
-  plan: Plan, corpus: Corpus, console: Console
+  plan: steps.Plan, corpus: Corpus, console: Console
 ) -> Tokenizer:
   """Returns the vocabulary of the text, which the first of all jobs trains."""
   names = "lowercase", "strip_accents"
   options = {name: getattr(plan.options, name) for name in names}
-  with lock_folder(store.local_folder(plan.folder), "vocabulary.lock"):
+  with lock_folder(shards.local_folder(plan.folder), "vocabulary.lock"):
     temporary = steps.open_unfinished(plan)
     path = temporary / "vocab.txt"
     if path.exists():
@@ -195,7 +192,7 @@ def _find_or_train_vocabulary(
           ),
           **options,
         )
-    except (InputError, DataError):
+    except (errors.InputError, errors.DataError):
       shutil.rmtree(temporary, ignore_errors=True)
       raise
     console.print(f"Trained a vocabulary of {len(vocab):,} entries")

@@ -4,28 +4,34 @@ A chunk consists of consecutive documents. The corpus and the options alone
 decide where it begins and what becomes of its documents, so any process can
 build any shard; their rows, concatenated, are the rows of the corpus. The files
 of a shard are those of the rows folder; its record is written last.
+
+They are in the store of unfinished rows, a local folder or one in a bucket,
+where a file appears with its whole content, or not at all.
 """
 
 import concurrent.futures
+import contextlib
 import dataclasses
+import functools
 import io
 import itertools
 import json
 import os
 import pathlib
+import zlib
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, cast
 
 import numpy as np
 
 from truenegs_jax.data.corpus.corpus import Corpus, Cursor, Meter, Sizes
-from truenegs_jax.data.rows import layouts, rows_folder, store
+from truenegs_jax.data.rows import layouts, rows_folder
 from truenegs_jax.data.rows.rows_folder import FIELDS, SPLITS, RowsOptions
 from truenegs_jax.data.tokens.encoder import Encoder
 from truenegs_jax.data.tokens.tokenizer import Tokenizer, write_vocabulary
+from truenegs_jax.runtime import cache
 from truenegs_jax.runtime import files as files_lib
 from truenegs_jax.runtime.errors import DataError, DiskError
-from truenegs_jax.runtime.files import atomic_file, disk_errors, file_record
 from truenegs_jax.runtime.paths import is_bucket
 
 CHUNK_CHARACTERS = 2**21  # about 4,000 rows of 128
@@ -180,7 +186,7 @@ def write_shard(spec: ShardSpec, chunks: Sequence[ChunkRows]) -> None:
   shard, folder = chunks[0].number // SHARD_CHUNKS, spec.folder / "rows"
   num_tokens = sum(chunk.num_tokens for chunk in chunks)
   record: dict[str, Any] = {"num_tokens": num_tokens, "files": {}}
-  with disk_errors(spec.folder):
+  with files_lib.disk_errors(spec.folder):
     folder.mkdir(exist_ok=True)
   for split in SPLITS:
     fields = zip(*(chunk.splits[split] for chunk in chunks), strict=True)
@@ -198,9 +204,9 @@ def write_shard(spec: ShardSpec, chunks: Sequence[ChunkRows]) -> None:
       np.lib.format.write_array_header_1_0(head, header)
       data = (array_RxL.data for array_RxL in arrays[field])
       name = rows_folder.shard_name(split, shard, field)
-      written = store.write_file(folder / name, head.getvalue(), *data)
+      written = write_file(folder / name, head.getvalue(), *data)
       record["files"][name] = written
-  store.write_file(spec.record_path(shard), json.dumps(record).encode())
+  write_file(spec.record_path(shard), json.dumps(record).encode())
 
 
 def _is_held_out(number: int, options: RowsOptions) -> bool:
@@ -227,18 +233,18 @@ def finish(folder: pathlib.Path, shard_set: ShardSet) -> dict[str, Any]:
   It appears by one rename, or in a bucket by its manifest, which is written
   last. Compares the checksums of all shards, which it fetches from a bucket.
   """
-  spec, unfinished = shard_set.spec, store.unfinished_folder(folder)
+  spec, unfinished = shard_set.spec, unfinished_folder(folder)
   no_counts_V = np.zeros(len(spec.tokenizer.vocab), np.int64)
   records, counts = [], dict.fromkeys(SPLITS, no_counts_V)
-  with disk_errors(folder):
+  with files_lib.disk_errors(folder):
     for shard in range(shard_set.num_shards):
       record = _verify_shard(spec, shard, unfinished / "rows")
       for split in SPLITS:  # a thousand shards would need 2 GB
         counts[split] = counts[split] + np.array(record[split].pop("counts"))
       records.append(record)
     if not any(record[split]["rows"] for record in records for split in SPLITS):
-      store.remove_store(spec.folder)
-      store.remove_store(unfinished)
+      remove_store(spec.folder)
+      remove_store(unfinished)
       raise DataError(
         f"data.sources: {shard_set.corpus} gives 0 rows. It contains only"
         " blank or control characters. Add text."
@@ -249,8 +255,8 @@ def finish(folder: pathlib.Path, shard_set: ShardSet) -> dict[str, Any]:
     else:
       os.replace(unfinished / "rows", folder)
       files_lib.sync(folder.parent)
-    store.remove_store(spec.folder)
-    store.remove_store(unfinished)
+    remove_store(spec.folder)
+    remove_store(unfinished)
   return manifest
 
 
@@ -280,7 +286,7 @@ def _verify_shard(
   for name, expected in files:
     copy, stored = folder / name, spec.folder / "rows" / name
     if copy != stored and not _is_intact(copy, expected):
-      with atomic_file(copy) as file:
+      with files_lib.atomic_file(copy) as file:
         file.write(stored.read_bytes())
     if not _is_intact(copy, expected):
       path.unlink()
@@ -291,13 +297,12 @@ def _verify_shard(
 
 
 def _is_intact(path: pathlib.Path, record: dict[str, int]) -> bool:
-  return path.exists() and file_record(path) == record
+  return path.exists() and files_lib.file_record(path) == record
 
 
 def _describe_split(
   records: list[dict[str, Any]], counts_V: np.ndarray, length: int
 ) -> dict[str, Any]:
-  """Returns the entry in the manifest of a split with records of shards."""
   shards, num_tokens = [x["rows"] for x in records], int(counts_V.sum())
   size = sum(shards) * length
   return {
@@ -315,8 +320,8 @@ def _write_manifest(
   counts: dict[str, np.ndarray],
 ) -> dict[str, Any]:
   """Writes the other files of a rows folder, and the manifest last."""
-  spec, meter = shard_set.spec, shard_set.meter
-  tokenizer, length = spec.tokenizer, spec.options.length
+  spec, tokenizer = shard_set.spec, shard_set.spec.tokenizer
+  length = spec.options.length
   files = _write_vocabulary(tokenizer, counts["train"], folder)
   for record in records:
     files |= record["files"]
@@ -348,7 +353,22 @@ def _write_manifest(
   kept = counts_V.sum() - counts_V[tokenizer.cls] - counts_V[tokenizer.sep]
   num_tokens = sum(record["num_tokens"] for record in records)
   manifest["lost_share"] = round(1 - int(kept) / num_tokens, 6)
-  manifest["parts"] = [
+  manifest["parts"] = _describe_parts(shard_set)
+  manifest["languages"] = shard_set.languages
+  manifest["repairs"] = dict(sorted(shard_set.meter.repairs.items()))
+  # The checksum must match the parsed JSON, in which tuples are lists.
+  content = json.loads(json.dumps(manifest))
+  content["checksum"] = rows_folder.hash_json(content)
+  with files_lib.atomic_file(folder / rows_folder.MANIFEST) as file:
+    file.write((json.dumps(content, indent=1) + "\n").encode())
+  files_lib.sync(folder)
+  return manifest
+
+
+def _describe_parts(shard_set: ShardSet) -> list[dict[str, Any]]:
+  parts, meter = shard_set.corpus.parts, shard_set.meter
+  values = zip(parts, meter.cursors, meter.num_records, strict=True)
+  return [
     {
       "documents": cursor.num_documents,
       "text_bytes": cursor.num_bytes,
@@ -356,19 +376,8 @@ def _write_manifest(
       "records": num_records,
       "files": dict(part.files),
     }
-    for part, cursor, num_records in zip(
-      shard_set.corpus.parts, meter.cursors, meter.num_records, strict=True
-    )
+    for part, cursor, num_records in values
   ]
-  manifest["languages"] = shard_set.languages
-  manifest["repairs"] = dict(sorted(meter.repairs.items()))
-  # The checksum must match the parsed JSON, in which tuples are lists.
-  content = json.loads(json.dumps(manifest))
-  content["checksum"] = rows_folder.hash_json(content)
-  with atomic_file(folder / rows_folder.MANIFEST) as file:
-    file.write((json.dumps(content, indent=1) + "\n").encode())
-  files_lib.sync(folder)
-  return manifest
 
 
 def _write_vocabulary(
@@ -382,4 +391,41 @@ def _write_vocabulary(
   unigram_V[[i for i in tokenizer.special_ids if i != tokenizer.unk]] = 0
   np.save(paths[1], unigram_V)
   files_lib.sync(paths[1])
-  return {path.name: file_record(path) for path in paths}
+  return {path.name: files_lib.file_record(path) for path in paths}
+
+
+def local_folder(folder: pathlib.Path) -> pathlib.Path:
+  """Returns the folder itself, or one in the cache for a folder in a bucket.
+
+  Locks and unfinished rows are beside it.
+  """
+  if not is_bucket(folder):
+    return folder
+  return cache.folder().resolve() / "rows" / files_lib.short_sha256(str(folder))
+
+
+def unfinished_folder(folder: pathlib.Path) -> pathlib.Path:
+  """Returns the local store of the rows in `folder`."""
+  folder = local_folder(folder)
+  return folder.with_name(f".{folder.name}.unfinished")
+
+
+def measure_unfinished(folder: pathlib.Path) -> tuple[int, int]:
+  """Returns the number of shards that are written, and the bytes of rows."""
+  temporary = unfinished_folder(folder)
+  sizes = [path.stat().st_size for path in temporary.glob("rows/*.npy")]
+  return len([*temporary.glob("shard-*.json")]), sum(sizes)
+
+
+def write_file(path: pathlib.Path, *buffers: Any) -> dict[str, int]:
+  """Writes a file, also while others do; returns its size and CRC-32."""
+  with files_lib.atomic_file(path, several_writers=True) as file:
+    file.writelines(buffers)
+  crc = functools.reduce(lambda crc, x: zlib.crc32(x, crc), buffers, 0)
+  return {"bytes": sum(memoryview(x).nbytes for x in buffers), "crc32": crc}
+
+
+def remove_store(folder: pathlib.Path) -> None:
+  """Removes a folder with all its files, as far as possible."""
+  with contextlib.suppress(Exception):
+    files_lib.remove_folder(folder)

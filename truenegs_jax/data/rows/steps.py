@@ -23,14 +23,14 @@ import numpy as np
 
 from truenegs_jax.config.sections import Data
 from truenegs_jax.data.corpus.corpus import Corpus, Cursor, Meter, Unit
-from truenegs_jax.data.rows import engines, rows_folder, shards, store
+from truenegs_jax.data.rows import engines, rows_folder, shards
 from truenegs_jax.data.rows.engines import Engine, Step
 from truenegs_jax.data.rows.rows_folder import RowsOptions, rows_fingerprint
 from truenegs_jax.data.rows.shards import ChunkRange, ShardSet, ShardSpec
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
-from truenegs_jax.runtime.errors import DataError
+from truenegs_jax.runtime.errors import DataError, DiskError, InputError
 from truenegs_jax.runtime.files import disk_errors, lock_file, lock_folder
-from truenegs_jax.runtime.paths import is_bucket
+from truenegs_jax.runtime.paths import is_bucket, open_path
 
 ONLY_JOB = (0, 1)
 UNFINISHED_VERSION = 5  # of the files in an unfinished folder
@@ -91,7 +91,7 @@ class Preparation:
     counts = np.array(json.dumps([state.num_records, state.repairs]))
     buffer = io.BytesIO()
     np.savez(buffer, sizes=sizes_Dx2, counts=counts)
-    store.write_file(self._count_path(unit), buffer.getbuffer())
+    shards.write_file(self._count_path(unit), buffer.getbuffer())
     return int(sizes_Dx2[:, 0].sum())
 
   def find_shards(self) -> tuple[ShardSet, list[ChunkRange]]:
@@ -99,7 +99,7 @@ class Preparation:
     sizes, repairs = {}, collections.Counter[str]()
     num_records = [0] * len(self.corpus.parts)
     for unit in self.corpus.list_units():
-      arrays = store.read_arrays(self._count_path(unit), "sizes", "counts")
+      arrays = read_arrays(self._count_path(unit), "sizes", "counts")
       sizes[unit] = arrays["sizes"]
       number, repairs_of_unit = json.loads(str(arrays["counts"]))
       num_records[unit[0]] += number
@@ -214,7 +214,7 @@ def build_shards(
     where = temporary
     if plan.bucket:
       name = f"{UNFINISHED_VERSION}-{rows_fingerprint(options)}"
-      where = store.open_bucket(plan.bucket, name)
+      where = _open_bucket(plan.bucket, name)
     spec = ShardSpec(where, tokenizer, options, unit, plan.data.tokenizer)
     preparation = Preparation(spec, lambda: corpus)
     if plan.engine:
@@ -234,7 +234,7 @@ def build_shards(
     # works again. An error of an engine does not tell its cause.
     may_recover = isinstance(error.__cause__, OSError) or not corpus.is_local()
     if plan.job == ONLY_JOB and not (may_recover or plan.engine):
-      store.remove_store(temporary)
+      shards.remove_store(temporary)
     raise
   return shard_set
 
@@ -250,10 +250,10 @@ def open_unfinished(plan: Plan) -> pathlib.Path:
       f"data.rows='{folder}' exists and is not empty. Remove it, or set"
       " --config.data.rows to another folder."
     )
-  temporary = store.unfinished_folder(folder)
+  temporary = shards.unfinished_folder(folder)
   path = temporary / "fingerprint"
   fingerprint = f"{UNFINISHED_VERSION} {rows_fingerprint(plan.options)}"
-  local = store.local_folder(folder)
+  local = shards.local_folder(folder)
   with lock_folder(local, "begin.lock"), disk_errors(temporary):
     earlier = path.read_text(encoding="utf-8") if path.exists() else ""
     if earlier and earlier != fingerprint and plan.job != ONLY_JOB:
@@ -267,3 +267,26 @@ def open_unfinished(plan: Plan) -> pathlib.Path:
       temporary.mkdir(parents=True)
       path.write_text(fingerprint, encoding="utf-8")
   return temporary
+
+
+def _open_bucket(url: str, name: str) -> pathlib.Path:
+  """Returns the folder `name` in a folder of a bucket, after writing to it."""
+  folder = open_path("--store", url)
+  if not is_bucket(folder):
+    raise InputError(f"--store={url!r} is no URL such as gs://bucket/folder.")
+  folder /= f"truenegs-{name}"
+  (folder / "probe").write_bytes(b"")
+  return folder
+
+
+def read_arrays(path: pathlib.Path, *names: str) -> dict[str, np.ndarray]:
+  """Returns saved arrays; DiskError if the file is damaged, and so removed."""
+  data = path.read_bytes()
+  try:
+    with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
+      return {name: arrays[name] for name in names}
+  except Exception as error:  # numpy, zipfile and zlib raise unrelated types
+    path.unlink(missing_ok=True)
+    raise DiskError(
+      f"{path}: damaged ({error}). Run the same command again to count again."
+    ) from error

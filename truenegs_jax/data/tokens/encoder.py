@@ -31,7 +31,7 @@ BATCH_CHARACTERS = 2_000_000  # many, so that most words are repeated
 # Of words and their ids, beyond which all are forgotten.
 MAX_CACHE_BYTES = 2**26
 BATCH_WORDS = 4096  # encoded in one call; bounds its memory
-Ids = tuple[np.ndarray, np.ndarray]  # of all lines, and their number per line
+Ids = tuple[np.ndarray, np.ndarray]  # tokens_T of all lines, lengths_N of each
 _CHINESE = re.compile("[\u4e00-\u9fff]")  # the most common characters
 _SPACES = bytes.maketrans(b"\t\r", b"  ")
 _BETWEEN_WORDS = np.int32(-1).tobytes()
@@ -53,12 +53,10 @@ class Encoder:
     self._ids: dict[str, bytes] = {}
     self._size = 0
 
-  def encode(self, lines: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-    """Encodes lines, without [CLS] and [SEP].
+  def encode(self, lines: Sequence[str]) -> Ids:
+    """Returns int32 ids of all lines in turn, and their int64 number per line.
 
-    Returns:
-      tokens_T: int32, the ids of all lines, one line after another.
-      lengths_N: int64, the number of ids of each line.
+    They are without [CLS] and [SEP].
     """
     encoded = [self._encode_batch(batch) for batch in batch_texts(lines)]
     if not encoded:
@@ -98,7 +96,6 @@ class Encoder:
     return np.frombuffer(data, np.int32, ends_N[-1]), np.diff(ends_N)
 
   def _lookup(self, words: list[str]) -> list[bytes]:
-    """Returns the ids of distinct words."""
     if self._size > MAX_CACHE_BYTES:
       self._ids, self._size = {}, 0
     new = list(itertools.filterfalse(self._ids.__contains__, words))

@@ -85,7 +85,6 @@ def _count_words(
   normalizer: normalizers.BertNormalizer,
   progress: Callable[[str], object],
 ) -> Counts:
-  """Counts the tokens of BERT's BasicTokenizer."""
   split = pre_tokenizers.BertPreTokenizer().pre_tokenize_str
   counts = Counts()
   num_words = 0
