@@ -64,9 +64,7 @@ class Arrays:
   path: pathlib.Path  # the file, or the workdir of a run, for messages
   # From headers, so that everything can be checked before an array is read.
   shapes: Mapping[str, tuple[int, ...]]
-  dtypes: Mapping[
-    str, str
-  ]  # NumPy's names: "float32", "bfloat16", "int64", ...
+  dtypes: Mapping[str, str]  # NumPy's names: "float32", "bfloat16", ...
   read: Callable[[str], np.ndarray]
   # Frees what `read` caches in memory; `read` still works afterwards.
   release: Callable[[], None] = lambda: None
@@ -132,7 +130,7 @@ def read_error(
     strerror = getattr(problem, "strerror", None)  # without number and path
     problem = strerror or str(problem) or type(problem).__name__
   line = f"init: '{path}' cannot be read: {problem[:20_000]}. {fix}".strip()
-  return InputError(printable(ValueError(line.replace("\n", " "))))
+  return InputError(printable(line.replace("\n", " ")))
 
 
 def _open_safetensors(file: pathlib.Path) -> Arrays:

@@ -19,11 +19,8 @@ import safetensors
 
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
 from truenegs_jax.models import encoder, finetune, pretrain
-from truenegs_jax.runtime.errors import (
-  InputError,
-  NonFiniteError,
-  TrueNegsError,
-)
+from truenegs_jax.runtime import errors
+from truenegs_jax.runtime.errors import InputError, NonFiniteError
 from truenegs_jax.runtime.files import atomic_folder, disk_errors
 from truenegs_jax.runtime.paths import is_bucket, open_path
 from truenegs_jax.tasks import task as task_lib
@@ -187,7 +184,6 @@ def unscale_head(
 def _task_fields(
   model: finetune.DownstreamModel, task: task_lib.Task
 ) -> dict[str, Any]:
-  """Returns the fields of `config.json` for a task."""
   if task.kind == task_lib.SPANS:
     return {}
   labels = task.labels or ("score",)
@@ -202,7 +198,6 @@ def _task_fields(
 
 
 def _check_finite(params: Mapping[str, Any]) -> None:
-  """Raises NonFiniteError if a parameter, a numpy array, is not finite."""
   for path, x in jax.tree_util.tree_leaves_with_path(params):
     if not np.isfinite(x).all():
       name = jax.tree_util.keystr(path, simple=True, separator="/")
@@ -267,12 +262,8 @@ def compare_logits(
     params: the parameters of `model`, f32 numpy arrays.
     offset, scale: the export computes offset + scale * our logits.
 
-  Returns:
-    A sentence: transformers computes our logits, or PyTorch is not installed.
-
-  Raises:
-    TrueNegsError: a tensor is missing or unexpected, or logits differ.
-    NonFiniteError: our logits are not finite.
+  Returns a sentence: transformers computes our logits, or PyTorch is missing.
+  Raises NonFiniteError for our logits, TrueNegsError for theirs or a tensor.
   """
   try:
     import torch
@@ -342,7 +333,6 @@ def _compute_logits(
 
 
 def _compare_logits(name: str, ours: np.ndarray, theirs: np.ndarray) -> str:
-  """Describes the largest difference between our logits and PyTorch's."""
   if not np.isfinite(ours).all():
     raise NonFiniteError(
       f"The logits of {name} are not finite, although the weights are: the run"
@@ -350,7 +340,7 @@ def _compare_logits(name: str, ours: np.ndarray, theirs: np.ndarray) -> str:
     )
   largest, difference = np.abs(theirs).max(), np.abs(theirs - ours).max()
   if not difference <= TOLERANCE * max(1.0, largest):  # NaN too
-    raise TrueNegsError(
+    raise errors.TrueNegsError(
       f"The logits of {name} in transformers differ from ours by"
       f" {difference:.2g} (largest logit {largest:.3g}). Nothing was exported."
       " This is a defect. Please report it."
@@ -368,7 +358,7 @@ def _load(folder: pathlib.Path, model: hf_names.Model, role: str) -> Any:
   )
   wrong = sorted({*info["missing_keys"], *info["unexpected_keys"]})
   if wrong:
-    raise TrueNegsError(
+    raise errors.TrueNegsError(
       f"transformers {transformers.__version__} misses or does not know these"
       f" tensors of {role}: {', '.join(wrong[:5])}. Nothing was exported. This"
       " is a defect. Please report it."

@@ -119,9 +119,7 @@ def fit(
     init_skip: what may differ, as in `config.init_skip`.
     task: of a fine-tuned model.
 
-  Raises:
-    InputError: the weights do not fit. Every mismatch is listed.
-    CheckpointError: a run that cannot be read.
+  Raises InputError with every mismatch, CheckpointError for an unreadable run.
   """
   skip = parse_skip(init_skip)
   for network in networks.values():
@@ -138,15 +136,8 @@ def fit(
     )
   stored_model = model
   if "words" in skip:
-    first = next(iter(networks.values()))
-    rows, num_words = first.fields["vocab_size"], len(first.tokenizer.vocab)
-    if num_words > rows:
-      raise InputError(
-        f"init: {first.location} has {rows:,} words, but its vocabulary"
-        f" '{first.vocabulary}' has {num_words:,}. Use the vocabulary of the"
-        " weights."
-      )
-    stored_model = encoder.replace_configs(model, vocab_size=rows)
+    num_rows = _count_rows(next(iter(networks.values())))
+    stored_model = encoder.replace_configs(model, vocab_size=num_rows)
   problems = []
   for role, network in networks.items():
     if network.transposed_kernels:
@@ -192,11 +183,8 @@ def loadable_names(
   # If the pooler is missing too, both are reported as missing.
   if is_missing("pooled/pooler/"):
     missing.discard(NEXT_SENTENCE)
-  return {
-    path: name
-    for path, name in table.items()
-    if not path.startswith(tuple(missing))
-  }
+  absent = tuple(missing)
+  return {path: x for path, x in table.items() if not path.startswith(absent)}
 
 
 def unused_pooler_names(
@@ -225,7 +213,7 @@ def read_labels(fields: Mapping[str, Any]) -> list[str]:
   if not isinstance(labels, dict):
     return []
   names = (str(labels.get(str(i), i))[:80] for i in range(len(labels)))
-  return [printable(ValueError(name)) for name in names]
+  return [printable(name) for name in names]
 
 
 def list_names(names: Iterable[str]) -> str:
@@ -263,6 +251,18 @@ def _check_tokenizer(
       f" of the weights: --config.data.vocab={network.vocabulary}. Or copy the"
       " rows of known words: --config.init_skip=words."
     )
+
+
+def _count_rows(network: Network) -> int:
+  """Returns the rows of the word embeddings, one for each word at least."""
+  rows, num_words = network.fields["vocab_size"], len(network.tokenizer.vocab)
+  if num_words > rows:
+    raise InputError(
+      f"init: {network.location} has {rows:,} words, but its vocabulary"
+      f" '{network.vocabulary}' has {num_words:,}. Use the vocabulary of the"
+      " weights."
+    )
+  return rows
 
 
 def _array_mismatches(
@@ -326,7 +326,7 @@ def _drop_unused_heads(
     names = network.fields.get("architectures")
     expected = hf_names.architecture(model, role)
     if isinstance(names, list) and names and names[0] != expected:
-      saved = printable(ValueError(str(names[0])[:80]))
+      saved = printable(str(names[0])[:80])
       raise InputError(
         f"init: {network.location} has the head of {saved}, but the task needs"
         f" that of {expected}. {SKIP_HEAD}"

@@ -18,25 +18,14 @@ from typing import Any
 
 import safetensors.numpy
 
-from truenegs_jax.data.tokens.tokenizer import (
-  Tokenizer,
-  load_tokenizer,
-  write_vocabulary,
-)
+from truenegs_jax.data.tokens import tokenizer as tokenizer_lib
+from truenegs_jax.data.tokens.tokenizer import Tokenizer
 from truenegs_jax.models import encoder, layers
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.runtime.files import parse_json, read_file
+from truenegs_jax.weights import arrays as arrays_lib
 from truenegs_jax.weights import hf_names
-from truenegs_jax.weights.arrays import (
-  FORMATS,
-  WEIGHTS,
-  Arrays,
-  find_file,
-  find_optional,
-  open_arrays,
-  read_error,
-  safe_read,
-)
+from truenegs_jax.weights.arrays import Arrays, find_optional, safe_read
 
 CONFIG = "config.json"
 CHECKSUMS = "SHA256SUMS"  # in the format of sha256sum; exports have it
@@ -125,7 +114,9 @@ class Network:
         " the weights there."
       )
     load = functools.partial(
-      load_tokenizer, str(self.vocabulary), strip_accents=self.strip_accents
+      tokenizer_lib.load_tokenizer,
+      str(self.vocabulary),
+      strip_accents=self.strip_accents,
     )
     tokenizer = load(lowercase=self.lowercase is not False)
     words = (x for x in tokenizer.vocab if not x.startswith("["))
@@ -203,7 +194,7 @@ def read_fields(path: pathlib.Path) -> dict[str, Any]:
   try:
     saved = parse_json(read_file(path))
   except (OSError, ValueError) as e:
-    raise read_error(path, e, "Use the original file.") from e
+    raise arrays_lib.read_error(path, e, "Use the original file.") from e
   family = saved.get("model_type")
   if not isinstance(family, str) or family not in _DEFAULTS:
     raise InputError(
@@ -237,7 +228,6 @@ def field_mismatches(
 def _tokenizer_config(
   tokenizer: Tokenizer, family: str, max_length: int
 ) -> dict[str, Any]:
-  """Returns the content of `tokenizer_config.json`."""
   # In BERT's tokenizer, null means that accents are stripped if lower-casing.
   is_default = tokenizer.strip_accents == tokenizer.lowercase
   return {
@@ -275,7 +265,8 @@ def write_model(
       f"The vocabulary has {len(tokenizer.vocab):,} entries, but the model has"
       f" {config.vocab_size:,}. Export with the vocabulary of the training."
     )
-  path, tensors = folder / WEIGHTS, hf_names.to_huggingface(params, model, role)
+  path = folder / arrays_lib.WEIGHTS
+  tensors = hf_names.to_huggingface(params, model, role)
   safetensors.numpy.save_file(tensors, path, metadata={"format": "pt"})
   # safetensors makes the file private, but an export is meant to be shared.
   path.chmod(0o644)
@@ -289,7 +280,7 @@ def write_model(
   for name, value in files.items():
     text = json.dumps(value, indent=2) + "\n"
     (folder / name).write_text(text, encoding="utf-8")
-  write_vocabulary(tokenizer.vocab, folder / "vocab.txt")
+  tokenizer_lib.write_vocabulary(tokenizer.vocab, folder / "vocab.txt")
 
 
 def open_network(folder: pathlib.Path) -> Network:
@@ -302,7 +293,8 @@ def open_network(folder: pathlib.Path) -> Network:
       " from."
     )
   fields = read_fields(path)
-  arrays = _use_current_names(open_arrays(folder), fields["model_type"])
+  arrays = arrays_lib.open_arrays(folder)
+  arrays = _use_current_names(arrays, fields["model_type"])
   role = "bert" if fields["model_type"] == "bert" else "discriminator"
   if role != "bert" and any(x.startswith(GENERATORS) for x in arrays.shapes):
     role = "generator"
@@ -329,16 +321,19 @@ def verify_checksums(folder: pathlib.Path) -> None:
   """Compares the files to read with a folder's SHA256SUMS, if it has one."""
   if not os.path.lexists(folder / CHECKSUMS):
     return
-  sums, listed = find_file(folder, CHECKSUMS), collections.defaultdict(set)
+  sums = arrays_lib.find_file(folder, CHECKSUMS)
+  listed = collections.defaultdict(set)
   with safe_read(sums):
     text = read_file(sums).decode("utf-8-sig", "replace")
   for tagged, digest, name in CHECKSUM.findall(text):
     listed[tagged or name].add(digest.lower())
-  weights = [x for x in FORMATS if os.path.lexists(folder / x) or x in listed]
+  formats = arrays_lib.FORMATS
+  weights = [x for x in formats if os.path.lexists(folder / x) or x in listed]
   for name in (CONFIG, *weights[:1], TOKENIZER, *VOCABULARIES):
     path, digests = folder / name, set()
     if os.path.lexists(path):
-      with safe_read(path), find_file(folder, name).open("rb") as file:
+      present = arrays_lib.find_file(folder, name)
+      with safe_read(present), present.open("rb") as file:
         digests = {hashlib.file_digest(file, "sha256").hexdigest()}
     if digests != listed[name]:
       problem = "is not as listed" if digests else "is missing, but listed"

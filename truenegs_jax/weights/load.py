@@ -19,7 +19,6 @@ from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.tasks import task as task_lib
 from truenegs_jax.weights import fit, hf_names
 from truenegs_jax.weights.find import Weights
-from truenegs_jax.weights.fit import Fit
 from truenegs_jax.weights.hf_folder import Network
 
 Flat = dict[str, np.ndarray]  # parameters by path
@@ -80,7 +79,7 @@ def load(init: str, *, report: Callable[[str], object] = print) -> Pretrained:
 
 def fit_own_model(
   weights: Weights, report: Callable[[str], object]
-) -> tuple[pretrain.Model, Tokenizer, Fit]:
+) -> tuple[pretrain.Model, Tokenizer, fit.Fit]:
   """Makes a model of the weights' sizes; only headers are read."""
   networks = weights.networks
   if set(networks) not in MODELS:
@@ -102,7 +101,6 @@ def fit_own_model(
 def _make_model(
   networks: Mapping[str, Network], *, vocab_size: int
 ) -> pretrain.Model:
-  """Makes the model of the weights; `fit.fit` checks it later."""
   kept = next(iter(networks.values()))
   fields: dict[str, Any] = {
     "vocab_size": vocab_size,
@@ -127,7 +125,7 @@ def _make_model(
 
 
 def load_params(
-  fitted: Fit,
+  fitted: fit.Fit,
   *,
   seed: int = 0,
   complete: bool = False,
@@ -144,11 +142,8 @@ def load_params(
     complete: whether to refuse incomplete weights, for measurements.
     report: receives lines about what is dropped or drawn at random.
 
-  Raises:
-    InputError: a pair with different embeddings; output embeddings that are not
-      the word embeddings; weights that are not finite; missing parameters, if
-      `complete`.
-    CheckpointError: a run that cannot be read.
+  Raises InputError for embeddings that are shared or tied, but differ, and for
+  weights that are not finite; CheckpointError for an unreadable run.
   """
   flat = _read_networks(fitted, report)
   for network in fitted.networks.values():
@@ -169,7 +164,7 @@ def draw_params(model: hf_names.Model, seed: int) -> dict[str, Any]:
   return jax.device_get(init())
 
 
-def _read_networks(fitted: Fit, report: Callable[[str], object]) -> Flat:
+def _read_networks(fitted: fit.Fit, report: Callable[[str], object]) -> Flat:
   """Reads the parameters of all networks; the first has the shared ones."""
   all_params: Flat = {}
   for role, network in fitted.networks.items():
@@ -255,22 +250,20 @@ def _convert_task_head(
       " order."
     )
     return {}
-  order = [saved.index(name) for name in expected]
+  order = [*map(saved.index, expected)]
   return {KERNEL: kernel_DxC[:, order], BIAS: bias_C[order]}
 
 
 def _carry_words(
-  fitted: Fit,
+  fitted: fit.Fit,
   flat: Flat,
   init_params: Callable[[], Flat],
   report: Callable[[str], object],
 ) -> Flat:
   """Returns `WORD_ARRAYS` with the rows in the order of the run's V words.
 
-  Args:
-    flat: arrays of the weights, `[rows, ...]`. There may be more rows than
-      words: some tables are padded to a round number.
-    init_params: returns the parameters of a run from scratch, `[V, ...]`.
+  New words get those of `init_params`, of a run from scratch, `[V, ...]`. The
+  tables in `flat` may have more rows than words: padding to a round number.
   """
   num_rows, vocab = len(flat[WORD_ARRAYS[0]]), fitted.tokenizer.vocab
   network = next(iter(fitted.networks.values()))
@@ -293,7 +286,7 @@ def _carry_words(
 
 
 def _report_missing(
-  fitted: Fit, report: Callable[[str], object], *, complete: bool
+  fitted: fit.Fit, report: Callable[[str], object], *, complete: bool
 ) -> None:
   """Reports missing parameters; raises InputError if `complete`."""
 
