@@ -1,7 +1,9 @@
 """The end of a run fits and keeps what it has written, also if a part fails."""
 
+import ast
 import json
 import random
+import shlex
 import sys
 import types
 
@@ -124,6 +126,15 @@ def test_a_limited_number_of_rows_is_searched(
   assert len(set(searched[held_out:])) == training
 
 
+def test_commands_that_are_suggested_fit_every_path(tmp_path):
+  exported = tmp_path / """it's "$HOME" `x`""" / "export" / "bert"
+  exported.mkdir(parents=True)
+  text = run_lib.describe_next_steps(exported.parents[1])
+  *_, code = shlex.split(text[text.index("python -c") :])
+  names = [x.value for x in ast.walk(ast.parse(code)) if hasattr(x, "value")]
+  assert str(exported) in names
+
+
 def test_masks_are_filled_alike_on_every_mesh(inputs):
   fills = []
   for num_devices, preset in ((1, "dp"), (4, "fsdp_tp")):
@@ -134,6 +145,10 @@ def test_masks_are_filled_alike_on_every_mesh(inputs):
       setup.run.tokenizer,
       ["the [MASK] sees"],
     )
+  run = setup.run
+  with pytest.raises(errors.InputError, match="takes at most"):
+    long = "the [MASK]" + " sees" * run.config.model.max_positions
+    evaluate.fill_masks(run.model, setup.state.params, run.tokenizer, [long])
   assert fills[0].tokens == fills[1].tokens
   np.testing.assert_allclose(
     fills[0].probabilities, fills[1].probabilities, rtol=1e-4

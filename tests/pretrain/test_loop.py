@@ -13,12 +13,13 @@ from truenegs_jax.train import sharding, speed
 from truenegs_jax.train.start import Run
 
 RUN = Run(PretrainConfig(objective="mlm", batch_size=8), None)
+INPUTS = types.SimpleNamespace(train_rows=None, verification=None)
 
 
 def test_record_has_rates_and_memory(monkeypatch):
   monkeypatch.setattr(loop.plan, "row_flops", lambda run: 10.0)
   mesh = sharding.make_mesh(RUN.mesh_spec)
-  setup = types.SimpleNamespace(run=RUN, mesh=mesh)
+  setup = types.SimpleNamespace(run=RUN, mesh=mesh, inputs=INPUTS)
   records = []
   training = loop.Training(setup, records.append, None, speed.Clock(6), None)
   training.log({"step": 2, "row_tokens": 3.0})
@@ -34,7 +35,7 @@ def test_a_held_out_loss_that_is_not_finite_is_warned_of_once(monkeypatch):
   monkeypatch.setattr(loop.plan, "row_flops", lambda run: 10.0)
   monkeypatch.setattr(loop.Training, "compute_held_out", lambda *_: None)
   mesh = sharding.make_mesh(RUN.mesh_spec)
-  setup = types.SimpleNamespace(run=RUN, mesh=mesh)
+  setup = types.SimpleNamespace(run=RUN, mesh=mesh, inputs=INPUTS)
   screen, records = io.StringIO(), []
   training = loop.Training(
     setup, records.append, None, speed.Clock(6), Console(file=screen)
@@ -69,7 +70,7 @@ def test_a_checkpoint_is_verified_if_it_is_in_all_processes(
     run=RUN,
     mesh=mesh,
     description={},
-    inputs=types.SimpleNamespace(verification=verification),
+    inputs=types.SimpleNamespace(train_rows=None, verification=verification),
   )
   clock = types.SimpleNamespace(running=None, to_json=dict)
   training = loop.Training(setup, None, None, clock, None)

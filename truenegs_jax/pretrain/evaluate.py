@@ -195,8 +195,6 @@ def fill_masks(
   params: Mapping[str, Any],
   tokenizer: Tokenizer,
   sentences: Sequence[str],
-  *,
-  max_length: int = 512,
 ) -> list[MaskFill]:
   """Returns the likeliest tokens of the first [MASK] of each sentence.
 
@@ -207,6 +205,8 @@ def fill_masks(
   """
   if not sentences:
     return []
+  [*_, config] = model.roles.values()
+  max_length = config.max_positions
   rows = encode_sentences(tokenizer, sentences, max_length=max_length)
   shape = len(rows), max(map(len, rows))
   tokens_BxL = np.full(shape, tokenizer.pad, np.int32)

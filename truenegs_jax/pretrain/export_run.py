@@ -188,7 +188,6 @@ def _list_limits(
 def _tabulate(
   held_out: Mapping[str, Any], step: int, unigram_entropy: float | None
 ) -> str:
-  """Makes a Markdown table of held-out metrics next to those of guessing."""
   get, replaced = held_out.get, held_out.get("replaced") or 0.0
   # Without the slots that were corrected the loss would be too low.
   mlm = get("mlm_uncorrected", get("mlm"))

@@ -18,7 +18,6 @@ from truenegs_jax.data.rows import batches as batches_lib
 from truenegs_jax.runtime import distributed, progress
 from truenegs_jax.train import guards, metrics, plan, sharding, speed, step
 from truenegs_jax.train import loop as loop_lib
-from truenegs_jax.train.plan import PretrainSetup
 from truenegs_jax.train.time_limit import TIME, TimeLimit
 from truenegs_jax.workdir import checkpoints as checkpoints_lib
 
@@ -26,7 +25,7 @@ ROWS_VERIFIED = "rows_verified"  # key of a checkpoint's description
 
 
 def train(
-  setup: PretrainSetup,
+  setup: plan.PretrainSetup,
   workdir: pathlib.Path,
   checkpoints: checkpoints_lib.Checkpoints,
   console: Console,
@@ -35,7 +34,7 @@ def train(
   run, c = setup.run, setup.run.config
   eval_every, save_every = c.eval.every_steps, c.checkpoint.every_steps
   with contextlib.ExitStack() as stack:
-    first_step = int(setup.state.step)
+    first_step, clock = int(setup.state.step), setup.clock
     say = functools.partial(console.print, soft_wrap=True)
     profile = c.log.profile if distributed.is_first_process() else ""
     traced_steps = speed.parse_profile(profile, c.steps)
@@ -54,7 +53,6 @@ def train(
     )
     stack.callback(profiler.close)
     signals = stack.enter_context(guards.StopSignals(console))
-    clock = setup.clock
     training = Training(setup, write, profiler, clock, console)
     loop = loop_lib.Loop(
       state=setup.state,
@@ -81,14 +79,7 @@ def train(
     training.stopped_by = loop.run()
     profiler.close(loop.done)
     loop.save(last=True)
-    training.setup = dataclasses.replace(setup, state=loop.state)
-    training.steps = done = loop.done
-    if training.stopped_by is None and done < c.steps:
-      few = "warning: Only " if 2 * done < c.steps else ""
-      say(f"{few}{done:,} of {c.steps:,} steps fit into minutes={c.minutes:g}.")
-    # All steps may have been done before.
-    if training.stopped_by is None and not training.held_out:
-      training.compute_held_out(loop.state)
+    training.finish(loop)
     return training
 
 
@@ -96,7 +87,7 @@ def train(
 class Training:
   """Functions of the training loop; at its end, `setup` has the last state."""
 
-  setup: PretrainSetup
+  setup: plan.PretrainSetup
   write: Callable[[dict], None]
   profiler: speed.Profiler
   clock: TimeLimit
@@ -110,19 +101,29 @@ class Training:
     self._warned, self._saves = False, itertools.count()
     self._host_wait = speed.HostWait(self.clock.running)
     self._flops = plan.row_flops(self.setup.run)
-    size = self.setup.run.config.batch_size
+    c, inputs = self.setup.run.config, self.setup.inputs
     self._slice: dict[str, Any] = {
-      "batch_size": size,
-      "process": sharding.process_slice(self.setup.mesh, size),
+      "batch_size": c.batch_size,
+      "process": sharding.process_slice(self.setup.mesh, c.batch_size),
     }
-
-  @functools.cached_property
-  def _read(self) -> Callable[[int], dict[str, np.ndarray]]:
-    """Reads the batch of a step."""
-    inputs, seed = self.setup.inputs, self.setup.run.config.seed
-    return batches_lib.Reader(
-      inputs.train_rows, inputs.verification, seed=seed, **self._slice
+    self._read = batches_lib.Reader(
+      inputs.train_rows, inputs.verification, seed=c.seed, **self._slice
     )
+
+  def finish(self, loop: loop_lib.Loop) -> None:
+    """Keeps the last state; evaluates it if all steps were done before."""
+    self.setup = dataclasses.replace(self.setup, state=loop.state)
+    self.steps, c = loop.done, self.setup.run.config
+    if self.stopped_by is not None:
+      return
+    if loop.done < c.steps:
+      few = "warning: Only " if 2 * loop.done < c.steps else ""
+      loop.report(
+        f"{few}{self.steps:,} of {c.steps:,} steps fit into"
+        f" minutes={c.minutes:g}."
+      )
+    if not self.held_out:
+      self.compute_held_out(loop.state)
 
   def content(self, state: step.TrainState) -> tuple[dict, dict]:
     """Returns arrays and description of a checkpoint."""

@@ -7,6 +7,7 @@ rows -> synonym table -> training -> verdict -> export -> cases, predictions for
 import contextlib
 import dataclasses
 import functools
+import json
 import pathlib
 import shlex
 import traceback
@@ -30,8 +31,6 @@ from truenegs_jax.runtime.paths import is_bucket
 from truenegs_jax.synonyms import run_table
 from truenegs_jax.synonyms.table import SynonymTable
 from truenegs_jax.train import plan, prepare_data, setup, sharding, start
-from truenegs_jax.train.plan import RunInputs
-from truenegs_jax.train.start import Run
 from truenegs_jax.train.time_limit import TimeLimit
 from truenegs_jax.weights import find, hf_folder
 from truenegs_jax.weights.export_model import export_model
@@ -85,7 +84,7 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
     return errors.SIGNAL_CODES[result.stopped_by]
 
 
-def dry_run(run: Run, console: Console) -> int:
+def dry_run(run: start.Run, console: Console) -> int:
   """Prints the plan of a run in seconds, with a step that is only traced."""
   c, o = run.config, run.config.optim
   mesh = sharding.make_mesh(run.mesh_spec)
@@ -124,8 +123,8 @@ def dry_run(run: Run, console: Console) -> int:
 
 
 def prepare_inputs(
-  run: Run, workdir: pathlib.Path, console: Console
-) -> tuple[Run, RunInputs]:
+  run: start.Run, workdir: pathlib.Path, console: Console
+) -> tuple[start.Run, plan.RunInputs]:
   """Finds or prepares rows, tokenizer and synonym table of a run."""
   c = run.config
   folder, tokenizer = prepare_data.find_or_prepare_rows(
@@ -169,7 +168,7 @@ def prepare_inputs(
       )
     if warning:
       console.print("warning:", warning, soft_wrap=True)
-  inputs = RunInputs(
+  inputs = plan.RunInputs(
     train_rows, held_out_rows, verification, synonyms, coverage
   )
   return run, inputs
@@ -266,7 +265,6 @@ def _save_verdict(
 
 
 def _find_table(result: loop.Training) -> SynonymTable:
-  """Returns the synonym table of the last step."""
   setup, builder = result.setup, result.setup.run.table_builder
   if builder is None:
     assert setup.inputs.table is not None
@@ -277,7 +275,6 @@ def _find_table(result: loop.Training) -> SynonymTable:
 
 
 def _save_cases(workdir: pathlib.Path, result: loop.Training) -> None:
-  """Searches for corrections; saves all and prints some."""
   num_shown = result.setup.run.config.eval.cases
   with progress.working(result.console, "Searching for corrections"):
     search = _find_cases(result, _find_table(result))
@@ -292,15 +289,10 @@ def _save_cases(workdir: pathlib.Path, result: loop.Training) -> None:
 
 
 def _save_fills(workdir: pathlib.Path, result: loop.Training) -> None:
-  """Fills [MASK] in the sentences of the config; saves and prints fills."""
   run, state = result.setup.run, result.setup.state
   with progress.working(result.console, "Filling [MASK] in sentences"):
     fills = evaluate.fill_masks(
-      run.model,
-      state.params,
-      run.tokenizer,
-      run.config.eval.sentences,
-      max_length=run.config.model.max_positions,
+      run.model, state.params, run.tokenizer, run.config.eval.sentences
     )
   if fills:
     result.console.print(evaluate.fills_table(fills))
@@ -349,11 +341,11 @@ Results are in '{workdir}'. Open {files.REPORT} in a browser to see them all.
       if is_bucket(exported):
         text += f"\n# To copy the model for transformers:\n{COPY} {exported} ."
         exported = pathlib.Path(role)
-      text += f"""
-# To fill in a mask with transformers, which needs PyTorch:
-python -c "from transformers import pipeline
-fill = pipeline('fill-mask', '{exported}')
-print(fill('a [MASK] who writes books'))\""""
+      code = f"""from transformers import pipeline
+fill = pipeline("fill-mask", {json.dumps(str(exported))})
+print(fill("a [MASK] who writes books"))"""
+      text += "\n# To fill in a mask with transformers, which needs PyTorch:"
+      text += f"\npython -c {shlex.quote(code)}"
   return text
 
 
