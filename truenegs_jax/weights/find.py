@@ -55,12 +55,15 @@ INIT_FORMATS = (
 )
 
 
+Report = Callable[[str], object]  # prints a line, for example
+
+
 @dataclasses.dataclass(frozen=True)
 class Weights:
   """Weights to start from, located and opened once, when first needed."""
 
   init: str  # one location, or DISCRIMINATOR,GENERATOR
-  report: Callable[[str], object] = print
+  report: Report = print
 
   @functools.cached_property
   def networks(self) -> dict[str, Network]:
@@ -130,9 +133,7 @@ def split_init(init: str) -> list[str]:
   return list(grammar.parse_names(init, key="init"))
 
 
-def _open_location(
-  location: str, report: Callable[[str], object]
-) -> Iterable[Network]:
+def _open_location(location: str, report: Report) -> Iterable[Network]:
   path = open_path("init", location)
   try:
     is_there = path.exists()
@@ -207,7 +208,7 @@ def _open_network(folder: pathlib.Path) -> Network:
 
 
 def _open_run(
-  workdir: pathlib.Path, step: int | None, report: Callable[[str], object]
+  workdir: pathlib.Path, step: int | None, report: Report
 ) -> list[Network]:
   """Opens the networks of a run's `step`; None: the newest undamaged one."""
   report = functools.cache(report)  # a damaged step once
@@ -273,7 +274,7 @@ def is_model_name(text: str) -> bool:
   return is_hub_name(repo) and bool(not at or REVISION.fullmatch(revision))
 
 
-def download(name: str, *, report: Callable[[str], object]) -> pathlib.Path:
+def download(name: str, *, report: Report) -> pathlib.Path:
   """Downloads a model by its name; returns its folder in the hub's cache.
 
   Of the weights only the first of FORMATS that the model has is downloaded. If

@@ -53,20 +53,14 @@ HINTS = {
 
 @dataclasses.dataclass(frozen=True)
 class Fit:
-  """Weights that fit a model.
-
-  Attributes:
-    stored_model: the model with as many words as the weights, which differ with
-      "words" in `skip`, the names in `config.init_skip`.
-    networks: by role, without heads that the model does not use; a pair may
-      lack its generator.
-  """
+  """Weights that fit a model."""
 
   model: hf_names.Model
-  stored_model: hf_names.Model
+  stored_model: hf_names.Model  # as `model`, but with the words of the weights
   tokenizer: Tokenizer
+  # By role, without heads that `model` lacks; a pair may lack its generator.
   networks: Mapping[str, Network]
-  skip: frozenset[str]
+  skip: frozenset[str]  # names in `config.init_skip`
   task: task_lib.Task | None
 
   @property

@@ -18,7 +18,7 @@ from truenegs_jax.models import pretrain
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.tasks import task as task_lib
 from truenegs_jax.weights import fit, hf_names
-from truenegs_jax.weights.find import Weights
+from truenegs_jax.weights.find import Report, Weights
 from truenegs_jax.weights.hf_folder import Network
 
 Flat = dict[str, np.ndarray]  # parameters by path
@@ -51,7 +51,7 @@ class Pretrained(NamedTuple):
   tokenizer: Tokenizer
 
 
-def load(init: str, *, report: Callable[[str], object] = print) -> Pretrained:
+def load(init: str, *, report: Report = print) -> Pretrained:
   """Loads BERT or an ELECTRA pair from a run, a checkpoint or an export.
 
   >>> model, params, tokenizer = load("runs/electra_demo")
@@ -78,7 +78,7 @@ def load(init: str, *, report: Callable[[str], object] = print) -> Pretrained:
 
 
 def fit_own_model(
-  weights: Weights, report: Callable[[str], object]
+  weights: Weights, report: Report
 ) -> tuple[pretrain.Model, Tokenizer, fit.Fit]:
   """Makes a model of the weights' sizes; only headers are read."""
   networks = weights.networks
@@ -129,7 +129,7 @@ def load_params(
   *,
   seed: int = 0,
   complete: bool = False,
-  report: Callable[[str], object] = print,
+  report: Report = print,
 ) -> dict[str, Any]:
   """Returns all parameters of a model, as f32 numpy arrays.
 
@@ -164,7 +164,7 @@ def draw_params(model: hf_names.Model, seed: int) -> dict[str, Any]:
   return jax.device_get(init())
 
 
-def _read_networks(fitted: fit.Fit, report: Callable[[str], object]) -> Flat:
+def _read_networks(fitted: fit.Fit, report: Report) -> Flat:
   """Reads the parameters of all networks; the first has the shared ones."""
   all_params: Flat = {}
   for role, network in fitted.networks.items():
@@ -226,7 +226,7 @@ def _convert_task_head(
   flat: Mapping[str, np.ndarray],
   network: Network,
   task: task_lib.Task,
-  report: Callable[[str], object],
+  report: Report,
 ) -> Flat:
   """Converts a head's last layer, `[D, C]` and `[C]`, to a task's convention.
 
@@ -255,10 +255,7 @@ def _convert_task_head(
 
 
 def _carry_words(
-  fitted: fit.Fit,
-  flat: Flat,
-  init_params: Callable[[], Flat],
-  report: Callable[[str], object],
+  fitted: fit.Fit, flat: Flat, init_params: Callable[[], Flat], report: Report
 ) -> Flat:
   """Returns `WORD_ARRAYS` with the rows in the order of the run's V words.
 
@@ -285,9 +282,7 @@ def _carry_words(
   return carried
 
 
-def _report_missing(
-  fitted: fit.Fit, report: Callable[[str], object], *, complete: bool
-) -> None:
+def _report_missing(fitted: fit.Fit, report: Report, *, complete: bool) -> None:
   """Reports missing parameters; raises InputError if `complete`."""
 
   def list_modules(paths: Sequence[str]) -> str:  # "bert, pooled/pooler"

@@ -62,10 +62,7 @@ def open_run(workdir: pathlib.Path) -> Iterator[Checkpoints]:
 
 
 def load(
-  checkpoints: Checkpoints,
-  step: int | None,
-  *,
-  report: Callable[[str], object],
+  checkpoints: Checkpoints, step: int | None, *, report: Callable[[str], object]
 ) -> tuple[SavedModel, dict[str, Any]]:
   """Reads a step with its parameters; None: the newest that is undamaged."""
 
