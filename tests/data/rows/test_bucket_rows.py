@@ -296,5 +296,6 @@ def test_a_run_with_rows_in_a_bucket_equals_a_local_one(
   with pytest.raises(
     DataError, match="train-00000.types.npy: damaged or missing"
   ):
-    runs.run_in_process(tmp_path / "damaged", flags)
+    blocks = "--config.data.order=blocks"
+    runs.run_in_process(tmp_path / "damaged", [*flags, blocks])
   assert not list((tmp_path / "damaged").glob("checkpoints/*"))
