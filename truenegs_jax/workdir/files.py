@@ -8,6 +8,7 @@ import math
 import os
 import pathlib
 import re
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -18,8 +19,8 @@ from truenegs_jax.runtime.errors import CheckpointError, InputError
 from truenegs_jax.runtime.paths import is_bucket
 from truenegs_jax.runtime.uploads import Uploads
 from truenegs_jax.workdir import steps
-from truenegs_jax.workdir.lock import LOCK, is_running
 
+LOCK = "lock"  # locked by the run that uses the workdir
 CHECKPOINTS = "checkpoints"  # folder of steps
 CONFIG = "config.json"  # with all values resolved
 ABOUT = "about.json"  # data and cost of a run, for its report
@@ -173,6 +174,18 @@ def read_state(workdir: pathlib.Path, *, ends: bool = False) -> str:
   if not ends and is_running(workdir / LOCK):
     return RUNNING
   return FINISHED if has_results(workdir) else STOPPED
+
+
+def is_running(path: pathlib.Path) -> bool:
+  """Returns whether a run has a lock, or has renewed its lease in time."""
+  if not is_bucket(path):
+    return files.is_locked(path)
+  try:
+    lease = files.parse_json(path.read_bytes())
+  except (FileNotFoundError, ValueError):  # none, or of a copied local folder
+    return False
+  age = time.time() - lease["renewed"]
+  return lease["held"] and age < lease["takeover_secs"]
 
 
 def has_results(workdir: pathlib.Path) -> bool:

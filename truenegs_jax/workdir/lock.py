@@ -26,8 +26,8 @@ from typing import Any
 from truenegs_jax.runtime import distributed, files
 from truenegs_jax.runtime.errors import DiskError, InputError
 from truenegs_jax.runtime.paths import is_bucket
+from truenegs_jax.workdir.files import LOCK
 
-LOCK = "lock"  # file in a workdir, locked by the run that uses it
 # Environment variable: seconds without a renewal after which a run is dead. A
 # newcomer waits at least for those that its predecessor was given.
 TAKEOVER_VARIABLE = "TRUENEGS_TAKEOVER_SECS"
@@ -229,18 +229,6 @@ def _lock_folder(workdir: pathlib.Path) -> Iterator[Lease]:
         " it lacks files. Put back what was moved, and run the same command"
         " again."
       )
-
-
-def is_running(path: pathlib.Path) -> bool:
-  """Returns whether a run has a lock, or has renewed its lease in time."""
-  if not is_bucket(path):
-    return files.is_locked(path)
-  try:
-    lease = files.parse_json(path.read_bytes())
-  except (FileNotFoundError, ValueError):  # none, or of a copied local folder
-    return False
-  age = time.time() - lease["renewed"]
-  return lease["held"] and age < lease["takeover_secs"]
 
 
 def _in_use(workdir: pathlib.Path) -> InputError:
