@@ -18,9 +18,8 @@ from truenegs_jax.runtime import files
 from truenegs_jax.runtime.errors import CheckpointError, InputError
 from truenegs_jax.runtime.paths import is_bucket
 from truenegs_jax.runtime.uploads import Uploads
-from truenegs_jax.workdir import steps
+from truenegs_jax.workdir.steps import LOCK, STEP, list_steps
 
-LOCK = "lock"  # locked by the run that uses the workdir
 CHECKPOINTS = "checkpoints"  # folder of steps
 CONFIG = "config.json"  # with all values resolved
 ABOUT = "about.json"  # data and cost of a run, for its report
@@ -104,7 +103,7 @@ def check_checkpoint_folder(folder: pathlib.Path) -> None:
 
 def has_checkpoint(workdir: pathlib.Path) -> bool:
   """Returns whether the workdir has a checkpoint to resume from."""
-  return any(steps.list_steps(workdir / CHECKPOINTS).values())
+  return any(list_steps(workdir / CHECKPOINTS).values())
 
 
 def has_pretraining(workdir: pathlib.Path) -> bool:
@@ -121,7 +120,7 @@ def parse_run_path(
   """
   if (path / CHECKPOINTS).is_dir():
     return path, None
-  match = steps.STEP.fullmatch(path.name)
+  match = STEP.fullmatch(path.name)
   step = int(match[2]) if match else None
   folder = path if step is None else path.parent
   if folder.name == CHECKPOINTS and (folder.parent / VOCABULARY).exists():

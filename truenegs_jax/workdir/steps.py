@@ -21,6 +21,7 @@ from truenegs_jax.runtime.paths import is_bucket
 # all but plain numbers, that says that it is finished.
 STEP = re.compile(r"(?:(\d+)_)?(\d+)", re.ASCII)
 COMMITTED = "commit_success.txt"
+LOCK = "lock"  # file of a workdir, locked by the run that uses it
 
 
 def list_steps(folder: pathlib.Path) -> dict[str, bool]:
