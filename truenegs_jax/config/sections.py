@@ -161,8 +161,12 @@ class Readings(Section):
   @property
   def needs_table(self) -> bool:
     """Whether an objective needs a synonym table."""
-    needs_label = self.discriminator_ignore or self.discriminator_label < 1
-    return bool(self.hard_correction or self.smoothing or needs_label)
+    return bool(self.hard_correction or self.smoothing or self.spares_synonyms)
+
+  @property
+  def spares_synonyms(self) -> bool:
+    """Whether a sampled synonym is not simply a replaced token."""
+    return self.discriminator_ignore or self.discriminator_label < 1
 
   @property
   def term_weights(self) -> dict[str, float]:

@@ -150,7 +150,7 @@ def _detection_terms(
   terms: Terms = {}
   real_BxL = batch["documents"] != 0
   replaced_BxL = (corrupted_BxL != batch["tokens"]).astype(jnp.float32)
-  if options.discriminator_ignore or options.discriminator_label < 1:
+  if options.spares_synonyms:
     spared_BxK = mlm.find_false_negatives(
       batch, predictions.slots, predictions.sampled_BxK, aux, options
     )

@@ -43,8 +43,7 @@ def mlm_loss(
 
   This is equation 2 of Zhang et al. 2023, for any model: a slot whose likeliest
   token is a synonym of the gold token has no loss, and is not counted. With
-  `smoothing`, see `truenegs_jax.objectives.smoothing`, the gold token shares
-  its target with its synonyms.
+  `smoothing`, the gold token shares its target with its synonyms.
 
   >>> tokens = ["[MASK]", "main", "primary", "swan"]
   >>> table = SynonymTable.from_pairs([("primary", "main")], tokens)
@@ -66,10 +65,8 @@ def mlm_loss(
 
   Args:
     logits_BxKxV: of all positions if K = L; of any float type.
-    gold_BxK: int32.
-    weight_BxK: 1 for a slot in use, else 0.
-    table: `SynonymTable.arrays`; None for the plain loss.
-    hard_correction: whether the table corrects.
+    gold_BxK, weight_BxK: int32; 1 for a slot in use, else 0.
+    table: `SynonymTable.arrays`, which corrects; None for the plain loss.
     smoothing: share of the target, which needs lists: `arrays("ids")`.
     smoothing_by: "uniform", "model", "balanced" or "set".
   """

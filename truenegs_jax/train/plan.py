@@ -110,13 +110,12 @@ def abstract_aux(
   """Describes the arrays of `make_aux`, with ASSUMED_LIST_LENGTH synonyms."""
   aux, vocab_size = {}, len(run.tokenizer.vocab)
   if run.table_request and run.table_builder is None:
-    options, width = run.options, ASSUMED_LIST_LENGTH
+    width = ASSUMED_LIST_LENGTH
     arrays = {"ids_VxS": (width, jnp.int32)}
-    layout = "ids" if options.smoothing else run.config.negatives.layout
-    if table_lib.choose_layout(vocab_size, width, layout) == "bits":
+    if table_lib.choose_layout(vocab_size, width, run.table_layout) == "bits":
       words = -(-vocab_size // negatives.WORD_BITS)
       arrays = {"bits_VxW": (words, jnp.uint32)}
-    elif options.needs_rates:
+    elif run.options.needs_rates:
       arrays["rates_VxS"] = width, jnp.float32
     for name, (columns, dtype) in arrays.items():
       like = jax.ShapeDtypeStruct((vocab_size, columns), dtype)
@@ -134,8 +133,7 @@ def make_aux(
   """Puts the table, if any, and `continues_V`, if needed, on the devices."""
   aux = {}
   if table is not None:
-    layout = "ids" if run.options.smoothing else run.config.negatives.layout
-    arrays = table.arrays(layout, rates=run.options.needs_rates)
+    arrays = table.arrays(run.table_layout, rates=run.options.needs_rates)
     for name, array in arrays.items():
       aux[name] = sharding.place_table(array, mesh, run.config.mesh.synonyms)
   if (continues_V := run.continues_V) is not None:

@@ -84,6 +84,11 @@ class Run:
       **{name: getattr(c.negatives, name) for name in readings},
     )
 
+  @property
+  def table_layout(self) -> str:
+    """Layout of the synonym table on devices; smoothing reads lists."""
+    return "ids" if self.options.smoothing else self.config.negatives.layout
+
   @functools.cached_property
   def table_request(self) -> TableRequest | None:
     """The request for the synonym table; None if the objective needs none."""
@@ -356,8 +361,7 @@ def _check_negatives(config: PretrainConfig) -> None:
       f" {table.every:,} steps, which is never in a run of"
       f" {config.steps:,} steps. Set a smaller every=NUMBER in it."
     )
-  is_changed = n.discriminator_ignore or n.discriminator_label < 1
-  if config.objective == "mlm" and is_changed:
+  if config.objective == "mlm" and n.spares_synonyms:
     raise InputError(
       "negatives.discriminator_label and discriminator_ignore need ELECTRA's"
       " two networks, and BERT has one. Set them to 1 and False."
@@ -367,11 +371,10 @@ def _check_negatives(config: PretrainConfig) -> None:
 def build_table_request(negatives: Negatives, data: Data) -> TableRequest:
   """Builds the request for the synonym table of a config."""
   names = ("sources", "stop_words", "keep_stop_words", "include_self")
-  is_balanced = negatives.smoothing_by == "balanced"
   return TableRequest(
     language=data.language,
     wordnet_dir=data.wordnet_dir,
-    symmetric=negatives.symmetric or is_balanced,
+    symmetric=negatives.symmetric or negatives.smoothing_by == "balanced",
     **{name: getattr(negatives, name) for name in names},
   )
 
