@@ -31,7 +31,7 @@ def get_config(arg: str = "") -> ConfigDict:
   c.optim.b2 = 0.98  # 0.999 averages over most of so short a run
   c.log.every_steps = 50
   c.checkpoint.every_steps = c.eval.every_steps = 1_500
-  c.checkpoint.keep_percent = (100.0,)
+  c.checkpoint.keep_percent = (10.0, 33.4, 100.0)
   c.eval.rows = 512
   return common.apply_arg(c, arg, default="baseline", own={"electra": electra})
 

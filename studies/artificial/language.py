@@ -186,21 +186,24 @@ def write_language(
   Args:
     folder: must not exist yet; it appears once it is complete.
     seed: of the lines and lexicons.
-    lexicons: precision and recall of each, in percent; a language without
-      synonyms gets none.
+    lexicons: precision and recall of each, in percent; those that are
+      impossible are left out.
 
   Raises:
-    InputError: the folder exists, or a lexicon is impossible.
+    InputError: the folder exists.
     DiskError: the folder cannot be written.
   """
   if folder.exists():
     raise InputError(f"'{folder}' exists. Remove it, or choose another folder.")
   contents = {VOCABULARY: "".join(f"{x}\n" for x in vocabulary(language))}
   names_V = np.array(language.names)
-  for precision, recall in lexicons if language.synonym_share else ():
-    pairs_Nx2 = draw_lexicon(
-      language, precision=precision / 100, recall=recall / 100, seed=seed
-    )
+  for precision, recall in lexicons:
+    try:
+      pairs_Nx2 = draw_lexicon(
+        language, precision=precision / 100, recall=recall / 100, seed=seed
+      )
+    except InputError:
+      continue  # too few words
     lines = map("\t".join, names_V[pairs_Nx2])
     contents[LEXICON.format(precision, recall)] = "\n".join(lines) + "\n"
   for name, count, stream in ((TEXT, rows, 0), (HELD_OUT, NUM_HELD_OUT, 1)):

@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import pathlib
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -21,41 +20,50 @@ from truenegs_jax.runtime import rng
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.train.start import Run
 from truenegs_jax.workdir import saved_model
+from truenegs_jax.workdir.files import read_records
 
 FIRST_WORD = len(SPECIALS)  # its token
 # Random words would change what is known about the line.
 STYLE = "electra_85_15"
+CORRECTED = "corrected_of_slots"  # a field of training records
 
 
 def measure_run(
-  workdir: pathlib.Path,
-  folder: pathlib.Path,
-  *,
-  report: Callable[[str], object],
-) -> dict[str, float]:
-  """Measures the newest checkpoint of a run on its language.
+  workdir: pathlib.Path, folder: pathlib.Path
+) -> dict[int, dict[str, float]]:
+  """Measures the kept checkpoints of a run on its language, by step.
 
   Args:
     workdir: of the run.
     folder: of its language.
-    report: receives a line about each damaged checkpoint.
+
+  Returns:
+    The measures of `measure_model`; with hard correction also the share of
+    corrected slots, averaged over the training records until the step.
 
   Raises:
     InputError: one of the folders is none, or the run has another vocabulary.
     CheckpointError: see `saved_model.load`.
   """
   language, words_RxL = read_language(folder)
+  records = [x for x in read_records(workdir) if x["split"] == "train"]
+  measured = {}
   with saved_model.open_run(workdir) as checkpoints:
-    saved, params = saved_model.load(checkpoints, None, report=report)
-  if saved.tokenizer.vocab != vocabulary(language):
-    raise InputError(
-      f"'{workdir}' was not trained on the language in '{folder}': its"
-      " vocabulary differs. Use the folder of its data.vocab."
-    )
-  options = Run(saved.config, saved.tokenizer).options
-  return measure_model(
-    saved.model, params, options, saved.tokenizer, language, words_RxL
-  )
+    for step in checkpoints.steps():
+      saved, params = saved_model.load(checkpoints, step, report=print)
+      if saved.tokenizer.vocab != vocabulary(language):
+        raise InputError(
+          f"'{workdir}' was not trained on the language in '{folder}': its"
+          " vocabulary differs. Use the folder of its data.vocab."
+        )
+      options = Run(saved.config, saved.tokenizer).options
+      measured[step] = measure_model(
+        saved.model, params, options, saved.tokenizer, language, words_RxL
+      )
+      shares = [x.get(CORRECTED) for x in records if x["step"] <= step]
+      if shares and None not in shares:
+        measured[step][CORRECTED] = sum(shares) / len(shares)
+  return measured
 
 
 def measure_model(

@@ -10,6 +10,7 @@ from scipy import stats
 
 BINS = 15  # of calibration errors, of equal width (Guo et al. 2017)
 RIDGE = 1e-3  # of a probe, times the number of examples
+FOLDS = 5  # of a probe; a class has at most as many words
 
 
 def class_posterior(
@@ -126,25 +127,29 @@ def probe_new_words(
 ) -> float:
   """Returns the accuracy of a linear probe on the class of words it never saw.
 
-  The probe is ridge regression, with a bias, on one-hot classes. It is fitted
-  to the likeliest word of each class in the first half of the M words, and
-  tested on the other words of the second half; nan if no class has others.
+  The words of each class are divided among FOLDS. For each fold a probe, ridge
+  regression with a bias on one-hot classes, is fitted to the first half of the
+  M words without those of the fold, and tested on the fold's words that have
+  synonyms in the second half; nan if no word has any.
   """
-  class_V, share_V = language.class_V, language.share_V
-  largest_C = np.zeros(class_V[-1] + 1)
-  np.maximum.at(largest_C, class_V, share_V)
-  is_main_M = (share_V == largest_C[class_V])[words_M]
+  class_V, has_synonym_V = language.class_V, language.is_synonym_VxV.any(axis=1)
+  first_C = np.unique(class_V, return_index=True)[1]
+  fold_V = (np.arange(len(class_V)) - first_C[class_V]) % FOLDS
   is_first_M = np.arange(len(words_M)) < len(words_M) // 2
-  fit_M, test_M = is_first_M & is_main_M, ~is_first_M & ~is_main_M
-  if not test_M.any():
-    return float("nan")
-  class_M = class_V[words_M]
   x_MxD = np.column_stack([hidden_MxD, np.ones(len(hidden_MxD))])
-  x_NxD, y_NxC = x_MxD[fit_M], np.eye(len(largest_C))[class_M[fit_M]]
-  ridge_DxD = RIDGE * len(x_NxD) * np.eye(x_NxD.shape[1])
-  w_DxC = np.linalg.solve(x_NxD.T @ x_NxD + ridge_DxD, x_NxD.T @ y_NxC)
-  predicted_N = (x_MxD[test_M] @ w_DxC).argmax(axis=1)
-  return float((predicted_N == class_M[test_M]).mean())
+  y_MxC = np.eye(len(first_C))[class_V[words_M]]
+  correct = []
+  for fold in range(FOLDS):
+    is_fold_M = (fold_V == fold)[words_M]
+    fit_M = is_first_M & ~is_fold_M
+    test_M = ~is_first_M & is_fold_M & has_synonym_V[words_M]
+    x_NxD = x_MxD[fit_M]
+    ridge_DxD = RIDGE * len(x_NxD) * np.eye(x_NxD.shape[1])
+    w_DxC = np.linalg.solve(x_NxD.T @ x_NxD + ridge_DxD, x_NxD.T @ y_MxC[fit_M])
+    predicted_N = (x_MxD[test_M] @ w_DxC).argmax(axis=1)
+    correct.append(predicted_N == class_V[words_M[test_M]])
+  correct_N = np.concatenate(correct)
+  return float(correct_N.mean()) if len(correct_N) else float("nan")
 
 
 def _normalize(p: np.ndarray) -> np.ndarray:

@@ -4,7 +4,8 @@
 
 The languages are in WORKDIR/languages/seed-S, the models in
 WORKDIR/runs/ARM/seed-S/pretrain, and the measures of each in a file
-`measures.json` beside. The same command continues what was stopped.
+`measures.json` beside; WORKDIR/measures.csv has those of all. The same command
+continues what was stopped.
 """
 
 from truenegs_jax.runtime import errors
@@ -12,6 +13,7 @@ from truenegs_jax.runtime import errors
 if __name__ == "__main__":
   errors.exit_at_signals()  # before the imports that take time
 
+import csv
 import dataclasses
 import json
 import pathlib
@@ -35,6 +37,7 @@ SYNONYMS = flags.DEFINE_float(
   "synonyms", 50.0, "Percentage of the words that have synonyms.", 0.0, 100.0
 )
 SEEDS = flags.DEFINE_integer("seeds", 10, "Languages and models.", 1)
+FIRST = flags.DEFINE_integer("first_language", 0, "Language of seed 0.", 0)
 ARMS = flags.DEFINE_string(
   "arms", "baseline=baseline; hc=hc", "See configs/study.py."
 )
@@ -69,8 +72,9 @@ def write_languages(workdir: pathlib.Path) -> None:
   for seed in range(SEEDS.value):
     folder = workdir / "languages" / f"seed-{seed}"
     if not folder.exists():
-      drawn = language.draw_language(seed, synonym_share=SYNONYMS.value / 100)
-      language.write_language(folder, drawn, seed=seed, rows=ROWS.value)
+      number = FIRST.value + seed
+      drawn = language.draw_language(number, synonym_share=SYNONYMS.value / 100)
+      language.write_language(folder, drawn, seed=number, rows=ROWS.value)
 
 
 def measure(
@@ -84,14 +88,25 @@ def measure(
     path = workdir / part.key / "measures.json"
     if not path.exists():
       folder = workdir / "languages" / f"seed-{part.seed}"
-      values = measure_run.measure_run(path.parent, folder, report=print)
+      values = measure_run.measure_run(path.parent, folder)
       save_json(path, finite_or_null(values))
     measured += [
-      scores.Score(part.arm, part.seed, "measures", None, name, value)
-      for name, value in json.loads(path.read_text()).items()
+      scores.Score(part.arm, part.seed, f"step {step}", None, name, value)
+      for step, values in json.loads(path.read_text()).items()
+      for name, value in values.items()
       if value is not None
     ]
   return measured
+
+
+def save_measures(measured: Sequence[scores.Score], path: pathlib.Path) -> None:
+  """Saves a line for each measure of each model, rounded to six decimals."""
+  with path.open("w", newline="") as file:
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(["arm", "seed", "step", "measure", "value"])
+    for x in measured:
+      step = x.task.removeprefix("step ")
+      writer.writerow([x.arm, x.seed, step, x.metric, round(x.value, 6)])
 
 
 def main(argv: list[str]) -> None:
@@ -107,10 +122,9 @@ def main(argv: list[str]) -> None:
     planned = plan.make_plan(Study.read(config.study), workdir)
     measured = measure(planned.parts, workdir)
     planned = dataclasses.replace(planned, scores=measured)
-    layouts = tables.make_tables(planned)
-    for table in layouts:
+    for table in tables.make_tables(planned):
       console.print(tables.to_terminal(table))
-    (workdir / "measures.csv").write_text(tables.to_csv(layouts))
+    save_measures(measured, workdir / "measures.csv")
 
 
 if __name__ == "__main__":

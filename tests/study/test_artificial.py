@@ -1,5 +1,6 @@
 """Tests the study of artificial languages against enumeration."""
 
+import csv
 import itertools
 import math
 import pathlib
@@ -65,7 +66,10 @@ def test_the_program_compares_models_on_the_languages_of_their_seeds(tmp_path):
     "--overrides=steps=4 optim.warmup_steps=1 eval.rows=8",
   ]
   subprocess.run(command, check=True)
-  lines = (tmp_path / "measures.csv").read_text().splitlines()
-  values = {tuple(x.split(",")[1:4]): x.split(",")[4] for x in lines}
-  assert 0 < float(values["a", "arm", "kl_word"]) < 5
-  assert values["b", "difference", "kl_class"]
+  with (tmp_path / "measures.csv").open() as file:
+    values = {
+      (x["arm"], x["step"], x["measure"]): float(x["value"])
+      for x in csv.DictReader(file)
+    }
+  assert 0 < values["a", "4", "kl_word"] < 5
+  assert values["b", "1", "kl_class"] != values["b", "4", "kl_class"]
