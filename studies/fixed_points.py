@@ -1,6 +1,8 @@
 """Computes where losses lead a masked language model that can learn anything.
 
   python studies/fixed_points.py
+  python studies/fixed_points.py --first=10 --dials 100 10 \\
+    --out=studies/corrections/optima.json
 
 Let P be the exact distribution of the hidden word g in a context, z the logits
 of a model and p = softmax(z). An optimum of a loss L is a fixed point of its
@@ -240,14 +242,15 @@ def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
   parser.add_argument("--dials", type=float, nargs="+", default=[100, 50])
   parser.add_argument("--seeds", type=int, default=10)
+  parser.add_argument("--first", type=int, default=0, help="first language")
   parser.add_argument("--out", type=pathlib.Path, default=OUT)
   flags = parser.parse_args()
   languages: dict[str, dict] = {}
   for dial, lexicon in itertools.product(flags.dials, PRECISION):
-    seeds = [
-      measure_seed(seed, dial, PRECISION[lexicon])
-      for seed in range(flags.seeds)
-    ]
+    numbers = lib.number_languages(
+      flags.first, flags.seeds, synonym_share=dial / 100
+    )
+    seeds = [measure_seed(x, dial, PRECISION[lexicon]) for x in numbers]
     print(f"\n{dial:g} % synonyms, {lexicon} lexicon: mean (lowest to highest)")
     rows = languages[f"{dial:g} {lexicon}"] = {}
     for name, values in seeds[0].items():
@@ -256,7 +259,7 @@ def main() -> None:
   trained = {
     f"{dial:g}": follow_to_trained(dial, flags.seeds)
     for dial in flags.dials
-    if dial in TRAINED
+    if dial in TRAINED and not flags.first
   }
   print("\nkl_class of hc on its way, as far as trained models:", trained)
   result = {

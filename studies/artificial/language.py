@@ -109,6 +109,22 @@ def draw_language(
   return Language(start_C, next_CxC, class_V, share_V)
 
 
+def number_languages(
+  first: int, count: int, *, synonym_share: float
+) -> list[int]:
+  """Returns the seeds of languages from `first` on that have synonyms.
+
+  With a small share, the nearest that some languages can have is 0: these are
+  skipped, unless the share is 0.
+  """
+  drawn = (
+    (seed, draw_language(seed, synonym_share=synonym_share))
+    for seed in itertools.count(first)
+  )
+  suited = (seed for seed, x in drawn if x.synonym_share or not synonym_share)
+  return [*itertools.islice(suited, count)]
+
+
 def sample_lines(
   language: Language, *, rows: int, length: int, seed: int | list[int]
 ) -> np.ndarray:

@@ -37,7 +37,7 @@ SYNONYMS = flags.DEFINE_float(
   "synonyms", 50.0, "Percentage of the words that have synonyms.", 0.0, 100.0
 )
 SEEDS = flags.DEFINE_integer("seeds", 10, "Languages and models.", 1)
-FIRST = flags.DEFINE_integer("first_language", 0, "Language of seed 0.", 0)
+FIRST = flags.DEFINE_integer("first_language", 0, "The first language.", 0)
 ARMS = flags.DEFINE_string(
   "arms", "baseline=baseline; hc=hc", "See configs/study.py."
 )
@@ -68,12 +68,15 @@ def make_config(workdir: pathlib.Path) -> ConfigDict:
 
 
 def write_languages(workdir: pathlib.Path) -> None:
-  """Writes the languages that are missing."""
-  for seed in range(SEEDS.value):
+  """Writes the languages that are missing, one for each seed."""
+  share = SYNONYMS.value / 100
+  numbers = language.number_languages(
+    FIRST.value, SEEDS.value, synonym_share=share
+  )
+  for seed, number in enumerate(numbers):
     folder = workdir / "languages" / f"seed-{seed}"
     if not folder.exists():
-      number = FIRST.value + seed
-      drawn = language.draw_language(number, synonym_share=SYNONYMS.value / 100)
+      drawn = language.draw_language(number, synonym_share=share)
       language.write_language(folder, drawn, seed=number, rows=ROWS.value)
 
 
