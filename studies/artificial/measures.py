@@ -127,10 +127,10 @@ def probe_new_words(
 ) -> float:
   """Returns the accuracy of a linear probe on the class of words it never saw.
 
-  The words of each class are divided among FOLDS. For each fold a probe, ridge
-  regression with a bias on one-hot classes, is fitted to the first half of the
-  M words without those of the fold, and tested on the fold's words that have
-  synonyms in the second half; nan if no word has any.
+  The words that have synonyms are divided among FOLDS, those of a class among
+  different ones. For each fold a probe, ridge regression with a bias on one-hot
+  classes, is fitted to the first half of the M words without those of the fold,
+  and tested on these in the second half; nan if no word has synonyms.
   """
   class_V, has_synonym_V = language.class_V, language.is_synonym_VxV.any(axis=1)
   first_C = np.unique(class_V, return_index=True)[1]
@@ -140,9 +140,8 @@ def probe_new_words(
   y_MxC = np.eye(len(first_C))[class_V[words_M]]
   correct = []
   for fold in range(FOLDS):
-    is_fold_M = (fold_V == fold)[words_M]
-    fit_M = is_first_M & ~is_fold_M
-    test_M = ~is_first_M & is_fold_M & has_synonym_V[words_M]
+    is_fold_M = ((fold_V == fold) & has_synonym_V)[words_M]
+    fit_M, test_M = is_first_M & ~is_fold_M, ~is_first_M & is_fold_M
     x_NxD = x_MxD[fit_M]
     ridge_DxD = RIDGE * len(x_NxD) * np.eye(x_NxD.shape[1])
     w_DxC = np.linalg.solve(x_NxD.T @ x_NxD + ridge_DxD, x_NxD.T @ y_MxC[fit_M])
