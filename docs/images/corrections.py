@@ -1,0 +1,122 @@
+"""Draws corrections.svg: what each correction did in a known language.
+
+  python docs/images/corrections.py
+
+The numbers are those of studies/corrections.
+"""
+
+import pathlib
+import sys
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import FancyBboxPatch
+
+ROOT = pathlib.Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "studies" / "corrections"))
+import summarize  # noqa: E402
+
+INK, GREY, PAPER = "#1f2328", "#57606a", "#ffffff"
+BETTER, WORSE, NONE = "#0072b2", "#d55e00", "#8c959f"
+LABELS = {
+  "hc": "hard correction",
+  "hc_until": "hard correction, 60 % of the steps",
+  "drop": "as many slots dropped at random",
+  "uniform": "uniform",
+  "model": "model",
+  "balanced": "balanced",
+  "set": "set",
+  "uniform_p50": "uniform, half of the pairs wrong",
+  "model_p50": "model, half of the pairs wrong",
+  "balanced_p50": "balanced, half of the pairs wrong",
+}
+# Dial, checkpoint and title of each panel.
+PANELS = (
+  (100, "tenth", "100 % of the words have\nsynonyms, a tenth of the run"),
+  (100, "end", "100 %, end of the run"),
+  (10, "end", "10 %, end of the run"),
+)
+
+
+def draw() -> Figure:
+  """Draws a row for each correction and a panel for each moment."""
+  figure = Figure(figsize=(9.2, 4.9))
+  paper = FancyBboxPatch(
+    *((0.005, 0.005), 0.99, 0.99),
+    boxstyle="round,pad=0,rounding_size=0.02",
+    **{"facecolor": PAPER, "edgecolor": "#d0d7de"},  # on dark pages, too
+    zorder=-1,
+  )
+  figure.add_artist(paper)
+  panels = figure.subplots(1, len(PANELS), sharey=True)
+  figure.subplots_adjust(
+    left=0.275, right=0.98, top=0.74, bottom=0.12, wspace=0.08
+  )
+  for axes, (dial, when, title) in zip(panels, PANELS, strict=True):
+    draw_panel(axes, dial, when)
+    axes.set_title(title, size=10, color=INK, loc="left")
+  panels[0].set_yticks(range(len(LABELS)), LABELS.values(), size=10)
+  panels[0].set_ylim(len(LABELS) - 0.5, -0.5)
+  panels[1].set_xlabel(
+    "divergence of the class from the truth, minus that of the plain loss,"
+    " nats",
+    size=9.5,
+    color=GREY,
+  )
+  draw_legend(figure)
+  return figure
+
+
+def draw_panel(axes: Axes, dial: int, when: str) -> None:
+  """Draws mean differences with 95 % intervals, and the optima at the end."""
+  runs = summarize.read(f"dial-{dial}")
+  step = summarize.CHECKPOINTS[when]
+  seeds = len(runs[summarize.BASELINE, step, "kl_class"])
+  for y, arm in enumerate(LABELS):
+    found = summarize.compare(runs, arm, step, "kl_class")
+    color = (WORSE if found.mean > 0 else BETTER) if found.is_evidence else NONE
+    low, high = found.mean - found.half, found.mean + found.half
+    axes.plot([low, high], [y, y], color=color, linewidth=2)
+    axes.plot(found.mean, y, "o", color=color, markersize=6)
+    if when == "end":
+      best = summarize.optimum(arm, dial, seeds)
+      axes.plot(best, y, "D", color=INK, fillstyle="none", markersize=8)
+  axes.axvline(0, color=GREY, linewidth=0.8, zorder=0)
+  axes.spines[["top", "right", "left"]].set_visible(False)
+  axes.tick_params(left=False, labelcolor=INK, labelsize=9)
+  axes.locator_params(axis="x", nbins=5)
+
+
+def draw_legend(figure: Figure) -> None:
+  """Explains dots, colours and diamonds."""
+  dot = {"marker": "o", "linewidth": 2}
+  diamond = {"marker": "D", "fillstyle": "none", "linestyle": "none"}
+  handles = {
+    "worse": Line2D([], [], color=WORSE, **dot),
+    "better": Line2D([], [], color=BETTER, **dot),
+    "no evidence (95 % intervals)": Line2D([], [], color=NONE, **dot),
+    "where the loss leads": Line2D([], [], color=INK, **diamond),
+  }
+  figure.legend(
+    [*handles.values()],
+    [*handles],
+    loc="upper left",
+    bbox_to_anchor=(0.01, 0.98),
+    ncols=len(handles),
+    frameon=False,
+    fontsize=10,
+    labelcolor=INK,
+  )
+
+
+def main() -> None:
+  matplotlib.rcParams["svg.hashsalt"] = "corrections"  # the same ids
+  matplotlib.rcParams["svg.fonttype"] = "none"  # text, not outlines: smaller
+  path = pathlib.Path(__file__).with_suffix(".svg")
+  draw().savefig(path, transparent=True, metadata={"Date": None})
+
+
+if __name__ == "__main__":
+  main()
