@@ -37,6 +37,7 @@ def make_options(name, folder):
   elif name == "table":
     pairs = itertools.permutations(SYNONYMS, 2)
     pairs = [(a, b) for a, b in pairs if a.lower() != b.lower()]
+    path = path.with_suffix(".safetensors")
     SynonymTable.from_pairs(pairs, VOCABULARY, source="x").save(path)
   else:
     pytest.fail(f"Write an example for the source {name}.")

@@ -4,13 +4,18 @@ import dataclasses
 import functools
 import json
 import lzma
+import re
+import subprocess
+import sys
 import tarfile
 
 import hypothesis
 import numpy as np
 import pytest
+import safetensors.numpy
 from hypothesis import strategies as st
 
+import truenegs_jax
 from truenegs_jax.data.tokens.tokenizer import make_tokenizer
 from truenegs_jax.runtime.errors import DataError, InputError
 from truenegs_jax.synonyms import table, wordnet
@@ -174,61 +179,128 @@ def test_invalid_vocabularies_and_ids_are_refused():
 # Saved tables.
 
 
+def read_saved(path):
+  """Reads the header and the keys of a saved table with other libraries."""
+  if path.suffix == ".npz":
+    with np.load(path) as file:
+      return json.loads(str(file["header"])), file["keys"]
+  with safetensors.safe_open(path, "numpy") as file:
+    return json.loads(file.metadata()["header"]), file.get_tensor("keys")
+
+
+def write_saved(path, header, **arrays):
+  """Writes a file with the header and arrays of a table, maybe invalid."""
+  if path.suffix == ".npz":
+    np.savez_compressed(path, header=json.dumps(header), **arrays)
+  else:
+    metadata = {"header": json.dumps(header)}
+    safetensors.numpy.save_file(arrays, path, metadata)
+
+
+each_suffix = pytest.mark.parametrize("suffix", table.SUFFIXES)
+
+
+@each_suffix
 @pytest.mark.parametrize("pairs", [PAIRS, []])
-def test_loaded_table_equals_the_saved_one(tmp_path, pairs):
+def test_loaded_table_equals_the_saved_one(tmp_path, pairs, suffix):
   built = build(pairs, include_self=True)
-  path = tmp_path / "new folder" / "synonyms.npz"
+  path = tmp_path / "new folder" / f"synonyms{suffix}"
   built.save(path)
-  loaded = SynonymTable.load(path, TOKENS)
-  np.testing.assert_array_equal(loaded.keys_Q, built.keys_Q)
-  for field in dataclasses.fields(SynonymTable)[1:]:
-    assert getattr(loaded, field.name) == getattr(built, field.name)
-  with np.load(path) as file:
-    header = json.loads(str(file["header"]))
+  for loaded in (SynonymTable.load(path), SynonymTable.load(path, TOKENS)):
+    np.testing.assert_array_equal(loaded.keys_Q, built.keys_Q)
+    for field in dataclasses.fields(SynonymTable)[1:]:
+      assert getattr(loaded, field.name) == getattr(built, field.name)
+  header, _ = read_saved(path)
+  assert "https://wordnet.princeton.edu" in header.pop("licence")
   assert header == {
-    "format": 2,
+    "format": 3,
+    "version": truenegs_jax.__version__,
     "source": "test",
     "options": dict(built.options),
     "vocabulary": built.vocabulary,
     "fingerprint": built.fingerprint,
     "rows": built.num_rows,
     "pairs": built.num_pairs,
+    "tokens": TOKENS,
   }
 
 
-def test_damaged_files_and_other_formats_are_refused(tmp_path):
-  path = tmp_path / "synonyms.npz"
-  with pytest.raises(DataError, match="no synonym table .*synonyms.npz"):
-    SynonymTable.load(path, TOKENS)
+@pytest.mark.slow
+def test_tables_are_made_saved_and_loaded_without_jax(tmp_path):
+  code = r"""
+import sys
+from truenegs_jax import SynonymTable, build_table, make_tokenizer
+words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "main", "primary"]
+tokenizer = make_tokenizer(words, lowercase=True)
+open("pairs.tsv", "w").write("main\tprimary\n")
+table = build_table(tokenizer, "pairs path=pairs.tsv")
+for name in ("t.npz", "t.safetensors"):
+  table.save(name)
+  assert SynonymTable.load(name).arrays().keys() == {"bits_VxW"}
+print(*sys.modules)
+"""
+  modules = subprocess.check_output(
+    [sys.executable, "-c", code], text=True, cwd=tmp_path
+  )
+  slow = {"jax", "flax", "transformers", "datasets", "torch", "absl", "scipy"}
+  assert not slow & set(modules.split())
+
+
+@each_suffix
+def test_damaged_files_and_other_formats_are_refused(tmp_path, suffix):
+  path = tmp_path / f"synonyms{suffix}"
+  with pytest.raises(DataError, match="no synonym table .*synonyms"):
+    SynonymTable.load(path)
   build().save(path)
   content = path.read_bytes()
-  with np.load(path) as file:
-    header, keys_Q = file["header"], file["keys"]
+  header, keys_Q = read_saved(path)
 
-  def save_arrays(**arrays):
-    np.savez_compressed(path, **arrays)
+  def saved(changes=(), **arrays):
+    write_saved(path, header | dict(changes), **({"keys": keys_Q} | arrays))
     return path.read_bytes()
 
-  newer = json.dumps(json.loads(str(header)) | {"format": 99})
+  npz = suffix == ".npz"
+  tokens = [*TOKENS[:-1], "other"]
   for damaged, reason in (
-    (b"", "zip"),
-    (b"PK\x03\x04 not a zip", "zip"),
-    (content[:200], "zip"),
-    (save_arrays(header=header, keys=keys_Q[:-1]), "fingerprint"),
-    (save_arrays(header=header, keys=np.append(keys_Q, 10**9)), "outside"),
-    (save_arrays(header=header, keys=keys_Q - 300), "outside"),
-    (save_arrays(header=header, keys=keys_Q.astype(np.float32)), "float32"),
-    (save_arrays(header=newer, keys=keys_Q), "format 99"),
-    (save_arrays(header=np.array([{}], object), keys=keys_Q), "allow_pickle"),
+    (b"", "zip" if npz else "JSON"),
+    (b"PK\x03\x04 not a zip", "zip" if npz else "JSON"),
+    (content[:-20], "zip" if npz else "Safetensor"),
+    (content[:200], "zip" if npz else "JSON"),
+    (saved(keys=keys_Q[:-1]), "fingerprint"),
+    (saved({"tokens": tokens}), "fingerprint"),
+    (saved({"tokens": 7}), "int"),
+    (saved({"options": None}), "NoneType"),
+    (saved(keys=np.append(keys_Q, 10**9)), "outside"),
+    (saved(keys=keys_Q - 300), "outside"),
+    (saved(keys=keys_Q.astype(np.float32)), "float32"),
+    (saved(keys=keys_Q[None]), "shape"),
   ):
     path.write_bytes(damaged)
-    message = f"(?s)^'{path}' is not a complete.*{reason}"
-    with pytest.raises(DataError, match=message):
+    with pytest.raises(DataError, match="not a complete") as caught:
       SynonymTable.load(path, TOKENS)
+    assert re.search(reason, str(caught.value))
+    assert str(path) in str(caught.value) and "\n" not in str(caught.value)
+  path.write_bytes(saved({"format": 99, "version": "7.1"}))
+  with pytest.raises(DataError, match="format 99, written by truenegs_jax 7.1"):
+    SynonymTable.load(path)
 
 
-def test_another_vocabulary_is_refused_with_both_fingerprints(tmp_path):
+def test_pickled_objects_are_never_loaded(tmp_path):
   path = tmp_path / "synonyms.npz"
+  np.savez(path, header=np.array([{}], object), keys=np.zeros(1, np.int64))
+  with pytest.raises(DataError, match="allow_pickle"):
+    SynonymTable.load(path)
+
+
+def test_files_of_other_formats_are_not_written(tmp_path):
+  with pytest.raises(InputError, match="t.json.*npz or .safetensors"):
+    build().save(tmp_path / "t.json")
+  assert not list(tmp_path.iterdir())
+
+
+@each_suffix
+def test_another_vocabulary_is_refused_with_both_fingerprints(tmp_path, suffix):
+  path = tmp_path / f"synonyms{suffix}"
   build().save(path)
   for tokens in (TOKENS[:-1], TOKENS[::-1]):
     with pytest.raises(DataError) as caught:

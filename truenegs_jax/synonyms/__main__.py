@@ -26,8 +26,8 @@ from truenegs_jax.data.corpus.sources_spec import open_corpus
 from truenegs_jax.data.tokens import tokenizer as tokenizer_lib
 from truenegs_jax.runtime import progress
 from truenegs_jax.runtime.errors import InputError
-from truenegs_jax.runtime.paths import open_path
 from truenegs_jax.synonyms import run_table, wordnet
+from truenegs_jax.synonyms import table as table_lib
 from truenegs_jax.synonyms.table import SynonymTable
 from truenegs_jax.synonyms.vocabulary import is_word
 
@@ -38,7 +38,8 @@ OPTIONS = ("language", "wordnet_dir", "stop_words", *run_table.SWITCHES)
 def run(values: flags.FlagValues, console: Console) -> None:
   """Builds, saves and shows a table as the flags say."""
   say = functools.partial(console.print, soft_wrap=True)
-  open_path("--output", values.output)  # before the work
+  if values.output:
+    table_lib.open_output("--output", values.output)  # before the work
   check_code(values.language)
   if not values.vocab:
     raise InputError("--vocab is missing. Set --vocab=FILE.")
@@ -142,7 +143,9 @@ def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
   string_flag("stop_words", "", "File, one word a line; replaces --language's.")
   switch("symmetric", False, "Add the reverse of every pair.")
   switch("include_self", False, "Add every word to its own list.")
-  string_flag("output", "", "Save the table in this file, as .npz.")
+  string_flag(
+    "output", "", "Save the table in this file, .npz or .safetensors."
+  )
   string_flag("text", "", "Text to measure coverage of, like data.sources.")
   flags.DEFINE_list("word", [], "Show the lists of words.", flag_values=values)
 

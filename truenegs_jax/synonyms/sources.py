@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 
 from truenegs_jax.data.corpus.files import File, stat_file
 from truenegs_jax.runtime.errors import InputError
-from truenegs_jax.synonyms import lexicons, table
+from truenegs_jax.synonyms import lexicons
 from truenegs_jax.synonyms import wordnet as wordnet_lib
 from truenegs_jax.synonyms.table import SynonymTable
 from truenegs_jax.synonyms.vocabulary import Vocabulary
@@ -110,12 +110,9 @@ def omw(
 def saved_table(vocabulary: Vocabulary, *, path: str = "") -> Pairs:
   """Yields the pairs of a saved table; its tokens must be the same, if any."""
   find_file("table", path)
-  tokens = vocabulary.tokens
-  if not tokens:
-    table.read_file(path)
-    return iter(())
-  keys = SynonymTable.load(path, tokens).keys_Q.tolist()
-  ids = (divmod(key, len(tokens)) for key in keys)
+  saved = SynonymTable.load(path, vocabulary.tokens or None)
+  tokens, size = saved.tokens, saved.vocab_size
+  ids = (divmod(key, size) for key in saved.keys_Q.tolist())
   return ((tokens[a], tokens[b]) for a, b in ids if a != b)
 
 

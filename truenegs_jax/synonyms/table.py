@@ -10,16 +10,21 @@ pairs up with one gather, in one of two layouts:
   rates_VxS beside them, what balanced smoothing needs of each pair
 
   table = SynonymTable.from_pairs(pairs, tokens, source="wordnet")
-  table.save(path)
-  table = SynonymTable.load(path, tokens)  # needs neither NLTK nor WordNet
+  table.save("table.safetensors")  # or .npz
+  table = SynonymTable.load("table.safetensors")  # needs no WordNet
   aux = table.arrays()
+
+A saved table has its pairs, and in one JSON text its tokens, their fingerprint,
+sources, licence and versions. Nothing here imports jax.
 """
 
 import collections
 import dataclasses
+import importlib
 import io
 import json
 import os
+import pathlib
 import types
 import zipfile
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -48,9 +53,14 @@ FilePath = str | os.PathLike[str]
 LAYOUTS = ("auto", "bits", "ids")
 BITS_LIMIT = 512 << 20  # bytes of the largest bit matrix that "auto" chooses
 
-FORMAT = 2  # of saved tables; files with another number are refused
-HEADER = ("source", "options", "vocabulary", "fingerprint")
+FORMAT = 3  # of saved tables; files with another number are refused
+VERSION: str = importlib.import_module("truenegs_jax").__version__
+SUFFIXES = (".npz", ".safetensors")
 MAX_FILE_BYTES = 1 << 30  # unpacked; guards against zip bombs
+LICENCE = (
+  "That of the sources. WordNet is copyright Princeton University:"
+  " https://wordnet.princeton.edu/license-and-commercial-use"
+)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -175,25 +185,32 @@ class SynonymTable:
     return _make_table(keys_Q, tokens, source, options)
 
   @classmethod
-  def load(cls, path: FilePath, tokens: Sequence[str]) -> "SynonymTable":
-    """Reads a table that was saved for the vocabulary `tokens`.
+  def load(
+    cls, path: FilePath, tokens: Sequence[str] | None = None
+  ) -> "SynonymTable":
+    """Reads a saved table, and compares its vocabulary with `tokens`, if any.
 
     Raises:
       DataError: the file is missing, damaged, or of another vocabulary.
     """
-    header, keys_Q = read_file(path)
-    vocabulary = vocabulary_fingerprint(tokens)
-    if header["vocabulary"] != vocabulary:
+    try:
+      table = _read_table(open_path("path", path))
+    except DataError:
+      raise
+    except FileNotFoundError as error:
+      raise DataError(f"There is no synonym table '{path}'.") from error
+    except Exception as error:  # numpy, zipfile and zlib raise unrelated types
       raise DataError(
-        f"'{path}' is a synonym table of vocabulary {header['vocabulary']}, not"
-        f" {vocabulary} ({len(tokens):,} tokens). Use the vocabulary that it"
-        " was built for, or remove the file and build the table again."
+        f"'{path}' is not a complete synonym table ({type(error).__name__}:"
+        f" {error}). Remove the file and build the table again."
+      ) from error
+    if tokens is not None and list(tokens) != list(table.tokens):
+      raise DataError(
+        f"'{path}' is a synonym table of vocabulary {table.vocabulary}"
+        f" ({table.vocab_size:,} tokens), not {vocabulary_fingerprint(tokens)}"
+        f" ({len(tokens):,} tokens). Use the vocabulary that it was built for,"
+        " or remove the file and build the table again."
       )
-    if len(keys_Q) and not 0 <= keys_Q.min() <= keys_Q.max() < len(tokens) ** 2:
-      raise _damaged(path, "it contains pairs outside its vocabulary")
-    table = _make_table(keys_Q, tokens, header["source"], header["options"])
-    if table.fingerprint != header["fingerprint"]:
-      raise _damaged(path, "its content does not match its fingerprint")
     return table
 
   def synonyms(self, token: str) -> list[str]:
@@ -275,18 +292,46 @@ class SynonymTable:
     return {"ids_VxS": self.build_ids()}
 
   def save(self, path: FilePath) -> None:
-    """Writes a table as `.npz`, atomically."""
+    """Writes the table atomically, as `.npz` or `.safetensors` by its name."""
     # Replaces a link's target, not the link.
-    path = open_path("path", path).resolve()
+    path = open_output("path", path).resolve()
     if path.exists() and not path.is_file():
       raise DiskError(f"'{path}' is not a regular file. Choose another path.")
-    header = {"format": FORMAT} | {name: getattr(self, name) for name in HEADER}
-    header |= {"options": dict(self.options)}
-    header |= {"rows": self.num_rows, "pairs": self.num_pairs}
+    header = json.dumps(
+      {
+        "format": FORMAT,
+        "version": VERSION,
+        "licence": LICENCE,
+        "source": self.source,
+        "options": dict(self.options),
+        "rows": self.num_rows,
+        "pairs": self.num_pairs,
+        "fingerprint": self.fingerprint,
+        "vocabulary": self.vocabulary,
+        "tokens": self.tokens,
+      }
+    )
     with disk_errors(path):
       path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_file(path, several_writers=True) as file:
-      np.savez_compressed(file, header=json.dumps(header), keys=self.keys_Q)
+      if path.suffix == ".npz":
+        np.savez_compressed(file, header=header, keys=self.keys_Q)
+      else:
+        import safetensors.numpy
+
+        arrays = {"keys": self.keys_Q}
+        file.write(safetensors.numpy.save(arrays, {"header": header}))
+
+
+def open_output(name: str, path: FilePath) -> pathlib.Path:
+  """Returns the path of a table to write; InputError for another format."""
+  opened = open_path(name, path)
+  if opened.suffix not in SUFFIXES:
+    raise InputError(
+      f"{name}='{path}' has no format of tables. Let its name end in"
+      f" {' or '.join(SUFFIXES)}."
+    )
+  return opened
 
 
 def choose_layout(vocab_size: int, width: int, layout: str) -> str:
@@ -308,38 +353,40 @@ def vocabulary_fingerprint(tokens: Sequence[str]) -> str:
   return short_sha256("\n".join(tokens))
 
 
-def read_file(path: FilePath) -> tuple[dict[str, Any], np.ndarray]:
-  """Reads the fields of HEADER and keys_Q, unchecked, of any vocabulary.
+def _read_table(path: pathlib.Path) -> SynonymTable:
+  """Reads a file, which may be damaged or made to do harm, and checks it."""
+  if path.suffix == ".safetensors":
+    import safetensors.numpy
 
-  Raises:
-    DataError: the file is missing, damaged or of an unknown format.
-  """
-  source: Any = open_path("path", path)
-  try:
-    if is_bucket(source):
-      source = io.BytesIO(source.read_bytes())
-    with zipfile.ZipFile(source) as file:
-      size = sum(member.file_size for member in file.infolist())
+    data = path.read_bytes()
+    text = parse_json(data[8 : 8 + int.from_bytes(data[:8], "little")])
+    header = parse_json(text["__metadata__"]["header"])
+    keys_Q = safetensors.numpy.load(data)["keys"]
+  else:
+    source: Any = io.BytesIO(path.read_bytes()) if is_bucket(path) else path
+    with zipfile.ZipFile(source) as archive:
+      size = sum(member.file_size for member in archive.infolist())
     if size > MAX_FILE_BYTES:
       raise ValueError(f"{size:,} bytes unpacked")
     with np.load(source, allow_pickle=False) as file:
       header, keys_Q = parse_json(str(file["header"])), file["keys"]
-    if header["format"] != FORMAT:
-      raise ValueError(f"format {header['format']}, not {FORMAT}")
-    if keys_Q.ndim != 1 or keys_Q.dtype != np.int64:
-      raise ValueError(f"keys are {keys_Q.dtype} of shape {keys_Q.shape}")
-    return {name: header[name] for name in HEADER}, keys_Q
-  except FileNotFoundError as error:
-    raise DataError(f"There is no synonym table '{path}'.") from error
-  except Exception as error:  # numpy, zipfile and zlib raise unrelated types
-    raise _damaged(path, f"{type(error).__name__}: {error}") from error
-
-
-def _damaged(path: FilePath, reason: str) -> DataError:
-  return DataError(
-    f"'{path}' is not a complete synonym table ({reason}). Remove the file and"
-    " build the table again."
-  )
+  if header["format"] != FORMAT:
+    raise DataError(
+      f"'{path}' is a synonym table of format {header['format']}, written by"
+      f" truenegs_jax {header.get('version', '0.1')}. This is {VERSION},"
+      f" which reads format {FORMAT}. Build the table again, or use the version"
+      " that wrote it."
+    )
+  if keys_Q.ndim != 1 or keys_Q.dtype != np.int64:
+    raise ValueError(f"keys are {keys_Q.dtype} of shape {keys_Q.shape}")
+  tokens = header["tokens"]
+  if len(keys_Q) and not 0 <= keys_Q.min() <= keys_Q.max() < len(tokens) ** 2:
+    raise ValueError("it contains pairs outside its vocabulary")
+  table = _make_table(keys_Q, tokens, header["source"], header["options"])
+  expected = header["vocabulary"], header["fingerprint"]
+  if (table.vocabulary, table.fingerprint) != expected:
+    raise ValueError("its content does not match its fingerprint")
+  return table
 
 
 def _pair_keys(
