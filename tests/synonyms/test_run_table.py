@@ -2,11 +2,20 @@
 
 import dataclasses
 import io
+import itertools
+import types
 
 import pytest
+import tokenizers
 from rich.console import Console
+from tokenizers import models, normalizers
 
-from truenegs_jax.data.tokens.tokenizer import Tokenizer
+from truenegs_jax.data.tokens.tokenizer import (
+  SPECIALS,
+  Tokenizer,
+  load_tokenizer,
+  write_vocabulary,
+)
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.synonyms import run_table
 from truenegs_jax.synonyms.run_table import TableRequest
@@ -105,3 +114,79 @@ def test_a_damaged_saved_table_is_reported_and_built_again(tmp_path):
   assert table.fingerprint == first.fingerprint
   assert "warning: not used: " in printed.getvalue()
   assert saved.name in printed.getvalue()
+
+
+# Tokenizers of other libraries.
+
+FOREIGN = ("[PAD]", "[UNK]", "<mask>", "eleve", "élève", "Main", "main", "##s")
+FOREIGN_PAIRS = "Élève\tMain\nélève\tmain\neleve\t##s\n"
+
+
+def make_backend(words=FOREIGN, **options):
+  """Returns a WordPiece tokenizer of the library tokenizers."""
+  ids = {word: i for i, word in enumerate(words)}
+  backend = tokenizers.Tokenizer(models.WordPiece(ids, unk_token="[UNK]"))
+  backend.normalizer = normalizers.BertNormalizer(**options)
+  return backend
+
+
+@pytest.mark.parametrize(
+  "lowercase, strip", [*itertools.product((True, False), repeat=2)]
+)
+def test_a_foreign_tokenizer_has_the_table_of_its_own_kind(
+  tmp_path, lowercase, strip
+):
+  (tmp_path / "pairs.tsv").write_text(FOREIGN_PAIRS)
+  sources = f"pairs path={tmp_path / 'pairs.tsv'}"
+  options = {"lowercase": lowercase, "strip_accents": strip}
+  backend = make_backend(**options)
+  words = (*FOREIGN, "<added>")
+  backend.add_tokens([words[-1]])
+  fast = types.SimpleNamespace(backend_tokenizer=backend)  # transformers' field
+  own = Tokenizer(words, **options, pad=0, unk=1, cls=0, sep=0, mask=2)
+  expected = run_table.build_table(own, sources)
+  assert expected.num_pairs >= 2
+  for tokenizer in (backend, fast):
+    built = run_table.build_table(tokenizer, sources)
+    assert built.fingerprint == expected.fingerprint
+    assert built.tokens == words
+
+
+def test_foreign_tokenizers_that_are_not_word_pieces_are_refused():
+  bpe = tokenizers.Tokenizer(models.BPE())
+  unigram = tokenizers.Tokenizer(models.Unigram())
+  other = tokenizers.Tokenizer(
+    models.WordPiece({"[UNK]": 0}, continuing_subword_prefix="@@")
+  )
+  for tokenizer, name in (
+    (types.SimpleNamespace(backend_tokenizer=bpe), r"SimpleNamespace \(BPE"),
+    (unigram, r"Tokenizer \(Unigram"),
+    (other, "WordPiece"),
+    ("bert-base-uncased", "str"),
+  ):
+    with pytest.raises(InputError, match=f"{name}.*it must be WordPiece"):
+      run_table.build_table(tokenizer, "pairs path=x")
+  with pytest.raises(InputError, match="2 tokens have ids up to 7"):
+    model = models.WordPiece({"[UNK]": 0, "a": 7})
+    run_table.build_table(tokenizers.Tokenizer(model), "pairs path=x")
+
+
+@pytest.mark.slow
+def test_fast_tokenizers_of_transformers_are_read(tmp_path):
+  (tmp_path / "pairs.tsv").write_text(FOREIGN_PAIRS)
+  sources = f"pairs path={tmp_path / 'pairs.tsv'}"
+  transformers = pytest.importorskip("transformers")
+  write_vocabulary((*SPECIALS, *FOREIGN[3:]), tmp_path / "vocab.txt")
+  own = load_tokenizer(str(tmp_path), lowercase=True)
+  expected = run_table.build_table(own, sources)
+  bert = transformers.BertTokenizerFast(str(tmp_path / "vocab.txt"))
+  backend = bert.backend_tokenizer
+  plain = transformers.PreTrainedTokenizerFast(tokenizer_object=backend)
+  for tokenizer in (bert, plain):
+    built = run_table.build_table(tokenizer, sources)
+    assert built.fingerprint == expected.fingerprint
+  bpe = tokenizers.Tokenizer(models.BPE())
+  with pytest.raises(InputError, match="BPE"):
+    run_table.build_table(
+      transformers.PreTrainedTokenizerFast(tokenizer_object=bpe), sources
+    )

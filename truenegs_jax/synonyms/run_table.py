@@ -20,7 +20,11 @@ import numpy as np
 from rich.console import Console
 
 from truenegs_jax.config import grammar
-from truenegs_jax.data.tokens.tokenizer import Tokenizer
+from truenegs_jax.data.tokens.tokenizer import (
+  Tokenizer,
+  WordPieces,
+  read_word_pieces,
+)
 from truenegs_jax.runtime import progress
 from truenegs_jax.runtime.errors import DataError, InputError, one_of
 from truenegs_jax.synonyms import vocabulary as vocabulary_lib
@@ -172,7 +176,7 @@ class TableRequest:
       )
       yield from set(first).intersection(*others) if others else first
 
-  def build(self, tokenizer: Tokenizer) -> SynonymTable:
+  def build(self, tokenizer: Tokenizer | WordPieces) -> SynonymTable:
     """Builds the table of a vocabulary."""
     tokens, words = tokenizer.vocab, self.load_stop_words()
     normalize = functools.cache(tokenizer.normalize)  # a word has many pairs
@@ -224,7 +228,7 @@ def _find_stop_words(language: str) -> pathlib.Path:
 
 
 def build_table(
-  tokenizer: Tokenizer,
+  tokenizer: Any,
   sources: str = "wordnet",
   *,
   language: str = "en",
@@ -240,7 +244,8 @@ def build_table(
   ['primary']
 
   Args:
-    tokenizer: its vocabulary, and how it writes words.
+    tokenizer: a `Tokenizer`, or a fast one of transformers, of WordPiece: its
+      tokens, and how it writes words.
     sources: an expression, like `config.negatives.sources`.
     language: of the vocabulary, a code of ISO 639-1.
     keep_stop_words: give stop words lists, too.
@@ -248,7 +253,8 @@ def build_table(
     include_self: add each word that has a list to its own list.
 
   Raises:
-    InputError, DataError: malformed sources; a file or WordNet is missing.
+    InputError, DataError: malformed sources; a file or WordNet is missing; a
+      tokenizer of another kind, such as BPE.
   """
   request = TableRequest(
     sources,
@@ -258,6 +264,8 @@ def build_table(
     symmetric=symmetric,
     include_self=include_self,
   )
+  if not isinstance(tokenizer, Tokenizer):
+    tokenizer = read_word_pieces(tokenizer)
   return request.build(tokenizer)
 
 

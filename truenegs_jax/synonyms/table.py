@@ -193,8 +193,9 @@ class SynonymTable:
     Raises:
       DataError: the file is missing, damaged, or of another vocabulary.
     """
+    opened = open_path("path", path)
     try:
-      table = _read_table(open_path("path", path))
+      table = _read_table(opened)
     except DataError:
       raise
     except FileNotFoundError as error:

@@ -46,6 +46,7 @@ def test_ids_equal_those_of_transformers_on_odd_text(
   lines = [t for t in (*ODD_LINES, *random_lines(400)) if not has_surrogates(t)]
   expected = bert_ids(tmp_path / "vocab.txt", lines, **options)
   assert tokenizer.encode_lines(lines) == expected
+  assert [tokenizer.encode(line) for line in lines[:50]] == expected[:50]
 
 
 def test_ids_equal_those_of_transformers_on_real_text(tmp_path, real_data):

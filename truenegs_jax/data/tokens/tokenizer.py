@@ -11,7 +11,8 @@ pieces.
 import dataclasses
 import functools
 import pathlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
 
 import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers
@@ -33,8 +34,8 @@ class Tokenizer:
 
   >>> words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "swan", "##s"]
   >>> tokenizer = make_tokenizer(words, lowercase=True)
-  >>> tokenizer.encode_lines(["Swans"])
-  [[5, 6]]
+  >>> tokenizer.encode("Swans")
+  [5, 6]
   >>> tokenizer.mask
   4
 
@@ -67,6 +68,10 @@ class Tokenizer:
     if self.strip_accents != self.lowercase:
       text += f" strip_accents={self.strip_accents}"
     return files.short_sha256(text)
+
+  def encode(self, text: str) -> list[int]:
+    """Returns the ids of a text, without [CLS] and [SEP]."""
+    return self.encode_lines([text])[0]
 
   def encode_lines(self, lines: Sequence[str]) -> list[list[int]]:
     """Returns the ids of every line, without [CLS] and [SEP].
@@ -112,6 +117,41 @@ class Tokenizer:
     return normalizers.BertNormalizer(
       lowercase=self.lowercase, strip_accents=self.strip_accents
     )
+
+
+class WordPieces(NamedTuple):
+  """What the synonyms of a vocabulary depend on, of any WordPiece tokenizer."""
+
+  vocab: tuple[str, ...]
+  normalize: Callable[[str], str]
+
+
+def read_word_pieces(tokenizer: Any) -> WordPieces:
+  """Reads a tokenizer of the libraries transformers (a fast one) or tokenizers.
+
+  Raises InputError if it is not WordPiece with `##` pieces.
+  """
+  backend = getattr(tokenizer, "backend_tokenizer", tokenizer)
+  model = getattr(backend, "model", tokenizer)
+  prefix = getattr(model, "continuing_subword_prefix", None)
+  if not isinstance(model, models.WordPiece) or prefix != "##":
+    raise InputError(
+      f"tokenizer: {type(tokenizer).__name__} ({type(model).__name__}) is not"
+      " supported, because synonyms are of words that are one token: it must be"
+      " WordPiece and mark the other pieces of a word with ##. Pass a fast"
+      " tokenizer of BERT, DistilBERT, ELECTRA or MPNet, or load_tokenizer's."
+    )
+  ids = backend.get_vocab()
+  vocab = tuple(sorted(ids, key=ids.__getitem__))
+  if ids[vocab[-1]] != len(vocab) - 1:
+    raise InputError(
+      f"tokenizer: its {len(vocab):,} tokens have ids up to {ids[vocab[-1]]:,}."
+      " Every id needs a token. Add tokens for the others."
+    )
+  normalizer = backend.normalizer or normalizers.Sequence([])
+  return WordPieces(
+    vocab, lambda text: normalizer.normalize_str(drop_surrogates(text))
+  )
 
 
 def make_tokenizer(
