@@ -69,27 +69,110 @@ def test_importing_the_package_imports_none_of_its_requirements():
 def test_mlm_loss_is_equation_2_slot_by_slot():
   rng = np.random.default_rng(0)
   dense_VxV = tiny.dense_table()
-  logits = rng.normal(size=(3, 40, tiny.V)).astype(np.float32)
-  gold = rng.integers(5, tiny.V, (3, 40))
+  logits = rng.normal(size=(3, 90, tiny.V)).astype(np.float32)
+  gold = rng.integers(5, tiny.V, (3, 90))
+  gold[rng.random((3, 90)) < 0.2] = -100
   # Half of the predictions are gold tokens, or synonyms by chance.
-  weight = rng.integers(0, 2, (3, 40)).astype(np.float32)
-  total = count = corrected = 0.0
-  for index in np.ndindex(3, 40):
+  weight = rng.integers(0, 2, (3, 90)).astype(np.float32)
+  ends = rng.random((3, 90)) < 0.5
+  total = count = corrected = spared = 0.0
+  for index in np.ndindex(3, 90):
     z_V, right = logits[index].astype(np.float64), gold[index]
+    if right == -100 or not weight[index]:
+      continue
     predicted = z_V.argmax()
     is_false = predicted != right and dense_VxV[right, predicted]
-    corrected += is_false * weight[index]
-    if weight[index] and not is_false:
+    corrected += is_false and ends[index]
+    spared += is_false and not ends[index]
+    if not (is_false and ends[index]):
       total += np.log(np.exp(z_V).sum()) - z_V[right]
       count += 1
-  assert corrected > 3
+  assert corrected > 3 < spared
   aux = {"bits_VxW": tiny.pack_bits(dense_VxV)}
-  actual = jax.jit(truenegs_jax.mlm_loss)(logits, gold, weight, aux)
+  loss = jax.jit(truenegs_jax.mlm_loss)
+  actual = loss(logits, gold, weight, aux, ends_BxK=ends)
   np.testing.assert_allclose(actual, (total, count), rtol=1e-5)
   aux = {"ids_VxS": tiny.list_ids(dense_VxV)}
-  np.testing.assert_array_equal(
-    truenegs_jax.mlm_loss(logits, gold, weight, aux)[1], count
-  )
+  actual = truenegs_jax.mlm_loss(logits, gold, weight, aux, ends_BxK=ends)
+  np.testing.assert_array_equal(actual[1], count)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  ("by", "share"),
+  [("uniform", 0.3), ("model", 0.3), ("balanced", 0.3), ("set", 1.0)],
+)
+def test_mlm_loss_smooths_ends_and_counts_no_slot_without_gold(by, share):
+  tokens = [f"w{i}" for i in range(7)]
+  pairs = [(f"w{a}", f"w{b}") for a, b in np.ndindex(7, 7) if (a + b) % 3]
+  table = truenegs_jax.SynonymTable.from_pairs(pairs, tokens)
+  aux = table.arrays(rates=True)
+  rng = np.random.default_rng(0)
+  logits, gold = 2 * rng.normal(size=(1, 9, 7)), rng.integers(0, 7, (1, 9))
+  ends, labels = rng.random((1, 9)) < 0.5, gold.copy()
+  labels[0, ::3] = -100
+
+  def loss(logits, weight=None, share=share, gold=gold, ends=None):
+    options = {"smoothing": share, "smoothing_by": by, "ends_BxK": ends}
+    return truenegs_jax.mlm_loss(
+      logits, gold, weight, aux, hard_correction=False, **options
+    )
+
+  @jax.jit
+  def compute(logits):
+    return (
+      loss(logits, ends * 1.0),
+      loss(logits, ~ends * 1.0, share=0.0),
+      loss(logits, ends=ends),
+      loss(logits),
+      loss(logits, (labels >= 0) * 1.0),
+      loss(logits, gold=labels),
+      loss(logits, gold=np.full_like(gold, -100)),
+      jax.grad(lambda z: loss(z, gold=labels)[0])(logits),
+    )
+
+  *sums, gradient = compute(np.float32(logits))
+  smooth, plain, mixed, everywhere, used, labelled, none = map(np.array, sums)
+  np.testing.assert_allclose(mixed, smooth + plain, rtol=1e-6)
+  assert abs(mixed[0] - everywhere[0]) > 0.01
+  np.testing.assert_array_equal(labelled, used)
+  assert none.tolist() == [0, 0]
+  moved = np.abs(gradient).max(axis=-1) > 0
+  assert moved.tolist() == (labels >= 0).tolist()
+
+
+def test_mlm_loss_refuses_other_shapes_while_it_is_traced():
+  tokens = [f"w{i}" for i in range(12)]
+  table = truenegs_jax.SynonymTable.from_pairs([("w1", "w2")], tokens)
+  right = {"logits": (2, 3, 12), "gold": (2, 3), "weight": (2, 3)}
+  right |= {"ends": (2, 3)}
+
+  def trace(layout="bits", **changes):
+    shapes = {**right, **changes}
+    logits, gold, weight, ends = (
+      jax.ShapeDtypeStruct(shapes[name], dtype)
+      for name, dtype in zip(right, ("f4", "i4", "f4", bool), strict=True)
+    )
+    aux = table.arrays(layout, rates=layout == "rates")
+    return jax.eval_shape(
+      lambda *x: truenegs_jax.mlm_loss(*x[:3], aux, ends_BxK=x[3]),
+      *(logits, gold, weight, ends),
+    )
+
+  assert [x.shape for x in trace()] == [(), ()]
+  for changes, message in (
+    (
+      {"logits": (2, 3, 9)},
+      "9 entries, but the table 12 tokens. Build",
+    ),
+    ({"logits": (2, 3, 9), "layout": "ids"}, "9 entries"),
+    ({"logits": (2, 3, 16), "layout": "rates"}, r"logits_BxKxV\[..., :12\]"),
+    ({"gold": (2, 1)}, r"gold_BxK has the shape \(2, 1\).* \(2, 3\)"),
+    ({"weight": (3,)}, "weight_BxK has the shape"),
+    ({"ends": (3, 2)}, "ends_BxK has the shape"),
+  ):
+    with pytest.raises(InputError, match=message):
+      trace(**changes)
 
 
 @pytest.mark.parametrize(

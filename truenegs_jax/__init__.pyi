@@ -12,6 +12,7 @@ from .objectives.electra import detection_loss as detection_loss
 from .objectives.electra import electra_terms as electra_terms
 from .objectives.masking import MaskingOptions as MaskingOptions
 from .objectives.masking import hide_slots as hide_slots
+from .objectives.mlm import is_word_end as is_word_end
 from .objectives.mlm import mlm_loss as mlm_loss
 from .objectives.mlm import mlm_terms as mlm_terms
 from .objectives.negatives import false_negatives as false_negatives
@@ -22,6 +23,7 @@ from .objectives.soft_regularization import (
   sentence_divergence as sentence_divergence,
 )
 from .pretrain.evaluate import fill_masks as fill_masks
+from .runtime.rng import purpose_keys as purpose_keys
 from .runtime.rng import row_keys as row_keys
 from .synonyms.run_table import build_table as build_table
 from .synonyms.table import SynonymTable as SynonymTable

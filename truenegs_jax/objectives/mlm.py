@@ -32,9 +32,10 @@ Array = jax.Array
 def mlm_loss(
   logits_BxKxV: Array,
   gold_BxK: Array,
-  weight_BxK: Array,
+  weight_BxK: Array | None = None,
   table: negatives.Aux | None = None,
   *,
+  ends_BxK: Array | None = None,
   hard_correction: bool = True,
   smoothing: float = 0.0,
   smoothing_by: str = "uniform",
@@ -43,7 +44,8 @@ def mlm_loss(
 
   This is equation 2 of Zhang et al. 2023, for any model: a slot whose likeliest
   token is a synonym of the gold token has no loss, and is not counted. With
-  `smoothing`, the gold token shares its target with its synonyms.
+  `smoothing`, the gold token shares its target with its synonyms. Divide the
+  sum by `jnp.maximum(count, 1)`: a batch may have no slot that is kept.
 
   >>> tokens = ["[MASK]", "main", "primary", "swan"]
   >>> table = SynonymTable.from_pairs([("primary", "main")], tokens)
@@ -65,13 +67,24 @@ def mlm_loss(
 
   Args:
     logits_BxKxV: of all positions if K = L; of any float type.
-    gold_BxK, weight_BxK: int32; 1 for a slot in use, else 0.
+    gold_BxK: int32; -100, or any number below 0, for no slot.
+    weight_BxK: 1 for a slot in use, else 0; None for 1.
     table: `SynonymTable.arrays`, which corrects; None for the plain loss.
+    ends_BxK: result of `is_word_end`: other slots are neither corrected nor
+      smoothed (footnote 5), as in `truenegs main`. None: all slots are.
     smoothing: share of the target, which needs lists: `arrays("ids")`.
     smoothing_by: "uniform", "model", "balanced" or "set".
   """
   if not isinstance(table, Mapping | None):
     raise InputError("table is not arrays of a device. Pass table.arrays().")
+  if weight_BxK is None:
+    weight_BxK = jnp.ones_like(gold_BxK, jnp.float32)
+  if ends_BxK is None:
+    ends_BxK = jnp.ones_like(gold_BxK, bool)
+  slots = {"gold": gold_BxK, "weight": weight_BxK, "ends": ends_BxK}
+  _check_shapes(logits_BxKxV, slots, table or {})
+  weight_BxK = jnp.where(gold_BxK < 0, 0.0, weight_BxK)
+  gold_BxK = jnp.maximum(gold_BxK, 0)
   dtype = jnp.promote_types(logits_BxKxV.dtype, jnp.float32)
   logits_BxKxV = logits_BxKxV.astype(dtype)
   loss_BxK = optax.softmax_cross_entropy_with_integer_labels(
@@ -81,14 +94,35 @@ def mlm_loss(
     smoothing_lib.check(smoothing, smoothing_by)
     tokens_BxKxS = smoothing_lib.list_tokens(table or {}, gold_BxK)
     listed_BxKxS = jnp.take_along_axis(logits_BxKxV, tokens_BxKxS, axis=-1)
-    loss_BxK += smoothing_lib.loss_change(
+    change_BxK = smoothing_lib.loss_change(
       listed_BxKxS, tokens_BxKxS, table or {}, smoothing, smoothing_by
     )
+    loss_BxK += jnp.where(ends_BxK, change_BxK, 0.0)
   if table is not None and hard_correction:
     predicted_BxK = jnp.argmax(logits_BxKxV, axis=-1)
     false_BxK = negatives.false_negatives(table, gold_BxK, predicted_BxK)
-    weight_BxK = jnp.where(false_BxK, 0.0, weight_BxK)
+    weight_BxK = jnp.where(ends_BxK & false_BxK, 0.0, weight_BxK)
   return weighted_sum(loss_BxK, weight_BxK)
+
+
+def _check_shapes(
+  logits_BxKxV: Array, slots: Mapping[str, Array], table: negatives.Aux
+) -> None:
+  """Raises InputError for arrays of other slots or of another vocabulary."""
+  *shape, size = jnp.shape(logits_BxKxV)
+  for name, array_BxK in slots.items():
+    if [*jnp.shape(array_BxK)] != shape:
+      raise InputError(
+        f"{name}_BxK has the shape {jnp.shape(array_BxK)}, but logits_BxKxV"
+        f" {jnp.shape(logits_BxKxV)}: it must be {(*shape,)}."
+      )
+  for name, array in table.items():
+    if "_Vx" in name and (rows := len(array)) != size:
+      raise InputError(
+        f"logits_BxKxV has {size:,} entries, but the table {rows:,} tokens."
+        " Build the table with the tokenizer of the model. If the model pads"
+        f" its vocabulary, pass logits_BxKxV[..., :{rows}]."
+      )
 
 
 def mlm_terms(
@@ -195,7 +229,15 @@ def is_word_end(
 ) -> Array:
   """True `[B, K]` unless a `##` piece of the same document comes next.
 
-  `continues_V` is true for the `##` pieces of the vocabulary.
+  >>> words = ["[PAD]", "swan", "##s", "sing"]
+  >>> batch = {"tokens": jnp.array([[1, 2, 3]]), "documents": jnp.ones((1, 3))}
+  >>> is_word_end(batch, jnp.array([[0, 1, 2]]), continues_word(words))
+  Array([[False,  True,  True]], dtype=bool)
+
+  Args:
+    batch: `tokens`, before any are masked, and `documents`, each `[B, L]`.
+    positions_BxK: of the slots, int32.
+    continues_V: `continues_word` of the vocabulary.
   """
 
   def get_next(x_BxL: Array) -> Array:
