@@ -23,7 +23,7 @@ LAYERS = (
   {"data", "models", "objectives", "stats"},
   {"workdir", "tasks"},
   {"synonyms", "weights", "report"},
-  {"train"},
+  {"train", "torch"},
   {"corrections", "finetune"},
   {"pretrain", "robustness"},
   {"study"},

@@ -12,6 +12,7 @@ import numpy as np
 import optax
 
 from truenegs_jax.config.keys import LARGEST
+from truenegs_jax.config.smoothing import check_smoothing
 from truenegs_jax.objectives import masking, negatives, soft_regularization
 from truenegs_jax.objectives import smoothing as smoothing_lib
 from truenegs_jax.objectives.slot_predictions import (
@@ -91,7 +92,7 @@ def mlm_loss(
     logits_BxKxV, gold_BxK
   )
   if smoothing:
-    smoothing_lib.check(smoothing, smoothing_by)
+    check_smoothing(smoothing, smoothing_by)
     tokens_BxKxS = smoothing_lib.list_tokens(table or {}, gold_BxK)
     listed_BxKxS = jnp.take_along_axis(logits_BxKxV, tokens_BxKxS, axis=-1)
     change_BxK = smoothing_lib.loss_change(

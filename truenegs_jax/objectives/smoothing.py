@@ -25,22 +25,6 @@ from truenegs_jax.runtime.errors import InputError
 Array = jax.Array
 
 
-def check(share: float, by: str) -> None:
-  """Raises InputError if a kind of smoothing does not have this share."""
-  fits = {
-    "uniform": True,
-    "model": 0 < share < 1,
-    "balanced": 0 < share < 1,
-    "set": share == 1,
-  }
-  if not fits.get(by, False):
-    raise InputError(
-      f"smoothing={share:g} does not go with smoothing_by={by!r}: model and"
-      " balanced need a share between 0 and 1, such as 0.3; set needs 1;"
-      " uniform takes any from 0 to 1."
-    )
-
-
 def list_tokens(aux: Aux, gold_BxK: Array) -> Array:
   """Lists the gold token and its synonyms, int32 `[B, K, S]`.
 
@@ -65,7 +49,7 @@ def loss_change(
     logits_BxKxS: of `tokens_BxKxS`, floats.
     tokens_BxKxS: result of `list_tokens`.
     aux: the table; "balanced" needs `SynonymTable.arrays(rates=True)`.
-    share, by: of `check`.
+    share, by: of `check_smoothing`.
   """
   gold_BxKx1 = tokens_BxKxS[..., :1]
   is_synonym_BxKxS = tokens_BxKxS != gold_BxKx1

@@ -17,13 +17,14 @@ import optax
 from truenegs_jax.config import sections
 from truenegs_jax.config.keys import LARGEST
 from truenegs_jax.config.sections import Data, Negatives, PretrainConfig
+from truenegs_jax.config.smoothing import check_smoothing
 from truenegs_jax.configs.common import REQUIRED
 from truenegs_jax.data.corpus.language import check_code
 from truenegs_jax.data.tokens import tokenizer as tokenizer_lib
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
 from truenegs_jax.models import encoder, layers, pretrain
 from truenegs_jax.models.attention import XLA, Implementation
-from truenegs_jax.objectives import electra, masking, mlm, smoothing
+from truenegs_jax.objectives import electra, masking, mlm
 from truenegs_jax.objectives.slot_predictions import Options, Terms
 from truenegs_jax.objectives.soft_regularization import REGULARIZERS
 from truenegs_jax.runtime.errors import InputError, one_of
@@ -335,7 +336,7 @@ def _check_negatives(config: PretrainConfig) -> None:
   """Checks combinations of values in the section `negatives`."""
   n = config.negatives
   if n.smoothing or n.smoothing_by != "uniform":
-    smoothing.check(n.smoothing, n.smoothing_by)
+    check_smoothing(n.smoothing, n.smoothing_by)
   if n.smoothing and n.layout == "bits":
     raise InputError(
       "negatives.layout='bits' has no lists, which negatives.smoothing needs."

@@ -1,0 +1,322 @@
+"""Losses and tables of PyTorch equal those of JAX, with their gradients."""
+
+import functools
+import itertools
+import re
+import subprocess
+import sys
+import types
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from support import oracle
+from truenegs_jax.objectives import mlm, negatives, soft_regularization
+from truenegs_jax.runtime.errors import InputError
+from truenegs_jax.synonyms.table import SynonymTable
+
+torch = pytest.importorskip("torch")
+
+from truenegs_jax import torch as tn  # noqa: E402
+
+B, L, V = 4, 16, 48
+IGNORED = -100
+KINDS = (
+  {},
+  {"smoothing": 0.1},
+  {"smoothing": 1.0},
+  {"smoothing": 0.3, "smoothing_by": "model"},
+  {"smoothing": 0.3, "smoothing_by": "balanced"},
+  {"smoothing": 1.0, "smoothing_by": "set"},
+)
+
+
+def make_table(seed, *, share=0.2, include_self=False):
+  """Draws a table in which a third of the tokens are `##` pieces."""
+  rng = np.random.default_rng(seed)
+  tokens = [f"{'##' if i % 3 == 0 else ''}w{i}" for i in range(V)]
+  pairs = [(a, b) for a in tokens for b in tokens if rng.random() < share]
+  return SynonymTable.from_pairs(pairs, tokens, include_self=include_self)
+
+
+def make_inputs(seed):
+  """Draws logits, labels and masked rows; many predictions are synonyms."""
+  rng = np.random.default_rng(seed)
+  logits_BxLxV = 3 * rng.normal(size=(B, L, V)).astype(np.float32)
+  tokens_BxL = rng.integers(0, V, (B, L))
+  is_slot_BxL = rng.random((B, L)) < 0.6
+  labels_BxL = np.where(is_slot_BxL, tokens_BxL, IGNORED)
+  masked_BxL = np.where(is_slot_BxL, 1, tokens_BxL)
+  return logits_BxLxV, labels_BxL, masked_BxL
+
+
+def jax_loss(logits_BxLxV, labels_BxL, table, open_BxL, **options):
+  """Returns the sum and the count; closed slots have the plain loss."""
+  weight_BxL = jnp.asarray(labels_BxL != IGNORED, jnp.float32)
+  gold_BxL = jnp.maximum(labels_BxL, 0)
+  corrected = mlm.mlm_loss(
+    logits_BxLxV, gold_BxL, weight_BxL * open_BxL, table, **options
+  )
+  plain = mlm.mlm_loss(logits_BxLxV, gold_BxL, weight_BxL * (1 - open_BxL))
+  return corrected[0] + plain[0], corrected[1] + plain[1]
+
+
+def find_word_ends(table, labels_BxL, masked_BxL):
+  """Returns 1 for slots that no `##` piece follows, else 0, one by one."""
+  open_BxL = np.ones(labels_BxL.shape, np.float32)
+  for b, i in np.ndindex(B, L - 1):
+    is_slot = labels_BxL[b, i + 1] != IGNORED
+    follows = (labels_BxL if is_slot else masked_BxL)[b, i + 1]
+    open_BxL[b, i] = not table.tokens[follows].startswith("##")
+  return open_BxL
+
+
+def check_equal(seed, options, *, strict=False, compiled=False):
+  """Compares losses and gradients of the mean; returns the count."""
+  table = make_table(seed, include_self=seed % 2 == 1)
+  logits_BxLxV, labels_BxL, masked_BxL = make_inputs(seed)
+  open_BxL = np.ones((B, L), np.float32)
+  if strict:
+    open_BxL = find_word_ends(table, labels_BxL, masked_BxL)
+
+  def mean(logits_BxLxV):
+    total, count = jax_loss(
+      logits_BxLxV, labels_BxL, table.arrays(rates=True), open_BxL, **options
+    )
+    return total / jnp.maximum(count, 1), count
+
+  (expected, expected_count), expected_gradient = jax.jit(
+    jax.value_and_grad(mean, has_aux=True)
+  )(logits_BxLxV)
+  loss = tn.mlm_loss
+  if compiled:
+    torch.compiler.reset()  # which else limits the number of recompilations
+    loss = torch.compile(loss, fullgraph=True, backend="eager")
+  logits = torch.tensor(logits_BxLxV, requires_grad=True)
+  inputs = {"input_ids_BxL": torch.tensor(masked_BxL)} if strict else {}
+  labels = torch.tensor(labels_BxL)
+  total, count = loss(logits, labels, tn.Synonyms(table), **options, **inputs)
+  (total / count.clamp(min=1)).backward()
+  np.testing.assert_allclose(
+    (total / count).item(), expected, rtol=1e-6, atol=1e-6
+  )
+  np.testing.assert_allclose(logits.grad, expected_gradient, rtol=0, atol=1e-6)
+  assert count.item() == expected_count
+  return int(count)
+
+
+def test_hard_correction_with_smoothing_equals_that_of_jax():
+  options = {"smoothing": 0.3, "smoothing_by": "balanced"}
+  kept = check_equal(0, options, strict=True)
+  assert kept < (make_inputs(0)[1] != IGNORED).sum()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  ("hard_correction", "kind", "strict"),
+  list(itertools.product((True, False), KINDS, (True, False))),
+)
+def test_every_option_equals_that_of_jax(hard_correction, kind, strict):
+  for seed in range(8):
+    options = {"hard_correction": hard_correction, **kind}
+    check_equal(seed, options, strict=strict, compiled=seed == 7)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_half_precision_is_summed_in_f32(dtype):
+  logits_BxLxV, labels_BxL, _ = make_inputs(0)
+  logits = torch.tensor(logits_BxLxV).to(getattr(torch, dtype))
+  labels, synonyms = torch.tensor(labels_BxL), tn.Synonyms(make_table(0))
+  results = [
+    tn.mlm_loss(x, labels, synonyms, smoothing=0.3)
+    for x in (logits, logits.float())
+  ]
+  assert results[0] == results[1] and results[0][0].dtype == torch.float32
+
+
+def test_the_plain_loss_is_that_of_pytorch_and_needs_no_table():
+  logits_BxLxV, labels_BxL, _ = make_inputs(1)
+  logits, labels = torch.tensor(logits_BxLxV), torch.tensor(labels_BxL)
+  total, count = tn.mlm_loss(logits, labels)
+  expected = torch.nn.functional.cross_entropy(logits.mT, labels)
+  torch.testing.assert_close(total / count, expected)
+  selected = tn.mlm_loss(logits[labels >= 0], labels[labels >= 0])
+  torch.testing.assert_close(selected, (total, count))
+
+
+def test_positions_that_are_no_slots_have_no_gradient():
+  logits_BxLxV, labels_BxL, _ = make_inputs(2)
+  is_slot_BxL = labels_BxL != IGNORED
+  logits_BxLxV[~is_slot_BxL] *= 1e30
+  logits = torch.tensor(logits_BxLxV, requires_grad=True)
+  total, _ = tn.mlm_loss(
+    logits, torch.tensor(labels_BxL), tn.Synonyms(make_table(2))
+  )
+  total.backward()
+  assert total.isfinite() and logits.grad.isfinite().all()
+  assert (logits.grad.any(dim=-1).numpy() <= is_slot_BxL).all()
+
+
+@pytest.mark.parametrize(
+  ("inputs", "message"),
+  [
+    ({"labels_BxL": torch.zeros(3, 2, dtype=int)}, "instead of (3, 2, 48)"),
+    ({"logits_BxLxV": torch.zeros(2, 3, 50)}, "the model's tokenizer"),
+    ({"synonyms": None, "smoothing": 0.1}, "Pass Synonyms(table)"),
+    ({"synonyms": make_table(0)}, "Pass Synonyms(table)"),
+    ({"smoothing": 0.3, "smoothing_by": "set"}, "set needs 1"),
+  ],
+)
+def test_mlm_loss_refuses_what_does_not_fit(inputs, message):
+  valid = {
+    "logits_BxLxV": torch.zeros(2, 3, V),
+    "labels_BxL": torch.zeros(2, 3, dtype=int),
+    "synonyms": tn.Synonyms(make_table(0)),
+  }
+  with pytest.raises(InputError, match=re.escape(message)):
+    tn.mlm_loss(**valid | inputs)
+
+
+def test_a_table_moves_and_is_saved_with_its_model(tmp_path):
+  table = make_table(0)
+  model = torch.nn.ModuleDict({"synonyms": tn.Synonyms(table)})
+  torch.save(model.state_dict(), tmp_path / "model.pt")
+  fresh = torch.nn.ModuleDict({"synonyms": tn.Synonyms(table)})
+  for buffer in fresh.buffers():
+    buffer.zero_()
+  state = torch.load(tmp_path / "model.pt", weights_only=True)
+  fresh.load_state_dict(state)
+  np.testing.assert_array_equal(state["synonyms.ids_VxS"], table.build_ids())
+  for name, x in fresh.state_dict().items():
+    assert torch.equal(x, model.state_dict()[name])
+  assert len(state) == 3 and not list(model.parameters())
+  assert {x.device.type for x in fresh.to("meta").buffers()} == {"meta"}
+
+
+@pytest.mark.parametrize("soft_prediction", ["predicted", "expected"])
+def test_the_soft_loss_equals_that_of_jax(soft_prediction):
+  logits_BxLxV, labels_BxL, _ = make_inputs(3)
+  word_VxE = np.random.default_rng(3).normal(size=(V, 8)).astype(np.float32)
+  word_VxE[:4] = 0.0
+  weight_BxK = jnp.asarray(labels_BxL != IGNORED, jnp.float32)
+  gold_BxK = np.maximum(labels_BxL, 0)
+
+  def jax_soft(logits_BxLxV, word_VxE):
+    predictions = types.SimpleNamespace(
+      logits_BxKxV=logits_BxLxV,
+      slots=types.SimpleNamespace(weight_BxK=weight_BxK),
+    )
+    return soft_regularization.word_term(
+      types.SimpleNamespace(word_table=lambda: word_VxE),
+      predictions,
+      oracle.make_options(soft_prediction=soft_prediction),
+      word_VxE[gold_BxK],
+      word_VxE[logits_BxLxV.argmax(-1)],
+    )
+
+  arrays = logits_BxLxV, word_VxE
+  (expected, num), gradients = jax.jit(
+    jax.value_and_grad(jax_soft, argnums=(0, 1), has_aux=True)
+  )(*arrays)
+  tensors = [torch.tensor(x, requires_grad=True) for x in arrays]
+  total, count = tn.soft_loss(
+    tensors[0],
+    torch.tensor(labels_BxL),
+    tensors[1],
+    soft_prediction=soft_prediction,
+  )
+  total.backward()
+  assert count.item() == num and expected > 1
+  np.testing.assert_allclose(total.item() / num, expected / num, rtol=1e-6)
+  for x, gradient in zip(tensors, gradients, strict=True):
+    grad = np.zeros(x.shape) if x.grad is None else x.grad.numpy()
+    np.testing.assert_allclose(grad / num, gradient / num, atol=1e-6)
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_detection_labels_spare_the_synonyms_that_jax_finds(strict):
+  table, rng = make_table(4), np.random.default_rng(4)
+  tokens_BxL, corrupted_BxL = rng.integers(0, V, (2, B, L))
+  spared_BxL = np.array(
+    negatives.false_negatives(table.arrays(), tokens_BxL, corrupted_BxL)
+  )
+  if strict:
+    all_labels = np.full((B, L), IGNORED)
+    spared_BxL &= find_word_ends(table, all_labels, tokens_BxL) == 1
+  assert 0 < spared_BxL.sum() < spared_BxL.size
+  labels = functools.partial(
+    tn.detection_labels,
+    torch.tensor(tokens_BxL),
+    torch.tensor(corrupted_BxL),
+    tn.Synonyms(table),
+    strict_subword=strict,
+  )
+  replaced_BxL = (tokens_BxL != corrupted_BxL).astype(np.float32)
+  np.testing.assert_array_equal(labels(), replaced_BxL)
+  np.testing.assert_array_equal(
+    labels(discriminator_label=0.5), np.where(spared_BxL, 0.5, replaced_BxL)
+  )
+  np.testing.assert_array_equal(
+    labels(discriminator_ignore=True),
+    np.where(spared_BxL, IGNORED, replaced_BxL),
+  )
+
+
+class Logits(torch.nn.Module):
+  """Returns logits that do not depend on its input."""
+
+  def __init__(self, logits_BxLxV):
+    super().__init__()
+    self.logits = torch.nn.Parameter(torch.tensor(logits_BxLxV))
+
+  def forward(self, *, input_ids):
+    del input_ids
+    return {"logits": self.logits}
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_the_trainer_loss_is_the_mean_over_the_kept_slots(strict):
+  logits_BxLxV, labels_BxL, masked_BxL = map(torch.tensor, make_inputs(5))
+  synonyms = tn.Synonyms(make_table(5))
+  model = Logits(logits_BxLxV.numpy())
+  loss = tn.make_trainer_loss(
+    model, synonyms, strict_subword=strict, smoothing=0.1
+  )
+  inputs = {"input_ids_BxL": masked_BxL} if strict else {}
+  total, count = tn.mlm_loss(
+    model.logits, labels_BxL, synonyms, smoothing=0.1, **inputs
+  )
+  outputs = model(input_ids=masked_BxL)
+  num = (labels_BxL != IGNORED).sum()
+  assert 0 < count < num
+  for items, share in ((None, 1.0), (num, 1.0), (4 * num, 0.25)):
+    actual = loss(outputs, labels_BxL, num_items_in_batch=items)
+    torch.testing.assert_close(actual, share * total / count)
+  with torch.no_grad():
+    plain, _ = tn.mlm_loss(model.logits, labels_BxL)
+    torch.testing.assert_close(loss(outputs, labels_BxL), plain / num)
+  nothing = loss(outputs, torch.full((B, L), IGNORED), num_items_in_batch=0)
+  assert nothing == 0
+
+
+@pytest.mark.slow
+def test_neither_losses_nor_tables_import_jax_or_transformers(tmp_path):
+  code = """
+import sys, torch
+from truenegs_jax.torch import Synonyms, mlm_loss
+from truenegs_jax import SynonymTable, build_table, make_tokenizer
+tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "main", "chief"]
+open("pairs.tsv", "w").write("main\\tchief\\n")
+tokenizer = make_tokenizer(tokens, lowercase=True)
+table = build_table(tokenizer, "pairs path=pairs.tsv")
+table.save("table.npz")
+synonyms = Synonyms(SynonymTable.load("table.npz", tokens))
+mlm_loss(torch.zeros(1, 1, 7), torch.tensor([[5]]), synonyms)
+print(*{x.partition(".")[0] for x in sys.modules})
+"""
+  command = [sys.executable, "-c", code]
+  modules = subprocess.check_output(command, text=True, cwd=tmp_path).split()
+  assert "torch" in modules
+  assert not {"jax", "flax", "optax", "transformers", "datasets"} & {*modules}

@@ -1,0 +1,19 @@
+"""The kinds of smoothing and the shares that they take, for JAX and PyTorch."""
+
+from truenegs_jax.runtime.errors import InputError
+
+
+def check_smoothing(share: float, by: str) -> None:
+  """Raises InputError if a kind of smoothing does not have this share."""
+  fits = {
+    "uniform": True,
+    "model": 0 < share < 1,
+    "balanced": 0 < share < 1,
+    "set": share == 1,
+  }
+  if not fits.get(by, False):
+    raise InputError(
+      f"smoothing={share:g} does not go with smoothing_by={by!r}: model and"
+      " balanced need a share between 0 and 1, such as 0.3; set needs 1;"
+      " uniform takes any from 0 to 1."
+    )
