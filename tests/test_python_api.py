@@ -21,7 +21,7 @@ from support.texts import LETTERS
 from truenegs_jax.data.rows import rows_folder
 from truenegs_jax.data.rows.batches import batch_at
 from truenegs_jax.data.tokens.tokenizer import SPECIALS, make_tokenizer
-from truenegs_jax.runtime.errors import InputError
+from truenegs_jax.runtime.errors import DataError, InputError
 
 WORDS = ("the", "house", "home", "main", "primary", "swan", "##s", *LETTERS)
 TOKENIZER = make_tokenizer((*SPECIALS, *WORDS), lowercase=True)
@@ -196,11 +196,20 @@ def test_mlm_loss_says_which_arrays_it_needs(arrays, by, message):
 
 def test_batches_are_those_of_the_steps(folder):
   rows = rows_folder.open_rows(folder / "rows", "train")
-  first = truenegs_jax.batches(folder / "rows", 5, seed=3, start=2)
+  options = {"seed": 3, "start": 2}
+  first = truenegs_jax.batches(
+    folder / "rows", 5, tokenizer=TOKENIZER, **options
+  )
   for step, batch in zip(range(2, 9), first, strict=False):
     expected = batch_at(rows, step, batch_size=5, seed=3)
     for name in expected.keys() | batch.keys():
       np.testing.assert_array_equal(batch[name], expected[name])
+  other = make_tokenizer((*SPECIALS, *WORDS[::-1]), lowercase=True)
+  short = make_tokenizer((*SPECIALS, *WORDS[:-1]), lowercase=True)
+  differ = sum(a != b for a, b in zip(WORDS, WORDS[::-1], strict=True))
+  for tokenizer, number in ((other, differ), (short, 1)):
+    with pytest.raises(DataError, match=f"{number} of 38 ids are other tokens"):
+      next(truenegs_jax.batches(folder / "rows", 5, tokenizer=tokenizer))
 
 
 @pytest.mark.slow

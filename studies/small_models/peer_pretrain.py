@@ -7,7 +7,6 @@ of the demo; the optimizer is PyTorch's AdamW, which corrects the bias of its
 means.
 """
 
-import pathlib
 import sys
 
 import numpy as np
@@ -55,7 +54,8 @@ def hide(
 def main(rows: str, output: str) -> None:
   """Trains, prints the loss of all slots every 100 steps, and saves."""
   torch.manual_seed(0)
-  vocab = (pathlib.Path(rows) / "vocab.txt").read_text().split()
+  tokenizer = truenegs_jax.load_tokenizer(f"{rows}/vocab.txt", lowercase=True)
+  vocab = list(tokenizer.vocab)
   model = make_model(vocab)
   groups = [
     {"params": [x for x in model.parameters() if x.ndim > 1]},
@@ -69,9 +69,8 @@ def main(rows: str, output: str) -> None:
     optimizer, lambda t: min(1, (t + 1) / WARMUP_STEPS) * (1 - t / STEPS)
   )
   losses = []
-  for step, batch in zip(
-    range(1, STEPS + 1), truenegs_jax.batches(rows, BATCH_SIZE), strict=False
-  ):
+  batches = truenegs_jax.batches(rows, BATCH_SIZE, tokenizer=tokenizer)
+  for step, batch in zip(range(1, STEPS + 1), batches, strict=False):
     tokens_BxL = torch.tensor(batch["tokens"]).long()
     hidden_BxL, slots_BxL = hide(tokens_BxL, vocab)
     states_BxLxD = model.bert(

@@ -80,7 +80,7 @@ def test_damage_is_found_while_rows_are_read(folder):
   flip_bit(path, -1, 0)  # 0 or 1 as before
   deadline = time.monotonic() + 100
   with pytest.raises(DataError, match=path.name):
-    for _ in batches.batches(folder, 1):
+    for _ in batches.batches(folder, 1, tokenizer=TOKENIZER):
       assert time.monotonic() < deadline
 
 

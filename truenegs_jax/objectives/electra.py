@@ -75,7 +75,7 @@ def electra_terms(
   ...     params, batch, keys_B, aux, model=model, options=options, train=True
   ...   )
   ...   return total_loss(terms, {"mlm": 1.0, "detect": 50.0})
-  >>> batch = next(batches("rows", 4))
+  >>> batch = next(batches("rows", 4, tokenizer=tokenizer))
   >>> value, grads = jax.jit(jax.value_and_grad(loss))(params, batch, aux)
 
   The losses are sums, which the training step divides by their counts, once,

@@ -142,11 +142,13 @@ def mlm_terms(
   objective; the model needs the methods of `pretrain.BertMlm` only. There is no
   next-sentence prediction.
 
+  >>> tokenizer = load_tokenizer("rows/vocab.txt", lowercase=True)
   >>> model = make_bert(vocab_size=38, variant="tiny")
   >>> params = init_params(model, jax.random.key(0))
-  >>> masking = MaskingOptions(mask_id=4, never_masked=(2, 3, 4), vocab_size=38)
+  >>> masking = MaskingOptions.for_tokenizer(tokenizer)
   >>> options = Options(masking, hard_correction=False, soft_weight=1.0)
-  >>> batch = jax.tree.map(jnp.asarray, next(batches("rows", 4)))
+  >>> batch = next(batches("rows", 4, tokenizer=tokenizer))
+  >>> batch = jax.tree.map(jnp.asarray, batch)
   >>> keys_B = row_keys(jax.random.key(0), 0, batch["row"])
   >>> terms = mlm_terms(
   ...   params, batch, keys_B, {}, model=model, options=options, train=True

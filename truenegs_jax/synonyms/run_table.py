@@ -264,9 +264,7 @@ def build_table(
     symmetric=symmetric,
     include_self=include_self,
   )
-  if not isinstance(tokenizer, Tokenizer):
-    tokenizer = read_word_pieces(tokenizer)
-  return request.build(tokenizer)
+  return request.build(read_word_pieces(tokenizer))
 
 
 def load_or_build(

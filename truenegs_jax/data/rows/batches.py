@@ -21,6 +21,7 @@ from grain.experimental import index_shuffle
 from truenegs_jax.data.rows import rows_folder
 from truenegs_jax.data.rows.copies import open_verification
 from truenegs_jax.data.rows.rows_folder import Rows, Verification, open_rows
+from truenegs_jax.data.tokens.tokenizer import read_word_pieces
 from truenegs_jax.runtime import errors
 from truenegs_jax.runtime.paths import is_bucket
 
@@ -31,18 +32,20 @@ def batches(
   folder: str | pathlib.Path,
   batch_size: int,
   *,
+  tokenizer: Any,
   seed: int = 0,
   start: int = 0,
   split: str = "train",
 ) -> Iterator[dict[str, np.ndarray]]:
   """Yields the batches of a rows folder from step `start` on, without end.
 
-  >>> steps = batches("rows", 4, seed=1)
+  >>> tokenizer = load_tokenizer("rows/vocab.txt", lowercase=True)
+  >>> steps = batches("rows", 4, tokenizer=tokenizer, seed=1)
   >>> {name: (x.shape, str(x.dtype)) for name, x in next(steps).items()}
   ... # doctest: +NORMALIZE_WHITESPACE
   {'tokens': ((4, 32), 'int32'), 'types': ((4, 32), 'int32'),
    'documents': ((4, 32), 'int32'), 'row': ((4,), 'int32')}
-  >>> resumed = batches("rows", 4, seed=1, start=1)
+  >>> resumed = batches("rows", 4, tokenizer=tokenizer, seed=1, start=1)
   >>> bool((next(steps)["tokens"] == next(resumed)["tokens"]).all())
   True
 
@@ -51,10 +54,23 @@ def batches(
 
   Args:
     batch_size: rows of a batch.
+    tokenizer: the model's, whose tokens those of the rows must be.
     seed: decides the order of the rows.
     start: the first step; a loop that is resumed passes its number of steps.
     split: "train" or "held_out".
+
+  Raises:
+    DataError: rows of another vocabulary, or damaged ones.
   """
+  vocab = rows_folder.load_vocabulary(folder).vocab
+  expected = read_word_pieces(tokenizer).vocab
+  if vocab != expected:
+    differ = sum(a != b for a, b in itertools.zip_longest(vocab, expected))
+    raise errors.DataError(
+      f"The rows in '{folder}' are of another vocabulary than the model:"
+      f" {differ:,} of {len(vocab):,} ids are other tokens. Prepare them again"
+      " with --config.data.vocab=FOLDER, that of the model."
+    )
   verification = open_verification(folder)
   rows = open_rows(folder, split, verification)
   read = Reader(rows, verification, batch_size=batch_size, seed=seed)

@@ -126,11 +126,13 @@ class WordPieces(NamedTuple):
   normalize: Callable[[str], str]
 
 
-def read_word_pieces(tokenizer: Any) -> WordPieces:
-  """Reads a tokenizer of the libraries transformers (a fast one) or tokenizers.
+def read_word_pieces(tokenizer: Any) -> Tokenizer | WordPieces:
+  """Reads a tokenizer: ours, or a fast one of transformers, or of tokenizers.
 
   Raises InputError if it is not WordPiece with `##` pieces.
   """
+  if isinstance(tokenizer, Tokenizer):
+    return tokenizer
   backend = getattr(tokenizer, "backend_tokenizer", tokenizer)
   model = getattr(backend, "model", tokenizer)
   prefix = getattr(model, "continuing_subword_prefix", None)
