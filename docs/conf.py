@@ -31,6 +31,7 @@ myst_heading_anchors = 3
 nb_execution_mode = "off"  # tests run the code of the pages
 
 autodoc_member_order = "bysource"
+autodoc_mock_imports = ["torch"]  # 190 MB that the pages do not need
 autodoc_typehints = "signature"
 add_module_names = False  # headings name the modules
 maximum_signature_line_length = 80

@@ -52,7 +52,7 @@ def mlm_loss(
   hard_correction: bool = True,
   smoothing: float = 0.0,
   smoothing_by: str = "uniform",
-  input_ids_BxL: Tensor | None = None,
+  input_ids_BxL: "Tensor | None" = None,  # quoted for mocks of torch
 ) -> tuple[Tensor, Tensor]:
   """Sums the loss over the slots that hard correction keeps: (sum, count).
 
