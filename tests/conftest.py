@@ -1,7 +1,5 @@
 """Sets up 8 CPU devices, strict JAX and the folder of real data."""
 
-import contextlib
-import functools
 import gc
 import os
 import pathlib
@@ -92,19 +90,9 @@ def free_compiled_programs():
 @pytest.fixture(scope="module")
 def one_device():
   """Uses one of the eight devices, which compiles and saves much faster."""
-  with use_one_device():
-    yield
+  from support import shared_runs
 
-
-@contextlib.contextmanager
-def use_one_device():
-  """Hides seven of the eight devices while its block runs."""
-  from truenegs_jax.train import sharding
-
-  one = functools.partial(sharding.make_mesh, devices=jax.devices()[:1])
-  with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(sharding, "make_mesh", one)
-    patch.setattr(sharding, "device_count", lambda: 1)
+  with shared_runs.use_devices(1):
     yield
 
 
@@ -113,10 +101,9 @@ def shared_pretraining(tmp_path_factory):
   """Returns a tiny ELECTRA's pre-training of 12 steps, exported; read only."""
   from support import shared_runs
 
-  with use_one_device():
-    return shared_runs.share(
-      tmp_path_factory, "pretraining", shared_runs.pretrain
-    )
+  return shared_runs.share(
+    tmp_path_factory, "pretraining", shared_runs.pretrain
+  )
 
 
 @pytest.fixture
@@ -130,10 +117,9 @@ def shared_finetuning(tmp_path_factory):
   """Returns a fine-tuning of two seeds that learned its task; read only."""
   from support import shared_runs
 
-  with use_one_device():
-    return shared_runs.share(
-      tmp_path_factory, "finetuning", shared_runs.fine_tune
-    )
+  return shared_runs.share(
+    tmp_path_factory, "finetuning", shared_runs.fine_tune
+  )
 
 
 @pytest.fixture

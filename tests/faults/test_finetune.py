@@ -11,7 +11,7 @@ import time
 import pytest
 from rich.console import Console
 
-from support import runs, word_task
+from support import runs, shared_runs, word_task
 from truenegs_jax.configs import finetune_own
 from truenegs_jax.finetune import loop
 from truenegs_jax.finetune import run as run_lib
@@ -28,9 +28,8 @@ VALUES = {
   "finetune.evals_per_epoch": 1,
   "finetune.save_minutes": 0.0,  # a checkpoint after every step
 }
+SELDOM_SAVED = {"finetune.save_minutes": 10.0}
 STEPS = 39
-
-pytestmark = pytest.mark.usefixtures("one_device")
 
 
 @pytest.fixture(scope="module")
@@ -39,6 +38,15 @@ def values(tmp_path_factory):
   folder = word_task.write_files(tmp_path_factory.mktemp("task"))
   vocab = word_task.write_vocabulary(folder)
   return word_task.config_values(vocab, folder) | VALUES
+
+
+@pytest.fixture(scope="module", autouse=True)
+def complete(values, tmp_path_factory):
+  """Runs to the end on two devices, as all tests here; returns the workdir."""
+  root = tmp_path_factory.mktemp("complete")
+  with shared_runs.isolate(root, devices=2):
+    assert run_here(values | SELDOM_SAVED, root / "run") == 0
+    yield root / "run"
 
 
 def read_outcome(workdir):
@@ -52,16 +60,17 @@ def read_outcome(workdir):
   for record in records:
     for name in DIFFERENT:
       record.pop(name, None)
+  del record["provenance"]["config.json"]["finetune"]["save_minutes"]
   exported = {x.name: x.read_bytes() for x in (folder / "model").iterdir()}
   del exported["README.md"]  # has the command, with the workdir
   return sorted(x.name for x in folder.iterdir()), records, exported
 
 
-def run_here(values, workdir):
-  """Returns the exit code."""
+def run_here(values, workdir, screen=None):
+  """Returns the exit code; prints on a screen."""
   c = finetune_own.get_config()
   c.update_from_flattened_dict(values)
-  return run_lib.run(c, workdir, Console(file=io.StringIO()))
+  return run_lib.run(c, workdir, Console(file=screen or io.StringIO()))
 
 
 def stop_at_batch(monkeypatch, number):
@@ -86,10 +95,8 @@ def fill_disk(params, model, tokenizer, output, **kwargs):
 
 
 @pytest.mark.slow
-def test_stopped_run_ends_bit_equal(values, tmp_path, monkeypatch, no_torch):
-  values = values | {"finetune.save_minutes": 10.0}
-  complete, stopped = tmp_path / "complete", tmp_path / "stopped"
-  assert run_here(values, complete) == 0
+def test_stopped_run_ends_bit_equal(values, complete, tmp_path, monkeypatch):
+  values, stopped = values | SELDOM_SAVED, tmp_path / "stopped"
   # In the first evaluation, at its end, and at step 37. An evaluation has three
   # batches.
   for number in (15, 3, 30):
@@ -131,16 +138,12 @@ def test_unfinished_run_with_another_config_or_data_is_refused(
   assert (tmp_path / "run/own/seed-0/checkpoints/1").exists()
 
 
-@pytest.fixture(scope="module")
-def complete(values, tmp_path_factory):
-  """Runs on two devices: (flags, environment of a device, workdir)."""
-  root = tmp_path_factory.mktemp("runs")
-  flags = [f"--config.{name}={value}" for name, value in values.items()]
-  env = runs.make_environment(root / "cache")
+@pytest.fixture
+def command(values, tmp_path):
+  """Returns the flags and the environment, with a device for each process."""
+  env = runs.make_environment(tmp_path / "cache")
   env |= {"TRUENEGS_JOIN_SECS": "60", "TRUENEGS_HEARTBEAT_SECS": "10"}
-  code, output = run_on_two_devices(flags, env, root / "complete")
-  assert code == 0, output
-  return flags, env, root / "complete"
+  return [f"--config.{name}={value}" for name, value in values.items()], env
 
 
 def start_on_two_devices(flags, env, workdir):
@@ -155,8 +158,8 @@ def run_on_two_devices(flags, env, workdir):
 
 @pytest.mark.faults
 @pytest.mark.parametrize("number", range(10))
-def test_killed_run_ends_bit_equal(complete, tmp_path, number):
-  flags, env, expected = complete
+def test_killed_run_ends_bit_equal(command, complete, tmp_path, number):
+  flags, env = command
   rng = random.Random(number)
   workdir = tmp_path / "killed"
   for step in sorted(rng.sample(range(1, STEPS), 1 + number % 2)):
@@ -167,7 +170,7 @@ def test_killed_run_ends_bit_equal(complete, tmp_path, number):
     process.communicate()
   code, output = run_on_two_devices(flags, env, workdir)
   assert code == 0 and "resuming at step" in output, output
-  assert read_outcome(workdir) == read_outcome(expected)
+  assert read_outcome(workdir) == read_outcome(complete)
 
 
 def wait_for_step(workdir, step, processes):
@@ -183,8 +186,10 @@ def wait_for_step(workdir, step, processes):
 
 
 @pytest.mark.slow
-def test_one_process_killed_and_two_stopped_end_as_one(complete, tmp_path):
-  flags, env, expected = complete
+def test_one_process_killed_and_two_stopped_end_as_one(
+  command, complete, values, tmp_path
+):
+  flags, env = command
   workdir = tmp_path / "several"
   process = start_on_two_devices(flags, env, workdir)
   wait_for_step(workdir, 3, [process])
@@ -199,6 +204,7 @@ def test_one_process_killed_and_two_stopped_end_as_one(complete, tmp_path):
   assert [code for code, _ in ended] == [75, 75], ended
   assert "resuming at step" in ended[0][1]
   assert "resuming" not in ended[1][1]  # printed once
-  code, output = run_on_two_devices(flags, env, workdir)
-  assert code == 0 and "resuming at step" in output, output
-  assert read_outcome(workdir) == read_outcome(expected)
+  screen = io.StringIO()
+  assert run_here(values, workdir, screen) == 0
+  assert "resuming at step" in screen.getvalue()
+  assert read_outcome(workdir) == read_outcome(complete)

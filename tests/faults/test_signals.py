@@ -12,8 +12,6 @@ from support import runs
 from support.faults import tries
 
 EXIT_CODES = {signal.SIGTERM: 75, signal.SIGINT: 130}
-HC_SR = "electra_demo:hc+sr,runlocal"
-STEPS = 60
 NUMBERS = pytest.mark.parametrize("number", EXIT_CODES)
 # A module that gets a signal while it is imported, and drops what this raises.
 MODULE = """
@@ -128,13 +126,11 @@ def test_a_process_that_waits_for_others_ends_at_once(tmp_path, indices, lines):
 
 
 @pytest.fixture(scope="module")
-def prepared(tmp_path_factory):
+def prepared(shared_pretraining, tmp_path_factory):
   """Returns (folder, flags, environment) of a run whose rows are prepared."""
   root = tmp_path_factory.mktemp("signals")
-  flags = runs.demo_flags(runs.write_corpus(root / "corpus.txt"), steps=10**6)
-  env = runs.make_environment(root / "cache")
-  runs.prepare(flags, env)
-  return root, flags, env
+  flags = [*shared_pretraining.values, "--config.steps=1000000"]
+  return root, flags, runs.make_environment(root / "cache")
 
 
 @pytest.mark.slow
@@ -152,31 +148,27 @@ def test_a_run_stopped_in_its_first_seconds_says_what_is_saved(prepared, case):
   assert "Nothing more was saved" in output or "Saved at step" in output
 
 
-@pytest.fixture(scope="module")
-def uninterrupted(prepared):
-  """Returns (flags, workdir) of a finished run with corrections."""
-  root, flags, env = prepared
-  flags = [*flags, f"--config.steps={STEPS}", "--config.eval.every_steps=500"]
-  flags += [runs.save_synonyms(root, root / "rows" / "vocab.txt")]
-  code, output = runs.run(root / "complete", flags, env, config=HC_SR)
-  assert code == 0, output
-  return flags, root / "complete"
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
-  "kills", [1, pytest.param(20, marks=pytest.mark.faults)]
+  ("kills", "steps"), [(1, 12), pytest.param(20, 60, marks=pytest.mark.faults)]
 )
 def test_run_killed_at_random_steps_ends_bit_equal(
-  prepared, uninterrupted, kills, count_tries
+  shared_pretraining, prepared, kills, steps, count_tries
 ):
   count_tries(kills)
-  (root, _, env), (flags, expected) = prepared, uninterrupted
+  root, flags, env = prepared
+  flags, expected = (
+    [*flags, f"--config.steps={steps}"],
+    shared_pretraining.workdir,
+  )
+  if steps != 12:
+    expected = root / "complete"
+    assert runs.run(expected, flags, env)[0] == 0
   workdir = root / f"killed{kills}"
-  for step in sorted(random.Random(7).sample(range(1, STEPS - 5), kills)):
-    process = runs.start(workdir, flags, env, config=HC_SR)
+  for step in sorted(random.Random(7).sample(range(1, steps - 5), kills)):
+    process = runs.start(workdir, flags, env)
     output = runs.send_signal_at(process, workdir, step, signal.SIGKILL)
     assert process.returncode == -signal.SIGKILL, output
-  code, output = runs.run(workdir, flags, env, config=HC_SR)
+  code, output = runs.run(workdir, flags, env)
   assert code == 0 and "resume" in output, output
-  runs.assert_equal_runs(expected, workdir, STEPS)
+  runs.assert_equal_runs(expected, workdir, steps)

@@ -75,20 +75,23 @@ def make_environment(cache: pathlib.Path, devices: int = 1) -> dict[str, str]:
   the figure of each run takes longer than the run. Programs are compiled as in
   the tests, by conftest.py's XLA_FLAGS.
   """
-  hidden = cache / "hidden"
-  hidden.mkdir(parents=True, exist_ok=True)
-  for name in ("torch", "matplotlib"):
-    (hidden / f"{name}.py").write_text(
-      f'raise ImportError("hidden", name="{name}")'
-    )
   return os.environ | {
     "TRUENEGS_CACHE": str(cache),
-    "PYTHONPATH": os.pathsep.join([str(hidden), str(ROOT)]),
+    "PYTHONPATH": hide(cache / "hidden", "torch", "matplotlib"),
     "JAX_PLATFORMS": "cpu",
     "JAX_NUM_CPU_DEVICES": str(devices),
     # Hides a WordNet that is installed on this machine.
     "NLTK_DATA": str(cache / "none"),
   }
+
+
+def hide(folder: pathlib.Path, *names: str) -> str:
+  """Writes modules that cannot be imported; returns PYTHONPATH for them."""
+  folder.mkdir(parents=True, exist_ok=True)
+  for name in names:
+    text = f'raise ImportError("hidden", name="{name}")'
+    (folder / f"{name}.py").write_text(text)
+  return os.pathsep.join([str(folder), str(ROOT)])
 
 
 def find_free_port() -> int:

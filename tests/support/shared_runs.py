@@ -1,15 +1,18 @@
 """Runs that one worker of a test session makes and all tests copy."""
 
+import contextlib
 import dataclasses
+import functools
 import io
 import json
 import os
 import pathlib
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import filelock
+import jax
 import pytest
 from rich.console import Console
 
@@ -68,8 +71,7 @@ def pretrain(root: pathlib.Path) -> tuple[list, str]:
   """Pre-trains and exports a tiny ELECTRA, 12 steps; returns its flags."""
   corpus = runs.write_corpus(root / "corpus.txt")
   flags = runs.demo_flags(corpus)
-  with pytest.MonkeyPatch.context() as patch:
-    _isolate(patch, root)
+  with isolate(root):
     code, printed = runs.run_in_process(root / "run", flags)
   assert code == 0, printed
   return flags, printed
@@ -91,15 +93,32 @@ def fine_tune(root: pathlib.Path) -> tuple[dict, str]:
   c = finetune_own.get_config()
   c.update_from_flattened_dict(values)
   out = io.StringIO()
-  with pytest.MonkeyPatch.context() as patch:
-    _isolate(patch, root)
+  with isolate(root):
     code = finetune_run.run(c, root / "run", Console(file=out, width=200))
   assert code == 0, out.getvalue()
   return values, out.getvalue()
 
 
-def _isolate(patch: pytest.MonkeyPatch, root: pathlib.Path) -> None:
-  """Hides WordNet, the user's cache and PyTorch, which is slow to import."""
-  patch.setenv("TRUENEGS_CACHE", str(root / "cache"))
-  patch.setenv("NLTK_DATA", str(root / "none"))
-  patch.setitem(sys.modules, "torch", None)
+@contextlib.contextmanager
+def isolate(root: pathlib.Path, devices: int = 1) -> Iterator[None]:
+  """Uses few devices; hides WordNet, the user's cache and PyTorch.
+
+  PyTorch is slow to import.
+  """
+  with use_devices(devices), pytest.MonkeyPatch.context() as patch:
+    patch.setenv("TRUENEGS_CACHE", str(root / "cache"))
+    patch.setenv("NLTK_DATA", str(root / "none"))
+    patch.setitem(sys.modules, "torch", None)
+    yield
+
+
+@contextlib.contextmanager
+def use_devices(count: int) -> Iterator[None]:
+  """Hides all devices but `count` while its block runs."""
+  from truenegs_jax.train import sharding
+
+  make = functools.partial(sharding.make_mesh, devices=jax.devices()[:count])
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(sharding, "make_mesh", make)
+    patch.setattr(sharding, "device_count", lambda: count)
+    yield
