@@ -2,50 +2,30 @@
 
 import json
 import re
-import time
+import signal
 import urllib.parse
 
 import pytest
 
-from support import bucket_servers, runs
-from support.faulty_proxy import CLASS_A, FaultyProxy
+from support import bucket_servers, runs, shared_runs
+from support.faulty_proxy import CLASS_A
+from truenegs_jax.pretrain import loop
+from truenegs_jax.runtime.errors import SAVED_RESTART
+from truenegs_jax.runtime.paths import open_path
 from truenegs_jax.workdir import files
 
 pytestmark = pytest.mark.filterwarnings("ignore:Sending a large body")
-URL = "gs://bucket/run"
 TIMES = {"time", "eta_s", "host_wait", "memory_peak_gib", "mfu", "flop_per_s"}
 TIMES |= {"rows_per_s", "tokens_per_s"}
 
 
-@pytest.fixture(scope="module")
-def local(tmp_path_factory):
-  """Returns a finished run's folder, flags and environment."""
-  root = tmp_path_factory.mktemp("local")
-  corpus = runs.write_corpus(root / "corpus.txt")
-  flags = runs.demo_flags(corpus, checkpoint__every_steps=6)
-  env = runs.make_environment(root / "cache")
-  code, output = runs.run(root / "run", flags, env)
-  assert code == 0, output
-  return root / "run", flags, env
-
-
-@pytest.fixture
-def bucket(local):
-  """Yields a server with an empty bucket, and the proxy before it."""
-  with (
-    bucket_servers.serve_bucket("gs") as server,
-    FaultyProxy(server.port) as proxy,
-  ):
-    yield server, proxy
-
-
 def find_others(log) -> list[str]:
-  """Returns the kinds of requests that are not for checkpoints and lock."""
+  """Returns the kinds of requests that are not for checkpoints, lock, rows."""
   return [
     request.kind
     for request in log
     if not re.search(
-      "run/(checkpoints|lock)", urllib.parse.unquote(request.target)
+      "rows/|run/(checkpoints|lock)", urllib.parse.unquote(request.target)
     )
   ]
 
@@ -60,34 +40,54 @@ def parse_records(text):
 
 @pytest.mark.slow
 def test_a_run_in_a_bucket_leaves_the_files_of_a_local_one(
-  local, bucket, tmp_path
+  shared_pretraining, tmp_path, monkeypatch
 ):
-  (workdir, flags, env), (server, proxy) = local, bucket
-  env = env | bucket_servers.environment("gs", proxy.port)
-  killed = runs.start(URL, flags, env, cwd=tmp_path)
-  while not any("_6/commit" in x for x in server.list("run/checkpoints/")):
-    assert killed.poll() is None, killed.communicate()
-    time.sleep(0.05)
-  killed.kill()
-  killed.communicate()
-  proxy.log.clear()
-  resumed = runs.start(URL, flags, env, cwd=tmp_path)
-  output, _ = resumed.communicate()
-  assert resumed.returncode == 0 and "Results are in 'gs://" in output, output
-  kinds = find_others(proxy.log)
-  # The export has 15 files.
-  assert sum(kind in CLASS_A for kind in kinds) <= 50, kinds
-  assert len(kinds) <= 90, kinds
-  written = {path: path.relative_to(workdir) for path in workdir.rglob("*")}
-  for path, name in written.items():
-    if path.is_file() and name.parts[0] not in (files.CHECKPOINTS, files.LOCK):
-      data = server.read(f"run/{name.as_posix()}")
-      if name.parts[0] == files.EXPORT or name.suffix in (".txt", ".npz"):
-        assert data == path.read_bytes(), name
-  records = server.read("run/metrics.jsonl").decode()
+  workdir, flags = shared_pretraining.workdir, shared_pretraining.values
+  monkeypatch.chdir(tmp_path)
+  with (
+    bucket_servers.serve_bucket("gs") as server,
+    bucket_servers.connect_empty(monkeypatch, server) as proxy,
+    shared_runs.isolate(tmp_path / "private"),
+  ):
+    server.upload(shared_pretraining.root / "rows", "rows")
+    flags = [*flags, f"--config.data.rows={server.url}/rows"]
+    url = open_path("--workdir", f"{server.url}/run")
+    with monkeypatch.context() as patch:
+      stop_at_step(patch, 8)
+      code, _ = runs.run_in_process(url, flags)
+      assert code == SAVED_RESTART
+    proxy.log.clear()
+    code, output = runs.run_in_process(url, flags)
+    assert code == 0 and "Results are in 'gs://" in output, output
+    kinds = find_others(proxy.log)
+    # The export has 15 files.
+    assert sum(kind in CLASS_A for kind in kinds) <= 50, kinds
+    assert len(kinds) <= 90, kinds
+    for path in workdir.rglob("*"):
+      name = path.relative_to(workdir)
+      if path.is_file() and name.parts[0] not in (
+        files.CHECKPOINTS,
+        files.LOCK,
+      ):
+        data = server.read(f"run/{name.as_posix()}")
+        if name.parts[0] == files.EXPORT or name.suffix in (".txt", ".npz"):
+          assert data == path.read_bytes(), name
+    records = server.read("run/metrics.jsonl").decode()
   assert parse_records(records) == parse_records(
     (workdir / files.METRICS).read_text()
   )
   deleted = [x.target for x in proxy.log if x.kind == "delete" and x.target]
   assert all("checkpoints" in target for target in deleted)
-  assert not [*tmp_path.iterdir()]
+  assert [x.name for x in tmp_path.iterdir()] == ["private"]
+
+
+def stop_at_step(patch, number):
+  """Sends SIGTERM when the batch of a step is read."""
+  batch_at = loop.batches_lib.batch_at
+
+  def stop(rows, step, **more):
+    if step == number:
+      signal.raise_signal(signal.SIGTERM)
+    return batch_at(rows, step, **more)
+
+  patch.setattr(loop.batches_lib, "batch_at", stop)

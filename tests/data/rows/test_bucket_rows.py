@@ -6,10 +6,9 @@ import threading
 import numpy as np
 import pytest
 
-from support import bucket_servers, runs, small_rows
+from support import bucket_servers, small_rows
 from support.texts import make_texts
 from truenegs_jax.data.rows import batches, copies, rows_folder, shards
-from truenegs_jax.report import plots
 from truenegs_jax.runtime import buckets
 from truenegs_jax.runtime.errors import DataError, DiskError, InputError
 from truenegs_jax.runtime.paths import open_path
@@ -273,29 +272,3 @@ def test_processes_of_a_machine_share_the_copies(bucket, url, slow_copies):
     verification.settle()
     assert verification.is_complete
   assert len(copied) == proxy.count("get")
-
-
-@pytest.mark.parametrize("server", ["gs"], indirect=True)
-@pytest.mark.slow
-def test_a_run_with_rows_in_a_bucket_equals_a_local_one(
-  bucket, shared_pretraining, tmp_path, monkeypatch, one_device, no_torch
-):
-  for path in (shared_pretraining.root / "rows").iterdir():
-    bucket[0].write(f"rows/{path.name}", path.read_bytes())
-  monkeypatch.setattr(plots, "draw_curves", lambda *_: [])
-  rows = f"--config.data.rows={bucket[0].url}/rows"
-  flags = [*shared_pretraining.values, rows]
-  code, output = runs.run_in_process(tmp_path / "run", flags)
-  assert code == 0, output
-  runs.assert_equal_runs(shared_pretraining.workdir, tmp_path / "run", 12)
-  name = "rows/train-00000.types.npy"
-  data = bytearray(bucket[0].read(name))
-  data[-1] ^= 1  # 0 or 1 as before
-  bucket[0].write(name, bytes(data))
-  monkeypatch.setenv("TRUENEGS_CACHE", str(tmp_path / "other"))
-  with pytest.raises(
-    DataError, match="train-00000.types.npy: damaged or missing"
-  ):
-    blocks = "--config.data.order=blocks"
-    runs.run_in_process(tmp_path / "damaged", [*flags, blocks])
-  assert not list((tmp_path / "damaged").glob("checkpoints/*"))
