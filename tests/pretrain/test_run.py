@@ -3,7 +3,6 @@
 import contextlib
 import io
 import json
-import random
 import shutil
 import signal
 import sys
@@ -11,7 +10,7 @@ import sys
 import numpy as np
 import pytest
 
-from support import french, runs, saved_steps
+from support import french, runs
 from support.doc_pages import read_first_cells
 from truenegs_jax import status
 from truenegs_jax.pretrain import run as run_lib
@@ -168,23 +167,6 @@ def test_run_starts_from_weights_and_resumes_without_them(first_run):
   assert code == 0 and "is ignored" in output and "resume" in output
   saved = json.loads((root / "second" / "config.json").read_text())
   assert saved["init"] == str(root / "copied")
-
-
-@pytest.mark.slow
-def test_a_run_redoes_the_steps_after_the_newest_good_one(first_run):
-  """Does with one process what test_distributed.py does with two."""
-  root, flags = first_run
-  workdir = shutil.copytree(root / "first", root / "damaged")
-  for path in (workdir / "checkpoints" / "12").rglob("d/*"):  # values
-    saved_steps.truncate(path, random.Random(0))
-  code, output = run(workdir, flags)
-  assert code == 0, output
-  assert "12' is damaged" in output or "12' cannot be restored" in output
-  assert "now '12.damaged'. Step 10 is used instead" in output  # 80 %
-  assert {"12", "12.damaged"} <= {
-    path.name for path in (workdir / "checkpoints").iterdir()
-  }
-  runs.assert_equal_runs(root / "first", workdir, 12)
 
 
 @pytest.mark.slow

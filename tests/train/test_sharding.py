@@ -314,11 +314,7 @@ def one_device_history() -> list:
 
 @pytest.mark.parametrize(
   ("preset", "devices", "placement", "accumulation"),
-  [
-    ("dp", 2, "replicated", 2),
-    ("fsdp", 2, "rows", 2),
-    pytest.param("fsdp_tp", 8, "rows", 1, marks=pytest.mark.slow),
-  ],
+  [("dp", 2, "replicated", 2), ("fsdp", 2, "rows", 2)],
 )
 def test_step_is_the_same_on_every_mesh(
   one_device_history, preset, devices, placement, accumulation
