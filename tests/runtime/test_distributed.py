@@ -14,7 +14,7 @@ import jax
 import numpy as np
 import pytest
 
-from support import runs, saved_steps
+from support import runs, saved_steps, shared_runs
 from support.small_rows import write_texts
 from support.texts import make_texts
 from truenegs_jax.data.rows import rows_folder
@@ -52,22 +52,32 @@ assert sharding.process_slice(mesh, 8) == (index, 2)
 own_rows = {"row": np.arange(4) + 4 * index}
 row_B = sharding.shard_batch(own_rows, mesh)["row"]
 assert distributed.to_host(row_B).tolist() == list(range(8))
+folder = pathlib.Path(sys.argv[3])
+def refuse(function, words):
+  try:
+    function()
+    sys.exit(f"accepted: {words}")
+  except errors.InputError as e:
+    assert words in str(e), e
 """
 TWO_PROCESSES = (
   GATHER
   + """
-with guards.StopSignals(Console(quiet=True)) as signals:
+from truenegs_jax.config.sections import Data
+from truenegs_jax.train.prepare_data import find_or_prepare_rows
+quiet = Console(quiet=True)
+with guards.StopSignals(quiet) as signals:
   vote = guards.StopVote(signals, mesh)
   assert vote.poll() is None
   os.kill(os.getpid(), (signal.SIGTERM, signal.SIGINT)[index])
   assert vote.poll() is None
   assert vote.poll() == signal.SIGTERM
 
-try:
-  with lock(pathlib.Path(sys.argv[3]) / str(index)):
-    sys.exit("separate workdirs were accepted")
-except errors.InputError as e:
-  assert "share" in str(e), e
+refuse(lock(folder / str(index)).__enter__, "share")
+none = Data(sources=str(folder / "texts"), rows=str(folder / "none"))
+prepare = functools.partial(find_or_prepare_rows, none, 128, quiet)
+refuse(prepare, "python -m truenegs_jax.prepare")
+assert not (folder / "none").exists()
 with distributed.raise_everywhere("good"):
   pass
 assert distributed.is_true_everywhere("all", value=True)
@@ -100,6 +110,7 @@ except errors.DataError as e:
 LOST = (
   GATHER
   + """
+refuse(lock(folder / "used").__enter__, "Another run is using")
 distributed.SAME_ERROR_SECS = 0.5
 if index:
   os.kill(os.getpid(), signal.SIGKILL)
@@ -115,22 +126,24 @@ except Exception as e:
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory):
-  """Returns (root, flags, env) with a run of 1 process in root/single."""
+def finished(shared_pretraining, tmp_path_factory):
+  """Returns (root, flags, env) with a run of 1 process in root/single.
+
+  Processes of `env` have two devices; this one hides all but four.
+  """
   root = tmp_path_factory.mktemp("runs")
-  corpus = runs.write_corpus(root / "corpus.txt")
-  env = runs.make_environment(root / "cache")
+  env = runs.make_environment(root / "cache", devices=2)
   env |= {"TRUENEGS_JOIN_SECS": "60", "TRUENEGS_HEARTBEAT_SECS": "10"}
+  flags = [*shared_pretraining.values, f"--config.steps={STEPS}"]
   # No draw of this seed depends on the rounding of a sum over devices.
-  flags = runs.demo_flags(corpus, steps=STEPS, checkpoint__keep=9, seed=1)
-  runs.prepare(flags, env)
-  flags += [runs.save_synonyms(root, root / "rows" / "vocab.txt")]
+  flags += ["--config.seed=1", "--config.checkpoint.keep=9"]
+  flags += [runs.save_synonyms(root, shared_pretraining.workdir / "vocab.txt")]
   flags += ["--config.negatives.hard_correction=True"]
   flags += ["--config.eval.sentences=('the [MASK] sees',)"]
-  code, output = runs.run(root / "single", flags, four_devices(env))
-  assert code == 0, output
-  assert "Joining" not in output
-  return root, flags, env
+  with shared_runs.isolate(root, devices=4):
+    code, output = runs.run_in_process(root / "single", flags)
+    assert code == 0, output
+    yield root, flags, env
 
 
 @pytest.fixture(scope="module")
@@ -139,21 +152,13 @@ def stopped(finished):
   root, flags, env = finished
   workdir = root / "stopped"
   for _ in range(2):  # the free port may be taken before it is used
-    processes = runs.start_processes(workdir, flags, two_devices(env), 2)
+    processes = runs.start_processes(workdir, flags, env, 2)
     wait_for_step(workdir, 4, processes)
     processes[1].send_signal(signal.SIGTERM)
     ended = runs.wait_for_all(processes)
     if not any("could not join" in output for _, output in ended):
       break
   return workdir, ended
-
-
-def two_devices(env):
-  return env | {"JAX_NUM_CPU_DEVICES": "2"}
-
-
-def four_devices(env):
-  return env | {"JAX_NUM_CPU_DEVICES": "4"}
 
 
 def wait_for_step(workdir, step, processes):
@@ -209,9 +214,9 @@ def test_a_signal_to_one_process_stops_all_after_the_same_step(stopped):
 
 @pytest.mark.slow
 def test_a_run_of_two_processes_resumes_with_one(finished, stopped):
-  root, flags, env = finished
+  root, flags, _ = finished
   workdir, _ = stopped
-  code, output = runs.run(workdir, flags, four_devices(env))
+  code, output = runs.run_in_process(workdir, flags)
   assert code == 0 and "resume" in output, output
   assert_same_losses(root / "single", workdir)
   assert_same_parameters(root / "single", workdir)
@@ -229,7 +234,7 @@ def test_a_damaged_run_of_one_process_resumes_with_two(finished):
     saved_steps.truncate(path, random.Random(0))
   shutil.rmtree(workdir / "export")
   (workdir / "cases.json").unlink()
-  ended = runs.run_processes(workdir, flags, two_devices(env), 2)
+  ended = runs.run_processes(workdir, flags, env, 2)
   assert [code for code, _ in ended] == [0, 0], ended
   output = " ".join(ended[0][1].split())
   assert "6' is damaged" in output or "6' cannot be restored" in output
@@ -243,9 +248,10 @@ def test_a_damaged_run_of_one_process_resumes_with_two(finished):
 
 
 @pytest.mark.slow
-def test_damage_that_one_process_finds_ends_both(finished):
+def test_damage_that_one_process_finds_ends_both(finished, shared_pretraining):
   root, flags, env = finished
-  folder = shutil.copytree(root / "rows", root / "damaged_rows")
+  rows = shared_pretraining.root / "rows"
+  folder = shutil.copytree(rows, root / "damaged_rows")
   files = rows_folder.read_manifest(folder)["files"]
   by_size = sorted(files, key=lambda x: -files[x]["bytes"])
   path = folder / next(x for x in by_size[1::2] if "types" in x)
@@ -262,27 +268,6 @@ def test_damage_that_one_process_finds_ends_both(finished):
   assert runs.last_step(root / "damaged") < STEPS
 
 
-@pytest.mark.slow
-def test_a_second_run_is_refused(finished):
-  root, flags, env = finished
-  with lock.lock(root / "used"):
-    refused = runs.run_processes(root / "used", flags, env, 2)
-  assert [code for code, _ in refused] == [2, 2], refused
-  counts = [output.count("Another run is using") for _, output in refused]
-  assert counts == [1, 1]
-
-
-@pytest.mark.slow
-def test_several_processes_do_not_prepare_rows(finished, tmp_path):
-  _, flags, env = finished
-  flags = [f for f in flags if "data.rows" not in f]
-  flags += [f"--config.data.rows={tmp_path / 'none'}"]
-  ended = runs.run_processes(tmp_path / "run", flags, env, 2)
-  assert [code for code, _ in ended] == [2, 2], ended
-  assert "truenegs_jax.prepare" in ended[0][1]
-  assert not (tmp_path / "none").exists()
-
-
 @pytest.mark.parametrize(
   "flags, words",
   [
@@ -296,9 +281,7 @@ def test_impossible_flags_are_refused(flags, words):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-  "indices", [[2], pytest.param([0, 1, 1], marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("indices", [[2], [0, 1, 1]])
 def test_processes_abort_when_one_is_missing_or_has_a_wrong_id(
   tmp_path, indices
 ):
@@ -340,6 +323,7 @@ def test_arrays_signals_and_errors_reach_both_processes(tmp_path):
   port = runs.find_free_port()
   envs = [runs.make_environment(tmp_path)] * 2
   manifest = write_texts(tmp_path / "rows", make_texts(60))
+  runs.write_corpus(tmp_path / "texts")
   arguments = [(port, i, tmp_path, tmp_path / "rows") for i in range(2)]
   ended = run_scripts(TWO_PROCESSES, envs, arguments)
   assert [code for code, _ in ended] == [3, 3], ended
@@ -354,7 +338,9 @@ def test_arrays_signals_and_errors_reach_both_processes(tmp_path):
 def test_a_process_ends_with_a_sentence_if_another_is_killed(tmp_path):
   port = runs.find_free_port()
   envs = [runs.make_environment(tmp_path)] * 2
-  ended = run_scripts(LOST, envs, [(port, 0, tmp_path), (port, 1, tmp_path)])
+  arguments = [(port, i, tmp_path) for i in range(2)]
+  with lock.lock(tmp_path / "used"):
+    ended = run_scripts(LOST, envs, arguments)
   assert [code for code, _ in ended] == [errors.HANGS, -signal.SIGKILL], ended
   assert "0 of 2: Another process of the run is gone (" in ended[0][1]
   assert "Traceback" not in ended[0][1]
@@ -382,21 +368,19 @@ def open_mpi(index, count, port):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-  "launcher", [slurm, pytest.param(open_mpi, marks=pytest.mark.slow)]
-)
-def test_processes_of_a_launcher_join_without_flags(tmp_path, launcher):
-  port, count = runs.find_free_port(), 2
+def test_processes_of_launchers_join_without_flags(tmp_path):
+  """Slurm starts the first, and Open MPI the second: their variables agree."""
+  port, launchers = runs.find_free_port(), (slurm, open_mpi)
   clean = {
     name: value
     for name, value in runs.make_environment(tmp_path).items()
     if not name.startswith(("SLURM_", "OMPI_"))
   }
-  envs = [clean | launcher(index, count, port) for index in range(count)]
-  ended = run_scripts(PRINT_INDEX, envs, [()] * count)
+  envs = [clean | start(i, 2, port) for i, start in enumerate(launchers)]
+  ended = run_scripts(PRINT_INDEX, envs, [()] * 2)
   for index, (code, output) in enumerate(ended):
     assert code == 0, output
-    assert f"process {index} of {count}\n" in output
+    assert f"process {index} of 2\n" in output
     assert "Joining as" in output
 
 
