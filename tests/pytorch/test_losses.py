@@ -119,9 +119,9 @@ def test_hard_correction_with_smoothing_equals_that_of_jax():
   list(itertools.product((True, False), KINDS, (True, False))),
 )
 def test_every_option_equals_that_of_jax(hard_correction, kind, strict):
-  for seed in range(8):
+  for seed in range(4):
     options = {"hard_correction": hard_correction, **kind}
-    check_equal(seed, options, strict=strict, compiled=seed == 7)
+    check_equal(seed, options, strict=strict, compiled=seed == 3)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
