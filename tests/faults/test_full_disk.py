@@ -160,24 +160,13 @@ def test_records_are_kept_until_the_disk_has_room(tmp_path, capsys, num_bytes):
   assert steps == [1, 2]
 
 
-@pytest.fixture(scope="module")
-def golden(tmp_path_factory):
-  """Returns flags, environment and records of a run with a large disk."""
-  root = tmp_path_factory.mktemp("golden")
-  corpus = runs.write_corpus(root / "corpus.txt")
-  flags = runs.demo_flags(corpus, steps=12, checkpoint__keep_percent="()")
-  env = runs.make_environment(root / "cache")
-  code, output = runs.run(root / "run", flags, env)
-  assert code == 0, output
-  return flags, env, runs.read_records(root / "run")
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("case", tries(1, 30))
 def test_a_run_on_a_small_disk_ends_or_says_that_it_is_full(
-  small_disk, golden, case
+  small_disk, shared_pretraining, tmp_path, case
 ):
-  flags, env, records = golden
+  flags = [*shared_pretraining.values, "--config.checkpoint.keep_percent=()"]
+  env = runs.make_environment(tmp_path)
   kib = [1200, 100, *random.Random(0).sample(range(4, 3000), 28)][case]
   folder = small_disk(kib)
   workdir = folder / "run"
@@ -190,7 +179,7 @@ def test_a_run_on_a_small_disk_ends_or_says_that_it_is_full(
   code, output = runs.run(workdir, flags, env)
   assert code == 0, output
   assert [r["mlm"] for r in runs.read_records(workdir)] == [
-    r["mlm"] for r in records
+    r["mlm"] for r in runs.read_records(shared_pretraining.workdir)
   ]
 
 
