@@ -11,9 +11,11 @@ import pytest
 from rich.console import Console
 
 from support import bucket_servers, runs, word_task
+from truenegs_jax.config.flags import parse_config
 from truenegs_jax.config.grammar import quote
 from truenegs_jax.runtime.paths import open_path
-from truenegs_jax.study import drive
+from truenegs_jax.study import drive, plan
+from truenegs_jax.study import run as study_run
 from truenegs_jax.study.drive import Part, State
 from truenegs_jax.workdir import lock
 
@@ -124,7 +126,7 @@ def test_a_part_whose_process_was_killed_is_repeated(
 
 
 def test_a_study_that_is_stopped_has_the_models_of_local_runs(
-  bucket, shared_pretraining, tmp_path
+  bucket, root, shared_pretraining, tmp_path, monkeypatch
 ):
   files = word_task.write_files(tmp_path)
   own = f"'train={files}/train.csv dev={files}/dev.jsonl'"
@@ -142,30 +144,23 @@ def test_a_study_that_is_stopped_has_the_models_of_local_runs(
     "finetune": f"length=16 finetune.files={own} finetune.text=text"
     " finetune.epochs=1.0",
   }
-  command = [sys.executable, "-m", "truenegs_jax.main", "--config=study"]
-  command += [f"--config.study.{key}={value}" for key, value in values.items()]
-  command += [f"--workdir={bucket.url}/study"]
-  env = runs.make_environment(tmp_path / "cache")
-
-  def start():
-    return subprocess.Popen(
-      command,
-      env=env,
-      stdout=subprocess.PIPE,
-      stderr=subprocess.STDOUT,
-      text=True,
-    )
-
-  process = start()
+  words = [f"--config.study.{key}={value}" for key, value in values.items()]
+  config = parse_config(["--config=study", *words])
+  for name, value in runs.make_environment(tmp_path / "cache").items():
+    monkeypatch.setenv(name, value)
+  process = subprocess.Popen(
+    [*plan.MAIN, "--config=study", *words, f"--workdir={root}"],
+    stdout=subprocess.PIPE,
+    stderr=subprocess.STDOUT,
+    text=True,
+  )
   finished = f"study/{KEY}/checkpoints/1_3/_CHECKPOINT_METADATA"
   while finished not in bucket.list() and process.poll() is None:
     threading.Event().wait(0.1)
   process.send_signal(signal.SIGTERM)
   output, _ = process.communicate()
   assert process.returncode == 75, output
-  process = start()
-  output, _ = process.communicate()
-  assert process.returncode == 0, output
+  assert study_run.run(config, root, Console(quiet=True)) == 0
   expected = shared_pretraining.workdir / "export"
   for path in expected.glob("*/model.safetensors"):
     name = f"study/{KEY}/export/{path.relative_to(expected)}"
