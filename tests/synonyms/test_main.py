@@ -93,9 +93,13 @@ def test_words_have_their_list_or_the_reason_for_none():
   [
     (["--vocab="], InputError, "--vocab is missing"),
     (["--sources=table", "--output=t.npz"], InputError, "no file ''. Set"),
-    (["--output=t"], InputError, "--output='t' has no format of tables"),
+    (["--output=t"], InputError, "--output='t': suffix=''"),
     (["--sources=model top=3"], InputError, "model top=3': the source"),
-    (["--sources=table path=vocab.txt"], DataError, "not a complete synonym"),
+    (
+      ["--sources=table path=vocab.txt"],
+      DataError,
+      "cannot be read as a synonym",
+    ),
     (["--output=a.tsv/t.npz"], DiskError, "could not be written"),
   ],
 )

@@ -249,7 +249,7 @@ print(*sys.modules)
 @each_suffix
 def test_damaged_files_and_other_formats_are_refused(tmp_path, suffix):
   path = tmp_path / f"synonyms{suffix}"
-  with pytest.raises(DataError, match="no synonym table .*synonyms"):
+  with pytest.raises(DataError, match="synonyms.* cannot be .*No such file"):
     SynonymTable.load(path)
   build().save(path)
   content = path.read_bytes()
@@ -276,12 +276,14 @@ def test_damaged_files_and_other_formats_are_refused(tmp_path, suffix):
     (saved(keys=keys_Q[None]), "shape"),
   ):
     path.write_bytes(damaged)
-    with pytest.raises(DataError, match="not a complete") as caught:
+    with pytest.raises(DataError, match="cannot be read") as caught:
       SynonymTable.load(path, TOKENS)
     assert re.search(reason, str(caught.value))
     assert str(path) in str(caught.value) and "\n" not in str(caught.value)
   path.write_bytes(saved({"format": 99, "version": "7.1"}))
-  with pytest.raises(DataError, match="format 99, written by truenegs_jax 7.1"):
+  with pytest.raises(
+    DataError, match="format 99 of truenegs_jax 7.1, but this is"
+  ):
     SynonymTable.load(path)
 
 
@@ -293,7 +295,7 @@ def test_pickled_objects_are_never_loaded(tmp_path):
 
 
 def test_files_of_other_formats_are_not_written(tmp_path):
-  with pytest.raises(InputError, match="t.json.*npz or .safetensors"):
+  with pytest.raises(InputError, match="t.json.*.npz or .safetensors"):
     build().save(tmp_path / "t.json")
   assert not list(tmp_path.iterdir())
 

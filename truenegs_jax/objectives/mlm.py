@@ -52,18 +52,13 @@ def mlm_loss(
   >>> table = SynonymTable.from_pairs([("primary", "main")], tokens)
   >>> gold_BxK = jnp.array([[2, 3]])
   >>> logits_BxKxV = 9.0 * jax.nn.one_hot(jnp.array([[1, 1]]), 4)
-  >>> mlm_loss(logits_BxKxV, gold_BxK, jnp.ones((1, 2)))[1]  # of both slots
+  >>> mlm_loss(logits_BxKxV, gold_BxK)[1]  # of both slots
   Array(2., dtype=float32)
-  >>> mlm_loss(logits_BxKxV, gold_BxK, jnp.ones((1, 2)), table.arrays())[1]
+  >>> mlm_loss(logits_BxKxV, gold_BxK, None, table.arrays())[1]
   Array(1., dtype=float32)
   >>> total, count = mlm_loss(
-  ...   logits_BxKxV,
-  ...   gold_BxK,
-  ...   jnp.ones((1, 2)),
-  ...   table.arrays(rates=True),
-  ...   hard_correction=False,
-  ...   smoothing=0.3,
-  ...   smoothing_by="balanced",
+  ...   logits_BxKxV, gold_BxK, None, table.arrays(rates=True),
+  ...   hard_correction=False, smoothing=0.3, smoothing_by="balanced",
   ... )
 
   Args:
@@ -115,7 +110,7 @@ def _check_shapes(
     if [*jnp.shape(array_BxK)] != shape:
       raise InputError(
         f"{name}_BxK has the shape {jnp.shape(array_BxK)}, but logits_BxKxV"
-        f" {jnp.shape(logits_BxKxV)}: it must be {(*shape,)}."
+        f" {jnp.shape(logits_BxKxV)}. Pass {(*shape,)}."
       )
   for name, array in table.items():
     if "_Vx" in name and (rows := len(array)) != size:
@@ -237,10 +232,7 @@ def is_word_end(
   >>> is_word_end(batch, jnp.array([[0, 1, 2]]), continues_word(words))
   Array([[False,  True,  True]], dtype=bool)
 
-  Args:
-    batch: `tokens`, before any are masked, and `documents`, each `[B, L]`.
-    positions_BxK: of the slots, int32.
-    continues_V: `continues_word` of the vocabulary.
+  The tokens of `batch` are not masked. `continues_V`: see `continues_word`.
   """
 
   def get_next(x_BxL: Array) -> Array:

@@ -34,12 +34,10 @@ def row_keys(key: Array, step: Array | int, row_B: Array | np.ndarray) -> Array:
 def purpose_keys(keys_B: Array, purpose: int) -> Array:
   """Derives the keys of one purpose from the row keys.
 
-  Draws with the same keys are not independent, so masks, dropout and samples
-  each need another purpose, any number.
+  Draws with the same keys depend on each other: masks and dropout need two.
 
   >>> keys_B = row_keys(jax.random.key(0), 0, jnp.array([12, 5]))
-  >>> mask_keys_B = purpose_keys(keys_B, 0)
-  >>> dropout_keys_B = purpose_keys(keys_B, 1)
+  >>> mask_keys_B, dropout_keys_B = (purpose_keys(keys_B, i) for i in range(2))
   """
   return jax.vmap(jax.random.fold_in, in_axes=(0, None))(keys_B, purpose)
 

@@ -27,8 +27,7 @@ from truenegs_jax.data.tokens import tokenizer as tokenizer_lib
 from truenegs_jax.runtime import progress
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.synonyms import run_table, wordnet
-from truenegs_jax.synonyms import table as table_lib
-from truenegs_jax.synonyms.table import SynonymTable
+from truenegs_jax.synonyms.table import SynonymTable, open_output
 from truenegs_jax.synonyms.vocabulary import is_word
 
 # Flags that are options of a table, by their names.
@@ -39,7 +38,7 @@ def run(values: flags.FlagValues, console: Console) -> None:
   """Builds, saves and shows a table as the flags say."""
   say = functools.partial(console.print, soft_wrap=True)
   if values.output:
-    table_lib.open_output("--output", values.output)  # before the work
+    open_output("--output", values.output)  # before the work
   check_code(values.language)
   if not values.vocab:
     raise InputError("--vocab is missing. Set --vocab=FILE.")
@@ -143,9 +142,7 @@ def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
   string_flag("stop_words", "", "File, one word a line; replaces --language's.")
   switch("symmetric", False, "Add the reverse of every pair.")
   switch("include_self", False, "Add every word to its own list.")
-  string_flag(
-    "output", "", "Save the table in this file, .npz or .safetensors."
-  )
+  string_flag("output", "", "Save the table: FILE.npz or FILE.safetensors.")
   string_flag("text", "", "Text to measure coverage of, like data.sources.")
   flags.DEFINE_list("word", [], "Show the lists of words.", flag_values=values)
 

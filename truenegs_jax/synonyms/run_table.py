@@ -20,11 +20,7 @@ import numpy as np
 from rich.console import Console
 
 from truenegs_jax.config import grammar
-from truenegs_jax.data.tokens.tokenizer import (
-  Tokenizer,
-  WordPieces,
-  read_word_pieces,
-)
+from truenegs_jax.data.tokens.tokenizer import Tokenizer, read_word_pieces
 from truenegs_jax.runtime import progress
 from truenegs_jax.runtime.errors import DataError, InputError, one_of
 from truenegs_jax.synonyms import vocabulary as vocabulary_lib
@@ -176,10 +172,11 @@ class TableRequest:
       )
       yield from set(first).intersection(*others) if others else first
 
-  def build(self, tokenizer: Tokenizer | WordPieces) -> SynonymTable:
+  def build(self, tokenizer: Any) -> SynonymTable:
     """Builds the table of a vocabulary."""
-    tokens, words = tokenizer.vocab, self.load_stop_words()
-    normalize = functools.cache(tokenizer.normalize)  # a word has many pairs
+    words = self.load_stop_words()
+    tokens, normalize = read_word_pieces(tokenizer)
+    normalize = functools.cache(normalize)  # a word has many pairs
     vocabulary = Vocabulary(tokens, normalize, self.no_neighbours)
     pairs = self.find_pairs(vocabulary)
     return SynonymTable.from_pairs(
@@ -264,7 +261,7 @@ def build_table(
     symmetric=symmetric,
     include_self=include_self,
   )
-  return request.build(read_word_pieces(tokenizer))
+  return request.build(tokenizer)
 
 
 def load_or_build(

@@ -14,8 +14,7 @@ pairs up with one gather, in one of two layouts:
   table = SynonymTable.load("table.safetensors")  # needs no WordNet
   aux = table.arrays()
 
-A saved table has its pairs, and in one JSON text its tokens, their fingerprint,
-sources, licence and versions. Nothing here imports jax.
+Nothing here imports jax.
 """
 
 import collections
@@ -56,6 +55,7 @@ BITS_LIMIT = 512 << 20  # bytes of the largest bit matrix that "auto" chooses
 FORMAT = 3  # of saved tables; files with another number are refused
 VERSION: str = importlib.import_module("truenegs_jax").__version__
 SUFFIXES = (".npz", ".safetensors")
+FIELDS = ("source", "fingerprint", "vocabulary", "tokens")  # of a saved table
 MAX_FILE_BYTES = 1 << 30  # unpacked; guards against zip bombs
 LICENCE = (
   "That of the sources. WordNet is copyright Princeton University:"
@@ -196,21 +196,16 @@ class SynonymTable:
     opened = open_path("path", path)
     try:
       table = _read_table(opened)
-    except DataError:
-      raise
-    except FileNotFoundError as error:
-      raise DataError(f"There is no synonym table '{path}'.") from error
     except Exception as error:  # numpy, zipfile and zlib raise unrelated types
       raise DataError(
-        f"'{path}' is not a complete synonym table ({type(error).__name__}:"
-        f" {error}). Remove the file and build the table again."
+        f"'{path}' cannot be read as a synonym table ({type(error).__name__}:"
+        f" {error}). Build the table again, or name another file."
       ) from error
     if tokens is not None and list(tokens) != list(table.tokens):
       raise DataError(
         f"'{path}' is a synonym table of vocabulary {table.vocabulary}"
         f" ({table.vocab_size:,} tokens), not {vocabulary_fingerprint(tokens)}"
-        f" ({len(tokens):,} tokens). Use the vocabulary that it was built for,"
-        " or remove the file and build the table again."
+        f" ({len(tokens):,} tokens). Build a table of this vocabulary."
       )
     return table
 
@@ -298,40 +293,26 @@ class SynonymTable:
     path = open_output("path", path).resolve()
     if path.exists() and not path.is_file():
       raise DiskError(f"'{path}' is not a regular file. Choose another path.")
-    header = json.dumps(
-      {
-        "format": FORMAT,
-        "version": VERSION,
-        "licence": LICENCE,
-        "source": self.source,
-        "options": dict(self.options),
-        "rows": self.num_rows,
-        "pairs": self.num_pairs,
-        "fingerprint": self.fingerprint,
-        "vocabulary": self.vocabulary,
-        "tokens": self.tokens,
-      }
-    )
+    header = {"format": FORMAT, "version": VERSION, "licence": LICENCE}
+    header |= {"rows": self.num_rows, "pairs": self.num_pairs}
+    header |= {name: getattr(self, name) for name in FIELDS}
+    text = json.dumps(header | {"options": dict(self.options)})
     with disk_errors(path):
       path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_file(path, several_writers=True) as file:
       if path.suffix == ".npz":
-        np.savez_compressed(file, header=header, keys=self.keys_Q)
+        np.savez_compressed(file, header=text, keys=self.keys_Q)
       else:
         import safetensors.numpy
 
         arrays = {"keys": self.keys_Q}
-        file.write(safetensors.numpy.save(arrays, {"header": header}))
+        file.write(safetensors.numpy.save(arrays, {"header": text}))
 
 
 def open_output(name: str, path: FilePath) -> pathlib.Path:
   """Returns the path of a table to write; InputError for another format."""
   opened = open_path(name, path)
-  if opened.suffix not in SUFFIXES:
-    raise InputError(
-      f"{name}='{path}' has no format of tables. Let its name end in"
-      f" {' or '.join(SUFFIXES)}."
-    )
+  errors.one_of(f"{name}='{path}': suffix", opened.suffix, SUFFIXES)
   return opened
 
 
@@ -372,11 +353,9 @@ def _read_table(path: pathlib.Path) -> SynonymTable:
     with np.load(source, allow_pickle=False) as file:
       header, keys_Q = parse_json(str(file["header"])), file["keys"]
   if header["format"] != FORMAT:
-    raise DataError(
-      f"'{path}' is a synonym table of format {header['format']}, written by"
-      f" truenegs_jax {header.get('version', '0.1')}. This is {VERSION},"
-      f" which reads format {FORMAT}. Build the table again, or use the version"
-      " that wrote it."
+    raise ValueError(
+      f"format {header['format']} of truenegs_jax {header.get('version')}, but"
+      f" this is {VERSION} with format {FORMAT}"
     )
   if keys_Q.ndim != 1 or keys_Q.dtype != np.int64:
     raise ValueError(f"keys are {keys_Q.dtype} of shape {keys_Q.shape}")

@@ -63,7 +63,7 @@ def batches(
     DataError: rows of another vocabulary, or damaged ones.
   """
   vocab = rows_folder.load_vocabulary(folder).vocab
-  expected = read_word_pieces(tokenizer).vocab
+  expected, _ = read_word_pieces(tokenizer)
   if vocab != expected:
     differ = sum(a != b for a, b in itertools.zip_longest(vocab, expected))
     raise errors.DataError(

@@ -22,6 +22,7 @@ import re
 import resource
 import secrets
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -163,14 +164,11 @@ class RowFile:
         if [version, *layout, self._dtype.kind, size] != expected:
           raise ValueError(f"{size:,} bytes of {layout[0]} {self._dtype}")
         self._descriptor = os.dup(file.fileno())
+        weakref.finalize(self, os.close, self._descriptor)
     except Exception as error:  # numpy compiles a damaged header as Python
       if isinstance(error, OSError) and error.errno in (*FAILING, errno.EMFILE):
         raise
       raise DataError(f"{path}: cannot be read ({error}). {REBUILD}") from error
-
-  def __del__(self) -> None:
-    if hasattr(self, "_descriptor"):
-      os.close(self._descriptor)
 
   def read(self, index: int) -> np.ndarray:
     """Reads a row; DataError if the file was cut off since it was opened."""

@@ -12,7 +12,7 @@ import dataclasses
 import functools
 import pathlib
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers
@@ -119,40 +119,29 @@ class Tokenizer:
     )
 
 
-class WordPieces(NamedTuple):
-  """What the synonyms of a vocabulary depend on, of any WordPiece tokenizer."""
+def read_word_pieces(
+  tokenizer: Any,
+) -> tuple[tuple[str, ...], Callable[[str], str]]:
+  """Returns the tokens of a tokenizer, and how it writes a word.
 
-  vocab: tuple[str, ...]
-  normalize: Callable[[str], str]
-
-
-def read_word_pieces(tokenizer: Any) -> Tokenizer | WordPieces:
-  """Reads a tokenizer: ours, or a fast one of transformers, or of tokenizers.
-
-  Raises InputError if it is not WordPiece with `##` pieces.
+  It may be ours, a fast one of transformers, or of the library tokenizers.
   """
   if isinstance(tokenizer, Tokenizer):
-    return tokenizer
+    return tokenizer.vocab, tokenizer.normalize
   backend = getattr(tokenizer, "backend_tokenizer", tokenizer)
   model = getattr(backend, "model", tokenizer)
-  prefix = getattr(model, "continuing_subword_prefix", None)
-  if not isinstance(model, models.WordPiece) or prefix != "##":
+  ids = backend.get_vocab() if isinstance(model, models.WordPiece) else {}
+  prefix = getattr(model, "continuing_subword_prefix", "")
+  if prefix != "##" or sorted(ids.values()) != [*range(len(ids))]:
     raise InputError(
       f"tokenizer: {type(tokenizer).__name__} ({type(model).__name__}) is not"
-      " supported, because synonyms are of words that are one token: it must be"
-      " WordPiece and mark the other pieces of a word with ##. Pass a fast"
-      " tokenizer of BERT, DistilBERT, ELECTRA or MPNet, or load_tokenizer's."
-    )
-  ids = backend.get_vocab()
-  vocab = tuple(sorted(ids, key=ids.__getitem__))
-  if ids[vocab[-1]] != len(vocab) - 1:
-    raise InputError(
-      f"tokenizer: its {len(vocab):,} tokens have ids up to {ids[vocab[-1]]:,}."
-      " Every id needs a token. Add tokens for the others."
+      " supported. It must be WordPiece with ## pieces and ids 0, 1, 2, ..., so"
+      " that words are tokens. Pass a fast one of BERT, or load_tokenizer's."
     )
   normalizer = backend.normalizer or normalizers.Sequence([])
-  return WordPieces(
-    vocab, lambda text: normalizer.normalize_str(drop_surrogates(text))
+  return (
+    tuple(sorted(ids, key=ids.__getitem__)),
+    lambda text: normalizer.normalize_str(drop_surrogates(text)),
   )
 
 
