@@ -46,6 +46,7 @@ def bucket(server, monkeypatch, tmp_path, no_torch):
 
 
 only_gs = pytest.mark.parametrize("server", ["gs"], indirect=True)
+only_s3 = pytest.mark.parametrize("server", ["s3"], indirect=True)
 
 
 def run(task, workdir, values) -> str:
@@ -95,6 +96,7 @@ def test_fine_tuning_is_that_of_a_local_folder(bucket, shared_finetuning):
   assert "+0.00" in run(finetune_run, f"{bucket.url}/other", other)
 
 
+@only_s3
 def test_robustness_is_that_of_a_local_model(bucket, fine_tuned_run, tmp_path):
   bucket.upload(fine_tuned_run.workdir, "model")
   values = {
@@ -124,6 +126,7 @@ def test_robustness_is_that_of_a_local_model(bucket, fine_tuned_run, tmp_path):
     run(robustness_run, f"{bucket.url}/model", values | {"init": "x"})
 
 
+@only_gs
 def test_corrections_are_those_of_a_local_model(
   bucket, shared_pretraining, tmp_path
 ):
@@ -136,25 +139,16 @@ def test_corrections_are_those_of_a_local_model(
     "corrections.sequences": 50,
     "batch_size": 8,
   }
-  # Orbax reads no run in s3.
-  key, folder = "corrections.run", ""
-  if bucket.scheme == "s3":
-    key, folder = "init", "/export"
-    values |= {"model.variant": "init", "data.vocab": "init"}
   for workdir, where in (
     (tmp_path / "local", str(local)),
     (f"{bucket.url}/mine", f"{bucket.url}/model"),
   ):
-    run(corrections_run, workdir, values | {key: f"{where}{folder}"})
+    run(corrections_run, workdir, values | {"corrections.run": where})
   assert_same_results(bucket, "mine", tmp_path / "local")
   cases = bucket.read("mine/cases.json")
   assert cases == (tmp_path / "local" / "cases.json").read_bytes()
   with pytest.raises(InputError, match="is the workdir of a run"):
-    run(
-      corrections_run,
-      f"{bucket.url}/model",
-      values | {key: f"{where}{folder}"},
-    )
+    run(corrections_run, where, values | {"corrections.run": where})
 
 
 @only_gs
