@@ -22,8 +22,8 @@ INK, GREY, PAPER = "#1f2328", "#57606a", "#ffffff"
 BETTER, WORSE, NONE = "#0072b2", "#d55e00", "#8c959f"
 LABELS = {
   "hc": "hard correction",
-  "hc_until": "hard correction, 60 % of the steps",
-  "drop": "as many slots dropped at random",
+  "hc_until": "the same, 60 % of the steps",
+  "drop": "as many dropped at random",
   "uniform": "uniform",
   "model": "model",
   "balanced": "balanced",
@@ -34,15 +34,15 @@ LABELS = {
 }
 # Dial, checkpoint and title of each panel.
 PANELS = (
-  (100, "tenth", "100 % of the words have\nsynonyms, a tenth of the run"),
-  (100, "end", "100 %, end of the run"),
-  (10, "end", "10 %, end of the run"),
+  (100, "tenth", "a tenth of the run,\nall words have synonyms"),
+  (100, "end", "end of the run,\nall words"),
+  (10, "end", "end of the run,\n10 % of the words"),
 )
 
 
 def draw() -> Figure:
   """Draws a row for each correction and a panel for each moment."""
-  figure = Figure(figsize=(9.2, 4.9))
+  figure = Figure(figsize=(8.4, 4.9))
   paper = FancyBboxPatch(
     *((0.005, 0.005), 0.99, 0.99),
     boxstyle="round,pad=0,rounding_size=0.02",
@@ -52,19 +52,17 @@ def draw() -> Figure:
   figure.add_artist(paper)
   panels = figure.subplots(1, len(PANELS), sharey=True)
   figure.subplots_adjust(
-    left=0.275, right=0.98, top=0.74, bottom=0.12, wspace=0.08
+    left=0.29, right=0.975, top=0.78, bottom=0.13, wspace=0.14
   )
   for axes, (dial, when, title) in zip(panels, PANELS, strict=True):
     draw_panel(axes, dial, when)
-    axes.set_title(title, size=10, color=INK, loc="left")
+    axes.set_title(title, size=10.5, color=INK, loc="left")
   panels[0].set_yticks(range(len(LABELS)), LABELS.values(), size=10)
   panels[0].set_ylim(len(LABELS) - 0.5, -0.5)
-  panels[1].set_xlabel(
-    "divergence of the class from the truth, minus that of the plain loss,"
-    " nats",
-    size=9.5,
-    color=GREY,
+  label = (
+    "divergence of the class from the truth, minus that without correction"
   )
+  figure.text(0.975, 0.03, label, size=10, color=GREY, ha="right")
   draw_legend(figure)
   return figure
 
@@ -75,18 +73,18 @@ def draw_panel(axes: Axes, dial: int, when: str) -> None:
   step = summarize.CHECKPOINTS[when]
   seeds = len(runs[summarize.BASELINE, step, "kl_class"])
   for y, arm in enumerate(LABELS):
-    found = summarize.compare(runs, arm, step, "kl_class")
-    color = (WORSE if found.mean > 0 else BETTER) if found.is_evidence else NONE
-    low, high = found.mean - found.half, found.mean + found.half
+    shown = summarize.compare(runs, arm, step, "kl_class")
+    color = (WORSE if shown.mean > 0 else BETTER) if shown.is_evidence else NONE
+    low, high = shown.mean - shown.half, shown.mean + shown.half
     axes.plot([low, high], [y, y], color=color, linewidth=2)
-    axes.plot(found.mean, y, "o", color=color, markersize=6)
+    axes.plot(shown.mean, y, "o", color=color, markersize=6)
     if when == "end":
       best = summarize.optimum(arm, dial, seeds)
       axes.plot(best, y, "D", color=INK, fillstyle="none", markersize=8)
   axes.axvline(0, color=GREY, linewidth=0.8, zorder=0)
   axes.spines[["top", "right", "left"]].set_visible(False)
-  axes.tick_params(left=False, labelcolor=INK, labelsize=9)
-  axes.locator_params(axis="x", nbins=5)
+  axes.tick_params(left=False, labelcolor=INK, labelsize=9.5)
+  axes.locator_params(axis="x", nbins=4)
 
 
 def draw_legend(figure: Figure) -> None:
@@ -97,7 +95,7 @@ def draw_legend(figure: Figure) -> None:
     "worse": Line2D([], [], color=WORSE, **dot),
     "better": Line2D([], [], color=BETTER, **dot),
     "no evidence (95 % intervals)": Line2D([], [], color=NONE, **dot),
-    "where the loss leads": Line2D([], [], color=INK, **diamond),
+    "the same, of their optima": Line2D([], [], color=INK, **diamond),
   }
   figure.legend(
     [*handles.values()],

@@ -1,11 +1,11 @@
 """Measures the masked language models of a study on real text.
 
   python studies/corrections/measure_text.py --study=runs/text \\
-    --text=wiki.test.raw
+    --head=runs/head --text=wiki.test.raw
 
-Reads the runs in STUDY/runs/ARM/seed-S: `pretrain`, and `corrections` for the
-precision. Writes STUDY/measures.csv, a line for each measure of each run. All
-runs see the same rows, masks and swapped words.
+Reads HEAD, from which the runs of the study start, and STUDY/runs/ARM/seed-S:
+`pretrain`, and `corrections` for the precision. Writes STUDY/measures.csv, a
+line for each measure of each run. All see the same rows, masks and swaps.
 
 Shapes: R rows, L positions, K slots of a row, V tokens, S synonyms of a token.
 """
@@ -29,6 +29,13 @@ SEED = 0  # of masks and swaps
 WORDS = 1_000  # of a block whose neighbours are ranked
 
 
+@functools.cache
+def make_table(tokenizer: tn.Tokenizer) -> tn.SynonymTable:
+  """Builds WordNet's table, once for the vocabulary of all runs."""
+  return tn.build_table(tokenizer)
+
+
+@functools.cache
 def make_rows(
   text: pathlib.Path, tokenizer: tn.Tokenizer, table: tn.SynonymTable
 ) -> dict[str, np.ndarray]:
@@ -183,34 +190,40 @@ def read_held_out(folder: pathlib.Path) -> dict[str, float]:
   return {"mlm": last.get("mlm_uncorrected", last["mlm"])}
 
 
+def measure_run(folder: pathlib.Path, text: pathlib.Path) -> dict[str, float]:
+  """Measures the newest checkpoint of a run."""
+  model, params, tokenizer = tn.load(str(folder), report=str)
+  table = make_table(tokenizer)
+  word_VxE = model.bind({"params": params}).word_table()
+  values = {
+    **read_held_out(folder),
+    **measure_slots(model, params, table, make_rows(text, tokenizer, table)),
+    "synonym_rank": rank_synonyms(np.asarray(word_VxE), table),
+  }
+  corrections = folder.parent / "corrections"
+  if (corrections / "cases.json").exists():
+    values |= read_corrections(corrections)
+  return values
+
+
 def main() -> None:
   """Measures all runs that have ended, and prints a line for each."""
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-  parser.add_argument("--study", type=pathlib.Path, required=True)
-  parser.add_argument("--text", type=pathlib.Path, required=True)
+  for name in ("study", "head", "text"):
+    parser.add_argument(f"--{name}", type=pathlib.Path, required=True)
   flags = parser.parse_args()
-  rows = table = None
+  folders = {("head", "0"): flags.head}
+  for folder in sorted(flags.study.glob("runs/*/seed-*/pretrain")):
+    arm, seed = folder.parts[-3:-1]
+    folders[arm, seed.removeprefix("seed-")] = folder
   with (flags.study / "measures.csv").open("w", newline="") as file:
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(["arm", "seed", "step", "measure", "value"])
-    for folder in sorted(flags.study.glob("runs/*/seed-*/pretrain")):
-      arm, seed = folder.parts[-3], folder.parts[-2].removeprefix("seed-")
-      model, params, tokenizer = tn.load(str(folder), report=str)
-      if table is None:  # all runs have the same vocabulary
-        table = tn.build_table(tokenizer)
-        rows = make_rows(flags.text, tokenizer, table)
-      word_VxE = model.bind({"params": params}).word_table()
-      values = {
-        **read_held_out(folder),
-        **measure_slots(model, params, table, rows),
-        "synonym_rank": rank_synonyms(np.asarray(word_VxE), table),
-      }
-      if (folder.parent / "corrections" / "cases.json").exists():
-        values |= read_corrections(folder.parent / "corrections")
-      step = json.loads((folder / "config.json").read_text())["steps"]
-      for name, value in values.items():
-        writer.writerow([arm, seed, step, name, round(value, 6)])
-      print(arm, seed, *(f"{k}={v:.4f}" for k, v in values.items()))
+    for key, folder in folders.items():
+      steps = json.loads((folder / "config.json").read_text())["steps"]
+      for name, value in measure_run(folder, flags.text).items():
+        writer.writerow([*key, steps, name, round(value, 6)])
+        print(*key, name, f"{value:.4f}", flush=True)
 
 
 if __name__ == "__main__":

@@ -6,13 +6,14 @@ All numbers come from results/*.csv and optima.json. docs/conf.py puts those of
 `numbers` into the pages, and docs/images/corrections.py draws a figure of them.
 """
 
+import collections
 import csv
 import functools
 import json
 import math
 import pathlib
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import stats
@@ -57,6 +58,15 @@ TEXT_MEASURES = {
   "synonym_rank": ("`synonym_rank`", 5),
   "precision": ("precision by PPDB, share", 3),
 }
+# Studies that were made in the time that remained: title and measure.
+FURTHER = {
+  "repeated": ("2,000 lines, repeated", "kl_class"),
+  "b2": ("`optim.b2=0.999`", "kl_class"),
+  "electra": ("ELECTRA, `discriminator_label` 1, 0.5 and 0", "auc_class"),
+}
+DIALS = (100, 10)
+HEAD_STEPS, TEXT_STEPS = 3000, 300
+STEP_HEADS = [f"at step {x:,}" for x in CHECKPOINTS.values()]
 Runs = dict[tuple[str, int, str], np.ndarray]  # arm, step, measure -> by seed
 
 
@@ -68,8 +78,11 @@ class Difference(NamedTuple):
   is_evidence: bool = False  # whether the interval of EVIDENCE excludes 0
 
   def text(self, digits: int = 4) -> str:
-    """Returns "+0.0123 ± 0.0045"."""
-    return f"{_signed(self.mean, digits)} ± {self.half:.{digits}f}"
+    """Returns "+.0123 ± .0045", with spaces that do not break."""
+    half = _plain(self.half, digits)
+    return (
+      f"{_signed(self.mean, digits)}\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}{half}"
+    )
 
   def verdict(self, low: float, high: float) -> str:
     """Compares the interval with a predicted range."""
@@ -80,7 +93,11 @@ class Difference(NamedTuple):
 
 
 def _signed(value: float, digits: int) -> str:
-  return f"{value:+.{digits}f}".replace("-", "−")
+  return ("−" if value < 0 else "+") + _plain(abs(value), digits)
+
+
+def _plain(value: float, digits: int) -> str:
+  return f"{value:.{digits}f}".removeprefix("0") if digits else f"{value:.0f}"
 
 
 @functools.cache
@@ -155,9 +172,12 @@ def predictions() -> Iterator[Prediction]:
     ("5", "drop", "end", (-math.inf, 0.005), "less than +.005"),
   ]
   for number, arm, when, (low, high), text in ranged:
-    found = compare(runs, arm, CHECKPOINTS[when], "kl_class")
+    difference = compare(runs, arm, CHECKPOINTS[when], "kl_class")
     yield Prediction(
-      number, f"`{arm}`: {text}", found.text(), found.verdict(low, high)
+      number,
+      f"`{arm}`: {text}",
+      difference.text(),
+      difference.verdict(low, high),
     )
   end = CHECKPOINTS["end"]
   harms = [
@@ -166,12 +186,12 @@ def predictions() -> Iterator[Prediction]:
   ]
   gap = stats.ttest_ind(*harms, equal_var=False)
   low, high = gap.confidence_interval()
-  found = Difference(float(harms[0].mean() - harms[1].mean()), (high - low) / 2)
+  harm = Difference(float(harms[0].mean() - harms[1].mean()), (high - low) / 2)
   yield Prediction(
     "6",
     "`hc`: more harm at the dial 100 than at 10",
-    found.text(),
-    found.verdict(0, math.inf),
+    harm.text(),
+    harm.verdict(0, math.inf),
   )
   share = np.concatenate([x["hc", end, CORRECTED] for x in (runs, other)])
   rho, low, high = correlate(share, np.concatenate(harms))
@@ -199,188 +219,183 @@ def correlate(x_N: np.ndarray, y_N: np.ndarray) -> tuple[float, float, float]:
 
 def render() -> str:
   """Renders RESULT.md."""
-  return "\n".join(_lines()) + "\n"
-
-
-def _lines() -> Iterator[str]:
-  yield "# Result of the study of corrections"
-  yield ""
-  yield (
+  pages = numbers()
+  lines = [
+    "# Result of the study of corrections",
     "`summarize.py` wrote this page from `results/` and `optima.json`. [The"
     " protocol](README.md) came first; [Does it"
     " help?](../../docs/explanation/does_it_help.md) says what it means. ± is"
-    " half a 95 % interval of a mean over seeds, paired by seed."
-  )
-  found = [*predictions()]
-  yield ""
-  yield "## Which predictions held"
-  yield ""
-  counts = {x: sum(y.verdict == x for y in found) for x in VERDICTS}
-  yield (
-    f"Of {len(found)} parts of the six predictions,"
-    f" {counts['holds']} hold, {counts['refuted']} are refuted and"
-    f" {counts['open']} are open."
-  )
-  yield ""
-  yield from _table(
-    ["", "difference in `kl_class` from `baseline`", "measured", ""],
-    [[x.number, x.text, x.measured, f"**{x.verdict}**"] for x in found],
-  )
-  for dial in (100, 10):
-    yield from _dial_lines(dial)
-  yield from _further_lines()
-  yield from _text_lines()
+    " half a 95 % interval of a mean over seeds, paired by seed.",
+    "## Which predictions held",
+    pages["verdict"],
+    pages["predictions"],
+  ]
+  for dial in DIALS:
+    shown = pages[f"d{dial}"]
+    lines += [
+      f"## {dial} % of the words have synonyms, {shown['seeds']} seeds",
+      "`baseline`, and differences from it; bold where the interval of 99.5 %"
+      " excludes 0. The last columns are `kl_class` at the end, and at the"
+      " optimum of each loss, which is computed and not trained.",
+      shown["way"],
+      "Other measures at the end:",
+      shown["others"],
+      f"`hc` corrected {shown['corrected']} % of the slots"
+      f" ({shown['corrected_range']} by language), averaged over the run.",
+    ]
+  for name, (title, _) in FURTHER.items():
+    lines += [f"## {title}", pages[name]["way"]]
+  lines += [
+    "## Real text",
+    f"MiniLM with its trained head (held-out loss {pages['text']['head']}"
+    " nats, a quarter of the tokens masked), then"
+    f" {pages['text']['seeds']} seeds of {TEXT_STEPS} steps:",
+    pages["text"]["measures"],
+  ]
+  return "\n\n".join(lines) + "\n"
 
 
-VERDICTS = ("holds", "refuted", "open")
+def numbers() -> dict[str, Any]:
+  """Returns the numbers and tables of the pages: `d100.end.hc.kl_class`."""
+  judged = [*predictions()]
+  counts = collections.Counter(x.verdict for x in judged)
+  rows = [[x.number, x.text, x.measured, f"**{x.verdict}**"] for x in judged]
+  heads = ["", "difference in `kl_class` from `baseline`", "measured", ""]
+  return {
+    "verdict": f"Of {len(judged)} parts of the six predictions,"
+    f" {counts['holds']} hold; refuted: {counts['refuted']}, open:"
+    f" {counts['open']}.",
+    "predictions": _table(heads, rows),
+    **{f"d{dial}": _dial_numbers(dial) for dial in DIALS},
+    **{name: _further_numbers(name) for name in FURTHER},
+    "text": _text_numbers(),
+  }
 
 
-def _dial_lines(dial: int) -> Iterator[str]:
-  """Renders the tables of a dial."""
+def _dial_numbers(dial: int) -> dict[str, Any]:
   runs = read(f"dial-{dial}")
-  seeds = len(runs[BASELINE, 1500, "kl_class"])
-  arms = [arm for arm in ARMS if (arm, 1500, "kl_class") in runs]
-  yield ""
-  yield f"## {dial} % of the words have synonyms, {seeds} seeds"
-  yield ""
-  yield (
-    "`baseline`, and differences from it; bold where the interval of 99.5 %"
-    " excludes 0. `kl_class` at the optimum of each loss is computed, not"
-    " trained."
-  )
-  yield ""
-  rows = []
-  for arm in (BASELINE, *arms):
+  end = CHECKPOINTS["end"]
+  seeds = len(runs[BASELINE, end, "kl_class"])
+  others = {k: v for k, v in MEASURES.items() if k != "kl_class"}
+  optima = {arm: optimum(arm, dial, seeds) for arm in ARMS}
+  way, table = [], []
+  for arm in (BASELINE, *ARMS):
     cells = [
       _cell(compare(runs, arm, step, "kl_class"), arm)
       for step in CHECKPOINTS.values()
     ]
-    best = 0.0 if arm == BASELINE else optimum(arm, dial, seeds)
-    rows.append([f"`{arm}`", *cells, f"{best:.4f}".replace("inf", "∞")])
-  heads = ["`kl_class`", *(f"at step {x:,}" for x in CHECKPOINTS.values())]
-  yield from _table([*heads, "optimum"], rows)
-  yield ""
-  yield "Other measures at the end:"
-  yield ""
-  others = {k: v for k, v in MEASURES.items() if k != "kl_class"}
-  yield from _table(
-    ["", *(head for head, _ in others.values())],
-    [
-      [
-        f"`{arm}`",
-        *(
-          _cell(compare(runs, arm, 1500, name, x), arm, 4 if x == 1 else 1)
-          for name, (_, x) in others.items()
-        ),
-      ]
-      for arm in (BASELINE, *arms)
-    ],
-  )
-  yield ""
-  low, *_, high = sorted(100 * runs["hc", 1500, CORRECTED])
-  mean = 100 * runs["hc", 1500, CORRECTED].mean()
-  yield (
-    f"`hc` corrected {mean:.1f} % of the slots ({low:.1f} to {high:.1f} by"
-    " language), averaged over the run."
-  )
-
-
-def _cell(x: Difference, arm: str, digits: int = 4) -> str:
-  if arm == BASELINE:
-    return f"{x.mean:.{digits}f}"
-  return f"**{x.text(digits)}**" if x.is_evidence else x.text(digits)
-
-
-def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-  lines = [heads, ["---"] * len(heads), *rows]
-  return [f"| {' | '.join(line)} |" for line in lines]
-
-
-# Studies that were made in the time that remained: title and measure.
-FURTHER = {
-  "repeated": ("2,000 lines, repeated", "kl_class"),
-  "b2": ("`optim.b2=0.999`", "kl_class"),
-  "electra": ("ELECTRA, `discriminator_label` 1, 0.5 and 0", "auc_class"),
-}
-
-
-def _further_lines() -> Iterator[str]:
-  for name, (title, measure) in FURTHER.items():
-    runs = read(name)
-    yield ""
-    yield f"## {title}"
-    yield ""
-    if not runs:
-      yield "Not made: there was no time."
-      continue
-    arms = list(dict.fromkeys(arm for arm, _, _ in runs))
-    seeds = len(runs[BASELINE, 1500, measure])
-    rows = [
-      [
-        f"`{arm}`",
-        *(
-          _cell(compare(runs, arm, step, measure), arm)
-          for step in CHECKPOINTS.values()
-        ),
-      ]
-      for arm in arms
+    reached = _plain(runs[arm, end, "kl_class"].mean(), 4)
+    best = _plain(optima.get(arm, 0.0), 4)
+    way.append([f"`{arm}`", *cells, reached, best])
+    cells = [
+      _cell(compare(runs, arm, end, name, x), arm, 4 if x == 1 else 1)
+      for name, (_, x) in others.items()
     ]
-    yield f"`{measure}`, {seeds} seeds, the dial at 100:"
-    yield ""
-    heads = ["", *(f"at step {x:,}" for x in CHECKPOINTS.values())]
-    yield from _table(heads, rows)
+    table.append([f"`{arm}`", *cells])
+  share_S = 100 * runs["hc", end, CORRECTED]
+  exact_S = 100 * runs[BASELINE, end, "exact_false_negatives"]
+  harm_S = runs["hc", end, "kl_class"] - runs[BASELINE, end, "kl_class"]
+  return {
+    "seeds": seeds,
+    **{k: _by_arm(runs, v, MEASURES) for k, v in CHECKPOINTS.items()},
+    "optimum": {arm: _plain(x, 4) for arm, x in optima.items()},
+    "reached": _means(runs, end, "kl_class"),
+    "words": _means(runs, end, "kl_word"),
+    "percent": {k: _percent(runs, v) for k, v in CHECKPOINTS.items()},
+    "exact_false_negatives": f"{exact_S.mean():.0f}",
+    "false_negatives_by_language": ", ".join(f"{x:.1f}" for x in exact_S),
+    "harm_by_language": ", ".join(_signed(x, 4) for x in harm_S),
+    "corrected": f"{share_S.mean():.1f}",
+    "corrected_range": f"{share_S.min():.1f} to {share_S.max():.1f}",
+    "way": _table(["`kl_class`", *STEP_HEADS, "reached", "optimum"], way),
+    "others": _table(["", *(x for x, _ in others.values())], table),
+  }
 
 
-def _text_lines() -> Iterator[str]:
-  runs, step = read("text"), 300
-  yield ""
-  yield "## Real text"
-  yield ""
+def _means(runs: Runs, step: int, measure: str) -> dict[str, str]:
+  """Returns the means over seeds of all arms."""
+  return {
+    arm: _plain(runs[arm, step, measure].mean(), 4) for arm in (BASELINE, *ARMS)
+  }
+
+
+def _percent(runs: Runs, step: int) -> dict[str, str]:
+  """Returns by how much `kl_class` changes, as a mean of ratios of seeds."""
+  before_S = runs[BASELINE, step, "kl_class"]
+  ratios = {arm: runs[arm, step, "kl_class"] / before_S for arm in ARMS}
+  return {
+    arm: _signed(100 * float(ratio_S.mean() - 1), 0)
+    for arm, ratio_S in ratios.items()
+  }
+
+
+def _further_numbers(name: str) -> dict[str, Any]:
+  runs, measure = read(name), FURTHER[name][1]
   if not runs:
-    yield "Not made: there was no time."
-    return
-  seeds = len(runs[BASELINE, step, "mlm"])
-  yield f"MiniLM with its trained head, {seeds} seeds of {step} steps:"
-  yield ""
-  arms = list(dict.fromkeys(arm for arm, _, _ in runs))
-  yield from _table(
-    ["", *(f"`{arm}`" for arm in arms)],
+    return {"way": "Not run: there was no time."}
+  rows = [
     [
-      [head, *(_cell(compare(runs, x, step, name), x, digits) for x in arms)]
-      for name, (head, digits) in TEXT_MEASURES.items()
-      if (BASELINE, step, name) in runs
-    ],
-  )
+      f"`{arm}`",
+      *(
+        _cell(compare(runs, arm, step, measure), arm)
+        for step in CHECKPOINTS.values()
+      ),
+    ]
+    for arm in _arms(runs)
+  ]
+  return {
+    **{k: _by_arm(runs, v, [measure]) for k, v in CHECKPOINTS.items()},
+    "way": _table([f"`{measure}`", *STEP_HEADS], rows),
+  }
 
 
-def numbers() -> dict[str, object]:
-  """Returns the numbers of the pages: `d100.end.hc.kl_class`, for example."""
-  pages: dict[str, object] = {}
-  for name, prefix in (("dial-100", "d100"), ("dial-10", "d10")):
-    pages[prefix] = {
-      when: _by_arm(read(name), step, MEASURES)
-      for when, step in CHECKPOINTS.items()
-    }
-  for name in FURTHER:
-    pages[name] = {
-      when: _by_arm(read(name), step, ("kl_class", "auc_class"))
-      for when, step in CHECKPOINTS.items()
-    }
-  pages["text"] = _by_arm(read("text"), 300, TEXT_MEASURES)
-  return pages
+def _text_numbers() -> dict[str, Any]:
+  runs = read("text")
+  arms = [BASELINE, "hc", "balanced"]
+  rows = [
+    [
+      head,
+      *(_cell(compare(runs, x, TEXT_STEPS, name), x, digits) for x in arms),
+    ]
+    for name, (head, digits) in TEXT_MEASURES.items()
+  ]
+  [head_loss] = runs["head", HEAD_STEPS, "mlm"]
+  return {
+    "head": f"{head_loss:.2f}",
+    "seeds": len(runs[BASELINE, TEXT_STEPS, "mlm"]),
+    **_by_arm(runs, TEXT_STEPS, TEXT_MEASURES),
+    "measures": _table(["", *(f"`{arm}`" for arm in arms)], rows),
+  }
+
+
+def _arms(runs: Runs) -> list[str]:
+  return list(dict.fromkeys(arm for arm, _, _ in runs))
 
 
 def _by_arm(
-  runs: Runs, step: int, measures: Sequence[str]
+  runs: Runs, step: int, measures: Collection[str]
 ) -> dict[str, dict[str, str]]:
   """Returns the texts of all arms and measures at a step."""
   texts: dict[str, dict[str, str]] = {}
-  for arm, found, measure in runs:
-    if found == step and measure in measures:
+  for arm, at, measure in runs:
+    if at == step and measure in measures:
       x = compare(runs, arm, step, measure)
-      text = f"{x.mean:.4f}" if arm == BASELINE else x.text()
-      texts.setdefault(arm, {})[measure] = text
+      texts.setdefault(arm, {})[measure] = _cell(x, arm, bold=False)
   return texts
+
+
+def _cell(
+  x: Difference, arm: str, digits: int = 4, *, bold: bool = True
+) -> str:
+  if arm == BASELINE:
+    return _plain(x.mean, digits)
+  mark = "**" if x.is_evidence and bold else ""
+  return f"{mark}{x.text(digits)}{mark}"
+
+
+def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+  lines = [heads, ["---"] * len(heads), *rows]
+  return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 if __name__ == "__main__":
