@@ -9,8 +9,11 @@ from docutils import nodes
 
 import truenegs_jax
 
-sys.path.insert(0, str(pathlib.Path(__file__).parent))
+DOCS = pathlib.Path(__file__).parent
+STUDY = DOCS.parent / "studies" / "corrections"
+sys.path[:0] = [str(DOCS), str(STUDY)]
 import config_reference  # noqa: E402
+import summarize  # noqa: E402
 
 project = "truenegs_jax"
 copyright = "the authors of truenegs_jax"
@@ -26,7 +29,10 @@ extensions = [
 ]
 exclude_patterns = ["_build"]
 
-myst_enable_extensions = ["amsmath", "colon_fence", "deflist", "dollarmath"]
+myst_enable_extensions = [
+  *("amsmath", "colon_fence", "deflist", "dollarmath", "substitution")
+]
+myst_substitutions = summarize.numbers()  # {{ d100.end.hc.kl_class }}
 myst_heading_anchors = 3
 nb_execution_mode = "off"  # tests run the code of the pages
 
