@@ -301,6 +301,23 @@ def test_the_trainer_loss_is_the_mean_over_the_kept_slots(strict):
   assert nothing == 0
 
 
+@pytest.mark.parametrize(
+  ("table", "options", "error"),
+  [
+    (make_table, {}, InputError),
+    (None, {"smoothing": 2.0}, InputError),
+    (None, {"smoothing": 0.3, "smoothing_by": "set"}, InputError),
+    (None, {"smooth": 0.3}, TypeError),
+  ],
+)
+def test_a_trainer_loss_that_cannot_be_computed_is_not_made(
+  table, options, error
+):
+  synonyms = table(5) if table else tn.Synonyms(make_table(5))
+  with pytest.raises(error):
+    tn.make_trainer_loss(torch.nn.Linear(1, 1), synonyms, **options)
+
+
 @pytest.mark.slow
 def test_neither_losses_nor_tables_import_jax_or_transformers(tmp_path):
   code = """

@@ -6,7 +6,7 @@ from truenegs_jax.runtime.errors import InputError
 def check_smoothing(share: float, by: str) -> None:
   """Raises InputError if a kind of smoothing does not have this share."""
   fits = {
-    "uniform": True,
+    "uniform": 0 <= share <= 1,
     "model": 0 < share < 1,
     "balanced": 0 < share < 1,
     "set": share == 1,

@@ -115,6 +115,10 @@ def make_trainer_loss(
   runs with and without corrections can be compared. The `options` are those of
   `mlm_loss`. For `strict_subword`, a hook reads the `input_ids` of the model.
   """
+  # Refuses another table and wrong options before the first step.
+  ids_VxS = getattr(synonyms, "ids_VxS", torch.zeros(1, 1))
+  labels_1 = torch.full_like(ids_VxS[:1, 0], IGNORED, dtype=torch.long)
+  mlm_loss(ids_VxS.new_zeros(1, len(ids_VxS)), labels_1, synonyms, **options)
   inputs = dict[str, Any]()
 
   def read_input(module: Any, args: Any, kwargs: dict[str, Any]) -> None:
