@@ -218,29 +218,26 @@ def expected_files(large):
 
 
 @pytest.mark.slow
-def test_an_interrupted_preparation_is_resumed(large, tmp_path, expected_files):
-  folder, unfinished = tmp_path / "rows", tmp_path / ".rows.unfinished"
-
-  def last_change():
-    return unfinished.exists() and unfinished.stat().st_mtime_ns
-
+@pytest.mark.parametrize("name, code", [("SIGINT", 130), ("SIGTERM", 75)])
+def test_an_interrupted_preparation_is_resumed(
+  large, tmp_path, expected_files, name, code
+):
+  folder = tmp_path / "rows"
+  workers = "--config.data.workers=4"
+  command = start_large(
+    large, tmp_path, folder, workers, start_new_session=True
+  )
+  unfinished = tmp_path / ".rows.unfinished"
+  while command.poll() is None and not unfinished.exists():
+    time.sleep(0.01)
+  time.sleep(0.3)  # until workers have started
   # A terminal sends SIGINT to all processes of the group.
-  for kill, number, code in (
-    (os.killpg, signal.SIGINT, 130),
-    (os.kill, signal.SIGTERM, 75),
-  ):
-    before, workers = last_change(), "--config.data.workers=4"
-    command = start_large(
-      large, tmp_path, folder, workers, start_new_session=True
-    )
-    while command.poll() is None and last_change() == before:
-      time.sleep(0.01)
-    time.sleep(0.3)  # until workers have started
-    kill(command.pid, number)
-    _, err = command.communicate()
-    assert command.returncode == code, err
-    assert "Traceback" not in err, err
-    assert not folder.exists()
+  kill = os.killpg if name == "SIGINT" else os.kill
+  kill(command.pid, getattr(signal, name))
+  _, err = command.communicate()
+  assert command.returncode == code, err
+  assert "Traceback" not in err, err
+  assert not folder.exists()
   command = start_large(large, tmp_path, folder)
   _, err = command.communicate()
   assert command.returncode == 0, err
