@@ -9,16 +9,15 @@ import pathlib
 import sys
 
 import matplotlib
+from fixed_points import GREY, INK, add_legend, add_paper
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.patches import FancyBboxPatch
 
 ROOT = pathlib.Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "studies" / "corrections"))
 import summarize  # noqa: E402
 
-INK, GREY, PAPER = "#1f2328", "#57606a", "#ffffff"
 BETTER, WORSE, NONE = "#0072b2", "#d55e00", "#8c959f"
 LABELS = {
   "hc": "hard correction",
@@ -43,13 +42,7 @@ PANELS = (
 def draw() -> Figure:
   """Draws a row for each correction and a panel for each moment."""
   figure = Figure(figsize=(8.4, 4.9))
-  paper = FancyBboxPatch(
-    *((0.005, 0.005), 0.99, 0.99),
-    boxstyle="round,pad=0,rounding_size=0.02",
-    **{"facecolor": PAPER, "edgecolor": "#d0d7de"},  # on dark pages, too
-    zorder=-1,
-  )
-  figure.add_artist(paper)
+  add_paper(figure)
   panels = figure.subplots(1, len(PANELS), sharey=True)
   figure.subplots_adjust(
     left=0.29, right=0.975, top=0.78, bottom=0.13, wspace=0.14
@@ -97,16 +90,7 @@ def draw_legend(figure: Figure) -> None:
     "no evidence (95 % intervals)": Line2D([], [], color=NONE, **dot),
     "the same, of their optima": Line2D([], [], color=INK, **diamond),
   }
-  figure.legend(
-    [*handles.values()],
-    [*handles],
-    loc="upper left",
-    bbox_to_anchor=(0.01, 0.98),
-    ncols=len(handles),
-    frameon=False,
-    fontsize=10,
-    labelcolor=INK,
-  )
+  add_legend(figure, handles, fontsize=10)
 
 
 def main() -> None:

@@ -7,6 +7,7 @@ The numbers are those of studies/fixed_points.json.
 
 import json
 import pathlib
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -49,13 +50,7 @@ GRID = {
 def draw(result: dict) -> Figure:
   """Draws a column for each loss: one context twice, and languages below."""
   figure = Figure(figsize=(8.4, 6.9))
-  paper = FancyBboxPatch(
-    *((0.005, 0.005), 0.99, 0.99),
-    boxstyle="round,pad=0,rounding_size=0.02",
-    **{"facecolor": PAPER, "edgecolor": "#d0d7de"},  # on dark pages, too
-    zorder=-1,
-  )
-  figure.add_artist(paper)
+  add_paper(figure)
   panels = figure.subplots(3, len(LOSSES), sharey="row", gridspec_kw=GRID)
   for (name, title), column in zip(LOSSES.items(), panels.T, strict=True):
     for lexicon, axes in zip(LEXICONS, column, strict=False):
@@ -113,6 +108,24 @@ def draw_legend(figure: Figure) -> None:
     "where the loss leads: synonyms (sum below)": Patch(color=CLASS),
     "other words": Patch(color=OTHER),
   }
+  add_legend(figure, handles, fontsize=9.5, handlelength=1.4)
+  figure.text(0.79, 0.947, "†", color=WRONG, size=11)
+  figure.text(0.81, 0.949, "no probability left", color=INK, size=9.5)
+
+
+def add_paper(figure: Figure) -> None:
+  """Adds a light sheet with round corners, so that dark pages show ink."""
+  sheet = FancyBboxPatch(
+    *((0.005, 0.005), 0.99, 0.99),
+    boxstyle="round,pad=0,rounding_size=0.02",
+    **{"facecolor": PAPER, "edgecolor": "#d0d7de"},
+    zorder=-1,
+  )
+  figure.add_artist(sheet)
+
+
+def add_legend(figure: Figure, handles: dict[str, Any], **style: Any) -> None:
+  """Adds one line of explanations at the top."""
   figure.legend(
     [*handles.values()],
     [*handles],
@@ -120,12 +133,9 @@ def draw_legend(figure: Figure) -> None:
     bbox_to_anchor=(0.01, 0.98),
     ncols=len(handles),
     frameon=False,
-    fontsize=9.5,
     labelcolor=INK,
-    handlelength=1.4,
+    **style,
   )
-  figure.text(0.79, 0.947, "†", color=WRONG, size=11)
-  figure.text(0.81, 0.949, "no probability left", color=INK, size=9.5)
 
 
 def main() -> None:
