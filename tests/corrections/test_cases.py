@@ -119,9 +119,16 @@ def test_searching_in_batches_finds_the_same_cases(limit):
 
 
 def test_cases_are_printed_like_figure_3():
-  text = render(findings.render_cases(search().cases, 6))
-  assert "4 shown of 6" in text and "w8, w5, w6" in text and "w8 (90%)" in text
-  assert "No corrections found in 6" in findings.render_cases([], 6)
+  results = search()
+  text = render(findings.render_cases(results, results.cases[:3]))
+  assert "w8, w5, w6" in text and "w8 (90%)" in text
+  # The page counts with the same words.
+  first, *_ = show_cases(dataclasses.asdict(results))
+  counts = "4 of 6 predictions are corrected (taken out of the loss);"
+  assert f"{counts} 3 are shown." in " ".join(text.split())
+  assert f"{counts} 4 are shown." in first["text"]
+  empty = findings.Search(6, 0, (), [])
+  assert "No corrections found in 6" in findings.render_cases(empty, [])
 
 
 def test_at_most_eight_synonyms_are_shown_the_prediction_first():
@@ -130,11 +137,11 @@ def test_at_most_eight_synonyms_are_shown_the_prediction_first():
     case, prediction="s19", synonyms=tuple(f"s{i}" for i in range(20))
   )
   shown = "s19, s0, s1, s2, s3, s4, s5, s6, +12 more"
-  text = render(findings.render_cases([case], 6))
+  results = findings.Search(6, 1, ("x",), [case])
+  text = render(findings.render_cases(results, [case]))
   assert shown in text and "s7" not in text
-  saved = dataclasses.asdict(findings.Search(6, 1, ("x",), [case]))
-  *_, table = show_cases(saved)
+  *_, table = show_cases(dataclasses.asdict(results))
   assert ", ".join(table["rows"][0][-1]) == shown
   eight = dataclasses.replace(case, synonyms=case.synonyms[12:])
-  text = render(findings.render_cases([eight], 6))
+  text = render(findings.render_cases(results, [eight]))
   assert "s18" in text and "more" not in text

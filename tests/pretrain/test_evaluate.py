@@ -40,7 +40,7 @@ CASE = findings.Case(
 TABLES = [
   evaluate.verdict_table(make_verdict(0.0123)),
   evaluate.verdict_table(make_verdict(math.inf)),
-  findings.render_cases([CASE], 10),
+  findings.render_cases(findings.Search(10, 1, ("x",), [CASE]), [CASE]),
   evaluate.fills_table([evaluate.MaskFill(CASE.sentence, WORDS, [0.1] * 3)]),
 ]
 

@@ -277,11 +277,12 @@ def test_held_out_corrections_do_not_depend_on_the_number_to_print(first_run):
   saved = []
   for count in (1, 0):
     code, output = run(workdir, [*flags, f"--config.eval.cases={count}"], HC_SR)
-    assert code == 0 and (f"{count} shown of" in output) == (count > 0)
+    assert code == 0 and (f"; {count} are shown" in output) == (count > 0)
     results = json.loads((workdir / "results.json").read_text())
     search = json.loads((workdir / "cases.json").read_text())
     assert results["corrections"] == {
-      "predictions_searched": search["searched"],
+      "searched": search["searched"],
+      "corrected": search["corrected"],
       "cases": search["cases"][:count],
     }
     saved.append(search)

@@ -191,14 +191,14 @@ class CaseFinder:
     )
 
 
-def render_cases(cases: Sequence[Case], searched: int) -> Table | str:
-  """Renders cases like the paper's figure 3; one sentence if there are none."""
+def render_cases(search: Search, cases: Sequence[Case]) -> Table | str:
+  """Renders cases of a search like the paper's figure 3.
+
+  A sentence counts them; without cases, it is all.
+  """
+  title = page.describe_search(search.searched, search.corrected, len(cases))
   if not cases:
-    return f"No corrections found in {searched:,} predictions."
-  title = (
-    f"corrections, taken out of the loss: {len(cases)} shown of {searched:,}"
-    " predictions searched"
-  )
+    return title
   grid = Table(title=title, title_justify="left", show_lines=True)
   # One column for both words, since at 80 columns two would break words.
   for name in ("sentence", "gold\nprediction", "synonyms of gold"):
@@ -231,7 +231,7 @@ def print_findings(f: Findings, console: Console, *, num_cases: int) -> None:
   first = next(iter(f.tables))
   console.print(render_rates(f.checkpoints[first], first))
   shown = [x for x in f.search.cases if x.verdicts[first] == "corrected"]
-  console.print(render_cases(shown[:num_cases], f.search.searched))
+  console.print(render_cases(f.search, shown[:num_cases]))
 
 
 def save_findings(

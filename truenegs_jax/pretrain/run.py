@@ -282,10 +282,10 @@ def _save_cases(workdir: pathlib.Path, result: loop.Training) -> None:
   if distributed.is_first_process():
     files.save_json(workdir / files.CASES, saved, indent=None)
   if num_shown:
-    result.console.print(findings.render_cases(shown, search.searched))
-  corrections = {"predictions_searched": search.searched}
-  corrections["cases"] = saved["cases"][:num_shown]
-  _update_results(workdir, corrections=corrections)
+    result.console.print(findings.render_cases(search, shown))
+  counts = {x: saved[x] for x in ("searched", "corrected")}
+  cases = saved["cases"][:num_shown]
+  _update_results(workdir, corrections=counts | {"cases": cases})
 
 
 def _save_fills(workdir: pathlib.Path, result: loop.Training) -> None:

@@ -98,6 +98,16 @@ def abridge(words: Sequence[str], first: str) -> list[str]:
   return order[:MAX_WORDS] + ([f"+{rest} more"] if rest > 0 else [])
 
 
+def describe_search(searched: int, corrected: int, shown: int) -> str:
+  """Describes a search for corrections, for the page and for a terminal."""
+  if not corrected:
+    return f"No corrections found in {searched:,} predictions."
+  return (
+    f"{corrected:,} of {searched:,} predictions are corrected (taken out of the"
+    f" loss); {shown:,} are shown."
+  )
+
+
 def bars(title: str, counts: Iterable[tuple[str, float]]) -> Block:
   """Returns horizontal bars with their labels."""
   return {"kind": "bars", "title": title, "rows": [*map(list, counts)]}

@@ -187,17 +187,17 @@ def _show_fills(fills: list[Mapping[str, Any]]) -> Iterator[page.Block]:
 
 def show_cases(saved: Mapping[str, Any]) -> Iterator[page.Block]:
   """Yields the browser of the corrections in cases.json."""
-  cases, sources = saved.get("cases", []), saved.get("sources", [])
+  cases, sources = saved["cases"], saved["sources"]
+  text = page.describe_search(saved["searched"], saved["corrected"], len(cases))
   if not cases:
     yield page.text(
-      f"No corrections found in {saved.get('searched', 0):,} predictions. Young"
-      " models have few; the task `corrections` measures them in any text."
+      f"{text} Young models have few; the task `corrections` measures them in"
+      " any text."
     )
     return
   yield page.text(
-    f"{saved['corrected']:,} of {saved['searched']:,} predictions are"
-    f" corrected; {len(cases):,} cases are shown. Marked in a sentence: the"
-    " gold word, and the prediction that takes its place."
+    f"{text} Marked in a sentence: the gold word, and the prediction that"
+    " takes its place."
   )
   counts = {(x["gold"], x["prediction"]): x["count"] for x in cases}
   most = sorted(counts.items(), key=lambda item: -item[1])[:MAX_PAIRS]
@@ -355,8 +355,8 @@ def read_corrections(
     f" {source}; the paper has 1.41 % and 7.07 % for BERT-base."
   )
   yield page.Section("Rates", files.RESULTS, _show_rates(results))
-  saved = read_saved(run, workdir / files.CASES)
-  yield page.Section("Corrections", files.CASES, show_cases(saved))
+  if saved := read_saved(run, workdir / files.CASES):
+    yield page.Section("Corrections", files.CASES, show_cases(saved))
 
 
 def _show_rates(results: Mapping[str, Any]) -> Iterator[page.Block]:

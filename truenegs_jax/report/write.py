@@ -1,7 +1,9 @@
 """Reads workdirs, also unfinished or damaged ones, and writes their page."""
 
+import collections
 import contextlib
 import dataclasses
+import itertools
 import pathlib
 from collections.abc import Callable, Iterator, Sequence
 
@@ -54,14 +56,20 @@ def _write(runs: Sequence[page.Run], path: pathlib.Path) -> None:
 def read_workdirs(workdirs: Sequence[pathlib.Path]) -> list[page.Run]:
   """Reads workdirs to compare, and puts their names before their curves'.
 
-  Folders of equal names are numbered. InputError if a folder is no workdir.
+  Folders of equal names get those above them, too, as far as they are needed to
+  tell them apart. InputError if a folder is no workdir.
   """
-  runs = [read_workdir(workdir) for workdir in workdirs]
+  folders = {workdir.resolve(): workdir for workdir in workdirs}  # each once
+  runs = [read_workdir(workdir) for workdir in folders.values()]
   if len(runs) < 2:
     return runs
-  is_unique = len({run.name for run in runs}) == len(runs)
-  for i, run in enumerate(runs, start=1):
-    run.name = run.name if is_unique else f"{i}. {run.name}"
+  paths = [
+    ["/".join(folder.parts[i:]) for i in reversed(range(len(folder.parts)))]
+    for folder in folders
+  ]
+  counts = collections.Counter(itertools.chain.from_iterable(paths))
+  for run, names in zip(runs, paths, strict=True):
+    run.name = next(name for name in names if counts[name] == 1)
     run.curves = [
       dataclasses.replace(
         curve,
