@@ -101,15 +101,15 @@ help:
 	@sed -n '/^$$/q; s/^# \{0,1\}//p' $(firstword $(MAKEFILE_LIST))
 
 demo: $(PACKAGE)
-	@$(BIN)/python -m truenegs_jax.wordnet
-	$(BIN)/python -m truenegs_jax.main --config=configs/electra_demo.py \
+	@$(BIN)/truenegs wordnet
+	$(BIN)/truenegs main --config=electra_demo \
 	  --config.seed=$(SEED) --config.minutes=$(MINUTES) \
 	  --workdir=runs/electra_demo$(if $(filter-out 0,$(SEED)),-seed$(SEED))
 
 test-all: $(H100_COMPILERS) $(BUCKETS) $(BEAM)
 
 test test-all: $(TOOLS) $(TORCH_CPU) $(WEIGHTS) $(PEERS)
-	@$(BIN)/python -m truenegs_jax.wordnet || \
+	@$(BIN)/truenegs wordnet || \
 	  echo "warning: WordNet is missing. Tests that need it are skipped."
 	@command -v chromium > /dev/null || echo "warning: chromium is" \
 	  "missing (Debian: apt-get install chromium). Tests that need it are skipped."
@@ -156,7 +156,7 @@ pins: $(UV)
 	  $(addprefix --extra ,$(PINNED)) -o launch/constraints.txt
 
 qa-model: $(PACKAGE) $(WEIGHTS)
-	$(BIN)/python -m truenegs_jax.main --config=configs/finetune_squad.py \
+	$(BIN)/truenegs main --config=finetune_squad \
 	  --config.init=$$(echo $(RELEASED_FOLDER)) --config.finetune.data=$(SQUAD) \
 	  --config.finetune.rows=3000 --config.finetune.seeds=1 --config.length=384 \
 	  --config.log.every_steps=10 --workdir=runs/qa_model

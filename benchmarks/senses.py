@@ -7,7 +7,7 @@ Prints a row of a Markdown table for each table `wordnet senses=N`, whose pairs
 are (word, synonym) of the vocabulary:
 
   text       share of the text's tokens that have synonyms, counted as by
-             `python -m truenegs_jax.synonyms --text`
+             `truenegs synonyms --text`
   precision  of the pairs whose two words both occur anywhere in --pairs, the
              share that --pairs lists, in either direction
   recall     of the pairs that --pairs lists, in both directions, between words

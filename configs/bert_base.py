@@ -1,8 +1,8 @@
 """BERT-base on Wikipedia and BooksCorpus, from scratch or continued.
 
-  python -m truenegs_jax.prepare --config=configs/bert_base.py
-  python -m truenegs_jax.main --config=configs/bert_base.py[:baseline]
-  python -m truenegs_jax.main --config=configs/bert_base.py:continue
+  truenegs prepare --config=bert_base
+  truenegs main --config=bert_base[:baseline]
+  truenegs main --config=bert_base:continue
 
 From scratch: Devlin et al. 2019 (appendix A.2) without next-sentence prediction
 and with rows of 512 tokens throughout (BERT: of 128 in 90 % of the steps).

@@ -1,8 +1,8 @@
 """BERT-large on Wikipedia and BooksCorpus, from scratch or continued.
 
-  python -m truenegs_jax.prepare --config=configs/bert_large.py
-  python -m truenegs_jax.main --config=configs/bert_large.py[:baseline]
-  python -m truenegs_jax.main --config=configs/bert_large.py:continue
+  truenegs prepare --config=bert_large
+  truenegs main --config=bert_large[:baseline]
+  truenegs main --config=bert_large:continue
 
 bert_base.py says what this reproduces. `:continue` downloads
 google-bert/bert-large-uncased. Without internet, add --config.init=FOLDER

@@ -1,7 +1,7 @@
 """BERT on your own text, on one machine: from scratch in an hour of a CPU, or
 from released weights in minutes.
 
-  python -m truenegs_jax.main --config=configs/bert_own.py[:ARG,...] \\
+  truenegs main --config=bert_own[:ARG,...] \\
     --config.data.sources='texts/*.txt' --config.minutes=60 --workdir=runs/mine
 
 The vocabulary is trained from the text. For another language than English, set

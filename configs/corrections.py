@@ -1,6 +1,6 @@
 """Measures how often hard correction applies: table 2, figure 3 of the paper.
 
-  python -m truenegs_jax.main --config=configs/corrections.py \\
+  truenegs main --config=corrections \\
     --config.corrections.run=runs/electra_demo \\
     --config.corrections.text=wiki.test.raw.xz
 

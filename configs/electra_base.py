@@ -1,8 +1,8 @@
 """ELECTRA-base on Wikipedia and BooksCorpus, from scratch or continued.
 
-  python -m truenegs_jax.prepare --config=configs/electra_base.py
-  python -m truenegs_jax.main --config=configs/electra_base.py[:baseline]
-  python -m truenegs_jax.main --config=configs/electra_base.py:continue
+  truenegs prepare --config=electra_base
+  truenegs main --config=electra_base[:baseline]
+  truenegs main --config=electra_base:continue
 
 From scratch: as ELECTRA was released (Clark et al. 2020, table 6). `:continue`
 is the paper (section 4.1): 200,000 steps from released weights, batch 128,

@@ -3,7 +3,7 @@
 Corpus: the definitions and examples of WordNet 3.0. The default recipe is
 `hc+sr`; `:baseline`, `:hc` and `:sr` choose another.
 
-  python -m truenegs_jax.main --config=configs/electra_demo.py
+  truenegs main --config=electra_demo
 """
 
 from ml_collections import ConfigDict

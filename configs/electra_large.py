@@ -1,8 +1,8 @@
 """ELECTRA-large (Clark et al. 2020, table 6), for 8 H100 or a TPU v5e-256.
 
-  python -m truenegs_jax.prepare --config=configs/electra_large.py
-  python -m truenegs_jax.main --config=configs/electra_large.py[:baseline]
-  python -m truenegs_jax.main --config=configs/electra_large.py:continue
+  truenegs prepare --config=electra_large
+  truenegs main --config=electra_large[:baseline]
+  truenegs main --config=electra_large:continue
 
 The paper has no ELECTRA of this size. This is the released recipe, with 25 % of
 the tokens masked, and hard correction. The released model was trained on

@@ -1,6 +1,6 @@
 """ELECTRA on your own text, on one machine: a GPU, or hours of a CPU.
 
-  python -m truenegs_jax.main --config=configs/electra_own.py[:ARG,...] \\
+  truenegs main --config=electra_own[:ARG,...] \\
     --config.data.sources='texts/*.txt' --workdir=runs/mine
 
 In an hour of a CPU, bert_own.py learns more. Objective, masking and weights of

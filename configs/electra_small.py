@@ -1,7 +1,7 @@
 """ELECTRA-small from scratch on OpenWebText, as in the paper (section 4.1).
 
-  python -m truenegs_jax.prepare --config=configs/electra_small.py
-  python -m truenegs_jax.main --config=configs/electra_small.py[:baseline]
+  truenegs prepare --config=electra_small
+  truenegs main --config=electra_small[:baseline]
 
 `:len512` is the variant that the paper fine-tunes on SQuAD. `:continue`, which
 the paper does for larger models only, starts from the released networks, whose

@@ -1,6 +1,6 @@
 """Fine-tunes on the eight GLUE tasks of the paper's table 3, several seeds.
 
-  python -m truenegs_jax.main --config=configs/finetune_glue.py:mrpc \\
+  truenegs main --config=finetune_glue:mrpc \\
     --config.init=runs/electra_small --config.finetune.data=glue_data
 
 The arguments are tasks (cola sst2 mrpc stsb qqp mnli qnli rte) or `all`.

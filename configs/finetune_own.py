@@ -1,7 +1,6 @@
 """Fine-tunes on your own task: texts, or pairs of them, with class or score.
 
-  python -m truenegs_jax.main --config=configs/finetune_own.py \\
-    --config.init=runs/electra_small \\
+  truenegs main --config=finetune_own --config.init=runs/electra_small \\
     --config.finetune.files='train=train.csv dev=dev.csv' \\
     --config.finetune.text=sentence --config.finetune.label=label
 

@@ -1,6 +1,6 @@
 """Fine-tunes on SQuAD v1.1, several seeds: answers are spans of a text.
 
-  python -m truenegs_jax.main --config=configs/finetune_squad.py \\
+  truenegs main --config=finetune_squad \\
     --config.init=runs/electra_small --config.finetune.data=squad
 
 `finetune.data` is a folder with train-v1.1.json and dev-v1.1.json, plain or

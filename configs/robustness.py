@@ -1,7 +1,6 @@
 """Scores a fine-tuned model on changed texts: the paper's table 5.
 
-  python -m truenegs_jax.main --config=configs/robustness.py \\
-    --config.init=runs/finetune_squad
+  truenegs main --config=robustness --config.init=runs/finetune_squad
 
 `init` is the workdir of a fine-tuning, whose seeds are pooled, or any model of
 Hugging Face for questions or classes, as a folder or by its name on the hub. By

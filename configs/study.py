@@ -1,6 +1,6 @@
 """Compares recipes: pre-trains each with several seeds, fine-tunes and scores.
 
-  python -m truenegs_jax.main --config=configs/study.py --workdir=runs/study \\
+  truenegs main --config=study --workdir=runs/study \\
     --config.study.base=electra_base:continue --config.study.tasks=mrpc,rte
 
 The same command continues a study that was stopped, and runs only parts that

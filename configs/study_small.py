@@ -1,6 +1,6 @@
 """The paper's tables 2 to 6 with its small model: 6 recipes, 10 seeds of each.
 
-  python -m truenegs_jax.main --config=configs/study_small.py \\
+  truenegs main --config=study_small \\
     --workdir=runs/study_small --config.study.shard=0/8
 
 `:len512` is the pre-training on rows of 512 tokens that the paper fine-tunes on

@@ -2,7 +2,7 @@
 # Prepares rows on Google Cloud Dataflow.
 #   PROJECT=mine REGION=us-central1 BUCKET=gs://mine/beam \
 #     IMAGE=us-central1-docker.pkg.dev/mine/truenegs/worker \
-#     launch/dataflow.sh --config=configs/electra_base.py \
+#     launch/dataflow.sh --config=electra_base \
 #     --config.data.sources='gs://mine/text/*.jsonl' --beam=--max_num_workers=50
 # All arguments are passed to prepare. Workers keep unfinished rows in BUCKET;
 # this machine copies the finished rows to data.rows, which may be in a bucket,
@@ -15,7 +15,7 @@
 # stand-ins for docker and Python. Its steps, with a store in a bucket, were run
 # on Beam's FnApiRunner and servers of buckets on one machine.
 # On Flink, whose machines share the folder of the rows:
-#   python -m truenegs_jax.prepare --config=... --runner=FlinkRunner \
+#   truenegs prepare --config=... --runner=FlinkRunner \
 #     --beam=--flink_master=HOST:8081 --beam=--parallelism=64 \
 #     --beam=--environment_type=EXTERNAL --beam=--environment_config=localhost:50000
 # where each machine of the cluster runs, with the package and the folder:

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Trains on all GPUs of this machine; one process drives them all.
 #   1. pip install -c launch/constraints.txt '.[gpu]'
-#   2. python -m truenegs_jax.prepare --config=configs/electra_small.py
-#   3. launch/gpu.sh --config=configs/electra_small.py --workdir=runs/small
+#   2. truenegs prepare --config=electra_small
+#   3. launch/gpu.sh --config=electra_small --workdir=runs/small
 # The export is then in runs/small/export. Arguments are passed to main, which
 # is started again after exit code 75 (see common.sh). PYTHON: the Python to run,
 # default python. Use 3.12 or later: the jax of older versions is slow on GPUs.

@@ -6,10 +6,9 @@
 #   1. python3.12 -m venv .venv && . .venv/bin/activate &&
 #        pip install -c launch/constraints.txt '.[gpu]'
 #   2. export TRUENEGS_CACHE=/shared/cache  # rows and compiled programs
-#      srun --cpus-per-task=16 python -m truenegs_jax.prepare \
-#        --config=configs/electra_base.py
+#      srun --cpus-per-task=16 truenegs prepare --config=electra_base
 #   3. sbatch --nodes=2 --gpus-per-node=8 --ntasks-per-node=8 --cpus-per-task=8 \
-#        launch/slurm.sh --config=configs/electra_base.py --workdir=/shared/base
+#        launch/slurm.sh --config=electra_base --workdir=/shared/base
 # The export is then in /shared/base/export. A study: launch/slurm.sh study
 # --config=study_small --workdir=/shared/study. Arguments are passed to main; for
 # PYTHON see gpu.sh. After exit code 75, as from the TERM two minutes before the

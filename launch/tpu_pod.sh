@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Trains on a TPU slice of several hosts: requests it, copies this folder there.
 #   1. as in tpu_vm.sh, with TYPE=v6e-64
-#   2. launch/tpu_pod.sh prepare --config=configs/electra_base.py
-#   3. launch/tpu_pod.sh --config=configs/electra_base.py
+#   2. launch/tpu_pod.sh prepare --config=electra_base
+#   3. launch/tpu_pod.sh --config=electra_base
 #   4. gcloud storage cp --recursive gs://BUCKET/runs/base/export .
 #      gcloud compute tpus queued-resources delete mine --zone=us-east5-b --force
 # CREATE has flags for `gcloud compute tpus queued-resources create`. The hosts

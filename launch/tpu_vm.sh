@@ -12,8 +12,8 @@
 #      export TPU=mine ZONE=us-east5-b TYPE=v6e-8 VERSION=v2-alpha-tpuv6e
 #      export CREATE="--spot --service-account=$account"
 #      export WORKDIR=gs://BUCKET/runs/base ROWS=gs://BUCKET/rows/base
-#   2. launch/tpu_vm.sh prepare --config=configs/electra_base.py
-#   3. launch/tpu_vm.sh --config=configs/electra_base.py
+#   2. launch/tpu_vm.sh prepare --config=electra_base
+#   3. launch/tpu_vm.sh --config=electra_base
 #   4. gcloud storage cp --recursive gs://BUCKET/runs/base/export .
 #      gcloud compute tpus tpu-vm delete mine --zone=us-east5-b
 # The project needs quota for the type, spot or not. docs/how_to/tpu.md explains

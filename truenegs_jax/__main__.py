@@ -44,7 +44,7 @@ CONFIGS_HELP = f"""\
 
 
 def main() -> None:
-  """Replaces this process by `python -m truenegs_jax.VERB`, or helps."""
+  """Replaces this process by the module of a verb, or helps."""
   verb, *words = sys.argv[1:] or ["--help"]
   if verb in VERBS:
     command = ["-m", f"truenegs_jax.{verb}", *words]

@@ -1,9 +1,7 @@
 """Exports a checkpoint to folders that Hugging Face's transformers loads.
 
-  python -m truenegs_jax.export --workdir=runs/electra_demo
-      [--step=N] [--output=FOLDER]
-  python -m truenegs_jax.export --init=google-bert/bert-base-uncased
-      --output=FOLDER
+  truenegs export runs/electra_demo [--step=N] [--output=FOLDER]
+  truenegs export google-bert/bert-base-uncased --output=FOLDER
 
 The second form converts weights in any format of `config.init`.
 
@@ -34,39 +32,37 @@ def main(argv: Sequence[str] | None = None) -> None:
   """Runs the command; exits with a code of `truenegs_jax.runtime.errors`."""
   values = flags.FlagValues()
   string_flag = functools.partial(flags.DEFINE_string, flag_values=values)
-  string_flag("workdir", "", "The run's workdir.")
-  string_flag("init", "", "The weights, a value of config.init.")
   string_flag("output", "", "The new folder. Default: WORKDIR/export.")
   text = "A saved step. Default: the newest."
   flags.DEFINE_integer("step", None, text, flag_values=values)
   words = sys.argv[1:] if argv is None else argv
-  flags_lib.parse(["export", *words], values, doc=__doc__ or "")
+  _, *words = flags_lib.parse(["export", *words], values, doc=__doc__ or "")
   with flags_lib.exit_on_errors():
-    _export(values)
+    _export(words, values)
 
 
-def _export(values: flags.FlagValues) -> None:
-  """Exports what the flags name; InputError if they do not go together."""
-  if bool(values.workdir) == bool(values.init):
-    raise errors.InputError("Set either --workdir=FOLDER or --init=WEIGHTS.")
-  if values.init and values.step is not None:
-    raise errors.InputError("--step needs --workdir.")
-  if values.init and not values.output:
-    raise errors.InputError("--init needs --output=FOLDER.")
-  workdir = open_path("--workdir", values.workdir)
-  output = open_path("--output", values.output)
+def _export(words: Sequence[str], values: flags.FlagValues) -> None:
+  """Exports a run, or weights; InputError if the flags do not fit them."""
+  if len(words) != 1:
+    raise errors.InputError("Name the folder of one run, or weights.")
   from truenegs_jax.pretrain import export_run  # slow to import
   from truenegs_jax.weights import export_model, find
 
-  run = (workdir, values.step) if values.workdir else None
-  if values.init and len(find.split_init(values.init)) == 1:
-    run = files.parse_run_path(open_path("--init", values.init))
+  run, init, step = None, words[0], values.step
+  output = open_path("--output", values.output) if values.output else None
+  if len(find.split_init(init)) == 1:
+    run = files.parse_run_path(open_path("export", init))
   with progress.working(progress.log_console(), "Exporting"):
     if run:
-      default = output if values.output else None
-      result = export_run.export_workdir(run[0], step=run[1], output=default)
+      step = run[1] if step is None else step
+      result = export_run.export_workdir(run[0], step=step, output=output)
+    elif output and step is None:
+      result = export_model.export_weights(init, output)
     else:
-      result = export_model.export_weights(values.init, output)
+      raise errors.InputError(
+        f"{init!r} is not the folder of a run with checkpoints. If it names"
+        " weights, set --output=FOLDER, and no --step."
+      )
   print(f"Exported to '{result.output}'.\n{result.summary}")
 
 

@@ -1,8 +1,8 @@
 """Runs the task of a config: pre-training, fine-tuning, measuring, a study.
 
-  python -m truenegs_jax.main --config=electra_demo
-  python -m truenegs_jax.main --config=electra_demo:baseline --config.steps=500
-  python -m truenegs_jax.main --config=configs/finetune_glue.py:mrpc
+  truenegs main --config=electra_demo
+  truenegs main --config=electra_demo:baseline --config.steps=500
+  truenegs main --config=finetune_glue:mrpc
       --config.init=runs/electra_demo --workdir=runs/mrpc
 
 Words after a colon change the config. The same command resumes a run that was

@@ -1,10 +1,10 @@
 """Prepares the rows of a config: text -> vocabulary -> rows on disk.
 
-  python -m truenegs_jax.prepare --config=configs/electra_small.py
-  python -m truenegs_jax.prepare --config=... --shard=3/8   # job 3 of 0 to 7
-  python -m truenegs_jax.prepare --config=... --runner=DataflowRunner \
+  truenegs prepare --config=electra_small
+  truenegs prepare --config=... --shard=3/8   # job 3 of 0 to 7
+  truenegs prepare --config=... --runner=DataflowRunner \
     --beam=--region=us-central1 --beam=--temp_location=gs://bucket/tmp
-  python -m truenegs_jax.prepare --config=... --verify
+  truenegs prepare --config=... --verify
 
 Rows that exist are reused, and a preparation that was stopped is resumed.
 Several jobs can share the work; the one that finishes last completes the rows.

@@ -1,6 +1,6 @@
 """Shows what a run, a study or a preparation does, from another terminal.
 
-  python -m truenegs_jax.status --workdir=runs/electra_demo
+  truenegs status runs/electra_demo
 
 It only reads: state, step, losses, speed, time left and the newest checkpoint.
 """
@@ -15,8 +15,6 @@ import pathlib
 import time
 from collections.abc import Iterator
 from typing import Any
-
-from absl import flags
 
 from truenegs_jax.config import flags as flags_lib
 from truenegs_jax.config.tables import Study
@@ -126,8 +124,8 @@ def _describe_rows(folder: pathlib.Path) -> list[Line]:
   is_running = is_locked(lock, or_shared=True)
   if not num_built and not is_running:
     raise InputError(
-      f"--workdir='{folder}' is neither a workdir nor a folder of rows: it has"
-      f" no {files.CONFIG}. Pass the --workdir of a run, or the folder that"
+      f"'{folder}' is neither a workdir nor a folder of rows: it has no"
+      f" {files.CONFIG}. Pass the --workdir of a run, or the folder that"
       " `prepare` prints."
     )
   state = files.RUNNING if is_running else files.STOPPED
@@ -137,15 +135,12 @@ def _describe_rows(folder: pathlib.Path) -> list[Line]:
 
 def main(argv: list[str]) -> None:
   """Prints the status."""
-  del argv
   with flags_lib.exit_on_errors():
-    if not flags.FLAGS.workdir:
-      raise InputError("Set --workdir=FOLDER, that of a run, study or rows.")
-    workdir = open_path("--workdir", flags.FLAGS.workdir)
-    for label, text in describe(workdir):
+    if len(argv) != 2:
+      raise InputError("Name one folder: that of a run, study or rows.")
+    for label, text in describe(open_path("status", argv[1])):
       print(f"{label:<19}{text}")
 
 
 if __name__ == "__main__":
-  flags.DEFINE_string("workdir", "", "Folder of a run, study or rows.")
   flags_lib.run(main)

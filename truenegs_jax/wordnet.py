@@ -1,7 +1,7 @@
 """Downloads WordNet 3.0 from NLTK or Debian, unless it is on this machine.
 
-  python -m truenegs_jax.wordnet
-  TRUENEGS_CACHE=/data/cache python -m truenegs_jax.wordnet
+  truenegs wordnet
+  TRUENEGS_CACHE=/data/cache truenegs wordnet
 
 Needs no root. WordNet is kept in nltk_data/ of the cache folder,
 ~/.cache/truenegs_jax by default, where all runs find it.
@@ -112,9 +112,10 @@ def _is_complete(folder: pathlib.Path) -> bool:
 
 def main(argv: list[str]) -> None:
   """Runs the command; errors decide the exit code."""
-  del argv
   os.umask(0o022)  # NLTK refuses files that others can write to
   with flags_lib.exit_on_errors():
+    if argv[1:]:
+      raise errors.InputError("wordnet takes no words; `synonyms` does.")
     fetch()
 
 

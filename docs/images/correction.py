@@ -2,8 +2,8 @@
 
   python docs/images/correction.py
 
-The synonyms are those of BERT's vocabulary in WordNet, as listed by `python -m
-truenegs_jax.synonyms --word=primary`. The probabilities are invented.
+The synonyms are those of BERT's vocabulary in WordNet, as listed by `truenegs
+synonyms primary`. The probabilities are invented.
 """
 
 import math

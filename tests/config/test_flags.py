@@ -15,6 +15,7 @@ from truenegs_jax.config.tables import PRETRAIN
 from truenegs_jax.runtime.errors import InputError
 
 DEMO = "--config=electra_demo"
+PATH = "--config=configs/electra_base.py"
 FLAGS = [f"\n--config.{key}=" for key in PRETRAIN]
 
 
@@ -135,7 +136,7 @@ def test_a_verb_ends_with_one_line_and_exit_code_2():
   [
     (["main", "-h"], ["--workdir=''\n", "  electra_demo\n", "docs/index.md"]),
     (["export", "--help"], ["--step=VALUE", "[--output=FOLDER]"]),
-    (["main", DEMO, "--config.seed=7", "--help"], ["seed=7\n", *FLAGS]),
+    (["main", PATH, "--config.seed=7", "--help"], ["seed=7\n", *FLAGS]),
   ],
 )
 def test_help_is_printed_without_importing_jax(words, expected):

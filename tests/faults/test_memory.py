@@ -50,7 +50,7 @@ def test_other_commands_end_with_a_line_too(command, monkeypatch, capsys):
   monkeypatch.setattr(prepare, "_choose_machines", dict)
   with pytest.raises(SystemExit) as e:
     if command == "export":
-      export.main(["--workdir=run"])
+      export.main(["run"])
     sys.exit(prepare.main([]))
   assert e.value.code == 7
   [line] = capsys.readouterr().err.splitlines()

@@ -76,7 +76,7 @@ def test_a_signal_during_an_import_ends_the_command(
   (tmp_path / "hidden" / f"{module}.py").write_text(
     MODULE.format(number=int(number))
   )
-  flags = {"main": ["--config=electra_demo"], "export": ["--workdir=."]}
+  flags = {"main": ["--config=electra_demo"], "export": ["."]}
   command = [sys.executable, "-m", f"truenegs_jax.{verb}", *flags.get(verb, [])]
   process = subprocess.run(command, env=env, capture_output=True, text=True)
   assert_ended(process, number)

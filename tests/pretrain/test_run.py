@@ -331,7 +331,7 @@ def test_a_run_whose_rows_were_edited_is_not_resumed(first_run):
   "flag, message",
   [
     ("--config.stepz=3", "stepz"),
-    ("--config.negatives.hard_correction=True", "truenegs_jax.wordnet"),
+    ("--config.negatives.hard_correction=True", " wordnet. Without internet"),
   ],
 )
 def test_bad_flag_ends_with_a_line_and_exit_code_2(first_run, flag, message):

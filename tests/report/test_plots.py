@@ -62,7 +62,7 @@ def test_fields_without_values_are_refused(drawn, tmp_path):
 def test_a_workdir_without_curves_makes_no_figure(tmp_path):
   (tmp_path / "config.json").write_text('{"task": "corrections"}')
   output = tmp_path / "curves.png"
-  flags = f"--workdir={tmp_path}", f"--output={output}"
+  flags = str(tmp_path), f"--output={output}"
   command = [sys.executable, "-m", "truenegs_jax.report", *flags]
   done = subprocess.run(command, capture_output=True, text=True)
   assert done.returncode == 2 and "have none yet" in done.stderr

@@ -76,7 +76,7 @@ with guards.StopSignals(quiet) as signals:
 refuse(lock(folder / str(index)).__enter__, "share")
 none = Data(sources=str(folder / "texts"), rows=str(folder / "none"))
 prepare = functools.partial(find_or_prepare_rows, none, 128, quiet)
-refuse(prepare, "python -m truenegs_jax.prepare")
+refuse(prepare, " prepare with the same --config flags")
 assert not (folder / "none").exists()
 with distributed.raise_everywhere("good"):
   pass

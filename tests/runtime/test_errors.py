@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from truenegs_jax.runtime import paths
-from truenegs_jax.runtime.errors import InputError
+from truenegs_jax.runtime.errors import InputError, program
 from truenegs_jax.workdir.checkpoints import Checkpoints
 
 COMMAND = """
@@ -48,3 +48,17 @@ def test_steps_in_a_folder_that_libraries_cannot_open_are_not_damaged(
   with pytest.raises(InputError, match="is not named in UTF-8"):
     Checkpoints(path, read_only=True)
   paths.check_utf8(tmp_path)
+
+
+def test_a_printed_command_is_that_of_this_environment(tmp_path, monkeypatch):
+  own, other = tmp_path / ".venv" / "bin", tmp_path / "other"
+  monkeypatch.setattr(sys, "executable", str(own / "python"))
+  monkeypatch.setenv("PATH", str(other))
+  monkeypatch.chdir(tmp_path)
+  assert program() == f"{own}/python -m truenegs_jax"
+  for folder in (own, other):
+    folder.mkdir(parents=True)
+    (folder / "truenegs").touch(mode=0o755)
+  assert program() == ".venv/bin/truenegs"
+  monkeypatch.setenv("PATH", f"{own}:{other}")
+  assert program() == "truenegs"

@@ -89,7 +89,7 @@ def make_results() -> dict:
   verdict |= {"unigram_entropy": 6.9, "slots": 100, "detection": None}
   fill = {"sentence": "the [MASK]", "tokens": ["part"], "probabilities": [0.5]}
   return {
-    "command": "python -m truenegs_jax.main --config=configs/electra_demo.py",
+    "command": "truenegs main --config=electra_demo",
     "verdict": verdict | {"answers": {"mlm": "yes"}, "passed": True},
     "fills": [fill],
   }
@@ -142,7 +142,7 @@ def write_finetuning(folder: pathlib.Path) -> pathlib.Path:
     )
   published = {"name": "ELECTRA small", "source": "paper, Table 3"}
   results = {
-    "command": "python -m truenegs_jax.main --config=configs/finetune_glue.py",
+    "command": "truenegs main --config=finetune_glue",
     "tasks": {"rte": {"runs": runs}},
     "compared": {"against": "", "tasks": {}},
     "published": [published | {"note": "", "scores": {"rte": 68.5}}],

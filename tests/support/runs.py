@@ -1,4 +1,4 @@
-"""Starts runs of `python -m truenegs_jax.main` as processes."""
+"""Starts runs of `truenegs main` as processes."""
 
 import io
 import json

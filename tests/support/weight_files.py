@@ -51,10 +51,10 @@ def write_export(
   return folder
 
 
-def run_export(*words: str) -> int:
+def run_export(*words: str | pathlib.Path) -> int:
   """Runs the command `export` in this process; returns its exit code."""
   try:
-    export.main(words)
+    export.main([str(word) for word in words])
   except SystemExit as e:
     return int(e.code or 0)
   return 0

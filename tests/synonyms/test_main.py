@@ -1,4 +1,4 @@
-"""Tests `python -m truenegs_jax.synonyms` on a vocabulary of a dozen words."""
+"""Tests `truenegs synonyms` on a vocabulary of a dozen words."""
 
 import io
 

@@ -201,5 +201,5 @@ def test_index_and_data_of_different_versions_are_reported(mini):
   data[1] = data[1].replace(data[1][:8], "99999999")
   (mini / "data.noun").write_text("\n".join(data))
   with wordnet.session(str(mini)) as reader:
-    with pytest.raises(DataError, match="truenegs_jax.wordnet"):
+    with pytest.raises(DataError, match="Run .*truenegs.* wordnet"):
       find_pairs(reader)

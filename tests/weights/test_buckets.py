@@ -88,7 +88,7 @@ def test_a_pair_of_urls(bucket, shared_pretraining):
 def test_exports_are_whole_when_they_are_read(bucket, no_torch, monkeypatch):
   source, output = f"{bucket.url}/run/export", f"{bucket.url}/out"
   for _ in range(2):  # an export is replaced
-    assert run_export(f"--init={source}", f"--output={output}") == 0
+    assert run_export(source, f"--output={output}") == 0
   for name in (x for x in bucket.list("out/") if x.endswith("safetensors")):
     assert bucket.read(name) == bucket.read(name.replace("out", "run/export"))
   assert_same_tree(read(output).params, read(source).params)
@@ -113,7 +113,7 @@ def test_errors_name_the_url(bucket, capsys):
   bucket.write(f"run/{MODEL}/config.json", b"{}")
   with pytest.raises(InputError, match=f"'{url}/config.json' is not as listed"):
     read(url)
-  assert run_export(f"--init={url}", f"--output={bucket.url}/run") == 2
+  assert run_export(url, f"--output={bucket.url}/run") == 2
   assert "does not replace: about.json" in capsys.readouterr().err
 
 
@@ -135,12 +135,12 @@ def test_missing_buckets_and_runs_in_s3_are_refused(bucket, no_torch, capsys):
   with pytest.raises(InputError, match="there is no folder"):
     _ = Weights(url).networks
   source = f"{bucket.url}/run/export"
-  assert run_export(f"--init={source}", f"--output={url}") == 2
+  assert run_export(source, f"--output={url}") == 2
   assert "cannot be used" in capsys.readouterr().err
   path = open_path("url", url)
   assert not any((*path.iterdir(), *path.glob("*"), path.exists()))
   if bucket.scheme == "s3":
-    assert run_export(f"--workdir={bucket.url}/run") == 2
+    assert run_export(f"{bucket.url}/run") == 2
     assert "aws s3 cp --recursive" in capsys.readouterr().err
 
 

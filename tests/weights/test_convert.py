@@ -1,4 +1,4 @@
-"""Converting weights without training: `export --init`."""
+"""Converting weights without training: `export WEIGHTS`."""
 
 import json
 import re
@@ -17,7 +17,7 @@ VOCAB += [f"w{i}" for i in range(tiny.V - len(VOCAB))]
 
 
 def _export(init, output):
-  return run_export(f"--init={init}", f"--output={output}")
+  return run_export(init, f"--output={output}")
 
 
 def _write(folder, model, *, lowercase=True, **fields):

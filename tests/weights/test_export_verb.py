@@ -1,4 +1,4 @@
-"""The command `python -m truenegs_jax.export` on the workdir of a tiny run."""
+"""The command `truenegs export` on the workdir of a tiny run."""
 
 import json
 
@@ -40,7 +40,7 @@ def _make_workdir(folder, config):
 
 def test_exports_the_newest_step(workdir, no_torch, capsys):
   folder, word_VxE = workdir
-  assert run_export(f"--workdir={folder}") == 0
+  assert run_export(folder) == 0
   assert str(folder / "export") in capsys.readouterr().out
   np.testing.assert_array_equal(
     _word_table(folder / "export" / "generator"), word_VxE + 1
@@ -52,21 +52,21 @@ def test_exports_the_newest_step(workdir, no_torch, capsys):
 
 def test_exports_a_given_step_to_a_separate_folder(workdir, no_torch):
   folder, word_VxE = workdir
-  assert run_export(f"--workdir={folder}", "--step=10") == 0
+  assert run_export(folder, "--step=10") == 0
   np.testing.assert_array_equal(
     _word_table(folder / "export-10" / "discriminator"), word_VxE
   )
 
 
 @pytest.mark.parametrize("step", [None, 10])
-def test_workdir_and_init_export_the_same_files(
+def test_a_run_and_a_step_of_it_export_the_same_files(
   workdir, no_torch, tmp_path, step
 ):
   folder, _ = workdir
-  by_workdir = [f"--workdir={folder}", *([f"--step={step}"] if step else [])]
-  init = folder / "checkpoints" / str(step) if step else folder
+  by_flag = [folder, *([f"--step={step}"] if step else [])]
+  path = folder / "checkpoints" / str(step or "")
   contents = []
-  for flags in by_workdir, [f"--init={init}"]:
+  for flags in by_flag, [path]:
     assert run_export(*flags, f"--output={tmp_path / 'out'}") == 0
     files = sorted((tmp_path / "out").glob("*/*"))
     contents.append({str(path): path.read_bytes() for path in files})
@@ -77,12 +77,13 @@ def test_workdir_and_init_export_the_same_files(
 @pytest.mark.parametrize(
   ("flags", "message"),
   [
-    ([], "Set either"),
-    (["--init=a", "--workdir=b", "--output=c"], "Set either"),
-    (["--init=a"], "--init needs --output"),
-    (["--init=a", "--output=c", "--step=3"], "--step needs --workdir"),
-    (["--workdir=hf://a/b"], "is a URL"),
-    (["--workdir=a", "--output=s3:/a/b"], "is a URL"),
+    ([], "Name the folder"),
+    (["a", "b", "--output=c"], "Name the folder"),
+    (["--workdir=a"], "Pass the folder alone"),
+    (["a"], "'a' is not the folder of a run"),
+    (["a", "--output=c", "--step=3"], "and no --step"),
+    (["hf://a/b"], "is a URL"),
+    (["a", "--output=s3:/a/b"], "is a URL"),
   ],
 )
 def test_flags_that_do_not_go_together_are_refused(flags, message, capsys):
@@ -92,12 +93,12 @@ def test_flags_that_do_not_go_together_are_refused(flags, message, capsys):
 
 def test_missing_step_error_lists_the_saved_steps(workdir, capsys):
   folder, _ = workdir
-  assert run_export(f"--workdir={folder}", "--step=11") == 4
+  assert run_export(folder, "--step=11") == 4
   assert (
     "no checkpoint of step 11. Saved steps: 10, 20." in capsys.readouterr().err
   )
-  assert run_export(f"--workdir={folder / 'rnu'}") == 2
-  assert "has no checkpoints" in capsys.readouterr().err
+  assert run_export(folder / "rnu") == 2
+  assert "rnu' is not the folder of a run" in capsys.readouterr().err
   assert not (folder / "rnu").exists()
 
 
@@ -106,7 +107,7 @@ def test_changed_vocabulary_is_refused(workdir, capsys):
   vocabulary = (folder / "vocab.txt").read_text()
   try:
     (folder / "vocab.txt").write_text(vocabulary.replace("w5\n", "v5\n"))
-    assert run_export(f"--workdir={folder}") == 4
+    assert run_export(folder) == 4
   finally:
     (folder / "vocab.txt").write_text(vocabulary)
   assert TOKENIZER.fingerprint in capsys.readouterr().err
@@ -117,7 +118,7 @@ def test_exports_bert_and_compares_it_with_transformers(tmp_path, capsys):
   config = bert_base.get_config("runlocal")
   config.model.pooler = True
   folder, word_VxE = _make_workdir(tmp_path, config)
-  assert run_export(f"--workdir={folder}") == 0
+  assert run_export(folder) == 0
   printed = capsys.readouterr().out
   assert "loads BertForPreTraining and computes our logits" in printed
   (exported,) = (

@@ -24,7 +24,7 @@ from ml_collections import ConfigDict
 
 from truenegs_jax.config import load, tables
 from truenegs_jax.config.keys import Key, did_you_mean, flatten
-from truenegs_jax.runtime.errors import InputError, explain, printable
+from truenegs_jax.runtime.errors import InputError, explain, printable, program
 
 CONFIG, WORKDIR = "config", "workdir"  # flags
 HELP = {"-h", "-help", "--help", "--helpshort", "--helpfull"}
@@ -127,11 +127,11 @@ def parse_flags(
     rest = values(argv)
   except (flags.Error, ValueError) as e:
     raise InputError(_explain(e, values)) from e
-  if words := rest[1:]:
+  if CONFIG in values and (words := rest[1:]):
     name, equals, _ = words[0].partition("=")
     hint = _near_flags(name, values) if equals else ""
     stem = pathlib.Path(name.partition(":")[0]).stem
-    if CONFIG in values and stem in load.packaged_names():
+    if stem in load.packaged_names():
       hint = f" Did you mean --config={words[0]}?"
     hint = hint or " Put a value with spaces in quotes."
     raise InputError(f"Not understood: {', '.join(map(repr, words))}.{hint}")
@@ -142,7 +142,7 @@ def parse_flags(
     if config.task != task:
       raise InputError(
         f"--config.task={config.task} does not fit --config={text}, a config of"
-        f" {task}. Pass one of that task; truenegs configs lists them."
+        f" {task}. Pass one of that task; {program()} configs lists them."
       )
     tables.check_values(config)
     values[CONFIG].value = config.lock()
@@ -205,6 +205,8 @@ def _explain(error: Exception, values: flags.FlagValues) -> str:
   if isinstance(error, flags.UnrecognizedFlagError):
     name = error.flagname
     hint = _near_flags(name, values)
+    if name == WORKDIR:
+      hint = " Pass the folder alone, without --workdir=."
     return f"There is no flag --{name}.{hint} To list all flags, pass --help."
   match = re.match(r"flag --([^=]+)=(.*?): ", str(error), re.DOTALL)
   if not match:

@@ -10,6 +10,7 @@ import functools
 import json
 import pathlib
 import shlex
+import sys
 import traceback
 from collections.abc import Iterator
 from typing import Any
@@ -326,7 +327,7 @@ def _name_suspect_steps(workdir: pathlib.Path) -> Iterator[None]:
 
 def describe_next_steps(workdir: pathlib.Path) -> str:
   """Returns where the results of a run are, and commands that use them."""
-  main, folder = "python -m truenegs_jax.main", shlex.quote(str(workdir))
+  main, folder = f"{errors.program()} main", shlex.quote(str(workdir))
   text = f"""\
 Results are in '{workdir}'. Open {files.REPORT} in a browser to see them all.
 # To fine-tune on your own classified texts:
@@ -345,7 +346,8 @@ Results are in '{workdir}'. Open {files.REPORT} in a browser to see them all.
 fill = pipeline("fill-mask", {json.dumps(str(exported))})
 print(fill("a [MASK] who writes books"))"""
       text += "\n# To fill in a mask with transformers, which needs PyTorch:"
-      text += f"\npython -c {shlex.quote(code)}"
+      python = errors.program(pathlib.Path(sys.executable).name)
+      text += f"\n{python} -c {shlex.quote(code)}"
   return text
 
 

@@ -1,7 +1,6 @@
 """Writes a page, or figures for a paper, of one or several workdirs.
 
-  python -m truenegs_jax.report --workdir=runs/a --workdir=runs/b \\
-    --output=report.html
+  truenegs report runs/a runs/b --output=report.html
 
 Runs are overlaid in the same charts. The page is one file that needs no
 network. --output=curves.png or curves.pdf draws the curves for a paper instead;
@@ -20,11 +19,10 @@ SUFFIXES = (".html", *plots.SUFFIXES)
 
 def main(argv: list[str]) -> None:
   """Writes the file; exit codes are those of `runtime.errors`."""
-  del argv
   with flags_lib.exit_on_errors():
-    if not flags.FLAGS.workdir:
-      raise InputError("Set --workdir=FOLDER, once for each run to show.")
-    workdirs = [open_path("--workdir", x) for x in flags.FLAGS.workdir]
+    if not argv[1:]:
+      raise InputError("Name the folders of the runs to show.")
+    workdirs = [open_path("report", x) for x in argv[1:]]
     path = open_path("--output", flags.FLAGS.output)
     one_of("the suffix of --output", path.suffix, SUFFIXES)
     if path.suffix == ".html":
@@ -40,7 +38,6 @@ def main(argv: list[str]) -> None:
 
 
 if __name__ == "__main__":
-  flags.DEFINE_multi_string("workdir", [], "Folder of a run; may be repeated.")
   flags.DEFINE_string(
     "output", "report.html", "File to write: .html, .png or .pdf."
   )

@@ -241,7 +241,19 @@ def temporary_folder(
     _temporary_folders.discard(folder)
 
 
+def program(name: str = "truenegs") -> str:
+  """Returns what to type for a program of this environment, for messages."""
+  folder = pathlib.Path(sys.executable).parent
+  on_path = shutil.which(name)
+  if on_path and os.path.samefile(os.path.dirname(on_path), folder):
+    return name
+  path = folder / name
+  if not path.exists():  # such as a script that pip puts elsewhere
+    return f"{shlex.quote(sys.executable)} -m truenegs_jax"
+  return shlex.quote(min(str(path), os.path.relpath(path), key=len))
+
+
 def rerun_command() -> str:
   """Returns the command line that runs this process again, for messages."""
-  name = pathlib.Path(sys.argv[0]).stem
-  return shlex.join(["python", "-m", f"truenegs_jax.{name}", *sys.argv[1:]])
+  verb = pathlib.Path(sys.argv[0]).stem
+  return f"{program()} {shlex.join([verb, *sys.argv[1:]])}"

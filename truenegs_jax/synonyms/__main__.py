@@ -1,6 +1,6 @@
 """Builds synonym tables, shows their lists and what they cover of a text.
 
-  python -m truenegs_jax.synonyms --vocab=vocab.txt \\
+  truenegs synonyms --vocab=vocab.txt \\
       --sources='wordnet | pairs path=ppdb.tsv' --word=primary,stay \\
       --output=table.npz  # for negatives.sources="table path=table.npz"
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from truenegs_jax.data.corpus.readers import WordNetReader
 from truenegs_jax.runtime import cache
-from truenegs_jax.runtime.errors import DataError, InputError
+from truenegs_jax.runtime.errors import DataError, InputError, program
 from truenegs_jax.runtime.files import atomic_file, disk_errors
 from truenegs_jax.synonyms.vocabulary import Vocabulary
 
@@ -31,7 +31,7 @@ OFFLINE = (
   " set --config.data.wordnet_dir=/usr/share/wordnet, or copy the folder"
   " nltk_data of another machine and set NLTK_DATA=FOLDER."
 )
-FIX = f"Run python -m truenegs_jax.wordnet. {OFFLINE}"
+FIX = f"Run {program()} wordnet. {OFFLINE}"
 
 # The groups of synsets by number, WordNet's file `lexnames` (lexnames(5WN)).
 LEXNAMES = """

@@ -12,11 +12,9 @@ from truenegs_jax.data.rows import prepare_rows
 from truenegs_jax.data.rows.steps import Plan
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
 from truenegs_jax.runtime import progress
-from truenegs_jax.runtime.errors import InputError
+from truenegs_jax.runtime.errors import InputError, program
 
-PREPARE = (
-  "First run python -m truenegs_jax.prepare with the same --config flags."
-)
+PREPARE = f"First run {program()} prepare with the same --config flags."
 
 
 def plan_rows(data: Data, length: int) -> Plan:

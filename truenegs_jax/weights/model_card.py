@@ -203,9 +203,10 @@ def hide_folders(text: str) -> str:
 
 
 def hide_in_command(command: str) -> str:
-  """Hides folders in a shell command, and --workdir."""
-  words = [x for x in shlex.split(command) if not x.startswith("--workdir=")]
-  return shlex.join(map(hide_folders, words))
+  """Hides folders in a shell command, --workdir and where truenegs is."""
+  words = re.sub("^.*? main ", "truenegs main ", command)
+  kept = [x for x in shlex.split(words) if not x.startswith("--workdir=")]
+  return shlex.join(map(hide_folders, kept))
 
 
 def find_datasets(text: str) -> list[str]:
