@@ -1,6 +1,11 @@
-"""Simulates how often a study's interval covers the true difference.
+"""Simulates how often intervals of differences cover the true difference.
 
   python benchmarks/coverage.py --repeats=4000
+
+First those of two fine-tuned models (`compare_scores`), in percent of the
+comparisons of equal models that have p < 0.05; `twice` is p by a bootstrap that
+draws examples and runs, and so counts the noise of single answers twice. Then
+those of studies.
 
 Simulates studies of two arms whose difference is known, for several numbers of
 seeds and fine-tunings and for several shares of their variance: of pre-training
@@ -20,8 +25,13 @@ from collections.abc import Sequence
 import numpy as np
 from absl import app, flags
 
-from truenegs_jax.stats.intervals import Difference, compare_runs
+from truenegs_jax.stats.intervals import (
+  Difference,
+  compare_runs,
+  compare_scores,
+)
 from truenegs_jax.study.scores import Score, group_runs
+from truenegs_jax.tasks.scoring import mean_scores
 
 REPEATS = flags.DEFINE_integer(
   "repeats", 1_000, "simulated studies of each row"
@@ -149,9 +159,77 @@ def plain_bootstrap(
   return (draw_counts((resamples,), seeds) * difference_RxS).sum(1)
 
 
+# Numbers of runs of the two models.
+PAIRS = ((3, 3), (10, 10), (3, 10))
+# Standard deviations of the score of a run, of an example and of an answer.
+REGIMES = {
+  "answers": (0.0, 0.0, 30.0),
+  "runs": (2.0, 0.0, 10.0),
+  "examples": (0.0, 25.0, 10.0),
+  "runs, examples": (1.4, 20.0, 10.0),
+  "all": (1.0, 20.0, 30.0),
+}
+
+
+def false_positives(
+  kind: str,
+  runs: tuple[int, int],
+  deviations: Sequence[float],
+  repeats: int,
+  size: int = 150,
+) -> tuple[float, float]:
+  """Compares equal models; returns the shares with p < 0.05, and by `twice`."""
+  rng = np.random.default_rng(0)
+  run, example, answer = deviations
+  positive_Rx2 = []
+  for _ in range(repeats):
+    mean_SxN = run * rng.normal(size=(sum(runs), 1)) + np.repeat(
+      50 + example * rng.normal(size=(2, size)), runs, 0
+    )
+    if kind == "right":
+      score_SxN = 100.0 * (100 * rng.random(mean_SxN.shape) < mean_SxN)
+    else:
+      score_SxN = mean_SxN + answer * rng.normal(size=mean_SxN.shape)
+    positive_Rx2.append(_compare_models(score_SxN, runs, rng))
+  now, twice = np.mean(positive_Rx2, 0).tolist()
+  return now, twice
+
+
+def _compare_models(
+  score_SxN: np.ndarray,
+  runs: tuple[int, int],
+  rng: np.random.Generator,
+  resamples: int = 400,
+) -> tuple[bool, bool]:
+  """Returns whether a difference is found, and whether it is by `twice`."""
+  scores, drawn = mean_scores(score_SxN), []
+
+  def draw(rows: np.ndarray) -> np.ndarray:
+    drawn.append(scores.draw(rows))
+    return drawn[-1]
+
+  x = compare_scores("em", draw, scores.size, runs=runs, resamples=resamples)
+  assert x.p_runs is not None
+  means = [
+    np.take_along_axis(y, rng.integers(n, size=(n - 1, resamples)), 0).mean(0)
+    for y, n in zip(np.split(drawn[0], [runs[0]]), runs, strict=True)
+  ]
+  low, high = np.percentile(means[0] - means[1], (2.5, 97.5))
+  return x.p_runs < 0.05, not low <= 0 <= high
+
+
 def main(argv: Sequence[str]) -> None:
-  """Prints a line for each world."""
+  """Prints a line for each regime and each world."""
   del argv
+  print("kind   runs    noise of        |  twice    now")
+  for kind, runs, (name, deviations) in itertools.product(
+    ("normal", "right"), PAIRS, REGIMES.items()
+  ):
+    now, twice = false_positives(kind, runs, deviations, REPEATS.value)
+    print(
+      f"{kind:6} {runs[0]:2}, {runs[1]:2}  {name:15} | {twice:6.1%} {now:6.1%}",
+      flush=True,
+    )
   print("kind    seeds tunings  seed tune example | covers  plain  half")
   for kind, seeds, runs, shares in itertools.product(
     ("normal", "right"), SEEDS, FINETUNINGS, SHARES

@@ -131,44 +131,61 @@ def compare_models(*models_SxN, **options):
   return compare_scores("em", score, size, runs=runs, **options)
 
 
-def test_intervals_have_the_theoretical_width():
+def test_the_interval_over_examples_has_the_theoretical_width():
   rng = np.random.default_rng(0)
-  size, runs = 400, (5, 3)
-  examples = rng.normal(size=(2, size))
+  examples = rng.normal(size=(2, 400))
   models = [
     20 * examples[i] + 4 * rng.normal(size=(count, 1))
-    for i, count in enumerate(runs)
+    for i, count in enumerate((5, 3))
   ]
   result = compare_models(*models, resamples=20_000)
-  error = 20 * np.std(examples[0] - examples[1]) / np.sqrt(size)
+  error = 20 * np.std(examples[0] - examples[1]) / np.sqrt(400)
   width = 2 * 1.96 * error
   assert result.high - result.low == pytest.approx(width, rel=0.04)
-  # The variance of a mean over runs is the unbiased variance of a run / S.
-  rng = np.random.default_rng(1)
-  for model in models:
-    score_SxR = np.repeat(model.mean(1)[:, None], 40_000, 1)
-    means = intervals._draw_runs(rng, score_SxR).mean(0)
-    expected = model.mean(1).var(ddof=1) / len(model)
-    assert means.var() == pytest.approx(expected, rel=0.05)
   assert result.high_runs - result.low_runs > 1.2 * width
 
 
-def test_intervals_have_their_nominal_coverage():
-  """Simulates two models with accuracies of about 80 % and 75 %."""
+def test_the_interval_over_runs_is_welchs_if_examples_are_alike():
   rng = np.random.default_rng(0)
-  repeats, inside, inside_runs, num_disagreements = 200, 0, 0, 0
+  ours_Sx1, theirs_Sx1 = (rng.normal(70, 2, size=(n, 1)) for n in (5, 3))
+  models = (np.repeat(x, 90, 1) for x in (ours_Sx1, theirs_Sx1))
+  result = compare_models(*models, resamples=20)
+  test = stats.ttest_ind(ours_Sx1[:, 0], theirs_Sx1[:, 0], equal_var=False)
+  bounds = test.confidence_interval(0.95)
+  assert (result.low_runs, result.high_runs) == pytest.approx(tuple(bounds))
+  assert result.p_runs == pytest.approx(test.pvalue)
+
+
+def test_the_interval_over_runs_is_the_paired_one_if_runs_are_alike():
+  ours_N, theirs_N = np.random.default_rng(0).normal(size=(2, 500))
+  models = (np.tile(x, (4, 1)) for x in (ours_N, theirs_N))
+  result = compare_models(*models, resamples=8_000)
+  test = stats.ttest_rel(ours_N, theirs_N)
+  half = (result.high_runs - result.low_runs) / 2
+  error = stats.sem(ours_N - theirs_N)
+  assert half == pytest.approx(1.965 * error, rel=0.03)
+  assert result.p_runs == pytest.approx(test.pvalue, abs=0.02)
+
+
+# Variances of a model's runs, its examples and its single answers.
+@pytest.mark.parametrize("dominant", [(9, 0, 9), (0, 400, 9), (0, 0, 900)])
+def test_the_interval_over_runs_lacks_the_difference_in_5_percent(dominant):
+  rng = np.random.default_rng(0)
+  repeats, num_outside, num_disagreements = 400, 0, 0
+  run, example, answer = np.sqrt(dominant)
   for _ in range(repeats):
-    shift = rng.normal(size=(5, 2)) * 0.03
-    hard = rng.random(150)
-    ours = 100.0 * (hard < 0.8 + shift[:, :1])
-    theirs = 100.0 * (hard < 0.75 + shift[:, 1:])
-    c = compare_models(ours, theirs, resamples=300)
-    inside += c.low <= 100 * (0.05 + np.diff(-shift.mean(0))[0]) <= c.high
-    inside_runs += c.low_runs <= 5 <= c.high_runs
-    num_disagreements += (c.p < 0.05) != (not c.low <= 0 <= c.high)
-  assert 0.91 <= inside / repeats <= 0.98
-  assert 0.88 <= inside_runs / repeats <= 0.99
-  assert num_disagreements <= 0.02 * repeats  # p and the interval agree
+    ours, theirs = (
+      run * rng.normal(size=(3, 1))
+      + example * rng.normal(size=100)
+      + answer * rng.normal(size=(3, 100))
+      for _ in range(2)
+    )
+    c = compare_models(ours, theirs, resamples=100)
+    is_outside = not c.low_runs <= 0 <= c.high_runs
+    num_outside += is_outside
+    num_disagreements += (c.p_runs < 0.05) != is_outside
+  assert 0.025 <= num_outside / repeats <= 0.08
+  assert not num_disagreements
 
 
 def test_the_interval_of_a_mean_is_that_of_the_t_test():

@@ -279,8 +279,8 @@ def comparisons_table(
 ) -> Table:
   """Makes the table of comparisons, by name of what is compared."""
   title = (
-    "Means of these and the other runs: 95 % intervals of the difference by a"
-    " paired bootstrap over examples, and over examples and runs"
+    "Means of these and the other runs: 95 % intervals of the difference, by a"
+    " paired bootstrap over examples, and by Student's t over examples and runs"
   )
   columns = ("these", "other", "difference", "examples", "and runs")
   table = make_table(title, ("", "metric"), columns)
