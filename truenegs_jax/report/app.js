@@ -1,5 +1,7 @@
 "use strict";
-// Draws the page from the JSON in #data: charts by uPlot, tables by Tabulator.
+// Draws the page from the JSON in #data: curves by uPlot, long tables by
+// Tabulator. What is drawn later has its height from the start, so that links
+// of the page land where they should.
 // Texts of data only become text nodes, never HTML: Tabulator sets innerHTML for
 // titles, entries of lists and prints, so that here it sets text.
 Object.defineProperty(Element.prototype, "innerHTML", {
@@ -7,8 +9,11 @@ Object.defineProperty(Element.prototype, "innerHTML", {
 });
 
 const data = JSON.parse(document.getElementById("data").textContent);
-const DASHES = [[], [8, 3], [2, 3], [8, 3, 2, 3], [12, 4], [4, 4]];
+const DASHES = [[], [8, 3], [3, 2], [8, 3, 2, 3], [12, 4], [4, 4]];
+const DOTTED = [1, 3];  // of references
 const PRINTED_ROWS = 40;
+const SHORT = 10;  // rows that need no search
+const HEIGHT = 420;  // of a longer table
 const charts = new Set();
 
 // ---------------------------------------------------------------- elements
@@ -29,15 +34,66 @@ function color(name) {
 }
 
 function groupColor(index) {
-  return color(`series-${index % DASHES.length}`);
+  return `series-${index % DASHES.length}`;
+}
+
+function groupDash(index) {  // another one for the same colour
+  return DASHES[(index + Math.floor(index / DASHES.length)) % DASHES.length];
+}
+
+// A piece of a line, as it is in the charts.
+function makeKey(name, dash) {
+  let end = 0;
+  const stops = dash.map((length, i) =>
+    `${i % 2 ? "transparent" : `var(--${name})`} ${end}px ${end += length}px`);
+  return make("span", {class: "key", style: "background: " + (dash.length
+    ? `repeating-linear-gradient(90deg, ${stops.join()})` : `var(--${name})`)});
+}
+
+// ----------------------------------------------------------------- numbers
+
+function isNumber(value) {
+  return value !== null && value !== undefined;
+}
+
+function findUnit(size) {
+  const power = size < 1e6 ? 0 : Math.min(Math.floor(Math.log10(size) / 3), 6);
+  return [1000 ** power, ["", "", " M", " G", " T", " P", " E"][power]];
 }
 
 function format(value) {
-  if (value === null || value === undefined) return "–";
+  if (!isNumber(value)) return "–";
   const size = Math.abs(value);
   if (Number.isInteger(value) && size < 1e15) return value.toLocaleString("en");
-  if (size >= 1e6 || size < 1e-3) return value.toExponential(2);
-  return value.toLocaleString("en", {maximumSignificantDigits: 4});
+  if (size < 1e-5) return value.toExponential(2);
+  const [unit, suffix] = findUnit(size);
+  return (value / unit).toLocaleString("en", {maximumSignificantDigits: 4})
+    + suffix;
+}
+
+// Ticks of an axis, all with one unit and, unless it is logarithmic, with
+// equally many digits.
+function formatTicks(ticks, isLog = false) {
+  const sizes = ticks.filter(Boolean).map(Math.abs);
+  if (Math.min(...sizes) < 1e-5) {
+    return ticks.map(tick => tick ? tick.toExponential() : tick === 0 ? "0" : "");
+  }
+  const [unit, suffix] = findUnit(Math.max(...sizes));
+  const round = tick => Number((tick / unit).toPrecision(10));
+  const digits = Math.max(0, ...ticks.map(tick =>
+    String(round(tick)).split(".")[1]?.length ?? 0));
+  return ticks.map(tick => tick === null ? "" : tick === 0 ? "0"
+    : round(tick).toLocaleString("en", {
+      minimumFractionDigits: isLog ? 0 : digits, maximumFractionDigits: digits,
+    }) + suffix);
+}
+
+// Round numbers between both.
+function makeTicks(low, high) {
+  const least = (high - low) / 5, power = 10 ** Math.floor(Math.log10(least));
+  const step = [1, 2, 5, 10].map(x => x * power).find(x => x >= least);
+  const first = Math.ceil(low / step), last = Math.floor(high / step);
+  return Array.from({length: last - first + 1}, (_, i) => (first + i) * step);
 }
 
 // ------------------------------------------------------------------ blocks
@@ -76,7 +132,30 @@ const CELLS = {
 };
 const NUMBERS = new Set(["number", "percent"]);
 
-function makeTable({title, columns, rows}) {
+function makeTable(block) {
+  return block.rows.length > SHORT ? makeLong(block) : makeShort(block);
+}
+
+function show(value, {type}, row) {
+  return CELLS[type] ? CELLS[type](value, row) : String(value ?? "");
+}
+
+function makeShort({title, columns, rows}) {
+  const attributes = ({type}) => ({class: NUMBERS.has(type) && "number"});
+  const record = cells =>
+    Object.fromEntries(columns.map((column, i) => [column.title, cells[i]]));
+  return titled(title, make("div", {
+    class: "scroll", tabindex: 0, role: "region", "aria-label": title || "Table",
+  }, make("table", {},
+    make("thead", {}, make("tr", {}, ...columns.map(column =>
+      make("th", {scope: "col", ...attributes(column)}, column.title)))),
+    make("tbody", {}, ...rows.map(cells =>
+      make("tr", {}, ...columns.map((column, i) =>
+        make("td", attributes(column), show(cells[i], column, record(cells))))))),
+  )));
+}
+
+function makeLong({title, columns, rows}) {
   const fields = columns.map((column, i) =>
     ["gold", "prediction"].includes(column.title) ? column.title : `c${i}`);
   const records = rows.map(cells => {
@@ -86,24 +165,21 @@ function makeTable({title, columns, rows}) {
       .flat().join(" ").toLowerCase();
     return record;
   });
-  const isLong = rows.length > 10;
-  const holder = make("div");
+  const holder = make("div", {style: `height: ${HEIGHT}px`});
   const count = make("output", {}, `${rows.length.toLocaleString("en")} rows`);
   const search = make("input", {
     type: "search", placeholder: "Search", "aria-label": `Search ${title}`,
   });
-  const figure = titled(title,
-    ...(isLong ? [make("div", {class: "tools"}, search, count)] : []), holder);
+  const figure = titled(title, make("div", {class: "tools"}, search, count), holder);
   whenShown(figure, () => {
     const table = new Tabulator(holder, {
       data: records,
       columns: columns.map((column, i) => ({
-        ...makeColumn(column, fields[i], isLong), frozen: !i && innerWidth > 700,
+        ...makeColumn(column, fields[i]), frozen: !i && innerWidth > 700,
         maxInitialWidth: chooseWidth(column.title, rows.map(cells => cells[i])),
       })),
       layout: columns.length > 3 ? "fitDataFill" : "fitDataStretch",
-      height: isLong ? 420 : false,
-      renderVertical: isLong ? "virtual" : "basic",
+      height: HEIGHT,
       headerSortElement: () => make("div", {class: "tabulator-arrow"}),
       printAsHtml: true,
       printRowRange: () => table.getRows("active").slice(0, PRINTED_ROWS),
@@ -123,15 +199,10 @@ function makeTable({title, columns, rows}) {
   return figure;
 }
 
-function makeColumn({title, type}, field, hasFilter) {
+function makeColumn({title, type}, field) {
   const column = {title, field, sorter: NUMBERS.has(type) ? "number" : "string"};
-  const show = CELLS[type];
-  column.formatter = cell => {
-    const value = cell.getValue(), row = cell.getData();
-    const shown = show ? show(value, row) : String(value ?? "");
-    if (shown instanceof Node) return shown;
-    return make("span", {}, shown);  // text, not HTML
-  };
+  column.formatter = cell =>  // text, not HTML
+    make("span", {}, show(cell.getValue(), {type}, cell.getData()));
   if (NUMBERS.has(type)) {
     column.hozAlign = column.headerHozAlign = "right";
     column.headerSortStartingDir = "desc";
@@ -140,8 +211,8 @@ function makeColumn({title, type}, field, hasFilter) {
     column.minWidth = type === "marked" ? 300 : 180;
     column.variableHeight = true;
   }
-  if (hasFilter && type === "text") column.headerFilter = "input";
-  if (hasFilter && type === "choice") {
+  if (type === "text") column.headerFilter = "input";
+  if (type === "choice") {
     column.headerFilter = "list";
     column.headerFilterParams = {valuesLookup: true, clearable: true};
     column.headerFilterFunc = "=";
@@ -171,29 +242,9 @@ function makeOperable(holder, title) {
 
 // ------------------------------------------------------------------ charts
 
-function axis(options = {}) {
-  return {
-    stroke: () => color("text"),
-    font: "12px system-ui, sans-serif",
-    values: (_, ticks) => ticks.map(tick => tick === null ? "" : format(tick)),
-    grid: {stroke: () => color("line"), width: 1},
-    ticks: {stroke: () => color("line"), width: 1},
-    ...options,
-  };
-}
-
-function addChart(holder, options, columns) {
-  const chart = new uPlot({
-    width: Math.max(holder.clientWidth, 200), ...options,
-  }, columns, holder);
-  chart.root.holder = holder;
-  charts.add(chart);
-  return chart;
-}
-
 function fitCharts() {
   for (const chart of charts) {
-    const width = Math.max(chart.root.holder.clientWidth, 200);
+    const width = chart.root.parentNode.clientWidth;
     chart.setSize({width, height: chart.height});  // colours are read again
   }
 }
@@ -203,97 +254,58 @@ for (const query of ["(prefers-color-scheme: dark)", "print"]) {
   matchMedia(query).addEventListener("change", fitCharts);
 }
 
-// A chart whose categories are on the left and values on the bottom.
-function addHorizontal(holder, labels, series, columns, range, hooks = {}) {
-  const gutter = Math.min(
-    Math.max(...labels.map(label => label.length)) * 6.5 + 20,
-    holder.clientWidth * 0.5);
-  const shorten = label => {
-    const size = Math.floor((gutter - 20) / 6.5);
-    return label.length > size ? `${label.slice(0, size - 1)}…` : label;
-  };
-  return addChart(holder, {
-    height: labels.length * 20 + 50,
-    legend: {show: false},
-    cursor: {show: false},
-    scales: {
-      x: {time: false, ori: 1, dir: -1, range: [-0.6, labels.length - 0.4]},
-      y: {ori: 0, range},
-    },
-    axes: [
-      axis({
-        side: 3, size: gutter, grid: {show: false},
-        splits: () => labels.map((_, i) => i),
-        values: () => labels.map(shorten),
-      }),
-      axis({side: 2, space: 80}),
-    ],
-    series: [{}, ...series],
-    hooks,
-  }, [labels.map((_, i) => i), ...columns]);
-}
-
 function makeBars({title, rows}) {
-  const labels = rows.map(row => row[0]), values = rows.map(row => row[1]);
-  const holder = make("div", {
-    class: "chart narrow", role: "img",
-    "aria-label": rows.map(row => `${row[0]}: ${format(row[1])}`).join("; "),
-  });
-  const figure = titled(title, holder);
-  whenShown(figure, () => addHorizontal(holder, labels, [{
-    stroke: () => groupColor(0), fill: () => groupColor(0),
-    paths: uPlot.paths.bars({size: [0.7, 40]}), points: {show: false},
-  }], [values], [0, Math.max(...values) * 1.05 || 1]));
-  return figure;
+  const most = Math.max(...rows.map(row => row[1])) || 1;
+  return titled(title, make("dl", {class: "bars"}, ...rows.flatMap(row => [
+    make("dt", {}, row[0]),
+    make("dd", {}, make("span", {
+      class: "bar", style: `width: ${85 * row[1] / most}%`,
+    }), format(row[1])),
+  ])));
 }
 
 function makeDots({title, unit, groups}) {
-  const labels = groups.map(group => group.label);
-  const all = groups.flatMap(group =>
-    [...group.points, group.low ?? group.points[0], group.high ?? group.points[0]]);
-  const pad = (Math.max(...all) - Math.min(...all)) * 0.05 || 1;
-  const holder = make("div", {
-    class: "chart narrow", role: "img",
-    "aria-label": groups.map(group =>
-      `${group.label}: ${group.points.map(format).join(", ")}`).join("; "),
-  });
-  const figure = titled(unit ? `${title} (${unit})` : title, holder);
-  const most = Math.max(...groups.map(group => group.points.length));
-  const dot = {paths: () => null, points: {
-    show: true, size: 9, fill: () => groupColor(0), stroke: () => groupColor(0),
-  }};
-  const fill = (chart, index, low, high, [width, height], name) => {
-    const {ctx} = chart, ratio = devicePixelRatio;
-    const [left, right] = [low, high].map(x => chart.valToPos(x, "y", true));
-    const w = right - left + width * ratio, h = height * ratio;
-    ctx.fillStyle = color(name);
-    ctx.fillRect(left - width * ratio / 2,
-      chart.valToPos(index, "x", true) - h / 2, w, h);
-  };
-  whenShown(figure, () => addHorizontal(
-    holder, labels, Array(most).fill(dot),
-    Array.from({length: most}, (_, k) => groups.map(g => g.points[k] ?? null)),
-    [Math.min(...all) - pad, Math.max(...all) + pad],
-    {drawAxes: [chart => groups.forEach((group, i) => {
-      if (group.median === undefined) return;
-      fill(chart, i, group.low, group.high, [0, 2], "series-0");
-      fill(chart, i, group.median, group.median, [3, 16], "series-1");
-    })]}));
-  return figure;
+  const all = groups.flatMap(({points, low, high}) =>
+    [...points, low ?? points[0], high ?? points[0]]);
+  const caption = unit ? `${title} (${unit})` : title;
+  const [least, most] = [Math.min(...all), Math.max(...all)];
+  if (least === most) {
+    const names = groups.map(group => group.label).join(", ");
+    return titled(caption, make("p", {}, `Always ${format(least)}: ${names}.`));
+  }
+  const pad = (most - least) * 0.05, size = most - least + 2 * pad;
+  const place = x => 100 * (x - least + pad) / size;
+  const put = (name, x, ...children) =>
+    make("span", {class: name, style: `left: ${place(x)}%`}, ...children);
+  const ticks = makeTicks(least - pad, most + pad);
+  const texts = formatTicks(ticks);
+  return titled(caption, make("dl", {class: "bars dots"},
+    ...groups.flatMap(({label, points, median, low, high}) => [
+      make("dt", {}, label),
+      make("dd", {},
+        ...ticks.map(tick => put("tick", tick)),
+        ...(median === undefined ? [] : [
+          make("span", {
+            class: "interval",
+            style: `left: ${place(low)}%; width: ${place(high) - place(low)}%`,
+          }),
+          put("median", median)]),
+        ...points.map(point => put("dot", point))),
+      make("dd", {class: "number"}, format(median ?? points[0])),
+    ]),
+    make("dt"), make("dd", {}, ...ticks.map((tick, i) => put("", tick, texts[i])))));
 }
 
 // ------------------------------------------------------------------ curves
 
 const AXES = {
   step: {title: "step", get: columns => columns.step},
-  tokens: {title: "tokens", get: (columns, curve) => scale(columns.step, curve.tokens)},
+  tokens: {title: "tokens", get: (columns, {tokens}) =>
+    tokens && columns.step.map(step => step * tokens)},
   hours: {title: "hours of training", get: columns => columns.hours},
-  flops: {title: "FLOPs", get: (columns, curve) => scale(columns.step, curve.flops)},
+  flops: {title: "FLOPs", get: (columns, {flops}) =>
+    flops && columns.step.map(step => step * flops)},
 };
-
-function scale(values, factor) {
-  return factor ? values.map(value => value * factor) : undefined;
-}
 
 // Exponential moving average; `weight` is that of the past.
 function smooth(values, weight) {
@@ -306,120 +318,195 @@ function smooth(values, weight) {
 }
 
 function makeCurves(runs) {
-  const curves = runs.flatMap(run => run.curves);
+  const curves = runs.flatMap(run =>
+    run.curves.map(curve => ({name: curve.label || run.name, ...curve})));
   const groups = [...new Set(curves.map(curve => curve.group))];
-  const fields = Object.keys(data.panels).filter(field =>
-    curves.some(curve => Object.values(curve.splits).some(columns =>
-      columns[field]?.some(value => value !== null))));
-  if (!fields.length) return null;
-  const state = {x: "step", logX: false, logY: false, weight: 0};
-  const grid = make("div", {class: "grid"});
-  const panels = fields.map(field => {
-    const [title, , unit] = data.panels[field];
-    const holder = make("div", {class: "chart"});
-    grid.append(titled(unit ? `${title} (${unit})` : title, holder));
-    return {field, holder, chart: null};
-  });
-  const draw = () => panels.forEach(panel =>
-    drawPanel(panel, curves, groups, state));
-  const select = make("select", {onchange: event => {
-    state.x = event.target.value;
+  for (const curve of curves) curve.index = groups.indexOf(curve.group);
+  const panels = Object.keys(data.panels).map(field => makePanel(field, curves))
+    .filter(panel => panel.lines.length);
+  if (!panels.length) return null;
+  const state = {x: "step", logX: false, logY: false, weight: 0, hidden: new Set()};
+  const draw = () => panels.forEach(panel => panel.holder && drawPanel(panel, state));
+  const hide = i => event => {
+    const isShown = state.hidden.delete(i) || !state.hidden.add(i);
+    event.currentTarget.setAttribute("aria-pressed", isShown);
     draw();
-  }}, ...Object.entries(AXES).filter(([, option]) =>
-    curves.some(curve => Object.values(curve.splits).some(columns =>
-      option.get(columns, curve)))).map(([name, option]) =>
-    make("option", {value: name}, option.title)));
-  const check = (name, label) => make("label", {}, make("input", {
-    type: "checkbox",
-    onchange: event => { state[name] = event.target.checked; draw(); },
-  }), ` ${label}`);
-  const tools = make("div", {class: "tools"},
-    make("label", {}, "against ", select),
-    check("logX", "log x"), check("logY", "log y"),
-    make("label", {}, "smoothing ", make("input", {
-      type: "range", min: 0, max: 0.98, step: 0.02, value: 0,
-      oninput: event => { state.weight = Number(event.target.value); draw(); },
-    })),
-    make("button", {type: "button", onclick: draw}, "reset zoom"));
-  const legend = make("ul", {class: "legend"}, ...groups.map((group, i) =>
-    make("li", {}, make("span", {class: `key series-${i % DASHES.length}`}),
-      group)));
+  };
+  const legend = groups.length < 2 ? [] : groups.map((group, i) => make("button", {
+    type: "button", class: "group", "aria-pressed": true, onclick: hide(i),
+  }, makeKey(groupColor(i), groupDash(i)), group));
+  const grids = [true, false].map(hasChart => make("div", {class: "grid"},
+    ...panels.filter(panel => Boolean(panel.holder) === hasChart)
+      .map(panel => panel.figure)));
   const section = makeSection("Curves", make("p", {class: "hint"},
-    "Lines are training, dots are held-out rows or dev sets. Drag to zoom,"
-    + " double-click to reset."),
-  tools, ...(groups.length > 1 ? [legend] : []), grid);
+    "Lines are training, dots are held-out rows or dev sets. Below a chart are"
+    + " the values at the pointer, or the last ones. Drag to zoom, double-click"
+    + ` to reset.${legend.length ? " A click on a name hides its curves." : ""}`),
+  makeTools(curves, state, draw), make("div", {class: "tools"}, ...legend), ...grids);
   whenShown(section, draw);
   return section;
 }
 
-function drawPanel(panel, curves, groups, state) {
-  const {field, holder} = panel;
-  const tables = [], series = [];
-  const add = (xs, ys, options) => {
-    if (!xs || !ys?.some(y => y !== null)) return;
-    const points = xs.map((x, i) => [x, ys[i]]).filter(([x, y]) =>
-      (x > 0 || !state.logX) && x !== null && (y > 0 || y === null || !state.logY));
-    if (!points.length) return;
-    tables.push([points.map(p => p[0]), points.map(p => p[1])]);
-    series.push({
-      scale: "y", spanGaps: true, value: (_, value) => format(value), ...options});
+function makeTools(curves, state, draw) {
+  const change = (name, read) => event => {
+    state[name] = read(event.target);
+    draw();
   };
-  for (const curve of curves) {
-    const index = groups.indexOf(curve.group);
-    const stroke = () => groupColor(index);
-    for (const [split, columns] of Object.entries(curve.splits)) {
-      const values = columns[field], xs = AXES[state.x].get(columns, curve);
-      if (!values) continue;
-      const isTrain = split === "train";
-      const name = curve.label && `${curve.label}, `;
-      const isDot = !isTrain || values.length === 1;
-      add(xs, isTrain ? smooth(values, state.weight) : values, {
-        label: name + (isTrain ? "train" : split.replace("_", "-")),
-        stroke, width: 1.5, dash: DASHES[index % DASHES.length],
-        ...(isDot ? {paths: () => null, points: {
-          show: true, size: 7, fill: stroke, stroke,
-        }} : {points: {show: false}}),
-      });
+  const select = make("select", {onchange: change("x", input => input.value)},
+    ...Object.entries(AXES).filter(([, option]) =>
+      curves.some(curve => Object.values(curve.splits).some(columns =>
+        option.get(columns, curve)))).map(([name, option]) =>
+      make("option", {value: name}, option.title)));
+  const check = (name, label) => make("label", {}, make("input", {
+    type: "checkbox", onchange: change(name, input => input.checked),
+  }), label);
+  return make("div", {class: "tools"},
+    make("label", {}, "against", select),
+    check("logX", "log x"), check("logY", "log y"),
+    make("label", {}, "smoothing", make("input", {
+      type: "range", min: 0, max: 0.98, step: 0.02, value: 0,
+      oninput: change("weight", input => Number(input.value)),
+    })),
+    make("button", {type: "button", onclick: draw}, "reset zoom"));
+}
+
+// A figure of one field: its chart, if any value changes, and its values.
+function makePanel(field, allCurves) {
+  const lines = allCurves.flatMap(curve => Object.entries(curve.splits).map(
+    ([split, columns]) => ({curve, split, columns, values: columns[field] ?? []})))
+    .filter(({values}) => values.some(isNumber));
+  const panel = {lines, references: listReferences(field, lines)};
+  const [title, , unit] = data.panels[field];
+  const count = values => new Set(values.filter(isNumber)).size;
+  let values = makeValues(panel);
+  if (lines.some(line => count(line.values) > 1)) {
+    panel.holder = make("div", {class: "chart", role: "img", "aria-label":
+      `${title}: ${lines.length} lines. Values follow.`});
+  } else if (count(lines.flatMap(line => line.values)) === 1
+    && !panel.references.length) {
+    values = make("p", {}, `Always ${lines[0].cell.textContent}.`);
+  }
+  panel.figure = titled(unit ? `${title} (${unit})` : title,
+    ...(panel.holder ? [panel.holder] : []), values);
+  return panel;
+}
+
+// Pairs of a label and a value; almost equal ones are given once.
+function listReferences(field, lines) {
+  const kept = [];
+  for (const {name, references} of new Set(lines.map(line => line.curve))) {
+    for (const [label, value] of Object.entries(references[field] ?? {})) {
+      const same = kept.filter(([text]) => text.startsWith(label));
+      if (same.some(([, other]) => Math.abs(other / value - 1) < 0.01)) continue;
+      kept.push([same.length ? `${label}, ${name}` : label, value]);
     }
   }
-  const ends = [Infinity, -Infinity];
-  for (const [xs] of tables) {
-    ends[0] = Math.min(ends[0], xs[0]);
-    ends[1] = Math.max(ends[1], xs.at(-1));
+  return kept;
+}
+
+// A table with a row for each curve. Cells keep their size, whatever they show.
+function makeValues(panel) {
+  const {lines, references} = panel;
+  const splits = [...new Set(lines.map(line => line.split))];
+  const name = (key, dash, text) =>
+    make("th", {scope: "row"}, makeKey(key, dash), text);
+  panel.head = make("th", {}, "last");
+  for (const line of lines) {
+    line.cell = make("td", {}, format(line.values.findLast(isNumber)));
   }
-  for (const [label, value] of Object.entries(curves[0].references[field] ?? {})) {
-    if (tables.length) add(ends, [value, value], {
-      label, stroke: () => color("text"), width: 1, dash: [2, 4],
-      points: {show: false},
-    });
-  }
+  const rows = [...new Set(lines.map(line => line.curve))].map(curve =>
+    make("tr", {}, name(groupColor(curve.index), groupDash(curve.index), curve.name),
+      ...splits.map(split => lines.find(line =>
+        line.curve === curve && line.split === split)?.cell ?? make("td"))));
+  return make("div", {class: "values", tabindex: rows.length > 9 && 0},
+    make("table", {},
+      make("thead", {}, make("tr", {}, panel.head, ...splits.map(split =>
+        make("th", {scope: "col"},
+          (split === "train" ? "" : "● ") + split.replace("_", "-"))))),
+      make("tbody", {}, ...rows, ...references.map(([label, value]) => make("tr", {},
+        name("text", DOTTED, label), make("td", {}, format(value)))))));
+}
+
+function drawPanel(panel, state) {
   if (panel.chart) {
     charts.delete(panel.chart);
     panel.chart.destroy();
   }
+  const tables = [], series = [], cells = [];
+  const add = (xs, ys, options) => {
+    tables.push([xs, ys]);
+    series.push({scale: "y", spanGaps: true, points: {show: false}, ...options});
+  };
+  for (const {curve, split, columns, values, cell} of panel.lines) {
+    const stroke = () => color(groupColor(curve.index)), isTrain = split === "train";
+    const xs = !state.hidden.has(curve.index) && AXES[state.x].get(columns, curve);
+    const ys = isTrain ? smooth(values, state.weight) : values;
+    const points = (xs || []).map((x, i) => [x, ys[i]]).filter(([x, y]) =>
+      (x > 0 || !state.logX) && x !== null && (y > 0 || y === null || !state.logY));
+    cell.textContent = format(null);
+    if (!points.length) continue;
+    cells.push(cell);
+    add(points.map(p => p[0]), points.map(p => p[1]), {
+      label: `${curve.name}, ${split}`, stroke, width: 1.5,
+      dash: groupDash(curve.index),
+      ...(!isTrain || values.length === 1) && {
+        paths: () => null, points: {show: true, size: 7, fill: stroke, stroke},
+      },
+    });
+  }
   panel.chart = null;
   if (!tables.length) return;
-  panel.chart = addChart(holder, {
-    height: 220,
-    series: [{label: AXES[state.x].title, value: (_, x) => format(x)}, ...series],
+  const xs = tables.flatMap(([xs]) => [xs[0], xs.at(-1)]);
+  for (const [label, value] of panel.references) {
+    add([Math.min(...xs), Math.max(...xs)], [value, value],
+      {label, stroke: () => color("text"), width: 1, dash: DOTTED});
+  }
+  const showValues = ({data: [xs, ...columns], cursor: {idx}}) => {
+    panel.head.textContent = isNumber(idx) ? `${state.x} ${format(xs[idx])}` : "last";
+    cells.forEach((cell, i) => {
+      cell.textContent = format(columns[i].findLast((value, at) =>
+        isNumber(value) && (!isNumber(idx) || at <= idx)));
+    });
+  };
+  const names = panel.references.map(([label]) =>
+    make("span", {class: "reference"}, label));
+  panel.chart = makeChart(panel.holder, uPlot.join(tables), series, state, {
+    ready: [showValues, chart => chart.over.append(...names)],
+    setCursor: [showValues],
+    draw: [chart => names.forEach((name, i) => {
+      const y = chart.valToPos(panel.references[i][1], "y");
+      name.hidden = !(y >= 0 && y <= chart.over.clientHeight);
+      name.style.top = `max(1.4em, ${y}px)`;  // below a line at the very top
+    })],
+  });
+  charts.add(panel.chart);
+}
+
+function makeChart(holder, columns, series, {logX, logY}, hooks) {
+  const axis = (size, isLog) => ({
+    size,
+    stroke: () => color("text"),
+    font: "12px system-ui, sans-serif",
+    values: (_, ticks) => formatTicks(ticks, isLog),
+    grid: {stroke: () => color("line"), width: 1},
+    ticks: {stroke: () => color("line"), width: 1},
+  });
+  return new uPlot({
+    width: holder.clientWidth, height: holder.clientHeight,
+    series: [{}, ...series],
     cursor: {sync: {key: "curves", setSeries: false}, focus: {prox: 30}},
     focus: {alpha: 0.5},
-    legend: {live: true},
+    legend: {show: false},
     scales: {
       x: {
-        time: false, distr: state.logX ? 3 : 1,
+        time: false, distr: logX ? 3 : 1,
         range: (_, min, max) => [min, max > min ? max : min + 1],
       },
-      y: {distr: state.logY ? 3 : 1},
+      y: {distr: logY ? 3 : 1},
     },
-    axes: [
-      axis({size: 36}),
-      axis({size: 62}),
-    ],
-  }, uPlot.join(tables));
-  panel.chart.root.setAttribute("role", "img");
-  panel.chart.root.setAttribute("aria-label",
-    `${data.panels[field][0]}: ${series.length} lines. Values follow.`);
+    axes: [axis(36, logX), axis(62, logY)],
+    hooks,
+  }, columns, holder);
 }
 
 // -------------------------------------------------------------------- page
