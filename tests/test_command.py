@@ -37,8 +37,8 @@ def call(monkeypatch, capsys):
 @pytest.mark.parametrize(
   ("words", "code", "expected"),
   [
-    ([], 0, "  synonyms   Builds"),
-    (["--help"], 0, "  synonyms   Builds"),
+    ([], 0, "  synonyms   Shows"),
+    (["--help"], 0, "  synonyms   Shows"),
     (["--version"], 0, f"truenegs_jax {truenegs_jax.__version__}\n"),
     (["pepare"], 2, "no verb 'pepare'."),
     (["configs", "-h"], 0, "truenegs configs electra_base:hc,continue"),

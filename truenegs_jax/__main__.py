@@ -9,7 +9,7 @@ import sys
 VERBS = {  # modules
   "main": "Runs a config: pre-trains, fine-tunes or measures a model.",
   "prepare": "Turns text into rows before training, also in several jobs.",
-  "synonyms": "Builds synonym tables, shows their lists and coverage.",
+  "synonyms": "Shows synonyms, builds their tables, measures texts.",
   "status": "Shows what a run, study or preparation does, while it runs.",
   "report": "Writes a page of one or several runs, or figures for a paper.",
   "export": "Writes a checkpoint in Hugging Face format.",
@@ -28,19 +28,16 @@ Pre-training on true negatives: ELECTRA and BERT in JAX.
   truenegs main --config=bert_own --config.data.sources='texts/*.txt'
   truenegs main --config=finetune_own --config.init=runs/electra_demo \\
     --config.finetune.files='train=train.csv dev=dev.csv'
+  truenegs status runs/bert_own
+  truenegs report runs/electra_demo runs/bert_own
+  truenegs synonyms primary
   truenegs configs                  # lists all configs and their words
-  truenegs configs bert_own:hc      # describes its words and keys
+  truenegs configs electra_base:hc,continue my_config.py
 
 Verbs, each with its own --help:
 {LISTED}
 
 Documentation: docs/index.md in the repository."""
-CONFIGS_HELP = f"""\
-{CONFIGS}
-
-  truenegs configs
-  truenegs configs electra_base:hc,continue
-  truenegs configs my_config.py runs/electra_demo/config.json"""
 
 
 def main() -> None:
@@ -50,13 +47,12 @@ def main() -> None:
     command = ["-m", f"truenegs_jax.{verb}", *words]
     os.execv(sys.executable, [sys.executable, *command])
   signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # for `truenegs configs | head`
-  is_help = bool({"-h", "--help"} & {verb, *words})
-  if verb == "--version":
+  if {"-h", "--help"} & {verb, *words}:
+    print(HELP)
+  elif verb == "--version":
     print("truenegs_jax", importlib.import_module("truenegs_jax").__version__)
   elif verb == "configs":
-    print(CONFIGS_HELP if is_help else _describe(words))
-  elif is_help:
-    print(HELP)
+    print(_describe(words))
   else:
     print(f"{HELP}\n\nerror: There is no verb {verb!r}.", file=sys.stderr)
     sys.exit(2)

@@ -16,7 +16,6 @@ from truenegs_jax.runtime import errors
 if __name__ == "__main__":
   errors.start_command()  # before the imports that take time
 
-import functools
 import sys
 from collections.abc import Sequence
 
@@ -31,8 +30,8 @@ from truenegs_jax.workdir import files
 def main(argv: Sequence[str] | None = None) -> None:
   """Runs the command; exits with a code of `truenegs_jax.runtime.errors`."""
   values = flags.FlagValues()
-  string_flag = functools.partial(flags.DEFINE_string, flag_values=values)
-  string_flag("output", "", "The new folder. Default: WORKDIR/export.")
+  text = "The new folder. Default: WORKDIR/export."
+  flags.DEFINE_string("output", "", text, flag_values=values)
   text = "A saved step. Default: the newest."
   flags.DEFINE_integer("step", None, text, flag_values=values)
   words = sys.argv[1:] if argv is None else argv

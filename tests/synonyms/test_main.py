@@ -2,12 +2,14 @@
 
 import io
 
+import nltk
 import numpy as np
 import pytest
 from absl import flags
 from rich.console import Console
 
 from support.mini_wordnet import write_wordnet
+from truenegs_jax.config import flags as flags_lib
 from truenegs_jax.data.tokens.tokenizer import SPECIALS, write_vocabulary
 from truenegs_jax.runtime.errors import DataError, DiskError, InputError
 from truenegs_jax.synonyms import __main__ as synonyms_main
@@ -34,13 +36,16 @@ def folder(tmp_path, monkeypatch):
   return tmp_path
 
 
-def run_main(*flag_texts):
+def run_main(*argv, vocab="vocab.txt", sources="pairs path=a.tsv"):
   """Runs the command, by default on a.tsv, and returns its output."""
   values = flags.FlagValues()
   synonyms_main.define_flags(values)
-  values(["", "--vocab=vocab.txt", "--sources=pairs path=a.tsv", *flag_texts])
+  given = {"vocab": vocab, "sources": sources}
+  texts = [f"--{name}={text}" for name, text in given.items() if text]
+  _, *words = flags_lib.parse_flags(["", *texts, *argv], values)
   screen = io.StringIO()
-  synonyms_main.run(values, Console(file=screen, width=80, markup=False))
+  console = Console(file=screen, width=80, markup=False)
+  synonyms_main.run(words, values, console)
   return screen.getvalue()
 
 
@@ -55,43 +60,69 @@ def test_coverage_of_a_text_is_shown(folder):
   )
 
 
-def test_coverage_of_wordnet_is_shown(folder):
+def test_words_are_looked_up_in_wordnet_without_a_vocabulary(
+  folder, monkeypatch
+):
+  write_wordnet(folder / "w" / "corpora" / "wordnet")
+  monkeypatch.setattr(nltk.data, "path", [str(folder / "w")])
+  words = ("house", "in", "houses", "category", "huose")
+  assert run_main(*words, vocab="", sources="").splitlines() == [
+    "house (3): firm, home, lodge (business firm)",
+    "in: a stop word, for which nothing counts (Hoosier State, Indiana)",
+    "houses (4): firm, home, house, lodge (business firm)",
+    "category: no synonyms in WordNet",
+    "huose: not in WordNet",
+    synonyms_main.LEGEND,
+  ]
+  with pytest.raises(InputError, match="There is no WordNet.* wordnet"):
+    run_main("house", vocab="", sources="wordnet folder=v")
+
+
+def test_words_that_do_not_count_are_in_parentheses(folder):
   write_wordnet(folder / "w")
-  output = run_main("--sources=wordnet", "--wordnet_dir=w")
-  assert "in WordNet  7 tokens have a synset: 46.67%" in output
-  assert "in WordNet" not in run_main()
+  words = ("house", "stay", "took")
+  lines = run_main(*words, sources="wordnet folder=w pos=n").splitlines()
+  assert lines[:3] == [
+    "house (2): home, firm (business firm, lodge)",
+    "stay: nothing that counts (remain)",
+    "took: not in the vocabulary (assume, take)",
+  ]
+  assert "with a list" not in "".join(lines)
+
+
+def test_a_run_has_its_table(folder):
+  run_main("--output=run/synonyms.npz")
+  write_vocabulary(TOKENS, folder / "run" / "vocab.txt")
+  options = {"vocab": "run", "sources": ""}
+  assert run_main("house", **options) == "house (2): home, firm\n"
+  assert "with a list 3 tokens: 20.00%" in run_main(**options)
 
 
 @pytest.mark.parametrize("name", ["new/t.npz", "t.safetensors"])
-def test_output_has_the_options_of_the_flags(folder, name):
-  (folder / "words.txt").write_text("Stay\n")
-  switches = ("--stop_words=words.txt", "--symmetric", "--include_self")
-  run_main(f"--output={name}", *switches)
+def test_a_table_is_saved(name):
+  assert f"saved as '{name}'" in run_main(f"--output={name}")
+  expected = SynonymTable.from_pairs(PAIRS_A, TOKENS, source="pairs path=a.tsv")
   loaded = SynonymTable.load(name, TOKENS)
-  options = {"stop_words": {"stay"}, "symmetric": True, "include_self": True}
-  expected = SynonymTable.from_pairs(
-    PAIRS_A, TOKENS, source="pairs path=a.tsv", **options
-  )
   np.testing.assert_array_equal(loaded.keys_Q, expected.keys_Q)
   assert loaded.source == expected.source
-  assert loaded.options == expected.options
 
 
 def test_words_have_their_list_or_the_reason_for_none():
-  lines = run_main("--word=House,in,home,hs,##s").splitlines()
-  assert (
-    "house (2): home, firm" in lines and "hs: not in the vocabulary" in lines
-  )
-  for word in ("in", "home", "##s"):
-    assert any(line.startswith(f"{word}: none; a stop word") for line in lines)
-  lines = run_main("--word=in,home,s", "--keep_stop_words", "--symmetric")
-  assert {"in (1): home", "home (2): in, house"} < set(lines.splitlines())
+  source = "pairs path=a.tsv"
+  assert run_main("House", "in", "home", "hs", "##s").splitlines() == [
+    "house (2): home, firm",
+    "in: a stop word, for which nothing counts",
+    f"home: not in {source}",
+    "hs: not in the vocabulary",
+    f"##s: not in {source}",
+  ]
 
 
 @pytest.mark.parametrize(
   "flag_texts, error, message",
   [
-    (["--vocab="], InputError, "--vocab is missing"),
+    (["--vocab=", "house"], InputError, "Set --vocab=FILE, or only name"),
+    (["--vocab=", "--sources=auto"], InputError, "Set --vocab=FILE"),
     (["--sources=table", "--output=t.npz"], InputError, "no file ''. Set"),
     (["--output=t"], InputError, "--output='t': suffix=''"),
     (["--sources=model top=3"], InputError, "model top=3': the source"),

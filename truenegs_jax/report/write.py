@@ -8,12 +8,8 @@ import pathlib
 from collections.abc import Callable, Iterator, Sequence
 
 from truenegs_jax.report import page, plots, tasks
-from truenegs_jax.runtime.errors import (
-  InputError,
-  TrueNegsError,
-  printable,
-  program,
-)
+from truenegs_jax.runtime import errors
+from truenegs_jax.runtime.errors import InputError, TrueNegsError, printable
 from truenegs_jax.runtime.files import READ_ERRORS, atomic_file, describe_error
 from truenegs_jax.runtime.paths import is_bucket
 from truenegs_jax.workdir import files
@@ -47,7 +43,7 @@ def write_own_report(
     say(
       f"warning: '{path}' was not written: {type(e).__name__}:"
       f" {printable(e).rstrip('.')}. The results are saved. To try again, run"
-      f" {program()} report {workdir} --output={output}"
+      f" {errors.program()} report {workdir} --output={output}"
     )
 
 

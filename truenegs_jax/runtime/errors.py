@@ -243,11 +243,9 @@ def temporary_folder(
 
 def program(name: str = "truenegs") -> str:
   """Returns what to type for a program of this environment, for messages."""
-  folder = pathlib.Path(sys.executable).parent
-  on_path = shutil.which(name)
-  if on_path and os.path.samefile(os.path.dirname(on_path), folder):
+  path, known = pathlib.Path(sys.executable).with_name(name), shutil.which(name)
+  if known and os.path.samefile(os.path.dirname(known), path.parent):
     return name
-  path = folder / name
   if not path.exists():  # such as a script that pip puts elsewhere
     return f"{shlex.quote(sys.executable)} -m truenegs_jax"
   return shlex.quote(min(str(path), os.path.relpath(path), key=len))

@@ -1,113 +1,155 @@
-"""Builds synonym tables, shows their lists and what they cover of a text.
+"""Shows synonyms, builds their tables, and says what they cover of a text.
 
-  truenegs synonyms --vocab=vocab.txt \\
-      --sources='wordnet | pairs path=ppdb.tsv' --word=primary,stay \\
-      --output=table.npz  # for negatives.sources="table path=table.npz"
+  truenegs synonyms primary stay  # WordNet's
+  truenegs synonyms primary stay --vocab=runs/electra_demo  # those of a run
+  truenegs synonyms --vocab=vocab.txt --output=table.npz \\
+      --sources='wordnet | pairs path=ppdb.tsv'
 
-The flags mean the same as in a config's `negatives` and `data`.
+Other flags mean the same as in a config's `data` and `negatives`;
+negatives.sources='table path=table.npz' takes a table.
 """
+
+import sys
 
 from truenegs_jax.runtime import errors
 
 if __name__ == "__main__":
   errors.start_command()  # before the imports that take time
+  # NLTK does without it, and it takes as long as all other imports.
+  sys.modules["scipy.stats"] = None  # type: ignore[assignment]
 
 import functools
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 from absl import flags
 from rich.console import Console
 
 from truenegs_jax.config import flags as flags_lib
-from truenegs_jax.data.corpus.language import check_code
 from truenegs_jax.data.corpus.sources_spec import open_corpus
 from truenegs_jax.data.tokens import tokenizer as tokenizer_lib
 from truenegs_jax.runtime import progress
-from truenegs_jax.runtime.errors import InputError
+from truenegs_jax.runtime.paths import open_path
 from truenegs_jax.synonyms import run_table, wordnet
 from truenegs_jax.synonyms.table import SynonymTable, open_output
 from truenegs_jax.synonyms.vocabulary import is_word
+from truenegs_jax.workdir.files import SYNONYMS
 
-# Flags that are options of a table, by their names.
-OPTIONS = ("language", "wordnet_dir", "stop_words", *run_table.SWITCHES)
+LEGEND = (
+  "In parentheses is what does not count for a model: phrases, words that its"
+  " vocabulary lacks, and senses that its sources leave out."
+)
 
 
-def run(values: flags.FlagValues, console: Console) -> None:
-  """Builds, saves and shows a table as the flags say."""
-  say = functools.partial(console.print, soft_wrap=True)
+def run(
+  words: Sequence[str], values: flags.FlagValues, console: Console
+) -> None:
+  """Looks words up in WordNet or, with a vocabulary, in a table."""
   if values.output:
     open_output("--output", values.output)  # before the work
-  check_code(values.language)
-  if not values.vocab:
-    raise InputError("--vocab is missing. Set --vocab=FILE.")
-  options: dict[str, Any] = {name: values[name].value for name in OPTIONS}
-  request = run_table.TableRequest(values.sources, key="--sources", **options)
-  if request.model:
-    raise InputError(
+  saved = open_path("--vocab", values.vocab) / SYNONYMS
+  is_saved = values.vocab and not values["sources"].present and saved.is_file()
+  table = SynonymTable.load(saved) if is_saved else None
+  request = run_table.TableRequest(
+    table.source if table else values.sources,
+    key="--sources",
+    language=values.language,
+  )
+  if not table and request.model:
+    raise errors.InputError(
       f"--sources={values.sources!r}: the source model has no pairs before a"
       " model is trained with it. Use other sources."
     )
-  request.check()
-  accents = tokenizer_lib.ACCENTS[values.accents]
-  tokenizer = tokenizer_lib.load_tokenizer(
-    values.vocab, lowercase=values.lowercase, strip_accents=accents
-  )
-  with progress.working(console, "Looking up synonyms"):
-    table = request.build(tokenizer)
-  lines = describe_table(table)
-  first = request.union[0][0]
-  if first.name == "wordnet":
-    with wordnet.session(first.options["folder"]) as reader:
-      known = sum(wordnet.is_known(token, reader) for token in table.tokens)
-    lines["in WordNet"] = (
-      f"{known:,} tokens have a synset: {known / table.vocab_size:.2%} of the"
-      " vocabulary (the paper's footnote 5, of BERT's vocabulary: 62.51%)"
+  if not table:
+    request.check()
+  is_lookup = words and not values.output and not values.text
+  if not values.vocab and not (is_lookup and request.identity == "wordnet"):
+    raise errors.InputError(
+      "Set --vocab=FILE, or only name words to look up in WordNet, such as:"
+      f" {errors.program()} synonyms primary."
     )
-  if values.text:
-    with progress.working(console, "Counting the tokens of the text"):
-      counts_V = _count_tokens(values.text, tokenizer)
-    described = run_table.describe_text(request, table, counts_V)
-    lines["text"], lines["warning"] = described
-  for name, line in lines.items():
+  normalize: Callable[[str], str] = str.lower
+  described: dict[str, str] = {}
+  with progress.working(progress.log_console(), "Looking up synonyms"):
+    names = _find_names(words, request)
+    if values.vocab:
+      accents = tokenizer_lib.ACCENTS[values.accents]
+      tokenizer = tokenizer_lib.load_tokenizer(
+        values.vocab, lowercase=values.lowercase, strip_accents=accents
+      )
+      normalize = tokenizer.normalize
+      table = table or request.build(tokenizer)
+      if not is_lookup:
+        described = describe_table(table)
+      if values.text:
+        counts_V = _count_tokens(values.text, tokenizer)
+        text = run_table.describe_text(request, table, counts_V)
+        described["text"], described["warning"] = text
+  say = functools.partial(console.print, soft_wrap=True)
+  for name, line in described.items():
     if line:
       say(f"{name:<12}{line}")
-  if values.output:
+  if table and values.output:
     table.save(values.output)
     say(f"saved as '{values.output}'")
-  for line in describe_lists(table, tokenizer, values.word):
+  stop_words = request.load_stop_words()
+  lines = [*describe_words(names, table, normalize, stop_words)]
+  for line in lines + [LEGEND] * any(x.endswith(")") for x in lines):
     say(line)
 
 
+def _find_names(
+  words: Sequence[str], request: run_table.TableRequest
+) -> dict[str, Sequence[str]]:
+  """Returns all that WordNet has for each word, if that is the first source."""
+  source = request.union[0][0]
+  if source.name != "wordnet" or not words:
+    return dict.fromkeys(words, ())
+  with wordnet.session(source.options["folder"]) as reader:
+    return {word: wordnet.find_lemma_names(word, reader) for word in words}
+
+
 def describe_table(table: SynonymTable) -> dict[str, str]:
-  """Describes sources, counts and hash of a table, by subject."""
-  size, num_words = table.vocab_size, sum(map(is_word, table.tokens))
-  longest = table.tokens[int(table.lengths_V.argmax())]
+  """Describes sources and counts of a table, by subject."""
+  share = f"{table.num_rows / table.vocab_size:.2%} of the vocabulary"
   mean = table.num_pairs / max(table.num_rows, 1)
+  longest = table.tokens[int(table.lengths_V.argmax())]
   return {
     "sources": table.source,
-    "vocabulary": f"{size:,} tokens, {num_words:,} of them whole words",
-    "with a list": f"{table.num_rows:,} tokens: {table.num_rows / size:.2%} of"
-    " the vocabulary",
+    "with a list": f"{table.num_rows:,} tokens: {share}",
     "pairs": f"{table.num_pairs:,}; a list has {mean:.1f} (most {table.width}:"
     f" {longest})",
-    "hash": table.fingerprint,
   }
 
 
-def describe_lists(
-  table: SynonymTable, tokenizer: tokenizer_lib.Tokenizer, words: Iterable[str]
+def describe_words(
+  names: Mapping[str, Sequence[str]],
+  table: SynonymTable | None,
+  normalize: Callable[[str], str],
+  stop_words: Collection[str],
 ) -> Iterator[str]:
   """Yields the synonyms of each word, or why there are none."""
-  for word in filter(None, words):
-    word = tokenizer.normalize(word) if is_word(word) else word
-    if word not in tokenizer.vocab:
-      yield f"{word}: not in the vocabulary"
-    elif synonyms := table.synonyms(word):
-      yield f"{word} ({len(synonyms)}): {', '.join(synonyms)}"
+  for word, entries in names.items():
+    token = normalize(word) if is_word(word) else word
+    forms = {normalize(x): x.replace("_", " ") for x in entries}
+    forms.pop(token, None)
+    if table:
+      listed = table.synonyms(token) if token in table.tokens else []
     else:
-      yield f"{word}: none; a stop word, no word, or not in the sources"
+      listed = [x for x in forms if "_" not in x and token not in stop_words]
+    others = [name for form, name in forms.items() if form not in listed]
+    if listed:
+      line = f"{token} ({len(listed)}): {', '.join(listed)}"
+    elif table and token not in table.tokens:
+      line = f"{word}: not in the vocabulary"
+    elif token in stop_words:
+      line = f"{word}: a stop word, for which nothing counts"
+    elif others:
+      line = f"{word}: nothing that counts"
+    else:
+      source = table.source if table else "WordNet"
+      line = f"{word}: {'no synonyms' if entries else 'not'} in {source}"
+    yield line + f" ({', '.join(others)})" * bool(others)
 
 
 def _count_tokens(text: str, tokenizer: tokenizer_lib.Tokenizer) -> np.ndarray:
@@ -121,30 +163,23 @@ def _count_tokens(text: str, tokenizer: tokenizer_lib.Tokenizer) -> np.ndarray:
 
 def main(argv: list[str]) -> None:
   """Runs the command; errors decide the exit code."""
-  del argv
   with flags_lib.exit_on_errors():
     # Without markup, because tokens may be in brackets.
-    run(flags.FLAGS, progress.make_console())
+    run(argv[1:], flags.FLAGS, progress.make_console())
 
 
 def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
   """Defines the flags of this command."""
   string_flag = functools.partial(flags.DEFINE_string, flag_values=values)
-  switch = functools.partial(flags.DEFINE_boolean, flag_values=values)
   string_flag("sources", "auto", "Sources, like negatives.sources.")
   string_flag("language", "en", "ISO 639-1; decides sources and stop words.")
   string_flag("vocab", "", "A vocab.txt, a folder, or a name on the hub.")
-  switch("lowercase", True, "The vocabulary is in lower case.")
   choices, text = [*tokenizer_lib.ACCENTS], "Like data.accents."
   flags.DEFINE_enum("accents", "auto", choices, text, flag_values=values)
-  string_flag("wordnet_dir", "", "Folder of WordNet. Default: NLTK's path.")
-  switch("keep_stop_words", False, "Give stop words lists, too.")
-  string_flag("stop_words", "", "File, one word a line; replaces --language's.")
-  switch("symmetric", False, "Add the reverse of every pair.")
-  switch("include_self", False, "Add every word to its own list.")
+  text = "The vocabulary is in lower case."
+  flags.DEFINE_boolean("lowercase", True, text, flag_values=values)
   string_flag("output", "", "Save the table: FILE.npz or FILE.safetensors.")
   string_flag("text", "", "Text to measure coverage of, like data.sources.")
-  flags.DEFINE_list("word", [], "Show the lists of words.", flag_values=values)
 
 
 if __name__ == "__main__":

@@ -30,13 +30,8 @@ import numpy as np
 
 from truenegs_jax.config.keys import flatten
 from truenegs_jax.data.tokens.tokenizer import Tokenizer, load_tokenizer
-from truenegs_jax.runtime.errors import (
-  FAILING,
-  DataError,
-  InputError,
-  one_of,
-  program,
-)
+from truenegs_jax.runtime import errors
+from truenegs_jax.runtime.errors import FAILING, DataError, InputError, one_of
 from truenegs_jax.runtime.files import file_record, read_json, short_sha256
 from truenegs_jax.runtime.paths import is_bucket, open_path
 
@@ -283,7 +278,7 @@ def read_manifest(folder: str | pathlib.Path) -> dict[str, Any]:
   if not path.exists():
     raise DataError(
       f"'{folder}' is not a rows folder: it has no {path.name}. Run"
-      f" `{program()} prepare --config=FILE` to prepare it."
+      f" `{errors.program()} prepare --config=FILE` to prepare it."
     )
   with read_json(path, DataError, REBUILD) as manifest:
     if manifest.pop("checksum") != hash_json(manifest):
