@@ -12,7 +12,7 @@ from truenegs_jax.configs import common
 
 
 def get_config(arg: str = "") -> ConfigDict:
-  """Configures a run of 5 minutes on 2 cores; see the README for results."""
+  """Configures a run of minutes on 2 cores; the README has its results."""
   c = common.get_config()
   c.model.variant = "demo"
   c.model.initializer_range = 0.04  # 0.02 suits a width of 768

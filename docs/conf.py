@@ -13,6 +13,8 @@ DOCS = pathlib.Path(__file__).parent
 STUDY = DOCS.parent / "studies" / "corrections"
 sys.path[:0] = [str(DOCS), str(STUDY)]
 import config_reference  # noqa: E402
+import demo_figures  # noqa: E402
+import search_terms  # noqa: E402
 import summarize  # noqa: E402
 
 project = "truenegs_jax"
@@ -27,12 +29,13 @@ extensions = [
   "sphinx_design",
   "sphinx-mathjax-offline",  # formulas without a network
 ]
-exclude_patterns = ["_build"]
+exclude_patterns = ["_build", "runs"]  # runs: of the notebook
 
 myst_enable_extensions = [
   *("amsmath", "colon_fence", "deflist", "dollarmath", "substitution")
 ]
-myst_substitutions = summarize.numbers()  # {{ d100.end.hc.kl_class }}
+# {{ d100.end.hc.kl_class }}, {{ demo.mlm }}
+myst_substitutions = summarize.numbers() | {"demo": demo_figures.numbers()}
 myst_heading_anchors = 3
 nb_execution_mode = "off"  # tests run the code of the pages
 
@@ -52,6 +55,7 @@ html_title = "truenegs_jax"
 html_static_path = ["_static"]
 html_css_files = ["custom.css"]
 html_favicon = "_static/favicon.svg"
+html_search_scorer = str(DOCS / "scorer.js")
 html_context = {"default_mode": "auto"}  # light or dark, as the system
 html_theme_options = {
   "show_prev_next": True,
@@ -106,5 +110,6 @@ def help_block(match):
 def setup(app):
   app.connect("source-read", generate)
   app.connect("doctree-read", register_keys)
+  app.connect("doctree-read", search_terms.add_index_entries)
   # Before napoleon, which reads the sections of Google's style.
   app.connect("autodoc-process-docstring", mark_indented_blocks, priority=400)

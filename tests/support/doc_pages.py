@@ -14,7 +14,7 @@ PAGES = sorted(
   page
   for pattern in ("*.md", "docs/**/*.md", "*/README.md")
   for page in ROOT.glob(pattern)
-  if "_build" not in page.parts
+  if not {"_build", "runs"} & {*page.relative_to(ROOT).parts}
 )
 RUN = "<!-- run -->"  # above a block: a test executes it
 FENCE = re.compile(

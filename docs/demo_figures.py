@@ -1,0 +1,70 @@
+"""Keeps what a run of the demo printed and measured, for the pages.
+
+  make demo MINUTES=0 2>&1 | tee runs/demo.txt
+  python docs/demo_figures.py runs/electra_demo runs/demo.txt
+  python docs/images/loss_curves.py runs/electra_demo
+
+Writes results/demo.txt, parts of which pages show, and results/demo.json, whose
+`numbers` they name: {{ demo.mlm }}.
+"""
+
+import json
+import pathlib
+import sys
+
+from truenegs_jax.workdir.files import read_records
+
+FOLDER = pathlib.Path(__file__).with_name("results")
+JSON, PRINTED = FOLDER / "demo.json", FOLDER / "demo.txt"
+COMMAND = "make demo MINUTES=0"
+
+
+def keep(workdir: pathlib.Path, printed: pathlib.Path) -> None:
+  """Writes the two files from the folder of a run and what it printed."""
+  results = json.loads((workdir / "results.json").read_text())
+  corrections = json.loads((workdir / "cases.json").read_text())
+  saved = {
+    "command": COMMAND,
+    **{key: results[key] for key in ("seed", "steps", "verdict", "fills")},
+    "corrections": {x: corrections[x] for x in ("searched", "corrected")},
+    "held_out": read_records(workdir)[-1],
+  }
+  JSON.write_text(json.dumps(saved, indent=2, ensure_ascii=False) + "\n")
+  text = printed.read_text(encoding="utf-8")
+  lines = text[text.index("Starting ...") :].splitlines()
+  PRINTED.write_text("".join(f"{line.rstrip()}\n" for line in lines))
+
+
+def numbers() -> dict[str, str]:
+  """Returns the figures as the pages show them."""
+  saved = json.loads(JSON.read_text())
+  verdict, fill = saved["verdict"], saved["fills"][0]
+  detection, counts = verdict["detection"], saved["corrections"]
+  likeliest = zip(fill["tokens"], fill["probabilities"], strict=True)
+  digits = {
+    "mlm": (verdict["mlm"], 3),
+    "mlm_error": (verdict["mlm_error"], 3),
+    "mlm_hidden": (verdict["mlm_hidden"], 3),
+    "mlm_hidden_error": (verdict["mlm_hidden_error"], 3),
+    "uniform": (verdict["uniform_entropy"], 3),
+    "unigram": (verdict["unigram_entropy"], 3),
+    "detect": (detection["loss"], 4),
+    "detect_error": (detection["loss_error"], 4),
+    "label_entropy": (detection["base_rate_entropy"], 3),
+    "auc": (detection["auc"], 3),
+    "auc_error": (detection["auc_error"], 3),
+    "pair_cosine": (saved["held_out"]["pair_cosine"], 2),
+  }
+  return {
+    **{name: f"{value:.{n}f}" for name, (value, n) in digits.items()},
+    "command": f"`{saved['command']}`",
+    "steps": f"{saved['steps']:,}",
+    "corrected": f"{counts['corrected']}",
+    "searched": f"{counts['searched']:,}",
+    "one_in": f"{round(counts['searched'] / counts['corrected'], -2):,.0f}",
+    "fills": ", ".join(f"*{word}* {p:.3f}" for word, p in [*likeliest][:3]),
+  }
+
+
+if __name__ == "__main__":
+  keep(*map(pathlib.Path, sys.argv[1:3]))
