@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> None:
   text = "A saved step. Default: the newest."
   flags.DEFINE_integer("step", None, text, flag_values=values)
   words = sys.argv[1:] if argv is None else argv
-  _, *words = flags_lib.parse(["export", *words], values, doc=__doc__ or "")
+  _, *words = flags_lib.parse(["export", *words], values)
   with flags_lib.exit_on_errors():
     _export(words, values)
 
@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 def _export(words: Sequence[str], values: flags.FlagValues) -> None:
   """Exports a run, or weights; InputError if the flags do not fit them."""
   if len(words) != 1:
-    raise errors.InputError("Name the folder of one run, or weights.")
+    raise errors.InputError(f"Name one run: {errors.program()} export runs/x.")
   from truenegs_jax.pretrain import export_run  # slow to import
   from truenegs_jax.weights import export_model, find
 

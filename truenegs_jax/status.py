@@ -137,7 +137,7 @@ def main(argv: list[str]) -> None:
   """Prints the status."""
   with flags_lib.exit_on_errors():
     if len(argv) != 2:
-      raise InputError("Name one folder: that of a run, study or rows.")
+      raise InputError(f"Name one folder: {errors.program()} status runs/x.")
     for label, text in describe(open_path("status", argv[1])):
       print(f"{label:<19}{text}")
 

@@ -77,8 +77,8 @@ def test_a_run_and_a_step_of_it_export_the_same_files(
 @pytest.mark.parametrize(
   ("flags", "message"),
   [
-    ([], "Name the folder"),
-    (["a", "b", "--output=c"], "Name the folder"),
+    ([], "Name one run"),
+    (["a", "b", "--output=c"], "Name one run"),
     (["--workdir=a"], "Pass the folder alone"),
     (["a"], "'a' is not the folder of a run"),
     (["a", "--output=c", "--step=3"], "and no --step"),

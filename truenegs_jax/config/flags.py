@@ -90,20 +90,17 @@ def parse_config(argv: Sequence[str]) -> ConfigDict:
   return values[CONFIG].value
 
 
-def parse(
-  argv: list[str], values: flags.FlagValues = flags.FLAGS, *, doc: str = ""
-) -> list[str]:
+def parse(argv: list[str], values: flags.FlagValues = flags.FLAGS) -> list[str]:
   """Parses the flags of a program; prints its help and exits for --help.
 
-  A mistake prints one line and exits with code 2. `doc` begins the help, by
-  default the docstring of the program.
+  A mistake prints one line and exits with code 2.
   """
   words = [word for word in argv if word not in HELP]
   with exit_on_errors():
     rest = parse_flags(words, values, needs_config=words == argv)
   if words != argv:
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # for `--help | head`
-    print(_help(values, doc or sys.modules["__main__"].__doc__ or ""))
+    print(_help(values))
     sys.exit()
   if "verbosity" in values and not values["verbosity"].present:
     logging.set_verbosity(logging.WARNING)  # hides the log of jax and orbax
@@ -179,13 +176,14 @@ def _define_key(name: str, key: Key, values: flags.FlagValues) -> None:
   flags.DEFINE_flag(flag, values)
 
 
-def _help(values: flags.FlagValues, doc: str) -> str:
+def _help(values: flags.FlagValues) -> str:
   """Returns the help of a program or, with --config, of that config."""
   if CONFIG in values and (config := values[CONFIG].value):
     lines = ["Keys of the config, as flags with their values:", ""]
     lines += _render_keys(config)
   else:
-    lines = [doc.strip(), "", "Flags:"]
+    lines = [(sys.modules["__main__"].__doc__ or "").strip()]
+    lines += ["", "Flags:"] * bool(_flags(values))
     for flag in _flags(values):
       lines += _render_flag(flag.name, flag.value, flag.help or "")
     if CONFIG in values:

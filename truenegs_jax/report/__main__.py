@@ -11,7 +11,7 @@ from absl import flags
 
 from truenegs_jax.config import flags as flags_lib
 from truenegs_jax.report import plots, write
-from truenegs_jax.runtime.errors import InputError, one_of
+from truenegs_jax.runtime.errors import InputError, one_of, program
 from truenegs_jax.runtime.paths import open_path
 
 SUFFIXES = (".html", *plots.SUFFIXES)
@@ -21,7 +21,7 @@ def main(argv: list[str]) -> None:
   """Writes the file; exit codes are those of `runtime.errors`."""
   with flags_lib.exit_on_errors():
     if not argv[1:]:
-      raise InputError("Name the folders of the runs to show.")
+      raise InputError(f"Name runs to show: {program()} report runs/a runs/b.")
     workdirs = [open_path("report", x) for x in argv[1:]]
     path = open_path("--output", flags.FLAGS.output)
     one_of("the suffix of --output", path.suffix, SUFFIXES)
