@@ -3,6 +3,7 @@
 import importlib
 import io
 import json
+import re
 import types
 
 import pytest
@@ -96,6 +97,8 @@ def test_dry_run_writes_nothing(tmp_path, monkeypatch):
   assert f"{c.steps:,} of 16 rows of {c.length} tokens" in text
   assert ": embeddings " in text and "mesh" in text
   assert "2,000 entries, the size in data.vocab_size" in text
+  assert re.search(r"time +at least (\d+ days, )?\d+:\d\d:\d\d at the", text)
+  assert "glove.6B.50d.txt" in text.partition("needs ")[2]
   assert not list(tmp_path.iterdir())
 
 

@@ -6,8 +6,10 @@ rows -> synonym table -> training -> verdict -> export -> cases, predictions for
 
 import contextlib
 import dataclasses
+import datetime
 import functools
 import json
+import os
 import pathlib
 import shlex
 import sys
@@ -28,10 +30,10 @@ from truenegs_jax.pretrain import evaluate, export_run, loop
 from truenegs_jax.report.write import write_own_report
 from truenegs_jax.runtime import distributed, errors, progress
 from truenegs_jax.runtime.files import read_results
-from truenegs_jax.runtime.paths import is_bucket
+from truenegs_jax.runtime.paths import is_bucket, is_hub_name
 from truenegs_jax.synonyms import run_table
 from truenegs_jax.synonyms.table import SynonymTable
-from truenegs_jax.train import plan, prepare_data, setup, sharding, start
+from truenegs_jax.train import plan, prepare_data, setup, sharding, speed, start
 from truenegs_jax.train.time_limit import TimeLimit
 from truenegs_jax.weights import find, hf_folder
 from truenegs_jax.weights.export_model import export_model
@@ -95,21 +97,17 @@ def dry_run(run: start.Run, console: Console) -> int:
   batch = plan.abstract_batch(run, mesh)
   jax.eval_shape(plan.build_train_step(run, mesh), state, batch, aux)
   lines = plan.report_lines(run, mesh, state, aux)
-  inputs = []  # files other than text that the user must provide
-  if c.init == REQUIRED:
-    inputs.append("weights: --config.init=FOLDER")
-  elif c.init:
-    inputs.append(f"weights: {find.describe(c.init)}")
-  if run.table_request:
-    for source in sum(run.table_request.union, []):
-      paths = {k: source.options.get(k) for k in run_table.PATHS}
-      inputs += [f"{source.name} {k}={x}" for k, x in paths.items() if x]
+  rate = mesh.devices.size * speed.measure_products(c.model.dtype)
+  secs = round(plan.row_flops(run) * c.steps * c.batch_size / rate)
   micro_batches = f"{o.accumulation} micro-batch" + "es" * (o.accumulation > 1)
   batch_size = plan.format_mib(sharding.bytes_per_device(batch))
   lines["per device"] += f", batch {batch_size}, without activations"
   lines = {
-    "dry run": "reads no text; writes and compiles nothing",
+    "dry run": "reads no text, writes nothing",
     **lines,
+    "time": f"at least {datetime.timedelta(seconds=secs)} at the {rate:.2g}"
+    " FLOP/s of a large matrix product, measured now; steps reach less:"
+    " --config.minutes=5 measures them",
     "attention": attention,
     "text": "missing: set --config.data.sources=FILES"
     if c.data.sources == REQUIRED
@@ -117,10 +115,31 @@ def dry_run(run: start.Run, console: Console) -> int:
     "vocabulary": f"{len(run.tokenizer.vocab):,} entries, {run.vocabulary}",
     "optimizer": f"{o.schedule} schedule, peak {o.lr:g}, {o.warmup_steps:,}"
     f" warm-up steps, {micro_batches}, {c.model.dtype}, remat {c.model.remat}",
-    "needs": ", ".join(inputs) or "only text",
+    "needs": "; ".join(["text", *_list_needs(run)]),
   }
   console.print(plan.report_table(lines))
   return 0
+
+
+def _list_needs(run: start.Run) -> Iterator[str]:
+  """Yields what a run needs besides text, and whether it is here."""
+  init, vocab = run.config.init, run.config.data.vocab
+  if init == REQUIRED:
+    yield "weights: --config.init=FOLDER"
+  elif init:
+    yield f"weights: {find.describe(init)}"
+  if is_hub_name(vocab) and vocab != "train" and not os.path.exists(vocab):
+    from huggingface_hub import try_to_load_from_cache  # slow to import
+
+    is_here = isinstance(try_to_load_from_cache(vocab, "vocab.txt"), str)
+    place = "in the cache" if is_here else "to be downloaded"
+    yield f"vocabulary: {vocab} of the Hugging Face hub, {place}"
+  if request := run.table_request:
+    try:
+      request.check()
+      yield f"synonyms: {request.identity}, here"
+    except errors.TrueNegsError as e:
+      yield f"synonyms: {errors.printable(e)}"
 
 
 def prepare_inputs(

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.runtime.files import atomic_folder, disk_errors
@@ -39,6 +40,18 @@ def peak_flops(device_kind: str, dtype: str) -> float | None:
     if re.fullmatch(pattern, device_kind):
       return peak if dtype == peak_dtype else None
   return None
+
+
+def measure_products(dtype: str) -> float:
+  """Measures the FLOP/s of a large matrix product on a device; within 1 s."""
+  size = 1024 if jax.default_backend() == "cpu" else 8192
+  a = jnp.ones((size, size), dtype)
+  multiply, secs = jax.jit(jnp.matmul), []
+  for _ in range(6):  # the first compiles
+    began = time.perf_counter()
+    multiply(a, a).block_until_ready()
+    secs.append(time.perf_counter() - began)
+  return 2 * size**3 / min(secs)
 
 
 def throughput_fields(
