@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from support.json_readers import RESULT
 from truenegs_jax import status
 from truenegs_jax.config.flags import parse_config
 from truenegs_jax.data.rows import shards
@@ -72,10 +73,16 @@ def test_unfinished_fine_tunings_are_described(tmp_path):
   write_run(tmp_path, task="finetune")
   for seed in (0, 1):
     write_records(tmp_path / f"mrpc/seed-{seed}")
-  (tmp_path / "mrpc/seed-0" / status.RESULT).write_text("{}")
+  for seed, score in enumerate((70.0, 72.5)):
+    result = RESULT | {"seed": seed, "scores": {"dev": {"em": score}}}
+    folder = tmp_path / f"own/seed-{seed}"
+    folder.mkdir(parents=True)
+    (folder / "result.json").write_text(json.dumps(result))
   lines = status.describe(tmp_path)
-  assert ("finished", "1 runs") in lines
-  assert [text for label, text in lines if label == "run"] == ["mrpc/seed-1"]
+  assert ("finished", "2 runs") in lines
+  assert ("own em", "mean 71.25; seed 0 70.00, seed 1 72.50") in lines
+  running = [text for label, text in lines if label == "run"]
+  assert running == ["mrpc/seed-0", "mrpc/seed-1"]
 
 
 def test_a_study_names_the_part_that_runs(tmp_path):

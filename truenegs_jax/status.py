@@ -12,6 +12,7 @@ if __name__ == "__main__":
 
 import datetime
 import pathlib
+import statistics
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -20,12 +21,12 @@ from truenegs_jax.config import flags as flags_lib
 from truenegs_jax.config.tables import Study
 from truenegs_jax.data.rows import rows_folder
 from truenegs_jax.data.rows.shards import measure_unfinished
+from truenegs_jax.finetune import results
 from truenegs_jax.runtime.errors import CheckpointError, InputError
 from truenegs_jax.runtime.files import is_locked, read_json
 from truenegs_jax.runtime.paths import is_bucket, open_path
 from truenegs_jax.workdir import files, steps
 
-RESULT = "result.json"  # of one fine-tuning
 # Fields of records, in this order; other losses are in metrics.jsonl.
 LOSSES = (
   *("total", "mlm", "mlm_uncorrected", "detect", "soft", "sentence"),
@@ -49,10 +50,16 @@ def describe(workdir: pathlib.Path) -> list[Line]:
     if task == "pretrain":
       lines += _describe_records(workdir, config["steps"])
     elif task == "finetune":
-      num_finished = len([*workdir.glob(f"*/seed-*/{RESULT}")])
-      lines.append(("finished", f"{num_finished} runs"))
-      for folder in files.list_recorded(workdir, "*/seed-*"):
-        if not (folder / RESULT).exists():
+      by_task = results.load_all(workdir)
+      lines.append(("finished", f"{sum(map(len, by_task.values()))} runs"))
+      for name, runs in by_task.items():
+        for metric in runs[0].scores["dev"]:
+          seeds = {x.seed: x.scores["dev"][metric] for x in runs}
+          text = ", ".join(f"seed {n} {x:.2f}" for n, x in seeds.items())
+          mean = f"mean {statistics.fmean(seeds.values()):.2f}"
+          lines.append((f"{name} {metric}", f"{mean}; {text}"))
+      for folder in files.list_recorded(workdir, results.RUNS):
+        if not (folder / results.RESULT).exists():
           lines.append(("run", folder.relative_to(workdir).as_posix()))
           lines += _describe_records(folder)
   return lines
