@@ -46,12 +46,16 @@ def test_finds_published_models_by_family_and_size():
   assert find_names(tasks=["qnli", "rte"], family="electra", width=1024) == [
     "ELECTRA large"
   ]
-  small = find_names(tasks=["cola"], family="bert", width=256)  # none published
-  assert small[0] == "ELECTRA small"
-  small = leaderboard.find_published(["squad"], family="electra", width=512)
-  assert small == leaderboard.find_published(
-    ["squad"], family="electra", width=64
-  )
+  for network, unlike in {
+    ("electra", 256): "",
+    ("bert", 256): "another network than this BERT of 256 units",
+    ("electra", 64): "another network than this ELECTRA of 64 units",
+  }.items():
+    family, width = network
+    small = leaderboard.find_published(["squad"], family=family, width=width)
+    assert small[0].name == "ELECTRA small"
+    assert all(unlike in x.note for x in small)
+    assert unlike or not any("another network" in x.note for x in small)
   sizes = {model.size for model in leaderboard.PUBLISHED}
   assert sizes == {"small", "base", "large"}
   for model in leaderboard.PUBLISHED:

@@ -222,8 +222,27 @@ def _make_finetuning_table(
       ]
       by_note[model.note].append(model.name)
   x = _make_layout(sources[0], title, columns, study, paper=paper)
-  notes = (f"Paper, {', '.join(y)}: {note}." for note, y in by_note.items())
-  return dataclasses.replace(x, notes=[*x.notes, *notes])
+  notes = [f"Paper, {', '.join(y)}: {note}." for note, y in by_note.items()]
+  x = dataclasses.replace(x, notes=[*x.notes, *notes])
+  return _add_error_reductions(x) if len(columns[x.columns[-1]]) > 1 else x
+
+
+def _add_error_reductions(x: Layout) -> Layout:
+  """Adds footnote 8's ratio to a table whose last column has averages.
+
+  The baselines are the first row of the arms and that of the paper.
+  """
+  rows, baselines = list[Row](), dict[str, float | None]()
+  for row in x.rows:
+    value, baseline = row.cells[-1].value, baselines.get(row.kind)
+    baselines.setdefault(row.kind, value)
+    cell = Cell()
+    if row.kind != DIFFERENCE and value is not None and baseline is not None:
+      cell = Cell(leaderboard.error_reduction(value, baseline))
+    rows.append(dataclasses.replace(row, cells=[*row.cells, cell]))
+  notes = [*x.notes, leaderboard.ERROR_REDUCTION]
+  columns = [*x.columns, "ERR"]
+  return dataclasses.replace(x, rows=rows, columns=columns, notes=notes)
 
 
 def _make_robustness_tables(study: Comparison) -> Iterator[Layout]:
