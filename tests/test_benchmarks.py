@@ -124,6 +124,13 @@ def test_the_intervals_of_a_study_cover_the_true_difference(
   assert 0.925 <= x.coverage <= 0.98  # 0.93 to 0.973, and 2 standard errors
 
 
+def test_the_interval_over_runs_counts_the_noise_of_answers_once(scripts):
+  coverage = scripts["coverage"]
+  deviations = coverage["REGIMES"]["answers"]
+  x = coverage["false_positives"]("right", (3, 3), deviations, 400)
+  assert 0.01 <= x[0] <= 0.08 and x[1] <= 0.015  # 5 %, and with noise twice
+
+
 # Made up. Sizes: 2 rows of 8 tokens, 3 heads, 4 slots, 5,000 words.
 HLO = """HloModule step, is_scheduled=true
 

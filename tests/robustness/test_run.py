@@ -18,6 +18,7 @@ from truenegs_jax.finetune import results, start
 from truenegs_jax.finetune import run as finetune_run
 from truenegs_jax.finetune.task_data import read_split
 from truenegs_jax.models import finetune, pretrain
+from truenegs_jax.report.write import read_workdir
 from truenegs_jax.robustness import run as run_lib
 from truenegs_jax.runtime.errors import InputError, TrueNegsError
 from truenegs_jax.tasks import scoring
@@ -83,6 +84,18 @@ def test_answers_are_those_of_fine_tuning(folder, config):
     assert answers == run.answers["dev"]["answers"]
 
 
+def test_failed_seeds_and_short_fine_tunings_are_noted(config, tmp_path):
+  folder = shutil.copytree(config.init, tmp_path / "runs")
+  path = folder / "squad/seed-1/result.json"
+  saved = json.loads(path.read_text()) | {"failure": "constant"}
+  path.write_text(json.dumps(saved))
+  model = start.open_model(str(folder), config.to_dict(), print)
+  assert [*model.seeds.values()] == [0]
+  first, *others = model.notes
+  assert first == f"{folder}: 1 of 2 seeds; 1 failed: seed 1, constant."
+  assert any("1 epochs, not 2" in note for note in others)
+
+
 def interrupt(*args):
   raise KeyboardInterrupt
 
@@ -111,6 +124,11 @@ def test_a_run_scores_saves_and_compares(folder, config, tmp_path):
       assert x["value"] == pytest.approx(np.mean(values))
   assert [x["metric"] for x in typos["compared"]] == ["em", "f1"]
   assert "paired bootstrap" in " ".join(text.split())
+  page = read_workdir(tmp_path / "out")
+  assert saved["notes"] and saved["notes"] == [x for _, x in page.notes]
+  scores, differences = page.sections[0].blocks
+  assert {row[3] for row in scores["rows"]} == {"24 pairs", "12 texts"}
+  assert len(differences["rows"]) == 4
   shutil.rmtree(tmp_path / "out")
   assert run(config, tmp_path / "out") == text
   assert json.loads((tmp_path / "out/results.json").read_text()) == saved

@@ -26,10 +26,12 @@ RESULTS = {  # of tasks that have nothing else
     "sets": {
       "s": {
         "title": "S",
+        "questions": 293,
         "scores": {"m": {"em": {"transformed": SIDE}}},
         "paper": {"paper, small": {"em": [80.0, 70.5]}},
+        "compared": [],
       }
-    }
+    },
   },
   "study": {
     "scores": [SCORE | {"seed": n, "value": 9.0} for n in range(2)],

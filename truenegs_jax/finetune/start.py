@@ -53,6 +53,11 @@ class Start:
   tokenizer: tokenizer_lib.Tokenizer
   network: Mapping[str, Any]  # arguments of `make_downstream` of all tasks
 
+  @property
+  def family(self) -> str:
+    """The family of the network, "electra" or "bert"."""
+    return "bert" if self.role == "bert" else "electra"
+
   def make_model(self, task: Task) -> finetune.DownstreamModel:
     """Makes the network with the head of a task."""
     is_span = task.kind == SPANS
@@ -94,7 +99,7 @@ class Start:
           arrays = (network.arrays.read(names[x]) for x in sorted(paths))
           prints[key] = results.fingerprint(x.tobytes() for x in arrays)
     return {
-      "family": "bert" if self.role == "bert" else "electra",
+      "family": self.family,
       "width": model.config.width,
       "sizes": self.network["variant"],
       "backbone": model.backbone,
@@ -167,11 +172,17 @@ class FineTunedModel:
   outputs: Task  # with labels in the order of the model's outputs
   starts: tuple[Start, ...]  # of each seed
   predictor: evaluate.Predictor  # for the parameters of any seed
+  notes: tuple[str, ...]  # what limits its scores: failed seeds, few epochs
 
   @property
   def options(self) -> FinetuneOptions:
     """How rows are read and made."""
     return self.starts[0].options
+
+  @property
+  def network(self) -> tuple[str, int]:
+    """The family and the width of the network."""
+    return self.starts[0].family, self.predictor.model.config.width
 
   def answer(
     self, examples: Sequence[Any], console: Console
@@ -216,7 +227,7 @@ def open_model(
       " or a folder or hub name of a Hugging Face model with a head for"
       " questions or classes."
     )
-  runs = _find_runs(init, task_name, report, key=key)
+  runs, notes = _find_runs(init, task_name, key=key)
   seeds: dict[str, int | None] = {x: run.seed for x, run in runs.items()}
   seeds, run = seeds or {init: None}, next(iter(runs.values()), None)
   network = Weights(next(iter(seeds)), report).encoder()
@@ -236,13 +247,17 @@ def open_model(
   for start in starts:
     start.fit(outputs)
   predictor = evaluate.Predictor(options, starts[0].make_model(outputs))
-  return FineTunedModel(seeds, task, outputs, starts, predictor)
+  return FineTunedModel(seeds, task, outputs, starts, predictor, notes)
 
 
 def _find_runs(
-  init: str, task: str, report: Callable[[str], None], *, key: str
-) -> dict[str, Result]:
-  """Returns runs by the folders of their models; {} for models of others."""
+  init: str, task: str, *, key: str
+) -> tuple[dict[str, Result], tuple[str, ...]]:
+  """Returns runs by the folders of their models, {} for models of others.
+
+  Runs that failed are left out. Notes say so, and how the runs differ from the
+  published setting.
+  """
   workdir = open_path(key, init)
   by_task = results.load_all(workdir)
   if not by_task and any(workdir.glob(results.RUNS)):
@@ -251,20 +266,24 @@ def _find_runs(
       " again to continue it."
     )
   if not by_task:
-    return {}
+    return {}, ()
   if task not in by_task and (task or len(by_task) > 1):
     raise InputError(
       f"{key}={init!r} has runs of {', '.join(by_task)}, and robustness.task="
       f"{task!r} is none of these. Set --config.robustness.task={min(by_task)},"
       " for example."
     )
-  runs: dict[str, Result] = {}
-  for run in by_task[task or next(iter(by_task))]:
-    if run.failure:
-      report(f"seed {run.seed} of '{workdir}' is left out: {run.failure}")
-    else:
-      folder = results.run_folder(workdir, run.task, run.seed) / results.MODEL
-      runs[str(folder)] = run
+  pool = by_task[task or next(iter(by_task))]
+  failed = [f"seed {x.seed}, {x.failure}" for x in pool if x.failure]
+  runs = {
+    str(results.run_folder(workdir, x.task, x.seed) / results.MODEL): x
+    for x in pool
+    if not x.failure
+  }
+  notes = dict.fromkeys(note for x in runs.values() for note in x.notes)
+  if failed:
+    count = f"{len(runs)} of {len(pool)} seeds; {len(failed)} failed"
+    notes = {f"{count}: {'; '.join(failed)}": None} | notes
   configs = {x: open_path(key, x) / hf_folder.CONFIG for x in runs}
   missing = [x for x, path in configs.items() if not path.exists()]
   if missing or not runs:
@@ -273,7 +292,7 @@ def _find_runs(
       f"{key}={init!r} lacks models of its seeds: {reason}. Fine-tune again"
       " with --config.finetune.export=all, or another learning rate."
     )
-  return runs
+  return runs, tuple(f"{init}: {note}." for note in notes)
 
 
 def _find_task(

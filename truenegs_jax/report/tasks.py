@@ -295,6 +295,11 @@ def _show_scores(
     ]
     title = f"{name}: {metric}; seeds, median, and 95 % interval of the mean"
     yield page.dots(title, "%", groups)
+  notes: dict[str, list[str]] = {}
+  for x in results.get("published", ()):
+    notes.setdefault(x["note"], []).append(f"{x['name']} ({x['source']})")
+  for note, models in notes.items():
+    yield page.text(f"{', '.join(models)}: {note}.")
   rows = []
   for name, members in runs.items():
     for metric in members[0]["scores"]["dev"]:
@@ -307,14 +312,22 @@ def _show_scores(
       rows.append(row | {"seeds": len(values), "failed": failed})
   yield page.table("Scores on the dev sets, %", rows)
   compared = results["compared"]
+  title = f"Compared with {compared['against']}"
+  yield from _show_compared(title, compared["tasks"])
+
+
+def _show_compared(
+  title: str, compared: Mapping[str, Sequence[Mapping[str, Any]]]
+) -> Iterator[page.Block]:
+  """Yields the table of differences by task or set, if there are any."""
   rows = [
-    {"task": name} | {key: x[key] for key in COMPARED}
-    for name, comparisons in compared["tasks"].items()
+    {"on": name} | {key: x[key] for key in COMPARED}
+    for name, comparisons in compared.items()
     for x in comparisons
   ]
   if rows:
-    title = f"Compared with {compared['against']}, with 95 % intervals"
-    yield page.table(title, rows)
+    text = "intervals over examples, and over examples and runs"
+    yield page.table(f"{title}: 95 % {text}", rows)
 
 
 def make_group(label: str, values: Sequence[float]) -> dict[str, Any]:
@@ -384,6 +397,7 @@ def read_robustness(
   if not results:
     return
   run.sentence = "Scores on changed texts."
+  run.notes += [(page.WARNING, x) for x in results.get("notes", ())]
   rows: list[dict[str, str]] = []
   for examples in results["sets"].values():
     texts = {
@@ -398,13 +412,20 @@ def read_robustness(
       for metric, (before, after) in metrics.items():
         values = before, after, before - after
         texts[model, metric] = [f"{x:.2f}" for x in values]
+    has_pairs = any(x[-1] for x in texts.values())  # and so drops
+    size = f"{examples['questions']:,} {'pairs' if has_pairs else 'texts'}"
     rows += [
       {"set": examples["title"], "model": model, "metric": metric}
+      | {"n": "not stated" if model in examples["paper"] else size}
       | dict(zip(SIDES, sides, strict=True))
       for (model, metric), sides in texts.items()
     ]
-  title = "Scores, %, with standard errors over questions"
-  yield page.Section("Robustness", files.RESULTS, [page.table(title, rows)])
+  title = "Scores, %, with standard errors over the n texts"
+  blocks = [page.table(title, rows)]
+  names = " and ".join(results.get("models", ()))
+  compared = {x["title"]: x["compared"] for x in results["sets"].values()}
+  blocks += _show_compared(f"Drops of {names}", compared)
+  yield page.Section("Robustness", files.RESULTS, blocks)
 
 
 def read_study(

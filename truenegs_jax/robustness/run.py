@@ -98,16 +98,21 @@ def _report_scores(
       answer, model.task, model.seeds, sets
     )
     records[name] = {k: dataclasses.asdict(x) for k, x in by_folder.items()}
-  results = [scores.make_result(x, by_model) for x in sets]
+  first = next(iter(models.values()))
+  results = [scores.make_result(x, by_model, first.network) for x in sets]
+  notes = [note for model in models.values() for note in model.notes]
+  notes += scores.explain_missing(results, first.network)
   if results:
-    task = next(iter(models.values())).task
-    scores.print_scores(results, task, console)
+    scores.print_scores(results, first.task, console)
+    for note in notes:
+      say(f"* {note}")
   else:
     say("No example could be changed, so that there is nothing to score.")
   value = {
     "command": rerun_command(),
     "config": config,
     "models": records,
+    "notes": notes,
     "sets": {x.examples.name: x.to_json() for x in results},
   }
   files.save_json(workdir / files.CONFIG, config)

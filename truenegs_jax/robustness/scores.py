@@ -28,7 +28,9 @@ RESAMPLES = 2_000  # for standard errors of metrics that are not means
 SWAP, ADD = "SwapSynWordNet", "AddSentenceDiverse"
 # Other titles of the paper's sets; TextFlint names its files by the first.
 TITLES = {"AddSentDiverse": ADD, "AddSentDiverse-style": ADD}
-# Table 5: scores of original and transformed questions by ELECTRAs.
+# Table 5: scores of original and transformed questions by ELECTRA-small, a
+# network of this family and width.
+NETWORK = "electra", 256
 PAPER = {
   "small": {
     ADD: {EXACT: (80.55, 25.60), F1: (85.10, 26.43)},
@@ -44,6 +46,8 @@ PAPER = {
   },
 }
 
+# Scores on both sides of a set by model and metric.
+Published = Mapping[str, Mapping[str, tuple[float, float]]]
 Answers = Mapping[str, Sequence[Sequence[Any]]]  # [S, N] by side
 SetScores = dict[str, dict[str, Scores]]  # by metric, and by side or DROP
 
@@ -187,6 +191,7 @@ class SetResult:
   # By model, metric and side.
   scores: Mapping[str, Mapping[str, Mapping[str, Estimate]]]
   compared: Sequence[Comparison]  # by metric, of two models; else empty
+  paper: Published  # the rows of the paper for such a network
 
   def to_json(self) -> dict[str, Any]:
     """Returns the result with what the set was made from, in JSON's types."""
@@ -198,14 +203,18 @@ class SetResult:
       "questions": examples.size,
       "variants": examples.variants,
       **saved,
-      "paper": find_published(examples.title, next(iter(self.scores.values()))),
     }
 
 
 def make_result(
-  examples: EvalSet, scores: Mapping[str, Mapping[str, SetScores]]
+  examples: EvalSet,
+  scores: Mapping[str, Mapping[str, SetScores]],
+  network: tuple[str, int],
 ) -> SetResult:
-  """Estimates the scores of all models on a set; compares the first two."""
+  """Estimates the scores of all models on a set; compares the first two.
+
+  `network` is the family and the width of the first.
+  """
   by_model = {model: x[examples.name] for model, x in scores.items()}
   estimates = {
     model: {
@@ -215,15 +224,33 @@ def make_result(
     for model, by_metric in by_model.items()
   }
   compared = compare_sets(*by_model.values()) if len(by_model) > 1 else []
-  return SetResult(examples, estimates, compared)
+  paper = find_published(examples.title, next(iter(by_model.values())), network)
+  return SetResult(examples, estimates, compared, paper)
 
 
 def find_published(
-  title: str, metrics: Collection[str]
-) -> dict[str, dict[str, tuple[float, float]]]:
-  """Returns the paper's scores on a set by model; {} if it has none."""
-  paper = TITLES.get(title, title) if EXACT in metrics else ""
+  title: str, metrics: Collection[str], network: tuple[str, int] = NETWORK
+) -> Published:
+  """Returns the paper's scores on a set by model, {} for another network."""
+  is_paper = EXACT in metrics and network == NETWORK
+  paper = TITLES.get(title, title) if is_paper else ""
   return {f"paper, {k}": x[paper] for k, x in PAPER.items() if paper in x}
+
+
+def explain_missing(
+  results: Sequence[SetResult], network: tuple[str, int]
+) -> list[str]:
+  """Says why the paper's rows are not shown, if it has one of the sets."""
+  for x in results:
+    metrics = next(iter(x.scores.values()))
+    if not x.paper and find_published(x.examples.title, metrics):
+      family, width = network
+      return [
+        "The paper's table 5 is not shown: it has ELECTRA-small"
+        f" ({NETWORK[1]} units), and this is another network"
+        f" ({family.upper()}, {width:,} units)."
+      ]
+  return []
 
 
 def print_scores(
@@ -240,7 +267,7 @@ def print_scores(
       for metric, sides in scores.items():
         shown = {k: f"{x.value:.2f} ± {x.se:.2f}" for k, x in sides.items()}
         table.add_row(model, metric, *(shown.get(side, "") for side in SIDES))
-    for model, published in find_published(examples.title, scores).items():
+    for model, published in result.paper.items():
       for metric, pair in published.items():
         cells = (f"{x:.2f}" for x in (*pair, pair[0] - pair[1]))
         table.add_row(model, metric, *cells, style="dim")

@@ -148,7 +148,7 @@ def compare_scores(
   a resample changes in a score. The half width is Student's quantile times the
   root of the variance, with Satterthwaite's (1946, Biometrics Bulletin 2)
   degrees of freedom, var^2 / (A^2 / (S - 1) + A'^2 / (S' - 1) + B^2 / (N - 1));
-  p agrees with it. By simulation, 3.4 to 6.4 % of such intervals lack the true
+  p agrees with it. By simulation, 2.8 to 6.3 % of such intervals lack the true
   difference with 3 to 10 runs, whichever component dominates
   (benchmarks/coverage.py).
 
