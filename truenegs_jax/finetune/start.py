@@ -53,11 +53,6 @@ class Start:
   tokenizer: tokenizer_lib.Tokenizer
   network: Mapping[str, Any]  # arguments of `make_downstream` of all tasks
 
-  @property
-  def family(self) -> str:
-    """The family of the network, "electra" or "bert"."""
-    return "bert" if self.role == "bert" else "electra"
-
   def make_model(self, task: Task) -> finetune.DownstreamModel:
     """Makes the network with the head of a task."""
     is_span = task.kind == SPANS
@@ -99,7 +94,7 @@ class Start:
           arrays = (network.arrays.read(names[x]) for x in sorted(paths))
           prints[key] = results.fingerprint(x.tobytes() for x in arrays)
     return {
-      "family": self.family,
+      "family": "bert" if self.role == "bert" else "electra",
       "width": model.config.width,
       "sizes": self.network["variant"],
       "backbone": model.backbone,
@@ -180,9 +175,9 @@ class FineTunedModel:
     return self.starts[0].options
 
   @property
-  def network(self) -> tuple[str, int]:
-    """The family and the width of the network."""
-    return self.starts[0].family, self.predictor.model.config.width
+  def network(self) -> str:
+    """The role and the width of the network."""
+    return f"{self.starts[0].role} of {self.predictor.model.config.width} units"
 
   def answer(
     self, examples: Sequence[Any], console: Console
@@ -274,16 +269,13 @@ def _find_runs(
       " for example."
     )
   pool = by_task[task or next(iter(by_task))]
-  failed = [f"seed {x.seed}, {x.failure}" for x in pool if x.failure]
-  runs = {
-    str(results.run_folder(workdir, x.task, x.seed) / results.MODEL): x
-    for x in pool
-    if not x.failure
-  }
-  notes = dict.fromkeys(note for x in runs.values() for note in x.notes)
-  if failed:
+  folders = (results.run_folder(workdir, x.task, x.seed) for x in pool)
+  pairs = zip(folders, pool, strict=True)
+  runs = {str(x / results.MODEL): run for x, run in pairs if not run.failure}
+  notes = [*dict.fromkeys(note for run in runs.values() for note in run.notes)]
+  if failed := [f"seed {x.seed}, {x.failure}" for x in pool if x.failure]:
     count = f"{len(runs)} of {len(pool)} seeds; {len(failed)} failed"
-    notes = {f"{count}: {'; '.join(failed)}": None} | notes
+    notes.insert(0, f"{count}: {'; '.join(failed)}")
   configs = {x: open_path(key, x) / hf_folder.CONFIG for x in runs}
   missing = [x for x, path in configs.items() if not path.exists()]
   if missing or not runs:

@@ -408,12 +408,12 @@ def read_robustness(
       for model, metrics in examples["scores"].items()
       for metric, sides in metrics.items()
     }
+    has_pairs = any(x[-1] for x in texts.values())  # and so drops
+    size = f"{examples['questions']:,} {'pairs' if has_pairs else 'texts'}"
     for model, metrics in examples["paper"].items():
       for metric, (before, after) in metrics.items():
         values = before, after, before - after
         texts[model, metric] = [f"{x:.2f}" for x in values]
-    has_pairs = any(x[-1] for x in texts.values())  # and so drops
-    size = f"{examples['questions']:,} {'pairs' if has_pairs else 'texts'}"
     rows += [
       {"set": examples["title"], "model": model, "metric": metric}
       | {"n": "not stated" if model in examples["paper"] else size}
