@@ -97,9 +97,8 @@ def run_page(run):
   return run / "page.html"
 
 
-def show_all(tab):
-  """Draws everything, as scrolling to the end does."""
-  tab.evaluate("[...pending.keys()].forEach(drawNow)")
+def wait(tab):
+  """Waits until the tables, which are drawn last, are there."""
   tab.wait_for_timeout(300)
 
 
@@ -110,7 +109,7 @@ def test_links_land_and_charts_keep_their_size(tab, run_page, width, is_click):
   opened = tab(run_page, width, "" if is_click else anchor)
   if is_click:
     opened.locator("nav a").last.click()
-  show_all(opened)
+  wait(opened)
   heading = opened.locator(f"{anchor} > h2")
   assert heading.inner_text() == "Data"
   assert 0 <= heading.bounding_box()["y"] < 20
@@ -138,7 +137,7 @@ def test_links_land_and_charts_keep_their_size(tab, run_page, width, is_click):
 
 def test_search_leaves_the_right_rows(tab, run_page):
   opened = tab(run_page)
-  show_all(opened)
+  wait(opened)
   search = opened.get_by_label("Search Cases")
   count = opened.locator("output")
   for word, rows in (
@@ -184,7 +183,7 @@ def test_no_text_of_a_page_becomes_markup(tab, tmp_path):
   path = tmp_path / "page.html"
   path.write_text(page.render(runs))
   opened = tab(path)
-  show_all(opened)
+  wait(opened)
   for choices in opened.locator(".tabulator-header-filter input").all():
     choices.focus()
     choices.dispatch_event("click")
@@ -212,7 +211,7 @@ def test_overlaid_runs_have_lines_of_their_own(tab, run, tmp_path):
   other = write_pretraining(tmp_path / "other", steps=30, lr=2e-3)
   write.write_report([run, other], tmp_path / "page.html")
   opened = tab(tmp_path / "page.html")
-  show_all(opened)
+  wait(opened)
   labels = opened.evaluate(
     "[...charts].map(x => x.series.map(y => y.label)).find(x =>"
     " x.includes('run, train'))"
@@ -228,7 +227,7 @@ def test_overlaid_runs_have_lines_of_their_own(tab, run, tmp_path):
 @pytest.mark.slow
 def test_curves_zoom_smooth_and_change_their_axis(tab, run_page):
   opened = tab(run_page)
-  show_all(opened)
+  wait(opened)
 
   def read(expression):
     return opened.evaluate(

@@ -1,7 +1,6 @@
 "use strict";
 // Draws the page from the JSON in #data: curves by uPlot, long tables by
-// Tabulator. What is drawn later has its height from the start, so that links
-// of the page land where they should.
+// Tabulator. Both have fixed heights, so that links land on their headings.
 // Texts of data only become text nodes, never HTML: Tabulator sets innerHTML for
 // titles, entries of lists and prints, so that here it sets text.
 Object.defineProperty(Element.prototype, "innerHTML", {
@@ -12,9 +11,11 @@ const data = JSON.parse(document.getElementById("data").textContent);
 const DASHES = [[], [8, 3], [3, 2], [8, 3, 2, 3], [12, 4], [4, 4]];
 const DOTTED = [1, 3];  // of references
 const PRINTED_ROWS = 40;
+const MANY = 8;  // curves, whose values are shown by group
 const SHORT = 10;  // rows that need no search
 const HEIGHT = 420;  // of a longer table
 const charts = new Set();
+const draws = [];  // functions to call once their elements have a width
 
 // ---------------------------------------------------------------- elements
 
@@ -37,8 +38,8 @@ function groupColor(index) {
   return `series-${index % DASHES.length}`;
 }
 
-function groupDash(index) {  // another one for the same colour
-  return DASHES[(index + Math.floor(index / DASHES.length)) % DASHES.length];
+function groupDash(index) {
+  return DASHES[index % DASHES.length];
 }
 
 // A piece of a line, as it is in the charts.
@@ -52,17 +53,13 @@ function makeKey(name, dash) {
 
 // ----------------------------------------------------------------- numbers
 
-function isNumber(value) {
-  return value !== null && value !== undefined;
-}
-
 function findUnit(size) {
   const power = size < 1e6 ? 0 : Math.min(Math.floor(Math.log10(size) / 3), 6);
   return [1000 ** power, ["", "", " M", " G", " T", " P", " E"][power]];
 }
 
 function format(value) {
-  if (!isNumber(value)) return "–";
+  if (!Number.isFinite(value)) return "–";
   const size = Math.abs(value);
   if (Number.isInteger(value) && size < 1e15) return value.toLocaleString("en");
   if (size < 1e-5) return value.toExponential(2);
@@ -170,13 +167,13 @@ function makeLong({title, columns, rows}) {
   const search = make("input", {
     type: "search", placeholder: "Search", "aria-label": `Search ${title}`,
   });
-  const figure = titled(title, make("div", {class: "tools"}, search, count), holder);
-  whenShown(figure, () => {
+  const tools = make("div", {class: "tools"}, search, count);
+  draws.push(() => {
     const table = new Tabulator(holder, {
       data: records,
       columns: columns.map((column, i) => ({
         ...makeColumn(column, fields[i]), frozen: !i && innerWidth > 700,
-        maxInitialWidth: chooseWidth(column.title, rows.map(cells => cells[i])),
+        maxInitialWidth: 440,
       })),
       layout: columns.length > 3 ? "fitDataFill" : "fitDataStretch",
       height: HEIGHT,
@@ -196,7 +193,7 @@ function makeLong({title, columns, rows}) {
       table.setFilter(row => words.every(word => row.searched.includes(word)));
     });
   });
-  return figure;
+  return titled(title, tools, holder);
 }
 
 function makeColumn({title, type}, field) {
@@ -218,13 +215,6 @@ function makeColumn({title, type}, field) {
     column.headerFilterFunc = "=";
   }
   return column;
-}
-
-// The width that most cells need, so that a single long one does not decide.
-function chooseWidth(title, cells) {
-  const lengths = cells.map(cell => String(cell ?? "").length).sort((a, b) => a - b);
-  const most = lengths[Math.floor(lengths.length * 0.95)] ?? 0;
-  return Math.max(Math.min(most * 8 + 24, 440), title.length * 9 + 44);
 }
 
 // Lets the keyboard sort and scroll.
@@ -343,7 +333,7 @@ function makeCurves(runs) {
     + " the values at the pointer, or the last ones. Drag to zoom, double-click"
     + ` to reset.${legend.length ? " A click on a name hides its curves." : ""}`),
   makeTools(curves, state, draw), make("div", {class: "tools"}, ...legend), ...grids);
-  whenShown(section, draw);
+  draws.push(draw);
   return section;
 }
 
@@ -374,11 +364,11 @@ function makeTools(curves, state, draw) {
 function makePanel(field, allCurves) {
   const lines = allCurves.flatMap(curve => Object.entries(curve.splits).map(
     ([split, columns]) => ({curve, split, columns, values: columns[field] ?? []})))
-    .filter(({values}) => values.some(isNumber));
+    .filter(({values}) => values.some(Number.isFinite));
   const panel = {lines, references: listReferences(field, lines)};
   const [title, , unit] = data.panels[field];
-  const count = values => new Set(values.filter(isNumber)).size;
-  let values = makeValues(panel);
+  const count = values => new Set(values.filter(Number.isFinite)).size;
+  let values = makeValues(panel, allCurves.length > MANY);
   if (lines.some(line => count(line.values) > 1)) {
     panel.holder = make("div", {class: "chart", role: "img", "aria-label":
       `${title}: ${lines.length} lines. Values follow.`});
@@ -391,40 +381,59 @@ function makePanel(field, allCurves) {
   return panel;
 }
 
-// Pairs of a label and a value; almost equal ones are given once.
+// Values to compare with, of a run only where runs differ.
 function listReferences(field, lines) {
-  const kept = [];
-  for (const {name, references} of new Set(lines.map(line => line.curve))) {
+  const byLabel = new Map();
+  for (const {name, index, references} of new Set(lines.map(line => line.curve))) {
     for (const [label, value] of Object.entries(references[field] ?? {})) {
-      const same = kept.filter(([text]) => text.startsWith(label));
-      if (same.some(([, other]) => Math.abs(other / value - 1) < 0.01)) continue;
-      kept.push([same.length ? `${label}, ${name}` : label, value]);
+      const kept = byLabel.get(label) ?? [];
+      if (kept.some(other => format(other.value) === format(value))) continue;
+      kept.push({label: `${label}, ${name}`, value, name: groupColor(index)});
+      byLabel.set(label, kept);
     }
   }
-  return kept;
+  return [...byLabel].flatMap(([label, [first, ...others]]) =>
+    others.length ? [first, ...others] : [{...first, label, name: "text"}]);
 }
 
-// A table with a row for each curve. Cells keep their size, whatever they show.
-function makeValues(panel) {
+// A table with a row for each curve, or for the median of each of many groups.
+// Cells keep their size, whatever they show.
+function makeValues(panel, isGrouped) {
   const {lines, references} = panel;
   const splits = [...new Set(lines.map(line => line.split))];
   const name = (key, dash, text) =>
     make("th", {scope: "row"}, makeKey(key, dash), text);
-  panel.head = make("th", {}, "last");
+  const rows = new Map();
   for (const line of lines) {
-    line.cell = make("td", {}, format(line.values.findLast(isNumber)));
+    const {index, group, name} = line.curve, key = isGrouped ? group : name;
+    if (!rows.has(key)) rows.set(key, {index, cells: {}, members: new Set()});
+    const row = rows.get(key);
+    row.members.add(name);
+    line.cell = row.cells[line.split] ??= make("td");
   }
-  const rows = [...new Set(lines.map(line => line.curve))].map(curve =>
-    make("tr", {}, name(groupColor(curve.index), groupDash(curve.index), curve.name),
-      ...splits.map(split => lines.find(line =>
-        line.curve === curve && line.split === split)?.cell ?? make("td"))));
-  return make("div", {class: "values", tabindex: rows.length > 9 && 0},
-    make("table", {},
-      make("thead", {}, make("tr", {}, panel.head, ...splits.map(split =>
-        make("th", {scope: "col"},
-          (split === "train" ? "" : "● ") + split.replace("_", "-"))))),
-      make("tbody", {}, ...rows, ...references.map(([label, value]) => make("tr", {},
-        name("text", DOTTED, label), make("td", {}, format(value)))))));
+  panel.head = make("th", {}, "last");
+  showMedians(lines.map(({cell, values}) => [cell, values.findLast(Number.isFinite)]));
+  return make("table", {class: "values"},
+    make("thead", {}, make("tr", {}, panel.head, ...splits.map(split =>
+      make("th", {scope: "col"},
+        (split === "train" ? "" : "● ") + split.replace("_", "-"))))),
+    make("tbody", {}, ...[...rows].map(([key, {index, cells, members}]) =>
+      make("tr", {}, name(groupColor(index), groupDash(index),
+        members.size > 1 ? `${key}, median of ${members.size}` : key),
+      ...splits.map(split => cells[split] ?? make("td")))),
+    ...references.map(reference => make("tr", {},
+      name(reference.name, DOTTED, reference.label),
+      make("td", {}, format(reference.value))))));
+}
+
+// Writes the median of each cell's values.
+function showMedians(pairs) {
+  for (const cell of new Set(pairs.map(pair => pair[0]))) {
+    const values = pairs.filter(pair => pair[0] === cell && Number.isFinite(pair[1]))
+      .map(pair => pair[1]).sort((a, b) => a - b);
+    const middle = [values.length - 1, values.length].map(x => values[x >> 1]);
+    cell.textContent = format(values.length ? (middle[0] + middle[1]) / 2 : null);
+  }
 }
 
 function drawPanel(panel, state) {
@@ -457,34 +466,36 @@ function drawPanel(panel, state) {
   panel.chart = null;
   if (!tables.length) return;
   const xs = tables.flatMap(([xs]) => [xs[0], xs.at(-1)]);
-  for (const [label, value] of panel.references) {
+  for (const {label, value, name} of panel.references) {
     add([Math.min(...xs), Math.max(...xs)], [value, value],
-      {label, stroke: () => color("text"), width: 1, dash: DOTTED});
+      {label, stroke: () => color(name), width: 1, dash: DOTTED});
   }
   const showValues = ({data: [xs, ...columns], cursor: {idx}}) => {
-    panel.head.textContent = isNumber(idx) ? `${state.x} ${format(xs[idx])}` : "last";
-    cells.forEach((cell, i) => {
-      cell.textContent = format(columns[i].findLast((value, at) =>
-        isNumber(value) && (!isNumber(idx) || at <= idx)));
-    });
+    const end = idx ?? xs.length - 1;
+    panel.head.textContent = idx === end ? `${state.x} ${format(xs[idx])}` : "last";
+    showMedians(cells.map((cell, i) => [cell, columns[i].findLast((value, at) =>
+      at <= end && Number.isFinite(value))]));
   };
-  const names = panel.references.map(([label]) =>
+  const names = panel.references.map(({label}) =>
     make("span", {class: "reference"}, label));
   panel.chart = makeChart(panel.holder, uPlot.join(tables), series, state, {
     ready: [showValues, chart => chart.over.append(...names)],
     setCursor: [showValues],
-    draw: [chart => names.forEach((name, i) => {
-      const y = chart.valToPos(panel.references[i][1], "y");
-      name.hidden = !(y >= 0 && y <= chart.over.clientHeight);
+    draw: [chart => names.reduce((places, name, i) => {
+      const y = chart.valToPos(panel.references[i].value, "y");
+      name.hidden = !(y >= 0 && y <= chart.over.clientHeight)
+        || places.some(place => Math.abs(place - y) < 14);  // the table names it
       name.style.top = `max(1.4em, ${y}px)`;  // below a line at the very top
-    })],
+      return name.hidden ? places : [...places, y];
+    }, [])],
   });
   charts.add(panel.chart);
 }
 
 function makeChart(holder, columns, series, {logX, logY}, hooks) {
   const axis = (size, isLog) => ({
-    size,
+    size: (_, texts) =>  // the values' at first without, then with their texts
+      size ?? Math.max(0, ...(texts ?? []).map(text => text.length)) * 7 + 20,
     stroke: () => color("text"),
     font: "12px system-ui, sans-serif",
     values: (_, ticks) => formatTicks(ticks, isLog),
@@ -494,17 +505,19 @@ function makeChart(holder, columns, series, {logX, logY}, hooks) {
   return new uPlot({
     width: holder.clientWidth, height: holder.clientHeight,
     series: [{}, ...series],
-    cursor: {sync: {key: "curves", setSeries: false}, focus: {prox: 30}},
+    cursor: {
+      sync: {key: "curves", setSeries: false}, focus: {prox: 30},
+      dataIdx: (_, i, index) => series[i - 1]?.dash === DOTTED ? null : index,
+    },
     focus: {alpha: 0.5},
     legend: {show: false},
     scales: {
-      x: {
-        time: false, distr: logX ? 3 : 1,
+      x: {time: false, distr: logX ? 3 : 1, ...!logX && {
         range: (_, min, max) => [min, max > min ? max : min + 1],
-      },
+      }},
       y: {distr: logY ? 3 : 1},
     },
-    axes: [axis(36, logX), axis(62, logY)],
+    axes: [axis(36, logX), axis(undefined, logY)],
     hooks,
   }, columns, holder);
 }
@@ -518,26 +531,6 @@ function makeSection(title, ...children) {
   links.push([id, title]);
   return make("section", {id}, make("h2", {}, title), ...children);
 }
-
-// Draws what is near the window, and everything before printing.
-const pending = new Map();
-const observer = new IntersectionObserver(entries => {
-  for (const entry of entries) if (entry.isIntersecting) drawNow(entry.target);
-}, {rootMargin: "400px"});
-
-function whenShown(element, draw) {
-  pending.set(element, draw);
-  observer.observe(element);
-}
-
-function drawNow(element) {
-  observer.unobserve(element);
-  const draw = pending.get(element);
-  pending.delete(element);
-  if (draw) draw();
-}
-
-addEventListener("beforeprint", () => [...pending.keys()].forEach(drawNow));
 
 function makeGlance(run) {
   const state = make("span", {class: `state ${run.state}`}, run.state);
@@ -576,3 +569,4 @@ function drawPage() {
 }
 
 drawPage();
+for (const draw of draws) draw();
