@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 
-VERBS = {  # modules
+VERBS = {  # modules, except for configs
   "main": "Runs a config: pre-trains, fine-tunes or measures a model.",
   "prepare": "Turns text into rows before training, also in several jobs.",
   "synonyms": "Shows synonyms, builds their tables, measures texts.",
@@ -14,12 +14,9 @@ VERBS = {  # modules
   "report": "Writes a page of one or several runs, or figures for a paper.",
   "export": "Writes a checkpoint in Hugging Face format.",
   "wordnet": "Downloads WordNet, unless it is on this machine.",
+  "configs": "Lists the configs; with a name, describes its words and keys.",
 }
-CONFIGS = "Lists the configs; with a name, describes its words and keys."
-LISTED = "\n".join(
-  f"  {verb:<10} {meaning}"
-  for verb, meaning in (VERBS | {"configs": CONFIGS}).items()
-)
+LISTED = "\n".join(f"  {verb:<10} {text}" for verb, text in VERBS.items())
 HELP = f"""\
 Pre-training on true negatives: ELECTRA and BERT in JAX.
 
@@ -43,7 +40,7 @@ Documentation: docs/index.md in the repository."""
 def main() -> None:
   """Replaces this process by the module of a verb, or helps."""
   verb, *words = sys.argv[1:] or ["--help"]
-  if verb in VERBS:
+  if verb in VERBS and verb != "configs":
     command = ["-m", f"truenegs_jax.{verb}", *words]
     os.execv(sys.executable, [sys.executable, *command])
   signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # for `truenegs configs | head`

@@ -35,10 +35,7 @@ from truenegs_jax.synonyms.table import SynonymTable, open_output
 from truenegs_jax.synonyms.vocabulary import is_word
 from truenegs_jax.workdir.files import SYNONYMS
 
-LEGEND = (
-  "In parentheses is what does not count for a model: phrases, words that its"
-  " vocabulary lacks, and senses that its sources leave out."
-)
+LEGEND = "(...) does not count: phrases, other senses, not in the vocabulary."
 
 
 def run(
@@ -85,17 +82,14 @@ def run(
         counts_V = _count_tokens(values.text, tokenizer)
         text = run_table.describe_text(request, table, counts_V)
         described["text"], described["warning"] = text
-  say = functools.partial(console.print, soft_wrap=True)
-  for name, line in described.items():
-    if line:
-      say(f"{name:<12}{line}")
+  lines = [f"{name:<12}{text}" for name, text in described.items() if text]
   if table and values.output:
     table.save(values.output)
-    say(f"saved as '{values.output}'")
+    lines.append(f"saved as '{values.output}'")
   stop_words = request.load_stop_words()
-  lines = [*describe_words(names, table, normalize, stop_words)]
-  for line in lines + [LEGEND] * any(x.endswith(")") for x in lines):
-    say(line)
+  answers = [*describe_words(names, table, normalize, stop_words)]
+  lines += answers + [LEGEND] * any(x.endswith(")") for x in answers)
+  console.print("\n".join(lines), soft_wrap=True)
 
 
 def _find_names(
@@ -112,13 +106,12 @@ def _find_names(
 def describe_table(table: SynonymTable) -> dict[str, str]:
   """Describes sources and counts of a table, by subject."""
   share = f"{table.num_rows / table.vocab_size:.2%} of the vocabulary"
-  mean = table.num_pairs / max(table.num_rows, 1)
+  mean = f"{table.num_pairs / max(table.num_rows, 1):.1f} (most {table.width}"
   longest = table.tokens[int(table.lengths_V.argmax())]
   return {
     "sources": table.source,
     "with a list": f"{table.num_rows:,} tokens: {share}",
-    "pairs": f"{table.num_pairs:,}; a list has {mean:.1f} (most {table.width}:"
-    f" {longest})",
+    "pairs": f"{table.num_pairs:,}; a list has {mean}: {longest})",
   }
 
 
