@@ -50,6 +50,7 @@ def test_a_flag_sets_its_key(flags, key, value):
     (["--config.lr=1"], "Did you mean --config.optim.lr?"),
     (["--optim.lr=1"], "--optim.lr. Did you mean --config.optim.lr?"),
     (["--config.optim.learning_rate=1"], "Did you mean --config.optim.lr?"),
+    (["--config.data.source=x"], "source. Did you mean --config.data.sources?"),
     (["--config.model=x"], "Did you mean --config.model."),
     (["steps=5"], "'steps=5'. Did you mean --config.steps?"),
     (["--config.data.sources=a,", "b"], "a value with spaces in quotes"),

@@ -78,6 +78,14 @@ def test_a_squad_file_without_variants_has_no_originals(tmp_path):
   assert result.transformed[0].answers == (("Denver", 0),)  # moved
 
 
+def test_textflint_files_of_other_names_are_read_alone(tmp_path):
+  rows = [textflint_row(3), textflint_row(5, "Oh, Denver won.", 4)]
+  result = read(write_lines(tmp_path / "X.json", rows))
+  assert [q.key for q in result.transformed] == ["3", "5"]
+  assert not result.original and not result.variants
+  assert result.transformed[1].answers == (("Denver", 4),)
+
+
 @pytest.mark.parametrize("prefix", ["ori", "trans"])
 def test_textflint_pairs_are_read_from_either_file(tmp_path, prefix):
   write_lines(tmp_path / "ori_X_2.json", [textflint_row(3), textflint_row(5)])

@@ -169,6 +169,7 @@ def test_misplaced_answers_move_to_the_nearest_occurrence(tmp_path):
   ("content", "message"),
   [
     ("[1]", "list, not a JSON object"),
+    ("{}\n{}\n", "json:1: no column 'context'"),  # JSON lines
     ('{"data": []}', "no questions"),
   ],
 )

@@ -148,9 +148,10 @@ def did_you_mean(
   """Returns " Did you mean ...?" with up to three names that are near, or "".
 
   A name is near if a part of it, or else its last part, is like the last part
-  of the word, or if its meaning begins with it: the values of a mapping.
+  of the word, or if its meaning begins with it: the values of a mapping. Names
+  in the word's section displace others.
   """
-  last = word.rpartition(".")[2]
+  section, _, last = word.rpartition(".")
   ends = {name: name.rpartition(".")[2] for name in names}
   near = [name for name in names if last in name.split(".")]
   if not near and isinstance(names, Mapping):
@@ -160,5 +161,6 @@ def did_you_mean(
   if not near:
     matches = difflib.get_close_matches(last, ends.values(), n=1, cutoff=0.7)
     near = [name for name, end in ends.items() if end in matches]
+  near = [name for name in near if name.startswith(f"{section}.")] or near
   listed = " or ".join(f"{prefix}{name}" for name in near[:3])
   return f" Did you mean {listed}?" if near else ""

@@ -30,7 +30,7 @@ from truenegs_jax.pretrain import evaluate, export_run, loop
 from truenegs_jax.report.write import write_own_report
 from truenegs_jax.runtime import distributed, errors, progress
 from truenegs_jax.runtime.files import read_results
-from truenegs_jax.runtime.paths import is_bucket, is_hub_name
+from truenegs_jax.runtime.paths import is_hub_name
 from truenegs_jax.synonyms import run_table
 from truenegs_jax.synonyms.table import SynonymTable
 from truenegs_jax.train import plan, prepare_data, setup, sharding, speed, start
@@ -41,7 +41,6 @@ from truenegs_jax.workdir import files, lock
 from truenegs_jax.workdir.checkpoints import Checkpoints
 
 EXIT_NOT_LEARNED = 1
-COPY = "gcloud storage cp -r"
 SAVE_MEMORY = (
   "Run the same command again with --config.model.vocabulary_chunk=1024, which"
   " needs less."
@@ -356,17 +355,12 @@ Results are in '{workdir}'. Open {files.REPORT} in a browser to see them all.
 # To measure corrections in a text, as in the paper's table 2:
 {main} --config=corrections \\
   --config.corrections.run={folder} --config.corrections.text=text.txt"""
-  for role in ("generator", "bert"):
-    if (exported := workdir / files.EXPORT / role).exists():
-      if is_bucket(exported):
-        text += f"\n# To copy the model for transformers:\n{COPY} {exported} ."
-        exported = pathlib.Path(role)
-      code = f"""from transformers import pipeline
-fill = pipeline("fill-mask", {json.dumps(str(exported))})
-print(fill("a [MASK] who writes books"))"""
-      text += "\n# To fill in a mask with transformers, which needs PyTorch:"
-      python = errors.program(pathlib.Path(sys.executable).name)
-      text += f"\n{python} -c {shlex.quote(code)}"
+  if (exported := workdir / files.EXPORT).exists():
+    code = f"""import truenegs_jax as tn
+model = tn.load({json.dumps(str(exported))})
+print(*tn.fill_masks(*model, ["a [MASK] who writes books"]))"""
+    python = errors.program(pathlib.Path(sys.executable).name)
+    text += f"\n# To fill in a mask:\n{python} -c {shlex.quote(code)}"
   return text
 
 

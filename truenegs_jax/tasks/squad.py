@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from truenegs_jax.data.corpus import files
 from truenegs_jax.runtime.errors import DataError, UnavailableError
 from truenegs_jax.runtime.files import parse_json
-from truenegs_jax.tasks.records import HUB, read_dataset
+from truenegs_jax.tasks.records import HUB, read_dataset, read_file
 from truenegs_jax.tasks.task import Question
 
 MOVED = "answers that are not at their answer_start"
@@ -55,7 +55,15 @@ def _json_records(where: str) -> Iterator[tuple[str, str, Any]]:
   try:
     value = parse_json(content, strict=False)
   except ValueError as error:
-    raise DataError(f"{where}: {error}. Download the file again.") from error
+    if "Extra data" not in str(error):
+      raise DataError(
+        f"{where}: {error}. Download it again, or write an object with context,"
+        " question, answers and id on each line."
+      ) from error
+    for row in read_file(path):  # as of TextFlint
+      key = str(row.fields.get("sample_id", row.location))
+      yield row.location, row.text("context"), {"id": key, **row.fields}
+    return
   articles = _get(value, "data", list, where)
   for number, article in enumerate(articles, start=1):
     article_location = f"{where}: article {number}"

@@ -219,9 +219,9 @@ def define_own_task(
   columns = grammar.parse_names(text, key="finetune.text")
   if not (0 < len(columns) < 3 and label) or label in columns:
     raise InputError(
-      f"finetune.text={text!r} and finetune.label={label!r} must name different"
-      " columns. Set --config.finetune.text=COLUMN (or COLUMN,COLUMN for pairs)"
-      " and --config.finetune.label=COLUMN."
+      f"finetune.text={text!r} must name one or two columns of your files, and"
+      f" finetune.label={label!r} another one. Set"
+      " --config.finetune.text=COLUMN, or COLUMN,COLUMN for pairs."
     )
   metrics = METRICS[kind]
   if metric and metric not in metrics:

@@ -22,6 +22,7 @@ import numpy as np
 from flax import traverse_util
 
 from truenegs_jax.config import grammar
+from truenegs_jax.config.keys import did_you_mean
 from truenegs_jax.models import pretrain
 from truenegs_jax.runtime import cache
 from truenegs_jax.runtime import files as runtime_files
@@ -41,17 +42,14 @@ HUB_FILES += hf_folder.VOCABULARIES
 # A branch, a tag, a commit or refs/pr/N.
 REVISION = re.compile(r"(?!.*\.\.)\w([\w./-]*[\w-])?", re.ASCII)
 OFFLINE = (
-  "To work without the hub, pass a folder, --config.init=FOLDER: one that"
-  " `hf download NAME --local-dir FOLDER` wrote on another machine. For a pair"
-  " in two folders, pass --config.init=DISCRIMINATOR,GENERATOR. Or set HF_HOME"
-  " to a copy of a cache that holds the model."
+  "Without the hub, pass a folder that `hf download NAME --local-dir FOLDER`"
+  " wrote on another machine, --config.init=FOLDER, or a cache in HF_HOME."
 )
+ACCESS = "If it is private or gated, request access and set HF_TOKEN."
 INIT_FORMATS = (
-  "config.init accepts a folder that save_pretrained of transformers or"
-  " truenegs_jax.export wrote, with all weights in one file (for an ELECTRA"
-  " pair, a folder with discriminator/ and generator/, or two folders,"
-  " DISCRIMINATOR,GENERATOR), a name on the Hugging Face hub, or the workdir of"
-  " a pre-training run."
+  "Pass a folder that save_pretrained of transformers or `truenegs export`"
+  " wrote, with all weights in one file, DISCRIMINATOR,GENERATOR for two, or"
+  " the workdir of a pre-training."
 )
 
 
@@ -149,8 +147,17 @@ def _open_location(location: str, report: Report) -> Iterable[Network]:
       f" --config.init={path.parent}."
     )
   if not is_model_name(location):
-    raise InputError(f"init: there is no folder {location!r}. {INIT_FORMATS}")
+    raise InputError(
+      f"init: there is no folder {location!r}.{_near_folder(location)}"
+    )
   return [hf_folder.open_network(download(location, report=report))]
+
+
+def _near_folder(location: str) -> str:
+  """Returns " Did you mean ...?" with folders beside a missing one, or ""."""
+  path = pathlib.Path(location).expanduser()
+  names = [x.name for x in path.parent.glob("*/")]
+  return did_you_mean(path.name, names, f"--config.init={path.parent}/")
 
 
 def _open_folder(folder: pathlib.Path) -> Iterable[Network]:
@@ -320,8 +327,10 @@ def _explain_download(repo: str, error: Exception) -> TrueNegsError:
       f" ({kind}). Free some space, or set HF_HOME to another folder, and run"
       " the same command again."
     )
+  fix = _near_folder(repo)
+  if not os.path.exists(os.path.dirname(repo)):
+    fix += f" {ACCESS if status in (401, 403, 404) else OFFLINE}"
   return InputError(
     f"init: there is no folder {repo!r}, and the hub gives no such model"
-    f" ({kind}). If it is private or gated, request access and set HF_TOKEN."
-    f" {OFFLINE}"
+    f" ({kind}).{fix}"
   )

@@ -115,7 +115,7 @@ def test_missing_buckets_and_files_are_refused(bucket):
     with pytest.raises(UnavailableError, match="Correct the name"):
       open_corpus(where)
   for where in (f"{url}/b.txt", f"{url}/none/*", f"{url}/none"):
-    with pytest.raises(UnavailableError, match="is not a file.* a URL or"):
+    with pytest.raises(UnavailableError, match="is no file.* no glob with"):
       open_corpus(where)
 
 

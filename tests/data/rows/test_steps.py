@@ -54,7 +54,7 @@ class FailingTexts:
 @pytest.mark.parametrize(
   "texts, message",
   [
-    ([], "no document"),
+    ([], "has no text"),
     (["\x01", "\u200e\n\x02"], "0 rows"),
     (FailingTexts(DataError("damaged"), 300), "damaged"),
     (make_texts(60), "changed while it was read"),

@@ -273,8 +273,8 @@ def refuse_empty(items: Iterator[Any], name: str) -> Iterator[Any]:
   first = next(items, None)
   if first is None:
     raise DataError(
-      f"{name!r}: no document, because every line is blank (or shorter than"
-      " min_chars). Add text, or remove this part from data.sources."
+      f"{name!r} has no text: it is empty, or its lines are blank or shorter"
+      " than min_chars. Add text, or remove this part from data.sources."
     )
   yield first
   yield from items

@@ -279,8 +279,8 @@ def _open_files(part_spec: PartSpec) -> Part:
   files = find_files(where, suffixes=SUFFIXES)
   if not files:
     raise UnavailableError(
-      f"{part_spec.subject} is not a file, a folder, a URL or a glob with a"
-      " match; nor hf:NAME or wordnet. Put a path with commas or = in quotes."
+      f"{part_spec.subject} is no file, folder or URL, and no glob with a"
+      " match. On the hub it is hf:NAME. Put a path with commas or = in quotes."
     )
   for file in files:
     check_utf8(file.path)
@@ -318,11 +318,7 @@ def _open_files(part_spec: PartSpec) -> Part:
         is_empty = False
         yield text
       if is_empty:
-        state.count_repair(
-          readers.EMPTY_FILES,
-          f"{files[number].path}: no document in it, because it is empty or"
-          " every line or record is blank. Remove it.",
-        )
+        state.repairs[readers.EMPTY_FILES] += 1
 
   for name in rules:  # so that a missing column is noticed at once
     next(read_file(names.index(name), ReadState("replace")), 0)

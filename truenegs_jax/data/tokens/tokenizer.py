@@ -165,7 +165,7 @@ def make_tokenizer(
     if not entry.strip() or entry in ids:
       raise InputError(
         f"{origin}:{number + 1}: the entry {entry!r} is empty or repeated. Use"
-        " the original file."
+        " the original vocab.txt of a model, not a text."
       )
     ids[entry] = number
   if missing := [name for name in SPECIALS if name not in ids]:
@@ -229,7 +229,10 @@ def _read_lines(path: pathlib.Path) -> list[str]:
   except (OSError, ValueError) as error:
     if isinstance(error, OSError) and error.errno in FAILING:
       raise
-    raise InputError(f"{path}: cannot be read ({error}).") from error
+    raise InputError(
+      f"{path}: cannot be read ({files.describe_error(error)}). It must have an"
+      " entry a line in UTF-8. Unpack it if it is compressed."
+    ) from error
   return [line.removesuffix("\r") for line in lines]
 
 
@@ -270,10 +273,13 @@ def _download(name: str) -> pathlib.Path:
   import huggingface_hub  # slow to import
 
   try:
-    return pathlib.Path(huggingface_hub.hf_hub_download(name, "vocab.txt"))
+    names = ["vocab.txt", "tokenizer.json"]
+    return pathlib.Path(
+      huggingface_hub.snapshot_download(name, allow_patterns=names)
+    )
   except Exception as error:  # the library raises many kinds of errors
     raise InputError(
-      f"data.vocab={name!r} is no local path, and downloading its vocab.txt"
+      f"data.vocab={name!r} is no file or folder, and downloading its vocab.txt"
       f" from the Hugging Face hub failed ({type(error).__name__}). Download it"
       " elsewhere and set --config.data.vocab=FILE."
     ) from error
