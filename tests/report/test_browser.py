@@ -44,7 +44,10 @@ CUT = """() => [...document.querySelectorAll(
       y => y.getBoundingClientRect());
     return x.scrollWidth > x.clientWidth + 1 && x.clientWidth
       || inner.right > outer.right + 1 || inner.left < outer.left - 1;
-  }).map(x => x.textContent)"""
+  }).map(x => x.textContent).concat([...charts].flatMap(({ctx, axes}) => {
+    ctx.font = "12px system-ui, sans-serif";
+    return axes[1]._values.filter(x => ctx.measureText(x).width > axes[1]._size);
+  }))"""
 
 
 @pytest.fixture(scope="module")

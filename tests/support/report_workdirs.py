@@ -58,6 +58,7 @@ def write_pretraining(
     record |= {"total": 9 - step / steps, "mlm": 8 - step / steps}
     record |= {"mlm_uncorrected": 8.1 - step / steps, "pair_cosine": 0.02}
     record |= {"auc": 0.5, "rows_per_s": 50.0, "memory_peak_gib": 1.5}
+    record |= {"lr": step * 1e-6}
     record["corrected_of_slots"] = rng.poisson(1.0) / 100
     records.append(record)
   held_out = records[-1] | {"split": "held_out", "mlm_hidden": 7.5}

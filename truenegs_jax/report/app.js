@@ -388,12 +388,12 @@ function listReferences(field, lines) {
     for (const [label, value] of Object.entries(references[field] ?? {})) {
       const kept = byLabel.get(label) ?? [];
       if (kept.some(other => format(other.value) === format(value))) continue;
-      kept.push({label: `${label}, ${name}`, value, name: groupColor(index)});
+      kept.push({label, value, owner: `, ${name}`, tone: groupColor(index)});
       byLabel.set(label, kept);
     }
   }
-  return [...byLabel].flatMap(([label, [first, ...others]]) =>
-    others.length ? [first, ...others] : [{...first, label, name: "text"}]);
+  return [...byLabel.values()].flatMap(kept =>
+    kept.length > 1 ? kept : [{...kept[0], owner: "", tone: "text"}]);
 }
 
 // A table with a row for each curve, or for the median of each of many groups.
@@ -422,7 +422,7 @@ function makeValues(panel, isGrouped) {
         members.size > 1 ? `${key}, median of ${members.size}` : key),
       ...splits.map(split => cells[split] ?? make("td")))),
     ...references.map(reference => make("tr", {},
-      name(reference.name, DOTTED, reference.label),
+      name(reference.tone, DOTTED, reference.label + reference.owner),
       make("td", {}, format(reference.value))))));
 }
 
@@ -466,9 +466,9 @@ function drawPanel(panel, state) {
   panel.chart = null;
   if (!tables.length) return;
   const xs = tables.flatMap(([xs]) => [xs[0], xs.at(-1)]);
-  for (const {label, value, name} of panel.references) {
+  for (const {label, value, tone} of panel.references) {
     add([Math.min(...xs), Math.max(...xs)], [value, value],
-      {label, stroke: () => color(name), width: 1, dash: DOTTED});
+      {label, stroke: () => color(tone), width: 1, dash: DOTTED});
   }
   const showValues = ({data: [xs, ...columns], cursor: {idx}}) => {
     const end = idx ?? xs.length - 1;
