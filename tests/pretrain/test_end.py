@@ -172,7 +172,7 @@ def test_parts_are_tried_after_one_that_fails(monkeypatch, tmp_path, failing):
         ]
 
     monkeypatch.setattr(run_lib, name, run)
-  verdict = types.SimpleNamespace(passed=True)
+  verdict = types.SimpleNamespace(passed=True, summary="")
   monkeypatch.setattr(evaluate, "compute_verdict", lambda *_: verdict)
   monkeypatch.setattr(evaluate, "verdict_table", str)
   rows = types.SimpleNamespace(unigram_V=None)

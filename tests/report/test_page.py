@@ -56,7 +56,8 @@ def test_texts_are_data_whatever_they_contain(tmp_path, name):
   assert parser.title == name
   assert [tag for tag, _ in parser.tags].count("script") == 4
   data = json.loads(parser.scripts[0])
-  cases = data["runs"][0]["sections"][0]["blocks"][-1]["rows"]
+  _, corrections, *_ = data["runs"][0]["sections"]
+  cases = corrections["blocks"][-1]["rows"]
   assert cases[0][:2] == [HOSTILE, HOSTILE_IMAGE]
   assert data["runs"][0]["facts"]["steps"] == HOSTILE
 

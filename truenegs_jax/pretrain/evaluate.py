@@ -1,8 +1,7 @@
 """Evaluates a run: its verdict against guessing, and predictions for [MASK]."""
 
-import dataclasses
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -12,72 +11,14 @@ from rich.text import Text
 
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
 from truenegs_jax.models.pretrain import Model
+from truenegs_jax.report.verdict import NO, RULE, YES, Detection, Verdict
 from truenegs_jax.runtime import distributed
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.stats.intervals import jackknife_error
 from truenegs_jax.train import metrics
 
-MIN_ERRORS = 3.0  # standard errors by which a metric must beat guessing
-RULE = f"Better means by more than {MIN_ERRORS:g} standard errors."
-YES, NO = "yes", "no"
 MASK_TEXT = "[MASK]"
 NUM_TOKENS = 5  # likeliest tokens per sentence
-
-
-@dataclasses.dataclass(frozen=True)
-class Detection:
-  """Held-out metrics of a discriminator; losses in nats."""
-
-  loss: float
-  loss_error: float  # of the difference from base_rate_entropy
-  base_rate: float  # share of replaced tokens
-  base_rate_entropy: float
-  auc: float
-  auc_error: float
-  tokens: int
-
-
-@dataclasses.dataclass(frozen=True)
-class Verdict:
-  """Held-out metrics of a finished run; losses in nats."""
-
-  mlm: float  # all slots, corrected or not
-  mlm_error: float
-  mlm_hidden: float  # only slots with [MASK] in the input
-  mlm_hidden_error: float
-  uniform_entropy: float
-  unigram_entropy: float  # of the training rows: lowest loss without context
-  slots: int
-  detection: Detection | None  # None: BERT has no discriminator
-
-  @property
-  def answers(self) -> dict[str, str]:
-    """Whether each metric beats guessing without context: YES, or why not.
-
-    A generator that guesses draws tokens that are easy to detect without any
-    context, so detection does not count then.
-    """
-    guess, d = self.unigram_entropy, self.detection
-    gains = {"mlm": (guess - self.mlm, self.mlm_error)}
-    gains["mlm_hidden"] = guess - self.mlm_hidden, self.mlm_hidden_error
-    if d:
-      gains["detection.loss"] = d.base_rate_entropy - d.loss, d.loss_error
-      gains["detection.auc"] = d.auc - 0.5, d.auc_error
-    answers: dict[str, str] = {}
-    for name, (gain, error) in gains.items():
-      answer = YES if gain > MIN_ERRORS * error else NO
-      is_guess = "detection" in name and answers["mlm_hidden"] == NO
-      if math.isinf(error):
-        answer = "unknown: one batch"
-      elif answer == YES and is_guess:
-        answer = "no: the generator guesses"
-      answers[name] = answer
-    return answers
-
-  @property
-  def passed(self) -> bool:
-    """Whether all metrics are better than guessing without context."""
-    return {*self.answers.values()} == {YES}
 
 
 def compute_verdict(
@@ -90,31 +31,29 @@ def compute_verdict(
   below the unigram entropy, too. `unigram_V` counts the tokens of the training
   rows; 0 for tokens that are never masked.
   """
-  total = metrics.merge_terms(held_out)
+  total, left_out = metrics.merge_terms(held_out), leave_out(held_out)
+  ratios = metrics.compute_ratios(total)
   mlm_name = "mlm_uncorrected" if "mlm_uncorrected" in total else "mlm"
-  mlm, mlm_error = _with_error(held_out, lambda x: x[mlm_name])
-  hidden, hidden_error = _with_error(held_out, lambda x: x["mlm_hidden"])
   detection = None
   if "detect" in total:
-    _, loss_error = _with_error(
-      held_out, lambda x: _label_entropy(x) - x["detect"]
+    entropy, *entropies = map(
+      _label_entropy, (ratios["replaced"], *left_out["replaced"])
     )
-    auc, auc_error = _with_error(held_out, lambda x: x["auc"])
-    ratios = metrics.compute_ratios(total)
+    gains = np.subtract(entropies, left_out["detect"]).tolist()
     detection = Detection(
       loss=ratios["detect"],
-      loss_error=loss_error,
+      loss_error=jackknife_error(gains),
       base_rate=ratios["replaced"],
-      base_rate_entropy=_label_entropy(ratios),
-      auc=auc,
-      auc_error=auc_error,
+      base_rate_entropy=entropy,
+      auc=ratios["auc"],
+      auc_error=jackknife_error(left_out["auc"]),
       tokens=int(total["detect"][1]),
     )
   return Verdict(
-    mlm=mlm,
-    mlm_error=mlm_error,
-    mlm_hidden=hidden,
-    mlm_hidden_error=hidden_error,
+    mlm=ratios[mlm_name],
+    mlm_error=jackknife_error(left_out[mlm_name]),
+    mlm_hidden=ratios["mlm_hidden"],
+    mlm_hidden_error=jackknife_error(left_out["mlm_hidden"]),
     uniform_entropy=math.log(len(unigram_V)),
     unigram_entropy=metrics.entropy(unigram_V),
     slots=int(total[mlm_name][1]),
@@ -122,9 +61,23 @@ def compute_verdict(
   )
 
 
-def _label_entropy(ratios: Mapping[str, float]) -> float:
+def leave_out(batches: Sequence[metrics.Terms]) -> dict[str, list[float]]:
+  """Returns each metric without each of the batches, for the jackknife.
+
+  The tokens of a text are dependent; batches are nearly independent.
+  """
+  merged = metrics.merge_terms(batches)
+  ratios = [
+    metrics.compute_ratios(
+      {k: (a - x[k][0], b - x[k][1]) for k, (a, b) in merged.items()}
+    )
+    for x in batches
+  ]
+  return {name: [x[name] for x in ratios] for name in ratios[0]}
+
+
+def _label_entropy(rate: float) -> float:
   """Returns the detection loss of knowing only how many are replaced."""
-  rate = ratios["replaced"]
   return metrics.entropy(np.array([rate, 1 - rate]))
 
 
@@ -132,54 +85,22 @@ def verdict_table(v: Verdict) -> Table:
   """Makes a table that compares each metric with guessing."""
   table = Table(title="Held-out rows", title_justify="left")
   table.caption, table.caption_justify = RULE, "left"
-  for name in ("metric", "model", "guessing without context", "better"):
+  for name in v.rows[0]:
     table.add_column(name, overflow="fold")
-
-  def show(value: float, error: float, digits: int) -> str:
-    text = f"{value:.{digits}f}"
-    return text if math.isinf(error) else f"{text} ± {error:.{digits}f}"
-
-  mlm, hidden = f"MLM loss, {v.slots:,} slots", "MLM loss, slots with [MASK]"
-  unigram = f"unigram entropy {v.unigram_entropy:.3f}"
-  rows = [(mlm, show(v.mlm, v.mlm_error, 3), unigram)]
-  rows += [(hidden, show(v.mlm_hidden, v.mlm_hidden_error, 3), unigram)]
-  if d := v.detection:
-    name = f"detection loss, {d.tokens:,} tokens"
-    guess = f"base-rate entropy {d.base_rate_entropy:.4f}"
-    guess += f" ({d.base_rate:.1%} replaced)"
-    rows += [(name, show(d.loss, d.loss_error, 4), guess)]
-    rows += [("detection AUC", show(d.auc, d.auc_error, 4), "0.5")]
-  for row, answer in zip(rows, v.answers.values(), strict=True):
+  for row in v.rows:
+    *cells, answer = row.values()
     color = {YES: "green", NO: "red"}.get(answer, "yellow")
-    table.add_row(*row, Text(answer, color))
+    table.add_row(*cells, Text(answer, color))
   return table
 
 
 def describe_failure(v: Verdict) -> str:
   """Returns why a run did not pass, and what to do."""
-  failed = [f"{name} ({x})" for name, x in v.answers.items() if x != YES]
   return (
-    f"This run does not show that the model learned: {', '.join(failed)}."
-    f" {RULE} Set a larger --config.steps; if one batch holds all held-out"
-    " rows, a larger --config.eval.rows, or start a run with more text."
+    f"{v.summary} {RULE} Set a larger --config.steps; if one batch holds all"
+    " held-out rows, a larger --config.eval.rows, or start a run with more"
+    " text."
   )
-
-
-def _with_error(
-  batches: list[metrics.Terms],
-  statistic: Callable[[Mapping[str, float]], float],
-) -> tuple[float, float]:
-  """Returns a statistic of all batches and its error by the jackknife.
-
-  The tokens of a text are dependent; batches are nearly independent.
-  """
-  merged = metrics.merge_terms(batches)
-  left_out = [
-    {k: (a - x[k][0], b - x[k][1]) for k, (a, b) in merged.items()}
-    for x in batches
-  ]
-  values = [statistic(metrics.compute_ratios(x)) for x in left_out]
-  return statistic(metrics.compute_ratios(merged)), jackknife_error(values)
 
 
 class MaskFill(NamedTuple):

@@ -27,6 +27,7 @@ from truenegs_jax.corrections import findings, predict_slots
 from truenegs_jax.data.corpus.sources_spec import describe_sources
 from truenegs_jax.data.rows import batches, copies, rows_folder
 from truenegs_jax.pretrain import evaluate, export_run, loop
+from truenegs_jax.report.verdict import Verdict
 from truenegs_jax.report.write import write_own_report
 from truenegs_jax.runtime import distributed, errors, progress
 from truenegs_jax.runtime.files import read_results
@@ -227,7 +228,7 @@ def finish_run(workdir: pathlib.Path, result: loop.Training) -> int:
   if failures:
     raise type(failures[0])(" ".join(map(errors.printable, failures)))
   if verdict.passed or not result.setup.run.config.eval.must_learn:
-    say(describe_next_steps(workdir))
+    say(f"{verdict.summary} {describe_next_steps(workdir)}")
     return 0
   say(evaluate.describe_failure(verdict))
   return EXIT_NOT_LEARNED
@@ -266,7 +267,7 @@ def _update_results(workdir: pathlib.Path, **results: Any) -> None:
 
 
 def _save_verdict(
-  workdir: pathlib.Path, result: loop.Training, verdict: evaluate.Verdict
+  workdir: pathlib.Path, result: loop.Training, verdict: Verdict
 ) -> None:
   """Saves the verdict and, if the run has built it, the synonym table."""
   setup = result.setup
@@ -278,6 +279,7 @@ def _save_verdict(
     fingerprints=setup.description["fingerprints"],
     verdict=files.finite_or_null(dataclasses.asdict(verdict))
     | {"answers": verdict.answers, "passed": verdict.passed},
+    left_out=files.finite_or_null(evaluate.leave_out(result.held_out)),
   )
   if setup.run.table_builder and distributed.is_first_process():
     _find_table(result).save(workdir / files.SYNONYMS)

@@ -9,7 +9,10 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from scipy import special
+
 from truenegs_jax.report import curves, page
+from truenegs_jax.report.verdict import RULE, read_verdict
 from truenegs_jax.runtime.errors import CheckpointError, printable
 from truenegs_jax.runtime.files import read_results
 from truenegs_jax.stats.intervals import mean_interval
@@ -36,25 +39,24 @@ def read_pretraining(
   """Reads a pre-training."""
   records = curves.read_records(workdir)
   about = read_saved(run, workdir / files.ABOUT)
-  verdict = results.get("verdict", {})
   run.curves = [
     curves.Curve(
       splits=curves.thin_records(records.splits, curves.MAX_POINTS),
       tokens=run.config["batch_size"] * run.config["length"],
       flops=about.get("row_flops", 0) * run.config["batch_size"] or None,
-      references=_list_references(about, verdict),
+      references=_list_references(about, records.splits),
     )
   ]
   train = records.splits.get("train", {})
-  run.sentence = _describe_outcome(run, train, verdict)
+  run.sentence = _describe_outcome(run, train, has_results=bool(results))
   lines = about.get("lines", {})
   run.facts |= {name: lines[name] for name in GLANCE if name in lines}
   if train:
     run.facts |= _describe_cost(run.config, train, about)
-  if verdict:
-    level = page.GOOD if verdict["passed"] else page.WARNING
-    run.notes.append((level, _describe_verdict(verdict)))
   run.notes += [(page.WARNING, x) for x in _warn(train, about, records)]
+  if verdict := results.get("verdict"):
+    blocks = _show_verdict(run, verdict)
+    yield page.Section("Held-out rows", files.RESULTS, blocks)
   if saved := read_saved(run, workdir / files.CASES):
     yield page.Section("Corrections", files.CASES, show_cases(saved))
   if fills := results.get("fills"):
@@ -76,21 +78,32 @@ def read_saved(run: page.Run, path: pathlib.Path) -> dict[str, Any]:
 
 
 def _list_references(
-  about: Mapping[str, Any], verdict: Mapping[str, Any]
+  about: Mapping[str, Any], splits: Mapping[str, curves.Columns]
 ) -> dict[str, dict[str, float]]:
   """Returns what guessing without context reaches, for each loss."""
-  source, names = verdict or about, ("unigram", "uniform")
-  guesses = {f"{x} entropy": source[f"{x}_entropy"] for x in names if source}
+  names = ("unigram", "uniform") if about else ()
+  guesses = {f"{x} entropy": about[f"{x}_entropy"] for x in names}
   references = dict.fromkeys(("mlm", "mlm_uncorrected", "mlm_hidden"), guesses)
   references["auc"] = {"chance": 0.5}
-  if detection := verdict.get("detection"):
-    entropy = detection["base_rate_entropy"]
+  if (rates := splits.get("held_out", {}).get("replaced")) is not None:
+    entropy = float(special.entr(rates[-1]) + special.entr(1 - rates[-1]))
     references["detect"] = {"entropy of the labels": entropy}
   return references
 
 
+def _show_verdict(
+  run: page.Run, saved: Mapping[str, Any]
+) -> Iterator[page.Block]:
+  """Yields the table of the terminal, and notes what it says of the run."""
+  verdict = read_verdict(saved)
+  level = page.GOOD if verdict.passed else page.WARNING
+  run.notes.insert(0, (level, verdict.summary))
+  yield page.table("", verdict.rows)
+  yield page.text(RULE)
+
+
 def _describe_outcome(
-  run: page.Run, train: curves.Columns, verdict: Mapping[str, Any]
+  run: page.Run, train: curves.Columns, *, has_results: bool
 ) -> str:
   if not train:
     return "No training step is recorded yet."
@@ -99,30 +112,8 @@ def _describe_outcome(
     steps = int(total)  # that fit into the minutes
   if step < steps:
     return f"{run.state.capitalize()} at step {step:,} of {steps:,}."
-  if not verdict:
-    return f"All {steps:,} steps are done, the results are not written."
-  learned = "beats" if verdict["passed"] else "was not shown to beat"
-  return f"Finished all {steps:,} steps, and {learned} guessing."
-
-
-def _describe_verdict(verdict: Mapping[str, Any]) -> str:
-  """Returns metrics next to those of guessing, and what does not beat it."""
-  text = (
-    f"Held-out loss of hidden words {verdict['mlm_hidden']:.3f}"
-    f" {_format_error(verdict['mlm_hidden_error'])}; guessing without"
-    f" context reaches {verdict['unigram_entropy']:.3f}."
-  )
-  if detection := verdict["detection"]:
-    text += (
-      f" AUC of detection {detection['auc']:.3f}"
-      f" {_format_error(detection['auc_error'])}; chance is 0.5."
-    )
-  failed = [f"{k} {x}" for k, x in verdict["answers"].items() if x != "yes"]
-  return f"{text} Better than guessing? {'; '.join(failed) or 'yes'}."
-
-
-def _format_error(error: float | None) -> str:
-  return "(one batch: no error)" if error is None else f"± {error:.3f}"
+  rest = "" if has_results else "; the results are not written"
+  return f"All {steps:,} steps are done{rest}."
 
 
 def _describe_cost(
