@@ -16,6 +16,7 @@ from support.report_workdirs import (
   write_pretraining,
 )
 from truenegs_jax.report import page
+from truenegs_jax.report.compare import compare
 from truenegs_jax.report.write import read_workdirs
 
 
@@ -93,10 +94,8 @@ def test_pages_of_two_runs_name_what_differs(tmp_path):
   first = write_pretraining(tmp_path / "a" / "run", lr=1e-3)
   second = write_pretraining(tmp_path / "b" / "run", lr=2e-3)
   runs = read_workdirs([first, second, first / ".." / "run"])
-  parser = Parser()
-  parser.feed(page.render(runs))
-  compared = json.loads(parser.scripts[0])["compared"]
-  assert compared["rows"] == [["optim.lr", "0.001", "0.002"]]
+  *_, configs = compare(runs)
+  assert configs["rows"] == [["optim.lr", "0.001", "0.002"]]
   assert [run.name for run in runs] == ["a/run", "b/run"]
   assert len({curve.group for run in runs for curve in run.curves}) == 2
 

@@ -550,7 +550,8 @@ function drawPage() {
   const {runs, compared} = data, main = document.getElementById("main");
   main.append(makeSection("At a glance",
     make("div", {class: "glance"}, ...runs.map(makeGlance))));
-  if (compared) main.append(makeSection("Compared", makeTable(compared)));
+  if (compared.length) main.append(makeSection("Compared",
+    ...compared.map(block => BLOCKS[block.kind](block))));
   main.append(...[makeCurves(runs)].filter(Boolean));
   for (const run of runs) {
     for (const {title, blocks} of run.sections) {

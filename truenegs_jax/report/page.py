@@ -45,6 +45,17 @@ class Section:
 
 
 @dataclasses.dataclass
+class Measure:
+  """A result by which runs are compared."""
+
+  value: float
+  digits: int | None = None  # decimals; None for a cost, compared in percent
+  # Values without each of the batches that it was measured on, if they are
+  # known: for its error.
+  left_out: Sequence[float] = ()
+
+
+@dataclasses.dataclass
 class Run:
   """One workdir on the page; its config is the saved one."""
 
@@ -59,6 +70,9 @@ class Run:
   config: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   curves: list[Curve] = dataclasses.field(default_factory=list)
   sections: list[Section] = dataclasses.field(default_factory=list)
+  measures: dict[str, Measure] = dataclasses.field(default_factory=dict)
+  # On which measures depend that are no costs: equal in comparable runs.
+  setting: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
 def facts(rows: Mapping[str, str]) -> Block:
@@ -89,6 +103,11 @@ def _infer_type(name: str, rows: Sequence[Mapping[str, Any]]) -> str:
   if not any(isinstance(x, str) for x in values):
     return NUMBER
   return CHOICE if len({*values}) <= MAX_CHOICES else TEXT
+
+
+def format_number(value: float) -> str:
+  """Returns a number without an exponent: "61,440", "4.31"."""
+  return f"{value:,.0f}" if abs(value) >= 1_000 else f"{value:.3g}"
 
 
 def abridge(words: Sequence[str], first: str) -> list[str]:
@@ -122,15 +141,16 @@ def dots(title: str, unit: str, groups: Sequence[Mapping[str, Any]]) -> Block:
   return {"kind": "dots", "title": title, "unit": unit, "groups": [*groups]}
 
 
-def render(runs: Sequence[Run]) -> str:
-  """Returns the page."""
+def render(runs: Sequence[Run], compared: Iterable[Block] = ()) -> str:
+  """Returns the page, with blocks that compare the runs."""
   data = {
     "version": importlib.import_module("truenegs_jax").__version__,
     "date": datetime.datetime.now().astimezone().isoformat(" ", "minutes"),
     "panels": PANELS,
-    "compared": _compare_configs(runs) if len(runs) > 1 else None,
+    "compared": [*compared],
     "runs": [
-      dataclasses.asdict(run) | {"config": [*flatten(run.config).items()]}
+      dataclasses.asdict(dataclasses.replace(run, measures={}))
+      | {"config": [*flatten(run.config).items()]}
       for run in runs
     ],
   }
@@ -155,18 +175,6 @@ def render(runs: Sequence[Run]) -> str:
   for name, part in parts.items():  # DATA, which could have a name, is last
     page = page.replace(f"{{{{{name}}}}}", part, 1)
   return page
-
-
-def _compare_configs(runs: Sequence[Run]) -> Block:
-  """Returns a table of the config keys in which runs differ."""
-  configs = [flatten(run.config) for run in runs]
-  rows = []
-  for key in sorted(set().union(*configs)):
-    values = [json.dumps(config.get(key)) for config in configs]
-    if len(set(values)) > 1:
-      names = (run.name for run in runs)
-      rows.append({"config key": key} | dict(zip(names, values, strict=True)))
-  return table("Config keys in which the runs differ", rows)
 
 
 def _read(name: str) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 
 from scipy import special
 
+from truenegs_jax.config.keys import flatten
 from truenegs_jax.report import curves, page
 from truenegs_jax.report.verdict import RULE, read_verdict
 from truenegs_jax.runtime.errors import CheckpointError, printable
@@ -23,6 +24,17 @@ COLLAPSED = 0.5  # mean cosine of random pairs
 # Lines of the report at the start that are shown at a glance.
 GLANCE = ("start", "objective", "devices", "parameters", "steps", "data")
 MAX_PAIRS = 25  # bars of pairs
+# Metrics that do not depend on the weights of a loss.
+COMPARABLE = (
+  *("mlm_uncorrected", "mlm_hidden", "detect", "auc"),
+  *("corrected_of_slots", "corrected_of_mismatches", "corrected_rows"),
+)
+# Keys of a config and of about.json on which they depend but for the recipe.
+SETTING = (
+  *("objective", "model.backbone", "model.variant", "generator.multiplier"),
+  *("generator.variant", "masking.prob", "masking.style", "eval.rows"),
+)
+DATA = ("rows", "text_bytes", "unigram_entropy", "uniform_entropy")
 RESULT = "result.json"  # of one run
 Runs = Mapping[str, Sequence[Mapping[str, Any]]]  # of results.json, by task
 # Of a comparison: two models, their difference, and its intervals.
@@ -51,8 +63,9 @@ def read_pretraining(
   run.sentence = _describe_outcome(run, train, has_results=bool(results))
   lines = about.get("lines", {})
   run.facts |= {name: lines[name] for name in GLANCE if name in lines}
-  if train:
-    run.facts |= _describe_cost(run.config, train, about)
+  cost = _measure_cost(run.config, train, about) if train else {}
+  costs = [f"{page.format_number(x)} {unit}" for unit, x in cost.items()]
+  run.facts["cost"] = ", ".join(costs)
   run.notes += [(page.WARNING, x) for x in _warn(train, about, records)]
   if verdict := results.get("verdict"):
     blocks = _show_verdict(run, verdict)
@@ -64,6 +77,13 @@ def read_pretraining(
     yield page.Section(title, files.RESULTS, _show_fills(fills))
   if about:
     yield page.Section("Data", files.ABOUT, _show_data(about))
+  held_out, left_out = records.splits.get("held_out"), results.get("left_out")
+  if held_out:
+    run.measures = _measure_quality(held_out, left_out or {})
+  run.measures |= {unit: page.Measure(x) for unit, x in cost.items()}
+  config = flatten(run.config)
+  run.setting = {x: config.get(x) for x in SETTING}
+  run.setting["data"] = [about.get(x) for x in DATA]
 
 
 def read_saved(run: page.Run, path: pathlib.Path) -> dict[str, Any]:
@@ -116,20 +136,38 @@ def _describe_outcome(
   return f"All {steps:,} steps are done{rest}."
 
 
-def _describe_cost(
+def _measure_cost(
   config: Mapping[str, Any], train: curves.Columns, about: Mapping[str, Any]
-) -> dict[str, str]:
-  hours = curves.count_hours(train)[-1]
-  rows = train["step"][-1] * config["batch_size"]
-  tokens = rows * config["length"]
-  cost = [f"{hours:.2f} hours of training steps", f"{tokens:.3g} tokens"]
-  if "row_flops" in about:
-    cost.append(f"{about['row_flops'] * rows:.3g} FLOPs")
-  if "rows_per_s" in train:
-    cost.append(f"{train['rows_per_s'][-1]:,.0f} rows/s")
-  if "memory_peak_gib" in train:
-    cost.append(f"at most {train['memory_peak_gib'][-1]:.2f} GiB")
-  return {"cost": ", ".join(cost)}
+) -> dict[str, float]:
+  """Returns what a training has cost, by unit."""
+  step, unknown = train["step"][-1], [math.nan]
+  rows = step * config["batch_size"]
+  cost = {
+    "hours of training": curves.count_hours(train)[-1],
+    "steps": step,
+    "tokens": rows * config["length"],
+    "TFLOP": about.get("row_flops", math.nan) * rows / 1e12,
+    "rows/s": train.get("rows_per_s", unknown)[-1],
+    "GiB of memory": train.get("memory_peak_gib", unknown)[-1],
+  }
+  return {unit: float(x) for unit, x in cost.items() if math.isfinite(x)}
+
+
+def _measure_quality(
+  held_out: curves.Columns, left_out: dict[str, Any]
+) -> dict[str, page.Measure]:
+  """Returns the last held-out metrics of a run."""
+  curves.rename_mlm(left_out)
+  measures = {}
+  for field in [x for x in COMPARABLE if x in held_out]:
+    title, _, unit = curves.PANELS[field]
+    scale, digits = (100, 2) if field in curves.RATES else (1, 4)
+    measures[f"{title} ({unit})" if unit else title] = page.Measure(
+      scale * held_out[field][-1],
+      digits,
+      [scale * x for x in left_out.get(field, ()) if x is not None],
+    )
+  return measures
 
 
 def _warn(

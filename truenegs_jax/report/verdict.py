@@ -81,15 +81,15 @@ class Verdict:
     v, unigram = self, f"unigram entropy {self.unigram_entropy:.3f}"
     mlm, hidden = f"MLM loss, {v.slots:,} slots", "MLM loss, slots with [MASK]"
     rows = [
-      (mlm, _show(v.mlm, v.mlm_error, 3), unigram),
-      (hidden, _show(v.mlm_hidden, v.mlm_hidden_error, 3), unigram),
+      (mlm, format_estimate(v.mlm, v.mlm_error, 3), unigram),
+      (hidden, format_estimate(v.mlm_hidden, v.mlm_hidden_error, 3), unigram),
     ]
     if d := v.detection:
       name = f"detection loss, {d.tokens:,} tokens"
       guess = f"base-rate entropy {d.base_rate_entropy:.4f}"
       guess += f" ({d.base_rate:.1%} replaced)"
-      rows += [(name, _show(d.loss, d.loss_error, 4), guess)]
-      rows += [("detection AUC", _show(d.auc, d.auc_error, 4), "0.5")]
+      rows += [(name, format_estimate(d.loss, d.loss_error, 4), guess)]
+      rows += [("detection AUC", format_estimate(d.auc, d.auc_error, 4), "0.5")]
     names = "metric", "model", "guessing without context", "better"
     return [
       dict(zip(names, (*row, answer), strict=True))
@@ -97,8 +97,11 @@ class Verdict:
     ]
 
 
-def _show(value: float, error: float, digits: int) -> str:
-  text = f"{value:.{digits}f}"
+def format_estimate(
+  value: float, error: float, digits: int, *, sign: str = ""
+) -> str:
+  """Returns a value with its standard error, unless that is unknown: inf."""
+  text = f"{value:{sign}.{digits}f}"
   return text if math.isinf(error) else f"{text} ± {error:.{digits}f}"
 
 

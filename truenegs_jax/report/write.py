@@ -8,6 +8,7 @@ import pathlib
 from collections.abc import Callable, Iterator, Sequence
 
 from truenegs_jax.report import page, plots, tasks
+from truenegs_jax.report.compare import compare
 from truenegs_jax.runtime import errors
 from truenegs_jax.runtime.errors import InputError, TrueNegsError, printable
 from truenegs_jax.runtime.files import READ_ERRORS, atomic_file, describe_error
@@ -48,9 +49,10 @@ def write_own_report(
 
 
 def _write(runs: Sequence[page.Run], path: pathlib.Path) -> None:
+  text = page.render(runs, compare(runs))
   with atomic_file(path, several_writers=True) as file:  # jobs of a study
     # Bytes of a folder's name that are no UTF-8 are shown as escapes.
-    file.write(page.render(runs).encode(errors="backslashreplace"))
+    file.write(text.encode(errors="backslashreplace"))
 
 
 def read_workdirs(workdirs: Sequence[pathlib.Path]) -> list[page.Run]:
