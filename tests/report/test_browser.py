@@ -220,7 +220,7 @@ def test_overlaid_runs_have_lines_of_their_own(tab, run, tmp_path):
     " x.includes('run, train'))"
   )
   assert {"run, train", "other, train"} <= {*labels}
-  rows = opened.locator("section", has_text="Compared").locator("tbody tr")
+  rows = opened.locator("figure", has_text="Config keys").locator("tbody tr")
   assert sorted(rows.all_inner_texts()) == [
     "optim.lr\t0.001\t0.002",
     "steps\t60\t30",
