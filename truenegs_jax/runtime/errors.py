@@ -243,12 +243,16 @@ def temporary_folder(
 
 def program(name: str = "truenegs") -> str:
   """Returns what to type for a program of this environment, for messages."""
-  path, known = pathlib.Path(sys.executable).with_name(name), shutil.which(name)
-  if known and os.path.samefile(os.path.dirname(known), path.parent):
+  folder = os.path.realpath(os.path.dirname(sys.executable))
+  known = shutil.which(name)
+  if known and os.path.realpath(os.path.dirname(known)) == folder:
     return name
-  if not path.exists():  # such as a script that pip puts elsewhere
+  path = os.path.join(folder, name)
+  if not os.path.exists(path):  # such as a script that pip puts elsewhere
     return f"{shlex.quote(sys.executable)} -m truenegs_jax"
-  return shlex.quote(min(str(path), os.path.relpath(path), key=len))
+  with contextlib.suppress(OSError):  # the current folder was removed
+    path = min(path, os.path.relpath(path), key=len)
+  return shlex.quote(path)
 
 
 def rerun_command() -> str:
