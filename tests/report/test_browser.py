@@ -46,7 +46,8 @@ CUT = """() => [...document.querySelectorAll(
       || inner.right > outer.right + 1 || inner.left < outer.left - 1;
   }).map(x => x.textContent).concat([...charts].flatMap(({ctx, axes}) => {
     ctx.font = "12px system-ui, sans-serif";
-    return axes[1]._values.filter(x => ctx.measureText(x).width > axes[1]._size);
+    const {_size: room, _values: ticks} = axes[1];
+    return ticks.filter(x => ctx.measureText(x).width > room);
   }))"""
 
 
