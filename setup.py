@@ -73,6 +73,8 @@ setuptools.setup(
   package_data={
     "truenegs_jax": ["py.typed", "*.pyi"],
     "truenegs_jax.report": ["*.js", "*.css", "*.html", "vendor/*"],
+    "truenegs_jax.finetune": ["*.txt"],
+    "truenegs_jax.robustness": ["*.txt"],
   },
   install_requires=[
     "absl-py>=2.1",

@@ -158,7 +158,6 @@ def test_a_comparison_fits_a_terminal_without_cut_words(capsys, low_runs):
     high=-0.25,
     low_runs=low_runs,
     high_runs=10.5,
-    resamples=10_000,
     p=0.0123,
     p_runs=0.5,
   )

@@ -91,9 +91,9 @@ def test_failed_seeds_and_short_fine_tunings_are_noted(config, tmp_path):
   path.write_text(json.dumps(saved))
   model = start.open_model(str(folder), config.to_dict(), print)
   assert [*model.seeds.values()] == [0]
-  first, *others = model.notes
-  assert first == f"{folder}: 1 of 2 seeds; 1 failed: seed 1, constant."
-  assert any("1 epochs, not 2" in note for note in others)
+  start_of_note = f"{folder}: 1 of 2 seeds; 1 failed: seed 1, constant; "
+  assert model.note.startswith(start_of_note)
+  assert "1 epochs, not 2" in model.note
 
 
 def interrupt(*args):

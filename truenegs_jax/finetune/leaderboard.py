@@ -6,6 +6,7 @@ accuracy for other tasks of GLUE (MNLI matched), and SQuAD v1.1.
 """
 
 import dataclasses
+import importlib.resources
 import re
 import statistics
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -47,34 +48,7 @@ NOTES = {
   "owt": "one pre-training on OpenWebText",
   "more": "Google's weights, trained on more data and for longer",
 }
-# Source, note, name of the model: scores in the order of GLUE and
-# SQUAD_SCORES. Two scores alone are SQuAD's.
-_PUBLISHED = """
-table3  best   BERT base: 61.1 93.0 86.8 87.1 90.8 84.7 91.4 67.9
-table3  best   BERT base HC: 62.9 93.2 87.5 87.4 90.9 84.9 91.5 69.3
-table3  best   BERT base SR: 61.2 93.5 89.0 87.5 90.9 84.8 91.6 68.6
-table3  best   BERT large: 61.7 93.7 88.5 90.1 91.3 86.7 92.4 72.9
-table3  best   BERT large HC: 62.3 93.4 89.0 90.5 91.5 87.0 93.0 73.7
-table3  best   BERT large SR: 62.3 94.2 89.2 90.1 91.4 87.0 92.8 74.0
-table3  copied ELECTRA small: 56.8 88.3 87.4 86.8 88.3 78.9 87.9 68.5
-table3  best   ELECTRA small HC: 62.0 89.8 87.0 86.7 89.0 80.4 88.0 67.9
-table3  best   ELECTRA small SR: 61.1 90.1 89.5 87.0 89.4 80.8 88.8 68.6
-table3  best   ELECTRA base: 68.3 95.3 90.9 91.3 91.7 88.5 93.0 82.3
-table3  best   ELECTRA base HC: 70.9 95.6 91.2 91.3 92.0 88.7 93.6 83.8
-table3  best   ELECTRA base SR: 70.4 95.4 90.4 91.2 91.9 89.1 93.4 84.8
-table4  emcopy ELECTRA small: 75.8 83.9
-table4  len512 ELECTRA small HC: 77.7 85.6
-table4  len512 ELECTRA small SR: 76.0 84.2
-table4  best   ELECTRA base: 85.1 91.6
-table4  best   ELECTRA base HC: 85.7 92.1
-table4  best   ELECTRA base SR: 85.6 92.0
-table6  best   ELECTRA small HC GloVe: 59.0 88.5 87.0 86.4 88.8 79.6 87.9 67.1
-table6  best   ELECTRA small SR sent: 59.5 89.6 90.0 86.7 89.1 80.4 90.0 68.2
-google  owt    ELECTRA small OWT: 56.8 88.3 87.4 86.8 88.3 78.9 87.9 68.5
-google  more   ELECTRA small++: 57.0 91.2 88.0 87.5 89.0 81.3 88.4 66.7 75.8
-google  more   ELECTRA base++: 67.7 95.1 89.5 91.2 91.5 88.8 93.2 82.7 86.8
-google  more   ELECTRA large: 69.1 96.9 90.8 92.6 92.4 90.9 95.0 88.0 89.7
-"""
+_ROWS = importlib.resources.files(__package__) / "published.txt"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,7 +64,7 @@ class PublishedModel:
 
 
 def _parse_row(row: str) -> PublishedModel:
-  """Parses a row of _PUBLISHED; names begin with family and size."""
+  """Parses a row of published.txt; names begin with family and size."""
   source, note, model = row.split(maxsplit=2)
   name, scores = model.split(": ")
   family, size = re.findall("[a-z]+", name.lower())[:2]
@@ -100,7 +74,8 @@ def _parse_row(row: str) -> PublishedModel:
   return PublishedModel(name, SOURCES[source], family, size, by_task, text)
 
 
-PUBLISHED = tuple(map(_parse_row, _PUBLISHED.strip().splitlines()))
+_LINES = _ROWS.read_text(encoding="utf-8").splitlines()
+PUBLISHED = tuple(_parse_row(x) for x in _LINES if not x.startswith("#"))
 
 
 def find_published(

@@ -167,7 +167,7 @@ class FineTunedModel:
   outputs: Task  # with labels in the order of the model's outputs
   starts: tuple[Start, ...]  # of each seed
   predictor: evaluate.Predictor  # for the parameters of any seed
-  notes: tuple[str, ...]  # what limits its scores: failed seeds, few epochs
+  note: str  # what limits its scores: failed seeds, few epochs
 
   @property
   def options(self) -> FinetuneOptions:
@@ -222,7 +222,7 @@ def open_model(
       " or a folder or hub name of a Hugging Face model with a head for"
       " questions or classes."
     )
-  runs, notes = _find_runs(init, task_name, key=key)
+  runs, note = _find_runs(init, task_name, key=key)
   seeds: dict[str, int | None] = {x: run.seed for x, run in runs.items()}
   seeds, run = seeds or {init: None}, next(iter(runs.values()), None)
   network = Weights(next(iter(seeds)), report).encoder()
@@ -242,16 +242,16 @@ def open_model(
   for start in starts:
     start.fit(outputs)
   predictor = evaluate.Predictor(options, starts[0].make_model(outputs))
-  return FineTunedModel(seeds, task, outputs, starts, predictor, notes)
+  return FineTunedModel(seeds, task, outputs, starts, predictor, note)
 
 
 def _find_runs(
   init: str, task: str, *, key: str
-) -> tuple[dict[str, Result], tuple[str, ...]]:
+) -> tuple[dict[str, Result], str]:
   """Returns runs by the folders of their models, {} for models of others.
 
-  Runs that failed are left out. Notes say so, and how the runs differ from the
-  published setting.
+  Runs that failed are left out. A note says so, and how the runs differ from
+  the published setting.
   """
   workdir = open_path(key, init)
   by_task = results.load_all(workdir)
@@ -261,7 +261,7 @@ def _find_runs(
       " again to continue it."
     )
   if not by_task:
-    return {}, ()
+    return {}, ""
   if task not in by_task and (task or len(by_task) > 1):
     raise InputError(
       f"{key}={init!r} has runs of {', '.join(by_task)}, and robustness.task="
@@ -284,7 +284,7 @@ def _find_runs(
       f"{key}={init!r} lacks models of its seeds: {reason}. Fine-tune again"
       " with --config.finetune.export=all, or another learning rate."
     )
-  return runs, tuple(f"{init}: {note}." for note in notes)
+  return runs, f"{init}: {'; '.join(notes)}." if notes else ""
 
 
 def _find_task(

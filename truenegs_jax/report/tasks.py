@@ -288,18 +288,15 @@ def read_finetuning(
   secs = sum(x["secs"] for members in runs.values() for x in members)
   run.facts["cost"] = f"{secs / 3600:.2f} hours of training"
   seeds = run.config["finetune"]["seeds"]
+  texts = list[str]()
   for name, members in runs.items():
     if len(members) < seeds:
-      text = f"{len(members)} of {seeds} seeds of {name} are finished."
-      run.notes.append((page.WARNING, text))
-    run.notes += [
-      (page.WARNING, f"{x['task']}, seed {x['seed']}: {x['failure']}")
-      for x in members
-      if x["failure"]
-    ]
+      texts.append(f"{len(members)} of {seeds} seeds of {name} are finished.")
+    failed = [x for x in members if x["failure"]]
+    texts += [f"{name}, seed {x['seed']}: {x['failure']}" for x in failed]
     if notes := members[0]["notes"]:
-      text = f"{members[0]['task']} differs from others' setting: "
-      run.notes.append((page.WARNING, text + ", ".join(notes)))
+      texts.append(f"{name} differs from others' setting: {', '.join(notes)}")
+  run.notes += [(page.WARNING, text) for text in texts]
   blocks = _show_scores(runs, mains, results)
   yield page.Section("Scores", files.RESULTS, blocks)
   if any(x.get("mistakes") for members in runs.values() for x in members):
@@ -427,7 +424,7 @@ def read_robustness(
     return
   run.sentence = "Scores on changed texts."
   run.notes += [(page.WARNING, x) for x in results.get("notes", ())]
-  rows: list[dict[str, str]] = []
+  rows, compared = list[dict[str, str]](), {}
   for examples in results["sets"].values():
     texts = {
       (model, metric): [
@@ -449,11 +446,11 @@ def read_robustness(
       | dict(zip(SIDES, sides, strict=True))
       for (model, metric), sides in texts.items()
     ]
+    side = SIDES[-1 if has_pairs else 1]
+    compared[f"{examples['title']}, {side}"] = examples["compared"]
   title = "Scores, %, with standard errors over the n texts"
   blocks = [page.table(title, rows)]
-  names = " and ".join(results.get("models", ()))
-  compared = {x["title"]: x["compared"] for x in results["sets"].values()}
-  blocks += _show_compared(f"Drops of {names}", compared)
+  blocks += _show_compared(" and ".join(results.get("models", ())), compared)
   yield page.Section("Robustness", files.RESULTS, blocks)
 
 

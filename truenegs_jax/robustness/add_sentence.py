@@ -18,6 +18,7 @@ MACROS (NP), alternatives (NP/VP), a WH phrase that begins with one of the words
 
 import dataclasses
 import functools
+import importlib.resources
 import os
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -40,12 +41,8 @@ FAKE_BY_ENTITY = dict(
   PERSON="Jeff Dean", LOCATION="Chicago", ORGANIZATION="Stark Industries"
 )
 FAKE_CAPITALS = "LSTM"
-FAKE_BY_QUESTION = {
-  "who ": "Jeff Dean",
-  "when ": "1956",
-  "where ": "Chicago",
-  "how many ": "42",
-}
+FAKE_BY_QUESTION = {"who": "Jeff Dean", "when": "1956", "where": "Chicago"}
+FAKE_BY_QUESTION["how many"] = "42"
 FAKE_BY_FIRST_TAG = dict(
   VB="learn", VBD="learned", VBG="learning", VBP="learns", VBZ="learns"
 )
@@ -81,65 +78,21 @@ MACROS = {
   "W": "WHADJP/WHADVP/WHNP/WHPP",
 }
 WH_PHRASES = tuple(MACROS["W"].split("/"))
-_KIND = "type/genre/kind/group"
-_SORT = "type/sort/kind/group"
-_DO = "W:what/which/who Do NP"
-_HOW_DO = "W:what/which/who/how Do NP"
-_WHEN_DO = "W:when/where Do NP"
-_BE = "W:what/which/who Be/MD NP"
-
-# Pattern -> output; the first that matches counts.
-STATEMENT_RULES = (
-  ("W:what Be NP called that VP", "2 that 3 1 called 1"),
-  (f"W:what/which {_KIND} of NP/Noun Be NP", "5 4 a 1 3"),
-  (f"W:what/which {_KIND} of NP/Noun Be VP", "1 3 4 5"),
-  (f"W:what/which {_KIND} of NP VP", "1 3 4"),
-  ("how JJ Be NP IN NP", "3 2 0 1 4 5"),
-  ("how JJ Be NP SBAR", "3 2 0 1 4"),
-  ("how JJ Be NP", "3 2 0 1"),
-  (_WHEN_DO, "3 occurred in 1"),
-  (f"{_WHEN_DO} Verb", "3 4 in 1"),
-  (f"{_WHEN_DO} Verb NP/PP", "3 4 5 in 1"),
-  (f"{_WHEN_DO} Verb NP PP", "3 4 5 6 in 1"),
-  ("W:when/where Be NP", "3 2 in 1"),
-  ("W:when/where Verb NP VP/ADJP", "3 2 4 in 1"),
-  (f"{_DO} do", "3 1"),
-  (f"{_HOW_DO} Verb", "3 4 1"),
-  (f"{_DO} Verb IN/NP", "3 4 5 1"),
-  (f"{_DO} Verb PP", "3 4 1 5"),
-  (f"{_DO} Verb NP VP", "3 4 5 6 1"),
-  (f"{_DO} Verb to VB", "3 4 to 5 1"),
-  (f"{_DO} Verb to VB VP", "3 4 to 5 1 6"),
-  (f"{_HOW_DO} Verb NP IN VP", "3 4 5 6 1 7"),
-  (f"{_HOW_DO} Verb PP/S/VP/SBAR/SQ", "3 4 1 5"),
-  (f"{_HOW_DO} Verb PP PP/S/VP/SBAR", "3 4 1 5 6"),
-  (f"{_BE} of NP Verb/Part IN", "3 of 4 2 5 6 1"),
-  (f"{_BE} NP IN", "3 2 4 5 1"),
-  (f"{_BE} VP/IN", "3 2 4 1"),
-  (f"{_BE} IN NP/VP", "1 2 3 4 5"),
-  (f"{_BE} Verb PP", "3 2 4 1 5"),
-  ("W:what/which/who Be/MD NP/VP/PP", "1 2 3"),
-  ("W:how Be/MD NP VP", "3 2 4 by 1"),
-  ("W:what/which/who VP", "1 2"),
-  ("IN what/which NP Do NP Verb NP", "5 6 7 1 the 3 of 0"),
-  ("IN what/which NP Be NP VP/ADJP", "5 4 6 1 the 3 of 0"),
-  ("IN what/which NP Verb NP/ADJP VP", "5 4 6 1 the 3 of 0"),
-)
-
-WH_RULES = (
-  (f"IN what/which {_SORT} of NP/Noun", "1 0 4"),
-  (f"IN what/which {_SORT} of NP/Noun PP", "1 0 4 5"),
-  ("IN what/which NP", "1 the 3 of 0"),
-  ("IN WP/WDT", "1 0"),
-  (f"what/which {_SORT} of NP/Noun", "0 3"),
-  (f"what/which {_SORT} of NP/Noun PP", "0 3 4"),
-  ("what/which NP", "the 2 of 0"),
-  ("how many/much NP", "0 2"),
-)
 # Replaced in WH phrases that no rule matches.
 _WH = "what/who/how many/how much/which/where/when/why/how"
 WH_WORDS = tuple(_WH.split("/"))
 LEADING = ("PP", "SBAR")  # clauses before a comma
+
+
+def _read_rules(text: str) -> list[list[str]]:
+  lines = (x for x in text.splitlines() if not x.startswith("#"))
+  return [line.split(" = ") for line in lines]
+
+
+_RULES = importlib.resources.files(__package__) / "statements.txt"
+STATEMENT_RULES, WH_RULES = map(
+  _read_rules, _RULES.read_text(encoding="utf-8").split("\n\n")
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -277,7 +230,7 @@ def fake_answer(question: Question, tokens: Sequence[Token]) -> str:
     return FAKE_CAPITALS
   text = question.text.lower()
   for start, fake in FAKE_BY_QUESTION.items():
-    if text.startswith(start):
+    if text.startswith(f"{start} "):
       return fake
   first, last = tokens[0], tokens[-1]
   if first.tag in FAKE_BY_FIRST_TAG:
@@ -310,13 +263,13 @@ def make_statement(tree: Tree, answer: Sequence[str]) -> list[str]:
   """
   tree = group_wh_phrases(tree)
   for pattern, output in STATEMENT_RULES:
-    for lead in ("", *LEADING):
+    for lead in ([], *([label, ","] for label in LEADING)):
       atoms = pattern.split()
-      nodes = match([lead, ",", *atoms] if lead else atoms, (tree,))
+      nodes = match([*lead, *atoms], (tree,))
       if nodes is not None:
-        front = [*list_words(nodes[0]), ","] if lead else []
-        body = _fill(output, atoms, nodes[2:] if lead else nodes, answer)
-        return _punctuate([*front, *body])
+        front, body = nodes[: len(lead)], nodes[len(lead) :]
+        words = [word for node in front for word in list_words(node)]
+        return _punctuate([*words, *_fill(output, atoms, body, answer)])
   tokens = _replace_last_wh(tree, answer)
   return _punctuate(tokens) if tokens else []
 

@@ -100,7 +100,7 @@ def _report_scores(
     records[name] = {k: dataclasses.asdict(x) for k, x in by_folder.items()}
   first = next(iter(models.values()))
   results = [scores.make_result(x, by_model, first.network) for x in sets]
-  notes = [note for model in models.values() for note in model.notes]
+  notes = [model.note for model in models.values() if model.note]
   if first.network != scores.NETWORK and first.task.kind == SPANS:
     notes.append(
       f"The paper's table 5 is not shown: it is of a {scores.NETWORK}"

@@ -112,11 +112,11 @@ class Comparison:
   difference: float  # ours - theirs
   low: float  # 95 % interval for other examples and these runs
   high: float
-  low_runs: float | None  # for other runs, too; None if a model has only one
-  high_runs: float | None
-  resamples: int
   p: float
-  p_runs: float | None
+  # For other runs, too; None if a model has only one.
+  low_runs: float | None = None
+  high_runs: float | None = None
+  p_runs: float | None = None
 
 
 def compare_scores(
@@ -143,14 +143,13 @@ def compare_scores(
                          B = variance of the resampled difference
                              - sum of the models' interactions / S
 
-  The interaction of runs with examples, such as noise of single answers, is
-  also in A, and is not counted twice: it is the variance between runs of what
-  a resample changes in a score. The half width is Student's quantile times the
-  root of the variance, with Satterthwaite's (1946, Biometrics Bulletin 2)
-  degrees of freedom, var^2 / (A^2 / (S - 1) + A'^2 / (S' - 1) + B^2 / (N - 1));
-  p agrees with it. By simulation, 2.8 to 6.3 % of such intervals lack the true
-  difference with 3 to 10 runs, whichever component dominates
-  (benchmarks/coverage.py).
+  The interaction of runs with examples, such as noise of single answers, is in
+  A: it is the variance between runs of what a resample changes in a score. The
+  half width is Student's quantile times the root of the variance, with
+  Satterthwaite's (1946, Biometrics Bulletin 2) degrees of freedom,
+  var^2 / (A^2 / (S - 1) + A'^2 / (S' - 1) + B^2 / (N - 1)); p agrees with it.
+  With 3 to 10 runs, 2.8 to 6.3 % of simulated intervals lack the difference,
+  whichever component dominates (docs/explanation/guarantees.md).
 
   Args:
     score: scores of the runs of both models, ours first.
@@ -169,24 +168,20 @@ def compare_scores(
   tail = min(np.sum(difference_R <= 0), np.sum(difference_R >= 0))
   observed_S = score(np.arange(size)[None])[:, 0]
   ours, theirs = (float(x.mean()) for x in np.split(observed_S, [runs[0]]))
-  difference, half, p_runs = ours - theirs, math.nan, None
-  if min(runs) > 1:
-    error, freedom = _find_error(observed_S, score_SxR, size, runs)
-    half = float(special.stdtrit(freedom, UPPER)) * error
-    t = round(abs(difference), 9) / max(error, 1e-9)
-    p_runs = float(2 * special.stdtr(freedom, -t))
-  return Comparison(
-    metric=metric,
-    ours=ours,
-    theirs=theirs,
-    difference=difference,
-    low=low,
-    high=high,
-    low_runs=None if p_runs is None else difference - half,
-    high_runs=None if p_runs is None else difference + half,
-    resamples=resamples,
-    p=min(1.0, 2 * (1 + int(tail)) / (resamples + 1)),
-    p_runs=p_runs,
+  difference, p = ours - theirs, min(1.0, 2 * (1 + int(tail)) / (resamples + 1))
+  result = Comparison(metric, ours, theirs, difference, low, high, p)
+  if min(runs) < 2:
+    return result
+  error, freedom = _find_error(observed_S, score_SxR, size, runs)
+  half = float(special.stdtrit(freedom, UPPER)) * error
+  p_runs = 2 * special.stdtr(
+    freedom, -round(abs(difference), 9) / (error or 1e-9)
+  )
+  return dataclasses.replace(
+    result,
+    low_runs=difference - half,
+    high_runs=difference + half,
+    p_runs=float(p_runs),
   )
 
 
