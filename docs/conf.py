@@ -56,6 +56,7 @@ html_static_path = ["_static"]
 html_css_files = ["custom.css"]
 html_favicon = "_static/favicon.svg"
 html_search_scorer = str(DOCS / "scorer.js")
+html_sidebars = {"install": []}  # it has no pages below it
 html_context = {"default_mode": "auto"}  # light or dark, as the system
 html_theme_options = {
   "show_prev_next": True,
@@ -111,5 +112,6 @@ def setup(app):
   app.connect("source-read", generate)
   app.connect("doctree-read", register_keys)
   app.connect("doctree-read", search_terms.add_index_entries)
+  app.connect("env-get-outdated", search_terms.list_pages)
   # Before napoleon, which reads the sections of Google's style.
   app.connect("autodoc-process-docstring", mark_indented_blocks, priority=400)
