@@ -1,6 +1,6 @@
 # help         prints this text
 # demo         trains a small ELECTRA on WordNet's glosses, without PyTorch
-# test         runs the quick tests: 6 minutes of processor time
+# test         runs the quick tests
 # test-all     runs all tests, including those marked slow
 # test-faults  runs tests/faults with all damages, kills and signals: 60 minutes
 # bounds       tests the lowest and the newest versions that setup.py allows,
