@@ -109,7 +109,7 @@ def wait(tab):
 @pytest.mark.parametrize(("width", "is_click"), [(1280, True), (390, False)])
 def test_links_land_and_charts_keep_their_size(tab, run_page, width, is_click):
   # The last link, for which everything above may change its height.
-  anchor = "#section-4"
+  anchor = "#section-5"
   opened = tab(run_page, width, "" if is_click else anchor)
   if is_click:
     opened.locator("nav a").last.click()
