@@ -1,6 +1,5 @@
 """Compares runs on a page: results, differences from the first, configs."""
 
-import itertools
 import json
 import math
 from collections.abc import Iterator, Sequence
@@ -21,81 +20,79 @@ ERRORS = (
 
 
 def compare(runs: Sequence[page.Run]) -> Iterator[page.Block]:
-  """Yields the blocks that compare several runs; none for a single one."""
+  """Yields the blocks that compare several runs; none for a single one.
+
+  Configs are compared of runs of the same task as the first that has results.
+  """
   measured = [run for run in runs if run.measures]
   if len(measured) > 1:
     yield from _compare_results(*measured)
-  if len(runs) > 1:
-    yield _compare_configs(runs)
+  task = (measured or runs)[0].task
+  configs = {x.name: flatten(x.config) for x in runs if x.task == task}
+  first, *others = configs.values()
+  keys = {x.key for other in others for x in find_changes(first, other)}
+  if others:
+    rows = [
+      {"config key": key}
+      | {k: json.dumps(x.get(key)) for k, x in configs.items()}
+      for key in sorted(keys)
+    ]
+    yield page.table("Config keys in which the runs differ", rows)
 
 
 def _compare_results(
   first: page.Run, *others: page.Run
 ) -> Iterator[page.Block]:
-  """Yields differences from the first run, then the results."""
-  runs = first, *others
+  """Yields differences from the first run, then all results."""
+  runs = sorted((first, *others), key=lambda run: -len(run.measures))
+  labels = dict.fromkeys(label for run in runs for label in run.measures)
   rows = [
-    {"difference": label} | {x.name: _subtract(first, x, label) for x in others}
-    for label in first.measures
+    {"metric or cost": x}
+    | {run.name: _subtract(first, run, x) for run in others}
+    for x in labels
+    if x in first.measures
   ]
   yield page.table(f"Differences from {first.name}", rows)
   yield page.text(ERRORS)
   changes = {x.name: find_changes(first.setting, x.setting) for x in others}
-  listed = [
+  listed = (
     f"{name} differs in {', '.join(x.key for x in keys)}"
     for name, keys in changes.items()
     if keys
-  ]
-  if listed:
-    yield page.text(
-      f"Losses and shares are not comparable with those of {first.name}:"
-      f" {'; '.join(listed)}."
-    )
+  )
+  if text := "; ".join(listed):
+    text = f"compared with those of {first.name}: {text}."
+    yield page.text(f"Losses and shares cannot be {text}")
   rows = [
-    {"result": label} | {x.name: _show(x.measures.get(label)) for x in runs}
-    for label in dict.fromkeys(itertools.chain(*(x.measures for x in runs)))
+    {"metric or cost": x}
+    | {run.name: _show(run, x) for run in (first, *others)}
+    for x in labels
   ]
   yield page.table("Results", rows)
 
 
 def _subtract(first: page.Run, other: page.Run, label: str) -> str:
-  """Returns a difference with its error, or why there is none."""
+  """Describes a difference with its error, or why there is none."""
   a, b = first.measures[label], other.measures.get(label)
   if b is None:
     return ""
+  if a.digits is not None and find_changes(first.setting, other.setting):
+    return "not comparable"
+  if b.value == a.value:
+    return "same"
   if a.digits is None:
     return f"{b.value / a.value - 1:+.1%}" if a.value else ""
-  if find_changes(first.setting, other.setting):
-    return "not comparable"
-  kind, is_paired = "", len(a.left_out) == len(b.left_out)
-  if is_paired:
+  if is_paired := len(a.left_out) == len(b.left_out):
     error = jackknife_error(np.subtract(b.left_out, a.left_out).tolist())
   else:
     error = math.hypot(*map(jackknife_error, (a.left_out, b.left_out)))
-    kind = " (unpaired)"
   text = format_estimate(b.value - a.value, error, a.digits, sign="+")
-  return text if math.isinf(error) else text + kind
+  return text if is_paired or math.isinf(error) else f"{text} (unpaired)"
 
 
-def _show(measure: page.Measure | None) -> str:
-  if measure is None:
+def _show(run: page.Run, label: str) -> str:
+  if not (x := run.measures.get(label)):
     return ""
-  if measure.digits is None:
-    return page.format_number(measure.value)
-  error = jackknife_error(measure.left_out)
-  return format_estimate(measure.value, error, measure.digits)
-
-
-def _compare_configs(runs: Sequence[page.Run]) -> page.Block:
-  """Returns a table of the config keys in which runs differ."""
-  first, *others = configs = [flatten(run.config) for run in runs]
-  keys = {x.key for other in others for x in find_changes(first, other)}
-  rows = [
-    {"config key": key}
-    | {
-      run.name: json.dumps(config[key]) if key in config else ""
-      for run, config in zip(runs, configs, strict=True)
-    }
-    for key in sorted(keys)
-  ]
-  return page.table("Config keys in which the runs differ", rows)
+  if x.digits is None:
+    return page.format_number(x.value)
+  return format_estimate(x.value, jackknife_error(x.left_out), x.digits)

@@ -13,7 +13,7 @@ import importlib
 import importlib.resources
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from truenegs_jax.config.keys import flatten
 from truenegs_jax.report.curves import PANELS, Curve
@@ -44,15 +44,12 @@ class Section:
   blocks: Iterable[Block]
 
 
-@dataclasses.dataclass
-class Measure:
+class Measure(NamedTuple):
   """A result by which runs are compared."""
 
   value: float
   digits: int | None = None  # decimals; None for a cost, compared in percent
-  # Values without each of the batches that it was measured on, if they are
-  # known: for its error.
-  left_out: Sequence[float] = ()
+  left_out: Sequence[float] = ()  # values without each batch, if known
 
 
 @dataclasses.dataclass
@@ -71,7 +68,7 @@ class Run:
   curves: list[Curve] = dataclasses.field(default_factory=list)
   sections: list[Section] = dataclasses.field(default_factory=list)
   measures: dict[str, Measure] = dataclasses.field(default_factory=dict)
-  # On which measures depend that are no costs: equal in comparable runs.
+  # What comparable runs have in common.
   setting: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 

@@ -9,6 +9,7 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from scipy import special
 
 from truenegs_jax.config.keys import flatten
@@ -77,13 +78,12 @@ def read_pretraining(
     yield page.Section(title, files.RESULTS, _show_fills(fills))
   if about:
     yield page.Section("Data", files.ABOUT, _show_data(about))
-  held_out, left_out = records.splits.get("held_out"), results.get("left_out")
-  if held_out:
-    run.measures = _measure_quality(held_out, left_out or {})
-  run.measures |= {unit: page.Measure(x) for unit, x in cost.items()}
   config = flatten(run.config)
   run.setting = {x: config.get(x) for x in SETTING}
   run.setting["data"] = [about.get(x) for x in DATA]
+  held_out, left_out = records.splits.get("held_out"), results.get("left_out")
+  run.measures = dict(_measure_quality(held_out or {}, left_out or {}))
+  run.measures |= {unit: page.Measure(x) for unit, x in cost.items()}
 
 
 def read_saved(run: page.Run, path: pathlib.Path) -> dict[str, Any]:
@@ -155,48 +155,37 @@ def _measure_cost(
 
 def _measure_quality(
   held_out: curves.Columns, left_out: dict[str, Any]
-) -> dict[str, page.Measure]:
-  """Returns the last held-out metrics of a run."""
+) -> Iterator[tuple[str, page.Measure]]:
+  """Yields the last held-out metrics of a run, with their labels."""
   curves.rename_mlm(left_out)
-  measures = {}
   for field in [x for x in COMPARABLE if x in held_out]:
-    title, _, unit = curves.PANELS[field]
+    _, label, unit = curves.PANELS[field]
     scale, digits = (100, 2) if field in curves.RATES else (1, 4)
-    measures[f"{title} ({unit})" if unit else title] = page.Measure(
-      scale * held_out[field][-1],
-      digits,
-      [scale * x for x in left_out.get(field, ()) if x is not None],
-    )
-  return measures
+    rest = [scale * x for x in left_out.get(field, ()) if x is not None]
+    measure = page.Measure(scale * held_out[field][-1], digits, rest)
+    yield f"{label}, {unit}".removesuffix(", "), measure
 
 
 def _warn(
   train: curves.Columns, about: Mapping[str, Any], records: curves.Records
 ) -> Iterator[str]:
   """Yields what a reader should look at."""
-  if records.num_damaged:
-    yield (
-      f"metrics.jsonl has damaged lines ({records.num_damaged:,}), which the"
-      " curves lack."
-    )
+  if count := records.num_damaged:
+    yield f"metrics.jsonl has damaged lines ({count:,}), which the curves lack."
   if padding := about.get("padding_warning"):
     yield padding.removeprefix("warning: ")
-  if not train:
-    return
-  cosine = float(train.get("pair_cosine", train["step"] * 0)[-1])
-  if cosine > COLLAPSED:
+  if (cosine := float(train.get("pair_cosine", [0])[-1])) > COLLAPSED:
     yield (
       f"The embeddings may have collapsed: random pairs have a mean cosine of"
       f" {cosine:.2f}. Lower negatives.soft_weight or optim.lr."
     )
-  if "skipped" in train and (train["skipped"] > 0).any():
-    count = int((train["skipped"] > 0).sum())
+  if skips := int(np.count_nonzero(np.nan_to_num(train.get("skipped", 0)))):
     yield (
-      f"Updates were skipped in {count:,} of {len(train['step']):,} records,"
+      f"Updates were skipped in {skips:,} of {len(train['step']):,} records,"
       " because loss or gradient was not finite. Lower optim.lr."
     )
-  held_out = records.splits.get("held_out", {})
-  if "total" in held_out and not math.isfinite(held_out["total"][-1]):
+  totals = records.splits.get("held_out", {}).get("total", [0])
+  if not math.isfinite(totals[-1]):
     yield "The last held-out loss is not finite. Lower optim.lr."
 
 
@@ -218,16 +207,12 @@ def show_cases(saved: Mapping[str, Any]) -> Iterator[page.Block]:
   """Yields the browser of the corrections in cases.json."""
   cases, sources = saved["cases"], saved["sources"]
   text = page.describe_search(saved["searched"], saved["corrected"], len(cases))
+  hint = "Young models have few; the task `corrections` measures any text."
+  if cases:
+    hint = "In a sentence, the gold word and the prediction are marked."
+  yield page.text(f"{text} {hint}")
   if not cases:
-    yield page.text(
-      f"{text} Young models have few; the task `corrections` measures them in"
-      " any text."
-    )
     return
-  yield page.text(
-    f"{text} Marked in a sentence: the gold word, and the prediction that"
-    " takes its place."
-  )
   counts = {(x["gold"], x["prediction"]): x["count"] for x in cases}
   most = sorted(counts.items(), key=lambda item: -item[1])[:MAX_PAIRS]
   yield page.bars(

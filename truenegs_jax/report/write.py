@@ -89,14 +89,11 @@ def read_workdir(workdir: pathlib.Path, *, ends: bool = False) -> page.Run:
   What cannot be read becomes a note of the page. `ends` tells that the run
   itself asks, which does not run much longer.
   """
-  if not (is_bucket(workdir) or workdir.is_dir()):
-    raise InputError(
-      f"--workdir='{workdir}' is not a folder. Pass the --workdir of a run."
-    )
   if not any((workdir / name).exists() for name in (files.CONFIG, files.LOCK)):
+    missing = is_bucket(workdir) or workdir.is_dir()
     raise InputError(
-      f"--workdir='{workdir}' has no {files.CONFIG}, so it is not the workdir"
-      " of a run. Pass the folder that the run printed."
+      f"'{workdir}' {f'has no {files.CONFIG}' if missing else 'is no folder'}."
+      " Pass the folder of a run, which the run printed."
     )
   run = page.Run(workdir.resolve().name, str(workdir))
   run.state = files.read_state(workdir, ends=ends)
