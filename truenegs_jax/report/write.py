@@ -90,9 +90,9 @@ def read_workdir(workdir: pathlib.Path, *, ends: bool = False) -> page.Run:
   itself asks, which does not run much longer.
   """
   if not any((workdir / name).exists() for name in (files.CONFIG, files.LOCK)):
-    missing = is_bucket(workdir) or workdir.is_dir()
+    is_folder = is_bucket(workdir) or workdir.is_dir()
     raise InputError(
-      f"'{workdir}' {f'has no {files.CONFIG}' if missing else 'is no folder'}."
+      f"'{workdir}' {f'has no {files.CONFIG}' if is_folder else 'is no folder'}."
       " Pass the folder of a run, which the run printed."
     )
   run = page.Run(workdir.resolve().name, str(workdir))
