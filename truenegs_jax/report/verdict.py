@@ -69,11 +69,11 @@ class Verdict:
   def summary(self) -> str:
     """Whether the model has learned."""
     failed = [f"{name} ({x})" for name, x in self.answers.items() if x != YES]
-    if failed:
-      result = f"does not show that the model learned: {', '.join(failed)}"
-    else:
-      result = "shows that the model learned: all metrics beat guessing"
-    return f"This run {result}."
+    if not failed:
+      return "This run shows that the model learned: all metrics beat guessing."
+    return (
+      f"This run does not show that the model learned: {', '.join(failed)}."
+    )
 
   @property
   def rows(self) -> list[dict[str, str]]:

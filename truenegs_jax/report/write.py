@@ -91,9 +91,9 @@ def read_workdir(workdir: pathlib.Path, *, ends: bool = False) -> page.Run:
   """
   if not any((workdir / name).exists() for name in (files.CONFIG, files.LOCK)):
     is_folder = is_bucket(workdir) or workdir.is_dir()
+    reason = f"has no {files.CONFIG}" if is_folder else "is not a folder"
     raise InputError(
-      f"'{workdir}' {f'has no {files.CONFIG}' if is_folder else 'is no folder'}."
-      " Pass the folder of a run, which the run printed."
+      f"'{workdir}' {reason}. Pass the folder of a run, which the run printed."
     )
   run = page.Run(workdir.resolve().name, str(workdir))
   run.state = files.read_state(workdir, ends=ends)
