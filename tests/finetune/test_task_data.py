@@ -99,7 +99,7 @@ def test_notes_fewer_rows_shorter_rows_and_other_epochs(tmp_path):
     "2 of 3,668 rows of train",
     "3 of 408 rows of dev",
     "rows of at most 6 tokens, not 128",
-    "1 epochs, not 3",
+    "epochs: 1, not 3",
   )
   c.length, c.finetune.epochs = 5, 0.0
   shorter = read_data(c, "mrpc")

@@ -93,7 +93,7 @@ def test_failed_seeds_and_short_fine_tunings_are_noted(config, tmp_path):
   assert [*model.seeds.values()] == [0]
   start_of_note = f"{folder}: 1 of 2 seeds; 1 failed: seed 1, constant; "
   assert model.note.startswith(start_of_note)
-  assert "1 epochs, not 2" in model.note
+  assert "epochs: 1, not 2" in model.note
 
 
 def interrupt(*args):

@@ -146,7 +146,7 @@ def write_finetuning(folder: pathlib.Path) -> pathlib.Path:
   published = {"name": "ELECTRA small", "source": "paper, Table 3"}
   results = {
     "command": "truenegs main --config=finetune_glue",
-    "tasks": {"rte": {"runs": runs}},
+    "tasks": {"rte": {"runs": runs, "summary": {"accuracy": {"runs": 3}}}},
     "compared": {"against": "", "tasks": {}},
     "published": [published | {"note": "", "scores": {"rte": 68.5}}],
   }

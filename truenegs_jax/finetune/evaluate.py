@@ -209,8 +209,8 @@ def find_mistakes(
     gold, text = golds[number], split.show_texts(number)
     if isinstance(gold, tuple):
       gold = " | ".join(dict.fromkeys(gold))
-    mistake = {"key": split.examples[number].key, "text": text, "gold": gold}
-    mistake["answer"] = answers_Q[number]
+    key, answer = split.examples[number].key, answers_Q[number]
+    mistake = {"key": key, "text": text, "gold": gold, "answer": answer}
     if kind == CLASSES:
       probabilities_C = special.softmax(np.float64(outputs[number]))
       mistake["probability"] = float(probabilities_C.max())

@@ -1,8 +1,6 @@
 """Summarizes and compares runs, and prints tables next to published scores.
 
-Published are rows of the paper's tables 3, 4 and 6 and of ELECTRA's README, for
-dev sets, in percent: Matthews' correlation for CoLA, Spearman's for STS-B,
-accuracy for other tasks of GLUE (MNLI matched), and SQuAD v1.1.
+These are in published.txt, with notes on what limits a comparison.
 """
 
 import dataclasses
@@ -24,9 +22,8 @@ GLUE = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte")
 SQUAD_SCORES = ("squad_em", "squad_f1")
 AVERAGE = "average"  # only of all eight tasks
 ERROR_REDUCTION = (
-  "ERR: share of the baseline's error, 100 less its average, that is gone"
-  " (the paper's footnote 8, which has 3.6 % for HC of BERT base and 2.3 % for"
-  " BERT large; its rounded scores give 3.5 % and 2.5 %)."
+  "ERR: share of the baseline's error (100 less its average) that is gone, by"
+  " the paper's footnote 8."
 )
 RunsByTask = Mapping[str, Sequence[Result]]
 
@@ -36,19 +33,9 @@ SOURCES = {
   "table6": "paper, Table 6",
   "google": "google-research/electra, README",
 }
-_BEST = "runs not stated, probably the best of several"
-NOTES = {
-  "best": _BEST,
-  "copied": "probably copied: equal to Google's ELECTRA-Small-OWT in all tasks."
-  " If HC and SR are the best of several runs, this row is about 1.0 too low on"
-  " average to compare with them",
-  "emcopy": "EM probably copied: equal to Google's ELECTRA-Small++, which was"
-  " trained on more data",
-  "len512": f"{_BEST}; another pre-training than Table 3's, at length 512",
-  "owt": "one pre-training on OpenWebText",
-  "more": "Google's weights, trained on more data and for longer",
-}
-_ROWS = importlib.resources.files(__package__) / "published.txt"
+_FILE = importlib.resources.files(__package__) / "published.txt"
+_LINES = _FILE.read_text(encoding="utf-8").splitlines()
+NOTES = dict(x[2:].split(maxsplit=1) for x in _LINES if x.startswith("* "))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,8 +61,7 @@ def _parse_row(row: str) -> PublishedModel:
   return PublishedModel(name, SOURCES[source], family, size, by_task, text)
 
 
-_LINES = _ROWS.read_text(encoding="utf-8").splitlines()
-PUBLISHED = tuple(_parse_row(x) for x in _LINES if not x.startswith("#"))
+PUBLISHED = tuple(_parse_row(x) for x in _LINES if x[0] not in "#*")
 
 
 def find_published(

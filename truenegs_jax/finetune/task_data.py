@@ -200,5 +200,5 @@ def _deviations(
   if options.length != usual and task.name != OWN:
     notes.append(f"rows of at most {options.length} tokens, not {usual}")
   if 0 < o.epochs != task.epochs > 0:
-    notes.append(f"{o.epochs:g} epochs, not {task.epochs:g}")
+    notes.append(f"epochs: {o.epochs:g}, not {task.epochs:g}")
   return notes

@@ -311,16 +311,11 @@ def _show_scores(
     notes.setdefault(x["note"], []).append(f"{x['name']} ({x['source']})")
   for note, models in notes.items():
     yield page.text(f"{', '.join(models)}: {note}.")
-  rows = []
-  for name, members in runs.items():
-    for metric in members[0]["scores"]["dev"]:
-      values = _scores(members, metric)
-      mean, half = mean_interval(values)
-      row = {"task": name, "metric": metric}
-      row |= {"median": statistics.median(values), "mean": mean}
-      row |= {"± 95 %": half, "lowest": min(values), "highest": max(values)}
-      failed = sum(bool(x["failure"]) for x in members)
-      rows.append(row | {"seeds": len(values), "failed": failed})
+  rows = [
+    {"task": name, "metric": metric, **summary}
+    for name, task in results["tasks"].items()
+    for metric, summary in task["summary"].items()
+  ]
   yield page.table("Scores on the dev sets, %", rows)
   compared = results["compared"]
   title = f"Compared with {compared['against']}"

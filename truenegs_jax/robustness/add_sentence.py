@@ -8,12 +8,8 @@ Differences to TextFlint: the tokens of an answer are those at its offset, not
 the first that are spelled alike; the first word of a question is in lower case
 inside a statement. A word's most frequent tag is that of the word alone.
 
-Questions become statements by the rules of Jia & Liang (2017,
-https://arxiv.org/abs/1707.07328) that TextFlint has. A pattern is a sequence of
-atoms that cover the tree's words from left to right: a label, a tag or one of
-MACROS (NP), alternatives (NP/VP), a WH phrase that begins with one of the words
-(W:what/which), or a word (called). An output is a sequence of words and slots:
-0 is the answer; 1, 2, ... are the atoms in order, without single words.
+Questions become statements by the rules in statements.txt, whose labels and
+tags are those of the question's tree, or of MACROS.
 """
 
 import dataclasses

@@ -102,10 +102,8 @@ def _report_scores(
   results = [scores.make_result(x, by_model, first.network) for x in sets]
   notes = [model.note for model in models.values() if model.note]
   if first.network != scores.NETWORK and first.task.kind == SPANS:
-    notes.append(
-      f"The paper's table 5 is not shown: it is of a {scores.NETWORK}"
-      f" (ELECTRA-small), and this is a {first.network}."
-    )
+    reason = f"it has a {scores.NETWORK}, and this is a {first.network}"
+    notes.append(f"The paper's ELECTRA-small is not shown: {reason}.")
   if results:
     scores.print_scores(results, first.task, console)
     for note in notes:

@@ -194,15 +194,10 @@ class SetResult:
 
   def to_json(self) -> dict[str, Any]:
     """Returns the result with what the set was made from, in JSON's types."""
-    examples, saved = self.examples, dataclasses.asdict(self)
+    x, saved = self.examples, dataclasses.asdict(self)
     del saved["examples"]
-    return {
-      "title": examples.title,
-      **examples.about,
-      "questions": examples.size,
-      "variants": examples.variants,
-      **saved,
-    }
+    sizes = {"questions": x.size, "variants": x.variants}
+    return {"title": x.title, **x.about, **sizes, **saved}
 
 
 def make_result(

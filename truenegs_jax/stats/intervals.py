@@ -169,20 +169,14 @@ def compare_scores(
   observed_S = score(np.arange(size)[None])[:, 0]
   ours, theirs = (float(x.mean()) for x in np.split(observed_S, [runs[0]]))
   difference, p = ours - theirs, min(1.0, 2 * (1 + int(tail)) / (resamples + 1))
-  result = Comparison(metric, ours, theirs, difference, low, high, p)
+  values = metric, ours, theirs, difference, low, high, p
   if min(runs) < 2:
-    return result
+    return Comparison(*values)
   error, freedom = _find_error(observed_S, score_SxR, size, runs)
   half = float(special.stdtrit(freedom, UPPER)) * error
-  p_runs = 2 * special.stdtr(
-    freedom, -round(abs(difference), 9) / (error or 1e-9)
-  )
-  return dataclasses.replace(
-    result,
-    low_runs=difference - half,
-    high_runs=difference + half,
-    p_runs=float(p_runs),
-  )
+  t = round(abs(difference), 9) / (error or 1e-9)
+  p_runs = float(2 * special.stdtr(freedom, -t))
+  return Comparison(*values, difference - half, difference + half, p_runs)
 
 
 def _find_error(

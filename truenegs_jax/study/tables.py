@@ -222,7 +222,7 @@ def _make_finetuning_table(
       ]
       by_note[model.note].append(model.name)
   x = _make_layout(sources[0], title, columns, study, paper=paper)
-  notes = [f"Paper, {', '.join(y)}: {note}." for note, y in by_note.items()]
+  notes = (f"Paper, {', '.join(y)}: {note}." for note, y in by_note.items())
   x = dataclasses.replace(x, notes=[*x.notes, *notes])
   return _add_error_reductions(x) if len(columns[x.columns[-1]]) > 1 else x
 
@@ -241,8 +241,7 @@ def _add_error_reductions(x: Layout) -> Layout:
       cell = Cell(leaderboard.error_reduction(value, baseline))
     rows.append(dataclasses.replace(row, cells=[*row.cells, cell]))
   notes = [*x.notes, leaderboard.ERROR_REDUCTION]
-  columns = [*x.columns, "ERR"]
-  return dataclasses.replace(x, rows=rows, columns=columns, notes=notes)
+  return Layout(x.name, x.title, [*x.columns, "ERR"], rows, notes, x.digits)
 
 
 def _make_robustness_tables(study: Comparison) -> Iterator[Layout]:
