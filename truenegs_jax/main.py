@@ -84,7 +84,7 @@ def _mark_part_failed(workdir: str, code: int, text: str) -> None:
   from truenegs_jax.runtime import distributed
   from truenegs_jax.study import drive
 
-  with contextlib.suppress(errors.TrueNegsError):
+  with contextlib.suppress(errors.TrueNegsError, OSError):
     folder = paths.open_path("--workdir", workdir)
     if paths.is_bucket(folder) and code == errors.DiskError.exit_code:
       return  # it is out of reach

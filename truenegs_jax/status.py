@@ -132,7 +132,7 @@ def _describe_rows(folder: pathlib.Path) -> list[Line]:
   if not num_built and not is_running:
     raise InputError(
       f"'{folder}' is neither a workdir nor a folder of rows: it has no"
-      f" {files.CONFIG}. Pass the --workdir of a run, or the folder that"
+      f" {files.CONFIG}. Name the folder of a run, or the one that"
       " `prepare` prints."
     )
   state = files.RUNNING if is_running else files.STOPPED

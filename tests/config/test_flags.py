@@ -60,6 +60,7 @@ def test_a_flag_sets_its_key(flags, key, value):
     (["--config.optim.lr=fast"], "optim.lr='fast' must be a number"),
     (["--config.log.writers=a,b"], "must be a list, such as \"('a', 'b')\""),
     (["--config.checkpoint.keep_percent=x"], "must be a list"),
+    (["runs/demo"], "Use --config.KEY=VALUE."),
     (["--config=electra_dmo"], "Did you mean --config=electra_demo?"),
     (["--config=electra_demo:hcc"], "'hcc' is unknown"),
     (["--config=finetune_own.py:x"], "There are none."),

@@ -67,7 +67,7 @@ def test_another_file_is_refused_with_what_to_pass(tmp_path, text, message):
   ("name", "message"),
   [
     ("config.json", "'steps'.*Pass the config.json of a workdir"),
-    ("", "Did you mean --config=.*config.json"),
+    ("", r"Did you mean --config=.*config.json\?$"),
     ("config.json:hc", "cannot be read.*No such file"),
   ],
 )

@@ -52,6 +52,8 @@ def test_a_file_system_that_fails_is_no_bug(tmp_path):
   error = errors.explain(OSError(errno.EIO, "Input/output error", "x/lock"))
   assert isinstance(error, errors.DiskError)
   assert str(error).startswith("'x/lock' cannot be used: Input/output error.")
+  error = errors.explain(PermissionError(errno.EACCES, "No permission", "x"))
+  assert "Change its permissions, and run the same command" in str(error)
   assert errors.explain(FileNotFoundError(errno.ENOENT, "", "x")) is None
 
 

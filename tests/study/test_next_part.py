@@ -187,3 +187,4 @@ def test_a_failed_part_and_a_study_of_several_processes_are_known_to_main(
   assert drive.read_states([part], tmp_path) == {part.key: State.DIVERGED}
   assert drive.describe_failure(part, tmp_path).endswith("error: NaN")
   assert not (tmp_path / drive.FAILED).exists()
+  main._mark_part_failed("x" * 300, 5, "error")  # a folder that cannot be

@@ -130,7 +130,7 @@ def parse_flags(
     stem = pathlib.Path(name.partition(":")[0]).stem
     if stem in load.packaged_names():
       hint = f" Did you mean --config={words[0]}?"
-    hint = hint or " Put a value with spaces in quotes."
+    hint = hint or " Use --config.KEY=VALUE. Put a value with spaces in quotes."
     raise InputError(f"Not understood: {', '.join(map(repr, words))}.{hint}")
   if config:
     task = config.task
@@ -208,7 +208,7 @@ def _explain(error: Exception, values: flags.FlagValues) -> str:
     return f"There is no flag --{name}.{hint} To list all flags, pass --help."
   match = re.match(r"flag --([^=]+)=(.*?): ", str(error), re.DOTALL)
   if not match:
-    return f"{str(error).rstrip('.')}."
+    return re.sub(r"(?<=[^.?])\Z", ".", str(error))
   name, text = match.groups()
   parser = values[name].parser
   expected = parser.syntactic_help or "True or False"

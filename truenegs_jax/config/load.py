@@ -87,11 +87,12 @@ def find_config(path: str) -> pathlib.Path:
   if name in names:
     return PACKAGED / f"{name}.py"
   hint = did_you_mean(name, names, "--config=")
-  if pathlib.Path(path, "config.json").is_file():
-    hint = f" Did you mean --config={pathlib.Path(path, 'config.json')}?"
+  for file in (f"{path}.py", f"{path}/config.json"):
+    if pathlib.Path(file).is_file():
+      hint = f" Did you mean --config={file}?"
   raise InputError(
-    f"--config={path!r} is no file and no packaged config.{hint} Choose a file"
-    f" or {', '.join(names)}."
+    f"--config={path!r} is no file and no packaged config."
+    + (hint or f" Choose a file or {', '.join(names)}.")
   )
 
 

@@ -119,7 +119,8 @@ def check_files(options: FinetuneOptions) -> None:
   item = grammar.parse_item(o.files, key=FILES)
   if item.name or not all(item.options.values()):
     raise InputError(
-      f"{FILES}={o.files!r} is not of the form SPLIT=FILE or TASK.SPLIT=FILE."
+      f"{FILES}={o.files!r} is not of the form SPLIT=FILE or TASK.SPLIT=FILE,"
+      " such as 'train=FILE dev=FILE'."
     )
   for entry in item.options:
     name, _, split = entry.rpartition(".")

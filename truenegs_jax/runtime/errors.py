@@ -139,10 +139,12 @@ def explain(
     if error.errno == errno.ENOSPC:
       return DiskError("The disk of the output is full. Free some space.")
   if isinstance(error, OSError) and error.errno in UNREADABLE:
-    limit = "`ulimit -n 1000000` and " * (error.errno == errno.EMFILE)
+    fixes = {errno.EMFILE: "Run `ulimit -n 1000000` and"}
+    fixes[errno.EACCES] = "Change its permissions, and run"
     return DiskError(
       f"'{error.filename or 'A file'}' cannot be used: {error.strerror}. All"
-      f" that was saved before is intact. Run {limit}the same command again."
+      " that was saved before is intact."
+      f" {fixes.get(error.errno, 'Run')} the same command again."
     )
   if not is_out_of_memory(error):
     return None

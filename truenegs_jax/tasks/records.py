@@ -57,8 +57,10 @@ class Record(NamedTuple):
     """Returns the value in a column; DataError if there is no such column."""
     if column not in self.fields:
       columns = ", ".join(map(repr, itertools.islice(self.fields, 20)))
+      hint = " Divide .csv by commas, .tsv by tabs." * (len(self.fields) == 1)
       raise DataError(
         f"{self.location}: no column {column!r}. Columns: {columns or 'none'}."
+        f"{hint}"
       )
     return self.fields[column]
 
@@ -97,7 +99,8 @@ class Record(NamedTuple):
     is_label = not isinstance(value, list | dict | None) and value == value
     if not is_label or not str(value):
       raise DataError(
-        f"{self.location}: column {column!r} holds {value!r}, not a label."
+        f"{self.location}: column {column!r} holds {value!r}, not a label. Add"
+        " it or remove the row."
       )
     if labels and str(value) not in labels:
       raise DataError(

@@ -204,8 +204,8 @@ def _lock_folder(workdir: pathlib.Path) -> Iterator[Lease]:
           workdir.mkdir(parents=True, exist_ok=True)
         except OSError as e:
           raise InputError(
-            f"'{workdir}' cannot be written ({e.strerror}). Choose another"
-            " folder with --workdir=FOLDER."
+            f"'{workdir}' cannot be a folder ({e.strerror}). Choose another"
+            " one with --workdir=FOLDER."
           ) from e
         file = stack.enter_context(files.lock_file(path))
         if file is None:

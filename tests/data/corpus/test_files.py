@@ -95,7 +95,7 @@ def test_paths_and_globs_find_files_of_any_format(tmp_path):
 @pytest.mark.parametrize(
   "where, message",
   [
-    ("/dev/null", "/dev/null: not a file"),
+    ("/dev/null", "/dev/null is a folder or a device"),
     ("{tmp}/link.txt", "No such file.*link.txt"),
     ("{tmp}/li*", "No such file.*link.txt"),
     ("{tmp}", "No such file.*link.txt"),

@@ -90,7 +90,7 @@ def stat_file(path: str | pathlib.Path) -> File:
   path = pathlib.Path(path)
   status = path.stat()
   if not path.is_file():
-    raise errors.DataError(f"{path}: not a file, but a folder or a device.")
+    raise errors.DataError(f"{path} is a folder or a device. Name a file.")
   suffixes = _suffixes(path.name)
   return File(str(path), *suffixes, status.st_size, status.st_mtime_ns)
 
@@ -131,7 +131,7 @@ def read_blocks(file: File, *, size: int = BLOCK_BYTES) -> Blocks:
       raise errors.DataError(
         f"{file.path}: the {file.compression} file is damaged or cut off after"
         f" {num_bytes:,} bytes of text, or it is none ({error}). Download it"
-        " again."
+        f" again; if it is plain text, remove {file.compression} from its name."
       ) from error
 
 

@@ -32,6 +32,8 @@ MAX_DOCUMENT_BYTES = 1_000_000
 # JSON may write a letter in six bytes.
 MAX_RECORD_BYTES = 16_000_000
 
+UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+
 Counts = collections.Counter[str]
 # Keys of `ReadState.repairs` and of a manifest.
 NOT_UTF8 = "bytes that are not UTF-8, replaced"
@@ -73,10 +75,11 @@ class ReadState:
       text = data.decode()
     except UnicodeDecodeError as error:
       start, text = error.start, data.decode(errors="replace")
+      code = "UTF-16" if data[:2] in UTF16_MARKS else "LATIN1"
       self.count_repair(
         NOT_UTF8,
         f"{self.location(data[:start])}: byte 0x{data[start]:02x} is not UTF-8."
-        " Convert the text, for example with `iconv -f LATIN1 -t UTF-8`, or"
+        f" Convert the text, for example with `iconv -f {code} -t UTF-8`, or"
         " repair it.",
         count=text.count("\ufffd") - data.count("\ufffd".encode()),
       )
