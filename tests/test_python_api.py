@@ -22,7 +22,7 @@ from support.texts import LETTERS
 from truenegs_jax.data.rows import rows_folder
 from truenegs_jax.data.rows.batches import batch_at
 from truenegs_jax.data.tokens.tokenizer import SPECIALS, make_tokenizer
-from truenegs_jax.runtime.errors import DataError, InputError
+from truenegs_jax.runtime.errors import DataError, InputError, TrueNegsError
 
 WORDS = ("the", "house", "home", "main", "primary", "swan", "##s", *LETTERS)
 TOKENIZER = make_tokenizer((*SPECIALS, *WORDS), lowercase=True)
@@ -160,14 +160,16 @@ def test_mlm_loss_refuses_other_shapes_while_it_is_traced():
       *(logits, gold, weight, ends),
     )
 
-  assert [x.shape for x in trace()] == [(), ()]
+  for padding in (0, 127):
+    traced = trace(logits=(2, 3, 12 + padding))
+    assert [x.shape for x in traced] == [(), ()]
   for changes, message in (
     (
       {"logits": (2, 3, 9)},
-      "9 entries, but the table 12 tokens. Build",
+      "9 entries, but the table has 12 tokens",
     ),
     ({"logits": (2, 3, 9), "layout": "ids"}, "9 entries"),
-    ({"logits": (2, 3, 16), "layout": "rates"}, r"logits_BxKxV\[..., :12\]"),
+    ({"logits": (2, 3, 12 + 128), "layout": "rates"}, "140 entries"),
     ({"gold": (2, 1)}, r"gold_BxK has the shape \(2, 1\).* \(2, 3\)"),
     ({"weight": (3,)}, "weight_BxK has the shape"),
     ({"ends": (3, 2)}, "ends_BxK has the shape"),
@@ -209,8 +211,31 @@ def test_batches_are_those_of_the_steps(folder):
   short = make_tokenizer((*SPECIALS, *WORDS[:-1]), lowercase=True)
   differ = sum(a != b for a, b in zip(WORDS, WORDS[::-1], strict=True))
   for tokenizer, number in ((other, differ), (short, 1)):
-    with pytest.raises(DataError, match=f"{number} of 38 ids are other tokens"):
+    with pytest.raises(DataError, match=f" {number} of 38 ids stand for other"):
       next(truenegs_jax.batches(folder / "rows", 5, tokenizer=tokenizer))
+
+
+def test_a_model_beside_another_vocabulary_is_refused(folder, tmp_path):
+  path = str(folder / "runs" / "electra_demo")
+  model, params, _ = truenegs_jax.load(path, report=str)
+  entries = [*SPECIALS, *WORDS]
+  swapped = make_tokenizer([*entries[:-2], *entries[:-3:-1]], lowercase=True)
+  cased = make_tokenizer(entries, lowercase=False)
+  short = make_tokenizer(entries[:-1], lowercase=True)
+  bare = model.clone(tokenizer=None)
+  output = tmp_path / "export"
+  for given, tokenizer, message in (
+    (model, swapped, " 2 of 38 ids stand for other tokens. Use the tokenizer"),
+    (model, cased, "0 of 38 ids .*, but lowercase or strip_accents differ"),
+    (model, short, " 1 of 38 ids"),
+    (bare, short, "37 entries, but the model has 38"),
+  ):
+    with pytest.raises(TrueNegsError, match=message):
+      truenegs_jax.fill_masks(given, params, tokenizer, ["the [MASK]"])
+    with pytest.raises(TrueNegsError, match=message):
+      truenegs_jax.export_model(given, params, tokenizer, output)
+    assert not output.exists()
+  assert truenegs_jax.fill_masks(bare, params, swapped, ["the [MASK]"])
 
 
 @pytest.mark.slow

@@ -44,14 +44,6 @@ def test_predictions_and_samples_equal_the_oracle(prediction, soft_prediction):
     np.testing.assert_array_equal(
       np.asarray(getattr(predictions, name))[in_use], drawn
     )
-  filled = slot_predictions.predicted_sentences(
-    oracle.make_inputs(CASE), predictions
-  )
-  expected_BxL = CASE.tokens_BxL.copy()
-  for slot in draws.slots:
-    expected_BxL[slot.row, slot.position] = slot.prediction
-  np.testing.assert_array_equal(filled["tokens"], expected_BxL)
-  assert (filled["documents"] == CASE.documents_BxL).all()
 
 
 def test_masks_samples_and_dropout_are_independent():

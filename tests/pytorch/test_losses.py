@@ -14,7 +14,7 @@ import pytest
 
 from support import oracle
 from truenegs_jax.objectives import mlm, negatives, soft_regularization
-from truenegs_jax.runtime.errors import InputError
+from truenegs_jax.runtime.errors import DataError, InputError
 from truenegs_jax.synonyms.table import SynonymTable
 
 torch = pytest.importorskip("torch")
@@ -41,49 +41,46 @@ def make_table(seed, *, share=0.2, include_self=False):
   return SynonymTable.from_pairs(pairs, tokens, include_self=include_self)
 
 
-def make_inputs(seed):
-  """Draws logits, labels and masked rows; many predictions are synonyms."""
+def make_inputs(seed, *, padding=0):
+  """Draws logits, labels and masked rows; many predictions are synonyms.
+
+  With `padding`, some gold tokens are beyond the table.
+  """
   rng = np.random.default_rng(seed)
   logits_BxLxV = 3 * rng.normal(size=(B, L, V)).astype(np.float32)
+  padding_BxLxP = rng.normal(size=(B, L, padding)).astype(np.float32)
+  logits_BxLxV = np.concatenate([logits_BxLxV, 3 * padding_BxLxP], axis=-1)
   tokens_BxL = rng.integers(0, V, (B, L))
   is_slot_BxL = rng.random((B, L)) < 0.6
   labels_BxL = np.where(is_slot_BxL, tokens_BxL, IGNORED)
+  if padding:
+    labels_BxL[:, :2] = V
   masked_BxL = np.where(is_slot_BxL, 1, tokens_BxL)
   return logits_BxLxV, labels_BxL, masked_BxL
 
 
-def jax_loss(logits_BxLxV, labels_BxL, table, open_BxL, **options):
-  """Returns the sum and the count; closed slots have the plain loss."""
-  weight_BxL = jnp.asarray(labels_BxL != IGNORED, jnp.float32)
-  gold_BxL = jnp.maximum(labels_BxL, 0)
-  corrected = mlm.mlm_loss(
-    logits_BxLxV, gold_BxL, weight_BxL * open_BxL, table, **options
-  )
-  plain = mlm.mlm_loss(logits_BxLxV, gold_BxL, weight_BxL * (1 - open_BxL))
-  return corrected[0] + plain[0], corrected[1] + plain[1]
-
-
 def find_word_ends(table, labels_BxL, masked_BxL):
-  """Returns 1 for slots that no `##` piece follows, else 0, one by one."""
-  open_BxL = np.ones(labels_BxL.shape, np.float32)
+  """Returns True for slots that no `##` piece follows, one by one."""
+  open_BxL = np.ones(labels_BxL.shape, bool)
   for b, i in np.ndindex(B, L - 1):
     is_slot = labels_BxL[b, i + 1] != IGNORED
     follows = (labels_BxL if is_slot else masked_BxL)[b, i + 1]
-    open_BxL[b, i] = not table.tokens[follows].startswith("##")
+    open_BxL[b, i] = not [*table.tokens, ""][follows].startswith("##")
   return open_BxL
 
 
-def check_equal(seed, options, *, strict=False, compiled=False):
+def check_equal(seed, options, *, strict=False, compiled=False, padding=0):
   """Compares losses and gradients of the mean; returns the count."""
   table = make_table(seed, include_self=seed % 2 == 1)
-  logits_BxLxV, labels_BxL, masked_BxL = make_inputs(seed)
-  open_BxL = np.ones((B, L), np.float32)
+  logits_BxLxV, labels_BxL, masked_BxL = make_inputs(seed, padding=padding)
+  ends = {}
   if strict:
-    open_BxL = find_word_ends(table, labels_BxL, masked_BxL)
+    ends["ends_BxK"] = find_word_ends(table, labels_BxL, masked_BxL)
 
   def mean(logits_BxLxV):
-    total, count = jax_loss(
-      logits_BxLxV, labels_BxL, table.arrays(rates=True), open_BxL, **options
+    aux = table.arrays(rates=bool(options.get("smoothing")))
+    total, count = mlm.mlm_loss(
+      logits_BxLxV, labels_BxL, None, aux, **options, **ends
     )
     return total / jnp.maximum(count, 1), count
 
@@ -95,9 +92,10 @@ def check_equal(seed, options, *, strict=False, compiled=False):
     torch.compiler.reset()  # which else limits the number of recompilations
     loss = torch.compile(loss, fullgraph=True, backend="eager")
   logits = torch.tensor(logits_BxLxV, requires_grad=True)
-  inputs = {"input_ids_BxL": torch.tensor(masked_BxL)} if strict else {}
-  labels = torch.tensor(labels_BxL)
-  total, count = loss(logits, labels, tn.Synonyms(table), **options, **inputs)
+  labels, synonyms = torch.tensor(labels_BxL), tn.Synonyms(table)
+  if strict:
+    ends["ends_BxK"] = synonyms.is_word_end(torch.tensor(masked_BxL), labels)
+  total, count = loss(logits, labels, synonyms, **options, **ends)
   (total / count.clamp(min=1)).backward()
   np.testing.assert_allclose(
     (total / count).item(), expected, rtol=1e-6, atol=1e-6
@@ -109,8 +107,8 @@ def check_equal(seed, options, *, strict=False, compiled=False):
 
 def test_hard_correction_with_smoothing_equals_that_of_jax():
   options = {"smoothing": 0.3, "smoothing_by": "balanced"}
-  kept = check_equal(0, options, strict=True)
-  assert kept < (make_inputs(0)[1] != IGNORED).sum()
+  kept = check_equal(0, options, strict=True, padding=20)
+  assert kept < (make_inputs(0, padding=20)[1] != IGNORED).sum()
 
 
 @pytest.mark.slow
@@ -121,7 +119,10 @@ def test_hard_correction_with_smoothing_equals_that_of_jax():
 def test_every_option_equals_that_of_jax(hard_correction, kind, strict):
   for seed in range(4):
     options = {"hard_correction": hard_correction, **kind}
-    check_equal(seed, options, strict=strict, compiled=seed == 3)
+    compiled, padding = seed == 3, (0, 1, 80, 127)[seed]
+    check_equal(
+      seed, options, strict=strict, compiled=compiled, padding=padding
+    )
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
@@ -162,8 +163,10 @@ def test_positions_that_are_no_slots_have_no_gradient():
 @pytest.mark.parametrize(
   ("inputs", "message"),
   [
-    ({"labels_BxL": torch.zeros(3, 2, dtype=int)}, "instead of (3, 2, 48)"),
-    ({"logits_BxLxV": torch.zeros(2, 3, 50)}, "the model's tokenizer"),
+    ({"labels_BxK": torch.zeros(3, 2, dtype=int)}, "labels_BxK has the shape"),
+    ({"ends_BxK": torch.ones(3, dtype=bool)}, "ends_BxK has the shape (3,)"),
+    ({"logits_BxKxV": torch.zeros(2, 3, V - 1)}, "47 entries"),
+    ({"logits_BxKxV": torch.zeros(2, 3, V + 128)}, "the tokenizer of the mod"),
     ({"synonyms": None, "smoothing": 0.1}, "Pass Synonyms(table)"),
     ({"synonyms": make_table(0)}, "Pass Synonyms(table)"),
     ({"smoothing": 0.3, "smoothing_by": "set"}, "set needs 1"),
@@ -171,8 +174,8 @@ def test_positions_that_are_no_slots_have_no_gradient():
 )
 def test_mlm_loss_refuses_what_does_not_fit(inputs, message):
   valid = {
-    "logits_BxLxV": torch.zeros(2, 3, V),
-    "labels_BxL": torch.zeros(2, 3, dtype=int),
+    "logits_BxKxV": torch.zeros(2, 3, V),
+    "labels_BxK": torch.zeros(2, 3, dtype=int),
     "synonyms": tn.Synonyms(make_table(0)),
   }
   with pytest.raises(InputError, match=re.escape(message)):
@@ -188,11 +191,20 @@ def test_a_table_moves_and_is_saved_with_its_model(tmp_path):
     buffer.zero_()
   state = torch.load(tmp_path / "model.pt", weights_only=True)
   fresh.load_state_dict(state)
-  np.testing.assert_array_equal(state["synonyms.ids_VxS"], table.build_ids())
+  ids_VxS = state["synonyms.ids_VxS"].numpy()
+  np.testing.assert_array_equal(ids_VxS[:V], table.build_ids())
   for name, x in fresh.state_dict().items():
     assert torch.equal(x, model.state_dict()[name])
   assert len(state) == 3 and not list(model.parameters())
   assert {x.device.type for x in fresh.to("meta").buffers()} == {"meta"}
+
+
+def test_a_table_of_other_tokens_than_the_tokenizer_is_refused():
+  table = make_table(0)
+  tn.Synonyms(table, table.tokens)
+  tokens = ["w1", "w2", *table.tokens[2:]]
+  with pytest.raises(DataError, match="2 of 48 ids stand for other tokens"):
+    tn.Synonyms(table, tokens)
 
 
 @pytest.mark.parametrize("soft_prediction", ["predicted", "expected"])
@@ -244,7 +256,7 @@ def test_detection_labels_spare_the_synonyms_that_jax_finds(strict):
   )
   if strict:
     all_labels = np.full((B, L), IGNORED)
-    spared_BxL &= find_word_ends(table, all_labels, tokens_BxL) == 1
+    spared_BxL &= find_word_ends(table, all_labels, tokens_BxL)
   assert 0 < spared_BxL.sum() < spared_BxL.size
   labels = functools.partial(
     tn.detection_labels,
@@ -284,9 +296,9 @@ def test_the_trainer_loss_is_the_mean_over_the_kept_slots(strict):
   loss = tn.make_trainer_loss(
     model, synonyms, strict_subword=strict, smoothing=0.1
   )
-  inputs = {"input_ids_BxL": masked_BxL} if strict else {}
+  ends_BxK = synonyms.is_word_end(masked_BxL, labels_BxL) if strict else None
   total, count = tn.mlm_loss(
-    model.logits, labels_BxL, synonyms, smoothing=0.1, **inputs
+    model.logits, labels_BxL, synonyms, ends_BxK=ends_BxK, smoothing=0.1
   )
   outputs = model(input_ids=masked_BxL)
   num = (labels_BxL != IGNORED).sum()

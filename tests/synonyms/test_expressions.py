@@ -142,5 +142,5 @@ def test_a_saved_table_is_a_source(tmp_path, calls, include_self):
   built.save(tmp_path / "t.npz")
   text = f"table path={tmp_path}/t.npz | files path=cd"
   assert find_pairs(text) == {("a", "b"), ("c", "a"), ("c", "d")}
-  with pytest.raises(DataError, match="vocabulary"):
+  with pytest.raises(DataError, match="different vocabularies"):
     find_pairs(text, TOKENS[:-1])

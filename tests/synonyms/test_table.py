@@ -300,15 +300,18 @@ def test_files_of_other_formats_are_not_written(tmp_path):
   assert not list(tmp_path.iterdir())
 
 
-@each_suffix
-def test_another_vocabulary_is_refused_with_both_fingerprints(tmp_path, suffix):
-  path = tmp_path / f"synonyms{suffix}"
+@pytest.mark.parametrize(
+  ("tokens", "number"),
+  [(TOKENS[:-1], 1), ([*TOKENS, "x"], 1), ([*TOKENS[1::-1], *TOKENS[2:]], 2)],
+)
+def test_a_table_beside_another_vocabulary_is_refused(tmp_path, tokens, number):
+  path = tmp_path / "synonyms.npz"
   build().save(path)
-  for tokens in (TOKENS[:-1], TOKENS[::-1]):
-    with pytest.raises(DataError) as caught:
-      SynonymTable.load(path, tokens)
-    for vocabulary in (TOKENS, tokens):
-      assert table.vocabulary_fingerprint(vocabulary) in str(caught.value)
+  reason = f"{number} of {len(TOKENS)} ids stand for other tokens. Build the"
+  with pytest.raises(DataError, match=f"synonyms.npz' and the .*{reason}"):
+    SynonymTable.load(path, tokens)
+  with pytest.raises(DataError, match=f"The synonym table and the .*{reason}"):
+    build().arrays(tokenizer=tokens)
 
 
 # The real WordNet, and BERT's vocabulary where the real data is available.

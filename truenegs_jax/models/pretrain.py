@@ -80,6 +80,8 @@ class MaskedLanguageModel(nn.Module):
   Subclasses have the submodules `<role>`, `<role>_head` and `embeddings`. A
   `temperature` divides the logits of the slots (Zhang et al. 2023, footnote
   11): all losses, samples and probabilities are of the divided logits.
+  `tokenizer` is that of `load`, with which `fill_masks` and `export_model`
+  compare theirs; None, as of `make_bert`, compares only sizes.
   """
 
   mlm_role: ClassVar[str]  # the role of this network
@@ -167,6 +169,7 @@ class ElectraPair(MaskedLanguageModel):
   discriminator_config: encoder.EncoderConfig
   backbone: str = "encoder"
   temperature: float = 1.0
+  tokenizer: Any = dataclasses.field(default=None, repr=False, compare=False)
 
   def setup(self):
     backbone = encoder.load_backbone(self.backbone)
@@ -219,6 +222,7 @@ class BertMlm(MaskedLanguageModel):
   backbone: str = "encoder"
   pooler: bool = False
   temperature: float = 1.0
+  tokenizer: Any = dataclasses.field(default=None, repr=False, compare=False)
 
   def setup(self):
     backbone, c = encoder.load_backbone(self.backbone), self.config

@@ -11,8 +11,7 @@ a short row does not need have weight 0 and position 0.
 """
 
 import dataclasses
-from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -38,19 +37,6 @@ STYLES: dict[str, Style] = {
 }
 
 
-class SpecialTokens(Protocol):
-  """A vocabulary with the ids of its special tokens, such as `Tokenizer`."""
-
-  @property
-  def vocab(self) -> Sequence[str]: ...
-  @property
-  def cls(self) -> int: ...
-  @property
-  def sep(self) -> int: ...
-  @property
-  def mask(self) -> int: ...
-
-
 @dataclasses.dataclass(frozen=True)
 class MaskingOptions:
   """Settings of masking that come from the vocabulary and the recipe.
@@ -68,10 +54,8 @@ class MaskingOptions:
   style: str = "electra_85_15"  # a name in STYLES
 
   @classmethod
-  def for_tokenizer(
-    cls, tokenizer: SpecialTokens, **recipe: Any
-  ) -> "MaskingOptions":
-    """Returns the options of a vocabulary; `recipe` are the other fields."""
+  def for_tokenizer(cls, tokenizer: Any, **recipe: Any) -> "MaskingOptions":
+    """Returns the options of a `Tokenizer`; `recipe` are the other fields."""
     return cls(
       mask_id=tokenizer.mask,
       never_masked=(tokenizer.cls, tokenizer.sep, tokenizer.mask),

@@ -12,7 +12,7 @@ import numpy as np
 import optax
 
 from truenegs_jax.config.keys import LARGEST
-from truenegs_jax.config.smoothing import check_smoothing
+from truenegs_jax.config.losses import check_entries
 from truenegs_jax.objectives import masking, negatives, soft_regularization
 from truenegs_jax.objectives import smoothing as smoothing_lib
 from truenegs_jax.objectives.slot_predictions import (
@@ -44,41 +44,31 @@ def mlm_loss(
   """Sums the loss over the slots that hard correction keeps: (sum, count).
 
   This is equation 2 of Zhang et al. 2023, for any model: a slot whose likeliest
-  token is a synonym of the gold token has no loss, and is not counted. With
-  `smoothing`, the gold token shares its target with its synonyms. Divide the
-  sum by `jnp.maximum(count, 1)`: a batch may have no slot that is kept.
+  token is a synonym of the gold token has no loss, and is not counted. Divide
+  the sum by `jnp.maximum(count, 1)`: a batch may have no slot that is kept.
 
   >>> tokens = ["[MASK]", "main", "primary", "swan"]
   >>> table = SynonymTable.from_pairs([("primary", "main")], tokens)
   >>> gold_BxK = jnp.array([[2, 3]])
   >>> logits_BxKxV = 9.0 * jax.nn.one_hot(jnp.array([[1, 1]]), 4)
-  >>> mlm_loss(logits_BxKxV, gold_BxK)[1]  # of both slots
-  Array(2., dtype=float32)
-  >>> mlm_loss(logits_BxKxV, gold_BxK, None, table.arrays())[1]
+  >>> mlm_loss(logits_BxKxV, gold_BxK, None, table.arrays())[1]  # of one slot
   Array(1., dtype=float32)
-  >>> total, count = mlm_loss(
-  ...   logits_BxKxV, gold_BxK, None, table.arrays(rates=True),
-  ...   hard_correction=False, smoothing=0.3, smoothing_by="balanced",
-  ... )
 
   Args:
-    logits_BxKxV: of all positions if K = L; of any float type.
+    logits_BxKxV: floats of all tokens, and of up to 127 that pad the model.
     gold_BxK: int32; -100, or any number below 0, for no slot.
     weight_BxK: 1 for a slot in use, else 0; None for 1.
     table: `SynonymTable.arrays`, which corrects; None for the plain loss.
     ends_BxK: result of `is_word_end`: other slots are neither corrected nor
       smoothed (footnote 5), as in `truenegs main`. None: all slots are.
-    smoothing: share of the target, which needs lists: `arrays("ids")`.
+    smoothing: share of the target for synonyms; needs `table.arrays("ids")`.
     smoothing_by: "uniform", "model", "balanced" or "set".
   """
-  if not isinstance(table, Mapping | None):
-    raise InputError("table is not arrays of a device. Pass table.arrays().")
-  if weight_BxK is None:
-    weight_BxK = jnp.ones_like(gold_BxK, jnp.float32)
-  if ends_BxK is None:
-    ends_BxK = jnp.ones_like(gold_BxK, bool)
-  slots = {"gold": gold_BxK, "weight": weight_BxK, "ends": ends_BxK}
-  _check_shapes(logits_BxKxV, slots, table or {})
+  weight_BxK = jnp.float32(1) if weight_BxK is None else weight_BxK
+  open_BxK = jnp.bool(1) if ends_BxK is None else ends_BxK
+  slots = {"gold": gold_BxK, "weight": weight_BxK, "ends": open_BxK}
+  size = _check_shapes(logits_BxKxV, slots, table)
+  open_BxK = open_BxK & (gold_BxK < size)  # what is corrected and smoothed
   weight_BxK = jnp.where(gold_BxK < 0, 0.0, weight_BxK)
   gold_BxK = jnp.maximum(gold_BxK, 0)
   dtype = jnp.promote_types(logits_BxKxV.dtype, jnp.float32)
@@ -87,38 +77,36 @@ def mlm_loss(
     logits_BxKxV, gold_BxK
   )
   if smoothing:
-    check_smoothing(smoothing, smoothing_by)
     tokens_BxKxS = smoothing_lib.list_tokens(table or {}, gold_BxK)
     listed_BxKxS = jnp.take_along_axis(logits_BxKxV, tokens_BxKxS, axis=-1)
     change_BxK = smoothing_lib.loss_change(
       listed_BxKxS, tokens_BxKxS, table or {}, smoothing, smoothing_by
     )
-    loss_BxK += jnp.where(ends_BxK, change_BxK, 0.0)
+    loss_BxK += jnp.where(open_BxK, change_BxK, 0.0)
   if table is not None and hard_correction:
     predicted_BxK = jnp.argmax(logits_BxKxV, axis=-1)
+    open_BxK = open_BxK & (predicted_BxK < size)
     false_BxK = negatives.false_negatives(table, gold_BxK, predicted_BxK)
-    weight_BxK = jnp.where(ends_BxK & false_BxK, 0.0, weight_BxK)
+    weight_BxK = jnp.where(open_BxK & false_BxK, 0.0, weight_BxK)
   return weighted_sum(loss_BxK, weight_BxK)
 
 
 def _check_shapes(
-  logits_BxKxV: Array, slots: Mapping[str, Array], table: negatives.Aux
-) -> None:
-  """Raises InputError for arrays of other slots or of another vocabulary."""
+  logits_BxKxV: Array, slots: Mapping[str, Array], table: negatives.Aux | None
+) -> int:
+  """Returns the number of tokens; InputError for arrays of other shapes."""
+  if not isinstance(table, Mapping | None):
+    raise InputError("table is not arrays of a device. Pass table.arrays().")
   *shape, size = jnp.shape(logits_BxKxV)
   for name, array_BxK in slots.items():
-    if [*jnp.shape(array_BxK)] != shape:
+    if jnp.ndim(array_BxK) and [*jnp.shape(array_BxK)] != shape:
       raise InputError(
         f"{name}_BxK has the shape {jnp.shape(array_BxK)}, but logits_BxKxV"
         f" {jnp.shape(logits_BxKxV)}. Pass {(*shape,)}."
       )
-  for name, array in table.items():
-    if "_Vx" in name and (rows := len(array)) != size:
-      raise InputError(
-        f"logits_BxKxV has {size:,} entries, but the table {rows:,} tokens."
-        " Build the table with the tokenizer of the model. If the model pads"
-        f" its vocabulary, pass logits_BxKxV[..., :{rows}]."
-      )
+  rows = [len(x) for name, x in (table or {}).items() if "_Vx" in name]
+  check_entries(size, min(rows, default=size))
+  return min(rows, default=size)
 
 
 def mlm_terms(
@@ -209,7 +197,7 @@ def slot_terms(
     kept_BxK *= uniform_BxK >= options.drop_prob
   loss_BxK = _slot_losses(batch, predictions, aux, options)
   terms["mlm"] = weighted_sum(loss_BxK, kept_BxK)
-  if options.changes_mlm:
+  if options.hard_correction or options.smoothing or options.drop_prob:
     terms["mlm_uncorrected"] = weighted_sum(predictions.loss_BxK, weight_BxK)
   if not train:
     # 15 % of ELECTRA's slots show the gold token. Copying these alone lowers

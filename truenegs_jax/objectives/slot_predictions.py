@@ -44,11 +44,6 @@ class Options(Readings):
     """Whether smoothing needs the rates of the synonym table."""
     return self.smoothing > 0 and self.smoothing_by == "balanced"
 
-  @property
-  def changes_mlm(self) -> bool:
-    """Whether the MLM loss is not the plain cross-entropy of all slots."""
-    return self.hard_correction or self.smoothing > 0 or self.drop_prob > 0
-
 
 @dataclasses.dataclass(frozen=True)
 class SlotPredictions:
@@ -131,15 +126,6 @@ def mask_and_predict(
     listed_logits_BxKxS=output.listed_BxKxS,
     logits_BxKxV=logits_BxKxV,
   )
-
-
-def predicted_sentences(
-  batch: Batch, predictions: SlotPredictions
-) -> dict[str, Array]:
-  """Returns the batch with the predictions in its slots, the paper's s_p."""
-  slots, predicted_BxK = predictions.slots, predictions.predicted_BxK
-  tokens_BxL = masking.fill_slots(batch["tokens"], slots, predicted_BxK)
-  return {**batch, "tokens": tokens_BxL}
 
 
 def dropout_keys(keys_B: Array, purpose: int, *, train: bool) -> rng.Keys:

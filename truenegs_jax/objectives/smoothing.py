@@ -19,6 +19,7 @@ docs/explanation/proper_corrections.md.
 import jax
 import jax.numpy as jnp
 
+from truenegs_jax.config.losses import check_smoothing
 from truenegs_jax.objectives.negatives import Aux
 from truenegs_jax.runtime.errors import InputError
 
@@ -51,6 +52,7 @@ def loss_change(
     aux: the table; "balanced" needs `SynonymTable.arrays(rates=True)`.
     share, by: of `check_smoothing`.
   """
+  check_smoothing(share, by)
   gold_BxKx1 = tokens_BxKxS[..., :1]
   is_synonym_BxKxS = tokens_BxKxS != gold_BxKx1
   if by in ("model", "set"):

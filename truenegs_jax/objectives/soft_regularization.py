@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from truenegs_jax.objectives import negatives, slot_predictions
+from truenegs_jax.objectives import masking, negatives, slot_predictions
 from truenegs_jax.objectives.slot_predictions import Batch, SlotPredictions
 from truenegs_jax.runtime import rng
 
@@ -116,8 +116,10 @@ def sentence_term(
   is H_p, if it was computed before.
   """
   if predicted_BxLxD is None:
-    sentences = slot_predictions.predicted_sentences(batch, predictions)
-    predicted_BxLxD = encode(sentences, keys_B)
+    tokens_BxL = masking.fill_slots(
+      batch["tokens"], predictions.slots, predictions.predicted_BxK
+    )
+    predicted_BxLxD = encode({**batch, "tokens": tokens_BxL}, keys_B)
   target_BxLxD = jax.lax.stop_gradient(encode(batch, keys_B))
   loss_BxL = sentence_divergence(predicted_BxLxD, target_BxLxD)
   real_BxL = (batch["documents"] != 0).astype(jnp.float32)

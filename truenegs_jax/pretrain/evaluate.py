@@ -16,6 +16,7 @@ from truenegs_jax.runtime import distributed
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.stats.intervals import jackknife_error
 from truenegs_jax.train import metrics
+from truenegs_jax.weights import hf_folder
 
 MASK_TEXT = "[MASK]"
 NUM_TOKENS = 5  # likeliest tokens per sentence
@@ -126,6 +127,7 @@ def fill_masks(
   """
   if not sentences:
     return []
+  hf_folder.check_tokenizer(model, tokenizer)
   [*_, config] = model.roles.values()
   max_length = config.max_positions
   rows = encode_sentences(tokenizer, sentences, max_length=max_length)

@@ -9,11 +9,6 @@ pairs up with one gather, in one of two layouts:
             the length of the longest list: 55 for WordNet, so 7 MB
   rates_VxS beside them, what balanced smoothing needs of each pair
 
-  table = SynonymTable.from_pairs(pairs, tokens, source="wordnet")
-  table.save("table.safetensors")  # or .npz
-  table = SynonymTable.load("table.safetensors")  # needs no WordNet
-  aux = table.arrays()
-
 Nothing here imports jax.
 """
 
@@ -31,6 +26,7 @@ from typing import Any
 
 import numpy as np
 
+from truenegs_jax.data.tokens.tokenizer import check_tokens
 from truenegs_jax.runtime import errors
 from truenegs_jax.runtime.errors import DataError, DiskError, InputError
 from truenegs_jax.runtime.files import (
@@ -56,6 +52,7 @@ FORMAT = 3  # of saved tables; files with another number are refused
 VERSION: str = importlib.import_module("truenegs_jax").__version__
 SUFFIXES = (".npz", ".safetensors")
 FIELDS = ("source", "fingerprint", "vocabulary", "tokens")  # of a saved table
+FIX = "Build the table with the tokenizer of the model."
 MAX_FILE_BYTES = 1 << 30  # unpacked; guards against zip bombs
 LICENCE = (
   "That of the sources. WordNet is copyright Princeton University:"
@@ -185,10 +182,12 @@ class SynonymTable:
     return _make_table(keys_Q, tokens, source, options)
 
   @classmethod
-  def load(
-    cls, path: FilePath, tokens: Sequence[str] | None = None
-  ) -> "SynonymTable":
-    """Reads a saved table, and compares its vocabulary with `tokens`, if any.
+  def load(cls, path: FilePath, tokenizer: Any = None) -> "SynonymTable":
+    """Reads a saved table.
+
+    Args:
+      tokenizer: the model's, as for `build_table`, or its tokens: a table of
+        other tokens is refused. None: only sizes can be compared later.
 
     Raises:
       DataError: the file is missing, damaged, or of another vocabulary.
@@ -201,12 +200,7 @@ class SynonymTable:
         f"'{path}' cannot be read as a synonym table ({type(error).__name__}:"
         f" {error}). Build the table again, or name another file."
       ) from error
-    if tokens is not None and list(tokens) != list(table.tokens):
-      raise DataError(
-        f"'{path}' is a synonym table of vocabulary {table.vocabulary}"
-        f" ({table.vocab_size:,} tokens), not {vocabulary_fingerprint(tokens)}"
-        f" ({len(tokens):,} tokens). Build a table of this vocabulary."
-      )
+    check_tokens(f"The synonym table '{path}'", table.tokens, tokenizer, FIX)
     return table
 
   def synonyms(self, token: str) -> list[str]:
@@ -273,14 +267,21 @@ class SynonymTable:
     return lists_VxS
 
   def arrays(
-    self, layout: str = "auto", *, rates: bool = False
+    self,
+    layout: str = "auto",
+    *,
+    rates: bool = False,
+    tokenizer: Any = None,
   ) -> dict[str, np.ndarray]:
     """Returns the table for a device, by name.
 
     Args:
       layout: of `choose_layout`: "bits" for `bits_VxW`, "ids" for `ids_VxS`.
       rates: add `rates_VxS`, for balanced smoothing; the layout is then "ids".
+      tokenizer: the model's; a table of other tokens is refused. The arrays
+        have no tokens, so what uses them can compare only sizes.
     """
+    check_tokens("The synonym table", self.tokens, tokenizer, FIX)
     if rates:
       return {"ids_VxS": self.build_ids(), "rates_VxS": self.build_rates()}
     if choose_layout(self.vocab_size, self.width, layout) == "bits":

@@ -1,21 +1,22 @@
 """Losses of the paper for PyTorch, as sums with counts.
 
-  synonyms = Synonyms(table).to(device)
-  total, count = mlm_loss(logits_BxLxV, labels_BxL, synonyms)
+  synonyms = Synonyms(table, tokenizer).to(device)
+  total, count = mlm_loss(logits_BxKxV, labels_BxK, synonyms)
   (total / count.clamp(min=1)).backward()
 
-Labels of -100 are no slots, as `DataCollatorForLanguageModeling` writes them.
-The letters B and L stand for any axes.
+Labels of -100 are no slots, as `DataCollatorForLanguageModeling` writes them;
+so K may be all positions, L. The letters B and K stand for any axes.
 """
 
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from truenegs_jax.config.smoothing import check_smoothing
+from truenegs_jax.config import losses as checks
 from truenegs_jax.runtime.errors import InputError, one_of
 from truenegs_jax.synonyms.table import SynonymTable
 from truenegs_jax.synonyms.vocabulary import continues_word
@@ -25,34 +26,48 @@ NORM_FLOOR = 1e-8  # a shorter vector is orthogonal to all others
 
 
 class Synonyms(nn.Module):
-  """A table whose buffers move and are saved with a model."""
+  """A table whose buffers move and are saved with a model.
 
-  def __init__(self, table: SynonymTable):
+  A table of other tokens than the model's `tokenizer` is refused; without it,
+  only sizes are compared.
+  """
+
+  def __init__(self, table: SynonymTable, tokenizer: Any = None):
     super().__init__()
-    self.ids_VxS = nn.Buffer(torch.from_numpy(table.build_ids()))
-    self.rates_VxS = nn.Buffer(torch.from_numpy(table.build_rates()))
-    self.continues_V = nn.Buffer(torch.tensor(continues_word(table.tokens)))
+    self.size = table.vocab_size
+    arrays = table.arrays(rates=True, tokenizer=tokenizer)
+    self.ids_VxS = _pad(arrays["ids_VxS"], -1)
+    self.rates_VxS = _pad(arrays["rates_VxS"], 0.0)
+    self.continues_V = _pad(continues_word(table.tokens), False)
 
-  def forward(self, gold_BxL: Tensor, predicted_BxL: Tensor) -> Tensor:
+  def forward(self, gold_BxK: Tensor, predicted_BxK: Tensor) -> Tensor:
     """True where the prediction is not the gold token but a synonym of it."""
-    listed_BxL = (self.ids_VxS[gold_BxL] == predicted_BxL[..., None]).any(-1)
-    return listed_BxL & (predicted_BxL != gold_BxL)
+    listed_BxK = (self.ids_VxS[gold_BxK] == predicted_BxK[..., None]).any(-1)
+    return listed_BxK & (predicted_BxK != gold_BxK)
 
-  def is_word_end(self, tokens_BxL: Tensor) -> Tensor:
-    """True `[B, L]` unless a `##` piece comes next."""
+  def is_word_end(
+    self, tokens_BxL: Tensor, labels_BxL: "Tensor | None" = None
+  ) -> Tensor:
+    """True `[B, L]` unless a `##` piece comes next.
+
+    With `labels_BxL`, these stand in the place of masked tokens.
+    """
+    if labels_BxL is not None:
+      is_slot_BxL = labels_BxL != IGNORED
+      tokens_BxL = torch.where(is_slot_BxL, labels_BxL, tokens_BxL)
     continues_BxL = self.continues_V[tokens_BxL[..., 1:]]
     return functional.pad(~continues_BxL, (0, 1), value=True)
 
 
 def mlm_loss(
-  logits_BxLxV: Tensor,
-  labels_BxL: Tensor,
+  logits_BxKxV: Tensor,
+  labels_BxK: Tensor,
   synonyms: Synonyms | None = None,
   *,
+  ends_BxK: "Tensor | None" = None,  # quoted for mocks of torch
   hard_correction: bool = True,
   smoothing: float = 0.0,
   smoothing_by: str = "uniform",
-  input_ids_BxL: "Tensor | None" = None,  # quoted for mocks of torch
 ) -> tuple[Tensor, Tensor]:
   """Sums the loss over the slots that hard correction keeps: (sum, count).
 
@@ -60,41 +75,39 @@ def mlm_loss(
   synonym of the gold token has no loss, and is not counted.
 
   Args:
-    logits_BxLxV: of any float type.
-    labels_BxL: the gold tokens of the slots, elsewhere -100.
+    logits_BxKxV: floats of all tokens, and of up to 127 that pad the model.
+    labels_BxK: the gold tokens of the slots, elsewhere -100.
     synonyms: on the device of the logits; None for the plain loss.
+    ends_BxK: `synonyms.is_word_end(input_ids, labels)`. Other slots, of words
+      that continue in `##` pieces, have the plain loss, as in runs.
     smoothing: share of the target that the synonyms get.
     smoothing_by: "uniform", "model", "balanced" or "set".
-    input_ids_BxL: the masked rows. With them, words that continue in `##`
-      pieces have the plain loss, as in runs (`strict_subword`).
   """
   if (smoothing or synonyms is not None) and not isinstance(synonyms, Synonyms):
     raise InputError(f"synonyms={synonyms} is no module. Pass Synonyms(table).")
-  size = logits_BxLxV.shape[-1] if synonyms is None else len(synonyms.ids_VxS)
-  if logits_BxLxV.shape != (*labels_BxL.shape, size):
-    raise InputError(
-      f"logits have shape {tuple(logits_BxLxV.shape)} instead of"
-      f" {(*labels_BxL.shape, size)}. They need the axes of labels, and the"
-      " tokens of the table: build it with the model's tokenizer."
-    )
-  logits_BxLxV, kept_BxL = logits_BxLxV.float(), labels_BxL != IGNORED
-  loss_BxL = functional.cross_entropy(
-    logits_BxLxV.flatten(0, -2), labels_BxL.flatten(), reduction="none"
-  ).view(labels_BxL.shape)
+  *shape, size = logits_BxKxV.shape
+  for name, x in (("labels", labels_BxK), ("ends", ends_BxK)):
+    if x is not None and x.shape != (*shape,):
+      raise InputError(
+        f"{name}_BxK has the shape {(*x.shape,)}, but logits_BxKxV"
+        f" {(*shape, size)}. Pass {(*shape,)}."
+      )
+  logits_BxKxV, kept_BxK = logits_BxKxV.float(), labels_BxK != IGNORED
+  loss_BxK = functional.cross_entropy(
+    logits_BxKxV.flatten(0, -2), labels_BxK.flatten(), reduction="none"
+  ).view(labels_BxK.shape)
   if synonyms is not None:
-    gold_BxL = labels_BxL.clamp(min=0)
-    open_BxL = kept_BxL  # may be corrected
-    if input_ids_BxL is not None:
-      tokens_BxL = torch.where(kept_BxL, labels_BxL, input_ids_BxL)
-      open_BxL = synonyms.is_word_end(tokens_BxL)
+    checks.check_entries(size, synonyms.size)
+    gold_BxK = labels_BxK.clamp(min=0)
+    open_BxK = kept_BxK if ends_BxK is None else ends_BxK  # may be corrected
     if smoothing:
-      check_smoothing(smoothing, smoothing_by)
-      change_BxL = _change(logits_BxLxV, gold_BxL, synonyms, smoothing_by)
-      loss_BxL = loss_BxL + torch.where(open_BxL, smoothing * change_BxL, 0.0)
+      checks.check_smoothing(smoothing, smoothing_by)
+      change_BxK = _change(logits_BxKxV, gold_BxK, synonyms, smoothing_by)
+      loss_BxK = loss_BxK + torch.where(open_BxK, smoothing * change_BxK, 0.0)
     if hard_correction:
-      false_BxL = synonyms(gold_BxL, logits_BxLxV.argmax(dim=-1))
-      kept_BxL = kept_BxL & ~(false_BxL & open_BxL)
-  return torch.where(kept_BxL, loss_BxL, 0.0).sum(), kept_BxL.sum().float()
+      false_BxK = synonyms(gold_BxK, logits_BxKxV.argmax(dim=-1))
+      kept_BxK = kept_BxK & ~(false_BxK & open_BxK)
+  return torch.where(kept_BxK, loss_BxK, 0.0).sum(), kept_BxK.sum().float()
 
 
 def make_trainer_loss(
@@ -118,11 +131,12 @@ def make_trainer_loss(
   # Refuses another table and wrong options before the first step.
   ids_VxS = getattr(synonyms, "ids_VxS", torch.zeros(1, 1))
   labels_1 = torch.full_like(ids_VxS[:1, 0], IGNORED, dtype=torch.long)
-  mlm_loss(ids_VxS.new_zeros(1, len(ids_VxS)), labels_1, synonyms, **options)
-  inputs = dict[str, Any]()
+  logits_1xV = ids_VxS.new_zeros(1, getattr(synonyms, "size", 1))
+  mlm_loss(logits_1xV, labels_1, synonyms, **options)
+  inputs = list[Tensor]()
 
   def read_input(module: Any, args: Any, kwargs: dict[str, Any]) -> None:
-    inputs["input_ids_BxL"] = kwargs["input_ids"]
+    inputs[:] = [kwargs["input_ids"]]
 
   if strict_subword:
     model.register_forward_pre_hook(read_input, with_kwargs=True)
@@ -133,7 +147,8 @@ def make_trainer_loss(
     logits = outputs["logits"]
     if torch.is_grad_enabled():
       table = synonyms.to(logits.device)
-      total, count = mlm_loss(logits, labels, table, **inputs, **options)
+      ends = table.is_word_end(inputs[0], labels) if strict_subword else None
+      total, count = mlm_loss(logits, labels, table, ends_BxK=ends, **options)
     else:
       total, count = mlm_loss(logits, labels)
     num = (labels != IGNORED).sum()
@@ -144,8 +159,8 @@ def make_trainer_loss(
 
 
 def soft_loss(
-  logits_BxLxV: Tensor,
-  labels_BxL: Tensor,
+  logits_BxKxV: Tensor,
+  labels_BxK: Tensor,
   word_VxE: Tensor,
   *,
   soft_prediction: str = "predicted",
@@ -153,29 +168,29 @@ def soft_loss(
   """Sums 1 - cos(gold, prediction) over all slots (equation 3): (sum, count).
 
   Args:
-    logits_BxLxV, labels_BxL: of `mlm_loss`.
+    logits_BxKxV, labels_BxK: of `mlm_loss`.
     word_VxE: the embeddings, such as `model.get_input_embeddings().weight`.
     soft_prediction: "predicted" compares with the likeliest token, and its
       gradient reaches the embeddings only; "expected" with the mean direction
       by probability, and its gradient reaches the logits only.
   """
   one_of("soft_prediction", soft_prediction, ("predicted", "expected"))
-  logits_BxLxV, word_VxE = logits_BxLxV.float(), word_VxE.float()
+  logits_BxKxV, word_VxE = logits_BxKxV.float(), word_VxE.float()
   if soft_prediction == "expected":
     word_VxE = functional.normalize(word_VxE.detach(), eps=1e-30)
-    b_BxLxE = logits_BxLxV.softmax(dim=-1) @ word_VxE
+    b_BxKxE = logits_BxKxV.softmax(dim=-1) @ word_VxE
   else:
-    b_BxLxE = word_VxE[logits_BxLxV.argmax(dim=-1)]
-  a_BxLxE = word_VxE[labels_BxL.clamp(min=0)]
-  squares_BxL = a_BxLxE.square().sum(dim=-1) * b_BxLxE.square().sum(dim=-1)
-  is_long_BxL = squares_BxL > NORM_FLOOR**2
-  norms_BxL = torch.where(is_long_BxL, squares_BxL, torch.inf).sqrt()
-  loss_BxL = 1.0 - (a_BxLxE * b_BxLxE).sum(dim=-1) / norms_BxL
+    b_BxKxE = word_VxE[logits_BxKxV.argmax(dim=-1)]
+  a_BxKxE = word_VxE[labels_BxK.clamp(min=0)]
+  squares_BxK = a_BxKxE.square().sum(dim=-1) * b_BxKxE.square().sum(dim=-1)
+  is_long_BxK = squares_BxK > NORM_FLOOR**2
+  norms_BxK = torch.where(is_long_BxK, squares_BxK, torch.inf).sqrt()
+  loss_BxK = 1.0 - (a_BxKxE * b_BxKxE).sum(dim=-1) / norms_BxK
   # Rounding would leave a small loss for a correct prediction.
-  wrong_BxL = (a_BxLxE != b_BxLxE).any(dim=-1)
-  kept_BxL = labels_BxL != IGNORED
-  total = torch.where(kept_BxL & wrong_BxL, loss_BxL, 0.0).sum()
-  return total, kept_BxL.sum().float()
+  wrong_BxK = (a_BxKxE != b_BxKxE).any(dim=-1)
+  kept_BxK = labels_BxK != IGNORED
+  total = torch.where(kept_BxK & wrong_BxK, loss_BxK, 0.0).sum()
+  return total, kept_BxK.sum().float()
 
 
 def detection_labels(
@@ -199,19 +214,26 @@ def detection_labels(
   return torch.where(spared_BxL, label, (tokens_BxL != corrupted_BxL).float())
 
 
-def _change(z_BxLxV: Tensor, gold_BxL: Tensor, table: Synonyms, by: str) -> Any:
+def _pad(array: np.ndarray, value: float) -> Tensor:
+  """Returns a buffer with rows for ids that pad the vocabulary."""
+  widths = (0, 0) * (array.ndim - 1) + (0, checks.PADDING)
+  tensor = torch.from_numpy(array)
+  return nn.Buffer(functional.pad(tensor, widths, value=value))
+
+
+def _change(z_BxKxV: Tensor, gold_BxK: Tensor, table: Synonyms, by: str) -> Any:
   """Returns what smoothing by a share of 1 adds: see `objectives.smoothing`."""
-  ids_BxLxS, gold_BxLx1 = table.ids_VxS[gold_BxL].long(), gold_BxL[..., None]
-  listed_BxLxS = (ids_BxLxS >= 0) & (ids_BxLxS != gold_BxLx1)
-  ids_BxLxS = torch.where(listed_BxLxS, ids_BxLxS, gold_BxLx1)
-  z_BxLxS = z_BxLxV.gather(-1, torch.cat([gold_BxLx1, ids_BxLxS], dim=-1))
-  margin_BxLxS = z_BxLxS[..., :1] - z_BxLxS[..., 1:]
+  ids_BxKxS, gold_BxKx1 = table.ids_VxS[gold_BxK].long(), gold_BxK[..., None]
+  listed_BxKxS = (ids_BxKxS >= 0) & (ids_BxKxS != gold_BxKx1)
+  ids_BxKxS = torch.where(listed_BxKxS, ids_BxKxS, gold_BxKx1)
+  z_BxKxS = z_BxKxV.gather(-1, torch.cat([gold_BxKx1, ids_BxKxS], dim=-1))
+  margin_BxKxS = z_BxKxS[..., :1] - z_BxKxS[..., 1:]
   if by in ("model", "set"):
-    rest_BxLxS = (-margin_BxLxS).masked_fill(~listed_BxLxS, -torch.inf)
+    rest_BxKxS = (-margin_BxKxS).masked_fill(~listed_BxKxS, -torch.inf)
     # With the gold token's own margin, 0.
-    return -functional.pad(rest_BxLxS, (1, 0)).logsumexp(dim=-1)
+    return -functional.pad(rest_BxKxS, (1, 0)).logsumexp(dim=-1)
   if by == "uniform":
-    margin_BxLxS = torch.where(listed_BxLxS, margin_BxLxS, 0.0)
-    return margin_BxLxS.sum(dim=-1) / listed_BxLxS.sum(dim=-1).clamp(min=1)
-  rates_BxLxS = table.rates_VxS[gold_BxL]
-  return (rates_BxLxS * functional.logsigmoid(margin_BxLxS)).sum(dim=-1)
+    margin_BxKxS = torch.where(listed_BxKxS, margin_BxKxS, 0.0)
+    return margin_BxKxS.sum(dim=-1) / listed_BxKxS.sum(dim=-1).clamp(min=1)
+  rates_BxKxS = table.rates_VxS[gold_BxK]
+  return (rates_BxKxS * functional.logsigmoid(margin_BxKxS)).sum(dim=-1)

@@ -16,8 +16,8 @@ import optax
 
 from truenegs_jax.config import sections
 from truenegs_jax.config.keys import LARGEST
+from truenegs_jax.config.losses import check_smoothing
 from truenegs_jax.config.sections import Data, Negatives, PretrainConfig
-from truenegs_jax.config.smoothing import check_smoothing
 from truenegs_jax.configs.common import REQUIRED
 from truenegs_jax.data.corpus.language import check_code
 from truenegs_jax.data.tokens import tokenizer as tokenizer_lib

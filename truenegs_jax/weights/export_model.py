@@ -1,6 +1,5 @@
 """Exports a model to folders that transformers loads.
 
-result = export_model(model, params, tokenizer, "my_electra")
 result = export_task(params, model, tokenizer, output, task=task, origin=origin)
 result = export_weights("google-bert/bert-base-uncased", output)
 """
@@ -113,7 +112,13 @@ def export_task(
   params = jax.device_get(params)
   _check_finite(params)
   offset, scale = task.scale if task.kind == task_lib.SCORE else (0.0, 1.0)
-  unscaled = unscale_head(params, offset, scale)
+  head = params["task_head"]["output"]
+  output_layer = {  # of scores, not of (score - offset) / scale
+    "kernel": head["kernel"] * np.float32(scale),
+    "bias": head["bias"] * np.float32(scale) + np.float32(offset),
+  }
+  task_head = {**params["task_head"], "output": output_layer}
+  unscaled = {**params, "task_head": task_head}
   card = model_card.task_card(unscaled, model, tokenizer, task, origin)
   fields, role = _task_fields(model, task), model.role
   with atomic_folder(output) as partial:
@@ -169,16 +174,6 @@ def _check_apart(init: str, output: pathlib.Path) -> None:
         f"output='{output}' overlaps with the weights to convert, '{path}'."
         " Choose another --output."
       )
-
-
-def unscale_head(
-  params: Mapping[str, Any], offset: float, scale: float
-) -> dict[str, Any]:
-  """Returns parameters that compute scores, not (score - offset) / scale."""
-  output = dict(params["task_head"]["output"])
-  output["kernel"] = output["kernel"] * np.float32(scale)
-  output["bias"] = output["bias"] * np.float32(scale) + np.float32(offset)
-  return {**params, "task_head": {**params["task_head"], "output": output}}
 
 
 def _task_fields(

@@ -51,8 +51,6 @@ INIT_FORMATS = (
   " wrote, with all weights in one file, DISCRIMINATOR,GENERATOR for two, or"
   " the workdir of a pre-training."
 )
-
-
 Report = Callable[[str], object]  # prints a line, for example
 
 

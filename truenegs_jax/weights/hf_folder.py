@@ -225,23 +225,17 @@ def field_mismatches(
   ]
 
 
-def _tokenizer_config(
-  tokenizer: Tokenizer, family: str, max_length: int
-) -> dict[str, Any]:
-  # In BERT's tokenizer, null means that accents are stripped if lower-casing.
-  is_default = tokenizer.strip_accents == tokenizer.lowercase
-  return {
-    "tokenizer_class": f"{family.capitalize()}Tokenizer",
-    "do_lower_case": tokenizer.lowercase,
-    "model_max_length": max_length,
-    "pad_token": "[PAD]",
-    "unk_token": "[UNK]",
-    "cls_token": "[CLS]",
-    "sep_token": "[SEP]",
-    "mask_token": "[MASK]",
-    "strip_accents": None if is_default else tokenizer.strip_accents,
-    "tokenize_chinese_chars": True,
-  }
+def check_tokenizer(model: hf_names.Model, tokenizer: Tokenizer) -> None:
+  """Raises InputError for a tokenizer of other tokens than the model's."""
+  fix = "Use the tokenizer with which the model was trained or loaded."
+  expected = getattr(model, "tokenizer", None)
+  tokenizer_lib.check_tokens("The model", expected, tokenizer, fix)
+  [size, *_] = [config.vocab_size for config in model.roles.values()]
+  if len(tokenizer.vocab) != size:
+    raise InputError(
+      f"The vocabulary has {len(tokenizer.vocab):,} entries, but the model has"
+      f" {size:,}. {fix}"
+    )
 
 
 def write_model(
@@ -259,23 +253,26 @@ def write_model(
   vocabulary than the model's, or a backbone that transformers does not have.
   """
   check_backbone(model)
-  config = model.roles[role]
-  if len(tokenizer.vocab) != config.vocab_size:
-    raise InputError(
-      f"The vocabulary has {len(tokenizer.vocab):,} entries, but the model has"
-      f" {config.vocab_size:,}. Export with the vocabulary of the training."
-    )
+  check_tokenizer(model, tokenizer)
+  config, family = model.roles[role], hf_names.NETWORKS[role].family
   path = folder / arrays_lib.WEIGHTS
   tensors = hf_names.to_huggingface(params, model, role)
   safetensors.numpy.save_file(tensors, path, metadata={"format": "pt"})
   # safetensors makes the file private, but an export is meant to be shared.
   path.chmod(0o644)
   fields = model_config(model, role, pad=tokenizer.pad)
+  # In BERT's tokenizer, null means that accents are stripped if lower-casing.
+  is_default = tokenizer.strip_accents == tokenizer.lowercase
   files = {
     CONFIG: {**fields, **(extra_fields or {})},
-    TOKENIZER: _tokenizer_config(
-      tokenizer, hf_names.NETWORKS[role].family, config.max_positions
-    ),
+    TOKENIZER: {
+      "tokenizer_class": f"{family.capitalize()}Tokenizer",
+      "do_lower_case": tokenizer.lowercase,
+      "model_max_length": config.max_positions,
+      **{f"{x[1:-1].lower()}_token": x for x in tokenizer_lib.SPECIALS},
+      "strip_accents": None if is_default else tokenizer.strip_accents,
+      "tokenize_chinese_chars": True,
+    },
   }
   for name, value in files.items():
     text = json.dumps(value, indent=2) + "\n"

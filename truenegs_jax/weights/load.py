@@ -1,6 +1,5 @@
 """Loads weights into the parameters of a model, or a model of their size.
 
-model, params, tokenizer = load("runs/electra_demo")
 networks = Weights("released/electra").for_roles(model.roles)
 params = load_params(fit(networks, model, tokenizer))
 """
@@ -93,6 +92,7 @@ def fit_own_model(
   if padding > 0:
     report(f"init: dropped {padding:,} rows of padding.")
   model = _make_model(networks, vocab_size=len(tokenizer.vocab))
+  model = model.clone(tokenizer=tokenizer)
   skip = "words" if padding else ""
   fitted = fit.fit(networks, model, tokenizer, init_skip=skip)
   return model, tokenizer, fitted

@@ -21,7 +21,7 @@ from grain.experimental import index_shuffle
 from truenegs_jax.data.rows import rows_folder
 from truenegs_jax.data.rows.copies import open_verification
 from truenegs_jax.data.rows.rows_folder import Rows, Verification, open_rows
-from truenegs_jax.data.tokens.tokenizer import read_word_pieces
+from truenegs_jax.data.tokens.tokenizer import check_tokens
 from truenegs_jax.runtime import errors
 from truenegs_jax.runtime.paths import is_bucket
 
@@ -62,15 +62,9 @@ def batches(
   Raises:
     DataError: rows of another vocabulary, or damaged ones.
   """
-  vocab = rows_folder.load_vocabulary(folder).vocab
-  expected, _ = read_word_pieces(tokenizer)
-  if vocab != expected:
-    differ = sum(a != b for a, b in itertools.zip_longest(vocab, expected))
-    raise errors.DataError(
-      f"The rows in '{folder}' are of another vocabulary than the model:"
-      f" {differ:,} of {len(vocab):,} ids are other tokens. Prepare them again"
-      " with --config.data.vocab=FOLDER, that of the model."
-    )
+  fix = "Prepare them again with --config.data.vocab=FOLDER, that of the model."
+  saved = rows_folder.load_vocabulary(folder)
+  check_tokens(f"The rows in '{folder}'", saved, tokenizer, fix)
   verification = open_verification(folder)
   rows = open_rows(folder, split, verification)
   read = Reader(rows, verification, batch_size=batch_size, seed=seed)

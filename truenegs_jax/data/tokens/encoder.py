@@ -87,21 +87,19 @@ class Encoder:
 
     words_N = split_lines(lines, lowercase=self._lowercase)
     words_W = words_N.values.dictionary_encode()
-    ids = self._lookup(words_W.dictionary.to_pylist())
+    if self._size > MAX_CACHE_BYTES:
+      self._ids, self._size = {}, 0
+    words = words_W.dictionary.to_pylist()
+    new = list(itertools.filterfalse(self._ids.__contains__, words))
+    for start in range(0, len(new), BATCH_WORDS):
+      self._encode_words(new[start : start + BATCH_WORDS])
+    ids = list(map(self._ids.__getitem__, words))
     ids_W = pyarrow.DictionaryArray.from_arrays(
       words_W.indices, pyarrow.array(ids, pyarrow.large_binary())
     ).dictionary_decode()
     _, offsets, data = ids_W.buffers()
     ends_N = np.frombuffer(offsets, np.int64)[words_N.offsets] // 4
     return np.frombuffer(data, np.int32, ends_N[-1]), np.diff(ends_N)
-
-  def _lookup(self, words: list[str]) -> list[bytes]:
-    if self._size > MAX_CACHE_BYTES:
-      self._ids, self._size = {}, 0
-    new = list(itertools.filterfalse(self._ids.__contains__, words))
-    for start in range(0, len(new), BATCH_WORDS):
-      self._encode_words(new[start : start + BATCH_WORDS])
-    return list(map(self._ids.__getitem__, words))
 
   def _encode_words(self, words: list[str]) -> None:
     # All as one text: one Encoding per word would take most of the time.

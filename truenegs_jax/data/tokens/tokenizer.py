@@ -3,13 +3,11 @@
 The Rust library `tokenizers` encodes, like for `BertTokenizer` of transformers;
 but special tokens written in a text, such as "[MASK]", are spelled out in
 pieces.
-
-  tokenizer = load_tokenizer("vocab.txt", lowercase=True)
-  tokenizer.encode_lines(["a mute swan"])  # [[1037, 20101, 10677]]
 """
 
 import dataclasses
 import functools
+import itertools
 import pathlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -18,7 +16,7 @@ import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers
 
 from truenegs_jax.runtime import files
-from truenegs_jax.runtime.errors import FAILING, InputError
+from truenegs_jax.runtime.errors import FAILING, DataError, InputError
 from truenegs_jax.runtime.paths import is_hub_name, open_path
 
 SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -108,9 +106,7 @@ class Tokenizer:
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     return backend
 
-  @functools.cached_property
-  def _backend(self) -> tokenizers.Tokenizer:
-    return self.make_backend()
+  _backend = functools.cached_property(make_backend)
 
   @functools.cached_property
   def _normalizer(self) -> normalizers.BertNormalizer:
@@ -143,6 +139,27 @@ def read_word_pieces(
     tuple(sorted(ids, key=ids.__getitem__)),
     lambda text: normalizer.normalize_str(drop_surrogates(text)),
   )
+
+
+def check_tokens(owner: str, given: Any, tokenizer: Any, fix: str) -> None:
+  """Raises DataError if a tokenizer is of another vocabulary than `given`.
+
+  Both are tokenizers or tokens; None is not compared. `owner` has `given`.
+  """
+  if given is None or tokenizer is None:
+    return
+  tokens, expected = (
+    tuple(x) if isinstance(x, Sequence) else read_word_pieces(x)[0]
+    for x in (given, tokenizer)
+  )
+  differ = sum(a != b for a, b in itertools.zip_longest(tokens, expected))
+  both_ours = {type(given), type(tokenizer)} == {Tokenizer}
+  if differ or (both_ours and given != tokenizer):
+    case = "" if differ else ", but lowercase or strip_accents differ"
+    raise DataError(
+      f"{owner} and the tokenizer have different vocabularies: {differ:,} of"
+      f" {len(tokens):,} ids stand for other tokens{case}. {fix}"
+    )
 
 
 def make_tokenizer(
