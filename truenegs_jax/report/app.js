@@ -137,10 +137,13 @@ function show(value, {type}, row) {
   return CELLS[type] ? CELLS[type](value, row) : String(value ?? "");
 }
 
+function makeRecord(columns, cells) {
+  return Object.fromEntries(columns.map(({title}, i) => [title, cells[i]]));
+}
+
 function makeShort({title, columns, rows}) {
-  const attributes = ({type}) => ({class: NUMBERS.has(type) && "number"});
-  const record = cells =>
-    Object.fromEntries(columns.map((column, i) => [column.title, cells[i]]));
+  const attributes = ({type}, cell = "") => ({class: NUMBERS.has(type) ? "number"
+    : String(cell).length > 20 && "long"});
   return titled(title, make("div", {
     class: "scroll", tabindex: 0, role: "region", "aria-label": title || "Table",
   }, make("table", {},
@@ -148,20 +151,16 @@ function makeShort({title, columns, rows}) {
       make("th", {scope: "col", ...attributes(column)}, column.title)))),
     make("tbody", {}, ...rows.map(cells =>
       make("tr", {}, ...columns.map((column, i) =>
-        make("td", attributes(column), show(cells[i], column, record(cells))))))),
+        make("td", attributes(column, cells[i]),
+          show(cells[i], column, makeRecord(columns, cells)))))))
   )));
 }
 
 function makeLong({title, columns, rows}) {
-  const fields = columns.map((column, i) =>
-    ["gold", "prediction"].includes(column.title) ? column.title : `c${i}`);
-  const records = rows.map(cells => {
-    const record = {};
-    cells.forEach((cell, i) => { record[fields[i]] = cell; });
-    record.searched = cells.filter(x => typeof x !== "number")
-      .flat().join(" ").toLowerCase();
-    return record;
-  });
+  const records = rows.map(cells => ({
+    ...makeRecord(columns, cells), searched: cells.filter(cell =>
+      typeof cell !== "number").flat().join(" ").toLowerCase(),
+  }));
   const holder = make("div", {style: `height: ${HEIGHT}px`});
   const count = make("output", {}, `${rows.length.toLocaleString("en")} rows`);
   const search = make("input", {
@@ -172,9 +171,9 @@ function makeLong({title, columns, rows}) {
     const table = new Tabulator(holder, {
       data: records,
       columns: columns.map((column, i) => ({
-        ...makeColumn(column, fields[i]), frozen: !i && innerWidth > 700,
-        maxInitialWidth: 440,
+        ...makeColumn(column), frozen: !i && innerWidth > 700, maxInitialWidth: 440,
       })),
+      nestedFieldSeparator: false,
       layout: columns.length > 3 ? "fitDataFill" : "fitDataStretch",
       height: HEIGHT,
       headerSortElement: () => make("div", {class: "tabulator-arrow"}),
@@ -196,8 +195,9 @@ function makeLong({title, columns, rows}) {
   return titled(title, tools, holder);
 }
 
-function makeColumn({title, type}, field) {
-  const column = {title, field, sorter: NUMBERS.has(type) ? "number" : "string"};
+function makeColumn({title, type}) {
+  const sorter = NUMBERS.has(type) ? "number" : "string";
+  const column = {title, field: title, sorter};
   column.formatter = cell =>  // text, not HTML
     make("span", {}, show(cell.getValue(), {type}, cell.getData()));
   if (NUMBERS.has(type)) {
