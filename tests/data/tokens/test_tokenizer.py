@@ -104,7 +104,6 @@ def test_line_ends_and_byte_order_marks_are_ignored(tmp_path, ending):
     (b"[PAD]\na\nb\na\n", "vocab.txt:4: .*'a' is empty or repeated"),
     (b"\xfd7zXZ\n", "vocab.txt: cannot be read.* if it is compressed"),
     (b"", "vocab.txt:1: .*'' is empty"),
-    ("\n".join([*SPECIALS, "The"]).encode(), "vocab.txt: 1 entries have cap"),
   ],
 )
 def test_errors_name_file_and_line_of_a_vocabulary(tmp_path, data, message):

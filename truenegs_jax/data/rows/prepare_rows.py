@@ -80,6 +80,13 @@ def make_plan(
       data.vocab, lowercase=data.lowercase, strip_accents=strip_accents
     )
     vocabulary = given.fingerprint
+    num_cased = sum(x != x.lower() and x[0] != "[" for x in given.vocab)
+    if data.lowercase and num_cased > len(given.vocab) / 10:
+      progress.log_console().print(
+        f"warning: data.vocab has {num_cased:,} entries with capitals, which"
+        " text loses. For a cased one, set --config.data.lowercase=False.",
+        soft_wrap=True,
+      )
   options = folder_lib.RowsOptions(
     sources=identity,
     vocabulary=vocabulary,

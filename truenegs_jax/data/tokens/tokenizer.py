@@ -225,14 +225,7 @@ def load_tokenizer(
     path = next((x for x in paths if x.is_file()), paths[0])
   is_json = path.suffix == ".json"
   vocab = _read_json(path, options) if is_json else _read_lines(path)
-  tokenizer = make_tokenizer(vocab, **options, origin=str(path))
-  capitals = sum(x != x.lower() and x[0] != "[" for x in vocab)
-  if lowercase and capitals > len(vocab) / 10:
-    raise InputError(
-      f"{path}: {capitals:,} entries have capitals, which text never has with"
-      " data.lowercase=True. Set --config.data.lowercase=False."
-    )
-  return tokenizer
+  return make_tokenizer(vocab, **options, origin=str(path))
 
 
 def write_vocabulary(vocab: Sequence[str], path: pathlib.Path) -> None:
