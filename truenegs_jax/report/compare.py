@@ -14,9 +14,11 @@ from truenegs_jax.workdir.files import find_changes
 
 ERRORS = (
   "± is the standard error for other held-out rows, by the jackknife over their"
-  " batches. It is paired, as both runs are evaluated on the same rows. It says"
-  " nothing of other seeds: train several of each."
+  " batches. That of a difference is paired, as both runs are evaluated on the"
+  " same rows. It says nothing of other seeds: train several. Unfinished runs"
+  " have none."
 )
+UNBROKEN = "±\N{NO-BREAK SPACE}"  # no line ends within an error
 
 
 def compare(runs: Sequence[page.Run]) -> Iterator[page.Block]:
@@ -87,6 +89,7 @@ def _subtract(first: page.Run, other: page.Run, label: str) -> str:
   else:
     error = math.hypot(*map(jackknife_error, (a.left_out, b.left_out)))
   text = format_estimate(b.value - a.value, error, a.digits, sign="+")
+  text = text.replace("± ", UNBROKEN)
   return text if is_paired or math.isinf(error) else f"{text} (unpaired)"
 
 
@@ -95,4 +98,5 @@ def _show(run: page.Run, label: str) -> str:
     return ""
   if x.digits is None:
     return page.format_number(x.value)
-  return format_estimate(x.value, jackknife_error(x.left_out), x.digits)
+  text = format_estimate(x.value, jackknife_error(x.left_out), x.digits)
+  return text.replace("± ", UNBROKEN)
