@@ -37,6 +37,7 @@ COUNT = """() => [...document.body.querySelectorAll(
   "meta, base, link, img, svg, iframe, object, embed, style, form, video," +
   " template, x-hack, script:not(body > script), a:not([href^='#section-'])")
 ].length"""
+LAST = "#section-5"  # for which everything above may change its height
 # Texts that are wider than their cell, or outside of their chart.
 CUT = """() => [...document.querySelectorAll(
   ".values td, .values th, .bars dt, .bars dd, .reference")].filter(x => {
@@ -106,15 +107,10 @@ def wait(tab):
   tab.wait_for_timeout(300)
 
 
-@pytest.mark.parametrize(("width", "is_click"), [(1280, True), (390, False)])
-def test_links_land_and_charts_keep_their_size(tab, run_page, width, is_click):
-  # The last link, for which everything above may change its height.
-  anchor = "#section-5"
-  opened = tab(run_page, width, "" if is_click else anchor)
-  if is_click:
-    opened.locator("nav a").last.click()
+def check_layout(opened, width):
+  """Checks a page that was left at its last link."""
   wait(opened)
-  heading = opened.locator(f"{anchor} > h2")
+  heading = opened.locator(f"{LAST} > h2")
   assert heading.inner_text() == "Data"
   assert 0 <= heading.bounding_box()["y"] < 20
   heights = "[...document.querySelectorAll('figure')].map(x => x.offsetHeight)"
@@ -125,6 +121,26 @@ def test_links_land_and_charts_keep_their_size(tab, run_page, width, is_click):
   assert opened.evaluate(heights) == before
   assert opened.evaluate(CUT) == []
   assert opened.evaluate("document.documentElement.scrollWidth") == width
+
+
+def test_a_direct_link_lands_on_a_narrow_screen(tab, run_page):
+  check_layout(tab(run_page, 390, LAST), 390)
+
+
+def test_a_link_lands_and_a_search_leaves_the_right_rows(tab, run_page):
+  opened = tab(run_page, 1280)
+  opened.locator("nav a").last.click()
+  check_layout(opened, 1280)
+  search = opened.get_by_label("Search Cases")
+  count = opened.locator("output")
+  for word, rows in (
+    ("number4999", "1 rows"),
+    ("REGION Number12 ", "111 rows"),  # 12, 120 to 129, 1200 to 1299
+    ("no such word", "0 rows"),
+    ("", "5,000 rows"),
+  ):
+    search.fill(word)
+    assert count.inner_text() == rows
   # What never changes needs no chart.
   memory = opened.locator("figure", has_text="Peak memory (GiB)")
   assert memory.inner_text().split("\n")[-1] == "Always 1.5."
@@ -137,21 +153,6 @@ def test_links_land_and_charts_keep_their_size(tab, run_page, width, is_click):
     ["", "0.2"],
     ["1e-6", "1e+0"],
   ]
-
-
-def test_search_leaves_the_right_rows(tab, run_page):
-  opened = tab(run_page)
-  wait(opened)
-  search = opened.get_by_label("Search Cases")
-  count = opened.locator("output")
-  for word, rows in (
-    ("number4999", "1 rows"),
-    ("REGION Number12 ", "111 rows"),  # 12, 120 to 129, 1200 to 1299
-    ("no such word", "0 rows"),
-    ("", "5,000 rows"),
-  ):
-    search.fill(word)
-    assert count.inner_text() == rows
 
 
 def append(value, markup, key=""):
