@@ -8,7 +8,7 @@ import dataclasses
 import math
 import pathlib
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -117,14 +117,9 @@ def read_records(workdir: pathlib.Path) -> Records:
     for split, columns in splits.items()
   }
   for values in arrays.values():
-    rename_mlm(values)
+    if "mlm" in values and "mlm_uncorrected" not in values:
+      values["mlm_uncorrected"] = values.pop("mlm")
   return Records(arrays, damaged)
-
-
-def rename_mlm(values: dict[str, Any]) -> None:
-  """Renames the loss of a run without hard correction: it has all slots."""
-  if "mlm" in values and "mlm_uncorrected" not in values:
-    values["mlm_uncorrected"] = values.pop("mlm")
 
 
 def count_hours(columns: Columns) -> np.ndarray:

@@ -3,6 +3,7 @@
 The reader of a task fills in a run and yields its sections.
 """
 
+import collections
 import math
 import pathlib
 import statistics
@@ -25,6 +26,7 @@ COLLAPSED = 0.5  # mean cosine of random pairs
 # Lines of the report at the start that are shown at a glance.
 GLANCE = ("start", "objective", "devices", "parameters", "steps", "data")
 MAX_PAIRS = 25  # bars of pairs
+CASE = ("gold", "prediction", "sentence", "count", "probability")
 # Metrics that do not depend on the weights of a loss.
 COMPARABLE = (
   *("mlm_uncorrected", "mlm_hidden", "detect", "auc"),
@@ -75,7 +77,7 @@ def read_pretraining(
     yield page.Section("Corrections", files.CASES, show_cases(saved))
   if fills := results.get("fills"):
     title = "Predictions for [MASK]"
-    yield page.Section(title, files.RESULTS, _show_fills(fills))
+    yield page.Section(title, files.RESULTS, map(_show_fills, [fills]))
   if about:
     yield page.Section("Data", files.ABOUT, _show_data(about))
   config = flatten(run.config)
@@ -154,14 +156,15 @@ def _measure_cost(
 
 
 def _measure_quality(
-  held_out: curves.Columns, left_out: dict[str, Any]
+  held_out: curves.Columns, left_out: Mapping[str, Any]
 ) -> Iterator[tuple[str, page.Measure]]:
   """Yields the last held-out metrics of a run, with their labels."""
-  curves.rename_mlm(left_out)
   for field in [x for x in COMPARABLE if x in held_out]:
     _, label, unit = curves.PANELS[field]
     scale, digits = (100, 2) if field in curves.RATES else (1, 4)
-    rest = [scale * x for x in left_out.get(field, ()) if x is not None]
+    # Without hard correction, `mlm` is that of all slots, too.
+    rest = left_out.get(field, left_out.get("mlm", ()))
+    rest = [scale * x for x in rest if x is not None]
     measure = page.Measure(scale * held_out[field][-1], digits, rest)
     yield f"{label}, {unit}".removesuffix(", "), measure
 
@@ -189,18 +192,13 @@ def _warn(
     yield "The last held-out loss is not finite. Lower optim.lr."
 
 
-def _show_fills(fills: list[Mapping[str, Any]]) -> Iterator[page.Block]:
-  rows = [
-    {
-      "sentence": fill["sentence"],
-      "likeliest tokens": ", ".join(
-        f"{token} {p:.0%}"
-        for token, p in zip(fill["tokens"], fill["probabilities"], strict=True)
-      ),
-    }
-    for fill in fills
-  ]
-  yield page.table("", rows)
+def _show_fills(fills: Sequence[Mapping[str, Any]]) -> page.Block:
+  rows = []
+  for x in fills:
+    likeliest = zip(x["tokens"], x["probabilities"], strict=True)
+    tokens = ", ".join(f"{token} {p:.0%}" for token, p in likeliest)
+    rows.append({"sentence": x["sentence"], "likeliest tokens": tokens})
+  return page.table("", rows)
 
 
 def show_cases(saved: Mapping[str, Any]) -> Iterator[page.Block]:
@@ -220,15 +218,9 @@ def show_cases(saved: Mapping[str, Any]) -> Iterator[page.Block]:
     [(f"{gold} → {prediction}", n) for (gold, prediction), n in most],
   )
   rows = [
-    {
-      "gold": x["gold"],
-      "prediction": x["prediction"],
-      "sentence": x["sentence"],
-      "times": x["count"],
-      "probability": x["probability"],
-      **{f"by {source}": x["verdicts"][source] for source in sources},
-      "synonyms of gold": page.abridge(x["synonyms"], x["prediction"]),
-    }
+    {key: x[key] for key in CASE}
+    | {f"by {source}": x["verdicts"][source] for source in sources}
+    | {"synonyms of gold": page.abridge(x["synonyms"], x["prediction"])}
     for x in cases
   ]
   types = {"sentence": page.MARKED, "probability": page.PERCENT}
@@ -477,18 +469,21 @@ def _show_arms(
   scores: Sequence[Mapping[str, Any]], arms: Sequence[str]
 ) -> Iterator[page.Block]:
   """Yields dots for each task and metric: the means of an arm's seeds."""
-  for task, metric in dict.fromkeys((x["task"], x["metric"]) for x in scores):
-    groups = []
-    for arm in arms:
-      by_seed: dict[int, list[float]] = {}
-      for x in scores:
-        same = (x["task"], x["metric"], x["arm"]) == (task, metric, arm)
-        if same and x["value"] is not None:
-          by_seed.setdefault(x["seed"], []).append(x["value"])
-      if means := [sum(x) / len(x) for x in by_seed.values()]:
-        groups.append(make_group(arm, means))
-    if groups:
-      yield page.dots(f"{task}: {metric}", "", groups)
+  by_seed = collections.defaultdict[tuple[str, ...], list[float]](list)
+  for x in scores:
+    if x["value"] is not None:
+      key = x["task"], x["metric"], x["arm"], x["seed"]
+      by_seed[key].append(x["value"])
+  means = {key: statistics.fmean(values) for key, values in by_seed.items()}
+  for task, metric in dict.fromkeys(key[:2] for key in means):
+    groups = [
+      make_group(arm, points)
+      for arm in arms
+      if (
+        points := [y for x, y in means.items() if x[:3] == (task, metric, arm)]
+      )
+    ]
+    yield page.dots(f"{task}: {metric}", "", groups)
 
 
 READERS = {
