@@ -127,7 +127,7 @@ def test_a_run_scores_saves_and_compares(folder, config, tmp_path):
   page = read_workdir(tmp_path / "out")
   assert saved["notes"] and saved["notes"] == [x for _, x in page.notes]
   scores, differences = page.sections[0].blocks
-  assert {row[3] for row in scores["rows"]} == {"24 pairs", "12 texts"}
+  assert {row[4] for row in scores["rows"]} == {"24 pairs", "12 texts"}
   assert len(differences["rows"]) == 4
   shutil.rmtree(tmp_path / "out")
   assert run(config, tmp_path / "out") == text

@@ -23,6 +23,7 @@ RESULTS = {  # of tasks that have nothing else
     "checkpoints": {"wordnet": [{"step": 5, "rates": RATES}]},
   },
   "robustness": {
+    "models": {"m": {"folder": {}, "other": {}}},
     "sets": {
       "s": {
         "title": "S",

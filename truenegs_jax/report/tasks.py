@@ -396,7 +396,8 @@ def read_robustness(
     return
   run.sentence = "Scores on changed texts."
   run.notes += [(page.WARNING, x) for x in results.get("notes", ())]
-  rows, compared = list[dict[str, str]](), {}
+  rows, compared = list[dict[str, Any]](), {}
+  runs = {model: len(records) for model, records in results["models"].items()}
   for examples in results["sets"].values():
     texts = {
       (model, metric): [
@@ -414,15 +415,14 @@ def read_robustness(
         texts[model, metric] = [f"{x:.2f}" for x in values]
     rows += [
       {"set": examples["title"], "model": model, "metric": metric}
-      | {"n": "not stated" if model in examples["paper"] else size}
+      | {"runs": runs.get(model), "n": size if model in runs else "not stated"}
       | dict(zip(SIDES, sides, strict=True))
       for (model, metric), sides in texts.items()
     ]
     side = SIDES[-1 if has_pairs else 1]
     compared[f"{examples['title']}, {side}"] = examples["compared"]
-  title = "Scores, %, with standard errors over the n texts"
-  blocks = [page.table(title, rows)]
-  blocks += _show_compared(" and ".join(results.get("models", ())), compared)
+  blocks = [page.table("Scores, %, with standard errors over n texts", rows)]
+  blocks += _show_compared(" and ".join(runs), compared)
   yield page.Section("Robustness", files.RESULTS, blocks)
 
 
