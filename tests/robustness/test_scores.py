@@ -111,6 +111,6 @@ def test_models_are_compared_by_their_drops():
 )
 def test_the_papers_rows_stand_only_beside_its_own_sets(title, metrics, em):
   paper = scores_lib.find_published(title, metrics)
-  assert [paper["paper, small"]["em"]] == [em] if em else not paper
+  assert [paper["paper, ELECTRA small"]["em"]] == [em] if em else not paper
   for network in ("bert of 256 units", "discriminator of 768 units"):
     assert not scores_lib.find_published(title, metrics, network)

@@ -31,15 +31,15 @@ TITLES = {"AddSentDiverse": ADD, "AddSentDiverse-style": ADD}
 # Table 5: scores of original and transformed questions by ELECTRA-small.
 NETWORK = "discriminator of 256 units"
 PAPER = {
-  "small": {
+  "ELECTRA small": {
     ADD: {EXACT: (80.55, 25.60), F1: (85.10, 26.43)},
     SWAP: {EXACT: (80.67, 74.67), F1: (85.38, 80.43)},
   },
-  "small HC": {
+  "ELECTRA small HC": {
     ADD: {EXACT: (82.59, 34.13), F1: (86.78, 36.60)},
     SWAP: {EXACT: (82.33, 79.67), F1: (86.68, 83.65)},
   },
-  "small SR": {
+  "ELECTRA small SR": {
     ADD: {EXACT: (78.84, 37.20), F1: (80.84, 38.29)},
     SWAP: {EXACT: (78.67, 75.67), F1: (80.88, 78.51)},
   },
