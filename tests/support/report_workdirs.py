@@ -76,7 +76,6 @@ def make_about() -> dict:
     "uniform_entropy": 8.3,
     "unigram_entropy": 6.9,
     "sources": ["wordnet"],
-    "documents": 10,
     "text_bytes": 5_000,
     "rows": {"train": 100, "held_out": 8},
     "padding_share": 0.1,

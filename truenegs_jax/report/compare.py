@@ -46,25 +46,24 @@ def _compare_results(
   first: page.Run, *others: page.Run
 ) -> Iterator[page.Block]:
   """Yields differences from the first run, then all results."""
-  runs = sorted((first, *others), key=lambda run: -len(run.measures))
-  labels = dict.fromkeys(label for run in runs for label in run.measures)
   rows = [
     {"metric or cost": x}
     | {run.name: _subtract(first, run, x) for run in others}
-    for x in labels
-    if x in first.measures
+    for x in first.measures
   ]
   yield page.table(f"Differences from {first.name}", rows)
   yield page.text(ERRORS)
-  changes = {x.name: find_changes(first.setting, x.setting) for x in others}
-  listed = (
-    f"{name} differs in {', '.join(x.key for x in keys)}"
-    for name, keys in changes.items()
-    if keys
-  )
-  if text := "; ".join(listed):
-    text = f"compared with those of {first.name}: {text}."
-    yield page.text(f"Losses and shares cannot be {text}")
+  listed = [
+    f"{run.name} differs in {', '.join(x.key for x in keys)}"
+    for run in others
+    if (keys := find_changes(first.setting, run.setting))
+  ]
+  if listed:
+    text = f"Losses and shares are not comparable to those of {first.name}"
+    yield page.text(f"{text}: {'; '.join(listed)}.")
+  # Those that most runs lack, such as of corrections, in their place.
+  runs = sorted((first, *others), key=lambda run: -len(run.measures))
+  labels = dict.fromkeys(label for run in runs for label in run.measures)
   rows = [
     {"metric or cost": x}
     | {run.name: _show(run, x) for run in (first, *others)}

@@ -228,16 +228,8 @@ def show_cases(saved: Mapping[str, Any]) -> Iterator[page.Block]:
 
 
 def _show_data(about: Mapping[str, Any]) -> Iterator[page.Block]:
-  rows = ", ".join(f"{n:,} {name}" for name, n in about["rows"].items())
-  size = about["text_bytes"] / 1e6
-  yield page.facts(
-    {
-      "sources": "; ".join(about["sources"]),
-      "text": f"{about['documents']:,} documents, {size:,.1f} MB",
-      "rows": rows,
-      "padding": f"{about['padding_share']:.1%} of the training rows",
-    }
-  )
+  padding = f"{about['padding_share']:.1%} of the training rows"
+  yield page.facts({"text": "; ".join(about["sources"]), "padding": padding})
   yield page.bars("Tokens in a row, without padding", about["row_lengths"])
   tokens = [(name, 100 * share) for name, share in about["frequent_tokens"]]
   yield page.bars("Most frequent tokens, % of the training rows", tokens)
@@ -356,8 +348,8 @@ def read_corrections(
   """Reads the task `corrections`."""
   if not results:
     return
-  size = f"{results['lines']:,} lines, cut to {results['length']} tokens"
-  run.facts["text"] = size
+  lines, length = results["lines"], results["length"]
+  run.facts["text"] = f"{lines:,} lines, cut to {length} tokens"
   source, checkpoints = next(iter(results["checkpoints"].items()))
   rates = {name: x["rate"] for name, x in checkpoints[-1]["rates"].items()}
   run.sentence = (
@@ -435,11 +427,12 @@ def read_study(
   run.sentence = f"{len(run.curves)} pre-trainings have begun."
   if not results:
     return
-  scores, failures = results["scores"], results["failures"]
+  scores = results["scores"]
   arms = [*dict.fromkeys(x["arm"] for x in scores)]
-  names = ", ".join(arms)
-  run.sentence = f"{len(scores):,} scores of {len(arms)} arms: {names}."
-  run.notes = [(page.WARNING, x) for x in failures]
+  run.sentence = (
+    f"{len(scores):,} scores of {len(arms)} arms: {', '.join(arms)}."
+  )
+  run.notes = [(page.WARNING, x) for x in results["failures"]]
   yield page.Section("Tables", files.RESULTS, _show_tables(results["tables"]))
   yield page.Section("Arms", files.RESULTS, _show_arms(scores, arms))
 
@@ -458,9 +451,8 @@ def _show_tables(layouts: Sequence[Mapping[str, Any]]) -> Iterator[page.Block]:
 
 def _format_cell(cell: Mapping[str, Any], digits: int) -> str:
   value, half, runs = (cell[x] for x in ("value", "half_width", "runs"))
-  number = "" if value is None else f"{value:,.{digits}f}"
-  if isinstance(value, int):
-    number = f"{value:,}"
+  form = "," if isinstance(value, int) else f",.{digits}f"
+  number = "" if value is None else f"{value:{form}}"
   interval = "" if half is None else f"± {half:.{digits}f}"
   return " ".join(filter(None, (number, interval, runs)))
 

@@ -290,7 +290,6 @@ def _describe_rows(
   return {
     "unigram_entropy": metrics.entropy(counts_V),
     "sources": rows_folder.describe_text(manifest),
-    "documents": sum(part["documents"] for part in parts),
     "text_bytes": sum(part["text_bytes"] for part in parts),
     "rows": {name: x["rows"] for name, x in manifest["splits"].items()},
     "padding_share": manifest["splits"]["train"]["padding_share"],
