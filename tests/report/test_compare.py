@@ -10,7 +10,7 @@ from truenegs_jax.report.compare import compare
 from truenegs_jax.report.write import read_workdirs
 from truenegs_jax.workdir import files
 
-LOSS = "MLM, [MASK], nats/slot"
+LOSS = "MLM, [MASK] (nats/slot)"
 
 
 def write_run(folder, batches=(), **config):

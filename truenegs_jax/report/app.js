@@ -366,7 +366,7 @@ function makePanel(field, allCurves) {
     ([split, columns]) => ({curve, split, columns, values: columns[field] ?? []})))
     .filter(({values}) => values.some(Number.isFinite));
   const panel = {lines, references: listReferences(field, lines)};
-  const [title, , unit] = data.panels[field];
+  const title = data.panels[field];
   const count = values => new Set(values.filter(Number.isFinite)).size;
   let values = makeValues(panel, allCurves.length > MANY);
   if (lines.some(line => count(line.values) > 1)) {
@@ -376,7 +376,7 @@ function makePanel(field, allCurves) {
     && !panel.references.length) {
     values = make("p", {}, `Always ${lines[0].cell.textContent}.`);
   }
-  panel.figure = titled(unit ? `${title} (${unit})` : title,
+  panel.figure = titled(title,
     ...(panel.holder ? [panel.holder] : []), values);
   return panel;
 }

@@ -18,48 +18,33 @@ MAX_POINTS = 1_000  # of a page; its curves share four times as many
 LONG_PAUSE = 10.0  # in median times between records: the run was stopped
 
 
-class Panel(NamedTuple):
-  """The chart of one field, in the order of the page."""
-
-  title: str
-  short: str  # title in a figure of a paper
-  unit: str = ""
-
-
+# Names and units of fields, in the order of the charts of a page.
 PANELS = {
-  "total": Panel("Loss that is minimized", "total loss", "nats"),
-  "mlm": Panel("Masked language model, as trained", "MLM", "nats/slot"),
-  "mlm_uncorrected": Panel(
-    "Masked language model, all slots", "MLM, all slots", "nats/slot"
-  ),
-  "mlm_hidden": Panel(
-    "Masked language model, slots behind [MASK]", "MLM, [MASK]", "nats/slot"
-  ),
-  "detect": Panel("Detection of replaced tokens", "detection", "nats/token"),
-  "auc": Panel("Detection, area under the ROC curve", "detection AUC"),
-  "corrected_of_slots": Panel("Corrected slots", "corrected slots", "%"),
-  "corrected_of_mismatches": Panel(
-    "Corrected slots, of wrong predictions", "corrected errors", "%"
-  ),
-  "corrected_rows": Panel("Rows with a correction", "corrected rows", "%"),
-  "soft": Panel("Soft regularization", "soft term", "1 − cosine"),
-  "sentence": Panel("Sentence-level KL", "sentence KL", "nats/token"),
-  "pair_cosine": Panel(
-    "Collapse monitor: random pairs of tokens", "random pairs", "cosine"
-  ),
-  "accuracy": Panel("Accuracy", "accuracy", "%"),
-  "f1": Panel("F1", "F1", "%"),
-  "em": Panel("Exact match", "exact match", "%"),
-  "matthews": Panel("Matthews' correlation", "Matthews", "%"),
-  "pearson": Panel("Pearson's correlation", "Pearson", "%"),
-  "spearman": Panel("Spearman's correlation", "Spearman", "%"),
-  "lr": Panel("Learning rate", "learning rate"),
-  "grad_norm": Panel("Norm of the gradient", "gradient norm"),
-  "skipped": Panel("Skipped updates", "skipped updates", "share"),
-  "rows_per_s": Panel("Speed", "speed", "rows/s"),
-  "mfu": Panel("Model FLOPs utilization", "MFU", "share"),
-  "host_wait": Panel("Waiting for the host", "host wait", "share of time"),
-  "memory_peak_gib": Panel("Peak memory", "peak memory", "GiB"),
+  "total": "Loss that is minimized (nats)",
+  "mlm": "MLM, as trained (nats/slot)",
+  "mlm_uncorrected": "MLM, all slots (nats/slot)",
+  "mlm_hidden": "MLM, [MASK] (nats/slot)",
+  "detect": "Detection (nats/token)",
+  "auc": "Detection, AUC",
+  "corrected_of_slots": "Corrected slots (%)",
+  "corrected_of_mismatches": "Corrected errors (%)",
+  "corrected_rows": "Corrected rows (%)",
+  "soft": "Soft term (1 − cosine)",
+  "sentence": "Sentence KL (nats/token)",
+  "pair_cosine": "Cosine of random pairs",
+  "accuracy": "Accuracy (%)",
+  "f1": "F1 (%)",
+  "em": "Exact match (%)",
+  "matthews": "Matthews' correlation (%)",
+  "pearson": "Pearson's correlation (%)",
+  "spearman": "Spearman's correlation (%)",
+  "lr": "Learning rate",
+  "grad_norm": "Norm of the gradient",
+  "skipped": "Skipped updates (share)",
+  "rows_per_s": "Speed (rows/s)",
+  "mfu": "Model FLOPs utilization",
+  "host_wait": "Waiting for the host (share)",
+  "memory_peak_gib": "Peak memory (GiB)",
 }
 # Shares, in percent in a curve.
 RATES = ("corrected_of_slots", "corrected_of_mismatches", "corrected_rows")

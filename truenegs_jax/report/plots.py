@@ -117,8 +117,7 @@ def _finish_panel(axis: Any, curves: Sequence[Curve], name: str) -> None:
       axis.annotate(label, (1, value), xycoords=place, **style)
   if name in RATES:
     axis.set_ylim(bottom=0)
-  panel = PANELS[name]
-  axis.set_title(f"{panel.short}, {panel.unit}".removesuffix(", "))
+  axis.set_title(PANELS[name])
   axis.ticklabel_format(axis="x", style="sci", scilimits=(-3, 4))
   axis.grid(alpha=0.4)
   axis.set_xlabel("step", labelpad=1)

@@ -160,13 +160,12 @@ def _measure_quality(
 ) -> Iterator[tuple[str, page.Measure]]:
   """Yields the last held-out metrics of a run, with their labels."""
   for field in [x for x in COMPARABLE if x in held_out]:
-    _, label, unit = curves.PANELS[field]
     scale, digits = (100, 2) if field in curves.RATES else (1, 4)
     # Without hard correction, `mlm` is that of all slots, too.
     rest = left_out.get(field, left_out.get("mlm", ()))
     rest = [scale * x for x in rest if x is not None]
-    measure = page.Measure(scale * held_out[field][-1], digits, rest)
-    yield f"{label}, {unit}".removesuffix(", "), measure
+    value = scale * held_out[field][-1]
+    yield curves.PANELS[field], page.Measure(value, digits, rest)
 
 
 def _warn(

@@ -52,10 +52,11 @@ class Verdict:
     answers: dict[str, str] = {}
     for name, (gain, error) in gains.items():
       answer = YES if gain > MIN_ERRORS * error else NO
-      is_guess = "detection" in name and answers["mlm_hidden"] == NO
       if math.isinf(error):
         answer = "unknown: one batch"
-      elif answer == YES and is_guess:
+      elif (
+        answer == YES and "detection" in name and answers["mlm_hidden"] == NO
+      ):
         answer = "no: the generator guesses"
       answers[name] = answer
     return answers
