@@ -350,8 +350,8 @@ def test_folder_must_hold_the_network_that_it_is_named_after(tmp_path):
 @pytest.mark.parametrize(
   ("init", "message"),
   [
-    ("model.safetensors", "Pass the folder of this file: "),
-    ("missing/folder/of/weights", "workdir of a pre-training run"),
+    ("model.safetensors", "is not a folder. Pass "),
+    ("missing/folder/of/weights", "there is no folder"),
     ("a" * 5_000, "is not a path"),
   ],
 )

@@ -67,8 +67,7 @@ def parse_options(values: Mapping[str, Any]) -> FinetuneOptions:
   if not tasks or not any(set(tasks) <= {*group} for group in groups):
     raise InputError(
       f"finetune.tasks={o.tasks!r} must name tasks of GLUE"
-      f" ({', '.join(glue)}), or {SQUAD}, or {OWN}. The configs are"
-      " finetune_glue.py, finetune_squad.py and finetune_own.py."
+      f" ({', '.join(glue)}), or {SQUAD}, or {OWN}."
     )
   if OWN in tasks and not o.epochs:
     raise InputError(

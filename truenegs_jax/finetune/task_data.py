@@ -130,16 +130,14 @@ def check_files(options: FinetuneOptions) -> None:
           f"{FILES}: '{entry}=...' names no split of a task that is fine-tuned."
           f" Tasks are {', '.join(splits)}; splits of {task} are"
           f" {', '.join(splits.get(task, ['none']))}. Test sets need"
-          " --config.finetune.predict_test=True. For a file of one task, write"
-          " TASK.SPLIT=FILE."
+          " --config.finetune.predict_test=True."
         )
   for name, names in splits.items():
     if name == OWN and (missing := {*names} - parse_files(options, OWN).keys()):
       raise InputError(
         f"finetune.files={o.files!r} names no file for"
         f" {' and '.join(sorted(missing))}. Set"
-        f" --config.{FILES}='train=FILE dev=FILE', and test=FILE with"
-        " finetune.predict_test=True."
+        f" --config.{FILES}='train=FILE dev=FILE'."
       )
 
 

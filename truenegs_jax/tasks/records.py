@@ -33,11 +33,9 @@ HUB_TEXTS = {"mrpc": PAIR, "mnli": ("premise", "hypothesis")}
 MNLI_SUBMISSIONS = {"test": "MNLI-m", "test_mismatched": "MNLI-mm"}
 # What to do without the official files.
 GLUE_FIX = (
-  "Pass the folder that contains {title}/, an unpacked archive of GLUE"
-  " (https://gluebenchmark.com/tasks), the file itself, or hf:nyu-mll/glue."
-  ' Without internet, run load_dataset("nyu-mll/glue", "{name}")'
-  '.save_to_disk("FOLDER/{name}") on another machine, copy FOLDER here and pass'
-  " hf:FOLDER."
+  "Pass the folder that contains {title}/ (https://gluebenchmark.com/tasks), a"
+  " file, or hf:nyu-mll/glue; without internet, hf:FOLDER with a copy of"
+  ' load_dataset("nyu-mll/glue", "{name}") that save_to_disk wrote.'
 )
 SQUAD_FIX = (
   "Set --config.finetune.data=FOLDER with SQuAD's files"
@@ -57,10 +55,9 @@ class Record(NamedTuple):
     """Returns the value in a column; DataError if there is no such column."""
     if column not in self.fields:
       columns = ", ".join(map(repr, itertools.islice(self.fields, 20)))
-      hint = " Divide .csv by commas, .tsv by tabs." * (len(self.fields) == 1)
       raise DataError(
         f"{self.location}: no column {column!r}. Columns: {columns or 'none'}."
-        f"{hint}"
+        + " Divide .csv by commas, .tsv by tabs." * (len(self.fields) == 1)
       )
     return self.fields[column]
 

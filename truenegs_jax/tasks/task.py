@@ -258,8 +258,7 @@ def fit_own_task(task: Task, train: Sequence[Example]) -> Task:
     raise DataError(
       f"{train[0].location}: {len(names):,} classes in this file"
       f" ({', '.join(map(repr, names[:3]))}). There must be 2 to"
-      f" {MAX_CLASSES:,}. Choose another column with --config.finetune.label,"
-      " name all classes with --config.finetune.labels, or read the labels as"
-      " numbers with --config.finetune.kind=score."
+      f" {MAX_CLASSES:,}. Set --config.finetune.label to another column, name"
+      " all in --config.finetune.labels, or set --config.finetune.kind=score."
     )
   return dataclasses.replace(task, labels=names)

@@ -23,6 +23,7 @@ from flax import traverse_util
 
 from truenegs_jax.config import grammar
 from truenegs_jax.config.keys import did_you_mean
+from truenegs_jax.data.tokens import tokenizer as tokenizer_lib
 from truenegs_jax.models import pretrain
 from truenegs_jax.runtime import cache
 from truenegs_jax.runtime import files as runtime_files
@@ -38,7 +39,7 @@ from truenegs_jax.workdir import files, saved_model
 TASK_MODELS = ("*/seed-*/model", "seed-*/model", "model")
 # Files of the hub to download: the card names language and license.
 HUB_FILES = ["README.md", hf_folder.CONFIG, hf_folder.TOKENIZER]
-HUB_FILES += hf_folder.VOCABULARIES
+HUB_FILES += tokenizer_lib.FILES
 # A branch, a tag, a commit or refs/pr/N.
 REVISION = re.compile(r"(?!.*\.\.)\w([\w./-]*[\w-])?", re.ASCII)
 OFFLINE = (
@@ -98,8 +99,7 @@ class Weights:
     if len(encoders) != 1:
       raise InputError(
         f"init: {self.init!r} holds {_list_roles(self.networks)}, but"
-        " fine-tuning needs one BERT or one discriminator; a generator alone is"
-        " not enough. Pass that one."
+        " fine-tuning needs one BERT or one discriminator. Pass that one."
       )
     return encoders[0]
 
@@ -141,8 +141,7 @@ def _open_location(location: str, report: Report) -> Iterable[Network]:
     return _open_folder(path)
   if is_there:
     raise InputError(
-      f"init: {location!r} is not a folder. Pass the folder of this file:"
-      f" --config.init={path.parent}."
+      f"init: {location!r} is not a folder. Pass --config.init={path.parent}."
     )
   if not is_model_name(location):
     raise InputError(
@@ -322,8 +321,7 @@ def _explain_download(repo: str, error: Exception) -> TrueNegsError:
   if isinstance(error, PermissionError) or is_full:
     return DiskError(
       f"init: {repo!r} could not be written to '{constants.HF_HUB_CACHE}'"
-      f" ({kind}). Free some space, or set HF_HOME to another folder, and run"
-      " the same command again."
+      f" ({kind}). Free some space, or set HF_HOME to another folder."
     )
   fix = _near_folder(repo)
   if not os.path.exists(os.path.dirname(repo)):

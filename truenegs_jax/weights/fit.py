@@ -125,8 +125,7 @@ def fit(
     }
   elif "head" in skip:
     raise InputError(
-      "init_skip=head is for fine-tuning only. A pre-trained model has no task"
-      " head. Remove it from --config.init_skip."
+      "init_skip=head is for fine-tuning. Remove it from --config.init_skip."
     )
   stored_model = model
   if "words" in skip:
@@ -241,9 +240,9 @@ def _check_tokenizer(
   if saved.vocab != tokenizer.vocab and "words" not in skip:
     raise InputError(
       f"init: '{network.vocabulary}' is not the run's vocabulary, so the rows"
-      " of the word embeddings would stand for other words. Use the vocabulary"
-      f" of the weights: --config.data.vocab={network.vocabulary}. Or copy the"
-      " rows of known words: --config.init_skip=words."
+      " of the word embeddings would stand for other words. Set"
+      f" --config.data.vocab={network.vocabulary}, or copy the rows of known"
+      " words: --config.init_skip=words."
     )
 
 
@@ -253,8 +252,7 @@ def _count_rows(network: Network) -> int:
   if num_words > rows:
     raise InputError(
       f"init: {network.location} has {rows:,} words, but its vocabulary"
-      f" '{network.vocabulary}' has {num_words:,}. Use the vocabulary of the"
-      " weights."
+      f" '{network.vocabulary}' has {num_words:,}. Use that of the weights."
     )
   return rows
 

@@ -29,7 +29,6 @@ from truenegs_jax.weights.arrays import Arrays, find_optional, safe_read
 
 CONFIG = "config.json"
 CHECKSUMS = "SHA256SUMS"  # in the format of sha256sum; exports have it
-VOCABULARIES = ("vocab.txt", "tokenizer.json")
 TOKENIZER = "tokenizer_config.json"
 # A line of sha256sum, also with --tag. It skips lines of another form.
 CHECKSUM = re.compile(
@@ -199,8 +198,7 @@ def read_fields(path: pathlib.Path) -> dict[str, Any]:
   if not isinstance(family, str) or family not in _DEFAULTS:
     raise InputError(
       f"init: '{path}' has model_type={family!r}, but only"
-      f" {' and '.join(_DEFAULTS)} are supported. Use other weights, or the"
-      " config that belongs to these."
+      f" {' and '.join(_DEFAULTS)} are supported. Use other weights."
     )
   fields = _DEFAULTS[family] | _SHARED_DEFAULTS | _FIXED | saved
   for name in sorted(_SIZES & fields.keys()):
@@ -286,8 +284,7 @@ def open_network(folder: pathlib.Path) -> Network:
   path = find_optional(folder, CONFIG)
   if path is None:
     raise InputError(
-      f"init: '{folder}' holds no {CONFIG}. Copy it from where the weights come"
-      " from."
+      f"init: '{folder}' holds no {CONFIG}. Copy that of the weights."
     )
   fields = read_fields(path)
   arrays = arrays_lib.open_arrays(folder)
@@ -298,8 +295,7 @@ def open_network(folder: pathlib.Path) -> Network:
   if (num_layers := fields["num_hidden_layers"]) > len(arrays.shapes):
     raise InputError(
       f"init: '{arrays.path}' has only {len(arrays.shapes)} arrays, but its"
-      f" config has {num_layers:,} layers. Use the config that belongs to the"
-      " weights."
+      f" config has {num_layers:,} layers. Use the config of the weights."
     )
   lowercase, strip_accents = _read_text_options(folder)
   return Network(
@@ -307,7 +303,7 @@ def open_network(folder: pathlib.Path) -> Network:
     location=f"'{folder}'",
     arrays=arrays,
     fields=fields,
-    vocabulary=find_optional(folder, *VOCABULARIES),
+    vocabulary=find_optional(folder, *tokenizer_lib.FILES),
     lowercase=lowercase,
     strip_accents=strip_accents,
     tied=hf_names.NETWORKS[role].tied,
@@ -326,7 +322,7 @@ def verify_checksums(folder: pathlib.Path) -> None:
     listed[tagged or name].add(digest.lower())
   formats = arrays_lib.FORMATS
   weights = [x for x in formats if os.path.lexists(folder / x) or x in listed]
-  for name in (CONFIG, *weights[:1], TOKENIZER, *VOCABULARIES):
+  for name in (CONFIG, *weights[:1], TOKENIZER, *tokenizer_lib.FILES):
     path, digests = folder / name, set()
     if os.path.lexists(path):
       present = arrays_lib.find_file(folder, name)

@@ -466,7 +466,7 @@ def test_errors_of_the_hub_have_hints(monkeypatch):
     raise ConnectionError("no route")
 
   monkeypatch.setattr(datasets, "load_dataset_builder", refuse)
-  message = "hf:owner/set.*no route.*Choose.*Without internet"
+  message = "hf:owner/set.*no route.*Without internet"
   with pytest.raises(UnavailableError, match=message):
     open_corpus("hf:owner/set")
 

@@ -79,9 +79,8 @@ class Part:
     if number is not None and number < LEAST_SHARE * self.num_expected:
       raise DataError(
         f"{self.name!r}: {number:,} records, but {self.num_expected:,} are"
-        " expected (records=). It is cut off, or another version of the text."
-        " Get all of it, correct records= in data.sources, or accept it with"
-        " --config.data.expect=any."
+        " expected (records=). Get all of it, correct records= in data.sources,"
+        " or accept it with --config.data.expect=any."
       )
 
 

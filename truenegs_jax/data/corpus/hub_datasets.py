@@ -60,8 +60,8 @@ class DatasetSpec:
         raise errors.DataError(f"{self} cannot be read ({reason}).") from error
       raise errors.UnavailableError(
         f"{self} cannot be loaded from the Hugging Face hub ({reason})."
-        " Choose an existing split, config and revision. Without internet, use"
-        " local files or hf:FOLDER with a data set that save_to_disk wrote."
+        " Without internet, use local files or hf:FOLDER with a data set that"
+        " save_to_disk wrote."
       ) from error
 
   def check(

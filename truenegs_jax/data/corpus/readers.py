@@ -32,8 +32,6 @@ MAX_DOCUMENT_BYTES = 1_000_000
 # JSON may write a letter in six bytes.
 MAX_RECORD_BYTES = 16_000_000
 
-UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-
 Counts = collections.Counter[str]
 # Keys of `ReadState.repairs` and of a manifest.
 NOT_UTF8 = "bytes that are not UTF-8, replaced"
@@ -75,19 +73,18 @@ class ReadState:
       text = data.decode()
     except UnicodeDecodeError as error:
       start, text = error.start, data.decode(errors="replace")
-      code = "UTF-16" if data[:2] in UTF16_MARKS else "LATIN1"
+      code = "UTF-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else "LATIN1"
       self.count_repair(
         NOT_UTF8,
         f"{self.location(data[:start])}: byte 0x{data[start]:02x} is not UTF-8."
-        f" Convert the text, for example with `iconv -f {code} -t UTF-8`, or"
-        " repair it.",
+        f" Repair it, or convert the text: `iconv -f {code} -t UTF-8`.",
         count=text.count("\ufffd") - data.count("\ufffd".encode()),
       )
     if "\0" in text:
       self.count_repair(
         NUL,
-        f"{self.location(data[: data.index(0)])}: NUL in the text. UTF-16 and"
-        " binary files have it. Convert the text to UTF-8.",
+        f"{self.location(data[: data.index(0)])}: NUL in the text, as in UTF-16"
+        " and binary files. Convert it to UTF-8.",
         count=text.count("\0"),
       )
       text = text.replace("\0", "\ufffd")
@@ -256,13 +253,6 @@ def read_parquet(
       f"{state.location()}: not a Parquet file, or compressed, damaged or cut"
       f" off ({type(error).__name__}: {error}). Unpack it or download it again."
     ) from error
-
-
-def count_parquet(file: File) -> int:
-  """Returns the number of records that a Parquet file says it has."""
-  from pyarrow import parquet
-
-  return int(parquet.read_metadata(file.path).num_rows)
 
 
 def _batch_size(metadata: Any, column: str, where: str) -> int:

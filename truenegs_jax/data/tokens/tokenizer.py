@@ -19,6 +19,7 @@ from truenegs_jax.runtime import files
 from truenegs_jax.runtime.errors import FAILING, DataError, InputError
 from truenegs_jax.runtime.paths import is_hub_name, open_path
 
+FILES = ["vocab.txt", "tokenizer.json"]  # in a folder, the first one counts
 SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 # `data.accents` of a config -> strip_accents; None follows `lowercase`.
 ACCENTS = {"auto": None, "strip": True, "keep": False}
@@ -221,7 +222,7 @@ def load_tokenizer(
       )
     path = _download(path_or_name)
   if path.is_dir():
-    paths = [path / name for name in ("vocab.txt", "tokenizer.json")]
+    paths = [path / name for name in FILES]
     path = next((x for x in paths if x.is_file()), paths[0])
   is_json = path.suffix == ".json"
   vocab = _read_json(path, options) if is_json else _read_lines(path)
@@ -287,13 +288,10 @@ def _read_json(path: pathlib.Path, options: dict[str, bool]) -> list[str]:
 
 
 def _download(name: str) -> pathlib.Path:
-  import huggingface_hub  # slow to import
+  from huggingface_hub import snapshot_download  # slow to import
 
   try:
-    names = ["vocab.txt", "tokenizer.json"]
-    return pathlib.Path(
-      huggingface_hub.snapshot_download(name, allow_patterns=names)
-    )
+    return pathlib.Path(snapshot_download(name, allow_patterns=FILES))
   except Exception as error:  # the library raises many kinds of errors
     raise InputError(
       f"data.vocab={name!r} is no file or folder, and downloading its vocab.txt"
