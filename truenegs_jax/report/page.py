@@ -72,11 +72,6 @@ class Run:
   setting: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
-def facts(rows: Mapping[str, str]) -> Block:
-  """Returns a list of labels and texts."""
-  return {"kind": "facts", "rows": [*rows.items()]}
-
-
 def text(value: str) -> Block:
   """Returns a paragraph."""
   return {"kind": "text", "text": value}

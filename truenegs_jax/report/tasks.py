@@ -227,8 +227,8 @@ def show_cases(saved: Mapping[str, Any]) -> Iterator[page.Block]:
 
 
 def _show_data(about: Mapping[str, Any]) -> Iterator[page.Block]:
-  padding = f"{about['padding_share']:.1%} of the training rows"
-  yield page.facts({"text": "; ".join(about["sources"]), "padding": padding})
+  text = "; ".join(about["sources"])
+  yield page.text(f"{text}. Rows are {about['padding_share']:.1%} padding.")
   yield page.bars("Tokens in a row, without padding", about["row_lengths"])
   tokens = [(name, 100 * share) for name, share in about["frequent_tokens"]]
   yield page.bars("Most frequent tokens, % of the training rows", tokens)
