@@ -94,7 +94,7 @@ def test_mistakes_in_a_spec_are_refused(tmp_path, spec, message):
 @pytest.mark.parametrize(
   "spec, message",
   [
-    ("wordnet", "'wordnet' needs reader. Pass"),
+    ("wordnet", "'wordnet' cannot be read here"),
     ("none-*.txt", "no file.* no glob.* hf:NAME"),
     ("a\0b", "no file.* no glob.* hf:NAME"),
     ("empty", "holds no text file"),

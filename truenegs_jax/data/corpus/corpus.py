@@ -44,11 +44,6 @@ class Cursor(NamedTuple):
   num_documents: int = 0  # of all passes
   num_bytes: int = 0  # of their text in UTF-8
 
-  @property
-  def num_passes(self) -> int:
-    """How often the part was begun."""
-    return self.repeat + (self.number > 0)
-
 
 @dataclasses.dataclass(frozen=True)
 class Part:

@@ -220,9 +220,7 @@ def _open_wordnet(
   part_spec: PartSpec, reader: readers.WordNetReader | None
 ) -> Part:
   if reader is None:
-    raise InputError(
-      f"{part_spec.subject} needs reader. Pass open_corpus(..., reader=...)."
-    )
+    raise InputError(f"{part_spec.subject} cannot be read here. Name files.")
 
   def identity() -> dict[str, Any]:
     # A hash, because times and places differ between packages: 21 MB in 40 ms.

@@ -372,7 +372,7 @@ def _describe_parts(shard_set: ShardSet) -> list[dict[str, Any]]:
     {
       "documents": cursor.num_documents,
       "text_bytes": cursor.num_bytes,
-      "passes": cursor.num_passes,
+      "passes": cursor.repeat + (cursor.number > 0),
       "records": num_records,
       "files": dict(part.files),
     }
