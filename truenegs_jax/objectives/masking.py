@@ -11,7 +11,7 @@ a short row does not need have weight 0 and position 0.
 """
 
 import dataclasses
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -23,8 +23,7 @@ Array = jax.Array
 POSITION_SITE, KEEP_SITE, RANDOM_SITE = range(3)
 
 
-@dataclasses.dataclass(frozen=True)
-class Style:
+class Style(NamedTuple):
   """Probabilities that a slot shows its gold or a random token, not [MASK]."""
 
   kept: float

@@ -131,7 +131,18 @@ class TableRequest:
       return STOP_WORDS
     if not path and (self.keep_stop_words or not language):
       return frozenset()
-    file = os.path.expanduser(path or _find_stop_words(language))
+    name = NLTK_FILES.get(language)
+    file = path or (wordnet.find_file("stopwords", name) if name else None)
+    if not file:
+      fix = (
+        "Run `python -m nltk.downloader stopwords`. Or set" if name else "Set"
+      )
+      raise InputError(
+        f"There are no stop words for data.language={language!r}. {fix}"
+        " --config.negatives.stop_words=FILE, with one word per line, or"
+        " --config.negatives.keep_stop_words=True to use none."
+      )
+    file = os.path.expanduser(file)
     try:
       text = pathlib.Path(file).read_text(encoding="utf-8-sig")
     except (OSError, ValueError) as e:  # ValueError: not UTF-8, or "\0" in it
@@ -209,19 +220,6 @@ class TableRequest:
       for k, x in changes.items()
     )
     return Source(name, options, grammar.format_item(name, words))
-
-
-def _find_stop_words(language: str) -> pathlib.Path:
-  """Finds NLTK's stop words of a language."""
-  name = NLTK_FILES.get(language, "")
-  if name and (file := wordnet.find_file("stopwords", name)):
-    return file
-  fix = "Run `python -m nltk.downloader stopwords`. Or set" if name else "Set"
-  raise InputError(
-    f"There are no stop words for data.language={language!r}. {fix}"
-    " --config.negatives.stop_words=FILE, with one word per line, or"
-    " --config.negatives.keep_stop_words=True to use none."
-  )
 
 
 def build_table(
