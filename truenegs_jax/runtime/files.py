@@ -380,6 +380,8 @@ def describe_error(error: Exception) -> str:
   """Returns the reason of one of READ_ERRORS in words for users."""
   if isinstance(error, OSError):
     return error.strerror or str(error)
+  if isinstance(error, UnicodeDecodeError):
+    return f"byte {error.start:,} is not UTF-8"
   if isinstance(error, KeyError):
     return f"it has no {str(error)[:100]}"
   if isinstance(error, TypeError | AttributeError | IndexError):
