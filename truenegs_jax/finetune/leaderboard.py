@@ -66,25 +66,27 @@ PUBLISHED = tuple(_parse_row(x) for x in _LINES if x[0] not in "#*")
 
 def find_published(
   tasks: Collection[str], *, family: str, width: int
-) -> tuple[PublishedModel, ...]:
+) -> tuple[list[PublishedModel], str]:
   """Returns the published models of that size with scores for any of the tasks.
 
-  If none of the family is published, ELECTRAs are returned. Notes say if they
-  are another network than one of that family and width.
+  If none of the family is published, ELECTRAs are returned. A note says if they
+  are another network than one of that family and width; otherwise it is "".
   """
   size = encoder.find_family(width)
   names = {*tasks, *(SQUAD_SCORES if SQUAD in tasks else ())}
   models = [x for x in PUBLISHED if x.size == size and names & set(x.scores)]
-  same = tuple(x for x in models if x.family == family)
-  if same and width == encoder.VARIANTS[size]["width"]:
-    return same
-  unlike = f"; another network than this {family.upper()} of {width:,} units"
-  others = same or (x for x in models if x.family == "electra")
-  return tuple(dataclasses.replace(x, note=x.note + unlike) for x in others)
+  same = [x for x in models if x.family == family]
+  others = same or [x for x in models if x.family == "electra"]
+  if not others or same and width == encoder.VARIANTS[size]["width"]:
+    return others, ""
+  network = f"this {family.upper()} of {width:,} units"
+  return others, f"All published models are another network than {network}."
 
 
-def find_comparable(runs_by_task: RunsByTask) -> tuple[PublishedModel, ...]:
-  """Returns the published models of the runs' size and tasks."""
+def find_comparable(
+  runs_by_task: RunsByTask,
+) -> tuple[list[PublishedModel], str]:
+  """Finds the published models of the runs' size and tasks, and their note."""
   x = next(iter(runs_by_task.values()))[0].provenance
   return find_published(runs_by_task, family=x["family"], width=x["width"])
 
@@ -126,11 +128,6 @@ def average(scores: Mapping[str, float]) -> float | None:
   return statistics.fmean(scores[name] for name in GLUE)
 
 
-def error_reduction(score: float, baseline: float) -> float:
-  """Returns the share of the baseline's error that is gone, all in percent."""
-  return 100 * (score - baseline) / max(100 - baseline, 1e-9)
-
-
 def median_run(runs: Sequence[Result]) -> Result:
   """Returns the median run by the main metric; of two, the lower."""
   metric = next(iter(runs[0].scores["dev"]))
@@ -154,9 +151,7 @@ def format_scores(scores: Mapping[str, float]) -> str:
 
 def make_table(title: str, left: Iterable[str], right: Iterable[str]) -> Table:
   """Makes an empty table with columns of texts and, to the right, numbers."""
-  table = Table(title=title, title_justify="left")
-  for name in left:
-    table.add_column(name)
+  table = Table(*left, title=title, title_justify="left")
   for name in right:
     table.add_column(name, justify="right")
   return table
@@ -203,7 +198,7 @@ def _print_published(runs_by_task: RunsByTask, console: Console) -> None:
     columns.append(AVERAGE)
   noted = any(run.notes for runs in runs_by_task.values() for run in runs)
   rows = [(f"these runs{' *' * noted}", medians, "medians")]
-  models = find_comparable(runs_by_task)
+  models, note = find_comparable(runs_by_task)
   notes = list(dict.fromkeys(model.note for model in models))
   for x in models:
     source = f"{x.source} ({notes.index(x.note) + 1})"
@@ -215,8 +210,9 @@ def _print_published(runs_by_task: RunsByTask, console: Console) -> None:
     shown = {n: f"{x:.1f}" for n, x in values.items() if x is not None}
     table.add_row(name, *(shown.get(n, "") for n in columns), source)
   console.print(table)
-  for mark, note in enumerate(notes, start=1):
-    console.print(f"({mark}) {note}", soft_wrap=True)
+  lines = [f"({mark}) {x}" for mark, x in enumerate(notes, start=1)]
+  for line in [*lines, note] if note else lines:
+    console.print(line, soft_wrap=True)
 
 
 def compare_results(

@@ -333,13 +333,14 @@ def _save_results(
     summaries = leaderboard.summarize_runs(runs).items()
     summary = {metric: to_dict(x) for metric, x in summaries}
     tasks[name] = {"summary": summary, "runs": [*map(to_dict, runs)]}
-  published = leaderboard.find_comparable(runs_by_task)
+  published, note = leaderboard.find_comparable(runs_by_task)
   value = {
     "command": errors.rerun_command(),
     "config": context.config,
     "seeds": sorted({x.seed for runs in runs_by_task.values() for x in runs}),
     "tasks": tasks,
     "published": [*map(to_dict, published)],
+    "published_note": note,
     "compared": {
       "against": context.options.finetune.against,
       "seeds": list(context.options.all_seeds),

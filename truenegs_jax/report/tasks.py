@@ -294,6 +294,8 @@ def _show_scores(
     notes.setdefault(x["note"], []).append(f"{x['name']} ({x['source']})")
   for note, models in notes.items():
     yield page.text(f"{', '.join(models)}: {note}.")
+  if network_note := results.get("published_note"):
+    yield page.text(network_note)
   rows = [
     {"task": name, "metric": metric, **summary}
     for name, task in results["tasks"].items()

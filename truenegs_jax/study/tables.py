@@ -205,7 +205,7 @@ def _make_finetuning_table(
   sources: Sequence[str], title: str, columns: Columns, study: Comparison
 ) -> Layout:
   """Makes a table with the published models of `sources`."""
-  published = leaderboard.find_published(
+  published, network_note = leaderboard.find_published(
     (*GLUE, SQUAD), family=study.family, width=study.width
   )
   names = [leaderboard.SOURCES[x] for x in sources]
@@ -222,7 +222,8 @@ def _make_finetuning_table(
       ]
       by_note[model.note].append(model.name)
   x = _make_layout(sources[0], title, columns, study, paper=paper)
-  notes = (f"Paper, {', '.join(y)}: {note}." for note, y in by_note.items())
+  notes = [f"Paper, {', '.join(y)}: {note}." for note, y in by_note.items()]
+  notes += [network_note] if network_note and notes else []
   x = dataclasses.replace(x, notes=[*x.notes, *notes])
   return _add_error_reductions(x) if len(columns[x.columns[-1]]) > 1 else x
 
@@ -238,7 +239,7 @@ def _add_error_reductions(x: Layout) -> Layout:
     baselines.setdefault(row.kind, value)
     cell = Cell()
     if row.kind != DIFFERENCE and value is not None and baseline is not None:
-      cell = Cell(leaderboard.error_reduction(value, baseline))
+      cell = Cell(100 * (value - baseline) / max(100 - baseline, 1e-9))
     rows.append(dataclasses.replace(row, cells=[*row.cells, cell]))
   notes = [*x.notes, leaderboard.ERROR_REDUCTION]
   return Layout(x.name, x.title, [*x.columns, "ERR"], rows, notes, x.digits)
