@@ -27,7 +27,6 @@ from truenegs_jax.corrections import findings, predict_slots
 from truenegs_jax.data.corpus.sources_spec import describe_sources
 from truenegs_jax.data.rows import batches, copies, rows_folder
 from truenegs_jax.pretrain import evaluate, export_run, loop
-from truenegs_jax.report.verdict import Verdict
 from truenegs_jax.report.write import write_own_report
 from truenegs_jax.runtime import distributed, errors, progress
 from truenegs_jax.runtime.files import read_results
@@ -267,7 +266,7 @@ def _update_results(workdir: pathlib.Path, **results: Any) -> None:
 
 
 def _save_verdict(
-  workdir: pathlib.Path, result: loop.Training, verdict: Verdict
+  workdir: pathlib.Path, result: loop.Training, verdict: evaluate.Verdict
 ) -> None:
   """Saves the verdict and, if the run has built it, the synonym table."""
   setup = result.setup
@@ -278,7 +277,9 @@ def _save_verdict(
     steps=result.steps,
     fingerprints=setup.description["fingerprints"],
     verdict=files.finite_or_null(dataclasses.asdict(verdict))
-    | {"answers": verdict.answers, "passed": verdict.passed},
+    | {"answers": verdict.answers, "passed": verdict.passed}
+    | {"summary": verdict.summary, "table": verdict.rows}
+    | {"rule": evaluate.RULE},
     left_out=files.finite_or_null(evaluate.leave_out(result.held_out)),
   )
   if setup.run.table_builder and distributed.is_first_process():

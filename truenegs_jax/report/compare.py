@@ -8,7 +8,6 @@ import numpy as np
 
 from truenegs_jax.config.keys import flatten
 from truenegs_jax.report import page
-from truenegs_jax.report.verdict import format_estimate
 from truenegs_jax.stats.intervals import jackknife_error
 from truenegs_jax.workdir.files import find_changes
 
@@ -87,7 +86,7 @@ def _subtract(first: page.Run, other: page.Run, label: str) -> str:
     error = jackknife_error(np.subtract(b.left_out, a.left_out).tolist())
   else:
     error = math.hypot(*map(jackknife_error, (a.left_out, b.left_out)))
-  text = format_estimate(b.value - a.value, error, a.digits, sign="+")
+  text = page.format_estimate(b.value - a.value, error, a.digits, sign="+")
   text = text.replace("± ", UNBROKEN)
   return text if is_paired or math.isinf(error) else f"{text} (unpaired)"
 
@@ -97,5 +96,5 @@ def _show(run: page.Run, label: str) -> str:
     return ""
   if x.digits is None:
     return page.format_number(x.value)
-  text = format_estimate(x.value, jackknife_error(x.left_out), x.digits)
+  text = page.format_estimate(x.value, jackknife_error(x.left_out), x.digits)
   return text.replace("± ", UNBROKEN)

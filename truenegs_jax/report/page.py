@@ -12,6 +12,7 @@ import html
 import importlib
 import importlib.resources
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -100,6 +101,14 @@ def _infer_type(name: str, rows: Sequence[Mapping[str, Any]]) -> str:
 def format_number(value: float) -> str:
   """Returns a number without an exponent: "61,440", "4.31"."""
   return f"{value:,.0f}" if abs(value) >= 1_000 else f"{value:.3g}"
+
+
+def format_estimate(
+  value: float, error: float, digits: int, *, sign: str = ""
+) -> str:
+  """Returns a value with its standard error, unless that is unknown: inf."""
+  text = f"{value:{sign}.{digits}f}"
+  return text if math.isinf(error) else f"{text} ± {error:.{digits}f}"
 
 
 def abridge(words: Sequence[str], first: str) -> list[str]:

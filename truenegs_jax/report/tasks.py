@@ -15,7 +15,6 @@ from scipy import special
 
 from truenegs_jax.config.keys import flatten
 from truenegs_jax.report import curves, page
-from truenegs_jax.report.verdict import RULE, read_verdict
 from truenegs_jax.runtime.errors import CheckpointError, printable
 from truenegs_jax.runtime.files import read_results
 from truenegs_jax.stats.intervals import mean_interval
@@ -117,11 +116,10 @@ def _show_verdict(
   run: page.Run, saved: Mapping[str, Any]
 ) -> Iterator[page.Block]:
   """Yields the table of the terminal, and notes what it says of the run."""
-  verdict = read_verdict(saved)
-  level = page.GOOD if verdict.passed else page.WARNING
-  run.notes.insert(0, (level, verdict.summary))
-  yield page.table("", verdict.rows)
-  yield page.text(RULE)
+  level = page.GOOD if saved["passed"] else page.WARNING
+  run.notes.insert(0, (level, saved["summary"]))
+  yield page.table("", saved["table"])
+  yield page.text(saved["rule"])
 
 
 def _describe_outcome(
