@@ -1,6 +1,5 @@
 """Describes a key of a config, and reads sections as typed values.
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Masking(Section):
   prob: float = key(0.15, "Share of the tokens that are predicted.", low=TINY)
 
@@ -11,7 +10,7 @@ import dataclasses
 import difflib
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any, Self
+from typing import Any, Self, dataclass_transform
 
 from truenegs_jax.runtime.errors import InputError, one_of
 
@@ -102,9 +101,26 @@ def free_key(default: Any, meaning: str, **rules: Any) -> Any:
   return key(default, meaning, may_change=True, **rules)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+def choice(choices: tuple[str, ...], meaning: str, **rules: Any) -> Any:
+  """Declares a `key` with these choices, of which the first is the default."""
+  return key(choices[0], meaning, choices=choices, **rules)
+
+
+def free_choice(choices: tuple[str, ...], meaning: str, **rules: Any) -> Any:
+  """Declares a `choice` of which a resume may use another."""
+  return choice(choices, meaning, may_change=True, **rules)
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True)
+@dataclasses.dataclass(frozen=True)
 class Section:
-  """Base of the sections of a config, whose fields are keys or sections."""
+  """Base of the sections of a config, whose fields are keys or sections.
+
+  Its subclasses are frozen dataclasses, too.
+  """
+
+  def __init_subclass__(cls, *, kw_only: bool = True) -> None:
+    dataclasses.dataclass(frozen=True, kw_only=kw_only)(cls)
 
   @classmethod
   def list_keys(cls, prefix: str = "") -> dict[str, Key]:

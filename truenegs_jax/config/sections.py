@@ -9,14 +9,20 @@ import json
 from collections.abc import Mapping
 from typing import Any, Self
 
-from truenegs_jax.config.keys import TINY, Section, free_key, key
+from truenegs_jax.config.keys import (
+  TINY,
+  Section,
+  choice,
+  free_choice,
+  free_key,
+  key,
+)
 
 LARGEST_SEED = 2**32 - 1  # jax ignores the higher bits
 INIT_SKIPS = ("words", "head")  # names in `init_skip`
 FROM_WEIGHTS = "init"  # of model.variant and data.vocab: those of `init`
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Model(Section):
   """Networks."""
 
@@ -34,23 +40,19 @@ class Model(Section):
     0.02, "Standard deviation of random weights.", low=TINY, high=1
   )
   max_positions: int = key(512, "Entries of the position table.", low=8)
-  dtype: str = key(
-    "float32",
-    'Of activations; "bfloat16": for GPUs and TPUs.',
-    choices=("float32", "bfloat16"),
+  dtype: str = choice(
+    ("float32", "bfloat16"), 'Of activations; "bfloat16": for GPUs and TPUs.'
   )
-  remat: str = free_key(
-    "none",
+  remat: str = free_choice(
+    ("none", "dots", "full"),
     "Activations that the backward pass computes again, to save memory:"
     ' "none", "dots" (all but the outputs of dense layers) or "full".',
-    choices=("none", "dots", "full"),
     is_open=True,
   )
   scan: bool = free_key(False, "True: loop over layers, which compiles faster.")
-  attention: str = free_key(
-    "auto",
+  attention: str = free_choice(
+    ("auto", "xla", "pieces", "flash"),
     'Attention: "auto", "xla", "pieces" (CPU) or "flash" (GPU, TPU).',
-    choices=("auto", "xla", "pieces", "flash"),
   )
   vocabulary_chunk: int = free_key(
     0, "Slots with logits in memory at once; 0: all.", low=0
@@ -58,21 +60,18 @@ class Model(Section):
   pooler: bool = key(False, "True: keep BERT's pooler and NSP head, untrained.")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Masking(Section):
   """Hidden tokens."""
 
   prob: float = key(0.15, "Share of tokens to predict.", low=TINY, high=0.9)
-  style: str = key(
-    "electra_85_15",
+  style: str = choice(
+    ("electra_85_15", "80_10_10"),
     "Percentages of [MASK], unchanged and random tokens in the slots:"
     ' "electra_85_15" (no random ones) or "80_10_10" (BERT).',
-    choices=("electra_85_15", "80_10_10"),
     is_open=True,
   )
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Generator(Section):
   """ELECTRA's generator, and weights of losses."""
 
@@ -85,7 +84,6 @@ class Generator(Section):
   detect_weight: float = key(50.0, "Of the discriminator's loss.", low=0)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Readings(Section):
   """True negatives: readings of the paper (Zhang et al. 2023), of `negatives`.
 
@@ -96,11 +94,10 @@ class Readings(Section):
   hard_correction: bool = key(
     True, "Drop slots that predict a synonym (equation 2)."
   )
-  prediction: str = key(
-    "argmax",
+  prediction: str = choice(
+    ("argmax", "sample"),
     'The tokens that hard correction and the soft terms judge: "argmax", the'
     ' likeliest, or "sample", those the discriminator sees.',
-    choices=("argmax", "sample"),
   )
   include_self: bool = key(
     False,
@@ -133,26 +130,23 @@ class Readings(Section):
   smoothing: float = key(
     0.0, "Share of the target moved to the synonyms.", low=0, high=1
   )
-  smoothing_by: str = key(
-    "uniform",
+  smoothing_by: str = choice(
+    ("uniform", "model", "balanced", "set"),
     'How the synonyms share it: "uniform", all the same; "model", by the'
     ' model\'s probabilities; "balanced", by pairs, which no lexicon biases;'
     ' "set" (smoothing=1): not at all, only their sum counts.',
-    choices=("uniform", "model", "balanced", "set"),
   )
-  soft: str = key(
-    "cosine",
+  soft: str = choice(
+    ("cosine",),
     "Soft term of words: 1 - cosine of prediction and gold (equation 3).",
-    choices=("cosine",),
     is_open=True,
   )
   soft_weight: float = key(0.0, "Of the soft term of words; 0: none.", low=0)
-  soft_prediction: str = key(
-    "predicted",
+  soft_prediction: str = choice(
+    ("predicted", "expected"),
     'Embedding of a prediction: that of its token, or "expected": the mean'
     " direction of all embeddings, weighted by probability, which has a"
     " gradient to the logits only.",
-    choices=("predicted", "expected"),
   )
   sentence_weight: float = key(
     0.0, "Of the soft term of sentences (section 5); 0: none.", low=0
@@ -178,7 +172,6 @@ class Readings(Section):
     }
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Negatives(Readings):
   """Synonyms, beside the readings."""
 
@@ -191,10 +184,9 @@ class Negatives(Readings):
   keep_stop_words: bool = key(False, "True: gold stop words have synonyms too.")
   stop_words: str = free_key("", 'File with one word a line; "": NLTK\'s.')
   symmetric: bool = key(False, "True: if a lists b, then b lists a.")
-  layout: str = free_key(
-    "auto",
+  layout: str = free_choice(
+    ("auto", "bits", "ids"),
     'Of the table on devices: "bits" or "ids", which smoothing needs.',
-    choices=("auto", "bits", "ids"),
   )
   temperature: float = key(
     1.0,
@@ -204,7 +196,6 @@ class Negatives(Readings):
   )
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Data(Section):
   """Text, vocabulary and rows."""
 
@@ -218,27 +209,21 @@ class Data(Section):
     "ISO 639-1; text in another language is refused. Decides negatives.sources"
     ' and stop words. "": no check, no default source, no stop words.',
   )
-  stopping: str = key(
-    "all",
+  stopping: str = choice(
+    ("all", "first"),
     'Sources with weights are repeated until "all" were read once, or only'
     ' until the "first" one was.',
-    choices=("all", "first"),
   )
-  errors: str = key(
-    "strict",
-    'Refuse damaged text; "replace": repair and count.',
-    choices=("strict", "replace"),
+  errors: str = choice(
+    ("strict", "replace"), 'Refuse damaged text; "replace": repair and count.'
   )
-  expect: str = free_key(
-    "",
+  expect: str = free_choice(
+    ("", "any"),
     "Refuse a part with under 99 % of its records=, or of which a converter"
     ' kept only the beginning; "any": accept it.',
-    choices=("", "any"),
   )
-  tokenizer: str = free_key(
-    "fast",
-    '"tf_text": TensorFlow\'s, with the same ids.',
-    choices=("fast", "tf_text"),
+  tokenizer: str = free_choice(
+    ("fast", "tf_text"), '"tf_text": TensorFlow\'s, with the same ids.'
   )
   vocab: str = free_key(
     "train",
@@ -247,20 +232,14 @@ class Data(Section):
   )
   vocab_size: int = key(30_522, "Entries of a trained vocabulary.", low=1)
   lowercase: bool = key(True, "True: all text in lower case.")
-  accents: str = key(
-    "auto",
-    '"strip", "keep"; "auto": strip if lowercase.',
-    choices=("auto", "strip", "keep"),
+  accents: str = choice(
+    ("auto", "strip", "keep"), '"strip", "keep"; "auto": strip if lowercase.'
   )
-  layout: str = key(
-    "electra",
-    'Rows of one document; "packed": of several.',
-    choices=("electra", "packed"),
+  layout: str = choice(
+    ("electra", "packed"), 'Rows of one document; "packed": of several.'
   )
-  overflow: str = key(
-    "carry",
-    'To the next row; "discard": as ELECTRA\'s code.',
-    choices=("carry", "discard"),
+  overflow: str = choice(
+    ("carry", "discard"), 'To the next row; "discard": as ELECTRA\'s code.'
   )
   held_out: float = key(
     0.02, "Share of the documents that is never trained on.", low=TINY, high=0.5
@@ -268,24 +247,20 @@ class Data(Section):
   seed: int = key(0, "Of rows, whatever c.seed is.", low=0, high=LARGEST_SEED)
   rows: str = free_key("", 'Rows folder, or gs://...; "": one in the cache.')
   cache_gb: float = free_key(100.0, "Copies of rows in a bucket.", low=0)
-  order: str = key(
-    "rows",
+  order: str = choice(
+    ("rows", "blocks"),
     'All rows permuted; "blocks": shards, and the rows of some of them.',
-    choices=("rows", "blocks"),
   )
   block_shards: int = key(16, "Shards whose rows are permuted.", low=1)
   workers: int = free_key(0, "Processes to make rows; 0: one per core.", low=0)
   wordnet_dir: str = free_key("", '"": NLTK\'s folders, or the cache.')
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Optim(Section):
   """Adam without bias correction."""
 
-  schedule: str = key(
-    "electra",
-    'Warm-up and decay at once; "bert": in turn.',
-    choices=("electra", "bert"),
+  schedule: str = choice(
+    ("electra", "bert"), 'Warm-up and decay at once; "bert": in turn.'
   )
   lr: float = key(5e-4, "Learning rate: the peak of the schedule.", low=TINY)
   warmup_steps: int = key(10_000, "Steps with a growing learning rate.", low=0)
@@ -298,27 +273,22 @@ class Optim(Section):
   max_skips: int = free_key(0, "Non-finite updates to skip in a row.", low=0)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Mesh(Section):
   """Devices."""
 
-  preset: str = free_key(
-    "dp",
+  preset: str = free_choice(
+    ("dp", "fsdp", "fsdp_tp"),
     '"dp": each device has all parameters; "fsdp": they are split over devices;'
     ' "fsdp_tp": the computation of each layer is split, too (tensor'
     " parallelism).",
-    choices=("dp", "fsdp", "fsdp_tp"),
     is_open=True,
   )
   axes: str = free_key("", 'Sizes other than the preset\'s: "model=4".')
-  synonyms: str = free_key(
-    "replicated",
-    'Table on each device; "rows": split by rows.',
-    choices=("replicated", "rows"),
+  synonyms: str = free_choice(
+    ("replicated", "rows"), 'Table on each device; "rows": split by rows.'
   )
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Checkpoint(Section):
   """Checkpoints."""
 
@@ -332,7 +302,6 @@ class Checkpoint(Section):
   )
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Log(Section):
   """Records of metrics."""
 
@@ -345,7 +314,6 @@ class Log(Section):
   profile: str = free_key("", '"M:N": trace steps M to N in <workdir>/profile.')
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Eval(Section):
   """Held-out rows, and what is shown at the end."""
 
@@ -366,19 +334,15 @@ class Eval(Section):
   )
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class PretrainConfig(Section):
   """All values of a pre-training, in the order of `config.json`."""
 
-  task: str = key(
-    "pretrain",
+  task: str = choice(
+    ("pretrain", "finetune", "corrections", "robustness", "study"),
     "What to run; the others have their own configs.",
-    choices=("pretrain", "finetune", "corrections", "robustness", "study"),
   )
-  objective: str = key(
-    "electra",
-    'What is trained: "electra", or "mlm", BERT\'s.',
-    choices=("electra", "mlm"),
+  objective: str = choice(
+    ("electra", "mlm"), 'What is trained: "electra", or "mlm", BERT\'s.'
   )
   seed: int = key(
     0,

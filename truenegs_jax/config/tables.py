@@ -11,8 +11,10 @@ from truenegs_jax.config.keys import (
   TINY,
   Key,
   Section,
+  choice,
   did_you_mean,
   flatten,
+  free_choice,
   free_key,
   key,
 )
@@ -20,7 +22,6 @@ from truenegs_jax.config.sections import PretrainConfig
 from truenegs_jax.runtime.errors import InputError, one_of
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Finetune(Section):
   """Fine-tuning. Names of data may change: their fingerprints are compared."""
 
@@ -39,10 +40,8 @@ class Finetune(Section):
   )
   predict_test: bool = free_key(False, "True: write answers for GLUE's server.")
   head_dropout: float = key(0.1, "Before the output layer.", low=0, high=0.99)
-  loss: str = key(
-    "mean",
-    'Over the rows of a batch; "sum": ELECTRA\'s code.',
-    choices=("mean", "sum"),
+  loss: str = choice(
+    ("mean", "sum"), 'Over the rows of a batch; "sum": ELECTRA\'s code.'
   )
   warmup: float = key(
     0.1, "Share of the steps with a growing learning rate.", low=0, high=0.9
@@ -68,10 +67,8 @@ class Finetune(Section):
   )
   evals_per_epoch: int = key(0, "Dev-set scores; 0: only at the end.", low=0)
   save_minutes: float = free_key(10.0, "Between checkpoints of a run.", low=0)
-  export: str = free_key(
-    "all",
-    'Each run\'s model for Hugging Face; "none": no model.',
-    choices=("all", "none"),
+  export: str = free_choice(
+    ("all", "none"), 'Each run\'s model for Hugging Face; "none": no model.'
   )
   against: str = free_key("", "Workdir of another fine-tuning to compare with.")
   stride: int = key(
@@ -84,10 +81,8 @@ class Finetune(Section):
   max_answer: int = key(30, "SQuAD: tokens of an answer, at most.", low=1)
   text: str = key("", 'Own task: column of the text, or two: "first,second".')
   label: str = key("label", "Own task: column of the class or score.")
-  kind: str = key(
-    "classes",
-    'Own task: "score": labels are numbers.',
-    choices=("classes", "score"),
+  kind: str = choice(
+    ("classes", "score"), 'Own task: "score": labels are numbers.'
   )
   labels: str = key(
     "", 'Own task: classes in order: "no,yes"; "": those of the training file.'
@@ -99,7 +94,6 @@ class Finetune(Section):
   )
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Corrections(Section):
   """Measuring corrections."""
 
@@ -113,10 +107,8 @@ class Corrections(Section):
     low=0,
   )
   sequences: int = key(0, "Lines, at most; 0: all.", low=0)
-  prediction: str = key(
-    "",
-    '"argmax" or "sample"; "": that of the run.',
-    choices=("", "argmax", "sample"),
+  prediction: str = choice(
+    ("", "argmax", "sample"), '"argmax" or "sample"; "": that of the run.'
   )
   sources: tuple[str, ...] = key(
     ("auto",),
@@ -127,7 +119,6 @@ class Corrections(Section):
   cases: int = key(10, "Corrections to print.", low=0)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Robustness(Section):
   """Scoring on changed texts."""
 
@@ -158,7 +149,6 @@ class Robustness(Section):
   against: str = key("", "Another model to compare with, as init.")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Study(Section):
   """A study, whose parts compare their own values when they resume."""
 

@@ -1,6 +1,5 @@
 """Reads the values of a config of fine-tuning as checked options."""
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,7 +13,6 @@ from truenegs_jax.tasks.task import OWN, SQUAD, TASKS, Task, define_own_task
 from truenegs_jax.train import metrics, sharding
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class FinetuneOptions(PretrainConfig):
   """A config of fine-tuning; keys that it lacks have their defaults."""
 

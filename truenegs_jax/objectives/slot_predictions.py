@@ -24,8 +24,7 @@ Batch = Mapping[str, Array]
 Terms = dict[str, tuple[Array, Array]]  # name -> (sum, count)
 
 
-@dataclasses.dataclass(frozen=True)
-class Options(Readings):
+class Options(Readings, kw_only=False):
   """The recipe of an objective: all of it but the model and its parameters.
 
   >>> masking = MaskingOptions(mask_id=4, never_masked=(2, 3, 4), vocab_size=9)
