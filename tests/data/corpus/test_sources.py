@@ -1,7 +1,6 @@
 """Tests all sources: documents, determinism, bad text and data sets."""
 
 import contextlib
-import csv
 import io
 import itertools
 import json
@@ -140,25 +139,12 @@ def test_document_rules(tmp_path, suffix, rule, expected):
     assert list(open_corpus(str(tmp_path / name))) == expected
 
 
-def write_records(folder, suffix: str, texts, titles) -> str:
-  """Writes records with titles in a format; returns the part."""
-  table = pyarrow.table({"title": titles, "text": texts})
+def write_records(folder, suffix: str, texts) -> str:
+  """Writes records in a format; returns the part."""
   if suffix == "saved":
-    datasets.Dataset(table).save_to_disk(str(folder / "saved"))
-    return f"hf:{folder}/saved"
+    return save(texts, folder / suffix)
   path = folder / f"t{suffix}"
-  if suffix == ".parquet":
-    parquet.write_table(table, path, row_group_size=3)
-  elif suffix == ".jsonl":
-    lines = [json.dumps(record) for record in table.to_pylist()]
-    path.write_text("\n".join(lines))
-  elif suffix == ".csv":
-    with open(path, "w", newline="") as file:
-      writer = csv.DictWriter(file, ["title", "text"])
-      writer.writeheader()
-      writer.writerows(table.to_pylist())
-  else:
-    path.write_text("\n\n".join(filter(None, texts)))
+  path.write_bytes(FORMATTERS[suffix](texts))
   return str(path)
 
 
@@ -174,7 +160,7 @@ def test_records_are_joined_until_they_are_long(
   rng = np.random.default_rng(0)
   texts = ["é" * n + " x" for n in rng.integers(1, 15, 60)]
   texts[7:9] = "", "a\n\nb" if suffix in RECORDS else "a\nb"
-  spec = write_records(tmp_path, suffix, texts, ["t"] * len(texts))
+  spec = write_records(tmp_path, suffix, texts)
   spec += " document=join chars=16"
   expected = [text.replace("\n\n", "\n") for text in texts if text]
   documents_of_pass = list(open_corpus(spec))
@@ -194,7 +180,7 @@ def test_records_are_joined_until_they_are_long(
 @pytest.mark.parametrize("suffix", [".txt", *RECORDS])
 def test_short_lines_are_left_out_and_counted(tmp_path, suffix):
   texts = ["History\na long line", "See also", "ééééé", "four\nlines"]
-  spec = write_records(tmp_path, suffix, texts, ["t"] * 4)
+  spec = write_records(tmp_path, suffix, texts)
   expected = ["History\na long line", "See also", "ééééé", "lines"]
   for rule in ("", " document=join chars=1"):
     assert list(open_corpus(f"{spec} min_chars=5{rule}")) == expected
@@ -346,6 +332,7 @@ def test_long_records_of_parquet_are_refused(tmp_path, indices):
 
 
 LATIN1 = pyarrow.array([b"good", b"b\xe9d"]).view(pyarrow.string())
+HALVES = b'{"text": "a\\udc00\\ud800b"}'
 DEEP = b"[" * 200_000 + b"]" * 200_000
 BAD = [
   ("t.txt", b"", "t.txt' has no text"),
@@ -402,13 +389,7 @@ def test_bad_text_is_refused_with_its_position(tmp_path, name, data, message):
     ("t.txt", b"a\xe9\n\nb", ["a\ufffd", "b"], "NOT_UTF8", 1),
     ("t.txt", b"a\0\0\n\nb", ["a\ufffd\ufffd", "b"], "NUL", 2),
     ("t.csv", b"text\na\xff\n", ["a\ufffd"], "NOT_UTF8", 1),
-    (
-      "t.jsonl",
-      b'{"text": "a\\udc00\\ud800b"}',
-      ["a\ufffd\ufffdb"],
-      "SURROGATES",
-      2,
-    ),
+    ("t.jsonl", HALVES, ["a\ufffd\ufffdb"], "SURROGATES", 2),
     ("t.jsonl", b'{"text": "a\\u0000b"}', ["a\ufffdb"], "NUL", 1),
     ("t.jsonl", to_jsonl([" ", None, "", "a"]), ["a"], "BLANK_DOCUMENTS", 2),
     ("t.parquet", to_parquet(["a", None]), ["a"], "NULL_VALUES", 1),
@@ -428,6 +409,12 @@ def test_empty_files_beside_others_are_counted(tmp_path):
     (tmp_path / name).write_text(text)
   assert list(open_corpus(str(tmp_path))) == ["a", "c"]
   assert repairs_of(str(tmp_path)) == {readers.EMPTY_FILES: 1}
+
+
+def test_a_file_whose_name_is_no_utf8_is_refused(tmp_path):
+  (tmp_path / "\udcff.txt").write_text("one")
+  with pytest.raises(InputError, match="is not named in UTF-8"):
+    open_corpus(str(tmp_path))
 
 
 # Data sets.
@@ -503,12 +490,3 @@ def test_reading_text_imports_no_large_library(tmp_path):
     [sys.executable, "-c", code], capture_output=True, text=True, check=True
   )
   assert process.stdout == "[]\n" and not process.stderr
-
-
-# Fuzzing.
-
-
-def test_a_file_whose_name_is_no_utf8_is_refused(tmp_path):
-  (tmp_path / "\udcff.txt").write_text("one")
-  with pytest.raises(InputError, match="is not named in UTF-8"):
-    open_corpus(str(tmp_path))
