@@ -39,14 +39,9 @@ def small_disk(tmp_path_factory):
   folder = tmp_path_factory.mktemp("disk")
 
   def mount(kib, *options):
-    command = [
-      "mount",
-      "-t",
-      "tmpfs",
-      "-o",
-      ",".join([*options, f"size={kib}k"]),
-    ]
-    done = subprocess.run([*command, "tmpfs", folder], capture_output=True)
+    limits = ",".join([*options, f"size={kib}k"])
+    command = ["mount", "-t", "tmpfs", "-o", limits, "tmpfs", folder]
+    done = subprocess.run(command, capture_output=True)
     if done.returncode:
       pytest.skip(f"no small disk: {done.stderr}")
     return folder

@@ -38,14 +38,9 @@ from truenegs_jax.data.corpus.sources_spec import open_corpus
 from truenegs_jax.data.rows import rows_folder, steps
 from truenegs_jax.data.tokens.tokenizer import load_tokenizer
 from truenegs_jax.robustness import eval_set
-from truenegs_jax.runtime.errors import (
-  MAX_MESSAGE,
-  TrueNegsError,
-  printable,
-)
+from truenegs_jax.runtime.errors import MAX_MESSAGE, TrueNegsError, printable
 from truenegs_jax.synonyms import lexicons, sources, wordnet
 from truenegs_jax.synonyms.run_table import TableRequest
-from truenegs_jax.synonyms.table import SynonymTable
 from truenegs_jax.synonyms.vocabulary import Vocabulary
 from truenegs_jax.tasks import records, squad
 from truenegs_jax.tasks.task import TASKS
@@ -86,12 +81,11 @@ class _Canary:
     return os.mkdir, ("canary",)
 
 
-def to_zip(name, data, **members):
-  """Returns a zip file with `data` and other members."""
+def to_zip(name, data):
+  """Returns a zip file with one member."""
   file = io.BytesIO()
   with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
-    for member, content in {name: data, **members}.items():
-      archive.writestr(member, content)
+    archive.writestr(name, data)
   return file.getvalue()
 
 
@@ -149,21 +143,6 @@ def read_set(path):
 
 def read_task(path):
   return [r.label("label", "classes") for r in records.read_file(path)]
-
-
-def saved_table():
-  """Returns the array of a saved synonym table, and how to pack it again."""
-  saved, file = (
-    SynonymTable.from_pairs([("in", "home")], WORDS, source="x"),
-    "x.npz",
-  )
-  saved.save(file)
-  with np.load(file) as arrays:
-    keys, header = arrays["keys"], arrays["header"]
-  pathlib.Path(file).unlink()
-  return to_npy(keys), functools.partial(
-    to_zip, "keys.npy", **{"header.npy": to_npy(header)}
-  )
 
 
 def tsv(*rows):

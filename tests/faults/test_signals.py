@@ -63,11 +63,7 @@ def assert_ended(process, number):
 @NUMBERS
 @pytest.mark.parametrize(
   ("verb", "module"),
-  [
-    ("main", "jax"),
-    ("prepare", "absl"),
-    ("synonyms", "numpy"),
-  ],
+  [("main", "jax"), ("prepare", "absl"), ("synonyms", "numpy")],
 )
 def test_a_signal_during_an_import_ends_the_command(
   tmp_path, verb, module, number
@@ -76,8 +72,8 @@ def test_a_signal_during_an_import_ends_the_command(
   (tmp_path / "hidden" / f"{module}.py").write_text(
     MODULE.format(number=int(number))
   )
-  flags = {"main": ["--config=electra_demo"], "export": ["."]}
-  command = [sys.executable, "-m", f"truenegs_jax.{verb}", *flags.get(verb, [])]
+  command = [sys.executable, "-m", f"truenegs_jax.{verb}"]
+  command += ["--config=electra_demo"] * (verb == "main")
   process = subprocess.run(command, env=env, capture_output=True, text=True)
   assert_ended(process, number)
 
@@ -157,10 +153,8 @@ def test_run_killed_at_random_steps_ends_bit_equal(
 ):
   count_tries(kills)
   root, flags, env = prepared
-  flags, expected = (
-    [*flags, f"--config.steps={steps}"],
-    shared_pretraining.workdir,
-  )
+  flags = [*flags, f"--config.steps={steps}"]
+  expected = shared_pretraining.workdir
   if steps != 12:
     expected = root / "complete"
     assert runs.run(expected, flags, env)[0] == 0

@@ -183,10 +183,7 @@ def test_unknown_keys_of_files_are_refused_by_name(tmp_path, name):
     ("c.steps = True", "own.py': steps=True has the wrong type"),
     ("c.steps = None", "own.py': steps=None has the wrong type"),
     ("c.steps = '9'", "own.py:5: TypeError"),
-    (
-      "c.checkpoint.keep_percent = ('a',)",
-      "own.py': .*percent=.'a',. has",
-    ),
+    ("c.checkpoint.keep_percent = ('a',)", "own.py': .*percent=.'a',. has"),
     ("c.eval.sentences = (1,)", "own.py': eval.sentences=.1,. has"),
   ],
 )

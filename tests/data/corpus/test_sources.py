@@ -22,11 +22,7 @@ from truenegs_jax.data.corpus import documents, readers
 from truenegs_jax.data.corpus.corpus import Meter
 from truenegs_jax.data.corpus.readers import SUFFIXES, TEXT, ReadState
 from truenegs_jax.data.corpus.sources_spec import open_corpus
-from truenegs_jax.runtime.errors import (
-  DataError,
-  InputError,
-  UnavailableError,
-)
+from truenegs_jax.runtime.errors import DataError, InputError, UnavailableError
 
 TEXTS = ["one\ntwo, 2", 'say "x"\u2028y', "é 語 𝄞", "a\tb", " c ", "last"]
 
