@@ -37,8 +37,6 @@ from truenegs_jax.weights.find import Weights
 from truenegs_jax.weights.hf_folder import Network
 
 MODEL_KEYS = ("dropout", "attention_dropout", "dtype", "remat", "scan")
-# Role and number of positions of a network without weights.
-RANDOM_ROLE, RANDOM_POSITIONS = "discriminator", 512
 DRAWN = "drawn at random"  # instead of a fingerprint, as it depends on the seed
 HEAD_PREFIXES = ("task_head/", "pooled/")  # of parameter paths
 
@@ -117,8 +115,8 @@ def resolve(options: FinetuneOptions, report: Callable[[str], None]) -> Start:
         " folder or hub name of Hugging Face), or for a network drawn at random"
         " --config.model.variant=NAME and --config.data.vocab=FILE."
       )
-    weights, role, backbone = None, RANDOM_ROLE, "encoder"
-    positions, location = RANDOM_POSITIONS, "a network drawn at random"
+    weights, role, backbone = None, "discriminator", "encoder"
+    positions, location = 512, "a network drawn at random"
   else:
     weights = Weights(options.init, report)
     network = weights.encoder()
@@ -276,8 +274,7 @@ def _find_runs(
   if failed := [f"seed {x.seed}, {x.failure}" for x in pool if x.failure]:
     count = f"{len(runs)} of {len(pool)} seeds; {len(failed)} failed"
     notes.insert(0, f"{count}: {'; '.join(failed)}")
-  configs = {x: open_path(key, x) / hf_folder.CONFIG for x in runs}
-  missing = [x for x, path in configs.items() if not path.exists()]
+  missing = [x for x in runs if not pathlib.Path(x, hf_folder.CONFIG).exists()]
   if missing or not runs:
     reason = f"'{missing[0]}' is missing" if missing else "all its runs failed"
     raise InputError(

@@ -132,13 +132,11 @@ def check_files(options: FinetuneOptions) -> None:
           f" {', '.join(splits.get(task, ['none']))}. Test sets need"
           " --config.finetune.predict_test=True."
         )
-  for name, names in splits.items():
-    if name == OWN and (missing := {*names} - parse_files(options, OWN).keys()):
-      raise InputError(
-        f"finetune.files={o.files!r} names no file for"
-        f" {' and '.join(sorted(missing))}. Set"
-        f" --config.{FILES}='train=FILE dev=FILE'."
-      )
+  if missing := {*splits.get(OWN, ())} - parse_files(options, OWN).keys():
+    raise InputError(
+      f"{FILES}={o.files!r} names no file for {' and '.join(sorted(missing))}."
+      f" Set --config.{FILES}='train=FILE dev=FILE'."
+    )
 
 
 def parse_files(options: FinetuneOptions, name: str) -> dict[str, str]:

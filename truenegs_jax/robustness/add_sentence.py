@@ -36,7 +36,6 @@ NO_RULE = "no statement rule matches the question"
 FAKE_BY_ENTITY = dict(
   PERSON="Jeff Dean", LOCATION="Chicago", ORGANIZATION="Stark Industries"
 )
-FAKE_CAPITALS = "LSTM"
 FAKE_BY_QUESTION = {"who": "Jeff Dean", "when": "1956", "where": "Chicago"}
 FAKE_BY_QUESTION["how many"] = "42"
 FAKE_BY_FIRST_TAG = dict(
@@ -49,7 +48,6 @@ FAKE_NOUNS = dict(
 FAKE_BY_LAST_TAG = dict(
   JJ="deep", JJR="deeper", JJS="deepest", RB="silently", VBG="learning"
 )
-FAKE_ELSE = "aliens"
 TOP = 100  # nearest words of a word
 find_stem = functools.lru_cache(maxsize=2**16)(LancasterStemmer().stem)
 _FROM = "States US U.S U.S. UK U.K U.K. largest smallest highest lowest May"
@@ -80,14 +78,10 @@ WH_WORDS = tuple(_WH.split("/"))
 LEADING = ("PP", "SBAR")  # clauses before a comma
 
 
-def _read_rules(text: str) -> list[list[str]]:
-  lines = (x for x in text.splitlines() if not x.startswith("#"))
-  return [line.split(" = ") for line in lines]
-
-
 _RULES = importlib.resources.files(__package__) / "statements.txt"
-STATEMENT_RULES, WH_RULES = map(
-  _read_rules, _RULES.read_text(encoding="utf-8").split("\n\n")
+STATEMENT_RULES, WH_RULES = (
+  [x.split(" = ") for x in part.splitlines() if not x.startswith("#")]
+  for part in _RULES.read_text(encoding="utf-8").split("\n\n")
 )
 
 
@@ -123,17 +117,15 @@ class AddSentence:
     """Returns the statement that a question's altered form has an answer."""
     if len(sentences) != 1:
       raise Refused(SEVERAL)
-    (sentence,) = sentences
-    if sentence.tree is None:
+    tokens, tree = sentences[0]
+    if tree is None:
       raise Refused(NO_RULE)
-    words = [token.text for token in sentence.tokens]
-    if list_words(sentence.tree) != words:
+    if list_words(tree) != [token.text for token in tokens]:
       raise Refused(NOT_ALIGNED)
-    altered = self.alter(sentence.tokens)
-    if not sentence.tokens[0].tag.startswith("NNP"):
+    altered = self.alter(tokens)
+    if not tokens[0].tag.startswith("NNP"):
       altered[0] = altered[0][:1].lower() + altered[0][1:]
-    tree = with_words(sentence.tree, iter(altered))
-    if statement := make_statement(tree, answer):
+    if statement := make_statement(with_words(tree, iter(altered)), answer):
       return statement
     raise Refused(NO_RULE)
 
@@ -223,7 +215,7 @@ def fake_answer(question: Question, tokens: Sequence[Token]) -> str:
   if len(entities) == 1 and (kind := entities.pop()) in FAKE_BY_ENTITY:
     return FAKE_BY_ENTITY[kind]
   if question.answers[0][0].isupper():
-    return FAKE_CAPITALS
+    return "LSTM"
   text = question.text.lower()
   for start, fake in FAKE_BY_QUESTION.items():
     if text.startswith(f"{start} "):
@@ -234,7 +226,7 @@ def fake_answer(question: Question, tokens: Sequence[Token]) -> str:
   if last.tag in FAKE_NOUNS:
     determiner = first.text if first.text.lower() in ("the", "a") else ""
     return f"{determiner} {FAKE_NOUNS[last.tag]}".strip()
-  return FAKE_BY_LAST_TAG.get(last.tag, FAKE_ELSE)
+  return FAKE_BY_LAST_TAG.get(last.tag, "aliens")
 
 
 def insertion_place(sentences: Sequence[Sentence], first: int) -> int:

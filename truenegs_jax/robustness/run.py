@@ -50,7 +50,14 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
   needs_annotator = not {SWAP, ADD}.isdisjoint(names)
   annotator = make_annotator(o.annotations) if needs_annotator else None
   if c.dry_run:
-    console.print(plan.report_table(_describe_plan(o, models, names)))
+    lines = {"dry run": "reads no examples; writes and compiles nothing"}
+    named = zip(("model", "against"), models.items(), strict=False)
+    for key, (name, opened) in named:
+      seeds = ", ".join(map(str, opened.seeds.values()))
+      lines[key] = f"{find.describe(name)}; seeds {seeds}"
+    lines["sets"] = ", ".join(names) or "none"
+    lines["published"] = o.files or "none"
+    console.print(plan.report_table(lines))
     return 0
   examples: list[Any] = []
   with progress.working(console, "Reading examples"):
@@ -62,10 +69,9 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
       make_transformation(x, annotator, examples, o, c.data.wordnet_dir)
       for x in names
     ]
-  drawn, rows = examples, range(len(examples))
-  if 0 < o.rows < len(examples):
-    drawn_rows = random.Random(f"{c.seed}/rows").sample(rows, o.rows)
-    drawn = [examples[i] for i in sorted(drawn_rows)]
+  rng, size = random.Random(f"{c.seed}/rows"), len(examples)
+  drawn_rows = rng.sample(range(size), min(o.rows or size, size))
+  drawn = [examples[i] for i in sorted(drawn_rows)]
   with lock.lock(workdir):
     sets = []
     for x in transformations:
@@ -213,15 +219,3 @@ def make_transformation(
       annotator, questions, neighbours=o.neighbours, wordnet_dir=wordnet_dir
     )
   return word_changes.make_typos()
-
-
-def _describe_plan(
-  o: Robustness, models: Models, names: Sequence[str]
-) -> dict[str, str]:
-  """Describes in a dry run what would be made and scored."""
-  lines = {"dry run": "reads no examples; writes and compiles nothing"}
-  for key, (name, x) in zip(("model", "against"), models.items(), strict=False):
-    seeds = ", ".join(map(str, x.seeds.values()))
-    lines[key] = f"{find.describe(name)}; seeds {seeds}"
-  lines |= {"sets": ", ".join(names) or "none", "published": o.files or "none"}
-  return lines

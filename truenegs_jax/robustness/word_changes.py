@@ -79,9 +79,8 @@ def textflint_synonyms(reader: WordNetReader) -> Synonyms:
   @functools.cache
   def find(token: str, tag: str) -> tuple[str, ...]:
     pos = PARTS_OF_SPEECH.get(tag[:2], "")
-    every = wordnet.PARTS_OF_SPEECH
     names = wordnet.find_lemma_names(
-      token, reader, pos=pos or every, satellites=not pos
+      token, reader, pos=pos or wordnet.PARTS_OF_SPEECH, satellites=not pos
     )
     wordnet.close_wordnet(reader)  # until the next token
     return tuple(name for name in names if name != token and "_" not in name)
@@ -184,9 +183,8 @@ def edit_text(
 
 def _keys_around(letter: str) -> str:
   """Returns the letters next to a letter on a QWERTY keyboard."""
-  [(row, column)] = [
-    (i, keys.index(letter)) for i, keys in enumerate(KEYBOARD) if letter in keys
-  ]
+  row = next(i for i, keys in enumerate(KEYBOARD) if letter in keys)
+  column = KEYBOARD[row].index(letter)
   around = ((0, -1), (0, 1), (-1, 0), (-1, 1), (1, -1), (1, 0))
   return "".join(
     KEYBOARD[row + i][column + j]
