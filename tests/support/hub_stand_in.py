@@ -20,8 +20,8 @@ import pytest
 from huggingface_hub import constants
 
 API_PATH = re.compile(
-  r"/api/(models|datasets)/(?P<repo>.+?)/(?P<call>revision|tree|paths-info)"
-  r"(/(?P<rev>[^/]+))?(/(?P<folder>.+))?"
+  r"/api/(models|datasets)/(?P<repo>.+?)(/(?P<call>revision|tree|paths-info)"
+  r"(/(?P<rev>[^/]+))?(/(?P<folder>.+))?)?"
 )
 FILE_PATH = re.compile(
   r"/(datasets/)?(?P<repo>.+?)/resolve/(?P<rev>[^/]+)/(?P<file>.+)"
@@ -84,11 +84,11 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     answer: Any = _list_files(files)
     if match["folder"] or match["call"] == "tree":
       query = urllib.parse.parse_qs(self.path.partition("?")[2])
-      is_recursive = query.get("recursive", ["True"])[0].lower() in (
-        "true",
-        "1",
-      )
+      recursive = query.get("recursive", ["True"])[0].lower()
+      is_recursive = recursive in ("true", "1")
       folder = urllib.parse.unquote(match["folder"] or "")
+      if folder in files:
+        return self._file(commit, None)
       answer = _list_folder(answer, folder, is_recursive=is_recursive)
     if match["call"] == "paths-info":
       body = self.rfile.read(int(self.headers["Content-Length"])).decode()
@@ -98,7 +98,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         else [x[1] for x in urllib.parse.parse_qsl(body) if x[0] == "paths"]
       )
       answer = [entry for entry in answer if entry["path"] in paths]
-    if match["call"] == "revision":
+    if match["call"] in (None, "revision"):
       answer = {"id": match["repo"], "sha": commit, "siblings": answer}
     return self._answer(200, json.dumps(answer).encode(), {})
 

@@ -1,19 +1,15 @@
 """Tests sources in buckets, on servers of this machine."""
 
 import asyncio
-import contextlib
+import hashlib
 import http.server
-import json
 import pickle
-import threading
-import urllib.parse
 
 import fsspec
 import numpy as np
 import pytest
-from huggingface_hub import constants
 
-from support import beam_steps, bucket_servers, small_rows
+from support import beam_steps, bucket_servers, hub_stand_in, small_rows
 from support.texts import COMPRESSORS, FORMATTERS, make_texts
 from truenegs_jax.data.corpus import files as files_lib
 from truenegs_jax.data.corpus.sources_spec import describe_sources, open_corpus
@@ -54,15 +50,6 @@ def bucket(server, monkeypatch, tmp_path):
   fsspec.filesystem(scheme).mkdir(name)
   yield scheme, f"{scheme}://{name}", proxy
   proxy.close()
-
-
-@contextlib.contextmanager
-def serve(handler):
-  """Answers requests by a handler; yields the port."""
-  with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield server.server_port
-    server.shutdown()
 
 
 def upload(files, url) -> None:
@@ -122,55 +109,22 @@ def test_missing_buckets_and_files_are_refused(bucket):
 HUB_FILES = {"wiki/a.txt": b"one\n\ntwo", "wiki/b/c.txt": b"three " * 1000}
 
 
-class Hub(http.server.BaseHTTPRequestHandler):
-  """Answers as the hub does for the data set owner/name."""
-
-  def do_GET(self):
-    path, _, query = urllib.parse.unquote(self.path).partition("?")
-    kind, _, where = f"{path.removeprefix('/api')}/".partition("/main/")
-    where = where.removesuffix("/")
-    if not kind.startswith("/datasets/owner/name"):
-      self.reply(404, b"{}", **{"X-Error-Code": "RepoNotFound"})
-    elif kind.endswith("resolve"):
-      self.reply(200, HUB_FILES[where])
-    elif not kind.endswith("/tree"):
-      self.reply(200, b'{"id": "owner/name", "sha": "abc"}')
-    elif where in HUB_FILES:
-      self.reply(404, b"{}", **{"X-Error-Code": "EntryNotFound"})
-    else:
-      entries = [
-        {"type": "file", "path": name, "size": len(data), "oid": f"id {name}"}
-        for name, data in HUB_FILES.items()
-        if name.rpartition("/")[0] == where or "recursive=true" in query
-      ]
-      self.reply(200, json.dumps(entries).encode())
-
-  def reply(self, status, data, **headers):
-    self.send_response(status)
-    for name, value in (headers | {"Content-Length": len(data)}).items():
-      self.send_header(name, str(value))
-    self.end_headers()
-    self.wfile.write(data)
-
-  def log_message(self, *args):
-    pass
-
-
 def test_repositories_of_the_hub_are_read(monkeypatch):
-  with serve(Hub) as port:
-    endpoint = f"http://127.0.0.1:{port}"
-    template = f"{endpoint}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
-    monkeypatch.setattr(constants, "ENDPOINT", endpoint)
-    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+  with (
+    hub_stand_in.HubServer() as server,
+    hub_stand_in.connect(server, monkeypatch),
+  ):
+    server.hub.models["owner/name"] = {"main": HUB_FILES}
     fsspec.get_filesystem_class("hf").clear_instance_cache()
     for where, num_texts in (("wiki", 3), ("wiki/a.txt", 2), ("**/c*", 1)):
       corpus = open_corpus(f"hf://datasets/owner/name/{where}")
       texts = ["one", "two", "three " * 1000]
       assert list(corpus) in (texts[:num_texts], texts[-num_texts:])
-    (identity,) = corpus.identity()
-    assert identity["files"] == [["c.txt", 6000, "id wiki/b/c.txt"]]
+    checksum = hashlib.sha1(HUB_FILES["wiki/b/c.txt"]).hexdigest()
+    assert corpus.identity()[0]["files"] == [["c.txt", 6000, checksum]]
     with pytest.raises(UnavailableError, match="Correct the name.* run `hf"):
       open_corpus("hf://datasets/owner/none/a.txt")
+    fsspec.get_filesystem_class("hf").clear_instance_cache()
 
 
 class Refuse(http.server.BaseHTTPRequestHandler):
@@ -193,9 +147,9 @@ def test_missing_credentials_have_one_message(bucket, monkeypatch, capfd):
   fixes = {"s3": "set AWS_ACCESS_KEY_ID and", "gs": "run `gcloud auth appl"}
   for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
     monkeypatch.delenv(name, raising=False)
-  with serve(Refuse) as port:
+  with hub_stand_in.HubServer(Refuse) as server:
     if scheme == "gs":
-      bucket_servers.connect(monkeypatch, scheme, port)
+      bucket_servers.connect(monkeypatch, scheme, server.server_port)
     fsspec.get_filesystem_class(scheme).clear_instance_cache()
     capfd.readouterr()
     with pytest.raises(UnavailableError, match=fixes[scheme]) as error:
