@@ -282,26 +282,20 @@ CODE = (
   b"../canary",
   gzip.compress(b"\0" * 10**6),
 )
+# Name -> returns what takes the place of the rest of a file.
 EDITS = {
-  "flip": lambda data, at, size, piece: (
-    data[:at]
-    + bytes(x ^ 1 << size % 8 for x in data[at : at + 1])
-    + data[at + 1 :]
+  "flip": lambda rest, size, piece: (
+    bytes(x ^ 1 << size % 8 for x in rest[:1]) + rest[1:]
   ),
-  "cut": lambda data, at, size, piece: data[:at],
-  "drop": lambda data, at, size, piece: data[:at] + data[at + size :],
-  "repeat": lambda data, at, size, piece: data[: at + size] + data[at:],
-  "stretch": lambda data, at, size, piece: (
-    data[:at] + data[at : at + 1 + size % 4] * 30_000 + data[at:]
-  ),
-  "insert": lambda data, at, size, piece: data[:at] + piece + data[at:],
-  "overwrite": lambda data, at, size, piece: (
-    data[:at] + piece + data[at + len(piece) :]
-  ),
-  "replace": lambda data, at, size, piece: piece,
-  "number": lambda data, at, size, piece: (
-    data[:at]
-    + re.sub(rb"\d+", NUMBERS[size % len(NUMBERS)], data[at:], count=1)
+  "cut": lambda rest, size, piece: b"",
+  "drop": lambda rest, size, piece: rest[size:],
+  "repeat": lambda rest, size, piece: rest[:size] + rest,
+  "stretch": lambda rest, size, piece: rest[: 1 + size % 4] * 30_000 + rest,
+  "insert": lambda rest, size, piece: piece + rest,
+  "overwrite": lambda rest, size, piece: piece + rest[len(piece) :],
+  "replace": lambda rest, size, piece: piece,
+  "number": lambda rest, size, piece: re.sub(
+    rb"\d+", NUMBERS[size % len(NUMBERS)], rest, count=1
   ),
 }
 EDIT = st.tuples(
@@ -334,7 +328,8 @@ def damage(reader, data, is_inside, edits):
   is_inside &= reader.content is not None
   data = reader.content if is_inside else data
   for kind, place, size, piece in edits:
-    data = EDITS[kind](data, place % (len(data) + 1), size, piece)
+    at = 0 if kind == "replace" else place % (len(data) + 1)
+    data = data[:at] + EDITS[kind](data[at:], size, piece)
   return reader.pack(data) if is_inside else data
 
 
