@@ -6,7 +6,6 @@ result = export_weights("google-bert/bert-base-uncased", output)
 
 import dataclasses
 import hashlib
-import os
 import pathlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
@@ -20,7 +19,7 @@ from truenegs_jax.data.tokens.tokenizer import Tokenizer
 from truenegs_jax.models import encoder, finetune, pretrain
 from truenegs_jax.runtime import errors
 from truenegs_jax.runtime.errors import InputError, NonFiniteError
-from truenegs_jax.runtime.files import atomic_folder, disk_errors
+from truenegs_jax.runtime.files import atomic_folder, disk_errors, sync
 from truenegs_jax.runtime.paths import is_bucket, open_path
 from truenegs_jax.tasks import task as task_lib
 from truenegs_jax.weights import arrays, hf_folder, hf_names, load, model_card
@@ -231,15 +230,14 @@ def write_checksums(folder: pathlib.Path) -> None:
   """Flushes all files to disk and writes SHA256SUMS of all but the card."""
   lines = []
   for path in sorted(folder.iterdir()):
+    sync(path)
     with path.open("rb") as file:
       digest = hashlib.file_digest(file, "sha256").hexdigest()
-      os.fsync(file.fileno())
     if path.name != model_card.CARD:
       lines.append(f"{digest}  {path.name}\n")
-  with (folder / hf_folder.CHECKSUMS).open("w", encoding="utf-8") as file:
-    file.writelines(lines)
-    file.flush()
-    os.fsync(file.fileno())
+  sums = folder / hf_folder.CHECKSUMS
+  sums.write_text("".join(lines), encoding="utf-8")
+  sync(sums)
 
 
 def compare_logits(

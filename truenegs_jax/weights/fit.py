@@ -129,8 +129,14 @@ def fit(
     )
   stored_model = model
   if "words" in skip:
-    num_rows = _count_rows(next(iter(networks.values())))
-    stored_model = encoder.replace_configs(model, vocab_size=num_rows)
+    network = next(iter(networks.values()))
+    rows, num_words = network.fields["vocab_size"], len(network.tokenizer.vocab)
+    if num_words > rows:
+      raise InputError(
+        f"init: {network.location} has {rows:,} words, but its vocabulary"
+        f" '{network.vocabulary}' has {num_words:,}. Use that of the weights."
+      )
+    stored_model = encoder.replace_configs(model, vocab_size=rows)
   problems = []
   for role, network in networks.items():
     if network.transposed_kernels:
@@ -244,17 +250,6 @@ def _check_tokenizer(
       f" --config.data.vocab={network.vocabulary}, or copy the rows of known"
       " words: --config.init_skip=words."
     )
-
-
-def _count_rows(network: Network) -> int:
-  """Returns the rows of the word embeddings, one for each word at least."""
-  rows, num_words = network.fields["vocab_size"], len(network.tokenizer.vocab)
-  if num_words > rows:
-    raise InputError(
-      f"init: {network.location} has {rows:,} words, but its vocabulary"
-      f" '{network.vocabulary}' has {num_words:,}. Use that of the weights."
-    )
-  return rows
 
 
 def _array_mismatches(

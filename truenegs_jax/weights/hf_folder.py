@@ -68,12 +68,6 @@ _SHARED_DEFAULTS: dict[str, float | str] = dict(
 _FIXED: dict[str, str | bool] = dict(
   position_embedding_type="absolute", is_decoder=False
 )
-_SIZES = {
-  name
-  for defaults in (*_DEFAULTS.values(), _SHARED_DEFAULTS)
-  for name, value in defaults.items()
-  if isinstance(value, int)
-}
 MAX_SIZE = 10_000_000
 # Sizes of a variant -> fields of config.json.
 VARIANT_FIELDS = {
@@ -200,8 +194,9 @@ def read_fields(path: pathlib.Path) -> dict[str, Any]:
       f"init: '{path}' has model_type={family!r}, but only"
       f" {' and '.join(_DEFAULTS)} are supported. Use other weights."
     )
-  fields = _DEFAULTS[family] | _SHARED_DEFAULTS | _FIXED | saved
-  for name in sorted(_SIZES & fields.keys()):
+  defaults = _DEFAULTS[family] | _SHARED_DEFAULTS
+  fields = defaults | _FIXED | saved
+  for name in (x for x in defaults if isinstance(defaults[x], int)):
     if type(fields[name]) is not int or not 1 <= fields[name] < MAX_SIZE:
       raise InputError(
         f"init: '{path}' has {name}={repr(fields[name])[:40]}, which is not a"
