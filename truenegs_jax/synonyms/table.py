@@ -85,7 +85,7 @@ class SynonymTable:
   tokens: tuple[str, ...]  # the vocabulary, V tokens
   source: str  # the expression of sources that the pairs come from
   options: Mapping[str, str | bool | int]  # of `from_pairs`, as JSON types
-  vocabulary: str  # `vocabulary_fingerprint`
+  vocabulary: str  # 16 hex digits over the tokens and their order
   fingerprint: str  # 16 hex digits over the pairs and the vocabulary only
 
   def __repr__(self) -> str:
@@ -331,11 +331,6 @@ def choose_layout(vocab_size: int, width: int, layout: str) -> str:
   return "bits" if fits or words <= width else "ids"
 
 
-def vocabulary_fingerprint(tokens: Sequence[str]) -> str:
-  """Returns 16 hex digits over the tokens and their order."""
-  return short_sha256("\n".join(tokens))
-
-
 def _read_table(path: pathlib.Path) -> SynonymTable:
   """Reads a file, which may be damaged or made to do harm, and checks it."""
   if path.suffix == ".safetensors":
@@ -392,7 +387,7 @@ def _make_table(
   source: str,
   options: Mapping[str, str | bool | int],
 ) -> SynonymTable:
-  keys_Q, vocabulary = np.unique(keys_Q), vocabulary_fingerprint(tokens)
+  keys_Q, vocabulary = np.unique(keys_Q), short_sha256("\n".join(tokens))
   keys_Q.flags.writeable = False
   digest = short_sha256(vocabulary, keys_Q.astype("<i8").tobytes())
   frozen = types.MappingProxyType(dict(options))

@@ -13,7 +13,7 @@ import pathlib
 import re
 import warnings
 import zipfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from truenegs_jax.data.corpus.readers import WordNetReader
@@ -194,28 +194,19 @@ def find_stems(
   remove only one and know 19,075 tokens of BERT's vocabulary, not the 19,080
   (62.51 %) of the paper. `word`, in lower case, comes first if it is an entry.
   """
-
-  def keep_entries(forms: Iterable[str]) -> list[str]:
-    index = reader._lemma_pos_offset_map
-    return [f for f in dict.fromkeys(forms) if pos in index.get(f, ())]
-
-  def without_ending(forms: list[str]) -> list[str]:
-    return [
+  index, forms = reader._lemma_pos_offset_map, [word]
+  exceptions = reader._exception_map[pos]
+  while True:
+    forms = exceptions.get(word) or [
       form[: -len(ending)] + replacement
       for form in forms
       for ending, replacement in reader.MORPHOLOGICAL_SUBSTITUTIONS[pos]
       if form.endswith(ending)
     ]
-
-  exceptions = reader._exception_map[pos]
-  if word in exceptions:
-    return keep_entries([word, *exceptions[word]])
-  forms = without_ending([word])
-  entries = keep_entries([word, *forms])
-  while repeat and forms and not entries:
-    forms = without_ending(forms)
-    entries = keep_entries(forms)
-  return entries
+    names = dict.fromkeys([word, *forms])
+    entries = [name for name in names if pos in index.get(name, ())]
+    if entries or not (repeat and forms) or word in exceptions:
+      return entries
 
 
 def _synset(pos: str, offset: int, reader: WordNetReader) -> Any:
