@@ -205,20 +205,13 @@ def rank_neighbours(
   threshold: float = -1.0,
   cells: int = CELLS,
 ) -> Iterator[np.ndarray]:
-  """Finds the nearest other vectors, by cosine, of each vector.
+  """Yields the indices of the nearest other vectors of each, nearest first.
 
-  Cosines are rounded to nine decimals, so that the order of summation, which
-  differs between machines, has no effect. Of equal cosines the earlier vector
-  is nearer.
-
-  Args:
-    vectors_GxD: float32, finite, none of them zero, squares in range.
-    top: maximum number of neighbours of a vector.
-    threshold: minimum cosine of a neighbour.
-    cells: maximum number of cosines in memory, but at least G.
-
-  Yields:
-    For each vector, the indices of at most `top` neighbours, nearest first.
+  These are at most `top` with a cosine of at least `threshold`. Cosines are
+  rounded to nine decimals, so that the order of summation, which differs
+  between machines, has no effect. Of equal cosines the earlier vector is
+  nearer. Vectors are float32 and finite, none of them zero, squares in range.
+  At most `cells` cosines, but at least G, are in memory.
   """
   size, dim = vectors_GxD.shape
   top = min(top, size - 1)

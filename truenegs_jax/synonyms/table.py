@@ -78,7 +78,6 @@ class SynonymTable:
          [2]], dtype=uint32)
 
   `build_table` builds one from WordNet and other sources.
-
   """
 
   keys_Q: np.ndarray  # int64, ascending, read-only: `token * V + synonym`

@@ -141,7 +141,15 @@ def export_weights(
   `report` receives lines about downloads and about heads drawn at random.
   """
   # Checked first, as reading the weights may take long.
-  _check_apart(init, check_replaceable(output))
+  resolved = check_replaceable(output)
+  for location in split_init(init):
+    path = open_path("init", location).resolve()
+    overlaps = resolved in (path, *path.parents) or path in resolved.parents
+    if overlaps and path.exists():
+      raise InputError(
+        f"output='{resolved}' overlaps with the weights to convert, '{path}'."
+        " Choose another --output."
+      )
   weights = Weights(init, report)
   model, tokenizer, fitted = load.fit_own_model(weights, report)
   # A report would name a generator that is not written.
@@ -161,18 +169,6 @@ def export_weights(
   return export_model(
     model, params, tokenizer, output, origin=origin, roles=roles
   )
-
-
-def _check_apart(init: str, output: pathlib.Path) -> None:
-  """Refuses an output that contains, or is inside, the weights."""
-  for location in split_init(init):
-    path = open_path("init", location).resolve()
-    overlaps = output in (path, *path.parents) or path in output.parents
-    if overlaps and path.exists():
-      raise InputError(
-        f"output='{output}' overlaps with the weights to convert, '{path}'."
-        " Choose another --output."
-      )
 
 
 def _task_fields(
@@ -250,11 +246,7 @@ def compare_logits(
 ) -> str:
   """Compares a model's logits with those of its export in transformers.
 
-  Args:
-    folders: folders of exported networks by role.
-    params: the parameters of `model`, f32 numpy arrays.
-    offset, scale: the export computes offset + scale * our logits.
-
+  The `folders` of the networks, by role, compute `offset + scale * logits`.
   Returns a sentence: transformers computes our logits, or PyTorch is missing.
   Raises NonFiniteError for our logits, TrueNegsError for theirs or a tensor.
   """

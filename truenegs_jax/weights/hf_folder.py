@@ -19,7 +19,7 @@ from typing import Any
 import safetensors.numpy
 
 from truenegs_jax.data.tokens import tokenizer as tokenizer_lib
-from truenegs_jax.data.tokens.tokenizer import Tokenizer
+from truenegs_jax.data.tokens.tokenizer import Tokenizer, load_tokenizer
 from truenegs_jax.models import encoder, layers
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.runtime.files import parse_json, read_file
@@ -106,11 +106,8 @@ class Network:
         f"init: {self.location} has no vocabulary file. Copy the vocab.txt of"
         " the weights there."
       )
-    load = functools.partial(
-      tokenizer_lib.load_tokenizer,
-      str(self.vocabulary),
-      strip_accents=self.strip_accents,
-    )
+    path, accents = str(self.vocabulary), self.strip_accents
+    load = functools.partial(load_tokenizer, path, strip_accents=accents)
     tokenizer = load(lowercase=self.lowercase is not False)
     words = (x for x in tokenizer.vocab if not x.startswith("["))
     if self.lowercase is None and any(x != x.lower() for x in words):

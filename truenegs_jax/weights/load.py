@@ -91,19 +91,8 @@ def fit_own_model(
   padding = rows - len(tokenizer.vocab)
   if padding > 0:
     report(f"init: dropped {padding:,} rows of padding.")
-  model = _make_model(networks, vocab_size=len(tokenizer.vocab))
-  model = model.clone(tokenizer=tokenizer)
-  skip = "words" if padding else ""
-  fitted = fit.fit(networks, model, tokenizer, init_skip=skip)
-  return model, tokenizer, fitted
-
-
-def _make_model(
-  networks: Mapping[str, Network], *, vocab_size: int
-) -> pretrain.Model:
-  kept = next(iter(networks.values()))
   fields: dict[str, Any] = {
-    "vocab_size": vocab_size,
+    "vocab_size": len(tokenizer.vocab),
     "variant": kept.variant,
     "backbone": kept.backbone,
     "max_positions": kept.fields["max_position_embeddings"],
@@ -112,16 +101,21 @@ def _make_model(
     rate = kept.fields.get(saved_name)
     if isinstance(rate, int | float) and 0 <= rate <= 1:
       fields[name] = rate
+  model: pretrain.Model
   if kept.role == "bert":
     model = pretrain.make_bert(**fields)
     pooler = bool(fit.unused_pooler_names(kept, model, "bert"))
-    return model.clone(pooler=pooler)
-  generator = DUMMY_GENERATOR.format(kept.fields["embedding_size"])
-  if "generator" in networks:
-    generator = networks["generator"].variant
-  return pretrain.make_electra(
-    generator_multiplier=1.0, generator_variant=generator, **fields
-  )
+    model = model.clone(pooler=pooler)
+  else:
+    generator = DUMMY_GENERATOR.format(kept.fields["embedding_size"])
+    if "generator" in networks:
+      generator = networks["generator"].variant
+    fields |= {"generator_variant": generator, "generator_multiplier": 1.0}
+    model = pretrain.make_electra(**fields)
+  model = model.clone(tokenizer=tokenizer)
+  skip = "words" if padding else ""
+  fitted = fit.fit(networks, model, tokenizer, init_skip=skip)
+  return model, tokenizer, fitted
 
 
 def load_params(
