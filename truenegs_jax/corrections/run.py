@@ -243,11 +243,10 @@ def _read_text(m: Measurement, measured: MeasuredModel) -> predict_slots.Lines:
       f"corrections.length={length} is out of range. Set it from"
       f" {MIN_LENGTH} to {positions}, the positions of the model."
     )
-  with contextlib.ExitStack() as stack:
-    resources = {}
-    if "wordnet" in sources_spec.named_sources(o.text, key=predict_slots.TEXT):
-      session = wordnet.session(data.wordnet_dir)
-      resources["reader"] = stack.enter_context(session)
+  opened: contextlib.AbstractContextManager = contextlib.nullcontext()
+  if "wordnet" in sources_spec.named_sources(o.text, key=predict_slots.TEXT):
+    opened = wordnet.session(data.wordnet_dir)
+  with opened as reader:
     return predict_slots.read_lines(
       o.text,
       measured.saved.tokenizer,
@@ -255,7 +254,7 @@ def _read_text(m: Measurement, measured: MeasuredModel) -> predict_slots.Lines:
       limit=o.sequences,
       errors=data.errors,
       stopping=data.stopping,
-      **resources,
+      reader=reader,
     )
 
 

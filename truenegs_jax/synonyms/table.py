@@ -27,21 +27,11 @@ from typing import Any
 import numpy as np
 
 from truenegs_jax.data.tokens.tokenizer import check_tokens
-from truenegs_jax.runtime import errors
+from truenegs_jax.runtime import errors, files
 from truenegs_jax.runtime.errors import DataError, DiskError, InputError
-from truenegs_jax.runtime.files import (
-  atomic_file,
-  disk_errors,
-  parse_json,
-  short_sha256,
-)
 from truenegs_jax.runtime.paths import is_bucket, open_path
-from truenegs_jax.synonyms.vocabulary import (
-  STOP_WORDS,
-  fingerprint,
-  is_word,
-  may_have_synonyms,
-)
+from truenegs_jax.synonyms import vocabulary as vocabulary_lib
+from truenegs_jax.synonyms.vocabulary import is_word, may_have_synonyms
 
 FilePath = str | os.PathLike[str]
 
@@ -127,7 +117,7 @@ class SynonymTable:
     *,
     source: str = "pairs",
     keep_stop_words: bool = False,
-    stop_words: Collection[str] = STOP_WORDS,
+    stop_words: Collection[str] = vocabulary_lib.STOP_WORDS,
     symmetric: bool = False,
     include_self: bool = False,
   ) -> "SynonymTable":
@@ -159,7 +149,7 @@ class SynonymTable:
       keys_Q = np.union1d(keys_Q, keys_Q // size * (size + 1))
     options: dict[str, str | bool] = {
       "keep_stop_words": keep_stop_words,
-      "stop_words": fingerprint(stop_words),
+      "stop_words": vocabulary_lib.fingerprint(stop_words),
       "symmetric": symmetric,
       "include_self": include_self,
     }
@@ -266,11 +256,7 @@ class SynonymTable:
     return lists_VxS
 
   def arrays(
-    self,
-    layout: str = "auto",
-    *,
-    rates: bool = False,
-    tokenizer: Any = None,
+    self, layout: str = "auto", *, rates: bool = False, tokenizer: Any = None
   ) -> dict[str, np.ndarray]:
     """Returns the table for a device, by name.
 
@@ -297,9 +283,9 @@ class SynonymTable:
     header |= {"rows": self.num_rows, "pairs": self.num_pairs}
     header |= {name: getattr(self, name) for name in FIELDS}
     text = json.dumps(header | {"options": dict(self.options)})
-    with disk_errors(path):
+    with files.disk_errors(path):
       path.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_file(path, several_writers=True) as file:
+    with files.atomic_file(path, several_writers=True) as file:
       if path.suffix == ".npz":
         np.savez_compressed(file, header=text, keys=self.keys_Q)
       else:
@@ -336,8 +322,8 @@ def _read_table(path: pathlib.Path) -> SynonymTable:
     import safetensors.numpy
 
     data = path.read_bytes()
-    text = parse_json(data[8 : 8 + int.from_bytes(data[:8], "little")])
-    header = parse_json(text["__metadata__"]["header"])
+    text = files.parse_json(data[8 : 8 + int.from_bytes(data[:8], "little")])
+    header = files.parse_json(text["__metadata__"]["header"])
     keys_Q = safetensors.numpy.load(data)["keys"]
   else:
     source: Any = io.BytesIO(path.read_bytes()) if is_bucket(path) else path
@@ -346,7 +332,7 @@ def _read_table(path: pathlib.Path) -> SynonymTable:
     if size > MAX_FILE_BYTES:
       raise ValueError(f"{size:,} bytes unpacked")
     with np.load(source, allow_pickle=False) as file:
-      header, keys_Q = parse_json(str(file["header"])), file["keys"]
+      header, keys_Q = files.parse_json(str(file["header"])), file["keys"]
   if header["format"] != FORMAT:
     raise ValueError(
       f"format {header['format']} of truenegs_jax {header.get('version')}, but"
@@ -386,8 +372,8 @@ def _make_table(
   source: str,
   options: Mapping[str, str | bool | int],
 ) -> SynonymTable:
-  keys_Q, vocabulary = np.unique(keys_Q), short_sha256("\n".join(tokens))
+  keys_Q, vocabulary = np.unique(keys_Q), files.short_sha256("\n".join(tokens))
   keys_Q.flags.writeable = False
-  digest = short_sha256(vocabulary, keys_Q.astype("<i8").tobytes())
+  digest = files.short_sha256(vocabulary, keys_Q.astype("<i8").tobytes())
   frozen = types.MappingProxyType(dict(options))
   return SynonymTable(keys_Q, tuple(tokens), source, frozen, vocabulary, digest)
