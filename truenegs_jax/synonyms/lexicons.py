@@ -43,6 +43,7 @@ MAX_PAIRS = 10_000_000  # of a file, before repeated ones are dropped
 FORMATS = "docs/reference/sources.md has the formats of files."
 
 HEADER = re.compile("([0-9]{1,9}) ([1-9][0-9]{0,4})")  # of word2vec
+NUMBER = re.compile(r"[+-]?([0-9]+\.?|\.[0-9])[0-9]*(e[+-]?[0-9]+)?", re.I)
 CELLS = 2**25  # cosines computed at a time; each needs some 8 bytes
 STEPS = 10**9  # cosines are rounded to multiples of 1 / STEPS
 
@@ -293,7 +294,7 @@ def read_entries(file: File) -> Iterator[Entry]:
     count += 1
     num_more = line.count(" ") - dim
     *names, numbers = line.split(" ", max(0, num_more) + 1)
-    if not dim or num_more < 0 or any(map(_is_number, names[1:])):
+    if not dim or num_more < 0 or any(map(NUMBER.fullmatch, names[1:])):
       raise DataError(
         f"{file.path}:{number}: {line.count(' ')} numbers after the word, not"
         f" {dim or 'one or more'}. Every line needs a word and its numbers,"
@@ -306,14 +307,6 @@ def read_entries(file: File) -> Iterator[Entry]:
       f"{file.path}: {count:,} words, but its first line says"
       f" {int(header[1]):,}. Download the file again."
     )
-
-
-def _is_number(text: str) -> bool:
-  try:
-    float(text)
-  except ValueError:
-    return False
-  return True
 
 
 def parse_vector(entry: Entry) -> bytes:
