@@ -294,12 +294,6 @@ def test_pickled_objects_are_never_loaded(tmp_path):
     SynonymTable.load(path)
 
 
-def test_files_of_other_formats_are_not_written(tmp_path):
-  with pytest.raises(InputError, match="t.json.*.npz or .safetensors"):
-    build().save(tmp_path / "t.json")
-  assert not list(tmp_path.iterdir())
-
-
 @pytest.mark.parametrize(
   ("tokens", "number"),
   [(TOKENS[:-1], 1), ([*TOKENS, "x"], 1), ([*TOKENS[1::-1], *TOKENS[2:]], 2)],

@@ -426,10 +426,9 @@ def test_rows_of_padding_are_dropped_on_request(bert):
   assert "Dropped 6 rows" in lines[0]
 
 
-@pytest.mark.parametrize(
-  "name", ["config.json", "vocab.txt", "tokenizer_config.json"]
-)
-def test_links_out_of_the_folder_are_refused(bert, tmp_path, name):
-  (bert / name).rename(tmp_path / name)
-  (bert / name).symlink_to(tmp_path / name)
-  assert_refused(bert, _bert(), name, "leads out")
+def test_links_out_of_the_folder_are_refused(bert, tmp_path):
+  for name in ("config.json", "vocab.txt", "tokenizer_config.json"):
+    (bert / name).rename(tmp_path / name)
+    (bert / name).symlink_to(tmp_path / name)
+    assert_refused(bert, _bert(), name, "leads out")
+    (tmp_path / name).replace(bert / name)
