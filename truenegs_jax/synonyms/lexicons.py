@@ -12,7 +12,7 @@ import functools
 import itertools
 import re
 from collections.abc import Iterable, Iterator
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -23,8 +23,7 @@ from truenegs_jax.synonyms.vocabulary import Vocabulary
 
 Item = TypeVar("Item")
 Pairs = Iterator[tuple[str, str]]
-# Words and their synonyms, which may be the same list.
-Groups = Iterator[tuple[list[str], list[str]]]
+Groups = Iterator[tuple[list[str], list[str]]]  # words and their synonyms
 
 PPDB = " ||| "  # separates PPDB's fields
 SYNSET = re.compile("[0-9]{8}-([a-z])")
@@ -71,10 +70,7 @@ def select_pairs(groups: Groups, vocabulary: Vocabulary, file: File) -> Pairs:
           f"{file.path}: more than {MAX_PAIRS:,} pairs of words, {len(near):,}"
           f" of them for {min(golds[0])!r}. Split its group, or remove it."
         )
-      pairs: Iterable[Any] = itertools.product(golds, near)
-      if words is others:
-        pairs = itertools.permutations(golds, 2)
-      for gold_set, other_set in pairs:
+      for gold_set, other_set in itertools.product(golds, near):
         for gold in gold_set:
           synonyms[gold] |= other_set
     lists = itertools.starmap(vocabulary.list_pairs, synonyms.items())

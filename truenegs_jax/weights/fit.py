@@ -56,7 +56,6 @@ class Fit:
   """Weights that fit a model."""
 
   model: hf_names.Model
-  stored_model: hf_names.Model  # as `model`, but with the words of the weights
   tokenizer: Tokenizer
   # By role, without heads that `model` lacks; a pair may lack its generator.
   networks: Mapping[str, Network]
@@ -71,9 +70,8 @@ class Fit:
   @functools.cached_property
   def names(self) -> dict[str, dict[str, str]]:
     """For each role, the names of the arrays to read by path in our tree."""
-    model = self.stored_model
     return {
-      role: loadable_names(network, model, role)
+      role: loadable_names(network, self.model, role)
       for role, network in self.networks.items()
     }
 
@@ -158,7 +156,7 @@ def fit(
       f"init: {text}\nPass weights that fit, or change the model."
       f" {' '.join(hints)}".strip()
     )
-  return Fit(model, stored_model, tokenizer, networks, skip, task)
+  return Fit(model, tokenizer, networks, skip, task)
 
 
 def flat_shapes(model: hf_names.Model) -> dict[str, jax.ShapeDtypeStruct]:
