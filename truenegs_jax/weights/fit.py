@@ -137,8 +137,6 @@ def fit(
     stored_model = encoder.replace_configs(model, vocab_size=rows)
   problems = []
   for role, network in networks.items():
-    if network.transposed_kernels:
-      hf_folder.check_backbone(model)
     if network.backbone != model.backbone:
       raise InputError(
         f"init: {network.location} has the backbone {network.backbone!r}, but"

@@ -136,12 +136,6 @@ def unsupported_reason(model: hf_names.Model) -> str:
   )
 
 
-def check_backbone(model: hf_names.Model) -> None:
-  """Raises InputError if transformers does not have the model's backbone."""
-  if reason := unsupported_reason(model):
-    raise InputError(f"{reason} Use --config.model.backbone=encoder.")
-
-
 def model_config(
   model: hf_names.Model, role: str, *, pad: int
 ) -> dict[str, Any]:
@@ -242,7 +236,8 @@ def write_model(
   `extra_fields` are those of `config.json` for a task. InputError: another
   vocabulary than the model's, or a backbone that transformers does not have.
   """
-  check_backbone(model)
+  if reason := unsupported_reason(model):
+    raise InputError(f"{reason} Use --config.model.backbone=encoder.")
   check_tokenizer(model, tokenizer)
   config, family = model.roles[role], hf_names.NETWORKS[role].family
   path = folder / arrays_lib.WEIGHTS
