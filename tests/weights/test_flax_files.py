@@ -17,9 +17,8 @@ from support.weight_files import (
   read_tensors,
   write_export,
 )
-from truenegs_jax.models import finetune
 from truenegs_jax.runtime.errors import InputError
-from truenegs_jax.weights import find, load
+from truenegs_jax.weights import find
 from truenegs_jax.weights.arrays import open_arrays
 
 MODELS = {
@@ -64,25 +63,6 @@ def test_reads_half_precision(tmp_path, no_torch):
   assert set(arrays.dtypes.values()) == {"bfloat16"}
   for name, x in halves.items():
     np.testing.assert_array_equal(arrays.read(name), x)
-
-
-def test_a_discriminator_is_fine_tuned_from_a_flax_file(
-  tmp_path, no_torch, monkeypatch
-):
-  monkeypatch.setattr(load, "draw_params", random_params)  # compiles nothing
-  _, params = _write(tmp_path)
-  model = finetune.make_downstream(
-    role="discriminator",
-    head="dense",
-    num_outputs=2,
-    vocab_size=tiny.V,
-    variant="tiny",
-    max_positions=64,
-  )
-  loaded, lines = load_params(tmp_path / "discriminator", model)
-  assert_same_tree(loaded["discriminator"], params["discriminator"])
-  assert_same_tree(loaded["embeddings"], params["embeddings"])
-  assert lines == ["init: the task head starts from scratch."]
 
 
 def test_equals_the_pickle_and_is_read_before_it(tmp_path):
