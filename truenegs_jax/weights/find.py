@@ -30,7 +30,7 @@ from truenegs_jax.runtime import files as runtime_files
 from truenegs_jax.runtime.errors import DiskError, InputError, TrueNegsError
 from truenegs_jax.runtime.files import atomic_folder, disk_errors, short_sha256
 from truenegs_jax.runtime.paths import is_bucket, is_hub_name, open_path
-from truenegs_jax.weights import fit, hf_folder, hf_names
+from truenegs_jax.weights import hf_folder, hf_names
 from truenegs_jax.weights.arrays import FORMATS, Arrays
 from truenegs_jax.weights.hf_folder import Network
 from truenegs_jax.workdir import files, saved_model
@@ -231,7 +231,7 @@ def _open_run(
     folded = pretrain.fold_temperature(tree, model)
     return traverse_util.flatten_dict(folded, sep="/")
 
-  networks, all_shapes = [], fit.flat_shapes(model)
+  networks, all_shapes = [], hf_names.flat_shapes(model)
   for role in model.roles:
     shapes = {path: all_shapes[path] for path in _our_names(model, role)}
     networks.append(
@@ -260,7 +260,7 @@ def _open_run(
 def _our_names(model: hf_names.Model, role: str) -> dict[str, str]:
   """Maps each path of a network to itself, as a checkpoint has our names."""
   partners = tuple(x for x in model.roles if x != role)
-  paths = fit.flat_shapes(model)
+  paths = hf_names.flat_shapes(model)
   return {path: path for path in paths if not path.startswith(partners)}
 
 

@@ -11,9 +11,6 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import jax
-from flax import traverse_util
-
 from truenegs_jax.config import grammar
 from truenegs_jax.config.sections import INIT_SKIPS
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
@@ -79,7 +76,8 @@ class Fit:
   def missing(self) -> list[str]:
     """The paths of parameters that the weights lack."""
     paths = {path for table in self.names.values() for path in table}
-    return [path for path in flat_shapes(self.model) if path not in paths]
+    shapes = hf_names.flat_shapes(self.model)
+    return [path for path in shapes if path not in paths]
 
   def missing_modules(self, role: str) -> str:
     """Lists Hugging Face's names of modules that a network lacks."""
@@ -155,11 +153,6 @@ def fit(
       f" {' '.join(hints)}".strip()
     )
   return Fit(model, tokenizer, networks, skip, task)
-
-
-def flat_shapes(model: hf_names.Model) -> dict[str, jax.ShapeDtypeStruct]:
-  """Returns the shape of every parameter by path."""
-  return traverse_util.flatten_dict(pretrain.param_shapes(model), sep="/")
 
 
 def loadable_names(
@@ -252,7 +245,8 @@ def _array_mismatches(
   network: Network, model: hf_names.Model, role: str
 ) -> list[str]:
   """Returns one line for each array that does not match the model."""
-  shapes, table = flat_shapes(model), loadable_names(network, model, role)
+  table = loadable_names(network, model, role)
+  shapes = hf_names.flat_shapes(model)
 
   def stored_shape(path: str) -> tuple[int, ...]:
     is_transposed = network.transposed_kernels and path.endswith("/kernel")

@@ -12,6 +12,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+import jax
 import numpy as np
 from flax import traverse_util
 
@@ -124,6 +125,11 @@ def to_huggingface(
     # Contiguous: safetensors writes the buffer and ignores the strides.
     tensors[name] = np.ascontiguousarray(x, np.float32)
   return tensors
+
+
+def flat_shapes(model: Model) -> dict[str, jax.ShapeDtypeStruct]:
+  """Returns the shape of every parameter by path."""
+  return traverse_util.flatten_dict(pretrain.param_shapes(model), sep="/")
 
 
 def name_table(model: Model, role: str) -> dict[str, str]:
