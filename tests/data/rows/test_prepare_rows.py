@@ -107,7 +107,7 @@ def test_rows_can_be_used_without_their_text(corpus, tmp_path):
   assert make_rows(corpus, rows=folder) == first
   with pytest.raises(DataError, match="length: 16 in the folder"):
     make_rows(corpus, rows=folder, length=20)
-  with pytest.raises(DataError, match="not a file"):
+  with pytest.raises(DataError, match="is no file, folder or URL"):
     make_rows(corpus)
 
 

@@ -100,8 +100,7 @@ class Reader:
       return read(step)
     if self._rows.block_shards:
       size, seed = self._options["batch_size"], self._options["seed"]
-      shards = _find_shards(self._rows, step, size, seed)
-      self._verification.keep(rows_folder.list_files(self._rows, shards))
+      self._verification.keep(_find_files(self._rows, step, size, seed))
     last = step + self.AHEAD
     self._futures = {
       number: self._futures.get(number) or _start(read, number)
@@ -177,9 +176,7 @@ def _permute(places: Iterable[int], size: int, *seeds: int) -> np.ndarray:
   return np.array(shuffled, np.int64)
 
 
-@functools.lru_cache(maxsize=4)
-def _permute_all(size: int, *seeds: int) -> np.ndarray:
-  return _permute(range(size), size, *seeds)
+_permute_cached = functools.lru_cache(maxsize=4)(_permute)
 
 
 def _list_blocks(
@@ -187,8 +184,9 @@ def _list_blocks(
 ) -> tuple[list[np.ndarray], np.ndarray]:
   """Returns the shards of each block of an epoch, and where blocks begin."""
   size_S = np.diff(rows.starts)
-  shard_S = _permute_all(len(size_S), seed, epoch)
-  num_blocks = -(-len(size_S) // rows.block_shards)
+  number = len(size_S)
+  shard_S = _permute_cached(range(number), number, seed, epoch)
+  num_blocks = -(-number // rows.block_shards)
   blocks = np.array_split(shard_S, num_blocks)  # of nearly as many shards
   return blocks, np.cumsum([0, *(size_S[block].sum() for block in blocks)])
 
@@ -212,15 +210,14 @@ def _permute_in_blocks(
   return place_B
 
 
-def _find_shards(
-  rows: Rows, step: int, batch_size: int, seed: int
-) -> np.ndarray:
-  """Returns the shards of the block of a step, and of the next block."""
+def _find_files(rows: Rows, step: int, batch_size: int, seed: int) -> list[str]:
+  """Returns the files of the block of a step, and of the next block."""
   epoch, batch = divmod(step, len(rows) // batch_size)
   blocks, starts = _list_blocks(rows, seed, epoch)
   number = np.searchsorted(starts, batch * batch_size, side="right") - 1
   later = [*blocks[number + 1 :], *_list_blocks(rows, seed, epoch + 1)[0]]
-  return np.concatenate([blocks[number], later[0]])
+  shards = [*blocks[number], *later[0]]
+  return [file.path.name for shard in shards for file in rows.shards[shard]]
 
 
 def held_out_batches(

@@ -141,18 +141,14 @@ def execute_job(plan: steps.Plan) -> tuple[pathlib.Path, Tokenizer] | None:
     with lock_folder(local):  # a process was killed after renaming
       shutil.rmtree(unfinished, ignore_errors=True)
   folder_lib.check_options(folder, plan.options)
-  if is_found:
-    _check_found(plan, folder_lib.read_manifest(folder))
+  if is_found:  # raises what a preparation would that `options` do not show
+    manifest = folder_lib.read_manifest(folder)
+    say = functools.partial(progress.log_console().print, soft_wrap=True)
+    language_lib.check_language(manifest["languages"], plan.data.language, say)
+    parts = plan.corpus.parts if plan.corpus else ()
+    for part, entry in zip(parts, manifest["parts"], strict=False):
+      part.check_records(entry["records"])
   return folder, folder_lib.load_vocabulary(folder)
-
-
-def _check_found(plan: steps.Plan, manifest: dict[str, Any]) -> None:
-  """Raises what a preparation would that `options` do not show."""
-  say = functools.partial(progress.log_console().print, soft_wrap=True)
-  language_lib.check_language(manifest["languages"], plan.data.language, say)
-  parts = plan.corpus.parts if plan.corpus else ()
-  for part, entry in zip(parts, manifest["parts"], strict=False):
-    part.check_records(entry["records"])
 
 
 def _build(plan: steps.Plan, corpus: Corpus) -> shards.ShardSet:

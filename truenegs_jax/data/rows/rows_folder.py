@@ -14,7 +14,6 @@ import dataclasses
 import errno
 import functools
 import io
-import itertools
 import json
 import os
 import pathlib
@@ -23,7 +22,7 @@ import resource
 import secrets
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -187,10 +186,6 @@ class RowFile:
 Requests = Sequence[tuple[RowFile, int]]  # files, and rows of them
 
 
-def _read_local(requests: Requests) -> Iterator[np.ndarray]:
-  return (file.read(index) for file, index in requests)
-
-
 @dataclasses.dataclass(frozen=True)
 class Rows:
   """A split of a rows folder."""
@@ -207,7 +202,9 @@ class Rows:
   # Shards whose rows are permuted together; 0: all.
   block_shards: int = 0
   # Reads rows of files by index; those of a bucket many at a time.
-  read: Callable[[Requests], Iterable[np.ndarray]] = _read_local
+  read: Callable[[Requests], Iterable[np.ndarray]] = lambda requests: (
+    file.read(index) for file, index in requests
+  )
 
   def __len__(self) -> int:
     return int(self.starts[-1])
@@ -328,12 +325,6 @@ def open_rows(
   return Rows(
     folder, split, manifest, tuple(shards), starts, unigram_V, **options
   )
-
-
-def list_files(rows: Rows, shards: Iterable[int]) -> list[str]:
-  """Returns the names of the files of shards."""
-  files = itertools.chain(*(rows.shards[shard] for shard in shards))
-  return [file.path.name for file in files]
 
 
 def verify_rows(folder: str | pathlib.Path) -> None:

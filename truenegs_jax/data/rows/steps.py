@@ -214,7 +214,12 @@ def build_shards(
     where = temporary
     if plan.bucket:
       name = f"{UNFINISHED_VERSION}-{rows_fingerprint(options)}"
-      where = _open_bucket(plan.bucket, name)
+      where = open_path("--store", plan.bucket) / f"truenegs-{name}"
+      if not is_bucket(where):
+        raise InputError(
+          f"--store={plan.bucket!r} is no URL such as gs://bucket/folder."
+        )
+      (where / "probe").write_bytes(b"")  # fails now, not after hours
     spec = ShardSpec(where, tokenizer, options, unit, plan.data.tokenizer)
     preparation = Preparation(spec, lambda: corpus)
     if plan.engine:
@@ -267,16 +272,6 @@ def open_unfinished(plan: Plan) -> pathlib.Path:
       temporary.mkdir(parents=True)
       path.write_text(fingerprint, encoding="utf-8")
   return temporary
-
-
-def _open_bucket(url: str, name: str) -> pathlib.Path:
-  """Returns the folder `name` in a folder of a bucket, after writing to it."""
-  folder = open_path("--store", url)
-  if not is_bucket(folder):
-    raise InputError(f"--store={url!r} is no URL such as gs://bucket/folder.")
-  folder /= f"truenegs-{name}"
-  (folder / "probe").write_bytes(b"")
-  return folder
 
 
 def read_arrays(path: pathlib.Path, *names: str) -> dict[str, np.ndarray]:
