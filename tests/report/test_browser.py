@@ -98,7 +98,7 @@ def run(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def run_page(run):
-  write.write_report([run], run / "page.html")
+  write.write_report(write.read_workdirs([run]), run / "page.html")
   return run / "page.html"
 
 
@@ -214,7 +214,8 @@ def test_no_text_of_a_page_becomes_markup(tab, tmp_path):
 @pytest.mark.slow
 def test_overlaid_runs_have_lines_of_their_own(tab, run, tmp_path):
   other = write_pretraining(tmp_path / "other", steps=30, lr=2e-3)
-  write.write_report([run, other], tmp_path / "page.html")
+  runs = write.read_workdirs([run, other])
+  write.write_report(runs, tmp_path / "page.html")
   opened = tab(tmp_path / "page.html")
   wait(opened)
   labels = opened.evaluate(

@@ -20,7 +20,7 @@ def test_points_are_the_means_of_their_records(tmp_path):
     {"step": i + 1, "time": float(i), "total": value}
     for i, value in enumerate(values)
   ]
-  splits = write_records(tmp_path, records).splits
+  splits, _ = write_records(tmp_path, records)
   points = curves.thin_records(splits, 50)["train"]
   ends = points["step"]
   assert len(ends) == 50
@@ -32,9 +32,10 @@ def test_points_are_the_means_of_their_records(tmp_path):
 
 def test_damaged_lines_are_counted_but_an_unfinished_one_is_not(tmp_path):
   good = [{"step": 1, "time": 0.0, "total": 1.0}]
-  records = write_records(tmp_path, good, 'no record\n[]\n{"step": 2, "spl')
-  assert records.num_damaged == 2
-  assert len(records.splits["train"]["step"]) == 1
+  more = 'no record\n[]\n{"step": 2, "spl'
+  splits, damaged = write_records(tmp_path, good, more)
+  assert damaged == 2
+  assert len(splits["train"]["step"]) == 1
 
 
 def test_hours_leave_out_the_time_between_two_processes(tmp_path):
@@ -42,7 +43,8 @@ def test_hours_leave_out_the_time_between_two_processes(tmp_path):
   records = [
     {"step": i, "time": float(time)} for i, time in enumerate(times, start=1)
   ]
-  hours = curves.count_hours(write_records(tmp_path, records).splits["train"])
+  splits, _ = write_records(tmp_path, records)
+  hours = curves.count_hours(splits["train"])
   assert hours * 3600 == pytest.approx([10, 20, 30, 40, 50, 60])
 
 
@@ -53,7 +55,7 @@ def test_null_and_absent_values_are_not_averaged(tmp_path):
     {"step": 3, "time": 2.0, "soft": 5.0},
     {"step": 4, "time": 3.0, "soft": None},
   ]
-  splits = write_records(tmp_path, records).splits
+  splits, _ = write_records(tmp_path, records)
   points = curves.thin_records(splits, 2)["train"]
   assert points["total"] == [2.0, None]
   assert points["soft"] == [None, 5.0]

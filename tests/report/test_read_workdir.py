@@ -136,7 +136,7 @@ def test_a_figure_that_fails_leaves_the_report(workdir, monkeypatch, cause):
 
 def test_a_folder_whose_name_is_no_utf8_is_shown(workdir, tmp_path):
   folder = workdir.rename(tmp_path / os.fsdecode(b"a\xff"))
-  write.write_report([folder], tmp_path / "page.html")
+  write.write_report(write.read_workdirs([folder]), tmp_path / "page.html")
   assert "<title>a\\udcff</title>" in (tmp_path / "page.html").read_text()
 
 

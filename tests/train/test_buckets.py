@@ -120,7 +120,7 @@ def test_reports_of_a_bucket_are_those_of_a_disk(
   bucket[1].log.clear()
   pages = []
   for folder in (local, workdir):
-    write.write_report([folder], tmp_path / "page.html")
+    write.write_report(write.read_workdirs([folder]), tmp_path / "page.html")
     pages.append((tmp_path / "page.html").read_text().replace(str(folder), ""))
   assert pages[0] == pages[1]
   assert sum(bucket[1].count_classes()) <= 14, bucket[1].counts()

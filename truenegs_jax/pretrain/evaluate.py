@@ -85,12 +85,10 @@ class Verdict:
   @property
   def summary(self) -> str:
     """Whether the model has learned."""
-    failed = [f"{name} ({x})" for name, x in self.answers.items() if x != YES]
-    if not failed:
-      return "This run shows that the model learned: all metrics beat guessing."
-    return (
-      f"This run does not show that the model learned: {', '.join(failed)}."
-    )
+    texts = [f"{name} ({x})" for name, x in self.answers.items() if x != YES]
+    if failed := ", ".join(texts):
+      return f"This run does not show that the model learned: {failed}."
+    return "This run shows that the model learned: all metrics beat guessing."
 
   @property
   def rows(self) -> list[dict[str, str]]:

@@ -25,15 +25,15 @@ def main(argv: list[str]) -> None:
     workdirs = [open_path("report", x) for x in argv[1:]]
     path = open_path("--output", flags.FLAGS.output)
     one_of("the suffix of --output", path.suffix, SUFFIXES)
+    runs = write.read_workdirs(workdirs)
+    drawn = [x for run in runs for x in run.curves]
     if path.suffix == ".html":
-      write.write_report(workdirs, path)
-    else:
-      drawn = [x for run in write.read_workdirs(workdirs) for x in run.curves]
-      if not plots.draw_curves(drawn, path, flags.FLAGS.field):
-        raise InputError(
-          f"--output={flags.FLAGS.output!r} draws curves, but these workdirs"
-          " have none yet. Pass --output=report.html."
-        )
+      write.write_report(runs, path)
+    elif not plots.draw_curves(drawn, path, flags.FLAGS.field):
+      raise InputError(
+        f"--output={flags.FLAGS.output!r} draws curves, but these workdirs have"
+        " none yet. Pass --output=report.html."
+      )
     print(f"saved: {path}")
 
 

@@ -8,7 +8,6 @@ import dataclasses
 import math
 import pathlib
 from collections.abc import Mapping
-from typing import NamedTuple
 
 import numpy as np
 
@@ -16,7 +15,6 @@ from truenegs_jax.workdir import files
 
 MAX_POINTS = 1_000  # of a page; its curves share four times as many
 LONG_PAUSE = 10.0  # in median times between records: the run was stopped
-
 
 # Names and units of fields, in the order of the charts of a page.
 PANELS = {
@@ -69,18 +67,11 @@ class Curve:
   )
 
 
-class Records(NamedTuple):
-  """Records of a workdir by split, and the number of damaged lines."""
+def read_records(workdir: pathlib.Path) -> tuple[dict[str, Columns], int]:
+  """Reads metrics.jsonl by split; also returns the number of damaged lines.
 
-  splits: dict[str, Columns]
-  num_damaged: int
-
-
-def read_records(workdir: pathlib.Path) -> Records:
-  """Reads metrics.jsonl; a million records take 200 MB.
-
-  Without hard correction, `mlm` is over all slots and becomes
-  `mlm_uncorrected`, to be compared with that of other runs.
+  A million take 200 MB. Without hard correction, `mlm` is over all slots and
+  becomes `mlm_uncorrected`, to be compared with that of other runs.
   """
   splits: dict[str, dict[str, array.array]] = {}
   damaged = 0
@@ -104,7 +95,7 @@ def read_records(workdir: pathlib.Path) -> Records:
   for values in arrays.values():
     if "mlm" in values and "mlm_uncorrected" not in values:
       values["mlm_uncorrected"] = values.pop("mlm")
-  return Records(arrays, damaged)
+  return arrays, damaged
 
 
 def count_hours(columns: Columns) -> np.ndarray:
@@ -157,7 +148,7 @@ def read_curves(workdir: pathlib.Path, pattern: str) -> list[Curve]:
     parts = folder.relative_to(workdir).parts
     at = next(i for i, x in enumerate(parts) if x.startswith("seed-"))
     name, seed = parts[at - 1], parts[at].removeprefix("seed-")
-    splits = thin_records(read_records(folder).splits, points)
+    splits = thin_records(read_records(folder)[0], points)
     curves.append(Curve(splits, label=f"{name}, seed {seed}", group=name))
   return curves
 

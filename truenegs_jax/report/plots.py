@@ -83,7 +83,6 @@ def draw_curves(
 
 
 def _choose_fields(curves: Sequence[Curve], fields: Sequence[str]) -> list[str]:
-  """Returns the fields to draw that any curve has."""
   for name in fields:
     one_of("--field", name, PANELS)
   columns = [x for curve in curves for x in curve.splits.values()]

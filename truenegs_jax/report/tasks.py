@@ -37,7 +37,6 @@ SETTING = (
   *("generator.variant", "masking.prob", "masking.style", "eval.rows"),
 )
 DATA = ("rows", "text_bytes", "unigram_entropy", "uniform_entropy")
-RESULT = "result.json"  # of one run
 Runs = Mapping[str, Sequence[Mapping[str, Any]]]  # of results.json, by task
 # Of a comparison: two models, their difference, and its intervals.
 COMPARED = (
@@ -51,24 +50,27 @@ def read_pretraining(
   run: page.Run, workdir: pathlib.Path, results: Mapping[str, Any]
 ) -> Iterator[page.Section]:
   """Reads a pre-training."""
-  records = curves.read_records(workdir)
+  splits, num_damaged = curves.read_records(workdir)
   about = read_saved(run, workdir / files.ABOUT)
   run.curves = [
     curves.Curve(
-      splits=curves.thin_records(records.splits, curves.MAX_POINTS),
+      splits=curves.thin_records(splits, curves.MAX_POINTS),
       tokens=run.config["batch_size"] * run.config["length"],
       flops=about.get("row_flops", 0) * run.config["batch_size"] or None,
-      references=_list_references(about, records.splits),
+      references=_list_references(about, splits),
     )
   ]
-  train = records.splits.get("train", {})
+  train, held_out = (splits.get(x, {}) for x in ("train", "held_out"))
   run.sentence = _describe_outcome(run, train, has_results=bool(results))
   lines = about.get("lines", {})
   run.facts |= {name: lines[name] for name in GLANCE if name in lines}
   cost = _measure_cost(run.config, train, about) if train else {}
   costs = [f"{page.format_number(x)} {unit}" for unit, x in cost.items()]
   run.facts["cost"] = ", ".join(costs)
-  run.notes += [(page.WARNING, x) for x in _warn(train, about, records)]
+  if num_damaged:
+    text = f"metrics.jsonl has damaged lines ({num_damaged:,})"
+    run.notes.append((page.WARNING, f"{text}, which the curves lack."))
+  run.notes += [(page.WARNING, x) for x in _warn(train, held_out, about)]
   if verdict := results.get("verdict"):
     blocks = _show_verdict(run, verdict)
     yield page.Section("Held-out rows", files.RESULTS, blocks)
@@ -82,8 +84,7 @@ def read_pretraining(
   config = flatten(run.config)
   run.setting = {x: config.get(x) for x in SETTING}
   run.setting["data"] = [about.get(x) for x in DATA]
-  held_out, left_out = records.splits.get("held_out"), results.get("left_out")
-  run.measures = dict(_measure_quality(held_out or {}, left_out or {}))
+  run.measures = dict(_measure_quality(held_out, results.get("left_out", {})))
   run.measures |= {unit: page.Measure(x) for unit, x in cost.items()}
 
 
@@ -167,11 +168,9 @@ def _measure_quality(
 
 
 def _warn(
-  train: curves.Columns, about: Mapping[str, Any], records: curves.Records
+  train: curves.Columns, held_out: curves.Columns, about: Mapping[str, Any]
 ) -> Iterator[str]:
   """Yields what a reader should look at."""
-  if count := records.num_damaged:
-    yield f"metrics.jsonl has damaged lines ({count:,}), which the curves lack."
   if padding := about.get("padding_warning"):
     yield padding.removeprefix("warning: ")
   if (cosine := float(train.get("pair_cosine", [0])[-1])) > COLLAPSED:
@@ -184,8 +183,7 @@ def _warn(
       f"Updates were skipped in {skips:,} of {len(train['step']):,} records,"
       " because loss or gradient was not finite. Lower optim.lr."
     )
-  totals = records.splits.get("held_out", {}).get("total", [0])
-  if not math.isfinite(totals[-1]):
+  if not math.isfinite(held_out.get("total", [0])[-1]):
     yield "The last held-out loss is not finite. Lower optim.lr."
 
 
@@ -240,7 +238,7 @@ def read_finetuning(
   tasks = results.get("tasks", {})
   runs: Runs = {name: task["runs"] for name, task in tasks.items()}
   if not runs:
-    finished = len([*workdir.glob(f"*/seed-*/{RESULT}")])
+    finished = len([*workdir.glob("*/seed-*/result.json")])
     run.sentence = (
       f"{finished} runs are finished, {len(run.curves)} have begun; results"
       " are written at the end."
@@ -330,7 +328,6 @@ def make_group(label: str, values: Sequence[float]) -> dict[str, Any]:
 
 
 def _show_mistakes(runs: Runs) -> Iterator[page.Block]:
-  """Yields a table of wrong answers for each task."""
   for name, members in runs.items():
     rows = [
       {"seed": str(run["seed"])}

@@ -20,11 +20,6 @@ MAIN_FILES = f"{files.CONFIG}, {files.ABOUT} or {files.RESULTS}"
 PRETRAIN = "pretrain"  # the task of a config that names none
 
 
-def write_report(workdirs: Sequence[pathlib.Path], path: pathlib.Path) -> None:
-  """Writes one page of all workdirs; InputError if a folder is none."""
-  _write(read_workdirs(workdirs), path)
-
-
 def write_own_report(
   workdir: pathlib.Path, say: Callable[[str], object]
 ) -> None:
@@ -35,7 +30,7 @@ def write_own_report(
   path = output = workdir / files.REPORT
   try:
     run = read_workdir(workdir, ends=True)
-    _write([run], path)
+    write_report([run], path)
     if run.task in (PRETRAIN, "study"):
       path = workdir / files.PLOTS / CURVES
       output = path.with_suffix(plots.SUFFIXES[0])
@@ -48,7 +43,8 @@ def write_own_report(
     )
 
 
-def _write(runs: Sequence[page.Run], path: pathlib.Path) -> None:
+def write_report(runs: Sequence[page.Run], path: pathlib.Path) -> None:
+  """Writes one page of all runs."""
   text = page.render(runs, compare(runs))
   with atomic_file(path, several_writers=True) as file:  # jobs of a study
     # Bytes of a folder's name that are no UTF-8 are shown as escapes.
@@ -99,7 +95,7 @@ def read_workdir(workdir: pathlib.Path, *, ends: bool = False) -> page.Run:
   run.state = files.read_state(workdir, ends=ends)
   run.config = tasks.read_saved(run, workdir / files.CONFIG)
   if not run.config:
-    run.sentence = run.sentence or "The run has no config that can be read."
+    run.sentence = "The run has no config that can be read."
     return run
   run.task = str(run.config.get("task", PRETRAIN))
   read = tasks.READERS.get(run.task, tasks.read_pretraining)
