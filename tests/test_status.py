@@ -79,7 +79,7 @@ def test_unfinished_fine_tunings_are_described(tmp_path):
     folder.mkdir(parents=True)
     (folder / "result.json").write_text(json.dumps(result))
   lines = status.describe(tmp_path)
-  assert ("finished", "2 runs") in lines
+  assert ("finished runs", "2") in lines
   assert ("own em", "mean 71.25; seed 0 70.00, seed 1 72.50") in lines
   running = [text for label, text in lines if label == "run"]
   assert running == ["mrpc/seed-0", "mrpc/seed-1"]

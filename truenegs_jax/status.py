@@ -51,7 +51,7 @@ def describe(workdir: pathlib.Path) -> list[Line]:
       lines += _describe_records(workdir, config["steps"])
     elif task == "finetune":
       by_task = results.load_all(workdir)
-      lines.append(("finished", f"{sum(map(len, by_task.values()))} runs"))
+      lines.append(("finished runs", f"{sum(map(len, by_task.values()))}"))
       for name, runs in by_task.items():
         for metric in runs[0].scores["dev"]:
           seeds = {x.seed: x.scores["dev"][metric] for x in runs}

@@ -145,6 +145,12 @@ def test_a_link_lands_and_a_search_leaves_the_right_rows(tab, run_page):
   memory = opened.locator("figure", has_text="Peak memory (GiB)")
   assert memory.inner_text().split("\n")[-1] == "Always 1.5."
   assert not memory.locator("canvas").count()
+  # One record does not say so.
+  curve = "{name: '', index: 0, references: {}, splits: {train: {mlm: x}}}"
+  assert opened.evaluate(
+    f"[[2], [2, 2]].map(x => makePanel('mlm', [{curve}]).figure.innerText"
+    ".includes('Always'))"
+  ) == [False, True]
   ticks = [[0, 500, 1500], [0, 5e-4, 1e-3], [0, 6.1e6], [None, 0.2], [1e-6, 1]]
   assert opened.evaluate("x => x.map(y => formatTicks(y))", ticks) == [
     ["0", "500", "1,500"],

@@ -188,9 +188,9 @@ def verdict_table(v: Verdict) -> Table:
 def describe_failure(v: Verdict) -> str:
   """Returns why a run did not pass, and what to do."""
   return (
-    f"{v.summary} {RULE} Set a larger --config.steps; if one batch holds all"
-    " held-out rows, a larger --config.eval.rows, or start a run with more"
-    " text."
+    f"{v.summary} {RULE} Set a larger --config.steps, or --config.minutes if"
+    " they ended it; if one batch holds all held-out rows, a larger"
+    " --config.eval.rows; or start a run with more text."
   )
 
 

@@ -104,9 +104,9 @@ def dry_run(run: start.Run, console: Console) -> int:
   lines = {
     "dry run": "reads no text, writes nothing",
     **lines,
-    "time": f"at least {datetime.timedelta(seconds=secs)} at the {rate:.2g}"
-    " FLOP/s of a large matrix product, measured now; steps reach less:"
-    " --config.minutes=5 measures them",
+    "time": f"at least {str(datetime.timedelta(seconds=secs)).split(',')[0]}"
+    f" at the {rate:.2g} FLOP/s of a large matrix product, measured now; steps"
+    " reach less: --config.minutes=5 measures them",
     "attention": attention,
     "text": "missing: set --config.data.sources=FILES"
     if c.data.sources == REQUIRED

@@ -373,6 +373,7 @@ function makePanel(field, allCurves) {
     panel.holder = make("div", {class: "chart", role: "img", "aria-label":
       `${title}: ${lines.length} lines. Values follow.`});
   } else if (count(lines.flatMap(line => line.values)) === 1
+    && lines.some(line => line.values.filter(Number.isFinite).length > 1)
     && !panel.references.length) {
     values = make("p", {}, `Always ${lines[0].cell.textContent}.`);
   }
@@ -400,7 +401,7 @@ function listReferences(field, lines) {
 // Cells keep their size, whatever they show.
 function makeValues(panel, isGrouped) {
   const {lines, references} = panel;
-  const splits = [...new Set(lines.map(line => line.split))];
+  const splits = [...new Set(lines.map(line => line.split))].sort().reverse();
   const name = (key, dash, text) =>
     make("th", {scope: "row"}, makeKey(key, dash), text);
   const rows = new Map();

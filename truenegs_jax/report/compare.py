@@ -15,7 +15,7 @@ ERRORS = (
   "± is the standard error for other held-out rows, by the jackknife over their"
   " batches. That of a difference is paired, as both runs are evaluated on the"
   " same rows. It says nothing of other seeds: train several. Unfinished runs"
-  " have none."
+  " and rows of one batch have none."
 )
 UNBROKEN = "±\N{NO-BREAK SPACE}"  # no line ends within an error
 

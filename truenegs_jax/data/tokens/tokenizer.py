@@ -217,8 +217,8 @@ def load_tokenizer(
     if path.suffix in (".txt", ".json") or not is_hub_name(path_or_name):
       raise InputError(
         f"data.vocab={path_or_name!r} is neither a file, a folder nor the name"
-        " of a model on the hub. Set --config.data.vocab to a vocab.txt, or to"
-        " train."
+        " of a model on the hub. Set --config.data.vocab to a vocab.txt or"
+        " train, --vocab of `truenegs synonyms` to a vocab.txt or a run."
       )
     path = _download(path_or_name)
   if path.is_dir():
