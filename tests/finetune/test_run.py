@@ -221,11 +221,8 @@ def test_meshes_and_micro_batches_give_the_same_losses(
   losses = train()
   monkeypatch.setattr(sharding, "make_mesh", sharding.make_mesh.func)
   monkeypatch.setattr(sharding, "device_count", jax.device_count)
-  for changes in (
-    {"mesh__preset": "fsdp"},
-    {"mesh__preset": "fsdp_tp", "optim__accumulation": 2},
-  ):
-    np.testing.assert_allclose(train(**changes), losses, atol=2e-5)
+  changes = {"mesh__preset": "fsdp_tp", "optim__accumulation": 2}
+  np.testing.assert_allclose(train(**changes), losses, atol=2e-5)
 
 
 def test_two_models_are_compared_on_the_same_examples(
@@ -309,9 +306,9 @@ def glue_config(task, real_data, rows):
   return c
 
 
-# Two classes of a sentence, three of a pair, and a score.
+# Three classes of a pair, and a score; the tests above have two classes.
 @pytest.mark.slow
-@pytest.mark.parametrize("task", ["cola", "mnli", "stsb"])
+@pytest.mark.parametrize("task", ["mnli", "stsb"])
 def test_trains_and_scores_every_kind_of_glue(task, vocab, real_data, tmp_path):
   c = glue_config(task, real_data, rows=96)
   c.model.variant, c.data.vocab = runs.ONE_LAYER, str(vocab)
