@@ -211,7 +211,7 @@ def prune(tmp_path, monkeypatch, no_torch):
       return function(*args)
 
     monkeypatch.setattr(saved_model, name, call)
-    return f"--workdir={tmp_path / 'run'}"
+    return tmp_path / "run"
 
   return patch
 
