@@ -74,7 +74,7 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
   say = functools.partial(console.print, soft_wrap=True)
   o, config = Corrections.read(c.corrections), PretrainConfig.read(c)
   m = resolve(config, o, say)
-  if files.has_pretraining(workdir):
+  if (workdir / files.CHECKPOINTS).exists():
     raise errors.InputError(
       f"--workdir='{workdir}' is the workdir of a run, whose results would be"
       " replaced. Choose another, such as --workdir=runs/corrections."

@@ -109,7 +109,7 @@ def load_all(workdir: pathlib.Path) -> dict[str, list[Result]]:
 
 def check_config(workdir: pathlib.Path, config: Mapping[str, Any]) -> None:
   """Refuses a workdir whose runs have another config (in JSON's types)."""
-  if files.has_pretraining(workdir):
+  if (workdir / files.CHECKPOINTS).exists():
     raise InputError(
       f"--workdir={str(workdir)!r} has a pre-training run. Choose another."
     )

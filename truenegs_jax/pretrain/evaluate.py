@@ -1,6 +1,7 @@
 """Evaluates a run: its verdict against guessing, and predictions for [MASK]."""
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -127,9 +128,9 @@ def compute_verdict(
   mlm_name = "mlm_uncorrected" if "mlm_uncorrected" in total else "mlm"
   detection = None
   if "detect" in total:
-    entropy, *entropies = map(
-      _label_entropy, (ratios["replaced"], *left_out["replaced"])
-    )
+    # Of the loss of knowing only how many are replaced.
+    rates = ratios["replaced"], *left_out["replaced"]
+    entropy, *entropies = (metrics.entropy([x, 1 - x]) for x in rates)
     gains = np.subtract(entropies, left_out["detect"]).tolist()
     detection = Detection(
       loss=ratios["detect"],
@@ -165,11 +166,6 @@ def leave_out(batches: Sequence[metrics.Terms]) -> dict[str, list[float]]:
     for x in batches
   ]
   return {name: [x[name] for x in ratios] for name in ratios[0]}
-
-
-def _label_entropy(rate: float) -> float:
-  """Returns the detection loss of knowing only how many are replaced."""
-  return metrics.entropy(np.array([rate, 1 - rate]))
 
 
 def verdict_table(v: Verdict) -> Table:
@@ -221,16 +217,12 @@ def fill_masks(
   [*_, config] = model.roles.values()
   max_length = config.max_positions
   rows = encode_sentences(tokenizer, sentences, max_length=max_length)
-  shape = len(rows), max(map(len, rows))
-  tokens_BxL = np.full(shape, tokenizer.pad, np.int32)
-  documents_BxL = np.zeros(shape, np.int32)
-  for i, row in enumerate(rows):
-    tokens_BxL[i, : len(row)] = row
-    documents_BxL[i, : len(row)] = 1
+  columns = itertools.zip_longest(*rows, fillvalue=tokenizer.pad)
+  tokens_BxL = np.array([*columns], np.int32).T
   inputs: dict[str, Any] = {
     "tokens": tokens_BxL,
-    "types": np.zeros(shape, np.int32),
-    "documents": documents_BxL,
+    "types": np.zeros_like(tokens_BxL),
+    "documents": (tokens_BxL != tokenizer.pad).astype(np.int32),
   }
   positions_Bx1 = (tokens_BxL == tokenizer.mask).argmax(axis=1)[:, None]
 

@@ -5,8 +5,6 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from truenegs_jax.config.sections import PretrainConfig
 from truenegs_jax.data.corpus import sources_spec
 from truenegs_jax.runtime.errors import CheckpointError
@@ -77,10 +75,8 @@ def summarize_run(
   workdir: pathlib.Path, config: PretrainConfig, step: int
 ) -> model_card.ModelOrigin:
   """Describes a step of a run for its model cards."""
-  held_out: dict[str, Any] = {}
-  for record in files.read_records(workdir):
-    if (record["split"], record["step"]) == ("held_out", step):
-      held_out = record
+  records = {(x["split"], x["step"]): x for x in files.read_records(workdir)}
+  held_out = records.get(("held_out", step), {})
   with _read_optional(workdir / files.ABOUT) as about:
     synonyms = str(about.get("lines", {}).get("synonyms", ""))
     texts = [str(text) for text in about.get("sources", ())]
@@ -191,7 +187,7 @@ def _tabulate(
   get, replaced = held_out.get, held_out.get("replaced") or 0.0
   # Without the slots that were corrected the loss would be too low.
   mlm = get("mlm_uncorrected", get("mlm"))
-  base_rate_entropy = metrics.entropy(np.array([replaced, 1 - replaced]))
+  base_rate_entropy = metrics.entropy([replaced, 1 - replaced])
   rows = (
     ("loss of masked tokens", mlm, unigram_entropy),
     ("only where `[MASK]` is shown", get("mlm_hidden"), unigram_entropy),

@@ -61,7 +61,6 @@ STOPPED = (
   " the same command again."
 )
 STDERR = 2
-SHOW_CURSOR = "\033[?25h"  # which progress bars hide
 _temporary_folders: set[pathlib.Path] = set()
 
 
@@ -217,7 +216,7 @@ def exit_at_signals(end: Callable[[int], object] = os._exit) -> None:
   def handle(number: int, _: object) -> None:
     for folder in _temporary_folders:
       shutil.rmtree(folder, ignore_errors=True)
-    cursor = SHOW_CURSOR if os.isatty(STDERR) else ""
+    cursor = "\033[?25h" if os.isatty(STDERR) else ""  # bars hide it
     text = f"{cursor}\n{signal.Signals(number).name}: {STOPPED}\n"
     with contextlib.suppress(OSError):  # for example, a closed pipe
       os.write(STDERR, text.encode())

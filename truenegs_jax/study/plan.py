@@ -243,7 +243,7 @@ def open_study(
   s: Study, root: pathlib.Path
 ) -> tuple[Comparison, Sequence[Part], States]:
   """Plans a study; returns it, this job's parts and the states of all parts."""
-  if files.has_pretraining(root):
+  if (root / files.CHECKPOINTS).exists():
     raise InputError(
       f"--workdir='{root}' is the workdir of a run. Choose another, such as"
       " --workdir=runs/study."

@@ -20,9 +20,6 @@ from truenegs_jax.runtime.errors import NonFiniteError
 from truenegs_jax.runtime.files import append, atomic_file, parse_json
 from truenegs_jax.workdir import files
 
-SAVING = (
-  "finishing this step and saving; send the signal again to stop without saving"
-)
 STOPPED_UNSAVED = 137  # as after SIGKILL; 75 and 130 promise a checkpoint
 FAILED = 128  # the vote of a process with an error; more than any signal
 
@@ -49,7 +46,11 @@ class StopSignals:
       self._console.show_cursor()
       os._exit(STOPPED_UNSAVED)
     self.received = signal.Signals(number)
-    self._console.print(f"{self.received.name}: {SAVING} ...", soft_wrap=True)
+    self._console.print(
+      f"{self.received.name}: finishing this step and saving; send the signal"
+      " again to stop without saving ...",
+      soft_wrap=True,
+    )
 
 
 class Vote:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from rich.console import Console
 from rich.live import Live
 from rich.text import Text
@@ -71,10 +72,10 @@ def auc(positive_C: np.ndarray, negative_C: np.ndarray) -> float:
   return float((positive_C * (below_C + negative_C / 2)).sum() / pairs)
 
 
-def entropy(counts: np.ndarray) -> float:
+def entropy(counts: npt.ArrayLike) -> float:
   """Computes the entropy in nats of the distribution given by counts."""
-  counts = np.asarray(counts, np.float64)
-  p = counts[counts > 0] / counts.sum()
+  p = np.asarray(counts, np.float64)
+  p = p[p > 0] / p.sum()
   return float(-(p * np.log(p)).sum())
 
 
@@ -328,11 +329,7 @@ def _open_logger(
     if not failed:
       call(log, record["step"], values)
 
-  opened: Logger | None = call(LOGGERS[name][0], run)
-  if not opened:
-    yield lambda record: None
-    return
-  log, close = opened
+  log, close = call(LOGGERS[name][0], run) or [lambda *_: None] * 2
   try:
     yield write
   finally:
@@ -353,7 +350,12 @@ def open_writers(
     stack.callback(line.close)
     file, writers = None, list[Callable[[Record], object]]()
     if distributed.is_first_process():
-      file = _open_file(run)
+      first_step = run.first_step
+      file = (
+        files.PartsWriter(run.workdir, first_step=first_step, owner=run.owner)
+        if is_bucket(run.workdir)
+        else files.JsonlWriter(run.workdir, first_step=first_step)
+      )
       stack.callback(file.close)
       loggers = [stack.enter_context(_open_logger(x, run)) for x in names]
       writers = [file.write, *loggers, line.write]
@@ -365,15 +367,7 @@ def open_writers(
     def flush() -> None:
       if is_bucket(run.workdir):
         with distributed.raise_everywhere(f"records {next(_FLUSHES)}"):
-          if file:
+          if isinstance(file, files.PartsWriter):
             file.flush()
 
     yield write, flush
-
-
-def _open_file(run: LoggedRun) -> files.JsonlWriter | files.PartsWriter:
-  if is_bucket(run.workdir):
-    return files.PartsWriter(
-      run.workdir, first_step=run.first_step, owner=run.owner
-    )
-  return files.JsonlWriter(run.workdir, first_step=run.first_step)

@@ -19,8 +19,6 @@ from truenegs_jax.synonyms.run_table import ModelTable, TableRequest
 from truenegs_jax.synonyms.table import SynonymTable
 from truenegs_jax.train import step
 
-RefreshFn = Callable[[step.TrainState, int], step.TrainState]
-
 
 @dataclasses.dataclass(frozen=True)
 class ModelTableBuilder:
@@ -100,7 +98,7 @@ def make_refresh(
   abstract: step.TrainState,
   *,
   from_weights: bool,
-) -> RefreshFn:
+) -> Callable[[step.TrainState, int], step.TrainState]:
   """Compiles `refresh(state, done) -> state`, which rebuilds the table.
 
   It does so before every N-th step; before step 0 only if the run starts from

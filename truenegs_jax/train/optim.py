@@ -18,8 +18,6 @@ from truenegs_jax.runtime import cpu
 Array = jax.Array
 Schedule = Callable[[Array | int], Array]
 
-NOT_DECAYED = ("bias", "scale")  # names of parameters; scale: of layer norms
-
 
 def make_schedule(
   name: str, *, peak: float, warmup_steps: int, total_steps: int
@@ -59,7 +57,8 @@ def make_optimizer(
   """
 
   def is_decayed(path: jax.tree_util.KeyPath, _: object) -> bool:
-    return path[-1].key not in NOT_DECAYED and path[0].key not in frozen
+    layer, name = path[0].key, path[-1].key
+    return name not in ("bias", "scale") and layer not in frozen
 
   transforms = [
     optax.stateless(lambda grads, _: clip_by_norm(grads, options.clip_norm)),

@@ -95,13 +95,9 @@ def abstract_batch(
 ) -> dict[str, jax.ShapeDtypeStruct]:
   """Returns shapes, dtypes and shardings of the global batch of a step."""
   size, rows = run.config.batch_size, sharding.batch_sharding(mesh)
-  shapes = dict.fromkeys(
-    ("tokens", "types", "documents"), (size, run.config.length)
-  )
-  return {
-    name: jax.ShapeDtypeStruct(shape, jnp.int32, sharding=rows)
-    for name, shape in (*shapes.items(), ("row", (size,)))
-  }
+  like = functools.partial(jax.ShapeDtypeStruct, dtype=jnp.int32, sharding=rows)
+  names, row = ("tokens", "types", "documents"), (size, run.config.length)
+  return dict.fromkeys(names, like(row)) | {"row": like((size,))}
 
 
 def abstract_aux(

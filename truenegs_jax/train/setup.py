@@ -280,8 +280,7 @@ def _describe_rows(
   parts = manifest["parts"]
   # In a bucket, each row is a request.
   most = MEASURED_ROWS // (16 if is_bucket(rows.folder) else 1)
-  row_R = np.linspace(0, len(rows) - 1, min(len(rows), most))
-  row_R = row_R.astype(np.int64)
+  row_R = np.linspace(0, len(rows) - 1, min(len(rows), most), dtype=np.int64)
   documents_RxL = rows.take(row_R, ["documents"])["documents"]
   length_R = np.count_nonzero(documents_RxL, axis=1)
   ends = np.unique(np.linspace(0, rows.length, NUM_BINS + 1).astype(int))

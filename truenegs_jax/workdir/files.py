@@ -106,11 +106,6 @@ def has_checkpoint(workdir: pathlib.Path) -> bool:
   return any(list_steps(workdir / CHECKPOINTS).values())
 
 
-def has_pretraining(workdir: pathlib.Path) -> bool:
-  """Returns whether a pre-training has started in this workdir."""
-  return (workdir / CHECKPOINTS).exists()
-
-
 def parse_run_path(
   path: pathlib.Path,
 ) -> tuple[pathlib.Path, int | None] | None:
@@ -246,9 +241,6 @@ class JsonlWriter:
           f"warning: '{self._path}' could not be written: {e.strerror}. The run"
           " goes on and keeps the lines in memory. Free some space."
         )
-
-  def flush(self) -> None:
-    """Does nothing, as a record is written at once."""
 
   def close(self) -> None:
     """Closes the file; raises DiskError if it lacks records."""
