@@ -1,6 +1,7 @@
 """Runs are stopped, resumed, started twice and started wrongly."""
 
 import contextlib
+import functools
 import io
 import json
 import shutil
@@ -17,7 +18,7 @@ from truenegs_jax.pretrain import run as run_lib
 from truenegs_jax.report import plots
 from truenegs_jax.runtime import errors
 from truenegs_jax.synonyms.table import SynonymTable
-from truenegs_jax.train.time_limit import TimeLimit
+from truenegs_jax.train import speed
 from truenegs_jax.workdir import lock
 
 run = runs.run_in_process
@@ -79,8 +80,7 @@ def test_run_with_a_limit_ends_in_time_and_resumes_bit_equal(
       signal.raise_signal(signals.pop(step))
     return batch_at(rows, step, **more)
 
-  def limit(*args, **more):
-    return TimeLimit(*args, now=lambda: secs[0], **more)
+  limit = functools.partial(speed.TimeLimit, now=lambda: secs[0])
 
   def start(name, minutes):
     monkeypatch.setattr(errors, "BEGAN", secs[0])
@@ -88,7 +88,7 @@ def test_run_with_a_limit_ends_in_time_and_resumes_bit_equal(
     return run(root / name, [*flags, "--config.steps=100", flag])
 
   monkeypatch.setattr(run_lib.loop.batches_lib, "batch_at", batch)
-  monkeypatch.setattr(run_lib, "TimeLimit", limit)
+  monkeypatch.setattr(speed, "TimeLimit", limit)
   code, output = start("limited", 0.2)
   assert code == 0 and "at most 100, as many as fit into 0.2 min" in output
   assert "warning: Only 12 of 100 steps fit into minutes=0.2." in output

@@ -27,7 +27,7 @@ from truenegs_jax.runtime import rng
 from truenegs_jax.synonyms.run_table import TableRequest
 from truenegs_jax.synonyms.vocabulary import STOP_WORDS
 from truenegs_jax.train import model_table, plan, setup, sharding, start, step
-from truenegs_jax.train.time_limit import TimeLimit
+from truenegs_jax.train.speed import TimeLimit
 from truenegs_jax.weights.find import Weights
 from truenegs_jax.workdir import saved_model
 from truenegs_jax.workdir.checkpoints import Checkpoints

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from truenegs_jax.runtime import distributed
-from truenegs_jax.train.time_limit import TimeLimit
+from truenegs_jax.train.speed import TimeLimit
 
 STEPS = 1_500
 IMPORT_SECS, TEXT_SECS, COMPILE_SECS, EVAL_SECS = 5.0, 60.0, 20.0, 8.0

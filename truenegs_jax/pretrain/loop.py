@@ -18,7 +18,6 @@ from truenegs_jax.data.rows import batches as batches_lib
 from truenegs_jax.runtime import distributed, progress
 from truenegs_jax.train import guards, metrics, plan, sharding, speed, step
 from truenegs_jax.train import loop as loop_lib
-from truenegs_jax.train.time_limit import TIME, TimeLimit
 from truenegs_jax.workdir import checkpoints as checkpoints_lib
 
 ROWS_VERIFIED = "rows_verified"  # key of a checkpoint's description
@@ -90,7 +89,7 @@ class Training:
   setup: plan.PretrainSetup
   write: Callable[[dict], None]
   profiler: speed.Profiler
-  clock: TimeLimit
+  clock: speed.TimeLimit
   console: Console
   # Terms of each batch of the last evaluation.
   held_out: list[metrics.Terms] = dataclasses.field(default_factory=list)
@@ -135,7 +134,7 @@ class Training:
     )
     description = self.setup.description | {
       ROWS_VERIFIED: is_verified,
-      TIME: self.clock.to_json(),
+      speed.TIME: self.clock.to_json(),
     }
     return vars(state), description
 

@@ -34,7 +34,6 @@ from truenegs_jax.runtime.paths import is_hub_name
 from truenegs_jax.synonyms import run_table
 from truenegs_jax.synonyms.table import SynonymTable
 from truenegs_jax.train import plan, prepare_data, setup, sharding, speed, start
-from truenegs_jax.train.time_limit import TimeLimit
 from truenegs_jax.weights import find, hf_folder
 from truenegs_jax.weights.export_model import export_model
 from truenegs_jax.workdir import files, lock
@@ -59,7 +58,7 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
   if config.dry_run:
     return dry_run(run, console)
   with lock.lock(workdir) as lease:
-    clock = TimeLimit(
+    clock = speed.TimeLimit(
       config.steps, limit_secs=60 * config.minutes, began=errors.BEGAN
     )
     with distributed.raise_everywhere("inputs"), clock.preparing():

@@ -19,10 +19,9 @@ from truenegs_jax.objectives import masking, mlm, negatives, output_softmax
 from truenegs_jax.runtime import cpu, distributed, rng
 from truenegs_jax.synonyms import table as table_lib
 from truenegs_jax.synonyms.table import SynonymTable
-from truenegs_jax.train import sharding
+from truenegs_jax.train import sharding, speed
 from truenegs_jax.train import step as step_lib
 from truenegs_jax.train.start import Run, describe_objective
-from truenegs_jax.train.time_limit import TimeLimit
 
 # Inputs of an objective that are neither parameters nor rows.
 Aux = Mapping[str, jax.Array | jax.ShapeDtypeStruct]
@@ -57,7 +56,7 @@ class PretrainSetup:
   # Rebuilds the table of a state before a step, if due.
   refresh: Callable[[step_lib.TrainState, int], step_lib.TrainState]
   description: dict[str, Any]  # saved with each checkpoint
-  clock: TimeLimit
+  clock: speed.TimeLimit
 
 
 def resolve_attention(

@@ -20,11 +20,10 @@ from truenegs_jax.data.tokens.tokenizer import write_vocabulary
 from truenegs_jax.runtime import distributed, progress
 from truenegs_jax.runtime.errors import CheckpointError
 from truenegs_jax.runtime.paths import is_bucket
-from truenegs_jax.train import metrics, model_table, plan, sharding
+from truenegs_jax.train import metrics, model_table, plan, sharding, speed
 from truenegs_jax.train import step as step_lib
 from truenegs_jax.train.plan import PretrainSetup, RunInputs
 from truenegs_jax.train.start import Run
-from truenegs_jax.train.time_limit import TIME, TimeLimit
 from truenegs_jax.weights import load
 from truenegs_jax.workdir import checkpoints as checkpoints_lib
 from truenegs_jax.workdir import files
@@ -40,7 +39,7 @@ def set_up_training(
   inputs: RunInputs,
   checkpoints: checkpoints_lib.Checkpoints,
   console: Console,
-  clock: TimeLimit,
+  clock: speed.TimeLimit,
 ) -> PretrainSetup:
   """Makes the state, compiles the steps, reports and writes files."""
   mesh = sharding.make_mesh(run.mesh_spec)
@@ -138,7 +137,7 @@ def _resume(
   description: Mapping[str, Any],
   abstract: step_lib.TrainState,
   console: Console,
-  clock: TimeLimit,
+  clock: speed.TimeLimit,
 ) -> tuple[int, dict[str, Any]] | None:
   """Restores the newest undamaged step and its state; None without steps."""
   steps, minutes = run.config.steps, run.config.minutes
@@ -159,7 +158,7 @@ def _resume(
       )
     earlier = saved["config"]
     more = steps > earlier["steps"] or minutes > earlier["minutes"]
-    clock.resume(saved[TIME], step, more=more)
+    clock.resume(saved[speed.TIME], step, more=more)
     if minutes:
       say(f"{clock.used_secs() / 60:.3g} of minutes={minutes:g} are used.")
     elif steps > earlier["steps"]:
