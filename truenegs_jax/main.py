@@ -40,12 +40,6 @@ from truenegs_jax.runtime import cache, cpu, files, paths
 
 # Tasks of one process: if a launcher starts several, the first.
 ALONE = ("corrections", "robustness", "study")
-# Defaults of jax, for the same random draws in all processes and resumes.
-DRAWS = {
-  "JAX_DEFAULT_PRNG_IMPL": "threefry2x32",
-  "JAX_ENABLE_X64": "0",
-  "JAX_THREEFRY_PARTITIONABLE": "1",
-}
 SAVE_MEMORY = (
   "In a new run, set a smaller --config.batch_size or"
   " --config.optim.accumulation=2; in any pre-training"
@@ -59,7 +53,11 @@ def main(argv: list[str]) -> None:
   del argv
   if flags.FLAGS.next:
     return _print_next(flags.FLAGS["config"].value, flags.FLAGS.workdir)
-  os.environ.update(DRAWS)
+  os.environ.update(  # jax's defaults, for equal draws in all starts
+    JAX_DEFAULT_PRNG_IMPL="threefry2x32",
+    JAX_ENABLE_X64="0",
+    JAX_THREEFRY_PARTITIONABLE="1",
+  )
   cpu.configure()
   # Not at the top: --help and bad flags should not wait for jax.
   from truenegs_jax.runtime import distributed

@@ -56,8 +56,7 @@ def export_workdir(
   """Exports a checkpoint of a run, which may still be training.
 
   A `step` goes to `workdir/export-<step>`, and None, the newest undamaged step,
-  to `workdir/export`, unless `output` is another folder. Prints a line about
-  each damaged step.
+  to `workdir/export`, unless `output` is another folder. Prints damaged steps.
   """
   name = files.EXPORT if step is None else f"{files.EXPORT}-{step}"
   with saved_model.open_run(workdir) as checkpoints:

@@ -38,9 +38,8 @@ def train(
     profile = c.log.profile if distributed.is_first_process() else ""
     traced_steps = speed.parse_profile(profile, c.steps)
     profiler = speed.Profiler(traced_steps, workdir, say)
-    line = metrics.ProgressLine(
-      console, 0 if c.minutes else c.steps, first_step=first_step
-    )
+    total = 0 if c.minutes else c.steps
+    line = metrics.ProgressLine(console, total, first_step=first_step)
     logged = metrics.LoggedRun(
       workdir,
       first_step,
@@ -161,14 +160,13 @@ class Training:
   def log(self, record: dict[str, Any]) -> None:
     """Writes a record of training, with speed and memory."""
     run, mesh, done = self.setup.run, self.setup.mesh, record["step"]
+    kind = mesh.devices.flat[0].device_kind
     throughput = speed.throughput_fields(
       run.config.batch_size / self.clock.secs_per_step(done),
       tokens=record["row_tokens"],
       flops=self._flops,
       devices=mesh.devices.size,
-      peak=speed.peak_flops(
-        mesh.devices.flat[0].device_kind, run.config.model.dtype
-      ),
+      peak=speed.peak_flops(kind, run.config.model.dtype),
     )
     memory = speed.memory_fields(mesh.local_devices[0])
     record |= throughput | memory | {"eta_s": self.clock.eta_secs(done)}

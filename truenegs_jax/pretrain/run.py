@@ -1,7 +1,6 @@
 """Runs the task "pretrain": from text to a model in Hugging Face format.
 
-rows -> synonym table -> training -> verdict -> export -> cases, predictions for
-[MASK] -> report
+rows -> synonyms -> training -> verdict -> export -> cases -> fills -> report
 """
 
 import contextlib
@@ -58,15 +57,12 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
   if config.dry_run:
     return dry_run(run, console)
   with lock.lock(workdir) as lease:
-    clock = speed.TimeLimit(
-      config.steps, limit_secs=60 * config.minutes, began=errors.BEGAN
-    )
+    secs, began = 60 * config.minutes, errors.BEGAN
+    clock = speed.TimeLimit(config.steps, limit_secs=secs, began=began)
     with distributed.raise_everywhere("inputs"), clock.preparing():
       run, inputs = prepare_inputs(run, workdir, console)
-    keep, kept_steps = run.config.checkpoint.keep, run.kept_steps
-    checkpoints = Checkpoints(
-      folder, keep=keep, keep_steps=kept_steps, lease=lease
-    )
+    keep, kept = run.config.checkpoint.keep, run.kept_steps
+    checkpoints = Checkpoints(folder, keep=keep, keep_steps=kept, lease=lease)
     with _name_suspect_steps(workdir), contextlib.closing(checkpoints):
       prepared = setup.set_up_training(
         run, workdir, inputs, checkpoints, console, clock
@@ -186,10 +182,9 @@ def prepare_inputs(
       )
     if warning:
       console.print("warning:", warning, soft_wrap=True)
-  inputs = plan.RunInputs(
+  return run, plan.RunInputs(
     train_rows, held_out_rows, verification, synonyms, coverage
   )
-  return run, inputs
 
 
 def finish_run(workdir: pathlib.Path, result: loop.Training) -> int:
@@ -366,9 +361,7 @@ print(*tn.fill_masks(*model, ["a [MASK] who writes books"]))"""
   return text
 
 
-def _find_cases(
-  result: loop.Training, synonyms: SynonymTable
-) -> findings.Search:
+def _find_cases(result: loop.Training, table: SynonymTable) -> findings.Search:
   """Searches at most `eval.search_rows` rows.
 
   Held-out rows are searched, then training rows until there are enough cases to
@@ -384,7 +377,7 @@ def _find_cases(
     setup.state.params,
     setup.mesh,
   )
-  finder = findings.CaseFinder({synonyms.source: synonyms}, run.tokenizer)
+  finder = findings.CaseFinder({table.source: table}, run.tokenizer)
   limit = c.eval.search_rows
   for batch in batches.held_out_batches(held_out_rows, size, limit=limit):
     finder.add(search(batch))
@@ -412,9 +405,8 @@ def _export(workdir: pathlib.Path, result: loop.Training) -> None:
     origin = export_run.summarize_run(workdir, run.config, result.steps)
     folder = workdir / files.EXPORT
     with progress.working(console, "Exporting"):
-      exported = export_model(
-        run.model, params, run.tokenizer, folder, origin=origin
-      )
+      model = run.model, params, run.tokenizer
+      exported = export_model(*model, folder, origin=origin)
     report = f"Exported to '{folder}'. {exported.summary}"
   # Words are not broken on a terminal; a log has a line.
   console.print(report, soft_wrap=not console.is_terminal)

@@ -1,7 +1,6 @@
 """Settings for CPUs, and the switch for all code that is only for CPUs.
 
-`configure` is called once, before jax is imported; `is_enabled` is called while
-a function is traced.
+Call `configure` once, before jax is imported, and `is_enabled` while tracing.
 """
 
 import contextlib

@@ -54,8 +54,7 @@ FLAGS = "--coordinator=HOST:PORT --num_processes=N --process_id=I"
 # of silence after which a process counts as dead.
 JOIN_VARIABLE = "TRUENEGS_JOIN_SECS"
 HEARTBEAT_VARIABLE = "TRUENEGS_HEARTBEAT_SECS"
-# A process that works alone takes one chip of its host, instead of waiting for
-# the other hosts of a slice.
+# For a process that works alone, which waits for no other hosts of its slice.
 ONE_CHIP = {
   "TPU_VISIBLE_CHIPS": "0",
   "TPU_CHIPS_PER_HOST_BOUNDS": "1,1,1",

@@ -7,8 +7,7 @@ are typed, strings and paths in single quotes, thousands with commas.
 
 Imports nothing that takes time, because a command first of all calls
 `start_command`. Without it, Python raises KeyboardInterrupt inside an import,
-where libraries drop or misread it, and SIGTERM or the normal exit aborts in
-threads of XLA.
+where libraries drop or misread it; SIGTERM or an exit aborts in threads of XLA.
 """
 
 import contextlib

@@ -356,8 +356,7 @@ def parse_json(text: bytes | str, *, strict: bool = True) -> Any:
   `strict` is for JSON of a program, a value that can be written again; other
   JSON is text to learn from, whose values are checked on use. Raises ValueError
   for text that is not UTF-8, no JSON object or nested too deep; if `strict`,
-  also for a repeated name, half of a surrogate pair in a string, or a number
-  that is not finite.
+  also for a repeated name, half of a surrogate pair or a number not finite.
   """
   try:
     if isinstance(text, bytes):

@@ -143,8 +143,7 @@ class SkipGuard:
   ) -> None:
     """Checks the previous step and keeps this one for the next check.
 
-    `skipped` is f32 [], 1 if the update was skipped; `row_B` has the numbers of
-    the rows in all processes.
+    `skipped` is f32 [], 0 or 1; `row_B` has the numbers of all processes' rows.
     """
     self.check_pending()
     self._pending = step, skipped, row_B

@@ -194,6 +194,7 @@ MAX_UPLOAD_SECS = 60
 Values = Mapping[str, float]  # by "<split>/<name>"
 # Two functions: one logs values of a step, the other ends the run.
 Logger = tuple[Callable[[int, Values], object], Callable[[], object]]
+Writer = Callable[[Record], None]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -301,9 +302,7 @@ def check_writers(names: Sequence[str]) -> None:
 
 
 @contextlib.contextmanager
-def _open_logger(
-  name: str, run: LoggedRun
-) -> Iterator[Callable[[Record], None]]:
+def _open_logger(name: str, run: LoggedRun) -> Iterator[Writer]:
   """Yields a function that logs the numbers of a record until an error."""
   failed = False
 
@@ -339,7 +338,7 @@ def _open_logger(
 @contextlib.contextmanager
 def open_writers(
   names: Sequence[str], run: LoggedRun, line: ProgressLine
-) -> Iterator[tuple[Callable[[Record], None], Callable[[], None]]]:
+) -> Iterator[tuple[Writer, Callable[[], None]]]:
   """Yields two functions: for a record, and for the time before a save.
 
   The first writes a record to all writers and `line`. The second, to be called
@@ -348,7 +347,7 @@ def open_writers(
   """
   with contextlib.ExitStack() as stack:
     stack.callback(line.close)
-    file, writers = None, list[Callable[[Record], object]]()
+    file, writers = None, list[Writer]()
     if distributed.is_first_process():
       first_step = run.first_step
       file = (

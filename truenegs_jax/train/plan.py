@@ -1,7 +1,6 @@
 """Plans a run before it starts: shapes, training step, FLOPs and report.
 
-The training step is compiled from shapes. A dry run and the start of a run
-print the report.
+The training step is compiled from shapes. Dry runs and starts print the report.
 """
 
 import dataclasses
@@ -64,8 +63,7 @@ def resolve_attention(
 ) -> tuple[Run, str]:
   """Chooses the attention of training steps; returns a line about it, too.
 
-  With `check` the kernel is run and compared with plain attention.
-  `platform` is that of absent devices.
+  `check` tests the kernel on the devices; `platform` is that of absent devices.
   """
   implementation, line = choose_attention.choose(
     run.config.model.attention,
@@ -185,8 +183,7 @@ def build_predict_step(run: Run, mesh: jax.sharding.Mesh) -> Callable:
   Parameters and rows are split over the mesh as in an evaluation step. Rows are
   masked like in training, by the run's seed and their number; there is no
   dropout. The model reads the first `width` positions; the others must be
-  padding. Masking draws for all L positions, so that a row has the same slots
-  at every `width`.
+  padding. Masking draws for all L positions: slots do not depend on `width`.
 
   The arrays are `position`, `gold`, `predicted` (the likeliest token or a
   sample), `probability` of the predicted token, `weight` (1 for slots in use)
@@ -242,8 +239,7 @@ def row_flops(run: Run) -> float:
 
   Counts matrix products only: two operations for each multiplication and
   addition, and three passes (forward and twice backward). Recomputation to save
-  memory is not counted. Attention covers the full length of the row, the output
-  layer the K slots.
+  memory is not counted. Attention covers the row, the output layer the K slots.
   """
   roles, options, length = run.model.roles, run.options, run.config.length
   slots = masking.num_slots(length, options.masking.mask_prob)

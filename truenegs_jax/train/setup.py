@@ -270,9 +270,7 @@ def _report_lines(
   }
 
 
-def _describe_rows(
-  rows: batches.Rows, vocabulary: Sequence[str]
-) -> dict[str, Any]:
+def _describe_rows(rows: batches.Rows, vocab: Sequence[str]) -> dict[str, Any]:
   """Describes the training rows for about.json, with lengths in bins."""
   manifest, counts_V = rows.manifest, rows.unigram_V
   order = np.argsort(-counts_V, kind="stable")[:NUM_TOKENS].tolist()
@@ -294,6 +292,6 @@ def _describe_rows(
     "padding_warning": rows_folder.padding_warning(manifest),
     "row_lengths": [*zip(bins, counts.tolist(), strict=True)],
     "frequent_tokens": [
-      [vocabulary[i], float(counts_V[i] / counts_V.sum())] for i in order
+      [vocab[i], float(counts_V[i] / counts_V.sum())] for i in order
     ],
   }

@@ -7,7 +7,7 @@ import re
 import resource
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -158,9 +158,7 @@ class TimeLimit(Clock):
     yield
     self._prepared = self.now()
 
-  def resume(
-    self, saved: Mapping[str, float], done: int, *, more: bool
-  ) -> None:
+  def resume(self, saved: dict[str, float], done: int, *, more: bool) -> None:
     """Continues after `done` steps, if some are left or the run gets `more`."""
     self.began -= saved["secs"]
     self._earlier_secs = saved["training_secs"]

@@ -225,8 +225,7 @@ def replace_init(
   """Replaces "init" by sizes and vocabulary of the weights.
 
   A run that resumes takes them from the config of its checkpoint, `saved`. If
-  `model.variant` is "init" and `generator.variant` is "", the generator's sizes
-  are taken too.
+  `generator.variant` is "", `model.variant`="init" is for the generator, too.
   """
   changes = {}
   if saved is not None:

@@ -45,8 +45,7 @@ PART = re.compile(r"\d+-(\d+)\.jsonl")  # owner, number of steps before it
 DAMAGED = "metrics_damaged.jsonl"  # lines that were no records
 RUNNING, FINISHED, STOPPED = "running", "finished", "stopped"  # states
 WITHDRAWN = b"{}\n"  # content of results in a bucket that are out of date
-# Of a record. It rises when a field changes its name, unit or meaning, not for
-# a new field.
+# Of a record: rises with another name, unit or meaning, not with a new field.
 VERSION = 1
 COMMON = ("version", "step", "time", "split")  # fields that are no metrics
 SPLITS = ("train", "held_out", "dev")
@@ -280,9 +279,8 @@ class PartsWriter:
     Raises DiskError if the bucket lacks records or cannot be reached.
     """
     self._uploads.close()
-    names = filter(
-      PART.fullmatch, (x.name for x in self._part.parent.iterdir())
-    )
+    parts = self._part.parent.iterdir()
+    names = filter(PART.fullmatch, (x.name for x in parts))
     if max(names).partition("-")[0] > f"{self._owner:06}":
       return
     lines = [line for line, _ in iterate_records(self._workdir)]
@@ -334,8 +332,7 @@ def iterate_records(workdir: pathlib.Path) -> Lines:
 def _iterate_parts(workdir: pathlib.Path) -> Lines:
   """Yields lines and records of metrics.jsonl and of its parts, each once.
 
-  A part, of a run that has continued after some steps, replaces the records of
-  later steps.
+  A part of a run that continued after some steps replaces those of later steps.
   """
   names = sorted(path.name for path in (workdir / PARTS).iterdir())
   parts = [match for name in names if (match := PART.fullmatch(name))]

@@ -38,8 +38,7 @@ RENEW_SECS = 20
 class Lease:
   """The right of this process to write to a workdir.
 
-  That to a local folder, or of a process that is not the first of its run,
-  cannot be lost.
+  Only the first process of a run can lose it, and only in a bucket.
   """
 
   def __init__(self, owner: int = 0):
@@ -175,8 +174,7 @@ def lock(workdir: pathlib.Path) -> contextlib.AbstractContextManager[Lease]:
   processes of this run do not share it; DiskError if at the end another run
   uses it, or it is another folder than at the start.
   """
-  lock_workdir = _lease_bucket if is_bucket(workdir) else _lock_folder
-  return lock_workdir(workdir)
+  return (_lease_bucket if is_bucket(workdir) else _lock_folder)(workdir)
 
 
 @contextlib.contextmanager

@@ -48,8 +48,7 @@ def sort_steps(names: Iterable[str]) -> dict[int, list[str]]:
 class Steps:
   """The folders of steps, and Orbax's writer of new ones.
 
-  Opened with a writer, in the first process, it removes the unfinished steps
-  that earlier runs have left.
+  With a writer, the first process removes unfinished steps of earlier runs.
   """
 
   def __init__(
