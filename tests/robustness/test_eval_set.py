@@ -106,7 +106,7 @@ def test_paws_and_hans_are_tsv(tmp_path):
   )
   [example] = read(paws, QQP).transformed
   assert (example.first, example.second) == ("A to B.", "B to A.")
-  assert (example.key, example.label) == ("1", "0")
+  assert (example.key, example.gold) == ("1", "0")
   hans = write_tsv(
     tmp_path / "hans.tsv",
     ("gold_label", "sentence1", "sentence2", "pairID", "heuristic"),
@@ -114,12 +114,12 @@ def test_paws_and_hans_are_tsv(tmp_path):
     ("entailment", "A.", "B.", "ex1", "lexical_overlap"),
   )
   result = read(hans, MNLI)
-  assert [x.label for x in result.transformed] == [
+  assert [x.gold for x in result.transformed] == [
     "non-entailment",
     "entailment",
   ]
   assert set(result.merged) == {"neutral", "contradiction"}
-  assert read(hans, TASKS["rte"]).transformed[0].label == "not_entailment"
+  assert read(hans, TASKS["rte"]).transformed[0].gold == "not_entailment"
 
 
 def test_your_own_task_is_read_from_its_own_columns(tmp_path):
@@ -129,7 +129,7 @@ def test_your_own_task_is_read_from_its_own_columns(tmp_path):
     text="query", label="intent", kind=CLASSES, labels="a,b"
   )
   [example] = read(path, task).transformed
-  assert (example.first, example.label) == ("Play it.", "b")
+  assert (example.first, example.gold) == ("Play it.", "b")
 
 
 QUESTION = Question("q\u2028", "Who?", "“Ann”\nwon.", (("Ann", 1),), "")

@@ -86,7 +86,7 @@ def test_reads_every_file_of_every_task(tmp_path, name):
   for split in task.split_sizes:
     path, expected = write_split(tmp_path, name, split, suffix=suffix)
     examples, num_skipped = records.read_split(task, split, str(tmp_path))
-    triples = [(x.first, x.second, x.label) for x in examples]
+    triples = [(x.first, x.second, x.gold) for x in examples]
     if task.kind == SCORE and not split.startswith("test"):
       expected = [(a, b, float(score)) for a, b, score in expected]
     if len(expected[0]) == 2:
@@ -163,12 +163,12 @@ def test_reads_the_hubs_copy(tmp_path, name):
     examples = records.read_split(task, "dev", f"hf:{where}")[0]
     expected = {"cola": ["0", "1", "1"], "mrpc": ["0", "1", "1"]}
     expected["mnli"] = ["entailment", "neutral", "neutral"]
-    assert [x.label for x in examples] == expected.get(name, [0.0, 1.0, 1.0])
+    assert [x.gold for x in examples] == expected.get(name, [0.0, 1.0, 1.0])
     assert [x.first for x in examples] == list("pqr")
     second = list("pqr") if len(texts) == 2 else [None] * 3
     assert [x.second for x in examples] == second
     test = records.read_split(task, "test", f"hf:{where}")[0]
-    assert [(x.key, x.label) for x in test] == [(k, None) for k in "789"]
+    assert [(x.key, x.gold) for x in test] == [(k, None) for k in "789"]
     file = f"hf:{where} split=test{suffix}"
     assert test == records.read_split(task, "test", "nowhere", file=file)[0]
 
@@ -246,7 +246,7 @@ def test_real_files_have_the_published_counts(real_data, name, split, file):
     task, split, str(root), file=str(root / file) if file else ""
   )
   if isinstance(counts, dict):
-    assert collections.Counter(x.label for x in examples) == counts
+    assert collections.Counter(x.gold for x in examples) == counts
     counts = sum(counts.values())
   assert (len(examples), num_skipped) == (counts, 0)
   if not file:

@@ -124,7 +124,7 @@ def test_classes_of_a_data_set_become_names(saved):
   assert record.fields["label"] is None
   task = dataclasses.replace(TEXTS, columns=("a",))
   examples = read_examples(f"hf:{saved} split=train", "dev", task)
-  assert [x.label for x in examples] == ["yes", "no"]
+  assert [x.gold for x in examples] == ["yes", "no"]
   with pytest.raises(DataError, match="record 1: .*'label' holds None"):
     read_examples(f"hf:{saved}", "dev", task)
 
@@ -183,21 +183,21 @@ def test_scores_are_scaled_by_the_training_file(write):
   task = define_own_task(text="text", label="stars", kind=SCORE)
   path = write("x.csv", "text,stars\na,1\nb,4\nc,1\nd,4e0\n")
   train = read_examples(path, "train", task)
-  assert [x.label for x in train] == [1.0, 4.0, 1.0, 4.0]
+  assert [x.gold for x in train] == [1.0, 4.0, 1.0, 4.0]
   assert train[0].second is None
   fitted = fit_own_task(task, train)
   assert fitted.scale == (2.5, 1.5) and fitted.metrics == ("spearman",)
-  equal = [dataclasses.replace(x, label=0.1) for x in train * 3]
+  equal = [dataclasses.replace(x, gold=0.1) for x in train * 3]
   assert fit_own_task(task, equal).scale == (0.0, 1.0)
 
 
 def test_only_test_files_may_have_no_labels(write):
   path = write("x.jsonl", '{"text": "a"}\n')
   [example] = read_examples(path, "test", TEXTS)
-  assert example.label is None
+  assert example.gold is None
   labeled = write("y.tsv", "text\tlabel\na\tno\nb\t\n")
   test = read_examples(labeled, "test", TEXTS)
-  assert [x.label for x in test] == ["no", None]
+  assert [x.gold for x in test] == ["no", None]
   with pytest.raises(DataError, match="x.jsonl:1: no column 'label'. Col"):
     read_examples(path, "dev", TEXTS)
 
@@ -205,7 +205,7 @@ def test_only_test_files_may_have_no_labels(write):
 def test_equal_numbers_are_one_class(write):
   rows = [{"text": "a", "label": x} for x in (1, 1.0, 0.0, 0, 0.5)]
   examples = read_examples(write("x.jsonl", rows), "train", TEXTS)
-  assert [x.label for x in examples] == ["1", "1", "0", "0", "0.5"]
+  assert [x.gold for x in examples] == ["1", "1", "0", "0", "0.5"]
 
 
 @pytest.mark.parametrize(

@@ -46,9 +46,7 @@ class EvalSplit:
   @functools.cached_property
   def golds(self) -> tuple[Answer | tuple[str, ...], ...]:
     """Class, score or answer texts of each example; empty if not public."""
-    if self.windows:
-      return tuple(tuple(text for text, _ in q.answers) for q in self.examples)
-    return tuple(x.label for x in self.examples if x.label is not None)
+    return tuple(x.gold for x in self.examples if x.gold is not None)
 
   def decode_answers(self, outputs: Sequence[Any]) -> Sequence[Answer]:
     """Returns the answers to the examples, given the outputs for the rows."""

@@ -78,7 +78,7 @@ def _to_json(example: Question | Example) -> str:
   else:
     columns = ("sentence",) if example.second is None else PAIR
     texts = zip(columns, example.texts, strict=True)
-    fields = {**dict(texts), "label": example.label}
+    fields = {**dict(texts), "label": example.gold}
   return json.dumps({**fields, "sample_id": example.key}, ensure_ascii=False)
 
 

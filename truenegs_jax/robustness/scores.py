@@ -85,7 +85,7 @@ def score_model(
   unique = {y.texts: y for x in sets for rows in x.sides.values() for y in rows}
   examples = []
   for number, example in enumerate(unique.values()):
-    blank = {} if isinstance(example, Question) else {"label": None}
+    blank = {} if isinstance(example, Question) else {"gold": None}
     examples.append(dataclasses.replace(example, key=str(number), **blank))
   answers_S = [dict(zip(unique, x, strict=True)) for x in answer(examples)]
   answered = {

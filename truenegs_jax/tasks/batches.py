@@ -80,13 +80,13 @@ def truncated_sizes(size_a: int, size_b: int, length: int) -> tuple[int, int]:
 
 
 def _targets(examples: Sequence[Example], task: Task) -> dict[str, np.ndarray]:
-  if all(example.label is None for example in examples):
+  if all(example.gold is None for example in examples):
     return {}
   ids = {label: i for i, label in enumerate(task.labels)}
   offset, scale = task.scale
   targets = []
   for example in examples:
-    label = example.label
+    label = example.gold
     if task.kind == SCORE and isinstance(label, float):
       targets.append((label - offset) / scale)
     elif task.kind != SCORE and label in ids:

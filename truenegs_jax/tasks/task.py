@@ -56,18 +56,13 @@ class Example:
   key: str  # GLUE's index in a test set, else the row's number in its split
   first: str
   second: str | None  # None for tasks of single texts
-  label: str | float | None  # a class or a score; None in a test set
+  gold: str | float | None  # a class or a score; None in a test set
   location: str  # file and line, "train.tsv:17", for messages
 
   @property
   def texts(self) -> tuple[str, ...]:
     """The one or two texts."""
     return (self.first,) if self.second is None else (self.first, self.second)
-
-  @property
-  def gold(self) -> str | float | None:
-    """The label."""
-    return self.label
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,9 +83,9 @@ class Question:
     return self.context, self.text
 
   @property
-  def gold(self) -> list[str]:
+  def gold(self) -> tuple[str, ...]:
     """The texts of the answers."""
-    return [text for text, _ in self.answers]
+    return tuple(text for text, _ in self.answers)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -248,12 +243,12 @@ def fit_own_task(task: Task, train: Sequence[Example]) -> Task:
   mean 0 and standard deviation 1, unless all are equal.
   """
   if task.kind == SCORE:
-    scores = np.array([example.label for example in train])
+    scores = np.array([example.gold for example in train])
     if scores.min() < scores.max():  # if equal, `std` is only rounding
       scale = (float(scores.mean()), float(scores.std()))
       return dataclasses.replace(task, scale=scale)
     return task
-  names = task.labels or tuple(sorted({str(x.label) for x in train}))
+  names = task.labels or tuple(sorted({str(x.gold) for x in train}))
   if not 2 <= len(names) <= MAX_CLASSES:
     raise DataError(
       f"{train[0].location}: {len(names):,} classes in this file"
