@@ -287,7 +287,7 @@ def report_lines(
     "parameters": describe_parameters(run.model, state.params),
     "per device": describe_memory(state, aux),
     "steps": f"{steps} of {c.batch_size:,} rows of {c.length} tokens,"
-    f" {rows * c.length:.3g} tokens in total",
+    f" {rows * c.length:,} tokens in total",
     "FLOP": f"{flops:.4g} per row, {flops * c.batch_size:.4g} per step,"
     f" {flops * rows:.4g} in total",
   }

@@ -151,10 +151,11 @@ def _open_location(location: str, report: Report) -> Iterable[Network]:
 
 
 def _near_folder(location: str) -> str:
-  """Returns " Did you mean ...?" with folders beside a missing one, or ""."""
+  """Says which folder beside a missing one may be meant, or which to name."""
   path = pathlib.Path(location).expanduser()
   names = [x.name for x in path.parent.glob("*/")]
-  return did_you_mean(path.name, names, f"--config.init={path.parent}/")
+  near = did_you_mean(path.name, names, f"--config.init={path.parent}/")
+  return near or " Set --config.init to a run, an export or a model's folder."
 
 
 def _open_folder(folder: pathlib.Path) -> Iterable[Network]:

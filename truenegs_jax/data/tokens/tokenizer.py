@@ -249,7 +249,7 @@ def _read_lines(path: pathlib.Path) -> list[str]:
       raise
     raise InputError(
       f"{path}: cannot be read ({files.describe_error(error)}). It must have an"
-      " entry a line. Unpack it if it is compressed."
+      " entry a line. If it is compressed, unpack it (gunzip, xz -d)."
     ) from error
   return [line.removesuffix("\r") for line in lines]
 
