@@ -134,8 +134,9 @@ def check_files(options: FinetuneOptions) -> None:
         )
   if missing := {*splits.get(OWN, ())} - parse_files(options, OWN).keys():
     raise InputError(
-      f"{FILES}={o.files!r} names no file for {' and '.join(sorted(missing))}."
-      f" Set --config.{FILES}='train=FILE dev=FILE'."
+      f"finetune.files={o.files!r} names no file for"
+      f" {' and '.join(sorted(missing))}. Set"
+      f" --config.{FILES}='train=FILE dev=FILE'."
     )
 
 
