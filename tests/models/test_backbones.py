@@ -50,8 +50,9 @@ def backbone(request):
 
 
 def make_config(backbone, **overrides):
-  """Builds the tiny variant: embeddings of 16 units, layers of 32."""
-  fields = {**backbone.VARIANTS["tiny"], "max_positions": 64, **overrides}
+  """Builds the tiny variant: layers of 32 units."""
+  fields = {**getattr(backbone, "FIELDS", {}), **backbone.VARIANTS["tiny"]}
+  fields |= {"max_positions": 64, **overrides}
   return encoder.EncoderConfig(vocab_size=tiny.V, **fields)
 
 
@@ -117,13 +118,14 @@ def assert_same_tree(a, b, *, rtol):
 
 
 def test_the_backbones_are_in_the_folder():
-  assert {"encoder", "rotary"} <= set(BACKBONES)
+  assert {"encoder", "modern"} <= set(BACKBONES)
 
 
 def test_layers_have_different_initial_parameters(backbone):
   network = initial(backbone, make_config(backbone))["network"]
-  first, second = (jax.tree.leaves(network[f"layer_{i}"]) for i in range(2))
-  pairs = zip(first, second, strict=True)
+  first, second = (network[f"layer_{i}"] for i in range(2))
+  common = {name: second[name] for name in first}
+  pairs = zip(*map(jax.tree.leaves, (first, common)), strict=True)
   drawn = [(a, b) for a, b in pairs if np.ptp(a) > 0]  # others are constant
   assert drawn and not any(np.array_equal(a, b) for a, b in drawn)
 
@@ -188,6 +190,8 @@ def test_positions_and_types_have_an_effect(backbone):
   forward_order, swapped_order = encode_pair(9, 10), encode_pair(10, 9)
   assert np.abs(forward_order[0, 0] - swapped_order[0, 0]).max() > 1e-4
   assert np.abs(forward_order[0, 1:3] - swapped_order[0, 2:0:-1]).max() > 1e-4
+  if "type" not in initial(backbone, make_config(backbone))["embeddings"]:
+    return
   other = {**inputs, "types": inputs["types"].at[0, 1].set(1)}
   moved = np.abs(encode(backbone, other) - encode(backbone, inputs))
   assert moved[0, 0].max() > 1e-4 and moved[1].max() == 0
@@ -248,9 +252,15 @@ def test_half_precision_stays_close_to_single(backbone):
   assert np.abs(half - single).mean() < 5e-2 * np.abs(single).mean()
 
 
+def loop_sizes(backbone):
+  """Returns sizes with two rounds of different layers, if they differ."""
+  differs = "global_every" in getattr(backbone, "FIELDS", {})
+  return {"layers": 5, "global_every": 2} if differs else {}
+
+
 def make_loss(backbone, **overrides):
   """Returns (params, inputs, keys_B) -> loss of a random direction."""
-  config = make_config(backbone, **overrides)
+  config = make_config(backbone, **loop_sizes(backbone), **overrides)
   probe_D = jax.random.normal(jax.random.key(1), (config.width,))
 
   def loss(params, inputs, keys_B):
@@ -262,7 +272,7 @@ def make_loss(backbone, **overrides):
 
 def loss_arguments(backbone):
   return (
-    wide_params(backbone, make_config(backbone)),
+    wide_params(backbone, make_config(backbone, **loop_sizes(backbone))),
     make_inputs(5, rows=8),
     make_keys(8),
   )

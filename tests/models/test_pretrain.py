@@ -33,7 +33,7 @@ def test_logits_are_of_the_given_positions():
   "make",
   [
     tiny.make_model,
-    functools.partial(tiny.make_model, backbone="rotary"),
+    functools.partial(tiny.make_model, backbone="modern"),
     functools.partial(tiny.make_bert, pooler=True),
   ],
 )

@@ -235,11 +235,12 @@ def test_placed_table_equals_its_abstract_table(placement):
 
 ROWS, STEPS = 16, 4
 MODEL = tiny.make_model(layers=1)
+MODERN = tiny.make_model(backbone="modern", window=5)
 
 
 @functools.cache
-def first_state() -> step.TrainState:
-  return tiny.init_state(MODEL, tiny.make_tx())
+def first_state(model) -> step.TrainState:
+  return tiny.init_state(model, tiny.make_tx())
 
 
 @functools.cache
@@ -258,12 +259,17 @@ def abstract_state(model, mesh, spec) -> step.TrainState:
 
 
 def compile_step(
-  preset: str, num_devices: int, placement: str, accumulation=1, **options
+  preset: str,
+  num_devices: int,
+  placement: str,
+  accumulation=1,
+  model=MODEL,
+  **options,
 ):
   """Compiles the step of the tiny pair; returns it and its first inputs."""
   spec = sharding.get_mesh_spec(preset)
   mesh = sharding.make_mesh(spec, jax.devices()[:num_devices])
-  model, tx = MODEL, tiny.make_tx(peak=1e-2)
+  tx = tiny.make_tx(peak=1e-2)
   shardings = jax.tree.map(
     lambda x: x.sharding, abstract_state(model, mesh, spec)
   )
@@ -272,7 +278,7 @@ def compile_step(
   )
   gathering = sharding.gather_params(objective, mesh, spec)
   train_step = step.make_train_step(gathering, tiny.WEIGHTS, tx, accumulation)
-  state = jax.device_put(first_state(), shardings)
+  state = jax.device_put(first_state(model), shardings)
   arrays = {"bits_VxW": tiny.pack_bits(tiny.dense_table())}
   if "smoothing" in options:
     tokens = [f"word{i}" for i in range(tiny.V)]
@@ -336,6 +342,13 @@ def test_smoothing_is_the_same_on_a_mesh_and_in_chunks():
   assert_same_history(one, train(compiled, *rest))
 
 
+@pytest.mark.slow
+def test_steps_of_modernbert_are_the_same_on_a_mesh():
+  one = train(*compile_step("dp", 1, "replicated", model=MODERN))
+  many = train(*compile_step("fsdp_tp", 8, "rows", 2, model=MODERN))
+  assert_same_history(one, many)
+
+
 def assert_same_history(expected: list, actual: list) -> None:
   history = zip(expected, actual, strict=True)
   for number, (one, many) in enumerate(history):
@@ -377,12 +390,12 @@ def assert_no_activations_are_gathered(text: str) -> None:
 
 
 @pytest.mark.parametrize("preset", sharding.MESHES)
-@pytest.mark.parametrize("model", [MODEL, tiny.make_bert(pooler=True)])
-def test_every_rule_matches_some_array(preset, model):
+def test_every_rule_matches_some_array(preset):
   spec = sharding.get_mesh_spec(preset)
-  state = abstract_state(model, sharding.make_mesh(spec), spec)
+  mesh = sharding.make_mesh(spec)
+  states = [abstract_state(model, mesh, spec) for model in (MODEL, MODERN)]
   used = set()
-  for path, _ in jax.tree_util.tree_leaves_with_path(state):
+  for path, _ in jax.tree_util.tree_leaves_with_path(states):
     name = jax.tree_util.keystr(path, simple=True, separator="/")
     matches = [bool(re.fullmatch(rule, name)) for rule, _ in spec.rules]
     used.add(matches.index(True))
@@ -400,6 +413,13 @@ def test_consecutive_products_need_no_exchange_between_them():
     for first in ("query", "key", "value"):
       assert specs[first][1] == specs["attention_output"][0] == "model"
     assert specs["ffn_input"][1] == specs["ffn_output"][0] == "model"
+  layer = abstract_state(MODERN, mesh, spec).params["discriminator"]["layer_1"]
+  for first, second in (
+    ("qkv", "attention_output"),
+    ("ffn_gated", "ffn_output"),
+  ):
+    specs = [layer[x]["kernel"].sharding.spec for x in (first, second)]
+    assert specs[0][2] == specs[1][0] == "model"
     for kernel in kernels.values():
       local = math.prod(kernel.sharding.shard_shape(kernel.shape))
       assert local == kernel.size / mesh.size

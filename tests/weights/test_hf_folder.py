@@ -189,11 +189,11 @@ def test_a_vocabulary_of_another_size_is_refused(tmp_path):
 
 
 def test_a_backbone_without_counterpart_is_refused(tmp_path):
-  model = tiny.make_model(backbone="rotary")
+  model = tiny.make_model(backbone="modern")
   assert hf_folder.unsupported_reason(model)
   assert not hf_folder.unsupported_reason(tiny.make_model())
   params = random_params(model)
-  with pytest.raises(InputError, match="backbone='rotary'"):
+  with pytest.raises(InputError, match="backbone='modern'"):
     hf_folder.write_model(tmp_path, params, model, "generator", _tokenizer())
   assert not list(tmp_path.iterdir())
 

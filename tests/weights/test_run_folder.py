@@ -24,11 +24,11 @@ STEPS = (10, 20)
 def _config(backbone):
   c = electra_demo.get_config("runlocal")
   c.model.backbone = backbone
-  c.negatives.temperature = 2.0 if backbone == "rotary" else 1.0
+  c.negatives.temperature = 2.0 if backbone == "modern" else 1.0
   return c
 
 
-@pytest.fixture(scope="module", params=["encoder", "rotary"])
+@pytest.fixture(scope="module", params=["encoder", "modern"])
 def run(request, tmp_path_factory):
   """Returns (workdir, model, {step: params}) of a run with two saved steps."""
   folder, c = tmp_path_factory.mktemp("run"), _config(request.param)
@@ -65,7 +65,7 @@ def test_parse_run_path_recognizes_runs_and_their_steps(run, tmp_path):
 
 def test_mismatched_backbone_is_refused(run):
   folder, model, _ = run
-  other = "rotary" if model.backbone == "encoder" else "encoder"
+  other = "modern" if model.backbone == "encoder" else "encoder"
   with pytest.raises(InputError, match=f"model.backbone='{other}'"):
     load_params(folder, build_model(_config(other), vocab_size=tiny.V))
 

@@ -40,6 +40,15 @@ class Model(Section):
     0.02, "Standard deviation of random weights.", low=TINY, high=1
   )
   max_positions: int = key(512, "Entries of the position table.", low=8)
+  global_rope_theta: float = key(
+    0.0,
+    "Base of rotary positions in global layers of `modern`; 0: that of `init`,"
+    " or 160,000. Released models learned rows of 1,024 tokens with 10,000.",
+    low=0,
+  )
+  local_rope_theta: float = key(
+    0.0, "In its local layers; 0: that of `init`, or 10,000.", low=0
+  )
   dtype: str = choice(
     ("float32", "bfloat16"), 'Of activations; "bfloat16": for GPUs and TPUs.'
   )

@@ -53,10 +53,10 @@ class Start:
 
   def make_model(self, task: Task) -> finetune.DownstreamModel:
     """Makes the network with the head of a task."""
-    is_span = task.kind == SPANS
+    class_head = finetune.class_head(self.role, self.network["backbone"])
     return finetune.make_downstream(
       role=self.role,
-      head="spans" if is_span else finetune.CLASS_HEADS[self.role],
+      head="spans" if task.kind == SPANS else class_head,
       num_outputs=max(1, len(task.labels)),
       vocab_size=len(self.tokenizer.vocab),
       **self.network,

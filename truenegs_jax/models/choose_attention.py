@@ -95,11 +95,12 @@ def find_problem(
   """Runs a kernel at the sizes of all networks; returns its problem, or ""."""
   mesh = implementation.mesh
   rows = ROWS_PER_DEVICE * (mesh.devices.size if mesh else 1)
-  for config in configs:
+  for config, window in ((c, x) for c in configs for x in {0, c.window}):
     shape = rows, length, config.heads, config.width // config.heads
     dtype, rate = config.dtype, config.attention_dropout
+    arguments = implementation, shape, dtype, rate, window
     measure = jax.jit(
-      functools.partial(kernel_errors, implementation, shape, dtype, rate),
+      functools.partial(kernel_errors, *arguments),
       out_shardings=NamedSharding(mesh, P()) if mesh else None,
     )
     try:
@@ -122,6 +123,7 @@ def kernel_errors(
   shape: tuple[int, int, int, int],
   dtype: str,
   rate: float = 0.0,
+  window: int = 0,
 ) -> dict[str, Array]:
   """Measures the errors of a kernel, compared with XLA in f32.
 
@@ -145,7 +147,8 @@ def kernel_errors(
   keys_B = rng.row_keys(jax.random.key(1), 0, jnp.arange(rows))
 
   def run(implementation, query, key, value, cotangent):
-    mask = attention.make_mask(implementation, documents_BxL.astype(jnp.int32))
+    documents = documents_BxL.astype(jnp.int32)
+    mask = attention.make_mask(implementation, documents, window)
     attend = functools.partial(
       attention.attend, mask=mask, keys_B=keys_B, rate=rate, site=1
     )

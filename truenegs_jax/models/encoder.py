@@ -1,7 +1,7 @@
 """The BERT and ELECTRA encoder: embedding block and post-norm transformer.
 
 It is a backbone: a module of this folder, which a run chooses by its name
-(`config.model.backbone`). `rotary.py` explains how to write another one.
+(`config.model.backbone`). `modern.py` explains how to write another one.
 
 Networks take `inputs = {"tokens", "types", "documents"}`, each int32 `[B, L]`.
 `documents` numbers the documents of a row from 1; 0 is padding. Attention stays
@@ -13,7 +13,7 @@ import functools
 import importlib
 import pkgutil
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import flax.linen as nn
@@ -31,7 +31,6 @@ Array = jax.Array
 Inputs = Mapping[str, Array]
 Model = TypeVar("Model", bound=nn.Module)
 
-HUGGING_FACE = True  # weights/hf_names.py has names for these parameters
 HEAD_WIDTH = 64  # in all released sizes
 REQUIRED_NAMES = ("Embeddings", "Encoder", "VARIANTS")  # of a backbone
 REQUIRED_SIZES = ("embedding_size", "width", "layers", "heads", "ffn")
@@ -65,11 +64,32 @@ class EncoderConfig:
   remat: str = "none"
   scan: bool = False
   attention: attention_lib.Implementation = attention_lib.XLA
+  global_rope_theta: float = 0.0  # of rotary positions; 0: ModernBERT's
+  local_rope_theta: float = 0.0
+  # Set by FIELDS of a backbone, whose heads follow them, too.
+  bias: bool = True  # in dense layers and norms; outputs of heads have one
+  norm_epsilon: float = 1e-12  # TF1's default, in released BERT and ELECTRA
+  pre_norm: bool = False  # outputs start smaller; all heads have a norm
+  window: int = 0  # largest distance that attention of local layers reaches
+  global_every: int = 1  # layers 0, n, 2 n, ... are not local
 
   @property
   def initializer(self):
     """BERT's normal distribution, cut at 2 deviations and not rescaled."""
     return nn.initializers.truncated_normal(self.initializer_range)
+
+  @property
+  def output_initializer(self):
+    """That of what a layer adds to the residual, and of dense layers of heads.
+
+    Without a norm after each sum, L layers of two sums add up to 2 L.
+    """
+    scale = (2 * self.layers) ** -0.5 if self.pre_norm else 1.0
+    return nn.initializers.truncated_normal(self.initializer_range * scale)
+
+  def is_local(self, layer: int) -> bool:
+    """Whether a token of a layer attends to its window only."""
+    return layer % self.global_every > 0
 
 
 # `small`, `base` and `large` as released (Clark et al. 2020, tables 6 and 8;
@@ -93,11 +113,16 @@ def load_backbone(name: str) -> types.ModuleType:
     backbone = importlib.import_module(f"truenegs_jax.models.{name}")
   if not all(hasattr(backbone, required) for required in REQUIRED_NAMES):
     raise InputError(
-      f"model.backbone={name!r} is not a backbone. Choose encoder, rotary or"
+      f"model.backbone={name!r} is not a backbone. Choose encoder, modern or"
       " another file of truenegs_jax/models that defines"
       f" {', '.join(REQUIRED_NAMES)}."
     )
   return backbone
+
+
+def backbone_fields(name: str) -> Mapping[str, Any]:
+  """Returns the fields of `EncoderConfig` that a backbone sets, if any."""
+  return getattr(load_backbone(name), "FIELDS", {})
 
 
 def variant_sizes(
@@ -138,8 +163,8 @@ def make_network_config(
   backbone: str, variant: str, fields: Mapping[str, Any]
 ) -> EncoderConfig:
   """Builds a network's config: the sizes of a variant, updated by `fields`."""
-  sizes = variant_sizes(backbone, variant)
-  return _check_heads("model", EncoderConfig(**{**sizes, **fields}))
+  own = {**backbone_fields(backbone), **variant_sizes(backbone, variant)}
+  return _check_heads("model", EncoderConfig(**{**own, **fields}))
 
 
 def make_generator_config(
@@ -195,7 +220,7 @@ class Embeddings(nn.Module):
   """Dropout(LayerNorm(word + token type + position)), shared by a pair."""
 
   config: EncoderConfig
-  has_positions: bool = True
+  words_only: bool = False
 
   def setup(self):
     c = self.config
@@ -204,10 +229,10 @@ class Embeddings(nn.Module):
       return self.param(name, c.initializer, (rows, c.embedding_size))
 
     self.word_VxE = make_table("word", c.vocab_size)
-    if self.has_positions:
+    if not self.words_only:
       self.position_PxE = make_table("position", c.max_positions)
-    self.type_TxE = make_table("type", c.type_vocab_size)
-    self.norm = layers.layer_norm()
+      self.type_TxE = make_table("type", c.type_vocab_size)
+    self.norm = layer_norm(c)
 
   def __call__(
     self, inputs: Inputs, keys_B: rng.Keys, words_BxLxE: Array | None = None
@@ -220,8 +245,9 @@ class Embeddings(nn.Module):
     c = self.config
     if words_BxLxE is None:
       words_BxLxE = self.word_VxE[inputs["tokens"]]
-    x_BxLxE = words_BxLxE + self.type_TxE[inputs["types"]]
-    if self.has_positions:
+    x_BxLxE = words_BxLxE
+    if not self.words_only:
+      x_BxLxE += self.type_TxE[inputs["types"]]
       x_BxLxE += self.position_PxE[document_positions(inputs["documents"])]
     x_BxLxE = self.norm(x_BxLxE).astype(c.dtype)
     return rng.dropout(x_BxLxE, keys_B, rate=c.dropout, site=0)
@@ -260,9 +286,9 @@ class Layer(nn.Module):
     dropout = functools.partial(rng.dropout, keys_B=keys_B, rate=c.dropout)
     mixed_BxLxD = self_attention(c, x_BxLxD, mask, keys_B, site=first_site)
     x_BxLxD = x_BxLxD + dropout(mixed_BxLxD, site=first_site + 1)
-    x_BxLxD = layers.layer_norm("attention_norm")(x_BxLxD).astype(c.dtype)
+    x_BxLxD = layer_norm(c, "attention_norm")(x_BxLxD).astype(c.dtype)
     x_BxLxD = x_BxLxD + dropout(feed_forward(c, x_BxLxD), site=first_site + 2)
-    return layers.layer_norm("ffn_norm")(x_BxLxD).astype(c.dtype)
+    return layer_norm(c, "ffn_norm")(x_BxLxD).astype(c.dtype)
 
 
 def project_to_width(config: EncoderConfig, embedded_BxLxE: Array) -> Array:
@@ -283,21 +309,20 @@ def self_attention(
   keys_B: rng.Keys,
   *,
   site: int | Array,
-  transform: Callable[[Array], Array] = lambda x: x,
 ) -> Array:
   """Computes multi-head self-attention, `[B, L, D]`.
 
   The calling module owns the layers `query`, `key`, `value` and
-  `attention_output`. `transform` maps queries, and keys, `[B, L, H, S]`.
+  `attention_output`.
   """
 
   def project_heads(name: str) -> Array:
-    units_BxLxD = _dense(config, config.width, name)(x_BxLxD)
+    units_BxLxD = dense(config, config.width, name)(x_BxLxD)
     return units_BxLxD.reshape(*x_BxLxD.shape[:2], config.heads, -1)
 
   mixed_BxLxHxS = attention_lib.attend(
-    transform(project_heads("query")),
-    transform(project_heads("key")),
+    project_heads("query"),
+    project_heads("key"),
     project_heads("value"),
     mask,
     keys_B,
@@ -305,13 +330,13 @@ def self_attention(
     site=site,
   )
   mixed_BxLxD = mixed_BxLxHxS.reshape(x_BxLxD.shape)
-  return _dense(config, config.width, "attention_output")(mixed_BxLxD)
+  return dense(config, config.width, "attention_output")(mixed_BxLxD)
 
 
 def feed_forward(config: EncoderConfig, x_BxLxD: Array) -> Array:
   """Computes dense, gelu, dense; the caller owns `ffn_input`, `ffn_output`."""
-  hidden_BxLxF = layers.gelu(_dense(config, config.ffn, "ffn_input")(x_BxLxD))
-  return _dense(config, config.width, "ffn_output")(hidden_BxLxF)
+  hidden_BxLxF = layers.gelu(dense(config, config.ffn, "ffn_input")(x_BxLxD))
+  return dense(config, config.width, "ffn_output")(hidden_BxLxF)
 
 
 def document_positions(documents_BxL: Array) -> Array:
@@ -322,10 +347,47 @@ def document_positions(documents_BxL: Array) -> Array:
   return index_L[None] - jax.lax.cummax(starts_BxL, axis=1)
 
 
-def _dense(config: EncoderConfig, features: int, name: str) -> layers.Dense:
+def dense(
+  config: EncoderConfig, features: int, name: str | None = None, **fields: Any
+) -> layers.Dense:
+  """Returns a dense layer; `fields` are those of `layers.Dense`."""
+  own = dict(kernel_init=config.initializer, dtype=config.dtype)
   return layers.Dense(
-    features, kernel_init=config.initializer, dtype=config.dtype, name=name
+    features, use_bias=config.bias, name=name, **{**own, **fields}
   )
+
+
+def layer_norm(
+  config: EncoderConfig, name: str | None = None
+) -> layers.LayerNorm:
+  """Returns a layer normalization; its output is always f32."""
+  return layers.LayerNorm(
+    epsilon=config.norm_epsilon,
+    use_bias=config.bias,
+    use_fast_variance=False,  # E[x^2] - E[x]^2 loses small variances
+    dtype=jnp.float32,
+    name=name,
+  )
+
+
+def head_units(config: EncoderConfig, x: Array) -> Array:
+  """Computes gelu(dense(x)) of a head; with a norm if the network is pre-norm.
+
+  The calling module owns the layers `dense` and `norm`.
+  """
+  init = config.output_initializer
+  layer = dense(config, config.width, "dense", kernel_init=init, dtype=x.dtype)
+  units = layers.gelu(layer(x))
+  return layer_norm(config, "norm")(units) if config.pre_norm else units
+
+
+def classifier_initializer(
+  config: EncoderConfig, otherwise: nn.initializers.Initializer
+) -> nn.initializers.Initializer:
+  """Returns that of a head's last layer: ModernBERT's in pre-norm networks."""
+  if not config.pre_norm:
+    return otherwise
+  return nn.initializers.truncated_normal(config.width**-0.5)
 
 
 class Pooler(nn.Module):

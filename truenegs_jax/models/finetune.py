@@ -30,14 +30,23 @@ Array = jax.Array
 CLASS_HEADS = {"discriminator": "dense", "bert": "pooler"}
 
 
-class ClassHead(nn.Module):
-  """C outputs from the vector of [CLS].
+def class_head(role: str, backbone: str) -> str:
+  """Returns the kind of head of classes or scores; ModernBERT has one."""
+  fields = encoder.backbone_fields(backbone)
+  return "dense" if fields.get("pre_norm") else CLASS_HEADS[role]
+
+
+class TaskHead(nn.Module):
+  """The outputs of a task, from the vector of [CLS] or of each position.
 
   Kinds:
     "dense": two dense layers with gelu in between, like Hugging Face's
       ElectraClassificationHead.
     "pooler": one dense layer on the output of BERT's pooler, which is not part
       of this module (BERT's `run_classifier.py`).
+    "spans": one dense layer without dropout (BERT's `run_squad.py`).
+
+  In pre-norm networks all are ModernBERT's: dense, gelu, norm, dropout, dense.
   """
 
   config: encoder.EncoderConfig
@@ -46,38 +55,29 @@ class ClassHead(nn.Module):
   dropout: float
 
   @nn.compact
-  def __call__(self, x_BxD: Array, keys_B: rng.Keys) -> Array:
-    """Returns f32 `[B, C]`."""
+  def __call__(self, x: Array, keys_B: rng.Keys) -> Array:
+    """Maps `[B, D]` to f32 `[B, C]`, or `[B, L, D]` to `[B, L, C]`."""
     c = self.config
     site = 1 + layers.SITES_PER_LAYER * c.layers  # the first after the layers
     dropout = functools.partial(rng.dropout, keys_B=keys_B, rate=self.dropout)
-    init = c.initializer
-    if self.kind == "dense":
-      dense = nn.Dense(c.width, kernel_init=init, name="dense")
-      x_BxD = layers.gelu(dense(dropout(x_BxD, site=site + 1)))
+    if self.kind == "dense" and not c.pre_norm:
+      x = dropout(x, site=site + 1)
+    if self.kind == "dense" or c.pre_norm:
+      x = encoder.head_units(c, x)
+    if self.kind != "spans" or c.pre_norm:
+      x = dropout(x, site=site)
+    init = encoder.classifier_initializer(c, c.initializer)
     output = nn.Dense(self.num_outputs, kernel_init=init, name="output")
-    return output(dropout(x_BxD, site=site))
-
-
-class SpanHead(nn.Module):
-  """A dense layer at each position, like that of BERT's `run_squad.py`."""
-
-  config: encoder.EncoderConfig
-
-  @nn.compact
-  def __call__(self, hidden_BxLxD: Array) -> Array:
-    """Returns the f32 logits of start and end, `[B, L, 2]`."""
-    output = nn.Dense(2, kernel_init=self.config.initializer, name="output")
-    return output(hidden_BxLxD.astype(jnp.float32))
+    return output(x.astype(jnp.float32))
 
 
 class DownstreamModel(nn.Module):
-  """A network and the head of a task; that of spans has no dropout."""
+  """A network and the head of a task."""
 
   config: encoder.EncoderConfig
   role: str  # the network's name in pre-training and in exports
-  head: str  # that of CLASS_HEADS for the role, or "spans"
-  num_outputs: int  # C; heads of spans ignore it
+  head: str  # a kind of `TaskHead`: `class_head`, or "spans"
+  num_outputs: int  # C, of classes and scores
   head_dropout: float = 0.1
   backbone: str = "encoder"  # a module of `truenegs_jax.models`
 
@@ -85,12 +85,8 @@ class DownstreamModel(nn.Module):
     backbone, c = encoder.load_backbone(self.backbone), self.config
     self.embeddings = backbone.Embeddings(c)
     setattr(self, self.role, backbone.Encoder(c))
-    if self.head == "spans":
-      self.task_head: nn.Module = SpanHead(c)
-    else:
-      self.task_head = ClassHead(
-        c, self.head, self.num_outputs, self.head_dropout
-      )
+    num_outputs = 2 if self.head == "spans" else self.num_outputs
+    self.task_head = TaskHead(c, self.head, num_outputs, self.head_dropout)
     if self.head == "pooler":
       self.pooled = encoder.Pooler(c)
 
@@ -113,7 +109,7 @@ class DownstreamModel(nn.Module):
     """
     hidden_BxLxD = self.encode(inputs, keys_B)
     if self.head == "spans":
-      return self.task_head(hidden_BxLxD)
+      return self.task_head(hidden_BxLxD, keys_B)
     if self.head == "pooler":
       first_BxD = self.pooled(hidden_BxLxD)
     else:

@@ -2,7 +2,7 @@
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import flax.linen as nn
 import jax
@@ -12,26 +12,35 @@ from truenegs_jax.runtime import cpu, rng
 
 Array = jax.Array
 
-LAYER_NORM_EPSILON = 1e-12  # TF1's default, in released BERT and ELECTRA
-
 
 class Dense(nn.Dense):
-  """`flax.linen.Dense` with f32 parameters and a faster product on CPUs."""
+  """`flax.linen.Dense` with f32 parameters and a faster product on CPUs.
+
+  With `parts` it is as many layers in one product, without biases: its kernel
+  is `[D, parts, features]`, of which a mesh splits each part.
+  """
+
+  parts: int = 0
 
   @nn.compact
   def __call__(self, inputs: Array) -> Array:
-    """Maps `[..., D]` to `[..., features]` of `dtype`."""
-    if not cpu.is_enabled():
+    """Maps `[..., D]` to `[..., features]` of `dtype`, or each of its parts."""
+    if not (self.parts or cpu.is_enabled()):
       return super().__call__(inputs)
-    shape = inputs.shape[-1], self.features
-    kernel_DxF = self.param("kernel", self.kernel_init, shape)
-    bias_F = self.param("bias", self.bias_init, shape[1:])
-    return _affine(jnp.dtype(self.dtype), inputs, kernel_DxF, bias_F)
+    axes = (self.parts, self.features)[not self.parts :]
+    kernel = self.param("kernel", self.kernel_init, (inputs.shape[-1], *axes))
+    dtype, bias_F = jnp.dtype(self.dtype), None
+    if not cpu.is_enabled():
+      return jnp.tensordot(inputs.astype(dtype), kernel.astype(dtype), 1)
+    if self.use_bias and not self.parts:
+      bias_F = self.param("bias", self.bias_init, axes)
+    y = _affine(dtype, inputs, kernel.reshape(len(kernel), -1), bias_F)
+    return y.reshape(*inputs.shape[:-1], *axes)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _affine(
-  dtype: jnp.dtype, x: Array, kernel_DxF: Array, bias_F: Array
+  dtype: jnp.dtype, x: Array, kernel_DxF: Array, bias_F: Array | None
 ) -> Array:
   """Computes x @ kernel + bias in `dtype`, `[..., F]`.
 
@@ -39,22 +48,26 @@ def _affine(
   two axes, since XLA is slow with more on a CPU.
   """
   flat_MxD = _flat(x.astype(dtype))
-  y_MxF = flat_MxD @ kernel_DxF.astype(dtype) + bias_F.astype(dtype)[None]
+  y_MxF = flat_MxD @ kernel_DxF.astype(dtype)
+  if bias_F is not None:
+    y_MxF += bias_F.astype(dtype)[None]
   return y_MxF.reshape(*x.shape[:-1], -1)
 
 
 def _affine_forward(dtype, x, kernel_DxF, bias_F):
-  return _affine(dtype, x, kernel_DxF, bias_F), (x, kernel_DxF)
+  return _affine(dtype, x, kernel_DxF, bias_F), (x, kernel_DxF, bias_F)
 
 
 def _affine_backward(dtype, residuals, dy):
-  x, kernel_DxF = residuals
+  x, kernel_DxF, bias_F = residuals
   dy_MxF = _flat(dy)
   dx_MxD = dy_MxF @ kernel_DxF.astype(dtype).T
   dkernel_DxF = jnp.matmul(
     _flat(x.astype(dtype)).T, dy_MxF, preferred_element_type=jnp.float32
   )
-  dbias_F = dy_MxF.sum(axis=0, dtype=jnp.float32)
+  dbias_F = None
+  if bias_F is not None:
+    dbias_F = dy_MxF.sum(axis=0, dtype=jnp.float32)
   return dx_MxD.reshape(x.shape).astype(x.dtype), dkernel_DxF, dbias_F
 
 
@@ -85,31 +98,25 @@ class LayerNorm(nn.LayerNorm):
     if not cpu.is_gpu() or mask is not None:
       return super().__call__(x, mask=mask)
     scale_D = self.param("scale", self.scale_init, x.shape[-1:])
-    bias_D = self.param("bias", self.bias_init, x.shape[-1:])
-    return _normalize(x, scale_D, bias_D)
+    bias_D = jnp.zeros_like(scale_D)
+    if self.use_bias:
+      bias_D = self.param("bias", self.bias_init, x.shape[-1:])
+    return _normalize(self.epsilon, x, scale_D, bias_D)
 
 
-def layer_norm(name: str | None = None) -> LayerNorm:
-  """Returns BERT's layer normalization; its output is always f32."""
-  return LayerNorm(
-    epsilon=LAYER_NORM_EPSILON,
-    use_fast_variance=False,  # E[x^2] - E[x]^2 loses small variances
-    dtype=jnp.float32,
-    name=name,
-  )
-
-
-@jax.custom_vjp
-def _normalize(x: Array, scale_D: Array, bias_D: Array) -> Array:
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _normalize(
+  epsilon: float, x: Array, scale_D: Array, bias_D: Array
+) -> Array:
   """Computes (x - mean) / sqrt(var + epsilon) * scale + bias in f32."""
-  return _normalize_forward(x, scale_D, bias_D)[0]
+  return _normalize_forward(epsilon, x, scale_D, bias_D)[0]
 
 
-def _normalize_forward(x, scale_D, bias_D):
+def _normalize_forward(epsilon, x, scale_D, bias_D):
   # Divided before the sum: XLA would launch a division of sums on its own.
   mean = jnp.sum(x.astype(jnp.float32) / x.shape[-1], axis=-1, keepdims=True)
   variance = jnp.mean(jnp.square(x - mean), axis=-1, keepdims=True)
-  rate = jax.lax.rsqrt(variance + LAYER_NORM_EPSILON)
+  rate = jax.lax.rsqrt(variance + epsilon)
   # Otherwise XLA computes both again for each gradient, from f32 products.
   mean, rate = jax.lax.optimization_barrier((mean, rate))
   axes = range(x.ndim - 1)
@@ -117,7 +124,7 @@ def _normalize_forward(x, scale_D, bias_D):
   return (x - mean) * rate * scale + bias, (x, mean, rate, scale)
 
 
-def _normalize_backward(residuals, dy):
+def _normalize_backward(epsilon, residuals, dy):
   x, mean, rate, scale = residuals
   unit = (x - mean) * rate
   dscale_D, dbias_D = jax.lax.reduce(  # both in one pass
@@ -152,10 +159,11 @@ REMAT = {
 
 def run_layers(
   network: nn.Module,
-  layer: Callable[..., nn.Module],
+  layer: Callable[..., nn.Module] | Sequence[Callable[..., nn.Module]],
   x_BxLxD: Array,
   keys_B: rng.Keys,
   *shared: object,
+  period: int = 1,
 ) -> Array:
   """Runs the layers `layer_0`, `layer_1`, ... of a network in sequence.
 
@@ -169,36 +177,48 @@ def run_layers(
       number of `layers`, `remat` and `scan`.
     layer: `layer(config)(x_BxLxD, keys_B, first_site, *shared)` returns the
       next `x_BxLxD`. `first_site`, an integer or a scalar array, is the first
-      of its SITES_PER_LAYER dropout sites.
+      of its SITES_PER_LAYER dropout sites. If layers differ, a list of all.
     x_BxLxD: input of the first layer; the result is the last one's output.
     keys_B: of dropout, one per row.
     *shared: trees of arrays that are the same for all layers (the mask).
+    period: layers of one round of the loop. If there are several, the first
+      round, whose layers may differ, is not part of it.
   """
   c = network.config
+  kinds = layer if isinstance(layer, Sequence) else [layer] * c.layers
   # Site 0 is that of the embeddings.
   sites = [1 + SITES_PER_LAYER * i for i in range(c.layers)]
   if network.is_initializing() or (c.remat == "none" and not c.scan):
-    for i, site in enumerate(sites):
-      x_BxLxD = layer(c, name=f"layer_{i}")(x_BxLxD, keys_B, site, *shared)
+    for i, (make, site) in enumerate(zip(kinds, sites, strict=True)):
+      x_BxLxD = make(c, name=f"layer_{i}")(x_BxLxD, keys_B, site, *shared)
     return x_BxLxD
 
   # A layer as a function of its parameters. Flax's scan would stack them in
   # checkpoints and exports too.
-  def body(x_BxLxD, params_and_site):
-    params, site = params_and_site
-    next_BxLxD = layer(c, parent=None).apply(
-      {"params": params}, x_BxLxD, keys_B, site, *shared
-    )
-    return next_BxLxD, None
+  def apply(make, x_BxLxD, params, site):
+    variables = {"params": params}
+    module = make(c, parent=None)
+    return module.apply(variables, x_BxLxD, keys_B, site, *shared)
 
+  def run(kinds, x_BxLxD, steps):
+    for make, (params, site) in zip(kinds, steps, strict=True):
+      x_BxLxD = run_layer(make, x_BxLxD, params, site)
+    return x_BxLxD, None
+
+  run_layer = apply
   if c.remat != "none":
     # Outside a loop, XLA would merge the second computation with the first.
-    body = jax.checkpoint(body, policy=REMAT[c.remat], prevent_cse=not c.scan)
+    run_layer = jax.checkpoint(
+      apply, policy=REMAT[c.remat], prevent_cse=not c.scan, static_argnums=0
+    )
   layers = [network.variables["params"][f"layer_{i}"] for i in range(c.layers)]
   steps = list(zip(layers, map(jnp.int32, sites), strict=True))
+  first = c.layers
   if c.scan:
-    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *steps)
-    return jax.lax.scan(body, x_BxLxD, stacked)[0]
-  for step in steps:
-    x_BxLxD, _ = body(x_BxLxD, step)
+    first = 0 if period == 1 else c.layers % period or period
+  x_BxLxD, _ = run(kinds[:first], x_BxLxD, steps[:first])
+  if rounds := [steps[i : i + period] for i in range(first, c.layers, period)]:
+    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *rounds)
+    body = functools.partial(run, kinds[first : first + period])
+    x_BxLxD, _ = jax.lax.scan(body, x_BxLxD, stacked)
   return x_BxLxD

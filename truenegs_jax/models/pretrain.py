@@ -39,10 +39,9 @@ class MlmHead(nn.Module):
 
   def setup(self):
     c = self.config
-    self.dense = layers.Dense(
-      c.embedding_size, kernel_init=c.initializer, dtype=c.dtype
-    )
-    self.norm = layers.layer_norm()
+    init = c.output_initializer
+    self.dense = encoder.dense(c, c.embedding_size, kernel_init=init)
+    self.norm = encoder.layer_norm(c)
     bias_V = self.param("bias", nn.initializers.zeros, (c.vocab_size,))
     self.bias_V = self._divide(bias_V)
 
@@ -65,12 +64,10 @@ class DetectionHead(nn.Module):
   def __call__(self, hidden_BxLxD: Array) -> Array:
     """Returns f32 logits `[B, L]`, positive for "replaced"."""
     c = self.config
-    dense = layers.Dense(
-      c.width, kernel_init=c.initializer, dtype=c.dtype, name="dense"
-    )
     glorot = nn.initializers.glorot_uniform()  # TF's default, kept by ELECTRA
-    output = nn.Dense(1, kernel_init=glorot, dtype=jnp.float32, name="output")
-    x_BxLxD = layers.gelu(dense(hidden_BxLxD))
+    init = encoder.classifier_initializer(c, glorot)
+    output = nn.Dense(1, kernel_init=init, dtype=jnp.float32, name="output")
+    x_BxLxD = encoder.head_units(c, hidden_BxLxD)
     return output(x_BxLxD.astype(jnp.float32))[..., 0]
 
 

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from rich.table import Table
 
 from truenegs_jax.data.rows.rows_folder import Rows, Verification
-from truenegs_jax.models import choose_attention, encoder, pretrain
+from truenegs_jax.models import choose_attention, pretrain
 from truenegs_jax.objectives import masking, mlm, negatives, output_softmax
 from truenegs_jax.runtime import cpu, distributed, rng
 from truenegs_jax.synonyms import table as table_lib
@@ -245,7 +245,7 @@ def row_flops(run: Run) -> float:
   slots = masking.num_slots(length, options.masking.mask_prob)
   forward = 0.0
   for role, config in roles.items():
-    forward += length * encoder_flops(config, length)
+    forward += length * encoder_flops(run.model, role, length)
     if role == "discriminator":
       forward += length * (2 * config.width**2 + 2 * config.width)
     else:
@@ -253,12 +253,12 @@ def row_flops(run: Run) -> float:
       forward += slots * (2 * config.width * e + 2 * e * config.vocab_size)
   passes = TRAINING_PASSES * forward
   networks = list(roles.values())
-  kept, masked = networks[0], networks[-1]  # BERT has one network
+  masked = networks[-1]
   if options.soft_weight and options.soft_prediction == "expected":
     mean = 2 * masked.vocab_size * masked.embedding_size
     passes += TRAINING_PASSES * slots * mean
   if options.sentence_weight:
-    sentence = length * encoder_flops(kept, length)
+    sentence = length * encoder_flops(run.model, next(iter(roles)), length)
     passes += sentence  # of the target, without a backward pass
     # ELECTRA's discriminator encodes the sampled sentence anyway.
     if len(roles) == 1 or options.prediction != "sample":
@@ -266,11 +266,13 @@ def row_flops(run: Run) -> float:
   return passes
 
 
-def encoder_flops(config: encoder.EncoderConfig, length: int) -> float:
-  """Counts the operations of one token in a forward pass of the encoder."""
-  d, e = config.width, config.embedding_size
-  layer = 8 * d**2 + 4 * d * config.ffn + 4 * length * d
-  return config.layers * layer + (2 * e * d if e != d else 0)
+def encoder_flops(model: pretrain.Model, role: str, length: int) -> float:
+  """Counts the operations of one token in a forward pass of an encoder."""
+  c, window = model.roles[role], min(length, 2 * model.roles[role].window + 1)
+  keys = sum(window if c.is_local(i) else length for i in range(c.layers))
+  leaves = jax.tree.leaves(pretrain.param_shapes(model)[role])
+  kernels = sum(x.size for x in leaves if x.ndim > 1)
+  return 2 * kernels + 4 * keys * c.width
 
 
 def report_lines(

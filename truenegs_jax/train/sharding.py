@@ -61,6 +61,7 @@ MESHES = {
       (".*/embeddings/word", P(MODEL_AXIS, DATA_AXIS)),
       (".*/embeddings/position", P(None, DATA_AXIS)),
       (".*/(query|key|value|ffn_input)/kernel", P(DATA_AXIS, MODEL_AXIS)),
+      (".*/(qkv|ffn_gated)/kernel", P(DATA_AXIS, None, MODEL_AXIS)),
       (".*/(attention_output|ffn_output)/kernel", P(MODEL_AXIS, DATA_AXIS)),
       (".*/kernel", P(DATA_AXIS, None)),
       (".*", P()),

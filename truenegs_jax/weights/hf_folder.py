@@ -20,7 +20,6 @@ import safetensors.numpy
 
 from truenegs_jax.data.tokens import tokenizer as tokenizer_lib
 from truenegs_jax.data.tokens.tokenizer import Tokenizer, load_tokenizer
-from truenegs_jax.models import encoder, layers
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.runtime.files import parse_json, read_file
 from truenegs_jax.weights import arrays as arrays_lib
@@ -126,8 +125,7 @@ class Network:
 
 def unsupported_reason(model: hf_names.Model) -> str:
   """Returns why transformers does not have a model; "" if it has."""
-  backbone = encoder.load_backbone(model.backbone)
-  if getattr(backbone, "HUGGING_FACE", False):
+  if model.backbone == "encoder":
     return ""
   return (
     f"model.backbone={model.backbone!r} has no counterpart in Hugging Face's"
@@ -156,7 +154,7 @@ def model_config(
     "max_position_embeddings": config.max_positions,
     "type_vocab_size": config.type_vocab_size,
     "initializer_range": config.initializer_range,
-    "layer_norm_eps": layers.LAYER_NORM_EPSILON,
+    "layer_norm_eps": config.norm_epsilon,
     "pad_token_id": pad,
     "classifier_dropout": None,
     "tie_word_embeddings": True,
