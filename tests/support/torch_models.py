@@ -15,6 +15,8 @@ from transformers import (
   ElectraConfig,
   ElectraForMaskedLM,
   ElectraForPreTraining,
+  ModernBertConfig,
+  ModernBertForMaskedLM,
 )
 
 
@@ -62,21 +64,26 @@ class TorchPair(TorchNetworks):
 
 
 class TorchBert(TorchNetworks):
-  """BertForMaskedLM in f64, dropout off."""
+  """BertForMaskedLM or ModernBertForMaskedLM in f64, dropout off."""
 
   def __init__(self, config: dict, tensors: dict):
     """Builds the network from fields of `config.json` and named arrays."""
-    config = BertConfig(**config, attn_implementation="eager")
-    self.bert = BertForMaskedLM(config).double().eval()
+    make_config, network_class, decoder = {
+      "bert": (BertConfig, BertForMaskedLM, "cls.predictions.decoder"),
+      "modernbert": (ModernBertConfig, ModernBertForMaskedLM, "decoder"),
+    }[config["model_type"]]
+    # ModernBERT's "eager" softmax is f32, and NaN where all keys are masked.
+    attention = "sdpa" if network_class is ModernBertForMaskedLM else "eager"
+    config = make_config(**config, attn_implementation=attention)
+    self.bert = network_class(config).double().eval()
     weights = {name: torch.tensor(x) for name, x in tensors.items()}
     missing, unexpected = self.bert.load_state_dict(weights, strict=False)
-    decoder = "cls.predictions.decoder"
     assert not unexpected
     assert set(missing) <= {f"{decoder}.weight", f"{decoder}.bias"}
-    embeddings = self.bert.bert.embeddings.word_embeddings
+    embeddings = self.bert.get_input_embeddings()
     # Otherwise [PAD] tokens that are not padding would get no gradient.
     embeddings.padding_idx = None
-    assert self.bert.cls.predictions.decoder.weight is embeddings.weight
+    assert self.bert.get_output_embeddings().weight is embeddings.weight
 
 
 def electra_loss(
@@ -134,7 +141,7 @@ def bert_loss(
   """
   terms, cases = slot_losses(
     network.bert,
-    network.bert.bert.embeddings.word_embeddings.weight,
+    network.bert.get_input_embeddings().weight,
     batch,
     draws,
     dense_VxV,
@@ -185,8 +192,12 @@ def slot_losses(
 
 
 def _logits(network, batch, tokens_BxL: np.ndarray) -> torch.Tensor:
-  return network(
-    input_ids=torch.tensor(tokens_BxL).long(),
-    token_type_ids=torch.tensor(batch["types"]).long(),
-    attention_mask=torch.tensor(batch["documents"] > 0).long(),
-  ).logits
+  inputs = {
+    "input_ids": tokens_BxL,
+    "token_type_ids": batch["types"],
+    "attention_mask": batch["documents"] > 0,
+  }
+  if network.config.model_type == "modernbert":
+    del inputs["token_type_ids"]
+  tensors = {name: torch.tensor(x).long() for name, x in inputs.items()}
+  return network(**tensors).logits

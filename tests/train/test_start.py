@@ -92,6 +92,20 @@ def test_resumed_run_uses_its_saved_values(tmp_path):
   assert resolved.model == first.model
 
 
+def test_rotary_positions_are_those_of_the_weights_unless_set(tmp_path):
+  model = pretrain.make_bert(
+    vocab_size=tiny.V, variant="tiny", backbone="modern", global_rope_theta=99
+  )
+  weights = write_export(tmp_path / "weights", model)
+  own = {"model.backbone": "modern", "model.local_rope_theta": 7.0}
+  c = make_config(weights, objective="mlm", **own)
+  first = resolve(c)
+  thetas = first.model.global_rope_theta, first.model.local_rope_theta
+  assert thetas == (99.0, 7.0)
+  weights.rename(tmp_path / "gone")
+  assert resolve(c, first.to_json()) == first
+
+
 @pytest.mark.parametrize("init", ["", "?"])
 @pytest.mark.parametrize("name", ["model.variant", "data.vocab"])
 def test_init_is_required(init, name):

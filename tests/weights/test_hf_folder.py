@@ -40,11 +40,12 @@ MODELS = {
   "generator": _pair,
   "bert": _bert,
   "pooled": lambda **fields: _bert(pooler=True, **fields),
+  "modern": lambda **fields: _bert(backbone="modern", **fields),
 }
 
 
 def _role(name):
-  return "bert" if name == "pooled" else name
+  return "bert" if name in ("pooled", "modern") else name
 
 
 def _make_released(role, variant, *, pooler=False):
@@ -144,17 +145,17 @@ def test_missing_fields_get_the_defaults_of_transformers(tmp_path, family):
   assert {"hidden_size", "num_attention_heads", "hidden_act"} <= fields.keys()
 
 
-@pytest.mark.parametrize("role", ["generator", "bert"])
+@pytest.mark.parametrize("name", ["generator", "bert", "modern"])
 @pytest.mark.parametrize("specials_last", [False, True])
 @pytest.mark.parametrize("lowercase", [False, True])
 def test_transformers_tokenizes_like_our_tokenizer(
-  tmp_path, lowercase, specials_last, role
+  tmp_path, lowercase, specials_last, name
 ):
   from transformers import AutoTokenizer
 
   ours = _tokenizer(lowercase=lowercase, specials_last=specials_last)
-  model, params = MODELS[role](max_positions=48)
-  hf_folder.write_model(tmp_path, params, model, role, ours)
+  model, params = MODELS[name](max_positions=48)
+  hf_folder.write_model(tmp_path, params, model, _role(name), ours)
   theirs = AutoTokenizer.from_pretrained(tmp_path, local_files_only=True)
   texts = [
     "The mute Swans, über alles",
@@ -169,7 +170,8 @@ def test_transformers_tokenizes_like_our_tokenizer(
   a, b = ours.encode_lines(["the swan", "mute"])
   pair = theirs("the swan", "mute")
   assert pair["input_ids"] == [ours.cls, *a, ours.sep, *b, ours.sep]
-  assert pair["token_type_ids"] == [0] * (len(a) + 2) + [1] * (len(b) + 1)
+  types = [0] * (len(a) + 2) + [1] * (len(b) + 1)
+  assert pair.get("token_type_ids") == (None if name == "modern" else types)
   assert ours.special_ids == (
     theirs.pad_token_id,
     theirs.unk_token_id,

@@ -28,7 +28,11 @@ WIDTHS = {
   "tiny": dict(),
   "square": dict(embedding_size=32, generator_multiplier=1.0),
 }
-BERTS = {"bert": dict(), "pooled": dict(pooler=True)}
+BERTS = {
+  "bert": dict(),
+  "pooled": dict(pooler=True),
+  "modern": dict(backbone="modern", layers=4, window=5, global_rope_theta=99.0),
+}
 # BERT's masking, with random tokens.
 BERT_MASKING = dataclasses.replace(
   tiny.MASKING, style="80_10_10", vocab_size=tiny.V
@@ -64,7 +68,7 @@ def torch_models():
 @pytest.mark.parametrize(
   ("name", "length"),
   [
-    *[(name, 24) for name in ("tiny", "base", "bert", "pooled")],
+    *[(name, 24) for name in ("tiny", "base", *BERTS)],
     *[
       pytest.param(*case, marks=pytest.mark.slow)
       for case in (("projected", 24), ("square", 24), ("base", 130))
@@ -78,14 +82,14 @@ def test_logits_match_transformers(
   _check_logits(tmp_path, monkeypatch, model, params, _batch(length))
 
 
-@pytest.mark.parametrize("name", ["tiny", "bert"])
+@pytest.mark.parametrize("name", ["tiny", "bert", "modern"])
 def test_logits_match_with_small_variances(
   torch_models, tmp_path, monkeypatch, name
 ):
   # With variances near 1e-6, a layer norm's epsilon of 1e-6 instead of 1e-12
   # would change the logits.
   model, params = _model_and_params(name)
-  for table in ("word", "position", "type"):
+  for table in params["embeddings"].keys() - {"norm"}:
     params["embeddings"][table] *= 0.005
   _check_logits(tmp_path, monkeypatch, model, params, _batch(24))
 
@@ -110,6 +114,12 @@ def test_gradients_match_pytorch_at_every_width(torch_models, widths):
 )
 def test_losses_and_gradients_of_bert_match_pytorch(torch_models, options):
   _check_gradients(torch_models, "bert", dict(masking=BERT_MASKING) | options)
+
+
+@pytest.mark.slow
+def test_losses_and_gradients_of_modernbert_match_pytorch(torch_models):
+  options = dict(masking=BERT_MASKING)
+  _check_gradients(torch_models, "modern", options)
 
 
 def _check_logits(tmp_path, monkeypatch, model, params, batch):
@@ -197,7 +207,7 @@ def _model_and_params(name: str, layers: int = 2):
   sizes = dict(vocab_size=tiny.V, variant="tiny", max_positions=140)
   sizes["layers"] = layers
   if name in BERTS:
-    model = pretrain.make_bert(**sizes, **BERTS[name])
+    model = pretrain.make_bert(**{**sizes, **BERTS[name]})
   else:
     fields = {**dict(generator_multiplier=0.5), **WIDTHS[name]}
     model = pretrain.make_electra(**sizes, **fields)
@@ -259,9 +269,7 @@ def _torch_network(torch_models, model, params):
   """Returns the same network in PyTorch and its loss function."""
   configs, tensors = {}, {}
   for role in model.roles:
-    configs[role] = hf_folder.model_config(model, role, pad=tiny.PAD) | dict(
-      hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0
-    )
+    configs[role] = hf_folder.model_config(model, role, pad=tiny.PAD)
     tensors[role] = hf_names.to_huggingface(params, model, role)
   if "bert" in configs:
     network = torch_models.TorchBert(configs["bert"], tensors["bert"])

@@ -115,13 +115,14 @@ def resolve(options: FinetuneOptions, report: Callable[[str], None]) -> Start:
         " folder or hub name of Hugging Face), or for a network drawn at random"
         " --config.model.variant=NAME and --config.data.vocab=FILE."
       )
-    weights, role, backbone = None, "discriminator", "encoder"
+    weights, role, backbone, thetas = None, "discriminator", "encoder", {}
     positions, location = 512, "a network drawn at random"
   else:
     weights = Weights(options.init, report)
     network = weights.encoder()
     role, backbone, location = network.role, network.backbone, network.location
     positions = network.fields["max_position_embeddings"]
+    thetas = network.thetas
     if variant == FROM_WEIGHTS:
       variant = network.variant
     if vocab == FROM_WEIGHTS:
@@ -152,6 +153,7 @@ def resolve(options: FinetuneOptions, report: Callable[[str], None]) -> Start:
       "variant": variant,
       "backbone": backbone,
       "max_positions": positions,
+      **thetas,
     },
   )
 

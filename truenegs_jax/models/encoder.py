@@ -64,8 +64,8 @@ class EncoderConfig:
   remat: str = "none"
   scan: bool = False
   attention: attention_lib.Implementation = attention_lib.XLA
-  global_rope_theta: float = 0.0  # of rotary positions; 0: ModernBERT's
-  local_rope_theta: float = 0.0
+  global_rope_theta: float = 160_000.0  # of rotary positions: ModernBERT's
+  local_rope_theta: float = 10_000.0
   # Set by FIELDS of a backbone, whose heads follow them, too.
   bias: bool = True  # in dense layers and norms; outputs of heads have one
   norm_epsilon: float = 1e-12  # TF1's default, in released BERT and ELECTRA
@@ -162,9 +162,13 @@ def find_family(width: int) -> str:
 def make_network_config(
   backbone: str, variant: str, fields: Mapping[str, Any]
 ) -> EncoderConfig:
-  """Builds a network's config: the sizes of a variant, updated by `fields`."""
+  """Builds a network's config: the sizes of a variant, updated by `fields`.
+
+  A theta of rotary positions that is 0 stays at its default.
+  """
   own = {**backbone_fields(backbone), **variant_sizes(backbone, variant)}
-  return _check_heads("model", EncoderConfig(**{**own, **fields}))
+  own |= {x: y for x, y in fields.items() if y or not x.endswith("rope_theta")}
+  return _check_heads("model", EncoderConfig(**own))
 
 
 def make_generator_config(

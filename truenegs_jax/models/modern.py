@@ -32,6 +32,7 @@ import functools
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from truenegs_jax.models import attention, encoder, layers
 from truenegs_jax.runtime import rng
@@ -51,7 +52,6 @@ VARIANTS = {
 FIELDS = dict(
   bias=False, norm_epsilon=1e-5, pre_norm=True, window=64, global_every=3
 )
-GLOBAL_THETA, LOCAL_THETA = 160_000.0, 10_000.0  # if not set
 
 # Only the check of a run's config limits the length of a row (`max_positions`).
 Embeddings = functools.partial(encoder.Embeddings, words_only=True)
@@ -69,15 +69,13 @@ class Encoder(nn.Module):
     """Returns the normalized hidden states, `[B, L, D]` of `config.dtype`."""
     c = self.config
     positions_BxL = encoder.document_positions(documents_BxL)
+    thetas = c.global_rope_theta, c.local_rope_theta
     contexts = [
       (
         attention.make_mask(c.attention, documents_BxL, window),
         *make_rotations(positions_BxL, c.width // c.heads, theta),
       )
-      for window, theta in (
-        (0, c.global_rope_theta or GLOBAL_THETA),
-        (c.window, c.local_rope_theta or LOCAL_THETA),
-      )
+      for window, theta in zip((0, c.window), thetas, strict=True)
     ]
     x_BxLxD = layers.run_layers(
       self,
@@ -161,7 +159,8 @@ def make_rotations(
   Z = S / 2, rounded down.
   """
   pairs = width // 2
-  rates_Z = theta ** (-jnp.arange(pairs, dtype=jnp.float32) / pairs)
+  # In f64: errors of the rates grow with the position.
+  rates_Z = np.asarray(theta ** (-np.arange(pairs) / pairs), np.float32)
   angles_BxLx1xZ = positions_BxL[..., None, None] * rates_Z[None, None, None]
   return jnp.cos(angles_BxLx1xZ), jnp.sin(angles_BxLx1xZ)
 

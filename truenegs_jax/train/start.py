@@ -33,7 +33,7 @@ from truenegs_jax.synonyms.run_table import TableRequest, resolve_auto
 from truenegs_jax.synonyms.vocabulary import continues_word
 from truenegs_jax.train import metrics, model_table, optim, sharding, speed
 from truenegs_jax.train import step as step_lib
-from truenegs_jax.weights import find, fit
+from truenegs_jax.weights import find, fit, hf_folder
 from truenegs_jax.workdir import saved_model
 
 OBJECTIVES: dict[str, Callable[..., Terms]] = {
@@ -226,6 +226,7 @@ def replace_init(
 
   A run that resumes takes them from the config of its checkpoint, `saved`. If
   `generator.variant` is "", `model.variant`="init" is for the generator, too.
+  With the backbone `modern`, it replaces thetas of rotary positions that are 0.
   """
   changes = {}
   if saved is not None:
@@ -238,6 +239,8 @@ def replace_init(
       )
   needs_sizes = config.model.variant == sections.FROM_WEIGHTS
   needs_vocab = config.data.vocab == sections.FROM_WEIGHTS
+  if config.model.backbone == "modern":
+    changes |= _find_thetas(config, weights, saved)
   if not (needs_sizes or needs_vocab):
     return config.replace(changes)
   if saved is not None:
@@ -262,6 +265,25 @@ def replace_init(
   if needs_vocab:
     changes["data.vocab"] = vocab
   return config.replace(changes)
+
+
+def _find_thetas(
+  config: PretrainConfig, weights: find.Weights, saved: Mapping[str, Any] | None
+) -> dict[str, float]:
+  """Returns keys that are 0 with the values of weights or checkpoint."""
+  needs_download = config.dry_run and not find.is_local(config.init)
+  if saved is not None:
+    known = saved["model"]
+  elif config.init in ("", REQUIRED) or needs_download:
+    return {}
+  else:
+    networks = weights.for_roles(ROLES[config.objective])
+    known = next(iter(networks.values())).thetas
+  return {
+    f"model.{name}": known.get(name, 0.0)
+    for name in hf_folder.THETAS
+    if not getattr(config.model, name)
+  }
 
 
 def find_tokenizer(

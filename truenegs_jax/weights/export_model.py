@@ -29,11 +29,17 @@ from truenegs_jax.weights.find import Weights, split_init
 # layers with large weights, a misplaced tensor 1e-2 and more.
 TOLERANCE = 1e-4
 Arrays = Mapping[str, np.ndarray]
+INPUT_NAMES = {  # of a batch -> of transformers
+  "tokens": "input_ids",
+  "types": "token_type_ids",
+  "documents": "attention_mask",
+}
 MODEL_FILES = {
   model_card.CARD,
   hf_folder.CHECKSUMS,
   "config.json",
   "model.safetensors",
+  "tokenizer.json",
   "tokenizer_config.json",
   "vocab.txt",
 }
@@ -263,12 +269,12 @@ def compare_logits(
   is_real_BxL = inputs["documents"] != 0
   lines, expected = [], _compute_logits(params, model, inputs)
   for role, folder in folders.items():
-    network = _load(folder, model, role)
+    network, names = _load(folder, model, role), dict(INPUT_NAMES)
+    if "type" not in hf_names.network_names(model, role).encoder.tables:
+      del names["types"]
     with torch.no_grad():
       output = network(
-        input_ids=torch.tensor(inputs["tokens"]),
-        token_type_ids=torch.tensor(inputs["types"]),
-        attention_mask=torch.tensor(inputs["documents"]),
+        **{x: torch.tensor(inputs[name]) for name, x in names.items()}
       )
     for field, logits in expected[role].items():
       name = role if len(expected[role]) == 1 else f"{role} {field}"
@@ -277,9 +283,9 @@ def compare_logits(
       if ours.shape[:2] == is_real_BxL.shape:
         ours, theirs = ours[is_real_BxL], theirs[is_real_BxL]
       lines.append(_compare_logits(name, ours, theirs))
-  names = [hf_names.architecture(model, role) for role in folders]
+  classes = [hf_names.architecture(model, role) for role in folders]
   return (
-    f"transformers {transformers.__version__} loads {' and '.join(names)} and"
+    f"transformers {transformers.__version__} loads {' and '.join(classes)} and"
     f" computes our logits. Largest difference: {', '.join(lines)}."
   )
 

@@ -7,6 +7,7 @@ fitted.missing  # parameters that `load.load_params` draws at random
 
 import dataclasses
 import functools
+import math
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -251,7 +252,7 @@ def _array_mismatches(
   def stored_shape(path: str) -> tuple[int, ...]:
     is_transposed = network.transposed_kernels and path.endswith("/kernel")
     shape = shapes[path].shape
-    return shape[::-1] if is_transposed else shape
+    return (math.prod(shape[1:]), shape[0]) if is_transposed else shape
 
   required = {name: stored_shape(path) for path, name in table.items()}
   tied = {n: stored_shape(x) for n, x in network.tied.items() if x in table}

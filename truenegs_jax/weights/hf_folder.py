@@ -17,9 +17,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import safetensors.numpy
+from tokenizers import decoders, processors
 
 from truenegs_jax.data.tokens import tokenizer as tokenizer_lib
 from truenegs_jax.data.tokens.tokenizer import Tokenizer, load_tokenizer
+from truenegs_jax.models import encoder, pretrain
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.runtime.files import parse_json, read_file
 from truenegs_jax.weights import arrays as arrays_lib
@@ -38,7 +40,10 @@ CHECKSUM = re.compile(
 # Suffixes of TF1's layer norms, which transformers reads too.
 OLD_SUFFIXES = {".gamma": ".weight", ".beta": ".bias"}
 # First words of the names in a file without heads and without a family prefix.
-BARE_PREFIXES = ("embeddings", "embeddings_project", "encoder", "pooler")
+BARE_PREFIXES = (
+  *("embeddings", "embeddings_project", "encoder", "pooler"),
+  *("layers", "final_norm"),  # ModernBERT's
+)
 # Constants that older versions of transformers saved with the weights.
 CONSTANTS = ("embeddings.position_ids", "embeddings.token_type_ids")
 DECODER_BIAS, BIAS = "cls.predictions.decoder.bias", "cls.predictions.bias"
@@ -46,15 +51,6 @@ GENERATORS = ("generator_predictions.", "generator_lm_head.")
 
 # Fields that change the network's outputs, with the values that transformers
 # uses if config.json leaves them out.
-_DEFAULTS: dict[str, dict[str, float | str]] = {
-  "electra": dict(
-    embedding_size=128,
-    hidden_size=256,
-    num_attention_heads=4,
-    intermediate_size=1024,
-  ),
-  "bert": dict(hidden_size=768, num_attention_heads=12, intermediate_size=3072),
-}
 _SHARED_DEFAULTS: dict[str, float | str] = dict(
   vocab_size=30_522,
   num_hidden_layers=12,
@@ -63,11 +59,47 @@ _SHARED_DEFAULTS: dict[str, float | str] = dict(
   hidden_act="gelu",
   layer_norm_eps=1e-12,
 )
-# Fields that are never written; no other value is supported.
-_FIXED: dict[str, str | bool] = dict(
-  position_embedding_type="absolute", is_decoder=False
+_DEFAULTS: dict[str, dict[str, float | str]] = {
+  "electra": _SHARED_DEFAULTS
+  | dict(
+    embedding_size=128,
+    hidden_size=256,
+    num_attention_heads=4,
+    intermediate_size=1024,
+  ),
+  "bert": _SHARED_DEFAULTS
+  | dict(hidden_size=768, num_attention_heads=12, intermediate_size=3072),
+  "modernbert": dict(
+    vocab_size=50_368,
+    num_hidden_layers=22,
+    max_position_embeddings=8192,
+    hidden_size=768,
+    num_attention_heads=12,
+    intermediate_size=1152,
+    local_attention=128,
+    global_attn_every_n_layers=3,
+    norm_eps=1e-5,
+    hidden_activation="gelu",
+    classifier_activation="gelu",
+    decoder_bias=True,
+    **{f"{x}_bias": False for x in ("norm", "attention", "mlp", "classifier")},
+  ),
+}
+_BERT_ONLY = (  # fields of BERT and ELECTRA that ModernBERT has not
+  *("hidden_act", "hidden_dropout_prob", "attention_probs_dropout_prob"),
+  *("type_vocab_size", "layer_norm_eps", "classifier_dropout"),
 )
+# Fields of a family that are never written; no other value is supported.
+# ModernBERT has none: transformers ignores the "sans_pos" of Ettin and mmBERT.
+_FIXED: dict[str, dict[str, Any]] = dict.fromkeys(
+  _DEFAULTS, dict(position_embedding_type="absolute", is_decoder=False)
+) | {"modernbert": {}}
 MAX_SIZE = 10_000_000
+# Keys of `model` -> kinds of layers in ModernBERT's config.json, global first.
+THETAS = {
+  "global_rope_theta": "full_attention",
+  "local_rope_theta": "sliding_attention",
+}
 # Sizes of a variant -> fields of config.json.
 VARIANT_FIELDS = {
   "embedding_size": "embedding_size",
@@ -116,21 +148,27 @@ class Network:
   @property
   def variant(self) -> str:
     """The sizes, in the form that `model.variant` accepts."""
-    fields = dict(self.fields)
+    fields = {"embedding_size": self.fields["hidden_size"], **self.fields}
     if self.role == "bert":  # its embeddings are as wide as the model
       fields["embedding_size"] = fields["hidden_size"]
-    sizes = VARIANT_FIELDS.items()
-    return " ".join(f"{size}={fields[name]}" for size, name in sizes)
+    sizes = {x: fields[n] for x, n in VARIANT_FIELDS.items() if n in fields}
+    return " ".join(f"{name}={size}" for name, size in sizes.items())
+
+  @property
+  def thetas(self) -> dict[str, float]:
+    """Keys of `model` with the bases of rotary positions, if it has them."""
+    return {name: self.fields[name] for name in THETAS if name in self.fields}
 
 
 def unsupported_reason(model: hf_names.Model) -> str:
   """Returns why transformers does not have a model; "" if it has."""
-  if model.backbone == "encoder":
+  is_mlm = isinstance(model, pretrain.BertMlm) and not model.pooler
+  if model.backbone == "encoder" or (model.backbone == "modern" and is_mlm):
     return ""
   return (
-    f"model.backbone={model.backbone!r} has no counterpart in Hugging Face's"
-    " transformers, so the model is not exported and cannot start from weights"
-    " in its format."
+    f"This model with model.backbone={model.backbone!r} has no names in Hugging"
+    " Face's format, so it is not exported and cannot start from weights in"
+    " this format."
   )
 
 
@@ -139,7 +177,7 @@ def model_config(
 ) -> dict[str, Any]:
   """Returns a complete `config.json`, as defaults are of other sizes."""
   config = model.roles[role]
-  family = hf_names.NETWORKS[role].family
+  family = hf_names.network_names(model, role).family
   fields = {
     "architectures": [hf_names.architecture(model, role)],
     "model_type": family,
@@ -160,6 +198,9 @@ def model_config(
     "tie_word_embeddings": True,
     "dtype": "float32",
   }
+  if family == "modernbert":
+    shared = {x: y for x, y in fields.items() if x not in _BERT_ONLY}
+    return _modern_fields(config) | shared
   if family == "electra":
     fields |= {
       "embedding_size": config.embedding_size,
@@ -168,6 +209,31 @@ def model_config(
       "summary_activation": "gelu",
       "summary_last_dropout": 0.1,
     }
+  return fields
+
+
+def _modern_fields(config: encoder.EncoderConfig) -> dict[str, Any]:
+  """Returns the fields of ModernBERT only, for transformers v4.57 and v5."""
+  thetas = {name: getattr(config, name) for name in THETAS}
+  kinds = list(THETAS.values())
+  fields = {
+    **_DEFAULTS["modernbert"],
+    "norm_eps": config.norm_epsilon,
+    "local_attention": 2 * config.window,
+    "global_attn_every_n_layers": config.global_every,
+    "embedding_dropout": config.dropout,
+    "mlp_dropout": config.dropout,
+    "attention_dropout": config.attention_dropout,
+    **thetas,
+    "rope_parameters": {
+      kind: {"rope_type": "default", "rope_theta": thetas[name]}
+      for name, kind in THETAS.items()
+    },
+    "layer_types": [kinds[config.is_local(i)] for i in range(config.layers)],
+    "classifier_pooling": "cls",
+  }
+  if config.embedding_size != config.width:  # transformers has no such model
+    fields["embedding_size"] = config.embedding_size
   return fields
 
 
@@ -181,28 +247,62 @@ def read_fields(path: pathlib.Path) -> dict[str, Any]:
   if not isinstance(family, str) or family not in _DEFAULTS:
     raise InputError(
       f"init: '{path}' has model_type={family!r}, but only"
-      f" {' and '.join(_DEFAULTS)} are supported. Use other weights."
+      f" {', '.join(_DEFAULTS)} are supported. Use other weights."
     )
-  defaults = _DEFAULTS[family] | _SHARED_DEFAULTS
-  fields = defaults | _FIXED | saved
-  for name in (x for x in defaults if isinstance(defaults[x], int)):
+  defaults = _DEFAULTS[family]
+  fields = defaults | _FIXED[family] | saved
+  for name in (x for x in defaults if type(defaults[x]) is int):
     if type(fields[name]) is not int or not 1 <= fields[name] < MAX_SIZE:
       raise InputError(
         f"init: '{path}' has {name}={repr(fields[name])[:40]}, which is not a"
         " valid size. Use the config that belongs to the weights."
       )
+  if family == "modernbert":
+    fields |= _read_thetas(fields, path)
   return fields
+
+
+def _read_thetas(
+  fields: Mapping[str, Any], path: pathlib.Path
+) -> dict[str, float]:
+  """Returns the bases of rotary positions; v4.57 and v5 name them differently.
+
+  InputError: layers or positions are not ModernBERT's.
+  """
+  kinds, thetas = list(THETAS.values()), {}
+  types = [kinds[i % 3 > 0] for i in range(fields["num_hidden_layers"])]
+  if fields.get("layer_types") not in (None, types):
+    raise InputError(
+      f"init: '{path}' has layer_types with another order than ModernBERT's,"
+      " where every third layer has full_attention. Use other weights."
+    )
+  for name, kind in THETAS.items():
+    saved = fields.get(name, getattr(encoder.EncoderConfig, name))
+    ropes = fields.get("rope_parameters") or {kind: {"rope_theta": saved}}
+    match ropes.get(kind) if isinstance(ropes, dict) else ropes:
+      case {"rope_theta": float(theta) | int(theta), **others} if (
+        0 < theta < 1e30 and others.get("rope_type", "default") == "default"
+      ):
+        thetas[name] = float(theta)
+      case rope:
+        raise InputError(
+          f"init: '{path}' has the rotary positions {repr(rope)[:80]}, but only"
+          " a positive rope_theta with rope_type='default' is supported. Use"
+          " other weights."
+        )
+  return thetas
 
 
 def field_mismatches(
   saved: Mapping[str, Any], model: hf_names.Model, role: str
 ) -> list[str]:
   """Returns one line for each of the `saved` fields that differ."""
-  expected = model_config(model, role, pad=0) | _FIXED
-  names = _DEFAULTS[expected["model_type"]] | _SHARED_DEFAULTS | _FIXED
+  expected = model_config(model, role, pad=0)
+  family = expected["model_type"]
+  expected |= _FIXED[family]
   return [
     f"{name} is {saved[name]!r}, the model's is {expected[name]!r}"
-    for name in names
+    for name in _DEFAULTS[family] | _FIXED[family]
     if name in saved and saved[name] != expected[name]
   ]
 
@@ -218,6 +318,20 @@ def check_tokenizer(model: hf_names.Model, tokenizer: Tokenizer) -> None:
       f"The vocabulary has {len(tokenizer.vocab):,} entries, but the model has"
       f" {size:,}. {fix}"
     )
+
+
+def _fast_tokenizer(tokenizer: Tokenizer) -> dict[str, Any]:
+  """Returns BERT's `tokenizer.json`, which transformers needs with ModernBERT.
+
+  For other families it makes the tokenizer from the vocabulary.
+  """
+  backend = tokenizer.make_backend()
+  backend.add_special_tokens(list(tokenizer_lib.SPECIALS))
+  backend.decoder = decoders.WordPiece()
+  backend.post_processor = processors.BertProcessing(
+    ("[SEP]", tokenizer.sep), ("[CLS]", tokenizer.cls)
+  )
+  return json.loads(backend.to_str())
 
 
 def write_model(
@@ -237,13 +351,14 @@ def write_model(
   if reason := unsupported_reason(model):
     raise InputError(f"{reason} Use --config.model.backbone=encoder.")
   check_tokenizer(model, tokenizer)
-  config, family = model.roles[role], hf_names.NETWORKS[role].family
+  config = model.roles[role]
   path = folder / arrays_lib.WEIGHTS
   tensors = hf_names.to_huggingface(params, model, role)
   safetensors.numpy.save_file(tensors, path, metadata={"format": "pt"})
   # safetensors makes the file private, but an export is meant to be shared.
   path.chmod(0o644)
   fields = model_config(model, role, pad=tokenizer.pad)
+  family = fields["model_type"]
   # In BERT's tokenizer, null means that accents are stripped if lower-casing.
   is_default = tokenizer.strip_accents == tokenizer.lowercase
   files = {
@@ -257,6 +372,19 @@ def write_model(
       "tokenize_chinese_chars": True,
     },
   }
+  if family == "modernbert":
+    # Its ids are by default of another vocabulary; it has no token types.
+    starts, ends = (
+      ("bos_token_id", "cls_token_id"),
+      ("eos_token_id", "sep_token_id"),
+    )
+    files[CONFIG] |= dict.fromkeys(starts, tokenizer.cls)
+    files[CONFIG] |= dict.fromkeys(ends, tokenizer.sep)
+    files[TOKENIZER] |= {
+      "tokenizer_class": "PreTrainedTokenizerFast",
+      "model_input_names": ["input_ids", "attention_mask"],
+    }
+    files["tokenizer.json"] = _fast_tokenizer(tokenizer)
   for name, value in files.items():
     text = json.dumps(value, indent=2) + "\n"
     (folder / name).write_text(text, encoding="utf-8")
@@ -274,7 +402,8 @@ def open_network(folder: pathlib.Path) -> Network:
   fields = read_fields(path)
   arrays = arrays_lib.open_arrays(folder)
   arrays = _use_current_names(arrays, fields["model_type"])
-  role = "bert" if fields["model_type"] == "bert" else "discriminator"
+  backbone = "modern" if fields["model_type"] == "modernbert" else "encoder"
+  role = "discriminator" if fields["model_type"] == "electra" else "bert"
   if role != "bert" and any(x.startswith(GENERATORS) for x in arrays.shapes):
     role = "generator"
   if (num_layers := fields["num_hidden_layers"]) > len(arrays.shapes):
@@ -291,7 +420,8 @@ def open_network(folder: pathlib.Path) -> Network:
     vocabulary=find_optional(folder, *tokenizer_lib.FILES),
     lowercase=lowercase,
     strip_accents=strip_accents,
-    tied=hf_names.NETWORKS[role].tied,
+    tied=hf_names.BACKBONES[backbone][role].tied,
+    backbone=backbone,
   )
 
 
@@ -323,13 +453,14 @@ def verify_checksums(folder: pathlib.Path) -> None:
 
 def _use_current_names(arrays: Arrays, family: str) -> Arrays:
   """Renames arrays to the names that transformers uses today."""
-  has_family = any(name.startswith(f"{family}.") for name in arrays.shapes)
+  prefix = "model" if family == "modernbert" else family
+  has_prefix = any(name.startswith(f"{prefix}.") for name in arrays.shapes)
   old_names: dict[str, str] = {}  # by current name
   for name in arrays.shapes:
     if name.endswith(CONSTANTS):
       continue
-    is_bare = name.startswith(BARE_PREFIXES) and not has_family
-    current = f"{family}.{name}" if is_bare else name
+    is_bare = name.startswith(BARE_PREFIXES) and not has_prefix
+    current = f"{prefix}.{name}" if is_bare else name
     for old, new in OLD_SUFFIXES.items():
       if current.endswith(old):
         current = current.removesuffix(old) + new

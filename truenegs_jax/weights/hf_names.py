@@ -4,8 +4,9 @@
 
 A pair becomes two models, each with a copy of the shared embeddings:
 ElectraForPreTraining (discriminator) and ElectraForMaskedLM (generator). BERT
-becomes BertForMaskedLM, or BertForPreTraining if it has a pooler. A fine-tuned
-model becomes the class of its family with the same head.
+becomes BertForMaskedLM, or BertForPreTraining if it has a pooler; with the
+backbone `modern`, ModernBertForMaskedLM. A fine-tuned model becomes the class
+of its family with the same head.
 """
 
 import dataclasses
@@ -23,13 +24,61 @@ Model = pretrain.Model | finetune.DownstreamModel
 
 
 @dataclasses.dataclass(frozen=True)
+class EncoderNames:
+  """Hugging Face's names of an encoder's arrays and modules, by ours."""
+
+  tables: Mapping[str, str]  # of embeddings
+  norm: str  # of embeddings
+  layer: str  # before the number of a layer
+  modules: Mapping[str, str]  # of a layer
+  last: Mapping[str, str] = dataclasses.field(default_factory=dict)  # modules
+
+
+BERT_NAMES = EncoderNames(
+  tables={
+    "word": "embeddings.word_embeddings.weight",
+    "position": "embeddings.position_embeddings.weight",
+    "type": "embeddings.token_type_embeddings.weight",
+  },
+  norm="embeddings.LayerNorm",
+  layer="encoder.layer",
+  modules={
+    "query": "attention.self.query",
+    "key": "attention.self.key",
+    "value": "attention.self.value",
+    "attention_output": "attention.output.dense",
+    "attention_norm": "attention.output.LayerNorm",
+    "ffn_input": "intermediate.dense",
+    "ffn_output": "output.dense",
+    "ffn_norm": "output.LayerNorm",
+  },
+)
+MODERN_NAMES = EncoderNames(
+  tables={"word": "embeddings.tok_embeddings.weight"},
+  norm="embeddings.norm",
+  layer="layers",
+  modules={
+    "attention_norm": "attn_norm",  # the first layer has none
+    "qkv": "attn.Wqkv",
+    "attention_output": "attn.Wo",
+    "ffn_norm": "mlp_norm",
+    "ffn_gated": "mlp.Wi",
+    "ffn_output": "mlp.Wo",
+  },
+  last={"final_norm": "final_norm"},
+)
+
+
+@dataclasses.dataclass(frozen=True)
 class NetworkNames:
   """Hugging Face's names for a network and its head."""
 
-  family: str  # the `model_type`, also the prefix of the encoder's names
+  family: str  # the `model_type`
   architecture: str
   head: Mapping[str, str]  # our name -> Hugging Face's, of modules and arrays
   head_arrays: Mapping[str, str] = dataclasses.field(default_factory=dict)
+  encoder: EncoderNames = BERT_NAMES
+  prefix: str = ""  # of the encoder's names, if not the family
   # Its name of a second copy of an array -> path in our tree.
   tied: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
@@ -67,6 +116,19 @@ NETWORKS = {
     },
   ),
 }
+_MODERN_MLM = NetworkNames(
+  family="modernbert",
+  architecture="ModernBertForMaskedLM",
+  head={"dense": "head.dense", "norm": "head.norm"},
+  head_arrays={"bias": "decoder.bias"},
+  tied={"decoder.weight": "embeddings/word"},
+  encoder=MODERN_NAMES,
+  prefix="model",
+)
+BACKBONES = {
+  "encoder": NETWORKS,
+  "modern": dict.fromkeys(NETWORKS, _MODERN_MLM),
+}
 # Modules that BertForPreTraining has and BertForMaskedLM has not.
 POOLED = {
   "pooled/pooler": "bert.pooler.dense",
@@ -83,19 +145,6 @@ TASK_HEADS: dict[str, dict[str, str]] = {
     "task_head/output": "classifier",
   },
   "spans": {"task_head/output": "qa_outputs"},
-}
-# Embedding tables: our name -> Hugging Face's.
-EMBEDDING_NAMES = {"word": "word", "position": "position", "type": "token_type"}
-# Modules of a layer: our name -> Hugging Face's.
-LAYER_NAMES = {
-  "query": "attention.self.query",
-  "key": "attention.self.key",
-  "value": "attention.self.value",
-  "attention_output": "attention.output.dense",
-  "attention_norm": "attention.output.LayerNorm",
-  "ffn_input": "intermediate.dense",
-  "ffn_output": "output.dense",
-  "ffn_norm": "output.LayerNorm",
 }
 
 
@@ -115,13 +164,15 @@ def to_huggingface(
   if differing := sorted(flat.keys() ^ table.keys()):
     raise InputError(
       f"The parameters of the {role} and of Hugging Face's"
-      f" {NETWORKS[role].family} of this size differ: only one of them has"
+      f" {network_names(model, role).family} of this size differ: only one of"
+      " them has"
       f" {', '.join(differing[:5])}."
     )
   tensors = {}
   for path, name in table.items():
     x = np.asarray(flat[path])
-    x = x.T if path.endswith("/kernel") else x  # Hugging Face's is [out, in]
+    if path.endswith("/kernel"):  # Hugging Face's is [out, in]
+      x = x.reshape(len(x), -1).T
     # Contiguous: safetensors writes the buffer and ignores the strides.
     tensors[name] = np.ascontiguousarray(x, np.float32)
   return tensors
@@ -132,17 +183,25 @@ def flat_shapes(model: Model) -> dict[str, jax.ShapeDtypeStruct]:
   return traverse_util.flatten_dict(pretrain.param_shapes(model), sep="/")
 
 
+def network_names(model: Model, role: str) -> NetworkNames:
+  """Returns the names of a network; other backbones are described as BERT."""
+  return BACKBONES.get(model.backbone, NETWORKS)[role]
+
+
 def name_table(model: Model, role: str) -> dict[str, str]:
   """Maps each path in our tree to Hugging Face's name, for one network."""
-  config, names = model.roles[role], NETWORKS[role]
-  family = names.family
-  modules = {"embeddings/norm": f"{family}.embeddings.LayerNorm"}
+  config, names = model.roles[role], network_names(model, role)
+  arrays, prefix = names.encoder, names.prefix or names.family
+  modules = {"embeddings/norm": f"{prefix}.{arrays.norm}"}
   if config.embedding_size != config.width:
-    modules[f"{role}/project"] = f"{family}.embeddings_project"
+    modules[f"{role}/project"] = f"{prefix}.embeddings_project"
   for i in range(config.layers):
-    layer = f"{family}.encoder.layer.{i}"
-    for module, name in LAYER_NAMES.items():
+    for module, name in arrays.modules.items():
+      layer = f"{prefix}.{arrays.layer}.{i}"
       modules[f"{role}/layer_{i}/{module}"] = f"{layer}.{name}"
+  modules |= {f"{role}/{x}": f"{prefix}.{y}" for x, y in arrays.last.items()}
+  if config.pre_norm:
+    modules.pop(f"{role}/layer_0/attention_norm", None)
   fine_tuned = isinstance(model, finetune.DownstreamModel)
   if fine_tuned:
     modules |= TASK_HEADS[model.head]
@@ -151,13 +210,14 @@ def name_table(model: Model, role: str) -> dict[str, str]:
   if has_pooler(model):
     modules |= POOLED
   table = {
-    f"embeddings/{kind}": f"{family}.embeddings.{name}_embeddings.weight"
-    for kind, name in EMBEDDING_NAMES.items()
+    f"embeddings/{kind}": f"{prefix}.{name}"
+    for kind, name in arrays.tables.items()
   }
   for module, name in modules.items():
     weight = "scale" if module.endswith("norm") else "kernel"
     table[f"{module}/{weight}"] = f"{name}.weight"
-    table[f"{module}/bias"] = f"{name}.bias"
+    if config.bias:
+      table[f"{module}/bias"] = f"{name}.bias"
   if not fine_tuned:
     for array, name in names.head_arrays.items():
       table[f"{role}_head/{array}"] = name
@@ -167,12 +227,13 @@ def name_table(model: Model, role: str) -> dict[str, str]:
 def architecture(model: Model, role: str) -> str:
   """Returns the class of transformers for one network of a model."""
   if isinstance(model, finetune.DownstreamModel):
-    is_span, family = model.head == "spans", NETWORKS[role].family.capitalize()
+    family = network_names(model, role).family.capitalize()
+    is_span = model.head == "spans"
     task = "QuestionAnswering" if is_span else "SequenceClassification"
     return f"{family}For{task}"
   if has_pooler(model):
     return "BertForPreTraining"
-  return NETWORKS[role].architecture
+  return network_names(model, role).architecture
 
 
 def has_pooler(model: Model) -> bool:

@@ -27,10 +27,12 @@ ROUNDING = 1e-6
 MODELS = ({"bert"}, {"discriminator"}, {"discriminator", "generator"})
 # Sizes of the generator of a discriminator without one.
 DUMMY_GENERATOR = "embedding_size={} width=1 layers=1 heads=1 ffn=1"
-RATES = {  # fields of EncoderConfig -> fields of Hugging Face's config.json
-  "dropout": "hidden_dropout_prob",
-  "attention_dropout": "attention_probs_dropout_prob",
-  "initializer_range": "initializer_range",
+# Fields of EncoderConfig -> fields of Hugging Face's config.json: BERT's, and
+# ModernBERT's.
+RATES = {
+  "dropout": ("hidden_dropout_prob", "embedding_dropout"),
+  "attention_dropout": ("attention_probs_dropout_prob", "attention_dropout"),
+  "initializer_range": ("initializer_range",),
 }
 # Arrays with a row for every word.
 WORD_ARRAYS = ("embeddings/word", "bert_head/bias", "generator_head/bias")
@@ -96,9 +98,11 @@ def fit_own_model(
     "variant": kept.variant,
     "backbone": kept.backbone,
     "max_positions": kept.fields["max_position_embeddings"],
+    **kept.thetas,
   }
-  for name, saved_name in RATES.items():
-    rate = kept.fields.get(saved_name)
+  for name, saved_names in RATES.items():
+    rates = (kept.fields[x] for x in saved_names if x in kept.fields)
+    rate = next(rates, None)
     if isinstance(rate, int | float) and 0 <= rate <= 1:
       fields[name] = rate
   model: pretrain.Model
@@ -162,7 +166,7 @@ def _read_networks(fitted: fit.Fit, report: Report) -> Flat:
   """Reads the parameters of all networks; the first has the shared ones."""
   all_params: Flat = {}
   for role, network in fitted.networks.items():
-    params = _read_network(network, fitted.names[role])
+    params = _read_network(network, fitted.names[role], fitted.model)
     if unused := fit.unused_pooler_names(network, fitted.model, role):
       report(
         f"init: dropped {', '.join(unused)} of {network.location}. To keep"
@@ -183,9 +187,15 @@ def _read_networks(fitted: fit.Fit, report: Report) -> Flat:
   return all_params
 
 
-def _read_network(network: Network, names: Mapping[str, str]) -> Flat:
+def _read_network(
+  network: Network, names: Mapping[str, str], model: hf_names.Model
+) -> Flat:
   """Reads the arrays of a network by path; tied copies must be equal."""
+  shapes = hf_names.flat_shapes(model)
   flat = {path: _read_array(network, path, x) for path, x in names.items()}
+  for path in flat:
+    if shapes[path].ndim > 2:  # parts of one product
+      flat[path] = flat[path].reshape(shapes[path].shape)
   for name, path in network.tied.items():
     if name not in network.arrays.shapes or path not in flat:
       continue

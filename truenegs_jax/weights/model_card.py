@@ -145,7 +145,7 @@ def task_card(
   labels = (" ".join(x.split()).replace("`", "'") for x in task.labels)
   listed = ", ".join(f"`{label}`" for label in labels)
   use = _TASK_USES[task.kind].format(labels=listed)
-  family = hf_names.NETWORKS[model.role].family
+  family = hf_names.network_names(model, model.role).family
   is_span = task.kind == task_lib.SPANS
   return _fill_card(
     model,
@@ -170,7 +170,7 @@ def _fill_card(
 ) -> str:
   import huggingface_hub  # slow to import
 
-  config, family = model.roles[role], hf_names.NETWORKS[role].family
+  config, family = model.roles[role], hf_names.network_names(model, role).family
   metadata: dict[str, Any] = {
     **{name: x or None for name, x in origin.metadata.items()},
     "license": origin.metadata.get("license") or "unknown",

@@ -1,0 +1,94 @@
+"""ModernBERT's folders of transformers, in both formats of their config."""
+
+import shutil
+
+import pytest
+
+from support import tiny
+from support.weight_files import TOKENIZER, edit_config
+from truenegs_jax.data.tokens.tokenizer import write_vocabulary
+from truenegs_jax.runtime.errors import InputError
+from truenegs_jax.weights import export_model, find, hf_names, load
+
+THETAS = {"global_rope_theta": 500.0, "local_rope_theta": 50.0}
+VERSION_4 = {
+  **{"rope_parameters": None, "layer_types": None, **THETAS},
+  "position_embedding_type": "sans_pos",  # of Ettin and mmBERT
+}
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+  """Returns folders of a masked model and of its encoder alone."""
+  transformers = pytest.importorskip("transformers")
+  torch = pytest.importorskip("torch")
+  torch.manual_seed(0)
+  config = transformers.ModernBertConfig(
+    vocab_size=tiny.V,
+    hidden_size=32,
+    intermediate_size=48,
+    num_hidden_layers=4,
+    num_attention_heads=2,
+    initializer_range=0.3,
+    max_position_embeddings=150,
+    **dict.fromkeys(("cls_token_id", "bos_token_id"), tiny.CLS),
+    **dict.fromkeys(("sep_token_id", "eos_token_id"), tiny.SEP),
+    pad_token_id=tiny.PAD,
+    **THETAS,
+  )
+  network = transformers.ModernBertForMaskedLM(config)
+  with torch.no_grad():
+    network.decoder.bias.normal_()
+  masked, bare = (tmp_path_factory.mktemp(x) for x in ("masked", "bare"))
+  network.save_pretrained(masked)
+  network.model.save_pretrained(bare)
+  for folder in (masked, bare):
+    write_vocabulary(TOKENIZER.vocab, folder / "vocab.txt")
+  return masked, bare
+
+
+@pytest.mark.parametrize("changed", [{}, VERSION_4], ids=["v5", "v4"])
+def test_a_released_folder_computes_the_logits_of_transformers(
+  folders, tmp_path, monkeypatch, changed
+):
+  masked = shutil.copytree(folders[0], tmp_path / "masked")
+  edit_config(masked, changed)
+  model, params, _ = load.load(str(masked), report=str)
+  assert model.config.global_rope_theta == THETAS["global_rope_theta"]
+  assert model.config.local_rope_theta == THETAS["local_rope_theta"]
+  # Longer than a window.
+  inputs = tiny.make_batch(0, rows=2, length=150)
+  del inputs["row"]
+  monkeypatch.setattr(export_model, "_random_inputs", lambda config: inputs)
+  summary = export_model.compare_logits({"bert": masked}, params, model)
+  assert "loads ModernBertForMaskedLM and computes our logits" in summary
+
+
+def test_an_encoder_without_a_head_lacks_only_the_head(folders):
+  _, bare = folders
+  model, _, fitted = load.fit_own_model(find.Weights(str(bare), str), str)
+  expected = {
+    x for x in hf_names.flat_shapes(model) if x.startswith("bert_head/")
+  }
+  assert set(fitted.missing) == expected
+
+
+@pytest.mark.parametrize(
+  ("changed", "message"),
+  [
+    ({"layer_types": ["full_attention"] * 4}, "layer_types with another order"),
+    ({"layer_types": None, "global_attn_every_n_layers": 2}, "n_layers is 2"),
+    ({"attention_bias": True}, "attention_bias is True"),
+    ({"local_attention": 64}, "local_attention is 64, the model's is 128"),
+    (
+      {"rope_parameters": {"full_attention": {"rope_type": "yarn"}}},
+      "rotary positions.*yarn",
+    ),
+    ({**VERSION_4, "local_rope_theta": "x"}, "rotary positions.*x"),
+  ],
+)
+def test_another_architecture_is_refused(folders, tmp_path, changed, message):
+  folder = shutil.copytree(folders[1], tmp_path / "changed")
+  edit_config(folder, changed)
+  with pytest.raises(InputError, match=message):
+    load.load(str(folder), report=str)
