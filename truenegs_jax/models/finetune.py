@@ -39,14 +39,12 @@ def class_head(role: str, backbone: str) -> str:
 class TaskHead(nn.Module):
   """The outputs of a task, from the vector of [CLS] or of each position.
 
-  Kinds:
-    "dense": two dense layers with gelu in between, like Hugging Face's
-      ElectraClassificationHead.
-    "pooler": one dense layer on the output of BERT's pooler, which is not part
-      of this module (BERT's `run_classifier.py`).
-    "spans": one dense layer without dropout (BERT's `run_squad.py`).
-
   In pre-norm networks all are ModernBERT's: dense, gelu, norm, dropout, dense.
+
+  `kind` is "dense": two dense layers with gelu in between, like Hugging Face's
+  ElectraClassificationHead; "pooler": one on the output of BERT's pooler, which
+  is not part of this module (BERT's `run_classifier.py`); or "spans": one
+  without dropout (BERT's `run_squad.py`).
   """
 
   config: encoder.EncoderConfig
