@@ -37,6 +37,12 @@ def make_options(*, style="80_10_10", **fields) -> Options:
   return Options(masking=masking_options, **fields)
 
 
+def is_recipe(fields):
+  """Returns whether a kind of smoothing goes with its share."""
+  share, by = fields["smoothing"], fields["smoothing_by"]
+  return not share or by == "uniform" or (by == "set") == (share == 1)
+
+
 @dataclasses.dataclass(frozen=True)
 class Case:
   """A batch, a synonym table and the arrays of a stub model."""

@@ -276,7 +276,8 @@ def _find_runs(
   if failed := [f"seed {x.seed}, {x.failure}" for x in pool if x.failure]:
     count = f"{len(runs)} of {len(pool)} seeds; {len(failed)} failed"
     notes.insert(0, f"{count}: {'; '.join(failed)}")
-  missing = [x for x in runs if not pathlib.Path(x, hf_folder.CONFIG).exists()]
+  configs = {x: open_path(key, x) / hf_folder.CONFIG for x in runs}
+  missing = [x for x in runs if not configs[x].exists()]
   if missing or not runs:
     reason = f"'{missing[0]}' is missing" if missing else "all its runs failed"
     raise InputError(

@@ -204,7 +204,7 @@ def hide_folders(text: str) -> str:
 
 def hide_in_command(command: str) -> str:
   """Hides folders in a shell command, --workdir and where truenegs is."""
-  words = re.sub("^.*? main ", "truenegs main ", command)
+  words = re.sub(r"^.*?\btruenegs(_jax)? ", "truenegs ", command)
   kept = [x for x in shlex.split(words) if not x.startswith("--workdir=")]
   return shlex.join(map(hide_folders, kept))
 
