@@ -321,10 +321,7 @@ def check_tokenizer(model: hf_names.Model, tokenizer: Tokenizer) -> None:
 
 
 def _fast_tokenizer(tokenizer: Tokenizer) -> dict[str, Any]:
-  """Returns BERT's `tokenizer.json`, which transformers needs with ModernBERT.
-
-  For other families it makes the tokenizer from the vocabulary.
-  """
+  """Returns BERT's `tokenizer.json`; transformers makes none for ModernBERT."""
   backend = tokenizer.make_backend()
   backend.add_special_tokens(list(tokenizer_lib.SPECIALS))
   backend.decoder = decoders.WordPiece()
@@ -374,12 +371,9 @@ def write_model(
   }
   if family == "modernbert":
     # Its ids are by default of another vocabulary; it has no token types.
-    starts, ends = (
-      ("bos_token_id", "cls_token_id"),
-      ("eos_token_id", "sep_token_id"),
-    )
-    files[CONFIG] |= dict.fromkeys(starts, tokenizer.cls)
-    files[CONFIG] |= dict.fromkeys(ends, tokenizer.sep)
+    cls, sep = tokenizer.cls, tokenizer.sep
+    files[CONFIG] |= {"bos_token_id": cls, "cls_token_id": cls}
+    files[CONFIG] |= {"eos_token_id": sep, "sep_token_id": sep}
     files[TOKENIZER] |= {
       "tokenizer_class": "PreTrainedTokenizerFast",
       "model_input_names": ["input_ids", "attention_mask"],

@@ -80,13 +80,8 @@ def make_plan(
       data.vocab, lowercase=data.lowercase, strip_accents=strip_accents
     )
     vocabulary = given.fingerprint
-    num_cased = sum(x != x.lower() and x[0] != "[" for x in given.vocab)
-    if data.lowercase and num_cased > len(given.vocab) / 10:
-      progress.log_console().print(
-        f"warning: data.vocab has {num_cased:,} entries with capitals, which"
-        " text loses. For a cased one, set --config.data.lowercase=False.",
-        soft_wrap=True,
-      )
+    if data.lowercase:
+      _warn_of_capitals(given)
   options = folder_lib.RowsOptions(
     sources=identity,
     vocabulary=vocabulary,
@@ -108,6 +103,17 @@ def make_plan(
     num_workers=data.workers or engines.available_cores(),
     open_corpus=open_text,
   )
+
+
+def _warn_of_capitals(tokenizer: Tokenizer) -> None:
+  """Warns of a vocabulary that is likely to be for text with capitals."""
+  num_cased = sum(x != x.lower() and x[0] != "[" for x in tokenizer.vocab)
+  if num_cased > len(tokenizer.vocab) / 10:
+    progress.log_console().print(
+      f"warning: data.vocab has {num_cased:,} entries with capitals, which"
+      " text loses. For a cased one, set --config.data.lowercase=False.",
+      soft_wrap=True,
+    )
 
 
 def execute_plan(plan: steps.Plan) -> tuple[pathlib.Path, Tokenizer]:
