@@ -44,6 +44,8 @@ class Tokenizer:
     strip_accents: whether "é" becomes "e". BERT sets it to `lowercase`; some
       languages need only one of the two.
     pad, unk, cls, sep, mask: the ids of the special entries.
+    mark: the prefix in `vocab` of pieces that continue a word ("##"), or that
+      follow a space: "Ġ" of byte-level BPE, "▁" of SentencePiece. "": neither.
   """
 
   vocab: tuple[str, ...]
@@ -54,6 +56,7 @@ class Tokenizer:
   cls: int
   sep: int
   mask: int
+  mark: str = "##"
 
   @property
   def special_ids(self) -> tuple[int, ...]:
