@@ -12,7 +12,7 @@ from support.weight_files import random_params
 from truenegs_jax.data.tokens.tokenizer import make_tokenizer
 from truenegs_jax.models import pretrain
 from truenegs_jax.runtime.errors import InputError
-from truenegs_jax.weights import hf_folder, hf_names
+from truenegs_jax.weights import hf_config, hf_folder, hf_names
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 WORDS = ["the", "mute", "swan", "##s", ",", "uber", "Über", "Swan", "über"]
@@ -137,7 +137,7 @@ def test_missing_fields_get_the_defaults_of_transformers(tmp_path, family):
 
   path = tmp_path / "config.json"
   path.write_text(json.dumps({"model_type": family, "vocab_size": 99}))
-  fields = hf_folder.read_fields(path)
+  fields = hf_config.read_fields(path)
   defaults = transformers.AutoConfig.for_model(family).to_dict()
   assert fields.pop("vocab_size") == 99
   for name in fields.keys() - {"position_embedding_type", "is_decoder"}:
@@ -192,8 +192,8 @@ def test_a_vocabulary_of_another_size_is_refused(tmp_path):
 
 def test_a_backbone_without_counterpart_is_refused(tmp_path):
   model = tiny.make_model(backbone="modern")
-  assert hf_folder.unsupported_reason(model)
-  assert not hf_folder.unsupported_reason(tiny.make_model())
+  assert hf_names.unsupported_reason(model)
+  assert not hf_names.unsupported_reason(tiny.make_model())
   params = random_params(model)
   with pytest.raises(InputError, match="backbone='modern'"):
     hf_folder.write_model(tmp_path, params, model, "generator", _tokenizer())

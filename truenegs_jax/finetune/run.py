@@ -27,7 +27,7 @@ from truenegs_jax.runtime.files import disk_errors, remove_folder
 from truenegs_jax.tasks import records
 from truenegs_jax.tasks.task import OWN, TASKS
 from truenegs_jax.train import guards, plan, sharding
-from truenegs_jax.weights import export_model, find, hf_folder, model_card
+from truenegs_jax.weights import export_model, find, hf_names, model_card
 from truenegs_jax.workdir import files, lock
 from truenegs_jax.workdir.lock import Lease
 
@@ -121,7 +121,7 @@ def _describe_plan(context: RunContext) -> dict[str, str]:
       f" units, vocabulary of {config.vocab_size:,} entries",
       "optimizer": f"peak learning rate {o.peak_rate(config.width):g},"
       f" layer decay {o.decay(config.width):g}",
-      "export": hf_folder.unsupported_reason(model) or o.finetune.export,
+      "export": hf_names.unsupported_reason(model) or o.finetune.export,
     }
   lines["batches"] = f"{o.batch_size} rows of at most {o.length} tokens"
   lines["time"] = "not estimated, as no rows are read; the first run shows it"
@@ -250,7 +250,7 @@ def _export(
   """Exports the model for Hugging Face; returns the outcome."""
   if result.failure:
     return "not exported: the run failed"
-  if reason := hf_folder.unsupported_reason(setup.model):
+  if reason := hf_names.unsupported_reason(setup.model):
     return reason
   output = folder / results.MODEL
   shutil.rmtree(output, ignore_errors=True)  # of a kill before the result

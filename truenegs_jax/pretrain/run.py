@@ -33,7 +33,7 @@ from truenegs_jax.runtime.paths import is_hub_name
 from truenegs_jax.synonyms import run_table
 from truenegs_jax.synonyms.table import SynonymTable
 from truenegs_jax.train import plan, prepare_data, setup, sharding, speed, start
-from truenegs_jax.weights import find, hf_folder
+from truenegs_jax.weights import find, hf_names
 from truenegs_jax.weights.export_model import export_model
 from truenegs_jax.workdir import files, lock
 from truenegs_jax.workdir.checkpoints import Checkpoints
@@ -399,7 +399,7 @@ def _export(workdir: pathlib.Path, result: loop.Training) -> None:
   params = distributed.to_host(result.setup.state.params)
   if not distributed.is_first_process():
     return
-  if reason := hf_folder.unsupported_reason(run.model):
+  if reason := hf_names.unsupported_reason(run.model):
     report = f"{reason} The checkpoints have the weights."
   else:
     origin = export_run.summarize_run(workdir, run.config, result.steps)

@@ -33,7 +33,7 @@ from truenegs_jax.synonyms.run_table import TableRequest, resolve_auto
 from truenegs_jax.synonyms.vocabulary import continues_word
 from truenegs_jax.train import metrics, model_table, optim, sharding, speed
 from truenegs_jax.train import step as step_lib
-from truenegs_jax.weights import find, fit, hf_folder
+from truenegs_jax.weights import find, fit, hf_config
 from truenegs_jax.workdir import saved_model
 
 OBJECTIVES: dict[str, Callable[..., Terms]] = {
@@ -281,7 +281,7 @@ def _find_thetas(
     known = next(iter(networks.values())).thetas
   return {
     f"model.{name}": known.get(name, 0.0)
-    for name in hf_folder.THETAS
+    for name in hf_config.THETAS
     if not getattr(config.model, name)
   }
 

@@ -18,7 +18,7 @@ from truenegs_jax.data.tokens.tokenizer import Tokenizer
 from truenegs_jax.models import encoder, finetune, pretrain
 from truenegs_jax.runtime.errors import InputError, printable
 from truenegs_jax.tasks import task as task_lib
-from truenegs_jax.weights import hf_folder, hf_names
+from truenegs_jax.weights import hf_config, hf_folder, hf_names
 from truenegs_jax.weights.hf_folder import Network
 
 FLOATS = ("float32", "float16", "bfloat16")
@@ -142,7 +142,8 @@ def fit(
         f" model.backbone={model.backbone!r}. Use the backbone of the weights:"
         f" --config.model.backbone={network.backbone}."
       )
-    lines = hf_folder.field_mismatches(network.fields, stored_model, role)
+    expected = hf_folder.model_config(stored_model, role, pad=0)
+    lines = hf_config.field_mismatches(network.fields, expected)
     lines += _array_mismatches(network, stored_model, role)
     if lines:
       problems += [f"{network.location} does not fit the model:", *lines]

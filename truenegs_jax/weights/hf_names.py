@@ -178,6 +178,18 @@ def to_huggingface(
   return tensors
 
 
+def unsupported_reason(model: Model) -> str:
+  """Returns why transformers does not have a model; "" if it has."""
+  is_mlm = isinstance(model, pretrain.BertMlm) and not model.pooler
+  if model.backbone == "encoder" or (model.backbone == "modern" and is_mlm):
+    return ""
+  return (
+    f"This model with model.backbone={model.backbone!r} has no names in Hugging"
+    " Face's format, so it is not exported and cannot start from weights in"
+    " this format."
+  )
+
+
 def flat_shapes(model: Model) -> dict[str, jax.ShapeDtypeStruct]:
   """Returns the shape of every parameter by path."""
   return traverse_util.flatten_dict(pretrain.param_shapes(model), sep="/")
