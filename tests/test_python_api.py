@@ -91,10 +91,10 @@ def test_mlm_loss_is_equation_2_slot_by_slot():
   assert corrected > 3 < spared
   aux = {"bits_VxW": tiny.pack_bits(dense_VxV)}
   loss = jax.jit(truenegs_jax.mlm_loss)
-  actual = loss(logits, gold, weight, aux, ends_BxK=ends)
+  actual = loss(logits, gold, weight, aux, words_BxK=ends)
   np.testing.assert_allclose(actual, (total, count), rtol=1e-5)
   aux = {"ids_VxS": tiny.list_ids(dense_VxV)}
-  actual = truenegs_jax.mlm_loss(logits, gold, weight, aux, ends_BxK=ends)
+  actual = truenegs_jax.mlm_loss(logits, gold, weight, aux, words_BxK=ends)
   np.testing.assert_array_equal(actual[1], count)
 
 
@@ -114,7 +114,7 @@ def test_mlm_loss_smooths_ends_and_counts_no_slot_without_gold(by, share):
   labels[0, ::3] = -100
 
   def loss(logits, weight=None, share=share, gold=gold, ends=None):
-    options = {"smoothing": share, "smoothing_by": by, "ends_BxK": ends}
+    options = {"smoothing": share, "smoothing_by": by, "words_BxK": ends}
     return truenegs_jax.mlm_loss(
       logits, gold, weight, aux, hard_correction=False, **options
     )
@@ -156,7 +156,7 @@ def test_mlm_loss_refuses_other_shapes_while_it_is_traced():
     )
     aux = table.arrays(layout, rates=layout == "rates")
     return jax.eval_shape(
-      lambda *x: truenegs_jax.mlm_loss(*x[:3], aux, ends_BxK=x[3]),
+      lambda *x: truenegs_jax.mlm_loss(*x[:3], aux, words_BxK=x[3]),
       *(logits, gold, weight, ends),
     )
 
@@ -172,7 +172,7 @@ def test_mlm_loss_refuses_other_shapes_while_it_is_traced():
     ({"logits": (2, 3, 12 + 128), "layout": "rates"}, "140 entries"),
     ({"gold": (2, 1)}, r"gold_BxK has the shape \(2, 1\).* \(2, 3\)"),
     ({"weight": (3,)}, "weight_BxK has the shape"),
-    ({"ends": (3, 2)}, "ends_BxK has the shape"),
+    ({"ends": (3, 2)}, "words_BxK has the shape"),
   ):
     with pytest.raises(InputError, match=message):
       trace(**changes)

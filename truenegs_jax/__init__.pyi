@@ -3,6 +3,7 @@ from .data.rows.batches import batches as batches
 from .data.tokens.tokenizer import Tokenizer as Tokenizer
 from .data.tokens.tokenizer import load_tokenizer as load_tokenizer
 from .data.tokens.tokenizer import make_tokenizer as make_tokenizer
+from .data.tokens.words import word_edges as word_edges
 from .models.pretrain import BertMlm as BertMlm
 from .models.pretrain import ElectraPair as ElectraPair
 from .models.pretrain import init_params as init_params
@@ -12,7 +13,7 @@ from .objectives.electra import detection_loss as detection_loss
 from .objectives.electra import electra_terms as electra_terms
 from .objectives.masking import MaskingOptions as MaskingOptions
 from .objectives.masking import hide_slots as hide_slots
-from .objectives.mlm import is_word_end as is_word_end
+from .objectives.mlm import is_whole_word as is_whole_word
 from .objectives.mlm import mlm_loss as mlm_loss
 from .objectives.mlm import mlm_terms as mlm_terms
 from .objectives.negatives import false_negatives as false_negatives
@@ -27,7 +28,6 @@ from .runtime.rng import purpose_keys as purpose_keys
 from .runtime.rng import row_keys as row_keys
 from .synonyms.run_table import build_table as build_table
 from .synonyms.table import SynonymTable as SynonymTable
-from .synonyms.vocabulary import continues_word as continues_word
 from .train.step import total_loss as total_loss
 from .weights.export_model import export_model as export_model
 from .weights.load import Pretrained as Pretrained

@@ -60,7 +60,7 @@ def make_rows(
   tokens_RxL = np.pad(inner_RxL, ((0, 0), (1, 1)))
   tokens_RxL[:, 0], tokens_RxL[:, -1] = tokenizer.cls, tokenizer.sep
   # A whole word: no piece that continues a word, and none follows.
-  part_RxL = tn.continues_word(tokenizer.vocab)[tokens_RxL]
+  part_RxL = tn.word_edges(tokenizer.vocab)[tokens_RxL] % 2 == 1
   next_RxL = np.pad(part_RxL, ((0, 0), (0, 1)))[:, 1:]
   is_word_RxL = ~part_RxL & ~next_RxL
   rng = np.random.default_rng(SEED)

@@ -1,7 +1,6 @@
 """Tests cases of corrections on small predictions."""
 
 import dataclasses
-import types
 
 import numpy as np
 import pytest
@@ -15,7 +14,11 @@ from support.small_predictions import (
   render,
 )
 from truenegs_jax.corrections import findings
-from truenegs_jax.data.tokens.tokenizer import SPECIALS, make_tokenizer
+from truenegs_jax.data.tokens.tokenizer import (
+  SPECIALS,
+  Tokenizer,
+  make_tokenizer,
+)
 from truenegs_jax.report.tasks import show_cases
 from truenegs_jax.synonyms.table import SynonymTable
 
@@ -97,8 +100,8 @@ def test_cases_of_the_second_source_only_have_both_verdicts():
 def test_searching_in_batches_finds_the_same_cases(limit):
   tables = {"a": random_table(0), "b": random_table(1)}
   p = random_predictions(0, 400)
-  vocab = [*TOKENS, "[MASK]"]
-  tokenizer = types.SimpleNamespace(vocab=vocab, mask=len(TOKENS))
+  vocab = (*TOKENS, "[MASK]")
+  tokenizer = Tokenizer(vocab, True, True, 0, 0, 0, 1, len(TOKENS))
   both = (findings.CaseFinder(tables, tokenizer, limit=limit) for _ in range(2))
   finder, other = both
   other.add(p)

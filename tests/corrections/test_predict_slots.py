@@ -31,7 +31,7 @@ def make_predict(seed):
   run = types.SimpleNamespace(
     model=MODEL,
     options=Options(masking=MASKING),
-    continues_V=None,
+    edges_V=None,
     mesh_spec=spec,
     config=types.SimpleNamespace(seed=seed),
   )

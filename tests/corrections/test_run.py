@@ -53,7 +53,7 @@ PREDICT = {}  # compiled once for all tests
 
 
 def build_predict_step(run, mesh):
-  is_plain = run.continues_V is None
+  is_plain = run.edges_V is None
   key = run.model, run.options, mesh, run.config.seed, is_plain
   if not is_plain or key not in PREDICT:
     PREDICT[key] = original_build_predict_step(run, mesh)

@@ -122,8 +122,8 @@ def test_a_recipe_without_synonyms_needs_no_table():
   np.testing.assert_allclose(result["mlm"][0], expected["mlm"][0], rtol=1e-6)
 
 
-def test_strict_subword_corrects_only_ends_of_words():
-  """Position 7 precedes a piece; 11, 17 and 23 end their document."""
+def test_strict_subword_corrects_only_whole_words():
+  """Position 7 precedes a piece; 11 and 17 end their document."""
   piece = int(oracle.PIECES[0])
   tokens_BxL = np.full((oracle.B, oracle.L), 6, np.int32)
   documents_BxL = np.ones_like(tokens_BxL)
@@ -132,17 +132,20 @@ def test_strict_subword_corrects_only_ends_of_words():
   tokens_BxL[:, 18:] = piece
   documents_BxL[:, 12:], documents_BxL[2:, 18:] = 2, 0
   case = dataclasses.replace(
-    case_of(2), tokens_BxL=tokens_BxL, documents_BxL=documents_BxL
+    case_of(2),
+    tokens_BxL=tokens_BxL,
+    documents_BxL=documents_BxL,
+    edges_V=np.where(np.arange(oracle.V) == piece, 3, 2),
   )
   case = make_predictions_certain(case, np.full_like(tokens_BxL, 7))
-  ends = oracle.find_word_ends(case)
-  assert not ends[:, 7].any() and ends[:, 11].all() and ends[0, 23]
-  assert ends[2:, 17].all() and not ends[:2, 17].any()
+  words = oracle.find_words(case)
+  assert not words[:, 7:9].any() and words[:, 11].all()
+  assert words[2:, 17].all() and not words[:2, 17:].any()
   for strict in (False, True):
     recipe = oracle.make_options(strict_subword=strict)
     expected = oracle.check_terms(recipe, case, pair=False, train=True)
     slots = oracle.draw_slots(recipe, case).slots
-    kept = [not ends[s.row, s.position] for s in slots]
+    kept = [not words[s.row, s.position] for s in slots]
     assert any(kept) and not all(kept)
     false = len(slots) - sum(kept) * strict
     assert expected["corrected_of_slots"] == (false, len(slots))

@@ -64,7 +64,8 @@ def search_plainly(table_VxE, golds_V, words_V, *, top, threshold):
     ranked = []
     for b, word_E in enumerate(table_VxE):
       norms = np.sqrt((gold_E @ gold_E) * (word_E @ word_E))
-      if golds_V[a] and words_V[b] and a != b and norms > 0:
+      is_one_class = a % 2 == b % 2
+      if golds_V[a] and words_V[b] and a != b and is_one_class and norms > 0:
         cosine = gold_E @ word_E / norms
         if cosine >= threshold:
           ranked.append((-cosine, b))
@@ -75,8 +76,10 @@ def search_plainly(table_VxE, golds_V, words_V, *, top, threshold):
 
 @functools.partial(jax.jit, static_argnames=("top", "cells"))
 def compiled(table_VxE, golds_V, words_V, *, top, threshold, cells=2**24):
+  classes_V = jnp.arange(len(table_VxE)) % 2
+  options = dict(top=top, threshold=threshold, cells=cells)
   return negatives.neighbour_ids(
-    table_VxE, golds_V, words_V, top=top, threshold=threshold, cells=cells
+    table_VxE, golds_V, words_V, classes_V, **options
   )
 
 

@@ -50,7 +50,7 @@ class Case:
   tokens_BxL: np.ndarray
   documents_BxL: np.ndarray  # 0 for padding
   listed_VxV: np.ndarray  # [v, w]: whether w is in the synonym list of v
-  continues_V: np.ndarray  # bool
+  edges_V: np.ndarray  # of `word_edges`
   params: dict[str, np.ndarray]  # f32
   layout: str = "bits"  # of the synonym table, or "ids"
   seed: int = 0  # of the draws
@@ -91,7 +91,7 @@ def make_case(seed: int, *, layout: str = "bits") -> Case:
     tokens_BxL=tokens_BxL,
     documents_BxL=documents_BxL.astype(np.int32),
     listed_VxV=listed_VxV,
-    continues_V=np.isin(np.arange(V), PIECES),
+    edges_V=np.where(np.isin(np.arange(V), PIECES), 3, rng.choice([0, 2], V)),
     params=params,
     layout=layout,
     seed=seed,
@@ -164,7 +164,7 @@ def make_objective(
   options: Options, case: Case, *, pair: bool, train: bool, model=None
 ):
   """Returns the code under test as a function of the stub's arrays."""
-  aux = {"continues_V": jnp.asarray(case.continues_V)}
+  aux = {"edges_V": jnp.asarray(case.edges_V)}
   if case.layout == "bits" and not options.smoothing:
     aux["bits_VxW"] = jnp.asarray(tiny.pack_bits(case.listed_VxV))
   else:
@@ -312,7 +312,7 @@ def find_rates(listed_VxV: np.ndarray) -> np.ndarray:
 
 def _loss(options: Options, case: Case, params, slot: Slot) -> float:
   log_p_V = _log_softmax(params["logits"][slot.row, slot.position])
-  gated = options.strict_subword and piece_follows(case, slot)
+  gated = options.strict_subword and is_piece(case, slot)
   share = 0.0 if gated else options.smoothing
   return smoothed_loss(
     log_p_V, slot.gold, case.listed_VxV, share=share, by=options.smoothing_by
@@ -344,24 +344,25 @@ def smoothed_loss(
   return share * sum(choices) - log_p_V[gold]
 
 
-def piece_follows(case: Case, slot: Slot) -> bool:
-  """Returns whether a `##` piece of the same document comes next."""
-  return not find_word_ends(case)[slot.row, slot.position]
+def is_piece(case: Case, slot: Slot) -> bool:
+  """Returns whether a slot is a piece of a longer word of its document."""
+  return not find_words(case)[slot.row, slot.position]
 
 
-def find_word_ends(case: Case) -> np.ndarray:
-  """Returns `[B, L]`, false if a `##` piece of the same document comes next."""
-  ends_BxL = np.ones(case.tokens_BxL.shape, bool)
-  for row, i in np.ndindex(len(ends_BxL), ends_BxL.shape[1] - 1):
+def find_words(case: Case) -> np.ndarray:
+  """Returns `[B, L]`, false for pieces that are joined to another token."""
+  words_BxL = np.ones(case.tokens_BxL.shape, bool)
+  for row, i in np.ndindex(len(words_BxL), words_BxL.shape[1] - 1):
     same = case.documents_BxL[row, i] == case.documents_BxL[row, i + 1]
-    piece = case.continues_V[case.tokens_BxL[row, i + 1]]
-    ends_BxL[row, i] = not (same and piece)
-  return ends_BxL
+    first, second = case.edges_V[case.tokens_BxL[row, i : i + 2]]
+    if same and first in (2, 3) and second in (1, 3):
+      words_BxL[row, i : i + 2] = False
+  return words_BxL
 
 
 def is_false_negative(options: Options, case: Case, slot: Slot) -> bool:
   """Returns whether hard correction removes a slot."""
-  if options.strict_subword and piece_follows(case, slot):
+  if options.strict_subword and is_piece(case, slot):
     return False
   if slot.prediction == slot.gold and not options.include_self:
     return False
@@ -437,7 +438,7 @@ def _detection_terms(options: Options, case: Case, draws: Draws, live) -> Sums:
     for s in draws.slots
     if s.sampled != s.gold
     and case.listed_VxV[s.gold, s.sampled]
-    and not (options.strict_subword and piece_follows(case, s))
+    and not (options.strict_subword and is_piece(case, s))
   }
   real = _positions(case.documents_BxL != 0)
   replaced = _positions(corrupted_BxL != case.tokens_BxL)

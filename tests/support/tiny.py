@@ -100,7 +100,7 @@ def params_with_gradient(model, options) -> dict[str, set[str]]:
   """Returns term -> the groups of parameters that receive its gradient."""
   batch = jax.tree.map(jnp.asarray, make_batch(0, rows=3))
   keys_B = rng_lib.row_keys(jax.random.key(0), 0, batch.pop("row"))
-  aux = make_aux(options=options) | {"continues_V": jnp.zeros(V, bool)}
+  aux = make_aux(options=options) | {"edges_V": jnp.zeros(V, int)}
   terms = make_objective(model, options, train=True)
   names = ("mlm", "soft", "sentence", "detect", "pair_cosine")
 

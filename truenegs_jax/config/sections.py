@@ -114,8 +114,8 @@ class Readings(Section):
   )
   strict_subword: bool = key(
     True,
-    "True: correct nothing where the gold word continues in ## pieces (footnote"
-    " 5). False: correct such words too, at their first piece.",
+    "True: correct nothing where the gold word continues in pieces (footnote"
+    " 5). False: correct such words too, at their first ## piece.",
   )
   hard_correction_until: float = key(
     1.0,

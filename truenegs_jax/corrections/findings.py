@@ -12,6 +12,7 @@ from rich.table import Table
 
 from truenegs_jax.corrections.predict_slots import Lines, Predictions
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
+from truenegs_jax.data.tokens.words import read_words
 from truenegs_jax.report import page
 from truenegs_jax.stats.intervals import Rate, estimate_rate
 from truenegs_jax.synonyms.table import SynonymTable
@@ -139,6 +140,7 @@ class CaseFinder:
     self, tables: Tables, tokenizer: Tokenizer, *, limit: int = MAX_SAVED
   ):
     self.tables, self.tokenizer, self.limit = tables, tokenizer, limit
+    self.texts = read_words(tokenizer.vocab).texts
     self.searched = 0
     self.counts: collections.Counter[tuple[str, str]] = collections.Counter()
     # By their order: repetition of the pair, number of the slot.
@@ -146,10 +148,10 @@ class CaseFinder:
 
   def add(self, p: Predictions) -> None:
     """Searches predictions."""
-    vocab, slots = self.tokenizer.vocab, {}
+    texts, slots = self.texts, {}
     corrected = [p.corrected_M(table) for table in self.tables.values()]
     for m in np.flatnonzero(np.any(corrected, axis=0)).tolist():
-      pair = vocab[p.gold_M[m]], vocab[p.predicted_M[m]]
+      pair = texts[p.gold_M[m]], texts[p.predicted_M[m]]
       slots[self.counts[pair], self.searched + m] = m
       self.counts[pair] += 1
     self.searched += len(p.gold_M)
@@ -169,21 +171,22 @@ class CaseFinder:
     return Search(self.searched, corrected, tuple(self.tables), cases)
 
   def _make_case(self, p: Predictions, m: int) -> Case:
-    tokenizer, vocab = self.tokenizer, self.tokenizer.vocab
+    tokenizer, texts = self.tokenizer, self.texts
     gold, predicted = int(p.gold_M[m]), int(p.predicted_M[m])
     lists = {name: x.synonym_ids(gold) for name, x in self.tables.items()}
     row, position = p.sequences[p.sequence_M[m]], int(p.position_M[m])
     start = max(position - WINDOW, 1)  # without [CLS]
     end = min(position + WINDOW, len(row) - 1)  # without the last [SEP]
-    words = [vocab[i] for i in row[start:end]]
-    words[position - start] = vocab[tokenizer.mask]
+    ids, mask = row[start:end].tolist(), tokenizer.vocab[tokenizer.mask]
+    ids[position - start] = tokenizer.mask
+    sentence = tokenizer.decode(ids).replace(mask, f" {mask}")
     synonyms = next(ids for ids in lists.values() if predicted in ids)
     return Case(
-      " ".join(words).replace(" ##", ""),
-      gold=vocab[gold],
-      prediction=vocab[predicted],
+      " ".join(sentence.split()),
+      gold=texts[gold],
+      prediction=texts[predicted],
       probability=float(p.probability_M[m]),
-      synonyms=tuple(vocab[i] for i in synonyms),
+      synonyms=tuple(texts[i] for i in synonyms),
       verdicts={
         name: "corrected" if predicted in ids else "wrong"
         for name, ids in lists.items()

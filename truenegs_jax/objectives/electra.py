@@ -67,7 +67,7 @@ def electra_terms(
 
   >>> model, params, tokenizer = load("runs/electra_demo", report=str)
   >>> table = SynonymTable.from_pairs([], tokenizer.vocab)
-  >>> aux = table.arrays() | {"continues_V": continues_word(tokenizer.vocab)}
+  >>> aux = table.arrays() | {"edges_V": word_edges(tokenizer.vocab)}
   >>> options = Options(MaskingOptions.for_tokenizer(tokenizer))
   >>> def loss(params, batch, aux):
   ...   keys_B = row_keys(jax.random.key(0), 0, batch["row"])
@@ -93,8 +93,8 @@ def electra_terms(
     params: of `model`, an unbound module such as `pretrain.ElectraPair`.
     batch: `tokens`, `types` and `documents`, each int32 `[B, L]`.
     keys_B: one typed key per row (`rng.row_keys`).
-    aux: device arrays that are not parameters: the synonym table; `continues_V`
-      (bool, true for `##` pieces) for `options.strict_subword`; `step` (int32)
+    aux: device arrays that are not parameters: the synonym table; `edges_V`
+      (of `word_edges`) for `options.strict_subword`; `step` (int32)
       for `options.correction_steps`.
     model: has the methods of `pretrain.ElectraPair`.
     options: the recipe.

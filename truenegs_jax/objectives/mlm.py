@@ -36,7 +36,7 @@ def mlm_loss(
   weight_BxK: Array | None = None,
   table: negatives.Aux | None = None,
   *,
-  ends_BxK: Array | None = None,
+  words_BxK: Array | None = None,
   hard_correction: bool = True,
   smoothing: float = 0.0,
   smoothing_by: str = "uniform",
@@ -59,14 +59,14 @@ def mlm_loss(
     gold_BxK: int32; -100, or any number below 0, for no slot.
     weight_BxK: 1 for a slot in use, else 0; None for 1.
     table: `SynonymTable.arrays`, which corrects; None for the plain loss.
-    ends_BxK: result of `is_word_end`: other slots are neither corrected nor
+    words_BxK: result of `is_whole_word`: other slots are neither corrected nor
       smoothed (footnote 5), as in `truenegs main`. None: all slots are.
     smoothing: share of the target for synonyms; needs `table.arrays("ids")`.
     smoothing_by: "uniform", "model", "balanced" or "set".
   """
   weight_BxK = jnp.float32(1) if weight_BxK is None else weight_BxK
-  open_BxK = jnp.bool(1) if ends_BxK is None else ends_BxK
-  slots = {"gold": gold_BxK, "weight": weight_BxK, "ends": open_BxK}
+  open_BxK = jnp.bool(1) if words_BxK is None else words_BxK
+  slots = {"gold": gold_BxK, "weight": weight_BxK, "words": open_BxK}
   size = _check_shapes(logits_BxKxV, slots, table)
   open_BxK = open_BxK & (gold_BxK < size)  # what is corrected and smoothed
   weight_BxK = jnp.where(gold_BxK < 0, 0.0, weight_BxK)
@@ -210,27 +210,26 @@ def slot_terms(
   return terms
 
 
-def is_word_end(
-  batch: Batch, positions_BxK: Array, continues_V: Array | np.ndarray
+def is_whole_word(
+  batch: Batch, positions_BxK: Array, edges_V: Array | np.ndarray
 ) -> Array:
-  """True `[B, K]` unless a `##` piece of the same document comes next.
+  """True `[B, K]` where a token is no piece of a word of its document.
 
   >>> words = ["[PAD]", "swan", "##s", "sing"]
   >>> batch = {"tokens": jnp.array([[1, 2, 3]]), "documents": jnp.ones((1, 3))}
-  >>> is_word_end(batch, jnp.array([[0, 1, 2]]), continues_word(words))
-  Array([[False,  True,  True]], dtype=bool)
+  >>> is_whole_word(batch, jnp.array([[0, 1, 2]]), word_edges(words))
+  Array([[False, False,  True]], dtype=bool)
 
-  The tokens of `batch` are not masked. `continues_V`: see `continues_word`.
+  The tokens of `batch` are not masked. `edges_V`: see `word_edges`.
   """
-
-  def get_next(x_BxL: Array) -> Array:
-    shifted_BxL = jnp.pad(x_BxL[:, 1:], ((0, 0), (0, 1)))
-    return jnp.take_along_axis(shifted_BxL, positions_BxK, axis=1)
-
   documents_BxL = batch["documents"]
-  document_BxK = jnp.take_along_axis(documents_BxL, positions_BxK, axis=1)
-  same_BxK = document_BxK == get_next(documents_BxL)
-  return ~(same_BxK & jnp.asarray(continues_V)[get_next(batch["tokens"])])
+  edges_BxL = jnp.asarray(edges_V)[batch["tokens"]]
+  first_BxJ, second_BxJ = edges_BxL[:, :-1], edges_BxL[:, 1:]  # J = L - 1
+  joined_BxJ = documents_BxL[:, :-1] == documents_BxL[:, 1:]
+  joined_BxJ &= (first_BxJ >= 2) & (second_BxJ % 2 == 1)
+  split_BxL = jnp.pad(joined_BxJ, ((0, 0), (0, 1)))
+  split_BxL |= jnp.pad(joined_BxJ, ((0, 0), (1, 0)))
+  return ~jnp.take_along_axis(split_BxL, positions_BxK, axis=1)
 
 
 def find_false_negatives(
@@ -247,7 +246,7 @@ def find_false_negatives(
     aux, slots.gold_BxK, tokens_BxK, include_self=include_self
   )
   if options.strict_subword:
-    is_false_BxK &= is_word_end(batch, slots.positions_BxK, aux["continues_V"])
+    is_false_BxK &= is_whole_word(batch, slots.positions_BxK, aux["edges_V"])
   return is_false_BxK
 
 
@@ -269,8 +268,8 @@ def _slot_losses(
   )
   if options.strict_subword:
     positions_BxK = predictions.slots.positions_BxK
-    ends_BxK = is_word_end(batch, positions_BxK, aux["continues_V"])
-    change_BxK = jnp.where(ends_BxK, change_BxK, 0.0)
+    words_BxK = is_whole_word(batch, positions_BxK, aux["edges_V"])
+    change_BxK = jnp.where(words_BxK, change_BxK, 0.0)
   return predictions.loss_BxK + change_BxK
 
 

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
+from truenegs_jax.data.tokens.words import read_words
 from truenegs_jax.models.pretrain import Model
 from truenegs_jax.report.page import format_estimate
 from truenegs_jax.runtime import distributed
@@ -234,9 +235,9 @@ def fill_masks(
 
   p_BxV = distributed.to_host(predict(params))
   best_BxT = np.argsort(-p_BxV)[:, :NUM_TOKENS]
-  fills = []
+  fills, words = [], read_words(tokenizer.vocab)
   for sentence, p_V, best_T in zip(sentences, p_BxV, best_BxT, strict=True):
-    tokens = [tokenizer.vocab[i] for i in best_T]
+    tokens = [words.texts[i] for i in best_T]
     fills.append(MaskFill(sentence, tokens, p_V[best_T].tolist()))
   return fills
 

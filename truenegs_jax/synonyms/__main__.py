@@ -28,11 +28,11 @@ from rich.console import Console
 from truenegs_jax.config import flags as flags_lib
 from truenegs_jax.data.corpus.sources_spec import open_corpus
 from truenegs_jax.data.tokens import tokenizer as tokenizer_lib
+from truenegs_jax.data.tokens.words import read_words
 from truenegs_jax.runtime import progress
 from truenegs_jax.runtime.paths import open_path
 from truenegs_jax.synonyms import run_table, wordnet
 from truenegs_jax.synonyms.table import SynonymTable, open_output
-from truenegs_jax.synonyms.vocabulary import is_word
 from truenegs_jax.workdir.files import SYNONYMS
 
 LEGEND = "(...) does not count: phrases, other senses, not in the vocabulary."
@@ -105,12 +105,11 @@ def _find_names(
 
 def describe_table(table: SynonymTable) -> dict[str, str]:
   """Describes sources and counts of a table, by subject."""
-  share = f"{table.num_rows / table.vocab_size:.2%} of the vocabulary"
   mean = f"{table.num_pairs / max(table.num_rows, 1):.1f} (most {table.width}"
-  longest = table.tokens[int(table.lengths_V.argmax())]
+  longest = read_words(table.tokens).texts[int(table.lengths_V.argmax())]
   return {
     "sources": table.source,
-    "with a list": f"{table.num_rows:,} tokens: {share}",
+    "with a list": f"{table.num_rows:,} tokens: {table.coverage}",
     "pairs": f"{table.num_pairs:,}; a list has {mean}: {longest})",
   }
 
@@ -122,18 +121,20 @@ def describe_words(
   stop_words: Collection[str],
 ) -> Iterator[str]:
   """Yields the synonyms of each word, or why there are none."""
+  words = read_words(table.tokens if table else ())
   for word, entries in names.items():
-    token = normalize(word) if is_word(word) else word
-    forms = {normalize(x): x.replace("_", " ") for x in entries}
+    token = words.fold(word if word in words.texts else normalize(word))
+    forms = {words.fold(normalize(x)): x.replace("_", " ") for x in entries}
     forms.pop(token, None)
     if table:
-      listed = table.synonyms(token) if token in table.tokens else []
+      ids = (j for i in words.ids.get(token, ()) for j in table.synonym_ids(i))
+      listed = [*dict.fromkeys(words.words[i] for i in ids)]
     else:
       listed = [x for x in forms if "_" not in x and token not in stop_words]
     others = [name for form, name in forms.items() if form not in listed]
     if listed:
       line = f"{token} ({len(listed)}): {', '.join(listed)}"
-    elif table and token not in table.tokens:
+    elif table and token not in {*words.texts, *words.ids}:
       line = f"{word}: not in the vocabulary"
     elif token in stop_words:
       line = f"{word}: a stop word, for which nothing counts"

@@ -21,6 +21,7 @@ from rich.console import Console
 
 from truenegs_jax.config import grammar
 from truenegs_jax.data.tokens.tokenizer import Tokenizer, read_word_pieces
+from truenegs_jax.data.tokens.words import read_words
 from truenegs_jax.runtime import progress
 from truenegs_jax.runtime.errors import DataError, InputError, one_of
 from truenegs_jax.synonyms import vocabulary as vocabulary_lib
@@ -310,18 +311,19 @@ def describe_text(
     stops = request.load_stop_words()
   except (InputError, DataError):  # lost since the table was built
     stops = STOP_WORDS
-  has_letter_V = [any(map(str.isalpha, token)) for token in table.tokens]
-  counts_V = counts_V * has_letter_V
+  words = read_words(table.tokens)
+  has_letter_V = [any(map(str.isalpha, word)) for word in words.words]
+  counts_V = counts_V * has_letter_V * (words.classes_V % 2)
   counts_V *= vocabulary_lib.may_have_synonyms(table.tokens, stops)
   uncovered_V = np.where(table.lengths_V > 0, 0, counts_V)
   order = np.argsort(-uncovered_V, kind="stable")[:NUM_EXAMPLES]
   num_words = counts_V.sum()
   share = (num_words - uncovered_V.sum()) / num_words if num_words else 1.0
-  examples = [table.tokens[i] for i in order if uncovered_V[i]]
+  examples = [words.texts[i] for i in order if uncovered_V[i]]
   names = ", ".join(examples) or "none"
   line = (
     f"{share:.1%} of its tokens have synonyms (not counted: stop words,"
-    f" symbols, ## pieces); frequent ones without: {names}"
+    f" symbols, pieces); frequent ones without: {names}"
   )
   if share >= MIN_SHARE:
     return line, ""

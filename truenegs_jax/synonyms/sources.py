@@ -2,7 +2,7 @@
 
 A source is a function `fn(vocabulary, **options)` that yields `(word, synonym)`
 pairs: predicting `synonym` where `word` is gold counts as correct. Both are
-different whole-word tokens of the vocabulary, compared with the entries of
+different words of the vocabulary, compared with the entries of
 files by `Vocabulary.match`, in the same order on every call. A call checks
 options and files; the pairs are found on iteration. To add a source, write its
 function here and list it in SOURCES: its parameters with a default are the
@@ -14,6 +14,7 @@ import pathlib
 from collections.abc import Callable, Iterable
 
 from truenegs_jax.data.corpus.files import File, stat_file
+from truenegs_jax.data.tokens.words import read_words
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.synonyms import lexicons
 from truenegs_jax.synonyms import wordnet as wordnet_lib
@@ -111,9 +112,9 @@ def saved_table(vocabulary: Vocabulary, *, path: str = "") -> Pairs:
   """Yields the pairs of a saved table; its tokens must be the same, if any."""
   find_file("table", path)
   saved = SynonymTable.load(path, vocabulary.tokens or None)
-  tokens, size = saved.tokens, saved.vocab_size
+  words, size = read_words(saved.tokens).words, saved.vocab_size
   ids = (divmod(key, size) for key in saved.keys_Q.tolist())
-  return ((tokens[a], tokens[b]) for a, b in ids if a != b)
+  return ((words[a], words[b]) for a, b in ids if a != b)
 
 
 SOURCES: dict[str, Callable[..., Pairs]] = {

@@ -16,6 +16,7 @@ import collections
 import dataclasses
 import importlib
 import io
+import itertools
 import json
 import os
 import pathlib
@@ -27,11 +28,12 @@ from typing import Any
 import numpy as np
 
 from truenegs_jax.data.tokens.tokenizer import check_tokens
+from truenegs_jax.data.tokens.words import read_words
 from truenegs_jax.runtime import errors, files
 from truenegs_jax.runtime.errors import DataError, DiskError, InputError
 from truenegs_jax.runtime.paths import is_bucket, open_path
 from truenegs_jax.synonyms import vocabulary as vocabulary_lib
-from truenegs_jax.synonyms.vocabulary import is_word, may_have_synonyms
+from truenegs_jax.synonyms.vocabulary import may_have_synonyms
 
 FilePath = str | os.PathLike[str]
 
@@ -99,6 +101,16 @@ class SynonymTable:
     return int(np.count_nonzero(self.lengths_V))
 
   @property
+  def coverage(self) -> str:
+    """The share of tokens with a list and, if a word has several, of words."""
+    text = f"{self.num_rows / self.vocab_size:.2%} of the vocabulary"
+    words = read_words(self.tokens)
+    word_V = words.classes_V % 2 * [word.isalpha() for word in words.words]
+    num_rows = np.count_nonzero(word_V * self.lengths_V)
+    share = f", {num_rows / max(1, word_V.sum()):.2%} of its words"
+    return text + share * words.marks_spaces
+
+  @property
   def width(self) -> int:
     """Length of the longest list, at least 1: S of `ids_VxS`."""
     return max(1, int(self.lengths_V.max()))
@@ -126,6 +138,9 @@ class SynonymTable:
     Drops pairs of equal words and pairs with a word that is not a whole-word
     token. Keeps the direction of pairs: if only (houses, house) is given, the
     list of *houses* has *house*, but the list of *house* has no *houses*.
+
+    Where the tokens mark spaces, a pair joins all ids of its words that have
+    the same boundary and casing: (main, chief) joins `ĠMain` and `ĠChief`.
 
     Args:
       pairs: (word, synonym), in any order, possibly repeated.
@@ -360,10 +375,13 @@ def _pair_keys(
     raise InputError(
       f"The vocabulary contains {twice!r} twice. Remove one of the two."
     )
-  ids = {token: i for i, token in enumerate(tokens) if is_word(token)}
-  for word, synonym in pairs:
-    if word != synonym and word in ids and synonym in ids:
-      yield ids[word] * len(tokens) + ids[synonym]
+  words = read_words(tuple(tokens))
+  for pair in pairs:
+    word, synonym = map(words.fold, pair)
+    ids = words.ids.get(word, ()), words.ids.get(synonym, ())
+    for a, b in itertools.product(*ids):
+      if word != synonym and words.classes_V[a] == words.classes_V[b]:
+        yield a * len(tokens) + b
 
 
 def _make_table(

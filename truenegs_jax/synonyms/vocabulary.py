@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 import numpy as np
 
+from truenegs_jax.data.tokens.words import read_words
 from truenegs_jax.runtime.files import short_sha256
 
 # The 179 English words of `stopwords` in nltk_data as released from 2018 to
@@ -42,27 +43,12 @@ sixty seventy eighty ninety hundred thousand million billion trillion dozen
 NUMBERS = frozenset(ENGLISH_NUMBERS.split())
 
 
-def is_word(token: str) -> bool:
-  """Returns False for `##pieces` and `[SPECIAL]` tokens, True for others."""
-  special = len(token) > 2 and token[0] == "[" and token[-1] == "]"
-  return bool(token) and not special and not token.startswith("##")
-
-
-def continues_word(tokens: Sequence[str]) -> np.ndarray:
-  """Returns continues_V, bool: True for `##` pieces (paper, footnote 5).
-
-  >>> continues_word(["swan", "##s"])
-  array([False,  True])
-  """
-  return np.array([token.startswith("##") for token in tokens], bool)
-
-
 def may_have_synonyms(
   tokens: Sequence[str], stop_words: Collection[str]
 ) -> np.ndarray:
-  """Returns bool_V: True for whole words that are not stop words."""
-  is_listed = (is_word(x) and x.lower() not in stop_words for x in tokens)
-  return np.fromiter(is_listed, bool)
+  """Returns bool_V: True for words that are not stop words."""
+  excluded, words = {"", *stop_words}, read_words(tuple(tokens)).words
+  return np.array([word.lower() not in excluded for word in words], bool)
 
 
 def fingerprint(words: Collection[str]) -> str:
@@ -81,8 +67,8 @@ class Vocabulary:
 
   @functools.cached_property
   def words(self) -> dict[str, None]:
-    """The whole words among the tokens, in the order of the tokens."""
-    return dict.fromkeys(filter(is_word, self.tokens))
+    """The words among the tokens, in the order of the tokens."""
+    return dict.fromkeys(read_words(tuple(self.tokens)).ids)
 
   def match(self, entry: str) -> set[str]:
     """Returns the words that an entry of a lexicon stands for.
@@ -96,17 +82,17 @@ class Vocabulary:
       forms.add(normalized)
     return self.words.keys() & forms
 
-  def may_have_neighbours(self, token: str) -> bool:
-    """Returns whether a token has nearest neighbours by vectors, and is one.
+  def may_have_neighbours(self, word: str) -> bool:
+    """Returns whether a word has nearest neighbours by vectors, and is one.
 
     By vectors, punctuation is nearest to function words, and one number to
     another: only words of letters, maybe with accents, and none of
     `no_neighbours` have any.
     """
-    if not is_word(token) or token.lower() in self.no_neighbours:
+    if word.lower() in self.no_neighbours:
       return False
-    kinds = {unicodedata.category(c)[0] for c in token}
-    return kinds <= {"L", "M"} and any(map(str.isalpha, token))
+    kinds = {unicodedata.category(c)[0] for c in word}
+    return kinds <= {"L", "M"} and any(map(str.isalpha, word))
 
   def are_forms(self, word: str, other: str) -> bool:
     """Returns whether two words differ at most as the tokenizer ignores it."""

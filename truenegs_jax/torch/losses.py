@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from truenegs_jax.config import losses as checks
+from truenegs_jax.data.tokens.words import read_words
 from truenegs_jax.runtime.errors import InputError, one_of
 from truenegs_jax.synonyms.table import SynonymTable
-from truenegs_jax.synonyms.vocabulary import continues_word
 
 IGNORED = -100
 NORM_FLOOR = 1e-8  # a shorter vector is orthogonal to all others
@@ -34,29 +34,33 @@ class Synonyms(nn.Module):
 
   def __init__(self, table: SynonymTable, tokenizer: Any = None):
     super().__init__()
-    self.size = table.vocab_size
+    self.size, words = table.vocab_size, read_words(table.tokens)
     arrays = table.arrays(rates=True, tokenizer=tokenizer)
     self.ids_VxS = _pad(arrays["ids_VxS"], -1)
     self.rates_VxS = _pad(arrays["rates_VxS"], 0.0)
-    self.continues_V = _pad(continues_word(table.tokens), False)
+    self.edges_V = _pad(words.edges_V, 0)
+    self.marks_spaces = words.marks_spaces
 
   def forward(self, gold_BxK: Tensor, predicted_BxK: Tensor) -> Tensor:
     """True where the prediction is not the gold token but a synonym of it."""
     listed_BxK = (self.ids_VxS[gold_BxK] == predicted_BxK[..., None]).any(-1)
     return listed_BxK & (predicted_BxK != gold_BxK)
 
-  def is_word_end(
+  def is_whole_word(
     self, tokens_BxL: Tensor, labels_BxL: "Tensor | None" = None
   ) -> Tensor:
-    """True `[B, L]` unless a `##` piece comes next.
+    """True `[B, L]` where a token is no piece of a longer word.
 
     With `labels_BxL`, these stand in the place of masked tokens.
     """
     if labels_BxL is not None:
       is_slot_BxL = labels_BxL != IGNORED
       tokens_BxL = torch.where(is_slot_BxL, labels_BxL, tokens_BxL)
-    continues_BxL = self.continues_V[tokens_BxL[..., 1:]]
-    return functional.pad(~continues_BxL, (0, 1), value=True)
+    edges_BxL = self.edges_V[tokens_BxL]
+    first_BxJ, second_BxJ = edges_BxL[..., :-1], edges_BxL[..., 1:]  # J = L - 1
+    joined_BxJ = (first_BxJ >= 2) & (second_BxJ % 2 == 1)
+    split_BxL = functional.pad(joined_BxJ, (0, 1))
+    return ~(split_BxL | functional.pad(joined_BxJ, (1, 0)))
 
 
 def mlm_loss(
@@ -64,7 +68,7 @@ def mlm_loss(
   labels_BxK: Tensor,
   synonyms: Synonyms | None = None,
   *,
-  ends_BxK: "Tensor | None" = None,  # quoted for mocks of torch
+  words_BxK: "Tensor | None" = None,  # quoted for mocks of torch
   hard_correction: bool = True,
   smoothing: float = 0.0,
   smoothing_by: str = "uniform",
@@ -78,15 +82,15 @@ def mlm_loss(
     logits_BxKxV: floats of all tokens, and of up to 127 that pad the model.
     labels_BxK: the gold tokens of the slots, elsewhere -100.
     synonyms: on the device of the logits; None for the plain loss.
-    ends_BxK: `synonyms.is_word_end(input_ids, labels)`. Other slots, of words
-      that continue in `##` pieces, have the plain loss, as in runs.
+    words_BxK: `synonyms.is_whole_word(input_ids, labels)`. Other slots,
+      of pieces of words, have the plain loss, as in runs.
     smoothing: share of the target that the synonyms get.
     smoothing_by: "uniform", "model", "balanced" or "set".
   """
   if (smoothing or synonyms is not None) and not isinstance(synonyms, Synonyms):
     raise InputError(f"synonyms={synonyms} is no module. Pass Synonyms(table).")
   *shape, size = logits_BxKxV.shape
-  for name, x in (("labels", labels_BxK), ("ends", ends_BxK)):
+  for name, x in (("labels", labels_BxK), ("words", words_BxK)):
     if x is not None and x.shape != (*shape,):
       raise InputError(
         f"{name}_BxK has the shape {(*x.shape,)}, but logits_BxKxV"
@@ -99,7 +103,7 @@ def mlm_loss(
   if synonyms is not None:
     checks.check_entries(size, synonyms.size)
     gold_BxK = labels_BxK.clamp(min=0)
-    open_BxK = kept_BxK if ends_BxK is None else ends_BxK  # may be corrected
+    open_BxK = kept_BxK if words_BxK is None else words_BxK  # may be corrected
     if smoothing:
       checks.check_smoothing(smoothing, smoothing_by)
       change_BxK = _change(logits_BxKxV, gold_BxK, synonyms, smoothing_by)
@@ -138,6 +142,7 @@ def make_trainer_loss(
   def read_input(module: Any, args: Any, kwargs: dict[str, Any]) -> None:
     inputs[:] = [kwargs["input_ids"]]
 
+  strict_subword |= getattr(synonyms, "marks_spaces", False)
   if strict_subword:
     model.register_forward_pre_hook(read_input, with_kwargs=True)
 
@@ -147,8 +152,8 @@ def make_trainer_loss(
     logits = outputs["logits"]
     if torch.is_grad_enabled():
       table = synonyms.to(logits.device)
-      ends = table.is_word_end(inputs[0], labels) if strict_subword else None
-      total, count = mlm_loss(logits, labels, table, ends_BxK=ends, **options)
+      ends = table.is_whole_word(inputs[0], labels) if strict_subword else None
+      total, count = mlm_loss(logits, labels, table, words_BxK=ends, **options)
     else:
       total, count = mlm_loss(logits, labels)
     num = (labels != IGNORED).sum()
@@ -209,8 +214,8 @@ def detection_labels(
   """
   label = float(IGNORED) if discriminator_ignore else discriminator_label
   spared_BxL = synonyms(tokens_BxL, corrupted_BxL)
-  if strict_subword:
-    spared_BxL = spared_BxL & synonyms.is_word_end(tokens_BxL)
+  if strict_subword or synonyms.marks_spaces:
+    spared_BxL = spared_BxL & synonyms.is_whole_word(tokens_BxL)
   return torch.where(spared_BxL, label, (tokens_BxL != corrupted_BxL).float())
 
 

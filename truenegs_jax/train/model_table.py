@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
+from truenegs_jax.data.tokens.words import read_words
 from truenegs_jax.objectives import negatives
 from truenegs_jax.synonyms import vocabulary as vocabulary_lib
 from truenegs_jax.synonyms.run_table import ModelTable, TableRequest
@@ -30,6 +31,7 @@ class ModelTableBuilder:
   keep_stop_words: bool  # whether stop words get synonyms nevertheless
   golds_V: np.ndarray  # bool, tokens that get synonyms
   words_V: np.ndarray  # bool, tokens that may be synonyms
+  classes_V: np.ndarray  # int8, of `Words`: only tokens of one are synonyms
 
   @property
   def fingerprint(self) -> str:
@@ -47,6 +49,7 @@ class ModelTableBuilder:
       word_VxE,
       jnp.asarray(self.golds_V),
       jnp.asarray(self.words_V),
+      jnp.asarray(self.classes_V),
       top=self.options.top,
       threshold=self.options.threshold,
     )
@@ -74,22 +77,26 @@ def make_table_builder(
   options = request.model
   if options is None:
     return None
-  vocab, words = tokenizer.vocab, frozenset[str]()
+  vocab, stop_words = tokenizer.vocab, frozenset[str]()
+  words = read_words(vocab)
   if not request.keep_stop_words:
-    words = request.load_stop_words()
+    stop_words = request.load_stop_words()
   if options.symbols:
-    golds_V = vocabulary_lib.may_have_synonyms(vocab, words)
+    golds_V = vocabulary_lib.may_have_synonyms(vocab, stop_words)
     words_V = vocabulary_lib.may_have_synonyms(vocab, ())
   else:
     vocabulary = vocabulary_lib.Vocabulary(vocab, str, request.no_neighbours)
-    golds_V = words_V = np.array([*map(vocabulary.may_have_neighbours, vocab)])
+    golds_V = words_V = np.array(
+      [*map(vocabulary.may_have_neighbours, words.words)]
+    )
   return ModelTableBuilder(
     options,
     source=request.identity,
-    stop_words=vocabulary_lib.fingerprint(words),
+    stop_words=vocabulary_lib.fingerprint(stop_words),
     keep_stop_words=request.keep_stop_words,
     golds_V=golds_V,
     words_V=words_V,
+    classes_V=words.classes_V,
   )
 
 

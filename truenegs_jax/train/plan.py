@@ -114,8 +114,8 @@ def abstract_aux(
       like = jax.ShapeDtypeStruct((vocab_size, columns), dtype)
       aux[name] = sharding.abstract_table(like, mesh, run.config.mesh.synonyms)
   if run.options.strict_subword:
-    aux["continues_V"] = jax.ShapeDtypeStruct(
-      (vocab_size,), bool, sharding=sharding.replicated_sharding(mesh)
+    aux["edges_V"] = jax.ShapeDtypeStruct(
+      (vocab_size,), jnp.uint8, sharding=sharding.replicated_sharding(mesh)
     )
   return aux
 
@@ -123,16 +123,16 @@ def abstract_aux(
 def make_aux(
   run: Run, table: SynonymTable | None, mesh: jax.sharding.Mesh
 ) -> dict[str, jax.Array]:
-  """Puts the table, if any, and `continues_V`, if needed, on the devices."""
+  """Puts the table, if any, and `edges_V`, if needed, on the devices."""
   aux = {}
   if table is not None:
     arrays = table.arrays(run.table_layout, rates=run.options.needs_rates)
     for name, array in arrays.items():
       aux[name] = sharding.place_table(array, mesh, run.config.mesh.synonyms)
-  if (continues_V := run.continues_V) is not None:
+  if (edges_V := run.edges_V) is not None:
     replicated = sharding.replicated_sharding(mesh)
-    aux["continues_V"] = jax.make_array_from_callback(
-      continues_V.shape, replicated, continues_V.__getitem__
+    aux["edges_V"] = jax.make_array_from_callback(
+      edges_V.shape, replicated, edges_V.__getitem__
     )
   return aux
 
@@ -189,7 +189,7 @@ def build_predict_step(run: Run, mesh: jax.sharding.Mesh) -> Callable:
   sample), `probability` of the predicted token, `weight` (1 for slots in use)
   and `eligible`, by `strict_subword`.
   """
-  options, continues_V = run.options, run.continues_V
+  options, edges_V = run.options, run.edges_V
 
   def predict(
     params: dict, batch: Mapping[str, jax.Array], width: int
@@ -223,8 +223,8 @@ def build_predict_step(run: Run, mesh: jax.sharding.Mesh) -> Callable:
       "predicted": predicted_BxK,
       "probability": jnp.exp(-compute(gold_BxK=predicted_BxK).loss_BxK),
       "eligible": jnp.ones_like(slots.gold_BxK, bool)
-      if continues_V is None
-      else mlm.is_word_end(batch, slots.positions_BxK, continues_V),
+      if edges_V is None
+      else mlm.is_whole_word(batch, slots.positions_BxK, edges_V),
     }
 
   return jax.jit(

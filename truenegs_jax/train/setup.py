@@ -17,6 +17,7 @@ from rich.console import Console
 
 from truenegs_jax.data.rows import batches, rows_folder
 from truenegs_jax.data.tokens.tokenizer import write_vocabulary
+from truenegs_jax.data.tokens.words import read_words
 from truenegs_jax.runtime import distributed, progress
 from truenegs_jax.runtime.errors import CheckpointError
 from truenegs_jax.runtime.paths import is_bucket
@@ -110,7 +111,7 @@ def _write_files(
     "lines": dict(lines),
     "row_flops": plan.row_flops(run),
     "uniform_entropy": math.log(len(run.tokenizer.vocab)),
-    **_describe_rows(inputs.train_rows, run.tokenizer.vocab),
+    **_describe_rows(inputs.train_rows, read_words(run.tokenizer.vocab).texts),
   }
   files.save_json(workdir / files.ABOUT, about)
 
@@ -258,8 +259,7 @@ def _report_lines(
   elif (table := inputs.table) is not None:
     lines["synonyms"] = (
       f"{table.num_pairs:,} pairs for {table.num_rows:,} tokens"
-      f" ({table.num_rows / table.vocab_size:.2%} of the vocabulary) from"
-      f" {table.source}"
+      f" ({table.coverage}) from {table.source}"
     )
   return {
     **lines,
@@ -270,7 +270,7 @@ def _report_lines(
   }
 
 
-def _describe_rows(rows: batches.Rows, vocab: Sequence[str]) -> dict[str, Any]:
+def _describe_rows(rows: batches.Rows, texts: Sequence[str]) -> dict[str, Any]:
   """Describes the training rows for about.json, with lengths in bins."""
   manifest, counts_V = rows.manifest, rows.unigram_V
   order = np.argsort(-counts_V, kind="stable")[:NUM_TOKENS].tolist()
@@ -292,6 +292,6 @@ def _describe_rows(rows: batches.Rows, vocab: Sequence[str]) -> dict[str, Any]:
     "padding_warning": rows_folder.padding_warning(manifest),
     "row_lengths": [*zip(bins, counts.tolist(), strict=True)],
     "frequent_tokens": [
-      [vocab[i], float(counts_V[i] / counts_V.sum())] for i in order
+      [texts[i], float(counts_V[i] / counts_V.sum())] for i in order
     ],
   }

@@ -22,6 +22,7 @@ from truenegs_jax.configs.common import REQUIRED
 from truenegs_jax.data.corpus.language import check_code
 from truenegs_jax.data.tokens import tokenizer as tokenizer_lib
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
+from truenegs_jax.data.tokens.words import read_words
 from truenegs_jax.models import encoder, layers, pretrain
 from truenegs_jax.models.attention import XLA, Implementation
 from truenegs_jax.objectives import electra, masking, mlm
@@ -30,7 +31,6 @@ from truenegs_jax.objectives.soft_regularization import REGULARIZERS
 from truenegs_jax.runtime.errors import InputError, one_of
 from truenegs_jax.runtime.paths import open_path
 from truenegs_jax.synonyms.run_table import TableRequest, resolve_auto
-from truenegs_jax.synonyms.vocabulary import continues_word
 from truenegs_jax.train import metrics, model_table, optim, sharding, speed
 from truenegs_jax.train import step as step_lib
 from truenegs_jax.weights import find, fit, hf_config
@@ -74,6 +74,9 @@ class Run:
   def options(self) -> Options:
     """The recipe of the objective."""
     c, readings = self.config, sections.Readings.list_keys()
+    values = {name: getattr(c.negatives, name) for name in readings}
+    # Where spaces are marked, a list may be that of a piece of a word.
+    values["strict_subword"] |= read_words(self.tokenizer.vocab).marks_spaces
     until = c.negatives.hard_correction_until
     return Options(
       masking=masking.MaskingOptions.for_tokenizer(
@@ -82,7 +85,7 @@ class Run:
       sampling_temperature=c.generator.temperature / c.negatives.temperature,
       correction_steps=round(until * c.steps) if until < 1 else LARGEST,
       vocabulary_chunk=c.model.vocabulary_chunk,
-      **{name: getattr(c.negatives, name) for name in readings},
+      **values,
     )
 
   @property
@@ -104,11 +107,10 @@ class Run:
     return model_table.make_table_builder(self.table_request, self.tokenizer)
 
   @property
-  def continues_V(self) -> np.ndarray | None:
-    """Bool, True for `##` pieces; None unless `strict_subword`."""
-    if not self.config.negatives.strict_subword:
-      return None
-    return continues_word(self.tokenizer.vocab)
+  def edges_V(self) -> np.ndarray | None:
+    """The array of `word_edges`; None unless `strict_subword`."""
+    words = read_words(self.tokenizer.vocab)
+    return words.edges_V if self.options.strict_subword else None
 
   @functools.cached_property
   def fitted(self) -> fit.Fit:
