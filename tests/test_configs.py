@@ -247,6 +247,8 @@ SPLIT = {"batch_size": 20, "optim.accumulation": 2}  # on 8 devices
     ("electra_base", {"init_skip": "word"}, "'word'.*words or head"),
     ("bert_base:runlocal", SPLIT, "batch_size=16"),
     ("bert_base:runlocal", SPLIT | {"batch_size": 16}, ""),
+    ("bert_base:runlocal", {"model.sharing": "none"}, "BERT has one.*=full"),
+    ("electra_demo:runlocal", {"model.backbone": "modern"}, "multiplier=1 "),
   ],
 )
 def test_values_that_do_not_fit_together_are_refused(name, changes, message):

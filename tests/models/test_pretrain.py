@@ -1,5 +1,6 @@
 """Sizes and logits of the models of pre-training."""
 
+import dataclasses
 import functools
 
 import jax
@@ -11,10 +12,16 @@ from support import tiny
 from truenegs_jax.models import encoder, pretrain
 from truenegs_jax.runtime.errors import InputError
 
+# Compiles in half the time.
+quick_jit = functools.partial(
+  jax.jit, compiler_options={"xla_backend_optimization_level": 0}
+)
+NARROW = "embedding_size=128 width=32 layers=1 heads=1 ffn=9"
+
 
 @functools.cache
 def tiny_params():
-  init_params = jax.jit(pretrain.init_params, static_argnums=0)
+  init_params = quick_jit(pretrain.init_params, static_argnums=0)
   return init_params(tiny.make_model(layers=1), jax.random.key(0))
 
 
@@ -52,6 +59,58 @@ def test_a_temperature_divides_the_logits_and_can_be_folded(make):
     compute(plain, pretrain.fold_temperature(params, hot)),
   ):
     np.testing.assert_allclose(logits, expected, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+  ("sharing", "backbone"),
+  [
+    ("disentangled", "encoder"),
+    pytest.param("none", "modern", marks=pytest.mark.slow),
+  ],
+)
+def test_a_network_reads_its_own_embeddings(sharing, backbone):
+  model = tiny.make_model(layers=1, backbone=backbone, sharing=sharing)
+  params, batch = tiny.random_params(model), tiny.make_batch(0)
+  shared = model.clone(sharing="full")
+  positions = jnp.ones((tiny.B, 2), jnp.int32)
+
+  def compute(model, role, params):
+    bound = model.bind({"params": params})
+    if role == "discriminator":
+      return bound.detect_logits(batch, None)
+    return bound.generate_logits(batch, positions, None)
+
+  for role in model.roles:
+    own = pretrain.own_embeddings(params, role)
+    logits = compute(model, role, params)
+    np.testing.assert_array_equal(logits, compute(shared, role, own))
+
+
+def test_disentangled_networks_start_as_those_that_share():
+  model = tiny.make_model(layers=1, sharing="disentangled")
+  params = quick_jit(pretrain.init_params, static_argnums=0)(
+    model, jax.random.key(0)
+  )
+  for role in model.roles:
+    own = pretrain.own_embeddings(params, role)
+    jax.tree.map(np.testing.assert_array_equal, own, tiny_params())
+
+
+def test_a_generator_without_projection_has_half_the_layers():
+  model = tiny.make_model(backbone="modern", layers=8)
+  kept, generator = model.roles.values()
+  assert generator == dataclasses.replace(kept, layers=4)
+  make = functools.partial(
+    pretrain.make_electra, vocab_size=9, variant="demo", backbone="modern"
+  )
+  model = make(generator_multiplier=1, layers_multiplier=0.75)
+  assert model.generator_config.layers == 3
+  for sizes in (
+    {"generator_multiplier": 0.25},
+    {"generator_multiplier": 1, "generator_variant": NARROW},
+  ):
+    with pytest.raises(InputError, match=r"generator: width=.*multiplier=1 "):
+      make(**sizes)
 
 
 @pytest.mark.parametrize("make", [tiny.make_model, tiny.make_bert])

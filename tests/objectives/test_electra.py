@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support import oracle, tiny
+from truenegs_jax.models import pretrain
 from truenegs_jax.objectives import electra
 from truenegs_jax.runtime import rng as rng_lib
 
@@ -194,17 +195,28 @@ def test_dropout_is_on_in_training_only():
   assert moved[0] != evaluated["mlm_uncorrected"][0]  # other masks
 
 
-def test_each_term_trains_its_own_networks():
+@pytest.mark.parametrize(
+  "sharing",
+  ["full", *(pytest.param(x, marks=pytest.mark.slow) for x in pretrain.OWN)],
+)
+def test_each_term_trains_its_own_networks(sharing):
   recipe = oracle.make_options(soft_prediction="expected", **ALL_ON)
-  shared = {f"embeddings/{x}" for x in ("word", "position", "type", "norm")}
+  arrays = "word", "position", "type", "norm"
+  shared = {f"embeddings/{x}" for x in arrays}
+  own = {f"{pretrain.OWN.get(sharing, 'embeddings')}/{x}" for x in arrays}
   generator = {"generator", "generator_head"}
-  assert tiny.params_with_gradient(tiny.make_model(layers=1), recipe) == {
+  model = tiny.make_model(layers=1, sharing=sharing)
+  assert tiny.params_with_gradient(model, recipe) == {
     "mlm": shared | generator,
     "soft": shared | generator,
-    "sentence": shared | {"discriminator"},
-    "detect": shared | {"discriminator", "discriminator_head"},
+    "sentence": own | {"discriminator"},
+    "detect": own | {"discriminator", "discriminator_head"},
     "pair_cosine": set(),
   }
+  if sharing != "full":  # the embeddings of equation 3 are the generator's
+    recipe = oracle.make_options(**ALL_ON)
+    soft = tiny.params_with_gradient(model, recipe)["soft"]
+    assert soft == {"embeddings/word"}
 
 
 @pytest.mark.slow

@@ -25,6 +25,7 @@ CHECKSUMS = {24: (137, 401_996_287), 128: (643, 1_527_676_965)}
 STYLES = {  # how often a chosen token is kept, and how often a random one
   "electra_85_15": (0.15, 0.0),
   "80_10_10": (0.1, 0.1),
+  "100_0_0": (0.0, 0.0),
 }
 
 

@@ -24,7 +24,10 @@ WEIGHTS = {"mlm": 1.0, "detect": 50.0, "soft": 1.0}
 def make_model(**overrides) -> pretrain.ElectraPair:
   """Builds a pair of two layers: widths 32 and 16, embeddings of 16."""
   return pretrain.make_electra(
-    vocab_size=V, variant="tiny", generator_multiplier=0.5, **overrides
+    vocab_size=V,
+    variant="tiny",
+    generator_multiplier=1 if overrides.get("backbone") == "modern" else 0.5,
+    **overrides,
   )
 
 
@@ -103,6 +106,7 @@ def params_with_gradient(model, options) -> dict[str, set[str]]:
   aux = make_aux(options=options) | {"edges_V": jnp.zeros(V, int)}
   terms = make_objective(model, options, train=True)
   names = ("mlm", "soft", "sentence", "detect", "pair_cosine")
+  tables = ("embeddings", *pretrain.OWN.values())
 
   def sums(params):
     computed = terms(params, batch, keys_B, aux)
@@ -111,9 +115,9 @@ def params_with_gradient(model, options) -> dict[str, set[str]]:
   gradients = jax.jit(jax.jacrev(sums))(random_params(model))
   return {
     name: {
-      f"{part}/{leaf}" if part == "embeddings" else part
+      f"{part}/{leaf}" if part in tables else part
       for part in tree
-      for leaf, gradient in tree[part].items()
+      for leaf, gradient in tree[part].get("embeddings", tree[part]).items()
       if any(np.any(x) for x in jax.tree.leaves(gradient))
     }
     for name, tree in jax.device_get(gradients).items()

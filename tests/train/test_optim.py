@@ -98,6 +98,25 @@ def test_updates_equal_adam_in_numpy(scale, platform):
       )
 
 
+def test_networks_that_are_clipped_apart_have_optimizers_of_their_own():
+  params, grads = random_params(0), random_params(1)
+  grads["encoder"] = jax.tree.map(lambda g: 50 * g, grads["encoder"])
+
+  def update(params, grads, **options):
+    tx = optim.make_optimizer(lambda _: 0.1, Optim(epsilon=1.0), **options)
+    return tx.update(grads, tx.init(params), params)[0]
+
+  def split(tree):
+    own = {name: x for name, x in tree.items() if name == "encoder"}
+    return own, {name: x for name, x in tree.items() if name != "encoder"}
+
+  together = update(params, grads, clip_apart="enc")
+  own, others = map(update, split(params), split(grads))
+  jax.tree.map(np.testing.assert_array_equal, together, own | others)
+  head = update(params, grads)["head"]["bias"]  # of one norm
+  assert np.all(np.abs(head) < np.abs(together["head"]["bias"]))
+
+
 def test_frozen_parameters_without_gradient_stay_as_they_are():
   params = random_params(0)
   tx = optim.make_optimizer(lambda _: 0.1, Optim(), frozen=("encoder",))

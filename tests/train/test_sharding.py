@@ -235,7 +235,7 @@ def test_placed_table_equals_its_abstract_table(placement):
 
 ROWS, STEPS = 16, 4
 MODEL = tiny.make_model(layers=1)
-MODERN = tiny.make_model(backbone="modern", window=5)
+MODERN = tiny.make_model(backbone="modern", window=5, sharing="disentangled")
 
 
 @functools.cache

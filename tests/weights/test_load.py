@@ -26,7 +26,7 @@ from truenegs_jax.data.tokens.tokenizer import make_tokenizer, write_vocabulary
 from truenegs_jax.models import pretrain
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.train import start, step
-from truenegs_jax.weights import hf_folder
+from truenegs_jax.weights import hf_folder, load
 
 WORDS = "bert.embeddings.word_embeddings.weight"
 POOLED = {
@@ -271,6 +271,30 @@ def test_pair_without_shared_embeddings_is_refused(tmp_path, name, tensor):
   far[..., 3] += 0.125
   edit_tensors(tmp_path / "generator", {full: far})
   assert_refused(tmp_path, model, f"embeddings/{name}", "0.125")
+
+
+@pytest.mark.parametrize("sharing", pretrain.OWN)
+def test_pair_that_does_not_share_keeps_the_embeddings_of_each(
+  tmp_path, sharing
+):
+  model = _pair(sharing=sharing)
+  params = random_params(model)
+  write_export(tmp_path, model)
+  for role in model.roles:
+    expected = pretrain.own_embeddings(params, role)
+    close = functools.partial(np.testing.assert_allclose, rtol=0, atol=1e-7)
+    loaded, lines = load_params(tmp_path, model)
+    jax.tree.map(close, pretrain.own_embeddings(loaded, role), expected)
+    assert not lines
+    own = load.load(str(tmp_path))
+    loaded = pretrain.own_embeddings(own.params, role)
+    jax.tree.map(np.testing.assert_array_equal, loaded, expected)
+  assert_refused(tmp_path, _pair(), "set --config.model.sharing=disentangled")
+  loaded, _ = load_params(tmp_path / "discriminator", model)
+  expected = pretrain.own_embeddings(params, "discriminator")["embeddings"]
+  assert_same_tree(loaded["embeddings"], expected)
+  both = pretrain.own_embeddings(loaded, "discriminator")["embeddings"]
+  assert_same_tree(both, expected)
 
 
 def test_weights_with_another_vocabulary_are_refused(bert):

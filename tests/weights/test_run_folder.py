@@ -24,6 +24,7 @@ STEPS = (10, 20)
 def _config(backbone):
   c = electra_demo.get_config("runlocal")
   c.model.backbone = backbone
+  c.generator.multiplier = 1.0
   c.negatives.temperature = 2.0 if backbone == "modern" else 1.0
   return c
 

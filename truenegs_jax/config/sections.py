@@ -67,6 +67,12 @@ class Model(Section):
     0, "Slots with logits in memory at once; 0: all.", low=0
   )
   pooler: bool = key(False, "True: keep BERT's pooler and NSP head, untrained.")
+  sharing: str = choice(
+    ("full", "disentangled", "none"),
+    'Embeddings of ELECTRA\'s two networks: the same ones; "disentangled": the'
+    " discriminator adds a table of differences, and its loss trains only these"
+    ' (DeBERTaV3); "none": two tables.',
+  )
 
 
 class Masking(Section):
@@ -74,9 +80,10 @@ class Masking(Section):
 
   prob: float = key(0.15, "Share of tokens to predict.", low=TINY, high=0.9)
   style: str = choice(
-    ("electra_85_15", "80_10_10"),
+    ("electra_85_15", "80_10_10", "100_0_0"),
     "Percentages of [MASK], unchanged and random tokens in the slots:"
-    ' "electra_85_15" (no random ones) or "80_10_10" (BERT).',
+    ' "electra_85_15" (no random ones), "80_10_10" (BERT) or "100_0_0"'
+    " (DeBERTaV3).",
     is_open=True,
   )
 
@@ -85,7 +92,15 @@ class Generator(Section):
   """ELECTRA's generator, and weights of losses."""
 
   multiplier: float = key(0.25, "Width / width of the discriminator.", low=TINY)
-  variant: str = key("", "A size as in model.variant, replaces multiplier.")
+  layers_multiplier: float = key(
+    0.0,
+    "Layers / layers of the discriminator; 0: 1, or 0.5 with `modern`, whose"
+    " generator must be as wide: multiplier=1.",
+    low=0,
+  )
+  variant: str = key(
+    "", "A size as in model.variant, replaces both multipliers."
+  )
   temperature: float = key(
     1.0, "Of samples; follows negatives.temperature.", low=TINY
   )
@@ -274,7 +289,12 @@ class Optim(Section):
   lr: float = key(5e-4, "Learning rate: the peak of the schedule.", low=TINY)
   warmup_steps: int = key(10_000, "Steps with a growing learning rate.", low=0)
   weight_decay: float = key(0.01, "Of all but biases and layer norms.", low=0)
-  clip_norm: float = key(1.0, "Largest norm of the whole gradient.", low=TINY)
+  clip_norm: float = key(
+    1.0,
+    "Largest norm of the whole gradient; of that of each network, unless"
+    " model.sharing is full.",
+    low=TINY,
+  )
   b1: float = key(0.9, "Decay of the mean of gradients.", low=0, high=0.999999)
   b2: float = key(0.999, "Decay of the mean of squares.", low=0, high=0.999999)
   epsilon: float = key(1e-6, "Added to that mean's root.", low=TINY, high=1)

@@ -72,6 +72,7 @@ class EncoderConfig:
   pre_norm: bool = False  # outputs start smaller; all heads have a norm
   window: int = 0  # largest distance that attention of local layers reaches
   global_every: int = 1  # layers 0, n, 2 n, ... are not local
+  projects: bool = True  # whether embeddings may have another width
 
   @property
   def initializer(self):
@@ -176,17 +177,23 @@ def make_generator_config(
   backbone: str,
   *,
   multiplier: float,
+  layers_multiplier: float,
   variant: str,
 ) -> EncoderConfig:
   """Builds the config of a generator for a discriminator.
 
-  Its sizes are the variant's, or without one the discriminator's, with the
-  width scaled by `multiplier`, heads of 64 units and ffn of 4 widths, as in
-  ELECTRA (`run_pretraining.py:get_generator_config`).
+  Its sizes are the variant's, or without one the discriminator's, with layers
+  scaled by `layers_multiplier` (0: 1), the width by `multiplier`, heads of 64
+  units and ffn of 4 widths, as in ELECTRA
+  (`run_pretraining.py:get_generator_config`). If the backbone does not project
+  embeddings, only the number of layers may differ, and 0 halves it.
   """
-  width = round(discriminator.width * multiplier)
-  heads = max(1, width // HEAD_WIDTH)
-  sizes: dict[str, Any] = {"width": width, "heads": heads, "ffn": 4 * width}
+  kept, width = discriminator, round(discriminator.width * multiplier)
+  scale = layers_multiplier or (1.0 if kept.projects else 0.5)
+  layers = max(1, round(kept.layers * scale))
+  sizes: dict[str, Any] = {"width": width, "layers": layers}
+  if kept.projects:
+    sizes |= {"heads": max(1, width // HEAD_WIDTH), "ffn": 4 * width}
   if variant:
     sizes = variant_sizes(backbone, variant, key="generator.variant")
   for name in SHARED_SIZES:
@@ -200,7 +207,14 @@ def make_generator_config(
 
 
 def _check_heads(network: str, config: EncoderConfig) -> EncoderConfig:
-  """Returns the config, or raises InputError if its heads do not fit."""
+  """Returns the config, or raises InputError if its width does not fit."""
+  if config.width != config.embedding_size and not config.projects:
+    raise InputError(
+      f"{network}: width={config.width} is not embedding_size="
+      f"{config.embedding_size}, and this model.backbone does not project"
+      " embeddings. Set --config.generator.multiplier=1 (and a smaller"
+      " generator.layers_multiplier), or equal sizes in a variant."
+    )
   if config.width < 1 or config.width % config.heads:
     raise InputError(
       f"{network}: {config.heads} heads do not divide a width of"

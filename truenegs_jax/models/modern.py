@@ -50,7 +50,8 @@ VARIANTS = {
   "large": dict(embedding_size=1024, width=1024, layers=28, heads=16, ffn=2624),
 }
 FIELDS = dict(
-  bias=False, norm_epsilon=1e-5, pre_norm=True, window=64, global_every=3
+  **dict(bias=False, norm_epsilon=1e-5, pre_norm=True, projects=False),
+  **dict(window=64, global_every=3),
 )
 
 # Only the check of a run's config limits the length of a row (`max_positions`).

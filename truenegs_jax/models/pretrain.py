@@ -24,6 +24,8 @@ from truenegs_jax.runtime import rng
 Array = jax.Array
 
 CARRIED = ("pooled",)  # parameters that pre-training does not change
+# Parameters of the discriminator's own embeddings, by `ElectraPair.sharing`.
+OWN = {"disentangled": "discriminator_delta", "none": "discriminator_own"}
 
 
 class MlmHead(nn.Module):
@@ -137,9 +139,13 @@ class MaskedLanguageModel(nn.Module):
     words_BxLxE: Array | None = None,
   ) -> Array:
     """Returns the last hidden states `[B, L, D]` of one network."""
-    embedded_BxLxE = self.embeddings(inputs, keys_B, words_BxLxE)
+    embedded_BxLxE = self._embed(role, inputs, keys_B, words_BxLxE)
     network = getattr(self, role)
     return network(embedded_BxLxE, inputs["documents"], keys_B)
+
+  def _embed(self, role: str, *args: Any) -> Array:
+    """Returns the embedded tokens `[B, L, E]` of one network."""
+    return self.embeddings(*args)
 
 
 class ElectraPair(MaskedLanguageModel):
@@ -157,6 +163,10 @@ class ElectraPair(MaskedLanguageModel):
 
   They share the embedding block with its layer norm, and the generator's output
   layer uses the word table. Each network projects the embeddings to its width.
+  This is the `sharing` "full". With "none", each network has its own block.
+  With "disentangled", the discriminator's tables are those of the generator
+  plus differences, which are 0 at first; its loss trains only the differences,
+  and its norm is its own (He et al. 2021, "DeBERTaV3", section 3.3).
   """
 
   mlm_role: ClassVar[str] = "generator"
@@ -167,11 +177,14 @@ class ElectraPair(MaskedLanguageModel):
   backbone: str = "encoder"
   temperature: float = 1.0
   tokenizer: Any = dataclasses.field(default=None, repr=False, compare=False)
+  sharing: str = "full"
 
   def setup(self):
     backbone = encoder.load_backbone(self.backbone)
     generator, discriminator = self.generator_config, self.discriminator_config
     self.embeddings = backbone.Embeddings(discriminator)
+    if self.sharing != "full":
+      self.own = self.param(OWN[self.sharing], self._init_own)
     self.generator = backbone.Encoder(generator)
     self.generator_head = MlmHead(generator, self.temperature)
     self.discriminator = backbone.Encoder(discriminator)
@@ -182,6 +195,27 @@ class ElectraPair(MaskedLanguageModel):
     """The networks' configs, the kept network first."""
     discriminator, generator = self.discriminator_config, self.generator_config
     return {"discriminator": discriminator, "generator": generator}
+
+  def _embed(self, role: str, inputs: encoder.Inputs, *args: Any) -> Array:
+    if self.sharing == "full" or role == self.mlm_role:
+      return self.embeddings(inputs, *args)
+    shared = jax.lax.stop_gradient(self.embeddings.variables["params"])
+    params = {"embeddings": shared, OWN[self.sharing]: self.own}
+    own = own_embeddings(params, role)["embeddings"]
+    keys_B, _ = args  # the rows of the generator's table are not needed
+    return self._block().apply({"params": own}, inputs, keys_B)
+
+  def _block(self) -> Any:
+    """Returns an embedding block without parameters."""
+    backbone = encoder.load_backbone(self.backbone)
+    return backbone.Embeddings(self.discriminator_config, parent=None)
+
+  def _init_own(self, key: Array) -> dict[str, Any]:
+    """Draws the discriminator's own embeddings; differences are 0."""
+    own = self._block().init(key, _zeros(), None)["params"]
+    if self.sharing == "disentangled":
+      own = {k: x if k == "norm" else 0 * x for k, x in own.items()}
+    return {"embeddings": own}
 
   def detect_logits(self, inputs: encoder.Inputs, keys_B: rng.Keys) -> Array:
     """Returns the detection logits f32 `[B, L]`, positive for "replaced"."""
@@ -251,7 +285,9 @@ def make_electra(
   generator_multiplier: float,
   generator_variant: str = "",
   backbone: str = "encoder",
+  layers_multiplier: float = 0.0,
   temperature: float = 1.0,
+  sharing: str = "full",
   **overrides: Any,
 ) -> ElectraPair:
   """Builds the two networks of a variant.
@@ -267,8 +303,11 @@ def make_electra(
       layers=2 ...".
     generator_multiplier: width of the generator over the discriminator's (1/4
       for small and large, 1/3 for base; Clark et al. 2020, table 6).
-    generator_variant: sizes of the generator, instead of the multiplier.
+    generator_variant: sizes of the generator, instead of both multipliers.
+    layers_multiplier: layers of the generator over the discriminator's; 0: all,
+      or half of them with a backbone that does not project embeddings.
     temperature: divides the generator's logits.
+    sharing: of embeddings, as in `ElectraPair`.
     **overrides: fields of `encoder.EncoderConfig` (dropout, dtype, ...).
   """
   discriminator = encoder.make_network_config(
@@ -278,9 +317,12 @@ def make_electra(
     discriminator,
     backbone,
     multiplier=generator_multiplier,
+    layers_multiplier=layers_multiplier,
     variant=generator_variant,
   )
-  return ElectraPair(generator, discriminator, backbone, temperature)
+  return ElectraPair(
+    generator, discriminator, backbone, temperature, sharing=sharing
+  )
 
 
 def make_bert(
@@ -314,9 +356,11 @@ def init_params(model: nn.Module, key: Array) -> dict:
   >>> sorted(params)
   ['bert', 'bert_head', 'embeddings']
   """
-  zeros_1x2 = jnp.zeros((1, 2), jnp.int32)
-  inputs = {"tokens": zeros_1x2, "types": zeros_1x2, "documents": zeros_1x2}
-  return model.init(key, inputs, method="initialize")["params"]
+  return model.init(key, _zeros(), method="initialize")["params"]
+
+
+def _zeros() -> encoder.Inputs:
+  return dict.fromkeys(("tokens", "types", "documents"), jnp.zeros((1, 2), int))
 
 
 @functools.cache
@@ -339,10 +383,25 @@ def fold_temperature(params: Mapping[str, Any], model: Model) -> dict[str, Any]:
 
 
 def select_params(params: Mapping[str, Any], role: str) -> dict[str, Any]:
-  """Selects one network's parameters, with shared embeddings and CARRIED."""
-  own = [name for name in params if name.startswith(role)]
-  carried = [name for name in CARRIED if name in params]
-  return {name: params[name] for name in ("embeddings", *own, *carried)}
+  """Selects one network's parameters, with its embeddings and CARRIED."""
+  params = own_embeddings(params, role)
+  names = [x for x in params if x.startswith((role, "embeddings", *CARRIED))]
+  return {name: params[name] for name in names}
+
+
+def own_embeddings(params: Mapping[str, Any], role: str) -> dict[str, Any]:
+  """Returns parameters with one network's embeddings as `embeddings`.
+
+  Those of the discriminator are in OWN if it does not share all of them.
+  """
+  own = {name: x for name, x in params.items() if name not in OWN.values()}
+  if role == ElectraPair.kept_role:
+    own |= params.get(OWN["none"], {})
+    if delta := params.get(OWN["disentangled"]):
+      shared, tables = params["embeddings"], delta["embeddings"]
+      add = {k: shared[k] + x for k, x in tables.items() if k != "norm"}
+      own["embeddings"] = {**tables, **add}
+  return own
 
 
 def count_parameters(tree: Any) -> int:

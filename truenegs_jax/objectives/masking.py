@@ -33,6 +33,7 @@ class Style(NamedTuple):
 STYLES: dict[str, Style] = {
   "electra_85_15": Style(kept=0.15, random=0.0),  # as released
   "80_10_10": Style(kept=0.1, random=0.1),  # BERT's, Devlin et al. 2019
+  "100_0_0": Style(kept=0.0, random=0.0),  # DeBERTaV3's
 }
 
 

@@ -34,7 +34,8 @@ COMPARABLE = (
 # Keys of a config and of about.json on which they depend but for the recipe.
 SETTING = (
   *("objective", "model.backbone", "model.variant", "generator.multiplier"),
-  *("generator.variant", "masking.prob", "masking.style", "eval.rows"),
+  *("generator.variant", "generator.layers_multiplier"),
+  *("masking.prob", "masking.style", "eval.rows"),
 )
 DATA = ("rows", "text_bytes", "unigram_entropy", "uniform_entropy")
 Runs = Mapping[str, Sequence[Mapping[str, Any]]]  # of results.json, by task
@@ -82,7 +83,7 @@ def read_pretraining(
   if about:
     yield page.Section("Data", files.ABOUT, _show_data(about))
   config = flatten(run.config)
-  run.setting = {x: config.get(x) for x in SETTING}
+  run.setting = {x: config.get(x) or None for x in SETTING}
   run.setting["data"] = [about.get(x) for x in DATA]
   run.measures = dict(_measure_quality(held_out, results.get("left_out", {})))
   run.measures |= {unit: page.Measure(x) for unit, x in cost.items()}

@@ -47,13 +47,15 @@ def make_optimizer(
   options: Optim,
   *,
   frozen: tuple[str, ...] = (),
+  clip_apart: str = "",
   lr_factors: dict | None = None,
 ) -> optax.GradientTransformation:
   """Chains clipping, Adam without bias correction and decoupled weight decay.
 
   `rate` also multiplies the decay, and so does `lr_factors`, the result of
   `layer_lr_factors`. `frozen` has top-level names of parameters that get no
-  gradient and do not decay.
+  gradient and do not decay. Names that start with `clip_apart` are clipped by
+  their own norm, and the others by theirs.
   """
 
   def is_decayed(path: jax.tree_util.KeyPath, _: object) -> bool:
@@ -61,7 +63,9 @@ def make_optimizer(
     return name not in ("bias", "scale") and layer not in frozen
 
   transforms = [
-    optax.stateless(lambda grads, _: clip_by_norm(grads, options.clip_norm)),
+    optax.stateless(
+      lambda grads, _: clip_by_norm(grads, options.clip_norm, apart=clip_apart)
+    ),
     scale_by_plain_adam(options),
     optax.add_decayed_weights(
       options.weight_decay,
@@ -88,8 +92,17 @@ def global_norm(grads: optax.Updates) -> Array:
   return jnp.sqrt(jnp.sum(row))
 
 
-def clip_by_norm(grads: optax.Updates, max_norm: float) -> optax.Updates:
-  """Scales gradients to `max_norm` if the norm of all is larger."""
+def clip_by_norm(
+  grads: optax.Updates, max_norm: float, *, apart: str = ""
+) -> optax.Updates:
+  """Scales gradients to `max_norm` if the norm of all is larger.
+
+  If `apart` is not "", names that start with it have a norm of their own.
+  """
+  if apart:
+    own = {name: x for name, x in grads.items() if name.startswith(apart)}
+    others = {name: x for name, x in grads.items() if name not in own}
+    return clip_by_norm(own, max_norm) | clip_by_norm(others, max_norm)
   norm = global_norm(grads)
   return jax.tree.map(
     lambda g: jnp.where(norm < max_norm, g, g / norm * max_norm), grads

@@ -312,6 +312,7 @@ def describe_parameters(model: pretrain.Model, params: dict) -> str:
     return pretrain.count_parameters([params.get(name) for name in names])
 
   counts = {"embeddings": count("embeddings")}
+  counts["discriminator's embeddings"] = count(*pretrain.OWN.values())
   for role in model.roles:
     counts[role] = count(role, f"{role}_head")
   counts["not trained"] = count(*pretrain.CARRIED)

@@ -142,8 +142,12 @@ class Run:
   @property
   def tx(self) -> optax.GradientTransformation:
     """The optimizer."""
+    is_shared = self.config.model.sharing == "full"
     return optim.make_optimizer(
-      self.learning_rate, self.config.optim, frozen=pretrain.CARRIED
+      self.learning_rate,
+      self.config.optim,
+      frozen=pretrain.CARRIED,
+      clip_apart="" if is_shared else "discriminator",
     )
 
   @property
@@ -323,6 +327,11 @@ def check(config: PretrainConfig) -> None:
       f"length={c.length:,} is more than"
       f" model.max_positions={c.model.max_positions:,}. Lower"
       " --config.length=NUMBER or raise --config.model.max_positions=NUMBER."
+    )
+  if c.objective != "electra" and c.model.sharing != "full":
+    raise InputError(
+      f"model.sharing={c.model.sharing!r} is of ELECTRA's two networks, and"
+      " BERT has one. Set --config.model.sharing=full."
     )
   check_code(c.data.language)
   _check_negatives(config)

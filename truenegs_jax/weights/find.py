@@ -226,11 +226,12 @@ def _open_run(
   location = f"'{workdir}'" + ("" if step is None else f" at step {step:,}")
 
   @functools.cache  # both networks of a pair are in one checkpoint
-  def read_params() -> dict[str, np.ndarray]:
+  def read_params() -> dict[str, dict[str, np.ndarray]]:
     with saved_model.open_run(workdir) as checkpoints:
       _, tree = saved_model.load(checkpoints, step, report=report)
     folded = pretrain.fold_temperature(tree, model)
-    return traverse_util.flatten_dict(folded, sep="/")
+    trees = {x: pretrain.own_embeddings(folded, x) for x in model.roles}
+    return {x: traverse_util.flatten_dict(trees[x], sep="/") for x in trees}
 
   networks, all_shapes = [], hf_names.flat_shapes(model)
   for role in model.roles:
@@ -243,7 +244,7 @@ def _open_run(
           path=workdir,
           shapes={name: x.shape for name, x in shapes.items()},
           dtypes={name: str(x.dtype) for name, x in shapes.items()},
-          read=lambda name: read_params()[name],
+          read=functools.partial(lambda x, name: read_params()[x][name], role),
           release=read_params.cache_clear,
         ),
         fields=hf_folder.model_config(model, role, pad=tokenizer.pad),
@@ -260,7 +261,7 @@ def _open_run(
 
 def _our_names(model: hf_names.Model, role: str) -> dict[str, str]:
   """Maps each path of a network to itself, as a checkpoint has our names."""
-  partners = tuple(x for x in model.roles if x != role)
+  partners = *(x for x in model.roles if x != role), *pretrain.OWN.values()
   paths = hf_names.flat_shapes(model)
   return {path: path for path in paths if not path.startswith(partners)}
 

@@ -77,8 +77,9 @@ class Fit:
   def missing(self) -> list[str]:
     """The paths of parameters that the weights lack."""
     paths = {path for table in self.names.values() for path in table}
+    own = tuple(pretrain.OWN.values())  # made of the networks' embeddings
     shapes = hf_names.flat_shapes(self.model)
-    return [path for path in shapes if path not in paths]
+    return [x for x in shapes if x not in paths and not x.startswith(own)]
 
   def missing_modules(self, role: str) -> str:
     """Lists Hugging Face's names of modules that a network lacks."""

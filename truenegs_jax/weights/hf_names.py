@@ -2,7 +2,7 @@
 
   tensors = to_huggingface(params, model, "discriminator")
 
-A pair becomes two models, each with a copy of the shared embeddings:
+A pair becomes two models, each with all its embeddings:
 ElectraForPreTraining (discriminator) and ElectraForMaskedLM (generator). BERT
 becomes BertForMaskedLM, or BertForPreTraining if it has a pooler; with the
 backbone `modern`, ModernBertForMaskedLM. A fine-tuned model becomes the class
@@ -159,7 +159,8 @@ def to_huggingface(
   """
   table = name_table(model, role)
   partners = tuple(name for name in model.roles if name != role)
-  paths = traverse_util.flatten_dict(params, sep="/")
+  own = pretrain.own_embeddings(params, role)
+  paths = traverse_util.flatten_dict(own, sep="/")
   flat = {k: x for k, x in paths.items() if not k.startswith(partners)}
   if differing := sorted(flat.keys() ^ table.keys()):
     raise InputError(

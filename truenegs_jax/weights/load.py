@@ -4,8 +4,9 @@ networks = Weights("released/electra").for_roles(model.roles)
 params = load_params(fit(networks, model, tokenizer))
 """
 
+import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -13,7 +14,7 @@ import numpy as np
 from flax import traverse_util
 
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
-from truenegs_jax.models import pretrain
+from truenegs_jax.models import encoder, pretrain
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.tasks import task as task_lib
 from truenegs_jax.weights import fit, hf_names
@@ -26,7 +27,7 @@ Flat = dict[str, np.ndarray]  # parameters by path
 ROUNDING = 1e-6
 MODELS = ({"bert"}, {"discriminator"}, {"discriminator", "generator"})
 # Sizes of the generator of a discriminator without one.
-DUMMY_GENERATOR = "embedding_size={} width=1 layers=1 heads=1 ffn=1"
+DUMMY_GENERATOR = "embedding_size={} width={} layers=1 heads=1 ffn=1"
 # Fields of EncoderConfig -> fields of Hugging Face's config.json: BERT's, and
 # ModernBERT's.
 RATES = {
@@ -35,7 +36,10 @@ RATES = {
   "initializer_range": ("initializer_range",),
 }
 # Arrays with a row for every word.
-WORD_ARRAYS = ("embeddings/word", "bert_head/bias", "generator_head/bias")
+WORD_ARRAYS = (
+  *("embeddings/word", "bert_head/bias", "generator_head/bias"),
+  *(f"{own}/embeddings/word" for own in pretrain.OWN.values()),
+)
 KERNEL, BIAS = "task_head/output/kernel", "task_head/output/bias"
 
 
@@ -111,7 +115,10 @@ def fit_own_model(
     pooler = bool(fit.unused_pooler_names(kept, model, "bert"))
     model = model.clone(pooler=pooler)
   else:
-    generator = DUMMY_GENERATOR.format(kept.fields["embedding_size"])
+    size = kept.fields["embedding_size"]
+    constants = encoder.backbone_fields(kept.backbone)
+    width = 1 if constants.get("projects", True) else size
+    generator = DUMMY_GENERATOR.format(size, width)
     if "generator" in networks:
       generator = networks["generator"].variant
     fields |= {"generator_variant": generator, "generator_multiplier": 1.0}
@@ -119,6 +126,15 @@ def fit_own_model(
   model = model.clone(tokenizer=tokenizer)
   skip = "words" if padding else ""
   fitted = fit.fit(networks, model, tokenizer, init_skip=skip)
+  if len(networks) > 1:
+    tables = {
+      role: {x: y for x, y in names.items() if x.startswith("embeddings/")}
+      for role, names in fitted.names.items()
+    }
+    both = (_read_network(networks[x], tables[x], model) for x in networks)
+    if any(_list_differences(*both)):
+      model = model.clone(sharing="none")
+      fitted = dataclasses.replace(fitted, model=model)
   return model, tokenizer, fitted
 
 
@@ -131,10 +147,10 @@ def load_params(
 ) -> dict[str, Any]:
   """Returns all parameters of a model, as f32 numpy arrays.
 
-  The shared embeddings of a pair are read from the discriminator. Parameters
-  that the weights lack get the values with which a run from scratch with this
-  seed would start. A fine-tuned model takes one network and, if it fits, the
-  task head of the weights.
+  The shared embeddings of a pair are read from the discriminator, and those of
+  a missing generator, too. Other parameters that the weights lack get the
+  values with which a run from scratch with this seed would start. A fine-tuned
+  model takes one network and, if it fits, the task head of the weights.
 
   Args:
     complete: whether to refuse incomplete weights, for measurements.
@@ -143,7 +159,7 @@ def load_params(
   Raises InputError for embeddings that are shared or tied, but differ, and for
   weights that are not finite; CheckpointError for an unreadable run.
   """
-  flat = _read_networks(fitted, report)
+  flat = _join_networks(fitted, _read_networks(fitted, report))
   for network in fitted.networks.values():
     network.arrays.release()
   init_params = functools.cache(
@@ -162,9 +178,9 @@ def draw_params(model: hf_names.Model, seed: int) -> dict[str, Any]:
   return jax.device_get(init())
 
 
-def _read_networks(fitted: fit.Fit, report: Report) -> Flat:
-  """Reads the parameters of all networks; the first has the shared ones."""
-  all_params: Flat = {}
+def _read_networks(fitted: fit.Fit, report: Report) -> dict[str, Flat]:
+  """Reads the parameters of all networks, each with its embeddings."""
+  flats = {}
   for role, network in fitted.networks.items():
     params = _read_network(network, fitted.names[role], fitted.model)
     if unused := fit.unused_pooler_names(network, fitted.model, role):
@@ -174,17 +190,37 @@ def _read_networks(fitted: fit.Fit, report: Report) -> Flat:
       )
     if fitted.task:
       params |= _convert_task_head(params, network, fitted.task, report)
-    for name in all_params.keys() & params.keys():
-      difference = _largest_difference(all_params[name], params[name])
-      if difference > ROUNDING * np.abs(all_params[name]).max():
-        raise InputError(
-          f"init: {network.location} does not share the discriminator's"
-          f" embeddings. {name} differs by up to {difference:.3g}. Pass two"
-          " networks that were trained together, or only the discriminator. Its"
-          " generator then starts from scratch."
-        )
-    all_params = params | all_params
-  return all_params
+    flats[role] = params
+  return flats
+
+
+def _join_networks(fitted: fit.Fit, flats: Mapping[str, Flat]) -> Flat:
+  """Joins networks; what they share is the first one's, or must be equal."""
+  kept, masked = next(iter(flats.values())), flats.get("generator", {})
+  sharing = getattr(fitted.model, "sharing", "full")
+  if sharing == "full":
+    for name, difference in _list_differences(kept, masked):
+      raise InputError(
+        f"init: {fitted.networks['generator'].location} does not share the"
+        f" discriminator's embeddings. {name} differs by up to"
+        f" {difference:.3g}. Pass two networks that were trained together, or"
+        " only the discriminator. Its generator then starts from scratch. To"
+        " keep both, set --config.model.sharing=disentangled."
+      )
+    return masked | kept
+  flat, own = kept | masked, pretrain.OWN[sharing]
+  for path in [x for x in kept if x.startswith("embeddings/")]:
+    is_sum = sharing == "disentangled" and "/norm/" not in path
+    flat[f"{own}/{path}"] = kept[path] - flat[path] if is_sum else kept[path]
+  return flat
+
+
+def _list_differences(a: Flat, b: Flat) -> Iterator[tuple[str, float]]:
+  """Lists the arrays of both that differ, by how much; rounding may differ."""
+  for name in a.keys() & b.keys():
+    difference = _largest_difference(a[name], b[name])
+    if difference > ROUNDING * np.abs(a[name]).max():
+      yield name, difference
 
 
 def _read_network(

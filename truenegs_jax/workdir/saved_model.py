@@ -25,7 +25,7 @@ from truenegs_jax.workdir.checkpoints import Checkpoints, Result
 
 # Keys of the section `model` that are fields of both ELECTRA and BERT.
 MODEL_KEYS = {x.name for x in dataclasses.fields(Model)}
-MODEL_KEYS -= {"attention", "pooler", "vocabulary_chunk"}
+MODEL_KEYS -= {"attention", "pooler", "sharing", "vocabulary_chunk"}
 
 
 class SavedModel(NamedTuple):
@@ -126,6 +126,8 @@ def build_model(config: PretrainConfig, *, vocab_size: int) -> pretrain.Model:
     return pretrain.make_bert(pooler=c.model.pooler, **fields)
   fields["generator_multiplier"] = c.generator.multiplier
   fields["generator_variant"] = c.generator.variant
+  fields["layers_multiplier"] = c.generator.layers_multiplier
+  fields["sharing"] = c.model.sharing
   return pretrain.make_electra(**fields)
 
 
