@@ -53,7 +53,10 @@ def draw_normal(seed, size=V, width=E):
 
 
 def draw_masks(seed, size=V):
-  return np.random.default_rng(seed + 99).random((2, size)) < 0.8
+  """Draws tokens that get neighbours, and classes; 0 can be no neighbour."""
+  rng = np.random.default_rng(seed + 99)
+  words_V = rng.choice(3, size, p=[0.2, 0.4, 0.4])
+  return words_V * (rng.random(size) < 0.8) > 0, words_V
 
 
 def search_plainly(table_VxE, golds_V, words_V, *, top, threshold):
@@ -64,8 +67,8 @@ def search_plainly(table_VxE, golds_V, words_V, *, top, threshold):
     ranked = []
     for b, word_E in enumerate(table_VxE):
       norms = np.sqrt((gold_E @ gold_E) * (word_E @ word_E))
-      is_one_class = a % 2 == b % 2
-      if golds_V[a] and words_V[b] and a != b and is_one_class and norms > 0:
+      is_one_class = words_V[a] == words_V[b] > 0
+      if golds_V[a] and is_one_class and a != b and norms > 0:
         cosine = gold_E @ word_E / norms
         if cosine >= threshold:
           ranked.append((-cosine, b))
@@ -76,10 +79,8 @@ def search_plainly(table_VxE, golds_V, words_V, *, top, threshold):
 
 @functools.partial(jax.jit, static_argnames=("top", "cells"))
 def compiled(table_VxE, golds_V, words_V, *, top, threshold, cells=2**24):
-  classes_V = jnp.arange(len(table_VxE)) % 2
-  options = dict(top=top, threshold=threshold, cells=cells)
   return negatives.neighbour_ids(
-    table_VxE, golds_V, words_V, classes_V, **options
+    table_VxE, golds_V, words_V, top=top, threshold=threshold, cells=cells
   )
 
 

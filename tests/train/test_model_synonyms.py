@@ -88,9 +88,7 @@ def build_expected_table(finished, params):
   words_V = np.array([t.isalpha() and t not in STOP_WORDS for t in vocab])
   table_VxE = jax.device_get(params["embeddings"]["word"])
   ids_VxS = negatives.neighbour_ids(
-    *(jnp.asarray(table_VxE), words_V, words_V, np.zeros(len(vocab))),
-    top=TOP,
-    threshold=THRESHOLD,
+    jnp.asarray(table_VxE), words_V, words_V, top=TOP, threshold=THRESHOLD
   )
   return np.asarray(ids_VxS)
 

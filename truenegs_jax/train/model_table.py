@@ -30,8 +30,7 @@ class ModelTableBuilder:
   stop_words: str  # fingerprint of the words without synonyms
   keep_stop_words: bool  # whether stop words get synonyms nevertheless
   golds_V: np.ndarray  # bool, tokens that get synonyms
-  words_V: np.ndarray  # bool, tokens that may be synonyms
-  classes_V: np.ndarray  # int8, of `Words`: only tokens of one are synonyms
+  words_V: np.ndarray  # int8, of `neighbour_ids`: tokens that may be synonyms
 
   @property
   def fingerprint(self) -> str:
@@ -49,7 +48,6 @@ class ModelTableBuilder:
       word_VxE,
       jnp.asarray(self.golds_V),
       jnp.asarray(self.words_V),
-      jnp.asarray(self.classes_V),
       top=self.options.top,
       threshold=self.options.threshold,
     )
@@ -95,8 +93,7 @@ def make_table_builder(
     stop_words=vocabulary_lib.fingerprint(stop_words),
     keep_stop_words=request.keep_stop_words,
     golds_V=golds_V,
-    words_V=words_V,
-    classes_V=words.classes_V,
+    words_V=words_V * (1 + words.classes_V),
   )
 
 

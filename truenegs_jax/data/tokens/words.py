@@ -42,9 +42,8 @@ class Words:
   def ids(self) -> dict[str, list[int]]:
     """The ids of each word, in the order of the vocabulary."""
     ids: dict[str, list[int]] = {}
-    for i, word in enumerate(self.words):
-      ids.setdefault(word, []).append(i)
-    ids.pop("", None)
+    for i in filter(self.words.__getitem__, range(len(self.words))):
+      ids.setdefault(self.words[i], []).append(i)
     return ids
 
   def fold(self, word: str) -> str:
@@ -75,10 +74,7 @@ def word_edges(tokens: Sequence[str]) -> np.ndarray:
   >>> word_edges(["[PAD]", "swan", "##s"])
   array([2, 2, 3], dtype=uint8)
 
-  Where spaces are marked, unmarked letters and digits continue others:
-
-  >>> word_edges(["Ġswan", "s", "Ġ,"])
-  array([2, 3, 0], dtype=uint8)
+  Where spaces are marked, letters and digits without a mark continue others.
   """
   return read_words(tuple(tokens)).edges_V
 
