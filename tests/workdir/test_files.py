@@ -42,7 +42,7 @@ def test_saved_config_is_read_only_with_a_checkpoint(tmp_path):
   (tmp_path / files.CHECKPOINTS / "10").mkdir()
   assert files.has_checkpoint(tmp_path)
   saved = files.read_saved_config(tmp_path)
-  assert saved["data"].pop("vocab") == str(tmp_path / files.VOCABULARY)
+  assert saved["data"].pop("vocab") == str(tmp_path / "vocab.txt")
   assert [x.key for x in files.find_changes(saved, make_config())] == [
     "data.vocab"
   ]
@@ -142,7 +142,7 @@ def test_a_link_out_of_a_workdir_is_not_written_to(tmp_path, name):
 
 
 def test_a_link_in_place_of_a_temporary_file_is_replaced(tmp_path):
-  outside, path = tmp_path / "outside", tmp_path / files.VOCABULARY
+  outside, path = tmp_path / "outside", tmp_path / "vocab.txt"
   outside.write_text("mine\n")
   path.with_name(f"{path.name}.tmp").symlink_to(outside)
   with atomic_file(path) as file:

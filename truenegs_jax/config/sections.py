@@ -251,8 +251,11 @@ class Data(Section):
   )
   vocab: str = free_key(
     "train",
-    '"train": from the text; "init": that of the weights; or a vocab.txt, its'
-    " folder, or a name on the Hugging Face hub.",
+    '"train": from the text; "init": that of the weights; or a vocab.txt or'
+    " tokenizer.json, its folder, or a name on the Hugging Face hub.",
+  )
+  mask_token: str = free_key(
+    "", "Adds a mask token of this name to a tokenizer.json without one."
   )
   vocab_size: int = key(30_522, "Entries of a trained vocabulary.", low=1)
   lowercase: bool = key(True, "True: all text in lower case.")

@@ -25,6 +25,7 @@ from truenegs_jax.config.tables import Corrections
 from truenegs_jax.configs.common import REQUIRED
 from truenegs_jax.corrections import findings, predict_slots
 from truenegs_jax.data.corpus import sources_spec
+from truenegs_jax.data.tokens import tokenizer as tokenizer_lib
 from truenegs_jax.report.write import write_own_report
 from truenegs_jax.runtime import errors, progress
 from truenegs_jax.runtime.paths import open_path
@@ -198,7 +199,7 @@ def open_model(m: Measurement) -> Iterator[MeasuredModel]:
   """Opens the run or the weights of a measurement for reading."""
   config, weights, steps_text = m.config, m.weights, m.options.steps
   if config.init:
-    tokenizer = saved_model.build_tokenizer(config.data, config.data.vocab)
+    tokenizer = tokenizer_lib.build_tokenizer(config.data, config.data.vocab)
     model = saved_model.build_model(config, vocab_size=len(tokenizer.vocab))
     fitted = fit.fit(weights.for_roles(model.roles), model, tokenizer)
     params = load.load_params(fitted, complete=True, report=weights.report)

@@ -267,7 +267,7 @@ def encode_sentences(
         f"eval.sentences: {sentence!r} has no {MASK_TEXT}. Add one or remove"
         " the sentence."
       )
-    ids = tokenizer.encode_lines([before, after])
+    ids = tokenizer.encode_lines([before.rstrip(), after])
     row = [tokenizer.cls, *ids[0], tokenizer.mask, *ids[1], tokenizer.sep]
     if len(row) > max_length:
       raise InputError(

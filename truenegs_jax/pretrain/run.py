@@ -25,6 +25,7 @@ from truenegs_jax.configs.common import REQUIRED
 from truenegs_jax.corrections import findings, predict_slots
 from truenegs_jax.data.corpus.sources_spec import describe_sources
 from truenegs_jax.data.rows import batches, copies, rows_folder
+from truenegs_jax.data.tokens import tokenizer as tokenizer_lib
 from truenegs_jax.pretrain import evaluate, export_run, loop
 from truenegs_jax.report.write import write_own_report
 from truenegs_jax.runtime import distributed, errors, progress
@@ -125,7 +126,8 @@ def _list_needs(run: start.Run) -> Iterator[str]:
   if is_hub_name(vocab) and vocab != "train" and not os.path.exists(vocab):
     from huggingface_hub import try_to_load_from_cache  # slow to import
 
-    is_here = isinstance(try_to_load_from_cache(vocab, "vocab.txt"), str)
+    cached = (try_to_load_from_cache(vocab, x) for x in tokenizer_lib.FILES)
+    is_here = any(isinstance(x, str) for x in cached)
     place = "in the cache" if is_here else "to be downloaded"
     yield f"vocabulary: {vocab} of the Hugging Face hub, {place}"
   if request := run.table_request:

@@ -130,10 +130,20 @@ def plan_windows(
 def tokenize_contexts(
   texts: Collection[str], tokenizer: Tokenizer
 ) -> dict[str, Context]:
-  """Splits texts into words and pieces; each distinct word is encoded once."""
+  """Splits texts into words and pieces; each distinct word is encoded once.
+
+  For another tokenizer than BERT's, each piece counts as a word.
+  """
+  contexts = {}
+  if tokenizer.definition:
+    for text in texts:
+      pieces, places = tokenizer.encode_spans(text)
+      pieces_T, number_T = np.array(pieces, np.int32), np.arange(len(pieces))
+      places_Tx2 = np.array(places, np.int32).reshape(-1, 2)
+      contexts[text] = Context(text, places_Tx2, pieces_T, number_T)
+    return contexts
   words = list({word for text in texts for word in _WORD.findall(text)})
   ids = dict(zip(words, tokenizer.encode_lines(words), strict=True))
-  contexts = {}
   for text in texts:
     ids_W = [ids[word] for word in _WORD.findall(text)]
     pieces_T = np.array([*itertools.chain(*ids_W)], np.int32)

@@ -16,7 +16,7 @@ import numpy as np
 from rich.console import Console
 
 from truenegs_jax.data.rows import batches, rows_folder
-from truenegs_jax.data.tokens.tokenizer import write_vocabulary
+from truenegs_jax.data.tokens.tokenizer import write_tokenizer
 from truenegs_jax.data.tokens.words import read_words
 from truenegs_jax.runtime import distributed, progress
 from truenegs_jax.runtime.errors import CheckpointError
@@ -104,7 +104,7 @@ def _write_files(
     for name in (files.RESULTS, files.CASES):
       files.withdraw(workdir / name)
   files.save_json(workdir / files.CONFIG, setup.description["config"])
-  write_vocabulary(run.tokenizer.vocab, workdir / files.VOCABULARY)
+  write_tokenizer(run.tokenizer, workdir)
   if inputs.table is not None:
     inputs.table.save(workdir / files.SYNONYMS)
   about = {

@@ -300,11 +300,10 @@ def find_tokenizer(
   Without a file that is here, or may be downloaded, it is a placeholder.
   """
   path = open_path("data.vocab", data.vocab)
-  paths = (path, path / "vocab.txt", path / "tokenizer.json")
-  file = next((x for x in paths if x.is_file()), None)
+  file = path if path.is_file() else tokenizer_lib.find_file(path)
   if data.vocab != "train" and (file or download):
     location = str(file or data.vocab)
-    tokenizer = saved_model.build_tokenizer(data, location)
+    tokenizer = tokenizer_lib.build_tokenizer(data, location)
     return tokenizer, f"the size of '{location}'"
   specials = tokenizer_lib.SPECIALS
   words = (f"word{i}" for i in range(data.vocab_size - len(specials)))

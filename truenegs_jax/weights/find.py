@@ -38,8 +38,7 @@ from truenegs_jax.workdir import files, saved_model
 # Models in a workdir of fine-tuning, in a folder of a task, and of one run.
 TASK_MODELS = ("*/seed-*/model", "seed-*/model", "model")
 # Files of the hub to download: the card names language and license.
-HUB_FILES = ["README.md", hf_folder.CONFIG, hf_folder.TOKENIZER]
-HUB_FILES += tokenizer_lib.FILES
+HUB_FILES = ["README.md", *tokenizer_lib.HUB_FILES]
 # A branch, a tag, a commit or refs/pr/N.
 REVISION = re.compile(r"(?!.*\.\.)\w([\w./-]*[\w-])?", re.ASCII)
 OFFLINE = (
@@ -248,7 +247,7 @@ def _open_run(
           release=read_params.cache_clear,
         ),
         fields=hf_folder.model_config(model, role, pad=tokenizer.pad),
-        vocabulary=workdir / files.VOCABULARY,
+        vocabulary=files.vocabulary_path(workdir),
         lowercase=tokenizer.lowercase,
         strip_accents=tokenizer.strip_accents,
         name_table=_our_names,

@@ -220,15 +220,16 @@ def _check_tokenizer(
 ) -> None:
   """Refuses weights of another vocabulary, or of other normalized text."""
   saved = network.tokenizer
+  is_bert = not saved.definition
   # Without a tokenizer config, only capitals in the vocabulary tell the case.
   is_case_known = network.lowercase is not None or not saved.lowercase
-  if is_case_known and saved.lowercase != tokenizer.lowercase:
+  if is_bert and is_case_known and saved.lowercase != tokenizer.lowercase:
     raise InputError(
       f"init: {network.location} was trained with lowercase={saved.lowercase},"
       f" but this run has data.lowercase={tokenizer.lowercase}. Set"
       f" --config.data.lowercase={saved.lowercase}."
     )
-  if network.strip_accents not in (None, tokenizer.strip_accents):
+  if is_bert and network.strip_accents not in (None, tokenizer.strip_accents):
     accents = "strip" if network.strip_accents else "keep"
     raise InputError(
       f"init: {network.location} was trained with strip_accents="

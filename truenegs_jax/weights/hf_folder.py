@@ -73,8 +73,8 @@ class Network:
     """The tokenizer; capitals in the vocabulary decide an unknown case."""
     if self.vocabulary is None:
       raise InputError(
-        f"init: {self.location} has no vocabulary file. Copy the vocab.txt of"
-        " the weights there."
+        f"init: {self.location} has no vocabulary file. Copy the vocab.txt or"
+        " tokenizer.json of the weights there."
       )
     path, accents = str(self.vocabulary), self.strip_accents
     load = functools.partial(load_tokenizer, path, strip_accents=accents)
@@ -170,20 +170,28 @@ def write_model(
       "tokenize_chinese_chars": True,
     },
   }
+  inputs = ["input_ids", "token_type_ids", "attention_mask"]
   if family == "modernbert":
     # Its ids are by default of another vocabulary; it has no token types.
     cls, sep = tokenizer.cls, tokenizer.sep
     files[CONFIG] |= {"bos_token_id": cls, "cls_token_id": cls}
     files[CONFIG] |= {"eos_token_id": sep, "sep_token_id": sep}
+    inputs.remove("token_type_ids")
     files[TOKENIZER] |= {
       "tokenizer_class": "PreTrainedTokenizerFast",
-      "model_input_names": ["input_ids", "attention_mask"],
+      "model_input_names": inputs,
     }
-    files["tokenizer.json"] = _fast_tokenizer(tokenizer)
+    if not tokenizer.definition:
+      files[tokenizer_lib.JSON] = _fast_tokenizer(tokenizer)
+  tokenizer_lib.write_tokenizer(tokenizer, folder)
+  if tokenizer.definition:
+    files[TOKENIZER] = json.loads(tokenizer.files[TOKENIZER]) | {
+      "model_max_length": config.max_positions,
+      "model_input_names": inputs,
+    }
   for name, value in files.items():
     text = json.dumps(value, indent=2) + "\n"
     (folder / name).write_text(text, encoding="utf-8")
-  tokenizer_lib.write_vocabulary(tokenizer.vocab, folder / "vocab.txt")
 
 
 def open_network(folder: pathlib.Path) -> Network:
@@ -207,12 +215,13 @@ def open_network(folder: pathlib.Path) -> Network:
       f" config has {num_layers:,} layers. Use the config of the weights."
     )
   lowercase, strip_accents = _read_text_options(folder)
+  vocabulary = tokenizer_lib.find_file(folder)
   return Network(
     role=role,
     location=f"'{folder}'",
     arrays=arrays,
     fields=fields,
-    vocabulary=find_optional(folder, *tokenizer_lib.FILES),
+    vocabulary=vocabulary and find_optional(folder, vocabulary.name),
     lowercase=lowercase,
     strip_accents=strip_accents,
     tied=hf_names.BACKBONES[backbone][role].tied,
@@ -232,7 +241,7 @@ def verify_checksums(folder: pathlib.Path) -> None:
     listed[tagged or name].add(digest.lower())
   formats = arrays_lib.FORMATS
   weights = [x for x in formats if os.path.lexists(folder / x) or x in listed]
-  for name in (CONFIG, *weights[:1], TOKENIZER, *tokenizer_lib.FILES):
+  for name in (*weights[:1], *tokenizer_lib.HUB_FILES):
     path, digests = folder / name, set()
     if os.path.lexists(path):
       present = arrays_lib.find_file(folder, name)
@@ -295,7 +304,7 @@ def _read_optional_json(folder: pathlib.Path, name: str) -> Mapping[str, Any]:
   """Reads a JSON object; empty if the file is missing or no valid JSON."""
   if path := find_optional(folder, name):
     with safe_read(path):
-      text = read_file(path)
+      text = read_file(path, tokenizer_lib.MAX_VALUES)
     with contextlib.suppress(ValueError):
       return parse_json(text)
   return {}

@@ -24,7 +24,6 @@ CHECKPOINTS = "checkpoints"  # folder of steps
 CONFIG = "config.json"  # with all values resolved
 ABOUT = "about.json"  # data and cost of a run, for its report
 REPORT = "report.html"
-VOCABULARY = "vocab.txt"
 SYNONYMS = "synonyms.npz"  # the synonym table
 RESULTS = "results.json"  # written at the end of the run
 CASES = "cases.json"  # corrections to read
@@ -105,6 +104,12 @@ def has_checkpoint(workdir: pathlib.Path) -> bool:
   return any(list_steps(workdir / CHECKPOINTS).values())
 
 
+def vocabulary_path(workdir: pathlib.Path) -> pathlib.Path:
+  """Returns the path of a run's tokenizer.json, or else of its vocab.txt."""
+  path = workdir / "tokenizer.json"
+  return path if path.exists() else workdir / "vocab.txt"
+
+
 def parse_run_path(
   path: pathlib.Path,
 ) -> tuple[pathlib.Path, int | None] | None:
@@ -117,7 +122,7 @@ def parse_run_path(
   match = STEP.fullmatch(path.name)
   step = int(match[2]) if match else None
   folder = path if step is None else path.parent
-  if folder.name == CHECKPOINTS and (folder.parent / VOCABULARY).exists():
+  if folder.name == CHECKPOINTS and vocabulary_path(folder.parent).exists():
     return folder.parent, step
   return None
 
@@ -132,7 +137,7 @@ def read_saved_config(workdir: pathlib.Path) -> dict[str, Any] | None:
     return None
   fix = "Restore the file that the run wrote."
   with files.read_json(path, CheckpointError, fix) as config:
-    config["data"]["vocab"] = str(workdir / VOCABULARY)
+    config["data"]["vocab"] = str(vocabulary_path(workdir))
     values = flatten(config)
     for name, key in TABLES["pretrain"].items():
       value = values[name]

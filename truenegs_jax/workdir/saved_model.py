@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from truenegs_jax.config.sections import Data, Model, PretrainConfig
+from truenegs_jax.config.sections import Model, PretrainConfig
 from truenegs_jax.data.tokens import tokenizer as tokenizer_lib
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
 from truenegs_jax.models import pretrain
@@ -45,11 +45,12 @@ def open_run(workdir: pathlib.Path) -> Iterator[Checkpoints]:
       f"Orbax cannot read checkpoints in '{workdir}', but local ones and gs://."
       f" Copy the workdir: aws s3 cp --recursive {workdir} FOLDER"
     )
-  for name in (files.CHECKPOINTS, files.VOCABULARY):
-    if not (workdir / name).exists():
+  vocabulary = files.vocabulary_path(workdir)
+  for path in (workdir / files.CHECKPOINTS, vocabulary):
+    if not path.exists():
       raise InputError(
-        f"'{workdir}' is not the workdir of a run: it has no {name}. Choose the"
-        " workdir of a run that has saved a checkpoint."
+        f"'{workdir}' is not the workdir of a run: it has no {path.name}."
+        " Choose the workdir of a run that has saved a checkpoint."
       )
   folder = workdir / files.CHECKPOINTS
   with contextlib.closing(Checkpoints(folder, read_only=True)) as checkpoints:
@@ -94,15 +95,15 @@ def _newest(
 def read_saved_model(checkpoints: Checkpoints, step: int) -> SavedModel:
   """Reads the config of a checkpoint and the vocabulary of its run."""
   description = checkpoints.read_description(step)
-  vocab = checkpoints.folder.parent / files.VOCABULARY
+  vocab = files.vocabulary_path(checkpoints.folder.parent)
   config = PretrainConfig.read(description["config"])
-  tokenizer = build_tokenizer(config.data, str(vocab))
+  tokenizer = tokenizer_lib.build_tokenizer(config.data, str(vocab))
   model = build_model(config, vocab_size=len(tokenizer.vocab))
   expected = description["fingerprints"]["vocabulary"]
   if tokenizer.fingerprint != expected:
     raise CheckpointError(
       f"'{vocab}' has the fingerprint {tokenizer.fingerprint}, but step {step}"
-      f" was trained with {expected}. Restore the vocab.txt of the run."
+      f" was trained with {expected}. Restore the file of the run."
     )
   return SavedModel(step, config, tokenizer, model)
 
@@ -129,11 +130,3 @@ def build_model(config: PretrainConfig, *, vocab_size: int) -> pretrain.Model:
   fields["layers_multiplier"] = c.generator.layers_multiplier
   fields["sharing"] = c.model.sharing
   return pretrain.make_electra(**fields)
-
-
-def build_tokenizer(data: Data, path: str) -> Tokenizer:
-  """Loads the vocabulary at `path` with the options of `c.data`."""
-  accents = tokenizer_lib.ACCENTS[data.accents]
-  return tokenizer_lib.load_tokenizer(
-    path, lowercase=data.lowercase, strip_accents=accents
-  )

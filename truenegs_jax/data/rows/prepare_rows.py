@@ -71,22 +71,27 @@ def make_plan(
     message = f"{errors.printable(error)}\nUsing the rows in '{named}'."
     progress.log_console().print(message, soft_wrap=True)
     identity = folder_lib.read_manifest(named)["options"]["sources"]
-  strip_accents = tokenizer_lib.ACCENTS[data.accents]
-  if strip_accents is None:
-    strip_accents = data.lowercase
   given, vocabulary = None, f"train:{data.vocab_size}"
+  lowercase, strip_accents = data.lowercase, tokenizer_lib.ACCENTS[data.accents]
+  if strip_accents is None:
+    strip_accents = lowercase
   if data.vocab != "train":
-    given = tokenizer_lib.load_tokenizer(
-      data.vocab, lowercase=data.lowercase, strip_accents=strip_accents
-    )
+    given = tokenizer_lib.build_tokenizer(data, data.vocab)
     vocabulary = given.fingerprint
-    if data.lowercase:
+    lowercase, strip_accents = given.lowercase, given.strip_accents
+    if given.definition and data.tokenizer != "fast":
+      raise errors.InputError(
+        f"data.tokenizer={data.tokenizer!r} encodes with BERT's WordPiece, but"
+        f" data.vocab={data.vocab!r} is another tokenizer. Set"
+        " --config.data.tokenizer=fast."
+      )
+    if lowercase and not given.definition:
       _warn_of_capitals(given)
   options = folder_lib.RowsOptions(
     sources=identity,
     vocabulary=vocabulary,
     length=length,
-    lowercase=data.lowercase,
+    lowercase=lowercase,
     strip_accents=strip_accents,
     layout=data.layout,
     overflow=data.overflow,

@@ -1,9 +1,9 @@
 """Reads and verifies rows folders: rows of tokens on disk.
 
 A rows folder contains, per split ("train", "held_out") and shard,
-`<split>-00000.{tokens,types,documents}.npy`; `vocab.txt`; `unigram_V.npy`, the
-counts of each entry in the training split; and `manifest.json`, which describes
-all of this and is written last.
+`<split>-00000.{tokens,types,documents}.npy`; `vocab.txt`, or `tokenizer.json`
+and its config; `unigram_V.npy`, the counts of each entry in the training split;
+and `manifest.json`, which describes all of this and is written last.
 
   rows = open_rows("rows", "train")
   rows.take(np.arange(8))["tokens"]  # int32 [8, L]
@@ -28,7 +28,12 @@ from typing import Any
 import numpy as np
 
 from truenegs_jax.config.keys import flatten
-from truenegs_jax.data.tokens.tokenizer import Tokenizer, load_tokenizer
+from truenegs_jax.data.tokens.tokenizer import (
+  JSON,
+  VOCABULARY,
+  Tokenizer,
+  load_tokenizer,
+)
 from truenegs_jax.runtime import errors
 from truenegs_jax.runtime.errors import FAILING, DataError, InputError, one_of
 from truenegs_jax.runtime.files import file_record, read_json, short_sha256
@@ -335,7 +340,9 @@ def verify_rows(folder: str | pathlib.Path) -> None:
 
 def load_vocabulary(folder: str | pathlib.Path) -> Tokenizer:
   """Returns the tokenizer of the rows."""
-  saved, path = read_manifest(folder)["tokenizer"], f"{folder}/vocab.txt"
+  manifest = read_manifest(folder)
+  saved, files = manifest["tokenizer"], manifest["files"]
+  path = f"{folder}/{JSON if JSON in files else VOCABULARY}"
   options = {name: saved[name] for name in ("lowercase", "strip_accents")}
   tokenizer = load_tokenizer(path, **options)
   if tokenizer.fingerprint != saved["fingerprint"]:

@@ -18,6 +18,7 @@ import itertools
 import json
 import os
 import pathlib
+import re
 import zlib
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, cast
@@ -28,7 +29,7 @@ from truenegs_jax.data.corpus.corpus import Corpus, Cursor, Meter, Sizes
 from truenegs_jax.data.rows import layouts, rows_folder
 from truenegs_jax.data.rows.rows_folder import FIELDS, SPLITS, RowsOptions
 from truenegs_jax.data.tokens.encoder import Encoder
-from truenegs_jax.data.tokens.tokenizer import Tokenizer, write_vocabulary
+from truenegs_jax.data.tokens.tokenizer import Tokenizer, write_tokenizer
 from truenegs_jax.runtime import cache
 from truenegs_jax.runtime import files as files_lib
 from truenegs_jax.runtime.errors import DataError, DiskError
@@ -157,7 +158,8 @@ class ChunkEncoder:
 
   def __call__(self, chunk: Chunk) -> ChunkRows:
     tokenizer, options = self._spec.tokenizer, self._spec.options
-    lines = [text.split("\n") for _, _, text in chunk.documents]
+    line_end = re.compile(tokenizer.line_end)
+    lines = [line_end.split(text) for _, _, text in chunk.documents]
     tokens_T, lengths_N = self._encoder.encode(list(itertools.chain(*lines)))
     line_ends_D = np.cumsum([len(document) for document in lines])[:-1]
     line_lengths = np.split(lengths_N, line_ends_D)  # by document
@@ -350,7 +352,7 @@ def _write_manifest(
   manifest["held_out_by"] = spec.held_out_unit
   counts_V = counts["train"] + counts["held_out"]
   # Text never encodes to these two ids, so layouts added all of them.
-  kept = counts_V.sum() - counts_V[tokenizer.cls] - counts_V[tokenizer.sep]
+  kept = counts_V.sum() - counts_V[[*{tokenizer.cls, tokenizer.sep}]].sum()
   num_tokens = sum(record["num_tokens"] for record in records)
   manifest["lost_share"] = round(1 - int(kept) / num_tokens, 6)
   manifest["parts"] = _describe_parts(shard_set)
@@ -384,14 +386,13 @@ def _write_vocabulary(
   tokenizer: Tokenizer, counts_V: np.ndarray, folder: pathlib.Path
 ) -> dict[str, dict[str, int]]:
   """Writes vocabulary and unigrams; returns their sizes and checksums."""
-  paths = folder / "vocab.txt", folder / rows_folder.UNIGRAMS
-  write_vocabulary(tokenizer.vocab, paths[0])
+  names = [*write_tokenizer(tokenizer, folder), rows_folder.UNIGRAMS]
   # Of all tokens that can be masked, [UNK] among them.
   unigram_V = counts_V.copy()
   unigram_V[[i for i in tokenizer.special_ids if i != tokenizer.unk]] = 0
-  np.save(paths[1], unigram_V)
-  files_lib.sync(paths[1])
-  return {path.name: files_lib.file_record(path) for path in paths}
+  np.save(folder / names[-1], unigram_V)
+  files_lib.sync(folder / names[-1])
+  return {name: files_lib.file_record(folder / name) for name in names}
 
 
 def local_folder(folder: pathlib.Path) -> pathlib.Path:

@@ -1,6 +1,7 @@
 """Encodes many lines: the same ids as `Tokenizer.encode_lines`, but faster.
 
-Text repeats its words, so their ids are cached; only new words are tokenized.
+Text repeats its words. So for BERT's WordPiece, their ids are cached, and only
+new words are tokenized.
 
   encoder = Encoder(tokenizer)
   tokens_T, lengths_N = encoder.encode(["a mute swan", "", "swans"])
@@ -42,7 +43,9 @@ class Encoder:
 
   def __init__(self, tokenizer: Tokenizer, backend: str = "fast") -> None:
     """With the backend "tf_text", TensorFlow encodes lines of plain ASCII."""
-    self._encode_plain = None
+    self._encode_plain, self._tokenizer = None, tokenizer
+    if tokenizer.definition:
+      return
     if backend == "tf_text":
       self._encode_plain = _make_plain_encode(tokenizer)
     self._lowercase = tokenizer.lowercase
@@ -65,6 +68,10 @@ class Encoder:
     return tokens_T, lengths_N
 
   def _encode_batch(self, lines: list[str]) -> Ids:
+    if self._tokenizer.definition:
+      ids_N = self._tokenizer.encode_lines(lines)
+      tokens_T = np.fromiter(itertools.chain.from_iterable(ids_N), np.int32)
+      return tokens_T, np.array([*map(len, ids_N)], np.int64)
     if self._encode_plain is None:
       return self._encode_cached(lines)
     # Beyond ASCII, FastBertTokenizer folds characters by NFKC (superscripts,

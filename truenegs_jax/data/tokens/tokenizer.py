@@ -1,35 +1,47 @@
-"""Loads and checks WordPiece vocabularies, and encodes text with them.
+"""Loads and checks vocabularies, and encodes text with them.
 
-The Rust library `tokenizers` encodes, like for `BertTokenizer` of transformers;
-but special tokens written in a text, such as "[MASK]", are spelled out in
-pieces.
+The Rust library `tokenizers` encodes, like for tokenizers of transformers; but
+special tokens written in a text, such as "[MASK]", are spelled out in pieces.
 """
 
 import dataclasses
 import functools
 import itertools
+import json
 import pathlib
-from collections.abc import Callable, Iterable, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers
 
+from truenegs_jax.data.tokens.tokenizer_json import (
+  CONFIG,
+  FIX,
+  MAX_WORD_CHARACTERS,
+  ROLES,
+  SPECIALS,
+  UNUSED,
+  define,
+  is_bert,
+)
 from truenegs_jax.runtime import files
 from truenegs_jax.runtime.errors import FAILING, DataError, InputError
 from truenegs_jax.runtime.paths import is_hub_name, open_path
 
-FILES = ["vocab.txt", "tokenizer.json"]  # in a folder, the first one counts
-SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+VOCABULARY, JSON = "vocab.txt", "tokenizer.json"
+FILES = [VOCABULARY, JSON]
+# Of a model on the hub: those that a tokenizer.json needs beside it.
+HUB_FILES = [*FILES, "config.json", "special_tokens_map.json", CONFIG]
+MAX_VALUES = 2**23  # of a tokenizer.json; Gemma's has 2 million
 # `data.accents` of a config -> strip_accents; None follows `lowercase`.
 ACCENTS = {"auto": None, "strip": True, "keep": False}
-# Longer words become [UNK], as in transformers (BERT's TF code allows 200).
-MAX_WORD_CHARACTERS = 100
 
 
 @dataclasses.dataclass(frozen=True)
 class Tokenizer:
-  """A WordPiece vocabulary, checked by `load_tokenizer` or `make_tokenizer`.
+  """A vocabulary, checked by `load_tokenizer` or `make_tokenizer`.
 
   >>> words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "swan", "##s"]
   >>> tokenizer = make_tokenizer(words, lowercase=True)
@@ -43,9 +55,11 @@ class Tokenizer:
     lowercase: whether text is lower-cased ("uncased").
     strip_accents: whether "é" becomes "e". BERT sets it to `lowercase`; some
       languages need only one of the two.
-    pad, unk, cls, sep, mask: the ids of the special entries.
+    pad, unk, cls, sep, mask: the ids of the special entries; `unk` is -1 if
+      there is none.
     mark: the prefix in `vocab` of pieces that continue a word ("##"), or that
       follow a space: "Ġ" of byte-level BPE, "▁" of SentencePiece. "": neither.
+    definition: the tokenizer.json; "" for BERT's WordPiece.
   """
 
   vocab: tuple[str, ...]
@@ -57,15 +71,39 @@ class Tokenizer:
   sep: int
   mask: int
   mark: str = "##"
+  definition: str = dataclasses.field(default="", repr=False)
+
+  def __getstate__(self) -> dict[str, Any]:
+    # Without the backend, which would forget that text has no special tokens.
+    return {x.name: getattr(self, x.name) for x in dataclasses.fields(self)}
 
   @property
   def special_ids(self) -> tuple[int, ...]:
-    """The ids of [PAD] [UNK] [CLS] [SEP] [MASK], in this order."""
-    return self.pad, self.unk, self.cls, self.sep, self.mask
+    """The ids of padding, [UNK], [CLS], [SEP] and [MASK], if it has them."""
+    ids = self.pad, self.unk, self.cls, self.sep, self.mask
+    return tuple(i for i in dict.fromkeys(ids) if i >= 0)
+
+  @property
+  def line_end(self) -> str:
+    """Where to split lines, as a regular expression; "Ċ" is a token for it."""
+    return r"(?<=\n)" if self.mark == "Ġ" and "Ċ" in self.vocab else r"\n"
+
+  @functools.cached_property
+  def files(self) -> dict[str, str]:
+    """The files that `load_tokenizer` reads: their names and contents."""
+    if not self.definition:
+      return {VOCABULARY: "".join(f"{entry}\n" for entry in self.vocab)}
+    config = {"tokenizer_class": "PreTrainedTokenizerFast"}
+    for role in ROLES:
+      if (i := getattr(self, role)) >= 0:
+        config[f"{role}_token"] = self.vocab[i]
+    return {JSON: self.definition, CONFIG: json.dumps(config, indent=2) + "\n"}
 
   @functools.cached_property
   def fingerprint(self) -> str:
     """16 hex digits of a hash of everything that decides the ids of a text."""
+    if self.definition:
+      return files.short_sha256(*self.files.values())
     text = "\n".join(self.vocab) + f"\n\nlowercase={self.lowercase}"
     if self.strip_accents != self.lowercase:
       text += f" strip_accents={self.strip_accents}"
@@ -82,6 +120,11 @@ class Tokenizer:
     surrogates have no UTF-8 and are dropped, like control characters.
     """
     encode = self._backend.encode_batch_fast
+    if self._pieces:
+      spell = functools.partial(
+        self._pieces.sub, lambda x: f"{x[0][0]} {x[0][1:]}"
+      )
+      lines = list(map(spell, lines))
     try:
       encoded = encode(list(lines), add_special_tokens=False)
     except (TypeError, UnicodeEncodeError):  # Rust strings are valid UTF-8
@@ -89,34 +132,58 @@ class Tokenizer:
       encoded = encode(lines, add_special_tokens=False)
     return [encoding.ids for encoding in encoded]
 
+  def encode_spans(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+    """Returns ids of a text, and the characters of each without white space."""
+    encoded = self._backend.encode(text, add_special_tokens=False)
+    spans = []
+    for start, end in encoded.offsets:
+      piece = text[start:end]
+      first = start + len(piece) - len(piece.lstrip())
+      spans.append((first, max(first, start + len(piece.rstrip()))))
+    return encoded.ids, spans
+
   def normalize(self, text: str) -> str:
     """Returns text as it is written in the vocabulary: case and accents."""
-    return self._normalizer.normalize_str(drop_surrogates(text))
+    text = drop_surrogates(text)
+    normalizer = self._backend.normalizer
+    return normalizer.normalize_str(text) if normalizer else text
 
   def decode(self, ids: Iterable[int]) -> str:
     """Returns readable text: words separated by spaces, `##` pieces joined."""
+    if self.definition:
+      return self._backend.decode([*ids], skip_special_tokens=False)
     return " ".join(self.vocab[i] for i in ids).replace(" ##", "")
 
   def make_backend(self) -> tokenizers.Tokenizer:
     """Returns a new tokenizer of `tokenizers` that knows no special tokens."""
     # So a literal "[MASK]" in a text stays text.
+    if self.definition:
+      backend = tokenizers.Tokenizer.from_str(self.definition)
+      backend.encode_special_tokens = True
+      return backend
     model = models.WordPiece(
       vocab={entry: i for i, entry in enumerate(self.vocab)},
       unk_token="[UNK]",
       max_input_chars_per_word=MAX_WORD_CHARACTERS,
     )
     backend = tokenizers.Tokenizer(model)
-    backend.normalizer = self._normalizer
+    backend.normalizer = normalizers.BertNormalizer(
+      lowercase=self.lowercase, strip_accents=self.strip_accents
+    )
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     return backend
 
   _backend = functools.cached_property(make_backend)
 
   @functools.cached_property
-  def _normalizer(self) -> normalizers.BertNormalizer:
-    return normalizers.BertNormalizer(
-      lowercase=self.lowercase, strip_accents=self.strip_accents
-    )
+  def _pieces(self) -> re.Pattern[str] | None:
+    """Finds the special tokens that are pieces of Unigram, like "<s>"."""
+    names = []
+    for i in set(self.special_ids) - {self.unk} if self.definition else ():
+      name = self.vocab[i]
+      if i in self._backend.encode(name, add_special_tokens=False).ids:
+        names.append(re.escape(name))
+    return re.compile("|".join(names)) if names else None
 
 
 def read_word_pieces(
@@ -129,18 +196,16 @@ def read_word_pieces(
   if isinstance(tokenizer, Tokenizer):
     return tokenizer.vocab, tokenizer.normalize
   backend = getattr(tokenizer, "backend_tokenizer", tokenizer)
-  model = getattr(backend, "model", tokenizer)
-  ids = backend.get_vocab() if isinstance(model, models.WordPiece) else {}
-  prefix = getattr(model, "continuing_subword_prefix", "")
-  if prefix != "##" or sorted(ids.values()) != [*range(len(ids))]:
+  if not isinstance(backend, tokenizers.Tokenizer):
     raise InputError(
-      f"tokenizer: {type(tokenizer).__name__} ({type(model).__name__}) is not"
-      " supported. It must be WordPiece with ## pieces and ids 0, 1, 2, ..., so"
-      " that words are tokens. Pass a fast one of BERT, or load_tokenizer's."
+      f"tokenizer: {type(tokenizer).__name__} is not supported. Pass a fast one"
+      " of transformers, or load_tokenizer's."
     )
+  ids = {i: token for token, i in backend.get_vocab().items()}
+  size = max(ids, default=-1) + 1
   normalizer = backend.normalizer or normalizers.Sequence([])
   return (
-    tuple(sorted(ids, key=ids.__getitem__)),
+    tuple(ids.get(i, UNUSED.format(i)) for i in range(size)),
     lambda text: normalizer.normalize_str(drop_surrogates(text)),
   )
 
@@ -196,12 +261,17 @@ def make_tokenizer(
       " to train one."
     )
   strip_accents = lowercase if strip_accents is None else strip_accents
-  special_ids = (ids[name] for name in SPECIALS)
-  return Tokenizer(tuple(ids), lowercase, strip_accents, *special_ids)
+  pad, unk, cls, sep, mask = (ids[name] for name in SPECIALS)
+  fields = pad, unk, cls, sep, mask
+  return Tokenizer(tuple(ids), lowercase, strip_accents, *fields)
 
 
 def load_tokenizer(
-  path_or_name: str, *, lowercase: bool, strip_accents: bool | None = None
+  path_or_name: str,
+  *,
+  lowercase: bool,
+  strip_accents: bool | None = None,
+  mask_token: str = "",
 ) -> Tokenizer:
   """Reads a vocabulary, and returns its tokenizer.
 
@@ -211,7 +281,9 @@ def load_tokenizer(
   Args:
     path_or_name: a `vocab.txt`, a `tokenizer.json`, a folder that contains one
       of them, or the name of a model on the Hugging Face hub (needs internet).
+    lowercase: for BERT's WordPiece. Other files say what they do to case.
     strip_accents: None for BERT's, the value of `lowercase`.
+    mask_token: is added to a `tokenizer.json` without a mask token.
   """
   strip_accents = lowercase if strip_accents is None else strip_accents
   options = {"lowercase": lowercase, "strip_accents": strip_accents}
@@ -220,16 +292,54 @@ def load_tokenizer(
     if path.suffix in (".txt", ".json") or not is_hub_name(path_or_name):
       raise InputError(
         f"data.vocab={path_or_name!r} is neither a file, a folder nor the name"
-        " of a model on the hub. Set --config.data.vocab to a vocab.txt or"
-        " train, --vocab of `truenegs synonyms` to a vocab.txt or a run."
+        " of a model on the hub. Set --config.data.vocab to a vocab.txt, a"
+        " tokenizer.json or train, --vocab of `truenegs synonyms` to one of"
+        " these files or a run."
       )
     path = _download(path_or_name)
   if path.is_dir():
-    paths = [path / name for name in FILES]
-    path = next((x for x in paths if x.is_file()), paths[0])
-  is_json = path.suffix == ".json"
-  vocab = _read_json(path, options) if is_json else _read_lines(path)
-  return make_tokenizer(vocab, **options, origin=str(path))
+    path = find_file(path) or path / VOCABULARY
+  if path.suffix != ".json":
+    return make_tokenizer(_read_lines(path), **options, origin=str(path))
+  content, like_bert = _read_json(path)
+  if like_bert:
+    vocab = _read_bert(content, path, options)
+    return make_tokenizer(vocab, **options, origin=str(path))
+  config: dict[str, Any] = {}
+  for beside in map(path.with_name, HUB_FILES[2:]):
+    if beside.exists():
+      with files.read_json(beside, InputError, FIX) as values:
+        config |= values
+  return Tokenizer(**define(content, config, path, mask_token=mask_token))
+
+
+def find_file(folder: pathlib.Path) -> pathlib.Path | None:
+  """Returns the file of a folder's vocabulary: a vocab.txt only if BERT's."""
+  text, json_file = (folder / name for name in FILES)
+  if not json_file.is_file():
+    return text if text.is_file() else None
+  like_bert = text.is_file() and _read_json(json_file)[1]
+  return text if like_bert else json_file
+
+
+def build_tokenizer(data: Any, vocab: str) -> Tokenizer:
+  """Loads a vocabulary with the options of `c.data`."""
+  return load_tokenizer(
+    vocab,
+    lowercase=data.lowercase,
+    strip_accents=ACCENTS[data.accents],
+    mask_token=data.mask_token,
+  )
+
+
+def write_tokenizer(tokenizer: Tokenizer, folder: pathlib.Path) -> list[str]:
+  """Writes what `load_tokenizer` reads; returns the names of the files."""
+  for name in {*FILES} - {*tokenizer.files}:  # of a run that has ended early
+    (folder / name).unlink(missing_ok=True)
+  for name, text in tokenizer.files.items():
+    with files.atomic_file(folder / name) as file:
+      file.write(text.encode())
+  return [*tokenizer.files]
 
 
 def write_vocabulary(vocab: Sequence[str], path: pathlib.Path) -> None:
@@ -257,47 +367,42 @@ def _read_lines(path: pathlib.Path) -> list[str]:
   return [line.removesuffix("\r") for line in lines]
 
 
-def _read_json(path: pathlib.Path, options: dict[str, bool]) -> list[str]:
-  """Returns the vocabulary of a tokenizer.json that is like BERT's."""
-  fix = "Use the vocab.txt of a BERT or ELECTRA model."
-  with files.read_json(path, InputError, fix) as content:
-    ids: dict[str, int] = dict(content["model"]["vocab"])
-    entries = sorted(ids, key=ids.__getitem__)
-    kind = content["model"].get("type", "WordPiece")
-    normalizer = dict(content.get("normalizer") or {})
-  if kind != "WordPiece" or sorted(ids.values()) != list(range(len(ids))):
-    raise InputError(
-      f"{path}: a {kind} tokenizer with {len(ids):,} entries. It must be"
-      f" WordPiece with ids 0, 1, 2, .... {fix}"
-    )
+def _read_json(path: pathlib.Path) -> tuple[dict[str, Any], bool]:
+  """Reads a `tokenizer.json`; also returns whether it is BERT's WordPiece."""
+  with files.read_json(path, InputError, FIX, MAX_VALUES) as content:
+    if not content["model"]["vocab"]:
+      raise ValueError("no entries")
+    return content, is_bert(content)
+
+
+def _read_bert(
+  content: Mapping[str, Any], path: pathlib.Path, options: dict[str, bool]
+) -> list[str]:
+  """Returns the vocabulary of a tokenizer.json that agrees with `options`."""
+  normalizer = dict(content.get("normalizer") or {})
   if normalizer and normalizer.get("strip_accents") is None:
     # null in BERT's tokenizer.json means the value of lowercase.
     lowercase = normalizer.get("lowercase", options["lowercase"])
     normalizer["strip_accents"] = lowercase
-  expected: dict[str, object] = {
-    **options,
-    "type": "BertNormalizer",
-    "clean_text": True,
-    "handle_chinese_chars": True,
-  }
-  for name, value in expected.items():
+  for name, value in options.items():
     if (other := normalizer.get(name, value)) != value:
       raise InputError(
         f"data: {name}={value} differs from {name}={other} in '{path}'. Set"
         " --config.data.lowercase or --config.data.accents to its value, or use"
         " another vocabulary."
       )
-  return entries
+  ids: dict[str, int] = content["model"]["vocab"]
+  return sorted(ids, key=ids.__getitem__)
 
 
 def _download(name: str) -> pathlib.Path:
   from huggingface_hub import snapshot_download  # slow to import
 
   try:
-    return pathlib.Path(snapshot_download(name, allow_patterns=FILES))
+    return pathlib.Path(snapshot_download(name, allow_patterns=HUB_FILES))
   except Exception as error:  # the library raises many kinds of errors
     raise InputError(
-      f"data.vocab={name!r} is no file or folder, and downloading its vocab.txt"
+      f"data.vocab={name!r} is no file or folder, and downloading its files"
       f" from the Hugging Face hub failed ({type(error).__name__}). Download it"
       " elsewhere and set --config.data.vocab=FILE."
     ) from error
