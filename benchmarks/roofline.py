@@ -51,7 +51,8 @@ _PLAIN = re.compile(
   "|GatherScatterIndicesBitpacked|PrepareAsyncCall"
 )
 _FLASH = re.compile(
-  rf"\b({flash_attention.FORWARD}|{flash_attention.BACKWARD})\b"
+  rf"\b({flash_attention.FORWARD}|{flash_attention.BACKWARD})"
+  rf"(?:_{flash_attention.WINDOW}(\d+))?\b"
 )
 # Of the hash of `rng.random_bits`, after its counter: shifts, xors, products.
 DRAW_INTEGERS = 11
@@ -246,7 +247,8 @@ def _bound_kernel(
     flops = factor * batch * heads * length**2 * size
     dtype = query.dtype
     return bound._replace(group=KERNELS, flops=flops, dtype=dtype)
-  if not _FLASH.search(op.op_name):
+  flash = _FLASH.search(op.op_name)
+  if not flash:
     raise errors.InputError(
       f"The cost of the custom call '{op.target}' ({op.name}) is unknown. Add"
       " it to benchmarks/roofline.py."
@@ -255,9 +257,10 @@ def _bound_kernel(
     _operand(computation, op, i).results[0] for i in range(5)
   )
   cost = flash_attention.cost(
-    kernel_name(op),
+    flash[1],
     flash_attention.Settings(
       length=documents.shape[-1],
+      window=int(flash[2] or 0),
       platform="cuda" if "triton" in op.target else "tpu",
     ),
     rows=documents.shape[0],
@@ -278,7 +281,7 @@ def _bound_kernel(
 def kernel_name(op: Operation) -> str:
   """Returns a name that tells kernels of attention apart."""
   flash = _FLASH.search(op.op_name)
-  return flash[1] if flash else op.target
+  return flash[0] if flash else op.target
 
 
 def _operand(computation: Computation, op: Operation, i: int) -> Operation:

@@ -157,7 +157,7 @@ def runlocal(c: ConfigDict) -> None:
   c.steps, c.batch_size, c.length = 20, 8, 32
   # Text that needs neither a download nor preparation.
   c.data.sources, c.data.vocab, c.data.vocab_size = "wordnet", "train", 2_000
-  c.optim.warmup_steps, c.optim.accumulation = 2, 1
+  c.optim.warmup_steps, c.optim.decay_steps, c.optim.accumulation = 2, 4, 1
   c.log.every_steps = 5
   c.checkpoint.every_steps = 10
   c.eval.every_steps, c.eval.rows, c.eval.search_rows = 10, 64, 64

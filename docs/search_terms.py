@@ -16,6 +16,7 @@ TERMS = {
     "optim.lr": "learning rate, learning rates, lr",
     "optim.warmup_steps": "warmup, warm-up",
     "optim.schedule": "schedule, learning rate schedule, scheduler",
+    "optim.decay_steps": "wsd, warmup-stable-decay, trapezoidal, cooldown",
     "optim.weight_decay": "weight decay",
     "optim.accumulation": "gradient accumulation, micro-batch",
     "optim.clip_norm": "gradient clipping",

@@ -147,6 +147,34 @@ def test_finished_run_moves_and_gets_more_steps(first_run):
 
 
 @pytest.mark.slow
+def test_a_branch_decays_as_the_run_that_was_to_end_so(first_run):
+  root, flags = first_run
+  flags = [*flags, "--config.optim.schedule=wsd", "--config.steps=6"]
+  assert run(root / "long", [*flags, "--config.optim.decay_steps=0"])[0] == 0
+  before = runs.read_records(root / "long")
+  decay = ["--config.steps=9", "--config.optim.decay_steps=4"]
+  branch = f"--config.branch={root}/long/checkpoints/6"
+  saved = root / "long" / "config.json"
+  with pytest.raises(errors.InputError, match="steps=6 are done at step 6"):
+    run(root / "branch", [branch], saved)
+  wider = f"--config.model.variant={runs.ONE_LAYER.replace('32', '64')}"
+  with pytest.raises(errors.CheckpointError, match="other networks.*\n.*=64"):
+    run(root / "branch", [branch, *decay, wider], saved)
+  code, output = run(root / "branch", [branch, *decay], saved)
+  assert code == 0 and f"resumed at step 6 of '{root}/branch'" in output
+  assert run(root / "planned", [*flags, *decay])[0] == 0
+  names = "branch", "planned"
+  branched, planned = (runs.read_records(root / name) for name in names)
+  for key in ("step", "lr", "mlm", "detect"):
+    assert [x[key] for x in branched] == [x[key] for x in planned[6:]]
+  last = (runs.read_checkpoint(root / x, 9) for x in names)
+  assert runs.arrays_equal(*last)
+  expected = [0.002 * (1 - (t / 4) ** 0.5) for t in (1, 2, 3)]
+  assert [x["lr"] for x in branched] == pytest.approx(expected, rel=1e-6)
+  assert runs.read_records(root / "long") == before
+
+
+@pytest.mark.slow
 def test_run_starts_from_weights_and_resumes_without_them(first_run):
   root, flags = first_run
   shutil.copytree(root / "first", root / "copied")

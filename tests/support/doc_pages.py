@@ -63,17 +63,19 @@ def _parse(text: str) -> list[Block]:
 
 
 def write_files(page: pathlib.Path, folder: pathlib.Path) -> None:
-  """Writes what commands of a page read: its configs and that of a run.
+  """Writes what commands of a page read: its configs and those of runs.
 
   A config is a Python block that begins with `# FILE.py`.
   """
   for block in read_blocks(page):
     if match := re.match(r"# ([\w.]+\.py)\n", block.text):
       (folder / match[1]).write_text(block.text)
-  workdir = folder / "runs" / "electra_demo"
-  workdir.mkdir(parents=True)
   config = parse_config(["--config=electra_demo"])
-  (workdir / "config.json").write_text(json.dumps(config.to_dict()))
+  named = re.findall(r"--config=runs/(\w+)/config\.json", page.read_text())
+  for name in {"electra_demo", *named}:
+    workdir = folder / "runs" / name
+    workdir.mkdir(parents=True)
+    (workdir / "config.json").write_text(json.dumps(config.to_dict()))
 
 
 def capture_commands(script: str, folder: pathlib.Path) -> list[list[str]]:

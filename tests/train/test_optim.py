@@ -32,7 +32,22 @@ def test_schedules_equal_the_released_ones(t, electra, bert):
   assert rates == pytest.approx([electra, bert], rel=1e-4, abs=1e-12)
 
 
-@pytest.mark.parametrize("name", ["electra", "bert"])
+@pytest.mark.parametrize(("warmup", "decay"), [(7, 11), (0, 40), (20, 0)])
+def test_wsd_warms_up_is_stable_and_decays_by_a_square_root(warmup, decay):
+  rates = [
+    rate_at("wsd", t, warmup_steps=warmup, total_steps=40, decay_steps=decay)
+    for t in range(43)
+  ]
+  t = np.arange(43.0)
+  left = np.clip((t - (40 - decay)) / max(decay, 1), 0, 1)
+  expected = 5e-4 * np.minimum(t / max(warmup, 1e-9), 1) * (1 - left**0.5)
+  if warmup == 0:
+    expected[0] = 5e-4
+  np.testing.assert_allclose(rates, expected, rtol=1e-6, atol=5e-10)
+  assert {float(np.float32(5e-4))} == set(rates[warmup : 40 - decay + 1])
+
+
+@pytest.mark.parametrize("name", ["electra", "bert", "wsd"])
 def test_schedule_without_warmup(name):
   assert rate_at(name, 0, warmup_steps=0) in (0.0, pytest.approx(5e-4))
   assert np.isfinite(rate_at(name, 3, warmup_steps=0))

@@ -190,7 +190,8 @@ class Study(Section):
 Table = dict[str, Key]
 
 PRETRAIN: Table = PretrainConfig.list_keys()
-WARMUP = "optim.warmup_steps"  # a share of the steps in fine-tuning
+# In fine-tuning, the first is a share of the steps; the second is of "wsd".
+SPANS = "optim.warmup_steps", "optim.decay_steps"
 
 
 def _derive(
@@ -213,7 +214,7 @@ TABLES: dict[str, Table] = {
       *("model.dropout", "model.attention_dropout", "model.dtype"),
       *("model.remat", "model.scan", "model.attention", "model.variant"),
       *("data.vocab", "data.lowercase", "data.accents"),
-      *(x for x in PRETRAIN if x.startswith("optim.") and x != WARMUP),
+      *(x for x in PRETRAIN if x.startswith("optim.") and x not in SPANS),
       *("mesh.preset", "mesh.axes", "log.every_steps", "log.writers"),
     ),
     Finetune.list_keys("finetune."),
@@ -224,6 +225,7 @@ TABLES: dict[str, Table] = {
       "length": {"meaning": "Tokens of a row, at most."},
       "model.variant": {"default": "init"},
       "data.vocab": {"default": "init"},
+      "optim.schedule": {"choices": ("electra", "bert")},
       "optim.weight_decay": {"default": 0.0},
       "optim.lr": {
         "default": 0.0,

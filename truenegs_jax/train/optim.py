@@ -1,6 +1,7 @@
-"""Optimizer and learning-rate schedules of ELECTRA and BERT.
+"""Optimizer and learning-rate schedules of ELECTRA, BERT and ModernBERT.
 
-Source: google-research/electra, `model/optimization.py`.
+Sources: google-research/electra, `model/optimization.py`; Warner et al. 2024,
+"Smarter, better, faster, longer".
 """
 
 import functools
@@ -20,16 +21,35 @@ Schedule = Callable[[Array | int], Array]
 
 
 def make_schedule(
-  name: str, *, peak: float, warmup_steps: int, total_steps: int
+  name: str,
+  *,
+  peak: float,
+  warmup_steps: int,
+  total_steps: int,
+  decay_steps: int = 0,
 ) -> Schedule:
   """Makes the learning-rate schedule of `optim.schedule`.
 
   "electra" is peak * (1 - t/T) * min(1, t/warmup). Warm-up and decay overlap,
   so the rate never reaches the peak. "bert" rises linearly to the peak and then
   falls linearly. Its decay is counted from step 0, so the rate drops a little
-  at the end of the warm-up (google-research/bert, `optimization.py`). The first
-  update has a rate of 0, except in "bert" without warm-up.
+  at the end of the warm-up (google-research/bert, `optimization.py`). "wsd"
+  (warm-up, stable, decay) rises linearly, stays at the peak, and after t of its
+  last `decay_steps` is peak * (1 - sqrt(t / decay_steps)). The first update has
+  a rate of 0, except in "bert" and "wsd" without warm-up.
   """
+
+  def fall(step: Array | int) -> Array:
+    # Not divided by 1, which XLA would leave out: a branch of a run without
+    # decay has to be the same program with other numbers, rounded alike.
+    share = jnp.clip(step / (decay_steps + 1e-9), 0.0, 1.0)
+    return peak * (1.0 - jnp.sqrt(share))
+
+  if name == "wsd":
+    rise = optax.linear_schedule(0.0, peak, warmup_steps)
+    pieces = [rise, optax.constant_schedule(peak), fall]
+    ends = [warmup_steps, total_steps - decay_steps]
+    return optax.join_schedules(pieces, ends)
 
   def rate(step: Array | int) -> Array:
     step = jnp.asarray(step, jnp.float32)

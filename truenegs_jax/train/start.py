@@ -8,6 +8,7 @@ values. Only headers of weights are read, and nothing is compiled or written.
 
 import dataclasses
 import functools
+import pathlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -34,7 +35,7 @@ from truenegs_jax.synonyms.run_table import TableRequest, resolve_auto
 from truenegs_jax.train import metrics, model_table, optim, sharding, speed
 from truenegs_jax.train import step as step_lib
 from truenegs_jax.weights import find, fit, hf_config
-from truenegs_jax.workdir import saved_model
+from truenegs_jax.workdir import files, saved_model
 
 OBJECTIVES: dict[str, Callable[..., Terms]] = {
   "electra": electra.electra_terms,
@@ -137,6 +138,7 @@ class Run:
       peak=o.lr,
       warmup_steps=o.warmup_steps,
       total_steps=self.config.steps,
+      decay_steps=o.decay_steps,
     )
 
   @property
@@ -292,6 +294,17 @@ def _find_thetas(
   }
 
 
+def find_branch(branch: str) -> tuple[pathlib.Path, int]:
+  """Returns workdir and step of the checkpoint that a new run goes on from."""
+  match files.parse_run_path(open_path("branch", branch)):
+    case pathlib.Path() as workdir, int(step):
+      return workdir, step
+  raise InputError(
+    f"branch={branch!r} is no checkpoint of a pre-training. Pass"
+    " --config.branch=WORKDIR/checkpoints/STEP."
+  )
+
+
 def find_tokenizer(
   data: Data, *, download: bool = False
 ) -> tuple[Tokenizer, str]:
@@ -332,6 +345,7 @@ def check(config: PretrainConfig) -> None:
       f"model.sharing={c.model.sharing!r} is of ELECTRA's two networks, and"
       " BERT has one. Set --config.model.sharing=full."
     )
+  _check_steps(config)
   check_code(c.data.language)
   _check_negatives(config)
   metrics.check_writers(c.log.writers)
@@ -342,6 +356,23 @@ def check(config: PretrainConfig) -> None:
     raise InputError(
       f"init_skip={c.init_skip!r} needs weights to start from. Set"
       " --config.init=FOLDER or remove init_skip."
+    )
+
+
+def _check_steps(c: PretrainConfig) -> None:
+  """Checks that warm-up, decay, branch and time limit go together."""
+  o = c.optim
+  if o.schedule == "wsd" and o.warmup_steps + o.decay_steps > c.steps:
+    raise InputError(
+      f"optim.warmup_steps={o.warmup_steps:,} and optim.decay_steps="
+      f"{o.decay_steps:,} are longer than the run (steps={c.steps:,}). Set"
+      f" --config.optim.decay_steps={(c.steps - o.warmup_steps) // 5}, for"
+      " example."
+    )
+  if c.branch and c.minutes:
+    raise InputError(
+      f"minutes={c.minutes:g} cannot limit a run that goes on from `branch`."
+      " Set --config.minutes=0 and the number of steps, --config.steps=NUMBER."
     )
 
 
