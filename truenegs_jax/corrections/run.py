@@ -86,7 +86,8 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
     console.print(plan.report_table(_describe_plan(m, mesh)))
     return 0
   with open_model(m) as measured:
-    trained = measured.saved.config
+    trained, tokenizer = measured.saved.config, measured.saved.tokenizer
+    options = start.Run(trained, tokenizer).options
     if o.run:
       say(
         "The model, its vocabulary, masking and readings are those of"
@@ -106,7 +107,7 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
         "objective": trained.objective,
         "masking": dataclasses.asdict(trained.masking),
         "prediction": o.prediction or trained.negatives.prediction,
-        "strict_subword": trained.negatives.strict_subword,
+        "strict_subword": options.strict_subword,
       }
       files.save_json(workdir / files.CONFIG, json.loads(c.to_json()))
       findings.save_findings(measurement, workdir, about)

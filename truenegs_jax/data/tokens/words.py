@@ -98,4 +98,5 @@ def _read_spaced(token: str, mark: str) -> Row:
   forms = text.lower(), text.capitalize(), text.upper()
   casing = forms.index(text) if text in forms else len(forms)
   word = "" if NO_TEXT in text or text.split() != [text] else text.lower()
-  return text or token, word, 2 * casing + (text != spaced), first + 2 * last
+  shown = text if text.split() else token
+  return shown, word, 2 * casing + (text != spaced), first + 2 * last
