@@ -240,8 +240,8 @@ def build_table(
   ['primary']
 
   Args:
-    tokenizer: a `Tokenizer`, or a fast one of transformers, of WordPiece: its
-      tokens, and how it writes words.
+    tokenizer: a `Tokenizer`, or a fast one of transformers: its tokens, and
+      how it writes words.
     sources: an expression, like `config.negatives.sources`.
     language: of the vocabulary, a code of ISO 639-1.
     keep_stop_words: give stop words lists, too.
@@ -250,7 +250,7 @@ def build_table(
 
   Raises:
     InputError, DataError: malformed sources; a file or WordNet is missing; a
-      tokenizer of another kind, such as BPE.
+      tokenizer that is not fast.
   """
   request = TableRequest(
     sources,
