@@ -71,7 +71,8 @@ class Model(Section):
     ("full", "disentangled", "none"),
     'Embeddings of ELECTRA\'s two networks: the same ones; "disentangled": the'
     " discriminator adds a table of differences, and its loss trains only these"
-    ' (DeBERTaV3); "none": two tables.',
+    ' (DeBERTaV3); "none": two tables. But for "full", the gradients of the two'
+    " networks are clipped apart.",
   )
 
 
@@ -93,14 +94,9 @@ class Generator(Section):
 
   multiplier: float = key(0.25, "Width / width of the discriminator.", low=TINY)
   layers_multiplier: float = key(
-    0.0,
-    "Layers / layers of the discriminator; 0: 1, or 0.5 with `modern`, whose"
-    " generator must be as wide: multiplier=1.",
-    low=0,
+    0.0, "Layers / the discriminator's; 0: 1, or 0.5 with `modern`.", low=0
   )
-  variant: str = key(
-    "", "A size as in model.variant, replaces both multipliers."
-  )
+  variant: str = key("", "A size as in model.variant, replaces multipliers.")
   temperature: float = key(
     1.0, "Of samples; follows negatives.temperature.", low=TINY
   )
@@ -298,12 +294,7 @@ class Optim(Section):
     low=0,
   )
   weight_decay: float = key(0.01, "Of all but biases and layer norms.", low=0)
-  clip_norm: float = key(
-    1.0,
-    "Largest norm of the whole gradient; of that of each network, unless"
-    " model.sharing is full.",
-    low=TINY,
-  )
+  clip_norm: float = key(1.0, "Largest norm of the whole gradient.", low=TINY)
   b1: float = key(0.9, "Decay of the mean of gradients.", low=0, high=0.999999)
   b2: float = key(0.999, "Decay of the mean of squares.", low=0, high=0.999999)
   epsilon: float = key(1e-6, "Added to that mean's root.", low=TINY, high=1)

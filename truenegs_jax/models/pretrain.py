@@ -176,13 +176,17 @@ class ElectraPair(MaskedLanguageModel):
   discriminator_config: encoder.EncoderConfig
   backbone: str = "encoder"
   temperature: float = 1.0
-  tokenizer: Any = dataclasses.field(default=None, repr=False, compare=False)
   sharing: str = "full"
+  tokenizer: Any = dataclasses.field(default=None, repr=False, compare=False)
 
   def setup(self):
     backbone = encoder.load_backbone(self.backbone)
     generator, discriminator = self.generator_config, self.discriminator_config
     self.embeddings = backbone.Embeddings(discriminator)
+    # An embedding block without parameters.
+    self.make_block = functools.partial(
+      backbone.Embeddings, discriminator, parent=None
+    )
     if self.sharing != "full":
       self.own = self.param(OWN[self.sharing], self._init_own)
     self.generator = backbone.Encoder(generator)
@@ -203,16 +207,11 @@ class ElectraPair(MaskedLanguageModel):
     params = {"embeddings": shared, OWN[self.sharing]: self.own}
     own = own_embeddings(params, role)["embeddings"]
     keys_B, _ = args  # the rows of the generator's table are not needed
-    return self._block().apply({"params": own}, inputs, keys_B)
-
-  def _block(self) -> Any:
-    """Returns an embedding block without parameters."""
-    backbone = encoder.load_backbone(self.backbone)
-    return backbone.Embeddings(self.discriminator_config, parent=None)
+    return self.make_block().apply({"params": own}, inputs, keys_B)
 
   def _init_own(self, key: Array) -> dict[str, Any]:
     """Draws the discriminator's own embeddings; differences are 0."""
-    own = self._block().init(key, _zeros(), None)["params"]
+    own = self.make_block().init(key, _zeros(), None)["params"]
     if self.sharing == "disentangled":
       own = {k: x if k == "norm" else 0 * x for k, x in own.items()}
     return {"embeddings": own}
@@ -320,9 +319,7 @@ def make_electra(
     layers_multiplier=layers_multiplier,
     variant=generator_variant,
   )
-  return ElectraPair(
-    generator, discriminator, backbone, temperature, sharing=sharing
-  )
+  return ElectraPair(generator, discriminator, backbone, temperature, sharing)
 
 
 def make_bert(

@@ -144,12 +144,12 @@ class Run:
   @property
   def tx(self) -> optax.GradientTransformation:
     """The optimizer."""
-    is_shared = self.config.model.sharing == "full"
+    c = self.config
     return optim.make_optimizer(
       self.learning_rate,
-      self.config.optim,
+      c.optim,
       frozen=pretrain.CARRIED,
-      clip_apart="" if is_shared else "discriminator",
+      clip_apart="" if c.model.sharing == "full" else "discriminator",
     )
 
   @property
@@ -340,10 +340,12 @@ def check(config: PretrainConfig) -> None:
       f" model.max_positions={c.model.max_positions:,}. Lower"
       " --config.length=NUMBER or raise --config.model.max_positions=NUMBER."
     )
-  if c.objective != "electra" and c.model.sharing != "full":
+  is_of_pairs = c.negatives.spares_synonyms or c.model.sharing != "full"
+  if c.objective == "mlm" and is_of_pairs:
     raise InputError(
-      f"model.sharing={c.model.sharing!r} is of ELECTRA's two networks, and"
-      " BERT has one. Set --config.model.sharing=full."
+      "model.sharing, negatives.discriminator_label and discriminator_ignore"
+      " need ELECTRA's two networks, and BERT has one. Set them to full, 1 and"
+      " False."
     )
   _check_steps(config)
   check_code(c.data.language)
@@ -423,11 +425,6 @@ def _check_negatives(config: PretrainConfig) -> None:
       f"negatives.sources={n.sources!r} builds a table every"
       f" {table.every:,} steps, which is never in a run of"
       f" {config.steps:,} steps. Set a smaller every=NUMBER in it."
-    )
-  if config.objective == "mlm" and n.spares_synonyms:
-    raise InputError(
-      "negatives.discriminator_label and discriminator_ignore need ELECTRA's"
-      " two networks, and BERT has one. Set them to 1 and False."
     )
 
 

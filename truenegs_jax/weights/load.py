@@ -36,10 +36,7 @@ RATES = {
   "initializer_range": ("initializer_range",),
 }
 # Arrays with a row for every word.
-WORD_ARRAYS = (
-  *("embeddings/word", "bert_head/bias", "generator_head/bias"),
-  *(f"{own}/embeddings/word" for own in pretrain.OWN.values()),
-)
+WORD_ARRAYS = ("embeddings/word", "bert_head/bias", "generator_head/bias")
 KERNEL, BIAS = "task_head/output/kernel", "task_head/output/bias"
 
 
@@ -85,7 +82,7 @@ def load(init: str, *, report: Report = print) -> Pretrained:
 def fit_own_model(
   weights: Weights, report: Report
 ) -> tuple[pretrain.Model, Tokenizer, fit.Fit]:
-  """Makes a model of the weights' sizes; only headers are read."""
+  """Makes a model of the weights' sizes; of one network, headers are read."""
   networks = weights.networks
   if set(networks) not in MODELS:
     raise InputError(
@@ -126,15 +123,10 @@ def fit_own_model(
   model = model.clone(tokenizer=tokenizer)
   skip = "words" if padding else ""
   fitted = fit.fit(networks, model, tokenizer, init_skip=skip)
-  if len(networks) > 1:
-    tables = {
-      role: {x: y for x, y in names.items() if x.startswith("embeddings/")}
-      for role, names in fitted.names.items()
-    }
-    both = (_read_network(networks[x], tables[x], model) for x in networks)
-    if any(_list_differences(*both)):
-      model = model.clone(sharing="none")
-      fitted = dataclasses.replace(fitted, model=model)
+  flats = [*_read_networks(fitted, str).values()] if len(networks) > 1 else []
+  if flats and any(_list_differences(*flats)):
+    model = model.clone(sharing="none")
+    fitted = dataclasses.replace(fitted, model=model)
   return model, tokenizer, fitted
 
 
@@ -315,8 +307,8 @@ def _carry_words(
       f" {num_rows - kept:,} rows. Words drawn at random: {len(new):,}{listed}."
     )
   carried, is_known_V = {}, rows_V >= 0
-  for name in WORD_ARRAYS:
-    if name in flat:
+  for name in flat:
+    if name.endswith(WORD_ARRAYS):
       carried[name] = init_params()[name].copy()
       carried[name][is_known_V] = flat[name][rows_V[is_known_V]]
   return carried
