@@ -2,13 +2,25 @@
 
 import shutil
 
+import numpy as np
 import pytest
 
-from support import tiny
+from support import tiny, tokenizer_files
 from support.weight_files import TOKENIZER, edit_config
-from truenegs_jax.data.tokens.tokenizer import write_vocabulary
+from truenegs_jax.data.tokens.tokenizer import (
+  load_tokenizer,
+  write_vocabulary,
+)
+from truenegs_jax.pretrain import evaluate
 from truenegs_jax.runtime.errors import InputError
-from truenegs_jax.weights import export_model, find, hf_names, load
+from truenegs_jax.weights import (
+  export_model,
+  find,
+  fit,
+  hf_folder,
+  hf_names,
+  load,
+)
 
 THETAS = {"global_rope_theta": 500.0, "local_rope_theta": 50.0}
 VERSION_4 = {
@@ -17,14 +29,12 @@ VERSION_4 = {
 }
 
 
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory):
-  """Returns folders of a masked model and of its encoder alone."""
+def make_network(vocab_size=tiny.V):
   transformers = pytest.importorskip("transformers")
   torch = pytest.importorskip("torch")
   torch.manual_seed(0)
   config = transformers.ModernBertConfig(
-    vocab_size=tiny.V,
+    vocab_size=vocab_size,
     hidden_size=32,
     intermediate_size=48,
     num_hidden_layers=4,
@@ -39,6 +49,13 @@ def folders(tmp_path_factory):
   network = transformers.ModernBertForMaskedLM(config)
   with torch.no_grad():
     network.decoder.bias.normal_()
+  return network
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+  """Returns folders of a masked model and of its encoder alone."""
+  network = make_network()
   masked, bare = (tmp_path_factory.mktemp(x) for x in ("masked", "bare"))
   network.save_pretrained(masked)
   network.model.save_pretrained(bare)
@@ -62,6 +79,33 @@ def test_a_released_folder_computes_the_logits_of_transformers(
   monkeypatch.setattr(export_model, "_random_inputs", lambda config: inputs)
   summary = export_model.compare_logits({"bert": masked}, params, model)
   assert "loads ModernBertForMaskedLM and computes our logits" in summary
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+def test_another_tokenizer_and_padded_rows_go_through(tmp_path, kind):
+  """From a released folder to an export, and the masks that both fill."""
+  network, released = make_network(320), tmp_path / "released"
+  network.save_pretrained(released)
+  tokenizer_files.write_files(released, kind)
+  model, params, tokenizer = load.load(str(released), report=str)
+  assert len(tokenizer.vocab) == model.config.vocab_size == 320
+  hf_folder.write_model(tmp_path, params, model, "bert", tokenizer)
+  transformers = pytest.importorskip("transformers")
+  pipeline = transformers.pipeline("fill-mask", str(tmp_path))
+  assert len(pipeline.tokenizer) == 320
+  assert pipeline.tokenizer.model_max_length == 150
+  text = "the [MASK] flies."
+  [fill] = evaluate.fill_masks(model, params, tokenizer, [text])
+  answers = pipeline(text.replace("[MASK]", pipeline.tokenizer.mask_token))
+  scores = [answer["score"] for answer in answers]
+  np.testing.assert_allclose(scores, fill.probabilities, rtol=1e-4)
+  other = load_tokenizer(
+    str(tokenizer_files.write_files(tmp_path / "other", "wordpiece")),
+    lowercase=True,
+  )
+  networks = find.Weights(str(tmp_path), str).networks
+  with pytest.raises(InputError, match="is not the run's vocabulary"):
+    fit.fit(networks, model, other)
 
 
 def test_an_encoder_without_a_head_lacks_only_the_head(folders):

@@ -93,10 +93,9 @@ class Tokenizer:
     """The files that `load_tokenizer` reads: their names and contents."""
     if not self.definition:
       return {VOCABULARY: "".join(f"{entry}\n" for entry in self.vocab)}
-    config = {"tokenizer_class": "PreTrainedTokenizerFast"}
-    for role in ROLES:
-      if (i := getattr(self, role)) >= 0:
-        config[f"{role}_token"] = self.vocab[i]
+    ids = {f"{role}_token": getattr(self, role) for role in ROLES}
+    config = {name: self.vocab[i] for name, i in ids.items() if i >= 0}
+    config["tokenizer_class"] = "PreTrainedTokenizerFast"
     return {JSON: self.definition, CONFIG: json.dumps(config, indent=2) + "\n"}
 
   @functools.cached_property
@@ -120,11 +119,8 @@ class Tokenizer:
     surrogates have no UTF-8 and are dropped, like control characters.
     """
     encode = self._backend.encode_batch_fast
-    if self._pieces:
-      spell = functools.partial(
-        self._pieces.sub, lambda x: f"{x[0][0]} {x[0][1:]}"
-      )
-      lines = list(map(spell, lines))
+    if self._insides:
+      lines = [self._insides.sub(" ", line) for line in lines]
     try:
       encoded = encode(list(lines), add_special_tokens=False)
     except (TypeError, UnicodeEncodeError):  # Rust strings are valid UTF-8
@@ -176,14 +172,14 @@ class Tokenizer:
   _backend = functools.cached_property(make_backend)
 
   @functools.cached_property
-  def _pieces(self) -> re.Pattern[str] | None:
-    """Finds the special tokens that are pieces of Unigram, like "<s>"."""
-    names = []
-    for i in set(self.special_ids) - {self.unk} if self.definition else ():
+  def _insides(self) -> re.Pattern[str] | None:
+    """Finds where to part special tokens that are pieces, as in Unigram."""
+    places = []
+    for i in {*self.special_ids} - {self.unk} if self.definition else ():
       name = self.vocab[i]
       if i in self._backend.encode(name, add_special_tokens=False).ids:
-        names.append(re.escape(name))
-    return re.compile("|".join(names)) if names else None
+        places.append(f"(?<={re.escape(name[0])})(?={re.escape(name[1:])})")
+    return re.compile("|".join(places)) if places else None
 
 
 def read_word_pieces(
@@ -262,8 +258,8 @@ def make_tokenizer(
     )
   strip_accents = lowercase if strip_accents is None else strip_accents
   pad, unk, cls, sep, mask = (ids[name] for name in SPECIALS)
-  fields = pad, unk, cls, sep, mask
-  return Tokenizer(tuple(ids), lowercase, strip_accents, *fields)
+  cases = lowercase, strip_accents
+  return Tokenizer(tuple(ids), *cases, pad, unk, cls, sep, mask)
 
 
 def load_tokenizer(

@@ -186,8 +186,8 @@ def _complete(
     pieces = {piece: i for i, (piece, _) in enumerate(pieces)}
   added = {x["content"]: dict(x) for x in content.get("added_tokens") or ()}
   ids = {name: token["id"] for name, token in added.items()} | pieces
-  specials = set(filter(None, names.values()))
-  for name in filter(None, names.values()):
+  specials = [name for name in names.values() if name]
+  for name in specials:
     ids.setdefault(name, max(ids.values()) + 1)
   size = max(*ids.values(), num_rows - 1) + 1
   if size > MAX_ENTRIES:
@@ -199,24 +199,19 @@ def _complete(
   for name, i in ids.items():
     if i >= num_inner or name in specials:
       token = {"id": i, "content": name, **dict.fromkeys(FLAGS, False)}
-      added[name] = {**token, "special": True, **added.get(name, {})}
-  for name in specials:
-    added[name]["special"] = True  # so no text is encoded to it
+      token |= added.get(name, {"special": True})
+      added[name] = {**token, "special": token["special"] or name in specials}
   # A mask stands for a piece with the space before it.
   added[names["mask"]]["lstrip"] |= mark in ("Ġ", "▁")
   # [CLS] A [SEP], or [CLS] A [SEP] B [SEP].
   ends = {role: [names[role], ids[names[role]]] for role in ("cls", "sep")}
   steps: list[Mapping[str, Any]] = [{"type": "BertProcessing", **ends}]
   if any(x.get("trim_offsets") for x in _list_processors(content)):
-    options = dict.fromkeys(
-      ("add_prefix_space", "trim_offsets", "use_regex"), True
-    )
+    options = {"add_prefix_space": True, "trim_offsets": True}
     steps = [{"type": "ByteLevel", **options}, *steps]
   return {
-    "version": "1.0",
     **content,
-    "truncation": None,
-    "padding": None,
+    **dict.fromkeys(("truncation", "padding")),
     "added_tokens": sorted(added.values(), key=lambda x: x["id"]),
     "post_processor": {"type": "Sequence", "processors": steps},
     "model": model,
