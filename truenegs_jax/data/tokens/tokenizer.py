@@ -297,16 +297,16 @@ def load_tokenizer(
     path = find_file(path) or path / VOCABULARY
   if path.suffix != ".json":
     return make_tokenizer(_read_lines(path), **options, origin=str(path))
-  content, like_bert = _read_json(path)
-  if like_bert:
-    vocab = _read_bert(content, path, options)
-    return make_tokenizer(vocab, **options, origin=str(path))
-  config: dict[str, Any] = {}
-  for beside in map(path.with_name, HUB_FILES[2:]):
-    if beside.exists():
-      with files.read_json(beside, InputError, FIX) as values:
-        config |= values
-  return Tokenizer(**define(content, config, path, mask_token=mask_token))
+  with files.read_json(path, InputError, FIX, MAX_VALUES) as content:
+    if is_bert(content):
+      vocab = _read_bert(content, path, options)
+      return make_tokenizer(vocab, **options, origin=str(path))
+    config: dict[str, Any] = {}
+    for beside in map(path.with_name, HUB_FILES[2:]):
+      if beside.exists():
+        with files.read_json(beside, InputError, FIX) as values:
+          config |= values
+    return Tokenizer(**define(content, config, path, mask_token=mask_token))
 
 
 def find_file(folder: pathlib.Path) -> pathlib.Path | None:
@@ -314,8 +314,8 @@ def find_file(folder: pathlib.Path) -> pathlib.Path | None:
   text, json_file = (folder / name for name in FILES)
   if not json_file.is_file():
     return text if text.is_file() else None
-  like_bert = text.is_file() and _read_json(json_file)[1]
-  return text if like_bert else json_file
+  with files.read_json(json_file, InputError, FIX, MAX_VALUES) as content:
+    return text if is_bert(content) and text.is_file() else json_file
 
 
 def build_tokenizer(data: Any, vocab: str) -> Tokenizer:
@@ -361,14 +361,6 @@ def _read_lines(path: pathlib.Path) -> list[str]:
       " entry a line. If it is compressed, unpack it (gunzip, xz -d)."
     ) from error
   return [line.removesuffix("\r") for line in lines]
-
-
-def _read_json(path: pathlib.Path) -> tuple[dict[str, Any], bool]:
-  """Reads a `tokenizer.json`; also returns whether it is BERT's WordPiece."""
-  with files.read_json(path, InputError, FIX, MAX_VALUES) as content:
-    if not content["model"]["vocab"]:
-      raise ValueError("no entries")
-    return content, is_bert(content)
 
 
 def _read_bert(

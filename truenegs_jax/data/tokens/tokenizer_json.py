@@ -16,8 +16,10 @@ from typing import Any
 import tokenizers
 from tokenizers import normalizers
 
-from truenegs_jax.runtime.errors import InputError, printable
+from truenegs_jax.runtime.errors import InputError
 
+Json = Mapping[str, Any]
+Names = dict[str, str]  # of tokens, by role
 # Role -> keys of tokenizer_config.json, and usual names of its token.
 ROLES = {
   "pad": (["pad_token"], ["[PAD]", "<pad>", "<|pad|>", "<|padding|>"]),
@@ -36,9 +38,11 @@ FLAGS = ("single_word", "lstrip", "rstrip", "normalized")  # of added tokens
 UNUSED = "[unused row {}]"  # no text is encoded to it, as it has spaces
 
 
-def is_bert(content: Mapping[str, Any]) -> bool:
+def is_bert(content: Json) -> bool:
   """Whether a tokenizer is BERT's, whatever it does to case and accents."""
   model, vocab = content["model"], content["model"]["vocab"]
+  if not vocab:
+    raise ValueError("no entries")
   normalizer = content.get("normalizer") or {}
   splitter = content.get("pre_tokenizer") or {"type": "BertPreTokenizer"}
   return (
@@ -60,11 +64,7 @@ def is_bert(content: Mapping[str, Any]) -> bool:
 
 
 def define(
-  content: Mapping[str, Any],
-  config: Mapping[str, Any],
-  path: pathlib.Path,
-  *,
-  mask_token: str,
+  content: Json, config: Json, path: pathlib.Path, *, mask_token: str
 ) -> dict[str, Any]:
   """Completes the content of the file `path`; returns fields of `Tokenizer`.
 
@@ -74,38 +74,33 @@ def define(
     mask_token: is added if there is none; "" to refuse that.
 
   Raises:
-    InputError: `tokenizers` refuses it, or special tokens are missing.
+    InputError: special tokens are missing; ValueError and others: damage.
   """
+  names = _find_roles(content, config)
+  _check_roles(names, path, mask_token)
+  mark = _find_mark(content)
+  complete = _complete(content, names, mark, config.get("vocab_size", 0))
+  text = json.dumps(complete, ensure_ascii=False)
   try:
-    names = _find_roles(content, config)
-    _check_roles(names, path, mask_token)
-    mark = _find_mark(content)
-    complete = _complete(content, names, mark, config.get("vocab_size", 0))
-    text = json.dumps(complete, ensure_ascii=False)
     backend = tokenizers.Tokenizer.from_str(text)
-    ids = backend.get_vocab()
-    if sorted(ids.values()) != [*range(len(ids))]:
-      raise ValueError("two tokens have one id")
     backend.encode("\ue000")  # Unigram without an unknown token raises
-    normalizer = backend.normalizer or normalizers.Sequence([])
-    return {
-      "vocab": tuple(sorted(ids, key=ids.__getitem__)),
-      "lowercase": "a" in normalizer.normalize_str("A"),
-      "strip_accents": "e" in normalizer.normalize_str("é"),
-      **{role: ids.get(name, -1) for role, name in names.items()},
-      "mark": mark,
-      "definition": text,
-    }
-  except InputError:
-    raise
-  except Exception as error:  # what `tokenizers` raises
-    problem = printable(f"{type(error).__name__}: {error}"[:200])
-    raise InputError(f"'{path}' cannot be read ({problem}). {FIX}") from error
+  except Exception as error:  # `tokenizers` raises no other class
+    raise ValueError(str(error)) from error
+  ids = backend.get_vocab()
+  if sorted(ids.values()) != [*range(len(ids))]:
+    raise ValueError("two tokens have one id")
+  normalizer = backend.normalizer or normalizers.Sequence([])
+  return {
+    "vocab": tuple(sorted(ids, key=ids.__getitem__)),
+    "lowercase": "a" in normalizer.normalize_str("A"),
+    "strip_accents": "e" in normalizer.normalize_str("é"),
+    **{role: ids.get(name, -1) for role, name in names.items()},
+    "mark": mark,
+    "definition": text,
+  }
 
 
-def _find_roles(
-  content: Mapping[str, Any], config: Mapping[str, Any]
-) -> dict[str, str]:
+def _find_roles(content: Json, config: Json) -> Names:
   """Returns the name of the token of each role; "" for none."""
   added = {token["content"] for token in content.get("added_tokens") or ()}
   others = {"unk": content["model"].get("unk_token"), **_find_template(content)}
@@ -121,7 +116,7 @@ def _find_roles(
   return names
 
 
-def _find_template(content: Mapping[str, Any]) -> dict[str, str]:
+def _find_template(content: Json) -> Names:
   """Returns the tokens that come before ("cls") and after ("sep") a text."""
   for step in _list_processors(content):
     if "cls" in step:  # of BERT and RoBERTa
@@ -134,14 +129,12 @@ def _find_template(content: Mapping[str, Any]) -> dict[str, str]:
   return {}
 
 
-def _list_processors(content: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def _list_processors(content: Json) -> list[Json]:
   part = content.get("post_processor") or {"processors": []}
   return part.get("processors", [part])
 
 
-def _check_roles(
-  names: dict[str, str], path: pathlib.Path, mask_token: str
-) -> None:
+def _check_roles(names: Names, path: pathlib.Path, mask_token: str) -> None:
   """Sets the mask; InputError if a role has no token, or that of another."""
   names["mask"] = names["mask"] or mask_token
   if mask_token not in ("", names["mask"]) or mask_token.isalnum():
@@ -163,7 +156,7 @@ def _check_roles(
       )
 
 
-def _find_mark(content: Mapping[str, Any]) -> str:
+def _find_mark(content: Json) -> str:
   """Returns the mark of words: see `Tokenizer.mark`."""
   if prefix := content["model"].get("continuing_subword_prefix"):
     return "##" if prefix == "##" else ""
@@ -173,12 +166,7 @@ def _find_mark(content: Mapping[str, Any]) -> str:
   return next((mark for x, mark in marks.items() if x in text), "")
 
 
-def _complete(
-  content: Mapping[str, Any],
-  names: Mapping[str, str],
-  mark: str,
-  num_rows: int,
-) -> dict[str, Any]:
+def _complete(content: Json, names: Names, mark: str, num_rows: int) -> Json:
   """Returns the content of a definition."""
   model = {**content["model"], "dropout": None}
   pieces = model["vocab"]
@@ -205,7 +193,7 @@ def _complete(
   added[names["mask"]]["lstrip"] |= mark in ("Ġ", "▁")
   # [CLS] A [SEP], or [CLS] A [SEP] B [SEP].
   ends = {role: [names[role], ids[names[role]]] for role in ("cls", "sep")}
-  steps: list[Mapping[str, Any]] = [{"type": "BertProcessing", **ends}]
+  steps: list[Json] = [{"type": "BertProcessing", **ends}]
   if any(x.get("trim_offsets") for x in _list_processors(content)):
     options = {"add_prefix_space": True, "trim_offsets": True}
     steps = [{"type": "ByteLevel", **options}, *steps]
