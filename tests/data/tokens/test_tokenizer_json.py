@@ -164,6 +164,10 @@ def test_a_missing_mask_is_added_on_request(tmp_path):
   assert tokenizer.vocab[tokenizer.mask] == tokenizer.vocab[-1] == "<mask>"
   write_tokenizer(tokenizer, tmp_path)
   assert load(tmp_path) == load(tmp_path, mask_token="<mask>") == tokenizer
+  edit(path, decoder={"type": "Fuse"})
+  assert load(path).fingerprint == tokenizer.fingerprint
+  edit(path, normalizer={"type": "NFC"})
+  assert load(path).fingerprint != tokenizer.fingerprint
 
 
 def test_the_vocabulary_of_a_folder_is_the_one_of_its_tokenizer(tmp_path):

@@ -34,6 +34,7 @@ VOCABULARY, JSON = "vocab.txt", "tokenizer.json"
 FILES = [VOCABULARY, JSON]
 # Of a model on the hub: those that a tokenizer.json needs beside it.
 HUB_FILES = [*FILES, "config.json", "special_tokens_map.json", CONFIG]
+DECISIVE = ("model", "normalizer", "pre_tokenizer", "added_tokens")  # of ids
 MAX_VALUES = 2**23  # of a tokenizer.json; Gemma's has 2 million
 # `data.accents` of a config -> strip_accents; None follows `lowercase`.
 ACCENTS = {"auto": None, "strip": True, "keep": False}
@@ -102,7 +103,9 @@ class Tokenizer:
   def fingerprint(self) -> str:
     """16 hex digits of a hash of everything that decides the ids of a text."""
     if self.definition:
-      return files.short_sha256(*self.files.values())
+      content = json.loads(self.definition)
+      parts = [content.get(name) for name in DECISIVE] + [self.special_ids]
+      return files.short_sha256(json.dumps(parts, sort_keys=True))
     text = "\n".join(self.vocab) + f"\n\nlowercase={self.lowercase}"
     if self.strip_accents != self.lowercase:
       text += f" strip_accents={self.strip_accents}"
