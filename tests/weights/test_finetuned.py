@@ -19,6 +19,8 @@ from truenegs_jax.runtime.errors import (
 from truenegs_jax.tasks import task as task_lib
 from truenegs_jax.weights import (
   export_model,
+  find,
+  fit,
   hf_names,
   model_card,
 )
@@ -32,12 +34,16 @@ CLASSES = task_lib.Task(
 )
 SCORE = task_lib.Task("sim", "Sim", task_lib.SCORE, scale=(1.0, 4.0))
 SPANS = task_lib.Task("qa", "QA", task_lib.SPANS)
+MEAN = {"backbone": "modern", "pooling": "mean"}
 CASES = {
   "electra-dense": ("discriminator", "dense", SCORE),
   "electra-classes": ("discriminator", "dense", CLASSES),
   "electra-spans": ("discriminator", "spans", SPANS),
   "bert-pooler": ("bert", "pooler", SCORE),
   "bert-spans": ("bert", "spans", SPANS),
+  "modern-score": ("bert", "dense", SCORE, {"backbone": "modern"}),
+  "modern-mean": ("bert", "dense", CLASSES, MEAN),
+  "modern-spans": ("bert", "spans", SPANS, {"backbone": "modern"}),
 }
 SCORES = {
   "discriminator": "classifier.out_proj.bias",
@@ -87,8 +93,8 @@ def test_transformers_and_load_params_read_the_export(
 ):
   pytest.importorskip("torch")
   monkeypatch.setattr(export_model, "TOLERANCE", 1e-5)
-  role, head, task = CASES[case]
-  model = _model(role, head, task)
+  role, head, task, *more = CASES[case]
+  model = _model(role, head, task, **(more[0] if more else {}))
   params = random_params(model)
   exported = _export(model, params, tmp_path / "out", task)
   assert "computes our logits" in exported.summary
@@ -103,6 +109,8 @@ def test_transformers_and_load_params_read_the_export(
     trained = params["task_head"]["output"]["bias"]
     np.testing.assert_allclose(bias, 1 + 4 * trained, rtol=1e-6)
 
+  network = find.Weights(str(exported.output)).encoder()
+  assert fit.detect_task_head(network) == head
   reloaded, lines = load_params(
     exported.output, model, complete=True, task=task
   )

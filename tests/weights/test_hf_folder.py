@@ -190,8 +190,10 @@ def test_a_vocabulary_of_another_size_is_refused(tmp_path):
     hf_folder.write_model(tmp_path, params, model, "generator", tokenizer)
 
 
-def test_a_backbone_without_counterpart_is_refused(tmp_path):
+def test_a_backbone_without_counterpart_is_refused(tmp_path, monkeypatch):
   model = tiny.make_model(backbone="modern")
+  assert not hf_names.unsupported_reason(model)
+  monkeypatch.delitem(hf_names.BACKBONES, "modern")
   assert hf_names.unsupported_reason(model)
   assert not hf_names.unsupported_reason(tiny.make_model())
   params = random_params(model)

@@ -2,15 +2,25 @@
 
 import shutil
 
+import jax
 import numpy as np
 import pytest
 
 from support import tiny, tokenizer_files
-from support.weight_files import TOKENIZER, edit_config
+from support.weight_files import (
+  TOKENIZER,
+  assert_same_tree,
+  edit_config,
+  edit_tensors,
+  load_params,
+  random_params,
+  read_tensors,
+)
 from truenegs_jax.data.tokens.tokenizer import (
   load_tokenizer,
   write_vocabulary,
 )
+from truenegs_jax.models import finetune
 from truenegs_jax.pretrain import evaluate
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.weights import (
@@ -136,3 +146,103 @@ def test_another_architecture_is_refused(folders, tmp_path, changed, message):
   edit_config(folder, changed)
   with pytest.raises(InputError, match=message):
     load.load(str(folder), report=str)
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory):
+  """Returns the export of a detection run, its model and its parameters."""
+  pytest.importorskip("torch")
+  model = tiny.make_model(backbone="modern", max_positions=150)
+  params, folder = random_params(model), tmp_path_factory.mktemp("run")
+  exported = export_model.export_model(
+    model, params, TOKENIZER, folder / "export"
+  )
+  for name in ("Model", "ForTokenClassification", "ForMaskedLM"):
+    assert f"ModernBert{name} " in exported.summary
+  return exported.output, model, params
+
+
+def test_a_detection_run_becomes_an_encoder_a_detector_and_a_generator(pair):
+  import torch
+  import transformers
+
+  folder, model, params = pair
+  tokens_BxL = np.random.default_rng(0).integers(5, tiny.V, (2, 9))
+  ones = np.ones_like(tokens_BxL)
+  inputs = {"tokens": tokens_BxL, "types": 0 * ones, "documents": ones}
+  ours_BxL = model.bind({"params": params}).detect_logits(inputs, None)
+  detector = transformers.AutoModelForTokenClassification.from_pretrained(
+    folder / "discriminator" / "detector", local_files_only=True
+  )
+  assert detector.config.id2label == {0: "original", 1: "replaced"}
+  logits_BxLx2 = detector(torch.tensor(tokens_BxL)).logits.detach()
+  assert (logits_BxLx2[..., 0] == 0).all()
+  np.testing.assert_allclose(
+    logits_BxLx2.softmax(-1)[..., 1], jax.nn.sigmoid(ours_BxL), atol=1e-6
+  )
+  # The other folder has the names that transformers writes for an encoder.
+  encoder = transformers.AutoModel.from_pretrained(folder / "discriminator")
+  written = read_tensors(folder / "discriminator")
+  assert written.keys() == encoder.state_dict().keys()
+  card = (folder / "discriminator" / "detector" / "README.md").read_text()
+  assert "**To fine-tune, use the folder above.**" in card
+  export_model.check_replaceable(folder)
+
+
+@pytest.mark.parametrize(
+  "init", ["{0}", "{0}/discriminator,{0}/generator", "{0}/discriminator"]
+)
+def test_detection_continues_from_its_export_bit_for_bit(pair, init):
+  folder, _, params = pair
+  loaded = load.load(init.format(folder), report=str)
+  names = params if init != "{0}/discriminator" else loaded.params
+  for name in names:
+    if not (init == "{0}/discriminator" and name.startswith("generator")):
+      assert_same_tree(loaded.params[name], params[name])
+
+
+def _downstream(role, head):
+  return finetune.make_downstream(
+    **{"role": role, "head": head, "num_outputs": 2, "vocab_size": tiny.V},
+    **{"variant": "tiny", "backbone": "modern", "max_positions": 150},
+    **{"layers": 4 if role == "bert" else 2, **THETAS},
+  )
+
+
+@pytest.mark.parametrize("head", ["dense", "spans"])
+def test_fine_tuning_starts_as_in_transformers(folders, pair, head):
+  model = _downstream("bert", head)
+  masked = load.load(str(folders[0]), report=str).params
+  tuned, lines = load_params(folders[0], model)
+  assert lines == ["init: the last layer of the task head starts from scratch."]
+  assert_same_tree(tuned["bert"], masked["bert"])
+  for layer in ("dense", "norm"):  # of a masked language model
+    assert_same_tree(tuned["task_head"][layer], masked["bert_head"][layer])
+  fresh = load_params(folders[0], model, skip="head")
+  # A detector's two labels are not those of the task.
+  model = _downstream("discriminator", head)
+  tuned, detector_lines = load_params(pair[0], model)
+  assert_same_tree(tuned["discriminator"], pair[2]["discriminator"])
+  scratch = ["init: the task head starts from scratch."]
+  assert scratch == fresh[1] == detector_lines
+
+
+@pytest.mark.parametrize(
+  "saved", ["ForQuestionAnswering", "ForTokenC", "Model"]
+)
+def test_heads_of_equal_names_are_told_apart(folders, tmp_path, saved):
+  folder = shutil.copytree(folders[1], tmp_path / "changed")
+  head = {"head.dense.weight": np.zeros((32, 32), np.float32)}
+  head |= {"classifier.weight": np.zeros((2, 32), np.float32)}
+  head |= {"classifier.bias": np.zeros(2, np.float32)}
+  edit_tensors(folder, head | {"head.norm.weight": np.ones(32, np.float32)})
+  edit_config(folder, {"architectures": [f"ModernBert{saved}"]})
+  kind = "spans" if saved == "ForQuestionAnswering" else ""
+  assert fit.detect_task_head(find.Weights(str(folder)).encoder()) == kind
+  with pytest.raises(InputError, match="head of ModernBert.*init_skip=head"):
+    load_params(folder, _downstream("bert", "dense"))
+
+
+def test_a_pooler_of_modernbert_is_refused():
+  with pytest.raises(InputError, match="model.pooler=True.*pooler=False"):
+    tiny.make_bert(backbone="modern", pooler=True)

@@ -92,7 +92,7 @@ class Start:
           arrays = (network.arrays.read(names[x]) for x in sorted(paths))
           prints[key] = results.fingerprint(x.tobytes() for x in arrays)
     return {
-      "family": "bert" if self.role == "bert" else "electra",
+      "family": hf_names.network_names(model, self.role).family,
       "width": model.config.width,
       "sizes": self.network["variant"],
       "backbone": model.backbone,
@@ -115,14 +115,16 @@ def resolve(options: FinetuneOptions, report: Callable[[str], None]) -> Start:
         " folder or hub name of Hugging Face), or for a network drawn at random"
         " --config.model.variant=NAME and --config.data.vocab=FILE."
       )
-    weights, role, backbone, thetas = None, "discriminator", "encoder", {}
+    weights, role, backbone = None, "discriminator", "encoder"
+    more: dict[str, Any] = {}
     positions, location = 512, "a network drawn at random"
   else:
     weights = Weights(options.init, report)
     network = weights.encoder()
     role, backbone, location = network.role, network.backbone, network.location
     positions = network.fields["max_position_embeddings"]
-    thetas = network.thetas
+    pooling = network.fields.get("classifier_pooling", "cls")
+    more = {"pooling": pooling, **network.thetas}
     if variant == FROM_WEIGHTS:
       variant = network.variant
     if vocab == FROM_WEIGHTS:
@@ -153,7 +155,7 @@ def resolve(options: FinetuneOptions, report: Callable[[str], None]) -> Start:
       "variant": variant,
       "backbone": backbone,
       "max_positions": positions,
-      **thetas,
+      **more,
     },
   )
 
@@ -316,7 +318,7 @@ def _find_classes(
   """Returns the labels of a task in the order of a model's outputs."""
   if task.kind == SPANS:
     return ()
-  output = hf_names.TASK_HEADS[head]["task_head/output"]
+  output = hf_names.task_head(head, network.backbone)["task_head/output"]
   size = network.arrays.shapes[f"{output}.weight"][0]
   if task.kind == SCORE and size == 1:
     return ()

@@ -78,6 +78,7 @@ class DownstreamModel(nn.Module):
   num_outputs: int  # C, of classes and scores
   head_dropout: float = 0.1
   backbone: str = "encoder"  # a module of `truenegs_jax.models`
+  pooling: str = "cls"  # of classes and scores; "mean" is that of all tokens
 
   def setup(self):
     backbone, c = encoder.load_backbone(self.backbone), self.config
@@ -102,17 +103,22 @@ class DownstreamModel(nn.Module):
   def logits(self, inputs: encoder.Inputs, keys_B: rng.Keys) -> Array:
     """Returns the f32 outputs of the head.
 
-    Classes and scores: `[B, C]`, from [CLS]. Spans: `[B, L, 2]`, of start and
+    Classes and scores: `[B, C]`, of `pooling`. Spans: `[B, L, 2]`, of start and
     end, also of padding.
     """
     hidden_BxLxD = self.encode(inputs, keys_B)
     if self.head == "spans":
       return self.task_head(hidden_BxLxD, keys_B)
     if self.head == "pooler":
-      first_BxD = self.pooled(hidden_BxLxD)
+      pooled_BxD = self.pooled(hidden_BxLxD)
+    elif self.pooling == "mean":
+      is_real_BxLx1 = (inputs["documents"] > 0)[..., None]
+      real_BxLxD = jnp.where(is_real_BxLx1, hidden_BxLxD, 0)
+      sum_BxD = real_BxLxD.sum(axis=1, dtype=jnp.float32)
+      pooled_BxD = sum_BxD / jnp.maximum(is_real_BxLx1.sum(axis=1), 1)
     else:
-      first_BxD = hidden_BxLxD[:, 0].astype(jnp.float32)
-    return self.task_head(first_BxD, keys_B)
+      pooled_BxD = hidden_BxLxD[:, 0].astype(jnp.float32)
+    return self.task_head(pooled_BxD, keys_B)
 
   def initialize(self, inputs: encoder.Inputs) -> None:
     """Uses all parameters; for `pretrain.init_params` only."""
@@ -128,6 +134,7 @@ def make_downstream(
   variant: str,
   backbone: str = "encoder",
   head_dropout: float = 0.1,
+  pooling: str = "cls",
   **overrides: Any,
 ) -> DownstreamModel:
   """Builds a network of a variant with the head of a task.
@@ -141,4 +148,6 @@ def make_downstream(
   )
   if role == "bert":
     c = dataclasses.replace(c, embedding_size=c.width)
-  return DownstreamModel(c, role, head, num_outputs, head_dropout, backbone)
+  return DownstreamModel(
+    c, role, head, num_outputs, head_dropout, backbone, pooling
+  )

@@ -20,6 +20,7 @@ import jax.numpy as jnp
 
 from truenegs_jax.models import encoder, layers
 from truenegs_jax.runtime import rng
+from truenegs_jax.runtime.errors import InputError
 
 Array = jax.Array
 
@@ -341,6 +342,11 @@ def make_bert(
   config = encoder.make_network_config(
     backbone, variant, {"vocab_size": vocab_size, **overrides}
   )
+  if pooler and config.pre_norm:
+    raise InputError(
+      f"model.pooler=True, but model.backbone={backbone!r} has no pooler. Set"
+      " --config.model.pooler=False."
+    )
   config = dataclasses.replace(config, embedding_size=config.width)
   return BertMlm(config, backbone, pooler, temperature)
 

@@ -22,7 +22,14 @@ from truenegs_jax.runtime.errors import InputError, NonFiniteError
 from truenegs_jax.runtime.files import atomic_folder, disk_errors, sync
 from truenegs_jax.runtime.paths import is_bucket, open_path
 from truenegs_jax.tasks import task as task_lib
-from truenegs_jax.weights import arrays, hf_folder, hf_names, load, model_card
+from truenegs_jax.weights import (
+  arrays,
+  hf_config,
+  hf_folder,
+  hf_names,
+  load,
+  model_card,
+)
 from truenegs_jax.weights.find import Weights, split_init
 
 # Of f32 logits, relative to max(1, largest). Rounding causes up to 2e-5 in 24
@@ -86,12 +93,14 @@ def export_model(
   with atomic_folder(output) as partial:
     folders = {role: partial / role for role in roles}
     for role, folder in folders.items():
-      card = model_card.pretrained_card(params, model, role, tokenizer, origin)
       with disk_errors(output, safetensors.SafetensorError):
-        folder.mkdir()
-        hf_folder.write_model(folder, params, model, role, tokenizer)
-        (folder / model_card.CARD).write_text(card, encoding="utf-8")
-        write_checksums(folder)
+        for part, name in hf_names.list_classes(model, role):
+          path, network = folder / part, (params, model, role, tokenizer)
+          path.mkdir()
+          hf_folder.write_model(path, *network, class_name=name)
+          card = model_card.pretrained_card(*network, origin, name)
+          (path / model_card.CARD).write_text(card, encoding="utf-8")
+          write_checksums(path)
     summary = compare_logits(folders, params, model)
   return ExportResult(output, summary)
 
@@ -180,16 +189,16 @@ def export_weights(
 def _task_fields(
   model: finetune.DownstreamModel, task: task_lib.Task
 ) -> dict[str, Any]:
+  fields: dict[str, Any] = {"classifier_dropout": model.head_dropout}
+  if model.backbone == "modern":
+    fields["classifier_pooling"] = model.pooling
   if task.kind == task_lib.SPANS:
-    return {}
-  labels = task.labels or ("score",)
+    return fields if model.backbone == "modern" else {}
   is_score = task.kind == task_lib.SCORE
   return {
     "problem_type": "regression" if is_score else "single_label_classification",
-    "num_labels": len(labels),
-    "id2label": {str(i): label for i, label in enumerate(labels)},
-    "label2id": {label: i for i, label in enumerate(labels)},
-    "classifier_dropout": model.head_dropout,
+    **hf_config.label_fields(task.labels or ("score",)),
+    **fields,
   }
 
 
@@ -209,8 +218,10 @@ def check_replaceable(
   """Returns the resolved `output` if `roles` may be written there."""
 
   def is_export(path: pathlib.Path) -> bool:
-    is_folder = path.resolve() == path and path.is_dir()
-    return is_folder and {x.name for x in path.iterdir()} <= MODEL_FILES
+    if path.resolve() != path or not path.is_dir():
+      return False
+    others = [x for x in path.iterdir() if x.name not in MODEL_FILES]
+    return all(x.name == hf_names.DETECTOR and is_export(x) for x in others)
 
   with disk_errors(output):
     output = output.expanduser().resolve()
@@ -231,7 +242,7 @@ def check_replaceable(
 def write_checksums(folder: pathlib.Path) -> None:
   """Flushes all files to disk and writes SHA256SUMS of all but the card."""
   lines = []
-  for path in sorted(folder.iterdir()):
+  for path in sorted(x for x in folder.iterdir() if x.is_file()):
     sync(path)
     with path.open("rb") as file:
       digest = hashlib.file_digest(file, "sha256").hexdigest()
@@ -268,25 +279,28 @@ def compare_logits(
   inputs = _random_inputs(next(iter(model.roles.values())))
   is_real_BxL = inputs["documents"] != 0
   lines, expected = [], _compute_logits(params, model, inputs)
-  for role, folder in folders.items():
-    network, names = _load(folder, model, role), dict(INPUT_NAMES)
+  parts = [(x, *y) for x in folders for y in hf_names.list_classes(model, x)]
+  for role, part, class_name in parts:
+    network, names = _load(folders[role] / part, class_name), dict(INPUT_NAMES)
     if "type" not in hf_names.network_names(model, role).encoder.tables:
       del names["types"]
     with torch.no_grad():
       output = network(
         **{x: torch.tensor(inputs[name]) for name, x in names.items()}
       )
-    for field, logits in expected[role].items():
-      name = role if len(expected[role]) == 1 else f"{role} {field}"
-      ours, theirs = offset + scale * logits, output[field].numpy()
+    fields = [field for field in expected[role] if field in output]
+    for field in fields:
+      name = part or (role if len(fields) == 1 else f"{role} {field}")
+      ours = offset + scale * expected[role][field]
+      theirs = output[field].numpy()
       # Class logits `[B, C]` have no padding.
       if ours.shape[:2] == is_real_BxL.shape:
         ours, theirs = ours[is_real_BxL], theirs[is_real_BxL]
       lines.append(_compare_logits(name, ours, theirs))
-  classes = [hf_names.architecture(model, role) for role in folders]
+  classes = " and ".join(name for *_, name in parts)
   return (
-    f"transformers {transformers.__version__} loads {' and '.join(classes)} and"
-    f" computes our logits. Largest difference: {', '.join(lines)}."
+    f"transformers {transformers.__version__} loads {classes} and computes our"
+    f" logits. Largest difference: {', '.join(lines)}."
   )
 
 
@@ -309,8 +323,12 @@ def _compute_logits(
       return {bound.role: {"start_logits": starts_BxL, "end_logits": ends_BxL}}
     predicted_BxLxV = bound.generate_logits(inputs, positions_BxL, None)
     if isinstance(bound, pretrain.ElectraPair):
+      hidden_BxLxD = bound.encode(inputs, None)
+      logits = bound.detect(hidden_BxLxD)
+      if bound.backbone == "modern":  # those of two labels
+        logits = jnp.stack([0 * logits, logits], axis=-1)
       return {
-        "discriminator": {"logits": bound.detect_logits(inputs, None)},
+        "discriminator": {"last_hidden_state": hidden_BxLxD, "logits": logits},
         "generator": {"logits": predicted_BxLxV},
       }
     if not bound.pooler:
@@ -339,11 +357,10 @@ def _compare_logits(name: str, ours: np.ndarray, theirs: np.ndarray) -> str:
   return f"{name} {difference:.1e} (largest {largest:.3g})"
 
 
-def _load(folder: pathlib.Path, model: hf_names.Model, role: str) -> Any:
+def _load(folder: pathlib.Path, name: str) -> Any:
   import torch
   import transformers
 
-  name = hf_names.architecture(model, role)
   network, info = getattr(transformers, name).from_pretrained(
     folder, dtype=torch.float32, local_files_only=True, output_loading_info=True
   )
@@ -351,7 +368,7 @@ def _load(folder: pathlib.Path, model: hf_names.Model, role: str) -> Any:
   if wrong:
     raise errors.TrueNegsError(
       f"transformers {transformers.__version__} misses or does not know these"
-      f" tensors of {role}: {', '.join(wrong[:5])}. Nothing was exported. This"
+      f" tensors of {name}: {', '.join(wrong[:5])}. Nothing was exported. This"
       " is a defect. Please report it."
     )
   return network.eval()

@@ -37,6 +37,7 @@ from truenegs_jax.workdir import files, saved_model
 
 # Models in a workdir of fine-tuning, in a folder of a task, and of one run.
 TASK_MODELS = ("*/seed-*/model", "seed-*/model", "model")
+PAIR = ("discriminator", "generator")  # roles of two locations
 # Files of the hub to download: the card names language and license.
 HUB_FILES = ["README.md", *tokenizer_lib.HUB_FILES]
 # A branch, a tag, a commit or refs/pr/N.
@@ -65,8 +66,11 @@ class Weights:
   def networks(self) -> dict[str, Network]:
     """All networks by role, the discriminator first; only headers are read."""
     by_role: dict[str, Network] = {}
-    for location in split_init(self.init):
-      for network in _open_location(location, self.report):
+    locations = split_init(self.init)
+    roles = PAIR if len(locations) == 2 else [""] * len(locations)
+    for location, role in zip(locations, roles, strict=True):
+      for opened in _open_location(location, self.report):
+        network = _assume_role(opened, role)
         if other := by_role.get(network.role):
           raise InputError(
             f"init: {other.location} and {network.location} are both a"
@@ -181,7 +185,7 @@ def _open_subfolder(folder: pathlib.Path, role: str) -> Network:
       f"init: '{path}' is a link that leads out of the folder. Pass both"
       " folders: --config.init=DISCRIMINATOR,GENERATOR."
     )
-  network = _open_network(path)
+  network = _assume_role(_open_network(path), role)
   if network.role != role:
     raise InputError(
       f"init: '{path}' holds a {network.role}, according to its config and"
@@ -190,10 +194,22 @@ def _open_subfolder(folder: pathlib.Path, role: str) -> Network:
   return network
 
 
+def _assume_role(network: Network, role: str) -> Network:
+  """Changes the role of ModernBERT's folders, which do not tell it."""
+  is_open = network.backbone == "modern" and network.role == "bert"
+  is_mlm = "decoder.bias" in network.arrays.shapes
+  fits = role == ("generator" if is_mlm else "discriminator")
+  if fits and is_open and network.transposed_kernels:
+    return dataclasses.replace(network, role=role)
+  return network
+
+
 def _open_network(folder: pathlib.Path) -> Network:
   """Opens a folder with weights; of one in a bucket, its copy in the cache."""
   if not is_bucket(folder):
     return hf_folder.open_network(folder)
+  if (folder / hf_names.DETECTOR / hf_folder.CONFIG).exists():
+    folder /= hf_names.DETECTOR
   source = cast(Any, folder)
   listed = source.list_files()
   formats = [name for name in FORMATS if name in listed]
@@ -290,7 +306,9 @@ def download(name: str, *, report: Report) -> pathlib.Path:
     for weights in FORMATS:
       folder = pathlib.Path(
         huggingface_hub.snapshot_download(
-          repo, revision=revision or None, allow_patterns=[*HUB_FILES, weights]
+          repo,
+          revision=revision or None,
+          allow_patterns=[*HUB_FILES, weights, f"{hf_names.DETECTOR}/*"],
         )
       )
       if has_weights := (folder / weights).exists():

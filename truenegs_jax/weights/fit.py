@@ -27,7 +27,8 @@ NEXT_SENTENCE = "pooled/next_sentence/"
 # Heads drawn at random if the weights hold none of their arrays. Many files
 # hold only BERT's encoder, few hold the next-sentence classifier.
 HEADS = ("bert_head/", "discriminator_head/", "generator_head/", NEXT_SENTENCE)
-FINE_TUNED_HEADS = (TASK_HEAD, "pooled/pooler/")
+# Of ModernBERT, a task head may be that of masked language modelling so far.
+FINE_TUNED_HEADS = (TASK_HEAD, "task_head/output/", "pooled/pooler/")
 MAX_LINES, MAX_LISTED = 30, 8  # of a message, and names in a line
 SKIP_HEAD = "To draw a new head, set --config.init_skip=head."
 # Mismatches of a message -> what to type.
@@ -191,9 +192,14 @@ def unused_pooler_names(
 
 def detect_task_head(network: Network) -> str:
   """Returns a name in `hf_names.TASK_HEADS`; "" if no head can be loaded."""
-  for head, modules in hf_names.TASK_HEADS.items():
-    names = {f"{name}.weight" for name in modules.values()}
-    if names <= network.arrays.shapes.keys():  # of Hugging Face's files only
+  for head, class_name in hf_names.TASK_CLASSES.items():
+    modules = hf_names.task_head(head, network.backbone).values()
+    # Of Hugging Face's files only; those of ModernBERT all have these names.
+    has_names = {f"{name}.weight" for name in modules} <= {
+      *network.arrays.shapes
+    }
+    is_class = network.architecture.endswith(class_name)
+    if has_names and (is_class or network.backbone != "modern"):
       return head
   return ""
 
@@ -284,34 +290,45 @@ def _array_mismatches(
 def _drop_unused_heads(
   network: Network, model: finetune.DownstreamModel, skip: frozenset[str]
 ) -> Network:
-  """Drops heads of pre-training and, with "head" in `skip`, task heads."""
-  shapes, role = network.arrays.shapes, model.role
+  """Drops heads of pre-training and, with "head" in `skip`, task heads.
+
+  ModernBERT's masked language model and its tasks share all but the last layer
+  of their heads, as in transformers.
+  """
+  arrays, role = network.arrays, model.role
   table = network.name_table(model, role)
   encoder_names = {x for k, x in table.items() if not k.startswith(TASK_HEAD)}
   c, backbone = model.config, model.backbone
   pre_trained: pretrain.Model = pretrain.ElectraPair(c, c, backbone)
   if role == "bert":
     pre_trained = pretrain.BertMlm(c, backbone, pooler=True)
-  pre_training = network.name_table(pre_trained, role).values()
-  unused = {*pre_training, *network.tied} - encoder_names
+  pre_training = network.name_table(pre_trained, role)
+  unused = {*pre_training.values(), *network.tied} - encoder_names
 
   def scope(name: str) -> str:  # "electra", "classifier"
     return re.split("[./]", name)[0]
 
   # Any other array outside of the encoder belongs to a task head.
   scopes = set(map(scope, encoder_names))
-  task_head = {name for name in shapes if scope(name) not in scopes} - unused
+  names = {name for name in arrays.shapes if scope(name) not in scopes}
+  task_head, shared = names - unused, dict[str, str]()
   if "head" in skip:
     unused |= task_head
-  elif task_head:
-    names = network.fields.get("architectures")
-    expected = hf_names.architecture(model, role)
-    if isinstance(names, list) and names and names[0] != expected:
-      saved = printable(str(names[0])[:80])
+  else:
+    saved, expected = network.architecture, hf_names.architecture(model, role)
+    if task_head and saved != expected and (saved or backbone == "modern"):
       raise InputError(
-        f"init: {network.location} has the head of {saved}, but the task needs"
-        f" that of {expected}. {SKIP_HEAD}"
+        f"init: {network.location} has the head of {saved or 'no known class'},"
+        f" but the task needs that of {expected}. {SKIP_HEAD}"
       )
-  kept = {name: x for name, x in shapes.items() if name not in unused}
-  arrays = dataclasses.replace(network.arrays, shapes=kept)
+    for path, name in table.items():
+      other = pre_training.get(path.replace(TASK_HEAD, "bert_head/"))
+      shared |= {name: other} if other in names else {}
+  kept = {x: x for x in arrays.shapes if x not in unused} | shared
+  arrays = dataclasses.replace(
+    arrays,
+    shapes={x: arrays.shapes[name] for x, name in kept.items()},
+    dtypes={x: arrays.dtypes[name] for x, name in kept.items()},
+    read=lambda name: network.arrays.read(kept[name]),
+  )
   return dataclasses.replace(network, arrays=arrays, tied={})

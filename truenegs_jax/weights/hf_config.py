@@ -5,11 +5,11 @@ fields = read_fields(folder / "config.json")
 """
 
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from truenegs_jax.models import encoder
-from truenegs_jax.runtime.errors import InputError
+from truenegs_jax.runtime.errors import InputError, one_of
 from truenegs_jax.runtime.files import parse_json, read_file
 from truenegs_jax.weights import arrays as arrays_lib
 
@@ -117,7 +117,7 @@ def _modern_fields(config: encoder.EncoderConfig) -> dict[str, Any]:
   """Returns the fields of ModernBERT only, for transformers v4.57 and v5."""
   thetas = {name: getattr(config, name) for name in THETAS}
   kinds = list(THETAS.values())
-  fields = {
+  return {
     **_DEFAULTS["modernbert"],
     "norm_eps": config.norm_epsilon,
     "local_attention": 2 * config.window,
@@ -133,9 +133,15 @@ def _modern_fields(config: encoder.EncoderConfig) -> dict[str, Any]:
     "layer_types": [kinds[config.is_local(i)] for i in range(config.layers)],
     "classifier_pooling": "cls",
   }
-  if config.embedding_size != config.width:  # transformers has no such model
-    fields["embedding_size"] = config.embedding_size
-  return fields
+
+
+def label_fields(labels: Sequence[str]) -> dict[str, Any]:
+  """Returns the fields of a head of these labels."""
+  return {
+    "num_labels": len(labels),
+    "id2label": {str(i): label for i, label in enumerate(labels)},
+    "label2id": {label: i for i, label in enumerate(labels)},
+  }
 
 
 def read_fields(path: pathlib.Path) -> dict[str, Any]:
@@ -160,6 +166,8 @@ def read_fields(path: pathlib.Path) -> dict[str, Any]:
       )
   if family == "modernbert":
     fields |= _read_thetas(fields, path)
+    pooling = fields.get("classifier_pooling", "cls")
+    one_of(f"init: '{path}': classifier_pooling", pooling, ("cls", "mean"))
   return fields
 
 

@@ -16,12 +16,13 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 import safetensors.numpy
 from tokenizers import decoders, processors
 
 from truenegs_jax.data.tokens import tokenizer as tokenizer_lib
 from truenegs_jax.data.tokens.tokenizer import Tokenizer, load_tokenizer
-from truenegs_jax.runtime.errors import InputError
+from truenegs_jax.runtime.errors import InputError, printable
 from truenegs_jax.runtime.files import parse_json, read_file
 from truenegs_jax.weights import arrays as arrays_lib
 from truenegs_jax.weights import hf_config, hf_names
@@ -94,6 +95,14 @@ class Network:
     return " ".join(f"{name}={size}" for name, size in sizes.items())
 
   @property
+  def architecture(self) -> str:
+    """Its class of transformers; "" if unknown."""
+    match self.fields.get("architectures"):
+      case [str(name), *_]:
+        return printable(name[:80])
+    return ""
+
+  @property
   def thetas(self) -> dict[str, float]:
     """Keys of `model` with the bases of rotary positions, if it has them."""
     return {name: self.fields[name] for name in THETAS if name in self.fields}
@@ -104,8 +113,8 @@ def model_config(
 ) -> dict[str, Any]:
   """Returns a complete `config.json`, as defaults are of other sizes."""
   family = hf_names.network_names(model, role).family
-  architecture = hf_names.architecture(model, role)
-  return hf_config.make_fields(model.roles[role], family, architecture, pad=pad)
+  name = hf_names.architecture(model, role)
+  return hf_config.make_fields(model.roles[role], family, name, pad=pad)
 
 
 def check_tokenizer(model: hf_names.Model, tokenizer: Tokenizer) -> None:
@@ -139,12 +148,14 @@ def write_model(
   role: str,
   tokenizer: Tokenizer,
   *,
+  class_name: str = "",
   extra_fields: Mapping[str, Any] | None = None,
 ) -> None:
   """Writes one network into an existing folder, for `from_pretrained`.
 
+  `class_name` is the network's, or without it its last of `list_classes`;
   `extra_fields` are those of `config.json` for a task. InputError: another
-  vocabulary than the model's, or a backbone that transformers does not have.
+  vocabulary than the model's, or a network that transformers does not have.
   """
   if reason := hf_names.unsupported_reason(model):
     raise InputError(f"{reason} Use --config.model.backbone=encoder.")
@@ -152,15 +163,23 @@ def write_model(
   config = model.roles[role]
   path = folder / arrays_lib.WEIGHTS
   tensors = hf_names.to_huggingface(params, model, role)
+  fields = model_config(model, role, pad=tokenizer.pad) | dict(
+    extra_fields or {}
+  )
+  if class_name == hf_names.MODERN_ENCODER:  # its names have no prefix
+    fields["architectures"] = [class_name]
+    names = [x for x in tensors if x.startswith("model.")]
+    tensors = {x.removeprefix("model."): tensors[x] for x in names}
+  elif len(hf_names.list_classes(model, role)) > 1:
+    fields |= hf_config.label_fields(hf_names.DETECTOR_LABELS)
   safetensors.numpy.save_file(tensors, path, metadata={"format": "pt"})
   # safetensors makes the file private, but an export is meant to be shared.
   path.chmod(0o644)
-  fields = model_config(model, role, pad=tokenizer.pad)
   family = fields["model_type"]
   # In BERT's tokenizer, null means that accents are stripped if lower-casing.
   is_default = tokenizer.strip_accents == tokenizer.lowercase
   files = {
-    CONFIG: {**fields, **(extra_fields or {})},
+    CONFIG: fields,
     TOKENIZER: {
       "tokenizer_class": f"{family.capitalize()}Tokenizer",
       "do_lower_case": tokenizer.lowercase,
@@ -195,7 +214,12 @@ def write_model(
 
 
 def open_network(folder: pathlib.Path) -> Network:
-  """Opens a folder's network; family and array names determine its role."""
+  """Opens a folder's network; family and array names determine its role.
+
+  ModernBERT's do not: without a detector's labels, the role is "bert".
+  """
+  if find_optional(folder, f"{hf_names.DETECTOR}/{CONFIG}"):
+    folder /= hf_names.DETECTOR  # the same encoder, and a head
   verify_checksums(folder)
   path = find_optional(folder, CONFIG)
   if path is None:
@@ -209,6 +233,10 @@ def open_network(folder: pathlib.Path) -> Network:
   role = "discriminator" if fields["model_type"] == "electra" else "bert"
   if role != "bert" and any(x.startswith(GENERATORS) for x in arrays.shapes):
     role = "generator"
+  labels = hf_config.label_fields(hf_names.DETECTOR_LABELS)["id2label"]
+  is_detector = fields.get("architectures") == [hf_names.DETECTOR_CLASS]
+  if is_detector and fields.get("id2label") == labels:
+    role, arrays = "discriminator", _subtract_labels(arrays)
   if (num_layers := fields["num_hidden_layers"]) > len(arrays.shapes):
     raise InputError(
       f"init: '{arrays.path}' has only {len(arrays.shapes)} arrays, but its"
@@ -281,6 +309,21 @@ def _use_current_names(arrays: Arrays, family: str) -> Arrays:
     shapes={new: arrays.shapes[old] for new, old in old_names.items()},
     dtypes={new: arrays.dtypes[old] for new, old in old_names.items()},
     read=lambda name: arrays.read(old_names[name]),
+  )
+
+
+def _subtract_labels(arrays: Arrays) -> Arrays:
+  """Returns the one logit of a detector, of `replaced` over `original`."""
+  both = {"classifier.weight", "classifier.bias"} & arrays.shapes.keys()
+  names = [name for name in both if arrays.shapes[name][:1] == (2,)]
+
+  def read(name: str) -> np.ndarray:
+    x = arrays.read(name)
+    return x[1:].astype(np.float32) - x[:1] if name in names else x
+
+  shapes = {name: (1, *arrays.shapes[name][1:]) for name in names}
+  return dataclasses.replace(
+    arrays, shapes={**arrays.shapes, **shapes}, read=read
   )
 
 

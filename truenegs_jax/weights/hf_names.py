@@ -4,9 +4,11 @@
 
 A pair becomes two models, each with all its embeddings:
 ElectraForPreTraining (discriminator) and ElectraForMaskedLM (generator). BERT
-becomes BertForMaskedLM, or BertForPreTraining if it has a pooler; with the
-backbone `modern`, ModernBertForMaskedLM. A fine-tuned model becomes the class
-of its family with the same head.
+becomes BertForMaskedLM, or BertForPreTraining if it has a pooler. With the
+backbone `modern`, BERT and the generator become ModernBertForMaskedLM, and the
+discriminator ModernBertForTokenClassification of two labels, whose logits are
+(0, x) for our x. A fine-tuned model becomes the class of its family with the
+same head.
 """
 
 import dataclasses
@@ -125,9 +127,21 @@ _MODERN_MLM = NetworkNames(
   encoder=MODERN_NAMES,
   prefix="model",
 )
+MODERN_ENCODER = "ModernBertModel"
+# Subfolder of an export, with the encoder once more and a head for two labels.
+DETECTOR, DETECTOR_LABELS = "detector", ("original", "replaced")
+DETECTOR_CLASS = "ModernBertForTokenClassification"
+_MODERN_DETECTOR = dataclasses.replace(
+  _MODERN_MLM,
+  architecture=DETECTOR_CLASS,
+  head={**_MODERN_MLM.head, "output": "classifier"},
+  head_arrays={},
+  tied={},
+)
 BACKBONES = {
   "encoder": NETWORKS,
-  "modern": dict.fromkeys(NETWORKS, _MODERN_MLM),
+  "modern": dict.fromkeys(NETWORKS, _MODERN_MLM)
+  | {"discriminator": _MODERN_DETECTOR},
 }
 # Modules that BertForPreTraining has and BertForMaskedLM has not.
 POOLED = {
@@ -135,7 +149,7 @@ POOLED = {
   "pooled/next_sentence": "cls.seq_relationship",
 }
 # Modules of the task heads: our name -> Hugging Face's.
-TASK_HEADS: dict[str, dict[str, str]] = {
+_TASK_HEADS: dict[str, dict[str, str]] = {
   "dense": {
     "task_head/dense": "classifier.dense",
     "task_head/output": "classifier.out_proj",
@@ -145,6 +159,11 @@ TASK_HEADS: dict[str, dict[str, str]] = {
     "task_head/output": "classifier",
   },
   "spans": {"task_head/output": "qa_outputs"},
+}
+TASK_CLASSES = {
+  "dense": "ForSequenceClassification",
+  "pooler": "ForSequenceClassification",
+  "spans": "ForQuestionAnswering",
 }
 
 
@@ -169,11 +188,13 @@ def to_huggingface(
       " them has"
       f" {', '.join(differing[:5])}."
     )
-  tensors = {}
+  tensors, has_labels = {}, len(list_classes(model, role)) > 1
   for path, name in table.items():
     x = np.asarray(flat[path])
     if path.endswith("/kernel"):  # Hugging Face's is [out, in]
       x = x.reshape(len(x), -1).T
+    if has_labels and path.startswith(f"{role}_head/output/"):
+      x = np.concatenate([np.zeros_like(x), x])
     # Contiguous: safetensors writes the buffer and ignores the strides.
     tensors[name] = np.ascontiguousarray(x, np.float32)
   return tensors
@@ -181,8 +202,7 @@ def to_huggingface(
 
 def unsupported_reason(model: Model) -> str:
   """Returns why transformers does not have a model; "" if it has."""
-  is_mlm = isinstance(model, pretrain.BertMlm) and not model.pooler
-  if model.backbone == "encoder" or (model.backbone == "modern" and is_mlm):
+  if model.backbone in BACKBONES:
     return ""
   return (
     f"This model with model.backbone={model.backbone!r} has no names in Hugging"
@@ -217,7 +237,7 @@ def name_table(model: Model, role: str) -> dict[str, str]:
     modules.pop(f"{role}/layer_0/attention_norm", None)
   fine_tuned = isinstance(model, finetune.DownstreamModel)
   if fine_tuned:
-    modules |= TASK_HEADS[model.head]
+    modules |= task_head(model.head, model.backbone)
   else:
     modules |= {f"{role}_head/{x}": name for x, name in names.head.items()}
   if has_pooler(model):
@@ -229,7 +249,7 @@ def name_table(model: Model, role: str) -> dict[str, str]:
   for module, name in modules.items():
     weight = "scale" if module.endswith("norm") else "kernel"
     table[f"{module}/{weight}"] = f"{name}.weight"
-    if config.bias:
+    if config.bias or module.endswith("/output"):
       table[f"{module}/bias"] = f"{name}.bias"
   if not fine_tuned:
     for array, name in names.head_arrays.items():
@@ -237,16 +257,31 @@ def name_table(model: Model, role: str) -> dict[str, str]:
   return table
 
 
+def task_head(kind: str, backbone: str) -> Mapping[str, str]:
+  """Maps modules of a task head; ModernBERT's have one name in all classes."""
+  if backbone != "modern":
+    return _TASK_HEADS[kind]
+  return {f"task_head/{x}": name for x, name in _MODERN_DETECTOR.head.items()}
+
+
 def architecture(model: Model, role: str) -> str:
   """Returns the class of transformers for one network of a model."""
+  name = network_names(model, role).architecture
   if isinstance(model, finetune.DownstreamModel):
-    family = network_names(model, role).family.capitalize()
-    is_span = model.head == "spans"
-    task = "QuestionAnswering" if is_span else "SequenceClassification"
-    return f"{family}For{task}"
-  if has_pooler(model):
-    return "BertForPreTraining"
-  return network_names(model, role).architecture
+    return name.partition("For")[0] + TASK_CLASSES[model.head]
+  return "BertForPreTraining" if has_pooler(model) else name
+
+
+def list_classes(model: Model, role: str) -> list[tuple[str, str]]:
+  """Returns (subfolder, class) of each folder of an export; "": the folder.
+
+  Two labels on the discriminator's head would load in silence as a classifier,
+  as the heads of ModernBERT's classes have the same names.
+  """
+  name = architecture(model, role)
+  if name == DETECTOR_CLASS:
+    return [("", MODERN_ENCODER), (DETECTOR, name)]
+  return [("", name)]
 
 
 def has_pooler(model: Model) -> bool:

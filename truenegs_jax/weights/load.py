@@ -112,7 +112,7 @@ def fit_own_model(
     pooler = bool(fit.unused_pooler_names(kept, model, "bert"))
     model = model.clone(pooler=pooler)
   else:
-    size = kept.fields["embedding_size"]
+    size = kept.fields.get("embedding_size", kept.fields["hidden_size"])
     constants = encoder.backbone_fields(kept.backbone)
     width = 1 if constants.get("projects", True) else size
     generator = DUMMY_GENERATOR.format(size, width)
@@ -328,9 +328,12 @@ def _report_missing(fitted: fit.Fit, report: Report, *, complete: bool) -> None:
       f"init: {fitted.location} lacks {list_modules(paths)}, which would be"
       " drawn at random. Pass complete weights."
     )
-  other = [path for path in paths if not path.startswith(fit.TASK_HEAD)]
+  shapes = hf_names.flat_shapes(fitted.model)
+  head = [path for path in shapes if path.startswith(fit.TASK_HEAD)]
+  other = [path for path in paths if path not in head]
   if other:
     modules = list_modules(other)
     report(f"init: NOT in {fitted.location}, so DRAWN AT RANDOM: {modules}.")
   if len(other) < len(paths):
-    report("init: the task head starts from scratch.")
+    part = "" if set(head) <= set(paths) else "last layer of the "
+    report(f"init: the {part}task head starts from scratch.")

@@ -64,17 +64,30 @@ A network to fine-tune.
 
 **NOT ALL WEIGHTS ARE TRAINED. THE ORIGINAL LACKS THESE, SO THEY ARE DRAWN AT
 RANDOM: `{names}`.** Train them before you use their output."""
-_NETWORKS = {  # title and use
+_FAMILIES = {"electra": "ELECTRA", "bert": "BERT", "modernbert": "ModernBERT"}
+_NETWORKS = {  # by role or class: title after the family, pipeline and use
   "discriminator": (
-    "ELECTRA discriminator",
+    *(" discriminator", "feature-extraction"),
     "The network to fine-tune. Without fine-tuning, it detects replaced tokens:"
     "\n`outputs.logits` is above 0 for them.",
   ),
   "generator": (
-    "ELECTRA generator",
+    *(" generator", "fill-mask"),
     "The small network that fills masks. Fine-tune the discriminator instead.",
   ),
-  "bert": ("BERT", "Fills masks, and is the network to fine-tune."),
+  "bert": ("", "fill-mask", "Fills masks, and is the network to fine-tune."),
+  hf_names.MODERN_ENCODER: (
+    *(" discriminator", "feature-extraction"),
+    "The network to fine-tune. The folder `detector` adds the head that detects"
+    "\nreplaced tokens.",
+  ),
+  hf_names.DETECTOR_CLASS: (
+    *(" detector", "token-classification"),
+    "Detects replaced tokens, with the probability"
+    " `outputs.logits.softmax(-1)[..., 1]`.\n\n**To fine-tune, use the folder"
+    " above.** The names of this head equal those of a\nclassifier of texts, so"
+    " its two labels would load in silence as one.",
+  ),
 }
 _TASK_USES = {
   task_lib.CLASSES: "Classifies text: `outputs.logits` scores {labels}.",
@@ -114,11 +127,16 @@ def pretrained_card(
   role: str,
   tokenizer: Tokenizer,
   origin: ModelOrigin,
+  class_name: str,
 ) -> str:
   """Returns the card of one network of a pre-trained model, in Markdown."""
-  (title, use), fills_masks = _NETWORKS[role], role != "discriminator"
-  if names := origin.random_modules.get(role):
-    use, fills_masks = _RANDOM_MODULES.format(names=names), False
+  title, pipeline, use = _NETWORKS.get(class_name) or _NETWORKS[role]
+  selected = pretrain.select_params(params, role)
+  if class_name == hf_names.MODERN_ENCODER:
+    del selected[f"{role}_head"]
+  elif names := origin.random_modules.get(role):
+    use, pipeline = _RANDOM_MODULES.format(names=names), "feature-extraction"
+  title = _FAMILIES[hf_names.network_names(model, role).family] + title
   if origin.recipe:
     title += f", {origin.recipe}"
   return _fill_card(
@@ -126,10 +144,11 @@ def pretrained_card(
     role,
     tokenizer,
     origin,
-    pipeline="fill-mask" if fills_masks else "feature-extraction",
+    architecture=class_name,
+    pipeline=pipeline,
     title=title,
     use=use,
-    parameters=pretrain.count_parameters(pretrain.select_params(params, role)),
+    parameters=pretrain.count_parameters(selected),
   )
 
 
@@ -145,7 +164,7 @@ def task_card(
   labels = (" ".join(x.split()).replace("`", "'") for x in task.labels)
   listed = ", ".join(f"`{label}`" for label in labels)
   use = _TASK_USES[task.kind].format(labels=listed)
-  family = hf_names.network_names(model, model.role).family
+  family = _FAMILIES[hf_names.network_names(model, model.role).family]
   is_span = task.kind == task_lib.SPANS
   return _fill_card(
     model,
@@ -153,7 +172,8 @@ def task_card(
     tokenizer,
     origin,
     pipeline="question-answering" if is_span else "text-classification",
-    title=f"{family.upper()}, fine-tuned on {task.title}",
+    architecture=hf_names.architecture(model, model.role),
+    title=f"{family}, fine-tuned on {task.title}",
     use=use,
     parameters=pretrain.count_parameters(params),
   )
@@ -180,7 +200,6 @@ def _fill_card(
   }
   return _CARD.format(
     metadata=huggingface_hub.ModelCardData(**metadata).to_yaml(),
-    architecture=hf_names.architecture(model, role),
     layers=config.layers,
     width=config.width,
     max_positions=config.max_positions,
