@@ -226,7 +226,7 @@ def test_a_model_beside_another_vocabulary_is_refused(folder, tmp_path):
   output = tmp_path / "export"
   for given, tokenizer, message in (
     (model, swapped, " 2 of 38 ids stand for other tokens. Use the tokenizer"),
-    (model, cased, "0 of 38 ids .*, but lowercase or strip_accents differ"),
+    (model, cased, "0 of 38 ids .*, but they split text differently"),
     (model, short, " 1 of 38 ids"),
     (bare, short, "37 entries, but the model has 38"),
   ):

@@ -223,7 +223,7 @@ def check_tokens(owner: str, given: Any, tokenizer: Any, fix: str) -> None:
   differ = sum(a != b for a, b in itertools.zip_longest(tokens, expected))
   both_ours = {type(given), type(tokenizer)} == {Tokenizer}
   if differ or (both_ours and given != tokenizer):
-    case = "" if differ else ", but lowercase or strip_accents differ"
+    case = "" if differ else ", but they split text differently"
     raise DataError(
       f"{owner} and the tokenizer have different vocabularies: {differ:,} of"
       f" {len(tokens):,} ids stand for other tokens{case}. {fix}"
