@@ -49,16 +49,6 @@ RATE = 1e-2  # of learning
 COMMON_TOKENS = np.arange(10, 14)
 
 
-def _recipes(*slow):
-  """Parametrizes a test by the default options, and by others if slow."""
-  values = [pytest.param(x, marks=pytest.mark.slow) for x in slow]
-  return pytest.mark.parametrize(
-    "options",
-    [dict(), *values],
-    ids=lambda o: ",".join(f"{k}={v}" for k, v in o.items()) or "hc+sr",
-  )
-
-
 @pytest.fixture(scope="module")
 def torch_models():
   """Imports the PyTorch implementation; skips the test without PyTorch."""
@@ -97,9 +87,13 @@ def test_logits_match_with_small_variances(
   _check_logits(tmp_path, monkeypatch, model, params, _batch(24))
 
 
-@_recipes(
-  dict(prediction="sample"),
-  dict(hard_correction=False, soft_weight=0.0),
+@pytest.mark.parametrize(
+  "options",
+  [
+    dict(),
+    pytest.param(dict(prediction="sample"), marks=pytest.mark.slow),
+  ],
+  ids=str,
 )
 def test_losses_and_gradients_match_pytorch(torch_models, options):
   _check_gradients(torch_models, "tiny", options, layers=1 if options else 2)
@@ -111,12 +105,8 @@ def test_gradients_match_pytorch_at_every_width(torch_models, widths):
   _check_gradients(torch_models, widths, {})
 
 
-@_recipes(
-  dict(prediction="sample"),
-  dict(hard_correction=False, soft_weight=0.0),
-)
-def test_losses_and_gradients_of_bert_match_pytorch(torch_models, options):
-  _check_gradients(torch_models, "bert", dict(masking=BERT_MASKING) | options)
+def test_losses_and_gradients_of_bert_match_pytorch(torch_models):
+  _check_gradients(torch_models, "bert", dict(masking=BERT_MASKING))
 
 
 @pytest.mark.slow

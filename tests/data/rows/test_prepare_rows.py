@@ -183,65 +183,53 @@ def test_two_commands_at_once_prepare_once(corpus, tmp_path, cache):
 
 @pytest.fixture(scope="module")
 def large(tmp_path_factory):
-  """A folder with a text of about six chunks and its vocabulary."""
+  """A folder with a text of about four chunks and its vocabulary."""
   folder = tmp_path_factory.mktemp("large")
   rng = np.random.default_rng(1)
   words = np.array([f"w{i}" for i in range(400)])
   documents = [
     "\n".join(" ".join(rng.choice(words, 60)) for _ in range(40))
-    for _ in range(1200)
+    for _ in range(700)
   ]
   (folder / "large.txt").write_text("\n\n".join(documents))
   write_vocabulary([*SPECIALS, *words], folder / "vocab.txt")
   return folder
 
 
-def start_large(large, tmp_path, rows, *flags, **options):
-  return start_command(
-    str(large / "large.txt"),
-    tmp_path,
-    f"--config.data.vocab={large / 'vocab.txt'}",
-    f"--config.data.rows={rows}",
-    *flags,
-    **options,
-  )
-
-
-@pytest.fixture(scope="module")
-def expected_files(large):
-  """The files of a rows folder that one process prepared."""
-  folder = large / "expected"
-  command = start_large(large, large, folder, "--config.data.workers=1")
-  _, err = command.communicate()
-  assert command.returncode == 0, err
-  return read_files(folder)
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("name, code", [("SIGINT", 130), ("SIGTERM", 75)])
-def test_an_interrupted_preparation_is_resumed(
-  large, tmp_path, expected_files, name, code
-):
-  folder = tmp_path / "rows"
-  workers = "--config.data.workers=4"
-  command = start_large(
-    large, tmp_path, folder, workers, start_new_session=True
-  )
-  unfinished = tmp_path / ".rows.unfinished"
-  while command.poll() is None and not unfinished.exists():
-    time.sleep(0.01)
-  time.sleep(0.3)  # until workers have started
+def test_an_interrupted_preparation_is_resumed(large, tmp_path):
+  def start(name, workers):
+    return start_command(
+      str(large / "large.txt"),
+      tmp_path,
+      f"--config.data.vocab={large / 'vocab.txt'}",
+      f"--config.data.rows={tmp_path / name}",
+      f"--config.data.workers={workers}",
+      start_new_session=True,
+    )
+
+  def finish(name, workers):
+    command = start(name, workers)
+    _, err = command.communicate()
+    assert command.returncode == 0, err
+    return read_files(tmp_path / name)
+
   # A terminal sends SIGINT to all processes of the group.
-  kill = os.killpg if name == "SIGINT" else os.kill
-  kill(command.pid, getattr(signal, name))
-  _, err = command.communicate()
-  assert command.returncode == code, err
-  assert "Traceback" not in err, err
-  assert not folder.exists()
-  command = start_large(large, tmp_path, folder)
-  _, err = command.communicate()
-  assert command.returncode == 0, err
-  assert read_files(folder) == expected_files
+  for name, kill, code in (
+    ("SIGINT", os.killpg, 130),
+    ("SIGTERM", os.kill, 75),
+  ):
+    command = start(name, 2)
+    unfinished = tmp_path / f".{name}.unfinished"
+    while command.poll() is None and not unfinished.exists():
+      time.sleep(0.01)
+    time.sleep(0.3)  # until workers have started
+    kill(command.pid, getattr(signal, name))
+    _, err = command.communicate()
+    assert command.returncode == code, err
+    assert "Traceback" not in err, err
+    assert unfinished.exists() and not (tmp_path / name).exists()
+  assert finish("SIGINT", 2) == finish("plain", 1)
 
 
 @pytest.mark.parametrize("job", ["3/3", "-1/3", "1", "a/b", "0/0"])
