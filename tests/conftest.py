@@ -1,5 +1,7 @@
 """Sets up 8 CPU devices, strict JAX and the folder of real data."""
 
+import contextlib
+import functools
 import gc
 import os
 import pathlib
@@ -23,11 +25,13 @@ import jax  # noqa: E402
 import pytest  # noqa: E402
 
 # Programs of tests run once or twice, so compiling takes longer than running.
-# XLA's older emitters of fused operations compile a step in 40 % of the time;
-# jax 0.12 does not have them.
+# XLA's older emitters of fused operations compile a step in 40 % of the time,
+# and one module instead of 32 in 65 % of what is left; jax 0.12 does not have
+# these emitters.
 XLA_FLAGS = "--xla_backend_optimization_level=0"
 if jax.__version_info__ < (0, 12):
   XLA_FLAGS += " --xla_cpu_use_fusion_emitters=false"
+  XLA_FLAGS += " --xla_cpu_parallel_codegen_split_count=1"
 os.environ.setdefault("XLA_FLAGS", XLA_FLAGS)
 ROOT = pathlib.Path(__file__).parent.parent
 MAX_PROGRAMS = 600  # that are kept when a module ends
@@ -126,6 +130,27 @@ def shared_finetuning(tmp_path_factory):
 def fine_tuned_run(shared_finetuning, tmp_path):
   """Returns that fine-tuning with a workdir that the test may change."""
   return shared_finetuning.copy_to(tmp_path / "fine_tuned_run")
+
+
+@pytest.fixture(scope="session")
+def start_server():
+  """Returns a function of a scheme: a bucket, which tests empty before use.
+
+  A worker starts each server once.
+  """
+  from support.bucket_servers import serve_bucket
+
+  with contextlib.ExitStack() as stack:
+    yield functools.cache(lambda x: stack.enter_context(serve_bucket(x)))
+
+
+# Quick tests need one scheme.
+@pytest.fixture(
+  scope="module", params=["gs", pytest.param("s3", marks=pytest.mark.slow)]
+)
+def server(request, start_server):
+  """Returns a bucket of a server."""
+  return start_server(request.param)
 
 
 @pytest.fixture

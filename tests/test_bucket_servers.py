@@ -24,10 +24,9 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module", params=bucket_servers.PACKAGES)
-def server(request):
-  """Yields a bucket of a server."""
-  with bucket_servers.serve_bucket(request.param) as bucket:
-    yield bucket
+def server(request, start_server):
+  """Returns a bucket of a server."""
+  return start_server(request.param)
 
 
 @pytest.fixture

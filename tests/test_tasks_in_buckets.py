@@ -27,13 +27,6 @@ pytestmark = [
 OTHER = {"command", "exported", "secs", "rows_per_s", "init", "run", "models"}
 
 
-@pytest.fixture(scope="module", params=bucket_servers.SCHEMES)
-def server(request):
-  """Yields a bucket of a server."""
-  with bucket_servers.serve_bucket(request.param) as bucket:
-    yield bucket
-
-
 @pytest.fixture
 def bucket(server, monkeypatch, tmp_path, no_torch):
   """Returns an empty bucket."""

@@ -40,12 +40,12 @@ def parse_records(text):
 
 @pytest.mark.slow
 def test_a_run_in_a_bucket_leaves_the_files_of_a_local_one(
-  shared_pretraining, tmp_path, monkeypatch
+  shared_pretraining, start_server, tmp_path, monkeypatch
 ):
   workdir, flags = shared_pretraining.workdir, shared_pretraining.values
+  server = start_server("gs")
   monkeypatch.chdir(tmp_path)
   with (
-    bucket_servers.serve_bucket("gs") as server,
     bucket_servers.connect_empty(monkeypatch, server) as proxy,
     shared_runs.isolate(tmp_path / "private"),
   ):

@@ -11,13 +11,6 @@ from truenegs_jax.runtime.errors import DiskError, InputError
 pytestmark = pytest.mark.filterwarnings("ignore:Sending a large body")
 
 
-@pytest.fixture(scope="module", params=bucket_servers.SCHEMES)
-def server(request):
-  """Yields a bucket of a server."""
-  with bucket_servers.serve_bucket(request.param) as bucket:
-    yield bucket
-
-
 @pytest.fixture
 def link(server, monkeypatch):
   """Yields the proxy before an empty bucket, and a folder in it."""

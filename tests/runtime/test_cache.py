@@ -9,7 +9,6 @@ import jax
 import pytest
 
 from support import bucket_servers
-from support.faulty_proxy import FaultyProxy
 from truenegs_jax.runtime import cache
 
 
@@ -101,13 +100,11 @@ def start_with_cache(port: int) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow
-def test_programs_in_a_bucket_are_found_by_the_next_process():
-  for package in bucket_servers.PACKAGES["gs"]:
-    pytest.importorskip(package)
-  with (
-    bucket_servers.serve_bucket("gs") as bucket,
-    FaultyProxy(bucket.port) as proxy,
-  ):
+def test_programs_in_a_bucket_are_found_by_the_next_process(
+  start_server, monkeypatch
+):
+  bucket = start_server("gs")
+  with bucket_servers.connect_empty(monkeypatch, bucket) as proxy:
     proxy.read_only = True
     refused = start_with_cache(proxy.port)
     assert refused.returncode == 0  # compiled, and said so

@@ -43,9 +43,8 @@ ask("POST", f"/upload{folder}?uploadType=media&name={name}", b"{}")
 
 
 @pytest.fixture(scope="module")
-def server():
-  with bucket_servers.serve_bucket("gs") as bucket:
-    yield bucket
+def server(start_server):
+  return start_server("gs")
 
 
 @pytest.fixture
@@ -156,7 +155,7 @@ def test_a_study_that_is_stopped_has_the_models_of_local_runs(
   )
   finished = f"study/{KEY}/checkpoints/1_3/_CHECKPOINT_METADATA"
   while finished not in bucket.list() and process.poll() is None:
-    threading.Event().wait(0.1)
+    threading.Event().wait(0.3)
   process.send_signal(signal.SIGTERM)
   output, _ = process.communicate()
   assert process.returncode == 75, output

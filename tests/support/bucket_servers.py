@@ -24,8 +24,6 @@ PACKAGES = {
   "s3": ("s3fs", "moto", "flask_cors"),
   "gs": ("gcsfs", "gcp_storage_emulator"),
 }
-# Quick tests need one scheme.
-SCHEMES = ["gs", pytest.param("s3", marks=pytest.mark.slow)]
 # Else gcsfs asks Google's servers for the kind of a bucket at each request.
 os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
 PROGRAMS = {"s3": "s3_emulator.py", "gs": "gcs_emulator.py"}

@@ -26,10 +26,8 @@ pytestmark = pytest.mark.filterwarnings("ignore:Sending a large body")
 
 
 @pytest.fixture(scope="module")
-def server():
-  """Yields a bucket of a server."""
-  with bucket_servers.serve_bucket("gs") as bucket:
-    yield bucket
+def server(start_server):
+  return start_server("gs")
 
 
 @pytest.fixture

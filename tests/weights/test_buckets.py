@@ -20,13 +20,6 @@ pytestmark = [
 MODEL = "export/discriminator"
 
 
-@pytest.fixture(scope="module", params=bucket_servers.SCHEMES)
-def server(request):
-  """Yields a bucket of a server."""
-  with bucket_servers.serve_bucket(request.param) as bucket:
-    yield bucket
-
-
 @pytest.fixture
 def bucket(server, monkeypatch, tmp_path, shared_pretraining):
   """Returns a bucket with a run in the folder "run"."""

@@ -15,12 +15,6 @@ TAKEOVER_SECS = 1
 ELSEWHERE = {"owner": 4, "token": "x", "host": "far", "pid": 7}
 
 
-@pytest.fixture(scope="module", params=bucket_servers.SCHEMES)
-def server(request):
-  with bucket_servers.serve_bucket(request.param) as bucket:
-    yield bucket
-
-
 @pytest.fixture
 def bucket(server, monkeypatch):
   """Yields an empty bucket, the proxy before it, and a workdir in it."""

@@ -15,13 +15,6 @@ from truenegs_jax.workdir import files
 pytestmark = pytest.mark.filterwarnings("ignore:Sending a large body")
 
 
-@pytest.fixture(scope="module", params=bucket_servers.SCHEMES)
-def server(request):
-  """Yields a bucket of a server."""
-  with bucket_servers.serve_bucket(request.param) as bucket:
-    yield bucket
-
-
 @pytest.fixture
 def bucket(server, monkeypatch):
   """Yields a server with an empty bucket, and the proxy before it."""

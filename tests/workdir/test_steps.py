@@ -24,9 +24,8 @@ FOLDER = "runs/x/checkpoints"
 
 
 @pytest.fixture(scope="module")
-def server():
-  with bucket_servers.serve_bucket("gs") as bucket:
-    yield bucket
+def server(start_server):
+  return start_server("gs")
 
 
 @pytest.fixture

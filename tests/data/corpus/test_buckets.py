@@ -29,12 +29,9 @@ ENDLESS = 10**12
 
 
 @pytest.fixture(scope="module", params=bucket_servers.PACKAGES)
-def server(request):
-  """Yields scheme and port of a server."""
-  for package in bucket_servers.PACKAGES[request.param]:
-    pytest.importorskip(package)
-  with bucket_servers.serve(request.param) as port:
-    yield request.param, port
+def server(request, start_server):
+  """Returns scheme and port of a server."""
+  return request.param, start_server(request.param).port
 
 
 @pytest.fixture
@@ -183,6 +180,7 @@ def test_dropped_connections_are_repeated_or_refused(bucket, name, capfd):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("server", ["gs"], indirect=True)
 def test_preparations_go_on_after_a_dropped_connection(
   bucket, tmp_path, monkeypatch
 ):

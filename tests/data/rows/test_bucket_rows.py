@@ -16,13 +16,6 @@ from truenegs_jax.runtime.paths import open_path
 pytestmark = pytest.mark.filterwarnings("ignore:Sending a large body")
 
 
-@pytest.fixture(scope="module", params=bucket_servers.SCHEMES)
-def server(request):
-  """Yields a bucket of a server."""
-  with bucket_servers.serve_bucket(request.param) as bucket:
-    yield bucket
-
-
 @pytest.fixture
 def bucket(server, monkeypatch, tmp_path):
   """Yields an empty bucket and the proxy that this process's clients use."""
