@@ -186,15 +186,14 @@ def wait_for_step(workdir, step, processes):
 
 
 @pytest.mark.slow
-def test_one_process_killed_and_two_stopped_end_as_one(
-  command, complete, values, tmp_path
+def test_two_processes_resume_stop_and_end_as_one(
+  command, complete, values, tmp_path, monkeypatch
 ):
   flags, env = command
   workdir = tmp_path / "several"
-  process = start_on_two_devices(flags, env, workdir)
-  wait_for_step(workdir, 3, [process])
-  process.kill()
-  process.communicate()
+  with monkeypatch.context() as patch:
+    stop_at_batch(patch, 4)
+    assert run_here(values, workdir) == 75
   processes = runs.start_processes(
     workdir, flags, env, 2, config="finetune_own"
   )
@@ -205,6 +204,6 @@ def test_one_process_killed_and_two_stopped_end_as_one(
   assert "resuming at step" in ended[0][1]
   assert "resuming" not in ended[1][1]  # printed once
   screen = io.StringIO()
-  assert run_here(values, workdir, screen) == 0
+  assert run_here(values | SELDOM_SAVED, workdir, screen) == 0
   assert "resuming at step" in screen.getvalue()
   assert read_outcome(workdir) == read_outcome(complete)
