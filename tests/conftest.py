@@ -26,7 +26,7 @@ import pytest  # noqa: E402
 
 # Programs of tests run once or twice, so compiling takes longer than running.
 # XLA's older emitters of fused operations compile a step in 40 % of the time,
-# and one module instead of 32 in 65 % of what is left; jax 0.12 does not have
+# and as one LLVM module instead of 32 in 70 % of that; jax 0.12 does not have
 # these emitters.
 XLA_FLAGS = "--xla_backend_optimization_level=0"
 if jax.__version_info__ < (0, 12):
