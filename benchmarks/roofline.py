@@ -52,7 +52,7 @@ _PLAIN = re.compile(
 )
 _FLASH = re.compile(
   rf"\b({flash_attention.FORWARD}|{flash_attention.BACKWARD})"
-  rf"(?:_{flash_attention.WINDOW}(\d+))?\b"
+  r"(?:_window(\d+))?\b"
 )
 # Of the hash of `rng.random_bits`, after its counter: shifts, xors, products.
 DRAW_INTEGERS = 11

@@ -21,13 +21,16 @@ from ml_collections import ConfigDict
 from truenegs_jax.config.sections import PretrainConfig
 from truenegs_jax.configs import common
 from truenegs_jax.data.rows.rows_folder import Rows
-from truenegs_jax.data.tokens.tokenizer import SPECIALS, Tokenizer
+from truenegs_jax.data.tokens.tokenizer import (
+  SPECIALS,
+  Tokenizer,
+  build_tokenizer,
+)
 from truenegs_jax.runtime import cpu
 from truenegs_jax.runtime.errors import InputError, one_of
 from truenegs_jax.synonyms.table import SynonymTable
 from truenegs_jax.train import plan, sharding, start
 from truenegs_jax.train import step as step_lib
-from truenegs_jax.workdir.saved_model import build_tokenizer
 
 Batch = dict[str, np.ndarray]
 

@@ -273,6 +273,14 @@ def test_a_kernel_counts_what_it_declares(bounds, scripts):
   array = 2 * 2 * 128 * 3 * 16
   assert 4 * array < forward.nbytes < backward.nbytes
   assert 0 < forward.integers == 11 * 2 * 3 * 128**2
+  long = HLO.replace("128", "1024")
+  local = long.replace("flash_forward", "flash_forward_window64")
+  shares = [
+    getattr(get_bounds(scripts, local)["flash"], name)
+    / getattr(get_bounds(scripts, long)["flash"], name)
+    for name in ("flops", "nbytes")
+  ]
+  assert shares[0] == 22 / 64 and 0.35 < shares[1] < 0.6  # tiles it reaches
 
 
 def test_a_custom_call_of_unknown_cost_is_an_error(bounds, scripts):

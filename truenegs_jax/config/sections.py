@@ -288,10 +288,7 @@ class Optim(Section):
   lr: float = key(5e-4, "Learning rate: the peak of the schedule.", low=TINY)
   warmup_steps: int = key(10_000, "Steps with a growing learning rate.", low=0)
   decay_steps: int = key(
-    10_000,
-    'Last steps, in which the rate of "wsd" falls to 0: it warms up, is stable'
-    " and decays.",
-    low=0,
+    10_000, 'Last steps of "wsd" (warm-up, stable, decay).', low=0
   )
   weight_decay: float = key(0.01, "Of all but biases and layer norms.", low=0)
   clip_norm: float = key(1.0, "Largest norm of the whole gradient.", low=TINY)
@@ -394,9 +391,7 @@ class PretrainConfig(Section):
     ' common words are copied. "head": fine-tuning starts with a new head.',
   )
   branch: str = free_key(
-    "",
-    "WORKDIR/checkpoints/STEP of a run, whose state, optimizer included, this"
-    ' run goes on from; "": none.',
+    "", "WORKDIR/checkpoints/STEP of a run to go on from, with its optimizer."
   )
   dry_run: bool = free_key(False, "True: print what would run, write nothing.")
   model: Model = Model()

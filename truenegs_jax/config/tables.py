@@ -190,8 +190,7 @@ class Study(Section):
 Table = dict[str, Key]
 
 PRETRAIN: Table = PretrainConfig.list_keys()
-# In fine-tuning, the first is a share of the steps; the second is of "wsd".
-SPANS = "optim.warmup_steps", "optim.decay_steps"
+SPANS = "optim.warmup_steps", "optim.decay_steps"  # not in fine-tuning
 
 
 def _derive(

@@ -36,7 +36,6 @@ GPU_WARPS = 8  # with `block_sizes`, ptxas spills no register (sm_90, S <= 128)
 MASKED_SCORE = -1e9
 LOG2_E = math.log2(math.e)  # scores are in units of log 2, for exp2
 FORWARD, BACKWARD = "flash_forward", "flash_backward"
-WINDOW = "window"  # in the name of a kernel of local layers, with its window
 
 
 @dataclasses.dataclass(frozen=True)
@@ -264,8 +263,7 @@ def _run(
     out_shape=out_shape,
     compiler_params=params,
     cost_estimate=pl.CostEstimate(**cost(kernel.__name__, settings, **layer)),
-    name=kernel.__name__
-    + f"_{WINDOW}{settings.window}" * bool(settings.window),
+    name=kernel.__name__ + f"_window{settings.window}" * bool(settings.window),
     interpret=settings.interpret,
   )(*arrays)
 

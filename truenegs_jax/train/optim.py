@@ -1,7 +1,6 @@
 """Optimizer and learning-rate schedules of ELECTRA, BERT and ModernBERT.
 
-Sources: google-research/electra, `model/optimization.py`; Warner et al. 2024,
-"Smarter, better, faster, longer".
+Source: google-research/electra, `model/optimization.py`.
 """
 
 import functools
@@ -40,8 +39,7 @@ def make_schedule(
   """
 
   def fall(step: Array | int) -> Array:
-    # Not divided by 1, which XLA would leave out: a branch of a run without
-    # decay has to be the same program with other numbers, rounded alike.
+    # Divided by 1, a run without decay would round otherwise than its branches.
     share = jnp.clip(step / (decay_steps + 1e-9), 0.0, 1.0)
     return peak * (1.0 - jnp.sqrt(share))
 

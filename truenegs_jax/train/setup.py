@@ -19,7 +19,7 @@ from truenegs_jax.data.rows import batches, rows_folder
 from truenegs_jax.data.tokens.tokenizer import write_tokenizer
 from truenegs_jax.data.tokens.words import read_words
 from truenegs_jax.runtime import distributed, progress
-from truenegs_jax.runtime.errors import CheckpointError, InputError
+from truenegs_jax.runtime.errors import CheckpointError
 from truenegs_jax.runtime.paths import is_bucket
 from truenegs_jax.train import metrics, model_table, plan, sharding, speed
 from truenegs_jax.train import step as step_lib
@@ -32,11 +32,10 @@ from truenegs_jax.workdir import files, saved_model
 MEASURED_ROWS = 4_096  # rows whose lengths are counted
 NUM_BINS = 8
 NUM_TOKENS = 30  # most frequent ones that are listed
-# Keys that decide the arrays of a state, and the meaning of its weights.
-NETWORK_KEYS = (
-  *("objective", "model.backbone", "model.variant", "model.pooler"),
-  *("model.sharing", "generator.variant", "generator.multiplier"),
-  "generator.layers_multiplier",
+# Beginnings of the keys that decide the arrays of a state and their meaning.
+NETWORKS = (
+  *("config.objective", "config.model.backbone", "config.model.variant"),
+  *("config.model.sharing", "config.generator.", "fingerprints.vocabulary"),
 )
 
 
@@ -62,7 +61,7 @@ def set_up_training(
     distributed.check_same(key, json.dumps(value))
   abstract = plan.abstract_state(run, mesh)
   if run.config.branch and checkpoints.latest_step() is None:
-    _copy_branch(run, checkpoints, description, abstract, console)
+    _copy_branch(run, checkpoints, description, abstract)
   resumed = _resume(run, checkpoints, description, abstract, console, clock)
   if resumed is None:
     make_state = _prepare_state(run, abstract, console)
@@ -145,31 +144,21 @@ def _copy_branch(
   checkpoints: checkpoints_lib.Checkpoints,
   description: Mapping[str, Any],
   abstract: step_lib.TrainState,
-  console: Console,
 ) -> None:
   """Copies the step of another run that `branch` names, to resume from it."""
   workdir, step = find_branch(run.config.branch)
   with saved_model.open_run(workdir) as others:
+    step = step or others.latest_step() or 0
     saved = others.read_description(step)
-    fixed = files.find_fixed_changes(saved["config"], description["config"])
-    prints = (x["fingerprints"] for x in (saved, description))
-    changed = [x for x in fixed if x.key in NETWORK_KEYS]
-    changed += [x for x in files.find_changes(*prints) if x.key == "vocabulary"]
-    if changed:
-      differences = "\n  ".join(map(str, changed))
+    changes = files.find_changes(saved, description)
+    if changed := [str(x) for x in changes if x.key.startswith(NETWORKS)]:
       raise CheckpointError(
         f"The state of '{run.config.branch}' is of other networks. Differences"
-        f" (saved -> now):\n  {differences}\nSet them to the saved values, and"
-        " for other text --config.data.vocab=init."
+        f" (saved -> now): {'; '.join(changed)}. Set them to the saved values,"
+        " and for other text --config.data.vocab=init."
       )
-    if run.config.steps <= step:
-      raise InputError(
-        f"steps={run.config.steps:,} are done at step {step:,} of `branch`. Set"
-        " --config.steps=NUMBER to that step and those to add."
-      )
-    with progress.working(console, f"Copying step {step:,} of '{workdir}'"):
-      state = others.restore_state(step, vars(abstract))
-      checkpoints.save(step, state, {**saved, **description}, wait=True)
+    state = others.restore_state(step, vars(abstract))
+    checkpoints.save(step, state, {**saved, **description}, wait=True)
 
 
 def _resume(

@@ -294,15 +294,10 @@ def _find_thetas(
   }
 
 
-def find_branch(branch: str) -> tuple[pathlib.Path, int]:
-  """Returns workdir and step of the checkpoint that a new run goes on from."""
-  match files.parse_run_path(open_path("branch", branch)):
-    case pathlib.Path() as workdir, int(step):
-      return workdir, step
-  raise InputError(
-    f"branch={branch!r} is no checkpoint of a pre-training. Pass"
-    " --config.branch=WORKDIR/checkpoints/STEP."
-  )
+def find_branch(branch: str) -> tuple[pathlib.Path, int | None]:
+  """Returns workdir and step, None for the newest, that `branch` names."""
+  path = open_path("branch", branch)
+  return files.parse_run_path(path) or (path, None)
 
 
 def find_tokenizer(
@@ -347,7 +342,12 @@ def check(config: PretrainConfig) -> None:
       " need ELECTRA's two networks, and BERT has one. Set them to full, 1 and"
       " False."
     )
-  _check_steps(config)
+  spans = c.optim.warmup_steps + c.optim.decay_steps
+  if c.optim.schedule == "wsd" and spans > c.steps:
+    raise InputError(
+      f"optim.warmup_steps and optim.decay_steps are {spans:,} together, but"
+      f" steps={c.steps:,}. Lower --config.optim.decay_steps=NUMBER."
+    )
   check_code(c.data.language)
   _check_negatives(config)
   metrics.check_writers(c.log.writers)
@@ -358,23 +358,6 @@ def check(config: PretrainConfig) -> None:
     raise InputError(
       f"init_skip={c.init_skip!r} needs weights to start from. Set"
       " --config.init=FOLDER or remove init_skip."
-    )
-
-
-def _check_steps(c: PretrainConfig) -> None:
-  """Checks that warm-up, decay, branch and time limit go together."""
-  o = c.optim
-  if o.schedule == "wsd" and o.warmup_steps + o.decay_steps > c.steps:
-    raise InputError(
-      f"optim.warmup_steps={o.warmup_steps:,} and optim.decay_steps="
-      f"{o.decay_steps:,} are longer than the run (steps={c.steps:,}). Set"
-      f" --config.optim.decay_steps={(c.steps - o.warmup_steps) // 5}, for"
-      " example."
-    )
-  if c.branch and c.minutes:
-    raise InputError(
-      f"minutes={c.minutes:g} cannot limit a run that goes on from `branch`."
-      " Set --config.minutes=0 and the number of steps, --config.steps=NUMBER."
     )
 
 
