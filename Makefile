@@ -177,6 +177,7 @@ bench: $(PACKAGE) $(TORCH_CPU)
 
 # The meshes that the first lines of configs and many_devices.md name.
 SAVING := --config.model.remat=dots,--config.model.scan=True
+MODERN_h100 := $(foreach x,hc long,modern_base:$x,--config.optim.accumulation=1)
 MESHES_h100 := --config=electra_base:hc --config=bert_base:hc \
   --config=electra_small:hc,--config.model.dtype=bfloat16
 MESHES_v5e := \
@@ -193,11 +194,13 @@ first-hour: $(PACKAGE)
 	  $(if $(EXTRA),--output=benchmarks/results/$(EXTRA)-$$(date +%F).md)
 
 h100: $(H100_COMPILERS)
-	@failed=0; rows=$(if $(filter h100,$(TARGET)),32,8); \
-	for config in electra_base:hc bert_base:hc electra_small:hc; do \
-	  if [ $$config = electra_small:hc ]; then rows=$$((4 * rows)); fi; \
-	  (set -x; $(H100)/bin/python benchmarks/h100.py --config=$$config \
-	    --config.batch_size=$$rows --target=$(TARGET) $(if $(KEEP),--keep)) || \
+	@failed=0; most=$(if $(filter h100,$(TARGET)),32,8); \
+	for config in electra_base:hc bert_base:hc electra_small:hc $(MODERN_$(TARGET)); do \
+	  case $$config in *small*) rows=$$((4 * most));; \
+	    *long*) rows=$$((most / 8));; *) rows=$$most;; esac; \
+	  (set -x; $(H100)/bin/python benchmarks/h100.py \
+	    $$(echo --config=$$config --config.batch_size=$$rows | tr , ' ') \
+	    --target=$(TARGET) $(if $(KEEP),--keep)) || \
 	  failed=1; \
 	done; \
 	for mesh in $(MESHES); do \
