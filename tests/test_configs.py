@@ -248,7 +248,7 @@ SPLIT = {"batch_size": 20, "optim.accumulation": 2}  # on 8 devices
     ("bert_base:runlocal", SPLIT, "batch_size=16"),
     ("bert_base:runlocal", SPLIT | {"batch_size": 16}, ""),
     ("bert_base:runlocal", {"model.sharing": "none"}, "and BERT has one"),
-    ("electra_demo:runlocal", {"model.backbone": "modern"}, "multiplier=1 "),
+    ("electra_demo:runlocal", {"model.backbone": "modern"}, "multiplier=1,"),
   ],
 )
 def test_values_that_do_not_fit_together_are_refused(name, changes, message):

@@ -109,7 +109,7 @@ def test_a_generator_without_projection_has_half_the_layers():
     {"generator_multiplier": 0.25},
     {"generator_multiplier": 1, "generator_variant": NARROW},
   ):
-    with pytest.raises(InputError, match=r"generator: width=.*multiplier=1 "):
+    with pytest.raises(InputError, match=r"generator: width=.*multiplier=1,"):
       make(**sizes)
 
 

@@ -211,9 +211,8 @@ def _check_heads(network: str, config: EncoderConfig) -> EncoderConfig:
   if config.width != config.embedding_size and not config.projects:
     raise InputError(
       f"{network}: width={config.width} is not embedding_size="
-      f"{config.embedding_size}, and this model.backbone does not project"
-      " embeddings. Set --config.generator.multiplier=1 (and a smaller"
-      " generator.layers_multiplier), or equal sizes in a variant."
+      f"{config.embedding_size}, but this model.backbone has no projection. Set"
+      " --config.generator.multiplier=1, or equal sizes in a variant."
     )
   if config.width < 1 or config.width % config.heads:
     raise InputError(

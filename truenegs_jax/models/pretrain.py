@@ -184,10 +184,7 @@ class ElectraPair(MaskedLanguageModel):
     backbone = encoder.load_backbone(self.backbone)
     generator, discriminator = self.generator_config, self.discriminator_config
     self.embeddings = backbone.Embeddings(discriminator)
-    # An embedding block without parameters.
-    self.make_block = functools.partial(
-      backbone.Embeddings, discriminator, parent=None
-    )
+    self.make_block = lambda: backbone.Embeddings(discriminator, parent=None)
     if self.sharing != "full":
       self.own = self.param(OWN[self.sharing], self._init_own)
     self.generator = backbone.Encoder(generator)
@@ -304,8 +301,7 @@ def make_electra(
     generator_multiplier: width of the generator over the discriminator's (1/4
       for small and large, 1/3 for base; Clark et al. 2020, table 6).
     generator_variant: sizes of the generator, instead of both multipliers.
-    layers_multiplier: layers of the generator over the discriminator's; 0: all,
-      or half of them with a backbone that does not project embeddings.
+    layers_multiplier: as `generator.layers_multiplier` of a config.
     temperature: divides the generator's logits.
     sharing: of embeddings, as in `ElectraPair`.
     **overrides: fields of `encoder.EncoderConfig` (dropout, dtype, ...).

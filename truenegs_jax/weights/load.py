@@ -14,7 +14,7 @@ import numpy as np
 from flax import traverse_util
 
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
-from truenegs_jax.models import encoder, pretrain
+from truenegs_jax.models import pretrain
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.tasks import task as task_lib
 from truenegs_jax.weights import fit, hf_names
@@ -27,7 +27,7 @@ Flat = dict[str, np.ndarray]  # parameters by path
 ROUNDING = 1e-6
 MODELS = ({"bert"}, {"discriminator"}, {"discriminator", "generator"})
 # Sizes of the generator of a discriminator without one.
-DUMMY_GENERATOR = "embedding_size={} width={} layers=1 heads=1 ffn=1"
+DUMMY_GENERATOR = "embedding_size={0} width={0} layers=1 heads=1 ffn=1"
 # Fields of EncoderConfig -> fields of Hugging Face's config.json: BERT's, and
 # ModernBERT's.
 RATES = {
@@ -61,8 +61,8 @@ def load(init: str, *, report: Report = print) -> Pretrained:
   >>> len(fill.tokens)
   5
 
-  A discriminator alone gets a generator of width 1 with random parameters, for
-  `encode` and `detect_logits` only.
+  A discriminator alone gets a generator of one layer with random parameters,
+  for `encode` and `detect_logits` only.
 
   Args:
     init: the workdir of a pre-training run (its newest checkpoint),
@@ -113,9 +113,7 @@ def fit_own_model(
     model = model.clone(pooler=pooler)
   else:
     size = kept.fields.get("embedding_size", kept.fields["hidden_size"])
-    constants = encoder.backbone_fields(kept.backbone)
-    width = 1 if constants.get("projects", True) else size
-    generator = DUMMY_GENERATOR.format(size, width)
+    generator = DUMMY_GENERATOR.format(size)
     if "generator" in networks:
       generator = networks["generator"].variant
     fields |= {"generator_variant": generator, "generator_multiplier": 1.0}
