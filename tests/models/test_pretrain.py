@@ -61,12 +61,9 @@ def test_a_temperature_divides_the_logits_and_can_be_folded(make):
     np.testing.assert_allclose(logits, expected, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-  ("sharing", "backbone"),
-  [
-    ("disentangled", "encoder"),
-    pytest.param("none", "modern", marks=pytest.mark.slow),
-  ],
+  ("sharing", "backbone"), [("disentangled", "encoder"), ("none", "modern")]
 )
 def test_a_network_reads_its_own_embeddings(sharing, backbone):
   model = tiny.make_model(layers=1, backbone=backbone, sharing=sharing)

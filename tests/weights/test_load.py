@@ -273,7 +273,9 @@ def test_pair_without_shared_embeddings_is_refused(tmp_path, name, tensor):
   assert_refused(tmp_path, model, f"embeddings/{name}", "0.125")
 
 
-@pytest.mark.parametrize("sharing", pretrain.OWN)
+@pytest.mark.parametrize(
+  "sharing", ["disentangled", pytest.param("none", marks=pytest.mark.slow)]
+)
 def test_pair_that_does_not_share_keeps_the_embeddings_of_each(
   tmp_path, sharing
 ):
