@@ -20,7 +20,7 @@ import numpy as np
 from rich.console import Console
 
 from truenegs_jax.config import grammar
-from truenegs_jax.data.tokens.tokenizer import Tokenizer, read_word_pieces
+from truenegs_jax.data.tokens.tokenizer import Tokenizer, read_tokens
 from truenegs_jax.data.tokens.words import read_words
 from truenegs_jax.runtime import progress
 from truenegs_jax.runtime.errors import DataError, InputError, one_of
@@ -187,7 +187,7 @@ class TableRequest:
   def build(self, tokenizer: Any) -> SynonymTable:
     """Builds the table of a vocabulary."""
     words = self.load_stop_words()
-    tokens, normalize = read_word_pieces(tokenizer)
+    tokens, normalize = read_tokens(tokenizer)
     normalize = functools.cache(normalize)  # a word has many pairs
     vocabulary = Vocabulary(tokens, normalize, self.no_neighbours)
     pairs = self.find_pairs(vocabulary)

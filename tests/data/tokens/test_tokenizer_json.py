@@ -18,7 +18,7 @@ from truenegs_jax.data.rows.rows_folder import load_vocabulary, open_rows
 from truenegs_jax.data.tokens.encoder import Encoder
 from truenegs_jax.data.tokens.tokenizer import (
   load_tokenizer,
-  read_word_pieces,
+  read_tokens,
   write_tokenizer,
   write_vocabulary,
 )
@@ -57,7 +57,7 @@ def test_ids_and_templates_equal_those_of_transformers(tmp_path, kind):
   tokens_T, lengths_N = Encoder(tokenizer).encode(lines)
   assert lengths_N.tolist() == list(map(len, ids["input_ids"]))
   assert tokens_T.tolist() == sum(ids["input_ids"], [])
-  assert read_word_pieces(other)[0] == tokenizer.vocab
+  assert read_tokens(other)[0] == tokenizer.vocab
 
 
 @pytest.mark.parametrize("kind", KINDS)

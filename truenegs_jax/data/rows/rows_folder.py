@@ -28,12 +28,7 @@ from typing import Any
 import numpy as np
 
 from truenegs_jax.config.keys import flatten
-from truenegs_jax.data.tokens.tokenizer import (
-  JSON,
-  VOCABULARY,
-  Tokenizer,
-  load_tokenizer,
-)
+from truenegs_jax.data.tokens.tokenizer import FILES, Tokenizer, load_tokenizer
 from truenegs_jax.runtime import errors
 from truenegs_jax.runtime.errors import FAILING, DataError, InputError, one_of
 from truenegs_jax.runtime.files import file_record, read_json, short_sha256
@@ -341,8 +336,8 @@ def verify_rows(folder: str | pathlib.Path) -> None:
 def load_vocabulary(folder: str | pathlib.Path) -> Tokenizer:
   """Returns the tokenizer of the rows."""
   manifest = read_manifest(folder)
-  saved, files = manifest["tokenizer"], manifest["files"]
-  path = f"{folder}/{JSON if JSON in files else VOCABULARY}"
+  saved, [name] = manifest["tokenizer"], {*FILES} & {*manifest["files"]}
+  path = f"{folder}/{name}"
   options = {name: saved[name] for name in ("lowercase", "strip_accents")}
   tokenizer = load_tokenizer(path, **options)
   if tokenizer.fingerprint != saved["fingerprint"]:

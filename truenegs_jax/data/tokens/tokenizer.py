@@ -185,7 +185,7 @@ class Tokenizer:
     return re.compile("|".join(places)) if places else None
 
 
-def read_word_pieces(
+def read_tokens(
   tokenizer: Any,
 ) -> tuple[tuple[str, ...], Callable[[str], str]]:
   """Returns the tokens of a tokenizer, and how it writes a word.
@@ -217,7 +217,7 @@ def check_tokens(owner: str, given: Any, tokenizer: Any, fix: str) -> None:
   if given is None or tokenizer is None:
     return
   tokens, expected = (
-    tuple(x) if isinstance(x, Sequence) else read_word_pieces(x)[0]
+    tuple(x) if isinstance(x, Sequence) else read_tokens(x)[0]
     for x in (given, tokenizer)
   )
   differ = sum(a != b for a, b in itertools.zip_longest(tokens, expected))
