@@ -100,8 +100,8 @@ def test_losses_and_gradients_match_pytorch(torch_models, options):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("widths", [w for w in WIDTHS if w != "tiny"])
-def test_gradients_match_pytorch_at_every_width(torch_models, widths):
+@pytest.mark.parametrize("widths", ["projected", "square"])
+def test_gradients_match_pytorch_at_other_widths(torch_models, widths):
   _check_gradients(torch_models, widths, {})
 
 
