@@ -91,7 +91,7 @@ RECIPES = {
 
 
 @pytest.mark.slow
-@settings(deadline=None, derandomize=True, max_examples=12)
+@settings(deadline=None, derandomize=True, max_examples=25)
 @given(
   st.fixed_dictionaries(RECIPES).filter(oracle.is_recipe),
   st.sampled_from(("bits", "ids")),

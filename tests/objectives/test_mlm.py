@@ -57,7 +57,7 @@ RECIPES = {
 
 
 @pytest.mark.slow
-@settings(deadline=None, derandomize=True, max_examples=12)
+@settings(deadline=None, derandomize=True, max_examples=25)
 @given(st.fixed_dictionaries(RECIPES).filter(oracle.is_recipe), st.booleans())
 def test_random_recipes_equal_the_oracle(fields, train):
   recipe = oracle.make_options(**fields)
