@@ -167,7 +167,7 @@ def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
   string_flag = functools.partial(flags.DEFINE_string, flag_values=values)
   string_flag("sources", "auto", "Sources, like negatives.sources.")
   string_flag("language", "en", "ISO 639-1; decides sources and stop words.")
-  string_flag("vocab", "", "A vocab.txt, a run's folder, or a name on the hub.")
+  string_flag("vocab", "", "A tokenizer: file, folder, run or name on the hub.")
   choices, text = [*tokenizer_lib.ACCENTS], "Like data.accents."
   flags.DEFINE_enum("accents", "auto", choices, text, flag_values=values)
   text = "The vocabulary is in lower case."

@@ -182,10 +182,13 @@ def test_rows_hold_the_ids_of_whole_documents(tmp_path, monkeypatch):
   texts = ["\n".join(make_texts(200)[i : i + 5]) for i in range(0, 200, 5)]
   (tmp_path / "corpus.txt").write_text("\n\n".join(texts))
   vocab = str(write_files(tmp_path / "own").parent)
+  config = '{"unk_token": "[CLS]"}'  # one token for both, like GPT-2's
+  (tmp_path / "own" / "tokenizer_config.json").write_text(config)
   options = {"length": 500, "vocab": vocab, "layout": "packed"}
   folder, tokenizer = prepare(str(tmp_path / "corpus.txt"), **options)
   assert load_vocabulary(folder) == tokenizer == load(vocab)
   rows = open_rows(folder, "train")
+  assert not rows.unigram_V[[*tokenizer.special_ids]].any()
   tokens_BxL = rows.take(np.arange(len(rows)))["tokens"]
   ids = [i for i in tokens_BxL.ravel().tolist() if i > tokenizer.mask]
   expected = sum((make_tokenizer("bpe").encode(x).ids for x in texts), [])

@@ -387,9 +387,9 @@ def _write_vocabulary(
 ) -> dict[str, dict[str, int]]:
   """Writes vocabulary and unigrams; returns their sizes and checksums."""
   names = [*write_tokenizer(tokenizer, folder), rows_folder.UNIGRAMS]
-  # Of all tokens that can be masked, [UNK] among them.
+  # Of all tokens that can be masked, [UNK] among them, unless it is [CLS].
   unigram_V = counts_V.copy()
-  unigram_V[[i for i in tokenizer.special_ids if i != tokenizer.unk]] = 0
+  unigram_V[[tokenizer.pad, tokenizer.cls, tokenizer.sep, tokenizer.mask]] = 0
   np.save(folder / names[-1], unigram_V)
   files_lib.sync(folder / names[-1])
   return {name: files_lib.file_record(folder / name) for name in names}

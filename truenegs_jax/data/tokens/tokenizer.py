@@ -259,9 +259,8 @@ def make_tokenizer(
       " vocab.txt of a BERT or ELECTRA model, or set --config.data.vocab=train"
       " to train one."
     )
-  strip_accents = lowercase if strip_accents is None else strip_accents
+  cases = lowercase, lowercase if strip_accents is None else strip_accents
   pad, unk, cls, sep, mask = (ids[name] for name in SPECIALS)
-  cases = lowercase, strip_accents
   return Tokenizer(tuple(ids), *cases, pad, unk, cls, sep, mask)
 
 

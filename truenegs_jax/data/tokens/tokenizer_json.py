@@ -145,9 +145,9 @@ def _check_roles(names: Names, path: pathlib.Path, mask_token: str) -> None:
   fix = f"in a {CONFIG} beside it; a new token is added"
   for role in ("mask", "pad", "cls", "sep"):
     if not names[role]:
-      key = "Set --config.data.mask_token='<mask>' to add one"
-      key = key if role == "mask" else f"Name a {role}_token {fix}"
-      raise InputError(f"data.vocab: '{path}' has no {role} token. {key}.")
+      way = "Set --config.data.mask_token='<mask>', or name"
+      way = f"{way if role == 'mask' else 'Name'} a {role}_token {fix}"
+      raise InputError(f"data.vocab: '{path}' has no {role} token. {way}.")
   for one, other in itertools.combinations(("pad", "mask", "sep", "cls"), 2):
     if names[one] == names[other] and one != "sep":
       raise InputError(
@@ -162,8 +162,7 @@ def _find_mark(content: Json) -> str:
     return "##" if prefix == "##" else ""
   parts = [content.get(x) for x in ("normalizer", "pre_tokenizer")]
   text = json.dumps(parts, ensure_ascii=False)
-  marks = {'"ByteLevel"': "Ġ", "▁": "▁"}
-  return next((mark for x, mark in marks.items() if x in text), "")
+  return "Ġ" if '"ByteLevel"' in text else "▁" * ("▁" in text)
 
 
 def _complete(content: Json, names: Names, mark: str, num_rows: int) -> Json:

@@ -61,8 +61,7 @@ def read_words(tokens: tuple[str, ...]) -> Words:
   """
   counts = [sum(x.startswith(m) and x != m for x in tokens) for m in MARKS]
   mark = MARKS[np.argmax(counts)] if any(counts) else ""
-  read = _read_spaced if mark in MARKS[1:] else _read_token
-  rows = [read(token, mark) for token in tokens]
+  rows = [_read_token(token, mark) for token in tokens]
   texts, words, classes, edges = zip(*rows, strict=True) if rows else [()] * 4
   arrays = np.array(classes, np.int8), np.array(edges, np.uint8)
   return Words(mark in MARKS[1:], texts, words, *arrays)
@@ -80,12 +79,10 @@ def word_edges(tokens: Sequence[str]) -> np.ndarray:
 
 
 def _read_token(token: str, mark: str) -> Row:
-  if mark and token.startswith(mark):
-    return token, "", 0, 3
-  return token, "" if _SPECIAL.fullmatch(token) else token, 1, 2
-
-
-def _read_spaced(token: str, mark: str) -> Row:
+  if mark not in MARKS[1:]:
+    if mark and token.startswith(mark):
+      return token, "", 0, 3
+    return token, "" if _SPECIAL.fullmatch(token) else token, 1, 2
   if _SPACED_SPECIAL.fullmatch(token):
     return token, "", 1, 3 * token.startswith("<0x")
   is_bytes = mark == MARKS[1]
