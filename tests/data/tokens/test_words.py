@@ -123,7 +123,8 @@ def test_pairs_join_ids_of_one_boundary_and_casing(backend):
       "a   à   , (b ",
       "200332020",
     ),
-    ("▁Ab ▁ [x] <0xC3> s", "Ab ▁ [x] <0xC3> s", "ab    s", "20033"),
+    # The last token is empty.
+    ("▁A <0xC3> s <unk> [x] ", "A <0xC3> s <unk> [x] ", "a  s   ", "233300"),
   ],
 )
 def test_texts_words_and_edges(tokens, texts, words, edges):

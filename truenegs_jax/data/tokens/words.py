@@ -23,7 +23,8 @@ MARKS = ("##", "Ġ", "▁")
 NO_TEXT = "\ufffd"  # for bytes that are only a part of a character
 Row = tuple[str, str, int, int]  # text, word, class, edges
 _SPECIAL = re.compile(r"\[.+\]", re.DOTALL)
-_SPACED_SPECIAL = re.compile(r"\[.+\]|<.+>", re.DOTALL)  # or a byte: <0xC3>
+_SPACED_SPECIAL = re.compile(r"\[.+\]|<.+>|", re.DOTALL)  # or a byte, or ""
+_LETTERS = "<0x", "<unk>", "[UNK]"  # bytes and others that may be a letter
 _decode_bytes = decoders.ByteLevel().decode
 
 
@@ -84,9 +85,8 @@ def _read_token(token: str, mark: str) -> Row:
       return token, "", 0, 3
     return token, "" if _SPECIAL.fullmatch(token) else token, 1, 2
   if _SPACED_SPECIAL.fullmatch(token):
-    return token, "", 1, 3 * token.startswith("<0x")
-  is_bytes = mark == MARKS[1]
-  spaced = _decode_bytes([token]) if is_bytes else token.replace(mark, " ")
+    return token, "", 1, 3 * token.startswith(_LETTERS)
+  spaced = _decode_bytes([token]) if mark == "Ġ" else token.replace(mark, " ")
   text = spaced.removeprefix(" ")
   first, last = (
     x == NO_TEXT or unicodedata.category(x)[0] in "LMN"  # accents are M
