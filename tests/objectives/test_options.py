@@ -51,13 +51,25 @@ def test_samples_have_the_temperature_of_the_loss_unless_it_is_set(
   if generator:
     c.generator.temperature = generator
   c.negatives.temperature = 2.0
-  tokenizer = SimpleNamespace(mask=4, cls=2, sep=3, vocab=range(9))
+  tokenizer = SimpleNamespace(mask=4, cls=2, sep=3, vocab=tuple("abcdefghi"))
   config = PretrainConfig.read(c)
   options = Run(config, tokenizer).options
   assert options.sampling_temperature == relative
   assert json.loads(c.to_json())["generator"]["temperature"] == sampled
   described = f"sampled at temperature {sampled:g}"
   assert (described in describe_objective(config)) == bool(generator)
+
+
+@pytest.mark.parametrize(
+  ("vocab", "is_strict"), [(("big", "##ly"), False), (("Ġbig", "ly"), True)]
+)
+def test_pieces_are_spared_where_spaces_are_marked(vocab, is_strict):
+  c = electra_demo.get_config()
+  c.negatives.strict_subword = False
+  tokenizer = SimpleNamespace(mask=4, cls=2, sep=3, vocab=vocab)
+  run = Run(PretrainConfig.read(c), tokenizer)
+  assert run.options.strict_subword == is_strict
+  assert ("strict_subword" in describe_objective(run.config)) != is_strict
 
 
 def test_keys_that_end_in_weight_are_weights_of_terms():

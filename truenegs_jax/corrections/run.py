@@ -86,8 +86,7 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
     console.print(plan.report_table(_describe_plan(m, mesh)))
     return 0
   with open_model(m) as measured:
-    trained, tokenizer = measured.saved.config, measured.saved.tokenizer
-    options = start.Run(trained, tokenizer).options
+    trained = start.Run(measured.saved.config, measured.saved.tokenizer).config
     if o.run:
       say(
         "The model, its vocabulary, masking and readings are those of"
@@ -107,7 +106,7 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
         "objective": trained.objective,
         "masking": dataclasses.asdict(trained.masking),
         "prediction": o.prediction or trained.negatives.prediction,
-        "strict_subword": options.strict_subword,
+        "strict_subword": trained.negatives.strict_subword,
       }
       files.save_json(workdir / files.CONFIG, json.loads(c.to_json()))
       findings.save_findings(measurement, workdir, about)

@@ -216,8 +216,7 @@ def fill_masks(
     return []
   hf_folder.check_tokenizer(model, tokenizer)
   [*_, config] = model.roles.values()
-  max_length = config.max_positions
-  rows = encode_sentences(tokenizer, sentences, max_length=max_length)
+  rows = encode_sentences(tokenizer, sentences, max_length=config.max_positions)
   columns = itertools.zip_longest(*rows, fillvalue=tokenizer.pad)
   tokens_BxL = np.array([*columns], np.int32).T
   inputs: dict[str, Any] = {

@@ -75,18 +75,16 @@ def make_table_builder(
   options = request.model
   if options is None:
     return None
-  vocab, stop_words = tokenizer.vocab, frozenset[str]()
-  words = read_words(vocab)
-  if not request.keep_stop_words:
-    stop_words = request.load_stop_words()
+  vocab, words = tokenizer.vocab, read_words(tokenizer.vocab)
+  kept, none = request.keep_stop_words, frozenset[str]()
+  stop_words = none if kept else request.load_stop_words()
   if options.symbols:
     golds_V = vocabulary_lib.may_have_synonyms(vocab, stop_words)
     words_V = vocabulary_lib.may_have_synonyms(vocab, ())
   else:
     vocabulary = vocabulary_lib.Vocabulary(vocab, str, request.no_neighbours)
-    golds_V = words_V = np.array(
-      [*map(vocabulary.may_have_neighbours, words.words)]
-    )
+    may_have = map(vocabulary.may_have_neighbours, words.words)
+    golds_V = words_V = np.array([*may_have])
   return ModelTableBuilder(
     options,
     source=request.identity,

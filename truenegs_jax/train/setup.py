@@ -94,8 +94,7 @@ def set_up_training(
     description=description,
     clock=clock,
   )
-  first_step = resumed and resumed[0]
-  lines = _report_lines(setup, workdir, first_step, attention)
+  lines = _report_lines(setup, workdir, resumed and resumed[0], attention)
   if distributed.is_first_process():
     _write_files(setup, workdir, lines)
   console.print(plan.report_table(lines))

@@ -64,6 +64,12 @@ class Run:
   vocabulary: str = ""  # origin of the size of the vocabulary
   attention: Implementation = XLA
 
+  def __post_init__(self) -> None:
+    if read_words(self.tokenizer.vocab).marks_spaces:
+      # A list may be that of a piece of a word.
+      config = self.config.replace({"negatives.strict_subword": True})
+      object.__setattr__(self, "config", config)
+
   @functools.cached_property
   def model(self) -> pretrain.Model:
     """The networks."""
@@ -75,9 +81,6 @@ class Run:
   def options(self) -> Options:
     """The recipe of the objective."""
     c, readings = self.config, sections.Readings.list_keys()
-    values = {name: getattr(c.negatives, name) for name in readings}
-    # Where spaces are marked, a list may be that of a piece of a word.
-    values["strict_subword"] |= read_words(self.tokenizer.vocab).marks_spaces
     until = c.negatives.hard_correction_until
     return Options(
       masking=masking.MaskingOptions.for_tokenizer(
@@ -86,7 +89,7 @@ class Run:
       sampling_temperature=c.generator.temperature / c.negatives.temperature,
       correction_steps=round(until * c.steps) if until < 1 else LARGEST,
       vocabulary_chunk=c.model.vocabulary_chunk,
-      **values,
+      **{name: getattr(c.negatives, name) for name in readings},
     )
 
   @property
