@@ -216,9 +216,8 @@ def best_answers(
     spans_3xC = np.concatenate(spans, axis=1)
     if spans_3xC.size:
       best = np.argsort(-spans_3xC[2], kind="stable")[0]  # NaN comes last
-      first, last, _ = spans_3xC[:, best]
-      span = int(first), int(last)
-      answers.append(_extract_text(context, *span, windows.tokenizer))
+      first, last = spans_3xC[:2, best].astype(int)
+      answers.append(_extract_text(context, first, last, windows.tokenizer))
     else:
       answers.append(NO_ANSWER)
   return answers
