@@ -77,7 +77,6 @@ _WH = "what/who/how many/how much/which/where/when/why/how"
 WH_WORDS = tuple(_WH.split("/"))
 LEADING = ("PP", "SBAR")  # clauses before a comma
 
-
 _RULES = importlib.resources.files(__package__) / "statements.txt"
 STATEMENT_RULES, WH_RULES = (
   [x.split(" = ") for x in part.splitlines() if not x.startswith("#")]
@@ -253,8 +252,7 @@ def make_statement(tree: Tree, answer: Sequence[str]) -> list[str]:
   for pattern, output in STATEMENT_RULES:
     for lead in ([], *([label, ","] for label in LEADING)):
       atoms = pattern.split()
-      nodes = match([*lead, *atoms], (tree,))
-      if nodes is not None:
+      if (nodes := match([*lead, *atoms], (tree,))) is not None:
         front, body = nodes[: len(lead)], nodes[len(lead) :]
         words = [word for node in front for word in list_words(node)]
         return _punctuate([*words, *_fill(output, atoms, body, answer)])
@@ -303,8 +301,7 @@ def match(atoms: Sequence[str], nodes: Sequence[Tree]) -> list[Tree] | None:
     ends = all(word in "?." for node in nodes for word in list_words(node))
     return [] if ends else None
   if _fits(first, atoms[0]):
-    others = match(atoms[1:], rest)
-    if others is not None:
+    if (others := match(atoms[1:], rest)) is not None:
       return [first, *others]
   if isinstance(first[1], str):
     return None
@@ -319,9 +316,8 @@ def _fits(node: Tree, atom: str) -> bool:
   if atom in MACROS or "/" in atom:
     choices = MACROS.get(atom, atom).split("/")
     return any(_fits(node, choice) for choice in choices)
-  if isinstance(node[1], str) and node[1].lower() == atom:
-    return True
-  return node[0] == atom
+  is_word = isinstance(node[1], str) and node[1].lower() == atom
+  return is_word or node[0] == atom
 
 
 def _fill(
@@ -346,8 +342,7 @@ def rewrite_wh(phrase: Tree, answer: Sequence[str]) -> list[str]:
   """Returns the tokens that stand for a WH phrase in a statement."""
   for pattern, output in WH_RULES:
     atoms = pattern.split()
-    nodes = match(atoms, (phrase,))
-    if nodes is not None:
+    if (nodes := match(atoms, (phrase,))) is not None:
       return _fill(output, atoms, nodes, answer)
   tokens = list_words(phrase)
   lower = [token.lower() for token in tokens]

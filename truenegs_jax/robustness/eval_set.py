@@ -85,8 +85,7 @@ def _to_json(example: Question | Example) -> str:
 def read_published(name: str, where: str, task: Task) -> EvalSet:
   """Reads a published set (a file or hf:NAME) for a model of a task."""
   path = pathlib.Path(where).expanduser()
-  original: Sequence[Any] = ()
-  variants: Sequence[Sequence[int]] = ()
+  original, variants = list[Any](), list[list[int]]()
   if path.name.startswith(TEXTFLINT):
     rest = path.name.partition("_")[2]
     pair = [path.with_name(start + rest) for start in TEXTFLINT]

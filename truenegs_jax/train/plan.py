@@ -252,8 +252,7 @@ def row_flops(run: Run) -> float:
       e = config.embedding_size
       forward += slots * (2 * config.width * e + 2 * e * config.vocab_size)
   passes = TRAINING_PASSES * forward
-  networks = list(roles.values())
-  masked = networks[-1]
+  *_, masked = roles.values()
   if options.soft_weight and options.soft_prediction == "expected":
     mean = 2 * masked.vocab_size * masked.embedding_size
     passes += TRAINING_PASSES * slots * mean

@@ -302,7 +302,6 @@ def _describe_rows(rows: batches.Rows, texts: Sequence[str]) -> dict[str, Any]:
   """Describes the training rows for about.json, with lengths in bins."""
   manifest, counts_V = rows.manifest, rows.unigram_V
   order = np.argsort(-counts_V, kind="stable")[:NUM_TOKENS].tolist()
-  parts = manifest["parts"]
   # In a bucket, each row is a request.
   most = MEASURED_ROWS // (16 if is_bucket(rows.folder) else 1)
   row_R = np.linspace(0, len(rows) - 1, min(len(rows), most), dtype=np.int64)
@@ -314,7 +313,7 @@ def _describe_rows(rows: batches.Rows, texts: Sequence[str]) -> dict[str, Any]:
   return {
     "unigram_entropy": metrics.entropy(counts_V),
     "sources": rows_folder.describe_text(manifest),
-    "text_bytes": sum(part["text_bytes"] for part in parts),
+    "text_bytes": sum(x["text_bytes"] for x in manifest["parts"]),
     "rows": {name: x["rows"] for name, x in manifest["splits"].items()},
     "padding_share": manifest["splits"]["train"]["padding_share"],
     "padding_warning": rows_folder.padding_warning(manifest),
