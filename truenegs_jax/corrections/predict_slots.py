@@ -84,8 +84,7 @@ def predict_batch(
   """Predicts the slots of all rows of a batch; each document is a sequence."""
   with distributed.watch_step():
     on_device = sharding.place_batch(batch, mesh)
-    slots = predict(params, on_device, batch["tokens"].shape[1])
-    slots = jax.device_get(slots)
+    slots = jax.device_get(predict(params, on_device, batch["tokens"].shape[1]))
   row_M, slot_M = np.nonzero(slots["weight"] > 0)
   position_M = slots["position"][row_M, slot_M]
   document_M = batch["documents"][row_M, position_M]

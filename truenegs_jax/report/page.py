@@ -80,10 +80,9 @@ def text(value: str) -> Block:
 
 def table(title: str, rows: Sequence[Mapping[str, Any]], **types: str) -> Block:
   """Returns a table of rows with equal keys; `types` replace inferred ones."""
-  names = [*rows[0]] if rows else []
   columns = [
     {"title": name, "type": types.get(name) or _infer_type(name, rows)}
-    for name in names
+    for name in (rows[0] if rows else ())
   ]
   cells = [[*row.values()] for row in rows]
   return {"kind": "table", "title": title, "columns": columns, "rows": cells}

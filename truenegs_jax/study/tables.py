@@ -79,12 +79,11 @@ class Layout:
 
 def make_tables(study: Comparison) -> list[Layout]:
   """Makes the paper's tables and others from the scores of planned runs."""
-  finetune_seeds = {*study.finetune_seeds, None}
   planned = [
     x
     for x in study.scores
     if x.arm in study.arms and x.seed in study.seeds
-    if x.finetune_seed in finetune_seeds
+    if x.finetune_seed in (*study.finetune_seeds, None)
   ]
   study = dataclasses.replace(study, scores=planned)
   return [

@@ -222,8 +222,7 @@ def detection_labels(
 def _pad(array: np.ndarray, value: float) -> Tensor:
   """Returns a buffer with rows for ids that pad the vocabulary."""
   widths = (0, 0) * (array.ndim - 1) + (0, checks.PADDING)
-  tensor = torch.from_numpy(array)
-  return nn.Buffer(functional.pad(tensor, widths, value=value))
+  return nn.Buffer(functional.pad(torch.from_numpy(array), widths, value=value))
 
 
 def _change(z_BxKxV: Tensor, gold_BxK: Tensor, table: Synonyms, by: str) -> Any:
