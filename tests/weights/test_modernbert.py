@@ -1,5 +1,6 @@
 """ModernBERT's folders of transformers, in both formats of their config."""
 
+import dataclasses
 import shutil
 
 import jax
@@ -199,6 +200,16 @@ def test_detection_continues_from_its_export_bit_for_bit(pair, init):
   for name in names:
     if not (init == "{0}/discriminator" and name.startswith("generator")):
       assert_same_tree(loaded.params[name], params[name])
+
+
+def test_a_pair_of_different_rotary_positions_is_refused(pair):
+  networks = dict(find.Weights(str(pair[0]), str).networks)
+  generator = networks["generator"]
+  networks["generator"] = dataclasses.replace(
+    generator, fields={**generator.fields, "local_rope_theta": 7.0}
+  )
+  with pytest.raises(InputError, match="generator's have .*'local.*': 7.0"):
+    fit.fit(networks, pair[1], TOKENIZER)
 
 
 def _downstream(role, head):

@@ -49,10 +49,8 @@ VARIANTS = {
   "base": dict(embedding_size=768, width=768, layers=22, heads=12, ffn=1152),
   "large": dict(embedding_size=1024, width=1024, layers=28, heads=16, ffn=2624),
 }
-FIELDS = dict(
-  **dict(bias=False, norm_epsilon=1e-5, pre_norm=True, projects=False),
-  **dict(window=64, global_every=3),
-)
+FIELDS = dict(bias=False, norm_epsilon=1e-5, pre_norm=True, projects=False)
+FIELDS |= dict(window=64, global_every=3)
 
 # Only the check of a run's config limits the length of a row (`max_positions`).
 Embeddings = functools.partial(encoder.Embeddings, words_only=True)

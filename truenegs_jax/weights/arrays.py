@@ -69,6 +69,15 @@ class Arrays:
   # Frees what `read` caches in memory; `read` still works afterwards.
   release: Callable[[], None] = lambda: None
 
+  def rename(self, names: Mapping[str, str]) -> "Arrays":
+    """Returns the arrays in `names`: new names -> present ones."""
+    return dataclasses.replace(
+      self,
+      shapes={new: self.shapes[name] for new, name in names.items()},
+      dtypes={new: self.dtypes[name] for new, name in names.items()},
+      read=lambda new: self.read(names[new]),
+    )
+
 
 def open_arrays(folder: pathlib.Path) -> Arrays:
   """Opens the first of FORMATS that a folder has, by PyTorch's names.

@@ -136,7 +136,13 @@ def fit(
         f" '{network.vocabulary}' has {num_words:,}. Use that of the weights."
       )
     stored_model = encoder.replace_configs(model, vocab_size=rows)
-  problems = []
+  problems, [thetas, *others] = [], [x.thetas for x in networks.values()]
+  if others not in ([], [thetas]):
+    raise InputError(
+      f"init: the discriminator's rotary positions have {thetas}, but the"
+      f" generator's have {others[0]}. Pass two networks that were trained"
+      " together, or only the discriminator."
+    )
   for role, network in networks.items():
     if network.backbone != model.backbone:
       raise InputError(
@@ -325,10 +331,4 @@ def _drop_unused_heads(
       other = pre_training.get(path.replace(TASK_HEAD, "bert_head/"))
       shared |= {name: other} if other in names else {}
   kept = {x: x for x in arrays.shapes if x not in unused} | shared
-  arrays = dataclasses.replace(
-    arrays,
-    shapes={x: arrays.shapes[name] for x, name in kept.items()},
-    dtypes={x: arrays.dtypes[name] for x, name in kept.items()},
-    read=lambda name: network.arrays.read(kept[name]),
-  )
-  return dataclasses.replace(network, arrays=arrays, tied={})
+  return dataclasses.replace(network, arrays=arrays.rename(kept), tied={})

@@ -304,12 +304,7 @@ def _use_current_names(arrays: Arrays, family: str) -> Arrays:
     old_names[current] = name
   if DECODER_BIAS in old_names and BIAS not in old_names:
     old_names[BIAS] = old_names.pop(DECODER_BIAS)
-  return dataclasses.replace(
-    arrays,
-    shapes={new: arrays.shapes[old] for new, old in old_names.items()},
-    dtypes={new: arrays.dtypes[old] for new, old in old_names.items()},
-    read=lambda name: arrays.read(old_names[name]),
-  )
+  return arrays.rename(old_names)
 
 
 def _subtract_labels(arrays: Arrays) -> Arrays:

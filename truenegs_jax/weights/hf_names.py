@@ -185,8 +185,7 @@ def to_huggingface(
     raise InputError(
       f"The parameters of the {role} and of Hugging Face's"
       f" {network_names(model, role).family} of this size differ: only one of"
-      " them has"
-      f" {', '.join(differing[:5])}."
+      f" them has {', '.join(differing[:5])}."
     )
   tensors, has_labels = {}, len(list_classes(model, role)) > 1
   for path, name in table.items():

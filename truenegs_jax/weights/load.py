@@ -121,10 +121,15 @@ def fit_own_model(
   model = model.clone(tokenizer=tokenizer)
   skip = "words" if padding else ""
   fitted = fit.fit(networks, model, tokenizer, init_skip=skip)
-  flats = [*_read_networks(fitted, str).values()] if len(networks) > 1 else []
-  if flats and any(_list_differences(*flats)):
-    model = model.clone(sharing="none")
-    fitted = dataclasses.replace(fitted, model=model)
+  if len(networks) > 1:
+    both = set.intersection(*map(set, fitted.names.values()))
+    flats = (
+      {x: _read_array(network, x, fitted.names[role][x]) for x in both}
+      for role, network in networks.items()
+    )
+    if any(_list_differences(*flats)):
+      model = model.clone(sharing="none")
+      fitted = dataclasses.replace(fitted, model=model)
   return model, tokenizer, fitted
 
 
