@@ -159,9 +159,7 @@ def _list_limits(
   """Returns what a user of the model should know before they rely on it."""
   limits = []
   if c.data.language:
-    limits.append(
-      f"Only text in the language `{c.data.language}` was evaluated."
-    )
+    limits += [f"Only text in the language `{c.data.language}` was evaluated."]
   passed = results.get("verdict", {}).get("passed", True)
   if results.get("steps") == step and not passed:
     limits.append(

@@ -319,8 +319,7 @@ def describe_text(
   order = np.argsort(-uncovered_V, kind="stable")[:NUM_EXAMPLES]
   num_words = counts_V.sum()
   share = (num_words - uncovered_V.sum()) / num_words if num_words else 1.0
-  examples = [words.texts[i] for i in order if uncovered_V[i]]
-  names = ", ".join(examples) or "none"
+  names = ", ".join(words.texts[i] for i in order if uncovered_V[i]) or "none"
   line = (
     f"{share:.1%} of its tokens have synonyms (not counted: stop words,"
     f" symbols, pieces); frequent ones without: {names}"
