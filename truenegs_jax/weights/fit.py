@@ -177,11 +177,9 @@ def loadable_names(
 
   is_fine_tuned = isinstance(model, finetune.DownstreamModel)
   heads = FINE_TUNED_HEADS if is_fine_tuned else HEADS
-  missing = {head for head in heads if is_missing(head)}
   # If the pooler is missing too, both are reported as missing.
-  if is_missing("pooled/pooler/"):
-    missing.discard(NEXT_SENTENCE)
-  absent = tuple(missing)
+  kept = (NEXT_SENTENCE,) if is_missing("pooled/pooler/") else ()
+  absent = tuple(x for x in heads if is_missing(x) and x not in kept)
   return {path: x for path, x in table.items() if not path.startswith(absent)}
 
 
@@ -201,12 +199,11 @@ def detect_task_head(network: Network) -> str:
   for head, class_name in hf_names.TASK_CLASSES.items():
     modules = hf_names.task_head(head, network.backbone).values()
     # Of Hugging Face's files only; those of ModernBERT all have these names.
-    has_names = {f"{name}.weight" for name in modules} <= {
-      *network.arrays.shapes
-    }
+    names = {f"{name}.weight" for name in modules}
     is_class = network.architecture.endswith(class_name)
-    if has_names and (is_class or network.backbone != "modern"):
-      return head
+    if is_class or network.backbone != "modern":
+      if names <= network.arrays.shapes.keys():
+        return head
   return ""
 
 
