@@ -154,7 +154,7 @@ def test_a_vocabulary_is_read_from_a_bucket(bucket, shared_pretraining):
   for name in ("run/vocab.txt", "run"):
     url = f"{bucket.url}/{name}"
     assert load_tokenizer(url, lowercase=True) == expected
-  with pytest.raises(InputError, match="neither a file"):
+  with pytest.raises(InputError, match="neither a vocab"):
     load_tokenizer(f"{bucket.url}/vocab.txt", lowercase=True)
   run = open_path("url", f"{bucket.url}/run")
   assert files.read_state(run) == files.FINISHED  # a copied run does not run

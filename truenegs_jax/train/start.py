@@ -341,9 +341,9 @@ def check(config: PretrainConfig) -> None:
   is_of_pairs = c.negatives.spares_synonyms or c.model.sharing != "full"
   if c.objective == "mlm" and is_of_pairs:
     raise InputError(
-      "model.sharing, negatives.discriminator_label and discriminator_ignore"
-      " need ELECTRA's two networks, and BERT has one. Set them to full, 1 and"
-      " False."
+      "objective=mlm trains one network. Set --config.model.sharing=full,"
+      " --config.negatives.discriminator_label=1 and"
+      " --config.negatives.discriminator_ignore=False."
     )
   spans = c.optim.warmup_steps + c.optim.decay_steps
   if c.optim.schedule == "wsd" and spans > c.steps:

@@ -114,11 +114,9 @@ def test_errors_name_file_and_line_of_a_vocabulary(tmp_path, data, message):
 
 def test_missing_vocabularies_are_rejected(tmp_path, monkeypatch):
   (tmp_path / "empty").mkdir()
-  for name in ("", "no/such/vocab.txt", "./x", "a/b/c"):
-    with pytest.raises(InputError, match="neither a file, a folder nor"):
-      load_tokenizer(name, lowercase=True)
-  with pytest.raises(InputError, match="empty/vocab.txt: cannot be read"):
-    load_tokenizer(str(tmp_path / "empty"), lowercase=True)
+  for name in ("", "no/such/vocab.txt", "./x", "a/b/c", tmp_path / "empty"):
+    with pytest.raises(InputError, match=f"'{name}' is neither a vocab.txt, a"):
+      load_tokenizer(str(name), lowercase=True)
   monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
   with pytest.raises(InputError, match="downloading.*--config.data.vocab="):
     load_tokenizer("some-owner/no-such-model", lowercase=True)

@@ -286,17 +286,17 @@ def load_tokenizer(
   strip_accents = lowercase if strip_accents is None else strip_accents
   options = {"lowercase": lowercase, "strip_accents": strip_accents}
   path = open_path("data.vocab", path_or_name)
-  if not path_or_name or not path.exists():
-    if path.suffix in (".txt", ".json") or not is_hub_name(path_or_name):
-      raise InputError(
-        f"data.vocab={path_or_name!r} is neither a file, a folder nor the name"
-        " of a model on the hub. Set --config.data.vocab to a vocab.txt, a"
-        " tokenizer.json or train, --vocab of `truenegs synonyms` to one of"
-        " these files or a run."
-      )
+  is_hub = path.suffix not in (".txt", ".json") and is_hub_name(path_or_name)
+  if is_hub and not path.exists():
     path = _download(path_or_name)
   if path.is_dir():
     path = find_file(path) or path / VOCABULARY
+  if not path_or_name or not path.exists():
+    raise InputError(
+      f"data.vocab={path_or_name!r} is neither a vocab.txt, a tokenizer.json, a"
+      " folder of one nor a model on the hub. Set --config.data.vocab to one of"
+      " these or train, --vocab of `truenegs synonyms` to one or a run."
+    )
   if path.suffix != ".json":
     return make_tokenizer(_read_lines(path), **options, origin=str(path))
   with files.read_json(path, InputError, FIX, MAX_VALUES) as content:
