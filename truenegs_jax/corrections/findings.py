@@ -167,8 +167,7 @@ class CaseFinder:
       dataclasses.replace(case, count=self.counts[case.gold, case.prediction])
       for case in self._cases.values()
     ]
-    corrected = self.counts.total()
-    return Search(self.searched, corrected, tuple(self.tables), cases)
+    return Search(self.searched, self.counts.total(), tuple(self.tables), cases)
 
   def _make_case(self, p: Predictions, m: int) -> Case:
     tokenizer, texts = self.tokenizer, self.texts

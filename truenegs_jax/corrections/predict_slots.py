@@ -86,8 +86,7 @@ def predict_batch(
     on_device = sharding.place_batch(batch, mesh)
     slots = jax.device_get(predict(params, on_device, batch["tokens"].shape[1]))
   row_M, slot_M = np.nonzero(slots["weight"] > 0)
-  position_M = slots["position"][row_M, slot_M]
-  document_M = batch["documents"][row_M, position_M]
+  document_M = batch["documents"][row_M, slots["position"][row_M, slot_M]]
   documents, sequence_M = np.unique(
     np.stack([row_M, document_M]), axis=1, return_inverse=True
   )

@@ -370,5 +370,4 @@ def _replace_last_wh(tree: Tree, answer: Sequence[str]) -> list[str]:
 def _punctuate(tokens: Sequence[str]) -> list[str]:
   """Returns the tokens without question marks, as a sentence."""
   kept = [token for token in tokens if token not in ("?", ".")]
-  first = kept[0][:1].upper() + kept[0][1:]
-  return [first, *kept[1:], "."]
+  return [kept[0][:1].upper() + kept[0][1:], *kept[1:], "."]

@@ -171,8 +171,7 @@ class _Question:
     if len(front) > 1 and front[-1][0] == ",":
       front = [("PP", tuple(front[:-1])), front[-1]]
     body = [("SQ", tuple(self.inverted(root, after)))] if after else []
-    top = self.phrase(self.top)
-    return "ROOT", (("SBARQ", (*front, top, *body, *marks)),)
+    return "ROOT", (("SBARQ", (*front, self.phrase(self.top), *body, *marks)),)
 
   def elements(self, token: Any) -> list[Any]:
     """Returns a token and the heads that depend on it, in order."""

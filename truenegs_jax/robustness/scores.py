@@ -102,8 +102,7 @@ def score_model(
     for name, by_metric in scores.items():
       for metric, by_side in by_metric.items():
         for side, x in by_side.items():
-          split = values.setdefault(f"{name} {side}", {})
-          split[metric] = float(x.by_run()[i])
+          values.setdefault(f"{name} {side}", {})[metric] = float(x.by_run()[i])
     answers = {
       f"{x.name} {side}": {
         "keys": [y.key for y in rows],
@@ -136,8 +135,7 @@ def score_set(examples: EvalSet, task: Task, answers: Answers) -> SetScores:
   if examples.variants:
     by_side[TRANSFORMED] = _worst_variants(examples.variants, **by_side)
   if before := by_side.get(ORIGINAL):
-    after = by_side[TRANSFORMED]
-    by_side[DROP] = {m: before[m] - after[m] for m in metrics}
+    by_side[DROP] = {m: before[m] - by_side[TRANSFORMED][m] for m in metrics}
   return {m: {side: x[m] for side, x in by_side.items()} for m in metrics}
 
 

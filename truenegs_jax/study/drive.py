@@ -124,8 +124,7 @@ def run_parts(
       failed = (key for key, x in states.items() if x == State.FAILED)
       return next((read_json(root / x / FAILED)["code"] for x in failed), 0)
     tried.add(part.key)
-    text = f"{part.key} [{describe_progress(states)}]"
-    with progress.working(console, text):
+    with progress.working(console, f"{part.key} [{describe_progress(states)}]"):
       code = run_part(part, root / part.key, console)
     if code in errors.SIGNAL_CODES.values():
       return code

@@ -290,8 +290,7 @@ def to_terminal(x: Layout) -> Group:
   table = Table(box=box.SIMPLE_HEAD, padding=0, pad_edge=False)
   table.add_column("")
   for name in x.columns:
-    lines = re.sub("[ _]", "\n", name)
-    table.add_column(lines, justify="right", no_wrap=True)
+    table.add_column(re.sub("[ _]", "\n", name), justify="right", no_wrap=True)
   for row in x.rows:
     label = row.kind if row.kind == DIFFERENCE else row.label
     texts = (cell.text(row.kind, x.digits) for cell in row.cells)

@@ -189,8 +189,7 @@ class TableRequest:
     words = self.load_stop_words()
     tokens, normalize = read_tokens(tokenizer)
     normalize = functools.cache(normalize)  # a word has many pairs
-    vocabulary = Vocabulary(tokens, normalize, self.no_neighbours)
-    pairs = self.find_pairs(vocabulary)
+    pairs = self.find_pairs(Vocabulary(tokens, normalize, self.no_neighbours))
     return SynonymTable.from_pairs(
       pairs, tokens, source=self.identity, stop_words=words, **self.switches
     )

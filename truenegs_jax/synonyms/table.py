@@ -214,8 +214,7 @@ class SynonymTable:
         f"The vocabulary of {self.vocab_size:,} tokens has no {token!r}. Pass"
         " one whole token, written as in the vocabulary."
       )
-    ids = self.synonym_ids(self.tokens.index(token))
-    return [self.tokens[i] for i in ids]
+    return [self.tokens[i] for i in self.synonym_ids(self.tokens.index(token))]
 
   def synonym_ids(self, token_id: int) -> list[int]:
     """Returns the ids of the synonyms of a token, ascending."""

@@ -106,8 +106,7 @@ def abstract_aux(
     width = ASSUMED_LIST_LENGTH
     arrays = {"ids_VxS": (width, jnp.int32)}
     if table_lib.choose_layout(vocab_size, width, run.table_layout) == "bits":
-      words = -(-vocab_size // negatives.WORD_BITS)
-      arrays = {"bits_VxW": (words, jnp.uint32)}
+      arrays = {"bits_VxW": (-(-vocab_size // negatives.WORD_BITS), jnp.uint32)}
     elif run.options.needs_rates:
       arrays["rates_VxS"] = width, jnp.float32
     for name, (columns, dtype) in arrays.items():

@@ -81,8 +81,7 @@ def memory_fields(device: jax.Device) -> dict[str, float]:
   stats = device.memory_stats() or {}
   unit = 1 if sys.platform == "darwin" else 1024
   resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-  peak = stats.get("peak_bytes_in_use", resident)
-  gib = {"memory_peak_gib": peak / 2**30}
+  gib = {"memory_peak_gib": stats.get("peak_bytes_in_use", resident) / 2**30}
   if "bytes_in_use" in stats:
     gib["memory_gib"] = stats["bytes_in_use"] / 2**30
   return gib
