@@ -383,9 +383,8 @@ def fold_temperature(params: Mapping[str, Any], model: Model) -> dict[str, Any]:
 
 def select_params(params: Mapping[str, Any], role: str) -> dict[str, Any]:
   """Selects one network's parameters, with its embeddings and CARRIED."""
-  params = own_embeddings(params, role)
-  names = [x for x in params if x.startswith((role, "embeddings", *CARRIED))]
-  return {name: params[name] for name in names}
+  own, kept = own_embeddings(params, role), (role, "embeddings", *CARRIED)
+  return {name: x for name, x in own.items() if name.startswith(kept)}
 
 
 def own_embeddings(params: Mapping[str, Any], role: str) -> dict[str, Any]:
