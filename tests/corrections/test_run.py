@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from rich.console import Console
+from tests.support.tokenizer_files import write_vocabulary
 
 from support import tiny
 from truenegs_jax.config.sections import PretrainConfig
@@ -21,11 +22,7 @@ from truenegs_jax.configs import corrections as config
 from truenegs_jax.configs import electra_demo
 from truenegs_jax.corrections import predict_slots
 from truenegs_jax.corrections import run as run_lib
-from truenegs_jax.data.tokens.tokenizer import (
-  SPECIALS,
-  make_tokenizer,
-  write_vocabulary,
-)
+from truenegs_jax.data.tokens.tokenizer import SPECIALS, make_tokenizer
 from truenegs_jax.models import pretrain
 from truenegs_jax.objectives.slot_predictions import mask_and_predict
 from truenegs_jax.runtime.errors import DataError, InputError, NonFiniteError

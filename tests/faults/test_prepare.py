@@ -10,6 +10,7 @@ import pathlib
 
 import numpy as np
 import pytest
+from tests.support.tokenizer_files import write_vocabulary
 
 from support.small_rows import check_structure
 from support.texts import COMPRESSORS, FORMATTERS, corrupt
@@ -17,7 +18,7 @@ from truenegs_jax.data.corpus.corpus import Meter
 from truenegs_jax.data.corpus.sources_spec import open_corpus
 from truenegs_jax.data.rows.prepare_rows import prepare
 from truenegs_jax.data.rows.rows_folder import open_rows, verify_rows
-from truenegs_jax.data.tokens.tokenizer import SPECIALS, write_vocabulary
+from truenegs_jax.data.tokens.tokenizer import SPECIALS
 from truenegs_jax.runtime.errors import TrueNegsError
 
 FIRST = int(os.environ.get("TRUENEGS_FUZZ_FIRST", 0))

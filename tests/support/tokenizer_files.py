@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -58,3 +59,8 @@ def write_files(
   content = json.loads(make_tokenizer(kind).to_str()) | changes
   path.write_text(json.dumps(content))
   return path
+
+
+def write_vocabulary(vocab: Iterable[str], path: pathlib.Path) -> None:
+  """Writes a `vocab.txt`, an entry a line."""
+  path.write_text("".join(f"{entry}\n" for entry in vocab), encoding="utf-8")

@@ -9,14 +9,11 @@ from typing import Any
 import jax
 import numpy as np
 import safetensors.numpy
+from tests.support.tokenizer_files import write_vocabulary
 
 from support import tiny
 from truenegs_jax import export
-from truenegs_jax.data.tokens.tokenizer import (
-  SPECIALS,
-  make_tokenizer,
-  write_vocabulary,
-)
+from truenegs_jax.data.tokens.tokenizer import SPECIALS, make_tokenizer
 from truenegs_jax.models import pretrain
 from truenegs_jax.weights import find, fit, hf_folder, load
 from truenegs_jax.workdir import checkpoints

@@ -6,10 +6,11 @@ import nltk
 import pytest
 from absl import flags
 from rich.console import Console
+from tests.support.tokenizer_files import write_vocabulary
 
 from support.mini_wordnet import write_wordnet
 from truenegs_jax.config import flags as flags_lib
-from truenegs_jax.data.tokens.tokenizer import SPECIALS, write_vocabulary
+from truenegs_jax.data.tokens.tokenizer import SPECIALS
 from truenegs_jax.runtime.errors import DataError, DiskError, InputError
 from truenegs_jax.synonyms import __main__ as synonyms_main
 

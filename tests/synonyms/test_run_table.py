@@ -8,13 +8,13 @@ import types
 import pytest
 import tokenizers
 from rich.console import Console
+from tests.support.tokenizer_files import write_vocabulary
 from tokenizers import models, normalizers
 
 from truenegs_jax.data.tokens.tokenizer import (
   SPECIALS,
   Tokenizer,
   load_tokenizer,
-  write_vocabulary,
 )
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.synonyms import run_table

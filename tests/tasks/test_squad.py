@@ -8,13 +8,10 @@ import string
 
 import numpy as np
 import pytest
+from tests.support.tokenizer_files import write_vocabulary
 
 from support.texts import COMPRESSORS
-from truenegs_jax.data.tokens.tokenizer import (
-  SPECIALS,
-  make_tokenizer,
-  write_vocabulary,
-)
+from truenegs_jax.data.tokens.tokenizer import SPECIALS, make_tokenizer
 from truenegs_jax.runtime.errors import DataError, InputError, UnavailableError
 from truenegs_jax.tasks.scoring import question_scores
 from truenegs_jax.tasks.squad import read_squad

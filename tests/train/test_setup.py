@@ -52,16 +52,7 @@ def test_only_differences_that_matter_are_listed():
   for part in ("optim.lr: 0.0005 -> 0.5", "seed", "rows"):
     assert part in str(e.value)
   assert "log." not in str(e.value)
-
-
-@pytest.mark.parametrize(
-  ("key", "has_way"),
-  [("steps", True), ("optim__warmup_steps", True), ("batch_size", False)],
-)
-def test_a_refusal_of_other_steps_names_the_way_to_train_on(key, has_way):
-  with pytest.raises(CheckpointError) as e:
-    resume(make_description(), make_description(**{key: 64}))
-  assert ("--config.init=run --config.data" in str(e.value)) == has_way
+  assert "--config.branch=run to go on" in str(e.value)
 
 
 def test_description_has_config_fingerprints_and_versions():

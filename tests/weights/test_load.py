@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tests.support.tokenizer_files import write_vocabulary
 
 from support import tiny
 from support.weight_files import (
@@ -22,7 +23,7 @@ from support.weight_files import (
 )
 from truenegs_jax.config.sections import PretrainConfig
 from truenegs_jax.configs import bert_base
-from truenegs_jax.data.tokens.tokenizer import make_tokenizer, write_vocabulary
+from truenegs_jax.data.tokens.tokenizer import make_tokenizer
 from truenegs_jax.models import pretrain
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.train import start, step

@@ -6,6 +6,7 @@ import shutil
 import jax
 import numpy as np
 import pytest
+from tests.support.tokenizer_files import write_vocabulary
 
 from support import tiny, tokenizer_files
 from support.weight_files import (
@@ -17,10 +18,7 @@ from support.weight_files import (
   random_params,
   read_tensors,
 )
-from truenegs_jax.data.tokens.tokenizer import (
-  load_tokenizer,
-  write_vocabulary,
-)
+from truenegs_jax.data.tokens.tokenizer import load_tokenizer
 from truenegs_jax.models import finetune
 from truenegs_jax.pretrain import evaluate
 from truenegs_jax.runtime.errors import InputError

@@ -1,6 +1,7 @@
 """Loading weights from the workdir of another run."""
 
 import pytest
+from tests.support.tokenizer_files import write_vocabulary
 
 from support import tiny
 from support.weight_files import (
@@ -11,7 +12,6 @@ from support.weight_files import (
   write_run,
 )
 from truenegs_jax.configs import electra_demo
-from truenegs_jax.data.tokens.tokenizer import write_vocabulary
 from truenegs_jax.models import pretrain
 from truenegs_jax.runtime.errors import CheckpointError, InputError
 from truenegs_jax.weights import find

@@ -211,19 +211,12 @@ def check_same_run(
   changed += files.find_changes(*prints)
   if changed:
     differences, workdir = "\n  ".join(map(str, changed)), folder.parent
-    message = (
+    raise CheckpointError(
       f"'{folder}' has step {step:,} of another run. Differences"
       f" (saved -> now):\n  {differences}\nPass --workdir=runs/NAME for a new"
-      f" run, or --config={workdir / files.CONFIG} to resume that one."
+      f" run, with --config.branch={workdir} to go on from this one, or"
+      f" --config={workdir / files.CONFIG} to resume it."
     )
-    if {"steps", "optim.warmup_steps"} & {change.key for change in changed}:
-      message += (
-        "\nA run can get more steps, but neither fewer nor another warm-up. To"
-        " train its weights with a new schedule, pass"
-        f" --config.init={workdir} --config.data.vocab=init"
-        " --workdir=runs/NAME."
-      )
-    raise CheckpointError(message)
 
 
 def _prepare_state(

@@ -12,6 +12,7 @@ import time
 import numpy as np
 import pytest
 from rich.console import Console
+from tests.support.tokenizer_files import write_vocabulary
 
 from support.small_rows import read_files
 from truenegs_jax.config.flags import parse_job
@@ -25,11 +26,7 @@ from truenegs_jax.data.rows.rows_folder import (
   verify_rows,
 )
 from truenegs_jax.data.tokens import train_vocabulary
-from truenegs_jax.data.tokens.tokenizer import (
-  SPECIALS,
-  load_tokenizer,
-  write_vocabulary,
-)
+from truenegs_jax.data.tokens.tokenizer import SPECIALS, load_tokenizer
 from truenegs_jax.runtime.errors import DataError, DiskError, InputError
 from truenegs_jax.train.prepare_data import find_or_prepare_rows
 

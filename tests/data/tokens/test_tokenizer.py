@@ -6,13 +6,13 @@ import lzma
 
 import huggingface_hub.constants
 import pytest
+from tests.support.tokenizer_files import write_vocabulary
 
 from support.texts import ODD_LINES, random_lines
 from truenegs_jax.data.tokens.tokenizer import (
   SPECIALS,
   load_tokenizer,
   make_tokenizer,
-  write_vocabulary,
 )
 from truenegs_jax.runtime.errors import InputError
 

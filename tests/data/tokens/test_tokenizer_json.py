@@ -5,6 +5,7 @@ import pickle
 
 import numpy as np
 import pytest
+from tests.support.tokenizer_files import write_vocabulary
 
 from support.texts import ODD_LINES, random_lines
 from support.tokenizer_files import (
@@ -20,7 +21,6 @@ from truenegs_jax.data.tokens.tokenizer import (
   load_tokenizer,
   read_tokens,
   write_tokenizer,
-  write_vocabulary,
 )
 from truenegs_jax.runtime.errors import InputError
 

@@ -210,8 +210,9 @@ def _find_or_train_vocabulary(
       shutil.rmtree(temporary, ignore_errors=True)
       raise
     console.print(f"Trained a vocabulary of {len(vocab):,} entries")
-    tokenizer_lib.write_vocabulary(vocab, path)
-    return tokenizer_lib.load_tokenizer(str(path), **options)
+    tokenizer = tokenizer_lib.make_tokenizer(vocab, **options)
+    tokenizer_lib.write_tokenizer(tokenizer, temporary)
+    return tokenizer
 
 
 def _finish(folder: pathlib.Path, shard_set: shards.ShardSet) -> None:

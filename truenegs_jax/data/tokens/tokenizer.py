@@ -333,17 +333,12 @@ def build_tokenizer(data: Any, vocab: str) -> Tokenizer:
 def write_tokenizer(tokenizer: Tokenizer, folder: pathlib.Path) -> list[str]:
   """Writes what `load_tokenizer` reads; returns the names of the files."""
   for name in {*FILES} - {*tokenizer.files}:  # of a run that has ended early
-    (folder / name).unlink(missing_ok=True)
+    if (folder / name).exists():
+      (folder / name).unlink()
   for name, text in tokenizer.files.items():
     with files.atomic_file(folder / name) as file:
       file.write(text.encode())
   return [*tokenizer.files]
-
-
-def write_vocabulary(vocab: Sequence[str], path: pathlib.Path) -> None:
-  """Writes a `vocab.txt`: UTF-8, the entry with id n - 1 in line n."""
-  with files.atomic_file(path) as file:
-    file.writelines(f"{entry}\n".encode() for entry in vocab)
 
 
 def drop_surrogates(line: str) -> str:
