@@ -6,13 +6,14 @@ import types
 import jax
 import pytest
 from rich.console import Console
+from tests.support.small_rows import TOKENIZER
 
 from truenegs_jax.config.sections import PretrainConfig
 from truenegs_jax.pretrain import loop
 from truenegs_jax.train import sharding, speed
 from truenegs_jax.train.start import Run
 
-RUN = Run(PretrainConfig(objective="mlm", batch_size=8), None)
+RUN = Run(PretrainConfig(objective="mlm", batch_size=8), TOKENIZER)
 INPUTS = types.SimpleNamespace(train_rows=None, verification=None)
 
 
