@@ -185,7 +185,9 @@ MESHES_v5e := \
   --config=electra_base:hc,$(SAVING),--target=v5e:2x4 \
   --config=electra_base:hc,$(SAVING),--config.optim.accumulation=8,--target=v5e \
   --config=electra_small:hc,--config.model.scan=True,--target=v5e \
-  --config=bert_large:hc,--target=v5e:2x4
+  --config=bert_large:hc,--target=v5e:2x4 \
+  --config=modern_base:hc,--config.optim.accumulation=16,--config.model.scan=True,--target=v5e:4x4,--programs=train \
+  --config=modern_base:long,$(SAVING),--config.optim.accumulation=8,--target=v5e:4x4,--programs=train
 MESHES := $(MESHES_$(TARGET))
 
 first-hour: $(PACKAGE)

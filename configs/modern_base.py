@@ -26,7 +26,8 @@ Hardware: 110 million parameters in 22 layers, 55 million in the generator's 11,
 and embeddings; 1.2e20 FLOP, 3.1e19 more with `:long`, 8.4e19 with `:mlm`.
 Calculated, not measured: 87 hours on one H100 at 40 % of its peak. Compiled for
 one, a micro-batch of 32 rows takes 22.5 GiB and at least 92 ms, and one of 4
-rows of 8,192 tokens 21.8 GiB and 145 ms: 82 and 19 hours or more.
+rows of 8,192 tokens 21.8 GiB and 145 ms: 82 and 19 hours or more. On 16
+TPU v5e set optim.accumulation=16 and model.scan, with `:long` 8 and remat=dots.
 """
 
 from ml_collections import ConfigDict

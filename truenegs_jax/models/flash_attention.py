@@ -235,7 +235,9 @@ def _run(
       (None, None, length, width), lambda b, h, _: (b, h, 0, 0)
     )
     params: Any = tpu.CompilerParams(
-      dimension_semantics=("parallel", "parallel", "arbitrary")
+      dimension_semantics=("parallel", "parallel", "arbitrary"),
+      # All keys of a row are on chip; the default of 2^24 is too little then.
+      vmem_limit_bytes=length * 2**12 if length > 4_096 else None,
     )
   else:
     from jax.experimental.pallas import triton
