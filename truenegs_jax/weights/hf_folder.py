@@ -160,7 +160,6 @@ def write_model(
   if reason := hf_names.unsupported_reason(model):
     raise InputError(f"{reason} Use --config.model.backbone=encoder.")
   check_tokenizer(model, tokenizer)
-  config = model.roles[role]
   path = folder / arrays_lib.WEIGHTS
   tensors = hf_names.to_huggingface(params, model, role)
   fields = model_config(model, role, pad=tokenizer.pad) | dict(
@@ -176,41 +175,42 @@ def write_model(
   # safetensors makes the file private, but an export is meant to be shared.
   path.chmod(0o644)
   family = fields["model_type"]
-  # In BERT's tokenizer, null means that accents are stripped if lower-casing.
-  is_default = tokenizer.strip_accents == tokenizer.lowercase
-  files = {
-    CONFIG: fields,
-    TOKENIZER: {
-      "tokenizer_class": f"{family.capitalize()}Tokenizer",
-      "do_lower_case": tokenizer.lowercase,
-      "model_max_length": config.max_positions,
-      **{f"{x[1:-1].lower()}_token": x for x in tokenizer_lib.SPECIALS},
-      "strip_accents": None if is_default else tokenizer.strip_accents,
-      "tokenize_chinese_chars": True,
-    },
-  }
-  inputs = ["input_ids", "token_type_ids", "attention_mask"]
-  if family == "modernbert":
-    # Its ids are by default of another vocabulary; it has no token types.
+  if family == "modernbert":  # its ids are by default of another vocabulary
     cls, sep = tokenizer.cls, tokenizer.sep
-    files[CONFIG] |= {"bos_token_id": cls, "cls_token_id": cls}
-    files[CONFIG] |= {"eos_token_id": sep, "sep_token_id": sep}
-    inputs.remove("token_type_ids")
-    files[TOKENIZER] |= {
-      "tokenizer_class": "PreTrainedTokenizerFast",
-      "model_input_names": inputs,
-    }
-    if not tokenizer.definition:
-      files[tokenizer_lib.JSON] = _fast_tokenizer(tokenizer)
+    fields |= {"bos_token_id": cls, "cls_token_id": cls}
+    fields |= {"eos_token_id": sep, "sep_token_id": sep}
   tokenizer_lib.write_tokenizer(tokenizer, folder)
-  if tokenizer.definition:
-    files[TOKENIZER] = json.loads(tokenizer.files[TOKENIZER]) | {
-      "model_max_length": config.max_positions,
-      "model_input_names": inputs,
-    }
+  length = model.roles[role].max_positions
+  files = {CONFIG: fields} | _tokenizer_files(tokenizer, family, length)
   for name, value in files.items():
     text = json.dumps(value, indent=2) + "\n"
     (folder / name).write_text(text, encoding="utf-8")
+
+
+def _tokenizer_files(
+  tokenizer: Tokenizer, family: str, length: int
+) -> dict[str, Any]:
+  """Returns what transformers reads beside the vocabulary, by file name."""
+  inputs = ["input_ids", "token_type_ids", "attention_mask"]
+  if family == "modernbert":  # it has no token types
+    inputs.remove("token_type_ids")
+  limits = {"model_max_length": length, "model_input_names": inputs}
+  if tokenizer.definition:
+    return {TOKENIZER: json.loads(tokenizer.files[TOKENIZER]) | limits}
+  # In BERT's tokenizer, null means that accents are stripped if lower-casing.
+  is_default = tokenizer.strip_accents == tokenizer.lowercase
+  config: dict[str, Any] = {
+    "tokenizer_class": f"{family.capitalize()}Tokenizer",
+    "do_lower_case": tokenizer.lowercase,
+    "model_max_length": length,
+    **{f"{x[1:-1].lower()}_token": x for x in tokenizer_lib.SPECIALS},
+    "strip_accents": None if is_default else tokenizer.strip_accents,
+    "tokenize_chinese_chars": True,
+  }
+  if family != "modernbert":
+    return {TOKENIZER: config}
+  config |= {"tokenizer_class": "PreTrainedTokenizerFast"} | limits
+  return {TOKENIZER: config, tokenizer_lib.JSON: _fast_tokenizer(tokenizer)}
 
 
 def open_network(folder: pathlib.Path) -> Network:
