@@ -76,6 +76,16 @@ def test_gelu_and_its_gradient_are_exact(platform, dtype):
     np.testing.assert_allclose(np.float64(a), b, atol=error)
 
 
+@pytest.mark.parametrize("platform", ["cpu", "cuda"])
+def test_shared_inputs_sum_their_gradients(platform):
+  x = jnp.linspace(-1.0, 1.0, 5)
+  with cpu.lowering_for(platform):
+    copies, vjp = jax.vjp(functools.partial(layers.share, 3), x)
+    (gradient,) = vjp((x, 2 * x, x**2))
+  np.testing.assert_array_equal(jnp.stack(copies), jnp.stack([x] * 3))
+  np.testing.assert_allclose(gradient, 3 * x + x**2, rtol=1e-6)
+
+
 @pytest.mark.parametrize("use_bias", [True, False])
 @pytest.mark.parametrize(
   ("dtype", "rtol"), [("float32", 1e-5), ("bfloat16", 0.01)]

@@ -13,7 +13,7 @@ import functools
 import importlib
 import pkgutil
 import types
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 import flax.linen as nn
@@ -301,7 +301,8 @@ class Layer(nn.Module):
     """Returns the next hidden states, `[B, L, D]` of `config.dtype`."""
     c = self.config
     dropout = functools.partial(rng.dropout, keys_B=keys_B, rate=c.dropout)
-    mixed_BxLxD = self_attention(c, x_BxLxD, mask, keys_B, site=first_site)
+    x_BxLxD, *inputs = layers.share(4, x_BxLxD)
+    mixed_BxLxD = self_attention(c, inputs, mask, keys_B, site=first_site)
     x_BxLxD = x_BxLxD + dropout(mixed_BxLxD, site=first_site + 1)
     x_BxLxD = layer_norm(c, "attention_norm")(x_BxLxD).astype(c.dtype)
     x_BxLxD = x_BxLxD + dropout(feed_forward(c, x_BxLxD), site=first_site + 2)
@@ -321,32 +322,30 @@ def project_to_width(config: EncoderConfig, embedded_BxLxE: Array) -> Array:
 
 def self_attention(
   config: EncoderConfig,
-  x_BxLxD: Array,
+  inputs: Sequence[Array],
   mask: attention_lib.AttentionMask,
   keys_B: rng.Keys,
   *,
   site: int | Array,
 ) -> Array:
-  """Computes multi-head self-attention, `[B, L, D]`.
+  """Computes multi-head self-attention, `[B, L, D]`, of three equal inputs.
 
   The calling module owns the layers `query`, `key`, `value` and
   `attention_output`.
   """
 
-  def project_heads(name: str) -> Array:
+  def project_heads(name: str, x_BxLxD: Array) -> Array:
     units_BxLxD = dense(config, config.width, name)(x_BxLxD)
     return units_BxLxD.reshape(*x_BxLxD.shape[:2], config.heads, -1)
 
   mixed_BxLxHxS = attention_lib.attend(
-    project_heads("query"),
-    project_heads("key"),
-    project_heads("value"),
+    *map(project_heads, ("query", "key", "value"), inputs),
     mask,
     keys_B,
     rate=config.attention_dropout,
     site=site,
   )
-  mixed_BxLxD = mixed_BxLxHxS.reshape(x_BxLxD.shape)
+  mixed_BxLxD = mixed_BxLxHxS.reshape(inputs[0].shape)
   return dense(config, config.width, "attention_output")(mixed_BxLxD)
 
 

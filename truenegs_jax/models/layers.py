@@ -79,6 +79,33 @@ def _flat(x: Array) -> Array:
   return x.reshape(-1, x.shape[-1])
 
 
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def share(count: int, x: Array) -> tuple[Array, ...]:
+  """Returns `count` copies of x, for a residual and products.
+
+  On a GPU, XLA does not merge products with different inputs: their biases are
+  added in the products, and their gradients are not copied side by side.
+  """
+  copies = (x,) * count
+  return jax.lax.optimization_barrier(copies) if cpu.is_gpu() else copies
+
+
+def _share_forward(count, x):
+  return share(count, x), None
+
+
+def _share_backward(count, _, gradients):
+  total, *others = gradients
+  for gradient in reversed(others):
+    total += gradient
+    if cpu.is_gpu():  # XLA adds a product to an array, not to another product
+      total = jax.lax.optimization_barrier(total)
+  return (total,)
+
+
+share.defvjp(_share_forward, _share_backward)
+
+
 def gelu(x: Array) -> Array:
   """Computes x * Phi(x), as ELECTRA and Hugging Face; BERT's code uses tanh."""
   exact = functools.partial(jax.nn.gelu, approximate=False)
