@@ -28,6 +28,7 @@ from truenegs_jax.train import step as step_lib
 PROGRAMS = "train", "evaluate", "search"
 H100 = "h100"
 H100_DESCRIPTION = pathlib.Path(__file__).parent / "h100.txtpb"
+H100_MEMORY = int(0.75 * 80e9)  # bytes that JAX takes of it
 ONE_CHIP = {"v5e": "v5e:2x2", "v6e": "v6e:2x2"}  # the smallest topologies
 # Without a device XLA cannot choose tiles of Triton's products, whose default
 # is slow; the library's products need no choice.
@@ -176,6 +177,8 @@ def _resolve(
   run = start.Run(config, start.find_tokenizer(config.data)[0])
   mesh = sharding.make_mesh(run.mesh_spec, devices)
   platform = _get_platform(mesh.devices.flat[0])
+  memory = H100_MEMORY if platform == "cuda" else 0
+  run = plan.resolve_chunk(run, mesh, memory)
   run, line = plan.resolve_attention(run, mesh, platform=platform)
   return run, mesh, line
 

@@ -63,6 +63,7 @@ def report(c: ConfigDict, devices: Sequence[jax.Device]) -> dict[str, str]:
     f" slice, in {c.optim.accumulation} micro-batch(es)",
     "layers": f"remat {c.model.remat}, scan {c.model.scan}",
     "attention": step.attention,
+    "logits": plan.describe_logits(step.run, step.mesh),
     **_describe_compiled(step.compiled),
     "FLOPs": f"{step.flops:.3g} per device and step, of the matrix products",
     "seconds": f"{step.trace_secs:.1f} to trace, {step.compile_secs:.1f} to"

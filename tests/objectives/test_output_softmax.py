@@ -9,6 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
 
 from support import tiny
 from truenegs_jax.models import pretrain
@@ -16,7 +18,7 @@ from truenegs_jax.objectives import masking, output_softmax
 from truenegs_jax.runtime import cpu
 from truenegs_jax.runtime import rng as rng_lib
 
-B, K, E = 6, 4, 8
+B, K, E = 6, 5, 8
 BLOCK = output_softmax.BLOCK
 SIZES = BLOCK - 1, BLOCK, 3 * BLOCK + 5
 V = SIZES[-1]
@@ -116,15 +118,27 @@ def assert_same(a, b, tolerance=1e-5):
   [
     (BLOCK - 1, 0),
     (V, 0),
-    (V, 5),
+    (V, 13),  # 2, 2 and 1 slots of each row
     pytest.param(BLOCK, 0, marks=pytest.mark.slow),
-    pytest.param(V, 12, marks=pytest.mark.slow),
+    pytest.param(V, 3, marks=pytest.mark.slow),
   ],
 )
 def test_loss_prediction_sample_and_gradients_equal_the_plain_ones(size, chunk):
   case = make_case(size)
   fused = compute_fused(case, chunk=chunk, temperature=1.5)
   assert_same(fused, compute_plain(case, 1.5))
+
+
+def test_devices_compute_chunks_of_their_own_rows():
+  """Five slots on each of six devices are split in three chunks."""
+  mesh = Mesh(np.array(jax.devices()[:B]), "data")
+  specs = P("data"), P(), P(), P("data"), P("data")
+  shardings = (NamedSharding(mesh, spec) for spec in specs)
+  case = jax.device_put(make_case(), tuple(shardings))
+  text = compute_fused.lower(case, chunk=13).compile().as_text()
+  padded = -(-V // (3 * BLOCK)) * 3 * BLOCK
+  positions = re.findall(rf"f32\[(\d+),{padded}\]", text)
+  assert max(map(int, positions)) == 2  # of 5 on a device
 
 
 def test_gradients_are_the_same_on_other_platforms(monkeypatch):

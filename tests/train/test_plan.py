@@ -6,14 +6,16 @@ import json
 import re
 import types
 
+import jax
 import pytest
 from rich.console import Console
 
 from truenegs_jax.config.sections import Data, PretrainConfig
 from truenegs_jax.data.tokens.tokenizer import SPECIALS
 from truenegs_jax.models import pretrain
+from truenegs_jax.objectives import masking, output_softmax
 from truenegs_jax.pretrain import run as run_lib
-from truenegs_jax.train import plan, start
+from truenegs_jax.train import plan, sharding, speed, start
 from truenegs_jax.workdir.saved_model import build_model
 
 # Parameters as counted with transformers. GFLOP per row (forward and backward,
@@ -42,6 +44,7 @@ SIZES = {
   "bert_large": (335_174_458, 31_782_912, {"bert": 303_391_546}, 1020.3),
 }
 VOCAB_SIZE = 30_522
+SPEC = sharding.get_mesh_spec("dp")
 LARGE = [
   pytest.param(name, marks=pytest.mark.slow)
   for name in ("electra_base", "electra_large", "bert_base", "bert_large")
@@ -83,6 +86,45 @@ def test_flops_include_sentence_encodings():
   plain, sentences = get_config("bert_base"), get_config("bert_base", "sr_sent")
   ratio = plan.row_flops(make_run(sentences)) / plan.row_flops(make_run(plain))
   assert 2.2 < ratio < 2.34  # 3 + 4 encoder passes instead of 3; same head
+
+
+@pytest.mark.parametrize("num_devices", [1, 8])
+def test_as_many_slots_are_computed_as_fit(num_devices):
+  """A chunk's logits take a quarter of a device; fewer chunks would not fit."""
+  c = get_config("electra_small")
+  run, mesh = make_run(c), sharding.make_mesh(SPEC, jax.devices()[:num_devices])
+  slots = masking.num_slots(c.length, c.masking.prob)
+  rows = c.batch_size // num_devices
+  counts = []
+  for memory in (2**27, 2**28, 2**30, 2**34):
+    chosen = plan.resolve_chunk(run, mesh, memory)
+    chunk = chosen.config.model.vocabulary_chunk
+    count = output_softmax.count_chunks(c.batch_size, slots, chunk)
+    counts.append(count)
+
+    def fits(count, memory=memory):
+      return 8 * rows * -(-slots // count) * VOCAB_SIZE <= memory / 4
+
+    assert fits(count) or count == slots
+    assert count == 1 or not fits(count - 1)
+    assert plan.resolve_chunk(chosen, mesh) is chosen  # explicit
+  assert counts[-1] == 1 and counts[:2] == sorted(counts[:2], reverse=True)
+
+
+def test_a_step_has_no_logits_that_do_not_fit(monkeypatch):
+  monkeypatch.setattr(speed, "device_memory", lambda: 2**24)
+  c = get_config("bert_base")
+  c.model.variant = "embedding_size=8 width=16 layers=1 heads=2 ffn=32"
+  c.batch_size, c.length = 8, 32
+  run, mesh = make_run(c), sharding.make_mesh(SPEC, jax.devices()[:1])
+  arrays = plan.abstract_state(run, mesh), plan.abstract_batch(run, mesh)
+  step = plan.build_train_step(run, mesh)
+  text = str(jax.make_jaxpr(step)(*arrays, plan.abstract_aux(run, mesh)))
+  shapes = re.findall(r"f32\[(\d+),(\d+)\]", text)
+  sizes = {int(m) for m, v in shapes if 0 <= int(v) - VOCAB_SIZE < 1_000}
+  assert max(sizes) == 8 * 2  # of 8 * 4 slots
+  line = plan.describe_logits(run, mesh)
+  assert line == "of 32 slots in 2 chunks, 4 MiB with gradients"
 
 
 def test_dry_run_writes_nothing(tmp_path, monkeypatch):

@@ -64,7 +64,7 @@ class Model(Section):
     'Attention: "auto", "xla", "pieces" (CPU) or "flash" (GPU, TPU).',
   )
   vocabulary_chunk: int = free_key(
-    0, "Slots with logits in memory at once; 0: all.", low=0
+    -1, "Slots with logits in memory; -1: as many as fit; 0: all.", low=-1
   )
   pooler: bool = key(False, "True: keep BERT's pooler and NSP head, untrained.")
   sharing: str = choice(

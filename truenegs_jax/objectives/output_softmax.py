@@ -12,12 +12,11 @@ Only one block per slot is then read again, and neither noise nor indices are as
 large as the logits. The gradient of the logits, softmax - one-hot and that of
 the listed logits, is used in the products with vectors and table only. With
 `chunk`, the logits of only that many slots are in memory, and the backward pass
-computes them again.
+computes them again. Each chunk has slots of all rows: none changes its device.
 """
 
 import dataclasses
 import functools
-import math
 from typing import Any
 
 import jax
@@ -64,28 +63,33 @@ def compute(
       its own logits only.
     listed_BxKxS: int32, tokens whose logits are returned; None: none.
     temperature: of the samples only.
-    chunk: the most slots whose logits are in memory at a time; 0: all. Chunks
-      are equal, so they are smaller if `chunk` does not divide the slots.
+    chunk: the most slots whose logits are in memory at a time, but at least
+      one of each row; 0: all.
   """
-  shape = gold_BxK.shape
-  num_slots = math.prod(shape)
+  num_rows, num_slots = gold_BxK.shape
   if listed_BxKxS is None:
-    listed_BxKxS = jnp.zeros((*shape, 0), jnp.int32)
-  uniform_BxKx2 = rng.uniform(keys_B, (shape[1], 2))
-  arrays = vectors_BxKxE, gold_BxK, uniform_BxKx2, listed_BxKxS
-  slots = tuple(x.reshape(num_slots, *x.shape[2:]) for x in arrays)
-  num_chunks = -(-num_slots // chunk) if chunk else 1
-  while num_slots % num_chunks:
-    num_chunks += 1
-  loss_M, predicted_M, sampled_M, listed_MxS = _compute_flat(
-    temperature, num_chunks, slots, word_VxE, bias_V
+    listed_BxKxS = jnp.zeros((*gold_BxK.shape, 0), jnp.int32)
+  uniform_BxKx2 = rng.uniform(keys_B, (num_slots, 2))
+  num_chunks = count_chunks(num_rows, num_slots, chunk)
+  widths = (0, 0), (0, -num_slots % num_chunks), (0, 0)
+  slots = tuple(
+    jax.lax.collapse(jnp.pad(x, widths[: x.ndim]), 0, 2)
+    for x in (vectors_BxKxE, gold_BxK, uniform_BxKx2, listed_BxKxS)
   )
+  loss, predicted, sampled, listed = (
+    x.reshape(num_rows, len(x) // num_rows, *x.shape[1:])[:, :num_slots]
+    for x in _compute_flat(temperature, num_chunks, slots, word_VxE, bias_V)
+  )
+  # Infinite logits may have chosen padding of the vocabulary.
+  last = bias_V.size - 1
   return SoftmaxOutput(
-    loss_M.reshape(shape),
-    _unflatten(predicted_M, shape, bias_V.size),
-    _unflatten(sampled_M, shape, bias_V.size),
-    listed_MxS.reshape(listed_BxKxS.shape),
+    loss, jnp.minimum(predicted, last), jnp.minimum(sampled, last), listed
   )
+
+
+def count_chunks(num_rows: int, num_slots: int, chunk: int) -> int:
+  """Returns the number of chunks in which `compute` splits the K slots."""
+  return -(-num_slots // max(chunk // num_rows, 1)) if chunk > 0 else 1
 
 
 def compute_from_logits(
@@ -109,7 +113,8 @@ def predict(logits_BxKxV: Array) -> Array:
   """Returns the likeliest token of each slot, int32 `[B, K]`; no gradient."""
   blocks_MxCxW = _constant_blocks(logits_BxKxV)
   predicted_M = _argmax(blocks_MxCxW, _block_maxima(blocks_MxCxW))
-  return _unflatten(predicted_M, logits_BxKxV.shape[:2], logits_BxKxV.shape[2])
+  *shape, size = logits_BxKxV.shape
+  return jnp.minimum(predicted_M, size - 1).reshape(shape)
 
 
 def sample(logits_BxKxV: Array, keys_B: Array, temperature: float) -> Array:
@@ -120,13 +125,13 @@ def sample(logits_BxKxV: Array, keys_B: Array, temperature: float) -> Array:
   gradient, since the discriminator does not train the generator (Clark et al.
   2020, section 3.1).
   """
-  shape = logits_BxKxV.shape[:2]
+  *shape, size = logits_BxKxV.shape
   uniform_Mx2 = rng.uniform(keys_B, (shape[1], 2)).reshape(-1, 2)
   blocks_MxCxW = _constant_blocks(logits_BxKxV)
   top_M = _block_maxima(blocks_MxCxW).max(axis=1)
   mass_MxC = _block_sums(blocks_MxCxW, top_M, temperature)
   sampled_M = _sample(blocks_MxCxW, top_M, mass_MxC, uniform_Mx2, temperature)
-  return _unflatten(sampled_M, shape, logits_BxKxV.shape[2])
+  return jnp.minimum(sampled_M, size - 1).reshape(shape)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
@@ -316,13 +321,8 @@ def _constant_blocks(logits_BxKxV: Array) -> Array:
   return logits_MxV.reshape(len(logits_MxV), -1, BLOCK)
 
 
-def _unflatten(token_M: Array, shape: tuple[int, ...], size: int) -> Array:
-  """Reshapes tokens to `[B, K]`; infinite logits may have chosen padding."""
-  return jnp.minimum(token_M, size - 1).reshape(shape)
-
-
 def _split_chunks(tree: Any, num_chunks: int) -> Any:
-  """Puts every n-th slot or column into one chunk; none changes its device."""
+  """Puts every n-th slot or column into one chunk."""
   return jax.tree.map(
     lambda x: jnp.moveaxis(
       x.reshape(len(x) // num_chunks, num_chunks, *x.shape[1:]), 1, 0

@@ -36,7 +36,7 @@ class Options(Readings, kw_only=False):
   masking: masking.MaskingOptions
   sampling_temperature: float = 1.0  # divides the logits, once more, of samples
   correction_steps: int = LARGEST  # the steps with hard correction
-  vocabulary_chunk: int = 0  # the most slots whose logits are in memory; 0: all
+  vocabulary_chunk: int = 0  # of `output_softmax.compute`
 
   @property
   def needs_rates(self) -> bool:

@@ -106,6 +106,7 @@ def dry_run(run: start.Run, console: Console) -> int:
     f" at the {rate:.2g} FLOP/s of a large matrix product, measured now; steps"
     " reach less: --config.minutes=5 measures them",
     "attention": attention,
+    "logits": plan.describe_logits(run, mesh),
     "text": "missing: set --config.data.sources=FILES"
     if c.data.sources == REQUIRED
     else describe_sources(c.data.sources),

@@ -28,6 +28,8 @@ Aux = Mapping[str, jax.Array | jax.ShapeDtypeStruct]
 # Synonyms of a token; WordNet has 55 for one token of BERT's vocabulary.
 ASSUMED_LIST_LENGTH = 64
 TRAINING_PASSES = 3  # forward, and twice as many products backward
+LOGIT_BYTES = 8  # of a logit and its gradient
+LOGITS_SHARE = 1 / 4  # of a device's memory, at most
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,6 +77,20 @@ def resolve_attention(
   )
   distributed.check_same("attention", line)
   return dataclasses.replace(run, attention=implementation), line
+
+
+def resolve_chunk(run: Run, mesh: jax.sharding.Mesh, memory: int = 0) -> Run:
+  """Replaces -1 in `model.vocabulary_chunk` by the most slots that fit.
+
+  `memory`: bytes of a device; 0: of the devices of this run.
+  """
+  if run.config.model.vocabulary_chunk >= 0:
+    return run
+  slot_bytes = LOGIT_BYTES * len(run.tokenizer.vocab)
+  slots = LOGITS_SHARE * (memory or speed.device_memory()) // slot_bytes
+  chunk = int(max(slots, 1)) * mesh.shape[sharding.DATA_AXIS]
+  config = run.config.replace({"model.vocabulary_chunk": chunk})
+  return dataclasses.replace(run, config=config)
 
 
 def abstract_state(run: Run, mesh: jax.sharding.Mesh) -> step_lib.TrainState:
@@ -138,7 +154,7 @@ def make_aux(
 
 def build_train_step(run: Run, mesh: jax.sharding.Mesh) -> Callable:
   """Builds the training step: `(state, batch, aux) -> (state, terms)`."""
-  objective = run.objective(train=True)
+  objective = resolve_chunk(run, mesh).objective(train=True)
   return step_lib.make_train_step(
     sharding.gather_params(objective, mesh, run.mesh_spec),
     run.loss_weights,
@@ -168,7 +184,7 @@ def lower_train_step(
 
 def build_eval_step(run: Run, mesh: jax.sharding.Mesh) -> Callable:
   """Builds the jitted evaluation step: `(params, batch, aux) -> terms`."""
-  objective = run.objective(train=False)
+  objective = resolve_chunk(run, mesh).objective(train=False)
   objective = sharding.gather_params(objective, mesh, run.mesh_spec)
   return jax.jit(
     step_lib.make_eval_step(objective, run.config.seed),
@@ -188,7 +204,7 @@ def build_predict_step(run: Run, mesh: jax.sharding.Mesh) -> Callable:
   sample), `probability` of the predicted token, `weight` (1 for slots in use)
   and `eligible`, by `strict_subword`.
   """
-  options, edges_V = run.options, run.edges_V
+  options, edges_V = resolve_chunk(run, mesh).options, run.edges_V
 
   def predict(
     params: dict, batch: Mapping[str, jax.Array], width: int
@@ -324,6 +340,19 @@ def describe_memory(state: step_lib.TrainState, aux: Aux) -> str:
     f"state {format_mib(sharding.bytes_per_device(state))},"
     f" synonyms {format_mib(sharding.bytes_per_device(aux))}"
   )
+
+
+def describe_logits(run: Run, mesh: jax.sharding.Mesh) -> str:
+  """Describes how many of a micro-batch's logits are in memory at a time."""
+  c, options = run.config, resolve_chunk(run, mesh).options
+  rows, chunk = c.batch_size // c.optim.accumulation, options.vocabulary_chunk
+  slots = masking.num_slots(c.length, options.masking.mask_prob)
+  needs_all = options.soft_prediction == "expected"
+  count = 1 if needs_all else output_softmax.count_chunks(rows, slots, chunk)
+  size = LOGIT_BYTES * rows * slots * len(run.tokenizer.vocab) / count
+  size /= mesh.shape[sharding.DATA_AXIS]
+  how = f"in {count} chunks" if count > 1 else "at once"
+  return f"of {rows * slots:,} slots {how}, {format_mib(size)} with gradients"
 
 
 def format_mib(num_bytes: float) -> str:

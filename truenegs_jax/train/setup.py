@@ -286,6 +286,7 @@ def _report_lines(
     **lines,
     **inputs.coverage,
     "attention": attention,
+    "logits": plan.describe_logits(run, setup.mesh),
     "workdir": f"{workdir}/ ({files.CONFIG}, metrics.jsonl,"
     f" {files.CHECKPOINTS}/, {files.PLOTS}/, {files.EXPORT}/)",
   }

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import pathlib
 import re
 import resource
@@ -34,6 +35,14 @@ PEAK_FLOPS = (
   ("TPU v5p?", "bfloat16", 459e12),
   ("TPU v6( lite|e)", "bfloat16", 918e12),
 )
+
+
+@functools.cache
+def device_memory() -> int:
+  """Returns the bytes that JAX may use of a device of the first process."""
+  stats = jax.local_devices()[0].memory_stats() or {}
+  limit = stats.get("bytes_limit", 16 * 2**30)  # CPUs do not tell
+  return int(distributed.from_first("device_memory", str(limit)))
 
 
 def peak_flops(device_kind: str, dtype: str) -> float | None:
