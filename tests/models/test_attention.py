@@ -3,6 +3,7 @@
 import functools
 import re
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,6 +14,7 @@ from truenegs_jax.models import (
   choose_attention,
   encoder,
   flash_attention,
+  fused_norm,
 )
 from truenegs_jax.runtime import cpu, rng
 from truenegs_jax.runtime.errors import InputError
@@ -129,12 +131,25 @@ def test_a_kernel_of_another_platform_is_an_error():
     choose("flash", "cpu")
 
 
-def check_kernel(monkeypatch, kernel, rate=0.0):
-  """Chooses for a GPU, with a function in place of its kernel."""
+def correct_norm(settings, x, units, vectors, keys_B, site):
+  total = x.astype(jnp.float32) + units + vectors[0][None, None]
+  norm = dict(zip(("scale", "bias"), vectors[1:], strict=True))
+  layer = nn.LayerNorm(use_fast_variance=False)
+  return layer.apply({"params": norm}, total).astype(x.dtype)
+
+
+def has_no_bias_gradient(settings, x, units, vectors, *others):
+  vectors = jax.lax.stop_gradient(vectors)
+  return correct_norm(settings, x, units, vectors, *others)
+
+
+def check_kernel(monkeypatch, kernel, rate=0.0, normalize=correct_norm):
+  """Chooses for a GPU, with functions in place of its kernels."""
   monkeypatch.setattr(flash_attention, "attend", kernel)
+  monkeypatch.setattr(fused_norm, "normalize_sum", normalize)
   return choose_attention.choose(
     "auto",
-    [make_config(width=64, attention_dropout=rate)],
+    [make_config(width=64, attention_dropout=rate, dropout=0.0)],
     ONE_DEVICE,
     length=L,
     platform="cuda",
@@ -169,6 +184,13 @@ def raises_an_error(*_):
 def test_a_kernel_with_correct_numbers_is_chosen(monkeypatch):
   implementation, line = check_kernel(monkeypatch, correct_kernel)
   assert (implementation.name, line) == ("flash", "flash, checked against xla")
+
+
+def test_a_wrong_norm_is_replaced_by_xla(monkeypatch):
+  kernels = correct_kernel, 0.0, has_no_bias_gradient
+  implementation, line = check_kernel(monkeypatch, *kernels)
+  assert implementation == attention.XLA
+  assert "its norm is off by 1" in line
 
 
 @pytest.mark.parametrize(

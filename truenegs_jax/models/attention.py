@@ -40,8 +40,8 @@ class Implementation:
   # Devices that the kernel runs on; None: one. Rows are split over the first
   # axis, and heads over the others that divide their number.
   mesh: Mesh | None = None
-  interpret: bool = False  # runs flash attention without its devices, slowly
-  platform: str = "tpu"  # or "cuda", for flash attention
+  interpret: bool = False  # runs kernels without their devices, slowly
+  platform: str = "tpu"  # or "cuda", for flash attention and `fused_norm`
 
 
 XLA = Implementation()
@@ -114,10 +114,17 @@ def attend(
       keys_B,
       num_scores=rows * heads * length**2,
     )
+  words, rate = dropout_words(query_BxLxHxS, keys_B, rate, site)
+  return _run_kernel(mask, *qkv, words, rate)
+
+
+def dropout_words(
+  x: Array, keys_B: rng.Keys, rate: float, site: int | Array
+) -> tuple[tuple[Array, Array], float]:
+  """Returns words and rate of a kernel's dropout: 0 without keys."""
   if keys_B is None or rate == 0:
-    words = (jnp.zeros(len(query_BxLxHxS), jnp.uint32),) * 2
-    return _run_kernel(mask, *qkv, words, rate=0.0)
-  return _run_kernel(mask, *qkv, rng.row_words(keys_B, site), rate=rate)
+    return (jnp.zeros(len(x), jnp.uint32),) * 2, 0.0
+  return rng.row_words(keys_B, site), rate
 
 
 def _map_row_quarters(

@@ -16,6 +16,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from truenegs_jax.models import attention, encoder, flash_attention
+from truenegs_jax.models import fused_norm as norm_lib
 from truenegs_jax.runtime import cpu, rng
 from truenegs_jax.runtime.errors import InputError
 
@@ -27,6 +28,7 @@ PLATFORMS = {"pieces": ("cpu",), "flash": ("tpu", "cuda")}
 CHOICES = ("auto", "xla", *PLATFORMS)  # of `model.attention`
 ROWS_PER_DEVICE = 4  # in a check
 COMPARED = ("result", "query", "key", "value")  # the last three are gradients
+NORM = "norm"  # with its gradients
 TOLERANCE = 0.03  # relative to the largest entry; bfloat16 has 8 bits
 
 
@@ -99,19 +101,24 @@ def find_problem(
     shape = rows, length, config.heads, config.width // config.heads
     dtype, rate = config.dtype, config.attention_dropout
     arguments = implementation, shape, dtype, rate, window
-    measure = jax.jit(
-      functools.partial(kernel_errors, *arguments),
-      out_shardings=NamedSharding(mesh, P()) if mesh else None,
-    )
+    checks = [functools.partial(kernel_errors, *arguments)]
+    if norm_lib.is_possible(implementation, config.width):
+      how = config.norm_epsilon, config.dropout, implementation
+      settings = norm_lib.Settings(*how)
+      checks += [functools.partial(norm_errors, config, settings, shape[:2])]
+    whole = NamedSharding(mesh, P()) if mesh else None
+    errors: dict[str, float] = {}
     try:
-      errors = {name: float(error) for name, error in measure().items()}
+      for check in checks:
+        measured = jax.jit(check, out_shardings=whole)()
+        errors |= {name: float(error) for name, error in measured.items()}
     except Exception as e:  # from a library, a driver or a compiler
       first_line, *_ = str(e).split("\n")
       return f"{type(e).__name__}: {first_line}"
     wrong = [
       f"its {name} is off by {errors[name]:.2g}"
-      for name in COMPARED
-      if not errors[name] <= TOLERANCE  # also true of NaN
+      for name in (*COMPARED, NORM)
+      if not errors.get(name, 0.0) <= TOLERANCE  # also true of NaN
     ]
     if wrong:
       return ", ".join(wrong)
@@ -155,17 +162,53 @@ def kernel_errors(
     result, vjp = jax.vjp(attend, query, key, value)
     return result, *vjp(cotangent)
 
-  def relative_error(x, expected):
-    x = x.astype(jnp.float32)
-    error = jnp.max(jnp.abs(x - expected), where=real_BxLx1x1, initial=0.0)
-    largest = jnp.max(jnp.abs(expected), where=real_BxLx1x1, initial=0.0)
-    return jnp.where(jnp.isfinite(x).all(), error / largest, jnp.nan)
-
   results = run(implementation, *arrays)
   with jax.default_matmul_precision("highest"):
     expected = run(attention.XLA, *(x.astype(jnp.float32) for x in arrays))
+  relative_error = functools.partial(_relative_error, where=real_BxLx1x1)
   errors = map(relative_error, results, expected)
   return dict(zip(COMPARED, errors, strict=True))
+
+
+def norm_errors(
+  config: encoder.EncoderConfig,
+  settings: norm_lib.Settings,
+  shape: tuple[int, int],
+) -> dict[str, Array]:
+  """Measures the largest error of a fused norm and its gradients."""
+  arrays = jax.random.normal(jax.random.key(0), (3, *shape, config.width))
+  arrays = arrays.astype(config.dtype)
+  keys_B = rng.row_keys(jax.random.key(1), 0, jnp.arange(shape[0]))
+
+  def plain(_, x, units, vectors, keys_B, site):
+    units += vectors[0][None, None]
+    x += rng.dropout(units, keys_B, rate=config.dropout, site=site)
+    norm = {"scale": vectors[1], "bias": vectors[2]}
+    return encoder.layer_norm(config).apply({"params": norm}, x)
+
+  def run(normalize_sum, x, units, cotangent):
+    def normalize(*arrays):
+      return normalize_sum(settings, *arrays, keys_B, 1)
+
+    vectors = tuple(units[:3, 0].astype(jnp.float32))
+    result, vjp = jax.vjp(normalize, x, units, vectors)
+    return jax.tree.leaves((result, vjp(cotangent)))
+
+  results = run(norm_lib.normalize_sum, *arrays)
+  expected = run(plain, *arrays.astype(jnp.float32))
+  return {NORM: jnp.stack([*map(_relative_error, results, expected)]).max()}
+
+
+def _relative_error(
+  x: Array, expected: Array, where: Array | None = None
+) -> Array:
+  """Returns the largest error over the largest entry; NaN if not finite."""
+  x = x.astype(jnp.float32)
+  error, largest = (
+    jnp.max(jnp.abs(y), where=where, initial=0.0)
+    for y in (x - expected, expected)
+  )
+  return jnp.where(jnp.isfinite(x).all(), error / largest, jnp.nan)
 
 
 def _missing_conditions(

@@ -23,7 +23,7 @@ import jax.numpy as jnp
 from truenegs_jax import models
 from truenegs_jax.config import grammar
 from truenegs_jax.models import attention as attention_lib
-from truenegs_jax.models import layers
+from truenegs_jax.models import fused_norm, layers
 from truenegs_jax.runtime import rng
 from truenegs_jax.runtime.errors import InputError
 
@@ -300,13 +300,32 @@ class Layer(nn.Module):
   ) -> Array:
     """Returns the next hidden states, `[B, L, D]` of `config.dtype`."""
     c = self.config
-    dropout = functools.partial(rng.dropout, keys_B=keys_B, rate=c.dropout)
+    is_fused = fused_norm.is_possible(mask.implementation, c.width)
+    is_fused &= c.bias and not self.is_initializing()
+
+    def add(x: Array, units: Array, name: str, site: int | Array) -> Array:
+      """Computes norm(x + dropout(dense(units)))."""
+      output, norm = f"{name}_output", f"{name}_norm"
+      units = dense(c, c.width, output, use_bias=c.bias and not is_fused)(units)
+      if not is_fused:
+        x = x + rng.dropout(units, keys_B, rate=c.dropout, site=site)
+        return layer_norm(c, norm)(x).astype(c.dtype)
+      how = c.norm_epsilon, c.dropout, mask.implementation
+      params = self.variables["params"]
+      vectors = (
+        params[output]["bias"],
+        params[norm]["scale"],
+        params[norm]["bias"],
+      )
+      return fused_norm.normalize_sum(
+        fused_norm.Settings(*how), x, units, vectors, keys_B, site
+      )
+
     x_BxLxD, *inputs = layers.share(4, x_BxLxD)
     mixed_BxLxD = self_attention(c, inputs, mask, keys_B, site=first_site)
-    x_BxLxD = x_BxLxD + dropout(mixed_BxLxD, site=first_site + 1)
-    x_BxLxD = layer_norm(c, "attention_norm")(x_BxLxD).astype(c.dtype)
-    x_BxLxD = x_BxLxD + dropout(feed_forward(c, x_BxLxD), site=first_site + 2)
-    return layer_norm(c, "ffn_norm")(x_BxLxD).astype(c.dtype)
+    x_BxLxD = add(x_BxLxD, mixed_BxLxD, "attention", first_site + 1)
+    hidden_BxLxF = layers.gelu(dense(c, c.ffn, "ffn_input")(x_BxLxD))
+    return add(x_BxLxD, hidden_BxLxF, "ffn", first_site + 2)
 
 
 def project_to_width(config: EncoderConfig, embedded_BxLxE: Array) -> Array:
@@ -330,29 +349,24 @@ def self_attention(
 ) -> Array:
   """Computes multi-head self-attention, `[B, L, D]`, of three equal inputs.
 
-  The calling module owns the layers `query`, `key`, `value` and
-  `attention_output`.
+  The calling module owns the layers `query`, `key` and `value`.
   """
 
   def project_heads(name: str, x_BxLxD: Array) -> Array:
     units_BxLxD = dense(config, config.width, name)(x_BxLxD)
     return units_BxLxD.reshape(*x_BxLxD.shape[:2], config.heads, -1)
 
+  query, key, value = map(project_heads, ("query", "key", "value"), inputs)
   mixed_BxLxHxS = attention_lib.attend(
-    *map(project_heads, ("query", "key", "value"), inputs),
+    query,
+    key,
+    value,
     mask,
     keys_B,
     rate=config.attention_dropout,
     site=site,
   )
-  mixed_BxLxD = mixed_BxLxHxS.reshape(inputs[0].shape)
-  return dense(config, config.width, "attention_output")(mixed_BxLxD)
-
-
-def feed_forward(config: EncoderConfig, x_BxLxD: Array) -> Array:
-  """Computes dense, gelu, dense; the caller owns `ffn_input`, `ffn_output`."""
-  hidden_BxLxF = layers.gelu(dense(config, config.ffn, "ffn_input")(x_BxLxD))
-  return dense(config, config.width, "ffn_output")(hidden_BxLxF)
+  return mixed_BxLxHxS.reshape(inputs[0].shape)
 
 
 def document_positions(documents_BxL: Array) -> Array:
@@ -367,10 +381,9 @@ def dense(
   config: EncoderConfig, features: int, name: str | None = None, **fields: Any
 ) -> layers.Dense:
   """Returns a dense layer; `fields` are those of `layers.Dense`."""
-  own = dict(kernel_init=config.initializer, dtype=config.dtype)
-  return layers.Dense(
-    features, use_bias=config.bias, name=name, **{**own, **fields}
-  )
+  own: dict[str, Any] = dict(use_bias=config.bias, dtype=config.dtype)
+  own["kernel_init"] = config.initializer
+  return layers.Dense(features, name=name, **own | fields)
 
 
 def layer_norm(

@@ -81,17 +81,13 @@ def _flat(x: Array) -> Array:
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def share(count: int, x: Array) -> tuple[Array, ...]:
-  """Returns `count` copies of x, for a residual and products.
+  """Returns copies of x, for a residual and for products.
 
-  On a GPU, XLA does not merge products with different inputs: their biases are
-  added in the products, and their gradients are not copied side by side.
+  On a GPU, XLA would merge products with one input, and add their biases and
+  join their gradients in passes of their own.
   """
   copies = (x,) * count
   return jax.lax.optimization_barrier(copies) if cpu.is_gpu() else copies
-
-
-def _share_forward(count, x):
-  return share(count, x), None
 
 
 def _share_backward(count, _, gradients):
@@ -103,7 +99,7 @@ def _share_backward(count, _, gradients):
   return (total,)
 
 
-share.defvjp(_share_forward, _share_backward)
+share.defvjp(lambda count, x: (share(count, x), None), _share_backward)
 
 
 def gelu(x: Array) -> Array:
