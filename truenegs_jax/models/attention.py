@@ -114,17 +114,8 @@ def attend(
       keys_B,
       num_scores=rows * heads * length**2,
     )
-  words, rate = dropout_words(query_BxLxHxS, keys_B, rate, site)
+  words, rate = rng.dropout_words(query_BxLxHxS, keys_B, rate, site)
   return _run_kernel(mask, *qkv, words, rate)
-
-
-def dropout_words(
-  x: Array, keys_B: rng.Keys, rate: float, site: int | Array
-) -> tuple[tuple[Array, Array], float]:
-  """Returns words and rate of a kernel's dropout: 0 without keys."""
-  if keys_B is None or rate == 0:
-    return (jnp.zeros(len(x), jnp.uint32),) * 2, 0.0
-  return rng.row_words(keys_B, site), rate
 
 
 def _map_row_quarters(

@@ -106,11 +106,11 @@ def find_problem(
       how = config.norm_epsilon, config.dropout, implementation
       settings = norm_lib.Settings(*how)
       checks += [functools.partial(norm_errors, config, settings, shape[:2])]
-    whole = NamedSharding(mesh, P()) if mesh else None
+    everywhere = NamedSharding(mesh, P()) if mesh else None
     errors: dict[str, float] = {}
     try:
       for check in checks:
-        measured = jax.jit(check, out_shardings=whole)()
+        measured = jax.jit(check, out_shardings=everywhere)()
         errors |= {name: float(error) for name, error in measured.items()}
     except Exception as e:  # from a library, a driver or a compiler
       first_line, *_ = str(e).split("\n")

@@ -18,11 +18,11 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import PartitionSpec as P
 
-from truenegs_jax.models import attention
 from truenegs_jax.runtime import rng
 
 Array = jax.Array
 Ref = Any  # of Pallas: a pointer
+Implementation = Any  # attention.Implementation, of a module of this height
 
 FORWARD, BACKWARD = "norm_forward", "norm_backward"
 # ptxas spills no register, and two programs fit on a processor.
@@ -35,10 +35,10 @@ class Settings(NamedTuple):
 
   epsilon: float
   rate: float
-  how: attention.Implementation
+  how: Implementation
 
 
-def is_possible(how: attention.Implementation, width: int) -> bool:
+def is_possible(how: Implementation, width: int) -> bool:
   """Whether the kernels run there: beside flash attention."""
   return how.name == "flash" and how.platform == "cuda" and width <= 2 * TILE
 
@@ -55,7 +55,7 @@ def normalize_sum(
 
   `vectors` are the bias of units, and scale and bias of the norm.
   """
-  words, rate = attention.dropout_words(x_BxLxD, keys_B, settings.rate, site)
+  words, rate = rng.dropout_words(x_BxLxD, keys_B, settings.rate, site)
   settings = settings._replace(rate=rate)
   return _normalize_sum(settings, *words, x_BxLxD, units_BxLxD, *vectors)
 
