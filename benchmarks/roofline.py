@@ -55,8 +55,7 @@ _FLASH = re.compile(
   r"(?:_window(\d+))?\b"
 )
 _NORM = re.compile(rf"\b({fused_norm.FORWARD}|{fused_norm.BACKWARD})\b")
-# Of the hash of `rng.random_bits`, after its counter: shifts, xors, products.
-DRAW_INTEGERS = 11
+DRAW_INTEGERS = 3  # of `rng.is_kept` for each element: ^, ^, *
 # Without an estimate libtpu writes 2^64 - 1, or nothing.
 _CYCLES = re.compile(r'"estimated_cycles":"(\d{1,15})"')
 
@@ -257,18 +256,20 @@ def _bound_kernel(
       f"The cost of the custom call '{op.target}' ({op.name}) is unknown. Add"
       " it to benchmarks/roofline.py."
     )
-  documents, *_, heads, query = (
-    _operand(computation, op, i).results[0] for i in range(5)
+  _, words, _, query = (
+    _operand(computation, op, i).results[0] for i in range(4)
   )
+  rows, heads, _, length = words.shape
   cost = flash_attention.cost(
     flash[1],
     flash_attention.Settings(
-      length=documents.shape[-1],
+      length=length,
+      rate=float(sizes.drops_weights),
       window=int(flash[2] or 0),
       platform="cuda" if "triton" in op.target else "tpu",
     ),
-    rows=documents.shape[0],
-    heads=heads.shape[0],
+    rows=rows,
+    heads=heads,
     width=query.shape[-1],
     dtype={name: dtype for dtype, name in HLO_DTYPES.items()}[query.dtype],
   )

@@ -27,6 +27,11 @@ def random_bits(keys_B, shape, site=0):
   return np.asarray(rng.random_bits(keys_B, shape, site=site))
 
 
+def dropped(keys_B, shape, rate=0.1, site=0):
+  x = jnp.ones((len(keys_B), *shape))
+  return np.asarray(rng.dropout(x, keys_B, rate=rate, site=site)) == 0
+
+
 def assert_uniform(values, count):
   """Asserts chi-square of `count` equally likely values within 5 deviations."""
   counts = np.bincount(values.ravel(), minlength=count)
@@ -57,15 +62,38 @@ def test_groups_of_bits_are_uniform_at_every_position(shape):
       assert_uniform(bits >> low & 2**width - 1, 2**width)
 
 
-def test_neighbouring_elements_are_independent():
-  """A pattern would change the variance of sums over blocks."""
-  keep = random_bits(keys(128), (4096,)) < 2**32 // 10
-  for size in (2, 16, 128, 1024):
-    blocks = keep.reshape(-1, size).sum(axis=1)
-    ratio = blocks.var() / (size * 0.1 * 0.9)
-    assert abs(ratio - 1) < 5 * np.sqrt((2 + 5 / size) / blocks.size), size
-  for lag in (1, 2, 4, 16, 64, 128, 256, 1024):
-    assert_uncorrelated(keep[:, :-lag], keep[:, lag:])
+@pytest.mark.parametrize("rate", [0.1, 0.5])
+def test_neighbouring_decisions_are_independent(rate):
+  """A pattern would change the variance of sums, or counts of 8 neighbours."""
+  drop = dropped(keys(64), (64, 512), rate)
+  kurtosis = 1 / (rate * (1 - rate)) - 6
+  shares = np.bincount([x.bit_count() for x in range(256)], minlength=9)
+  for x in (drop, np.swapaxes(drop, 1, 2)):
+    for size in (2, 16, 64):
+      sums = x.reshape(-1, size).sum(axis=1) - size * rate
+      mean_square = (sums**2).mean() / (size * rate * (1 - rate))
+      error = np.sqrt((2 + kurtosis / size) / sums.size)
+      assert abs(mean_square - 1) < 5 * error, size
+    for lag in (1, 2, 4, 16, 32):
+      assert_uncorrelated(x[:, :, :-lag], x[:, :, lag:])
+    eights = np.packbits(x.reshape(-1, 8), axis=1)
+    ones = np.bitwise_count(eights).ravel()
+    probs = shares * rate ** np.arange(9.0) * (1 - rate) ** np.arange(8, -1, -1)
+    counts, expected = np.bincount(ones, minlength=9), probs * ones.size
+    assert (abs(counts - expected) < 5 * np.sqrt(expected) + 5).all()
+
+
+def test_decisions_of_a_line_are_uncorrelated_at_every_lag():
+  """With one stride for both words, lag 305 would fail: its product is 2^31.
+
+  Each line has its own words, so that the signs of such correlations differ.
+  """
+  signs = 1 - 2 * dropped(keys(32), (256, 2048), rate=0.5).astype(np.float32)
+  for lag in (1, 144, 233, 305, 610):
+    sums = np.einsum("blk,blk->bl", signs[..., lag:], signs[..., :-lag])
+    squares = sums**2 / (2048 - lag)
+    error = squares.std() / np.sqrt(squares.size)
+    assert abs(squares.mean() - 1) < 5 * error, lag
 
 
 # The counter is multiplied by the golden ratio, so that the products nearly
@@ -84,12 +112,12 @@ def test_differences_of_elements_are_uniform(lag):
 def test_rows_sites_steps_and_purposes_are_uncorrelated():
   """All pairs at once, to detect a small part that many have in common."""
   streams = [
-    random_bits(rng.purpose_keys(keys(6, step), purpose), (8192,), site)
+    dropped(rng.purpose_keys(keys(6, step), purpose), (16, 512), site=site)
     for step in (0, 1, 2, 1000)
     for purpose in (2, 3)
     for site in (0, 1, 2, 3, 35, 36)
   ]
-  keep = (np.concatenate(streams) < 2**32 // 10).astype(np.float32)
+  keep = np.concatenate(streams).reshape(-1, 8192).astype(np.float32)
   z = np.corrcoef(keep)[np.triu_indices(len(keep), 1)] * np.sqrt(8192)
   assert abs(z).max() < 6
   assert abs((z**2).mean() - 1) < 5 * np.sqrt(2 / z.size)
@@ -164,8 +192,6 @@ def test_dropout_zeroes_its_share_and_keeps_the_mean(rate):
   assert abs((y == 0).mean() - rate) < 5 * error
   assert abs(y.mean() - 1.0) < 5 * error / (1 - rate)
   np.testing.assert_allclose(np.unique(y), [0.0, 1 / (1 - rate)], rtol=1e-6)
-  other = rng.dropout(x, keys(), rate=rate, site=4)
-  assert_uncorrelated(y, np.asarray(other))
 
 
 def test_a_site_can_be_an_array():
@@ -188,6 +214,8 @@ def test_numbers_are_the_same_in_every_version():
     rng.random_bits(keys_2, (3,), site=5),
     [[3173825177, 302846390, 724730429], [2935275416, 506603176, 3792768047]],
   )
+  drop = dropped(keys_2, (2, 8), rate=0.5, site=5)
+  np.testing.assert_array_equal(np.packbits(drop), [54, 149, 251, 151])
 
 
 def test_dropout_without_keys_or_rate_is_the_identity_and_keeps_the_type():

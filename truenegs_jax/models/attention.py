@@ -17,7 +17,6 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
@@ -114,7 +113,11 @@ def attend(
       keys_B,
       num_scores=rows * heads * length**2,
     )
-  words, rate = rng.dropout_words(query_BxLxHxS, keys_B, rate, site)
+  rows, length, heads, _ = query_BxLxHxS.shape
+  words = (jnp.zeros((rows, heads, length), jnp.uint32),) * 2
+  if keys_B is None or rate == 0:
+    return _run_kernel(mask, *qkv, words, rate=0.0)
+  words = rng.line_words(keys_B, (heads, length), site)
   return _run_kernel(mask, *qkv, words, rate)
 
 
@@ -178,14 +181,11 @@ def _run_kernel(
     length, rate, mask.window, how.platform, how.interpret
   )
 
-  def kernel(query, key, value, documents, words, heads):
-    return flash_attention.attend(
-      query, key, value, documents, words, heads, settings
-    )
+  def kernel(query, key, value, documents, words):
+    return flash_attention.attend(query, key, value, documents, words, settings)
 
   qkv = query_BxLxHxS, key_BxLxHxS, value_BxLxHxS
-  heads_H = np.arange(heads, dtype=np.int32)  # a constant, not a launch
-  arrays = *qkv, mask.documents_BxL, words, heads_H
+  arrays = *qkv, mask.documents_BxL, words
   if mesh is None:
     return kernel(*arrays)
   rows, *others = mesh.axis_names
@@ -194,7 +194,7 @@ def _run_kernel(
   return jax.shard_map(
     kernel,
     mesh=mesh,
-    in_specs=(units, units, units, P(rows), P(rows), P(split or None)),
+    in_specs=(units, units, units, P(rows), P(rows, split or None)),
     out_specs=units,
     check_vma=False,
   )(*arrays)

@@ -2,9 +2,8 @@
 
 Scores stay on the chip: the forward pass keeps the log-sum-exp of each query
 only, and the backward pass computes the scores again (Dao et al. 2022,
-"FlashAttention"; Dao 2023, "FlashAttention-2"). Dropout hashes the index of a
-weight in [heads, queries, keys] as `rng.random_bits` does, so that it drops
-the units that `rng.dropout` drops, whatever the tiles or the mesh.
+"FlashAttention"; Dao 2023, "FlashAttention-2"). A query's weights are a line of
+`rng.dropout`, which drops the same weights, whatever the tiles or the mesh.
 
 The kernels are written in Pallas, once for both platforms; `_run` knows how
 they differ, and Pallas is imported when a kernel is traced. A program computes
@@ -77,7 +76,6 @@ def attend(
   value_BxLxHxS: Array,
   documents_BxL: Array,
   words: tuple[Array, Array],
-  heads_H: Array,
   settings: Settings,
 ) -> Array:
   """Computes dropout(softmax(query key^T / sqrt(S))) value, `[B, L, H, S]`.
@@ -85,8 +83,7 @@ def attend(
   Args:
     query_BxLxHxS, key_BxLxHxS, value_BxLxHxS: f32 or bf16, the result's dtype.
     documents_BxL: int32; a query attends to the keys of its document.
-    words: of dropout, uint32 [B] each, see `rng.row_words`.
-    heads_H: int32 numbers of the heads, of which a device of a mesh has some.
+    words: of dropout, uint32 [B, H, L] each, see `rng.line_words`.
     settings: of this length.
   """
   length = query_BxLxHxS.shape[1]
@@ -104,7 +101,11 @@ def attend(
   qkv = (
     swap_heads(pad(x)) for x in (query_BxLxHxS, key_BxLxHxS, value_BxLxHxS)
   )
-  mixed = _attend(settings, documents_Bx1xL, *words, heads_H, *qkv)
+  words_2xBxHx1xL = (
+    jnp.pad(x, ((0, 0), (0, 0), (0, filled - length)))[:, :, None]
+    for x in words
+  )
+  mixed = _attend(settings, documents_Bx1xL, *words_2xBxHx1xL, *qkv)
   return swap_heads(mixed)[:, :length]
 
 
@@ -162,16 +163,18 @@ def cost(
   if settings.platform == "cuda":
     again = rows * heads * tiles * blocks.streamed
   token, number = width * jnp.dtype(dtype).itemsize, 4
+  words = 2 * number if settings.rate else 0
   if kernel == FORWARD:
     products, passes = 2, 1
-    read = once * (2 * token + 2 * number) + again * (2 * token + number)
+    read = once * (2 * token + 2 * number + words)
+    read += again * (2 * token + number)
   else:
     passes = 1 if filled == blocks.fixed == blocks.streamed else 2
     products = 5 if passes == 1 else 7
     # Queries, keys, values and their gradients, and that of the result.
-    read = once * (7 * token + 3 * number)
+    read = once * (7 * token + 3 * number + words)
     if passes == 2 and settings.platform == "cuda":
-      read += again * (4 * token + 4 * number)
+      read += again * (4 * token + 4 * number + words)
   return {
     "flops": 2 * products * scores * width,
     "transcendentals": passes * scores,
@@ -205,7 +208,7 @@ def _backward_rule(
   # The kernel scales its results instead of each weight that is kept.
   delta_BxHx1xL = delta[:, :, None] * (1 - settings.rate)
   inputs = *arrays, cotangent, lse, delta_BxHx1xL
-  return None, None, None, None, *_run(flash_backward, settings, *inputs)
+  return None, None, None, *_run(flash_backward, settings, *inputs)
 
 
 _attend.defvjp(_forward_rule, _backward_rule)
@@ -222,15 +225,14 @@ def _run(
   """
   from jax.experimental import pallas as pl
 
-  documents, _, _, heads_H, query, *_ = arrays
-  rows, _, length = documents.shape
-  heads, width = heads_H.size, query.shape[-1]
+  _, words, _, query, *_ = arrays
+  rows, heads, _, length = words.shape
+  width = query.shape[-1]
   layer: Any = dict(rows=rows, heads=heads, width=width, dtype=query.dtype)
   blocks = block_sizes(kernel.__name__, settings, width, query.dtype)
   if settings.platform == "tpu":
     from jax.experimental.pallas import tpu
 
-    scalars = pl.BlockSpec(memory_space=tpu.SMEM)
     units = pl.BlockSpec(
       (None, None, length, width), lambda b, h, _: (b, h, 0, 0)
     )
@@ -242,14 +244,13 @@ def _run(
   else:
     from jax.experimental.pallas import triton
 
-    scalars = pl.BlockSpec()
     units = pl.BlockSpec(
       (None, length, None, width), lambda b, h, _: (b, 0, h, 0)
     )
     params = triton.CompilerParams(num_warps=GPU_WARPS, num_stages=2)
   line = pl.BlockSpec((None, None, 1, length), lambda b, h, _: (b, h, 0, 0))
   document_line = pl.BlockSpec((None, 1, length), lambda b, h, _: (b, 0, 0))
-  in_specs = [document_line, scalars, scalars, scalars, units, units, units]
+  in_specs = [document_line, line, line, units, units, units]
   like = jax.ShapeDtypeStruct(query.shape, query.dtype)
   lse = jax.ShapeDtypeStruct((rows, heads, 1, length), jnp.float32)
   results = [(like, units), (lse, line)]
@@ -276,7 +277,6 @@ def flash_forward(
   documents_ref: Ref,
   first_ref: Ref,
   second_ref: Ref,
-  heads_ref: Ref,
   query_ref: Ref,
   key_ref: Ref,
   value_ref: Ref,
@@ -285,7 +285,7 @@ def flash_forward(
 ) -> None:
   """Computes the result of a block of queries, and log2-sum-exp2 of scores."""
   queries, streamed = _slices(blocks)
-  drop = _make_dropout(settings, first_ref, second_ref, heads_ref)
+  drop = _make_dropout(settings, first_ref, second_ref)
   query_FxS = query_ref[queries, :]
   query_side = _side(documents_ref, queries, axis=0)
 
@@ -302,7 +302,7 @@ def flash_forward(
     shrink_Fx1 = jnp.exp2(largest_Fx1 - next_Fx1)
     total_Fx1 = total_Fx1 * shrink_Fx1
     total_Fx1 += jnp.sum(weights_FxT, axis=1, keepdims=True)
-    (weights_FxT,) = drop(query_side, key_side, weights_FxT)
+    (weights_FxT,) = drop(queries, 0, key_side, weights_FxT)
     mixed_FxS *= shrink_Fx1
     mixed_FxS += _product(
       weights_FxT.astype(value_ref.dtype), value_ref[keys, :], 1, 0
@@ -329,7 +329,6 @@ def flash_backward(
   documents_ref: Ref,
   first_ref: Ref,
   second_ref: Ref,
-  heads_ref: Ref,
   query_ref: Ref,
   key_ref: Ref,
   value_ref: Ref,
@@ -343,7 +342,7 @@ def flash_backward(
   """Computes the gradients of a block of keys, values and queries."""
   fixed, streamed = _slices(blocks)
   length, width = key_ref.shape
-  drop = _make_dropout(settings, first_ref, second_ref, heads_ref)
+  drop = _make_dropout(settings, first_ref, second_ref)
 
   def differentiate(
     tensors: tuple[Array, ...], queries: Ref, keys: Ref, axis: int
@@ -360,7 +359,7 @@ def flash_backward(
     weights = jnp.exp2(scores - _line(lse_ref, queries, axis))
     first, second = (cotangent, value) if axis == 0 else (value, cotangent)
     gradient = _product(first, second, 1, 1)
-    gradient, dropped = drop(query_side, key_side, gradient, weights)
+    gradient, dropped = drop(queries, axis, key_side, gradient, weights)
     gradient = weights * (gradient - _line(delta_ref, queries, axis))
     return dropped.astype(value.dtype), gradient.astype(value.dtype)
 
@@ -472,22 +471,17 @@ def _scores(
 
 
 def _make_dropout(
-  settings: Settings, first_ref: Ref, second_ref: Ref, heads_ref: Ref
+  settings: Settings, first_ref: Ref, second_ref: Ref
 ) -> Callable[..., tuple[Array, ...]]:
-  """Returns `drop(queries, keys, *tiles)`; what it keeps is not scaled."""
-  from jax.experimental import pallas as pl
-
+  """Returns `drop(queries, axis, keys, *tiles)`, which does not scale."""
   if not settings.rate:
-    return lambda queries, keys, *tiles: tiles
-  row, length = pl.program_id(0), jnp.uint32(settings.length)
-  words = first_ref[row], second_ref[row]
-  # The index in [heads, queries, keys] without added tokens, modulo 2^32.
-  head_start = heads_ref[pl.program_id(1)].astype(jnp.uint32) * length
+    return lambda queries, axis, keys, *tiles: tiles
 
-  def drop(queries: Side, keys: Side, *tiles: Array) -> tuple[Array, ...]:
-    line = (head_start + queries.positions.astype(jnp.uint32)) * length
-    counter = line + keys.positions.astype(jnp.uint32)
-    kept = rng.is_kept(rng.hash_counter(counter, *words), settings.rate)
+  def drop(
+    queries: Any, axis: int, keys: Side, *tiles: Array
+  ) -> tuple[Array, ...]:
+    words = _line(first_ref, queries, axis), _line(second_ref, queries, axis)
+    kept = rng.is_kept(keys.positions.astype(jnp.uint32), words, settings.rate)
     return tuple(jnp.where(kept, x, 0.0) for x in tiles)
 
   return drop

@@ -1,8 +1,8 @@
 """norm(x + dropout(units + bias)) as two fused kernels, for NVIDIA's GPUs.
 
 Each pass reads and writes two arrays; XLA's passes need 13 in all. The backward
-pass also adds up the gradients of all vectors. Dropout hashes the index of a
-unit in [tokens, units], so that it drops what `rng.dropout` drops.
+pass also adds up the gradients of all vectors. The units of a token are a line
+of `rng.dropout`, which drops the same units.
 
 A program computes some tokens of one row, a tile [R, C] at a time. C is a power
 of two, as Triton's tiles are; columns beyond the width D do not exist.
@@ -210,12 +210,16 @@ def _make_dropout(
   row_words = [word[row] for word in words]
 
   def drop(tile: Array, start: Array | int) -> Array:
-    token, column = (
-      lax.broadcasted_iota(jnp.int32, tile.shape, axis) for axis in (0, 1)
+    token_Rx1, column_1xC = (
+      lax.broadcasted_iota(jnp.int32, shape, axis)
+      for axis, shape in enumerate(((len(tile), 1), (1, tile.shape[1])))
     )
-    counter = (token + first + start) * ref.shape[1] + column
-    bits = rng.hash_counter(counter.astype(jnp.uint32), *row_words)
-    kept = rng.is_kept(bits, settings.rate)
+    counter_Rx1 = 2 * (token_Rx1 + first + start).astype(jnp.uint32)
+    line_words = (
+      rng.hash_counter(counter_Rx1, *row_words),
+      rng.hash_counter(counter_Rx1 + jnp.uint32(1), *row_words),
+    )
+    kept = rng.is_kept(column_1xC.astype(jnp.uint32), line_words, settings.rate)
     return jnp.where(kept, tile / (1 - settings.rate), 0.0)
 
   return drop

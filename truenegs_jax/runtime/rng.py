@@ -5,9 +5,9 @@ one of the constants below, is folded in as well, and each place in a network
 has a site number. A mask, a sample or a dropped unit is therefore a function of
 its address, whatever the number of devices, processes or micro-batches.
 
-Large draws (dropout, token sampling) hash an element counter with the key
-instead of using threefry, which on a CPU would take longer than the matrix
-products of a small model.
+Large draws hash an element counter with the key instead of using threefry,
+which on a CPU would take longer than the matrix products of a small model.
+Dropout hashes a counter of lines, and its elements take three operations each.
 """
 
 import jax
@@ -93,26 +93,47 @@ def row_words(keys_B: Array, site: int | Array) -> tuple[Array, Array]:
 def dropout_words(
   x: Array, keys_B: Keys, rate: float, site: int | Array
 ) -> tuple[tuple[Array, Array], float]:
-  """Returns words and rate of a kernel's dropout: 0 without keys."""
+  """Returns row words and rate of a kernel's dropout: 0 without keys."""
   if keys_B is None or rate == 0:
     return (jnp.zeros(len(x), jnp.uint32),) * 2, 0.0
   return row_words(keys_B, site), rate
 
 
 def hash_counter(counter: Array, first: Array, second: Array) -> Array:
-  """Hashes uint32 counters by the words of their row; see `random_bits`.
-
-  Kernels call it, too: the counter of an element is its index in the numbers of
-  its row.
-  """
+  """Hashes uint32 counters by the words of their row; see `random_bits`."""
   bits = counter * jnp.uint32(0x9E3779B1) + first
   bits = (bits ^ (bits >> 16)) * jnp.uint32(0x85EBCA6B) ^ second
   bits = (bits ^ (bits >> 13)) * jnp.uint32(0xC2B2AE35)
   return bits ^ (bits >> 16)
 
 
-def is_kept(bits: Array, rate: float) -> Array:
-  """Returns whether dropout keeps the elements with these bits."""
+def line_words(
+  keys_B: Array, lines: tuple[int, ...], site: int | Array
+) -> tuple[Array, Array]:
+  """Returns the two words of each line of a row's dropout, `[B, *lines]`.
+
+  A line is the last axis of what drops out: units of a token, or weights of a
+  query.
+  """
+  words_BxNx2 = random_bits(keys_B, (*lines, 2), site=site)
+  return words_BxNx2[..., 0], words_BxNx2[..., 1]
+
+
+def is_kept(place: Array, words: tuple[Array, Array], rate: float) -> Array:
+  """Returns whether dropout keeps the elements at these places of their lines.
+
+  Each line has its words, and each place two products, which add no cost for
+  each element. The high bits of the result are random. The strides differ: with
+  one, decisions depend on each other at lags where its products nearly repeat.
+
+  Args:
+    place: uint32, from 0.
+    words: of the lines, of shapes that broadcast with the places'.
+    rate: probability of dropping an element.
+  """
+  first, second = words
+  bits = first ^ place * jnp.uint32(0x9E3779B1)
+  bits *= second ^ place * jnp.uint32(0xC2B2AE35)
   return bits >= jnp.uint32(int(rate * 2**32))
 
 
@@ -127,8 +148,11 @@ def dropout(x: Array, keys_B: Keys, *, rate: float, site: int | Array) -> Array:
   """
   if keys_B is None or rate == 0.0:
     return x
-  bits = random_bits(keys_B, x.shape[1:], site=site)
-  return jnp.where(is_kept(bits, rate), x / (1.0 - rate), 0).astype(x.dtype)
+  first, second = line_words(keys_B, x.shape[1:-1], site)
+  line = (1,) * (x.ndim - 1) + x.shape[-1:]
+  place = jax.lax.broadcasted_iota(jnp.uint32, line, x.ndim - 1)
+  kept = is_kept(place, (first[..., None], second[..., None]), rate)
+  return jnp.where(kept, x / (1.0 - rate), 0).astype(x.dtype)
 
 
 def _finalize(x: Array) -> Array:
