@@ -56,7 +56,7 @@ class OwnStep:
     batch = self._step.batch(self._count)
     self._state, terms = self._step.compiled(self._state, batch, self._step.aux)
     self._count += 1
-    return float(self._total_loss(terms, self._count - 1))
+    return float(self._total_loss(terms))
 
   def draws(self) -> Draws:
     """Returns the next step's tokens, masked tokens, positions and samples."""
