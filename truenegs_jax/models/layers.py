@@ -62,9 +62,15 @@ def _affine_backward(dtype, residuals, dy):
   x, kernel_DxF, bias_F = residuals
   dy_MxF = _flat(dy)
   dx_MxD = dy_MxF @ kernel_DxF.astype(dtype).T
-  dkernel_DxF = jnp.matmul(
-    _flat(x.astype(dtype)).T, dy_MxF, preferred_element_type=jnp.float32
-  )
+  multiply = functools.partial(jnp.matmul, preferred_element_type=jnp.float32)
+  x_MxD = _flat(x.astype(dtype))
+  if x_MxD.shape[1] > dy_MxF.shape[1]:
+    # XLA sums over rows faster if the result has more columns than rows. The
+    # barrier keeps it from turning this into the other product.
+    dkernel_FxD = multiply(dy_MxF.T, x_MxD)
+    dkernel_DxF = jax.lax.optimization_barrier(dkernel_FxD).T
+  else:
+    dkernel_DxF = multiply(x_MxD.T, dy_MxF)
   dbias_F = None
   if bias_F is not None:
     dbias_F = dy_MxF.sum(axis=0, dtype=jnp.float32)
