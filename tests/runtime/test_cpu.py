@@ -1,6 +1,7 @@
 """Code for CPUs gives the results of plain flax and can be switched off."""
 
 import functools
+import pathlib
 
 import flax.linen as nn
 import jax
@@ -72,3 +73,17 @@ def test_a_sample_does_not_depend_on_the_switch():
   with cpu.lowering_for("tpu"):
     actual = output_softmax.sample(logits_BxKxV, keys_B, 1.0)
   np.testing.assert_array_equal(actual, expected)
+
+
+def test_the_installed_xla_knows_the_options_of_a_cpu(monkeypatch):
+  monkeypatch.delenv(cpu.SWITCH, raising=False)
+  monkeypatch.setattr(pathlib.Path, "exists", lambda path: True)
+  for flags, is_set in (("avx512_bf16", True), ("avx512f", False)):
+    text = f"flags : fpu {flags} sse\n"
+    monkeypatch.setattr(pathlib.Path, "read_text", lambda *_, **__: text)  # noqa: B023
+    options = cpu.compiler_options()
+    assert bool(options) == is_set
+    with cpu.lowering_for("cuda"):
+      assert not cpu.compiler_options()
+    add = jax.jit(lambda x: x + 1, compiler_options=options)
+    assert add(1) == 2  # an unknown option is an error

@@ -24,6 +24,7 @@ from truenegs_jax.finetune.options import FinetuneOptions
 from truenegs_jax.finetune.task_data import TaskData
 from truenegs_jax.models import finetune, pretrain
 from truenegs_jax.objectives import task_losses
+from truenegs_jax.runtime import cpu
 from truenegs_jax.runtime.errors import NonFiniteError
 from truenegs_jax.tasks import batches
 from truenegs_jax.train import guards, metrics, optim, sharding, speed
@@ -94,7 +95,12 @@ class TrainingSetup:
       options.optim.accumulation,
     )
     outputs = shardings, sharding.replicated_sharding(mesh)
-    self.train_step = jax.jit(step, donate_argnums=0, out_shardings=outputs)
+    self.train_step = jax.jit(
+      step,
+      donate_argnums=0,
+      out_shardings=outputs,
+      compiler_options=cpu.compiler_options(),
+    )
 
   def describe(self) -> str:
     """Describes rows and recipe in one line."""

@@ -173,12 +173,13 @@ def lower_train_step(
 ) -> jax.stages.Lowered:
   """Lowers the training step for (abstract) arrays, also of absent devices."""
   shardings = jax.tree.map(lambda x: x.sharding, state)
-  jitted = jax.jit(
-    build_train_step(run, mesh),
-    donate_argnums=0,
-    out_shardings=(shardings, sharding.replicated_sharding(mesh)),
-  )
   with cpu.lowering_for(platform):
+    jitted = jax.jit(
+      build_train_step(run, mesh),
+      donate_argnums=0,
+      out_shardings=(shardings, sharding.replicated_sharding(mesh)),
+      compiler_options=cpu.compiler_options(),
+    )
     return jitted.lower(state, abstract_batch(run, mesh), aux)
 
 
