@@ -8,7 +8,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from truenegs_jax.runtime import cpu, rng
+from truenegs_jax.runtime import cpu, launches, rng
 
 Array = jax.Array
 
@@ -25,17 +25,40 @@ class Dense(nn.Dense):
   @nn.compact
   def __call__(self, inputs: Array) -> Array:
     """Maps `[..., D]` to `[..., features]` of `dtype`, or each of its parts."""
-    if not (self.parts or cpu.is_enabled()):
-      return super().__call__(inputs)
     axes = (self.parts, self.features)[not self.parts :]
     kernel = self.param("kernel", self.kernel_init, (inputs.shape[-1], *axes))
     dtype, bias_F = jnp.dtype(self.dtype), None
-    if not cpu.is_enabled():
-      return jnp.tensordot(inputs.astype(dtype), kernel.astype(dtype), 1)
     if self.use_bias and not self.parts:
       bias_F = self.param("bias", self.bias_init, axes)
-    y = _affine(dtype, inputs, kernel.reshape(len(kernel), -1), bias_F)
-    return y.reshape(*inputs.shape[:-1], *axes)
+    if cpu.is_enabled():
+      y = _affine(dtype, inputs, kernel.reshape(len(kernel), -1), bias_F)
+      return y.reshape(*inputs.shape[:-1], *axes)
+    y = jnp.tensordot(inputs.astype(dtype), launches.cast(kernel, dtype), 1)
+    if bias_F is None:
+      return y
+    bias = bias_F.reshape((1,) * (y.ndim - 1) + (-1,))
+    return _add_bias(y, bias) if cpu.is_gpu() else y + bias.astype(dtype)
+
+
+@jax.custom_vjp
+def _add_bias(y: Array, bias: Array) -> Array:
+  """Adds a bias; its gradient is summed in f32, in two steps."""
+  return y + launches.cast(bias, y.dtype)
+
+
+def _add_bias_forward(y, bias):
+  return _add_bias(y, bias), bias
+
+
+def _add_bias_backward(bias, dy):
+  # As many sums as keep a GPU busy. XLA then adds up those of many layers.
+  rows = len(dy) * math.gcd(math.prod(dy.shape[1:-1]), 4)
+  dy_RxNxF = dy.reshape(rows, -1, dy.shape[-1])
+  sums_RxF = dy_RxNxF.sum(axis=1, dtype=jnp.float32)
+  return dy, launches.merge(sums_RxF).sum(axis=0).reshape(bias.shape)
+
+
+_add_bias.defvjp(_add_bias_forward, _add_bias_backward)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import optax
 
 from truenegs_jax.config.sections import Optim
-from truenegs_jax.runtime import cpu
+from truenegs_jax.runtime import cpu, launches
 
 Array = jax.Array
 Schedule = Callable[[Array | int], Array]
@@ -105,8 +105,8 @@ def global_norm(grads: optax.Updates) -> Array:
   # One sum of all rows; optax launches two or three kernels for each leaf.
   # Elsewhere launches cost little, and split rows would have to be gathered.
   squares = [jnp.square(g) for g in jax.tree.leaves(grads)]
-  rows = [x.sum(axis=-1).ravel() if x.ndim > 1 else x.ravel() for x in squares]
-  row = jax.lax.optimization_barrier(jnp.concatenate(rows))
+  rows = [launches.merge(x).sum(-1) if x.ndim > 1 else x for x in squares]
+  row = jax.lax.optimization_barrier(jnp.concatenate([x.ravel() for x in rows]))
   return jnp.sqrt(jnp.sum(row))
 
 

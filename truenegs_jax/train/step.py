@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from truenegs_jax.runtime import rng
+from truenegs_jax.runtime import launches, rng
 from truenegs_jax.train import optim
 
 Array = jax.Array
@@ -204,8 +204,9 @@ def _update(
   grad_norm = optim.global_norm(grads)
   finite = loss_is_finite & jnp.isfinite(grad_norm)
   updates, opt_state = tx.update(grads, state.opt_state, state.params)
+  is_used = launches.tie(finite)
   params, opt_state = jax.tree.map(
-    lambda new, old: jnp.where(finite, new, old),
+    lambda new, old: jnp.where(is_used, new, old),
     (optax.apply_updates(state.params, updates), opt_state),
     (state.params, state.opt_state),
   )
