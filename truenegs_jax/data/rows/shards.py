@@ -159,28 +159,30 @@ class ChunkEncoder:
   def __call__(self, chunk: Chunk) -> ChunkRows:
     tokenizer, options = self._spec.tokenizer, self._spec.options
     line_end = re.compile(tokenizer.line_end)
-    lines = [line_end.split(text) for _, _, text in chunk.documents]
-    tokens_T, lengths_N = self._encoder.encode(list(itertools.chain(*lines)))
-    line_ends_D = np.cumsum([len(document) for document in lines])[:-1]
-    line_lengths = np.split(lengths_N, line_ends_D)  # by document
-    lengths_D = [int(lengths.sum()) for lengths in line_lengths]
-    tokens = np.split(tokens_T, np.cumsum(lengths_D)[:-1])
     ids = tokenizer.cls, tokenizer.sep, tokenizer.pad
     dtype = np.uint16 if len(tokenizer.vocab) <= 2**16 else np.uint32
     row_spec = layouts.RowSpec(options.length, *ids, options.overflow, dtype)
-    splits = {}
+    splits, num_tokens = {}, 0
     for split in SPLITS:
-      members = [i for i, (_, s, _) in enumerate(chunk.documents) if s == split]
+      documents = [
+        (i, line_end.split(text))
+        for i, s, text in chunk.documents
+        if s == split
+      ]
+      lines = itertools.chain.from_iterable(lines for _, lines in documents)
+      tokens_T, lengths_N = self._encoder.encode([*lines])
+      num_tokens += len(tokens_T)
+      lengths = iter(lengths_N.tolist())
       splits[split] = layouts.lay_out(
-        [(chunk.documents[i][0], line_lengths[i].tolist()) for i in members],
-        np.concatenate([tokens[i] for i in members] or [tokens_T[:0]]),
+        [(i, [*itertools.islice(lengths, len(x))]) for i, x in documents],
+        tokens_T,
         row_spec,
         layout=options.layout,
         seed=options.seed,
       )
     if self._spec.held_out_unit == "rows":
       splits = _hold_out_rows(splits["train"], options, chunk.number)
-    return ChunkRows(chunk.number, len(tokens_T), splits)
+    return ChunkRows(chunk.number, num_tokens, splits)
 
 
 def write_shard(spec: ShardSpec, chunks: Sequence[ChunkRows]) -> None:

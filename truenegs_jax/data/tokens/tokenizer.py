@@ -121,14 +121,10 @@ class Tokenizer:
     A literal "[MASK]" in a text is encoded as ordinary characters. Lone
     surrogates have no UTF-8 and are dropped, like control characters.
     """
-    encode = self._backend.encode_batch_fast
+    texts = [*map(drop_surrogates, lines)]
     if self._insides:
-      lines = [self._insides.sub(" ", line) for line in lines]
-    try:
-      encoded = encode(list(lines), add_special_tokens=False)
-    except (TypeError, UnicodeEncodeError):  # Rust strings are valid UTF-8
-      lines = list(map(drop_surrogates, lines))
-      encoded = encode(lines, add_special_tokens=False)
+      texts = [self._insides.sub(" ", text) for text in texts]
+    encoded = self._backend.encode_batch_fast(texts, add_special_tokens=False)
     return [encoding.ids for encoding in encoded]
 
   def encode_spans(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
