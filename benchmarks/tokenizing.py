@@ -1,21 +1,27 @@
 """Times `Encoder` against `datasets.map` with the tokenizer of transformers.
 
-  python benchmarks/tokenizing.py [TEXT] [--vocab=vocab.txt]
+  python benchmarks/tokenizing.py [TEXT] [--vocab=VOCABULARY]
 
 Both encode the lines of a UTF-8 text (default: generated) with one vocabulary
 (default: trained on the text), on one core and in turns, A B B A. "peer", the
-`datasets.map`, returns only ids, which is fastest. "first" is a new `Encoder`
-in every turn, "again" one that has read the text before. The ids are compared.
-A ratio is the median over the turns, with minimum and maximum.
+`datasets.map`, returns only ids, which is fastest. "plain" is `tokenizers`
+without the cache of words, "first" a new `Encoder` in every turn, "again" one
+that has read the text before, "rows" the way from the text to finished rows.
+The ids are compared. Times are of the processor. A ratio is the median over the
+turns, with minimum and maximum.
 """
 
 import argparse
 import functools
+import itertools
+import lzma
 import os
 import pathlib
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 os.environ["RAYON_NUM_THREADS"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
@@ -23,8 +29,10 @@ os.environ["TRANSFORMERS_VERBOSITY"] = "error"  # it warns if PyTorch is missing
 
 import datasets  # noqa: E402
 import numpy as np  # noqa: E402
+import tokenizers  # noqa: E402
 import transformers  # noqa: E402
 
+from truenegs_jax.data.rows.prepare_rows import prepare  # noqa: E402
 from truenegs_jax.data.tokens import tokenizer as tokenizer_lib  # noqa: E402
 from truenegs_jax.data.tokens import train_vocabulary  # noqa: E402
 from truenegs_jax.data.tokens.encoder import Encoder  # noqa: E402
@@ -42,23 +50,26 @@ def main(argv: Sequence[str] | None = None) -> int:
   size_mb = sum(len(line.encode()) + 1 for line in lines) / 1e6
   tokenizer = _make_tokenizer(args.vocab, lines, lowercase=not args.cased)
 
-  calls: dict[str, Callable[[], Ids]] = {
+  calls: dict[str, Callable[[], Any]] = {
     "peer": _make_peer(tokenizer, lines),
+    "plain": functools.partial(_encode_plain, tokenizer, lines),
     "first": lambda: Encoder(tokenizer).encode(lines),
     "again": functools.partial(Encoder(tokenizer).encode, lines),
+    "rows": functools.partial(_prepare, tokenizer, lines),
   }
   # These calls also warm up.
-  expected, ids, _ = (call() for call in calls.values())
-  if not all(map(np.array_equal, expected, ids)):
+  expected, *others, _ = (call() for call in calls.values())
+  if not all(all(map(np.array_equal, expected, ids)) for ids in others):
     print("error: The ids differ.", file=sys.stderr)
     return 1
-  print(f"{size_mb:.1f} MB, {len(lines):,} lines, {len(ids[0]):,} ids: equal")
+  num_ids = len(expected[0])
+  print(f"{size_mb:.1f} MB, {len(lines):,} lines, {num_ids:,} ids: equal")
   secs: dict[str, list[float]] = {name: [] for name in calls}
   for turn in range(args.rounds):
     for name in list(calls)[:: -1 if turn % 2 else 1]:
-      start = time.perf_counter()
+      start = time.process_time()
       calls[name]()
-      secs[name].append(time.perf_counter() - start)
+      secs[name].append(time.process_time() - start)
   for name, values in secs.items():
     mb_per_s = size_mb / np.median(values)
     ratios = np.divide(secs["peer"], values)
@@ -73,7 +84,7 @@ def _parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     description=__doc__, formatter_class=argparse.RawTextHelpFormatter
   )
   parser.add_argument("text", type=pathlib.Path, nargs="?")
-  parser.add_argument("--vocab", help="vocab.txt, its folder, or a hub name.")
+  parser.add_argument("--vocab", help="a value of data.vocab")
   parser.add_argument("--cased", action="store_true")
   parser.add_argument("--megabytes", type=float, default=8, help="At most.")
   parser.add_argument("--rounds", type=int, default=6)
@@ -83,7 +94,7 @@ def _parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 def _read_lines(path: pathlib.Path | None, size: int) -> list[str]:
   """Returns the lines of a file's first `size` bytes, or of random words."""
   if path:
-    with path.open("rb") as file:
+    with (lzma.open if path.suffix == ".xz" else open)(path, "rb") as file:
       return file.read(size).decode("utf-8", "ignore").split("\n")
   rng = np.random.default_rng(0)
   letters = list("etaoinshrdlucmfwygpb")
@@ -103,17 +114,37 @@ def _make_tokenizer(
   return tokenizer_lib.make_tokenizer(pieces, lowercase=lowercase)
 
 
+def _encode_plain(tokenizer: Tokenizer, lines: list[str]) -> Ids:
+  ids_N = tokenizer.encode_lines(lines)
+  tokens_T = np.fromiter(itertools.chain.from_iterable(ids_N), np.int32)
+  return tokens_T, np.array([*map(len, ids_N)])
+
+
+def _prepare(tokenizer: Tokenizer, lines: list[str]) -> None:
+  """Prepares rows of 128 tokens from a file with the lines."""
+  with tempfile.TemporaryDirectory() as folder:
+    text = pathlib.Path(folder, "text.txt")
+    text.write_text("\n".join(lines))
+    tokenizer_lib.write_tokenizer(tokenizer, text.parent)
+    options = {"vocab": folder, "lowercase": tokenizer.lowercase}
+    prepare(str(text), length=128, rows=f"{folder}/rows", **options)
+
+
 def _make_peer(tokenizer: Tokenizer, lines: list[str]) -> Callable[[], Ids]:
   """Returns a call that encodes the lines with `datasets.map`."""
   datasets.disable_progress_bars()
-  bert = transformers.BertTokenizer(
-    {piece: i for i, piece in enumerate(tokenizer.vocab)},
-    do_lower_case=tokenizer.lowercase,
-  )
+  if tokenizer.definition:
+    backend = tokenizers.Tokenizer.from_str(tokenizer.definition)
+    fast = transformers.PreTrainedTokenizerFast(tokenizer_object=backend)
+  else:
+    fast = transformers.BertTokenizer(
+      {piece: i for i, piece in enumerate(tokenizer.vocab)},
+      do_lower_case=tokenizer.lowercase,
+    )
   data = datasets.Dataset.from_dict({"text": lines})
 
   def encode(batch: dict[str, list[str]]) -> dict[str, list[list[int]]]:
-    encoding = bert(
+    encoding = fast(
       batch["text"],
       add_special_tokens=False,
       split_special_tokens=True,
