@@ -2,7 +2,6 @@
 
 import functools
 import json
-import lzma
 
 import huggingface_hub.constants
 import pytest
@@ -47,18 +46,6 @@ def test_ids_equal_those_of_transformers_on_odd_text(
   expected = bert_ids(tmp_path / "vocab.txt", lines, **options)
   assert tokenizer.encode_lines(lines) == expected
   assert [tokenizer.encode(line) for line in lines[:50]] == expected[:50]
-
-
-def test_ids_equal_those_of_transformers_on_real_text(tmp_path, real_data):
-  packed = real_data / "vocab" / "bert-base-uncased-vocab.txt.xz"
-  (tmp_path / "vocab.txt").write_bytes(lzma.open(packed).read())
-  corpus = lzma.open(real_data / "corpus" / "wikipedia-en-society.txt.xz", "rt")
-  with corpus as file:
-    lines = file.read(500_000).split("\n")
-  tokenizer = load_tokenizer(str(tmp_path), lowercase=True)
-  assert tokenizer.special_ids == (0, 100, 101, 102, 103)
-  expected = bert_ids(tmp_path / "vocab.txt", lines, lowercase=True)
-  assert tokenizer.encode_lines(lines) == expected
 
 
 def test_text_gets_no_special_ids_except_unknown():
