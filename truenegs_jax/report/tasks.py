@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from scipy import special
 
 from truenegs_jax.config.keys import flatten
 from truenegs_jax.report import curves, page
@@ -109,6 +108,8 @@ def _list_references(
   references = dict.fromkeys(("mlm", "mlm_uncorrected", "mlm_hidden"), guesses)
   references["auc"] = {"chance": 0.5}
   if (rates := splits.get("held_out", {}).get("replaced")) is not None:
+    from scipy import special  # slow to import
+
     entropy = float(special.entr(rates[-1]) + special.entr(1 - rates[-1]))
     references["detect"] = {"entropy of the labels": entropy}
   return references

@@ -11,10 +11,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
-from scipy import special
 
 UPPER = 0.975  # level of the upper bound of an interval
-Z = float(special.ndtri(UPPER))
+Z = 1.959963984540054  # the normal distribution's quantile
 DRAWN_AT_ONCE = 2**19  # examples; a few arrays of 4 MB
 # Indices of examples in R resamples, int [R, N] -> scores of S runs, [S, R].
 Scorer = Callable[[np.ndarray], np.ndarray]
@@ -22,6 +21,8 @@ Scorer = Callable[[np.ndarray], np.ndarray]
 
 def t_quantile(count: int) -> float:
   """Returns Student's quantile of `count` values; finite for a single one."""
+  from scipy import special  # slow to import
+
   return float(special.stdtrit(max(count - 1, 1), UPPER))
 
 
@@ -170,6 +171,8 @@ def compare_scores(
   values = metric, ours, theirs, difference, low, high, p
   if min(runs) < 2:
     return Comparison(*values)
+  from scipy import special
+
   error, freedom = _find_error(observed_S, score_SxR, size, runs)
   half = float(special.stdtrit(freedom, UPPER)) * error
   t = round(abs(difference), 9) / (error or 1e-9)
