@@ -4,10 +4,12 @@ import contextlib
 import functools
 import io
 import json
+import re
 import shutil
 import signal
 import sys
 
+import jax
 import numpy as np
 import pytest
 
@@ -47,17 +49,22 @@ def test_every_metric_of_a_run_is_described(first_run):
       assert record.keys() <= read_first_cells("metrics.md", "Pre-training")
 
 
-def test_run_stopped_twice_ends_bit_equal(first_run, monkeypatch):
+def test_run_stopped_twice_ends_bit_equal(first_run, monkeypatch, caplog):
   root, flags = first_run
   stopped, signals = root / "stopped", {4: signal.SIGTERM, 8: signal.SIGINT}
   batch_at = run_lib.loop.batches_lib.batch_at
 
   def batch(rows, step, **more):
+    if not step:  # a start compiles one program for the state, one for steps
+      programs = re.findall("Finished XLA compilation of (.*) in", caplog.text)
+      assert sorted(programs) == ["jit(init_state)", "jit(step)"]
+      jax.config.update("jax_log_compiles", False)
     if step in signals:
       signal.raise_signal(signals.pop(step))
     return batch_at(rows, step, **more)
 
   monkeypatch.setattr(run_lib.loop.batches_lib, "batch_at", batch)
+  jax.config.update("jax_log_compiles", True)
   for exit_code in (errors.SAVED_RESTART, errors.SAVED_INTERRUPT):
     code, output = run(stopped, flags)
     assert code == exit_code and "the same command" in output

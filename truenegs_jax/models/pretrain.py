@@ -358,6 +358,10 @@ def init_params(model: nn.Module, key: Array) -> dict:
   return model.init(key, _zeros(), method="initialize")["params"]
 
 
+# Traced once for a model; a run needs shapes, FLOPs and a program.
+traced_init = jax.jit(init_params, static_argnums=0)
+
+
 def _zeros() -> encoder.Inputs:
   return dict.fromkeys(("tokens", "types", "documents"), jnp.zeros((1, 2), int))
 
@@ -365,7 +369,7 @@ def _zeros() -> encoder.Inputs:
 @functools.cache
 def param_shapes(model: nn.Module) -> dict:
   """Returns the tree of `init_params` with shapes and dtypes for arrays."""
-  return jax.eval_shape(lambda: init_params(model, jax.random.key(0)))
+  return jax.eval_shape(lambda: traced_init(model, jax.random.key(0)))
 
 
 def fold_temperature(params: Mapping[str, Any], model: Model) -> dict[str, Any]:

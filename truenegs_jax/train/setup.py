@@ -106,7 +106,7 @@ def _write_files(
 ) -> None:
   """Writes what a resume, an export and the report need of a start."""
   run, inputs = setup.run, setup.inputs
-  if setup.state.step < setup.clock.total_steps:  # results of steps to do again
+  if int(setup.state.step) < setup.clock.total_steps:  # results to do again
     for name in (files.RESULTS, files.CASES):
       files.withdraw(workdir / name)
   files.save_json(workdir / files.CONFIG, setup.description["config"])

@@ -176,7 +176,7 @@ class Run:
 
   def init_state(self) -> step_lib.TrainState:
     """Returns the state of step 0; can be jitted to create it on a mesh."""
-    init_params = functools.partial(pretrain.init_params, self.model)
+    init_params = functools.partial(pretrain.traced_init, self.model)
     state = step_lib.init_state(init_params, self.tx, self.config.seed)
     if self.table_builder is None:
       return state
