@@ -82,6 +82,23 @@ def test_gelu_and_its_gradient_are_exact(platform, dtype):
     np.testing.assert_allclose(np.float64(a), b, atol=error)
 
 
+def test_parts_and_their_gradients_are_equal_on_all_platforms():
+  x = jax.random.normal(jax.random.key(0), (2, 5, 16))
+  layer = layers.Dense(8, parts=3, kernel_init=INIT, dtype="float32")
+  params = layer.init(jax.random.key(1), x)
+
+  def run(platform):
+    with cpu.lowering_for(platform):
+      parts, vjp = jax.vjp(layer.apply, params, x)
+      return jax.tree.leaves((parts, vjp([i * y for i, y in enumerate(parts)])))
+
+  expected = run("tpu")
+  assert len(expected) == 3 + 2
+  for platform in ("cpu", "cuda"):
+    for a, b in zip(run(platform), expected, strict=True):
+      np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("platform", ["cpu", "cuda"])
 def test_shared_inputs_sum_their_gradients(platform):
   x = jnp.linspace(-1.0, 1.0, 5)

@@ -3,6 +3,7 @@
 import functools
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -16,15 +17,16 @@ Array = jax.Array
 class Dense(nn.Dense):
   """`flax.linen.Dense` with f32 parameters and a faster product on CPUs.
 
-  With `parts` it is as many layers in one product, without biases: its kernel
-  is `[D, parts, features]`, of which a mesh splits each part.
+  With `parts` it is a sequence of as many layers without biases, in one product
+  except on GPUs, where the parts would be copied: its kernel is
+  `[D, parts, features]`, of which a mesh splits each part.
   """
 
   parts: int = 0
 
   @nn.compact
-  def __call__(self, inputs: Array) -> Array:
-    """Maps `[..., D]` to `[..., features]` of `dtype`, or each of its parts."""
+  def __call__(self, inputs: Array) -> Any:
+    """Maps `[..., D]` to `[..., features]` of `dtype`, or a list of parts."""
     axes = (self.parts, self.features)[not self.parts :]
     kernel = self.param("kernel", self.kernel_init, (inputs.shape[-1], *axes))
     dtype, bias_F = jnp.dtype(self.dtype), None
@@ -32,8 +34,15 @@ class Dense(nn.Dense):
       bias_F = self.param("bias", self.bias_init, axes)
     if cpu.is_enabled():
       y = _affine(dtype, inputs, kernel.reshape(len(kernel), -1), bias_F)
-      return y.reshape(*inputs.shape[:-1], *axes)
-    y = jnp.tensordot(inputs.astype(dtype), launches.cast(kernel, dtype), 1)
+      y, bias_F = y.reshape(*inputs.shape[:-1], *axes), None
+    elif self.parts and cpu.is_gpu():
+      copies = share(self.parts, inputs.astype(dtype))
+      kernels = jnp.moveaxis(launches.cast(kernel, dtype), 1, 0)
+      return [x @ part for x, part in zip(copies, kernels, strict=True)]
+    else:
+      y = jnp.tensordot(inputs.astype(dtype), launches.cast(kernel, dtype), 1)
+    if self.parts:
+      return [y[..., i, :] for i in range(self.parts)]
     if bias_F is None:
       return y
     bias = bias_F.reshape((1,) * (y.ndim - 1) + (-1,))

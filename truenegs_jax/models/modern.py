@@ -120,10 +120,9 @@ class Layer(nn.Module):
       return encoder.dense(c, c.width, name, kernel_init=init)(units)
 
     input_BxLxD = x_BxLxD if self.is_first else normalize("attention_norm")
-    qkv_BxLx3xD = encoder.dense(c, c.width, "qkv", parts=3)(input_BxLxD)
     query, key, value = (
       x.reshape(*x.shape[:2], c.heads, -1)
-      for x in jnp.moveaxis(qkv_BxLx3xD, 2, 0)
+      for x in encoder.dense(c, c.width, "qkv", parts=3)(input_BxLxD)
     )
     mixed_BxLxHxS = attention.attend(
       rotate(query, *rotations),
@@ -141,8 +140,9 @@ class Layer(nn.Module):
       rate=c.attention_dropout,  # ModernBERT has one rate for both
       site=first_site + 1,
     )
-    gated = encoder.dense(c, c.ffn, "ffn_gated", parts=2)(normalize("ffn_norm"))
-    units_BxLxF = layers.gelu(gated[:, :, 0]) * gated[:, :, 1]
+    gated = encoder.dense(c, c.ffn, "ffn_gated", parts=2)
+    gate_BxLxF, linear_BxLxF = gated(normalize("ffn_norm"))
+    units_BxLxF = layers.gelu(gate_BxLxF) * linear_BxLxF
     units_BxLxF = rng.dropout(
       units_BxLxF, keys_B, rate=c.dropout, site=first_site + 2
     )
