@@ -62,15 +62,19 @@ def lowering_for(platform: str) -> Iterator[None]:
 def compiler_options() -> dict[str, int]:
   """Returns XLA's options for the training step of the platform.
 
-  XLA uses half of an AVX-512 register, as early CPUs slowed down with all of
-  it. Those with bfloat16 products do not.
+  Level 2 compiles sooner than 3, and the step is as fast. XLA uses half of an
+  AVX-512 register, as early CPUs slowed down with all of it. Those with
+  bfloat16 products do not.
   """
+  if not is_enabled():
+    return {}
+  level, options = "xla_backend_optimization_level", dict[str, int]()
+  if level not in os.environ.get("XLA_FLAGS", ""):
+    options[level] = 2
   info = pathlib.Path("/proc/cpuinfo")
-  if not is_enabled() or not info.exists():
-    return {}
-  if "avx512_bf16" not in info.read_text(errors="replace"):
-    return {}
-  return {"xla_cpu_prefer_vector_width": 512}
+  if info.exists() and "avx512_bf16" in info.read_text(errors="replace"):
+    options["xla_cpu_prefer_vector_width"] = 512
+  return options
 
 
 def configure() -> None:
