@@ -33,7 +33,9 @@ def make_predict(seed):
     options=Options(masking=MASKING),
     edges_V=None,
     mesh_spec=spec,
-    config=types.SimpleNamespace(seed=seed),
+    config=types.SimpleNamespace(
+      seed=seed, model=types.SimpleNamespace(vocabulary_chunk=0)
+    ),
   )
   return plan.build_predict_step(run, mesh), mesh
 

@@ -24,7 +24,7 @@ DIFFERENT = ("time", "eta_s", "rows_per_s", "secs", "exported")
 VALUES = {
   "finetune.seeds": 1,
   "finetune.epochs": 3.0,
-  "finetune.lrs": (1e-2,) * 3,
+  "finetune.lrs": (5e-3,) * 3,
   "finetune.evals_per_epoch": 1,
   "finetune.save_minutes": 0.0,  # a checkpoint after every step
 }
