@@ -60,7 +60,7 @@ def lowering_for(platform: str) -> Iterator[None]:
 
 
 def compiler_options() -> dict[str, int]:
-  """Returns XLA's options for the training step of the platform.
+  """Returns XLA's options for the training step that XLA_FLAGS does not name.
 
   Level 2 compiles sooner than 3, and the step is as fast. XLA uses half of an
   AVX-512 register, as early CPUs slowed down with all of it. Those with
@@ -68,13 +68,12 @@ def compiler_options() -> dict[str, int]:
   """
   if not is_enabled():
     return {}
-  level, options = "xla_backend_optimization_level", dict[str, int]()
-  if level not in os.environ.get("XLA_FLAGS", ""):
-    options[level] = 2
+  options = {"xla_backend_optimization_level": 2}
   info = pathlib.Path("/proc/cpuinfo")
   if info.exists() and "avx512_bf16" in info.read_text(errors="replace"):
     options["xla_cpu_prefer_vector_width"] = 512
-  return options
+  flags = os.environ.get("XLA_FLAGS", "")
+  return {name: x for name, x in options.items() if name not in flags}
 
 
 def configure() -> None:
