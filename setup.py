@@ -74,7 +74,7 @@ setuptools.setup(
     "truenegs_jax": ["py.typed", "*.pyi"],
     "truenegs_jax.report": ["*.js", "*.css", "*.html", "vendor/*"],
     "truenegs_jax.finetune": ["*.txt"],
-    "truenegs_jax.robustness": ["*.txt"],
+    "truenegs_jax.robustness": ["*.txt", "*.json"],
   },
   install_requires=[
     "absl-py>=2.1",

@@ -18,7 +18,7 @@ DEMO = {
   "arms": "baseline=baseline; mask=hc masking.prob=0.25",
   "seeds": 2,
   "tasks": "mrpc,squad1",
-  "robustness": "robustness.sets=typos",
+  "robustness": "robustness.sets=swap_synonyms",
   "corrections": "corrections.text=wordnet",
 }
 
@@ -63,7 +63,7 @@ def test_whole_comparisons_come_early_and_jobs_have_each_part_once(
     arms="; ".join(arms),
     seeds=(seeds := rng.randint(1, 3)),
     tasks=",".join(tasks),
-    robustness="robustness.sets=typos" if "squad1" in tasks else "",
+    robustness="robustness.sets=swap_synonyms" if "squad1" in tasks else "",
     corrections=rng.choice(["", "corrections.text=wordnet"]),
   )
   names = list(dict.fromkeys(part.name for part in study))

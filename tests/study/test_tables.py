@@ -218,7 +218,7 @@ def test_results_of_robustness_have_scores_of_examples():
   }
   sets = {"s": {"title": "S", "variants": []}}
   scores = study_run.read_robustness(
-    make_score, {"models": {"m": models}, "sets": sets}
+    make_score, {"runs": models, "sets": sets}
   )
   by_key = {(x.metric, x.finetune_seed): x for x in scores}
   assert len(by_key) == len(scores) == 2 * 3

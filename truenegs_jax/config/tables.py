@@ -97,26 +97,34 @@ class Finetune(Section):
 class Corrections(Section):
   """Measuring corrections."""
 
-  run: str = key("", "Workdir of the run to measure; or set c.init.")
-  steps: str = key("kept", 'All its checkpoints; "last"; or "100,200".')
-  text: str = key("", "Files, folders, globs, hf:NAME, as data.sources.")
+  run: str = key("", "Workdir of the run to measure. Set it, or `init`.")
+  steps: str = key(
+    "kept",
+    'Checkpoints to measure: "kept" takes all, "last" the newest, and "100,200"'
+    " those of these steps.",
+  )
+  text: str = key(
+    "",
+    "Text whose lines are measured: files, folders, globs or hf:NAME, as in"
+    " data.sources.",
+  )
   length: int = key(
     0,
-    "Tokens of a line, at most; 0: the run's c.length, for c.init this"
-    " config's.",
+    "Largest number of tokens of a line; 0 takes `length` of the run, or with"
+    " `init` that of this config.",
     low=0,
   )
-  sequences: int = key(0, "Lines, at most; 0: all.", low=0)
+  sequences: int = key(0, "Largest number of lines; 0 takes all.", low=0)
   prediction: str = choice(
-    ("", "argmax", "sample"), '"argmax" or "sample"; "": that of the run.'
+    ("", "argmax", "sample"),
+    'How slots are predicted: "argmax" or "sample"; "" takes that of the run.',
   )
-  sources: tuple[str, ...] = key(
-    ("auto",),
-    'Sources of synonyms, as negatives.sources; "auto": those of the run, or'
-    " else of the language. Table 2 is printed for the first; cases have the"
-    " verdicts of all.",
+  sources: str = key(
+    "auto",
+    'Sources of synonyms, as in negatives.sources; "auto" takes those of the'
+    " run, or else of the language.",
   )
-  cases: int = key(10, "Corrections to print.", low=0)
+  cases: int = key(10, "Number of corrections to print.", low=0)
 
 
 class Robustness(Section):
@@ -124,29 +132,36 @@ class Robustness(Section):
 
   task: str = key(
     "",
-    '"squad", a task of GLUE or "own"; "": that of the fine-tuning, or squad if'
-    " the model answers questions.",
+    'Task of the model: "squad", a task of GLUE or "own". "" takes that of the'
+    " fine-tuning, or squad if the model answers questions.",
   )
   data: str = key(
-    "", 'The dev set: a file, a folder or hf:NAME; "": that of the fine-tuning.'
+    "",
+    'The dev set: a file, a folder or hf:NAME. "" takes that of the'
+    " fine-tuning.",
   )
-  rows: int = key(300, "Examples drawn from it; 0: all.", low=0)
+  rows: int = key(
+    300, "Number of examples drawn from the dev set; 0 takes all.", low=0
+  )
   sets: str = key(
     "paper",
-    "Transformations: swap_synonyms, add_sentence and typos;"
-    ' "paper": the first two, of which add_sentence needs questions.',
+    'Sets to make: "swap_synonyms", "add_sentence", which needs questions, or'
+    ' "paper", which makes all that suit the task. "" makes none.',
   )
-  files: str = key("", "Published sets: NAME=FILE NAME='hf:NAME split=S'.")
-  annotations: str = key(
-    "spacy:en_core_web_sm",
-    'Tokens, tags and parses of swap_synonyms and add_sentence: "spacy:MODEL".',
+  files: str = key(
+    "",
+    "Published sets to score, separated by commas: files or hf:NAME, with"
+    " options config=, split= and name=.",
+  )
+  spacy_model: str = key(
+    "en_core_web_sm",
+    "Model of spaCy that gives tokens, tags and parses to the sets.",
   )
   neighbours: str = key(
     "",
-    "Neighbours of words for add_sentence: a file of word vectors, such as"
-    ' glove.6B.100d.txt; "": none.',
+    "File of word vectors, such as glove.6B.100d.txt, whose neighbours"
+    ' add_sentence puts in place of words. "" changes fewer words.',
   )
-  against: str = key("", "Another model to compare with, as init.")
 
 
 class Study(Section):
@@ -182,7 +197,7 @@ class Study(Section):
   )
   robustness: str = key(
     "",
-    'Keys of configs/robustness.py: "robustness.sets=typos"; "": not measured.',
+    'Keys of configs/robustness.py: "robustness.rows=0"; "": not measured.',
   )
   shard: str = key("0/1", "i/n: Do job i of n, from 0, on several machines.")
 

@@ -192,8 +192,7 @@ def read_corrections(make: MakeScore, saved: Mapping[str, Any]) -> list[Score]:
 
 def read_robustness(make: MakeScore, saved: Mapping[str, Any]) -> list[Score]:
   """Returns the scores of each set, side and fine-tuning of a results.json."""
-  # Without `against`; none if no example was changed.
-  records: dict[str, Any] = next(iter(saved["models"].values()), {})
+  records: dict[str, Any] = saved["runs"]  # {} if no example was changed
   collected = []
   for name, x in saved["sets"].items():
     for record in records.values():
