@@ -321,9 +321,9 @@ def test_held_out_corrections_do_not_depend_on_the_number_to_print(first_run):
     saved.append(search)
   assert saved[0] == saved[1] and len(saved[0]["cases"]) > 1
   assert saved[0]["corrected"] == len(saved[0]["cases"])
-  [source] = saved[0]["sources"]
+  assert saved[0]["source"]
   for case in saved[0]["cases"]:
-    assert case["verdicts"] == {source: "corrected"} and case["count"]
+    assert case["count"] and case["synonyms"]
 
 
 @pytest.mark.parametrize(

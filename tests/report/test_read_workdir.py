@@ -151,7 +151,7 @@ def test_a_run_that_ends_reports_itself_as_finished(workdir):
   [
     (
       "corrections",
-      ["wordnet", 5, "of wrong predictions", 3, 6, 50.0, 20.0, 80.0],
+      [5, "of wrong predictions", 3, 6, 50.0, 20.0, 80.0],
     ),
     ("robustness", ["S", "m", "em", 2, "293 texts", "", "80.00 ± 1.50", ""]),
     ("study", ["hc", "difference", "1.50 ± 0.25 2/3"]),

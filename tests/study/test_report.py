@@ -5,7 +5,6 @@ import io
 import json
 
 import numpy as np
-import pytest
 from rich.console import Console
 
 from truenegs_jax.config.flags import parse_config

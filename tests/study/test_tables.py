@@ -217,9 +217,7 @@ def test_results_of_robustness_have_scores_of_examples():
     for i in range(2)
   }
   sets = {"s": {"title": "S", "variants": []}}
-  scores = study_run.read_robustness(
-    make_score, {"runs": models, "sets": sets}
-  )
+  scores = study_run.read_robustness(make_score, {"runs": models, "sets": sets})
   by_key = {(x.metric, x.finetune_seed): x for x in scores}
   assert len(by_key) == len(scores) == 2 * 3
   assert by_key["em drop", 5].value == 50 and by_key["em drop", 6].value == 75
@@ -261,7 +259,7 @@ def test_results_of_corrections_become_rows_of_table_2():
   steps = [(10, 10 / 1.62), (21, 21 / 1.62), (162, 100.0)]
   assert find_table_2(steps) == {6.25: 0, 100.0: 2}
   checkpoints = [CheckpointRates(*x, r) for x in steps]
-  saved = {"wordnet": [dataclasses.asdict(x) for x in checkpoints]}
+  saved = [dataclasses.asdict(x) for x in checkpoints]
   scores = study_run.read_corrections(make_score, {"checkpoints": saved})
   assert [x.metric for x in scores] == [
     "sequence_rate at 6.25 %",

@@ -382,7 +382,7 @@ def _find_cases(result: loop.Training, table: SynonymTable) -> findings.Search:
     setup.state.params,
     setup.mesh,
   )
-  finder = findings.CaseFinder({table.source: table}, run.tokenizer)
+  finder = findings.CaseFinder(table, run.tokenizer)
   limit = c.eval.search_rows
   for batch in batches.held_out_batches(held_out_rows, size, limit=limit):
     finder.add(search(batch))

@@ -200,7 +200,7 @@ def _show_fills(fills: Sequence[Mapping[str, Any]]) -> page.Block:
 
 def show_cases(saved: Mapping[str, Any]) -> Iterator[page.Block]:
   """Yields the browser of the corrections in cases.json."""
-  cases, sources = saved["cases"], saved["sources"]
+  cases = saved["cases"]
   text = page.describe_search(saved["searched"], saved["corrected"], len(cases))
   hint = "Young models have few; the task `corrections` measures any text."
   if cases:
@@ -216,7 +216,6 @@ def show_cases(saved: Mapping[str, Any]) -> Iterator[page.Block]:
   )
   rows = [
     {key: x[key] for key in CASE}
-    | {f"by {source}": x["verdicts"][source] for source in sources}
     | {"synonyms of gold": page.abridge(x["synonyms"], x["prediction"])}
     for x in cases
   ]
@@ -348,12 +347,12 @@ def read_corrections(
     return
   lines, length = results["lines"], results["length"]
   run.facts["text"] = f"{lines:,} lines, cut to {length} tokens"
-  source, checkpoints = next(iter(results["checkpoints"].items()))
-  rates = {name: x["rate"] for name, x in checkpoints[-1]["rates"].items()}
+  last = results["checkpoints"][-1]
+  rates = {name: x["rate"] for name, x in last["rates"].items()}
   run.sentence = (
     f"{rates['mismatch_rate']:.2%} of the wrong predictions and"
     f" {rates['sequence_rate']:.2%} of the sequences are corrected by"
-    f" {source}; the paper has 1.41 % and 7.07 % for BERT-base."
+    f" {results['source']}; the paper has 1.41 % and 7.07 % for BERT-base."
   )
   yield page.Section("Rates", files.RESULTS, _show_rates(results))
   if saved := read_saved(run, workdir / files.CASES):
@@ -367,11 +366,10 @@ def _show_rates(results: Mapping[str, Any]) -> Iterator[page.Block]:
     "slot_rate": "of slots",
   }
   rows = [
-    {"source": source, "step": x["step"], "corrected": label}
+    {"step": x["step"], "corrected": label}
     | {"cases": x["rates"][name]["hits"], "total": x["rates"][name]["total"]}
     | {key: 100 * x["rates"][name][key] for key in ("rate", "low", "high")}
-    for source, checkpoints in results["checkpoints"].items()
-    for x in checkpoints
+    for x in results["checkpoints"]
     for name, label in names.items()
   ]
   yield page.table("Rates, %, with 95 % intervals", rows)

@@ -177,8 +177,8 @@ def read_finetuning(make: MakeScore, run: results.Result) -> list[Score]:
 
 
 def read_corrections(make: MakeScore, saved: Mapping[str, Any]) -> list[Score]:
-  """Returns the rates of table 2 by the first source, from a results.json."""
-  checkpoints = next(iter(saved["checkpoints"].values()))
+  """Returns the rates of table 2, from a results.json."""
+  checkpoints = saved["checkpoints"]
   steps = [(x["step"], x["percent"]) for x in checkpoints]
   return [
     make(
