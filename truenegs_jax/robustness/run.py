@@ -82,8 +82,8 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
     sets = []
     if annotator:
       sets = make_sets(names, annotator, examples, c, console)
-    for made in sets:
-      eval_set.save_set(made, workdir / SETS)
+    for x in sets:
+      eval_set.save_set(x, workdir / SETS)
     config = json.loads(c.to_json())
     _score_sets(config, model, [*sets, *published], workdir, console)
   return 0
