@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from rich.console import Console
 from rich.table import Table
 
 from truenegs_jax.corrections.predict_slots import Lines, Predictions
@@ -217,17 +216,6 @@ class Findings:
   table: SynonymTable
   checkpoints: list[CheckpointRates]
   search: Search  # at the last checkpoint
-
-
-def print_findings(f: Findings, console: Console, *, num_cases: int) -> None:
-  """Prints the rates and the first cases."""
-  console.print(
-    f"{len(f.text.sequences):,} lines, {f.text.num_cut:,} of them cut to"
-    f" {f.text.length} tokens",
-    soft_wrap=True,
-  )
-  console.print(render_rates(f.checkpoints, f.table.source))
-  console.print(render_cases(f.search, f.search.cases[:num_cases]))
 
 
 def save_findings(

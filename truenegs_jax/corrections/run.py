@@ -94,7 +94,15 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
     table = _build_table(m.make_request(trained), measured, text, console)
     with lock.lock(workdir):
       measurement = _measure(m, measured, text, table, mesh, console)
-      findings.print_findings(measurement, console, num_cases=o.cases)
+      search = measurement.search
+      say(
+        f"{len(text.sequences):,} lines, {text.num_cut:,} of them cut to"
+        f" {text.length} tokens"
+      )
+      console.print(
+        findings.render_rates(measurement.checkpoints, table.source)
+      )
+      console.print(findings.render_cases(search, search.cases[: o.cases]))
       about = {
         "command": errors.rerun_command(),
         "seed": config.seed,
@@ -269,9 +277,8 @@ def _build_table(
 ) -> SynonymTable:
   """Returns the table of synonyms; prints what it covers of the text."""
   tokenizer = measured.saved.tokenizer
-  table = run_table.load_or_build(
-    request, tokenizer, saved=None, console=console
-  )
+  with progress.working(console, "Looking up synonyms"):
+    table = request.build(tokenizer)
   if not table.num_pairs:
     raise errors.InputError(
       f"{SOURCES}={request.sources!r} has no pair of words of the vocabulary."

@@ -20,7 +20,7 @@ from rich.console import Console
 from truenegs_jax.config import grammar
 from truenegs_jax.config.tables import Robustness
 from truenegs_jax.finetune import task_data
-from truenegs_jax.finetune.results import RUNS
+from truenegs_jax.finetune.results import RUNS, Record
 from truenegs_jax.finetune.start import FineTunedModel, open_model
 from truenegs_jax.report.write import write_own_report
 from truenegs_jax.robustness import add_sentence, eval_set, scores, swap
@@ -130,7 +130,7 @@ def _score_sets(
   for x in sets:
     say(scores.describe_set(x))
   sets = [x for x in sets if x.transformed]
-  runs = {}
+  runs: dict[str, Record] = {}
   results = []
   if sets:
     answer = functools.partial(model.answer, console=console)
