@@ -55,7 +55,8 @@ class CheckpointRates:
 
 def count_corrections(p: Predictions, table: SynonymTable) -> Rates:
   """Counts the predictions that a table of synonyms corrects."""
-  corrected_M, wrong_M = p.corrected_M(table), p.mismatch_M
+  corrected_M = p.corrected_M(table)
+  wrong_M = p.mismatch_M
   sequences = np.unique(p.sequence_M)
   has_correction = np.isin(sequences, p.sequence_M[corrected_M])
   return Rates(
@@ -93,7 +94,8 @@ def render_rates(checkpoints: Sequence[CheckpointRates], source: str) -> Table:
   rows = find_table_2([(x.step, x.percent) for x in checkpoints])
   paper = {index: TABLE_2[percent] for percent, index in rows.items()}
   for index, checkpoint in enumerate(checkpoints):
-    cells, rates = ["-"], checkpoint.rates
+    cells = ["-"]
+    rates = checkpoint.rates
     if checkpoint.step is not None:
       cells = [f"{checkpoint.step:,} ({checkpoint.percent:.3g})"]
     for x in (rates.sequence_rate, rates.mismatch_rate):

@@ -37,7 +37,8 @@ from truenegs_jax.workdir import files, lock, saved_model
 
 SOURCES = "corrections.sources"  # the config key
 MIN_LENGTH = 3  # [CLS], a token, [SEP]
-KEPT, LAST = "kept", "last"  # values of corrections.steps
+KEPT = "kept"  # values of corrections.steps
+LAST = "last"
 
 
 @dataclasses.dataclass(frozen=True)

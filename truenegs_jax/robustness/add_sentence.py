@@ -234,9 +234,10 @@ def make_statement(tree: Tree, answer: Sequence[str]) -> list[str]:
     for lead in ([], *([label, ","] for label in LEADING)):
       atoms = pattern.split()
       if (nodes := match([*lead, *atoms], [tree])) is not None:
-        front, body = nodes[: len(lead)], nodes[len(lead) :]
-        words = [word for node in front for word in node.leaves()]
-        return _punctuate([*words, *_fill(output, atoms, body, answer)])
+        size = len(lead)
+        words = [word for node in nodes[:size] for word in node.leaves()]
+        filled = _fill(output, atoms, nodes[size:], answer)
+        return _punctuate([*words, *filled])
   tokens = _replace_last_wh(tree, answer)
   return _punctuate(tokens) if tokens else []
 

@@ -23,7 +23,8 @@ from truenegs_jax.tasks import records, squad
 from truenegs_jax.tasks import task as task_lib
 from truenegs_jax.tasks.task import NLI, PAIR, SPANS, Example, Question, Task
 
-ORIGINAL, TRANSFORMED = "original", "transformed"  # the sides of a set
+ORIGINAL = "original"  # the sides of a set
+TRANSFORMED = "transformed"
 # Columns of texts and labels besides those of the task's own files.
 PAIRS = (("premise", "hypothesis"), PAIR, ("question1", "question2"))
 SINGLE = (("sentence",), ("x",))

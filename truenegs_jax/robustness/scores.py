@@ -19,12 +19,15 @@ from truenegs_jax.robustness.eval_set import ORIGINAL, TRANSFORMED, EvalSet
 from truenegs_jax.tasks.scoring import Scores, mean_scores, score_runs
 from truenegs_jax.tasks.task import CLASSES, Question, Task
 
-EXACT, F1, ACCURACY = "em", "f1", "accuracy"
+EXACT = "em"
+F1 = "f1"
+ACCURACY = "accuracy"
 DROP = "drop"  # original minus transformed
 SIDES = (ORIGINAL, TRANSFORMED, DROP)
 RESAMPLES = 2_000  # for standard errors of metrics that are not means
 
-SWAP, ADD = "SwapSynWordNet", "AddSentenceDiverse"
+SWAP = "SwapSynWordNet"
+ADD = "AddSentenceDiverse"
 # Other names of the paper's sets: those of TextFlint's files and of our own.
 TITLES = {
   **{"AddSentDiverse": ADD, "AddSentDiverse-style": ADD, "add_sentence": ADD},
@@ -174,7 +177,8 @@ def _worst_variants(
   size = transformed[F1].size
   both: dict[str, np.ndarray] = {}
   for m, x in transformed.items():
-    a_SxM, b_SxN = x.example_SxN, original[m].example_SxN
+    a_SxM = x.example_SxN
+    b_SxN = original[m].example_SxN
     if a_SxM is not None and b_SxN is not None:
       both[m] = np.hstack([a_SxM, b_SxN])
   columns = [np.array(x or [size + i]) for i, x in enumerate(variants)]

@@ -95,8 +95,9 @@ def transform_all(
     "changed": len(original),
     "refused": dict(refused.most_common()),
   }
-  name, title = transformation.name, transformation.title
-  return EvalSet(name, title, original, transformed, about)
+  return EvalSet(
+    transformation.name, transformation.title, original, transformed, about
+  )
 
 
 def detokenize(tokens: Sequence[str]) -> tuple[str, list[Span]]:
