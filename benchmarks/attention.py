@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import timing
 from absl import app, flags
 
-from truenegs_jax.models import attention, choose_attention
+from truenegs_jax.models import attention
 from truenegs_jax.runtime import rng
 
 _BATCH = flags.DEFINE_integer("batch", 32, "Rows.", 1)
@@ -86,9 +86,9 @@ def main(argv: list[str]) -> None:
 
 def list_candidates() -> dict[str, Candidate]:
   """Returns the implementations for this device, by name."""
-  platform = choose_attention.get_platform(jax.devices()[0])
+  platform = attention.get_platform(jax.devices()[0])
   implementations = {"xla": attention.XLA}
-  for name, platforms in choose_attention.PLATFORMS.items():
+  for name, platforms in attention.PLATFORMS.items():
     if platform in platforms:
       implementations[name] = attention.Implementation(name, platform=platform)
   if _INTERPRET.value:
@@ -116,7 +116,7 @@ def own(impl: attention.Implementation, rate: float) -> Candidate:
     )
 
   shape = CHECKED_ROWS, _LENGTH.value, _HEADS.value, _WIDTH.value
-  errors = choose_attention.kernel_errors
+  errors = attention.kernel_errors
   return Candidate(
     attend, functools.partial(errors, impl, shape, _DTYPE.value, rate)
   )
@@ -177,9 +177,7 @@ def library_errors(attend: Callable[..., Array]) -> dict[str, Array]:
     expected = run(own(attention.XLA, 0.0).attend, *f32)
   return {
     name: abs(x - y).max() / abs(y).max()
-    for name, x, y in zip(
-      choose_attention.COMPARED, results, expected, strict=True
-    )
+    for name, x, y in zip(attention.COMPARED, results, expected, strict=True)
   }
 
 
@@ -198,7 +196,7 @@ def is_problem(name: str, result: dict[str, Any]) -> bool:
 
 def is_wrong(errors: dict[str, float]) -> bool:
   """Returns whether an error is above the tolerance or NaN."""
-  return not all(e <= choose_attention.TOLERANCE for e in errors.values())
+  return not all(e <= attention.TOLERANCE for e in errors.values())
 
 
 def compile_layers(

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import jax
 from hlo_listing import Array, Computation, Launch, Listing, Operation
 
-from truenegs_jax.models import flash_attention, fused_norm
+from truenegs_jax.models import flash_attention
 from truenegs_jax.objectives import masking
 from truenegs_jax.runtime import errors
 from truenegs_jax.train import sharding
@@ -54,7 +54,6 @@ _FLASH = re.compile(
   rf"\b({flash_attention.FORWARD}|{flash_attention.BACKWARD})"
   r"(?:_window(\d+))?\b"
 )
-_NORM = re.compile(rf"\b({fused_norm.FORWARD}|{fused_norm.BACKWARD})\b")
 DRAW_INTEGERS = 3  # of `rng.is_kept` for each element: ^, ^, *
 # Without an estimate libtpu writes 2^64 - 1, or nothing.
 _CYCLES = re.compile(r'"estimated_cycles":"(\d{1,15})"')
@@ -234,10 +233,10 @@ def _bound(listing: Listing, launch: Launch, sizes: Sizes) -> Bound:
 def _bound_kernel(
   computation: Computation, bound: Bound, sizes: Sizes
 ) -> Bound:
-  """Bounds a kernel of attention or of a norm; InputError for any other.
+  """Bounds a kernel of attention; InputError for any other.
 
   Kernels of the package count what they declare: each block that they read
-  again, and products that they compute again. Norms do neither.
+  again, and products that they compute again.
   """
   op = bound.launch.op
   if "fmha" in op.target:  # cuDNN's
@@ -247,9 +246,6 @@ def _bound_kernel(
     flops = factor * batch * heads * length**2 * size
     dtype = query.dtype
     return bound._replace(group=KERNELS, flops=flops, dtype=dtype)
-  if _NORM.search(op.op_name):
-    draws = math.prod(op.results[0].shape) if sizes.drops_weights else 0
-    return bound._replace(group=LAYERS, integers=DRAW_INTEGERS * draws)
   flash = _FLASH.search(op.op_name)
   if not flash:
     raise errors.InputError(

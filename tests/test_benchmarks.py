@@ -282,15 +282,6 @@ def test_a_kernel_counts_what_it_declares(bounds, scripts):
   assert shares[0] == 22 / 64 and 0.35 < shares[1] < 0.6  # tiles it reaches
 
 
-def test_a_kernel_of_a_norm_passes_over_each_array_once(bounds, scripts):
-  norm = get_bounds(scripts, HLO.replace("flash_forward", "norm_forward"))
-  # Four arrays, documents, and log-sum-exp and two words of lines, as listed.
-  array, others = 2 * 2 * 128 * 3 * 16, 4 * (256 + 3 * 768)
-  assert norm["flash"].nbytes == 4 * array + others
-  assert norm["flash"].integers == 3 * array / 2
-  assert norm["flash"].group != bounds["flash"].group
-
-
 def test_a_custom_call_of_unknown_cost_is_an_error(bounds, scripts):
   with pytest.raises(InputError, match="'new_kernel' .fmha. is unknown"):
     get_bounds(

@@ -17,7 +17,7 @@ from truenegs_jax.configs import common, electra_small
 from truenegs_jax.data.rows import layouts
 from truenegs_jax.data.tokens.tokenizer import ACCENTS
 from truenegs_jax.finetune.options import parse_options
-from truenegs_jax.models import choose_attention, encoder, layers, pretrain
+from truenegs_jax.models import attention, encoder, layers, pretrain
 from truenegs_jax.objectives import masking, soft_regularization
 from truenegs_jax.pretrain import run as run_lib
 from truenegs_jax.runtime.errors import DataError, InputError
@@ -400,7 +400,7 @@ def test_the_described_choices_are_all_that_the_package_has():
     "log.writers": metrics.LOGGERS,
     "objective": start.OBJECTIVES,
     "task": TABLES,
-    "model.attention": choose_attention.CHOICES,
+    "model.attention": attention.CHOICES,
     "data.accents": ACCENTS,
     "data.layout": layouts.LAYOUTS,
     "data.overflow": layouts.OVERFLOWS,

@@ -3,19 +3,12 @@
 import functools
 import re
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from truenegs_jax.models import (
-  attention,
-  choose_attention,
-  encoder,
-  flash_attention,
-  fused_norm,
-)
+from truenegs_jax.models import attention, encoder, flash_attention
 from truenegs_jax.runtime import cpu, rng
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.train import sharding
@@ -58,7 +51,7 @@ def value_and_gradients(implementation, documents, arrays, keys_B=None, rate=0):
 def assert_equals_xla(implementation, documents, arrays, **kw):
   result = value_and_gradients(implementation, documents, arrays, **kw)
   expected = value_and_gradients(attention.XLA, documents, arrays, **kw)
-  names = choose_attention.COMPARED
+  names = attention.COMPARED
   for name, a, b in zip(names, result, expected, strict=True):
     largest = float(jnp.abs(b).max())
     assert largest > 0
@@ -94,7 +87,7 @@ def make_config(**overrides):
 
 def choose(choice, platform, mesh=ONE_DEVICE, length=512, **kw):
   configs = make_config(), make_config(**kw)
-  return choose_attention.choose(
+  return attention.choose(
     choice, configs, mesh, length=length, platform=platform
   )
 
@@ -131,23 +124,10 @@ def test_a_kernel_of_another_platform_is_an_error():
     choose("flash", "cpu")
 
 
-def correct_norm(settings, x, units, vectors, keys_B, site):
-  total = x.astype(jnp.float32) + units + vectors[0][None, None]
-  norm = dict(zip(("scale", "bias"), vectors[1:], strict=True))
-  layer = nn.LayerNorm(use_fast_variance=False)
-  return layer.apply({"params": norm}, total).astype(x.dtype)
-
-
-def has_no_bias_gradient(settings, x, units, vectors, *others):
-  vectors = jax.lax.stop_gradient(vectors)
-  return correct_norm(settings, x, units, vectors, *others)
-
-
-def check_kernel(monkeypatch, kernel, rate=0.0, normalize=correct_norm):
-  """Chooses for a GPU, with functions in place of its kernels."""
+def check_kernel(monkeypatch, kernel, rate=0.0):
+  """Chooses for a GPU, with a function in place of its kernel."""
   monkeypatch.setattr(flash_attention, "attend", kernel)
-  monkeypatch.setattr(fused_norm, "normalize_sum", normalize)
-  return choose_attention.choose(
+  return attention.choose(
     "auto",
     [make_config(width=64, attention_dropout=rate, dropout=0.0)],
     ONE_DEVICE,
@@ -184,13 +164,6 @@ def raises_an_error(*_):
 def test_a_kernel_with_correct_numbers_is_chosen(monkeypatch):
   implementation, line = check_kernel(monkeypatch, correct_kernel)
   assert (implementation.name, line) == ("flash", "flash, checked against xla")
-
-
-def test_a_wrong_norm_is_replaced_by_xla(monkeypatch):
-  kernels = correct_kernel, 0.0, has_no_bias_gradient
-  implementation, line = check_kernel(monkeypatch, *kernels)
-  assert implementation == attention.XLA
-  assert "its norm is off by 1" in line
 
 
 @pytest.mark.parametrize(

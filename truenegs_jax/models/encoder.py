@@ -13,7 +13,7 @@ import functools
 import importlib
 import pkgutil
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import flax.linen as nn
@@ -23,7 +23,7 @@ import jax.numpy as jnp
 from truenegs_jax import models
 from truenegs_jax.config import grammar
 from truenegs_jax.models import attention as attention_lib
-from truenegs_jax.models import fused_norm, layers
+from truenegs_jax.models import layers
 from truenegs_jax.runtime import rng
 from truenegs_jax.runtime.errors import InputError
 
@@ -300,29 +300,14 @@ class Layer(nn.Module):
   ) -> Array:
     """Returns the next hidden states, `[B, L, D]` of `config.dtype`."""
     c = self.config
-    is_fused = fused_norm.is_possible(mask.implementation, c.width)
-    is_fused &= c.bias and not self.is_initializing()
 
     def add(x: Array, units: Array, name: str, site: int | Array) -> Array:
       """Computes norm(x + dropout(dense(units)))."""
-      output, norm = f"{name}_output", f"{name}_norm"
-      units = dense(c, c.width, output, use_bias=c.bias and not is_fused)(units)
-      if not is_fused:
-        x = x + rng.dropout(units, keys_B, rate=c.dropout, site=site)
-        return layer_norm(c, norm)(x).astype(c.dtype)
-      how = c.norm_epsilon, c.dropout, mask.implementation
-      params = self.variables["params"]
-      vectors = (
-        params[output]["bias"],
-        params[norm]["scale"],
-        params[norm]["bias"],
-      )
-      return fused_norm.normalize_sum(
-        fused_norm.Settings(*how), x, units, vectors, keys_B, site
-      )
+      units = dense(c, c.width, f"{name}_output")(units)
+      x = x + rng.dropout(units, keys_B, rate=c.dropout, site=site)
+      return layer_norm(c, f"{name}_norm")(x).astype(c.dtype)
 
-    x_BxLxD, *inputs = layers.share(4, x_BxLxD)
-    mixed_BxLxD = self_attention(c, inputs, mask, keys_B, site=first_site)
+    mixed_BxLxD = self_attention(c, x_BxLxD, mask, keys_B, site=first_site)
     x_BxLxD = add(x_BxLxD, mixed_BxLxD, "attention", first_site + 1)
     hidden_BxLxF = layers.gelu(dense(c, c.ffn, "ffn_input")(x_BxLxD))
     return add(x_BxLxD, hidden_BxLxF, "ffn", first_site + 2)
@@ -341,32 +326,31 @@ def project_to_width(config: EncoderConfig, embedded_BxLxE: Array) -> Array:
 
 def self_attention(
   config: EncoderConfig,
-  inputs: Sequence[Array],
+  x_BxLxD: Array,
   mask: attention_lib.AttentionMask,
   keys_B: rng.Keys,
   *,
   site: int | Array,
 ) -> Array:
-  """Computes multi-head self-attention, `[B, L, D]`, of three equal inputs.
+  """Computes multi-head self-attention, `[B, L, D]`.
 
   The calling module owns the layers `query`, `key` and `value`.
   """
 
-  def project_heads(name: str, x_BxLxD: Array) -> Array:
+  def project_heads(name: str) -> Array:
     units_BxLxD = dense(config, config.width, name)(x_BxLxD)
     return units_BxLxD.reshape(*x_BxLxD.shape[:2], config.heads, -1)
 
-  query, key, value = map(project_heads, ("query", "key", "value"), inputs)
   mixed_BxLxHxS = attention_lib.attend(
-    query,
-    key,
-    value,
+    project_heads("query"),
+    project_heads("key"),
+    project_heads("value"),
     mask,
     keys_B,
     rate=config.attention_dropout,
     site=site,
   )
-  return mixed_BxLxHxS.reshape(inputs[0].shape)
+  return mixed_BxLxHxS.reshape(x_BxLxD.shape)
 
 
 def document_positions(documents_BxL: Array) -> Array:
@@ -386,11 +370,9 @@ def dense(
   return layers.Dense(features, name=name, **own | fields)
 
 
-def layer_norm(
-  config: EncoderConfig, name: str | None = None
-) -> layers.LayerNorm:
+def layer_norm(config: EncoderConfig, name: str | None = None) -> nn.LayerNorm:
   """Returns a layer normalization; its output is always f32."""
-  return layers.LayerNorm(
+  return nn.LayerNorm(
     epsilon=config.norm_epsilon,
     use_bias=config.bias,
     use_fast_variance=False,  # E[x^2] - E[x]^2 loses small variances
