@@ -14,7 +14,7 @@ from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.train import sharding
 
 L = 128
-PIECES = attention.Implementation("pieces")
+SLICED = attention.Implementation("sliced")
 KEY = jax.random.key(0)
 ONE_DEVICE = sharding.make_mesh(sharding.get_mesh_spec("dp"), jax.devices()[:1])
 
@@ -63,7 +63,7 @@ def test_quarters_of_a_batch_equal_the_batch():
   keys_B = rng.row_keys(KEY, 0, jnp.arange(9))
   assert 9 * 2 * L**2 >= attention.MIN_SCORES
   documents, arrays = make_documents(packed=True, rows=9), make_arrays(8, 9)
-  assert_equals_xla(PIECES, documents, arrays, keys_B=keys_B, rate=0.5)
+  assert_equals_xla(SLICED, documents, arrays, keys_B=keys_B, rate=0.5)
 
 
 def test_shapes_that_kernels_do_not_take_use_xla():
@@ -94,11 +94,11 @@ def choose(choice, platform, mesh=ONE_DEVICE, length=512, **kw):
 
 def test_auto_chooses_by_platform(monkeypatch):
   monkeypatch.delenv(cpu.SWITCH, raising=False)
-  names = {"cpu": "pieces", "cuda": "flash", "tpu": "flash", "gpu": "xla"}
+  names = {"cpu": "sliced", "cuda": "flash", "tpu": "flash", "gpu": "xla"}
   assert {p: choose("auto", p)[0].name for p in names} == names
   monkeypatch.setenv(cpu.SWITCH, "plain")
   assert choose("auto", "cpu")[0] == attention.XLA
-  assert choose("pieces", "cpu")[0].name == "pieces"
+  assert choose("sliced", "cpu")[0].name == "sliced"
   several = sharding.make_mesh(sharding.get_mesh_spec("dp"), jax.devices()[:2])
   assert choose("auto", "cuda", several)[0].mesh == several
   assert choose("auto", "cpu", several)[0] == attention.XLA

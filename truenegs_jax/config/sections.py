@@ -60,8 +60,8 @@ class Model(Section):
   )
   scan: bool = free_key(False, "True: loop over layers, which compiles faster.")
   attention: str = free_choice(
-    ("auto", "xla", "pieces", "flash"),
-    'Attention: "auto", "xla", "pieces" (CPU) or "flash" (GPU, TPU).',
+    ("auto", "xla", "sliced", "flash"),
+    'Attention: "auto", "xla", "sliced" (CPU) or "flash" (GPU, TPU).',
   )
   vocabulary_chunk: int = free_key(
     -1, "Slots with logits in memory; -1: as many as fit; 0: all.", low=-1

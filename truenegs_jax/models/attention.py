@@ -38,7 +38,7 @@ MASKED_SCORE = -1e9
 # On a CPU, fewer scores than these are not worth a longer compilation.
 MIN_SCORES = 2**18
 # Where an implementation runs. "auto" takes the one that is possible.
-PLATFORMS = {"pieces": ("cpu",), "flash": ("tpu", "cuda")}
+PLATFORMS = {"sliced": ("cpu",), "flash": ("tpu", "cuda")}
 CHOICES = ("auto", "xla", *PLATFORMS)  # of `model.attention`
 ROWS_PER_DEVICE = 4  # in a check
 COMPARED = ("result", "query", "key", "value")  # the last three are gradients
@@ -49,7 +49,7 @@ TOLERANCE = 0.03  # relative to the largest entry; bfloat16 has 8 bits
 class Implementation:
   """How attention is computed."""
 
-  # "xla", "pieces" (a quarter of the rows at a time, for CPUs), or "flash".
+  # "xla", "sliced" (a quarter of the rows at a time, for CPUs), or "flash".
   name: str = "xla"
   # Devices that the kernel runs on; None: one. Rows are split over the first
   # axis, and heads over the others that divide their number.
@@ -118,8 +118,8 @@ def attend(
   dropout = functools.partial(rng.dropout, rate=rate, site=site)
   if mask.allowed_Bx1xLxL is not None:
     return dot_product_attention(*qkv, mask.allowed_Bx1xLxL, keys_B, dropout)
-  if mask.implementation.name == "pieces":
-    return _map_row_quarters(
+  if mask.implementation.name == "sliced":
+    return _map_slices(
       lambda query, key, value, documents, keys: dot_product_attention(
         query, key, value, same_document(documents, mask.window), keys, dropout
       ),
@@ -135,7 +135,7 @@ def attend(
   return _run_kernel(mask, *qkv, words, rate)
 
 
-def _map_row_quarters(
+def _map_slices(
   fn: Callable[..., Array], *arrays: Array | None, num_scores: int
 ) -> Array:
   """Applies a function of a batch to a quarter of its rows at a time.
@@ -243,7 +243,7 @@ def choose(
   if choice == "auto":
     own = [name for name, where in PLATFORMS.items() if platform in where]
     name = own[0] if own else "xla"
-    if name == "pieces" and not cpu.is_enabled(platform):
+    if name == "sliced" and not cpu.is_enabled(platform):
       name = "xla"
   if name == "xla":
     return XLA, name
@@ -278,7 +278,7 @@ def _missing_conditions(
   missing = []
   if platform not in PLATFORMS[name]:
     missing.append(f"{' or '.join(PLATFORMS[name])} devices (not {platform})")
-  if name == "pieces" and mesh.devices.size > 1:
+  if name == "sliced" and mesh.devices.size > 1:
     missing.append("a single device")
   if name == "flash":
     choices = flash_attention.GPU_WIDTHS
