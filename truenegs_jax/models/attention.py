@@ -89,7 +89,7 @@ def make_mask(
 
 
 def same_document(documents_BxL: Array, window: int = 0) -> Array:
-  """True `[B, 1, L, L]` where a query may attend to a key."""
+  """Returns bool `[B, 1, L, L]`: whether a query may attend to a key."""
   same_BxLxL = documents_BxL[:, :, None] == documents_BxL[:, None, :]
   if window:
     index_L = jnp.arange(documents_BxL.shape[1])
@@ -189,7 +189,8 @@ def _run_kernel(
   rate: float,
 ) -> Array:
   """Runs flash attention, on a mesh on the rows and heads of each device."""
-  how, mesh = mask.implementation, mask.implementation.mesh
+  how = mask.implementation
+  mesh = how.mesh
   _, length, heads, _ = query_BxLxHxS.shape
   settings = flash_attention.Settings(
     length, rate, mask.window, how.platform, how.interpret

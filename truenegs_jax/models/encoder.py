@@ -81,7 +81,7 @@ class EncoderConfig:
 
   @property
   def output_initializer(self):
-    """That of what a layer adds to the residual, and of dense layers of heads.
+    """Initializer of what a layer adds to the residual, and of heads' layers.
 
     Without a norm after each sum, L layers of two sums add up to 2 L.
     """
@@ -89,7 +89,7 @@ class EncoderConfig:
     return nn.initializers.truncated_normal(self.initializer_range * scale)
 
   def is_local(self, layer: int) -> bool:
-    """Whether a token of a layer attends to its window only."""
+    """Returns whether a token of a layer attends to its window only."""
     return layer % self.global_every > 0
 
 
@@ -395,7 +395,7 @@ def head_units(config: EncoderConfig, x: Array) -> Array:
 def classifier_initializer(
   config: EncoderConfig, otherwise: nn.initializers.Initializer
 ) -> nn.initializers.Initializer:
-  """Returns that of a head's last layer: ModernBERT's in pre-norm networks."""
+  """Returns a last layer's initializer: ModernBERT's in pre-norm networks."""
   if not config.pre_norm:
     return otherwise
   return nn.initializers.truncated_normal(config.width**-0.5)
