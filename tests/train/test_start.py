@@ -55,7 +55,7 @@ def test_config_describes_the_model_of_the_weights(tmp_path, objective):
   run = start.resolve(c, find.Weights(c.init))
   assert run.model == model
   assert run.tokenizer.fingerprint == TOKENIZER.fingerprint
-  assert run.fitted.tokenizer is run.tokenizer and not run.fitted.missing
+  assert run.matched.tokenizer is run.tokenizer and not run.matched.missing
 
 
 def test_other_values_are_not_changed(tmp_path):

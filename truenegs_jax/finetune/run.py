@@ -277,29 +277,25 @@ def _describe_origin(
   setup: loop.TrainingSetup, result: results.Result
 ) -> model_card.ModelOrigin:
   """Describes a run for its model card, without paths of this machine."""
-  o, data, hide = setup.options, setup.data, model_card.hide_folders
+  o = setup.options
+  data = setup.data
+  hide = model_card.hide_folders
   names = f"{o.finetune.data} {o.finetune.files}".strip()
   scores = leaderboard.format_scores(result.scores["dev"])
   notes = "".join(f"; {note}" for note in result.notes)
   origin = f"`{hide(o.init)}`" if o.init else "weights drawn at random"
   return model_card.ModelOrigin(
     {
-      "Training data": f"* {len(data.train.tokens):,} rows of `{hide(names)}`",
       "Training": f"""\
+* Data: {len(data.train.tokens):,} rows of `{hide(names)}`
 * Fine-tuned from: {origin}
 * Recipe: {result.step:,} steps of {o.batch_size} rows of at most
-  {o.length} tokens, head `{setup.model.head}`, seed {result.seed}
-* Made by: `{model_card.hide_in_command(errors.rerun_command())}`""",
+  {o.length} tokens, head `{setup.model.head}`, seed {result.seed}""",
       "Evaluation": f"""\
 Dev set: {len(data.dev.examples):,} examples, in percent: {scores}{notes}. Other
 seeds have other scores; compare models by the mean of several.""",
     },
     limits=[f"Longer texts than {o.length} tokens were truncated."],
-    metadata={
-      "language": model_card.read_metadata(o.init).get("language"),
-      "datasets": sorted({*model_card.find_datasets(names)}),
-      **model_card.describe_base(o.init),
-    },
   )
 
 

@@ -32,7 +32,7 @@ from truenegs_jax.runtime.paths import open_path
 from truenegs_jax.tasks import task as task_lib
 from truenegs_jax.tasks.task import CLASSES, OWN, SCORE, SPANS, SQUAD, Task
 from truenegs_jax.train import sharding
-from truenegs_jax.weights import fit, hf_folder, hf_names, load
+from truenegs_jax.weights import hf_folder, hf_names, load, match
 from truenegs_jax.weights.find import Weights
 from truenegs_jax.weights.hf_folder import Network
 
@@ -62,30 +62,32 @@ class Start:
       **self.network,
     )
 
-  def fit(self, task: Task) -> fit.Fit | None:
+  def fit(self, task: Task) -> match.MatchedWeights | None:
     """Compares weights and model; None without, InputError if they differ."""
     if self.weights is None:
       return None
     model, skip = self.make_model(task), self.options.init_skip
     weights = self.weights.for_roles(model.roles)
-    return fit.fit(weights, model, self.tokenizer, init_skip=skip, task=task)
+    return match.match_weights(
+      weights, model, self.tokenizer, init_skip=skip, task=task
+    )
 
   def make_params(
     self, task: Task, seed: int, *, complete: bool = False
   ) -> dict[str, Any]:
     """Makes initial parameters; draws a missing head unless `complete`."""
-    fitted = self.fit(task)
-    if self.weights is None or fitted is None:
+    matched = self.fit(task)
+    if self.weights is None or matched is None:
       return load.draw_params(self.make_model(task), seed)
     return load.load_params(
-      fitted, seed=seed, complete=complete, report=self.weights.report
+      matched, seed=seed, complete=complete, report=self.weights.report
     )
 
   def provenance(self, task: Task, data: Mapping[str, str]) -> dict[str, Any]:
     """Returns `Result.provenance` without the config, in JSON's types."""
     model, prints = self.make_model(task), {"weights": DRAWN, "head": DRAWN}
-    if fitted := self.fit(task):
-      network, names = fitted.networks[self.role], fitted.names[self.role]
+    if matched := self.fit(task):
+      network, names = matched.networks[self.role], matched.names[self.role]
       for key, is_head in (("weights", False), ("head", True)):
         paths = [x for x in names if x.startswith(HEAD_PREFIXES) == is_head]
         if paths or not is_head:
@@ -228,7 +230,7 @@ def open_model(
   seeds: dict[str, int | None] = {x: run.seed for x, run in runs.items()}
   seeds, run = seeds or {init: None}, next(iter(runs.values()), None)
   network = Weights(next(iter(seeds)), report).encoder()
-  head = fit.detect_task_head(network)
+  head = match.detect_task_head(network)
   if not head:
     raise InputError(
       f"{key}: {network.location} has no head for questions or classes, so it"
@@ -325,7 +327,7 @@ def _find_classes(
   known = {label.casefold(): label for label in task.labels}
   if set(task.labels) == set(task_lib.BINARY):
     known |= task_lib.HUB_LABELS | {f"label_{i}": i for i in task_lib.BINARY}
-  saved = fit.read_labels(network.fields)
+  saved = match.read_labels(network.fields)
   classes = tuple(known.get(name.casefold(), "") for name in saved)
   if len(classes) == size and sorted(classes) == sorted(task.labels):
     return classes

@@ -229,7 +229,7 @@ def _prepare_state(
     working = progress.working(console, f"Reading weights '{init}'")
     with distributed.raise_everywhere("init"), working:
       seed = run.config.seed
-      params = load.load_params(run.fitted, seed=seed, report=report)
+      params = load.load_params(run.matched, seed=seed, report=report)
   shardings = jax.tree.map(lambda x: x.sharding, abstract)
 
   def put(x: np.ndarray, sharding: jax.sharding.Sharding) -> jax.Array:

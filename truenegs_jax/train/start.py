@@ -34,7 +34,7 @@ from truenegs_jax.runtime.paths import open_path
 from truenegs_jax.synonyms.run_table import TableRequest, resolve_auto
 from truenegs_jax.train import metrics, model_table, optim, sharding, speed
 from truenegs_jax.train import step as step_lib
-from truenegs_jax.weights import find, fit, hf_config
+from truenegs_jax.weights import find, hf_config, match
 from truenegs_jax.workdir import files, saved_model
 
 OBJECTIVES: dict[str, Callable[..., Terms]] = {
@@ -117,11 +117,13 @@ class Run:
     return words.edges_V if self.options.strict_subword else None
 
   @functools.cached_property
-  def fitted(self) -> fit.Fit:
+  def matched(self) -> match.MatchedWeights:
     """The weights to start from; InputError if they do not fit the model."""
     networks = self.weights.for_roles(self.model.roles)
     skip = self.config.init_skip
-    return fit.fit(networks, self.model, self.tokenizer, init_skip=skip)
+    return match.match_weights(
+      networks, self.model, self.tokenizer, init_skip=skip
+    )
 
   @property
   def loss_weights(self) -> dict[str, float]:
@@ -221,7 +223,7 @@ def resolve(
       " --config.data.layout=packed."
     )
   if needs_weights:
-    _ = run.fitted
+    _ = run.matched
   if is_start and run.table_request:
     run.table_request.check()
   return run
@@ -357,7 +359,7 @@ def check(config: PretrainConfig) -> None:
   speed.parse_profile(c.log.profile, c.steps)
   spec = sharding.get_mesh_spec(c.mesh.preset, c.mesh.axes)
   sharding.check_batch_size(c.batch_size, c.optim.accumulation, spec)
-  if fit.parse_skip(c.init_skip) and not c.init:
+  if match.parse_skip(c.init_skip) and not c.init:
     raise InputError(
       f"init_skip={c.init_skip!r} needs weights to start from. Set"
       " --config.init=FOLDER or remove init_skip."

@@ -4,8 +4,9 @@ Weights("released/electra")               folder of one network or of a pair
 Weights("google/electra-base-discriminator, google/electra-base-generator")
 Weights("runs/mine"), Weights("runs/mine/checkpoints/500")
 
-They are located and opened once, when first needed. `fit.fit` compares them
-with a model, and `load.load_params` reads what fits.
+They are located and opened once, when first needed.
+`match.match_weights` compares them with a model, and `load.load_params` reads
+what fits.
 """
 
 import dataclasses
@@ -38,8 +39,6 @@ from truenegs_jax.workdir import files, saved_model
 # Models in a workdir of fine-tuning, in a folder of a task, and of one run.
 TASK_MODELS = ("*/seed-*/model", "seed-*/model", "model")
 PAIR = ("discriminator", "generator")  # roles of two locations
-# Files of the hub to download: the card names language and license.
-HUB_FILES = ["README.md", *tokenizer_lib.HUB_FILES]
 # A branch, a tag, a commit or refs/pr/N.
 REVISION = re.compile(r"(?!.*\.\.)\w([\w./-]*[\w-])?", re.ASCII)
 OFFLINE = (
@@ -213,7 +212,7 @@ def _open_network(folder: pathlib.Path) -> Network:
   source = cast(Any, folder)
   listed = source.list_files()
   formats = [name for name in FORMATS if name in listed]
-  names = *HUB_FILES[1:], hf_folder.CHECKSUMS, *formats[:1]  # without the card
+  names = *tokenizer_lib.HUB_FILES, hf_folder.CHECKSUMS, *formats[:1]
   chosen = {name: listed[name] for name in names if name in listed}
   key = short_sha256(str(folder), json.dumps(chosen, sort_keys=True))
   copy = cache.folder() / "buckets" / f"{folder.name}-{key}"
@@ -308,7 +307,11 @@ def download(name: str, *, report: Report) -> pathlib.Path:
         huggingface_hub.snapshot_download(
           repo,
           revision=revision or None,
-          allow_patterns=[*HUB_FILES, weights, f"{hf_names.DETECTOR}/*"],
+          allow_patterns=[
+            *tokenizer_lib.HUB_FILES,
+            weights,
+            f"{hf_names.DETECTOR}/*",
+          ],
         )
       )
       if has_weights := (folder / weights).exists():
