@@ -89,7 +89,6 @@ setuptools.setup(
     "matplotlib>=3.10.8",
     "ml_dtypes>=0.4",
     "ml_collections>=1.1",
-    "msgpack>=1.0",
     "nltk>=3.10",
     "numpy>=2.0",
     "optax>=0.2.6",
