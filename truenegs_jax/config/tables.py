@@ -66,7 +66,6 @@ class Finetune(Section):
     50, "Batches whose rows are sorted by length together; 1: no sort.", low=1
   )
   evals_per_epoch: int = key(0, "Dev-set scores; 0: only at the end.", low=0)
-  save_minutes: float = free_key(10.0, "Between checkpoints of a run.", low=0)
   export: str = free_choice(
     ("all", "none"), 'Each run\'s model for Hugging Face; "none": no model.'
   )

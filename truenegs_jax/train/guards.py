@@ -5,7 +5,6 @@ import math
 import os
 import pathlib
 import signal
-import time
 from collections.abc import Callable
 
 import jax
@@ -47,8 +46,8 @@ class StopSignals:
       os._exit(STOPPED_UNSAVED)
     self.received = signal.Signals(number)
     self._console.print(
-      f"{self.received.name}: finishing this step and saving; send the signal"
-      " again to stop without saving ...",
+      f"{self.received.name}: finishing this step, and saving a pre-training;"
+      " send the signal again to stop at once ...",
       soft_wrap=True,
     )
 
@@ -102,22 +101,6 @@ class StopVote:
         if error:
           raise error
     return signal.Signals(number) if number else None
-
-
-class SaveTimer:
-  """Decides after which steps to save, by the clock of the first process."""
-
-  def __init__(self, secs: float, mesh: jax.sharding.Mesh):
-    self._secs, self._vote = secs, Vote(mesh)
-    self._last = time.monotonic()
-
-  def is_due(self) -> bool:
-    """Votes and returns whether `secs` have passed since the last time."""
-    secs = time.monotonic() - self._last
-    is_due = distributed.is_first_process() and secs >= self._secs
-    if is_due:
-      self._last += secs
-    return bool(self._vote.poll(int(is_due)))
 
 
 class SkipGuard:
