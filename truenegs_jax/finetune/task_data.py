@@ -157,15 +157,19 @@ def describe_task(options: FinetuneOptions, name: str) -> str:
   splits = [x for x in _list_splits(options, task) if "mismatched" not in x]
   for split in splits:
     where, exists = _find_path(options, task, split)
-    texts.append(f"{split}: {where}{' (missing)' * (not exists)}")
+    texts.append(
+      f"{split}: {where}" if exists else f"{split}: {where} (missing)"
+    )
   epochs = o.epochs or task.epochs
   if not task.split_sizes or "train" in parse_files(options, name):
     return "; ".join([*texts, f"{epochs:g} epochs"])
   size = task.split_sizes["train"]
   rows = min(size, o.rows or size) * (1 + task.both_orders)
   steps = batches.num_steps(rows, options.batch_size, epochs)
-  least = "at least " * (task.kind == SPANS)  # a long context has several rows
-  texts.append(f"{epochs:g} epochs of {least}{rows:,} rows, {steps:,} steps")
+  count = f"{rows:,} rows, {steps:,} steps"
+  if task.kind == SPANS:  # a long context has several rows
+    count = f"at least {count}"
+  texts.append(f"{epochs:g} epochs of {count}")
   return "; ".join(texts)
 
 

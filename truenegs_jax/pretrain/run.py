@@ -96,7 +96,9 @@ def dry_run(run: start.Run, console: Console) -> int:
   lines = plan.report_lines(run, mesh, state, aux)
   rate = mesh.devices.size * speed.measure_products(c.model.dtype)
   secs = round(plan.row_flops(run) * c.steps * c.batch_size / rate)
-  micro_batches = f"{o.accumulation} micro-batch" + "es" * (o.accumulation > 1)
+  micro_batches = "1 micro-batch"
+  if o.accumulation > 1:
+    micro_batches = f"{o.accumulation} micro-batches"
   batch_size = plan.format_mib(sharding.bytes_per_device(batch))
   lines["per device"] += f", batch {batch_size}, without activations"
   lines = {

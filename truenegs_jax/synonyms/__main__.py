@@ -88,7 +88,9 @@ def run(
     lines.append(f"saved as '{values.output}'")
   stop_words = request.load_stop_words()
   answers = [*describe_words(names, table, normalize, stop_words)]
-  lines += answers + [LEGEND] * any(x.endswith(")") for x in answers)
+  lines += answers
+  if any(x.endswith(")") for x in answers):
+    lines.append(LEGEND)
   console.print("\n".join(lines), soft_wrap=True)
 
 
@@ -143,7 +145,7 @@ def describe_words(
     else:
       source = table.source if table else "WordNet"
       line = f"{word}: {'no synonyms' if entries else 'not'} in {source}"
-    yield line + f" ({', '.join(others)})" * bool(others)
+    yield f"{line} ({', '.join(others)})" if others else line
 
 
 def _count_tokens(text: str, tokenizer: tokenizer_lib.Tokenizer) -> np.ndarray:

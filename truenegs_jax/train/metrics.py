@@ -328,7 +328,8 @@ def _open_logger(name: str, run: LoggedRun) -> Iterator[Writer]:
     if not failed:
       call(log, record["step"], values)
 
-  log, close = call(LOGGERS[name][0], run) or [lambda *_: None] * 2
+  do_nothing: Logger = (lambda *_: None, lambda: None)
+  log, close = call(LOGGERS[name][0], run) or do_nothing
   try:
     yield write
   finally:

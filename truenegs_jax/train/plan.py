@@ -312,10 +312,12 @@ def report_lines(
 
 def describe_devices(preset: str, mesh: jax.sharding.Mesh) -> str:
   """Describes the devices of a run, its processes and its mesh."""
-  device, processes = mesh.devices.flat[0], jax.process_count()
+  device = mesh.devices.flat[0]
+  count = jax.process_count()
+  processes = "1 process" if count == 1 else f"{count} processes"
   return (
     f"{mesh.devices.size} x {device.device_kind} ({device.platform}),"
-    f" {processes} process{'es' * (processes != 1)},"
+    f" {processes},"
     f" mesh {preset}: {sharding.format_axes(mesh.shape)}"
   )
 
