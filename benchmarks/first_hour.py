@@ -5,14 +5,13 @@
 
 Compares flash attention with plain attention, forward and backward. Then trains
 electra_base and bert_base with hard correction for 20 steps of random rows, in
-the largest batch that fits: the config's, halved as long as memory runs out.
-The second half of the steps is repeated from a checkpoint: its losses may only
-differ as a GPU rounds sums in another order. --tiny shrinks all sizes, for a
-CPU; its figures mean nothing. Exit code 1: something is WRONG.
+the largest batch that fits: 256 rows, halved as long as memory runs out. Half of
+the steps are repeated from a checkpoint: losses may only differ as a GPU rounds
+sums in another order. --tiny shrinks all sizes, for a CPU; its figures mean
+nothing. Exit code 1: something is WRONG.
 """
 
 import argparse
-import concurrent.futures
 import contextlib
 import dataclasses
 import functools
@@ -22,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ProcessPoolExecutor
 
 import jax
 import numpy as np
@@ -34,7 +34,6 @@ from truenegs_jax.train.step import TrainState, total_loss
 from truenegs_jax.workdir.checkpoints import Checkpoints
 
 Lines = dict[str, str]  # what was measured -> the result
-
 HALF = 10  # steps before and after the checkpoint
 TOLERANCE = 0.01  # of a loss after it
 WRONG = "WRONG"
@@ -62,7 +61,7 @@ def main() -> int:
 def run_apart(function, *args: object) -> Lines:
   """Calls a function in a new process, whose peak of memory is its own."""
   spawn = multiprocessing.get_context("spawn")
-  with concurrent.futures.ProcessPoolExecutor(1, mp_context=spawn) as pool:
+  with ProcessPoolExecutor(1, mp_context=spawn) as pool:
     return pool.submit(function, *args).result()
 
 

@@ -15,7 +15,6 @@ large matrix product.
 import itertools
 
 import jax
-import numpy as np
 import steps
 from absl import flags
 from rich.console import Console
@@ -61,7 +60,6 @@ def time_steps(
   block = min(BLOCK, count)
   numbers = itertools.count(1)
   pending = step.batch(0)
-  waits = []
 
   def run_block():
     return [run_step() for _ in range(block)]
@@ -69,15 +67,13 @@ def time_steps(
   def run_as_trained():
     nonlocal pending
     last = None
-    wait = speed.HostWait()
     for _ in range(block):
-      terms = run_step(pending, wait.dispatch)
+      terms = run_step(pending)
       if last is not None:  # the loop reads terms one step late
         float(last["skipped"][0])
       last = terms
       pending = step.batch(next(numbers))
-    jax.block_until_ready(last)
-    waits.append(wait.pop_fields().get("host_wait", 0.0))
+    return last
 
   one_by_one = steps.time_in_turns({"step": run_step}, count, warmup)["step"]
   low, median, high = steps.quantiles_ms(one_by_one)
@@ -88,7 +84,6 @@ def time_steps(
   return {
     "step, ms": f"{median:,.1f} (p10 {low:,.1f}, p90 {high:,.1f}) one by one;"
     f" back to back {back / block:,.1f}; as trained {trained / block:,.1f}",
-    "host": f"no step runs in {np.mean(waits):.1%} of the time",
     **describe_rates(step, trained / block / 1e3),
   }
 

@@ -14,6 +14,7 @@ same round.
 
 import dataclasses
 import functools
+import itertools
 import os
 import pathlib
 import sys
@@ -108,14 +109,9 @@ class CompiledStep:
 def make_step(
   c: ConfigDict, devices: Sequence[jax.Device] | None = None
 ) -> CompiledStep:
-  """Compiles the training step of a config, for one process.
+  """Compiles the training step of a config of pre-training, for one process.
 
-  Args:
-    c: a config of pre-training.
-    devices: of the mesh; None: all.
-
-  Raises:
-    InputError: the config is invalid.
+  The mesh has `devices`, or all. Raises InputError if the config is invalid.
   """
   cpu.configure()  # as main does
   config = PretrainConfig.read(c)
@@ -150,25 +146,17 @@ def make_step_calls(
   not waited for.
 
   Returns:
-    Name -> `run_step(batch=None, dispatch=None) -> terms`. If given, `batch`
-    replaces the next of NUM_BATCHES on the devices, and `dispatch(step, state,
-    batch, aux)`, such as `speed.HostWait.dispatch`, calls the step.
+    Name -> `run_step(batch=None) -> terms`. Without a `batch` it takes the next
+    of NUM_BATCHES, which are on the devices.
   """
   first = next(iter(steps.values()))
   state = first.init_state()
-  count = 0
-  batches = [first.batch(i) for i in range(NUM_BATCHES)]
-  jax.block_until_ready((state, batches))
+  batches = itertools.cycle([first.batch(i) for i in range(NUM_BATCHES)])
 
-  def run_step(name, batch=None, dispatch=None):
-    nonlocal state, count
+  def run_step(name, batch=None):
+    nonlocal state
     step = steps[name]
-    args = (state, batch or batches[count % NUM_BATCHES], step.aux)
-    if dispatch:
-      state, terms = dispatch(step.compiled, *args)
-    else:
-      state, terms = step.compiled(*args)
-    count += 1
+    state, terms = step.compiled(state, batch or next(batches), step.aux)
     return terms
 
   return {name: functools.partial(run_step, name) for name in steps}
