@@ -5,10 +5,9 @@
 
 Compares flash attention with plain attention, forward and backward. Then trains
 electra_base and bert_base with hard correction for 20 steps of random rows, in
-the largest batch that fits: 256 rows, halved as long as memory runs out. Half of
-the steps are repeated from a checkpoint: losses may only differ as a GPU rounds
-sums in another order. --tiny shrinks all sizes, for a CPU; its figures mean
-nothing. Exit code 1: something is WRONG.
+the largest batch that fits: 256 rows, halved as long as memory runs out. Half
+of the steps are repeated from a checkpoint. --tiny shrinks all sizes for a CPU:
+its figures mean nothing. Exit code 1: something is WRONG.
 """
 
 import argparse
@@ -35,7 +34,7 @@ from truenegs_jax.workdir.checkpoints import Checkpoints
 
 Lines = dict[str, str]  # what was measured -> the result
 HALF = 10  # steps before and after the checkpoint
-TOLERANCE = 0.01  # of a loss after it
+TOLERANCE = 0.01  # of a loss after it: a GPU may add in another order
 WRONG = "WRONG"
 
 
