@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from absl import flags
 
-from support import runs
 from support.doc_pages import ROOT
 from truenegs_jax.configs import bert_base
 
@@ -54,7 +53,6 @@ def test_paired_ratio_is_right_while_the_machine_drifts(load):
 @pytest.mark.slow
 def test_steps_run_on_random_rows_and_synonyms(load):
   c = bert_base.get_config("hc,runlocal")
-  c.model.variant = runs.ONE_LAYER
   steps = load("steps")
   step = steps["make_step"](c)
   has_synonyms_V = np.any(step.aux["bits_VxW"], axis=1)
@@ -66,7 +64,7 @@ def test_steps_run_on_random_rows_and_synonyms(load):
 @pytest.mark.slow
 def test_memory_reports_a_config_without_data(load):
   c = bert_base.get_config("runlocal")
-  c.mesh.preset, c.mesh.axes = "fsdp_tp", "model=2"
+  c.mesh.preset = "fsdp_tp"
   memory = load("memory")
   lines = memory["report"](c, jax.devices()[:4], memory["PROGRAMS"])
   assert "data 2, model 2" in lines["devices"]
