@@ -8,7 +8,7 @@
 # pins         writes launch/constraints.txt, with old pins where they still fit
 # qa-model     fine-tunes released weights on SQuAD and scores them
 # bench        measures the training step on a CPU, also PyTorch's
-# first-hour   checks one GPU in 8 minutes and prints one table
+# first-hour   checks one GPU in about 8 minutes: prints one table
 # h100         compiles training for an H100 and prints the memory it needs
 # docs         builds the site of the documentation in docs/_build/html
 # lint         runs ruff, mypy and shellcheck

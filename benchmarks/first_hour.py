@@ -1,4 +1,4 @@
-"""Checks this package on one GPU within 8 minutes and prints one table.
+"""Checks this package on one GPU in about 8 minutes; prints one table.
 
   make first-hour
   python benchmarks/first_hour.py [--tiny]

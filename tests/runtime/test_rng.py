@@ -180,19 +180,19 @@ def test_statistics_of_50_million_decisions_find_nothing(rate):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-  ("decide", "rate", "found"),
+  ("decide", "rate", "statistic"),
   [
     (decide_with_one_stride, 0.5, "any lag"),
     (decide_with_one_factor, 0.1, "all lags"),
   ],
 )
 def test_statistics_of_decisions_find_weaker_hashes(
-  monkeypatch, decide, rate, found
+  monkeypatch, decide, rate, statistic
 ):
   monkeypatch.setattr(rng, "is_kept", decide)
   drop = dropped(keys(96, step=3, seed=1), (128, 4096), rate, site=5)
   p_values = find_p_values(drop.reshape(-1, 4096), rate)
-  assert p_values[found] < 1e-9, p_values
+  assert p_values[statistic] < 1e-9, p_values
 
 
 # The counter is multiplied by the golden ratio, so that the products nearly
