@@ -67,13 +67,16 @@ def main(argv: Sequence[str] | None = None) -> int:
   transformers.logging.set_verbosity_error()
   transformers.logging.disable_progress_bar()
   c = finetune_glue.get_config(args.task)
-  c.init, c.init_skip, c.optim.lr = args.init, "head", args.lr
-  c.finetune.data, c.finetune.epochs = args.data, args.epochs
+  c.init = args.init
+  c.init_skip = "head"
+  c.optim.lr = args.lr
+  c.finetune.data = args.data
+  c.finetune.epochs = args.epochs
   recipe = parse_options(c.to_dict())
   initial = resolve(recipe, print)
   data = task_data.read_task_data(recipe, args.task, initial.tokenizer)
   sides = make_sides(initial, recipe, data)
-  num_steps = sides["jax"].steps
+  num_steps = sides["jax"].num_steps
   print(
     f"{data.task.title}: {len(data.train.tokens):,} training rows,"
     f" {len(data.dev.examples):,} dev rows, {num_steps:,} steps of"
@@ -126,7 +129,7 @@ class JaxSide:
       self._setups[dropout > 0] = loop.TrainingSetup(
         changed.options, changed.make_model(data.task), data, {}
       )
-    self.steps = self._setups[True].steps
+    self.num_steps = self._setups[True].steps
 
   def start(self, seed: int) -> None:
     """Begins a run with the first weights and a new optimizer."""
@@ -142,7 +145,8 @@ class JaxSide:
 
   def predict(self, split: EvalSplit) -> list[np.ndarray]:
     """Returns the logits of each row."""
-    predictor, console = self._setups[True].predictor, Console(quiet=True)
+    predictor = self._setups[True].predictor
+    console = Console(quiet=True)
     params = self._state.params
     return predictor.answer(params, split, console=console, title="Rows")[0]
 
@@ -151,11 +155,11 @@ class TorchSide:
   """The model of transformers with ELECTRA's optimizer, as a `JaxSide`."""
 
   def __init__(
-    self, recipe: FinetuneOptions, model: nn.Module, decay: float, steps: int
+    self, recipe: FinetuneOptions, model: nn.Module, decay: float, count: int
   ):
     self._recipe = recipe
     self._model = model
-    self._steps = steps
+    self._num_steps = count
     self._weights = {k: v.clone() for k, v in model.state_dict().items()}
     top = model.config.num_hidden_layers + 2
     depths = [get_depth(name, top) for name, _ in model.named_parameters()]
@@ -200,8 +204,8 @@ class TorchSide:
   def _update(self) -> None:
     adam = self._recipe.optim
     t = self._count
-    warmup_steps = round(self._recipe.finetune.warmup * self._steps)
-    rate = adam.lr * max(1 - t / self._steps, 0)
+    warmup_steps = round(self._recipe.finetune.warmup * self._num_steps)
+    rate = adam.lr * max(1 - t / self._num_steps, 0)
     rate *= min(1, t / max(warmup_steps, 1))
     params = list(self._model.parameters())
     norm = torch.stack([p.grad.norm() for p in params]).norm()
@@ -250,17 +254,17 @@ def make_sides(
       raise SystemExit(f"error: The sides loaded different values of {name!r}.")
   jax_side = JaxSide(initial, data, params)
   decay = recipe.decay(model.config.width)
-  torch_side = TorchSide(recipe, torch_model, decay, jax_side.steps)
+  torch_side = TorchSide(recipe, torch_model, decay, jax_side.num_steps)
   return {"torch": torch_side, "jax": jax_side}
 
 
 def make_batches(
-  recipe: FinetuneOptions, data: TaskData, steps: int, seed: int = 0
+  recipe: FinetuneOptions, data: TaskData, count: int, seed: int = 0
 ) -> list[Batch]:
   """Makes the batches of a run's first steps."""
-  sizes = dict(batch_size=recipe.batch_size, limit=recipe.length)
+  sizes = {"batch_size": recipe.batch_size, "limit": recipe.length}
   return [
-    batches.batch_at(data.train, t, seed=seed, **sizes) for t in range(steps)
+    batches.batch_at(data.train, t, seed=seed, **sizes) for t in range(count)
   ]
 
 

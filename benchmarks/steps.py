@@ -7,9 +7,8 @@
 
 Needs neither text nor weights: the vocabulary is a placeholder of the right
 size, the synonym table is random and as dense as WordNet's, and tokens of the
-rows follow Zipf's law. The speed of a shared machine changes from minute to
-minute, so calls are compared in turns, and a ratio is taken from times of the
-same round.
+rows follow Zipf's law. The speed of a machine changes from minute to minute, so
+calls are compared in turns, and a ratio is taken from times of the same round.
 """
 
 import dataclasses

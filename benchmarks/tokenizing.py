@@ -73,8 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
   for name, values in secs.items():
     mb_per_s = size_mb / np.median(values)
     ratios = np.divide(secs["peer"], values)
-    low, high = min(ratios), max(ratios)
-    ratio = f"{np.median(ratios):5.2f} ({low:.2f} to {high:.2f})"
+    ratio = f"{np.median(ratios):5.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
     print(f"{name:5}  {mb_per_s:6.1f} MB/s  ratio {ratio}")
   return 0
 

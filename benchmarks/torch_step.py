@@ -13,11 +13,8 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
-from torch import nn
+from torch import Tensor, nn
 
-Tensor = torch.Tensor
-
-MODES = ("eager", "compiled", "stock")
 ARCHITECTURES = {
   "generator": transformers.ElectraForMaskedLM,
   "discriminator": transformers.ElectraForPreTraining,
@@ -127,7 +124,7 @@ class TorchStep:
         weights; `detect_weight`; `tokens`: arrays `[B, L]`; `slots`, `mask_id`
         and `kept`: how rows are masked; `optim`: values by the keys of
         `c.optim`, and `total_steps`.
-      mode: one of MODES.
+      mode: "eager", "compiled" or "stock".
       threads: number of PyTorch's threads.
     """
     torch.set_num_threads(threads)

@@ -106,7 +106,9 @@ def test_the_peer_in_pytorch_computes_the_same_losses():
 @pytest.mark.slow
 @pytest.mark.skipif(not COMPILERS.exists(), reason="no compilers for an H100")
 def test_a_layer_compiled_for_an_h100_keeps_no_scores():
-  rows, length, heads = 2, 512, 32
+  rows = 2
+  length = 512
+  heads = 32
   values = {
     "config": "electra_small",
     "config.batch_size": rows,
