@@ -27,7 +27,7 @@ import numpy as np
 import steps
 
 from truenegs_jax.config.load import load_config
-from truenegs_jax.models import attention, choose_attention
+from truenegs_jax.models import attention
 from truenegs_jax.train import speed
 from truenegs_jax.train.step import TrainState, total_loss
 from truenegs_jax.workdir.checkpoints import Checkpoints
@@ -74,17 +74,17 @@ def check_device(tiny: bool) -> Lines:
     "date, commit": f"{time.strftime('%Y-%m-%d')}, {commit or 'unknown'}",
     "device, versions": f"{steps.describe_machine()}, {versions}",
   }
-  platform = choose_attention.get_platform(device)
+  platform = attention.get_platform(device)
   flash = attention.Implementation("flash", platform=platform)
   if platform == "cpu":
     flash = dataclasses.replace(flash, platform="cuda", interpret=True)
   shape = (4, 128, 2, 16) if tiny else (8, 512, 12, 64)  # B, L, H, S
   for dtype in ("bfloat16", "float32"):
     call = functools.partial(
-      choose_attention.kernel_errors, flash, shape, dtype, rate=0.1
+      attention.kernel_errors, flash, shape, dtype, rate=0.1
     )
     errors = jax.device_get(jax.jit(call)())
-    is_right = all(x <= choose_attention.TOLERANCE for x in errors.values())
+    is_right = all(x <= attention.TOLERANCE for x in errors.values())
     verdict = "right" if is_right else WRONG  # also if one is not finite
     shown = ", ".join(f"{name} {x:.1e}" for name, x in errors.items())
     lines[f"flash attention in {dtype}, errors"] = f"{verdict}: {shown}"
