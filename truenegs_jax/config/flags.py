@@ -118,7 +118,7 @@ def parse_flags(
       values(argv, known_only=True)
       text = values[CONFIG].value or ""
     if text:
-      config = load.load_config(text)
+      config = load.load_config(text, with_base_check=False)
       for name, key in tables.TABLES[config.task].items():
         _define_key(name, key, values)
     rest = values(argv)
@@ -141,6 +141,8 @@ def parse_flags(
         f"--config.task={config.task} does not fit --config={text}, a config of"
         f" {task}. Pass one of that task; {program()} configs lists them."
       )
+    if text.endswith(".json") and f"{CONFIG}.{load.BASE}" not in given:
+      load.check_base(text, config)
     tables.check_values(config)
     values[CONFIG].value = config.lock()
     if WORKDIR in values and not values[WORKDIR].value:
@@ -239,7 +241,7 @@ def render_configs() -> Iterator[str]:
 
 def render_config(text: str) -> Iterator[str]:
   """Yields the docstring, words and keys of a value of --config."""
-  config = load.load_config(text)
+  config = load.load_config(text, with_base_check=False)  # it is only shown
   path = text.partition(":")[0]
   if not text.endswith(".json"):
     yield _read_docstring(path)

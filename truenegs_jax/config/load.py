@@ -19,6 +19,7 @@ from truenegs_jax.runtime.files import read_json
 from truenegs_jax.runtime.paths import open_path
 
 PACKAGED = pathlib.Path(__file__).parents[1] / "configs"
+BASE = "study.base"  # the key whose value names a config, which is executed
 JSON_FIX = (
   "Pass the config.json of a workdir, such as"
   " --config=runs/electra_demo/config.json, or a config file in Python."
@@ -43,15 +44,36 @@ def parse_words(arg: str, words: Mapping[str, str]) -> list[str]:
   return parsed
 
 
-def load_config(text: str) -> ConfigDict:
-  """Loads the config that a value of --config names."""
+def load_config(text: str, *, with_base_check: bool = True) -> ConfigDict:
+  """Loads the config that a value of --config names.
+
+  A saved config is data, perhaps a stranger's, and must not lead to a program.
+  So with `with_base_check` it is refused if it names a config file to execute.
+  """
   path, colon, arg = text.partition(":")
   if path.endswith(".json") or text.endswith(".json"):  # a URL has a colon
     config = _load_saved(open_path("--config", text))
+    if with_base_check:
+      check_base(text, config)
   else:
     config = _execute(find_config(path), [arg] if colon else [])
   tables.check_keys(path, config)
   return config
+
+
+def check_base(text: str, config: ConfigDict) -> None:
+  """Raises InputError if a saved config names a config file as BASE."""
+  if config.task != "study":
+    return
+  base = config.study.base
+  if base.partition(":")[0] in packaged_names():
+    return
+  raise InputError(
+    f"--config={text!r} has study.base={base!r}, which is not the name of a"
+    " packaged config. A file would be executed, and a saved config may be a"
+    " stranger's. If you trust that file, pass --config.study.base=FILE.py,"
+    " too, or run the command again with which the study was started."
+  )
 
 
 def packaged_names() -> list[str]:
@@ -80,10 +102,13 @@ def default_workdir(text: str) -> pathlib.Path:
 
 
 def find_config(path: str) -> pathlib.Path:
-  """Returns an existing file, or that of the packaged config of this name."""
-  if pathlib.Path(path).is_file():
-    return pathlib.Path(path)
+  """Returns the file of the packaged config of this name, or an existing file.
+
+  No file in the current folder can take the name of a packaged config.
+  """
   name, names = pathlib.Path(path).stem, packaged_names()
+  if path not in names and pathlib.Path(path).is_file():
+    return pathlib.Path(path)
   if name in names:
     return PACKAGED / f"{name}.py"
   hint = did_you_mean(name, names, "--config=")

@@ -60,7 +60,8 @@ class Annotator(NamedTuple):
 def make_annotator(choice: str) -> Annotator:
   """Loads "spacy:MODEL"; InputError if it is not installed."""
   model = choice.removeprefix(SPACY)
-  if model in ("", choice):
+  # Not the path of a folder, which a saved config could name.
+  if model == choice or not model.isidentifier():
     raise InputError(
       f"robustness.annotations={choice!r} is unknown. Choose {SPACY}MODEL, such"
       f" as {SPACY}en_core_web_sm."
