@@ -269,12 +269,6 @@ class Data(Section):
   )
   seed: int = key(0, "Of rows, whatever c.seed is.", low=0, high=LARGEST_SEED)
   rows: str = free_key("", 'Rows folder, or gs://...; "": one in the cache.')
-  cache_gb: float = free_key(100.0, "Copies of rows in a bucket.", low=0)
-  order: str = choice(
-    ("rows", "blocks"),
-    'All rows permuted; "blocks": shards, and the rows of some of them.',
-  )
-  block_shards: int = key(16, "Shards whose rows are permuted.", low=1)
   workers: int = free_key(0, "Processes to make rows; 0: one per core.", low=0)
   wordnet_dir: str = free_key("", '"": NLTK\'s folders, or the cache.')
 

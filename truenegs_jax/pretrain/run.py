@@ -154,17 +154,13 @@ def prepare_inputs(
   if tokenizer != run.tokenizer:  # it was a placeholder
     run = dataclasses.replace(run, tokenizer=tokenizer)
   divide = functools.partial(distributed.place_among_equals, "rows")
-  blocks = c.data.block_shards if c.data.order == "blocks" else 0
-  verification = copies.open_verification(
-    folder, divide, cache_gb=c.data.cache_gb, block_shards=blocks
-  )
-  train_rows = rows_folder.open_rows(
-    folder, "train", verification, block_shards=blocks
-  )
+  folder = copies.copy_rows(folder)
+  verification = rows_folder.Verification(folder, divide)
+  train_rows = rows_folder.open_rows(folder, "train")
   rows_folder.check_batch_size(train_rows, c.batch_size)
   if warning := rows_folder.padding_warning(train_rows.manifest):
     console.print(warning, soft_wrap=True)
-  held_out_rows = rows_folder.open_rows(folder, "held_out", verification)
+  held_out_rows = rows_folder.open_rows(folder, "held_out")
   if not len(held_out_rows):
     raise errors.DataError(
       f"'{folder}' has no held-out rows: the text fills a single row. Use more"

@@ -20,7 +20,6 @@ from truenegs_jax.data.tokens.tokenizer import write_tokenizer
 from truenegs_jax.data.tokens.words import read_words
 from truenegs_jax.runtime import distributed, progress
 from truenegs_jax.runtime.errors import CheckpointError
-from truenegs_jax.runtime.paths import is_bucket
 from truenegs_jax.train import metrics, model_table, plan, sharding, speed
 from truenegs_jax.train import step as step_lib
 from truenegs_jax.train.plan import PretrainSetup, RunInputs
@@ -296,9 +295,8 @@ def _describe_rows(rows: batches.Rows, texts: Sequence[str]) -> dict[str, Any]:
   """Describes the training rows for about.json, with lengths in bins."""
   manifest, counts_V = rows.manifest, rows.unigram_V
   order = np.argsort(-counts_V, kind="stable")[:NUM_TOKENS].tolist()
-  # In a bucket, each row is a request.
-  most = MEASURED_ROWS // (16 if is_bucket(rows.folder) else 1)
-  row_R = np.linspace(0, len(rows) - 1, min(len(rows), most), dtype=np.int64)
+  count = min(len(rows), MEASURED_ROWS)
+  row_R = np.linspace(0, len(rows) - 1, count, dtype=np.int64)
   documents_RxL = rows.take(row_R, ["documents"])["documents"]
   length_R = np.count_nonzero(documents_RxL, axis=1)
   ends = np.unique(np.linspace(0, rows.length, NUM_BINS + 1).astype(int))
