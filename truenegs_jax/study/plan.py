@@ -15,6 +15,7 @@ from truenegs_jax.config.flags import parse_config, parse_job
 from truenegs_jax.config.tables import Study
 from truenegs_jax.runtime.errors import BusyError, CheckpointError, InputError
 from truenegs_jax.runtime.files import atomic_file, disk_errors
+from truenegs_jax.runtime.paths import join_inside
 from truenegs_jax.study import drive
 from truenegs_jax.study.drive import Part, State, States, part_key
 from truenegs_jax.study.scores import Comparison
@@ -60,6 +61,8 @@ def make_plan(s: Study, root: pathlib.Path) -> Comparison:
   """
   tasks = grammar.parse_names(s.tasks, key="study.tasks", choices=TASKS)
   arms = _parse_arms(s.arms)
+  for arm in arms:  # of a saved config, perhaps a stranger's
+    join_inside(root, part_key(arm.name, 0, PRETRAIN))
   parts = []
   for seed in range(s.seeds):
     by_arm = [_make_chain(s, arm, tasks, seed, root) for arm in arms]

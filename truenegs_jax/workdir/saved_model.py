@@ -20,6 +20,7 @@ from truenegs_jax.data.tokens import tokenizer as tokenizer_lib
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
 from truenegs_jax.models import pretrain
 from truenegs_jax.runtime.errors import CheckpointError, InputError
+from truenegs_jax.runtime.paths import join_inside
 from truenegs_jax.workdir import files
 from truenegs_jax.workdir.checkpoints import Checkpoints, Result
 
@@ -95,7 +96,8 @@ def _newest(
 def read_saved_model(checkpoints: Checkpoints, step: int) -> SavedModel:
   """Reads the config of a checkpoint and the vocabulary of its run."""
   description = checkpoints.read_description(step)
-  vocab = files.vocabulary_path(checkpoints.folder.parent)
+  workdir = checkpoints.folder.parent
+  vocab = join_inside(workdir, files.vocabulary_path(workdir).name)
   config = PretrainConfig.read(description["config"])
   tokenizer = tokenizer_lib.build_tokenizer(config.data, str(vocab))
   model = build_model(config, vocab_size=len(tokenizer.vocab))
