@@ -249,13 +249,6 @@ def test_a_vocabulary_s_folder_has_no_links_out(tmp_path, outside, file):
     saved_model.read_saved_model(run, 1)
 
 
-def test_a_model_card_s_link_out_is_not_read(tmp_path, outside):
-  (tmp_path / "model").mkdir()
-  (tmp_path / "model" / "README.md").symlink_to(outside / "secret.txt")
-  metadata = model_card.read_metadata(str(tmp_path / "model"))
-  assert not any(metadata.values())
-
-
 @pytest.mark.parametrize("name", ["/etc/passwd", "https://x/y", "hf"])
 def test_a_data_set_of_the_hub_has_its_files_there(name):
   spec = types.SimpleNamespace()
