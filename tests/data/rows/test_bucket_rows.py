@@ -143,7 +143,9 @@ def test_a_folder_in_a_bucket_is_not_opened_without_a_copy(url):
 
 def read_copied(proxy) -> list[str]:
   """Returns the names of shards that were read from the bucket."""
-  targets = (urllib.parse.unquote(r.target) for r in proxy.log)
+  targets = (
+    urllib.parse.unquote(r.target) for r in proxy.log if r.kind == "get"
+  )
   return sorted(
     m[0] for x in targets if (m := re.search(r"[\w-]+\.\w+\.npy", x))
   )

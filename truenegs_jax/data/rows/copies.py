@@ -45,11 +45,12 @@ def copy_rows(folder: str | pathlib.Path) -> pathlib.Path:
   if path.exists() and not _find_missing(copy, manifest["files"]):
     return copy
   with lock_folder(copy):
-    missing = _find_missing(copy, manifest["files"])
     with disk_errors(copy):
       copy.mkdir(exist_ok=True)
-    _check_room(source, copy, missing)
-    _copy_files(source, copy, missing)
+    missing = _find_missing(copy, manifest["files"])
+    if missing:  # no other process copied them meanwhile
+      _check_room(source, copy, missing)
+      _copy_files(source, copy, missing)
     with atomic_file(path) as file:
       file.write(json.dumps({**manifest, "checksum": key}).encode())
   return copy
