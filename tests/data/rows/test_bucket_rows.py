@@ -266,6 +266,14 @@ def test_only_files_of_rows_are_named_by_a_manifest(bucket, url, name):
   assert not cache.folder().exists()
 
 
+@pytest.mark.parametrize("record", [None, 3, {}, {"bytes": "9", "crc32": 0}])
+def test_a_record_of_a_file_has_two_numbers(bucket, url, record):
+  files = rows_folder.read_manifest(url)["files"]
+  forge_manifest(bucket[0], {"files": {**files, "vocab.txt": record}})
+  with pytest.raises(DataError, match="manifest.json' cannot be read"):
+    copies.copy_rows(url)
+
+
 def forge_manifest(server, changes) -> None:
   """Changes a manifest as somebody who knows its checksum."""
   manifest = json.loads(server.read("rows/manifest.json")) | changes

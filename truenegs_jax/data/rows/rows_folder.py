@@ -264,9 +264,11 @@ def read_manifest(folder: str | pathlib.Path) -> dict[str, Any]:
       raise ValueError(f"not of version {VERSION}")
     if not re.fullmatch("[0-9a-f]{16}", manifest["fingerprint"]):
       raise ValueError("its fingerprint is not 16 hex digits")
-    for name in manifest["files"]:
+    for name, record in manifest["files"].items():
       if name not in OTHER_FILES and not is_shard_name(name):
         raise ValueError(f"{name[:100]!r} is no file of rows")
+      if [type(record[key]) for key in ("bytes", "crc32")] != [int, int]:
+        raise TypeError(name)
   return manifest
 
 
