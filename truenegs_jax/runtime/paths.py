@@ -65,7 +65,8 @@ def join_inside(
   if is_bucket(folder):
     return path
   try:
-    root, target = folder.resolve(), path.resolve()
+    root = folder.resolve()
+    target = path.resolve()
   except (OSError, RuntimeError) as error:  # RuntimeError: link loops
     raise InputError(f"{start}'{path}' cannot be read: {error}.") from error
   for parent in root.parents:

@@ -185,7 +185,8 @@ def _open_saved(spec: DatasetSpec, folder: pathlib.Path) -> HubDataset:
 
 def check_saved_files(folder: pathlib.Path) -> None:
   """Raises InputError if `save_to_disk`'s files name others outside."""
-  parts, splits = [folder], folder / "dataset_dict.json"
+  parts = [folder]
+  splits = folder / "dataset_dict.json"
   if splits.is_file():
     with read_json(splits, errors.DataError, ORIGINAL) as saved:
       parts = [join_inside(folder, str(name)) for name in saved["splits"]]

@@ -87,7 +87,8 @@ def _copy_files(
   source: pathlib.Path, copy: pathlib.Path, missing: Records
 ) -> None:
   """Copies files in threads."""
-  text, console = f"Copying rows from '{source}'", progress.log_console()
+  text = f"Copying rows from '{source}'"
+  console = progress.log_console()
   write = functools.partial(_copy_file, source, copy)
   with (
     progress.counting(console, text, len(missing)) as advance,
