@@ -21,7 +21,7 @@ from truenegs_jax.runtime import buckets
 from truenegs_jax.runtime.errors import InputError, TrueNegsError
 from truenegs_jax.runtime.paths import join_inside
 from truenegs_jax.study import plan
-from truenegs_jax.weights import arrays, hf_folder, model_card
+from truenegs_jax.weights import arrays, hf_folder
 from truenegs_jax.weights.find import Weights
 from truenegs_jax.workdir import saved_model
 
