@@ -65,6 +65,7 @@ def test_steps_run_on_random_rows_and_synonyms(load):
 def test_memory_reports_a_config_without_data(load):
   c = bert_base.get_config("runlocal")
   c.mesh.preset = "fsdp_tp"
+  c.mesh.model = 2
   memory = load("memory")
   lines = memory["report"](c, jax.devices()[:4], memory["PROGRAMS"])
   assert "data 2, model 2" in lines["devices"]
@@ -115,8 +116,11 @@ def test_a_layer_compiled_for_an_h100_keeps_no_scores():
     "config.length": length,
     "config.model.attention": "flash",
     "config.model.dtype": "bfloat16",
-    "config.model.variant": "embedding_size=32 width=512 layers=1"
-    f" heads={heads} ffn=128",
+    "config.model.embedding_size": 32,
+    "config.model.width": 512,
+    "config.model.layers": 1,
+    "config.model.heads": heads,
+    "config.model.ffn": 128,
     "topology": "h100",
   }
   command = [PYTHON, FOLDER / "memory.py"]

@@ -311,7 +311,8 @@ def glue_config(task, real_data, rows):
 @pytest.mark.parametrize("task", ["mnli", "stsb"])
 def test_trains_and_scores_every_kind_of_glue(task, vocab, real_data, tmp_path):
   c = glue_config(task, real_data, rows=96)
-  c.model.variant, c.data.vocab = runs.ONE_LAYER, str(vocab)
+  c.update_from_flattened_dict(runs.ONE_LAYER)
+  c.data.vocab = str(vocab)
   c.finetune.epochs, c.finetune.seeds, c.finetune.export = 1.0, 1, "none"
   c.length, c.batch_size = 16, 64  # one length to compile for
   code, _ = run(c, tmp_path)
@@ -355,7 +356,8 @@ def test_writes_submissions_for_glue(vocab, tmp_path):
   lines = [make_row(i) for i in range(30)]
   (folder / "test.tsv").write_text("\n".join([header, *lines]) + "\n")
   c = finetune_glue.get_config("rte")
-  c.model.variant, c.data.vocab = runs.ONE_LAYER, str(vocab)
+  c.update_from_flattened_dict(runs.ONE_LAYER)
+  c.data.vocab = str(vocab)
   change_config(c, {"data": str(folder.parent), "seeds": 2, "epochs": 1.0})
   change_config(c, {"predict_test": True, "export": "none"})
   run(c, tmp_path / "work")

@@ -162,7 +162,7 @@ def test_a_branch_decays_as_the_run_that_was_to_end_so(first_run):
   decay = ["--config.steps=9", "--config.optim.decay_steps=4"]
   branch = f"--config.branch={root}/long/checkpoints/6"
   saved = root / "long" / "config.json"
-  wider = f"--config.model.variant={runs.ONE_LAYER.replace('32', '64')}"
+  wider = "--config.model.width=64"
   with pytest.raises(errors.CheckpointError, match="other networks.*=64"):
     run(root / "branch", [branch, *decay, wider], saved)
   code, output = run(root / "branch", [branch, *decay], saved)

@@ -20,7 +20,16 @@ from truenegs_jax.config.keys import (
 
 LARGEST_SEED = 2**32 - 1  # jax ignores the higher bits
 INIT_SKIPS = ("words", "head")  # names in `init_skip`
+LARGEST_SIZE = 9_999_999  # of a network
+# Keys of `model` that are 0 where its variant, or the weights, decide.
+SIZES = ("embedding_size", "width", "layers", "heads", "ffn", "type_vocab_size")
+GENERATOR_SIZES = ("width", "layers", "heads", "ffn")  # the others are shared
 FROM_WEIGHTS = "init"  # of model.variant and data.vocab: those of `init`
+
+
+def _size(meaning: str, origin: str = "model.variant decides") -> Any:
+  """Declares a key with a size of a network."""
+  return key(0, f"{meaning} 0: {origin}.", low=0, high=LARGEST_SIZE)
 
 
 class Model(Section):
@@ -29,9 +38,14 @@ class Model(Section):
   backbone: str = key("encoder", "A module: truenegs_jax/models/<backbone>.py.")
   variant: str = key(
     "small",
-    'Size: a name in VARIANTS of the backbone; "init", that of the weights; or'
-    ' "embedding_size=384 width=384 layers=6 heads=12 ffn=1536".',
+    'Size: a name in VARIANTS of the backbone; "init": that of the weights.',
   )
+  embedding_size: int = _size("Width of the embeddings.")
+  width: int = _size("Width of the network.")
+  layers: int = _size("Number of layers.")
+  heads: int = _size("Attention heads of a layer.")
+  ffn: int = _size("Inner width of the feed-forward part of a layer.")
+  type_vocab_size: int = _size("Number of token types.")
   dropout: float = key(
     0.1, "Dropout of embeddings and layer outputs.", low=0, high=0.99
   )
@@ -96,7 +110,10 @@ class Generator(Section):
   layers_multiplier: float = key(
     0.0, "Layers / the discriminator's; 0: 1, or 0.5 with `modern`.", low=0
   )
-  variant: str = key("", "A size as in model.variant, replaces multipliers.")
+  width: int = _size("Width of the generator.", "generator.multiplier decides")
+  layers: int = _size("Its layers.", "generator.layers_multiplier decides")
+  heads: int = _size("Its attention heads.", "width / 64")
+  ffn: int = _size("Its inner width of the feed-forward part.", "4 x width")
   temperature: float = key(
     1.0, "Of samples; follows negatives.temperature.", low=TINY
   )
@@ -303,10 +320,28 @@ class Mesh(Section):
     " parallelism).",
     is_open=True,
   )
-  axes: str = free_key("", 'Sizes other than the preset\'s: "model=4".')
+  data: int = free_key(
+    0,
+    "Number of slices of a batch. 0: that of the preset; -1: all devices that"
+    " the other axis leaves.",
+    low=-1,
+  )
+  model: int = free_key(
+    0,
+    "Number of devices that share the computation of a layer, with"
+    ' preset="fsdp_tp". 0: that of the preset, 2; -1: all devices that the'
+    " other axis leaves.",
+    low=-1,
+  )
   synonyms: str = free_choice(
     ("replicated", "rows"), 'Table on each device; "rows": split by rows.'
   )
+
+  @property
+  def axes(self) -> dict[str, int]:
+    """The sizes of axes that differ from the preset's."""
+    sizes = {"data": self.data, "model": self.model}
+    return {axis: size for axis, size in sizes.items() if size}
 
 
 class Checkpoint(Section):

@@ -18,7 +18,7 @@ from truenegs_jax.config.keys import (
   free_key,
   key,
 )
-from truenegs_jax.config.sections import PretrainConfig
+from truenegs_jax.config.sections import SIZES, PretrainConfig
 from truenegs_jax.runtime.errors import InputError, one_of
 
 
@@ -211,9 +211,11 @@ TABLES: dict[str, Table] = {
       *("batch_size", "length"),
       *("model.dropout", "model.attention_dropout", "model.dtype"),
       *("model.remat", "model.scan", "model.attention", "model.variant"),
+      *(f"model.{name}" for name in SIZES),
       *("data.vocab", "data.lowercase", "data.accents"),
       *(x for x in PRETRAIN if x.startswith("optim.") and x not in SPANS),
-      *("mesh.preset", "mesh.axes", "log.every_steps", "log.writers"),
+      *("mesh.preset", "mesh.data", "mesh.model"),
+      *("log.every_steps", "log.writers"),
     ),
     Finetune.list_keys("finetune."),
     {
@@ -248,7 +250,8 @@ TABLES: dict[str, Table] = {
     (
       *("task", "seed", "init", "dry_run", "batch_size", "length"),
       *("model.dtype", "model.attention", "data.vocab", "data.lowercase"),
-      *("data.accents", "data.wordnet_dir", "mesh.preset", "mesh.axes"),
+      *("data.accents", "data.wordnet_dir"),
+      *("mesh.preset", "mesh.data", "mesh.model"),
     ),
     Robustness.list_keys("robustness."),
     {

@@ -19,7 +19,7 @@ import jax
 from rich.console import Console
 
 from truenegs_jax.config import grammar
-from truenegs_jax.config.sections import FROM_WEIGHTS
+from truenegs_jax.config.sections import FROM_WEIGHTS, SIZES
 from truenegs_jax.configs import finetune_glue, finetune_own, finetune_squad
 from truenegs_jax.data.tokens import tokenizer as tokenizer_lib
 from truenegs_jax.finetune import evaluate, results
@@ -96,7 +96,7 @@ class Start:
     return {
       "family": hf_names.network_names(model, self.role).family,
       "width": model.config.width,
-      "sizes": self.network["variant"],
+      "sizes": {x: getattr(model.config, x) for x in SIZES},
       "backbone": model.backbone,
       "vocabulary": self.tokenizer.fingerprint,
       **prints,
@@ -119,6 +119,7 @@ def resolve(options: FinetuneOptions, report: Callable[[str], None]) -> Start:
       )
     weights, role, backbone = None, "discriminator", "encoder"
     more: dict[str, Any] = {}
+    own_sizes: dict[str, int] = {}
     positions, location = 512, "a network drawn at random"
   else:
     weights = Weights(options.init, report)
@@ -127,8 +128,7 @@ def resolve(options: FinetuneOptions, report: Callable[[str], None]) -> Start:
     positions = network.fields["max_position_embeddings"]
     pooling = network.fields.get("classifier_pooling", "cls")
     more = {"pooling": pooling, **network.thetas}
-    if variant == FROM_WEIGHTS:
-      variant = network.variant
+    own_sizes = network.sizes if variant == FROM_WEIGHTS else {}
     if vocab == FROM_WEIGHTS:
       vocab = str(network.vocabulary)
       if network.lowercase and not lowercase:
@@ -155,6 +155,7 @@ def resolve(options: FinetuneOptions, report: Callable[[str], None]) -> Start:
       **{name: getattr(options.model, name) for name in MODEL_KEYS},
       "head_dropout": options.finetune.head_dropout,
       "variant": variant,
+      **{x: getattr(options.model, x) or own_sizes.get(x, 0) for x in SIZES},
       "backbone": backbone,
       "max_positions": positions,
       **more,

@@ -218,9 +218,9 @@ def resolve(
   network = next(iter(run.model.roles.values()))
   if config.data.layout == "electra" and network.type_vocab_size < 2:
     raise InputError(
-      f"model.variant: type_vocab_size is {network.type_vocab_size}, but rows"
-      " of data.layout='electra' have two token types. Set type_vocab_size=2 or"
-      " --config.data.layout=packed."
+      f"model.type_vocab_size is {network.type_vocab_size}, but rows of"
+      " data.layout='electra' have two token types. Set"
+      " --config.model.type_vocab_size=2 or --config.data.layout=packed."
     )
   if needs_weights:
     _ = run.matched
@@ -235,10 +235,10 @@ def replace_init(
   *,
   saved: Mapping[str, Any] | None,
 ) -> PretrainConfig:
-  """Replaces "init" by sizes and vocabulary of the weights.
+  """Fills in what "init" leaves open: sizes and vocabulary of the weights.
 
-  A run that resumes takes them from the config of its checkpoint, `saved`. If
-  `generator.variant` is "", `model.variant`="init" is for the generator, too.
+  A run that resumes takes them from the config of its checkpoint, `saved`.
+  `model.variant`="init" is for the generator, too. Sizes that are set stay.
   With the backbone `modern`, it replaces thetas of rotary positions that are 0.
   """
   changes = {}
@@ -257,8 +257,9 @@ def replace_init(
   if not (needs_sizes or needs_vocab):
     return config.replace(changes)
   if saved is not None:
-    variant, vocab = saved["model"]["variant"], saved["data"]["vocab"]
-    generator_variant = saved["generator"]["variant"]
+    vocab = saved["data"]["vocab"]
+    sizes = {name: saved["model"][name] for name in sections.SIZES}
+    generator_sizes = saved["generator"]
   elif config.init in ("", REQUIRED):
     raise InputError(
       "init: model.variant=init and data.vocab=init take their values from the"
@@ -267,14 +268,17 @@ def replace_init(
   else:
     networks = weights.for_roles(ROLES[config.objective])
     kept, generator = next(iter(networks.values())), networks.get("generator")
-    variant, vocab = kept.variant, str(kept.vocabulary)
-    generator_variant = generator.variant if generator else ""
+    vocab = str(kept.vocabulary)
+    sizes = kept.sizes
+    generator_sizes = generator.generator_sizes if generator else {}
     if needs_vocab:
       _ = kept.tokenizer  # raises if there is none
   if needs_sizes:
-    changes["model.variant"] = variant
-    if not config.generator.variant:
-      changes["generator.variant"] = generator_variant
+    for name, size in sizes.items():
+      changes[f"model.{name}"] = getattr(config.model, name) or size
+    for name in sections.GENERATOR_SIZES:
+      size = getattr(config.generator, name) or generator_sizes.get(name, 0)
+      changes[f"generator.{name}"] = size
   if needs_vocab:
     changes["data.vocab"] = vocab
   return config.replace(changes)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from truenegs_jax.config.sections import Model, PretrainConfig
+from truenegs_jax.config.sections import GENERATOR_SIZES, Model, PretrainConfig
 from truenegs_jax.data.tokens import tokenizer as tokenizer_lib
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
 from truenegs_jax.models import pretrain
@@ -128,7 +128,9 @@ def build_model(config: PretrainConfig, *, vocab_size: int) -> pretrain.Model:
   if c.objective != "electra":
     return pretrain.make_bert(pooler=c.model.pooler, **fields)
   fields["generator_multiplier"] = c.generator.multiplier
-  fields["generator_variant"] = c.generator.variant
+  fields["generator_sizes"] = {
+    name: getattr(c.generator, name) for name in GENERATOR_SIZES
+  }
   fields["layers_multiplier"] = c.generator.layers_multiplier
   fields["sharing"] = c.model.sharing
   return pretrain.make_electra(**fields)
