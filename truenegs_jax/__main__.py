@@ -24,7 +24,7 @@ Pre-training on true negatives: ELECTRA and BERT in JAX.
   truenegs main --config=electra_demo
   truenegs main --config=bert_own --config.data.sources='texts/*.txt'
   truenegs main --config=finetune_own --config.init=runs/electra_demo \\
-    --config.finetune.files='train=train.csv dev=dev.csv'
+    --config.finetune.train=train.csv --config.finetune.dev=dev.csv
   truenegs status runs/bert_own
   truenegs report runs/electra_demo runs/bert_own
   truenegs synonyms primary

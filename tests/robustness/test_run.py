@@ -57,7 +57,8 @@ def folder(tmp_path_factory, one_device):
   c = finetune_squad.get_config()
   c.model.variant, c.data.vocab = "tiny", str(folder / "vocab.txt")
   c.length, c.batch_size, c.finetune.question_length = 32, 8, 8
-  c.finetune.files = f"train={folder}/train.json dev={folder}/dev.json"
+  c.finetune.train = f"{folder}/train.json"
+  c.finetune.dev = f"{folder}/dev.json"
   c.finetune.seeds, c.finetune.epochs = 2, 1.0
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(export_model, "compare_logits", lambda *a, **k: "")

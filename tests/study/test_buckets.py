@@ -128,7 +128,6 @@ def test_a_study_that_is_stopped_has_the_models_of_local_runs(
   bucket, root, shared_pretraining, tmp_path, monkeypatch
 ):
   files = word_task.write_files(tmp_path)
-  own = f"'train={files}/train.csv dev={files}/dev.jsonl'"
   pairs = [
     flag.removeprefix("--config.").split("=", 1)
     for flag in shared_pretraining.values
@@ -140,7 +139,8 @@ def test_a_study_that_is_stopped_has_the_models_of_local_runs(
     "tasks": "own",
     "finetune_seeds": 1,
     "overrides": " ".join(f"{key}={quote(value)}" for key, value in pairs),
-    "finetune": f"length=16 finetune.files={own} finetune.text=text"
+    "finetune": f"length=16 finetune.train={files}/train.csv"
+    f" finetune.dev={files}/dev.jsonl finetune.text=text"
     " finetune.epochs=1.0",
   }
   words = [f"--config.study.{key}={value}" for key, value in values.items()]

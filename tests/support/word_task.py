@@ -45,7 +45,8 @@ def config_values(vocab: pathlib.Path, folder: pathlib.Path) -> dict:
     "data.vocab": str(vocab),
     "length": 16,  # one length to compile for
     "log.every_steps": 5,
-    "finetune.files": f"train={folder}/train.csv dev={folder}/dev.jsonl",
+    "finetune.train": f"{folder}/train.csv",
+    "finetune.dev": f"{folder}/dev.jsonl",
     "finetune.text": "text",
     "finetune.lrs": (3e-3,) * 3,
   }

@@ -30,7 +30,9 @@ class Finetune(Section):
     5, "Runs per task, with seeds c.seed, c.seed + 1, ...", low=1, high=1000
   )
   data: str = free_key("", "Folder with the tasks' files, or hf:NAME.")
-  files: str = free_key("", 'Other files: "mrpc.dev=FILE qqp.train=FILE".')
+  train: str = free_key("", "Training file.")
+  dev: str = free_key("", "Dev file.")
+  test: str = free_key("", "Test file.")
   rows: int = key(0, "Training rows, at most; 0: all.", low=0)
   epochs: float = key(
     0.0,

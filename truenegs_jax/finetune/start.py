@@ -18,7 +18,6 @@ from typing import Any
 import jax
 from rich.console import Console
 
-from truenegs_jax.config import grammar
 from truenegs_jax.config.sections import FROM_WEIGHTS, SIZES
 from truenegs_jax.configs import finetune_glue, finetune_own, finetune_squad
 from truenegs_jax.data.tokens import tokenizer as tokenizer_lib
@@ -355,7 +354,7 @@ def _make_values(
   config["finetune"] |= saved.get("finetune", {})
   if data := values["robustness"]["data"]:
     is_folder = pathlib.Path(data).expanduser().is_dir()
-    file = "" if is_folder else f"dev={grammar.quote(data)}"
-    config["finetune"] |= {"data": data if is_folder else "", "files": file}
+    config["finetune"] |= dict.fromkeys(("data", "train", "dev", "test"), "")
+    config["finetune"]["data" if is_folder else "dev"] = data
   config["finetune"]["tasks"] = task.name
   return config

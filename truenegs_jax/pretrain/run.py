@@ -350,7 +350,7 @@ def describe_next_steps(workdir: pathlib.Path) -> str:
 Results are in '{workdir}'. Open {files.REPORT} in a browser to see them all.
 # To fine-tune on your own classified texts:
 {main} --config=finetune_own --config.init={folder} \\
-  --config.finetune.files='train=train.csv dev=dev.csv' \\
+  --config.finetune.train=train.csv --config.finetune.dev=dev.csv \\
   --config.finetune.text=sentence --config.finetune.label=label
 # To measure corrections in a text, as in the paper's table 2:
 {main} --config=corrections \\

@@ -40,7 +40,7 @@ RESERVED = ("task", "dry_run", "finetune.tasks")
 INPUTS = (
   *("init", "init_skip", "data.vocab", "data.language"),
   *("negatives.sources", "negatives.stop_words"),
-  *("finetune.data", "finetune.files"),
+  *("finetune.data", "finetune.train", "finetune.dev", "finetune.test"),
 )
 Changes = dict[str, str]  # values of config keys
 
