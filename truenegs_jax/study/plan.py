@@ -79,7 +79,8 @@ def make_plan(s: Study, root: pathlib.Path) -> Comparison:
 
 def _parse_arms(text: str) -> Sequence[Arm]:
   arms = dict[str, Arm]()  # by lower case, which some disks ignore
-  for item in grammar.parse_items(text, ";", key="study.arms"):
+  for part in filter(None, grammar.split(text, ";", key="study.arms")):
+    item = grammar.parse_item(part, key="study.arms")
     if item.name or not item.options:
       raise InputError(
         f"study.arms: {item.name!r} is not of the form NAME=WORDS. Set"
