@@ -25,73 +25,110 @@ from truenegs_jax.runtime.errors import InputError, one_of
 class Finetune(Section):
   """Fine-tuning. Names of data may change: their fingerprints are compared."""
 
-  tasks: str = free_key("", 'Names separated by commas: "mrpc", "cola,rte".')
+  tasks: str = free_key(
+    "",
+    'Tasks, separated by commas: names of GLUE, such as "cola,rte"; or "squad"'
+    ' or "own" alone.',
+  )
   seeds: int = free_key(
     5, "Runs per task, with seeds c.seed, c.seed + 1, ...", low=1, high=1000
   )
-  data: str = free_key("", "Folder with the tasks' files, or hf:NAME.")
-  train: str = free_key("", "Training file.")
-  dev: str = free_key("", "Dev file.")
-  test: str = free_key("", "Test file.")
-  rows: int = key(0, "Training rows, at most; 0: all.", low=0)
+  data: str = free_key(
+    "", "Folder with the published files of the tasks, or hf:NAME."
+  )
+  train: str = free_key(
+    "", 'Training file of a single task, or "hf:NAME split=S"; "" is in `data`.'
+  )
+  dev: str = free_key(
+    "", 'Development file of a single task, as `train`; "" is in `data`.'
+  )
+  test: str = free_key(
+    "", 'Test file of a single task, as `train`; "" is in `data`.'
+  )
+  rows: int = key(0, "Number of training rows, at most; 0 takes all.", low=0)
   epochs: float = key(
     0.0,
-    "Passes over the training rows; 0: the task's default.",
+    "Passes over the training rows; 0 is the task's number.",
     low=0,
     high=1000,
   )
-  predict_test: bool = free_key(False, "True: write answers for GLUE's server.")
-  head_dropout: float = key(0.1, "Before the output layer.", low=0, high=0.99)
+  predict_test: bool = free_key(
+    False, "True answers test sets, and writes files for GLUE's server."
+  )
+  head_dropout: float = key(
+    0.1, "Dropout rate before the output layer.", low=0, high=0.99
+  )
   loss: str = choice(
-    ("mean", "sum"), 'Over the rows of a batch; "sum": ELECTRA\'s code.'
+    ("mean", "sum"),
+    'Loss of a batch: "mean" over its rows, or "sum", as in ELECTRA\'s code.',
   )
   warmup: float = key(
     0.1, "Share of the steps with a growing learning rate.", low=0, high=0.9
   )
   lrs: tuple[float, ...] = key(
     (3e-4, 1e-4, 5e-5),
-    "Learning rates: networks narrower than 768, narrower than 1,024, wider.",
+    "Learning rates of networks narrower than 768, narrower than 1,024, and"
+    " wider.",
     low=TINY,
     high=1,
   )
   layer_decay: float = key(
     0.0,
-    "Factor of the learning rate from one layer to the next lower one; 0: from"
-    " layer_decays, by width like lrs; 1: the same rate for all layers.",
+    "Factor of the learning rate from one layer to the one below; 0 is that in"
+    " layer_decays, 1 is the same rate for all layers.",
     low=0,
     high=1,
   )
   layer_decays: tuple[float, ...] = key(
-    (0.8, 0.8, 0.9), "Such factors by width, like lrs.", low=TINY, high=1
+    (0.8, 0.8, 0.9),
+    "Factors of layer_decay by width, as in lrs.",
+    low=TINY,
+    high=1,
   )
   window: int = key(
-    50, "Batches whose rows are sorted by length together; 1: no sort.", low=1
+    50, "Batches whose rows are sorted by length together; 1 sorts none.", low=1
   )
-  evals_per_epoch: int = key(0, "Dev-set scores; 0: only at the end.", low=0)
+  evals_per_epoch: int = key(
+    0, "Scores of the dev set in an epoch; 0 is only at the end.", low=0
+  )
   export: str = free_choice(
-    ("all", "none"), 'Each run\'s model for Hugging Face; "none": no model.'
+    ("all", "none"),
+    'Models to export for Hugging Face: "all" runs\', or "none".',
   )
-  against: str = free_key("", "Workdir of another fine-tuning to compare with.")
+  against: str = free_key(
+    "", 'Workdir of another fine-tuning to compare with; "" is none.'
+  )
   stride: int = key(
-    128, "SQuAD: tokens from the start of a window to that of the next.", low=1
+    128,
+    "Tokens from the start of a window to that of the next in SQuAD.",
+    low=1,
   )
-  question_length: int = key(64, "SQuAD: tokens of a question, at most.", low=1)
+  question_length: int = key(
+    64, "Number of tokens of a question of SQuAD, at most.", low=1
+  )
   num_best: int = key(
-    20, "SQuAD: candidates for the start, and for the end, of an answer.", low=1
+    20, "Candidates for start, and for end, of an answer to SQuAD.", low=1
   )
-  max_answer: int = key(30, "SQuAD: tokens of an answer, at most.", low=1)
-  text: str = key("", 'Own task: column of the text, or two: "first,second".')
-  label: str = key("label", "Own task: column of the class or score.")
+  max_answer: int = key(
+    30, "Number of tokens of an answer to SQuAD, at most.", low=1
+  )
+  text: str = key(
+    "", 'Column of the text in your own files, or two: "FIRST,SECOND".'
+  )
+  label: str = key("label", "Column of the class or score in your own files.")
   kind: str = choice(
-    ("classes", "score"), 'Own task: "score": labels are numbers.'
+    ("classes", "score"),
+    'Labels of your own task are "classes", or numbers ("score").',
   )
   labels: str = key(
-    "", 'Own task: classes in order: "no,yes"; "": those of the training file.'
+    "",
+    'Classes of your own task in their order, such as "no,yes"; "" is those of'
+    " the training file.",
   )
   metric: str = key(
     "",
-    'Own task: "accuracy", "matthews", "f1"; for scores "spearman", "pearson";'
-    ' "": the first of them.',
+    'Score of your own task: "accuracy", "matthews" or "f1"; for numbers'
+    ' "spearman" or "pearson"; "" is the first of them.',
   )
 
 
@@ -109,7 +146,7 @@ class Corrections(Section):
   )
   sequences: int = key(0, "Lines, at most; 0: all.", low=0)
   prediction: str = choice(
-    ("", "argmax", "sample"), '"argmax" or "sample"; "": that of the run.'
+    ("", "argmax", "sample"), 'Prediction to judge; "" is that of the run.'
   )
   sources: tuple[str, ...] = key(
     ("auto",),
@@ -117,7 +154,7 @@ class Corrections(Section):
     " else of the language. Table 2 is printed for the first; cases have the"
     " verdicts of all.",
   )
-  cases: int = key(10, "Corrections to print.", low=0)
+  cases: int = key(10, "Number of corrections to print.", low=0)
 
 
 class Robustness(Section):
@@ -125,8 +162,8 @@ class Robustness(Section):
 
   task: str = key(
     "",
-    '"squad", a task of GLUE or "own"; "": that of the fine-tuning, or squad if'
-    " the model answers questions.",
+    'Task: "squad", one of GLUE or "own"; "": that of the fine-tuning, or squad'
+    " if the model answers questions.",
   )
   data: str = key(
     "", 'The dev set: a file, a folder or hf:NAME; "": that of the fine-tuning.'
@@ -185,7 +222,7 @@ class Study(Section):
     "",
     'Keys of configs/robustness.py: "robustness.sets=typos"; "": not measured.',
   )
-  shard: str = key("0/1", "i/n: Do job i of n, from 0, on several machines.")
+  shard: str = key("0/1", "Job i/n of several machines, counted from 0.")
 
 
 Table = dict[str, Key]
@@ -223,8 +260,8 @@ TABLES: dict[str, Table] = {
     {
       "seed": {"high": LARGEST - 1000, "may_change": True},  # seed + 1, ...
       "init_skip": {"may_change": False},
-      "batch_size": {"default": 32, "meaning": "Rows per update."},
-      "length": {"meaning": "Tokens of a row, at most."},
+      "batch_size": {"default": 32, "meaning": "Number of rows of an update."},
+      "length": {"meaning": "Number of tokens of a row, at most."},
       "model.variant": {"default": "init"},
       "data.vocab": {"default": "init"},
       "optim.schedule": {"choices": ("electra", "bert")},
@@ -232,7 +269,7 @@ TABLES: dict[str, Table] = {
       "optim.lr": {
         "default": 0.0,
         "low": 0,
-        "meaning": "Learning rate: the peak; 0: from finetune.lrs.",
+        "meaning": "Learning rate at its peak; 0 is that of finetune.lrs.",
       },
       "optim.max_skips": {"may_change": False},
     },
@@ -242,7 +279,7 @@ TABLES: dict[str, Table] = {
     PRETRAIN,
     Corrections.list_keys("corrections."),
     {
-      "batch_size": {"default": 32, "meaning": "Lines per batch."},
+      "batch_size": {"default": 32, "meaning": "Number of lines of a batch."},
       "model.variant": {"default": "init"},
       "data.vocab": {"default": "init"},
     },
@@ -257,13 +294,13 @@ TABLES: dict[str, Table] = {
     ),
     Robustness.list_keys("robustness."),
     {
-      "batch_size": {"default": 32, "meaning": "Rows per batch."},
+      "batch_size": {"default": 32, "meaning": "Number of rows of a batch."},
       "data.vocab": {"default": "init"},
       "length": {
         "default": 0,
         "low": 0,
-        "meaning": "Tokens of a row, at most; 0: as in fine-tuning, or 512"
-        " (GLUE: 128).",
+        "meaning": "Number of tokens of a row, at most; 0 is that of the"
+        " fine-tuning, or else 512 (GLUE: 128).",
       },
     },
   ),

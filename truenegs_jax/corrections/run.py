@@ -89,7 +89,7 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
     trained = start.Run(measured.saved.config, measured.saved.tokenizer).config
     if o.run:
       say(
-        "The model, its vocabulary, masking and readings are those of"
+        "The model, its vocabulary, masking and objective are those of"
         f" '{o.run}': {start.describe_objective(trained)}"
       )
     with progress.working(console, "Reading text"):

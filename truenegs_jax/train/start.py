@@ -80,7 +80,8 @@ class Run:
   @functools.cached_property
   def options(self) -> Options:
     """The recipe of the objective."""
-    c, readings = self.config, sections.Readings.list_keys()
+    c = self.config
+    names = sections.ObjectiveConfig.list_keys()
     until = c.negatives.hard_correction_until
     return Options(
       masking=masking.MaskingOptions.for_tokenizer(
@@ -89,7 +90,7 @@ class Run:
       sampling_temperature=c.generator.temperature / c.negatives.temperature,
       correction_steps=round(until * c.steps) if until < 1 else LARGEST,
       vocabulary_chunk=c.model.vocabulary_chunk,
-      **{name: getattr(c.negatives, name) for name in readings},
+      **{name: getattr(c.negatives, name) for name in names},
     )
 
   @property
