@@ -185,7 +185,8 @@ def _help(values: flags.FlagValues) -> str:
     lines += _render_keys(config)
   else:
     lines = [(sys.modules["__main__"].__doc__ or "").strip()]
-    lines += ["", "Flags:"] * bool(_flags(values))
+    if _flags(values):
+      lines += ["", "Flags:"]
     for flag in _flags(values):
       lines += _render_flag(flag.name, flag.value, flag.help or "")
     if CONFIG in values:
@@ -196,8 +197,7 @@ def _help(values: flags.FlagValues) -> str:
 
 def _near_flags(name: str, values: flags.FlagValues) -> str:
   """Returns " Did you mean --FLAG?", also for keys without --config., or ""."""
-  meanings = {flag.name: flag.help or "" for flag in _flags(values)}
-  return did_you_mean(name, meanings, "--")
+  return did_you_mean(name, [flag.name for flag in _flags(values)], "--")
 
 
 def _explain(error: Exception, values: flags.FlagValues) -> str:

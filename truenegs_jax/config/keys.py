@@ -8,7 +8,6 @@ Masking.read(config.masking).prob
 
 import dataclasses
 import difflib
-import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Self, dataclass_transform
 
@@ -158,22 +157,15 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
   return leaves
 
 
-def did_you_mean(
-  word: str, names: Mapping[str, str] | Iterable[str], prefix: str
-) -> str:
+def did_you_mean(word: str, names: Iterable[str], prefix: str) -> str:
   """Returns " Did you mean ...?" with up to three names that are near, or "".
 
   A name is near if a part of it, or else its last part, is like the last part
-  of the word, or if its meaning begins with it: the values of a mapping. Names
-  in the word's section displace others.
+  of the word. Names in the word's section displace others.
   """
   section, _, last = word.rpartition(".")
   ends = {name: name.rpartition(".")[2] for name in names}
-  near = [name for name in names if last in name.split(".")]
-  if not near and isinstance(names, Mapping):
-    words = re.escape(last.replace("_", " "))
-    start = re.compile(rf"{words}\b", re.IGNORECASE)
-    near = [name for name, meaning in names.items() if start.match(meaning)]
+  near = [name for name in ends if last in name.split(".")]
   if not near:
     matches = difflib.get_close_matches(last, ends.values(), n=1, cutoff=0.7)
     near = [name for name, end in ends.items() if end in matches]

@@ -349,7 +349,7 @@ class Optim(Section):
 
   schedule: str = choice(
     ("electra", "bert", "wsd"),
-    'Course of the rate: "electra" warms up and decays at once, "bert" in turn;'
+    'Learning rate: "electra" warms up and decays at once, "bert" in turn;'
     ' "wsd" stays at its peak until the last steps.',
   )
   lr: float = key(5e-4, "Learning rate at the peak of the schedule.", low=TINY)

@@ -335,8 +335,7 @@ def check_keys(path: str, config: ConfigDict) -> None:
   one_of("task", task, TABLES)
   table = TABLES[task]
   for name in sorted(values.keys() - table.keys()):
-    meanings = {name: rule.meaning for name, rule in table.items()}
-    hint = did_you_mean(name, meanings, "")
+    hint = did_you_mean(name, table, "")
     raise InputError(f"'{path}' sets {name}, which is no key.{hint}")
   for name, rule in table.items():
     if name not in values:

@@ -15,6 +15,7 @@ import jax
 import numpy as np
 from rich.console import Console
 
+from truenegs_jax.config.sections import SIZES
 from truenegs_jax.data.rows import batches, rows_folder
 from truenegs_jax.data.tokens.tokenizer import write_tokenizer
 from truenegs_jax.data.tokens.words import read_words
@@ -34,6 +35,7 @@ NUM_TOKENS = 30  # most frequent ones that are listed
 # Beginnings of the keys that decide the arrays of a state and their meaning.
 NETWORKS = (
   *("config.objective", "config.model.backbone", "config.model.variant"),
+  *(f"config.model.{name}" for name in SIZES),
   *("config.model.sharing", "config.generator.", "fingerprints.vocabulary"),
 )
 
