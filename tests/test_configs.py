@@ -141,6 +141,13 @@ def test_runlocal_shrinks_the_run_and_keeps_the_recipe(name):
   assert full.negatives.to_json() == small.negatives.to_json()
 
 
+def test_short_runs_of_modern_base_log_their_losses():
+  c = get_config("modern_base")
+  assert c.log.every_steps == 100
+  c.steps = 60
+  assert c.log.every_steps == 1
+
+
 # Weights of `continue`, and the sizes in the config.json of each network:
 # hidden_size, num_attention_heads, intermediate_size, num_hidden_layers,
 # embedding_size.

@@ -28,6 +28,7 @@ from truenegs_jax.synonyms import wordnet
 from truenegs_jax.synonyms.sources import SOURCES
 from truenegs_jax.synonyms.table import SynonymTable
 from truenegs_jax.synonyms.vocabulary import NUMBERS, STOP_WORDS, Vocabulary
+from truenegs_jax.synonyms.wordnet import ALL_SENSES
 
 PATHS = ("path", "folder")  # options that are paths
 SWITCHES = ("keep_stop_words", "symmetric", "include_self")
@@ -120,6 +121,12 @@ class TableRequest:
         " or more, and threshold from -1 to 1."
       )
     return model
+
+  @property
+  def leaves_senses_out(self) -> bool:
+    """Whether a source takes only the frequent senses, and so fewer words."""
+    senses = [x.options.get("senses", ALL_SENSES) for x in self.parsed]
+    return min(senses) < ALL_SENSES
 
   @property
   def switches(self) -> dict[str, bool]:
@@ -322,7 +329,7 @@ def describe_text(
     f"{share:.1%} of its tokens have synonyms (not counted: stop words,"
     f" symbols, pieces); frequent ones without: {names}"
   )
-  if share >= MIN_SHARE:
+  if share >= MIN_SHARE or request.leaves_senses_out:
     return line, ""
   return line, (
     f"{request.key}={request.sources!r} has synonyms for only"

@@ -377,13 +377,17 @@ def padding_warning(manifest: dict[str, Any]) -> str:
     return ""
   num_tokens = sum(split["tokens"] for split in splits.values())
   mean = num_tokens / sum(part["documents"] for part in manifest["parts"])
-  layout = "data.layout=packed, or --config."
+  joined = [x["join"][0] for x in options["sources"] if "join" in x]
+  join = "document=join chars=N"
+  if joined:
+    join = f"chars= to more than {max(joined)}"
+  fixes = [f"{join} in the parts of --config.data.sources"]
+  if options["layout"] != "packed":
+    fixes.append("--config.data.layout=packed")
+  fixes.append("--config.length to a smaller number")
   return (
     f"warning: {share:.1%} of the rows are padding, because documents are short"
-    f" (mean: {mean:,.0f} tokens; length={length}). Set document=join chars=N"
-    " in the parts of --config.data.sources, or"
-    f" --config.{layout * (options['layout'] != 'packed')}length to a smaller"
-    " number."
+    f" (mean: {mean:,.0f} tokens; length={length}). Set {', or '.join(fixes)}."
   )
 
 
