@@ -61,7 +61,7 @@ class Model(Section):
     0.02, "Standard deviation of random weights.", low=TINY, high=1
   )
   max_positions: int = key(
-    512, "Number of positions, the greatest length of rows.", low=8
+    512, "Number of positions; `length` is at most that.", low=8
   )
   global_rope_theta: float = key(
     0.0,
@@ -87,7 +87,7 @@ class Model(Section):
     is_open=True,
   )
   scan: bool = free_key(
-    False, "True compiles one layer for all, which starts faster."
+    False, "True compiles one layer and loops over it, which starts faster."
   )
   attention: str = free_choice(
     ("auto", "xla", "sliced", "flash"),
@@ -96,11 +96,13 @@ class Model(Section):
   )
   vocabulary_chunk: int = free_key(
     -1,
-    "Slots with logits in memory at once; -1: as many as fit; 0: all.",
+    "Number of slots whose logits are in memory at once; -1 is as many as fit,"
+    " 0 is all.",
     low=-1,
   )
   pooler: bool = key(
-    False, "True keeps BERT's pooler and next-sentence head, untrained."
+    False,
+    "True keeps BERT's pooler and next-sentence head, which are not trained.",
   )
   sharing: str = choice(
     ("full", "disentangled", "none"),
@@ -115,7 +117,10 @@ class Masking(Section):
   """The tokens that the masked language model predicts."""
 
   prob: float = key(
-    0.15, "Share of tokens that are hidden and predicted.", low=TINY, high=0.9
+    0.15,
+    "Share of the tokens that are hidden and predicted.",
+    low=TINY,
+    high=0.9,
   )
   style: str = choice(
     ("electra_85_15", "80_10_10", "100_0_0"),
@@ -130,19 +135,27 @@ class Generator(Section):
   """ELECTRA's generator, and the weights of losses."""
 
   multiplier: float = key(
-    0.25, "Width, divided by that of the discriminator.", low=TINY
+    0.25, "Width of the generator as a share of the discriminator's.", low=TINY
   )
   layers_multiplier: float = key(
     0.0,
-    "Layers, divided by the discriminator's; 0 is 1, or 0.5 with `modern`.",
+    "Layers of the generator as a share of the discriminator's; 0 is 1, or 0.5"
+    " with `modern`.",
     low=0,
   )
   width: int = _size("Width of the generator; 0 follows `multiplier`.")
-  layers: int = _size("Its number of layers; 0 follows `layers_multiplier`.")
-  heads: int = _size("Its attention heads; 0 is one for each 64 of its width.")
-  ffn: int = _size("Its inner width of feed-forward layers; 0 is 4 widths.")
+  layers: int = _size("Layers of the generator; 0 follows `layers_multiplier`.")
+  heads: int = _size(
+    "Attention heads of the generator; 0 is one for each 64 of its width."
+  )
+  ffn: int = _size(
+    "Inner width of the generator's feed-forward layers; 0 is 4 widths."
+  )
   temperature: float = key(
-    1.0, "Temperature of samples; by default negatives.temperature.", low=TINY
+    1.0,
+    "Temperature at which tokens are drawn for the discriminator; unless it is"
+    " set, it is negatives.temperature.",
+    low=TINY,
   )
   loss_weight: float = key(
     1.0, "Weight of the generator's or BERT's loss.", low=0
@@ -174,10 +187,16 @@ class ObjectiveConfig(Section):
     " 5); False corrects such words, too, at their first piece.",
   )
   hard_correction_until: float = key(
-    1.0, "Share of the steps that have hard correction.", low=TINY, high=1
+    1.0,
+    "Share of the steps, the first ones, that have hard correction.",
+    low=TINY,
+    high=1,
   )
   drop_prob: float = key(
-    0.0, "Share of slots that are dropped at random.", low=0, high=0.99
+    0.0,
+    "Share of random slots that leave the loss, as a control.",
+    low=0,
+    high=0.99,
   )
   discriminator_label: float = key(
     1.0,
@@ -190,7 +209,10 @@ class ObjectiveConfig(Section):
     False, "True drops sampled synonyms from the discriminator's loss."
   )
   smoothing: float = key(
-    0.0, "Share of the target that moves to synonyms.", low=0, high=1
+    0.0,
+    "Share of the target that moves from the gold token to its synonyms.",
+    low=0,
+    high=1,
   )
   smoothing_by: str = choice(
     ("uniform", "model", "balanced", "set"),
@@ -200,11 +222,12 @@ class ObjectiveConfig(Section):
   )
   soft: str = choice(
     ("cosine",),
-    "Soft term of words: 1 - cosine of prediction and gold (equation 3).",
+    "Distance of the soft term of words: 1 - cosine of prediction and gold"
+    " token (equation 3).",
     is_open=True,
   )
   soft_weight: float = key(
-    0.0, "Weight of the soft term of words; 0: none.", low=0
+    0.0, "Weight of the soft term of words; 0 leaves it out.", low=0
   )
   soft_prediction: str = choice(
     ("predicted", "expected"),
@@ -213,7 +236,9 @@ class ObjectiveConfig(Section):
     " with a gradient to the logits.",
   )
   sentence_weight: float = key(
-    0.0, "Weight of the soft term of sentences (section 5); 0: none.", low=0
+    0.0,
+    "Weight of the soft term of sentences (section 5); 0 leaves it out.",
+    low=0,
   )
 
   @property
@@ -249,7 +274,7 @@ class Negatives(ObjectiveConfig):
     False, "True lets gold stop words have synonyms, too."
   )
   stop_words: str = free_key(
-    "", 'File with one stop word a line; "" takes NLTK\'s.'
+    "", 'File with one stop word a line; "" is NLTK\'s list for the language.'
   )
   symmetric: bool = key(
     False, "True adds the reverse of each pair of synonyms."
@@ -297,7 +322,8 @@ class Data(Section):
   )
   tokenizer: str = free_choice(
     ("fast", "tf_text"),
-    'Library that tokenizes, "tf_text" is TensorFlow\'s; ids are the same.',
+    "Library that tokenizes: Hugging Face's, or TensorFlow's (\"tf_text\")"
+    " with the same ids.",
   )
   vocab: str = free_key(
     "train",
@@ -314,10 +340,12 @@ class Data(Section):
   lowercase: bool = key(True, "True puts all text into lower case.")
   accents: str = choice(
     ("auto", "strip", "keep"),
-    'Accents are removed ("strip"), kept ("keep"), or removed if `lowercase`.',
+    'Accents are removed ("strip"), kept, or removed if `lowercase` ("auto").',
   )
   layout: str = choice(
-    ("electra", "packed"), 'Rows have one document, or several ("packed").'
+    ("electra", "packed"),
+    'What rows hold: one document, or several ("packed"), which do not see'
+    " each other.",
   )
   overflow: str = choice(
     ("carry", "discard"),
@@ -360,7 +388,9 @@ class Optim(Section):
     10_000, 'Number of last steps in which "wsd" decays.', low=0
   )
   weight_decay: float = key(
-    0.01, "Weight decay, times the rate, of all but biases and norms.", low=0
+    0.01,
+    "Weight decay of all but biases and norms, times the learning rate.",
+    low=0,
   )
   clip_norm: float = key(
     1.0, "Greatest norm of the gradient, which is scaled down to it.", low=TINY
@@ -375,7 +405,9 @@ class Optim(Section):
     1e-6, "Epsilon in Adam's denominator, added to the root.", low=TINY, high=1
   )
   accumulation: int = key(
-    1, "Number of micro-batches of an update, to save memory.", low=1
+    1,
+    "Number of micro-batches into which an update is divided to save memory.",
+    low=1,
   )
   max_skips: int = free_key(
     0, "Number of updates in a row that may be skipped as not finite.", low=0
@@ -493,8 +525,8 @@ class PretrainConfig(Section):
   )
   minutes: float = free_key(
     0.0,
-    "Time of the run in minutes, export included; it does the steps that fit."
-    " 0 sets no limit.",
+    "Time limit of the run in minutes, export included; it does the steps that"
+    " fit. 0 sets no limit.",
     low=0,
   )
   batch_size: int = key(
@@ -510,7 +542,9 @@ class PretrainConfig(Section):
     ' and only embeddings of common words are copied; "head" of a fine-tuning.',
   )
   branch: str = free_key(
-    "", "WORKDIR/checkpoints/STEP of a run to go on from, with its optimizer."
+    "",
+    'WORKDIR/checkpoints/STEP of a run to go on from, with its optimizer; ""'
+    " is none.",
   )
   dry_run: bool = free_key(
     False, "True prints what would run, and writes nothing."

@@ -63,7 +63,10 @@ class Finetune(Section):
     'Loss of a batch: "mean" over its rows, or "sum", as in ELECTRA\'s code.',
   )
   warmup: float = key(
-    0.1, "Share of the steps with a growing learning rate.", low=0, high=0.9
+    0.1,
+    "Share of the steps, the first ones, with a growing learning rate.",
+    low=0,
+    high=0.9,
   )
   lrs: tuple[float, ...] = key(
     (3e-4, 1e-4, 5e-5),
@@ -81,7 +84,7 @@ class Finetune(Section):
   )
   layer_decays: tuple[float, ...] = key(
     (0.8, 0.8, 0.9),
-    "Factors of layer_decay by width, as in lrs.",
+    "Factors of layer_decay by width of the network, as in lrs.",
     low=TINY,
     high=1,
   )

@@ -172,7 +172,10 @@ def make_generator_config(
   kept = discriminator
   scale = layers_multiplier or (1.0 if kept.projects else 0.5)
   width = sizes.get("width") or round(kept.width * multiplier)
-  derived = {"width": width, "layers": max(1, round(kept.layers * scale))}
+  derived: dict[str, Any] = {
+    "width": width,
+    "layers": max(1, round(kept.layers * scale)),
+  }
   if kept.projects:
     derived |= {"heads": max(1, width // HEAD_WIDTH), "ffn": 4 * width}
   derived |= {name: size for name, size in sizes.items() if size}
