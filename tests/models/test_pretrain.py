@@ -157,8 +157,6 @@ def test_sizes_replace_those_of_the_variant(variant):
   model = make_pair(variant=variant, type_vocab_size=3, **SIZES)
   sizes = dataclasses.asdict(model.discriminator_config)
   assert sizes | SIZES | {"type_vocab_size": 3} == sizes
-  unset = dict.fromkeys(SIZES, 0)
-  assert make_pair(variant="small", **unset) == make_pair(variant="small")
 
 
 def test_sizes_of_a_generator_follow_from_those_that_are_set():

@@ -479,7 +479,7 @@ class Log(Section):
 
 
 class Eval(Section):
-  """What is measured on held-out rows, and what is shown at the end."""
+  """Measures on held-out rows, and what is shown at the end."""
 
   every_steps: int = free_key(
     10_000, "Number of steps between held-out losses.", low=1

@@ -118,7 +118,7 @@ def resolve(options: FinetuneOptions, report: Callable[[str], None]) -> Start:
       )
     weights, role, backbone = None, "discriminator", "encoder"
     more: dict[str, Any] = {}
-    own_sizes: dict[str, int] = {}
+    sizes: dict[str, int] = {}
     positions, location = 512, "a network drawn at random"
   else:
     weights = Weights(options.init, report)
@@ -127,7 +127,7 @@ def resolve(options: FinetuneOptions, report: Callable[[str], None]) -> Start:
     positions = network.fields["max_position_embeddings"]
     pooling = network.fields.get("classifier_pooling", "cls")
     more = {"pooling": pooling, **network.thetas}
-    own_sizes = network.sizes if variant == FROM_WEIGHTS else {}
+    sizes = network.sizes if variant == FROM_WEIGHTS else {}
     if vocab == FROM_WEIGHTS:
       vocab = str(network.vocabulary)
       if network.lowercase and not lowercase:
@@ -138,6 +138,9 @@ def resolve(options: FinetuneOptions, report: Callable[[str], None]) -> Start:
       lowercase = lowercase and network.tokenizer.lowercase
       if accents == "auto":
         strip_accents = network.strip_accents
+  for name in SIZES:
+    if size := getattr(options.model, name):
+      sizes[name] = size
   if options.length > positions:
     raise InputError(
       f"length={options.length} is over the {positions:,} positions of"
@@ -154,7 +157,7 @@ def resolve(options: FinetuneOptions, report: Callable[[str], None]) -> Start:
       **{name: getattr(options.model, name) for name in MODEL_KEYS},
       "head_dropout": options.finetune.head_dropout,
       "variant": variant,
-      **{x: getattr(options.model, x) or own_sizes.get(x, 0) for x in SIZES},
+      **sizes,
       "backbone": backbone,
       "max_positions": positions,
       **more,

@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 
 from truenegs_jax import models
-from truenegs_jax.config.sections import FROM_WEIGHTS, SIZES
+from truenegs_jax.config.sections import FROM_WEIGHTS
 from truenegs_jax.models import attention as attention_lib
 from truenegs_jax.models import layers
 from truenegs_jax.runtime import rng
@@ -33,8 +33,6 @@ Model = TypeVar("Model", bound=nn.Module)
 
 HEAD_WIDTH = 64  # in all released sizes
 REQUIRED_NAMES = ("Embeddings", "Encoder", "VARIANTS")  # of a backbone
-# Fields of `EncoderConfig` that a config leaves open by 0.
-OPEN_FIELDS = (*SIZES, "global_rope_theta", "local_rope_theta")
 FAMILY = ("small", "base", "large")  # of released models
 
 
@@ -145,11 +143,11 @@ def make_network_config(
 ) -> EncoderConfig:
   """Builds a network's config: the sizes of a variant, updated by `fields`.
 
-  One of OPEN_FIELDS that is 0 keeps the value of the variant, or its default.
+  A theta of rotary positions that is 0 stays at its default.
   """
   own = {**backbone_fields(backbone), **variant_sizes(backbone, variant)}
   for name, value in fields.items():
-    if value or name not in OPEN_FIELDS:
+    if value or not name.endswith("rope_theta"):
       own[name] = value
   return _check_heads("model", EncoderConfig(**own))
 

@@ -15,7 +15,12 @@ from typing import Any, NamedTuple
 
 import jax
 
-from truenegs_jax.config.sections import GENERATOR_SIZES, Model, PretrainConfig
+from truenegs_jax.config.sections import (
+  GENERATOR_SIZES,
+  SIZES,
+  Model,
+  PretrainConfig,
+)
 from truenegs_jax.data.tokens import tokenizer as tokenizer_lib
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
 from truenegs_jax.models import pretrain
@@ -122,8 +127,12 @@ def read_params(
 
 def build_model(config: PretrainConfig, *, vocab_size: int) -> pretrain.Model:
   """Builds ELECTRA's two networks or BERT."""
-  c, fields = config, dict[str, Any](vocab_size=vocab_size)
-  fields |= {name: getattr(config.model, name) for name in MODEL_KEYS}
+  c = config
+  fields: dict[str, Any] = {"vocab_size": vocab_size}
+  for name in MODEL_KEYS:
+    value = getattr(c.model, name)
+    if value or name not in SIZES:  # a size that is 0 is the variant's
+      fields[name] = value
   fields["temperature"] = c.negatives.temperature
   if c.objective != "electra":
     return pretrain.make_bert(pooler=c.model.pooler, **fields)
