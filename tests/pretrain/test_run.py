@@ -163,7 +163,9 @@ def test_a_branch_decays_as_the_run_that_was_to_end_so(first_run):
   branch = f"--config.branch={root}/long/checkpoints/6"
   saved = root / "long" / "config.json"
   wider = "--config.model.width=64"
-  with pytest.raises(errors.CheckpointError, match="other networks.*width: 0 -> 64"):
+  with pytest.raises(
+    errors.CheckpointError, match="other networks.*width: 0 -> 64"
+  ):
     run(root / "branch", [branch, *decay, wider], saved)
   code, output = run(root / "branch", [branch, *decay], saved)
   assert code == 0 and f"resumed at step 6 of '{root}/branch'" in output

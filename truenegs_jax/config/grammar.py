@@ -77,19 +77,17 @@ def parse_item(text: str, *, key: str) -> Item:
   options = dict[str, str]()
   for word in filter(None, split(text, string.whitespace, key=key)):
     option = _OPTION.fullmatch(word)
-    name, value = option.groups() if option else ("", word)
-    if name in options:
-      raise InputError(f"{key}: {text!r} has {name}= twice.")
+    if option and option[1] in options:
+      raise InputError(f"{key}: {text!r} has {option[1]}= twice.")
     if options and not option:
       raise InputError(
         f"{key}: {word!r} in {text!r} follows an option. Put values with spaces"
         " in quotes."
       )
-    value = re.sub(_QUOTED, lambda match: match[0][1:-1], value)
     if option:
-      options[name] = value
+      options[option[1]] = _unquote(option[2])
     else:
-      names.append(value)
+      names.append(_unquote(word))
   return Item(" ".join(names), options)
 
 
@@ -112,14 +110,23 @@ def parse_names(
   return tuple(dict.fromkeys(item.name for item in items))
 
 
+def _unquote(text: str) -> str:
+  """Removes the quotes around parts of a word."""
+  return re.sub(_QUOTED, lambda match: match[0][1:-1], text)
+
+
 def quote(value: str) -> str:
   """Quotes a value so that it is parsed as one word."""
   if re.fullmatch(r"[^\s'\",=]+", value):
     return value
-  return f"'{value}'" if "'" not in value else f'"{value}"'
+  if "'" in value:
+    return f'"{value}"'
+  return f"'{value}'"
 
 
 def format_item(name: str, options: Iterable[tuple[str, Any]]) -> str:
   """Writes an item that `parse_item` reads back."""
-  words = [quote(name)] if name else []
-  return " ".join([*words, *(f"{k}={quote(str(x))}" for k, x in options)])
+  words = [f"{option}={quote(str(value))}" for option, value in options]
+  if name:
+    words.insert(0, quote(name))
+  return " ".join(words)

@@ -90,7 +90,12 @@ class Key:
 
 
 def key(default: Any, meaning: str, **rules: Any) -> Any:
-  """Declares a field of a section; `rules` are further fields of `Key`."""
+  """Declares a field of a section; `rules` are further fields of `Key`.
+
+  A number is at least 0 unless `low` is given.
+  """
+  if type(default) in (int, float):
+    rules = {"low": 0, **rules}
   described = Key(default, meaning, **rules)
   return dataclasses.field(default=default, metadata={"key": described})
 

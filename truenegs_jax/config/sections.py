@@ -29,7 +29,7 @@ FROM_WEIGHTS = "init"  # of model.variant and data.vocab: those of `init`
 
 def _size(meaning: str) -> Any:
   """Declares a size of a network, which 0 leaves open."""
-  return key(0, meaning, low=0, high=LARGEST_SIZE)
+  return key(0, meaning, high=LARGEST_SIZE)
 
 
 class Model(Section):
@@ -52,10 +52,10 @@ class Model(Section):
     "Number of token types; 0 is that of the weights, or else 2."
   )
   dropout: float = key(
-    0.1, "Dropout rate of embeddings and of layers.", low=0, high=0.99
+    0.1, "Dropout rate of embeddings and of layers.", high=0.99
   )
   attention_dropout: float = key(
-    0.1, "Dropout rate of attention weights.", low=0, high=0.99
+    0.1, "Dropout rate of attention weights.", high=0.99
   )
   initializer_range: float = key(
     0.02, "Standard deviation of random weights.", low=TINY, high=1
@@ -68,12 +68,10 @@ class Model(Section):
     "Base of rotary positions in global layers of `modern`; 0 is that of"
     " `init`, or 160,000. Released models learned rows of 1,024 tokens with"
     " 10,000.",
-    low=0,
   )
   local_rope_theta: float = key(
     0.0,
     "Base of rotary positions in local layers; 0 is that of `init`, or 10,000.",
-    low=0,
   )
   dtype: str = choice(
     ("float32", "bfloat16"),
@@ -141,7 +139,6 @@ class Generator(Section):
     0.0,
     "Layers of the generator as a share of the discriminator's; 0 is 1, or 0.5"
     " with `modern`.",
-    low=0,
   )
   width: int = _size("Width of the generator; 0 follows `multiplier`.")
   layers: int = _size("Layers of the generator; 0 follows `layers_multiplier`.")
@@ -157,10 +154,8 @@ class Generator(Section):
     " set, it is negatives.temperature.",
     low=TINY,
   )
-  loss_weight: float = key(
-    1.0, "Weight of the generator's or BERT's loss.", low=0
-  )
-  detect_weight: float = key(50.0, "Weight of the discriminator's loss.", low=0)
+  loss_weight: float = key(1.0, "Weight of the generator's or BERT's loss.")
+  detect_weight: float = key(50.0, "Weight of the discriminator's loss.")
 
 
 class ObjectiveConfig(Section):
@@ -193,16 +188,12 @@ class ObjectiveConfig(Section):
     high=1,
   )
   drop_prob: float = key(
-    0.0,
-    "Share of random slots that leave the loss, as a control.",
-    low=0,
-    high=0.99,
+    0.0, "Share of random slots that leave the loss, as a control.", high=0.99
   )
   discriminator_label: float = key(
     1.0,
     "Target of sampled synonyms in the discriminator's loss: 1 is replaced, 0"
     " is original.",
-    low=0,
     high=1,
   )
   discriminator_ignore: bool = key(
@@ -211,7 +202,6 @@ class ObjectiveConfig(Section):
   smoothing: float = key(
     0.0,
     "Share of the target that moves from the gold token to its synonyms.",
-    low=0,
     high=1,
   )
   smoothing_by: str = choice(
@@ -227,7 +217,7 @@ class ObjectiveConfig(Section):
     is_open=True,
   )
   soft_weight: float = key(
-    0.0, "Weight of the soft term of words; 0 leaves it out.", low=0
+    0.0, "Weight of the soft term of words; 0 leaves it out."
   )
   soft_prediction: str = choice(
     ("predicted", "expected"),
@@ -236,9 +226,7 @@ class ObjectiveConfig(Section):
     " with a gradient to the logits.",
   )
   sentence_weight: float = key(
-    0.0,
-    "Weight of the soft term of sentences (section 5); 0 leaves it out.",
-    low=0,
+    0.0, "Weight of the soft term of sentences (section 5); 0 leaves it out."
   )
 
   @property
@@ -358,14 +346,13 @@ class Data(Section):
   seed: int = key(
     0,
     "Seed of the making of rows; `seed` does not change it.",
-    low=0,
     high=LARGEST_SEED,
   )
   rows: str = free_key(
     "", 'Folder of the rows, also gs://...; "" is one in the cache.'
   )
   workers: int = free_key(
-    0, "Processes that make rows; 0 is one for each core.", low=0
+    0, "Processes that make rows; 0 is one for each core."
   )
   wordnet_dir: str = free_key(
     "", 'Folder of WordNet; "" is found in NLTK\'s folders or the cache.'
@@ -382,24 +369,18 @@ class Optim(Section):
   )
   lr: float = key(5e-4, "Learning rate at the peak of the schedule.", low=TINY)
   warmup_steps: int = key(
-    10_000, "Number of first steps with a growing learning rate.", low=0
+    10_000, "Number of first steps with a growing learning rate."
   )
-  decay_steps: int = key(
-    10_000, 'Number of last steps in which "wsd" decays.', low=0
-  )
+  decay_steps: int = key(10_000, 'Number of last steps in which "wsd" decays.')
   weight_decay: float = key(
-    0.01,
-    "Weight decay of all but biases and norms, times the learning rate.",
-    low=0,
+    0.01, "Weight decay of all but biases and norms, times the learning rate."
   )
   clip_norm: float = key(
     1.0, "Greatest norm of the gradient, which is scaled down to it.", low=TINY
   )
-  b1: float = key(
-    0.9, "Decay of Adam's mean of gradients.", low=0, high=0.999999
-  )
+  b1: float = key(0.9, "Decay of Adam's mean of gradients.", high=0.999999)
   b2: float = key(
-    0.999, "Decay of Adam's mean of squared gradients.", low=0, high=0.999999
+    0.999, "Decay of Adam's mean of squared gradients.", high=0.999999
   )
   epsilon: float = key(
     1e-6, "Epsilon in Adam's denominator, added to the root.", low=TINY, high=1
@@ -410,7 +391,7 @@ class Optim(Section):
     low=1,
   )
   max_skips: int = free_key(
-    0, "Number of updates in a row that may be skipped as not finite.", low=0
+    0, "Number of updates in a row that may be skipped as not finite."
   )
 
 
@@ -493,7 +474,7 @@ class Eval(Section):
     " held-out ones, then training rows until there are enough `cases`.",
     low=1,
   )
-  cases: int = free_key(10, "Number of corrections to print at the end.", low=0)
+  cases: int = free_key(10, "Number of corrections to print at the end.")
   sentences: tuple[str, ...] = free_key(
     (), "Sentences with one [MASK] each, filled in and printed at the end."
   )
@@ -517,7 +498,6 @@ class PretrainConfig(Section):
   seed: int = key(
     0,
     "Seed of initial weights, row order, masks, samples and dropout.",
-    low=0,
     high=LARGEST_SEED,
   )
   steps: int = key(
@@ -527,7 +507,6 @@ class PretrainConfig(Section):
     0.0,
     "Time limit of the run in minutes, export included; it does the steps that"
     " fit. 0 sets no limit.",
-    low=0,
   )
   batch_size: int = key(
     128, "Number of rows of an update, over all devices.", low=1

@@ -23,7 +23,7 @@ from truenegs_jax.runtime.errors import InputError, one_of
 
 
 class Finetune(Section):
-  """Fine-tuning. Names of data may change: their fingerprints are compared."""
+  """Fine-tuning. Names of data may change, as fingerprints are compared."""
 
   tasks: str = free_key(
     "",
@@ -45,18 +45,15 @@ class Finetune(Section):
   test: str = free_key(
     "", 'Test file of a single task, as `train`; "" is in `data`.'
   )
-  rows: int = key(0, "Number of training rows, at most; 0 takes all.", low=0)
+  rows: int = key(0, "Number of training rows, at most; 0 takes all.")
   epochs: float = key(
-    0.0,
-    "Passes over the training rows; 0 is the task's number.",
-    low=0,
-    high=1000,
+    0.0, "Passes over the training rows; 0 is the task's number.", high=1000
   )
   predict_test: bool = free_key(
     False, "True answers test sets, and writes files for GLUE's server."
   )
   head_dropout: float = key(
-    0.1, "Dropout rate before the output layer.", low=0, high=0.99
+    0.1, "Dropout rate before the output layer.", high=0.99
   )
   loss: str = choice(
     ("mean", "sum"),
@@ -65,7 +62,6 @@ class Finetune(Section):
   warmup: float = key(
     0.1,
     "Share of the steps, the first ones, with a growing learning rate.",
-    low=0,
     high=0.9,
   )
   lrs: tuple[float, ...] = key(
@@ -79,7 +75,6 @@ class Finetune(Section):
     0.0,
     "Factor of the learning rate from one layer to the one below; 0 is that in"
     " layer_decays, 1 is the same rate for all layers.",
-    low=0,
     high=1,
   )
   layer_decays: tuple[float, ...] = key(
@@ -92,7 +87,7 @@ class Finetune(Section):
     50, "Batches whose rows are sorted by length together; 1 sorts none.", low=1
   )
   evals_per_epoch: int = key(
-    0, "Scores of the dev set in an epoch; 0 is only at the end.", low=0
+    0, "Scores of the dev set in an epoch; 0 is only at the end."
   )
   export: str = free_choice(
     ("all", "none"),

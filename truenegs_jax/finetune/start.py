@@ -106,8 +106,10 @@ class Start:
 
 def resolve(options: FinetuneOptions, report: Callable[[str], None]) -> Start:
   """Opens the weights of `init` without arrays; "" is a network at random."""
-  variant, vocab = options.model.variant, options.data.vocab
-  lowercase, accents = options.data.lowercase, options.data.accents
+  variant = options.model.variant
+  vocab = options.data.vocab
+  lowercase = options.data.lowercase
+  accents = options.data.accents
   strip_accents = tokenizer_lib.ACCENTS[accents]
   if not options.init:
     if FROM_WEIGHTS in (variant, vocab):
@@ -116,14 +118,19 @@ def resolve(options: FinetuneOptions, report: Callable[[str], None]) -> Start:
         " folder or hub name of Hugging Face), or for a network drawn at random"
         " --config.model.variant=NAME and --config.data.vocab=FILE."
       )
-    weights, role, backbone = None, "discriminator", "encoder"
+    weights = None
+    role = "discriminator"
+    backbone = "encoder"
     more: dict[str, Any] = {}
     sizes: dict[str, int] = {}
-    positions, location = 512, "a network drawn at random"
+    positions = 512
+    location = "a network drawn at random"
   else:
     weights = Weights(options.init, report)
     network = weights.encoder()
-    role, backbone, location = network.role, network.backbone, network.location
+    role = network.role
+    backbone = network.backbone
+    location = network.location
     positions = network.fields["max_position_embeddings"]
     pooling = network.fields.get("classifier_pooling", "cls")
     more = {"pooling": pooling, **network.thetas}
@@ -357,7 +364,9 @@ def _make_values(
   config["finetune"] |= saved.get("finetune", {})
   if data := values["robustness"]["data"]:
     is_folder = pathlib.Path(data).expanduser().is_dir()
-    config["finetune"] |= dict.fromkeys(("data", "train", "dev", "test"), "")
-    config["finetune"]["data" if is_folder else "dev"] = data
+    for name in ("data", "train", "dev", "test"):
+      config["finetune"][name] = ""
+    key = "data" if is_folder else "dev"
+    config["finetune"][key] = data
   config["finetune"]["tasks"] = task.name
   return config

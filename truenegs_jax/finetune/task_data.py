@@ -104,7 +104,8 @@ def _list_splits(options: FinetuneOptions, task: Task) -> list[str]:
 
 def check_files(options: FinetuneOptions) -> None:
   """Refuses files that would not be used; reads none of them."""
-  o, tasks = options.finetune, map(options.find_task, options.task_names)
+  o = options.finetune
+  tasks = [options.find_task(name) for name in options.task_names]
   splits = {task.name: _list_splits(options, task) for task in tasks}
   if o.data.startswith(records.HUB):
     if hub_datasets.parse_dataset(o.data, key="finetune.data").split:

@@ -268,7 +268,8 @@ def replace_init(
     )
   else:
     networks = weights.for_roles(ROLES[config.objective])
-    kept, generator = next(iter(networks.values())), networks.get("generator")
+    kept = next(iter(networks.values()))
+    generator = networks.get("generator")
     vocab = str(kept.vocabulary)
     sizes = kept.sizes
     generator_sizes = generator.generator_sizes if generator else {}
