@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from support import runs, word_task
+from support import runs, tiny, weight_files, word_task
 from support.doc_pages import read_first_cells
 from support.word_task import WORDS
 from truenegs_jax.configs import finetune_glue, finetune_own
@@ -434,6 +434,17 @@ def test_a_dry_run_describes_a_network_and_the_missing_runs(shared_finetuning):
   assert "drawn at random" in printed and "1 layers of 32 units" in printed
   assert f"train: {root}/train.csv; dev: {root}/dev.jsonl; 6 ep" in printed
   assert "0 to 2; 1 of 3 runs are to train" in printed
+
+
+def test_sizes_of_weights_are_not_changed(vocab, files, tmp_path):
+  model = pretrain.make_bert(vocab_size=tiny.V, variant="tiny")
+  c = own_config(vocab, files, model__variant="init", model__width=64)
+  c.init = str(weight_files.write_export(tmp_path, model))
+  with pytest.raises(InputError, match="model.width=64 does not go with"):
+    start.resolve(parse_options(c.to_dict()), print)
+  c.model.width = 0
+  with pytest.raises(InputError, match="model.layers=1 does not go with"):
+    start.resolve(parse_options(c.to_dict()), print)
 
 
 def test_a_dry_run_needs_neither_weights_nor_data(tmp_path, monkeypatch):

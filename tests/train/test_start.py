@@ -71,13 +71,18 @@ def test_other_values_are_not_changed(tmp_path):
   assert resolved.data.vocab == "mine"
   assert sizes_of(resolved.model, SIZES) == SIZES
   assert sizes_of(resolved.generator, GENERATOR_SIZES) == GENERATOR_SIZES
-  resolved = resolve(make_config(tmp_path, **{"generator.width": 7}))
-  expected = GENERATOR_SIZES | {"width": 7}
-  assert sizes_of(resolved.generator, GENERATOR_SIZES) == expected
   c = make_config(tmp_path, **{"model.variant": "small"})
   resolved = resolve(c)
   assert resolved.model == c.model and resolved.generator == c.generator
   assert resolved.data.vocab == str(tmp_path / "discriminator" / "vocab.txt")
+
+
+def test_a_saved_config_takes_the_sizes_of_other_weights(tmp_path, capsys):
+  c = make_config(write_export(tmp_path, pair()))
+  old = {"model.width": 24, "generator.width": 7}
+  assert resolve(c.replace(old)) == resolve(c)
+  printed = capsys.readouterr().out
+  assert "generator.width=7 is ignored" in printed and " 14." in printed
 
 
 def test_missing_generator_keeps_its_sizes_open(tmp_path):
@@ -94,9 +99,10 @@ def test_resumed_run_uses_its_saved_values(tmp_path):
   saved = first.to_json()
   (tmp_path / "weights").rename(tmp_path / "gone")
   assert resolve(c, saved) == first
-  c = make_config("", **{"data.vocab": "mine", "generator.width": 7})
+  c = make_config("", **{"data.vocab": "mine", "generator.multiplier": 0.5})
   resolved = resolve(c, saved)  # the checkpoint refuses differences later
-  assert (resolved.data.vocab, resolved.generator.width) == ("mine", 7)
+  assert resolved.data.vocab == "mine"
+  assert resolved.generator.multiplier == 0.5
   assert resolved.model == first.model
 
 

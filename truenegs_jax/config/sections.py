@@ -41,7 +41,8 @@ class Model(Section):
     " modules in truenegs_jax/models.",
   )
   variant: str = key(
-    "small", 'Name of a size, such as "base"; "init" is that of the weights.'
+    "small",
+    'Name of a size, such as "base"; "init" has all sizes of the weights.',
   )
   embedding_size: int = _size("Width of the embeddings; 0 is the variant's.")
   width: int = _size("Width of the network; 0 is the variant's.")

@@ -122,7 +122,6 @@ def resolve(options: FinetuneOptions, report: Callable[[str], None]) -> Start:
     role = "discriminator"
     backbone = "encoder"
     more: dict[str, Any] = {}
-    sizes: dict[str, int] = {}
     positions = 512
     location = "a network drawn at random"
   else:
@@ -134,7 +133,6 @@ def resolve(options: FinetuneOptions, report: Callable[[str], None]) -> Start:
     positions = network.fields["max_position_embeddings"]
     pooling = network.fields.get("classifier_pooling", "cls")
     more = {"pooling": pooling, **network.thetas}
-    sizes = network.sizes if variant == FROM_WEIGHTS else {}
     if vocab == FROM_WEIGHTS:
       vocab = str(network.vocabulary)
       if network.lowercase and not lowercase:
@@ -145,9 +143,20 @@ def resolve(options: FinetuneOptions, report: Callable[[str], None]) -> Start:
       lowercase = lowercase and network.tokenizer.lowercase
       if accents == "auto":
         strip_accents = network.strip_accents
-  for name in SIZES:
-    if size := getattr(options.model, name):
-      sizes[name] = size
+  sizes = {
+    name: getattr(options.model, name)
+    for name in SIZES
+    if getattr(options.model, name)
+  }
+  if weights is not None and variant == FROM_WEIGHTS:
+    if sizes:
+      name, size = next(iter(sizes.items()))
+      raise InputError(
+        f"model.{name}={size} does not go with model.variant=init, which takes"
+        " all sizes of the weights. Remove it, or set"
+        " --config.model.variant=NAME."
+      )
+    sizes = network.sizes
   if options.length > positions:
     raise InputError(
       f"length={options.length} is over the {positions:,} positions of"

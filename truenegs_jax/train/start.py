@@ -239,7 +239,7 @@ def replace_init(
   """Fills in what "init" leaves open: sizes and vocabulary of the weights.
 
   A run that resumes takes them from the config of its checkpoint, `saved`.
-  `model.variant`="init" is for the generator, too. Sizes that are set stay.
+  `model.variant`="init" is for the generator, too, if the weights have one.
   With the backbone `modern`, it replaces thetas of rotary positions that are 0.
   """
   changes = {}
@@ -260,7 +260,9 @@ def replace_init(
   if saved is not None:
     vocab = saved["data"]["vocab"]
     sizes = {name: saved["model"][name] for name in sections.SIZES}
-    generator_sizes = saved["generator"]
+    generator_sizes = {
+      name: saved["generator"][name] for name in sections.GENERATOR_SIZES
+    }
   elif config.init in ("", REQUIRED):
     raise InputError(
       "init: model.variant=init and data.vocab=init take their values from the"
@@ -276,14 +278,32 @@ def replace_init(
     if needs_vocab:
       _ = kept.tokenizer  # raises if there is none
   if needs_sizes:
-    for name, size in sizes.items():
-      changes[f"model.{name}"] = getattr(config.model, name) or size
-    for name in sections.GENERATOR_SIZES:
-      size = getattr(config.generator, name) or generator_sizes.get(name, 0)
-      changes[f"generator.{name}"] = size
+    changes |= _replace_sizes(config.model, "model", sizes, weights.report)
+    changes |= _replace_sizes(
+      config.generator, "generator", generator_sizes, weights.report
+    )
   if needs_vocab:
     changes["data.vocab"] = vocab
   return config.replace(changes)
+
+
+def _replace_sizes(
+  section: sections.Model | sections.Generator,
+  name: str,
+  sizes: Mapping[str, int],
+  report: Callable[[str], object],
+) -> dict[str, int]:
+  """Returns keys with the sizes of weights; reports those that were others."""
+  changes = {}
+  for key, size in sizes.items():
+    own = getattr(section, key)
+    if own and size and own != size:
+      report(
+        f"{name}.{key}={own} is ignored. With model.variant=init it is that of"
+        f" the weights, {size}."
+      )
+    changes[f"{name}.{key}"] = size or own
+  return changes
 
 
 def _find_thetas(
