@@ -59,7 +59,7 @@ setuptools.setup(
     "Topic :: Text Processing :: Linguistic",
     "Typing :: Typed",
   ],
-  # MIT: the scripts of report.html.
+  # MIT: uPlot, in report.html.
   license_expression="Apache-2.0 AND MIT",
   license_files=["LICENSE", "NOTICE", "truenegs_jax/report/vendor/LICENSE.*"],
   python_requires=">=3.11",

@@ -27,7 +27,7 @@ LAYERS = (
   {"corrections", "finetune"},
   {"pretrain", "robustness"},
   {"study"},
-  {"main", "prepare", "status", "export", "wordnet"},
+  {"main", "prepare", "export", "wordnet"},
   {"__main__"},
 )
 LAYER = {name: i for i, layer in enumerate(LAYERS) for name in layer}

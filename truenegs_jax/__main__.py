@@ -10,8 +10,7 @@ VERBS = {  # modules, except for configs
   "main": "Runs a config: pre-trains, fine-tunes or measures a model.",
   "prepare": "Turns text into rows before training, also in several jobs.",
   "synonyms": "Shows synonyms, builds their tables, measures texts.",
-  "status": "Shows what a run, study or preparation does, while it runs.",
-  "report": "Writes a page of one or several runs, or figures for a paper.",
+  "report": "Shows how far runs are; writes a page or figures of them.",
   "export": "Writes a checkpoint in Hugging Face format.",
   "wordnet": "Downloads WordNet, unless it is on this machine.",
   "configs": "Lists the configs; with a name, describes its words and keys.",
@@ -25,7 +24,6 @@ Pre-training on true negatives: ELECTRA and BERT in JAX.
   truenegs main --config=bert_own --config.data.sources='texts/*.txt'
   truenegs main --config=finetune_own --config.init=runs/electra_demo \\
     --config.finetune.train=train.csv --config.finetune.dev=dev.csv
-  truenegs status runs/bert_own
   truenegs report runs/electra_demo runs/bert_own
   truenegs synonyms primary
   truenegs configs                  # lists all configs and their words

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from support.html_tables import read_rows
 from support.mini_wordnet import write_wordnet
 from truenegs_jax.configs import finetune_squad, robustness
 from truenegs_jax.data.tokens.tokenizer import SPECIALS, make_tokenizer
@@ -127,9 +128,9 @@ def test_a_run_scores_saves_and_compares(folder, config, tmp_path):
   assert "paired bootstrap" in " ".join(text.split())
   page = read_workdir(tmp_path / "out")
   assert saved["notes"] and saved["notes"] == [x for _, x in page.notes]
-  scores, differences = page.sections[0].blocks
-  assert {row[4] for row in scores["rows"]} == {"24 pairs", "12 texts"}
-  assert len(differences["rows"]) == 4
+  scores, differences = read_rows(*page.sections[0].blocks)
+  assert {row[4] for row in scores} == {"24", "12"}
+  assert len(differences) == 4
   shutil.rmtree(tmp_path / "out")
   assert run(config, tmp_path / "out") == text
   assert json.loads((tmp_path / "out/results.json").read_text()) == saved

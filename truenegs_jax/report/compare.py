@@ -20,7 +20,7 @@ ERRORS = (
 UNBROKEN = "±\N{NO-BREAK SPACE}"  # no line ends within an error
 
 
-def compare(runs: Sequence[page.Run]) -> Iterator[page.Block]:
+def compare(runs: Sequence[page.Run]) -> Iterator[page.Html]:
   """Yields the blocks that compare several runs; none for a single one.
 
   Configs are compared of runs of the same task as the first that has results.
@@ -41,9 +41,7 @@ def compare(runs: Sequence[page.Run]) -> Iterator[page.Block]:
     yield page.table("Config keys in which the runs differ", rows)
 
 
-def _compare_results(
-  first: page.Run, *others: page.Run
-) -> Iterator[page.Block]:
+def _compare_results(first: page.Run, *others: page.Run) -> Iterator[page.Html]:
   """Yields differences from the first run, then all results."""
   rows = [
     {"metric or cost": x}
@@ -73,7 +71,8 @@ def _compare_results(
 
 def _subtract(first: page.Run, other: page.Run, label: str) -> str:
   """Describes a difference with its error, or why there is none."""
-  a, b = first.measures[label], other.measures.get(label)
+  a = first.measures[label]
+  b = other.measures.get(label)
   if b is None:
     return ""
   if a.digits is not None and find_changes(first.setting, other.setting):

@@ -50,14 +50,14 @@ RATES = ("corrected_of_slots", "corrected_of_mismatches", "corrected_rows")
 Columns = dict[str, np.ndarray]  # by field, float64 [N], NaN for none
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass
 class Curve:
   """The records of one training."""
 
   # For each split and field, values by point, None where there is none; `hours`
   # of training without pauses.
   splits: dict[str, dict[str, list[float | None]]]
-  label: str = ""  # "" for the only one of a workdir
+  label: str = ""
   group: str = ""  # curves of one group have one colour
   tokens: float | None = None  # of one step, None if unknown
   flops: float | None = None

@@ -188,11 +188,22 @@ def lock_file(
 
 
 def is_locked(path: pathlib.Path, *, or_shared: bool = False) -> bool:
-  """Returns whether a process has the lock of a file, also a shared one."""
-  if not path.exists():
+  """Returns whether a process has the lock of a file, also a shared one.
+
+  The file is only read; OSError if this user may not.
+  """
+  kind = fcntl.LOCK_EX if or_shared else fcntl.LOCK_SH
+  try:
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
+  except FileNotFoundError:
     return False
-  with lock_file(path, shared=not or_shared) as locked:
-    return not locked
+  try:
+    fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+  except BlockingIOError:
+    return True
+  finally:
+    os.close(descriptor)
+  return False
 
 
 @contextlib.contextmanager
