@@ -55,11 +55,11 @@ def test_errors_are_paired_where_runs_have_the_same_batches(tmp_path):
   )
   paired, unpaired, unknown = differences[LOSS]
   error = gains.std(ddof=1) / 8**0.5  # the jackknife of a mean
-  assert paired == f"{gains.mean():+.4f} ±\xa0{error:.4f}"
+  assert paired == f"{gains.mean():+.4f} ± {error:.4f}"
   errors = [x.std(ddof=1) / len(x) ** 0.5 for x in (batches, batches[:4])]
-  assert unpaired.endswith(f" ±\xa0{np.hypot(*errors):.4f} (unpaired)")
+  assert unpaired.endswith(f" ± {np.hypot(*errors):.4f} (unpaired)")
   assert unknown == f"{7.5 - batches.mean():+.4f}"
-  assert results[LOSS][0] == f"{batches.mean():.4f} ±\xa0{errors[0]:.4f}"
+  assert results[LOSS][0] == f"{batches.mean():.4f} ± {errors[0]:.4f}"
   assert differences["rows/s"] == ["same"] * 3
 
 

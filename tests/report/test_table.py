@@ -44,7 +44,7 @@ def read_files(folder):
 
 
 def describe(folder):
-  """Returns the row of a folder as a dict, and its state."""
+  """Returns the row of a folder as a dict."""
   run = command.describe_rows(folder) or write.read_workdir(folder)
   return {"state": run.state} | run.progress
 
@@ -72,8 +72,9 @@ def test_a_run_shows_its_newest_records_and_checkpoint(tmp_path, monkeypatch):
   before = read_files(tmp_path)
   assert describe(tmp_path) == {
     **{"state": "stopped", "step": "20 of 40", "loss": "4"},
-    **{"rate": "50 rows/s", "left": "0:01:30", "where": "checkpoints/10"},
+    **{"rate": "50 rows/s", "left": "0:01:30"},
   }
+  assert command.find_newest(tmp_path) == "checkpoints/10"
   assert read_files(tmp_path) == before
   writer = files.JsonlWriter(tmp_path, first_step=20)  # of a limited time
   writer.write({"step": 30, "split": "train", "total_steps": 35})

@@ -29,7 +29,7 @@ from truenegs_jax.runtime.errors import (
 )
 from truenegs_jax.runtime.files import is_locked
 from truenegs_jax.runtime.paths import open_path
-from truenegs_jax.workdir import files
+from truenegs_jax.workdir import files, steps
 
 SUFFIXES = (".html", *plots.SUFFIXES)
 COLUMNS = ("step", "loss", "rate", "left", "where")
@@ -45,6 +45,8 @@ def main(argv: list[str]) -> None:
     one_of("the suffix of --output", path.suffix, SUFFIXES)
     rows = {x.resolve(): describe_rows(x) for x in folders}
     runs = write.read_workdirs([x for x in folders if not rows[x.resolve()]])
+    for run in runs:
+      run.progress["where"] = find_newest(open_path("report", run.path))
     shown = [x for x in rows.values() if x] + runs
     Console(highlight=False).print(make_table(shown))
     if runs:
@@ -81,6 +83,15 @@ def describe_rows(folder: pathlib.Path) -> page.Run | None:
   run.state = files.RUNNING if is_running else files.STOPPED
   run.progress = {"step": f"{count:,} shards, {size / 1e6:,.1f} MB"}
   return run if count or is_running else None
+
+
+def find_newest(workdir: pathlib.Path) -> str:
+  """Returns the newest checkpoint of a run, or its page, or ""."""
+  listed = steps.list_steps(workdir / files.CHECKPOINTS).items()
+  finished = steps.sort_steps(name for name, is_done in listed if is_done)
+  if finished:
+    return f"{files.CHECKPOINTS}/{finished[max(finished)][0]}"
+  return files.REPORT if (workdir / files.REPORT).exists() else ""
 
 
 def _write(runs: Sequence[page.Run], path: pathlib.Path) -> None:

@@ -17,7 +17,6 @@ ERRORS = (
   " same rows. It says nothing of other seeds: train several. Unfinished runs"
   " and rows of one batch have none."
 )
-UNBROKEN = "±\N{NO-BREAK SPACE}"  # no line ends within an error
 
 
 def compare(runs: Sequence[page.Run]) -> Iterator[page.Html]:
@@ -86,7 +85,6 @@ def _subtract(first: page.Run, other: page.Run, label: str) -> str:
   else:
     error = math.hypot(*map(jackknife_error, (a.left_out, b.left_out)))
   text = page.format_estimate(b.value - a.value, error, a.digits, sign="+")
-  text = text.replace("± ", UNBROKEN)
   return text if is_paired or math.isinf(error) else f"{text} (unpaired)"
 
 
@@ -95,5 +93,4 @@ def _show(run: page.Run, label: str) -> str:
     return ""
   if x.digits is None:
     return page.format_number(x.value)
-  text = page.format_estimate(x.value, jackknife_error(x.left_out), x.digits)
-  return text.replace("± ", UNBROKEN)
+  return page.format_estimate(x.value, jackknife_error(x.left_out), x.digits)

@@ -21,7 +21,6 @@ from truenegs_jax.runtime.errors import CheckpointError, printable
 from truenegs_jax.runtime.files import read_results
 from truenegs_jax.stats.intervals import mean_interval
 from truenegs_jax.workdir import files
-from truenegs_jax.workdir import steps as steps_lib
 
 FIX = "Run the command of the run again, which writes it."
 COLLAPSED = 0.5  # mean cosine of random pairs
@@ -76,15 +75,6 @@ def read_state(workdir: pathlib.Path, *, ends: bool = False) -> str:
     if path.exists() and time.time() - path.stat().st_mtime < FRESH_SECS:
       return files.RUNNING
     return files.read_state(workdir, ends=True)
-
-
-def find_newest(workdir: pathlib.Path) -> str:
-  """Returns the newest checkpoint of a run, or its page, or ""."""
-  listed = steps_lib.list_steps(workdir / files.CHECKPOINTS).items()
-  finished = steps_lib.sort_steps(name for name, is_done in listed if is_done)
-  if finished:
-    return f"{files.CHECKPOINTS}/{finished[max(finished)][0]}"
-  return files.REPORT if (workdir / files.REPORT).exists() else ""
 
 
 def read_saved(run: page.Run, path: pathlib.Path) -> dict[str, Any]:

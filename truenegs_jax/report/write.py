@@ -89,7 +89,6 @@ def read_workdir(workdir: pathlib.Path, *, ends: bool = False) -> page.Run:
     )
   run = page.Run(workdir.resolve().name, str(workdir))
   run.state = tasks.read_state(workdir, ends=ends)
-  run.progress["where"] = tasks.find_newest(workdir)
   run.config = tasks.read_saved(run, workdir / files.CONFIG)
   if not run.config:
     run.sentence = "The run has no config that can be read."
