@@ -23,14 +23,12 @@ RESULTS = {  # of tasks that have nothing else
     "checkpoints": {"wordnet": [{"step": 5, "rates": RATES}]},
   },
   "robustness": {
-    "models": {"m": {"folder": {}, "other": {}}},
     "sets": {
       "s": {
         "title": "S",
         "questions": 293,
         "scores": {"m": {"em": {"transformed": SIDE}}},
         "paper": {"paper, small": {"em": [80.0, 70.5]}},
-        "compared": [],
       }
     },
   },

@@ -106,7 +106,7 @@ def _write(runs: Sequence[page.Run], path: pathlib.Path) -> None:
         " yet. Pass --output=report.html."
       )
   except DiskError as error:
-    reason = error.__cause__ or error
+    reason = getattr(error.__cause__, "strerror", None) or error
     raise DiskError(
       f"'{path}' could not be written: {reason}. The table above needs no file;"
       " for one, pass --output=FILE.html in a folder that you may write to."
