@@ -207,6 +207,15 @@ def test_no_text_of_a_page_becomes_markup(tab, tmp_path, server):
     server.accept()
 
 
+def test_tools_are_hidden_where_nothing_is_drawn(tab, tmp_path):
+  folder = write_finetuning(tmp_path / "rte")
+  path = tmp_path / "page.html"
+  write.write_report(write.read_workdirs([folder]), path)
+  opened = tab(path)
+  assert not opened.locator("#tools").is_visible()
+  assert not opened.locator("canvas").count()
+
+
 @pytest.mark.slow
 def test_overlaid_runs_have_lines_of_their_own(tab, run, tmp_path):
   other = write_pretraining(tmp_path / "other", steps=30, lr=2e-3)

@@ -64,7 +64,8 @@ function makeReferences(field, lines) {
 
 function drawChart(holder) {
   charts.get(holder)?.destroy();
-  const {field} = holder.dataset, kinds = ["solid", "dashed"];
+  const {field} = holder.dataset;
+  const kind = dash => !dash?.length ? "solid" : dash[0] < 4 ? "dotted" : "dashed";
   const lines = curves.flatMap(curve => Object.entries(curve.splits).map(
     ([split, columns]) => makeLine(curve, split, columns, field))).filter(Boolean);
   if (lines.length) lines.push(...makeReferences(field, lines));
@@ -81,8 +82,7 @@ function drawChart(holder) {
       ({spanGaps: true, value, ...series}))],
     scales: {x: {time: false, distr: distrX}, y: {distr: distrY}},
     cursor: {sync: {key: "curves", setSeries: false}},
-    legend: {show: hasLegend, markers: {
-      dash: (_, i) => kinds[Number(lines[i - 1]?.series.dash.length > 0)]}},
+    legend: {show: hasLegend, markers: {dash: (_, i) => kind(lines[i - 1]?.series.dash)}},
   }, lines.length ? uPlot.join(lines.map(({points}) => points)) : [[]], holder));
 }
 

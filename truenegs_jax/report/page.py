@@ -109,7 +109,9 @@ def table(title: str, rows: Sequence[Mapping[str, Any]]) -> Html:
     if name not in texts:
       kind = "number"
       value = value if element == "th" else format_number(value)
-    return tag(element, "" if value is None else value, class_=kind)
+    scope = "col" if element == "th" else None
+    shown = "" if value is None else value
+    return tag(element, shown, class_=kind, scope=scope)
 
   head = tag("tr", *(cell("th", name, name) for name in names))
   body = [tag("tr", *(cell("td", *x) for x in row.items())) for row in rows]
