@@ -17,6 +17,7 @@ from truenegs_jax.data.rows import shards
 from truenegs_jax.report import __main__ as command
 from truenegs_jax.report import write
 from truenegs_jax.runtime import files as files_lib
+from truenegs_jax.runtime.errors import DataError
 from truenegs_jax.workdir import files, lock
 
 
@@ -225,3 +226,13 @@ def test_folders_of_rows_have_a_row_and_no_page(tmp_path):
   assert not (tmp_path / "report.html").exists()
   code, _, errors = report(tmp_path, cwd=tmp_path)
   assert code == 2 and "has no config.json" in errors
+
+
+def test_finished_rows_are_counted_and_damaged_ones_refused(tmp_path):
+  manifest = tmp_path / "manifest.json"
+  manifest.write_text('{"splits": {"train": {"rows": 1200}}}')
+  assert describe(tmp_path) == {"state": "finished", "step": "1,200 train rows"}
+  for text in ("[]", "{", '{"splits": {"train": {"rows": "many"}}}'):
+    manifest.write_text(text)
+    with pytest.raises(DataError, match="manifest.json' cannot be read"):
+      describe(tmp_path)

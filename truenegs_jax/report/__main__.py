@@ -21,13 +21,14 @@ from truenegs_jax.config import flags as flags_lib
 from truenegs_jax.data.rows import rows_folder
 from truenegs_jax.report import page, plots, write
 from truenegs_jax.runtime.errors import (
+  DataError,
   DiskError,
   InputError,
   one_of,
   printable,
   program,
 )
-from truenegs_jax.runtime.files import is_locked
+from truenegs_jax.runtime.files import is_locked, read_json
 from truenegs_jax.runtime.paths import open_path
 from truenegs_jax.workdir import files, steps
 
@@ -68,10 +69,12 @@ def describe_rows(folder: pathlib.Path) -> page.Run | None:
   """Describes rows, also in preparation; None for another folder."""
   if write.is_workdir(folder):
     return None
-  run = page.Run(folder.name, str(folder), state=files.FINISHED)
-  if (folder / rows_folder.MANIFEST).exists():
-    splits = rows_folder.read_manifest(folder)["splits"]
-    rows = [f"{x['rows']:,} {name}" for name, x in splits.items()]
+  run = page.Run(folder.resolve().name, str(folder), state=files.FINISHED)
+  manifest = folder / rows_folder.MANIFEST
+  if manifest.exists():
+    with read_json(manifest, DataError, rows_folder.REBUILD) as saved:
+      splits = saved["splits"].items()
+      rows = [f"{x['rows']:,} {name}" for name, x in splits]
     run.progress = {"step": f"{', '.join(rows)} rows"}
     return run
   from truenegs_jax.data.rows import shards  # imports much

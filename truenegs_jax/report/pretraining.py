@@ -219,13 +219,10 @@ def show_cases(saved: Values) -> Iterator[Html]:
 
 def _mark(case: Values) -> Html:
   """Returns the sentence of a case with the gold word and the prediction."""
-  before, *rest = case["sentence"].split("[MASK]")
-  gold = tag("mark", case["gold"], class_="gold", title="gold")
-  prediction = tag(
-    "mark", case["prediction"], class_="prediction", title="prediction"
-  )
-  marks = [gold, " ", prediction, "[MASK]".join(rest)] if rest else []
-  return tag("span", before, *marks)
+  before, mask, after = case["sentence"].partition("[MASK]")
+  kinds = ("gold", "prediction") if mask else ()
+  marks = [tag("mark", case[x], class_=x, title=x) for x in kinds]
+  return tag("span", before, *marks, after)
 
 
 def _show_data(about: Values) -> Iterator[Html]:
