@@ -23,6 +23,8 @@ RESULTS = {  # of tasks that have nothing else
     "checkpoints": {"wordnet": [{"step": 5, "rates": RATES}]},
   },
   "robustness": {
+    "config": {"init": "m"},
+    "runs": {"folder": {}, "other": {}},
     "sets": {
       "s": {
         "title": "S",

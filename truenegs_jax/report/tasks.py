@@ -197,6 +197,8 @@ def read_robustness(
   if not results:
     return
   run.sentence = "Scores on changed texts."
+  if runs := results.get("runs"):
+    run.facts["runs"] = f"{len(runs):,}"
   run.notes += [(page.WARNING, x) for x in results.get("notes", ())]
   rows = [
     {"set": examples["title"], "model": model, "metric": metric}
