@@ -1,6 +1,7 @@
 "use strict";
 // Draws the curves in #data with uPlot. All else of the page needs no script.
 const {curves, hasLegend} = JSON.parse(document.getElementById("data").textContent);
+const groups = [...new Set(curves.map(curve => curve.group))];
 const form = document.getElementById("tools"), charts = new Map();
 const DASHES = [[], [8, 3], [3, 2], [8, 3, 2, 3], [12, 4], [4, 4]];
 const AXES = {
@@ -10,7 +11,6 @@ const AXES = {
   FLOPs: (columns, {flops}) => flops && columns.step.map(x => x * flops),
 };
 const color = name => getComputedStyle(form).getPropertyValue(`--${name}`).trim();
-
 function format(value) {
   if (!Number.isFinite(value)) return "–";
   if (value && Math.abs(value) < 1e-5) return value.toExponential(2);
@@ -44,11 +44,12 @@ function makeLine(curve, split, columns, field) {
   const ys = isTrain ? smooth(columns[field], Number(weight.value)) : columns[field];
   const points = xs.map((x, i) => [x, ys[i]]).filter(([x, y]) =>
     x !== null && (x > 0 || !logX.checked) && (y > 0 || y === null || !logY.checked));
-  const stroke = () => color(`series-${curve.group % DASHES.length}`);
+  const index = groups.indexOf(curve.group) % DASHES.length;
+  const stroke = () => color(`series-${index}`);
   const dots = {paths: () => null, points: {show: true, size: 7, fill: stroke}};
   const label = `${isTrain ? "" : "● "}${curve.label}, ${split.replace("_", "-")}`;
   return points.length ? {points: [0, 1].map(i => points.map(p => p[i])), series: {
-    label, stroke, width: 1.5, dash: DASHES[curve.group % DASHES.length],
+    label, stroke, width: 1.5, dash: DASHES[index],
     points: {show: false}, ...(!isTrain || points.length === 1) && dots}} : null;
 }
 
@@ -64,10 +65,10 @@ function makeReferences(field, lines) {
 
 function drawChart(holder) {
   charts.get(holder)?.destroy();
-  const {field} = holder.dataset;
   const kind = dash => !dash?.length ? "solid" : dash[0] < 4 ? "dotted" : "dashed";
-  const lines = curves.flatMap(curve => Object.entries(curve.splits).map(
-    ([split, columns]) => makeLine(curve, split, columns, field))).filter(Boolean);
+  const {field} = holder.dataset, list = Object.entries;
+  const lines = curves.flatMap(x => list(x.splits).map(([split, columns]) =>
+    makeLine(x, split, columns, field))).filter(Boolean);
   if (lines.length) lines.push(...makeReferences(field, lines));
   const value = (chart, _, i, at) =>  // at the pointer, or the last one
     format(chart.data[i].findLast((y, j) => y != null && j <= (at ?? Infinity)));
@@ -93,8 +94,7 @@ if (document.querySelector(".chart")) {
   form.addEventListener("input", draw);
   form.addEventListener("reset", () => setTimeout(draw));
   addEventListener("resize", draw);
-  for (const query of ["(prefers-color-scheme: dark)", "print"]) {
+  for (const query of ["(prefers-color-scheme: dark)", "print"])
     matchMedia(query).addEventListener("change", draw);
-  }
   draw();
 }

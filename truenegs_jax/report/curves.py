@@ -147,7 +147,8 @@ def read_curves(workdir: pathlib.Path, pattern: str) -> list[Curve]:
   for folder in folders:
     parts = folder.relative_to(workdir).parts
     at = next(i for i, x in enumerate(parts) if x.startswith("seed-"))
-    name, seed = parts[at - 1], parts[at].removeprefix("seed-")
+    name = parts[at - 1]
+    seed = parts[at].removeprefix("seed-")
     splits = thin_records(read_records(folder)[0], points)
     curves.append(Curve(splits, label=f"{name}, seed {seed}", group=name))
   return curves

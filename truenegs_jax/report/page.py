@@ -213,7 +213,8 @@ def render(runs: Sequence[Run], compared: Iterable[Html] = ()) -> str:
   for run in runs:
     start = f"{run.name}: " if len(runs) > 1 else ""
     parts += [(start + x.title, [*x.blocks]) for x in run.sections]
-  links, sections = list[Html](), list[Html]()
+  links = list[Html]()
+  sections = list[Html]()
   for i, (title, blocks) in enumerate(x for x in parts if x[1]):
     links.append(tag("a", title, href=f"#section-{i}"))
     heading = tag("h2", title)
@@ -223,7 +224,9 @@ def render(runs: Sequence[Run], compared: Iterable[Html] = ()) -> str:
   scripts = [*map(_read, SCRIPTS)]
   digests = [hashlib.sha256(script.encode()).digest() for script in scripts]
   hashes = " ".join(f"'sha256-{base64.b64encode(x).decode()}'" for x in digests)
-  data = json.dumps(files.finite_or_null(_list_data(curves)))
+  drawn = [dataclasses.asdict(x) for x in curves]
+  data = {"curves": drawn, "hasLegend": len(curves) <= MANY}
+  encoded = json.dumps(files.finite_or_null(data), allow_nan=False)
   filled = {
     "TITLE": html.escape(", ".join(run.name for run in runs)),
     "POLICY": f"default-src 'none'; script-src {hashes}; style-src"
@@ -233,7 +236,7 @@ def render(runs: Sequence[Run], compared: Iterable[Html] = ()) -> str:
     "LINKS": "".join(links),
     "SECTIONS": "\n".join(sections),
     "WRITTEN": f"Written {date} by truenegs_jax {version}.",
-    "DATA": data.replace("<", "\\u003c"),  # which alone could end the element
+    "DATA": encoded.replace("<", "\\u003c"),  # it could end the element
     "LICENSE": f"<!--\n{_read('vendor/LICENSE.uplot')}-->",
     "SCRIPTS": "".join(f"<script>{script}</script>" for script in scripts),
   }
@@ -270,15 +273,6 @@ def _list_facts(facts: Mapping[str, str]) -> Html:
   return tag("dl", *(part for pair in shown for part in pair))
 
 
-def _list_data(curves: Sequence[Curve]) -> dict[str, Any]:
-  """Returns what charts.js draws; a group is a number, which has a colour."""
-  groups = [*dict.fromkeys(curve.group for curve in curves)]
-  drawn = [
-    dataclasses.asdict(x) | {"group": groups.index(x.group)} for x in curves
-  ]
-  return {"curves": drawn, "hasLegend": len(curves) <= MANY}
-
-
 def _show_curves(curves: Sequence[Curve]) -> list[Html]:
   """Returns places for charts, and last values.
 
@@ -288,7 +282,8 @@ def _show_curves(curves: Sequence[Curve]) -> list[Html]:
   for curve in curves:
     name = curve.group if len(curves) > MANY else curve.label
     groups.setdefault(name, []).append(curve)
-  places, rows = list[Html](), list[dict[str, Any]]()
+  places = list[Html]()
+  rows = list[dict[str, Any]]()
   for name, title in PANELS.items():
     columns = [x[name] for y in curves for x in y.splits.values() if name in x]
     has_chart = any(len({*x} - {None}) > 1 for x in columns)
@@ -301,18 +296,15 @@ def _show_curves(curves: Sequence[Curve]) -> list[Html]:
   if places:
     blocks = [tag("p", HINT, class_="hint"), tag("div", *places, class_="grid")]
   if rows and len(curves) > MANY:
-    keys = map(_show_key, enumerate(groups))
+    keys = [
+      tag("span", tag("span", class_=f"key key-{i % COLORS}"), name)
+      for i, name in enumerate(groups)
+    ]
     blocks.insert(1, tag("p", *keys, class_="keys"))
     blocks.append(table("Last values, medians of each name", rows))
   elif rows:
     blocks.append(table("Values that have no curve", rows))
   return blocks
-
-
-def _show_key(group: tuple[int, str]) -> Html:
-  """Returns a piece of a line as it is in the charts, and its name."""
-  key = tag("span", class_=f"key key-{group[0] % COLORS}")
-  return tag("span", key, group[1])
 
 
 def _list_last(
