@@ -288,8 +288,8 @@ def _show_curves(curves: Sequence[Curve]) -> list[Html]:
     columns = [x[name] for y in curves for x in y.splits.values() if name in x]
     has_chart = any(len({*x} - {None}) > 1 for x in columns)
     if has_chart:
-      place = tag("div", class_="chart", data_field=name)
-      places.append(figure(title, place))
+      more = {"data_field": name, "role": "group", "aria_label": title}
+      places.append(figure(title, tag("div", class_="chart", **more)))
     if not has_chart or len(curves) > MANY:
       rows += _list_last(name, groups)
   blocks = list[Html]()
