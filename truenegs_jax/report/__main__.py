@@ -9,6 +9,11 @@ curves for a paper instead; --field=mlm,auc chooses them. Nothing but that file
 is written, and nothing of a run is executed.
 """
 
+from truenegs_jax.runtime import errors
+
+if __name__ == "__main__":
+  errors.start_command()  # before the imports that take time
+
 import pathlib
 from collections.abc import Sequence
 
@@ -117,9 +122,14 @@ def _write(runs: Sequence[page.Run], path: pathlib.Path) -> None:
   print(f"saved: {path}")
 
 
-if __name__ == "__main__":
+def run_command() -> None:
+  """Defines the flags and runs `main`."""
   flags.DEFINE_string(
     "output", "report.html", "File to write: .html, .png or .pdf."
   )
   flags.DEFINE_list("field", [], "Fields of metrics.jsonl to draw; none: all.")
   flags_lib.run(main)
+
+
+if __name__ == "__main__":
+  run_command()

@@ -26,10 +26,15 @@ COMPARABLE = (
   *("mlm_uncorrected", "mlm_hidden", "detect", "auc"),
   *("corrected_of_slots", "corrected_of_mismatches", "corrected_rows"),
 )
+SIZES = (
+  *("model.embedding_size", "model.width", "model.layers", "model.heads"),
+  *("model.ffn", "generator.width", "generator.layers", "generator.heads"),
+  "generator.ffn",
+)
 # Keys of a config and of about.json on which they depend but for the recipe.
 SETTING = (
-  *("objective", "model.backbone", "model.variant", "generator.multiplier"),
-  *("generator.variant", "generator.layers_multiplier"),
+  *("objective", "model.backbone", "model.variant", *SIZES),
+  *("generator.multiplier", "generator.layers_multiplier"),
   *("masking.prob", "masking.style", "eval.rows"),
 )
 DATA = ("rows", "text_bytes", "unigram_entropy", "uniform_entropy")
