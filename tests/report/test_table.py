@@ -146,8 +146,7 @@ def test_a_study_is_read_from_its_folders_and_never_planned(tmp_path):
   assert not (tmp_path / "hacked").exists()
 
 
-@pytest.mark.parametrize("shared", [False, True])
-def test_a_preparation_counts_its_shards(tmp_path, shared):
+def test_a_preparation_counts_its_shards(tmp_path):
   folder = tmp_path / "rows"
   unfinished = shards.unfinished_folder(folder)
   (unfinished / "rows").mkdir(parents=True)
@@ -155,7 +154,7 @@ def test_a_preparation_counts_its_shards(tmp_path, shared):
     (unfinished / f"shard-{number:05d}.json").touch()
     path = unfinished / f"rows/train-{number:05d}.tokens.npy"
     path.write_bytes(b"0" * 10**6)
-  with files_lib.lock_folder(folder, shared=shared):
+  with files_lib.lock_folder(folder):
     row = describe(folder)
   assert row == {"state": "running", "step": "3 shards, 3.0 MB"}
   assert describe(folder)["state"] == "stopped"

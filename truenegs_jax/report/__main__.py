@@ -85,9 +85,7 @@ def describe_rows(folder: pathlib.Path) -> page.Run | None:
   from truenegs_jax.data.rows import shards  # imports much
 
   count, size = shards.measure_unfinished(folder)
-  is_running = is_locked(
-    folder.with_name(f".{folder.name}.lock"), or_shared=True
-  )
+  is_running = is_locked(folder.with_name(f".{folder.name}.lock"))
   run.state = files.RUNNING if is_running else files.STOPPED
   run.progress = {"step": f"{count:,} shards, {size / 1e6:,.1f} MB"}
   return run if count or is_running else None

@@ -187,18 +187,17 @@ def lock_file(
       opened.close()
 
 
-def is_locked(path: pathlib.Path, *, or_shared: bool = False) -> bool:
-  """Returns whether a process has the lock of a file, also a shared one.
+def is_locked(path: pathlib.Path) -> bool:
+  """Returns whether a process has the lock of a file.
 
   The file is only read; OSError if this user may not.
   """
-  kind = fcntl.LOCK_EX if or_shared else fcntl.LOCK_SH
   try:
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
   except FileNotFoundError:
     return False
   try:
-    fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+    fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
   except BlockingIOError:
     return True
   finally:
@@ -207,17 +206,15 @@ def is_locked(path: pathlib.Path, *, or_shared: bool = False) -> bool:
 
 
 @contextlib.contextmanager
-def lock_folder(
-  folder: pathlib.Path, name: str = "lock", *, shared: bool = False
-) -> Iterator[None]:
+def lock_folder(folder: pathlib.Path) -> Iterator[None]:
   """Locks a file beside a folder, once other processes have released it."""
-  path = folder.with_name(f".{folder.name}.{name}")
+  path = folder.with_name(f".{folder.name}.lock")
   with contextlib.ExitStack() as stack:
     with disk_errors(path):
       path.parent.mkdir(parents=True, exist_ok=True)
-      if not stack.enter_context(lock_file(path, shared=shared)):
+      if not stack.enter_context(lock_file(path)):
         print(f"Waiting for another process at '{folder}'.", file=sys.stderr)
-        stack.enter_context(lock_file(path, shared=shared, wait=True))
+        stack.enter_context(lock_file(path, wait=True))
     yield
 
 
