@@ -237,6 +237,9 @@ def _new_reader(root: str, folder: str) -> Any:
     def __init__(self) -> None:
       super().__init__(Place(), None)
 
+    def __del__(self) -> None:
+      close_wordnet(self)
+
     def __reduce__(self) -> Any:
       return open_wordnet, (folder,)
 
