@@ -140,13 +140,13 @@ def fine_tune(
   make_params: Callable[[], optax.Params],
   check: Callable[[], None],
   console: Console,
-  owner: int,
+  check_lock: Callable[[], None],
 ) -> "SeedRun":
   """Trains one run to its last step, and returns it.
 
   `check` is called before each batch and may raise Stopped. The folder receives
-  metrics and the rows of skipped updates; `owner` is that of the workdir's
-  lock. A loss that is not finite ends the run as failed.
+  metrics and the rows of skipped updates; `check_lock` raises DiskError if the
+  workdir's lock was lost. A loss that is not finite ends the run as failed.
   """
   run = SeedRun(setup, seed, check, console)
 
@@ -158,7 +158,7 @@ def fine_tune(
   line = metrics.ProgressLine(
     console, setup.steps, first_step=0, describe=describe
   )
-  logged = metrics.LoggedRun(folder, 0, config, owner=owner)
+  logged = metrics.LoggedRun(folder, 0, config, check_lock)
   with metrics.open_writers(setup.options.log.writers, logged, line) as writers:
     run.write, run.flush_log = writers
     run.train(run.make_loop(setup.init_state(make_params(), seed), folder))

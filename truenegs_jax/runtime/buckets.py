@@ -111,9 +111,11 @@ def _repeated(method: Callable[..., Any]) -> Callable[..., Any]:
   return call
 
 
-@functools.cache
 def open_system(scheme: str) -> Any:
-  """Opens the file system of gs or s3, which other machines write to, too."""
+  """Opens the file system of gs or s3, which other machines write to, too.
+
+  fsspec keeps it for the next call.
+  """
   if scheme == "gs":
     # The class of the package gcsfs asks for the kind of each bucket, again and
     # again if this user has no right to know it.
