@@ -227,7 +227,8 @@ class JsonlWriter:
       files.append(workdir / DAMAGED, b"".join(damaged))
       print(
         f"warning: '{workdir / METRICS}' had damaged lines ({len(damaged):,}),"
-        f" now in {DAMAGED}. Curves and model cards lack them; the model does not."
+        f" now in {DAMAGED}. Curves and model cards lack them; the model does"
+        " not."
       )
     with files.atomic_file(self._path) as file:
       file.writelines(kept)
