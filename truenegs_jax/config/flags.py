@@ -53,6 +53,19 @@ class _TupleParser(flags.ArgumentParser):
     return tuple(map(self._kind, values))
 
 
+class _DictParser(flags.ArgumentParser):
+  """Refuses every text: a dict is set in a config file."""
+
+  syntactic_help = (
+    "set in a config file in Python, as docs/how_to/study.md shows, and not by"
+    " a flag"
+  )
+
+  def parse(self, argument: str) -> Any:
+    """Raises ValueError."""
+    raise ValueError(argument)
+
+
 def define_config(values: flags.FlagValues = flags.FLAGS) -> flags.FlagHolder:
   """Defines --config; its `.value` is a locked ConfigDict."""
   text = (
@@ -178,6 +191,7 @@ def _define_key(name: str, key: Key, values: flags.FlagValues) -> None:
     int: flags.IntegerParser(),
     float: flags.FloatParser(),
     str: flags.ArgumentParser(),
+    dict: _DictParser(),
   }
   parser = parsers.get(kind) or _TupleParser(key.kind)
   flag = flags.Flag[Any](
@@ -264,7 +278,7 @@ def render_config(text: str) -> Iterator[str]:
 
 def _render_keys(config: ConfigDict) -> Iterator[str]:
   """Yields each key as a flag with its value, meaning and allowed values."""
-  values = flatten(config.to_dict())
+  values = flatten(config.to_dict(), kept=tables.DICTS)
   for name, key in tables.TABLES[config.task].items():
     yield from _render_flag(f"{CONFIG}.{name}", values[name], key.describe())
 

@@ -8,7 +8,7 @@ Masking.read(config.masking).prob
 
 import dataclasses
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Any, Self, dataclass_transform
 
 from truenegs_jax.runtime.errors import InputError, one_of
@@ -97,6 +97,10 @@ def key(default: Any, meaning: str, **rules: Any) -> Any:
   if type(default) in (int, float):
     rules = {"low": 0, **rules}
   described = Key(default, meaning, **rules)
+  if isinstance(default, dict):
+    return dataclasses.field(
+      default_factory=lambda: dict(default), metadata={"key": described}
+    )
   return dataclasses.field(default=default, metadata={"key": described})
 
 
@@ -151,12 +155,14 @@ class Section:
     return cls(**given)
 
 
-def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-  """Flattens nested mappings; joins their keys with dots."""
+def flatten(
+  tree: Mapping[str, Any], prefix: str = "", *, kept: Container[str] = ()
+) -> dict[str, Any]:
+  """Flattens nested mappings but those in `kept`; joins keys with dots."""
   leaves: dict[str, Any] = {}
   for name, value in tree.items():
-    if isinstance(value, Mapping):
-      leaves |= flatten(value, f"{prefix}{name}.")
+    if isinstance(value, Mapping) and f"{prefix}{name}" not in kept:
+      leaves |= flatten(value, f"{prefix}{name}.", kept=kept)
     else:
       leaves[f"{prefix}{name}"] = value
   return leaves

@@ -143,13 +143,14 @@ def _execute(path: pathlib.Path, args: Iterable[str]) -> ConfigDict:
 def _load_saved(path: pathlib.Path) -> ConfigDict:
   """Returns the config.json of a run with the types of the package's config."""
   with read_json(path, InputError, JSON_FIX) as saved:
-    values = flatten(saved)
+    values = flatten(saved, kept=tables.DICTS)
     if str(values.get("task")) not in tables.TABLES:
       raise InputError(
         f"--config={str(path)!r} is not the config of a run. {JSON_FIX}"
       )
     config = tables.make_config(saved["task"])
-    if missing := flatten(config.to_dict()).keys() - values.keys():
+    expected = flatten(config.to_dict(), kept=tables.DICTS)
+    if missing := expected.keys() - values.keys():
       raise InputError(
         f"'{path}' has no value of {min(missing)}. It is damaged or of another"
         f" version of truenegs_jax. {JSON_FIX}"
@@ -158,6 +159,9 @@ def _load_saved(path: pathlib.Path) -> ConfigDict:
     if temperature and temperature == values.get("negatives.temperature"):
       del saved["generator"]["temperature"]  # follows the other one
     try:
+      for name in expected.keys() & tables.DICTS:  # `update` would add to it
+        section, _, last = name.partition(".")
+        config[section][last] = saved[section].pop(last)
       config.update(saved)  # checks types, and makes tuples of lists
     except (TypeError, ValueError) as e:
       raise InputError(f"'{path}': {e}. {JSON_FIX}") from e

@@ -186,41 +186,48 @@ class Robustness(Section):
 
 
 class Study(Section):
-  """A study, whose parts compare their own values when they resume."""
+  """A study of several recipes. Its dicts are set in config files in Python."""
 
   base: str = key(
     "electra_small",
     "Config of the pre-trainings, with the words that all arms have:"
-    " NAME[:WORDS] of a packaged config or a FILE.py.",
+    " NAME[:WORDS] of a packaged config or of a FILE.py.",
   )
-  overrides: str = key(
-    "",
-    'KEY=VALUE KEY=VALUE of its keys, for all arms; "{seed}" is replaced, as in'
-    " arms. Quotes keep spaces.",
+  overrides: dict[str, Any] = key(
+    {},
+    "Dict of keys of the base config for all arms. {seed} in a text is replaced"
+    " by the seed, as in arms.",
   )
-  arms: str = key(
-    "baseline=baseline; hc=hc; sr=sr; hc+sr=hc+sr",
-    "Recipes to compare, NAME=WORDS KEY=VALUE ...; NAME=WORDS: words of the"
-    ' base config, and values of its keys: "baseline=baseline; a=hc'
-    ' masking.prob=0.25". The others are compared with the first.',
+  arms: dict[str, Any] = key(
+    {name: {"words": name} for name in ("baseline", "hc", "sr", "hc+sr")},
+    "Dict of the recipes to compare, the others with the first: each has a dict"
+    " of keys of the base config, in which `words` follow its name.",
   )
-  seeds: int = key(3, "Pre-trainings per arm; seeds 0, ...", low=1, high=1000)
+  seeds: int = key(
+    3,
+    "Number of pre-trainings of each arm, with seeds from 0.",
+    low=1,
+    high=1000,
+  )
   tasks: str = key(
     "cola,sst2,mrpc,stsb,qqp,mnli,qnli,rte,squad1",
-    'Fine-tunings of each pre-training: tasks of GLUE, "squad1" or "own".',
+    'Fine-tunings of each pre-training: tasks of GLUE, "squad1" or "own",'
+    " separated by commas.",
   )
-  finetune: str = key("", 'Keys of the fine-tunings: "KEY=VALUE KEY=VALUE".')
-  finetune_seeds: int = key(3, "Runs per task; seeds 0, ...", low=1, high=1000)
-  corrections: str = key(
-    "",
-    'Keys of configs/corrections.py: "corrections.text=FILE"; "": not'
+  finetune: dict[str, Any] = key({}, "Dict of keys of all fine-tunings.")
+  finetune_seeds: int = key(
+    3, "Number of runs of each task, with seeds from 0.", low=1, high=1000
+  )
+  corrections: dict[str, Any] = key(
+    {},
+    "Dict of keys of configs/corrections.py; without keys, corrections are not"
     " measured.",
   )
-  robustness: str = key(
-    "",
-    'Keys of configs/robustness.py: "robustness.sets=typos"; "": not measured.',
+  robustness: dict[str, Any] = key(
+    {},
+    "Dict of keys of configs/robustness.py; without keys, robustness is not"
+    " measured.",
   )
-  shard: str = key("0/1", "Job i/n of several machines, counted from 0.")
 
 
 Table = dict[str, Key]
@@ -306,6 +313,15 @@ TABLES: dict[str, Table] = {
 }
 
 
+# Keys whose values are dicts, which flags cannot set.
+DICTS = {
+  name
+  for table in TABLES.values()
+  for name, rule in table.items()
+  if isinstance(rule.default, dict)
+}
+
+
 def make_config(task: str) -> ConfigDict:
   """Makes a config of a task's defaults."""
   config = ConfigDict()
@@ -322,14 +338,15 @@ def make_config(task: str) -> ConfigDict:
 
 def check_values(config: ConfigDict) -> None:
   """Raises InputError for a number out of range or an unknown choice."""
-  values = flatten(config.to_dict())
+  values = flatten(config.to_dict(), kept=DICTS)
   for name, rule in TABLES[config.task].items():
     rule.check_value(name, values[name])
 
 
 def check_keys(path: str, config: ConfigDict) -> None:
   """Raises InputError if a key of the file is unknown, missing or mistyped."""
-  task, values = str(config.get("task")), flatten(config.to_dict())
+  task = str(config.get("task"))
+  values = flatten(config.to_dict(), kept=DICTS)
   one_of("task", task, TABLES)
   table = TABLES[task]
   for name in sorted(values.keys() - table.keys()):
