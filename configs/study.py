@@ -12,7 +12,7 @@ each. Own recipes are dicts in a config file of your own:
 
   c.study.arms = {
     "hc": {"words": "hc"},
-    "more": {"words": "hc", "masking": {"prob": 0.25}},
+    "more": {"words": "hc", "masking.prob": 0.25},
   }
 
 The default is the comparison of the paper's tables 3 and 4 with its small
@@ -36,5 +36,8 @@ def get_config(arg: str = "") -> ConfigDict:
     c.study.arms = {"baseline": {"words": "baseline"}, "hc": {"words": "hc"}}
     c.study.seeds = 2
     c.study.tasks = ""
-    c.study.corrections = {"corrections": {"text": "wordnet", "sequences": 64}}
+    c.study.corrections = {
+      "corrections.text": "wordnet",
+      "corrections.sequences": 64,
+    }
   return c

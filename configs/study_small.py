@@ -34,10 +34,10 @@ def get_config(arg: str = "") -> ConfigDict:
   s = c.study
   s.arms = {name: {"words": name} for name in RECIPES}
   s.seeds = 10
-  s.overrides = {"model": {"dtype": "bfloat16"}}
-  s.finetune = {"model": {"dtype": "bfloat16"}}
-  s.corrections = {"corrections": {"text": WIKITEXT}}
-  s.robustness = {"robustness": {"neighbours": "glove.6B.100d.txt"}}
+  s.overrides = {"model.dtype": "bfloat16"}
+  s.finetune = {"model.dtype": "bfloat16"}
+  s.corrections = {"corrections.text": WIKITEXT}
+  s.robustness = {"robustness.neighbours": "glove.6B.100d.txt"}
   if words:
     s.base = "electra_small:len512"
     s.tasks = "squad1"

@@ -13,17 +13,27 @@ def get_config() -> ConfigDict:
   s.arms = {"baseline": {"words": "baseline"}, "hc": {"words": "hc"}}
   s.overrides = {
     "init": "minilm",
-    "model": {"variant": "init", "dtype": "float32"},
-    "data": {"vocab": "init", "sources": "wikipedia.txt.xz"},
+    "model.variant": "init",
+    "model.dtype": "float32",
+    "data.vocab": "init",
+    "data.sources": "wikipedia.txt.xz",
     "length": 64,
     "batch_size": 32,
     "steps": 500,
-    "optim": {"schedule": "electra", "lr": 1e-4, "warmup_steps": 50},
-    "eval": {"every_steps": 250, "rows": 512},
-    "checkpoint": {"every_steps": 250, "keep_percent": (100.0,)},
+    "optim.schedule": "electra",
+    "optim.lr": 1e-4,
+    "optim.warmup_steps": 50,
+    "eval.every_steps": 250,
+    "eval.rows": 512,
+    "checkpoint.every_steps": 250,
+    "checkpoint.keep_percent": (100.0,),
   }
   s.seeds = 3
   s.tasks = "mrpc,rte"
-  s.finetune = {"finetune": {"data": "glue", "epochs": 3.0, "export": "none"}}
+  s.finetune = {
+    "finetune.data": "glue",
+    "finetune.epochs": 3.0,
+    "finetune.export": "none",
+  }
   s.finetune_seeds = 1
   return c

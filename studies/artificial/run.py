@@ -57,19 +57,17 @@ def make_config(workdir: pathlib.Path) -> ConfigDict:
   own = workdir.resolve() / "languages" / "seed-{seed}"
   lexicon = own / language.LEXICON.format(100, 100)
   c = load_config(STUDY.value)
-  arms = json.dumps(c.study.arms.to_dict()).replace("{language}", str(own))
+  arms = json.dumps(c.study.arms).replace("{language}", str(own))
   c.study.arms = json.loads(arms)
   c.study.base = str(CONFIG)
   c.study.seeds = SEEDS.value
   c.study.tasks = ""
-  overrides = {
-    "data": {
-      "sources": f"'{own / language.TEXT}'",
-      "vocab": str(own / language.VOCABULARY),
-    },
-    "negatives": {"sources": f"pairs path='{lexicon}'"},
+  c.study.overrides = {
+    **c.study.overrides,
+    "data.sources": f"'{own / language.TEXT}'",
+    "data.vocab": str(own / language.VOCABULARY),
+    "negatives.sources": f"pairs path='{lexicon}'",
   }
-  c.study.overrides = {**c.study.overrides.to_dict(), **overrides}
   return c
 
 
@@ -126,7 +124,8 @@ def main(argv: list[str]) -> None:
     write_languages(workdir)
     if code := study.run(config, workdir, console):
       sys.exit(code)
-    parts = parts_lib.make_parts(Study.read(config.study.to_dict()), workdir)
+    read = Study.read(config.study.to_dict())
+    parts = parts_lib.make_parts(read, workdir)
     measured = measure(parts, workdir)
     comparison = Comparison(
       scores=measured,

@@ -14,8 +14,6 @@ def get_config(arg: str = "") -> ConfigDict:
   c = make_config("study")
   c.study.arms = {"baseline": {"words": "baseline"}, "hc": {"words": "hc"}}
   if words:
-    c.study.arms["sr"] = ConfigDict({"words": "sr"})
-    c.study.arms["hc_p50"] = ConfigDict(
-      {"words": "hc", "negatives": {"sources": LEXICON}}
-    )
+    c.study.arms["sr"] = {"words": "sr"}
+    c.study.arms["hc_p50"] = {"words": "hc", "negatives.sources": LEXICON}
   return c

@@ -29,23 +29,26 @@ def get_config(arg: str = "") -> ConfigDict:
   arms: dict[str, Any] = {
     "baseline": {"words": "baseline"},
     "hc": {"words": "hc"},
-    "hc_until": {"words": "hc", "negatives": {"hard_correction_until": 0.6}},
+    "hc_until": {"words": "hc", "negatives.hard_correction_until": 0.6},
     "set": {"words": "set"},
   }
   for by in ("uniform", "model", "balanced"):
-    smoothing = {"smoothing": 0.3, "smoothing_by": by}
-    wrong = {**smoothing, "sources": LEXICON}
-    arms[by] = {"words": "baseline", "negatives": smoothing}
-    arms[f"{by}_p50"] = {"words": "baseline", "negatives": wrong}
+    arm = {
+      "words": "baseline",
+      "negatives.smoothing": 0.3,
+      "negatives.smoothing_by": by,
+    }
+    arms[by] = arm
+    arms[f"{by}_p50"] = {**arm, "negatives.sources": LEXICON}
   for word, share in (("drop100", 0.207), ("drop10", 0.01)):
     if word in words:
-      arms["drop"] = {"words": "baseline", "negatives": {"drop_prob": share}}
+      arms["drop"] = {"words": "baseline", "negatives.drop_prob": share}
   if "repeated" in words:
     names = ("baseline", "hc", "uniform", "model", "balanced")
     arms = {name: arms[name] for name in names}
   if "b2" in words:
     arms = {name: arms[name] for name in ("baseline", "model", "balanced")}
-    s.overrides = {"optim": {"b2": 0.999}}
+    s.overrides = {"optim.b2": 0.999}
   s.arms = arms
   if "text" in words:
     set_real_text(s)
@@ -64,19 +67,22 @@ def set_real_text(s: ConfigDict) -> None:
   }
   s.overrides = {
     "init": "runs/head",
-    "data": {"sources": "wikipedia.txt"},
+    "data.sources": "wikipedia.txt",
     "steps": 300,
     "batch_size": 64,
     "length": 32,
-    "model": {"dropout": 0.0, "attention_dropout": 0.0},
-    "optim": {"lr": 2e-4, "b2": 0.98, "warmup_steps": 30},
-    "eval": {"rows": 2048, "every_steps": 300},
-    "checkpoint": {"every_steps": 300, "keep_percent": (100.0,)},
+    "model.dropout": 0.0,
+    "model.attention_dropout": 0.0,
+    "optim.lr": 2e-4,
+    "optim.b2": 0.98,
+    "optim.warmup_steps": 30,
+    "eval.rows": 2048,
+    "eval.every_steps": 300,
+    "checkpoint.every_steps": 300,
+    "checkpoint.keep_percent": (100.0,),
   }
   s.corrections = {
-    "corrections": {
-      "text": "wiki.test.raw",
-      "steps": "last",
-      "sources": "wordnet",
-    }
+    "corrections.text": "wiki.test.raw",
+    "corrections.steps": "last",
+    "corrections.sources": "wordnet",
   }

@@ -15,7 +15,7 @@ def get_config() -> ConfigDict:
     "full": {"words": "baseline"},
     "disentangled": {
       "words": "baseline",
-      "model": {"sharing": "disentangled"},
+      "model.sharing": "disentangled",
     },
   }
   return c

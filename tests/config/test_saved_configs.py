@@ -98,7 +98,7 @@ def stranger(tmp_path):
 def parse_as_main(argv):
   values = absl_flags.FlagValues()
   flags_lib.define_config(values)
-  flags_lib.parse(["main", *argv], values)
+  flags_lib.parse(["main", *argv], values, None)
   return values[flags_lib.CONFIG].value
 
 

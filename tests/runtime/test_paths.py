@@ -20,7 +20,7 @@ from truenegs_jax.data.tokens.tokenizer import load_tokenizer
 from truenegs_jax.runtime import buckets
 from truenegs_jax.runtime.errors import InputError, TrueNegsError
 from truenegs_jax.runtime.paths import join_inside
-from truenegs_jax.study import plan
+from truenegs_jax.study import parts as parts_lib
 from truenegs_jax.weights import arrays, hf_folder
 from truenegs_jax.weights.find import Weights
 from truenegs_jax.workdir import saved_model
@@ -268,7 +268,7 @@ def test_a_folder_in_a_bucket_lists_its_own_files(monkeypatch, name):
 
 @pytest.mark.parametrize("name", ["../../x", "a/../../../x", "a\\b"])
 def test_an_arm_of_a_study_is_in_its_folder(tmp_path, name):
-  flags = ["--config=study", f"--config.study.arms={name}=hc"]
-  study = Study.read(parse_config(flags).study)
+  values = parse_config(["--config=study"]).study.to_dict()
+  study = Study.read(values | {"arms": {name: {}}})
   with pytest.raises(InputError, match="study.arms|leads out of it"):
-    plan.make_plan(study, tmp_path / "study")
+    parts_lib.make_parts(study, tmp_path / "study")

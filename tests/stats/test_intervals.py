@@ -9,7 +9,7 @@ from scipy import stats
 
 from truenegs_jax.stats import intervals
 from truenegs_jax.stats.intervals import compare_runs, compare_scores
-from truenegs_jax.study.scores import Score, group_runs
+from truenegs_jax.study.tables import Score, group_runs
 
 KEYS = [("mrpc", "accuracy"), ("rte", "accuracy")]
 

@@ -91,9 +91,9 @@ def test_the_program_measures_models_on_the_languages_of_their_seeds(tmp_path):
     f"study = runpy.run_path({str(STUDY / 'study.py')!r})\n"
     "def get_config():\n"
     "  c = study['get_config']('all')\n"
-    "  c.study.arms = {'a': c.study.arms['hc_p50'].to_dict()}\n"
-    "  c.study.overrides = {'steps': 4, 'optim': {'warmup_steps': 1},"
-    " 'eval': {'rows': 8}}\n"
+    "  c.study.arms = {'a': c.study.arms['hc_p50']}\n"
+    "  c.study.overrides = {'steps': 4, 'optim.warmup_steps': 1,"
+    " 'eval.rows': 8}\n"
     "  return c\n"
   )
   command = [

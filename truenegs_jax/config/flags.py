@@ -241,17 +241,6 @@ def _explain(error: Exception, values: flags.FlagValues) -> str:
   return f"--{name}={text!r} must be {expected}."
 
 
-def parse_job(name: str, text: str) -> tuple[int, int]:
-  """Parses the value i/n of a flag, job i of n, with 0 <= i < n."""
-  match = re.fullmatch(r"(\d+)/(\d+)", text)
-  if not match or not int(match[1]) < int(match[2]):
-    raise InputError(
-      f"{name}={text} is not a job. Use i/n with i from 0 to n - 1, such as"
-      f" {name}=0/8."
-    )
-  return int(match[1]), int(match[2])
-
-
 def render_configs() -> Iterator[str]:
   """Yields the packaged configs: name, first line of docstring, and words."""
   for name in load.packaged_names():

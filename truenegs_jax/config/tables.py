@@ -1,5 +1,6 @@
 """The keys of each task: its own, and those of pre-training that it has too."""
 
+import copy
 import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -201,7 +202,7 @@ class Study(Section):
   arms: dict[str, Any] = key(
     {name: {"words": name} for name in ("baseline", "hc", "sr", "hc+sr")},
     "Dict of the recipes to compare, the others with the first: each has a dict"
-    " of keys of the base config, in which `words` follow its name.",
+    ' of keys of the base config, in which "words" are words after its name.',
   )
   seeds: int = key(
     3,
@@ -328,8 +329,9 @@ def make_config(task: str) -> ConfigDict:
   for name, rule in TABLES[task].items():
     section, _, last = name.rpartition(".")
     if section and section not in config:
-      config[section] = ConfigDict()
-    (config[section] if section else config)[last] = rule.default
+      # Values that are dicts stay so: in their order, with dots in their keys.
+      config[section] = ConfigDict(convert_dict=False)
+    (config[section] if section else config)[last] = copy.deepcopy(rule.default)
   if task in ("pretrain", "corrections"):  # unless set, samples follow it
     reference = config.negatives.get_oneway_ref("temperature")
     config.generator.temperature = reference

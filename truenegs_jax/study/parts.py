@@ -134,9 +134,9 @@ def _check_arms(arms: Mapping[str, Any], root: pathlib.Path) -> None:
     if not isinstance(arm, Mapping):
       raise InputError(
         f"study.arms: {name!r} has {arm!r}. Set a dict of keys, such as"
-        f' {{"{name}": {{"words": "hc", "masking": {{"prob": 0.25}}}}}}.'
+        ' {"words": "hc", "masking.prob": 0.25}.'
       )
-    join_inside(root, part_key(name, 0, PRETRAIN), "study.arms")
+    join_inside(root, part_key(name, 0, PRETRAIN), key="study.arms")
     if not ARM.fullmatch(name) or name.lower() in folders:
       raise InputError(
         f"study.arms: {name!r} is no name of a folder of its own. Use letters,"
