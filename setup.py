@@ -59,7 +59,7 @@ setuptools.setup(
     "Topic :: Text Processing :: Linguistic",
     "Typing :: Typed",
   ],
-  # MIT: the scripts of report.html.
+  # MIT: uPlot, in report.html.
   license_expression="Apache-2.0 AND MIT",
   license_files=["LICENSE", "NOTICE", "truenegs_jax/report/vendor/LICENSE.*"],
   python_requires=">=3.11",
@@ -89,7 +89,6 @@ setuptools.setup(
     "matplotlib>=3.10.8",
     "ml_dtypes>=0.4",
     "ml_collections>=1.1",
-    "msgpack>=1.0",
     "nltk>=3.10",
     "numpy>=2.0",
     "optax>=0.2.6",

@@ -23,8 +23,9 @@ Expected after `:continue`: GLUE (dev, 8 tasks) 82.85 for `:baseline`, 83.45 for
 `:hc`, 83.39 for `:sr` (Zhang et al. 2023, table 3).
 Hardware: 110 million parameters; 7.7e19 FLOP, 7.7e18 with `:continue`.
 Devlin et al.: 4 days on 16 TPU chips. Calculated, not measured: 54 and 5 hours
-on one H100 at 40 % of its peak. A batch takes 42 GiB of its memory, as
-compiled; with less, set --config.optim.accumulation=4.
+on one H100 at 40 % of its peak. A batch took 42 GiB of its memory, as
+compiled at commit 78c3b93; if it does not fit, set
+--config.optim.accumulation=4.
 """
 
 from ml_collections import ConfigDict

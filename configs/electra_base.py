@@ -19,8 +19,8 @@ Expected after `:continue`: GLUE (dev, 8 tasks) 87.66 for `:baseline`, 88.39 for
 `:hc`, 88.33 for `:sr` (Zhang et al. 2023, table 3).
 Hardware: 119 million parameters; 6.7e19 FLOP, 8.8e18 with `:continue`.
 Clark et al.: 4 days on 16 TPU v3. Calculated, not measured: 47 and 6 hours on
-one H100 at 40 % of its peak. A batch takes 39 GiB of its memory, as compiled;
-with less, set --config.optim.accumulation=4.
+one H100 at 40 % of its peak. A batch took 39 GiB of its memory, as compiled
+at commit 78c3b93; if it does not fit, set --config.optim.accumulation=4.
 """
 
 from ml_collections import ConfigDict

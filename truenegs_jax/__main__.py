@@ -2,20 +2,21 @@
 
 import importlib
 import itertools
-import os
 import signal
 import sys
 
+from truenegs_jax.runtime import errors
+
 VERBS = {  # modules, except for configs
   "main": "Runs a config: pre-trains, fine-tunes or measures a model.",
-  "prepare": "Turns text into rows before training, also in several jobs.",
+  "prepare": "Turns text into rows before training, also with Apache Beam.",
   "synonyms": "Shows synonyms, builds their tables, measures texts.",
-  "status": "Shows what a run, study or preparation does, while it runs.",
-  "report": "Writes a page of one or several runs, or figures for a paper.",
+  "report": "Shows how far runs are; writes a page or figures of them.",
   "export": "Writes a checkpoint in Hugging Face format.",
   "wordnet": "Downloads WordNet, unless it is on this machine.",
   "configs": "Lists the configs; with a name, describes its words and keys.",
 }
+PACKAGES = ("synonyms", "report")  # whose commands are in `__main__.py`
 LISTED = "\n".join(f"  {verb:<10} {text}" for verb, text in VERBS.items())
 HELP = f"""\
 Pre-training on true negatives: ELECTRA and BERT in JAX.
@@ -24,8 +25,7 @@ Pre-training on true negatives: ELECTRA and BERT in JAX.
   truenegs main --config=electra_demo
   truenegs main --config=bert_own --config.data.sources='texts/*.txt'
   truenegs main --config=finetune_own --config.init=runs/electra_demo \\
-    --config.finetune.files='train=train.csv dev=dev.csv'
-  truenegs status runs/bert_own
+    --config.finetune.train=train.csv --config.finetune.dev=dev.csv
   truenegs report runs/electra_demo runs/bert_own
   truenegs synonyms primary
   truenegs configs                  # lists all configs and their words
@@ -38,11 +38,14 @@ Documentation: docs/index.md in the repository."""
 
 
 def main() -> None:
-  """Replaces this process by the module of a verb, or helps."""
+  """Runs the command of a verb, or helps."""
   verb, *words = sys.argv[1:] or ["--help"]
   if verb in VERBS and verb != "configs":
-    command = ["-m", f"truenegs_jax.{verb}", *words]
-    os.execv(sys.executable, [sys.executable, *command])
+    errors.start_command()  # before the imports that take time
+    sys.argv = [verb, *words]
+    package = "" if verb not in PACKAGES else ".__main__"
+    importlib.import_module(f"truenegs_jax.{verb}{package}").run_command()
+    return
   signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # for `truenegs configs | head`
   if {"-h", "--help"} & {verb, *words}:
     print(HELP)

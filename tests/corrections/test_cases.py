@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from support import tiny
+from support.html_tables import read_rows
 from support.small_predictions import (
   TOKENS,
   make_predictions,
@@ -19,7 +20,7 @@ from truenegs_jax.data.tokens.tokenizer import (
   Tokenizer,
   make_tokenizer,
 )
-from truenegs_jax.report.tasks import show_cases
+from truenegs_jax.report.pretraining import show_cases
 from truenegs_jax.synonyms.table import SynonymTable
 
 WORDS = [f"w{i}" for i in range(5, tiny.V - 1)]
@@ -114,7 +115,7 @@ def test_cases_are_printed_like_figure_3():
   first, *_ = show_cases(dataclasses.asdict(results))
   counts = "4 of 6 predictions are corrected (taken out of the loss);"
   assert f"{counts} 3 are shown." in " ".join(text.split())
-  assert f"{counts} 4 are shown." in first["text"]
+  assert f"{counts} 4 are shown." in first
   empty = findings.Search(6, 0, "x", [])
   assert "No corrections found in 6" in findings.render_cases(empty, [])
 
@@ -129,7 +130,7 @@ def test_at_most_eight_synonyms_are_shown_the_prediction_first():
   text = render(findings.render_cases(results, [case]))
   assert shown in text and "s7" not in text
   *_, table = show_cases(dataclasses.asdict(results))
-  assert ", ".join(table["rows"][0][-1]) == shown
+  assert read_rows(table)[0][0][-1] == shown
   eight = dataclasses.replace(case, synonyms=case.synonyms[12:])
   text = render(findings.render_cases(results, [eight]))
   assert "s18" in text and "more" not in text

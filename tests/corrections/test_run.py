@@ -295,25 +295,6 @@ def test_results_are_reproducible(folder, finished, tmp_path):
   assert all(name in printed for name in names)
 
 
-def test_one_source_confirms_the_corrections_of_another(
-  folder, finished, tmp_path
-):
-  """The rate by both counts those of the first that the second has, too."""
-  one, two = (f"pairs path={folder}/{name}.tsv" for name in ("one", "two"))
-  results, cases, _ = _run(
-    folder,
-    tmp_path / "out",
-    corrections__steps="last",
-    corrections__sources=f"{one} & {two}",
-  )
-  confirmed = {(x["gold"], x["prediction"]) for x in cases["cases"]}
-  all_cases = json.loads((finished[0] / "cases.json").read_text())["cases"]
-  by_one = [(x["gold"], x["prediction"]) for x in all_cases]
-  [at] = results["checkpoints"]
-  hits = at["rates"]["slot_rate"]["hits"]
-  assert 0 < hits == sum(x in confirmed for x in by_one) < len(by_one)
-
-
 def test_exported_weights_have_the_rates_of_their_checkpoint(
   folder, finished, tmp_path
 ):

@@ -13,7 +13,7 @@ from truenegs_jax.configs import bert_base
 from truenegs_jax.configs import corrections as corrections_config
 from truenegs_jax.corrections import run as corrections
 from truenegs_jax.runtime.errors import DamagedStepError
-from truenegs_jax.weights import fit, load
+from truenegs_jax.weights import load, match
 from truenegs_jax.weights.find import Weights
 from truenegs_jax.workdir import saved_model
 from truenegs_jax.workdir.saved_model import build_model
@@ -49,8 +49,8 @@ def read_as_export(workdir, model, lines):
 def read_as_init(workdir, model, lines):
   weights = Weights(str(workdir), lines.append)
   networks = weights.for_roles(model.roles)
-  fitted = fit.fit(networks, model, weight_files.TOKENIZER)
-  return load.load_params(fitted, report=print)
+  matched = match.match_weights(networks, model, weight_files.TOKENIZER)
+  return load.load_params(matched, report=print)
 
 
 def open_measured(workdir, steps, lines):

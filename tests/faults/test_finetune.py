@@ -3,7 +3,6 @@
 import io
 import json
 import os
-import pathlib
 import random
 import signal
 import time
@@ -13,9 +12,8 @@ from rich.console import Console
 
 from support import runs, shared_runs, word_task
 from truenegs_jax.configs import finetune_own
-from truenegs_jax.finetune import loop
 from truenegs_jax.finetune import run as run_lib
-from truenegs_jax.runtime.errors import CheckpointError, DiskError
+from truenegs_jax.runtime.errors import DiskError
 from truenegs_jax.train import sharding
 from truenegs_jax.weights import export_model
 
@@ -26,9 +24,8 @@ VALUES = {
   "finetune.epochs": 3.0,
   "finetune.lrs": (5e-3,) * 3,
   "finetune.evals_per_epoch": 1,
-  "finetune.save_minutes": 0.0,  # a checkpoint after every step
+  "log.every_steps": 1,
 }
-SELDOM_SAVED = {"finetune.save_minutes": 10.0}
 STEPS = 39
 
 
@@ -45,7 +42,7 @@ def complete(values, tmp_path_factory):
   """Runs to the end on two devices, as all tests here; returns the workdir."""
   root = tmp_path_factory.mktemp("complete")
   with shared_runs.isolate(root, devices=2):
-    assert run_here(values | SELDOM_SAVED, root / "run") == 0
+    assert run_here(values, root / "run") == 0
     yield root / "run"
 
 
@@ -60,9 +57,7 @@ def read_outcome(workdir):
   for record in records:
     for name in DIFFERENT:
       record.pop(name, None)
-  del record["provenance"]["config.json"]["finetune"]["save_minutes"]
   exported = {x.name: x.read_bytes() for x in (folder / "model").iterdir()}
-  del exported["README.md"]  # has the command, with the workdir
   return sorted(x.name for x in folder.iterdir()), records, exported
 
 
@@ -96,46 +91,19 @@ def fill_disk(params, model, tokenizer, output, **kwargs):
 
 @pytest.mark.slow
 def test_stopped_run_ends_bit_equal(values, complete, tmp_path, monkeypatch):
-  values, stopped = values | SELDOM_SAVED, tmp_path / "stopped"
-  # In the first evaluation, at its end, and at step 37. An evaluation has three
-  # batches.
-  for number in (15, 3, 30):
+  stopped = tmp_path / "stopped"
+  # In the first evaluation, of three batches, and while training.
+  for number in (15, 30):
     with monkeypatch.context() as patch:
       stop_at_batch(patch, number)
       assert run_here(values, stopped) == 75
   with monkeypatch.context() as patch:
     patch.setattr(export_model, "export_task", fill_disk)
-    with pytest.raises(DiskError, match="checkpoints are kept.*same command"):
+    with pytest.raises(DiskError, match="same command again"):
       run_here(values, stopped)
   (stopped / "own/seed-0/.model.killed").rmdir()
-  steps = sorted(x.name for x in stopped.glob("own/seed-0/checkpoints/*"))
-  assert steps == ["37", "39"]
-  monkeypatch.setattr(loop.SeedRun, "take_step", None)  # no more training
-  with monkeypatch.context() as patch:
-    stop_at_batch(patch, 2)  # while answering
-    assert run_here(values, stopped) == 75
   assert run_here(values, stopped) == 0
   assert read_outcome(stopped) == read_outcome(complete)
-
-
-@pytest.mark.slow
-def test_unfinished_run_with_another_config_or_data_is_refused(
-  values, tmp_path, monkeypatch
-):
-  with monkeypatch.context() as patch:
-    stop_at_batch(patch, 1)
-    assert run_here(values, tmp_path / "run") == 75
-  train, dev = values["finetune.files"].split()
-  shorter = tmp_path / "dev.jsonl"
-  lines = pathlib.Path(dev.removeprefix("dev=")).read_text().splitlines()
-  shorter.write_text("\n".join(lines[1:]))
-  for changes, message in (
-    ({"optim.lr": 0.1}, r"optim.lr: 0.0 -> 0.1"),
-    ({"finetune.files": f"{train} dev={shorter}"}, r"data.dev: "),
-  ):
-    with pytest.raises(CheckpointError, match=message):
-      run_here(values | changes, tmp_path / "run")
-  assert (tmp_path / "run/own/seed-0/checkpoints/1").exists()
 
 
 @pytest.fixture
@@ -169,31 +137,31 @@ def test_killed_run_ends_bit_equal(command, complete, tmp_path, number):
     process.kill()
     process.communicate()
   code, output = run_on_two_devices(flags, env, workdir)
-  assert code == 0 and "resuming at step" in output, output
+  assert code == 0, output
   assert read_outcome(workdir) == read_outcome(complete)
 
 
 def wait_for_step(workdir, step, processes):
-  """Waits until a checkpoint of the step or a later one is complete."""
+  """Waits until a record of the step or a later one is written."""
   deadline = time.monotonic() + runs.TIMEOUT_SECS
-  folder = workdir / "own/seed-0/checkpoints"
-  while not any(
-    x.name.isdigit() and int(x.name) >= step for x in folder.glob("*")
-  ):
+  path = workdir / "own/seed-0/metrics.jsonl"
+
+  def newest():
+    lines = path.read_text().splitlines() if path.exists() else []
+    return max(
+      (json.loads(x)["step"] for x in lines if x[-1] == "}"), default=0
+    )
+
+  while newest() < step:
     assert time.monotonic() < deadline, f"no step {step} in time"
     assert all(process.poll() is None for process in processes)
     time.sleep(0.01)
 
 
 @pytest.mark.slow
-def test_two_processes_resume_stop_and_end_as_one(
-  command, complete, values, tmp_path, monkeypatch
-):
+def test_two_processes_stop_and_end_as_one(command, complete, values, tmp_path):
   flags, env = command
   workdir = tmp_path / "several"
-  with monkeypatch.context() as patch:
-    stop_at_batch(patch, 4)
-    assert run_here(values, workdir) == 75
   processes = runs.start_processes(
     workdir, flags, env, 2, config="finetune_own"
   )
@@ -201,9 +169,5 @@ def test_two_processes_resume_stop_and_end_as_one(
   processes[1].send_signal(signal.SIGTERM)
   ended = runs.wait_for_all(processes)
   assert [code for code, _ in ended] == [75, 75], ended
-  assert "resuming at step" in ended[0][1]
-  assert "resuming" not in ended[1][1]  # printed once
-  screen = io.StringIO()
-  assert run_here(values | SELDOM_SAVED, workdir, screen) == 0
-  assert "resuming at step" in screen.getvalue()
+  assert run_here(values, workdir) == 0
   assert read_outcome(workdir) == read_outcome(complete)

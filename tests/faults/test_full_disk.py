@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import logging
 import random
 import resource
 import subprocess
@@ -15,6 +16,7 @@ from support import runs, saved_steps
 from support.faults import tries
 from truenegs_jax.report import plots
 from truenegs_jax.report.write import read_workdir
+from truenegs_jax.runtime import errors
 from truenegs_jax.runtime.errors import DiskError, InputError
 from truenegs_jax.workdir import checkpoints as checkpoints_lib
 from truenegs_jax.workdir import files, lock
@@ -61,6 +63,15 @@ def opened(folder, **options):
   checkpoints = checkpoints_lib.Checkpoints(folder, **options)
   yield checkpoints
   checkpoints.close()
+
+
+@pytest.fixture(autouse=True)
+def quiet_libraries(monkeypatch):
+  """Hides what libraries log and print of a failed save, as commands do."""
+  monkeypatch.setattr(sys, "unraisablehook", errors.print_unraisable)
+  for name in ("absl", "asyncio"):
+    filters = [errors.is_no_notice]
+    monkeypatch.setattr(logging.getLogger(name), "filters", filters)
 
 
 def test_a_failed_save_is_raised_once_and_the_next_one_works(tmp_path, capfd):

@@ -44,7 +44,7 @@ from truenegs_jax.synonyms.run_table import TableRequest
 from truenegs_jax.synonyms.vocabulary import Vocabulary
 from truenegs_jax.tasks import records, squad
 from truenegs_jax.tasks.task import TASKS
-from truenegs_jax.weights import find, model_card
+from truenegs_jax.weights import find
 from truenegs_jax.workdir.saved_model import build_model
 
 CASES = 100_000  # of all readers, in make test-faults
@@ -245,10 +245,6 @@ READERS = (
     f"flax/{flax_files.FILE}": Reader(
       lambda x: read_weights(x.parent), share=0.3
     ),
-    "weights/README.md": Reader(
-      lambda x: model_card.read_metadata(str(x.parent)),
-      b"---\nlanguage: en\nlicense: mit\n---\n# A model\n",
-    ),
   }
   | {n: Reader(read_source(s), data) for n, (s, data) in SYNONYMS.items()}
   | {n: Reader(read, data) for n, (read, data) in TASK_READERS.items()}
@@ -401,13 +397,6 @@ def test_intact_files_are_read(folder):
     if read_or_explain(folder / name, reader.read)
   }
   assert refused == REFUSED
-
-
-def test_a_nested_model_card_names_nothing(folder):
-  path = folder / "nested/README.md"
-  path.parent.mkdir()
-  path.write_bytes(b"---\nlanguage: " + b"[" * 3_000 + b"\n---\n")
-  assert model_card.read_metadata(str(path.parent)) == {}
 
 
 def find_refusal(path, read, data):

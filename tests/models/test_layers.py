@@ -1,4 +1,4 @@
-"""Dense layers, norms and gelu equal those of Flax and JAX, with gradients."""
+"""Dense layers and gelu equal those of Flax and JAX, with gradients."""
 
 import functools
 
@@ -47,8 +47,7 @@ def test_a_dense_layer_and_its_gradients_equal_flax(platform, dtype):
   jax.tree.map(assert_close, (gradients, y), (expected_gradients, expected_y))
 
 
-@pytest.mark.parametrize(("platform", "summed"), [("cpu", 2), ("cuda", 1)])
-def test_gradients_of_half_precision_are_summed_in_f32(platform, summed):
+def test_gradients_of_half_precision_are_summed_in_f32():
   # 2^12 equal terms: a bfloat16 sum stops growing after 2^8 of them.
   x = jnp.ones((4, 1024, 4), jnp.bfloat16)
   layer = layers.Dense(2, kernel_init=INIT, dtype="bfloat16")
@@ -57,16 +56,15 @@ def test_gradients_of_half_precision_are_summed_in_f32(platform, summed):
   def loss(params):
     return layer.apply(params, x).astype(jnp.float32).sum()
 
-  with cpu.lowering_for(platform):
+  with cpu.lowering_for("cpu"):
     gradients = jax.grad(loss)(params)
-  # The bias first. A GPU's library sums products in f32, and rounds the sum.
-  for leaf in jax.tree.leaves(gradients)[:summed]:
+  for leaf in jax.tree.leaves(gradients):
     assert leaf.dtype == jnp.float32
     np.testing.assert_array_equal(leaf, 4096.0)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("platform", ["cpu", "cuda", "tpu"])
+@pytest.mark.parametrize("platform", ["cpu", "cuda"])
 def test_gelu_and_its_gradient_are_exact(platform, dtype):
   x = jnp.linspace(-6.0, 6.0, 4001).astype(dtype)
   with jax.enable_x64(True):
@@ -92,55 +90,10 @@ def test_parts_and_their_gradients_are_equal_on_all_platforms():
       parts, vjp = jax.vjp(layer.apply, params, x)
       return jax.tree.leaves((parts, vjp([i * y for i, y in enumerate(parts)])))
 
-  expected = run("tpu")
+  expected = run("cuda")
   assert len(expected) == 3 + 2
-  for platform in ("cpu", "cuda"):
-    for a, b in zip(run(platform), expected, strict=True):
-      np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize("platform", ["cpu", "cuda"])
-def test_shared_inputs_sum_their_gradients(platform):
-  x = jnp.linspace(-1.0, 1.0, 5)
-  with cpu.lowering_for(platform):
-    copies, vjp = jax.vjp(functools.partial(layers.share, 3), x)
-    (gradient,) = vjp((x, 2 * x, x**2))
-  np.testing.assert_array_equal(jnp.stack(copies), jnp.stack([x] * 3))
-  np.testing.assert_allclose(gradient, 3 * x + x**2, rtol=1e-6)
-
-
-@pytest.mark.parametrize("use_bias", [True, False])
-@pytest.mark.parametrize(
-  ("dtype", "rtol"), [("float32", 1e-5), ("bfloat16", 0.01)]
-)
-@pytest.mark.parametrize("platform", ["cpu", "cuda"])
-def test_a_norm_and_its_gradients_equal_flax(platform, dtype, rtol, use_bias):
-  # Variances near the epsilon show it.
-  x = 0.01 * jax.random.normal(jax.random.key(0), (3, 5, 16))
-  x = (x + 0.02).astype(dtype)
-  weight = jax.random.normal(jax.random.key(1), x.shape)
-  params = {"scale": jnp.linspace(-1.0, 2.0, 16)}
-  if use_bias:
-    params["bias"] = jnp.arange(16.0)
-
-  def gradients_and_output(norm):
-    def summed(params, x):
-      y = norm.apply({"params": params}, x)
-      return (y * weight).sum(), y
-
-    return jax.grad(summed, argnums=(0, 1), has_aux=True)(params, x)
-
-  fields = dict(epsilon=1e-4, use_bias=use_bias, use_fast_variance=False)
-  with cpu.lowering_for(platform):
-    results = gradients_and_output(layers.LayerNorm(**fields))
-  for a, b in zip(
-    *map(
-      jax.tree.leaves, (results, gradients_and_output(nn.LayerNorm(**fields)))
-    ),
-    strict=True,
-  ):
-    assert a.dtype == b.dtype
-    np.testing.assert_allclose(np.float32(a), np.float32(b), rtol, 10 * rtol)
+  for a, b in zip(run("cpu"), expected, strict=True):
+    np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize(("remat", "count"), [("dots", 1), ("full", 2)])

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from support.html_tables import read_rows
 from support.mini_wordnet import write_wordnet
 from truenegs_jax.configs import finetune_squad, robustness
 from truenegs_jax.data.tokens.tokenizer import SPECIALS, make_tokenizer
@@ -59,7 +60,8 @@ def folder(tmp_path_factory, one_device):
   c = finetune_squad.get_config()
   c.model.variant, c.data.vocab = "tiny", str(folder / "vocab.txt")
   c.length, c.batch_size, c.finetune.question_length = 32, 8, 8
-  c.finetune.files = f"train={folder}/train.json dev={folder}/dev.json"
+  c.finetune.train = f"{folder}/train.json"
+  c.finetune.dev = f"{folder}/dev.json"
   c.finetune.seeds, c.finetune.epochs = 2, 1.0
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(export_model, "compare_logits", lambda *a, **k: "")
@@ -141,8 +143,8 @@ def test_a_run_scores_and_saves(swaps, tmp_path):
       assert x["value"] == pytest.approx(np.mean(values))
   page = read_workdir(tmp_path / "out")
   assert saved["notes"] and saved["notes"] == [x for _, x in page.notes]
-  [scores] = page.sections[0].blocks
-  assert {row[4] for row in scores["rows"]} == {"24 pairs", "12 texts"}
+  [scores] = read_rows(*page.sections[0].blocks)
+  assert {row[3] for row in scores} == {"24", "12"}
   shutil.rmtree(tmp_path / "out")
   assert run(swaps, tmp_path / "out") == text
   assert json.loads((tmp_path / "out/results.json").read_text()) == saved

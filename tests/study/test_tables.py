@@ -17,9 +17,8 @@ from truenegs_jax.finetune.leaderboard import GLUE
 from truenegs_jax.finetune.results import Result
 from truenegs_jax.robustness.scores import SIDES
 from truenegs_jax.study import run as study_run
-from truenegs_jax.study import scores as records
 from truenegs_jax.study import tables
-from truenegs_jax.study.scores import Comparison, Score
+from truenegs_jax.study.tables import Comparison, Score
 from truenegs_jax.tasks import scoring
 
 ARMS = ("baseline", "hc", "hc_glove", "my_arm {50%} & #1 ~^\\<")
@@ -49,8 +48,8 @@ def make_study():
           add(arm, seed, "squad", run, metric, 0.6)
           for side, mean in zip(SIDES, (0.8, 0.7, 0.1), strict=True):
             add(arm, seed, "SwapSynWordNet", run, f"{metric} {side}", mean)
-      for rate in records.RATES:
-        metric = records.correction_metric(rate, 100)
+      for rate in tables.RATES:
+        metric = tables.correction_metric(rate, 100)
         scores.append(Score(arm, seed, "corrections", None, metric, 1.5))
       scores.append(Score(arm, seed, "language", None, "nats", 3.0 + seed))
   # A run that collapsed and counts; one outside the plan, which does not.

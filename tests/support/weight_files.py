@@ -15,7 +15,7 @@ from support import tiny
 from truenegs_jax import export
 from truenegs_jax.data.tokens.tokenizer import SPECIALS, make_tokenizer
 from truenegs_jax.models import pretrain
-from truenegs_jax.weights import find, fit, hf_folder, load
+from truenegs_jax.weights import find, hf_folder, load, match
 from truenegs_jax.workdir import checkpoints
 
 TOKENIZER = make_tokenizer(
@@ -119,8 +119,10 @@ def load_params(
   """Loads weights; returns parameters and reported lines."""
   lines: list[str] = []
   networks = find.Weights(str(init)).for_roles(model.roles)
-  fitted = fit.fit(networks, model, tokenizer, init_skip=skip, task=task)
-  return load.load_params(fitted, report=lines.append, **kwargs), lines
+  matched = match.match_weights(
+    networks, model, tokenizer, init_skip=skip, task=task
+  )
+  return load.load_params(matched, report=lines.append, **kwargs), lines
 
 
 def assert_same_tree(a: Any, b: Any) -> None:

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from truenegs_jax.config.sections import Optim
-from truenegs_jax.runtime import cpu
 from truenegs_jax.train import optim
 
 
@@ -79,11 +78,8 @@ def flatten(tree):
   }
 
 
-@pytest.mark.parametrize(
-  ("scale", "platform"),  # below and above the clip
-  [(0.01, "cpu"), (10.0, "cpu"), (10.0, "cuda")],
-)
-def test_updates_equal_adam_in_numpy(scale, platform):
+@pytest.mark.parametrize("scale", [0.01, 10.0])  # below and above the clip
+def test_updates_equal_adam_in_numpy(scale):
   tx = optim.make_optimizer(
     optim.make_schedule("electra", peak=0.1, warmup_steps=3, total_steps=20),
     Optim(),
@@ -94,8 +90,7 @@ def test_updates_equal_adam_in_numpy(scale, platform):
   mean, square = ({k: 0 * v for k, v in expected.items()} for _ in range(2))
   for t in range(6):
     grads = jax.tree.map(lambda g: scale * g, random_params(t + 1))
-    with cpu.lowering_for(platform):
-      updates, state = tx.update(grads, state, params)
+    updates, state = tx.update(grads, state, params)
     params = jax.tree.map(lambda p, u: p + u, params, updates)
     g = flatten(grads)
     norm = np.sqrt(sum((x**2).sum() for x in g.values()))

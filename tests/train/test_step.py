@@ -10,7 +10,7 @@ import pytest
 
 from support import tiny
 from truenegs_jax.objectives import masking, output_softmax
-from truenegs_jax.runtime import cpu, rng
+from truenegs_jax.runtime import rng
 from truenegs_jax.train import step
 
 PEAK, WARMUP, TOTAL = 1e-3, 5, 100  # schedule of tiny.make_tx
@@ -64,16 +64,13 @@ def test_accumulation_equals_the_full_batch_with_different_counts(num):
   )
 
 
-@pytest.mark.parametrize(
-  ("bad", "platform"), [(np.nan, "cpu"), (np.inf, "cpu"), (np.nan, "cuda")]
-)
-def test_skipped_update_changes_the_step_only(bad, platform):
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_skipped_update_changes_the_step_only(bad):
   tx = tiny.make_tx()
   train_step = jax.jit(
     step.make_train_step(linear_objective, {"kept": 1.0}, tx)
   )
-  with cpu.lowering_for(platform):
-    state, _ = train_step(linear_state(tx), linear_batch(), {})
+  state, _ = train_step(linear_state(tx), linear_batch(), {})
   state, _ = train_step(state, linear_batch(), {})
   poisoned = linear_batch() | {"x": linear_batch()["x"].at[2].set(bad)}
   after, terms = train_step(state, poisoned, {})

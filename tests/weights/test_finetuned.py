@@ -20,8 +20,8 @@ from truenegs_jax.tasks import task as task_lib
 from truenegs_jax.weights import (
   export_model,
   find,
-  fit,
   hf_names,
+  match,
   model_card,
 )
 
@@ -49,10 +49,7 @@ SCORES = {
   "discriminator": "classifier.out_proj.bias",
   "bert": "classifier.bias",
 }
-ORIGIN = model_card.ModelOrigin(
-  {"Training": "* Made by: `python -m x`"},
-  metadata={"base_model": ["owner/electra"], "datasets": []},
-)
+ORIGIN = model_card.ModelOrigin({"Training": "* Recipe: 3 steps"})
 
 
 def _model(role, head, task, **fields):
@@ -110,7 +107,7 @@ def test_transformers_and_load_params_read_the_export(
     np.testing.assert_allclose(bias, 1 + 4 * trained, rtol=1e-6)
 
   network = find.Weights(str(exported.output)).encoder()
-  assert fit.detect_task_head(network) == head
+  assert match.detect_task_head(network) == head
   reloaded, lines = load_params(
     exported.output, model, complete=True, task=task
   )
@@ -145,8 +142,7 @@ def test_writes_checksums_config_and_model_card(tmp_path, no_torch):
     "# ELECTRA, fine-tuned on NLI",
     "`against`, `for`, `neither`",
     "import AutoTokenizer, ElectraForSequenceClassification\n",
-    "## Training\n\n* Made by: `python -m x`\n",
-    "base_model:\n- owner/electra\n",
+    "## Training\n\n* Recipe: 3 steps\n",
   ):
     assert words in card
 

@@ -88,43 +88,29 @@ def _array(*parts, code=1):
 
 FOUR = _array([1], "float32", b"\0" * 4)
 GOOD = msgpack.packb({"a": {"kernel": FOUR}})
-CHUNKS = {"__msgpack_chunked_array__": True, "shape": {"0": 1}}
 # Case -> a value or a file, and words of the message.
 HOSTILE = {
-  "empty": (b"", "No more data"),
-  "cut off": (GOOD[:-1], "No more data"),
-  "longer": (GOOD + b"\0", "not one map"),
-  "text": (b"hello", "not one map"),
+  "empty": (b"", "incomplete input"),
+  "cut off": (GOOD[:-1], "incomplete input"),
+  "longer": (GOOD + b"\0", "extra data"),
+  "text": (b"hello", "extra data"),
   "pointer": (b"version https://git-lfs.github.com/spec/v1\n", "git lfs pull"),
   "deep": (b"\x81\xa1a" * 10**5 + GOOD, "StackError"),
   "deep names": (b"\x81\xa1a" * 400 + GOOD, "not a valid name"),
   "claims a map": (b"\xdf\xff\xff\xff\xff", "max_map_len"),
   "claims a list": (b"\x81\xa1a\xdd\xff\xff\xff\xff", "max_array_len"),
   "claims an array": (b"\x81\xa1a\xc9\xff\xff\xff\xff\1", "max_ext_len"),
-  "claims bytes": (b"\x81\xa1a\xc6\xff\xff\xff\xff", "No more data"),
+  "claims bytes": (b"\x81\xa1a\xc6\xff\xff\xff\xff", "incomplete input"),
   "no map": (3, "not one map"),
-  "no arrays": ({}, "a map is empty"),
+  "no arrays": ({}, "no arrays"),
   "a number": ({"a": 3}, "'a' is not one array"),
-  "chunks": ({"a": CHUNKS | {"chunks": {"0": FOUR}}}, "not one array"),
-  "complex": ({"a": _array(1.0, 2.0, code=2)}, "of type 2"),
-  "scalar": (
-    {"a": _array([], "float32", b"\0" * 4, code=3)},
-    "of type 3",
-  ),
-  "objects": ({"a": _array([1], "object", b"\0" * 8)}, "type object"),
-  "fields": ({"a": _array([1], "f4,f4", b"\0" * 8)}, "type f4,f4"),
+  "complex": ({"a": _array(1.0, 2.0, code=2)}, "'a' is not one array"),
+  "objects": ({"a": _array([1], "object", b"\0" * 8)}, "OBJECT array"),
+  "fields": ({"a": _array([1], "f4,f4", b"\0" * 8)}, "cannot be of type"),
   "another size": ({"a": _array([3], "float32", b"\0" * 8)}, "reshape"),
-  "negative": ({"a": _array([-1], "float32", b"\0" * 8)}, "shape [-1]"),
   "huge and empty": ({"a": _array([2**62, 0], "float32", b"")}, "too big"),
-  "33 axes": ({"a": _array([1] * 33, "float32", b"\0" * 4)}, "max_array_len"),
-  "no shape": ({"a": _array(1, "float32", b"\0" * 4)}, "not iterable"),
   "escape codes": ({"a\x1b[2J": FOUR}, r"'a\x1b[2J' is not a valid name"),
-  "repeated": (b"\x82" + msgpack.packb({"a": FOUR})[1:] * 2, "repeated"),
   "two names": ({"kernel": FOUR, "embedding": FOUR}, "'weight' is not one"),
-  "many": (
-    {f"{i}": {f"{j}": FOUR for j in range(999)} for i in range(3)},
-    "too many arrays",
-  ),
 }
 
 

@@ -160,7 +160,7 @@ MISFITS = {
   "long list": (
     {f"x{i}": np.zeros(1, np.float32) for i in range(500)},
     {"hidden_size": 16},
-    ("and 4", " more", "--config.model.variant=init"),
+    ("(and 499 more of this kind)", "--config.model.variant=init"),
   ),
   "two names": (
     {"bert.embeddings.LayerNorm.gamma": np.ones(32, np.float32)},
@@ -213,12 +213,15 @@ def test_weights_that_do_not_fit_are_refused(bert, case):
     (
       lambda: _bert(pooler=True),
       "bert",
-      ["pooler.dense.weight is missing", "--config.model.pooler=False"],
+      ["pooler.dense.bias is missing", "--config.model.pooler=False"],
     ),
     (
       lambda: _pair(layers=1),
       "discriminator",
-      ["num_hidden_layers is 2, the model's is 1", "generator' does not fit"],
+      [
+        "num_hidden_layers is 2, the model's is 1",
+        "discriminator' does not fit",
+      ],
     ),
   ],
 )

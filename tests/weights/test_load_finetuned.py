@@ -22,7 +22,7 @@ from truenegs_jax.configs import bert_base, electra_demo
 from truenegs_jax.models import finetune, pretrain
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.tasks import task as task_lib
-from truenegs_jax.weights import find, fit, load
+from truenegs_jax.weights import find, load, match
 from truenegs_jax.workdir.saved_model import build_model
 
 TASK = task_lib.Task("nli", "NLI", task_lib.CLASSES, labels=("no", "yes"))
@@ -209,7 +209,7 @@ def test_classes_are_reordered_as_in_the_task(tmp_path, role, head):
   loaded, [line] = _load(folder, model, task=other_task)
   assert "(yes, no) are 0, 1, in this order" in line
   assert_same_tree(loaded["task_head"]["output"], saved)
-  assert fit.detect_task_head(_encoder(folder)) == head
+  assert match.detect_task_head(_encoder(folder)) == head
 
 
 CLASSES = ("no", "yes")
@@ -254,7 +254,7 @@ def test_unknown_array_of_the_encoder_is_refused(tmp_path):
 
 def test_skipping_a_head_is_refused_in_pre_training(tmp_path):
   model, _ = _pre_trained("discriminator")
-  assert fit.parse_skip("head, words") == {"head", "words"}
+  assert match.parse_skip("head, words") == {"head", "words"}
   with pytest.raises(InputError, match="init_skip=head is for fine-tuning"):
     load_params(_as_pair(tmp_path), model, skip="head")
 

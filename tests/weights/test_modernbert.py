@@ -25,10 +25,10 @@ from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.weights import (
   export_model,
   find,
-  fit,
   hf_folder,
   hf_names,
   load,
+  match,
 )
 
 THETAS = {"global_rope_theta": 500.0, "local_rope_theta": 50.0}
@@ -114,16 +114,16 @@ def test_another_tokenizer_and_padded_rows_go_through(tmp_path, kind):
   )
   networks = find.Weights(str(tmp_path), str).networks
   with pytest.raises(InputError, match="is not the run's vocabulary"):
-    fit.fit(networks, model, other)
+    match.match_weights(networks, model, other)
 
 
 def test_an_encoder_without_a_head_lacks_only_the_head(folders):
   _, bare = folders
-  model, _, fitted = load.fit_own_model(find.Weights(str(bare), str), str)
+  model, _, matched = load.match_own_model(find.Weights(str(bare), str), str)
   expected = {
     x for x in hf_names.flat_shapes(model) if x.startswith("bert_head/")
   }
-  assert set(fitted.missing) == expected
+  assert set(matched.missing) == expected
 
 
 @pytest.mark.parametrize(
@@ -207,7 +207,7 @@ def test_a_pair_of_different_rotary_positions_is_refused(pair):
     generator, fields={**generator.fields, "local_rope_theta": 7.0}
   )
   with pytest.raises(InputError, match="generator's have .*'local.*': 7.0"):
-    fit.fit(networks, pair[1], TOKENIZER)
+    match.match_weights(networks, pair[1], TOKENIZER)
 
 
 def _downstream(role, head):
@@ -247,7 +247,7 @@ def test_heads_of_equal_names_are_told_apart(folders, tmp_path, saved):
   edit_tensors(folder, head | {"head.norm.weight": np.ones(32, np.float32)})
   edit_config(folder, {"architectures": [f"ModernBert{saved}"]})
   kind = "spans" if saved == "ForQuestionAnswering" else ""
-  assert fit.detect_task_head(find.Weights(str(folder)).encoder()) == kind
+  assert match.detect_task_head(find.Weights(str(folder)).encoder()) == kind
   with pytest.raises(InputError, match="head of ModernBert.*init_skip=head"):
     load_params(folder, _downstream("bert", "dense"))
 

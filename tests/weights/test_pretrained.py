@@ -43,15 +43,13 @@ HELD_OUT = {
   "corrected_of_slots": 0.00125,
 }
 RESULTS = {
-  "command": "python -m x --seed=1 --workdir=/home/me/run",
   "steps": 20,
   "verdict": {"unigram_entropy": 6.5, "passed": False},
 }
 CONFIG.data.language = "no"  # without quotes, YAML reads False
 CONFIG.negatives.sources = "wordnet"
 SYNONYMS = "5,321 pairs for 1,344 tokens from vectors path=/home/me/g.txt"
-TEXT = "hf:o/n, en of revision 12ab, 2 files of 3.0 MB: 4 documents, 5.0 MB"
-ORIGIN = _describe(CONFIG, HELD_OUT, RESULTS, SYNONYMS, [TEXT])
+ORIGIN = _describe(CONFIG, HELD_OUT, RESULTS, SYNONYMS)
 BERT_CONFIG = bert_base.get_config("runlocal,sr_sent")
 BERT_CONFIG.init = "/released/bert-base-uncased"
 BERT_ORIGIN = _describe(BERT_CONFIG, {"mlm": 4.25}, {})
@@ -127,13 +125,11 @@ def test_model_cards_of_a_pair(pair, tmp_path, no_torch):
       f"# ELECTRA {role}, pre-trained with hard correction and soft",
       " (0.12% of the predictions corrected)\n",
       hf_names.NETWORKS[role].architecture,
-      "@inproceedings{zhang2023truenegatives,",
+      "https://arxiv.org/abs/2212.00460",
       f"2 layers of {size} units",
       "`wordnet`; the vocabulary was trained on it",
-      f"  * {TEXT}\n",
       "* Synonyms: 5,321 pairs for 1,344 tokens from vectors path=g.txt\n",
       "copyright Princeton",
-      "Only text in the language `no`",
       "20 of 8 rows of 32 tokens, seed 0, from scratch",
       "hard correction by wordnet (argmax) + soft regularization",
       "(cosine) x 0.1",
@@ -144,9 +140,9 @@ def test_model_cards_of_a_pair(pair, tmp_path, no_torch):
       "Trained on 5,120 tokens at most",
       "Positions beyond 32",
       "text is lower-cased, accents are stripped",
-      "`python -m x --seed=1`",
     ):
       assert words in card.text
+    assert len(card.content.splitlines()) <= 64  # a page
 
 
 def test_a_run_without_corrections_claims_none(pair, tmp_path, no_torch):

@@ -15,7 +15,7 @@ import pytest
 
 from truenegs_jax.data.tokens.tokenizer import load_tokenizer
 from truenegs_jax.models import pretrain
-from truenegs_jax.weights import fit, load
+from truenegs_jax.weights import load, match
 from truenegs_jax.weights.find import Weights
 
 pytestmark = pytest.mark.slow
@@ -40,7 +40,7 @@ def loaded(released):
     vocab_size=len(tokenizer.vocab), variant="minilm", pooler=True
   )
   networks = Weights(str(released)).for_roles(model.roles)
-  params = load.load_params(fit.fit(networks, model, tokenizer))
+  params = load.load_params(match.match_weights(networks, model, tokenizer))
   return tokenizer, model, params
 
 

@@ -32,7 +32,7 @@ from truenegs_jax.runtime.paths import open_path
 from truenegs_jax.synonyms import run_table, wordnet
 from truenegs_jax.synonyms.table import SynonymTable
 from truenegs_jax.train import plan, sharding, start
-from truenegs_jax.weights import find, fit, load
+from truenegs_jax.weights import find, load, match
 from truenegs_jax.workdir import files, lock, saved_model
 
 SOURCES = "corrections.sources"  # the config key
@@ -87,7 +87,7 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
     trained = start.Run(measured.saved.config, measured.saved.tokenizer).config
     if o.run:
       say(
-        "The model, its vocabulary, masking and readings are those of"
+        "The model, its vocabulary, masking and objective are those of"
         f" '{o.run}': {start.describe_objective(trained)}"
       )
     with progress.working(console, "Reading text"):
@@ -209,8 +209,10 @@ def open_model(m: Measurement) -> Iterator[MeasuredModel]:
   if config.init:
     tokenizer = tokenizer_lib.build_tokenizer(config.data, config.data.vocab)
     model = saved_model.build_model(config, vocab_size=len(tokenizer.vocab))
-    fitted = fit.fit(weights.for_roles(model.roles), model, tokenizer)
-    params = load.load_params(fitted, complete=True, report=weights.report)
+    matched = match.match_weights(
+      weights.for_roles(model.roles), model, tokenizer
+    )
+    params = load.load_params(matched, complete=True, report=weights.report)
     saved = saved_model.SavedModel(0, config, tokenizer, model)
     yield MeasuredModel(saved, (None,), lambda step: params)
     return

@@ -20,7 +20,7 @@ from scipy import special
 
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
 from truenegs_jax.finetune.options import FinetuneOptions
-from truenegs_jax.models import choose_attention, encoder, finetune
+from truenegs_jax.models import attention, encoder, finetune
 from truenegs_jax.runtime import distributed, progress
 from truenegs_jax.tasks import batches, scoring, squad_windows
 from truenegs_jax.tasks import task as task_lib
@@ -118,7 +118,7 @@ class Predictor:
 
   def __init__(self, options: FinetuneOptions, model: finetune.DownstreamModel):
     self.options, self.mesh = options, sharding.make_mesh(options.mesh_spec)
-    implementation, self.attention = choose_attention.choose(
+    implementation, self.attention = attention.choose(
       options.model.attention,
       [model.config],
       self.mesh,

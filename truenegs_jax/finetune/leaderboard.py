@@ -139,7 +139,8 @@ def describe_run(result: Result) -> str:
   """Describes a run in one line."""
   texts = [f"FAILED: {result.failure}"] if result.failure else []
   for split, scores in result.scores.items():
-    texts.append(f"{split} " * (split != "dev") + format_scores(scores))
+    text = format_scores(scores)
+    texts.append(text if split == "dev" else f"{split} {text}")
   step, speed = f"step {result.step:,}", f"{result.rows_per_s:.1f} rows/s"
   return "; ".join([*texts, f"{step}, {result.secs:,.0f} s, {speed}"])
 
@@ -197,7 +198,8 @@ def _print_published(runs_by_task: RunsByTask, console: Console) -> None:
   if average(medians) is not None:
     columns.append(AVERAGE)
   noted = any(run.notes for runs in runs_by_task.values() for run in runs)
-  rows = [(f"these runs{' *' * noted}", medians, "medians")]
+  name = "these runs *" if noted else "these runs"
+  rows = [(name, medians, "medians")]
   models, note = find_comparable(runs_by_task)
   notes = list(dict.fromkeys(model.note for model in models))
   for x in models:

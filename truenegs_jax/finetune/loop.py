@@ -1,18 +1,17 @@
 """Fine-tunes a network on a task, with the step and the loop of pre-training.
 
 setup = TrainingSetup(options, model, data, provenance)
-with fine_tune(setup, seed, folder, ...) as trained:
-  result = trained.make_result()
+trained = fine_tune(setup, seed, folder, ...)
+result = trained.make_result()
 
 All seeds of a task share its compiled functions. Batches and random draws are
-functions of seed and step.
+functions of seed and step, so an interrupted run is simply repeated.
 """
 
-import contextlib
 import functools
 import math
 import pathlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -30,23 +29,18 @@ from truenegs_jax.tasks import batches
 from truenegs_jax.train import guards, metrics, optim, sharding, speed
 from truenegs_jax.train import loop as loop_lib
 from truenegs_jax.train import step as step_lib
-from truenegs_jax.workdir import checkpoints as checkpoints_lib
-from truenegs_jax.workdir import files
-from truenegs_jax.workdir.lock import Lease
 
 LOSS_WEIGHTS = {"loss": 1.0}
-PROVENANCE, PROGRESS = "provenance", "run"  # keys of checkpoints' descriptions
 
 
 class TrainingSetup:
   """Everything that the runs of a task share, without seed and weights.
 
   Attributes:
-    provenance: what the runs depend on, saved with their checkpoints.
+    provenance: what the runs depend on, saved with their results.
     eval_steps: steps after which the dev set is scored, but the last.
     learning_rate: learning rate of the head, by step.
     init_state: jitted, parameters and seed -> the state of step 0.
-    abstract: shapes, dtypes and shardings of a state.
     train_step: jitted, `(state, batch, aux) -> (state, terms)`.
   """
 
@@ -57,8 +51,11 @@ class TrainingSetup:
     data: TaskData,
     provenance: Mapping[str, Any],
   ):
-    self.options, self.model, self.data = options, model, data
-    self.name, self.provenance = data.task.name, provenance
+    self.options = options
+    self.model = model
+    self.data = data
+    self.name = data.task.name
+    self.provenance = provenance
     epochs = options.finetune.epochs or data.task.epochs
     size = len(data.train.tokens)
     self.steps = batches.num_steps(size, options.batch_size, epochs)
@@ -67,7 +64,8 @@ class TrainingSetup:
     evals = {round(self.steps * (i + 1) / count) for i in range(count)}
     self.eval_steps = evals - {0, self.steps}
     self.predictor = evaluate.Predictor(options, model)
-    mesh, spec = self.predictor.mesh, options.mesh_spec
+    mesh = self.predictor.mesh
+    spec = options.mesh_spec
     tx, self.learning_rate = make_optimizer(options, model, self.steps)
 
     def init_state(params: optax.Params, seed: int) -> step_lib.TrainState:
@@ -76,11 +74,6 @@ class TrainingSetup:
     shapes = jax.eval_shape(init_state, pretrain.param_shapes(model), 0)
     shardings = sharding.tree_shardings(shapes, mesh, spec)
     self.init_state = jax.jit(init_state, out_shardings=shardings)
-    self.abstract = jax.tree.map(
-      lambda x, y: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=y),
-      shapes,
-      shardings,
-    )
     terms = functools.partial(
       task_losses.task_terms,
       kind=data.task.kind,
@@ -135,24 +128,10 @@ def make_optimizer(
   return tx, schedule
 
 
-def read_description(folder: pathlib.Path) -> dict[str, Any]:
-  """Returns the description of a run's newest good checkpoint, or {}."""
-  if not files.has_checkpoint(folder):
-    return {}
-  with contextlib.closing(
-    checkpoints_lib.Checkpoints(folder / files.CHECKPOINTS, read_only=True)
-  ) as checkpoints:
-    newest = checkpoints.read_newest(
-      checkpoints.read_description, report=lambda line: None
-    )
-    return newest[1] if newest else {}
-
-
 class Stopped(Exception):
   """Ends a run after a signal, the only argument."""
 
 
-@contextlib.contextmanager
 def fine_tune(
   setup: TrainingSetup,
   seed: int,
@@ -161,59 +140,35 @@ def fine_tune(
   make_params: Callable[[], optax.Params],
   check: Callable[[], None],
   console: Console,
-  lease: Lease,
-) -> Iterator["SeedRun"]:
-  """Trains one run to its last step, and yields it.
+  check_lock: Callable[[], None],
+) -> "SeedRun":
+  """Trains one run to its last step, and returns it.
 
-  It continues from its newest undamaged checkpoint. When `check`, which is
-  called before each batch, raises Stopped, in the body, too, a checkpoint is
-  saved; before an export, too, which may fail. The folder receives metrics,
-  checkpoints, and the rows of skipped updates.
+  `check` is called before each batch and may raise Stopped. The folder receives
+  metrics and the rows of skipped updates; `check_lock` raises DiskError if the
+  workdir's lock was lost. A loss that is not finite ends the run as failed.
   """
-  with contextlib.ExitStack() as stack:
-    checkpoints = checkpoints_lib.Checkpoints(
-      folder / files.CHECKPOINTS, lease=lease
-    )
-    stack.callback(checkpoints.close)
-    run = SeedRun(setup, seed, check, console)
-    state = run.restore_newest(checkpoints)
-    if state is None:
-      state = setup.init_state(make_params(), seed)
+  run = SeedRun(setup, seed, check, console)
 
-    def describe(record: metrics.Record) -> str:
-      scores = run.evaluations[str(record["step"])]
-      return f"dev at {record['step']:,}: {leaderboard.format_scores(scores)}"
+  def describe(record: metrics.Record) -> str:
+    scores = run.evaluations[str(record["step"])]
+    return f"dev at {record['step']:,}: {leaderboard.format_scores(scores)}"
 
-    first, config = run.first_step, setup.provenance[results.CONFIG]
-    line = metrics.ProgressLine(
-      console, setup.steps, first_step=first, describe=describe
-    )
-    logged = metrics.LoggedRun(folder, first, config, owner=lease.owner)
-    run.write, run.flush_log = stack.enter_context(
-      metrics.open_writers(setup.options.log.writers, logged, line)
-    )
-    # A stop after an evaluation may have come before the next checkpoint.
-    records = files.read_records(folder)
-    steps = {x["step"] for x in records if x["split"] == "dev"}
-    run.written = {step for step in steps if step <= first}
-    loop = run.make_loop(state, checkpoints, folder)
-    try:
-      run.train(loop)
-      if setup.options.finetune.export == "all":
-        run.save(loop)
-      yield run
-    except Stopped:
-      run.save(loop, last=True)
-      raise
+  config = setup.provenance[results.CONFIG]
+  line = metrics.ProgressLine(
+    console, setup.steps, first_step=0, describe=describe
+  )
+  logged = metrics.LoggedRun(folder, 0, config, check_lock)
+  with metrics.open_writers(setup.options.log.writers, logged, line) as writers:
+    run.write, run.flush_log = writers
+    run.train(run.make_loop(setup.init_state(make_params(), seed), folder))
+  return run
 
 
 class SeedRun:
   """A run of a task with a seed, and the functions of its training loop.
 
   Attributes:
-    first_step: number of steps of the checkpoint that it continues.
-    earlier_secs: duration of these steps.
-    written: steps of the evaluations that metrics.jsonl has from the start.
     params: at the end, those of `step`.
   """
 
@@ -228,27 +183,25 @@ class SeedRun:
     check: Callable[[], None],
     console: Console,
   ):
-    self.setup, self.seed, self.check = setup, seed, check
+    self.setup = setup
+    self.seed = seed
+    self.check = check
     self.clock = speed.Clock(setup.steps)
     self.report = functools.partial(console.print, soft_wrap=True)
     self.answer = functools.partial(
       setup.predictor.answer, console=console, check=check
     )
-    self.first_step, self.earlier_secs, self.failure = 0, 0.0, ""
+    self.failure = ""
     self.write: Callable[[metrics.Record], None] = print
     self.flush_log: Callable[[], None] = print
-    self.written, self.evaluations = set[int](), dict[str, dict[str, float]]()
+    self.evaluations: dict[str, dict[str, float]] = {}
     self.losses: tuple[float, float] = (math.nan, math.nan)
 
   def make_loop(
-    self,
-    state: step_lib.TrainState,
-    checkpoints: checkpoints_lib.Checkpoints,
-    folder: pathlib.Path,
+    self, state: step_lib.TrainState, folder: pathlib.Path
   ) -> loop_lib.Loop:
     """Makes the training loop; `folder` receives rows of skipped updates."""
-    options, mesh = self.setup.options, self.setup.predictor.mesh
-    timer = guards.SaveTimer(60 * options.finetune.save_minutes, mesh)
+    options = self.setup.options
     return loop_lib.Loop(
       state=state,
       take_step=self.take_step,
@@ -260,67 +213,28 @@ class SeedRun:
       is_evaluated=lambda done: done in self.setup.eval_steps,
       evaluate=self.evaluate,
       poll=self.check,
-      is_saved=lambda _: timer.is_due(),
-      content=self.content,
-      checkpoints=checkpoints,
       report=self.report,
       guard=guards.SkipGuard(folder, options.optim.max_skips),
       clock=self.clock,
     )
 
-  def content(
-    self, state: step_lib.TrainState
-  ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Returns arrays and description of a checkpoint."""
-    resumable = {
-      "evaluations": dict(self.evaluations),
-      "losses": self.losses,
-      "secs": self._measure_secs(int(state.step)),
-    }
-    description = {PROVENANCE: self.setup.provenance, PROGRESS: resumable}
-    return vars(state), description
-
-  def save(self, loop: loop_lib.Loop, *, last: bool = False) -> None:
-    """Saves a checkpoint, unless something is not finite."""
-    if not self.failure:
-      with contextlib.suppress(NonFiniteError):
-        loop.save(last=last)
-
-  def restore_newest(
-    self, checkpoints: checkpoints_lib.Checkpoints
-  ) -> step_lib.TrainState | None:
-    """Restores the newest undamaged step; None without steps."""
-
-    def restore(step: int) -> step_lib.TrainState:
-      saved = checkpoints.read_description(step)[PROGRESS]
-      self.evaluations = saved["evaluations"]
-      self.losses, self.earlier_secs = tuple(saved["losses"]), saved["secs"]
-      arrays = checkpoints.restore_state(step, vars(self.setup.abstract))
-      return step_lib.TrainState(**arrays)
-
-    resumed = checkpoints.read_newest(restore, self.report)
-    if resumed is None:
-      return None
-    self.first_step, state = resumed
-    self.report(f"  resuming at step {self.first_step:,}")
-    return state
-
   def train(self, loop: loop_lib.Loop) -> None:
     """Trains to the end."""
     try:
-      # A signal may have come in the evaluation.
-      if self.first_step in self.setup.eval_steps:
-        self.evaluate(loop.done, loop.state)
       loop.run()
     except NonFiniteError:
       self.failure = f"loss or gradients not finite at step {loop.done:,}"
-    self.params, self.step = loop.state.params, loop.done
-    self.secs = self._measure_secs(loop.done)
+    self.params = loop.state.params
+    self.step = loop.done
+    self.secs = self.clock.secs_per_step(self.step) * self.step
 
   def make_result(self) -> results.Result:
     """Answers and scores the splits after training."""
-    setup, data = self.setup, self.setup.data
-    answers, scores, mistakes = {}, {}, list[dict[str, Any]]()
+    setup = self.setup
+    data = setup.data
+    answers: dict[str, Any] = {}
+    scores: dict[str, dict[str, float]] = {}
+    mistakes: list[dict[str, Any]] = []
     for name, split in data.splits.items():
       title = f"Answering {name}, rows"
       outputs, answers_Q = self.answer(self.params, split, title=title)
@@ -352,7 +266,8 @@ class SeedRun:
     self, state: step_lib.TrainState, done: int
   ) -> loop_lib.StepResult:
     """Trains on the batch of a step."""
-    setup, options = self.setup, self.setup.options
+    setup = self.setup
+    options = setup.options
     batch = batches.batch_at(
       setup.data.train,
       done,
@@ -366,7 +281,8 @@ class SeedRun:
 
   def log(self, record: dict[str, Any]) -> None:
     """Writes a record of training."""
-    loss, done = record.pop("loss"), record["step"]
+    loss = record.pop("loss")
+    done = record["step"]
     first = loss if math.isnan(self.losses[0]) else self.losses[0]
     self.losses = first, loss
     secs = self.clock.secs_per_step(done)
@@ -375,13 +291,7 @@ class SeedRun:
 
   def evaluate(self, done: int, state: step_lib.TrainState) -> None:
     """Scores the dev set and writes a record."""
-    if str(done) not in self.evaluations:
-      dev = self.setup.data.dev
-      _, answers_Q = self.answer(state.params, dev, title="Evaluating, rows")
-      self.evaluations[str(done)] = scores = dev.score(answers_Q)
-      if done not in self.written:
-        self.write({"step": done, "split": "dev", **scores})
-
-  def _measure_secs(self, done: int) -> float:
-    steps = done - self.first_step
-    return self.earlier_secs + self.clock.secs_per_step(done) * steps
+    dev = self.setup.data.dev
+    _, answers_Q = self.answer(state.params, dev, title="Evaluating, rows")
+    self.evaluations[str(done)] = scores = dev.score(answers_Q)
+    self.write({"step": done, "split": "dev", **scores})

@@ -23,7 +23,7 @@ from truenegs_jax.finetune.options import FinetuneOptions, parse_options
 from truenegs_jax.finetune.start import Start, resolve
 from truenegs_jax.report.write import write_own_report
 from truenegs_jax.runtime import distributed, errors, paths, progress
-from truenegs_jax.runtime.files import disk_errors, remove_folder
+from truenegs_jax.runtime.files import disk_errors
 from truenegs_jax.tasks import records
 from truenegs_jax.tasks.task import OWN, TASKS
 from truenegs_jax.train import guards, plan, sharding
@@ -140,9 +140,6 @@ def _train_missing(context: RunContext) -> signal.Signals | None:
   setups = _read_tasks(context, start)
   if distributed.is_first_process():
     files.save_json(context.workdir / results.CONFIG, context.config)
-    finished = context.workdir.glob(f"{results.RUNS}/{results.RESULT}")
-    for path in finished:  # if a kill came before
-      remove_folder(path.parent / files.CHECKPOINTS)
   runs = [(x, seed) for x in setups for seed in context.missing_seeds(x.name)]
   described = None
   with guards.StopSignals(context.console) as signals:
@@ -184,15 +181,6 @@ def _read_tasks(context: RunContext, start: Start) -> list[loop.TrainingSetup]:
           left_out=() if saved.task == name else results.TASK_KEYS,
         )
       missing = context.missing_seeds(name)
-      for seed in missing:
-        folder = results.run_folder(context.workdir, name, seed)
-        if description := loop.read_description(folder):
-          results.check_provenance(
-            description[loop.PROVENANCE],
-            provenance,
-            f"'{folder}' has an unfinished run with another config or other"
-            " data. To repeat it, remove its folder.",
-          )
       read.append((data, provenance, missing))
   distributed.check_same("runs", json.dumps([x[1:] for x in read]))
   options, make_model = context.options, start.make_model
@@ -216,28 +204,26 @@ def _train_run(
     if distributed.is_first_process():
       with disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
-  with loop.fine_tune(
+  trained = loop.fine_tune(
     setup,
     seed,
     folder,
     make_params=lambda: start.make_params(setup.data.task, seed),
     check=check,
     console=context.console,
-    lease=context.lease,
-  ) as trained:
-    result = trained.make_result()
+    check_lock=context.lease.check,
+  )
+  result = trained.make_result()
   context.report(f"  {leaderboard.describe_run(result)}")
   params = distributed.to_host(trained.params)
   with distributed.raise_everywhere(f"save {name}"):
     if distributed.is_first_process():
-      # If it ends in between, the same command continues from a checkpoint.
       if context.options.finetune.export == "all":
         with progress.working(context.console, "Exporting"):
           exported = _export(start, setup, params, result, folder)
         context.report(f"  {exported}")
         result = dataclasses.replace(result, exported=exported)
       results.save(context.workdir, result)
-      remove_folder(folder / files.CHECKPOINTS)
 
 
 def _export(
@@ -265,8 +251,8 @@ def _export(
     )
   except errors.DiskError as e:
     raise errors.DiskError(
-      f"'{output}' could not be written ({e.__cause__ or e}). The run's"
-      " checkpoints are kept. Free some space and run the same command again."
+      f"'{output}' could not be written ({e.__cause__ or e}). Free some space"
+      " and run the same command again, which repeats this seed."
     ) from e
   except errors.TrueNegsError as e:
     return f"NOT EXPORTED: {errors.printable(e)}"
@@ -277,29 +263,25 @@ def _describe_origin(
   setup: loop.TrainingSetup, result: results.Result
 ) -> model_card.ModelOrigin:
   """Describes a run for its model card, without paths of this machine."""
-  o, data, hide = setup.options, setup.data, model_card.hide_folders
-  names = f"{o.finetune.data} {o.finetune.files}".strip()
+  o = setup.options
+  data = setup.data
+  hide = model_card.hide_folders
+  names = " ".join(filter(None, [o.finetune.data, *o.files.values()]))
   scores = leaderboard.format_scores(result.scores["dev"])
   notes = "".join(f"; {note}" for note in result.notes)
   origin = f"`{hide(o.init)}`" if o.init else "weights drawn at random"
   return model_card.ModelOrigin(
     {
-      "Training data": f"* {len(data.train.tokens):,} rows of `{hide(names)}`",
       "Training": f"""\
+* Data: {len(data.train.tokens):,} rows of `{hide(names)}`
 * Fine-tuned from: {origin}
 * Recipe: {result.step:,} steps of {o.batch_size} rows of at most
-  {o.length} tokens, head `{setup.model.head}`, seed {result.seed}
-* Made by: `{model_card.hide_in_command(errors.rerun_command())}`""",
+  {o.length} tokens, head `{setup.model.head}`, seed {result.seed}""",
       "Evaluation": f"""\
 Dev set: {len(data.dev.examples):,} examples, in percent: {scores}{notes}. Other
 seeds have other scores; compare models by the mean of several.""",
     },
     limits=[f"Longer texts than {o.length} tokens were truncated."],
-    metadata={
-      "language": model_card.read_metadata(o.init).get("language"),
-      "datasets": sorted({*model_card.find_datasets(names)}),
-      **model_card.describe_base(o.init),
-    },
   )
 
 

@@ -18,8 +18,7 @@ from typing import Any
 import jax
 from rich.console import Console
 
-from truenegs_jax.config import grammar
-from truenegs_jax.config.sections import FROM_WEIGHTS
+from truenegs_jax.config.sections import FROM_WEIGHTS, SIZES
 from truenegs_jax.configs import finetune_glue, finetune_own, finetune_squad
 from truenegs_jax.data.tokens import tokenizer as tokenizer_lib
 from truenegs_jax.finetune import evaluate, results
@@ -32,7 +31,7 @@ from truenegs_jax.runtime.paths import open_path
 from truenegs_jax.tasks import task as task_lib
 from truenegs_jax.tasks.task import CLASSES, OWN, SCORE, SPANS, SQUAD, Task
 from truenegs_jax.train import sharding
-from truenegs_jax.weights import fit, hf_folder, hf_names, load
+from truenegs_jax.weights import hf_folder, hf_names, load, match
 from truenegs_jax.weights.find import Weights
 from truenegs_jax.weights.hf_folder import Network
 
@@ -62,30 +61,32 @@ class Start:
       **self.network,
     )
 
-  def fit(self, task: Task) -> fit.Fit | None:
+  def fit(self, task: Task) -> match.MatchedWeights | None:
     """Compares weights and model; None without, InputError if they differ."""
     if self.weights is None:
       return None
     model, skip = self.make_model(task), self.options.init_skip
     weights = self.weights.for_roles(model.roles)
-    return fit.fit(weights, model, self.tokenizer, init_skip=skip, task=task)
+    return match.match_weights(
+      weights, model, self.tokenizer, init_skip=skip, task=task
+    )
 
   def make_params(
     self, task: Task, seed: int, *, complete: bool = False
   ) -> dict[str, Any]:
     """Makes initial parameters; draws a missing head unless `complete`."""
-    fitted = self.fit(task)
-    if self.weights is None or fitted is None:
+    matched = self.fit(task)
+    if self.weights is None or matched is None:
       return load.draw_params(self.make_model(task), seed)
     return load.load_params(
-      fitted, seed=seed, complete=complete, report=self.weights.report
+      matched, seed=seed, complete=complete, report=self.weights.report
     )
 
   def provenance(self, task: Task, data: Mapping[str, str]) -> dict[str, Any]:
     """Returns `Result.provenance` without the config, in JSON's types."""
     model, prints = self.make_model(task), {"weights": DRAWN, "head": DRAWN}
-    if fitted := self.fit(task):
-      network, names = fitted.networks[self.role], fitted.names[self.role]
+    if matched := self.fit(task):
+      network, names = matched.networks[self.role], matched.names[self.role]
       for key, is_head in (("weights", False), ("head", True)):
         paths = [x for x in names if x.startswith(HEAD_PREFIXES) == is_head]
         if paths or not is_head:
@@ -94,7 +95,7 @@ class Start:
     return {
       "family": hf_names.network_names(model, self.role).family,
       "width": model.config.width,
-      "sizes": self.network["variant"],
+      "sizes": {x: getattr(model.config, x) for x in SIZES},
       "backbone": model.backbone,
       "vocabulary": self.tokenizer.fingerprint,
       **prints,
@@ -105,8 +106,10 @@ class Start:
 
 def resolve(options: FinetuneOptions, report: Callable[[str], None]) -> Start:
   """Opens the weights of `init` without arrays; "" is a network at random."""
-  variant, vocab = options.model.variant, options.data.vocab
-  lowercase, accents = options.data.lowercase, options.data.accents
+  variant = options.model.variant
+  vocab = options.data.vocab
+  lowercase = options.data.lowercase
+  accents = options.data.accents
   strip_accents = tokenizer_lib.ACCENTS[accents]
   if not options.init:
     if FROM_WEIGHTS in (variant, vocab):
@@ -115,18 +118,21 @@ def resolve(options: FinetuneOptions, report: Callable[[str], None]) -> Start:
         " folder or hub name of Hugging Face), or for a network drawn at random"
         " --config.model.variant=NAME and --config.data.vocab=FILE."
       )
-    weights, role, backbone = None, "discriminator", "encoder"
+    weights = None
+    role = "discriminator"
+    backbone = "encoder"
     more: dict[str, Any] = {}
-    positions, location = 512, "a network drawn at random"
+    positions = 512
+    location = "a network drawn at random"
   else:
     weights = Weights(options.init, report)
     network = weights.encoder()
-    role, backbone, location = network.role, network.backbone, network.location
+    role = network.role
+    backbone = network.backbone
+    location = network.location
     positions = network.fields["max_position_embeddings"]
     pooling = network.fields.get("classifier_pooling", "cls")
     more = {"pooling": pooling, **network.thetas}
-    if variant == FROM_WEIGHTS:
-      variant = network.variant
     if vocab == FROM_WEIGHTS:
       vocab = str(network.vocabulary)
       if network.lowercase and not lowercase:
@@ -137,6 +143,20 @@ def resolve(options: FinetuneOptions, report: Callable[[str], None]) -> Start:
       lowercase = lowercase and network.tokenizer.lowercase
       if accents == "auto":
         strip_accents = network.strip_accents
+  sizes = {
+    name: getattr(options.model, name)
+    for name in SIZES
+    if getattr(options.model, name)
+  }
+  if weights is not None and variant == FROM_WEIGHTS:
+    if sizes:
+      name, size = next(iter(sizes.items()))
+      raise InputError(
+        f"model.{name}={size} does not go with model.variant=init, which takes"
+        " all sizes of the weights. Remove it, or set"
+        " --config.model.variant=NAME."
+      )
+    sizes = network.sizes
   if options.length > positions:
     raise InputError(
       f"length={options.length} is over the {positions:,} positions of"
@@ -153,6 +173,7 @@ def resolve(options: FinetuneOptions, report: Callable[[str], None]) -> Start:
       **{name: getattr(options.model, name) for name in MODEL_KEYS},
       "head_dropout": options.finetune.head_dropout,
       "variant": variant,
+      **sizes,
       "backbone": backbone,
       "max_positions": positions,
       **more,
@@ -228,7 +249,7 @@ def open_model(
   seeds: dict[str, int | None] = {x: run.seed for x, run in runs.items()}
   seeds, run = seeds or {init: None}, next(iter(runs.values()), None)
   network = Weights(next(iter(seeds)), report).encoder()
-  head = fit.detect_task_head(network)
+  head = match.detect_task_head(network)
   if not head:
     raise InputError(
       f"{key}: {network.location} has no head for questions or classes, so it"
@@ -325,7 +346,7 @@ def _find_classes(
   known = {label.casefold(): label for label in task.labels}
   if set(task.labels) == set(task_lib.BINARY):
     known |= task_lib.HUB_LABELS | {f"label_{i}": i for i in task_lib.BINARY}
-  saved = fit.read_labels(network.fields)
+  saved = match.read_labels(network.fields)
   classes = tuple(known.get(name.casefold(), "") for name in saved)
   if len(classes) == size and sorted(classes) == sorted(task.labels):
     return classes
@@ -352,7 +373,9 @@ def _make_values(
   config["finetune"] |= saved.get("finetune", {})
   if data := values["robustness"]["data"]:
     is_folder = pathlib.Path(data).expanduser().is_dir()
-    file = "" if is_folder else f"dev={grammar.quote(data)}"
-    config["finetune"] |= {"data": data if is_folder else "", "files": file}
+    for name in ("data", "train", "dev", "test"):
+      config["finetune"][name] = ""
+    key = "data" if is_folder else "dev"
+    config["finetune"][key] = data
   config["finetune"]["tasks"] = task.name
   return config

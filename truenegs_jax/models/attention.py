@@ -1,5 +1,11 @@
 """Self-attention inside documents, by XLA or by a fused kernel.
 
+implementation, reason = attention.choose(
+  "auto", model.roles.values(), mesh, length=512, check=True
+)
+# For training steps only:
+model = encoder.replace_configs(model, attention=implementation)
+
 mask = attention.make_mask(implementation, documents_BxL)  # once for all layers
 mixed = attention.attend(query, key, value, mask, keys_B, rate=0.1, site=1)
 
@@ -7,40 +13,49 @@ A token attends to the tokens of its own document. Padding is document 0 and
 attends to padding, so that no softmax is over nothing.
 
 Models are built with `XLA`, which runs everywhere and is the reference for the
-others. `choose_attention` chooses one for the devices of a training.
+others. `choose` takes one for the devices of a training, and checks it there.
 """
 
 import dataclasses
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from truenegs_jax.models import flash_attention
-from truenegs_jax.runtime import rng
+from truenegs_jax.runtime import cpu, rng
+from truenegs_jax.runtime.errors import InputError
 
 Array = jax.Array
+Configs = Collection[Any]  # encoder.EncoderConfig, one per network
 
 MASKED_SCORE = -1e9
 # On a CPU, fewer scores than these are not worth a longer compilation.
 MIN_SCORES = 2**18
+# Where an implementation runs. "auto" takes the one that is possible.
+PLATFORMS = {"sliced": ("cpu",), "flash": ("tpu", "cuda")}
+CHOICES = ("auto", "xla", *PLATFORMS)  # of `model.attention`
+ROWS_PER_DEVICE = 4  # in a check
+COMPARED = ("result", "query", "key", "value")  # the last three are gradients
+TOLERANCE = 0.03  # relative to the largest entry; bfloat16 has 8 bits
 
 
 @dataclasses.dataclass(frozen=True)
 class Implementation:
   """How attention is computed."""
 
-  # "xla", "pieces" (a quarter of the rows at a time, for CPUs), or "flash".
+  # "xla", "sliced" (a quarter of the rows at a time, for CPUs), or "flash".
   name: str = "xla"
   # Devices that the kernel runs on; None: one. Rows are split over the first
   # axis, and heads over the others that divide their number.
   mesh: Mesh | None = None
   interpret: bool = False  # runs kernels without their devices, slowly
-  platform: str = "tpu"  # or "cuda", for flash attention and `fused_norm`
+  platform: str = "tpu"  # or "cuda", of flash attention
 
 
 XLA = Implementation()
@@ -74,7 +89,7 @@ def make_mask(
 
 
 def same_document(documents_BxL: Array, window: int = 0) -> Array:
-  """True `[B, 1, L, L]` where a query may attend to a key."""
+  """Returns bool `[B, 1, L, L]`: whether a query may attend to a key."""
   same_BxLxL = documents_BxL[:, :, None] == documents_BxL[:, None, :]
   if window:
     index_L = jnp.arange(documents_BxL.shape[1])
@@ -99,12 +114,12 @@ def attend(
   the network.
   """
   qkv = query_BxLxHxS, key_BxLxHxS, value_BxLxHxS
+  rows, length, heads, _ = query_BxLxHxS.shape
   dropout = functools.partial(rng.dropout, rate=rate, site=site)
   if mask.allowed_Bx1xLxL is not None:
     return dot_product_attention(*qkv, mask.allowed_Bx1xLxL, keys_B, dropout)
-  if mask.implementation.name == "pieces":
-    rows, length, heads, _ = query_BxLxHxS.shape
-    return _map_row_quarters(
+  if mask.implementation.name == "sliced":
+    return _map_slices(
       lambda query, key, value, documents, keys: dot_product_attention(
         query, key, value, same_document(documents, mask.window), keys, dropout
       ),
@@ -113,15 +128,14 @@ def attend(
       keys_B,
       num_scores=rows * heads * length**2,
     )
-  rows, length, heads, _ = query_BxLxHxS.shape
-  words = (jnp.zeros((rows, heads, length), jnp.uint32),) * 2
   if keys_B is None or rate == 0:
-    return _run_kernel(mask, *qkv, words, rate=0.0)
+    zeros_BxHxL = jnp.zeros((rows, heads, length), jnp.uint32)
+    return _run_kernel(mask, *qkv, (zeros_BxHxL, zeros_BxHxL), rate=0.0)
   words = rng.line_words(keys_B, (heads, length), site)
   return _run_kernel(mask, *qkv, words, rate)
 
 
-def _map_row_quarters(
+def _map_slices(
   fn: Callable[..., Array], *arrays: Array | None, num_scores: int
 ) -> Array:
   """Applies a function of a batch to a quarter of its rows at a time.
@@ -175,7 +189,8 @@ def _run_kernel(
   rate: float,
 ) -> Array:
   """Runs flash attention, on a mesh on the rows and heads of each device."""
-  how, mesh = mask.implementation, mask.implementation.mesh
+  how = mask.implementation
+  mesh = how.mesh
   _, length, heads, _ = query_BxLxHxS.shape
   settings = flash_attention.Settings(
     length, rate, mask.window, how.platform, how.interpret
@@ -198,3 +213,162 @@ def _run_kernel(
     out_specs=units,
     check_vma=False,
   )(*arrays)
+
+
+def choose(
+  choice: str,
+  configs: Configs,
+  mesh: Mesh,
+  *,
+  length: int,
+  platform: str = "",
+  check: bool = False,
+) -> tuple[Implementation, str]:
+  """Chooses one implementation for all networks of a training.
+
+  Args:
+    choice: one of CHOICES; "auto" is the platform's own if its conditions are
+      met, and otherwise "xla".
+    configs: of the networks, `encoder.EncoderConfig`.
+    mesh: of the devices of the training.
+    length: tokens of the longest row.
+    platform: of the devices, for a compiler that has none.
+    check: runs the kernel on the devices, and takes "xla" if it does not run or
+      its numbers are wrong.
+
+  Returns:
+    The implementation, and a line with its name and why it was chosen.
+  """
+  platform = platform or get_platform(mesh.devices.flat[0])
+  name = choice
+  if choice == "auto":
+    own = [name for name, where in PLATFORMS.items() if platform in where]
+    name = own[0] if own else "xla"
+    if name == "sliced" and not cpu.is_enabled(platform):
+      name = "xla"
+  if name == "xla":
+    return XLA, name
+  if missing := _missing_conditions(name, configs, mesh, platform):
+    if choice == "auto":
+      return XLA, f"xla, as {name} needs {missing}"
+    raise InputError(
+      f"model.attention={choice!r} is not possible. It needs {missing}. Set"
+      " that, or set model.attention=auto."
+    )
+  implementation = Implementation(
+    name, mesh if mesh.devices.size > 1 else None, platform=platform
+  )
+  if not check or name != "flash":
+    return implementation, name
+  if problem := find_problem(implementation, configs, length=length):
+    return XLA, f"xla, as {name} failed its check: {problem}"
+  return implementation, f"{name}, checked against xla"
+
+
+def get_platform(device: jax.Device) -> str:
+  """Returns JAX's platform of a device, with "cuda" for NVIDIA's GPUs only."""
+  if device.platform != "gpu":
+    return device.platform
+  return "cuda" if "cuda" in device.client.platform_version else "gpu"
+
+
+def _missing_conditions(
+  name: str, configs: Configs, mesh: Mesh, platform: str
+) -> str:
+  """Lists what an implementation needs and this training does not have."""
+  missing = []
+  if platform not in PLATFORMS[name]:
+    missing.append(f"{' or '.join(PLATFORMS[name])} devices (not {platform})")
+  if name == "sliced" and mesh.devices.size > 1:
+    missing.append("a single device")
+  if name == "flash":
+    choices = flash_attention.GPU_WIDTHS
+    listed = ", ".join(map(str, choices))
+    for width in sorted({c.width // c.heads for c in configs} - set(choices)):
+      missing.append(f"heads that are {listed} wide (not {width})")
+  return ", ".join(missing)
+
+
+def find_problem(
+  implementation: Implementation, configs: Configs, *, length: int
+) -> str:
+  """Runs a kernel at the sizes of all networks; returns its problem, or ""."""
+  mesh = implementation.mesh
+  rows = ROWS_PER_DEVICE * (mesh.devices.size if mesh else 1)
+  everywhere = NamedSharding(mesh, P()) if mesh else None
+  for config, window in ((c, x) for c in configs for x in {0, c.window}):
+    measure = functools.partial(
+      kernel_errors,
+      implementation,
+      (rows, length, config.heads, config.width // config.heads),
+      config.dtype,
+      config.attention_dropout,
+      window,
+    )
+    try:
+      measured = jax.jit(measure, out_shardings=everywhere)()
+      errors = {name: float(error) for name, error in measured.items()}
+    except Exception as e:  # from a library, a driver or a compiler
+      first_line, *_ = str(e).split("\n")
+      return f"{type(e).__name__}: {first_line}"
+    wrong = [
+      f"its {name} is off by {errors[name]:.2g}"
+      for name in COMPARED
+      if not errors[name] <= TOLERANCE  # also true of NaN
+    ]
+    if wrong:
+      return ", ".join(wrong)
+  return ""
+
+
+def kernel_errors(
+  implementation: Implementation,
+  shape: tuple[int, int, int, int],
+  dtype: str,
+  rate: float = 0.0,
+  window: int = 0,
+) -> dict[str, Array]:
+  """Measures the errors of a kernel, compared with XLA in f32.
+
+  `shape` is B, L, H, S. Of each four rows one is full; the others have padding,
+  the last one after a single token. Both drop the same units.
+
+  Returns:
+    The largest error over the largest entry, both of real tokens, as f32
+    scalars by the names in COMPARED. NaN if any entry, also of padding, is not
+    finite.
+  """
+  rows, length, *_ = shape
+  arrays = [
+    jax.random.normal(key, shape).astype(dtype)
+    for key in jax.random.split(jax.random.key(0), 4)
+  ]
+  ends_4 = jnp.array([length, length - 1, length // 2 + 1, 1])
+  index_L = jnp.arange(length)
+  documents_BxL = index_L[None] < jnp.resize(ends_4, (rows,))[:, None]
+  real_BxLx1x1 = documents_BxL[..., None, None]
+  keys_B = rng.row_keys(jax.random.key(1), 0, jnp.arange(rows))
+
+  def run(implementation, query, key, value, cotangent):
+    documents = documents_BxL.astype(jnp.int32)
+    mask = make_mask(implementation, documents, window)
+    mix = functools.partial(attend, mask=mask, keys_B=keys_B, rate=rate, site=1)
+    result, vjp = jax.vjp(mix, query, key, value)
+    return result, *vjp(cotangent)
+
+  results = run(implementation, *arrays)
+  with jax.default_matmul_precision("highest"):
+    expected = run(XLA, *(x.astype(jnp.float32) for x in arrays))
+  relative_error = functools.partial(_relative_error, where=real_BxLx1x1)
+  errors = map(relative_error, results, expected)
+  return dict(zip(COMPARED, errors, strict=True))
+
+
+def _relative_error(x: Array, expected: Array, where: Array) -> Array:
+  """Returns the largest error over the largest entry; NaN if not finite."""
+  x = x.astype(jnp.float32)
+  error, largest = (
+    jnp.max(jnp.abs(y), where=where, initial=0.0)
+    for y in (x - expected, expected)
+  )
+  return jnp.where(jnp.isfinite(x).all(), error / largest, jnp.nan)

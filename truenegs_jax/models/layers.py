@@ -9,7 +9,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from truenegs_jax.runtime import cpu, launches, rng
+from truenegs_jax.runtime import cpu, rng
 
 Array = jax.Array
 
@@ -17,9 +17,9 @@ Array = jax.Array
 class Dense(nn.Dense):
   """`flax.linen.Dense` with f32 parameters and a faster product on CPUs.
 
-  With `parts` it is a sequence of as many layers without biases, in one product
-  except on GPUs, where the parts would be copied: its kernel is
-  `[D, parts, features]`, of which a mesh splits each part.
+  With `parts` it is a sequence of as many layers without biases, in one
+  product: its kernel is `[D, parts, features]`, of which a mesh splits each
+  part.
   """
 
   parts: int = 0
@@ -27,47 +27,22 @@ class Dense(nn.Dense):
   @nn.compact
   def __call__(self, inputs: Array) -> Any:
     """Maps `[..., D]` to `[..., features]` of `dtype`, or a list of parts."""
-    axes = (self.parts, self.features)[not self.parts :]
+    if not self.parts and not cpu.is_enabled():
+      return super().__call__(inputs)
+    axes = (self.parts, self.features) if self.parts else (self.features,)
     kernel = self.param("kernel", self.kernel_init, (inputs.shape[-1], *axes))
-    dtype, bias_F = jnp.dtype(self.dtype), None
+    bias_F = None
     if self.use_bias and not self.parts:
       bias_F = self.param("bias", self.bias_init, axes)
+    dtype = jnp.dtype(self.dtype)
     if cpu.is_enabled():
       y = _affine(dtype, inputs, kernel.reshape(len(kernel), -1), bias_F)
-      y, bias_F = y.reshape(*inputs.shape[:-1], *axes), None
-    elif self.parts and cpu.is_gpu():
-      copies = share(self.parts, inputs.astype(dtype))
-      kernels = jnp.moveaxis(launches.cast(kernel, dtype), 1, 0)
-      return [x @ part for x, part in zip(copies, kernels, strict=True)]
+      y = y.reshape(*inputs.shape[:-1], *axes)
     else:
-      y = jnp.tensordot(inputs.astype(dtype), launches.cast(kernel, dtype), 1)
+      y = jnp.tensordot(inputs.astype(dtype), kernel.astype(dtype), 1)
     if self.parts:
       return [y[..., i, :] for i in range(self.parts)]
-    if bias_F is None:
-      return y
-    bias = bias_F.reshape((1,) * (y.ndim - 1) + (-1,))
-    return _add_bias(y, bias) if cpu.is_gpu() else y + bias.astype(dtype)
-
-
-@jax.custom_vjp
-def _add_bias(y: Array, bias: Array) -> Array:
-  """Adds a bias; its gradient is summed in f32, in two steps."""
-  return y + launches.cast(bias, y.dtype)
-
-
-def _add_bias_forward(y, bias):
-  return _add_bias(y, bias), bias
-
-
-def _add_bias_backward(bias, dy):
-  # As many sums as keep a GPU busy. XLA then adds up those of many layers.
-  rows = len(dy) * math.gcd(math.prod(dy.shape[1:-1]), 4)
-  dy_RxNxF = dy.reshape(rows, -1, dy.shape[-1])
-  sums_RxF = dy_RxNxF.sum(axis=1, dtype=jnp.float32)
-  return dy, launches.merge(sums_RxF).sum(axis=0).reshape(bias.shape)
-
-
-_add_bias.defvjp(_add_bias_forward, _add_bias_backward)
+    return y
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -117,90 +92,12 @@ def _flat(x: Array) -> Array:
   return x.reshape(-1, x.shape[-1])
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def share(count: int, x: Array) -> tuple[Array, ...]:
-  """Returns copies of x, for a residual and for products.
-
-  On a GPU, XLA would merge products with one input, and add their biases and
-  join their gradients in passes of their own.
-  """
-  copies = (x,) * count
-  return jax.lax.optimization_barrier(copies) if cpu.is_gpu() else copies
-
-
-def _share_backward(count, _, gradients):
-  total, *others = gradients
-  for gradient in reversed(others):
-    total += gradient
-    if cpu.is_gpu():  # XLA adds a product to an array, not to another product
-      total = jax.lax.optimization_barrier(total)
-  return (total,)
-
-
-share.defvjp(lambda count, x: (share(count, x), None), _share_backward)
-
-
 def gelu(x: Array) -> Array:
   """Computes x * Phi(x), as ELECTRA and Hugging Face; BERT's code uses tanh."""
-  exact = functools.partial(jax.nn.gelu, approximate=False)
   if cpu.is_enabled() and x.dtype == jnp.float32:
     # Twice as fast as erfc, which is better only where gelu is negligible.
     return x * (0.5 * (1.0 + jax.lax.erf(x * math.sqrt(0.5))))
-  # On GPUs the backward pass keeps x alone; on TPUs that was not measured.
-  return jax.checkpoint(exact)(x) if cpu.is_gpu() else exact(x)
-
-
-class LayerNorm(nn.LayerNorm):
-  """`flax.linen.LayerNorm` in f32 with a shorter backward pass on GPUs."""
-
-  @nn.compact
-  def __call__(self, x: Array, *, mask: Array | None = None) -> Array:
-    """Normalizes the last axis of `[..., D]`; the result is f32."""
-    if not cpu.is_gpu() or mask is not None:
-      return super().__call__(x, mask=mask)
-    scale_D = self.param("scale", self.scale_init, x.shape[-1:])
-    bias_D = jnp.zeros_like(scale_D)
-    if self.use_bias:
-      bias_D = self.param("bias", self.bias_init, x.shape[-1:])
-    return _normalize(self.epsilon, x, scale_D, bias_D)
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _normalize(
-  epsilon: float, x: Array, scale_D: Array, bias_D: Array
-) -> Array:
-  """Computes (x - mean) / sqrt(var + epsilon) * scale + bias in f32."""
-  return _normalize_forward(epsilon, x, scale_D, bias_D)[0]
-
-
-def _normalize_forward(epsilon, x, scale_D, bias_D):
-  # Divided before the sum: XLA would launch a division of sums on its own.
-  mean = jnp.sum(x.astype(jnp.float32) / x.shape[-1], axis=-1, keepdims=True)
-  variance = jnp.mean(jnp.square(x - mean), axis=-1, keepdims=True)
-  rate = jax.lax.rsqrt(variance + epsilon)
-  # Otherwise XLA computes both again for each gradient, from f32 products.
-  mean, rate = jax.lax.optimization_barrier((mean, rate))
-  axes = range(x.ndim - 1)
-  scale, bias = (jnp.expand_dims(p, axes) for p in (scale_D, bias_D))
-  return (x - mean) * rate * scale + bias, (x, mean, rate, scale)
-
-
-def _normalize_backward(epsilon, residuals, dy):
-  x, mean, rate, scale = residuals
-  unit = (x - mean) * rate
-  dscale_D, dbias_D = jax.lax.reduce(  # both in one pass
-    (dy * unit, dy),
-    (0.0, 0.0),
-    lambda a, b: (a[0] + b[0], a[1] + b[1]),
-    range(x.ndim - 1),
-  )
-  dunit = dy * scale
-  dx = dunit - jnp.mean(dunit, axis=-1, keepdims=True)
-  dx = rate * (dx - unit * jnp.mean(dunit * unit, axis=-1, keepdims=True))
-  return dx.astype(x.dtype), dscale_D, dbias_D
-
-
-_normalize.defvjp(_normalize_forward, _normalize_backward)
+  return jax.nn.gelu(x, approximate=False)
 
 
 SITES_PER_LAYER = 3  # attention weights, attention output, feed-forward output

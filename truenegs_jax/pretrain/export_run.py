@@ -2,7 +2,7 @@
 
 import contextlib
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from truenegs_jax.config.sections import PretrainConfig
@@ -20,24 +20,10 @@ _TERMS = {
   "sentence_weight": "sentence regularization",
   "smoothing": "smoothing over synonyms",
 }
-# Tokens of training of the released models: steps x rows x tokens of a row.
-_RELEASED = {
-  "electra": "ELECTRA-Small had 16 billion",
-  "mlm": "BERT had 130 billion",
-}
 _WORDNET = """\
 The text or the synonyms are from WordNet, copyright Princeton University:
   https://wordnet.princeton.edu/license-and-commercial-use"""
-_PAPER = """\
-```bibtex
-@inproceedings{zhang2023truenegatives,
-  title     = {Language Model Pre-training on True Negatives},
-  author    = {Zhang, Zhuosheng and Zhao, Hai and Utiyama, Masao and
-               Sumita, Eiichiro},
-  booktitle = {Proceedings of the AAAI Conference on Artificial Intelligence},
-  year      = {2023}
-}
-```"""
+_PAPER = "* Method: Zhang et al. (AAAI 2023), https://arxiv.org/abs/2212.00460"
 _TABLE = """\
 Held-out rows at step {step:,}; no other task was evaluated. Losses are means in
 nats; guessing knows only how frequent each answer is.
@@ -78,9 +64,8 @@ def summarize_run(
   held_out = records.get(("held_out", step), {})
   with _read_optional(workdir / files.ABOUT) as about:
     synonyms = str(about.get("lines", {}).get("synonyms", ""))
-    texts = [str(text) for text in about.get("sources", ())]
   with _read_optional(workdir / files.RESULTS) as results:
-    return describe_run(config, step, held_out, results, synonyms, texts)
+    return describe_run(config, step, held_out, results, synonyms)
 
 
 def _read_optional(
@@ -97,16 +82,16 @@ def describe_run(
   config: PretrainConfig,
   step: int,
   held_out: Mapping[str, Any],
-  results: Mapping,
+  results: Mapping[str, Any],
   synonyms: str = "",
-  texts: Sequence[str] = (),
 ) -> model_card.ModelOrigin:
   """Describes a run for its model cards, without paths of this machine.
 
-  `held_out` is the record of the step, `results` is results.json (both may be
-  empty), `texts` are the parts of the text.
+  `held_out` is the record of the step, `results` is results.json; both may be
+  empty.
   """
-  c, hide = config, model_card.hide_folders
+  c = config
+  hide = model_card.hide_folders
   objective = start.describe_objective(c)
   terms = [name for key, name in _TERMS.items() if getattr(c.negatives, key)]
   recipe = "a baseline without corrections"
@@ -118,48 +103,36 @@ def describe_run(
   vocab = f"is `{hide(c.data.vocab)}`"
   if c.data.vocab == "train":
     vocab = "was trained on it"
-  data = [f"* Text: `{hide(c.data.sources)}`; the vocabulary {vocab}"]
-  data += [f"  * {hide(text)}" for text in texts]
-  if terms and synonyms:
-    data.append(f"* Synonyms: {hide(synonyms)}")
   origin = f"`{hide(c.init)}`" if c.init else "scratch"
   if c.init_skip:
     origin += f", rows carried over for new {c.init_skip}"
   training = [
+    f"* Text: `{hide(c.data.sources)}`; the vocabulary {vocab}",
     f"* Steps: {step:,} of {c.batch_size} rows of {c.length} tokens, seed"
     f" {c.seed}, from {origin}",
     f"* Objective: {hide(objective)}",
   ]
-  if command := results.get("command"):  # known at the end of the run
-    training.append(f"* Made by: `{model_card.hide_in_command(command)}`")
-  sections = {
-    "Training data": "\n".join(data),
-    "Training": "\n".join(training),
-    "Evaluation": _tabulate(
-      held_out, step, results.get("verdict", {}).get("unigram_entropy")
-    ),
-  }
+  if terms and synonyms:
+    training.append(f"* Synonyms: {hide(synonyms)}")
   if terms:
-    sections["Citation"] = _PAPER
+    training.append(_PAPER)
+  guess = results.get("verdict", {}).get("unigram_entropy")
   return model_card.ModelOrigin(
-    sections,
+    sections={
+      "Training": "\n".join(training),
+      "Evaluation": _tabulate(held_out, step, guess),
+    },
     limits=_list_limits(c, step, results, objective),
     recipe=recipe,
-    metadata={
-      "language": c.data.language,
-      "datasets": model_card.find_datasets(c.data.sources),
-      **model_card.describe_base(c.init),
-    },
+    language=c.data.language,
   )
 
 
 def _list_limits(
-  c: PretrainConfig, step: int, results: Mapping, objective: str
+  c: PretrainConfig, step: int, results: Mapping[str, Any], objective: str
 ) -> list[str]:
   """Returns what a user of the model should know before they rely on it."""
   limits = []
-  if c.data.language:
-    limits += [f"Only text in the language `{c.data.language}` was evaluated."]
   passed = results.get("verdict", {}).get("passed", True)
   if results.get("steps") == step and not passed:
     limits.append(
@@ -167,9 +140,7 @@ def _list_limits(
     )
   if not c.init:
     tokens = step * c.batch_size * c.length
-    limits.append(
-      f"Trained on {tokens:,} tokens at most; {_RELEASED[c.objective]}."
-    )
+    limits.append(f"Trained on {tokens:,} tokens at most.")
     if c.length < c.model.max_positions:
       limits.append(f"Positions beyond {c.length} were never trained.")
   sources = sources_spec.named_sources(c.data.sources)
@@ -181,7 +152,8 @@ def _list_limits(
 def _tabulate(
   held_out: Mapping[str, Any], step: int, unigram_entropy: float | None
 ) -> str:
-  get, replaced = held_out.get, held_out.get("replaced") or 0.0
+  get = held_out.get
+  replaced = get("replaced") or 0.0
   # Without the slots that were corrected the loss would be too low.
   mlm = get("mlm_uncorrected", get("mlm"))
   base_rate_entropy = metrics.entropy([replaced, 1 - replaced])

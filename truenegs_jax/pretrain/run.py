@@ -96,7 +96,9 @@ def dry_run(run: start.Run, console: Console) -> int:
   lines = plan.report_lines(run, mesh, state, aux)
   rate = mesh.devices.size * speed.measure_products(c.model.dtype)
   secs = round(plan.row_flops(run) * c.steps * c.batch_size / rate)
-  micro_batches = f"{o.accumulation} micro-batch" + "es" * (o.accumulation > 1)
+  micro_batches = "1 micro-batch"
+  if o.accumulation > 1:
+    micro_batches = f"{o.accumulation} micro-batches"
   batch_size = plan.format_mib(sharding.bytes_per_device(batch))
   lines["per device"] += f", batch {batch_size}, without activations"
   lines = {
@@ -150,19 +152,16 @@ def prepare_inputs(
     c.data, c.length, console
   )
   if tokenizer != run.tokenizer:  # it was a placeholder
-    run = dataclasses.replace(run, tokenizer=tokenizer)
+    config = start.require_words(run.config, tokenizer)
+    run = dataclasses.replace(run, config=config, tokenizer=tokenizer)
   divide = functools.partial(distributed.place_among_equals, "rows")
-  blocks = c.data.block_shards if c.data.order == "blocks" else 0
-  verification = copies.open_verification(
-    folder, divide, cache_gb=c.data.cache_gb, block_shards=blocks
-  )
-  train_rows = rows_folder.open_rows(
-    folder, "train", verification, block_shards=blocks
-  )
+  folder = copies.copy_rows(folder)
+  verification = rows_folder.Verification(folder, divide)
+  train_rows = rows_folder.open_rows(folder, "train")
   rows_folder.check_batch_size(train_rows, c.batch_size)
   if warning := rows_folder.padding_warning(train_rows.manifest):
     console.print(warning, soft_wrap=True)
-  held_out_rows = rows_folder.open_rows(folder, "held_out", verification)
+  held_out_rows = rows_folder.open_rows(folder, "held_out")
   if not len(held_out_rows):
     raise errors.DataError(
       f"'{folder}' has no held-out rows: the text fills a single row. Use more"
@@ -352,7 +351,7 @@ def describe_next_steps(workdir: pathlib.Path) -> str:
 Results are in '{workdir}'. Open {files.REPORT} in a browser to see them all.
 # To fine-tune on your own classified texts:
 {main} --config=finetune_own --config.init={folder} \\
-  --config.finetune.files='train=train.csv dev=dev.csv' \\
+  --config.finetune.train=train.csv --config.finetune.dev=dev.csv \\
   --config.finetune.text=sentence --config.finetune.label=label
 # To measure corrections in a text, as in the paper's table 2:
 {main} --config=corrections \\

@@ -43,6 +43,12 @@ class Annotator(NamedTuple):
 
 def load_annotator(model: str) -> Annotator:
   """Loads a model of spaCy; InputError if it is not installed."""
+  # Not the path of a folder, which a saved config could name.
+  if not model.isidentifier():
+    raise InputError(
+      f"robustness.spacy_model={model!r} is not the name of a package. Set"
+      " --config.robustness.spacy_model=en_core_web_sm, for example."
+    )
   try:
     import spacy
 

@@ -4,8 +4,8 @@
   (folder / "config.json").read_bytes()
 
 An object appears with its whole content. A failed request is repeated for some
-minutes. Orbax gets the same class wherever it opens a URL, through
-`etils.epath`, whose own class has the methods that are missing here.
+minutes. `etils.epath`, and so Orbax, takes these paths as they are; its own
+class has the methods that are missing here.
 
 A folder of several files is whole when its MANIFEST is, which `upload_folder`
 writes last and `download_files` compares with the files.
@@ -18,18 +18,18 @@ import errno
 import functools
 import hashlib
 import json
-import logging
 import os
 import pathlib
 import random
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import fsspec
 import tensorstore as ts
 from etils import epath
+from etils.epath import backend
 
 from truenegs_jax.runtime import errors
 
@@ -37,18 +37,10 @@ Result = TypeVar("Result")
 MANIFEST = "files.json"  # {"files": {name: SHA-256}} of a folder
 REPEAT_SECS = 180.0  # for which a failing request is repeated
 MAX_PAUSE_SECS = 16.0
-PARALLEL = 128  # requests for ranges
 # Answers, not failures: each is the same when the request is repeated.
 ANSWERS = (FileExistsError, FileNotFoundError, errors.TrueNegsError)
 # Fields of a listing that change with a file; servers have some of them.
 LISTED = ("size", "ETag", "etag", "crc32c")
-
-# Else gcsfs asks for the kind of a bucket, again and again without that right.
-os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
-for _name in ("fsspec", "gcsfs", "google.auth", "s3fs"):  # log each failure
-  logging.getLogger(_name).setLevel(logging.CRITICAL)
-for _name in ("gs", "gcs", "s3"):  # other machines write, too
-  fsspec.config.conf.setdefault(_name, {})["use_listings_cache"] = False
 
 
 def repeat(url: str, action: Callable[[], Result]) -> Result:
@@ -119,13 +111,34 @@ def _repeated(method: Callable[..., Any]) -> Callable[..., Any]:
   return call
 
 
+def open_system(scheme: str) -> Any:
+  """Opens the file system of gs or s3, which other machines write to, too.
+
+  fsspec keeps it for the next call.
+  """
+  if scheme == "gs":
+    # The class of the package gcsfs asks for the kind of each bucket, again and
+    # again if this user has no right to know it.
+    from gcsfs.core import GCSFileSystem
+
+    return GCSFileSystem(use_listings_cache=False)
+  return fsspec.filesystem(scheme, use_listings_cache=False)
+
+
+class _Backend(type(backend.fsspec_backend)):  # type: ignore[misc]
+  """Makes epath use `open_system`."""
+
+  def fs(self, path: str | os.PathLike[str]) -> Any:
+    return open_system(os.fspath(path).partition("://")[0])
+
+
 _Path: Any = type(epath.Path("/"))
 
 
-@epath.register_path_cls([f"{scheme}://" for scheme in ("gs", "s3")])
 class BucketPath(_Path):
   """A file or folder in a bucket."""
 
+  _backend = _Backend()
   exists = _repeated(_Path.exists)
   is_dir = _repeated(_Path.is_dir)
   stat = _repeated(_Path.stat)
@@ -176,7 +189,7 @@ class BucketPath(_Path):
   @property
   def system(self) -> Any:
     """The file system of fsspec."""
-    return self._backend.fs(str(self))
+    return open_system(self._uri_scheme)
 
   def read_bytes(self) -> bytes:
     """Reads an object; epath's method needs four requests."""
@@ -241,28 +254,6 @@ class BucketPath(_Path):
         raise _incomplete(self) from e
       if isinstance(expected, str) and _hash_file(to / name) != expected:
         raise _incomplete(self)
-
-
-def read_ranges(ranges: Sequence[tuple[BucketPath, int, int]]) -> list[bytes]:
-  """Reads bytes start to stop - 1 of each object, many ranges at a time."""
-  blocks: dict[int, bytes] = {}
-
-  def act() -> None:
-    left = [i for i in range(len(ranges)) if i not in blocks]
-    paths, starts, stops = zip(*(ranges[i] for i in left), strict=True)
-    answers = paths[0].system.cat_ranges(
-      [*map(str, paths)], starts, stops, batch_size=PARALLEL, on_error="return"
-    )
-    for i, answer in zip(left, answers, strict=True):
-      if isinstance(answer, bytes):
-        blocks[i] = answer
-    for answer in answers:
-      if isinstance(answer, Exception):
-        raise answer
-
-  if ranges:
-    repeat(str(ranges[0][0].parent), act)
-  return [blocks[i] for i in range(len(ranges))]
 
 
 def open_store(folder: BucketPath) -> ts.KvStore:

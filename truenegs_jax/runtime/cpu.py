@@ -33,11 +33,6 @@ def is_enabled(platform: str = "") -> bool:
   return (platform or _get_platform()) == "cpu"
 
 
-def is_gpu() -> bool:
-  """Whether a program is compiled for a GPU."""
-  return _get_platform() in ("gpu", "cuda", "rocm")
-
-
 def _get_platform() -> str:
   if platform := _PLATFORM.get():
     return platform

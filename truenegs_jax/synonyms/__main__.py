@@ -3,20 +3,16 @@
   truenegs synonyms primary stay  # WordNet's
   truenegs synonyms primary stay --vocab=runs/electra_demo  # those of a run
   truenegs synonyms --vocab=vocab.txt --output=table.npz \\
-      --sources='wordnet | pairs path=ppdb.tsv'
+      --sources='wordnet, pairs path=ppdb.tsv'
 
 Other flags mean the same as in a config's `data` and `negatives`;
 negatives.sources='table path=table.npz' takes a table.
 """
 
-import sys
-
 from truenegs_jax.runtime import errors
 
 if __name__ == "__main__":
   errors.start_command()  # before the imports that take time
-  # NLTK does without it, and it takes as long as all other imports.
-  sys.modules["scipy.stats"] = None  # type: ignore[assignment]
 
 import functools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -88,7 +84,9 @@ def run(
     lines.append(f"saved as '{values.output}'")
   stop_words = request.load_stop_words()
   answers = [*describe_words(names, table, normalize, stop_words)]
-  lines += answers + [LEGEND] * any(x.endswith(")") for x in answers)
+  lines += answers
+  if any(x.endswith(")") for x in answers):
+    lines.append(LEGEND)
   console.print("\n".join(lines), soft_wrap=True)
 
 
@@ -96,7 +94,7 @@ def _find_names(
   words: Sequence[str], request: run_table.TableRequest
 ) -> dict[str, Sequence[str]]:
   """Returns all that WordNet has for each word, if that is the first source."""
-  source = request.union[0][0]
+  source = request.parsed[0]
   if source.name != "wordnet" or not words:
     return dict.fromkeys(words, ())
   with wordnet.session(source.options["folder"]) as reader:
@@ -143,7 +141,7 @@ def describe_words(
     else:
       source = table.source if table else "WordNet"
       line = f"{word}: {'no synonyms' if entries else 'not'} in {source}"
-    yield line + f" ({', '.join(others)})" * bool(others)
+    yield f"{line} ({', '.join(others)})" if others else line
 
 
 def _count_tokens(text: str, tokenizer: tokenizer_lib.Tokenizer) -> np.ndarray:
@@ -176,6 +174,11 @@ def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
   string_flag("text", "", "Text to measure coverage of, like data.sources.")
 
 
-if __name__ == "__main__":
+def run_command() -> None:
+  """Defines the flags and runs `main`."""
   define_flags()
   flags_lib.run(main)
+
+
+if __name__ == "__main__":
+  run_command()

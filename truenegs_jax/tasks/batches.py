@@ -47,7 +47,9 @@ def encode(
   seconds = [example.second or "" for example in examples]
   if both_orders:
     examples = [*examples, *examples]
-    firsts, seconds = firsts + seconds, seconds + firsts
+    swapped = [*seconds, *firsts]
+    firsts = [*firsts, *seconds]
+    seconds = swapped
   tokens, types, num_cut = [], [], 0
 
   def encode_texts(texts: Sequence[str]) -> Iterator[list[int]]:

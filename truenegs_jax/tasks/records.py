@@ -40,7 +40,7 @@ GLUE_FIX = (
 SQUAD_FIX = (
   "Set --config.finetune.data=FOLDER with SQuAD's files"
   " (https://rajpurkar.github.io/SQuAD-explorer/dataset/{file}),"
-  " --config.finetune.files='train=FILE dev=FILE' or"
+  " --config.finetune.train=FILE and --config.finetune.dev=FILE, or"
   " --config.finetune.data=hf:rajpurkar/squad."
 )
 
@@ -55,9 +55,12 @@ class Record(NamedTuple):
     """Returns the value in a column; DataError if there is no such column."""
     if column not in self.fields:
       columns = ", ".join(map(repr, itertools.islice(self.fields, 20)))
+      hint = ""
+      if len(self.fields) == 1:
+        hint = " Divide .csv by commas, .tsv by tabs."
       raise DataError(
         f"{self.location}: no column {column!r}. Columns: {columns or 'none'}."
-        + " Divide .csv by commas, .tsv by tabs." * (len(self.fields) == 1)
+        f"{hint}"
       )
     return self.fields[column]
 
@@ -222,8 +225,10 @@ def read_examples(where: str, split: str, task: Task) -> list[Example]:
   records = read_dataset(where, split=split) if is_hub else read_file(where)
   examples = []
   for number, record in enumerate(records):
-    first, second, *_ = (*map(record.text, task.columns), None)
-    column, label = task.label_column, None
+    first, *others = map(record.text, task.columns)
+    second = others[0] if others else None
+    column = task.label_column
+    label = None
     if split != "test" or record.fields.get(column) not in (None, ""):
       label = record.label(column, task.kind, labels=task.labels)
     examples.append(Example(str(number), first, second, label, record.location))
@@ -235,8 +240,9 @@ def official_path(task: Task, split: str, folder: str) -> pathlib.Path:
   root = pathlib.Path(folder).expanduser()
   if task.kind == SPANS:
     return root / f"{split}-v1.1.json"
-  is_matched = task.name == "mnli" and split in ("dev", "test")
-  return root / task.title / f"{split}{'_matched' * is_matched}.tsv"
+  if task.name == "mnli" and split in ("dev", "test"):
+    split = f"{split}_matched"
+  return root / task.title / f"{split}.tsv"
 
 
 def find_official(task: Task, split: str, folder: str) -> pathlib.Path:
@@ -286,8 +292,8 @@ def read_split(
   examples = dict[str, Example]()
   for number, record in enumerate(rows):
     # ELECTRA's code also keeps QQP's few empty questions.
-    pair = [record.text(c, may_be_empty=is_qqp) for c in texts]
-    first, second, *_ = (*pair, None)
+    first, *others = (record.text(c, may_be_empty=is_qqp) for c in texts)
+    second = others[0] if others else None
     key = str(record.value(index) if is_test else number)
     target: str | float | None = None
     if not is_test:

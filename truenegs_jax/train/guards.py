@@ -5,7 +5,6 @@ import math
 import os
 import pathlib
 import signal
-import time
 from collections.abc import Callable
 
 import jax
@@ -47,8 +46,8 @@ class StopSignals:
       os._exit(STOPPED_UNSAVED)
     self.received = signal.Signals(number)
     self._console.print(
-      f"{self.received.name}: finishing this step and saving; send the signal"
-      " again to stop without saving ...",
+      f"{self.received.name}: finishing this step, and saving a pre-training;"
+      " send the signal again to stop at once ...",
       soft_wrap=True,
     )
 
@@ -104,22 +103,6 @@ class StopVote:
     return signal.Signals(number) if number else None
 
 
-class SaveTimer:
-  """Decides after which steps to save, by the clock of the first process."""
-
-  def __init__(self, secs: float, mesh: jax.sharding.Mesh):
-    self._secs, self._vote = secs, Vote(mesh)
-    self._last = time.monotonic()
-
-  def is_due(self) -> bool:
-    """Votes and returns whether `secs` have passed since the last time."""
-    secs = time.monotonic() - self._last
-    is_due = distributed.is_first_process() and secs >= self._secs
-    if is_due:
-      self._last += secs
-    return bool(self._vote.poll(int(is_due)))
-
-
 class SkipGuard:
   """Counts consecutive skipped updates and logs the rows of their batches."""
 
@@ -166,9 +149,9 @@ class SkipGuard:
         f"The loss or the gradient of step {step:,} is not finite"
         f" ({self.consecutive:,} in a row,"
         f" optim.max_skips={self._max_skips:,}). Its rows are listed in"
-        f" '{self._path}'. Run the same command with a higher"
-        " --config.optim.max_skips=NUMBER, or start a new run with a lower"
-        " --config.optim.lr=NUMBER."
+        f" '{self._path}'. Start a new run with a lower"
+        " --config.optim.lr=NUMBER. If this is rare, run the same command"
+        " with a higher --config.optim.max_skips=NUMBER."
       )
 
 

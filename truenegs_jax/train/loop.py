@@ -43,17 +43,21 @@ class Loop:
   is_evaluated: Callable[[int], bool]  # after `done` steps
   evaluate: Callable[[int, step_lib.TrainState], None]
   poll: Callable[[], signal.Signals | None]  # the signal to stop for
-  is_saved: Callable[[int], bool]  # after `done` steps
-  # Arrays and description to save.
-  content: Callable[[step_lib.TrainState], tuple[dict[str, Any], Mapping]]
-  checkpoints: checkpoints_lib.Checkpoints  # has `state`, unless of step 0
   report: Callable[[str], None]
   guard: guards.SkipGuard
   clock: speed.Clock  # has the number of steps
+  # It has `state`, unless of step 0. None: the run is never saved.
+  checkpoints: checkpoints_lib.Checkpoints | None = None
+  is_saved: Callable[[int], bool] = lambda _: False  # after `done` steps
+  # Arrays and description to save.
+  content: Callable[[step_lib.TrainState], tuple[dict[str, Any], Mapping]] = (
+    lambda _: ({}, {})
+  )
 
   def __post_init__(self) -> None:
-    self.done, saved = int(self.state.step), {}
-    if self.done:
+    self.done = int(self.state.step)
+    saved: dict[str, Any] = {}
+    if self.checkpoints and self.done:
       description = self.checkpoints.read_description(self.done)
       saved = description.get(PROGRESS, {})
     self.guard.resume(self.done, saved.get("skips", 0))
@@ -70,8 +74,9 @@ class Loop:
         try:
           stopped_by = self.poll()
         except DiskError:  # rows cannot be read; all processes are here
-          self.save(last=True)
-          self.report(f"Saved at step {self.done:,}.")
+          if self.checkpoints:
+            self.save(last=True)
+            self.report(f"Saved at step {self.done:,}.")
           raise
         if stopped_by:
           break
@@ -105,6 +110,8 @@ class Loop:
       DiskError: the last step, or one of many processes, could not be saved,
         or another run uses the workdir.
     """
+    if self.checkpoints is None:
+      return
     with distributed.watch_step():
       self._flush()
       self.guard.check_pending()

@@ -204,7 +204,8 @@ class LoggedRun:
   workdir: pathlib.Path  # as the user gave it
   first_step: int  # of the checkpoint that it continues
   config: Mapping[str, Any]  # in JSON's types
-  owner: int = 0  # number of this run of a workdir in a bucket
+  # Raises DiskError once another run writes to a workdir in a bucket.
+  check: Callable[[], object] = lambda: None
 
   @functools.cached_property
   def id(self) -> str:
@@ -328,7 +329,8 @@ def _open_logger(name: str, run: LoggedRun) -> Iterator[Writer]:
     if not failed:
       call(log, record["step"], values)
 
-  log, close = call(LOGGERS[name][0], run) or [lambda *_: None] * 2
+  do_nothing: Logger = (lambda *_: None, lambda: None)
+  log, close = call(LOGGERS[name][0], run) or do_nothing
   try:
     yield write
   finally:
@@ -347,13 +349,11 @@ def open_writers(
   """
   with contextlib.ExitStack() as stack:
     stack.callback(line.close)
-    file, writers = None, list[Writer]()
+    file: files.JsonlWriter | None = None
+    writers = list[Writer]()
     if distributed.is_first_process():
-      first_step = run.first_step
-      file = (
-        files.PartsWriter(run.workdir, first_step=first_step, owner=run.owner)
-        if is_bucket(run.workdir)
-        else files.JsonlWriter(run.workdir, first_step=first_step)
+      file = files.JsonlWriter(
+        run.workdir, first_step=run.first_step, check=run.check
       )
       stack.callback(file.close)
       loggers = [stack.enter_context(_open_logger(x, run)) for x in names]
@@ -366,7 +366,7 @@ def open_writers(
     def flush() -> None:
       if is_bucket(run.workdir):
         with distributed.raise_everywhere(f"records {next(_FLUSHES)}"):
-          if isinstance(file, files.PartsWriter):
-            file.flush()
+          if file:
+            file.upload()
 
     yield write, flush

@@ -13,7 +13,6 @@ import jax.numpy as jnp
 import optax
 
 from truenegs_jax.config.sections import Optim
-from truenegs_jax.runtime import cpu, launches
 
 Array = jax.Array
 Schedule = Callable[[Array | int], Array]
@@ -98,18 +97,6 @@ def make_optimizer(
   return optax.chain(*transforms)
 
 
-def global_norm(grads: optax.Updates) -> Array:
-  """Returns the norm of all leaves together, f32 `[]`."""
-  if not cpu.is_gpu():
-    return optax.tree.norm(grads)
-  # One sum of all rows; optax launches two or three kernels for each leaf.
-  # Elsewhere launches cost little, and split rows would have to be gathered.
-  squares = [jnp.square(g) for g in jax.tree.leaves(grads)]
-  rows = [launches.merge(x).sum(-1) if x.ndim > 1 else x for x in squares]
-  row = jax.lax.optimization_barrier(jnp.concatenate([x.ravel() for x in rows]))
-  return jnp.sqrt(jnp.sum(row))
-
-
 def clip_by_norm(
   grads: optax.Updates, max_norm: float, *, apart: str = ""
 ) -> optax.Updates:
@@ -121,7 +108,7 @@ def clip_by_norm(
     own = {name: x for name, x in grads.items() if name.startswith(apart)}
     others = {name: x for name, x in grads.items() if name not in own}
     return clip_by_norm(own, max_norm) | clip_by_norm(others, max_norm)
-  norm = global_norm(grads)
+  norm = optax.tree.norm(grads)
   return jax.tree.map(
     lambda g: jnp.where(norm < max_norm, g, g / norm * max_norm), grads
   )

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from rich.table import Table
 
 from truenegs_jax.data.rows.rows_folder import Rows, Verification
-from truenegs_jax.models import choose_attention, pretrain
+from truenegs_jax.models import attention, pretrain
 from truenegs_jax.objectives import masking, mlm, negatives, output_softmax
 from truenegs_jax.runtime import cpu, distributed, rng
 from truenegs_jax.synonyms import table as table_lib
@@ -67,7 +67,7 @@ def resolve_attention(
 
   `check` tests the kernel on the devices; `platform` is that of absent devices.
   """
-  implementation, line = choose_attention.choose(
+  implementation, line = attention.choose(
     run.config.model.attention,
     run.model.roles.values(),
     mesh,
@@ -312,10 +312,12 @@ def report_lines(
 
 def describe_devices(preset: str, mesh: jax.sharding.Mesh) -> str:
   """Describes the devices of a run, its processes and its mesh."""
-  device, processes = mesh.devices.flat[0], jax.process_count()
+  device = mesh.devices.flat[0]
+  count = jax.process_count()
+  processes = "1 process" if count == 1 else f"{count} processes"
   return (
     f"{mesh.devices.size} x {device.device_kind} ({device.platform}),"
-    f" {processes} process{'es' * (processes != 1)},"
+    f" {processes},"
     f" mesh {preset}: {sharding.format_axes(mesh.shape)}"
   )
 

@@ -197,7 +197,8 @@ class TimeLimit(Clock):
     if not self.limit_secs:
       return False
     end = self.limit_secs - self._reserve_secs / 4
-    return bool(distributed.from_first(name, "over" * (end < self.used_secs())))
+    answer = "over" if end < self.used_secs() else ""
+    return bool(distributed.from_first(name, answer))
 
   def correct(self, done: int) -> None:
     """Corrects `total_steps` between steps; the first process decides.

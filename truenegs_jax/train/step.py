@@ -14,8 +14,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from truenegs_jax.runtime import launches, rng
-from truenegs_jax.train import optim
+from truenegs_jax.runtime import rng
 
 Array = jax.Array
 Terms = dict[str, tuple[Array, Array]]
@@ -201,12 +200,11 @@ def _update(
   loss_is_finite: Array,
 ) -> tuple[TrainState, Terms]:
   """Updates parameters and optimizer if loss and gradient are finite."""
-  grad_norm = optim.global_norm(grads)
+  grad_norm = optax.tree.norm(grads)
   finite = loss_is_finite & jnp.isfinite(grad_norm)
   updates, opt_state = tx.update(grads, state.opt_state, state.params)
-  is_used = launches.tie(finite)
   params, opt_state = jax.tree.map(
-    lambda new, old: jnp.where(is_used, new, old),
+    lambda new, old: jnp.where(finite, new, old),
     (optax.apply_updates(state.params, updates), opt_state),
     (state.params, state.opt_state),
   )

@@ -10,7 +10,6 @@ is known. https://huggingface.co/docs/safetensors/index#format
 import contextlib
 import dataclasses
 import functools
-import itertools
 import math
 import os
 import pathlib
@@ -23,13 +22,12 @@ from types import ModuleType
 from typing import Any
 
 import ml_dtypes
-import msgpack
 import numpy as np
 import safetensors
-from flax import traverse_util
+from flax import serialization, traverse_util
 
 from truenegs_jax.runtime.errors import InputError, printable
-from truenegs_jax.runtime.files import parse_json
+from truenegs_jax.runtime.paths import join_inside
 
 TORCH = "torch==2.13.0"
 TORCH_INDEX = "https://download.pytorch.org/whl/cpu"
@@ -47,8 +45,6 @@ DTYPES = {
 # memory as its text.
 MAX_JSON_BYTES = 2**20
 MAX_NAME, MAX_RANK, MAX_SIZE = 300, 32, 2**48
-# BERT-large has 400 arrays. Flax splits those of over 1 GiB; no BERT has one.
-MAX_FLAX_ARRAYS, MAX_FLAX_BYTES = 2_000, 2**30 + 2**10
 # Flax's names of arrays -> PyTorch's.
 FLAX_ARRAYS = dict.fromkeys(("embedding", "kernel", "scale"), "weight")
 READ_ERRORS = (OSError, ValueError, MemoryError, safetensors.SafetensorError)
@@ -97,29 +93,14 @@ def open_arrays(folder: pathlib.Path) -> Arrays:
 
 
 def find_file(folder: pathlib.Path, name: str) -> pathlib.Path:
-  """Finds a file of a folder; links must not lead out of the folder.
-
-  In the hub's cache, they lead from `models--X--Y/snapshots/REVISION` to
-  `models--X--Y/blobs`, and may lead anywhere in `models--X--Y`.
-  """
-  path = folder / name
+  """Finds a file of a folder by `paths.join_inside`."""
+  path = join_inside(folder, name, key="init")
   try:
-    root, target = folder.resolve(), path.resolve()
-    for parent in root.parents:
-      repository = parent.parent
-      if parent.name == "snapshots" and repository.name.startswith("models--"):
-        root = repository
-        break
-    if not target.is_relative_to(root):
-      raise ValueError(
-        f"it is a link that leads out of the folder, to '{target}'. Copy that"
-        " file into the folder"
-      )
     # Opening a pipe would wait forever.
-    if not stat.S_ISREG(target.stat().st_mode):
+    if not stat.S_ISREG(path.stat().st_mode):
       raise ValueError("it is not a file")
     return path
-  except (OSError, ValueError, RuntimeError) as e:  # RuntimeError: link loops
+  except (OSError, ValueError) as e:
     raise read_error(path, e) from e
 
 
@@ -151,18 +132,18 @@ def _open_safetensors(file: pathlib.Path) -> Arrays:
   with safe_read(file):
     with file.open("rb") as raw:
       num_bytes = int.from_bytes(raw.read(8), "little")
-      if num_bytes > MAX_JSON_BYTES:
-        raise ValueError(f"its header is longer than {MAX_JSON_BYTES:,} bytes")
-      text = raw.read(num_bytes)
-    shapes, dtypes = {}, {}
+    if num_bytes > MAX_JSON_BYTES:
+      raise ValueError(f"its header is longer than {MAX_JSON_BYTES:,} bytes")
+    shapes: dict[str, tuple[int, ...]] = {}
+    dtypes: dict[str, str] = {}
     with safetensors.safe_open(file, "numpy") as opened:
       for name in opened.keys():
         array = opened.get_slice(name)
-        shape, dtype = tuple(array.get_shape()), array.get_dtype()
+        shape = tuple(array.get_shape())
+        dtype = array.get_dtype()
         _check_array(name, shape)
         shapes[name] = shape
         dtypes[name] = DTYPES.get(dtype, dtype.lower())
-    parse_json(text)  # the library accepts a repeated name
     if not shapes:
       raise ValueError("it holds no arrays")
 
@@ -184,42 +165,21 @@ def _check_array(name: str, shape: tuple[int, ...]) -> None:
 
 
 def _load_msgpack(file: pathlib.Path) -> dict[str, np.ndarray]:
-  """Reads a Flax model; flax.serialization would trust what a file claims."""
-  count = itertools.count(1)
-
-  def read_array(kind: int, data: bytes) -> np.ndarray:
-    if kind != 1 or next(count) > MAX_FLAX_ARRAYS:
-      raise ValueError(f"it has too many arrays, or a value of type {kind}")
-    shape, dtype, values = msgpack.unpackb(data, max_array_len=MAX_RANK)
-    if dtype not in DTYPES.values() or min(shape, default=0) < 0:
-      raise ValueError(f"an array cannot be of type {dtype} and shape {shape}")
-    return np.frombuffer(values, dtype).reshape(shape)
-
-  def read_map(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    if not 0 < len(pairs) == len(dict(pairs)):
-      raise ValueError("a map is empty, or a name is repeated")
-    return dict(pairs)
-
-  with file.open("rb") as raw:
-    unpacker = msgpack.Unpacker(
-      raw,
-      ext_hook=read_array,
-      object_pairs_hook=read_map,
-      max_buffer_size=MAX_FLAX_BYTES,
-      max_map_len=MAX_FLAX_ARRAYS,
-      max_str_len=MAX_NAME,
-      max_array_len=0,
-    )
-    tree = unpacker.unpack()
-  if not isinstance(tree, dict) or unpacker.tell() < file.stat().st_size:
+  """Reads a Flax model with Flax, whose format has no code."""
+  tree = serialization.msgpack_restore(file.read_bytes())
+  if not isinstance(tree, dict):
     raise ValueError("it is not one map of arrays")
   arrays: dict[str, np.ndarray] = {}
   for path, x in traverse_util.flatten_dict(tree).items():
-    name = ".".join([*path[:-1], FLAX_ARRAYS.get(path[-1], path[-1])])
+    name = ".".join([*map(str, path[:-1]), FLAX_ARRAYS.get(path[-1], path[-1])])
     if not isinstance(x, np.ndarray) or name in arrays:
-      raise ValueError(f"{name[:MAX_NAME]!r} is not one array of up to 1 GiB")
+      raise ValueError(f"{name[:MAX_NAME]!r} is not one array")
+    if x.dtype.name not in DTYPES.values():
+      raise ValueError(f"an array cannot be of type {x.dtype}")
     _check_array(name, x.shape)
     arrays[name] = x.T if path[-1] == "kernel" else x
+  if not arrays:
+    raise ValueError("it holds no arrays")
   return arrays
 
 
@@ -294,8 +254,9 @@ def safe_read(file: pathlib.Path) -> Iterator[None]:
 
 def torch_command() -> str:
   """Returns the command that installs PyTorch; on Linux its small CPU build."""
-  is_linux = sys.platform == "linux"  # where PyPI has only the build with CUDA
-  return f"pip install {TORCH}" + f" --index-url {TORCH_INDEX}" * is_linux
+  if sys.platform == "linux":  # where PyPI has only the build with CUDA
+    return f"pip install {TORCH} --index-url {TORCH_INDEX}"
+  return f"pip install {TORCH}"
 
 
 # Functions that open a folder's weights; the first of the files is read.

@@ -166,18 +166,18 @@ def export_weights(
         " Choose another --output."
       )
   weights = Weights(init, report)
-  model, tokenizer, fitted = load.fit_own_model(weights, report)
+  model, tokenizer, matched = load.match_own_model(weights, report)
   # A report would name a generator that is not written.
-  params = load.load_params(fitted, report=lambda line: None)
+  params = load.load_params(matched, report=lambda line: None)
   random_modules = {}
-  for role, network in fitted.networks.items():
-    random_modules[role] = names = fitted.missing_modules(role)
+  for role, network in matched.networks.items():
+    random_modules[role] = names = matched.missing_modules(role)
     if names:
       report(f"init: NOT in {network.location}, so DRAWN AT RANDOM: {names}.")
-  base, name = model_card.find_models(init), model_card.hide_folders(init)
+  name = model_card.hide_folders(init)
   origin = model_card.ModelOrigin(
     {"Training": f"* Converted, not trained, by truenegs_jax from: `{name}`"},
-    metadata={**model_card.read_metadata(init), "base_model": base},
+    limits=["The licence of the original applies."],
     random_modules=random_modules,
   )
   roles = tuple(weights.networks)
@@ -275,7 +275,6 @@ def compare_logits(
       f"Not compared with transformers: {e.name or 'PyTorch'} is not installed."
       f" To compare, run {arrays.torch_command()} and export again."
     )
-  transformers.utils.logging.disable_progress_bar()
   inputs = _random_inputs(next(iter(model.roles.values())))
   is_real_BxL = inputs["documents"] != 0
   lines, expected = [], _compute_logits(params, model, inputs)

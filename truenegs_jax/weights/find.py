@@ -4,8 +4,9 @@ Weights("released/electra")               folder of one network or of a pair
 Weights("google/electra-base-discriminator, google/electra-base-generator")
 Weights("runs/mine"), Weights("runs/mine/checkpoints/500")
 
-They are located and opened once, when first needed. `fit.fit` compares them
-with a model, and `load.load_params` reads what fits.
+They are located and opened once, when first needed.
+`match.match_weights` compares them with a model, and `load.load_params` reads
+what fits.
 """
 
 import dataclasses
@@ -29,7 +30,12 @@ from truenegs_jax.runtime import cache
 from truenegs_jax.runtime import files as runtime_files
 from truenegs_jax.runtime.errors import DiskError, InputError, TrueNegsError
 from truenegs_jax.runtime.files import atomic_folder, disk_errors, short_sha256
-from truenegs_jax.runtime.paths import is_bucket, is_hub_name, open_path
+from truenegs_jax.runtime.paths import (
+  is_bucket,
+  is_hub_name,
+  join_inside,
+  open_path,
+)
 from truenegs_jax.weights import hf_folder, hf_names
 from truenegs_jax.weights.arrays import FORMATS, Arrays
 from truenegs_jax.weights.hf_folder import Network
@@ -38,8 +44,6 @@ from truenegs_jax.workdir import files, saved_model
 # Models in a workdir of fine-tuning, in a folder of a task, and of one run.
 TASK_MODELS = ("*/seed-*/model", "seed-*/model", "model")
 PAIR = ("discriminator", "generator")  # roles of two locations
-# Files of the hub to download: the card names language and license.
-HUB_FILES = ["README.md", *tokenizer_lib.HUB_FILES]
 # A branch, a tag, a commit or refs/pr/N.
 REVISION = re.compile(r"(?!.*\.\.)\w([\w./-]*[\w-])?", re.ASCII)
 OFFLINE = (
@@ -179,12 +183,7 @@ def _open_folder(folder: pathlib.Path) -> Iterable[Network]:
 
 def _open_subfolder(folder: pathlib.Path, role: str) -> Network:
   """Opens a subfolder, which must hold the role that it is named after."""
-  path = folder / role
-  if not path.resolve().is_relative_to(folder.resolve()):
-    raise InputError(
-      f"init: '{path}' is a link that leads out of the folder. Pass both"
-      " folders: --config.init=DISCRIMINATOR,GENERATOR."
-    )
+  path = join_inside(folder, role, key="init")
   network = _assume_role(_open_network(path), role)
   if network.role != role:
     raise InputError(
@@ -213,7 +212,7 @@ def _open_network(folder: pathlib.Path) -> Network:
   source = cast(Any, folder)
   listed = source.list_files()
   formats = [name for name in FORMATS if name in listed]
-  names = *HUB_FILES[1:], hf_folder.CHECKSUMS, *formats[:1]  # without the card
+  names = *tokenizer_lib.HUB_FILES, hf_folder.CHECKSUMS, *formats[:1]
   chosen = {name: listed[name] for name in names if name in listed}
   key = short_sha256(str(folder), json.dumps(chosen, sort_keys=True))
   copy = cache.folder() / "buckets" / f"{folder.name}-{key}"
@@ -308,7 +307,11 @@ def download(name: str, *, report: Report) -> pathlib.Path:
         huggingface_hub.snapshot_download(
           repo,
           revision=revision or None,
-          allow_patterns=[*HUB_FILES, weights, f"{hf_names.DETECTOR}/*"],
+          allow_patterns=[
+            *tokenizer_lib.HUB_FILES,
+            weights,
+            f"{hf_names.DETECTOR}/*",
+          ],
         )
       )
       if has_weights := (folder / weights).exists():

@@ -1,7 +1,7 @@
 """Loads weights into the parameters of a model, or a model of their size.
 
 networks = Weights("released/electra").for_roles(model.roles)
-params = load_params(fit(networks, model, tokenizer))
+params = load_params(match_weights(networks, model, tokenizer))
 """
 
 import dataclasses
@@ -13,11 +13,12 @@ import jax
 import numpy as np
 from flax import traverse_util
 
+from truenegs_jax.config.sections import FROM_WEIGHTS
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
 from truenegs_jax.models import pretrain
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.tasks import task as task_lib
-from truenegs_jax.weights import fit, hf_names
+from truenegs_jax.weights import hf_names, match
 from truenegs_jax.weights.find import Report, Weights
 from truenegs_jax.weights.hf_folder import Network
 
@@ -26,8 +27,8 @@ Flat = dict[str, np.ndarray]  # parameters by path
 # to the largest weight.
 ROUNDING = 1e-6
 MODELS = ({"bert"}, {"discriminator"}, {"discriminator", "generator"})
-# Sizes of the generator of a discriminator without one.
-DUMMY_GENERATOR = "embedding_size={0} width={0} layers=1 heads=1 ffn=1"
+# Sizes of the generator of a discriminator without one, beside its width.
+DUMMY_GENERATOR = {"layers": 1, "heads": 1, "ffn": 1}
 # Fields of EncoderConfig -> fields of Hugging Face's config.json: BERT's, and
 # ModernBERT's.
 RATES = {
@@ -75,13 +76,13 @@ def load(init: str, *, report: Report = print) -> Pretrained:
       one of another size; damaged weights.
     CheckpointError: a run that cannot be read.
   """
-  model, tokenizer, fitted = fit_own_model(Weights(init, report), report)
-  return Pretrained(model, load_params(fitted, report=report), tokenizer)
+  model, tokenizer, matched = match_own_model(Weights(init, report), report)
+  return Pretrained(model, load_params(matched, report=report), tokenizer)
 
 
-def fit_own_model(
+def match_own_model(
   weights: Weights, report: Report
-) -> tuple[pretrain.Model, Tokenizer, fit.Fit]:
+) -> tuple[pretrain.Model, Tokenizer, match.MatchedWeights]:
   """Makes a model of the weights' sizes; of one network, headers are read."""
   networks = weights.networks
   if set(networks) not in MODELS:
@@ -96,7 +97,8 @@ def fit_own_model(
     report(f"init: dropped {padding:,} rows of padding.")
   fields: dict[str, Any] = {
     "vocab_size": len(tokenizer.vocab),
-    "variant": kept.variant,
+    "variant": FROM_WEIGHTS,
+    **kept.sizes,
     "backbone": kept.backbone,
     "max_positions": kept.fields["max_position_embeddings"],
     **kept.thetas,
@@ -109,32 +111,32 @@ def fit_own_model(
   model: pretrain.Model
   if kept.role == "bert":
     model = pretrain.make_bert(**fields)
-    pooler = bool(fit.unused_pooler_names(kept, model, "bert"))
+    pooler = bool(match.unused_pooler_names(kept, model, "bert"))
     model = model.clone(pooler=pooler)
   else:
     size = kept.fields.get("embedding_size", kept.fields["hidden_size"])
-    generator = DUMMY_GENERATOR.format(size)
+    sizes = {"width": size, **DUMMY_GENERATOR}
     if "generator" in networks:
-      generator = networks["generator"].variant
-    fields |= {"generator_variant": generator, "generator_multiplier": 1.0}
+      sizes = networks["generator"].generator_sizes
+    fields |= {"generator_sizes": sizes, "generator_multiplier": 1.0}
     model = pretrain.make_electra(**fields)
   model = model.clone(tokenizer=tokenizer)
   skip = "words" if padding else ""
-  fitted = fit.fit(networks, model, tokenizer, init_skip=skip)
+  matched = match.match_weights(networks, model, tokenizer, init_skip=skip)
   if len(networks) > 1:
-    both = set.intersection(*map(set, fitted.names.values()))
+    both = set.intersection(*map(set, matched.names.values()))
     flats = (
-      {x: _read_array(network, x, fitted.names[role][x]) for x in both}
+      {x: _read_array(network, x, matched.names[role][x]) for x in both}
       for role, network in networks.items()
     )
     if any(_list_differences(*flats)):
       model = model.clone(sharing="none")
-      fitted = dataclasses.replace(fitted, model=model)
-  return model, tokenizer, fitted
+      matched = dataclasses.replace(matched, model=model)
+  return model, tokenizer, matched
 
 
 def load_params(
-  fitted: fit.Fit,
+  matched: match.MatchedWeights,
   *,
   seed: int = 0,
   complete: bool = False,
@@ -154,16 +156,18 @@ def load_params(
   Raises InputError for embeddings that are shared or tied, but differ, and for
   weights that are not finite; CheckpointError for an unreadable run.
   """
-  flat = _join_networks(fitted, _read_networks(fitted, report))
-  for network in fitted.networks.values():
+  flat = _join_networks(matched, _read_networks(matched, report))
+  for network in matched.networks.values():
     network.arrays.release()
   init_params = functools.cache(
-    lambda: traverse_util.flatten_dict(draw_params(fitted.model, seed), sep="/")
+    lambda: traverse_util.flatten_dict(
+      draw_params(matched.model, seed), sep="/"
+    )
   )
-  if "words" in fitted.skip:
-    flat |= _carry_words(fitted, flat, init_params, report)
-  _report_missing(fitted, report, complete=complete)
-  flat |= {path: init_params()[path] for path in fitted.missing}
+  if "words" in matched.skip:
+    flat |= _carry_words(matched, flat, init_params, report)
+  _report_missing(matched, report, complete=complete)
+  flat |= {path: init_params()[path] for path in matched.missing}
   return traverse_util.unflatten_dict(flat, sep="/")
 
 
@@ -173,30 +177,34 @@ def draw_params(model: hf_names.Model, seed: int) -> dict[str, Any]:
   return jax.device_get(init())
 
 
-def _read_networks(fitted: fit.Fit, report: Report) -> dict[str, Flat]:
+def _read_networks(
+  matched: match.MatchedWeights, report: Report
+) -> dict[str, Flat]:
   """Reads the parameters of all networks, each with its embeddings."""
   flats = {}
-  for role, network in fitted.networks.items():
-    params = _read_network(network, fitted.names[role], fitted.model)
-    if unused := fit.unused_pooler_names(network, fitted.model, role):
+  for role, network in matched.networks.items():
+    params = _read_network(network, matched.names[role], matched.model)
+    if unused := match.unused_pooler_names(network, matched.model, role):
       report(
         f"init: dropped {', '.join(unused)} of {network.location}. To keep"
         " them, set --config.model.pooler=True."
       )
-    if fitted.task:
-      params |= _convert_task_head(params, network, fitted.task, report)
+    if matched.task:
+      params |= _convert_task_head(params, network, matched.task, report)
     flats[role] = params
   return flats
 
 
-def _join_networks(fitted: fit.Fit, flats: Mapping[str, Flat]) -> Flat:
+def _join_networks(
+  matched: match.MatchedWeights, flats: Mapping[str, Flat]
+) -> Flat:
   """Joins networks; what they share is the first one's, or must be equal."""
   kept, masked = next(iter(flats.values())), flats.get("generator", {})
-  sharing = getattr(fitted.model, "sharing", "full")
+  sharing = getattr(matched.model, "sharing", "full")
   if sharing == "full":
     for name, difference in _list_differences(kept, masked):
       raise InputError(
-        f"init: {fitted.networks['generator'].location} does not share the"
+        f"init: {matched.networks['generator'].location} does not share the"
         f" discriminator's embeddings. {name} differs by up to"
         f" {difference:.3g}. Pass two networks that were trained together, or"
         " only the discriminator. Its generator then starts from scratch. To"
@@ -276,12 +284,12 @@ def _convert_task_head(
   if task.kind == task_lib.SCORE:
     offset, scale = task.scale
     return {KERNEL: kernel_DxC / scale, BIAS: (bias_C - offset) / scale}
-  saved = [name.casefold() for name in fit.read_labels(network.fields)]
+  saved = [name.casefold() for name in match.read_labels(network.fields)]
   expected = [name.casefold() for name in task.labels]
   if sorted(saved) != sorted(expected) or len(set(saved)) < len(saved):
     report(
       f"init: assuming that the classes of {network.location}"
-      f" ({fit.list_names(saved)}) are {fit.list_names(expected)}, in this"
+      f" ({match.list_names(saved)}) are {match.list_names(expected)}, in this"
       " order."
     )
     return {}
@@ -290,21 +298,24 @@ def _convert_task_head(
 
 
 def _carry_words(
-  fitted: fit.Fit, flat: Flat, init_params: Callable[[], Flat], report: Report
+  matched: match.MatchedWeights,
+  flat: Flat,
+  init_params: Callable[[], Flat],
+  report: Report,
 ) -> Flat:
   """Returns `WORD_ARRAYS` with the rows in the order of the run's V words.
 
   New words get those of `init_params`, of a run from scratch, `[V, ...]`. The
   tables in `flat` may have more rows than words: padding to a round number.
   """
-  num_rows, vocab = len(flat[WORD_ARRAYS[0]]), fitted.tokenizer.vocab
-  network = next(iter(fitted.networks.values()))
+  num_rows, vocab = len(flat[WORD_ARRAYS[0]]), matched.tokenizer.vocab
+  network = next(iter(matched.networks.values()))
   row_of = {token: i for i, token in enumerate(network.tokenizer.vocab)}
   rows_V = np.array([row_of.get(token, -1) for token in vocab])
   new = [token for token in vocab if token not in row_of]
   kept = len(vocab) - len(new)
   if new or kept < num_rows:
-    listed = f" ({fit.list_names(new)})" if new else ""
+    listed = f" ({match.list_names(new)})" if new else ""
     report(
       f"init: copied the rows of {kept:,} of {len(vocab):,} words. Dropped"
       f" {num_rows - kept:,} rows. Words drawn at random: {len(new):,}{listed}."
@@ -317,7 +328,9 @@ def _carry_words(
   return carried
 
 
-def _report_missing(fitted: fit.Fit, report: Report, *, complete: bool) -> None:
+def _report_missing(
+  matched: match.MatchedWeights, report: Report, *, complete: bool
+) -> None:
   """Reports missing parameters; raises InputError if `complete`."""
 
   def list_modules(paths: Sequence[str]) -> str:  # "bert, pooled/pooler"
@@ -325,18 +338,18 @@ def _report_missing(fitted: fit.Fit, report: Report, *, complete: bool) -> None:
     names = ("/".join(p[:2]) if p[0] == "pooled" else p[0] for p in parts)
     return ", ".join(dict.fromkeys(names))
 
-  paths = fitted.missing
+  paths = matched.missing
   if complete and paths:
     raise InputError(
-      f"init: {fitted.location} lacks {list_modules(paths)}, which would be"
+      f"init: {matched.location} lacks {list_modules(paths)}, which would be"
       " drawn at random. Pass complete weights."
     )
-  shapes = hf_names.flat_shapes(fitted.model)
-  head = [path for path in shapes if path.startswith(fit.TASK_HEAD)]
+  shapes = hf_names.flat_shapes(matched.model)
+  head = [path for path in shapes if path.startswith(match.TASK_HEAD)]
   other = [path for path in paths if path not in head]
   if other:
     modules = list_modules(other)
-    report(f"init: NOT in {fitted.location}, so DRAWN AT RANDOM: {modules}.")
+    report(f"init: NOT in {matched.location}, so DRAWN AT RANDOM: {modules}.")
   if len(other) < len(paths):
     part = "" if set(head) <= set(paths) else "last layer of the "
     report(f"init: the {part}task head starts from scratch.")

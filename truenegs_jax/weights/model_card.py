@@ -1,16 +1,11 @@
-"""Writes the model card (README.md) of an exported model.
+"""Writes the model card (README.md) of an exported model: one page.
 
-Cards name weights, texts and commands without the folders of this machine.
+Cards name weights and texts without the folders of this machine.
 """
 
-import contextlib
 import dataclasses
 import importlib
-import os
-import pathlib
 import re
-import shlex
-import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,8 +13,6 @@ import jax
 
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
 from truenegs_jax.models import finetune, pretrain
-from truenegs_jax.runtime.files import read_file
-from truenegs_jax.runtime.paths import is_hub_name, open_path
 from truenegs_jax.tasks import task as task_lib
 from truenegs_jax.weights import hf_names
 
@@ -47,15 +40,12 @@ outputs = model(**tokenizer("A sentence.", return_tensors="pt"))
 * Size: {parameters:,} parameters, {layers} layers of {width} units,
   at most {max_positions} tokens
 * Vocabulary: {vocab_size:,} entries, {case}, accents are {accents}
-* To check the files: `sha256sum -c SHA256SUMS`
 
-{sections}## Limits and biases
+{sections}## Limits
 
 * truenegs_jax filtered no text and measured no bias. Expect the errors,
   stereotypes and gaps of the text.
 {limits}
-## Versions
-
 Written by truenegs_jax {version} with jax {jax_version}, for transformers 4.57
 and 5.
 """
@@ -101,19 +91,17 @@ OUTSIDE = re.compile(
   r"(?<![^\s=,|&:'\"(\[])((hf|gs|s3):)?(~[^/]*|\.\.)?/([^=,|&]*/)?"
   r"(?=[^\s=,|&])"
 )
-ROLE_FOLDERS = ("", "discriminator", "bert")
 
 
 @dataclasses.dataclass(frozen=True)
 class ModelOrigin:
   """Where the weights of an export come from, without paths of this machine."""
 
-  # Heading -> Markdown: data, training, evaluation and citation.
+  # Heading -> Markdown: training and evaluation.
   sections: Mapping[str, str] = dataclasses.field(default_factory=dict)
   limits: Sequence[str] = ()  # lines of a Markdown list
   recipe: str = ""  # of a training, for the title; "" if they were converted
-  # For the hub, arguments of `huggingface_hub.ModelCardData`.
-  metadata: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  language: str = ""  # ISO 639-1, for the hub; "" if unknown
   # Role -> Hugging Face's names of modules drawn at random.
   random_modules: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
@@ -190,25 +178,25 @@ def _fill_card(
 ) -> str:
   import huggingface_hub  # slow to import
 
-  config, family = model.roles[role], hf_names.network_names(model, role).family
-  metadata: dict[str, Any] = {
-    **{name: x or None for name, x in origin.metadata.items()},
-    "license": origin.metadata.get("license") or "unknown",
-    "library_name": "transformers",
-    "pipeline_tag": pipeline,
-    "tags": [family, "truenegs_jax"],
-  }
+  config = model.roles[role]
+  family = hf_names.network_names(model, role).family
+  sections = [f"## {name}\n\n{x}\n\n" for name, x in origin.sections.items()]
+  metadata = huggingface_hub.ModelCardData(
+    language=origin.language or None,
+    license="unknown",
+    library_name="transformers",
+    pipeline_tag=pipeline,
+    tags=[family, "truenegs_jax"],
+  )
   return _CARD.format(
-    metadata=huggingface_hub.ModelCardData(**metadata).to_yaml(),
+    metadata=metadata.to_yaml(),
     layers=config.layers,
     width=config.width,
     max_positions=config.max_positions,
     vocab_size=config.vocab_size,
     case="text is lower-cased" if tokenizer.lowercase else "cased",
     accents="stripped" if tokenizer.strip_accents else "kept",
-    sections="".join(
-      f"## {heading}\n\n{text}\n\n" for heading, text in origin.sections.items()
-    ),
+    sections="".join(sections),
     limits="".join(f"* {line}\n" for line in origin.limits),
     version=importlib.import_module("truenegs_jax").__version__,
     jax_version=jax.__version__,
@@ -219,62 +207,3 @@ def _fill_card(
 def hide_folders(text: str) -> str:
   """Reduces paths that lead out of the working directory to their last part."""
   return OUTSIDE.sub("", text)
-
-
-def hide_in_command(command: str) -> str:
-  """Hides folders in a shell command, --workdir and where truenegs is."""
-  words = re.sub(r"^.*?\btruenegs(_jax)? ", "truenegs ", command)
-  kept = [x for x in shlex.split(words) if not x.startswith("--workdir=")]
-  return shlex.join(map(hide_folders, kept))
-
-
-def find_datasets(text: str) -> list[str]:
-  """Returns the hub's data sets among the hf:NAME of a config value."""
-  names = re.findall(r"\bhf:([^\s,:'\"]+)", text)
-  return [x for x in names if is_hub_name(x) and not os.path.exists(x)]
-
-
-def find_models(init: str) -> list[str]:
-  """Returns the models in the hub's cache that `config.init` names."""
-  from huggingface_hub import constants
-
-  cache = pathlib.Path(constants.HF_HUB_CACHE)
-  names = [x.strip().partition("@")[0] for x in init.split(",")]
-  folders = {x: cache / f"models--{x.replace('/', '--')}" for x in names}
-  return [x for x in names if folders[x].exists() and not os.path.exists(x)]
-
-
-def describe_base(init: str) -> dict[str, Any]:
-  """Returns the metadata of weights that were trained further."""
-  names = find_models(init)
-  relation = {"base_model_relation": "finetune"} if names else {}
-  return {"base_model": names, **relation}
-
-
-def read_metadata(init: str) -> dict[str, Any]:
-  """Returns language and license that the card of weights names.
-
-  The card is in a folder, or in the hub's cache after a download.
-  """
-  import huggingface_hub  # slow to import
-  import yaml
-
-  name = init.partition(",")[0].strip()
-  folder = open_path("init", name)
-  paths = [folder / role / "README.md" for role in ROLE_FOLDERS if init]
-  repo, _, revision = name.partition("@")
-  if is_hub_name(repo):
-    cached = huggingface_hub.try_to_load_from_cache(
-      repo, "README.md", revision=revision or None
-    )
-    paths += [pathlib.Path(cached)] if isinstance(cached, str) else []
-  for path in paths:
-    with contextlib.suppress(
-      OSError, ValueError, RecursionError, yaml.YAMLError
-    ):
-      with tempfile.NamedTemporaryFile() as file:  # `path` may be in a bucket
-        file.write(read_file(path))
-        file.flush()
-        metadata = huggingface_hub.metadata_load(file.name) or {}
-      return {name: metadata.get(name) for name in ("language", "license")}
-  return {}

@@ -9,15 +9,15 @@ import os
 import pathlib
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from typing import IO, Any, NamedTuple
 
 from truenegs_jax.config.keys import flatten
 from truenegs_jax.config.tables import TABLES
 from truenegs_jax.runtime import files
 from truenegs_jax.runtime.errors import CheckpointError, InputError
 from truenegs_jax.runtime.paths import is_bucket
-from truenegs_jax.runtime.uploads import Uploads
+from truenegs_jax.runtime.uploads import GrowingFolder
 from truenegs_jax.workdir.steps import LOCK, STEP, list_steps
 
 CHECKPOINTS = "checkpoints"  # folder of steps
@@ -35,15 +35,9 @@ TENSORBOARD = "tensorboard"  # folder of TensorBoard's events
 WANDB = "wandb"  # folder of Weights & Biases; the name is theirs
 LOGGED_ID = "logged_id.txt"  # of the run in W&B
 METRICS = "metrics.jsonl"  # one JSON object per line
-# Of its parts in a bucket, where nothing is appended. At the end of a run, the
-# file has all of them. A run writes only to those with the number of its lease.
-PARTS = "metrics"
-PART_BYTES = 2**18  # after which the next part begins
-FLUSH_SECS = 30.0
-PART = re.compile(r"\d+-(\d+)\.jsonl")  # owner, number of steps before it
 DAMAGED = "metrics_damaged.jsonl"  # lines that were no records
 RUNNING, FINISHED, STOPPED = "running", "finished", "stopped"  # states
-WITHDRAWN = b"{}\n"  # content of results in a bucket that are out of date
+REMOVED = b"{}\n"  # content of results in a bucket that are out of date
 # Of a record: rises with another name, unit or meaning, not with a new field.
 VERSION = 1
 COMMON = ("version", "step", "time", "split")  # fields that are no metrics
@@ -187,34 +181,42 @@ def is_running(path: pathlib.Path) -> bool:
 
 
 def has_results(workdir: pathlib.Path) -> bool:
-  """Returns whether there are results, not withdrawn ones."""
+  """Returns whether there are results, none that are out of date."""
   path: Any = workdir / RESULTS
   if not is_bucket(path):
     return path.exists()
   with contextlib.suppress(FileNotFoundError):
-    return path.stat().length > len(WITHDRAWN)
+    return path.stat().length > len(REMOVED)
   return False
 
 
-def withdraw(path: pathlib.Path) -> None:
+def remove_outdated(path: pathlib.Path) -> None:
   """Removes JSON that is out of date; in a bucket, it becomes empty."""
   if not is_bucket(path):
     with files.disk_errors(path):
       path.unlink(missing_ok=True)
   elif path.exists():
-    path.write_bytes(WITHDRAWN)
+    path.write_bytes(REMOVED)
 
 
 class JsonlWriter:
-  """Appends records to metrics.jsonl."""
+  """Appends records to metrics.jsonl, in a bucket once a minute."""
 
-  def __init__(self, workdir: pathlib.Path, *, first_step: int):
+  def __init__(
+    self,
+    workdir: pathlib.Path,
+    *,
+    first_step: int,
+    check: Callable[[], object] = lambda: None,
+  ):
     """Opens the file and drops the records of steps after `first_step`.
 
     A killed run wrote them after its last checkpoint; the resumed run repeats
-    these steps. Moves damaged lines to DAMAGED, with a warning.
+    these steps. Moves damaged lines to DAMAGED, with a warning. In a bucket,
+    `check` raises DiskError once another run writes to the workdir.
     """
-    self._path = workdir / METRICS
+    self._folder = GrowingFolder(workdir, check)
+    self._path = self._folder.local / METRICS
     kept, damaged = [], []
     for line, record in iterate_records(workdir):
       if record is None:
@@ -224,8 +226,9 @@ class JsonlWriter:
     if damaged:
       files.append(workdir / DAMAGED, b"".join(damaged))
       print(
-        f"warning: '{self._path}' had damaged lines ({len(damaged):,}), now in"
-        f" {DAMAGED}. Curves and model cards lack them; the model does not."
+        f"warning: '{workdir / METRICS}' had damaged lines ({len(damaged):,}),"
+        f" now in {DAMAGED}. Curves and model cards lack them; the model does"
+        " not."
       )
     with files.atomic_file(self._path) as file:
       file.writelines(kept)
@@ -245,57 +248,21 @@ class JsonlWriter:
           f"warning: '{self._path}' could not be written: {e.strerror}. The run"
           " goes on and keeps the lines in memory. Free some space."
         )
+    self._folder.update()
 
   def close(self) -> None:
     """Closes the file; raises DiskError if it lacks records."""
-    with self._file, files.disk_errors(self._path):
-      self._flush()
+    with contextlib.closing(self._folder), self._file:
+      with files.disk_errors(self._path):
+        self._flush()
+
+  def upload(self) -> None:
+    """Writes all records to the bucket now; DiskError if that fails."""
+    self._folder.flush()
 
   def _flush(self) -> None:
     while self._pending:
       self._pending = self._pending[self._file.write(self._pending) :]
-
-
-class PartsWriter:
-  """Writes records to a bucket, as `JsonlWriter` does to a disk."""
-
-  def __init__(self, workdir: pathlib.Path, *, first_step: int, owner: int):
-    """Begins a part, which replaces the records of steps after `first_step`."""
-    self._workdir, self._owner = workdir, owner
-    self._uploads = Uploads(FLUSH_SECS)
-    self._step = first_step  # of the newest record
-    self._begin_part()
-
-  def write(self, record: Record) -> None:
-    """Adds one record, with a warning later if the bucket is out of reach."""
-    if len(self._lines) >= PART_BYTES:
-      self._begin_part()
-    self._lines += make_line(record)
-    self._step = record["step"]
-    self._uploads.put({self._part: self._lines})
-
-  def flush(self) -> None:
-    """Writes all records now; raises TrueNegsError if it cannot."""
-    self._uploads.flush()
-
-  def close(self) -> None:
-    """Writes all records, and metrics.jsonl unless another run has taken over.
-
-    Raises DiskError if the bucket lacks records or cannot be reached.
-    """
-    self._uploads.close()
-    parts = self._part.parent.iterdir()
-    names = filter(PART.fullmatch, (x.name for x in parts))
-    if max(names).partition("-")[0] > f"{self._owner:06}":
-      return
-    lines = [line for line, _ in iterate_records(self._workdir)]
-    with files.atomic_file(self._workdir / METRICS) as file:
-      file.writelines(lines)
-
-  def _begin_part(self) -> None:
-    name = f"{self._owner:06}-{self._step:010}.jsonl"
-    self._part, self._lines = self._workdir / PARTS / name, b""
-    self._uploads.put({self._part: b""})
 
 
 def make_line(record: Record) -> bytes:
@@ -321,47 +288,24 @@ def read_records(workdir: pathlib.Path) -> list[dict]:
 
 def list_recorded(workdir: pathlib.Path, pattern: str) -> list[pathlib.Path]:
   """Returns the folders in `pattern` that have records, sorted."""
-  paths = workdir.glob(f"{pattern}/{PARTS}*")  # METRICS and parts
-  return sorted({path.parent for path in paths})
+  return sorted(path.parent for path in workdir.glob(f"{pattern}/{METRICS}"))
 
 
 def iterate_records(workdir: pathlib.Path) -> Lines:
   """Yields the lines of metrics.jsonl and their records, None if damaged."""
-  if is_bucket(workdir):
-    yield from _iterate_parts(workdir)
-  elif (path := workdir / METRICS).is_file():
-    with path.open("rb") as file:
-      yield from _parse_lines(file)
+  path = workdir / METRICS
+  if not path.is_file():
+    return
+  with _open_lines(path) as lines:
+    for line in lines:
+      record = _parse_record(line)
+      # The last line may still be written, or a kill may have cut it off.
+      if record is not None or (line.strip() and line.endswith(b"\n")):
+        yield line.rstrip(b"\n") + b"\n", record
 
 
-def _iterate_parts(workdir: pathlib.Path) -> Lines:
-  """Yields lines and records of metrics.jsonl and of its parts, each once.
-
-  A part of a run that continued after some steps replaces those of later steps.
-  """
-  names = sorted(path.name for path in (workdir / PARTS).iterdir())
-  parts = [match for name in names if (match := PART.fullmatch(name))]
-  firsts, seen = [int(match[1]) for match in parts], set[Any]()
-  paths = [workdir / PARTS / match[0] for match in parts]
-  for index, path in enumerate([workdir / METRICS, *paths]):
-    last = min(firsts[index:], default=math.inf)
-    try:
-      lines = io.BytesIO(path.read_bytes())
-    except FileNotFoundError:  # it is written at the end of a run
-      continue
-    for line, record in _parse_lines(lines):
-      key = (record["step"], record["split"]) if record else line
-      if key not in seen and (record is None or record["step"] <= last):
-        seen.add(key)
-        yield line, record
-
-
-def _parse_lines(lines: Iterable[bytes]) -> Lines:
-  for line in lines:
-    record = _parse_record(line)
-    # The last line may still be written, or a kill may have cut it off.
-    if record is not None or (line.strip() and line.endswith(b"\n")):
-      yield line.rstrip(b"\n") + b"\n", record
+def _open_lines(path: pathlib.Path) -> IO[bytes]:
+  return io.BytesIO(path.read_bytes()) if is_bucket(path) else path.open("rb")
 
 
 def _parse_record(line: bytes) -> dict[str, Any] | None:

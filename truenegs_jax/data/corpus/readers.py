@@ -188,12 +188,20 @@ def read_csv_rows(
   file: File, state: ReadState, *, delimiter: str = ","
 ) -> Iterator[list[str]]:
   """Yields the fields of each row (RFC 4180), `state` being at its start."""
-  csv.field_size_limit(MAX_RECORD_BYTES)  # of the process; was 131,072
   rows = csv.reader(read_lines(file, state), delimiter=delimiter, strict=True)
   start = 1
+
+  def read_row() -> list[str] | None:
+    before = csv.field_size_limit(MAX_RECORD_BYTES)  # of the process
+    try:
+      return next(rows, None)
+    finally:
+      csv.field_size_limit(before)
+
   try:
-    for row in rows:
-      start, state.number = rows.line_num + 1, start
+    while (row := read_row()) is not None:
+      state.number = start
+      start = rows.line_num + 1
       yield row
   except csv.Error as error:
     raise DataError(

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from truenegs_jax.data.corpus.corpus import Corpus, Cursor, Meter, Sizes
+from truenegs_jax.data.corpus.corpus import Corpus, Cursor, ReadCounts, Sizes
 from truenegs_jax.data.rows import layouts, rows_folder
 from truenegs_jax.data.rows.rows_folder import FIELDS, SPLITS, RowsOptions
 from truenegs_jax.data.tokens.encoder import Encoder
@@ -33,7 +33,7 @@ from truenegs_jax.data.tokens.tokenizer import Tokenizer, write_tokenizer
 from truenegs_jax.runtime import cache
 from truenegs_jax.runtime import files as files_lib
 from truenegs_jax.runtime.errors import DataError, DiskError
-from truenegs_jax.runtime.paths import is_bucket
+from truenegs_jax.runtime.paths import is_bucket, join_inside
 
 CHUNK_CHARACTERS = 2**21  # about 4,000 rows of 128
 CHUNK_DOCUMENTS = 2**14  # bounds the rows of a chunk of very short documents
@@ -89,7 +89,7 @@ class ShardSpec:
   def cut(
     self,
     corpus: Corpus,
-    meter: Meter,
+    read_counts: ReadCounts,
     chunks: ChunkRange = ALL,
     *,
     sizes: Sizes | None = None,
@@ -97,13 +97,15 @@ class ShardSpec:
     """Cuts a range into chunks of about CHUNK_CHARACTERS, as `corpus.read`."""
     chunk, size = Chunk(chunks.start, []), 0
     holds_out = self.held_out_unit == "documents"
-    for document in corpus.read(meter, start=chunks.cursors, sizes=sizes):
+    for document in corpus.read(read_counts, start=chunks.cursors, sizes=sizes):
       split = "train"
       if holds_out and _is_held_out(document.number, self.options):
         if document.repeat:
           continue  # held out already
         split = "held_out"
-      chunk.documents.append((meter.num_documents - 1, split, document.text))
+      chunk.documents.append(
+        (read_counts.num_documents - 1, split, document.text)
+      )
       size += document.num_chars
       if size >= CHUNK_CHARACTERS or len(chunk.documents) == CHUNK_DOCUMENTS:
         yield chunk
@@ -122,7 +124,7 @@ def choose_held_out_unit(corpus: Corpus, options: RowsOptions) -> str:
   """
   if not options.held_out:
     return "none"
-  for document in corpus.read(Meter()):
+  for document in corpus.read(ReadCounts()):
     if _is_held_out(document.number, options):
       return "documents"
     if document.repeat:
@@ -135,18 +137,14 @@ def choose_held_out_unit(corpus: Corpus, options: RowsOptions) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class ShardSet:
-  """All shards of a corpus; other jobs may still build some of them."""
+  """All shards of a corpus."""
 
   spec: ShardSpec
   corpus: Corpus
-  meter: Meter  # counts of all text
-  num_shards: int  # of all jobs
+  read_counts: ReadCounts  # counts of all text
+  num_shards: int
   # Characters in samples of the text, by language.
   languages: dict[str, int] = dataclasses.field(default_factory=dict)
-
-  def is_complete(self) -> bool:
-    """Returns whether the shards of all jobs are written."""
-    return all(map(self.spec.is_written, range(self.num_shards)))
 
 
 class ChunkEncoder:
@@ -286,9 +284,12 @@ def _verify_shard(
   with files_lib.read_json(path, DiskError, fix) as saved:
     record = {key: saved[key] for key in ("num_tokens", "files", *SPLITS)}
     files = record["files"].items()
+    if not all(map(rows_folder.is_shard_name, record["files"])):
+      raise ValueError("it names files that are none of a shard")
   folder.mkdir(exist_ok=True)
   for name, expected in files:
-    copy, stored = folder / name, spec.folder / "rows" / name
+    copy = join_inside(folder, name)
+    stored = join_inside(spec.folder / "rows", name)
     if copy != stored and not _is_intact(copy, expected):
       with files_lib.atomic_file(copy) as file:
         file.write(stored.read_bytes())
@@ -359,7 +360,7 @@ def _write_manifest(
   manifest["lost_share"] = round(1 - int(kept) / num_tokens, 6)
   manifest["parts"] = _describe_parts(shard_set)
   manifest["languages"] = shard_set.languages
-  manifest["repairs"] = dict(sorted(shard_set.meter.repairs.items()))
+  manifest["repairs"] = dict(sorted(shard_set.read_counts.repairs.items()))
   # The checksum must match the parsed JSON, in which tuples are lists.
   content = json.loads(json.dumps(manifest))
   content["checksum"] = rows_folder.hash_json(content)
@@ -370,8 +371,8 @@ def _write_manifest(
 
 
 def _describe_parts(shard_set: ShardSet) -> list[dict[str, Any]]:
-  parts, meter = shard_set.corpus.parts, shard_set.meter
-  values = zip(parts, meter.cursors, meter.num_records, strict=True)
+  parts, read_counts = shard_set.corpus.parts, shard_set.read_counts
+  values = zip(parts, read_counts.cursors, read_counts.num_records, strict=True)
   return [
     {
       "documents": cursor.num_documents,

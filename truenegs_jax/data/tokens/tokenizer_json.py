@@ -162,7 +162,9 @@ def _find_mark(content: Json) -> str:
     return "##" if prefix == "##" else ""
   parts = [content.get(x) for x in ("normalizer", "pre_tokenizer")]
   text = json.dumps(parts, ensure_ascii=False)
-  return "Ġ" if '"ByteLevel"' in text else "▁" * ("▁" in text)
+  if '"ByteLevel"' in text:
+    return "Ġ"
+  return "▁" if "▁" in text else ""
 
 
 def _complete(content: Json, names: Names, mark: str, num_rows: int) -> Json:

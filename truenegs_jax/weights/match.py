@@ -1,8 +1,8 @@
 """Compares weights with a model, before any array is read.
 
 networks = Weights("released/electra").for_roles(model.roles)
-fitted = fit(networks, model, tokenizer)
-fitted.missing  # parameters that `load.load_params` draws at random
+matched = match_weights(networks, model, tokenizer)
+matched.missing  # parameters that `load.load_params` draws at random
 """
 
 import dataclasses
@@ -29,29 +29,18 @@ NEXT_SENTENCE = "pooled/next_sentence/"
 HEADS = ("bert_head/", "discriminator_head/", "generator_head/", NEXT_SENTENCE)
 # Of ModernBERT, a task head may be that of masked language modelling so far.
 FINE_TUNED_HEADS = (TASK_HEAD, "task_head/output/", "pooled/pooler/")
-MAX_LINES, MAX_LISTED = 30, 8  # of a message, and names in a line
+MAX_LISTED = 8  # names in a line
 SKIP_HEAD = "To draw a new head, set --config.init_skip=head."
-# Mismatches of a message -> what to type.
-HINTS = {
-  "(hidden_size|num_hidden_layers) is": (
-    "Use the size of the weights: --config.model.variant=init."
-  ),
-  "vocab_size is": (
-    "The model has as many words as the vocabulary. Copy the rows of known"
-    " words and leave out rows of padding: --config.init_skip=words."
-  ),
-  "max_position_embeddings is": (
-    "Set --config.model.max_positions to the number of the weights."
-  ),
-  r"pooler\S* is missing": (
-    "Leave out the pooler: --config.model.pooler=False."
-  ),
-  r"(classifier|qa_outputs)\S* ": SKIP_HEAD,
-}
+ADVICE = (
+  "Pass weights that fit, or change the model: --config.model.variant=init has"
+  " their size, --config.init_skip=words keeps the rows of known words,"
+  " --config.model.pooler=False leaves out the pooler, and in fine-tuning"
+  " --config.init_skip=head draws a new head."
+)
 
 
 @dataclasses.dataclass(frozen=True)
-class Fit:
+class MatchedWeights:
   """Weights that fit a model."""
 
   model: hf_names.Model
@@ -96,14 +85,14 @@ def parse_skip(text: str) -> frozenset[str]:
   return frozenset(names)
 
 
-def fit(
+def match_weights(
   networks: Mapping[str, Network],
   model: hf_names.Model,
   tokenizer: Tokenizer,
   *,
   init_skip: str = "",
   task: task_lib.Task | None = None,
-) -> Fit:
+) -> MatchedWeights:
   """Compares weights with a model; only headers are read.
 
   Args:
@@ -112,7 +101,8 @@ def fit(
     init_skip: what may differ, as in `config.init_skip`.
     task: of a fine-tuned model.
 
-  Raises InputError with every mismatch, CheckpointError for an unreadable run.
+  Raises InputError with the first mismatch of each kind and a count of the
+  others, CheckpointError for an unreadable run.
   """
   skip = parse_skip(init_skip)
   for network in networks.values():
@@ -126,50 +116,70 @@ def fit(
     raise InputError(
       "init_skip=head is for fine-tuning. Remove it from --config.init_skip."
     )
+  _check_rotary_positions(networks)
   stored_model = model
   if "words" in skip:
-    network = next(iter(networks.values()))
-    rows, num_words = network.fields["vocab_size"], len(network.tokenizer.vocab)
-    if num_words > rows:
-      raise InputError(
-        f"init: {network.location} has {rows:,} words, but its vocabulary"
-        f" '{network.vocabulary}' has {num_words:,}. Use that of the weights."
-      )
-    stored_model = encoder.replace_configs(model, vocab_size=rows)
-  problems, [thetas, *others] = [], [x.thetas for x in networks.values()]
-  if others not in ([], [thetas]):
-    raise InputError(
-      f"init: the discriminator's rotary positions have {thetas}, but the"
-      f" generator's have {others[0]}. Pass two networks that were trained"
-      " together, or only the discriminator."
-    )
+    stored_model = _with_rows_of(next(iter(networks.values())), model)
   for role, network in networks.items():
-    if network.backbone != model.backbone:
+    _check_network(network, stored_model, role)
+  return MatchedWeights(model, tokenizer, networks, skip, task)
+
+
+def _check_rotary_positions(networks: Mapping[str, Network]) -> None:
+  """Refuses a pair whose networks have different rotary positions."""
+  first, *others = (network.thetas for network in networks.values())
+  for other in others:
+    if other != first:
       raise InputError(
-        f"init: {network.location} has the backbone {network.backbone!r}, but"
-        f" model.backbone={model.backbone!r}. Use the backbone of the weights:"
-        f" --config.model.backbone={network.backbone}."
+        f"init: the discriminator's rotary positions have {first}, but the"
+        f" generator's have {other}. Pass two networks that were trained"
+        " together, or only the discriminator."
       )
-    expected = hf_folder.model_config(stored_model, role, pad=0)
-    lines = hf_config.field_mismatches(network.fields, expected)
-    lines += _array_mismatches(network, stored_model, role)
-    if lines:
-      problems += [f"{network.location} does not fit the model:", *lines]
-  if problems:
-    text = "\n  ".join(problems)
-    hints = [hint for words, hint in HINTS.items() if re.search(words, text)]
+
+
+def _with_rows_of(network: Network, model: hf_names.Model) -> hf_names.Model:
+  """Returns a model with as many rows of words as the weights have."""
+  num_rows = network.fields["vocab_size"]
+  num_words = len(network.tokenizer.vocab)
+  if num_words > num_rows:
     raise InputError(
-      f"init: {text}\nPass weights that fit, or change the model."
-      f" {' '.join(hints)}".strip()
+      f"init: {network.location} has {num_rows:,} words, but its vocabulary"
+      f" '{network.vocabulary}' has {num_words:,}. Use that of the weights."
     )
-  return Fit(model, tokenizer, networks, skip, task)
+  return encoder.replace_configs(model, vocab_size=num_rows)
+
+
+def _check_network(network: Network, model: hf_names.Model, role: str) -> None:
+  """Refuses a network with other fields or arrays than the model's."""
+  if network.backbone != model.backbone:
+    raise InputError(
+      f"init: {network.location} has the backbone {network.backbone!r}, but"
+      f" model.backbone={model.backbone!r}. Use the backbone of the weights:"
+      f" --config.model.backbone={network.backbone}."
+    )
+  expected = hf_folder.model_config(model, role, pad=0)
+  groups = [
+    hf_config.field_mismatches(network.fields, expected),
+    *_array_mismatches(network, model, role),
+  ]
+  lines = []
+  for group in filter(None, groups):
+    lines.append(group[0])
+    if len(group) > 1:
+      lines[-1] += f" (and {len(group) - 1:,} more of this kind)"
+  if lines:
+    listed = "\n  ".join(lines)
+    raise InputError(
+      f"init: {network.location} does not fit the model:\n  {listed}\n{ADVICE}"
+    )
 
 
 def loadable_names(
   network: Network, model: hf_names.Model, role: str
 ) -> dict[str, str]:
   """Returns the names of a network's arrays by path, without absent heads."""
-  table, names = network.name_table(model, role), network.arrays.shapes
+  table = network.name_table(model, role)
+  names = network.arrays.shapes
   stored = [path for path, name in table.items() if name in names]
 
   def is_missing(prefix: str) -> bool:
@@ -256,38 +266,41 @@ def _check_tokenizer(
 
 def _array_mismatches(
   network: Network, model: hf_names.Model, role: str
-) -> list[str]:
-  """Returns one line for each array that does not match the model."""
+) -> list[list[str]]:
+  """Returns a line for each array that differs, grouped by what differs."""
   table = loadable_names(network, model, role)
   shapes = hf_names.flat_shapes(model)
 
   def stored_shape(path: str) -> tuple[int, ...]:
-    is_transposed = network.transposed_kernels and path.endswith("/kernel")
     shape = shapes[path].shape
-    return (math.prod(shape[1:]), shape[0]) if is_transposed else shape
+    if network.transposed_kernels and path.endswith("/kernel"):
+      return (math.prod(shape[1:]), shape[0])
+    return shape
 
   required = {name: stored_shape(path) for path, name in table.items()}
   tied = {n: stored_shape(x) for n, x in network.tied.items() if x in table}
-  accepted, ignored = required | tied, unused_pooler_names(network, model, role)
-  lines = []
+  accepted = required | tied
+  ignored = unused_pooler_names(network, model, role)
+  unknown: list[str] = []
+  other_shapes: list[str] = []
+  other_types: list[str] = []
   for name, shape in sorted(network.arrays.shapes.items()):
     dtype = network.arrays.dtypes[name]
     if name in ignored:
       continue
     if name not in accepted:
-      lines.append(f"{name} {shape} is not in the model")
+      unknown.append(f"{name} {shape} is not in the model")
     elif shape != accepted[name]:
-      lines.append(f"{name} is {shape}, the model's is {accepted[name]}")
+      other_shapes.append(f"{name} is {shape}, the model's is {accepted[name]}")
     elif dtype not in FLOATS:
-      lines.append(f"{name} is of type {dtype}, not {', '.join(FLOATS)}")
-  lines += [
+      listed = ", ".join(FLOATS)
+      other_types.append(f"{name} is of type {dtype}, not {listed}")
+  missing = [
     f"{name} is missing, the model's is {shape}"
     for name, shape in sorted(required.items())
     if name not in network.arrays.shapes
   ]
-  if len(lines) > MAX_LINES:
-    lines[MAX_LINES:] = [f"and {len(lines) - MAX_LINES} more"]
-  return lines
+  return [unknown, other_shapes, other_types, missing]
 
 
 def _drop_unused_heads(
@@ -298,10 +311,12 @@ def _drop_unused_heads(
   ModernBERT's masked language model and its tasks share all but the last layer
   of their heads, as in transformers.
   """
-  arrays, role = network.arrays, model.role
+  arrays = network.arrays
+  role = model.role
+  backbone = model.backbone
   table = network.name_table(model, role)
   encoder_names = {x for k, x in table.items() if not k.startswith(TASK_HEAD)}
-  c, backbone = model.config, model.backbone
+  c = model.config
   pre_trained: pretrain.Model = pretrain.ElectraPair(c, c, backbone)
   if role == "bert":
     pre_trained = pretrain.BertMlm(c, backbone, pooler=True)
@@ -314,11 +329,13 @@ def _drop_unused_heads(
   # Any other array outside of the encoder belongs to a task head.
   scopes = set(map(scope, encoder_names))
   names = {name for name in arrays.shapes if scope(name) not in scopes}
-  task_head, shared = names - unused, dict[str, str]()
+  task_head = names - unused
+  shared: dict[str, str] = {}
   if "head" in skip:
     unused |= task_head
   else:
-    saved, expected = network.architecture, hf_names.architecture(model, role)
+    saved = network.architecture
+    expected = hf_names.architecture(model, role)
     if task_head and saved != expected and (saved or backbone == "modern"):
       raise InputError(
         f"init: {network.location} has the head of {saved or 'no known class'},"
@@ -326,6 +343,7 @@ def _drop_unused_heads(
       )
     for path, name in table.items():
       other = pre_training.get(path.replace(TASK_HEAD, "bert_head/"))
-      shared |= {name: other} if other in names else {}
+      if other in names:
+        shared[name] = other
   kept = {x: x for x in arrays.shapes if x not in unused} | shared
   return dataclasses.replace(network, arrays=arrays.rename(kept), tied={})
