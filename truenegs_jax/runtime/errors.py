@@ -152,12 +152,6 @@ class LostError(TrueNegsError):
   exit_code = HANGS
 
 
-class BusyError(TrueNegsError):
-  """Work of other processes that has to end first."""
-
-  exit_code = SAVED_RESTART
-
-
 def explain(
   error: Exception, *, memory: str = "Use a machine with more memory."
 ) -> TrueNegsError | None:

@@ -50,6 +50,7 @@ TASKS = {
   SQUAD1: ("finetune_squad", SQUAD),
   OWN: ("finetune_own", OWN),
 }
+MAIN = (sys.executable, "-m", "truenegs_jax.main")
 SEED = "{seed}"  # in values of arms and overrides: the seed
 ARM = re.compile(r"\w[\w.+-]*", re.ASCII)  # also the name of a folder
 WORDS = "words"  # of an arm: those that follow the name of the base config
@@ -74,7 +75,7 @@ class Part:
   arm: str  # the recipe
   seed: int  # of the pre-training
   name: str  # the part's kind and the last name of its folder
-  command: tuple[str, ...]  # program and arguments
+  command: tuple[str, ...]  # MAIN and its flags
   outputs: tuple[str, ...]  # files in its folder that exist once it is done
   needs: str = ""  # name of the part of this arm and seed that goes before
 
@@ -98,6 +99,7 @@ class State(enum.StrEnum):
   MISSING = enum.auto()  # not started, or stopped
 
 
+OPEN = (State.MISSING, State.FAILED)  # to be started
 States = Mapping[str, State]  # by key of part
 
 
@@ -206,7 +208,7 @@ def _make_part(
     seed=seed,
     name=name,
     command=(
-      *(sys.executable, "-m", "truenegs_jax.main"),
+      *MAIN,
       *(x.replace(SEED, str(seed)) for x in flags),
       *_format_flags(links),
       f"--workdir={root / part_key(arm, seed, name)}",
@@ -333,7 +335,7 @@ def run_parts(
 def find_next(parts: Sequence[Part], states: States) -> Part | None:
   """Returns the first part that can be started."""
   for part in parts:
-    is_open = states[part.key] in (State.MISSING, State.FAILED)
+    is_open = states[part.key] in OPEN
     needed = part_key(part.arm, part.seed, part.needs)
     if is_open and (not part.needs or states.get(needed) == State.DONE):
       return part

@@ -12,6 +12,7 @@ import dataclasses
 import functools
 import json
 import pathlib
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -69,7 +70,7 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
 def _print_plan(
   parts: Sequence[Part], states: States, console: Console
 ) -> None:
-  """Prints what is done, and which part is the next."""
+  """Prints what is done, and the flags of main for each missing part."""
   lines = {
     "dry run": "reads no text; writes and runs nothing",
     "study": parts_lib.describe_progress(states),
@@ -77,10 +78,11 @@ def _print_plan(
   for name in dict.fromkeys(part.name for part in parts):
     same = {x.key: states[x.key] for x in parts if x.name == name}
     lines[name] = parts_lib.describe_progress(same)
-  if part := parts_lib.find_next(parts, states):
-    lines["next"] = part.key
+  for part in parts:
+    if states[part.key] in parts_lib.OPEN:
+      lines[part.key] = shlex.join(part.command[len(parts_lib.MAIN) :])
   for name, text in lines.items():
-    console.print(f"{name}: {text}", soft_wrap=True)
+    console.print(f"{name}: {text}", soft_wrap=True, markup=False)
 
 
 def _write(path: pathlib.Path, text: str) -> None:
