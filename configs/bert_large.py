@@ -25,7 +25,8 @@ def get_config(arg: str = "") -> ConfigDict:
   """Configures 1,000,000 steps of 256 rows of 512 tokens, rate 1e-4."""
   c = common.bert()
   c.model.variant = "large"
-  c.model.remat, c.model.scan = "dots", True
+  c.model.remat = "dots"
+  c.model.scan = True
   return common.apply_arg(
     c, arg, default="hc", released="google-bert/bert-large-uncased"
   )

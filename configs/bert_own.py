@@ -33,24 +33,33 @@ def get_config(arg: str = "") -> ConfigDict:
   c.model.variant = "shallow"
   c.model.initializer_range = 0.04  # 0.02 suits a width of 768
   c.model.dropout = c.model.attention_dropout = 0.0  # few epochs
-  c.masking.prob, c.masking.style = 0.25, "80_10_10"
-  c.steps, c.batch_size, c.length = 8_000, 128, 32
-  c.optim.schedule, c.optim.lr, c.optim.b2 = "bert", 1e-3, 0.98
+  c.masking.prob = 0.25
+  c.masking.style = "80_10_10"
+  c.steps = 8_000
+  c.batch_size = 128
+  c.length = 32
+  c.optim.schedule = "bert"
+  c.optim.lr = 1e-3
+  c.optim.b2 = 0.98
   steps = c.get_oneway_ref("steps")
   c.optim.warmup_steps = steps // 40
   c.log.every_steps = (steps + 199) // 200
   c.eval.every_steps = c.checkpoint.every_steps = 40 + steps // 50
-  c.eval.rows, c.eval.search_rows = 512, 10_000
+  c.eval.rows = 512
+  c.eval.search_rows = 10_000
   return common.apply_arg(c, arg, default="hc", own={"continue": continue_own})
 
 
 def continue_own(c: ConfigDict) -> None:
   """Starts from released weights, with their sizes and vocabulary."""
   c.init = common.REQUIRED
-  c.model.variant, c.data.vocab = FROM_WEIGHTS, FROM_WEIGHTS
+  c.model.variant = FROM_WEIGHTS
+  c.data.vocab = FROM_WEIGHTS
   c.model.pooler = True
   c.model.dropout = c.model.attention_dropout = 0.1
   c.masking.prob = 0.15
-  c.steps, c.batch_size, c.length = 2_000, 32, 64
+  c.steps = 2_000
+  c.batch_size = 32
+  c.length = 64
   c.optim.lr = 1e-4
   c.optim.warmup_steps = 100

@@ -79,7 +79,9 @@ def bert() -> ConfigDict:
   c.objective = "mlm"
   c.model.dtype = "bfloat16"
   c.masking.style = "80_10_10"
-  c.steps, c.batch_size, c.length = 1_000_000, 256, 512
+  c.steps = 1_000_000
+  c.batch_size = 256
+  c.length = 512
   c.data.sources = f"{WIKIPEDIA}, {BOOKS}"
   c.data.vocab = BERT_VOCAB
   c.optim.schedule = "bert"
@@ -137,8 +139,11 @@ def _meaning(change: Callable[[ConfigDict], None]) -> str:
 def continue_from(c: ConfigDict, *, released: str) -> None:
   """Sets 200,000 steps from released weights (Zhang et al. 2023, sec. 4.1)."""
   c.init = released
-  c.steps, c.batch_size, c.length = 200_000, 128, 512
-  c.optim.schedule, c.optim.lr = "electra", 5e-5
+  c.steps = 200_000
+  c.batch_size = 128
+  c.length = 512
+  c.optim.schedule = "electra"
+  c.optim.lr = 5e-5
   c.model.pooler = c.objective == "mlm"  # a released BERT has one
 
 
@@ -154,11 +159,19 @@ def runlocal(c: ConfigDict) -> None:
   c.model.dtype = "float32"
   c.mesh.preset = "dp"
   c.generator.multiplier = 0.5
-  c.steps, c.batch_size, c.length = 20, 8, 32
+  c.steps = 20
+  c.batch_size = 8
+  c.length = 32
   # Text that needs neither a download nor preparation.
-  c.data.sources, c.data.vocab, c.data.vocab_size = "wordnet", "train", 2_000
-  c.optim.warmup_steps, c.optim.decay_steps, c.optim.accumulation = 2, 4, 1
+  c.data.sources = "wordnet"
+  c.data.vocab = "train"
+  c.data.vocab_size = 2_000
+  c.optim.warmup_steps = 2
+  c.optim.decay_steps = 4
+  c.optim.accumulation = 1
   c.log.every_steps = 5
   c.checkpoint.every_steps = 10
-  c.eval.every_steps, c.eval.rows, c.eval.search_rows = 10, 64, 64
+  c.eval.every_steps = 10
+  c.eval.rows = 64
+  c.eval.search_rows = 64
   c.eval.must_learn = False  # 20 steps are too few

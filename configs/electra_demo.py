@@ -30,12 +30,14 @@ def get_config(arg: str = "") -> ConfigDict:
   c.negatives.sources = "wordnet senses=1"
   # Without bias correction, 0.999 would triple the first updates, after which
   # the network does not learn to look at neighbours.
-  c.optim.lr, c.optim.b2 = 2e-3, 0.98
+  c.optim.lr = 2e-3
+  c.optim.b2 = 0.98
   c.optim.warmup_steps = 200
   c.log.every_steps = 10
   c.checkpoint.every_steps = 250
   c.eval.every_steps = 500
-  c.eval.rows, c.eval.search_rows = 1_024, 20_000  # cases are rare
+  c.eval.rows = 1_024  # cases are rare
+  c.eval.search_rows = 20_000
   c.eval.must_learn = True
   c.eval.sentences = (
     "a [MASK] who writes books",

@@ -34,13 +34,16 @@ def get_config(arg: str = "") -> ConfigDict:
   c.data.vocab_size = 16_384
   c.model.variant = "mini"
   c.generator.multiplier = 0.5
-  c.steps, c.batch_size = 4_000, 32
-  c.optim.lr, c.optim.b2 = 3e-4, 0.98
+  c.steps = 4_000
+  c.batch_size = 32
+  c.optim.lr = 3e-4
+  c.optim.b2 = 0.98
   steps = c.get_oneway_ref("steps")
   c.optim.warmup_steps = steps // 5
   c.log.every_steps = (steps + 199) // 200
   c.eval.every_steps = c.checkpoint.every_steps = 40 + steps // 25
-  c.eval.rows, c.eval.search_rows = 512, 10_000
+  c.eval.rows = 512
+  c.eval.search_rows = 10_000
   return common.apply_arg(
     c,
     arg,
@@ -54,13 +57,16 @@ def small(c: ConfigDict) -> None:
   """Sets the size of ELECTRA-small, for a GPU or a night on a CPU."""
   c.model.variant = "small"
   c.generator.multiplier = 0.25
-  c.steps, c.batch_size = 100_000, 128
-  c.optim.lr, c.optim.warmup_steps = 5e-4, 10_000
+  c.steps = 100_000
+  c.batch_size = 128
+  c.optim.lr = 5e-4
+  c.optim.warmup_steps = 10_000
 
 
 def continue_small(c: ConfigDict) -> None:
   """Starts from the released ELECTRA-small, with its vocabulary."""
   c.init = electra_small.RELEASED
-  c.model.variant, c.generator.multiplier = "small", 1.0
+  c.model.variant = "small"
+  c.generator.multiplier = 1.0
   c.data.vocab = common.BERT_VOCAB
   c.optim.lr = 1e-4

@@ -28,6 +28,7 @@ from truenegs_jax.config.tables import make_config
 def get_config(arg: str = "") -> ConfigDict:
   """Configures 3 epochs of batches of 32 rows of at most 128 tokens."""
   c = make_config("finetune")
-  c.finetune.tasks, c.finetune.epochs = "own", 3.0
+  c.finetune.tasks = "own"
+  c.finetune.epochs = 3.0
   parse_words(arg, {})
   return c

@@ -26,6 +26,7 @@ def get_config(arg: str = "") -> ConfigDict:
   """Configures 2 epochs of windows of at most 512 tokens."""
   c = make_config("finetune")
   c.length = 512
-  c.finetune.tasks, c.finetune.data = "squad", HUB
+  c.finetune.tasks = "squad"
+  c.finetune.data = HUB
   parse_words(arg, {})
   return c

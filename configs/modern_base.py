@@ -39,18 +39,27 @@ from truenegs_jax.configs import common
 def get_config(arg: str = "") -> ConfigDict:
   """Configures 100,000 steps of 1,024 rows of 1,024 tokens, rate 8e-4."""
   c = common.get_config()
-  c.model.backbone, c.model.variant = "modern", "base"
-  c.model.dtype, c.model.max_positions = "bfloat16", 8_192
+  c.model.backbone = "modern"
+  c.model.variant = "base"
+  c.model.dtype = "bfloat16"
+  c.model.max_positions = 8_192
   c.model.dropout = c.model.attention_dropout = 0.0
   c.model.global_rope_theta = 10_000.0
   c.model.sharing = "disentangled"
-  c.masking.prob, c.masking.style = 0.3, "100_0_0"
-  c.steps, c.batch_size, c.length = 100_000, 1_024, 1_024
+  c.masking.prob = 0.3
+  c.masking.style = "100_0_0"
+  c.steps = 100_000
+  c.batch_size = 1_024
+  c.length = 1_024
   c.data.sources = f"{common.WIKIPEDIA}, {common.BOOKS}"
-  c.data.vocab, c.data.layout = common.BERT_VOCAB, "packed"
-  c.optim.schedule, c.optim.lr, c.optim.b2 = "wsd", 8e-4, 0.98
+  c.data.vocab = common.BERT_VOCAB
+  c.data.layout = "packed"
+  c.optim.schedule = "wsd"
+  c.optim.lr = 8e-4
+  c.optim.b2 = 0.98
   c.optim.weight_decay = 0.0125
-  c.optim.warmup_steps, c.optim.decay_steps = 3_000, 10_000
+  c.optim.warmup_steps = 3_000
+  c.optim.decay_steps = 10_000
   c.optim.accumulation = 32
   c.log.every_steps = (c.get_oneway_ref("steps") + 999) // 1_000
   c.checkpoint.keep_percent = tuple(range(10, 110, 10))
@@ -62,13 +71,16 @@ def get_config(arg: str = "") -> ConfigDict:
 
 def mlm(c: ConfigDict) -> None:
   """Trains one network, by masked language modelling."""
-  c.objective, c.model.sharing = "mlm", "full"
+  c.objective = "mlm"
+  c.model.sharing = "full"
   c.masking.style = "80_10_10"
 
 
 def long(c: ConfigDict) -> None:
   """Sets 15,000 steps of 128 rows of 8,192 tokens, after 90,000 steps."""
-  c.steps, c.batch_size, c.length = 105_000, 128, 8_192
+  c.steps = 105_000
+  c.batch_size = 128
+  c.length = 8_192
   c.model.global_rope_theta = 160_000.0
   c.optim.lr = 3e-4
 
@@ -76,6 +88,9 @@ def long(c: ConfigDict) -> None:
 def continue_released(c: ConfigDict) -> None:
   """Starts from the released ModernBERT-base, 20,000 steps of its rows."""
   mlm(c)
-  c.init, c.data.vocab = "answerdotai/ModernBERT-base", FROM_WEIGHTS
-  c.model.variant, c.model.global_rope_theta = FROM_WEIGHTS, 0.0
-  c.steps, c.optim.lr = 20_000, 3e-4
+  c.init = "answerdotai/ModernBERT-base"
+  c.data.vocab = FROM_WEIGHTS
+  c.model.variant = FROM_WEIGHTS
+  c.model.global_rope_theta = 0.0
+  c.steps = 20_000
+  c.optim.lr = 3e-4

@@ -47,7 +47,9 @@ def _export(words: Sequence[str], values: flags.FlagValues) -> None:
   from truenegs_jax.pretrain import export_run  # slow to import
   from truenegs_jax.weights import export_model, find
 
-  run, init, step = None, words[0], values.step
+  run = None
+  init = words[0]
+  step = values.step
   output = open_path("--output", values.output) if values.output else None
   if len(find.split_init(init)) == 1:
     run = files.parse_run_path(open_path("export", init))

@@ -26,7 +26,8 @@ from truenegs_jax.config import load, tables
 from truenegs_jax.config.keys import Key, did_you_mean, flatten
 from truenegs_jax.runtime.errors import InputError, explain, printable, program
 
-CONFIG, WORKDIR = "config", "workdir"  # flags
+CONFIG = "config"  # flags
+WORKDIR = "workdir"
 HELP = {"-h", "-help", "--help", "--helpshort", "--helpfull"}
 CONFIG_HELP = """
 A config has all settings of a run. --config=NAME --help lists its keys; a flag
@@ -133,7 +134,8 @@ def parse_flags(
 ) -> list[str]:
   """Parses the flags of a program; sets --config and the default --workdir."""
   values.set_gnu_getopt()  # finds flags behind words that are none
-  text, config = "", None
+  text = ""
+  config = None
   try:
     if CONFIG in values:
       values(argv, known_only=True)

@@ -106,7 +106,8 @@ def find_config(path: str) -> pathlib.Path:
 
   No file in the current folder can take the name of a packaged config.
   """
-  name, names = pathlib.Path(path).stem, packaged_names()
+  name = pathlib.Path(path).stem
+  names = packaged_names()
   if path not in names and pathlib.Path(path).is_file():
     return pathlib.Path(path)
   if name in names:

@@ -81,7 +81,8 @@ class DownstreamModel(nn.Module):
   pooling: str = "cls"  # of classes and scores; "mean" is that of all tokens
 
   def setup(self):
-    backbone, c = encoder.load_backbone(self.backbone), self.config
+    backbone = encoder.load_backbone(self.backbone)
+    c = self.config
     self.embeddings = backbone.Embeddings(c)
     setattr(self, self.role, backbone.Encoder(c))
     num_outputs = 2 if self.head == "spans" else self.num_outputs

@@ -34,7 +34,8 @@ GPU_WIDTHS = 16, 32, 64, 128  # of a head: Triton's tiles are powers of two
 GPU_WARPS = 8  # with `block_sizes`, ptxas spills no register (sm_90, S <= 128)
 MASKED_SCORE = -1e9
 LOG2_E = math.log2(math.e)  # scores are in units of log 2, for exp2
-FORWARD, BACKWARD = "flash_forward", "flash_backward"
+FORWARD = "flash_forward"
+BACKWARD = "flash_backward"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,7 +125,8 @@ def block_sizes(
   if settings.platform == "tpu":
     block = length if length <= 512 else math.gcd(512, length)
     return Blocks(block, block)
-  fixed, streamed = (256 if kernel == FORWARD else 128), 64
+  fixed = 256 if kernel == FORWARD else 128
+  streamed = 64
   if width > 64:
     fixed //= 2
   if jnp.dtype(dtype) == jnp.float32:
@@ -162,10 +164,12 @@ def cost(
   again = once
   if settings.platform == "cuda":
     again = rows * heads * tiles * blocks.streamed
-  token, number = width * jnp.dtype(dtype).itemsize, 4
+  token = width * jnp.dtype(dtype).itemsize
+  number = 4
   words = 2 * number if settings.rate else 0
   if kernel == FORWARD:
-    products, passes = 2, 1
+    products = 2
+    passes = 1
     read = once * (2 * token + 2 * number + words)
     read += again * (2 * token + number)
   else:
@@ -372,7 +376,8 @@ def flash_backward(
   def add_queries(block: Array, carry: tuple[Array, Array]) -> tuple:
     key_gradient, value_gradient = carry
     queries = streamed(block)
-    query_TxS, cotangent_TxS = query_ref[queries, :], cotangent_ref[queries, :]
+    query_TxS = query_ref[queries, :]
+    cotangent_TxS = cotangent_ref[queries, :]
     tensors = query_TxS, key_FxS, value_FxS, cotangent_TxS
     dropped, scores = differentiate(tensors, queries, fixed, axis=1)
     key_gradient += _product(scores, query_TxS, 1, 0)
@@ -380,7 +385,8 @@ def flash_backward(
 
   def add_keys(block: Array, query_gradient: Array) -> Array:
     keys = streamed(block)
-    key_TxS, value_TxS = key_ref[keys, :], value_ref[keys, :]
+    key_TxS = key_ref[keys, :]
+    value_TxS = value_ref[keys, :]
     tensors = query_FxS, key_TxS, value_TxS, cotangent_FxS
     _, scores = differentiate(tensors, fixed, keys, axis=0)
     return query_gradient + _product(scores, key_TxS, 1, 0)

@@ -182,7 +182,8 @@ class ElectraPair(MaskedLanguageModel):
 
   def setup(self):
     backbone = encoder.load_backbone(self.backbone)
-    generator, discriminator = self.generator_config, self.discriminator_config
+    generator = self.generator_config
+    discriminator = self.discriminator_config
     self.embeddings = backbone.Embeddings(discriminator)
     self.make_block = lambda: backbone.Embeddings(discriminator, parent=None)
     if self.sharing != "full":
@@ -195,7 +196,8 @@ class ElectraPair(MaskedLanguageModel):
   @property
   def roles(self) -> dict[str, encoder.EncoderConfig]:
     """The networks' configs, the kept network first."""
-    discriminator, generator = self.discriminator_config, self.generator_config
+    discriminator = self.discriminator_config
+    generator = self.generator_config
     return {"discriminator": discriminator, "generator": generator}
 
   def _embed(self, role: str, inputs: encoder.Inputs, *args: Any) -> Array:
@@ -253,7 +255,8 @@ class BertMlm(MaskedLanguageModel):
   tokenizer: Any = dataclasses.field(default=None, repr=False, compare=False)
 
   def setup(self):
-    backbone, c = encoder.load_backbone(self.backbone), self.config
+    backbone = encoder.load_backbone(self.backbone)
+    c = self.config
     self.embeddings = backbone.Embeddings(c)
     self.bert = backbone.Encoder(c)
     self.bert_head = MlmHead(c, self.temperature)
@@ -387,7 +390,8 @@ def fold_temperature(params: Mapping[str, Any], model: Model) -> dict[str, Any]:
 
 def select_params(params: Mapping[str, Any], role: str) -> dict[str, Any]:
   """Selects one network's parameters, with its embeddings and CARRIED."""
-  own, kept = own_embeddings(params, role), (role, "embeddings", *CARRIED)
+  own = own_embeddings(params, role)
+  kept = (role, "embeddings", *CARRIED)
   return {name: x for name, x in own.items() if name.startswith(kept)}
 
 
@@ -400,7 +404,8 @@ def own_embeddings(params: Mapping[str, Any], role: str) -> dict[str, Any]:
   if role == ElectraPair.kept_role:
     own |= params.get(OWN["none"], {})
     if delta := params.get(OWN["disentangled"]):
-      shared, tables = params["embeddings"], delta["embeddings"]
+      shared = params["embeddings"]
+      tables = delta["embeddings"]
       add = {k: shared[k] + x for k, x in tables.items() if k != "norm"}
       own["embeddings"] = {**tables, **add}
   return own

@@ -108,7 +108,8 @@ def electra_terms(
   inputs = batch, keys_B, aux, options
   predictions = mask_and_predict(bound, *inputs, train=train)
   terms = mlm.slot_terms(bound, predictions, *inputs, train=train)
-  tokens_BxL, slots = batch["tokens"], predictions.slots
+  tokens_BxL = batch["tokens"]
+  slots = predictions.slots
   corrupted_BxL = masking.fill_slots(tokens_BxL, slots, predictions.sampled_BxK)
   tokens = [corrupted_BxL]
   if options.soft_weight or not train:

@@ -224,7 +224,8 @@ def is_whole_word(
   """
   documents_BxL = batch["documents"]
   edges_BxL = jnp.asarray(edges_V)[batch["tokens"]]
-  first_BxJ, second_BxJ = edges_BxL[:, :-1], edges_BxL[:, 1:]  # J = L - 1
+  first_BxJ = edges_BxL[:, :-1]  # J = L - 1
+  second_BxJ = edges_BxL[:, 1:]
   joined_BxJ = documents_BxL[:, :-1] == documents_BxL[:, 1:]
   joined_BxJ &= (first_BxJ >= 2) & (second_BxJ % 2 == 1)
   split_BxL = jnp.pad(joined_BxJ, ((0, 0), (0, 1)))
@@ -283,7 +284,8 @@ def _corrected_shares(false_BxK: Array, predictions: SlotPredictions) -> Terms:
   wrong_BxK = used_BxK * (
     predictions.predicted_BxK != predictions.slots.gold_BxK
   )
-  row_false_B, row_used_B = false_BxK.max(axis=1), used_BxK.max(axis=1)
+  row_false_B = false_BxK.max(axis=1)
+  row_used_B = used_BxK.max(axis=1)
   return {
     "corrected_of_slots": (false_BxK.sum(), used_BxK.sum()),
     "corrected_of_mismatches": ((false_BxK * wrong_BxK).sum(), wrong_BxK.sum()),

@@ -156,7 +156,8 @@ def _forward(temperature, num_chunks, slots, word_VxE, bias_V):
     chunks = jax.lax.map(
       lambda chunk: compute_chunk(chunk)[0], _split_chunks(slots, num_chunks)
     )
-    (outputs, norm_M), logits_MxV = _join_chunks(chunks), None
+    (outputs, norm_M) = _join_chunks(chunks)
+    logits_MxV = None
   return outputs, (slots, word_VxE, bias_V, norm_M, logits_MxV)
 
 

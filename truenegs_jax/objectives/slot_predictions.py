@@ -87,7 +87,8 @@ def mask_and_predict(
     slots.positions_BxK,
     dropout_keys(keys_B, rng.GENERATOR_DROPOUT, train=train),
   )
-  keys_B, temperature = purpose_keys(rng.SAMPLE), options.sampling_temperature
+  keys_B = purpose_keys(rng.SAMPLE)
+  temperature = options.sampling_temperature
   listed_BxKxS = jnp.zeros((*slots.gold_BxK.shape, 0), jnp.int32)
   if options.smoothing:
     listed_BxKxS = smoothing.list_tokens(aux, slots.gold_BxK)

@@ -34,7 +34,8 @@ def cosine_distance(gold_BxKxE: Array, predicted_BxKxE: Array) -> Array:
   Array([[0., 1.]], dtype=float32)
   """
   dtype = jnp.result_type(gold_BxKxE, predicted_BxKxE, jnp.float32)
-  a, b = gold_BxKxE.astype(dtype), predicted_BxKxE.astype(dtype)
+  a = gold_BxKxE.astype(dtype)
+  b = predicted_BxKxE.astype(dtype)
   same_BxK = jnp.all(a == b, axis=-1)
   dot_BxK = jnp.sum(a * b, axis=-1)
   squares_BxK = jnp.sum(a * a, axis=-1) * jnp.sum(b * b, axis=-1)

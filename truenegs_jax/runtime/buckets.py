@@ -49,7 +49,8 @@ def repeat(url: str, action: Callable[[], Result]) -> Result:
   Raises one of ANSWERS, InputError if a package, the bucket or the right to use
   it is missing, or DiskError if it could not be reached for REPEAT_SECS.
   """
-  end, pause = time.monotonic() + REPEAT_SECS, 0.5
+  end = time.monotonic() + REPEAT_SECS
+  pause = 0.5
   while True:
     try:
       return action()

@@ -24,7 +24,8 @@ def make_private_folder(path: pathlib.Path) -> None:
   already have written to it.
   """
   path.mkdir(parents=True, exist_ok=True, mode=0o700)
-  absolute, real = path.absolute(), path.resolve()
+  absolute = path.absolute()
+  real = path.resolve()
   for entry in (absolute, *absolute.parents, real, *real.parents):
     status = entry.lstat()
     if status.st_uid not in (0, os.geteuid()):

@@ -99,7 +99,8 @@ def raise_everywhere(name: str) -> Iterator[None]:
   The processes wait for one another at the end of the body. `name` identifies
   this barrier and can be used once in a run.
   """
-  own_error, packed = None, ""
+  own_error = None
+  packed = ""
   try:
     yield
   except errors.TrueNegsError as e:
@@ -159,7 +160,8 @@ def exit_all(exit_code: int, *, failed: bool) -> NoReturn:
   """
   if not jax.distributed.is_initialized():
     sys.exit(exit_code)
-  secs, by_signal = BARRIER_SECS, exit_code in errors.SIGNAL_CODES.values()
+  secs = BARRIER_SECS
+  by_signal = exit_code in errors.SIGNAL_CODES.values()
   if failed:
     secs = SAME_SIGNAL_SECS if by_signal else SAME_ERROR_SECS
   errors.exit_at_signals()
@@ -237,7 +239,10 @@ def initialize(
   number of this process, and how many were started.
   """
   join_secs = read_secs(JOIN_VARIABLE, default=300)
-  address, count, index, devices = coordinator, num_processes, process_id, None
+  address = coordinator
+  count = num_processes
+  index = process_id
+  devices = None
   if (address, count, index) == (None, None, None):
     address, count, index, devices = _detect_cluster(join_secs)
     if not address or not count or index is None:
@@ -333,7 +338,8 @@ class _Watchdog:
   @contextlib.contextmanager
   def watch_step(self) -> Iterator[None]:
     """Watches the body, a step. Waiting for devices belongs to it."""
-    began, self._waited = time.monotonic(), 0.0
+    began = time.monotonic()
+    self._waited = 0.0
     self._thread = threading.get_ident()
     try:
       yield
@@ -373,4 +379,5 @@ def is_exempt(thread: int) -> bool:
 
 
 _watchdog = _Watchdog()  # of this process
-start_watchdog, watch_step = _watchdog.start, _watchdog.watch_step
+start_watchdog = _watchdog.start
+watch_step = _watchdog.watch_step

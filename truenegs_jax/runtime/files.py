@@ -56,7 +56,8 @@ def disk_errors(path: pathlib.Path, *more: type[Exception]) -> Iterator[None]:
   try:
     yield
   except caught as error:
-    reason, fix = str(error), "Fix this, or choose another folder"
+    reason = str(error)
+    fix = "Fix this, or choose another folder"
     if isinstance(error, OSError):
       reason = error.strerror or reason
       if error.errno in FULL_DISK:

@@ -20,7 +20,8 @@ from rich.console import Console
 from rich.table import Column
 
 # In a log: after which time work gets a line, and between its lines.
-FIRST_SECS, LINE_SECS = 10.0, 30.0
+FIRST_SECS = 10.0
+LINE_SECS = 30.0
 
 
 @contextlib.contextmanager
@@ -36,7 +37,8 @@ def working(
   share that is done, in [0, 1] or None if unknown, and a note. A log has it
   after FIRST_SECS, then every LINE_SECS.
   """
-  start, in_log = time.monotonic(), not console.is_terminal
+  start = time.monotonic()
+  in_log = not console.is_terminal
   due = start + FIRST_SECS
 
   def write(line: str) -> None:
@@ -46,13 +48,15 @@ def working(
   def show(done: float | None, note: str) -> None:
     nonlocal brief, due
     now = time.monotonic()
-    line, total = note, None if done is None else 1.0
+    line = note
+    total = None if done is None else 1.0
     if done:
       secs = round((now - start) * (1 - done) / done)
       line = f"{done:.0%}, {datetime.timedelta(seconds=secs)} left, {note}"
     bar.update(task, completed=done or 0.0, total=total, line=line)
     if now >= due:
-      brief, due = False, now + LINE_SECS
+      brief = False
+      due = now + LINE_SECS
       write(f"{text}: {line}")
 
   bar = progress.Progress(

@@ -24,7 +24,8 @@ class GrowingFolder:
     self, folder: pathlib.Path, check: Callable[[], object] = lambda: None
   ):
     """Opens a folder; `check` is called before objects are written."""
-    self.local, self._remote = folder, folder
+    self.local = folder
+    self._remote = folder
     self._check = check
     self._due = time.monotonic() + UPLOAD_SECS
     self._written: dict[pathlib.Path, tuple[int, int]] = {}

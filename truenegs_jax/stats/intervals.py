@@ -28,7 +28,8 @@ def t_quantile(count: int) -> float:
 
 def mean_interval(values: Sequence[float]) -> tuple[float, float]:
   """Returns the mean and half its interval (Student's t); NaN for one value."""
-  mean, size = statistics.fmean(values), len(values)
+  mean = statistics.fmean(values)
+  size = len(values)
   if size < 2:
     return mean, math.nan
   return mean, t_quantile(size) * statistics.stdev(values) / math.sqrt(size)
@@ -87,7 +88,9 @@ def estimate_rate(hit_N: np.ndarray, cluster_N: np.ndarray) -> Rate:
   _, cluster_N = np.unique(cluster_N, return_inverse=True)
   totals_T = np.bincount(cluster_N)
   hits_T = np.bincount(cluster_N, hit_N)
-  hits, total, clusters = hits_T.sum(), totals_T.sum(), len(totals_T)
+  hits = hits_T.sum()
+  total = totals_T.sum()
+  clusters = len(totals_T)
   p = float(hits / total)
   if 0 < hits < total and clusters > 1:
     spread = np.sum((hits_T - p * totals_T) ** 2) * clusters / (clusters - 1)
@@ -95,7 +98,8 @@ def estimate_rate(hit_N: np.ndarray, cluster_N: np.ndarray) -> Rate:
   else:
     size = min(total**2 / np.sum(totals_T**2), total)
   n = size * (Z / t_quantile(clusters)) ** 2
-  center, scale = p + Z**2 / (2 * n), 1 + Z**2 / n
+  center = p + Z**2 / (2 * n)
+  scale = 1 + Z**2 / n
   half = Z * np.sqrt(p * (1 - p) / n + Z**2 / (4 * n**2))
   # Without hits, `low` is off by 1e-18.
   low = min(max(float((center - half) / scale), 0.0), p)
@@ -167,7 +171,8 @@ def compare_scores(
   tail = min(np.sum(difference_R <= 0), np.sum(difference_R >= 0))
   observed_S = score(np.arange(size)[None])[:, 0]
   ours, theirs = (float(x.mean()) for x in np.split(observed_S, [runs[0]]))
-  difference, p = ours - theirs, min(1.0, 2 * (1 + int(tail)) / (resamples + 1))
+  difference = ours - theirs
+  p = min(1.0, 2 * (1 + int(tail)) / (resamples + 1))
   values = metric, ours, theirs, difference, low, high, p
   if min(runs) < 2:
     return Comparison(*values)
@@ -227,7 +232,8 @@ class Difference:
     if self.seeds < 2:
       return None
     t = t_quantile(self.seeds)
-    a, b = self.seed_variance, self.example_variance
+    a = self.seed_variance
+    b = self.example_variance
     mean_root = (a * math.sqrt(t) + b * math.sqrt(Z)) / (a + b or 1)
     return math.sqrt(a + b) * mean_root**2
 
@@ -263,7 +269,8 @@ def compare_runs(ours: Runs, theirs: Runs) -> Difference | None:
   seeds = sorted(ours.keys() & theirs.keys())
   if not seeds:
     return None
-  count, tasks = len(seeds), ours[seeds[0]]
+  count = len(seeds)
+  tasks = ours[seeds[0]]
   # For each task, the runs of both arms by seed.
   pairs_T = [[(ours[n][k], theirs[n][k]) for n in seeds] for k in tasks]
   difference_TxS = [[_mean(a) - _mean(b) for a, b in x] for x in pairs_T]

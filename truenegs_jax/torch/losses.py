@@ -34,7 +34,8 @@ class Synonyms(nn.Module):
 
   def __init__(self, table: SynonymTable, tokenizer: Any = None):
     super().__init__()
-    self.size, words = table.vocab_size, read_words(table.tokens)
+    self.size = table.vocab_size
+    words = read_words(table.tokens)
     arrays = table.arrays(rates=True, tokenizer=tokenizer)
     self.ids_VxS = _pad(arrays["ids_VxS"], -1)
     self.rates_VxS = _pad(arrays["rates_VxS"], 0.0)
@@ -57,7 +58,8 @@ class Synonyms(nn.Module):
       is_slot_BxL = labels_BxL != IGNORED
       tokens_BxL = torch.where(is_slot_BxL, labels_BxL, tokens_BxL)
     edges_BxL = self.edges_V[tokens_BxL]
-    first_BxJ, second_BxJ = edges_BxL[..., :-1], edges_BxL[..., 1:]  # J = L - 1
+    first_BxJ = edges_BxL[..., :-1]  # J = L - 1
+    second_BxJ = edges_BxL[..., 1:]
     joined_BxJ = (first_BxJ >= 2) & (second_BxJ % 2 == 1)
     split_BxL = functional.pad(joined_BxJ, (0, 1))
     return ~(split_BxL | functional.pad(joined_BxJ, (1, 0)))
@@ -96,7 +98,8 @@ def mlm_loss(
         f"{name}_BxK has the shape {(*x.shape,)}, but logits_BxKxV"
         f" {(*shape, size)}. Pass {(*shape,)}."
       )
-  logits_BxKxV, kept_BxK = logits_BxKxV.float(), labels_BxK != IGNORED
+  logits_BxKxV = logits_BxKxV.float()
+  kept_BxK = labels_BxK != IGNORED
   loss_BxK = functional.cross_entropy(
     logits_BxKxV.flatten(0, -2), labels_BxK.flatten(), reduction="none"
   ).view(labels_BxK.shape)
@@ -180,7 +183,8 @@ def soft_loss(
       by probability, and its gradient reaches the logits only.
   """
   one_of("soft_prediction", soft_prediction, ("predicted", "expected"))
-  logits_BxKxV, word_VxE = logits_BxKxV.float(), word_VxE.float()
+  logits_BxKxV = logits_BxKxV.float()
+  word_VxE = word_VxE.float()
   if soft_prediction == "expected":
     word_VxE = functional.normalize(word_VxE.detach(), eps=1e-30)
     b_BxKxE = logits_BxKxV.softmax(dim=-1) @ word_VxE
@@ -227,7 +231,8 @@ def _pad(array: np.ndarray, value: float) -> Tensor:
 
 def _change(z_BxKxV: Tensor, gold_BxK: Tensor, table: Synonyms, by: str) -> Any:
   """Returns what smoothing by a share of 1 adds: see `objectives.smoothing`."""
-  ids_BxKxS, gold_BxKx1 = table.ids_VxS[gold_BxK].long(), gold_BxK[..., None]
+  ids_BxKxS = table.ids_VxS[gold_BxK].long()
+  gold_BxKx1 = gold_BxK[..., None]
   listed_BxKxS = (ids_BxKxS >= 0) & (ids_BxKxS != gold_BxKx1)
   ids_BxKxS = torch.where(listed_BxKxS, ids_BxKxS, gold_BxKx1)
   z_BxKxS = z_BxKxV.gather(-1, torch.cat([gold_BxKx1, ids_BxKxS], dim=-1))

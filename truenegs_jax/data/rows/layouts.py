@@ -159,14 +159,16 @@ def packed_rows(
   row: Row = []
   free = capacity  # tokens that fit into the row, besides [CLS] and [SEP]
   for _, offsets in documents:
-    start, stop = offsets[0], offsets[-1]
+    start = offsets[0]
+    stop = offsets[-1]
     if spec.overflow == "discard":
       stop = min(stop, start + capacity)
     while start < stop:
       size = _segment_size(stop - start, free, least)
       if not size or len(row) == MAX_DOCUMENTS:
         yield row
-        row, free = [], capacity
+        row = []
+        free = capacity
         continue
       row.append(Segment(start, start + size, 0, len(row) + 1, True, True))
       start += size
@@ -203,7 +205,8 @@ def _carry_rows(
   offsets: list[int], length: int, draws: Iterator[float]
 ) -> Iterator[Row]:
   """Yields ELECTRA's rows of one document without losing tokens."""
-  start, line = offsets[0], 0  # start of the row; lines collected so far
+  start = offsets[0]  # start of the row; lines collected so far
+  line = 0
   carried: list[int] = []  # ends of spans that the last row had no space for
   while start < offsets[-1]:
     target = _target(draws, length)
@@ -217,7 +220,8 @@ def _carry_rows(
       if stop > middle:
         row.append(Segment(middle, stop, 1, 1, False, True))
     yield row
-    start, line = stop, last
+    start = stop
+    line = last
     carried = [end for end in sorted({middle, ends[-1]}) if end > stop]
 
 
@@ -227,12 +231,15 @@ def _discard_rows(
   """Yields ELECTRA's rows of one document without tokens that do not fit."""
   line = 0
   while line < len(offsets) - 1:
-    start, target = offsets[line], _target(draws, length)
+    start = offsets[line]
+    target = _target(draws, length)
     last = bisect_left(offsets, start + target, line, len(offsets) - 1)
     ends = offsets[line + 1 : last + 1]
     budget = _budget_of_a(target, draws)
     middle = _end_of_a(start, ends, budget, draws)
-    spans_a, spans_b, size_a = [(start, middle)], [], middle - start
+    spans_a = [(start, middle)]
+    spans_b = []
+    size_a = middle - start
     for begin, end in itertools.pairwise(ends[ends.index(middle) :]):
       if size_a + end - begin < budget:
         spans_a.append((begin, end))
@@ -276,7 +283,8 @@ def _cut_segment(spans: list[tuple[int, int]], type: int, size: int) -> Row:
   row: Row = []
   for start, stop in spans:
     if size > 0:
-      end, has_cls = min(stop, start + size), type == 0 and not row
+      end = min(stop, start + size)
+      has_cls = type == 0 and not row
       row.append(Segment(start, end, type, 1, has_cls, False))
     size -= stop - start
   if row:

@@ -71,14 +71,17 @@ def make_plan(
     message = f"{errors.printable(error)}\nUsing the rows in '{named}'."
     progress.log_console().print(message, soft_wrap=True)
     identity = folder_lib.read_manifest(named)["options"]["sources"]
-  given, vocabulary = None, f"train:{data.vocab_size}"
-  lowercase, strip_accents = data.lowercase, tokenizer_lib.ACCENTS[data.accents]
+  given = None
+  vocabulary = f"train:{data.vocab_size}"
+  lowercase = data.lowercase
+  strip_accents = tokenizer_lib.ACCENTS[data.accents]
   if strip_accents is None:
     strip_accents = lowercase
   if data.vocab != "train":
     given = tokenizer_lib.build_tokenizer(data, data.vocab)
     vocabulary = given.fingerprint
-    lowercase, strip_accents = given.lowercase, given.strip_accents
+    lowercase = given.lowercase
+    strip_accents = given.strip_accents
     if given.definition and data.tokenizer != "fast":
       raise errors.InputError(
         f"data.tokenizer={data.tokenizer!r} encodes with BERT's WordPiece, but"
@@ -123,7 +126,8 @@ def _warn_of_capitals(tokenizer: Tokenizer) -> None:
 
 def execute_plan(plan: steps.Plan) -> tuple[pathlib.Path, Tokenizer]:
   """Returns the rows folder of a plan, which it prepares, and its tokenizer."""
-  folder, is_found = plan.folder, plan.is_prepared()
+  folder = plan.folder
+  is_found = plan.is_prepared()
   local = shards.local_folder(folder)
   if plan.corpus and not is_found:
     if plan.num_workers > 1:
@@ -204,7 +208,8 @@ def _finish(folder: pathlib.Path, shard_set: shards.ShardSet) -> None:
   if is_bucket(folder):
     console.print(f"Copying the rows to '{folder}'", soft_wrap=True)
   manifest = shards.finish(folder, shard_set)
-  splits, parts = manifest["splits"], manifest["parts"]
+  splits = manifest["splits"]
+  parts = manifest["parts"]
   lines = [
     f"{splits['train']['rows']:,} rows of {manifest['options']['length']}"
     f" tokens to train on ({splits['train']['padding_share']:.1%} padding),"
@@ -215,7 +220,8 @@ def _finish(folder: pathlib.Path, shard_set: shards.ShardSet) -> None:
   total = max(1, sum(part["text_bytes"] for part in parts))
   for entry, part in zip(parts, shard_set.corpus.parts, strict=True):
     if len(parts) > 1:
-      share, passes = entry["text_bytes"] / total, entry["passes"]
+      share = entry["text_bytes"] / total
+      passes = entry["passes"]
       repeats = f", read up to {passes} times" if passes > 1 else ""
       lines.append(f"  {share:6.1%} of the text: {part.name}{repeats}")
   lines += [f"  {n:,} {name}" for name, n in manifest["repairs"].items()]

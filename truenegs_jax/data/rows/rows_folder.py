@@ -83,7 +83,8 @@ class Verification:
     folder: str | pathlib.Path,
     divide: Callable[[str], tuple[int, int]] = lambda _: (0, 1),
   ) -> None:
-    self._folder, self._divide = pathlib.Path(folder), divide
+    self._folder = pathlib.Path(folder)
+    self._divide = divide
     self.error: Exception | None = None  # for damage that was found so far
     self._states: dict[str, tuple[int, ...]] = {}  # of verified files
     self._is_urgent = threading.Event()
@@ -236,7 +237,8 @@ class Rows:
   @functools.cached_property
   def _largest(self) -> dict[str, int]:
     """The largest possible value of each field."""
-    options, tokenizer = self.manifest["options"], self.manifest["tokenizer"]
+    options = self.manifest["options"]
+    tokenizer = self.manifest["tokenizer"]
     # The shortest document is [CLS], a token and [SEP].
     documents = 1 if options["layout"] == "electra" else self.length // 3
     return {"tokens": tokenizer["size"] - 1, "types": 1, "documents": documents}
@@ -301,7 +303,8 @@ def verify_rows(folder: str | pathlib.Path) -> None:
 def load_vocabulary(folder: str | pathlib.Path) -> Tokenizer:
   """Returns the tokenizer of the rows."""
   manifest = read_manifest(folder)
-  saved, [name] = manifest["tokenizer"], {*FILES} & {*manifest["files"]}
+  saved = manifest["tokenizer"]
+  [name] = {*FILES} & {*manifest["files"]}
   path = join_inside(open_path("data.rows", folder), name)
   options = {name: saved[name] for name in ("lowercase", "strip_accents")}
   tokenizer = load_tokenizer(str(path), **options)
@@ -337,7 +340,8 @@ def _flatten_options(options: dict[str, Any]) -> dict[str, Any]:
 
 def describe_text(manifest: dict[str, Any]) -> list[str]:
   """Describes each part of the text, without names of files and folders."""
-  lines, sources = [], manifest["options"]["sources"]
+  lines = []
+  sources = manifest["options"]["sources"]
   for source, part in zip(sources, manifest["parts"], strict=True):
     line = source["source"]
     if "dataset" in source:
@@ -365,8 +369,10 @@ def check_batch_size(rows: Rows, batch_size: int) -> None:
 
 def padding_warning(manifest: dict[str, Any]) -> str:
   """Returns a warning above 10 % padding at length 128, 25 % at 512; or ""."""
-  options, splits = manifest["options"], manifest["splits"]
-  length, share = options["length"], splits["train"]["padding_share"]
+  options = manifest["options"]
+  splits = manifest["splits"]
+  length = options["length"]
+  share = splits["train"]["padding_share"]
   if share <= 0.05 + length / 2560:
     return ""
   num_tokens = sum(split["tokens"] for split in splits.values())
@@ -392,7 +398,8 @@ def shard_name(split: str, number: int, field: str) -> str:
 
 def is_shard_name(name: str) -> bool:
   """Returns whether `shard_name` gives this name to a file."""
-  splits, fields = "|".join(SPLITS), "|".join(FIELDS)
+  splits = "|".join(SPLITS)
+  fields = "|".join(FIELDS)
   pattern = rf"({splits})-[0-9]{{5,9}}\.({fields})\.npy"
   return re.fullmatch(pattern, name) is not None
 

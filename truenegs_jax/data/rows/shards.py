@@ -95,7 +95,8 @@ class ShardSpec:
     sizes: Sizes | None = None,
   ) -> Iterator[Chunk]:
     """Cuts a range into chunks of about CHUNK_CHARACTERS, as `corpus.read`."""
-    chunk, size = Chunk(chunks.start, []), 0
+    chunk = Chunk(chunks.start, [])
+    size = 0
     holds_out = self.held_out_unit == "documents"
     for document in corpus.read(read_counts, start=chunks.cursors, sizes=sizes):
       split = "train"
@@ -109,7 +110,8 @@ class ShardSpec:
       size += document.num_chars
       if size >= CHUNK_CHARACTERS or len(chunk.documents) == CHUNK_DOCUMENTS:
         yield chunk
-        chunk, size = Chunk(chunk.number + 1, []), 0
+        chunk = Chunk(chunk.number + 1, [])
+        size = 0
         if chunk.number == chunks.stop:
           return
     if chunk.documents:
@@ -155,12 +157,14 @@ class ChunkEncoder:
     self._encoder = Encoder(spec.tokenizer, spec.backend)
 
   def __call__(self, chunk: Chunk) -> ChunkRows:
-    tokenizer, options = self._spec.tokenizer, self._spec.options
+    tokenizer = self._spec.tokenizer
+    options = self._spec.options
     line_end = re.compile(tokenizer.line_end)
     ids = tokenizer.cls, tokenizer.sep, tokenizer.pad
     dtype = np.uint16 if len(tokenizer.vocab) <= 2**16 else np.uint32
     row_spec = layouts.RowSpec(options.length, *ids, options.overflow, dtype)
-    splits, num_tokens = {}, 0
+    splits = {}
+    num_tokens = 0
     for split in SPLITS:
       documents = [
         (i, line_end.split(text))
@@ -185,7 +189,8 @@ class ChunkEncoder:
 
 def write_shard(spec: ShardSpec, chunks: Sequence[ChunkRows]) -> None:
   """Writes the files of the shard with these chunks, and its record."""
-  shard, folder = chunks[0].number // SHARD_CHUNKS, spec.folder / "rows"
+  shard = chunks[0].number // SHARD_CHUNKS
+  folder = spec.folder / "rows"
   num_tokens = sum(chunk.num_tokens for chunk in chunks)
   record: dict[str, Any] = {"num_tokens": num_tokens, "files": {}}
   with files_lib.disk_errors(spec.folder):
@@ -235,9 +240,11 @@ def finish(folder: pathlib.Path, shard_set: ShardSet) -> dict[str, Any]:
   It appears by one rename, or in a bucket by its manifest, which is written
   last. Compares the checksums of all shards, which it fetches from a bucket.
   """
-  spec, unfinished = shard_set.spec, unfinished_folder(folder)
+  spec = shard_set.spec
+  unfinished = unfinished_folder(folder)
   no_counts_V = np.zeros(len(spec.tokenizer.vocab), np.int64)
-  records, counts = [], dict.fromkeys(SPLITS, no_counts_V)
+  records = []
+  counts = dict.fromkeys(SPLITS, no_counts_V)
   with files_lib.disk_errors(folder):
     for shard in range(shard_set.num_shards):
       record = _verify_shard(spec, shard, unfinished / "rows")
@@ -308,7 +315,8 @@ def _is_intact(path: pathlib.Path, record: dict[str, int]) -> bool:
 def _describe_split(
   records: list[dict[str, Any]], counts_V: np.ndarray, length: int
 ) -> dict[str, Any]:
-  shards, num_tokens = [x["rows"] for x in records], int(counts_V.sum())
+  shards = [x["rows"] for x in records]
+  num_tokens = int(counts_V.sum())
   size = sum(shards) * length
   return {
     "rows": sum(shards),
@@ -325,7 +333,8 @@ def _write_manifest(
   counts: dict[str, np.ndarray],
 ) -> dict[str, Any]:
   """Writes the other files of a rows folder, and the manifest last."""
-  spec, tokenizer = shard_set.spec, shard_set.spec.tokenizer
+  spec = shard_set.spec
+  tokenizer = shard_set.spec.tokenizer
   length = spec.options.length
   files = _write_vocabulary(tokenizer, counts["train"], folder)
   for record in records:
@@ -371,7 +380,8 @@ def _write_manifest(
 
 
 def _describe_parts(shard_set: ShardSet) -> list[dict[str, Any]]:
-  parts, read_counts = shard_set.corpus.parts, shard_set.read_counts
+  parts = shard_set.corpus.parts
+  read_counts = shard_set.read_counts
   values = zip(parts, read_counts.cursors, read_counts.num_records, strict=True)
   return [
     {

@@ -92,7 +92,8 @@ class Preparation:
 
   def find_shards(self) -> tuple[ShardSet, list[ChunkRange]]:
     """Returns the shards of a counted corpus, and their chunks."""
-    sizes, repairs = {}, collections.Counter[str]()
+    sizes = {}
+    repairs = collections.Counter[str]()
     num_records = [0] * len(self.corpus.parts)
     for unit in self.corpus.list_units():
       arrays = read_arrays(self._count_path(unit), "sizes", "counts")
@@ -100,7 +101,8 @@ class Preparation:
       number, repairs_of_unit = json.loads(str(arrays["counts"]))
       num_records[unit[0]] += number
       repairs.update(repairs_of_unit)
-    read_counts, num_chunks = ReadCounts(), 0
+    read_counts = ReadCounts()
+    num_chunks = 0
     starts: list[tuple[Cursor, ...]] = [()]
     for chunk in self.spec.cut(self.corpus, read_counts, sizes=sizes):
       num_chunks = chunk.number + 1
@@ -130,8 +132,10 @@ class Preparation:
     progress: Progress = lambda *_: None,
   ) -> ShardSet:
     """Builds the missing shards of a range; returns those up to its end."""
-    read_counts, before = ReadCounts(), ReadCounts(cursors=[*chunks.cursors])
-    num_chunks, num_rows = chunks.start, 0
+    read_counts = ReadCounts()
+    before = ReadCounts(cursors=[*chunks.cursors])
+    num_chunks = chunks.start
+    num_rows = 0
 
     def missing_chunks() -> Iterator[shards.Chunk]:
       nonlocal num_chunks
@@ -177,7 +181,8 @@ def build_shards(
 ) -> ShardSet:
   """Builds the missing shards of a rows folder."""
   temporary = open_unfinished(plan)
-  options, num_workers = plan.options, plan.num_workers
+  options = plan.options
+  num_workers = plan.num_workers
   try:
     unit = shards.choose_held_out_unit(corpus, options)
     where = temporary

@@ -44,7 +44,8 @@ class Encoder:
 
   def __init__(self, tokenizer: Tokenizer, backend: str = "fast") -> None:
     """With the backend "tf_text", TensorFlow encodes lines of plain ASCII."""
-    self._encode_plain, self._tokenizer = None, tokenizer
+    self._encode_plain = None
+    self._tokenizer = tokenizer
     if tokenizer.definition:
       return
     if backend == "tf_text":
@@ -82,10 +83,12 @@ class Encoder:
       return plain
     others = self._encode_cached(list(itertools.compress(lines, ~plain_N)))
     lengths_N = np.empty(len(lines), np.int64)
-    lengths_N[plain_N], lengths_N[~plain_N] = plain[1], others[1]
+    lengths_N[plain_N] = plain[1]
+    lengths_N[~plain_N] = others[1]
     plain_T = np.repeat(plain_N, lengths_N)
     tokens_T = np.empty(len(plain_T), np.int32)
-    tokens_T[plain_T], tokens_T[~plain_T] = plain[0], others[0]
+    tokens_T[plain_T] = plain[0]
+    tokens_T[~plain_T] = others[0]
     return tokens_T, lengths_N
 
   def _encode_cached(self, lines: list[str]) -> Ids:
@@ -94,7 +97,8 @@ class Encoder:
     words_N = split_lines(lines, lowercase=self._lowercase)
     words_W = words_N.values.dictionary_encode()
     if self._size > MAX_CACHE_BYTES:
-      self._ids, self._size = {}, 0
+      self._ids = {}
+      self._size = 0
     words = words_W.dictionary.to_pylist()
     new = list(itertools.filterfalse(self._ids.__contains__, words))
     for start in range(0, len(new), BATCH_WORDS):
@@ -128,7 +132,8 @@ def batch_texts(texts: Iterable[str]) -> Iterator[list[str]]:
     size += len(text)
     if size >= BATCH_CHARACTERS:
       yield batch
-      batch, size = [], 0
+      batch = []
+      size = 0
   if batch:
     yield batch
 

@@ -30,7 +30,8 @@ from truenegs_jax.runtime import files
 from truenegs_jax.runtime.errors import FAILING, DataError, InputError
 from truenegs_jax.runtime.paths import is_hub_name, join_inside, open_path
 
-VOCABULARY, JSON = "vocab.txt", "tokenizer.json"
+VOCABULARY = "vocab.txt"
+JSON = "tokenizer.json"
 FILES = [VOCABULARY, JSON]
 # Of a model on the hub: those that a tokenizer.json needs beside it.
 HUB_FILES = [*FILES, "config.json", "special_tokens_map.json", CONFIG]

@@ -40,7 +40,8 @@ UNUSED = "[unused row {}]"  # no text is encoded to it, as it has spaces
 
 def is_bert(content: Json) -> bool:
   """Whether a tokenizer is BERT's, whatever it does to case and accents."""
-  model, vocab = content["model"], content["model"]["vocab"]
+  model = content["model"]
+  vocab = content["model"]["vocab"]
   if not vocab:
     raise ValueError("no entries")
   normalizer = content.get("normalizer") or {}
@@ -124,7 +125,8 @@ def _find_template(content: Json) -> Names:
     if step["type"] == "TemplateProcessing":
       names = [x.get("SpecialToken", {"id": ""})["id"] for x in step["single"]]
       text = names.index("")
-      before, after = ["", *names[:text]], [*names[text + 1 :], ""]
+      before = ["", *names[:text]]
+      after = [*names[text + 1 :], ""]
       return {"cls": before[-1], "sep": after[0]}
   return {}
 
