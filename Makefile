@@ -101,7 +101,7 @@ help:
 	@sed -n '/^$$/q; s/^# \{0,1\}//p' $(firstword $(MAKEFILE_LIST))
 
 demo: $(PACKAGE)
-	@$(BIN)/truenegs wordnet
+	@$(BIN)/truenegs wordnet || launch/wordnet_debian.sh
 	$(BIN)/truenegs main --config=electra_demo \
 	  --config.seed=$(SEED) --config.minutes=$(MINUTES) \
 	  --workdir=runs/electra_demo$(if $(filter-out 0,$(SEED)),-seed$(SEED))
@@ -109,7 +109,7 @@ demo: $(PACKAGE)
 test-all: $(H100_COMPILERS) $(BUCKETS) $(BEAM)
 
 test test-all: $(TOOLS) $(TORCH_CPU) $(WEIGHTS) $(PEERS)
-	@$(BIN)/truenegs wordnet || \
+	@$(BIN)/truenegs wordnet || launch/wordnet_debian.sh || \
 	  echo "warning: WordNet is missing. Tests that need it are skipped."
 	@command -v chromium > /dev/null || echo "warning: chromium is" \
 	  "missing (Debian: apt-get install chromium). Tests that need it are skipped."

@@ -1,17 +1,17 @@
-"""Downloads WordNet from stand-ins for NLTK's server and for apt-get."""
+"""Downloads WordNet by NLTK, and unpacks it from Debian's packages."""
 
+import os
 import shutil
+import subprocess
 
 import pytest
 
-from support.mini_wordnet import SYNSETS, write_wordnet
+from support.doc_pages import ROOT
+from support.mini_wordnet import write_wordnet
 from truenegs_jax import wordnet
-from truenegs_jax.runtime.errors import UnavailableError
+from truenegs_jax.runtime.errors import DataError, UnavailableError
 from truenegs_jax.synonyms import wordnet as reader
 
-DEBIAN_PATH = "debian/usr/share/wordnet"
-# The first download fails, as with old lists, and a later one works only after
-# an update in folders of one's own.
 APT_GET = """#!/bin/sh
 case "$*" in
   *Dir::State::Lists=*update) touch updated ;;
@@ -24,37 +24,38 @@ cp -r '{}/.' "$3"
 """
 
 
+class Downloader:
+  """Stands in for NLTK's: unpacks nothing, and compares with checksums."""
+
+  content = b""  # of the server's file; empty if it cannot be reached
+
+  def download(self, package, *, download_dir, **options):
+    assert package == "wordnet" and options["raise_on_error"]
+    if not self.content:
+      raise ValueError("Error loading wordnet: no server")
+    with open(f"{download_dir}/corpora/wordnet.zip", "wb") as file:
+      file.write(self.content)
+
+
 @pytest.fixture
 def cached(tmp_path, monkeypatch):
-  """Returns the folder to fill; no server, apt-get or WordNet exists."""
-  import nltk
+  """Returns the folder to fill; no server and no WordNet exists."""
+  import nltk.downloader
 
   monkeypatch.setattr(nltk.data, "path", [])
+  monkeypatch.setattr(nltk.downloader, "Downloader", Downloader)
+  monkeypatch.setattr(Downloader, "content", b"")
   monkeypatch.setenv("TRUENEGS_CACHE", str(tmp_path / "cache"))
-  monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
-  (tmp_path / "bin").mkdir()
-  write_tool(tmp_path, "apt-get", "#!/bin/sh\necho 'E: no apt' >&2; exit 1\n")
-  monkeypatch.setattr(wordnet, "URL", f"file://{tmp_path}/wordnet.zip")
-  count = sum(map(len, SYNSETS.values()))
-  monkeypatch.setattr(wordnet, "NUM_SYNSETS", count)
-  return tmp_path / "cache" / "nltk_data" / "corpora" / "wordnet"
+  return tmp_path / "cache" / "nltk_data" / "corpora"
 
 
-def write_tool(folder, name, text):
-  path = folder / "bin" / name
-  path.write_text(text)
-  path.chmod(0o755)
-
-
-def write_zip(folder):
-  write_wordnet(folder / "server" / "wordnet")
-  shutil.make_archive(folder / "wordnet", "zip", folder / "server", "wordnet")
-
-
-def write_debian(folder):
-  write_wordnet(folder / DEBIAN_PATH)
-  write_tool(folder, "apt-get", APT_GET)
-  write_tool(folder, "dpkg-deb", DPKG_DEB.format(folder / "debian"))
+@pytest.fixture
+def served(cached, tmp_path, monkeypatch):
+  """Serves a small WordNet."""
+  write_wordnet(tmp_path / "server" / "wordnet")
+  path = shutil.make_archive(tmp_path / "w", "zip", tmp_path / "server")
+  with open(path, "rb") as file:
+    monkeypatch.setattr(Downloader, "content", file.read())
 
 
 def is_readable():
@@ -62,56 +63,74 @@ def is_readable():
     return "home" in reader.find_lemma_names("house", session)
 
 
-@pytest.mark.parametrize("write", [write_zip, write_debian])
-def test_wordnet_is_downloaded_once_from_each_place(
-  write, cached, tmp_path, capsys
-):
-  write(tmp_path)
+def test_wordnet_is_downloaded_once(served, cached, monkeypatch, capsys):
   wordnet.fetch()
-  assert is_readable() and str(cached) in capsys.readouterr().out
-  assert [path.name for path in cached.parent.iterdir()] == ["wordnet"]
-  shutil.rmtree(tmp_path / "bin")
-  (tmp_path / "wordnet.zip").unlink(missing_ok=True)
+  assert is_readable() and str(cached.parent) in capsys.readouterr().out
+  assert [path.name for path in cached.iterdir()] == ["wordnet.zip"]
+  monkeypatch.setattr(Downloader, "content", b"")
   wordnet.fetch()
   assert not capsys.readouterr().out
 
 
-def test_a_wordnet_on_nltks_path_is_enough(cached, tmp_path, monkeypatch):
-  write_wordnet(tmp_path / "own" / "corpora" / "wordnet")
+@pytest.mark.parametrize("mode", [0o644, 0o664])
+def test_a_good_wordnet_on_nltks_path_is_enough(cached, tmp_path, mode):
+  """Also one that its group can write to, which NLTK refuses."""
+  own = tmp_path / "own" / "corpora" / "wordnet"
+  write_wordnet(own)
+  for path in own.iterdir():
+    path.chmod(mode)
   import nltk
 
   nltk.data.path.append(str(tmp_path / "own"))
   wordnet.fetch()
-  assert not cached.exists()
-
-
-def test_an_incomplete_wordnet_is_replaced_only_by_a_complete_one(
-  cached, tmp_path
-):
-  write_wordnet(cached)
-  (cached / "data.noun").write_text("")
-  write_zip(tmp_path)
-  archive = tmp_path / "wordnet.zip"
-  content = archive.read_bytes()
-  archive.write_bytes(content[:-100])
-  with pytest.raises(UnavailableError, match="NLTK: .*Debian: E: no apt"):
+  assert is_readable() and not cached.exists()
+  (own / "data.noun").write_text("")
+  with pytest.raises(DataError, match=f"'{own}' is damaged.*remove it"):
     wordnet.fetch()
-  assert (cached / "data.noun").read_text() == ""
-  archive.write_bytes(content)
+
+
+def test_a_damaged_wordnet_in_the_cache_is_replaced(served, cached):
+  write_wordnet(cached / "wordnet")
+  (cached / "wordnet" / "data.noun").write_text("")
   wordnet.fetch()
+  assert is_readable() and not (cached / "wordnet").exists()
+
+
+def test_a_damaged_download_is_refused(cached, monkeypatch):
+  monkeypatch.setattr(Downloader, "content", b"PK")
+  with pytest.raises(UnavailableError, match="NLTK's server"):
+    wordnet.fetch()
+
+
+def test_without_a_server_the_error_says_what_to_type(cached):
+  with pytest.raises(UnavailableError) as raised:
+    wordnet.fetch()
+  message = str(raised.value)
+  assert "no server" in message and "NLTK_DATA=FOLDER" in message
+  assert "Debian's wordnet-base and wordnet-sense-index" in message
+
+
+@pytest.mark.parametrize("is_relative", [False, True])
+def test_debians_packages_are_unpacked_without_root(
+  cached, tmp_path, is_relative
+):
+  """The first download fails, as with old lists of packages."""
+  write_wordnet(tmp_path / "debian/usr/share/wordnet")
+  (tmp_path / "debian/usr/share/wordnet/index.sense").write_text("x\n")
+  (tmp_path / "bin").mkdir()
+  dpkg = DPKG_DEB.format(tmp_path / "debian")
+  for name, text in {"apt-get": APT_GET, "dpkg-deb": dpkg}.items():
+    path = tmp_path / "bin" / name
+    path.write_text(text)
+    path.chmod(0o755)
+  env = os.environ | {"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"}
+  if is_relative:
+    env["TRUENEGS_CACHE"] = "cache"
+  script = ROOT / "launch" / "wordnet_debian.sh"
+  for _ in range(2):
+    subprocess.run([script], env=env, cwd=tmp_path, check=True)
+    assert is_readable()
+    assert [path.name for path in cached.iterdir()] == ["wordnet"]
+  (tmp_path / "bin" / "dpkg-deb").write_text("#!/bin/sh\n")
+  assert subprocess.run([script], env=env, cwd=tmp_path).returncode
   assert is_readable()
-
-
-def test_an_incomplete_download_is_refused(cached, tmp_path, monkeypatch):
-  write_zip(tmp_path)
-  monkeypatch.setattr(wordnet, "NUM_SYNSETS", 117_659)
-  with pytest.raises(UnavailableError, match="117,659.*set NLTK_DATA=FOLDER"):
-    wordnet.fetch()
-  assert not cached.exists()
-
-
-def test_a_tool_that_hangs_is_given_up(cached, tmp_path, monkeypatch):
-  write_tool(tmp_path, "apt-get", "#!/bin/sh\nexec sleep 60\n")
-  monkeypatch.setattr(wordnet, "APT_SECS", 0.1)
-  with pytest.raises(UnavailableError, match="timed out"):
-    wordnet.fetch()

@@ -10,12 +10,10 @@ import io
 import itertools
 import os
 import pathlib
-import re
-import sys
 import warnings
 import zipfile
 from collections.abc import Iterator
-from typing import Any
+from typing import IO, Any
 
 from truenegs_jax.data.corpus.readers import WordNetReader
 from truenegs_jax.runtime import cache
@@ -28,9 +26,9 @@ PARTS_OF_SPEECH = "nvar"
 MAX_LEMMAS = 255  # of a synset; two hexadecimal digits in data files
 ALL_SENSES = 99  # more than any word has; the verb `break` has 59
 OFFLINE = (
-  "Without internet, install Debian's wordnet-base and wordnet-sense-index and"
-  " set --config.data.wordnet_dir=/usr/share/wordnet, or copy the folder"
-  " nltk_data of another machine and set NLTK_DATA=FOLDER."
+  "Without internet, copy the folder nltk_data of another machine and set"
+  " NLTK_DATA=FOLDER, or install Debian's wordnet-base and wordnet-sense-index"
+  " and set --config.data.wordnet_dir=/usr/share/wordnet."
 )
 FIX = f"Run {program()} wordnet. {OFFLINE}"
 
@@ -146,7 +144,7 @@ def open_wordnet(folder: str = "") -> WordNetReader:
   try:
     with warnings.catch_warnings():
       warnings.filterwarnings("ignore", message=".*multilingual functions")
-      reader.__init__(root, None)
+      reader.__init__()
     index = reader._lemma_pos_offset_map.values()
     for pos in PARTS_OF_SPEECH:
       offsets = [max(entry[pos]) for entry in index if pos in entry]
@@ -226,10 +224,18 @@ def _synset(pos: str, offset: int, reader: WordNetReader) -> Any:
 
 def _new_reader(root: str, folder: str) -> Any:
   """Returns an NLTK reader before its `__init__`; pickled as its `folder`."""
-  nltk = _import_nltk()
   from nltk.corpus.reader.wordnet import WordNetCorpusReader
+  from nltk.data import PathPointer
+
+  class Place(PathPointer):
+    """Is asked for nothing: the reader opens its files."""
+
+    open = file_size = join = None
 
   class Reader(WordNetCorpusReader):
+    def __init__(self) -> None:
+      super().__init__(Place(), None)
+
     def __reduce__(self) -> Any:
       return open_wordnet, (folder,)
 
@@ -240,46 +246,38 @@ def _new_reader(root: str, folder: str) -> Any:
 
     map_wn30 = map_wn
 
-    def open(self, file: str) -> Any:
+    def open(self, file: str) -> IO[str]:
       try:
-        stream = super().open(file)
-        if not file.startswith("index."):
-          return stream
-        with stream:  # whose lines take three times as long
-          return io.StringIO(stream.read())
-      except OSError:
+        return _open_file(root, file)
+      except (KeyError, OSError):  # of a zip file, of a folder
         if file != "lexnames":  # missing from Debian's package
           raise
         names = enumerate(LEXNAMES.split())
         return io.StringIO("".join(f"{i} {name} 0\n" for i, name in names))
 
-  # NLTK 3.10 and later refuse files outside the folders of `nltk.data.path`.
-  parent = re.sub(r"/[^/]*\.zip/wordnet/$", "", root)
-  if parent not in nltk.data.path:
-    nltk.data.path.append(parent)
   return Reader.__new__(Reader)
 
 
-def _import_nltk() -> Any:
-  """Imports NLTK, late, as a saved table needs none, and without SciPy.
+def _open_file(root: str, name: str) -> IO[str]:
+  """Opens a file of a result of `find_wordnet`.
 
-  NLTK's tests of collocations, which nothing uses, import SciPy's statistics,
-  which takes four times as long as the rest.
+  NLTK would only read what is on `nltk.data.path`, which is that of the whole
+  process, and no files that the group of their owner can change.
   """
-  modules: dict[str, Any] = sys.modules
-  is_hidden = modules.setdefault("scipy", None) is None
-  try:
-    import nltk
-  finally:
-    if is_hidden:
-      del modules["scipy"]
-  return nltk
+  archive, in_archive, folder = root.rpartition(".zip/")
+  if not in_archive:
+    return open(os.path.join(root, name), encoding="utf-8")
+  with zipfile.ZipFile(f"{archive}.zip") as file:
+    content = io.BytesIO(file.read(folder + name))
+  return io.TextIOWrapper(content, encoding="utf-8")
 
 
 def list_folders() -> list[pathlib.Path]:
   """Returns the folders that may have packages: NLTK's, then the cache's."""
-  places = _import_nltk().data.path
-  folders = [*map(pathlib.Path, places), cache.folder() / "nltk_data"]
+  import nltk  # slow
+
+  places = map(pathlib.Path, nltk.data.path)
+  folders = [*places, cache.folder() / "nltk_data"]
   return [folder / "corpora" for folder in folders]
 
 
