@@ -2,13 +2,14 @@
 
 import importlib
 import itertools
-import os
 import signal
 import sys
 
+from truenegs_jax.runtime import errors
+
 VERBS = {  # modules, except for configs
   "main": "Runs a config: pre-trains, fine-tunes or measures a model.",
-  "prepare": "Turns text into rows before training, also in several jobs.",
+  "prepare": "Turns text into rows before training, also with Apache Beam.",
   "synonyms": "Shows synonyms, builds their tables, measures texts.",
   "status": "Shows what a run, study or preparation does, while it runs.",
   "report": "Writes a page of one or several runs, or figures for a paper.",
@@ -16,6 +17,7 @@ VERBS = {  # modules, except for configs
   "wordnet": "Downloads WordNet, unless it is on this machine.",
   "configs": "Lists the configs; with a name, describes its words and keys.",
 }
+PACKAGES = ("synonyms", "report")  # whose commands are in `__main__.py`
 LISTED = "\n".join(f"  {verb:<10} {text}" for verb, text in VERBS.items())
 HELP = f"""\
 Pre-training on true negatives: ELECTRA and BERT in JAX.
@@ -38,11 +40,14 @@ Documentation: docs/index.md in the repository."""
 
 
 def main() -> None:
-  """Replaces this process by the module of a verb, or helps."""
+  """Runs the command of a verb, or helps."""
   verb, *words = sys.argv[1:] or ["--help"]
   if verb in VERBS and verb != "configs":
-    command = ["-m", f"truenegs_jax.{verb}", *words]
-    os.execv(sys.executable, [sys.executable, *command])
+    errors.start_command()  # before the imports that take time
+    sys.argv = [verb, *words]
+    package = "" if verb not in PACKAGES else ".__main__"
+    importlib.import_module(f"truenegs_jax.{verb}{package}").run_command()
+    return
   signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # for `truenegs configs | head`
   if {"-h", "--help"} & {verb, *words}:
     print(HELP)

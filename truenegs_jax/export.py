@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> None:
   text = "A saved step. Default: the newest."
   flags.DEFINE_integer("step", None, text, flag_values=values)
   words = sys.argv[1:] if argv is None else argv
-  _, *words = flags_lib.parse(["export", *words], values)
+  _, *words = flags_lib.parse(["export", *words], values, __doc__)
   with flags_lib.exit_on_errors():
     _export(words, values)
 
@@ -65,5 +65,10 @@ def _export(words: Sequence[str], values: flags.FlagValues) -> None:
   print(f"Exported to '{result.output}'.\n{result.summary}")
 
 
-if __name__ == "__main__":
+def run_command() -> None:
+  """Runs `main`."""
   main()
+
+
+if __name__ == "__main__":
+  run_command()

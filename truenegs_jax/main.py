@@ -159,7 +159,8 @@ def _run() -> int:
   return task.run(config, workdir, console)
 
 
-if __name__ == "__main__":
+def run_command() -> None:
+  """Defines the flags and runs `main`."""
   flags_lib.define_config()
   flags.DEFINE_string(
     "workdir",
@@ -180,3 +181,7 @@ if __name__ == "__main__":
   )
   files.ignore_full_disk_on_stdio()
   flags_lib.run(main)
+
+
+if __name__ == "__main__":
+  run_command()

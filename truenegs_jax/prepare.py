@@ -72,7 +72,8 @@ def main(argv: list[str]) -> None:
   print(result[0] if result else f"job {flags.FLAGS.shard} is done")
 
 
-if __name__ == "__main__":
+def run_command() -> None:
+  """Defines the flags and runs `main`."""
   flags_lib.define_config()
   flags.DEFINE_string(
     "shard", "", "i/n: Do job i of n, from 0. The last job completes the rows."
@@ -84,3 +85,7 @@ if __name__ == "__main__":
   flags.DEFINE_string("store", "", "URL of a folder for its unfinished rows.")
   flags.DEFINE_boolean("verify", False, "Compare checksums of all files.")
   flags_lib.run(main)
+
+
+if __name__ == "__main__":
+  run_command()

@@ -149,5 +149,10 @@ def main(argv: list[str]) -> None:
       print(f"{label:<19}{text}")
 
 
-if __name__ == "__main__":
+def run_command() -> None:
+  """Runs `main`."""
   flags_lib.run(main)
+
+
+if __name__ == "__main__":
+  run_command()

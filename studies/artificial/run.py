@@ -11,7 +11,7 @@ continues what was stopped.
 from truenegs_jax.runtime import errors
 
 if __name__ == "__main__":
-  errors.exit_at_signals()  # before the imports that take time
+  errors.start_command()  # before the imports that take time
 
 import csv
 import dataclasses

@@ -8,7 +8,7 @@ from configs import electra_demo
 
 from support import tiny
 from truenegs_jax.config.sections import PretrainConfig
-from truenegs_jax.train.start import Run, describe_objective
+from truenegs_jax.train.start import Run, describe_objective, require_words
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,8 @@ def test_pieces_are_spared_where_spaces_are_marked(vocab, is_strict):
   c = electra_demo.get_config()
   c.negatives.strict_subword = False
   tokenizer = SimpleNamespace(mask=4, cls=2, sep=3, vocab=vocab)
-  run = Run(PretrainConfig.read(c), tokenizer)
+  config = require_words(PretrainConfig.read(c), tokenizer)
+  run = Run(config, tokenizer)
   assert run.options.strict_subword == is_strict
   assert ("strict_subword" in describe_objective(run.config)) != is_strict
 

@@ -19,21 +19,63 @@ sys.exit(sys.argv[1].encode() != os.fsencode(sys.argv[1]))
 """
 
 
+OTHER_LOCALE = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+
+
+def run_command(variables):
+  return subprocess.run(
+    [sys.executable, "-c", COMMAND, "Übung"],
+    env={**os.environ, **variables},
+    capture_output=True,
+  )
+
+
 @pytest.mark.parametrize(
   ("variables", "printed"),
   [
-    ({"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}, "Übung"),
+    (OTHER_LOCALE | {"PYTHONUTF8": "1"}, "Übung"),
     ({"PYTHONIOENCODING": "ascii"}, r"\xdcbung"),
   ],
 )
 def test_a_command_finds_and_prints_any_name(variables, printed):
-  result = subprocess.run(
-    [sys.executable, "-c", COMMAND, "Übung"],
-    env={**os.environ, **variables},
-    stdout=subprocess.PIPE,
-    check=True,
-  )
+  result = run_command(variables)
+  assert result.returncode == 0
   assert result.stdout.decode() == f"{printed}\n"
+
+
+def test_a_locale_that_is_not_utf_8_is_refused():
+  result = run_command(OTHER_LOCALE)
+  assert result.returncode == InputError.exit_code and not result.stdout
+  message = result.stderr.decode()
+  assert message.startswith("error: The names of files are read as ascii")
+  assert "Run export PYTHONUTF8=1 and the same" in message
+
+
+def test_only_a_command_sets_up_its_process():
+  code = """
+import logging, os, resource, sys
+from truenegs_jax.runtime import errors
+os.environ["HF_HUB_VERBOSITY"] = "info"
+errors.start_command()
+assert os.environ["EPATH_USE_TF"] == "0"
+assert os.environ["HF_HUB_VERBOSITY"] == "info"
+soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+assert soft == min(hard, errors.MAX_FILES) or hard < 0
+import absl.logging
+absl.logging.warning("Waiting for previous save to complete took 1 s")
+logging.getLogger("asyncio").error("Task exception was never retrieved")
+logging.getLogger("gcsfs").error("again")
+class Closes:
+  def __del__(self):
+    raise RuntimeError(errors.CLOSED)
+Closes()
+absl.logging.warning("shown")
+"""
+  ended = subprocess.run(
+    [sys.executable, "-c", code], capture_output=True, text=True
+  )
+  assert ended.returncode == 0, ended.stderr
+  assert ended.stderr.count("\n") == 1 and "shown" in ended.stderr
 
 
 @pytest.mark.parametrize("is_link", [False, True])

@@ -10,6 +10,7 @@ from orbax.checkpoint import checkpoint_manager
 from orbax.checkpoint._src.serialization import ocdbt_utils
 
 from support import saved_steps, tiny
+from truenegs_jax.runtime import errors
 from truenegs_jax.runtime.errors import CheckpointError, DiskError, InputError
 from truenegs_jax.train import sharding, step
 from truenegs_jax.workdir import checkpoints as checkpoints_lib
@@ -112,6 +113,8 @@ def test_tree_of_another_model_is_refused(folder, change):
 def test_notices_of_orbax_are_hidden_and_warnings_are_not(
   tmp_path, monkeypatch, caplog
 ):
+  filters = [errors.is_no_notice]  # as in all commands
+  monkeypatch.setattr(logging.getLogger("absl"), "filters", filters)
   threshold = "_WAIT_FOR_PREV_SAVE_WARNING_THRESHOLD_SECS"
   monkeypatch.setattr(checkpoint_manager, threshold, -1.0)
   checkpoints = checkpoints_lib.Checkpoints(tmp_path / "checkpoints")

@@ -63,8 +63,12 @@ def define_config(values: flags.FlagValues = flags.FLAGS) -> flags.FlagHolder:
 
 
 def run(main: Callable[[list[str]], object]) -> None:
-  """Runs `app.run` with packaged configs and one-line flag errors."""
-  app.run(main, flags_parser=parse)
+  """Runs `app.run` with packaged configs and one-line flag errors.
+
+  The help of the program begins with the docstring of the module of `main`.
+  """
+  text = sys.modules[main.__module__].__doc__
+  app.run(main, flags_parser=lambda argv: parse(argv, flags.FLAGS, text))
 
 
 @contextlib.contextmanager
@@ -90,8 +94,12 @@ def parse_config(argv: Sequence[str]) -> ConfigDict:
   return values[CONFIG].value
 
 
-def parse(argv: list[str], values: flags.FlagValues = flags.FLAGS) -> list[str]:
+def parse(
+  argv: list[str], values: flags.FlagValues, text: str | None
+) -> list[str]:
   """Parses the flags of a program; prints its help and exits for --help.
+
+  The help begins with `text` and lists the flags.
 
   A mistake prints one line and exits with code 2.
   """
@@ -100,7 +108,7 @@ def parse(argv: list[str], values: flags.FlagValues = flags.FLAGS) -> list[str]:
     rest = parse_flags(words, values, needs_config=words == argv)
   if words != argv:
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # for `--help | head`
-    print(_help(values))
+    print(_help(values, text))
     sys.exit()
   if "verbosity" in values and not values["verbosity"].present:
     logging.set_verbosity(logging.WARNING)  # hides the log of jax and orbax
@@ -176,13 +184,13 @@ def _define_key(name: str, key: Key, values: flags.FlagValues) -> None:
   flags.DEFINE_flag(flag, values)
 
 
-def _help(values: flags.FlagValues) -> str:
+def _help(values: flags.FlagValues, text: str | None) -> str:
   """Returns the help of a program or, with --config, of that config."""
   if CONFIG in values and (config := values[CONFIG].value):
     lines = ["Keys of the config, as flags with their values:", ""]
     lines += _render_keys(config)
   else:
-    lines = [(sys.modules["__main__"].__doc__ or "").strip()]
+    lines = [(text or "").strip()]
     lines += ["", "Flags:"] * bool(_flags(values))
     for flag in _flags(values):
       lines += _render_flag(flag.name, flag.value, flag.help or "")

@@ -152,7 +152,8 @@ def prepare_inputs(
     c.data, c.length, console
   )
   if tokenizer != run.tokenizer:  # it was a placeholder
-    run = dataclasses.replace(run, tokenizer=tokenizer)
+    config = start.require_words(run.config, tokenizer)
+    run = dataclasses.replace(run, config=config, tokenizer=tokenizer)
   divide = functools.partial(distributed.place_among_equals, "rows")
   blocks = c.data.block_shards if c.data.order == "blocks" else 0
   verification = copies.open_verification(

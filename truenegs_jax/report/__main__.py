@@ -7,6 +7,11 @@ network. --output=curves.png or curves.pdf draws the curves for a paper instead;
 --field=mlm,auc chooses them.
 """
 
+from truenegs_jax.runtime import errors
+
+if __name__ == "__main__":
+  errors.start_command()  # before the imports that take time
+
 from absl import flags
 
 from truenegs_jax.config import flags as flags_lib
@@ -37,9 +42,14 @@ def main(argv: list[str]) -> None:
     print(f"saved: {path}")
 
 
-if __name__ == "__main__":
+def run_command() -> None:
+  """Defines the flags and runs `main`."""
   flags.DEFINE_string(
     "output", "report.html", "File to write: .html, .png or .pdf."
   )
   flags.DEFINE_list("field", [], "Fields of metrics.jsonl to draw; none: all.")
   flags_lib.run(main)
+
+
+if __name__ == "__main__":
+  run_command()

@@ -4,8 +4,8 @@
   (folder / "config.json").read_bytes()
 
 An object appears with its whole content. A failed request is repeated for some
-minutes. Orbax gets the same class wherever it opens a URL, through
-`etils.epath`, whose own class has the methods that are missing here.
+minutes. `etils.epath`, and so Orbax, takes these paths as they are; its own
+class has the methods that are missing here.
 
 A folder of several files is whole when its MANIFEST is, which `upload_folder`
 writes last and `download_files` compares with the files.
@@ -18,7 +18,6 @@ import errno
 import functools
 import hashlib
 import json
-import logging
 import os
 import pathlib
 import random
@@ -30,6 +29,7 @@ from typing import Any, TypeVar
 import fsspec
 import tensorstore as ts
 from etils import epath
+from etils.epath import backend
 
 from truenegs_jax.runtime import errors
 
@@ -42,13 +42,6 @@ PARALLEL = 128  # requests for ranges
 ANSWERS = (FileExistsError, FileNotFoundError, errors.TrueNegsError)
 # Fields of a listing that change with a file; servers have some of them.
 LISTED = ("size", "ETag", "etag", "crc32c")
-
-# Else gcsfs asks for the kind of a bucket, again and again without that right.
-os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
-for _name in ("fsspec", "gcsfs", "google.auth", "s3fs"):  # log each failure
-  logging.getLogger(_name).setLevel(logging.CRITICAL)
-for _name in ("gs", "gcs", "s3"):  # other machines write, too
-  fsspec.config.conf.setdefault(_name, {})["use_listings_cache"] = False
 
 
 def repeat(url: str, action: Callable[[], Result]) -> Result:
@@ -119,13 +112,32 @@ def _repeated(method: Callable[..., Any]) -> Callable[..., Any]:
   return call
 
 
+@functools.cache
+def open_system(scheme: str) -> Any:
+  """Opens the file system of gs or s3, which other machines write to, too."""
+  if scheme == "gs":
+    # The class of the package gcsfs asks for the kind of each bucket, again and
+    # again if this user has no right to know it.
+    from gcsfs.core import GCSFileSystem
+
+    return GCSFileSystem(use_listings_cache=False)
+  return fsspec.filesystem(scheme, use_listings_cache=False)
+
+
+class _Backend(type(backend.fsspec_backend)):  # type: ignore[misc]
+  """Makes epath use `open_system`."""
+
+  def fs(self, path: str | os.PathLike[str]) -> Any:
+    return open_system(os.fspath(path).partition("://")[0])
+
+
 _Path: Any = type(epath.Path("/"))
 
 
-@epath.register_path_cls([f"{scheme}://" for scheme in ("gs", "s3")])
 class BucketPath(_Path):
   """A file or folder in a bucket."""
 
+  _backend = _Backend()
   exists = _repeated(_Path.exists)
   is_dir = _repeated(_Path.is_dir)
   stat = _repeated(_Path.stat)
@@ -176,7 +188,7 @@ class BucketPath(_Path):
   @property
   def system(self) -> Any:
     """The file system of fsspec."""
-    return self._backend.fs(str(self))
+    return open_system(self._uri_scheme)
 
   def read_bytes(self) -> bytes:
     """Reads an object; epath's method needs four requests."""

@@ -13,14 +13,17 @@ where libraries drop or misread it; SIGTERM or an exit aborts in threads of XLA.
 import contextlib
 import errno
 import io
+import logging
 import os
 import pathlib
+import resource
 import shlex
 import shutil
 import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 BEGAN = time.perf_counter()  # nearly the start of this process
 # Exit codes of runs that were stopped after saving a checkpoint.
@@ -60,6 +63,36 @@ STOPPED = (
   " the same command again."
 )
 STDERR = 2
+# The environment of a command, unless its user sets these variables.
+ENVIRONMENT = {
+  # Bars and logs of libraries are hidden: messages of commands are our own.
+  "DATASETS_VERBOSITY": "critical",
+  "HF_DATASETS_DISABLE_PROGRESS_BARS": "1",
+  "HF_HUB_DISABLE_PROGRESS_BARS": "1",  # also those of transformers
+  "HF_HUB_VERBOSITY": "critical",
+  "TF_CPP_MIN_LOG_LEVEL": "3",
+  # Buckets are read without TensorFlow, also where it is installed.
+  "EPATH_USE_TF": "0",
+  # Else gcsfs asks for the kind of each bucket, again and again without a right
+  # to know it.
+  "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false",
+}
+# Libraries that log each failed request, which is repeated.
+LOGGERS = ("fsspec", "gcsfs", "google.auth", "s3fs")
+# Log records that tell users nothing they could act on, and those of a failed
+# save, which is also raised: Orbax logs some hundred lines for each.
+NOTICES = (
+  "directory is read only",
+  "Waiting for previous save to complete",
+  "Failed to run",
+  "Failed to write metadata",
+  "_SignalingThread.run() raised an exception",
+  "Save Finalize thread",
+  "Attempted to create temporary directory",
+  "exception was never retrieved",
+)
+CLOSED = "Event loop is closed"  # an error in threads of a failed save
+MAX_FILES = 2**20  # that a command may have open; rows are thousands of files
 _temporary_folders: set[pathlib.Path] = set()
 
 
@@ -190,23 +223,56 @@ def printable(error: Exception | str) -> str:
 
 
 def start_command() -> None:
-  """Prepares the process of a command: encoding, streams and signals.
+  """Prepares the process of a command; nothing else changes its process.
 
-  Starts Python again in UTF-8 mode if the locale has another encoding, in which
-  libraries would miss a folder 'Übung'; prints what the terminal does not have
-  with escapes; opens closed standard streams; calls `exit_at_signals`. Buckets
-  are read without TensorFlow, also where it is installed.
+  Calls `exit_at_signals`, opens closed standard streams, prints what the
+  terminal does not have with escapes, quiets other libraries, and lets the
+  process open as many files as it may. Ends it with a message in a locale that
+  is not UTF-8, in which libraries would miss a folder 'Übung'.
   """
-  os.environ.setdefault("EPATH_USE_TF", "0")
-  if sys.getfilesystemencoding() != "utf-8" and "utf8" not in sys._xoptions:
-    words = [sys.executable, "-X", "utf8", *sys.orig_argv[1:]]
-    os.execv(sys.executable, words)
+  exit_at_signals()
   for name in ("stdin", "stdout", "stderr"):
     if getattr(sys, name) is None:  # or a file gets its number, and the log
       setattr(sys, name, open(os.devnull, "r+"))
   if isinstance(sys.stdout, io.TextIOWrapper):
     sys.stdout.reconfigure(errors="backslashreplace")
-  exit_at_signals()
+  encoding = sys.getfilesystemencoding()
+  if encoding != "utf-8":
+    print(
+      f"error: The names of files are read as {encoding}, the encoding of this"
+      " locale, but libraries write them in UTF-8. Run export PYTHONUTF8=1 and"
+      " the same command again.",
+      file=sys.stderr,
+    )
+    sys.exit(InputError.exit_code)
+  for name, value in ENVIRONMENT.items():
+    os.environ.setdefault(name, value)
+  _quiet_libraries()
+  _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+  limit = MAX_FILES if hard == resource.RLIM_INFINITY else min(hard, MAX_FILES)
+  with contextlib.suppress(ValueError, OSError):  # of a system with less
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+
+
+def _quiet_libraries() -> None:
+  import absl.logging  # it makes the logger of its name
+
+  for name in LOGGERS:
+    logging.getLogger(name).setLevel(logging.CRITICAL)
+  for name in (absl.logging.get_absl_logger().name, "asyncio"):
+    logging.getLogger(name).addFilter(is_no_notice)
+  sys.unraisablehook = _print_unraisable
+
+
+def is_no_notice(record: logging.LogRecord) -> bool:
+  """Whether users may have to act on a log record; see NOTICES."""
+  return not any(notice in record.getMessage() for notice in NOTICES)
+
+
+def _print_unraisable(info: Any) -> None:
+  """Prints an error in a thread, but not CLOSED."""
+  if str(info.exc_value) != CLOSED:
+    sys.__unraisablehook__(info)
 
 
 def exit_at_signals(end: Callable[[int], object] = os._exit) -> None:

@@ -9,14 +9,10 @@ Other flags mean the same as in a config's `data` and `negatives`;
 negatives.sources='table path=table.npz' takes a table.
 """
 
-import sys
-
 from truenegs_jax.runtime import errors
 
 if __name__ == "__main__":
   errors.start_command()  # before the imports that take time
-  # NLTK does without it, and it takes as long as all other imports.
-  sys.modules["scipy.stats"] = None  # type: ignore[assignment]
 
 import functools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -178,6 +174,11 @@ def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
   string_flag("text", "", "Text to measure coverage of, like data.sources.")
 
 
-if __name__ == "__main__":
+def run_command() -> None:
+  """Defines the flags and runs `main`."""
   define_flags()
   flags_lib.run(main)
+
+
+if __name__ == "__main__":
+  run_command()

@@ -58,17 +58,11 @@ class Run:
   that runs on every platform.
   """
 
-  config: PretrainConfig  # `resolve` has replaced "init"
+  config: PretrainConfig  # `resolve` has replaced "init"; see `require_words`
   tokenizer: Tokenizer
   weights: find.Weights = find.Weights("")  # of `config.init`
   vocabulary: str = ""  # origin of the size of the vocabulary
   attention: Implementation = XLA
-
-  def __post_init__(self) -> None:
-    if read_words(self.tokenizer.vocab).marks_spaces:
-      # A list may be that of a piece of a word.
-      config = self.config.replace({"negatives.strict_subword": True})
-      object.__setattr__(self, "config", config)
 
   @functools.cached_property
   def model(self) -> pretrain.Model:
@@ -214,6 +208,7 @@ def resolve(
   tokenizer, vocabulary = find_tokenizer(
     config.data, download=needs_weights and not config.dry_run
   )
+  config = require_words(config, tokenizer)
   run = Run(config, tokenizer, weights, vocabulary)
   network = next(iter(run.model.roles.values()))
   if config.data.layout == "electra" and network.type_vocab_size < 2:
@@ -227,6 +222,15 @@ def resolve(
   if is_start and run.table_request:
     run.table_request.check()
   return run
+
+
+def require_words(
+  config: PretrainConfig, tokenizer: Tokenizer
+) -> PretrainConfig:
+  """Sets `strict_subword` if a list may be that of a piece of a word."""
+  if not read_words(tokenizer.vocab).marks_spaces:
+    return config
+  return config.replace({"negatives.strict_subword": True})
 
 
 def replace_init(

@@ -275,7 +275,6 @@ def compare_logits(
       f"Not compared with transformers: {e.name or 'PyTorch'} is not installed."
       f" To compare, run {arrays.torch_command()} and export again."
     )
-  transformers.utils.logging.disable_progress_bar()
   inputs = _random_inputs(next(iter(model.roles.values())))
   is_real_BxL = inputs["documents"] != 0
   lines, expected = [], _compute_logits(params, model, inputs)

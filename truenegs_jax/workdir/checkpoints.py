@@ -12,12 +12,10 @@ file that says that it is finished. No other module imports Orbax.
 import contextlib
 import itertools
 import json
-import logging
 import operator
 import os
 import pathlib
 import re
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
@@ -44,29 +42,6 @@ _BARRIERS = itertools.count()
 UNFINISHED = ".orbax-checkpoint-tmp"  # in the names of folders
 # TensorStore's words for a bucket that cannot be reached.
 LOST = r"(ABORTED|DEADLINE_EXCEEDED|PERMISSION_DENIED|UNAVAILABLE): .*"
-# Log records that tell users nothing they could act on, and those of a failed
-# save, which is also raised: Orbax logs some hundred lines for each.
-NOTICES = (
-  "directory is read only",
-  "Waiting for previous save to complete",
-  "Failed to run",
-  "Failed to write metadata",
-  "_SignalingThread.run() raised an exception",
-  "Save Finalize thread",
-  "Attempted to create temporary directory",
-  "exception was never retrieved",
-)
-CLOSED = "Event loop is closed"  # an error in threads of a failed save
-
-
-def _is_no_notice(record: logging.LogRecord) -> bool:
-  return not any(notice in record.getMessage() for notice in NOTICES)
-
-
-def _print_unraisable(info: Any) -> None:
-  """Prints an error in a thread, but not CLOSED."""
-  if str(info.exc_value) != CLOSED:
-    sys.__unraisablehook__(info)
 
 
 class _Description(NamedTuple):
@@ -99,11 +74,8 @@ class Checkpoints:
     self._read_only = read_only
     self.keep_steps = frozenset(keep_steps)
     self._saving = 0  # the step that is being written
-    for logger in ("absl", "asyncio"):
-      logging.getLogger(logger).addFilter(_is_no_notice)
     if not read_only:
       check_checkpoint_folder(folder)
-      sys.unraisablehook = _print_unraisable
     after = self._open_unfinished
     saving = ocp.options.AsyncOptions(post_finalization_callback=after)
     self._steps: Steps | None = None  # those of a bucket or its copy

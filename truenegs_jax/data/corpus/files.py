@@ -12,7 +12,6 @@ import contextlib
 import glob
 import gzip
 import io
-import logging
 import lzma
 import os
 import pathlib
@@ -200,8 +199,6 @@ def _connect(url: str) -> tuple[Any, str]:
   """Returns the file system of a URL and its path there."""
   import fsspec  # a tenth of a second
 
-  for name in ("fsspec", "gcsfs", "google.auth", "huggingface_hub", "s3fs"):
-    logging.getLogger(name).setLevel(logging.CRITICAL)
   system, path = fsspec.url_to_fs(url)
   return system, path.rstrip("/")
 

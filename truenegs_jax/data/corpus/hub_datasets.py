@@ -8,7 +8,6 @@
 
 import contextlib
 import dataclasses
-import logging
 import os
 import pathlib
 import re
@@ -140,13 +139,6 @@ def open_dataset(spec: DatasetSpec) -> HubDataset:
       " For a file, remove hf:."
     )
   with spec.convert_errors():
-    import datasets
-    import huggingface_hub
-
-    datasets.disable_progress_bars()
-    datasets.logging.set_verbosity(logging.CRITICAL)
-    huggingface_hub.utils.disable_progress_bars()
-    huggingface_hub.logging.set_verbosity(logging.CRITICAL)
     if is_local and is_saved(folder):
       return _open_saved(spec, folder)
     return _open_files(spec, folder)

@@ -9,7 +9,6 @@ and `manifest.json`, which describes all of this and is written last.
   rows.take(np.arange(8))["tokens"]  # int32 [8, L]
 """
 
-import contextlib
 import dataclasses
 import errno
 import functools
@@ -18,7 +17,6 @@ import json
 import os
 import pathlib
 import re
-import resource
 import secrets
 import threading
 import weakref
@@ -310,11 +308,7 @@ def open_rows(
     open_file, options["read"] = copies.open_file, copies.read
   manifest = read_manifest(folder)
   counts = manifest["splits"][split]["shards"]
-  num_files, shards = len(FIELDS) * len(counts), []
-  soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-  with contextlib.suppress(ValueError, OSError):
-    limit = min(soft + num_files, hard)  # all stay open
-    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+  shards = []
   for number, count in enumerate(counts):
     shape = (count, manifest["options"]["length"])
     paths = (folder / shard_name(split, number, x) for x in FIELDS if count)

@@ -13,7 +13,6 @@ and must not be shared between threads.
 
 import contextlib
 import itertools
-import os
 import re
 import string
 import sys
@@ -169,7 +168,6 @@ def _make_array(values: list[bytes]) -> "pyarrow.LargeBinaryArray":
 
 def _make_plain_encode(tokenizer: Tokenizer) -> Callable[[list[str]], Ids]:
   """Makes a function that encodes plain lines, on one core and no GPU."""
-  os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # no warnings about GPUs
   try:
     import tensorflow
     import tensorflow_text
