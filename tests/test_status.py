@@ -103,8 +103,7 @@ def test_a_study_names_the_part_that_runs(tmp_path):
   )
 
 
-@pytest.mark.parametrize("shared", [False, True])
-def test_a_preparation_counts_its_shards(tmp_path, shared):
+def test_a_preparation_counts_its_shards(tmp_path):
   folder = tmp_path / "rows"
   unfinished = shards.unfinished_folder(folder)
   (unfinished / "rows").mkdir(parents=True)
@@ -112,7 +111,7 @@ def test_a_preparation_counts_its_shards(tmp_path, shared):
     (unfinished / f"shard-{number:05d}.json").touch()
     path = unfinished / f"rows/train-{number:05d}.tokens.npy"
     path.write_bytes(b"0" * 10**6)
-  with files_lib.lock_folder(folder, shared=shared):
+  with files_lib.lock_folder(folder):
     lines = status.describe(folder)
   assert lines[0] == ("state", "running")
   assert lines[-1] == ("shards", "3 written, 3.0 MB")

@@ -1,13 +1,11 @@
 """Prepares the rows of a config: text -> vocabulary -> rows on disk.
 
   truenegs prepare --config=electra_small
-  truenegs prepare --config=... --shard=3/8   # job 3 of 0 to 7
   truenegs prepare --config=... --runner=DataflowRunner \
     --beam=--region=us-central1 --beam=--temp_location=gs://bucket/tmp
   truenegs prepare --config=... --verify
 
 Rows that exist are reused, and a preparation that was stopped is resumed.
-Several jobs can share the work; the one that finishes last completes the rows.
 """
 
 from truenegs_jax.runtime import errors
@@ -17,6 +15,7 @@ if __name__ == "__main__":
 
 import dataclasses
 import functools
+import os
 import sys
 from typing import Any
 
@@ -31,19 +30,15 @@ from truenegs_jax.train.prepare_data import plan_rows
 
 
 def _choose_machines() -> dict[str, Any]:
-  """Returns the fields of a plan that --shard, --runner and --store set."""
+  """Returns the fields of a plan that --runner and --store set."""
   values = flags.FLAGS
-  if values.runner and values.shard:
-    raise errors.InputError(
-      "--shard and --runner cannot be used together: a runner divides the text"
-      " itself. Remove one of them."
-    )
-  if values.runner:
-    how = {"runner": values.runner, "options": values.beam}
-    engine = functools.partial(engines.run_on_beam, **how)
-    return {"engine": engine, "bucket": values.store}
-  job = values.shard and flags_lib.parse_job("--shard", values.shard)
-  return {"job": job} if job else {}
+  if not values.runner:
+    return {}
+  # Local workers import the same modules, also without an installed package.
+  os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
+  how = {"runner": values.runner, "options": values.beam}
+  engine = functools.partial(engines.run_on_beam, **how)
+  return {"engine": engine, "bucket": values.store}
 
 
 def main(argv: list[str]) -> None:
@@ -61,23 +56,21 @@ def main(argv: list[str]) -> None:
       weights = Weights(config.init, functools.partial(print, file=sys.stderr))
       config = replace_init(config, weights, saved=None)
     plan = plan_rows(config.data, config.length)
-    result = prepare_rows.execute_job(dataclasses.replace(plan, **machines))
-    if result and flags.FLAGS.verify:
+    plan = dataclasses.replace(plan, **machines)
+    folder, _ = prepare_rows.execute_plan(plan)
+    if flags.FLAGS.verify:
       with progress.working(progress.log_console(), "Verifying"):
-        rows_folder.verify_rows(result[0])
-      print(f"Verified every file of '{result[0]}'.", file=sys.stderr)
-    manifest = rows_folder.read_manifest(result[0]) if result else {}
-    if result and (warning := rows_folder.padding_warning(manifest)):
+        rows_folder.verify_rows(folder)
+      print(f"Verified every file of '{folder}'.", file=sys.stderr)
+    manifest = rows_folder.read_manifest(folder)
+    if warning := rows_folder.padding_warning(manifest):
       print(warning, file=sys.stderr)
-  print(result[0] if result else f"job {flags.FLAGS.shard} is done")
+  print(folder)
 
 
 def run_command() -> None:
   """Defines the flags and runs `main`."""
   flags_lib.define_config()
-  flags.DEFINE_string(
-    "shard", "", "i/n: Do job i of n, from 0. The last job completes the rows."
-  )
   flags.DEFINE_string("runner", "", "Name of Apache Beam's runner to use.")
   flags.DEFINE_multi_string(
     "beam", [], "Option of the runner, such as --beam=--region=us-central1."

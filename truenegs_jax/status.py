@@ -128,7 +128,7 @@ def _describe_rows(folder: pathlib.Path) -> list[Line]:
     return [("state", files.RUNNING), ("task", "starts, or measures a model")]
   num_built, size = measure_unfinished(folder)
   lock = folder.with_name(f".{folder.name}.lock")
-  is_running = is_locked(lock, or_shared=True)
+  is_running = is_locked(lock)
   if not num_built and not is_running:
     raise InputError(
       f"'{folder}' is neither a workdir nor a folder of rows: it has no"

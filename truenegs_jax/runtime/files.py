@@ -187,26 +187,24 @@ def lock_file(
       opened.close()
 
 
-def is_locked(path: pathlib.Path, *, or_shared: bool = False) -> bool:
-  """Returns whether a process has the lock of a file, also a shared one."""
+def is_locked(path: pathlib.Path) -> bool:
+  """Returns whether a process has the lock of a file."""
   if not path.exists():
     return False
-  with lock_file(path, shared=not or_shared) as locked:
+  with lock_file(path, shared=True) as locked:
     return not locked
 
 
 @contextlib.contextmanager
-def lock_folder(
-  folder: pathlib.Path, name: str = "lock", *, shared: bool = False
-) -> Iterator[None]:
+def lock_folder(folder: pathlib.Path) -> Iterator[None]:
   """Locks a file beside a folder, once other processes have released it."""
-  path = folder.with_name(f".{folder.name}.{name}")
+  path = folder.with_name(f".{folder.name}.lock")
   with contextlib.ExitStack() as stack:
     with disk_errors(path):
       path.parent.mkdir(parents=True, exist_ok=True)
-      if not stack.enter_context(lock_file(path, shared=shared)):
+      if not stack.enter_context(lock_file(path)):
         print(f"Waiting for another process at '{folder}'.", file=sys.stderr)
-        stack.enter_context(lock_file(path, shared=shared, wait=True))
+        stack.enter_context(lock_file(path, wait=True))
     yield
 
 

@@ -117,22 +117,26 @@ def test_footers_and_counts_are_used_before_a_row_is_built(
   prepare_rows.make_plan(Data(sources=f"{text} records=102"), 16)
 
 
-def test_jobs_refuse_too_few_records_when_all_are_counted(tmp_path):
+def test_an_engine_refuses_too_few_records_when_all_are_counted(tmp_path):
   *_, text, _ = write_texts(tmp_path)
   vocab = tmp_path / "vocab.txt"
   vocab.write_text((prepare(text) / "vocab.txt").read_text())
   data = {"sources": f"{text} records=102", "vocab": str(vocab), "language": ""}
 
-  def make_plans(**changes):
-    plan = prepare_rows.make_plan(Data(**data, workers=1, **changes), 16)
-    return [dataclasses.replace(plan, job=(i, 2)) for i in range(2)]
+  def run_steps(steps):
+    for step in steps:
+      for item in step.list_items():
+        step.function(item)
 
-  for plan in make_plans():
-    with pytest.raises(DataError, match="102 are expected"):
-      prepare_rows.execute_job(plan)
-    assert not list(tmp_path.rglob("shard-*.json"))
-  folders = [prepare_rows.execute_job(x) for x in make_plans(expect="any")]
-  assert read_parts(folders[-1][0])[0]["records"] == 100
+  def make_plan(**changes):
+    plan = prepare_rows.make_plan(Data(**data, workers=1, **changes), 16)
+    return dataclasses.replace(plan, engine=run_steps)
+
+  with pytest.raises(DataError, match="102 are expected"):
+    prepare_rows.execute_plan(make_plan())
+  assert not list(tmp_path.rglob("shard-*.json"))
+  folder, _ = prepare_rows.execute_plan(make_plan(expect="any"))
+  assert read_parts(folder)[0]["records"] == 100
 
 
 def test_mixtures_count_only_parts_that_are_read_to_their_end(tmp_path):

@@ -15,7 +15,6 @@ from rich.console import Console
 from tests.support.tokenizer_files import write_vocabulary
 
 from support.small_rows import read_files
-from truenegs_jax.config.flags import parse_job
 from truenegs_jax.config.sections import Data
 from truenegs_jax.data.corpus.corpus import Corpus
 from truenegs_jax.data.rows import steps
@@ -227,12 +226,6 @@ def test_an_interrupted_preparation_is_resumed(large, tmp_path):
     assert "Traceback" not in err, err
     assert unfinished.exists() and not (tmp_path / name).exists()
   assert finish("SIGINT", 2) == finish("plain", 1)
-
-
-@pytest.mark.parametrize("job", ["3/3", "-1/3", "1", "a/b", "0/0"])
-def test_impossible_jobs_are_rejected(job):
-  with pytest.raises(InputError, match=f"--shard={job}"):
-    parse_job("--shard", job)
 
 
 def test_a_run_does_not_download_a_corpus_by_itself(corpus, monkeypatch):

@@ -1,13 +1,11 @@
 """A rows folder is complete or absent, whatever interrupts its preparation."""
 
 import dataclasses
-import functools
 import itertools
 import multiprocessing
 import os
 import pathlib
 import resource
-import shutil
 import signal
 import subprocess
 import sys
@@ -28,7 +26,7 @@ from support.small_rows import (
 )
 from support.texts import make_corpus, make_texts
 from truenegs_jax.data.corpus.corpus import Corpus, Meter
-from truenegs_jax.data.rows import engines, shards, steps
+from truenegs_jax.data.rows import engines, shards
 from truenegs_jax.data.rows.rows_folder import open_rows
 from truenegs_jax.runtime.errors import DataError, DiskError, InputError
 
@@ -219,9 +217,16 @@ CORPORA = {
 PACKED = pytest.param("packed", marks=pytest.mark.slow)
 
 
+def run_backwards(steps):
+  """Runs the items of each step in this process, the last one first."""
+  for step in steps:
+    for item in [*step.list_items()][::-1]:
+      step.function(item)
+
+
 @pytest.mark.parametrize("layout", ["electra", PACKED])
 @pytest.mark.parametrize("name", CORPORA)
-def test_jobs_build_the_rows_of_one_process(
+def test_an_engine_builds_the_rows_of_one_process(
   tmp_path, monkeypatch, small_shards, name, layout
 ):
   monkeypatch.setattr(shards, "SHARD_CHUNKS", 4)
@@ -230,20 +235,12 @@ def test_jobs_build_the_rows_of_one_process(
     OPTIONS, layout=layout, sources=corpus.identity()
   )
   write_rows(tmp_path / "plain", corpus, options=options)
-  expected = read_files(tmp_path / "plain")
-  for order in ([2, 0, 1], [3, 6, 1, 0, 4, 5, 2]):
-    folder = tmp_path / f"jobs{len(order)}"
-    for index in order:
-      shard_set = build_shards(
-        folder, corpus, TOKENIZER, options, job=(index, len(order))
-      )
-      assert not folder.exists()
-    assert shard_set.is_complete()
-    shards.finish(folder, shard_set)
-    assert read_files(folder) == expected
+  engine = {"engine": run_backwards, "open_corpus": lambda: corpus}
+  write_rows(tmp_path / "engine", corpus, options=options, **engine)
+  assert read_files(tmp_path / "engine") == read_files(tmp_path / "plain")
 
 
-def test_a_job_reads_only_its_units(tmp_path, monkeypatch, small_shards):
+def test_an_item_reads_only_its_units(tmp_path, monkeypatch, small_shards):
   monkeypatch.setattr(shards, "SHARD_CHUNKS", 2)
   corpus = make_corpus(make_texts(200), num_units=20)
   [part], units = corpus.parts, []
@@ -253,17 +250,21 @@ def test_a_job_reads_only_its_units(tmp_path, monkeypatch, small_shards):
     return part.read(state, unit)
 
   corpus = Corpus((dataclasses.replace(part, read=read),))
-  build = functools.partial(
-    build_shards, tmp_path / "rows", corpus, TOKENIZER, OPTIONS
-  )
-  build(job=(0, 4))
-  assert units[:2] == [0, 1]  # finds a document to hold out
-  assert units[2:22] == list(range(20))  # counts, as no other job does
-  assert units[22:] in ([*range(5)], [*range(6)])  # its quarter
-  units.clear()
-  build(job=(2, 4))
-  assert units[2:] == list(range(units[2], units[-1] + 1))
-  assert units[2] in (9, 10) and units[-1] in (14, 15)
+
+  def run_items(steps):
+    count, build = steps
+    for unit in count.list_items():
+      count.function(unit)
+    assert units[-20:] == list(range(20))
+    units.clear()
+    for chunks in build.list_items():
+      assert not units
+      build.function(chunks)
+      assert units == [*range(units[0], units[-1] + 1)] and len(units) < 5
+      units.clear()
+
+  engine = {"engine": run_items, "open_corpus": lambda: corpus}
+  write_rows(tmp_path / "rows", corpus, **engine)
 
 
 @pytest.mark.slow
@@ -327,37 +328,6 @@ def test_other_files_are_never_replaced(tmp_path):
   with pytest.raises(DiskError, match="could not be written"):
     write_texts(tmp_path / "file" / "rows", make_texts(3))
   assert (tmp_path / "rows" / "mine").read_text() == "x"
-
-
-def open_repeatedly(folder, barrier, results):
-  for _ in range(40):
-    barrier.wait()
-    temporary = steps.open_unfinished(steps.Plan(folder, OPTIONS, job=(0, 3)))
-    (temporary / f"shard-{os.getpid()}").write_text("done")
-    barrier.wait()
-    results.put(len(list(temporary.glob("shard-*"))))
-    if barrier.wait() == 0:
-      shutil.rmtree(temporary)
-
-
-def test_jobs_that_start_at_once_keep_all_shards(tmp_path):
-  spawn = multiprocessing.get_context("spawn")
-  barrier, results = spawn.Barrier(3), spawn.Queue()
-  args = tmp_path / "rows", barrier, results
-  jobs = [spawn.Process(target=open_repeatedly, args=args) for _ in range(3)]
-  for job in jobs:
-    job.start()
-  counts = [results.get(timeout=60) for _ in range(3 * 40)]
-  for job in jobs:
-    job.join()
-  assert counts == [3] * 120 and all(job.exitcode == 0 for job in jobs)
-
-
-def test_a_job_with_other_options_is_rejected(tmp_path):
-  build_200(tmp_path / "rows", job=(0, 2))
-  other = dataclasses.replace(OPTIONS, seed=1)
-  with pytest.raises(DataError, match="other options or another text"):
-    build_200(tmp_path / "rows", other, job=(1, 2))
 
 
 def test_a_disk_error_keeps_all_shards(tmp_path, small_shards):

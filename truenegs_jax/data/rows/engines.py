@@ -13,7 +13,6 @@ import multiprocessing.resource_tracker
 import os
 import pathlib
 import signal
-import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
@@ -180,8 +179,6 @@ def run_on_beam(
 ) -> None:
   """Runs steps one after the other on a runner of Beam, each in parallel."""
   check_main_guard()
-  # Local workers import the same modules, also without an installed package.
-  os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
   try:
     import apache_beam as beam
     from apache_beam.options.pipeline_options import PipelineOptions

@@ -123,31 +123,15 @@ def _warn_of_capitals(tokenizer: Tokenizer) -> None:
 
 def execute_plan(plan: steps.Plan) -> tuple[pathlib.Path, Tokenizer]:
   """Returns the rows folder of a plan, which it prepares, and its tokenizer."""
-  result = execute_job(plan)
-  assert result is not None, "other jobs have shards to build"
-  return result
-
-
-def execute_job(plan: steps.Plan) -> tuple[pathlib.Path, Tokenizer] | None:
-  """Prepares the part of the rows that is `plan.job`, unless they exist.
-
-  Returns the rows folder and its tokenizer, or None while other jobs build.
-  """
   folder, is_found = plan.folder, plan.is_prepared()
   local = shards.local_folder(folder)
   if plan.corpus and not is_found:
     if plan.num_workers > 1:
       # A worker that ran this would wait for the lock of its parent.
       engines.check_main_guard()
-    shard_set = None
-    with lock_folder(local, shared=plan.job != steps.ONLY_JOB):
+    with lock_folder(local):
       if not plan.is_prepared():  # no other process did it meanwhile
-        shard_set = _build(plan, plan.corpus)
-    if shard_set and not shard_set.is_complete() and not plan.is_prepared():
-      return None
-    with lock_folder(local):  # waits for the other jobs
-      if shard_set and not plan.is_prepared():
-        _finish(folder, shard_set)
+        _finish(folder, _build(plan, plan.corpus))
   elif (unfinished := shards.unfinished_folder(folder)).exists():
     with lock_folder(local):  # a process was killed after renaming
       shutil.rmtree(unfinished, ignore_errors=True)
@@ -185,34 +169,33 @@ def _build(plan: steps.Plan, corpus: Corpus) -> shards.ShardSet:
 def _find_or_train_vocabulary(
   plan: steps.Plan, corpus: Corpus, console: Console
 ) -> Tokenizer:
-  """Returns the vocabulary of the text, which the first of all jobs trains."""
+  """Returns the vocabulary of the text, also one that was trained before."""
   names = "lowercase", "strip_accents"
   options = {name: getattr(plan.options, name) for name in names}
-  with lock_folder(shards.local_folder(plan.folder), "vocabulary.lock"):
-    temporary = steps.open_unfinished(plan)
-    path = temporary / "vocab.txt"
-    if path.exists():
-      return tokenizer_lib.load_tokenizer(str(path), **options)
-    meter = Meter()
-    try:
-      with progress.working(console, "Training the vocabulary") as show:
-        vocab = train_vocabulary.train_vocabulary(
-          (document.text for document in corpus.read(meter)),
-          size=plan.data.vocab_size,
-          progress=lambda note: show(
-            # Merging pieces, after all text is read, takes an unknown time.
-            None if meter.fraction_read == 1 else meter.fraction_read,
-            f"{meter.num_bytes / 1e6:,.1f} MB, {note}",
-          ),
-          **options,
-        )
-    except (errors.InputError, errors.DataError):
-      shutil.rmtree(temporary, ignore_errors=True)
-      raise
-    console.print(f"Trained a vocabulary of {len(vocab):,} entries")
-    tokenizer = tokenizer_lib.make_tokenizer(vocab, **options)
-    tokenizer_lib.write_tokenizer(tokenizer, temporary)
-    return tokenizer
+  temporary = steps.open_unfinished(plan)
+  path = temporary / "vocab.txt"
+  if path.exists():
+    return tokenizer_lib.load_tokenizer(str(path), **options)
+  meter = Meter()
+  try:
+    with progress.working(console, "Training the vocabulary") as show:
+      vocab = train_vocabulary.train_vocabulary(
+        (document.text for document in corpus.read(meter)),
+        size=plan.data.vocab_size,
+        progress=lambda note: show(
+          # Merging pieces, after all text is read, takes an unknown time.
+          None if meter.fraction_read == 1 else meter.fraction_read,
+          f"{meter.num_bytes / 1e6:,.1f} MB, {note}",
+        ),
+        **options,
+      )
+  except (errors.InputError, errors.DataError):
+    shutil.rmtree(temporary, ignore_errors=True)
+    raise
+  console.print(f"Trained a vocabulary of {len(vocab):,} entries")
+  tokenizer = tokenizer_lib.make_tokenizer(vocab, **options)
+  tokenizer_lib.write_tokenizer(tokenizer, temporary)
+  return tokenizer
 
 
 def _finish(folder: pathlib.Path, shard_set: shards.ShardSet) -> None:

@@ -135,18 +135,14 @@ def choose_held_out_unit(corpus: Corpus, options: RowsOptions) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class ShardSet:
-  """All shards of a corpus; other jobs may still build some of them."""
+  """All shards of a corpus."""
 
   spec: ShardSpec
   corpus: Corpus
   meter: Meter  # counts of all text
-  num_shards: int  # of all jobs
+  num_shards: int
   # Characters in samples of the text, by language.
   languages: dict[str, int] = dataclasses.field(default_factory=dict)
-
-  def is_complete(self) -> bool:
-    """Returns whether the shards of all jobs are written."""
-    return all(map(self.spec.is_written, range(self.num_shards)))
 
 
 class ChunkEncoder:

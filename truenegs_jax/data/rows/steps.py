@@ -4,10 +4,10 @@
   manifest = shards.finish(plan.folder, shard_set)
 
 If a preparation is stopped, even by SIGKILL, only the shard in progress is
-lost; the same call builds the missing ones. A single job reads the corpus once,
-as one range of shards. Several jobs, or the workers of an engine, first count
-the documents of every unit of the corpus, in files; so each knows where its
-range begins and reads only its files.
+lost; the same call builds the missing ones. This process and its workers read
+the corpus once, as one range of shards. An engine's workers first count the
+documents of every unit of the corpus, in files; so each knows where its range
+begins and reads only its files.
 """
 
 import collections
@@ -29,10 +29,9 @@ from truenegs_jax.data.rows.rows_folder import RowsOptions, rows_fingerprint
 from truenegs_jax.data.rows.shards import ChunkRange, ShardSet, ShardSpec
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
 from truenegs_jax.runtime.errors import DataError, DiskError, InputError
-from truenegs_jax.runtime.files import disk_errors, lock_file, lock_folder
+from truenegs_jax.runtime.files import disk_errors
 from truenegs_jax.runtime.paths import is_bucket, open_path
 
-ONLY_JOB = (0, 1)
 UNFINISHED_VERSION = 5  # of the files in an unfinished folder
 # Called after each chunk with the bytes of text so far, the fraction done (None
 # if unknown), and a text for the user.
@@ -50,9 +49,6 @@ class Plan:
   data: Data = Data()  # of the config
   # Processes; scripts need `if __name__ == "__main__":` above 1.
   num_workers: int = 1
-  # (i, n) builds only the i-th of n equal ranges of the shards. Jobs may run at
-  # the same time, on several machines with a common file system.
-  job: tuple[int, int] = ONLY_JOB
   # Builds the rows on machines that share the text, which `open_corpus` opens
   # there, and the folder; None for this process and its workers.
   engine: Engine | None = None
@@ -169,33 +165,6 @@ class Preparation:
     num_shards = -(-num_chunks // shards.SHARD_CHUNKS)
     return ShardSet(self.spec, self.corpus, meter, num_shards)
 
-  def build_share(
-    self, job: tuple[int, int], num_workers: int, progress: Progress
-  ) -> ShardSet:
-    """Builds the shards of one of several jobs; returns those of all.
-
-    The jobs count the units together: each begins with its share.
-    """
-    (index, num_jobs), num_bytes = job, 0
-    units = self.corpus.list_units()
-    first = len(units) * index // num_jobs
-    for done, unit in enumerate(units[first:] + units[:first], start=1):
-      path = self._count_path(unit)
-      if not path.exists():
-        with lock_file(path.with_suffix(".lock"), wait=True):
-          if not path.exists():
-            num_bytes += self.count_unit(unit)
-      progress(num_bytes, done / len(units), "counting documents")
-    shard_set, ranges = self.find_shards()
-    first = len(ranges) * index // num_jobs
-    end = len(ranges) * (index + 1) // num_jobs
-    while first < end and self.spec.is_written(first):
-      first += 1
-    if first < end:
-      chunks = ranges[first]._replace(stop=ranges[end - 1].stop)
-      self.build_range(chunks, num_workers, progress)
-    return shard_set
-
   def _count_path(self, unit: Unit) -> pathlib.Path:
     return self.spec.folder / "count-{:03d}-{:06d}.npz".format(*unit)
 
@@ -229,16 +198,14 @@ def build_shards(
       build = Step("Build shards", remote.list_shards, remote.build_range)
       plan.engine([count, build])
       shard_set, _ = preparation.find_shards()
-    elif plan.job == ONLY_JOB:
-      shard_set = preparation.build_range(shards.ALL, num_workers, progress)
     else:
-      shard_set = preparation.build_share(plan.job, num_workers, progress)
+      shard_set = preparation.build_range(shards.ALL, num_workers, progress)
     corpus.check_unchanged(options.sources)
   except DataError as error:
     # The shards are useless for repaired text, but not if a disk or a network
     # works again. An error of an engine does not tell its cause.
     may_recover = isinstance(error.__cause__, OSError) or not corpus.is_local()
-    if plan.job == ONLY_JOB and not (may_recover or plan.engine):
+    if not (may_recover or plan.engine):
       shards.remove_store(temporary)
     raise
   return shard_set
@@ -258,15 +225,8 @@ def open_unfinished(plan: Plan) -> pathlib.Path:
   temporary = shards.unfinished_folder(folder)
   path = temporary / "fingerprint"
   fingerprint = f"{UNFINISHED_VERSION} {rows_fingerprint(plan.options)}"
-  local = shards.local_folder(folder)
-  with lock_folder(local, "begin.lock"), disk_errors(temporary):
+  with disk_errors(temporary):
     earlier = path.read_text(encoding="utf-8") if path.exists() else ""
-    if earlier and earlier != fingerprint and plan.job != ONLY_JOB:
-      raise DataError(
-        f"data.rows: '{temporary}' belongs to jobs with other options or"
-        " another text (or other file times). Use the same for all jobs, or"
-        " remove the folder."
-      )
     if earlier != fingerprint:
       shutil.rmtree(temporary, ignore_errors=True)
       temporary.mkdir(parents=True)
