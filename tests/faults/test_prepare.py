@@ -14,7 +14,7 @@ from tests.support.tokenizer_files import write_vocabulary
 
 from support.small_rows import check_structure
 from support.texts import COMPRESSORS, FORMATTERS, corrupt
-from truenegs_jax.data.corpus.corpus import Meter
+from truenegs_jax.data.corpus.corpus import ReadCounts
 from truenegs_jax.data.corpus.sources_spec import open_corpus
 from truenegs_jax.data.rows.prepare_rows import prepare
 from truenegs_jax.data.rows.rows_folder import open_rows, verify_rows
@@ -145,7 +145,7 @@ def check_rows(folder, tokenizer, corpus, options) -> None:
     check_structure(arrays, **added)
     row_ids.extend(tokens_RxL[~np.isin(tokens_RxL, list(added.values()))])
   assert num_rows > 0
-  documents = list(corpus.read(Meter()))
+  documents = list(corpus.read(ReadCounts()))
   unrepeated = [d.text for d in documents if not d.repeat]
   corpus_ids = encode([d.text for d in documents], tokenizer)
   if options["overflow"] == "discard":

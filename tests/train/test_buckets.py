@@ -75,11 +75,11 @@ def test_appending_to_nothing_makes_an_object(bucket, workdir):
 
 def test_results_out_of_date_are_emptied_and_not_deleted(bucket, workdir):
   assert files.read_state(workdir) == files.STOPPED
-  files.withdraw(workdir / files.RESULTS)
+  files.remove_outdated(workdir / files.RESULTS)
   assert bucket[0].list() == []
   files.save_json(workdir / files.RESULTS, {"steps": 3})
   assert files.read_state(workdir) == files.FINISHED
-  files.withdraw(workdir / files.RESULTS)
+  files.remove_outdated(workdir / files.RESULTS)
   assert files.read_state(workdir) == files.STOPPED
   assert bucket[1].count("delete") == 0
 

@@ -108,7 +108,7 @@ def _write_files(
   run, inputs = setup.run, setup.inputs
   if int(setup.state.step) < setup.clock.total_steps:  # results to do again
     for name in (files.RESULTS, files.CASES):
-      files.withdraw(workdir / name)
+      files.remove_outdated(workdir / name)
   files.save_json(workdir / files.CONFIG, setup.description["config"])
   write_tokenizer(run.tokenizer, workdir)
   if inputs.table is not None:

@@ -43,7 +43,7 @@ FLUSH_SECS = 30.0
 PART = re.compile(r"\d+-(\d+)\.jsonl")  # owner, number of steps before it
 DAMAGED = "metrics_damaged.jsonl"  # lines that were no records
 RUNNING, FINISHED, STOPPED = "running", "finished", "stopped"  # states
-WITHDRAWN = b"{}\n"  # content of results in a bucket that are out of date
+REMOVED = b"{}\n"  # content of results in a bucket that are out of date
 # Of a record: rises with another name, unit or meaning, not with a new field.
 VERSION = 1
 COMMON = ("version", "step", "time", "split")  # fields that are no metrics
@@ -187,22 +187,22 @@ def is_running(path: pathlib.Path) -> bool:
 
 
 def has_results(workdir: pathlib.Path) -> bool:
-  """Returns whether there are results, not withdrawn ones."""
+  """Returns whether there are results, none that are out of date."""
   path: Any = workdir / RESULTS
   if not is_bucket(path):
     return path.exists()
   with contextlib.suppress(FileNotFoundError):
-    return path.stat().length > len(WITHDRAWN)
+    return path.stat().length > len(REMOVED)
   return False
 
 
-def withdraw(path: pathlib.Path) -> None:
+def remove_outdated(path: pathlib.Path) -> None:
   """Removes JSON that is out of date; in a bucket, it becomes empty."""
   if not is_bucket(path):
     with files.disk_errors(path):
       path.unlink(missing_ok=True)
   elif path.exists():
-    path.write_bytes(WITHDRAWN)
+    path.write_bytes(REMOVED)
 
 
 class JsonlWriter:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from truenegs_jax.data.corpus import readers
-from truenegs_jax.data.corpus.corpus import Meter
+from truenegs_jax.data.corpus.corpus import ReadCounts
 from truenegs_jax.data.corpus.sources_spec import named_sources, open_corpus
 from truenegs_jax.runtime.errors import DataError, InputError, TrueNegsError
 
@@ -33,19 +33,19 @@ def write_documents(folder, name: str, sizes) -> list[str]:
 
 
 def read_twice(spec: str, **options):
-  """Checks that two passes are equal and returns one with its meter."""
+  """Checks that two passes are equal and returns one with its counts."""
   corpus = open_corpus(spec, **options)
-  meter = Meter()
-  documents = list(corpus.read(meter))
-  assert list(corpus.read(Meter())) == documents
-  assert meter.fraction_read == 1.0
+  read_counts = ReadCounts()
+  documents = list(corpus.read(read_counts))
+  assert list(corpus.read(ReadCounts())) == documents
+  assert read_counts.fraction_read == 1.0
   sizes = [
     sum(len(d.text.encode()) for d in documents if d.part == part)
     for part in range(len(corpus.parts))
   ]
-  assert [cursor.num_bytes for cursor in meter.cursors] == sizes
-  assert meter.num_documents == len(documents)
-  return documents, meter
+  assert [cursor.num_bytes for cursor in read_counts.cursors] == sizes
+  assert read_counts.num_documents == len(documents)
+  return documents, read_counts
 
 
 # The spec.
@@ -122,12 +122,12 @@ def test_named_sources_of_a_spec(tmp_path):
 def test_parts_follow_one_another_or_alternate(tmp_path):
   texts = [write_documents(tmp_path, f"{name}.txt", [10] * 3) for name in "abc"]
   names = [f"{tmp_path}/{name}.txt" for name in "bac"]
-  documents, meter = read_twice(", ".join(names))
+  documents, read_counts = read_twice(", ".join(names))
   assert [d.text for d in documents] == texts[1] + texts[0] + texts[2]
   assert [(d.part, d.number, d.repeat) for d in documents] == [
     (part, number, 0) for part in range(3) for number in range(3)
   ]
-  counts = [(x.num_bytes, x.num_documents) for x in meter.cursors]
+  counts = [(x.num_bytes, x.num_documents) for x in read_counts.cursors]
   assert counts == [(30, 3)] * 3
   spec = ", ".join(f"{name} weight=7" for name in names)
   documents, _ = read_twice(spec)
@@ -148,7 +148,7 @@ def test_shares_of_the_text_follow_weights(tmp_path, weights, stopping):
     f"{tmp_path}/{name}.txt weight={weight}"
     for name, weight in zip("abc", weights, strict=True)
   )
-  documents, meter = read_twice(spec, stopping=stopping)
+  documents, read_counts = read_twice(spec, stopping=stopping)
   sizes, shares = np.zeros(3), np.array(weights) / sum(weights)
   for document in documents:
     sizes[document.part] += len(document.text.encode())
@@ -186,7 +186,7 @@ def test_empty_parts_are_refused_early(tmp_path, weights, errors, order):
     f"{tmp_path}/{name}.txt{w}" for name, w in zip("ab", weights, strict=True)
   ]
   corpus = open_corpus(", ".join(names[i] for i in order), errors=errors)
-  documents = corpus.read(Meter())
+  documents = corpus.read(ReadCounts())
   with pytest.raises(DataError, match="b.txt' has no text"):
     for _ in range(2):
       next(documents)
@@ -196,17 +196,17 @@ def test_empty_parts_are_refused_early(tmp_path, weights, errors, order):
 
 
 @pytest.mark.parametrize("parts", ["{0}/a.txt, {0}/b.txt", "{0}"])
-def test_meters_count_bytes_documents_and_progress(tmp_path, parts):
+def test_reading_counts_bytes_documents_and_progress(tmp_path, parts):
   write_documents(tmp_path, "a.txt", [20_000] * 150)
   write_documents(tmp_path, "b.txt", [1_000] * 1_000)
   corpus = open_corpus(parts.format(tmp_path))
-  meter, total = Meter(), 4_000_000
-  for _ in corpus.read(meter):
-    assert abs(meter.fraction_read - meter.num_bytes / total) < 0.01
-  assert meter.fraction_read == 1.0
+  read_counts, total = ReadCounts(), 4_000_000
+  for _ in corpus.read(read_counts):
+    assert abs(read_counts.fraction_read - read_counts.num_bytes / total) < 0.01
+  assert read_counts.fraction_read == 1.0
   sizes = [3_000_000, 1_000_000] if len(corpus.parts) == 2 else [total]
-  assert [cursor.num_bytes for cursor in meter.cursors] == sizes
-  assert meter.num_documents == 1_150
+  assert [cursor.num_bytes for cursor in read_counts.cursors] == sizes
+  assert read_counts.num_documents == 1_150
 
 
 def test_repeats_of_a_part_do_not_count_repairs_again(tmp_path):
@@ -215,9 +215,9 @@ def test_repeats_of_a_part_do_not_count_repairs_again(tmp_path):
   spec = f"{tmp_path}/a.txt weight=1, {tmp_path}/b.txt weight=1"
   with pytest.raises(DataError, match="--config.data.errors=replace"):
     list(open_corpus(spec))
-  documents, meter = read_twice(spec, errors="replace")
+  documents, read_counts = read_twice(spec, errors="replace")
   assert max(d.repeat for d in documents) > 2
-  assert meter.repairs == {readers.NOT_UTF8: 1, readers.NUL: 1}
+  assert read_counts.repairs == {readers.NOT_UTF8: 1, readers.NUL: 1}
 
 
 # Identity.

@@ -19,7 +19,7 @@ from pyarrow import parquet
 
 from support.texts import COMPRESSORS, FORMATTERS, to_jsonl, to_parquet
 from truenegs_jax.data.corpus import documents, readers
-from truenegs_jax.data.corpus.corpus import Meter
+from truenegs_jax.data.corpus.corpus import ReadCounts
 from truenegs_jax.data.corpus.readers import SUFFIXES, TEXT, ReadState
 from truenegs_jax.data.corpus.sources_spec import open_corpus
 from truenegs_jax.runtime.errors import DataError, InputError, UnavailableError
@@ -46,9 +46,9 @@ def texts_of(tmp_path, data, name="t.txt", options="", **errors) -> list[str]:
 
 
 def repairs_of(spec, **errors) -> dict[str, int]:
-  meter = Meter()
-  assert list(open_corpus(spec, **errors).read(meter))
-  return dict(meter.repairs)
+  read_counts = ReadCounts()
+  assert list(open_corpus(spec, **errors).read(read_counts))
+  return dict(read_counts.repairs)
 
 
 # Forming documents.
@@ -262,9 +262,12 @@ def test_sources_are_deterministic_and_yield_clean_documents(tmp_path, name):
     (tmp_path / f"t{name}").write_bytes(form(texts))
     spec = str(tmp_path / f"t{name}")
   corpus = open_corpus(spec, reader=FakeWordNet())
-  meter = Meter()
-  first, second = list(corpus.read(meter)), list(corpus.read(Meter()))
-  assert first == second and first and meter.fraction_read == 1.0
+  read_counts = ReadCounts()
+  first, second = (
+    list(corpus.read(read_counts)),
+    list(corpus.read(ReadCounts())),
+  )
+  assert first == second and first and read_counts.fraction_read == 1.0
   assert [d.number for d in first] == list(range(len(first)))
   for text in corpus:
     assert isinstance(text, str) and "\0" not in text and "\r" not in text
@@ -283,7 +286,7 @@ def test_sources_are_deterministic_and_yield_clean_documents(tmp_path, name):
     assert "definition 3\nan example of 3\ndefinition 5" in first[0].text
   else:
     num_blank = 0 if SUFFIXES.get(name) == TEXT else 2
-    assert meter.repairs[readers.BLANK_DOCUMENTS] == num_blank
+    assert read_counts.repairs[readers.BLANK_DOCUMENTS] == num_blank
 
 
 @pytest.mark.slow

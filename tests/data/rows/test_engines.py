@@ -4,6 +4,7 @@ import functools
 import importlib.util
 import os
 import pathlib
+import sys
 
 import pytest
 
@@ -19,8 +20,10 @@ TWO_WORKERS = [
 
 
 @pytest.fixture
-def beam():
-  """Skips a test without Beam, which only child processes import."""
+def beam(monkeypatch):
+  """Skips a test without Beam; its workers import the modules of tests."""
+  path = os.pathsep.join(filter(None, sys.path))  # as `truenegs prepare`
+  monkeypatch.setenv("PYTHONPATH", path)
   if importlib.util.find_spec("apache_beam") is None:
     pytest.skip("could not import 'apache_beam'")
 

@@ -25,7 +25,7 @@ from support.small_rows import (
   write_texts,
 )
 from support.texts import make_corpus, make_texts
-from truenegs_jax.data.corpus.corpus import Corpus, Meter
+from truenegs_jax.data.corpus.corpus import Corpus, ReadCounts
 from truenegs_jax.data.rows import engines, shards
 from truenegs_jax.data.rows.rows_folder import open_rows
 from truenegs_jax.runtime.errors import DataError, DiskError, InputError
@@ -344,7 +344,7 @@ def test_the_requested_share_of_documents_is_held_out(share):
   options = dataclasses.replace(OPTIONS, held_out=share)
   corpus = make_corpus(["a"] * 2000)
   spec = shards.ShardSpec(pathlib.Path(), TOKENIZER, options, "documents")
-  cut = spec.cut(corpus, Meter())
+  cut = spec.cut(corpus, ReadCounts())
   splits = [split for chunk in cut for _, split, _ in chunk.documents]
   assert splits.count("held_out") == round(2000 * share)
   # Evenly spaced: the first n documents contain n * share of them.

@@ -1,6 +1,6 @@
 """A corpus: reads its parts as one stream of documents.
 
-  for document in corpus.read(meter := Meter()): ...
+  for document in corpus.read(read_counts := ReadCounts()): ...
 
 The parts follow one another, or alternate if they have shares. With the sizes
 of all documents, reading can start at any of them, without the text before it.
@@ -80,7 +80,7 @@ class Part:
 
 
 @dataclasses.dataclass
-class Meter:
+class ReadCounts:
   """Counts of one pass over a corpus so far; `Corpus.read` resets them."""
 
   # By name. Repeats of a part do not count again.
@@ -114,12 +114,12 @@ class Corpus:
 
   def read(
     self,
-    meter: Meter,
+    read_counts: ReadCounts,
     *,
     start: Sequence[Cursor] = (),
     sizes: Sizes | None = None,
   ) -> Iterator[Document]:
-    """Makes one pass and counts it in `meter`.
+    """Makes one pass and counts it in `read_counts`.
 
     Without shares the parts follow one another. With shares it always reads
     the part that is furthest behind its share of the text.
@@ -130,11 +130,13 @@ class Corpus:
     if not (self.shares or start or sizes):
       for part in self.parts[1:]:  # an empty part fails now, not hours later
         next(part.read_all(self._new_state()))
-    cursors = meter.cursors = [*start] or [Cursor() for _ in self.parts]
-    meter.repairs.clear()
-    meter.fraction_read = 0.0
-    meter.num_records = [None] * len(cursors)
-    streams = [self._read_part(i, meter, sizes) for i in range(len(cursors))]
+    cursors = read_counts.cursors = [*start] or [Cursor() for _ in self.parts]
+    read_counts.repairs.clear()
+    read_counts.fraction_read = 0.0
+    read_counts.num_records = [None] * len(cursors)
+    streams = [
+      self._read_part(i, read_counts, sizes) for i in range(len(cursors))
+    ]
     unfinished = [i for i, cursor in enumerate(cursors) if not cursor.repeat]
 
     def share_read(index: int) -> float:
@@ -145,17 +147,17 @@ class Corpus:
       if self.shares:
         index = min(range(len(cursors)), key=share_read)
       document, cursors[index] = next(streams[index])
-      meter.fraction_read = self._fraction_read(cursors, unfinished)
+      read_counts.fraction_read = self._fraction_read(cursors, unfinished)
       yield document
       if cursors[index].repeat and index in unfinished:
         unfinished.remove(index)
         if self.shares and self.stopping == "first":
           break
-    meter.fraction_read = 1.0
+    read_counts.fraction_read = 1.0
 
   def __iter__(self) -> Iterator[str]:
     """Yields the texts of one pass."""
-    return (document.text for document in self.read(Meter()))
+    return (document.text for document in self.read(ReadCounts()))
 
   def list_units(self) -> list[Unit]:
     """Returns the units of all parts."""
@@ -201,18 +203,18 @@ class Corpus:
     return all(part.is_local for part in self.parts)
 
   def _read_part(
-    self, index: int, meter: Meter, sizes: Sizes | None
+    self, index: int, read_counts: ReadCounts, sizes: Sizes | None
   ) -> Iterator[tuple[Document, Cursor]]:
     """Reads a part forever; yields also the place of the next document."""
-    part, cursor = self.parts[index], meter.cursors[index]
-    state = self._new_state(meter)
+    part, cursor = self.parts[index], read_counts.cursors[index]
+    state = self._new_state(read_counts)
 
     def read_pass() -> Iterator[tuple[Document, Cursor]]:
       is_counted = not sizes and cursor == Cursor()
       yield from self._read_pass(index, cursor, state, sizes)
       if is_counted:
         part.check_records(state.num_records)
-        meter.num_records[index] = state.num_records
+        read_counts.num_records[index] = state.num_records
 
     while True:
       documents = refuse_empty(read_pass(), part.name)
@@ -257,8 +259,8 @@ class Corpus:
       return (max if self.stopping == "first" else min)(fractions)
     return float(np.average(fractions, weights=[max(1, x or 0) for x in sizes]))
 
-  def _new_state(self, meter: Meter | None = None) -> ReadState:
-    repairs = meter.repairs if meter else Counts()
+  def _new_state(self, read_counts: ReadCounts | None = None) -> ReadState:
+    repairs = read_counts.repairs if read_counts else Counts()
     return ReadState(self.errors, repairs, REPLACE_HINT)
 
 

@@ -16,7 +16,7 @@ from rich.console import Console
 
 from truenegs_jax.config.sections import Data
 from truenegs_jax.data.corpus import language as language_lib
-from truenegs_jax.data.corpus.corpus import Corpus, Meter
+from truenegs_jax.data.corpus.corpus import Corpus, ReadCounts
 from truenegs_jax.data.corpus.readers import WordNetReader
 from truenegs_jax.data.corpus.sources_spec import open_corpus
 from truenegs_jax.data.rows import engines, layouts, shards, steps
@@ -176,16 +176,16 @@ def _find_or_train_vocabulary(
   path = temporary / "vocab.txt"
   if path.exists():
     return tokenizer_lib.load_tokenizer(str(path), **options)
-  meter = Meter()
+  read_counts = ReadCounts()
   try:
     with progress.working(console, "Training the vocabulary") as show:
       vocab = train_vocabulary.train_vocabulary(
-        (document.text for document in corpus.read(meter)),
+        (document.text for document in corpus.read(read_counts)),
         size=plan.data.vocab_size,
         progress=lambda note: show(
           # Merging pieces, after all text is read, takes an unknown time.
-          None if meter.fraction_read == 1 else meter.fraction_read,
-          f"{meter.num_bytes / 1e6:,.1f} MB, {note}",
+          None if read_counts.fraction_read == 1 else read_counts.fraction_read,
+          f"{read_counts.num_bytes / 1e6:,.1f} MB, {note}",
         ),
         **options,
       )

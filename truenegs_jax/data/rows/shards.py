@@ -25,7 +25,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from truenegs_jax.data.corpus.corpus import Corpus, Cursor, Meter, Sizes
+from truenegs_jax.data.corpus.corpus import Corpus, Cursor, ReadCounts, Sizes
 from truenegs_jax.data.rows import layouts, rows_folder
 from truenegs_jax.data.rows.rows_folder import FIELDS, SPLITS, RowsOptions
 from truenegs_jax.data.tokens.encoder import Encoder
@@ -89,7 +89,7 @@ class ShardSpec:
   def cut(
     self,
     corpus: Corpus,
-    meter: Meter,
+    read_counts: ReadCounts,
     chunks: ChunkRange = ALL,
     *,
     sizes: Sizes | None = None,
@@ -97,13 +97,15 @@ class ShardSpec:
     """Cuts a range into chunks of about CHUNK_CHARACTERS, as `corpus.read`."""
     chunk, size = Chunk(chunks.start, []), 0
     holds_out = self.held_out_unit == "documents"
-    for document in corpus.read(meter, start=chunks.cursors, sizes=sizes):
+    for document in corpus.read(read_counts, start=chunks.cursors, sizes=sizes):
       split = "train"
       if holds_out and _is_held_out(document.number, self.options):
         if document.repeat:
           continue  # held out already
         split = "held_out"
-      chunk.documents.append((meter.num_documents - 1, split, document.text))
+      chunk.documents.append(
+        (read_counts.num_documents - 1, split, document.text)
+      )
       size += document.num_chars
       if size >= CHUNK_CHARACTERS or len(chunk.documents) == CHUNK_DOCUMENTS:
         yield chunk
@@ -122,7 +124,7 @@ def choose_held_out_unit(corpus: Corpus, options: RowsOptions) -> str:
   """
   if not options.held_out:
     return "none"
-  for document in corpus.read(Meter()):
+  for document in corpus.read(ReadCounts()):
     if _is_held_out(document.number, options):
       return "documents"
     if document.repeat:
@@ -139,7 +141,7 @@ class ShardSet:
 
   spec: ShardSpec
   corpus: Corpus
-  meter: Meter  # counts of all text
+  read_counts: ReadCounts  # counts of all text
   num_shards: int
   # Characters in samples of the text, by language.
   languages: dict[str, int] = dataclasses.field(default_factory=dict)
@@ -355,7 +357,7 @@ def _write_manifest(
   manifest["lost_share"] = round(1 - int(kept) / num_tokens, 6)
   manifest["parts"] = _describe_parts(shard_set)
   manifest["languages"] = shard_set.languages
-  manifest["repairs"] = dict(sorted(shard_set.meter.repairs.items()))
+  manifest["repairs"] = dict(sorted(shard_set.read_counts.repairs.items()))
   # The checksum must match the parsed JSON, in which tuples are lists.
   content = json.loads(json.dumps(manifest))
   content["checksum"] = rows_folder.hash_json(content)
@@ -366,8 +368,8 @@ def _write_manifest(
 
 
 def _describe_parts(shard_set: ShardSet) -> list[dict[str, Any]]:
-  parts, meter = shard_set.corpus.parts, shard_set.meter
-  values = zip(parts, meter.cursors, meter.num_records, strict=True)
+  parts, read_counts = shard_set.corpus.parts, shard_set.read_counts
+  values = zip(parts, read_counts.cursors, read_counts.num_records, strict=True)
   return [
     {
       "documents": cursor.num_documents,

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from truenegs_jax.config.sections import Data
-from truenegs_jax.data.corpus.corpus import Corpus, Cursor, Meter, Unit
+from truenegs_jax.data.corpus.corpus import Corpus, Cursor, ReadCounts, Unit
 from truenegs_jax.data.rows import engines, rows_folder, shards
 from truenegs_jax.data.rows.engines import Engine, Step
 from truenegs_jax.data.rows.rows_folder import RowsOptions, rows_fingerprint
@@ -100,23 +100,23 @@ class Preparation:
       number, repairs_of_unit = json.loads(str(arrays["counts"]))
       num_records[unit[0]] += number
       repairs.update(repairs_of_unit)
-    meter, num_chunks = Meter(), 0
+    read_counts, num_chunks = ReadCounts(), 0
     starts: list[tuple[Cursor, ...]] = [()]
-    for chunk in self.spec.cut(self.corpus, meter, sizes=sizes):
+    for chunk in self.spec.cut(self.corpus, read_counts, sizes=sizes):
       num_chunks = chunk.number + 1
       if num_chunks % shards.SHARD_CHUNKS == 0:
-        starts.append(tuple(meter.cursors))
-    meter.repairs.update(repairs)
-    for index, cursor in enumerate(meter.cursors):
+        starts.append(tuple(read_counts.cursors))
+    read_counts.repairs.update(repairs)
+    for index, cursor in enumerate(read_counts.cursors):
       if cursor.repeat:
-        meter.num_records[index] = num_records[index]
+        read_counts.num_records[index] = num_records[index]
         self.corpus.parts[index].check_records(num_records[index])
     firsts = range(0, num_chunks, shards.SHARD_CHUNKS)
     ranges = [
       ChunkRange(first, min(first + shards.SHARD_CHUNKS, num_chunks), cursors)
       for first, cursors in zip(firsts, starts, strict=False)
     ]
-    return ShardSet(self.spec, self.corpus, meter, len(ranges)), ranges
+    return ShardSet(self.spec, self.corpus, read_counts, len(ranges)), ranges
 
   def list_shards(self) -> list[ChunkRange]:
     """Returns the chunks of each shard that is not written."""
@@ -130,24 +130,24 @@ class Preparation:
     progress: Progress = lambda *_: None,
   ) -> ShardSet:
     """Builds the missing shards of a range; returns those up to its end."""
-    meter, before = Meter(), Meter(cursors=[*chunks.cursors])
+    read_counts, before = ReadCounts(), ReadCounts(cursors=[*chunks.cursors])
     num_chunks, num_rows = chunks.start, 0
 
     def missing_chunks() -> Iterator[shards.Chunk]:
       nonlocal num_chunks
-      for chunk in self.spec.cut(self.corpus, meter, chunks):
+      for chunk in self.spec.cut(self.corpus, read_counts, chunks):
         num_chunks = chunk.number + 1
         show_progress()
         if not self.spec.is_written(chunk.number // shards.SHARD_CHUNKS):
           yield chunk
 
     def show_progress() -> None:
-      documents = meter.num_documents - before.num_documents
-      fraction = meter.fraction_read
+      documents = read_counts.num_documents - before.num_documents
+      fraction = read_counts.fraction_read
       if chunks.stop:
         fraction = (num_chunks - chunks.start) / (chunks.stop - chunks.start)
       note = f"{documents:,} documents, {num_rows:,} rows"
-      progress(meter.num_bytes - before.num_bytes, fraction, note)
+      progress(read_counts.num_bytes - before.num_bytes, fraction, note)
 
     members: list[shards.ChunkRows] = []
     make_encoder = functools.partial(shards.ChunkEncoder, self.spec)
@@ -163,7 +163,7 @@ class Preparation:
       shards.write_shard(self.spec, members)
     show_progress()
     num_shards = -(-num_chunks // shards.SHARD_CHUNKS)
-    return ShardSet(self.spec, self.corpus, meter, num_shards)
+    return ShardSet(self.spec, self.corpus, read_counts, num_shards)
 
   def _count_path(self, unit: Unit) -> pathlib.Path:
     return self.spec.folder / "count-{:03d}-{:06d}.npz".format(*unit)
