@@ -25,7 +25,7 @@ from truenegs_jax.finetune import results
 from truenegs_jax.runtime.errors import CheckpointError, InputError
 from truenegs_jax.runtime.files import is_locked, read_json
 from truenegs_jax.runtime.paths import is_bucket, open_path
-from truenegs_jax.workdir import files, steps
+from truenegs_jax.workdir import files
 
 # Fields of records, in this order; other losses are in metrics.jsonl.
 LOSSES = (
@@ -80,16 +80,14 @@ def _describe_records(folder: pathlib.Path, most: int = 0) -> Iterator[Line]:
     shown = [f"{name} {x:.4g}" for name, x in values.items() if x is not None]
     yield f"{split}, step {record['step']:,}", ", ".join(shown)
   checkpoints = folder / files.CHECKPOINTS
-  listed = steps.list_steps(checkpoints).items()
-  names = steps.sort_steps(name for name, is_finished in listed if is_finished)
-  if names:
-    path: Any = checkpoints / names[max(names)][0]
+  if saved_steps := files.list_steps(checkpoints):
+    path: Any = checkpoints / str(saved_steps[-1])
     if is_bucket(path):  # where folders have no time
-      saved = (path / steps.COMMITTED).stat().mtime
+      saved = (path / files.COMMITTED).stat().mtime
     else:
       saved = path.stat().st_mtime
     ago = _format_secs(time.time() - saved)
-    yield "newest checkpoint", f"step {max(names):,}, {ago} ago"
+    yield "newest checkpoint", f"step {saved_steps[-1]:,}, {ago} ago"
 
 
 def _format_secs(secs: float) -> str:

@@ -153,7 +153,7 @@ def test_a_study_that_is_stopped_has_the_models_of_local_runs(
     stderr=subprocess.STDOUT,
     text=True,
   )
-  finished = f"study/{KEY}/checkpoints/1_3/_CHECKPOINT_METADATA"
+  finished = f"study/{KEY}/checkpoints/3/_CHECKPOINT_METADATA"
   while finished not in bucket.list() and process.poll() is None:
     threading.Event().wait(0.3)
   process.send_signal(signal.SIGTERM)

@@ -26,7 +26,7 @@ from typing import Any
 from truenegs_jax.runtime import distributed, files
 from truenegs_jax.runtime.errors import DiskError, InputError
 from truenegs_jax.runtime.paths import is_bucket
-from truenegs_jax.workdir.steps import LOCK
+from truenegs_jax.workdir.files import LOCK
 
 # Environment variable: seconds without a renewal after which a run is dead. A
 # newcomer waits at least for those that its predecessor was given.
