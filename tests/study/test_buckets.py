@@ -99,7 +99,7 @@ def test_a_part_that_runs_elsewhere_is_left_to_it(
   bucket, root, part, console, monkeypatch
 ):
   monkeypatch.setenv(lock.TAKEOVER_VARIABLE, "2")
-  other = lock.Lease()
+  other = lock.BucketLease()
   other.acquire(root / KEY / drive.LOCK)
   monkeypatch.setattr(drive, "TAKEOVER_SECS", 1)
   assert drive.read_states([part], root) == {KEY: State.RUNNING}
@@ -116,7 +116,7 @@ def test_a_part_whose_process_was_killed_is_repeated(
 ):
   monkeypatch.setenv(lock.TAKEOVER_VARIABLE, "1")
   for name in (drive.LOCK, "lock"):
-    killed = lock.Lease()
+    killed = lock.BucketLease()
     killed.acquire(root / KEY / name)
     killed._ended.set()  # it renews no more
   assert drive.read_states([part], root) == {KEY: State.RUNNING}

@@ -38,7 +38,7 @@ def bucket(server, monkeypatch):
 @contextlib.contextmanager
 def open_steps(workdir, owner=None, **options):
   """Opens the checkpoints of a workdir as a run with a number does."""
-  options |= {"read_only": True} if owner is None else {"lease": Lease(owner)}
+  options |= {"read_only": True} if owner is None else {}
   checkpoints = checkpoints_lib.Checkpoints(workdir / "checkpoints", **options)
   with contextlib.closing(checkpoints):
     yield checkpoints
@@ -115,8 +115,8 @@ def test_reading_needs_no_right_to_write(bucket):
 class LostLease(Lease):
   """A lease that another run takes over after some checks."""
 
-  def __init__(self, owner, checks):
-    super().__init__(owner)
+  def __init__(self, checks):
+    super().__init__()
     self.checks = checks
 
   def check(self):
@@ -131,7 +131,7 @@ def test_owner_that_was_paused_finishes_no_step(bucket, checks):
   """It lost the lease before a save, or while it was written."""
   server, _, workdir = bucket
   folder = workdir / "checkpoints"
-  lease = LostLease(1, checks)
+  lease = LostLease(checks)
   old = checkpoints_lib.Checkpoints(folder, lease=lease)
   old.save(1, make_tree(1), RUN, wait=True)
   assert save(workdir, 2, [2]) == [1, 2]

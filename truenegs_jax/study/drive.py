@@ -30,7 +30,7 @@ from truenegs_jax.runtime import errors, progress
 from truenegs_jax.runtime import files as runtime_files
 from truenegs_jax.runtime.paths import is_bucket
 from truenegs_jax.workdir import files
-from truenegs_jax.workdir.lock import TAKEOVER_SECS, Lease
+from truenegs_jax.workdir.lock import TAKEOVER_SECS, BucketLease
 
 LOG, RECORD, FAILED, LOCK = "log.txt", "part.json", "failed.json", "part.lock"
 STOPPING = (
@@ -197,7 +197,7 @@ def _lock_part(folder: pathlib.Path) -> Iterator[Any]:
     with runtime_files.lock_file(folder / LOCK) as lock:
       yield (folder / LOG, [lock.fileno()]) if lock else None
     return
-  own, uploaded = Lease(), folder / LOG
+  own, uploaded = BucketLease(), folder / LOG
   try:
     own.acquire(folder / LOCK)
   except errors.InputError:

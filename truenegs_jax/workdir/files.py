@@ -215,12 +215,19 @@ def is_running(path: pathlib.Path) -> bool:
   """Returns whether a run has a lock, or has renewed its lease in time."""
   if not is_bucket(path):
     return files.is_locked(path)
-  try:
-    lease = files.parse_json(path.read_bytes())
-  except (FileNotFoundError, ValueError):  # none, or of a copied local folder
+  lease: dict[str, Any] = {}
+  with contextlib.suppress(FileNotFoundError):
+    lease = parse_lock(path.read_bytes())
+  if not lease.get("held"):  # released, or of a copied local folder
     return False
-  age = time.time() - lease["renewed"]
-  return lease["held"] and age < lease["takeover_secs"]
+  return time.time() - lease["renewed"] < lease["takeover_secs"]
+
+
+def parse_lock(data: bytes) -> dict[str, Any]:
+  """Returns the fields of a lock file, none of one that no run has written."""
+  with contextlib.suppress(ValueError):
+    return files.parse_json(data)
+  return {}
 
 
 def has_results(workdir: pathlib.Path) -> bool:
