@@ -211,7 +211,7 @@ def _train_run(
     make_params=lambda: start.make_params(setup.data.task, seed),
     check=check,
     console=context.console,
-    owner=context.lease.owner,
+    lease=context.lease,
   )
   result = trained.make_result()
   context.report(f"  {leaderboard.describe_run(result)}")

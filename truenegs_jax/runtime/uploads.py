@@ -7,7 +7,7 @@ seconds. While the bucket is out of reach, the newest contents wait in memory.
 import contextlib
 import pathlib
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent import futures
 
 from truenegs_jax.runtime import errors
@@ -20,9 +20,13 @@ Contents = Mapping[pathlib.Path, bytes]
 class Uploads:
   """Objects and the contents to write."""
 
-  def __init__(self, secs: float):
-    """Makes a thread that begins to write at most every `secs`."""
+  def __init__(self, secs: float, check: Callable[[], object] = lambda: None):
+    """Makes a thread that begins to write at most every `secs`.
+
+    It calls `check` before, whose TrueNegsError is one of the write.
+    """
     self._secs, self._due = secs, time.monotonic() + secs
+    self._check = check
     self._contents: dict[pathlib.Path, bytes] = {}  # not known to be written
     self._pool = futures.ThreadPoolExecutor(1)
     self._task: futures.Future[Contents] | None = None
@@ -72,7 +76,13 @@ class Uploads:
 
   def _start(self) -> None:
     self._due = time.monotonic() + self._secs
-    self._task = self._pool.submit(_write, dict(self._contents))
+    self._task = self._pool.submit(self._write, dict(self._contents))
+
+  def _write(self, contents: Contents) -> Contents:
+    self._check()
+    for path, content in contents.items():
+      path.write_bytes(content)
+    return contents
 
   def _finish(self) -> None:
     """Waits for the thread; forgets what it has written."""
@@ -80,12 +90,6 @@ class Uploads:
     for path, content in (task.result() if task else {}).items():
       if self._contents.get(path) is content:
         del self._contents[path]
-
-
-def _write(contents: Contents) -> Contents:
-  for path, content in contents.items():
-    path.write_bytes(content)
-  return contents
 
 
 class GrowingFolder:

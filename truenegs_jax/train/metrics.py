@@ -27,6 +27,7 @@ from truenegs_jax.runtime.paths import is_bucket
 from truenegs_jax.runtime.uploads import GrowingFolder
 from truenegs_jax.workdir import files
 from truenegs_jax.workdir.files import Record
+from truenegs_jax.workdir.lock import Lease
 
 Terms = Mapping[str, tuple[np.ndarray, np.ndarray]]
 
@@ -204,7 +205,7 @@ class LoggedRun:
   workdir: pathlib.Path  # as the user gave it
   first_step: int  # of the checkpoint that it continues
   config: Mapping[str, Any]  # in JSON's types
-  owner: int = 0  # number of this run of a workdir in a bucket
+  lease: Lease = dataclasses.field(default_factory=Lease)
 
   @functools.cached_property
   def id(self) -> str:
@@ -352,7 +353,9 @@ def open_writers(
     if distributed.is_first_process():
       first_step = run.first_step
       file = (
-        files.PartsWriter(run.workdir, first_step=first_step, owner=run.owner)
+        files.BucketWriter(
+          run.workdir, first_step=first_step, check=run.lease.check
+        )
         if is_bucket(run.workdir)
         else files.JsonlWriter(run.workdir, first_step=first_step)
       )
@@ -367,7 +370,7 @@ def open_writers(
     def flush() -> None:
       if is_bucket(run.workdir):
         with distributed.raise_everywhere(f"records {next(_FLUSHES)}"):
-          if isinstance(file, files.PartsWriter):
+          if isinstance(file, files.BucketWriter):
             file.flush()
 
     yield write, flush

@@ -3,14 +3,13 @@
 import collections
 import contextlib
 import functools
-import io
 import json
 import math
 import os
 import pathlib
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from truenegs_jax.config.keys import flatten
@@ -36,12 +35,7 @@ TENSORBOARD = "tensorboard"  # folder of TensorBoard's events
 WANDB = "wandb"  # folder of Weights & Biases; the name is theirs
 LOGGED_ID = "logged_id.txt"  # of the run in W&B
 METRICS = "metrics.jsonl"  # one JSON object per line
-# Of its parts in a bucket, where nothing is appended. At the end of a run, the
-# file has all of them. A run writes only to those with the number of its lease.
-PARTS = "metrics"
-PART_BYTES = 2**18  # after which the next part begins
-FLUSH_SECS = 30.0
-PART = re.compile(r"\d+-(\d+)\.jsonl")  # owner, number of steps before it
+FLUSH_SECS = 30.0  # after which a bucket has them
 DAMAGED = "metrics_damaged.jsonl"  # lines that were no records
 RUNNING, FINISHED, STOPPED = "running", "finished", "stopped"  # states
 REMOVED = b"{}\n"  # content of results in a bucket that are out of date
@@ -253,26 +247,11 @@ class JsonlWriter:
   """Appends records to metrics.jsonl."""
 
   def __init__(self, workdir: pathlib.Path, *, first_step: int):
-    """Opens the file and drops the records of steps after `first_step`.
-
-    A killed run wrote them after its last checkpoint; the resumed run repeats
-    these steps. Moves damaged lines to DAMAGED, with a warning.
-    """
+    """Opens the file and drops the records of steps after `first_step`."""
     self._path = workdir / METRICS
-    kept, damaged = [], []
-    for line, record in iterate_records(workdir):
-      if record is None:
-        damaged.append(line)
-      elif record["step"] <= first_step:
-        kept.append(line)
-    if damaged:
-      files.append(workdir / DAMAGED, b"".join(damaged))
-      print(
-        f"warning: '{self._path}' had damaged lines ({len(damaged):,}), now in"
-        f" {DAMAGED}. Curves and model cards lack them; the model does not."
-      )
+    kept = _keep_lines(workdir, first_step)
     with files.atomic_file(self._path) as file:
-      file.writelines(kept)
+      file.write(kept)
     self._pending = b""  # lines for which the disk had no room
     with files.disk_errors(self._path):
       self._file = files.open_append(self._path)
@@ -300,46 +279,60 @@ class JsonlWriter:
       self._pending = self._pending[self._file.write(self._pending) :]
 
 
-class PartsWriter:
-  """Writes records to a bucket, as `JsonlWriter` does to a disk."""
+class BucketWriter:
+  """Writes records to a bucket, where nothing is appended: all, each time."""
 
-  def __init__(self, workdir: pathlib.Path, *, first_step: int, owner: int):
-    """Begins a part, which replaces the records of steps after `first_step`."""
-    self._workdir, self._owner = workdir, owner
-    self._uploads = Uploads(FLUSH_SECS)
-    self._step = first_step  # of the newest record
-    self._begin_part()
+  def __init__(
+    self,
+    workdir: pathlib.Path,
+    *,
+    first_step: int,
+    check: Callable[[], object] = lambda: None,
+  ):
+    """Drops the records of steps after `first_step`.
+
+    `check` is called before each write; it raises DiskError once another run
+    has taken over, whose records must stay.
+    """
+    self._path = workdir / METRICS
+    self._lines = _keep_lines(workdir, first_step)
+    self._uploads = Uploads(FLUSH_SECS, check)
+    self._uploads.put({self._path: self._lines})
 
   def write(self, record: Record) -> None:
     """Adds one record, with a warning later if the bucket is out of reach."""
-    if len(self._lines) >= PART_BYTES:
-      self._begin_part()
     self._lines += make_line(record)
-    self._step = record["step"]
-    self._uploads.put({self._part: self._lines})
+    self._uploads.put({self._path: self._lines})
 
   def flush(self) -> None:
     """Writes all records now; raises TrueNegsError if it cannot."""
     self._uploads.flush()
 
   def close(self) -> None:
-    """Writes all records, and metrics.jsonl unless another run has taken over.
-
-    Raises DiskError if the bucket lacks records or cannot be reached.
-    """
+    """Writes all records; raises DiskError if the bucket lacks some."""
     self._uploads.close()
-    parts = self._part.parent.iterdir()
-    names = filter(PART.fullmatch, (x.name for x in parts))
-    if max(names).partition("-")[0] > f"{self._owner:06}":
-      return
-    lines = [line for line, _ in iterate_records(self._workdir)]
-    with files.atomic_file(self._workdir / METRICS) as file:
-      file.writelines(lines)
 
-  def _begin_part(self) -> None:
-    name = f"{self._owner:06}-{self._step:010}.jsonl"
-    self._part, self._lines = self._workdir / PARTS / name, b""
-    self._uploads.put({self._part: b""})
+
+def _keep_lines(workdir: pathlib.Path, first_step: int) -> bytes:
+  """Returns the lines up to a step; moves damaged ones, with a warning.
+
+  A killed run wrote later ones after its last checkpoint; the resumed run
+  repeats these steps.
+  """
+  kept, damaged = [], []
+  for line, record in iterate_records(workdir):
+    if record is None:
+      damaged.append(line)
+    elif record["step"] <= first_step:
+      kept.append(line)
+  if damaged:
+    files.append(workdir / DAMAGED, b"".join(damaged))
+    print(
+      f"warning: '{workdir / METRICS}' had damaged lines ({len(damaged):,}),"
+      f" now in {DAMAGED}. Curves and model cards lack them; the model does"
+      " not."
+    )
+  return b"".join(kept)
 
 
 def make_line(record: Record) -> bytes:
@@ -365,47 +358,25 @@ def read_records(workdir: pathlib.Path) -> list[dict]:
 
 def list_recorded(workdir: pathlib.Path, pattern: str) -> list[pathlib.Path]:
   """Returns the folders in `pattern` that have records, sorted."""
-  paths = workdir.glob(f"{pattern}/{PARTS}*")  # METRICS and parts
+  paths = workdir.glob(f"{pattern}/{METRICS}")
   return sorted({path.parent for path in paths})
 
 
 def iterate_records(workdir: pathlib.Path) -> Lines:
   """Yields the lines of metrics.jsonl and their records, None if damaged."""
-  if is_bucket(workdir):
-    yield from _iterate_parts(workdir)
-  elif (path := workdir / METRICS).is_file():
-    with path.open("rb") as file:
-      yield from _parse_lines(file)
-
-
-def _iterate_parts(workdir: pathlib.Path) -> Lines:
-  """Yields lines and records of metrics.jsonl and of its parts, each once.
-
-  A part of a run that continued after some steps replaces those of later steps.
-  """
-  names = sorted(path.name for path in (workdir / PARTS).iterdir())
-  parts = [match for name in names if (match := PART.fullmatch(name))]
-  firsts, seen = [int(match[1]) for match in parts], set[Any]()
-  paths = [workdir / PARTS / match[0] for match in parts]
-  for index, path in enumerate([workdir / METRICS, *paths]):
-    last = min(firsts[index:], default=math.inf)
-    try:
-      lines = io.BytesIO(path.read_bytes())
-    except FileNotFoundError:  # it is written at the end of a run
-      continue
-    for line, record in _parse_lines(lines):
-      key = (record["step"], record["split"]) if record else line
-      if key not in seen and (record is None or record["step"] <= last):
-        seen.add(key)
-        yield line, record
-
-
-def _parse_lines(lines: Iterable[bytes]) -> Lines:
-  for line in lines:
-    record = _parse_record(line)
-    # The last line may still be written, or a kill may have cut it off.
-    if record is not None or (line.strip() and line.endswith(b"\n")):
-      yield line.rstrip(b"\n") + b"\n", record
+  path = workdir / METRICS
+  lines: Iterable[bytes] = ()
+  with contextlib.ExitStack() as stack:
+    if is_bucket(path):
+      with contextlib.suppress(FileNotFoundError):
+        lines = path.read_bytes().splitlines(keepends=True)
+    elif path.is_file():
+      lines = stack.enter_context(path.open("rb"))
+    for line in lines:
+      record = _parse_record(line)
+      # The last line may still be written, or a kill may have cut it off.
+      if record is not None or (line.strip() and line.endswith(b"\n")):
+        yield line.rstrip(b"\n") + b"\n", record
 
 
 def _parse_record(line: bytes) -> dict[str, Any] | None:

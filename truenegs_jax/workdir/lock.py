@@ -41,7 +41,6 @@ class Lease:
   Only the first process of a run can lose it; the others have this class.
   """
 
-  owner = 0  # in a bucket, a number that rises with each run
   error: DiskError | None = None  # why the right was lost
   path: Any = None  # of the lock file
 
@@ -72,8 +71,8 @@ class Lease:
     raise NotImplementedError
 
   def _make_content(self, **more: Any) -> bytes:
-    names = {"owner": self.owner, "token": self.token, "pid": os.getpid()}
-    return json.dumps({**names, "host": socket.gethostname(), **more}).encode()
+    names = {"host": socket.gethostname(), "pid": os.getpid()}
+    return json.dumps({"token": self.token, **names, **more}).encode()
 
 
 class FolderLease(Lease):
@@ -121,7 +120,7 @@ class BucketLease(Lease):
       TAKEOVER_VARIABLE, default=TAKEOVER_SECS
     )
     self._pause = RENEW_SECS * self._takeover_secs / TAKEOVER_SECS
-    self.owner = self._wait_for_previous().get("owner", 0) + 1
+    self._wait_for_previous()
     try:
       self._renew()
       self._renew()  # some rights allow to create objects, not to replace them
@@ -152,8 +151,8 @@ class BucketLease(Lease):
   def _renew(self) -> None:
     self._repeat(str(self.path), lambda: self._write(held=True))
 
-  def _wait_for_previous(self) -> dict[str, Any]:
-    """Waits until no owner lives, InputError if one does; returns the last."""
+  def _wait_for_previous(self) -> None:
+    """Waits until no owner lives; InputError if one does."""
     other, self._generation = self._read()
     secs = max(self._takeover_secs, other.get("takeover_secs", 0))
     first, end = self._generation, time.monotonic() + secs
@@ -169,7 +168,6 @@ class BucketLease(Lease):
       other, self._generation = self._read()
       if other.get("held") and self._generation != first:
         raise _in_use(self.path.parent)
-    return other
 
   def _read(self) -> tuple[dict[str, Any], Any]:
     name = self.path.name
@@ -207,7 +205,6 @@ def lock(workdir: pathlib.Path) -> Iterator[Lease]:
         own.acquire(path)
         stack.callback(own.close)
         lease = own
-    lease.owner = int(distributed.from_first("owner", str(lease.owner)))
     # Otherwise each process would wait forever for files of the others.
     token = "none"
     with distributed.raise_everywhere("read lock"):

@@ -60,9 +60,9 @@ def write_local(folder, sessions):
   return files.read_records(folder)
 
 
-def write_parts(workdir, start, stop, owner, *, killed=False):
+def write_bucket(workdir, start, stop, *, killed=False):
   """Writes the records of a run; a `killed` one loses some after `stop`."""
-  writer = files.PartsWriter(workdir, first_step=start, owner=owner)
+  writer = files.BucketWriter(workdir, first_step=start)
   for record in make_records(start, stop):
     writer.write(record)
   if killed:
@@ -79,15 +79,14 @@ def settle(writer):
 
 
 def test_resumed_runs_have_the_records_of_an_uninterrupted_one(
-  bucket, workdir, tmp_path, monkeypatch
+  bucket, workdir, tmp_path
 ):
-  monkeypatch.setattr(files, "PART_BYTES", 300)
   expected = write_local(tmp_path / "local", [(0, 40)])
-  write_parts(workdir, 0, 23, 1, killed=True)
-  write_parts(workdir, 20, 33, 2, killed=True)
-  write_parts(workdir, 12, 17, 3, killed=True)  # 20 was damaged
+  write_bucket(workdir, 0, 23, killed=True)
+  write_bucket(workdir, 20, 33, killed=True)
+  write_bucket(workdir, 12, 17, killed=True)  # 20 was damaged
   assert files.read_records(workdir)[-1]["step"] == 17
-  write_parts(workdir, 16, 40, 4)
+  write_bucket(workdir, 16, 40)
   assert files.read_records(workdir) == expected
   # What is copied from the bucket is a workdir, too.
   copy = tmp_path / "copy"
@@ -96,12 +95,12 @@ def test_resumed_runs_have_the_records_of_an_uninterrupted_one(
   assert files.read_records(copy) == expected
 
 
-def test_merging_again_changes_nothing(bucket, workdir):
-  write_parts(workdir, 0, 10, 1, killed=True)
-  write_parts(workdir, 8, 20, 2)
-  merged = bucket[0].read("runs/a/metrics.jsonl")
-  write_parts(workdir, 20, 20, 3)  # all steps are done
-  assert bucket[0].read("runs/a/metrics.jsonl") == merged
+def test_a_run_whose_steps_are_done_changes_nothing(bucket, workdir):
+  write_bucket(workdir, 0, 10, killed=True)
+  write_bucket(workdir, 8, 20)
+  records = bucket[0].read("runs/a/metrics.jsonl")
+  write_bucket(workdir, 20, 20)
+  assert bucket[0].read("runs/a/metrics.jsonl") == records
   assert bucket[1].count("delete") == 0
 
 
@@ -110,27 +109,35 @@ def test_records_of_a_copied_workdir_are_continued(bucket, workdir, tmp_path):
   write_local(tmp_path / "begun", [(0, 10)])
   lines = (tmp_path / "begun" / files.METRICS).read_bytes()
   bucket[0].write("runs/a/metrics.jsonl", b"damaged\n" + lines)
-  write_parts(workdir, 8, 12, 1)
+  write_bucket(workdir, 8, 12)
   assert files.read_records(workdir) == expected
-  assert bucket[0].read("runs/a/metrics.jsonl").count(b"damaged\n") == 1
+  assert bucket[0].read("runs/a/metrics_damaged.jsonl") == b"damaged\n"
 
 
 def test_a_paused_run_changes_no_record_of_its_successor(
-  bucket, workdir, tmp_path
+  workdir, tmp_path, soon, capsys
 ):
-  paused = files.PartsWriter(workdir, first_step=0, owner=1)
+  has_lost = False
+
+  def check():
+    if has_lost:
+      raise DiskError("Another run uses it now.")
+
+  paused = files.BucketWriter(workdir, first_step=0, check=check)
   for record in make_records(0, 10):
     paused.write(record)
   paused.flush()
-  write_parts(workdir, 8, 16, 2)
+  write_bucket(workdir, 8, 16)
+  has_lost = True
   for record in make_records(10, 30, mlm=0.0):
     paused.write(record)
-  merged = bucket[0].read("runs/a/metrics.jsonl")
-  paused.close()
-  assert bucket[0].read("runs/a/metrics.jsonl") == merged
-  assert files.read_records(workdir) == write_local(
-    tmp_path / "local", [(0, 16)]
-  )
+    settle(paused)
+  for action in (paused.flush, paused.close):
+    with pytest.raises(DiskError, match="Another run uses it now"):
+      action()
+  expected = write_local(tmp_path / "local", [(0, 16)])
+  assert files.read_records(workdir) == expected
+  assert capsys.readouterr().out.count("Another run uses it now") == 1
 
 
 def test_a_record_of_the_step_of_a_resume_is_not_doubled(
@@ -139,9 +146,9 @@ def test_a_record_of_the_step_of_a_resume_is_not_doubled(
   write_local(tmp_path / "local", [(0, 8)])
   lines = (tmp_path / "local" / files.METRICS).read_bytes()
   bucket[0].write("runs/a/metrics.jsonl", lines)
-  for owner in (1, 2):
-    writer = files.PartsWriter(workdir, first_step=8, owner=owner)
-    if owner == 1:  # which was stopped after an evaluation and before a save
+  for is_first in (True, False):
+    writer = files.BucketWriter(workdir, first_step=8)
+    if is_first:  # which was stopped after an evaluation and before a save
       writer.write({"step": 8, "split": "dev", "f1": 1.0})
     writer.close()
   splits = [x["split"] for x in files.read_records(workdir) if x["step"] == 8]
@@ -152,12 +159,11 @@ def test_a_record_of_the_step_of_a_resume_is_not_doubled(
 def test_a_bucket_that_is_away_for_a_while_loses_no_record(
   bucket, workdir, soon, capsys
 ):
-  writer = files.PartsWriter(workdir, first_step=0, owner=1)
+  writer = files.BucketWriter(workdir, first_step=0)
   for index, record in enumerate(make_records(0, 40)):
     bucket[1].down = 10 <= index < 30
     writer.write(record)
     settle(writer)
-  (workdir / files.PARTS / "notes.txt").write_text("none of its parts")
   writer.close()
   assert capsys.readouterr().out.count("warning: ") == 1
   assert len(files.read_records(workdir)) == 50
@@ -168,7 +174,7 @@ def test_a_bucket_that_is_away_for_a_while_loses_no_record(
 def test_lost_records_are_an_error_at_the_end_and_before_a_save(
   bucket, workdir, soon
 ):
-  writer = files.PartsWriter(workdir, first_step=0, owner=1)
+  writer = files.BucketWriter(workdir, first_step=0)
   bucket[1].down = True
   writer.write({"step": 1, "split": "train"})
   for action in (writer.flush, writer.flush, writer.close):
@@ -183,7 +189,7 @@ def test_a_run_has_few_requests_however_often_it_writes(
   bucket, workdir, monkeypatch
 ):
   _, proxy = bucket
-  writer = files.PartsWriter(workdir, first_step=0, owner=1)
+  writer = files.BucketWriter(workdir, first_step=0)
   now = time.monotonic()
   clock = types.SimpleNamespace(monotonic=lambda: now)
   monkeypatch.setattr(uploads, "time", clock)
