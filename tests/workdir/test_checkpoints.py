@@ -5,6 +5,7 @@ import contextlib
 import jax
 import numpy as np
 import pytest
+from orbax.checkpoint._src.serialization import ocdbt_utils
 
 from support import saved_steps, tiny
 from truenegs_jax.runtime.errors import CheckpointError, DiskError, InputError
@@ -105,6 +106,30 @@ def test_tree_of_another_model_is_refused(folder, change):
   with pytest.raises(CheckpointError):
     checkpoints.restore_state(2, like)
   checkpoints.close()
+
+
+async def drop_arrays(*args, **kwargs):
+  """Merges no files, as Orbax does in a folder that it cannot list."""
+
+
+@pytest.mark.parametrize("lost", ["arrays", "description"])
+def test_a_step_that_cannot_be_read_is_no_step(folder, lost, monkeypatch):
+  saved_steps.save_steps(folder, [1])
+  checkpoints = checkpoints_lib.Checkpoints(folder, keep=1)
+  tree = saved_steps.small_tree(saved_steps.make_mesh(1))
+  with contextlib.closing(checkpoints):
+    with monkeypatch.context() as patch:
+      if lost == "arrays":
+        name = "merge_ocdbt_per_process_files"
+        patch.setattr(ocdbt_utils, name, drop_arrays)
+      else:
+        patch.setattr(checkpoints_lib, "_hash_json", lambda value: value)
+      with pytest.raises(DiskError, match=r"\(steps: \[1\]\)") as error:
+        checkpoints.save(2, tree, saved_steps.RUN, wait=True)
+      assert "Free" not in str(error.value)
+    checkpoints.save(3, tree, saved_steps.RUN, wait=True)
+    assert checkpoints.steps() == [3]
+  assert not {"1", "2"} & {path.name for path in folder.iterdir()}
 
 
 def test_only_what_orbax_has_written_is_removed(folder):

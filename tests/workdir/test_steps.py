@@ -148,6 +148,27 @@ def test_owner_that_was_paused_finishes_no_step(bucket, checks):
     assert restore_newest(checkpoints)[0] == 2
 
 
+def test_a_step_is_finished_only_when_all_was_written(bucket):
+  server, _, workdir = bucket
+  save(workdir, 1, [1])
+  with open_steps(workdir, 2) as checkpoints:
+    check = checkpoints._check_written
+
+    def finish():
+      server.delete(f"{FOLDER}/2/state/manifest.ocdbt")
+      check()
+
+    checkpoints._writer._post_finalization_callback = finish
+    with pytest.raises(DiskError, match="could not be written"):
+      checkpoints.save(2, make_tree(2), RUN, wait=True)
+    assert checkpoints.steps() == [1]
+    assert f"{FOLDER}/2/{files.COMMITTED}" not in server.list()
+    checkpoints._writer._post_finalization_callback = check
+    checkpoints.save(2, make_tree(2), RUN, wait=True)  # the same once more
+    assert checkpoints.steps() == [1, 2]
+    saved_steps.assert_equal(restore_newest(checkpoints)[1], make_tree(2))
+
+
 def test_unfinished_steps_are_no_steps(bucket):
   server, _, workdir = bucket
   save(workdir, 1, [1, 2])

@@ -19,7 +19,7 @@ import os
 import pathlib
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -32,6 +32,7 @@ from truenegs_jax.runtime.files import FULL_DISK, disk_errors, remove_folder
 from truenegs_jax.runtime.paths import check_utf8, is_bucket
 from truenegs_jax.workdir.files import (
   COMMITTED,
+  UNFINISHED,
   check_checkpoint_folder,
   list_saved,
   list_steps,
@@ -45,13 +46,6 @@ DAMAGED = ".damaged"  # suffix of the folders of steps that were set aside
 _BARRIERS = itertools.count()
 # TensorStore's words for a bucket that cannot be reached.
 LOST = r"(ABORTED|DEADLINE_EXCEEDED|PERMISSION_DENIED|UNAVAILABLE): .*"
-
-
-class _Description(NamedTuple):
-  """The JSON of a step."""
-
-  run: dict[str, Any]
-  checksums: dict[str, int]  # of the arrays, by path
 
 
 class Checkpoints:
@@ -84,9 +78,8 @@ class Checkpoints:
       with disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
       self._remove_unfinished()
-      # Called before a step is marked as finished.
       options = ocp.options.AsyncOptions(
-        post_finalization_callback=self.lease.check
+        post_finalization_callback=self._check_written
       )
       self._writer = ocp.AsyncCheckpointer(
         ocp.CompositeCheckpointHandler(), async_options=options
@@ -109,16 +102,17 @@ class Checkpoints:
       self.lease.check()
       self._check_free(step)
     sums = compute_checksums(state)
-    description = _Description(dict(run), sums)._asdict()
+    description: dict[str, Any] = {"run": dict(run), "checksums": sums}
     description["sha256"] = _hash_json(description)
     args = ocp.args.Composite(
       state=ocp.args.StandardSave(state), run=ocp.args.JsonSave(description)
     )
+    self._pending = step
     try:
       self._writer.save(self._path(step).resolve(), args=args, force=True)
     except Exception as e:
+      self._pending = None
       raise self._disk_error(e) from e
-    self._pending = step
     if wait:
       self.wait()
 
@@ -132,17 +126,27 @@ class Checkpoints:
         " it."
       )
 
+  def _check_written(self) -> None:
+    """Reads a step before Orbax marks it as finished, in a thread."""
+    folder = self._path(self._pending or 0)
+    if not is_bucket(folder):
+      folder = folder.with_name(f"{folder.name}{UNFINISHED}")
+    (folder / "state" / "manifest.ocdbt").stat()  # of a save that wrote arrays
+    _read_description(folder)
+    self.lease.check()
+
   def wait(self) -> None:
     """Waits until all saves are on disk; raises DiskError if one is not."""
     if self._read_only:
       return
-    step = self._pending
-    self._pending = None
     try:
       self._writer.wait_until_finished()
       self._writer.check_for_errors()
     except Exception as e:
+      self._pending = None
       raise self._disk_error(e) from e
+    step = self._pending
+    self._pending = None
     if step is not None:
       self._saved = sorted({*self._saved, step})
       self._remove_old()
@@ -211,7 +215,7 @@ class Checkpoints:
   def read_description(self, step: int) -> dict[str, Any]:
     """Returns the description of a step's run; call it in all processes."""
     with self._everywhere(), self._restoring(step):
-      return _read_description(self._path(step)).run
+      return _read_description(self._path(step))["run"]
 
   def restore_state(self, step: int, like: Any) -> Any:
     """Restores all arrays of a step; to be called in all processes.
@@ -219,20 +223,15 @@ class Checkpoints:
     `like` is a tree of (abstract) arrays with the shapes, dtypes and shardings
     of the result. Raises DamagedStepError also for another tree.
     """
-    handler = ocp.StandardCheckpointHandler()
-    args = ocp.args.StandardRestore(_make_abstract(like))
     with self._everywhere():
-      saved, tree = self._read_step(step, handler, args, like)
-    return self._verify(step, saved, tree)
+      checksums, tree = self._read_arrays(step, like, are_all=True)
+    return self._verify(step, checksums, tree)
 
   def restore_params(self, step: int, like: Any) -> dict[str, Any]:
     """Restores and verifies the parameters alone."""
-    like = {"params": _make_abstract(like)}
-    each = ocp.checkpoint_utils.construct_restore_args(like)
-    args = ocp.args.PyTreeRestore(like, partial_restore=True, restore_args=each)
-    handler = ocp.PyTreeCheckpointHandler()
-    saved, tree = self._read_step(step, handler, args, like)
-    return self._verify(step, saved, tree)["params"]
+    like = {"params": like}
+    checksums, tree = self._read_arrays(step, like, are_all=False)
+    return self._verify(step, checksums, tree)["params"]
 
   def close(self) -> None:
     """Waits for pending saves, whatever becomes of them; closes the folder."""
@@ -269,27 +268,30 @@ class Checkpoints:
       return contextlib.nullcontext()
     return distributed.raise_everywhere(f"checkpoints {next(_BARRIERS)}")
 
-  def _read_step(
-    self,
-    step: int,
-    handler: ocp.CheckpointHandler,
-    args: ocp.args.CheckpointArgs,
-    like: Any,
-  ) -> tuple[_Description, Any]:
+  def _read_arrays(
+    self, step: int, like: Any, *, are_all: bool
+  ) -> tuple[dict[str, int], Any]:
+    """Returns the checksums of a step and its arrays of the tree `like`."""
+    like = jax.tree.map(_make_abstract, like)
+    each = ocp.checkpoint_utils.construct_restore_args(like)
+    args = ocp.args.PyTreeRestore(like, partial_restore=True, restore_args=each)
     with self._restoring(step):
-      saved = _read_description(self._path(step))
-      # The manager's method would wait for processes that failed.
-      tree = handler.restore(self._path(step).resolve() / "state", args=args)
-      if not all(isinstance(x, jax.Array) for x in jax.tree.leaves(tree)):
+      folder = self._path(step)
+      checksums = _read_description(folder)["checksums"]
+      handler = ocp.PyTreeCheckpointHandler()
+      tree = handler.restore(folder.resolve() / "state", args=args)
+      arrays = jax.tree.leaves(tree)
+      if not all(isinstance(x, jax.Array) for x in arrays):
         raise ValueError("an array is missing")
       # Metadata decide whether bits are those of a random key.
-      if _list_types(tree) != _list_types(like):
+      if [*map(_get_type, arrays)] != [*map(_get_type, jax.tree.leaves(like))]:
         raise ValueError("arrays of other types")
-      return saved, tree
+      if are_all and len(arrays) != len(checksums):
+        raise ValueError("it has other arrays")
+      return checksums, tree
 
-  def _verify(self, step: int, saved: _Description, tree: Any) -> Any:
-    sums = compute_checksums(tree)
-    if saved.checksums | sums != saved.checksums:
+  def _verify(self, step: int, checksums: dict[str, int], tree: Any) -> Any:
+    if not compute_checksums(tree).items() <= checksums.items():
       raise errors.DamagedStepError(
         f"Checkpoint '{self._path(step)}' is damaged: its arrays do not"
         " match their checksums."
@@ -345,13 +347,12 @@ class Checkpoints:
     )
 
 
-def _read_description(folder: pathlib.Path) -> _Description:
+def _read_description(folder: pathlib.Path) -> dict[str, Any]:
   path = folder / "run" / "metadata"
   saved = files.parse_json(files.read_file(path), strict=False)
-  sha256 = saved.pop("sha256", None)
-  if sha256 != _hash_json(saved):
+  if saved.pop("sha256", None) != _hash_json(saved):
     raise ValueError("its description does not match its checksum")
-  return _Description(**saved)
+  return saved
 
 
 def _find_reason(e: BaseException | None, numbers: Sequence[int]) -> str:
@@ -406,15 +407,13 @@ def _mix_with_position(bits: jax.Array) -> jax.Array:
   return bits ^ bits >> 16
 
 
-def _list_types(tree: Any) -> list[tuple]:
-  return [(x.shape, x.dtype) for x in jax.tree.leaves(tree)]
+def _get_type(x: Any) -> tuple:
+  return x.shape, x.dtype
 
 
 def _hash_json(value: Any) -> str:
   return files.short_sha256(json.dumps(value, sort_keys=True))
 
 
-def _make_abstract(tree: Any) -> Any:
-  return jax.tree.map(
-    lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), tree
-  )
+def _make_abstract(x: Any) -> jax.ShapeDtypeStruct:
+  return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding)

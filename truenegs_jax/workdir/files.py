@@ -48,9 +48,9 @@ Record = Values
 Lines = Iterator[tuple[bytes, dict[str, Any] | None]]  # with their records
 STEP = re.compile(r"0|[1-9]\d*", re.ASCII)  # name of a step's folder
 # A file that Orbax writes to a step's folder once the step is complete. In a
-# local folder, the names of unfinished steps have a suffix instead.
+# local folder, the names of unfinished steps have a suffix until then.
 COMMITTED = "commit_success.txt"
-UNFINISHED = re.compile(r"\d+\.orbax-checkpoint-tmp.*", re.ASCII)
+UNFINISHED = ".orbax-checkpoint-tmp"
 WRITTEN = {COMMITTED, "_CHECKPOINT_METADATA", "run", "state"}  # by Orbax there
 # Paths that Orbax expands, TensorStore changes, or both take for a bucket.
 UNSAVABLE = re.compile(r"[*?\\]|\[[^/]+]|gs:/|^/(az|gs|hf|s3)/")
@@ -128,7 +128,8 @@ def list_saved(folder: pathlib.Path) -> dict[str, bool]:
         saved[first] = COMMITTED in names
     return saved
   for path in folder.glob("*"):
-    if UNFINISHED.fullmatch(path.name):
+    step, suffix, _ = path.name.partition(UNFINISHED)
+    if STEP.fullmatch(step) and suffix:
       saved[path.name] = False
     elif STEP.fullmatch(path.name):
       if any((path / name).exists() for name in WRITTEN):
@@ -202,7 +203,7 @@ def read_state(workdir: pathlib.Path, *, ends: bool = False) -> str:
   """
   if not ends and is_running(workdir / LOCK):
     return RUNNING
-  return FINISHED if has_results(workdir) else STOPPED
+  return FINISHED if _has_results(workdir / RESULTS) else STOPPED
 
 
 def is_running(path: pathlib.Path) -> bool:
@@ -224,9 +225,7 @@ def parse_lock(data: bytes) -> dict[str, Any]:
   return {}
 
 
-def has_results(workdir: pathlib.Path) -> bool:
-  """Returns whether there are results, none that are out of date."""
-  path: Any = workdir / RESULTS
+def _has_results(path: Any) -> bool:
   if not is_bucket(path):
     return path.exists()
   with contextlib.suppress(FileNotFoundError):
