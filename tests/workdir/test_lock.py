@@ -51,7 +51,7 @@ def test_a_second_writer_is_noticed_where_locks_are_not_shared(
       with lock.lock(tmp_path) as second:
         checkpoints = Checkpoints(tmp_path / files.CHECKPOINTS, lease=first)
         with contextlib.closing(checkpoints):
-          with pytest.raises(DiskError, match="stop the other") as error:
+          with pytest.raises(DiskError, match="was lost, because") as error:
             checkpoints.save(1, {"x": np.zeros(2)}, {})
         assert first.error is error.value
         second.check()

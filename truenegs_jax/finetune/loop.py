@@ -159,7 +159,7 @@ def fine_tune(
   line = metrics.ProgressLine(
     console, setup.steps, first_step=0, describe=describe
   )
-  logged = metrics.LoggedRun(folder, 0, config, lease)
+  logged = metrics.LoggedRun(folder, 0, config, lease.check)
   with metrics.open_writers(setup.options.log.writers, logged, line) as writers:
     run.write, run.flush_log = writers
     run.train(run.make_loop(setup.init_state(make_params(), seed), folder))

@@ -44,7 +44,7 @@ def train(
       workdir,
       first_step,
       setup.description["config"],
-      lease=checkpoints.lease,
+      check=checkpoints.lease.check,
     )
     write, flush_log = stack.enter_context(
       metrics.open_writers(c.log.writers, logged, line)

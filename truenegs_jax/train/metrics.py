@@ -27,7 +27,6 @@ from truenegs_jax.runtime.paths import is_bucket
 from truenegs_jax.runtime.uploads import GrowingFolder
 from truenegs_jax.workdir import files
 from truenegs_jax.workdir.files import Record
-from truenegs_jax.workdir.lock import Lease
 
 Terms = Mapping[str, tuple[np.ndarray, np.ndarray]]
 
@@ -205,7 +204,8 @@ class LoggedRun:
   workdir: pathlib.Path  # as the user gave it
   first_step: int  # of the checkpoint that it continues
   config: Mapping[str, Any]  # in JSON's types
-  lease: Lease = dataclasses.field(default_factory=Lease)
+  # Raises DiskError once another run has the workdir.
+  check: Callable[[], object] = lambda: None
 
   @functools.cached_property
   def id(self) -> str:
@@ -353,9 +353,7 @@ def open_writers(
     if distributed.is_first_process():
       first_step = run.first_step
       file = (
-        files.BucketWriter(
-          run.workdir, first_step=first_step, check=run.lease.check
-        )
+        files.BucketWriter(run.workdir, first_step=first_step, check=run.check)
         if is_bucket(run.workdir)
         else files.JsonlWriter(run.workdir, first_step=first_step)
       )

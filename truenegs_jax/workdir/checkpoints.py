@@ -158,8 +158,8 @@ class Checkpoints:
         # If it fails, the next save tries again.
         with contextlib.suppress(OSError, errors.TrueNegsError):
           if distributed.is_first_process():
-            # A step that is being removed is not finished.
-            (self._path(step) / COMMITTED).unlink(missing_ok=True)
+            if is_bucket(self.folder):  # where it is removed file by file
+              (self._path(step) / COMMITTED).unlink(missing_ok=True)
             remove_folder(self._path(step))
           self._saved.remove(step)
 

@@ -18,8 +18,8 @@ from truenegs_jax.runtime import files
 from truenegs_jax.runtime.errors import CheckpointError, InputError
 from truenegs_jax.runtime.paths import is_bucket
 from truenegs_jax.runtime.uploads import Uploads
+from truenegs_jax.workdir.lock import LOCK, parse
 
-LOCK = "lock"  # locked by the run that uses the workdir
 CHECKPOINTS = "checkpoints"  # folder of steps
 CONFIG = "config.json"  # with all values resolved
 ABOUT = "about.json"  # data and cost of a run, for its report
@@ -210,19 +210,11 @@ def is_running(path: pathlib.Path) -> bool:
   """Returns whether a run has a lock, or has renewed its lease in time."""
   if not is_bucket(path):
     return files.is_locked(path)
-  lease: dict[str, Any] = {}
   with contextlib.suppress(FileNotFoundError):
-    lease = parse_lock(path.read_bytes())
-  if not lease.get("held"):  # released, or of a copied local folder
-    return False
-  return time.time() - lease["renewed"] < lease["takeover_secs"]
-
-
-def parse_lock(data: bytes) -> dict[str, Any]:
-  """Returns the fields of a lock file, none of one that no run has written."""
-  with contextlib.suppress(ValueError):
-    return files.parse_json(data)
-  return {}
+    lease = parse(path.read_bytes())
+    if lease.get("held"):  # not released, and not of a copied local folder
+      return time.time() - lease["renewed"] < lease["takeover_secs"]
+  return False
 
 
 def _has_results(path: Any) -> bool:

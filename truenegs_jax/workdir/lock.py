@@ -26,8 +26,8 @@ from typing import IO, Any
 from truenegs_jax.runtime import distributed, files
 from truenegs_jax.runtime.errors import DiskError, InputError
 from truenegs_jax.runtime.paths import is_bucket
-from truenegs_jax.workdir.files import LOCK, parse_lock
 
+LOCK = "lock"  # file of a workdir
 # Environment variable: seconds without a renewal after which a run is dead. A
 # newcomer waits at least for those that its predecessor was given.
 TAKEOVER_VARIABLE = "TRUENEGS_TAKEOVER_SECS"
@@ -50,19 +50,9 @@ class Lease:
   def check(self) -> None:
     """Raises DiskError if the right is lost, or the file out of reach."""
     if self.error is None and self.path is not None:
-      found, _ = self._read()
-      reason = "was moved, replaced or removed, so that it lacks files"
-      if found:
-        reason = (
-          "was lost while this run was paused or cut off, or as locks are not"
-          f" shared there. Another run uses it now: process {found.get('pid')}"
-          f" of {found.get('host')}"
-        )
-      if found.get("token") != self.token:
-        self.error = DiskError(
-          f"'{self.path.parent}' {reason}. Put back what was moved, or stop the"
-          " other run, and run the same command again."
-        )
+      saved, _ = self._read()
+      if saved.get("token") != self.token:
+        self.error = _lost(self.path.parent, saved)
     if self.error is not None:
       raise self.error
 
@@ -101,7 +91,7 @@ class FolderLease(Lease):
   def _read(self) -> tuple[dict[str, Any], Any]:
     with files.disk_errors(self.path), contextlib.suppress(FileNotFoundError):
       if os.path.samestat(self.path.stat(), os.fstat(self._file.fileno())):
-        return parse_lock(self.path.read_bytes()), None
+        return parse(self.path.read_bytes()), None
     return {}, None
 
 
@@ -172,7 +162,7 @@ class BucketLease(Lease):
   def _read(self) -> tuple[dict[str, Any], Any]:
     name = self.path.name
     read = self._repeat(str(self.path), lambda: self._store.read(name).result())
-    return parse_lock(read.value), read.stamp.generation
+    return parse(read.value), read.stamp.generation
 
   def _write(self, *, held: bool) -> None:
     """Replaces the object; DiskError if it has another owner."""
@@ -209,14 +199,35 @@ def lock(workdir: pathlib.Path) -> Iterator[Lease]:
     token = "none"
     with distributed.raise_everywhere("read lock"):
       with contextlib.suppress(OSError):
-        token = parse_lock(path.read_bytes()).get("token", token)
+        token = parse(path.read_bytes()).get("token", token)
     distributed.check_same("workdir, a folder that all of them share", token)
     yield lease
     lease.check()
+
+
+def parse(data: bytes) -> dict[str, Any]:
+  """Returns the fields of a lock file, none of one that no run has written."""
+  with contextlib.suppress(ValueError):
+    return files.parse_json(data)
+  return {}
 
 
 def _in_use(workdir: pathlib.Path) -> InputError:
   return InputError(
     f"Another run is using '{workdir}'. Wait for it, stop it, or choose another"
     " folder with --workdir=FOLDER."
+  )
+
+
+def _lost(workdir: pathlib.Path, saved: dict[str, Any]) -> DiskError:
+  if not saved:
+    return DiskError(
+      f"'{workdir}' was moved, replaced or removed while the run used it, so it"
+      " lacks files. Put back what was moved, and run the same command again."
+    )
+  return DiskError(
+    f"'{workdir}' was lost, because this run was paused or cut off for long, or"
+    " locks are not shared there. Another run uses it now: process"
+    f" {saved.get('pid')} of {saved.get('host')}. Stop it, and run the same"
+    " command again, or let it go on."
   )
