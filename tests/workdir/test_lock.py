@@ -68,7 +68,7 @@ def test_a_second_writer_is_noticed_while_a_step_is_written(
     compute = checkpoints_lib.compute_checksums
 
     def begin(tree):  # between the check before a save and that after it
-      other = lock.FolderLease()
+      other = lock.Lease()
       other.acquire(tmp_path / files.LOCK)
       other.close()
       return compute(tree)

@@ -36,13 +36,13 @@ RENEW_SECS = 20  # with this default
 
 
 class Lease:
-  """The right of a process to write to a workdir.
+  """The right to write to a workdir in a local folder, whose file is locked.
 
-  Only the first process of a run can lose it; the others have this class.
+  Only the first process of a run takes it, and can lose it.
   """
 
+  path: Any = None  # of the file, once it is taken
   error: DiskError | None = None  # why the right was lost
-  path: Any = None  # of the lock file
 
   def __init__(self) -> None:
     self.token = secrets.token_hex(4)  # differs from those of all other runs
@@ -56,17 +56,9 @@ class Lease:
     if self.error is not None:
       raise self.error
 
-  def _read(self) -> tuple[dict[str, Any], Any]:
-    """Returns the content of the file, and its generation."""
-    raise NotImplementedError
-
   def _make_content(self, **more: Any) -> bytes:
     names = {"host": socket.gethostname(), "pid": os.getpid()}
     return json.dumps({"token": self.token, **names, **more}).encode()
-
-
-class FolderLease(Lease):
-  """That of a local folder: the system locks the file."""
 
   def acquire(self, path: pathlib.Path) -> None:
     """Takes the file until `close`; InputError if another run has it."""
@@ -86,9 +78,14 @@ class FolderLease(Lease):
         file.write(self._make_content())
       self.path = path
       self._file: IO[bytes] = file
-      self.close = stack.pop_all().close
+      self._stack = stack.pop_all()
+
+  def close(self) -> None:
+    """Lets another run begin at once."""
+    self._stack.close()
 
   def _read(self) -> tuple[dict[str, Any], Any]:
+    """Returns the content of the file, and of an object its generation."""
     with files.disk_errors(self.path), contextlib.suppress(FileNotFoundError):
       if os.path.samestat(self.path.stat(), os.fstat(self._file.fileno())):
         return parse(self.path.read_bytes()), None
@@ -96,7 +93,7 @@ class FolderLease(Lease):
 
 
 class BucketLease(Lease):
-  """That of a folder in a bucket: a thread renews the object."""
+  """That of a workdir in a bucket, whose object a thread renews."""
 
   def acquire(self, path: pathlib.Path) -> None:
     """Takes the object until `close`; InputError if this process may not."""
@@ -187,14 +184,12 @@ def lock(workdir: pathlib.Path) -> Iterator[Lease]:
   the processes do not share it; DiskError if it is lost at the end.
   """
   path = workdir / LOCK
-  lease = Lease()
+  lease = BucketLease() if is_bucket(path) else Lease()
   with contextlib.ExitStack() as stack:
     with distributed.raise_everywhere("lock"):
       if distributed.is_first_process():
-        own = BucketLease() if is_bucket(path) else FolderLease()
-        own.acquire(path)
-        stack.callback(own.close)
-        lease = own
+        lease.acquire(path)
+        stack.callback(lease.close)
     # Otherwise each process would wait forever for files of the others.
     token = "none"
     with distributed.raise_everywhere("read lock"):
