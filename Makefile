@@ -7,9 +7,9 @@
 #              and that the pinned ones can be installed
 # pins         writes launch/constraints.txt, with old pins where they still fit
 # qa-model     fine-tunes released weights on SQuAD and scores them
-# bench        measures the training step, also PyTorch's: runs/bench.json
-# first-hour   tries a GPU or TPU for an hour: one file in benchmarks/results
-# h100         compiles the training step for an H100 and bounds its time
+# bench        measures the training step on a CPU, also PyTorch's
+# first-hour   checks one GPU in about 8 minutes: prints one table
+# h100         compiles training for an H100 and prints the memory it needs
 # docs         builds the site of the documentation in docs/_build/html
 # lint         runs ruff, mypy and shellcheck
 # clean        removes the files of these targets in this folder, except runs/
@@ -26,9 +26,7 @@
 # UPGRADE=-U         pins: the newest versions; or: UPGRADE="-P jax -P jaxlib"
 # SQUAD=FOLDER       qa-model: train-v1.1.json and dev-v1.1.json, without network
 # EXTRA=cuda12       first-hour: for old drivers; by default gpu or tpu
-# TARGET=v5e         h100: a TPU v5e or v6e instead
-# KEEP=1             h100: keeps the figures for later comparisons; test-faults:
-#                    writes the table of the documentation
+# KEEP=1             test-faults: writes the table of the documentation
 
 PYTHON ?= python3
 LOWEST ?= python3.11
@@ -38,7 +36,6 @@ WORKERS ?= auto
 SEED ?= 0
 MINUTES ?= 10
 SQUAD ?= hf:rajpurkar/squad
-TARGET ?= h100
 EXTRA ?= $(if $(shell command -v nvidia-smi),gpu,$(if $(wildcard /dev/accel* \
   /dev/vfio/[0-9]*),tpu))
 KEEP ?=
@@ -161,54 +158,26 @@ qa-model: $(PACKAGE) $(WEIGHTS)
 	  --config.finetune.rows=3000 --config.finetune.seeds=1 --config.length=384 \
 	  --config.log.every_steps=10 --workdir=runs/qa_model
 
-BENCH := runs/bench.json
-
 bench: $(PACKAGE) $(TORCH_CPU)
-	@rm -f $(BENCH)
 	JAX_PLATFORMS=cpu $(BIN)/python benchmarks/step.py \
 	  --config=electra_small:baseline --config.batch_size=32 \
-	  --steps=20 --warmup=3 --json=$(BENCH)
+	  --steps=20 --warmup=3
 	JAX_PLATFORMS=cpu $(BIN)/python benchmarks/overheads.py \
-	  --config=electra_small --config.batch_size=4 --pairs=100 --json=$(BENCH)
+	  --config=electra_small --config.batch_size=4 --pairs=100
 	@if $(BIN)/python -c "import torch" 2>/dev/null; then set -x; \
 	  $(BIN)/python benchmarks/step_peer.py --sides=eager --rounds=6; \
 	else echo "PyTorch is not installed. Its speed is not measured."; fi
-	@$(BIN)/python benchmarks/figures.py $(BENCH)
 
-# The meshes that the first lines of configs and many_devices.md name.
-SAVING := --config.model.remat=dots,--config.model.scan=True
-MODERN_h100 := $(foreach x,hc long,modern_base:$x,--config.optim.accumulation=1)
-MESHES_h100 := --config=electra_base:hc --config=bert_base:hc \
-  --config=electra_small:hc,--config.model.dtype=bfloat16
-MESHES_v5e := \
-  --config=electra_large:hc,--config.optim.accumulation=1,--target=v5e:16x16 \
-  --config=electra_base:hc,$(SAVING),--target=v5e:2x4 \
-  --config=electra_base:hc,$(SAVING),--config.optim.accumulation=8,--target=v5e \
-  --config=electra_small:hc,--config.model.scan=True,--target=v5e \
-  --config=bert_large:hc,--target=v5e:2x4 \
-  --config=modern_base:hc,--config.optim.accumulation=16,--config.model.scan=True,--target=v5e:4x4,--programs=train \
-  --config=modern_base:long,$(SAVING),--config.optim.accumulation=8,--target=v5e:4x4,--programs=train
-MESHES := $(MESHES_$(TARGET))
-
+# Without a GPU or TPU, tiny sizes show that the script works.
 first-hour: $(PACKAGE)
 	$(if $(EXTRA),$(PIP) -e '.[$(EXTRA)]')
-	$(BIN)/python benchmarks/first_hour.py \
-	  $(if $(EXTRA),--output=benchmarks/results/$(EXTRA)-$$(date +%F).md)
+	$(BIN)/python benchmarks/first_hour.py $(if $(EXTRA),,--tiny)
 
 h100: $(H100_COMPILERS)
-	@failed=0; most=$(if $(filter h100,$(TARGET)),32,8); \
-	for config in electra_base:hc bert_base:hc electra_small:hc $(MODERN_$(TARGET)); do \
-	  case $$config in *small*) rows=$$((4 * most));; \
-	    *long*) rows=$$((most / 8));; *) rows=$$most;; esac; \
-	  (set -x; $(H100)/bin/python benchmarks/h100.py \
-	    $$(echo --config=$$config --config.batch_size=$$rows | tr , ' ') \
-	    --target=$(TARGET) $(if $(KEEP),--keep)) || \
-	  failed=1; \
-	done; \
-	for mesh in $(MESHES); do \
-	  (set -x; $(H100)/bin/python benchmarks/fits.py \
-	    $$(echo $$mesh | tr , ' ') $(if $(KEEP),--keep)) || failed=1; \
-	done; exit $$failed
+	for config in electra_base bert_base; do \
+	  $(H100)/bin/python benchmarks/memory.py --config=$$config \
+	    --topology=h100 --programs=train,evaluate,search || exit 1; \
+	done
 
 docs: $(SPHINX)
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html

@@ -59,7 +59,7 @@ setuptools.setup(
     "Topic :: Text Processing :: Linguistic",
     "Typing :: Typed",
   ],
-  # MIT: the scripts of report.html.
+  # MIT: uPlot, in report.html.
   license_expression="Apache-2.0 AND MIT",
   license_files=["LICENSE", "NOTICE", "truenegs_jax/report/vendor/LICENSE.*"],
   python_requires=">=3.11",
@@ -74,7 +74,7 @@ setuptools.setup(
     "truenegs_jax": ["py.typed", "*.pyi"],
     "truenegs_jax.report": ["*.js", "*.css", "*.html", "vendor/*"],
     "truenegs_jax.finetune": ["*.txt"],
-    "truenegs_jax.robustness": ["*.txt"],
+    "truenegs_jax.robustness": ["*.txt", "*.json"],
   },
   install_requires=[
     "absl-py>=2.1",

@@ -7,23 +7,21 @@ discriminator) with the same new head, and see the same batches. "jax" is the
 fine-tuning of configs/finetune_glue.py with the head of transformers; "torch"
 the model of transformers with an optimizer that is written here in PyTorch.
 
-1. Losses of --plain_steps steps without dropout. The first step has a learning
-   rate of 0, so that the first two losses compare the networks, and the others
-   also the gradients and the optimizer. Returns 1 if the first two differ by
-   more than 1e-4.
-2. Speed with dropout: --pairs turns of --turn_steps steps of each side, A B B
-   A, in one process, on the first --threads cores. The first turn, which
-   compiles, does not count. Useless if other processes use these cores, as
+1. Losses of --plain_steps steps without dropout. The first update has a rate of
+   0: the first two losses compare the networks, the others also the gradients
+   and the optimizer. Returns 1 if the first two differ by more than 1e-4.
+2. Speed with dropout: --pairs turns of --turn_steps steps of each side, on the
+   first --threads cores. Useless if other processes use these cores, as
    PyTorch's threads then wait for each other.
 3. Whole runs with dropout, which each side draws in its own way: the dev score
-   for each of --seeds, and the difference of the means with its standard error.
-   Pass --seeds= to skip them.
+   for each of --seeds (none with --seeds=), and the difference of the means.
 
 Runs on the CPU, offline, and writes nothing. Needs PyTorch and transformers.
 """
 
 import argparse
 import dataclasses
+import functools
 import os
 import statistics
 import sys
@@ -36,6 +34,7 @@ os.environ["JAX_PLATFORMS"] = "cpu"
 
 import jax  # noqa: E402
 import numpy as np  # noqa: E402
+import steps  # noqa: E402
 import torch  # noqa: E402
 import transformers  # noqa: E402
 from rich.console import Console  # noqa: E402
@@ -68,16 +67,19 @@ def main(argv: Sequence[str] | None = None) -> int:
   transformers.logging.set_verbosity_error()
   transformers.logging.disable_progress_bar()
   c = finetune_glue.get_config(args.task)
-  c.init, c.init_skip, c.optim.lr = args.init, "head", args.lr
-  c.finetune.data, c.finetune.epochs = args.data, args.epochs
+  c.init = args.init
+  c.init_skip = "head"
+  c.optim.lr = args.lr
+  c.finetune.data = args.data
+  c.finetune.epochs = args.epochs
   recipe = parse_options(c.to_dict())
   initial = resolve(recipe, print)
   data = task_data.read_task_data(recipe, args.task, initial.tokenizer)
   sides = make_sides(initial, recipe, data)
-  steps = sides["jax"].steps
+  num_steps = sides["jax"].num_steps
   print(
     f"{data.task.title}: {len(data.train.tokens):,} training rows,"
-    f" {len(data.dev.examples):,} dev rows, {steps:,} steps of"
+    f" {len(data.dev.examples):,} dev rows, {num_steps:,} steps of"
     f" {recipe.batch_size}, lr {args.lr:g}; jax {jax.__version__}, torch"
     f" {torch.__version__}, transformers {transformers.__version__},"
     f" {args.threads} threads"
@@ -87,7 +89,7 @@ def main(argv: Sequence[str] | None = None) -> int:
   compare_speed(sides, make_batches(recipe, data, args.turn_steps), args.pairs)
   scores: dict[str, list[float]] = {name: [] for name in sides}
   for seed in args.seeds:
-    run_batches = make_batches(recipe, data, steps, seed)
+    run_batches = make_batches(recipe, data, num_steps, seed)
     for name, side in sides.items():
       scores[name].append(score_run(name, side, run_batches, seed, data.dev))
   print_means(scores)
@@ -98,16 +100,17 @@ def _parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
   parser = argparse.ArgumentParser(
     description=__doc__, formatter_class=argparse.RawTextHelpFormatter
   )
-  parser.add_argument("--init", required=True, help="Folder of the weights.")
-  parser.add_argument("--data", required=True, help="Folder with MRPC/ etc.")
-  parser.add_argument("--task", choices=TASKS, default="mrpc")
-  parser.add_argument("--threads", type=int, default=1)
-  parser.add_argument("--seeds", default="0,1,2")
-  parser.add_argument("--epochs", type=float, default=0.0)
-  parser.add_argument("--lr", type=float, default=3e-4)
-  parser.add_argument("--plain_steps", type=int, default=20)
-  parser.add_argument("--pairs", type=int, default=10)
-  parser.add_argument("--turn_steps", type=int, default=10)
+  add = parser.add_argument
+  add("--init", required=True, help="Folder of the weights.")
+  add("--data", required=True, help="Folder with MRPC/ etc.")
+  add("--task", choices=TASKS, default="mrpc")
+  add("--threads", type=int, default=1)
+  add("--seeds", default="0,1,2")
+  add("--epochs", type=float, default=0.0)
+  add("--lr", type=float, default=3e-4)
+  add("--plain_steps", type=int, default=20)
+  add("--pairs", type=int, default=10)
+  add("--turn_steps", type=int, default=10)
   args = parser.parse_args(argv)
   args.seeds = [int(seed) for seed in args.seeds.split(",") if seed]
   return args
@@ -116,13 +119,9 @@ def _parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 class JaxSide:
   """The fine-tuning of truenegs_jax."""
 
-  def __init__(
-    self,
-    initial: Start,
-    data: TaskData,
-    params: dict[str, Any],
-  ):
-    self._params, self._setups = params, {}
+  def __init__(self, initial: Start, data: TaskData, params: dict[str, Any]):
+    self._params = params
+    self._setups = {}
     for dropout in (0.0, 0.1):
       names = ("dropout", "attention_dropout", "head_dropout")
       network = {**initial.network, **dict.fromkeys(names, dropout)}
@@ -130,7 +129,7 @@ class JaxSide:
       self._setups[dropout > 0] = loop.TrainingSetup(
         changed.options, changed.make_model(data.task), data, {}
       )
-    self.steps = self._setups[True].steps
+    self.num_steps = self._setups[True].steps
 
   def start(self, seed: int) -> None:
     """Begins a run with the first weights and a new optimizer."""
@@ -146,7 +145,8 @@ class JaxSide:
 
   def predict(self, split: EvalSplit) -> list[np.ndarray]:
     """Returns the logits of each row."""
-    predictor, console = self._setups[True].predictor, Console(quiet=True)
+    predictor = self._setups[True].predictor
+    console = Console(quiet=True)
     params = self._state.params
     return predictor.answer(params, split, console=console, title="Rows")[0]
 
@@ -155,9 +155,11 @@ class TorchSide:
   """The model of transformers with ELECTRA's optimizer, as a `JaxSide`."""
 
   def __init__(
-    self, recipe: FinetuneOptions, model: nn.Module, decay: float, steps: int
+    self, recipe: FinetuneOptions, model: nn.Module, decay: float, count: int
   ):
-    self._recipe, self._model, self._steps = recipe, model, steps
+    self._recipe = recipe
+    self._model = model
+    self._num_steps = count
     self._weights = {k: v.clone() for k, v in model.state_dict().items()}
     top = model.config.num_hidden_layers + 2
     depths = [get_depth(name, top) for name, _ in model.named_parameters()]
@@ -200,13 +202,11 @@ class TorchSide:
 
   @torch.no_grad()
   def _update(self) -> None:
-    adam, t, warmup = (
-      self._recipe.optim,
-      self._count,
-      self._recipe.finetune.warmup,
-    )
-    rate = self._recipe.optim.lr * max(1 - t / self._steps, 0)
-    rate *= min(1, t / max(round(warmup * self._steps), 1))
+    adam = self._recipe.optim
+    t = self._count
+    warmup_steps = round(self._recipe.finetune.warmup * self._num_steps)
+    rate = adam.lr * max(1 - t / self._num_steps, 0)
+    rate *= min(1, t / max(warmup_steps, 1))
     params = list(self._model.parameters())
     norm = torch.stack([p.grad.norm() for p in params]).norm()
     scale = 1 / max(float(norm), 1.0)
@@ -254,17 +254,17 @@ def make_sides(
       raise SystemExit(f"error: The sides loaded different values of {name!r}.")
   jax_side = JaxSide(initial, data, params)
   decay = recipe.decay(model.config.width)
-  torch_side = TorchSide(recipe, torch_model, decay, jax_side.steps)
+  torch_side = TorchSide(recipe, torch_model, decay, jax_side.num_steps)
   return {"torch": torch_side, "jax": jax_side}
 
 
 def make_batches(
-  recipe: FinetuneOptions, data: TaskData, steps: int, seed: int = 0
+  recipe: FinetuneOptions, data: TaskData, count: int, seed: int = 0
 ) -> list[Batch]:
   """Makes the batches of a run's first steps."""
-  sizes = dict(batch_size=recipe.batch_size, limit=recipe.length)
+  sizes = {"batch_size": recipe.batch_size, "limit": recipe.length}
   return [
-    batches.batch_at(data.train, t, seed=seed, **sizes) for t in range(steps)
+    batches.batch_at(data.train, t, seed=seed, **sizes) for t in range(count)
   ]
 
 
@@ -283,24 +283,21 @@ def compare_losses(sides: Sides, run_batches: list[Batch]) -> float:
 
 def compare_speed(sides: Sides, run_batches: list[Batch], pairs: int) -> None:
   """Prints each side's rows/s with dropout, in turns, and their ratio."""
+
+  def run_steps(side: Side) -> None:
+    losses = [side.step(batch) for batch in run_batches]
+    _ = [float(loss) for loss in losses]  # waits for them
+
+  for side in sides.values():
+    side.start(0)
+  calls = {name: functools.partial(run_steps, x) for name, x in sides.items()}
+  secs = steps.time_in_turns(calls, pairs)
   rows = sum(batch["weight"].sum() for batch in run_batches)
-  speeds: dict[str, list[float]] = {name: [] for name in sides}
-  for turn in range(pairs + 1):
-    for name, side in list(sides.items())[:: -1 if turn % 2 else 1]:
-      if turn == 0:  # compiles, and does not count
-        side.start(0)
-      start = time.perf_counter()
-      losses = [side.step(batch) for batch in run_batches]
-      _ = [float(loss) for loss in losses]  # waits for them
-      speeds[name].append(rows / (time.perf_counter() - start))
-  ratios = [b / a for a, b in zip(*speeds.values(), strict=True)]
-  print(f"With dropout, rows/s, {pairs} pairs of {len(run_batches)} steps:")
-  for name, values in {**speeds, "jax / torch": ratios}.items():
-    first, *others = values
-    print(
-      f"{name:12}  {statistics.median(others):.3g} ({min(others):.3g} to"
-      f" {max(others):.3g}); first turn {first:.3g}"
-    )
+  print(f"With dropout, {pairs} pairs of {len(run_batches)} steps:")
+  for name, values in secs.items():
+    print(f"{name:5}  {rows / np.median(values):.1f} rows/s")
+  ratio = steps.paired_ratio(secs["torch"], secs["jax"])
+  print(f"jax / torch: {ratio} times as many")
 
 
 def score_run(
@@ -322,11 +319,11 @@ def score_run(
 
 def print_means(scores: dict[str, list[float]]) -> None:
   """Prints the means over seeds, and their difference with standard error."""
-  if (num_seeds := len(scores["jax"])) < 2:
+  if len(scores["jax"]) < 2:
     return
   torch_mean, jax_mean = map(statistics.mean, scores.values())
   variances = map(statistics.variance, scores.values())
-  error = (sum(variances) / num_seeds) ** 0.5
+  error = (sum(variances) / len(scores["jax"])) ** 0.5
   print(
     f"means: torch {torch_mean:.2f}, jax {jax_mean:.2f}, difference"
     f" {jax_mean - torch_mean:+.2f} with a standard error of {error:.2f}"

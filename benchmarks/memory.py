@@ -1,93 +1,209 @@
-"""Prints how much memory of N devices the training step of a config takes.
+"""Prints how much memory of N devices a config takes; needs none of them.
 
-  python benchmarks/memory.py --config=electra_large --topology=v5e:16x16
   python benchmarks/memory.py --config=electra_large --devices=256
-      [--config.mesh.preset=fsdp_tp --config.optim.accumulation=4 ...]
+  python benchmarks/memory.py --config=electra_large --topology=v5e:16x16
+      [--programs=train,evaluate,search] [--config.optim.accumulation=4 ...]
+  make h100
 
-Compiles the step without text, rows, weights or an accelerator, and prints the
-compiler's memory analysis. State, synonyms and batch are exact.
+Compiles a training step, an evaluation, or the search for cases, which ends a
+run with hard correction, and prints the compiler's memory analysis. Needs no
+text, rows or weights: state, synonyms and batch are only shapes. The state of
+the run counts with each program.
 
---topology compiles for TPU chips, which needs libtpu but no TPU. --devices
-compiles for N simulated CPU devices. Scratch memory (activations, gathered
-parameters, gradients) is then an estimate: on a CPU, XLA widens some bfloat16
-arrays and schedules operations differently. Without --config.model.scan=True
-it does not defer the recomputation of model.remat, which seems to save nothing.
+--devices compiles for N simulated CPU devices. Scratch memory (activations,
+gathered parameters, gradients) is then an estimate: on a CPU, XLA widens some
+bfloat16 arrays and schedules operations differently, and without
+--config.model.scan=True it does not defer the recomputation of model.remat.
+--topology compiles for TPU chips ("v5e" is one), which needs libtpu but no TPU,
+or for an H100, for which `make h100` installs the compilers in .venv/h100.
 """
 
+import dataclasses
+import importlib.util
+import os
+import pathlib
+import time
 from collections.abc import Sequence
 
-import absent
 import jax
-import timing
 from absl import flags
+from jax.experimental import topologies
 from ml_collections import ConfigDict
 from rich.console import Console
 
 from truenegs_jax.config import flags as flags_lib
-from truenegs_jax.train import plan, sharding
-from truenegs_jax.train.start import describe_objective
+from truenegs_jax.config.sections import PretrainConfig
+from truenegs_jax.models import attention
+from truenegs_jax.runtime import cpu
+from truenegs_jax.runtime.errors import InputError, one_of
+from truenegs_jax.train import plan, sharding, start
 
 _CONFIG = flags_lib.define_config()
 _DEVICES = flags.DEFINE_integer("devices", 8, "Simulated CPU devices.", 1)
 _TOPOLOGY = flags.DEFINE_string(
-  "topology", None, "TPU chips instead, such as v5e:16x16. Needs libtpu."
+  "topology", None, "Absent devices instead: h100, v5e or as v5e:16x16."
 )
+_PROGRAMS = flags.DEFINE_list("programs", ["train"], "What is compiled.")
+
+PROGRAMS = ("train", "evaluate", "search")
+H100 = "h100"
+H100_DESCRIPTION = pathlib.Path(__file__).parent / "h100.txtpb"
+H100_MEMORY = int(0.75 * 80e9)  # bytes that JAX takes of it
+# Without a device XLA cannot choose tiles of Triton's products, whose default
+# is slow; the library's products need no choice.
+H100_OPTIONS = {"xla_gpu_enable_triton_gemm": False}
+ONE_CHIP = {"v5e": "v5e:2x2", "v6e": "v6e:2x2"}  # the smallest topologies
+# libtpu otherwise looks for the machine's chips, and refuses to be loaded by
+# two processes. Compiling uses no chip.
+TPU_VARIABLES = {
+  "TPU_ACCELERATOR_TYPE": "v5e-1",
+  "TPU_WORKER_HOSTNAMES": "localhost",
+  "TPU_SKIP_MDS_QUERY": "1",
+  "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+}
 
 
 def main(argv: list[str]) -> None:
   """Prints the report of one config."""
   del argv
-  with timing.exit_on_error():
-    if _TOPOLOGY.value:
-      devices = absent.get_devices(_TOPOLOGY.value)
-    else:
-      devices = absent.simulate_devices(_DEVICES.value)
-    lines = report(_CONFIG.value, devices)
+  with flags_lib.exit_on_errors():
+    for program in _PROGRAMS.value:
+      one_of("--programs", program, PROGRAMS)
+    jax.config.update("jax_platforms", "cpu")
+    absent = get_devices(_TOPOLOGY.value) if _TOPOLOGY.value else ()
+    # `check` counts JAX's own devices, so that there are as many.
+    jax.config.update("jax_num_cpu_devices", len(absent) or _DEVICES.value)
+    lines = report(_CONFIG.value, absent or jax.devices(), _PROGRAMS.value)
   Console(markup=False, highlight=False).print(plan.report_table(lines))
 
 
-def report(c: ConfigDict, devices: Sequence[jax.Device]) -> dict[str, str]:
-  """Compiles the step of a config and describes it, name -> text of each line.
+def get_devices(topology: str) -> Sequence[jax.Device]:
+  """Returns absent devices; InputError without their compiler."""
+  if topology == H100:
+    if importlib.util.find_spec("jax_cuda13_plugin") is None:
+      raise InputError(
+        "--topology=h100 needs jax's compiler for CUDA. Run make h100, which"
+        " installs it in .venv/h100."
+      )
+    return topologies.get_topology_desc(
+      platform="cuda",
+      topology="1x1x1",
+      target_config=H100_DESCRIPTION.read_text(),
+    ).devices
+  if importlib.util.find_spec("libtpu") is None:
+    raise InputError(f"{topology} needs libtpu. Run pip install '.[tpu]'.")
+  for name, value in TPU_VARIABLES.items():
+    os.environ.setdefault(name, value)
+  name = ONE_CHIP.get(topology, topology)
+  try:
+    devices = topologies.get_topology_desc(name, "tpu").devices
+  except jax.errors.JaxRuntimeError as e:
+    raise InputError(
+      f"--topology={topology} is no TPU topology: {e}. Choose v5e:2x4 or such."
+    ) from e
+  return devices[:1] if topology in ONE_CHIP else devices
+
+
+def report(
+  c: ConfigDict,
+  devices: Sequence[jax.Device],
+  programs: Sequence[str] = PROGRAMS[:1],
+) -> dict[str, str]:
+  """Compiles programs of a config and describes them, name -> text.
 
   Raises:
-    InputError: the config is invalid, or its step does not fit on a device.
+    InputError: the config is invalid, or a program does not fit on a device.
   """
-  step = absent.compile_step(c, devices)
-  rows = c.batch_size // step.mesh.shape[sharding.DATA_AXIS]
-  return {
-    "objective": describe_objective(step.run.config),
-    "devices": plan.describe_devices(step.run.config.mesh.preset, step.mesh),
-    "parameters": plan.describe_parameters(step.run.model, step.state.params),
-    "per device": plan.describe_memory(step.state, step.aux),
+  config = PretrainConfig.read(c)
+  start.check(config)
+  run = start.Run(config, start.find_tokenizer(config.data)[0])
+  mesh = sharding.make_mesh(run.mesh_spec, devices)
+  platform = get_platform(mesh)
+  memory = H100_MEMORY if platform == "cuda" else 0
+  run = plan.resolve_chunk(run, mesh, memory)
+  run, how = plan.resolve_attention(run, mesh, platform=platform)
+  state = plan.abstract_state(run, mesh)
+  aux = plan.abstract_aux(run, mesh)
+  rows = c.batch_size // mesh.shape[sharding.DATA_AXIS]
+  lines = {
+    "devices": plan.describe_devices(config.mesh.preset, mesh),
+    "parameters": plan.describe_parameters(run.model, state.params),
+    "per device": plan.describe_memory(state, aux),
     "batch": f"{c.batch_size:,} rows of {c.length} tokens, {rows:,} per mesh"
     f" slice, in {c.optim.accumulation} micro-batch(es)",
-    "layers": f"remat {c.model.remat}, scan {c.model.scan}",
-    "attention": step.attention,
-    "logits": plan.describe_logits(step.run, step.mesh),
-    **_describe_compiled(step.compiled),
-    "FLOPs": f"{step.flops:.3g} per device and step, of the matrix products",
-    "seconds": f"{step.trace_secs:.1f} to trace, {step.compile_secs:.1f} to"
-    " compile",
+    "attention": how,
+    "logits": plan.describe_logits(run, mesh),
   }
-
-
-def _describe_compiled(compiled: jax.stages.Compiled) -> dict[str, str]:
-  """Returns the compiler's figures for one device, if it has any."""
-  lines = {}
-  if m := compiled.memory_analysis():
-    arguments, outputs = m.argument_size_in_bytes, m.output_size_in_bytes
-    donated, scratch = m.alias_size_in_bytes, m.temp_size_in_bytes
-    lines["memory"] = (
-      f"arguments {plan.format_mib(arguments)}, outputs"
-      f" {plan.format_mib(outputs)} (in place {plan.format_mib(donated)}),"
-      f" scratch {plan.format_mib(scratch)}"
-    )
-    total = arguments + outputs - donated + scratch
-    lines["total"] = f"{total / 2**30:,.1f} GiB per device"
-  cost = compiled.cost_analysis()
-  if cost and "flops" in cost:
-    lines["compiler"] = f"{cost['flops']:.3g} FLOPs, each loop counted once"
+  for name in programs:
+    lines[name] = measure_program(name, run, mesh)
   return lines
+
+
+def measure_program(name: str, run: start.Run, mesh: jax.sharding.Mesh) -> str:
+  """Compiles one of PROGRAMS; describes the memory of a device."""
+  began = time.perf_counter()
+  lowered = lower_program(name, run, mesh)
+  options = H100_OPTIONS if get_platform(mesh) == "cuda" else None
+  try:
+    m = lowered.compile(compiler_options=options).memory_analysis()
+  except jax.errors.JaxRuntimeError as e:
+    if "RESOURCE_EXHAUSTED" not in str(e):
+      raise
+    raise InputError(
+      f"'{name}' does not fit on a device: {str(e).splitlines()[0]} Set"
+      " --config.optim.accumulation=N or --config.model.remat=full."
+    ) from e
+  # XLA leaves out arguments that a program does not use.
+  state = plan.abstract_state(run, mesh)
+  aux = plan.abstract_aux(run, mesh)
+  used = {"train": (state, aux), "evaluate": (state.params, aux)}
+  others = m.argument_size_in_bytes - sharding.bytes_per_device(
+    used.get(name, state.params)
+  )
+  arguments = sharding.bytes_per_device((state, aux)) + max(others, 0)
+  outputs = m.output_size_in_bytes - m.alias_size_in_bytes
+  total = arguments + outputs + m.temp_size_in_bytes
+  return (
+    f"{total / 2**30:,.2f} GiB of a device: arguments"
+    f" {plan.format_mib(arguments)}, scratch"
+    f" {plan.format_mib(m.temp_size_in_bytes)}; compiled in"
+    f" {time.perf_counter() - began:.0f} s"
+  )
+
+
+def lower_program(
+  name: str, run: start.Run, mesh: jax.sharding.Mesh
+) -> jax.stages.Lowered:
+  """Lowers one of PROGRAMS as a run does."""
+  c = run.config
+  platform = get_platform(mesh)
+  state = plan.abstract_state(run, mesh)
+  aux = plan.abstract_aux(run, mesh)
+  batch = plan.abstract_batch(run, mesh)
+  # From jax 0.11 on, Pallas reads the device to lower for from here.
+  with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
+    if name == "train":
+      return plan.lower_train_step(run, mesh, state, aux, platform=platform)
+    with cpu.lowering_for(platform):
+      if name == "evaluate":
+        step = plan.build_eval_step(run, mesh)
+        return step.lower(state.params, batch, aux)
+      run = dataclasses.replace(run, attention=attention.XLA)
+      rows = c.batch_size // c.optim.accumulation
+      searched = {
+        key: jax.ShapeDtypeStruct(
+          (rows, *x.shape[1:]), x.dtype, sharding=x.sharding
+        )
+        for key, x in batch.items()
+      }
+      step = plan.build_predict_step(run, mesh)
+      return step.lower(state.params, searched, c.length)
+
+
+def get_platform(mesh: jax.sharding.Mesh) -> str:
+  """Returns "cpu", "cuda" or "tpu": an absent GPU only tells its own name."""
+  platform = mesh.devices.flat[0].platform
+  return "cuda" if platform == "gpu" else platform
 
 
 if __name__ == "__main__":

@@ -13,8 +13,6 @@ from truenegs_jax.runtime import rng
 from truenegs_jax.train import step as step_lib
 from truenegs_jax.weights import hf_folder, hf_names
 
-Draws = tuple[np.ndarray, ...]
-
 
 class OwnStep:
   """The training step of configs/electra_small.py, on random rows."""
@@ -22,17 +20,22 @@ class OwnStep:
   def __init__(self, recipe: str, *, batch: int, length: int, dropout: float):
     """Compiles the step of a recipe."""
     c = electra_small.get_config(recipe)
-    c.batch_size, c.length, c.optim.warmup_steps = batch, length, 50
+    c.batch_size = batch
+    c.length = length
+    c.optim.warmup_steps = 50
     c.model.dropout = c.model.attention_dropout = dropout
-    self._c, self._step = c, steps.make_step(c)
+    self._c = c
+    self._step = steps.make_step(c)
     self._run = self._step.run
-    self._state, self._count = self._step.init_state(), 0
+    self._state = self._step.init_state()
+    self._count = 0
     self._draw = jax.jit(self._draw_masks_and_samples)
     self._total_loss = jax.jit(self._weight_losses)
 
   def peer_inputs(self, batches: int) -> dict[str, Any]:
     """Returns the inputs of `torch_step.TorchStep`, with `batches` of rows."""
-    c, model, options = self._c, self._run.model, self._run.options
+    c = self._c
+    model = self._run.model
     params = jax.tree.map(np.asarray, self._state.params)
     return {
       "configs": {
@@ -44,7 +47,7 @@ class OwnStep:
       },
       "tokens": [self._step.host_batch(i)["tokens"] for i in range(batches)],
       "slots": round(c.masking.prob * c.length),
-      "mask_id": options.masking.mask_id,
+      "mask_id": self._run.options.masking.mask_id,
       "kept": masking.STYLES[c.masking.style].kept,
       "detect_weight": c.generator.detect_weight,
       "optim": {**c.optim.to_dict(), "total_steps": c.steps},
@@ -58,7 +61,7 @@ class OwnStep:
     self._count += 1
     return float(self._total_loss(terms))
 
-  def draws(self) -> Draws:
+  def draws(self) -> tuple[np.ndarray, ...]:
     """Returns the next step's tokens, masked tokens, positions and samples."""
     batch = self._step.batch(self._count)
     arrays = self._draw(self._state, batch)

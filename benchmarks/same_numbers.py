@@ -120,11 +120,9 @@ def make_command(
     rows = f"--config.data.rows={folder / 'run'}"
     return ["-m", "truenegs_jax.prepare", *flags, *PREPARATIONS[name], rows]
   if name == FINETUNING:
-    files = f"train={inputs / 'train.csv'} dev={inputs / 'dev.csv'}"
     flags = [
       "--config=finetune_own",
       f"--config.init={folder.parent / 'electra_small:baseline' / 'run'}",
-      f"--config.finetune.files={files}",
       "--config.finetune.text=sentence",
       "--config.finetune.label=label",
       "--config.finetune.seeds=2",
@@ -140,6 +138,19 @@ def make_command(
   return ["-m", "truenegs_jax.main", *flags]
 
 
+def list_file_flags(checkout: pathlib.Path, inputs: pathlib.Path) -> list[str]:
+  """Returns the flags with the files of the fine-tuning, as a checkout's are.
+
+  Those from before `finetune.train` have one key for all files.
+  """
+  train = inputs / "train.csv"
+  dev = inputs / "dev.csv"
+  keys = (checkout / "truenegs_jax/config/tables.py").read_text()
+  if "  train: str" not in keys:
+    return [f"--config.finetune.files=train={train} dev={dev}"]
+  return [f"--config.finetune.train={train}", f"--config.finetune.dev={dev}"]
+
+
 def digest_run(
   checkout: pathlib.Path, name: str, work: pathlib.Path, inputs: pathlib.Path
 ) -> dict[str, str]:
@@ -149,6 +160,8 @@ def digest_run(
   if not record.exists():
     folder.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, *make_command(name, folder, inputs)]
+    if name == FINETUNING:
+      command += list_file_flags(checkout, inputs)
     cache = folder.parent / "cache"
     env = os.environ | {
       "PYTHONPATH": str(checkout),

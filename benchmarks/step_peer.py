@@ -17,11 +17,10 @@ first two losses compare the networks, the others also the gradients and the
 optimizer. Returns 1 if a loss differs by more than 1e-4 of its value. Then the
 sides are timed in turns of --turn_steps steps, each with its own dropout.
 
---allocator: "tuned" is that of truenegs_jax/runtime/cpu.py, "glibc" the
-system's; a path is a library to preload, such as tcmalloc. PyTorch's MKL uses
-AVX-512 only on Intel's CPUs: compare the rates of products. To make it use
-AVX-512 on others, compile `int mkl_serv_intel_cpu_true() { return 1; }` to a
-shared library: --torch_preload=LIBRARY.
+On both sides malloc keeps freed memory (truenegs_jax/runtime/cpu.py). PyTorch's
+MKL uses AVX-512 only on Intel's CPUs: compare the rates of products. To make it
+use AVX-512 on others, compile `int mkl_serv_intel_cpu_true() { return 1; }` to
+a shared library: --torch_preload=LIBRARY.
 
 Runs on the CPU, offline, and writes nothing. Needs PyTorch and transformers.
 """
@@ -32,12 +31,11 @@ import functools
 import multiprocessing
 import os
 import pathlib
-import resource
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor as Process
 from importlib import metadata
-from multiprocessing.connection import Connection
 from typing import Any
 from unittest import mock
 
@@ -49,11 +47,14 @@ os.environ["JAX_PLATFORMS"] = "cpu"
 # Each side imports this file before it sets its allocator. So imports that
 # allocate much memory are inside functions.
 
-OURS, MODES = "ours", ("eager", "compiled", "stock")
+OURS = "ours"
+MODES = ("eager", "compiled", "stock")
 PACKAGES = ("jax", "torch", "transformers")
 RECIPES = ("baseline", "hc", "sr", "hc+sr")
-ALLOCATORS = ("glibc", "tuned")
-TOLERANCE, BATCHES, PRODUCT_SIZE = 1e-4, 4, 2048
+TOLERANCE = 1e-4
+BATCHES = 4
+PRODUCT_SIZE = 2048
+SIDE: Any = None  # an `OwnStep` or a `TorchStep` in the process of a side
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -61,8 +62,8 @@ def main(argv: Sequence[str] | None = None) -> int:
   args = _parse_arguments(argv)
   versions = (f"{x} {metadata.version(x)}" for x in PACKAGES)
   print(
-    f"{', '.join(versions)}; {args.threads} cores, allocator"
-    f" {args.allocator}, {args.batch} rows of {args.length} tokens"
+    f"{', '.join(versions)}; {args.threads} cores, {args.batch} rows of"
+    f" {args.length} tokens"
   )
   difference = compare_losses(args) if args.plain_steps else 0.0
   if args.rounds:
@@ -74,52 +75,24 @@ def _parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
   parser = argparse.ArgumentParser(
     description=__doc__, formatter_class=argparse.RawTextHelpFormatter
   )
-  count, share = _in_range(int, 1, 1 << 20), _in_range(float, 0.0, 0.9)
-  threads = _in_range(int, 1, len(_get_cores()))
-  parser.add_argument("--threads", type=threads, default=len(_get_cores()))
-  parser.add_argument("--sides", type=_parse_modes, default=["eager", "stock"])
-  parser.add_argument("--ours", choices=RECIPES, default="baseline")
-  parser.add_argument("--batch", type=count, default=32)
-  parser.add_argument("--length", type=_in_range(int, 8, 512), default=128)
-  parser.add_argument("--dropout", type=share, default=0.1)
-  parser.add_argument("--plain_steps", type=_in_range(int, 0, 100), default=6)
-  parser.add_argument("--rounds", type=_in_range(int, 0, 1 << 20), default=10)
-  parser.add_argument("--turn_steps", type=count, default=1)
-  parser.add_argument("--allocator", type=_check_allocator, default="tuned")
-  parser.add_argument("--torch_preload", type=_check_library, default="")
-  parser.add_argument("--attention", choices=("eager", "sdpa"), default="eager")
-  return parser.parse_args(argv)
-
-
-def _in_range(kind: type, low: float, high: float) -> Callable[[str], float]:
-  """Returns a type for argparse that accepts numbers from `low` to `high`."""
-
-  def number(text: str) -> float:  # argparse prints this name
-    value = kind(text)
-    if not low <= value <= high:
-      raise argparse.ArgumentTypeError(f"{text}. Choose {low:,} to {high:,}.")
-    return value
-
-  return number
-
-
-def _parse_modes(text: str) -> list[str]:
-  modes = [name for name in text.split(",") if name]
-  if not modes or set(modes) - set(MODES):
-    raise argparse.ArgumentTypeError(
-      f"{text!r} is unknown. Choose some of {','.join(MODES)}."
-    )
-  return modes
-
-
-def _check_allocator(text: str) -> str:
-  return text if text in ALLOCATORS else _check_library(text)
-
-
-def _check_library(text: str) -> str:
-  if text and not pathlib.Path(text).is_file():
-    raise argparse.ArgumentTypeError(f"{text!r} is not a file.")
-  return text
+  add = parser.add_argument
+  add("--threads", type=int, default=len(_get_cores()))
+  add("--sides", default="eager,stock", help=f"Some of {','.join(MODES)}.")
+  add("--ours", choices=RECIPES, default="baseline")
+  add("--batch", type=int, default=32)
+  add("--length", type=int, default=128)
+  add("--dropout", type=float, default=0.1)
+  add("--plain_steps", type=int, default=6, help="0 compares no losses.")
+  add("--rounds", type=int, default=10, help="0 compares no speeds.")
+  add("--turn_steps", type=int, default=1)
+  add("--torch_preload", default="", help="A library.")
+  args = parser.parse_args(argv)
+  args.sides = args.sides.split(",")
+  if unknown := set(args.sides) - set(MODES):
+    parser.error(f"--sides has {unknown}. Choose some of {','.join(MODES)}.")
+  if args.torch_preload and not pathlib.Path(args.torch_preload).is_file():
+    parser.error(f"'{args.torch_preload}' is not a file.")  # only a warning
+  return args
 
 
 def _get_cores() -> list[int]:
@@ -128,107 +101,80 @@ def _get_cores() -> list[int]:
   return list(range(os.cpu_count() or 1))
 
 
-class SideProcess:
-  """A process that runs the methods of one side on request."""
-
-  def __init__(self, args: argparse.Namespace, mode: str, inputs: Any):
-    """Starts OURS, or one of MODES with the `inputs` of `TorchStep`."""
-    libraries = [os.environ.get("LD_PRELOAD", "")]
-    if args.allocator not in ALLOCATORS:
-      libraries.append(args.allocator)
-    if mode != OURS:
-      libraries.append(args.torch_preload)
-    context = multiprocessing.get_context("spawn")
-    self._mode = mode
-    self._pipe, child_pipe = context.Pipe()
-    self._process = context.Process(
-      target=serve_calls, args=(child_pipe, args, mode, inputs), daemon=True
-    )
-    with mock.patch.dict(os.environ, LD_PRELOAD=" ".join(libraries)):
-      self._process.start()
-    child_pipe.close()
-
-  def call(self, method: str, *args: object) -> Any:
-    """Calls a method in the process; exits if the process has ended."""
-    try:
-      self._pipe.send((method, args))
-      return self._pipe.recv()
-    except (EOFError, OSError) as e:
-      raise SystemExit(
-        f"error: The process of {self._mode!r} has ended. See above for why."
-      ) from e
-
-  def close(self) -> None:
-    """Ends the process and frees its memory."""
-    self._pipe.close()
-    self._process.join()
+def start_side(args: argparse.Namespace, mode: str, inputs: Any) -> Process:
+  """Starts a process that has OURS, or one of MODES with these inputs."""
+  pool = Process(
+    1,
+    mp_context=multiprocessing.get_context("spawn"),
+    initializer=build_side,
+    initargs=(args, mode, inputs),
+  )
+  libraries = [os.environ.get("LD_PRELOAD", "")]
+  if mode != OURS:
+    libraries.append(args.torch_preload)
+  with mock.patch.dict(os.environ, LD_PRELOAD=" ".join(libraries)):
+    pool.submit(measure_peak_gb)  # starts the process
+  return pool
 
 
-def serve_calls(
-  pipe: Connection, args: argparse.Namespace, mode: str, inputs: Any
-) -> None:
-  """Builds a side and runs its methods until the pipe is closed."""
+def call(side: Process, method: str, *args: object) -> Any:
+  """Calls a method in the process of a side."""
+  return side.submit(call_side, method, *args).result()
+
+
+def build_side(args: argparse.Namespace, mode: str, inputs: Any) -> None:
+  """Builds the side of this process."""
+  global SIDE
   if hasattr(os, "sched_setaffinity"):  # XLA starts a thread for each core
     os.sched_setaffinity(0, _get_cores()[: args.threads])
-  if args.allocator == "tuned":
-    cpu.keep_freed_memory()
+  cpu.keep_freed_memory()
   if mode == OURS:
-    if args.allocator == "glibc":
-      os.environ[cpu.SWITCH] = "plain"
     import own_step
 
-    side: Any = own_step.OwnStep(
+    SIDE = own_step.OwnStep(
       args.ours, batch=args.batch, length=args.length, dropout=args.dropout
     )
   else:
     import torch_step
 
-    side = torch_step.TorchStep(
-      inputs, mode=mode, attention=args.attention, threads=args.threads
-    )
-  functions = {
-    "peak_gb": measure_peak_gb,
-    "product_rate": lambda: measure_rate(side.product(PRODUCT_SIZE)),
-  }
-  with contextlib.suppress(EOFError):
-    while True:
-      name, call_args = pipe.recv()
-      function = functions.get(name) or getattr(side, name)
-      pipe.send(function(*call_args))
+    SIDE = torch_step.TorchStep(inputs, mode=mode, threads=args.threads)
+
+
+def call_side(method: str, *args: object) -> Any:
+  """Calls a method of the side of this process."""
+  return getattr(SIDE, method)(*args)
 
 
 def measure_peak_gb() -> float:
   """Returns the peak memory of this process in GB."""
-  status = pathlib.Path("/proc/self/status")
-  if status.exists():  # getrusage also counts the parent's peak before exec
-    (line,) = (x for x in status.read_text().splitlines() if "VmHWM" in x)
-    return int(line.split()[1]) * 1024 / 1e9
-  unit = 1 if sys.platform == "darwin" else 1024
-  return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e9
+  # On Linux; getrusage also counts the parent's peak before exec.
+  status = pathlib.Path("/proc/self/status").read_text()
+  (line,) = (x for x in status.splitlines() if "VmHWM" in x)
+  return int(line.split()[1]) * 1024 / 1e9
 
 
-def measure_rate(multiply: Callable[[], object]) -> float:
-  """Returns the FLOP/s of a matrix product; the fastest of 12 counts."""
+def measure_product_rate() -> float:
+  """Returns the FLOP/s of this side's products; the fastest of 12 counts."""
+  multiply = SIDE.product(PRODUCT_SIZE)
   secs = []
   for _ in range(12):
-    start = time.perf_counter()
+    began = time.perf_counter()
     multiply()
-    secs.append(time.perf_counter() - start)
+    secs.append(time.perf_counter() - began)
   return 2 * PRODUCT_SIZE**3 / min(secs)
 
 
 @contextlib.contextmanager
 def start_sides(
   args: argparse.Namespace, modes: Sequence[str]
-) -> Iterator[tuple[dict[str, SideProcess], Any]]:
+) -> Iterator[tuple[dict[str, Process], Any]]:
   """Yields sides by name, and the inputs that OURS made for the others."""
   with contextlib.ExitStack() as stack:
-    sides: dict[str, SideProcess] = {}
+    sides: dict[str, Process] = {}
     inputs = None
     for mode in (OURS, *modes):
-      sides[mode] = SideProcess(args, mode, inputs)
-      stack.callback(sides[mode].close)
-      inputs = inputs or sides[OURS].call("peer_inputs", BATCHES)
+      sides[mode] = stack.enter_context(start_side(args, mode, inputs))
+      inputs = inputs or call(sides[OURS], "peer_inputs", BATCHES)
     yield sides, inputs
 
 
@@ -240,10 +186,10 @@ def compare_losses(args: argparse.Namespace) -> float:
   with start_sides(plain_args, modes) as (sides, _):
     losses: dict[str, list[float]] = {name: [] for name in sides}
     for _ in range(args.plain_steps):
-      draws = sides[OURS].call("draws")
+      draws = call(sides[OURS], "draws")
       for name, side in sides.items():
         step_args = () if name == OURS else (draws,)
-        losses[name].append(side.call("step", *step_args))
+        losses[name].append(call(side, "step", *step_args))
   import numpy as np
 
   print("Without dropout, with the same masks and samples on all sides:")
@@ -263,32 +209,33 @@ def compare_losses(args: argparse.Namespace) -> float:
 
 def compare_speed(args: argparse.Namespace) -> None:
   """Prints each side's time, memory and product rate, and the speed-up."""
-  import timing
+  import steps
 
   with start_sides(args, args.sides) as (sides, inputs):
 
-    def run_turn(side: SideProcess) -> None:
+    def run_turn(side: Process) -> None:
       for _ in range(args.turn_steps):
-        side.call("step")
+        call(side, "step")
 
     calls = {name: functools.partial(run_turn, x) for name, x in sides.items()}
-    secs = timing.time_in_turns(calls, args.rounds, warmup=2)
+    secs = steps.time_in_turns(calls, args.rounds, warmup=2)
     print(
       f"Dropout {args.dropout:g}, {args.rounds} rounds of"
       f" {args.turn_steps} step(s):\nside      ms per step (p10 to p90)"
-      "  GB     GFLOP/s  share  loss     ours is faster"
+      "  GB     GFLOP/s  share  loss     its time / ours"
     )
     for name, side in sides.items():
-      quantiles = timing.quantiles([x / args.turn_steps for x in secs[name]])
-      ms = {q: 1e3 * x for q, x in quantiles.items()}
-      gb, loss = side.call("peak_gb"), side.call("step")
-      flops_per_s = side.call("product_rate")
-      share = inputs["flops"] / flops_per_s / quantiles["median"]
-      ratio = timing.paired_ratio(secs[name], secs[OURS])
+      low, median, high = steps.quantiles_ms(
+        [x / args.turn_steps for x in secs[name]]
+      )
+      gb = side.submit(measure_peak_gb).result()
+      loss = call(side, "step")
+      flops_per_s = side.submit(measure_product_rate).result()
+      share = 1e3 * inputs["flops"] / flops_per_s / median
+      ratio = steps.paired_ratio(secs[name], secs[OURS])
       print(
-        f"{name:9} {ms['median']:6.0f} ({ms['p10']:.0f} to"
-        f" {ms['p90']:.0f})  {gb:.2f}  {flops_per_s / 1e9:7.0f}"
-        f"  {share:5.0%}  {loss:.4f}  {'' if name == OURS else ratio}"
+        f"{name:9} {median:6.0f} ({low:.0f} to {high:.0f})  {gb:.2f} "
+        f" {flops_per_s / 1e9:7.0f}  {share:5.0%}  {loss:.4f}  {ratio}"
       )
 
 

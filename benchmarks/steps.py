@@ -1,16 +1,22 @@
-"""Compiles the training step of a config, on random or prepared rows.
+"""Compiles the training step of a config on random rows, and times calls.
 
   step = steps.make_step(c)
-  state = step.init_state()
-  state, terms = step.compiled(state, step.batch(0), step.aux)
+  calls = steps.make_step_calls({"ours": step, "again": step})
+  secs = steps.time_in_turns(calls, rounds=20)
+  print(steps.paired_ratio(secs["again"], secs["ours"]))  # 1.002 (0.99 to 1.01)
 
 Needs neither text nor weights: the vocabulary is a placeholder of the right
-size, the synonym table is random and as dense as WordNet's, and tokens of
-random rows follow Zipf's law.
+size, the synonym table is random and as dense as WordNet's, and tokens of the
+rows follow Zipf's law. The speed of a machine changes from minute to minute, so
+calls are compared in turns, and a ratio is taken from times of the same round.
 """
 
 import dataclasses
 import functools
+import itertools
+import os
+import pathlib
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 
@@ -19,25 +25,22 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from truenegs_jax.config.sections import PretrainConfig
-from truenegs_jax.configs import common
-from truenegs_jax.data.rows.rows_folder import Rows
-from truenegs_jax.data.tokens.tokenizer import (
-  SPECIALS,
-  Tokenizer,
-  build_tokenizer,
-)
+from truenegs_jax.data.tokens.tokenizer import SPECIALS, Tokenizer
 from truenegs_jax.runtime import cpu
-from truenegs_jax.runtime.errors import InputError, one_of
 from truenegs_jax.synonyms.table import SynonymTable
 from truenegs_jax.train import plan, sharding, start
 from truenegs_jax.train import step as step_lib
 
 Batch = dict[str, np.ndarray]
+Calls = Mapping[str, Callable[[], object]]
 
 # WordNet's synonyms for BERT's tokens: share of tokens that have any, and the
 # mean and maximum number of these.
-LISTED_SHARE, MEAN_LISTED, MOST_LISTED = 0.426, 4.58, 55
+LISTED_SHARE = 0.426
+MEAN_LISTED = 4.58
+MOST_LISTED = 55
 NUM_BATCHES = 8  # on the devices, used in turn by `make_step_calls`
+BOOTSTRAPS = 2000  # samples of the rounds, for the interval of a ratio
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,11 +52,10 @@ class CompiledStep:
     run: the objects that the config describes.
     mesh: the devices.
     attention: a description of the implementation of attention.
+    abstract_state: shapes, dtypes and shardings of the state.
     compiled: `(state, batch, aux) -> (state, terms)`; donates the state.
     aux: device arrays that are not parameters.
-    host_batch: step number -> its rows in the host's memory.
-    trace_secs: seconds of tracing and lowering.
-    compile_secs: seconds of compiling; few if JAX's compilation cache has it.
+    compile_secs: seconds of tracing and compiling.
     flops: FLOPs of a step's matrix products.
   """
 
@@ -61,75 +63,76 @@ class CompiledStep:
   run: start.Run
   mesh: jax.sharding.Mesh
   attention: str
+  abstract_state: step_lib.TrainState
   compiled: jax.stages.Compiled
   aux: dict[str, jax.Array]
-  host_batch: Callable[[int], Batch]
-  trace_secs: float
   compile_secs: float
   flops: float
 
   def init_state(self) -> step_lib.TrainState:
     """Returns a new state on the devices."""
-    abstract = plan.abstract_state(self.run, self.mesh)
-    shardings = jax.tree.map(lambda x: x.sharding, abstract)
+    shardings = jax.tree.map(lambda x: x.sharding, self.abstract_state)
     return jax.jit(self.run.init_state, out_shardings=shardings)()
 
   def batch(self, i: int) -> dict[str, jax.Array]:
     """Returns the rows of step `i` on the devices."""
     return sharding.shard_batch(self.host_batch(i), self.mesh)
 
+  def host_batch(self, i: int) -> Batch:
+    """Draws the rows of step `i`: [CLS], tokens by Zipf's law, [SEP]."""
+    c = self.c
+    tokenizer = self.run.tokenizer
+    vocab_size = len(tokenizer.vocab)
+    first = len(SPECIALS)  # of the placeholder's words
+    shape = (c.batch_size, c.length)
+    rng = np.random.default_rng([c.seed, i])
+    # The logarithm of a rank is uniform if frequency is 1 / rank.
+    log_ranks_BxL = rng.random(shape) * np.log(vocab_size - first)
+    tokens_BxL = first - 1 + np.exp(log_ranks_BxL).astype(np.int32)
+    tokens_BxL[:, 0] = tokenizer.cls
+    tokens_BxL[:, -1] = tokenizer.sep
+    return {
+      "tokens": tokens_BxL,
+      "types": np.zeros(shape, np.int32),
+      "documents": np.ones(shape, np.int32),
+      "row": np.arange(c.batch_size, dtype=np.int32) + i * c.batch_size,
+    }
 
-def with_recipe(c: ConfigDict, recipe: str) -> ConfigDict:
-  """Returns a config with a recipe's corrections; InputError if unknown."""
-  one_of("--recipes", recipe, common.RECIPES)
-  changed = c.copy_and_resolve_references()
-  changed.negatives.update(common.RECIPES[recipe])
-  return changed
+  def memory_bytes(self) -> int:
+    """Returns the bytes that a device needs for the step, as compiled."""
+    m = self.compiled.memory_analysis()
+    outputs = m.output_size_in_bytes - m.alias_size_in_bytes
+    return m.argument_size_in_bytes + outputs + m.temp_size_in_bytes
 
 
 def make_step(
-  c: ConfigDict,
-  *,
-  rows: Rows | None = None,
-  pad_share: float = 0.0,
-  devices: Sequence[jax.Device] | None = None,
+  c: ConfigDict, devices: Sequence[jax.Device] | None = None
 ) -> CompiledStep:
-  """Compiles the training step of a config, for one process.
+  """Compiles the training step of a config of pre-training, for one process.
 
-  Args:
-    c: a config of pre-training.
-    rows: prepared rows; None: random rows.
-    pad_share: mean share of padding in random rows, 0 to 0.5.
-    devices: of the mesh; None: all.
-
-  Raises:
-    InputError: the config is invalid, or the rows have another length.
+  The mesh has `devices`, or all. Raises InputError if the config is invalid.
   """
   cpu.configure()  # as main does
   config = PretrainConfig.read(c)
   start.check(config)
-  if rows is None:
-    tokenizer, _ = start.find_tokenizer(config.data)
-    host_batch = _random_rows(c, tokenizer, pad_share)
-  else:
-    vocab = str(rows.folder / "vocab.txt")
-    tokenizer = build_tokenizer(config.data, vocab)
-    host_batch = _prepared_rows(c, rows)
+  tokenizer, _ = start.find_tokenizer(config.data)
   run = start.Run(config, tokenizer)
   mesh = sharding.make_mesh(run.mesh_spec, devices)
-  table = _random_table(run, tokenizer)
-  aux = plan.make_aux(run, table, mesh)
+  aux = plan.make_aux(run, _random_table(run, tokenizer), mesh)
   state = plan.abstract_state(run, mesh)
   resolved_run, attention = plan.resolve_attention(run, mesh, check=True)
   began = time.perf_counter()
-  lowered = plan.lower_train_step(resolved_run, mesh, state, aux)
-  traced = time.perf_counter()
-  compiled = lowered.compile()
-  end = time.perf_counter()
-  secs = {"trace_secs": traced - began, "compile_secs": end - traced}
-  flops = plan.row_flops(run) * c.batch_size
+  compiled = plan.lower_train_step(resolved_run, mesh, state, aux).compile()
   return CompiledStep(
-    c, run, mesh, attention, compiled, aux, host_batch, flops=flops, **secs
+    c,
+    run,
+    mesh,
+    attention,
+    state,
+    compiled,
+    aux,
+    compile_secs=time.perf_counter() - began,
+    flops=plan.row_flops(run) * c.batch_size,
   )
 
 
@@ -142,81 +145,95 @@ def make_step_calls(
   not waited for.
 
   Returns:
-    Name -> `run_step(batch=None, dispatch=None) -> terms`. If given, `batch`
-    replaces the next of NUM_BATCHES on the devices, and `dispatch(step, state,
-    batch, aux)`, such as `speed.HostWait.dispatch`, calls the step.
+    Name -> `run_step(batch=None) -> terms`. Without a `batch` it takes the next
+    of NUM_BATCHES, which are on the devices.
   """
   first = next(iter(steps.values()))
-  state, count = first.init_state(), 0
-  batches = [first.batch(i) for i in range(NUM_BATCHES)]
-  jax.block_until_ready((state, batches))
-  # A step that builds its own table keeps it in `state.aux`.
-  state_aux = {
-    name: step.init_state().aux if step.run.table_builder else {}
-    for name, step in steps.items()
-  }
+  state = first.init_state()
+  batches = itertools.cycle([first.batch(i) for i in range(NUM_BATCHES)])
 
-  def run_step(name, batch=None, dispatch=None):
-    nonlocal state, count
-    step, batch = steps[name], batch or batches[count % NUM_BATCHES]
-    args = dataclasses.replace(state, aux=state_aux[name]), batch, step.aux
-    if dispatch:
-      state, terms = dispatch(step.compiled, *args)
-    else:
-      state, terms = step.compiled(*args)
-    state_aux[name], count = state.aux, count + 1
+  def run_step(name, batch=None):
+    nonlocal state
+    step = steps[name]
+    state, terms = step.compiled(state, batch or next(batches), step.aux)
     return terms
 
   return {name: functools.partial(run_step, name) for name in steps}
 
 
-def _random_rows(
-  c: ConfigDict, tokenizer: Tokenizer, pad_share: float
-) -> Callable[[int], Batch]:
-  """Makes rows of one document: [CLS], tokens by Zipf's law, [SEP], padding."""
-  if not 0 <= pad_share <= 0.5:
-    raise InputError(f"pad_share={pad_share} must be 0 to 0.5.")
-  shape, vocab_size = (c.batch_size, c.length), len(tokenizer.vocab)
-  first = len(SPECIALS)  # of the placeholder's words
+def time_in_turns(
+  calls: Calls, rounds: int, warmup: int = 1
+) -> dict[str, list[float]]:
+  """Times calls in the order A B C, C B A, B C A, ...
 
-  def host_batch(i: int) -> Batch:
-    rng = np.random.default_rng([c.seed, i])
-    # The logarithm of a rank is uniform if frequency is 1 / rank.
-    log_ranks_BxL = rng.random(shape) * np.log(vocab_size - first)
-    tokens_BxL = first - 1 + np.exp(log_ranks_BxL).astype(np.int32)
-    shortest = max(round(c.length * (1 - 2 * pad_share)), 2)
-    ends_B = rng.integers(shortest, c.length + 1, c.batch_size)
-    tokens_BxL[:, 0] = tokenizer.cls
-    tokens_BxL[np.arange(c.batch_size), ends_B - 1] = tokenizer.sep
-    real_BxL = np.arange(c.length) < ends_B[:, None]
-    return {
-      "tokens": np.where(real_BxL, tokens_BxL, tokenizer.pad),
-      "types": np.zeros(shape, np.int32),
-      "documents": real_BxL.astype(np.int32),
-      "row": np.arange(c.batch_size, dtype=np.int32) + i * c.batch_size,
-    }
+  A call that follows itself has a warm cache. In this order each call is
+  equally often first, and equally often follows itself. Results are waited for.
 
-  return host_batch
+  Returns:
+    Name -> seconds in each round, without those of the `warmup` rounds before.
+  """
+  names = list(calls)
+  secs: dict[str, list[float]] = {name: [] for name in names}
+  for turn in range(warmup + rounds):
+    first = turn // 2 % len(names)
+    order = names[first:] + names[:first]
+    for name in order[:: -1 if turn % 2 else 1]:
+      began = time.perf_counter()
+      jax.block_until_ready(calls[name]())
+      secs[name].append(time.perf_counter() - began)
+  return {name: values[warmup:] for name, values in secs.items()}
 
 
-def _prepared_rows(c: ConfigDict, rows: Rows) -> Callable[[int], Batch]:
-  # Imports grain, which random rows do not need.
-  from truenegs_jax.data.rows import batches as batches_lib
+@dataclasses.dataclass(frozen=True)
+class Ratio:
+  """The median ratio of paired times and its 95 % bootstrap interval."""
 
-  if rows.length != c.length:
-    raise InputError(
-      f"The rows of '{rows.folder}' have length {rows.length}, the config has"
-      f" {c.length}. Set --config.length={rows.length}."
-    )
-  size, seed = c.batch_size, c.seed
-  return lambda i: batches_lib.batch_at(rows, i, batch_size=size, seed=seed)
+  median: float
+  low: float
+  high: float
+
+  def __str__(self) -> str:
+    return f"{self.median:.3f} ({self.low:.3f} to {self.high:.3f})"
+
+
+def paired_ratio(secs_a: Sequence[float], secs_b: Sequence[float]) -> Ratio:
+  """Returns the median over the rounds of A's seconds / B's seconds."""
+  ratios = np.divide(secs_a, secs_b)
+  num = len(ratios)
+  samples = np.random.default_rng(0).integers(num, size=(BOOTSTRAPS, num))
+  low, high = np.quantile(np.median(ratios[samples], axis=1), (0.025, 0.975))
+  return Ratio(float(np.median(ratios)), float(low), float(high))
+
+
+def quantiles_ms(secs: Sequence[float]) -> tuple[float, float, float]:
+  """Returns p10, median and p90 in milliseconds."""
+  low, median, high = 1e3 * np.quantile(secs, (0.1, 0.5, 0.9))
+  return float(low), float(median), float(high)
+
+
+def describe_machine() -> str:
+  """Describes the devices, the cores of this process and the versions."""
+  device = jax.devices()[0]
+  kind = device.device_kind
+  cpuinfo = pathlib.Path("/proc/cpuinfo")
+  if device.platform == "cpu" and cpuinfo.exists():
+    lines = cpuinfo.read_text().splitlines()
+    kind = next((x.split(": ")[1] for x in lines if "model name" in x), kind)
+  cores = os.cpu_count() or 1
+  if hasattr(os, "sched_getaffinity"):  # Linux
+    cores = len(os.sched_getaffinity(0))
+  return (
+    f"{jax.device_count()} x {kind} ({device.platform}), {cores} core(s), jax"
+    f" {jax.__version__}, Python {sys.version.split()[0]}"
+  )
 
 
 def _random_table(run: start.Run, tokenizer: Tokenizer) -> SynonymTable | None:
   """Makes a table as dense as WordNet's, if the objective uses a fixed one."""
   if not run.table_request or run.table_builder is not None:
     return None
-  rng, vocab_size = np.random.default_rng(0), len(tokenizer.vocab)
+  rng = np.random.default_rng(0)
+  vocab_size = len(tokenizer.vocab)
   most = min(MOST_LISTED, vocab_size)
   lengths_V = np.minimum(rng.geometric(1 / MEAN_LISTED, vocab_size), most)
   lengths_V *= rng.random(vocab_size) < LISTED_SHARE

@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
   lines = _read_lines(args.text, round(args.megabytes * 1e6))
   size_mb = sum(len(line.encode()) + 1 for line in lines) / 1e6
-  tokenizer = _make_tokenizer(args.vocab, lines, lowercase=not args.cased)
+  tokenizer = _make_tokenizer(args.vocab, lines)
 
   calls: dict[str, Callable[[], Any]] = {
     "peer": _make_peer(tokenizer, lines),
@@ -73,8 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
   for name, values in secs.items():
     mb_per_s = size_mb / np.median(values)
     ratios = np.divide(secs["peer"], values)
-    low, high = min(ratios), max(ratios)
-    ratio = f"{np.median(ratios):5.2f} ({low:.2f} to {high:.2f})"
+    ratio = f"{np.median(ratios):5.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
     print(f"{name:5}  {mb_per_s:6.1f} MB/s  ratio {ratio}")
   return 0
 
@@ -85,7 +84,6 @@ def _parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
   )
   parser.add_argument("text", type=pathlib.Path, nargs="?")
   parser.add_argument("--vocab", help="a value of data.vocab")
-  parser.add_argument("--cased", action="store_true")
   parser.add_argument("--megabytes", type=float, default=8, help="At most.")
   parser.add_argument("--rounds", type=int, default=6)
   return parser.parse_args(argv)
@@ -104,14 +102,12 @@ def _read_lines(path: pathlib.Path | None, size: int) -> list[str]:
   return [" ".join(text[i : i + 80]) + "." for i in range(0, len(text), 80)]
 
 
-def _make_tokenizer(
-  vocab: str | None, lines: Sequence[str], *, lowercase: bool
-) -> Tokenizer:
+def _make_tokenizer(vocab: str | None, lines: Sequence[str]) -> Tokenizer:
   if vocab:
-    return tokenizer_lib.load_tokenizer(vocab, lowercase=lowercase)
+    return tokenizer_lib.load_tokenizer(vocab, lowercase=True)
   train = train_vocabulary.train_vocabulary
-  pieces = train(lines, size=8192, lowercase=lowercase)
-  return tokenizer_lib.make_tokenizer(pieces, lowercase=lowercase)
+  pieces = train(lines, size=8192, lowercase=True)
+  return tokenizer_lib.make_tokenizer(pieces, lowercase=True)
 
 
 def _encode_plain(tokenizer: Tokenizer, lines: list[str]) -> Ids:

@@ -13,11 +13,8 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
-from torch import nn
+from torch import Tensor, nn
 
-Tensor = torch.Tensor
-
-MODES = ("eager", "compiled", "stock")
 ARCHITECTURES = {
   "generator": transformers.ElectraForMaskedLM,
   "discriminator": transformers.ElectraForPreTraining,
@@ -30,13 +27,14 @@ UNCORRECTED_STEP = 1e6
 class Electra(nn.Module):
   """Generator and discriminator with shared embeddings, and their loss."""
 
-  def __init__(self, inputs: Mapping[str, Any], attention: str, *, stock: bool):
-    """Loads the networks; the arguments are those of `TorchStep`."""
+  def __init__(self, inputs: Mapping[str, Any], *, stock: bool):
+    """Loads the networks from the inputs of `TorchStep`."""
     super().__init__()
-    self._stock, self._detect_weight = stock, inputs["detect_weight"]
+    self._stock = stock
+    self._detect_weight = inputs["detect_weight"]
     for role, architecture in ARCHITECTURES.items():
       config = transformers.ElectraConfig(
-        **inputs["configs"][role], attn_implementation=attention
+        **inputs["configs"][role], attn_implementation="eager"
       )
       network = architecture(config)
       weights = {
@@ -118,9 +116,7 @@ def sample(logits_BxKxV: Tensor) -> Tensor:
 class TorchStep:
   """Forward, backward, gradient clipping and AdamW."""
 
-  def __init__(
-    self, inputs: Mapping[str, Any], *, mode: str, attention: str, threads: int
-  ):
+  def __init__(self, inputs: Mapping[str, Any], *, mode: str, threads: int):
     """Builds the networks; "compiled" compiles them in the first step.
 
     Args:
@@ -128,16 +124,16 @@ class TorchStep:
         weights; `detect_weight`; `tokens`: arrays `[B, L]`; `slots`, `mask_id`
         and `kept`: how rows are masked; `optim`: values by the keys of
         `c.optim`, and `total_steps`.
-      mode: one of MODES.
-      attention: transformers' implementation, "sdpa" or "eager".
+      mode: "eager", "compiled" or "stock".
       threads: number of PyTorch's threads.
     """
     torch.set_num_threads(threads)
     torch.set_flush_denormal(True)  # as XLA does
     torch.manual_seed(0)
-    self._inputs, self._count = inputs, 0
+    self._inputs = inputs
+    self._count = 0
     self._tokens = [torch.from_numpy(x).long() for x in inputs["tokens"]]
-    self._model = Electra(inputs, attention, stock=mode == "stock").train()
+    self._model = Electra(inputs, stock=mode == "stock").train()
     self._loss = self._model
     if mode == "compiled":
       self._loss = torch.compile(self._model, dynamic=False)
@@ -157,7 +153,8 @@ class TorchStep:
       loss = self._loss(*(torch.from_numpy(x).long() for x in draws))
     self._optimizer.zero_grad(set_to_none=True)
     loss.backward()
-    o, t = self._inputs["optim"], self._count
+    o = self._inputs["optim"]
+    t = self._count
     nn.utils.clip_grad_norm_(self._params, o["clip_norm"], foreach=True)
     rate = o["lr"] * (1 - t / o["total_steps"])
     for group in self._optimizer.param_groups:
@@ -173,7 +170,8 @@ class TorchStep:
 
   def _mask(self, tokens_BxL: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Returns tokens, masked tokens and slots, never the first or last."""
-    inputs, score_BxL = self._inputs, torch.rand(tokens_BxL.shape)[:, 1:-1]
+    inputs = self._inputs
+    score_BxL = torch.rand(tokens_BxL.shape)[:, 1:-1]
     positions_BxK = score_BxL.topk(inputs["slots"]).indices + 1
     gold_BxK = tokens_BxL.gather(1, positions_BxK)
     is_kept_BxK = torch.rand(gold_BxK.shape) < inputs["kept"]
@@ -183,9 +181,9 @@ class TorchStep:
 
   def _make_optimizer(self) -> torch.optim.Optimizer:
     """Makes ELECTRA's Adam: no bias correction, no decay of vectors."""
-    o, params = self._inputs["optim"], self._params
-    matrices = [p for p in params if p.ndim > 1]
-    vectors = [p for p in params if p.ndim == 1]  # biases, scales of norms
+    o = self._inputs["optim"]
+    matrices = [p for p in self._params if p.ndim > 1]
+    vectors = [p for p in self._params if p.ndim == 1]  # of biases and norms
     groups = [
       {"params": matrices, "weight_decay": o["weight_decay"]},
       {"params": vectors, "weight_decay": 0.0},

@@ -23,8 +23,6 @@ from ml_collections import ConfigDict
 from truenegs_jax.config.sections import FROM_WEIGHTS
 from truenegs_jax.configs import common
 
-SIZE = "embedding_size=256 width=256 layers=2 heads=4 ffn=1024"
-
 
 def get_config(arg: str = "") -> ConfigDict:
   """Configures at most 8,000 steps of 128 rows of 32 tokens, rate 1e-3."""
@@ -32,7 +30,7 @@ def get_config(arg: str = "") -> ConfigDict:
   c.objective = "mlm"
   c.data.sources = common.REQUIRED
   c.data.vocab_size = 8_192
-  c.model.variant = SIZE
+  c.model.variant = "shallow"
   c.model.initializer_range = 0.04  # 0.02 suits a width of 768
   c.model.dropout = c.model.attention_dropout = 0.0  # few epochs
   c.masking.prob, c.masking.style = 0.25, "80_10_10"

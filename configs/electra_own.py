@@ -26,15 +26,13 @@ from ml_collections import ConfigDict
 
 from truenegs_jax.configs import common, electra_small
 
-SIZE = "embedding_size=128 width=256 layers=4 heads=4 ffn=1024"
-
 
 def get_config(arg: str = "") -> ConfigDict:
   """Configures 4,000 steps of 32 rows of 128 tokens, rate 3e-4."""
   c = common.get_config()
   c.data.sources = common.REQUIRED
   c.data.vocab_size = 16_384
-  c.model.variant = SIZE
+  c.model.variant = "mini"
   c.generator.multiplier = 0.5
   c.steps, c.batch_size = 4_000, 32
   c.optim.lr, c.optim.b2 = 3e-4, 0.98

@@ -1,7 +1,7 @@
 """Fine-tunes on your own task: texts, or pairs of them, with class or score.
 
   truenegs main --config=finetune_own --config.init=runs/electra_small \\
-    --config.finetune.files='train=train.csv dev=dev.csv' \\
+    --config.finetune.train=train.csv --config.finetune.dev=dev.csv \\
     --config.finetune.text=sentence --config.finetune.label=label
 
 Files are CSV, TSV (no quoting) or JSON lines, plain or compressed, or hf:NAME.
@@ -9,7 +9,8 @@ Files are CSV, TSV (no quoting) or JSON lines, plain or compressed, or hf:NAME.
 names of classes or, with finetune.kind=score, numbers. Examples: reviews with
 stars in JSON lines, and pairs of sentences:
 
-    --config.finetune.files='train=reviews.jsonl.gz dev=held_out.jsonl'
+    --config.finetune.train=reviews.jsonl.gz
+    --config.finetune.dev=held_out.jsonl
     --config.finetune.text=body --config.finetune.label=stars
     --config.finetune.kind=score
 

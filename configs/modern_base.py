@@ -52,6 +52,7 @@ def get_config(arg: str = "") -> ConfigDict:
   c.optim.weight_decay = 0.0125
   c.optim.warmup_steps, c.optim.decay_steps = 3_000, 10_000
   c.optim.accumulation = 32
+  c.log.every_steps = (c.get_oneway_ref("steps") + 999) // 1_000
   c.checkpoint.keep_percent = tuple(range(10, 110, 10))
   own = {"mlm": mlm, "long": long, "continue": continue_released}
   c = common.apply_arg(c, arg, default="hc", own=own)

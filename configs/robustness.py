@@ -7,12 +7,12 @@ Hugging Face for questions or classes, as a folder or by its name on the hub. By
 default, the dev set is that of the fine-tuning, and the sample has 300
 questions, as the paper's; --config.robustness.rows=0 takes all.
 
-    --config.robustness.sets=typos --config.robustness.against=runs/other
-    --config.robustness.files='AddSent=sample1k-HCVerifyAll.json'
+    --config.robustness.sets=swap_synonyms
+    --config.robustness.files=sample1k-HCVerifyAll.json,trans_AddSentDiverse.json
 
-`against` names another model, which answers the same questions. `files` are
-published sets as they are: TextFlint's ori/trans pairs, AddSent and AddOneSent,
-PAWS, HANS, sets/trans_NAME.json of another workdir, or hf:NAME (AdvGLUE).
+`files` are published sets as they are: TextFlint's ori/trans pairs, AddSent and
+AddOneSent, PAWS, HANS, sets/trans_NAME.json of another workdir, or hf:NAME
+(AdvGLUE).
 
 Zhang et al. 2023 give exact match before and after for small models, of 293
 questions with a distractor: 80.55 -> 25.60, HC 82.59 -> 34.13, SR 78.84 ->

@@ -7,8 +7,13 @@ The same command continues a study that was stopped, and runs only parts that
 are missing: after adding an arm to `study.arms`, or with more seeds, only these
 are run. `:runlocal` is a study of minutes on WordNet, to try the installation.
 
-Several machines with a common folder share the work, each with its own
---config.study.shard=0/4 to 3/4.
+Several machines with a common folder share the work: start the same command on
+each. Own recipes are dicts in a config file of your own:
+
+  c.study.arms = {
+    "hc": {"words": "hc"},
+    "more": {"words": "hc", "masking.prob": 0.25},
+  }
 
 The default is the comparison of the paper's tables 3 and 4 with its small
 model: per seed and arm, 1.15e18 FLOP of pre-training (see electra_small.py).
@@ -28,7 +33,11 @@ def get_config(arg: str = "") -> ConfigDict:
   c = make_config("study")
   if words:
     c.study.base = "electra_demo:runlocal"
-    c.study.arms = "baseline=baseline; hc=hc"
-    c.study.seeds, c.study.tasks = 2, ""
-    c.study.corrections = "corrections.text=wordnet corrections.sequences=64"
+    c.study.arms = {"baseline": {"words": "baseline"}, "hc": {"words": "hc"}}
+    c.study.seeds = 2
+    c.study.tasks = ""
+    c.study.corrections = {
+      "corrections.text": "wordnet",
+      "corrections.sequences": 64,
+    }
   return c

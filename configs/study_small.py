@@ -1,7 +1,6 @@
 """The paper's tables 2 to 6 with its small model: 6 recipes, 10 seeds of each.
 
-  truenegs main --config=study_small \\
-    --workdir=runs/study_small --config.study.shard=0/8
+  truenegs main --config=study_small --workdir=runs/study_small
 
 `:len512` is the pre-training on rows of 512 tokens that the paper fine-tunes on
 SQuAD, for tables 4 and 5 alone; put it into another workdir.
@@ -33,11 +32,14 @@ def get_config(arg: str = "") -> ConfigDict:
   words = parse_words(arg, {"len512": "Rows of 512 tokens, for SQuAD alone."})
   c = study.get_config()
   s = c.study
-  s.arms = "; ".join(f"{name}={name}" for name in RECIPES)
+  s.arms = {name: {"words": name} for name in RECIPES}
   s.seeds = 10
-  s.overrides = s.finetune = "model.dtype=bfloat16"
-  s.corrections = f"corrections.text='{WIKITEXT}'"
-  s.robustness = "robustness.neighbours=glove.6B.100d.txt"
+  s.overrides = {"model.dtype": "bfloat16"}
+  s.finetune = {"model.dtype": "bfloat16"}
+  s.corrections = {"corrections.text": WIKITEXT}
+  s.robustness = {"robustness.neighbours": "glove.6B.100d.txt"}
   if words:
-    s.base, s.tasks, s.corrections = "electra_small:len512", "squad1", ""
+    s.base = "electra_small:len512"
+    s.tasks = "squad1"
+    s.corrections = {}
   return c

@@ -55,7 +55,7 @@ TERMS = {
   "how_to/read_a_run": {
     "open-the-report": "report, report.html, plot, curves",
     "send-the-records-to-a-logger": "tensorboard, wandb, weights & biases",
-    "watch-it-from-another-terminal": "status, progress",
+    "watch-it-from-another-terminal": "status, progress, report",
   },
   "how_to/export": {
     "export-and-convert": "export, hugging face, transformers, safetensors",

@@ -46,27 +46,7 @@ run_to_its_end() {  # COMMAND...: sets `code`
   done
 }
 
-# Of a study each missing part is a run of its own. `run_flags` runs main;
-# `find_next` sets `next` to the flags of the next part, quoted, or to nothing.
-run_main() {  # [study] FLAG...
-  local part last
-  if [ "$1" != study ]; then
-    run_flags "$@"
-    exit "$code"
-  fi
-  next=''
-  while :; do
-    last=$next
-    find_next "${@:2}"
-    { [ "$code" = 0 ] && [ -n "$next" ]; } || exit "$code"
-    if [ "$next" = "$last" ]; then
-      echo "error: This part ended, but is still missing: $next" >&2
-      exit 1
-    fi
-    eval "part=($next)"
-    run_flags "${part[@]}"
-    # 6: it diverged, which is a result of the study.
-    [ "$code" = 0 ] || [ "$code" = 6 ] || exit "$code"
-    [ "$signals" = 0 ] || exit 75
-  done
+run_main() {  # FLAG...
+  run_flags "$@"
+  exit "$code"
 }

@@ -9,8 +9,7 @@
 #      srun --cpus-per-task=16 truenegs prepare --config=electra_base
 #   3. sbatch --nodes=2 --gpus-per-node=8 --ntasks-per-node=8 --cpus-per-task=8 \
 #        launch/slurm.sh --config=electra_base --workdir=/shared/base
-# The export is then in /shared/base/export. A study: launch/slurm.sh study
-# --config=study_small --workdir=/shared/study. Arguments are passed to main; for
+# The export is then in /shared/base/export. Arguments are passed to main; for
 # PYTHON see gpu.sh. After exit code 75, as from the TERM two minutes before the
 # time limit, the job is requeued; other codes end it. Save and end:
 #   scancel --batch --signal=INT JOB
@@ -43,11 +42,6 @@ trap '[ "$?$requeue" != 75yes ] ||
   esac' EXIT
 
 main=("${PYTHON:-python}" -m truenegs_jax.main)
-find_next() {
-  code=0
-  # shellcheck disable=SC2034  # common.sh reads it.
-  next=$("${main[@]}" "$@" --next) || code=$?
-}
 run_flags() {
   # The other processes have to wait for the first, which exports at the end.
   run_once srun --wait=0 --kill-on-bad-exit=0 "${main[@]}" "$@"

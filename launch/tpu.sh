@@ -33,7 +33,6 @@ case ${1:-} in
     command=prepare hosts=0 flags=(--config.data.rows="$ROWS")
     shift
     ;;
-  study) flags=(study "${flags[@]}") && shift ;;  # Rows are in its overrides.
   *) [ -z "${ROWS:-}" ] || flags+=(--config.data.rows="$ROWS") ;;
 esac
 : "${1:?Pass the flags of $command.}"
@@ -79,13 +78,6 @@ start_on_hosts() {
       $worker start $command$flags"
 }
 run_flags() { run_to_its_end start_on_hosts "$@"; }
-print_next() { start_on_hosts "$@" --next >"$work/next"; }
-find_next() {
-  hosts=0
-  run_to_its_end print_next "$@"
-  # shellcheck disable=SC2034  # common.sh reads it.
-  hosts=all next=$(<"$work/next")
-}
 send_signal() {  # The worker fails until main has started.
   on_hosts "for i in {1..300}; do $worker $1 && break; sleep 1; done"
 }

@@ -6,10 +6,8 @@
 #   4. gcloud storage cp --recursive gs://BUCKET/runs/base/export .
 #      gcloud compute tpus queued-resources delete mine --zone=us-east5-b --force
 # CREATE has flags for `gcloud compute tpus queued-resources create`. The hosts
-# share nothing but the bucket. A study, with another WORKDIR:
-#   launch/tpu_pod.sh study --config=study_small \
-#     --config.study.overrides='model.dtype=bfloat16 data.rows=gs://BUCKET/rows'
-# Never run on a real TPU, only with a stand-in for gcloud (flags of SDK 528).
+# share nothing but the bucket. Never run on a real TPU, only with a stand-in for
+# gcloud (flags of SDK 528).
 
 # shellcheck source=launch/tpu.sh
 source "$(dirname "$0")/tpu.sh"

@@ -153,3 +153,7 @@ def test_rows_of_short_documents_are_warned_of(prepare):
   assert "warning: 96." in warning
   assert "(mean: 16 tokens; length=512). Set document=join chars=N" in warning
   assert not rows_folder.padding_warning(prepare(f"{books} document=join", 512))
+  short = prepare(f"{books} document=join chars=600", 512)
+  warning = rows_folder.padding_warning(short)
+  assert "Set chars= to more than 600 in the parts" in warning
+  assert "or --config.data.layout=packed, or --config.length" in warning

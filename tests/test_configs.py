@@ -141,6 +141,13 @@ def test_runlocal_shrinks_the_run_and_keeps_the_recipe(name):
   assert full.negatives.to_json() == small.negatives.to_json()
 
 
+def test_short_runs_of_modern_base_log_their_losses():
+  c = get_config("modern_base")
+  assert c.log.every_steps == 100
+  c.steps = 60
+  assert c.log.every_steps == 1
+
+
 # Weights of `continue`, and the sizes in the config.json of each network:
 # hidden_size, num_attention_heads, intermediate_size, num_hidden_layers,
 # embedding_size.
@@ -227,10 +234,12 @@ def test_continue_builds_networks_of_the_released_sizes(name):
     assert (network.max_positions, network.type_vocab_size) == (512, 2)
 
 
-SIZES = "embedding_size=8 width=16 layers=1 heads=2 ffn=24"
-VARIANTS = {"model.variant": SIZES, "generator.variant": SIZES}
-ONE_TYPE = {"model.variant": f"{SIZES} type_vocab_size=1"}
-WRONG_HEADS = {"generator.variant": SIZES.replace("heads=2", "heads=3")}
+SIZES = {
+  **{"model.embedding_size": 8, "model.width": 16, "model.layers": 1},
+  **{"model.heads": 2, "model.ffn": 24},
+  **{"generator.width": 16, "generator.layers": 1, "generator.heads": 2},
+}
+ONE_TYPE = {"model.type_vocab_size": 1}
 SKIP = {"init_skip": "words, head"}
 SPLIT = {"batch_size": 20, "optim.accumulation": 2}  # on 8 devices
 
@@ -238,8 +247,8 @@ SPLIT = {"batch_size": 20, "optim.accumulation": 2}  # on 8 devices
 @pytest.mark.parametrize(
   ("name", "changes", "message"),
   [
-    ("electra_demo", VARIANTS, ""),
-    ("electra_demo", VARIANTS | WRONG_HEADS, "generator: 3 heads"),
+    ("electra_demo", SIZES, ""),
+    ("electra_demo", SIZES | {"generator.heads": 3}, "generator: 3 heads"),
     ("electra_demo", ONE_TYPE, "type_vocab_size is 1.*packed"),
     ("electra_demo", ONE_TYPE | {"data.layout": "packed"}, ""),
     ("electra_base:continue", SKIP, ""),
@@ -377,7 +386,7 @@ CHOICES = {
 }
 
 
-@pytest.mark.parametrize("name", [*CHOICES, *VARIANTS, "model.backbone"])
+@pytest.mark.parametrize("name", [*CHOICES, "model.variant", "model.backbone"])
 def test_only_the_described_choices_of_a_key_are_accepted(name):
   for choice in CHOICES.get(name, ()):
     c = get_config("electra_demo", "runlocal,baseline")

@@ -150,7 +150,7 @@ def parse_flags(verb, words):
   if {"--config=...", "OUTPUT"} & set(words):
     return None
   ours = [w for w in words if re.match(r"--config\b", w)]
-  if verb in ("status", "report", "export", "synonyms"):
+  if verb in ("report", "export", "synonyms"):
     words = [word for word in words if word.startswith("--")]
   for word in set(words) - {*ours, "--help"}:
     name = re.fullmatch(r"--(?:no)?(\w+)(=.*)?", word, re.S)

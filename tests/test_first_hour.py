@@ -1,69 +1,63 @@
-"""Tests how the first hour on a device runs its pieces, with other commands."""
+"""Tests the script for the first hour on a GPU, in tiny sizes on the CPU."""
 
 import re
-import time
+import subprocess
+import sys
 
 import pytest
 
+from support import runs
 from support.doc_pages import ROOT
-from truenegs_jax.config.load import load_config
 
-BENCHMARKS = ROOT / "benchmarks"
+SCRIPT = ROOT / "benchmarks" / "first_hour.py"
 
 
 @pytest.fixture
-def first_hour(monkeypatch, tmp_path):
-  monkeypatch.syspath_prepend(BENCHMARKS)
+def first_hour(monkeypatch):
+  monkeypatch.syspath_prepend(str(SCRIPT.parent))
   import first_hour
 
-  monkeypatch.setattr(first_hour, "FOLDER", tmp_path)
-  monkeypatch.setattr(first_hour, "FIGURES", tmp_path / "figures.json")
   return first_hour
 
 
-def test_a_failure_and_a_hang_do_not_stop_the_other_pieces(
-  first_hour, monkeypatch, tmp_path
-):
-  hang = "import subprocess, sys; subprocess.run(['sleep', '99'])"
-  pieces = {
-    "fails": (1, [["-c", "print(3 / 0)"], ["-c", "print('after it')"]]),
-    "hangs": (0.01, [["-c", hang]]),
-    "device": (1, [["-c", "print('jax-cuda13-plugin 0.12')"]]),
-  }
-  monkeypatch.setattr(first_hour, "make_pieces", lambda sizes: pieces)
-  smi = tmp_path / "nvidia-smi"
-  smi.write_text("#!/bin/sh\necho 570.86.15\n")
-  smi.chmod(0o755)
-  monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-  output = tmp_path / "new" / "report.md"
-  began = time.monotonic()
-  assert first_hour.main(["--toy", f"--output={output}"]) == 1
-  assert time.monotonic() - began < 20
-  report = output.read_text()
-  results = re.findall(r"(?m)^\| (\w+) \| `.*` \| [\d.]+ \| (.*) \|$", report)
-  assert results == [
-    ("fails", "exit code 1"),
-    ("fails", "ok"),
-    ("hangs", "not finished after 0.0 minutes"),
-    ("device", "driver 570.86.15: jax-cuda13-plugin needs 580 or newer"),
-  ]
-  assert "ZeroDivisionError" in report and "after it" in report
-  assert str(ROOT) not in report
+def run_main(first_hour, monkeypatch, capsys, train):
+  """Runs `main` with other parts, in this process; returns code and output."""
+  monkeypatch.setattr(first_hour, "train", train)
+  monkeypatch.setattr(first_hour, "check_device", lambda tiny: {"device": "x"})
+  monkeypatch.setattr(first_hour, "run_apart", lambda part, *args: part(*args))
+  monkeypatch.setattr(sys, "argv", ["first_hour.py"])
+  return first_hour.main(), capsys.readouterr().out
 
 
-@pytest.mark.parametrize("toy", [False, True])
-def test_scripts_and_configs_know_all_flags(first_hour, toy):
-  pieces = first_hour.make_pieces(first_hour.Sizes(toy, "cuda"))
-  main = [*pieces.values()][: first_hour.MAIN_PIECES]
-  assert sum(minutes for minutes, _ in main) < 60
-  for _, commands in pieces.values():
-    for script, *flags in commands:
-      if script.startswith("-"):
-        continue
-      source = (BENCHMARKS / script).read_text()
-      names = [re.match(r"--(\w+)", x)[1] for x in flags if "=" in x]
-      for name in set(names) - {"config"}:
-        assert re.search(rf'"(--)?{name}"|\b{name}=\d', source), (script, name)
-      for flag in flags:
-        if flag.startswith("--config="):
-          load_config(flag.removeprefix("--config="))
+def test_rows_are_halved_until_they_fit(first_hour, monkeypatch, capsys):
+  def train(name, rows, tiny):
+    return {f"{name}: rows": str(rows)} if rows <= 64 else {}
+
+  code, table = run_main(first_hour, monkeypatch, capsys, train)
+  assert code == 0
+  assert "| electra_base: rows | 64 |\n| bert_base: rows | 64 |" in table
+
+
+def test_what_does_not_fit_or_is_wrong_fails(first_hour, monkeypatch, capsys):
+  def train(name, rows, tiny):
+    return {}
+
+  code, table = run_main(first_hour, monkeypatch, capsys, train)
+  assert code == 1
+  assert "| electra_base: rows | WRONG: not even one fits |" in table
+
+
+@pytest.mark.slow
+def test_tiny_sizes_run_on_a_cpu(tmp_path):
+  command = [sys.executable, SCRIPT, "--tiny"]
+  env = runs.make_environment(tmp_path)
+  done = subprocess.run(command, env=env, capture_output=True, text=True)
+  assert done.returncode == 0, done.stdout + done.stderr
+  lines = done.stdout.splitlines()
+  assert lines[:2] == ["| what | result |", "| --- | --- |"]
+  table = dict(re.fullmatch(r"\| (.*?) \| (.*) \|", x).groups() for x in lines)
+  for dtype in ("bfloat16", "float32"):
+    assert table[f"flash attention in {dtype}, errors"].startswith("right: ")
+  for name in ("electra_base", "bert_base"):
+    assert table[f"{name}: rows"] == "8 of 32 tokens, float32"
+    assert table[f"{name}: resumed at step 10"] == "equal to the last bit"

@@ -9,7 +9,6 @@ import json
 import os
 import pathlib
 import re
-import shlex
 import shutil
 import signal
 import subprocess
@@ -490,49 +489,6 @@ def test_prepare_runs_on_the_first_host(sandbox):
   assert call["argv"] == ["-m", "truenegs_jax.prepare", ROWS_FLAG, *ARGUMENTS]
   assert not sandbox.calls("python", "host1")
   assert call["env"]["JAX_PLATFORMS"] == "cpu"
-
-
-@on("slurm.sh", "tpu_pod.sh")
-def test_each_part_of_a_study_is_a_run_of_all_hosts(sandbox):
-  is_slurm = sandbox.launcher.name == "script"
-  sandbox.plan(0, *[RESTART, 6][is_slurm:], 0)  # the second diverges
-  words = ["--config=a b:hc", "--config.x=it's \\"]
-  lines = [shlex.join([*words, f"--workdir=/w/{i}"]) for i in range(3)]
-  (sandbox.root / "parts").write_text("\n".join(lines) + "\n")
-  assert sandbox.run("study", *ARGUMENTS) == 0, sandbox.output
-  restarted = [0, 1, 2] if is_slurm else [0, 1, 1, 2]
-  for host in sandbox.hosts:
-    runs = [call["argv"] for call in sandbox.mains(host)]
-    queries = [argv for argv in runs if argv[-1] == "--next"]
-    bucket = [WORKDIR_FLAG] * (not is_slurm)
-    expected = ["-m", "truenegs_jax.main", *bucket, *ARGUMENTS, "--next"]
-    assert queries == [expected] * 4 * (host == "host0")
-    runs = [argv[2:] for argv in runs if argv[-1] != "--next"]
-    assert runs == [[*words, f"--workdir=/w/{i}"] for i in restarted]
-
-
-@on("slurm.sh", "tpu_pod.sh")
-@pytest.mark.parametrize("where", ["a part", "--next"])
-def test_a_study_ends_with_the_code_of_what_fails(sandbox, where):
-  sandbox.plan(5 if where == "a part" else 0)
-  lines = ["--workdir=/w/0", "5", "--workdir=/w/1"]
-  (sandbox.root / "parts").write_text("\n".join(lines))
-  assert sandbox.run("study", *ARGUMENTS) == 5, sandbox.output
-  (sandbox.root / "parts").write_text("--workdir=/w/2\n--workdir=/w/2")
-  sandbox.plan(0, 0, 0)  # without the outputs of the part
-  assert sandbox.run("study", *ARGUMENTS) == 1
-  assert "still missing: --workdir=/w/2" in sandbox.output
-
-
-@on("slurm.sh")
-def test_a_study_is_requeued_at_its_time_limit(sandbox):
-  sandbox.plan("wait")
-  (sandbox.root / "parts").write_text("--workdir=/w/0\n--workdir=/w/1")
-  process = sandbox.start("study", *ARGUMENTS)
-  sandbox.wait_for_main()
-  process.send_signal(signal.SIGTERM)
-  assert sandbox.end(process) == RESTART, sandbox.output
-  assert sandbox.arguments("scontrol")[-1] == ["requeue", "123"]
 
 
 @on("tpu_mount.sh")

@@ -27,7 +27,7 @@ LAYERS = (
   {"corrections", "finetune"},
   {"pretrain", "robustness"},
   {"study"},
-  {"main", "prepare", "status", "export", "wordnet"},
+  {"main", "prepare", "export", "wordnet"},
   {"__main__"},
 )
 LAYER = {name: i for i, layer in enumerate(LAYERS) for name in layer}
@@ -214,7 +214,7 @@ def test_no_code_is_read_from_files():
   }
   assert users == {
     ("config.load", "runpy"),
-    ("study.drive", "subprocess"),  # truenegs_jax.main, without a shell
+    ("study.parts", "subprocess"),  # truenegs_jax.main, without a shell
   }
   calls = [
     (module, node, getattr(node.func, "attr", getattr(node.func, "id", "")))

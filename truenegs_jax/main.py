@@ -21,13 +21,10 @@ from truenegs_jax.runtime import errors
 if __name__ == "__main__":
   errors.start_command()  # before the imports that take time
 
-import contextlib
 import functools
 import importlib
-import json
 import os
 import pathlib
-import shlex
 import sys
 import traceback
 
@@ -35,7 +32,6 @@ from absl import flags
 from ml_collections import ConfigDict
 
 from truenegs_jax.config import flags as flags_lib
-from truenegs_jax.config.tables import Study
 from truenegs_jax.runtime import cache, cpu, files, paths
 
 # Tasks of one process: if a launcher starts several, the first.
@@ -51,8 +47,6 @@ SAVE_MEMORY = (
 def main(argv: list[str]) -> None:
   """Runs the config's task and turns errors into exit codes."""
   del argv
-  if flags.FLAGS.next:
-    return _print_next(flags.FLAGS["config"].value, flags.FLAGS.workdir)
   os.environ.update(  # jax's defaults, for equal draws in all starts
     JAX_DEFAULT_PRNG_IMPL="threefry2x32",
     JAX_ENABLE_X64="0",
@@ -70,59 +64,15 @@ def main(argv: list[str]) -> None:
       text = f"error: {errors.printable(error)}"
       distributed.warn(text)
       code = error.exit_code
-      _mark_part_failed(flags.FLAGS.workdir, code, text)
     else:
       traceback.print_exc()  # a bug
       code = 1
   distributed.exit_all(code, failed=True)
 
 
-def _mark_part_failed(workdir: str, code: int, text: str) -> None:
-  """Saves an error in the workdir, if that is the folder of a study's part."""
-  from truenegs_jax.runtime import distributed
-  from truenegs_jax.study import drive
-
-  with contextlib.suppress(errors.TrueNegsError, OSError):
-    folder = paths.open_path("--workdir", workdir)
-    if paths.is_bucket(folder) and code == errors.DiskError.exit_code:
-      return  # it is out of reach
-    if distributed.is_first_process() and (folder / drive.RECORD).exists():
-      drive.mark_failed(folder, code, text)
-
-
 def _check_workdir(path: str) -> pathlib.Path:
   paths.check_utf8(path)
   return paths.open_path("--workdir", path)
-
-
-def _print_next(config: ConfigDict, path: str) -> None:
-  """Prints the flags of a study's next missing part, or its own, quoted."""
-  from truenegs_jax.study import plan
-
-  with flags_lib.exit_on_errors():
-    if config.task != "study" or config.dry_run:
-      raise errors.InputError(
-        "--next is for the config of a study, without dry_run. Pass"
-        " --config=study, or remove it."
-      )
-    own = ("-next", "--next")
-    words = [x for x in sys.argv[1:] if x.partition("=")[0] not in own]
-    workdir, values = _check_workdir(path), json.loads(config.to_json())
-    if next_flags := plan.find_next_flags(values, workdir, words):
-      print(shlex.join(next_flags))
-
-
-def _check_ended(config: ConfigDict, workdir: pathlib.Path) -> None:
-  """Raises InputError if a study of several processes has parts to run."""
-  from truenegs_jax.study import drive, plan
-
-  _, own, states = plan.open_study(Study.read(config.study), workdir)
-  if part := drive.next_part(own, states):
-    raise errors.InputError(
-      f"A study of several processes starts no parts, but {part.key} is"
-      " missing. Start each with the flags that --next prints"
-      " (docs/how_to/study.md), or run the study in one process."
-    )
 
 
 def _run() -> int:
@@ -145,7 +95,10 @@ def _run() -> int:
     print(f"{config.task} runs in process 0 of {count}.", file=sys.stderr)
     return 0
   if config.task == "study" and count > 1:
-    _check_ended(config, workdir)
+    raise errors.InputError(
+      f"A study is one process, and starts its parts itself, but {count} were"
+      " started. Start one, without a launcher of several."
+    )
   if distributed.process_count() > 1:
     end = functools.partial(distributed.exit_all, failed=True)
     errors.exit_at_signals(end)
@@ -173,12 +126,6 @@ def run_command() -> None:
   )
   flags.DEFINE_integer("num_processes", None, "Number of processes.")
   flags.DEFINE_integer("process_id", None, "Number of this process, from 0.")
-  flags.DEFINE_boolean(
-    "next",
-    False,
-    "Print the flags of a study's next missing part, quoted, and run nothing;"
-    " see docs/how_to/study.md.",
-  )
   files.ignore_full_disk_on_stdio()
   flags_lib.run(main)
 

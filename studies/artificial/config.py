@@ -8,14 +8,18 @@ from ml_collections import ConfigDict
 
 from truenegs_jax.configs import common
 
-SIZE = "embedding_size=64 width=64 layers={} heads=4 ffn=128"
-
 
 def get_config(arg: str = "") -> ConfigDict:
   """Configures less than a minute on one core: 1,500 steps of 64 lines."""
   c = common.get_config()
   c.objective = "mlm"
-  c.model.variant, c.generator.variant = SIZE.format(2), SIZE.format(1)
+  c.model.variant = "narrow"
+  c.model.layers = 2
+  c.generator.width = 64
+  c.generator.layers = 1
+  for network in (c.model, c.generator):
+    network.heads = 4
+    network.ffn = 128
   c.model.initializer_range = 0.1  # 0.02 suits a width of 768
   c.model.dropout = c.model.attention_dropout = 0.0  # no line is read twice
   # No random words are shown, for which the best loss would not be known.

@@ -14,7 +14,6 @@ if __name__ == "__main__":
   errors.start_command()  # before the imports that take time
 
 import csv
-import dataclasses
 import json
 import pathlib
 import sys
@@ -25,10 +24,14 @@ from absl import flags
 from ml_collections import ConfigDict
 
 from truenegs_jax.config import flags as flags_lib
+from truenegs_jax.config.load import load_config
 from truenegs_jax.config.tables import Study
 from truenegs_jax.runtime import progress
-from truenegs_jax.study import drive, plan, scores, tables
+from truenegs_jax.study import parts as parts_lib
 from truenegs_jax.study import run as study
+from truenegs_jax.study import tables
+from truenegs_jax.study.parts import Part
+from truenegs_jax.study.tables import Comparison, Score
 from truenegs_jax.workdir.files import finite_or_null, save_json
 
 CONFIG = pathlib.Path(__file__).with_name("config.py")
@@ -38,11 +41,10 @@ SYNONYMS = flags.DEFINE_float(
 )
 SEEDS = flags.DEFINE_integer("seeds", 10, "Languages and models.", 1)
 FIRST = flags.DEFINE_integer("first_language", 0, "The first language.", 0)
-ARMS = flags.DEFINE_string(
-  "arms", "baseline=baseline; hc=hc", "See configs/study.py."
-)
-OVERRIDES = flags.DEFINE_string(
-  "overrides", "", "KEY=VALUE of config.py, for all arms."
+STUDY = flags.DEFINE_string(
+  "study",
+  str(pathlib.Path(__file__).with_name("study.py")),
+  "FILE.py[:WORD] with the arms and overrides.",
 )
 ROWS = flags.DEFINE_integer("rows", language.ROWS, "Lines to train on.", 1)
 
@@ -50,21 +52,23 @@ ROWS = flags.DEFINE_integer("rows", language.ROWS, "Lines to train on.", 1)
 def make_config(workdir: pathlib.Path) -> ConfigDict:
   """Returns the config of a study whose arms read the language of their seed.
 
-  `{language}` in arms is the folder of the language of a seed.
+  `{language}` in texts of arms is the folder of the language of a seed.
   """
   own = workdir.resolve() / "languages" / "seed-{seed}"
   lexicon = own / language.LEXICON.format(100, 100)
-  keys = {
-    "base": str(CONFIG),
-    "overrides": f"data.sources='{own / language.TEXT}'"
-    f" data.vocab='{own / language.VOCABULARY}'"
-    f" negatives.sources='pairs path={lexicon}' {OVERRIDES.value}",
-    "arms": ARMS.value.replace("{language}", str(own)),
-    "seeds": SEEDS.value,
-    "tasks": "",
+  c = load_config(STUDY.value)
+  arms = json.dumps(c.study.arms).replace("{language}", str(own))
+  c.study.arms = json.loads(arms)
+  c.study.base = str(CONFIG)
+  c.study.seeds = SEEDS.value
+  c.study.tasks = ""
+  c.study.overrides = {
+    **c.study.overrides,
+    "data.sources": f"'{own / language.TEXT}'",
+    "data.vocab": str(own / language.VOCABULARY),
+    "negatives.sources": f"pairs path='{lexicon}'",
   }
-  changes = (f"--config.study.{key}={value}" for key, value in keys.items())
-  return flags_lib.parse_config(["--config=study", *changes])
+  return c
 
 
 def write_languages(workdir: pathlib.Path) -> None:
@@ -80,9 +84,7 @@ def write_languages(workdir: pathlib.Path) -> None:
       language.write_language(folder, drawn, seed=number, rows=ROWS.value)
 
 
-def measure(
-  parts: Sequence[drive.Part], workdir: pathlib.Path
-) -> list[scores.Score]:
+def measure(parts: Sequence[Part], workdir: pathlib.Path) -> list[Score]:
   """Measures all models, those that were measured before from their files."""
   import measure_run  # imports jax
 
@@ -94,7 +96,7 @@ def measure(
       values = measure_run.measure_run(path.parent, folder)
       save_json(path, finite_or_null(values))
     measured += [
-      scores.Score(part.arm, part.seed, f"step {step}", None, name, value)
+      Score(part.arm, part.seed, f"step {step}", None, name, value)
       for step, values in json.loads(path.read_text()).items()
       for name, value in values.items()
       if value is not None
@@ -102,7 +104,7 @@ def measure(
   return measured
 
 
-def save_measures(measured: Sequence[scores.Score], path: pathlib.Path) -> None:
+def save_measures(measured: Sequence[Score], path: pathlib.Path) -> None:
   """Saves a line for each measure of each model, rounded to six decimals."""
   with path.open("w", newline="") as file:
     writer = csv.writer(file, lineterminator="\n")
@@ -122,10 +124,17 @@ def main(argv: list[str]) -> None:
     write_languages(workdir)
     if code := study.run(config, workdir, console):
       sys.exit(code)
-    planned = plan.make_plan(Study.read(config.study), workdir)
-    measured = measure(planned.parts, workdir)
-    planned = dataclasses.replace(planned, scores=measured)
-    for table in tables.make_tables(planned):
+    read = Study.read(config.study.to_dict())
+    parts = parts_lib.make_parts(read, workdir)
+    measured = measure(parts, workdir)
+    comparison = Comparison(
+      scores=measured,
+      arms=[*config.study.arms],
+      seeds=range(SEEDS.value),
+      tasks=(),
+      finetune_seeds=(),
+    )
+    for table in tables.make_tables(comparison):
       console.print(tables.to_terminal(table))
     save_measures(measured, workdir / "measures.csv")
 

@@ -1,7 +1,7 @@
 """Measures the masked language models of a study on real text.
 
   python studies/corrections/measure_text.py --study=runs/text \\
-    --head=runs/head --text=wiki.test.raw
+    --head=runs/head --text=wiki.test.raw --pairs=ppdb-xl.txt
 
 Reads HEAD, from which the runs of the study start, and STUDY/runs/ARM/seed-S:
 `pretrain`, and `corrections` for the precision. Writes STUDY/measures.csv, a
@@ -30,9 +30,11 @@ WORDS = 1_000  # of a block whose neighbours are ranked
 
 
 @functools.cache
-def make_table(tokenizer: tn.Tokenizer) -> tn.SynonymTable:
-  """Builds WordNet's table, once for the vocabulary of all runs."""
-  return tn.build_table(tokenizer)
+def make_table(
+  tokenizer: tn.Tokenizer, sources: str = "wordnet"
+) -> tn.SynonymTable:
+  """Builds a table, once for the vocabulary of all runs."""
+  return tn.build_table(tokenizer, sources)
 
 
 @functools.cache
@@ -169,16 +171,15 @@ def rank_synonyms(word_VxE: np.ndarray, table: tn.SynonymTable) -> float:
   return float((1 / np.concatenate(ranks)).mean())
 
 
-def read_corrections(folder: pathlib.Path) -> dict[str, float]:
-  """Returns the share of corrections that the second lexicon confirms."""
-  saved = json.loads((folder / "cases.json").read_text())
-  first, second = saved["sources"]
-  verdicts = [x["verdicts"] for x in saved["cases"]]
-  corrected = [x for x in verdicts if x[first] == "corrected"]
-  confirmed = sum(x[second] == "corrected" for x in corrected)
+def read_corrections(
+  folder: pathlib.Path, lexicon: tn.SynonymTable
+) -> dict[str, float]:
+  """Returns the share of corrections that another lexicon confirms."""
+  cases = json.loads((folder / "cases.json").read_text())["cases"]
+  confirmed = sum(x["prediction"] in lexicon.synonyms(x["gold"]) for x in cases)
   return {
-    "corrections": float(len(corrected)),
-    "precision": confirmed / len(corrected) if corrected else float("nan"),
+    "corrections": float(len(cases)),
+    "precision": confirmed / len(cases) if cases else float("nan"),
   }
 
 
@@ -190,7 +191,9 @@ def read_held_out(folder: pathlib.Path) -> dict[str, float]:
   return {"mlm": last.get("mlm_uncorrected", last["mlm"])}
 
 
-def measure_run(folder: pathlib.Path, text: pathlib.Path) -> dict[str, float]:
+def measure_run(
+  folder: pathlib.Path, text: pathlib.Path, pairs: pathlib.Path
+) -> dict[str, float]:
   """Measures the newest checkpoint of a run."""
   model, params, tokenizer = tn.load(str(folder), report=str)
   table = make_table(tokenizer)
@@ -202,14 +205,15 @@ def measure_run(folder: pathlib.Path, text: pathlib.Path) -> dict[str, float]:
   }
   corrections = folder.parent / "corrections"
   if (corrections / "cases.json").exists():
-    values |= read_corrections(corrections)
+    lexicon = make_table(tokenizer, f"pairs path='{pairs}'")
+    values |= read_corrections(corrections, lexicon)
   return values
 
 
 def main() -> None:
   """Measures all runs that have ended, and prints a line for each."""
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-  for name in ("study", "head", "text"):
+  for name in ("study", "head", "text", "pairs"):
     parser.add_argument(f"--{name}", type=pathlib.Path, required=True)
   flags = parser.parse_args()
   folders = {("head", "0"): flags.head}
@@ -221,7 +225,7 @@ def main() -> None:
     writer.writerow(["arm", "seed", "step", "measure", "value"])
     for key, folder in folders.items():
       steps = json.loads((folder / "config.json").read_text())["steps"]
-      for name, value in measure_run(folder, flags.text).items():
+      for name, value in measure_run(folder, flags.text, flags.pairs).items():
         writer.writerow([*key, steps, name, round(value, 6)])
         print(*key, name, f"{value:.4f}", flush=True)
 

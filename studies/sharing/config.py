@@ -7,8 +7,6 @@ from ml_collections import ConfigDict
 
 from truenegs_jax.configs import common
 
-SIZE = "embedding_size=128 width=128 layers={} heads=2 ffn=192"
-
 
 def get_config(arg: str = "") -> ConfigDict:
   """Configures at most 12 minutes of a core: 1,500 steps of 128 short rows."""
@@ -16,7 +14,8 @@ def get_config(arg: str = "") -> ConfigDict:
   c.data.sources = "wikipedia.txt"
   c.data.vocab_size = 4_096
   c.model.backbone = "modern"
-  c.model.variant, c.generator.variant = SIZE.format(4), SIZE.format(2)
+  c.model.variant = "demo"
+  c.generator.multiplier = 1.0  # and half of the 4 layers
   c.model.initializer_range = 0.04  # 0.02 suits a width of 768
   c.model.dropout = c.model.attention_dropout = 0.0  # no row is read twice
   c.masking.prob = 0.25  # more slots per row

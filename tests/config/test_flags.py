@@ -49,7 +49,6 @@ def test_a_flag_sets_its_key(flags, key, value):
     (["--config.optim.warmup_step=3"], "Did you mean --config.optim.warmup_s"),
     (["--config.lr=1"], "Did you mean --config.optim.lr?"),
     (["--optim.lr=1"], "--optim.lr. Did you mean --config.optim.lr?"),
-    (["--config.optim.learning_rate=1"], "Did you mean --config.optim.lr?"),
     (["--config.data.source=x"], "source. Did you mean --config.data.sources?"),
     (["--config.model=x"], "Did you mean --config.model."),
     (["steps=5"], "'steps=5'. Did you mean --config.steps?"),

@@ -4,10 +4,13 @@ import importlib
 import json
 
 import pytest
+from absl import flags as absl_flags
 
+from truenegs_jax.config import flags as flags_lib
 from truenegs_jax.config import load
 from truenegs_jax.config.flags import parse_config
 from truenegs_jax.config.keys import flatten
+from truenegs_jax.robustness.annotate import load_annotator
 from truenegs_jax.runtime.errors import InputError
 
 NAMES = load.packaged_names()
@@ -76,3 +79,62 @@ def test_a_wrong_type_or_path_is_refused(tmp_path, name, message):
   save(tmp_path, json.dumps(saved | {"steps": "many"}))
   with pytest.raises(InputError, match=message):
     parse_config([f"--config={tmp_path}/{name}"])
+
+
+@pytest.fixture
+def stranger(tmp_path):
+  """A folder with a saved study, whose base is a program beside it."""
+  folder, program = tmp_path / "study", tmp_path / "study" / "base.py"
+  folder.mkdir()
+  program.write_text(
+    f"import os\nos.mkdir({str(tmp_path / 'ran')!r})\n"
+    "from truenegs_jax.configs.electra_demo import get_config\n"
+  )
+  c = get_config("study")
+  c.study.base = f"{program}:hc"
+  return program, save(folder, c)
+
+
+def parse_as_main(argv):
+  values = absl_flags.FlagValues()
+  flags_lib.define_config(values)
+  flags_lib.parse(["main", *argv], values, None)
+  return values[flags_lib.CONFIG].value
+
+
+@pytest.mark.parametrize("more", [[], ["--config.dry_run=True"], ["--help"]])
+def test_a_saved_study_cannot_name_a_program(stranger, tmp_path, capsys, more):
+  program, flag = stranger
+  with pytest.raises(SystemExit) as ended:
+    parse_as_main([flag, *more])
+  assert ended.value.code == 2
+  error = capsys.readouterr().err
+  assert f"study.base='{program}:hc'" in error
+  assert "pass --config.study.base=FILE.py" in error
+  with pytest.raises(InputError, match="not the name of a packaged config"):
+    load.load_config(flag.partition("=")[2])
+  assert [*flags_lib.render_config(flag.partition("=")[2])]  # only shown
+  assert not (tmp_path / "ran").exists()
+
+
+def test_a_user_can_name_a_program(stranger, tmp_path):
+  program, flag = stranger
+  own = f"--config.study.base={program}"
+  for command in (["--config=study", own], [flag, own], [own, flag]):
+    assert parse_as_main(command).study.base == str(program)
+  assert not (tmp_path / "ran").exists()
+  load.load_config(str(program))
+  assert (tmp_path / "ran").exists()
+
+
+def test_no_file_takes_the_name_of_a_packaged_config(tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  (tmp_path / "electra_demo").write_text("1 / 0")
+  assert load.find_config("electra_demo") == load.PACKAGED / "electra_demo.py"
+  load.load_config("electra_demo")
+
+
+@pytest.mark.parametrize("name", ["../model", "/model", "a.b", "my model"])
+def test_a_config_cannot_name_a_folder_that_spacy_loads(name):
+  with pytest.raises(InputError, match="robustness.spacy_model="):
+    load_annotator(name)

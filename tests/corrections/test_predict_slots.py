@@ -121,7 +121,7 @@ def test_cases_of_packed_rows_stay_inside_a_document(params):
   all_pairs = itertools.permutations(WORDS, 2)
   table = SynonymTable.from_pairs(all_pairs, TOKENIZER.vocab, source="all")
 
-  finder = findings.CaseFinder({"all": table}, TOKENIZER, limit=10_000)
+  finder = findings.CaseFinder(table, TOKENIZER, limit=10_000)
   for batch in batches:
     finder.add(predict_slots.predict_batch(predict, params, mesh, batch))
   search = finder.finish()

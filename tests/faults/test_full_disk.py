@@ -53,15 +53,6 @@ def small_disk(tmp_path_factory):
     pass
 
 
-@pytest.fixture
-def as_a_command(monkeypatch):
-  """Hides notices of libraries as `start_command` does."""
-  for name in ("absl", "asyncio"):
-    monkeypatch.setattr(logging.getLogger(name), "filters", [])
-  monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)
-  errors._quiet_libraries()
-
-
 def tree(step):
   values = np.random.default_rng(step).random((3, 20_000), np.float32)
   return {"params": {str(i): jnp.asarray(x) for i, x in enumerate(values)}}
@@ -74,9 +65,16 @@ def opened(folder, **options):
   checkpoints.close()
 
 
-def test_a_failed_save_is_raised_once_and_the_next_one_works(
-  tmp_path, as_a_command, capfd
-):
+@pytest.fixture(autouse=True)
+def quiet_libraries(monkeypatch):
+  """Hides what libraries log and print of a failed save, as commands do."""
+  monkeypatch.setattr(sys, "unraisablehook", errors.print_unraisable)
+  for name in ("absl", "asyncio"):
+    filters = [errors.is_no_notice]
+    monkeypatch.setattr(logging.getLogger(name), "filters", filters)
+
+
+def test_a_failed_save_is_raised_once_and_the_next_one_works(tmp_path, capfd):
   with opened(tmp_path / "a", keep=9) as checkpoints:
     checkpoints.save(1, tree(1), {}, wait=True)
     with full_disk(8192):
@@ -94,7 +92,7 @@ def test_a_failed_save_is_raised_once_and_the_next_one_works(
 
 # Orbax abandons a write that fails; the collector may warn here.
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")
-def test_a_full_disk_costs_no_earlier_step(small_disk, as_a_command, capfd):
+def test_a_full_disk_costs_no_earlier_step(small_disk, capfd):
   folder = small_disk(1000) / "a"
   with opened(folder, keep=9) as checkpoints:
     for step in (1, 2, 3):

@@ -86,6 +86,8 @@ def test_a_bad_id_ends_the_run_with_its_step_and_rows(tmp_path, make):
   jax.tree.map(np.testing.assert_array_equal, after.params, params)
   guard = guards.SkipGuard(tmp_path, max_skips=0)
   guard.add(0, computed["skipped"][0], batch["row"])
-  with pytest.raises(NonFiniteError, match="loss .* step 0") as error:
+  with pytest.raises(
+    NonFiniteError, match="loss .* step 0.*lr.*max_sk"
+  ) as error:
     guard.check_pending()
   assert error.value.exit_code == 6

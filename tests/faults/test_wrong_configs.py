@@ -19,7 +19,7 @@ from truenegs_jax.finetune.options import parse_options
 from truenegs_jax.pretrain import run as pretrain
 from truenegs_jax.robustness import run as robustness
 from truenegs_jax.runtime.errors import InputError
-from truenegs_jax.study import plan
+from truenegs_jax.study import parts as parts_lib
 from truenegs_jax.study import run as study
 from truenegs_jax.train import start
 
@@ -31,7 +31,7 @@ def check_pretrain(c):
 
 
 def check_study(c):
-  plan.make_plan(Study.read(c.study), NOWHERE)
+  parts_lib.make_parts(Study.read(c.study.to_dict()), NOWHERE)
 
 
 def check_corrections(c):

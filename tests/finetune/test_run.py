@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from support import runs, word_task
+from support import runs, tiny, weight_files, word_task
 from support.doc_pages import read_first_cells
 from support.word_task import WORDS
 from truenegs_jax.configs import finetune_glue, finetune_own
@@ -148,9 +148,8 @@ def test_a_workdir_keeps_its_config_and_data(fine_tuned_run, tmp_path):
       run(learned_config(learned, **changes), workdir)
   text = (learned.root / "train.csv").read_text()
   (tmp_path / "train.csv").write_text(text.replace("good", "bad", 1))
-  files = f"train={tmp_path}/train.csv dev={learned.root}/dev.jsonl"
   with pytest.raises(CheckpointError, match="data.train"):
-    run(learned_config(learned, files=files), workdir)
+    run(learned_config(learned, train=f"{tmp_path}/train.csv"), workdir)
   saved = results.load(workdir, "own", 0).provenance
   other = {**saved, "data": {}, "labels": [], "head": "?"}
   keys = results.TASK_KEYS
@@ -189,9 +188,8 @@ def test_nonfinite_gradients_fail_only_their_run(
 def test_rejects_another_test_set_and_other_files(vocab, files, tmp_path):
   def make_config(lines):
     (tmp_path / "test.csv").write_text("text\n" + "ba be\n" * lines)
-    value = f"train={files}/train.csv dev={files}/dev.jsonl"
-    value += f" test={tmp_path}/test.csv"
-    return own_config(vocab, files, files=value, predict_test=True)
+    test = f"{tmp_path}/test.csv"
+    return own_config(vocab, files, test=test, predict_test=True)
 
   workdir = tmp_path / "work"
   path = workdir / "own" / "seed-0" / "thesis.tex"
@@ -291,10 +289,12 @@ def test_learning_rates_follow_schedule_and_layer_decay(vocab):
 
 
 GLUE_FILES = {
-  "qqp": "qqp.train={0}/QQP/train.sample9k.tsv.xz"
-  " qqp.dev={0}/QQP/dev.sample1k-from-train.tsv.xz",
-  "qnli": "qnli.train={0}/QNLI/train.sample10k.tsv.xz",
-  "mnli": "mnli.train={0}/MNLI/train.sample10k.tsv.xz",
+  "qqp": {
+    "train": "QQP/train.sample9k.tsv.xz",
+    "dev": "QQP/dev.sample1k-from-train.tsv.xz",
+  },
+  "qnli": {"train": "QNLI/train.sample10k.tsv.xz"},
+  "mnli": {"train": "MNLI/train.sample10k.tsv.xz"},
 }
 
 
@@ -302,7 +302,8 @@ def glue_config(task, real_data, rows):
   c = finetune_glue.get_config(task)
   folder = real_data / "glue"
   c.finetune.data, c.finetune.rows = str(folder), rows
-  c.finetune.files = GLUE_FILES.get(task, "").format(folder)
+  for split, file in GLUE_FILES.get(task, {}).items():
+    c.finetune[split] = str(folder / file)
   return c
 
 
@@ -311,7 +312,8 @@ def glue_config(task, real_data, rows):
 @pytest.mark.parametrize("task", ["mnli", "stsb"])
 def test_trains_and_scores_every_kind_of_glue(task, vocab, real_data, tmp_path):
   c = glue_config(task, real_data, rows=96)
-  c.model.variant, c.data.vocab = runs.ONE_LAYER, str(vocab)
+  c.update_from_flattened_dict(runs.ONE_LAYER)
+  c.data.vocab = str(vocab)
   c.finetune.epochs, c.finetune.seeds, c.finetune.export = 1.0, 1, "none"
   c.length, c.batch_size = 16, 64  # one length to compile for
   code, _ = run(c, tmp_path)
@@ -355,7 +357,8 @@ def test_writes_submissions_for_glue(vocab, tmp_path):
   lines = [make_row(i) for i in range(30)]
   (folder / "test.tsv").write_text("\n".join([header, *lines]) + "\n")
   c = finetune_glue.get_config("rte")
-  c.model.variant, c.data.vocab = runs.ONE_LAYER, str(vocab)
+  c.update_from_flattened_dict(runs.ONE_LAYER)
+  c.data.vocab = str(vocab)
   change_config(c, {"data": str(folder.parent), "seeds": 2, "epochs": 1.0})
   change_config(c, {"predict_test": True, "export": "none"})
   run(c, tmp_path / "work")
@@ -399,8 +402,8 @@ def test_an_exported_classifier_gives_the_same_answers_in_transformers(
     ({"labels": "good,fine"}, DataError, r"train.csv:\d+.*bad"),
     ({"kind": "score"}, DataError, r"train.csv:\d+"),
     ({"metric": "bleu"}, InputError, "bleu"),
-    ({"files": "train=x"}, InputError, "dev"),
-    ({"files": "trian=x dev=y"}, InputError, "trian"),
+    ({"dev": ""}, InputError, "finetune.dev names no file"),
+    ({"test": "x"}, InputError, "finetune.test=.x. would not be used"),
     ({"tasks": "mrpc,own"}, InputError, "finetune.tasks"),
     ({"epochs": 0.0}, InputError, "finetune.epochs"),
     ({"lrs": (1e-3,)}, InputError, "finetune.lrs"),
@@ -431,6 +434,17 @@ def test_a_dry_run_describes_a_network_and_the_missing_runs(shared_finetuning):
   assert "drawn at random" in printed and "1 layers of 32 units" in printed
   assert f"train: {root}/train.csv; dev: {root}/dev.jsonl; 6 ep" in printed
   assert "0 to 2; 1 of 3 runs are to train" in printed
+
+
+def test_sizes_of_weights_are_not_changed(vocab, files, tmp_path):
+  model = pretrain.make_bert(vocab_size=tiny.V, variant="tiny")
+  c = own_config(vocab, files, model__variant="init", model__width=64)
+  c.init = str(weight_files.write_export(tmp_path, model))
+  with pytest.raises(InputError, match="model.width=64 does not go with"):
+    start.resolve(parse_options(c.to_dict()), print)
+  c.model.width = 0
+  with pytest.raises(InputError, match="model.layers=1 does not go with"):
+    start.resolve(parse_options(c.to_dict()), print)
 
 
 def test_a_dry_run_needs_neither_weights_nor_data(tmp_path, monkeypatch):

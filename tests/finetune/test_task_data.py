@@ -36,10 +36,6 @@ def check_files(c):
   task_data.check_files(parse_options(c.to_dict()))
 
 
-def parse_files(c, name):
-  return task_data.parse_files(parse_options(c.to_dict()), name)
-
-
 def glue_config(folder, name="mrpc", **more):
   """Writes the two files of a task and returns a config for it."""
   c = finetune_glue.get_config(name)
@@ -200,67 +196,50 @@ def test_named_files_replace_the_official_ones(tmp_path):
   set_ = datasets.Dataset.from_dict(rows)
   datasets.DatasetDict(validation=set_).save_to_disk(str(tmp_path / "set"))
   train = write_squad(tmp_path / "x.json")
-  c.finetune.files = f"train={train} dev=hf:{tmp_path}/set"
+  c.finetune.train, c.finetune.dev = train, f"hf:{tmp_path}/set"
   assert read_data(c, "squad").dev.golds == (("b",),)
 
 
-# --- finetune.files
+# --- files of a split
 
 
-def test_files_are_for_one_task_or_for_all():
-  c = finetune_glue.get_config("mrpc,rte")
-  assert parse_files(c, "mrpc") == {}
-  c.finetune.files = (
-    "dev=x.tsv mrpc.dev=y.tsv mrpc.train='a b.tsv'"
-    " rte.train='hf:a/b split=train'"
-  )
-  check_files(c)
-  assert parse_files(c, "mrpc") == {"dev": "y.tsv", "train": "a b.tsv"}
-  assert parse_files(c, "rte") == {
-    "dev": "x.tsv",
-    "train": "hf:a/b split=train",
-  }
-  c.finetune.files, c.finetune.predict_test = "rte.test=a=b.tsv", True
-  check_files(c)
-  assert parse_files(c, "rte") == {"test": "a=b.tsv"}
-
-
-@pytest.mark.parametrize(
-  ("files", "message"),
-  [
-    ("mrpcc.dev=/nope", "'mrpcc.dev=...' names no.* mrpc, rte"),
-    ("mrpc.dev_mismatched=x", "'mrpc.dev_mismatched=...' names no split"),
-    ("trian=x", "'trian=...' names no split"),
-    ("mrpc.test=x", "'mrpc.test=...' names no .*predict_test=True"),
-    ("dev=x dev=y", "has dev= twice"),
-    ("dev", "is not of the form SPLIT=FILE"),
-    ("mrpc.dev=", "is not of the form"),
-    ("dev='x", "quote without its partner"),
-  ],
-)
-def test_rejects_files_that_would_not_be_used(tmp_path, files, message):
-  c = glue_config(tmp_path, files=files, tasks="mrpc,rte")
-  with pytest.raises(InputError, match=f"finetune.files.*{message}"):
+def refuse(c, match):
+  with pytest.raises(InputError, match=match):
     check_files(c)
 
 
-def test_splits_depend_on_the_task():
-  def refuse(c, match):
-    with pytest.raises(InputError, match=match):
-      check_files(c)
+def test_files_are_those_of_a_single_task(tmp_path):
+  c = glue_config(tmp_path, dev="x.tsv", tasks="mrpc,rte")
+  refuse(c, "finetune.dev is the file of one task, .*'mrpc,rte' names 2")
+  c.finetune.tasks, c.finetune.train = "mrpc", "hf:a/b split=train"
+  check_files(c)
+  text = task_data.describe_task(parse_options(c.to_dict()), "mrpc")
+  assert "train: hf:a/b split=train; dev: x.tsv (missing)" in text
 
+
+def test_files_that_would_not_be_used_are_refused(tmp_path):
+  c = glue_config(tmp_path, test="x.tsv")
+  refuse(c, "finetune.test='x.tsv' would not be used.*predict_test=True")
+  c.finetune.predict_test = True
+  check_files(c)
   c = finetune_squad.get_config()
-  c.finetune.files, c.finetune.predict_test = "test=x.json", True
-  refuse(c, "splits of squad are train, dev")
+  c.finetune.test, c.finetune.predict_test = "x.json", True
+  refuse(c, "finetune.test='x.json' would not be used.*SQuAD")
+
+
+def test_an_own_task_needs_its_files():
   c = finetune_own.get_config()
   c.finetune.text, c.finetune.predict_test = "text", True
-  c.finetune.files = "train=y.csv dev=z.csv"
-  refuse(c, "names no file for test")
-  c.finetune.files += " test=x.csv"
+  c.finetune.train = "y.csv"
+  refuse(c, "finetune.dev names no file")
+  c.finetune.dev = "z.csv"
+  refuse(c, "finetune.test names no file.*--config.finetune.test=FILE")
+  c.finetune.test = "x.csv"
   check_files(c)
+
+
+def test_a_data_set_of_all_splits_names_none():
   c = finetune_glue.get_config("mnli")
-  c.finetune.files = "dev_mismatched=x.tsv"
-  check_files(c)
   c.finetune.data = (
     "hf:nyu-mll/glue split=train"  # the dev set would be the same
   )

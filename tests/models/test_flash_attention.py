@@ -171,7 +171,7 @@ def test_losses_of_a_training_are_those_of_xla(
 ):
   """Four steps on random rows, and random synonyms; XLA on one device."""
   c = config.get_config(arg)
-  c.model.variant = runs.ONE_LAYER
+  c.update_from_flattened_dict(runs.ONE_LAYER)
   c.model.dropout = c.model.attention_dropout = 0.1
   c.data.layout, c.batch_size, c.data.vocab_size = layout, 4, 500
   c.data.sources = "texts"

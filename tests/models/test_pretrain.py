@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from support import tiny
-from truenegs_jax.models import encoder, pretrain
+from truenegs_jax.models import pretrain
 from truenegs_jax.runtime.errors import InputError
 
 # Compiles in half the time.
 quick_jit = functools.partial(
   jax.jit, compiler_options={"xla_backend_optimization_level": 0}
 )
-NARROW = "embedding_size=128 width=32 layers=1 heads=1 ffn=9"
+NARROW = {"width": 32, "layers": 1, "heads": 1, "ffn": 9}
 
 
 @functools.cache
@@ -104,7 +104,7 @@ def test_a_generator_without_projection_has_half_the_layers():
   assert model.generator_config.layers == 3
   for sizes in (
     {"generator_multiplier": 0.25},
-    {"generator_multiplier": 1, "generator_variant": NARROW},
+    {"generator_multiplier": 1, "generator_sizes": NARROW},
   ):
     with pytest.raises(InputError, match=r"generator: width=.*multiplier=1,"):
       make(**sizes)
@@ -146,58 +146,40 @@ def test_initial_weights_are_cut_at_two_deviations():
   assert np.std(table) == pytest.approx(0.0176, rel=0.1)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("variant", ["small", "large"])
-def test_a_list_of_sizes_equals_the_variant_of_these_sizes(variant):
-  fields = encoder.VARIANTS[variant]
-  size_list = " ".join(f"{name}={x}" for name, x in fields.items())
-  make = functools.partial(
-    pretrain.make_electra, vocab_size=100, generator_multiplier=0.5
-  )
-  assert make(variant=size_list) == make(variant=variant)
-  typed = make(variant=f"type_vocab_size=3 {size_list}")
-  assert pretrain.param_shapes(typed)["embeddings"]["type"].shape[0] == 3
-
-
 SIZES = dict(embedding_size=8, width=12, layers=1, heads=3, ffn=7)
-NO_LIST = "is neither a name nor a list of sizes"
+make_pair = functools.partial(
+  pretrain.make_electra, vocab_size=9, generator_multiplier=0.5
+)
 
 
-def make_size_list(**changed):
-  return " ".join(f"{k}={x}" for k, x in {**SIZES, **changed}.items() if x)
+@pytest.mark.parametrize("variant", ["init", "small"])
+def test_sizes_replace_those_of_the_variant(variant):
+  model = make_pair(variant=variant, type_vocab_size=3, **SIZES)
+  sizes = dataclasses.asdict(model.discriminator_config)
+  assert sizes | SIZES | {"type_vocab_size": 3} == sizes
+
+
+def test_sizes_of_a_generator_follow_from_those_that_are_set():
+  def sizes(**given):
+    c = make_pair(variant="base", generator_sizes=given).generator_config
+    return c.width, c.layers, c.heads, c.ffn
+
+  assert sizes() == (384, 12, 6, 1_536)
+  assert sizes(width=128, layers=0) == (128, 12, 2, 512)
+  assert sizes(layers=3, heads=3, ffn=10) == (384, 3, 3, 10)
 
 
 @pytest.mark.parametrize(
-  ("variant", "match"),
+  ("changes", "match"),
   [
-    (make_size_list(heads=""), NO_LIST + ".*embedding_size=.*type_vocab_size="),
-    (make_size_list(depth=3), "no option depth=.*type_vocab_size"),
-    (make_size_list() + " ffn=7", "ffn= twice"),
-    (make_size_list(layers="0"), "layers=0 must be from 1"),
-    (make_size_list(width="1" * 5_000), "width=1.* must be a whole number"),
-    (make_size_list(heads=5), "5 heads do not divide a width of 12"),
+    ({"variant": "smal"}, "^model.variant='smal'.* small, .* or init"),
+    ({"heads": 5}, "^model: 5 heads do not divide a width of 12"),
+    ({"generator_sizes": {"heads": 5}}, "^generator: 5 heads.* width of 6"),
   ],
 )
-@pytest.mark.parametrize("name", ["model.variant", "generator.variant"])
-def test_an_invalid_variant_is_an_error_with_its_key(name, variant, match):
-  network, _ = name.split(".")
-  argument = "variant" if network == "model" else "generator_variant"
-  variants = dict.fromkeys(("variant", "generator_variant"), make_size_list())
-  variants[argument] = variant
-  network_or_key = network if "divide" in match else name
-  with pytest.raises(InputError, match=f"^{network_or_key}.*{match}"):
-    pretrain.make_electra(vocab_size=9, generator_multiplier=1, **variants)
-
-
-@pytest.mark.parametrize("name", ["embedding_size", "type_vocab_size"])
-def test_embeddings_of_another_size_are_an_error(name):
-  with pytest.raises(InputError, match=f"generator.variant=.* {name}=5"):
-    pretrain.make_electra(
-      vocab_size=9,
-      variant=make_size_list(),
-      generator_multiplier=0.5,
-      generator_variant=make_size_list(**{name: 5}),
-    )
+def test_sizes_that_do_not_fit_are_an_error(changes, match):
+  with pytest.raises(InputError, match=match):
+    make_pair(**{"variant": "small", **SIZES, **changes})
 
 
 @pytest.mark.parametrize("name", ["resnet", "layers", "", "../encoder", "a\0b"])

@@ -47,7 +47,7 @@ def inputs(shared_pretraining):
 def make_result(inputs, num_devices, **values):
   """Returns the result of a training to random parameters, on a mesh."""
   values = {
-    "model__variant": runs.ONE_LAYER,
+    **runs.ONE_LAYER,
     "data__vocab": inputs.folder / "vocab.txt",
     "eval__search_rows": ROWS,
     "eval__cases": 5_000,

@@ -34,12 +34,11 @@ CASE = findings.Case(
   *WORDS[:2],
   0.97,
   WORDS,
-  {"wordnet": "wrong"},
 )
 TABLES = [
   evaluate.verdict_table(make_verdict(0.0123)),
   evaluate.verdict_table(make_verdict(math.inf)),
-  findings.render_cases(findings.Search(10, 1, ("x",), [CASE]), [CASE]),
+  findings.render_cases(findings.Search(10, 1, "x", [CASE]), [CASE]),
   evaluate.fills_table([evaluate.MaskFill(CASE.sentence, WORDS, [0.1] * 3)]),
 ]
 

@@ -2,13 +2,14 @@
 
 import base64
 import hashlib
-import html.parser
 import importlib.resources
 import json
 import re
 
+import numpy as np
 import pytest
 
+from support.html_tables import Parser, read_rows
 from support.report_workdirs import (
   HOSTILE,
   HOSTILE_IMAGE,
@@ -17,50 +18,77 @@ from support.report_workdirs import (
 )
 from truenegs_jax.report import page
 from truenegs_jax.report.compare import compare
-from truenegs_jax.report.write import read_workdirs
-
-
-class Parser(html.parser.HTMLParser):
-  """Collects scripts and tags as a browser sees them."""
-
-  def __init__(self):
-    super().__init__()
-    self.scripts, self.tags, self.title = [], [], ""
-    self._open = None
-
-  def handle_starttag(self, tag, attributes):
-    self.tags.append((tag, dict(attributes)))
-    self._open = tag
-    if tag == "script":
-      self.scripts.append("")
-
-  def handle_endtag(self, tag):
-    self._open = None
-
-  def handle_data(self, data):
-    if self._open == "script":
-      self.scripts[-1] += data
-    if self._open == "title":
-      self.title += data
+from truenegs_jax.report.write import read_workdir, read_workdirs
 
 
 def render(tmp_path, name):
   folder = write_pretraining(tmp_path / name)
-  parser = Parser()
-  parser.feed(page.render(read_workdirs([folder])))
-  return parser
+  return Parser(page.render(read_workdirs([folder])))
 
 
-@pytest.mark.parametrize("name", ["run", "{{DATA}}", "<b>&amp;"])
-def test_texts_are_data_whatever_they_contain(tmp_path, name):
+@pytest.mark.parametrize(
+  "name", ["run", "@@DATA@@", "<b>&amp;", "<script>alert(1)<", "a--><b>"]
+)
+def test_texts_are_texts_whatever_they_contain(tmp_path, name):
   parser = render(tmp_path, name)
   assert parser.title == name
-  assert [tag for tag, _ in parser.tags].count("script") == 4
-  data = json.loads(parser.scripts[0])
-  _, corrections, *_ = data["runs"][0]["sections"]
-  cases = corrections["blocks"][-1]["rows"]
-  assert cases[0][:2] == [HOSTILE, HOSTILE_IMAGE]
-  assert data["runs"][0]["facts"]["steps"] == HOSTILE
+  assert [tag for tag, _ in parser.tags].count("script") == 3
+  assert not {"img", "b"} & {tag for tag, _ in parser.tags}
+  [curve] = json.loads(parser.scripts[0])["curves"]
+  assert curve["label"] == name
+  [cases] = [x for x in parser.tables if "prediction" in x[0]]
+  assert cases[1][1:3] == [HOSTILE, HOSTILE_IMAGE]
+
+
+def test_names_of_attributes_and_all_their_values_are_escaped():
+  text = page.tag("p", "<", page.tag("b", "&"), title="\"'><")
+  assert text == '<p title="&quot;&#x27;&gt;&lt;">&lt;<b>&amp;</b></p>'
+  assert page.tag("p", page.Html("<i>") + "<u>") == "<p>&lt;i&gt;&lt;u&gt;</p>"
+
+
+def test_the_charts_and_tables_show_the_values_of_the_records(tmp_path):
+  folder = write_pretraining(tmp_path / "run")
+  parser = Parser(page.render(read_workdirs([folder])))
+  lines = (folder / "metrics.jsonl").read_text().splitlines()
+  records = [json.loads(line) for line in lines]
+  [curve] = json.loads(parser.scripts[0])["curves"]
+  for split, columns in curve["splits"].items():
+    own = [x for x in records if x["split"] == split]
+    for name, values in columns.items():
+      if name != "hours":
+        scale = 100 if name == "corrected_of_slots" else 1
+        expected = [scale * x[name] for x in own]
+        assert values == pytest.approx(expected, rel=1e-5)
+  shown = {tuple(row) for rows in parser.tables for row in rows}
+  assert ("MLM, [MASK] (nats/slot)", "held-out", "7.5") in shown
+  assert ("Peak memory (GiB)", "train", "1.5") in shown
+  fields = {attributes.get("data-field") for _, attributes in parser.tags}
+  assert {"total", "mlm", "lr"} < fields and "auc" not in fields
+
+
+def test_values_of_many_curves_are_the_medians_of_their_groups(tmp_path):
+  scores = iter(range(10))
+  for arm in ("a", "b"):
+    for seed in range(5):
+      folder = tmp_path / f"runs/{arm}/seed-{seed}/pretrain"
+      folder.mkdir(parents=True)
+      record = {"step": 1, "time": 0, "split": "train", "auc": next(scores)}
+      (folder / "metrics.jsonl").write_text(json.dumps(record) + "\n")
+  (tmp_path / "config.json").write_text('{"task": "study"}')
+  [rows] = read_rows(page.render([read_workdir(tmp_path)]))
+  assert rows == [["Detection, AUC", "train", "2", "7"]]
+
+
+@pytest.mark.parametrize(
+  "value, text",
+  [
+    *((None, "–"), (float("nan"), "–"), (0.0, "0"), (61_440, "61,440")),
+    *((4.31249, "4.312"), (-0.000123456, "-0.0001235"), (1e-6, "1.00e-06")),
+    *((12_345.6, "12,346"), (99.9999, "100"), (0.5, "0.5")),
+  ],
+)
+def test_numbers_have_four_digits(value, text):
+  assert page.format_number(value) == text
 
 
 def test_the_policy_allows_the_scripts_of_the_page_and_no_network(tmp_path):
@@ -77,39 +105,58 @@ def test_the_policy_allows_the_scripts_of_the_page_and_no_network(tmp_path):
   assert re.findall("'sha256-(.*?)'", policy) == hashes
   assert policy.startswith("default-src 'none';")
   links = [a for _, a in parser.tags if "src" in a or "href" in a]
-  assert links == [{"rel": "icon", "href": "data:,"}]
+  assert links[0] == {"rel": "icon", "href": "data:,"}
+  ids = {a.get("id") for _, a in parser.tags}
+  assert {x["href"].removeprefix("#") for x in links[1:]} <= ids
+  assert len(links) == 7
 
 
 def test_vendored_files_are_those_of_their_checksums():
   folder = importlib.resources.files("truenegs_jax.report") / "vendor"
   lines = (folder / "SHA256SUMS").read_text().splitlines()
   expected = dict(reversed(line.split()) for line in lines)
-  assert len(expected) == 4
+  assert len(expected) == 2
   for name, digest in expected.items():
     content = (folder / name).read_bytes()
     assert hashlib.sha256(content).hexdigest() == digest
+
+
+def test_the_only_script_of_this_package_is_short():
+  script = importlib.resources.files("truenegs_jax.report") / "charts.js"
+  assert len(script.read_text().splitlines()) <= 100
 
 
 def test_pages_of_two_runs_name_what_differs(tmp_path):
   first = write_pretraining(tmp_path / "a" / "run", lr=1e-3)
   second = write_pretraining(tmp_path / "b" / "run", lr=2e-3)
   runs = read_workdirs([first, second, first / ".." / "run"])
-  *_, configs = compare(runs)
-  assert configs["rows"] == [["optim.lr", "0.001", "0.002"]]
-  assert [run.name for run in runs] == ["a/run", "b/run"]
+  *_, configs = read_rows(*compare(runs))
+  assert configs == [["optim.lr", "0.001", "0.002"]]
+  assert [run.name for run in runs] == [str(first), str(second)]
   assert len({curve.group for run in runs for curve in run.curves}) == 2
 
 
 def test_seeds_of_a_fine_tuning_share_a_colour_beside_published_scores(
-  tmp_path,
+  tmp_path, monkeypatch
 ):
+  shown = []
+  monkeypatch.setattr(page, "dots", lambda *x: shown.append(x) or page.Html())
   [run] = read_workdirs([write_finetuning(tmp_path / "rte")])
   assert {curve.group for curve in run.curves} == {"rte"}
   assert len(run.curves) == 3
-  dots = run.sections[0].blocks[0]
-  own, published = dots["groups"]
+  [(_, (own, published))] = shown
   assert own["points"] == [60.0, 62.0, 70.0]
   assert own["median"] == 62.0
   # Student's t with two degrees of freedom: 4.3027 * 5.2915 / sqrt(3).
   assert own["high"] - own["low"] == pytest.approx(2 * 13.145, abs=1e-2)
   assert published["points"] == [68.5]
+
+
+def test_dots_are_at_their_places_on_the_scale():
+  drawn = page.dots("t", [{"label": "a", "points": [50.0, 60.0, 70.0]}])
+  places = re.findall(r'"dot" style="left: ([\d.]+)%', drawn)
+  ticks = re.findall(r'class="" style="left: ([\d.]+)%">([\d.]+)<', drawn)
+  positions, values = np.array(ticks, float).T
+  expected = np.interp([50, 60, 70], values, positions)
+  assert [float(x) for x in places] == pytest.approx(expected, abs=1e-3)
+  assert "dot" in page.dots("t", [{"label": "a", "points": [1.0]}])

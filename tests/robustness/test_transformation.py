@@ -1,11 +1,11 @@
-"""Tests transformed sets, edits of texts, and TextFlint's text of tokens."""
+"""Tests transformed sets and TextFlint's text of tokens."""
 
 import random
 
 import pytest
 
+from support.spacy_tokens import tag_words
 from truenegs_jax.robustness import transformation as lib
-from truenegs_jax.robustness.annotate import Token
 from truenegs_jax.tasks.task import Example, Question
 
 
@@ -80,9 +80,8 @@ def test_answers_move_with_their_tokens(answer, new):
   context = "( Two  dogs )"
   start = context.index(answer)
   question = Question("q", "Who?", context, ((answer, start),), "file")
-  spans = [(0, 1), (2, 5), (7, 11), (12, 13)]
-  words = [context[a:b] for a, b in spans]
-  tokens = [Token(context[a:b], a, b, "NN") for a, b in spans]
+  tokens = tag_words(context, r"\S+", "NN")
+  words = [token.text for token in tokens]
   places = lib.find_answers(question, tokens)
   if new is None:
     with pytest.raises(lib.Refused, match=lib.ILLEGAL):
@@ -95,6 +94,6 @@ def test_answers_move_with_their_tokens(answer, new):
 
 def test_answers_without_tokens_are_refused():
   question = Question("q", "Who?", "a  b", ((" ", 2),), "file")
-  tokens = [Token("a", 0, 1, "NN"), Token("b", 3, 4, "NN")]
+  tokens = tag_words("a  b", r"\S+", "NN")
   with pytest.raises(lib.Refused, match=lib.ILLEGAL):
     lib.find_answers(question, tokens)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
+from scipy import fft, stats
 
 from support import runs
 from truenegs_jax.runtime import rng
@@ -94,6 +95,104 @@ def test_decisions_of_a_line_are_uncorrelated_at_every_lag():
     squares = sums**2 / (2048 - lag)
     error = squares.std() / np.sqrt(squares.size)
     assert abs(squares.mean() - 1) < 5 * error, lag
+
+
+STRIDE = 0x9E3779B1
+
+
+def decide_with_one_stride(place, words, rate):
+  """Decides like `is_kept`, but both products have the same stride."""
+  first, second = words
+  bits = (first ^ place * jnp.uint32(STRIDE)) * (
+    second + place * jnp.uint32(STRIDE)
+  )
+  return bits >= jnp.uint32(int(rate * 2**32))
+
+
+def decide_with_one_factor(place, words, rate):
+  """Decides like `is_kept`, but with one factor for a whole line."""
+  first, second = words
+  bits = (first ^ place * jnp.uint32(STRIDE)) * (second | 1)
+  return bits >= jnp.uint32(int(rate * 2**32))
+
+
+def measure_lags(z_NxL):
+  """Measures by how many errors lines depend on themselves at each lag.
+
+  Sums over a line are squared, as their signs differ from line to line.
+  """
+  count, length = z_NxL.shape
+  pairs_L = length - np.arange(1, length // 2)
+  total_L = np.zeros(len(pairs_L))
+  total_square_L = np.zeros(len(pairs_L))
+  for z_1024xL in np.split(z_NxL, range(1024, count, 1024)):
+    power_1024xF = abs(fft.rfft(z_1024xL, 2 * length)) ** 2
+    sums_1024xL = fft.irfft(power_1024xF)[:, 1 : length // 2]
+    squares_1024xL = sums_1024xL**2 / pairs_L
+    total_L += squares_1024xL.sum(axis=0)
+    total_square_L += (squares_1024xL**2).sum(axis=0)
+  mean_L = total_L / count
+  errors_L = np.sqrt((total_square_L / count - mean_L**2) / count)
+  return (mean_L - 1) / errors_L
+
+
+def find_p_values(drop_NxL, rate):
+  """Tests whether decisions are independent and have a rate; p-values."""
+  z_NxL = ((drop_NxL - rate) / np.sqrt(rate * (1 - rate))).astype(np.float32)
+  count, length = z_NxL.shape
+  shares_N = z_NxL.sum(axis=1) / np.sqrt(length)
+  shares_L = z_NxL.sum(axis=0) / np.sqrt(count)
+  lags_L = measure_lags(z_NxL)
+  next_N = (z_NxL[1:] * z_NxL[:-1]).sum(axis=1) / np.sqrt(length)
+  p_values = {
+    "shares of lines": stats.chi2.sf((shares_N**2).sum(), count),
+    "shares of places": stats.chi2.sf((shares_L**2).sum(), length),
+    "likeness of lines": stats.chi2.sf((next_N**2).sum(), count - 1),
+    "any lag": min(1, 2 * stats.norm.sf(abs(lags_L).max()) * lags_L.size),
+    "all lags": stats.norm.sf(lags_L.sum() / np.sqrt(lags_L.size)),
+  }
+  blocks = {
+    "8 places": drop_NxL.reshape(-1, 8),
+    "8 lines": drop_NxL.T.reshape(-1, 8),
+    "2 lines of 4": np.moveaxis(
+      drop_NxL.reshape(count // 2, 2, length // 4, 4), 1, 2
+    ).reshape(-1, 8),
+  }
+  ones_256 = np.bitwise_count(np.arange(256))
+  probs_256 = rate**ones_256 * (1 - rate) ** (8.0 - ones_256)
+  for name, bits_Mx8 in blocks.items():
+    patterns_M = np.packbits(bits_Mx8, axis=1).ravel()
+    counts_256 = np.bincount(patterns_M, minlength=256)
+    is_frequent = probs_256 * len(patterns_M) >= 10
+    expected = probs_256[is_frequent] * len(patterns_M)
+    chi_square = ((counts_256[is_frequent] - expected) ** 2 / expected).sum()
+    p_values[name] = stats.chi2.sf(chi_square, is_frequent.sum())
+  return p_values
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rate", [0.1, 0.5])
+def test_statistics_of_50_million_decisions_find_nothing(rate):
+  drop = dropped(keys(96, step=3, seed=1), (128, 4096), rate, site=5)
+  p_values = find_p_values(drop.reshape(-1, 4096), rate)
+  assert min(p_values.values()) > 1e-4, p_values
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  ("decide", "rate", "statistic"),
+  [
+    (decide_with_one_stride, 0.5, "any lag"),
+    (decide_with_one_factor, 0.1, "all lags"),
+  ],
+)
+def test_statistics_of_decisions_find_weaker_hashes(
+  monkeypatch, decide, rate, statistic
+):
+  monkeypatch.setattr(rng, "is_kept", decide)
+  drop = dropped(keys(96, step=3, seed=1), (128, 4096), rate, site=5)
+  p_values = find_p_values(drop.reshape(-1, 4096), rate)
+  assert p_values[statistic] < 1e-9, p_values
 
 
 # The counter is multiplied by the golden ratio, so that the products nearly

@@ -9,7 +9,7 @@ from scipy import stats
 
 from truenegs_jax.stats import intervals
 from truenegs_jax.stats.intervals import compare_runs, compare_scores
-from truenegs_jax.study.scores import Score, group_runs
+from truenegs_jax.study.tables import Score, group_runs
 
 KEYS = [("mrpc", "accuracy"), ("rte", "accuracy")]
 
@@ -117,6 +117,40 @@ def test_only_seeds_of_both_arms_with_all_tasks_count():
   one = compare([x for x in ours if x.seed == 1], theirs, 2)
   assert (one.seeds, one.half_width) == (1, None)
   assert compare([], theirs, 2) is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_right", [False, True])
+@pytest.mark.parametrize(
+  ("seeds", "runs", "shares"),
+  [
+    (2, 1, (1.0, 0.0, 0.0)),
+    (2, 1, (0.8, 0.0, 0.2)),
+    (3, 1, (0.3, 0.2, 0.5)),
+    (3, 3, (0.5, 0.5, 0.0)),
+    (10, 3, (0.1, 0.1, 0.8)),
+  ],
+)
+def test_intervals_of_studies_cover_the_true_difference(
+  is_right, seeds, runs, shares
+):
+  """The variance has shares of seeds, fine-tunings and examples."""
+  rng = np.random.default_rng(0)
+  shape = (2, seeds, 1, runs, 300)
+  counts = np.array([seeds, seeds * runs, 300])
+  seed, run, example = np.sqrt(2 * np.array(shares) * counts)
+  is_covered = []
+  for _ in range(1_000):
+    mean = 50 + seed * rng.normal(size=(2, seeds, 1, 1, 1))
+    mean = mean + run * rng.normal(size=(*shape[:4], 1))
+    mean = mean + example * rng.normal(size=(2, 1, 1, 1, 300))
+    score = mean + 20 * rng.normal(size=shape)
+    if is_right:
+      score = 100.0 * (100 * rng.random(shape) < mean)
+    difference = compare(*score)
+    is_covered.append(abs(difference.value) <= difference.half_width)
+  # 0.93 to 0.973, and 2 standard errors.
+  assert 0.925 <= np.mean(is_covered) <= 0.98
 
 
 def compare_models(*models_SxN, **options):

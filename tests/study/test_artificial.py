@@ -85,11 +85,20 @@ def test_languages_without_synonyms_are_skipped(modules):
 
 @pytest.mark.slow
 def test_the_program_measures_models_on_the_languages_of_their_seeds(tmp_path):
-  lexicon = "negatives.sources='pairs path={language}/lexicon-50-100.tsv'"
+  config = tmp_path / "study.py"
+  config.write_text(
+    "import runpy\n"
+    f"study = runpy.run_path({str(STUDY / 'study.py')!r})\n"
+    "def get_config():\n"
+    "  c = study['get_config']('all')\n"
+    "  c.study.arms = {'a': c.study.arms['hc_p50']}\n"
+    "  c.study.overrides = {'steps': 4, 'optim.warmup_steps': 1,"
+    " 'eval.rows': 8}\n"
+    "  return c\n"
+  )
   command = [
     *(sys.executable, str(STUDY / "run.py"), f"--workdir={tmp_path}"),
-    *("--seeds=1", "--rows=300", f"--arms=a=hc {lexicon}"),
-    "--overrides=steps=4 optim.warmup_steps=1 eval.rows=8",
+    *("--seeds=1", "--rows=300", f"--study={config}"),
   ]
   subprocess.run(command, check=True)
   with (tmp_path / "measures.csv").open() as file:

@@ -11,19 +11,18 @@ import pytest
 from rich.console import Console
 
 from support import bucket_servers, runs, word_task
-from truenegs_jax.config.flags import parse_config
-from truenegs_jax.config.grammar import quote
+from truenegs_jax.config.tables import make_config
 from truenegs_jax.runtime.paths import open_path
-from truenegs_jax.study import drive, plan
+from truenegs_jax.study import parts as parts_lib
 from truenegs_jax.study import run as study_run
-from truenegs_jax.study.drive import Part, State
+from truenegs_jax.study.parts import Part, State
 from truenegs_jax.workdir import lock
 
 pytestmark = [
   pytest.mark.slow,
   pytest.mark.filterwarnings("ignore:Sending a large body"),
 ]
-KEY = drive.part_key("a", 0, "pretrain")
+KEY = parts_lib.part_key("a", 0, "pretrain")
 # Writes its output, or fails while the object "fails" is there.
 CODE = """
 import http.client, sys, time, urllib.parse
@@ -76,14 +75,14 @@ def part(bucket):
 
 def test_a_part_that_failed_is_repeated(bucket, root, part, console):
   bucket.write("fails", b"")
-  assert drive.run_parts([part], root, console) == 3
+  assert parts_lib.run_parts([part], root, console) == 3
   failed = json.loads(bucket.read(f"study/{KEY}/failed.json"))
   assert failed == {"code": 3, "line": "error: it is broken"}
-  assert drive.read_states([part], root) == {KEY: State.FAILED}
-  assert f"See '{root / KEY}/log.txt'" in drive.describe_failure(part, root)
+  assert parts_lib.read_states([part], root) == {KEY: State.FAILED}
+  assert f"See '{root / KEY}/log.txt'" in parts_lib.describe_failure(part, root)
   bucket.delete("fails")
-  assert drive.run_parts([part], root, console) == 0
-  assert drive.read_states([part], root) == {KEY: State.DONE}
+  assert parts_lib.run_parts([part], root, console) == 0
+  assert parts_lib.read_states([part], root) == {KEY: State.DONE}
   log = bucket.read(f"study/{KEY}/log.txt").decode().splitlines()
   assert [x for x in log if x.startswith(("this", "error"))] == [
     f"this is {KEY}",
@@ -91,64 +90,52 @@ def test_a_part_that_failed_is_repeated(bucket, root, part, console):
     f"this is {KEY}",
   ]
   before = {x: bucket.read(x) for x in bucket.list()}
-  assert drive.run_parts([part], root, console) == 0
+  assert parts_lib.run_parts([part], root, console) == 0
   assert before == {x: bucket.read(x) for x in bucket.list()}
 
 
-def test_a_part_that_runs_elsewhere_is_left_to_it(
-  bucket, root, part, console, monkeypatch
-):
-  monkeypatch.setenv(lock.TAKEOVER_VARIABLE, "2")
+def test_a_part_that_runs_elsewhere_is_left_to_it(bucket, root, part, console):
   other = lock.BucketLease()
-  other.acquire(root / KEY / drive.LOCK)
-  monkeypatch.setattr(drive, "TAKEOVER_SECS", 1)
-  assert drive.read_states([part], root) == {KEY: State.RUNNING}
-  assert drive.run_parts([part], root, console) == 0
-  assert drive.run_part(part, root / KEY, console) == 0
-  assert bucket.list() == [f"study/{KEY}/part.lock"]
+  other.acquire(root / KEY / "lock")
+  assert parts_lib.read_states([part], root) == {KEY: State.RUNNING}
+  assert parts_lib.run_parts([part], root, console) == 0
+  assert bucket.list() == [f"study/{KEY}/lock"]
   other.close()
-  assert drive.run_parts([part], root, console) == 0
-  assert drive.read_states([part], root) == {KEY: State.DONE}
-
-
-def test_a_part_whose_process_was_killed_is_repeated(
-  bucket, root, part, console, monkeypatch
-):
-  monkeypatch.setenv(lock.TAKEOVER_VARIABLE, "1")
-  for name in (drive.LOCK, "lock"):
-    killed = lock.BucketLease()
-    killed.acquire(root / KEY / name)
-    killed._ended.set()  # it renews no more
-  assert drive.read_states([part], root) == {KEY: State.RUNNING}
-  assert drive.run_parts([part], root, console) == 0
-  assert drive.read_states([part], root) == {KEY: State.DONE}
+  assert parts_lib.run_parts([part], root, console) == 0
+  assert parts_lib.read_states([part], root) == {KEY: State.DONE}
 
 
 def test_a_study_that_is_stopped_has_the_models_of_local_runs(
   bucket, root, shared_pretraining, tmp_path, monkeypatch
 ):
   files = word_task.write_files(tmp_path)
-  own = f"'train={files}/train.csv dev={files}/dev.jsonl'"
   pairs = [
     flag.removeprefix("--config.").split("=", 1)
     for flag in shared_pretraining.values
   ]
-  values = {
-    "base": "electra_demo:runlocal",
-    "arms": "a=sr",
-    "seeds": 1,
-    "tasks": "own",
-    "finetune_seeds": 1,
-    "overrides": " ".join(f"{key}={quote(value)}" for key, value in pairs),
-    "finetune": f"length=16 finetune.files={own} finetune.text=text"
-    " finetune.epochs=1.0",
+  config = make_config("study")
+  config.study.base = "electra_demo:runlocal"
+  config.study.arms = {"a": {"words": "sr"}}
+  config.study.seeds = 1
+  config.study.tasks = "own"
+  config.study.finetune_seeds = 1
+  config.study.overrides = dict(pairs)
+  config.study.finetune = {
+    "length": 16,
+    "finetune.train": f"{files}/train.csv",
+    "finetune.dev": f"{files}/dev.jsonl",
+    "finetune.text": "text",
+    "finetune.epochs": 1.0,
   }
-  words = [f"--config.study.{key}={value}" for key, value in values.items()]
-  config = parse_config(["--config=study", *words])
+  saved = tmp_path / "config.json"
+  saved.write_text(config.to_json())
   for name, value in runs.make_environment(tmp_path / "cache").items():
     monkeypatch.setenv(name, value)
   process = subprocess.Popen(
-    [*plan.MAIN, "--config=study", *words, f"--workdir={root}"],
+    [
+      *(sys.executable, "-m", "truenegs_jax.main"),
+      *(f"--config={saved}", f"--workdir={root}"),
+    ],
     stdout=subprocess.PIPE,
     stderr=subprocess.STDOUT,
     text=True,

@@ -12,8 +12,8 @@ import time
 
 import pytest
 
-from truenegs_jax.study import drive, plan
-from truenegs_jax.study.drive import Part, State
+from truenegs_jax.study import parts as parts_lib
+from truenegs_jax.study.parts import Part, State
 
 SUPPORT = pathlib.Path(__file__).parents[1] / "support"
 CODES = {signal.SIGTERM: 75, signal.SIGINT: 130, signal.SIGKILL: -9}
@@ -36,7 +36,7 @@ class Drivers:
 
   def start(self, root, study):
     root.mkdir(exist_ok=True)
-    path = root / f"parts-{len(study)}-{study[0].arm}-{study[0].seed}.json"
+    path = root / f"parts-{len(study)}.json"
     path.write_text(json.dumps([dataclasses.asdict(part) for part in study]))
     return self.ask("start", root, path)
 
@@ -52,12 +52,12 @@ def drivers():
 
 
 def make_study(root, arms="ab", seeds=1, tasks=("x",), steps=4, fails=None):
-  """Makes parts in the order of `plan.make_plan`."""
+  """Makes parts in the order of `parts.make_parts`."""
   study = []
   for seed in range(seeds):
     for name in ("pretrain", *tasks):
       for arm in arms:
-        key = drive.part_key(arm, seed, name)
+        key = parts_lib.part_key(arm, seed, name)
         stand_in = str(SUPPORT / "study_part.py")
         words = root / key, root / "journal", key, steps
         code = (fails or {}).get(key, 0)
@@ -91,9 +91,8 @@ def check_journal(root, study):
   """Checks that each part ended once, after the part that it needs."""
   ended = []
   for event, name in read_journal(root):
-    assert event != "overlap"
     part = next(part for part in study if part.key == name)
-    needed = drive.part_key(part.arm, part.seed, part.needs)
+    needed = parts_lib.part_key(part.arm, part.seed, part.needs)
     assert not part.needs or needed in ended
     assert name not in ended, f"{event} of a finished part"
     if event == "end":
@@ -102,7 +101,7 @@ def check_journal(root, study):
 
 
 def is_idle(root, study):
-  return State.RUNNING not in drive.read_states(study, root).values()
+  return State.RUNNING not in parts_lib.read_states(study, root).values()
 
 
 @pytest.mark.slow
@@ -130,13 +129,12 @@ def test_a_part_ends_and_saves_with_its_driver(drivers, tmp_path):
   os.kill(driver, signal.SIGTERM)
   assert drivers.ask("wait", driver) == CODES[signal.SIGTERM]
   assert count(tmp_path, "stop") == [study[0].key]
-  assert [*drive.read_states(study, tmp_path).values()] == [State.MISSING]
+  assert [*parts_lib.read_states(study, tmp_path).values()] == [State.MISSING]
 
 
-def test_jobs_and_repeated_drivers_share_the_work(drivers, tmp_path):
+def test_drivers_of_the_same_command_share_the_work(drivers, tmp_path):
   study = make_study(tmp_path, steps=40)
-  shards = [plan.select_shard(study, f"{i}/2") for i in range(2)]
-  running = [drivers.start(tmp_path, x) for x in (*shards, study)]
+  running = [drivers.start(tmp_path, study) for _ in range(3)]
   time.sleep(0.2)
   os.kill(running[0], signal.SIGKILL)
   codes = [drivers.ask("wait", x) for x in running]
@@ -158,12 +156,12 @@ def test_failures(drivers, tmp_path, fails, code, state):
   bad = "runs/a/seed-0/pretrain"
   study = make_study(tmp_path, fails={bad: fails})
   assert drivers.run(tmp_path, study) == code
-  assert drive.read_states(study, tmp_path)[bad] == state
+  assert parts_lib.read_states(study, tmp_path)[bad] == state
   ended = [] if state == State.MISSING else ["pretrain", "x"]
   assert [x.rpartition("/")[2] for x in count(tmp_path, "end")] == ended
   if ended:
     [part] = [x for x in study if x.key == bad]
-    assert "it is broken" in drive.describe_failure(part, tmp_path)
+    assert "it is broken" in parts_lib.describe_failure(part, tmp_path)
   (tmp_path / bad / "fixed").touch()
   assert drivers.run(tmp_path, study) == 0
   repeated = state != State.DIVERGED

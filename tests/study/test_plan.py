@@ -2,7 +2,6 @@
 
 import io
 import itertools
-import json
 import random
 
 import pytest
@@ -10,16 +9,21 @@ from rich.console import Console
 
 from truenegs_jax.config.flags import parse_config
 from truenegs_jax.config.tables import Study
+from truenegs_jax.configs import study as study_config
 from truenegs_jax.runtime.errors import CheckpointError, InputError
-from truenegs_jax.study import drive, plan, run
+from truenegs_jax.study import parts as parts_lib
+from truenegs_jax.study import run
 
 DEMO = {
   "base": "electra_demo:runlocal",
-  "arms": "baseline=baseline; mask=hc masking.prob=0.25",
+  "arms": {
+    "baseline": {"words": "baseline"},
+    "mask": {"words": "hc", "masking.prob": 0.25},
+  },
   "seeds": 2,
   "tasks": "mrpc,squad1",
-  "robustness": "robustness.sets=typos",
-  "corrections": "corrections.text=wordnet",
+  "robustness": {"robustness.sets": "swap_synonyms"},
+  "corrections": {"corrections.text": "wordnet"},
 }
 
 
@@ -29,9 +33,10 @@ def console():
 
 
 def make_config(**changes):
-  values = {**DEMO, **changes}
-  flags = [f"--config.study.{name}={x}" for name, x in values.items()]
-  return parse_config(["--config=study", *flags])
+  c = study_config.get_config()
+  for name, value in {**DEMO, **changes}.items():
+    c.study[name] = value
+  return c
 
 
 def parse(part):
@@ -40,8 +45,8 @@ def parse(part):
 
 
 def make_parts(root, **changes):
-  study = Study.read(make_config(**changes).study)
-  return plan.make_plan(study, root).parts
+  study = Study.read(make_config(**changes).study.to_dict())
+  return parts_lib.make_parts(study, root)
 
 
 def dry_run(root, console, **changes):
@@ -52,47 +57,43 @@ def dry_run(root, console, **changes):
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_whole_comparisons_come_early_and_jobs_have_each_part_once(
-  tmp_path, seed
-):
+def test_whole_comparisons_come_early(tmp_path, seed):
   rng = random.Random(seed)
-  arms = [f"a{i}={rng.choice(['hc', 'sr'])}" for i in range(rng.randint(1, 4))]
+  arms = {
+    f"a{i}": {"words": rng.choice(["hc", "sr"])}
+    for i in range(rng.randint(1, 4))
+  }
   tasks = rng.sample(["mrpc", "rte", "squad1"], rng.randint(0, 3))
   study = make_parts(
     tmp_path,
-    arms="; ".join(arms),
+    arms=arms,
     seeds=(seeds := rng.randint(1, 3)),
     tasks=",".join(tasks),
-    robustness="robustness.sets=typos" if "squad1" in tasks else "",
-    corrections=rng.choice(["", "corrections.text=wordnet"]),
+    robustness=DEMO["robustness"] if "squad1" in tasks else {},
+    corrections=rng.choice([{}, DEMO["corrections"]]),
   )
   names = list(dict.fromkeys(part.name for part in study))
   assert names[: len(tasks) + 1] == ["pretrain", *tasks]
   order = [(part.seed, part.name, part.arm) for part in study]
-  arm_names = [arm.partition("=")[0] for arm in arms]
-  assert order == list(itertools.product(range(seeds), names, arm_names))
-  count = rng.randint(1, 5)
-  shards = [plan.select_shard(study, f"{i}/{count}") for i in range(count)]
-  keys = [part.key for shard in shards for part in shard]
-  assert sorted(keys) == sorted(part.key for part in study)
-  for shard in shards:
-    done = set()
-    for part in shard:
-      needed = plan.part_key(part.arm, part.seed, part.needs)
-      assert not part.needs or needed in done
-      done.add(part.key)
+  assert order == list(itertools.product(range(seeds), names, arms))
+  done = set()
+  for part in study:
+    needed = parts_lib.part_key(part.arm, part.seed, part.needs)
+    assert not part.needs or needed in done
+    done.add(part.key)
 
 
 def test_commands_have_the_words_values_and_seeds_of_their_arm(tmp_path):
   study = make_parts(
-    tmp_path, overrides="steps=40 data.sources='a {seed}.txt'", finetune_seeds=2
+    tmp_path,
+    overrides={"steps": 40, "data.sources": "'a {seed}.txt'"},
+    finetune_seeds=2,
   )
   by_key = {part.key.removeprefix("runs/"): part for part in study}
   part = by_key["mask/seed-1/pretrain"]
   c = parse(part)
   assert (c.steps, c.seed, c.masking.prob) == (40, 1, 0.25)
-  assert c.negatives.hard_correction and c.data.sources == "a 1.txt"
-  assert part.config == by_key["mask/seed-0/pretrain"].config  # with {seed}
+  assert c.negatives.hard_correction and c.data.sources == "'a 1.txt'"
   assert part.command[-1] == f"--workdir={tmp_path / part.key}"
   folder = str(tmp_path / "runs/mask/seed-1")
   part = by_key["mask/seed-1/squad1"]
@@ -107,19 +108,40 @@ def test_commands_have_the_words_values_and_seeds_of_their_arm(tmp_path):
 @pytest.mark.parametrize(
   "changes, message",
   [
-    ({"arms": "a=hcc"}, "study.arms, 'a'.*'hcc' is unknown"),
-    ({"arms": "a=hc masking.prob=2"}, "'a'.*masking.prob=2.0 is out of range"),
-    ({"arms": "a=hc seed=1"}, "study.arms, 'a'.*: seed cannot be set"),
-    ({"arms": "a=hc; A=sr"}, "has 'A' twice"),
-    ({"arms": "../a=hc"}, "'../a=hc' is not of the form NAME=WORDS"),
-    ({"arms": "; "}, "has no arm"),
-    ({"arms": "a='hc"}, "quote"),
+    (
+      {"arms": {"a": {"words": "hcc"}}},
+      "study.arms, 'a'.*'hcc' is unknown",
+    ),
+    (
+      {"arms": {"a": {"masking.prob": 2.0}}},
+      "masking.prob=2.0 is out of",
+    ),
+    (
+      {"arms": {"a": {"masking.prop": 0.2}}},
+      "no flag.*masking.prob",
+    ),
+    (
+      {"arms": {"a": {"masking.prob": "x"}}},
+      "masking.prob='x' must be",
+    ),
+    (
+      {"arms": {"a": {"seed": 1}}},
+      "study.arms, 'a'.*: seed cannot be set",
+    ),
+    (
+      {"arms": {"a": {}, "A": {}}},
+      "'[aA]' is no name of a folder of its own",
+    ),
+    ({"arms": {"a b": {}}}, "'a b' is no name of a folder"),
+    (
+      {"arms": {"a": "hc"}},
+      "'a' has 'hc'. Set a dict of keys",
+    ),
+    ({"arms": {}}, "has no arm"),
     ({"base": "corrections"}, "study.base has task='corrections'"),
-    ({"overrides": "steps"}, "study.overrides: 'steps' is not of the form"),
     ({"tasks": "mrpc,wnli"}, "study.tasks='wnli' is unknown.*squad1"),
     ({"tasks": "mrpc,rte"}, "fine-tuned on squad1, which is not in study.ta"),
-    ({"finetune": "finetune.window=0"}, "study.finetune: finetune.window"),
-    ({"shard": "2/2"}, "--config.study.shard=2/2 is not a job"),
+    ({"finetune": {"finetune.window": 0}}, "study.finetune: finetune.win"),
   ],
 )
 def test_mistakes_are_refused_before_anything_is_written(
@@ -131,27 +153,24 @@ def test_mistakes_are_refused_before_anything_is_written(
   assert not root.exists()
 
 
-def start(root, **changes):
-  """Writes what the parts of a study leave when they start."""
-  for part in make_parts(root, **changes):
-    (root / part.key).mkdir(parents=True, exist_ok=True)
-    record = json.dumps({"config": part.config})
-    (root / part.key / drive.RECORD).write_text(record)
+def start(root):
+  """Writes what a study saves when it starts."""
+  (root / "config.json").write_text(make_config().to_json())
 
 
 @pytest.mark.parametrize(
   "changes, expected",
   [
-    ({"overrides": "masking.prob=0.3"}, "masking.prob: 0.25 -> 0.3"),
-    ({"overrides": "init=weights"}, "init: '' -> 'weights'"),
-    ({"finetune": "finetune.data=glue"}, "finetune.data: 'hf:.*' -> 'glue'"),
+    ({"overrides": {"masking.prob": 0.3}}, "study.overrides"),
+    ({"finetune": {"finetune.data": "glue"}}, "study.finetune"),
+    ({"arms": {"mask": {"words": "sr"}}}, "study.arms, 'mask'.*'hc'.*'sr'"),
   ],
 )
-def test_changed_values_of_parts_are_refused(
+def test_changed_values_of_a_study_are_refused(
   tmp_path, console, changes, expected
 ):
   start(tmp_path)
-  with pytest.raises(CheckpointError, match=f"(?s)baseline.*{expected}"):
+  with pytest.raises(CheckpointError, match=f"(?s){expected}"):
     dry_run(tmp_path, console, **changes)
 
 
@@ -162,22 +181,27 @@ def test_a_study_may_grow_and_shrink(tmp_path, console):
     console,
     seeds=3,
     finetune_seeds=9,
-    overrides="log.every_steps=7",
-    arms="baseline=baseline; new=sr",
+    arms={"baseline": {"words": "baseline"}, "new": {"words": "sr"}},
     tasks="squad1,rte",
   )
   assert "mrpc" not in text and "rte" in text
 
 
 def test_the_packaged_study_has_the_papers_tables(tmp_path):
-  study = Study.read(parse_config(["--config=study"]).study)
-  planned = plan.make_plan(study, tmp_path)
-  assert planned.arms == ["baseline", "hc", "sr", "hc+sr"]
-  assert len(planned.parts) == 3 * 4 * 10
   for name, count in {
+    "study": 3 * 4 * 10,
     "study:runlocal": 2 * 2 * 2,
     "study_small": 10 * 6 * 12,
     "study_small:len512": 10 * 6 * 3,
   }.items():
-    study = Study.read(parse_config([f"--config={name}"]).study)
-    assert len(plan.make_plan(study, tmp_path).parts) == count
+    c = parse_config([f"--config={name}"]).study
+    study = Study.read(c.to_dict())
+    assert len(parts_lib.make_parts(study, tmp_path)) == count
+
+
+def test_a_saved_study_has_its_own_arms_alone(tmp_path):
+  path = tmp_path / "config.json"
+  path.write_text(make_config().to_json())
+  c = parse_config([f"--config={path}"])
+  assert c.study.arms == DEMO["arms"]
+  assert [*c.study.arms] == [*DEMO["arms"]]  # the first is the baseline

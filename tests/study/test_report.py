@@ -11,8 +11,9 @@ from rich.console import Console
 from truenegs_jax.config.flags import parse_config
 from truenegs_jax.config.tables import Study
 from truenegs_jax.finetune import results
-from truenegs_jax.study import drive, plan, run, scores
-from truenegs_jax.study.drive import State
+from truenegs_jax.study import parts as parts_lib
+from truenegs_jax.study import run, tables
+from truenegs_jax.study.parts import State
 from truenegs_jax.workdir import files
 
 CONFIG = parse_config(
@@ -20,9 +21,9 @@ CONFIG = parse_config(
     "--config=study:runlocal",
     "--config.study.tasks=mrpc",
     "--config.study.finetune_seeds=2",
-    "--config.study.corrections=",
   ]
 )
+STUDY = Study.read(CONFIG.study.to_dict() | {"corrections": {}})
 GOLDS = ["0", "1", "1", "0"]
 
 
@@ -52,14 +53,14 @@ def save_result(folder, seed, secs):
 
 def save_study(root, secs):
   """Writes the results of arm "baseline", and a failure of "hc"."""
-  study = plan.make_plan(Study.read(CONFIG.study), root)
-  for part in study.parts:
+  parts = parts_lib.make_parts(STUDY, root)
+  for part in parts:
     folder = root / part.key
     folder.mkdir(parents=True)
     if part.arm == "hc":
       if part.name == "pretrain":
         value = {"code": 6, "line": "The loss is not finite."}
-        files.save_json(folder / drive.FAILED, value)
+        files.save_json(folder / parts_lib.FAILED, value)
     elif part.name == "mrpc":
       for seed in range(2):
         save_result(folder, seed, secs)
@@ -71,12 +72,12 @@ def save_study(root, secs):
       ]
       text = "".join(f"{json.dumps(x)}\n" for x in lines)
       (folder / "metrics.jsonl").write_text(text)
-  return study, drive.read_states(study.parts, root)
+  return parts, parts_lib.read_states(parts, root)
 
 
 def collect(root, secs):
-  study, states = save_study(root, secs)
-  done = [x for x in study.parts if states[x.key] == State.DONE]
+  parts, states = save_study(root, secs)
+  done = [x for x in parts if states[x.key] == State.DONE]
   return run.collect_scores(done, root)
 
 
@@ -89,7 +90,7 @@ def test_scores_do_not_depend_on_times(tmp_path):
   assert sorted(runs, key=str) == sorted(
     [
       *(("baseline", n, "mrpc", i) for n in (0, 1) for i in (0, 1)),
-      *(("baseline", n, scores.HELD_OUT, None) for n in (0, 1)),
+      *(("baseline", n, tables.HELD_OUT, None) for n in (0, 1)),
     ],
     key=str,
   )
@@ -101,32 +102,29 @@ def test_scores_do_not_depend_on_times(tmp_path):
       assert x.value == 3 + x.seed
 
 
-@pytest.mark.parametrize("models", [[], ["ours"], ["ours", "against"]])
-def test_scores_of_robustness_are_those_of_the_arm(models):
-  """Also if another model is compared, or no example was changed."""
-  records = {
-    x: {"folder": {"task": "mrpc", "seed": 0, "scores": {"s drop": {"f1": i}}}}
-    for i, x in enumerate(models)
-  }
-  sets = {"s": {"title": "S", "variants": []}} if models else {}
-  saved = {"models": records, "sets": sets}
-  make = functools.partial(scores.Score, "hc", 1)
-  expected = [make("S", 0, "f1 drop", 0)] if models else []
+@pytest.mark.parametrize("is_changed", [False, True])
+def test_scores_of_robustness_are_those_of_the_arm(is_changed):
+  """Also if no example was changed."""
+  record = {"task": "mrpc", "seed": 0, "scores": {"s drop": {"f1": 0}}}
+  sets = {"s": {"title": "S", "variants": []}} if is_changed else {}
+  saved = {"runs": {"folder": record} if is_changed else {}, "sets": sets}
+  make = functools.partial(tables.Score, "hc", 1)
+  expected = [make("S", 0, "f1 drop", 0)] if is_changed else []
   assert run.read_robustness(make, saved) == expected
 
 
 def test_a_failed_pretraining_is_told(tmp_path):
-  study, states = save_study(tmp_path, 1.0)
+  parts, states = save_study(tmp_path, 1.0)
   console = Console(file=io.StringIO(), width=200)
   (tmp_path / files.CONFIG).write_text(CONFIG.to_json())
-  run.report(study, states, {}, tmp_path, console)
+  run.report(STUDY, parts, states, {}, tmp_path, console)
   saved = json.loads((tmp_path / "results.json").read_text())
   assert len(saved["failures"]) == 2
   for seed, text in enumerate(saved["failures"]):
     assert f"hc/seed-{seed}/pretrain' failed with exit code 6: The loss" in text
     assert text in console.file.getvalue().replace("\n", "")
   names = [x["name"] for x in saved["tables"]]
-  assert names == ["table3", scores.HELD_OUT]
+  assert names == ["table3", tables.HELD_OUT]
   assert len(saved["scores"]) == 6
   assert (tmp_path / "tables.csv").exists()
   assert (tmp_path / "plots" / "curves.pdf").exists()

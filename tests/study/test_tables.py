@@ -17,9 +17,8 @@ from truenegs_jax.finetune.leaderboard import GLUE
 from truenegs_jax.finetune.results import Result
 from truenegs_jax.robustness.scores import SIDES
 from truenegs_jax.study import run as study_run
-from truenegs_jax.study import scores as records
 from truenegs_jax.study import tables
-from truenegs_jax.study.scores import Comparison, Score
+from truenegs_jax.study.tables import Comparison, Score
 from truenegs_jax.tasks import scoring
 
 ARMS = ("baseline", "hc", "hc_glove", "my_arm {50%} & #1 ~^\\<")
@@ -49,8 +48,8 @@ def make_study():
           add(arm, seed, "squad", run, metric, 0.6)
           for side, mean in zip(SIDES, (0.8, 0.7, 0.1), strict=True):
             add(arm, seed, "SwapSynWordNet", run, f"{metric} {side}", mean)
-      for rate in records.RATES:
-        metric = records.correction_metric(rate, 100)
+      for rate in tables.RATES:
+        metric = tables.correction_metric(rate, 100)
         scores.append(Score(arm, seed, "corrections", None, metric, 1.5))
       scores.append(Score(arm, seed, "language", None, "nats", 3.0 + seed))
   # A run that collapsed and counts; one outside the plan, which does not.
@@ -217,9 +216,7 @@ def test_results_of_robustness_have_scores_of_examples():
     for i in range(2)
   }
   sets = {"s": {"title": "S", "variants": []}}
-  scores = study_run.read_robustness(
-    make_score, {"models": {"m": models}, "sets": sets}
-  )
+  scores = study_run.read_robustness(make_score, {"runs": models, "sets": sets})
   by_key = {(x.metric, x.finetune_seed): x for x in scores}
   assert len(by_key) == len(scores) == 2 * 3
   assert by_key["em drop", 5].value == 50 and by_key["em drop", 6].value == 75
@@ -261,7 +258,7 @@ def test_results_of_corrections_become_rows_of_table_2():
   steps = [(10, 10 / 1.62), (21, 21 / 1.62), (162, 100.0)]
   assert find_table_2(steps) == {6.25: 0, 100.0: 2}
   checkpoints = [CheckpointRates(*x, r) for x in steps]
-  saved = {"wordnet": [dataclasses.asdict(x) for x in checkpoints]}
+  saved = [dataclasses.asdict(x) for x in checkpoints]
   scores = study_run.read_corrections(make_score, {"checkpoints": saved})
   assert [x.metric for x in scores] == [
     "sequence_rate at 6.25 %",

@@ -120,7 +120,7 @@ READERS = {
     ],
   ),
   "corpus.jsonl": ({"text": "a swan", "id": 1}, read_corpus),
-  "sets/ori_typos.json": (None, read_published),
+  "sets/ori_swap.json": (None, read_published),
 }
 
 
@@ -130,7 +130,7 @@ def write_files(root):
   (root / "export/bert").rename(root / "weights")
   write_texts(root / "rows", make_texts(20))
   examples = [[Example("1", "a", None, "1", "")]] * 2
-  saved = eval_set.EvalSet("typos", "Typos", *examples, {})
+  saved = eval_set.EvalSet("swap", "Swap", *examples, {})
   eval_set.save_set(saved, root / "sets")
   (root / "run/checkpoints/3/state").mkdir(parents=True)
   for name, (content, _) in READERS.items():

@@ -13,10 +13,10 @@ SYNSETS = {
 }
 
 
-def write_wordnet(folder):
-  """Writes SYNSETS as WordNet's files into a new folder and returns it."""
+def write_wordnet(folder, synsets_by_part=SYNSETS):
+  """Writes synsets as WordNet's files into a new folder and returns it."""
   folder.mkdir(parents=True)
-  for part, synsets in SYNSETS.items():
+  for part, synsets in synsets_by_part.items():
     kind = {"noun": "n", "verb": "v", "adj": "a", "adv": "r"}[part]
     data, offsets = "  1 The licence is indented.\n", {}
     for lemmas in synsets:

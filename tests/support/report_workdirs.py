@@ -20,17 +20,18 @@ RESULTS = {  # of tasks that have nothing else
   "corrections": {
     "lines": 9,
     "length": 32,
-    "checkpoints": {"wordnet": [{"step": 5, "rates": RATES}]},
+    "source": "wordnet",
+    "checkpoints": [{"step": 5, "rates": RATES}],
   },
   "robustness": {
-    "models": {"m": {"folder": {}, "other": {}}},
+    "config": {"init": "m"},
+    "runs": {"folder": {}, "other": {}},
     "sets": {
       "s": {
         "title": "S",
         "questions": 293,
         "scores": {"m": {"em": {"transformed": SIDE}}},
         "paper": {"paper, small": {"em": [80.0, 70.5]}},
-        "compared": [],
       }
     },
   },
@@ -107,17 +108,15 @@ def make_cases(count: int) -> dict:
       "prediction": "part",
       "probability": i / count,
       "count": i + 1,
-      "verdicts": {"wordnet": "corrected", "glove": "wrong"},
       "synonyms": ["part", "area"],
     }
     for i in range(count)
   ]
   cases[0] |= {"gold": HOSTILE, "prediction": HOSTILE_IMAGE}
-  sources = ["wordnet", "glove"]
   return {
     "searched": 1_000,
     "corrected": count,
-    "sources": sources,
+    "source": "wordnet",
     "cases": cases,
   }
 

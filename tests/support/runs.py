@@ -28,12 +28,12 @@ VERBS = (
 # fmt: on
 TIMEOUT_SECS = 900  # 10 to 60 s on an idle machine
 # Half the layers of `tiny`, and two thirds of its time to compile.
-ONE_LAYER = "embedding_size=16 width=32 layers=1 heads=2 ffn=64"
+ONE_LAYER = {"model.variant": "tiny", "model.layers": 1}
 
 # Values for `demo_flags` of runs of many short steps.
 SMALL_NETWORK = {
   "batch_size": 8,
-  "model__variant": "embedding_size=16 width=32 layers=2 heads=2 ffn=64",
+  "model__layers": 2,
 }
 
 
@@ -55,7 +55,7 @@ def demo_flags(corpus: pathlib.Path, **more) -> list[str]:
     "data.sources": corpus,
     "data.vocab_size": 120,
     "data.rows": corpus.parent / "rows",
-    "model.variant": ONE_LAYER,
+    **ONE_LAYER,
     "model.dropout": 0.1,
     "model.attention_dropout": 0.1,
     "steps": 12,

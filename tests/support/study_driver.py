@@ -14,8 +14,8 @@ import sys
 from rich.console import Console
 
 from truenegs_jax.runtime import errors
-from truenegs_jax.study import drive
-from truenegs_jax.study.drive import Part
+from truenegs_jax.study import parts as parts_lib
+from truenegs_jax.study.parts import Part
 
 
 def run(root, parts):
@@ -24,7 +24,7 @@ def run(root, parts):
   log = pathlib.Path(root, f"driver-{os.getpid()}.txt").open("w")
   os.dup2(log.fileno(), 2)
   console = Console(file=log, width=200, markup=False)
-  return drive.run_parts(parts, pathlib.Path(root), console)
+  return parts_lib.run_parts(parts, pathlib.Path(root), console)
 
 
 for line in sys.stdin:

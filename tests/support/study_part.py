@@ -37,16 +37,20 @@ def stop(number, frame):
 
 
 state = folder / "state"
-step, digest = state.read_text().split() if state.exists() else (0, name)
-step = int(step)
+step = 0
+digest = name
 for number in (signal.SIGTERM, signal.SIGINT):
   signal.signal(number, stop)
-write("start")
-with (folder / "lock").open("w") as file:
+with (folder / "lock").open("a") as file:
   try:
     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-  except BlockingIOError:
-    write("overlap")
+  except BlockingIOError:  # as a run, it is refused while another has the lock
+    print("error: Another run is using the folder.", flush=True)
+    sys.exit(2)
+  state = folder / "state"
+  step, digest = state.read_text().split() if state.exists() else (0, name)
+  step = int(step)
+  write("start")
   if fails and not (folder / "fixed").exists():
     print("error: it is broken", flush=True)
     if fails < 0:

@@ -41,11 +41,12 @@ def write_files(folder: pathlib.Path) -> pathlib.Path:
 def config_values(vocab: pathlib.Path, folder: pathlib.Path) -> dict:
   """Returns values of finetune_own for a tiny network drawn at random."""
   return {
-    "model.variant": runs.ONE_LAYER,
+    **runs.ONE_LAYER,
     "data.vocab": str(vocab),
     "length": 16,  # one length to compile for
     "log.every_steps": 5,
-    "finetune.files": f"train={folder}/train.csv dev={folder}/dev.jsonl",
+    "finetune.train": f"{folder}/train.csv",
+    "finetune.dev": f"{folder}/dev.jsonl",
     "finetune.text": "text",
     "finetune.lrs": (3e-3,) * 3,
   }

@@ -55,3 +55,13 @@ def test_a_small_share_of_a_text_is_warned_of_with_what_to_set(tmp_path):
   assert line.endswith("without: the, in, fish")
   # A resumed run may have lost its list of stop words.
   assert describe(None, tmp_path / "lost", **few)[0].startswith("22.2%")
+
+
+def test_senses_that_are_left_out_on_purpose_are_not_warned_of():
+  counts_V = np.zeros(len(TOKENS), int)
+  counts_V[TOKENS.index("cat")] = 1
+  assert describe_text(TableRequest("wordnet"), TABLE, counts_V)[1]
+  line, warning = describe_text(
+    TableRequest("wordnet senses=1"), TABLE, counts_V
+  )
+  assert line.startswith("0.0%") and not warning

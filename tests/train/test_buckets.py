@@ -13,7 +13,6 @@ import pytest
 from rich.console import Console
 
 from support import bucket_servers, report_workdirs
-from truenegs_jax import status
 from truenegs_jax.config import load
 from truenegs_jax.config.flags import parse_config
 from truenegs_jax.report import plots, write
@@ -92,10 +91,11 @@ def test_tensorboard_gets_the_events_of_a_run(bucket, workdir):
     for step in range(1, 9):
       log({"step": step, "split": "train", "mlm": 0.5})
     flush()
-  events, records = sorted(bucket[0].list(), key=len, reverse=True)
+  metrics_name, events = sorted(bucket[0].list(), key=len)
   assert events.startswith("run/tensorboard/events.out")
   assert bucket[0].read(events).count(b"train/mlm") == 8
-  assert bucket[0].read(records).count(b"\n") == 8
+  assert metrics_name == "run/metrics.jsonl"
+  assert bucket[0].read(metrics_name).count(b"mlm") == 8
 
 
 def test_a_trace_is_written_to_the_bucket(bucket, workdir):
@@ -137,21 +137,26 @@ def test_a_run_writes_its_own_report_to_the_bucket(bucket, workdir, tmp_path):
   assert names <= {*bucket[0].list()}
 
 
-def test_the_status_of_a_run_needs_few_requests(bucket, workdir, tmp_path):
+def test_the_row_of_a_run_needs_few_requests(bucket, workdir, tmp_path):
   local = report_workdirs.write_pretraining(tmp_path / "run")
   upload(bucket[0], local)
-  for index in range(50):  # shards of a step, which status need not list
+  for index in range(50):  # shards of a step, which nobody need list
     bucket[0].write(f"run/other/{index}", b"")
   bucket[1].log.clear()
-  assert status.describe(workdir) == status.describe(local)
+  rows = [write.read_workdir(folder) for folder in (workdir, local)]
+  assert rows[0].progress == rows[1].progress
+  assert rows[0].state == rows[1].state == files.FINISHED
   assert sum(bucket[1].count_classes()) <= 14, bucket[1].counts()
 
 
-def test_trainings_of_a_fine_tuning_are_found_by_their_records(bucket, workdir):
-  for name in ("rte/seed-0/metrics.jsonl", "rte/seed-1/other.jsonl"):
+def test_trainings_of_a_fine_tuning_are_found_by_records(bucket, workdir):
+  for name in ("rte/seed-0/metrics.jsonl", "rte/seed-1/metrics.jsonl"):
     bucket[0].write(f"run/{name}", b"")
-  [folder] = files.list_recorded(workdir, "*/seed-*")
-  assert folder.relative_to(workdir).as_posix() == "rte/seed-0"
+  folders = files.list_recorded(workdir, "*/seed-*")
+  assert [x.relative_to(workdir).as_posix() for x in folders] == [
+    "rte/seed-0",
+    "rte/seed-1",
+  ]
 
 
 def test_the_saved_config_of_a_run_starts_it_again(bucket, workdir):
@@ -192,7 +197,7 @@ def test_a_logger_whose_bucket_is_away_ends_no_run(
   sleep = asyncio.sleep
   monkeypatch.setattr(asyncio, "sleep", lambda _: sleep(0))  # between retries
   monkeypatch.setattr(buckets, "REPEAT_SECS", 0.0)
-  monkeypatch.setattr(uploads, "FOLDER_SECS", 0.0)
+  monkeypatch.setattr(uploads, "UPLOAD_SECS", 0.0)
   run = metrics.LoggedRun(workdir, 0, {})
   with metrics._open_logger("tensorboard", run) as log:
     bucket[1].down = True

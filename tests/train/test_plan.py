@@ -114,7 +114,7 @@ def test_as_many_slots_are_computed_as_fit(num_devices):
 def test_a_step_has_no_logits_that_do_not_fit(monkeypatch):
   monkeypatch.setattr(speed, "device_memory", lambda: 2**24)
   c = get_config("bert_base")
-  c.model.variant = "embedding_size=8 width=16 layers=1 heads=2 ffn=32"
+  c.model.variant, c.model.layers, c.model.width = "tiny", 1, 16
   c.batch_size, c.length = 8, 32
   run, mesh = make_run(c), sharding.make_mesh(SPEC, jax.devices()[:1])
   arrays = plan.abstract_state(run, mesh), plan.abstract_batch(run, mesh)

@@ -11,26 +11,28 @@ from truenegs_jax.train import start
 from truenegs_jax.weights import find
 
 # All sizes differ from each other, from the defaults, and from derived values.
-SIZES = "embedding_size=12 width=20 layers=3 heads=5 ffn=28 type_vocab_size=3"
-GENERATOR_SIZES = (
-  "embedding_size=12 width=14 layers=1 heads=7 ffn=18 type_vocab_size=3"
-)
+SIZES = {
+  **{"embedding_size": 12, "width": 20, "layers": 3, "heads": 5, "ffn": 28},
+  "type_vocab_size": 3,
+}
+GENERATOR_SIZES = {"width": 14, "layers": 1, "heads": 7, "ffn": 18}
 POSITIONS = 48
 
 
 def pair():
   return pretrain.make_electra(
     vocab_size=tiny.V,
-    variant=SIZES,
+    variant="init",
     generator_multiplier=1,
-    generator_variant=GENERATOR_SIZES,
+    generator_sizes=GENERATOR_SIZES,
     max_positions=POSITIONS,
+    **SIZES,
   )
 
 
 def bert():
   return pretrain.make_bert(
-    vocab_size=tiny.V, variant=SIZES, max_positions=POSITIONS
+    vocab_size=tiny.V, variant="init", max_positions=POSITIONS, **SIZES
   )
 
 
@@ -38,6 +40,10 @@ def make_config(init, *, objective="electra", **changed):
   config = PretrainConfig(init=str(init), objective=objective, length=32)
   init_values = dict.fromkeys(("model.variant", "data.vocab"), "init")
   return config.replace(init_values | changed)
+
+
+def sizes_of(section, names):
+  return {name: getattr(section, name) for name in names}
 
 
 def resolve(c, saved=None):
@@ -62,21 +68,28 @@ def test_other_values_are_not_changed(tmp_path):
   write_export(tmp_path, pair())
   c = make_config(tmp_path, **{"data.vocab": "mine"})
   resolved = resolve(c)
-  assert resolved.data.vocab == "mine" and resolved.model.variant == SIZES
-  assert resolved.generator.variant == GENERATOR_SIZES
-  for variant in ("tiny", GENERATOR_SIZES.replace("width=14", "width=7")):
-    c = make_config(tmp_path, **{"generator.variant": variant})
-    assert resolve(c).generator.variant == variant
+  assert resolved.data.vocab == "mine"
+  assert sizes_of(resolved.model, SIZES) == SIZES
+  assert sizes_of(resolved.generator, GENERATOR_SIZES) == GENERATOR_SIZES
   c = make_config(tmp_path, **{"model.variant": "small"})
   resolved = resolve(c)
   assert resolved.model == c.model and resolved.generator == c.generator
   assert resolved.data.vocab == str(tmp_path / "discriminator" / "vocab.txt")
 
 
-def test_missing_generator_keeps_its_variant_empty(tmp_path):
+def test_a_saved_config_takes_the_sizes_of_other_weights(tmp_path, capsys):
+  c = make_config(write_export(tmp_path, pair()))
+  old = {"model.width": 24, "generator.width": 7}
+  assert resolve(c.replace(old)) == resolve(c)
+  printed = capsys.readouterr().out
+  assert "generator.width=7 is ignored" in printed and " 14." in printed
+
+
+def test_missing_generator_keeps_its_sizes_open(tmp_path):
   c = make_config(write_export(tmp_path, pair(), roles=["discriminator"]))
   resolved = resolve(c)
-  assert (resolved.model.variant, resolved.generator.variant) == (SIZES, "")
+  assert sizes_of(resolved.model, SIZES) == SIZES
+  assert not any(sizes_of(resolved.generator, GENERATOR_SIZES).values())
 
 
 def test_resumed_run_uses_its_saved_values(tmp_path):
@@ -86,9 +99,10 @@ def test_resumed_run_uses_its_saved_values(tmp_path):
   saved = first.to_json()
   (tmp_path / "weights").rename(tmp_path / "gone")
   assert resolve(c, saved) == first
-  c = make_config("", **{"data.vocab": "mine", "generator.variant": "tiny"})
+  c = make_config("", **{"data.vocab": "mine", "generator.multiplier": 0.5})
   resolved = resolve(c, saved)  # the checkpoint refuses differences later
-  assert (resolved.data.vocab, resolved.generator.variant) == ("mine", "tiny")
+  assert resolved.data.vocab == "mine"
+  assert resolved.generator.multiplier == 0.5
   assert resolved.model == first.model
 
 

@@ -29,8 +29,13 @@ def _odd_pair():
   """Makes a pair with sizes of no named variant."""
   return pretrain.make_electra(
     vocab_size=tiny.V,
-    variant="embedding_size=12 width=24 layers=3 heads=3 ffn=20",
-    generator_variant="embedding_size=12 width=8 layers=1 heads=4 ffn=10",
+    variant="init",
+    embedding_size=12,
+    width=24,
+    layers=3,
+    heads=3,
+    ffn=20,
+    generator_sizes={"width": 8, "layers": 1, "heads": 4, "ffn": 10},
     generator_multiplier=1.0,
     max_positions=40,
     dropout=0.0,

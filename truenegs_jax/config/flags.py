@@ -53,6 +53,19 @@ class _TupleParser(flags.ArgumentParser):
     return tuple(map(self._kind, values))
 
 
+class _DictParser(flags.ArgumentParser):
+  """Refuses every text: a dict is set in a config file."""
+
+  syntactic_help = (
+    "set in a config file in Python, as docs/how_to/study.md shows, and not by"
+    " a flag"
+  )
+
+  def parse(self, argument: str) -> Any:
+    """Raises ValueError."""
+    raise ValueError(argument)
+
+
 def define_config(values: flags.FlagValues = flags.FLAGS) -> flags.FlagHolder:
   """Defines --config; its `.value` is a locked ConfigDict."""
   text = (
@@ -126,7 +139,7 @@ def parse_flags(
       values(argv, known_only=True)
       text = values[CONFIG].value or ""
     if text:
-      config = load.load_config(text)
+      config = load.load_config(text, with_base_check=False)
       for name, key in tables.TABLES[config.task].items():
         _define_key(name, key, values)
     rest = values(argv)
@@ -149,6 +162,8 @@ def parse_flags(
         f"--config.task={config.task} does not fit --config={text}, a config of"
         f" {task}. Pass one of that task; {program()} configs lists them."
       )
+    if text.endswith(".json") and f"{CONFIG}.{load.BASE}" not in given:
+      load.check_base(text, config)
     tables.check_values(config)
     values[CONFIG].value = config.lock()
     if WORKDIR in values and not values[WORKDIR].value:
@@ -176,6 +191,7 @@ def _define_key(name: str, key: Key, values: flags.FlagValues) -> None:
     int: flags.IntegerParser(),
     float: flags.FloatParser(),
     str: flags.ArgumentParser(),
+    dict: _DictParser(),
   }
   parser = parsers.get(kind) or _TupleParser(key.kind)
   flag = flags.Flag[Any](
@@ -191,7 +207,8 @@ def _help(values: flags.FlagValues, text: str | None) -> str:
     lines += _render_keys(config)
   else:
     lines = [(text or "").strip()]
-    lines += ["", "Flags:"] * bool(_flags(values))
+    if _flags(values):
+      lines += ["", "Flags:"]
     for flag in _flags(values):
       lines += _render_flag(flag.name, flag.value, flag.help or "")
     if CONFIG in values:
@@ -202,8 +219,7 @@ def _help(values: flags.FlagValues, text: str | None) -> str:
 
 def _near_flags(name: str, values: flags.FlagValues) -> str:
   """Returns " Did you mean --FLAG?", also for keys without --config., or ""."""
-  meanings = {flag.name: flag.help or "" for flag in _flags(values)}
-  return did_you_mean(name, meanings, "--")
+  return did_you_mean(name, [flag.name for flag in _flags(values)], "--")
 
 
 def _explain(error: Exception, values: flags.FlagValues) -> str:
@@ -225,17 +241,6 @@ def _explain(error: Exception, values: flags.FlagValues) -> str:
   return f"--{name}={text!r} must be {expected}."
 
 
-def parse_job(name: str, text: str) -> tuple[int, int]:
-  """Parses the value i/n of a flag, job i of n, with 0 <= i < n."""
-  match = re.fullmatch(r"(\d+)/(\d+)", text)
-  if not match or not int(match[1]) < int(match[2]):
-    raise InputError(
-      f"{name}={text} is not a job. Use i/n with i from 0 to n - 1, such as"
-      f" {name}=0/8."
-    )
-  return int(match[1]), int(match[2])
-
-
 def render_configs() -> Iterator[str]:
   """Yields the packaged configs: name, first line of docstring, and words."""
   for name in load.packaged_names():
@@ -247,7 +252,7 @@ def render_configs() -> Iterator[str]:
 
 def render_config(text: str) -> Iterator[str]:
   """Yields the docstring, words and keys of a value of --config."""
-  config = load.load_config(text)
+  config = load.load_config(text, with_base_check=False)  # it is only shown
   path = text.partition(":")[0]
   if not text.endswith(".json"):
     yield _read_docstring(path)
@@ -262,7 +267,7 @@ def render_config(text: str) -> Iterator[str]:
 
 def _render_keys(config: ConfigDict) -> Iterator[str]:
   """Yields each key as a flag with its value, meaning and allowed values."""
-  values = flatten(config.to_dict())
+  values = flatten(config.to_dict(), kept=tables.DICTS)
   for name, key in tables.TABLES[config.task].items():
     yield from _render_flag(f"{CONFIG}.{name}", values[name], key.describe())
 

@@ -1,14 +1,11 @@
-"""Parses config values that hold lists: `[NAME] key=value ..., ...`.
+"""Parses config values that hold a list: `NAME option=value ..., NAME ...`.
 
   wiki/*.txt.xz weight=3, hf:NAME weight=1     sources of text
-  vectors path=glove.txt top=10 | wordnet      sources of synonyms
-  train='my rows.csv' dev=dev.csv              files of a task
-  hc=hc; more=hc masking.prob=0.25             arms of a study
-  data=8 model=4                               axes of a mesh
+  vectors path=glove.txt top=10, wordnet       sources of synonyms
+  cola, rte                                    names only
 
-Items are divided by `,` (arms by `;`, synonyms by `|` and `&`), their words by
-spaces. Words before the first key=value are the name. Quotes, single or double,
-protect all of these characters.
+Items are divided by commas and their words by spaces. Words before the first
+option=value are the name. Quotes, single or double, protect commas and spaces.
 """
 
 import difflib
@@ -76,28 +73,27 @@ def split(text: str, separators: str, *, key: str) -> list[str]:
 
 def parse_item(text: str, *, key: str) -> Item:
   """Parses one item; InputError for a repeated option or a word after one."""
-  names, options = list[str](), dict[str, str]()
+  names = list[str]()
+  options = dict[str, str]()
   for word in filter(None, split(text, string.whitespace, key=key)):
     option = _OPTION.fullmatch(word)
-    name, value = option.groups() if option else ("", word)
-    if name in options:
-      raise InputError(f"{key}: {text!r} has {name}= twice.")
+    if option and option[1] in options:
+      raise InputError(f"{key}: {text!r} has {option[1]}= twice.")
     if options and not option:
       raise InputError(
         f"{key}: {word!r} in {text!r} follows an option. Put values with spaces"
         " in quotes."
       )
-    value = re.sub(_QUOTED, lambda match: match[0][1:-1], value)
     if option:
-      options[name] = value
+      options[option[1]] = _unquote(option[2])
     else:
-      names.append(value)
+      names.append(_unquote(word))
   return Item(" ".join(names), options)
 
 
-def parse_items(text: str, separator: str = ",", *, key: str) -> list[Item]:
+def parse_items(text: str, *, key: str) -> list[Item]:
   """Parses the items of a list; an empty text has none."""
-  parts = split(text, separator, key=key)
+  parts = split(text, ",", key=key)
   return [parse_item(part, key=key) for part in parts if part]
 
 
@@ -114,14 +110,23 @@ def parse_names(
   return tuple(dict.fromkeys(item.name for item in items))
 
 
+def _unquote(text: str) -> str:
+  """Removes the quotes around parts of a word."""
+  return re.sub(_QUOTED, lambda match: match[0][1:-1], text)
+
+
 def quote(value: str) -> str:
   """Quotes a value so that it is parsed as one word."""
-  if re.fullmatch(r"[^\s'\",;|&=]+", value):
+  if re.fullmatch(r"[^\s'\",=]+", value):
     return value
-  return f"'{value}'" if "'" not in value else f'"{value}"'
+  if "'" in value:
+    return f'"{value}"'
+  return f"'{value}'"
 
 
 def format_item(name: str, options: Iterable[tuple[str, Any]]) -> str:
   """Writes an item that `parse_item` reads back."""
-  words = [quote(name)] if name else []
-  return " ".join([*words, *(f"{k}={quote(str(x))}" for k, x in options)])
+  words = [f"{option}={quote(str(value))}" for option, value in options]
+  if name:
+    words.insert(0, quote(name))
+  return " ".join(words)

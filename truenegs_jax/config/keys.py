@@ -8,8 +8,7 @@ Masking.read(config.masking).prob
 
 import dataclasses
 import difflib
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Any, Self, dataclass_transform
 
 from truenegs_jax.runtime.errors import InputError, one_of
@@ -91,8 +90,17 @@ class Key:
 
 
 def key(default: Any, meaning: str, **rules: Any) -> Any:
-  """Declares a field of a section; `rules` are further fields of `Key`."""
+  """Declares a field of a section; `rules` are further fields of `Key`.
+
+  A number is at least 0 unless `low` is given.
+  """
+  if type(default) in (int, float):
+    rules = {"low": 0, **rules}
   described = Key(default, meaning, **rules)
+  if isinstance(default, dict):
+    return dataclasses.field(
+      default_factory=lambda: dict(default), metadata={"key": described}
+    )
   return dataclasses.field(default=default, metadata={"key": described})
 
 
@@ -147,33 +155,28 @@ class Section:
     return cls(**given)
 
 
-def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-  """Flattens nested mappings; joins their keys with dots."""
+def flatten(
+  tree: Mapping[str, Any], prefix: str = "", *, kept: Container[str] = ()
+) -> dict[str, Any]:
+  """Flattens nested mappings but those in `kept`; joins keys with dots."""
   leaves: dict[str, Any] = {}
   for name, value in tree.items():
-    if isinstance(value, Mapping):
-      leaves |= flatten(value, f"{prefix}{name}.")
+    if isinstance(value, Mapping) and f"{prefix}{name}" not in kept:
+      leaves |= flatten(value, f"{prefix}{name}.", kept=kept)
     else:
       leaves[f"{prefix}{name}"] = value
   return leaves
 
 
-def did_you_mean(
-  word: str, names: Mapping[str, str] | Iterable[str], prefix: str
-) -> str:
+def did_you_mean(word: str, names: Iterable[str], prefix: str) -> str:
   """Returns " Did you mean ...?" with up to three names that are near, or "".
 
   A name is near if a part of it, or else its last part, is like the last part
-  of the word, or if its meaning begins with it: the values of a mapping. Names
-  in the word's section displace others.
+  of the word. Names in the word's section displace others.
   """
   section, _, last = word.rpartition(".")
   ends = {name: name.rpartition(".")[2] for name in names}
-  near = [name for name in names if last in name.split(".")]
-  if not near and isinstance(names, Mapping):
-    words = re.escape(last.replace("_", " "))
-    start = re.compile(rf"{words}\b", re.IGNORECASE)
-    near = [name for name, meaning in names.items() if start.match(meaning)]
+  near = [name for name in ends if last in name.split(".")]
   if not near:
     matches = difflib.get_close_matches(last, ends.values(), n=1, cutoff=0.7)
     near = [name for name, end in ends.items() if end in matches]

@@ -19,6 +19,7 @@ from truenegs_jax.runtime.files import read_json
 from truenegs_jax.runtime.paths import open_path
 
 PACKAGED = pathlib.Path(__file__).parents[1] / "configs"
+BASE = "study.base"  # the key whose value names a config, which is executed
 JSON_FIX = (
   "Pass the config.json of a workdir, such as"
   " --config=runs/electra_demo/config.json, or a config file in Python."
@@ -43,15 +44,36 @@ def parse_words(arg: str, words: Mapping[str, str]) -> list[str]:
   return parsed
 
 
-def load_config(text: str) -> ConfigDict:
-  """Loads the config that a value of --config names."""
+def load_config(text: str, *, with_base_check: bool = True) -> ConfigDict:
+  """Loads the config that a value of --config names.
+
+  A saved config is data, perhaps a stranger's, and must not lead to a program.
+  So with `with_base_check` it is refused if it names a config file to execute.
+  """
   path, colon, arg = text.partition(":")
   if path.endswith(".json") or text.endswith(".json"):  # a URL has a colon
     config = _load_saved(open_path("--config", text))
+    if with_base_check:
+      check_base(text, config)
   else:
     config = _execute(find_config(path), [arg] if colon else [])
   tables.check_keys(path, config)
   return config
+
+
+def check_base(text: str, config: ConfigDict) -> None:
+  """Raises InputError if a saved config names a config file as BASE."""
+  if config.task != "study":
+    return
+  base = config.study.base
+  if base.partition(":")[0] in packaged_names():
+    return
+  raise InputError(
+    f"--config={text!r} has study.base={base!r}, which is not the name of a"
+    " packaged config. A file would be executed, and a saved config may be a"
+    " stranger's. If you trust that file, pass --config.study.base=FILE.py,"
+    " too, or run the command again with which the study was started."
+  )
 
 
 def packaged_names() -> list[str]:
@@ -80,10 +102,13 @@ def default_workdir(text: str) -> pathlib.Path:
 
 
 def find_config(path: str) -> pathlib.Path:
-  """Returns an existing file, or that of the packaged config of this name."""
-  if pathlib.Path(path).is_file():
-    return pathlib.Path(path)
+  """Returns the file of the packaged config of this name, or an existing file.
+
+  No file in the current folder can take the name of a packaged config.
+  """
   name, names = pathlib.Path(path).stem, packaged_names()
+  if path not in names and pathlib.Path(path).is_file():
+    return pathlib.Path(path)
   if name in names:
     return PACKAGED / f"{name}.py"
   hint = did_you_mean(name, names, "--config=")
@@ -118,13 +143,14 @@ def _execute(path: pathlib.Path, args: Iterable[str]) -> ConfigDict:
 def _load_saved(path: pathlib.Path) -> ConfigDict:
   """Returns the config.json of a run with the types of the package's config."""
   with read_json(path, InputError, JSON_FIX) as saved:
-    values = flatten(saved)
+    values = flatten(saved, kept=tables.DICTS)
     if str(values.get("task")) not in tables.TABLES:
       raise InputError(
         f"--config={str(path)!r} is not the config of a run. {JSON_FIX}"
       )
     config = tables.make_config(saved["task"])
-    if missing := flatten(config.to_dict()).keys() - values.keys():
+    expected = flatten(config.to_dict(), kept=tables.DICTS)
+    if missing := expected.keys() - values.keys():
       raise InputError(
         f"'{path}' has no value of {min(missing)}. It is damaged or of another"
         f" version of truenegs_jax. {JSON_FIX}"
@@ -133,6 +159,9 @@ def _load_saved(path: pathlib.Path) -> ConfigDict:
     if temperature and temperature == values.get("negatives.temperature"):
       del saved["generator"]["temperature"]  # follows the other one
     try:
+      for name in expected.keys() & tables.DICTS:  # `update` would add to it
+        section, _, last = name.partition(".")
+        config[section][last] = saved[section].pop(last)
       config.update(saved)  # checks types, and makes tuples of lists
     except (TypeError, ValueError) as e:
       raise InputError(f"'{path}': {e}. {JSON_FIX}") from e

@@ -20,156 +20,214 @@ from truenegs_jax.config.keys import (
 
 LARGEST_SEED = 2**32 - 1  # jax ignores the higher bits
 INIT_SKIPS = ("words", "head")  # names in `init_skip`
+LARGEST_SIZE = 9_999_999  # of a network
+# Keys of `model` that are 0 where its variant, or the weights, decide.
+SIZES = ("embedding_size", "width", "layers", "heads", "ffn", "type_vocab_size")
+GENERATOR_SIZES = ("width", "layers", "heads", "ffn")  # the others are shared
 FROM_WEIGHTS = "init"  # of model.variant and data.vocab: those of `init`
 
 
-class Model(Section):
-  """Networks."""
+def _size(meaning: str) -> Any:
+  """Declares a size of a network, which 0 leaves open."""
+  return key(0, meaning, high=LARGEST_SIZE)
 
-  backbone: str = key("encoder", "A module: truenegs_jax/models/<backbone>.py.")
+
+class Model(Section):
+  """The networks that are trained."""
+
+  backbone: str = key(
+    "encoder",
+    'Architecture: "encoder" is BERT\'s, "modern" ModernBERT\'s; others are'
+    " modules in truenegs_jax/models.",
+  )
   variant: str = key(
     "small",
-    'Size: a name in VARIANTS of the backbone; "init", that of the weights; or'
-    ' "embedding_size=384 width=384 layers=6 heads=12 ffn=1536".',
+    'Name of a size, such as "base"; "init" has all sizes of the weights.',
+  )
+  embedding_size: int = _size("Width of the embeddings; 0 is the variant's.")
+  width: int = _size("Width of the network; 0 is the variant's.")
+  layers: int = _size("Number of layers; 0 is the variant's.")
+  heads: int = _size("Attention heads of each layer; 0 is the variant's.")
+  ffn: int = _size("Inner width of feed-forward layers; 0 is the variant's.")
+  type_vocab_size: int = _size(
+    "Number of token types; 0 is that of the weights, or else 2."
   )
   dropout: float = key(
-    0.1, "Dropout of embeddings and layer outputs.", low=0, high=0.99
+    0.1, "Dropout rate of embeddings and of layers.", high=0.99
   )
-  attention_dropout: float = key(0.1, "Of attention weights.", low=0, high=0.99)
+  attention_dropout: float = key(
+    0.1, "Dropout rate of attention weights.", high=0.99
+  )
   initializer_range: float = key(
     0.02, "Standard deviation of random weights.", low=TINY, high=1
   )
-  max_positions: int = key(512, "Entries of the position table.", low=8)
+  max_positions: int = key(
+    512, "Number of positions; `length` is at most that.", low=8
+  )
   global_rope_theta: float = key(
     0.0,
-    "Base of rotary positions in global layers of `modern`; 0: that of `init`,"
-    " or 160,000. Released models learned rows of 1,024 tokens with 10,000.",
-    low=0,
+    "Base of rotary positions in global layers of `modern`; 0 is that of"
+    " `init`, or 160,000. Released models learned rows of 1,024 tokens with"
+    " 10,000.",
   )
   local_rope_theta: float = key(
-    0.0, "In its local layers; 0: that of `init`, or 10,000.", low=0
+    0.0,
+    "Base of rotary positions in local layers; 0 is that of `init`, or 10,000.",
   )
   dtype: str = choice(
-    ("float32", "bfloat16"), 'Of activations; "bfloat16": for GPUs and TPUs.'
+    ("float32", "bfloat16"),
+    'Type of activations; "bfloat16" is for GPUs and TPUs. Weights keep'
+    " float32.",
   )
   remat: str = free_choice(
     ("none", "dots", "full"),
-    "Activations that the backward pass computes again, to save memory:"
-    ' "none", "dots" (all but the outputs of dense layers) or "full".',
+    'What the backward pass computes again to save memory: "none", "dots" (all'
+    ' but the outputs of dense layers) or "full" (all activations).',
     is_open=True,
   )
-  scan: bool = free_key(False, "True: loop over layers, which compiles faster.")
+  scan: bool = free_key(
+    False, "True compiles one layer and loops over it, which starts faster."
+  )
   attention: str = free_choice(
     ("auto", "xla", "sliced", "flash"),
-    'Attention: "auto", "xla", "sliced" (CPU) or "flash" (GPU, TPU).',
+    'Code for attention: "xla" runs everywhere, "sliced" is for CPUs, "flash"'
+    ' for GPUs and TPUs; "auto" chooses by the devices.',
   )
   vocabulary_chunk: int = free_key(
-    -1, "Slots with logits in memory; -1: as many as fit; 0: all.", low=-1
+    -1,
+    "Number of slots whose logits are in memory at once; -1 is as many as fit,"
+    " 0 is all.",
+    low=-1,
   )
-  pooler: bool = key(False, "True: keep BERT's pooler and NSP head, untrained.")
+  pooler: bool = key(
+    False,
+    "True keeps BERT's pooler and next-sentence head, which are not trained.",
+  )
   sharing: str = choice(
     ("full", "disentangled", "none"),
-    'Embeddings of ELECTRA\'s two networks: the same ones; "disentangled": the'
-    " discriminator adds a table of differences, and its loss trains only these"
-    ' (DeBERTaV3); "none": two tables. But for "full", the gradients of the two'
-    " networks are clipped apart.",
+    'Embeddings of ELECTRA\'s two networks: "full" shares them; "disentangled"'
+    " adds a table of differences to the discriminator's, the only one that"
+    ' its loss trains (DeBERTaV3); "none" has two tables. Unless it is "full",'
+    " the gradients of the two networks are clipped apart.",
   )
 
 
 class Masking(Section):
-  """Hidden tokens."""
+  """The tokens that the masked language model predicts."""
 
-  prob: float = key(0.15, "Share of tokens to predict.", low=TINY, high=0.9)
+  prob: float = key(
+    0.15,
+    "Share of the tokens that are hidden and predicted.",
+    low=TINY,
+    high=0.9,
+  )
   style: str = choice(
     ("electra_85_15", "80_10_10", "100_0_0"),
     "Percentages of [MASK], unchanged and random tokens in the slots:"
-    ' "electra_85_15" (no random ones), "80_10_10" (BERT) or "100_0_0"'
-    " (DeBERTaV3).",
+    ' "electra_85_15" has no random ones, "80_10_10" is BERT\'s, "100_0_0"'
+    " DeBERTaV3's.",
     is_open=True,
   )
 
 
 class Generator(Section):
-  """ELECTRA's generator, and weights of losses."""
+  """ELECTRA's generator, and the weights of losses."""
 
-  multiplier: float = key(0.25, "Width / width of the discriminator.", low=TINY)
+  multiplier: float = key(
+    0.25, "Width of the generator as a share of the discriminator's.", low=TINY
+  )
   layers_multiplier: float = key(
-    0.0, "Layers / the discriminator's; 0: 1, or 0.5 with `modern`.", low=0
+    0.0,
+    "Layers of the generator as a share of the discriminator's; 0 is 1, or 0.5"
+    " with `modern`.",
   )
-  variant: str = key("", "A size as in model.variant, replaces multipliers.")
+  width: int = _size("Width of the generator; 0 follows `multiplier`.")
+  layers: int = _size("Layers of the generator; 0 follows `layers_multiplier`.")
+  heads: int = _size(
+    "Attention heads of the generator; 0 is one for each 64 of its width."
+  )
+  ffn: int = _size(
+    "Inner width of the generator's feed-forward layers; 0 is 4 widths."
+  )
   temperature: float = key(
-    1.0, "Of samples; follows negatives.temperature.", low=TINY
+    1.0,
+    "Temperature at which tokens are drawn for the discriminator; unless it is"
+    " set, it is negatives.temperature.",
+    low=TINY,
   )
-  loss_weight: float = key(1.0, "Of the masked model's or BERT's loss.", low=0)
-  detect_weight: float = key(50.0, "Of the discriminator's loss.", low=0)
+  loss_weight: float = key(1.0, "Weight of the generator's or BERT's loss.")
+  detect_weight: float = key(50.0, "Weight of the discriminator's loss.")
 
 
-class Readings(Section):
-  """True negatives: readings of the paper (Zhang et al. 2023), of `negatives`.
+class ObjectiveConfig(Section):
+  """How predictions are corrected: keys of `negatives` that losses read.
 
-  The paper leaves several questions open. Each is a key, whose default is the
-  most defensible reading.
+  Zhang et al. 2023 leave several questions open. Each is a key, whose default
+  is the most defensible answer.
   """
 
   hard_correction: bool = key(
-    True, "Drop slots that predict a synonym (equation 2)."
+    True, "True drops slots that predict a synonym (equation 2 of the paper)."
   )
   prediction: str = choice(
     ("argmax", "sample"),
-    'The tokens that hard correction and the soft terms judge: "argmax", the'
-    ' likeliest, or "sample", those the discriminator sees.',
+    'The prediction that hard correction and soft terms judge: "argmax", the'
+    ' likeliest token, or "sample", the one that the discriminator sees.',
   )
   include_self: bool = key(
-    False,
-    "True: drop slots that predict gold, too: the literal reading of figure 3.",
+    False, "True drops slots that predict gold, too: figure 3, read literally."
   )
   strict_subword: bool = key(
     True,
-    "True: correct nothing where the gold word continues in pieces (footnote"
-    " 5). False: correct such words too, at their first ## piece.",
+    "True corrects nothing where the gold word continues in pieces (footnote"
+    " 5); False corrects such words, too, at their first piece.",
   )
   hard_correction_until: float = key(
     1.0,
-    "Share of the steps with hard correction; the loss is plain afterwards.",
+    "Share of the steps, the first ones, that have hard correction.",
     low=TINY,
     high=1,
   )
   drop_prob: float = key(
-    0.0, "Share of random slots to drop, as a control.", low=0, high=0.99
+    0.0, "Share of random slots that leave the loss, as a control.", high=0.99
   )
   discriminator_label: float = key(
     1.0,
     "Target of sampled synonyms in the discriminator's loss: 1 is replaced, 0"
-    " original.",
-    low=0,
+    " is original.",
     high=1,
   )
   discriminator_ignore: bool = key(
-    False, "True: sampled synonyms have no loss, whatever their target."
+    False, "True drops sampled synonyms from the discriminator's loss."
   )
   smoothing: float = key(
-    0.0, "Share of the target moved to the synonyms.", low=0, high=1
+    0.0,
+    "Share of the target that moves from the gold token to its synonyms.",
+    high=1,
   )
   smoothing_by: str = choice(
     ("uniform", "model", "balanced", "set"),
-    'How the synonyms share it: "uniform", all the same; "model", by the'
-    ' model\'s probabilities; "balanced", by pairs, which no lexicon biases;'
-    ' "set" (smoothing=1): not at all, only their sum counts.',
+    'How synonyms share it: "uniform" gives all the same; "model" follows the'
+    ' model\'s probabilities; "balanced" exchanges it by pairs, which no'
+    ' lexicon can bias; "set", with smoothing=1, counts only their sum.',
   )
   soft: str = choice(
     ("cosine",),
-    "Soft term of words: 1 - cosine of prediction and gold (equation 3).",
+    "Distance of the soft term of words: 1 - cosine of prediction and gold"
+    " token (equation 3).",
     is_open=True,
   )
-  soft_weight: float = key(0.0, "Of the soft term of words; 0: none.", low=0)
+  soft_weight: float = key(
+    0.0, "Weight of the soft term of words; 0 leaves it out."
+  )
   soft_prediction: str = choice(
     ("predicted", "expected"),
-    'Embedding of a prediction: that of its token, or "expected": the mean'
-    " direction of all embeddings, weighted by probability, which has a"
-    " gradient to the logits only.",
+    'Embedding of a prediction: "predicted" is that of its token; "expected"'
+    " is the mean direction of all embeddings by probability, the only one"
+    " with a gradient to the logits.",
   )
   sentence_weight: float = key(
-    0.0, "Of the soft term of sentences (section 5); 0: none.", low=0
+    0.0, "Weight of the soft term of sentences (section 5); 0 leaves it out."
   )
 
   @property
@@ -192,26 +250,33 @@ class Readings(Section):
     }
 
 
-class Negatives(Readings):
-  """Synonyms, beside the readings."""
+class Negatives(ObjectiveConfig):
+  """Where synonyms come from, beside the keys that losses read."""
 
-  sources: str = free_key(  # the table has a fingerprint
+  sources: str = free_key(
     "auto",
-    'Sources of synonyms: "wordnet", "pairs path=FILE", "vectors path=FILE",'
-    ' "omw path=FILE", "table path=FILE", "model"; A | B: both; A & B: the'
-    ' common. "auto": "wordnet" for English, "omw" of data.language otherwise.',
+    'Sources of synonyms, separated by commas: "wordnet", "pairs path=FILE",'
+    ' "vectors path=FILE", "omw path=FILE", "table path=FILE", "model". "auto"'
+    ' is "wordnet" for English, and "omw" of data.language otherwise.',
   )
-  keep_stop_words: bool = key(False, "True: gold stop words have synonyms too.")
-  stop_words: str = free_key("", 'File with one word a line; "": NLTK\'s.')
-  symmetric: bool = key(False, "True: if a lists b, then b lists a.")
+  keep_stop_words: bool = key(
+    False, "True lets gold stop words have synonyms, too."
+  )
+  stop_words: str = free_key(
+    "", 'File with one stop word a line; "" is NLTK\'s list for the language.'
+  )
+  symmetric: bool = key(
+    False, "True adds the reverse of each pair of synonyms."
+  )
   layout: str = free_choice(
     ("auto", "bits", "ids"),
-    'Of the table on devices: "bits" or "ids", which smoothing needs.',
+    'Form of the table on devices: "bits", or "ids", which smoothing needs;'
+    ' "auto" chooses by its size.',
   )
   temperature: float = key(
     1.0,
-    "Divides the masked model's logits. Samples follow it, unless set for"
-    " them.",
+    "Temperature that divides the masked model's logits in losses, samples and"
+    " exports.",
     low=TINY,
   )
 
@@ -221,13 +286,14 @@ class Data(Section):
 
   sources: str = key(
     "wordnet",
-    "Text: files, folders, globs and hf:NAME, separated by commas, with options"
-    ' such as weight=2; "wordnet": its definitions and examples.',
+    "Text: files, folders, globs and hf:NAME, separated by commas, with"
+    ' options such as weight=2; "wordnet" is its definitions and examples.',
   )
   language: str = free_key(
     "en",
-    "ISO 639-1; text in another language is refused. Decides negatives.sources"
-    ' and stop words. "": no check, no default source, no stop words.',
+    "Language of the text by ISO 639-1, which decides sources of synonyms and"
+    ' stop words; other text is refused. "" has no check, source or stop'
+    " words.",
   )
   stopping: str = choice(
     ("all", "first"),
@@ -235,128 +301,186 @@ class Data(Section):
     ' until the "first" one was.',
   )
   errors: str = choice(
-    ("strict", "replace"), 'Refuse damaged text; "replace": repair and count.'
+    ("strict", "replace"),
+    'Damaged text is refused ("strict"), or repaired ("replace").',
   )
   expect: str = free_choice(
     ("", "any"),
-    "Refuse a part with under 99 % of its records=, or of which a converter"
-    ' kept only the beginning; "any": accept it.',
+    "Sources with under 99 % of their records=, or cut off by a converter, are"
+    ' refused; "any" accepts them.',
   )
   tokenizer: str = free_choice(
-    ("fast", "tf_text"), '"tf_text": TensorFlow\'s, with the same ids.'
+    ("fast", "tf_text"),
+    "Library that tokenizes: Hugging Face's, or TensorFlow's (\"tf_text\")"
+    " with the same ids.",
   )
   vocab: str = free_key(
     "train",
-    '"train": from the text; "init": that of the weights; or a vocab.txt or'
-    " tokenizer.json, its folder, or a name on the Hugging Face hub.",
+    'Vocabulary: "train" makes one from the text, "init" takes that of the'
+    " weights; others are a vocab.txt or tokenizer.json, its folder, or a name"
+    " on the Hugging Face hub.",
   )
   mask_token: str = free_key(
-    "", "Adds a mask token of this name to a tokenizer.json without one."
+    "", 'Mask token to add to a tokenizer.json without one; "" adds none.'
   )
-  vocab_size: int = key(30_522, "Entries of a trained vocabulary.", low=1)
-  lowercase: bool = key(True, "True: all text in lower case.")
+  vocab_size: int = key(
+    30_522, "Number of entries of a trained vocabulary.", low=1
+  )
+  lowercase: bool = key(True, "True puts all text into lower case.")
   accents: str = choice(
-    ("auto", "strip", "keep"), '"strip", "keep"; "auto": strip if lowercase.'
+    ("auto", "strip", "keep"),
+    'Accents are removed ("strip"), kept, or removed if `lowercase` ("auto").',
   )
   layout: str = choice(
-    ("electra", "packed"), 'Rows of one document; "packed": of several.'
+    ("electra", "packed"),
+    'What rows hold: one document, or several ("packed"), which do not see'
+    " each other.",
   )
   overflow: str = choice(
-    ("carry", "discard"), 'To the next row; "discard": as ELECTRA\'s code.'
+    ("carry", "discard"),
+    'What happens to tokens beyond the length of a row: "carry" moves them to'
+    ' the next row, "discard" drops them, as ELECTRA\'s code does.',
   )
   held_out: float = key(
     0.02, "Share of the documents that is never trained on.", low=TINY, high=0.5
   )
-  seed: int = key(0, "Of rows, whatever c.seed is.", low=0, high=LARGEST_SEED)
-  rows: str = free_key("", 'Rows folder, or gs://...; "": one in the cache.')
-  cache_gb: float = free_key(100.0, "Copies of rows in a bucket.", low=0)
-  order: str = choice(
-    ("rows", "blocks"),
-    'All rows permuted; "blocks": shards, and the rows of some of them.',
+  seed: int = key(
+    0,
+    "Seed of the making of rows; `seed` does not change it.",
+    high=LARGEST_SEED,
   )
-  block_shards: int = key(16, "Shards whose rows are permuted.", low=1)
-  workers: int = free_key(0, "Processes to make rows; 0: one per core.", low=0)
-  wordnet_dir: str = free_key("", '"": NLTK\'s folders, or the cache.')
+  rows: str = free_key(
+    "", 'Folder of the rows, also gs://...; "" is one in the cache.'
+  )
+  workers: int = free_key(
+    0, "Processes that make rows; 0 is one for each core."
+  )
+  wordnet_dir: str = free_key(
+    "", 'Folder of WordNet; "" is found in NLTK\'s folders or the cache.'
+  )
 
 
 class Optim(Section):
-  """Adam without bias correction."""
+  """Adam without bias correction, as ELECTRA's code has it."""
 
   schedule: str = choice(
-    ("electra", "bert", "wsd"), 'Warm-up and decay at once; "bert": in turn.'
+    ("electra", "bert", "wsd"),
+    'Learning rate: "electra" warms up and decays at once, "bert" in turn;'
+    ' "wsd" stays at its peak until the last steps.',
   )
-  lr: float = key(5e-4, "Learning rate: the peak of the schedule.", low=TINY)
-  warmup_steps: int = key(10_000, "Steps with a growing learning rate.", low=0)
-  decay_steps: int = key(
-    10_000, 'Last steps of "wsd" (warm-up, stable, decay).', low=0
+  lr: float = key(5e-4, "Learning rate at the peak of the schedule.", low=TINY)
+  warmup_steps: int = key(
+    10_000, "Number of first steps with a growing learning rate."
   )
-  weight_decay: float = key(0.01, "Of all but biases and layer norms.", low=0)
-  clip_norm: float = key(1.0, "Largest norm of the whole gradient.", low=TINY)
-  b1: float = key(0.9, "Decay of the mean of gradients.", low=0, high=0.999999)
-  b2: float = key(0.999, "Decay of the mean of squares.", low=0, high=0.999999)
-  epsilon: float = key(1e-6, "Added to that mean's root.", low=TINY, high=1)
-  accumulation: int = key(1, "Micro-batches per update, to save memory.", low=1)
-  max_skips: int = free_key(0, "Non-finite updates to skip in a row.", low=0)
+  decay_steps: int = key(10_000, 'Number of last steps in which "wsd" decays.')
+  weight_decay: float = key(
+    0.01, "Weight decay of all but biases and norms, times the learning rate."
+  )
+  clip_norm: float = key(
+    1.0, "Greatest norm of the gradient, which is scaled down to it.", low=TINY
+  )
+  b1: float = key(0.9, "Decay of Adam's mean of gradients.", high=0.999999)
+  b2: float = key(
+    0.999, "Decay of Adam's mean of squared gradients.", high=0.999999
+  )
+  epsilon: float = key(
+    1e-6, "Epsilon in Adam's denominator, added to the root.", low=TINY, high=1
+  )
+  accumulation: int = key(
+    1,
+    "Number of micro-batches into which an update is divided to save memory.",
+    low=1,
+  )
+  max_skips: int = free_key(
+    0, "Number of updates in a row that may be skipped as not finite."
+  )
 
 
 class Mesh(Section):
-  """Devices."""
+  """How devices share the work."""
 
   preset: str = free_choice(
     ("dp", "fsdp", "fsdp_tp"),
-    '"dp": each device has all parameters; "fsdp": they are split over devices;'
-    ' "fsdp_tp": the computation of each layer is split, too (tensor'
-    " parallelism).",
+    'What is split over devices: the batch ("dp"), parameters, too ("fsdp"),'
+    ' and the computation of each layer ("fsdp_tp", tensor parallelism).',
     is_open=True,
   )
-  axes: str = free_key("", 'Sizes other than the preset\'s: "model=4".')
-  synonyms: str = free_choice(
-    ("replicated", "rows"), 'Table on each device; "rows": split by rows.'
+  data: int = free_key(
+    0,
+    "Slices of a batch; 0 is the preset's number, -1 is all devices that"
+    " `model` leaves.",
+    low=-1,
   )
+  model: int = free_key(
+    0,
+    "Devices that share a layer; 0 is the preset's number (2 in fsdp_tp), -1"
+    " is all devices that `data` leaves.",
+    low=-1,
+  )
+  synonyms: str = free_choice(
+    ("replicated", "rows"),
+    'The synonym table is "replicated" on each device, or split by "rows".',
+  )
+
+  @property
+  def axes(self) -> dict[str, int]:
+    """The sizes of axes that differ from the preset's."""
+    sizes = {"data": self.data, "model": self.model}
+    return {axis: size for axis, size in sizes.items() if size}
 
 
 class Checkpoint(Section):
-  """Checkpoints."""
+  """When checkpoints are saved, and which are kept."""
 
-  every_steps: int = free_key(10_000, "Steps between checkpoints.", low=1)
-  keep: int = free_key(2, "Newest checkpoints; older ones are deleted.", low=1)
+  every_steps: int = free_key(
+    10_000, "Number of steps between checkpoints.", low=1
+  )
+  keep: int = free_key(2, "Number of newest checkpoints that are kept.", low=1)
   keep_percent: tuple[float, ...] = free_key(
     (6.25, 12.5, 25.0, 50.0, 80.0, 100.0),
-    "Percentages of `steps` whose checkpoints are kept, too (paper, table 2).",
+    "Percentages of `steps` whose checkpoints are kept, too (table 2).",
     low=0,
     high=100,
   )
 
 
 class Log(Section):
-  """Records of metrics."""
+  """Where and how often metrics are recorded."""
 
-  every_steps: int = free_key(100, "Steps between records of metrics.", low=1)
+  every_steps: int = free_key(
+    100, "Number of steps between records of metrics.", low=1
+  )
   writers: tuple[str, ...] = free_key(
     (),
-    'Beside metrics.jsonl: "tensorboard", "wandb".',
+    "Programs that get the metrics, beside metrics.jsonl.",
     choices=("tensorboard", "wandb"),
   )
-  profile: str = free_key("", '"M:N": trace steps M to N in <workdir>/profile.')
+  profile: str = free_key(
+    "", 'Steps to trace into WORKDIR/profile, as "M:N"; "" traces none.'
+  )
 
 
 class Eval(Section):
-  """Held-out rows, and what is shown at the end."""
+  """Measures on held-out rows, and what is shown at the end."""
 
-  every_steps: int = free_key(10_000, "Steps between held-out losses.", low=1)
-  rows: int = free_key(2_048, "Held-out rows, at most.", low=1)
+  every_steps: int = free_key(
+    10_000, "Number of steps between held-out losses.", low=1
+  )
+  rows: int = free_key(
+    2_048, "Number of held-out rows that are read, at most.", low=1
+  )
   search_rows: int = free_key(
     2_048,
-    "Rows searched for corrections at the end, at most: held-out ones, then"
-    " training rows until there are enough `cases`.",
+    "Number of rows that are searched for corrections at the end, at most:"
+    " held-out ones, then training rows until there are enough `cases`.",
     low=1,
   )
-  cases: int = free_key(10, "Corrections to print at the end.", low=0)
+  cases: int = free_key(10, "Number of corrections to print at the end.")
   sentences: tuple[str, ...] = free_key(
-    (), "With one [MASK] each; filled and printed at the end."
+    (), "Sentences with one [MASK] each, filled in and printed at the end."
   )
   must_learn: bool = free_key(
-    False, "True: exit with 1 unless all metrics beat guessing."
+    False, "True ends with 1 unless all metrics beat guessing."
   )
 
 
@@ -365,35 +489,46 @@ class PretrainConfig(Section):
 
   task: str = choice(
     ("pretrain", "finetune", "corrections", "robustness", "study"),
-    "What to run; the others have their own configs.",
+    "What the config runs; each task has configs of its own.",
   )
   objective: str = choice(
-    ("electra", "mlm"), 'What is trained: "electra", or "mlm", BERT\'s.'
+    ("electra", "mlm"),
+    'What is trained: "electra" detects replaced tokens, "mlm" is BERT\'s'
+    " objective.",
   )
   seed: int = key(
     0,
-    "Of initial weights, row order, masks, samples and dropout.",
-    low=0,
+    "Seed of initial weights, row order, masks, samples and dropout.",
     high=LARGEST_SEED,
   )
-  steps: int = key(1_000_000, "Most updates; a resume may have more.", low=1)
+  steps: int = key(
+    1_000_000, "Number of updates, at most; a resume may have more.", low=1
+  )
   minutes: float = free_key(
     0.0,
-    "Time of the run, export included; it does the steps that fit. 0: any.",
-    low=0,
+    "Time limit of the run in minutes, export included; it does the steps that"
+    " fit. 0 sets no limit.",
   )
-  batch_size: int = key(128, "Rows per update, over all devices.", low=1)
-  length: int = key(128, "Tokens of a row.", low=8)
-  init: str = free_key("", 'Weights: folder, workdir or hub names; "": random.')
+  batch_size: int = key(
+    128, "Number of rows of an update, over all devices.", low=1
+  )
+  length: int = key(128, "Number of tokens of a row.", low=8)
+  init: str = free_key(
+    "", 'Weights to start from: a folder, a workdir or hub names; "" is random.'
+  )
   init_skip: str = free_key(
     "",
-    '"words": the vocabulary may differ from that of `init`; embeddings of'
-    ' common words are copied. "head": fine-tuning starts with a new head.',
+    'Parts of `init` to leave out: "words", so that the vocabulary may differ'
+    ' and only embeddings of common words are copied; "head" of a fine-tuning.',
   )
   branch: str = free_key(
-    "", "WORKDIR/checkpoints/STEP of a run to go on from, with its optimizer."
+    "",
+    'WORKDIR/checkpoints/STEP of a run to go on from, with its optimizer; ""'
+    " is none.",
   )
-  dry_run: bool = free_key(False, "True: print what would run, write nothing.")
+  dry_run: bool = free_key(
+    False, "True prints what would run, and writes nothing."
+  )
   model: Model = Model()
   masking: Masking = Masking()
   negatives: Negatives = Negatives()

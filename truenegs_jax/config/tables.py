@@ -1,5 +1,6 @@
 """The keys of each task: its own, and those of pre-training that it has too."""
 
+import copy
 import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -18,104 +19,149 @@ from truenegs_jax.config.keys import (
   free_key,
   key,
 )
-from truenegs_jax.config.sections import PretrainConfig
+from truenegs_jax.config.sections import SIZES, PretrainConfig
 from truenegs_jax.runtime.errors import InputError, one_of
 
 
 class Finetune(Section):
-  """Fine-tuning. Names of data may change: their fingerprints are compared."""
+  """Fine-tuning. Names of data may change, as fingerprints are compared."""
 
-  tasks: str = free_key("", 'Names separated by commas: "mrpc", "cola,rte".')
+  tasks: str = free_key(
+    "",
+    'Tasks, separated by commas: names of GLUE, such as "cola,rte"; or "squad"'
+    ' or "own" alone.',
+  )
   seeds: int = free_key(
     5, "Runs per task, with seeds c.seed, c.seed + 1, ...", low=1, high=1000
   )
-  data: str = free_key("", "Folder with the tasks' files, or hf:NAME.")
-  files: str = free_key("", 'Other files: "mrpc.dev=FILE qqp.train=FILE".')
-  rows: int = key(0, "Training rows, at most; 0: all.", low=0)
-  epochs: float = key(
-    0.0,
-    "Passes over the training rows; 0: the task's default.",
-    low=0,
-    high=1000,
+  data: str = free_key(
+    "", "Folder with the published files of the tasks, or hf:NAME."
   )
-  predict_test: bool = free_key(False, "True: write answers for GLUE's server.")
-  head_dropout: float = key(0.1, "Before the output layer.", low=0, high=0.99)
+  train: str = free_key(
+    "", 'Training file of a single task, or "hf:NAME split=S"; "" is in `data`.'
+  )
+  dev: str = free_key(
+    "", 'Development file of a single task, as `train`; "" is in `data`.'
+  )
+  test: str = free_key(
+    "", 'Test file of a single task, as `train`; "" is in `data`.'
+  )
+  rows: int = key(0, "Number of training rows, at most; 0 takes all.")
+  epochs: float = key(
+    0.0, "Passes over the training rows; 0 is the task's number.", high=1000
+  )
+  predict_test: bool = free_key(
+    False, "True answers test sets, and writes files for GLUE's server."
+  )
+  head_dropout: float = key(
+    0.1, "Dropout rate before the output layer.", high=0.99
+  )
   loss: str = choice(
-    ("mean", "sum"), 'Over the rows of a batch; "sum": ELECTRA\'s code.'
+    ("mean", "sum"),
+    'Loss of a batch: "mean" over its rows, or "sum", as in ELECTRA\'s code.',
   )
   warmup: float = key(
-    0.1, "Share of the steps with a growing learning rate.", low=0, high=0.9
+    0.1,
+    "Share of the steps, the first ones, with a growing learning rate.",
+    high=0.9,
   )
   lrs: tuple[float, ...] = key(
     (3e-4, 1e-4, 5e-5),
-    "Learning rates: networks narrower than 768, narrower than 1,024, wider.",
+    "Learning rates of networks narrower than 768, narrower than 1,024, and"
+    " wider.",
     low=TINY,
     high=1,
   )
   layer_decay: float = key(
     0.0,
-    "Factor of the learning rate from one layer to the next lower one; 0: from"
-    " layer_decays, by width like lrs; 1: the same rate for all layers.",
-    low=0,
+    "Factor of the learning rate from one layer to the one below; 0 is that in"
+    " layer_decays, 1 is the same rate for all layers.",
     high=1,
   )
   layer_decays: tuple[float, ...] = key(
-    (0.8, 0.8, 0.9), "Such factors by width, like lrs.", low=TINY, high=1
+    (0.8, 0.8, 0.9),
+    "Factors of layer_decay by width of the network, as in lrs.",
+    low=TINY,
+    high=1,
   )
   window: int = key(
-    50, "Batches whose rows are sorted by length together; 1: no sort.", low=1
+    50, "Batches whose rows are sorted by length together; 1 sorts none.", low=1
   )
-  evals_per_epoch: int = key(0, "Dev-set scores; 0: only at the end.", low=0)
+  evals_per_epoch: int = key(
+    0, "Scores of the dev set in an epoch; 0 is only at the end."
+  )
   export: str = free_choice(
-    ("all", "none"), 'Each run\'s model for Hugging Face; "none": no model.'
+    ("all", "none"),
+    'Models to export for Hugging Face: "all" runs\', or "none".',
   )
-  against: str = free_key("", "Workdir of another fine-tuning to compare with.")
+  against: str = free_key(
+    "", 'Workdir of another fine-tuning to compare with; "" is none.'
+  )
   stride: int = key(
-    128, "SQuAD: tokens from the start of a window to that of the next.", low=1
+    128,
+    "Tokens from the start of a window to that of the next in SQuAD.",
+    low=1,
   )
-  question_length: int = key(64, "SQuAD: tokens of a question, at most.", low=1)
+  question_length: int = key(
+    64, "Number of tokens of a question of SQuAD, at most.", low=1
+  )
   num_best: int = key(
-    20, "SQuAD: candidates for the start, and for the end, of an answer.", low=1
+    20, "Candidates for start, and for end, of an answer to SQuAD.", low=1
   )
-  max_answer: int = key(30, "SQuAD: tokens of an answer, at most.", low=1)
-  text: str = key("", 'Own task: column of the text, or two: "first,second".')
-  label: str = key("label", "Own task: column of the class or score.")
+  max_answer: int = key(
+    30, "Number of tokens of an answer to SQuAD, at most.", low=1
+  )
+  text: str = key(
+    "", 'Column of the text in your own files, or two: "FIRST,SECOND".'
+  )
+  label: str = key("label", "Column of the class or score in your own files.")
   kind: str = choice(
-    ("classes", "score"), 'Own task: "score": labels are numbers.'
+    ("classes", "score"),
+    'Labels of your own task are "classes", or numbers ("score").',
   )
   labels: str = key(
-    "", 'Own task: classes in order: "no,yes"; "": those of the training file.'
+    "",
+    'Classes of your own task in their order, such as "no,yes"; "" is those of'
+    " the training file.",
   )
   metric: str = key(
     "",
-    'Own task: "accuracy", "matthews", "f1"; for scores "spearman", "pearson";'
-    ' "": the first of them.',
+    'Score of your own task: "accuracy", "matthews" or "f1"; for numbers'
+    ' "spearman" or "pearson"; "" is the first of them.',
   )
 
 
 class Corrections(Section):
   """Measuring corrections."""
 
-  run: str = key("", "Workdir of the run to measure; or set c.init.")
-  steps: str = key("kept", 'All its checkpoints; "last"; or "100,200".')
-  text: str = key("", "Files, folders, globs, hf:NAME, as data.sources.")
+  run: str = key("", "Workdir of the run to measure. Set it, or `init`.")
+  steps: str = key(
+    "kept",
+    'Checkpoints to measure: "kept" takes all, "last" the newest, and "100,200"'
+    " those of these steps.",
+  )
+  text: str = key(
+    "",
+    "Text whose lines are measured: files, folders, globs or hf:NAME, as in"
+    " data.sources.",
+  )
   length: int = key(
     0,
-    "Tokens of a line, at most; 0: the run's c.length, for c.init this"
-    " config's.",
+    "Largest number of tokens of a line; 0 takes `length` of the run, or with"
+    " `init` that of this config.",
     low=0,
   )
-  sequences: int = key(0, "Lines, at most; 0: all.", low=0)
+  sequences: int = key(0, "Largest number of lines; 0 takes all.", low=0)
   prediction: str = choice(
-    ("", "argmax", "sample"), '"argmax" or "sample"; "": that of the run.'
+    ("", "argmax", "sample"),
+    'How slots are predicted: "argmax" or "sample"; "" takes that of the run.',
   )
-  sources: tuple[str, ...] = key(
-    ("auto",),
-    'Sources of synonyms, as negatives.sources; "auto": those of the run, or'
-    " else of the language. Table 2 is printed for the first; cases have the"
-    " verdicts of all.",
+  sources: str = key(
+    "auto",
+    'Sources of synonyms, as in negatives.sources; "auto" takes those of the'
+    " run, or else of the language.",
   )
-  cases: int = key(10, "Corrections to print.", low=0)
+  cases: int = key(10, "Number of corrections to print.", low=0)
 
 
 class Robustness(Section):
@@ -123,67 +169,81 @@ class Robustness(Section):
 
   task: str = key(
     "",
-    '"squad", a task of GLUE or "own"; "": that of the fine-tuning, or squad if'
-    " the model answers questions.",
+    'Task of the model: "squad", a task of GLUE or "own". "" takes that of the'
+    " fine-tuning, or squad if the model answers questions.",
   )
   data: str = key(
-    "", 'The dev set: a file, a folder or hf:NAME; "": that of the fine-tuning.'
+    "",
+    'The dev set: a file, a folder or hf:NAME. "" takes that of the'
+    " fine-tuning.",
   )
-  rows: int = key(300, "Examples drawn from it; 0: all.", low=0)
+  rows: int = key(
+    300, "Number of examples drawn from the dev set; 0 takes all.", low=0
+  )
   sets: str = key(
     "paper",
-    "Transformations: swap_synonyms, add_sentence and typos;"
-    ' "paper": the first two, of which add_sentence needs questions.',
+    'Sets to make: "swap_synonyms", "add_sentence", which needs questions, or'
+    ' "paper", which makes all that suit the task. "" makes none.',
   )
-  files: str = key("", "Published sets: NAME=FILE NAME='hf:NAME split=S'.")
-  annotations: str = key(
-    "spacy:en_core_web_sm",
-    'Tokens, tags and parses of swap_synonyms and add_sentence: "spacy:MODEL".',
+  files: str = key(
+    "",
+    "Published sets to score, separated by commas: files or hf:NAME, with"
+    " options config=, split= and name=.",
+  )
+  spacy_model: str = key(
+    "en_core_web_sm",
+    "Model of spaCy that gives tokens, tags and parses to the sets.",
   )
   neighbours: str = key(
     "",
-    "Neighbours of words for add_sentence: a file of word vectors, such as"
-    ' glove.6B.100d.txt; "": none.',
+    "File of word vectors, such as glove.6B.100d.txt, whose neighbours"
+    ' add_sentence puts in place of words. "" changes fewer words.',
   )
-  against: str = key("", "Another model to compare with, as init.")
 
 
 class Study(Section):
-  """A study, whose parts compare their own values when they resume."""
+  """A study of several recipes. Its dicts are set in config files in Python."""
 
   base: str = key(
     "electra_small",
     "Config of the pre-trainings, with the words that all arms have:"
-    " NAME[:WORDS] of a packaged config or a FILE.py.",
+    " NAME[:WORDS] of a packaged config or of a FILE.py.",
   )
-  overrides: str = key(
-    "",
-    'KEY=VALUE KEY=VALUE of its keys, for all arms; "{seed}" is replaced, as in'
-    " arms. Quotes keep spaces.",
+  overrides: dict[str, Any] = key(
+    {},
+    "Dict of keys of the base config for all arms. {seed} in a text is replaced"
+    " by the seed, as in arms.",
   )
-  arms: str = key(
-    "baseline=baseline; hc=hc; sr=sr; hc+sr=hc+sr",
-    "Recipes to compare, NAME=WORDS KEY=VALUE ...; NAME=WORDS: words of the"
-    ' base config, and values of its keys: "baseline=baseline; a=hc'
-    ' masking.prob=0.25". The others are compared with the first.',
+  arms: dict[str, Any] = key(
+    {name: {"words": name} for name in ("baseline", "hc", "sr", "hc+sr")},
+    "Dict of the recipes to compare, the others with the first: each has a dict"
+    ' of keys of the base config, in which "words" are words after its name.',
   )
-  seeds: int = key(3, "Pre-trainings per arm; seeds 0, ...", low=1, high=1000)
+  seeds: int = key(
+    3,
+    "Number of pre-trainings of each arm, with seeds from 0.",
+    low=1,
+    high=1000,
+  )
   tasks: str = key(
     "cola,sst2,mrpc,stsb,qqp,mnli,qnli,rte,squad1",
-    'Fine-tunings of each pre-training: tasks of GLUE, "squad1" or "own".',
+    'Fine-tunings of each pre-training: tasks of GLUE, "squad1" or "own",'
+    " separated by commas.",
   )
-  finetune: str = key("", 'Keys of the fine-tunings: "KEY=VALUE KEY=VALUE".')
-  finetune_seeds: int = key(3, "Runs per task; seeds 0, ...", low=1, high=1000)
-  corrections: str = key(
-    "",
-    'Keys of configs/corrections.py: "corrections.text=FILE"; "": not'
+  finetune: dict[str, Any] = key({}, "Dict of keys of all fine-tunings.")
+  finetune_seeds: int = key(
+    3, "Number of runs of each task, with seeds from 0.", low=1, high=1000
+  )
+  corrections: dict[str, Any] = key(
+    {},
+    "Dict of keys of configs/corrections.py; without keys, corrections are not"
     " measured.",
   )
-  robustness: str = key(
-    "",
-    'Keys of configs/robustness.py: "robustness.sets=typos"; "": not measured.',
+  robustness: dict[str, Any] = key(
+    {},
+    "Dict of keys of configs/robustness.py; without keys, robustness is not"
+    " measured.",
   )
-  shard: str = key("0/1", "i/n: Do job i of n, from 0, on several machines.")
 
 
 Table = dict[str, Key]
@@ -211,16 +271,18 @@ TABLES: dict[str, Table] = {
       *("batch_size", "length"),
       *("model.dropout", "model.attention_dropout", "model.dtype"),
       *("model.remat", "model.scan", "model.attention", "model.variant"),
+      *(f"model.{name}" for name in SIZES),
       *("data.vocab", "data.lowercase", "data.accents"),
       *(x for x in PRETRAIN if x.startswith("optim.") and x not in SPANS),
-      *("mesh.preset", "mesh.axes", "log.every_steps", "log.writers"),
+      *("mesh.preset", "mesh.data", "mesh.model"),
+      *("log.every_steps", "log.writers"),
     ),
     Finetune.list_keys("finetune."),
     {
       "seed": {"high": LARGEST - 1000, "may_change": True},  # seed + 1, ...
       "init_skip": {"may_change": False},
-      "batch_size": {"default": 32, "meaning": "Rows per update."},
-      "length": {"meaning": "Tokens of a row, at most."},
+      "batch_size": {"default": 32, "meaning": "Number of rows of an update."},
+      "length": {"meaning": "Number of tokens of a row, at most."},
       "model.variant": {"default": "init"},
       "data.vocab": {"default": "init"},
       "optim.schedule": {"choices": ("electra", "bert")},
@@ -228,7 +290,7 @@ TABLES: dict[str, Table] = {
       "optim.lr": {
         "default": 0.0,
         "low": 0,
-        "meaning": "Learning rate: the peak; 0: from finetune.lrs.",
+        "meaning": "Learning rate at its peak; 0 is that of finetune.lrs.",
       },
       "optim.max_skips": {"may_change": False},
     },
@@ -238,7 +300,7 @@ TABLES: dict[str, Table] = {
     PRETRAIN,
     Corrections.list_keys("corrections."),
     {
-      "batch_size": {"default": 32, "meaning": "Lines per batch."},
+      "batch_size": {"default": 32, "meaning": "Number of lines of a batch."},
       "model.variant": {"default": "init"},
       "data.vocab": {"default": "init"},
     },
@@ -248,21 +310,31 @@ TABLES: dict[str, Table] = {
     (
       *("task", "seed", "init", "dry_run", "batch_size", "length"),
       *("model.dtype", "model.attention", "data.vocab", "data.lowercase"),
-      *("data.accents", "data.wordnet_dir", "mesh.preset", "mesh.axes"),
+      *("data.accents", "data.wordnet_dir"),
+      *("mesh.preset", "mesh.data", "mesh.model"),
     ),
     Robustness.list_keys("robustness."),
     {
-      "batch_size": {"default": 32, "meaning": "Rows per batch."},
+      "batch_size": {"default": 32, "meaning": "Number of rows of a batch."},
       "data.vocab": {"default": "init"},
       "length": {
         "default": 0,
         "low": 0,
-        "meaning": "Tokens of a row, at most; 0: as in fine-tuning, or 512"
-        " (GLUE: 128).",
+        "meaning": "Number of tokens of a row, at most; 0 is that of the"
+        " fine-tuning, or else 512 (GLUE: 128).",
       },
     },
   ),
   "study": _derive("study", ("task", "dry_run"), Study.list_keys("study."), {}),
+}
+
+
+# Keys whose values are dicts, which flags cannot set.
+DICTS = {
+  name
+  for table in TABLES.values()
+  for name, rule in table.items()
+  if isinstance(rule.default, dict)
 }
 
 
@@ -272,8 +344,9 @@ def make_config(task: str) -> ConfigDict:
   for name, rule in TABLES[task].items():
     section, _, last = name.rpartition(".")
     if section and section not in config:
-      config[section] = ConfigDict()
-    (config[section] if section else config)[last] = rule.default
+      # Values that are dicts stay so: in their order, with dots in their keys.
+      config[section] = ConfigDict(convert_dict=False)
+    (config[section] if section else config)[last] = copy.deepcopy(rule.default)
   if task in ("pretrain", "corrections"):  # unless set, samples follow it
     reference = config.negatives.get_oneway_ref("temperature")
     config.generator.temperature = reference
@@ -282,19 +355,19 @@ def make_config(task: str) -> ConfigDict:
 
 def check_values(config: ConfigDict) -> None:
   """Raises InputError for a number out of range or an unknown choice."""
-  values = flatten(config.to_dict())
+  values = flatten(config.to_dict(), kept=DICTS)
   for name, rule in TABLES[config.task].items():
     rule.check_value(name, values[name])
 
 
 def check_keys(path: str, config: ConfigDict) -> None:
   """Raises InputError if a key of the file is unknown, missing or mistyped."""
-  task, values = str(config.get("task")), flatten(config.to_dict())
+  task = str(config.get("task"))
+  values = flatten(config.to_dict(), kept=DICTS)
   one_of("task", task, TABLES)
   table = TABLES[task]
   for name in sorted(values.keys() - table.keys()):
-    meanings = {name: rule.meaning for name, rule in table.items()}
-    hint = did_you_mean(name, meanings, "")
+    hint = did_you_mean(name, table, "")
     raise InputError(f"'{path}' sets {name}, which is no key.{hint}")
   for name, rule in table.items():
     if name not in values:

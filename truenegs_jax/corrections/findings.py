@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from rich.console import Console
 from rich.table import Table
 
 from truenegs_jax.corrections.predict_slots import Lines, Predictions
@@ -30,7 +29,6 @@ TABLE_2 = {
   80.0: (7.06, 1.40, 7.38, 1.57),
   100.0: (7.07, 1.41, 7.44, 1.60),
 }
-Tables = Mapping[str, SynonymTable]  # by source
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +55,8 @@ class CheckpointRates:
 
 def count_corrections(p: Predictions, table: SynonymTable) -> Rates:
   """Counts the predictions that a table of synonyms corrects."""
-  corrected_M, wrong_M = p.corrected_M(table), p.mismatch_M
+  corrected_M = p.corrected_M(table)
+  wrong_M = p.mismatch_M
   sequences = np.unique(p.sequence_M)
   has_correction = np.isin(sequences, p.sequence_M[corrected_M])
   return Rates(
@@ -95,7 +94,8 @@ def render_rates(checkpoints: Sequence[CheckpointRates], source: str) -> Table:
   rows = find_table_2([(x.step, x.percent) for x in checkpoints])
   paper = {index: TABLE_2[percent] for percent, index in rows.items()}
   for index, checkpoint in enumerate(checkpoints):
-    cells, rates = ["-"], checkpoint.rates
+    cells = ["-"]
+    rates = checkpoint.rates
     if checkpoint.step is not None:
       cells = [f"{checkpoint.step:,} ({checkpoint.percent:.3g})"]
     for x in (rates.sequence_rate, rates.mismatch_rate):
@@ -108,15 +108,14 @@ def render_rates(checkpoints: Sequence[CheckpointRates], source: str) -> Table:
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-  """A prediction that one of the sources corrects."""
+  """A corrected prediction."""
 
   sentence: str  # tokens around the slot, [MASK] in the slot
   gold: str
   prediction: str
   probability: float
-  synonyms: tuple[str, ...]  # of gold, by the first source that corrects
-  verdicts: Mapping[str, str]  # by source: "corrected" or "wrong"
-  count: int = 0  # corrections of this pair in all predictions, by any source
+  synonyms: tuple[str, ...]  # of gold
+  count: int = 0  # corrections of this pair in all predictions
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,22 +123,24 @@ class Search:
   """Cases found among predictions; the content of cases.json."""
 
   searched: int  # predictions
-  corrected: int  # predictions that any of the sources corrects
-  sources: tuple[str, ...]  # in the order of `Case.verdicts`
+  corrected: int  # predictions
+  source: str  # of the synonyms
   cases: list[Case]  # of different (gold, prediction) pairs first
 
 
 class CaseFinder:
-  """Collects corrections by any of several sources.
+  """Collects corrections.
 
   Those of different (gold, prediction) pairs come first, each in the order of
   the predictions, up to a limit. `counts` has the corrections of each pair.
   """
 
   def __init__(
-    self, tables: Tables, tokenizer: Tokenizer, *, limit: int = MAX_SAVED
+    self, table: SynonymTable, tokenizer: Tokenizer, *, limit: int = MAX_SAVED
   ):
-    self.tables, self.tokenizer, self.limit = tables, tokenizer, limit
+    self.table = table
+    self.tokenizer = tokenizer
+    self.limit = limit
     self.texts = read_words(tokenizer.vocab).texts
     self.searched = 0
     self.counts: collections.Counter[tuple[str, str]] = collections.Counter()
@@ -148,10 +149,9 @@ class CaseFinder:
 
   def add(self, p: Predictions) -> None:
     """Searches predictions."""
-    texts, slots = self.texts, {}
-    corrected = [p.corrected_M(table) for table in self.tables.values()]
-    for m in np.flatnonzero(np.any(corrected, axis=0)).tolist():
-      pair = texts[p.gold_M[m]], texts[p.predicted_M[m]]
+    slots = {}
+    for m in np.flatnonzero(p.corrected_M(self.table)).tolist():
+      pair = self.texts[p.gold_M[m]], self.texts[p.predicted_M[m]]
       slots[self.counts[pair], self.searched + m] = m
       self.counts[pair] += 1
     self.searched += len(p.gold_M)
@@ -167,29 +167,26 @@ class CaseFinder:
       dataclasses.replace(case, count=self.counts[case.gold, case.prediction])
       for case in self._cases.values()
     ]
-    return Search(self.searched, self.counts.total(), tuple(self.tables), cases)
+    corrected = self.counts.total()
+    return Search(self.searched, corrected, self.table.source, cases)
 
   def _make_case(self, p: Predictions, m: int) -> Case:
-    tokenizer, texts = self.tokenizer, self.texts
-    gold, predicted = int(p.gold_M[m]), int(p.predicted_M[m])
-    lists = {name: x.synonym_ids(gold) for name, x in self.tables.items()}
-    row, position = p.sequences[p.sequence_M[m]], int(p.position_M[m])
+    tokenizer = self.tokenizer
+    gold = int(p.gold_M[m])
+    row = p.sequences[p.sequence_M[m]]
+    position = int(p.position_M[m])
     start = max(position - WINDOW, 1)  # without [CLS]
     end = min(position + WINDOW, len(row) - 1)  # without the last [SEP]
-    ids, mask = row[start:end].tolist(), tokenizer.vocab[tokenizer.mask]
+    ids = row[start:end].tolist()
     ids[position - start] = tokenizer.mask
+    mask = tokenizer.vocab[tokenizer.mask]
     sentence = tokenizer.decode(ids).replace(mask, f" {mask}")
-    synonyms = next(ids for ids in lists.values() if predicted in ids)
     return Case(
       " ".join(sentence.split()),
-      gold=texts[gold],
-      prediction=texts[predicted],
+      gold=self.texts[gold],
+      prediction=self.texts[p.predicted_M[m]],
       probability=float(p.probability_M[m]),
-      synonyms=tuple(texts[i] for i in synonyms),
-      verdicts={
-        name: "corrected" if predicted in ids else "wrong"
-        for name, ids in lists.items()
-      },
+      synonyms=tuple(self.texts[i] for i in self.table.synonym_ids(gold)),
     )
 
 
@@ -218,22 +215,9 @@ class Findings:
   """Results of the task, for one text."""
 
   text: Lines
-  tables: Tables  # the first is that of the paper's table 2
-  checkpoints: Mapping[str, list[CheckpointRates]]  # by source
+  table: SynonymTable
+  checkpoints: list[CheckpointRates]
   search: Search  # at the last checkpoint
-
-
-def print_findings(f: Findings, console: Console, *, num_cases: int) -> None:
-  """Prints the rates and the first cases by the first source."""
-  console.print(
-    f"{len(f.text.sequences):,} lines, {f.text.num_cut:,} of them cut to"
-    f" {f.text.length} tokens",
-    soft_wrap=True,
-  )
-  first = next(iter(f.tables))
-  console.print(render_rates(f.checkpoints[first], first))
-  shown = [x for x in f.search.cases if x.verdicts[first] == "corrected"]
-  console.print(render_cases(f.search, shown[:num_cases]))
 
 
 def save_findings(
@@ -247,14 +231,12 @@ def save_findings(
     "length": f.text.length,
     "fingerprints": {
       "text": f.text.fingerprint,
-      "synonyms": {name: t.fingerprint for name, t in f.tables.items()},
-      "vocabulary": next(iter(f.tables.values())).vocabulary,
+      "synonyms": f.table.fingerprint,
+      "vocabulary": f.table.vocabulary,
     },
-    "tables": {name: dict(t.options) for name, t in f.tables.items()},
-    "checkpoints": {
-      source: [*map(dataclasses.asdict, checkpoints)]
-      for source, checkpoints in f.checkpoints.items()
-    },
+    "source": f.table.source,
+    "table": dict(f.table.options),
+    "checkpoints": [*map(dataclasses.asdict, f.checkpoints)],
   }
   files.save_json(workdir / files.RESULTS, results)
   search = dataclasses.asdict(f.search)

@@ -91,7 +91,8 @@ def predict_batch(
     np.stack([row_M, document_M]), axis=1, return_inverse=True
   )
   sequence_M = sequence_M.ravel()  # some releases of numpy return [1, M]
-  sequences, starts = [], []
+  sequences = []
+  starts = []
   for b, document in documents.T:  # attention stays inside a document
     is_inside_L = batch["documents"][b] == document
     sequences.append(batch["tokens"][b][is_inside_L])

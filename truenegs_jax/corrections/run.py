@@ -12,7 +12,7 @@ import functools
 import json
 import pathlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -30,14 +30,15 @@ from truenegs_jax.report.write import write_own_report
 from truenegs_jax.runtime import errors, progress
 from truenegs_jax.runtime.paths import open_path
 from truenegs_jax.synonyms import run_table, wordnet
+from truenegs_jax.synonyms.table import SynonymTable
 from truenegs_jax.train import plan, sharding, start
 from truenegs_jax.weights import find, load, match
 from truenegs_jax.workdir import files, lock, saved_model
 
 SOURCES = "corrections.sources"  # the config key
-AUTO = "auto"  # the source of a run, or else the default of the language
 MIN_LENGTH = 3  # [CLS], a token, [SEP]
-KEPT, LAST = "kept", "last"  # values of corrections.steps
+KEPT = "kept"  # values of corrections.steps
+LAST = "last"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,16 +48,12 @@ class Measurement:
   options: Corrections
   config: PretrainConfig
   weights: find.Weights
-  sources: tuple[str, ...]  # of synonyms, without AUTO
+  sources: str  # of synonyms
 
-  def make_requests(
-    self, config: PretrainConfig
-  ) -> list[run_table.TableRequest]:
-    """Makes a request for a table of each source with a config's options."""
+  def make_request(self, config: PretrainConfig) -> run_table.TableRequest:
+    """Makes a request for the table of the sources with a config's options."""
     request = start.build_table_request(config.negatives, config.data)
-    return [
-      dataclasses.replace(request, sources=x, key=SOURCES) for x in self.sources
-    ]
+    return dataclasses.replace(request, sources=self.sources, key=SOURCES)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,7 +70,8 @@ class MeasuredModel:
 def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
   """Measures corrections, prints and saves them, and returns the exit code."""
   say = functools.partial(console.print, soft_wrap=True)
-  o, config = Corrections.read(c.corrections), PretrainConfig.read(c)
+  o = Corrections.read(c.corrections)
+  config = PretrainConfig.read(c)
   m = resolve(config, o, say)
   if (workdir / files.CHECKPOINTS).exists():
     raise errors.InputError(
@@ -89,15 +87,23 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
     trained = start.Run(measured.saved.config, measured.saved.tokenizer).config
     if o.run:
       say(
-        "The model, its vocabulary, masking and readings are those of"
+        "The model, its vocabulary, masking and objective are those of"
         f" '{o.run}': {start.describe_objective(trained)}"
       )
     with progress.working(console, "Reading text"):
       text = _read_text(m, measured)
-    tables = _build_tables(m.make_requests(trained), measured, text, console)
+    table = _build_table(m.make_request(trained), measured, text, console)
     with lock.lock(workdir):
-      measurement = _measure(m, measured, text, tables, mesh, console)
-      findings.print_findings(measurement, console, num_cases=o.cases)
+      measurement = _measure(m, measured, text, table, mesh, console)
+      search = measurement.search
+      say(
+        f"{len(text.sequences):,} lines, {text.num_cut:,} of them cut to"
+        f" {text.length} tokens"
+      )
+      console.print(
+        findings.render_rates(measurement.checkpoints, table.source)
+      )
+      console.print(findings.render_cases(search, search.cases[: o.cases]))
       about = {
         "command": errors.rerun_command(),
         "seed": config.seed,
@@ -132,7 +138,8 @@ def resolve(
       f" hf:NAME, such as --config.{predict_slots.TEXT}="
       "'hf:Salesforce/wikitext config=wikitext-2-raw-v1 split=test'."
     )
-  weights, auto = find.Weights(config.init, report), config.negatives.sources
+  weights = find.Weights(config.init, report)
+  auto = config.negatives.sources
   if config.init and not (config.dry_run and not find.is_local(config.init)):
     config = start.replace_init(config, weights, saved=None)
   workdir = open_path("corrections.run", o.run)
@@ -143,21 +150,22 @@ def resolve(
     if start.build_table_request(negatives, config.data).model is None:
       auto = trained
   start.check(config)
-  sources = (auto if x == AUTO else x for x in o.sources or (AUTO,))
-  m = Measurement(o, config, weights, tuple(sources))
-  for request in m.make_requests(config):
-    if request.model:
-      raise errors.InputError(
-        f"{SOURCES}={request.sources!r} changes while a model trains. Use"
-        " sources that are the same for every checkpoint."
-      )
-    request.check()
+  sources = auto if o.sources in ("", "auto") else o.sources
+  m = Measurement(o, config, weights, sources)
+  request = m.make_request(config)
+  if request.model:
+    raise errors.InputError(
+      f"{SOURCES}={sources!r} changes while a model trains. Use sources that"
+      " are the same for every checkpoint."
+    )
+  request.check()
   return m
 
 
 def _describe_plan(m: Measurement, mesh: jax.sharding.Mesh) -> dict[str, str]:
   """Returns the lines of a dry run."""
-  o, config = m.options, m.config
+  o = m.options
+  config = m.config
   workdir = open_path("corrections.run", o.run)
   if not o.run:
     weights = find.describe(config.init)
@@ -173,9 +181,7 @@ def _describe_plan(m: Measurement, mesh: jax.sharding.Mesh) -> dict[str, str]:
     "weights": weights,
     "text": sources_spec.describe_sources(o.text, key=predict_slots.TEXT),
     "lines": f"{o.sequences or 'all'}, in batches of {config.batch_size}",
-    "synonyms": "; compared with ".join(
-      x.identity for x in m.make_requests(config)
-    ),
+    "synonyms": m.make_request(config).identity,
   }
 
 
@@ -197,7 +203,9 @@ def choose_steps(text: str, saved_steps: list[int]) -> tuple[int, ...]:
 @contextlib.contextmanager
 def open_model(m: Measurement) -> Iterator[MeasuredModel]:
   """Opens the run or the weights of a measurement for reading."""
-  config, weights, steps_text = m.config, m.weights, m.options.steps
+  config = m.config
+  weights = m.weights
+  steps_text = m.options.steps
   if config.init:
     tokenizer = tokenizer_lib.build_tokenizer(config.data, config.data.vocab)
     model = saved_model.build_model(config, vocab_size=len(tokenizer.vocab))
@@ -239,8 +247,11 @@ def open_model(m: Measurement) -> Iterator[MeasuredModel]:
 
 
 def _read_text(m: Measurement, measured: MeasuredModel) -> predict_slots.Lines:
-  o, data, trained = m.options, m.config.data, measured.saved.config
-  length, positions = o.length or trained.length, trained.model.max_positions
+  o = m.options
+  data = m.config.data
+  trained = measured.saved.config
+  length = o.length or trained.length
+  positions = trained.model.max_positions
   if not MIN_LENGTH <= length <= positions:
     raise errors.InputError(
       f"corrections.length={length} is out of range. Set it from"
@@ -261,53 +272,50 @@ def _read_text(m: Measurement, measured: MeasuredModel) -> predict_slots.Lines:
     )
 
 
-def _build_tables(
-  requests: Sequence[run_table.TableRequest],
+def _build_table(
+  request: run_table.TableRequest,
   measured: MeasuredModel,
   text: predict_slots.Lines,
   console: Console,
-) -> findings.Tables:
-  """Returns the table of each source by its name; prints what it covers."""
-  tables, tokenizer = {}, measured.saved.tokenizer
-  tokens, size = np.concatenate(text.sequences), len(tokenizer.vocab)
-  counts_V = np.bincount(tokens, minlength=size)
-  for request in requests:
-    source = request.sources
-    table = run_table.load_or_build(
-      request, tokenizer, saved=None, console=console
+) -> SynonymTable:
+  """Returns the table of synonyms; prints what it covers of the text."""
+  tokenizer = measured.saved.tokenizer
+  with progress.working(console, "Looking up synonyms"):
+    table = request.build(tokenizer)
+  if not table.num_pairs:
+    raise errors.InputError(
+      f"{SOURCES}={request.sources!r} has no pair of words of the vocabulary."
+      " Use a source of the vocabulary's language."
     )
-    if not table.num_pairs:
-      raise errors.InputError(
-        f"{SOURCES}={source!r} has no pair of words of the vocabulary. Use a"
-        " source of the vocabulary's language."
-      )
-    # Canonical forms have no folders, so those of two sources may be equal.
-    name = source if table.source in tables else table.source
-    tables[name] = table
-    line, warning = run_table.describe_text(request, table, counts_V)
-    console.print(f"{name}, text: {line}", soft_wrap=True)
-    if warning:
-      console.print("warning:", warning, soft_wrap=True)
-  return tables
+  tokens = np.concatenate(text.sequences)
+  counts_V = np.bincount(tokens, minlength=len(tokenizer.vocab))
+  line, warning = run_table.describe_text(request, table, counts_V)
+  console.print(f"{table.source}, text: {line}", soft_wrap=True)
+  if warning:
+    console.print("warning:", warning, soft_wrap=True)
+  return table
 
 
 def _measure(
   m: Measurement,
   measured: MeasuredModel,
   text: predict_slots.Lines,
-  tables: findings.Tables,
+  table: SynonymTable,
   mesh: jax.sharding.Mesh,
   console: Console,
 ) -> findings.Findings:
   """Predicts with each step and counts its corrections; finds cases at last."""
-  saved, predictions = measured.saved, None
-  checkpoints = {source: list[findings.CheckpointRates]() for source in tables}
+  saved = measured.saved
   own: dict[str, Any] = {"seed": m.config.seed}
   own |= {f"mesh.{name}": x for name, x in vars(m.config.mesh).items()}
   if m.options.prediction:
     own["negatives.prediction"] = m.options.prediction
   run = start.Run(saved.config.replace(own), saved.tokenizer)
   predict = plan.build_predict_step(run, mesh)
+  # With a time limit, the last step may come before that of the config.
+  total = saved.step if saved.config.minutes else saved.config.steps
+  predictions = None
+  checkpoints = []
   for step in measured.steps:
     name = "weights" if step is None else f"step {step:,}"
     with progress.working(console, f"Reading {name}", brief=True):
@@ -317,7 +325,8 @@ def _measure(
     split = sharding.tree_shardings({"params": params}, mesh, run.mesh_spec)
     params = jax.device_put(params, split["params"])
     began = time.perf_counter()
-    title, size = f"Predicting slots of {name}, lines", len(text.sequences)
+    title = f"Predicting slots of {name}, lines"
+    size = len(text.sequences)
     with progress.counting(console, title, size, brief=True) as advance:
       predictions = predict_slots.predict_lines(
         predict,
@@ -330,18 +339,14 @@ def _measure(
       )
     secs = time.perf_counter() - began
     console.print(f"{name}: {len(predictions.gold_M):,} slots in {secs:.1f} s")
-    # With a time limit, the last step may come before that of the config.
-    total = saved.step if saved.config.minutes else saved.config.steps
     percent = None if step is None else 100 * step / total
-    for source, table in tables.items():
-      counts = findings.count_corrections(predictions, table)
-      rates = findings.CheckpointRates(step, percent, counts)
-      checkpoints[source].append(rates)
+    rates = findings.count_corrections(predictions, table)
+    checkpoints.append(findings.CheckpointRates(step, percent, rates))
   if predictions is None:
     raise errors.CheckpointError(
       "The run has no undamaged step to measure. Run the same command again,"
       " or set --config.corrections.steps=STEPS."
     )
-  finder = findings.CaseFinder(tables, saved.tokenizer)
+  finder = findings.CaseFinder(table, saved.tokenizer)
   finder.add(predictions)
-  return findings.Findings(text, tables, checkpoints, finder.finish())
+  return findings.Findings(text, table, checkpoints, finder.finish())

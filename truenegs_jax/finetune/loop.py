@@ -29,7 +29,6 @@ from truenegs_jax.tasks import batches
 from truenegs_jax.train import guards, metrics, optim, sharding, speed
 from truenegs_jax.train import loop as loop_lib
 from truenegs_jax.train import step as step_lib
-from truenegs_jax.workdir.lock import Lease
 
 LOSS_WEIGHTS = {"loss": 1.0}
 
@@ -141,13 +140,13 @@ def fine_tune(
   make_params: Callable[[], optax.Params],
   check: Callable[[], None],
   console: Console,
-  lease: Lease,
+  check_lock: Callable[[], None],
 ) -> "SeedRun":
   """Trains one run to its last step, and returns it.
 
   `check` is called before each batch and may raise Stopped. The folder receives
-  metrics and the rows of skipped updates, in a bucket as long as this run has
-  `lease`. A loss that is not finite ends the run as failed.
+  metrics and the rows of skipped updates; `check_lock` raises DiskError if the
+  workdir's lock was lost. A loss that is not finite ends the run as failed.
   """
   run = SeedRun(setup, seed, check, console)
 
@@ -159,7 +158,7 @@ def fine_tune(
   line = metrics.ProgressLine(
     console, setup.steps, first_step=0, describe=describe
   )
-  logged = metrics.LoggedRun(folder, 0, config, lease.check)
+  logged = metrics.LoggedRun(folder, 0, config, check_lock)
   with metrics.open_writers(setup.options.log.writers, logged, line) as writers:
     run.write, run.flush_log = writers
     run.train(run.make_loop(setup.init_state(make_params(), seed), folder))

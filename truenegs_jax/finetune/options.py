@@ -24,6 +24,13 @@ class FinetuneOptions(PretrainConfig):
     return sharding.get_mesh_spec(self.mesh.preset, self.mesh.axes)
 
   @property
+  def files(self) -> dict[str, str]:
+    """The files that are set, by split; they are those of the only task."""
+    o = self.finetune
+    splits = {"train": o.train, "dev": o.dev, "test": o.test}
+    return {split: file for split, file in splits.items() if file}
+
+  @property
   def task_names(self) -> tuple[str, ...]:
     """The names in `tasks`."""
     return parse_names(self.finetune.tasks, key="finetune.tasks")

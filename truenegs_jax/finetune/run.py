@@ -211,7 +211,7 @@ def _train_run(
     make_params=lambda: start.make_params(setup.data.task, seed),
     check=check,
     console=context.console,
-    lease=context.lease,
+    check_lock=context.lease.check,
   )
   result = trained.make_result()
   context.report(f"  {leaderboard.describe_run(result)}")
@@ -266,7 +266,7 @@ def _describe_origin(
   o = setup.options
   data = setup.data
   hide = model_card.hide_folders
-  names = f"{o.finetune.data} {o.finetune.files}".strip()
+  names = " ".join(filter(None, [o.finetune.data, *o.files.values()]))
   scores = leaderboard.format_scores(result.scores["dev"])
   notes = "".join(f"; {note}" for note in result.notes)
   origin = f"`{hide(o.init)}`" if o.init else "weights drawn at random"

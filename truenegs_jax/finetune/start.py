@@ -18,8 +18,7 @@ from typing import Any
 import jax
 from rich.console import Console
 
-from truenegs_jax.config import grammar
-from truenegs_jax.config.sections import FROM_WEIGHTS
+from truenegs_jax.config.sections import FROM_WEIGHTS, SIZES
 from truenegs_jax.configs import finetune_glue, finetune_own, finetune_squad
 from truenegs_jax.data.tokens import tokenizer as tokenizer_lib
 from truenegs_jax.finetune import evaluate, results
@@ -96,7 +95,7 @@ class Start:
     return {
       "family": hf_names.network_names(model, self.role).family,
       "width": model.config.width,
-      "sizes": self.network["variant"],
+      "sizes": {x: getattr(model.config, x) for x in SIZES},
       "backbone": model.backbone,
       "vocabulary": self.tokenizer.fingerprint,
       **prints,
@@ -107,8 +106,10 @@ class Start:
 
 def resolve(options: FinetuneOptions, report: Callable[[str], None]) -> Start:
   """Opens the weights of `init` without arrays; "" is a network at random."""
-  variant, vocab = options.model.variant, options.data.vocab
-  lowercase, accents = options.data.lowercase, options.data.accents
+  variant = options.model.variant
+  vocab = options.data.vocab
+  lowercase = options.data.lowercase
+  accents = options.data.accents
   strip_accents = tokenizer_lib.ACCENTS[accents]
   if not options.init:
     if FROM_WEIGHTS in (variant, vocab):
@@ -117,18 +118,21 @@ def resolve(options: FinetuneOptions, report: Callable[[str], None]) -> Start:
         " folder or hub name of Hugging Face), or for a network drawn at random"
         " --config.model.variant=NAME and --config.data.vocab=FILE."
       )
-    weights, role, backbone = None, "discriminator", "encoder"
+    weights = None
+    role = "discriminator"
+    backbone = "encoder"
     more: dict[str, Any] = {}
-    positions, location = 512, "a network drawn at random"
+    positions = 512
+    location = "a network drawn at random"
   else:
     weights = Weights(options.init, report)
     network = weights.encoder()
-    role, backbone, location = network.role, network.backbone, network.location
+    role = network.role
+    backbone = network.backbone
+    location = network.location
     positions = network.fields["max_position_embeddings"]
     pooling = network.fields.get("classifier_pooling", "cls")
     more = {"pooling": pooling, **network.thetas}
-    if variant == FROM_WEIGHTS:
-      variant = network.variant
     if vocab == FROM_WEIGHTS:
       vocab = str(network.vocabulary)
       if network.lowercase and not lowercase:
@@ -139,6 +143,20 @@ def resolve(options: FinetuneOptions, report: Callable[[str], None]) -> Start:
       lowercase = lowercase and network.tokenizer.lowercase
       if accents == "auto":
         strip_accents = network.strip_accents
+  sizes = {
+    name: getattr(options.model, name)
+    for name in SIZES
+    if getattr(options.model, name)
+  }
+  if weights is not None and variant == FROM_WEIGHTS:
+    if sizes:
+      name, size = next(iter(sizes.items()))
+      raise InputError(
+        f"model.{name}={size} does not go with model.variant=init, which takes"
+        " all sizes of the weights. Remove it, or set"
+        " --config.model.variant=NAME."
+      )
+    sizes = network.sizes
   if options.length > positions:
     raise InputError(
       f"length={options.length} is over the {positions:,} positions of"
@@ -155,6 +173,7 @@ def resolve(options: FinetuneOptions, report: Callable[[str], None]) -> Start:
       **{name: getattr(options.model, name) for name in MODEL_KEYS},
       "head_dropout": options.finetune.head_dropout,
       "variant": variant,
+      **sizes,
       "backbone": backbone,
       "max_positions": positions,
       **more,
@@ -354,7 +373,9 @@ def _make_values(
   config["finetune"] |= saved.get("finetune", {})
   if data := values["robustness"]["data"]:
     is_folder = pathlib.Path(data).expanduser().is_dir()
-    file = "" if is_folder else f"dev={grammar.quote(data)}"
-    config["finetune"] |= {"data": data if is_folder else "", "files": file}
+    for name in ("data", "train", "dev", "test"):
+      config["finetune"][name] = ""
+    key = "data" if is_folder else "dev"
+    config["finetune"][key] = data
   config["finetune"]["tasks"] = task.name
   return config

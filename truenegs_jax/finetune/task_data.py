@@ -9,7 +9,6 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
-from truenegs_jax.config import grammar
 from truenegs_jax.data.corpus import hub_datasets
 from truenegs_jax.data.corpus.files import find_existing
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
@@ -23,7 +22,6 @@ from truenegs_jax.tasks.task import OWN, SPANS, SQUAD, EncodedRows, Task
 
 GLUE_LENGTH, SQUAD_LENGTH = 128, 512  # tokens of a row in ELECTRA's paper
 OWN_SPLITS = ("train", "dev", "test")
-FILES = "finetune.files"  # the config key
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,11 +56,10 @@ def read_task_data(
   """Reads a task and encodes it."""
   task, notes = options.find_task(name), list[str]()
   splits, sizes = dict[str, EvalSplit](), dict[str, int]()
-  files = parse_files(options, name)
   for split in _list_splits(options, task):
-    if split == "dev_mismatched" and split not in files:  # may be left out
-      if not _find_path(options, task, split)[1]:
-        continue
+    may_be_missing = split == "dev_mismatched"
+    if may_be_missing and not _find_path(options, task, split)[1]:
+      continue
     examples, more = read_split(options, task, split)
     sizes[split], notes = len(examples), notes + more
     if split != "train":
@@ -81,7 +78,7 @@ def read_split(
   options: FinetuneOptions, task: Task, split: str
 ) -> tuple[list[Any], list[str]]:
   """Reads the examples of a split, and notes what was changed in them."""
-  file = parse_files(options, task.name).get(split, "")
+  file = options.files.get(split, "")
   if task.name == OWN:
     return records.read_examples(file, split, task), []
   if task.kind == SPANS:
@@ -107,48 +104,40 @@ def _list_splits(options: FinetuneOptions, task: Task) -> list[str]:
 
 def check_files(options: FinetuneOptions) -> None:
   """Refuses files that would not be used; reads none of them."""
-  o, tasks = options.finetune, map(options.find_task, options.task_names)
+  o = options.finetune
+  tasks = [options.find_task(name) for name in options.task_names]
   splits = {task.name: _list_splits(options, task) for task in tasks}
   if o.data.startswith(records.HUB):
     if hub_datasets.parse_dataset(o.data, key="finetune.data").split:
       raise InputError(
         f"finetune.data={o.data!r} names a split. Set"
-        f' --config.finetune.data=hf:NAME, or --config.{FILES}="'
-        "train='hf:NAME split=S' dev='hf:NAME split=S'\"."
+        " --config.finetune.data=hf:NAME, or for a single task"
+        " --config.finetune.train='hf:NAME split=S' and"
+        " --config.finetune.dev='hf:NAME split=S'."
       )
-  item = grammar.parse_item(o.files, key=FILES)
-  if item.name or not all(item.options.values()):
+  if options.files and len(splits) > 1:
     raise InputError(
-      f"{FILES}={o.files!r} is not of the form SPLIT=FILE or TASK.SPLIT=FILE,"
-      " such as 'train=FILE dev=FILE'."
+      f"finetune.{min(options.files)} is the file of one task, but"
+      f" finetune.tasks={o.tasks!r} names {len(splits)}. Put the files of all"
+      " into one folder and set --config.finetune.data=FOLDER, or fine-tune"
+      " each task into its own workdir."
     )
-  for entry in item.options:
-    name, _, split = entry.rpartition(".")
-    for task in [name] if name else splits:
-      if split not in splits.get(task, ()):
-        raise InputError(
-          f"{FILES}: '{entry}=...' names no split of a task that is fine-tuned."
-          f" Tasks are {', '.join(splits)}; splits of {task} are"
-          f" {', '.join(splits.get(task, ['none']))}. Test sets need"
-          " --config.finetune.predict_test=True."
-        )
-  if missing := {*splits.get(OWN, ())} - parse_files(options, OWN).keys():
+  if o.test and not o.predict_test:
     raise InputError(
-      f"finetune.files={o.files!r} names no file for"
-      f" {' and '.join(sorted(missing))}. Set"
-      f" --config.{FILES}='train=FILE dev=FILE'."
+      f"finetune.test={o.test!r} would not be used. Set"
+      " --config.finetune.predict_test=True or remove it."
     )
-
-
-def parse_files(options: FinetuneOptions, name: str) -> dict[str, str]:
-  """Returns the files of a task in `finetune.files`, by split."""
-  files = grammar.parse_item(options.finetune.files, key=FILES).options
-  for_all = {split: x for split, x in files.items() if "." not in split}
-  return for_all | {
-    entry.rpartition(".")[2]: path
-    for entry, path in files.items()
-    if entry.rpartition(".")[0] == name
-  }
+  if o.test and SQUAD in splits:
+    raise InputError(
+      f"finetune.test={o.test!r} would not be used, as SQuAD has no test set"
+      " for everyone. Remove it."
+    )
+  for split in splits.get(OWN, ()):
+    if split not in options.files:
+      raise InputError(
+        f"finetune.{split} names no file for the {split} split of your own"
+        f" task. Set --config.finetune.{split}=FILE."
+      )
 
 
 def describe_task(options: FinetuneOptions, name: str) -> str:
@@ -161,7 +150,7 @@ def describe_task(options: FinetuneOptions, name: str) -> str:
       f"{split}: {where}" if exists else f"{split}: {where} (missing)"
     )
   epochs = o.epochs or task.epochs
-  if not task.split_sizes or "train" in parse_files(options, name):
+  if not task.split_sizes or "train" in options.files:
     return "; ".join([*texts, f"{epochs:g} epochs"])
   size = task.split_sizes["train"]
   rows = min(size, o.rows or size) * (1 + task.both_orders)
@@ -177,7 +166,7 @@ def _find_path(
   options: FinetuneOptions, task: Task, split: str
 ) -> tuple[str, bool]:
   """Returns where a split is, and whether it exists there or on the hub."""
-  file = parse_files(options, task.name).get(split)
+  file = options.files.get(split)
   where = file or options.finetune.data
   if where.startswith(records.HUB):
     return where, True

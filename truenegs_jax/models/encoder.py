@@ -21,11 +21,11 @@ import jax
 import jax.numpy as jnp
 
 from truenegs_jax import models
-from truenegs_jax.config import grammar
+from truenegs_jax.config.sections import FROM_WEIGHTS
 from truenegs_jax.models import attention as attention_lib
 from truenegs_jax.models import layers
 from truenegs_jax.runtime import rng
-from truenegs_jax.runtime.errors import InputError
+from truenegs_jax.runtime.errors import InputError, one_of
 
 Array = jax.Array
 Inputs = Mapping[str, Array]
@@ -33,11 +33,6 @@ Model = TypeVar("Model", bound=nn.Module)
 
 HEAD_WIDTH = 64  # in all released sizes
 REQUIRED_NAMES = ("Embeddings", "Encoder", "VARIANTS")  # of a backbone
-REQUIRED_SIZES = ("embedding_size", "width", "layers", "heads", "ffn")
-OPTIONAL_SIZES = ("type_vocab_size",)
-# Sizes that the networks of a pair share.
-SHARED_SIZES = ("embedding_size", *OPTIONAL_SIZES)
-LARGEST_SIZE = 9_999_999
 FAMILY = ("small", "base", "large")  # of released models
 
 
@@ -95,11 +90,14 @@ class EncoderConfig:
 
 # `small`, `base` and `large` as released (Clark et al. 2020, tables 6 and 8;
 # Devlin et al. 2019), `minilm` by Wang et al. 2020. `tiny` is for tests, `demo`
-# for a laptop, `narrow` to compare readings.
+# for a laptop, `shallow` and `mini` for the hours of a CPU, `narrow` to compare
+# objectives.
 VARIANTS: dict[str, dict[str, int]] = {
   "tiny": dict(embedding_size=16, width=32, layers=2, heads=2, ffn=64),
   "demo": dict(embedding_size=128, width=128, layers=2, heads=2, ffn=512),
   "narrow": dict(embedding_size=64, width=64, layers=4, heads=2, ffn=256),
+  "shallow": dict(embedding_size=256, width=256, layers=2, heads=4, ffn=1024),
+  "mini": dict(embedding_size=128, width=256, layers=4, heads=4, ffn=1024),
   "small": dict(embedding_size=128, width=256, layers=12, heads=4, ffn=1024),
   "minilm": dict(embedding_size=384, width=384, layers=6, heads=12, ffn=1536),
   "base": dict(embedding_size=768, width=768, layers=12, heads=12, ffn=3072),
@@ -126,33 +124,13 @@ def backbone_fields(name: str) -> Mapping[str, Any]:
   return getattr(load_backbone(name), "FIELDS", {})
 
 
-def variant_sizes(
-  backbone: str, variant: str, *, key: str = "model.variant"
-) -> dict[str, int]:
-  """Returns the sizes of a variant, which are fields of `EncoderConfig`.
-
-  `variant` is a name in the backbone's VARIANTS, or a list of all
-  REQUIRED_SIZES and maybe OPTIONAL_SIZES, "width=16 layers=2 ...". `key` is its
-  config key, for errors.
-  """
+def variant_sizes(backbone: str, variant: str) -> dict[str, int]:
+  """Returns the sizes of a name in the backbone's VARIANTS; none of "init"."""
   variants = load_backbone(backbone).VARIANTS
-  if variant in variants:
-    return dict(variants[variant])
-  item = grammar.parse_item(variant, key=key)
-  names = (*REQUIRED_SIZES, *OPTIONAL_SIZES)
-  if item.name or not item.options.keys() >= set(REQUIRED_SIZES):
-    raise InputError(
-      f"{key}={variant!r} is neither a name nor a list of sizes. Choose"
-      f" {', '.join(variants)}, or list each of {'=, '.join(REQUIRED_SIZES)}="
-      f" once, and optionally {'=, '.join(OPTIONAL_SIZES)}=."
-    )
-  sizes = item.convert(dict.fromkeys(names, 1), subject=key)
-  for name, size in sizes.items():
-    if not 1 <= size <= LARGEST_SIZE:
-      raise InputError(
-        f"{key}: {name}={size} must be from 1 to {LARGEST_SIZE:,}."
-      )
-  return {name: sizes[name] for name in item.options}
+  if variant == FROM_WEIGHTS:
+    return {}
+  one_of("model.variant", variant, [*variants, FROM_WEIGHTS])
+  return dict(variants[variant])
 
 
 def find_family(width: int) -> str:
@@ -168,42 +146,38 @@ def make_network_config(
   A theta of rotary positions that is 0 stays at its default.
   """
   own = {**backbone_fields(backbone), **variant_sizes(backbone, variant)}
-  own |= {x: y for x, y in fields.items() if y or not x.endswith("rope_theta")}
+  for name, value in fields.items():
+    if value or not name.endswith("rope_theta"):
+      own[name] = value
   return _check_heads("model", EncoderConfig(**own))
 
 
 def make_generator_config(
   discriminator: EncoderConfig,
-  backbone: str,
   *,
   multiplier: float,
   layers_multiplier: float,
-  variant: str,
+  sizes: Mapping[str, int],
 ) -> EncoderConfig:
   """Builds the config of a generator for a discriminator.
 
-  Its sizes are the variant's, or without one the discriminator's, with layers
-  scaled by `layers_multiplier` (0: 1), the width by `multiplier`, heads of 64
-  units and ffn of 4 widths, as in ELECTRA
+  A size that is not in `sizes`, or 0, is derived: layers are the
+  discriminator's, scaled by `layers_multiplier` (0: 1), and so is the width by
+  `multiplier`; heads have 64 units and ffn is 4 widths, as in ELECTRA
   (`run_pretraining.py:get_generator_config`). If the backbone does not project
-  embeddings, only the number of layers may differ, and 0 halves it.
+  embeddings, 0 halves the layers, and other sizes are the discriminator's.
   """
-  kept, width = discriminator, round(discriminator.width * multiplier)
+  kept = discriminator
   scale = layers_multiplier or (1.0 if kept.projects else 0.5)
-  layers = max(1, round(kept.layers * scale))
-  sizes: dict[str, Any] = {"width": width, "layers": layers}
+  width = sizes.get("width") or round(kept.width * multiplier)
+  derived: dict[str, Any] = {
+    "width": width,
+    "layers": max(1, round(kept.layers * scale)),
+  }
   if kept.projects:
-    sizes |= {"heads": max(1, width // HEAD_WIDTH), "ffn": 4 * width}
-  if variant:
-    sizes = variant_sizes(backbone, variant, key="generator.variant")
-  for name in SHARED_SIZES:
-    shared = getattr(discriminator, name)
-    if sizes.get(name, shared) != shared:
-      raise InputError(
-        f"generator.variant={variant!r} has {name}={sizes[name]}. It shares its"
-        f" embeddings with the discriminator. Set {name}={shared}."
-      )
-  return _check_heads("generator", dataclasses.replace(discriminator, **sizes))
+    derived |= {"heads": max(1, width // HEAD_WIDTH), "ffn": 4 * width}
+  derived |= {name: size for name, size in sizes.items() if size}
+  return _check_heads("generator", dataclasses.replace(kept, **derived))
 
 
 def _check_heads(network: str, config: EncoderConfig) -> EncoderConfig:
@@ -212,7 +186,7 @@ def _check_heads(network: str, config: EncoderConfig) -> EncoderConfig:
     raise InputError(
       f"{network}: width={config.width} is not embedding_size="
       f"{config.embedding_size}, but this model.backbone has no projection. Set"
-      " --config.generator.multiplier=1, or equal sizes in a variant."
+      " --config.generator.multiplier=1, or equal sizes."
     )
   if config.width < 1 or config.width % config.heads:
     raise InputError(

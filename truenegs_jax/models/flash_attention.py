@@ -258,6 +258,9 @@ def _run(
     in_specs += [units, line, line]
     results = [(like, units)] * 3
   out_shape, out_specs = zip(*results, strict=True)
+  name = kernel.__name__
+  if settings.window:
+    name += f"_window{settings.window}"
   return pl.pallas_call(
     functools.partial(kernel, settings, blocks),
     grid=(rows, heads, length // blocks.fixed),
@@ -266,7 +269,7 @@ def _run(
     out_shape=out_shape,
     compiler_params=params,
     cost_estimate=pl.CostEstimate(**cost(kernel.__name__, settings, **layer)),
-    name=kernel.__name__ + f"_window{settings.window}" * bool(settings.window),
+    name=name,
     interpret=settings.interpret,
   )(*arrays)
 

@@ -280,7 +280,7 @@ def make_electra(
   vocab_size: int,
   variant: str,
   generator_multiplier: float,
-  generator_variant: str = "",
+  generator_sizes: Mapping[str, int] | None = None,
   backbone: str = "encoder",
   layers_multiplier: float = 0.0,
   temperature: float = 1.0,
@@ -296,25 +296,25 @@ def make_electra(
   (256, 64)
 
   Args:
-    variant: a name in the backbone's VARIANTS, or a list of sizes, "width=32
-      layers=2 ...".
+    variant: a name in the backbone's VARIANTS, or "init" if `overrides` have
+      all sizes.
     generator_multiplier: width of the generator over the discriminator's (1/4
       for small and large, 1/3 for base; Clark et al. 2020, table 6).
-    generator_variant: sizes of the generator, instead of both multipliers.
+    generator_sizes: width, layers, heads and ffn of the generator; those that
+      are 0 or missing follow from both multipliers.
     layers_multiplier: as `generator.layers_multiplier` of a config.
     temperature: divides the generator's logits.
     sharing: of embeddings, as in `ElectraPair`.
-    **overrides: fields of `encoder.EncoderConfig` (dropout, dtype, ...).
+    **overrides: fields of `encoder.EncoderConfig` (width, dropout, ...).
   """
   discriminator = encoder.make_network_config(
     backbone, variant, {"vocab_size": vocab_size, **overrides}
   )
   generator = encoder.make_generator_config(
     discriminator,
-    backbone,
     multiplier=generator_multiplier,
     layers_multiplier=layers_multiplier,
-    variant=generator_variant,
+    sizes=generator_sizes or {},
   )
   return ElectraPair(generator, discriminator, backbone, temperature, sharing)
 

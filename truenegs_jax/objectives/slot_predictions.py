@@ -1,8 +1,8 @@
 """Hides the slots of a batch and predicts them with a masked language model.
 
 `Options` are the recipe of an objective. The paper (Zhang et al. 2023) leaves
-several questions open; each is a field of `Readings`, whose default is the most
-defensible reading.
+several questions open; each is a field of `ObjectiveConfig`, whose default is
+the most defensible answer.
 """
 
 import dataclasses
@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from truenegs_jax.config.keys import LARGEST
-from truenegs_jax.config.sections import Readings
+from truenegs_jax.config.sections import ObjectiveConfig
 from truenegs_jax.objectives import masking, output_softmax, smoothing
 from truenegs_jax.objectives.negatives import Aux
 from truenegs_jax.runtime import rng
@@ -24,7 +24,7 @@ Batch = Mapping[str, Array]
 Terms = dict[str, tuple[Array, Array]]  # name -> (sum, count)
 
 
-class Options(Readings, kw_only=False):
+class Options(ObjectiveConfig, kw_only=False):
   """The recipe of an objective: all of it but the model and its parameters.
 
   >>> masking = MaskingOptions(mask_id=4, never_masked=(2, 3, 4), vocab_size=9)

@@ -44,7 +44,7 @@ def train(
       workdir,
       first_step,
       setup.description["config"],
-      check=checkpoints.lease.check,
+      checkpoints.lease.check,
     )
     write, flush_log = stack.enter_context(
       metrics.open_writers(c.log.writers, logged, line)
@@ -99,14 +99,11 @@ class Training:
     self._warned, self._saves = False, itertools.count()
     self._host_wait = speed.HostWait(self.clock.running)
     self._flops = plan.row_flops(self.setup.run)
-    c, inputs = self.setup.run.config, self.setup.inputs
+    c = self.setup.run.config
     self._slice: dict[str, Any] = {
       "batch_size": c.batch_size,
       "process": sharding.process_slice(self.setup.mesh, c.batch_size),
     }
-    self._read = batches_lib.Reader(
-      inputs.train_rows, inputs.verification, seed=c.seed, **self._slice
-    )
 
   def finish(self, loop: loop_lib.Loop) -> None:
     """Keeps the last state; evaluates it if all steps were done before."""
@@ -126,8 +123,6 @@ class Training:
   def content(self, state: step.TrainState) -> tuple[dict, dict]:
     """Returns arrays and description of a checkpoint."""
     verification, number = self.setup.inputs.verification, next(self._saves)
-    with distributed.raise_everywhere(f"settle {number}"):
-      verification.settle()
     is_verified = distributed.is_true_everywhere(
       f"save {number}", value=verification.is_complete
     )
@@ -147,7 +142,8 @@ class Training:
       )
       state = step.set_schedule_step(state, array)
     state = setup.refresh(state, done)
-    batch = self._read(done)
+    rows, seed = setup.inputs.train_rows, setup.run.config.seed
+    batch = batches_lib.batch_at(rows, done, seed=seed, **self._slice)
     on_device = sharding.shard_batch(batch, setup.mesh)
     self.profiler.update(done, state.step)
     state, terms = self._host_wait.dispatch(

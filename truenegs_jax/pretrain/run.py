@@ -155,17 +155,13 @@ def prepare_inputs(
     config = start.require_words(run.config, tokenizer)
     run = dataclasses.replace(run, config=config, tokenizer=tokenizer)
   divide = functools.partial(distributed.place_among_equals, "rows")
-  blocks = c.data.block_shards if c.data.order == "blocks" else 0
-  verification = copies.open_verification(
-    folder, divide, cache_gb=c.data.cache_gb, block_shards=blocks
-  )
-  train_rows = rows_folder.open_rows(
-    folder, "train", verification, block_shards=blocks
-  )
+  folder = copies.copy_rows(folder)
+  verification = rows_folder.Verification(folder, divide)
+  train_rows = rows_folder.open_rows(folder, "train")
   rows_folder.check_batch_size(train_rows, c.batch_size)
   if warning := rows_folder.padding_warning(train_rows.manifest):
     console.print(warning, soft_wrap=True)
-  held_out_rows = rows_folder.open_rows(folder, "held_out", verification)
+  held_out_rows = rows_folder.open_rows(folder, "held_out")
   if not len(held_out_rows):
     raise errors.DataError(
       f"'{folder}' has no held-out rows: the text fills a single row. Use more"
@@ -355,7 +351,7 @@ def describe_next_steps(workdir: pathlib.Path) -> str:
 Results are in '{workdir}'. Open {files.REPORT} in a browser to see them all.
 # To fine-tune on your own classified texts:
 {main} --config=finetune_own --config.init={folder} \\
-  --config.finetune.files='train=train.csv dev=dev.csv' \\
+  --config.finetune.train=train.csv --config.finetune.dev=dev.csv \\
   --config.finetune.text=sentence --config.finetune.label=label
 # To measure corrections in a text, as in the paper's table 2:
 {main} --config=corrections \\
@@ -385,7 +381,7 @@ def _find_cases(result: loop.Training, table: SynonymTable) -> findings.Search:
     setup.state.params,
     setup.mesh,
   )
-  finder = findings.CaseFinder({table.source: table}, run.tokenizer)
+  finder = findings.CaseFinder(table, run.tokenizer)
   limit = c.eval.search_rows
   for batch in batches.held_out_batches(held_out_rows, size, limit=limit):
     finder.add(search(batch))

@@ -2,5 +2,5 @@
 
 It only reads files of workdirs, and imports nothing that a run trains with.
 Start reading in `write`: it reads workdirs, whose `page.Run` is rendered by
-`page` and app.js, or drawn by `plots`.
+`page`, with charts.js for its curves, or drawn by `plots`.
 """

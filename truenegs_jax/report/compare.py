@@ -17,10 +17,9 @@ ERRORS = (
   " same rows. It says nothing of other seeds: train several. Unfinished runs"
   " and rows of one batch have none."
 )
-UNBROKEN = "±\N{NO-BREAK SPACE}"  # no line ends within an error
 
 
-def compare(runs: Sequence[page.Run]) -> Iterator[page.Block]:
+def compare(runs: Sequence[page.Run]) -> Iterator[page.Html]:
   """Yields the blocks that compare several runs; none for a single one.
 
   Configs are compared of runs of the same task as the first that has results.
@@ -41,9 +40,7 @@ def compare(runs: Sequence[page.Run]) -> Iterator[page.Block]:
     yield page.table("Config keys in which the runs differ", rows)
 
 
-def _compare_results(
-  first: page.Run, *others: page.Run
-) -> Iterator[page.Block]:
+def _compare_results(first: page.Run, *others: page.Run) -> Iterator[page.Html]:
   """Yields differences from the first run, then all results."""
   rows = [
     {"metric or cost": x}
@@ -73,7 +70,8 @@ def _compare_results(
 
 def _subtract(first: page.Run, other: page.Run, label: str) -> str:
   """Describes a difference with its error, or why there is none."""
-  a, b = first.measures[label], other.measures.get(label)
+  a = first.measures[label]
+  b = other.measures.get(label)
   if b is None:
     return ""
   if a.digits is not None and find_changes(first.setting, other.setting):
@@ -87,7 +85,6 @@ def _subtract(first: page.Run, other: page.Run, label: str) -> str:
   else:
     error = math.hypot(*map(jackknife_error, (a.left_out, b.left_out)))
   text = page.format_estimate(b.value - a.value, error, a.digits, sign="+")
-  text = text.replace("± ", UNBROKEN)
   return text if is_paired or math.isinf(error) else f"{text} (unpaired)"
 
 
@@ -96,5 +93,4 @@ def _show(run: page.Run, label: str) -> str:
     return ""
   if x.digits is None:
     return page.format_number(x.value)
-  text = page.format_estimate(x.value, jackknife_error(x.left_out), x.digits)
-  return text.replace("± ", UNBROKEN)
+  return page.format_estimate(x.value, jackknife_error(x.left_out), x.digits)

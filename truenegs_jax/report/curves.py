@@ -50,14 +50,14 @@ RATES = ("corrected_of_slots", "corrected_of_mismatches", "corrected_rows")
 Columns = dict[str, np.ndarray]  # by field, float64 [N], NaN for none
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass
 class Curve:
   """The records of one training."""
 
   # For each split and field, values by point, None where there is none; `hours`
   # of training without pauses.
   splits: dict[str, dict[str, list[float | None]]]
-  label: str = ""  # "" for the only one of a workdir
+  label: str = ""
   group: str = ""  # curves of one group have one colour
   tokens: float | None = None  # of one step, None if unknown
   flops: float | None = None
@@ -147,7 +147,8 @@ def read_curves(workdir: pathlib.Path, pattern: str) -> list[Curve]:
   for folder in folders:
     parts = folder.relative_to(workdir).parts
     at = next(i for i, x in enumerate(parts) if x.startswith("seed-"))
-    name, seed = parts[at - 1], parts[at].removeprefix("seed-")
+    name = parts[at - 1]
+    seed = parts[at].removeprefix("seed-")
     splits = thin_records(read_records(folder)[0], points)
     curves.append(Curve(splits, label=f"{name}, seed {seed}", group=name))
   return curves

@@ -2,8 +2,6 @@
 
 import collections
 import contextlib
-import dataclasses
-import itertools
 import pathlib
 from collections.abc import Callable, Iterator, Sequence
 
@@ -54,28 +52,26 @@ def write_report(runs: Sequence[page.Run], path: pathlib.Path) -> None:
 def read_workdirs(workdirs: Sequence[pathlib.Path]) -> list[page.Run]:
   """Reads workdirs to compare, and puts their names before their curves'.
 
-  Folders of equal names get those above them, too, as far as they are needed to
-  tell them apart. InputError if a folder is no workdir.
+  The name of a run is that of its folder, or the path of one of several folders
+  of equal names. InputError if a folder is no workdir.
   """
-  folders = {workdir.resolve(): workdir for workdir in workdirs}  # each once
+  folders = dict[pathlib.Path, pathlib.Path]()
+  for workdir in workdirs:  # each once, as it was named first
+    folders.setdefault(workdir.resolve(), workdir)
   runs = [read_workdir(workdir) for workdir in folders.values()]
+  counts = collections.Counter(run.name for run in runs)
   if len(runs) < 2:
     return runs
-  paths = [
-    ["/".join(folder.parts[i:]) for i in reversed(range(len(folder.parts)))]
-    for folder in folders
-  ]
-  counts = collections.Counter(itertools.chain.from_iterable(paths))
-  for run, names in zip(runs, paths, strict=True):
-    run.name = next(name for name in names if counts[name] == 1)
-    run.curves = [
-      dataclasses.replace(
-        curve,
-        label=", ".join(filter(None, (run.name, curve.label))),
-        group=", ".join(filter(None, (run.name, curve.group))),
-      )
-      for curve in run.curves
-    ]
+  for run in runs:
+    if counts[run.name] > 1:
+      run.name = run.path
+    for curve in run.curves:
+      if len(run.curves) == 1:
+        curve.label = run.name
+        curve.group = run.name
+      else:
+        curve.label = f"{run.name}, {curve.label}"
+        curve.group = f"{run.name}, {curve.group}"
   return runs
 
 
@@ -85,14 +81,14 @@ def read_workdir(workdir: pathlib.Path, *, ends: bool = False) -> page.Run:
   What cannot be read becomes a note of the page. `ends` tells that the run
   itself asks, which does not run much longer.
   """
-  if not any((workdir / name).exists() for name in (files.CONFIG, files.LOCK)):
+  if not is_workdir(workdir):
     is_folder = is_bucket(workdir) or workdir.is_dir()
     reason = f"has no {files.CONFIG}" if is_folder else "is not a folder"
     raise InputError(
       f"'{workdir}' {reason}. Pass the folder of a run, which the run printed."
     )
   run = page.Run(workdir.resolve().name, str(workdir))
-  run.state = files.read_state(workdir, ends=ends)
+  run.state = tasks.read_state(workdir, ends=ends)
   run.config = tasks.read_saved(run, workdir / files.CONFIG)
   if not run.config:
     run.sentence = "The run has no config that can be read."
@@ -105,9 +101,13 @@ def read_workdir(workdir: pathlib.Path, *, ends: bool = False) -> page.Run:
   with _noting(run, "This page", MAIN_FILES):
     for section in read(run, workdir, results):
       with _noting(run, f"The part '{section.title}'", section.file):
-        blocks = [*section.blocks]
-        run.sections.append(dataclasses.replace(section, blocks=blocks))
+        run.sections.append(section._replace(blocks=[*section.blocks]))
   return run
+
+
+def is_workdir(folder: pathlib.Path) -> bool:
+  """Returns whether a run has used the folder, or begins to."""
+  return any((folder / x).exists() for x in (files.CONFIG, files.LOCK))
 
 
 @contextlib.contextmanager

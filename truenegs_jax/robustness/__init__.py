@@ -1,5 +1,5 @@
 """Measures robustness: scores of a fine-tuned model on transformed texts.
 
 It may import `finetune/`, whose evaluator it uses, and what is below. Start
-reading in `run`; `transformation` is what all changes of texts share.
+reading in `run`; `transformation` is what both changes of texts share.
 """

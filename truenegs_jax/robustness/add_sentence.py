@@ -18,65 +18,38 @@ import importlib.resources
 import os
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from nltk.stem.lancaster import LancasterStemmer
+from nltk.tree import Tree
 
 from truenegs_jax.data.corpus.readers import WordNetReader
 from truenegs_jax.robustness import annotate, transformation
-from truenegs_jax.robustness.annotate import Sentence, Token, Tree, list_words
-from truenegs_jax.robustness.transformation import Refused, Transformation
-from truenegs_jax.synonyms import sources, wordnet
+from truenegs_jax.robustness.annotate import Annotator, find_entity, find_tag
+from truenegs_jax.robustness.transformation import (
+  WORDS,
+  Refused,
+  Transformation,
+)
+from truenegs_jax.synonyms import sources
 from truenegs_jax.synonyms.vocabulary import Vocabulary
 from truenegs_jax.tasks.task import Question
+
+if TYPE_CHECKING:
+  from spacy.tokens import Token
 
 STYLE = "AddSentDiverse-style"  # title: TextFlint has a parser
 NOT_ALIGNED = "the parse does not align with the tokens"
 SEVERAL = "the question has several sentences"
 NO_RULE = "no statement rule matches the question"
-FAKE_BY_ENTITY = dict(
-  PERSON="Jeff Dean", LOCATION="Chicago", ORGANIZATION="Stark Industries"
-)
-FAKE_BY_QUESTION = {"who": "Jeff Dean", "when": "1956", "where": "Chicago"}
-FAKE_BY_QUESTION["how many"] = "42"
-FAKE_BY_FIRST_TAG = dict(
-  VB="learn", VBD="learned", VBG="learning", VBP="learns", VBZ="learns"
-)
-# After the determiner of the answer, if it has one.
-FAKE_NOUNS = dict(
-  NN="hamster", NNP="Central Park", NNS="hamsters", NNPS="Kew Gardens"
-)
-FAKE_BY_LAST_TAG = dict(
-  JJ="deep", JJR="deeper", JJS="deepest", RB="silently", VBG="learning"
-)
 TOP = 100  # nearest words of a word
-find_stem = functools.lru_cache(maxsize=2**16)(LancasterStemmer().stem)
-_FROM = "States US U.S U.S. UK U.K U.K. largest smallest highest lowest May"
-_TO = "Kingdom UK U.K. U.K. US U.S. U.S. smallest largest lowest highest April"
-ALTERED = dict(zip(_FROM.split(), _TO.split(), strict=True))
-ALTERED["Peyton"] = "Trevor"
-_DO_NOT_ALTER = """
-many such few much other same general type record kind sort part form terms use
-place way old young bowl united one different square war republic doctor color
-"""
-DO_NOT_ALTER = frozenset(_DO_NOT_ALTER.split())
-BAD_ALTERATIONS = {"mx2004", "planet", "u.s.", "http://www.co.mo.md.us"}
 ADJECTIVES = ("JJ", "JJR", "JJS")
-ENTITY_WORDS = dict(PERSON="Jackson", LOCATION="Berlin", ORGANIZATION="Acme")
-
-MACROS = {
-  "Noun": "NP/NN/NNS/NNP/NNPS",
-  "Verb": "VB/VBD/VBP/VBZ",
-  "Part": "VBN/VG",
-  "Be": "is/are/was/were",
-  "Do": "do/did/does/don't/didn't/doesn't",
-  "W": "WHADJP/WHADVP/WHNP/WHPP",
-}
+COMMON = ("NN", "NNS", *ADJECTIVES)
+MACROS: Mapping[str, str] = WORDS["macros"]  # labels and words, in rules
 WH_PHRASES = tuple(MACROS["W"].split("/"))
-# Replaced in WH phrases that no rule matches.
-_WH = "what/who/how many/how much/which/where/when/why/how"
-WH_WORDS = tuple(_WH.split("/"))
 LEADING = ("PP", "SBAR")  # clauses before a comma
 
+find_stem = functools.lru_cache(maxsize=2**16)(LancasterStemmer().stem)
 _RULES = importlib.resources.files(__package__) / "statements.txt"
 STATEMENT_RULES, WH_RULES = (
   [x.split(" = ") for x in part.splitlines() if not x.startswith("#")]
@@ -88,7 +61,7 @@ STATEMENT_RULES, WH_RULES = (
 class AddSentence:
   """The transformation of questions."""
 
-  annotator: annotate.Annotator
+  annotator: Annotator
   reader: WordNetReader  # for antonyms
   # Neighbours of words in lower case, nearest first.
   neighbours: Mapping[str, Sequence[str]]
@@ -97,40 +70,43 @@ class AddSentence:
     """Adds the sentence; refused are questions without a parse or a rule."""
     del rng  # nothing is drawn
     sentences = self.annotator.annotate(question.context)
-    tokens = [token for sentence in sentences for token in sentence.tokens]
+    tokens = [token for sentence in sentences for token in sentence]
     answers = transformation.find_answers(question, tokens)
     first, last = answers[0]
     fake = fake_answer(question, tokens[first:last])
-    parsed = self.annotator.annotate(question.text)
-    added = self._make_distractor(parsed, fake.split())
-    place = insertion_place(sentences, first)
+    added = self._make_distractor(question.text, fake.split())
+    place = insertion_place([len(x) for x in sentences], first)
     texts = [token.text for token in tokens]
     texts[place:place] = added
     size = len(added)
     moved = [(a + size, b + size) if a >= place else (a, b) for a, b in answers]
     return transformation.replace_context(question, texts, moved)
 
-  def _make_distractor(
-    self, sentences: Sequence[Sentence], answer: Sequence[str]
-  ) -> list[str]:
+  def _make_distractor(self, text: str, answer: Sequence[str]) -> list[str]:
     """Returns the statement that a question's altered form has an answer."""
+    sentences = self.annotator.annotate(text)
     if len(sentences) != 1:
       raise Refused(SEVERAL)
-    tokens, tree = sentences[0]
+    tokens = sentences[0]
+    tree = annotate.parse_question(tokens)
     if tree is None:
       raise Refused(NO_RULE)
-    if list_words(tree) != [token.text for token in tokens]:
+    if tree.leaves() != [token.text for token in tokens]:
       raise Refused(NOT_ALIGNED)
     altered = self.alter(tokens)
-    if not tokens[0].tag.startswith("NNP"):
+    if not find_tag(tokens[0]).startswith("NNP"):
       altered[0] = altered[0][:1].lower() + altered[0][1:]
-    if statement := make_statement(with_words(tree, iter(altered)), answer):
-      return statement
-    raise Refused(NO_RULE)
+    for place, word in zip(tree.treepositions("leaves"), altered, strict=True):
+      tree[place] = word
+    statement = make_statement(tree, answer)
+    if not statement:
+      raise Refused(NO_RULE)
+    return statement
 
-  def alter(self, tokens: Sequence[Token]) -> list[str]:
+  def alter(self, tokens: "Sequence[Token]") -> list[str]:
     """Alters words by the first candidates of TextFlint, after Jia & Liang."""
-    refused = {token.text.lower() for token in tokens} | BAD_ALTERATIONS
+    refused = {token.text.lower() for token in tokens}
+    refused.update(WORDS["bad_alterations"])
     altered = []
     for token in tokens:
       new = (x for x in self._candidates(token) if x.lower() not in refused)
@@ -142,58 +118,59 @@ class AddSentence:
       altered.append(word)
     return altered
 
-  def _candidates(self, token: Token) -> Iterator[str]:
+  def _candidates(self, token: "Token") -> Iterator[str]:
     """Yields other words for a token, by TextFlint's rules in order."""
-    text, tag, entity = token.text, token.tag, token.entity
-    if text.lower() in DO_NOT_ALTER:
+    text = token.text
+    tag = find_tag(token)
+    entity = find_entity(token)
+    if text.lower() in WORDS["never_altered"]:
       return
-    if text in ALTERED:
-      yield ALTERED[text]
+    if text in WORDS["alterations"]:
+      yield WORDS["alterations"][text]
     if tag == "NN" or tag in ADJECTIVES:
       synsets = self.reader.synsets(text, "n" if tag == "NN" else "a")[:1]
       lemmas = [lemma for synset in synsets for lemma in synset.lemmas()]
       names = [x.name() for lemma in lemmas for x in lemma.antonyms()]
-      wordnet.close_wordnet(self.reader)  # until the next word
       yield from (name for name in names if "_" not in name)
     near = self._near_words(text.lower())
     if tag in ("CD", "NNP", "NNPS"):
       yield from near
-    elif entity in ENTITY_WORDS and tag in ("NN", "NNS", *ADJECTIVES):
+    elif entity in WORDS["word_by_entity"] and tag in COMMON:
       for word in near:
-        if self.annotator.annotate(word)[0].tokens[0].tag == tag:
+        if find_tag(self.annotator.list_tokens(word)[0]) == tag:
           yield word
     if tag[:2] not in ("JJ", "NN", "RB", "VB"):
       return
     if entity == "ORGANIZATION" and text.isupper():
       yield "UNICEF"
-    elif entity in ENTITY_WORDS:
-      yield ENTITY_WORDS[entity]
+    elif entity in WORDS["word_by_entity"]:
+      yield WORDS["word_by_entity"][entity]
     elif tag == "NNPS":
       yield "Daleks"
 
   def _near_words(self, word: str) -> Iterator[str]:
     """Yields the neighbours of a word that do not share its stem."""
+    if word in "war":
+      return
     stem = find_stem(word)
-    for other in self.neighbours.get(word, ()) if word not in "war" else ():
+    for other in self.neighbours.get(word, ()):
       other_stem = find_stem(other)
       if not stem.startswith(other_stem) and not other_stem.startswith(stem):
         yield other
 
 
 def make_add_sentence(
-  annotator: annotate.Annotator,
+  annotator: Annotator,
+  reader: WordNetReader,
   questions: Iterable[Question],
   *,
   neighbours: str = "",
-  wordnet_dir: str = "",
 ) -> Transformation:
   """Makes the transformation; `neighbours` is a file of word vectors or ""."""
-  reader = wordnet.open_wordnet(wordnet_dir)
-  wordnet.close_wordnet(reader)
   near: dict[str, list[str]] = {}
   if neighbours:
     words = {
-      token.text.lower()
+      token.lower_
       for question in questions
       for token in annotator.list_tokens(question.text)
       if any(map(str.isalnum, token.text))
@@ -208,37 +185,41 @@ def make_add_sentence(
   return Transformation("add_sentence", STYLE, apply, names)
 
 
-def fake_answer(question: Question, tokens: Sequence[Token]) -> str:
+def fake_answer(question: Question, tokens: "Sequence[Token]") -> str:
   """Returns a fake answer of the kind of the first answer, `tokens`."""
-  entities = {token.entity for token in tokens}
-  if len(entities) == 1 and (kind := entities.pop()) in FAKE_BY_ENTITY:
-    return FAKE_BY_ENTITY[kind]
+  kinds = {find_entity(token) for token in tokens}
+  if len(kinds) == 1 and (kind := kinds.pop()) in WORDS["answer_by_entity"]:
+    return WORDS["answer_by_entity"][kind]
   if question.answers[0][0].isupper():
     return "LSTM"
   text = question.text.lower()
-  for start, fake in FAKE_BY_QUESTION.items():
+  for start, fake in WORDS["answer_by_question"].items():
     if text.startswith(f"{start} "):
       return fake
-  first, last = tokens[0], tokens[-1]
-  if first.tag in FAKE_BY_FIRST_TAG:
-    return FAKE_BY_FIRST_TAG[first.tag]
-  if last.tag in FAKE_NOUNS:
-    determiner = first.text if first.text.lower() in ("the", "a") else ""
-    return f"{determiner} {FAKE_NOUNS[last.tag]}".strip()
-  return FAKE_BY_LAST_TAG.get(last.tag, "aliens")
+  first_tag = find_tag(tokens[0])
+  last_tag = find_tag(tokens[-1])
+  if first_tag in WORDS["answer_by_first_tag"]:
+    return WORDS["answer_by_first_tag"][first_tag]
+  if noun := WORDS["noun_by_last_tag"].get(last_tag):
+    determiner = tokens[0].text
+    return (
+      f"{determiner} {noun}" if determiner.lower() in ("the", "a") else noun
+    )
+  return WORDS["answer_by_last_tag"].get(last_tag, "aliens")
 
 
-def insertion_place(sentences: Sequence[Sentence], first: int) -> int:
+def insertion_place(sizes: Sequence[int], first: int) -> int:
   """Returns the token before which the distractor goes, a sentence's start.
 
-  It is the answer's sentence; the one before if the answer, whose first token
-  is `first`, is at the start of its own (`>=`: this is TextFlint's).
+  `sizes` are the tokens of each sentence. The sentence is the answer's; the one
+  before if the answer, whose first token is `first`, is at the start of its own
+  (`>=`: this is TextFlint's).
   """
   count = 0
-  for sentence in sentences:
-    if count + len(sentence.tokens) >= first:
+  for size in sizes:
+    if count + size >= first:
       break
-    count += len(sentence.tokens)
+    count += size
   return count
 
 
@@ -252,20 +233,18 @@ def make_statement(tree: Tree, answer: Sequence[str]) -> list[str]:
   for pattern, output in STATEMENT_RULES:
     for lead in ([], *([label, ","] for label in LEADING)):
       atoms = pattern.split()
-      if (nodes := match([*lead, *atoms], (tree,))) is not None:
-        front, body = nodes[: len(lead)], nodes[len(lead) :]
-        words = [word for node in front for word in list_words(node)]
-        return _punctuate([*words, *_fill(output, atoms, body, answer)])
+      if (nodes := match([*lead, *atoms], [tree])) is not None:
+        size = len(lead)
+        words = [word for node in nodes[:size] for word in node.leaves()]
+        filled = _fill(output, atoms, nodes[size:], answer)
+        return _punctuate([*words, *filled])
   tokens = _replace_last_wh(tree, answer)
   return _punctuate(tokens) if tokens else []
 
 
-def with_words(tree: Tree, new_words: Iterator[str]) -> Tree:
-  """Returns the tree with other words, one for each."""
-  label, content = tree
-  if isinstance(content, str):
-    return label, next(new_words)
-  return label, tuple(with_words(child, new_words) for child in content)
+def _is_word(tree: Tree) -> bool:
+  """Returns whether a tree is a tag with its word."""
+  return isinstance(tree[0], str)
 
 
 def group_wh_phrases(tree: Tree) -> Tree:
@@ -274,50 +253,47 @@ def group_wh_phrases(tree: Tree) -> Tree:
   A phrase of the WH word is taken apart, and an SQ in a WHNP, a parser's
   mistake, is moved behind it.
   """
-  label, content = tree
-  if isinstance(content, str):
+  if _is_word(tree):
     return tree
-  if label != "WHNP":
-    return label, tuple(map(group_wh_phrases, content))
-  first, *rest = content
-  if first[0] in WH_PHRASES:
-    _, (first, *others) = group_wh_phrases(first)
+  if tree.label() != "WHNP":
+    return Tree(tree.label(), map(group_wh_phrases, tree))
+  first, *rest = tree
+  if first.label() in WH_PHRASES:
+    first, *others = group_wh_phrases(first)
     rest = others + rest
-  if not first[0].startswith("W"):
+  if not first.label().startswith("W"):
     return tree
-  sq = next((i for i, child in enumerate(rest) if child[0] == "SQ"), len(rest))
-  siblings = tuple(map(group_wh_phrases, rest[sq:]))
-  noun = tuple(("NP", (child,)) for child in rest[:sq])
-  phrase = "WHNP", (first, ("NP", noun)) if noun else (first,)
-  return ("SBARQ", (phrase, *siblings)) if siblings else phrase
+  labels = [child.label() for child in rest]
+  end = labels.index("SQ") if "SQ" in labels else len(rest)
+  noun = [Tree("NP", [Tree("NP", [child]) for child in rest[:end]])]
+  phrase = Tree("WHNP", [first, *noun] if end else [first])
+  siblings = [*map(group_wh_phrases, rest[end:])]
+  return Tree("SBARQ", [phrase, *siblings]) if siblings else phrase
 
 
 def match(atoms: Sequence[str], nodes: Sequence[Tree]) -> list[Tree] | None:
   """Returns the largest node of each atom if they cover the nodes' words."""
   if not nodes:
     return None if atoms else []
-  first, *rest = nodes
   if not atoms:
-    ends = all(word in "?." for node in nodes for word in list_words(node))
+    ends = all(word in "?." for node in nodes for word in node.leaves())
     return [] if ends else None
+  first, *rest = nodes
   if _fits(first, atoms[0]):
     if (others := match(atoms[1:], rest)) is not None:
       return [first, *others]
-  if isinstance(first[1], str):
-    return None
-  return match(atoms, [*first[1], *rest])
+  return None if _is_word(first) else match(atoms, [*first, *rest])
 
 
 def _fits(node: Tree, atom: str) -> bool:
   label, colon, prefixes = atom.partition(":")
   if colon:
-    phrase = " ".join(list_words(node)).lower()
+    phrase = " ".join(node.leaves()).lower()
     return _fits(node, label) and phrase.startswith(tuple(prefixes.split("/")))
   if atom in MACROS or "/" in atom:
     choices = MACROS.get(atom, atom).split("/")
     return any(_fits(node, choice) for choice in choices)
-  is_word = isinstance(node[1], str) and node[1].lower() == atom
-  return is_word or node[0] == atom
+  return node.label() == atom or _is_word(node) and node[0].lower() == atom
 
 
 def _fill(
@@ -329,9 +305,10 @@ def _fill(
   """Returns the tokens of an output, WH phrases rewritten."""
   slots = [list(answer)]
   for atom, node in zip(atoms, nodes, strict=True):
-    if not (atom.islower() and atom.isalpha()):  # no single word
-      is_wh = node[0] in WH_PHRASES
-      slots.append(rewrite_wh(node, answer) if is_wh else list_words(node))
+    if atom.islower() and atom.isalpha():
+      continue  # a single word has no slot
+    is_wh = node.label() in WH_PHRASES
+    slots.append(rewrite_wh(node, answer) if is_wh else node.leaves())
   tokens: list[str] = []
   for part in output.split():
     tokens += slots[int(part)] if part.isdigit() else [part]
@@ -342,11 +319,11 @@ def rewrite_wh(phrase: Tree, answer: Sequence[str]) -> list[str]:
   """Returns the tokens that stand for a WH phrase in a statement."""
   for pattern, output in WH_RULES:
     atoms = pattern.split()
-    if (nodes := match(atoms, (phrase,))) is not None:
+    if (nodes := match(atoms, [phrase])) is not None:
       return _fill(output, atoms, nodes, answer)
-  tokens = list_words(phrase)
+  tokens = phrase.leaves()
   lower = [token.lower() for token in tokens]
-  for wh in map(str.split, WH_WORDS):
+  for wh in WORDS["wh_words"]:  # the first of them that occurs
     for i in range(len(lower)):
       if lower[i : i + len(wh)] == wh:
         return [*tokens[:i], *answer, *tokens[i + len(wh) :]]
@@ -355,15 +332,15 @@ def rewrite_wh(phrase: Tree, answer: Sequence[str]) -> list[str]:
 
 def _replace_last_wh(tree: Tree, answer: Sequence[str]) -> list[str]:
   """Returns the tokens with the last WH phrase rewritten; [] without one."""
-  label, content = tree
-  if label in WH_PHRASES:
+  if tree.label() in WH_PHRASES:
     return rewrite_wh(tree, answer)
-  if isinstance(content, str):
+  if _is_word(tree):
     return []
-  for i in reversed(range(len(content))):
-    if tokens := _replace_last_wh(content[i], answer):
-      before, after = (label, content[:i]), (label, content[i + 1 :])
-      return list_words(before) + tokens + list_words(after)
+  for i in reversed(range(len(tree))):
+    if tokens := _replace_last_wh(tree[i], answer):
+      before = [word for child in tree[:i] for word in child.leaves()]
+      after = [word for child in tree[i + 1 :] for word in child.leaves()]
+      return [*before, *tokens, *after]
   return []
 
 

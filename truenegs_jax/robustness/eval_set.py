@@ -13,6 +13,7 @@ import dataclasses
 import itertools
 import json
 import pathlib
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -22,7 +23,8 @@ from truenegs_jax.tasks import records, squad
 from truenegs_jax.tasks import task as task_lib
 from truenegs_jax.tasks.task import NLI, PAIR, SPANS, Example, Question, Task
 
-ORIGINAL, TRANSFORMED = "original", "transformed"  # the sides of a set
+ORIGINAL = "original"  # the sides of a set
+TRANSFORMED = "transformed"
 # Columns of texts and labels besides those of the task's own files.
 PAIRS = (("premise", "hypothesis"), PAIR, ("question1", "question2"))
 SINGLE = (("sentence",), ("x",))
@@ -72,24 +74,38 @@ def save_set(examples: EvalSet, folder: pathlib.Path) -> None:
 def _to_json(example: Question | Example) -> str:
   fields: dict[str, Any]
   if isinstance(example, Question):
-    answers = [{"text": t, "answer_start": i} for t, i in example.answers]
-    fields = {"context": example.context, "question": example.text}
-    fields |= {"answers": answers, "title": "", "is_impossible": False}
+    fields = {
+      "context": example.context,
+      "question": example.text,
+      "answers": [{"text": t, "answer_start": i} for t, i in example.answers],
+      "title": "",
+      "is_impossible": False,
+    }
   else:
     columns = ("sentence",) if example.second is None else PAIR
-    texts = zip(columns, example.texts, strict=True)
-    fields = {**dict(texts), "label": example.gold}
-  return json.dumps({**fields, "sample_id": example.key}, ensure_ascii=False)
+    fields = dict(zip(columns, example.texts, strict=True))
+    fields["label"] = example.gold
+  fields["sample_id"] = example.key
+  return json.dumps(fields, ensure_ascii=False)
+
+
+def find_name(where: str) -> str:
+  """Returns the name of a published set without TextFlint's marks.
+
+  "trans_AddSentDiverse_300.json" is AddSentDiverse, "hf:NAME/adv_glue" is
+  adv_glue.
+  """
+  name = pathlib.PurePath(where.removeprefix(records.HUB)).name
+  return re.sub(r"^(ori|trans)_|(_\d+)?\.\w+(\.\w+)?$", "", name)
 
 
 def read_published(name: str, where: str, task: Task) -> EvalSet:
   """Reads a published set (a file or hf:NAME) for a model of a task."""
   path = pathlib.Path(where).expanduser()
-  original, variants = list[Any](), list[list[int]]()
+  original: Sequence[Any] = []
+  variants: Sequence[Sequence[int]] = []
   if path.name.startswith(TEXTFLINT):
-    rest = path.name.partition("_")[2]
-    pair = [path.with_name(start + rest) for start in TEXTFLINT]
-    original, transformed = _read_pair(pair, task)
+    original, transformed = _read_pair(path, task)
   elif task.kind == SPANS:
     questions = squad.read_squad(where, split="dev")
     original, transformed, variants = _group_variants(questions)
@@ -103,9 +119,11 @@ def read_published(name: str, where: str, task: Task) -> EvalSet:
   return EvalSet(name, name, original, transformed, about, variants, merged)
 
 
-def _read_pair(pair: Sequence[pathlib.Path], task: Task) -> list[list[Any]]:
-  """Reads the files of original and of transformed samples."""
-  sides = [_to_examples(records.read_file(path), task) for path in pair]
+def _read_pair(path: pathlib.Path, task: Task) -> list[list[Any]]:
+  """Reads the samples of both of TextFlint's files, of which `path` is one."""
+  rest = path.name.partition("_")[2]
+  pair = [path.with_name(f"{start}{rest}") for start in TEXTFLINT]
+  sides = [_to_examples(records.read_file(x), task) for x in pair]
   keys = itertools.zip_longest(*([x.key for x in rows] for rows in sides))
   for line, (key, other) in enumerate(keys, start=1):
     if key != other:
@@ -137,10 +155,11 @@ def _to_examples(rows: Iterable[records.Record], task: Task) -> list[Any]:
   """Converts records of questions or of labeled texts."""
   examples: list[Question | Example] = []
   for number, row in enumerate(rows):
-    key = next((str(row.fields[x]) for x in KEYS if x in row.fields), "")
-    key = key or str(number)
+    present = [x for x in KEYS if x in row.fields]
+    key = str(row.fields[present[0]] if present else number) or str(number)
     if task.kind == SPANS:
-      fields, context = {**row.fields, "id": key}, row.text("context")
+      fields = {**row.fields, "id": key}
+      context = row.text("context")
       examples.append(squad.parse_question(row.location, context, fields))
     else:
       examples.append(_read_text(key, row, task))
@@ -148,13 +167,14 @@ def _to_examples(rows: Iterable[records.Record], task: Task) -> list[Any]:
 
 
 def _read_text(key: str, row: records.Record, task: Task) -> Example:
-  columns = task.columns
-  choices = (columns, *(PAIRS if len(columns) > 1 else SINGLE))
+  """Reads a labeled text from the first columns of texts that are there."""
+  choices = (task.columns, *(PAIRS if len(task.columns) > 1 else SINGLE))
   present = [x for x in choices if set(x) <= row.fields.keys()]
   first, second, *_ = (*map(row.text, (present or choices)[0]), None)
   names = (task.label_column, *LABELS)
   column = next((x for x in names if x in row.fields), "label")
-  labels, value = task.labels, row.value(column)
+  labels = task.labels
+  value = row.value(column)
   if labels == NLI:
     labels = (*labels, NON_ENTAILMENT)
   elif value == NON_ENTAILMENT and set(labels) == set(task_lib.ENTAILMENT):

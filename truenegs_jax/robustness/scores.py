@@ -1,4 +1,4 @@
-"""Scores models on sets, and prints the table of robustness beside the paper's.
+"""Scores a model on sets, and prints the scores beside the paper's.
 
 Runs of several seeds are pooled: a question counts once, with its mean over the
 runs. Standard errors are for other questions; that of a drop is of the paired
@@ -16,18 +16,23 @@ from scipy import stats
 from truenegs_jax.finetune import leaderboard
 from truenegs_jax.finetune.results import Record
 from truenegs_jax.robustness.eval_set import ORIGINAL, TRANSFORMED, EvalSet
-from truenegs_jax.stats.intervals import Comparison, compare_scores
 from truenegs_jax.tasks.scoring import Scores, mean_scores, score_runs
 from truenegs_jax.tasks.task import CLASSES, Question, Task
 
-EXACT, F1, ACCURACY = "em", "f1", "accuracy"
+EXACT = "em"
+F1 = "f1"
+ACCURACY = "accuracy"
 DROP = "drop"  # original minus transformed
 SIDES = (ORIGINAL, TRANSFORMED, DROP)
 RESAMPLES = 2_000  # for standard errors of metrics that are not means
 
-SWAP, ADD = "SwapSynWordNet", "AddSentenceDiverse"
-# Other titles of the paper's sets; TextFlint names its files by the first.
-TITLES = {"AddSentDiverse": ADD, "AddSentDiverse-style": ADD}
+SWAP = "SwapSynWordNet"
+ADD = "AddSentenceDiverse"
+# Other names of the paper's sets: those of TextFlint's files and of our own.
+TITLES = {
+  **{"AddSentDiverse": ADD, "AddSentDiverse-style": ADD, "add_sentence": ADD},
+  "swap_synonyms": SWAP,
+}
 # Table 5: scores of original and transformed questions by ELECTRA-small.
 NETWORK = "discriminator of 256 units"
 PAPER = {
@@ -57,6 +62,24 @@ class Estimate:
 
   value: float
   se: float
+
+
+@dataclasses.dataclass(frozen=True)
+class SetResult:
+  """The scores of a model on a set."""
+
+  examples: EvalSet
+  # By model, metric and side; of one model, as it was typed.
+  scores: Mapping[str, Mapping[str, Mapping[str, Estimate]]]
+  paper: Published  # the rows of the paper for such a network
+
+  def to_json(self) -> dict[str, Any]:
+    """Returns the result with what the set was made from, in JSON's types."""
+    saved = dataclasses.asdict(self)
+    del saved["examples"]
+    x = self.examples
+    sizes = {"questions": x.size, "variants": x.variants}
+    return {"title": x.title, **x.about, **sizes, **saved}
 
 
 def estimate(scores: Scores) -> Estimate:
@@ -95,34 +118,35 @@ def score_model(
     }
     for x in sets
   }
-  scores = {x.name: score_set(x, task, answered[x.name]) for x in sets}
+  by_set = {x.name: score_set(x, task, answered[x.name]) for x in sets}
   records = {}
   for i, (folder, seed) in enumerate(seeds.items()):
     values: dict[str, dict[str, float]] = {}
-    for name, by_metric in scores.items():
-      for metric, by_side in by_metric.items():
-        for side, x in by_side.items():
-          values.setdefault(f"{name} {side}", {})[metric] = float(x.by_run()[i])
-    answers = {
-      f"{x.name} {side}": {
-        "keys": [y.key for y in rows],
-        "golds": [y.gold for y in rows],
-        "answers": answered[x.name][side][i],
-      }
-      for x in sets
-      for side, rows in x.sides.items()
-      if rows
-    }
-    records[folder] = Record(task.name, seed, values, answers)
-  return records, scores
+    saved: dict[str, dict[str, Sequence[Any]]] = {}
+    for x in sets:
+      for metric, by_side in by_set[x.name].items():
+        for side, scores in by_side.items():
+          by_metric = values.setdefault(f"{x.name} {side}", {})
+          by_metric[metric] = float(scores.by_run()[i])
+      for side, rows in x.sides.items():
+        if rows:
+          saved[f"{x.name} {side}"] = {
+            "keys": [y.key for y in rows],
+            "golds": [y.gold for y in rows],
+            "answers": answered[x.name][side][i],
+          }
+    records[folder] = Record(task.name, seed, values, saved)
+  return records, by_set
 
 
 def score_set(examples: EvalSet, task: Task, answers: Answers) -> SetScores:
   """Scores the answers of S runs; a set without originals has no drop."""
-  metrics, merged = task.metrics, examples.merged
-  if task.kind == CLASSES:
-    names = (ACCURACY,) if merged else (*metrics, ACCURACY)
-    metrics = tuple(dict.fromkeys(names))
+  metrics = task.metrics
+  merged = examples.merged
+  if merged:
+    metrics = (ACCURACY,)
+  elif task.kind == CLASSES:
+    metrics = tuple(dict.fromkeys((*metrics, ACCURACY)))
 
   def merge(column: Sequence[Any]) -> Sequence[Any]:
     return [merged.get(x, x) for x in column] if merged else column
@@ -130,7 +154,8 @@ def score_set(examples: EvalSet, task: Task, answers: Answers) -> SetScores:
   by_side: dict[str, dict[str, Scores]] = {}
   for side, rows in examples.sides.items():
     if rows:
-      golds, runs = merge([y.gold for y in rows]), [*map(merge, answers[side])]
+      golds = merge([y.gold for y in rows])
+      runs = [merge(x) for x in answers[side]]
       by_side[side] = score_runs(metrics, golds, runs, task.labels)
   if examples.variants:
     by_side[TRANSFORMED] = _worst_variants(examples.variants, **by_side)
@@ -152,7 +177,8 @@ def _worst_variants(
   size = transformed[F1].size
   both: dict[str, np.ndarray] = {}
   for m, x in transformed.items():
-    a_SxM, b_SxN = x.example_SxN, original[m].example_SxN
+    a_SxM = x.example_SxN
+    b_SxN = original[m].example_SxN
     if a_SxM is not None and b_SxN is not None:
       both[m] = np.hstack([a_SxM, b_SxN])
   columns = [np.array(x or [size + i]) for i, x in enumerate(variants)]
@@ -164,72 +190,32 @@ def _worst_variants(
   }
 
 
-def compare_sets(ours: SetScores, theirs: SetScores) -> list[Comparison]:
-  """Compares the drops of two models, or scores, by the metrics of both."""
-
-  def compare(metric: str) -> Comparison:
-    compared = DROP if DROP in ours[metric] else TRANSFORMED
-    pair = ours[metric][compared], theirs[metric][compared]
-
-    def draw(rows: np.ndarray) -> np.ndarray:
-      return np.concatenate([x.draw(rows) for x in pair])
-
-    runs = len(pair[0].by_run()), len(pair[1].by_run())
-    return compare_scores(metric, draw, pair[0].size, runs=runs)
-
-  return [compare(metric) for metric in ours if metric in theirs]
-
-
-@dataclasses.dataclass(frozen=True)
-class SetResult:
-  """The scores of the models on a set."""
-
-  examples: EvalSet
-  # By model, metric and side.
-  scores: Mapping[str, Mapping[str, Mapping[str, Estimate]]]
-  compared: Sequence[Comparison]  # by metric, of two models; else empty
-  paper: Published  # the rows of the paper for such a network
-
-  def to_json(self) -> dict[str, Any]:
-    """Returns the result with what the set was made from, in JSON's types."""
-    x, saved = self.examples, dataclasses.asdict(self)
-    del saved["examples"]
-    sizes = {"questions": x.size, "variants": x.variants}
-    return {"title": x.title, **x.about, **sizes, **saved}
-
-
 def make_result(
-  examples: EvalSet,
-  scores: Mapping[str, Mapping[str, SetScores]],
-  network: str,
+  examples: EvalSet, model: str, scores: SetScores, network: str
 ) -> SetResult:
-  """Estimates scores on a set by model, the first a `network`; compares two."""
-  by_model = {model: x[examples.name] for model, x in scores.items()}
+  """Estimates a model's scores on a set; the model is a `network`."""
   estimates = {
-    model: {
-      metric: {side: estimate(x) for side, x in sides.items()}
-      for metric, sides in by_metric.items()
-    }
-    for model, by_metric in by_model.items()
+    metric: {side: estimate(x) for side, x in by_side.items()}
+    for metric, by_side in scores.items()
   }
-  compared = compare_sets(*by_model.values()) if len(by_model) > 1 else []
-  paper = find_published(examples.title, next(iter(by_model.values())), network)
-  return SetResult(examples, estimates, compared, paper)
+  paper = find_published(examples.title, scores, network)
+  return SetResult(examples, {model: estimates}, paper)
 
 
 def find_published(
   title: str, metrics: Collection[str], network: str = NETWORK
 ) -> Published:
   """Returns the paper's scores on a set by model, {} for another network."""
-  is_paper = EXACT in metrics and network == NETWORK
-  paper = TITLES.get(title, title) if is_paper else ""
-  return {f"paper, {k}": x[paper] for k, x in PAPER.items() if paper in x}
+  if EXACT not in metrics or network != NETWORK:
+    return {}
+  name = TITLES.get(title, title)
+  return {f"paper, {k}": x[name] for k, x in PAPER.items() if name in x}
 
 
 def print_scores(
   results: Sequence[SetResult], task: Task, console: Console
 ) -> None:
-  """Prints scores beside the paper's, and the differences of two models."""
+  """Prints scores beside the paper's."""
   title = f"{task.title}, % ± standard error over questions"
   table = leaderboard.make_table(title, ("model", "metric"), SIDES)
   for result in results:
@@ -245,13 +231,6 @@ def print_scores(
         cells = (f"{x:.2f}" for x in (*pair, pair[0] - pair[1]))
         table.add_row(model, metric, *cells, style="dim")
   console.print(table)
-  rows = [
-    (f"{x.examples.title}, {DROP if x.examples.original else TRANSFORMED}", y)
-    for x in results
-    if (y := x.compared)
-  ]
-  if rows:
-    console.print(leaderboard.comparisons_table(rows))
 
 
 def describe_set(examples: EvalSet) -> str:
@@ -260,10 +239,12 @@ def describe_set(examples: EvalSet) -> str:
   if "source" in about:
     parts = [f"{len(examples.transformed):,} examples of '{about['source']}'"]
   else:
-    changed, tried = about["changed"], about["tried"]
+    changed = about["changed"]
+    tried = about["tried"]
     share = changed / max(tried, 1)
-    causes = ", ".join(f"{x} {n:,}" for x, n in about["refused"].items())
     parts = [f"{changed:,} of {tried:,} examples changed ({share:.1%})"]
-    parts += [f"refused: {causes}"] if causes else []
+    if refused := about["refused"]:
+      causes = ", ".join(f"{x} {n:,}" for x, n in refused.items())
+      parts.append(f"refused: {causes}")
     parts += [f"{k}: {v}" for k, v in about["resources"].items()]
   return f"{examples.title}: {'; '.join(parts)}"

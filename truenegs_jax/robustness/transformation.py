@@ -7,20 +7,28 @@ the order of its examples nor on the process.
 
 import collections
 import dataclasses
+import importlib.resources
+import json
 import random
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from truenegs_jax.robustness.annotate import Token
 from truenegs_jax.robustness.eval_set import EvalSet
 from truenegs_jax.tasks.task import Example, Question
 
-Text = TypeVar("Text", Question, Example)
-Span = tuple[int, int]  # first character, and after the last
+if TYPE_CHECKING:
+  from spacy.tokens import Token
 
-BLANK, SAME = "the text is blank", "nothing was changed"
+Text = TypeVar("Text", Question, Example)
+Span = tuple[int, int]  # first character or token, and after the last
+
+BLANK = "the text is blank"
+SAME = "nothing was changed"
 ILLEGAL = "an answer is not its tokens"
+# TextFlint's lists of words and of fake answers.
+_WORDS = importlib.resources.files(__package__) / "textflint.json"
+WORDS: Mapping[str, Any] = json.loads(_WORDS.read_text(encoding="utf-8"))
 # Applied in order to the tokens, joined by spaces. All but the quotes only
 # remove spaces; plain quotes keep theirs on both sides.
 DETOKENIZING = (
@@ -63,7 +71,8 @@ def transform_all(
 
   Blank texts and unchanged ones are refused. `advance` is called after each.
   """
-  original, transformed = [], []
+  original = []
+  transformed = []
   refused: collections.Counter[str] = collections.Counter()
   for example in examples:
     try:
@@ -86,31 +95,9 @@ def transform_all(
     "changed": len(original),
     "refused": dict(refused.most_common()),
   }
-  name, title = transformation.name, transformation.title
-  return EvalSet(name, title, original, transformed, about)
-
-
-def change_texts(example: Example, change: Callable[[str], str]) -> Example:
-  """Changes both texts; one that `change` refuses stays, unless both are."""
-  fields, errors = {}, list[Refused]()
-  for name, text in zip(("first", "second"), example.texts, strict=False):
-    try:
-      fields[name] = change(text)
-    except Refused as error:
-      errors.append(error)
-  if not fields:
-    raise errors[0]
-  return dataclasses.replace(example, **fields)
-
-
-def num_changes(num_tokens: int, num_eligible: int) -> int:
-  """Returns TextFlint's count: a tenth of a text's tokens, from 1 to 10."""
-  return min(max(num_tokens // 10, 1), 10, num_eligible)
-
-
-def answer_spans(question: Question) -> list[Span]:
-  """Returns the characters of each answer in the context."""
-  return [(start, start + len(text)) for text, start in question.answers]
+  return EvalSet(
+    transformation.name, transformation.title, original, transformed, about
+  )
 
 
 def detokenize(tokens: Sequence[str]) -> tuple[str, list[Span]]:
@@ -119,7 +106,8 @@ def detokenize(tokens: Sequence[str]) -> tuple[str, list[Span]]:
   for pattern, replacement in DETOKENIZING:
     text = re.sub(pattern, replacement, text)
   characters = [i for i, character in enumerate(text) if character != " "]
-  spans, end = [], 0
+  spans = []
+  end = 0
   for token in tokens:
     start = end
     end += 1 if token in ("``", "''") else len(token)
@@ -127,11 +115,14 @@ def detokenize(tokens: Sequence[str]) -> tuple[str, list[Span]]:
   return text, spans
 
 
-def find_answers(question: Question, tokens: Sequence[Token]) -> list[Span]:
+def find_answers(question: Question, tokens: "Sequence[Token]") -> list[Span]:
   """Returns each answer's first token and the one after its last."""
   places = []
-  for a, b in answer_spans(question):
-    overlap = [i for i, x in enumerate(tokens) if x.start < b and a < x.end]
+  for text, start in question.answers:
+    end = start + len(text)
+    overlap = [
+      i for i, x in enumerate(tokens) if x.idx < end and start < x.idx + len(x)
+    ]
     if not overlap:
       raise Refused(ILLEGAL)
     places.append((overlap[0], overlap[-1] + 1))
@@ -149,12 +140,14 @@ def replace_context(
   context, spans = detokenize(tokens)
   new_answers = []
   for (text, _), (first, last) in zip(question.answers, answers, strict=True):
-    start, end = spans[first][0], spans[last - 1][1]
+    start = spans[first][0]
+    end = spans[last - 1][1]
     if _normalize(context[start:end]) != _normalize(text):
       raise Refused(ILLEGAL)
     new_answers.append((context[start:end], start))
-  changed = tuple(new_answers)
-  return dataclasses.replace(question, context=context, answers=changed)
+  return dataclasses.replace(
+    question, context=context, answers=tuple(new_answers)
+  )
 
 
 def _normalize(text: str) -> str:

@@ -23,7 +23,7 @@ import pathlib
 import random
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import fsspec
@@ -37,7 +37,6 @@ Result = TypeVar("Result")
 MANIFEST = "files.json"  # {"files": {name: SHA-256}} of a folder
 REPEAT_SECS = 180.0  # for which a failing request is repeated
 MAX_PAUSE_SECS = 16.0
-PARALLEL = 128  # requests for ranges
 # Answers, not failures: each is the same when the request is repeated.
 ANSWERS = (FileExistsError, FileNotFoundError, errors.TrueNegsError)
 # Fields of a listing that change with a file; servers have some of them.
@@ -112,9 +111,11 @@ def _repeated(method: Callable[..., Any]) -> Callable[..., Any]:
   return call
 
 
-@functools.cache
 def open_system(scheme: str) -> Any:
-  """Opens the file system of gs or s3, which other machines write to, too."""
+  """Opens the file system of gs or s3, which other machines write to, too.
+
+  fsspec keeps it for the next call.
+  """
   if scheme == "gs":
     # The class of the package gcsfs asks for the kind of each bucket, again and
     # again if this user has no right to know it.
@@ -253,28 +254,6 @@ class BucketPath(_Path):
         raise _incomplete(self) from e
       if isinstance(expected, str) and _hash_file(to / name) != expected:
         raise _incomplete(self)
-
-
-def read_ranges(ranges: Sequence[tuple[BucketPath, int, int]]) -> list[bytes]:
-  """Reads bytes start to stop - 1 of each object, many ranges at a time."""
-  blocks: dict[int, bytes] = {}
-
-  def act() -> None:
-    left = [i for i in range(len(ranges)) if i not in blocks]
-    paths, starts, stops = zip(*(ranges[i] for i in left), strict=True)
-    answers = paths[0].system.cat_ranges(
-      [*map(str, paths)], starts, stops, batch_size=PARALLEL, on_error="return"
-    )
-    for i, answer in zip(left, answers, strict=True):
-      if isinstance(answer, bytes):
-        blocks[i] = answer
-    for answer in answers:
-      if isinstance(answer, Exception):
-        raise answer
-
-  if ranges:
-    repeat(str(ranges[0][0].parent), act)
-  return [blocks[i] for i in range(len(ranges))]
 
 
 def open_store(folder: BucketPath) -> ts.KvStore:

@@ -149,12 +149,6 @@ class LostError(TrueNegsError):
   exit_code = HANGS
 
 
-class BusyError(TrueNegsError):
-  """Work of other processes that has to end first."""
-
-  exit_code = SAVED_RESTART
-
-
 def explain(
   error: Exception, *, memory: str = "Use a machine with more memory."
 ) -> TrueNegsError | None:
@@ -258,7 +252,7 @@ def _quiet_libraries() -> None:
     logging.getLogger(name).setLevel(logging.CRITICAL)
   for name in (absl.logging.get_absl_logger().name, "asyncio"):
     logging.getLogger(name).addFilter(is_no_notice)
-  sys.unraisablehook = _print_unraisable
+  sys.unraisablehook = print_unraisable
 
 
 def is_no_notice(record: logging.LogRecord) -> bool:
@@ -266,7 +260,7 @@ def is_no_notice(record: logging.LogRecord) -> bool:
   return not any(notice in record.getMessage() for notice in NOTICES)
 
 
-def _print_unraisable(info: Any) -> None:
+def print_unraisable(info: Any) -> None:
   """Prints an error in a thread, but not CLOSED."""
   if str(info.exc_value) != CLOSED:
     sys.__unraisablehook__(info)

@@ -12,7 +12,6 @@ ends; machines that share a file system share its locks, also on NFS.
 """
 
 import contextlib
-import ctypes
 import errno
 import fcntl
 import functools
@@ -106,10 +105,10 @@ def atomic_folder(path: pathlib.Path) -> Iterator[pathlib.Path]:
   """Yields a temporary folder to fill and renames it to `path` at the end.
 
   After any exception, `path` is as it was before. The body must call fsync on
-  its files itself. Of several writers at the same time, the last one wins. If
-  the file system cannot swap two folders (NFS), there is none for a moment; the
-  next call restores the old one if a kill comes then. In a bucket, the folder
-  is whole when its manifest is (`buckets.upload_folder`).
+  its files itself. Of several writers at the same time, the last one wins.
+  Between two renames there is no folder; the next call restores the old one if
+  a kill comes then. In a bucket, the folder is whole when its manifest is
+  (`buckets.upload_folder`).
   """
   if not isinstance(path, pathlib.Path):  # in a bucket
     from truenegs_jax.runtime import buckets
@@ -188,11 +187,21 @@ def lock_file(
 
 
 def is_locked(path: pathlib.Path) -> bool:
-  """Returns whether a process has the lock of a file."""
-  if not path.exists():
+  """Returns whether a process has the lock of a file.
+
+  The file is only read; OSError if this user may not.
+  """
+  try:
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
+  except FileNotFoundError:
     return False
-  with lock_file(path, shared=True) as locked:
-    return not locked
+  try:
+    fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+  except BlockingIOError:
+    return True
+  finally:
+    os.close(descriptor)
+  return False
 
 
 @contextlib.contextmanager
@@ -281,29 +290,21 @@ def _remove_abandoned(path: pathlib.Path) -> None:
 
 
 def _replace_folder(path: pathlib.Path, new: pathlib.Path) -> None:
-  old, is_done = path.with_name(f"{new.parent.name}.old"), False
-  while not is_done:
-    try:
-      return _swap(new, path)
-    except (AttributeError, OSError):  # no such folder, or it cannot be swapped
-      with contextlib.suppress(FileNotFoundError):
-        path.rename(old)  # a rename cannot replace a folder that is not empty
+  """Renames `new` to `path`, also if other writers do the same."""
+  old = path.with_name(f"{new.parent.name}.old")
+  while True:
+    with contextlib.suppress(FileNotFoundError):
+      path.rename(old)  # a rename cannot replace a folder that is not empty
     try:
       new.rename(path)
-      is_done = True
+      return
     except OSError as error:
       with contextlib.suppress(OSError):
         old.rename(path)
       if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
         raise
-    shutil.rmtree(old, ignore_errors=True)
-
-
-def _swap(a: pathlib.Path, b: pathlib.Path) -> None:
-  """Swaps two files or folders; AttributeError or OSError if it cannot."""
-  libc, cwd, exchange = ctypes.CDLL(None, use_errno=True), -100, 2
-  if libc.renameat2(cwd, bytes(a), cwd, bytes(b), exchange):
-    raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    finally:
+      shutil.rmtree(old, ignore_errors=True)
 
 
 @contextlib.contextmanager

@@ -39,6 +39,49 @@ def open_path(name: str, text: str | os.PathLike[str]) -> pathlib.Path:
   return cast(pathlib.Path, buckets.BucketPath(text.rstrip("/")))
 
 
+def join_inside(
+  folder: pathlib.Path, name: str, *, key: str = ""
+) -> pathlib.Path:
+  """Returns the path of a folder's file, whose name was read from a file.
+
+  Whoever wrote that file must not choose what else is read or written. So this
+  raises InputError if the name leads out of the folder: an absolute path, a
+  part that is empty, "." or "..", a backslash or a NUL, or a link in a local
+  folder. The folder itself, which the user has named, may be a link.
+
+  The Hugging Face hub's library makes `models--X--Y/snapshots/REVISION` with
+  links to `models--X--Y/blobs`. So links in a folder of that form may lead to
+  all of `models--X--Y`, which has the files of one repository, but not further.
+
+  Messages begin with the `key` of the config that has the folder.
+  """
+  start = f"{key}: " if key else ""
+  if re.search(r"[\\\0]", name) or {"", ".", ".."} & {*name.split("/")}:
+    raise InputError(
+      f"{start}{name[:100]!r} is no name of a file in '{folder}', but leads out"
+      " of it, so its files may be made to do harm. Use the original files."
+    )
+  path = folder / name
+  if is_bucket(folder):
+    return path
+  try:
+    root = folder.resolve()
+    target = path.resolve()
+  except (OSError, RuntimeError) as error:  # RuntimeError: link loops
+    raise InputError(f"{start}'{path}' cannot be read: {error}.") from error
+  for parent in root.parents:
+    repository = parent.parent
+    if parent.name == "snapshots" and repository.name.startswith("models--"):
+      root = repository
+      break
+  if not target.is_relative_to(root):
+    raise InputError(
+      f"{start}'{path}' is a link that leads out of the folder, to '{target}'."
+      " Copy what it leads to into the folder."
+    )
+  return path
+
+
 def check_local(name: str, path: str | os.PathLike[str]) -> None:
   """Raises InputError for a URL, which would be a local folder like `gs:`."""
   if re.match(r"[a-z][a-z\d+.-]+:/", str(path), re.IGNORECASE):

@@ -90,15 +90,6 @@ def row_words(keys_B: Array, site: int | Array) -> tuple[Array, Array]:
   return first_B, _finalize(words_Bx2[:, -1] + site_bits)
 
 
-def dropout_words(
-  x: Array, keys_B: Keys, rate: float, site: int | Array
-) -> tuple[tuple[Array, Array], float]:
-  """Returns row words and rate of a kernel's dropout: 0 without keys."""
-  if keys_B is None or rate == 0:
-    return (jnp.zeros(len(x), jnp.uint32),) * 2, 0.0
-  return row_words(keys_B, site), rate
-
-
 def hash_counter(counter: Array, first: Array, second: Array) -> Array:
   """Hashes uint32 counters by the words of their row; see `random_bits`."""
   bits = counter * jnp.uint32(0x9E3779B1) + first

@@ -255,8 +255,8 @@ def compare_runs(ours: Runs, theirs: Runs) -> Difference | None:
 
     half width = sqrt(A + B) ((A sqrt(t) + B sqrt(z)) / (A + B))^2
 
-  With B = 0 this is the paired t interval. By simulation, it covers 92.8 to
-  97.3 % with 2 seeds and 94 to 97.2 % with 3 to 10 (benchmarks/coverage.py).
+  With B = 0 this is the paired t interval. By simulation, it covers 93 to 97 %
+  (tests/stats/test_intervals.py).
 
   Both must have the same tasks. None if they have no seed in common.
   """

@@ -3,16 +3,16 @@
 config -> parts -> each part as a process of `truenegs_jax.main` -> scores
 -> tables and curves
 
-A part writes to WORKDIR/runs/ARM/seed-S/PART, whose files say what is done.
-Scores are the same whether parts were stopped and resumed or not; seconds and
-paths are not among them.
+Whoever starts the same command does what is missing. Scores are the same
+whether parts were stopped and resumed or not; seconds and paths are not among
+them.
 """
 
-import collections
 import dataclasses
 import functools
 import json
 import pathlib
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -25,11 +25,14 @@ from truenegs_jax.corrections.findings import find_table_2
 from truenegs_jax.finetune import results
 from truenegs_jax.report.write import write_own_report
 from truenegs_jax.runtime import errors
-from truenegs_jax.runtime.files import atomic_file, read_results
-from truenegs_jax.study import drive, plan, scores, tables
-from truenegs_jax.study.drive import Part, State, States
-from truenegs_jax.study.scores import Comparison, Score
+from truenegs_jax.runtime.errors import InputError
+from truenegs_jax.runtime.files import atomic_file, disk_errors, read_results
+from truenegs_jax.study import parts as parts_lib
+from truenegs_jax.study import tables
+from truenegs_jax.study.parts import Part, State, States
+from truenegs_jax.study.tables import Comparison, Score
 from truenegs_jax.tasks import scoring
+from truenegs_jax.tasks.task import SQUAD
 from truenegs_jax.workdir import files
 
 MakeScore = Callable[..., Score]  # a Score without `arm` and `seed`
@@ -38,44 +41,59 @@ MakeScore = Callable[..., Score]  # a Score without `arm` and `seed`
 def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
   """Runs missing parts, prints and saves scores; returns the exit code."""
   say = functools.partial(console.print, soft_wrap=True)
-  study, own, states = plan.open_study(Study.read(c.study), workdir)
-  parts = study.parts
+  if (workdir / files.CHECKPOINTS).exists():
+    raise InputError(
+      f"--workdir='{workdir}' is the workdir of a run. Choose another, such as"
+      " --workdir=runs/study."
+    )
+  files.check_checkpoint_folder(workdir / files.CHECKPOINTS)
+  study = Study.read(c.study.to_dict())
+  parts = parts_lib.make_parts(study, workdir)
+  parts_lib.check_unchanged(study, workdir)
   if c.dry_run:
-    _print_plan(parts, own, states, console)
+    _print_plan(parts, parts_lib.read_states(parts, workdir), console)
     return 0
-  config = plan.save_config(json.loads(c.to_json()), workdir)
-  code = drive.run_parts(own, workdir, console)
-  states = drive.read_states(parts, workdir)
-  say(drive.describe_progress(states))
+  with disk_errors(workdir):
+    workdir.mkdir(parents=True, exist_ok=True)
+  config = json.loads(c.to_json())
+  _write(workdir / files.CONFIG, f"{json.dumps(config, indent=2)}\n")
+  code = parts_lib.run_parts(parts, workdir, console)
+  states = parts_lib.read_states(parts, workdir)
+  say(parts_lib.describe_progress(states))
   if code in (errors.SAVED_RESTART, errors.SAVED_INTERRUPT):
     say(f"To continue, run the same command again: {errors.rerun_command()}")
   else:
-    report(study, states, config, workdir, console)
+    report(study, parts, states, config, workdir, console)
   return code
 
 
 def _print_plan(
-  parts: Sequence[Part], own: Sequence[Part], states: States, console: Console
+  parts: Sequence[Part], states: States, console: Console
 ) -> None:
-  """Prints what is done, and which part is the next of this job."""
-  by_name = collections.defaultdict[str, list[State]](list)
-  for x in parts:
-    by_name[x.name].append(states[x.key])
-  done = (f"{k} {x.count(State.DONE)}/{len(x)}" for k, x in by_name.items())
+  """Prints what is done, and the flags of main for each missing part."""
   lines = {
     "dry run": "reads no text; writes and runs nothing",
-    "done": ", ".join(done),
-    "all jobs": drive.describe_progress(states),
-    "this job": drive.describe_progress({x.key: states[x.key] for x in own}),
+    "study": parts_lib.describe_progress(states),
   }
-  if part := drive.next_part(own, states):
-    lines["next"] = part.key
+  for name in dict.fromkeys(part.name for part in parts):
+    same = {x.key: states[x.key] for x in parts if x.name == name}
+    lines[name] = parts_lib.describe_progress(same)
+  for part in parts:
+    if states[part.key] in parts_lib.OPEN:
+      lines[part.key] = shlex.join(part.command[len(parts_lib.MAIN) :])
   for name, text in lines.items():
-    console.print(f"{name}: {text}", soft_wrap=True)
+    console.print(f"{name}: {text}", soft_wrap=True, markup=False)
+
+
+def _write(path: pathlib.Path, text: str) -> None:
+  """Writes a file that the same command on other machines may write, too."""
+  with atomic_file(path, several_writers=True) as file:
+    file.write(text.encode())
 
 
 def report(
-  study: Comparison,
+  study: Study,
+  parts: Sequence[Part],
   states: States,
   config: Mapping[str, Any],
   workdir: pathlib.Path,
@@ -83,15 +101,23 @@ def report(
 ) -> None:
   """Prints the tables; saves them and all scores in results.json."""
   say = functools.partial(console.print, soft_wrap=True)
-  done = [part for part in study.parts if states[part.key] == State.DONE]
+  done = [part for part in parts if states[part.key] == State.DONE]
   collected, fields = collect_scores(done, workdir)
-  study = dataclasses.replace(study, scores=collected, **fields)
-  layouts = tables.make_tables(study)
+  names = filter(None, study.tasks.split(","))
+  comparison = Comparison(
+    scores=collected,
+    arms=[*study.arms],
+    seeds=range(study.seeds),
+    tasks=[parts_lib.TASKS[name.strip()][1] for name in names],
+    finetune_seeds=range(study.finetune_seeds),
+    **fields,
+  )
+  layouts = tables.make_tables(comparison)
   for x in layouts:
     console.print(tables.to_terminal(x))
-  has_failed = State.FAILED, State.DIVERGED
-  failed = [x for x in study.parts if states[x.key] in has_failed]
-  failures = [drive.describe_failure(x, workdir) for x in failed]
+  has_failed = (State.FAILED, State.DIVERGED)
+  failed = [part for part in parts if states[part.key] in has_failed]
+  failures = [parts_lib.describe_failure(x, workdir) for x in failed]
   for text in failures:
     say(text)
   value = {
@@ -107,10 +133,8 @@ def report(
     "failures": failures,
   }
   text = json.dumps(files.finite_or_null(value), indent=2)
-  texts = {files.RESULTS: f"{text}\n", "tables.csv": tables.to_csv(layouts)}
-  for name, text in texts.items():  # other jobs may write them, too
-    with atomic_file(workdir / name, several_writers=True) as file:
-      file.write(text.encode())
+  _write(workdir / files.RESULTS, f"{text}\n")
+  _write(workdir / "tables.csv", tables.to_csv(layouts))
   write_own_report(workdir, say)
   say(f"saved: {workdir / files.RESULTS}, tables.csv, {files.REPORT}")
 
@@ -122,21 +146,22 @@ def collect_scores(
 
   Also returns `family`, `width` and `paper` of Comparison, if the parts say so.
   """
-  collected, fields = list[Score](), dict[str, Any]()
+  collected: list[Score] = []
+  fields: dict[str, Any] = {}
   for part in parts:
     folder = root / part.key
     make = functools.partial(Score, part.arm, part.seed)
-    if part.name == plan.PRETRAIN:
+    if part.name == parts_lib.PRETRAIN:
       collected += read_pretraining(make, files.read_records(folder))
-    elif part.name in plan.TASKS:
+    elif part.name in parts_lib.TASKS:
       for n in range(len(part.outputs)):  # one for each seed
-        if result := results.load(folder, plan.TASKS[part.name][1], n):
+        if result := results.load(folder, parts_lib.TASKS[part.name][1], n):
           fields |= {key: result.provenance[key] for key in ("family", "width")}
           collected += read_finetuning(make, result)
     else:
       path = folder / files.RESULTS
-      with read_results(path, errors.CheckpointError, drive.FIX) as saved:
-        if part.name == scores.CORRECTIONS:
+      with read_results(path, errors.CheckpointError, parts_lib.FIX) as saved:
+        if part.name == tables.CORRECTIONS:
           collected += read_corrections(make, saved)
         else:
           collected += read_robustness(make, saved)
@@ -156,7 +181,7 @@ def read_pretraining(
     "Detection loss": last.get("detect"),
   }
   return [
-    make(scores.HELD_OUT, None, title, loss)
+    make(tables.HELD_OUT, None, title, loss)
     for title, loss in losses.items()
     if loss is not None
   ]
@@ -164,41 +189,41 @@ def read_pretraining(
 
 def read_finetuning(make: MakeScore, run: results.Result) -> list[Score]:
   """Returns the main score of a fine-tuning on the dev set; of SQuAD both."""
-  by_metric, dev = run.scores["dev"], run.answers["dev"]
-  scored = dev["golds"], dev["answers"], run.provenance["labels"]
+  by_metric = run.scores["dev"]
+  dev = run.answers["dev"]
+  scored = (dev["golds"], dev["answers"], run.provenance["labels"])
   return [
     make(
       *(run.task, run.seed, metric, by_metric[metric]),
       correct_N=scoring.example_scores(metric, *scored),
       failure=run.failure,
     )
-    for metric in list(by_metric)[: None if run.task == plan.SQUAD else 1]
+    for metric in list(by_metric)[: None if run.task == SQUAD else 1]
   ]
 
 
 def read_corrections(make: MakeScore, saved: Mapping[str, Any]) -> list[Score]:
-  """Returns the rates of table 2 by the first source, from a results.json."""
-  checkpoints = next(iter(saved["checkpoints"].values()))
+  """Returns the rates of table 2, from a results.json."""
+  checkpoints = saved["checkpoints"]
   steps = [(x["step"], x["percent"]) for x in checkpoints]
   return [
     make(
-      *(scores.CORRECTIONS, None, scores.correction_metric(rate, percent)),
+      *(tables.CORRECTIONS, None, tables.correction_metric(rate, percent)),
       value=100 * checkpoints[index]["rates"][rate]["rate"],
     )
     for percent, index in find_table_2(steps).items()
-    for rate in scores.RATES
+    for rate in tables.RATES
   ]
 
 
 def read_robustness(make: MakeScore, saved: Mapping[str, Any]) -> list[Score]:
   """Returns the scores of each set, side and fine-tuning of a results.json."""
-  # Without `against`; none if no example was changed.
-  records: dict[str, Any] = next(iter(saved["models"].values()), {})
+  records: dict[str, Any] = saved["runs"]  # {} if no example was changed
   collected = []
   for name, x in saved["sets"].items():
     for record in records.values():
-      is_paired = record["task"] == plan.SQUAD and not x["variants"]
-      for side in scores.SIDES:
+      is_paired = record["task"] == SQUAD and not x["variants"]
+      for side in tables.SIDES:
         for metric, value in record["scores"].get(f"{name} {side}", {}).items():
           score_N = None
           if is_paired:
@@ -212,10 +237,10 @@ def _question_scores(
   answers: Mapping[str, Any], name: str, side: str, metric: str
 ) -> np.ndarray:
   """Returns the scores of a set's questions; of DROP their differences, [N]."""
-  if side == scores.DROP:
+  if side == tables.DROP:
     before_N, after_N = (
       _question_scores(answers, name, x, metric)
-      for x in (scores.ORIGINAL, scores.TRANSFORMED)
+      for x in (tables.ORIGINAL, tables.TRANSFORMED)
     )
     return before_N - after_N
   split = answers[f"{name} {side}"]

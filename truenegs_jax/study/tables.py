@@ -16,6 +16,7 @@ import re
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+import numpy as np
 from rich import box
 from rich.console import Group
 from rich.table import Table
@@ -25,18 +26,79 @@ from truenegs_jax.corrections.findings import TABLE_2
 from truenegs_jax.finetune import leaderboard
 from truenegs_jax.finetune.leaderboard import GLUE
 from truenegs_jax.stats import intervals
-from truenegs_jax.study import scores
-from truenegs_jax.study.scores import CORRECTIONS, Comparison, Key, Score
+from truenegs_jax.stats.intervals import Runs
 from truenegs_jax.tasks.task import SQUAD, TASKS
 
+CORRECTIONS = "corrections"  # a task of scores
+HELD_OUT = "held-out loss"  # another
+RATES = {"sequence_rate": "Iter", "mismatch_rate": "Pred"}  # of table 2
+# Sides of a robustness set.
+ORIGINAL = "original"
+TRANSFORMED = "transformed"
+DROP = "drop"
+SIDES = (ORIGINAL, TRANSFORMED, DROP)
+
 VARIANTS = {"hc_glove", "sr_sent"}  # recipes of table 6 that table 3 lacks
-LABELS = ("Iter", "Pred")  # of scores.RATES in table 2
 MAX_COLUMNS = 8
 
+Key = tuple[str, str]  # task and metric
+# The paper's scores before and after the change, by set, model and metric.
+Paper = Mapping[str, Mapping[str, Mapping[str, Sequence[float]]]]
 Columns = Mapping[str, Sequence[Key]]  # name -> scores whose mean it shows
 ARM, DIFFERENCE, PAPER = "arm", "difference", "paper"  # kinds of rows
 CSV_FIELDS = ("table", "row", "kind", "column", "value", "half_width", "runs")
 STYLES = {PAPER: "dim", DIFFERENCE: "italic"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Score:
+  """A score of one run."""
+
+  arm: str
+  seed: int  # of the pre-training
+  # Of fine-tuning, title of a robustness set, CORRECTIONS, HELD_OUT, or another
+  # name, whose metrics get a table of their own.
+  task: str
+  finetune_seed: int | None  # None for what is measured without fine-tuning
+  metric: str  # in the task's results; of a robustness set "em original", ...
+  value: float  # in percent, except for losses and other metrics
+  # Scores of the examples with the mean `value`, in the same order for all arms
+  # and seeds; None if there are none.
+  correct_N: np.ndarray | None = dataclasses.field(default=None, compare=False)
+  failure: str = ""  # why the run failed, if it has a score nevertheless
+
+  @property
+  def key(self) -> Key:
+    """The task and the metric."""
+    return self.task, self.metric
+
+
+def group_runs(scores: Iterable[Score], arm: str, keys: Sequence[Key]) -> Runs:
+  """Returns an arm's scores of these keys, for the seeds that have all keys."""
+  by_seed: dict[int, dict[Key, list[Score]]] = {}
+  for x in scores:
+    if x.arm == arm and x.key in keys:
+      by_seed.setdefault(x.seed, {}).setdefault(x.key, []).append(x)
+  return {n: x for n, x in sorted(by_seed.items()) if len(x) == len(set(keys))}
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+  """The arms, seeds and tasks of a study, with the scores of what is done."""
+
+  scores: Sequence[Score]  # of all runs that are done
+  arms: Sequence[str]  # the first is the baseline
+  seeds: Sequence[int]  # of pre-training
+  tasks: Sequence[str]  # of fine-tuning, as in scores
+  finetune_seeds: Sequence[int]  # of each task of fine-tuning
+  family: str = "electra"  # of the network that is fine-tuned
+  width: int = 256
+  paper: Paper = dataclasses.field(default_factory=dict)
+
+
+def correction_metric(rate: str, percent: float) -> str:
+  """Names a rate of RATES at a percentage of the run's steps."""
+  return f"{rate} at {percent:g} %"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,7 +203,7 @@ def _explain_cells(
 
 
 def _mean_cell(study: Comparison, arm: str, keys: Sequence[Key]) -> Cell:
-  runs = scores.group_runs(study.scores, arm, keys)
+  runs = group_runs(study.scores, arm, keys)
   count = sum(len(x) for by_key in runs.values() for x in by_key.values())
   planned = len(study.seeds) * len(keys)
   if any(x.finetune_seed is not None for x in study.scores if x.key in keys):
@@ -152,7 +214,7 @@ def _mean_cell(study: Comparison, arm: str, keys: Sequence[Key]) -> Cell:
 
 def _difference_cell(study: Comparison, arm: str, keys: Sequence[Key]) -> Cell:
   ours, theirs = (
-    scores.group_runs(study.scores, x, keys) for x in (arm, study.arms[0])
+    group_runs(study.scores, x, keys) for x in (arm, study.arms[0])
   )
   difference = intervals.compare_runs(ours, theirs)
   count, planned = difference.seeds if difference else 0, len(study.seeds)
@@ -165,8 +227,8 @@ def _difference_cell(study: Comparison, arm: str, keys: Sequence[Key]) -> Cell:
 def _make_correction_tables(study: Comparison) -> Iterator[Layout]:
   """Makes a table for each rate: a column for each percentage of the run."""
   measured = {x.metric for x in study.scores if x.task == CORRECTIONS}
-  for i, (rate, label) in enumerate(zip(scores.RATES, LABELS, strict=True)):
-    metrics = {x: scores.correction_metric(rate, x) for x in TABLE_2}
+  for i, (rate, label) in enumerate(RATES.items()):
+    metrics = {x: correction_metric(rate, x) for x in TABLE_2}
     shown = [percent for percent in TABLE_2 if metrics[percent] in measured]
     if shown:
       yield _make_layout(
@@ -247,14 +309,14 @@ def _add_error_reductions(x: Layout) -> Layout:
 def _make_robustness_tables(study: Comparison) -> Iterator[Layout]:
   """Makes a table for each set of robustness."""
   for title, metrics in _robustness_sets(study).items():
-    names = [f"{metric} {side}" for metric in metrics for side in scores.SIDES]
+    names = [f"{metric} {side}" for metric in metrics for side in SIDES]
     paper = {}
     for label, published in study.paper.get(title, {}).items():
       pairs = [published[metric] for metric in metrics]
       paper[label] = [x for b, a in pairs for x in (b, a, b - a)]
     yield _make_layout(
       f"table5_{title}",
-      f"{'Table 5 of the paper: ' * bool(paper)}{title}, %",
+      f"Table 5 of the paper: {title}, %" if paper else f"{title}, %",
       {name: [(title, name)] for name in names},
       study,
       paper=paper,
@@ -266,7 +328,7 @@ def _robustness_sets(study: Comparison) -> dict[str, list[str]]:
   sets: dict[str, dict[str, None]] = {}
   for x in study.scores:
     metric, _, side = x.metric.rpartition(" ")
-    if side == scores.TRANSFORMED:
+    if side == TRANSFORMED:
       sets.setdefault(x.task, {})[metric] = None
   return {title: list(metrics) for title, metrics in sets.items()}
 

@@ -3,7 +3,7 @@
   truenegs synonyms primary stay  # WordNet's
   truenegs synonyms primary stay --vocab=runs/electra_demo  # those of a run
   truenegs synonyms --vocab=vocab.txt --output=table.npz \\
-      --sources='wordnet | pairs path=ppdb.tsv'
+      --sources='wordnet, pairs path=ppdb.tsv'
 
 Other flags mean the same as in a config's `data` and `negatives`;
 negatives.sources='table path=table.npz' takes a table.
@@ -94,7 +94,7 @@ def _find_names(
   words: Sequence[str], request: run_table.TableRequest
 ) -> dict[str, Sequence[str]]:
   """Returns all that WordNet has for each word, if that is the first source."""
-  source = request.union[0][0]
+  source = request.parsed[0]
   if source.name != "wordnet" or not words:
     return dict.fromkeys(words, ())
   with wordnet.session(source.options["folder"]) as reader:

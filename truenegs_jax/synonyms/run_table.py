@@ -1,7 +1,6 @@
-"""Parses expressions of sources, and builds the table of a run.
+"""Parses sources of synonyms, and builds the table of a run.
 
-wordnet pos=nv | pairs path=ppdb.tsv  the pairs of either
-vectors path=glove.txt & wordnet      the pairs of both; `&` binds tighter
+wordnet pos=nv, pairs path=ppdb.tsv   the pairs of either
 table path='my tables/saved.npz'      the pairs of a saved table
 model top=10 every=1000               the embeddings of the model in training
 """
@@ -29,6 +28,7 @@ from truenegs_jax.synonyms import wordnet
 from truenegs_jax.synonyms.sources import SOURCES
 from truenegs_jax.synonyms.table import SynonymTable
 from truenegs_jax.synonyms.vocabulary import NUMBERS, STOP_WORDS, Vocabulary
+from truenegs_jax.synonyms.wordnet import ALL_SENSES
 
 PATHS = ("path", "folder")  # options that are paths
 SWITCHES = ("keep_stop_words", "symmetric", "include_self")
@@ -50,7 +50,7 @@ NLTK_FILES = dict(zip(*[iter(NLTK_NAMES.split())] * 2, strict=True))
 
 
 class Source(NamedTuple):
-  """A source in an expression: its name, all of its options, canonical form."""
+  """A source of synonyms: its name, all of its options, canonical form."""
 
   name: str
   options: Mapping[str, Any]
@@ -77,34 +77,36 @@ def resolve_auto(text: str, language: str) -> str:
 class TableRequest:
   """Settings that, with the vocabulary, determine a synonym table."""
 
-  sources: str = "auto"  # expression of sources
+  sources: str = "auto"  # a list, in the grammar of `config.grammar`
   key: str = "negatives.sources"  # config key of `sources`, for errors
   language: str = "en"  # ISO 639-1; "" for no default sources and stop words
-  wordnet_dir: str = ""  # of WordNet where the expression sets none
+  wordnet_dir: str = ""  # of WordNet where `sources` set none
   stop_words: str = ""  # file; "" for the language's own
   keep_stop_words: bool = False
   symmetric: bool = False
   include_self: bool = False
 
   @functools.cached_property
-  def union(self) -> list[list[Source]]:
-    """The operands of `|`, each the operands of its `&`; reads no file."""
+  def parsed(self) -> list[Source]:
+    """The sources, whose pairs are joined; reads no file."""
     text = resolve_auto(self.sources, self.language)
-    return [
-      [self._parse(part) for part in grammar.split(group, "&", key=self.key)]
-      for group in grammar.split(text, "|", key=self.key)
-    ]
+    items = grammar.parse_items(text, key=self.key)
+    if not items:
+      raise InputError(
+        f"{self.key}={text!r} names no source of synonyms. Set it to wordnet,"
+        " for example."
+      )
+    return [self._parse(item) for item in items]
 
   @property
   def identity(self) -> str:
-    """The expression in canonical form, with file names for paths."""
-    groups = (" & ".join(x.identity for x in group) for group in self.union)
-    return " | ".join(groups)
+    """The list in canonical form, with file names for paths."""
+    return ", ".join(source.identity for source in self.parsed)
 
   @functools.cached_property
   def model(self) -> ModelTable | None:
     """The options of the source "model", which excludes others, or None."""
-    first, *others = sum(self.union, [])
+    first, *others = self.parsed
     if "model" not in {source.name for source in (first, *others)}:
       return None
     if others:
@@ -119,6 +121,12 @@ class TableRequest:
         " or more, and threshold from -1 to 1."
       )
     return model
+
+  @property
+  def leaves_senses_out(self) -> bool:
+    """Whether a source takes only the frequent senses, and so fewer words."""
+    senses = [x.options.get("senses", ALL_SENSES) for x in self.parsed]
+    return min(senses) < ALL_SENSES
 
   @property
   def switches(self) -> dict[str, bool]:
@@ -172,17 +180,14 @@ class TableRequest:
   def check(self) -> None:
     """Checks sources, files and stop words without building the table."""
     if not self.model:
-      for source in sum(self.union, []):
+      for source in self.parsed:
         SOURCES[source.name](Vocabulary(()), **source.options)
     self.load_stop_words()
 
   def find_pairs(self, vocabulary: Vocabulary) -> Iterator[tuple[str, str]]:
-    """Yields the pairs of the expression, which is not "model"."""
-    for group in self.union:
-      first, *others = (
-        SOURCES[source.name](vocabulary, **source.options) for source in group
-      )
-      yield from set(first).intersection(*others) if others else first
+    """Yields the pairs of all sources, none of which is "model"."""
+    for source in self.parsed:
+      yield from SOURCES[source.name](vocabulary, **source.options)
 
   def build(self, tokenizer: Any) -> SynonymTable:
     """Builds the table of a vocabulary."""
@@ -194,9 +199,10 @@ class TableRequest:
       pairs, tokens, source=self.identity, stop_words=words, **self.switches
     )
 
-  def _parse(self, text: str) -> Source:
-    """Parses one source."""
-    name, texts = grammar.parse_item(text, key=self.key)
+  def _parse(self, item: grammar.Item) -> Source:
+    """Checks the name of a source, and converts its options."""
+    name = item.name
+    texts = dict(item.options)
     one_of(f"{self.key}: source", name, [*SOURCES, "model"])
     if name == "wordnet" and self.language not in ("", "en"):
       raise InputError(
@@ -241,7 +247,7 @@ def build_table(
   Args:
     tokenizer: a `Tokenizer`, or a fast one of transformers: its tokens, and
       how it writes words.
-    sources: an expression, like `config.negatives.sources`.
+    sources: as in `config.negatives.sources`.
     language: of the vocabulary, a code of ISO 639-1.
     keep_stop_words: give stop words lists, too.
     symmetric: add the reverse of every pair.
@@ -323,7 +329,7 @@ def describe_text(
     f"{share:.1%} of its tokens have synonyms (not counted: stop words,"
     f" symbols, pieces); frequent ones without: {names}"
   )
-  if share >= MIN_SHARE:
+  if share >= MIN_SHARE or request.leaves_senses_out:
     return line, ""
   return line, (
     f"{request.key}={request.sources!r} has synonyms for only"

@@ -74,7 +74,7 @@ class SynonymTable:
 
   keys_Q: np.ndarray  # int64, ascending, read-only: `token * V + synonym`
   tokens: tuple[str, ...]  # the vocabulary, V tokens
-  source: str  # the expression of sources that the pairs come from
+  source: str  # the list of sources that the pairs come from
   options: Mapping[str, str | bool | int]  # of `from_pairs`, as JSON types
   vocabulary: str  # 16 hex digits over the tokens and their order
   fingerprint: str  # 16 hex digits over the pairs and the vocabulary only
@@ -145,7 +145,7 @@ class SynonymTable:
     Args:
       pairs: (word, synonym), in any order, possibly repeated.
       tokens: the vocabulary, token `i` at position `i`.
-      source: the expression of sources of the pairs, stored in the table.
+      source: the list of sources of the pairs, stored in the table.
       keep_stop_words: keep the lists of stop words. The paper removes them;
         stop words stay in the lists of other words either way.
       stop_words: words in lower case.

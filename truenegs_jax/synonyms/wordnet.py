@@ -19,6 +19,7 @@ from truenegs_jax.data.corpus.readers import WordNetReader
 from truenegs_jax.runtime import cache
 from truenegs_jax.runtime.errors import DataError, InputError, program
 from truenegs_jax.runtime.files import atomic_file, disk_errors
+from truenegs_jax.runtime.paths import join_inside
 from truenegs_jax.synonyms.vocabulary import Vocabulary
 
 # Nouns, verbs, adjectives (including satellites) and adverbs.
@@ -236,6 +237,9 @@ def _new_reader(root: str, folder: str) -> Any:
     def __init__(self) -> None:
       super().__init__(Place(), None)
 
+    def __del__(self) -> None:
+      close_wordnet(self)
+
     def __reduce__(self) -> Any:
       return open_wordnet, (folder,)
 
@@ -301,9 +305,10 @@ def find_file(package: str, pattern: str) -> pathlib.Path | None:
     if names:
       # Without the archive's folders, which might lead out of the cache.
       name = pathlib.PurePath(names[0]).name
-      path = cache.folder() / "nltk_data" / "unpacked" / package / name
+      unpacked = cache.folder() / "nltk_data" / "unpacked" / package
+      path = join_inside(unpacked, name)
       with disk_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
+        unpacked.mkdir(parents=True, exist_ok=True)
       with atomic_file(path, several_writers=True) as copy:
         copy.write(content)
       return path

@@ -40,7 +40,7 @@ GLUE_FIX = (
 SQUAD_FIX = (
   "Set --config.finetune.data=FOLDER with SQuAD's files"
   " (https://rajpurkar.github.io/SQuAD-explorer/dataset/{file}),"
-  " --config.finetune.files='train=FILE dev=FILE' or"
+  " --config.finetune.train=FILE and --config.finetune.dev=FILE, or"
   " --config.finetune.data=hf:rajpurkar/squad."
 )
 

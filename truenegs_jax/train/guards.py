@@ -149,9 +149,9 @@ class SkipGuard:
         f"The loss or the gradient of step {step:,} is not finite"
         f" ({self.consecutive:,} in a row,"
         f" optim.max_skips={self._max_skips:,}). Its rows are listed in"
-        f" '{self._path}'. Run the same command with a higher"
-        " --config.optim.max_skips=NUMBER, or start a new run with a lower"
-        " --config.optim.lr=NUMBER."
+        f" '{self._path}'. Start a new run with a lower"
+        " --config.optim.lr=NUMBER. If this is rare, run the same command"
+        " with a higher --config.optim.max_skips=NUMBER."
       )
 
 

@@ -204,7 +204,7 @@ class LoggedRun:
   workdir: pathlib.Path  # as the user gave it
   first_step: int  # of the checkpoint that it continues
   config: Mapping[str, Any]  # in JSON's types
-  # Raises DiskError once another run has the workdir.
+  # Raises DiskError once another run writes to a workdir in a bucket.
   check: Callable[[], object] = lambda: None
 
   @functools.cached_property
@@ -349,13 +349,11 @@ def open_writers(
   """
   with contextlib.ExitStack() as stack:
     stack.callback(line.close)
-    file, writers = None, list[Writer]()
+    file: files.JsonlWriter | None = None
+    writers = list[Writer]()
     if distributed.is_first_process():
-      first_step = run.first_step
-      file = (
-        files.BucketWriter(run.workdir, first_step=first_step, check=run.check)
-        if is_bucket(run.workdir)
-        else files.JsonlWriter(run.workdir, first_step=first_step)
+      file = files.JsonlWriter(
+        run.workdir, first_step=run.first_step, check=run.check
       )
       stack.callback(file.close)
       loggers = [stack.enter_context(_open_logger(x, run)) for x in names]
@@ -368,7 +366,7 @@ def open_writers(
     def flush() -> None:
       if is_bucket(run.workdir):
         with distributed.raise_everywhere(f"records {next(_FLUSHES)}"):
-          if isinstance(file, files.BucketWriter):
-            file.flush()
+          if file:
+            file.upload()
 
     yield write, flush

@@ -15,12 +15,12 @@ import jax
 import numpy as np
 from rich.console import Console
 
+from truenegs_jax.config.sections import SIZES
 from truenegs_jax.data.rows import batches, rows_folder
 from truenegs_jax.data.tokens.tokenizer import write_tokenizer
 from truenegs_jax.data.tokens.words import read_words
 from truenegs_jax.runtime import distributed, progress
 from truenegs_jax.runtime.errors import CheckpointError
-from truenegs_jax.runtime.paths import is_bucket
 from truenegs_jax.train import metrics, model_table, plan, sharding, speed
 from truenegs_jax.train import step as step_lib
 from truenegs_jax.train.plan import PretrainSetup, RunInputs
@@ -35,6 +35,7 @@ NUM_TOKENS = 30  # most frequent ones that are listed
 # Beginnings of the keys that decide the arrays of a state and their meaning.
 NETWORKS = (
   *("config.objective", "config.model.backbone", "config.model.variant"),
+  *(f"config.model.{name}" for name in SIZES),
   *("config.model.sharing", "config.generator.", "fingerprints.vocabulary"),
 )
 
@@ -296,9 +297,8 @@ def _describe_rows(rows: batches.Rows, texts: Sequence[str]) -> dict[str, Any]:
   """Describes the training rows for about.json, with lengths in bins."""
   manifest, counts_V = rows.manifest, rows.unigram_V
   order = np.argsort(-counts_V, kind="stable")[:NUM_TOKENS].tolist()
-  # In a bucket, each row is a request.
-  most = MEASURED_ROWS // (16 if is_bucket(rows.folder) else 1)
-  row_R = np.linspace(0, len(rows) - 1, min(len(rows), most), dtype=np.int64)
+  count = min(len(rows), MEASURED_ROWS)
+  row_R = np.linspace(0, len(rows) - 1, count, dtype=np.int64)
   documents_RxL = rows.take(row_R, ["documents"])["documents"]
   length_R = np.count_nonzero(documents_RxL, axis=1)
   ends = np.unique(np.linspace(0, rows.length, NUM_BINS + 1).astype(int))

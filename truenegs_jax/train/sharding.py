@@ -17,7 +17,6 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from truenegs_jax.config import grammar
 from truenegs_jax.runtime.errors import InputError, one_of
 
 Axes = Mapping[str, int]  # sizes by name
@@ -83,28 +82,23 @@ def make_mesh(
   )
 
 
-def get_mesh_spec(name: str, axes: Axes | str = "") -> MeshSpec:
+def get_mesh_spec(name: str, axes: Axes | None = None) -> MeshSpec:
   """Returns the preset `name` with other sizes for some of its axes.
 
-  `axes` is axis -> size, or text such as "data=8 model=4"; -1 is all remaining
-  devices.
+  A size of -1 is all remaining devices.
   """
   one_of("mesh.preset", name, MESHES)
   spec = MESHES[name]
-  if isinstance(axes, str):
-    item = grammar.parse_item(axes, key="mesh.axes")
-    if item.name:
-      raise InputError(f"mesh.axes={axes!r} is not of the form AXIS=NUMBER.")
-    axes = item.convert(spec.axes, subject="mesh.axes")
+  axes = axes or {}
   for axis, size in axes.items():
     if axis not in spec.axes:
       raise InputError(
-        f"mesh.axes: mesh.preset={name!r} has no axis {axis!r}. Choose from"
-        f" {', '.join(spec.axes)}."
+        f"mesh.{axis}={size}, but mesh.preset={name!r} has no axis {axis!r}."
+        f" Its axes are {', '.join(spec.axes)}."
       )
     if size < 1 and size != -1:
       raise InputError(
-        f"mesh.axes: {axis}={size} must be at least 1, or -1 for all remaining"
+        f"mesh.{axis}={size} must be at least 1, or -1 for all remaining"
         " devices."
       )
   return dataclasses.replace(spec, axes={**spec.axes, **axes})
@@ -114,14 +108,17 @@ def resolve_axis_sizes(axes: Axes, num_devices: int) -> dict[str, int]:
   """Replaces -1 by the number of devices that the other axes leave."""
   num_open = list(axes.values()).count(-1)
   if num_open > 1:
-    raise InputError(f"mesh.axes ({format_axes(axes)}): only one may be -1.")
+    raise InputError(
+      f"The mesh ({format_axes(axes)}) has several sizes of -1. Set all but one"
+      " of mesh.data and mesh.model to a number of devices."
+    )
   fixed = math.prod(size for size in axes.values() if size != -1)
   if num_devices % fixed or (not num_open and num_devices != fixed):
     needed = f"a multiple of {fixed}" if num_open else str(fixed)
     raise InputError(
-      f"mesh.axes ({format_axes(axes)}) need {needed} devices, but there are"
-      f" {num_devices}. Set --config.mesh.axes=AXIS=NUMBER,... to sizes that"
-      " fit; one of them may be -1."
+      f"The mesh ({format_axes(axes)}) needs {needed} devices, but there are"
+      f" {num_devices}. Set --config.mesh.data and --config.mesh.model to sizes"
+      " that fit; one of them may be -1."
     )
   remaining = num_devices // fixed
   return {axis: remaining if n == -1 else n for axis, n in axes.items()}
@@ -189,8 +186,8 @@ def process_slice(mesh: Mesh, batch_size: int) -> tuple[int, int]:
     raise InputError(
       f"The mesh ({format_axes(mesh.shape)}) gives process {process} rows that"
       " are not one of several equal slices of a batch. Set"
-      " --config.mesh.axes=AXIS=NUMBER,... to divisors or multiples of its"
-      f" {len(own)} devices."
+      " --config.mesh.data and --config.mesh.model to divisors or multiples of"
+      f" its {len(own)} devices."
     )
   return first // num, batch_size // num
 

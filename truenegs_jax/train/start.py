@@ -74,7 +74,8 @@ class Run:
   @functools.cached_property
   def options(self) -> Options:
     """The recipe of the objective."""
-    c, readings = self.config, sections.Readings.list_keys()
+    c = self.config
+    names = sections.ObjectiveConfig.list_keys()
     until = c.negatives.hard_correction_until
     return Options(
       masking=masking.MaskingOptions.for_tokenizer(
@@ -83,7 +84,7 @@ class Run:
       sampling_temperature=c.generator.temperature / c.negatives.temperature,
       correction_steps=round(until * c.steps) if until < 1 else LARGEST,
       vocabulary_chunk=c.model.vocabulary_chunk,
-      **{name: getattr(c.negatives, name) for name in readings},
+      **{name: getattr(c.negatives, name) for name in names},
     )
 
   @property
@@ -213,9 +214,9 @@ def resolve(
   network = next(iter(run.model.roles.values()))
   if config.data.layout == "electra" and network.type_vocab_size < 2:
     raise InputError(
-      f"model.variant: type_vocab_size is {network.type_vocab_size}, but rows"
-      " of data.layout='electra' have two token types. Set type_vocab_size=2 or"
-      " --config.data.layout=packed."
+      f"model.type_vocab_size is {network.type_vocab_size}, but rows of"
+      " data.layout='electra' have two token types. Set"
+      " --config.model.type_vocab_size=2 or --config.data.layout=packed."
     )
   if needs_weights:
     _ = run.matched
@@ -239,10 +240,10 @@ def replace_init(
   *,
   saved: Mapping[str, Any] | None,
 ) -> PretrainConfig:
-  """Replaces "init" by sizes and vocabulary of the weights.
+  """Fills in what "init" leaves open: sizes and vocabulary of the weights.
 
-  A run that resumes takes them from the config of its checkpoint, `saved`. If
-  `generator.variant` is "", `model.variant`="init" is for the generator, too.
+  A run that resumes takes them from the config of its checkpoint, `saved`.
+  `model.variant`="init" is for the generator, too, if the weights have one.
   With the backbone `modern`, it replaces thetas of rotary positions that are 0.
   """
   changes = {}
@@ -261,8 +262,11 @@ def replace_init(
   if not (needs_sizes or needs_vocab):
     return config.replace(changes)
   if saved is not None:
-    variant, vocab = saved["model"]["variant"], saved["data"]["vocab"]
-    generator_variant = saved["generator"]["variant"]
+    vocab = saved["data"]["vocab"]
+    sizes = {name: saved["model"][name] for name in sections.SIZES}
+    generator_sizes = {
+      name: saved["generator"][name] for name in sections.GENERATOR_SIZES
+    }
   elif config.init in ("", REQUIRED):
     raise InputError(
       "init: model.variant=init and data.vocab=init take their values from the"
@@ -270,18 +274,40 @@ def replace_init(
     )
   else:
     networks = weights.for_roles(ROLES[config.objective])
-    kept, generator = next(iter(networks.values())), networks.get("generator")
-    variant, vocab = kept.variant, str(kept.vocabulary)
-    generator_variant = generator.variant if generator else ""
+    kept = next(iter(networks.values()))
+    generator = networks.get("generator")
+    vocab = str(kept.vocabulary)
+    sizes = kept.sizes
+    generator_sizes = generator.generator_sizes if generator else {}
     if needs_vocab:
       _ = kept.tokenizer  # raises if there is none
   if needs_sizes:
-    changes["model.variant"] = variant
-    if not config.generator.variant:
-      changes["generator.variant"] = generator_variant
+    changes |= _replace_sizes(config.model, "model", sizes, weights.report)
+    changes |= _replace_sizes(
+      config.generator, "generator", generator_sizes, weights.report
+    )
   if needs_vocab:
     changes["data.vocab"] = vocab
   return config.replace(changes)
+
+
+def _replace_sizes(
+  section: sections.Model | sections.Generator,
+  name: str,
+  sizes: Mapping[str, int],
+  report: Callable[[str], object],
+) -> dict[str, int]:
+  """Returns keys with the sizes of weights; reports those that were others."""
+  changes = {}
+  for key, size in sizes.items():
+    own = getattr(section, key)
+    if own and size and own != size:
+      report(
+        f"{name}.{key}={own} is ignored. With model.variant=init it is that of"
+        f" the weights, {size}."
+      )
+    changes[f"{name}.{key}"] = size or own
+  return changes
 
 
 def _find_thetas(

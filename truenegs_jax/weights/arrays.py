@@ -27,6 +27,7 @@ import safetensors
 from flax import serialization, traverse_util
 
 from truenegs_jax.runtime.errors import InputError, printable
+from truenegs_jax.runtime.paths import join_inside
 
 TORCH = "torch==2.13.0"
 TORCH_INDEX = "https://download.pytorch.org/whl/cpu"
@@ -92,29 +93,14 @@ def open_arrays(folder: pathlib.Path) -> Arrays:
 
 
 def find_file(folder: pathlib.Path, name: str) -> pathlib.Path:
-  """Finds a file of a folder; links must not lead out of the folder.
-
-  In the hub's cache, they lead from `models--X--Y/snapshots/REVISION` to
-  `models--X--Y/blobs`, and may lead anywhere in `models--X--Y`.
-  """
-  path = folder / name
+  """Finds a file of a folder by `paths.join_inside`."""
+  path = join_inside(folder, name, key="init")
   try:
-    root, target = folder.resolve(), path.resolve()
-    for parent in root.parents:
-      repository = parent.parent
-      if parent.name == "snapshots" and repository.name.startswith("models--"):
-        root = repository
-        break
-    if not target.is_relative_to(root):
-      raise ValueError(
-        f"it is a link that leads out of the folder, to '{target}'. Copy that"
-        " file into the folder"
-      )
     # Opening a pipe would wait forever.
-    if not stat.S_ISREG(target.stat().st_mode):
+    if not stat.S_ISREG(path.stat().st_mode):
       raise ValueError("it is not a file")
     return path
-  except (OSError, ValueError, RuntimeError) as e:  # RuntimeError: link loops
+  except (OSError, ValueError) as e:
     raise read_error(path, e) from e
 
 

@@ -30,7 +30,12 @@ from truenegs_jax.runtime import cache
 from truenegs_jax.runtime import files as runtime_files
 from truenegs_jax.runtime.errors import DiskError, InputError, TrueNegsError
 from truenegs_jax.runtime.files import atomic_folder, disk_errors, short_sha256
-from truenegs_jax.runtime.paths import is_bucket, is_hub_name, open_path
+from truenegs_jax.runtime.paths import (
+  is_bucket,
+  is_hub_name,
+  join_inside,
+  open_path,
+)
 from truenegs_jax.weights import hf_folder, hf_names
 from truenegs_jax.weights.arrays import FORMATS, Arrays
 from truenegs_jax.weights.hf_folder import Network
@@ -178,12 +183,7 @@ def _open_folder(folder: pathlib.Path) -> Iterable[Network]:
 
 def _open_subfolder(folder: pathlib.Path, role: str) -> Network:
   """Opens a subfolder, which must hold the role that it is named after."""
-  path = folder / role
-  if not path.resolve().is_relative_to(folder.resolve()):
-    raise InputError(
-      f"init: '{path}' is a link that leads out of the folder. Pass both"
-      " folders: --config.init=DISCRIMINATOR,GENERATOR."
-    )
+  path = join_inside(folder, role, key="init")
   network = _assume_role(_open_network(path), role)
   if network.role != role:
     raise InputError(

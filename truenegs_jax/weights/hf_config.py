@@ -64,8 +64,8 @@ THETAS = {
   "global_rope_theta": "full_attention",
   "local_rope_theta": "sliding_attention",
 }
-# Sizes of a variant -> fields of config.json.
-VARIANT_FIELDS = {
+# Keys of `model` with sizes -> fields of config.json.
+SIZE_FIELDS = {
   "embedding_size": "embedding_size",
   "width": "hidden_size",
   "layers": "num_hidden_layers",

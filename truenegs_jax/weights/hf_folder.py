@@ -20,6 +20,7 @@ import numpy as np
 import safetensors.numpy
 from tokenizers import decoders, processors
 
+from truenegs_jax.config.sections import GENERATOR_SIZES
 from truenegs_jax.data.tokens import tokenizer as tokenizer_lib
 from truenegs_jax.data.tokens.tokenizer import Tokenizer, load_tokenizer
 from truenegs_jax.runtime.errors import InputError, printable
@@ -27,7 +28,7 @@ from truenegs_jax.runtime.files import parse_json, read_file
 from truenegs_jax.weights import arrays as arrays_lib
 from truenegs_jax.weights import hf_config, hf_names
 from truenegs_jax.weights.arrays import Arrays, find_optional, safe_read
-from truenegs_jax.weights.hf_config import THETAS, VARIANT_FIELDS
+from truenegs_jax.weights.hf_config import SIZE_FIELDS, THETAS
 
 CONFIG = "config.json"
 CHECKSUMS = "SHA256SUMS"  # in the format of sha256sum; exports have it
@@ -86,13 +87,17 @@ class Network:
     return tokenizer
 
   @property
-  def variant(self) -> str:
-    """The sizes, in the form that `model.variant` accepts."""
+  def sizes(self) -> dict[str, int]:
+    """The sizes, by the names of their keys of `model`."""
     fields = {"embedding_size": self.fields["hidden_size"], **self.fields}
     if self.role == "bert":  # its embeddings are as wide as the model
       fields["embedding_size"] = fields["hidden_size"]
-    sizes = {x: fields[n] for x, n in VARIANT_FIELDS.items() if n in fields}
-    return " ".join(f"{name}={size}" for name, size in sizes.items())
+    return {x: fields[n] for x, n in SIZE_FIELDS.items() if n in fields}
+
+  @property
+  def generator_sizes(self) -> dict[str, int]:
+    """Those of the sizes that a generator does not share."""
+    return {name: self.sizes[name] for name in GENERATOR_SIZES}
 
   @property
   def architecture(self) -> str:

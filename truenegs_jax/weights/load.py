@@ -13,6 +13,7 @@ import jax
 import numpy as np
 from flax import traverse_util
 
+from truenegs_jax.config.sections import FROM_WEIGHTS
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
 from truenegs_jax.models import pretrain
 from truenegs_jax.runtime.errors import InputError
@@ -26,8 +27,8 @@ Flat = dict[str, np.ndarray]  # parameters by path
 # to the largest weight.
 ROUNDING = 1e-6
 MODELS = ({"bert"}, {"discriminator"}, {"discriminator", "generator"})
-# Sizes of the generator of a discriminator without one.
-DUMMY_GENERATOR = "embedding_size={0} width={0} layers=1 heads=1 ffn=1"
+# Sizes of the generator of a discriminator without one, beside its width.
+DUMMY_GENERATOR = {"layers": 1, "heads": 1, "ffn": 1}
 # Fields of EncoderConfig -> fields of Hugging Face's config.json: BERT's, and
 # ModernBERT's.
 RATES = {
@@ -96,7 +97,8 @@ def match_own_model(
     report(f"init: dropped {padding:,} rows of padding.")
   fields: dict[str, Any] = {
     "vocab_size": len(tokenizer.vocab),
-    "variant": kept.variant,
+    "variant": FROM_WEIGHTS,
+    **kept.sizes,
     "backbone": kept.backbone,
     "max_positions": kept.fields["max_position_embeddings"],
     **kept.thetas,
@@ -113,10 +115,10 @@ def match_own_model(
     model = model.clone(pooler=pooler)
   else:
     size = kept.fields.get("embedding_size", kept.fields["hidden_size"])
-    generator = DUMMY_GENERATOR.format(size)
+    sizes = {"width": size, **DUMMY_GENERATOR}
     if "generator" in networks:
-      generator = networks["generator"].variant
-    fields |= {"generator_variant": generator, "generator_multiplier": 1.0}
+      sizes = networks["generator"].generator_sizes
+    fields |= {"generator_sizes": sizes, "generator_multiplier": 1.0}
     model = pretrain.make_electra(**fields)
   model = model.clone(tokenizer=tokenizer)
   skip = "words" if padding else ""

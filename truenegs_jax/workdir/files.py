@@ -3,21 +3,22 @@
 import collections
 import contextlib
 import functools
+import io
 import json
 import math
 import os
 import pathlib
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from typing import IO, Any, NamedTuple
 
 from truenegs_jax.config.keys import flatten
 from truenegs_jax.config.tables import TABLES
 from truenegs_jax.runtime import files
 from truenegs_jax.runtime.errors import CheckpointError, InputError
 from truenegs_jax.runtime.paths import is_bucket
-from truenegs_jax.runtime.uploads import Uploads
+from truenegs_jax.runtime.uploads import GrowingFolder
 from truenegs_jax.workdir.lock import LOCK, parse
 
 CHECKPOINTS = "checkpoints"  # folder of steps
@@ -35,7 +36,6 @@ TENSORBOARD = "tensorboard"  # folder of TensorBoard's events
 WANDB = "wandb"  # folder of Weights & Biases; the name is theirs
 LOGGED_ID = "logged_id.txt"  # of the run in W&B
 METRICS = "metrics.jsonl"  # one JSON object per line
-FLUSH_SECS = 30.0  # after which a bucket has them
 DAMAGED = "metrics_damaged.jsonl"  # lines that were no records
 RUNNING, FINISHED, STOPPED = "running", "finished", "stopped"  # states
 REMOVED = b"{}\n"  # content of results in a bucket that are out of date
@@ -235,14 +235,38 @@ def remove_outdated(path: pathlib.Path) -> None:
 
 
 class JsonlWriter:
-  """Appends records to metrics.jsonl."""
+  """Appends records to metrics.jsonl, in a bucket once a minute."""
 
-  def __init__(self, workdir: pathlib.Path, *, first_step: int):
-    """Opens the file and drops the records of steps after `first_step`."""
-    self._path = workdir / METRICS
-    kept = _keep_lines(workdir, first_step)
+  def __init__(
+    self,
+    workdir: pathlib.Path,
+    *,
+    first_step: int,
+    check: Callable[[], object] = lambda: None,
+  ):
+    """Opens the file and drops the records of steps after `first_step`.
+
+    A killed run wrote them after its last checkpoint; the resumed run repeats
+    these steps. Moves damaged lines to DAMAGED, with a warning. In a bucket,
+    `check` raises DiskError once another run writes to the workdir.
+    """
+    self._folder = GrowingFolder(workdir, check)
+    self._path = self._folder.local / METRICS
+    kept, damaged = [], []
+    for line, record in iterate_records(workdir):
+      if record is None:
+        damaged.append(line)
+      elif record["step"] <= first_step:
+        kept.append(line)
+    if damaged:
+      files.append(workdir / DAMAGED, b"".join(damaged))
+      print(
+        f"warning: '{workdir / METRICS}' had damaged lines ({len(damaged):,}),"
+        f" now in {DAMAGED}. Curves and model cards lack them; the model does"
+        " not."
+      )
     with files.atomic_file(self._path) as file:
-      file.write(kept)
+      file.writelines(kept)
     self._pending = b""  # lines for which the disk had no room
     with files.disk_errors(self._path):
       self._file = files.open_append(self._path)
@@ -259,71 +283,21 @@ class JsonlWriter:
           f"warning: '{self._path}' could not be written: {e.strerror}. The run"
           " goes on and keeps the lines in memory. Free some space."
         )
+    self._folder.update()
 
   def close(self) -> None:
     """Closes the file; raises DiskError if it lacks records."""
-    with self._file, files.disk_errors(self._path):
-      self._flush()
+    with contextlib.closing(self._folder), self._file:
+      with files.disk_errors(self._path):
+        self._flush()
+
+  def upload(self) -> None:
+    """Writes all records to the bucket now; DiskError if that fails."""
+    self._folder.flush()
 
   def _flush(self) -> None:
     while self._pending:
       self._pending = self._pending[self._file.write(self._pending) :]
-
-
-class BucketWriter:
-  """Writes records to a bucket, where nothing is appended: all, each time."""
-
-  def __init__(
-    self,
-    workdir: pathlib.Path,
-    *,
-    first_step: int,
-    check: Callable[[], object] = lambda: None,
-  ):
-    """Drops the records of steps after `first_step`.
-
-    `check` is called before each write; it raises DiskError once another run
-    has taken over, whose records must stay.
-    """
-    self._path = workdir / METRICS
-    self._lines = _keep_lines(workdir, first_step)
-    self._uploads = Uploads(FLUSH_SECS, check)
-    self._uploads.put({self._path: self._lines})
-
-  def write(self, record: Record) -> None:
-    """Adds one record, with a warning later if the bucket is out of reach."""
-    self._lines += make_line(record)
-    self._uploads.put({self._path: self._lines})
-
-  def flush(self) -> None:
-    """Writes all records now; raises TrueNegsError if it cannot."""
-    self._uploads.flush()
-
-  def close(self) -> None:
-    """Writes all records; raises DiskError if the bucket lacks some."""
-    self._uploads.close()
-
-
-def _keep_lines(workdir: pathlib.Path, first_step: int) -> bytes:
-  """Returns the lines up to a step; moves damaged ones, with a warning.
-
-  A killed run wrote later ones after its last checkpoint; the resumed run
-  repeats these steps.
-  """
-  kept, damaged = [], []
-  for line, record in iterate_records(workdir):
-    if record is None:
-      damaged.append(line)
-    elif record["step"] <= first_step:
-      kept.append(line)
-  if damaged:
-    files.append(workdir / DAMAGED, b"".join(damaged))
-    print(
-      f"warning: '{workdir / METRICS}' had damaged lines ({len(damaged):,}),"
-      f" now in {DAMAGED}. Curves and model cards lack them; the model does"
-      " not."
-    )
-  return b"".join(kept)
 
 
 def make_line(record: Record) -> bytes:
@@ -349,25 +323,24 @@ def read_records(workdir: pathlib.Path) -> list[dict]:
 
 def list_recorded(workdir: pathlib.Path, pattern: str) -> list[pathlib.Path]:
   """Returns the folders in `pattern` that have records, sorted."""
-  paths = workdir.glob(f"{pattern}/{METRICS}")
-  return sorted({path.parent for path in paths})
+  return sorted(path.parent for path in workdir.glob(f"{pattern}/{METRICS}"))
 
 
 def iterate_records(workdir: pathlib.Path) -> Lines:
   """Yields the lines of metrics.jsonl and their records, None if damaged."""
   path = workdir / METRICS
-  lines: Iterable[bytes] = ()
-  with contextlib.ExitStack() as stack:
-    if is_bucket(path):
-      with contextlib.suppress(FileNotFoundError):
-        lines = path.read_bytes().splitlines(keepends=True)
-    elif path.is_file():
-      lines = stack.enter_context(path.open("rb"))
+  if not path.is_file():
+    return
+  with _open_lines(path) as lines:
     for line in lines:
       record = _parse_record(line)
       # The last line may still be written, or a kill may have cut it off.
       if record is not None or (line.strip() and line.endswith(b"\n")):
         yield line.rstrip(b"\n") + b"\n", record
+
+
+def _open_lines(path: pathlib.Path) -> IO[bytes]:
+  return io.BytesIO(path.read_bytes()) if is_bucket(path) else path.open("rb")
 
 
 def _parse_record(line: bytes) -> dict[str, Any] | None:

@@ -15,11 +15,17 @@ from typing import Any, NamedTuple
 
 import jax
 
-from truenegs_jax.config.sections import Model, PretrainConfig
+from truenegs_jax.config.sections import (
+  GENERATOR_SIZES,
+  SIZES,
+  Model,
+  PretrainConfig,
+)
 from truenegs_jax.data.tokens import tokenizer as tokenizer_lib
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
 from truenegs_jax.models import pretrain
 from truenegs_jax.runtime.errors import CheckpointError, InputError
+from truenegs_jax.runtime.paths import join_inside
 from truenegs_jax.workdir import files
 from truenegs_jax.workdir.checkpoints import Checkpoints, Result
 
@@ -95,7 +101,8 @@ def _newest(
 def read_saved_model(checkpoints: Checkpoints, step: int) -> SavedModel:
   """Reads the config of a checkpoint and the vocabulary of its run."""
   description = checkpoints.read_description(step)
-  vocab = files.vocabulary_path(checkpoints.folder.parent)
+  workdir = checkpoints.folder.parent
+  vocab = join_inside(workdir, files.vocabulary_path(workdir).name)
   config = PretrainConfig.read(description["config"])
   tokenizer = tokenizer_lib.build_tokenizer(config.data, str(vocab))
   model = build_model(config, vocab_size=len(tokenizer.vocab))
@@ -120,13 +127,19 @@ def read_params(
 
 def build_model(config: PretrainConfig, *, vocab_size: int) -> pretrain.Model:
   """Builds ELECTRA's two networks or BERT."""
-  c, fields = config, dict[str, Any](vocab_size=vocab_size)
-  fields |= {name: getattr(config.model, name) for name in MODEL_KEYS}
+  c = config
+  fields: dict[str, Any] = {"vocab_size": vocab_size}
+  for name in MODEL_KEYS:
+    value = getattr(c.model, name)
+    if value or name not in SIZES:  # a size that is 0 is the variant's
+      fields[name] = value
   fields["temperature"] = c.negatives.temperature
   if c.objective != "electra":
     return pretrain.make_bert(pooler=c.model.pooler, **fields)
   fields["generator_multiplier"] = c.generator.multiplier
-  fields["generator_variant"] = c.generator.variant
+  fields["generator_sizes"] = {
+    name: getattr(c.generator, name) for name in GENERATOR_SIZES
+  }
   fields["layers_multiplier"] = c.generator.layers_multiplier
   fields["sharing"] = c.model.sharing
   return pretrain.make_electra(**fields)

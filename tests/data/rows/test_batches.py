@@ -8,7 +8,6 @@ import pytest
 from support.small_rows import write_rows
 from support.texts import make_corpus
 from truenegs_jax.data.rows import batches as batches_lib
-from truenegs_jax.data.rows import shards
 from truenegs_jax.data.rows.rows_folder import FIELDS, RowsOptions, open_rows
 from truenegs_jax.data.tokens.tokenizer import SPECIALS, make_tokenizer
 from truenegs_jax.runtime.errors import DataError, InputError
@@ -27,18 +26,6 @@ def folder(tmp_path_factory):
   ]
   path = tmp_path_factory.mktemp("rows") / "rows"
   write_rows(path, make_corpus(texts), TOKENIZER, OPTIONS)
-  return path
-
-
-@pytest.fixture(scope="module")
-def many_shards(tmp_path_factory):
-  """A folder of ten shards."""
-  path = tmp_path_factory.mktemp("rows") / "rows"
-  with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(shards, "SHARD_CHUNKS", 1)
-    patch.setattr(shards, "CHUNK_CHARACTERS", 120)
-    texts = ["a b c d e"[: 2 * i % 10 + 1] for i in range(120)]
-    write_rows(path, make_corpus(texts), TOKENIZER, OPTIONS)
   return path
 
 
@@ -83,40 +70,6 @@ def test_each_row_occurs_at_most_once_per_epoch(rows, batch_size):
   rest = 53 - num_batches * batch_size
   # Epochs skip different rows.
   assert (len(skipped) > rest) == (rest > 0)
-
-
-@pytest.mark.parametrize("block_shards", [1, 3, 4, 99])
-@pytest.mark.parametrize("batch_size", [5, 12])
-def test_blocks_have_the_rows_of_some_shards(
-  many_shards, block_shards, batch_size
-):
-  rows = open_rows(many_shards, "train", block_shards=block_shards)
-  shard_R = np.repeat(np.arange(len(rows.shards)), np.diff(rows.starts))
-  num_batches, orders = len(rows) // batch_size, []
-  for epoch in range(3):
-    steps = range(epoch * num_batches, (epoch + 1) * num_batches)
-    order = row_order(rows, steps, batch_size=batch_size, seed=0)
-    assert len({*order.tolist()}) == len(order) == num_batches * batch_size
-    shards = shard_R[order]
-    for shard in set(shards):
-      (place_N,) = np.nonzero(shards == shard)
-      span = place_N.max() - place_N.min() + 1
-      assert span <= block_shards * np.diff(rows.starts).max()
-    orders.append(order.tolist())
-  assert orders[0] != orders[1] != orders[2] != orders[0]
-  batch = batches_lib.batch_at(rows, 7, batch_size=12, seed=0)
-  slices = [
-    batches_lib.batch_at(rows, 7, batch_size=12, seed=0, process=(p, 4))
-    for p in range(4)
-  ]
-  joined = {name: np.concatenate([s[name] for s in slices]) for name in batch}
-  assert are_equal(joined, batch)
-
-
-def test_the_order_of_blocks_equals_that_of_earlier_versions(many_shards):
-  rows = open_rows(many_shards, "train", block_shards=3)
-  order = row_order(rows, [0, 10**6], batch_size=4, seed=0)
-  assert order.tolist() == [55, 80, 81, 38, 70, 50, 62, 79]
 
 
 def test_the_order_equals_that_of_earlier_versions(rows):

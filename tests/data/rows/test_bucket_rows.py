@@ -1,7 +1,14 @@
 """Rows in a bucket are those of a local folder, or there are none."""
 
 import asyncio
-import threading
+import concurrent.futures
+import contextlib
+import itertools
+import json
+import os
+import re
+import shutil
+import urllib.parse
 
 import numpy as np
 import pytest
@@ -9,7 +16,7 @@ import pytest
 from support import bucket_servers, small_rows
 from support.texts import make_texts
 from truenegs_jax.data.rows import batches, copies, rows_folder, shards
-from truenegs_jax.runtime import buckets
+from truenegs_jax.runtime import buckets, cache
 from truenegs_jax.runtime.errors import DataError, DiskError, InputError
 from truenegs_jax.runtime.paths import open_path
 
@@ -101,167 +108,175 @@ def url(bucket, local):
   return f"{bucket[0].url}/rows"
 
 
-@pytest.fixture
-def slow_copies(monkeypatch):
-  """Lets no shard be copied before an event is set."""
-  event, copy = threading.Event(), copies.Copies._copy
-
-  def wait_and_copy(self, name):
-    event.wait()
-    copy(self, name)
-
-  monkeypatch.setattr(copies.Copies, "_copy", wait_and_copy)
-  yield event
-  event.set()
-
-
-def open_both(url, **options):
-  verification = copies.open_verification(url, **options)
-  options.pop("divide", None)
-  rows = rows_folder.open_rows(url, "train", verification, **options)
-  return verification, rows
-
-
 def assert_equal(batch, other) -> None:
   for name, array in batch.items():
     np.testing.assert_array_equal(array, other[name])
 
 
-@pytest.mark.parametrize("block_shards", [0, 2])
-def test_batches_are_those_of_local_rows(url, local, slow_copies, block_shards):
-  verification, rows = open_both(url, block_shards=block_shards)
-  same = rows_folder.open_rows(local, "train", block_shards=block_shards)
-  options = {"batch_size": 4, "seed": 1}
-  read = batches.Reader(rows, verification, **options)
-  for step in range(30):
-    if step == 5:
-      assert verification._pending and not verification.is_complete
-      slow_copies.set()
-      verification.settle()
-    if step == 20:
-      verification.finish()
-      assert verification.is_complete
-    assert_equal(read(step), batches.batch_at(same, step, **options))
-  held_out = rows_folder.open_rows(url, "held_out", verification)
-  same = rows_folder.open_rows(local, "held_out")
-  pairs = (batches.held_out_batches(x, 4) for x in (held_out, same))
-  for batch, other in zip(*pairs, strict=True):
-    assert_equal(batch, other)
+def test_a_copy_is_the_folder(url, local):
+  copy = copies.copy_rows(url)
+  assert copies.copy_rows(str(local)) == local
+  rows_folder.verify_rows(copy)
+  assert rows_folder.read_manifest(copy) == rows_folder.read_manifest(local)
+  names = {x.name for x in local.iterdir()}
+  assert {x.name for x in copy.iterdir()} == names
+  for split in rows_folder.SPLITS:
+    rows = rows_folder.open_rows(copy, split)
+    same = rows_folder.open_rows(local, split)
+    everything = np.arange(len(same))
+    assert_equal(rows.take(everything), same.take(everything))
 
 
-def test_later_starts_find_the_copies(bucket, url, local):
-  verification, rows = open_both(url)
-  verification.finish()
-  proxy = bucket[1]
-  names = [p.name for p in verification._folder.iterdir()]
-  (verification._folder / names[0]).unlink()  # a kill before it was copied
+def test_batches_are_read_from_a_copy(url, local):
+  tokenizer = rows_folder.load_vocabulary(url)
+  both = [
+    batches.batches(x, 4, tokenizer=tokenizer, seed=1) for x in (url, local)
+  ]
+  for _ in range(3):
+    assert_equal(*map(next, both))
+
+
+def test_a_folder_in_a_bucket_is_not_opened_without_a_copy(url):
+  with pytest.raises(InputError, match="is opened after copies.copy_rows"):
+    rows_folder.open_rows(url, "train")
+
+
+def read_copied(proxy) -> list[str]:
+  """Returns the names of shards that were read from the bucket."""
+  targets = (
+    urllib.parse.unquote(r.target) for r in proxy.log if r.kind == "get"
+  )
+  return sorted(
+    m[0] for x in targets if (m := re.search(r"[\w-]+\.\w+\.npy", x))
+  )
+
+
+def test_a_later_start_finds_the_copy(bucket, url, local):
+  _, proxy = bucket
+  copy = copies.copy_rows(url)
   proxy.log.clear()
-  verification, rows = open_both(url)
-  verification.finish()
-  gets = [r.target for r in proxy.log if ".npy" in r.target]
-  assert {x for x in names if any(x in y for y in gets)} == {names[0]}
-  everything = np.arange(len(rows))
-  same = rows_folder.open_rows(local, "train")
-  assert_equal(rows.take(everything), same.take(everything))
+  assert copies.copy_rows(url) == copy
+  assert not read_copied(proxy)
 
 
-def test_neighbours_are_read_by_one_request(bucket, url, local, slow_copies):
-  verification, rows = open_both(url)
-  proxy = bucket[1]
+def test_a_copy_that_was_killed_goes_on_with_whole_files(
+  bucket, url, local, monkeypatch
+):
+  _, proxy = bucket
+  write, count = copies._copy_file, itertools.count()
+
+  def stop(*args):
+    if next(count) == 5:
+      raise KeyboardInterrupt
+    write(*args)
+
+  with monkeypatch.context() as patch:
+    patch.setattr(copies, "_copy_file", stop)
+    with pytest.raises(KeyboardInterrupt):
+      copies.copy_rows(url)
+  [copy] = (x for x in cache.folder().glob("rows-copies/*") if x.is_dir())
+  with pytest.raises(DataError, match="is not a rows folder"):
+    rows_folder.open_rows(copy, "train")
+  present = {x.name for x in copy.iterdir()}
+  left = sorted(x.name for x in copy.glob("*.npy"))[-1]
+  (copy / f"{left}.tmp").write_bytes(b"half")
+  (copy / left).write_bytes(b"half")
   proxy.log.clear()
-  rows.take(np.arange(len(rows)))
-  num_files = 3 * len(rows.shards)
-  assert len(proxy.log) <= num_files
+  assert copies.copy_rows(url) == copy
+  names = {x.name for x in local.glob("*.*.npy")}
+  assert read_copied(proxy) == sorted(names - present | {left} & names)
+  assert {x.name for x in copy.iterdir()} == {x.name for x in local.iterdir()}
+  rows_folder.verify_rows(copy)
 
 
-def test_damage_in_the_bucket_is_found_before_a_save(bucket, url, slow_copies):
+def test_damage_in_the_bucket_is_found_before_the_start(bucket, url):
   name = "rows/train-00001.types.npy"
   data = bytearray(bucket[0].read(name))
   data[-1] ^= 1  # 0 or 1 as before
   bucket[0].write(name, bytes(data))
-  verification, rows = open_both(url)
-  rows.take(np.arange(2))
-  slow_copies.set()
-  with pytest.raises(
-    DataError, match="train-00001.types.npy: damaged or missing"
-  ):
-    verification.settle()
-  assert not verification.is_complete
+  message = "train-00001.types.npy: damaged or missing"
+  with pytest.raises(DataError, match=message):
+    copies.copy_rows(url)
+  bucket[0].delete(name)
+  with pytest.raises(DataError, match=message):
+    copies.copy_rows(url)
+  assert not [*cache.folder().glob("rows-copies/*/manifest.json")]
 
 
-def test_rows_that_were_read_otherwise_are_found_before_a_save(
-  url, slow_copies, monkeypatch
-):
-  read_ranges = buckets.read_ranges
-
-  def read_wrongly(ranges):
-    first, *others = read_ranges(ranges)
-    if not slow_copies.is_set():
-      first = bytes([first[0] ^ 1]) + first[1:]
-    return [first, *others]
-
-  monkeypatch.setattr(buckets, "read_ranges", read_wrongly)
-  verification, rows = open_both(url)
-  rows.take(rows.starts[1:2], ["types"])
-  slow_copies.set()
-  with pytest.raises(DataError, match="00001.types.npy: row 0 was read with"):
-    verification.settle()
-
-
-def test_lost_connections_are_repeated_then_reported_two_steps_ahead(
-  bucket, url, local, slow_copies, monkeypatch
-):
+def test_lost_connections_are_repeated_then_reported(bucket, url, local):
   _, proxy = bucket
-  verification, rows = open_both(url)
-  options = {"batch_size": 1, "seed": 0}
-  read = batches.Reader(rows, verification, **options)
-  same = rows_folder.open_rows(local, "train")
-  proxy.fail_rate = 0.3
-  for step in range(3):
-    assert_equal(read(step), batches.batch_at(same, step, **options))
-  assert verification.error is None
+  proxy.fail_rate = 0.1
+  with contextlib.suppress(DiskError):  # after `REPEAT_SECS` of one file
+    copies.copy_rows(url)
   proxy.fail_rate, proxy.down = 0.0, True
-  for step in range(3, 5):  # while all processes agree to stop
-    assert_equal(read(step), batches.batch_at(same, step, **options))
-    assert isinstance(verification.error, DiskError)
   with pytest.raises(DiskError, match="could not be reached"):
-    verification.settle()  # rows cannot be compared
+    copies.copy_rows(url)
+  proxy.down = False
+  rows_folder.verify_rows(copies.copy_rows(url))
 
 
-def test_rows_that_do_not_fit_into_the_cache_are_refused(url):
-  with pytest.raises(InputError, match=r"cache_gb=1e-05,.*order=blocks, whi"):
-    copies.open_verification(url, cache_gb=1e-5)
-  with pytest.raises(InputError, match="a smaller --config.data.block_shards="):
-    copies.open_verification(url, cache_gb=1e-5, block_shards=2)
+def test_a_disk_without_room_is_refused(url, monkeypatch):
+  full = shutil.disk_usage("/")._replace(free=1000)
+  monkeypatch.setattr(copies.shutil, "disk_usage", lambda path: full)
+  with pytest.raises(InputError, match=r"GB for its copy.*TRUENEGS_CACHE="):
+    copies.copy_rows(url)
 
 
-def test_blocks_keep_two_blocks_in_the_cache(url, local):
-  verification, rows = open_both(url, block_shards=2)
-  options = {"batch_size": 16, "seed": 0}
-  read, seen = batches.Reader(rows, verification, **options), set()
-  num_steps = 2 * len(rows) // 16
-  for step in range(num_steps):
-    read(step)
-    verification.settle()
-    verification._thread.join()
-    names = {p.name for p in verification._folder.glob("train-*")}
-    assert len(names) <= 3 * 2 * 2 < 3 * len(rows.shards)
-    seen |= names
-  assert len(seen) == 3 * len(rows.shards)
-
-
-def test_processes_of_a_machine_share_the_copies(bucket, url, slow_copies):
+def test_processes_of_a_machine_share_the_copy(bucket, url, local):
   _, proxy = bucket
-  both = [open_both(url, divide=lambda _, i=i: (i, 2)) for i in range(2)]
-  for _, rows in both:
-    rows.take(np.arange(len(rows)))
-  slow_copies.set()
   proxy.log.clear()
-  for verification, _ in both:
-    verification._thread.join()
-  copied = [r.target for r in proxy.log if r.kind == "get"]
-  assert len(copied) == len(set(copied)) == len(verification._records)
-  for verification, _ in both:
-    verification.settle()
-    assert verification.is_complete
-  assert len(copied) == proxy.count("get")
+  with concurrent.futures.ThreadPoolExecutor(3) as pool:
+    # Locks of files are of their own in threads, as in processes.
+    folders = set(pool.map(copies.copy_rows, [url] * 3))
+  assert len(folders) == 1
+  assert read_copied(proxy) == sorted(x.name for x in local.glob("*.*.npy"))
+
+
+@pytest.mark.parametrize(
+  "fingerprint", ["/home", "../../x", "0123456789abcde", "0123456789ABCDEF", ""]
+)
+def test_a_fingerprint_is_16_hex_digits(bucket, url, tmp_path, fingerprint):
+  own = tmp_path / "home" / "thesis.txt"
+  own.parent.mkdir()
+  own.write_text("mine")
+  os.utime(own, (1e9, 1e9))
+  named = fingerprint.replace("/home", str(own.parent))
+  forge_manifest(bucket[0], {"fingerprint": named})
+  for read in (copies.copy_rows, rows_folder.load_vocabulary):
+    with pytest.raises(DataError, match="fingerprint is not 16 hex digits"):
+      read(url)
+  assert [*own.parent.iterdir()] == [own] and own.read_text() == "mine"
+  assert not cache.folder().exists()
+
+
+@pytest.mark.parametrize(
+  "name",
+  [
+    *("/home/x.npy", "../train-00000.tokens.npy", "a/train-00000.tokens.npy"),
+    *("thesis.txt", "train-0.tokens.npy", "train-00000.tokens.npy.tmp", ""),
+    *("manifest.json", "train-٠٠٠٠٠.tokens.npy", "train-00000.x.npy"),
+  ],
+)
+def test_only_files_of_rows_are_named_by_a_manifest(bucket, url, name):
+  files = rows_folder.read_manifest(url)["files"]
+  record = files["train-00000.tokens.npy"]
+  forge_manifest(bucket[0], {"files": {**files, name: record}})
+  with pytest.raises(DataError, match="is no file of rows"):
+    copies.copy_rows(url)
+  assert not cache.folder().exists()
+
+
+@pytest.mark.parametrize("record", [None, 3, {}, {"bytes": "9", "crc32": 0}])
+def test_a_record_of_a_file_has_two_numbers(bucket, url, record):
+  files = rows_folder.read_manifest(url)["files"]
+  forge_manifest(bucket[0], {"files": {**files, "vocab.txt": record}})
+  with pytest.raises(DataError, match="manifest.json' cannot be read"):
+    copies.copy_rows(url)
+
+
+def forge_manifest(server, changes) -> None:
+  """Changes a manifest as somebody who knows its checksum."""
+  manifest = json.loads(server.read("rows/manifest.json")) | changes
+  manifest.pop("checksum")
+  manifest["checksum"] = rows_folder.hash_json(manifest)
+  server.write("rows/manifest.json", json.dumps(manifest).encode())

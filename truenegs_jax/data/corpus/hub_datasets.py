@@ -18,8 +18,8 @@ from truenegs_jax.config import grammar
 from truenegs_jax.data.corpus import files, readers
 from truenegs_jax.data.corpus.readers import ReadState
 from truenegs_jax.runtime import cache, errors, progress
-from truenegs_jax.runtime.files import atomic_file, disk_errors
-from truenegs_jax.runtime.paths import is_hub_name
+from truenegs_jax.runtime.files import atomic_file, disk_errors, read_json
+from truenegs_jax.runtime.paths import is_hub_name, join_inside
 
 if TYPE_CHECKING:
   import datasets
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 HUB = "hf:"  # begins data sets in configs
 HUB_FILE = re.compile("^hf://[^@]*@[^/]*/")  # before the name of a file
 COMMIT = re.compile("[0-9a-f]{40}")
+ORIGINAL = "Use the original files of the data set."
 
 
 @dataclasses.dataclass(frozen=True)
@@ -159,6 +160,7 @@ def is_saved(folder: pathlib.Path) -> bool:
 def _open_saved(spec: DatasetSpec, folder: pathlib.Path) -> HubDataset:
   import datasets
 
+  check_saved_files(folder)
   saved = datasets.load_from_disk(str(folder))
   splits: Iterable[object]
   if isinstance(saved, datasets.DatasetDict):
@@ -173,6 +175,39 @@ def _open_saved(spec: DatasetSpec, folder: pathlib.Path) -> HubDataset:
   return HubDataset(spec, lambda: saved, {}, paths, size, lambda: len(saved))
 
 
+def check_saved_files(folder: pathlib.Path) -> None:
+  """Raises InputError if `save_to_disk`'s files name others outside."""
+  parts = [folder]
+  splits = folder / "dataset_dict.json"
+  if splits.is_file():
+    with read_json(splits, errors.DataError, ORIGINAL) as saved:
+      parts = [join_inside(folder, str(name)) for name in saved["splits"]]
+  for part in parts:
+    path = join_inside(part, "state.json")
+    with read_json(path, errors.DataError, ORIGINAL) as saved:
+      for file in saved["_data_files"]:
+        join_inside(part, str(file["filename"]))
+
+
+def check_data_files(
+  spec: DatasetSpec, base: str, paths: Iterable[str]
+) -> None:
+  """Raises InputError if a data set's card names files of somebody else.
+
+  Those of a folder are in the folder, `base`. Those of the hub are on the hub,
+  as is the archive behind the "::" in the name of its member.
+  """
+  for path in paths:
+    if "://" not in base:
+      root = pathlib.Path(base).resolve()
+      join_inside(root, os.path.relpath(os.path.realpath(path), root))
+    elif not path.rpartition("::")[2].startswith("hf://"):
+      raise errors.InputError(
+        f"{spec} names the file {path[:100]!r}, which is not on the hub, so it"
+        " may be made to do harm. Use another data set."
+      )
+
+
 def _open_files(spec: DatasetSpec, folder: pathlib.Path) -> HubDataset:
   """Opens a data set of files on the hub or in a folder."""
   builder = _load_builder(spec, folder)
@@ -180,6 +215,8 @@ def _open_files(spec: DatasetSpec, folder: pathlib.Path) -> HubDataset:
   spec = dataclasses.replace(spec, split=split)
   infos = builder.info.splits or {}
   data_files = getattr(builder.config, "data_files", None) or {}
+  named = [str(x) for listed in data_files.values() for x in listed]
+  check_data_files(spec, str(builder.base_path), named)
   spec.check(infos or data_files, builder.info.features)
 
   def load() -> Any:

@@ -26,18 +26,24 @@ from typing import Any
 import numpy as np
 
 from truenegs_jax.config.keys import flatten
-from truenegs_jax.data.tokens.tokenizer import FILES, Tokenizer, load_tokenizer
+from truenegs_jax.data.tokens.tokenizer import (
+  FILES,
+  HUB_FILES,
+  Tokenizer,
+  load_tokenizer,
+)
 from truenegs_jax.runtime import errors
 from truenegs_jax.runtime.errors import FAILING, DataError, InputError, one_of
 from truenegs_jax.runtime.files import file_record, read_json, short_sha256
-from truenegs_jax.runtime.paths import is_bucket, open_path
+from truenegs_jax.runtime.paths import is_bucket, join_inside, open_path
 
 VERSION = 5
 SPLITS = ("train", "held_out")
 FIELDS = ("tokens", "types", "documents")
-REBUILD = "Remove the folder and prepare the rows again."
+REBUILD = "Remove the folder and run the command again that wrote it."
 MANIFEST = "manifest.json"  # written last
 UNIGRAMS = "unigram_V.npy"
+OTHER_FILES = (UNIGRAMS, *HUB_FILES)  # beside shards
 VERIFYING_SHARE = 0.02  # of the processor time of the machine
 BOOT_ID = pathlib.Path("/proc/sys/kernel/random/boot_id")  # of this machine
 MOUNTS = pathlib.Path("/proc/self/mountinfo")
@@ -84,15 +90,6 @@ class Verification:
     self._thread = threading.Thread(target=self._run, daemon=True)
     self._thread.start()
 
-  def settle(self) -> None:
-    """Verifies rows that were read before their files; call it before a save.
-
-    Raises an error, unless all rows that were read so far are intact.
-    """
-
-  def keep(self, names: Sequence[str]) -> None:
-    """Says which files of shards are read now or next."""
-
   @property
   def is_complete(self) -> bool:
     """Whether the share is verified, intact and unchanged since then."""
@@ -126,7 +123,7 @@ class Verification:
     try:
       for name in names or self._choose_files():
         self._states[name] = file_state(self._folder / name)
-        self._verify(name)
+        check_files(self._folder, {name: self._records[name]}, self._pause)
     except Exception as error:  # raised by `check`
       self.error = error
 
@@ -136,9 +133,6 @@ class Verification:
     # Dealt out by size, so that all shares have as many bytes.
     names = sorted(records, key=lambda x: -records[x]["bytes"])
     return sorted(names[index::count])
-
-  def _verify(self, name: str, fix: str = REBUILD) -> None:
-    check_files(self._folder, {name: self._records[name]}, self._pause, fix)
 
 
 class RowFile:
@@ -181,9 +175,6 @@ class RowFile:
     return np.frombuffer(data, self._dtype)
 
 
-Requests = Sequence[tuple[RowFile, int]]  # files, and rows of them
-
-
 @dataclasses.dataclass(frozen=True)
 class Rows:
   """A split of a rows folder."""
@@ -193,16 +184,10 @@ class Rows:
   manifest: dict[str, Any]
   # Of each shard: tokens_RxL (uint16 or uint32), types_RxL and documents_RxL
   # (uint8); empty if it has no rows.
-  shards: tuple[tuple[Any, ...], ...]
+  shards: tuple[tuple[RowFile, ...], ...]
   # The index of the first row of each shard, and the number of rows.
   starts: np.ndarray
   unigram_V: np.ndarray  # int64, the count of each entry in the training split
-  # Shards whose rows are permuted together; 0: all.
-  block_shards: int = 0
-  # Reads rows of files by index; those of a bucket many at a time.
-  read: Callable[[Requests], Iterable[np.ndarray]] = lambda requests: (
-    file.read(index) for file, index in requests
-  )
 
   def __len__(self) -> int:
     return int(self.starts[-1])
@@ -232,17 +217,12 @@ class Rows:
     shard_B = np.searchsorted(self.starts, row_B, side="right") - 1
     files = [self.shards[shard] for shard in shard_B]
     indices = (row_B - self.starts[shard_B]).tolist()
-    numbers = {field: FIELDS.index(field) for field in fields}
-    requests = [
-      (shard[number], index)
-      for number in numbers.values()
-      for shard, index in zip(files, indices, strict=True)
-    ]
-    rows, batch = iter(self.read(requests)), {}
-    for field, number in numbers.items():
+    batch = {}
+    for field in fields:
+      number = FIELDS.index(field)
       values_BxL = np.empty((len(row_B), self.length), np.uint64)
-      for i in range(len(row_B)):
-        values_BxL[i] = next(rows)
+      for i, (shard, index) in enumerate(zip(files, indices, strict=True)):
+        values_BxL[i] = shard[number].read(index)
       if values_BxL.max(initial=0) > self._largest[field]:
         i = values_BxL.max(axis=1).argmax()
         raise DataError(
@@ -280,45 +260,36 @@ def read_manifest(folder: str | pathlib.Path) -> dict[str, Any]:
       raise ValueError("changed or damaged")
     if manifest["version"] != VERSION:
       raise ValueError(f"not of version {VERSION}")
+    if not re.fullmatch("[0-9a-f]{16}", manifest["fingerprint"]):
+      raise ValueError("its fingerprint is not 16 hex digits")
+    for name, record in manifest["files"].items():
+      if name not in OTHER_FILES and not is_shard_name(name):
+        raise ValueError(f"{name[:100]!r} is no file of rows")
+      if [type(record[key]) for key in ("bytes", "crc32")] != [int, int]:
+        raise TypeError(name)
   return manifest
 
 
-def open_rows(
-  folder: str | pathlib.Path,
-  split: str,
-  verification: Verification | None = None,
-  *,
-  block_shards: int = 0,
-) -> Rows:
+def open_rows(folder: str | pathlib.Path, split: str) -> Rows:
   """Opens a split; checks the sizes of files, not their content.
 
-  Args:
-    verification: of `copies.open_verification`; a folder in a bucket needs it.
-    block_shards: for the order of batches: shards are permuted, and rows within
-      as many shards; 0: all rows are permuted.
+  Of rows in a bucket, it opens the copy that `copies.copy_rows` makes.
   """
   one_of("split", split, SPLITS)
   folder = open_path("data.rows", folder)
-  open_file: Callable[[pathlib.Path, tuple[int, int]], Any] = RowFile
-  options: dict[str, Any] = {"block_shards": block_shards}
   if is_bucket(folder):
-    copies: Any = verification
-    if not copies:
-      raise InputError(f"'{folder}' is read with copies.open_verification.")
-    open_file, options["read"] = copies.open_file, copies.read
+    raise InputError(f"'{folder}' is opened after copies.copy_rows.")
   manifest = read_manifest(folder)
   counts = manifest["splits"][split]["shards"]
   shards = []
   for number, count in enumerate(counts):
     shape = (count, manifest["options"]["length"])
-    paths = (folder / shard_name(split, number, x) for x in FIELDS if count)
-    shards.append(tuple(open_file(path, shape) for path in paths))
+    names = (shard_name(split, number, x) for x in FIELDS if count)
+    shards.append(tuple(RowFile(join_inside(folder, x), shape) for x in names))
   check_files(folder, {UNIGRAMS: manifest["files"][UNIGRAMS]})
   unigram_V = np.load(io.BytesIO((folder / UNIGRAMS).read_bytes()))
   starts = np.cumsum([0, *counts])
-  return Rows(
-    folder, split, manifest, tuple(shards), starts, unigram_V, **options
-  )
+  return Rows(folder, split, manifest, tuple(shards), starts, unigram_V)
 
 
 def verify_rows(folder: str | pathlib.Path) -> None:
@@ -331,9 +302,9 @@ def load_vocabulary(folder: str | pathlib.Path) -> Tokenizer:
   """Returns the tokenizer of the rows."""
   manifest = read_manifest(folder)
   saved, [name] = manifest["tokenizer"], {*FILES} & {*manifest["files"]}
-  path = f"{folder}/{name}"
+  path = join_inside(open_path("data.rows", folder), name)
   options = {name: saved[name] for name in ("lowercase", "strip_accents")}
-  tokenizer = load_tokenizer(path, **options)
+  tokenizer = load_tokenizer(str(path), **options)
   if tokenizer.fingerprint != saved["fingerprint"]:
     raise InputError(
       f"'{path}' has the fingerprint {tokenizer.fingerprint}, but the rows were"
@@ -400,13 +371,17 @@ def padding_warning(manifest: dict[str, Any]) -> str:
     return ""
   num_tokens = sum(split["tokens"] for split in splits.values())
   mean = num_tokens / sum(part["documents"] for part in manifest["parts"])
-  layout = "data.layout=packed, or --config."
+  joined = [x["join"][0] for x in options["sources"] if "join" in x]
+  join = "document=join chars=N"
+  if joined:
+    join = f"chars= to more than {max(joined)}"
+  fixes = [f"{join} in the parts of --config.data.sources"]
+  if options["layout"] != "packed":
+    fixes.append("--config.data.layout=packed")
+  fixes.append("--config.length to a smaller number")
   return (
     f"warning: {share:.1%} of the rows are padding, because documents are short"
-    f" (mean: {mean:,.0f} tokens; length={length}). Set document=join chars=N"
-    " in the parts of --config.data.sources, or"
-    f" --config.{layout * (options['layout'] != 'packed')}length to a smaller"
-    " number."
+    f" (mean: {mean:,.0f} tokens; length={length}). Set {', or '.join(fixes)}."
   )
 
 
@@ -416,8 +391,10 @@ def shard_name(split: str, number: int, field: str) -> str:
 
 
 def is_shard_name(name: str) -> bool:
-  """Returns whether a file of this name has a field of a shard."""
-  return re.fullmatch(rf"({'|'.join(SPLITS)})-\d+\.\w+\.npy", name) is not None
+  """Returns whether `shard_name` gives this name to a file."""
+  splits, fields = "|".join(SPLITS), "|".join(FIELDS)
+  pattern = rf"({splits})-[0-9]{{5,9}}\.({fields})\.npy"
+  return re.fullmatch(pattern, name) is not None
 
 
 def hash_json(value: object) -> str:
@@ -429,19 +406,18 @@ def check_files(
   folder: pathlib.Path,
   records: Mapping[str, dict[str, int]],
   pause: Callable[[float], object] | None = None,
-  fix: str = REBUILD,
 ) -> None:
   """Raises DataError if files differ from their records in the manifest."""
   damaged = []
   for name, record in records.items():
     try:
-      if file_record(folder / name, pause) != record:
+      if file_record(join_inside(folder, name), pause) != record:
         damaged.append(name)
     except OSError as error:
       damaged.append(f"{name} ({error.strerror or 'missing'})")
   if damaged:
     raise DataError(
-      f"{folder}: damaged or missing files: {', '.join(damaged)}. {fix}"
+      f"{folder}: damaged or missing files: {', '.join(damaged)}. {REBUILD}"
     )
 
 

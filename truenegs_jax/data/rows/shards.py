@@ -33,7 +33,7 @@ from truenegs_jax.data.tokens.tokenizer import Tokenizer, write_tokenizer
 from truenegs_jax.runtime import cache
 from truenegs_jax.runtime import files as files_lib
 from truenegs_jax.runtime.errors import DataError, DiskError
-from truenegs_jax.runtime.paths import is_bucket
+from truenegs_jax.runtime.paths import is_bucket, join_inside
 
 CHUNK_CHARACTERS = 2**21  # about 4,000 rows of 128
 CHUNK_DOCUMENTS = 2**14  # bounds the rows of a chunk of very short documents
@@ -284,9 +284,12 @@ def _verify_shard(
   with files_lib.read_json(path, DiskError, fix) as saved:
     record = {key: saved[key] for key in ("num_tokens", "files", *SPLITS)}
     files = record["files"].items()
+    if not all(map(rows_folder.is_shard_name, record["files"])):
+      raise ValueError("it names files that are none of a shard")
   folder.mkdir(exist_ok=True)
   for name, expected in files:
-    copy, stored = folder / name, spec.folder / "rows" / name
+    copy = join_inside(folder, name)
+    stored = join_inside(spec.folder / "rows", name)
     if copy != stored and not _is_intact(copy, expected):
       with files_lib.atomic_file(copy) as file:
         file.write(stored.read_bytes())

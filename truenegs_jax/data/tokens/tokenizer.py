@@ -28,7 +28,7 @@ from truenegs_jax.data.tokens.tokenizer_json import (
 )
 from truenegs_jax.runtime import files
 from truenegs_jax.runtime.errors import FAILING, DataError, InputError
-from truenegs_jax.runtime.paths import is_hub_name, open_path
+from truenegs_jax.runtime.paths import is_hub_name, join_inside, open_path
 
 VOCABULARY, JSON = "vocab.txt", "tokenizer.json"
 FILES = [VOCABULARY, JSON]
@@ -300,8 +300,9 @@ def load_tokenizer(
       vocab = _read_bert(content, path, options)
       return make_tokenizer(vocab, **options, origin=str(path))
     config: dict[str, Any] = {}
-    for beside in map(path.with_name, HUB_FILES[2:]):
-      if beside.exists():
+    for name in HUB_FILES[2:]:
+      if (path.parent / name).exists():
+        beside = join_inside(path.parent, name)
         with files.read_json(beside, InputError, FIX) as values:
           config |= values
     return Tokenizer(**define(content, config, path, mask_token=mask_token))
@@ -309,7 +310,7 @@ def load_tokenizer(
 
 def find_file(folder: pathlib.Path) -> pathlib.Path | None:
   """Returns the file of a folder's vocabulary: a vocab.txt only if BERT's."""
-  text, json_file = (folder / name for name in FILES)
+  text, json_file = (join_inside(folder, name) for name in FILES)
   if not json_file.is_file():
     return text if text.is_file() else None
   with files.read_json(json_file, InputError, FIX, MAX_VALUES) as content:

@@ -1,4 +1,4 @@
-"""Tests expressions that combine sources, on fake sources."""
+"""Tests lists of sources of synonyms, on fake sources."""
 
 import pytest
 
@@ -40,28 +40,17 @@ def find_pairs(text, tokens=TOKENS, **options):
   return set(request.find_pairs(Vocabulary(tokens)))
 
 
-@pytest.mark.parametrize(
-  "text, names",
-  [
-    ("files path=ab-bc", "ab bc"),
-    ("files path=ab-bc&files path=bc-cd", "bc"),
-    ("files path=ab & files path=ba", ""),  # pairs are directed
-    (
-      "files path=ab | files path=bc-cd & files path=cd & files path=cd-ab",
-      "ab cd",
-    ),
-    ("files path=bc-cd & files path=cd | files path=ab", "ab cd"),
-  ],
-)
-def test_union_intersection_and_their_precedence(calls, text, names):
-  assert find_pairs(text) == {PAIRS[name] for name in names.split()}
+def test_sources_are_joined(calls):
+  assert find_pairs("files path=ab-bc") == {PAIRS["ab"], PAIRS["bc"]}
+  both = {PAIRS["ab"], PAIRS["cd"], ("a", "d")}
+  assert find_pairs("files path=ab,files path=cd-ab , flags") == both
 
 
 def test_options_are_converted_to_the_types_of_their_defaults(calls):
   find_pairs("flags word=3 cut=2 both=true")
   assert calls == [{"word": "3", "cut": 2.0, "both": True}]
   assert isinstance(calls[0]["cut"], float)
-  find_pairs("files  path=ab   top=3 |flags both=false cut=-1e-3")
+  find_pairs("files  path=ab   top=3 ,flags both=false cut=-1e-3")
   assert calls[1] == {"path": "ab", "top": 3}
   assert calls[2]["both"] is False and calls[2]["cut"] == -1e-3
 
@@ -69,9 +58,8 @@ def test_options_are_converted_to_the_types_of_their_defaults(calls):
 @pytest.mark.parametrize(
   "text, message",
   [
-    ("   ", "source='' is unknown"),
-    ("flags | ", "source='' is unknown"),
-    ("(flags | wordnet) & flags", r"source='\(flags' is unknown"),
+    ("   ", "names no source of synonyms"),
+    ("flags | wordnet", "source='flags . wordnet' is unknown"),
     ("thesaurus", "'thesaurus'.* files, flags.* model"),
     ("flags reader=x", "flags: there is no option reader="),
     ("flags both", "'flags both'"),
@@ -79,11 +67,11 @@ def test_options_are_converted_to_the_types_of_their_defaults(calls):
     ("files path=ab top=2.5", "top=2.5 must be a whole number"),
     ("files path=ab top=1 top=2", "top= twice"),
     ("files path='ab", "quote without its partner"),
-    ("model | flags", "cannot be combined"),
+    ("model, flags", "cannot be combined"),
     ("model threshold=1.5", "from -1 to 1"),
   ],
 )
-def test_invalid_expressions_are_refused_with_their_key(calls, text, message):
+def test_invalid_sources_are_refused_with_their_key(calls, text, message):
   with pytest.raises(InputError, match=f"^my_key[=:].*{message}"):
     request = TableRequest(text, key="my_key")
     request.check()
@@ -97,23 +85,23 @@ def test_the_source_model_has_options():
 
 
 def test_identity_omits_spaces_folders_and_defaults(calls):
-  identity = "files path=ab top=3 & flags both=true | wordnet"
-  spaced = "files top=3  path=/x/ab&flags cut=0.50 both=true|wordnet"
-  in_home = "files path=~/y/ab top=3 & flags both=true | wordnet"
+  identity = "files path=ab top=3, flags both=true, wordnet"
+  spaced = "files top=3  path=/x/ab,flags cut=0.50 both=true,wordnet"
+  in_home = "files path=~/y/ab top=3, flags both=true, wordnet"
   for text in (spaced, in_home, identity):
     assert TableRequest(text).identity == identity
   other = TableRequest("files path=ab top=4")
   assert other.identity != identity[:19]
   folder = TableRequest("wordnet folder=/x/my/")
   assert folder.identity == "wordnet folder=my"
-  assert folder.union[0][0].options["folder"] == "/x/my/"
+  assert folder.parsed[0].options["folder"] == "/x/my/"
 
 
 def test_quotes_protect_a_path(calls):
-  assert find_pairs("files path='a|b & c/ab' | flags") > {PAIRS["ab"]}
-  assert calls[0]["path"] == "a|b & c/ab"
-  request = TableRequest("files path='x/a&b' top=10")
-  assert request.identity == "files path='a&b'"
+  assert find_pairs("files path='a, b=c/ab', flags") > {PAIRS["ab"]}
+  assert calls[0]["path"] == "a, b=c/ab"
+  request = TableRequest("files path='x/a, b' top=10")
+  assert request.identity == "files path='a, b'"
 
 
 def test_paths_expand_the_home_folder_and_default_to_wordnet_dir(
@@ -123,11 +111,11 @@ def test_paths_expand_the_home_folder_and_default_to_wordnet_dir(
   find_pairs("files path=~/ab")
   assert calls[-1]["path"] == f"{tmp_path}/ab"
   assert find_pairs("wordnet", wordnet_dir="/w") == {("a", "c")}
-  find_pairs("wordnet folder=/own | flags", wordnet_dir="/w")
+  find_pairs("wordnet folder=/own, flags", wordnet_dir="/w")
   assert [c["folder"] for c in calls if "folder" in c] == ["/w", "/own"]
   request = TableRequest("wordnet", wordnet_dir="/w")
   assert request.identity == "wordnet"
-  assert request.union[0][0].options["folder"] == "/w"
+  assert request.parsed[0].options["folder"] == "/w"
 
 
 @pytest.mark.parametrize("include_self", [False, True])
@@ -140,7 +128,7 @@ def test_a_saved_table_is_a_source(tmp_path, calls, include_self):
     include_self=include_self,
   )
   built.save(tmp_path / "t.npz")
-  text = f"table path={tmp_path}/t.npz | files path=cd"
+  text = f"table path={tmp_path}/t.npz, files path=cd"
   assert find_pairs(text) == {("a", "b"), ("c", "a"), ("c", "d")}
   with pytest.raises(DataError, match="different vocabularies"):
     find_pairs(text, TOKENS[:-1])

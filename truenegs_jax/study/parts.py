@@ -1,0 +1,444 @@
+"""The parts of a study: processes of `truenegs_jax.main`, each with a folder.
+
+  parts = make_parts(study, root)
+  code = run_parts(parts, root, console)
+
+A part is claimed by creating its folder, runs/ARM/seed-S/PART, which is the
+workdir of an ordinary run. The outputs in it say that the part is done, the
+run's own lock says that it runs, and `failed.json`, with the exit code and the
+last line of `log.txt`, that it failed.
+"""
+
+import collections
+import contextlib
+import dataclasses
+import enum
+import functools
+import json
+import os
+import pathlib
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+
+from truenegs_jax.config import grammar
+from truenegs_jax.config.flags import parse_config
+from truenegs_jax.config.keys import flatten
+from truenegs_jax.config.tables import Study
+from truenegs_jax.runtime import errors, progress
+from truenegs_jax.runtime import files as runtime_files
+from truenegs_jax.runtime.errors import CheckpointError, InputError
+from truenegs_jax.runtime.paths import is_bucket, join_inside
+from truenegs_jax.tasks import task as task_lib
+from truenegs_jax.tasks.task import OWN, SQUAD
+from truenegs_jax.workdir import files
+
+PRETRAIN = "pretrain"
+CORRECTIONS = "corrections"
+ROBUSTNESS = "robustness"
+SQUAD1 = "squad1"  # SQuAD v1.1 in `study.tasks`
+# Arguments of --config, and task of the config, by name in `study.tasks`.
+TASKS = {
+  **{x: (f"finetune_glue:{x}", x) for x in task_lib.TASKS if x != SQUAD},
+  SQUAD1: ("finetune_squad", SQUAD),
+  OWN: ("finetune_own", OWN),
+}
+MAIN = (sys.executable, "-m", "truenegs_jax.main")
+SEED = "{seed}"  # in values of arms and overrides: the seed
+ARM = re.compile(r"\w[\w.+-]*", re.ASCII)  # also the name of a folder
+WORDS = "words"  # of an arm: those that follow the name of the base config
+# Keys that would make a part end without its outputs.
+RESERVED = ("task", "dry_run", "finetune.tasks")
+LOG = "log.txt"
+FAILED = "failed.json"
+FIX = "Remove the file and run the same command again."
+STOPPING = (
+  "the part that runs saves and ends; send the signal again to stop without"
+  " saving ..."
+)
+DIVERGED = errors.NonFiniteError.exit_code
+# Values that are the same for all parts of a study.
+FIXED = ("base", "overrides", "finetune", "corrections", "robustness")
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+  """A process of a study: a pre-training, fine-tuning or measurement."""
+
+  arm: str  # the recipe
+  seed: int  # of the pre-training
+  name: str  # the part's kind and the last name of its folder
+  command: tuple[str, ...]  # MAIN and its flags
+  outputs: tuple[str, ...]  # files in its folder that exist once it is done
+  needs: str = ""  # name of the part of this arm and seed that goes before
+
+  @property
+  def key(self) -> str:
+    """Folder of the part, relative to that of the study."""
+    return part_key(self.arm, self.seed, self.name)
+
+  def is_complete(self, folder: pathlib.Path) -> bool:
+    """Returns whether all outputs exist."""
+    return all((folder / name).exists() for name in self.outputs)
+
+
+class State(enum.StrEnum):
+  """State of a part. `DIVERGED` (exit code 6) is final: it is not repeated."""
+
+  DONE = enum.auto()
+  RUNNING = enum.auto()  # in this or in another process
+  FAILED = enum.auto()
+  DIVERGED = enum.auto()
+  MISSING = enum.auto()  # not started, or stopped
+
+
+OPEN = (State.MISSING, State.FAILED)  # to be started
+States = Mapping[str, State]  # by key of part
+
+
+def part_key(arm: str, seed: int, name: str) -> str:
+  """Returns the folder of a part, relative to that of the study."""
+  return f"runs/{arm}/seed-{seed}/{name}"
+
+
+def make_parts(s: Study, root: pathlib.Path) -> list[Part]:
+  """Makes the parts of a study whose folder is `root`, in their order.
+
+  Seed by seed, all arms are pre-trained, and then each task is run for all
+  arms, so that the first comparisons are complete early. InputError: a wrong
+  value.
+  """
+  tasks = grammar.parse_names(s.tasks, key="study.tasks", choices=TASKS)
+  _check_arms(s.arms, root)
+  parts = []
+  for seed in range(s.seeds):
+    chains = [_make_chain(s, arm, tasks, seed, root) for arm in s.arms]
+    parts += [part for row in zip(*chains, strict=True) for part in row]
+  return parts
+
+
+def _check_arms(arms: Mapping[str, Any], root: pathlib.Path) -> None:
+  """Raises InputError for names of arms that are no names of folders."""
+  if not arms:
+    raise InputError(
+      "study.arms has no arm. Set it in a config file, such as"
+      ' c.study.arms = {"hc": {"words": "hc"}}.'
+    )
+  folders = set[str]()  # by lower case, which some disks ignore
+  for name, arm in arms.items():
+    if not isinstance(arm, Mapping):
+      raise InputError(
+        f"study.arms: {name!r} has {arm!r}. Set a dict of keys, such as"
+        ' {"words": "hc", "masking.prob": 0.25}.'
+      )
+    join_inside(root, part_key(name, 0, PRETRAIN), key="study.arms")
+    if not ARM.fullmatch(name) or name.lower() in folders:
+      raise InputError(
+        f"study.arms: {name!r} is no name of a folder of its own. Use letters,"
+        " digits, +, -, _ and dots, each name once."
+      )
+    folders.add(name.lower())
+
+
+def _make_chain(
+  s: Study, arm: str, tasks: Sequence[str], seed: int, root: pathlib.Path
+) -> Iterator[Part]:
+  """Yields one pre-training and the parts that need it: as many for each."""
+  make = functools.partial(_make_part, arm=arm, seed=seed, root=root)
+  base, _, words = s.base.partition(":")
+  recipe = dict(s.arms[arm])
+  words = ",".join(filter(None, [words, recipe.pop(WORDS, "")]))
+  config = f"{base}:{words}" if words else base
+  changes = {**flatten(s.overrides), **flatten(recipe)}
+  yield make(PRETRAIN, config, changes, {"seed": seed}, needs="")
+  pretrained = str(root / part_key(arm, seed, PRETRAIN))
+  for name in tasks:
+    config, task = TASKS[name]
+    count = s.finetune_seeds
+    yield make(
+      name,
+      config,
+      flatten(s.finetune),
+      {"init": pretrained, "seed": 0, "finetune.seeds": count},
+      outputs=[f"{task}/seed-{n}/result.json" for n in range(count)],
+    )
+  if changes := flatten(s.corrections):
+    yield make(
+      CORRECTIONS, CORRECTIONS, changes, {"corrections.run": pretrained}
+    )
+  if changes := flatten(s.robustness):
+    name = _find_robustness_task(changes, tasks)
+    links = {"init": str(root / part_key(arm, seed, name))}
+    yield make(ROBUSTNESS, ROBUSTNESS, changes, links, needs=name)
+
+
+def _make_part(
+  name: str,
+  config: str,
+  changes: Mapping[str, Any],
+  links: Mapping[str, Any],
+  *,
+  arm: str,
+  seed: int,
+  root: pathlib.Path,
+  outputs: Sequence[str] = (files.RESULTS,),
+  needs: str = PRETRAIN,
+) -> Part:
+  """Makes a part with the user's `changes` and the study's `links` of keys."""
+  origin = "study.finetune" if name in TASKS else f"study.{name}"
+  if name == PRETRAIN:
+    origin = f"study.arms, {arm!r} with study.base and study.overrides"
+  for key in changes:
+    if key in links or key in RESERVED:
+      raise InputError(
+        f"{origin}: {key} cannot be set, because the study sets it for each of"
+        " its parts. Remove it."
+      )
+  flags = (f"--config={config}", *_format_flags(changes))
+  _check_config(origin, name, flags)
+  return Part(
+    arm=arm,
+    seed=seed,
+    name=name,
+    command=(
+      *MAIN,
+      *(x.replace(SEED, str(seed)) for x in flags),
+      *_format_flags(links),
+      f"--workdir={root / part_key(arm, seed, name)}",
+    ),
+    outputs=tuple(outputs),
+    needs=needs,
+  )
+
+
+def _format_flags(values: Mapping[str, Any]) -> Iterator[str]:
+  for key, value in values.items():
+    if isinstance(value, list):  # as a saved config has tuples
+      value = tuple(value)
+    yield f"--config.{key}={value}"
+
+
+def _find_robustness_task(
+  changes: Mapping[str, Any], tasks: Sequence[str]
+) -> str:
+  """Returns the name in `study.tasks` whose fine-tuned models are scored."""
+  name = changes.get("robustness.task", tasks[0] if len(tasks) == 1 else SQUAD1)
+  name = {task: x for x, (_, task) in TASKS.items()}.get(name, name)
+  if name not in tasks:
+    raise InputError(
+      f"study.robustness scores models that were fine-tuned on {name}, which is"
+      f" not in study.tasks={','.join(tasks)!r}. Add it there, or set the key"
+      " robustness.task in study.robustness."
+    )
+  return name
+
+
+@functools.cache  # as all seeds have the same flags
+def _check_config(origin: str, name: str, flags: tuple[str, ...]) -> None:
+  """Raises InputError if the flags of a part are no config of its task."""
+  try:
+    c = parse_config(flags)
+    if c.task != ("finetune" if name in TASKS else name):
+      raise InputError(
+        f"study.base has task={c.task!r}. Set --config.study.base to a config"
+        " of pre-training, such as electra_small."
+      )
+    if c.get("minutes"):
+      raise InputError(
+        f"minutes={c.minutes:g} gives each arm another number of steps. Set"
+        " steps instead."
+      )
+  except InputError as e:
+    raise InputError(f"{origin}: {e}") from e
+
+
+def check_unchanged(s: Study, root: pathlib.Path) -> None:
+  """Raises CheckpointError if a study began with other values than these.
+
+  Arms, seeds and tasks may be added or left out; an arm keeps its keys.
+  """
+  path = root / files.CONFIG
+  if not path.exists():
+    return
+  with runtime_files.read_json(path, CheckpointError, FIX) as saved:
+    before = Study.read(saved["study"])
+    pairs = {name: (getattr(before, name), getattr(s, name)) for name in FIXED}
+    for name in before.arms.keys() & s.arms.keys():
+      pairs[f"arms, {name!r}"] = (before.arms[name], s.arms[name])
+  for name, (old, new) in pairs.items():
+    if json.dumps(old) != json.dumps(new):
+      raise CheckpointError(
+        f"The study in '{root}' began with study.{name} = {old!r}, but has"
+        f" {new!r} now. All parts of a study have the same values. Restore it,"
+        " give an arm another name, or pass another --workdir."
+      )
+
+
+def read_failure(folder: pathlib.Path) -> dict[str, Any]:
+  """Reads why a part failed, as `code` and `line`; {} if it did not."""
+  path = folder / FAILED
+  if not path.exists():
+    return {}
+  with runtime_files.read_json(path, CheckpointError, FIX) as value:
+    return value
+
+
+def read_states(parts: Sequence[Part], root: pathlib.Path) -> dict[str, State]:
+  """Reads the state of each part; CheckpointError if a file is damaged."""
+  return {part.key: _read_state(part, root / part.key) for part in parts}
+
+
+def _read_state(part: Part, folder: pathlib.Path) -> State:
+  if files.is_running(folder / files.LOCK):
+    return State.RUNNING
+  if part.is_complete(folder):
+    return State.DONE
+  code = read_failure(folder).get("code", 0)
+  if not code:
+    return State.MISSING
+  return State.DIVERGED if code == DIVERGED else State.FAILED
+
+
+def run_parts(
+  parts: Sequence[Part], root: pathlib.Path, console: Console
+) -> int:
+  """Runs all parts that are not done, one after the other, in their order.
+
+  A part that fails is reported, and those that do not need it go on. Parts that
+  another process runs are left to it, with those that need them. Returns 75 or
+  130 if this process or a part was stopped; else the exit code of the first
+  part that failed and can be repeated, or 0.
+  """
+  tried = set[str]()
+  while True:
+    states = read_states(parts, root)
+    part = find_next([x for x in parts if x.key not in tried], states)
+    if part is None:
+      failed = (key for key, x in states.items() if x == State.FAILED)
+      return next((read_failure(root / key)["code"] for key in failed), 0)
+    tried.add(part.key)
+    with progress.working(console, f"{part.key} [{describe_progress(states)}]"):
+      code = _run_part(part, root / part.key, console)
+    if code in errors.SIGNAL_CODES.values():
+      return code
+    if code:
+      console.print(describe_failure(part, root), soft_wrap=True)
+
+
+def find_next(parts: Sequence[Part], states: States) -> Part | None:
+  """Returns the first part that can be started."""
+  for part in parts:
+    is_open = states[part.key] in OPEN
+    needed = part_key(part.arm, part.seed, part.needs)
+    if is_open and (not part.needs or states.get(needed) == State.DONE):
+      return part
+  return None
+
+
+def _run_part(part: Part, folder: pathlib.Path, console: Console) -> int:
+  """Runs a part until its process ends.
+
+  Returns 75 or 130 if this process or the part was stopped, else the exit code
+  of the part; 0 if all outputs exist, or if another process runs the part.
+  """
+  with runtime_files.disk_errors(folder), contextlib.suppress(FileExistsError):
+    folder.mkdir(parents=True)  # a part that was stopped has a folder
+  (folder / FAILED).unlink(missing_ok=True)
+  with _open_log(folder) as log:
+    code, stopped_by = _run_process(part, log, console)
+    lines = log.read_text(errors="replace").splitlines()
+  if stopped_by:
+    return errors.SIGNAL_CODES[stopped_by]
+  if not code or part.is_complete(folder):
+    return 0
+  if files.is_running(folder / files.LOCK):  # which refused this process
+    console.print(f"{part.key}: another process runs it.", soft_wrap=True)
+    return 0
+  if code not in errors.SIGNAL_CODES.values():
+    last = [line for line in lines if line.strip()][-1]
+    failure = {"code": code, "line": errors.printable(last)}
+    files.save_json(folder / FAILED, failure)
+  return code
+
+
+@contextlib.contextmanager
+def _open_log(folder: pathlib.Path) -> Iterator[pathlib.Path]:
+  """Yields a local log of a part; that in a bucket is written at the end."""
+  if not is_bucket(folder):
+    yield folder / LOG
+    return
+  with tempfile.TemporaryDirectory() as temporary:
+    log = pathlib.Path(temporary, LOG)
+    with contextlib.suppress(FileNotFoundError):
+      log.write_bytes((folder / LOG).read_bytes())
+    yield log
+    (folder / LOG).write_bytes(log.read_bytes())
+
+
+def _run_process(
+  part: Part, log_path: pathlib.Path, console: Console
+) -> tuple[int, signal.Signals | None]:
+  """Runs a part, and passes SIGTERM and SIGINT on to it.
+
+  It is not in the terminal's group of processes, or Ctrl-C would count twice.
+  Returns its exit code, as of a shell, and the first signal that was received.
+  """
+  received = list[signal.Signals]()
+  process: subprocess.Popen | None = None
+
+  def forward(number: int, frame: object) -> None:
+    del frame
+    if not received:
+      console.print(f"{signal.Signals(number).name}: {STOPPING}")
+    received.append(signal.Signals(number))
+    if process:
+      process.send_signal(number)
+
+  previous = {x: signal.signal(x, forward) for x in errors.SIGNAL_CODES}
+  try:
+    with runtime_files.disk_errors(log_path):
+      log = runtime_files.open_append(log_path)
+    with log:
+      log.write(f"$ {shlex.join(part.command)}\n".encode())
+      log.flush()
+      process = subprocess.Popen(
+        part.command,
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=subprocess.STDOUT,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        process_group=0,
+      )
+      if received:  # while the process was being started
+        process.send_signal(received[0])
+      code = process.wait()
+  finally:
+    for number, handler in previous.items():
+      signal.signal(number, handler)
+  if code < 0:
+    code = 128 - code
+  return code, received[0] if received else None
+
+
+def describe_failure(part: Part, root: pathlib.Path) -> str:
+  """Describes why a part failed, and where its log is."""
+  folder = root / part.key
+  failure = read_failure(folder)
+  return (
+    f"warning: '{folder}' failed with exit code {failure['code']}:"
+    f" {failure['line']} See '{folder / LOG}'."
+  )
+
+
+def describe_progress(states: States) -> str:
+  """Describes how many parts are in each state."""
+  counts = collections.Counter(states.values())
+  listed = ", ".join(f"{counts[x]} {x}" for x in State if counts[x])
+  return f"{len(states)} parts: {listed}"
