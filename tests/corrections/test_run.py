@@ -442,7 +442,7 @@ def test_tables_are_of_the_language_of_the_run(tmp_path, monkeypatch):
   monkeypatch.setattr(TableRequest, "check", lambda self: None)
   c = config.get_config()
   c.corrections.run, c.corrections.text = str(tmp_path), "not read"
-  (tmp_path / "checkpoints" / "7").mkdir(parents=True)
+  (tmp_path / "checkpoints" / "7" / "state").mkdir(parents=True)
   saved = json.loads(c.to_json())
 
   def resolve():

@@ -102,7 +102,7 @@ def finish(base, env, count, *more):
 def find_steps(bucket):
   """Returns the steps whose checkpoints are complete."""
   names = bucket.list("runs/mine/checkpoints/")
-  pattern = r"runs/mine/checkpoints/\d+_(\d+)/commit_success.txt"
+  pattern = r"runs/mine/checkpoints/(\d+)/commit_success.txt"
   return sorted(int(m[1]) for x in names if (m := re.fullmatch(pattern, x)))
 
 
@@ -136,7 +136,7 @@ def assert_same_export(bucket, expected, *, processes_differ=False):
 def assert_only_own_steps_were_deleted(bucket, proxy):
   assert FOREIGN <= {*bucket.list("runs/mine/")}
   deleted = [x.target for x in proxy.log if x.kind == "delete" and x.target]
-  own = re.compile(r"runs%2Fmine%2Fcheckpoints%2F\d+_\d+(%2F|\b)", re.I)
+  own = re.compile(r"runs%2Fmine%2Fcheckpoints%2F\d+(%2F|\b)", re.I)
   assert [x for x in deleted if not own.search(x)] == []
 
 

@@ -173,7 +173,7 @@ def test_a_step_that_another_try_may_read_is_not_set_aside(
     raise FAILURES[kind]
 
   with monkeypatch.context() as patch:
-    patch.setattr(ocp.StandardCheckpointHandler, "restore", fail)
+    patch.setattr(ocp.PyTreeCheckpointHandler, "restore", fail)
     with pytest.raises(Exception) as error:
       read_newest(folder)
   expected = {"system": 5, "library": 5, "cause": 5}.get(kind, 7)

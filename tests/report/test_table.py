@@ -23,7 +23,7 @@ from truenegs_jax.workdir import files, lock
 
 def write_run(folder, task="pretrain", **values):
   """Writes what a run leaves after step 20 of 40, checkpoint 10 included."""
-  (folder / files.CHECKPOINTS / "10").mkdir(parents=True)
+  (folder / files.CHECKPOINTS / "10" / "state").mkdir(parents=True)
   (folder / files.CHECKPOINTS / "12.damaged").mkdir()
   config = {"task": task, "steps": 40, "batch_size": 8, "length": 32, **values}
   (folder / files.CONFIG).write_text(json.dumps(config))

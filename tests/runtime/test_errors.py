@@ -62,7 +62,7 @@ assert os.environ["HF_HUB_VERBOSITY"] == "info"
 soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
 assert soft == min(hard, errors.MAX_FILES) or hard < 0
 import absl.logging
-absl.logging.warning("Waiting for previous save to complete took 1 s")
+absl.logging.warning("Failed to run 1 callback")
 logging.getLogger("asyncio").error("Task exception was never retrieved")
 logging.getLogger("gcsfs").error("again")
 class Closes:

@@ -95,7 +95,7 @@ def test_a_part_that_failed_is_repeated(bucket, root, part, console):
 
 
 def test_a_part_that_runs_elsewhere_is_left_to_it(bucket, root, part, console):
-  other = lock.Lease()
+  other = lock.BucketLease()
   other.acquire(root / KEY / "lock")
   assert parts_lib.read_states([part], root) == {KEY: State.RUNNING}
   assert parts_lib.run_parts([part], root, console) == 0
@@ -140,7 +140,7 @@ def test_a_study_that_is_stopped_has_the_models_of_local_runs(
     stderr=subprocess.STDOUT,
     text=True,
   )
-  finished = f"study/{KEY}/checkpoints/1_3/_CHECKPOINT_METADATA"
+  finished = f"study/{KEY}/checkpoints/3/_CHECKPOINT_METADATA"
   while finished not in bucket.list() and process.poll() is None:
     threading.Event().wait(0.3)
   process.send_signal(signal.SIGTERM)

@@ -132,7 +132,7 @@ def write_files(root):
   examples = [[Example("1", "a", None, "1", "")]] * 2
   saved = eval_set.EvalSet("swap", "Swap", *examples, {})
   eval_set.save_set(saved, root / "sets")
-  (root / "run/checkpoints/3").mkdir(parents=True)
+  (root / "run/checkpoints/3/state").mkdir(parents=True)
   for name, (content, _) in READERS.items():
     if content is not None:
       (root / name).parent.mkdir(parents=True, exist_ok=True)

@@ -1,19 +1,17 @@
 """Checkpoints are restored bit for bit on any mesh, or refused."""
 
 import contextlib
-import logging
 
 import jax
 import numpy as np
 import pytest
-from orbax.checkpoint import checkpoint_manager
 from orbax.checkpoint._src.serialization import ocdbt_utils
 
 from support import saved_steps, tiny
-from truenegs_jax.runtime import errors
 from truenegs_jax.runtime.errors import CheckpointError, DiskError, InputError
 from truenegs_jax.train import sharding, step
 from truenegs_jax.workdir import checkpoints as checkpoints_lib
+from truenegs_jax.workdir import files
 
 pytestmark = saved_steps.IGNORE_UNFINISHED_READS
 collect = saved_steps.collect
@@ -110,29 +108,12 @@ def test_tree_of_another_model_is_refused(folder, change):
   checkpoints.close()
 
 
-def test_notices_of_orbax_are_hidden_and_warnings_are_not(
-  tmp_path, monkeypatch, caplog
-):
-  filters = [errors.is_no_notice]  # as in all commands
-  monkeypatch.setattr(logging.getLogger("absl"), "filters", filters)
-  threshold = "_WAIT_FOR_PREV_SAVE_WARNING_THRESHOLD_SECS"
-  monkeypatch.setattr(checkpoint_manager, threshold, -1.0)
-  checkpoints = checkpoints_lib.Checkpoints(tmp_path / "checkpoints")
-  for step_number in (1, 2):
-    checkpoints.save(step_number, {"x": np.zeros(2)}, saved_steps.RUN)
-  checkpoints.close()
-  logging.getLogger("absl").warning("The disk is slow.")
-  assert [record.getMessage() for record in caplog.records] == [
-    "The disk is slow."
-  ]
-
-
 async def drop_arrays(*args, **kwargs):
   """Merges no files, as Orbax does in a folder that it cannot list."""
 
 
 @pytest.mark.parametrize("lost", ["arrays", "description"])
-def test_a_step_that_cannot_be_opened_is_no_step(folder, lost, monkeypatch):
+def test_a_step_that_cannot_be_read_is_no_step(folder, lost, monkeypatch):
   saved_steps.save_steps(folder, [1])
   checkpoints = checkpoints_lib.Checkpoints(folder, keep=1)
   tree = saved_steps.small_tree(saved_steps.make_mesh(1))
@@ -151,13 +132,40 @@ def test_a_step_that_cannot_be_opened_is_no_step(folder, lost, monkeypatch):
   assert not {"1", "2"} & {path.name for path in folder.iterdir()}
 
 
+def test_only_what_orbax_has_written_is_removed(folder):
+  """Folders of a user may look like steps, finished or not."""
+  names = ["2026_11", "30_1", "1", "2", "2026", "notes.orbax-checkpoint-tmp"]
+  for name in names:
+    (folder / name).mkdir(parents=True)
+    (folder / name / "mine.txt").write_text("mine")
+  assert not files.has_checkpoint(folder.parent)
+  (folder / "4.orbax-checkpoint-tmp").mkdir()  # of a run that was killed
+  saved_steps.save_steps(folder, range(3, 7), keep=2)
+  assert {path.name for path in folder.iterdir()} == {*names, "5", "6"}
+  assert all((folder / x / "mine.txt").read_text() == "mine" for x in names)
+  assert files.list_steps(folder) == [5, 6]
+
+
+def test_a_folder_of_a_user_is_not_saved_over(folder):
+  saved_steps.save_steps(folder, [1])
+  (folder / "2").mkdir()
+  checkpoints = checkpoints_lib.Checkpoints(folder)
+  tree = saved_steps.small_tree(saved_steps.make_mesh(1))
+  with contextlib.closing(checkpoints):
+    with pytest.raises(DiskError, match="2' exists and is no checkpoint"):
+      checkpoints.save(2, tree, saved_steps.RUN)
+    checkpoints.save(3, tree, saved_steps.RUN, wait=True)
+    assert checkpoints.steps() == [1, 3]
+  assert not list((folder / "2").iterdir())
+
+
 def test_a_clock_that_jumps_is_no_full_disk(folder, monkeypatch):
   def jump():
     raise TimeoutError("ChainedFuture completed 1/4 futures")
 
   checkpoints = checkpoints_lib.Checkpoints(folder)
   with contextlib.closing(checkpoints), monkeypatch.context() as patch:
-    patch.setattr(checkpoints._manager, "wait_until_finished", jump)
+    patch.setattr(checkpoints._writer, "wait_until_finished", jump)
     with pytest.raises(DiskError, match="clock was changed") as error:
       checkpoints.wait()
   assert "Free" not in str(error.value)

@@ -39,7 +39,7 @@ def test_saved_config_is_read_only_with_a_checkpoint(tmp_path):
   (tmp_path / files.CHECKPOINTS / "10.orbax-checkpoint-tmp").mkdir(parents=True)
   assert not files.has_checkpoint(tmp_path)
   assert files.read_saved_config(tmp_path) is None
-  (tmp_path / files.CHECKPOINTS / "10").mkdir()
+  (tmp_path / files.CHECKPOINTS / "10" / "state").mkdir(parents=True)
   assert files.has_checkpoint(tmp_path)
   saved = files.read_saved_config(tmp_path)
   assert saved["data"].pop("vocab") == str(tmp_path / "vocab.txt")
@@ -57,7 +57,7 @@ def test_saved_config_is_read_only_with_a_checkpoint(tmp_path):
   ],
 )
 def test_damaged_saved_config_is_refused(tmp_path, text):
-  (tmp_path / files.CHECKPOINTS / "10").mkdir(parents=True)
+  (tmp_path / files.CHECKPOINTS / "10" / "state").mkdir(parents=True)
   (tmp_path / files.CONFIG).write_text(text)
   with pytest.raises(CheckpointError, match="config.json' cannot be read"):
     files.read_saved_config(tmp_path)

@@ -35,7 +35,7 @@ from truenegs_jax.runtime.errors import (
 )
 from truenegs_jax.runtime.files import is_locked, read_json
 from truenegs_jax.runtime.paths import open_path
-from truenegs_jax.workdir import files, steps
+from truenegs_jax.workdir import files
 
 SUFFIXES = (".html", *plots.SUFFIXES)
 COLUMNS = ("step", "loss", "rate", "left", "where")
@@ -93,10 +93,8 @@ def describe_rows(folder: pathlib.Path) -> page.Run | None:
 
 def find_newest(workdir: pathlib.Path) -> str:
   """Returns the newest checkpoint of a run, or its page, or ""."""
-  listed = steps.list_steps(workdir / files.CHECKPOINTS).items()
-  finished = steps.sort_steps(name for name, is_done in listed if is_done)
-  if finished:
-    return f"{files.CHECKPOINTS}/{finished[max(finished)][0]}"
+  if steps := files.list_steps(workdir / files.CHECKPOINTS):
+    return f"{files.CHECKPOINTS}/{steps[-1]}"
   return files.REPORT if (workdir / files.REPORT).exists() else ""
 
 

@@ -82,12 +82,9 @@ LOGGERS = ("fsspec", "gcsfs", "google.auth", "s3fs")
 # Log records that tell users nothing they could act on, and those of a failed
 # save, which is also raised: Orbax logs some hundred lines for each.
 NOTICES = (
-  "directory is read only",
-  "Waiting for previous save to complete",
   "Failed to run",
   "Failed to write metadata",
   "_SignalingThread.run() raised an exception",
-  "Save Finalize thread",
   "Attempted to create temporary directory",
   "exception was never retrieved",
 )

@@ -133,16 +133,14 @@ class Loop:
     description = {**description, PROGRESS: progress}
     try:
       self.flush_log()  # else a resumed run would lack records
-      warning = self.checkpoints.save(self.done, arrays, description, wait=last)
+      self.checkpoints.save(self.done, arrays, description, wait=last)
     except DiskError as e:
       is_lost = self.checkpoints.lease.error is not None
       if last or is_lost or distributed.process_count() > 1:
         raise
-      warning = (
+      self.report(
         f"warning: {e} The run goes on and tries again at its next save."
       )
-    if warning:
-      self.report(warning)
 
   def _end_record(self) -> None:
     # The last update was that of step done - 1.

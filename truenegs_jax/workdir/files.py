@@ -1,5 +1,6 @@
 """The files of a workdir: names, state, config and metrics.jsonl."""
 
+import collections
 import contextlib
 import functools
 import io
@@ -18,7 +19,7 @@ from truenegs_jax.runtime import files
 from truenegs_jax.runtime.errors import CheckpointError, InputError
 from truenegs_jax.runtime.paths import is_bucket
 from truenegs_jax.runtime.uploads import GrowingFolder
-from truenegs_jax.workdir.steps import LOCK, STEP, list_steps
+from truenegs_jax.workdir.lock import LOCK, parse
 
 CHECKPOINTS = "checkpoints"  # folder of steps
 CONFIG = "config.json"  # with all values resolved
@@ -45,6 +46,12 @@ SPLITS = ("train", "held_out", "dev")
 Values = Mapping[str, Any]  # of JSON
 Record = Values
 Lines = Iterator[tuple[bytes, dict[str, Any] | None]]  # with their records
+STEP = re.compile(r"0|[1-9]\d*", re.ASCII)  # name of a step's folder
+# A file that Orbax writes to a step's folder once the step is complete. In a
+# local folder, the names of unfinished steps have a suffix until then.
+COMMITTED = "commit_success.txt"
+UNFINISHED = ".orbax-checkpoint-tmp"
+WRITTEN = {COMMITTED, "_CHECKPOINT_METADATA", "run", "state"}  # by Orbax there
 # Paths that Orbax expands, TensorStore changes, or both take for a bucket.
 UNSAVABLE = re.compile(r"[*?\\]|\[[^/]+]|gs:/|^/(az|gs|hf|s3)/")
 
@@ -95,7 +102,39 @@ def check_checkpoint_folder(folder: pathlib.Path) -> None:
 
 def has_checkpoint(workdir: pathlib.Path) -> bool:
   """Returns whether the workdir has a checkpoint to resume from."""
-  return any(list_steps(workdir / CHECKPOINTS).values())
+  return bool(list_steps(workdir / CHECKPOINTS))
+
+
+def list_steps(folder: pathlib.Path) -> list[int]:
+  """Returns the finished steps in a folder of checkpoints, ascending."""
+  saved = list_saved(folder)
+  return sorted(int(name) for name, is_finished in saved.items() if is_finished)
+
+
+def list_saved(folder: pathlib.Path) -> dict[str, bool]:
+  """Returns the folders that Orbax has written, and whether they are finished.
+
+  A folder of a user such as `2026` or `30_1` is none of them: it is no step,
+  and nothing removes it. A bucket is asked once.
+  """
+  saved: dict[str, bool] = {}
+  if is_bucket(folder):
+    contents = collections.defaultdict[str, set[str]](set)
+    for name in folder.find():  # type: ignore[attr-defined]
+      first, _, rest = name.partition("/")
+      contents[first].add(rest.partition("/")[0])
+    for first, names in contents.items():
+      if STEP.fullmatch(first) and names & WRITTEN:
+        saved[first] = COMMITTED in names
+    return saved
+  for path in folder.glob("*"):
+    step, suffix, _ = path.name.partition(UNFINISHED)
+    if STEP.fullmatch(step) and suffix:
+      saved[path.name] = False
+    elif STEP.fullmatch(path.name):
+      if any((path / name).exists() for name in WRITTEN):
+        saved[path.name] = True
+  return saved
 
 
 def vocabulary_path(workdir: pathlib.Path) -> pathlib.Path:
@@ -113,8 +152,7 @@ def parse_run_path(
   """
   if (path / CHECKPOINTS).is_dir():
     return path, None
-  match = STEP.fullmatch(path.name)
-  step = int(match[2]) if match else None
+  step = int(path.name) if STEP.fullmatch(path.name) else None
   folder = path if step is None else path.parent
   if folder.name == CHECKPOINTS and vocabulary_path(folder.parent).exists():
     return folder.parent, step
@@ -165,24 +203,21 @@ def read_state(workdir: pathlib.Path, *, ends: bool = False) -> str:
   """
   if not ends and is_running(workdir / LOCK):
     return RUNNING
-  return FINISHED if has_results(workdir) else STOPPED
+  return FINISHED if _has_results(workdir / RESULTS) else STOPPED
 
 
 def is_running(path: pathlib.Path) -> bool:
   """Returns whether a run has a lock, or has renewed its lease in time."""
   if not is_bucket(path):
     return files.is_locked(path)
-  try:
-    lease = files.parse_json(path.read_bytes())
-  except (FileNotFoundError, ValueError):  # none, or of a copied local folder
-    return False
-  age = time.time() - lease["renewed"]
-  return lease["held"] and age < lease["takeover_secs"]
+  with contextlib.suppress(FileNotFoundError):
+    lease = parse(path.read_bytes())
+    if lease.get("held"):  # not released, and not of a copied local folder
+      return time.time() - lease["renewed"] < lease["takeover_secs"]
+  return False
 
 
-def has_results(workdir: pathlib.Path) -> bool:
-  """Returns whether there are results, none that are out of date."""
-  path: Any = workdir / RESULTS
+def _has_results(path: Any) -> bool:
   if not is_bucket(path):
     return path.exists()
   with contextlib.suppress(FileNotFoundError):

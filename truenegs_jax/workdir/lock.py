@@ -3,12 +3,12 @@
 with lock(workdir) as lease:
   checkpoints = Checkpoints(workdir / files.CHECKPOINTS, lease=lease)
 
-A bucket has no locks. There, the object WORKDIR/lock tells who may write. It is
-replaced only on condition that nobody else has replaced it. A run renews it,
-each RENEW_SECS and around each save; one that finds another owner's ends. A
-newcomer that sees no renewal for TAKEOVER_SECS, by its own clock, takes over.
-Owners are numbered, and a number is never used again, so that one that was only
-paused writes to no file of its successor (`steps.py`).
+WORKDIR/lock has a random token of the run, which is compared around each save:
+a run that finds another's token has lost the workdir and ends, also where locks
+are not shared, as on some NFS. In a local folder, the system locks the file. A
+bucket has no locks: there, the object is replaced only on condition that nobody
+else has replaced it, and a run renews it each RENEW_SECS. A newcomer that sees
+no renewal for TAKEOVER_SECS, by its own clock, takes over.
 """
 
 import contextlib
@@ -21,83 +21,113 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import IO, Any
 
 from truenegs_jax.runtime import distributed, files
 from truenegs_jax.runtime.errors import DiskError, InputError
 from truenegs_jax.runtime.paths import is_bucket
-from truenegs_jax.workdir.steps import LOCK
 
+LOCK = "lock"  # file of a workdir
 # Environment variable: seconds without a renewal after which a run is dead. A
 # newcomer waits at least for those that its predecessor was given.
 TAKEOVER_VARIABLE = "TRUENEGS_TAKEOVER_SECS"
-TAKEOVER_SECS = 90  # its default; a lease is then renewed each RENEW_SECS
-RENEW_SECS = 20
+TAKEOVER_SECS = 90  # its default
+RENEW_SECS = 20  # with this default
 
 
 class Lease:
-  """The right of this process to write to a workdir.
+  """The right to write to a workdir in a local folder, whose file is locked.
 
-  Only the first process of a run can lose it, and only in a bucket.
+  Only the first process of a run takes it, and can lose it.
   """
 
-  def __init__(self, owner: int = 0):
-    self.owner = owner  # number of the run in a bucket; 0 in a local folder
+  path: Any = None  # of the file, once it is taken
+  error: DiskError | None = None  # why the right was lost
+
+  def __init__(self) -> None:
     self.token = secrets.token_hex(4)  # differs from those of all other runs
-    self.error: DiskError | None = None  # why the right was lost
-    self._path: Any = None
-    self._lock, self._ended = threading.Lock(), threading.Event()
+
+  def check(self) -> None:
+    """Raises DiskError if the right is lost, or the file out of reach."""
+    if self.error is None and self.path is not None:
+      saved, _ = self._read()
+      if saved.get("token") != self.token:
+        self.error = _lost(self.path.parent, saved)
+    if self.error is not None:
+      raise self.error
+
+  def _make_content(self, **more: Any) -> bytes:
+    names = {"host": socket.gethostname(), "pid": os.getpid()}
+    return json.dumps({"token": self.token, **names, **more}).encode()
 
   def acquire(self, path: pathlib.Path) -> None:
-    """Takes the object `path`, and renews it in a thread until `close`.
+    """Takes the file until `close`; InputError if another run has it."""
+    try:
+      path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as e:
+      raise InputError(
+        f"'{path.parent}' cannot be a folder ({e.strerror}). Choose another one"
+        " with --workdir=FOLDER."
+      ) from e
+    with contextlib.ExitStack() as stack:
+      file = stack.enter_context(files.lock_file(path))
+      if file is None:
+        raise _in_use(path.parent)
+      with files.disk_errors(path):
+        file.truncate(0)  # only once this process has the lock
+        file.write(self._make_content())
+      self.path = path
+      self._file: IO[bytes] = file
+      self._stack = stack.pop_all()
 
-    Raises InputError if another run has it, or this user may not write there.
-    """
+  def close(self) -> None:
+    """Lets another run begin at once."""
+    self._stack.close()
+
+  def _read(self) -> tuple[dict[str, Any], Any]:
+    """Returns the content of the file, and of an object its generation."""
+    with files.disk_errors(self.path), contextlib.suppress(FileNotFoundError):
+      if os.path.samestat(self.path.stat(), os.fstat(self._file.fileno())):
+        return parse(self.path.read_bytes()), None
+    return {}, None
+
+
+class BucketLease(Lease):
+  """That of a workdir in a bucket, whose object a thread renews."""
+
+  def acquire(self, path: pathlib.Path) -> None:
+    """Takes the object until `close`; InputError if this process may not."""
     from truenegs_jax.runtime import buckets
 
-    self._path, self._buckets = path, buckets
+    self.path = buckets.BucketPath(path)
+    self._repeat = buckets.repeat
+    self._store = buckets.open_store(self.path.parent)
+    self._ended = threading.Event()
     self._takeover_secs = distributed.read_secs(
       TAKEOVER_VARIABLE, default=TAKEOVER_SECS
     )
     self._pause = RENEW_SECS * self._takeover_secs / TAKEOVER_SECS
-    self._store = buckets.open_store(buckets.BucketPath(path).parent)
-    previous = buckets.repeat(str(path), self._read)
-    if previous.get("held"):
-      previous = self._wait_for(previous)
-    self.owner = previous.get("owner", 0) + 1
+    self._wait_for_previous()
     try:
       self._renew()
       self._renew()  # some rights allow to create objects, not to replace them
-    except DiskError as error:
+    except DiskError as e:
       if not self.error:
         raise
-      if not self._read():
+      if not self._read()[0]:
         no_bucket = FileNotFoundError("there is no such bucket")
-        raise buckets.explain(str(path), no_bucket) from error
-      raise _in_use(path.parent) from error
+        raise buckets.explain(str(path), no_bucket) from e
+      raise _in_use(path.parent) from e
     self._thread = threading.Thread(target=self._keep, daemon=True)
     self._thread.start()
-
-  def check(self) -> None:
-    """Renews the lease; DiskError if it is lost or the bucket out of reach."""
-    if self._path:
-      try:
-        self._renew()
-      except InputError as error:  # of a right that was there at the start
-        raise DiskError(str(error)) from error
 
   def close(self) -> None:
     """Lets another run begin at once, if the bucket can be reached."""
     self._ended.set()
-    with contextlib.suppress(Exception):
-      if self._path and not self.error:
-        self._thread.join()  # it would take the lease again
-        with self._lock:
-          self._write(held=False)
-
-  def _renew(self) -> None:
-    with self._lock:
-      self._buckets.repeat(str(self._path), lambda: self._write(held=True))
+    self._thread.join()  # it would take the lease again
+    if not self.error:
+      with contextlib.suppress(Exception):
+        self._write(held=False)
 
   def _keep(self) -> None:
     """Renews the lease until it is closed or lost."""
@@ -105,132 +135,94 @@ class Lease:
       with contextlib.suppress(Exception):  # the bucket may be out of reach
         self._renew()
 
-  def _wait_for(self, other: dict[str, Any]) -> dict[str, Any]:
-    """Waits until no owner lives, InputError if one does; returns the last."""
-    secs = max(self._takeover_secs, other["takeover_secs"])
-    print(
-      f"'{self._path.parent}' was used by process {other['pid']} of"
-      f" {other['host']}, which has not released it. Waiting {secs} s"
-      f" ({TAKEOVER_VARIABLE}) for a sign of life.",
-      file=sys.stderr,
-    )
-    generation, end = self._generation, time.monotonic() + secs
-    while other.get("held") and (left := end - time.monotonic()) > 0:
-      time.sleep(min(left, self._pause / 4))
-      other = self._buckets.repeat(str(self._path), self._read)
-      if other.get("held") and self._generation != generation:
-        raise _in_use(self._path.parent)
-    return other
+  def _renew(self) -> None:
+    self._repeat(str(self.path), lambda: self._write(held=True))
 
-  def _read(self) -> dict[str, Any]:
-    """Reads the object, also that of a copied folder; keeps its generation."""
-    result = self._store.read(self._path.name).result()
-    self._generation = result.stamp.generation
-    with contextlib.suppress(ValueError):
-      return files.parse_json(result.value)
-    return {}
+  def _wait_for_previous(self) -> None:
+    """Waits until no owner lives; InputError if one does."""
+    other, self._generation = self._read()
+    secs = max(self._takeover_secs, other.get("takeover_secs", 0))
+    first, end = self._generation, time.monotonic() + secs
+    if other.get("held"):
+      print(
+        f"'{self.path.parent}' was not released by process {other['pid']} of"
+        f" {other['host']}. Waiting {secs} s for a sign of life"
+        f" ({TAKEOVER_VARIABLE}).",
+        file=sys.stderr,
+      )
+    while other.get("held") and time.monotonic() < end:
+      time.sleep(self._pause / 4)
+      other, self._generation = self._read()
+      if other.get("held") and self._generation != first:
+        raise _in_use(self.path.parent)
+
+  def _read(self) -> tuple[dict[str, Any], Any]:
+    name = self.path.name
+    read = self._repeat(str(self.path), lambda: self._store.read(name).result())
+    return parse(read.value), read.stamp.generation
 
   def _write(self, *, held: bool) -> None:
-    """Replaces the object unless it has another owner; then, DiskError."""
-    if self.error:
-      raise self.error
-    value = {
-      "owner": self.owner,
-      "token": self.token,
-      "host": socket.gethostname(),
-      "pid": os.getpid(),
-      "renewed": time.time(),
-      "takeover_secs": self._takeover_secs,
-      "held": held,
-    }
-    data = json.dumps(value).encode()
-    while not (
-      written := self._store.write(
-        self._path.name, data, if_equal=self._generation
-      ).result()
-    ).generation:
-      # The answer to an earlier try of this request may have been lost.
-      other = self._read()
-      if other.get("token") != self.token:
-        self.error = DiskError(
-          f"This process was paused, or could not reach '{self._path.parent}',"
-          f" for longer than {self._takeover_secs} s. Another run uses it now:"
-          f" process {other.get('pid')} of {other.get('host')}. Nothing was"
-          " overwritten. If this run is to go on, stop the other and run the"
-          " same command again."
-        )
-        raise self.error
-    self._generation = written.generation
-
-
-def lock(workdir: pathlib.Path) -> contextlib.AbstractContextManager[Lease]:
-  """Creates the workdir and locks it while the context is open.
-
-  The first process of a run takes the lock for all processes and writes a
-  random token to the lock file, which all of them must be able to read. Yields
-  the right to write, which a run can lose in a bucket.
-
-  Raises InputError if another run uses the workdir, it is not writable, or the
-  processes of this run do not share it; DiskError if at the end another run
-  uses it, or it is another folder than at the start.
-  """
-  return (_lease_bucket if is_bucket(workdir) else _lock_folder)(workdir)
+    """Replaces the object; DiskError if it has another owner."""
+    limits = {"renewed": time.time(), "takeover_secs": self._takeover_secs}
+    data = self._make_content(held=held, **limits)
+    generation = None
+    while not generation:
+      write = self._store.write(self.path.name, data, if_equal=self._generation)
+      generation = write.result().generation
+      if not generation:  # the answer to an earlier try may have been lost
+        _, self._generation = self._read()
+        self.check()
+    self._generation = generation
 
 
 @contextlib.contextmanager
-def _lease_bucket(workdir: pathlib.Path) -> Iterator[Lease]:
-  path, lease = workdir / LOCK, Lease()
-  with distributed.raise_everywhere("lock"):
-    if distributed.is_first_process():
-      lease.acquire(path)
-  with contextlib.closing(lease):
-    lease.owner = int(distributed.from_first("owner", str(lease.owner)))
+def lock(workdir: pathlib.Path) -> Iterator[Lease]:
+  """Creates the workdir and locks it while the context is open.
+
+  The first process of a run takes the lock for all, which must be able to read
+  it. Raises InputError if another run uses the workdir, it is not writable, or
+  the processes do not share it; DiskError if it is lost at the end.
+  """
+  path = workdir / LOCK
+  lease = BucketLease() if is_bucket(path) else Lease()
+  with contextlib.ExitStack() as stack:
+    with distributed.raise_everywhere("lock"):
+      if distributed.is_first_process():
+        lease.acquire(path)
+        stack.callback(lease.close)
+    # Otherwise each process would wait forever for files of the others.
+    token = "none"
     with distributed.raise_everywhere("read lock"):
-      token = files.parse_json(path.read_bytes())["token"]
+      with contextlib.suppress(OSError):
+        token = parse(path.read_bytes()).get("token", token)
     distributed.check_same("workdir, a folder that all of them share", token)
     yield lease
     lease.check()
 
 
-@contextlib.contextmanager
-def _lock_folder(workdir: pathlib.Path) -> Iterator[Lease]:
-  path, file = workdir / LOCK, None
-  with contextlib.ExitStack() as stack:
-    with distributed.raise_everywhere("lock"):
-      if distributed.is_first_process():
-        try:
-          workdir.mkdir(parents=True, exist_ok=True)
-        except OSError as e:
-          raise InputError(
-            f"'{workdir}' cannot be a folder ({e.strerror}). Choose another"
-            " one with --workdir=FOLDER."
-          ) from e
-        file = stack.enter_context(files.lock_file(path))
-        if file is None:
-          raise _in_use(workdir)
-        with files.disk_errors(path):
-          file.truncate(0)  # only once this process has the lock
-          file.write(secrets.token_hex(4).encode())
-    # Otherwise each process would wait forever for files of the others.
-    try:
-      token = path.read_text()
-    except OSError:
-      token = "none"
-    distributed.check_same("workdir, a folder that all of them share", token)
-    yield Lease()
-    # A moved workdir lets a run go on, and save in a new one.
-    if file and not (
-      path.exists() and os.path.samestat(path.stat(), os.fstat(file.fileno()))
-    ):
-      raise DiskError(
-        f"'{workdir}' was moved, replaced or removed while the run used it, so"
-        " it lacks files. Put back what was moved, and run the same command"
-        " again."
-      )
+def parse(data: bytes) -> dict[str, Any]:
+  """Returns the fields of a lock file, none of one that no run has written."""
+  with contextlib.suppress(ValueError):
+    return files.parse_json(data)
+  return {}
 
 
 def _in_use(workdir: pathlib.Path) -> InputError:
   return InputError(
     f"Another run is using '{workdir}'. Wait for it, stop it, or choose another"
     " folder with --workdir=FOLDER."
+  )
+
+
+def _lost(workdir: pathlib.Path, saved: dict[str, Any]) -> DiskError:
+  if not saved:
+    return DiskError(
+      f"'{workdir}' was moved, replaced or removed while the run used it, so it"
+      " lacks files. Put back what was moved, and run the same command again."
+    )
+  return DiskError(
+    f"'{workdir}' was lost, because this run was paused or cut off for long, or"
+    " locks are not shared there. Another run uses it now: process"
+    f" {saved.get('pid')} of {saved.get('host')}. Stop it, and run the same"
+    " command again, or let it go on."
   )
