@@ -66,7 +66,7 @@ def make_result(inputs, num_devices, **values):
   params = jax.device_put(params, split["params"])
   state = types.SimpleNamespace(params=params)
   setup = types.SimpleNamespace(run=run, inputs=inputs, mesh=mesh, state=state)
-  clock = types.SimpleNamespace(is_ending=lambda name: False)
+  clock = types.SimpleNamespace(is_over=lambda name: False)
   return types.SimpleNamespace(setup=setup, clock=clock)
 
 

@@ -50,7 +50,11 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
   """Starts or resumes a pre-training; returns the exit code."""
   say = functools.partial(console.print, soft_wrap=True)
   config = PretrainConfig.read(c)
-  folder, weights = workdir / files.CHECKPOINTS, find.Weights(config.init, say)
+  clock = speed.TimeLimit(
+    config.steps, limit_secs=60 * config.minutes, began=errors.BEGAN
+  )
+  weights = find.Weights(config.init, say)
+  folder = workdir / files.CHECKPOINTS
   files.check_checkpoint_folder(folder)
   with distributed.raise_everywhere("config"):
     saved = files.read_saved_config(workdir)
@@ -60,9 +64,7 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
   if config.dry_run:
     return dry_run(run, console)
   with lock.lock(workdir) as lease:
-    secs, began = 60 * config.minutes, errors.BEGAN
-    clock = speed.TimeLimit(config.steps, limit_secs=secs, began=began)
-    with distributed.raise_everywhere("inputs"), clock.preparing():
+    with distributed.raise_everywhere("inputs"):
       run, inputs = prepare_inputs(run, workdir, console)
     keep, kept = run.config.checkpoint.keep, run.kept_steps
     checkpoints = Checkpoints(folder, keep=keep, keep_steps=kept, lease=lease)
@@ -389,7 +391,7 @@ def _find_cases(result: loop.Training, table: SynonymTable) -> findings.Search:
   left = min(limit - len(held_out_rows), epoch_rows)
   for step in range(-(-left // size)):
     is_enough = len(finder.counts) >= c.eval.cases
-    if is_enough or result.clock.is_ending(f"search {step}"):
+    if is_enough or result.clock.is_over(f"search {step}"):
       break
     batch = batches.batch_at(rows, step, batch_size=size, seed=c.seed)
     batch["documents"][left - step * size :] = 0  # no slots beyond the limit
