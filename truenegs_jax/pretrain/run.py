@@ -5,7 +5,6 @@ rows -> synonyms -> training -> verdict -> export -> cases -> fills -> report
 
 import contextlib
 import dataclasses
-import datetime
 import functools
 import json
 import os
@@ -88,35 +87,21 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
 
 def dry_run(run: start.Run, console: Console) -> int:
   """Prints the plan of a run in seconds, with a step that is only traced."""
-  c, o = run.config, run.config.optim
   mesh = sharding.make_mesh(run.mesh_spec)
   run, attention = plan.resolve_attention(run, mesh)
   state = plan.abstract_state(run, mesh)
   aux = plan.abstract_aux(run, mesh)
   batch = plan.abstract_batch(run, mesh)
   jax.eval_shape(plan.build_train_step(run, mesh), state, batch, aux)
-  lines = plan.report_lines(run, mesh, state, aux)
-  rate = mesh.devices.size * speed.measure_products(c.model.dtype)
-  secs = round(plan.row_flops(run) * c.steps * c.batch_size / rate)
-  micro_batches = "1 micro-batch"
-  if o.accumulation > 1:
-    micro_batches = f"{o.accumulation} micro-batches"
-  batch_size = plan.format_mib(sharding.bytes_per_device(batch))
-  lines["per device"] += f", batch {batch_size}, without activations"
+  data = run.config.data
+  text = "missing: set --config.data.sources=FILES"
+  if data.sources != REQUIRED:
+    text = describe_sources(data.sources)
   lines = {
     "dry run": "reads no text, writes nothing",
-    **lines,
-    "time": f"at least {str(datetime.timedelta(seconds=secs)).split(',')[0]}"
-    f" at the {rate:.2g} FLOP/s of a large matrix product, measured now; steps"
-    " reach less: --config.minutes=5 measures them",
-    "attention": attention,
-    "logits": plan.describe_logits(run, mesh),
-    "text": "missing: set --config.data.sources=FILES"
-    if c.data.sources == REQUIRED
-    else describe_sources(c.data.sources),
-    "vocabulary": f"{len(run.tokenizer.vocab):,} entries, {run.vocabulary}",
-    "optimizer": f"{o.schedule} schedule, peak {o.lr:g}, {o.warmup_steps:,}"
-    f" warm-up steps, {micro_batches}, {c.model.dtype}, remat {c.model.remat}",
+    **plan.report_lines(run, mesh, state, aux, attention),
+    "text": text,
+    "vocabulary": f"{len(run.tokenizer.vocab):,} entries of {data.vocab!r}",
     "needs": "; ".join(["text", *_list_needs(run)]),
   }
   console.print(plan.report_table(lines))
