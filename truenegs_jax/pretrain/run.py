@@ -24,7 +24,6 @@ from truenegs_jax.configs.common import REQUIRED
 from truenegs_jax.corrections import findings, predict_slots
 from truenegs_jax.data.corpus.sources_spec import describe_sources
 from truenegs_jax.data.rows import batches, copies, rows_folder
-from truenegs_jax.data.tokens import tokenizer as tokenizer_lib
 from truenegs_jax.pretrain import evaluate, export_run, loop
 from truenegs_jax.report.write import write_own_report
 from truenegs_jax.runtime import distributed, errors, progress
@@ -116,12 +115,7 @@ def _list_needs(run: start.Run) -> Iterator[str]:
   elif init:
     yield f"weights: {find.describe(init)}"
   if is_hub_name(vocab) and vocab != "train" and not os.path.exists(vocab):
-    from huggingface_hub import try_to_load_from_cache  # slow to import
-
-    cached = (try_to_load_from_cache(vocab, x) for x in tokenizer_lib.FILES)
-    is_here = any(isinstance(x, str) for x in cached)
-    place = "in the cache" if is_here else "to be downloaded"
-    yield f"vocabulary: {vocab} of the Hugging Face hub, {place}"
+    yield f"vocabulary: {vocab} of the Hugging Face hub"
   if request := run.table_request:
     try:
       request.check()

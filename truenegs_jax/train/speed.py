@@ -205,11 +205,10 @@ class HostWait:
     self._result: Any = None  # an output of the last step
     self._ended_at_once = False  # when the last dispatch returned
     self._since = self._dispatched = self._waited = 0.0
-    self._dispatches = 0
 
   def dispatch(self, step: Callable, *args: object) -> tuple[TrainState, Terms]:
     """Calls `step(*args)`, which returns `(state, terms)`, and measures."""
-    began, self._dispatches = self._now(), self._dispatches + 1
+    began = self._now()
     if self._result is None:
       self._since = began
     elif self._result.is_ready():
@@ -224,11 +223,13 @@ class HostWait:
   def pop_fields(self) -> dict[str, float]:
     """Returns `host_wait` (0 to 1) since the last call, if there is any."""
     now = self._now()
-    passed, waited = now - self._since, self._waited
-    if self._dispatches < 2 or passed <= 0:
+    passed = now - self._since
+    if self._result is None or passed <= 0:
       return {}
-    self._since, self._waited = now, 0.0
-    return {"host_wait": min(waited / passed, 1.0)}
+    share = min(self._waited / passed, 1.0)
+    self._since = now
+    self._waited = 0.0
+    return {"host_wait": share}
 
 
 def parse_profile(text: str, steps: int) -> tuple[int, int] | None:

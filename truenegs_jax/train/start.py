@@ -21,7 +21,6 @@ from truenegs_jax.config.keys import LARGEST, flatten
 from truenegs_jax.config.losses import check_smoothing
 from truenegs_jax.config.sections import Data, Negatives, PretrainConfig
 from truenegs_jax.configs.common import REQUIRED
-from truenegs_jax.data.corpus.language import check_code
 from truenegs_jax.data.tokens import tokenizer as tokenizer_lib
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
 from truenegs_jax.data.tokens.words import read_words
@@ -365,7 +364,6 @@ def check(config: PretrainConfig) -> None:
       f"optim.warmup_steps and optim.decay_steps are {spans:,} together, but"
       f" steps={c.steps:,}. Lower --config.optim.decay_steps=NUMBER."
     )
-  check_code(c.data.language)
   _check_negatives(config)
   metrics.check_writers(c.log.writers)
   speed.parse_profile(c.log.profile, c.steps)
@@ -441,28 +439,24 @@ def build_table_request(negatives: Negatives, data: Data) -> TableRequest:
 
 def describe_objective(config: PretrainConfig) -> str:
   """Describes the objective of a config in words."""
-  n, temperature = config.negatives, config.generator.temperature
+  n = config.negatives
+  temperature = config.generator.temperature
   sources = resolve_auto(n.sources, config.data.language)
-  terms = [{"electra": "ELECTRA", "mlm": "BERT"}[config.objective]]
-  if n.hard_correction:
-    terms.append(f"hard correction by {sources} ({n.prediction})")
-  elif n.needs_table:
-    terms.append(f"synonyms of {sources}")
-  if n.soft_weight:
-    terms.append(f"soft regularization ({n.soft}) x {n.soft_weight:g}")
-  if n.sentence_weight:
-    terms.append(f"sentence regularization x {n.sentence_weight:g}")
-  if n.smoothing:
-    terms.append(
-      f"smoothing over synonyms ({n.smoothing_by}) x {n.smoothing:g}"
-    )
-  if temperature != n.temperature:
-    terms.append(f"sampled at temperature {temperature:g}")
-  terms += [
-    f"{name} {value}"
-    for name, key in Negatives.list_keys().items()
-    if name not in DESCRIBED and (value := getattr(n, name)) != key.default
-  ]
-  recipe = " + ".join(terms) if len(terms) > 1 else f"plain {terms[0]}"
+  parts = {
+    f"hard correction by {sources} ({n.prediction})": n.hard_correction,
+    f"synonyms of {sources}": n.needs_table and not n.hard_correction,
+    f"soft regularization ({n.soft}) x {n.soft_weight:g}": n.soft_weight,
+    f"sentence regularization x {n.sentence_weight:g}": n.sentence_weight,
+    f"smoothing over synonyms ({n.smoothing_by}) x {n.smoothing:g}": (
+      n.smoothing
+    ),
+    f"sampled at temperature {temperature:g}": temperature != n.temperature,
+  }
+  for name, key in Negatives.list_keys().items():
+    value = getattr(n, name)
+    parts[f"{name} {value}"] = name not in DESCRIBED and value != key.default
+  name = {"electra": "ELECTRA", "mlm": "BERT"}[config.objective]
+  terms = [part for part, is_used in parts.items() if is_used]
+  recipe = " + ".join([name, *terms]) if terms else f"plain {name}"
   masked = f"{config.masking.prob:.0%} masked ({config.masking.style})"
   return f"{recipe}; {masked}"
