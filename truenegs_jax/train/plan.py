@@ -298,8 +298,11 @@ def report_lines(
   attention: str,
 ) -> dict[str, str]:
   """Returns the lines that dry runs and starts report: name -> text."""
-  c, o, flops = run.config, run.config.optim, row_flops(run)
-  rows, steps = c.steps * c.batch_size, f"{c.steps:,}"
+  c = run.config
+  o = c.optim
+  flops = row_flops(run)
+  rows = c.steps * c.batch_size
+  steps = f"{c.steps:,}"
   if c.minutes:
     steps = f"at most {steps}, as many as fit into {c.minutes:g} minutes,"
   return {
@@ -333,15 +336,15 @@ def describe_devices(preset: str, mesh: jax.sharding.Mesh) -> str:
 
 def describe_parameters(model: pretrain.Model, params: dict) -> str:
   """Describes the number of parameters of a model and of its networks."""
-  parts = {"embeddings": ["embeddings"]}
-  parts["discriminator's embeddings"] = [*pretrain.OWN.values()]
+
+  def count(*names: str) -> int:
+    return pretrain.count_parameters([params.get(name) for name in names])
+
+  counts = {"embeddings": count("embeddings")}
+  counts["discriminator's embeddings"] = count(*pretrain.OWN.values())
   for role in model.roles:
-    parts[role] = [role, f"{role}_head"]
-  parts["not trained"] = [*pretrain.CARRIED]
-  counts = {
-    part: pretrain.count_parameters([params.get(name) for name in names])
-    for part, names in parts.items()
-  }
+    counts[role] = count(role, f"{role}_head")
+  counts["not trained"] = count(*pretrain.CARRIED)
   listed = ", ".join(f"{part} {n:,}" for part, n in counts.items() if n)
   return f"{sum(counts.values()):,}: {listed}"
 
@@ -356,12 +359,13 @@ def describe_memory(state: step_lib.TrainState, aux: Aux) -> str:
 
 def describe_logits(run: Run, mesh: jax.sharding.Mesh) -> str:
   """Describes how many of a micro-batch's logits are in memory at a time."""
-  c, options = run.config, resolve_chunk(run, mesh).options
-  rows, chunk = c.batch_size // c.optim.accumulation, options.vocabulary_chunk
+  c = run.config
+  options = resolve_chunk(run, mesh).options
+  rows = c.batch_size // c.optim.accumulation
   slots = masking.num_slots(c.length, options.masking.mask_prob)
   count = 1  # the mean of all embeddings needs all logits
   if options.soft_prediction != "expected":
-    count = output_softmax.count_chunks(rows, slots, chunk)
+    count = output_softmax.count_chunks(rows, slots, options.vocabulary_chunk)
   size = LOGIT_BYTES * rows * slots * len(run.tokenizer.vocab) / count
   size /= mesh.shape[sharding.DATA_AXIS]
   how = f"in {count} chunks" if count > 1 else "at once"

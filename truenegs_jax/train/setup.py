@@ -253,7 +253,9 @@ def _report_lines(
   attention: str,
 ) -> dict[str, str]:
   """Returns the lines of the report; `first_step` is that of a resumed run."""
-  run, inputs, c = setup.run, setup.inputs, setup.run.config
+  run = setup.run
+  inputs = setup.inputs
+  c = run.config
   rows = len(inputs.train_rows)
   origin = "random parameters"
   if c.init:
