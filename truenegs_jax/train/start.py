@@ -304,7 +304,9 @@ def _read_known_keys(
     return {}
   networks = weights.for_roles(ROLES[config.objective])
   kept = next(iter(networks.values()))
-  known = {f"model.{name}": x for name, x in (kept.sizes | kept.thetas).items()}
+  known: dict[str, Any] = {}
+  for name, value in (kept.sizes | kept.thetas).items():
+    known[f"model.{name}"] = value
   if "data.vocab" in own:
     _ = kept.tokenizer  # raises if there is none
     known["data.vocab"] = str(kept.vocabulary)
