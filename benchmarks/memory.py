@@ -116,7 +116,7 @@ def report(
   """
   config = PretrainConfig.read(c)
   start.check(config)
-  run = start.Run(config, start.find_tokenizer(config.data)[0])
+  run = start.Run(config, start.find_tokenizer(config.data))
   mesh = sharding.make_mesh(run.mesh_spec, devices)
   platform = get_platform(mesh)
   memory = H100_MEMORY if platform == "cuda" else 0

@@ -13,8 +13,10 @@ large matrix product.
 """
 
 import itertools
+import time
 
 import jax
+import jax.numpy as jnp
 import steps
 from absl import flags
 from rich.console import Console
@@ -95,7 +97,7 @@ def describe_rates(step: steps.CompiledStep, secs: float) -> dict[str, str]:
   count = step.mesh.devices.size if jax.default_backend() != "cpu" else 1
   rows_per_s = step.c.batch_size / secs
   flops_per_s = step.flops / secs
-  products = speed.measure_products(dtype) * count
+  products = measure_products(dtype) * count
   peak = speed.peak_flops(jax.devices()[0].device_kind, dtype)
   mfu = "no published peak"
   if peak:
@@ -107,6 +109,19 @@ def describe_rates(step: steps.CompiledStep, secs: float) -> dict[str, str]:
     "MFU": f"{mfu}; {flops_per_s / products:.1%} of large products in {dtype}"
     f" ({products / 1e12:.2f} TFLOP/s)",
   }
+
+
+def measure_products(dtype: str) -> float:
+  """Measures the FLOP/s of a large matrix product on a device; within 1 s."""
+  size = 1024 if jax.default_backend() == "cpu" else 8192
+  a = jnp.ones((size, size), dtype)
+  multiply = jax.jit(jnp.matmul)
+  secs = []
+  for _ in range(6):  # the first compiles
+    began = time.perf_counter()
+    multiply(a, a).block_until_ready()
+    secs.append(time.perf_counter() - began)
+  return 2 * size**3 / min(secs)
 
 
 if __name__ == "__main__":

@@ -115,7 +115,7 @@ def make_step(
   cpu.configure()  # as main does
   config = PretrainConfig.read(c)
   start.check(config)
-  tokenizer, _ = start.find_tokenizer(config.data)
+  tokenizer = start.find_tokenizer(config.data)
   run = start.Run(config, tokenizer)
   mesh = sharding.make_mesh(run.mesh_spec, devices)
   aux = plan.make_aux(run, _random_table(run, tokenizer), mesh)

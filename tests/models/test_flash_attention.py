@@ -176,7 +176,7 @@ def test_losses_of_a_training_are_those_of_xla(
   c.data.layout, c.batch_size, c.data.vocab_size = layout, 4, 500
   c.data.sources = "texts"
   config = PretrainConfig.read(c)
-  tokenizer, _ = start.find_tokenizer(config.data)
+  tokenizer = start.find_tokenizer(config.data)
   run = start.Run(config, tokenizer)
   vocab_size = len(tokenizer.vocab)
   table = SynonymTable.from_ids(

@@ -55,7 +55,7 @@ def make_result(inputs, num_devices, **values):
   flags = [f"--config.{k.replace('__', '.')}={v}" for k, v in values.items()]
   c = parse_config([f"--config={runs.ROOT}/configs/electra_demo.py:hc", *flags])
   config = PretrainConfig.read(c)
-  run = start.Run(config, start.find_tokenizer(config.data)[0])
+  run = start.Run(config, start.find_tokenizer(config.data))
   mesh = sharding.make_mesh(run.mesh_spec, jax.devices()[:num_devices])
   rng = np.random.default_rng(0)
   params = jax.tree.map(
@@ -66,7 +66,7 @@ def make_result(inputs, num_devices, **values):
   params = jax.device_put(params, split["params"])
   state = types.SimpleNamespace(params=params)
   setup = types.SimpleNamespace(run=run, inputs=inputs, mesh=mesh, state=state)
-  clock = types.SimpleNamespace(is_ending=lambda name: False)
+  clock = types.SimpleNamespace(is_over=lambda name: False)
   return types.SimpleNamespace(setup=setup, clock=clock)
 
 

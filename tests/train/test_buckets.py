@@ -199,11 +199,12 @@ def test_a_logger_whose_bucket_is_away_ends_no_run(
   monkeypatch.setattr(buckets, "REPEAT_SECS", 0.0)
   monkeypatch.setattr(uploads, "UPLOAD_SECS", 0.0)
   run = metrics.LoggedRun(workdir, 0, {})
-  with metrics._open_logger("tensorboard", run) as log:
-    bucket[1].down = True
-    for step in range(40):
-      log({"step": step, "split": "train", "mlm": 0.5})
-      time.sleep(0.01)
+  logger = metrics.Logger("tensorboard", run)
+  bucket[1].down = True
+  for step in range(40):
+    logger.write({"step": step, "split": "train", "mlm": 0.5})
+    time.sleep(0.01)
+  logger.close()
   output = capsys.readouterr().out
   assert "could not be written" in output and "goes on without it" in output
   assert output.count("warning: ") == 2

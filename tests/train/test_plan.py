@@ -138,8 +138,7 @@ def test_dry_run_writes_nothing(tmp_path, monkeypatch):
   model, _ = make_model(c)
   assert f"{c.steps:,} of 16 rows of {c.length} tokens" in text
   assert ": embeddings " in text and "mesh" in text
-  assert "2,000 entries, the size in data.vocab_size" in text
-  assert re.search(r"time +at least (\d+ days, )?\d+:\d\d:\d\d at the", text)
+  assert "2,000 entries of 'train'" in text
   assert "glove.6B.50d.txt" in text.partition("needs ")[2]
   assert not list(tmp_path.iterdir())
 
@@ -152,12 +151,11 @@ def test_dry_run_uses_the_size_of_a_local_vocabulary(tmp_path):
   (tmp_path / "own").mkdir()
   file = tmp_path / "own" / "tokenizer.json"
   file.write_text(json.dumps({"model": model}))
-  for vocab, size, name in (
-    (tmp_path, 77, "vocab.txt"),
-    (file, 7, "tokenizer.json"),
-    (file.parent, 7, "tokenizer.json"),
-    ("google-bert/bert-base-uncased", 90, ""),
+  for vocab, size in (
+    (tmp_path, 77),
+    (file, 7),
+    (file.parent, 7),
+    ("google-bert/bert-base-uncased", 90),
   ):
     data = Data(vocab=str(vocab), vocab_size=90)
-    tokenizer, source = start.find_tokenizer(data)
-    assert len(tokenizer.vocab) == size and name in source
+    assert len(start.find_tokenizer(data).vocab) == size

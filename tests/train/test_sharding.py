@@ -175,8 +175,8 @@ def test_rows_that_are_not_a_slice_are_refused(processes, message):
 def test_one_process_reads_all_rows():
   for preset in sharding.MESHES:
     assert sharding.process_slice(make_mesh(preset), 8) == (0, 1)
-  with pytest.raises(InputError, match="size=12 .* 8 slices.*size=8"):
-    sharding.process_slice(make_mesh("fsdp"), 12)
+  with pytest.raises(InputError, match="size=12 .*of 8 .8 slices.*size=8"):
+    sharding.check_batch_size(12, 1, sharding.get_mesh_spec("fsdp"))
 
 
 @pytest.mark.parametrize(

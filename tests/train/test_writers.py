@@ -102,7 +102,7 @@ def test_a_logger_that_fails_is_warned_of_once(
       calls.append(name)
       raise RuntimeError("no route to host\nand more")
 
-  def open_logger(run):
+  def open_logger(run, folder):
     call("open")
     return lambda *_: call("log"), lambda: call("close")
 

@@ -5,7 +5,6 @@ rows -> synonyms -> training -> verdict -> export -> cases -> fills -> report
 
 import contextlib
 import dataclasses
-import datetime
 import functools
 import json
 import os
@@ -25,7 +24,6 @@ from truenegs_jax.configs.common import REQUIRED
 from truenegs_jax.corrections import findings, predict_slots
 from truenegs_jax.data.corpus.sources_spec import describe_sources
 from truenegs_jax.data.rows import batches, copies, rows_folder
-from truenegs_jax.data.tokens import tokenizer as tokenizer_lib
 from truenegs_jax.pretrain import evaluate, export_run, loop
 from truenegs_jax.report.write import write_own_report
 from truenegs_jax.runtime import distributed, errors, progress
@@ -50,7 +48,11 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
   """Starts or resumes a pre-training; returns the exit code."""
   say = functools.partial(console.print, soft_wrap=True)
   config = PretrainConfig.read(c)
-  folder, weights = workdir / files.CHECKPOINTS, find.Weights(config.init, say)
+  clock = speed.TimeLimit(
+    config.steps, limit_secs=60 * config.minutes, began=errors.BEGAN
+  )
+  weights = find.Weights(config.init, say)
+  folder = workdir / files.CHECKPOINTS
   files.check_checkpoint_folder(folder)
   with distributed.raise_everywhere("config"):
     saved = files.read_saved_config(workdir)
@@ -60,9 +62,7 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
   if config.dry_run:
     return dry_run(run, console)
   with lock.lock(workdir) as lease:
-    secs, began = 60 * config.minutes, errors.BEGAN
-    clock = speed.TimeLimit(config.steps, limit_secs=secs, began=began)
-    with distributed.raise_everywhere("inputs"), clock.preparing():
+    with distributed.raise_everywhere("inputs"):
       run, inputs = prepare_inputs(run, workdir, console)
     keep, kept = run.config.checkpoint.keep, run.kept_steps
     checkpoints = Checkpoints(folder, keep=keep, keep_steps=kept, lease=lease)
@@ -86,35 +86,21 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
 
 def dry_run(run: start.Run, console: Console) -> int:
   """Prints the plan of a run in seconds, with a step that is only traced."""
-  c, o = run.config, run.config.optim
   mesh = sharding.make_mesh(run.mesh_spec)
   run, attention = plan.resolve_attention(run, mesh)
   state = plan.abstract_state(run, mesh)
   aux = plan.abstract_aux(run, mesh)
   batch = plan.abstract_batch(run, mesh)
   jax.eval_shape(plan.build_train_step(run, mesh), state, batch, aux)
-  lines = plan.report_lines(run, mesh, state, aux)
-  rate = mesh.devices.size * speed.measure_products(c.model.dtype)
-  secs = round(plan.row_flops(run) * c.steps * c.batch_size / rate)
-  micro_batches = "1 micro-batch"
-  if o.accumulation > 1:
-    micro_batches = f"{o.accumulation} micro-batches"
-  batch_size = plan.format_mib(sharding.bytes_per_device(batch))
-  lines["per device"] += f", batch {batch_size}, without activations"
+  data = run.config.data
+  text = "missing: set --config.data.sources=FILES"
+  if data.sources != REQUIRED:
+    text = describe_sources(data.sources)
   lines = {
     "dry run": "reads no text, writes nothing",
-    **lines,
-    "time": f"at least {str(datetime.timedelta(seconds=secs)).split(',')[0]}"
-    f" at the {rate:.2g} FLOP/s of a large matrix product, measured now; steps"
-    " reach less: --config.minutes=5 measures them",
-    "attention": attention,
-    "logits": plan.describe_logits(run, mesh),
-    "text": "missing: set --config.data.sources=FILES"
-    if c.data.sources == REQUIRED
-    else describe_sources(c.data.sources),
-    "vocabulary": f"{len(run.tokenizer.vocab):,} entries, {run.vocabulary}",
-    "optimizer": f"{o.schedule} schedule, peak {o.lr:g}, {o.warmup_steps:,}"
-    f" warm-up steps, {micro_batches}, {c.model.dtype}, remat {c.model.remat}",
+    **plan.report_lines(run, mesh, state, aux, attention),
+    "text": text,
+    "vocabulary": f"{len(run.tokenizer.vocab):,} entries of {data.vocab!r}",
     "needs": "; ".join(["text", *_list_needs(run)]),
   }
   console.print(plan.report_table(lines))
@@ -129,12 +115,7 @@ def _list_needs(run: start.Run) -> Iterator[str]:
   elif init:
     yield f"weights: {find.describe(init)}"
   if is_hub_name(vocab) and vocab != "train" and not os.path.exists(vocab):
-    from huggingface_hub import try_to_load_from_cache  # slow to import
-
-    cached = (try_to_load_from_cache(vocab, x) for x in tokenizer_lib.FILES)
-    is_here = any(isinstance(x, str) for x in cached)
-    place = "in the cache" if is_here else "to be downloaded"
-    yield f"vocabulary: {vocab} of the Hugging Face hub, {place}"
+    yield f"vocabulary: {vocab} of the Hugging Face hub"
   if request := run.table_request:
     try:
       request.check()
@@ -389,7 +370,7 @@ def _find_cases(result: loop.Training, table: SynonymTable) -> findings.Search:
   left = min(limit - len(held_out_rows), epoch_rows)
   for step in range(-(-left // size)):
     is_enough = len(finder.counts) >= c.eval.cases
-    if is_enough or result.clock.is_ending(f"search {step}"):
+    if is_enough or result.clock.is_over(f"search {step}"):
       break
     batch = batches.batch_at(rows, step, batch_size=size, seed=c.seed)
     batch["documents"][left - step * size :] = 0  # no slots beyond the limit

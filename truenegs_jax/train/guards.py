@@ -52,28 +52,6 @@ class StopSignals:
     )
 
 
-class Vote:
-  """Finds the greatest value of all processes; no device waits for it."""
-
-  def __init__(self, mesh: jax.sharding.Mesh):
-    self._pending: jax.Array | None = None
-    self._shape = (mesh.devices.size,)
-    self._split = NamedSharding(mesh, P(mesh.axis_names))
-    self._max = jax.jit(jnp.max, out_shardings=NamedSharding(mesh, P()))
-
-  def poll(self, value: int) -> int:
-    """Votes and returns the result; call it in all processes, once per step.
-
-    With many processes the result is that of the previous vote, at first 0.
-    """
-    if distributed.process_count() == 1:
-      return value
-    shape, split, own = self._shape, self._split, np.full(1, value, np.int32)
-    votes = jax.make_array_from_callback(shape, split, lambda _: own)
-    previous, self._pending = self._pending, self._max(votes)
-    return 0 if previous is None else int(previous)
-
-
 class StopVote:
   """Makes all processes stop after the same step when one got a signal.
 
@@ -86,21 +64,38 @@ class StopVote:
     mesh: jax.sharding.Mesh,
     find_error: Callable[[], Exception | None] = lambda: None,
   ):
-    self._signals, self._vote = signals, Vote(mesh)
+    self._signals = signals
     self._find_error = find_error
+    self._pending: jax.Array | None = None
+    self._shape = (mesh.devices.size,)
+    self._split = NamedSharding(mesh, P(mesh.axis_names))
+    self._max = jax.jit(jnp.max, out_shardings=NamedSharding(mesh, P()))
 
   def poll(self) -> signal.Signals | None:
     """Votes and returns the signal to stop for, if any; SIGTERM wins.
 
-    Raises the error that was found in one of the processes.
+    All processes call it once per step, and no device waits for it. Raises the
+    error that was found in one of the processes.
     """
     error = self._find_error()
-    number = self._vote.poll(FAILED if error else self._signals.received or 0)
+    number = self._find_max(FAILED if error else self._signals.received or 0)
     if number == FAILED:
       with distributed.raise_everywhere("vote"):
         if error:
           raise error
     return signal.Signals(number) if number else None
+
+  def _find_max(self, value: int) -> int:
+    """Returns the greatest value; of many processes, that of the last call."""
+    if distributed.process_count() == 1:
+      return value
+    own = np.full(1, value, np.int32)
+    votes = jax.make_array_from_callback(
+      self._shape, self._split, lambda _: own
+    )
+    previous = self._pending
+    self._pending = self._max(votes)
+    return 0 if previous is None else int(previous)
 
 
 class SkipGuard:

@@ -192,8 +192,8 @@ MAX_NAME = 100  # characters; W&B allows 128
 MAX_UPLOAD_SECS = 60
 
 Values = Mapping[str, float]  # by "<split>/<name>"
-# Two functions: one logs values of a step, the other ends the run.
-Logger = tuple[Callable[[int, Values], object], Callable[[], object]]
+# Two functions: one logs values of a step, the other completes them.
+OpenLogger = tuple[Callable[[int, Values], object], Callable[[], object]]
 Writer = Callable[[Record], None]
 
 
@@ -219,31 +219,25 @@ class LoggedRun:
     return token
 
 
-def open_tensorboard(run: LoggedRun) -> Logger:
-  """Opens an event file in <workdir>/tensorboard."""
+def open_tensorboard(run: LoggedRun, folder: pathlib.Path) -> OpenLogger:
+  """Opens an event file."""
   import tensorboardX  # optional, as all packages of loggers
 
   # purge_step drops what a killed run wrote after its last checkpoint.
   # Its own writer to buckets ends with the first request that fails, and then
   # the run would wait for it forever.
-  folder = GrowingFolder(run.workdir / files.TENSORBOARD)
   writer = tensorboardX.SummaryWriter(
-    str(folder.local), purge_step=run.first_step + 1
+    str(folder), purge_step=run.first_step + 1
   )
 
   def log(step: int, values: Values) -> None:
     for name, value in values.items():
       writer.add_scalar(name, value, step)
-    folder.update()
 
-  def close() -> None:
-    writer.close()
-    folder.close()
-
-  return log, close
+  return log, writer.close
 
 
-def open_wandb(run: LoggedRun) -> Logger:
+def open_wandb(run: LoggedRun, folder: pathlib.Path) -> OpenLogger:
   """Opens a run of Weights & Biases, offline if nobody is logged in."""
   import wandb
 
@@ -252,13 +246,12 @@ def open_wandb(run: LoggedRun) -> Logger:
   lacks_key = settings.mode == "online" and not wandb.login(
     prompt=False, verify=False
   )
-  folder = GrowingFolder(run.workdir / files.WANDB)
   opened = wandb.init(
     project=settings.project or PROJECT,
     id=run.id,
     name=run.workdir.as_posix()[-MAX_NAME:],
     config=dict(run.config),
-    dir=folder.local.parent,
+    dir=folder.parent,
     mode="offline" if lacks_key else None,
     resume="allow",
     settings=wandb.Settings(
@@ -273,20 +266,15 @@ def open_wandb(run: LoggedRun) -> Logger:
 
   def log(step: int, values: Values) -> None:
     opened.log({"step": step, **values})
-    folder.update()
 
-  def close() -> None:
-    opened.finish()
-    folder.close()
-
-  return log, close
+  return log, opened.finish
 
 
 _FLUSHES = itertools.count()  # numbers the barriers of a run
-# Function and package of each logger.
-LOGGERS: dict[str, tuple[Callable[[LoggedRun], Logger], str]] = {
-  "tensorboard": (open_tensorboard, "tensorboardX"),
-  "wandb": (open_wandb, "wandb"),
+# Function and package of each logger, by the name of its folder.
+LOGGERS = {
+  files.TENSORBOARD: (open_tensorboard, "tensorboardX"),
+  files.WANDB: (open_wandb, "wandb"),
 }
 
 
@@ -302,39 +290,49 @@ def check_writers(names: Sequence[str]) -> None:
       )
 
 
-@contextlib.contextmanager
-def _open_logger(name: str, run: LoggedRun) -> Iterator[Writer]:
-  """Yields a function that logs the numbers of a record until an error."""
-  failed = False
+class Logger:
+  """Gives the numbers of records to a logger; one that fails is turned off."""
 
-  def call(function: Callable[..., Any], *args: Any) -> Any:
-    nonlocal failed
-    try:
-      return function(*args)
-    except Exception as e:  # a logger must not end a run, whatever it raises
-      if not failed:
-        reason = f"{type(e).__name__}: {printable(e)}".splitlines()[0][:300]
-        print(
-          f"warning: The logger {name!r} failed ({reason.rstrip('.')}). The run"
-          f" goes on without it, and {files.METRICS} has all records."
-        )
-      failed = True
+  def __init__(self, name: str, run: LoggedRun):
+    self._name = name
+    self._is_on = True
+    self._stack = contextlib.ExitStack()
+    with self._turn_off_on_errors():
+      self._folder = GrowingFolder(run.workdir / name)
+      self._stack.callback(self._folder.close)
+      self._log, close = LOGGERS[name][0](run, self._folder.local)
+      self._stack.callback(close)
 
-  def write(record: Record) -> None:
+  def write(self, record: Record) -> None:
+    """Logs the metrics of a record that are numbers."""
+    if not self._is_on:
+      return
     values = {
       f"{record['split']}/{key}": value
       for key, value in record.items()
       if key not in files.COMMON and isinstance(value, int | float)
     }
-    if not failed:
-      call(log, record["step"], values)
+    with self._turn_off_on_errors():
+      self._log(record["step"], values)
+      self._folder.update()
 
-  do_nothing: Logger = (lambda *_: None, lambda: None)
-  log, close = call(LOGGERS[name][0], run) or do_nothing
-  try:
-    yield write
-  finally:
-    call(close)
+  def close(self) -> None:
+    """Completes what was logged."""
+    with self._turn_off_on_errors():
+      self._stack.close()
+
+  @contextlib.contextmanager
+  def _turn_off_on_errors(self) -> Iterator[None]:
+    try:
+      yield
+    except Exception as e:  # a logger must not end a run, whatever it raises
+      if self._is_on:
+        reason = f"{type(e).__name__}: {printable(e)}".splitlines()[0][:300]
+        print(
+          f"warning: The logger {self._name!r} failed ({reason.rstrip('.')})."
+          f" The run goes on without it, and {files.METRICS} has all records."
+        )
+      self._is_on = False
 
 
 @contextlib.contextmanager
@@ -356,8 +354,10 @@ def open_writers(
         run.workdir, first_step=run.first_step, check=run.check
       )
       stack.callback(file.close)
-      loggers = [stack.enter_context(_open_logger(x, run)) for x in names]
-      writers = [file.write, *loggers, line.write]
+      loggers = [Logger(name, run) for name in names]
+      for logger in loggers:
+        stack.callback(logger.close)
+      writers = [file.write, *(x.write for x in loggers), line.write]
 
     def write(record: Record) -> None:
       for writer in writers:

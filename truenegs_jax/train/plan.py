@@ -291,11 +291,18 @@ def encoder_flops(model: pretrain.Model, role: str, length: int) -> float:
 
 
 def report_lines(
-  run: Run, mesh: jax.sharding.Mesh, state: step_lib.TrainState, aux: Aux
+  run: Run,
+  mesh: jax.sharding.Mesh,
+  state: step_lib.TrainState,
+  aux: Aux,
+  attention: str,
 ) -> dict[str, str]:
-  """Returns the lines that every report has: name -> text."""
-  c, flops = run.config, row_flops(run)
-  rows, steps = c.steps * c.batch_size, f"{c.steps:,}"
+  """Returns the lines that dry runs and starts report: name -> text."""
+  c = run.config
+  o = c.optim
+  flops = row_flops(run)
+  rows = c.steps * c.batch_size
+  steps = f"{c.steps:,}"
   if c.minutes:
     steps = f"at most {steps}, as many as fit into {c.minutes:g} minutes,"
   return {
@@ -307,6 +314,11 @@ def report_lines(
     f" {rows * c.length:,} tokens in total",
     "FLOP": f"{flops:.4g} per row, {flops * c.batch_size:.4g} per step,"
     f" {flops * rows:.4g} in total",
+    "optimizer": f"{o.schedule} schedule, peak {o.lr:g}, {o.warmup_steps:,}"
+    f" warm-up steps, accumulation {o.accumulation}, {c.model.dtype}, remat"
+    f" {c.model.remat}",
+    "attention": attention,
+    "logits": describe_logits(run, mesh),
   }
 
 
@@ -333,7 +345,7 @@ def describe_parameters(model: pretrain.Model, params: dict) -> str:
   for role in model.roles:
     counts[role] = count(role, f"{role}_head")
   counts["not trained"] = count(*pretrain.CARRIED)
-  listed = ", ".join(f"{name} {n:,}" for name, n in counts.items() if n)
+  listed = ", ".join(f"{part} {n:,}" for part, n in counts.items() if n)
   return f"{sum(counts.values()):,}: {listed}"
 
 
@@ -347,11 +359,13 @@ def describe_memory(state: step_lib.TrainState, aux: Aux) -> str:
 
 def describe_logits(run: Run, mesh: jax.sharding.Mesh) -> str:
   """Describes how many of a micro-batch's logits are in memory at a time."""
-  c, options = run.config, resolve_chunk(run, mesh).options
-  rows, chunk = c.batch_size // c.optim.accumulation, options.vocabulary_chunk
+  c = run.config
+  options = resolve_chunk(run, mesh).options
+  rows = c.batch_size // c.optim.accumulation
   slots = masking.num_slots(c.length, options.masking.mask_prob)
-  needs_all = options.soft_prediction == "expected"
-  count = 1 if needs_all else output_softmax.count_chunks(rows, slots, chunk)
+  count = 1  # the mean of all embeddings needs all logits
+  if options.soft_prediction != "expected":
+    count = output_softmax.count_chunks(rows, slots, options.vocabulary_chunk)
   size = LOGIT_BYTES * rows * slots * len(run.tokenizer.vocab) / count
   size /= mesh.shape[sharding.DATA_AXIS]
   how = f"in {count} chunks" if count > 1 else "at once"

@@ -253,17 +253,21 @@ def _report_lines(
   attention: str,
 ) -> dict[str, str]:
   """Returns the lines of the report; `first_step` is that of a resumed run."""
-  run, inputs, c = setup.run, setup.inputs, setup.run.config
+  run = setup.run
+  inputs = setup.inputs
+  c = run.config
   rows = len(inputs.train_rows)
-  origin = f"weights '{c.init}'" if c.init else "random parameters"
+  origin = "random parameters"
+  if c.init:
+    origin = f"weights '{c.init}'"
   origin += f", seed {c.seed}"
   if first_step is not None:
     origin = f"resumed at step {first_step:,} of '{workdir}'"
-  report = plan.report_lines(run, setup.mesh, setup.state, setup.aux)
-  lines = {"start": origin, **report}
-  memory = setup.train_step.memory_analysis()
-  scratch = plan.format_mib(memory.temp_size_in_bytes) if memory else "unknown"
-  lines["per device"] += f", scratch {scratch}"
+  lines = {"start": origin}
+  lines |= plan.report_lines(run, setup.mesh, setup.state, setup.aux, attention)
+  if memory := setup.train_step.memory_analysis():
+    scratch = plan.format_mib(memory.temp_size_in_bytes)
+    lines["per device"] += f", scratch {scratch}"
   lines["steps"] += f", {c.steps * c.batch_size / rows:.1f} epochs"
   lines["data"] = (
     f"{rows:,} rows of {c.length} tokens,"
@@ -283,14 +287,12 @@ def _report_lines(
       f"{table.num_pairs:,} pairs for {table.num_rows:,} tokens"
       f" ({table.coverage}) from {table.source}"
     )
-  return {
-    **lines,
-    **inputs.coverage,
-    "attention": attention,
-    "logits": plan.describe_logits(run, setup.mesh),
-    "workdir": f"{workdir}/ ({files.CONFIG}, metrics.jsonl,"
-    f" {files.CHECKPOINTS}/, {files.PLOTS}/, {files.EXPORT}/)",
-  }
+  lines |= inputs.coverage
+  lines["workdir"] = (
+    f"{workdir}/ ({files.CONFIG}, metrics.jsonl, {files.CHECKPOINTS}/,"
+    f" {files.PLOTS}/, {files.EXPORT}/)"
+  )
+  return lines
 
 
 def _describe_rows(rows: batches.Rows, texts: Sequence[str]) -> dict[str, Any]:

@@ -171,12 +171,6 @@ def process_slice(mesh: Mesh, batch_size: int) -> tuple[int, int]:
 
   Processes read the same slice if an axis other than "data" runs across them.
   """
-  size = mesh.shape[DATA_AXIS]
-  if batch_size % size:
-    raise InputError(
-      f"batch_size={batch_size} is not divisible by the {size} slices of the"
-      f" mesh. Set --config.batch_size={max(batch_size // size, 1) * size}."
-    )
   process = jax.process_index()
   indices: Any = batch_sharding(mesh).devices_indices_map((batch_size,))
   own = [indices[x] for x in indices if x.process_index == process]

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 from truenegs_jax.runtime import distributed
 from truenegs_jax.runtime.errors import InputError
@@ -22,6 +21,9 @@ from truenegs_jax.train.step import Terms, TrainState
 from truenegs_jax.workdir import files
 
 TIME = "time"  # key of a checkpoint's description
+# Verdict, export and report import and compile, too: they take about as long as
+# so many times the imports of the command.
+END_STARTS = 6
 # Peak FLOP/s of a device in dense products, published by the manufacturer:
 # (pattern of the whole device kind, dtype, peak). The first match counts.
 PEAK_FLOPS = (
@@ -51,18 +53,6 @@ def peak_flops(device_kind: str, dtype: str) -> float | None:
     if re.fullmatch(pattern, device_kind):
       return peak if dtype == peak_dtype else None
   return None
-
-
-def measure_products(dtype: str) -> float:
-  """Measures the FLOP/s of a large matrix product on a device; within 1 s."""
-  size = 1024 if jax.default_backend() == "cpu" else 8192
-  a = jnp.ones((size, size), dtype)
-  multiply, secs = jax.jit(jnp.matmul), []
-  for _ in range(6):  # the first compiles
-    began = time.perf_counter()
-    multiply(a, a).block_until_ready()
-    secs.append(time.perf_counter() - began)
-  return 2 * size**3 / min(secs)
 
 
 def throughput_fields(
@@ -141,14 +131,10 @@ class Clock:
 class TimeLimit(Clock):
   """Clock of a run that ends after `limit_secs`, if they are not 0.
 
-  `total_steps` are at first all steps of the config. They become those that
-  fit: the steps so far and, at their mean speed, those of the time left. The
-  learning rate depends on step / total_steps, so it falls linearly with time.
-
-  What follows the training (verdict, corrections, report, export) imports and
-  compiles, too. It is expected to need five times the seconds from the start of
-  the command to the reading of text, half of those from there to the first
-  step (mostly compiling), and those of the last evaluation.
+  `total_steps` are the steps so far and, at their mean speed, those that fit
+  into the time left, which is all but that of the last evaluation and of
+  END_STARTS times the imports of the command. The learning rate depends on
+  step / total_steps, so it falls linearly with time.
   """
 
   limit_secs: float
@@ -157,14 +143,7 @@ class TimeLimit(Clock):
   def __post_init__(self) -> None:
     self.max_steps = self.total_steps
     self._earlier_secs = 0.0  # of training, by earlier commands
-    self._reserve_secs, self._prepared = 0.0, self.began
-
-  @contextlib.contextmanager
-  def preparing(self) -> Iterator[None]:
-    """Leaves the body, which reads text, out of the estimate of the end."""
-    self._reserve_secs = 5 * self.used_secs()
-    yield
-    self._prepared = self.now()
+    self._end_secs = END_STARTS * self.used_secs()
 
   def resume(self, saved: dict[str, float], done: int, *, more: bool) -> None:
     """Continues after `done` steps, if some are left or the run gets `more`."""
@@ -174,30 +153,23 @@ class TimeLimit(Clock):
       total = max(int(saved["steps"]), done + more)
       self.total_steps = min(total, self.max_steps)
 
-  def start(self, step: int) -> None:
-    """Starts measuring at `step`."""
-    super().start(step)
-    self._reserve_secs += (self._started - self._prepared) / 2
-
   def to_json(self) -> dict[str, float]:
     """Returns what `resume` needs."""
-    training_secs = self._earlier_secs + self.now() - self._started
-    times = {"secs": self.used_secs(), "training_secs": training_secs}
+    times = {"secs": self.used_secs(), "training_secs": self._training_secs()}
     return times | {"steps": self.total_steps}
 
   def used_secs(self) -> float:
     """Returns the seconds of the run, of all its commands."""
     return self.now() - self.began
 
-  def is_ending(self, name: str) -> bool:
-    """Whether 3/4 of the time for what follows the training are over.
+  def _training_secs(self) -> float:
+    return self._earlier_secs + self.now() - self._started
 
-    The first process decides; `name` can be used once in a run.
-    """
+  def is_over(self, name: str) -> bool:
+    """Whether there is a limit, and its time is over; once per `name`."""
     if not self.limit_secs:
       return False
-    end = self.limit_secs - self._reserve_secs / 4
-    answer = "over" if end < self.used_secs() else ""
+    answer = "over" if self.used_secs() > self.limit_secs else ""
     return bool(distributed.from_first(name, answer))
 
   def correct(self, done: int) -> None:
@@ -208,13 +180,10 @@ class TimeLimit(Clock):
     interval = max(1, min(done // 4, (self.total_steps - done) // 20))
     if not self.limit_secs or done % (1 << interval.bit_length() - 1):
       return
-    end_secs = self._reserve_secs + self.last_pause_secs
+    end_secs = self._end_secs + self.last_pause_secs
     left_secs = max(0.0, self.limit_secs - end_secs - self.used_secs())
-    fitting = self.max_steps if left_secs else 0  # before a step is timed
-    if done:
-      secs = self._earlier_secs + self.now() - self._started
-      fitting = int(done * (1 + left_secs / max(secs, 1e-9)))
-    total = min(max(fitting, done + 1), self.max_steps)
+    step_secs = max(self._training_secs(), 1e-9) / max(done, 1)
+    total = min(done + max(int(left_secs / step_secs), 1), self.max_steps)
     text = distributed.from_first(f"steps after {done}", str(total))
     self.total_steps = int(text)
 
@@ -236,11 +205,10 @@ class HostWait:
     self._result: Any = None  # an output of the last step
     self._ended_at_once = False  # when the last dispatch returned
     self._since = self._dispatched = self._waited = 0.0
-    self._dispatches = 0
 
   def dispatch(self, step: Callable, *args: object) -> tuple[TrainState, Terms]:
     """Calls `step(*args)`, which returns `(state, terms)`, and measures."""
-    began, self._dispatches = self._now(), self._dispatches + 1
+    began = self._now()
     if self._result is None:
       self._since = began
     elif self._result.is_ready():
@@ -255,11 +223,13 @@ class HostWait:
   def pop_fields(self) -> dict[str, float]:
     """Returns `host_wait` (0 to 1) since the last call, if there is any."""
     now = self._now()
-    passed, waited = now - self._since, self._waited
-    if self._dispatches < 2 or passed <= 0:
+    passed = now - self._since
+    if self._result is None or passed <= 0:
       return {}
-    self._since, self._waited = now, 0.0
-    return {"host_wait": min(waited / passed, 1.0)}
+    share = min(self._waited / passed, 1.0)
+    self._since = now
+    self._waited = 0.0
+    return {"host_wait": share}
 
 
 def parse_profile(text: str, steps: int) -> tuple[int, int] | None:

@@ -8,6 +8,7 @@ values. Only headers of weights are read, and nothing is compiled or written.
 
 import dataclasses
 import functools
+import operator
 import pathlib
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -16,11 +17,10 @@ import numpy as np
 import optax
 
 from truenegs_jax.config import sections
-from truenegs_jax.config.keys import LARGEST
+from truenegs_jax.config.keys import LARGEST, flatten
 from truenegs_jax.config.losses import check_smoothing
 from truenegs_jax.config.sections import Data, Negatives, PretrainConfig
 from truenegs_jax.configs.common import REQUIRED
-from truenegs_jax.data.corpus.language import check_code
 from truenegs_jax.data.tokens import tokenizer as tokenizer_lib
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
 from truenegs_jax.data.tokens.words import read_words
@@ -61,7 +61,6 @@ class Run:
   config: PretrainConfig  # `resolve` has replaced "init"; see `require_words`
   tokenizer: Tokenizer
   weights: find.Weights = find.Weights("")  # of `config.init`
-  vocabulary: str = ""  # origin of the size of the vocabulary
   attention: Implementation = XLA
 
   @functools.cached_property
@@ -206,11 +205,10 @@ def resolve(
     needs_weights = find.is_local(config.init)
   if needs_weights:
     weights.for_roles(ROLES[config.objective])  # before the vocabulary
-  tokenizer, vocabulary = find_tokenizer(
+  tokenizer = find_tokenizer(
     config.data, download=needs_weights and not config.dry_run
   )
-  config = require_words(config, tokenizer)
-  run = Run(config, tokenizer, weights, vocabulary)
+  run = Run(require_words(config, tokenizer), tokenizer, weights)
   network = next(iter(run.model.roles.values()))
   if config.data.layout == "electra" and network.type_vocab_size < 2:
     raise InputError(
@@ -255,78 +253,67 @@ def replace_init(
         f"init={config.init!r} is ignored. This run resumes from its"
         f" checkpoint; it was started from {start}."
       )
-  needs_sizes = config.model.variant == sections.FROM_WEIGHTS
-  needs_vocab = config.data.vocab == sections.FROM_WEIGHTS
+  own = _list_open_keys(config)
+  known = _read_known_keys(config, weights, own, saved)
+  for name, value in own.items():
+    new = known.get(name) or value
+    if value and value not in (new, sections.FROM_WEIGHTS):
+      weights.report(
+        f"{name}={value} is ignored. With model.variant=init it is that of the"
+        f" weights, {new}."
+      )
+    changes[name] = new
+  return config.replace(changes)
+
+
+def _list_open_keys(config: PretrainConfig) -> dict[str, Any]:
+  """Returns the keys that `init` decides, with their values in the config."""
+  names = []
+  if config.model.variant == sections.FROM_WEIGHTS:
+    names += [f"model.{name}" for name in sections.SIZES]
+    names += [f"generator.{name}" for name in sections.GENERATOR_SIZES]
+  if config.data.vocab == sections.FROM_WEIGHTS:
+    names.append("data.vocab")
   if config.model.backbone == "modern":
-    changes |= _find_thetas(config, weights, saved)
-  if not (needs_sizes or needs_vocab):
-    return config.replace(changes)
+    thetas = (f"model.{name}" for name in hf_config.THETAS)
+    names += [x for x in thetas if not operator.attrgetter(x)(config)]
+  return {name: operator.attrgetter(name)(config) for name in names}
+
+
+def _read_known_keys(
+  config: PretrainConfig,
+  weights: find.Weights,
+  own: Mapping[str, Any],
+  saved: Mapping[str, Any] | None,
+) -> dict[str, Any]:
+  """Returns the keys of the checkpoint's config, or else of the weights."""
   if saved is not None:
-    vocab = saved["data"]["vocab"]
-    sizes = {name: saved["model"][name] for name in sections.SIZES}
-    generator_sizes = {
-      name: saved["generator"][name] for name in sections.GENERATOR_SIZES
-    }
-  elif config.init in ("", REQUIRED):
+    return flatten(saved)
+  needs_weights = sections.FROM_WEIGHTS in (
+    config.model.variant,
+    config.data.vocab,
+  )
+  has_weights = config.init not in ("", REQUIRED)
+  if needs_weights and not has_weights:
     raise InputError(
       "init: model.variant=init and data.vocab=init take their values from the"
       " weights that the run starts from. Set --config.init=FOLDER."
     )
-  else:
-    networks = weights.for_roles(ROLES[config.objective])
-    kept = next(iter(networks.values()))
-    generator = networks.get("generator")
-    vocab = str(kept.vocabulary)
-    sizes = kept.sizes
-    generator_sizes = generator.generator_sizes if generator else {}
-    if needs_vocab:
-      _ = kept.tokenizer  # raises if there is none
-  if needs_sizes:
-    changes |= _replace_sizes(config.model, "model", sizes, weights.report)
-    changes |= _replace_sizes(
-      config.generator, "generator", generator_sizes, weights.report
-    )
-  if needs_vocab:
-    changes["data.vocab"] = vocab
-  return config.replace(changes)
-
-
-def _replace_sizes(
-  section: sections.Model | sections.Generator,
-  name: str,
-  sizes: Mapping[str, int],
-  report: Callable[[str], object],
-) -> dict[str, int]:
-  """Returns keys with the sizes of weights; reports those that were others."""
-  changes = {}
-  for key, size in sizes.items():
-    own = getattr(section, key)
-    if own and size and own != size:
-      report(
-        f"{name}.{key}={own} is ignored. With model.variant=init it is that of"
-        f" the weights, {size}."
-      )
-    changes[f"{name}.{key}"] = size or own
-  return changes
-
-
-def _find_thetas(
-  config: PretrainConfig, weights: find.Weights, saved: Mapping[str, Any] | None
-) -> dict[str, float]:
-  """Returns keys that are 0 with the values of weights or checkpoint."""
   needs_download = config.dry_run and not find.is_local(config.init)
-  if saved is not None:
-    known = saved["model"]
-  elif config.init in ("", REQUIRED) or needs_download:
+  if not needs_weights and (not own or not has_weights or needs_download):
     return {}
-  else:
-    networks = weights.for_roles(ROLES[config.objective])
-    known = next(iter(networks.values())).thetas
-  return {
-    f"model.{name}": known.get(name, 0.0)
-    for name in hf_config.THETAS
-    if not getattr(config.model, name)
-  }
+  networks = weights.for_roles(ROLES[config.objective])
+  kept = next(iter(networks.values()))
+  known: dict[str, Any] = {}
+  for name, value in (kept.sizes | kept.thetas).items():
+    known[f"model.{name}"] = value
+  if "data.vocab" in own:
+    _ = kept.tokenizer  # raises if there is none
+    known["data.vocab"] = str(kept.vocabulary)
+  if generator := networks.get("generator"):
+    for name, size in generator.generator_sizes.items():
+      known[f"generator.{name}"] = size
+  return known
 
 
 def find_branch(branch: str) -> tuple[pathlib.Path, int | None]:
@@ -335,27 +322,23 @@ def find_branch(branch: str) -> tuple[pathlib.Path, int | None]:
   return files.parse_run_path(path) or (path, None)
 
 
-def find_tokenizer(
-  data: Data, *, download: bool = False
-) -> tuple[Tokenizer, str]:
-  """Returns the tokenizer of `data.vocab`, and the origin of its size.
+def find_tokenizer(data: Data, *, download: bool = False) -> Tokenizer:
+  """Returns the tokenizer of `data.vocab`.
 
-  Without a file that is here, or may be downloaded, it is a placeholder.
+  Without a file that is here, or may be downloaded, it is a placeholder of
+  `data.vocab_size` tokens.
   """
   path = open_path("data.vocab", data.vocab)
   file = path if path.is_file() else tokenizer_lib.find_file(path)
   if data.vocab != "train" and (file or download):
-    location = str(file or data.vocab)
-    tokenizer = tokenizer_lib.build_tokenizer(data, location)
-    return tokenizer, f"the size of '{location}'"
+    return tokenizer_lib.build_tokenizer(data, str(file or data.vocab))
   specials = tokenizer_lib.SPECIALS
   words = (f"word{i}" for i in range(data.vocab_size - len(specials)))
-  tokenizer = tokenizer_lib.make_tokenizer(
+  return tokenizer_lib.make_tokenizer(
     [*specials, *words],
     lowercase=data.lowercase,
     strip_accents=tokenizer_lib.ACCENTS[data.accents],
   )
-  return tokenizer, "the size in data.vocab_size"
 
 
 def check(config: PretrainConfig) -> None:
@@ -383,7 +366,6 @@ def check(config: PretrainConfig) -> None:
       f"optim.warmup_steps and optim.decay_steps are {spans:,} together, but"
       f" steps={c.steps:,}. Lower --config.optim.decay_steps=NUMBER."
     )
-  check_code(c.data.language)
   _check_negatives(config)
   metrics.check_writers(c.log.writers)
   speed.parse_profile(c.log.profile, c.steps)
@@ -459,28 +441,24 @@ def build_table_request(negatives: Negatives, data: Data) -> TableRequest:
 
 def describe_objective(config: PretrainConfig) -> str:
   """Describes the objective of a config in words."""
-  n, temperature = config.negatives, config.generator.temperature
+  n = config.negatives
+  temperature = config.generator.temperature
   sources = resolve_auto(n.sources, config.data.language)
-  terms = [{"electra": "ELECTRA", "mlm": "BERT"}[config.objective]]
-  if n.hard_correction:
-    terms.append(f"hard correction by {sources} ({n.prediction})")
-  elif n.needs_table:
-    terms.append(f"synonyms of {sources}")
-  if n.soft_weight:
-    terms.append(f"soft regularization ({n.soft}) x {n.soft_weight:g}")
-  if n.sentence_weight:
-    terms.append(f"sentence regularization x {n.sentence_weight:g}")
-  if n.smoothing:
-    terms.append(
-      f"smoothing over synonyms ({n.smoothing_by}) x {n.smoothing:g}"
-    )
-  if temperature != n.temperature:
-    terms.append(f"sampled at temperature {temperature:g}")
-  terms += [
-    f"{name} {value}"
-    for name, key in Negatives.list_keys().items()
-    if name not in DESCRIBED and (value := getattr(n, name)) != key.default
-  ]
-  recipe = " + ".join(terms) if len(terms) > 1 else f"plain {terms[0]}"
+  parts = {
+    f"hard correction by {sources} ({n.prediction})": n.hard_correction,
+    f"synonyms of {sources}": n.needs_table and not n.hard_correction,
+    f"soft regularization ({n.soft}) x {n.soft_weight:g}": n.soft_weight,
+    f"sentence regularization x {n.sentence_weight:g}": n.sentence_weight,
+    f"smoothing over synonyms ({n.smoothing_by}) x {n.smoothing:g}": (
+      n.smoothing
+    ),
+    f"sampled at temperature {temperature:g}": temperature != n.temperature,
+  }
+  for name, key in Negatives.list_keys().items():
+    value = getattr(n, name)
+    parts[f"{name} {value}"] = name not in DESCRIBED and value != key.default
+  name = {"electra": "ELECTRA", "mlm": "BERT"}[config.objective]
+  terms = [part for part, is_used in parts.items() if is_used]
+  recipe = " + ".join([name, *terms]) if terms else f"plain {name}"
   masked = f"{config.masking.prob:.0%} masked ({config.masking.style})"
   return f"{recipe}; {masked}"
