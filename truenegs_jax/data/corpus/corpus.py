@@ -65,9 +65,20 @@ class Part:
   num_expected: int = 0  # records that it should have; 0 if unknown
 
   def read_all(self, state: ReadState) -> Iterator[str]:
-    """Yields the documents of all units, at least one."""
-    texts = (self.read(state, unit) for unit in range(self.num_units))
-    return refuse_empty(itertools.chain.from_iterable(texts), self.name)
+    """Returns the documents of all units, at least one."""
+    units = (self.read(state, unit) for unit in range(self.num_units))
+    texts = itertools.chain.from_iterable(units)
+    for first in texts:
+      return itertools.chain([first], texts)
+    raise self.empty_error()
+
+  def empty_error(self) -> DataError:
+    """Returns the error of a part without documents."""
+    return DataError(
+      f"{self.name!r} has no text: it is empty, or its lines are blank or"
+      " shorter than min_chars. Add text, or remove this part from"
+      " data.sources."
+    )
 
   def check_records(self, number: int | None) -> None:
     """Raises DataError if fewer records are known than expected."""
@@ -206,25 +217,24 @@ class Corpus:
     self, index: int, read_counts: ReadCounts, sizes: Sizes | None
   ) -> Iterator[tuple[Document, Cursor]]:
     """Reads a part forever; yields also the place of the next document."""
-    part, cursor = self.parts[index], read_counts.cursors[index]
+    part = self.parts[index]
+    cursor = read_counts.cursors[index]
     state = self._new_state(read_counts)
-
-    def read_pass() -> Iterator[tuple[Document, Cursor]]:
+    while True:
       is_counted = not sizes and cursor == Cursor()
-      yield from self._read_pass(index, cursor, state, sizes)
+      held = None  # one behind, because the last document ends the pass
+      for document, cursor in self._read_pass(index, cursor, state, sizes):
+        if held:
+          yield held
+        held = document, cursor
+      if not held:
+        raise part.empty_error()
       if is_counted:
         part.check_records(state.num_records)
         read_counts.num_records[index] = state.num_records
-
-    while True:
-      documents = refuse_empty(read_pass(), part.name)
-      # One ahead, because the last document decides where the pass ends.
-      pairs = itertools.pairwise(itertools.chain(documents, [None]))
-      for (document, cursor), following in pairs:
-        if not following:
-          repeat = cursor.repeat + 1
-          cursor = cursor._replace(repeat=repeat, unit=0, skipped=0, number=0)
-        yield document, cursor
+      repeat = cursor.repeat + 1
+      cursor = cursor._replace(repeat=repeat, unit=0, skipped=0, number=0)
+      yield held[0], cursor
       state = self._new_state()  # later passes do not count repairs again
 
   def _read_pass(
@@ -240,11 +250,18 @@ class Corpus:
         texts = ((t, num_bytes(t), len(t)) for t in part.read(state, unit))
       rest = itertools.islice(texts, cursor.skipped, None)
       for text, size, num_chars in rest:
-        repeat, _, skipped, number, num_documents, total = cursor
-        cursor = Cursor(
-          repeat, unit, skipped + 1, number + 1, num_documents + 1, total + size
+        document = Document(
+          text, index, cursor.number, cursor.repeat, num_chars
         )
-        yield Document(text, index, number, repeat, num_chars), cursor
+        cursor = Cursor(
+          cursor.repeat,
+          unit,
+          cursor.skipped + 1,
+          cursor.number + 1,
+          cursor.num_documents + 1,
+          cursor.num_bytes + size,
+        )
+        yield document, cursor
 
   def _fraction_read(
     self, cursors: list[Cursor], unfinished: list[int]
@@ -262,15 +279,3 @@ class Corpus:
   def _new_state(self, read_counts: ReadCounts | None = None) -> ReadState:
     repairs = read_counts.repairs if read_counts else Counts()
     return ReadState(self.errors, repairs, REPLACE_HINT)
-
-
-def refuse_empty(items: Iterator[Any], name: str) -> Iterator[Any]:
-  """Yields the items of a part, at least one."""
-  first = next(items, None)
-  if first is None:
-    raise DataError(
-      f"{name!r} has no text: it is empty, or its lines are blank or shorter"
-      " than min_chars. Add text, or remove this part from data.sources."
-    )
-  yield first
-  yield from items

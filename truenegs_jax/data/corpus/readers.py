@@ -142,6 +142,15 @@ def cut_of_long_line(data: bytes, state: ReadState) -> int:
   return cut
 
 
+def cut_line(line: bytes, state: ReadState) -> Iterator[bytes]:
+  """Yields the pieces of a line."""
+  while len(line) > MAX_LINE_BYTES:
+    cut = cut_of_long_line(line, state)
+    yield line[:cut]
+    line = line[cut:]
+  yield line
+
+
 def _unify_line_ends(blocks: Iterable[bytes]) -> Iterator[bytes]:
   held = b""  # a CR, which an LF may follow
   for block in blocks:
