@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from truenegs_jax.data.corpus.documents import num_bytes
+from truenegs_jax.data.corpus.documents import drop_short_lines, join, num_bytes
 from truenegs_jax.data.corpus.readers import Counts, ReadState
 from truenegs_jax.runtime.errors import DataError
 
@@ -52,21 +52,39 @@ class Part:
   name: str  # its file, folder, glob, source or data set
   # Yields the documents of a unit, which can be read without those before it.
   read: Callable[[ReadState, int], Iterator[str]]
-  # Returns as JSON what determines the documents, as of now.
+  # Returns as JSON what determines these documents, as of now.
   identity: Callable[[], dict[str, Any]]
   num_bytes: int | None  # of its text, about; None if unknown
   num_units: int = 1  # the units, one after another, are the part
   is_local: bool = True  # reading needs no hub
   paths: tuple[str, ...] = ()  # absolute paths of its files, if any
-  # Returns how many records it has; None if that is unknown until it is read.
+  # Returns how many documents `read` yields; None if it is not known yet.
   num_records: Callable[[], int | None] = lambda: None
   # On the hub: name -> bytes.
   files: Mapping[str, int] = dataclasses.field(default_factory=dict)
-  num_expected: int = 0  # records that it should have; 0 if unknown
+  num_expected: int = 0  # documents that `read` should yield; 0 if unknown
+  min_chars: int = 0  # least size of a line
+  join_chars: int = 0  # least size of joined documents; 0 to join none
+
+  def read_unit(self, state: ReadState, unit: int) -> Iterator[str]:
+    """Reads the documents of a unit as they are trained on."""
+    texts = self._count_records(state, unit)
+    if self.min_chars:
+      texts = drop_short_lines(texts, state, min_chars=self.min_chars)
+    if self.join_chars:
+      texts = join(texts, state, num_chars=self.join_chars)
+    return texts
+
+  def _count_records(self, state: ReadState, unit: int) -> Iterator[str]:
+    for text in self.read(state, unit):
+      if not state.num_records:  # a data set is prepared by now
+        self.check_records(self.num_records())
+      state.num_records += 1
+      yield text
 
   def read_all(self, state: ReadState) -> Iterator[str]:
     """Returns the documents of all units, at least one."""
-    units = (self.read(state, unit) for unit in range(self.num_units))
+    units = (self.read_unit(state, unit) for unit in range(self.num_units))
     texts = itertools.chain.from_iterable(units)
     for first in texts:
       return itertools.chain([first], texts)
@@ -178,7 +196,7 @@ class Corpus:
   def count(self, unit: Unit) -> tuple[np.ndarray, ReadState]:
     """Returns the sizes of the documents of a unit, [D, 2], and all counts."""
     state = self._new_state()
-    texts = self.parts[unit[0]].read(state, unit[1])
+    texts = self.parts[unit[0]].read_unit(state, unit[1])
     sizes = [(num_bytes(text), len(text)) for text in texts]
     return np.array(sizes, np.uint32).reshape(-1, 2), state
 
@@ -194,6 +212,10 @@ class Corpus:
     identities = []
     for part, share in itertools.zip_longest(self.parts, self.shares):
       identity = part.identity()
+      if part.min_chars:
+        identity["min_chars"] = part.min_chars
+      if part.join_chars:
+        identity["join"] = part.join_chars
       if self.errors != "strict":
         identity["errors"] = self.errors
       if share is not None:
@@ -222,19 +244,21 @@ class Corpus:
     state = self._new_state(read_counts)
     while True:
       is_counted = not sizes and cursor == Cursor()
-      held = None  # one behind, because the last document ends the pass
-      for document, cursor in self._read_pass(index, cursor, state, sizes):
+      # One behind, because the last document ends the pass.
+      held: tuple[Document, Cursor] | None = None
+      for following in self._read_pass(index, cursor, state, sizes):
         if held:
           yield held
-        held = document, cursor
+        held = following
       if not held:
         raise part.empty_error()
+      document, cursor = held
       if is_counted:
         part.check_records(state.num_records)
         read_counts.num_records[index] = state.num_records
       repeat = cursor.repeat + 1
       cursor = cursor._replace(repeat=repeat, unit=0, skipped=0, number=0)
-      yield held[0], cursor
+      yield document, cursor
       state = self._new_state()  # later passes do not count repairs again
 
   def _read_pass(
@@ -247,7 +271,7 @@ class Corpus:
       if sizes:
         texts = (("", *size) for size in sizes[index, unit].tolist())
       else:
-        texts = ((t, num_bytes(t), len(t)) for t in part.read(state, unit))
+        texts = ((t, num_bytes(t), len(t)) for t in part.read_unit(state, unit))
       rest = itertools.islice(texts, cursor.skipped, None)
       for text, size, num_chars in rest:
         document = Document(

@@ -87,7 +87,8 @@ def check_language(
   """Refuses a text mostly in another language; warns where it is unsure."""
   related = next((x for x in RELATED if language in x), frozenset({language}))
   total = sum(lengths.values())
-  if not language or sum(map(lengths.get, related & {*lengths})) >= total / 2:
+  declared = sum(n for code, n in lengths.items() if code in related)
+  if not language or declared >= total / 2:
     return
   if related.isdisjoint(_load_detector().labels):
     say(f"warning: data.language={language!r} cannot be detected.")

@@ -199,16 +199,15 @@ def read_csv_rows(
   """Yields the fields of each row (RFC 4180), `state` being at its start."""
   rows = csv.reader(read_lines(file, state), delimiter=delimiter, strict=True)
   start = 1
-
-  def read_row() -> list[str] | None:
-    before = csv.field_size_limit(MAX_RECORD_BYTES)  # of the process
-    try:
-      return next(rows, None)
-    finally:
-      csv.field_size_limit(before)
-
   try:
-    while (row := read_row()) is not None:
+    while True:
+      before = csv.field_size_limit(MAX_RECORD_BYTES)  # of the process
+      try:
+        row = next(rows, None)
+      finally:
+        csv.field_size_limit(before)
+      if row is None:
+        return
       state.number = start
       start = rows.line_num + 1
       yield row
