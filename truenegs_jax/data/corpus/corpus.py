@@ -77,8 +77,8 @@ class Part:
 
   def _count_records(self, state: ReadState, unit: int) -> Iterator[str]:
     for text in self.read(state, unit):
-      if not state.num_records:  # a data set is prepared by now
-        self.check_records(self.num_records())
+      if self.num_expected and not state.num_records:
+        self.check_records(self.num_records())  # a data set is prepared by now
       state.num_records += 1
       yield text
 

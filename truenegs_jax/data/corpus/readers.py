@@ -7,6 +7,7 @@ SUFFIXES.
 
 import codecs
 import collections
+import contextlib
 import csv
 import dataclasses
 import functools
@@ -245,22 +246,14 @@ def read_csv(file: File, state: ReadState, *, column: str) -> Iterator[str]:
       )
 
 
-def read_parquet(
-  file: File, state: ReadState, *, column: str
-) -> Iterator[str | None]:
-  """Yields the text column of a Parquet file; holds a part of a row group."""
+@contextlib.contextmanager
+def _open_parquet(file: File, state: ReadState) -> Iterator[Any]:
+  """Opens a Parquet file; what fails in the body is a DataError, too."""
   from pyarrow import parquet
 
   try:
     with files.open_file(file) as raw:
-      table = parquet.ParquetFile(raw, pre_buffer=False, buffer_size=2**20)
-      check_column(table.schema_arrow, column, file.path)
-      size = _batch_size(table.metadata, column, file.path)
-      yield from read_batches(
-        table.iter_batches(size, columns=[column], use_threads=False),
-        state,
-        column=column,
-      )
+      yield parquet.ParquetFile(raw, pre_buffer=False, buffer_size=2**20)
   except TrueNegsError:
     raise
   # Arrow raises half a dozen types, and damage leads to yet others.
@@ -269,6 +262,23 @@ def read_parquet(
       f"{state.location()}: not a Parquet file, or compressed, damaged or cut"
       f" off ({type(error).__name__}: {error}). Unpack it or download it again."
     ) from error
+
+
+def read_parquet(
+  file: File, state: ReadState, *, column: str
+) -> Iterator[str | None]:
+  """Yields the text column of a Parquet file; holds a part of a row group."""
+  with _open_parquet(file, state) as table:
+    check_column(table.schema_arrow, column, file.path)
+    size = _batch_size(table.metadata, column, file.path)
+    batches = table.iter_batches(size, columns=[column], use_threads=False)
+    yield from read_batches(batches, state, column=column)
+
+
+def count_parquet(file: File) -> int:
+  """Returns the number of records, which the end of the file has."""
+  with _open_parquet(file, ReadState(where=file.path)) as table:
+    return int(table.metadata.num_rows)
 
 
 def _batch_size(metadata: Any, column: str, where: str) -> int:

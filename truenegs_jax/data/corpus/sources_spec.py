@@ -7,6 +7,7 @@ A part is a file, a folder or a glob, also by URL; "wordnet"; or hf:NAME for the
 """
 
 import dataclasses
+import functools
 import os
 import re
 from collections.abc import Iterator
@@ -194,7 +195,8 @@ def _open_part(
     min_chars=part_spec.min_chars,
     join_chars=part_spec.chars,
   )
-  part.check_records(part.num_records())
+  if part.num_expected:
+    part.check_records(part.num_records())
   return part
 
 
@@ -264,11 +266,12 @@ def _open_files(part_spec: PartSpec) -> Part:
   if not any(file.compression or file.suffix == ".parquet" for file in files):
     size = sum(file.size for file in files)
   units = _split_into_units([file.size for file in files])
-  count = None
-  if part_spec.records and {*names} == {"parquet"} and not is_url(where):
-    from pyarrow import parquet  # takes a quarter of a second
 
-    count = sum(parquet.read_metadata(file.path).num_rows for file in files)
+  @functools.cache
+  def num_records() -> int | None:
+    if {*names} != {"parquet"} or is_url(where):
+      return None
+    return sum(map(readers.count_parquet, files))
 
   def read_file(number: int, state: ReadState) -> Iterator[str]:
     file, name = files[number], names[number]
@@ -298,7 +301,7 @@ def _open_files(part_spec: PartSpec) -> Part:
   is_local = not is_url(where)
   paths = tuple(os.path.abspath(f.path) if is_local else f.path for f in files)
   return Part(
-    where, read, identity, size, len(units), is_local, paths, lambda: count
+    where, read, identity, size, len(units), is_local, paths, num_records
   )
 
 
