@@ -220,6 +220,18 @@ def test_repeats_of_a_part_do_not_count_repairs_again(tmp_path):
   assert read_counts.repairs == {readers.NOT_UTF8: 1, readers.NUL: 1}
 
 
+def test_records_are_counted_only_in_whole_passes(tmp_path):
+  write_documents(tmp_path, "a.txt", [10] * 3)
+  corpus = open_corpus(f"{tmp_path}/a.txt records=3", expect="")
+  read_counts = ReadCounts()
+  documents = corpus.read(read_counts)
+  next(documents)
+  start = [*read_counts.cursors]
+  rest = ReadCounts()
+  assert list(corpus.read(rest, start=start)) == list(documents)
+  assert read_counts.num_records == [3] and rest.num_records == [None]
+
+
 # Identity.
 
 

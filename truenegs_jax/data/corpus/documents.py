@@ -25,7 +25,7 @@ Texts = Iterable[str]
 
 def from_lines(groups: Texts, rule: str, state: ReadState) -> Iterator[str]:
   """Forms the documents of a text, which is given as groups of lines."""
-  lines = itertools.chain.from_iterable(
+  lines: Iterator[str] = itertools.chain.from_iterable(
     group.removesuffix("\n").split("\n") for group in groups
   )
   if rule != "block":

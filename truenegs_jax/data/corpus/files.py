@@ -210,8 +210,8 @@ def _decompress(raw: io.RawIOBase, compression: str, size: int) -> Blocks:
 def _read_streams(raw: io.RawIOBase, compression: str, size: int) -> Blocks:
   """Decompresses all streams of a file.
 
-  The files of `bz2` and `lzma` ignore damage after the first stream; pyarrow
-  fails at an empty bz2 stream.
+  The files of `bz2` and `lzma`, and so fsspec and `datasets`, end without an
+  error at damage after the first stream; pyarrow fails at an empty bz2 stream.
   """
   data = raw.read(size)
   while data:
