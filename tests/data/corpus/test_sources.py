@@ -98,7 +98,7 @@ def test_documents_do_not_depend_on_runs_of_lines(monkeypatch, rule, limit):
 @pytest.mark.parametrize("suffix", FORMATTERS)
 def test_long_documents_are_cut_at_line_ends(tmp_path, suffix):
   line = "x" * 99_999
-  text = "\n".join([line] * 25)
+  text = "x" + "\n".join([line] * 25)  # the first ten lines are 1 MB
   name = f"t{suffix}"
   texts = texts_of(tmp_path, FORMATTERS[suffix]([text, "é" * 3]), name)
   assert [d.count("\n") + 1 for d in texts] == [10, 10, 5, 1]

@@ -92,6 +92,14 @@ def test_parts_with_too_few_records_are_refused(tmp_path):
       assert make(f"{source}{join} records=101") == rows
 
 
+def test_a_damaged_file_is_refused_before_its_records_are_counted(tmp_path):
+  write_parquet(tmp_path)
+  path = tmp_path / "0001.parquet"
+  path.write_bytes(path.read_bytes()[:-9])
+  with pytest.raises(DataError, match="0001.parquet: not a Parquet file"):
+    prepare(f"{tmp_path} records=100")
+
+
 @pytest.mark.parametrize("records", ["0", "-1", "many"])
 def test_numbers_of_records_are_positive(tmp_path, records):
   path = tmp_path / "a.txt"

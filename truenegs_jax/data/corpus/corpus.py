@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from truenegs_jax.data.corpus.documents import num_bytes
+from truenegs_jax.data.corpus.documents import drop_short_lines, join, num_bytes
 from truenegs_jax.data.corpus.readers import Counts, ReadState
 from truenegs_jax.runtime.errors import DataError
 
@@ -52,22 +52,51 @@ class Part:
   name: str  # its file, folder, glob, source or data set
   # Yields the documents of a unit, which can be read without those before it.
   read: Callable[[ReadState, int], Iterator[str]]
-  # Returns as JSON what determines the documents, as of now.
+  # Returns as JSON what determines these documents, as of now.
   identity: Callable[[], dict[str, Any]]
   num_bytes: int | None  # of its text, about; None if unknown
   num_units: int = 1  # the units, one after another, are the part
   is_local: bool = True  # reading needs no hub
   paths: tuple[str, ...] = ()  # absolute paths of its files, if any
-  # Returns how many records it has; None if that is unknown until it is read.
+  # Returns how many documents `read` yields; None if it is not known yet.
   num_records: Callable[[], int | None] = lambda: None
   # On the hub: name -> bytes.
   files: Mapping[str, int] = dataclasses.field(default_factory=dict)
-  num_expected: int = 0  # records that it should have; 0 if unknown
+  num_expected: int = 0  # documents that `read` should yield; 0 if unknown
+  min_chars: int = 0  # least size of a line
+  join_chars: int = 0  # least size of joined documents; 0 to join none
+
+  def read_unit(self, state: ReadState, unit: int) -> Iterator[str]:
+    """Reads the documents of a unit as they are trained on."""
+    texts = self._count_records(state, unit)
+    if self.min_chars:
+      texts = drop_short_lines(texts, state, min_chars=self.min_chars)
+    if self.join_chars:
+      texts = join(texts, state, num_chars=self.join_chars)
+    return texts
+
+  def _count_records(self, state: ReadState, unit: int) -> Iterator[str]:
+    for text in self.read(state, unit):
+      if self.num_expected and not state.num_records:
+        self.check_records(self.num_records())  # a data set is prepared by now
+      state.num_records += 1
+      yield text
 
   def read_all(self, state: ReadState) -> Iterator[str]:
-    """Yields the documents of all units, at least one."""
-    texts = (self.read(state, unit) for unit in range(self.num_units))
-    return refuse_empty(itertools.chain.from_iterable(texts), self.name)
+    """Returns the documents of all units, at least one."""
+    units = (self.read_unit(state, unit) for unit in range(self.num_units))
+    texts = itertools.chain.from_iterable(units)
+    for first in texts:
+      return itertools.chain([first], texts)
+    raise self.empty_error()
+
+  def empty_error(self) -> DataError:
+    """Returns the error of a part without documents."""
+    return DataError(
+      f"{self.name!r} has no text: it is empty, or its lines are blank or"
+      " shorter than min_chars. Add text, or remove this part from"
+      " data.sources."
+    )
 
   def check_records(self, number: int | None) -> None:
     """Raises DataError if fewer records are known than expected."""
@@ -167,7 +196,7 @@ class Corpus:
   def count(self, unit: Unit) -> tuple[np.ndarray, ReadState]:
     """Returns the sizes of the documents of a unit, [D, 2], and all counts."""
     state = self._new_state()
-    texts = self.parts[unit[0]].read(state, unit[1])
+    texts = self.parts[unit[0]].read_unit(state, unit[1])
     sizes = [(num_bytes(text), len(text)) for text in texts]
     return np.array(sizes, np.uint32).reshape(-1, 2), state
 
@@ -183,6 +212,10 @@ class Corpus:
     identities = []
     for part, share in itertools.zip_longest(self.parts, self.shares):
       identity = part.identity()
+      if part.min_chars:
+        identity["min_chars"] = part.min_chars
+      if part.join_chars:
+        identity["join"] = part.join_chars
       if self.errors != "strict":
         identity["errors"] = self.errors
       if share is not None:
@@ -206,25 +239,26 @@ class Corpus:
     self, index: int, read_counts: ReadCounts, sizes: Sizes | None
   ) -> Iterator[tuple[Document, Cursor]]:
     """Reads a part forever; yields also the place of the next document."""
-    part, cursor = self.parts[index], read_counts.cursors[index]
+    part = self.parts[index]
+    cursor = read_counts.cursors[index]
     state = self._new_state(read_counts)
-
-    def read_pass() -> Iterator[tuple[Document, Cursor]]:
+    while True:
       is_counted = not sizes and cursor == Cursor()
-      yield from self._read_pass(index, cursor, state, sizes)
+      # One behind, because the last document ends the pass.
+      held: tuple[Document, Cursor] | None = None
+      for following in self._read_pass(index, cursor, state, sizes):
+        if held:
+          yield held
+        held = following
+      if not held:
+        raise part.empty_error()
+      document, cursor = held
       if is_counted:
         part.check_records(state.num_records)
         read_counts.num_records[index] = state.num_records
-
-    while True:
-      documents = refuse_empty(read_pass(), part.name)
-      # One ahead, because the last document decides where the pass ends.
-      pairs = itertools.pairwise(itertools.chain(documents, [None]))
-      for (document, cursor), following in pairs:
-        if not following:
-          repeat = cursor.repeat + 1
-          cursor = cursor._replace(repeat=repeat, unit=0, skipped=0, number=0)
-        yield document, cursor
+      repeat = cursor.repeat + 1
+      cursor = cursor._replace(repeat=repeat, unit=0, skipped=0, number=0)
+      yield document, cursor
       state = self._new_state()  # later passes do not count repairs again
 
   def _read_pass(
@@ -237,14 +271,21 @@ class Corpus:
       if sizes:
         texts = (("", *size) for size in sizes[index, unit].tolist())
       else:
-        texts = ((t, num_bytes(t), len(t)) for t in part.read(state, unit))
+        texts = ((t, num_bytes(t), len(t)) for t in part.read_unit(state, unit))
       rest = itertools.islice(texts, cursor.skipped, None)
       for text, size, num_chars in rest:
-        repeat, _, skipped, number, num_documents, total = cursor
-        cursor = Cursor(
-          repeat, unit, skipped + 1, number + 1, num_documents + 1, total + size
+        document = Document(
+          text, index, cursor.number, cursor.repeat, num_chars
         )
-        yield Document(text, index, number, repeat, num_chars), cursor
+        cursor = Cursor(
+          cursor.repeat,
+          unit,
+          cursor.skipped + 1,
+          cursor.number + 1,
+          cursor.num_documents + 1,
+          cursor.num_bytes + size,
+        )
+        yield document, cursor
 
   def _fraction_read(
     self, cursors: list[Cursor], unfinished: list[int]
@@ -262,15 +303,3 @@ class Corpus:
   def _new_state(self, read_counts: ReadCounts | None = None) -> ReadState:
     repairs = read_counts.repairs if read_counts else Counts()
     return ReadState(self.errors, repairs, REPLACE_HINT)
-
-
-def refuse_empty(items: Iterator[Any], name: str) -> Iterator[Any]:
-  """Yields the items of a part, at least one."""
-  first = next(items, None)
-  if first is None:
-    raise DataError(
-      f"{name!r} has no text: it is empty, or its lines are blank or shorter"
-      " than min_chars. Add text, or remove this part from data.sources."
-    )
-  yield first
-  yield from items

@@ -8,6 +8,8 @@ The option `document=` of a part sets the rule:
 * "join": consecutive records, in plain text blocks, are one document.
 """
 
+import itertools
+import math
 import re
 from collections.abc import Iterable, Iterator
 
@@ -17,32 +19,20 @@ from truenegs_jax.runtime.errors import DataError
 
 RULES = ("block", "record", "file")
 JOIN = "join"  # of the documents of a format's default rule
-BLANK_LINES = re.compile(r"\n(?:[^\S\n]*+\n)++")
 SURROGATES = re.compile("[\ud800-\udfff]")
 Texts = Iterable[str]
 
 
 def from_lines(groups: Texts, rule: str, state: ReadState) -> Iterator[str]:
   """Forms the documents of a text, which is given as groups of lines."""
+  lines: Iterator[str] = itertools.chain.from_iterable(
+    group.removesuffix("\n").split("\n") for group in groups
+  )
+  if rule != "block":
+    lines = (line for line in lines if line and not line.isspace())
   if rule == "record":
-    for group in groups:
-      yield from (line for line in group.split("\n") if line.strip())
-    return
-  if rule == "file":
-    groups = (BLANK_LINES.sub("\n", "\n" + group)[1:] for group in groups)
-  unfinished, size = [""], 0  # text of the document whose end is not reached
-  for group in groups:
-    first, *others = BLANK_LINES.split("\n" + group)
-    unfinished.append(first[1:])
-    for text in others:
-      yield from _cut("".join(unfinished).removesuffix("\n"), state)
-      unfinished = [text]
-    size = num_bytes(others[-1]) if others else size + num_bytes(first)
-    if size > readers.MAX_DOCUMENT_BYTES:
-      *complete, rest = _cut("".join(unfinished), state)
-      yield from complete
-      unfinished, size = [rest], num_bytes(rest)
-  yield from _cut("".join(unfinished).removesuffix("\n"), state)
+    return lines
+  return join(lines, state)
 
 
 def from_records(
@@ -59,29 +49,37 @@ def from_records(
     return
   for text in texts:
     if "\n" in text:
-      text = BLANK_LINES.sub("\n", f"\n{text}\n")[1:-1]
-    yield from _cut(text, state)
+      yield from from_lines([text], "file", state)
+    else:
+      yield text
 
 
-def join(texts: Texts, state: ReadState, *, num_chars: int) -> Iterator[str]:
-  """Joins consecutive documents until they have at least `num_chars`.
+def join(
+  texts: Texts, state: ReadState, *, num_chars: float = math.inf
+) -> Iterator[str]:
+  """Joins texts up to each blank one, or until they have `num_chars`.
 
-  A joined document also ends before it would exceed 1 MB, which is counted.
+  A document also ends before it would exceed 1 MB, which is counted.
   """
   joined: list[str] = []
-  chars, size = 0, 0
-  for text in texts:
-    text_size = num_bytes(text) + 1  # with the line end
+  chars = 0
+  size = 0  # in bytes, with the line ends
+  for text in itertools.chain(texts, [""]):
+    is_blank = not text or text.isspace()
+    is_complete = is_blank or chars >= num_chars
+    text_size = num_bytes(text) + 1
     is_long = size + text_size > readers.MAX_DOCUMENT_BYTES + 1
-    if joined and (chars >= num_chars or is_long):
-      if chars < num_chars:
+    if joined and (is_complete or is_long):
+      if not is_complete:
         state.repairs[readers.LONG_DOCUMENTS] += 1
       yield "\n".join(joined)
-      joined, chars, size = [], 0, 0
-    joined.append(text)
-    chars, size = chars + len(text), size + text_size
-  if joined:
-    yield "\n".join(joined)
+      joined = []
+      chars = 0
+      size = 0
+    if not is_blank:
+      joined.append(text)
+      chars += len(text)
+      size += text_size
 
 
 def drop_short_lines(
@@ -100,24 +98,6 @@ def drop_short_lines(
 def num_bytes(text: str) -> int:
   """Returns the size of a text in UTF-8."""
   return len(text) if text.isascii() else len(text.encode())
-
-
-def _cut(text: str, state: ReadState) -> list[str]:
-  """Cuts a text at line ends into documents as long as 1 MB allows."""
-  limit = readers.MAX_DOCUMENT_BYTES
-  if len(text) * 4 <= limit or num_bytes(text) <= limit:
-    return [text] if text else []
-  data, start, documents = text.encode(), 0, []
-  while len(data) - start > limit:
-    end = data.rfind(b"\n", start, start + limit + 1)
-    if end < start:  # repairs made a line longer
-      end = data.find(b"\n", start + limit)
-    if not start <= end < len(data) - 1:
-      break
-    documents.append(data[start:end].decode())
-    state.repairs[readers.LONG_DOCUMENTS] += 1
-    start = end + 1
-  return [*documents, data[start:].decode()]
 
 
 def _clean(value: object, state: ReadState) -> str:
@@ -148,12 +128,7 @@ def _clean(value: object, state: ReadState) -> str:
     state.repairs[readers.BLANK_DOCUMENTS] += 1
     return ""
   if len(value) * 4 > readers.MAX_LINE_BYTES:
-    lines = []
-    for line in value.encode().split(b"\n"):
-      while len(line) > readers.MAX_LINE_BYTES:
-        cut = readers.cut_of_long_line(line, state)
-        lines.append(line[:cut].decode())
-        line = line[cut:]
-      lines.append(line.decode())
-    value = "\n".join(lines)
+    lines = value.encode().split(b"\n")
+    pieces = (readers.cut_line(line, state) for line in lines)
+    value = b"\n".join(itertools.chain.from_iterable(pieces)).decode()
   return value

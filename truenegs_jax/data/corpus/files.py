@@ -24,8 +24,6 @@ from truenegs_jax.runtime import errors
 
 COMPRESSIONS = (".bz2", ".gz", ".xz", ".zst")
 BLOCK_BYTES = 2**19  # read at once: few calls, little memory
-HEAD_BYTES = 4096
-MAX_HEADS = 100  # files of a part whose first bytes count for its identity
 REQUEST_BYTES = 2**22  # of a URL's text that is held in memory
 Blocks = Iterator[bytes]
 CHECKSUMS = ("ETag", "md5Hash", "etag", "blob_id")  # keys, by file system
@@ -59,16 +57,17 @@ def find_files(where: str, *, suffixes: Collection[str]) -> list[File]:
 
   if is_url(where):
     return _find_urls(where, is_text)
+  path = os.path.expanduser(where)
   try:
-    path = os.path.expanduser(where)
-    is_folder = os.path.isdir(path)
-    paths = _walk(path, is_text) if is_folder else _glob(pathlib.Path(path))
-    if is_folder and not paths:
+    if not os.path.isdir(path):
+      paths = _glob(pathlib.Path(path))
+    elif not (paths := _walk(path, is_text)):
       raise errors.DataError(
         f"Folder '{path}' holds no text file ({' '.join(sorted(suffixes))},"
         " also compressed). Use a glob for files with other names."
       )
-    return [*map(stat_file, sorted(paths, key=lambda x: x.split(os.sep)))]
+    paths.sort(key=lambda x: x.split(os.sep))
+    return [stat_file(path) for path in paths]
   except (OSError, ValueError) as error:  # "\0"
     raise errors.DataError(f"{where!r} cannot be read ({error}).") from error
 
@@ -95,19 +94,11 @@ def stat_file(path: str | pathlib.Path) -> File:
 
 
 def files_identity(files: list[File]) -> list[list[object]]:
-  """Returns as JSON the names, sizes and times of files and their first bytes.
+  """Returns as JSON the names, sizes and times, of URLs checksums, of files.
 
   Folders may move, so they do not count. Hashes would read the whole corpus.
   """
-  identity: list[list[object]] = [
-    [os.path.basename(file.path), file.size, file.version] for file in files
-  ]
-  # Some unpacking tools set time 0. URLs have a checksum instead.
-  for entry, file in zip(identity[:MAX_HEADS], files, strict=False):
-    if not is_url(file.path):
-      with open_file(file) as raw:
-        entry.append(zlib.crc32(raw.read(HEAD_BYTES) or b""))
-  return identity
+  return [[os.path.basename(x.path), x.size, x.version] for x in files]
 
 
 def size_of_url(url: str) -> int:
@@ -219,8 +210,8 @@ def _decompress(raw: io.RawIOBase, compression: str, size: int) -> Blocks:
 def _read_streams(raw: io.RawIOBase, compression: str, size: int) -> Blocks:
   """Decompresses all streams of a file.
 
-  The files of `bz2` and `lzma` ignore damage after the first stream; pyarrow
-  fails at an empty bz2 stream.
+  The files of `bz2` and `lzma`, and so fsspec and `datasets`, end without an
+  error at damage after the first stream; pyarrow fails at an empty bz2 stream.
   """
   data = raw.read(size)
   while data:

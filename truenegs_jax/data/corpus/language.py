@@ -5,17 +5,16 @@ py3langid (Lui and Baldwin, 2012) detects the language of excerpts.
 
 import collections
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from truenegs_jax.data.corpus.corpus import Corpus
 from truenegs_jax.runtime.errors import InputError
 
-SAMPLE_CHARACTERS = 100_000  # of all excerpts together
+SAMPLE_CHARACTERS = 100_000  # of all excerpts together, of 10 times the text
 EXCERPT_CHARACTERS = 500  # at most
 # Shorter texts are joined. In a mixture the language with more accents wins.
 MIN_EXCERPT_CHARACTERS = 100
-MAX_EXCERPTS_OF_TEXT = 50  # if there are many texts
 MIN_CHARACTERS = 60_000  # some 10,000 words; less text is not refused
 MIN_CONFIDENCE = 0.5  # less in artificial text
 NO_LANGUAGE = ("zxx", "und")  # numbers; below MIN_CONFIDENCE
@@ -41,43 +40,40 @@ def check_code(language: str) -> None:
     )
 
 
-def sample_corpus(corpus: Corpus) -> Iterator[str]:
-  """Yields excerpts from the beginning of each part of a corpus."""
-  for texts in corpus.read_parts():
-    yield from cut_excerpts(texts, SAMPLE_CHARACTERS // len(corpus.parts))
+def sample_corpus(corpus: Corpus) -> list[str]:
+  """Returns excerpts from the beginning of each part of a corpus."""
+  share = SAMPLE_CHARACTERS // len(corpus.parts)
+  return [
+    excerpt
+    for texts in corpus.read_parts()
+    for excerpt in cut_excerpts(texts, share)
+  ]
 
 
 def cut_excerpts(
   texts: Iterable[str], num_characters: int = SAMPLE_CHARACTERS
-) -> Iterator[str]:
-  """Yields excerpts of texts, spread over long ones, until they suffice.
-
-  At first they are few of each text, to see many. If the texts end too early,
-  more of them follow.
-  """
-  joined, others = "", list[str]()
+) -> list[str]:
+  """Returns excerpts that are spread over the beginning of some texts."""
+  excerpts = []
+  joined = ""
+  size = 0
   for text in texts:
     joined += f"{text}\n"
     if len(joined) < MIN_EXCERPT_CHARACTERS:
       continue
     starts = range(0, len(joined), EXCERPT_CHARACTERS)
-    excerpts = [joined[i : i + EXCERPT_CHARACTERS] for i in starts]
-    step = -(-len(excerpts) // MAX_EXCERPTS_OF_TEXT)
-    for excerpt in excerpts[::step]:
-      num_characters -= len(excerpt)
-      yield excerpt
-    if num_characters <= 0:
-      return
-    others += (x for i, x in enumerate(excerpts) if i % step)
+    excerpts += [joined[i : i + EXCERPT_CHARACTERS] for i in starts]
+    size += len(joined)
     joined = ""
-  yield joined
-  step = max(1, len(others) * EXCERPT_CHARACTERS // num_characters)
-  yield from others[::step]
+    if size >= 10 * num_characters:
+      break
+  return [*excerpts, joined][:: max(1, size // num_characters)]
 
 
 def measure_languages(excerpts: Iterable[str]) -> dict[str, int]:
   """Returns the characters by language; text without one does not count."""
-  detector, lengths = _load_detector(), collections.Counter[str]()
+  detector = _load_detector()
+  lengths = collections.Counter[str]()
   for excerpt in excerpts:
     code, _ = detector.classify(excerpt)
     if code not in NO_LANGUAGE:
@@ -90,16 +86,14 @@ def check_language(
 ) -> None:
   """Refuses a text mostly in another language; warns where it is unsure."""
   related = next((x for x in RELATED if language in x), frozenset({language}))
-  counts = collections.Counter[str]()
-  for code, length in lengths.items():
-    counts[language if code in related else code] += length
-  total = counts.total()
-  if not language or counts[language] >= total / 2:
+  total = sum(lengths.values())
+  declared = sum(n for code, n in lengths.items() if code in related)
+  if not language or declared >= total / 2:
     return
   if related.isdisjoint(_load_detector().labels):
     say(f"warning: data.language={language!r} cannot be detected.")
     return
-  common = counts.most_common(4)
+  common = collections.Counter(lengths).most_common(4)
   shares = ", ".join(f"{n / total:.0%} {code}" for code, n in common)
   problem = (
     f"data.language={language!r}, but the text of data.sources looks like"

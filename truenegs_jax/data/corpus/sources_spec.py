@@ -7,6 +7,7 @@ A part is a file, a folder or a glob, also by URL; "wordnet"; or hf:NAME for the
 """
 
 import dataclasses
+import functools
 import os
 import re
 from collections.abc import Iterator
@@ -188,32 +189,15 @@ def _open_part(
       " which the hub's converter cut off. Use the original files or another"
       " revision, or accept it with --config.data.expect=any."
     )
-  part = dataclasses.replace(part, num_expected=part_spec.records)
-  part.check_records(part.num_records())
-  least, join_chars = part_spec.min_chars, part_spec.chars
-
-  def identity() -> dict[str, Any]:
-    result = part.identity() | ({"min_chars": least} if least else {})
-    return result | ({"join": [join_chars, ""]} if join_chars else {})
-
-  def read(state: ReadState, unit: int) -> Iterator[str]:
-    texts = _count_records(part, state, unit)
-    if least:
-      texts = documents.drop_short_lines(texts, state, min_chars=least)
-    if join_chars:
-      texts = documents.join(texts, state, num_chars=join_chars)
-    return texts
-
-  return dataclasses.replace(part, read=read, identity=identity)
-
-
-def _count_records(part: Part, state: ReadState, unit: int) -> Iterator[str]:
-  """Yields and counts the documents of a unit before they are joined."""
-  for text in part.read(state, unit):
-    if not state.num_records:  # a data set is prepared by now
-      part.check_records(part.num_records())
-    state.num_records += 1
-    yield text
+  part = dataclasses.replace(
+    part,
+    num_expected=part_spec.records,
+    min_chars=part_spec.min_chars,
+    join_chars=part_spec.chars,
+  )
+  if part.num_expected:
+    part.check_records(part.num_records())
+  return part
 
 
 def _open_wordnet(
@@ -251,18 +235,10 @@ def _open_dataset(part_spec: PartSpec, expect: str) -> Part:
   dataset = hub_datasets.open_dataset(
     hub_datasets.DatasetSpec(name, **options, keep_commit=expect != ANY)
   )
-
-  def identity() -> dict[str, Any]:
-    return {"source": "hf", **dataset.identity(), "document": rule}
-
-  def read(state: ReadState, unit: int) -> Iterator[str]:
-    del unit  # there is one
-    return documents.from_records(dataset.read(state), rule, state)
-
   return Part(
     part_spec.where,
-    read,
-    identity,
+    lambda state, _: documents.from_records(dataset.read(state), rule, state),
+    lambda: {"source": "hf", **dataset.identity(), "document": rule},
     dataset.size,
     is_local=hub_datasets.is_folder(name),
     paths=dataset.paths,
@@ -290,11 +266,12 @@ def _open_files(part_spec: PartSpec) -> Part:
   if not any(file.compression or file.suffix == ".parquet" for file in files):
     size = sum(file.size for file in files)
   units = _split_into_units([file.size for file in files])
-  count = None
-  if part_spec.records and {*names} == {"parquet"} and not is_url(where):
-    from pyarrow import parquet  # takes a quarter of a second
 
-    count = sum(parquet.read_metadata(file.path).num_rows for file in files)
+  @functools.cache
+  def num_records() -> int | None:
+    if {*names} != {"parquet"} or is_url(where):
+      return None
+    return sum(map(readers.count_parquet, files))
 
   def read_file(number: int, state: ReadState) -> Iterator[str]:
     file, name = files[number], names[number]
@@ -324,7 +301,7 @@ def _open_files(part_spec: PartSpec) -> Part:
   is_local = not is_url(where)
   paths = tuple(os.path.abspath(f.path) if is_local else f.path for f in files)
   return Part(
-    where, read, identity, size, len(units), is_local, paths, lambda: count
+    where, read, identity, size, len(units), is_local, paths, num_records
   )
 
 
