@@ -59,8 +59,7 @@ def served(cached, tmp_path, monkeypatch):
 
 
 def is_readable():
-  with reader.session() as session:
-    return "home" in reader.find_lemma_names("house", session)
+  return "home" in reader.find_lemma_names("house", reader.open_wordnet())
 
 
 def test_wordnet_is_downloaded_once(served, cached, monkeypatch, capsys):
@@ -84,9 +83,24 @@ def test_a_good_wordnet_on_nltks_path_is_enough(cached, tmp_path, mode):
   nltk.data.path.append(str(tmp_path / "own"))
   wordnet.fetch()
   assert is_readable() and not cached.exists()
+
+
+def test_a_damaged_wordnet_of_the_user_is_left_alone(
+  served, cached, tmp_path, monkeypatch
+):
+  """The good one of the cache is read instead, as a folder or a zip file."""
+  import nltk
+
+  own = write_wordnet(tmp_path / "own" / "corpora" / "wordnet")
   (own / "data.noun").write_text("")
-  with pytest.raises(DataError, match=f"'{own}' is damaged.*remove it"):
-    wordnet.fetch()
+  (tmp_path / "zip" / "corpora").mkdir(parents=True)
+  (tmp_path / "zip" / "corpora" / "wordnet.zip").write_bytes(b"PK cut off")
+  path = [str(tmp_path / "own"), str(tmp_path / "zip")]
+  monkeypatch.setattr(nltk.data, "path", path)
+  with pytest.raises(DataError, match=f"Repair or remove '{own}'.*zip'"):
+    reader.open_wordnet()
+  wordnet.fetch()
+  assert is_readable() and not (own / "data.noun").read_text()
 
 
 def test_a_damaged_wordnet_in_the_cache_is_replaced(served, cached):

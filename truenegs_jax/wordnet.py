@@ -13,7 +13,6 @@ if __name__ == "__main__":
   errors.start_command()  # before the imports that take time
 
 import io
-import pathlib
 
 from truenegs_jax.config import flags as flags_lib
 from truenegs_jax.runtime import cache, files
@@ -22,24 +21,20 @@ from truenegs_jax.synonyms import wordnet
 
 
 def fetch() -> None:
-  """Downloads WordNet into the cache, unless a good one is found."""
-  target = cache.folder().resolve() / "nltk_data"
+  """Downloads WordNet into the cache, unless a good one is found.
+
+  A damaged one in the cache is replaced. One of the user's is left alone: that
+  of the cache is read instead.
+  """
   try:
-    wordnet.close_wordnet(wordnet.open_wordnet())
+    wordnet.open_wordnet()
     return
-  except InputError:
-    pass  # there is none
-  except DataError:
-    if not wordnet.find_wordnet().startswith(f"{target}/"):
-      raise  # the damaged one is of the user
-  print(f"Downloading WordNet to '{target}'", flush=True)
-  _download(target)
-
-
-def _download(target: pathlib.Path) -> None:
-  """Replaces a WordNet in the cache by that of NLTK's server."""
+  except (InputError, DataError):
+    pass  # there is none, or none that can be read
   from nltk.downloader import Downloader
 
+  target = cache.folder().resolve() / "nltk_data"
+  print(f"Downloading WordNet to '{target}'", flush=True)
   with files.disk_errors(target):
     (target / "corpora").mkdir(parents=True, exist_ok=True)
     (target / "corpora" / "wordnet.zip").unlink(missing_ok=True)
@@ -52,7 +47,7 @@ def _download(target: pathlib.Path) -> None:
       raise_on_error=True,
       print_error_to=io.StringIO(),  # the error is raised, too
     )
-    wordnet.close_wordnet(wordnet.open_wordnet(str(target)))
+    wordnet.open_wordnet(str(target))
   except (OSError, ValueError, DataError) as e:
     reason = errors.printable(e)
     raise UnavailableError(

@@ -81,10 +81,8 @@ def make_all(folder):
   """Yields every transformation, by the names of NAMES."""
   write_wordnet(folder / "wordnet")
   annotator = Annotator("test", annotate)
-  with (
-    wordnet.session(str(folder)) as reader,
-    mock.patch.object(wordnet, "open_wordnet", lambda *_: reader),
-  ):
+  reader = wordnet.open_wordnet(str(folder))
+  with mock.patch.object(wordnet, "open_wordnet", lambda *_: reader):
     yield {
       "typos": word_changes.make_typos(),
       "swap_synonyms": word_changes.make_swap(annotator, str(folder)),

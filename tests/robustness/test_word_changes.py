@@ -9,7 +9,7 @@ from support.mini_wordnet import write_wordnet
 from truenegs_jax.robustness import word_changes as lib
 from truenegs_jax.robustness.annotate import Annotator, Sentence, Token
 from truenegs_jax.robustness.transformation import Refused
-from truenegs_jax.synonyms.wordnet import session
+from truenegs_jax.synonyms.wordnet import open_wordnet
 from truenegs_jax.tasks.task import Example, Question
 
 
@@ -56,8 +56,8 @@ def make_satellite(folder):
 )
 def test_synonyms_are_textflints(tmp_path, token, tag, synonyms):
   make_satellite(write_wordnet(tmp_path / "wordnet"))
-  with session(str(tmp_path)) as reader:
-    assert lib.textflint_synonyms(reader)(token, tag) == synonyms
+  reader = open_wordnet(str(tmp_path))
+  assert lib.textflint_synonyms(reader)(token, tag) == synonyms
 
 
 @pytest.mark.parametrize(

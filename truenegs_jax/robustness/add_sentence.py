@@ -153,7 +153,6 @@ class AddSentence:
       synsets = self.reader.synsets(text, "n" if tag == "NN" else "a")[:1]
       lemmas = [lemma for synset in synsets for lemma in synset.lemmas()]
       names = [x.name() for lemma in lemmas for x in lemma.antonyms()]
-      wordnet.close_wordnet(self.reader)  # until the next word
       yield from (name for name in names if "_" not in name)
     near = self._near_words(text.lower())
     if tag in ("CD", "NNP", "NNPS"):
@@ -189,7 +188,6 @@ def make_add_sentence(
 ) -> Transformation:
   """Makes the transformation; `neighbours` is a file of word vectors or ""."""
   reader = wordnet.open_wordnet(wordnet_dir)
-  wordnet.close_wordnet(reader)
   near: dict[str, list[str]] = {}
   if neighbours:
     words = {

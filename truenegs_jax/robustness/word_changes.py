@@ -41,8 +41,8 @@ Edit = tuple[int, int, str]  # a span and the text that replaces it
 
 def make_swap(annotator: Annotator, wordnet_dir: str = "") -> Transformation:
   """Makes the swap of synonyms; "" searches for the folder of WordNet."""
-  with wordnet.session(wordnet_dir) as reader:
-    source = f"WordNet {reader.get_version() or '(unknown version)'}"
+  reader = wordnet.open_wordnet(wordnet_dir)
+  source = f"WordNet {reader.get_version() or '(unknown version)'}"
   return swap_synonyms(annotator, textflint_synonyms(reader), source)
 
 
@@ -82,7 +82,6 @@ def textflint_synonyms(reader: WordNetReader) -> Synonyms:
     names = wordnet.find_lemma_names(
       token, reader, pos=pos or wordnet.PARTS_OF_SPEECH, satellites=not pos
     )
-    wordnet.close_wordnet(reader)  # until the next token
     return tuple(name for name in names if name != token and "_" not in name)
 
   return find
