@@ -347,36 +347,28 @@ def rank_neighbours(
   These are at most `top` with a cosine of at least `threshold`. Cosines are
   rounded to nine decimals, so that the order of summation, which differs
   between machines, has no effect. Of equal cosines the earlier vector is
-  nearer. Vectors are float32 and finite, none of them zero, squares in range.
-  At most `cells` cosines, but at least G, are in memory.
+  nearer. Vectors are finite, none of them zero, squares in range. At most
+  `cells` cosines, but at least G, are in memory.
   """
-  size, dim = vectors_GxD.shape
-  top = min(top, size - 1)
-  norms_G = np.sqrt(
-    np.einsum("gd,gd->g", vectors_GxD, vectors_GxD, dtype=np.float64)
-  )
-  scales_G = (1 / norms_G).astype(np.float32)
-  # Twice the largest error of a float32 cosine: a cosine and the minimum that
-  # it is compared with may both be wrong.
-  slack = (dim + 8) * np.finfo(np.float32).eps
+  vectors_GxD = vectors_GxD.astype(np.float64)
+  norms_G = np.linalg.norm(vectors_GxD, axis=1)
+  size = len(norms_G)
+  kth = size - min(top, size - 1)  # in ascending order, of the `top` nearest
   step = max(1, cells // size)
   for start in range(0, size, step):
     rows = slice(start, min(start + step, size))
-    cosines_TxG = vectors_GxD[rows] * scales_G[rows, None] @ vectors_GxD.T
-    cosines_TxG *= scales_G[None, :]
-    rows_T = np.arange(len(cosines_TxG))
-    cosines_TxG[rows_T, start + rows_T] = -np.inf
-    kth = size - max(top, 1)
-    min_T = np.partition(cosines_TxG, kth, axis=1)[:, kth]
-    min_T = np.maximum(min_T, threshold) - slack
-    for t, min_cosine in enumerate(min_T):
-      near_J = np.flatnonzero(cosines_TxG[t] >= min_cosine)
-      vector_D = vectors_GxD[start + t].astype(np.float64)
-      cosines_J = vectors_GxD[near_J].astype(np.float64) @ vector_D
-      cosines_J /= norms_G[near_J] * norms_G[start + t]
-      cosines_J = np.rint(cosines_J * STEPS) / STEPS
-      order_J = np.lexsort((near_J, -cosines_J))[:top]
-      yield near_J[order_J][cosines_J[order_J] >= threshold]
+    cosines_TxG = vectors_GxD[rows] @ vectors_GxD.T
+    cosines_TxG *= STEPS / norms_G
+    cosines_TxG /= norms_G[rows, None]
+    np.rint(cosines_TxG, out=cosines_TxG)
+    cosines_TxG /= STEPS
+    for t, cosines_G in enumerate(cosines_TxG, start):
+      cosines_G[t] = -np.inf
+      least = threshold
+      if kth < size:
+        least = max(threshold, np.partition(cosines_G, kth)[kth])
+      near_J = np.flatnonzero(cosines_G >= least)
+      yield near_J[np.argsort(-cosines_G[near_J], kind="stable")[:top]]
 
 
 def read_vectors(
