@@ -33,6 +33,7 @@ class Downloader:
     assert package == "wordnet" and options["raise_on_error"]
     if not self.content:
       raise ValueError("Error loading wordnet: no server")
+    os.makedirs(f"{download_dir}/corpora", exist_ok=True)
     with open(f"{download_dir}/corpora/wordnet.zip", "wb") as file:
       file.write(self.content)
 
@@ -103,11 +104,15 @@ def test_a_damaged_wordnet_of_the_user_is_left_alone(
   assert is_readable() and not (own / "data.noun").read_text()
 
 
-def test_a_damaged_wordnet_in_the_cache_is_replaced(served, cached):
+@pytest.mark.parametrize("name", ["wordnet/data.noun", "wordnet.zip"])
+def test_a_damaged_wordnet_in_the_cache_is_downloaded_again(
+  served, cached, name
+):
   write_wordnet(cached / "wordnet")
-  (cached / "wordnet" / "data.noun").write_text("")
+  (cached / "wordnet" / "data.noun").unlink()
+  (cached / name).write_text("")
   wordnet.fetch()
-  assert is_readable() and not (cached / "wordnet").exists()
+  assert is_readable()
 
 
 def test_a_damaged_download_is_refused(cached, monkeypatch):

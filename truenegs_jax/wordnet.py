@@ -15,7 +15,7 @@ if __name__ == "__main__":
 import io
 
 from truenegs_jax.config import flags as flags_lib
-from truenegs_jax.runtime import cache, files
+from truenegs_jax.runtime import cache
 from truenegs_jax.runtime.errors import DataError, InputError, UnavailableError
 from truenegs_jax.synonyms import wordnet
 
@@ -23,8 +23,7 @@ from truenegs_jax.synonyms import wordnet
 def fetch() -> None:
   """Downloads WordNet into the cache, unless a good one is found.
 
-  A damaged one in the cache is replaced. One of the user's is left alone: that
-  of the cache is read instead.
+  Damaged ones elsewhere are left alone: the first good one is read.
   """
   try:
     wordnet.open_wordnet()
@@ -35,14 +34,11 @@ def fetch() -> None:
 
   target = cache.folder().resolve() / "nltk_data"
   print(f"Downloading WordNet to '{target}'", flush=True)
-  with files.disk_errors(target):
-    (target / "corpora").mkdir(parents=True, exist_ok=True)
-    (target / "corpora" / "wordnet.zip").unlink(missing_ok=True)
-  files.remove_folder(target / "corpora" / "wordnet")
-  try:  # it compares sizes and checksums
+  try:  # it makes folders, and compares sizes and checksums
     Downloader().download(
       "wordnet",
       download_dir=str(target),
+      force=True,  # also where a file is there, which cannot be read
       quiet=True,
       raise_on_error=True,
       print_error_to=io.StringIO(),  # the error is raised, too
