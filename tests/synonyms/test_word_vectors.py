@@ -252,7 +252,7 @@ def test_a_header_with_another_count_is_a_warning(write, capsys):
 def test_words_that_are_not_utf8_are_skipped_and_counted(write, capsys):
   cut = b"k\xc3 1 2\n" + LINES.encode() + b"\xe9t\xe9 1 2\n"
   assert read(write(cut)) == list_pairs(NEIGHBOURS)
-  assert "2 lines are not UTF-8 and are left out" in capsys.readouterr().err
+  assert "lines that are not UTF-8 are left out: 2." in capsys.readouterr().err
 
 
 def test_neighbours_by_glove_for_berts_vocabulary(real_data):

@@ -231,8 +231,8 @@ def filled_lines(file: File) -> Lines:
       yield number, line
   if num_bad:
     _warn(
-      f"{file.path}: {num_bad:,} lines are not UTF-8 and are left out. If they"
-      " are many, convert the file, such as with `iconv -t UTF-8`."
+      f"{file.path}: lines that are not UTF-8 are left out: {num_bad:,}. If"
+      " they are many, convert the file, such as with `iconv -t UTF-8`."
     )
 
 
