@@ -33,6 +33,7 @@ class Downloader:
     assert package == "wordnet" and options["raise_on_error"]
     if not self.content:
       raise ValueError("Error loading wordnet: no server")
+    os.makedirs(f"{download_dir}/corpora", exist_ok=True)
     with open(f"{download_dir}/corpora/wordnet.zip", "wb") as file:
       file.write(self.content)
 
@@ -59,8 +60,7 @@ def served(cached, tmp_path, monkeypatch):
 
 
 def is_readable():
-  with reader.session() as session:
-    return "home" in reader.find_lemma_names("house", session)
+  return "home" in reader.find_lemma_names("house", reader.open_wordnet())
 
 
 def test_wordnet_is_downloaded_once(served, cached, monkeypatch, capsys):
@@ -84,16 +84,35 @@ def test_a_good_wordnet_on_nltks_path_is_enough(cached, tmp_path, mode):
   nltk.data.path.append(str(tmp_path / "own"))
   wordnet.fetch()
   assert is_readable() and not cached.exists()
+
+
+def test_a_damaged_wordnet_of_the_user_is_left_alone(
+  served, cached, tmp_path, monkeypatch
+):
+  """The good one of the cache is read instead, as a folder or a zip file."""
+  import nltk
+
+  own = write_wordnet(tmp_path / "own" / "corpora" / "wordnet")
   (own / "data.noun").write_text("")
-  with pytest.raises(DataError, match=f"'{own}' is damaged.*remove it"):
-    wordnet.fetch()
-
-
-def test_a_damaged_wordnet_in_the_cache_is_replaced(served, cached):
-  write_wordnet(cached / "wordnet")
-  (cached / "wordnet" / "data.noun").write_text("")
+  (tmp_path / "zip" / "corpora").mkdir(parents=True)
+  (tmp_path / "zip" / "corpora" / "wordnet.zip").write_bytes(b"PK cut off")
+  path = [str(tmp_path / "own"), str(tmp_path / "zip")]
+  monkeypatch.setattr(nltk.data, "path", path)
+  with pytest.raises(DataError, match=f"Repair or remove '{own}'.*zip'"):
+    reader.open_wordnet()
   wordnet.fetch()
-  assert is_readable() and not (cached / "wordnet").exists()
+  assert is_readable() and not (own / "data.noun").read_text()
+
+
+@pytest.mark.parametrize("name", ["wordnet/data.noun", "wordnet.zip"])
+def test_a_damaged_wordnet_in_the_cache_is_downloaded_again(
+  served, cached, name
+):
+  write_wordnet(cached / "wordnet")
+  (cached / "wordnet" / "data.noun").unlink()
+  (cached / name).write_text("")
+  wordnet.fetch()
+  assert is_readable()
 
 
 def test_a_damaged_download_is_refused(cached, monkeypatch):

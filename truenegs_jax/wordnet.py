@@ -13,46 +13,37 @@ if __name__ == "__main__":
   errors.start_command()  # before the imports that take time
 
 import io
-import pathlib
 
 from truenegs_jax.config import flags as flags_lib
-from truenegs_jax.runtime import cache, files
+from truenegs_jax.runtime import cache
 from truenegs_jax.runtime.errors import DataError, InputError, UnavailableError
 from truenegs_jax.synonyms import wordnet
 
 
 def fetch() -> None:
-  """Downloads WordNet into the cache, unless a good one is found."""
-  target = cache.folder().resolve() / "nltk_data"
+  """Downloads WordNet into the cache, unless a good one is found.
+
+  Damaged ones elsewhere are left alone: the first good one is read.
+  """
   try:
-    wordnet.close_wordnet(wordnet.open_wordnet())
+    wordnet.open_wordnet()
     return
-  except InputError:
-    pass  # there is none
-  except DataError:
-    if not wordnet.find_wordnet().startswith(f"{target}/"):
-      raise  # the damaged one is of the user
-  print(f"Downloading WordNet to '{target}'", flush=True)
-  _download(target)
-
-
-def _download(target: pathlib.Path) -> None:
-  """Replaces a WordNet in the cache by that of NLTK's server."""
+  except (InputError, DataError):
+    pass  # there is none, or none that can be read
   from nltk.downloader import Downloader
 
-  with files.disk_errors(target):
-    (target / "corpora").mkdir(parents=True, exist_ok=True)
-    (target / "corpora" / "wordnet.zip").unlink(missing_ok=True)
-  files.remove_folder(target / "corpora" / "wordnet")
-  try:  # it compares sizes and checksums
+  target = cache.folder().resolve() / "nltk_data"
+  print(f"Downloading WordNet to '{target}'", flush=True)
+  try:  # it makes folders, and compares sizes and checksums
     Downloader().download(
       "wordnet",
       download_dir=str(target),
+      force=True,  # also where a file is there, which cannot be read
       quiet=True,
       raise_on_error=True,
       print_error_to=io.StringIO(),  # the error is raised, too
     )
-    wordnet.close_wordnet(wordnet.open_wordnet(str(target)))
+    wordnet.open_wordnet(str(target))
   except (OSError, ValueError, DataError) as e:
     reason = errors.printable(e)
     raise UnavailableError(

@@ -26,7 +26,6 @@ from truenegs_jax.data.tokens.tokenizer import SPECIALS, make_tokenizer
 from truenegs_jax.models import pretrain
 from truenegs_jax.objectives.slot_predictions import mask_and_predict
 from truenegs_jax.runtime.errors import DataError, InputError, NonFiniteError
-from truenegs_jax.synonyms import wordnet
 from truenegs_jax.synonyms.run_table import TableRequest
 from truenegs_jax.train import plan, start
 from truenegs_jax.weights import hf_folder
@@ -422,20 +421,6 @@ def test_a_step_that_its_run_deletes_is_skipped_and_lines_limited(
   assert _get_counts(at["rates"]) == _count_by_loops(folder, 20, few)
   assert at["step"] == 20
   assert "10' was deleted by its run. It is skipped." in printed
-
-
-def test_wordnets_files_are_closed_after_errors(folder, tmp_path, monkeypatch):
-  closed = []
-  monkeypatch.setattr(wordnet, "open_wordnet", lambda folder: "reader")
-  monkeypatch.setattr(wordnet, "close_wordnet", closed.append)
-
-  def read_lines(*args, reader, **kwargs):
-    raise DataError("damaged")
-
-  monkeypatch.setattr(predict_slots, "read_lines", read_lines)
-  with pytest.raises(DataError, match="damaged"):
-    _run(folder, tmp_path / "out", corrections__text="wordnet")
-  assert closed == ["reader"]
 
 
 def test_tables_are_of_the_language_of_the_run(tmp_path, monkeypatch):

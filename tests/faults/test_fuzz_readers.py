@@ -33,13 +33,12 @@ from support.mini_wordnet import write_wordnet
 from support.small_rows import TOKENIZER
 from support.texts import COMPRESSORS, FORMATTERS
 from truenegs_jax.configs import bert_base
-from truenegs_jax.data.corpus.files import stat_file
 from truenegs_jax.data.corpus.sources_spec import open_corpus
 from truenegs_jax.data.rows import rows_folder, steps
 from truenegs_jax.data.tokens.tokenizer import load_tokenizer
 from truenegs_jax.robustness import eval_set
 from truenegs_jax.runtime.errors import MAX_MESSAGE, TrueNegsError, printable
-from truenegs_jax.synonyms import lexicons, sources, wordnet
+from truenegs_jax.synonyms import sources
 from truenegs_jax.synonyms.run_table import TableRequest
 from truenegs_jax.synonyms.vocabulary import Vocabulary
 from truenegs_jax.tasks import records, squad
@@ -221,9 +220,7 @@ READERS = (
       functools.partial(to_zip, "stopwords/french"),
     ),
     "nltk/corpora/omw-1.4.zip": Reader(
-      lambda _: list(
-        lexicons.read_omw(stat_file(wordnet.find_omw("fr")), pos="nvar")
-      ),
+      lambda _: list(sources.omw(Vocabulary(WORDS), language="fr")),
       OMW.encode(),
       functools.partial(to_zip, "omw-1.4/fra/wn-data-fra.tab"),
     ),

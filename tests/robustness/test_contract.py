@@ -83,10 +83,8 @@ def make_all(folder):
   """Yields every transformation, by its name."""
   write_wordnet(folder / "wordnet")
   annotator = Annotator("test", annotate_text)
-  with (
-    wordnet.session(str(folder)) as reader,
-    mock.patch.object(annotate, "parse_question", parse),
-  ):
+  reader = wordnet.open_wordnet(str(folder))
+  with mock.patch.object(annotate, "parse_question", parse):
     yield {
       "swap_synonyms": swap.make_swap(annotator, reader),
       "add_sentence": add_sentence.make_add_sentence(

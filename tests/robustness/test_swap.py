@@ -9,7 +9,7 @@ from support.spacy_tokens import tag_words
 from truenegs_jax.robustness import swap as lib
 from truenegs_jax.robustness.annotate import Annotator
 from truenegs_jax.robustness.transformation import Refused
-from truenegs_jax.synonyms.wordnet import session
+from truenegs_jax.synonyms.wordnet import open_wordnet
 from truenegs_jax.tasks.task import Example, Question
 
 
@@ -54,8 +54,8 @@ def make_satellite(folder):
 )
 def test_synonyms_are_textflints(tmp_path, token, tag, synonyms):
   make_satellite(write_wordnet(tmp_path / "wordnet"))
-  with session(str(tmp_path)) as reader:
-    assert lib.textflint_synonyms(reader)(token, tag) == synonyms
+  reader = open_wordnet(str(tmp_path))
+  assert lib.textflint_synonyms(reader)(token, tag) == synonyms
 
 
 @pytest.mark.parametrize(
@@ -92,10 +92,10 @@ def test_one_text_of_a_pair_may_have_no_synonym():
 
 def test_results_name_the_source(tmp_path):
   write_wordnet(tmp_path / "wordnet")
-  with session(str(tmp_path)) as reader:
-    swap = lib.make_swap(ANNOTATOR, reader)
-    example = Example("k", "house", None, "x", "")
-    assert swap.apply(example, random.Random(0)).first in ("home", "firm")
+  reader = open_wordnet(str(tmp_path))
+  swap = lib.make_swap(ANNOTATOR, reader)
+  example = Example("k", "house", None, "x", "")
+  assert swap.apply(example, random.Random(0)).first in ("home", "firm")
   assert swap.name == "swap_synonyms" and swap.title == "SwapSynWordNet"
   source = "WordNet (unknown version)"
   assert swap.resources == {"annotations": "test", "synonyms": source}

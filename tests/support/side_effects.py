@@ -219,8 +219,8 @@ def open_others(folder):
   from truenegs_jax.synonyms import wordnet
 
   write_wordnet(folder / "corpora" / "wordnet")
-  with wordnet.session(str(folder)) as reader:
-    assert "home" in wordnet.find_lemma_names("house", reader)
+  reader = wordnet.open_wordnet(str(folder))
+  assert "home" in wordnet.find_lemma_names("house", reader)
   with contextlib.suppress(ImportError):  # an extra
     assert paths.open_path("folder", "gs://bucket/folder").system
 

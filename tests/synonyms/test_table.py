@@ -176,6 +176,18 @@ def test_invalid_vocabularies_and_ids_are_refused():
       build().synonym_ids(token_id)
 
 
+def test_synonyms_are_looked_up_by_words_of_every_tokenizer():
+  tokens = ["<s>", "Ġmain", "ĠMain", "main", "Ġchief", "ĠChief", "s"]
+  built = build([("main", "chief")], tokens)
+  assert built.synonyms("main") == built.synonyms("Main") == ["chief"]
+  assert built.synonyms("Ġmain") == ["Ġchief"]
+  assert built.synonyms("chief") == built.synonyms("<s>") == []
+  assert build().synonyms("house") == ["home"]
+  assert build().synonyms("##s") == []
+  with pytest.raises(InputError, match="has no 'House'. Pass one whole word"):
+    build().synonyms("House")
+
+
 # Saved tables.
 
 

@@ -257,19 +257,18 @@ def _read_text(m: Measurement, measured: MeasuredModel) -> predict_slots.Lines:
       f"corrections.length={length} is out of range. Set it from"
       f" {MIN_LENGTH} to {positions}, the positions of the model."
     )
-  opened: contextlib.AbstractContextManager = contextlib.nullcontext()
+  reader = None
   if "wordnet" in sources_spec.named_sources(o.text, key=predict_slots.TEXT):
-    opened = wordnet.session(data.wordnet_dir)
-  with opened as reader:
-    return predict_slots.read_lines(
-      o.text,
-      measured.saved.tokenizer,
-      length=length,
-      limit=o.sequences,
-      errors=data.errors,
-      stopping=data.stopping,
-      reader=reader,
-    )
+    reader = wordnet.open_wordnet(data.wordnet_dir)
+  return predict_slots.read_lines(
+    o.text,
+    measured.saved.tokenizer,
+    length=length,
+    limit=o.sequences,
+    errors=data.errors,
+    stopping=data.stopping,
+    reader=reader,
+  )
 
 
 def _build_table(

@@ -102,19 +102,19 @@ def make_sets(
   rows = rng.sample(range(size), min(c.robustness.rows or size, size))
   drawn = [examples[i] for i in sorted(rows)]
   sets = []
-  with wordnet.session(c.data.wordnet_dir) as reader:
-    for name in names:
-      if name == SWAP:
-        transformation = swap.make_swap(annotator, reader)
-      else:
-        transformation = add_sentence.make_add_sentence(
-          annotator, reader, examples, neighbours=c.robustness.neighbours
-        )
-      title = f"Changing texts, {transformation.title}"
-      with progress.counting(console, title, len(drawn)) as advance:
-        sets.append(
-          transform_all(drawn, transformation, seed=c.seed, advance=advance)
-        )
+  reader = wordnet.open_wordnet(c.data.wordnet_dir)
+  for name in names:
+    if name == SWAP:
+      transformation = swap.make_swap(annotator, reader)
+    else:
+      transformation = add_sentence.make_add_sentence(
+        annotator, reader, examples, neighbours=c.robustness.neighbours
+      )
+    title = f"Changing texts, {transformation.title}"
+    with progress.counting(console, title, len(drawn)) as advance:
+      sets.append(
+        transform_all(drawn, transformation, seed=c.seed, advance=advance)
+      )
   return sets
 
 

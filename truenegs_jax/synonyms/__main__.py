@@ -97,8 +97,8 @@ def _find_names(
   source = request.parsed[0]
   if source.name != "wordnet" or not words:
     return dict.fromkeys(words, ())
-  with wordnet.session(source.options["folder"]) as reader:
-    return {word: wordnet.find_lemma_names(word, reader) for word in words}
+  reader = wordnet.open_wordnet(source.options["folder"])
+  return {word: wordnet.find_lemma_names(word, reader) for word in words}
 
 
 def describe_table(table: SynonymTable) -> dict[str, str]:
@@ -125,8 +125,7 @@ def describe_words(
     forms = {words.fold(normalize(x)): x.replace("_", " ") for x in entries}
     forms.pop(token, None)
     if table:
-      ids = (j for i in words.ids.get(token, ()) for j in table.synonym_ids(i))
-      listed = [*dict.fromkeys(words.words[i] for i in ids)]
+      listed = table.synonyms(token) if token in words.ids else []
     else:
       listed = [x for x in forms if "_" not in x and token not in stop_words]
     others = [name for form, name in forms.items() if form not in listed]

@@ -135,30 +135,12 @@ class TableRequest:
 
   def load_stop_words(self) -> frozenset[str]:
     """Returns the words without lists, each also without its accents."""
-    path, language = self.stop_words, self.language
-    if not path and language == "en":
+    path = self.stop_words
+    if not path and self.language == "en":
       return STOP_WORDS
-    if not path and (self.keep_stop_words or not language):
+    if not path and (self.keep_stop_words or not self.language):
       return frozenset()
-    name = NLTK_FILES.get(language)
-    file = path or (wordnet.find_file("stopwords", name) if name else None)
-    if not file:
-      fix = (
-        "Run `python -m nltk.downloader stopwords`. Or set" if name else "Set"
-      )
-      raise InputError(
-        f"There are no stop words for data.language={language!r}. {fix}"
-        " --config.negatives.stop_words=FILE, with one word per line, or"
-        " --config.negatives.keep_stop_words=True to use none."
-      )
-    file = os.path.expanduser(file)
-    try:
-      text = pathlib.Path(file).read_text(encoding="utf-8-sig")
-    except (OSError, ValueError) as e:  # ValueError: not UTF-8, or "\0" in it
-      raise InputError(
-        f"negatives.stop_words={path!r} cannot be read ({e}). Pass a UTF-8 file"
-        " with one word per line."
-      ) from e
+    text = _read_file(path) if path else _read_nltk(self.language)
     words = frozenset(line.strip().lower() for line in text.splitlines()) - {""}
     if not words:
       raise InputError(
@@ -226,6 +208,32 @@ class TableRequest:
       for k, x in changes.items()
     )
     return Source(name, options, grammar.format_item(name, words))
+
+
+def _read_file(path: str) -> str:
+  """Reads a file of stop words."""
+  try:
+    return pathlib.Path(path).expanduser().read_text(encoding="utf-8-sig")
+  except (OSError, ValueError) as e:  # ValueError: not UTF-8, or "\0" in it
+    raise InputError(
+      f"negatives.stop_words={path!r} cannot be read ({e}). Pass a UTF-8 file"
+      " with one word per line."
+    ) from e
+
+
+def _read_nltk(language: str) -> str:
+  """Reads a language's stop words in NLTK's package."""
+  choices = (
+    "--config.negatives.stop_words=FILE, with one word per line, or"
+    " --config.negatives.keep_stop_words=True to use none."
+  )
+  name = NLTK_FILES.get(language)
+  if not name:
+    raise InputError(
+      f"There are no stop words for data.language={language!r}. Set {choices}"
+    )
+  fix = f"Run `python -m nltk.downloader stopwords`. Or set {choices}"
+  return wordnet.read_package("stopwords", name, fix)
 
 
 def build_table(

@@ -1,27 +1,60 @@
-"""Sources of synonym pairs.
+"""Sources of synonym pairs, and the formats of their files.
 
 A source is a function `fn(vocabulary, **options)` that yields `(word, synonym)`
 pairs: predicting `synonym` where `word` is gold counts as correct. Both are
-different words of the vocabulary, compared with the entries of
-files by `Vocabulary.match`, in the same order on every call. A call checks
-options and files; the pairs are found on iteration. To add a source, write its
-function here and list it in SOURCES: its parameters with a default are the
-options in `negatives.sources`.
+different words of the vocabulary, compared with the entries of files by
+`Vocabulary.match`, in the same order on every call. A call checks options and
+files; the pairs are found on iteration. To add a source, write its function
+here and list it in SOURCES: its parameters with a default are the options in
+`negatives.sources`.
+
+Axes: G words with a vector, D numbers per vector.
 """
 
+import functools
+import itertools
 import os
 import pathlib
-from collections.abc import Callable, Iterable
+import re
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
 
-from truenegs_jax.data.corpus.files import File, stat_file
+import numpy as np
+
+from truenegs_jax.data.corpus.files import File, read_blocks, stat_file
+from truenegs_jax.data.corpus.readers import ReadState, read_text
 from truenegs_jax.data.tokens.words import read_words
-from truenegs_jax.runtime.errors import InputError
-from truenegs_jax.synonyms import lexicons
+from truenegs_jax.runtime import progress
+from truenegs_jax.runtime.errors import DataError, InputError
 from truenegs_jax.synonyms import wordnet as wordnet_lib
 from truenegs_jax.synonyms.table import SynonymTable
 from truenegs_jax.synonyms.vocabulary import Vocabulary
 
+Item = TypeVar("Item")
 Pairs = Iterable[tuple[str, str]]
+Lines = Iterator[tuple[int, str]]  # number, from 1, and text
+Groups = Iterator[tuple[list[str], list[str]]]  # words and their synonyms
+Entry = tuple[str, str, str]  # place in the file, word, numbers
+
+PPDB = " ||| "  # separates PPDB's fields
+SYNSET = re.compile("[0-9]{8}-([a-z])")
+
+# The first two lines of a MyThes file: an encoding; an entry.
+MYTHES = re.compile(
+  rb"(?:\xef\xbb\xbf)?([\w.:-]+)[ \t]*\r?\n[^\n]*\|[0-9]{1,4}[ \t]*\r?\n"
+)
+# A word and its number of meanings.
+ENTRY = re.compile(r"(.*)\|([0-9]{1,4})\s*")
+# Of style, abbreviated: (fam.), (ugs., regional); or of a group's main word.
+LABEL = re.compile(r" ?\((?=[^()|]*?(?:\.|Hauptform))[^()|]*\)")
+ANTONYM = re.compile("ant[oòó]n|антон", re.IGNORECASE)
+
+MAX_PAIRS = 10_000_000  # of a file, before repeated ones are dropped
+FORMATS = "docs/reference/sources.md has the formats of files."
+
+HEADER = re.compile("([0-9]{1,9}) ([1-9][0-9]{0,4})")  # of word2vec
+CELLS = 2**25  # cosines computed at a time; each needs some 8 bytes
+STEPS = 10**9  # cosines are rounded to multiples of 1 / STEPS
 
 
 def wordnet(
@@ -42,10 +75,10 @@ def wordnet(
   wordnet_lib.find_wordnet(folder)
 
   def find() -> Pairs:
-    with wordnet_lib.session(folder) as reader:
-      yield from wordnet_lib.find_pairs(
-        vocabulary, reader, pos=pos, senses=senses, inflections=inflections
-      )
+    reader = wordnet_lib.open_wordnet(folder)
+    yield from wordnet_lib.find_pairs(
+      vocabulary, reader, pos=pos, senses=senses, inflections=inflections
+    )
 
   return find()
 
@@ -71,15 +104,15 @@ def vectors(
       " range. Set top to 1 or more, and threshold from -1 to 1."
     )
   file = find_file("vectors", path)
-  first, entries = lexicons.peek(lexicons.read_entries(file), file)
-  lexicons.parse_vector(first)
+  first, entries = peek(read_entries(file), path)
+  parse_vector(first)
   words = vocabulary.words
   if not symbols:
     words = dict.fromkeys(filter(vocabulary.may_have_neighbours, words))
 
   def find() -> Pairs:
-    names, vectors_GxD = lexicons.read_vectors(entries, words, vocabulary, file)
-    ranked = lexicons.rank_neighbours(vectors_GxD, top=top, threshold=threshold)
+    names, vectors_GxD = read_vectors(entries, words, vocabulary, path)
+    ranked = rank_neighbours(vectors_GxD, top=top, threshold=threshold)
     for name, neighbours_J in zip(names, ranked, strict=True):
       for j in neighbours_J:
         if not vocabulary.are_forms(name, names[j]):
@@ -90,8 +123,8 @@ def vectors(
 
 def pairs(vocabulary: Vocabulary, *, path: str = "") -> Pairs:
   """Yields the pairs of a file of synonyms or paraphrases, such as PPDB's."""
-  file = find_file("pairs", path)
-  return lexicons.select_pairs(lexicons.read_groups(file), vocabulary, file)
+  groups = read_groups(find_file("pairs", path))
+  return select_pairs(groups, vocabulary, path)
 
 
 def omw(
@@ -103,9 +136,13 @@ def omw(
 ) -> Pairs:
   """Yields tokens that share a synset in a file, or in NLTK's `omw-1.4`."""
   pos = wordnet_lib.parse_parts_of_speech(pos)
-  file = find_file("omw", path or str(wordnet_lib.find_omw(language)))
-  synsets = lexicons.read_omw(file, pos=pos)
-  return lexicons.select_pairs(synsets, vocabulary, file)
+  name = path or f"omw-1.4 of {language!r}"
+  if path:
+    lines = filled_lines(find_file("omw", path))
+  else:
+    lines = enumerate(wordnet_lib.read_omw(language).split("\n"), 1)
+  synsets = read_omw(lines, name, pos=pos)
+  return select_pairs(synsets, vocabulary, name)
 
 
 def saved_table(vocabulary: Vocabulary, *, path: str = "") -> Pairs:
@@ -135,3 +172,284 @@ def find_file(source: str, path: str) -> File:
       " come from."
     )
   return stat_file(pathlib.Path(path))
+
+
+def select_pairs(groups: Groups, vocabulary: Vocabulary, name: str) -> Pairs:
+  """Yields the pairs of the file `name` with both words in a vocabulary.
+
+  Phrases match nothing. The order is that of the vocabulary, synonyms sorted.
+
+  Raises:
+    DataError: too many pairs or none; or, at the call, a damaged beginning.
+  """
+  _, all_groups = peek(groups, name)
+
+  def select() -> Pairs:
+    synonyms: dict[str, set[str]] = {word: set() for word in vocabulary.words}
+    match = functools.cache(vocabulary.match)
+    num_pairs = 0
+    for words, others in all_groups:
+      golds, near = ([*filter(None, map(match, x))] for x in (words, others))
+      num_pairs += len(golds) * len(near)
+      if num_pairs > MAX_PAIRS:
+        raise DataError(
+          f"{name}: more than {MAX_PAIRS:,} pairs of words, {len(near):,}"
+          f" of them for {min(golds[0])!r}. Split its group, or remove it."
+        )
+      for gold_set, other_set in itertools.product(golds, near):
+        for gold in gold_set:
+          synonyms[gold] |= other_set
+    lists = itertools.starmap(vocabulary.list_pairs, synonyms.items())
+    selected = list(itertools.chain.from_iterable(lists))
+    if not selected:
+      raise DataError(
+        f"{name}: no pair has two words of the vocabulary. Use a file in"
+        f" the vocabulary's language. {FORMATS}"
+      )
+    yield from selected
+
+  return select()
+
+
+def peek(items: Iterator[Item], name: str) -> tuple[Item, Iterator[Item]]:
+  """Returns the first entry of a file, and all; DataError for an empty file."""
+  for first in items:
+    return first, itertools.chain([first], items)
+  raise DataError(f"{name}: the file has no entries in UTF-8. {FORMATS}")
+
+
+def filled_lines(file: File) -> Lines:
+  """Yields the lines that are not empty; counts those that are not UTF-8."""
+  num_bad = 0
+  runs = read_text(file, ReadState(errors="replace"), records=True)
+  # splitlines would also split at characters such as U+0085 and U+2028.
+  lines = itertools.chain.from_iterable(run[:-1].split("\n") for run in runs)
+  for number, line in enumerate(lines, 1):
+    if "\ufffd" in line:
+      num_bad += 1
+    elif line.strip():
+      yield number, line
+  if num_bad:
+    _warn(
+      f"{file.path}: lines that are not UTF-8 are left out: {num_bad:,}. If"
+      " they are many, convert the file, such as with `iconv -t UTF-8`."
+    )
+
+
+def _warn(text: str) -> None:
+  progress.log_console().print(f"warning: {text}", soft_wrap=True)
+
+
+def read_groups(file: File) -> Groups:
+  """Yields words and synonyms of a file; does not add reverse pairs.
+
+  The format is that of the first lines:
+
+    MyThes  the thesauri of LibreOffice
+    PPDB    `[NN] ||| word ||| synonym ||| ...`; further fields are ignored
+    others  word<TAB>synonym; or a word and its synonyms, separated by spaces
+  """
+  if match := MYTHES.match(next(read_blocks(file), b"")):
+    return _mythes(file, match[1].decode(errors="replace"))
+  return _columns(file)
+
+
+def read_omw(lines: Lines, name: str, *, pos: str) -> Groups:
+  """Yields the lemmas that share a synset (Open Multilingual WordNet).
+
+  Lines are `00001740-n<TAB>fra:lemma<TAB>word`, with or without the language.
+  Lines of definitions and examples, and comments (`#`), are skipped. `pos` has
+  the letters of the parts of speech.
+  """
+  synsets: dict[str, list[str]] = {}
+  for number, line in lines:
+    if not line or line.startswith("#"):
+      continue
+    synset, *columns = line.split("\t")
+    match = SYNSET.fullmatch(synset)
+    if not match or len(columns) < 2:
+      raise DataError(
+        f"{name}:{number}: {line[:40]!r} is not a line of the Open"
+        " Multilingual WordNet, such as '00001740-n<TAB>fra:lemma<TAB>word'."
+        " Download the file again."
+      )
+    is_lemma = columns[0].split(":")[-1] == "lemma"
+    if is_lemma and match[1].replace("s", "a") in pos:
+      synsets.setdefault(synset, []).append(columns[1])
+  yield from ((names, names) for names in synsets.values() if names[1:])
+
+
+def _mythes(file: File, encoding: str) -> Groups:
+  """Yields the meanings of a file of MyThes.
+
+  The first line has the encoding. Each word is followed by its number of
+  meanings, and these have a line each:
+
+    big|2
+    (adj)|large|great (similar term)|small (antonym)
+    (adv)|boastfully (fam.)
+
+  Notes in parentheses name another relation (antonym, generic term, ...) or are
+  labels. Synonyms with notes of the first kind are dropped, whatever their
+  language; labels are removed.
+  """
+  data = b"".join(read_blocks(file))
+  try:
+    text = data.decode(encoding.removeprefix("microsoft-"))
+  except (LookupError, UnicodeError) as error:
+    raise DataError(
+      f"{file.path}:1: the encoding {encoding!r} is wrong: {error}. Correct the"
+      " first line, or download the file again."
+    ) from error
+  lines = enumerate(text.rstrip().split("\n"), 1)
+  next(lines)
+  for number, line in lines:
+    entry = ENTRY.fullmatch(line)
+    meanings = list(itertools.islice(lines, int(entry[2]))) if entry else []
+    if not entry or len(meanings) < int(entry[2]):
+      raise DataError(
+        f"{file.path}:{number}: {line[:40]!r} is not a word, | and the number"
+        " of the lines of its meanings, which follow. Download the file again."
+      )
+    for _, meaning in meanings:
+      kind, *names = meaning.rstrip("\r").split("|")
+      if not ANTONYM.search(kind):  # where Russian has it
+        names = [LABEL.sub("", name) for name in names]
+        # Words are in lower case, synonyms as they are written (German).
+        words = {entry[1], *(n for n in names if n.lower() == entry[1])}
+        if synonyms := [name for name in names if "(" not in name]:
+          yield sorted(words), synonyms
+
+
+def _columns(file: File) -> Groups:
+  (_, first), lines = peek(filled_lines(file), file.path)
+  separator = next((x for x in (PPDB, "\t") if x in first), None)
+  for number, line in lines:
+    columns = line.split(separator)
+    row = columns[1:3] if separator == PPDB else columns
+    if separator and len(row) != 2:
+      raise DataError(
+        f"{file.path}:{number}: {len(columns)} columns. {FORMATS}"
+      )
+    if row[1:]:
+      yield row[:1], row[1:]
+
+
+def rank_neighbours(
+  vectors_GxD: np.ndarray,
+  *,
+  top: int,
+  threshold: float = -1.0,
+  cells: int = CELLS,
+) -> Iterator[np.ndarray]:
+  """Yields the indices of the nearest other vectors of each, nearest first.
+
+  These are at most `top` with a cosine of at least `threshold`. Cosines are
+  rounded to nine decimals, so that the order of summation, which differs
+  between machines, has no effect. Of equal cosines the earlier vector is
+  nearer. Vectors are finite, none of them zero, squares in range. At most
+  `cells` cosines, but at least G, are in memory.
+  """
+  vectors_GxD = vectors_GxD.astype(np.float64)
+  norms_G = np.linalg.norm(vectors_GxD, axis=1)
+  size = len(norms_G)
+  kth = size - min(top, size - 1)  # in ascending order, of the `top` nearest
+  step = max(1, cells // size)
+  for start in range(0, size, step):
+    rows = slice(start, min(start + step, size))
+    cosines_TxG = vectors_GxD[rows] @ vectors_GxD.T
+    cosines_TxG *= STEPS / norms_G
+    cosines_TxG /= norms_G[rows, None]
+    np.rint(cosines_TxG, out=cosines_TxG)
+    cosines_TxG /= STEPS
+    for t, cosines_G in enumerate(cosines_TxG, start):
+      cosines_G[t] = -np.inf
+      least = threshold
+      if kth < size:
+        least = max(threshold, np.partition(cosines_G, kth)[kth])
+      near_J = np.flatnonzero(cosines_G >= least)
+      yield near_J[np.argsort(-cosines_G[near_J], kind="stable")[:top]]
+
+
+def read_vectors(
+  entries: Iterable[Entry],
+  words: Iterable[str],
+  vocabulary: Vocabulary,
+  path: str,
+) -> tuple[list[str], np.ndarray]:
+  """Returns words that have a vector other than zero, and vectors_GxD.
+
+  If a word occurs twice, the first vector counts. A word missing from the file
+  gets the vector of the first word that stands for it (`Vocabulary.match`) and
+  is not among `words` itself: so lower-case vocabularies can use files with
+  `Paris`. Each vector is scaled so that its largest number is 1 or -1.
+  """
+  vectors: dict[str, bytes | None] = dict.fromkeys(words)
+  others: dict[str, bytes] = {}  # of words that stand for one of `words`
+  for entry in entries:
+    word = entry[1]
+    if word in vectors:
+      if vectors[word] is None:
+        vectors[word] = parse_vector(entry)
+    elif new := (vocabulary.match(word) & vectors.keys()) - others.keys():
+      others |= dict.fromkeys(new, parse_vector(entry))
+  names = []
+  matrix = bytearray()
+  for word, vector in vectors.items():
+    if vector := others.get(word) if vector is None else vector:
+      names.append(word)
+      matrix += vector
+  if not names:
+    raise DataError(
+      f"{path}: no word of the vocabulary has a vector. Use vectors in the"
+      " vocabulary's language."
+    )
+  return names, np.frombuffer(matrix, np.float32).reshape(len(names), -1)
+
+
+def read_entries(file: File) -> Iterator[Entry]:
+  """Yields the entries of a file of word vectors.
+
+  A line has a word and its numbers, separated by single spaces (GloVe). A first
+  line of two whole numbers (word2vec) gives the counts of words and of numbers
+  per word. Phrases (`. . .` in GloVe 840B) are skipped.
+  """
+  # word2vec and fastText write a space at the end of a line.
+  filled = ((i, line.rstrip(" ")) for i, line in filled_lines(file))
+  (number, first), lines = peek(filled, file.path)
+  header = HEADER.fullmatch(first) if number == 1 else None
+  dim = int(header[2]) if header else first.count(" ")
+  count = 0
+  for number, line in itertools.islice(lines, 1 if header else 0, None):
+    count += 1
+    if not 1 <= dim <= line.count(" "):
+      raise DataError(
+        f"{file.path}:{number}: {line.count(' ')} numbers after the word, not"
+        f" {dim or 'one or more'}. Every line needs a word and its numbers,"
+        " separated by single spaces. Remove the line, or download the file"
+        " again."
+      )
+    if line.count(" ") == dim:
+      word, _, numbers = line.partition(" ")
+      yield f"{file.path}:{number}", word, numbers
+  if header and count != int(header[1]):
+    _warn(
+      f"{file.path}: it has {count:,} words that are read, but its first line"
+      f" says {int(header[1]):,}. If it should have all, download it again."
+    )
+
+
+def parse_vector(entry: Entry) -> bytes:
+  """Returns float32 bytes, the largest number scaled to 1; b"" for zeros."""
+  place, _, numbers = entry
+  try:
+    vector_D = np.array([float(text) for text in numbers.split(" ")])
+    scale = np.abs(vector_D).max()
+  except ValueError:
+    scale = np.nan
+  if not np.isfinite(scale):
+    raise DataError(
+      f"{place}: {numbers[:40]!r} are not finite numbers. Download the file"
+      " again, or remove the word."
+    )
+  return (vector_D / scale).astype(np.float32).tobytes() if scale else b""

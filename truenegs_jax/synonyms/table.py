@@ -207,14 +207,23 @@ class SynonymTable:
     check_tokens(f"The synonym table '{path}'", table.tokens, tokenizer, FIX)
     return table
 
-  def synonyms(self, token: str) -> list[str]:
-    """Returns the synonyms of a token, in the order of the vocabulary."""
-    if token not in self.tokens:
+  def synonyms(self, word: str) -> list[str]:
+    """Returns the synonyms of a word, in the order of the vocabulary.
+
+    Where the tokens mark spaces, *main* stands for `Ġmain`, `ĠMain` and `main`,
+    and the synonyms are words, too. A token that is no word, such as `Ġmain`,
+    has the tokens of its own list.
+    """
+    words = read_words(self.tokens)
+    if ids := words.ids.get(words.fold(word)):
+      synonym_ids = sorted({j for i in ids for j in self.synonym_ids(i)})
+      return list(dict.fromkeys(words.words[j] for j in synonym_ids))
+    if word not in self.tokens:
       raise InputError(
-        f"The vocabulary of {self.vocab_size:,} tokens has no {token!r}. Pass"
-        " one whole token, written as in the vocabulary."
+        f"The vocabulary of {self.vocab_size:,} tokens has no {word!r}. Pass"
+        " one whole word, or a token, written as in the vocabulary."
       )
-    return [self.tokens[i] for i in self.synonym_ids(self.tokens.index(token))]
+    return [self.tokens[j] for j in self.synonym_ids(self.tokens.index(word))]
 
   def synonym_ids(self, token_id: int) -> list[int]:
     """Returns the ids of the synonyms of a token, ascending."""

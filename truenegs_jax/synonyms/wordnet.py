@@ -1,15 +1,13 @@
-"""Finds NLTK's packages, opens WordNet, and finds synonyms in it.
+"""Opens WordNet and NLTK's other packages, and finds synonyms in WordNet.
 
-with session() as reader:
-  for word, synonym in find_pairs(Vocabulary(tokens), reader, pos="nv"): ...
+for word, synonym in find_pairs(Vocabulary(tokens), open_wordnet()): ...
 """
 
-import contextlib
-import fnmatch
 import io
 import itertools
 import os
 import pathlib
+import re
 import warnings
 import zipfile
 from collections.abc import Iterator
@@ -18,13 +16,10 @@ from typing import IO, Any
 from truenegs_jax.data.corpus.readers import WordNetReader
 from truenegs_jax.runtime import cache
 from truenegs_jax.runtime.errors import DataError, InputError, program
-from truenegs_jax.runtime.files import atomic_file, disk_errors
-from truenegs_jax.runtime.paths import join_inside
 from truenegs_jax.synonyms.vocabulary import Vocabulary
 
 # Nouns, verbs, adjectives (including satellites) and adverbs.
 PARTS_OF_SPEECH = "nvar"
-MAX_LEMMAS = 255  # of a synset; two hexadecimal digits in data files
 ALL_SENSES = 99  # more than any word has; the verb `break` has 59
 OFFLINE = (
   "Without internet, copy the folder nltk_data of another machine and set"
@@ -124,64 +119,45 @@ def find_lemma_names(
   return tuple(sorted(names))
 
 
-@contextlib.contextmanager
-def session(folder: str = "") -> Iterator[WordNetReader]:
-  """Opens WordNet for the duration of a `with` block."""
-  reader = open_wordnet(folder)
-  try:
-    yield reader
-  finally:
-    close_wordnet(reader)
-
-
 def open_wordnet(folder: str = "") -> WordNetReader:
-  """Opens WordNet with NLTK, as a `WordNetCorpusReader`.
+  """Opens the first good WordNet with NLTK, as a `WordNetCorpusReader`.
 
   `folder` is WordNet's own folder, or an `nltk_data` folder above it. ""
   searches NLTK's path (`$NLTK_DATA`, `~/nltk_data`, ...), then the cache.
   """
-  root = find_wordnet(folder)
-  reader = _new_reader(root, folder)
-  try:
-    with warnings.catch_warnings():
-      warnings.filterwarnings("ignore", message=".*multilingual functions")
-      reader.__init__()
-    index = reader._lemma_pos_offset_map.values()
-    for pos in PARTS_OF_SPEECH:
-      offsets = [max(entry[pos]) for entry in index if pos in entry]
-      if offsets:  # a file that was cut off misses its last synset
-        _synset(pos, max(offsets), reader)
-  except Exception as error:  # NLTK raises a dozen unrelated types
-    close_wordnet(reader)
-    raise DataError(
-      f"WordNet in '{root}' is damaged or may not be read"
-      f" ({type(error).__name__}: {error}). Repair or remove it. {FIX}"
-    ) from error
-  return reader
+  reasons = []
+  for place in find_wordnet(folder):
+    try:
+      return _read(place, folder)
+    except Exception as error:  # NLTK raises a dozen unrelated types
+      reasons.append(f"'{place}' ({type(error).__name__}: {error})")
+  raise DataError(
+    "WordNet is damaged or may not be read. Repair or remove"
+    f" {', '.join(reasons)}. {FIX}"
+  )
 
 
-def find_wordnet(folder: str = "") -> str:
-  """Returns the folder of `data.noun`, or `<zip file>/wordnet/`, for NLTK."""
+def find_wordnet(folder: str = "") -> list[pathlib.Path]:
+  """Returns where WordNet is: folders of `data.noun`, and files wordnet.zip."""
   if folder:
     parent = pathlib.Path(os.path.expanduser(folder))
     parents = [parent, parent / "corpora", parent / "nltk_data/corpora"]
   else:
-    parents = list_folders()
+    import nltk  # slow
+
+    roots = [*nltk.data.path, cache.folder() / "nltk_data"]
+    parents = [pathlib.Path(root, "corpora") for root in roots]
+  places = []
   for parent in parents:
-    for root in (parent / "wordnet", parent):
-      if (root / "data.noun").is_file():
-        return str(root.resolve())
+    folders = (parent / "wordnet", parent)
+    places += [root for root in folders if (root / "data.noun").is_file()]
     # NLTK's downloader does not unpack every package.
     if (parent / "wordnet.zip").is_file():
-      return f"{(parent / 'wordnet.zip').resolve()}/wordnet/"
-  place = f"in {folder!r}" if folder else "on NLTK's path or in the cache"
-  raise InputError(f"There is no WordNet {place}. {FIX}")
-
-
-def close_wordnet(reader: WordNetReader) -> None:
-  """Closes the data files, which NLTK leaves to the garbage collector."""
-  while files := getattr(reader, "_data_file_map", None):
-    files.popitem()[1].close()
+      places.append(parent / "wordnet.zip")
+  if not places:
+    place = f"in {folder!r}" if folder else "on NLTK's path or in the cache"
+    raise InputError(f"There is no WordNet {place}. {FIX}")
+  return [place.resolve() for place in places]
 
 
 def find_stems(
@@ -210,23 +186,33 @@ def find_stems(
 
 
 def _synset(pos: str, offset: int, reader: WordNetReader) -> Any:
-  synset = None
-  with warnings.catch_warnings(), contextlib.suppress(Exception):
+  with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # "No WordNet synset found": raised below
-    synset = reader.synset_from_pos_and_offset(pos, offset)
-  if synset is None or len(synset.lemma_names()) > MAX_LEMMAS:
+    try:
+      synset = reader.synset_from_pos_and_offset(pos, offset)
+    except Exception:  # NLTK raises a dozen unrelated types
+      synset = None
+  if synset is None:
     raise DataError(
       f"WordNet's index names synset {offset} ({pos!r}), which is not in its"
-      f" data file, or has more than {MAX_LEMMAS} words. The two are of"
-      f" different versions or one is damaged. Remove them. {FIX}"
+      " data file. The two are of different versions or one is damaged. Remove"
+      f" them. {FIX}"
     )
   return synset
 
 
-def _new_reader(root: str, folder: str) -> Any:
-  """Returns an NLTK reader before its `__init__`; pickled as its `folder`."""
+def _read(place: pathlib.Path, folder: str) -> Any:
+  """Returns NLTK's reader for a folder or zip file; pickled as its `folder`.
+
+  NLTK would only read what is on `nltk.data.path`, which is that of the whole
+  process; so the files are read here, each as a whole.
+  """
   from nltk.corpus.reader.wordnet import WordNetCorpusReader
   from nltk.data import PathPointer
+
+  root: Any = place
+  if place.suffix == ".zip":
+    root = zipfile.Path(place, "wordnet/")
 
   class Place(PathPointer):
     """Is asked for nothing: the reader opens its files."""
@@ -234,97 +220,77 @@ def _new_reader(root: str, folder: str) -> Any:
     open = file_size = join = None
 
   class Reader(WordNetCorpusReader):
-    def __init__(self) -> None:
-      super().__init__(Place(), None)
-
-    def __del__(self) -> None:
-      close_wordnet(self)
-
     def __reduce__(self) -> Any:
       return open_wordnet, (folder,)
 
     # `__init__` maps synsets to other versions and languages, for which NLTK
-    # 3.9 and later read a second WordNet. English needs no map.
+    # reads a second WordNet. English needs no map.
     def map_wn(self, *_: Any) -> None:
       del self
 
-    map_wn30 = map_wn
-
     def open(self, file: str) -> IO[str]:
-      try:
-        return _open_file(root, file)
-      except (KeyError, OSError):  # of a zip file, of a folder
-        if file != "lexnames":  # missing from Debian's package
-          raise
+      path = root / file
+      if file == "lexnames" and not path.is_file():  # as in Debian's package
         names = enumerate(LEXNAMES.split())
         return io.StringIO("".join(f"{i} {name} 0\n" for i, name in names))
+      content = io.BytesIO(path.read_bytes())
+      return io.TextIOWrapper(content, encoding="utf-8")
 
-  return Reader.__new__(Reader)
+  with warnings.catch_warnings():
+    warnings.filterwarnings("ignore", message=".*multilingual functions")
+    reader = Reader(Place(), None)
+  index = reader._lemma_pos_offset_map.values()
+  for pos in PARTS_OF_SPEECH:
+    offsets = [max(entry[pos]) for entry in index if pos in entry]
+    if offsets:  # a file that was cut off misses its last synset
+      _synset(pos, max(offsets), reader)
+  return reader
 
 
-def _open_file(root: str, name: str) -> IO[str]:
-  """Opens a file of a result of `find_wordnet`.
+def read_package(package: str, pattern: str, fix: str) -> str:
+  """Returns the text of the first file of a package on NLTK's path.
 
-  NLTK would only read what is on `nltk.data.path`, which is that of the whole
-  process, and no files that the group of their owner can change.
+  Raises:
+    InputError: there is no such file, or only in folders that NLTK refuses,
+      because other accounts may write to them. The message ends with `fix`.
+    DataError: the package is damaged.
   """
-  archive, in_archive, folder = root.rpartition(".zip/")
-  if not in_archive:
-    return open(os.path.join(root, name), encoding="utf-8")
-  with zipfile.ZipFile(f"{archive}.zip") as file:
-    content = io.BytesIO(file.read(folder + name))
-  return io.TextIOWrapper(content, encoding="utf-8")
+  from nltk.corpus.reader import CorpusReader
+  from nltk.corpus.util import LazyCorpusLoader
 
-
-def list_folders() -> list[pathlib.Path]:
-  """Returns the folders that may have packages: NLTK's, then the cache's."""
-  import nltk  # slow
-
-  places = map(pathlib.Path, nltk.data.path)
-  folders = [*places, cache.folder() / "nltk_data"]
-  return [folder / "corpora" for folder in folders]
-
-
-def find_file(package: str, pattern: str) -> pathlib.Path | None:
-  """Finds a file of a package, unzipped in the cache; None if there is none."""
-  for folder in list_folders():
-    if files := sorted((folder / package).glob(pattern)):
-      return files[0]
-    archive = folder / f"{package}.zip"
-    if not archive.is_file():
-      continue
-    try:
-      with zipfile.ZipFile(archive) as file:
-        names = fnmatch.filter(file.namelist(), f"{package}/{pattern}")
-        content = file.read(names[0]) if names else b""
-    except Exception as error:  # zipfile and zlib raise unrelated types
-      raise DataError(
-        f"'{archive}' is damaged ({error}). Download it again with"
-        f" `python -m nltk.downloader {package}`."
-      ) from error
+  reader = LazyCorpusLoader(package, CorpusReader, pattern)
+  refused = ""
+  try:
+    with warnings.catch_warnings():
+      warnings.simplefilter("ignore")  # folders that are refused: named below
+      names = reader.fileids()
     if names:
-      # Without the archive's folders, which might lead out of the cache.
-      name = pathlib.PurePath(names[0]).name
-      unpacked = cache.folder() / "nltk_data" / "unpacked" / package
-      path = join_inside(unpacked, name)
-      with disk_errors(path):
-        unpacked.mkdir(parents=True, exist_ok=True)
-      with atomic_file(path, several_writers=True) as copy:
-        copy.write(content)
-      return path
-  return None
+      return reader.raw(names[0]).removeprefix("\ufeff")
+  except LookupError as error:
+    commands = dict.fromkeys(re.findall("chmod go-w '[^']*'", str(error)))
+    if commands:
+      refused = (
+        " NLTK refuses folders that other accounts can write to:"
+        f" {', '.join(commands)}."
+      )
+  except Exception as error:  # zipfile and zlib raise unrelated types
+    raise DataError(
+      f"NLTK's package {package} is damaged ({type(error).__name__}: {error})."
+      f" Download it again with `python -m nltk.downloader {package}`."
+    ) from error
+  raise InputError(
+    f"There is no file {pattern!r} of NLTK's package {package} on NLTK's path."
+    f"{refused} {fix}"
+  )
 
 
-def find_omw(language: str) -> pathlib.Path:
-  """Finds the wordnet of a language in Open Multilingual WordNet."""
+def read_omw(language: str) -> str:
+  """Returns the text of a language's file in Open Multilingual WordNet."""
   from nltk.langnames import iso639long
 
-  code = OMW_CODES.get(language) or iso639long.get(language)
-  file = find_file("omw-1.4", f"*/wn-data-{code}.tab") if code else None
-  if file is None:
-    raise InputError(
-      f"source of synonyms: language {language!r} has no file in Open"
-      " Multilingual WordNet on NLTK's path or in the cache. If it is not"
-      f" installed, run `python -m nltk.downloader omw-1.4`. {LEXICONS}"
-    )
-  return file
+  fix = (
+    f"source of synonyms: language={language!r} needs it. If it is not"
+    f" installed, run `python -m nltk.downloader omw-1.4`. {LEXICONS}"
+  )
+  code = OMW_CODES.get(language) or iso639long.get(language, language)
+  return read_package("omw-1.4", f".*/wn-data-{re.escape(code)}[.]tab", fix)
