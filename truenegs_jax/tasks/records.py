@@ -117,7 +117,7 @@ def read_file(
   columns: Sequence[str] = (),
   skipped: list[str] | None = None,
 ) -> Iterator[Record]:
-  """Reads the records of a .tsv, .csv or .jsonl file, plain or compressed.
+  """Reads the records of a file of one of SUFFIXES, plain or compressed.
 
   In .tsv and .txt quotes are ordinary characters; a .csv file may quote its
   fields (RFC 4180). Blank lines are skipped.
@@ -130,22 +130,21 @@ def read_file(
   existing = files.find_existing(path)
   if existing is None:
     raise DataError(f"{path}: there is no such file.")
-  file, state = files.stat_file(existing), readers.ReadState()
+  file = files.stat_file(existing)
+  state = readers.ReadState()
+  records: Iterator[Record]
   if file.suffix in (".jsonl", ".json"):
-    records: Iterator[Record] = (
-      Record(state.location(), x) for x in readers.read_objects(file, state)
-    )
-  elif file.suffix in (".tsv", ".txt", ".csv"):
-    if file.suffix == ".csv":
-      rows = readers.read_csv_rows(file, state)
-    else:
-      lines = readers.read_lines(file, state)
-      rows = (line.removesuffix("\n").split("\t") for line in lines)
-    records = _table_records(state, rows, list(columns), skipped)
+    rows = readers.read_objects(file, state)
+    records = (Record(state.location(), fields) for fields in rows)
+  elif file.suffix in (".csv", ".tsv", ".txt"):
+    records = _read_table(file, state, columns, skipped)
+  elif file.suffix == ".parquet" and not file.compression:
+    records = _read_parquet(file.path)
   else:
     raise DataError(
-      f"{path}: unknown format. Files of tasks are .tsv, .csv or .jsonl, each"
-      f" also with {' '.join(files.COMPRESSIONS)}. Rename or convert the file."
+      f"{path}: unknown format. Files of tasks are .parquet, or .tsv, .csv or"
+      f" .jsonl, each also with {' '.join(files.COMPRESSIONS)}. Rename or"
+      " convert the file."
     )
   first = next(records, None)
   if first is None:
@@ -154,15 +153,22 @@ def read_file(
   yield from records
 
 
-def _table_records(
+def _read_table(
+  file: files.File,
   state: readers.ReadState,
-  rows: Iterator[list[str]],
-  columns: list[str],
+  columns: Sequence[str],
   skipped: list[str] | None,
 ) -> Iterator[Record]:
+  """Yields the rows of a table, `state` being at each of them."""
+  if file.suffix == ".csv":
+    rows = readers.read_csv_rows(file, state)
+  else:
+    lines = readers.read_lines(file, state)
+    rows = (line.removesuffix("\n").split("\t") for line in lines)
   for row in rows:
-    row, location = row or [""], state.location()  # [] of a blank line
-    if row == [""] and len(columns) != 1:
+    location = state.location()
+    is_blank = not any(row) and len(row) < 2
+    if is_blank and len(columns) != 1:
       continue
     if not columns:
       columns = row
@@ -171,8 +177,8 @@ def _table_records(
           f"{location}: two columns have the same name. The first line names"
           f" {', '.join(map(repr, columns))}. Rename one of them."
         )
-    elif len(row) == len(columns):
-      yield Record(location, dict(zip(columns, row, strict=True)))
+    elif len(row or [""]) == len(columns):
+      yield Record(location, dict(zip(columns, row or [""], strict=True)))
     elif skipped is not None:
       skipped.append(location)
     else:
@@ -182,37 +188,81 @@ def _table_records(
       )
 
 
+def _read_parquet(path: str) -> Iterator[Record]:
+  import datasets
+
+  try:
+    dataset = datasets.load_dataset(
+      "parquet", data_files=path, split="train", streaming=True
+    )
+    yield from _name_classes(dataset, path)
+  # `datasets` and its libraries raise two dozen types.
+  except Exception as error:
+    raise DataError(
+      f"{path}: not a Parquet file, or damaged ({error}). Download it again."
+    ) from error
+
+
 def read_dataset(
   where: str | DatasetSpec, *, split: str, config: str = ""
 ) -> Iterator[Record]:
-  """Reads the records of a split with all columns; classes become names.
+  """Reads the records of a data set, "hf:NAME config=C split=S revision=R".
 
-  `split` ("dev" is the hub's "validation") and `config` count if `where` names
-  none.
+  Args:
+    split: read if `where` has none; "dev" stands for "validation".
+    config: read if `where` has none.
   """
-  if isinstance(where, str):
-    where = hub_datasets.parse_dataset(where, key="finetune")
-  spec = dataclasses.replace(
-    where,
-    split=where.split or split.replace("dev", "validation"),
-    config=where.config or config,
-  )
-  dataset = hub_datasets.open_dataset(spec)
-  location, number = f"{HUB}{spec.name} [{dataset.spec.split}]", 0
-  with spec.convert_errors():
-    records = dataset.records()
-    for batch in records.iter(batch_size=BATCH_RECORDS):
-      for column, feature in records.features.items():
-        if names := getattr(feature, "names", None):
-          batch[column] = [
-            None if i is None or i < 0 else names[i] for i in batch[column]
-          ]
-      for values in zip(*batch.values(), strict=True):
-        number += 1
-        fields = dict(zip(batch, values, strict=True))
-        yield Record(f"{location}: record {number}", fields)
+  dataset = _open_dataset(where, split=split, config=config)
+  location = f"{HUB}{dataset.spec.name} [{dataset.spec.split}]"
+  number = 0
+  with dataset.spec.convert_errors():
+    for record in _name_classes(dataset.records(), location):
+      number += 1
+      yield record
   if not number:
     raise DataError(f"{location}: the split has no records.")
+
+
+def _open_dataset(
+  where: str | DatasetSpec, *, split: str, config: str = ""
+) -> hub_datasets.HubDataset:
+  if isinstance(where, str):
+    where = hub_datasets.parse_dataset(where, key="finetune")
+  return hub_datasets.open_dataset(
+    dataclasses.replace(
+      where,
+      split=where.split or split.replace("dev", "validation"),
+      config=where.config or config,
+    )
+  )
+
+
+def _name_classes(dataset: Any, location: str) -> Iterator[Record]:
+  """Yields the records of a `datasets.Dataset`, whose classes become names."""
+  number = 0
+  for batch in dataset.iter(batch_size=BATCH_RECORDS):
+    for column, feature in (dataset.features or {}).items():
+      if names := getattr(feature, "names", None):
+        batch[column] = [
+          None if i is None or i < 0 else names[i] for i in batch[column]
+        ]
+    for values in zip(*batch.values(), strict=True):
+      number += 1
+      fields = dict(zip(batch, values, strict=True))
+      yield Record(f"{location}: record {number}", fields)
+
+
+def read_class_names(where: str, split: str, column: str) -> tuple[str, ...]:
+  """Returns the classes of a data set's column in their order, if it has any.
+
+  They are those of a ClassLabel of `datasets`.
+  """
+  if not where.startswith(HUB):
+    return ()
+  dataset = _open_dataset(where, split=split)
+  with dataset.spec.convert_errors():
+    feature = (dataset.records().features or {}).get(column)
+  return tuple(getattr(feature, "names", None) or ())
 
 
 def read_examples(where: str, split: str, task: Task) -> list[Example]:
