@@ -102,6 +102,18 @@ def test_notes_fewer_rows_shorter_rows_and_other_epochs(tmp_path):
   assert shorter.train.num_cut == 4 and len(shorter.notes) == 3
 
 
+def test_classes_are_shown_with_their_rows(tmp_path):
+  data = read_data(glue_config(tmp_path), "mrpc")
+  assert data.describe_classes() == [
+    "rows by class: '0' 2, '1' 4",  # in both orders
+    "F1 is that of '1'",
+  ]
+  assert read_data(glue_config(tmp_path, "rte"), "rte").describe_classes() == [
+    "rows by class: 'entailment' 3, 'not_entailment' 0"
+  ]
+  assert not read_data(glue_config(tmp_path, "stsb"), "stsb").describe_classes()
+
+
 # --- questions
 
 LONG = " ".join(LETTERS) + " " + " ".join(LETTERS[::-1])

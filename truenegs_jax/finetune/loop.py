@@ -106,6 +106,7 @@ class TrainingSetup:
       f"layer decay {o.decay(width):g}, head {self.model.head!r}",
       f"attention {self.predictor.attention}",
       f"{data.train.num_cut:,} rows truncated",
+      *data.describe_classes(),
       *data.notes,
     )
     return ", ".join(texts)

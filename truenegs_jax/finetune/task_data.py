@@ -9,6 +9,8 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from truenegs_jax.data.corpus import hub_datasets
 from truenegs_jax.data.corpus.files import find_existing
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
@@ -22,6 +24,7 @@ from truenegs_jax.tasks.task import OWN, SPANS, SQUAD, EncodedRows, Task
 
 GLUE_LENGTH, SQUAD_LENGTH = 128, 512  # tokens of a row in ELECTRA's paper
 OWN_SPLITS = ("train", "dev", "test")
+MOST_CLASSES = 50  # to show
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,6 +40,19 @@ class TaskData:
   def dev(self) -> EvalSplit:
     """The dev set, whose scores count."""
     return self.splits["dev"]
+
+  def describe_classes(self) -> list[str]:
+    """Returns the classes with their training rows, and which one F1 is of."""
+    labels = self.task.labels
+    if not labels:
+      return []
+    counts_C = np.bincount(self.train.targets["label"], minlength=len(labels))
+    pairs = zip(labels, counts_C.tolist(), strict=True)
+    listed = [f"{label!r} {count:,}" for label, count in pairs]
+    texts = [f"rows by class: {', '.join(listed[:MOST_CLASSES])}"]
+    if len(labels) == 2 and "f1" in self.task.metrics:
+      texts.append(f"F1 is that of {labels[1]!r}")
+    return texts
 
   def fingerprints(self) -> dict[str, str]:
     """Returns fingerprints of the training rows and of each split, by name."""
@@ -54,24 +70,29 @@ def read_task_data(
   options: FinetuneOptions, name: str, tokenizer: Tokenizer
 ) -> TaskData:
   """Reads a task and encodes it."""
-  task, notes = options.find_task(name), list[str]()
-  splits, sizes = dict[str, EvalSplit](), dict[str, int]()
+  task = options.find_task(name)
+  splits: dict[str, EvalSplit] = {}
+  sizes: dict[str, int] = {}
+  notes: list[str] = []
   for split in _list_splits(options, task):
     may_be_missing = split == "dev_mismatched"
     if may_be_missing and not _find_path(options, task, split)[1]:
       continue
     examples, more = read_split(options, task, split)
-    sizes[split], notes = len(examples), notes + more
+    sizes[split] = len(examples)
+    notes += more
     if split != "train":
       splits[split] = encode_split(options, task, examples, tokenizer)
       continue
     if name == OWN:
-      task = task_lib.fit_own_task(task, examples)
+      names = records.read_class_names(
+        options.finetune.train, split, task.label_column
+      )
+      task = task_lib.fit_own_task(task, examples, names=names)
     examples = examples[: options.finetune.rows or None]
     rows = encode_split(options, task, examples, tokenizer, train=True)
-    train = rows.encoded
   notes += _deviations(options, task, sizes)
-  return TaskData(task, train, splits, tuple(notes))
+  return TaskData(task, rows.encoded, splits, tuple(notes))
 
 
 def read_split(
@@ -106,7 +127,6 @@ def check_files(options: FinetuneOptions) -> None:
   """Refuses files that would not be used; reads none of them."""
   o = options.finetune
   tasks = [options.find_task(name) for name in options.task_names]
-  splits = {task.name: _list_splits(options, task) for task in tasks}
   if o.data.startswith(records.HUB):
     if hub_datasets.parse_dataset(o.data, key="finetune.data").split:
       raise InputError(
@@ -115,25 +135,22 @@ def check_files(options: FinetuneOptions) -> None:
         " --config.finetune.train='hf:NAME split=S' and"
         " --config.finetune.dev='hf:NAME split=S'."
       )
-  if options.files and len(splits) > 1:
+  if options.files and len(tasks) > 1:
     raise InputError(
       f"finetune.{min(options.files)} is the file of one task, but"
-      f" finetune.tasks={o.tasks!r} names {len(splits)}. Put the files of all"
+      f" finetune.tasks={o.tasks!r} names {len(tasks)}. Put the files of all"
       " into one folder and set --config.finetune.data=FOLDER, or fine-tune"
       " each task into its own workdir."
     )
-  if o.test and not o.predict_test:
+  splits = _list_splits(options, tasks[0])
+  if o.test and "test" not in splits:
     raise InputError(
       f"finetune.test={o.test!r} would not be used. Set"
-      " --config.finetune.predict_test=True or remove it."
+      " --config.finetune.predict_test=True or remove it; SQuAD has no test set"
+      " for everyone."
     )
-  if o.test and SQUAD in splits:
-    raise InputError(
-      f"finetune.test={o.test!r} would not be used, as SQuAD has no test set"
-      " for everyone. Remove it."
-    )
-  for split in splits.get(OWN, ()):
-    if split not in options.files:
+  for split in splits:
+    if tasks[0].name == OWN and split not in options.files:
       raise InputError(
         f"finetune.{split} names no file for the {split} split of your own"
         f" task. Set --config.finetune.{split}=FILE."

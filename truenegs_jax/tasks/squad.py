@@ -4,7 +4,7 @@ questions = read_squad("dev-v1.1.json")  # or .gz, .xz, .zst, .bz2
 questions = read_squad("hf:rajpurkar/squad", split="dev")
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, TypeVar
 
 from truenegs_jax.data.corpus import files
@@ -23,14 +23,16 @@ def read_squad(
   """Reads all questions, in order.
 
   Args:
-    where: a JSON file, plain or compressed; or a data set, "hf:NAME split=S".
+    where: a file, plain or compressed; or a data set, "hf:NAME split=S". A file
+      is SQuAD's JSON, or has a question with its context on each line, in an
+      array or in the list "data".
     moved: receives the location of each answer that is not at its answer_start;
       they are moved to the nearest occurrence.
   """
   is_hub = where.startswith(HUB)
+  records = read_dataset(where, split=split) if is_hub else _read_json(where)
   questions: dict[str, Question] = {}
-  records = _hub_records(where, split) if is_hub else _json_records(where)
-  for location, context, record in records:
+  for location, context, record in _find_questions(records):
     question = parse_question(location, context, record, moved)
     known = questions.setdefault(question.key, question)
     if known is not question:
@@ -43,8 +45,8 @@ def read_squad(
   return list(questions.values())
 
 
-def _json_records(where: str) -> Iterator[tuple[str, str, Any]]:
-  """Yields location of the paragraph, context, and one record of "qas"."""
+def _read_json(where: str) -> Iterator[tuple[str, Any]]:
+  """Yields location and value of each article or question of a file."""
   path = files.find_existing(where)
   if path is None:
     raise UnavailableError(
@@ -52,6 +54,8 @@ def _json_records(where: str) -> Iterator[tuple[str, str, Any]]:
       " plain or compressed, or hf:rajpurkar/squad."
     )
   content = b"".join(files.read_blocks(files.stat_file(path)))
+  if content.startswith(b"["):
+    content = b'{"data": ' + content + b"}"
   try:
     value = parse_json(content, strict=False)
   except ValueError as error:
@@ -60,43 +64,44 @@ def _json_records(where: str) -> Iterator[tuple[str, str, Any]]:
         f"{where}: {error}. Download it again, or write an object with context,"
         " question, answers and id on each line."
       ) from error
-    for row in read_file(path):  # as of TextFlint
-      key = str(row.fields.get("sample_id", row.location))
-      yield row.location, row.text("context"), {"id": key, **row.fields}
+    yield from read_file(path)
     return
-  articles = _get(value, "data", list, where)
-  for number, article in enumerate(articles, start=1):
-    article_location = f"{where}: article {number}"
-    if isinstance(article, dict) and "title" in article:
-      article_location += f" ({article['title']})"
-    paragraphs = _get(article, "paragraphs", list, article_location)
-    for paragraph_number, paragraph in enumerate(paragraphs, start=1):
-      location = f"{article_location}, paragraph {paragraph_number}"
-      context = _get(paragraph, "context", str, location)
-      for record in _get(paragraph, "qas", list, location):
-        yield location, context, record
+  entries = [value]
+  if "question" not in value:
+    entries = _get(value, "data", list, where)
+  for number, entry in enumerate(entries, start=1):
+    location = f"{where}: article {number}"
+    if isinstance(entry, dict) and "title" in entry:
+      location += f" ({entry['title']})"
+    yield location, entry
 
 
-def _hub_records(where: str, split: str) -> Iterator[tuple[str, str, Any]]:
-  """Yields location, context and question of each row of a data set."""
-  for location, row in read_dataset(where, split=split):
-    columns = _get(row, "answers", dict, location)
-    texts = _get(columns, "text", list, location)
-    starts = _get(columns, "answer_start", list, location)
-    pairs = zip(texts, starts, strict=False)
-    answers = [{"text": t, "answer_start": start} for t, start in pairs]
-    context = _get(row, "context", str, location)
-    yield location, context, row | {"answers": answers}
+def _find_questions(
+  records: Iterable[tuple[str, Any]],
+) -> Iterator[tuple[str, str, Any]]:
+  """Yields location, context and question of the records of a file."""
+  for location, record in records:
+    if not isinstance(record, dict) or "question" in record:
+      yield location, _get(record, "context", str, location), record
+      continue
+    paragraphs = _get(record, "paragraphs", list, location)
+    for number, paragraph in enumerate(paragraphs, start=1):
+      place = f"{location}, paragraph {number}"
+      context = _get(paragraph, "context", str, place)
+      for question in _get(paragraph, "qas", list, place):
+        yield place, context, question
 
 
 def parse_question(
   location: str, context: str, record: Any, moved: list[str] | None = None
 ) -> Question:
-  """Returns the question of a record of "qas"; DataError if it is invalid."""
-  key = _get(record, "id", str, location)
-  location = f"{location}, question {key}"
+  """Returns the question of a record; DataError if it is invalid."""
   text = _get(record, "question", str, location)
-  answers = _get(record, "answers", list, location)
+  key = record.get("id", record.get("sample_id", location))
+  if not isinstance(key, int):
+    key = _get({"id": key}, "id", str, location)
+  location = f"{location}, question {key}"
+  answers = _list_answers(record, location)
   if record.get("is_impossible") or not answers:
     raise DataError(
       f"{location}: the question has no answer. SQuAD v2.0 is not supported."
@@ -110,7 +115,18 @@ def parse_question(
     if start != answer_start and moved is not None:
       moved.append(location)
     spans.append((answer_text, start))
-  return Question(key, text, context, tuple(spans), location)
+  return Question(str(key), text, context, tuple(spans), location)
+
+
+def _list_answers(record: dict[str, Any], location: str) -> list[Any]:
+  """Returns answers as objects; `datasets` has an object of lists instead."""
+  columns = record.get("answers")
+  if not isinstance(columns, dict):
+    return _get(record, "answers", list, location)
+  texts = _get(columns, "text", list, location)
+  starts = _get(columns, "answer_start", list, location)
+  pairs = zip(texts, starts, strict=False)
+  return [{"text": text, "answer_start": start} for text, start in pairs]
 
 
 def _find_answer(context: str, answer: str, start: int, location: str) -> int:
