@@ -204,9 +204,11 @@ def _deviations(
     used = min(size, o.rows or size) if split == "train" else size
     if used != published:
       notes.append(f"{used:,} of {published:,} rows of {split}")
+  if task.name == OWN:
+    return notes
   usual = SQUAD_LENGTH if task.name == SQUAD else GLUE_LENGTH
-  if options.length != usual and task.name != OWN:
+  if options.length != usual:
     notes.append(f"rows of at most {options.length} tokens, not {usual}")
-  if 0 < o.epochs != task.epochs > 0:
+  if o.epochs and o.epochs != task.epochs:
     notes.append(f"epochs: {o.epochs:g}, not {task.epochs:g}")
   return notes

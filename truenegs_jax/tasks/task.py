@@ -33,7 +33,7 @@ class Task:
   kind: str  # CLASSES, SCORE (regression) or SPANS (questions on a context)
   labels: tuple[str, ...] = ()  # of classes, in the order of their ids
   metrics: tuple[str, ...] = ()  # names in METRICS, the main one first
-  epochs: float = 3.0  # by default; 0 if the config has to set them
+  epochs: float = 3.0  # by default
   both_orders: bool = False  # each pair A, B is also trained on as B, A
   scale: tuple[float, float] = (0.0, 1.0)  # target: (score - offset) / scale
   # Number of rows of each published split.
@@ -234,7 +234,7 @@ def define_own_task(
     )
   metrics = tuple(dict.fromkeys((metric or metrics[0], metrics[0])))
   return Task(
-    OWN, OWN, kind, names, metrics, 0, columns=columns, label_column=label
+    OWN, OWN, kind, names, metrics, columns=columns, label_column=label
   )
 
 
