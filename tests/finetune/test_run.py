@@ -16,7 +16,6 @@ from support.doc_pages import read_first_cells
 from support.word_task import WORDS
 from truenegs_jax.configs import finetune_glue, finetune_own
 from truenegs_jax.finetune import (
-  evaluate,
   loop,
   results,
   start,
@@ -333,8 +332,8 @@ def test_scores_of_perfect_and_constant_answers(task, vocab, real_data):
   share = 100 * np.mean([gold == dev.golds[0] for gold in dev.golds])
   expected = share if metrics[0] == "accuracy" else 0
   assert constant == pytest.approx(expected)
-  assert evaluate.find_failure(dev.golds, [dev.golds[0]] * len(dev.golds))
-  assert not evaluate.find_failure(dev.golds, list(dev.golds))
+  assert task_data.find_failure(dev.golds, [dev.golds[0]] * len(dev.golds))
+  assert not task_data.find_failure(dev.golds, list(dev.golds))
 
 
 def test_writes_submissions_for_glue(vocab, tmp_path):

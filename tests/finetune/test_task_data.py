@@ -11,7 +11,7 @@ from truenegs_jax.data.tokens.tokenizer import SPECIALS, make_tokenizer
 from truenegs_jax.finetune import task_data
 from truenegs_jax.finetune.options import parse_options
 from truenegs_jax.runtime.errors import DataError, InputError
-from truenegs_jax.tasks.squad_windows import NO_ANSWER
+from truenegs_jax.tasks.squad import NO_ANSWER
 from truenegs_jax.tasks.task import TASKS
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"

@@ -14,13 +14,13 @@ from support.texts import COMPRESSORS
 from truenegs_jax.data.tokens.tokenizer import SPECIALS, make_tokenizer
 from truenegs_jax.runtime.errors import DataError, InputError, UnavailableError
 from truenegs_jax.tasks.scoring import question_scores
-from truenegs_jax.tasks.squad import read_squad
-from truenegs_jax.tasks.squad_windows import (
+from truenegs_jax.tasks.squad import (
   NO_ANSWER,
   best_answers,
   find_answer_span,
   make_windows,
   plan_windows,
+  read_squad,
   tokenize_contexts,
 )
 from truenegs_jax.tasks.task import Question

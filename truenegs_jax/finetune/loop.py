@@ -19,7 +19,7 @@ import jax
 import optax
 from rich.console import Console
 
-from truenegs_jax.finetune import evaluate, leaderboard, results
+from truenegs_jax.finetune import leaderboard, results, task_data
 from truenegs_jax.finetune.options import FinetuneOptions
 from truenegs_jax.finetune.task_data import TaskData
 from truenegs_jax.models import finetune, pretrain
@@ -63,7 +63,7 @@ class TrainingSetup:
     count = max(round(options.finetune.evals_per_epoch * epochs), 1)
     evals = {round(self.steps * (i + 1) / count) for i in range(count)}
     self.eval_steps = evals - {0, self.steps}
-    self.predictor = evaluate.Predictor(options, model)
+    self.predictor = task_data.Predictor(options, model)
     mesh = self.predictor.mesh
     spec = options.mesh_spec
     tx, self.learning_rate = make_optimizer(options, model, self.steps)
@@ -200,11 +200,11 @@ class SeedRun:
       outputs, answers_Q = self.answer(params, split, f"Answering {name}, rows")
       answers[name] = split.to_json(answers_Q)
       if name == "dev":
-        mistakes = evaluate.find_mistakes(split, outputs, answers_Q)
+        mistakes = task_data.find_mistakes(split, outputs, answers_Q)
       if split.golds:
         scores[name] = split.score(answers_Q)
     dev = answers["dev"]
-    useless = evaluate.find_failure(dev["golds"], dev["answers"])
+    useless = task_data.find_failure(dev["golds"], dev["answers"])
     secs = self.clock.secs_per_step(step) * step
     return results.Result(
       task=setup.data.task.name,
@@ -224,7 +224,7 @@ class SeedRun:
     )
 
   def answer(
-    self, params: optax.Params, split: evaluate.EvalSplit, title: str
+    self, params: optax.Params, split: task_data.EvalSplit, title: str
   ) -> tuple[Any, Any]:
     """Returns the outputs for the rows of a split, and its answers."""
     return self.setup.predictor.answer(

@@ -21,7 +21,7 @@ from rich.console import Console
 from truenegs_jax.config.sections import FROM_WEIGHTS, SIZES
 from truenegs_jax.configs import finetune_glue, finetune_own, finetune_squad
 from truenegs_jax.data.tokens import tokenizer as tokenizer_lib
-from truenegs_jax.finetune import evaluate, results
+from truenegs_jax.finetune import results, task_data
 from truenegs_jax.finetune.options import FinetuneOptions, parse_options
 from truenegs_jax.finetune.results import Result
 from truenegs_jax.models import finetune
@@ -186,7 +186,7 @@ class FineTunedModel:
   task: Task
   outputs: Task  # with labels in the order of the model's outputs
   starts: tuple[Start, ...]  # of each seed
-  predictor: evaluate.Predictor  # for the parameters of any seed
+  predictor: task_data.Predictor  # for the parameters of any seed
   note: str  # what limits its scores: failed seeds, few epochs
 
   @property
@@ -201,10 +201,10 @@ class FineTunedModel:
 
   def answer(
     self, examples: Sequence[Any], console: Console
-  ) -> list[Sequence[evaluate.Answer]]:
+  ) -> list[Sequence[task_data.Answer]]:
     """Returns each seed's answers to examples with different keys."""
     with progress.working(console, "Encoding examples"):
-      split = evaluate.encode_split(
+      split = task_data.encode_split(
         self.options, self.outputs, examples, self.starts[0].tokenizer
       )
     replicated = sharding.replicated_sharding(self.predictor.mesh)
@@ -261,7 +261,7 @@ def open_model(
   starts = tuple(resolve(x, report) for x in each)
   for start in starts:
     start.fit(outputs)
-  predictor = evaluate.Predictor(options, starts[0].make_model(outputs))
+  predictor = task_data.Predictor(options, starts[0].make_model(outputs))
   return FineTunedModel(seeds, task, outputs, starts, predictor, note)
 
 

@@ -117,7 +117,7 @@ def read_file(
   columns: Sequence[str] = (),
   skipped: list[str] | None = None,
 ) -> Iterator[Record]:
-  """Reads the records of a file of one of SUFFIXES, plain or compressed.
+  """Reads the records of a .tsv, .csv or .jsonl file, plain or compressed.
 
   In .tsv and .txt quotes are ordinary characters; a .csv file may quote its
   fields (RFC 4180). Blank lines are skipped.
@@ -138,13 +138,11 @@ def read_file(
     records = (Record(state.location(), fields) for fields in rows)
   elif file.suffix in (".csv", ".tsv", ".txt"):
     records = _read_table(file, state, columns, skipped)
-  elif file.suffix == ".parquet" and not file.compression:
-    records = _read_parquet(file.path)
   else:
     raise DataError(
-      f"{path}: unknown format. Files of tasks are .parquet, or .tsv, .csv or"
-      f" .jsonl, each also with {' '.join(files.COMPRESSIONS)}. Rename or"
-      " convert the file."
+      f"{path}: unknown format. Files of tasks are .tsv, .csv or .jsonl, each"
+      f" also with {' '.join(files.COMPRESSIONS)}, or in a folder, hf:FOLDER,"
+      " .parquet. Rename or convert the file."
     )
   first = next(records, None)
   if first is None:
@@ -188,78 +186,49 @@ def _read_table(
       )
 
 
-def _read_parquet(path: str) -> Iterator[Record]:
-  import datasets
-
-  try:
-    dataset = datasets.load_dataset(
-      "parquet", data_files=path, split="train", streaming=True
-    )
-    yield from _name_classes(dataset, path)
-  # `datasets` and its libraries raise two dozen types.
-  except Exception as error:
-    raise DataError(
-      f"{path}: not a Parquet file, or damaged ({error}). Download it again."
-    ) from error
-
-
 def read_dataset(
   where: str | DatasetSpec, *, split: str, config: str = ""
 ) -> Iterator[Record]:
-  """Reads the records of a data set, "hf:NAME config=C split=S revision=R".
+  """Reads the records of a data set with all columns; classes become names.
 
-  Args:
-    split: read if `where` has none; "dev" stands for "validation".
-    config: read if `where` has none.
+  `split` ("dev" is the hub's "validation") and `config` count if `where` names
+  none.
   """
-  dataset = _open_dataset(where, split=split, config=config)
+  dataset = _open_dataset(where, split, config)
   location = f"{HUB}{dataset.spec.name} [{dataset.spec.split}]"
   number = 0
   with dataset.spec.convert_errors():
-    for record in _name_classes(dataset.records(), location):
-      number += 1
-      yield record
+    records = dataset.records()
+    for batch in records.iter(batch_size=BATCH_RECORDS):
+      for column, feature in records.features.items():
+        if names := getattr(feature, "names", None):
+          batch[column] = [
+            None if i is None or i < 0 else names[i] for i in batch[column]
+          ]
+      for values in zip(*batch.values(), strict=True):
+        number += 1
+        fields = dict(zip(batch, values, strict=True))
+        yield Record(f"{location}: record {number}", fields)
   if not number:
     raise DataError(f"{location}: the split has no records.")
 
 
 def _open_dataset(
-  where: str | DatasetSpec, *, split: str, config: str = ""
+  where: str | DatasetSpec, split: str, config: str = ""
 ) -> hub_datasets.HubDataset:
   if isinstance(where, str):
     where = hub_datasets.parse_dataset(where, key="finetune")
-  return hub_datasets.open_dataset(
-    dataclasses.replace(
-      where,
-      split=where.split or split.replace("dev", "validation"),
-      config=where.config or config,
-    )
-  )
-
-
-def _name_classes(dataset: Any, location: str) -> Iterator[Record]:
-  """Yields the records of a `datasets.Dataset`, whose classes become names."""
-  number = 0
-  for batch in dataset.iter(batch_size=BATCH_RECORDS):
-    for column, feature in (dataset.features or {}).items():
-      if names := getattr(feature, "names", None):
-        batch[column] = [
-          None if i is None or i < 0 else names[i] for i in batch[column]
-        ]
-    for values in zip(*batch.values(), strict=True):
-      number += 1
-      fields = dict(zip(batch, values, strict=True))
-      yield Record(f"{location}: record {number}", fields)
+  split = where.split or split.replace("dev", "validation")
+  config = where.config or config
+  spec = dataclasses.replace(where, split=split, config=config)
+  return hub_datasets.open_dataset(spec)
 
 
 def read_class_names(where: str, split: str, column: str) -> tuple[str, ...]:
-  """Returns the classes of a data set's column in their order, if it has any.
-
-  They are those of a ClassLabel of `datasets`.
-  """
+  """Returns the names of a ClassLabel of `datasets` in its order, if it is."""
   if not where.startswith(HUB):
     return ()
-  dataset = _open_dataset(where, split=split)
+  dataset = _open_dataset(where, split)
   with dataset.spec.convert_errors():
     feature = (dataset.records().features or {}).get(column)
   return tuple(getattr(feature, "names", None) or ())
