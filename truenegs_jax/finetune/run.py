@@ -127,7 +127,6 @@ def _describe_plan(context: RunContext) -> dict[str, str]:
       "export": hf_names.unsupported_reason(model) or o.finetune.export,
     }
   lines["batches"] = f"{o.batch_size} rows of at most {o.length} tokens"
-  lines["time"] = "not estimated, as no rows are read; the first run shows it"
   seeds, missing = o.all_seeds, context.count_missing()
   lines["runs"] = (
     f"seeds {seeds[0]} to {seeds[-1]}; {missing:,} of"

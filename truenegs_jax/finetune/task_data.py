@@ -258,24 +258,22 @@ def check_files(options: FinetuneOptions) -> None:
 
 def describe_task(options: FinetuneOptions, name: str) -> str:
   """Describes in a dry run the files of a task and, if published, its steps."""
-  o, task, texts = options.finetune, options.find_task(name), []
-  splits = [x for x in _list_splits(options, task) if "mismatched" not in x]
-  for split in splits:
+  o = options.finetune
+  task = options.find_task(name)
+  texts = []
+  for split in _list_splits(options, task):
     where, exists = _find_path(options, task, split)
-    texts.append(
-      f"{split}: {where}" if exists else f"{split}: {where} (missing)"
-    )
+    state = "" if exists else " (missing)"
+    texts.append(f"{split}: {where}{state}")
   epochs = o.epochs or task.epochs
-  if not task.split_sizes or "train" in options.files:
-    return "; ".join([*texts, f"{epochs:g} epochs"])
-  size = task.split_sizes["train"]
-  rows = min(size, o.rows or size) * (1 + task.both_orders)
-  steps = batches.num_steps(rows, options.batch_size, epochs)
-  count = f"{rows:,} rows, {steps:,} steps"
-  if task.kind == SPANS:  # a long context has several rows
-    count = f"at least {count}"
-  texts.append(f"{epochs:g} epochs of {count}")
-  return "; ".join(texts)
+  text = f"{epochs:g} epochs"
+  if task.split_sizes and "train" not in options.files:
+    size = task.split_sizes["train"]
+    rows = min(size, o.rows or size) * (1 + task.both_orders)
+    steps = batches.num_steps(rows, options.batch_size, epochs)
+    least = "at least " if task.kind == SPANS else ""  # several for a context
+    text += f" of {least}{rows:,} rows, {steps:,} steps"
+  return "; ".join([*texts, text])
 
 
 def _find_path(
