@@ -42,13 +42,15 @@ from torch import nn  # noqa: E402
 
 from truenegs_jax.configs import finetune_glue  # noqa: E402
 from truenegs_jax.finetune import loop, task_data  # noqa: E402
-from truenegs_jax.finetune.evaluate import EvalSplit  # noqa: E402
 from truenegs_jax.finetune.options import (  # noqa: E402
   FinetuneOptions,
   parse_options,
 )
 from truenegs_jax.finetune.start import Start, resolve  # noqa: E402
-from truenegs_jax.finetune.task_data import TaskData  # noqa: E402
+from truenegs_jax.finetune.task_data import (
+  EvalSplit,  # noqa: E402
+  TaskData,  # noqa: E402
+)
 from truenegs_jax.tasks import batches, task  # noqa: E402
 from truenegs_jax.train import sharding  # noqa: E402
 from truenegs_jax.weights import hf_names  # noqa: E402

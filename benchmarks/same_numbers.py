@@ -127,7 +127,7 @@ def make_command(
       "--config.finetune.label=label",
       "--config.finetune.seeds=2",
       "--config.finetune.epochs=30.0",  # a run that learned nothing fails
-      "--config.finetune.lrs=(3e-3, 3e-3, 3e-3)",
+      "--config.optim.lr=3e-3",
       "--config.length=32",
     ]
     return ["-m", "truenegs_jax.main", *flags, workdir]

@@ -22,7 +22,7 @@ DIFFERENT = ("time", "eta_s", "rows_per_s", "secs", "exported")
 VALUES = {
   "finetune.seeds": 1,
   "finetune.epochs": 3.0,
-  "finetune.lrs": (5e-3,) * 3,
+  "optim.lr": 5e-3,
   "finetune.evals_per_epoch": 1,
   "log.every_steps": 1,
 }

@@ -5,7 +5,7 @@ import pytest
 
 from truenegs_jax.configs import finetune_glue, finetune_squad
 from truenegs_jax.data.tokens.tokenizer import SPECIALS, make_tokenizer
-from truenegs_jax.finetune import evaluate
+from truenegs_jax.finetune import task_data
 from truenegs_jax.finetune.options import parse_options
 from truenegs_jax.tasks.task import SQUAD, TASKS, Example, Question
 
@@ -15,7 +15,7 @@ TOKENIZER = make_tokenizer([*SPECIALS, *"abcdefghij0123456789"], lowercase=True)
 def make_split(task, examples):
   module = finetune_squad if task.name == SQUAD else finetune_glue
   options = parse_options(module.get_config().to_dict())
-  return evaluate.encode_split(options, task, examples, TOKENIZER)
+  return task_data.encode_split(options, task, examples, TOKENIZER)
 
 
 def make_pairs(labels):
@@ -33,9 +33,9 @@ def test_wrong_classes_have_their_texts_and_probabilities(size):
   split = make_split(task, make_pairs(labels))
   outputs = list(np.log(3) * np.eye(2)[label_N ^ is_wrong_N])
   answers = split.decode_answers(outputs)
-  wrong = evaluate.find_mistakes(split, outputs, answers)
-  assert wrong == evaluate.find_mistakes(split, outputs, answers)
-  assert len(wrong) == min(is_wrong_N.sum(), evaluate.MOST)
+  wrong = task_data.find_mistakes(split, outputs, answers)
+  assert wrong == task_data.find_mistakes(split, outputs, answers)
+  assert len(wrong) == min(is_wrong_N.sum(), task_data.MOST)
   numbers = [int(x["key"].split()[1]) for x in wrong]
   assert numbers == sorted(set(numbers))
   if len(wrong) < is_wrong_N.sum():  # drawn from all parts of the set
@@ -54,7 +54,7 @@ def test_scores_have_the_largest_errors_first():
   errors = np.random.default_rng(0).permutation(301) / 100
   outputs = list((golds + errors)[:, None] / task.scale[1])
   answers = split.decode_answers(outputs)
-  wrong = evaluate.find_mistakes(split, outputs, answers)
+  wrong = task_data.find_mistakes(split, outputs, answers)
   expected = np.argsort(-errors)[:100]
   assert [x["key"] for x in wrong] == [f"key {i}" for i in expected]
   for i, x in zip(expected, wrong, strict=True):
@@ -71,7 +71,7 @@ def test_wrong_answers_show_the_context_around_the_gold_answer():
     questions.append(Question(f"q{i}", f"what {i}?", context, answers, ""))
   split = make_split(TASKS[SQUAD], questions)
   answers = ["a", "b", "c", "WORD5."]  # the last is right
-  wrong = evaluate.find_mistakes(split, [], answers)
+  wrong = task_data.find_mistakes(split, [], answers)
   assert [(x["key"], x["answer"]) for x in wrong] == [
     ("q0", "a"),
     ("q200", "b"),
@@ -99,5 +99,5 @@ def test_wrong_answers_show_the_context_around_the_gold_answer():
   ],
 )
 def test_runs_with_constant_predictions_failed(gold, predicted, reason):
-  failure = evaluate.find_failure(gold, predicted)
+  failure = task_data.find_failure(gold, predicted)
   assert (reason in failure) if reason else not failure

@@ -148,6 +148,15 @@ def test_runs_on_other_examples_are_not_compared():
   assert not compared and "do not have this task" in remarks[0]
 
 
+def test_tables_name_the_class_of_f1(capsys):
+  golds, answers = ["hate", "none"], ["none", "none"]
+  run = make_run("own", ["f1"], golds, answers)
+  three = make_run("own", ["f1"], ["a", "b", "c"], ["a", "b", "c"])
+  for runs, is_named in (([run], True), ([three], False)):
+    leaderboard.print_tables({"own": runs}, {}, Console(width=99))
+    assert ("f1 of none" in capsys.readouterr().out) == is_named
+
+
 @pytest.mark.parametrize("low_runs", [-10.25, None])
 def test_a_comparison_fits_a_terminal_without_cut_words(capsys, low_runs):
   row = Comparison(

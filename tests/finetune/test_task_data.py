@@ -11,7 +11,7 @@ from truenegs_jax.data.tokens.tokenizer import SPECIALS, make_tokenizer
 from truenegs_jax.finetune import task_data
 from truenegs_jax.finetune.options import parse_options
 from truenegs_jax.runtime.errors import DataError, InputError
-from truenegs_jax.tasks.squad_windows import NO_ANSWER
+from truenegs_jax.tasks.squad import NO_ANSWER
 from truenegs_jax.tasks.task import TASKS
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -100,6 +100,18 @@ def test_notes_fewer_rows_shorter_rows_and_other_epochs(tmp_path):
   c.length, c.finetune.epochs = 5, 0.0
   shorter = read_data(c, "mrpc")
   assert shorter.train.num_cut == 4 and len(shorter.notes) == 3
+
+
+def test_classes_are_shown_with_their_rows(tmp_path):
+  data = read_data(glue_config(tmp_path), "mrpc")
+  assert data.describe_classes() == [
+    "rows by class: '0' 2, '1' 4",  # in both orders
+    "F1 is that of '1'",
+  ]
+  assert read_data(glue_config(tmp_path, "rte"), "rte").describe_classes() == [
+    "rows by class: 'entailment' 3, 'not_entailment' 0"
+  ]
+  assert not read_data(glue_config(tmp_path, "stsb"), "stsb").describe_classes()
 
 
 # --- questions

@@ -48,5 +48,5 @@ def config_values(vocab: pathlib.Path, folder: pathlib.Path) -> dict:
     "finetune.train": f"{folder}/train.csv",
     "finetune.dev": f"{folder}/dev.jsonl",
     "finetune.text": "text",
-    "finetune.lrs": (3e-3,) * 3,
+    "optim.lr": 3e-3,
   }

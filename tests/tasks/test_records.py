@@ -9,7 +9,12 @@ import pytest
 
 from support.texts import COMPRESSORS
 from truenegs_jax.runtime.errors import DataError, InputError, UnavailableError
-from truenegs_jax.tasks.records import read_dataset, read_examples, read_file
+from truenegs_jax.tasks.records import (
+  read_class_names,
+  read_dataset,
+  read_examples,
+  read_file,
+)
 from truenegs_jax.tasks.task import (
   CLASSES,
   SCORE,
@@ -90,7 +95,11 @@ def test_tables_without_a_header_and_with_uneven_rows(write):
     ("x.tsv", "a\tb\ta\n1\t2\t3\n", "x.tsv:1: two columns have the same name"),
     ("x.csv", 'a,b\n1,2\n"3,4\n', "x.csv:3: unbalanced quotes"),
     ("x.jsonl", '{"a": 1}\n{"a": \n', "x.jsonl:2: not JSON"),
-    ("x.md", "a\n", r"x.md: unknown format. .* .tsv, .csv or .jsonl"),
+    (
+      "x.md",
+      "a\n",
+      r"x.md: unknown format. .* .tsv, .csv or .jsonl",
+    ),
   ],
 )
 def test_rejects_bad_files_and_names_the_line(write, name, content, message):
@@ -122,6 +131,9 @@ def test_classes_of_a_data_set_become_names(saved):
   ]
   (record,) = read_dataset(f"hf:{saved}", split="dev")
   assert record.fields["label"] is None
+  names = read_class_names(f"hf:{saved}", "dev", "label")
+  assert names == ("no", "yes")
+  assert not read_class_names(f"hf:{saved}", "dev", "a")
   task = dataclasses.replace(TEXTS, columns=("a",))
   examples = read_examples(f"hf:{saved} split=train", "dev", task)
   assert [x.gold for x in examples] == ["yes", "no"]
@@ -177,6 +189,34 @@ def test_user_task_of_pairs_with_classes(write):
   )
   assert fit_own_task(task, train) == task
   assert (task.labels, task.metrics) == (("yes", "no"), ("f1", "accuracy"))
+
+
+@pytest.mark.parametrize(
+  ("golds", "metric", "labels"),
+  [
+    (["b", "a", "b"], "", ("a", "b")),
+    (["2", "10", "1"], "", ("1", "2", "10")),
+    (["2", "10", "1", "x"], "", ("1", "10", "2", "x")),
+    (["a", "b", "b"], "f1", ("b", "a")),  # F1 is that of the rarer, the second
+    (["a", "b", "a"], "f1", ("a", "b")),
+    (["a", "b"], "f1", ("a", "b")),
+    (["a", "b", "b", "c"], "f1", ("a", "b", "c")),
+  ],
+)
+def test_classes_are_ordered(golds, metric, labels):
+  task = define_own_task(
+    text="text", label="label", kind=CLASSES, metric=metric
+  )
+  train = [Example("0", "text", None, gold, "x.csv:2") for gold in golds]
+  assert fit_own_task(task, train).labels == labels
+  assert fit_own_task(task, train, names=("b", "a")).labels == ("b", "a")
+
+
+def test_a_folder_of_parquet_is_read_by_datasets(tmp_path):
+  datasets.Dataset.from_list(ROWS).to_parquet(str(tmp_path / "x.parquet"))
+  examples = read_examples(f"hf:{tmp_path}", "train", PAIRS)
+  assert [x.gold for x in examples] == ["no", "yes"]
+  assert examples[1].location == f"hf:{tmp_path} [train]: record 2"
 
 
 def test_scores_are_scaled_by_the_training_file(write):

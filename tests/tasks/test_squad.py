@@ -14,13 +14,13 @@ from support.texts import COMPRESSORS
 from truenegs_jax.data.tokens.tokenizer import SPECIALS, make_tokenizer
 from truenegs_jax.runtime.errors import DataError, InputError, UnavailableError
 from truenegs_jax.tasks.scoring import question_scores
-from truenegs_jax.tasks.squad import read_squad
-from truenegs_jax.tasks.squad_windows import (
+from truenegs_jax.tasks.squad import (
   NO_ANSWER,
   best_answers,
   find_answer_span,
   make_windows,
   plan_windows,
+  read_squad,
   tokenize_contexts,
 )
 from truenegs_jax.tasks.task import Question
@@ -130,14 +130,8 @@ def test_reads_plain_and_compressed_files(tmp_path, suffix):
 
 def test_reads_saved_data_sets(tmp_path):
   datasets = pytest.importorskip("datasets")
-  rows = []
-  for q in BIRDS:
-    texts, starts = zip(*q.answers, strict=True)
-    answers = {"text": list(texts), "answer_start": list(starts)}
-    row = {"id": q.key, "context": q.context, "question": q.text}
-    rows.append({**row, "title": "t", "answers": answers})
   datasets.disable_progress_bars()
-  split = datasets.Dataset.from_list(rows)
+  split = datasets.Dataset.from_list(as_rows(BIRDS))
   datasets.DatasetDict({"validation": split}).save_to_disk(tmp_path / "set")
   where = f"hf:{tmp_path / 'set'}"
   for questions in (
@@ -148,6 +142,45 @@ def test_reads_saved_data_sets(tmp_path):
     assert questions[2].location.endswith("[validation]: record 3, question c")
   with pytest.raises(DataError, match="no split 'train'.* valid"):
     read_squad(where, split="train")
+
+
+def as_rows(questions) -> list[dict]:
+  """Converts questions to rows as `datasets` writes them."""
+  rows = []
+  for q in questions:
+    texts, starts = zip(*q.answers, strict=True)
+    answers = {"text": list(texts), "answer_start": list(starts)}
+    row = {"id": q.key, "context": q.context, "question": q.text}
+    rows.append({**row, "title": "t", "answers": answers})
+  return rows
+
+
+def test_reads_rows_in_lines_in_an_array_and_in_an_object(tmp_path):
+  rows = as_rows(BIRDS)
+  path = tmp_path / "x.json"
+  for content in (
+    "\n".join(map(json.dumps, rows)),
+    json.dumps(rows),
+    json.dumps({"data": rows}),
+  ):
+    path.write_text(content)
+    questions = read_squad(str(path))
+    assert without_locations(questions) == without_locations(BIRDS)
+  path.write_text(json.dumps(rows[0]))  # a single line
+  assert without_locations(read_squad(str(path))) == without_locations(
+    BIRDS[:1]
+  )
+  del rows[1]["answers"]["answer_start"]
+  path.write_text(json.dumps(rows))
+  with pytest.raises(DataError, match="article 2 .*'answer_start' must be"):
+    read_squad(str(path))
+
+
+def test_numbers_as_ids_become_text(tmp_path):
+  data = as_json(BIRDS)
+  data["data"][0]["paragraphs"][0]["qas"][0]["id"] = 1000
+  (tmp_path / "x.json").write_text(json.dumps(data))
+  assert read_squad(str(tmp_path / "x.json"))[0].key == "1000"
 
 
 def test_misplaced_answers_move_to_the_nearest_occurrence(tmp_path):
@@ -165,8 +198,9 @@ def test_misplaced_answers_move_to_the_nearest_occurrence(tmp_path):
 @pytest.mark.parametrize(
   ("content", "message"),
   [
-    ("[1]", "list, not a JSON object"),
-    ("{}\n{}\n", "json:1: no column 'context'"),  # JSON lines
+    ("[1]", "article 1: 'context' must be of type str"),
+    ("1", "int, not a JSON object"),
+    ("{}\n{}\n", "json:1: 'paragraphs' must be of type list"),  # lines
     ('{"data": []}', "no questions"),
   ],
 )

@@ -9,7 +9,6 @@ from ml_collections import ConfigDict
 
 from truenegs_jax.config.keys import (
   LARGEST,
-  TINY,
   Key,
   Section,
   choice,
@@ -65,23 +64,11 @@ class Finetune(Section):
     "Share of the steps, the first ones, with a growing learning rate.",
     high=0.9,
   )
-  lrs: tuple[float, ...] = key(
-    (3e-4, 1e-4, 5e-5),
-    "Learning rates of networks narrower than 768, narrower than 1,024, and"
-    " wider.",
-    low=TINY,
-    high=1,
-  )
   layer_decay: float = key(
     0.0,
-    "Factor of the learning rate from one layer to the one below; 0 is that in"
-    " layer_decays, 1 is the same rate for all layers.",
-    high=1,
-  )
-  layer_decays: tuple[float, ...] = key(
-    (0.8, 0.8, 0.9),
-    "Factors of layer_decay by width of the network, as in lrs.",
-    low=TINY,
+    "Factor of the learning rate from one layer to the one below; 0 is the"
+    " paper's for the size of the network, 0.8 or for large ones 0.9; 1 is the"
+    " same rate for all layers.",
     high=1,
   )
   window: int = key(
@@ -290,7 +277,8 @@ TABLES: dict[str, Table] = {
       "optim.lr": {
         "default": 0.0,
         "low": 0,
-        "meaning": "Learning rate at its peak; 0 is that of finetune.lrs.",
+        "meaning": "Learning rate at its peak; 0 is the paper's for the size of"
+        " the network: 3e-4 for small ones, 1e-4 for base, 5e-5 for large.",
       },
       "optim.max_skips": {"may_change": False},
     },

@@ -172,6 +172,9 @@ def print_tables(
     for metric, s in summarize_runs(runs).items():
       values = (f"{x:.2f}" for x in (s.median, s.mean, s.low, s.high))
       sd = "" if s.sd is None else f"{s.sd:.2f}"
+      labels = runs[0].provenance["labels"]
+      if metric == "f1" and len(labels) == 2:
+        metric = f"f1 of {labels[1]}"
       table.add_row(shown, metric, str(s.runs), str(s.failed), *values, sd)
       shown = ""
     lines += [f"* {name}: {note}" for note in notes]

@@ -1,13 +1,14 @@
 """Fine-tunes a network on a task, with the step and the loop of pre-training.
 
 setup = TrainingSetup(options, model, data, provenance)
-trained = fine_tune(setup, seed, folder, ...)
-result = trained.make_result()
+run = SeedRun(setup, seed, folder, check, console)
+params, result = run.fine_tune(make_params, check_lock)
 
 All seeds of a task share its compiled functions. Batches and random draws are
 functions of seed and step, so an interrupted run is simply repeated.
 """
 
+import dataclasses
 import functools
 import math
 import pathlib
@@ -18,7 +19,7 @@ import jax
 import optax
 from rich.console import Console
 
-from truenegs_jax.finetune import evaluate, leaderboard, results
+from truenegs_jax.finetune import leaderboard, results, task_data
 from truenegs_jax.finetune.options import FinetuneOptions
 from truenegs_jax.finetune.task_data import TaskData
 from truenegs_jax.models import finetune, pretrain
@@ -54,7 +55,6 @@ class TrainingSetup:
     self.options = options
     self.model = model
     self.data = data
-    self.name = data.task.name
     self.provenance = provenance
     epochs = options.finetune.epochs or data.task.epochs
     size = len(data.train.tokens)
@@ -63,7 +63,7 @@ class TrainingSetup:
     count = max(round(options.finetune.evals_per_epoch * epochs), 1)
     evals = {round(self.steps * (i + 1) / count) for i in range(count)}
     self.eval_steps = evals - {0, self.steps}
-    self.predictor = evaluate.Predictor(options, model)
+    self.predictor = task_data.Predictor(options, model)
     mesh = self.predictor.mesh
     spec = options.mesh_spec
     tx, self.learning_rate = make_optimizer(options, model, self.steps)
@@ -106,6 +106,7 @@ class TrainingSetup:
       f"layer decay {o.decay(width):g}, head {self.model.head!r}",
       f"attention {self.predictor.attention}",
       f"{data.train.num_cut:,} rows truncated",
+      *data.describe_classes(),
       *data.notes,
     )
     return ", ".join(texts)
@@ -132,134 +133,102 @@ class Stopped(Exception):
   """Ends a run after a signal, the only argument."""
 
 
-def fine_tune(
-  setup: TrainingSetup,
-  seed: int,
-  folder: pathlib.Path,
-  *,
-  make_params: Callable[[], optax.Params],
-  check: Callable[[], None],
-  console: Console,
-  check_lock: Callable[[], None],
-) -> "SeedRun":
-  """Trains one run to its last step, and returns it.
-
-  `check` is called before each batch and may raise Stopped. The folder receives
-  metrics and the rows of skipped updates; `check_lock` raises DiskError if the
-  workdir's lock was lost. A loss that is not finite ends the run as failed.
-  """
-  run = SeedRun(setup, seed, check, console)
-
-  def describe(record: metrics.Record) -> str:
-    scores = run.evaluations[str(record["step"])]
-    return f"dev at {record['step']:,}: {leaderboard.format_scores(scores)}"
-
-  config = setup.provenance[results.CONFIG]
-  line = metrics.ProgressLine(
-    console, setup.steps, first_step=0, describe=describe
-  )
-  logged = metrics.LoggedRun(folder, 0, config, check_lock)
-  with metrics.open_writers(setup.options.log.writers, logged, line) as writers:
-    run.write, run.flush_log = writers
-    run.train(run.make_loop(setup.init_state(make_params(), seed), folder))
-  return run
-
-
+@dataclasses.dataclass
 class SeedRun:
-  """A run of a task with a seed, and the functions of its training loop.
+  """A run of a task with a seed, and the functions of its training loop."""
 
-  Attributes:
-    params: at the end, those of `step`.
-  """
+  setup: TrainingSetup
+  seed: int
+  folder: pathlib.Path  # receives metrics and the rows of skipped updates
+  check: Callable[[], None]  # called before each batch; may raise Stopped
+  console: Console
+  failure: str = ""
+  evaluations: dict[str, dict[str, float]] = dataclasses.field(
+    default_factory=dict
+  )
+  losses: tuple[float, float] = (math.nan, math.nan)
 
-  params: optax.Params
-  step: int
-  secs: float
-
-  def __init__(
+  def fine_tune(
     self,
-    setup: TrainingSetup,
-    seed: int,
-    check: Callable[[], None],
-    console: Console,
-  ):
-    self.setup = setup
-    self.seed = seed
-    self.check = check
+    make_params: Callable[[], optax.Params],
+    check_lock: Callable[[], None],
+  ) -> tuple[optax.Params, results.Result]:
+    """Trains to the last step and scores; returns parameters and result.
+
+    `check_lock` raises DiskError if the workdir's lock was lost. A loss that is
+    not finite ends the run as failed.
+    """
+    setup = self.setup
+    options = setup.options
     self.clock = speed.Clock(setup.steps)
-    self.report = functools.partial(console.print, soft_wrap=True)
-    self.answer = functools.partial(
-      setup.predictor.answer, console=console, check=check
+    line = metrics.ProgressLine(
+      self.console, setup.steps, first_step=0, describe=self.describe
     )
-    self.failure = ""
-    self.write: Callable[[metrics.Record], None] = print
-    self.flush_log: Callable[[], None] = print
-    self.evaluations: dict[str, dict[str, float]] = {}
-    self.losses: tuple[float, float] = (math.nan, math.nan)
+    config = setup.provenance[results.CONFIG]
+    logged = metrics.LoggedRun(self.folder, 0, config, check_lock)
+    with metrics.open_writers(options.log.writers, logged, line) as writers:
+      self.write, flush_log = writers
+      loop = loop_lib.Loop(
+        state=setup.init_state(make_params(), self.seed),
+        take_step=self.take_step,
+        loss_weights=LOSS_WEIGHTS,
+        learning_rate=setup.learning_rate,
+        log_every=options.log.every_steps,
+        log=self.log,
+        flush_log=flush_log,
+        is_evaluated=lambda done: done in setup.eval_steps,
+        evaluate=self.evaluate,
+        poll=self.check,
+        report=functools.partial(self.console.print, soft_wrap=True),
+        guard=guards.SkipGuard(self.folder, options.optim.max_skips),
+        clock=self.clock,
+      )
+      try:
+        loop.run()
+      except NonFiniteError:
+        self.failure = f"loss or gradients not finite at step {loop.done:,}"
+    params = loop.state.params
+    return params, self.make_result(params, loop.done)
 
-  def make_loop(
-    self, state: step_lib.TrainState, folder: pathlib.Path
-  ) -> loop_lib.Loop:
-    """Makes the training loop; `folder` receives rows of skipped updates."""
-    options = self.setup.options
-    return loop_lib.Loop(
-      state=state,
-      take_step=self.take_step,
-      loss_weights=LOSS_WEIGHTS,
-      learning_rate=self.setup.learning_rate,
-      log_every=options.log.every_steps,
-      log=self.log,
-      flush_log=self.flush_log,
-      is_evaluated=lambda done: done in self.setup.eval_steps,
-      evaluate=self.evaluate,
-      poll=self.check,
-      report=self.report,
-      guard=guards.SkipGuard(folder, options.optim.max_skips),
-      clock=self.clock,
-    )
-
-  def train(self, loop: loop_lib.Loop) -> None:
-    """Trains to the end."""
-    try:
-      loop.run()
-    except NonFiniteError:
-      self.failure = f"loss or gradients not finite at step {loop.done:,}"
-    self.params = loop.state.params
-    self.step = loop.done
-    self.secs = self.clock.secs_per_step(self.step) * self.step
-
-  def make_result(self) -> results.Result:
+  def make_result(self, params: optax.Params, step: int) -> results.Result:
     """Answers and scores the splits after training."""
     setup = self.setup
-    data = setup.data
     answers: dict[str, Any] = {}
     scores: dict[str, dict[str, float]] = {}
     mistakes: list[dict[str, Any]] = []
-    for name, split in data.splits.items():
-      title = f"Answering {name}, rows"
-      outputs, answers_Q = self.answer(self.params, split, title=title)
+    for name, split in setup.data.splits.items():
+      outputs, answers_Q = self.answer(params, split, f"Answering {name}, rows")
       answers[name] = split.to_json(answers_Q)
-      if split is data.dev:
-        mistakes = evaluate.find_mistakes(split, outputs, answers_Q)
+      if name == "dev":
+        mistakes = task_data.find_mistakes(split, outputs, answers_Q)
       if split.golds:
         scores[name] = split.score(answers_Q)
     dev = answers["dev"]
-    useless = evaluate.find_failure(dev["golds"], dev["answers"])
+    useless = task_data.find_failure(dev["golds"], dev["answers"])
+    secs = self.clock.secs_per_step(step) * step
     return results.Result(
-      task=setup.name,
+      task=setup.data.task.name,
       seed=self.seed,
       failure=self.failure or useless,
       scores=scores,
-      step=self.step,
+      step=step,
       steps=setup.steps,
       evaluations=self.evaluations,
       losses=self.losses,
-      secs=self.secs,
-      rows_per_s=self.step * setup.options.batch_size / self.secs,
+      secs=secs,
+      rows_per_s=step * setup.options.batch_size / secs,
       answers=answers,
       provenance=setup.provenance,
-      notes=list(data.notes),
+      notes=list(setup.data.notes),
       mistakes=mistakes,
+    )
+
+  def answer(
+    self, params: optax.Params, split: task_data.EvalSplit, title: str
+  ) -> tuple[Any, Any]:
+    """Returns the outputs for the rows of a split, and its answers."""
+    return self.setup.predictor.answer(
+      params, split, console=self.console, title=title, check=self.check
     )
 
   def take_step(
@@ -292,6 +261,11 @@ class SeedRun:
   def evaluate(self, done: int, state: step_lib.TrainState) -> None:
     """Scores the dev set and writes a record."""
     dev = self.setup.data.dev
-    _, answers_Q = self.answer(state.params, dev, title="Evaluating, rows")
+    _, answers_Q = self.answer(state.params, dev, "Evaluating, rows")
     self.evaluations[str(done)] = scores = dev.score(answers_Q)
     self.write({"step": done, "split": "dev", **scores})
+
+  def describe(self, record: metrics.Record) -> str:
+    """Describes a record of an evaluation for the terminal."""
+    scores = self.evaluations[str(record["step"])]
+    return f"dev at {record['step']:,}: {leaderboard.format_scores(scores)}"

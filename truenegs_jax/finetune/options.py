@@ -7,10 +7,14 @@ from truenegs_jax.config.grammar import parse_names
 from truenegs_jax.config.sections import INIT_SKIPS, PretrainConfig
 from truenegs_jax.config.tables import Finetune
 from truenegs_jax.models import layers
-from truenegs_jax.models.encoder import FAMILY, find_family
+from truenegs_jax.models.encoder import find_family
 from truenegs_jax.runtime.errors import InputError, one_of
 from truenegs_jax.tasks.task import OWN, SQUAD, TASKS, Task, define_own_task
 from truenegs_jax.train import metrics, sharding
+
+# Of ELECTRA's paper (Clark et al. 2020), by size of the network.
+LEARNING_RATES = {"small": 3e-4, "base": 1e-4, "large": 5e-5}
+LAYER_DECAYS = {"small": 0.8, "base": 0.8, "large": 0.9}
 
 
 class FinetuneOptions(PretrainConfig):
@@ -51,13 +55,11 @@ class FinetuneOptions(PretrainConfig):
 
   def peak_rate(self, width: int) -> float:
     """Returns the head's highest learning rate for a network of that width."""
-    family = FAMILY.index(find_family(width))
-    return self.optim.lr or self.finetune.lrs[family]
+    return self.optim.lr or LEARNING_RATES[find_family(width)]
 
   def decay(self, width: int) -> float:
     """Returns the factor of the learning rate from a layer to the one below."""
-    o, family = self.finetune, FAMILY.index(find_family(width))
-    return o.layer_decay or o.layer_decays[family]
+    return self.finetune.layer_decay or LAYER_DECAYS[find_family(width)]
 
 
 def parse_options(values: Mapping[str, Any]) -> FinetuneOptions:
@@ -74,22 +76,11 @@ def parse_options(values: Mapping[str, Any]) -> FinetuneOptions:
       f"finetune.tasks={o.tasks!r} must name tasks of GLUE"
       f" ({', '.join(glue)}), or {SQUAD}, or {OWN}."
     )
-  if OWN in tasks and not o.epochs:
-    raise InputError(
-      f"finetune.epochs={o.epochs}, but your own task has no default."
-      " Set --config.finetune.epochs=3, for example."
-    )
   if o.loss == "sum" and accumulation > 1:
     raise InputError(
       f"optim.accumulation={accumulation} does not fit"
       " finetune.loss='sum', because it divides the loss. Set"
       " --config.optim.accumulation=1 or --config.finetune.loss=mean."
     )
-  for name in ("lrs", "layer_decays"):
-    if len(numbers := getattr(o, name)) != len(FAMILY):
-      raise InputError(
-        f"finetune.{name}={numbers!r} must be three numbers, for small, base"
-        " and large models."
-      )
   sharding.check_batch_size(options.batch_size, accumulation, options.mesh_spec)
   return options

@@ -5,14 +5,14 @@
 """
 
 import dataclasses
+import itertools
 import math
 import pathlib
-import typing
 import zlib
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from truenegs_jax.runtime.errors import CheckpointError, InputError
+from truenegs_jax.runtime.errors import CheckpointError
 from truenegs_jax.runtime.files import read_results
 from truenegs_jax.workdir import files
 
@@ -83,18 +83,7 @@ def load(workdir: pathlib.Path, task: str, seed: int) -> Result | None:
     for split in values["answers"].values():  # undoes `finite_or_null`
       answers = split["answers"]
       split["answers"] = [math.nan if x is None else x for x in answers]
-    result = Result(**values)
-    for field in dataclasses.fields(result):  # a float may be an integer
-      kind: Any = typing.get_origin(field.type) or field.type
-      kinds = (int, float) if kind is float else kind
-      if not isinstance(getattr(result, field.name), kinds):
-        raise TypeError(field.name)
-    if (result.task, result.seed) != (task, seed):
-      raise ValueError(f"of {result.task}, seed {result.seed}")
-    scores, answers = result.scores["dev"], result.answers["dev"]["answers"]
-    if not (scores and all(map(math.isfinite, scores.values())) and answers):
-      raise ValueError("no scores or no answers")
-    return result
+    return Result(**values)
 
 
 def load_all(workdir: pathlib.Path) -> dict[str, list[Result]]:
@@ -107,43 +96,32 @@ def load_all(workdir: pathlib.Path) -> dict[str, list[Result]]:
   return by_task
 
 
-def check_config(workdir: pathlib.Path, config: Mapping[str, Any]) -> None:
-  """Refuses a workdir whose runs have another config (in JSON's types)."""
-  if (workdir / files.CHECKPOINTS).exists():
-    raise InputError(
-      f"--workdir={str(workdir)!r} has a pre-training run. Choose another."
-    )
-  for name, runs in load_all(workdir).items():
-    changes = files.find_fixed_changes(runs[0].provenance[CONFIG], config)
-    _refuse(changes, f"'{workdir}' has runs of {name} with another config.")
-
-
-def check_provenance(
-  saved: Mapping[str, Any],
-  now: Mapping[str, Any],
-  reason: str,
-  *,
-  left_out: Collection[str] = (),
+def check_unchanged(
+  workdir: pathlib.Path, now: Mapping[str, Any], *, task: str = ""
 ) -> None:
-  """Refuses another config, weights or data than those of a saved run.
+  """Refuses another config, weights or data than those of finished runs.
 
-  `saved` and `now` are values of `Result.provenance`, whose keys `left_out` are
-  not compared. `reason` begins the message of the error.
+  Args:
+    now: entries of `Result.provenance`; only these are compared.
+    task: the task of `now`, without which TASK_KEYS are not compared.
   """
-  changes = files.find_fixed_changes(saved[CONFIG], now[CONFIG])
-  # The test set may be read only sometimes.
-  splits = saved["data"].keys() & now["data"].keys()
-  both, skipped = [], {CONFIG, *left_out}
-  for x in (saved, now):
-    values = {**x, "data": {split: x["data"][split] for split in splits}}
-    both.append({k: v for k, v in values.items() if k not in skipped})
-  _refuse(changes + files.find_changes(*both), reason)
-
-
-def _refuse(changes: Sequence[files.Change], reason: str) -> None:
-  if changes:
-    lines = "\n  ".join(map(str, changes))
-    raise CheckpointError(
-      f"{reason} Differences (saved -> now):\n  {lines}\nPass"
-      " --workdir=runs/NAME for new runs, or restore the saved values."
-    )
+  for run in itertools.chain.from_iterable(load_all(workdir).values()):
+    changes: list[files.Change] = []
+    for key in now.keys() - (set() if run.task == task else TASK_KEYS):
+      saved = run.provenance[key]
+      if key == CONFIG:
+        changes += files.find_fixed_changes(saved, now[key])
+      else:
+        # The test set may be read only sometimes.
+        changes += [
+          x
+          for x in files.find_changes({key: saved}, {key: now[key]})
+          if files.ABSENT not in (x.saved, x.now)
+        ]
+    if changes:
+      lines = "\n  ".join(map(str, sorted(changes)))
+      raise CheckpointError(
+        f"'{workdir}' has runs of {run.task} with another config, other weights"
+        f" or data. Differences (saved -> now):\n  {lines}\nPass"
+        " --workdir=runs/NAME for new runs, or restore the saved values."
+      )

@@ -7,7 +7,6 @@ Finished runs are kept: the same command continues with the missing ones.
 """
 
 import dataclasses
-import itertools
 import json
 import pathlib
 import shutil
@@ -75,9 +74,13 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
         f"finetune.against={against!r} has no finished fine-tuning run. Pass"
         " the workdir of a fine-tuning."
       )
+  if (workdir / files.CHECKPOINTS).exists():
+    raise errors.InputError(
+      f"--workdir={str(workdir)!r} has a pre-training run. Choose another."
+    )
   files.check_checkpoint_folder(workdir / files.CHECKPOINTS)
   context = RunContext(workdir, console, options, config)
-  results.check_config(workdir, config)
+  results.check_unchanged(workdir, {results.CONFIG: config})
   if is_dry:
     console.print(plan.report_table(_describe_plan(context)))
     return 0
@@ -124,7 +127,6 @@ def _describe_plan(context: RunContext) -> dict[str, str]:
       "export": hf_names.unsupported_reason(model) or o.finetune.export,
     }
   lines["batches"] = f"{o.batch_size} rows of at most {o.length} tokens"
-  lines["time"] = "not estimated, as no rows are read; the first run shows it"
   seeds, missing = o.all_seeds, context.count_missing()
   lines["runs"] = (
     f"seeds {seeds[0]} to {seeds[-1]}; {missing:,} of"
@@ -140,7 +142,11 @@ def _train_missing(context: RunContext) -> signal.Signals | None:
   setups = _read_tasks(context, start)
   if distributed.is_first_process():
     files.save_json(context.workdir / results.CONFIG, context.config)
-  runs = [(x, seed) for x in setups for seed in context.missing_seeds(x.name)]
+  runs = [
+    (x, seed)
+    for x in setups
+    for seed in context.missing_seeds(x.data.task.name)
+  ]
   described = None
   with guards.StopSignals(context.console) as signals:
     mesh = sharding.make_mesh(context.options.mesh_spec)
@@ -165,28 +171,22 @@ def _train_missing(context: RunContext) -> signal.Signals | None:
 
 
 def _read_tasks(context: RunContext, start: Start) -> list[loop.TrainingSetup]:
-  """Reads all tasks before the first run; compares them with saved runs."""
-  read, finished = [], results.load_all(context.workdir)
+  """Reads all tasks before the first run; compares them with finished runs."""
+  options = context.options
+  tasks = []
   with distributed.raise_everywhere("inputs"):
-    for name in context.options.task_names:
+    for name in options.task_names:
       with progress.working(context.console, f"Reading {name}"):
-        data = task_data.read_task_data(context.options, name, start.tokenizer)
+        data = task_data.read_task_data(options, name, start.tokenizer)
         provenance = start.provenance(data.task, data.fingerprints())
+      results.check_unchanged(context.workdir, provenance, task=name)
       provenance[results.CONFIG] = context.config
-      for saved in itertools.chain.from_iterable(finished.values()):
-        results.check_provenance(
-          saved.provenance,
-          provenance,
-          f"The workdir has runs of {saved.task} with other weights or data.",
-          left_out=() if saved.task == name else results.TASK_KEYS,
-        )
-      missing = context.missing_seeds(name)
-      read.append((data, provenance, missing))
-  distributed.check_same("runs", json.dumps([x[1:] for x in read]))
-  options, make_model = context.options, start.make_model
+      tasks.append((data, provenance))
+  same = [(x, context.missing_seeds(data.task.name)) for data, x in tasks]
+  distributed.check_same("runs", json.dumps(same))
   return [
-    loop.TrainingSetup(options, make_model(x.task), x, provenance)
-    for x, provenance, _ in read
+    loop.TrainingSetup(options, start.make_model(data.task), data, provenance)
+    for data, provenance in tasks
   ]
 
 
@@ -198,25 +198,19 @@ def _train_run(
   check: Callable[[], None],
 ) -> None:
   """Trains, answers, scores, saves and exports one run."""
-  name = f"{setup.name} {seed}"
-  folder = results.run_folder(context.workdir, setup.name, seed)
-  with distributed.raise_everywhere(f"folder {name}"):
+  task = setup.data.task
+  folder = results.run_folder(context.workdir, task.name, seed)
+  with distributed.raise_everywhere(f"folder {task.name} {seed}"):
     if distributed.is_first_process():
       with disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
-  trained = loop.fine_tune(
-    setup,
-    seed,
-    folder,
-    make_params=lambda: start.make_params(setup.data.task, seed),
-    check=check,
-    console=context.console,
-    check_lock=context.lease.check,
+  seed_run = loop.SeedRun(setup, seed, folder, check, context.console)
+  params, result = seed_run.fine_tune(
+    lambda: start.make_params(task, seed), context.lease.check
   )
-  result = trained.make_result()
   context.report(f"  {leaderboard.describe_run(result)}")
-  params = distributed.to_host(trained.params)
-  with distributed.raise_everywhere(f"save {name}"):
+  params = distributed.to_host(params)
+  with distributed.raise_everywhere(f"save {task.name} {seed}"):
     if distributed.is_first_process():
       if context.options.finetune.export == "all":
         with progress.working(context.console, "Exporting"):

@@ -21,7 +21,7 @@ from rich.console import Console
 from truenegs_jax.config.sections import FROM_WEIGHTS, SIZES
 from truenegs_jax.configs import finetune_glue, finetune_own, finetune_squad
 from truenegs_jax.data.tokens import tokenizer as tokenizer_lib
-from truenegs_jax.finetune import evaluate, results
+from truenegs_jax.finetune import results, task_data
 from truenegs_jax.finetune.options import FinetuneOptions, parse_options
 from truenegs_jax.finetune.results import Result
 from truenegs_jax.models import finetune
@@ -106,78 +106,75 @@ class Start:
 
 def resolve(options: FinetuneOptions, report: Callable[[str], None]) -> Start:
   """Opens the weights of `init` without arrays; "" is a network at random."""
-  variant = options.model.variant
-  vocab = options.data.vocab
-  lowercase = options.data.lowercase
-  accents = options.data.accents
-  strip_accents = tokenizer_lib.ACCENTS[accents]
-  if not options.init:
-    if FROM_WEIGHTS in (variant, vocab):
+  o = options
+  network: dict[str, Any] = {x: getattr(o.model, x) for x in MODEL_KEYS}
+  network["head_dropout"] = o.finetune.head_dropout
+  weights = Weights(o.init, report) if o.init else None
+  source = weights.encoder() if weights else None
+  if source is None:
+    if FROM_WEIGHTS in (o.model.variant, o.data.vocab):
       raise InputError(
         "init='' names no weights. Set --config.init=FOLDER (a workdir, or a"
         " folder or hub name of Hugging Face), or for a network drawn at random"
         " --config.model.variant=NAME and --config.data.vocab=FILE."
       )
-    weights = None
     role = "discriminator"
-    backbone = "encoder"
-    more: dict[str, Any] = {}
-    positions = 512
     location = "a network drawn at random"
+    network |= {"backbone": "encoder", "max_positions": 512}
   else:
-    weights = Weights(options.init, report)
-    network = weights.encoder()
-    role = network.role
-    backbone = network.backbone
-    location = network.location
-    positions = network.fields["max_position_embeddings"]
-    pooling = network.fields.get("classifier_pooling", "cls")
-    more = {"pooling": pooling, **network.thetas}
-    if vocab == FROM_WEIGHTS:
-      vocab = str(network.vocabulary)
-      if network.lowercase and not lowercase:
-        raise InputError(
-          f"data.lowercase=False, but {location} was trained on lower-cased"
-          " text. Remove --config.data.lowercase."
-        )
-      lowercase = lowercase and network.tokenizer.lowercase
-      if accents == "auto":
-        strip_accents = network.strip_accents
-  sizes = {
-    name: getattr(options.model, name)
-    for name in SIZES
-    if getattr(options.model, name)
-  }
-  if weights is not None and variant == FROM_WEIGHTS:
-    if sizes:
-      name, size = next(iter(sizes.items()))
+    role = source.role
+    location = source.location
+    network |= source.thetas
+    network["backbone"] = source.backbone
+    network["max_positions"] = source.fields["max_position_embeddings"]
+    network["pooling"] = source.fields.get("classifier_pooling", "cls")
+  if o.length > network["max_positions"]:
+    raise InputError(
+      f"length={o.length} is over the {network['max_positions']:,} positions of"
+      f" {location}. Set --config.length={network['max_positions']} or less."
+    )
+  network |= _choose_sizes(o, source)
+  return Start(o, weights, role, _load_tokenizer(o, source), network)
+
+
+def _choose_sizes(
+  options: FinetuneOptions, source: Network | None
+) -> Mapping[str, Any]:
+  """Returns the variant and the sizes that are set or those of the weights."""
+  variant = options.model.variant
+  sizes = {x: getattr(options.model, x) for x in SIZES}
+  sizes = {name: size for name, size in sizes.items() if size}
+  if source is not None and variant == FROM_WEIGHTS:
+    for name, size in sizes.items():
       raise InputError(
         f"model.{name}={size} does not go with model.variant=init, which takes"
         " all sizes of the weights. Remove it, or set"
         " --config.model.variant=NAME."
       )
-    sizes = network.sizes
-  if options.length > positions:
-    raise InputError(
-      f"length={options.length} is over the {positions:,} positions of"
-      f" {location}. Set --config.length={positions} or less."
-    )
-  return Start(
-    options=options,
-    weights=weights,
-    role=role,
-    tokenizer=tokenizer_lib.load_tokenizer(
-      vocab, lowercase=lowercase, strip_accents=strip_accents
-    ),
-    network={
-      **{name: getattr(options.model, name) for name in MODEL_KEYS},
-      "head_dropout": options.finetune.head_dropout,
-      "variant": variant,
-      **sizes,
-      "backbone": backbone,
-      "max_positions": positions,
-      **more,
-    },
+    sizes = dict(source.sizes)
+  return {"variant": variant, **sizes}
+
+
+def _load_tokenizer(
+  options: FinetuneOptions, source: Network | None
+) -> tokenizer_lib.Tokenizer:
+  """Loads `data.vocab`, or the vocabulary of the weights."""
+  data = options.data
+  vocab = data.vocab
+  lowercase = data.lowercase
+  strip_accents = tokenizer_lib.ACCENTS[data.accents]
+  if source is not None and vocab == FROM_WEIGHTS:
+    vocab = str(source.vocabulary)
+    if source.lowercase and not lowercase:
+      raise InputError(
+        f"data.lowercase=False, but {source.location} was trained on"
+        " lower-cased text. Remove --config.data.lowercase."
+      )
+    lowercase = lowercase and source.tokenizer.lowercase
+    if data.accents == "auto":
+      strip_accents = source.strip_accents
+  return tokenizer_lib.load_tokenizer(
+    vocab, lowercase=lowercase, strip_accents=strip_accents
   )
 
 
@@ -189,7 +186,7 @@ class FineTunedModel:
   task: Task
   outputs: Task  # with labels in the order of the model's outputs
   starts: tuple[Start, ...]  # of each seed
-  predictor: evaluate.Predictor  # for the parameters of any seed
+  predictor: task_data.Predictor  # for the parameters of any seed
   note: str  # what limits its scores: failed seeds, few epochs
 
   @property
@@ -204,10 +201,10 @@ class FineTunedModel:
 
   def answer(
     self, examples: Sequence[Any], console: Console
-  ) -> list[Sequence[evaluate.Answer]]:
+  ) -> list[Sequence[task_data.Answer]]:
     """Returns each seed's answers to examples with different keys."""
     with progress.working(console, "Encoding examples"):
-      split = evaluate.encode_split(
+      split = task_data.encode_split(
         self.options, self.outputs, examples, self.starts[0].tokenizer
       )
     replicated = sharding.replicated_sharding(self.predictor.mesh)
@@ -264,7 +261,7 @@ def open_model(
   starts = tuple(resolve(x, report) for x in each)
   for start in starts:
     start.fit(outputs)
-  predictor = evaluate.Predictor(options, starts[0].make_model(outputs))
+  predictor = task_data.Predictor(options, starts[0].make_model(outputs))
   return FineTunedModel(seeds, task, outputs, starts, predictor, note)
 
 
@@ -278,12 +275,12 @@ def _find_runs(
   """
   workdir = open_path(key, init)
   by_task = results.load_all(workdir)
-  if not by_task and any(workdir.glob(results.RUNS)):
-    raise InputError(
-      f"{key}={init!r} is a fine-tuning without a finished run. Run its command"
-      " again to continue it."
-    )
   if not by_task:
+    if any(workdir.glob(results.RUNS)):
+      raise InputError(
+        f"{key}={init!r} is a fine-tuning without a finished run. Run its"
+        " command again to continue it."
+      )
     return {}, ""
   if task not in by_task and (task or len(by_task) > 1):
     raise InputError(
@@ -292,21 +289,28 @@ def _find_runs(
       " for example."
     )
   pool = by_task[task or next(iter(by_task))]
-  folders = (results.run_folder(workdir, x.task, x.seed) for x in pool)
-  pairs = zip(folders, pool, strict=True)
-  runs = {str(x / results.MODEL): run for x, run in pairs if not run.failure}
+  runs: dict[str, Result] = {}
+  failed: list[str] = []
+  for x in pool:
+    folder = results.run_folder(workdir, x.task, x.seed) / results.MODEL
+    if x.failure:
+      failed.append(f"seed {x.seed}, {x.failure}")
+    elif (folder / hf_folder.CONFIG).exists():
+      runs[str(folder)] = x
+    else:
+      raise InputError(
+        f"{key}={init!r} lacks models of its seeds: '{folder}' is missing."
+        " Fine-tune again with --config.finetune.export=all."
+      )
+  if not runs:
+    raise InputError(
+      f"{key}={init!r} has no model, as all its runs failed. Fine-tune again"
+      " with another learning rate."
+    )
   notes = [*dict.fromkeys(note for run in runs.values() for note in run.notes)]
-  if failed := [f"seed {x.seed}, {x.failure}" for x in pool if x.failure]:
+  if failed:
     count = f"{len(runs)} of {len(pool)} seeds; {len(failed)} failed"
     notes.insert(0, f"{count}: {'; '.join(failed)}")
-  configs = {x: open_path(key, x) / hf_folder.CONFIG for x in runs}
-  missing = [x for x in runs if not configs[x].exists()]
-  if missing or not runs:
-    reason = f"'{missing[0]}' is missing" if missing else "all its runs failed"
-    raise InputError(
-      f"{key}={init!r} lacks models of its seeds: {reason}. Fine-tune again"
-      " with --config.finetune.export=all, or another learning rate."
-    )
   return runs, f"{init}: {'; '.join(notes)}." if notes else ""
 
 

@@ -130,22 +130,19 @@ def read_file(
   existing = files.find_existing(path)
   if existing is None:
     raise DataError(f"{path}: there is no such file.")
-  file, state = files.stat_file(existing), readers.ReadState()
+  file = files.stat_file(existing)
+  state = readers.ReadState()
+  records: Iterator[Record]
   if file.suffix in (".jsonl", ".json"):
-    records: Iterator[Record] = (
-      Record(state.location(), x) for x in readers.read_objects(file, state)
-    )
-  elif file.suffix in (".tsv", ".txt", ".csv"):
-    if file.suffix == ".csv":
-      rows = readers.read_csv_rows(file, state)
-    else:
-      lines = readers.read_lines(file, state)
-      rows = (line.removesuffix("\n").split("\t") for line in lines)
-    records = _table_records(state, rows, list(columns), skipped)
+    rows = readers.read_objects(file, state)
+    records = (Record(state.location(), fields) for fields in rows)
+  elif file.suffix in (".csv", ".tsv", ".txt"):
+    records = _read_table(file, state, columns, skipped)
   else:
     raise DataError(
       f"{path}: unknown format. Files of tasks are .tsv, .csv or .jsonl, each"
-      f" also with {' '.join(files.COMPRESSIONS)}. Rename or convert the file."
+      f" also with {' '.join(files.COMPRESSIONS)}, or in a folder, hf:FOLDER,"
+      " .parquet. Rename or convert the file."
     )
   first = next(records, None)
   if first is None:
@@ -154,15 +151,22 @@ def read_file(
   yield from records
 
 
-def _table_records(
+def _read_table(
+  file: files.File,
   state: readers.ReadState,
-  rows: Iterator[list[str]],
-  columns: list[str],
+  columns: Sequence[str],
   skipped: list[str] | None,
 ) -> Iterator[Record]:
+  """Yields the rows of a table, `state` being at each of them."""
+  if file.suffix == ".csv":
+    rows = readers.read_csv_rows(file, state)
+  else:
+    lines = readers.read_lines(file, state)
+    rows = (line.removesuffix("\n").split("\t") for line in lines)
   for row in rows:
-    row, location = row or [""], state.location()  # [] of a blank line
-    if row == [""] and len(columns) != 1:
+    location = state.location()
+    is_blank = not any(row) and len(row) < 2
+    if is_blank and len(columns) != 1:
       continue
     if not columns:
       columns = row
@@ -171,8 +175,8 @@ def _table_records(
           f"{location}: two columns have the same name. The first line names"
           f" {', '.join(map(repr, columns))}. Rename one of them."
         )
-    elif len(row) == len(columns):
-      yield Record(location, dict(zip(columns, row, strict=True)))
+    elif len(row or [""]) == len(columns):
+      yield Record(location, dict(zip(columns, row or [""], strict=True)))
     elif skipped is not None:
       skipped.append(location)
     else:
@@ -185,21 +189,15 @@ def _table_records(
 def read_dataset(
   where: str | DatasetSpec, *, split: str, config: str = ""
 ) -> Iterator[Record]:
-  """Reads the records of a split with all columns; classes become names.
+  """Reads the records of a data set with all columns; classes become names.
 
   `split` ("dev" is the hub's "validation") and `config` count if `where` names
   none.
   """
-  if isinstance(where, str):
-    where = hub_datasets.parse_dataset(where, key="finetune")
-  spec = dataclasses.replace(
-    where,
-    split=where.split or split.replace("dev", "validation"),
-    config=where.config or config,
-  )
-  dataset = hub_datasets.open_dataset(spec)
-  location, number = f"{HUB}{spec.name} [{dataset.spec.split}]", 0
-  with spec.convert_errors():
+  dataset = _open_dataset(where, split, config)
+  location = f"{HUB}{dataset.spec.name} [{dataset.spec.split}]"
+  number = 0
+  with dataset.spec.convert_errors():
     records = dataset.records()
     for batch in records.iter(batch_size=BATCH_RECORDS):
       for column, feature in records.features.items():
@@ -213,6 +211,27 @@ def read_dataset(
         yield Record(f"{location}: record {number}", fields)
   if not number:
     raise DataError(f"{location}: the split has no records.")
+
+
+def _open_dataset(
+  where: str | DatasetSpec, split: str, config: str = ""
+) -> hub_datasets.HubDataset:
+  if isinstance(where, str):
+    where = hub_datasets.parse_dataset(where, key="finetune")
+  split = where.split or split.replace("dev", "validation")
+  config = where.config or config
+  spec = dataclasses.replace(where, split=split, config=config)
+  return hub_datasets.open_dataset(spec)
+
+
+def read_class_names(where: str, split: str, column: str) -> tuple[str, ...]:
+  """Returns the names of a ClassLabel of `datasets` in its order, if it is."""
+  if not where.startswith(HUB):
+    return ()
+  dataset = _open_dataset(where, split)
+  with dataset.spec.convert_errors():
+    feature = (dataset.records().features or {}).get(column)
+  return tuple(getattr(feature, "names", None) or ())
 
 
 def read_examples(where: str, split: str, task: Task) -> list[Example]:

@@ -1,19 +1,37 @@
-"""Reads questions of SQuAD v1.1, or of data sets in the same form.
+"""Reads questions of SQuAD v1.1, cuts windows, and finds texts of spans.
 
-questions = read_squad("dev-v1.1.json")  # or .gz, .xz, .zst, .bz2
-questions = read_squad("hf:rajpurkar/squad", split="dev")
+  questions = read_squad("dev-v1.1.json")  # or .xz, or hf:rajpurkar/squad
+  windows = make_windows(questions, tokenizer, train=False)
+  windows.encoded.tokens[0]
+  best_answers(windows, [logits_nx2, ...])  # ["Denver Broncos", ...]
+
+A row is [CLS] question [SEP] window [SEP]. A long context has several windows,
+each of which starts `stride` pieces after the one before.
+
+Source: google-research/bert `run_squad.py`; google-research/electra
+`finetune/qa`. Hugging Face's `stride` is the overlap of windows instead.
 """
 
-from collections.abc import Iterator
+import dataclasses
+import functools
+import itertools
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
+from unicodedata import category
+
+import numpy as np
 
 from truenegs_jax.data.corpus import files
-from truenegs_jax.runtime.errors import DataError, UnavailableError
+from truenegs_jax.data.tokens.tokenizer import Tokenizer
+from truenegs_jax.runtime.errors import DataError, InputError, UnavailableError
 from truenegs_jax.runtime.files import parse_json
 from truenegs_jax.tasks.records import HUB, read_dataset, read_file
-from truenegs_jax.tasks.task import Question
+from truenegs_jax.tasks.task import EncodedRows, Question
 
 MOVED = "answers that are not at their answer_start"
+NO_ANSWER = "empty"  # if no candidate is left, also in BERT's code
+_WORD = re.compile("[^ \t\r\n\u202f]+")
 Value = TypeVar("Value")
 
 
@@ -23,14 +41,16 @@ def read_squad(
   """Reads all questions, in order.
 
   Args:
-    where: a JSON file, plain or compressed; or a data set, "hf:NAME split=S".
+    where: a file, plain or compressed; or a data set, "hf:NAME split=S". A file
+      is SQuAD's JSON, or has a question with its context on each line, in an
+      array or in the list "data".
     moved: receives the location of each answer that is not at its answer_start;
       they are moved to the nearest occurrence.
   """
   is_hub = where.startswith(HUB)
+  records = read_dataset(where, split=split) if is_hub else _read_json(where)
   questions: dict[str, Question] = {}
-  records = _hub_records(where, split) if is_hub else _json_records(where)
-  for location, context, record in records:
+  for location, context, record in _find_questions(records):
     question = parse_question(location, context, record, moved)
     known = questions.setdefault(question.key, question)
     if known is not question:
@@ -43,8 +63,8 @@ def read_squad(
   return list(questions.values())
 
 
-def _json_records(where: str) -> Iterator[tuple[str, str, Any]]:
-  """Yields location of the paragraph, context, and one record of "qas"."""
+def _read_json(where: str) -> Iterator[tuple[str, Any]]:
+  """Yields location and value of each article or question of a file."""
   path = files.find_existing(where)
   if path is None:
     raise UnavailableError(
@@ -52,6 +72,8 @@ def _json_records(where: str) -> Iterator[tuple[str, str, Any]]:
       " plain or compressed, or hf:rajpurkar/squad."
     )
   content = b"".join(files.read_blocks(files.stat_file(path)))
+  if content.startswith(b"["):
+    content = b'{"data": ' + content + b"}"
   try:
     value = parse_json(content, strict=False)
   except ValueError as error:
@@ -60,43 +82,44 @@ def _json_records(where: str) -> Iterator[tuple[str, str, Any]]:
         f"{where}: {error}. Download it again, or write an object with context,"
         " question, answers and id on each line."
       ) from error
-    for row in read_file(path):  # as of TextFlint
-      key = str(row.fields.get("sample_id", row.location))
-      yield row.location, row.text("context"), {"id": key, **row.fields}
+    yield from read_file(path)
     return
-  articles = _get(value, "data", list, where)
-  for number, article in enumerate(articles, start=1):
-    article_location = f"{where}: article {number}"
-    if isinstance(article, dict) and "title" in article:
-      article_location += f" ({article['title']})"
-    paragraphs = _get(article, "paragraphs", list, article_location)
-    for paragraph_number, paragraph in enumerate(paragraphs, start=1):
-      location = f"{article_location}, paragraph {paragraph_number}"
-      context = _get(paragraph, "context", str, location)
-      for record in _get(paragraph, "qas", list, location):
-        yield location, context, record
+  entries = [value]
+  if "question" not in value:
+    entries = _get(value, "data", list, where)
+  for number, entry in enumerate(entries, start=1):
+    location = f"{where}: article {number}"
+    if isinstance(entry, dict) and "title" in entry:
+      location += f" ({entry['title']})"
+    yield location, entry
 
 
-def _hub_records(where: str, split: str) -> Iterator[tuple[str, str, Any]]:
-  """Yields location, context and question of each row of a data set."""
-  for location, row in read_dataset(where, split=split):
-    columns = _get(row, "answers", dict, location)
-    texts = _get(columns, "text", list, location)
-    starts = _get(columns, "answer_start", list, location)
-    pairs = zip(texts, starts, strict=False)
-    answers = [{"text": t, "answer_start": start} for t, start in pairs]
-    context = _get(row, "context", str, location)
-    yield location, context, row | {"answers": answers}
+def _find_questions(
+  records: Iterable[tuple[str, Any]],
+) -> Iterator[tuple[str, str, Any]]:
+  """Yields location, context and question of the records of a file."""
+  for location, record in records:
+    if not isinstance(record, dict) or "question" in record:
+      yield location, _get(record, "context", str, location), record
+      continue
+    paragraphs = _get(record, "paragraphs", list, location)
+    for number, paragraph in enumerate(paragraphs, start=1):
+      place = f"{location}, paragraph {number}"
+      context = _get(paragraph, "context", str, place)
+      for question in _get(paragraph, "qas", list, place):
+        yield place, context, question
 
 
 def parse_question(
   location: str, context: str, record: Any, moved: list[str] | None = None
 ) -> Question:
-  """Returns the question of a record of "qas"; DataError if it is invalid."""
-  key = _get(record, "id", str, location)
-  location = f"{location}, question {key}"
+  """Returns the question of a record; DataError if it is invalid."""
   text = _get(record, "question", str, location)
-  answers = _get(record, "answers", list, location)
+  key = record.get("id", record.get("sample_id", location))
+  if not isinstance(key, int):
+    key = _get({"id": key}, "id", str, location)
+  location = f"{location}, question {key}"
+  answers = _list_answers(record, location)
   if record.get("is_impossible") or not answers:
     raise DataError(
       f"{location}: the question has no answer. SQuAD v2.0 is not supported."
@@ -110,7 +133,18 @@ def parse_question(
     if start != answer_start and moved is not None:
       moved.append(location)
     spans.append((answer_text, start))
-  return Question(key, text, context, tuple(spans), location)
+  return Question(str(key), text, context, tuple(spans), location)
+
+
+def _list_answers(record: dict[str, Any], location: str) -> list[Any]:
+  """Returns answers as objects; `datasets` has an object of lists instead."""
+  columns = record.get("answers")
+  if not isinstance(columns, dict):
+    return _get(record, "answers", list, location)
+  texts = _get(columns, "text", list, location)
+  starts = _get(columns, "answer_start", list, location)
+  pairs = zip(texts, starts, strict=False)
+  return [{"text": text, "answer_start": start} for text, start in pairs]
 
 
 def _find_answer(context: str, answer: str, start: int, location: str) -> int:
@@ -139,3 +173,264 @@ def _get(record: Any, key: str, kind: type[Value], location: str) -> Value:
   if isinstance(value, str) and not value.strip():
     raise DataError(f"{location}: {key!r} is blank. Fix or remove the record.")
   return value
+
+
+@dataclasses.dataclass(frozen=True)
+class Context:
+  """A context as T pieces of W words, which white space separates."""
+
+  text: str
+  words_Wx2: np.ndarray  # int32; start and end of each word in the text
+  pieces_T: np.ndarray  # int32 ids
+  word_T: np.ndarray  # int64; index of each piece's word; some have no pieces
+
+
+@dataclasses.dataclass(frozen=True)
+class Windows:
+  """N windows of Q questions, with all that maps them back to texts."""
+
+  questions: Sequence[Question]
+  contexts: Sequence[Context]  # Q; questions on the same text share its context
+  tokenizer: Tokenizer
+  # The N rows. Types are 1 from the window on. Targets, for training, are
+  # "start" and "end", both 0 if the window does not contain the whole answer.
+  # `num_cut` counts the rows with truncated questions.
+  encoded: EncodedRows
+  question_N: np.ndarray  # int32; index of each window's question, ascending
+  first_N: np.ndarray  # int32; start of each window in its context
+  offset_N: np.ndarray  # int32; start of each window in its row
+  # N bool arrays: the pieces that have more context in this window than in any
+  # other window of the question.
+  is_max_context: Sequence[np.ndarray]
+
+
+def make_windows(
+  questions: Sequence[Question],
+  tokenizer: Tokenizer,
+  *,
+  train: bool,
+  length: int = 512,
+  stride: int = 128,
+  question_length: int = 64,
+) -> Windows:
+  """Makes rows of at most `length` pieces from questions and their contexts.
+
+  Args:
+    train: add targets, from the first answer of each question.
+    stride: number of pieces from the start of one window to the next.
+    question_length: maximum number of pieces of a question; more are cut off.
+  """
+  if length < question_length + 4:
+    raise InputError(
+      f"length={length} leaves no room for a context after a question of"
+      f" {question_length} pieces. Set --config.length={question_length + 4} or"
+      " more, or a smaller --config.finetune.question_length."
+    )
+  by_text = tokenize_contexts({q.context for q in questions}, tokenizer)
+  contexts = [by_text[q.context] for q in questions]
+  question_ids = tokenizer.encode_lines([q.text for q in questions])
+  tokens, types, masks, positions, num_cut = [], [], [], [], 0
+  pairs = zip(contexts, question_ids, strict=True)
+  for number, (context, ids) in enumerate(pairs):
+    prefix = [tokenizer.cls, *ids[:question_length], tokenizer.sep]
+    room = length - len(prefix) - 1
+    starts, window_masks = plan_windows(len(context.pieces_T), room, stride)
+    num_cut += len(starts) if len(ids) > question_length else 0
+    for start, mask in zip(starts, window_masks, strict=True):
+      window = context.pieces_T[start : start + len(mask)]
+      row = np.concatenate([prefix, window, [tokenizer.sep]], dtype=np.int32)
+      tokens.append(row)
+      types.append((np.arange(len(row)) >= len(prefix)).astype(np.int32))
+      masks.append(mask)
+      positions.append((number, start, len(prefix)))
+  encoded = EncodedRows(tokens, types, {}, num_cut)
+  question_N, first_N, offset_N = np.array(positions, np.int32).T
+  numbers = question_N, first_N, offset_N
+  windows = Windows(questions, contexts, tokenizer, encoded, *numbers, masks)
+  if train:
+    encoded = dataclasses.replace(encoded, targets=_targets(windows))
+    windows = dataclasses.replace(windows, encoded=encoded)
+  return windows
+
+
+@functools.lru_cache(maxsize=2**14)
+def plan_windows(
+  num_pieces: int, room: int, stride: int
+) -> tuple[list[int], list[np.ndarray]]:
+  """Places windows of up to `room` pieces: starts, and `is_max_context`.
+
+  A piece has as much context as there are pieces before it or after it,
+  whichever is less, plus 0.01 times the window's size. Ties go to the first.
+  """
+  step = min(stride, room)
+  starts = [0, *range(step, num_pieces - room + step, step)]
+  ends = [min(start + room, num_pieces) for start in starts]
+  position_1xT = np.arange(num_pieces)[None]
+  start_Kx1, end_Kx1 = np.array([starts, ends])[:, :, None]
+  context_KxT = np.minimum(position_1xT - start_Kx1, end_Kx1 - 1 - position_1xT)
+  score_KxT = context_KxT + 0.01 * (end_Kx1 - start_Kx1)
+  window_T = np.where(context_KxT < 0, -1.0, score_KxT).argmax(0)
+  spans = zip(starts, ends, strict=True)
+  return starts, [window_T[a:b] == k for k, (a, b) in enumerate(spans)]
+
+
+def tokenize_contexts(
+  texts: Collection[str], tokenizer: Tokenizer
+) -> dict[str, Context]:
+  """Splits texts into words and pieces; each distinct word is encoded once.
+
+  For another tokenizer than BERT's, each piece counts as a word.
+  """
+  contexts = {}
+  if tokenizer.definition:
+    for text in texts:
+      pieces, places = tokenizer.encode_spans(text)
+      pieces_T, number_T = np.array(pieces, np.int32), np.arange(len(pieces))
+      places_Tx2 = np.array(places, np.int32).reshape(-1, 2)
+      contexts[text] = Context(text, places_Tx2, pieces_T, number_T)
+    return contexts
+  words = list({word for text in texts for word in _WORD.findall(text)})
+  ids = dict(zip(words, tokenizer.encode_lines(words), strict=True))
+  for text in texts:
+    ids_W = [ids[word] for word in _WORD.findall(text)]
+    pieces_T = np.array([*itertools.chain(*ids_W)], np.int32)
+    spans = [match.span() for match in _WORD.finditer(text)]
+    words_Wx2 = np.array(spans, np.int32).reshape(-1, 2)
+    word_T = np.repeat(np.arange(len(ids_W)), [*map(len, ids_W)])
+    contexts[text] = Context(text, words_Wx2, pieces_T, word_T)
+  return contexts
+
+
+def find_answer_span(
+  context: Context, start: int, end: int, answer: list[int]
+) -> tuple[int, int] | None:
+  """Finds the pieces of an answer: index of the first, and after the last.
+
+  These are all pieces of the words that the characters `start` to `end` touch,
+  or the pieces `answer` if the words contain them: "1895" of "(1895-1943).",
+  but all of "sixth" for "six". None if the words have no pieces.
+  """
+  starts_W, ends_W = context.words_Wx2.T
+  first_word = np.searchsorted(ends_W, start, "right")
+  after_word = np.searchsorted(starts_W, end, "left")
+  first, after = np.searchsorted(context.word_T, (first_word, after_word))
+  pieces, size = context.pieces_T[first:after].tolist(), len(answer)
+  for i in range(len(pieces) - size + 1):
+    if pieces[i : i + size] == answer and answer:
+      return int(first + i), int(first + i + size)
+  return (int(first), int(after)) if pieces else None
+
+
+def _targets(windows: Windows) -> Mapping[str, np.ndarray]:
+  """Returns `Windows.encoded.targets` for training."""
+  answers = [q.answers[0] for q in windows.questions]
+  ids = windows.tokenizer.encode_lines([text for text, _ in answers])
+  known = zip(windows.contexts, answers, ids, strict=True)
+  span_Qx2 = [
+    find_answer_span(context, start, start + len(text), pieces) or (-1, -1)
+    for context, (text, start), pieces in known
+  ]
+  piece_N, after_N = np.array(span_Qx2)[windows.question_N].T - windows.first_N
+  size_N = np.array([len(mask) for mask in windows.is_max_context])
+  fits_N = (piece_N >= 0) & (after_N <= size_N)
+  start_N = np.where(fits_N, windows.offset_N + piece_N, 0)
+  end_N = np.where(fits_N, windows.offset_N + after_N - 1, 0)
+  return {"start": start_N.astype(np.int32), "end": end_N.astype(np.int32)}
+
+
+def best_answers(
+  windows: Windows,
+  logits: Sequence[np.ndarray],
+  *,
+  num_best: int = 20,
+  max_answer: int = 30,
+) -> list[str]:
+  """Returns the best answer to each question, over all of its windows.
+
+  An answer starts and ends in the context, has at most `max_answer` pieces and
+  starts at a piece of `Windows.is_max_context`. Without any it is NO_ANSWER.
+
+  `logits` are those of start and end, f32 [n, 2], of each window in order, of
+  which the `num_best` best starts and ends are combined. Positions after the
+  row's tokens are ignored.
+  """
+  by_question: list[list[np.ndarray]] = [[] for _ in windows.questions]
+  for number, logits_nx2 in enumerate(logits):
+    spans_3xC = _candidates(windows, number, logits_nx2, num_best, max_answer)
+    by_question[windows.question_N[number]].append(spans_3xC)
+  answers = []
+  for context, spans in zip(windows.contexts, by_question, strict=True):
+    spans_3xC = np.concatenate(spans, axis=1)
+    if spans_3xC.size:
+      best = np.argsort(-spans_3xC[2], kind="stable")[0]  # NaN comes last
+      first, last = spans_3xC[:2, best].astype(int)
+      answers.append(_extract_text(context, first, last, windows.tokenizer))
+    else:
+      answers.append(NO_ANSWER)
+  return answers
+
+
+def _candidates(
+  windows: Windows,
+  number: int,
+  logits_nx2: np.ndarray,
+  num_best: int,
+  max_answer: int,
+) -> np.ndarray:
+  """Returns first and last piece in the context, and score, f64 [3, C]."""
+  size = len(windows.encoded.tokens[number])
+  start_n, end_n = logits_nx2[:size].astype(np.float64).T
+  starts_S, ends_E = (
+    np.argsort(-x, kind="stable")[:num_best] for x in (start_n, end_n)
+  )
+  scores_SxE = start_n[starts_S, None] + end_n[ends_E]
+  spans = np.broadcast_arrays(starts_S[:, None], ends_E[None], scores_SxE)
+  spans_3xC = np.stack(spans, dtype=np.float64).reshape(3, -1)
+  spans_3xC[:2] -= windows.offset_N[number]
+  mask = windows.is_max_context[number]
+  first_C, last_C, _ = spans_3xC
+  fits_C = (0 <= first_C) & (first_C <= last_C) & (last_C < len(mask))
+  spans_3xC = spans_3xC[:, fits_C & (last_C < first_C + max_answer)]
+  spans_3xC = spans_3xC[:, mask[spans_3xC[0].astype(int)]]
+  spans_3xC[:2] += windows.first_N[number]
+  return spans_3xC
+
+
+def _extract_text(
+  context: Context, first: int, last: int, tokenizer: Tokenizer
+) -> str:
+  """Returns the original text of the pieces `first` to `last`."""
+  ends = []
+  for piece in (first, last):
+    word = context.word_T[piece]
+    a, b = np.searchsorted(context.word_T, (word, word + 1))
+    start, end = context.words_Wx2[word].tolist()
+    pieces = [tokenizer.vocab[i] for i in context.pieces_T[a:b]]
+    spans = _align_pieces(context.text[start:end], pieces, tokenizer)
+    ends += [start + x for x in spans[piece - a]]
+  return context.text[ends[0] : ends[-1]]
+
+
+def _align_pieces(
+  word: str, pieces: Sequence[str], tokenizer: Tokenizer
+) -> list[tuple[int, int]]:
+  """Returns start and end of each piece in its word.
+
+  The pieces spell the normalized word (lower case, without accents). If they
+  do not, as for [UNK], each piece covers the whole word.
+  """
+  pieces = [piece.removeprefix("##") for piece in pieces]
+  normalized = ["".join(tokenizer.normalize(c).split()) for c in word]
+  if "".join(normalized) != "".join(pieces):
+    return [(0, len(word))] * len(pieces)
+  # Index in `word` of each normalized character.
+  source_C = [i for i, text in enumerate(normalized) for _ in text]
+  spans, done = [], 0
+  for piece in pieces:
+    start, end = source_C[done], source_C[done + len(piece) - 1] + 1
+    # Stripped accents (category Mn) belong to the letter before them.
+    while normalized[end : end + 1] == [""] and category(word[end]) == "Mn":
+      end += 1
+    spans.append((start, end))
+    done += len(piece)
+  return spans

@@ -3,7 +3,9 @@
 TASKS["mrpc"].metrics, TASKS["mrpc"].split_sizes["train"]
 """
 
+import collections
 import dataclasses
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -31,7 +33,7 @@ class Task:
   kind: str  # CLASSES, SCORE (regression) or SPANS (questions on a context)
   labels: tuple[str, ...] = ()  # of classes, in the order of their ids
   metrics: tuple[str, ...] = ()  # names in METRICS, the main one first
-  epochs: float = 3.0  # by default; 0 if the config has to set them
+  epochs: float = 3.0  # by default
   both_orders: bool = False  # each pair A, B is also trained on as B, A
   scale: tuple[float, float] = (0.0, 1.0)  # target: (score - offset) / scale
   # Number of rows of each published split.
@@ -232,15 +234,19 @@ def define_own_task(
     )
   metrics = tuple(dict.fromkeys((metric or metrics[0], metrics[0])))
   return Task(
-    OWN, OWN, kind, names, metrics, 0, columns=columns, label_column=label
+    OWN, OWN, kind, names, metrics, columns=columns, label_column=label
   )
 
 
-def fit_own_task(task: Task, train: Sequence[Example]) -> Task:
+def fit_own_task(
+  task: Task, train: Sequence[Example], *, names: Sequence[str] = ()
+) -> Task:
   """Returns your own task with the classes or the scale of its training file.
 
-  Classes that are not set are those that occur, sorted. Scores are scaled to
-  mean 0 and standard deviation 1, unless all are equal.
+  Classes that are not set are `names`, those of a ClassLabel of `datasets`, or
+  else those that occur: numbers by their value, others by the alphabet. If F1
+  is a metric, the rarer of two is the second, whose F1 it is. Scores are scaled
+  to mean 0 and standard deviation 1, unless all are equal.
   """
   if task.kind == SCORE:
     scores = np.array([example.gold for example in train])
@@ -248,12 +254,19 @@ def fit_own_task(task: Task, train: Sequence[Example]) -> Task:
       scale = (float(scores.mean()), float(scores.std()))
       return dataclasses.replace(task, scale=scale)
     return task
-  names = task.labels or tuple(sorted({str(x.gold) for x in train}))
-  if not 2 <= len(names) <= MAX_CLASSES:
+  labels = task.labels or tuple(names)
+  if not labels:
+    counts = collections.Counter(str(x.gold) for x in train)
+    is_whole = all(re.fullmatch("-?[0-9]{1,18}", x) for x in counts)
+    ordered = sorted(sorted(counts), key=int) if is_whole else sorted(counts)
+    if "f1" in task.metrics and len(ordered) == 2:
+      ordered.sort(key=counts.__getitem__, reverse=True)
+    labels = tuple(ordered)
+  if not 2 <= len(labels) <= MAX_CLASSES:
     raise DataError(
-      f"{train[0].location}: {len(names):,} classes in this file"
-      f" ({', '.join(map(repr, names[:3]))}). There must be 2 to"
+      f"{train[0].location}: {len(labels):,} classes in this file"
+      f" ({', '.join(map(repr, labels[:3]))}). There must be 2 to"
       f" {MAX_CLASSES:,}. Set --config.finetune.label to another column, name"
       " all in --config.finetune.labels, or set --config.finetune.kind=score."
     )
-  return dataclasses.replace(task, labels=names)
+  return dataclasses.replace(task, labels=labels)
