@@ -7,7 +7,7 @@ import pytest
 
 from support.html_tables import read_rows as read_tables
 from support.report_workdirs import write_finetuning, write_pretraining
-from truenegs_jax.report.compare import compare
+from truenegs_jax.report.pretraining import compare
 from truenegs_jax.report.write import read_workdirs
 from truenegs_jax.workdir import files
 

@@ -1,4 +1,4 @@
-"""Reads the workdirs of all tasks for their pages.
+"""Reads the workdirs of all other tasks for their pages.
 
 The reader of a task fills in a run and yields its sections.
 """
@@ -6,22 +6,18 @@ The reader of a task fills in a run and yields its sections.
 import collections
 import pathlib
 import statistics
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from truenegs_jax.report import curves, page
-from truenegs_jax.report.page import Html
 from truenegs_jax.report.pretraining import (
   Values,
   read_pretraining,
   read_saved,
   show_cases,
 )
-from truenegs_jax.stats.intervals import mean_interval
 from truenegs_jax.workdir import files
 
-FRESH_SECS = 600.0  # since the newest record of a run that is running
 Runs = Mapping[str, Sequence[Values]]  # of a fine-tuning, by task
 # Of a comparison: two models, their difference, and its intervals.
 COMPARED = (
@@ -35,20 +31,6 @@ RATES = {
   "slot_rate": "of slots",
 }
 FAILED = "failed.json"  # why the process of a part of a study failed
-
-
-def read_state(workdir: pathlib.Path, *, ends: bool = False) -> str:
-  """Returns whether a run is running, finished or stopped.
-
-  If this user may not read its lock, a new record says that it runs.
-  """
-  try:
-    return files.read_state(workdir, ends=ends)
-  except OSError:
-    path = workdir / files.METRICS
-    if path.exists() and time.time() - path.stat().st_mtime < FRESH_SECS:
-      return files.RUNNING
-    return files.read_state(workdir, ends=True)
 
 
 def read_finetuning(
@@ -82,18 +64,16 @@ def read_finetuning(
   run.notes += [(page.WARNING, text) for text in _warn_of_seeds(runs, seeds)]
   blocks = _show_scores(runs, mains, results)
   yield page.Section("Scores", files.RESULTS, blocks)
-  mistakes = {
-    f"{name}, some of each seed": [
-      {"seed": str(x["seed"])}
-      | {key: str(mistake[key]) for key in ("text", "gold", "answer")}
-      for x in members
-      for mistake in x.get("mistakes", ())
-    ]
+  rows = [
+    {"task": name, "seed": str(x["seed"])}
+    | {key: str(mistake[key]) for key in ("text", "gold", "answer")}
     for name, members in runs.items()
-  }
-  if any(mistakes.values()):
-    blocks = (page.table(title, rows) for title, rows in mistakes.items())
-    yield page.Section("Wrong answers", files.RESULTS, blocks)
+    for x in members
+    for mistake in x.get("mistakes", ())
+  ]
+  if rows:
+    table = page.table("Some of each seed", rows)
+    yield page.Section("Wrong answers", files.RESULTS, [table])
 
 
 def _warn_of_seeds(runs: Runs, seeds: int) -> Iterator[str]:
@@ -113,32 +93,29 @@ def _scores(members: Sequence[Values], metric: str) -> list[float]:
 
 def _show_scores(
   runs: Runs, mains: Mapping[str, str], results: Values
-) -> Iterator[Html]:
-  """Yields dots for each task beside published rows, and tables."""
-  published = results.get("published", ())
-  for name, metric in mains.items():
-    groups = [make_group("this run", _scores(runs[name], metric))]
-    groups += [
-      {"label": f"{x['name']} ({x['source']})", "points": [x["scores"][task]]}
-      for x in published
-      for task in (name, f"{name}_{metric}")
-      if task in x["scores"]
-    ]
-    title = f"{name}: {metric}; seeds, median, and 95 % interval of the mean"
-    yield page.dots(f"{title} (%)", groups)
-  notes: dict[str, list[str]] = {}
-  for x in published:
-    notes.setdefault(x["note"], []).append(f"{x['name']} ({x['source']})")
-  for note, models in notes.items():
-    yield page.text(f"{', '.join(models)}: {note}.")
-  if network_note := results.get("published_note"):
-    yield page.text(network_note)
-  rows = [
-    {"task": name, "metric": metric, **summary}
-    for name, task in results["tasks"].items()
-    for metric, summary in task["summary"].items()
-  ]
+) -> Iterator[str]:
+  """Yields scores beside published ones, and a comparison with other runs."""
+  rows = list[dict[str, Any]]()
+  for name, task in results["tasks"].items():
+    for metric, summary in task["summary"].items():
+      seeds = ", ".join(f"{x:.1f}" for x in _scores(runs[name], metric))
+      row = {"task": name, "metric": metric, "model": "this run"}
+      rows.append(row | summary | {"seeds": seeds, "note": ""})
+      names = [f"{name}_{metric}"]
+      if metric == mains[name]:
+        names.append(name)
+      rows += [
+        row
+        | {"model": f"{x['name']} ({x['source']})"}
+        | dict.fromkeys(summary)
+        | {"median": x["scores"][key], "seeds": "", "note": x["note"]}
+        for x in results.get("published", ())
+        for key in names
+        if key in x["scores"]
+      ]
   yield page.table("Scores on the dev sets, %", rows)
+  if note := results.get("published_note"):
+    yield note
   compared = results["compared"]
   rows = [
     {"on": name} | {key: x[key] for key in COMPARED}
@@ -148,16 +125,6 @@ def _show_scores(
   if rows:
     title = f"Compared with {compared['against']}: 95 % intervals over"
     yield page.table(f"{title} examples, and over examples and runs", rows)
-
-
-def make_group(label: str, values: Sequence[float]) -> dict[str, Any]:
-  """Returns a group of `page.dots`."""
-  mean, half = mean_interval(values)
-  group: dict[str, Any] = {"label": label, "points": [*values]}
-  if len(values) > 1:
-    group |= {"median": statistics.median(values)}
-    group |= {"low": mean - half, "high": mean + half}
-  return group
 
 
 def read_corrections(
@@ -197,8 +164,6 @@ def read_robustness(
   if not results:
     return
   run.sentence = "Scores on changed texts."
-  if runs := results.get("runs"):
-    run.facts["runs"] = f"{len(runs):,}"
   run.notes += [(page.WARNING, x) for x in results.get("notes", ())]
   rows = [
     {"set": examples["title"], "model": model, "metric": metric}
@@ -239,24 +204,19 @@ def read_study(
   run.sentence = f"{len(parts)} parts have begun: {counts}."
   if not results:
     return
-  scores = results["scores"]
-  arms = [*dict.fromkeys(x["arm"] for x in scores)]
-  run.sentence = (
-    f"{len(scores):,} scores of {len(arms)} arms: {', '.join(arms)}."
-  )
   run.notes = [(page.WARNING, x) for x in results["failures"]]
-  yield page.Section("Tables", files.RESULTS, _show_tables(results["tables"]))
-  yield page.Section("Arms", files.RESULTS, _show_arms(scores))
+  blocks = _show_tables(results["tables"])
+  yield page.Section("Tables", files.RESULTS, blocks)
 
 
 def _read_part(folder: pathlib.Path) -> str:
   """Returns the state of a part of a study."""
-  state = read_state(folder)
+  state = files.read_state(folder)
   has_failed = state == files.STOPPED and (folder / FAILED).exists()
   return "failed" if has_failed else state
 
 
-def _show_tables(layouts: Sequence[Values]) -> Iterator[Html]:
+def _show_tables(layouts: Sequence[Values]) -> Iterator[str]:
   for layout in layouts:
     rows = []
     for row in layout["rows"]:
@@ -265,7 +225,7 @@ def _show_tables(layouts: Sequence[Values]) -> Iterator[Html]:
       rows.append({"row": row["label"], "kind": row["kind"]} | cells)
     yield page.table(layout["title"], rows)
     if layout["notes"]:
-      yield page.text(" ".join(layout["notes"]))
+      yield " ".join(layout["notes"])
 
 
 def _format_cell(cell: Values, digits: int) -> str:
@@ -276,19 +236,6 @@ def _format_cell(cell: Values, digits: int) -> str:
   if cell["half_width"] is not None:
     texts.append(f"± {cell['half_width']:.{digits}f}")
   return " ".join([*texts, cell["runs"]]).strip()
-
-
-def _show_arms(scores: Sequence[Values]) -> Iterator[Html]:
-  """Yields dots for each task and metric: the means of an arm's seeds."""
-  charts: dict[str, dict[str, dict[str, list[float]]]] = {}
-  for x in scores:
-    if x["value"] is not None:
-      arms = charts.setdefault(f"{x['task']}: {x['metric']}", {})
-      seeds = arms.setdefault(x["arm"], {})
-      seeds.setdefault(x["seed"], []).append(x["value"])
-  for title, arms in charts.items():
-    means = {k: [*map(statistics.fmean, x.values())] for k, x in arms.items()}
-    yield page.dots(title, [make_group(*item) for item in means.items()])
 
 
 READERS = {

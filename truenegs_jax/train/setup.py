@@ -289,7 +289,7 @@ def _report_lines(
     "attention": attention,
     "logits": plan.describe_logits(run, setup.mesh),
     "workdir": f"{workdir}/ ({files.CONFIG}, metrics.jsonl,"
-    f" {files.CHECKPOINTS}/, {files.PLOTS}/, {files.EXPORT}/)",
+    f" {files.CHECKPOINTS}/, {files.EXPORT}/)",
   }
 
 
