@@ -94,9 +94,6 @@ def read_pretraining(
     yield page.Section("Held-out rows", files.RESULTS, blocks)
   if saved := read_saved(run, workdir / files.CASES):
     yield page.Section("Corrections", files.CASES, show_cases(saved))
-  if fills := results.get("fills"):
-    shown = map(_show_fills, [fills])
-    yield page.Section("Predictions for [MASK]", files.RESULTS, shown)
   config = flatten(run.config)
   run.setting = {x: config.get(x) or None for x in SETTING}
   run.setting["data"] = [about.get(x) for x in DATA]
@@ -127,19 +124,16 @@ def _describe_progress(
   if not train:
     return
   last = {name: float(x[-1]) for name, x in train.items()}
-  step = int(last["step"])
   if math.isfinite(total := last.get("total_steps", math.nan)):
     steps = int(total)  # that fit into the minutes
-  run.progress["step"] = f"{step:,} of {steps:,}"
+  run.progress["step"] = f"{int(last['step']):,} of {steps:,}"
   run.progress["loss"] = format_number(last.get("total"))
   run.progress["rate"] = f"{format_number(last.get('rows_per_s'))} rows/s"
-  if step >= steps:
-    run.sentence = f"All {steps:,} steps are done."
-    return
-  run.sentence = f"{run.state.capitalize()} at step {step:,} of {steps:,}."
-  if math.isfinite(secs := last.get("eta_s", math.nan)):
-    secs = min(max(secs, 0), MAX_SECS)
-    run.progress["left"] = str(datetime.timedelta(seconds=round(secs)))
+  run.sentence = f"{run.state.capitalize()} at step {run.progress['step']}."
+  secs = last.get("eta_s", math.nan)
+  if last["step"] < steps and math.isfinite(secs):
+    left = datetime.timedelta(seconds=round(min(max(secs, 0), MAX_SECS)))
+    run.progress["left"] = str(left)
 
 
 def _measure_cost(
@@ -192,15 +186,6 @@ def _warn(
     yield "The last held-out loss is not finite. Lower optim.lr."
 
 
-def _show_fills(fills: Sequence[Values]) -> str:
-  rows = []
-  for x in fills:
-    likeliest = zip(x["tokens"], x["probabilities"], strict=True)
-    tokens = ", ".join(f"{token} {p:.0%}" for token, p in likeliest)
-    rows.append({"sentence": x["sentence"], "likeliest tokens": tokens})
-  return page.table("", rows)
-
-
 def show_cases(saved: Values) -> Iterator[str]:
   """Yields the corrections in cases.json."""
   cases = saved["cases"]
@@ -250,13 +235,13 @@ def compare(runs: Sequence[page.Run]) -> Iterator[str]:
 
 
 def _compare_results(first: page.Run, *others: page.Run) -> Iterator[str]:
-  """Yields differences from the first run, then all results."""
+  """Yields the results of the first run and the others' differences."""
   rows = [
-    {"metric or cost": label}
+    {"metric or cost": label, first.name: _format(x)}
     | {run.name: _subtract(first, run, label) for run in others}
-    for label in first.measures
+    for label, x in first.measures.items()
   ]
-  yield page.table(f"Differences from {first.name}", rows)
+  yield page.table(f"Results of {first.name}, and differences from it", rows)
   yield ERRORS
   for run in others:
     if changes := files.find_changes(first.setting, run.setting):
@@ -265,13 +250,12 @@ def _compare_results(first: page.Run, *others: page.Run) -> Iterator[str]:
         f"Losses and shares of {run.name} are not comparable to those of"
         f" {first.name}: {run.name} differs in {names}."
       )
-  runs = (first, *others)
-  labels = dict.fromkeys(label for run in runs for label in run.measures)
-  rows = [
-    {"metric or cost": label} | {run.name: _show(run, label) for run in runs}
-    for label in labels
-  ]
-  yield page.table("Results", rows)
+
+
+def _format(x: page.Measure) -> str:
+  if x.digits is None:
+    return format_number(x.value)
+  return page.format_estimate(x.value, jackknife_error(x.left_out), x.digits)
 
 
 def _subtract(first: page.Run, other: page.Run, label: str) -> str:
@@ -292,11 +276,3 @@ def _subtract(first: page.Run, other: page.Run, label: str) -> str:
     error = math.hypot(*map(jackknife_error, (a.left_out, b.left_out)))
   text = page.format_estimate(b.value - a.value, error, a.digits, sign="+")
   return text if is_paired or math.isinf(error) else f"{text} (unpaired)"
-
-
-def _show(run: page.Run, label: str) -> str:
-  if not (x := run.measures.get(label)):
-    return ""
-  if x.digits is None:
-    return format_number(x.value)
-  return page.format_estimate(x.value, jackknife_error(x.left_out), x.digits)

@@ -36,50 +36,48 @@ FAILED = "failed.json"  # why the process of a part of a study failed
 def read_finetuning(
   run: page.Run, workdir: pathlib.Path, results: Values
 ) -> Iterator[page.Section]:
-  """Reads a fine-tuning, also its first seeds before it has results."""
+  """Reads a fine-tuning from the results of its seeds, also unfinished."""
   run.curves = curves.read_curves(workdir, "*/seed-*")
-  runs = {name: task["runs"] for name, task in results.get("tasks", {}).items()}
-  if not runs:
-    for path in sorted(workdir.glob("*/seed-*/result.json")):
-      if saved := read_saved(run, path):
-        runs.setdefault(saved["task"], []).append(saved)
-  count = sum(map(len, runs.values()))
-  mains = {name: next(iter(x[0]["scores"]["dev"])) for name, x in runs.items()}
-  medians = [
-    f"{name} {statistics.median(_scores(runs[name], metric)):.1f} ({metric})"
-    for name, metric in mains.items()
-  ]
-  run.progress["step"] = f"{count} of {len(run.curves)} begun runs finished"
+  runs: dict[str, list[Values]] = {}
+  for path in sorted(workdir.glob("*/seed-*/result.json")):
+    if saved := read_saved(run, path):
+      runs.setdefault(saved["task"], []).append(saved)
+  seeds = [x for members in runs.values() for x in members]
+  medians = list[str]()
+  for name, members in runs.items():
+    metric, scores = next(iter(_list_scores(members).items()))
+    median = statistics.median(scores)
+    medians.append(f"{name} {median:.1f} ({metric})")
+  run.progress["step"] = (
+    f"{len(seeds)} of {len(run.curves)} begun runs finished"
+  )
   run.progress["loss"] = ", ".join(medians)
-  run.sentence = f"Median scores on the dev sets: {', '.join(medians)}"
-  if not results:
-    run.sentence = (
-      f"{count} runs are finished, {len(run.curves)} have begun; results are"
-      " written at the end."
-    )
-    return
-  secs = sum(x["secs"] for members in runs.values() for x in members)
-  run.facts["cost"] = f"{secs / 3600:.2f} hours of training"
-  seeds = run.config["finetune"]["seeds"]
-  run.notes += [(page.WARNING, text) for text in _warn_of_seeds(runs, seeds)]
-  blocks = _show_scores(runs, mains, results)
-  yield page.Section("Scores", files.RESULTS, blocks)
+  run.sentence = f"{run.progress['step']}; medians: {', '.join(medians)}."
+  hours = sum(x["secs"] for x in seeds) / 3600
+  run.facts["cost"] = f"{hours:.2f} hours of training"
+  run.notes += [(page.WARNING, text) for text in _warn_of_seeds(runs)]
+  if runs:
+    blocks = _show_scores(runs, results)
+    yield page.Section("Scores", files.RESULTS, blocks)
   rows = [
-    {"task": name, "seed": str(x["seed"])}
+    {"task": x["task"], "seed": str(x["seed"])}
     | {key: str(mistake[key]) for key in ("text", "gold", "answer")}
-    for name, members in runs.items()
-    for x in members
-    for mistake in x.get("mistakes", ())
+    for x in seeds
+    for mistake in x["mistakes"]
   ]
   if rows:
     table = page.table("Some of each seed", rows)
-    yield page.Section("Wrong answers", files.RESULTS, [table])
+    yield page.Section("Wrong answers", "result.json", [table])
 
 
-def _warn_of_seeds(runs: Runs, seeds: int) -> Iterator[str]:
+def _list_scores(members: Sequence[Values]) -> dict[str, list[float]]:
+  """Returns the scores of all seeds of a task, the main metric first."""
+  dev = [x["scores"]["dev"] for x in members]
+  return {metric: [x[metric] for x in dev] for metric in dev[0]}
+
+
+def _warn_of_seeds(runs: Runs) -> Iterator[str]:
   for name, members in runs.items():
-    if len(members) < seeds:
-      yield f"{len(members)} of {seeds} seeds of {name} are finished."
     for x in members:
       if x["failure"]:
         yield f"{name}, seed {x['seed']}: {x['failure']}"
@@ -87,33 +85,29 @@ def _warn_of_seeds(runs: Runs, seeds: int) -> Iterator[str]:
       yield f"{name} differs from others' setting: {', '.join(notes)}"
 
 
-def _scores(members: Sequence[Values], metric: str) -> list[float]:
-  return [x["scores"]["dev"][metric] for x in members]
-
-
-def _show_scores(
-  runs: Runs, mains: Mapping[str, str], results: Values
-) -> Iterator[str]:
+def _show_scores(runs: Runs, results: Values) -> Iterator[str]:
   """Yields scores beside published ones, and a comparison with other runs."""
   rows = list[dict[str, Any]]()
-  for name, task in results["tasks"].items():
-    for metric, summary in task["summary"].items():
-      seeds = ", ".join(f"{x:.1f}" for x in _scores(runs[name], metric))
-      row = {"task": name, "metric": metric, "model": "this run"}
-      rows.append(row | summary | {"seeds": seeds, "note": ""})
-      names = [f"{name}_{metric}"]
-      if metric == mains[name]:
-        names.append(name)
+  for name, members in runs.items():
+    keys = [name]  # of published scores; that of the main metric is the task's
+    for metric, scores in _list_scores(members).items():
+      row = {"task": name, "metric": metric}
+      seeds = ", ".join(f"{x:.1f}" for x in scores)
+      median = statistics.median(scores)
+      own = {"model": "this run", "median": median, "seeds or note": seeds}
+      rows.append(row | own)
       rows += [
         row
-        | {"model": f"{x['name']} ({x['source']})"}
-        | dict.fromkeys(summary)
-        | {"median": x["scores"][key], "seeds": "", "note": x["note"]}
+        | {"model": f"{x['name']} ({x['source']})", "median": x["scores"][key]}
+        | {"seeds or note": x["note"]}
         for x in results.get("published", ())
-        for key in names
+        for key in [*keys, f"{name}_{metric}"]
         if key in x["scores"]
       ]
+      keys = []
   yield page.table("Scores on the dev sets, %", rows)
+  if not results:
+    return
   if note := results.get("published_note"):
     yield note
   compared = results["compared"]
@@ -170,13 +164,13 @@ def read_robustness(
     | {"questions": examples["questions"]}
     | {side: texts.get(side, "") for side in SIDES}
     for examples in results["sets"].values()
-    for model, metric, texts in _list_scores(examples)
+    for model, metric, texts in _list_robustness(examples)
   ]
   table = page.table("Scores, %, with standard errors over questions", rows)
   yield page.Section("Robustness", files.RESULTS, [table])
 
 
-def _list_scores(
+def _list_robustness(
   examples: Values,
 ) -> Iterator[tuple[str, str, dict[str, str]]]:
   """Yields models, metrics and scores by side, at last those of the paper."""
