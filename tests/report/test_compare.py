@@ -70,7 +70,7 @@ def test_runs_on_other_rows_have_no_differences_of_losses(tmp_path, key):
   else:
     change(second / files.CONFIG, eval={"rows": 9})
   rows, texts = read_rows([first, second])
-  assert rows[LOSS] == ["7.5000", "not comparable"]
+  assert rows[LOSS] == ["7.5000", "7.5000, not comparable"]
   assert f"b differs in {key}." in texts
   assert rows["TFLOP"] == ["0.00048", "same"]
 

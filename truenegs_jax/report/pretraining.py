@@ -265,7 +265,7 @@ def _subtract(first: page.Run, other: page.Run, label: str) -> str:
   if b is None:
     return ""
   if a.digits is not None and files.find_changes(first.setting, other.setting):
-    return "not comparable"
+    return f"{_format(b)}, not comparable"
   if b.value == a.value:
     return "same"
   if a.digits is None:
