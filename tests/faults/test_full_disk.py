@@ -14,8 +14,7 @@ import pytest
 
 from support import runs, saved_steps
 from support.faults import tries
-from truenegs_jax.report import plots
-from truenegs_jax.report.write import read_workdir
+from truenegs_jax.report import write
 from truenegs_jax.runtime import errors
 from truenegs_jax.runtime.errors import DiskError, InputError
 from truenegs_jax.workdir import checkpoints as checkpoints_lib
@@ -144,13 +143,13 @@ def test_a_lock_that_cannot_be_written_is_a_disk_error(tmp_path):
     pass
 
 
-def test_a_plot_that_cannot_be_written_is_a_disk_error(tmp_path):
+def test_a_page_that_cannot_be_written_is_a_disk_error(tmp_path):
   with contextlib.closing(files.JsonlWriter(tmp_path, first_step=0)) as writer:
     writer.write(RECORD)
   (tmp_path / "config.json").write_text('{"batch_size": 1, "length": 8}')
-  drawn = read_workdir(tmp_path).curves
-  with full_disk(), pytest.raises(DiskError, match="a.png' could not be"):
-    plots.draw_curves(drawn, tmp_path / "a.png")
+  run = write.read_workdir(tmp_path)
+  with full_disk(), pytest.raises(DiskError, match="a.html' could not be"):
+    write.write_report([run], tmp_path / "a.html")
 
 
 @pytest.mark.parametrize("num_bytes", [0, 10, 60, 100])

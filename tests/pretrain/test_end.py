@@ -20,7 +20,6 @@ from truenegs_jax.data.rows.rows_folder import open_rows
 from truenegs_jax.models import pretrain
 from truenegs_jax.pretrain import evaluate
 from truenegs_jax.pretrain import run as run_lib
-from truenegs_jax.report import plots
 from truenegs_jax.runtime import errors
 from truenegs_jax.synonyms.table import SynonymTable
 from truenegs_jax.train import sharding, start
@@ -201,7 +200,6 @@ def test_a_search_that_fails_keeps_the_rest_and_can_be_repeated(
   monkeypatch.setenv("TRUENEGS_CACHE", str(tmp_path / "cache"))
   monkeypatch.setenv("NLTK_DATA", str(tmp_path / "none"))
   monkeypatch.setitem(sys.modules, "torch", None)
-  monkeypatch.setattr(plots, "draw_curves", lambda *_: [])
   rows, workdir = shared_pretraining.root / "rows", tmp_path / "run"
   flags = [*shared_pretraining.values, "--config.steps=2"]
   flags += [runs.save_synonyms(tmp_path, rows / "vocab.txt")]

@@ -16,7 +16,6 @@ import pytest
 from support import french, runs
 from support.doc_pages import read_first_cells
 from truenegs_jax.pretrain import run as run_lib
-from truenegs_jax.report import plots
 from truenegs_jax.report.write import read_workdir
 from truenegs_jax.runtime import errors
 from truenegs_jax.synonyms.table import SynonymTable
@@ -38,7 +37,6 @@ def first_run(shared_pretraining, tmp_path_factory, one_device):
     patch.setenv("TRUENEGS_CACHE", str(root / "cache"))
     patch.setenv("NLTK_DATA", str(root / "none"))
     patch.setitem(sys.modules, "torch", None)  # slow to import
-    patch.setattr(plots, "draw_curves", lambda *_: [])  # slow
     yield root, flags
 
 
@@ -129,7 +127,7 @@ def test_finished_run_started_again_shows_its_results(first_run):
   assert runs.read_records(root / "first") == before
   saved = json.loads((root / "first" / "config.json").read_text())
   assert saved["steps"] == 12 and saved["negatives"]["soft_weight"] == 0.1
-  assert (root / "first" / "plots" / "curves.pdf").exists()
+  assert (root / "first" / "report.html").exists()
 
 
 def test_finished_run_moves_and_gets_more_steps(first_run):

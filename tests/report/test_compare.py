@@ -7,7 +7,7 @@ import pytest
 
 from support.html_tables import read_rows as read_tables
 from support.report_workdirs import write_finetuning, write_pretraining
-from truenegs_jax.report.compare import compare
+from truenegs_jax.report.pretraining import compare
 from truenegs_jax.report.write import read_workdirs
 from truenegs_jax.workdir import files
 
@@ -34,18 +34,17 @@ def change(path, **values):
 
 
 def read_rows(folders):
-  """Returns the rows of differences and results, and all of the HTML."""
+  """Returns the rows of the results, and all of the HTML."""
   blocks = [*compare(read_workdirs(folders))]
-  tables = read_tables(*blocks)[:2]
-  rows = ({row[0]: row[1:] for row in table} for table in tables)
-  return *rows, "".join(blocks)
+  rows = {row[0]: row[1:] for row in read_tables(*blocks)[0]}
+  return rows, "".join(blocks)
 
 
 def test_errors_are_paired_where_runs_have_the_same_batches(tmp_path):
   rng = np.random.default_rng(0)
   batches = rng.normal(6, 0.5, 8)
   gains = rng.normal(-0.1, 0.01, 8)
-  differences, results, _ = read_rows(
+  rows, _ = read_rows(
     [
       write_run(tmp_path / "a", batches),
       write_run(tmp_path / "b", batches + gains),
@@ -53,14 +52,14 @@ def test_errors_are_paired_where_runs_have_the_same_batches(tmp_path):
       write_run(tmp_path / "d"),
     ]
   )
-  paired, unpaired, unknown = differences[LOSS]
+  own, paired, unpaired, unknown = rows[LOSS]
   error = gains.std(ddof=1) / 8**0.5  # the jackknife of a mean
   assert paired == f"{gains.mean():+.4f} ± {error:.4f}"
   errors = [x.std(ddof=1) / len(x) ** 0.5 for x in (batches, batches[:4])]
   assert unpaired.endswith(f" ± {np.hypot(*errors):.4f} (unpaired)")
   assert unknown == f"{7.5 - batches.mean():+.4f}"
-  assert results[LOSS][0] == f"{batches.mean():.4f} ± {errors[0]:.4f}"
-  assert differences["rows/s"] == ["same"] * 3
+  assert own == f"{batches.mean():.4f} ± {errors[0]:.4f}"
+  assert rows["rows/s"] == ["50"] + ["same"] * 3
 
 
 @pytest.mark.parametrize("key", ["eval.rows", "data"])
@@ -70,11 +69,10 @@ def test_runs_on_other_rows_have_no_differences_of_losses(tmp_path, key):
     change(second / files.ABOUT, text_bytes=6_000)
   else:
     change(second / files.CONFIG, eval={"rows": 9})
-  differences, results, texts = read_rows([first, second])
-  assert differences[LOSS] == ["not comparable"]
+  rows, texts = read_rows([first, second])
+  assert rows[LOSS] == ["7.5000", "7.5000, not comparable"]
   assert f"b differs in {key}." in texts
-  assert results[LOSS] == ["7.5000"] * 2
-  assert differences["TFLOP"] == ["same"]
+  assert rows["TFLOP"] == ["0.00048", "same"]
 
 
 def test_runs_without_results_are_compared_as_far_as_they_are(tmp_path):
@@ -83,5 +81,5 @@ def test_runs_without_results_are_compared_as_far_as_they_are(tmp_path):
   (runs[2] / files.METRICS).unlink()
   change(runs[3] / files.RESULTS, left_out=[1])
   runs.append(write_finetuning(tmp_path / "rte"))
-  differences, results, _ = read_rows(runs)
-  assert differences[LOSS] == ["same"] and len(results[LOSS]) == 2
+  rows, _ = read_rows(runs)
+  assert rows[LOSS] == ["7.5000", "same"]

@@ -13,11 +13,9 @@ from rich.console import Console
 
 from support.json_readers import RESULT
 from support.report_workdirs import write_pretraining
-from truenegs_jax.data.rows import shards
 from truenegs_jax.report import __main__ as command
 from truenegs_jax.report import write
 from truenegs_jax.runtime import files as files_lib
-from truenegs_jax.runtime.errors import DataError
 from truenegs_jax.workdir import files, lock
 
 
@@ -46,7 +44,7 @@ def read_files(folder):
 
 def describe(folder):
   """Returns the row of a folder as a dict."""
-  run = command.describe_rows(folder) or write.read_workdir(folder)
+  run = write.read_workdir(folder)
   return {"state": run.state} | run.progress
 
 
@@ -96,20 +94,6 @@ def test_the_state_follows_the_lock_and_the_results(tmp_path):
     assert describe(tmp_path)["state"] == "running"
 
 
-def test_a_lock_that_may_not_be_read_leaves_the_time_of_the_records(
-  tmp_path, monkeypatch
-):
-  def refuse(*_, **__):
-    raise PermissionError(13, "Permission denied")
-
-  write_run(tmp_path)
-  with lock.lock(tmp_path):
-    monkeypatch.setattr(files_lib, "is_locked", refuse)
-    assert describe(tmp_path)["state"] == "running"
-    os.utime(tmp_path / files.METRICS, (0, 0))
-    assert describe(tmp_path)["state"] == "stopped"
-
-
 def test_unfinished_fine_tunings_show_scores_of_finished_seeds(tmp_path):
   write_run(tmp_path, task="finetune")
   for seed in (0, 1):
@@ -146,20 +130,6 @@ def test_a_study_is_read_from_its_folders_and_never_planned(tmp_path):
   assert not (tmp_path / "hacked").exists()
 
 
-def test_a_preparation_counts_its_shards(tmp_path):
-  folder = tmp_path / "rows"
-  unfinished = shards.unfinished_folder(folder)
-  (unfinished / "rows").mkdir(parents=True)
-  for number in range(3):
-    (unfinished / f"shard-{number:05d}.json").touch()
-    path = unfinished / f"rows/train-{number:05d}.tokens.npy"
-    path.write_bytes(b"0" * 10**6)
-  with files_lib.lock_folder(folder):
-    row = describe(folder)
-  assert row == {"state": "running", "step": "3 shards, 3.0 MB"}
-  assert describe(folder)["state"] == "stopped"
-
-
 @pytest.mark.parametrize("task", ["corrections", "robustness"])
 def test_measurements_have_a_state(tmp_path, task):
   (tmp_path / files.CONFIG).write_text(json.dumps({"task": task}))
@@ -191,7 +161,7 @@ def test_names_are_no_markup_and_no_control_characters(tmp_path):
 
 
 def test_runs_of_others_are_shown_though_nothing_can_be_written(tmp_path):
-  """The table comes before the page, and says what to type for one."""
+  """The table comes before the page."""
   theirs = write_pretraining(tmp_path / "theirs")
   before = read_files(theirs)
   blocked = tmp_path / "file"
@@ -200,7 +170,6 @@ def test_runs_of_others_are_shown_though_nothing_can_be_written(tmp_path):
   assert code == 5
   assert "theirs  finished  60 of 60" in output and "saved" not in output
   assert "page.html' could not be written: Not a directory." in errors
-  assert "--output=FILE.html" in errors
   assert read_files(theirs) == before
 
 
@@ -213,25 +182,3 @@ def test_a_read_only_folder_is_read(tmp_path):
   code, output, errors = report(theirs, f"--output={page}")
   assert (code, errors) == (0, "") and f"saved: {page}" in output
   assert page.exists() and not (theirs / files.REPORT).exists()
-
-
-def test_folders_of_rows_have_a_row_and_no_page(tmp_path):
-  store = shards.unfinished_folder(tmp_path / "rows")
-  (store / "rows").mkdir(parents=True)
-  (store / "shard-00000.json").touch()
-  code, output, errors = report(tmp_path / "rows", cwd=tmp_path)
-  assert (code, errors) == (0, "")
-  assert "rows  stopped  1 shards, 0.0 MB" in output
-  assert not (tmp_path / "report.html").exists()
-  code, _, errors = report(tmp_path, cwd=tmp_path)
-  assert code == 2 and "has no config.json" in errors
-
-
-def test_finished_rows_are_counted_and_damaged_ones_refused(tmp_path):
-  manifest = tmp_path / "manifest.json"
-  manifest.write_text('{"splits": {"train": {"rows": 1200}}}')
-  assert describe(tmp_path) == {"state": "finished", "step": "1,200 train rows"}
-  for text in ("[]", "{", '{"splits": {"train": {"rows": "many"}}}'):
-    manifest.write_text(text)
-    with pytest.raises(DataError, match="manifest.json' cannot be read"):
-      describe(tmp_path)

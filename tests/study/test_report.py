@@ -127,4 +127,4 @@ def test_a_failed_pretraining_is_told(tmp_path):
   assert names == ["table3", tables.HELD_OUT]
   assert len(saved["scores"]) == 6
   assert (tmp_path / "tables.csv").exists()
-  assert (tmp_path / "plots" / "curves.pdf").exists()
+  assert (tmp_path / "report.html").exists()

@@ -71,13 +71,13 @@ def demo_flags(corpus: pathlib.Path, **more) -> list[str]:
 def make_environment(cache: pathlib.Path, devices: int = 1) -> dict[str, str]:
   """Returns the environment of a run with its own cache and CPU devices.
 
-  PyTorch and Matplotlib are hidden, because importing them for the export and
-  the figure of each run takes longer than the run. Programs are compiled as in
-  the tests, by conftest.py's XLA_FLAGS.
+  PyTorch is hidden, because importing it for the export of each run takes
+  longer than the run. Programs are compiled as in the tests, by conftest.py's
+  XLA_FLAGS.
   """
   return os.environ | {
     "TRUENEGS_CACHE": str(cache),
-    "PYTHONPATH": hide(cache / "hidden", "torch", "matplotlib"),
+    "PYTHONPATH": hide(cache / "hidden", "torch"),
     "JAX_PLATFORMS": "cpu",
     "JAX_NUM_CPU_DEVICES": str(devices),
     # Hides a WordNet that is installed on this machine.

@@ -24,7 +24,7 @@ import warnings
 THIRD_PARTIES = (
   *("absl.app", "absl.flags", "absl.logging", "datasets", "etils.epath"),
   *("flax.linen", "fsspec", "gcsfs.core", "grain.python", "huggingface_hub"),
-  *("jax", "jax.experimental.multihost_utils", "matplotlib.pyplot"),
+  *("jax", "jax.experimental.multihost_utils"),
   *(
     "ml_collections",
     "nltk.corpus.reader.wordnet",

@@ -15,7 +15,7 @@ from rich.console import Console
 from support import bucket_servers, report_workdirs
 from truenegs_jax.config import load
 from truenegs_jax.config.flags import parse_config
-from truenegs_jax.report import plots, write
+from truenegs_jax.report import write
 from truenegs_jax.runtime import buckets, paths, uploads
 from truenegs_jax.runtime.files import append
 from truenegs_jax.train import guards, metrics, speed
@@ -122,10 +122,6 @@ def test_reports_of_a_bucket_are_those_of_a_disk(
   assert pages[0] == pages[1]
   assert sum(bucket[1].count_classes()) <= 14, bucket[1].counts()
   assert bucket[1].count_classes()[0] <= 4
-  curves = [write.read_workdir(folder).curves for folder in (local, workdir)]
-  plots.draw_curves(curves[0], tmp_path / "a.png")
-  plots.draw_curves(curves[1], workdir / "a.png")
-  assert bucket[0].read("run/a.png") == (tmp_path / "a.png").read_bytes()
 
 
 def test_a_run_writes_its_own_report_to_the_bucket(bucket, workdir, tmp_path):
@@ -133,8 +129,7 @@ def test_a_run_writes_its_own_report_to_the_bucket(bucket, workdir, tmp_path):
   lines = []
   write.write_own_report(workdir, lines.append)
   assert lines == []
-  names = {"run/report.html", "run/plots/curves.png", "run/plots/curves.pdf"}
-  assert names <= {*bucket[0].list()}
+  assert "run/report.html" in bucket[0].list()
 
 
 def test_the_row_of_a_run_needs_few_requests(bucket, workdir, tmp_path):

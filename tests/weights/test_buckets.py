@@ -109,13 +109,14 @@ def test_errors_name_the_url(bucket, capsys):
 
 
 def test_other_urls_are_refused(bucket):
+  bucket.write("run/notes/a.txt", b"")
   for name, message in (
     ("missing", "there is no folder"),
     ("run/checkpoints/11/x", "there is no folder"),
-    ("run/plots", "holds no weights"),
+    ("run/notes", "holds no weights"),
     (f"run/{MODEL}/vocab.txt", f"not a folder.*--config.init=.*/{MODEL}"),
     ("run//export", "is no folder or file in a bucket"),
-    ("run/plots/../export", "is no folder or file in a bucket"),
+    ("run/notes/../export", "is no folder or file in a bucket"),
   ):
     with pytest.raises(InputError, match=message):
       _ = Weights(f"{bucket.url}/{name}").networks

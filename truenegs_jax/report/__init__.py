@@ -1,6 +1,6 @@
-"""Shows workdirs as one HTML page, or as figures for a paper.
+"""Shows workdirs as one HTML page.
 
 It only reads files of workdirs, and imports nothing that a run trains with.
-Start reading in `write`: it reads workdirs, whose `page.Run` is rendered by
-`page`, with charts.js for its curves, or drawn by `plots`.
+Start reading in `write`: it reads workdirs by `pretraining` and `tasks`, as
+`page.Run`, which `page` renders, with charts.js for its curves.
 """

@@ -1,13 +1,13 @@
 """Reads metrics.jsonl into curves that are small enough for a page.
 
-Axes: N records of a split, P points of a curve.
+Axes: N records of a split, or a part of them; P points of a curve.
 """
 
-import array
 import dataclasses
 import math
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -70,32 +70,30 @@ class Curve:
 def read_records(workdir: pathlib.Path) -> tuple[dict[str, Columns], int]:
   """Reads metrics.jsonl by split; also returns the number of damaged lines.
 
-  A million take 200 MB. Without hard correction, `mlm` is over all slots and
-  becomes `mlm_uncorrected`, to be compared with that of other runs.
+  Without hard correction, `mlm` is over all slots and becomes
+  `mlm_uncorrected`, to be compared with that of other runs.
   """
-  splits: dict[str, dict[str, array.array]] = {}
+  records: dict[str, list[dict[str, Any]]] = {}
   damaged = 0
   for _, record in files.iterate_records(workdir):
     if record is None:
       damaged += 1
-      continue
-    columns = splits.setdefault(record.pop("split"), {})
-    size = len(columns.get("step", ()))
-    for name, value in record.items():
-      if name not in columns:
-        columns[name] = array.array("d", [math.nan]) * size
-      columns[name].append(math.nan if value is None else value)
-    for column in columns.values():
-      if len(column) == size:
-        column.append(math.nan)
-  arrays = {
-    split: {name: np.frombuffer(column) for name, column in columns.items()}
-    for split, columns in splits.items()
+    else:
+      records.setdefault(record.pop("split"), []).append(record)
+  splits = {split: _make_columns(x) for split, x in records.items()}
+  for columns in splits.values():
+    if "mlm" in columns and "mlm_uncorrected" not in columns:
+      columns["mlm_uncorrected"] = columns.pop("mlm")
+  return splits, damaged
+
+
+def _make_columns(records_N: Sequence[Mapping[str, float | None]]) -> Columns:
+  """Returns the values of records by field."""
+  names = dict.fromkeys(name for record in records_N for name in record)
+  return {
+    name: np.array([x.get(name) for x in records_N], np.float64)
+    for name in names
   }
-  for values in arrays.values():
-    if "mlm" in values and "mlm_uncorrected" not in values:
-      values["mlm_uncorrected"] = values.pop("mlm")
-  return arrays, damaged
 
 
 def count_hours(columns: Columns) -> np.ndarray:
@@ -118,22 +116,30 @@ def thin_records(
   A point is the mean of consecutive records, at the step of the last one. It
   has 6 digits, and None for values that are not finite.
   """
-  curve = {}
+  curve: dict[str, dict[str, list[float | None]]] = {}
   for split, columns in splits.items():
-    size = len(columns["step"])
-    ends_P = np.linspace(0, size, min(size, max_points) + 1).astype(int)
-    points = {"step": columns["step"][ends_P[1:] - 1]}
+    count = min(len(columns["step"]), max_points)
+    parts = np.array_split(np.arange(len(columns["step"])), count)
+    ends_P = np.array([part[-1] for part in parts])
+    points = {"step": columns["step"][ends_P].tolist()}
     if "time" in columns:
-      points["hours"] = count_hours(columns)[ends_P[1:] - 1]
+      points["hours"] = [*map(_round, count_hours(columns)[ends_P])]
     for name in [x for x in PANELS if x in columns]:
       is_share = name in RATES or (name, split) == ("accuracy", "train")
-      scale = 100 if is_share else 1
-      points[name] = scale * _mean_between(columns[name], ends_P)
-    curve[split] = {
-      name: [float(f"{x:.6g}") if math.isfinite(x) else None for x in values_P]
-      for name, values_P in points.items()
-    }
+      values_N = columns[name] * (100 if is_share else 1)
+      points[name] = [_mean(values_N[part]) for part in parts]
+    curve[split] = points
   return curve
+
+
+def _mean(values_N: np.ndarray) -> float | None:
+  """Returns the mean of the finite values, None if there is none."""
+  finite_N = values_N[np.isfinite(values_N)]
+  return _round(finite_N.mean()) if finite_N.size else None
+
+
+def _round(value: float) -> float | None:
+  return float(f"{value:.6g}") if math.isfinite(value) else None
 
 
 def read_curves(workdir: pathlib.Path, pattern: str) -> list[Curve]:
@@ -152,12 +158,3 @@ def read_curves(workdir: pathlib.Path, pattern: str) -> list[Curve]:
     splits = thin_records(read_records(folder)[0], points)
     curves.append(Curve(splits, label=f"{name}, seed {seed}", group=name))
   return curves
-
-
-def _mean_between(values_N: np.ndarray, ends_P: np.ndarray) -> np.ndarray:
-  """Returns the means of the finite values between consecutive ends, [P]."""
-  is_finite_N = np.isfinite(values_N)
-  starts = ends_P[:-1]
-  sums = np.add.reduceat(np.where(is_finite_N, values_N, 0.0), starts)
-  counts = np.add.reduceat(is_finite_N.astype(np.int64), starts)
-  return np.divide(sums, counts, np.full(len(sums), np.nan), where=counts > 0)

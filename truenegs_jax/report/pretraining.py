@@ -1,6 +1,7 @@
-"""Reads a pre-training, and cases of corrections, for their pages."""
+"""Reads pre-trainings and cases of corrections, and compares pre-trainings."""
 
 import datetime
+import json
 import math
 import pathlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,35 +10,39 @@ from typing import Any
 import numpy as np
 
 from truenegs_jax.config.keys import flatten
+from truenegs_jax.config.sections import GENERATOR_SIZES, SIZES
 from truenegs_jax.report import curves, page
-from truenegs_jax.report.page import Html, format_number, tag
+from truenegs_jax.report.page import format_number
 from truenegs_jax.runtime.errors import CheckpointError, printable
 from truenegs_jax.runtime.files import read_results
+from truenegs_jax.stats.intervals import jackknife_error
 from truenegs_jax.workdir import files
 
 FIX = "Run the command of the run again, which writes it."
 COLLAPSED = 0.5  # mean cosine of random pairs
 # Lines of the report at the start that are shown at a glance.
 GLANCE = ("start", "objective", "devices", "parameters", "steps", "data")
-MAX_PAIRS = 25  # bars of pairs
 MAX_SECS = 1e9  # left; more is damage
 # Metrics that do not depend on the weights of a loss.
 COMPARABLE = (
   *("mlm_uncorrected", "mlm_hidden", "detect", "auc"),
   *("corrected_of_slots", "corrected_of_mismatches", "corrected_rows"),
 )
-SIZES = (
-  *("model.embedding_size", "model.width", "model.layers", "model.heads"),
-  *("model.ffn", "generator.width", "generator.layers", "generator.heads"),
-  "generator.ffn",
-)
 # Keys of a config and of about.json on which they depend but for the recipe.
 SETTING = (
-  *("objective", "model.backbone", "model.variant", *SIZES),
+  *("objective", "model.backbone", "model.variant"),
+  *(f"model.{name}" for name in SIZES),
+  *(f"generator.{name}" for name in GENERATOR_SIZES),
   *("generator.multiplier", "generator.layers_multiplier"),
   *("masking.prob", "masking.style", "eval.rows"),
 )
 DATA = ("rows", "text_bytes", "unigram_entropy", "uniform_entropy")
+ERRORS = (
+  "± is the standard error for other held-out rows, by the jackknife over their"
+  " batches. That of a difference is paired, as both runs are evaluated on the"
+  " same rows. It says nothing of other seeds: train several. Unfinished runs"
+  " and rows of one batch have none."
+)
 Values = Mapping[str, Any]  # of JSON
 
 
@@ -77,6 +82,7 @@ def read_pretraining(
     run.notes.append((page.WARNING, f"{text}, which the curves lack."))
   lines = about.get("lines", {})
   run.facts |= {name: lines[name] for name in GLANCE if name in lines}
+  run.facts["text"] = "; ".join(about.get("sources", ()))
   cost = _measure_cost(run.config, train, about) if train else {}
   costs = [f"{format_number(x)} {unit}" for unit, x in cost.items()]
   run.facts["cost"] = ", ".join(costs)
@@ -84,15 +90,10 @@ def read_pretraining(
   if verdict := results.get("verdict"):
     level = page.GOOD if verdict["passed"] else page.WARNING
     run.notes.insert(0, (level, verdict["summary"]))
-    blocks = [page.table("", verdict["table"]), page.text(verdict["rule"])]
+    blocks = [page.table("", verdict["table"]), str(verdict["rule"])]
     yield page.Section("Held-out rows", files.RESULTS, blocks)
   if saved := read_saved(run, workdir / files.CASES):
     yield page.Section("Corrections", files.CASES, show_cases(saved))
-  if fills := results.get("fills"):
-    shown = map(_show_fills, [fills])
-    yield page.Section("Predictions for [MASK]", files.RESULTS, shown)
-  if about:
-    yield page.Section("Data", files.ABOUT, _show_data(about))
   config = flatten(run.config)
   run.setting = {x: config.get(x) or None for x in SETTING}
   run.setting["data"] = [about.get(x) for x in DATA]
@@ -123,19 +124,16 @@ def _describe_progress(
   if not train:
     return
   last = {name: float(x[-1]) for name, x in train.items()}
-  step = int(last["step"])
   if math.isfinite(total := last.get("total_steps", math.nan)):
     steps = int(total)  # that fit into the minutes
-  run.progress["step"] = f"{step:,} of {steps:,}"
+  run.progress["step"] = f"{int(last['step']):,} of {steps:,}"
   run.progress["loss"] = format_number(last.get("total"))
   run.progress["rate"] = f"{format_number(last.get('rows_per_s'))} rows/s"
-  if step >= steps:
-    run.sentence = f"All {steps:,} steps are done."
-    return
-  run.sentence = f"{run.state.capitalize()} at step {step:,} of {steps:,}."
-  if math.isfinite(secs := last.get("eta_s", math.nan)):
-    secs = min(max(secs, 0), MAX_SECS)
-    run.progress["left"] = str(datetime.timedelta(seconds=round(secs)))
+  run.sentence = f"{run.state.capitalize()} at step {run.progress['step']}."
+  secs = last.get("eta_s", math.nan)
+  if last["step"] < steps and math.isfinite(secs):
+    left = datetime.timedelta(seconds=round(min(max(secs, 0), MAX_SECS)))
+    run.progress["left"] = str(left)
 
 
 def _measure_cost(
@@ -188,30 +186,15 @@ def _warn(
     yield "The last held-out loss is not finite. Lower optim.lr."
 
 
-def _show_fills(fills: Sequence[Values]) -> Html:
-  rows = []
-  for x in fills:
-    likeliest = zip(x["tokens"], x["probabilities"], strict=True)
-    tokens = ", ".join(f"{token} {p:.0%}" for token, p in likeliest)
-    rows.append({"sentence": x["sentence"], "likeliest tokens": tokens})
-  return page.table("", rows)
-
-
-def show_cases(saved: Values) -> Iterator[Html]:
+def show_cases(saved: Values) -> Iterator[str]:
   """Yields the corrections in cases.json."""
   cases = saved["cases"]
   text = page.describe_search(saved["searched"], saved["corrected"], len(cases))
   if not cases:
     hint = "Young models have few; the task `corrections` measures any text."
-    yield page.text(f"{text} {hint}")
+    yield f"{text} {hint}"
     return
-  yield page.text(f"{text} The gold word and the prediction are marked.")
-  counts = {(x["gold"], x["prediction"]): x["count"] for x in cases}
-  pairs = sorted(counts.items(), key=lambda item: -item[1])[:MAX_PAIRS]
-  yield page.bars(
-    "Most frequent pairs: gold → prediction",
-    [(f"{gold} → {prediction}", n) for (gold, prediction), n in pairs],
-  )
+  yield f"{text} The gold word and the prediction are marked."
   rows = [
     {"sentence": _mark(x), "gold": x["gold"], "prediction": x["prediction"]}
     | {"count": x["count"], "probability": f"{x['probability']:.1%}"}
@@ -221,17 +204,74 @@ def show_cases(saved: Values) -> Iterator[Html]:
   yield page.table("Cases", rows)
 
 
-def _mark(case: Values) -> Html:
+def _mark(case: Values) -> str:
   """Returns the sentence of a case with the gold word and the prediction."""
   before, mask, after = case["sentence"].partition("[MASK]")
-  kinds = ("gold", "prediction") if mask else ()
-  marks = [tag("mark", case[x], class_=x, title=x) for x in kinds]
-  return tag("span", before, *marks, after)
+  if not mask:
+    return before
+  return page.mark(before, case["gold"], case["prediction"], after)
 
 
-def _show_data(about: Values) -> Iterator[Html]:
-  text = "; ".join(about["sources"])
-  yield page.text(f"{text}. Rows are {about['padding_share']:.1%} padding.")
-  yield page.bars("Tokens in a row, without padding", about["row_lengths"])
-  tokens = [(name, 100 * share) for name, share in about["frequent_tokens"]]
-  yield page.bars("Most frequent tokens, % of the training rows", tokens)
+def compare(runs: Sequence[page.Run]) -> Iterator[str]:
+  """Yields the tables that compare several runs; none for a single one.
+
+  Configs are compared of runs of the same task as the first that has results.
+  """
+  measured = [run for run in runs if run.measures]
+  if len(measured) > 1:
+    yield from _compare_results(*measured)
+  task = (measured or runs)[0].task
+  configs = {x.name: flatten(x.config) for x in runs if x.task == task}
+  first, *others = configs.values()
+  keys = {x.key for other in others for x in files.find_changes(first, other)}
+  if others:
+    rows = [
+      {"config key": key}
+      | {name: json.dumps(x.get(key)) for name, x in configs.items()}
+      for key in sorted(keys)
+    ]
+    yield page.table("Config keys in which the runs differ", rows)
+
+
+def _compare_results(first: page.Run, *others: page.Run) -> Iterator[str]:
+  """Yields the results of the first run and the others' differences."""
+  rows = [
+    {"metric or cost": label, first.name: _format(x)}
+    | {run.name: _subtract(first, run, label) for run in others}
+    for label, x in first.measures.items()
+  ]
+  yield page.table(f"Results of {first.name}, and differences from it", rows)
+  yield ERRORS
+  for run in others:
+    if changes := files.find_changes(first.setting, run.setting):
+      names = ", ".join(x.key for x in changes)
+      yield (
+        f"Losses and shares of {run.name} are not comparable to those of"
+        f" {first.name}: {run.name} differs in {names}."
+      )
+
+
+def _format(x: page.Measure) -> str:
+  if x.digits is None:
+    return format_number(x.value)
+  return page.format_estimate(x.value, jackknife_error(x.left_out), x.digits)
+
+
+def _subtract(first: page.Run, other: page.Run, label: str) -> str:
+  """Describes a difference with its error, or why there is none."""
+  a = first.measures[label]
+  b = other.measures.get(label)
+  if b is None:
+    return ""
+  if a.digits is not None and files.find_changes(first.setting, other.setting):
+    return f"{_format(b)}, not comparable"
+  if b.value == a.value:
+    return "same"
+  if a.digits is None:
+    return f"{b.value / a.value - 1:+.1%}" if a.value else ""
+  if is_paired := len(a.left_out) == len(b.left_out):
+    error = jackknife_error(np.subtract(b.left_out, a.left_out).tolist())
+  else:
+    error = math.hypot(*map(jackknife_error, (a.left_out, b.left_out)))
+  text = page.format_estimate(b.value - a.value, error, a.digits, sign="+")
+  return text if is_paired or math.isinf(error) else f"{text} (unpaired)"

@@ -1,4 +1,4 @@
-"""Reads the workdirs of all tasks for their pages.
+"""Reads the workdirs of all other tasks for their pages.
 
 The reader of a task fills in a run and yields its sections.
 """
@@ -6,22 +6,18 @@ The reader of a task fills in a run and yields its sections.
 import collections
 import pathlib
 import statistics
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from truenegs_jax.report import curves, page
-from truenegs_jax.report.page import Html
 from truenegs_jax.report.pretraining import (
   Values,
   read_pretraining,
   read_saved,
   show_cases,
 )
-from truenegs_jax.stats.intervals import mean_interval
 from truenegs_jax.workdir import files
 
-FRESH_SECS = 600.0  # since the newest record of a run that is running
 Runs = Mapping[str, Sequence[Values]]  # of a fine-tuning, by task
 # Of a comparison: two models, their difference, and its intervals.
 COMPARED = (
@@ -37,69 +33,51 @@ RATES = {
 FAILED = "failed.json"  # why the process of a part of a study failed
 
 
-def read_state(workdir: pathlib.Path, *, ends: bool = False) -> str:
-  """Returns whether a run is running, finished or stopped.
-
-  If this user may not read its lock, a new record says that it runs.
-  """
-  try:
-    return files.read_state(workdir, ends=ends)
-  except OSError:
-    path = workdir / files.METRICS
-    if path.exists() and time.time() - path.stat().st_mtime < FRESH_SECS:
-      return files.RUNNING
-    return files.read_state(workdir, ends=True)
-
-
 def read_finetuning(
   run: page.Run, workdir: pathlib.Path, results: Values
 ) -> Iterator[page.Section]:
-  """Reads a fine-tuning, also its first seeds before it has results."""
+  """Reads a fine-tuning from the results of its seeds, also unfinished."""
   run.curves = curves.read_curves(workdir, "*/seed-*")
-  runs = {name: task["runs"] for name, task in results.get("tasks", {}).items()}
-  if not runs:
-    for path in sorted(workdir.glob("*/seed-*/result.json")):
-      if saved := read_saved(run, path):
-        runs.setdefault(saved["task"], []).append(saved)
-  count = sum(map(len, runs.values()))
-  mains = {name: next(iter(x[0]["scores"]["dev"])) for name, x in runs.items()}
-  medians = [
-    f"{name} {statistics.median(_scores(runs[name], metric)):.1f} ({metric})"
-    for name, metric in mains.items()
-  ]
-  run.progress["step"] = f"{count} of {len(run.curves)} begun runs finished"
-  run.progress["loss"] = ", ".join(medians)
-  run.sentence = f"Median scores on the dev sets: {', '.join(medians)}"
-  if not results:
-    run.sentence = (
-      f"{count} runs are finished, {len(run.curves)} have begun; results are"
-      " written at the end."
-    )
-    return
-  secs = sum(x["secs"] for members in runs.values() for x in members)
-  run.facts["cost"] = f"{secs / 3600:.2f} hours of training"
-  seeds = run.config["finetune"]["seeds"]
-  run.notes += [(page.WARNING, text) for text in _warn_of_seeds(runs, seeds)]
-  blocks = _show_scores(runs, mains, results)
-  yield page.Section("Scores", files.RESULTS, blocks)
-  mistakes = {
-    f"{name}, some of each seed": [
-      {"seed": str(x["seed"])}
-      | {key: str(mistake[key]) for key in ("text", "gold", "answer")}
-      for x in members
-      for mistake in x.get("mistakes", ())
-    ]
-    for name, members in runs.items()
-  }
-  if any(mistakes.values()):
-    blocks = (page.table(title, rows) for title, rows in mistakes.items())
-    yield page.Section("Wrong answers", files.RESULTS, blocks)
-
-
-def _warn_of_seeds(runs: Runs, seeds: int) -> Iterator[str]:
+  runs: dict[str, list[Values]] = {}
+  for path in sorted(workdir.glob("*/seed-*/result.json")):
+    if saved := read_saved(run, path):
+      runs.setdefault(saved["task"], []).append(saved)
+  seeds = [x for members in runs.values() for x in members]
+  medians = list[str]()
   for name, members in runs.items():
-    if len(members) < seeds:
-      yield f"{len(members)} of {seeds} seeds of {name} are finished."
+    metric, scores = next(iter(_list_scores(members).items()))
+    median = statistics.median(scores)
+    medians.append(f"{name} {median:.1f} ({metric})")
+  run.progress["step"] = (
+    f"{len(seeds)} of {len(run.curves)} begun runs finished"
+  )
+  run.progress["loss"] = ", ".join(medians)
+  run.sentence = f"{run.progress['step']}; medians: {', '.join(medians)}."
+  hours = sum(x["secs"] for x in seeds) / 3600
+  run.facts["cost"] = f"{hours:.2f} hours of training"
+  run.notes += [(page.WARNING, text) for text in _warn_of_seeds(runs)]
+  if runs:
+    blocks = _show_scores(runs, results)
+    yield page.Section("Scores", files.RESULTS, blocks)
+  rows = [
+    {"task": x["task"], "seed": str(x["seed"])}
+    | {key: str(mistake[key]) for key in ("text", "gold", "answer")}
+    for x in seeds
+    for mistake in x["mistakes"]
+  ]
+  if rows:
+    table = page.table("Some of each seed", rows)
+    yield page.Section("Wrong answers", "result.json", [table])
+
+
+def _list_scores(members: Sequence[Values]) -> dict[str, list[float]]:
+  """Returns the scores of all seeds of a task, the main metric first."""
+  dev = [x["scores"]["dev"] for x in members]
+  return {metric: [x[metric] for x in dev] for metric in dev[0]}
+
+
+def _warn_of_seeds(runs: Runs) -> Iterator[str]:
+  for name, members in runs.items():
     for x in members:
       if x["failure"]:
         yield f"{name}, seed {x['seed']}: {x['failure']}"
@@ -107,38 +85,31 @@ def _warn_of_seeds(runs: Runs, seeds: int) -> Iterator[str]:
       yield f"{name} differs from others' setting: {', '.join(notes)}"
 
 
-def _scores(members: Sequence[Values], metric: str) -> list[float]:
-  return [x["scores"]["dev"][metric] for x in members]
-
-
-def _show_scores(
-  runs: Runs, mains: Mapping[str, str], results: Values
-) -> Iterator[Html]:
-  """Yields dots for each task beside published rows, and tables."""
-  published = results.get("published", ())
-  for name, metric in mains.items():
-    groups = [make_group("this run", _scores(runs[name], metric))]
-    groups += [
-      {"label": f"{x['name']} ({x['source']})", "points": [x["scores"][task]]}
-      for x in published
-      for task in (name, f"{name}_{metric}")
-      if task in x["scores"]
-    ]
-    title = f"{name}: {metric}; seeds, median, and 95 % interval of the mean"
-    yield page.dots(f"{title} (%)", groups)
-  notes: dict[str, list[str]] = {}
-  for x in published:
-    notes.setdefault(x["note"], []).append(f"{x['name']} ({x['source']})")
-  for note, models in notes.items():
-    yield page.text(f"{', '.join(models)}: {note}.")
-  if network_note := results.get("published_note"):
-    yield page.text(network_note)
-  rows = [
-    {"task": name, "metric": metric, **summary}
-    for name, task in results["tasks"].items()
-    for metric, summary in task["summary"].items()
-  ]
+def _show_scores(runs: Runs, results: Values) -> Iterator[str]:
+  """Yields scores beside published ones, and a comparison with other runs."""
+  rows = list[dict[str, Any]]()
+  for name, members in runs.items():
+    keys = [name]  # of published scores; that of the main metric is the task's
+    for metric, scores in _list_scores(members).items():
+      row = {"task": name, "metric": metric}
+      seeds = ", ".join(f"{x:.1f}" for x in scores)
+      median = statistics.median(scores)
+      own = {"model": "this run", "median": median, "seeds or note": seeds}
+      rows.append(row | own)
+      rows += [
+        row
+        | {"model": f"{x['name']} ({x['source']})", "median": x["scores"][key]}
+        | {"seeds or note": x["note"]}
+        for x in results.get("published", ())
+        for key in [*keys, f"{name}_{metric}"]
+        if key in x["scores"]
+      ]
+      keys = []
   yield page.table("Scores on the dev sets, %", rows)
+  if not results:
+    return
+  if note := results.get("published_note"):
+    yield note
   compared = results["compared"]
   rows = [
     {"on": name} | {key: x[key] for key in COMPARED}
@@ -148,16 +119,6 @@ def _show_scores(
   if rows:
     title = f"Compared with {compared['against']}: 95 % intervals over"
     yield page.table(f"{title} examples, and over examples and runs", rows)
-
-
-def make_group(label: str, values: Sequence[float]) -> dict[str, Any]:
-  """Returns a group of `page.dots`."""
-  mean, half = mean_interval(values)
-  group: dict[str, Any] = {"label": label, "points": [*values]}
-  if len(values) > 1:
-    group |= {"median": statistics.median(values)}
-    group |= {"low": mean - half, "high": mean + half}
-  return group
 
 
 def read_corrections(
@@ -203,13 +164,13 @@ def read_robustness(
     | {"questions": examples["questions"]}
     | {side: texts.get(side, "") for side in SIDES}
     for examples in results["sets"].values()
-    for model, metric, texts in _list_scores(examples)
+    for model, metric, texts in _list_robustness(examples)
   ]
   table = page.table("Scores, %, with standard errors over questions", rows)
   yield page.Section("Robustness", files.RESULTS, [table])
 
 
-def _list_scores(
+def _list_robustness(
   examples: Values,
 ) -> Iterator[tuple[str, str, dict[str, str]]]:
   """Yields models, metrics and scores by side, at last those of the paper."""
@@ -237,24 +198,19 @@ def read_study(
   run.sentence = f"{len(parts)} parts have begun: {counts}."
   if not results:
     return
-  scores = results["scores"]
-  arms = [*dict.fromkeys(x["arm"] for x in scores)]
-  run.sentence = (
-    f"{len(scores):,} scores of {len(arms)} arms: {', '.join(arms)}."
-  )
   run.notes = [(page.WARNING, x) for x in results["failures"]]
-  yield page.Section("Tables", files.RESULTS, _show_tables(results["tables"]))
-  yield page.Section("Arms", files.RESULTS, _show_arms(scores))
+  blocks = _show_tables(results["tables"])
+  yield page.Section("Tables", files.RESULTS, blocks)
 
 
 def _read_part(folder: pathlib.Path) -> str:
   """Returns the state of a part of a study."""
-  state = read_state(folder)
+  state = files.read_state(folder)
   has_failed = state == files.STOPPED and (folder / FAILED).exists()
   return "failed" if has_failed else state
 
 
-def _show_tables(layouts: Sequence[Values]) -> Iterator[Html]:
+def _show_tables(layouts: Sequence[Values]) -> Iterator[str]:
   for layout in layouts:
     rows = []
     for row in layout["rows"]:
@@ -263,7 +219,7 @@ def _show_tables(layouts: Sequence[Values]) -> Iterator[Html]:
       rows.append({"row": row["label"], "kind": row["kind"]} | cells)
     yield page.table(layout["title"], rows)
     if layout["notes"]:
-      yield page.text(" ".join(layout["notes"]))
+      yield " ".join(layout["notes"])
 
 
 def _format_cell(cell: Values, digits: int) -> str:
@@ -274,19 +230,6 @@ def _format_cell(cell: Values, digits: int) -> str:
   if cell["half_width"] is not None:
     texts.append(f"± {cell['half_width']:.{digits}f}")
   return " ".join([*texts, cell["runs"]]).strip()
-
-
-def _show_arms(scores: Sequence[Values]) -> Iterator[Html]:
-  """Yields dots for each task and metric: the means of an arm's seeds."""
-  charts: dict[str, dict[str, dict[str, list[float]]]] = {}
-  for x in scores:
-    if x["value"] is not None:
-      arms = charts.setdefault(f"{x['task']}: {x['metric']}", {})
-      seeds = arms.setdefault(x["arm"], {})
-      seeds.setdefault(x["seed"], []).append(x["value"])
-  for title, arms in charts.items():
-    means = {k: [*map(statistics.fmean, x.values())] for k, x in arms.items()}
-    yield page.dots(title, [make_group(*item) for item in means.items()])
 
 
 READERS = {

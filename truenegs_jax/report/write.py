@@ -5,15 +5,14 @@ import contextlib
 import pathlib
 from collections.abc import Callable, Iterator, Sequence
 
-from truenegs_jax.report import page, plots, tasks
-from truenegs_jax.report.compare import compare
+from truenegs_jax.report import page, tasks
+from truenegs_jax.report.pretraining import compare
 from truenegs_jax.runtime import errors
 from truenegs_jax.runtime.errors import InputError, TrueNegsError, printable
 from truenegs_jax.runtime.files import READ_ERRORS, atomic_file, describe_error
 from truenegs_jax.runtime.paths import is_bucket
 from truenegs_jax.workdir import files
 
-CURVES = "curves"  # the figure in the folder of plots, without its suffix
 MAIN_FILES = f"{files.CONFIG}, {files.ABOUT} or {files.RESULTS}"
 PRETRAIN = "pretrain"  # the task of a config that names none
 
@@ -21,23 +20,18 @@ PRETRAIN = "pretrain"  # the task of a config that names none
 def write_own_report(
   workdir: pathlib.Path, say: Callable[[str], object]
 ) -> None:
-  """Writes report.html of a run that ends, then the figure of its curves.
+  """Writes report.html of a run that ends.
 
   The run is finished and saved, so a failure is only a warning.
   """
-  path = output = workdir / files.REPORT
+  path = workdir / files.REPORT
   try:
-    run = read_workdir(workdir, ends=True)
-    write_report([run], path)
-    if run.task in (PRETRAIN, "study"):
-      path = workdir / files.PLOTS / CURVES
-      output = path.with_suffix(plots.SUFFIXES[0])
-      plots.draw_curves(run.curves, path)
+    write_report([read_workdir(workdir, ends=True)], path)
   except Exception as e:
     say(
       f"warning: '{path}' was not written: {type(e).__name__}:"
       f" {printable(e).rstrip('.')}. The results are saved. To try again, run"
-      f" {errors.program()} report {workdir} --output={output}"
+      f" {errors.program()} report {workdir} --output={path}"
     )
 
 
@@ -81,14 +75,16 @@ def read_workdir(workdir: pathlib.Path, *, ends: bool = False) -> page.Run:
   What cannot be read becomes a note of the page. `ends` tells that the run
   itself asks, which does not run much longer.
   """
-  if not is_workdir(workdir):
+  if not any((workdir / x).exists() for x in (files.CONFIG, files.LOCK)):
     is_folder = is_bucket(workdir) or workdir.is_dir()
     reason = f"has no {files.CONFIG}" if is_folder else "is not a folder"
     raise InputError(
       f"'{workdir}' {reason}. Pass the folder of a run, which the run printed."
     )
   run = page.Run(workdir.resolve().name, str(workdir))
-  run.state = tasks.read_state(workdir, ends=ends)
+  run.facts["folder"] = run.path
+  with _noting(run, "Its state", files.LOCK):
+    run.state = files.read_state(workdir, ends=ends)
   run.config = tasks.read_saved(run, workdir / files.CONFIG)
   if not run.config:
     run.sentence = "The run has no config that can be read."
@@ -103,11 +99,6 @@ def read_workdir(workdir: pathlib.Path, *, ends: bool = False) -> page.Run:
       with _noting(run, f"The part '{section.title}'", section.file):
         run.sections.append(section._replace(blocks=[*section.blocks]))
   return run
-
-
-def is_workdir(folder: pathlib.Path) -> bool:
-  """Returns whether a run has used the folder, or begins to."""
-  return any((folder / x).exists() for x in (files.CONFIG, files.LOCK))
 
 
 @contextlib.contextmanager

@@ -7,7 +7,7 @@ import importlib.metadata
 import json
 import math
 import pathlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent import futures
 from typing import Any
 
@@ -18,7 +18,6 @@ from rich.console import Console
 from truenegs_jax.config.sections import SIZES
 from truenegs_jax.data.rows import batches, rows_folder
 from truenegs_jax.data.tokens.tokenizer import write_tokenizer
-from truenegs_jax.data.tokens.words import read_words
 from truenegs_jax.runtime import distributed, progress
 from truenegs_jax.runtime.errors import CheckpointError
 from truenegs_jax.train import metrics, model_table, plan, sharding, speed
@@ -29,9 +28,6 @@ from truenegs_jax.weights import load
 from truenegs_jax.workdir import checkpoints as checkpoints_lib
 from truenegs_jax.workdir import files, saved_model
 
-MEASURED_ROWS = 4_096  # rows whose lengths are counted
-NUM_BINS = 8
-NUM_TOKENS = 30  # most frequent ones that are listed
 # Beginnings of the keys that decide the arrays of a state and their meaning.
 NETWORKS = (
   *("config.objective", "config.model.backbone", "config.model.variant"),
@@ -118,7 +114,7 @@ def _write_files(
     "lines": dict(lines),
     "row_flops": plan.row_flops(run),
     "uniform_entropy": math.log(len(run.tokenizer.vocab)),
-    **_describe_rows(inputs.train_rows, read_words(run.tokenizer.vocab).texts),
+    **_describe_rows(inputs.train_rows),
   }
   files.save_json(workdir / files.ABOUT, about)
 
@@ -290,31 +286,18 @@ def _report_lines(
   lines |= inputs.coverage
   lines["workdir"] = (
     f"{workdir}/ ({files.CONFIG}, metrics.jsonl, {files.CHECKPOINTS}/,"
-    f" {files.PLOTS}/, {files.EXPORT}/)"
+    f" {files.EXPORT}/)"
   )
   return lines
 
 
-def _describe_rows(rows: batches.Rows, texts: Sequence[str]) -> dict[str, Any]:
-  """Describes the training rows for about.json, with lengths in bins."""
-  manifest, counts_V = rows.manifest, rows.unigram_V
-  order = np.argsort(-counts_V, kind="stable")[:NUM_TOKENS].tolist()
-  count = min(len(rows), MEASURED_ROWS)
-  row_R = np.linspace(0, len(rows) - 1, count, dtype=np.int64)
-  documents_RxL = rows.take(row_R, ["documents"])["documents"]
-  length_R = np.count_nonzero(documents_RxL, axis=1)
-  ends = np.unique(np.linspace(0, rows.length, NUM_BINS + 1).astype(int))
-  counts, _ = np.histogram(length_R, ends + 0.5)
-  bins = (f"{a + 1}-{b}" for a, b in zip(ends, ends[1:], strict=False))
+def _describe_rows(rows: batches.Rows) -> dict[str, Any]:
+  """Describes the training rows for about.json."""
+  manifest = rows.manifest
   return {
-    "unigram_entropy": metrics.entropy(counts_V),
+    "unigram_entropy": metrics.entropy(rows.unigram_V),
     "sources": rows_folder.describe_text(manifest),
     "text_bytes": sum(x["text_bytes"] for x in manifest["parts"]),
     "rows": {name: x["rows"] for name, x in manifest["splits"].items()},
-    "padding_share": manifest["splits"]["train"]["padding_share"],
     "padding_warning": rows_folder.padding_warning(manifest),
-    "row_lengths": [*zip(bins, counts.tolist(), strict=True)],
-    "frequent_tokens": [
-      [texts[i], float(counts_V[i] / counts_V.sum())] for i in order
-    ],
   }

@@ -30,7 +30,6 @@ RESULTS = "results.json"  # written at the end of the run
 CASES = "cases.json"  # corrections to read
 BAD_ROWS = "bad_rows.jsonl"  # rows of skipped updates
 EXPORT = "export"  # folder in Hugging Face format
-PLOTS = "plots"  # folder of curves
 PROFILE = "profile"  # folder of the profiler's trace
 TENSORBOARD = "tensorboard"  # folder of TensorBoard's events
 WANDB = "wandb"  # folder of Weights & Biases; the name is theirs

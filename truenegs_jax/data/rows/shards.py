@@ -424,13 +424,6 @@ def unfinished_folder(folder: pathlib.Path) -> pathlib.Path:
   return folder.with_name(f".{folder.name}.unfinished")
 
 
-def measure_unfinished(folder: pathlib.Path) -> tuple[int, int]:
-  """Returns the number of shards that are written, and the bytes of rows."""
-  temporary = unfinished_folder(folder)
-  sizes = [path.stat().st_size for path in temporary.glob("rows/*.npy")]
-  return len([*temporary.glob("shard-*.json")]), sum(sizes)
-
-
 def write_file(path: pathlib.Path, *buffers: Any) -> dict[str, int]:
   """Writes a file, also while others do; returns its size and CRC-32."""
   with files_lib.atomic_file(path, several_writers=True) as file:
