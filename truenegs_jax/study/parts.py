@@ -174,9 +174,14 @@ def _make_chain(
       CORRECTIONS, CORRECTIONS, changes, {"corrections.run": pretrained}
     )
   if changes := flatten(s.robustness):
-    name = _find_robustness_task(changes, tasks)
-    links = {"init": str(root / part_key(arm, seed, name))}
-    yield make(ROBUSTNESS, ROBUSTNESS, changes, links, needs=name)
+    if SQUAD1 not in tasks:
+      raise InputError(
+        f"study.robustness scores models that were fine-tuned on {SQUAD1},"
+        f" which is not in study.tasks={s.tasks!r}. Add it there, or remove the"
+        " values of study.robustness."
+      )
+    links = {"init": str(root / part_key(arm, seed, SQUAD1))}
+    yield make(ROBUSTNESS, ROBUSTNESS, changes, links, needs=SQUAD1)
 
 
 def _make_part(
@@ -223,21 +228,6 @@ def _format_flags(values: Mapping[str, Any]) -> Iterator[str]:
     if isinstance(value, list):  # as a saved config has tuples
       value = tuple(value)
     yield f"--config.{key}={value}"
-
-
-def _find_robustness_task(
-  changes: Mapping[str, Any], tasks: Sequence[str]
-) -> str:
-  """Returns the name in `study.tasks` whose fine-tuned models are scored."""
-  name = changes.get("robustness.task", tasks[0] if len(tasks) == 1 else SQUAD1)
-  name = {task: x for x, (_, task) in TASKS.items()}.get(name, name)
-  if name not in tasks:
-    raise InputError(
-      f"study.robustness scores models that were fine-tuned on {name}, which is"
-      f" not in study.tasks={','.join(tasks)!r}. Add it there, or set the key"
-      " robustness.task in study.robustness."
-    )
-  return name
 
 
 @functools.cache  # as all seeds have the same flags

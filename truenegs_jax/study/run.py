@@ -24,6 +24,8 @@ from truenegs_jax.config.tables import Study
 from truenegs_jax.corrections.findings import find_table_2
 from truenegs_jax.finetune import results
 from truenegs_jax.report.write import write_own_report
+from truenegs_jax.robustness.eval_set import ORIGINAL, TRANSFORMED
+from truenegs_jax.robustness.scores import DROP, SIDES
 from truenegs_jax.runtime import errors
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.runtime.files import atomic_file, disk_errors, read_results
@@ -223,7 +225,7 @@ def read_robustness(make: MakeScore, saved: Mapping[str, Any]) -> list[Score]:
   for name, x in saved["sets"].items():
     for record in records.values():
       is_paired = record["task"] == SQUAD and not x["variants"]
-      for side in tables.SIDES:
+      for side in SIDES:
         for metric, value in record["scores"].get(f"{name} {side}", {}).items():
           score_N = None
           if is_paired:
@@ -237,10 +239,10 @@ def _question_scores(
   answers: Mapping[str, Any], name: str, side: str, metric: str
 ) -> np.ndarray:
   """Returns the scores of a set's questions; of DROP their differences, [N]."""
-  if side == tables.DROP:
+  if side == DROP:
     before_N, after_N = (
       _question_scores(answers, name, x, metric)
-      for x in (tables.ORIGINAL, tables.TRANSFORMED)
+      for x in (ORIGINAL, TRANSFORMED)
     )
     return before_N - after_N
   split = answers[f"{name} {side}"]
