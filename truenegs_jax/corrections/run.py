@@ -141,12 +141,7 @@ def resolve(
       " --config.corrections.run=WORKDIR to measure a run, or --config.init="
       "FOLDER and --config.objective to measure weights."
     )
-  if not o.text.strip():
-    raise errors.InputError(
-      f"{predict_slots.TEXT} is empty. Set it to files, folders, globs or"
-      f" hf:NAME, such as --config.{predict_slots.TEXT}="
-      "'hf:Salesforce/wikitext config=wikitext-2-raw-v1 split=test'."
-    )
+  sources_spec.named_sources(o.text, key=predict_slots.TEXT)
   weights = find.Weights(config.init, report)
   auto = config.negatives.sources
   if config.init and not (config.dry_run and not find.is_local(config.init)):

@@ -14,7 +14,6 @@ import contextlib
 import dataclasses
 import enum
 import functools
-import json
 import os
 import pathlib
 import re
@@ -259,16 +258,18 @@ def check_unchanged(s: Study, root: pathlib.Path) -> None:
     return
   with runtime_files.read_json(path, CheckpointError, FIX) as saved:
     before = Study.read(saved["study"])
-    pairs = {name: (getattr(before, name), getattr(s, name)) for name in FIXED}
-    for name in before.arms.keys() & s.arms.keys():
-      pairs[f"arms, {name!r}"] = (before.arms[name], s.arms[name])
-  for name, (old, new) in pairs.items():
-    if json.dumps(old) != json.dumps(new):
-      raise CheckpointError(
-        f"The study in '{root}' began with study.{name} = {old!r}, but has"
-        f" {new!r} now. All parts of a study have the same values. Restore it,"
-        " give an arm another name, or pass another --workdir."
-      )
+  old, new = (
+    {name: getattr(x, name) for name in FIXED}
+    | {"arms": {arm: x.arms[arm] for arm in before.arms if arm in s.arms}}
+    for x in (before, s)
+  )
+  if changes := files.find_changes(old, new):
+    listed = "; ".join(f"study.{change}" for change in changes)
+    raise CheckpointError(
+      f"The study in '{root}' began with other values than it has now:"
+      f" {listed}. All parts of a study have the same values. Restore them,"
+      " give an arm another name, or pass another --workdir."
+    )
 
 
 def read_failure(folder: pathlib.Path) -> dict[str, Any]:
