@@ -232,14 +232,11 @@ def describe_set(examples: EvalSet) -> str:
   """Describes in one line what a set was made from and what was refused."""
   about = examples.about
   if "source" in about:
-    parts = [f"{len(examples.transformed):,} examples of '{about['source']}'"]
-  else:
-    changed = about["changed"]
-    tried = about["tried"]
-    share = changed / max(tried, 1)
-    parts = [f"{changed:,} of {tried:,} examples changed ({share:.1%})"]
-    if refused := about["refused"]:
-      causes = ", ".join(f"{x} {n:,}" for x, n in refused.items())
-      parts.append(f"refused: {causes}")
-    parts += [f"{k}: {v}" for k, v in about["resources"].items()]
-  return f"{examples.title}: {'; '.join(parts)}"
+    size = len(examples.transformed)
+    return f"{examples.title}: {size:,} examples of '{about['source']}'"
+  refused = [f"{cause} {count:,}" for cause, count in about["refused"].items()]
+  resources = [f"{name}: {x}" for name, x in about["resources"].items()]
+  return (
+    f"{examples.title}: {about['changed']:,} of {about['tried']:,} examples"
+    f" changed; refused: {', '.join(refused) or 'none'}; {'; '.join(resources)}"
+  )

@@ -367,10 +367,8 @@ def _open_log(folder: pathlib.Path) -> Iterator[pathlib.Path]:
     return
   with tempfile.TemporaryDirectory() as temporary:
     log = pathlib.Path(temporary, LOG)
-    with contextlib.suppress(FileNotFoundError):
-      log.write_bytes((folder / LOG).read_bytes())
     yield log
-    (folder / LOG).write_bytes(log.read_bytes())
+    runtime_files.append(folder / LOG, log.read_bytes())
 
 
 def _run_process(
