@@ -100,27 +100,8 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
       )
       console.print(findings.render_rates(checkpoints, table.source))
       console.print(findings.render_cases(search, search.cases[: o.cases]))
-      results = {
-        "command": errors.rerun_command(),
-        "seed": config.seed,
-        "corrections": dataclasses.asdict(o),
-        "init": config.init,
-        "objective": trained.objective,
-        "masking": dataclasses.asdict(trained.masking),
-        "prediction": o.prediction or trained.negatives.prediction,
-        "strict_subword": trained.negatives.strict_subword,
-        "lines": len(text.sequences),
-        "lines_cut": text.num_cut,
-        "length": text.length,
-        "fingerprints": {
-          "text": text.fingerprint,
-          "synonyms": table.fingerprint,
-          "vocabulary": table.vocabulary,
-        },
-        "source": table.source,
-        "table": dict(table.options),
-        "checkpoints": [*map(dataclasses.asdict, checkpoints)],
-      }
+      results = _make_results(m, trained, text, table)
+      results["checkpoints"] = [*map(dataclasses.asdict, checkpoints)]
       files.save_json(workdir / files.CONFIG, json.loads(c.to_json()))
       files.save_json(workdir / files.RESULTS, results)
       cases = dataclasses.asdict(search)
@@ -129,6 +110,35 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
   names = files.RESULTS, files.CASES, files.REPORT
   say(f"saved: {', '.join(str(workdir / name) for name in names)}")
   return 0
+
+
+def _make_results(
+  m: Measurement,
+  trained: PretrainConfig,
+  text: predict_slots.Lines,
+  table: SynonymTable,
+) -> dict[str, Any]:
+  """Makes what results.json has before the rates of checkpoints."""
+  return {
+    "command": errors.rerun_command(),
+    "seed": m.config.seed,
+    "corrections": dataclasses.asdict(m.options),
+    "init": m.config.init,
+    "objective": trained.objective,
+    "masking": dataclasses.asdict(trained.masking),
+    "prediction": m.options.prediction or trained.negatives.prediction,
+    "strict_subword": trained.negatives.strict_subword,
+    "lines": len(text.sequences),
+    "lines_cut": text.num_cut,
+    "length": text.length,
+    "fingerprints": {
+      "text": text.fingerprint,
+      "synonyms": table.fingerprint,
+      "vocabulary": table.vocabulary,
+    },
+    "source": table.source,
+    "table": dict(table.options),
+  }
 
 
 def resolve(
