@@ -327,7 +327,7 @@ def test_exported_weights_have_the_rates_of_their_checkpoint(
     ("corrections__run", "no/such", "no/such.* has no checkpoints"),
     ("corrections__steps", "10,11", "saved steps 10, 20"),
     ("corrections__steps", "all", "Choose kept, last, or some"),
-    ("corrections__text", "", "corrections.text is empty"),
+    ("corrections__text", "", "corrections.text='' names no text"),
     ("corrections__text", "no/text", "^corrections.text: .*no/text"),
     ("corrections__length", 1_000, "from .* to 512"),
     ("corrections__sources", "nett", "^corrections.sources: .*nett"),

@@ -67,14 +67,16 @@ def open_measured(workdir, steps, lines):
 
 def read_as_corrections(workdir, model, lines):
   with open_measured(workdir, "last", lines) as measured:
-    assert measured.steps == (10,)
-    return measured.read_params(10)
+    [(step, params)] = measured.steps
+    assert step == 10
+    return params
 
 
 def read_as_table_2(workdir, model, lines):
   with open_measured(workdir, "kept", lines) as measured:
-    assert measured.read_params(20) is None
-    return measured.read_params(10)
+    [(step, params)] = measured.steps
+    assert step == 10
+    return params
 
 
 READERS = (read_as_export, read_as_init, read_as_corrections, read_as_table_2)
@@ -99,4 +101,4 @@ def test_a_damaged_step_that_is_named_is_refused(run):
     open_measured(workdir, "10,20", []) as measured,
     pytest.raises(DamagedStepError),
   ):
-    measured.read_params(20)
+    list(measured.steps)

@@ -89,7 +89,7 @@ def test_dependencies_of_questions_become_constituents(
   [
     (MODEL, "spacy", r"pip install '\.\[robustness\]' .* python -m"),
     ("none", "", "'none': spaCy or this model is not installed"),
-    ("", "", "download en_core_web_sm, or"),
+    ("", "", "'' is not the name of a package"),
   ],
 )
 def test_missing_models_are_refused(monkeypatch, model, missing, message):

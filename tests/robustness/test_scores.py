@@ -24,7 +24,7 @@ def make_set(count, **fields):
 
 
 def score(examples, task, original, transformed):
-  answers = {"original": original, "transformed": transformed}
+  answers = {"s original": original, "s transformed": transformed}
   return score_set(examples, task, answers)
 
 

@@ -37,7 +37,8 @@ class Drivers:
   def start(self, root, study):
     root.mkdir(exist_ok=True)
     path = root / f"parts-{len(study)}.json"
-    path.write_text(json.dumps([dataclasses.asdict(part) for part in study]))
+    if not path.exists():  # else another driver may be reading it
+      path.write_text(json.dumps([dataclasses.asdict(x) for x in study]))
     return self.ask("start", root, path)
 
   def run(self, root, study):

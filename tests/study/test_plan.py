@@ -163,7 +163,7 @@ def start(root):
   [
     ({"overrides": {"masking.prob": 0.3}}, "study.overrides"),
     ({"finetune": {"finetune.data": "glue"}}, "study.finetune"),
-    ({"arms": {"mask": {"words": "sr"}}}, "study.arms, 'mask'.*'hc'.*'sr'"),
+    ({"arms": {"mask": {"words": "sr"}}}, "arms.mask.words: 'hc' -> 'sr'"),
   ],
 )
 def test_changed_values_of_a_study_are_refused(

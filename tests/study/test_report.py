@@ -105,8 +105,8 @@ def test_scores_do_not_depend_on_times(tmp_path):
 @pytest.mark.parametrize("is_changed", [False, True])
 def test_scores_of_robustness_are_those_of_the_arm(is_changed):
   """Also if no example was changed."""
-  record = {"task": "mrpc", "seed": 0, "scores": {"s drop": {"f1": 0}}}
-  sets = {"s": {"title": "S", "variants": []}} if is_changed else {}
+  record = {"task": "squad", "seed": 0, "scores": {"s drop": {"f1": 0}}}
+  sets = {"s": {"title": "S", "variants": [[0]]}} if is_changed else {}
   saved = {"runs": {"folder": record} if is_changed else {}, "sets": sets}
   make = functools.partial(tables.Score, "hc", 1)
   expected = [make("S", 0, "f1 drop", 0)] if is_changed else []

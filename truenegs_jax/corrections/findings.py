@@ -2,20 +2,17 @@
 
 import collections
 import dataclasses
-import pathlib
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 from rich.table import Table
 
-from truenegs_jax.corrections.predict_slots import Lines, Predictions
+from truenegs_jax.corrections.predict_slots import Predictions
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
 from truenegs_jax.data.tokens.words import read_words
 from truenegs_jax.report import page
 from truenegs_jax.stats.intervals import Rate, estimate_rate
 from truenegs_jax.synonyms.table import SynonymTable
-from truenegs_jax.workdir import files
 
 WINDOW = 12  # tokens shown on either side of the mask
 MAX_SAVED = 5_000  # in cases.json: some 3 MB, which a browser searches at once
@@ -208,36 +205,3 @@ def render_cases(search: Search, cases: Sequence[Case]) -> Table | str:
     synonyms = page.abridge(case.synonyms, case.prediction)
     grid.add_row(case.sentence, words, ", ".join(synonyms))
   return grid
-
-
-@dataclasses.dataclass(frozen=True)
-class Findings:
-  """Results of the task, for one text."""
-
-  text: Lines
-  table: SynonymTable
-  checkpoints: list[CheckpointRates]
-  search: Search  # at the last checkpoint
-
-
-def save_findings(
-  f: Findings, workdir: pathlib.Path, about: Mapping[str, Any]
-) -> None:
-  """Writes results.json, which begins with `about`, and cases.json."""
-  results = {
-    **about,
-    "lines": len(f.text.sequences),
-    "lines_cut": f.text.num_cut,
-    "length": f.text.length,
-    "fingerprints": {
-      "text": f.text.fingerprint,
-      "synonyms": f.table.fingerprint,
-      "vocabulary": f.table.vocabulary,
-    },
-    "source": f.table.source,
-    "table": dict(f.table.options),
-    "checkpoints": [*map(dataclasses.asdict, f.checkpoints)],
-  }
-  files.save_json(workdir / files.RESULTS, results)
-  search = dataclasses.asdict(f.search)
-  files.save_json(workdir / files.CASES, search, indent=None)

@@ -82,23 +82,22 @@ def predict_batch(
   predict: Callable, params: optax.Params, mesh: jax.sharding.Mesh, batch: Batch
 ) -> Predictions:
   """Predicts the slots of all rows of a batch; each document is a sequence."""
-  with distributed.watch_step():
-    on_device = sharding.place_batch(batch, mesh)
-    slots = jax.device_get(predict(params, on_device, batch["tokens"].shape[1]))
-  row_M, slot_M = np.nonzero(slots["weight"] > 0)
-  document_M = batch["documents"][row_M, slots["position"][row_M, slot_M]]
+  length = batch["tokens"].shape[1]
+  slots = _predict_slots(predict, params, mesh, batch, length)
+  row_M = slots["row"]
+  document_M = batch["documents"][row_M, slots["position"]]
   documents, sequence_M = np.unique(
     np.stack([row_M, document_M]), axis=1, return_inverse=True
   )
-  sequence_M = sequence_M.ravel()  # some releases of numpy return [1, M]
+  slots["sequence"] = sequence_M.ravel()  # some releases return [1, M]
   sequences = []
   starts = []
   for b, document in documents.T:  # attention stays inside a document
     is_inside_L = batch["documents"][b] == document
     sequences.append(batch["tokens"][b][is_inside_L])
     starts.append(is_inside_L.argmax())
-  start_M = np.array(starts, np.int64)[sequence_M]
-  return _predictions(slots, (row_M, slot_M), sequence_M, sequences, start_M)
+  slots["position"] -= np.array(starts, np.int32)[slots["sequence"]]
+  return _make_predictions(slots, sequences)
 
 
 def predict_lines(
@@ -111,7 +110,7 @@ def predict_lines(
   mesh: jax.sharding.Mesh,
   advance: Callable[[int], object] = lambda lines: None,
 ) -> Predictions:
-  """Predicts the slots of every line of a text.
+  """Predicts the slots of every line of a text, in the order of the text.
 
   The index of a line determines its masking, `length` (L) and the share of
   masking the number of its slots. `advance` gets the number of lines of each
@@ -119,28 +118,37 @@ def predict_lines(
   """
   parts = []
   for batch, width in _batches(sequences, length, batch_size):
-    with distributed.watch_step():
-      on_device = sharding.place_batch(batch, mesh)
-      part = jax.device_get(predict(params, on_device, width))
-    in_use = np.nonzero(part["weight"] > 0)
-    part = {name: array_BxK[in_use] for name, array_BxK in part.items()}
-    parts.append(part | {"sequence": batch["row"][in_use[0]]})
+    part = _predict_slots(predict, params, mesh, batch, width)
+    part["sequence"] = batch["row"][part["row"]]
+    parts.append(part)
     advance(int((batch["row"] >= 0).sum()))
   slots = jax.tree.map(lambda *arrays: np.concatenate(arrays), *parts)
-  sequence_M = slots["sequence"]
-  order_M = np.lexsort([slots["position"], sequence_M])  # order of the text
-  return _predictions(slots, (order_M,), sequence_M[order_M], sequences)
+  order_M = np.lexsort([slots["position"], slots["sequence"]])
+  slots = {name: x_M[order_M] for name, x_M in slots.items()}
+  return _make_predictions(slots, sequences)
 
 
-def _predictions(
-  slots: Mapping[str, np.ndarray],
-  indices: tuple[np.ndarray, ...],
-  sequence_M: np.ndarray,
-  sequences: Sequence[np.ndarray],
-  start_M: np.ndarray | int = 0,
+def _predict_slots(
+  predict: Callable,
+  params: optax.Params,
+  mesh: jax.sharding.Mesh,
+  batch: Batch,
+  width: int,
+) -> dict[str, np.ndarray]:
+  """Returns the fields of the M slots of a batch, with the `row` of each."""
+  with distributed.watch_step():
+    on_device = sharding.place_batch(batch, mesh)
+    slots = jax.device_get(predict(params, on_device, width))
+  in_use = np.nonzero(slots["weight"] > 0)
+  fields = {name: x_BxK[in_use] for name, x_BxK in slots.items()}
+  return fields | {"row": in_use[0]}
+
+
+def _make_predictions(
+  slots: Mapping[str, np.ndarray], sequences: Sequence[np.ndarray]
 ) -> Predictions:
-  """Builds the predictions at `indices`; row positions count from `start_M`."""
-  probability_M = slots["probability"][indices]
+  """Makes predictions of slots; `position` counts in their `sequence`."""
+  probability_M = slots["probability"]
   if not np.isfinite(probability_M).all():
     raise NonFiniteError(
       f"{np.count_nonzero(~np.isfinite(probability_M)):,} of"
@@ -148,12 +156,12 @@ def _predictions(
       " damaged. Use an earlier checkpoint, or float32."
     )
   return Predictions(
-    sequence_M=sequence_M.astype(np.int32),
-    position_M=(slots["position"][indices] - start_M).astype(np.int32),
-    gold_M=slots["gold"][indices],
-    predicted_M=slots["predicted"][indices],
+    sequence_M=slots["sequence"].astype(np.int32),
+    position_M=slots["position"].astype(np.int32),
+    gold_M=slots["gold"],
+    predicted_M=slots["predicted"],
     probability_M=np.minimum(probability_M, 1.0),  # may round above 1
-    eligible_M=slots["eligible"][indices],
+    eligible_M=slots["eligible"],
     sequences=tuple(sequences),
   )
 

@@ -11,9 +11,8 @@ import dataclasses
 import functools
 import json
 import pathlib
-import time
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -26,6 +25,7 @@ from truenegs_jax.configs.common import REQUIRED
 from truenegs_jax.corrections import findings, predict_slots
 from truenegs_jax.data.corpus import sources_spec
 from truenegs_jax.data.tokens import tokenizer as tokenizer_lib
+from truenegs_jax.models import pretrain
 from truenegs_jax.report.write import write_own_report
 from truenegs_jax.runtime import errors, progress
 from truenegs_jax.runtime.paths import open_path
@@ -34,6 +34,7 @@ from truenegs_jax.synonyms.table import SynonymTable
 from truenegs_jax.train import plan, sharding, start
 from truenegs_jax.weights import find, load, match
 from truenegs_jax.workdir import files, lock, saved_model
+from truenegs_jax.workdir.checkpoints import Checkpoints
 
 SOURCES = "corrections.sources"  # the config key
 MIN_LENGTH = 3  # [CLS], a token, [SEP]
@@ -56,15 +57,13 @@ class Measurement:
     return dataclasses.replace(request, sources=self.sources, key=SOURCES)
 
 
-@dataclasses.dataclass(frozen=True)
-class MeasuredModel:
-  """A model and a function that reads its parameters."""
+class MeasuredModel(NamedTuple):
+  """A model with the parameters of the steps that are measured."""
 
   saved: saved_model.SavedModel
-  steps: tuple[int | None, ...]  # ascending; (None,) for weights without a run
-  # Returns the parameters of a step as numpy arrays; None, with a warning, if
-  # they are damaged or the run, which may still be training, has deleted them.
-  read_params: Callable[[Any], dict[str, Any] | None]
+  # Ascending steps with their parameters as NumPy arrays, read one by one; the
+  # step of weights without a run is None.
+  steps: Iterator[tuple[int | None, dict[str, Any]]]
 
 
 def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
@@ -94,32 +93,52 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
       text = _read_text(m, measured)
     table = _build_table(m.make_request(trained), measured, text, console)
     with lock.lock(workdir):
-      measurement = _measure(m, measured, text, table, mesh, console)
-      search = measurement.search
+      checkpoints, search = _measure(m, measured, text, table, mesh, console)
       say(
         f"{len(text.sequences):,} lines, {text.num_cut:,} of them cut to"
         f" {text.length} tokens"
       )
-      console.print(
-        findings.render_rates(measurement.checkpoints, table.source)
-      )
+      console.print(findings.render_rates(checkpoints, table.source))
       console.print(findings.render_cases(search, search.cases[: o.cases]))
-      about = {
-        "command": errors.rerun_command(),
-        "seed": config.seed,
-        "corrections": dataclasses.asdict(o),
-        "init": config.init,
-        "objective": trained.objective,
-        "masking": dataclasses.asdict(trained.masking),
-        "prediction": o.prediction or trained.negatives.prediction,
-        "strict_subword": trained.negatives.strict_subword,
-      }
+      results = _make_results(m, trained, text, table)
+      results["checkpoints"] = [*map(dataclasses.asdict, checkpoints)]
       files.save_json(workdir / files.CONFIG, json.loads(c.to_json()))
-      findings.save_findings(measurement, workdir, about)
+      files.save_json(workdir / files.RESULTS, results)
+      cases = dataclasses.asdict(search)
+      files.save_json(workdir / files.CASES, cases, indent=None)
       write_own_report(workdir, say)
   names = files.RESULTS, files.CASES, files.REPORT
   say(f"saved: {', '.join(str(workdir / name) for name in names)}")
   return 0
+
+
+def _make_results(
+  m: Measurement,
+  trained: PretrainConfig,
+  text: predict_slots.Lines,
+  table: SynonymTable,
+) -> dict[str, Any]:
+  """Makes what results.json has before the rates of checkpoints."""
+  return {
+    "command": errors.rerun_command(),
+    "seed": m.config.seed,
+    "corrections": dataclasses.asdict(m.options),
+    "init": m.config.init,
+    "objective": trained.objective,
+    "masking": dataclasses.asdict(trained.masking),
+    "prediction": m.options.prediction or trained.negatives.prediction,
+    "strict_subword": trained.negatives.strict_subword,
+    "lines": len(text.sequences),
+    "lines_cut": text.num_cut,
+    "length": text.length,
+    "fingerprints": {
+      "text": text.fingerprint,
+      "synonyms": table.fingerprint,
+      "vocabulary": table.vocabulary,
+    },
+    "source": table.source,
+    "table": dict(table.options),
+  }
 
 
 def resolve(
@@ -132,12 +151,7 @@ def resolve(
       " --config.corrections.run=WORKDIR to measure a run, or --config.init="
       "FOLDER and --config.objective to measure weights."
     )
-  if not o.text.strip():
-    raise errors.InputError(
-      f"{predict_slots.TEXT} is empty. Set it to files, folders, globs or"
-      f" hf:NAME, such as --config.{predict_slots.TEXT}="
-      "'hf:Salesforce/wikitext config=wikitext-2-raw-v1 split=test'."
-    )
+  sources_spec.named_sources(o.text, key=predict_slots.TEXT)
   weights = find.Weights(config.init, report)
   auto = config.negatives.sources
   if config.init and not (config.dry_run and not find.is_local(config.init)):
@@ -204,46 +218,54 @@ def choose_steps(text: str, saved_steps: list[int]) -> tuple[int, ...]:
 def open_model(m: Measurement) -> Iterator[MeasuredModel]:
   """Opens the run or the weights of a measurement for reading."""
   config = m.config
-  weights = m.weights
-  steps_text = m.options.steps
+  report = m.weights.report
   if config.init:
     tokenizer = tokenizer_lib.build_tokenizer(config.data, config.data.vocab)
     model = saved_model.build_model(config, vocab_size=len(tokenizer.vocab))
-    matched = match.match_weights(
-      weights.for_roles(model.roles), model, tokenizer
-    )
-    params = load.load_params(matched, complete=True, report=weights.report)
+    networks = m.weights.for_roles(model.roles)
+    matched = match.match_weights(networks, model, tokenizer)
+    params = load.load_params(matched, complete=True, report=report)
     saved = saved_model.SavedModel(0, config, tokenizer, model)
-    yield MeasuredModel(saved, (None,), lambda step: params)
+    yield MeasuredModel(saved, iter([(None, params)]))
     return
   workdir = open_path("corrections.run", m.options.run)
   with saved_model.open_run(workdir) as checkpoints:
-    steps = choose_steps(steps_text, checkpoints.steps())
-    if steps_text == LAST:
-      last, last_params = saved_model.load(
-        checkpoints, None, report=weights.report
-      )
-      steps = (last.step,)
+    steps: Iterator[tuple[int | None, dict[str, Any]]]
+    if m.options.steps == LAST:
+      last, params = saved_model.load(checkpoints, None, report=report)
+      steps = iter([(last.step, params)])
     else:
-      last = saved_model.read_newest_model(checkpoints, weights.report)
-
-    def read_params(step: int) -> dict[str, Any] | None:
-      if steps_text == LAST:
-        return last_params
-      try:
-        return saved_model.read_params(checkpoints, last.model, step)
-      except errors.DamagedStepError as e:
-        if steps_text != KEPT:
-          raise
-        weights.report(f"warning: {errors.printable(e)} It is skipped.")
-        return None
-
+      last = saved_model.read_newest_model(checkpoints, report)
+      chosen = choose_steps(m.options.steps, checkpoints.steps())
+      steps = _read_steps(m, checkpoints, last.model, chosen)
     # Paths are those of this machine.
     paths = {"data.wordnet_dir": config.data.wordnet_dir}
     if config.negatives.stop_words:
       paths["negatives.stop_words"] = config.negatives.stop_words
     trained = last.config.replace(paths)
-    yield MeasuredModel(last._replace(config=trained), steps, read_params)
+    yield MeasuredModel(last._replace(config=trained), steps)
+
+
+def _read_steps(
+  m: Measurement,
+  checkpoints: Checkpoints,
+  model: pretrain.Model,
+  steps: Sequence[int],
+) -> Iterator[tuple[int, dict[str, Any]]]:
+  """Yields the chosen steps of a run, which may still be training.
+
+  Of the kept ones, a step that is damaged or that the run has deleted
+  meanwhile is skipped with a warning.
+  """
+  for step in steps:
+    try:
+      params = saved_model.read_params(checkpoints, model, step)
+    except errors.DamagedStepError as e:
+      if m.options.steps != KEPT:
+        raise
+      m.weights.report(f"warning: {errors.printable(e)} It is skipped.")
+    else:
+      yield step, params
 
 
 def _read_text(m: Measurement, measured: MeasuredModel) -> predict_slots.Lines:
@@ -302,7 +324,7 @@ def _measure(
   table: SynonymTable,
   mesh: jax.sharding.Mesh,
   console: Console,
-) -> findings.Findings:
+) -> tuple[list[findings.CheckpointRates], findings.Search]:
   """Predicts with each step and counts its corrections; finds cases at last."""
   saved = measured.saved
   own: dict[str, Any] = {"seed": m.config.seed}
@@ -315,18 +337,13 @@ def _measure(
   total = saved.step if saved.config.minutes else saved.config.steps
   predictions = None
   checkpoints = []
-  for step in measured.steps:
+  for step, read in measured.steps:
+    split = sharding.tree_shardings({"params": read}, mesh, run.mesh_spec)
+    params = jax.device_put(read, split["params"])
     name = "weights" if step is None else f"step {step:,}"
-    with progress.working(console, f"Reading {name}", brief=True):
-      params = measured.read_params(step)
-    if params is None:
-      continue
-    split = sharding.tree_shardings({"params": params}, mesh, run.mesh_spec)
-    params = jax.device_put(params, split["params"])
-    began = time.perf_counter()
     title = f"Predicting slots of {name}, lines"
     size = len(text.sequences)
-    with progress.counting(console, title, size, brief=True) as advance:
+    with progress.counting(console, title, size) as advance:
       predictions = predict_slots.predict_lines(
         predict,
         params,
@@ -336,8 +353,6 @@ def _measure(
         mesh=mesh,
         advance=advance,
       )
-    secs = time.perf_counter() - began
-    console.print(f"{name}: {len(predictions.gold_M):,} slots in {secs:.1f} s")
     percent = None if step is None else 100 * step / total
     rates = findings.count_corrections(predictions, table)
     checkpoints.append(findings.CheckpointRates(step, percent, rates))
@@ -348,4 +363,4 @@ def _measure(
     )
   finder = findings.CaseFinder(table, saved.tokenizer)
   finder.add(predictions)
-  return findings.Findings(text, table, checkpoints, finder.finish())
+  return checkpoints, finder.finish()

@@ -58,7 +58,7 @@ def load_annotator(model: str) -> Annotator:
       f"robustness.spacy_model={model!r}: spaCy or this model is not installed,"
       " which swap_synonyms and add_sentence need. Run pip install"
       " '.[robustness]' in the checkout and python -m spacy download"
-      f" {model or 'en_core_web_sm'}, or set robustness.sets= to make no sets."
+      f" {model}, or set robustness.sets= to make no sets."
     ) from error
 
   @functools.lru_cache(maxsize=2**11)

@@ -131,14 +131,14 @@ def _score_sets(
     say(scores.describe_set(x))
   sets = [x for x in sets if x.transformed]
   runs: dict[str, Record] = {}
-  results = []
+  results: dict[str, Any] = {}
   if sets:
     answer = functools.partial(model.answer, console=console)
     runs, by_set = scores.score_model(answer, model.task, model.seeds, sets)
-    results = [
-      scores.make_result(x, config["init"], by_set[x.name], model.network)
-      for x in sets
-    ]
+    for x in sets:
+      results[x.name] = scores.make_result(
+        x, config["init"], by_set[x.name], model.network
+      )
   notes = [model.note] if model.note else []
   if model.network != scores.NETWORK and model.task.kind == SPANS:
     notes.append(
@@ -146,7 +146,7 @@ def _score_sets(
       f" {scores.NETWORK}, and this is a {model.network}."
     )
   if results:
-    scores.print_scores(results, model.task, console)
+    scores.print_scores(results.values(), model.task, console)
     for note in notes:
       say(f"* {note}")
   else:
@@ -156,7 +156,7 @@ def _score_sets(
     "config": config,
     "runs": {k: dataclasses.asdict(x) for k, x in runs.items()},
     "notes": notes,
-    "sets": {x.examples.name: x.to_json() for x in results},
+    "sets": results,
   }
   files.save_json(workdir / files.CONFIG, config)
   path = workdir / files.RESULTS

@@ -6,7 +6,7 @@ values.
 """
 
 import dataclasses
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -52,7 +52,7 @@ PAPER = {
 
 # Scores on both sides of a set by model and metric.
 Published = Mapping[str, Mapping[str, tuple[float, float]]]
-Answers = Mapping[str, Sequence[Sequence[Any]]]  # [S, N] by side
+Answers = Sequence[Sequence[Any]]  # [S, N]
 SetScores = dict[str, dict[str, Scores]]  # by metric, and by side or DROP
 
 
@@ -62,24 +62,6 @@ class Estimate:
 
   value: float
   se: float
-
-
-@dataclasses.dataclass(frozen=True)
-class SetResult:
-  """The scores of a model on a set."""
-
-  examples: EvalSet
-  # By model, metric and side; of one model, as it was typed.
-  scores: Mapping[str, Mapping[str, Mapping[str, Estimate]]]
-  paper: Published  # the rows of the paper for such a network
-
-  def to_json(self) -> dict[str, Any]:
-    """Returns the result with what the set was made from, in JSON's types."""
-    saved = dataclasses.asdict(self)
-    del saved["examples"]
-    x = self.examples
-    sizes = {"questions": x.size, "variants": x.variants}
-    return {"title": x.title, **x.about, **sizes, **saved}
 
 
 def estimate(scores: Scores) -> Estimate:
@@ -111,36 +93,42 @@ def score_model(
     blank = {} if isinstance(example, Question) else {"gold": None}
     examples.append(dataclasses.replace(example, key=str(number), **blank))
   answers_S = [dict(zip(unique, x, strict=True)) for x in answer(examples)]
-  answered = {
-    x.name: {
-      side: [[answers[y.texts] for y in rows] for answers in answers_S]
-      for side, rows in x.sides.items()
-    }
+  answered: dict[str, Answers] = {
+    f"{x.name} {side}": [[given[y.texts] for y in rows] for given in answers_S]
     for x in sets
+    for side, rows in x.sides.items()
+    if rows
   }
-  by_set = {x.name: score_set(x, task, answered[x.name]) for x in sets}
+  by_set = {x.name: score_set(x, task, answered) for x in sets}
   records = {}
   for i, (folder, seed) in enumerate(seeds.items()):
     values: dict[str, dict[str, float]] = {}
-    saved: dict[str, dict[str, Sequence[Any]]] = {}
-    for x in sets:
-      for metric, by_side in by_set[x.name].items():
+    for name, by_metric in by_set.items():
+      for metric, by_side in by_metric.items():
         for side, scores in by_side.items():
-          by_metric = values.setdefault(f"{x.name} {side}", {})
-          by_metric[metric] = float(scores.by_run()[i])
-      for side, rows in x.sides.items():
-        if rows:
-          saved[f"{x.name} {side}"] = {
-            "keys": [y.key for y in rows],
-            "golds": [y.gold for y in rows],
-            "answers": answered[x.name][side][i],
-          }
+          split = values.setdefault(f"{name} {side}", {})
+          split[metric] = float(scores.by_run()[i])
+    saved = {
+      f"{x.name} {side}": {
+        "keys": [y.key for y in rows],
+        "golds": [y.gold for y in rows],
+        "answers": answered[f"{x.name} {side}"][i],
+      }
+      for x in sets
+      for side, rows in x.sides.items()
+      if rows
+    }
     records[folder] = Record(task.name, seed, values, saved)
   return records, by_set
 
 
-def score_set(examples: EvalSet, task: Task, answers: Answers) -> SetScores:
-  """Scores the answers of S runs; a set without originals has no drop."""
+def score_set(
+  examples: EvalSet, task: Task, answers: Mapping[str, Answers]
+) -> SetScores:
+  """Scores the answers of S runs, by the name of the set and the side.
+
+  A set without originals has no drop.
+  """
   metrics = task.metrics
   merged = examples.merged
   if merged:
@@ -155,7 +143,7 @@ def score_set(examples: EvalSet, task: Task, answers: Answers) -> SetScores:
   for side, rows in examples.sides.items():
     if rows:
       golds = merge([y.gold for y in rows])
-      runs = [merge(x) for x in answers[side]]
+      runs = [merge(x) for x in answers[f"{examples.name} {side}"]]
       by_side[side] = score_runs(metrics, golds, runs, task.labels)
   if examples.variants:
     by_side[TRANSFORMED] = _worst_variants(examples.variants, **by_side)
@@ -191,15 +179,21 @@ def _worst_variants(
 
 
 def make_result(
-  examples: EvalSet, model: str, scores: SetScores, network: str
-) -> SetResult:
-  """Estimates a model's scores on a set; the model is a `network`."""
+  x: EvalSet, model: str, scores: SetScores, network: str
+) -> dict[str, Any]:
+  """Makes what results.json has of a set; the model is a `network`."""
   estimates = {
-    metric: {side: estimate(x) for side, x in by_side.items()}
-    for metric, by_side in scores.items()
+    metric: {side: dataclasses.asdict(estimate(y)) for side, y in sides.items()}
+    for metric, sides in scores.items()
   }
-  paper = find_published(examples.title, scores, network)
-  return SetResult(examples, {model: estimates}, paper)
+  return {
+    "title": x.title,
+    **x.about,
+    "questions": x.size,
+    "variants": x.variants,
+    "scores": {model: estimates},
+    "paper": find_published(x.title, scores, network),
+  }
 
 
 def find_published(
@@ -213,23 +207,24 @@ def find_published(
 
 
 def print_scores(
-  results: Sequence[SetResult], task: Task, console: Console
+  results: Iterable[Mapping[str, Any]], task: Task, console: Console
 ) -> None:
-  """Prints scores beside the paper's."""
+  """Prints scores, as in results.json, beside the paper's."""
   title = f"{task.title}, % ± standard error over questions"
   table = leaderboard.make_table(title, ("model", "metric"), SIDES)
-  for result in results:
-    examples = result.examples
+  for x in results:
     table.add_section()
-    table.add_row(examples.title, "", f"n = {examples.size:,}", style="bold")
-    for model, scores in result.scores.items():
+    table.add_row(x["title"], "", f"n = {x['questions']:,}", style="bold")
+    for model, scores in x["scores"].items():
       for metric, sides in scores.items():
-        shown = {k: f"{x.value:.2f} ± {x.se:.2f}" for k, x in sides.items()}
-        table.add_row(model, metric, *(shown.get(side, "") for side in SIDES))
-    for model, published in result.paper.items():
-      for metric, pair in published.items():
-        cells = (f"{x:.2f}" for x in (*pair, pair[0] - pair[1]))
-        table.add_row(model, metric, *cells, style="dim")
+        cells = {
+          k: f"{y['value']:.2f} ± {y['se']:.2f}" for k, y in sides.items()
+        }
+        table.add_row(model, metric, *(cells.get(side, "") for side in SIDES))
+    for model, published in x["paper"].items():
+      for metric, (before, after) in published.items():
+        values = (f"{y:.2f}" for y in (before, after, before - after))
+        table.add_row(model, metric, *values, style="dim")
   console.print(table)
 
 
@@ -237,14 +232,11 @@ def describe_set(examples: EvalSet) -> str:
   """Describes in one line what a set was made from and what was refused."""
   about = examples.about
   if "source" in about:
-    parts = [f"{len(examples.transformed):,} examples of '{about['source']}'"]
-  else:
-    changed = about["changed"]
-    tried = about["tried"]
-    share = changed / max(tried, 1)
-    parts = [f"{changed:,} of {tried:,} examples changed ({share:.1%})"]
-    if refused := about["refused"]:
-      causes = ", ".join(f"{x} {n:,}" for x, n in refused.items())
-      parts.append(f"refused: {causes}")
-    parts += [f"{k}: {v}" for k, v in about["resources"].items()]
-  return f"{examples.title}: {'; '.join(parts)}"
+    size = len(examples.transformed)
+    return f"{examples.title}: {size:,} examples of '{about['source']}'"
+  refused = [f"{cause} {count:,}" for cause, count in about["refused"].items()]
+  resources = [f"{name}: {x}" for name, x in about["resources"].items()]
+  return (
+    f"{examples.title}: {about['changed']:,} of {about['tried']:,} examples"
+    f" changed; refused: {', '.join(refused) or 'none'}; {'; '.join(resources)}"
+  )

@@ -14,7 +14,6 @@ import contextlib
 import dataclasses
 import enum
 import functools
-import json
 import os
 import pathlib
 import re
@@ -174,9 +173,14 @@ def _make_chain(
       CORRECTIONS, CORRECTIONS, changes, {"corrections.run": pretrained}
     )
   if changes := flatten(s.robustness):
-    name = _find_robustness_task(changes, tasks)
-    links = {"init": str(root / part_key(arm, seed, name))}
-    yield make(ROBUSTNESS, ROBUSTNESS, changes, links, needs=name)
+    if SQUAD1 not in tasks:
+      raise InputError(
+        f"study.robustness scores models that were fine-tuned on {SQUAD1},"
+        f" which is not in study.tasks={s.tasks!r}. Add it there, or remove the"
+        " values of study.robustness."
+      )
+    links = {"init": str(root / part_key(arm, seed, SQUAD1))}
+    yield make(ROBUSTNESS, ROBUSTNESS, changes, links, needs=SQUAD1)
 
 
 def _make_part(
@@ -225,21 +229,6 @@ def _format_flags(values: Mapping[str, Any]) -> Iterator[str]:
     yield f"--config.{key}={value}"
 
 
-def _find_robustness_task(
-  changes: Mapping[str, Any], tasks: Sequence[str]
-) -> str:
-  """Returns the name in `study.tasks` whose fine-tuned models are scored."""
-  name = changes.get("robustness.task", tasks[0] if len(tasks) == 1 else SQUAD1)
-  name = {task: x for x, (_, task) in TASKS.items()}.get(name, name)
-  if name not in tasks:
-    raise InputError(
-      f"study.robustness scores models that were fine-tuned on {name}, which is"
-      f" not in study.tasks={','.join(tasks)!r}. Add it there, or set the key"
-      " robustness.task in study.robustness."
-    )
-  return name
-
-
 @functools.cache  # as all seeds have the same flags
 def _check_config(origin: str, name: str, flags: tuple[str, ...]) -> None:
   """Raises InputError if the flags of a part are no config of its task."""
@@ -269,16 +258,18 @@ def check_unchanged(s: Study, root: pathlib.Path) -> None:
     return
   with runtime_files.read_json(path, CheckpointError, FIX) as saved:
     before = Study.read(saved["study"])
-    pairs = {name: (getattr(before, name), getattr(s, name)) for name in FIXED}
-    for name in before.arms.keys() & s.arms.keys():
-      pairs[f"arms, {name!r}"] = (before.arms[name], s.arms[name])
-  for name, (old, new) in pairs.items():
-    if json.dumps(old) != json.dumps(new):
-      raise CheckpointError(
-        f"The study in '{root}' began with study.{name} = {old!r}, but has"
-        f" {new!r} now. All parts of a study have the same values. Restore it,"
-        " give an arm another name, or pass another --workdir."
-      )
+  old, new = (
+    {name: getattr(x, name) for name in FIXED}
+    | {"arms": {arm: x.arms[arm] for arm in before.arms if arm in s.arms}}
+    for x in (before, s)
+  )
+  if changes := files.find_changes(old, new):
+    listed = "; ".join(f"study.{change}" for change in changes)
+    raise CheckpointError(
+      f"The study in '{root}' began with other values than it has now:"
+      f" {listed}. All parts of a study have the same values. Restore them,"
+      " give an arm another name, or pass another --workdir."
+    )
 
 
 def read_failure(folder: pathlib.Path) -> dict[str, Any]:
@@ -376,10 +367,8 @@ def _open_log(folder: pathlib.Path) -> Iterator[pathlib.Path]:
     return
   with tempfile.TemporaryDirectory() as temporary:
     log = pathlib.Path(temporary, LOG)
-    with contextlib.suppress(FileNotFoundError):
-      log.write_bytes((folder / LOG).read_bytes())
     yield log
-    (folder / LOG).write_bytes(log.read_bytes())
+    runtime_files.append(folder / LOG, log.read_bytes())
 
 
 def _run_process(

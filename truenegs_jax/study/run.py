@@ -24,6 +24,8 @@ from truenegs_jax.config.tables import Study
 from truenegs_jax.corrections.findings import find_table_2
 from truenegs_jax.finetune import results
 from truenegs_jax.report.write import write_own_report
+from truenegs_jax.robustness.eval_set import ORIGINAL, TRANSFORMED
+from truenegs_jax.robustness.scores import DROP, SIDES
 from truenegs_jax.runtime import errors
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.runtime.files import atomic_file, disk_errors, read_results
@@ -75,9 +77,6 @@ def _print_plan(
     "dry run": "reads no text; writes and runs nothing",
     "study": parts_lib.describe_progress(states),
   }
-  for name in dict.fromkeys(part.name for part in parts):
-    same = {x.key: states[x.key] for x in parts if x.name == name}
-    lines[name] = parts_lib.describe_progress(same)
   for part in parts:
     if states[part.key] in parts_lib.OPEN:
       lines[part.key] = shlex.join(part.command[len(parts_lib.MAIN) :])
@@ -217,16 +216,17 @@ def read_corrections(make: MakeScore, saved: Mapping[str, Any]) -> list[Score]:
 
 
 def read_robustness(make: MakeScore, saved: Mapping[str, Any]) -> list[Score]:
-  """Returns the scores of each set, side and fine-tuning of a results.json."""
-  records: dict[str, Any] = saved["runs"]  # {} if no example was changed
+  """Returns the scores of each set, side and fine-tuning of a results.json.
+
+  Those of the questions are unknown if a question has several variants.
+  """
   collected = []
   for name, x in saved["sets"].items():
-    for record in records.values():
-      is_paired = record["task"] == SQUAD and not x["variants"]
-      for side in tables.SIDES:
+    for record in saved["runs"].values():  # none if no example was changed
+      for side in SIDES:
         for metric, value in record["scores"].get(f"{name} {side}", {}).items():
           score_N = None
-          if is_paired:
+          if not x["variants"]:
             score_N = _question_scores(record["answers"], name, side, metric)
           key = x["title"], record["seed"], f"{metric} {side}"
           collected.append(make(*key, value, score_N))
@@ -237,10 +237,10 @@ def _question_scores(
   answers: Mapping[str, Any], name: str, side: str, metric: str
 ) -> np.ndarray:
   """Returns the scores of a set's questions; of DROP their differences, [N]."""
-  if side == tables.DROP:
+  if side == DROP:
     before_N, after_N = (
       _question_scores(answers, name, x, metric)
-      for x in (tables.ORIGINAL, tables.TRANSFORMED)
+      for x in (ORIGINAL, TRANSFORMED)
     )
     return before_N - after_N
   split = answers[f"{name} {side}"]

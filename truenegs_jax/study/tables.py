@@ -25,6 +25,7 @@ from rich.text import Text
 from truenegs_jax.corrections.findings import TABLE_2
 from truenegs_jax.finetune import leaderboard
 from truenegs_jax.finetune.leaderboard import GLUE
+from truenegs_jax.robustness.scores import SIDES, TRANSFORMED
 from truenegs_jax.stats import intervals
 from truenegs_jax.stats.intervals import Runs
 from truenegs_jax.tasks.task import SQUAD, TASKS
@@ -32,13 +33,6 @@ from truenegs_jax.tasks.task import SQUAD, TASKS
 CORRECTIONS = "corrections"  # a task of scores
 HELD_OUT = "held-out loss"  # another
 RATES = {"sequence_rate": "Iter", "mismatch_rate": "Pred"}  # of table 2
-# Sides of a robustness set.
-ORIGINAL = "original"
-TRANSFORMED = "transformed"
-DROP = "drop"
-SIDES = (ORIGINAL, TRANSFORMED, DROP)
-
-VARIANTS = {"hc_glove", "sr_sent"}  # recipes of table 6 that table 3 lacks
 MAX_COLUMNS = 8
 
 Key = tuple[str, str]  # task and metric
@@ -105,15 +99,14 @@ def correction_metric(rate: str, percent: float) -> str:
 class Cell:
   """A number of a table."""
 
-  value: float | int | None = None
+  value: float | None = None
   half_width: float | None = None  # half its interval of 95 %
   runs: str = ""  # which runs there are, "2/3", if some lack
 
   def text(self, kind: str, digits: int) -> str:
     """Returns its number, interval and runs, those that it has, as lines."""
     sign = "+" if kind == DIFFERENCE else ""
-    form = "," if isinstance(self.value, int) else f"{sign}.{digits}f"
-    value = "" if self.value is None else f"{self.value:{form}}"
+    value = "" if self.value is None else f"{self.value:{sign}.{digits}f}"
     half = "" if self.half_width is None else f"±{self.half_width:.{digits}f}"
     return "\n".join(filter(None, (value, half, self.runs)))
 
@@ -175,18 +168,10 @@ def _make_layout(
       rows.append(Row(arm, DIFFERENCE, cells))
   keys = {key for column in columns.values() for key in column}
   shown = [x for x in study.scores if x.key in keys]
-  notes = [
-    *_explain_cells(rows, shown, study.arms[0]),
-    *(
-      f"{x.arm}, seed {x.seed}, {x.task}, fine-tuning {x.finetune_seed} counts"
-      f" although it failed: {x.failure}"
-      for x in shown
-      if x.failure
-    ),
-  ]
+  notes = [*_explain_cells(rows, shown, study.arms[0])]
   for label, values in (paper or {}).items():
     rows.append(Row(label, PAPER, [*map(Cell, values)]))
-  return Layout(name, title, tuple(columns), rows, notes, digits)
+  return Layout(name, title, [*columns], rows, notes, digits)
 
 
 def _explain_cells(
@@ -200,6 +185,12 @@ def _explain_cells(
       yield "Intervals count seeds, but not the choice of examples."
   if any(cell.runs for row in rows for cell in row.cells):
     yield "2/3: 2 of 3 runs, and of a difference 2 of 3 seeds, have scores."
+  for x in shown:
+    if x.failure:
+      yield (
+        f"{x.arm}, seed {x.seed}, {x.task}, fine-tuning {x.finetune_seed}"
+        f" counts although it failed: {x.failure}"
+      )
 
 
 def _mean_cell(study: Comparison, arm: str, keys: Sequence[Key]) -> Cell:
@@ -208,20 +199,23 @@ def _mean_cell(study: Comparison, arm: str, keys: Sequence[Key]) -> Cell:
   planned = len(study.seeds) * len(keys)
   if any(x.finetune_seed is not None for x in study.scores if x.key in keys):
     planned *= len(study.finetune_seeds)
-  lack = f"{count}/{planned}" if count < planned else ""
-  return Cell(intervals.mean_of_runs(runs) if runs else None, runs=lack)
+  value = intervals.mean_of_runs(runs) if runs else None
+  return Cell(value, runs=_describe_lack(count, planned))
 
 
 def _difference_cell(study: Comparison, arm: str, keys: Sequence[Key]) -> Cell:
-  ours, theirs = (
-    group_runs(study.scores, x, keys) for x in (arm, study.arms[0])
-  )
+  ours = group_runs(study.scores, arm, keys)
+  theirs = group_runs(study.scores, study.arms[0], keys)
+  planned = len(study.seeds)
   difference = intervals.compare_runs(ours, theirs)
-  count, planned = difference.seeds if difference else 0, len(study.seeds)
-  lack = f"{count}/{planned}" if count < planned else ""
   if not difference:
-    return Cell(runs=lack)
+    return Cell(runs=_describe_lack(0, planned))
+  lack = _describe_lack(difference.seeds, planned)
   return Cell(difference.value, difference.half_width, lack)
+
+
+def _describe_lack(count: int, planned: int) -> str:
+  return f"{count}/{planned}" if count < planned else ""
 
 
 def _make_correction_tables(study: Comparison) -> Iterator[Layout]:
@@ -244,49 +238,48 @@ def _make_correction_tables(study: Comparison) -> Iterator[Layout]:
 
 
 def _make_finetuning_tables(study: Comparison) -> Iterator[Layout]:
-  """Makes tables 3, with the rows of table 6 if an arm is a variant, and 4."""
+  """Makes tables 3, with the rows of table 6, and 4."""
   if keys := [(x, TASKS[x].metrics[0]) for x in GLUE if x in study.tasks]:
     columns = {key[0]: [key] for key in keys}
     if len(keys) > 1:
       average = leaderboard.AVERAGE
       is_complete = len(keys) == len(GLUE)
       columns[average if is_complete else f"{average} of {len(keys)}"] = keys
-    sources, title = ["table3"], "Table 3"
-    if not VARIANTS.isdisjoint(study.arms):
-      sources, title = ["table3", "table6"], "Tables 3 and 6"
-    title += " of the paper: GLUE, dev sets, %"
-    yield _make_finetuning_table(sources, title, columns, study)
+    title = "Tables 3 and 6 of the paper: GLUE, dev sets, %"
+    x = _make_finetuning_table("table3", title, columns, study)
+    yield _add_error_reductions(x) if len(keys) > 1 else x
   if SQUAD in study.tasks:
     columns = {x: [(SQUAD, x)] for x in TASKS[SQUAD].metrics}
     title = "Table 4 of the paper: SQuAD v1.1, dev set, %"
-    yield _make_finetuning_table(["table4"], title, columns, study)
+    yield _make_finetuning_table("table4", title, columns, study)
 
 
 def _make_finetuning_table(
-  sources: Sequence[str], title: str, columns: Columns, study: Comparison
+  name: str, title: str, columns: Columns, study: Comparison
 ) -> Layout:
-  """Makes a table with the published models of `sources`."""
+  """Makes a table with the paper's models that have all of its scores."""
   published, network_note = leaderboard.find_published(
     (*GLUE, SQUAD), family=study.family, width=study.width
   )
-  names = [leaderboard.SOURCES[x] for x in sources]
-  paper: dict[str, Sequence[float]] = {}
+  names = {
+    column: ["_".join(key) if key[0] == SQUAD else key[0] for key in keys]
+    for column, keys in columns.items()
+  }
+  needed = {x for by_column in names.values() for x in by_column}
+  paper = {}
   by_note = collections.defaultdict[str, list[str]](list)
   for model in published:
-    if model.source in names:
+    if model.source.startswith("paper") and needed <= model.scores.keys():
       paper[f"paper, {model.name}"] = [
-        statistics.fmean(
-          model.scores["_".join(key) if key[0] == SQUAD else key[0]]
-          for key in keys
-        )
-        for keys in columns.values()
+        statistics.fmean(model.scores[x] for x in by_column)
+        for by_column in names.values()
       ]
       by_note[model.note].append(model.name)
-  x = _make_layout(sources[0], title, columns, study, paper=paper)
   notes = [f"Paper, {', '.join(y)}: {note}." for note, y in by_note.items()]
-  notes += [network_note] if network_note and notes else []
-  x = dataclasses.replace(x, notes=[*x.notes, *notes])
-  return _add_error_reductions(x) if len(columns[x.columns[-1]]) > 1 else x
+  if network_note and notes:
+    notes.append(network_note)
+  x = _make_layout(name, title, columns, study, paper=paper)
+  return dataclasses.replace(x, notes=[*x.notes, *notes])
 
 
 def _add_error_reductions(x: Layout) -> Layout:
@@ -294,16 +287,20 @@ def _add_error_reductions(x: Layout) -> Layout:
 
   The baselines are the first row of the arms and that of the paper.
   """
-  rows, baselines = list[Row](), dict[str, float | None]()
+  rows = []
+  baselines: dict[str, float | None] = {}
   for row in x.rows:
-    value, baseline = row.cells[-1].value, baselines.get(row.kind)
+    value = row.cells[-1].value
+    baseline = baselines.get(row.kind)
     baselines.setdefault(row.kind, value)
     cell = Cell()
     if row.kind != DIFFERENCE and value is not None and baseline is not None:
       cell = Cell(100 * (value - baseline) / max(100 - baseline, 1e-9))
     rows.append(dataclasses.replace(row, cells=[*row.cells, cell]))
   notes = [*x.notes, leaderboard.ERROR_REDUCTION]
-  return Layout(x.name, x.title, [*x.columns, "ERR"], rows, notes, x.digits)
+  return dataclasses.replace(
+    x, columns=[*x.columns, "ERR"], rows=rows, notes=notes
+  )
 
 
 def _make_robustness_tables(study: Comparison) -> Iterator[Layout]:
