@@ -16,8 +16,11 @@ import safetensors
 
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
 from truenegs_jax.models import encoder, finetune, pretrain
-from truenegs_jax.runtime import errors
-from truenegs_jax.runtime.errors import InputError, NonFiniteError
+from truenegs_jax.runtime.errors import (
+  InputError,
+  NonFiniteError,
+  TrueNegsError,
+)
 from truenegs_jax.runtime.files import atomic_folder, disk_errors, sync
 from truenegs_jax.runtime.paths import is_bucket, open_path
 from truenegs_jax.tasks import task as task_lib
@@ -362,10 +365,9 @@ def _compare_logits(name: str, ours: np.ndarray, theirs: np.ndarray) -> str:
     )
   largest, difference = np.abs(theirs).max(), np.abs(theirs - ours).max()
   if not difference <= TOLERANCE * max(1.0, largest):  # NaN too
-    raise errors.TrueNegsError(
+    raise _defect(
       f"The logits of {name} in transformers differ from ours by"
-      f" {difference:.2g} (largest logit {largest:.3g}). Nothing was exported."
-      " This is a defect. Please report it."
+      f" {difference:.2g} (largest logit {largest:.3g})."
     )
   return f"{name} {difference:.1e} (largest {largest:.3g})"
 
@@ -379,12 +381,16 @@ def _load(folder: pathlib.Path, name: str) -> Any:
   )
   wrong = sorted({*info["missing_keys"], *info["unexpected_keys"]})
   if wrong:
-    raise errors.TrueNegsError(
+    raise _defect(
       f"transformers {transformers.__version__} misses or does not know these"
-      f" tensors of {name}: {', '.join(wrong[:5])}. Nothing was exported. This"
-      " is a defect. Please report it."
+      f" tensors of {name}: {', '.join(wrong[:5])}."
     )
   return network.eval()
+
+
+def _defect(problem: str) -> TrueNegsError:
+  text = "Nothing was exported. This is a defect. Please report it."
+  return TrueNegsError(f"{problem} {text}")
 
 
 def _random_inputs(config: encoder.EncoderConfig) -> dict[str, np.ndarray]:

@@ -22,7 +22,6 @@ import numpy as np
 from flax import traverse_util
 
 from truenegs_jax.config import grammar
-from truenegs_jax.config.keys import did_you_mean
 from truenegs_jax.data.tokens import tokenizer as tokenizer_lib
 from truenegs_jax.models import pretrain
 from truenegs_jax.runtime import cache
@@ -146,17 +145,7 @@ def _open_location(location: str, report: Report) -> Iterable[Network]:
     return _open_folder(path)
   if is_model_name(location):
     return [hf_folder.open_network(download(location, report=report))]
-  raise InputError(
-    f"init: there is no folder {location!r}.{_near_folder(location)}"
-  )
-
-
-def _near_folder(location: str) -> str:
-  """Says which folder beside a missing one may be meant, or which to name."""
-  path = pathlib.Path(location).expanduser()
-  names = [x.name for x in path.parent.glob("*/")]
-  near = did_you_mean(path.name, names, f"--config.init={path.parent}/")
-  return near or " Set --config.init to a run, an export or a model's folder."
+  raise InputError(f"init: there is no folder {location!r}. {INIT_FORMATS}")
 
 
 def _open_folder(folder: pathlib.Path) -> Iterable[Network]:
@@ -320,5 +309,5 @@ def _explain_download(repo: str, error: Exception) -> TrueNegsError:
     )
   return InputError(
     f"init: there is no folder {repo!r}, and the hub gives no such model"
-    f" ({kind}).{_near_folder(repo)} {ACCESS}"
+    f" ({kind}). {ACCESS}"
   )

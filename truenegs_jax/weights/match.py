@@ -131,14 +131,21 @@ def match_weights(
   kept: dict[str, Network] = {}
   left_out: dict[str, list[str]] = {}
   for role, network in networks.items():
-    _check_backbone(network, model)
-    left_out[role] = unused_heads(network, model, role, skip)
-    kept[role] = _without(network, left_out[role])
+    if network.backbone != model.backbone:
+      raise InputError(
+        f"init: {network.location} has the backbone {network.backbone!r}, but"
+        f" model.backbone={model.backbone!r}. Use the backbone of the weights:"
+        f" --config.model.backbone={network.backbone}."
+      )
+    left_out[role] = _find_unused_heads(network, model, role, skip)
+    names = [x for x in network.arrays.shapes if x not in left_out[role]]
+    arrays = network.arrays.rename(dict(zip(names, names, strict=True)))
+    kept[role] = dataclasses.replace(network, arrays=arrays)
     _check_network(kept[role], stored_model, role)
   return MatchedWeights(model, tokenizer, kept, left_out, skip, task)
 
 
-def unused_heads(
+def _find_unused_heads(
   network: Network, model: hf_names.Model, role: str, skip: frozenset[str]
 ) -> list[str]:
   """Returns the names of arrays outside of the encoder that a model lacks.
@@ -178,13 +185,6 @@ def _head_of(name: str) -> str:
   return re.split("[./]", name)[0]
 
 
-def _without(network: Network, left_out: Iterable[str]) -> Network:
-  """Returns a network without some of its arrays."""
-  omitted = set(left_out)
-  kept = {name: name for name in network.arrays.shapes if name not in omitted}
-  return dataclasses.replace(network, arrays=network.arrays.rename(kept))
-
-
 def _with_rows_of(network: Network, model: hf_names.Model) -> hf_names.Model:
   """Returns a model with as many rows of words as the weights have."""
   num_rows = network.fields["vocab_size"]
@@ -195,16 +195,6 @@ def _with_rows_of(network: Network, model: hf_names.Model) -> hf_names.Model:
       f" '{network.vocabulary}' has {num_words:,}. Use that of the weights."
     )
   return encoder.replace_configs(model, vocab_size=num_rows)
-
-
-def _check_backbone(network: Network, model: hf_names.Model) -> None:
-  """Refuses weights of another backbone than the model's."""
-  if network.backbone != model.backbone:
-    raise InputError(
-      f"init: {network.location} has the backbone {network.backbone!r}, but"
-      f" model.backbone={model.backbone!r}. Use the backbone of the weights:"
-      f" --config.model.backbone={network.backbone}."
-    )
 
 
 def _check_network(network: Network, model: hf_names.Model, role: str) -> None:
@@ -310,10 +300,10 @@ def _array_mismatches(
 ) -> list[list[str]]:
   """Returns a line for each array that differs, grouped by what differs."""
   table = loadable_names(network, model, role)
-  shapes = hf_names.flat_shapes(model)
+  params = hf_names.flat_shapes(model)
 
   def stored_shape(path: str) -> tuple[int, ...]:
-    shape = shapes[path].shape
+    shape = params[path].shape
     if path.endswith("/kernel") and not network.is_ours:
       return (math.prod(shape[1:]), shape[0])
     return shape
@@ -321,21 +311,21 @@ def _array_mismatches(
   required = {name: stored_shape(path) for path, name in table.items()}
   tied = {n: stored_shape(x) for n, x in network.tied.items() if x in table}
   accepted = required | tied
+  stored = network.arrays.shapes
   unknown: list[str] = []
-  other_shapes: list[str] = []
-  other_types: list[str] = []
-  for name, shape in sorted(network.arrays.shapes.items()):
-    dtype = network.arrays.dtypes[name]
+  shapes_differ: list[str] = []
+  types_differ: list[str] = []
+  missing: list[str] = []
+  for name in sorted({*required, *stored}):
     if name not in accepted:
-      unknown.append(f"{name} {shape} is not in the model")
-    elif shape != accepted[name]:
-      other_shapes.append(f"{name} is {shape}, the model's is {accepted[name]}")
-    elif dtype not in FLOATS.values():
-      listed = ", ".join(FLOATS.values())
-      other_types.append(f"{name} is of type {dtype}, not {listed}")
-  missing = [
-    f"{name} is missing, the model's is {shape}"
-    for name, shape in sorted(required.items())
-    if name not in network.arrays.shapes
-  ]
-  return [unknown, other_shapes, other_types, missing]
+      unknown.append(f"{name} {stored[name]} is not in the model")
+    elif name not in stored:
+      missing.append(f"{name} is missing, the model's is {accepted[name]}")
+    elif stored[name] != accepted[name]:
+      shapes = f"{stored[name]}, the model's is {accepted[name]}"
+      shapes_differ.append(f"{name} is {shapes}")
+    elif network.arrays.dtypes[name] not in FLOATS.values():
+      dtype = network.arrays.dtypes[name]
+      allowed = ", ".join(FLOATS.values())
+      types_differ.append(f"{name} is of type {dtype}, not {allowed}")
+  return [unknown, shapes_differ, types_differ, missing]
