@@ -288,7 +288,7 @@ def test_weights_of_another_size_are_refused_before_the_run(tmp_path, role):
   with pytest.raises(InputError, match="max_position_embeddings is 512"):
     resolve(c)
   c.model.max_positions, c.model.variant = 512, "narrow"
-  with pytest.raises(InputError, match="hidden_size is 32"):
+  with pytest.raises(InputError, match="num_hidden_layers is 2"):
     resolve(c)
 
 
@@ -297,7 +297,7 @@ def test_a_dry_run_checks_local_weights(tmp_path):
   c.init = c.data.vocab = str(write_network(tmp_path, c, "discriminator"))
   assert f"weights: '{c.init}', which fit" in print_dry_run(c)
   c.model.variant = "narrow"
-  with pytest.raises(InputError, match="hidden_size is 32"):
+  with pytest.raises(InputError, match="num_hidden_layers is 2"):
     print_dry_run(c)
 
 

@@ -3,7 +3,6 @@
 import contextlib
 import os
 import random
-import re
 import shutil
 import signal
 import subprocess
@@ -133,13 +132,7 @@ SUMS = {
   "other name": (lambda text: text.replace(".safetensors", ".bin"), False),
   "no last line": (lambda text: "\n".join(text.split("\n")[:-2]), False),
   "two sums": (lambda text: text + "0" * 64 + text[64:], False),
-  "binary mark": (lambda text: text.replace("  ", " *./"), True),
-  "crlf": (lambda text: "\ufeff" + text.replace("\n", "\r\n"), True),
-  "capitals": (
-    lambda text: re.sub("(?m)^\\w+", lambda m: m[0].upper(), text),
-    True,
-  ),
-  "tag": (lambda text: re.sub(r"(\w+)  (.+)", r"SHA256 (\2) = \1", text), True),
+  "binary mark": (lambda text: text.replace("  ", " *"), True),
   "other lines": (
     lambda text: (
       f"# mine\n\\{text[:64]}  a\\nb\n{text[:64]}  ../a\n{text[:64]} *pipe\n"

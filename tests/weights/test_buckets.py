@@ -114,7 +114,7 @@ def test_other_urls_are_refused(bucket):
     ("missing", "there is no folder"),
     ("run/checkpoints/11/x", "there is no folder"),
     ("run/notes", "holds no weights"),
-    (f"run/{MODEL}/vocab.txt", f"not a folder.*--config.init=.*/{MODEL}"),
+    (f"run/{MODEL}/vocab.txt", "holds no weights"),
     ("run//export", "is no folder or file in a bucket"),
     ("run/notes/../export", "is no folder or file in a bucket"),
   ):

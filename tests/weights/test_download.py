@@ -2,6 +2,7 @@
 
 import errno
 import pathlib
+import re
 
 import huggingface_hub
 import pytest
@@ -99,8 +100,8 @@ def test_offline_error_suggests_a_folder(stand_in, monkeypatch, cached):
 @pytest.mark.parametrize(
   ("url_part", "response", "expected"),
   [
-    ("/api/", (404, "RepoNotFound"), "RepositoryNotFoundError, HTTP 404"),
-    ("/api/", (404, "RevisionNotFound"), "RevisionNotFoundError, HTTP 404"),
+    ("/api/", (404, "RepoNotFound"), "RepositoryNotFoundError.*HTTP 404"),
+    ("/api/", (404, "RevisionNotFound"), "RevisionNotFoundError.*HTTP 404"),
     ("/resolve/", (403, "GatedRepo"), "request access"),
     ("/api/", (500, ""), "HTTP 500"),
   ],
@@ -111,7 +112,7 @@ def test_http_errors_are_explained(stand_in, url_part, response, expected):
   stand_in.refusals[url_part] = response
   message = error_message(name)
   fix = "--config.init=FOLDER" if response[0] == 500 else "set HF_TOKEN"
-  assert expected in message and fix in message
+  assert re.search(expected, message) and fix in message
   stand_in.refusals.clear()
   assert download(name) == SAFE
 

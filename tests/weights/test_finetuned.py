@@ -163,10 +163,11 @@ def test_wrong_or_non_finite_weights_are_not_exported(tmp_path, monkeypatch):
   pytest.importorskip("torch")
   model = _model("bert", "pooler", CLASSES)
   params = random_params(model)
-  names = hf_names.BERT_NAMES.modules
+  names = hf_names.BERT_NAMES
+  query, value = names["layer_N/query"], names["layer_N/value"]
   with monkeypatch.context() as patch:
-    patch.setitem(names, "query", "attention.self.value")
-    patch.setitem(names, "value", "attention.self.query")
+    patch.setitem(names, "layer_N/query", value)
+    patch.setitem(names, "layer_N/value", query)
     with pytest.raises(TrueNegsError, match="differ from ours"):
       _export(model, params, tmp_path / "out", CLASSES)
   params["task_head"]["output"]["bias"][1] = np.nan

@@ -14,6 +14,7 @@ from support.weight_files import (
   edit_tensors,
   load_params,
   random_params,
+  run_export,
   strip_prefix,
   write_export,
   write_run,
@@ -139,7 +140,10 @@ def test_loads_the_discriminator_from_any_format(tmp_path, make):
   fresh = random_params(model, 105)
   expected = {name: params[name] for name in ("embeddings", "discriminator")}
   assert_same_tree(loaded, expected | {"task_head": fresh["task_head"]})
-  assert lines == [FRESH_HEAD]
+  assert lines[-1] == FRESH_HEAD
+  if make != _as_bare:
+    head = "discriminator_head" if make == _as_run else "discriminator_pred"
+    assert f": {head}" in lines[0]
   encoder = _encoder(init)
   assert encoder.role == "discriminator"
   assert encoder.fields["max_position_embeddings"] == 64
@@ -165,15 +169,16 @@ def test_loads_bert_from_any_format_and_its_pooler_if_needed(
   for name in ("embeddings", "bert"):
     assert_same_tree(loaded[name], params[name])
   if head != "pooler":
-    assert "pooled" not in loaded and lines == [FRESH_HEAD]
+    assert "pooled" not in loaded and lines[1:] == [FRESH_HEAD]
+    assert "left out what this model lacks" in lines[0]
   elif make == _as_bert:
     drawn = f"init: NOT in '{init / 'bert'}', so DRAWN AT RANDOM: {POOLER}."
-    assert lines == [drawn, FRESH_HEAD]
+    assert lines[-2:] == [drawn, FRESH_HEAD]
     with pytest.raises(InputError, match=f"lacks {POOLER}"):
       _load(init, model, complete=True)
   else:
     assert_same_tree(loaded["pooled"]["pooler"], params["pooled"]["pooler"])
-    assert lines == [FRESH_HEAD]
+    assert lines[-1] == FRESH_HEAD
   assert _encoder(init).role == "bert"
 
 
@@ -213,35 +218,93 @@ def test_classes_are_reordered_as_in_the_task(tmp_path, role, head):
 
 
 CLASSES = ("no", "yes")
-# Role, head and labels of the weights; head of the model; words of the message.
+# Role, head and labels of the weights; head of the model; what is left out,
+# and of which class the weights are, if not of the head's.
 OTHER_HEADS = [
-  ("discriminator", "dense", CLASSES, "spans", "ForSeq.* ElectraForQ"),
-  ("discriminator", "spans", CLASSES, "dense", "ForQ.*ForSeq"),
-  ("discriminator", "dense", "abc", "dense", r"out_proj.bias is \(3,\)"),
-  ("bert", "pooler", "abc", "pooler", r"classifier.bias is \(3,\)"),
-  ("bert", "pooler", CLASSES, "pooler", "head of BertForTokenClass"),
+  ("discriminator", "dense", CLASSES, "spans", "classifier", ""),
+  ("discriminator", "spans", CLASSES, "dense", "qa_outputs", ""),
+  ("bert", "pooler", CLASSES, "pooler", "classifier", "TokenClassification"),
 ]
 
 
 @pytest.mark.parametrize(
-  ("role", "saved_head", "labels", "head", "message"), OTHER_HEADS
+  ("role", "saved_head", "labels", "head", "left_out", "saved_class"),
+  OTHER_HEADS,
 )
-def test_head_of_another_task_is_refused_or_skipped(
-  tmp_path, role, saved_head, labels, head, message
+def test_head_of_another_task_is_left_out(
+  tmp_path, role, saved_head, labels, head, left_out, saved_class
 ):
   folder, params = _fine_tuned(tmp_path, role, saved_head, labels)
-  if "TokenClass" in message:  # another class with the same shapes
-    edit_config(folder, {"architectures": ["BertForTokenClassification"]})
+  if saved_class:  # another class with the same shapes
+    edit_config(folder, {"architectures": [f"BertFor{saved_class}"]})
+  model = _model(role, head)
+  loaded, lines = _load(folder, model, task=TASK)
+  assert_same_tree(loaded[role], params[role])
+  fresh = random_params(model, 100)
+  assert_same_tree(loaded["task_head"], fresh["task_head"])
+  said = f"init: left out what this model lacks of '{folder}': {left_out}."
+  assert lines == [said, FRESH_HEAD]
+  if role == "bert":
+    assert_same_tree(loaded["pooled"], params["pooled"])
+  with pytest.raises(InputError, match="lacks task_head"):
+    _load(folder, model, task=TASK, complete=True)
+
+
+@pytest.mark.parametrize(
+  ("role", "head", "name"),
+  [
+    ("discriminator", "dense", "out_proj.bias"),
+    ("bert", "pooler", "classifier.bias"),
+  ],
+)
+def test_head_of_more_classes_is_refused_or_skipped(tmp_path, role, head, name):
+  folder, params = _fine_tuned(tmp_path, role, head, "abc")
   model = _model(role, head)
   with pytest.raises(
-    InputError, match=f"(?s){message}.*--config.init_skip=head"
+    InputError, match=rf"(?s){name} is \(3,\).*--config.init_skip=head"
   ):
     _load(folder, model, task=TASK)
   loaded, lines = _load(folder, model, task=TASK, skip="head")
   assert_same_tree(loaded[role], params[role])
-  assert lines == [FRESH_HEAD]
-  if role == "bert":
-    assert_same_tree(loaded["pooled"], params["pooled"])
+  assert lines[1:] == [FRESH_HEAD] and "classifier" in lines[0]
+
+
+@pytest.mark.parametrize(
+  ("role", "head", "backbone"),
+  [
+    ("discriminator", "dense", "encoder"),
+    ("bert", "pooler", "encoder"),
+    ("bert", "spans", "encoder"),
+    ("bert", "dense", "modern"),
+  ],
+)
+def test_pre_training_and_export_take_a_fine_tuned_model(
+  tmp_path, no_torch, capsys, role, head, backbone
+):
+  tuned = finetune.make_downstream(
+    **{"role": role, "head": head, "num_outputs": 2, "vocab_size": tiny.V},
+    **{"variant": "tiny", "max_positions": 64, "backbone": backbone},
+  )
+  params = random_params(tuned)
+  folder = tmp_path / "out" / "seed-0" / "model"
+  write_export(folder, tuned, params)
+  make = tiny.make_bert if role == "bert" else tiny.make_model
+  model = make(max_positions=64, backbone=backbone)
+  loaded, lines = _load(folder / role, model, seed=3)
+  assert_same_tree(loaded[role], params[role])
+  assert_same_tree(loaded["embeddings"], params["embeddings"])
+  fresh = random_params(model, 103)
+  name = f"{role}_head"
+  assert_same_tree(loaded[name], fresh[name])
+  assert "left out what this model lacks" in lines[0]
+  assert "DRAWN AT RANDOM" in lines[1] and name in lines[1]
+  assert run_export(folder / role, f"--output={tmp_path / 'again'}") == 0
+  printed = capsys.readouterr().out
+  assert "left out what" in printed and "DRAWN AT RANDOM" in printed
+  again = find.Weights(str(tmp_path / "again")).for_roles([role])[role]
+  assert (
+    again.architecture != find.Weights(str(folder)).networks[role].architecture
+  )
 
 
 def test_unknown_array_of_the_encoder_is_refused(tmp_path):
@@ -252,11 +315,15 @@ def test_unknown_array_of_the_encoder_is_refused(tmp_path):
       _load(folder, _model("discriminator", "dense"), skip=skip)
 
 
-def test_skipping_a_head_is_refused_in_pre_training(tmp_path):
-  model, _ = _pre_trained("discriminator")
+def test_pre_training_can_skip_the_heads(tmp_path):
+  model, params = _pre_trained("discriminator")
   assert match.parse_skip("head, words") == {"head", "words"}
-  with pytest.raises(InputError, match="init_skip=head is for fine-tuning"):
-    load_params(_as_pair(tmp_path), model, skip="head")
+  loaded, lines = _load(_as_pair(tmp_path), model, skip="head")
+  fresh = random_params(model, 100)
+  for name in loaded:
+    origin = fresh if name.endswith("_head") else params
+    assert_same_tree(loaded[name], origin[name])
+  assert "discriminator_head, generator_head" in lines[-1]
 
 
 def test_fine_tuning_workdir_is_refused_with_a_model_to_pass(tmp_path):

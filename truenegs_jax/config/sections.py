@@ -519,7 +519,8 @@ class PretrainConfig(Section):
   init_skip: str = free_key(
     "",
     'Parts of `init` to leave out: "words", so that the vocabulary may differ'
-    ' and only embeddings of common words are copied; "head" of a fine-tuning.',
+    ' and only embeddings of common words are copied; "head", so that heads are'
+    " new.",
   )
   branch: str = free_key(
     "",

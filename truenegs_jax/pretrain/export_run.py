@@ -104,8 +104,8 @@ def describe_run(
   if c.data.vocab == "train":
     vocab = "was trained on it"
   origin = f"`{hide(c.init)}`" if c.init else "scratch"
-  if c.init_skip:
-    origin += f", rows carried over for new {c.init_skip}"
+  if "words" in c.init_skip:
+    origin += ", rows carried over for new words"
   training = [
     f"* Text: `{hide(c.data.sources)}`; the vocabulary {vocab}",
     f"* Steps: {step:,} of {c.batch_size} rows of {c.length} tokens, seed"

@@ -10,7 +10,6 @@ is known. https://huggingface.co/docs/safetensors/index#format
 import contextlib
 import dataclasses
 import functools
-import math
 import os
 import pathlib
 import re
@@ -31,20 +30,15 @@ from truenegs_jax.runtime.paths import join_inside
 
 TORCH = "torch==2.13.0"
 TORCH_INDEX = "https://download.pytorch.org/whl/cpu"
-WEIGHTS, PICKLE = "model.safetensors", "pytorch_model.bin"
+WEIGHTS = "model.safetensors"
 FLAX = "flax_model.msgpack"
-# Types: safetensors' name -> that of numpy or ml_dtypes.
-DTYPES = {
-  "BOOL": "bool",
-  "BF16": np.dtype(ml_dtypes.bfloat16).name,
-  **{f"F{n}": f"float{n}" for n in (16, 32, 64)},
-  **{f"I{n}": f"int{n}" for n in (8, 16, 32, 64)},
-  **{f"U{n}": f"uint{n}" for n in (8, 16, 32, 64)},
-}
+PICKLE = "pytorch_model.bin"
+# safetensors' names of the types that are read -> those of numpy or ml_dtypes.
+FLOATS = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 # The names of BERT-large take 0.05 MB; parsed JSON takes up to 50 times as much
 # memory as its text.
 MAX_JSON_BYTES = 2**20
-MAX_NAME, MAX_RANK, MAX_SIZE = 300, 32, 2**48
+MAX_NAME = 300
 # Flax's names of arrays -> PyTorch's.
 FLAX_ARRAYS = dict.fromkeys(("embedding", "kernel", "scale"), "weight")
 READ_ERRORS = (OSError, ValueError, MemoryError, safetensors.SafetensorError)
@@ -60,7 +54,7 @@ class Arrays:
   path: pathlib.Path  # the file, or the workdir of a run, for messages
   # From headers, so that everything can be checked before an array is read.
   shapes: Mapping[str, tuple[int, ...]]
-  dtypes: Mapping[str, str]  # NumPy's names: "float32", "bfloat16", ...
+  dtypes: Mapping[str, str]  # those in FLOATS, and any other text
   read: Callable[[str], np.ndarray]
   # Frees what `read` caches in memory; `read` still works afterwards.
   release: Callable[[], None] = lambda: None
@@ -78,36 +72,39 @@ class Arrays:
 def open_arrays(folder: pathlib.Path) -> Arrays:
   """Opens the first of FORMATS that a folder has, by PyTorch's names.
 
-  Of safetensors only the header is read. Types that numpy does not have keep
-  safetensors' names ("f8_e4m3"). InputError, here or in `read`: no such files,
-  a damaged or unsafe one, or PyTorch, which reads a pickle, is missing.
+  Of safetensors only the header is read. InputError, here or in `read`: no such
+  files, a damaged or unsafe one, or PyTorch, which reads a pickle, is missing.
   """
-  for name, open_file in FORMATS.items():
-    if os.path.lexists(folder / name):
-      file = find_file(folder, name)
-      with safe_read(file), file.open("rb") as raw:
-        if raw.read(8) == b"version ":
-          raise ValueError("it is a pointer of Git LFS. Run `git lfs pull`")
-      return open_file(file)
-  raise read_error(folder, f"it holds none of {', '.join(FORMATS)}")
+  file = find_optional(folder, *FORMATS)
+  if file is None:
+    raise read_error(folder, f"it holds none of {', '.join(FORMATS)}")
+  with safe_read(file):
+    with file.open("rb") as raw:
+      if raw.read(8) == b"version ":
+        raise ValueError("it is a pointer of Git LFS. Run `git lfs pull`")
+    arrays = FORMATS[file.name](file)
+    if not arrays.shapes:
+      raise ValueError("it holds no arrays")
+    for name in arrays.shapes:
+      if not (name.isprintable() and 0 < len(name) <= MAX_NAME):
+        raise ValueError(f"{name[:MAX_NAME]!r} is not a valid name")
+  return arrays
 
 
 def find_file(folder: pathlib.Path, name: str) -> pathlib.Path:
   """Finds a file of a folder by `paths.join_inside`."""
   path = join_inside(folder, name, key="init")
-  try:
+  with safe_read(path, fix=""):
     # Opening a pipe would wait forever.
     if not stat.S_ISREG(path.stat().st_mode):
       raise ValueError("it is not a file")
-    return path
-  except (OSError, ValueError) as e:
-    raise read_error(path, e) from e
+  return path
 
 
 def find_optional(folder: pathlib.Path, *names: str) -> pathlib.Path | None:
-  """Finds the first of several files that exists; None if there is none."""
+  """Finds the first of several files; None if there is none, or no link."""
   for name in names:
-    if (folder / name).exists():
+    if os.path.lexists(folder / name):
       return find_file(folder, name)
   return None
 
@@ -123,45 +120,38 @@ def read_error(
   return InputError(printable(line.replace("\n", " ")))
 
 
+@contextlib.contextmanager
+def safe_read(file: pathlib.Path, *, fix: str = RETRY) -> Iterator[None]:
+  """Turns errors while a file is read into InputErrors."""
+  try:
+    yield
+  except InputError:  # a ValueError that explains itself
+    raise
+  except READ_ERRORS as e:
+    raise read_error(file, e, fix) from e
+
+
 def _open_safetensors(file: pathlib.Path) -> Arrays:
-  """Opens a file after checks of its header.
+  """Opens a file after a check of its header's size.
 
   The library checks that the arrays have the sizes of their shapes, are stored
-  without gaps or overlaps, and fill the file. The rest is checked here.
+  without gaps or overlaps, and fill the file.
   """
-  with safe_read(file):
-    with file.open("rb") as raw:
-      num_bytes = int.from_bytes(raw.read(8), "little")
-    if num_bytes > MAX_JSON_BYTES:
-      raise ValueError(f"its header is longer than {MAX_JSON_BYTES:,} bytes")
-    shapes: dict[str, tuple[int, ...]] = {}
-    dtypes: dict[str, str] = {}
-    with safetensors.safe_open(file, "numpy") as opened:
-      for name in opened.keys():
-        array = opened.get_slice(name)
-        shape = tuple(array.get_shape())
-        dtype = array.get_dtype()
-        _check_array(name, shape)
-        shapes[name] = shape
-        dtypes[name] = DTYPES.get(dtype, dtype.lower())
-    if not shapes:
-      raise ValueError("it holds no arrays")
+  with file.open("rb") as raw:
+    num_bytes = int.from_bytes(raw.read(8), "little")
+  if num_bytes > MAX_JSON_BYTES:
+    raise ValueError(f"its header is longer than {MAX_JSON_BYTES:,} bytes")
+  with safetensors.safe_open(file, "numpy") as opened:
+    slices = {name: opened.get_slice(name) for name in opened.keys()}
+    shapes = {name: tuple(x.get_shape()) for name, x in slices.items()}
+    dtypes = {name: x.get_dtype() for name, x in slices.items()}
 
   def read(name: str) -> np.ndarray:
     with safe_read(file), safetensors.safe_open(file, "numpy") as opened:
       return opened.get_tensor(name)
 
-  return Arrays(file, shapes, dtypes, read)
-
-
-def _check_array(name: str, shape: tuple[int, ...]) -> None:
-  """Raises ValueError for a name or a shape that no array should have."""
-  if not (name.isprintable() and 0 < len(name) <= MAX_NAME):
-    raise ValueError(f"{name[:MAX_NAME]!r} is not a valid name")
-  # With a 0 in the shape, the file's size does not limit the others.
-  num_entries = math.prod(max(n, 1) for n in shape)
-  if len(shape) > MAX_RANK or num_entries > MAX_SIZE:
-    raise ValueError(f"{name!r} cannot have the shape {shape[:MAX_RANK]}")
+  named = {name: FLOATS.get(x, x) for name, x in dtypes.items()}
+  return Arrays(file, shapes, named, read)
 
 
 def _load_msgpack(file: pathlib.Path) -> dict[str, np.ndarray]:
@@ -174,12 +164,7 @@ def _load_msgpack(file: pathlib.Path) -> dict[str, np.ndarray]:
     name = ".".join([*map(str, path[:-1]), FLAX_ARRAYS.get(path[-1], path[-1])])
     if not isinstance(x, np.ndarray) or name in arrays:
       raise ValueError(f"{name[:MAX_NAME]!r} is not one array")
-    if x.dtype.name not in DTYPES.values():
-      raise ValueError(f"an array cannot be of type {x.dtype}")
-    _check_array(name, x.shape)
     arrays[name] = x.T if path[-1] == "kernel" else x
-  if not arrays:
-    raise ValueError("it holds no arrays")
   return arrays
 
 
@@ -241,15 +226,6 @@ def _import_torch(path: pathlib.Path) -> ModuleType:
     f" (installed: {version})",
     f"Run {torch_command()}. Or put the model's {FLAX} there, if it has one.",
   )
-
-
-@contextlib.contextmanager
-def safe_read(file: pathlib.Path) -> Iterator[None]:
-  """Turns errors while a file is read into InputErrors."""
-  try:
-    yield
-  except READ_ERRORS as e:
-    raise read_error(file, e, RETRY) from e
 
 
 def torch_command() -> str:

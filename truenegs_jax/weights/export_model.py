@@ -5,7 +5,6 @@ result = export_weights("google-bert/bert-base-uncased", output)
 """
 
 import dataclasses
-import hashlib
 import pathlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
@@ -17,8 +16,11 @@ import safetensors
 
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
 from truenegs_jax.models import encoder, finetune, pretrain
-from truenegs_jax.runtime import errors
-from truenegs_jax.runtime.errors import InputError, NonFiniteError
+from truenegs_jax.runtime.errors import (
+  InputError,
+  NonFiniteError,
+  TrueNegsError,
+)
 from truenegs_jax.runtime.files import atomic_folder, disk_errors, sync
 from truenegs_jax.runtime.paths import is_bucket, open_path
 from truenegs_jax.tasks import task as task_lib
@@ -93,14 +95,11 @@ def export_model(
   with atomic_folder(output) as partial:
     folders = {role: partial / role for role in roles}
     for role, folder in folders.items():
-      with disk_errors(output, safetensors.SafetensorError):
-        for part, name in hf_names.list_classes(model, role):
-          path, network = folder / part, (params, model, role, tokenizer)
-          path.mkdir()
-          hf_folder.write_model(path, *network, class_name=name)
-          card = model_card.pretrained_card(*network, origin, name)
-          (path / model_card.CARD).write_text(card, encoding="utf-8")
-          write_checksums(path)
+      for part, name in hf_names.list_classes(model, role):
+        network = (params, model, role, tokenizer)
+        card = model_card.pretrained_card(*network, origin, name)
+        path = folder / part
+        _write_folder(output, path, network, card, class_name=name)
     summary = compare_logits(folders, params, model)
   return ExportResult(output, summary)
 
@@ -133,15 +132,12 @@ def export_task(
   }
   task_head = {**params["task_head"], "output": output_layer}
   unscaled = {**params, "task_head": task_head}
+  role = model.role
   card = model_card.task_card(unscaled, model, tokenizer, task, origin)
-  fields, role = _task_fields(model, task), model.role
+  fields = _task_fields(model, task)
   with atomic_folder(output) as partial:
-    with disk_errors(output, safetensors.SafetensorError):
-      hf_folder.write_model(
-        partial, unscaled, model, role, tokenizer, extra_fields=fields
-      )
-      (partial / model_card.CARD).write_text(card, encoding="utf-8")
-      write_checksums(partial)
+    network = (unscaled, model, role, tokenizer)
+    _write_folder(output, partial, network, card, extra_fields=fields)
     summary = compare_logits(
       {role: partial}, params, model, offset=offset, scale=scale
     )
@@ -167,6 +163,8 @@ def export_weights(
       )
   weights = Weights(init, report)
   model, tokenizer, matched = load.match_own_model(weights, report)
+  for line in matched.left_out_lines():
+    report(line)
   # A report would name a generator that is not written.
   params = load.load_params(matched, report=lambda line: None)
   random_modules = {}
@@ -216,21 +214,17 @@ def check_replaceable(
   output: pathlib.Path, roles: Collection[str] = tuple(hf_names.NETWORKS)
 ) -> pathlib.Path:
   """Returns the resolved `output` if `roles` may be written there."""
-
-  def is_export(path: pathlib.Path) -> bool:
-    if path.resolve() != path or not path.is_dir():
-      return False
-    others = [x for x in path.iterdir() if x.name not in MODEL_FILES]
-    return all(x.name == hf_names.DETECTOR and is_export(x) for x in others)
-
   with disk_errors(output):
     output = output.expanduser().resolve()
     if not output.exists():
       return output
     if not output.is_dir():
       raise InputError(f"output='{output}' is a file. Choose another --output.")
-    paths = sorted(output.iterdir())
-    other = [x.name for x in paths if x.name not in roles or not is_export(x)]
+    other = [
+      x.name
+      for x in sorted(output.iterdir())
+      if x.name not in roles or not _is_export(x)
+    ]
   if other:
     raise InputError(
       f"output='{output}' holds what this export does not replace:"
@@ -239,15 +233,36 @@ def check_replaceable(
   return output
 
 
+def _is_export(path: pathlib.Path) -> bool:
+  """Whether a folder, which is no link, has only files of an export."""
+  if path.resolve() != path or not path.is_dir():
+    return False
+  others = [x for x in path.iterdir() if x.name not in MODEL_FILES]
+  return all(x.name == hf_names.DETECTOR and _is_export(x) for x in others)
+
+
+def _write_folder(
+  output: pathlib.Path,
+  folder: pathlib.Path,
+  network: tuple[Any, ...],
+  card: str,
+  **fields: Any,
+) -> None:
+  """Writes arguments of `hf_folder.write_model` with card and checksums."""
+  with disk_errors(output, safetensors.SafetensorError):
+    folder.mkdir(exist_ok=True)
+    hf_folder.write_model(folder, *network, **fields)
+    (folder / model_card.CARD).write_text(card, encoding="utf-8")
+    write_checksums(folder)
+
+
 def write_checksums(folder: pathlib.Path) -> None:
   """Flushes all files to disk and writes SHA256SUMS of all but the card."""
   lines = []
   for path in sorted(x for x in folder.iterdir() if x.is_file()):
     sync(path)
-    with path.open("rb") as file:
-      digest = hashlib.file_digest(file, "sha256").hexdigest()
     if path.name != model_card.CARD:
-      lines.append(f"{digest}  {path.name}\n")
+      lines.append(f"{hf_folder.hash_file(path)}  {path.name}\n")
   sums = folder / hf_folder.CHECKSUMS
   sums.write_text("".join(lines), encoding="utf-8")
   sync(sums)
@@ -277,29 +292,31 @@ def compare_logits(
     )
   inputs = _random_inputs(next(iter(model.roles.values())))
   is_real_BxL = inputs["documents"] != 0
-  lines, expected = [], _compute_logits(params, model, inputs)
-  parts = [(x, *y) for x in folders for y in hf_names.list_classes(model, x)]
-  for role, part, class_name in parts:
-    network, names = _load(folders[role] / part, class_name), dict(INPUT_NAMES)
-    if "type" not in hf_names.network_names(model, role).encoder.tables:
+  expected = _compute_logits(params, model, inputs)
+  lines: list[str] = []
+  classes: list[str] = []
+  for role, folder in folders.items():
+    names = dict(INPUT_NAMES)
+    if "embeddings/type" not in hf_names.name_table(model, role):
       del names["types"]
-    with torch.no_grad():
-      output = network(
-        **{x: torch.tensor(inputs[name]) for name, x in names.items()}
-      )
-    fields = [field for field in expected[role] if field in output]
-    for field in fields:
-      name = part or (role if len(fields) == 1 else f"{role} {field}")
-      ours = offset + scale * expected[role][field]
-      theirs = output[field].numpy()
-      # Class logits `[B, C]` have no padding.
-      if ours.shape[:2] == is_real_BxL.shape:
-        ours, theirs = ours[is_real_BxL], theirs[is_real_BxL]
-      lines.append(_compare_logits(name, ours, theirs))
-  classes = " and ".join(name for *_, name in parts)
+    tensors = {x: torch.tensor(inputs[name]) for name, x in names.items()}
+    for part, class_name in hf_names.list_classes(model, role):
+      classes.append(class_name)
+      with torch.no_grad():
+        output = _load(folder / part, class_name)(**tensors)
+      fields = [field for field in expected[role] if field in output]
+      for field in fields:
+        name = part or (role if len(fields) == 1 else f"{role} {field}")
+        ours = offset + scale * expected[role][field]
+        theirs = output[field].numpy()
+        # Class logits `[B, C]` have no padding.
+        if ours.shape[:2] == is_real_BxL.shape:
+          ours = ours[is_real_BxL]
+          theirs = theirs[is_real_BxL]
+        lines.append(_compare_logits(name, ours, theirs))
   return (
-    f"transformers {transformers.__version__} loads {classes} and computes our"
-    f" logits. Largest difference: {', '.join(lines)}."
+    f"transformers {transformers.__version__} loads {' and '.join(classes)} and"
+    f" computes our logits. Largest difference: {', '.join(lines)}."
   )
 
 
@@ -348,10 +365,9 @@ def _compare_logits(name: str, ours: np.ndarray, theirs: np.ndarray) -> str:
     )
   largest, difference = np.abs(theirs).max(), np.abs(theirs - ours).max()
   if not difference <= TOLERANCE * max(1.0, largest):  # NaN too
-    raise errors.TrueNegsError(
+    raise _defect(
       f"The logits of {name} in transformers differ from ours by"
-      f" {difference:.2g} (largest logit {largest:.3g}). Nothing was exported."
-      " This is a defect. Please report it."
+      f" {difference:.2g} (largest logit {largest:.3g})."
     )
   return f"{name} {difference:.1e} (largest {largest:.3g})"
 
@@ -365,12 +381,16 @@ def _load(folder: pathlib.Path, name: str) -> Any:
   )
   wrong = sorted({*info["missing_keys"], *info["unexpected_keys"]})
   if wrong:
-    raise errors.TrueNegsError(
+    raise _defect(
       f"transformers {transformers.__version__} misses or does not know these"
-      f" tensors of {name}: {', '.join(wrong[:5])}. Nothing was exported. This"
-      " is a defect. Please report it."
+      f" tensors of {name}: {', '.join(wrong[:5])}."
     )
   return network.eval()
+
+
+def _defect(problem: str) -> TrueNegsError:
+  text = "Nothing was exported. This is a defect. Please report it."
+  return TrueNegsError(f"{problem} {text}")
 
 
 def _random_inputs(config: encoder.EncoderConfig) -> dict[str, np.ndarray]:

@@ -10,7 +10,6 @@ what fits.
 """
 
 import dataclasses
-import errno
 import functools
 import json
 import os
@@ -23,11 +22,9 @@ import numpy as np
 from flax import traverse_util
 
 from truenegs_jax.config import grammar
-from truenegs_jax.config.keys import did_you_mean
 from truenegs_jax.data.tokens import tokenizer as tokenizer_lib
 from truenegs_jax.models import pretrain
 from truenegs_jax.runtime import cache
-from truenegs_jax.runtime import files as runtime_files
 from truenegs_jax.runtime.errors import DiskError, InputError, TrueNegsError
 from truenegs_jax.runtime.files import atomic_folder, disk_errors, short_sha256
 from truenegs_jax.runtime.paths import (
@@ -46,11 +43,11 @@ TASK_MODELS = ("*/seed-*/model", "seed-*/model", "model")
 PAIR = ("discriminator", "generator")  # roles of two locations
 # A branch, a tag, a commit or refs/pr/N.
 REVISION = re.compile(r"(?!.*\.\.)\w([\w./-]*[\w-])?", re.ASCII)
-OFFLINE = (
-  "Without the hub, pass a folder that `hf download NAME --local-dir FOLDER`"
-  " wrote on another machine, --config.init=FOLDER, or a cache in HF_HOME."
+ACCESS = (
+  "If it is private or gated, request access and set HF_TOKEN. Without the hub,"
+  " pass a folder that `hf download NAME --local-dir FOLDER` wrote on another"
+  " machine, --config.init=FOLDER, or a cache in HF_HOME."
 )
-ACCESS = "If it is private or gated, request access and set HF_TOKEN."
 INIT_FORMATS = (
   "Pass a folder that save_pretrained of transformers or `truenegs export`"
   " wrote, with all weights in one file, DISCRIMINATOR,GENERATOR for two, or"
@@ -144,25 +141,11 @@ def _open_location(location: str, report: Report) -> Iterable[Network]:
     raise InputError(f"init: {location[:80]!r} is not a path: {e}.") from e
   if run := files.parse_run_path(path):
     return _open_run(*run, report)
-  if path.is_dir():
-    return _open_folder(path)
   if is_there:
-    raise InputError(
-      f"init: {location!r} is not a folder. Pass --config.init={path.parent}."
-    )
-  if not is_model_name(location):
-    raise InputError(
-      f"init: there is no folder {location!r}.{_near_folder(location)}"
-    )
-  return [hf_folder.open_network(download(location, report=report))]
-
-
-def _near_folder(location: str) -> str:
-  """Says which folder beside a missing one may be meant, or which to name."""
-  path = pathlib.Path(location).expanduser()
-  names = [x.name for x in path.parent.glob("*/")]
-  near = did_you_mean(path.name, names, f"--config.init={path.parent}/")
-  return near or " Set --config.init to a run, an export or a model's folder."
+    return _open_folder(path)
+  if is_model_name(location):
+    return [hf_folder.open_network(download(location, report=report))]
+  raise InputError(f"init: there is no folder {location!r}. {INIT_FORMATS}")
 
 
 def _open_folder(folder: pathlib.Path) -> Iterable[Network]:
@@ -198,7 +181,7 @@ def _assume_role(network: Network, role: str) -> Network:
   is_open = network.backbone == "modern" and network.role == "bert"
   is_mlm = "decoder.bias" in network.arrays.shapes
   fits = role == ("generator" if is_mlm else "discriminator")
-  if fits and is_open and network.transposed_kernels:
+  if fits and is_open and not network.is_ours:
     return dataclasses.replace(network, role=role)
   return network
 
@@ -247,37 +230,29 @@ def _open_run(
     trees = {x: pretrain.own_embeddings(folded, x) for x in model.roles}
     return {x: traverse_util.flatten_dict(trees[x], sep="/") for x in trees}
 
-  networks, all_shapes = [], hf_names.flat_shapes(model)
-  for role in model.roles:
-    shapes = {path: all_shapes[path] for path in _our_names(model, role)}
-    networks.append(
-      Network(
-        role=role,
-        location=location,
-        arrays=Arrays(
-          path=workdir,
-          shapes={name: x.shape for name, x in shapes.items()},
-          dtypes={name: str(x.dtype) for name, x in shapes.items()},
-          read=functools.partial(lambda x, name: read_params()[x][name], role),
-          release=read_params.cache_clear,
-        ),
-        fields=hf_folder.model_config(model, role, pad=tokenizer.pad),
-        vocabulary=files.vocabulary_path(workdir),
-        lowercase=tokenizer.lowercase,
-        strip_accents=tokenizer.strip_accents,
-        name_table=_our_names,
-        transposed_kernels=False,
-        backbone=model.backbone,
-      )
+  def open_role(role: str) -> Network:
+    network = Network(
+      role=role,
+      location=location,
+      arrays=Arrays(
+        path=workdir,
+        shapes={name: x.shape for name, x in shapes.items()},
+        dtypes={name: str(x.dtype) for name, x in shapes.items()},
+        read=lambda name: read_params()[role][name],
+        release=read_params.cache_clear,
+      ),
+      fields=hf_folder.model_config(model, role, pad=tokenizer.pad),
+      vocabulary=files.vocabulary_path(workdir),
+      lowercase=tokenizer.lowercase,
+      strip_accents=tokenizer.strip_accents,
+      backbone=model.backbone,
+      is_ours=True,
     )
-  return networks
+    kept = {name: name for name in network.names(model, role).values()}
+    return dataclasses.replace(network, arrays=network.arrays.rename(kept))
 
-
-def _our_names(model: hf_names.Model, role: str) -> dict[str, str]:
-  """Maps each path of a network to itself, as a checkpoint has our names."""
-  partners = *(x for x in model.roles if x != role), *pretrain.OWN.values()
-  paths = hf_names.flat_shapes(model)
-  return {path: path for path in paths if not path.startswith(partners)}
+  shapes = hf_names.flat_shapes(model)
+  return [open_role(role) for role in model.roles]
 
 
 def _list_roles(roles: Iterable[str]) -> str:
@@ -301,50 +276,38 @@ def download(name: str, *, report: Report) -> pathlib.Path:
 
   repo, _, revision = name.partition("@")
   report(f"Looking up {name!r} on the Hugging Face hub.")
+  patterns = [*tokenizer_lib.HUB_FILES, f"{hf_names.DETECTOR}/*"]
   try:
     for weights in FORMATS:
-      folder = pathlib.Path(
-        huggingface_hub.snapshot_download(
-          repo,
-          revision=revision or None,
-          allow_patterns=[
-            *tokenizer_lib.HUB_FILES,
-            weights,
-            f"{hf_names.DETECTOR}/*",
-          ],
-        )
+      downloaded = huggingface_hub.snapshot_download(
+        repo, revision=revision or None, allow_patterns=[*patterns, weights]
       )
-      if has_weights := (folder / weights).exists():
-        break
+      folder = pathlib.Path(downloaded)
+      if (folder / weights).exists() and (folder / "config.json").exists():
+        return folder
   except Exception as error:  # every network failure has its own class
     raise _explain_download(repo, error) from error
-  if not (has_weights and (folder / "config.json").exists()):
-    raise InputError(
-      f"init: {repo!r} has no config.json with {' or '.join(FORMATS)} on the"
-      f" hub or, if the hub cannot be reached, in its cache. {OFFLINE}"
-    )
-  return folder
+  raise InputError(
+    f"init: {repo!r} has no config.json with {' or '.join(FORMATS)} on the hub"
+    f" or, if the hub cannot be reached, in its cache. {ACCESS}"
+  )
 
 
 def _explain_download(repo: str, error: Exception) -> TrueNegsError:
   """Explains a failed download; leaves out its text, which may hold a token."""
-  from huggingface_hub import constants, errors
+  from huggingface_hub import constants
 
-  if isinstance(error, errors.LocalEntryNotFoundError):
-    error = error.__cause__ if isinstance(error.__cause__, Exception) else error
-  status = getattr(getattr(error, "response", None), "status_code", None)
-  kind = type(error).__name__ + (f", HTTP {status}" if status else "")
-  numbers = *runtime_files.FULL_DISK, errno.EROFS
-  is_full = any(os.strerror(number) in str(error) for number in numbers)
-  if isinstance(error, PermissionError) or is_full:
+  errors = [x for x in (error, error.__cause__) if x]
+  responses = [x.response for x in errors if hasattr(x, "response")]
+  kind = " from ".join(type(x).__name__ for x in errors)
+  if responses:
+    kind += f", HTTP {responses[0].status_code}"
+  if isinstance(error, PermissionError) or "space left" in str(error):
     return DiskError(
       f"init: {repo!r} could not be written to '{constants.HF_HUB_CACHE}'"
       f" ({kind}). Free some space, or set HF_HOME to another folder."
     )
-  fix = _near_folder(repo)
-  if not os.path.exists(os.path.dirname(repo)):
-    fix += f" {ACCESS if status in (401, 403, 404) else OFFLINE}"
   return InputError(
     f"init: there is no folder {repo!r}, and the hub gives no such model"
-    f" ({kind}).{fix}"
+    f" ({kind}). {ACCESS}"
   )

@@ -4,7 +4,6 @@ network = open_network(folder)
 write_model(folder, params, model, "discriminator", tokenizer)
 """
 
-import collections
 import contextlib
 import dataclasses
 import functools
@@ -13,7 +12,7 @@ import json
 import os
 import pathlib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -33,12 +32,7 @@ from truenegs_jax.weights.hf_config import SIZE_FIELDS, THETAS
 CONFIG = "config.json"
 CHECKSUMS = "SHA256SUMS"  # in the format of sha256sum; exports have it
 TOKENIZER = "tokenizer_config.json"
-# A line of sha256sum, also with --tag. It skips lines of another form.
-CHECKSUM = re.compile(
-  r"^(?:SHA256 \((.+)\) = )?([0-9a-f]{64}|[0-9A-F]{64})"
-  r"(?: [ *](?:\./)?(.+?))?\r?$",
-  re.MULTILINE,
-)
+CHECKSUM = re.compile(r"^([0-9a-f]{64}) [ *](.+)$", re.MULTILINE)
 # Suffixes of TF1's layer norms, which transformers reads too.
 OLD_SUFFIXES = {".gamma": ".weight", ".beta": ".bias"}
 # First words of the names in a file without heads and without a family prefix.
@@ -63,9 +57,8 @@ class Network:
   vocabulary: pathlib.Path | None  # file next to the weights
   lowercase: bool | None  # how text is normalized; None if unknown
   strip_accents: bool | None
-  # Maps (model, role) to {path in our tree: name in `arrays`}.
-  name_table: Callable[..., Mapping[str, str]] = hf_names.name_table
-  transposed_kernels: bool = True  # [out, in], as Hugging Face's; not ours
+  # Whether names and layouts are those of our checkpoints, not Hugging Face's.
+  is_ours: bool = False
   # Name of an array that may be stored a second time -> path in our tree.
   tied: Mapping[str, str] = dataclasses.field(default_factory=dict)
   backbone: str = "encoder"  # a module of truenegs_jax/models
@@ -85,6 +78,20 @@ class Network:
     if self.lowercase is None and any(x != x.lower() for x in words):
       return load(lowercase=False)
     return tokenizer
+
+  def names(self, model: hf_names.Model, role: str) -> dict[str, str]:
+    """Maps each path of a model's network to the name of its array here."""
+    if not self.is_ours:
+      return hf_names.name_table(model, role)
+    paths = hf_names.list_paths(model, role)
+    # Those of a checkpoint have the head of pre-training.
+    return {x: x.replace(hf_names.TASK_HEAD, f"{role}_head/") for x in paths}
+
+  @property
+  def has_pooler(self) -> bool:
+    """Whether it has BERT's pooler."""
+    starts = ("pooled/pooler/", hf_names.POOLER)
+    return any(name.startswith(starts) for name in self.arrays.shapes)
 
   @property
   def sizes(self) -> dict[str, int]:
@@ -248,6 +255,8 @@ def open_network(folder: pathlib.Path) -> Network:
       f" config has {num_layers:,} layers. Use the config of the weights."
     )
   lowercase, strip_accents = _read_text_options(folder)
+  for name in tokenizer_lib.FILES:
+    find_optional(folder, name)  # refuses links out of the folder
   vocabulary = tokenizer_lib.find_file(folder)
   return Network(
     role=role,
@@ -264,28 +273,32 @@ def open_network(folder: pathlib.Path) -> Network:
 
 def verify_checksums(folder: pathlib.Path) -> None:
   """Compares the files to read with a folder's SHA256SUMS, if it has one."""
-  if not os.path.lexists(folder / CHECKSUMS):
+  sums = find_optional(folder, CHECKSUMS)
+  if sums is None:
     return
-  sums = arrays_lib.find_file(folder, CHECKSUMS)
-  listed = collections.defaultdict(set)
   with safe_read(sums):
-    text = read_file(sums).decode("utf-8-sig", "replace")
-  for tagged, digest, name in CHECKSUM.findall(text):
-    listed[tagged or name].add(digest.lower())
+    lines = CHECKSUM.findall(read_file(sums).decode("utf-8", "replace"))
+  listed = {name: digest for digest, name in lines}
   formats = arrays_lib.FORMATS
   weights = [x for x in formats if os.path.lexists(folder / x) or x in listed]
   for name in (*weights[:1], *tokenizer_lib.HUB_FILES):
-    path, digests = folder / name, set()
-    if os.path.lexists(path):
-      present = arrays_lib.find_file(folder, name)
-      with safe_read(present), present.open("rb") as file:
-        digests = {hashlib.file_digest(file, "sha256").hexdigest()}
-    if digests != listed[name]:
-      problem = "is not as listed" if digests else "is missing, but listed"
+    digest = None
+    if path := find_optional(folder, name):
+      with safe_read(path):
+        digest = hash_file(path)
+    if digest != listed.get(name):
+      problem = "is not as listed" if digest else "is missing, but listed"
       raise InputError(
-        f"init: '{path}' {problem} in '{sums}', so a file is damaged. Use the"
-        f" original files. If you changed it yourself, remove {CHECKSUMS}."
+        f"init: '{folder / name}' {problem} in '{sums}', so a file is damaged."
+        " Use the original files. If you changed it yourself, remove"
+        f" {CHECKSUMS}."
       )
+
+
+def hash_file(path: pathlib.Path) -> str:
+  """Returns the SHA-256 of a file in hexadecimal digits."""
+  with path.open("rb") as file:
+    return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _use_current_names(arrays: Arrays, family: str) -> Arrays:

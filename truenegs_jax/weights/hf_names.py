@@ -12,6 +12,7 @@ same head.
 """
 
 import dataclasses
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -24,51 +25,34 @@ from truenegs_jax.runtime.errors import InputError
 
 Model = pretrain.Model | finetune.DownstreamModel
 
-
-@dataclasses.dataclass(frozen=True)
-class EncoderNames:
-  """Hugging Face's names of an encoder's arrays and modules, by ours."""
-
-  tables: Mapping[str, str]  # of embeddings
-  norm: str  # of embeddings
-  layer: str  # before the number of a layer
-  modules: Mapping[str, str]  # of a layer
-  last: Mapping[str, str] = dataclasses.field(default_factory=dict)  # modules
-
-
-BERT_NAMES = EncoderNames(
-  tables={
-    "word": "embeddings.word_embeddings.weight",
-    "position": "embeddings.position_embeddings.weight",
-    "type": "embeddings.token_type_embeddings.weight",
-  },
-  norm="embeddings.LayerNorm",
-  layer="encoder.layer",
-  modules={
-    "query": "attention.self.query",
-    "key": "attention.self.key",
-    "value": "attention.self.value",
-    "attention_output": "attention.output.dense",
-    "attention_norm": "attention.output.LayerNorm",
-    "ffn_input": "intermediate.dense",
-    "ffn_output": "output.dense",
-    "ffn_norm": "output.LayerNorm",
-  },
-)
-MODERN_NAMES = EncoderNames(
-  tables={"word": "embeddings.tok_embeddings.weight"},
-  norm="embeddings.norm",
-  layer="layers",
-  modules={
-    "attention_norm": "attn_norm",  # the first layer has none
-    "qkv": "attn.Wqkv",
-    "attention_output": "attn.Wo",
-    "ffn_norm": "mlp_norm",
-    "ffn_gated": "mlp.Wi",
-    "ffn_output": "mlp.Wo",
-  },
-  last={"final_norm": "final_norm"},
-)
+# Encoders: our name -> Hugging Face's, of modules and of tables; N is the
+# number of a layer.
+BERT_NAMES = {
+  "embeddings/word": "embeddings.word_embeddings",
+  "embeddings/position": "embeddings.position_embeddings",
+  "embeddings/type": "embeddings.token_type_embeddings",
+  "embeddings/norm": "embeddings.LayerNorm",
+  "project": "embeddings_project",
+  "layer_N/query": "encoder.layer.N.attention.self.query",
+  "layer_N/key": "encoder.layer.N.attention.self.key",
+  "layer_N/value": "encoder.layer.N.attention.self.value",
+  "layer_N/attention_output": "encoder.layer.N.attention.output.dense",
+  "layer_N/attention_norm": "encoder.layer.N.attention.output.LayerNorm",
+  "layer_N/ffn_input": "encoder.layer.N.intermediate.dense",
+  "layer_N/ffn_output": "encoder.layer.N.output.dense",
+  "layer_N/ffn_norm": "encoder.layer.N.output.LayerNorm",
+}
+MODERN_NAMES = {
+  "embeddings/word": "embeddings.tok_embeddings",
+  "embeddings/norm": "embeddings.norm",
+  "layer_N/attention_norm": "layers.N.attn_norm",  # the first layer has none
+  "layer_N/qkv": "layers.N.attn.Wqkv",
+  "layer_N/attention_output": "layers.N.attn.Wo",
+  "layer_N/ffn_norm": "layers.N.mlp_norm",
+  "layer_N/ffn_gated": "layers.N.mlp.Wi",
+  "layer_N/ffn_output": "layers.N.mlp.Wo",
+  "final_norm": "final_norm",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,10 +61,10 @@ class NetworkNames:
 
   family: str  # the `model_type`
   architecture: str
-  head: Mapping[str, str]  # our name -> Hugging Face's, of modules and arrays
-  head_arrays: Mapping[str, str] = dataclasses.field(default_factory=dict)
-  encoder: EncoderNames = BERT_NAMES
-  prefix: str = ""  # of the encoder's names, if not the family
+  # Modules of the head: our name -> Hugging Face's; "" has its own arrays.
+  head: Mapping[str, str]
+  encoder: Mapping[str, str]
+  prefix: str  # of the encoder's names
   # Its name of a second copy of an array -> path in our tree.
   tied: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
@@ -93,59 +77,70 @@ NETWORKS = {
       "dense": "discriminator_predictions.dense",
       "output": "discriminator_predictions.dense_prediction",
     },
+    encoder=BERT_NAMES,
+    prefix="electra",
   ),
   "generator": NetworkNames(
     family="electra",
     architecture="ElectraForMaskedLM",
     head={
+      "": "generator_lm_head",
       "dense": "generator_predictions.dense",
       "norm": "generator_predictions.LayerNorm",
     },
-    head_arrays={"bias": "generator_lm_head.bias"},
+    encoder=BERT_NAMES,
+    prefix="electra",
     tied={"generator_lm_head.weight": "embeddings/word"},
   ),
   "bert": NetworkNames(
     family="bert",
     architecture="BertForMaskedLM",
     head={
+      "": "cls.predictions",
       "dense": "cls.predictions.transform.dense",
       "norm": "cls.predictions.transform.LayerNorm",
     },
-    head_arrays={"bias": "cls.predictions.bias"},
+    encoder=BERT_NAMES,
+    prefix="bert",
     tied={
       "cls.predictions.decoder.weight": "embeddings/word",
       "cls.predictions.decoder.bias": "bert_head/bias",
     },
   ),
 }
+MODERN_ENCODER = "ModernBertModel"
+MODERN_MASKED = "ModernBertForMaskedLM"
 _MODERN_MLM = NetworkNames(
   family="modernbert",
-  architecture="ModernBertForMaskedLM",
-  head={"dense": "head.dense", "norm": "head.norm"},
-  head_arrays={"bias": "decoder.bias"},
-  tied={"decoder.weight": "embeddings/word"},
+  architecture=MODERN_MASKED,
+  head={"": "decoder", "dense": "head.dense", "norm": "head.norm"},
   encoder=MODERN_NAMES,
   prefix="model",
+  tied={"decoder.weight": "embeddings/word"},
 )
-MODERN_ENCODER = "ModernBertModel"
 # Subfolder of an export, with the encoder once more and a head for two labels.
 DETECTOR, DETECTOR_LABELS = "detector", ("original", "replaced")
 DETECTOR_CLASS = "ModernBertForTokenClassification"
-_MODERN_DETECTOR = dataclasses.replace(
-  _MODERN_MLM,
-  architecture=DETECTOR_CLASS,
-  head={**_MODERN_MLM.head, "output": "classifier"},
-  head_arrays={},
-  tied={},
-)
+_MODERN_HEAD = {
+  "dense": "head.dense",
+  "norm": "head.norm",
+  "output": "classifier",
+}
 BACKBONES = {
   "encoder": NETWORKS,
-  "modern": dict.fromkeys(NETWORKS, _MODERN_MLM)
-  | {"discriminator": _MODERN_DETECTOR},
+  "modern": {
+    "discriminator": dataclasses.replace(
+      _MODERN_MLM, architecture=DETECTOR_CLASS, head=_MODERN_HEAD, tied={}
+    ),
+    "generator": _MODERN_MLM,
+    "bert": _MODERN_MLM,
+  },
 }
+TASK_HEAD = "task_head/"  # of our paths
+POOLER = "bert.pooler."  # of Hugging Face's names
 # Modules that BertForPreTraining has and BertForMaskedLM has not.
 POOLED = {
-  "pooled/pooler": "bert.pooler.dense",
+  "pooled/pooler": f"{POOLER}dense",
   "pooled/next_sentence": "cls.seq_relationship",
 }
 # Modules of the task heads: our name -> Hugging Face's.
@@ -187,7 +182,8 @@ def to_huggingface(
       f" {network_names(model, role).family} of this size differ: only one of"
       f" them has {', '.join(differing[:5])}."
     )
-  tensors, has_labels = {}, len(list_classes(model, role)) > 1
+  tensors = {}
+  has_labels = len(list_classes(model, role)) > 1
   for path, name in table.items():
     x = np.asarray(flat[path])
     if path.endswith("/kernel"):  # Hugging Face's is [out, in]
@@ -215,6 +211,12 @@ def flat_shapes(model: Model) -> dict[str, jax.ShapeDtypeStruct]:
   return traverse_util.flatten_dict(pretrain.param_shapes(model), sep="/")
 
 
+def list_paths(model: Model, role: str) -> list[str]:
+  """Returns the paths of one network, with those of shared embeddings."""
+  others = (*(x for x in model.roles if x != role), *pretrain.OWN.values())
+  return [path for path in flat_shapes(model) if not path.startswith(others)]
+
+
 def network_names(model: Model, role: str) -> NetworkNames:
   """Returns the names of a network; other backbones are described as BERT."""
   return BACKBONES.get(model.backbone, NETWORKS)[role]
@@ -222,37 +224,29 @@ def network_names(model: Model, role: str) -> NetworkNames:
 
 def name_table(model: Model, role: str) -> dict[str, str]:
   """Maps each path in our tree to Hugging Face's name, for one network."""
-  config, names = model.roles[role], network_names(model, role)
-  arrays, prefix = names.encoder, names.prefix or names.family
-  modules = {"embeddings/norm": f"{prefix}.{arrays.norm}"}
-  if config.embedding_size != config.width:
-    modules[f"{role}/project"] = f"{prefix}.embeddings_project"
-  for i in range(config.layers):
-    for module, name in arrays.modules.items():
-      layer = f"{prefix}.{arrays.layer}.{i}"
-      modules[f"{role}/layer_{i}/{module}"] = f"{layer}.{name}"
-  modules |= {f"{role}/{x}": f"{prefix}.{y}" for x, y in arrays.last.items()}
-  if config.pre_norm:
-    modules.pop(f"{role}/layer_0/attention_norm", None)
-  fine_tuned = isinstance(model, finetune.DownstreamModel)
-  if fine_tuned:
+  names = network_names(model, role)
+  modules = dict(POOLED)
+  for module, name in names.encoder.items():
+    is_shared = module.startswith("embeddings/")
+    path = module if is_shared else f"{role}/{module}"
+    modules[path] = f"{names.prefix}.{name}"
+  for module, name in names.head.items():
+    modules[f"{role}_head/{module}".rstrip("/")] = name
+  if isinstance(model, finetune.DownstreamModel):
     modules |= task_head(model.head, model.backbone)
-  else:
-    modules |= {f"{role}_head/{x}": name for x, name in names.head.items()}
-  if has_pooler(model):
-    modules |= POOLED
-  table = {
-    f"embeddings/{kind}": f"{prefix}.{name}"
-    for kind, name in arrays.tables.items()
-  }
-  for module, name in modules.items():
-    weight = "scale" if module.endswith("norm") else "kernel"
-    table[f"{module}/{weight}"] = f"{name}.weight"
-    if config.bias or module.endswith("/output"):
-      table[f"{module}/bias"] = f"{name}.bias"
-  if not fine_tuned:
-    for array, name in names.head_arrays.items():
-      table[f"{role}_head/{array}"] = name
+  table = {}
+  for path in list_paths(model, role):
+    module, _, array = path.rpartition("/")
+    if array not in ("kernel", "scale", "bias"):
+      module = path  # a table
+    layer = re.search(r"/layer_(\d+)/", module)
+    if layer:
+      module = module.replace(layer[0], "/layer_N/")
+    if module in modules:
+      name = modules[module]
+      if layer:
+        name = name.replace(".N.", f".{layer[1]}.")
+      table[path] = f"{name}.{'bias' if array == 'bias' else 'weight'}"
   return table
 
 
@@ -260,7 +254,7 @@ def task_head(kind: str, backbone: str) -> Mapping[str, str]:
   """Maps modules of a task head; ModernBERT's have one name in all classes."""
   if backbone != "modern":
     return _TASK_HEADS[kind]
-  return {f"task_head/{x}": name for x, name in _MODERN_DETECTOR.head.items()}
+  return {f"{TASK_HEAD}{module}": name for module, name in _MODERN_HEAD.items()}
 
 
 def architecture(model: Model, role: str) -> str:
@@ -268,7 +262,8 @@ def architecture(model: Model, role: str) -> str:
   name = network_names(model, role).architecture
   if isinstance(model, finetune.DownstreamModel):
     return name.partition("For")[0] + TASK_CLASSES[model.head]
-  return "BertForPreTraining" if has_pooler(model) else name
+  has_pooler = isinstance(model, pretrain.BertMlm) and model.pooler
+  return "BertForPreTraining" if has_pooler else name
 
 
 def list_classes(model: Model, role: str) -> list[tuple[str, str]]:
@@ -281,8 +276,3 @@ def list_classes(model: Model, role: str) -> list[tuple[str, str]]:
   if name == DETECTOR_CLASS:
     return [("", MODERN_ENCODER), (DETECTOR, name)]
   return [("", name)]
-
-
-def has_pooler(model: Model) -> bool:
-  """Whether a pre-trained BERT has a pooler and a next-sentence classifier."""
-  return isinstance(model, pretrain.BertMlm) and model.pooler

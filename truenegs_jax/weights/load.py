@@ -111,8 +111,7 @@ def match_own_model(
   model: pretrain.Model
   if kept.role == "bert":
     model = pretrain.make_bert(**fields)
-    pooler = bool(match.unused_pooler_names(kept, model, "bert"))
-    model = model.clone(pooler=pooler)
+    model = model.clone(pooler=kept.has_pooler)
   else:
     size = kept.fields.get("embedding_size", kept.fields["hidden_size"])
     sizes = {"width": size, **DUMMY_GENERATOR}
@@ -151,12 +150,21 @@ def load_params(
 
   Args:
     complete: whether to refuse incomplete weights, for measurements.
-    report: receives lines about what is dropped or drawn at random.
+    report: receives lines about what is left out or drawn at random.
 
   Raises InputError for embeddings that are shared or tied, but differ, and for
   weights that are not finite; CheckpointError for an unreadable run.
   """
-  flat = _join_networks(matched, _read_networks(matched, report))
+  for line in matched.left_out_lines():
+    report(line)
+  flats = {}
+  for role, network in matched.networks.items():
+    flats[role] = _read_network(network, matched.names[role], matched.model)
+    if matched.task:
+      flats[role] |= _convert_task_head(
+        flats[role], network, matched.task, report
+      )
+  flat = _join_networks(matched, flats)
   for network in matched.networks.values():
     network.arrays.release()
   init_params = functools.cache(
@@ -175,24 +183,6 @@ def draw_params(model: hf_names.Model, seed: int) -> dict[str, Any]:
   """Returns the parameters with which a run from scratch starts, as numpy."""
   init = jax.jit(lambda: pretrain.init_params(model, jax.random.key(seed)))
   return jax.device_get(init())
-
-
-def _read_networks(
-  matched: match.MatchedWeights, report: Report
-) -> dict[str, Flat]:
-  """Reads the parameters of all networks, each with its embeddings."""
-  flats = {}
-  for role, network in matched.networks.items():
-    params = _read_network(network, matched.names[role], matched.model)
-    if unused := match.unused_pooler_names(network, matched.model, role):
-      report(
-        f"init: dropped {', '.join(unused)} of {network.location}. To keep"
-        " them, set --config.model.pooler=True."
-      )
-    if matched.task:
-      params |= _convert_task_head(params, network, matched.task, report)
-    flats[role] = params
-  return flats
 
 
 def _join_networks(
@@ -257,7 +247,7 @@ def _read_array(network: Network, path: str, name: str) -> np.ndarray:
       f" {np.count_nonzero(~np.isfinite(x)):,} values that are not finite. The"
       " file is damaged, or its run diverged. Use other weights."
     )
-  is_transposed = network.transposed_kernels and path.endswith("/kernel")
+  is_transposed = not network.is_ours and path.endswith("/kernel")
   return np.ascontiguousarray(x.T if is_transposed else x)
 
 
@@ -277,8 +267,7 @@ def _convert_task_head(
   the assumed order is reported. Our head is trained on (score - offset) /
   scale, while Hugging Face's gives the score itself.
   """
-  is_hf_head = KERNEL in flat and network.transposed_kernels
-  if task.kind == task_lib.SPANS or not is_hf_head:
+  if task.kind == task_lib.SPANS or KERNEL not in flat:
     return {}
   kernel_DxC, bias_C = flat[KERNEL], flat[BIAS]
   if task.kind == task_lib.SCORE:
@@ -333,23 +322,25 @@ def _report_missing(
 ) -> None:
   """Reports missing parameters; raises InputError if `complete`."""
 
-  def list_modules(paths: Sequence[str]) -> str:  # "bert, pooled/pooler"
-    parts = [path.split("/") for path in paths]
-    names = ("/".join(p[:2]) if p[0] == "pooled" else p[0] for p in parts)
-    return ", ".join(dict.fromkeys(names))
-
   paths = matched.missing
   if complete and paths:
     raise InputError(
-      f"init: {matched.location} lacks {list_modules(paths)}, which would be"
+      f"init: {matched.location} lacks {_list_modules(paths)}, which would be"
       " drawn at random. Pass complete weights."
     )
   shapes = hf_names.flat_shapes(matched.model)
-  head = [path for path in shapes if path.startswith(match.TASK_HEAD)]
+  head = [path for path in shapes if path.startswith(hf_names.TASK_HEAD)]
   other = [path for path in paths if path not in head]
   if other:
-    modules = list_modules(other)
+    modules = _list_modules(other)
     report(f"init: NOT in {matched.location}, so DRAWN AT RANDOM: {modules}.")
   if len(other) < len(paths):
     part = "" if set(head) <= set(paths) else "last layer of the "
     report(f"init: the {part}task head starts from scratch.")
+
+
+def _list_modules(paths: Sequence[str]) -> str:
+  """Lists the modules of parameters: "bert, pooled/pooler"."""
+  parts = [path.split("/") for path in paths]
+  names = ("/".join(p[:2]) if p[0] == "pooled" else p[0] for p in parts)
+  return ", ".join(dict.fromkeys(names))

@@ -19,23 +19,17 @@ from truenegs_jax.models import encoder, finetune, pretrain
 from truenegs_jax.runtime.errors import InputError, printable
 from truenegs_jax.tasks import task as task_lib
 from truenegs_jax.weights import hf_config, hf_folder, hf_names
+from truenegs_jax.weights.arrays import FLOATS
 from truenegs_jax.weights.hf_folder import Network
+from truenegs_jax.weights.hf_names import TASK_HEAD
 
-FLOATS = ("float32", "float16", "bfloat16")
-TASK_HEAD = "task_head/"
-NEXT_SENTENCE = "pooled/next_sentence/"
-# Heads drawn at random if the weights hold none of their arrays. Many files
-# hold only BERT's encoder, few hold the next-sentence classifier.
-HEADS = ("bert_head/", "discriminator_head/", "generator_head/", NEXT_SENTENCE)
-# Of ModernBERT, a task head may be that of masked language modelling so far.
-FINE_TUNED_HEADS = (TASK_HEAD, "task_head/output/", "pooled/pooler/")
 MAX_LISTED = 8  # names in a line
-SKIP_HEAD = "To draw a new head, set --config.init_skip=head."
+_POOLER = hf_names.POOLER.rstrip(".")
 ADVICE = (
   "Pass weights that fit, or change the model: --config.model.variant=init has"
   " their size, --config.init_skip=words keeps the rows of known words,"
-  " --config.model.pooler=False leaves out the pooler, and in fine-tuning"
-  " --config.init_skip=head draws a new head."
+  " --config.init_skip=head draws a new head, and --config.model.pooler=False"
+  " leaves out the pooler."
 )
 
 
@@ -47,6 +41,7 @@ class MatchedWeights:
   tokenizer: Tokenizer
   # By role, without heads that `model` lacks; a pair may lack its generator.
   networks: Mapping[str, Network]
+  left_out: Mapping[str, list[str]]  # arrays of these heads, by role
   skip: frozenset[str]  # names in `config.init_skip`
   task: task_lib.Task | None
 
@@ -70,6 +65,22 @@ class MatchedWeights:
     own = tuple(pretrain.OWN.values())  # made of the networks' embeddings
     shapes = hf_names.flat_shapes(self.model)
     return [x for x in shapes if x not in paths and not x.startswith(own)]
+
+  def left_out_lines(self) -> list[str]:
+    """Says which heads are left out, a line for each network."""
+    lines = []
+    for role, names in self.left_out.items():
+      heads = dict.fromkeys(map(_head_of, names))
+      if not heads:
+        continue
+      line = (
+        "init: left out what this model lacks of"
+        f" {self.networks[role].location}: {list_names(heads)}."
+      )
+      if _POOLER in heads and isinstance(self.model, pretrain.BertMlm):
+        line += " To keep the pooler, set --config.model.pooler=True."
+      lines.append(line)
+    return lines
 
   def missing_modules(self, role: str) -> str:
     """Lists Hugging Face's names of modules that a network lacks."""
@@ -105,36 +116,73 @@ def match_weights(
   others, CheckpointError for an unreadable run.
   """
   skip = parse_skip(init_skip)
+  first = next(iter(networks.values()))
   for network in networks.values():
     _check_tokenizer(network, tokenizer, skip)
-  if isinstance(model, finetune.DownstreamModel):
-    networks = {
-      role: _drop_unused_heads(network, model, skip)
-      for role, network in networks.items()
-    }
-  elif "head" in skip:
-    raise InputError(
-      "init_skip=head is for fine-tuning. Remove it from --config.init_skip."
-    )
-  _check_rotary_positions(networks)
+    if network.thetas != first.thetas:
+      raise InputError(
+        f"init: the discriminator's rotary positions have {first.thetas}, but"
+        f" the generator's have {network.thetas}. Pass two networks that were"
+        " trained together, or only the discriminator."
+      )
   stored_model = model
   if "words" in skip:
-    stored_model = _with_rows_of(next(iter(networks.values())), model)
+    stored_model = _with_rows_of(first, model)
+  kept: dict[str, Network] = {}
+  left_out: dict[str, list[str]] = {}
   for role, network in networks.items():
-    _check_network(network, stored_model, role)
-  return MatchedWeights(model, tokenizer, networks, skip, task)
-
-
-def _check_rotary_positions(networks: Mapping[str, Network]) -> None:
-  """Refuses a pair whose networks have different rotary positions."""
-  first, *others = (network.thetas for network in networks.values())
-  for other in others:
-    if other != first:
+    if network.backbone != model.backbone:
       raise InputError(
-        f"init: the discriminator's rotary positions have {first}, but the"
-        f" generator's have {other}. Pass two networks that were trained"
-        " together, or only the discriminator."
+        f"init: {network.location} has the backbone {network.backbone!r}, but"
+        f" model.backbone={model.backbone!r}. Use the backbone of the weights:"
+        f" --config.model.backbone={network.backbone}."
       )
+    left_out[role] = _find_unused_heads(network, model, role, skip)
+    names = [x for x in network.arrays.shapes if x not in left_out[role]]
+    arrays = network.arrays.rename(dict(zip(names, names, strict=True)))
+    kept[role] = dataclasses.replace(network, arrays=arrays)
+    _check_network(kept[role], stored_model, role)
+  return MatchedWeights(model, tokenizer, kept, left_out, skip, task)
+
+
+def _find_unused_heads(
+  network: Network, model: hf_names.Model, role: str, skip: frozenset[str]
+) -> list[str]:
+  """Returns the names of arrays outside of the encoder that a model lacks.
+
+  The heads of ModernBERT's classes have the same names, and so have those of
+  several tasks. There the class of the weights decides; a task continues all
+  but the last layer of the head that filled masks.
+  """
+  table = network.names(model, role)
+  is_modern = network.backbone == "modern"
+  is_fine_tuned = isinstance(model, finetune.DownstreamModel)
+  classes = {hf_names.architecture(model, role)}
+  if not is_modern:
+    classes.add("")  # an unknown one
+  elif is_fine_tuned:
+    classes.add(hf_names.MODERN_MASKED)
+  is_other = network.architecture not in classes
+  if "head" in skip or (is_other and (is_modern or is_fine_tuned)):
+    heads = (TASK_HEAD, f"{role}_head/")
+    table = {x: name for x, name in table.items() if not x.startswith(heads)}
+  used = {*table.values()}
+  if any(path.startswith(f"{role}_head/") for path in table):
+    used.update(network.tied)
+
+  encoder_paths = ("embeddings/", f"{role}/")
+  inside = {
+    _head_of(name) for x, name in table.items() if x.startswith(encoder_paths)
+  }
+  names = network.arrays.shapes
+  return [x for x in names if _head_of(x) not in inside and x not in used]
+
+
+def _head_of(name: str) -> str:
+  """Returns the first part of an array's name, "classifier" or "electra"."""
+  if name.startswith(hf_names.POOLER):
+    return _POOLER
+  return re.split("[./]", name)[0]
 
 
 def _with_rows_of(network: Network, model: hf_names.Model) -> hf_names.Model:
@@ -151,12 +199,6 @@ def _with_rows_of(network: Network, model: hf_names.Model) -> hf_names.Model:
 
 def _check_network(network: Network, model: hf_names.Model, role: str) -> None:
   """Refuses a network with other fields or arrays than the model's."""
-  if network.backbone != model.backbone:
-    raise InputError(
-      f"init: {network.location} has the backbone {network.backbone!r}, but"
-      f" model.backbone={model.backbone!r}. Use the backbone of the weights:"
-      f" --config.model.backbone={network.backbone}."
-    )
   expected = hf_folder.model_config(model, role, pad=0)
   groups = [
     hf_config.field_mismatches(network.fields, expected),
@@ -177,31 +219,20 @@ def _check_network(network: Network, model: hf_names.Model, role: str) -> None:
 def loadable_names(
   network: Network, model: hf_names.Model, role: str
 ) -> dict[str, str]:
-  """Returns the names of a network's arrays by path, without absent heads."""
-  table = network.name_table(model, role)
-  names = network.arrays.shapes
-  stored = [path for path, name in table.items() if name in names]
+  """Returns the names of a network's arrays by path, without absent heads.
 
-  def is_missing(prefix: str) -> bool:
-    return not any(path.startswith(prefix) for path in stored)
-
-  is_fine_tuned = isinstance(model, finetune.DownstreamModel)
-  heads = FINE_TUNED_HEADS if is_fine_tuned else HEADS
-  # If the pooler is missing too, both are reported as missing.
-  kept = (NEXT_SENTENCE,) if is_missing("pooled/pooler/") else ()
-  absent = tuple(x for x in heads if is_missing(x) and x not in kept)
+  A head is absent if the weights have none of its arrays. Many files hold only
+  BERT's encoder, few hold the next-sentence classifier.
+  """
+  table = network.names(model, role)
+  stored = [x for x, name in table.items() if name in network.arrays.shapes]
+  heads = [f"{role}_head/", TASK_HEAD, f"{TASK_HEAD}output/"]
+  if isinstance(model, finetune.DownstreamModel):
+    heads.append("pooled/pooler/")
+  else:
+    heads.append("pooled/next_sentence/")
+  absent = tuple(x for x in heads if not any(y.startswith(x) for y in stored))
   return {path: x for path, x in table.items() if not path.startswith(absent)}
-
-
-def unused_pooler_names(
-  network: Network, model: hf_names.Model, role: str
-) -> list[str]:
-  """Returns the names of stored pooler arrays for which a model has no use."""
-  if not isinstance(model, pretrain.BertMlm) or model.pooler:
-    return []
-  with_pooler = network.name_table(model.clone(pooler=True), role)
-  used = set(network.name_table(model, role).values())
-  return sorted((set(with_pooler.values()) - used) & set(network.arrays.shapes))
 
 
 def detect_task_head(network: Network) -> str:
@@ -269,81 +300,32 @@ def _array_mismatches(
 ) -> list[list[str]]:
   """Returns a line for each array that differs, grouped by what differs."""
   table = loadable_names(network, model, role)
-  shapes = hf_names.flat_shapes(model)
+  params = hf_names.flat_shapes(model)
 
   def stored_shape(path: str) -> tuple[int, ...]:
-    shape = shapes[path].shape
-    if network.transposed_kernels and path.endswith("/kernel"):
+    shape = params[path].shape
+    if path.endswith("/kernel") and not network.is_ours:
       return (math.prod(shape[1:]), shape[0])
     return shape
 
   required = {name: stored_shape(path) for path, name in table.items()}
   tied = {n: stored_shape(x) for n, x in network.tied.items() if x in table}
   accepted = required | tied
-  ignored = unused_pooler_names(network, model, role)
+  stored = network.arrays.shapes
   unknown: list[str] = []
-  other_shapes: list[str] = []
-  other_types: list[str] = []
-  for name, shape in sorted(network.arrays.shapes.items()):
-    dtype = network.arrays.dtypes[name]
-    if name in ignored:
-      continue
+  shapes_differ: list[str] = []
+  types_differ: list[str] = []
+  missing: list[str] = []
+  for name in sorted({*required, *stored}):
     if name not in accepted:
-      unknown.append(f"{name} {shape} is not in the model")
-    elif shape != accepted[name]:
-      other_shapes.append(f"{name} is {shape}, the model's is {accepted[name]}")
-    elif dtype not in FLOATS:
-      listed = ", ".join(FLOATS)
-      other_types.append(f"{name} is of type {dtype}, not {listed}")
-  missing = [
-    f"{name} is missing, the model's is {shape}"
-    for name, shape in sorted(required.items())
-    if name not in network.arrays.shapes
-  ]
-  return [unknown, other_shapes, other_types, missing]
-
-
-def _drop_unused_heads(
-  network: Network, model: finetune.DownstreamModel, skip: frozenset[str]
-) -> Network:
-  """Drops heads of pre-training and, with "head" in `skip`, task heads.
-
-  ModernBERT's masked language model and its tasks share all but the last layer
-  of their heads, as in transformers.
-  """
-  arrays = network.arrays
-  role = model.role
-  backbone = model.backbone
-  table = network.name_table(model, role)
-  encoder_names = {x for k, x in table.items() if not k.startswith(TASK_HEAD)}
-  c = model.config
-  pre_trained: pretrain.Model = pretrain.ElectraPair(c, c, backbone)
-  if role == "bert":
-    pre_trained = pretrain.BertMlm(c, backbone, pooler=True)
-  pre_training = network.name_table(pre_trained, role)
-  unused = {*pre_training.values(), *network.tied} - encoder_names
-
-  def scope(name: str) -> str:  # "electra", "classifier"
-    return re.split("[./]", name)[0]
-
-  # Any other array outside of the encoder belongs to a task head.
-  scopes = set(map(scope, encoder_names))
-  names = {name for name in arrays.shapes if scope(name) not in scopes}
-  task_head = names - unused
-  shared: dict[str, str] = {}
-  if "head" in skip:
-    unused |= task_head
-  else:
-    saved = network.architecture
-    expected = hf_names.architecture(model, role)
-    if task_head and saved != expected and (saved or backbone == "modern"):
-      raise InputError(
-        f"init: {network.location} has the head of {saved or 'no known class'},"
-        f" but the task needs that of {expected}. {SKIP_HEAD}"
-      )
-    for path, name in table.items():
-      other = pre_training.get(path.replace(TASK_HEAD, "bert_head/"))
-      if other in names:
-        shared[name] = other
-  kept = {x: x for x in arrays.shapes if x not in unused} | shared
-  return dataclasses.replace(network, arrays=arrays.rename(kept), tied={})
+      unknown.append(f"{name} {stored[name]} is not in the model")
+    elif name not in stored:
+      missing.append(f"{name} is missing, the model's is {accepted[name]}")
+    elif stored[name] != accepted[name]:
+      shapes = f"{stored[name]}, the model's is {accepted[name]}"
+      shapes_differ.append(f"{name} is {shapes}")
+    elif network.arrays.dtypes[name] not in FLOATS.values():
+      dtype = network.arrays.dtypes[name]
+      allowed = ", ".join(FLOATS.values())
+      types_differ.append(f"{name} is of type {dtype}, not {allowed}")
+  return [unknown, shapes_differ, types_differ, missing]

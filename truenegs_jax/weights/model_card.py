@@ -57,22 +57,26 @@ RANDOM: `{names}`.** Train them before you use their output."""
 _FAMILIES = {"electra": "ELECTRA", "bert": "BERT", "modernbert": "ModernBERT"}
 _NETWORKS = {  # by role or class: title after the family, pipeline and use
   "discriminator": (
-    *(" discriminator", "feature-extraction"),
+    " discriminator",
+    "feature-extraction",
     "The network to fine-tune. Without fine-tuning, it detects replaced tokens:"
     "\n`outputs.logits` is above 0 for them.",
   ),
   "generator": (
-    *(" generator", "fill-mask"),
+    " generator",
+    "fill-mask",
     "The small network that fills masks. Fine-tune the discriminator instead.",
   ),
   "bert": ("", "fill-mask", "Fills masks, and is the network to fine-tune."),
   hf_names.MODERN_ENCODER: (
-    *(" discriminator", "feature-extraction"),
+    " discriminator",
+    "feature-extraction",
     "The network to fine-tune. The folder `detector` adds the head that detects"
     "\nreplaced tokens.",
   ),
   hf_names.DETECTOR_CLASS: (
-    *(" detector", "token-classification"),
+    " detector",
+    "token-classification",
     "Detects replaced tokens, with the probability"
     " `outputs.logits.softmax(-1)[..., 1]`.\n\n**To fine-tune, use the folder"
     " above.** The names of this head equal those of a\nclassifier of texts, so"
