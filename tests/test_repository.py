@@ -193,6 +193,25 @@ def test_booleans_are_keyword_only():
       assert not is_bool, f"{module}.{node.name}: {arg.arg}"
 
 
+def test_each_line_assigns_one_value_and_conditions_are_said_with_if():
+  """Packed assignments and texts times a condition are read twice."""
+  for module, tree in trees().items():
+    for node in ast.walk(tree):
+      if isinstance(node, ast.Assign):
+        sides = (node.targets[0], node.value)
+        is_packed = all(isinstance(x, ast.Tuple) for x in sides)
+        assert not is_packed, f"{module}:{node.lineno}"
+      if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
+        for text, factor in (
+          (node.left, node.right),
+          (node.right, node.left),
+        ):
+          is_text = isinstance(getattr(text, "value", None), str)
+          is_text |= isinstance(text, ast.JoinedStr)
+          is_count = isinstance(getattr(factor, "value", None), int)
+          assert is_count or not is_text, f"{module}:{node.lineno}"
+
+
 # What runs code of its input, or could. The one config file that a user names
 # is executed by runpy.
 RUNS_CODE = {

@@ -57,7 +57,8 @@ def _parse_row(row: str) -> PublishedModel:
   family, size = re.findall("[a-z]+", name.lower())[:2]
   values = [*map(float, scores.split())]
   columns = SQUAD_SCORES if len(values) == 2 else (*GLUE, *SQUAD_SCORES)
-  by_task, text = dict(zip(columns, values, strict=False)), NOTES[note]
+  by_task = dict(zip(columns, values, strict=False))
+  text = NOTES[note]
   return PublishedModel(name, SOURCES[source], family, size, by_task, text)
 
 
@@ -141,7 +142,8 @@ def describe_run(result: Result) -> str:
   for split, scores in result.scores.items():
     text = format_scores(scores)
     texts.append(text if split == "dev" else f"{split} {text}")
-  step, speed = f"step {result.step:,}", f"{result.rows_per_s:.1f} rows/s"
+  step = f"step {result.step:,}"
+  speed = f"{result.rows_per_s:.1f} rows/s"
   return "; ".join([*texts, f"{step}, {result.secs:,.0f} s, {speed}"])
 
 
@@ -165,7 +167,8 @@ def print_tables(
 ) -> None:
   """Prints statistics of the runs, published scores and comparisons."""
   columns = ("runs", "failed", "median", "mean", "low", "high", "sd")
-  table, lines = make_table("Dev sets, %", ("task", "metric"), columns), []
+  table = make_table("Dev sets, %", ("task", "metric"), columns)
+  lines = []
   for name, runs in runs_by_task.items():
     notes = dict.fromkeys(note for run in runs for note in run.notes)
     shown = f"{name} *" if notes else name
@@ -228,7 +231,8 @@ def compare_results(
   Returns the comparisons of each task, one per metric, and remarks: tasks that
   cannot be compared, and the notes of `theirs`.
   """
-  compared, remarks = {}, []
+  compared = {}
+  remarks = []
   for name, runs in ours.items():
     others = theirs.get(name, [])
     every = [*runs, *others]
@@ -266,7 +270,8 @@ def comparisons_table(
   for name, rows in compared:
     for number, x in enumerate(rows):
       means = f"{x.ours:.2f}", f"{x.theirs:.2f}", f"{x.difference:+.2f}"
-      examples, runs = f"{x.low:+.2f}, {x.high:+.2f}\np {x.p:.3f}", "one run"
+      examples = f"{x.low:+.2f}, {x.high:+.2f}\np {x.p:.3f}"
+      runs = "one run"
       if x.low_runs is not None:
         runs = f"{x.low_runs:+.2f}, {x.high_runs:+.2f}\np {x.p_runs:.3f}"
       table.add_row("" if number else name, x.metric, *means, examples, runs)

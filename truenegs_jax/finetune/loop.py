@@ -97,7 +97,9 @@ class TrainingSetup:
 
   def describe(self) -> str:
     """Describes rows and recipe in one line."""
-    o, data, width = self.options, self.data, self.model.config.width
+    o = self.options
+    data = self.data
+    width = self.model.config.width
     texts = (
       f"{data.task.title}: {len(data.train.tokens):,} training rows",
       f"{len(data.dev.examples):,} dev examples",

@@ -65,11 +65,13 @@ class FinetuneOptions(PretrainConfig):
 def parse_options(values: Mapping[str, Any]) -> FinetuneOptions:
   """Reads the values of a config; InputError for values that do not fit."""
   options = FinetuneOptions.read(values)
-  o, accumulation = options.finetune, options.optim.accumulation
+  o = options.finetune
+  accumulation = options.optim.accumulation
   one_of("model.remat", options.model.remat, layers.REMAT)
   metrics.check_writers(options.log.writers)
   parse_names(options.init_skip, key="init_skip", choices=INIT_SKIPS)
-  tasks, glue = options.task_names, [name for name in TASKS if name != SQUAD]
+  tasks = options.task_names
+  glue = [name for name in TASKS if name != SQUAD]
   groups = (glue, (SQUAD,), (OWN,))
   if not tasks or not any(set(tasks) <= {*group} for group in groups):
     raise InputError(

@@ -16,7 +16,9 @@ from truenegs_jax.runtime.errors import CheckpointError
 from truenegs_jax.runtime.files import read_results
 from truenegs_jax.workdir import files
 
-RESULT, RESULTS, CONFIG = "result.json", files.RESULTS, files.CONFIG
+RESULT = "result.json"
+RESULTS = files.RESULTS
+CONFIG = files.CONFIG
 RUNS = "*/seed-*"  # the folders of all runs in a workdir
 MODEL = "model"  # next to RESULT: the export for Hugging Face
 # Keys of `Result.provenance` that may differ between the tasks of a workdir.

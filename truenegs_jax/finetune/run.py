@@ -63,7 +63,8 @@ class RunContext:
 
 def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
   """Trains the missing runs and prints all; returns the exit code."""
-  options, config = parse_options(c.to_dict()), json.loads(c.to_json())
+  options = parse_options(c.to_dict())
+  config = json.loads(c.to_json())
   is_dry = config.pop("dry_run", False)  # not saved
   task_data.check_files(options)
   others: leaderboard.RunsByTask = {}
@@ -105,7 +106,8 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
 
 def _describe_plan(context: RunContext) -> dict[str, str]:
   """Describes weights, data, seeds and steps; reads no arrays."""
-  o, names = context.options, context.options.task_names
+  o = context.options
+  names = context.options.task_names
   mesh = sharding.make_mesh(o.mesh_spec)
   lines = {
     "dry run": "reads no rows; writes and compiles nothing",
@@ -127,7 +129,8 @@ def _describe_plan(context: RunContext) -> dict[str, str]:
       "export": hf_names.unsupported_reason(model) or o.finetune.export,
     }
   lines["batches"] = f"{o.batch_size} rows of at most {o.length} tokens"
-  seeds, missing = o.all_seeds, context.count_missing()
+  seeds = o.all_seeds
+  missing = context.count_missing()
   lines["runs"] = (
     f"seeds {seeds[0]} to {seeds[-1]}; {missing:,} of"
     f" {len(seeds) * len(names):,} runs are to train"
@@ -303,7 +306,8 @@ def _save_results(
   context: RunContext, compared: Mapping[str, Sequence[leaderboard.Comparison]]
 ) -> None:
   """Writes results.json with all finished runs, of any task and seed."""
-  runs_by_task, to_dict = results.load_all(context.workdir), dataclasses.asdict
+  runs_by_task = results.load_all(context.workdir)
+  to_dict = dataclasses.asdict
   tasks = {}
   for name, runs in runs_by_task.items():
     summaries = leaderboard.summarize_runs(runs).items()

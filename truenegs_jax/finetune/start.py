@@ -65,7 +65,8 @@ class Start:
     """Compares weights and model; None without, InputError if they differ."""
     if self.weights is None:
       return None
-    model, skip = self.make_model(task), self.options.init_skip
+    model = self.make_model(task)
+    skip = self.options.init_skip
     weights = self.weights.for_roles(model.roles)
     return match.match_weights(
       weights, model, self.tokenizer, init_skip=skip, task=task
@@ -84,9 +85,11 @@ class Start:
 
   def provenance(self, task: Task, data: Mapping[str, str]) -> dict[str, Any]:
     """Returns `Result.provenance` without the config, in JSON's types."""
-    model, prints = self.make_model(task), {"weights": DRAWN, "head": DRAWN}
+    model = self.make_model(task)
+    prints = {"weights": DRAWN, "head": DRAWN}
     if matched := self.fit(task):
-      network, names = matched.networks[self.role], matched.names[self.role]
+      network = matched.networks[self.role]
+      names = matched.names[self.role]
       for key, is_head in (("weights", False), ("head", True)):
         paths = [x for x in names if x.startswith(HEAD_PREFIXES) == is_head]
         if paths or not is_head:
@@ -244,7 +247,8 @@ def open_model(
     )
   runs, note = _find_runs(init, task_name, key=key)
   seeds: dict[str, int | None] = {x: run.seed for x, run in runs.items()}
-  seeds, run = seeds or {init: None}, next(iter(runs.values()), None)
+  seeds = seeds or {init: None}
+  run = next(iter(runs.values()), None)
   network = Weights(next(iter(seeds)), report).encoder()
   head = match.detect_task_head(network)
   if not head:

@@ -40,7 +40,8 @@ from truenegs_jax.tasks.task import (
 )
 from truenegs_jax.train import sharding
 
-GLUE_LENGTH, SQUAD_LENGTH = 128, 512  # tokens of a row in ELECTRA's paper
+GLUE_LENGTH = 128  # tokens of a row in ELECTRA's paper
+SQUAD_LENGTH = 512
 OWN_SPLITS = ("train", "dev", "test")
 MOST_CLASSES = 50  # to show
 CONSTANT = 0.01  # share of the gold scores' range; a smaller range is constant
@@ -90,12 +91,14 @@ class EvalSplit:
 
   def score(self, answers_Q: Sequence[Answer]) -> dict[str, float]:
     """Returns the value of each metric, in percent."""
-    metrics, labels = self.task.metrics, self.task.labels
+    metrics = self.task.metrics
+    labels = self.task.labels
     return scoring.score_answers(metrics, self.golds, answers_Q, labels)
 
   def to_json(self, answers_Q: Sequence[Answer]) -> dict[str, Any]:
     """Returns answers with their keys and golds, in JSON's types."""
-    keys, golds = [x.key for x in self.examples], list(self.golds)
+    keys = [x.key for x in self.examples]
+    golds = list(self.golds)
     return {"keys": keys, "golds": golds, "answers": list(answers_Q)}
 
 
@@ -295,7 +298,8 @@ def _deviations(
   options: FinetuneOptions, task: Task, sizes: Mapping[str, int]
 ) -> list[str]:
   """Notes how rows, length and epochs differ from the published task."""
-  o, notes = options.finetune, []
+  o = options.finetune
+  notes = []
   for split, size in sizes.items():
     published = max(task.split_sizes.get(split, size), size)
     used = min(size, o.rows or size) if split == "train" else size
@@ -318,7 +322,8 @@ class Predictor:
   """
 
   def __init__(self, options: FinetuneOptions, model: finetune.DownstreamModel):
-    self.options, self.mesh = options, sharding.make_mesh(options.mesh_spec)
+    self.options = options
+    self.mesh = sharding.make_mesh(options.mesh_spec)
     implementation, self.attention = attention.choose(
       options.model.attention,
       [model.config],
@@ -349,7 +354,8 @@ class Predictor:
 
     Calls `check` before each batch.
     """
-    o, rows = self.options, len(split.encoded.tokens)
+    o = self.options
+    rows = len(split.encoded.tokens)
     by_row: dict[int, np.ndarray] = {}
     with progress.counting(console, title, rows, brief=True) as advance:
       for batch in batches.batches_in_order(
@@ -390,7 +396,8 @@ def find_mistakes(
   from the gold scores are taken, the farthest first. A class has its
   probability by the outputs for the rows.
   """
-  kind, golds = split.task.kind, list[Any](split.golds)
+  kind = split.task.kind
+  golds = list[Any](split.golds)
   if kind == task_lib.SCORE:
     error_Q = np.abs(np.array(answers_Q) - np.array(golds))
     order_Q = np.argsort(-error_Q, kind="stable")
@@ -405,10 +412,12 @@ def find_mistakes(
     numbers = wrong[np.sort(drawn)].tolist()
   mistakes = []
   for number in numbers:
-    gold, text = golds[number], split.show_texts(number)
+    gold = golds[number]
+    text = split.show_texts(number)
     if isinstance(gold, tuple):
       gold = " | ".join(dict.fromkeys(gold))
-    key, answer = split.examples[number].key, answers_Q[number]
+    key = split.examples[number].key
+    answer = answers_Q[number]
     mistake = {"key": key, "text": text, "gold": gold, "answer": answer}
     if kind == CLASSES:
       probabilities_C = special.softmax(np.float64(outputs[number]))

@@ -25,7 +25,8 @@ MASK_TEXT = "[MASK]"
 NUM_TOKENS = 5  # likeliest tokens per sentence
 MIN_ERRORS = 3.0  # standard errors by which a metric must beat guessing
 RULE = f"Better means by more than {MIN_ERRORS:g} standard errors."
-YES, NO = "yes", "no"
+YES = "yes"
+NO = "no"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,7 +62,8 @@ class Verdict:
     A generator that guesses draws tokens that are easy to detect without any
     context, so detection does not count then.
     """
-    guess, d = self.unigram_entropy, self.detection
+    guess = self.unigram_entropy
+    d = self.detection
     gains = {"mlm": (guess - self.mlm, self.mlm_error)}
     gains["mlm_hidden"] = guess - self.mlm_hidden, self.mlm_hidden_error
     if d:
@@ -95,8 +97,10 @@ class Verdict:
   @property
   def rows(self) -> list[dict[str, str]]:
     """A table that compares each metric with guessing."""
-    v, unigram = self, f"unigram entropy {self.unigram_entropy:.3f}"
-    mlm, hidden = f"MLM loss, {v.slots:,} slots", "MLM loss, slots with [MASK]"
+    v = self
+    unigram = f"unigram entropy {self.unigram_entropy:.3f}"
+    mlm = f"MLM loss, {v.slots:,} slots"
+    hidden = "MLM loss, slots with [MASK]"
     rows = [
       (mlm, format_estimate(v.mlm, v.mlm_error, 3), unigram),
       (hidden, format_estimate(v.mlm_hidden, v.mlm_hidden_error, 3), unigram),
@@ -124,7 +128,8 @@ def compute_verdict(
   below the unigram entropy, too. `unigram_V` counts the tokens of the training
   rows; 0 for tokens that are never masked.
   """
-  total, left_out = metrics.merge_terms(held_out), leave_out(held_out)
+  total = metrics.merge_terms(held_out)
+  left_out = leave_out(held_out)
   ratios = metrics.compute_ratios(total)
   mlm_name = "mlm_uncorrected" if "mlm_uncorrected" in total else "mlm"
   detection = None
@@ -172,7 +177,8 @@ def leave_out(batches: Sequence[metrics.Terms]) -> dict[str, list[float]]:
 def verdict_table(v: Verdict) -> Table:
   """Makes a table that compares each metric with guessing."""
   table = Table(title="Held-out rows", title_justify="left")
-  table.caption, table.caption_justify = RULE, "left"
+  table.caption = RULE
+  table.caption_justify = "left"
   for name in v.rows[0]:
     table.add_column(name, overflow="fold")
   for row in v.rows:
@@ -234,7 +240,8 @@ def fill_masks(
 
   p_BxV = distributed.to_host(predict(params))
   best_BxT = np.argsort(-p_BxV)[:, :NUM_TOKENS]
-  fills, words = [], read_words(tokenizer.vocab)
+  fills = []
+  words = read_words(tokenizer.vocab)
   for sentence, p_V, best_T in zip(sentences, p_BxV, best_BxT, strict=True):
     tokens = [words.texts[i] for i in best_T]
     fills.append(MaskFill(sentence, tokens, p_V[best_T].tolist()))

@@ -30,10 +30,13 @@ def train(
   console: Console,
 ) -> "Training":
   """Trains until the last step, SIGTERM or Ctrl-C, and saves a checkpoint."""
-  run, c = setup.run, setup.run.config
-  eval_every, save_every = c.eval.every_steps, c.checkpoint.every_steps
+  run = setup.run
+  c = setup.run.config
+  eval_every = c.eval.every_steps
+  save_every = c.checkpoint.every_steps
   with contextlib.ExitStack() as stack:
-    first_step, clock = int(setup.state.step), setup.clock
+    first_step = int(setup.state.step)
+    clock = setup.clock
     say = functools.partial(console.print, soft_wrap=True)
     profile = c.log.profile if distributed.is_first_process() else ""
     traced_steps = speed.parse_profile(profile, c.steps)
@@ -96,7 +99,8 @@ class Training:
   steps: int = 0  # that are done, at the end
 
   def __post_init__(self) -> None:
-    self._warned, self._saves = False, itertools.count()
+    self._warned = False
+    self._saves = itertools.count()
     self._host_wait = speed.HostWait(self.clock.running)
     self._flops = plan.row_flops(self.setup.run)
     c = self.setup.run.config
@@ -108,7 +112,8 @@ class Training:
   def finish(self, loop: loop_lib.Loop) -> None:
     """Keeps the last state; evaluates it if all steps were done before."""
     self.setup = dataclasses.replace(self.setup, state=loop.state)
-    self.steps, c = loop.done, self.setup.run.config
+    self.steps = loop.done
+    c = self.setup.run.config
     if self.stopped_by is not None:
       return
     if loop.done < c.steps:
@@ -122,7 +127,8 @@ class Training:
 
   def content(self, state: step.TrainState) -> tuple[dict, dict]:
     """Returns arrays and description of a checkpoint."""
-    verification, number = self.setup.inputs.verification, next(self._saves)
+    verification = self.setup.inputs.verification
+    number = next(self._saves)
     is_verified = distributed.is_true_everywhere(
       f"save {number}", value=verification.is_complete
     )
@@ -142,7 +148,8 @@ class Training:
       )
       state = step.set_schedule_step(state, array)
     state = setup.refresh(state, done)
-    rows, seed = setup.inputs.train_rows, setup.run.config.seed
+    rows = setup.inputs.train_rows
+    seed = setup.run.config.seed
     batch = batches_lib.batch_at(rows, done, seed=seed, **self._slice)
     on_device = sharding.shard_batch(batch, setup.mesh)
     self.profiler.update(done, state.step)
@@ -155,7 +162,9 @@ class Training:
 
   def log(self, record: dict[str, Any]) -> None:
     """Writes a record of training, with speed and memory."""
-    run, mesh, done = self.setup.run, self.setup.mesh, record["step"]
+    run = self.setup.run
+    mesh = self.setup.mesh
+    done = record["step"]
     kind = mesh.devices.flat[0].device_kind
     throughput = speed.throughput_fields(
       run.config.batch_size / self.clock.secs_per_step(done),
@@ -188,8 +197,10 @@ class Training:
 
   def compute_held_out(self, state: step.TrainState) -> None:
     """Computes `held_out` of `eval.rows` rows, rounded up to whole batches."""
-    setup, held_out = self.setup, []
-    rows, aux = setup.inputs.held_out_rows, {**setup.aux, **state.aux}
+    setup = self.setup
+    held_out = []
+    rows = setup.inputs.held_out_rows
+    aux = {**setup.aux, **state.aux}
     c = setup.run.config
     num_batches = math.ceil(min(c.eval.rows, len(rows)) / c.batch_size)
     batches = batches_lib.held_out_batches(rows, **self._slice)

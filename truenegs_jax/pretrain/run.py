@@ -64,7 +64,8 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
   with lock.lock(workdir) as lease:
     with distributed.raise_everywhere("inputs"):
       run, inputs = prepare_inputs(run, workdir, console)
-    keep, kept = run.config.checkpoint.keep, run.kept_steps
+    keep = run.config.checkpoint.keep
+    kept = run.kept_steps
     checkpoints = Checkpoints(folder, keep=keep, keep_steps=kept, lease=lease)
     with _name_suspect_steps(workdir), contextlib.closing(checkpoints):
       prepared = setup.set_up_training(
@@ -109,7 +110,8 @@ def dry_run(run: start.Run, console: Console) -> int:
 
 def _list_needs(run: start.Run) -> Iterator[str]:
   """Yields what a run needs besides text, and whether it is here."""
-  init, vocab = run.config.init, run.config.data.vocab
+  init = run.config.init
+  vocab = run.config.data.vocab
   if init == REQUIRED:
     yield "weights: --config.init=FOLDER"
   elif init:
@@ -177,7 +179,8 @@ def finish_run(workdir: pathlib.Path, result: loop.Training) -> int:
 
   Each part is on disk before the next begins. An error is raised at the end.
   """
-  console, inputs = result.console, result.setup.inputs
+  console = result.console
+  inputs = result.setup.inputs
   with (
     _name_suspect_steps(workdir),
     distributed.raise_everywhere("verification"),
@@ -235,7 +238,8 @@ def _try_part(failures: list[Exception], name: str) -> Iterator[None]:
 def _update_results(workdir: pathlib.Path, **results: Any) -> None:
   """Replaces values of results.json, which other parts have written."""
   if distributed.is_first_process():
-    path, saved = workdir / files.RESULTS, dict[str, Any]()
+    path = workdir / files.RESULTS
+    saved = dict[str, Any]()
     with (
       contextlib.suppress(errors.CheckpointError),  # none yet, or damaged
       read_results(path, errors.CheckpointError, "") as content,
@@ -266,7 +270,8 @@ def _save_verdict(
 
 
 def _find_table(result: loop.Training) -> SynonymTable:
-  setup, builder = result.setup, result.setup.run.table_builder
+  setup = result.setup
+  builder = result.setup.run.table_builder
   if builder is None:
     assert setup.inputs.table is not None
     return setup.inputs.table
@@ -279,7 +284,8 @@ def _save_cases(workdir: pathlib.Path, result: loop.Training) -> None:
   num_shown = result.setup.run.config.eval.cases
   with progress.working(result.console, "Searching for corrections"):
     search = _find_cases(result, _find_table(result))
-  saved, shown = dataclasses.asdict(search), search.cases[:num_shown]
+  saved = dataclasses.asdict(search)
+  shown = search.cases[:num_shown]
   if distributed.is_first_process():
     files.save_json(workdir / files.CASES, saved, indent=None)
   if num_shown:
@@ -290,7 +296,8 @@ def _save_cases(workdir: pathlib.Path, result: loop.Training) -> None:
 
 
 def _save_fills(workdir: pathlib.Path, result: loop.Training) -> None:
-  run, state = result.setup.run, result.setup.state
+  run = result.setup.run
+  state = result.setup.state
   with progress.working(result.console, "Filling [MASK] in sentences"):
     fills = evaluate.fill_masks(
       run.model, state.params, run.tokenizer, run.config.eval.sentences
@@ -327,7 +334,8 @@ def _name_suspect_steps(workdir: pathlib.Path) -> Iterator[None]:
 
 def describe_next_steps(workdir: pathlib.Path) -> str:
   """Returns where the results of a run are, and commands that use them."""
-  main, folder = f"{errors.program()} main", shlex.quote(str(workdir))
+  main = f"{errors.program()} main"
+  folder = shlex.quote(str(workdir))
   text = f"""\
 Results are in '{workdir}'. Open {files.REPORT} in a browser to see them all.
 # To fine-tune on your own classified texts:
@@ -353,8 +361,12 @@ def _find_cases(result: loop.Training, table: SynonymTable) -> findings.Search:
   print or the time of the run is over. All processes search the same rows, in
   batches as large as a micro-batch of training.
   """
-  setup, run, inputs = result.setup, result.setup.run, result.setup.inputs
-  c, rows, held_out_rows = run.config, inputs.train_rows, inputs.held_out_rows
+  setup = result.setup
+  run = result.setup.run
+  inputs = result.setup.inputs
+  c = run.config
+  rows = inputs.train_rows
+  held_out_rows = inputs.held_out_rows
   size = c.batch_size // c.optim.accumulation
   search = functools.partial(
     predict_slots.predict_batch,
@@ -380,7 +392,8 @@ def _find_cases(result: loop.Training, table: SynonymTable) -> findings.Search:
 
 def _export(workdir: pathlib.Path, result: loop.Training) -> None:
   """Exports a run if transformers has its architecture; prints a report."""
-  run, console = result.setup.run, result.console
+  run = result.setup.run
+  console = result.console
   params = distributed.to_host(result.setup.state.params)
   if not distributed.is_first_process():
     return

@@ -23,7 +23,9 @@ from truenegs_jax.workdir import files
 SCRIPTS = ("vendor/uPlot.iife.min.js", "charts.js")
 STYLES = ("vendor/uPlot.min.css", "style.css")
 # Levels of notes.
-GOOD, WARNING, ERROR = "good", "warning", "error"
+GOOD = "good"
+WARNING = "warning"
+ERROR = "error"
 MAX_WORDS = 8  # shown of a list of synonyms
 MANY = 8  # curves, whose groups share one legend
 

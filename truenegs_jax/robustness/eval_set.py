@@ -170,7 +170,8 @@ def _read_text(key: str, row: records.Record, task: Task) -> Example:
   """Reads a labeled text from the first columns of texts that are there."""
   choices = (task.columns, *(PAIRS if len(task.columns) > 1 else SINGLE))
   present = [x for x in choices if set(x) <= row.fields.keys()]
-  first, second, *_ = (*map(row.text, (present or choices)[0]), None)
+  first, *others = map(row.text, (present or choices)[0])
+  second = others[0] if others else None
   names = (task.label_column, *LABELS)
   column = next((x for x in names if x in row.fields), "label")
   labels = task.labels

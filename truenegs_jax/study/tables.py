@@ -39,7 +39,9 @@ Key = tuple[str, str]  # task and metric
 # The paper's scores before and after the change, by set, model and metric.
 Paper = Mapping[str, Mapping[str, Mapping[str, Sequence[float]]]]
 Columns = Mapping[str, Sequence[Key]]  # name -> scores whose mean it shows
-ARM, DIFFERENCE, PAPER = "arm", "difference", "paper"  # kinds of rows
+ARM = "arm"  # kinds of rows
+DIFFERENCE = "difference"
+PAPER = "paper"
 CSV_FIELDS = ("table", "row", "kind", "column", "value", "half_width", "runs")
 STYLES = {PAPER: "dim", DIFFERENCE: "italic"}
 

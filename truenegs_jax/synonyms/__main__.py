@@ -165,7 +165,8 @@ def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
   string_flag("sources", "auto", "Sources, like negatives.sources.")
   string_flag("language", "en", "ISO 639-1; decides sources and stop words.")
   string_flag("vocab", "", "A tokenizer: file, folder, run or name on the hub.")
-  choices, text = [*tokenizer_lib.ACCENTS], "Like data.accents."
+  choices = [*tokenizer_lib.ACCENTS]
+  text = "Like data.accents."
   flags.DEFINE_enum("accents", "auto", choices, text, flag_values=values)
   text = "The vocabulary is in lower case."
   flags.DEFINE_boolean("lowercase", True, text, flag_values=values)

@@ -149,7 +149,8 @@ def saved_table(vocabulary: Vocabulary, *, path: str = "") -> Pairs:
   """Yields the pairs of a saved table; its tokens must be the same, if any."""
   find_file("table", path)
   saved = SynonymTable.load(path, vocabulary.tokens or None)
-  words, size = read_words(saved.tokens).words, saved.vocab_size
+  words = read_words(saved.tokens).words
+  size = saved.vocab_size
   ids = (divmod(key, size) for key in saved.keys_Q.tolist())
   return ((words[a], words[b]) for a, b in ids if a != b)
 

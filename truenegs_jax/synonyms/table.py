@@ -240,7 +240,8 @@ class SynonymTable:
     Both are integers of one shape. Ids outside the vocabulary, such as -1, are
     in no list and have no list.
     """
-    gold_M, other_M = np.asarray(gold_M), np.asarray(other_M)
+    gold_M = np.asarray(gold_M)
+    other_M = np.asarray(other_M)
     keys_M = gold_M.astype(np.int64) * self.vocab_size + other_M
     exists_M = (other_M >= 0) & (other_M < self.vocab_size)
     return exists_M & np.isin(keys_M, self.keys_Q)
@@ -355,7 +356,8 @@ def _read_table(path: pathlib.Path) -> SynonymTable:
     if size > MAX_FILE_BYTES:
       raise ValueError(f"{size:,} bytes unpacked")
     with np.load(source, allow_pickle=False) as file:
-      header, keys_Q = files.parse_json(str(file["header"])), file["keys"]
+      header = files.parse_json(str(file["header"]))
+      keys_Q = file["keys"]
   if header["format"] != FORMAT:
     raise ValueError(
       f"format {header['format']} of truenegs_jax {header.get('version')}, but"
@@ -398,7 +400,8 @@ def _make_table(
   source: str,
   options: Mapping[str, str | bool | int],
 ) -> SynonymTable:
-  keys_Q, vocabulary = np.unique(keys_Q), files.short_sha256("\n".join(tokens))
+  keys_Q = np.unique(keys_Q)
+  vocabulary = files.short_sha256("\n".join(tokens))
   keys_Q.flags.writeable = False
   digest = files.short_sha256(vocabulary, keys_Q.astype("<i8").tobytes())
   frozen = types.MappingProxyType(dict(options))

@@ -47,7 +47,8 @@ def may_have_synonyms(
   tokens: Sequence[str], stop_words: Collection[str]
 ) -> np.ndarray:
   """Returns bool_V: True for words that are not stop words."""
-  excluded, words = {"", *stop_words}, read_words(tuple(tokens)).words
+  excluded = {"", *stop_words}
+  words = read_words(tuple(tokens)).words
   return np.array([word.lower() not in excluded for word in words], bool)
 
 

@@ -107,7 +107,8 @@ def find_lemma_names(
   that are among the first `senses` of the word, by part of speech, and of the
   lemma: WordNet's index lists senses from the most to the least frequent.
   """
-  names, index = set[str](), reader._lemma_pos_offset_map
+  names = set[str]()
+  index = reader._lemma_pos_offset_map
   for part in pos:
     for stem in find_stems(word.lower(), part, reader):
       for offset in index[stem][part][:senses]:
@@ -170,7 +171,8 @@ def find_stems(
   remove only one and know 19,075 tokens of BERT's vocabulary, not the 19,080
   (62.51 %) of the paper. `word`, in lower case, comes first if it is an entry.
   """
-  index, forms = reader._lemma_pos_offset_map, [word]
+  index = reader._lemma_pos_offset_map
+  forms = [word]
   exceptions = reader._exception_map[pos]
   while True:
     forms = exceptions.get(word) or [

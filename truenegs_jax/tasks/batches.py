@@ -50,7 +50,9 @@ def encode(
     swapped = [*seconds, *firsts]
     firsts = [*firsts, *seconds]
     seconds = swapped
-  tokens, types, num_cut = [], [], 0
+  tokens = []
+  types = []
+  num_cut = 0
 
   def encode_texts(texts: Sequence[str]) -> Iterator[list[int]]:
     for start in range(0, len(texts), CHUNK_TEXTS):

@@ -294,13 +294,17 @@ def read_split(
     The examples, and the number of lines of QQP's train or dev file that were
     skipped for a wrong number of fields, as by ELECTRA.
   """
-  is_test, is_qqp = split.startswith("test"), task.name == "qqp"
-  texts, label = task.columns, task.label_column
+  is_test = split.startswith("test")
+  is_qqp = task.name == "qqp"
+  texts = task.columns
+  label = task.label_column
   index = "id" if is_qqp else "index"
   # GLUE rejects a submission without all rows of the test set.
   skipped: list[str] | None = [] if is_qqp and not is_test else None
   if (source := file or where).startswith(HUB):
-    texts, label, index = HUB_TEXTS.get(task.name, texts), "label", "idx"
+    texts = HUB_TEXTS.get(task.name, texts)
+    label = "label"
+    index = "idx"
     rows = _read_hub(task, split, source)
   else:
     rows = read_file(
@@ -356,7 +360,8 @@ def write_submission(
   the path of the file, such as FOLDER/MNLI-mm.tsv.
   """
   if task.kind == SCORE:
-    low, high = task.scale[0], sum(task.scale)
+    low = task.scale[0]
+    high = sum(task.scale)
     answers = [f"{np.clip(x, low, high):.3f}" for x in answers]
   title = MNLI_SUBMISSIONS[split] if task.name == "mnli" else task.title
   path = folder / f"{title}.tsv"

@@ -30,8 +30,10 @@ def _score(
   """Scores runs' class ids or numbers in percent by resample, f64 [S, R]."""
   if metric in ("matthews", "f1"):
     classes = max(2, 1 + int(max(gold_N.max(), run_SxN.max())))
-    id_Cx1, runs = np.arange(classes)[:, None], len(run_SxN)
-    is_gold_CxN, is_run_SxCxN = gold_N == id_Cx1, run_SxN[:, None] == id_Cx1
+    id_Cx1 = np.arange(classes)[:, None]
+    runs = len(run_SxN)
+    is_gold_CxN = gold_N == id_Cx1
+    is_run_SxCxN = run_SxN[:, None] == id_Cx1
     # Of gold classes, and for each run of predicted ones and of hits.
     counted = [is_gold_CxN[None], is_run_SxCxN, is_run_SxCxN & is_gold_CxN]
     rows_KxN = np.concatenate(counted).reshape(-1, len(gold_N))
@@ -60,7 +62,8 @@ def _matthews(
   its extension by Gorodkin (2004, Computational Biology and Chemistry 28). 0
   if the denominator is 0: gold or predictions are all of one class.
   """
-  all_R, correct_R = gold_RxC.sum(-1), hits_RxC.sum(-1)
+  all_R = gold_RxC.sum(-1)
+  correct_R = hits_RxC.sum(-1)
   covariance_R = correct_R * all_R - np.sum(gold_RxC * predicted_RxC, -1)
   spread_R = all_R**2 - np.sum(gold_RxC**2, -1)
   spread_R = spread_R * (all_R**2 - np.sum(predicted_RxC**2, -1))
@@ -211,7 +214,8 @@ def example_scores(
   scores = score_runs([metric], golds, [answers], labels)[metric]
   if scores.example_SxN is not None:
     return scores.example_SxN[0]
-  pairs, rows_N = [*zip(golds, answers, strict=True)], np.arange(scores.size)
+  pairs = [*zip(golds, answers, strict=True)]
+  rows_N = np.arange(scores.size)
   # Examples of equal pairs leave equal scores: of classes there are few.
   left_out = {
     pair: scores.draw(np.delete(rows_N, i)[None])[0, 0]
@@ -235,7 +239,8 @@ def _to_numbers(
 
 def _sum_drawn(value_KxN: np.ndarray, drawn_RxN: np.ndarray) -> np.ndarray:
   """Sums K values of the drawn examples, f64 [K, R]."""
-  rows, size = len(drawn_RxN), value_KxN.shape[1]
+  rows = len(drawn_RxN)
+  size = value_KxN.shape[1]
   cell_RxN = drawn_RxN + size * np.arange(rows)[:, None]
   counts = np.bincount(cell_RxN.ravel(), minlength=rows * size)
   times_RxN = counts.reshape(rows, size).astype(float)

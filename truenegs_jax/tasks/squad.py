@@ -229,7 +229,11 @@ def make_windows(
   by_text = tokenize_contexts({q.context for q in questions}, tokenizer)
   contexts = [by_text[q.context] for q in questions]
   question_ids = tokenizer.encode_lines([q.text for q in questions])
-  tokens, types, masks, positions, num_cut = [], [], [], [], 0
+  tokens = []
+  types = []
+  masks = []
+  positions = []
+  num_cut = 0
   pairs = zip(contexts, question_ids, strict=True)
   for number, (context, ids) in enumerate(pairs):
     prefix = [tokenizer.cls, *ids[:question_length], tokenizer.sep]
@@ -285,7 +289,8 @@ def tokenize_contexts(
   if tokenizer.definition:
     for text in texts:
       pieces, places = tokenizer.encode_spans(text)
-      pieces_T, number_T = np.array(pieces, np.int32), np.arange(len(pieces))
+      pieces_T = np.array(pieces, np.int32)
+      number_T = np.arange(len(pieces))
       places_Tx2 = np.array(places, np.int32).reshape(-1, 2)
       contexts[text] = Context(text, places_Tx2, pieces_T, number_T)
     return contexts
@@ -314,7 +319,8 @@ def find_answer_span(
   first_word = np.searchsorted(ends_W, start, "right")
   after_word = np.searchsorted(starts_W, end, "left")
   first, after = np.searchsorted(context.word_T, (first_word, after_word))
-  pieces, size = context.pieces_T[first:after].tolist(), len(answer)
+  pieces = context.pieces_T[first:after].tolist()
+  size = len(answer)
   for i in range(len(pieces) - size + 1):
     if pieces[i : i + size] == answer and answer:
       return int(first + i), int(first + i + size)
@@ -425,9 +431,11 @@ def _align_pieces(
     return [(0, len(word))] * len(pieces)
   # Index in `word` of each normalized character.
   source_C = [i for i, text in enumerate(normalized) for _ in text]
-  spans, done = [], 0
+  spans = []
+  done = 0
   for piece in pieces:
-    start, end = source_C[done], source_C[done + len(piece) - 1] + 1
+    start = source_C[done]
+    end = source_C[done + len(piece) - 1] + 1
     # Stripped accents (category Mn) belong to the letter before them.
     while normalized[end : end + 1] == [""] and category(word[end]) == "Mn":
       end += 1

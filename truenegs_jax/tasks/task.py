@@ -14,14 +14,17 @@ import numpy as np
 from truenegs_jax.config import grammar
 from truenegs_jax.runtime.errors import DataError, InputError
 
-CLASSES, SCORE, SPANS = "classes", "score", "spans"  # the kinds of tasks
+CLASSES = "classes"  # the kinds of tasks
+SCORE = "score"
+SPANS = "spans"
 # Metrics of each kind; the first is the default of your own tasks.
 METRICS = {
   CLASSES: ("accuracy", "matthews", "f1"),
   SCORE: ("spearman", "pearson"),
   SPANS: ("em", "f1"),
 }
-SQUAD, OWN = "squad", "own"  # names in configs, besides those of GLUE
+SQUAD = "squad"  # names in configs, besides those of GLUE
+OWN = "own"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -130,7 +130,8 @@ class SkipGuard:
     """Raises NonFiniteError after more than `max_skips` skips in a row."""
     if self._pending is None:
       return
-    (step, skipped, row_B), self._pending = self._pending, None
+    (step, skipped, row_B) = self._pending
+    self._pending = None
     if not float(skipped):
       self.consecutive = 0
       return

@@ -39,7 +39,8 @@ def merge_terms(batches: Iterable[Terms]) -> dict[str, tuple]:
   for terms in batches:
     for name, (a, b) in terms.items():
       # float32 cannot count by ones above 2^24, a few hundred large batches.
-      a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
+      a = np.asarray(a, np.float64)
+      b = np.asarray(b, np.float64)
       sum_a, sum_b = merged.get(name, (0.0, 0.0))
       merged[name] = (sum_a + a, sum_b + b)
   return merged
@@ -122,9 +123,12 @@ class ProgressLine:
     first_step: int,
     describe: Callable[[Record], str] | None = None,
   ):
-    self._console, self._total = console, total_steps
+    self._console = console
+    self._total = total_steps
     self._describe = describe
-    self._first_step, self._next_step, self._next_secs = first_step, 0, 0.0
+    self._first_step = first_step
+    self._next_step = 0
+    self._next_secs = 0.0
     self._step_width = len(f"held-out {total_steps or 1_000:,}")
     self._columns: list[str] = []
     self._live = Live(Text("first steps ..."), console=console, transient=True)
@@ -136,7 +140,8 @@ class ProgressLine:
 
   def write(self, record: Record) -> None:
     """Prints a record if it is due or held-out, else shows it for a while."""
-    step, secs = record["step"], record.get("time", 0.0)
+    step = record["step"]
+    secs = record.get("time", 0.0)
     is_train = record["split"] == "train"
     if self._describe and not is_train:
       self._console.print(self._describe(record), soft_wrap=True)
@@ -157,7 +162,8 @@ class ProgressLine:
     if is_train:
       self._live.update(Text(""))
       distance = min(3 * (step - self._first_step), total / 20)
-      self._next_step, self._next_secs = step + distance, secs + MAX_LINE_SECS
+      self._next_step = step + distance
+      self._next_secs = secs + MAX_LINE_SECS
 
   def close(self) -> None:
     """Removes the line that is replaced."""

@@ -75,8 +75,10 @@ def make_table_builder(
   options = request.model
   if options is None:
     return None
-  vocab, words = tokenizer.vocab, read_words(tokenizer.vocab)
-  kept, none = request.keep_stop_words, frozenset[str]()
+  vocab = tokenizer.vocab
+  words = read_words(tokenizer.vocab)
+  kept = request.keep_stop_words
+  none = frozenset[str]()
   stop_words = none if kept else request.load_stop_words()
   if options.symbols:
     golds_V = vocabulary_lib.may_have_synonyms(vocab, stop_words)

@@ -76,7 +76,8 @@ def make_optimizer(
   """
 
   def is_decayed(path: jax.tree_util.KeyPath, _: object) -> bool:
-    layer, name = path[0].key, path[-1].key
+    layer = path[0].key
+    name = path[-1].key
     return name not in ("bias", "scale") and layer not in frozen
 
   transforms = [
@@ -129,7 +130,8 @@ def layer_lr_factors(params: optax.Params, *, decay: float) -> dict:
   top = max(counts.values()) + 2
 
   def factor(path: jax.tree_util.KeyPath, _: object) -> float:
-    part, inner = path[0].key, path[1].key
+    part = path[0].key
+    inner = path[1].key
     if part == "embeddings" or inner == "project":
       depth = 0
     elif inner.startswith("layer_"):
@@ -156,7 +158,9 @@ def scale_by_plain_adam(options: Optim) -> optax.GradientTransformation:
   The released code of BERT and ELECTRA does not correct the bias of these
   running means, which start from 0; `optax.scale_by_adam` always does.
   """
-  b1, b2, epsilon = options.b1, options.b2, options.epsilon
+  b1 = options.b1
+  b2 = options.b2
+  epsilon = options.epsilon
 
   def init(params: optax.Params) -> PlainAdamState:
     # Separate buffers, because one buffer cannot be donated twice.

@@ -107,9 +107,11 @@ def abstract_batch(
   run: Run, mesh: jax.sharding.Mesh
 ) -> dict[str, jax.ShapeDtypeStruct]:
   """Returns shapes, dtypes and shardings of the global batch of a step."""
-  size, rows = run.config.batch_size, sharding.batch_sharding(mesh)
+  size = run.config.batch_size
+  rows = sharding.batch_sharding(mesh)
   like = functools.partial(jax.ShapeDtypeStruct, dtype=jnp.int32, sharding=rows)
-  names, row = ("tokens", "types", "documents"), (size, run.config.length)
+  names = ("tokens", "types", "documents")
+  row = (size, run.config.length)
   return dict.fromkeys(names, like(row)) | {"row": like((size,))}
 
 
@@ -117,7 +119,8 @@ def abstract_aux(
   run: Run, mesh: jax.sharding.Mesh
 ) -> dict[str, jax.ShapeDtypeStruct]:
   """Describes the arrays of `make_aux`, with ASSUMED_LIST_LENGTH synonyms."""
-  aux, vocab_size = {}, len(run.tokenizer.vocab)
+  aux = {}
+  vocab_size = len(run.tokenizer.vocab)
   if run.table_request and run.table_builder is None:
     width = ASSUMED_LIST_LENGTH
     arrays = {"ids_VxS": (width, jnp.int32)}
@@ -205,7 +208,8 @@ def build_predict_step(run: Run, mesh: jax.sharding.Mesh) -> Callable:
   sample), `probability` of the predicted token, `weight` (1 for slots in use)
   and `eligible`, by `strict_subword`.
   """
-  options, edges_V = resolve_chunk(run, mesh).options, run.edges_V
+  options = resolve_chunk(run, mesh).options
+  edges_V = run.edges_V
 
   def predict(
     params: dict, batch: Mapping[str, jax.Array], width: int
@@ -257,7 +261,9 @@ def row_flops(run: Run) -> float:
   addition, and three passes (forward and twice backward). Recomputation to save
   memory is not counted. Attention covers the row, the output layer the K slots.
   """
-  roles, options, length = run.model.roles, run.options, run.config.length
+  roles = run.model.roles
+  options = run.options
+  length = run.config.length
   slots = masking.num_slots(length, options.masking.mask_prob)
   forward = 0.0
   for role, config in roles.items():
@@ -283,7 +289,8 @@ def row_flops(run: Run) -> float:
 
 def encoder_flops(model: pretrain.Model, role: str, length: int) -> float:
   """Counts the operations of one token in a forward pass of an encoder."""
-  c, window = model.roles[role], min(length, 2 * model.roles[role].window + 1)
+  c = model.roles[role]
+  window = min(length, 2 * model.roles[role].window + 1)
   keys = sum(window if c.is_local(i) else length for i in range(c.layers))
   leaves = jax.tree.leaves(pretrain.param_shapes(model)[role])
   kernels = sum(x.size for x in leaves if x.ndim > 1)

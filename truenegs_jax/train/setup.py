@@ -76,7 +76,8 @@ def set_up_training(
     num_threads = 1 if distributed.process_count() > 1 else 2
     with futures.ThreadPoolExecutor(num_threads) as pool:
       tasks = pool.submit(lowered.compile), pool.submit(make_state)
-      compiled, state = tasks[0].result(), tasks[1].result()
+      compiled = tasks[0].result()
+      state = tasks[1].result()
   setup = PretrainSetup(
     run=run,
     inputs=inputs,
@@ -102,7 +103,8 @@ def _write_files(
   setup: PretrainSetup, workdir: pathlib.Path, lines: Mapping[str, str]
 ) -> None:
   """Writes what a resume, an export and the report need of a start."""
-  run, inputs = setup.run, setup.inputs
+  run = setup.run
+  inputs = setup.inputs
   if int(setup.state.step) < setup.clock.total_steps:  # results to do again
     for name in (files.RESULTS, files.CASES):
       files.remove_outdated(workdir / name)
@@ -166,7 +168,8 @@ def _resume(
   clock: speed.TimeLimit,
 ) -> tuple[int, dict[str, Any]] | None:
   """Restores the newest undamaged step and its state; None without steps."""
-  steps, minutes = run.config.steps, run.config.minutes
+  steps = run.config.steps
+  minutes = run.config.minutes
   say = functools.partial(console.print, soft_wrap=True)
 
   def read(step: int) -> dict[str, Any]:
@@ -207,7 +210,8 @@ def check_same_run(
   prints = (x["fingerprints"] for x in (saved, description))
   changed += files.find_changes(*prints)
   if changed:
-    differences, workdir = "\n  ".join(map(str, changed)), folder.parent
+    differences = "\n  ".join(map(str, changed))
+    workdir = folder.parent
     raise CheckpointError(
       f"'{folder}' has step {step:,} of another run. Differences"
       f" (saved -> now):\n  {differences}\nPass --workdir=runs/NAME for a new"

@@ -175,7 +175,8 @@ def process_slice(mesh: Mesh, batch_size: int) -> tuple[int, int]:
   indices: Any = batch_sharding(mesh).devices_indices_map((batch_size,))
   own = [indices[x] for x in indices if x.process_index == process]
   rows = sorted({row for (index,) in own for row in range(batch_size)[index]})
-  first, num = rows[0], len(rows)
+  first = rows[0]
+  num = len(rows)
   if rows[-1] - first != num - 1 or batch_size % num or first % num:
     raise InputError(
       f"The mesh ({format_axes(mesh.shape)}) gives process {process} rows that"

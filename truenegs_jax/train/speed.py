@@ -103,7 +103,9 @@ class Clock:
 
   def start(self, step: int) -> None:
     """Starts measuring at `step`."""
-    self._first_step, self._started, self._paused_secs = step, self.now(), 0.0
+    self._first_step = step
+    self._started = self.now()
+    self._paused_secs = 0.0
 
   def running(self) -> float:
     """Returns the time in seconds without pauses."""
@@ -280,7 +282,8 @@ class Profiler:
     """Ends the current trace, if any; `done` is None for an interrupted run."""
     if self._since is None:
       return
-    since, self._since = self._since, None
+    since = self._since
+    self._since = None
     with self._stack, disk_errors(self._folder):
       jax.profiler.stop_trace()
     until = "the end of the run" if done is None else f"step {done:,}"

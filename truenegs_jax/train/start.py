@@ -94,7 +94,8 @@ class Run:
   @functools.cached_property
   def table_request(self) -> TableRequest | None:
     """The request for the synonym table; None if the objective needs none."""
-    n, data = self.config.negatives, self.config.data
+    n = self.config.negatives
+    data = self.config.data
     return build_table_request(n, data) if n.needs_table else None
 
   @functools.cached_property
@@ -160,7 +161,8 @@ class Run:
   @property
   def kept_steps(self) -> tuple[int, ...]:
     """The steps whose checkpoints are never deleted."""
-    steps, percents = self.config.steps, self.config.checkpoint.keep_percent
+    steps = self.config.steps
+    percents = self.config.checkpoint.keep_percent
     return tuple(round(steps * percent / 100) for percent in percents)
 
   def objective(self, *, train: bool) -> step_lib.Objective:

@@ -363,7 +363,8 @@ def _compare_logits(name: str, ours: np.ndarray, theirs: np.ndarray) -> str:
       f"The logits of {name} are not finite, although the weights are: the run"
       " diverged. Nothing was exported. Use a lower --config.optim.lr."
     )
-  largest, difference = np.abs(theirs).max(), np.abs(theirs - ours).max()
+  largest = np.abs(theirs).max()
+  difference = np.abs(theirs - ours).max()
   if not difference <= TOLERANCE * max(1.0, largest):  # NaN too
     raise _defect(
       f"The logits of {name} in transformers differ from ours by"

@@ -86,7 +86,8 @@ class Weights:
 
     A pair can start from a discriminator alone, which ignores a generator.
     """
-    by_role, roles = dict(self.networks), list(roles)
+    by_role = dict(self.networks)
+    roles = list(roles)
     if roles == ["discriminator"] and "discriminator" in by_role:
       by_role.pop("generator", None)
     if roles[0] not in by_role or set(by_role) - set(roles):
@@ -219,7 +220,8 @@ def _open_run(
       saved = saved_model.read_newest_model(checkpoints, report)
     else:
       saved = saved_model.read_saved_model(checkpoints, step)
-  model, tokenizer = saved.model, saved.tokenizer
+  model = saved.model
+  tokenizer = saved.tokenizer
   location = f"'{workdir}'" + ("" if step is None else f" at step {step:,}")
 
   @functools.cache  # both networks of a pair are in one checkpoint

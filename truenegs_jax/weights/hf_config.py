@@ -178,7 +178,8 @@ def _read_thetas(
 
   InputError: layers or positions are not ModernBERT's.
   """
-  kinds, thetas = list(THETAS.values()), {}
+  kinds = list(THETAS.values())
+  thetas = {}
   types = [kinds[i % 3 > 0] for i in range(fields["num_hidden_layers"])]
   if fields.get("layer_types") not in (None, types):
     raise InputError(

@@ -42,7 +42,8 @@ BARE_PREFIXES = (
 )
 # Constants that older versions of transformers saved with the weights.
 CONSTANTS = ("embeddings.position_ids", "embeddings.token_type_ids")
-DECODER_BIAS, BIAS = "cls.predictions.decoder.bias", "cls.predictions.bias"
+DECODER_BIAS = "cls.predictions.decoder.bias"
+BIAS = "cls.predictions.bias"
 GENERATORS = ("generator_predictions.", "generator_lm_head.")
 
 
@@ -71,7 +72,8 @@ class Network:
         f"init: {self.location} has no vocabulary file. Copy the vocab.txt or"
         " tokenizer.json of the weights there."
       )
-    path, accents = str(self.vocabulary), self.strip_accents
+    path = str(self.vocabulary)
+    accents = self.strip_accents
     load = functools.partial(load_tokenizer, path, strip_accents=accents)
     tokenizer = load(lowercase=self.lowercase is not False)
     words = (x for x in tokenizer.vocab if not x.startswith("["))
@@ -188,7 +190,8 @@ def write_model(
   path.chmod(0o644)
   family = fields["model_type"]
   if family == "modernbert":  # its ids are by default of another vocabulary
-    cls, sep = tokenizer.cls, tokenizer.sep
+    cls = tokenizer.cls
+    sep = tokenizer.sep
     fields |= {"bos_token_id": cls, "cls_token_id": cls}
     fields |= {"eos_token_id": sep, "sep_token_id": sep}
   tokenizer_lib.write_tokenizer(tokenizer, folder)
@@ -248,7 +251,8 @@ def open_network(folder: pathlib.Path) -> Network:
   labels = hf_config.label_fields(hf_names.DETECTOR_LABELS)["id2label"]
   is_detector = fields.get("architectures") == [hf_names.DETECTOR_CLASS]
   if is_detector and fields.get("id2label") == labels:
-    role, arrays = "discriminator", _subtract_labels(arrays)
+    role = "discriminator"
+    arrays = _subtract_labels(arrays)
   if (num_layers := fields["num_hidden_layers"]) > len(arrays.shapes):
     raise InputError(
       f"init: '{arrays.path}' has only {len(arrays.shapes)} arrays, but its"

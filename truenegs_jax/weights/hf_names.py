@@ -119,7 +119,8 @@ _MODERN_MLM = NetworkNames(
   tied={"decoder.weight": "embeddings/word"},
 )
 # Subfolder of an export, with the encoder once more and a head for two labels.
-DETECTOR, DETECTOR_LABELS = "detector", ("original", "replaced")
+DETECTOR = "detector"
+DETECTOR_LABELS = ("original", "replaced")
 DETECTOR_CLASS = "ModernBertForTokenClassification"
 _MODERN_HEAD = {
   "dense": "head.dense",

@@ -38,7 +38,8 @@ RATES = {
 }
 # Arrays with a row for every word.
 WORD_ARRAYS = ("embeddings/word", "bert_head/bias", "generator_head/bias")
-KERNEL, BIAS = "task_head/output/kernel", "task_head/output/bias"
+KERNEL = "task_head/output/kernel"
+BIAS = "task_head/output/bias"
 
 
 class Pretrained(NamedTuple):
@@ -91,7 +92,8 @@ def match_own_model(
       " a discriminator, or DISCRIMINATOR,GENERATOR."
     )
   kept = next(iter(networks.values()))
-  tokenizer, rows = kept.tokenizer, kept.fields["vocab_size"]
+  tokenizer = kept.tokenizer
+  rows = kept.fields["vocab_size"]
   padding = rows - len(tokenizer.vocab)
   if padding > 0:
     report(f"init: dropped {padding:,} rows of padding.")
@@ -189,7 +191,8 @@ def _join_networks(
   matched: match.MatchedWeights, flats: Mapping[str, Flat]
 ) -> Flat:
   """Joins networks; what they share is the first one's, or must be equal."""
-  kept, masked = next(iter(flats.values())), flats.get("generator", {})
+  kept = next(iter(flats.values()))
+  masked = flats.get("generator", {})
   sharing = getattr(matched.model, "sharing", "full")
   if sharing == "full":
     for name, difference in _list_differences(kept, masked):
@@ -201,7 +204,8 @@ def _join_networks(
         " keep both, set --config.model.sharing=disentangled."
       )
     return masked | kept
-  flat, own = kept | masked, pretrain.OWN[sharing]
+  flat = kept | masked
+  own = pretrain.OWN[sharing]
   for path in [x for x in kept if x.startswith("embeddings/")]:
     is_sum = sharing == "disentangled" and "/norm/" not in path
     flat[f"{own}/{path}"] = kept[path] - flat[path] if is_sum else kept[path]
@@ -269,7 +273,8 @@ def _convert_task_head(
   """
   if task.kind == task_lib.SPANS or KERNEL not in flat:
     return {}
-  kernel_DxC, bias_C = flat[KERNEL], flat[BIAS]
+  kernel_DxC = flat[KERNEL]
+  bias_C = flat[BIAS]
   if task.kind == task_lib.SCORE:
     offset, scale = task.scale
     return {KERNEL: kernel_DxC / scale, BIAS: (bias_C - offset) / scale}
@@ -297,7 +302,8 @@ def _carry_words(
   New words get those of `init_params`, of a run from scratch, `[V, ...]`. The
   tables in `flat` may have more rows than words: padding to a round number.
   """
-  num_rows, vocab = len(flat[WORD_ARRAYS[0]]), matched.tokenizer.vocab
+  num_rows = len(flat[WORD_ARRAYS[0]])
+  vocab = matched.tokenizer.vocab
   network = next(iter(matched.networks.values()))
   row_of = {token: i for i, token in enumerate(network.tokenizer.vocab)}
   rows_V = np.array([row_of.get(token, -1) for token in vocab])
@@ -309,7 +315,8 @@ def _carry_words(
       f"init: copied the rows of {kept:,} of {len(vocab):,} words. Dropped"
       f" {num_rows - kept:,} rows. Words drawn at random: {len(new):,}{listed}."
     )
-  carried, is_known_V = {}, rows_V >= 0
+  carried = {}
+  is_known_V = rows_V >= 0
   for name in flat:
     if name.endswith(WORD_ARRAYS):
       carried[name] = init_params()[name].copy()

@@ -127,7 +127,8 @@ def pretrained_card(
   if class_name == hf_names.MODERN_ENCODER:
     del selected[f"{role}_head"]
   elif names := origin.random_modules.get(role):
-    use, pipeline = _RANDOM_MODULES.format(names=names), "feature-extraction"
+    use = _RANDOM_MODULES.format(names=names)
+    pipeline = "feature-extraction"
   title = _FAMILIES[hf_names.network_names(model, role).family] + title
   if origin.recipe:
     title += f", {origin.recipe}"

@@ -364,7 +364,8 @@ def _find_reason(e: BaseException | None, numbers: Sequence[int]) -> str:
 def _join_messages(e: BaseException | None) -> str:
   text = ""
   while e:  # TensorStore's words are in the cause of Orbax's error
-    text, e = f"{text}\n{e}", e.__cause__ or e.__context__
+    text = f"{text}\n{e}"
+    e = e.__cause__ or e.__context__
   return text
 
 

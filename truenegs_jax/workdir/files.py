@@ -36,7 +36,9 @@ WANDB = "wandb"  # folder of Weights & Biases; the name is theirs
 LOGGED_ID = "logged_id.txt"  # of the run in W&B
 METRICS = "metrics.jsonl"  # one JSON object per line
 DAMAGED = "metrics_damaged.jsonl"  # lines that were no records
-RUNNING, FINISHED, STOPPED = "running", "finished", "stopped"  # states
+RUNNING = "running"  # states
+FINISHED = "finished"
+STOPPED = "stopped"
 REMOVED = b"{}\n"  # content of results in a bucket that are out of date
 # Of a record: rises with another name, unit or meaning, not with a new field.
 VERSION = 1
@@ -181,7 +183,8 @@ def read_saved_config(workdir: pathlib.Path) -> dict[str, Any] | None:
 
 def find_changes(saved: Values, now: Values) -> list[Change]:
   """Returns the entries whose JSON differs, sorted by key."""
-  old, new = flatten(saved), flatten(now)
+  old = flatten(saved)
+  new = flatten(now)
   keys = sorted(old.keys() | new.keys())
   entries = [Change(x, old.get(x, ABSENT), new.get(x, ABSENT)) for x in keys]
   to_json = functools.partial(json.dumps, default=repr)
@@ -251,7 +254,8 @@ class JsonlWriter:
     """
     self._folder = GrowingFolder(workdir, check)
     self._path = self._folder.local / METRICS
-    kept, damaged = [], []
+    kept = []
+    damaged = []
     for line, record in iterate_records(workdir):
       if record is None:
         damaged.append(line)

@@ -142,7 +142,8 @@ class BucketLease(Lease):
     """Waits until no owner lives; InputError if one does."""
     other, self._generation = self._read()
     secs = max(self._takeover_secs, other.get("takeover_secs", 0))
-    first, end = self._generation, time.monotonic() + secs
+    first = self._generation
+    end = time.monotonic() + secs
     if other.get("held"):
       print(
         f"'{self.path.parent}' was not released by process {other['pid']} of"

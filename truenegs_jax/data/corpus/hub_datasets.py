@@ -110,7 +110,8 @@ class HubDataset:
     """Yields the texts of the column."""
     spec = self.spec
     state.where = f"{HUB}{spec.name} [{spec.split}]"
-    state.unit, state.number = "record", 0
+    state.unit = "record"
+    state.number = 0
     with spec.convert_errors():
       records = self.records()
       if spec.column in (records.column_names or ()):
@@ -133,7 +134,8 @@ def parse_dataset(text: str, *, key: str) -> DatasetSpec:
 
 def open_dataset(spec: DatasetSpec) -> HubDataset:
   """Finds a data set and a split of it; downloads no records."""
-  is_local, folder = is_folder(spec.name), pathlib.Path(spec.name).expanduser()
+  is_local = is_folder(spec.name)
+  folder = pathlib.Path(spec.name).expanduser()
   if not is_local and not is_hub_name(spec.name):
     raise errors.DataError(
       f"{spec} is neither a folder nor a name on the Hugging Face hub."
@@ -165,7 +167,8 @@ def _open_saved(spec: DatasetSpec, folder: pathlib.Path) -> HubDataset:
   splits: Iterable[object]
   if isinstance(saved, datasets.DatasetDict):
     spec = dataclasses.replace(spec, split=spec.split or "train")
-    splits, saved = saved, saved.get(spec.split)
+    splits = saved
+    saved = saved.get(spec.split)
     folder /= spec.split
   else:
     splits = [saved.split or "train"] if spec.split else [""]
@@ -228,7 +231,8 @@ def _open_files(spec: DatasetSpec, folder: pathlib.Path) -> HubDataset:
   def num_records() -> int | None:  # `load` adds what the files say
     return getattr((builder.info.splits or {}).get(split), "num_examples", None)
 
-  commit, paths = {}, tuple(map(str, data_files.get(split, [])))
+  commit = {}
+  paths = tuple(map(str, data_files.get(split, [])))
   if not is_folder(spec.name):
     commit = {"dataset": spec.name, "config": builder.config.name}
     commit["revision"] = builder.hash  # the commit
@@ -245,7 +249,8 @@ def _load_builder(spec: DatasetSpec, folder: pathlib.Path) -> Any:
       str(folder), spec.config or None, revision=revision or None
     )
 
-  builder, commit = load(spec.revision), spec.revision
+  builder = load(spec.revision)
+  commit = spec.revision
   if is_folder(spec.name):
     return builder
   if not COMMIT.fullmatch(commit):

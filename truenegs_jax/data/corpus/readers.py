@@ -74,7 +74,8 @@ class ReadState:
     try:
       text = data.decode()
     except UnicodeDecodeError as error:
-      start, text = error.start, data.decode(errors="replace")
+      start = error.start
+      text = data.decode(errors="replace")
       code = "UTF-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else "LATIN1"
       self.count_repair(
         NOT_UTF8,
@@ -109,16 +110,20 @@ def read_text(
   limit = MAX_RECORD_BYTES if records else MAX_LINE_BYTES
   # Blocks within the limit: only the first line of a block can exceed it.
   blocks = files.read_blocks(file, size=min(files.BLOCK_BYTES, limit))
-  rest, line = b"", 1
+  rest = b""
+  line = 1
   for block in _unify_line_ends(blocks):
     rest += block
-    state.where, state.unit, state.number = file.path, "line", line
+    state.where = file.path
+    state.unit = "line"
+    state.number = line
     while len(rest) > limit and rest.find(b"\n", 0, limit + 1) < 0:
       if records:
         _check_size(state.location(), len(rest))
       cut = cut_of_long_line(rest, state)
       yield _decode(rest[:cut], state) + "\n"
-      rest, state.number = rest[cut:], line
+      rest = rest[cut:]
+      state.number = line
     if end := rest.rfind(b"\n") + 1:
       yield _decode(rest[:end], state)
       line += rest.count(b"\n", 0, end)
@@ -313,7 +318,8 @@ def read_batches(
   import pyarrow
   import pyarrow.compute
 
-  state.unit, state.number = "record", 0
+  state.unit = "record"
+  state.number = 0
   for batch in batches:
     check_column(batch.schema, column, state.where)
     values = batch.column(column)

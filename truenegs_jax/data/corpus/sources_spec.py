@@ -167,8 +167,9 @@ def _describe_part(part_spec: PartSpec) -> str:
     return where
   if not (files := find_files(where, suffixes=SUFFIXES)):
     return f"{where} (missing)"
-  size, plural = sum(f.size for f in files) / 1e6, "s" * (len(files) > 1)
-  return f"{where} ({len(files):,} file{plural}, {size:,.1f} MB)"
+  size = sum(f.size for f in files) / 1e6
+  count = "1 file" if len(files) == 1 else f"{len(files):,} files"
+  return f"{where} ({count}, {size:,.1f} MB)"
 
 
 def _open_part(
@@ -216,7 +217,8 @@ def _open_wordnet(
 
   def read(state: ReadState, unit: int) -> Iterator[str]:
     del unit  # there is one
-    state.where, state.number = WORDNET, 0
+    state.where = WORDNET
+    state.number = 0
     return documents.from_records(readers.read_wordnet(reader), "record", state)
 
   return Part(WORDNET, read, identity, WORDNET_BYTES)
@@ -248,7 +250,8 @@ def _open_dataset(part_spec: PartSpec, expect: str) -> Part:
 
 
 def _open_files(part_spec: PartSpec) -> Part:
-  where, column = part_spec.where, part_spec.column
+  where = part_spec.where
+  column = part_spec.column
   files = find_files(where, suffixes=SUFFIXES)
   if not files:
     raise UnavailableError(
@@ -274,8 +277,11 @@ def _open_files(part_spec: PartSpec) -> Part:
     return sum(map(readers.count_parquet, files))
 
   def read_file(number: int, state: ReadState) -> Iterator[str]:
-    file, name = files[number], names[number]
-    state.where, state.unit, state.number = file.path, "line", 0
+    file = files[number]
+    name = names[number]
+    state.where = file.path
+    state.unit = "line"
+    state.number = 0
     if name == TEXT:
       lines = readers.read_text(file, state)
       return documents.from_lines(lines, rules[name], state)
@@ -307,7 +313,8 @@ def _open_files(part_spec: PartSpec) -> Part:
 
 def _split_into_units(sizes: list[int]) -> list[list[int]]:
   """Groups the numbers of files by UNIT_BYTES, so that small ones can join."""
-  units, unit_size = list[list[int]](), UNIT_BYTES
+  units = list[list[int]]()
+  unit_size = UNIT_BYTES
   for number, size in enumerate(sizes):
     if unit_size >= UNIT_BYTES:
       units.append([])

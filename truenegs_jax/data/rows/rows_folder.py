@@ -348,8 +348,8 @@ def describe_text(manifest: dict[str, Any]) -> list[str]:
       line = "hf:{dataset}, {config} of revision {revision}".format(**source)
     sizes = [x[1] for x in source.get("files", ())] or [*part["files"].values()]
     if sizes:
-      plural = "s" * (len(sizes) > 1)
-      line += f", {len(sizes):,} file{plural} of {sum(sizes) / 1e6:,.1f} MB"
+      count = "1 file" if len(sizes) == 1 else f"{len(sizes):,} files"
+      line += f", {count} of {sum(sizes) / 1e6:,.1f} MB"
     if part["records"] not in (None, part["documents"]):
       line += f", {part['records']:,} records"
     size = part["text_bytes"] / 1e6
