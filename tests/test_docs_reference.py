@@ -71,7 +71,7 @@ def test_every_exit_code_is_described():
   ]
   own = [kind.exit_code for kind in errors.TrueNegsError.__subclasses__()]
   codes = [0, *{x.exit_code for x in classes}]
-  codes += [errors.SAVED_INTERRUPT]
+  codes += [errors.SAVED_INTERRUPT, errors.SAVED_RESTART]
   codes += [guards.STOPPED_UNSAVED]
   assert read_first_cells("exit_codes.md") == set(map(str, codes))
   assert len(codes) == len(set(codes))

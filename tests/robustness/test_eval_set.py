@@ -250,5 +250,5 @@ def test_data_sets_are_read_by_name(tmp_path):
     "hans", premise=["A."], hypothesis=["B."], label=["non-entailment"]
   )
   assert set(read(where, MNLI).merged) == {"neutral", "contradiction"}
-  with pytest.raises(DataError, match="hans.*'answers' must be"):
+  with pytest.raises(DataError, match="hans.*'paragraphs' must be"):
     read(where)

@@ -25,6 +25,7 @@ RESULTS = {  # of tasks that have nothing else
   },
   "robustness": {
     "config": {"init": "m"},
+    "runs": {"folder": {}},
     "sets": {
       "s": {
         "title": "S",

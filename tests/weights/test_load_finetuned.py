@@ -242,8 +242,8 @@ def test_head_of_another_task_is_left_out(
   assert_same_tree(loaded[role], params[role])
   fresh = random_params(model, 100)
   assert_same_tree(loaded["task_head"], fresh["task_head"])
-  said = f"init: left out what this model lacks of '{folder}': {left_out}."
-  assert lines == [said, FRESH_HEAD]
+  report = f"init: left out what this model lacks of '{folder}': {left_out}."
+  assert lines == [report, FRESH_HEAD]
   if role == "bert":
     assert_same_tree(loaded["pooled"], params["pooled"])
   with pytest.raises(InputError, match="lacks task_head"):

@@ -235,8 +235,8 @@ def test_fine_tuning_starts_as_in_transformers(folders, pair, head):
   tuned, detector_lines = load_params(pair[0], model)
   assert_same_tree(tuned["discriminator"], pair[2]["discriminator"])
   scratch = "init: the task head starts from scratch."
-  for name, said in ("decoder", fresh[1]), ("classifier", detector_lines):
-    assert name in said[0] and said[1:] == [scratch]
+  for name, report in ("decoder", fresh[1]), ("classifier", detector_lines):
+    assert name in report[0] and report[1:] == [scratch]
 
 
 @pytest.mark.parametrize(

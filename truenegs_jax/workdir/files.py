@@ -19,8 +19,8 @@ from truenegs_jax.runtime import files
 from truenegs_jax.runtime.errors import CheckpointError, InputError
 from truenegs_jax.runtime.paths import is_bucket
 from truenegs_jax.runtime.uploads import GrowingFolder
-from truenegs_jax.workdir.lock import LOCK, parse
 
+LOCK = "lock"  # file of a workdir
 CHECKPOINTS = "checkpoints"  # folder of steps
 CONFIG = "config.json"  # with all values resolved
 ABOUT = "about.json"  # data and cost of a run, for its report
@@ -213,10 +213,17 @@ def is_running(path: pathlib.Path) -> bool:
   if not is_bucket(path):
     return files.is_locked(path)
   with contextlib.suppress(FileNotFoundError):
-    lease = parse(path.read_bytes())
+    lease = parse_lock(path.read_bytes())
     if lease.get("held"):  # not released, and not of a copied local folder
       return time.time() - lease["renewed"] < lease["takeover_secs"]
   return False
+
+
+def parse_lock(data: bytes) -> dict[str, Any]:
+  """Returns the fields of a lock file, none of one that no run has written."""
+  with contextlib.suppress(ValueError):
+    return files.parse_json(data)
+  return {}
 
 
 def _has_results(path: Any) -> bool:

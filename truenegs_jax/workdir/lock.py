@@ -26,8 +26,8 @@ from typing import IO, Any
 from truenegs_jax.runtime import distributed, files
 from truenegs_jax.runtime.errors import DiskError, InputError
 from truenegs_jax.runtime.paths import is_bucket
+from truenegs_jax.workdir.files import LOCK, parse_lock
 
-LOCK = "lock"  # file of a workdir
 # Environment variable: seconds without a renewal after which a run is dead. A
 # newcomer waits at least for those that its predecessor was given.
 TAKEOVER_VARIABLE = "TRUENEGS_TAKEOVER_SECS"
@@ -88,7 +88,7 @@ class Lease:
     """Returns the content of the file, and of an object its generation."""
     with files.disk_errors(self.path), contextlib.suppress(FileNotFoundError):
       if os.path.samestat(self.path.stat(), os.fstat(self._file.fileno())):
-        return parse(self.path.read_bytes()), None
+        return parse_lock(self.path.read_bytes()), None
     return {}, None
 
 
@@ -160,7 +160,7 @@ class BucketLease(Lease):
   def _read(self) -> tuple[dict[str, Any], Any]:
     name = self.path.name
     read = self._repeat(str(self.path), lambda: self._store.read(name).result())
-    return parse(read.value), read.stamp.generation
+    return parse_lock(read.value), read.stamp.generation
 
   def _write(self, *, held: bool) -> None:
     """Replaces the object; DiskError if it has another owner."""
@@ -195,17 +195,10 @@ def lock(workdir: pathlib.Path) -> Iterator[Lease]:
     token = "none"
     with distributed.raise_everywhere("read lock"):
       with contextlib.suppress(OSError):
-        token = parse(path.read_bytes()).get("token", token)
+        token = parse_lock(path.read_bytes()).get("token", token)
     distributed.check_same("workdir, a folder that all of them share", token)
     yield lease
     lease.check()
-
-
-def parse(data: bytes) -> dict[str, Any]:
-  """Returns the fields of a lock file, none of one that no run has written."""
-  with contextlib.suppress(ValueError):
-    return files.parse_json(data)
-  return {}
 
 
 def _in_use(workdir: pathlib.Path) -> InputError:
