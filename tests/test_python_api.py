@@ -270,7 +270,11 @@ def test_a_plain_optax_loop_with_hard_correction_learns(folder):
   write_wordnet(folder / "cache" / "nltk_data" / "corpora" / "wordnet")
   shutil.copy(folder / "rows" / "vocab.txt", folder)
   code = "\n".join(read_codes())  # in one process, as in a notebook
-  env = {**os.environ, "TRUENEGS_CACHE": str(folder / "cache")}
+  env = {
+    **os.environ,
+    "TRUENEGS_CACHE": str(folder / "cache"),
+    "HF_HUB_DISABLE_PROGRESS_BARS": "1",  # of transformers, to stderr
+  }
   result = subprocess.run(
     [sys.executable, "-c", code.replace('"primary"', '"house"')],
     capture_output=True,

@@ -47,7 +47,8 @@ with (folder / "lock").open("a") as file:
   except BlockingIOError:  # as a run, it is refused while another has the lock
     print("error: Another run is using the folder.", flush=True)
     sys.exit(2)
-  state = folder / "state"
+  if (folder / "results.json").exists():  # as a run that another one has ended
+    sys.exit(0)
   step, digest = state.read_text().split() if state.exists() else (0, name)
   step = int(step)
   write("start")

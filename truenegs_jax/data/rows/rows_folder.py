@@ -377,7 +377,7 @@ def padding_warning(manifest: dict[str, Any]) -> str:
     return ""
   num_tokens = sum(split["tokens"] for split in splits.values())
   mean = num_tokens / sum(part["documents"] for part in manifest["parts"])
-  joined = [x["join"][0] for x in options["sources"] if "join" in x]
+  joined = [x["join"] for x in options["sources"] if "join" in x]
   join = "document=join chars=N"
   if joined:
     join = f"chars= to more than {max(joined)}"
