@@ -25,7 +25,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from truenegs_jax.config.sections import PretrainConfig
-from truenegs_jax.data.tokens.tokenizer import SPECIALS, Tokenizer
+from truenegs_jax.data.tokenizer import SPECIALS, Tokenizer
 from truenegs_jax.runtime import cpu
 from truenegs_jax.synonyms.table import SynonymTable
 from truenegs_jax.train import plan, sharding, start

@@ -32,10 +32,10 @@ import numpy as np  # noqa: E402
 import tokenizers  # noqa: E402
 import transformers  # noqa: E402
 
-from truenegs_jax.data.rows.prepare_rows import prepare  # noqa: E402
-from truenegs_jax.data.tokens import tokenizer as tokenizer_lib  # noqa: E402
-from truenegs_jax.data.tokens import train_vocabulary  # noqa: E402
-from truenegs_jax.data.tokens.encoder import Encoder  # noqa: E402
+from truenegs_jax.data import tokenizer as tokenizer_lib  # noqa: E402
+from truenegs_jax.data import vocabulary as vocabulary_lib  # noqa: E402
+from truenegs_jax.data.encoder import Encoder  # noqa: E402
+from truenegs_jax.data.prepare_rows import prepare  # noqa: E402
 
 Tokenizer = tokenizer_lib.Tokenizer
 Ids = tuple[np.ndarray, np.ndarray]  # of all lines, and their number per line
@@ -105,7 +105,7 @@ def _read_lines(path: pathlib.Path | None, size: int) -> list[str]:
 def _make_tokenizer(vocab: str | None, lines: Sequence[str]) -> Tokenizer:
   if vocab:
     return tokenizer_lib.load_tokenizer(vocab, lowercase=True)
-  train = train_vocabulary.train_vocabulary
+  train = vocabulary_lib.train_vocabulary
   pieces = train(lines, size=8192, lowercase=True)
   return tokenizer_lib.make_tokenizer(pieces, lowercase=True)
 

@@ -18,8 +18,9 @@ from pyarrow import parquet
 
 from truenegs_jax.config.sections import Data
 from truenegs_jax.configs import common
-from truenegs_jax.data.rows import prepare_rows, rows_folder
-from truenegs_jax.data.tokens.tokenizer import SPECIALS
+from truenegs_jax.data import prepare_rows
+from truenegs_jax.data import rows as rows_folder
+from truenegs_jax.data.tokenizer import SPECIALS
 from truenegs_jax.train.prepare_data import plan_rows
 
 pytestmark = pytest.mark.slow

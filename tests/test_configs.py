@@ -14,8 +14,8 @@ from support import tiny, weight_files
 from truenegs_jax.config.sections import PretrainConfig
 from truenegs_jax.config.tables import PRETRAIN, TABLES, check_values
 from truenegs_jax.configs import common, electra_small
-from truenegs_jax.data.rows import layouts
-from truenegs_jax.data.tokens.tokenizer import ACCENTS
+from truenegs_jax.data import layouts
+from truenegs_jax.data.tokenizer import ACCENTS
 from truenegs_jax.finetune.options import parse_options
 from truenegs_jax.models import attention, encoder, layers, pretrain
 from truenegs_jax.objectives import masking, soft_regularization

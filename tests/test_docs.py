@@ -29,7 +29,7 @@ from truenegs_jax import models
 from truenegs_jax.__main__ import VERBS
 from truenegs_jax.config.flags import parse_config
 from truenegs_jax.config.tables import TABLES
-from truenegs_jax.data.tokens.tokenizer import SPECIALS
+from truenegs_jax.data.tokenizer import SPECIALS
 from truenegs_jax.objectives import soft_regularization
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.synonyms import sources

@@ -11,8 +11,8 @@ import pytest
 from support import runs
 from support.doc_pages import ROOT
 from support.weight_files import write_export
-from truenegs_jax.data.tokens.tokenizer import make_tokenizer
-from truenegs_jax.data.tokens.train_vocabulary import train_vocabulary
+from truenegs_jax.data.tokenizer import make_tokenizer
+from truenegs_jax.data.vocabulary import train_vocabulary
 from truenegs_jax.models.pretrain import make_bert
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.synonyms import wordnet

@@ -19,9 +19,9 @@ from support import small_rows, tiny, weight_files
 from support.doc_pages import ROOT, read_blocks
 from support.mini_wordnet import write_wordnet
 from support.texts import LETTERS
-from truenegs_jax.data.rows import rows_folder
-from truenegs_jax.data.rows.batches import batch_at
-from truenegs_jax.data.tokens.tokenizer import SPECIALS, make_tokenizer
+from truenegs_jax.data import rows as rows_folder
+from truenegs_jax.data.batches import batch_at
+from truenegs_jax.data.tokenizer import SPECIALS, make_tokenizer
 from truenegs_jax.runtime.errors import DataError, InputError, TrueNegsError
 
 WORDS = ("the", "house", "home", "main", "primary", "swan", "##s", *LETTERS)

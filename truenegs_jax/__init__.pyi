@@ -1,9 +1,9 @@
 # The public names of truenegs_jax. All other names may change.
-from .data.rows.batches import batches as batches
-from .data.tokens.tokenizer import Tokenizer as Tokenizer
-from .data.tokens.tokenizer import load_tokenizer as load_tokenizer
-from .data.tokens.tokenizer import make_tokenizer as make_tokenizer
-from .data.tokens.words import word_edges as word_edges
+from .data.batches import batches as batches
+from .data.tokenizer import Tokenizer as Tokenizer
+from .data.tokenizer import load_tokenizer as load_tokenizer
+from .data.tokenizer import make_tokenizer as make_tokenizer
+from .data.words import word_edges as word_edges
 from .models.pretrain import BertMlm as BertMlm
 from .models.pretrain import ElectraPair as ElectraPair
 from .models.pretrain import init_params as init_params

@@ -24,7 +24,8 @@ from ml_collections import ConfigDict
 
 from truenegs_jax.config import flags as flags_lib
 from truenegs_jax.config.sections import FROM_WEIGHTS, PretrainConfig
-from truenegs_jax.data.rows import engines, prepare_rows, rows_folder
+from truenegs_jax.data import engines, prepare_rows
+from truenegs_jax.data import rows as rows_folder
 from truenegs_jax.runtime import progress
 from truenegs_jax.train.prepare_data import plan_rows
 

@@ -15,8 +15,8 @@ import jax
 import numpy as np
 from scipy import stats
 
-from truenegs_jax.data.rows import rows_folder
-from truenegs_jax.data.rows.batches import held_out_batches
+from truenegs_jax.data import rows as rows_folder
+from truenegs_jax.data.batches import held_out_batches
 from truenegs_jax.objectives import masking, slot_predictions
 from truenegs_jax.runtime import rng
 from truenegs_jax.train.start import Run

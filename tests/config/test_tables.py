@@ -5,7 +5,7 @@ import pytest
 from truenegs_jax.config import sections
 from truenegs_jax.config.keys import flatten
 from truenegs_jax.config.tables import DICTS, TABLES, make_config
-from truenegs_jax.data.rows import layouts
+from truenegs_jax.data import layouts
 from truenegs_jax.runtime.errors import InputError
 
 # Beginnings of telegraphic fragments, whose subject is the name of the key.

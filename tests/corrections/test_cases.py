@@ -15,7 +15,7 @@ from support.small_predictions import (
   render,
 )
 from truenegs_jax.corrections import findings
-from truenegs_jax.data.tokens.tokenizer import (
+from truenegs_jax.data.tokenizer import (
   SPECIALS,
   Tokenizer,
   make_tokenizer,

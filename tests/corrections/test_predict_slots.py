@@ -10,7 +10,7 @@ import pytest
 
 from support import tiny
 from truenegs_jax.corrections import findings, predict_slots
-from truenegs_jax.data.tokens.tokenizer import SPECIALS, make_tokenizer
+from truenegs_jax.data.tokenizer import SPECIALS, make_tokenizer
 from truenegs_jax.models import pretrain
 from truenegs_jax.objectives.slot_predictions import Options
 from truenegs_jax.runtime.errors import DataError

@@ -19,7 +19,8 @@ from rich.console import Console
 from support.faults import tries
 from support.small_rows import TOKENIZER, write_texts
 from support.texts import make_texts
-from truenegs_jax.data.rows import batches, rows_folder, shards
+from truenegs_jax.data import batches, shards
+from truenegs_jax.data import rows as rows_folder
 from truenegs_jax.pretrain import loop, run
 from truenegs_jax.runtime import errors
 from truenegs_jax.runtime.errors import DataError, InputError

@@ -33,9 +33,10 @@ from support.mini_wordnet import write_wordnet
 from support.small_rows import TOKENIZER
 from support.texts import COMPRESSORS, FORMATTERS
 from truenegs_jax.configs import bert_base
+from truenegs_jax.data import rows as rows_folder
+from truenegs_jax.data import steps
 from truenegs_jax.data.corpus.sources_spec import open_corpus
-from truenegs_jax.data.rows import rows_folder, steps
-from truenegs_jax.data.tokens.tokenizer import load_tokenizer
+from truenegs_jax.data.tokenizer import load_tokenizer
 from truenegs_jax.robustness import eval_set
 from truenegs_jax.runtime.errors import MAX_MESSAGE, TrueNegsError, printable
 from truenegs_jax.synonyms import sources

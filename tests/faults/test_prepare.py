@@ -16,9 +16,9 @@ from support.small_rows import check_structure
 from support.texts import COMPRESSORS, FORMATTERS, corrupt
 from truenegs_jax.data.corpus.corpus import ReadCounts
 from truenegs_jax.data.corpus.sources_spec import open_corpus
-from truenegs_jax.data.rows.prepare_rows import prepare
-from truenegs_jax.data.rows.rows_folder import open_rows, verify_rows
-from truenegs_jax.data.tokens.tokenizer import SPECIALS
+from truenegs_jax.data.prepare_rows import prepare
+from truenegs_jax.data.rows import open_rows, verify_rows
+from truenegs_jax.data.tokenizer import SPECIALS
 from truenegs_jax.runtime.errors import TrueNegsError
 
 FIRST = int(os.environ.get("TRUENEGS_FUZZ_FIRST", 0))

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from truenegs_jax.configs import finetune_glue, finetune_squad
-from truenegs_jax.data.tokens.tokenizer import SPECIALS, make_tokenizer
+from truenegs_jax.data.tokenizer import SPECIALS, make_tokenizer
 from truenegs_jax.finetune import task_data
 from truenegs_jax.finetune.options import parse_options
 from truenegs_jax.tasks.task import SQUAD, TASKS, Example, Question

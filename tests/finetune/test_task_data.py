@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from truenegs_jax.configs import finetune_glue, finetune_own, finetune_squad
-from truenegs_jax.data.tokens.tokenizer import SPECIALS, make_tokenizer
+from truenegs_jax.data.tokenizer import SPECIALS, make_tokenizer
 from truenegs_jax.finetune import task_data
 from truenegs_jax.finetune.options import parse_options
 from truenegs_jax.runtime.errors import DataError, InputError

@@ -16,7 +16,7 @@ from support import runs
 from truenegs_jax.config.flags import parse_config
 from truenegs_jax.config.sections import PretrainConfig
 from truenegs_jax.corrections import predict_slots
-from truenegs_jax.data.rows.rows_folder import open_rows
+from truenegs_jax.data.rows import open_rows
 from truenegs_jax.models import pretrain
 from truenegs_jax.pretrain import evaluate
 from truenegs_jax.pretrain import run as run_lib

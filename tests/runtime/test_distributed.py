@@ -17,7 +17,7 @@ import pytest
 from support import runs, saved_steps, shared_runs
 from support.small_rows import write_texts
 from support.texts import make_texts
-from truenegs_jax.data.rows import rows_folder
+from truenegs_jax.data import rows as rows_folder
 from truenegs_jax.runtime import distributed, errors
 from truenegs_jax.workdir import lock
 
@@ -84,7 +84,7 @@ assert distributed.is_true_everywhere("all", value=True)
 assert not distributed.is_true_everywhere("one", value=index == 0)
 assert distributed.place_among_equals("other", str(index)) == (0, 1)
 
-from truenegs_jax.data.rows import rows_folder
+from truenegs_jax.data import rows as rows_folder
 def file_record(path, pause, read=rows_folder.file_record):
   print("read", path.name)
   return read(path, pause)

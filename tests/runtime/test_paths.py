@@ -13,10 +13,11 @@ from support import small_rows
 from support.texts import make_texts, to_jsonl
 from truenegs_jax.config.flags import parse_config
 from truenegs_jax.config.tables import Study
+from truenegs_jax.data import rows as rows_folder
+from truenegs_jax.data import shards
 from truenegs_jax.data.corpus.hub_datasets import check_data_files
 from truenegs_jax.data.corpus.sources_spec import open_corpus
-from truenegs_jax.data.rows import rows_folder, shards
-from truenegs_jax.data.tokens.tokenizer import load_tokenizer
+from truenegs_jax.data.tokenizer import load_tokenizer
 from truenegs_jax.runtime import buckets
 from truenegs_jax.runtime.errors import InputError, TrueNegsError
 from truenegs_jax.runtime.paths import join_inside

@@ -5,9 +5,9 @@ import os
 import pathlib
 import time
 
+from truenegs_jax.data import shards
 from truenegs_jax.data.corpus import sources_spec
-from truenegs_jax.data.rows import shards
-from truenegs_jax.data.rows.engines import Step
+from truenegs_jax.data.engines import Step
 from truenegs_jax.runtime.errors import DataError
 
 NUM_UNITS, NUM_RANGES = 24, 6

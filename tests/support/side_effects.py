@@ -171,8 +171,9 @@ def import_all():
 
 def prepare_and_read(folder):
   """Prepares rows of files and of a data set, and reads batches."""
+  from truenegs_jax.data import prepare_rows
+  from truenegs_jax.data import rows as rows_folder
   from truenegs_jax.data.corpus import sources_spec
-  from truenegs_jax.data.rows import prepare_rows, rows_folder
 
   rng = random.Random(0)
   lines = [" ".join(rng.choices(WORDS[:6], k=50)) for _ in range(60)]

@@ -7,9 +7,9 @@ import numpy as np
 
 from support.texts import LETTERS, make_corpus, make_texts, to_jsonl
 from truenegs_jax.config.sections import Data
-from truenegs_jax.data.rows import prepare_rows, shards, steps
-from truenegs_jax.data.rows.rows_folder import RowsOptions, open_rows
-from truenegs_jax.data.tokens.tokenizer import SPECIALS, make_tokenizer
+from truenegs_jax.data import prepare_rows, shards, steps
+from truenegs_jax.data.rows import RowsOptions, open_rows
+from truenegs_jax.data.tokenizer import SPECIALS, make_tokenizer
 from truenegs_jax.train import prepare_data
 
 TOKENIZER = make_tokenizer((*SPECIALS, *LETTERS), lowercase=True)

@@ -13,7 +13,7 @@ from tests.support.tokenizer_files import write_vocabulary
 
 from support import tiny
 from truenegs_jax import export
-from truenegs_jax.data.tokens.tokenizer import SPECIALS, make_tokenizer
+from truenegs_jax.data.tokenizer import SPECIALS, make_tokenizer
 from truenegs_jax.models import pretrain
 from truenegs_jax.weights import find, hf_folder, load, match
 from truenegs_jax.workdir import checkpoints

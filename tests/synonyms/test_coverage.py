@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from truenegs_jax.data.tokens.tokenizer import SPECIALS
+from truenegs_jax.data.tokenizer import SPECIALS
 from truenegs_jax.synonyms.run_table import TableRequest, describe_text
 from truenegs_jax.synonyms.table import SynonymTable
 

@@ -6,7 +6,7 @@ import lzma
 
 import pytest
 
-from truenegs_jax.data.tokens.tokenizer import SPECIALS, make_tokenizer
+from truenegs_jax.data.tokenizer import SPECIALS, make_tokenizer
 from truenegs_jax.runtime.errors import DataError
 from truenegs_jax.synonyms import sources
 from truenegs_jax.synonyms.vocabulary import Vocabulary

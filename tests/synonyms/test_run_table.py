@@ -11,7 +11,7 @@ from rich.console import Console
 from tests.support.tokenizer_files import write_vocabulary
 from tokenizers import models, normalizers
 
-from truenegs_jax.data.tokens.tokenizer import (
+from truenegs_jax.data.tokenizer import (
   SPECIALS,
   Tokenizer,
   load_tokenizer,

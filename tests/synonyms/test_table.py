@@ -16,7 +16,7 @@ import safetensors.numpy
 from hypothesis import strategies as st
 
 import truenegs_jax
-from truenegs_jax.data.tokens.tokenizer import make_tokenizer
+from truenegs_jax.data.tokenizer import make_tokenizer
 from truenegs_jax.runtime.errors import DataError, InputError
 from truenegs_jax.synonyms import table, wordnet
 from truenegs_jax.synonyms.table import SynonymTable

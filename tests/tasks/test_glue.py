@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from support.texts import COMPRESSORS
-from truenegs_jax.data.tokens.tokenizer import SPECIALS, make_tokenizer
+from truenegs_jax.data.tokenizer import SPECIALS, make_tokenizer
 from truenegs_jax.runtime.errors import DataError, DiskError
 from truenegs_jax.tasks import records
 from truenegs_jax.tasks.batches import encode

@@ -11,7 +11,7 @@ import pytest
 from tests.support.tokenizer_files import write_vocabulary
 
 from support.texts import COMPRESSORS
-from truenegs_jax.data.tokens.tokenizer import SPECIALS, make_tokenizer
+from truenegs_jax.data.tokenizer import SPECIALS, make_tokenizer
 from truenegs_jax.runtime.errors import DataError, InputError, UnavailableError
 from truenegs_jax.tasks.scoring import question_scores
 from truenegs_jax.tasks.squad import (

@@ -18,8 +18,8 @@ from rich.console import Console
 from support import runs
 from truenegs_jax.config.sections import PretrainConfig
 from truenegs_jax.configs import bert_base
-from truenegs_jax.data.rows import batches
-from truenegs_jax.data.tokens.tokenizer import Tokenizer
+from truenegs_jax.data import batches
+from truenegs_jax.data.tokenizer import Tokenizer
 from truenegs_jax.objectives import negatives, slot_predictions
 from truenegs_jax.pretrain import loop
 from truenegs_jax.pretrain import run as run_lib

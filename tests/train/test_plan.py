@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from truenegs_jax.config.sections import Data, PretrainConfig
-from truenegs_jax.data.tokens.tokenizer import SPECIALS
+from truenegs_jax.data.tokenizer import SPECIALS
 from truenegs_jax.models import pretrain
 from truenegs_jax.objectives import masking, output_softmax
 from truenegs_jax.pretrain import run as run_lib

@@ -145,7 +145,7 @@ def test_other_schemes_are_refused(text):
 
 
 def test_a_vocabulary_is_read_from_a_bucket(bucket, shared_pretraining):
-  from truenegs_jax.data.tokens.tokenizer import load_tokenizer
+  from truenegs_jax.data.tokenizer import load_tokenizer
 
   expected = load_tokenizer(
     str(shared_pretraining.workdir / "vocab.txt"), lowercase=True

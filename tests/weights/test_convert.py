@@ -7,7 +7,7 @@ import pytest
 
 from support import tiny
 from support.weight_files import run_export, write_export
-from truenegs_jax.data.tokens.tokenizer import make_tokenizer
+from truenegs_jax.data.tokenizer import make_tokenizer
 from truenegs_jax.models import pretrain
 from truenegs_jax.weights import export_model, hf_folder
 

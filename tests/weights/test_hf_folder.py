@@ -9,7 +9,7 @@ from flax import traverse_util
 
 from support import tiny
 from support.weight_files import random_params
-from truenegs_jax.data.tokens.tokenizer import make_tokenizer
+from truenegs_jax.data.tokenizer import make_tokenizer
 from truenegs_jax.models import pretrain
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.weights import hf_config, hf_folder, hf_names

@@ -23,7 +23,7 @@ from support.weight_files import (
 )
 from truenegs_jax.config.sections import PretrainConfig
 from truenegs_jax.configs import bert_base
-from truenegs_jax.data.tokens.tokenizer import make_tokenizer
+from truenegs_jax.data.tokenizer import make_tokenizer
 from truenegs_jax.models import pretrain
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.train import start, step

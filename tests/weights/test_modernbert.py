@@ -18,7 +18,7 @@ from support.weight_files import (
   random_params,
   read_tensors,
 )
-from truenegs_jax.data.tokens.tokenizer import load_tokenizer
+from truenegs_jax.data.tokenizer import load_tokenizer
 from truenegs_jax.models import finetune
 from truenegs_jax.pretrain import evaluate
 from truenegs_jax.runtime.errors import InputError

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from truenegs_jax.data.tokens.tokenizer import load_tokenizer
+from truenegs_jax.data.tokenizer import load_tokenizer
 from truenegs_jax.models import pretrain
 from truenegs_jax.weights import load, match
 from truenegs_jax.weights.find import Weights

@@ -14,7 +14,7 @@ import pytest
 from support import tiny
 from support.weight_files import random_params, write_export
 from truenegs_jax.config import sections
-from truenegs_jax.data.tokens.tokenizer import SPECIALS, make_tokenizer
+from truenegs_jax.data.tokenizer import SPECIALS, make_tokenizer
 from truenegs_jax.models import pretrain
 from truenegs_jax.objectives import electra, mlm
 from truenegs_jax.objectives.slot_predictions import mask_and_predict

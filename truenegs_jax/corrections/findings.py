@@ -8,8 +8,8 @@ import numpy as np
 from rich.table import Table
 
 from truenegs_jax.corrections.predict_slots import Predictions
-from truenegs_jax.data.tokens.tokenizer import Tokenizer
-from truenegs_jax.data.tokens.words import read_words
+from truenegs_jax.data.tokenizer import Tokenizer
+from truenegs_jax.data.words import read_words
 from truenegs_jax.report import page
 from truenegs_jax.stats.intervals import Rate, estimate_rate
 from truenegs_jax.synonyms.table import SynonymTable

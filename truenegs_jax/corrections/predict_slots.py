@@ -10,7 +10,7 @@ import numpy as np
 import optax
 
 from truenegs_jax.data.corpus.sources_spec import open_corpus
-from truenegs_jax.data.tokens.tokenizer import Tokenizer
+from truenegs_jax.data.tokenizer import Tokenizer
 from truenegs_jax.runtime import distributed
 from truenegs_jax.runtime.errors import DataError, NonFiniteError
 from truenegs_jax.runtime.files import short_sha256

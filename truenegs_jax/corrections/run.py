@@ -23,8 +23,8 @@ from truenegs_jax.config.sections import PretrainConfig
 from truenegs_jax.config.tables import Corrections
 from truenegs_jax.configs.common import REQUIRED
 from truenegs_jax.corrections import findings, predict_slots
+from truenegs_jax.data import tokenizer as tokenizer_lib
 from truenegs_jax.data.corpus import sources_spec
-from truenegs_jax.data.tokens import tokenizer as tokenizer_lib
 from truenegs_jax.models import pretrain
 from truenegs_jax.report.write import write_own_report
 from truenegs_jax.runtime import errors, progress

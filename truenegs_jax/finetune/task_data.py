@@ -21,7 +21,7 @@ from scipy import special
 
 from truenegs_jax.data.corpus import hub_datasets
 from truenegs_jax.data.corpus.files import find_existing
-from truenegs_jax.data.tokens.tokenizer import Tokenizer
+from truenegs_jax.data.tokenizer import Tokenizer
 from truenegs_jax.finetune.options import FinetuneOptions
 from truenegs_jax.finetune.results import fingerprint
 from truenegs_jax.models import attention, encoder, finetune

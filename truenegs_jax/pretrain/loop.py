@@ -14,7 +14,7 @@ import jax
 import numpy as np
 from rich.console import Console
 
-from truenegs_jax.data.rows import batches as batches_lib
+from truenegs_jax.data import batches as batches_lib
 from truenegs_jax.runtime import distributed, progress
 from truenegs_jax.train import guards, metrics, plan, sharding, speed, step
 from truenegs_jax.train import loop as loop_lib

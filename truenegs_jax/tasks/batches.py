@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from truenegs_jax.data.tokens.tokenizer import Tokenizer
+from truenegs_jax.data.tokenizer import Tokenizer
 from truenegs_jax.runtime.errors import DataError
 from truenegs_jax.tasks.task import SCORE, EncodedRows, Example, Task
 

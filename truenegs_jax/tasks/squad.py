@@ -23,7 +23,7 @@ from unicodedata import category
 import numpy as np
 
 from truenegs_jax.data.corpus import files
-from truenegs_jax.data.tokens.tokenizer import Tokenizer
+from truenegs_jax.data.tokenizer import Tokenizer
 from truenegs_jax.runtime.errors import DataError, InputError, UnavailableError
 from truenegs_jax.runtime.files import parse_json
 from truenegs_jax.tasks.records import HUB, read_dataset, read_file

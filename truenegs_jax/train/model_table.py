@@ -12,8 +12,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from truenegs_jax.data.tokens.tokenizer import Tokenizer
-from truenegs_jax.data.tokens.words import read_words
+from truenegs_jax.data.tokenizer import Tokenizer
+from truenegs_jax.data.words import read_words
 from truenegs_jax.objectives import negatives
 from truenegs_jax.synonyms import vocabulary as vocabulary_lib
 from truenegs_jax.synonyms.run_table import ModelTable, TableRequest

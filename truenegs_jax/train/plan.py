@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from rich.table import Table
 
-from truenegs_jax.data.rows.rows_folder import Rows, Verification
+from truenegs_jax.data.rows import Rows, Verification
 from truenegs_jax.models import attention, pretrain
 from truenegs_jax.objectives import masking, mlm, negatives, output_softmax
 from truenegs_jax.runtime import cpu, distributed, rng

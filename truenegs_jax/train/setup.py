@@ -16,8 +16,9 @@ import numpy as np
 from rich.console import Console
 
 from truenegs_jax.config.sections import SIZES
-from truenegs_jax.data.rows import batches, rows_folder
-from truenegs_jax.data.tokens.tokenizer import write_tokenizer
+from truenegs_jax.data import batches
+from truenegs_jax.data import rows as rows_folder
+from truenegs_jax.data.tokenizer import write_tokenizer
 from truenegs_jax.runtime import distributed, progress
 from truenegs_jax.runtime.errors import CheckpointError
 from truenegs_jax.train import metrics, model_table, plan, sharding, speed

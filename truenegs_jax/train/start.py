@@ -21,9 +21,9 @@ from truenegs_jax.config.keys import LARGEST, flatten
 from truenegs_jax.config.losses import check_smoothing
 from truenegs_jax.config.sections import Data, Negatives, PretrainConfig
 from truenegs_jax.configs.common import REQUIRED
-from truenegs_jax.data.tokens import tokenizer as tokenizer_lib
-from truenegs_jax.data.tokens.tokenizer import Tokenizer
-from truenegs_jax.data.tokens.words import read_words
+from truenegs_jax.data import tokenizer as tokenizer_lib
+from truenegs_jax.data.tokenizer import Tokenizer
+from truenegs_jax.data.words import read_words
 from truenegs_jax.models import encoder, layers, pretrain
 from truenegs_jax.models.attention import XLA, Implementation
 from truenegs_jax.objectives import electra, masking, mlm

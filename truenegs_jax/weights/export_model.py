@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import safetensors
 
-from truenegs_jax.data.tokens.tokenizer import Tokenizer
+from truenegs_jax.data.tokenizer import Tokenizer
 from truenegs_jax.models import encoder, finetune, pretrain
 from truenegs_jax.runtime.errors import (
   InputError,

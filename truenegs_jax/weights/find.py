@@ -22,7 +22,7 @@ import numpy as np
 from flax import traverse_util
 
 from truenegs_jax.config import grammar
-from truenegs_jax.data.tokens import tokenizer as tokenizer_lib
+from truenegs_jax.data import tokenizer as tokenizer_lib
 from truenegs_jax.models import pretrain
 from truenegs_jax.runtime import cache
 from truenegs_jax.runtime.errors import DiskError, InputError, TrueNegsError

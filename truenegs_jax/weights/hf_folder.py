@@ -20,8 +20,8 @@ import safetensors.numpy
 from tokenizers import decoders, processors
 
 from truenegs_jax.config.sections import GENERATOR_SIZES
-from truenegs_jax.data.tokens import tokenizer as tokenizer_lib
-from truenegs_jax.data.tokens.tokenizer import Tokenizer, load_tokenizer
+from truenegs_jax.data import tokenizer as tokenizer_lib
+from truenegs_jax.data.tokenizer import Tokenizer, load_tokenizer
 from truenegs_jax.runtime.errors import InputError, printable
 from truenegs_jax.runtime.files import parse_json, read_file
 from truenegs_jax.weights import arrays as arrays_lib

@@ -14,7 +14,7 @@ from typing import Any
 
 from truenegs_jax.config import grammar
 from truenegs_jax.config.sections import INIT_SKIPS
-from truenegs_jax.data.tokens.tokenizer import Tokenizer
+from truenegs_jax.data.tokenizer import Tokenizer
 from truenegs_jax.models import encoder, finetune, pretrain
 from truenegs_jax.runtime.errors import InputError, printable
 from truenegs_jax.tasks import task as task_lib

@@ -11,7 +11,7 @@ from typing import Any
 
 import jax
 
-from truenegs_jax.data.tokens.tokenizer import Tokenizer
+from truenegs_jax.data.tokenizer import Tokenizer
 from truenegs_jax.models import finetune, pretrain
 from truenegs_jax.tasks import task as task_lib
 from truenegs_jax.weights import hf_names

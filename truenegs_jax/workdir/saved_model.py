@@ -21,8 +21,8 @@ from truenegs_jax.config.sections import (
   Model,
   PretrainConfig,
 )
-from truenegs_jax.data.tokens import tokenizer as tokenizer_lib
-from truenegs_jax.data.tokens.tokenizer import Tokenizer
+from truenegs_jax.data import tokenizer as tokenizer_lib
+from truenegs_jax.data.tokenizer import Tokenizer
 from truenegs_jax.models import pretrain
 from truenegs_jax.runtime.errors import CheckpointError, InputError
 from truenegs_jax.runtime.paths import join_inside

@@ -11,11 +11,11 @@ import pytest
 
 from support import beam_steps, bucket_servers, hub_stand_in, small_rows
 from support.texts import COMPRESSORS, FORMATTERS, make_texts
+from truenegs_jax.data import shards
 from truenegs_jax.data.corpus import files as files_lib
 from truenegs_jax.data.corpus.sources_spec import describe_sources, open_corpus
-from truenegs_jax.data.rows import shards
-from truenegs_jax.data.rows.prepare_rows import prepare
-from truenegs_jax.data.rows.rows_folder import open_rows
+from truenegs_jax.data.prepare_rows import prepare
+from truenegs_jax.data.rows import open_rows
 from truenegs_jax.runtime import buckets
 from truenegs_jax.runtime.errors import (
   DataError,

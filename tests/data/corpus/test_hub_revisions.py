@@ -8,8 +8,9 @@ import pytest
 from pyarrow import parquet
 
 from support import hub_stand_in
+from truenegs_jax.data import prepare_rows
+from truenegs_jax.data import rows as rows_folder
 from truenegs_jax.data.corpus.sources_spec import open_corpus
-from truenegs_jax.data.rows import prepare_rows, rows_folder
 from truenegs_jax.runtime.errors import DataError, UnavailableError
 
 NAME, REF = "owner/books", "refs/convert/parquet"

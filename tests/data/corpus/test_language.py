@@ -7,7 +7,7 @@ import pytest
 
 from truenegs_jax.data.corpus import language
 from truenegs_jax.data.corpus.sources_spec import open_corpus
-from truenegs_jax.data.rows.prepare_rows import prepare
+from truenegs_jax.data.prepare_rows import prepare
 from truenegs_jax.runtime.errors import InputError
 
 TEXTS = {

@@ -22,12 +22,13 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from truenegs_jax.config.sections import Data
+from truenegs_jax.data import engines, shards
+from truenegs_jax.data import rows as rows_folder
 from truenegs_jax.data.corpus.corpus import Corpus, Cursor, ReadCounts, Unit
-from truenegs_jax.data.rows import engines, rows_folder, shards
-from truenegs_jax.data.rows.engines import Engine, Step
-from truenegs_jax.data.rows.rows_folder import RowsOptions, rows_fingerprint
-from truenegs_jax.data.rows.shards import ChunkRange, ShardSet, ShardSpec
-from truenegs_jax.data.tokens.tokenizer import Tokenizer
+from truenegs_jax.data.engines import Engine, Step
+from truenegs_jax.data.rows import RowsOptions, rows_fingerprint
+from truenegs_jax.data.shards import ChunkRange, ShardSet, ShardSpec
+from truenegs_jax.data.tokenizer import Tokenizer
 from truenegs_jax.runtime.errors import DataError, DiskError, InputError
 from truenegs_jax.runtime.files import disk_errors
 from truenegs_jax.runtime.paths import is_bucket, open_path

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import tokenizers
 
-from truenegs_jax.data.tokens.tokenizer import MAX_WORD_CHARACTERS, Tokenizer
+from truenegs_jax.data.tokenizer import MAX_WORD_CHARACTERS, Tokenizer
 from truenegs_jax.runtime.errors import InputError
 
 if TYPE_CHECKING:

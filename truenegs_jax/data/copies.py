@@ -15,7 +15,7 @@ import shutil
 import zlib
 from collections.abc import Mapping
 
-from truenegs_jax.data.rows import rows_folder
+from truenegs_jax.data import rows as rows_folder
 from truenegs_jax.runtime import cache, progress
 from truenegs_jax.runtime.errors import DataError, InputError
 from truenegs_jax.runtime.files import atomic_file, disk_errors, lock_folder

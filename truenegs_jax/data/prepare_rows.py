@@ -15,15 +15,15 @@ from typing import Any
 from rich.console import Console
 
 from truenegs_jax.config.sections import Data
+from truenegs_jax.data import engines, layouts, shards, steps
+from truenegs_jax.data import rows as folder_lib
+from truenegs_jax.data import tokenizer as tokenizer_lib
+from truenegs_jax.data import vocabulary as vocabulary_lib
 from truenegs_jax.data.corpus import language as language_lib
 from truenegs_jax.data.corpus.corpus import Corpus, ReadCounts
 from truenegs_jax.data.corpus.readers import WordNetReader
 from truenegs_jax.data.corpus.sources_spec import open_corpus
-from truenegs_jax.data.rows import engines, layouts, shards, steps
-from truenegs_jax.data.rows import rows_folder as folder_lib
-from truenegs_jax.data.tokens import tokenizer as tokenizer_lib
-from truenegs_jax.data.tokens import train_vocabulary
-from truenegs_jax.data.tokens.tokenizer import Tokenizer
+from truenegs_jax.data.tokenizer import Tokenizer
 from truenegs_jax.runtime import cache, errors, progress
 from truenegs_jax.runtime.files import lock_folder
 from truenegs_jax.runtime.paths import is_bucket, open_path
@@ -183,7 +183,7 @@ def _find_or_train_vocabulary(
   read_counts = ReadCounts()
   try:
     with progress.working(console, "Training the vocabulary") as show:
-      vocab = train_vocabulary.train_vocabulary(
+      vocab = vocabulary_lib.train_vocabulary(
         (document.text for document in corpus.read(read_counts)),
         size=plan.data.vocab_size,
         progress=lambda note: show(

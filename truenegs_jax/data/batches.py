@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 from grain.experimental import index_shuffle
 
-from truenegs_jax.data.rows import rows_folder
-from truenegs_jax.data.rows.copies import copy_rows
-from truenegs_jax.data.rows.rows_folder import Rows, Verification, open_rows
-from truenegs_jax.data.tokens.tokenizer import check_tokens
+from truenegs_jax.data import rows as rows_folder
+from truenegs_jax.data.copies import copy_rows
+from truenegs_jax.data.rows import Rows, Verification, open_rows
+from truenegs_jax.data.tokenizer import check_tokens
 from truenegs_jax.runtime import errors
 
 _ROUNDS = 4  # rounds of the cipher in index_shuffle, grain's default

@@ -13,11 +13,11 @@ import tokenizers
 from tokenizers import normalizers, pre_tokenizers
 
 from support.texts import ODD_LINES, random_lines
-from truenegs_jax.data.tokens import encoder as encoder_lib
-from truenegs_jax.data.tokens import train_vocabulary as train_vocabulary_lib
-from truenegs_jax.data.tokens.encoder import Encoder
-from truenegs_jax.data.tokens.tokenizer import SPECIALS, make_tokenizer
-from truenegs_jax.data.tokens.train_vocabulary import train_vocabulary
+from truenegs_jax.data import encoder as encoder_lib
+from truenegs_jax.data import vocabulary as vocabulary_lib
+from truenegs_jax.data.encoder import Encoder
+from truenegs_jax.data.tokenizer import SPECIALS, make_tokenizer
+from truenegs_jax.data.vocabulary import train_vocabulary
 from truenegs_jax.runtime.errors import InputError
 
 CASES = [(True, True), (False, False), (True, False), (False, True)]
@@ -68,7 +68,7 @@ def test_word_counts_equal_those_of_the_library(lowercase, strip_accents):
   options = {"lowercase": lowercase, "strip_accents": strip_accents}
   corpus = make_corpus()
   texts = ODD_LINES + random_lines(400) + corpus + ["\n".join(corpus[:9])] * 3
-  counts = train_vocabulary_lib._count_words(
+  counts = vocabulary_lib._count_words(
     texts, normalizers.BertNormalizer(**options), ignore_progress
   )
   assert counts == library_counts(texts, **options)
@@ -90,7 +90,7 @@ def library_vocabulary(texts, size, *, lowercase, strip_accents) -> set[str]:
     texts,
     vocab_size=size,
     min_frequency=2,
-    limit_alphabet=train_vocabulary_lib.MAX_ALPHABET,
+    limit_alphabet=vocabulary_lib.MAX_ALPHABET,
     show_progress=False,
     special_tokens=list(SPECIALS),
   )
@@ -111,7 +111,7 @@ def test_entries_of_real_text_equal_those_of_the_library(real_data):
 def test_every_process_trains_the_same_vocabulary(tmp_path):
   code = (
     "import sys, pathlib;"
-    "from truenegs_jax.data.tokens.train_vocabulary import *;"
+    "from truenegs_jax.data.vocabulary import *;"
     "texts = pathlib.Path(sys.argv[1]).read_text('utf-8').split('\\n');"
     "vocab = train_vocabulary(iter(texts), size=400, lowercase=True);"
     "sys.stdout.buffer.write('\\n'.join(vocab).encode())"
@@ -146,7 +146,7 @@ def test_text_without_spaces_gets_enough_characters():
   tokenizer = make_tokenizer(vocab, lowercase=True)
   tokens_T, _ = Encoder(tokenizer).encode(lines)
   share = (tokens_T == tokenizer.unk).mean()
-  assert 0 < share < 1.01 * (1 - train_vocabulary_lib.MIN_COVERAGE)
+  assert 0 < share < 1.01 * (1 - vocabulary_lib.MIN_COVERAGE)
   small = train_vocabulary(lines, size=2400, lowercase=True)
   assert set(characters[:500]) < set(small)  # the most frequent ones
   assert len(small) < 2400
@@ -163,13 +163,13 @@ def test_a_size_that_is_too_small_is_rejected():
 
 
 def test_the_rarest_of_too_many_words_are_dropped(monkeypatch):
-  monkeypatch.setattr(train_vocabulary_lib, "MAX_WORDS", 200)
+  monkeypatch.setattr(vocabulary_lib, "MAX_WORDS", 200)
   frequent = [f"often{c}" for c in "abcdefgh"]
   rare = [f"rare{i:06}" for i in range(30_000)]
   texts = [" ".join([*frequent, *rare[i : i + 8]]) for i in range(0, 30_000, 8)]
   monkeypatch.setattr(encoder_lib, "BATCH_CHARACTERS", 1000)
   normalizer = normalizers.BertNormalizer(lowercase=True)
-  count_words = train_vocabulary_lib._count_words
+  count_words = vocabulary_lib._count_words
   counts = count_words(texts, normalizer, ignore_progress)
   assert len(counts) < 1000
   assert [counts[word] for word in frequent] == [len(texts)] * 8
@@ -178,10 +178,10 @@ def test_the_rarest_of_too_many_words_are_dropped(monkeypatch):
 
 def test_large_counts_are_scaled_down_for_the_trainer(monkeypatch):
   def count_repeated(counts):
-    texts = train_vocabulary_lib._repeat_words(counts)
+    texts = vocabulary_lib._repeat_words(counts)
     return collections.Counter(" ".join(texts).split())
 
   counts = collections.Counter(swan=60_001, grebe=1003, heron=1)
   assert count_repeated(counts) == counts
-  monkeypatch.setattr(train_vocabulary_lib, "MAX_FED_WORDS", 10_000)
+  monkeypatch.setattr(vocabulary_lib, "MAX_FED_WORDS", 10_000)
   assert count_repeated(counts) == {"swan": 60_001 // 7, "grebe": 1003 // 7}

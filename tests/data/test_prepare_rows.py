@@ -16,16 +16,12 @@ from tests.support.tokenizer_files import write_vocabulary
 
 from support.small_rows import read_files
 from truenegs_jax.config.sections import Data
+from truenegs_jax.data import steps
+from truenegs_jax.data import vocabulary as vocabulary_lib
 from truenegs_jax.data.corpus.corpus import Corpus
-from truenegs_jax.data.rows import steps
-from truenegs_jax.data.rows.prepare_rows import prepare
-from truenegs_jax.data.rows.rows_folder import (
-  open_rows,
-  read_manifest,
-  verify_rows,
-)
-from truenegs_jax.data.tokens import train_vocabulary
-from truenegs_jax.data.tokens.tokenizer import SPECIALS, load_tokenizer
+from truenegs_jax.data.prepare_rows import prepare
+from truenegs_jax.data.rows import open_rows, read_manifest, verify_rows
+from truenegs_jax.data.tokenizer import SPECIALS, load_tokenizer
 from truenegs_jax.runtime.errors import DataError, DiskError, InputError
 from truenegs_jax.train.prepare_data import find_or_prepare_rows
 
@@ -247,14 +243,14 @@ def test_a_resumed_preparation_keeps_its_vocabulary(corpus, monkeypatch):
     patch.setattr(steps, "build_shards", interrupt)
     with pytest.raises(KeyboardInterrupt):
       make_rows(corpus)
-  monkeypatch.setattr(train_vocabulary, "train_vocabulary", interrupt)
+  monkeypatch.setattr(vocabulary_lib, "train_vocabulary", interrupt)
   _, tokenizer = make_rows(corpus)
   assert "swan" in tokenizer.vocab
 
 
 UNGUARDED_SCRIPT = """
 import sys
-from truenegs_jax.data.rows.prepare_rows import prepare
+from truenegs_jax.data.prepare_rows import prepare
 prepare(sys.argv[1], length=16, vocab=sys.argv[2], workers=2)
 """
 

@@ -8,7 +8,8 @@ import pytest
 from pyarrow import parquet
 
 from truenegs_jax.config.sections import Data
-from truenegs_jax.data.rows import prepare_rows, rows_folder, steps
+from truenegs_jax.data import prepare_rows, steps
+from truenegs_jax.data import rows as rows_folder
 from truenegs_jax.runtime.errors import DataError
 
 TEXTS = [f"The swan number {i} swims across the lake ." for i in range(100)]

@@ -15,7 +15,8 @@ import pytest
 
 from support import bucket_servers, small_rows
 from support.texts import make_texts
-from truenegs_jax.data.rows import batches, copies, rows_folder, shards
+from truenegs_jax.data import batches, copies, shards
+from truenegs_jax.data import rows as rows_folder
 from truenegs_jax.runtime import buckets, cache
 from truenegs_jax.runtime.errors import DataError, DiskError, InputError
 from truenegs_jax.runtime.paths import open_path

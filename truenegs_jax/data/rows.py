@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from truenegs_jax.config.keys import flatten
-from truenegs_jax.data.tokens.tokenizer import (
+from truenegs_jax.data.tokenizer import (
   FILES,
   HUB_FILES,
   Tokenizer,

@@ -10,7 +10,7 @@ import pytest
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
-from truenegs_jax.data.tokens.words import read_words, word_edges
+from truenegs_jax.data.words import read_words, word_edges
 from truenegs_jax.objectives import mlm
 from truenegs_jax.synonyms.table import SynonymTable
 

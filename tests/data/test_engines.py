@@ -10,7 +10,7 @@ import pytest
 
 from support import beam_steps, small_rows
 from support.beam_steps import NUM_RANGES, NUM_UNITS, make_steps
-from truenegs_jax.data.rows.engines import Step, run_on_beam
+from truenegs_jax.data.engines import Step, run_on_beam
 
 RUNNER = "FnApiRunner"
 TWO_WORKERS = [

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable, Iterator
 import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers, trainers
 
-from truenegs_jax.data.tokens.encoder import batch_texts, split_lines
-from truenegs_jax.data.tokens.tokenizer import MAX_WORD_CHARACTERS, SPECIALS
+from truenegs_jax.data.encoder import batch_texts, split_lines
+from truenegs_jax.data.tokenizer import MAX_WORD_CHARACTERS, SPECIALS
 from truenegs_jax.runtime.errors import InputError
 
 Counts = collections.Counter[str]

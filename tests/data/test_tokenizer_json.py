@@ -14,10 +14,10 @@ from support.tokenizer_files import (
   make_tokenizer,
   write_files,
 )
-from truenegs_jax.data.rows.prepare_rows import prepare
-from truenegs_jax.data.rows.rows_folder import load_vocabulary, open_rows
-from truenegs_jax.data.tokens.encoder import Encoder
-from truenegs_jax.data.tokens.tokenizer import (
+from truenegs_jax.data.encoder import Encoder
+from truenegs_jax.data.prepare_rows import prepare
+from truenegs_jax.data.rows import load_vocabulary, open_rows
+from truenegs_jax.data.tokenizer import (
   load_tokenizer,
   read_tokens,
   write_tokenizer,

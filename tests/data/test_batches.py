@@ -7,9 +7,9 @@ import pytest
 
 from support.small_rows import write_rows
 from support.texts import make_corpus
-from truenegs_jax.data.rows import batches as batches_lib
-from truenegs_jax.data.rows.rows_folder import FIELDS, RowsOptions, open_rows
-from truenegs_jax.data.tokens.tokenizer import SPECIALS, make_tokenizer
+from truenegs_jax.data import batches as batches_lib
+from truenegs_jax.data.rows import FIELDS, RowsOptions, open_rows
+from truenegs_jax.data.tokenizer import SPECIALS, make_tokenizer
 from truenegs_jax.runtime.errors import DataError, InputError
 
 TOKENIZER = make_tokenizer((*SPECIALS, *"abcdefghij"), lowercase=True)

@@ -25,11 +25,12 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
+from truenegs_jax.data import layouts
+from truenegs_jax.data import rows as rows_folder
 from truenegs_jax.data.corpus.corpus import Corpus, Cursor, ReadCounts, Sizes
-from truenegs_jax.data.rows import layouts, rows_folder
-from truenegs_jax.data.rows.rows_folder import FIELDS, SPLITS, RowsOptions
-from truenegs_jax.data.tokens.encoder import Encoder
-from truenegs_jax.data.tokens.tokenizer import Tokenizer, write_tokenizer
+from truenegs_jax.data.encoder import Encoder
+from truenegs_jax.data.rows import FIELDS, SPLITS, RowsOptions
+from truenegs_jax.data.tokenizer import Tokenizer, write_tokenizer
 from truenegs_jax.runtime import cache
 from truenegs_jax.runtime import files as files_lib
 from truenegs_jax.runtime.errors import DataError, DiskError

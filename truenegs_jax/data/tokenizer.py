@@ -16,7 +16,7 @@ from typing import Any
 import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers
 
-from truenegs_jax.data.tokens.tokenizer_json import (
+from truenegs_jax.data.tokenizer_json import (
   CONFIG,
   FIX,
   MAX_WORD_CHARACTERS,

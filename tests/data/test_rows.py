@@ -11,15 +11,10 @@ from support.small_rows import (
   write_texts,
 )
 from support.texts import make_texts
+from truenegs_jax.data import shards
 from truenegs_jax.data.corpus.corpus import Corpus
-from truenegs_jax.data.rows import shards
-from truenegs_jax.data.rows.rows_folder import (
-  SPLITS,
-  open_rows,
-  read_manifest,
-  verify_rows,
-)
-from truenegs_jax.data.tokens.tokenizer import SPECIALS, make_tokenizer
+from truenegs_jax.data.rows import SPLITS, open_rows, read_manifest, verify_rows
+from truenegs_jax.data.tokenizer import SPECIALS, make_tokenizer
 from truenegs_jax.runtime.errors import DataError
 
 

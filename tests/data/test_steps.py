@@ -25,9 +25,9 @@ from support.small_rows import (
   write_texts,
 )
 from support.texts import make_corpus, make_texts
+from truenegs_jax.data import engines, shards
 from truenegs_jax.data.corpus.corpus import Corpus, ReadCounts
-from truenegs_jax.data.rows import engines, shards
-from truenegs_jax.data.rows.rows_folder import open_rows
+from truenegs_jax.data.rows import open_rows
 from truenegs_jax.runtime.errors import DataError, DiskError, InputError
 
 ROOT = str(pathlib.Path(__file__).parents[3])
@@ -101,9 +101,9 @@ def test_rows_do_not_depend_on_the_number_of_workers(tmp_path, expected_files):
 KILLED_SCRIPT = """
 import os, runpy, signal, sys
 sys.path.insert(0, "tests")
-from truenegs_jax.data.rows import shards
+from truenegs_jax.data import shards
 shards.CHUNK_CHARACTERS, shards.SHARD_CHUNKS = 500, 4
-tests = runpy.run_path("tests/data/rows/test_steps.py")
+tests = runpy.run_path("tests/data/test_steps.py")
 calls = []
 def die(*progress):
   calls.append(progress)

@@ -11,9 +11,9 @@ import pytest
 import transformers
 
 from support.texts import ODD_LINES, random_lines
-from truenegs_jax.data.tokens import encoder as encoder_lib
-from truenegs_jax.data.tokens.encoder import Encoder, split_lines
-from truenegs_jax.data.tokens.tokenizer import (
+from truenegs_jax.data import encoder as encoder_lib
+from truenegs_jax.data.encoder import Encoder, split_lines
+from truenegs_jax.data.tokenizer import (
   SPECIALS,
   Tokenizer,
   load_tokenizer,

@@ -8,7 +8,7 @@ import pytest
 from tests.support.tokenizer_files import write_vocabulary
 
 from support.texts import ODD_LINES, random_lines
-from truenegs_jax.data.tokens.tokenizer import (
+from truenegs_jax.data.tokenizer import (
   SPECIALS,
   load_tokenizer,
   make_tokenizer,

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from support.small_rows import check_structure
-from truenegs_jax.data.rows import layouts
+from truenegs_jax.data import layouts
 
 CLS, SEP, PAD, FIRST = 1, 2, 3, 10  # the text has ids from FIRST on
 NAMES = sorted(layouts.LAYOUTS)
