@@ -10,9 +10,7 @@ import re
 import signal
 import time
 
-import numpy as np
 import pytest
-import safetensors.numpy
 
 from support import bucket_servers, faults, runs
 from support.faulty_proxy import FaultyProxy
@@ -116,21 +114,13 @@ def wait_for_step(bucket, step, processes):
     time.sleep(0.2)
 
 
-def assert_same_export(bucket, expected, *, processes_differ=False):
-  """Compares files; with other processes, sums of gradients are rounded."""
+def assert_same_export(bucket, expected):
   prefix = "runs/mine/export/"
   names = [x for x in bucket.list(prefix) if not x.endswith("/files.json")]
   exported = {x.removeprefix(prefix): drop_port(bucket.read(x)) for x in names}
   assert exported.keys() == expected.keys()
   for name, data in exported.items():
-    if not processes_differ:
-      assert data == expected[name], name
-    elif name.endswith(".safetensors"):
-      both = map(safetensors.numpy.load, (data, expected[name]))
-      ours, theirs = (dict(sorted(x.items())) for x in both)
-      assert ours.keys() == theirs.keys()
-      for array, other in zip(ours.values(), theirs.values(), strict=True):
-        np.testing.assert_allclose(array, other, atol=1e-5, err_msg=name)
+    assert data == expected[name], name
 
 
 def assert_only_own_steps_were_deleted(bucket, proxy):
@@ -142,29 +132,32 @@ def assert_only_own_steps_were_deleted(bucket, proxy):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", faults.tries(1, 3))
-def test_two_processes_killed_at_random_end_as_one_local_run(
+def test_runs_killed_at_random_end_as_a_local_run(
   base, shared_pretraining, golden, link, seed, count_tries
 ):
   count_tries(kills := 10 if seed else 1)
   bucket, proxy, env = link
+  count = 2 if seed else 1
   more = [] if seed else shared_pretraining.values  # 12 steps
-  proxy.fail_rate, proxy.cut_rate, rng = 0.03, 0.01, random.Random(seed)
+  rng = random.Random(seed)
+  if seed:
+    proxy.fail_rate = 0.03
+    proxy.cut_rate = 0.01
   newest = 0
   for _ in range(kills):
-    processes = start(base, env, 2, *more)
+    processes = start(base, env, count, *more)
     wait_for_step(bucket, newest + rng.choice((0, 5)), processes)
     time.sleep(rng.uniform(0, 1.5 if seed else 0.3))
-    for process in rng.sample(processes, rng.choice((1, 2))):
+    for process in rng.sample(processes, rng.randint(1, count)):
       process.kill()
     outputs = [output for _, output in runs.wait_for_all(processes)]
     before, newest = newest, max(find_steps(bucket), default=0)
     assert newest >= before, outputs
-  finish(base, env, 2, *more)
+  finish(base, env, count, *more)
   if seed:
     assert_same_export(bucket, golden(2))
   else:
-    expected = read_export(shared_pretraining.workdir)
-    assert_same_export(bucket, expected, processes_differ=True)
+    assert_same_export(bucket, read_export(shared_pretraining.workdir))
   assert_only_own_steps_were_deleted(bucket, proxy)
 
 
