@@ -331,7 +331,7 @@ def test_requirements_have_one_pin_that_they_allow(version):
   )
   keywords = {x.arg: x.value for x in setup.keywords}
   extras = ast.literal_eval(keywords["extras_require"])
-  del extras["tf-text"], extras["torch"]
+  del extras["torch"]
   required = ast.literal_eval(keywords["install_requires"])
   for name, allowed in parse_requirements(
     sum(extras.values(), required), environment
