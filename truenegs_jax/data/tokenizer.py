@@ -49,11 +49,20 @@ FIX = "Use the original files of the tokenizer."
 WHITE = "".join(
   c for c in map(chr, range(0x3001)) if c.isspace() and not "\x1b" < c < " "
 )
-BERT_MODEL = {
-  "type": "WordPiece",
-  "unk_token": "[UNK]",
-  "continuing_subword_prefix": "##",
-  "max_input_chars_per_word": MAX_WORD_CHARACTERS,
+# BERT's tokenizer.json, whatever its entries, and what it does to case.
+BERT: dict[str, dict[str, Any]] = {
+  "model": {
+    "type": "WordPiece",
+    "unk_token": "[UNK]",
+    "continuing_subword_prefix": "##",
+    "max_input_chars_per_word": MAX_WORD_CHARACTERS,
+  },
+  "normalizer": {
+    "type": "BertNormalizer",
+    "clean_text": True,
+    "handle_chinese_chars": True,
+  },
+  "pre_tokenizer": {"type": "BertPreTokenizer"},
 }
 Json = Mapping[str, Any]
 
@@ -200,8 +209,9 @@ def make_tokenizer(
     is_empty = not entry.rstrip(WHITE) or entry[-1] in WHITE or "\n" in entry
     if is_empty or ids[entry] != i:
       entries[i] = UNUSED.format(i)
-  cases = lowercase, lowercase if strip_accents is None else strip_accents
-  return Tokenizer(tuple(entries), *cases, *(ids[name] for name in SPECIALS))
+  strips = lowercase if strip_accents is None else strip_accents
+  roles = {role: ids[name] for role, name in zip(ROLES, SPECIALS, strict=True)}
+  return Tokenizer(tuple(entries), lowercase, strips, **roles)
 
 
 def load_tokenizer(
@@ -238,7 +248,7 @@ def load_tokenizer(
     return make_tokenizer(_read_entries(path), **options, origin=str(path))
   with files.read_json(path, InputError, FIX, MAX_VALUES) as content:
     if _is_bert(content):
-      _check_options(content["normalizer"], path, options)
+      _check_options(content.get("normalizer", {}), path, options)
       vocab = list_tokens(content["model"]["vocab"])
       return make_tokenizer(vocab, **options, origin=str(path))
     config: dict[str, Any] = {}
@@ -316,16 +326,12 @@ def list_tokens(ids: Mapping[str, int], size: int = 0) -> list[str]:
 
 def _is_bert(content: Json) -> bool:
   """Whether a tokenizer is BERT's, whatever it does to case and accents."""
-  model = content["model"]
-  vocab = model["vocab"]
-  normalizer = content.get("normalizer") or {}
+  vocab = content["model"]["vocab"]
+  parts = [(content.get(name, {}), own) for name, own in BERT.items()]
   return (
     isinstance(vocab, dict)
-    and model.items() >= BERT_MODEL.items()
     and vocab.keys() >= {*SPECIALS}
-    and normalizer.get("type") == "BertNormalizer"
-    and normalizer["clean_text"] is normalizer["handle_chinese_chars"] is True
-    and content.get("pre_tokenizer") == {"type": "BertPreTokenizer"}
+    and all(x is not None and {**x, **own} == {**own, **x} for x, own in parts)
     and all(
       token["special"] and token["content"] in vocab
       for token in content.get("added_tokens") or ()
@@ -339,9 +345,9 @@ def _check_options(
   """Raises InputError if BERT's normalizer differs from the options."""
   own = dict(normalizer)
   if own.get("strip_accents") is None:  # it means the value of lowercase
-    own["strip_accents"] = own["lowercase"]
+    own["strip_accents"] = own.get("lowercase", options["lowercase"])
   for name, value in options.items():
-    if own[name] != value:
+    if own.get(name, value) != value:
       raise InputError(
         f"data: {name}={value} differs from {name}={own[name]} in '{path}'. Set"
         " --config.data.lowercase or --config.data.accents to its value, or use"
