@@ -210,8 +210,8 @@ def make_tokenizer(
     if is_empty or ids[entry] != i:
       entries[i] = UNUSED.format(i)
   strips = lowercase if strip_accents is None else strip_accents
-  roles = {role: ids[name] for role, name in zip(ROLES, SPECIALS, strict=True)}
-  return Tokenizer(tuple(entries), lowercase, strips, **roles)
+  pad, unk, cls, sep, mask = (ids[name] for name in SPECIALS)
+  return Tokenizer(tuple(entries), lowercase, strips, pad, unk, cls, sep, mask)
 
 
 def load_tokenizer(
