@@ -233,6 +233,7 @@ def test_no_code_is_read_from_files():
   }
   assert users == {
     ("config.load", "runpy"),
+    ("runtime.trial", "subprocess"),  # itself, with limits
     ("study.parts", "subprocess"),  # truenegs_jax.main, without a shell
   }
   calls = [

@@ -15,13 +15,15 @@ import transformers
 
 from support.texts import ODD_LINES, random_lines
 from truenegs_jax.data import encoder as encoder_lib
-from truenegs_jax.data.encoder import Encoder, split_lines
+from truenegs_jax.data import vocabulary as vocabulary_lib
+from truenegs_jax.data.encoder import Encoder
 from truenegs_jax.data.tokenizer import (
   SPECIALS,
   Tokenizer,
   load_tokenizer,
   make_tokenizer,
 )
+from truenegs_jax.data.vocabulary import split_lines
 from truenegs_jax.runtime.errors import InputError
 
 LETTERS = [*"abcdefghijklmnopqrstuvwxyz0123456789.,!?[]#'-ABSÉéß天한я"]
@@ -109,7 +111,7 @@ def test_ids_depend_on_neither_batches_nor_the_cache(
   check_encode(encoder, lines, expected)
   check_encode(encoder, lines[::-1], expected[::-1])  # from the cache
   check_encode(encoder, [], [])
-  monkeypatch.setattr(encoder_lib, "BATCH_CHARACTERS", 64)
+  monkeypatch.setattr(vocabulary_lib, "BATCH_CHARACTERS", 64)
   monkeypatch.setattr(encoder_lib, "BATCH_WORDS", 3)
   monkeypatch.setattr(encoder_lib, "MAX_CACHE_BYTES", 3000)
   check_encode(Encoder(tokenizer), lines, expected)

@@ -18,9 +18,9 @@ from truenegs_jax.data.tokenizer import (
   find_file,
   load_tokenizer,
   make_tokenizer,
+  read_tokens,
   write_tokenizer,
 )
-from truenegs_jax.data.vocabulary import read_tokens
 from truenegs_jax.runtime.errors import InputError
 
 LETTERS = list("abcdefghijklmnopqrstuvwxyz0123456789.,!?[]#'-")

@@ -16,10 +16,9 @@ import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers, trainers
 
 from support.texts import ODD_LINES, random_lines
-from truenegs_jax.data import encoder as encoder_lib
 from truenegs_jax.data import vocabulary as vocabulary_lib
 from truenegs_jax.data.encoder import Encoder
-from truenegs_jax.data.tokenizer import SPECIALS, make_tokenizer
+from truenegs_jax.data.tokenizer import SPECIALS, make_tokenizer, read_tokens
 from truenegs_jax.data.vocabulary import (
   read_words,
   train_vocabulary,
@@ -138,7 +137,7 @@ def test_texts_without_words_and_small_sizes():
 
 def test_the_rarest_of_too_many_words_are_dropped(monkeypatch):
   monkeypatch.setattr(vocabulary_lib, "MAX_WORDS", 200)
-  monkeypatch.setattr(encoder_lib, "BATCH_CHARACTERS", 1000)
+  monkeypatch.setattr(vocabulary_lib, "BATCH_CHARACTERS", 1000)
   frequent = [f"often{c}" for c in "abcdefgh"]
   rare = [f"rare{i:06}" for i in range(30_000)]
   texts = [" ".join([*frequent, *rare[i : i + 8]]) for i in range(0, 30_000, 8)]
@@ -189,7 +188,7 @@ def train_backend(kind):
 def test_only_whole_words_of_a_text_are_whole(kind):
   """The text around a token decides, not the tokens beside it."""
   backend = train_backend(kind)
-  tokens, _ = vocabulary_lib.read_tokens(backend)
+  tokens, _ = read_tokens(backend)
   words = read_words(tokens)
   numbers = {True: 0, False: 0}
   texts = [*map(draw_text, range(40))]

@@ -18,7 +18,7 @@ from grain.experimental import index_shuffle
 from truenegs_jax.data import rows as rows_folder
 from truenegs_jax.data.copies import copy_rows
 from truenegs_jax.data.rows import Rows, Verification, open_rows
-from truenegs_jax.data.vocabulary import check_tokens
+from truenegs_jax.data.tokenizer import check_tokens
 from truenegs_jax.runtime import errors
 
 _ROUNDS = 4  # rounds of the cipher in index_shuffle, grain's default

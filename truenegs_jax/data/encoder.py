@@ -12,28 +12,28 @@ and must not be shared between threads.
 
 import contextlib
 import itertools
-import re
-import string
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 import tokenizers
 
-from truenegs_jax.data.tokenizer import MAX_WORD_CHARACTERS, Tokenizer
+from truenegs_jax.data.tokenizer import Tokenizer
+from truenegs_jax.data.vocabulary import (
+  MAX_WORD_CHARACTERS,
+  batch_texts,
+  split_lines,
+)
 from truenegs_jax.runtime.errors import InputError
 
 if TYPE_CHECKING:
-  import pyarrow
+  pass
 
-BATCH_CHARACTERS = 2_000_000  # many, so that most words are repeated
 # Of words and their ids, beyond which all are forgotten.
 MAX_CACHE_BYTES = 2**26
 BATCH_WORDS = 4096  # encoded in one call; bounds its memory
 Ids = tuple[np.ndarray, np.ndarray]  # tokens_T of all lines, lengths_N of each
-_CHINESE = re.compile("[\u4e00-\u9fff]")  # the most common characters
-_SPACES = bytes.maketrans(b"\t\r", b"  ")
 _BETWEEN_WORDS = np.int32(-1).tobytes()
 
 
@@ -96,7 +96,12 @@ class Encoder:
     new = list(itertools.filterfalse(self._ids.__contains__, words))
     for start in range(0, len(new), BATCH_WORDS):
       self._encode_words(new[start : start + BATCH_WORDS])
-    ids_D = _make_array([*map(self._ids.__getitem__, words)])
+    ids = [*map(self._ids.__getitem__, words)]
+    # `pyarrow.array` would import pandas.
+    ends = pyarrow.py_buffer(np.cumsum([0, *map(len, ids)]))
+    buffers = [None, ends, pyarrow.py_buffer(b"".join(ids))]
+    kind = pyarrow.large_binary()
+    ids_D = pyarrow.LargeBinaryArray.from_buffers(kind, len(ids), buffers)
     ids_W = pyarrow.DictionaryArray.from_arrays(words_W.indices, ids_D)
     _, offsets, data = ids_W.dictionary_decode().buffers()
     lines_N = np.frombuffer(words_N.buffers()[1], np.int32, len(words_N) + 1)
@@ -114,54 +119,6 @@ class Encoder:
     ids = ids_T.tobytes().split(_BETWEEN_WORDS)[:-1]
     self._ids.update(zip(words, ids, strict=True))
     self._size += sum(map(sys.getsizeof, itertools.chain(words, ids)))
-
-
-def batch_texts(texts: Iterable[str]) -> Iterator[list[str]]:
-  """Groups texts into lists of at least BATCH_CHARACTERS, except the last."""
-  batch: list[str] = []
-  size = 0
-  for text in texts:
-    batch.append(text)
-    size += len(text)
-    if size >= BATCH_CHARACTERS:
-      yield batch
-      batch = []
-      size = 0
-  if batch:
-    yield batch
-
-
-def split_lines(lines: list[str], *, lowercase: bool) -> "pyarrow.ListArray":
-  """Splits one or more lines at ASCII and common Chinese, like BERT.
-
-  BERT may split these words further, but never joins two of them. Spaces, tabs,
-  line ends and punctuation separate words, some of which are empty. Lone
-  surrogates have no UTF-8 and are dropped.
-  """
-  import pyarrow
-  import pyarrow.compute
-
-  text = "\n".join([line.replace("\n", " ") for line in lines])
-  text = _CHINESE.sub(r" \g<0> ", text)
-  data = text.encode("utf-8", "ignore").translate(_SPACES)
-  if lowercase:
-    data = data.lower()
-  for mark in string.punctuation:
-    data = data.replace(mark.encode(), f" {mark} ".encode())
-  text_1 = _make_array([data]).cast(pyarrow.large_string())
-  lines_N = pyarrow.compute.split_pattern(text_1, "\n").values
-  return pyarrow.compute.split_pattern(lines_N, " ")
-
-
-def _make_array(values: list[bytes]) -> "pyarrow.LargeBinaryArray":
-  """Makes an array without pandas, which `pyarrow.array` imports."""
-  import pyarrow
-
-  ends = pyarrow.py_buffer(np.cumsum([0, *map(len, values)]))
-  data = pyarrow.py_buffer(b"".join(values))
-  return pyarrow.LargeBinaryArray.from_buffers(
-    pyarrow.large_binary(), len(values), [None, ends, data]
-  )
 
 
 def _make_plain_encode(tokenizer: Tokenizer) -> Callable[[list[str]], Ids]:

@@ -10,16 +10,25 @@ import itertools
 import json
 import pathlib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers
 
+from truenegs_jax.data.vocabulary import (
+  MAX_WORD_CHARACTERS,
+  ROLES,
+  SPECIALS,
+  UNUSED,
+  check_roles,
+  list_tokens,
+  name_roles,
+)
 from truenegs_jax.runtime import files
-from truenegs_jax.runtime.errors import FAILING, InputError
+from truenegs_jax.runtime.errors import FAILING, DataError, InputError
 from truenegs_jax.runtime.paths import is_hub_name, join_inside, open_path
-from truenegs_jax.runtime.trial import odd_texts, try_call
+from truenegs_jax.runtime.trial import try_tokenizer
 
 VOCABULARY = "vocab.txt"
 JSON = "tokenizer.json"
@@ -27,23 +36,10 @@ CONFIG = "tokenizer_config.json"
 FILES = [VOCABULARY, JSON]
 # Of a model on the hub: those that a tokenizer.json needs beside it.
 HUB_FILES = [*FILES, "config.json", "special_tokens_map.json", CONFIG]
-# Role -> keys of tokenizer_config.json, and usual names of its token.
-ROLES = {
-  "pad": (["pad_token"], ["[PAD]", "<pad>", "<|pad|>", "<|padding|>"]),
-  "unk": (["unk_token"], ["[UNK]", "<unk>", "<|unk|>"]),
-  "cls": (["cls_token", "bos_token"], ["[CLS]", "<s>", "<cls>", "<bos>"]),
-  "sep": (["sep_token", "eos_token"], ["[SEP]", "</s>", "<sep>", "<eos>"]),
-  "mask": (["mask_token"], ["[MASK]", "<mask>", "<|mask|>"]),
-}
-SPECIALS = tuple(names[0] for _, names in ROLES.values())
 # `data.accents` of a config -> strip_accents; None follows `lowercase`.
 ACCENTS = {"auto": None, "strip": True, "keep": False}
-# Longer words become [UNK], as in transformers (BERT's TF code allows 200).
-MAX_WORD_CHARACTERS = 100
 MAX_VALUES = 2**22  # of a tokenizer.json; Gemma's has 2 million
-MAX_UNUSED = 2**16  # ids without a token, beyond as many as with one
 FLAGS = ("single_word", "lstrip", "rstrip", "normalized")  # of added tokens
-UNUSED = "[unused row {}]"  # no text is encoded to it, as it has spaces
 FIX = "Use the original files of the tokenizer."
 # White space for Rust, which reads entries; for Python also \x1c to \x1f.
 WHITE = "".join(
@@ -184,6 +180,46 @@ class Tokenizer:
     return re.compile("|".join(places)) if places else None
 
 
+def read_tokens(
+  tokenizer: Any,
+) -> tuple[tuple[str, ...], Callable[[str], str]]:
+  """Returns the tokens of a tokenizer, and how it writes a word.
+
+  It may be ours, a fast one of transformers, or of the library tokenizers.
+  """
+  if isinstance(tokenizer, Tokenizer):
+    return tokenizer.vocab, tokenizer.normalize
+  backend = getattr(tokenizer, "backend_tokenizer", tokenizer)
+  if not isinstance(backend, tokenizers.Tokenizer):
+    raise InputError(
+      f"tokenizer: {type(tokenizer).__name__} is not supported. Pass a fast one"
+      " of transformers, or load_tokenizer's."
+    )
+  tokens = tuple(list_tokens(backend.get_vocab()))
+  return tokens, functools.partial(normalize, backend)
+
+
+def check_tokens(owner: str, given: Any, tokenizer: Any, fix: str) -> None:
+  """Raises DataError if a tokenizer is of another vocabulary than `given`.
+
+  Both are tokenizers or tokens; None is not compared. `owner` has `given`.
+  """
+  if given is None or tokenizer is None:
+    return
+  tokens, expected = (
+    tuple(x) if isinstance(x, Sequence) else read_tokens(x)[0]
+    for x in (given, tokenizer)
+  )
+  differ = sum(a != b for a, b in itertools.zip_longest(tokens, expected))
+  both_ours = {type(given), type(tokenizer)} == {Tokenizer}
+  if differ or (both_ours and given != tokenizer):
+    case = "" if differ else ", but they split text differently"
+    raise DataError(
+      f"{owner} and the tokenizer have different vocabularies: {differ:,} of"
+      f" {len(tokens):,} ids stand for other tokens{case}. {fix}"
+    )
+
+
 def make_tokenizer(
   vocab: Iterable[str],
   *,
@@ -257,8 +293,8 @@ def load_tokenizer(
         beside = join_inside(path.parent, name)
         with files.read_json(beside, InputError, FIX) as values:
           config |= values
-    names = _name_roles(content, config, mask_token)
-    _check_roles(names, path, mask_token)
+    names = name_roles(content, config, mask_token)
+    check_roles(names, path, mask_token)
     return _define(content, names, config.get("vocab_size", 0))
 
 
@@ -313,17 +349,6 @@ def _read_entries(path: pathlib.Path) -> list[str]:
   return [line.rstrip(WHITE) for line in text.split("\n")]
 
 
-def list_tokens(ids: Mapping[str, int], size: int = 0) -> list[str]:
-  """Returns a token for each id, at least `size`; ValueError for odd ids."""
-  tokens = {i: token for token, i in ids.items()}
-  num_rows = max(size, *(i + 1 for i in tokens))
-  if len(tokens) < len(ids) or min(tokens) < 0:
-    raise ValueError("two tokens have one id")
-  if num_rows > 2 * len(ids) + MAX_UNUSED:
-    raise ValueError(f"{len(ids):,} entries, but ids up to {num_rows - 1:,}")
-  return [tokens.get(i, UNUSED.format(i)) for i in range(num_rows)]
-
-
 def _is_bert(content: Json) -> bool:
   """Whether a tokenizer is BERT's, whatever it does to case and accents."""
   vocab = content["model"]["vocab"]
@@ -355,63 +380,11 @@ def _check_options(
       )
 
 
-def try_definition(data: bytes) -> None:
-  """Loads a tokenizer.json, and uses it as a run will."""
-  backend = tokenizers.Tokenizer.from_str(data.decode())
-  steps = (backend.normalizer, backend.pre_tokenizer, backend.decoder)
-  states = [step.__getstate__().decode() for step in steps if step]
-  for text in odd_texts(" ".join(states)):
-    ids = backend.encode(text, add_special_tokens=False).ids
-    backend.decode(ids, skip_special_tokens=False)
-  ids = [*backend.get_vocab().values()]
-  backend.decode(ids, skip_special_tokens=False)
-
-
-def _name_roles(content: Json, config: Json, mask_token: str) -> dict[str, str]:
-  """Returns the name of the token of each role; "" for none."""
-  if not content["model"]["vocab"]:
-    raise ValueError("no entries")
-  added = {token["content"] for token in content.get("added_tokens") or ()}
-  others = {"unk": content["model"].get("unk_token")}
-  names = {}
-  for role, (keys, usual) in ROLES.items():
-    given = [config.get(key) for key in keys]
-    named = [x["content"] if isinstance(x, dict) else x for x in given]
-    known = (name for name in usual if name in added)
-    names[role] = next(filter(None, [*named, others.get(role), *known]), "")
-  # Where text gets a token on one side only, it gets it on both.
-  names["cls"] = names["cls"] or names["sep"]
-  names["sep"] = names["sep"] or names["cls"]
-  names["mask"] = names["mask"] or mask_token
-  return names
-
-
-def _check_roles(names: dict[str, str], path: pathlib.Path, asked: str) -> None:
-  """Raises InputError if a role has no token, or that of another."""
-  if asked not in ("", names["mask"]) or asked.isalnum():
-    raise InputError(
-      f"data.mask_token={asked!r} could be a word, or is not that of the"
-      f" tokenizer, {names['mask']!r}. Remove it, or set it to '<mask>'."
-    )
-  fix = f"in a {CONFIG} beside it; a new token is added"
-  for role in ("mask", "pad", "cls", "sep"):
-    if not names[role]:
-      way = "Set --config.data.mask_token='<mask>', or name"
-      way = f"{way if role == 'mask' else 'Name'} a {role}_token {fix}"
-      raise InputError(f"data.vocab: '{path}' has no {role} token. {way}.")
-  for one, other in itertools.combinations(("pad", "mask", "sep", "cls"), 2):
-    if names[one] == names[other] and one != "sep":
-      raise InputError(
-        f"data.vocab: '{path}' has one token for {one} and {other},"
-        f" {names[one]!r}. Name another {one}_token {fix}."
-      )
-
-
 def _define(content: Json, names: dict[str, str], num_rows: int) -> Tokenizer:
   """Completes a tokenizer.json with special tokens and `num_rows` rows."""
   text = json.dumps(content, ensure_ascii=False)
   # It may be a stranger's, and a panic in Rust would end this process.
-  if reason := try_call(try_definition, text.encode()):
+  if reason := try_tokenizer(text.encode()):
     raise ValueError(f"a trial failed: {reason}")
   backend = tokenizers.Tokenizer.from_str(text)
   specials = [name for name in names.values() if name]
@@ -423,7 +396,7 @@ def _define(content: Json, names: dict[str, str], num_rows: int) -> Tokenizer:
   if isinstance(model["vocab"], dict):  # `tokenizers` would fill its holes
     size = max(model["vocab"].values()) + 1
     model["vocab"] = {name: i for i, name in enumerate(vocab[:size])}
-  given = {token["content"]: token for token in content.get("added_tokens", ())}
+  given = {x["content"]: x for x in content.get("added_tokens") or ()}
   added = []
   for i, name in enumerate(vocab):
     if i >= size or name in specials or name in given:
@@ -431,10 +404,7 @@ def _define(content: Json, names: dict[str, str], num_rows: int) -> Tokenizer:
       token |= given.get(name, {}) | {"id": i, "content": name}
       token["special"] |= name in specials
       added.append(token)
-  steps = json.dumps(
-    [content.get("normalizer"), content.get("pre_tokenizer")],
-    ensure_ascii=False,
-  )
+  steps = str({**content, "model": "", "added_tokens": ""})
   if "ByteLevel" in steps or "▁" in steps:
     mask = next(x for x in added if x["content"] == names["mask"])
     mask["lstrip"] = True  # it stands for a word with the space before it

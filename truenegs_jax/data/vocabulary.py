@@ -1,4 +1,4 @@
-"""Vocabularies: trains one, compares two, and finds the words in one.
+"""Trains vocabularies, and tells what the tokens of any vocabulary are.
 
   vocab = train_vocabulary(corpus, size=30_522, lowercase=True)
   edges_V = word_edges(vocab)
@@ -22,26 +22,40 @@ import dataclasses
 import functools
 import itertools
 import operator
+import pathlib
 import re
+import string
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
-from truenegs_jax.data.encoder import batch_texts, split_lines
-from truenegs_jax.data.tokenizer import (
-  MAX_WORD_CHARACTERS,
-  SPECIALS,
-  Tokenizer,
-  list_tokens,
-  normalize,
-)
-from truenegs_jax.runtime.errors import DataError, InputError
+from truenegs_jax.runtime.errors import InputError
 
+if TYPE_CHECKING:
+  import pyarrow
+
+Json = Mapping[str, Any]
 Counts = collections.Counter[str]
+# Role -> keys of tokenizer_config.json, and usual names of its token.
+ROLES = {
+  "pad": (["pad_token"], ["[PAD]", "<pad>", "<|pad|>", "<|padding|>"]),
+  "unk": (["unk_token"], ["[UNK]", "<unk>", "<|unk|>"]),
+  "cls": (["cls_token", "bos_token"], ["[CLS]", "<s>", "<cls>", "<bos>"]),
+  "sep": (["sep_token", "eos_token"], ["[SEP]", "</s>", "<sep>", "<eos>"]),
+  "mask": (["mask_token"], ["[MASK]", "<mask>", "<|mask|>"]),
+}
+SPECIALS = tuple(names[0] for _, names in ROLES.values())
+# Longer words become [UNK], as in transformers (BERT's TF code allows 200).
+MAX_WORD_CHARACTERS = 100
+UNUSED = "[unused row {}]"  # no text is encoded to it, as it has spaces
+MAX_UNUSED = 2**16  # ids without a token, beyond as many as with one
+BATCH_CHARACTERS = 2_000_000  # many, so that most words are repeated
+_CHINESE = re.compile("[\u4e00-\u9fff]")  # the most common characters
+_SPACES = bytes.maketrans(b"\t\r", b"  ")
 # Distinct words in memory, about 200 bytes each. Beyond it, all but the most
 # frequent half are dropped, which may change the last entries.
 MAX_WORDS = 3 * 2**19
@@ -59,6 +73,43 @@ _SPECIAL = re.compile(r"\[.+\]", re.DOTALL)
 _SPACED_SPECIAL = re.compile(r"\[.+\]|<.+>|", re.DOTALL)  # or a byte, or ""
 _LETTERS = "<0x", "<unk>", "[UNK]"  # bytes and others that may be a letter
 _decode_bytes = decoders.ByteLevel().decode
+
+
+def batch_texts(texts: Iterable[str]) -> Iterator[list[str]]:
+  """Groups texts into lists of at least BATCH_CHARACTERS, except the last."""
+  batch: list[str] = []
+  size = 0
+  for text in texts:
+    batch.append(text)
+    size += len(text)
+    if size >= BATCH_CHARACTERS:
+      yield batch
+      batch = []
+      size = 0
+  if batch:
+    yield batch
+
+
+def split_lines(lines: list[str], *, lowercase: bool) -> "pyarrow.ListArray":
+  """Splits one or more lines at ASCII and common Chinese, like BERT.
+
+  BERT may split these words further, but never joins two of them. Spaces, tabs,
+  line ends and punctuation separate words, some of which are empty. Lone
+  surrogates have no UTF-8 and are dropped.
+  """
+  import pyarrow
+  import pyarrow.compute
+
+  text = "\n".join([line.replace("\n", " ") for line in lines])
+  text = _CHINESE.sub(r" \g<0> ", text)
+  data = text.encode("utf-8", "ignore").translate(_SPACES)
+  if lowercase:
+    data = data.lower()
+  for mark in string.punctuation:
+    data = data.replace(mark.encode(), f" {mark} ".encode())
+  text_1 = pyarrow.scalar(data, pyarrow.large_string())
+  lines_N = pyarrow.compute.split_pattern(text_1, "\n").values
+  return pyarrow.compute.split_pattern(lines_N, " ")
 
 
 def train_vocabulary(
@@ -242,41 +293,52 @@ def _read_token(token: str, mark: str) -> Row:
   return shown, word, 2 * casing + (text != spaced), first + 2 * last
 
 
-def read_tokens(
-  tokenizer: Any,
-) -> tuple[tuple[str, ...], Callable[[str], str]]:
-  """Returns the tokens of a tokenizer, and how it writes a word.
+def list_tokens(ids: Mapping[str, int], size: int = 0) -> list[str]:
+  """Returns a token for each id, at least `size`; ValueError for odd ids."""
+  tokens = {i: token for token, i in ids.items()}
+  num_rows = max(size, *(i + 1 for i in tokens))
+  if len(tokens) < len(ids) or min(tokens) < 0:
+    raise ValueError("two tokens have one id")
+  if num_rows > 2 * len(ids) + MAX_UNUSED:
+    raise ValueError(f"{len(ids):,} entries, but ids up to {num_rows - 1:,}")
+  return [tokens.get(i, UNUSED.format(i)) for i in range(num_rows)]
 
-  It may be ours, a fast one of transformers, or of the library tokenizers.
-  """
-  if isinstance(tokenizer, Tokenizer):
-    return tokenizer.vocab, tokenizer.normalize
-  backend = getattr(tokenizer, "backend_tokenizer", tokenizer)
-  if not isinstance(backend, tokenizers.Tokenizer):
+
+def name_roles(content: Json, config: Json, mask_token: str) -> dict[str, str]:
+  """Returns the name of the token of each role; "" for none."""
+  if not content["model"]["vocab"]:
+    raise ValueError("no entries")
+  added = {token["content"] for token in content.get("added_tokens") or ()}
+  others = {"unk": content["model"].get("unk_token")}
+  names = {}
+  for role, (keys, usual) in ROLES.items():
+    given = [config.get(key) for key in keys]
+    named = [x["content"] if isinstance(x, dict) else x for x in given]
+    known = (name for name in usual if name in added)
+    names[role] = next(filter(None, [*named, others.get(role), *known]), "")
+  # Where text gets a token on one side only, it gets it on both.
+  names["cls"] = names["cls"] or names["sep"]
+  names["sep"] = names["sep"] or names["cls"]
+  names["mask"] = names["mask"] or mask_token
+  return names
+
+
+def check_roles(names: dict[str, str], path: pathlib.Path, choice: str) -> None:
+  """Raises InputError if a role has no token, or that of another."""
+  if choice not in ("", names["mask"]) or choice.isalnum():
     raise InputError(
-      f"tokenizer: {type(tokenizer).__name__} is not supported. Pass a fast one"
-      " of transformers, or load_tokenizer's."
+      f"data.mask_token={choice!r} could be a word, or is not that of the"
+      f" tokenizer, {names['mask']!r}. Remove it, or set it to '<mask>'."
     )
-  tokens = tuple(list_tokens(backend.get_vocab()))
-  return tokens, functools.partial(normalize, backend)
-
-
-def check_tokens(owner: str, given: Any, tokenizer: Any, fix: str) -> None:
-  """Raises DataError if a tokenizer is of another vocabulary than `given`.
-
-  Both are tokenizers or tokens; None is not compared. `owner` has `given`.
-  """
-  if given is None or tokenizer is None:
-    return
-  tokens, expected = (
-    tuple(x) if isinstance(x, Sequence) else read_tokens(x)[0]
-    for x in (given, tokenizer)
-  )
-  differ = sum(a != b for a, b in itertools.zip_longest(tokens, expected))
-  both_ours = {type(given), type(tokenizer)} == {Tokenizer}
-  if differ or (both_ours and given != tokenizer):
-    case = "" if differ else ", but they split text differently"
-    raise DataError(
-      f"{owner} and the tokenizer have different vocabularies: {differ:,} of"
-      f" {len(tokens):,} ids stand for other tokens{case}. {fix}"
-    )
+  fix = "in a tokenizer_config.json beside it; a new token is added"
+  for role in ("mask", "pad", "cls", "sep"):
+    if not names[role]:
+      way = "Set --config.data.mask_token='<mask>', or name"
+      way = f"{way if role == 'mask' else 'Name'} a {role}_token {fix}"
+      raise InputError(f"data.vocab: '{path}' has no {role} token. {way}.")
+  for one, other in itertools.combinations(("pad", "mask", "sep", "cls"), 2):
+    if names[one] == names[other] and one != "sep":
+      raise InputError(
+        f"data.vocab: '{path}' has one token for {one} and {other},"
+        f" {names[one]!r}. Name another {one}_token {fix}."
+      )

@@ -22,7 +22,6 @@ from tokenizers import decoders, processors
 from truenegs_jax.config.sections import GENERATOR_SIZES
 from truenegs_jax.data import tokenizer as tokenizer_lib
 from truenegs_jax.data.tokenizer import Tokenizer, load_tokenizer
-from truenegs_jax.data.vocabulary import check_tokens
 from truenegs_jax.runtime.errors import InputError, printable
 from truenegs_jax.runtime.files import parse_json, read_file
 from truenegs_jax.weights import arrays as arrays_lib
@@ -136,7 +135,7 @@ def check_tokenizer(model: hf_names.Model, tokenizer: Tokenizer) -> None:
   """Raises InputError for a tokenizer of other tokens than the model's."""
   fix = "Use the tokenizer with which the model was trained or loaded."
   expected = getattr(model, "tokenizer", None)
-  check_tokens("The model", expected, tokenizer, fix)
+  tokenizer_lib.check_tokens("The model", expected, tokenizer, fix)
   [size, *_] = [config.vocab_size for config in model.roles.values()]
   if len(tokenizer.vocab) != size:
     raise InputError(
