@@ -23,7 +23,6 @@ from truenegs_jax.data.tokenizer import (
   load_tokenizer,
   make_tokenizer,
 )
-from truenegs_jax.data.vocabulary import split_lines
 from truenegs_jax.runtime.errors import InputError
 
 LETTERS = [*"abcdefghijklmnopqrstuvwxyz0123456789.,!?[]#'-ABSÉéß天한я"]
@@ -154,17 +153,3 @@ def test_no_ids_look_like_the_end_of_a_word():
   tokenizer = make_tokenizer(vocab, lowercase=True)
   lines = [f"{vocab[-1]}天 {vocab[-1]}"]
   check_encode(Encoder(tokenizer), lines, tokenizer.encode_lines(lines))
-
-
-def test_lines_are_split_at_ascii_and_chinese():
-  lines = ["a Mute\tswan\r", "", "x\nÉ,", "a\u00a0b\x0b天", "sw\ud800an"]
-  words = [
-    ["a", "mute", "swan", ""],
-    [""],
-    ["x", "É", ",", ""],
-    ["a\u00a0b\x0b", "天", ""],  # left to BERT's normalizer
-    ["swan"],
-  ]
-  assert split_lines(lines, lowercase=True).to_pylist() == words
-  words[0][1] = "Mute"
-  assert split_lines(lines, lowercase=False).to_pylist() == words

@@ -1,6 +1,7 @@
 """Ids are those of transformers, and what cannot be read is refused."""
 
 import base64
+import itertools
 import json
 import pickle
 import time
@@ -96,16 +97,6 @@ def test_odd_entries_have_the_ids_of_transformers(tmp_path, name):
   assert bert_ids(path, lines, lowercase=True) == expected
   saved = load(tmp_path / "own" / "tokenizer.json")
   assert load(tmp_path) == saved == tokenizer
-
-
-def test_text_gets_no_special_ids_except_unknown():
-  tokenizer = make_tokenizer(VOCAB, lowercase=True)
-  plain, with_surrogate = tokenizer.encode_lines(["swan", "sw\ud800an"])
-  assert plain == with_surrogate
-  lines = [*ODD_LINES, *random_lines(200), "\ud800[MASK]"]
-  ids = {i for line_ids in tokenizer.encode_lines(lines) for i in line_ids}
-  assert ids & set(tokenizer.special_ids) <= {tokenizer.unk}
-  assert tokenizer.encode_lines(["[MASK]"])[0][0] == VOCAB.index("[")
 
 
 def test_words_are_normalized_as_the_text_is():
@@ -207,18 +198,22 @@ def test_any_tokenizer_has_ids_and_templates_of_transformers(tmp_path, kind):
   assert tokens_T.tolist() == sum(expected, [])
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["bert", *KINDS])
 def test_text_gets_no_special_ids_also_after_a_copy(tmp_path, kind):
-  tokenizer = load(write_files(tmp_path, kind))
-  tokenizer.encode("swan")  # makes the backend
-  copies = pickle.loads(pickle.dumps(tokenizer)), load(tmp_path)
+  tokenizer = make_tokenizer(VOCAB, lowercase=True)
+  if kind != "bert":
+    tokenizer = load(write_files(tmp_path, kind))
+  lines = [*ODD_LINES, *random_lines(99), "<s> </s> <mask>[SEP]"]
+  expected = tokenizer.encode_lines([*lines, "swan[MASK]", "[unused row 7]"])
   write_tokenizer(tokenizer, tmp_path)
-  for copy in (*copies, load(tmp_path)):
+  for copy in (pickle.loads(pickle.dumps(tokenizer)), load(tmp_path)):
     assert copy == tokenizer
     assert copy.fingerprint == tokenizer.fingerprint
-    lines = ["a [MASK]", "<s> </s> <mask>[SEP]", "[unused row 7]", "\ud800a"]
-    ids = {i for line_ids in copy.encode_lines(lines) for i in line_ids}
-    assert not ids & set(tokenizer.special_ids) - {tokenizer.unk}
+    odd = [*lines, "sw\ud800an[MA\ud800SK]", "[unused row 7]"]
+    assert copy.encode_lines(odd) == expected
+    ids = {*itertools.chain.from_iterable(expected)}
+    assert not ids & {*tokenizer.special_ids} - {tokenizer.unk}
+    assert not any(tokenizer.vocab[i].startswith("[unused") for i in ids)
 
 
 def test_roles_are_those_of_the_files_beside(tmp_path):
