@@ -49,10 +49,10 @@ TOOLS := .venv/.tools
 TORCH_CPU := .venv/.torch
 SPHINX := .venv/.sphinx
 INPUTS := setup.py pyproject.toml launch/constraints.txt
-# The extras that launch/constraints.txt pins; not tf-text, nor torch (TORCH),
-# whose own requirements on a CPU are pinned.
+# The extras that launch/constraints.txt pins; not torch (TORCH), whose own
+# requirements on a CPU are pinned.
 PINNED := beam cuda12 docs gcs gpu robustness s3 tensorboard test test-buckets \
-  tpu wandb
+  tf-text tpu wandb
 COMPILE := $(BIN)/uv pip compile -q --no-annotate --strip-extras
 
 # On Linux, PyPI's torch brings gigabytes of CUDA, so the CPU build "+cpu" is
@@ -71,6 +71,11 @@ SCORERS := torchmetrics==1.9.0 lightning-utilities==0.15.3 accelerate==1.15.0
 PEERS := .venv/.scorers
 BUCKETS := .venv/.buckets
 BEAM := .venv/.beam
+
+# TensorFlow Text, in a folder of its own that sees the packages of .venv: in
+# .venv, flax would import TensorFlow at each start (6 seconds).
+TF_TEXT := .venv/tf-text
+TF_TEXT_INSTALLED := $(TF_TEXT)/.installed
 
 # The compilers of GPU and TPU, without drivers, in a folder of their own that
 # sees the packages of .venv: in .venv, jax would look for a GPU at each start.
@@ -103,7 +108,7 @@ demo: $(PACKAGE)
 	  --config.seed=$(SEED) --config.minutes=$(MINUTES) \
 	  --workdir=runs/electra_demo$(if $(filter-out 0,$(SEED)),-seed$(SEED))
 
-test-all: $(H100_COMPILERS) $(BUCKETS) $(BEAM)
+test-all: $(H100_COMPILERS) $(BUCKETS) $(BEAM) $(TF_TEXT_INSTALLED)
 
 test test-all: $(TOOLS) $(TORCH_CPU) $(WEIGHTS) $(PEERS)
 	@$(BIN)/truenegs wordnet || launch/wordnet_debian.sh || \
@@ -245,12 +250,24 @@ $(BEAM): $(TOOLS)
 	@if $(PIP) -e '.[beam]'; then touch $@; \
 	else echo "warning: no Beam. Tests that need it are skipped."; fi
 
+# A folder of packages that also sees those of .venv.
+define beside_venv
+@$(BIN)/python -m venv $(1)
+@site=$$(echo $(CURDIR)/.venv/lib/python3*/site-packages); \
+echo "import site; site.addsitedir('$$site')" > \
+  $$(echo $(1)/lib/python3*/site-packages)/venv.pth
+endef
+
 $(H100_COMPILERS): launch/constraints.txt | $(PACKAGE)
 	@echo "Installing compilers for an H100 and TPUs in $(H100) (470 MB; 1.4 GB on the disk)"
-	@$(BIN)/python -m venv $(H100)
-	@site=$$(echo $(CURDIR)/.venv/lib/python3*/site-packages); \
-	echo "import site; site.addsitedir('$$site')" > \
-	  $$(echo $(H100)/lib/python3*/site-packages)/venv.pth
+	$(call beside_venv,$(H100))
 	@if $(subst $(BIN),$(H100)/bin,$(PIP)) --retries 0 $(COMPILERS); \
 	then touch $@; else echo \
 	  "warning: no compilers for an H100. Tests that need them are skipped."; fi
+
+$(TF_TEXT_INSTALLED): launch/constraints.txt | $(PACKAGE)
+	@echo "Installing TensorFlow Text in $(TF_TEXT) (670 MB; 2.1 GB on the disk)"
+	$(call beside_venv,$(TF_TEXT))
+	@if $(subst $(BIN),$(TF_TEXT)/bin,$(PIP)) --retries 0 tensorflow-text; \
+	then touch $@; else echo \
+	  "warning: no TensorFlow Text. Tests that need it are skipped."; fi

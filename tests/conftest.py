@@ -49,7 +49,6 @@ EXCUSES = (
   "no real data",
   "no compilers for an H100",
   "no shell",
-  "could not import 'tensorflow_text'",  # 2 GB
   "could not import 'sentence_transformers'",  # of one page, 100 MB
   "no small disk",  # mounting one needs root
 )

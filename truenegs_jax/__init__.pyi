@@ -3,7 +3,7 @@ from .data.batches import batches as batches
 from .data.tokenizer import Tokenizer as Tokenizer
 from .data.tokenizer import load_tokenizer as load_tokenizer
 from .data.tokenizer import make_tokenizer as make_tokenizer
-from .data.words import word_edges as word_edges
+from .data.vocabulary import word_edges as word_edges
 from .models.pretrain import BertMlm as BertMlm
 from .models.pretrain import ElectraPair as ElectraPair
 from .models.pretrain import init_params as init_params

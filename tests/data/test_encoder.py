@@ -1,10 +1,13 @@
 """The encoder returns the tokenizer's ids, whatever is in its cache."""
 
 import itertools
+import json
 import lzma
+import pathlib
+import random
+import string
+import subprocess
 import sys
-import types
-from unittest import mock
 
 import numpy as np
 import pytest
@@ -12,7 +15,8 @@ import transformers
 
 from support.texts import ODD_LINES, random_lines
 from truenegs_jax.data import encoder as encoder_lib
-from truenegs_jax.data.encoder import Encoder, split_lines
+from truenegs_jax.data import vocabulary as vocabulary_lib
+from truenegs_jax.data.encoder import Encoder
 from truenegs_jax.data.tokenizer import (
   SPECIALS,
   Tokenizer,
@@ -29,58 +33,22 @@ VOCAB = (
 )
 CASES = [(True, True), (False, False), (True, False), (False, True)]
 SLOW_TEXT = pytest.param("wikipedia-en-2018", marks=pytest.mark.slow)
+ROOT = pathlib.Path(__file__).parents[2]
+TENSORFLOW = ROOT / ".venv" / "tf-text" / "bin" / "python"
+# Reads vocabulary, lines and options; writes what the encoder returns.
+ENCODE = """
+import json, sys
+from truenegs_jax.data.encoder import Encoder
+from truenegs_jax.data.tokenizer import make_tokenizer
+vocab, lines, options = json.load(sys.stdin)
+for option in options:
+  encoder = Encoder(make_tokenizer(vocab, **option), "tf_text")
+  print(json.dumps([x.tolist() for x in encoder.encode(lines)]))
+"""
 
 
 def build_tokenizer(lowercase: bool, strip_accents: bool) -> Tokenizer:
   return make_tokenizer(VOCAB, lowercase=lowercase, strip_accents=strip_accents)
-
-
-class TfText:
-  """Stands in for tensorflow_text: like BERT's on printable ASCII only."""
-
-  class FastBertTokenizer:
-    def __init__(self, vocab, *, lower_case_nfd_strip_accents, **options):
-      self._bert = make_tokenizer(vocab, lowercase=lower_case_nfd_strip_accents)
-
-    def tokenize(self, lines):
-      assert lines and all(x.isascii() and x.isprintable() for x in lines)
-      ids = self._bert.encode_lines(lines)
-      return types.SimpleNamespace(
-        flat_values=Eager(sum(ids, []), np.int32),
-        row_lengths=lambda: Eager(list(map(len, ids)), np.int64),
-      )
-
-
-class Eager:
-  def __init__(self, values, dtype):
-    self.numpy = lambda: np.array(values, dtype)
-
-
-@pytest.fixture(
-  params=["stand-in", pytest.param("real", marks=pytest.mark.slow)]
-)
-def tensorflow(request, monkeypatch):
-  if request.param == "real":
-    return pytest.importorskip("tensorflow_text")
-  monkeypatch.setitem(sys.modules, "tensorflow", mock.MagicMock())
-  monkeypatch.setitem(sys.modules, "tensorflow_text", TfText)
-
-
-@pytest.mark.parametrize("lowercase, strip_accents", CASES)
-def test_tensorflow_gets_plain_lines_and_gives_the_same_ids(
-  tensorflow, lowercase, strip_accents
-):
-  tokenizer = build_tokenizer(lowercase, strip_accents)
-  lines = ["", "a swan, Swans.", "x" * 100, "x" * 101, *ODD_LINES]
-  encoder = Encoder(tokenizer, "tf_text")
-  for part in (lines, lines[:4], ["é"]):
-    check_encode(encoder, part, tokenizer.encode_lines(part))
-
-
-def test_a_missing_backend_is_refused_with_what_to_type(monkeypatch):
-  monkeypatch.setitem(sys.modules, "tensorflow", None)
-  with pytest.raises(InputError, match=r"pip install '\.\[tf-text\]'"):
-    Encoder(build_tokenizer(True, True), "tf_text")
 
 
 def check_encode(encoder: Encoder, lines: list[str], expected: list[list[int]]):
@@ -91,14 +59,61 @@ def check_encode(encoder: Encoder, lines: list[str], expected: list[list[int]]):
   assert tokens_T.tolist() == list(itertools.chain.from_iterable(expected))
 
 
+def draw_plain_lines(number: int) -> list[str]:
+  """Draws lines of ASCII and of entries of the vocabulary."""
+  rng = random.Random(0)
+  characters = string.printable[:95] + "    swaning##"
+  return [
+    *(
+      "".join(rng.choices(characters, k=rng.randrange(60)))
+      for _ in range(number)
+    ),
+    *(" ".join(rng.choices(VOCAB, k=rng.randrange(20))) for _ in range(number)),
+  ]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not TENSORFLOW.exists(), reason="no TensorFlow Text")
+def test_tensorflow_text_gives_the_same_ids():
+  lines = ["", "a swan, Swans.", "x" * 100, "x" * 101, *draw_plain_lines(3000)]
+  lines += [*ODD_LINES, *random_lines(3000)]
+  names = ("lowercase", "strip_accents")
+  options = [dict(zip(names, case, strict=True)) for case in CASES]
+  result = subprocess.run(
+    [TENSORFLOW, "-c", ENCODE],
+    input=json.dumps([VOCAB, lines, options]),
+    env={"PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3"},
+    capture_output=True,
+    text=True,
+  )
+  assert result.returncode == 0, result.stderr
+  answers = map(json.loads, result.stdout.splitlines())
+  for option, answer in zip(options, answers, strict=True):
+    expected = Encoder(make_tokenizer(VOCAB, **option)).encode(lines)
+    assert answer == [x.tolist() for x in expected]
+
+
+def test_a_missing_backend_is_refused_with_what_to_type(monkeypatch):
+  monkeypatch.setitem(sys.modules, "tensorflow", None)
+  with pytest.raises(InputError, match=r"pip install '\.\[tf-text\]'"):
+    Encoder(build_tokenizer(True, True), "tf_text")
+
+
 @pytest.mark.parametrize("lowercase, strip_accents", CASES)
-def test_ids_equal_those_of_encode_lines(lowercase, strip_accents):
+def test_ids_depend_on_neither_batches_nor_the_cache(
+  lowercase, strip_accents, monkeypatch
+):
   tokenizer = build_tokenizer(lowercase, strip_accents)
-  lines = ODD_LINES + random_lines(500)
+  lines = ODD_LINES + random_lines(500) + ["a\x0bb\x1cc " * 50, "swan " * 99]
   expected = tokenizer.encode_lines(lines)
   encoder = Encoder(tokenizer)
   check_encode(encoder, lines, expected)
   check_encode(encoder, lines[::-1], expected[::-1])  # from the cache
+  check_encode(encoder, [], [])
+  monkeypatch.setattr(vocabulary_lib, "BATCH_CHARACTERS", 64)
+  monkeypatch.setattr(encoder_lib, "BATCH_WORDS", 3)
+  monkeypatch.setattr(encoder_lib, "MAX_CACHE_BYTES", 3000)
+  check_encode(Encoder(tokenizer), lines, expected)
 
 
 @pytest.mark.parametrize("lowercase", [True, False])
@@ -120,10 +135,8 @@ def test_every_character_is_encoded_as_in_transformers(lowercase):
 def test_real_text_is_encoded_as_in_transformers(tmp_path, real_data, name):
   packed = real_data / "vocab" / "bert-base-uncased-vocab.txt.xz"
   (tmp_path / "vocab.txt").write_bytes(lzma.open(packed).read())
-  corpus = lzma.open(
-    real_data / "corpus" / f"{name}.txt.xz", "rt", encoding="utf-8"
-  )
-  with corpus as file:
+  path = real_data / "corpus" / f"{name}.txt.xz"
+  with lzma.open(path, "rt", encoding="utf-8") as file:
     lines = file.read(600_000).split("\n")
   bert = transformers.BertTokenizer(str(tmp_path / "vocab.txt"))
   expected = bert(lines, add_special_tokens=False, split_special_tokens=True)
@@ -133,22 +146,6 @@ def test_real_text_is_encoded_as_in_transformers(tmp_path, real_data, name):
   check_encode(Encoder(tokenizer), lines, expected["input_ids"])
 
 
-def test_ids_depend_on_neither_batches_nor_the_cache(monkeypatch):
-  monkeypatch.setattr(encoder_lib, "BATCH_CHARACTERS", 64)
-  monkeypatch.setattr(encoder_lib, "BATCH_WORDS", 3)
-  monkeypatch.setattr(encoder_lib, "MAX_CACHE_BYTES", 3000)
-  tokenizer = build_tokenizer(True, True)
-  lines = ODD_LINES + random_lines(200) + ["a\x0bb\x1cc " * 50, "swan " * 99]
-  check_encode(Encoder(tokenizer), lines, tokenizer.encode_lines(lines))
-
-
-def test_known_words_are_not_encoded_again(monkeypatch):
-  encoder = Encoder(build_tokenizer(True, True))
-  expected = encoder.encode(["a swan", "Swans"])
-  monkeypatch.setattr(encoder, "_backend", None)
-  np.testing.assert_equal(encoder.encode(["A swan", "swans"]), expected)
-
-
 def test_no_ids_look_like_the_end_of_a_word():
   # The end of a word gets id 65,537: as bytes 01 00 01 00, which the ids 65,536
   # and 1 contain, too.
@@ -156,17 +153,3 @@ def test_no_ids_look_like_the_end_of_a_word():
   tokenizer = make_tokenizer(vocab, lowercase=True)
   lines = [f"{vocab[-1]}天 {vocab[-1]}"]
   check_encode(Encoder(tokenizer), lines, tokenizer.encode_lines(lines))
-
-
-def test_lines_are_split_at_ascii_and_chinese():
-  lines = ["a Mute\tswan\r", "", "x\nÉ,", "a\u00a0b\x0b天", "sw\ud800an"]
-  words = [
-    ["a", "mute", "swan", ""],
-    [""],
-    ["x", "É", ",", ""],
-    ["a\u00a0b\x0b", "天", ""],  # left to BERT's normalizer
-    ["swan"],
-  ]
-  assert split_lines(lines, lowercase=True).to_pylist() == words
-  words[0][1] = "Mute"
-  assert split_lines(lines, lowercase=False).to_pylist() == words

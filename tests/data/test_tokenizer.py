@@ -1,17 +1,26 @@
-"""The tokenizer equals BERT's and rejects invalid vocabularies."""
+"""Ids are those of transformers, and what cannot be read is refused."""
 
-import functools
+import base64
+import itertools
 import json
+import pickle
+import time
 
 import huggingface_hub.constants
 import pytest
+import transformers
 from tests.support.tokenizer_files import write_vocabulary
 
 from support.texts import ODD_LINES, random_lines
+from support.tokenizer_files import BERT, make_texts, write_files
+from truenegs_jax.data.encoder import Encoder
 from truenegs_jax.data.tokenizer import (
   SPECIALS,
+  find_file,
   load_tokenizer,
   make_tokenizer,
+  read_tokens,
+  write_tokenizer,
 )
 from truenegs_jax.runtime.errors import InputError
 
@@ -19,11 +28,30 @@ LETTERS = list("abcdefghijklmnopqrstuvwxyz0123456789.,!?[]#'-")
 VOCAB = (*SPECIALS, *LETTERS, *("##" + c for c in LETTERS), "swan", "##ing")
 ACCENTED = (*VOCAB, "é", "É", "E", "S", "##é", "##É", "swän", "Swän", "##ä")
 CASES = [(True, None), (False, None), (True, False), (False, True)]
+KINDS = ["bpe", "unigram", "wordpiece"]
+SPACES = [c for c in map(chr, range(0x3001)) if c.isspace() and c != "\n"]
+# Lines of a vocab.txt after the special entries.
+ENTRIES = {
+  "white": SPACES,
+  "white at the end": [f"x{c}" for c in SPACES],
+  "white at the start": [f"{c}y" for c in SPACES],
+  "empty": ["swan", "", "", "ing"],
+  "repeated": ["swan", "a", "swan", "b", "a", "##s", "##s"],
+  "repeated specials": ["swan", "[MASK]", "[UNK]", "a"],
+  "line ends of Windows": ["swan\r", "a\r", "\r", "##s\r"],
+  "line ends of a Mac": ["swan\ra", "##s"],
+  "spaces": ["swan ", " swan", "a b", " ", "\t", "##s "],
+}
+
+
+def clean_lines():
+  """Returns odd and random lines without lone surrogates."""
+  lines = [*ODD_LINES, *random_lines(400)]
+  return [x for x in lines if x.encode("utf-8", "ignore").decode() == x]
 
 
 def bert_ids(path, lines, *, lowercase, strip_accents=None):
   """Returns ids of transformers, which encodes a literal "[MASK]" as text."""
-  transformers = pytest.importorskip("transformers")
   bert = transformers.BertTokenizer(
     str(path), do_lower_case=lowercase, strip_accents=strip_accents
   ).backend_tokenizer
@@ -31,8 +59,12 @@ def bert_ids(path, lines, *, lowercase, strip_accents=None):
   return [bert.encode(line, add_special_tokens=False).ids for line in lines]
 
 
-def has_surrogates(text: str) -> bool:
-  return any(0xD800 <= ord(c) < 0xE000 for c in text)
+def load(path, **options):
+  return load_tokenizer(str(path), lowercase=True, **options)
+
+
+def edit(path, **changes):
+  path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
 @pytest.mark.parametrize("lowercase, strip_accents", CASES)
@@ -42,20 +74,29 @@ def test_ids_equal_those_of_transformers_on_odd_text(
   write_vocabulary(ACCENTED, tmp_path / "vocab.txt")
   options = {"lowercase": lowercase, "strip_accents": strip_accents}
   tokenizer = load_tokenizer(str(tmp_path / "vocab.txt"), **options)
-  lines = [t for t in (*ODD_LINES, *random_lines(400)) if not has_surrogates(t)]
+  lines = clean_lines()
   expected = bert_ids(tmp_path / "vocab.txt", lines, **options)
   assert tokenizer.encode_lines(lines) == expected
   assert [tokenizer.encode(line) for line in lines[:50]] == expected[:50]
 
 
-def test_text_gets_no_special_ids_except_unknown():
-  tokenizer = make_tokenizer(VOCAB, lowercase=True)
-  plain, with_surrogate = tokenizer.encode_lines(["swan", "sw\ud800an"])
-  assert plain == with_surrogate
-  lines = [*ODD_LINES, *random_lines(200), "\ud800[MASK]"]
-  ids = {i for line_ids in tokenizer.encode_lines(lines) for i in line_ids}
-  assert ids & set(tokenizer.special_ids) <= {tokenizer.unk}
-  assert tokenizer.encode_lines(["[MASK]"])[0][0] == VOCAB.index("[")
+@pytest.mark.parametrize("name", ENTRIES)
+def test_odd_entries_have_the_ids_of_transformers(tmp_path, name):
+  path = tmp_path / "vocab.txt"
+  entries = [*SPECIALS, *ENTRIES[name], "main", "##in"]
+  path.write_bytes("".join(f"{entry}\n" for entry in entries).encode())
+  lines = [*clean_lines(), *entries, "xin maing y swans"]
+  expected = bert_ids(path, lines, lowercase=True)
+  tokenizer = load(path)
+  assert len(tokenizer.vocab) == len({*tokenizer.vocab}) == len(entries)
+  assert tokenizer.encode_lines(lines) == expected
+  # What we write, and what transformers makes of the file.
+  bert = transformers.BertTokenizer(str(path))
+  bert.save_pretrained(tmp_path / "own")
+  write_tokenizer(tokenizer, tmp_path)
+  assert bert_ids(path, lines, lowercase=True) == expected
+  saved = load(tmp_path / "own" / "tokenizer.json")
+  assert load(tmp_path) == saved == tokenizer
 
 
 def test_words_are_normalized_as_the_text_is():
@@ -67,19 +108,18 @@ def test_words_are_normalized_as_the_text_is():
   assert words == ["ete", "Été", "été", "Ete"]
 
 
-def test_fingerprints_equal_those_of_earlier_versions():
-  uncased = make_tokenizer(SPECIALS, lowercase=True)
-  cased = make_tokenizer(SPECIALS, lowercase=False)
-  assert uncased.fingerprint == "636657aee9285f87"
-  assert cased.fingerprint == "d5fb6668e89f7014"
+def test_fingerprints_tell_cases_and_entries_apart():
+  options = ({"lowercase": x, "strip_accents": y} for x, y in CASES)
+  tokenizers = [make_tokenizer(VOCAB, **x) for x in options]
+  tokenizers.append(make_tokenizer(VOCAB[:-1], lowercase=True))
+  assert len({tokenizer.fingerprint for tokenizer in tokenizers}) == 5
 
 
 @pytest.mark.parametrize("ending", ["\n", "\r\n"])
-def test_line_ends_and_byte_order_marks_are_ignored(tmp_path, ending):
-  data = "\ufeff" + ending.join(VOCAB) + ending
+def test_byte_order_marks_and_blank_last_lines_are_ignored(tmp_path, ending):
+  data = "\ufeff" + ending.join([*VOCAB, "", ""])
   (tmp_path / "vocab.txt").write_bytes(data.encode())
-  tokenizer = load_tokenizer(str(tmp_path), lowercase=True)
-  assert tokenizer == make_tokenizer(VOCAB, lowercase=True)
+  assert load(tmp_path) == make_tokenizer(VOCAB, lowercase=True)
 
 
 @pytest.mark.parametrize(
@@ -87,75 +127,220 @@ def test_line_ends_and_byte_order_marks_are_ignored(tmp_path, ending):
   [
     (b"[PAD]\n[UNK]\n[CLS]\n[SEP]\na\n", r"vocab.txt: 5 entries.*\[MASK\]"),
     (b"[UNK]\n[CLS]\n[SEP]\n[MASK]\na\n", r"no \[PAD\]"),
-    (b"[PAD]\n[UNK]\n\n[CLS]\n", "vocab.txt:3: .*'' is empty"),
-    (b"[PAD]\na\nb\na\n", "vocab.txt:4: .*'a' is empty or repeated"),
+    (b"A swan.\n\nA crane.\n", r"no \[PAD\].*data.vocab=train"),
     (b"\xfd7zXZ\n", "vocab.txt: cannot be read .byte 0 is not UTF-8"),
-    (b"", "vocab.txt:1: .*'' is empty"),
+    (b"", r"vocab.txt: 1 entries, but no \[PAD\]"),
+    (b"a\n" * 900_000, "vocab.txt: cannot be read .more than 800,000 values"),
   ],
 )
-def test_errors_name_file_and_line_of_a_vocabulary(tmp_path, data, message):
+def test_errors_name_the_file_of_a_vocabulary(tmp_path, data, message):
   (tmp_path / "vocab.txt").write_bytes(data)
   with pytest.raises(InputError, match=message):
-    load_tokenizer(str(tmp_path / "vocab.txt"), lowercase=True)
+    load(tmp_path / "vocab.txt")
 
 
 def test_missing_vocabularies_are_rejected(tmp_path, monkeypatch):
   (tmp_path / "empty").mkdir()
   for name in ("", "no/such/vocab.txt", "./x", "a/b/c", tmp_path / "empty"):
     with pytest.raises(InputError, match=f"'{name}' is neither a vocab.txt, a"):
-      load_tokenizer(str(name), lowercase=True)
+      load(name)
+  with pytest.raises(InputError, match="it is not a file"):
+    load("/dev/zero")
   monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
   with pytest.raises(InputError, match="downloading.*--config.data.vocab="):
-    load_tokenizer("some-owner/no-such-model", lowercase=True)
-
-
-def write_json(path, *, normalizer=None, **changes):
-  ids = {entry: i for i, entry in enumerate(VOCAB)}
-  content = {
-    "normalizer": {"lowercase": True} if normalizer is None else normalizer,
-    "model": {"type": "WordPiece", "vocab": ids},
-  }
-  content["model"].update(changes)
-  path.write_text(json.dumps(content))
-
-
-def test_a_folder_with_tokenizer_json_is_read(tmp_path):
-  write_json(tmp_path / "tokenizer.json")
-  tokenizer = load_tokenizer(str(tmp_path), lowercase=True)
-  assert tokenizer == make_tokenizer(VOCAB, lowercase=True)
-  with pytest.raises(InputError, match="lowercase=False differs .*=True"):
-    load_tokenizer(str(tmp_path), lowercase=False)
-
-
-@pytest.mark.parametrize(
-  "content, message",
-  [
-    *[(data, "cannot be read") for data in ("{", "[" * 100_000, "3", "\xff")],
-    ('{"model": null}', "cannot be read"),
-    ({"vocab": {"a": 0, "b": 7}}, "no mask token.*--config.data.mask_token="),
-    ({"vocab": {}}, "cannot be read .no entries"),
-  ],
-)
-def test_an_unsupported_tokenizer_json_is_rejected(tmp_path, content, message):
-  path = tmp_path / "tokenizer.json"
-  if isinstance(content, str):
-    path.write_text(content, encoding="latin-1")
-  else:
-    write_json(path, **content)
-  with pytest.raises(InputError, match=message):
-    load_tokenizer(str(tmp_path), lowercase=True)
+    load("some-owner/no-such-model")
 
 
 @pytest.mark.parametrize("lowercase", [True, False])
-@pytest.mark.parametrize("json_value", [None, True, False])
-def test_strip_accents_must_match_json(tmp_path, lowercase, json_value):
-  write_json(
-    tmp_path / "tokenizer.json",
-    normalizer={"lowercase": lowercase, "strip_accents": json_value},
+@pytest.mark.parametrize("strip_accents", [None, True, False])
+def test_options_must_be_those_of_a_tokenizer_json(
+  tmp_path, lowercase, strip_accents
+):
+  bert = transformers.BertTokenizer(
+    {entry: i for i, entry in enumerate(VOCAB)},
+    do_lower_case=lowercase,
+    strip_accents=strip_accents,
   )
-  value = lowercase if json_value is None else json_value
-  load = functools.partial(load_tokenizer, str(tmp_path), lowercase=lowercase)
-  assert load(strip_accents=value).strip_accents == value
-  message = f"strip_accents={not value} differs from strip_accents={value}"
+  bert.save_pretrained(tmp_path)
+  strips = lowercase if strip_accents is None else strip_accents
+  options = {"lowercase": lowercase, "strip_accents": strips}
+  tokenizer = load_tokenizer(str(tmp_path), **options)
+  assert tokenizer == make_tokenizer(VOCAB, **options)
+  for name, value in options.items():
+    message = f"{name}={not value} differs from {name}={value} in"
+    with pytest.raises(InputError, match=message):
+      load_tokenizer(str(tmp_path), **options | {name: not value})
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_any_tokenizer_has_ids_and_templates_of_transformers(tmp_path, kind):
+  path = write_files(tmp_path / "own", kind)
+  lines = [*make_texts(), *clean_lines()]
+  # Where special tokens are words, transformers finds them in a text.
+  lines = [x for x in lines if not any(name in x for name in BERT)]
+  encode = {"add_special_tokens": False, "split_special_tokens": True}
+  other = transformers.PreTrainedTokenizerFast(tokenizer_file=str(path))
+  expected = other(lines, **encode)["input_ids"]
+  tokenizer = load(path.parent)
+  assert tokenizer.special_ids == (0, 1, 2, 3, 4)
+  assert not tokenizer.lowercase
+  assert tokenizer.encode_lines(lines) == expected
+  write_tokenizer(tokenizer, tmp_path)
+  other = transformers.AutoTokenizer.from_pretrained(tmp_path)
+  assert other(lines, **encode)["input_ids"] == expected
+  assert read_tokens(other)[0] == tokenizer.vocab
+  a, b = tokenizer.encode_lines(["the swan", "flies"])
+  assert other("the swan", "flies")["input_ids"] == [2, *a, 3, *b, 3]
+  masked = other(f"the {other.mask_token}")["input_ids"]
+  assert masked == [2, *tokenizer.encode("the"), 4, 3]
+  tokens_T, lengths_N = Encoder(tokenizer).encode(lines)
+  assert lengths_N.tolist() == list(map(len, expected))
+  assert tokens_T.tolist() == sum(expected, [])
+
+
+@pytest.mark.parametrize("kind", ["bert", *KINDS])
+def test_text_gets_no_special_ids_also_after_a_copy(tmp_path, kind):
+  tokenizer = make_tokenizer(VOCAB, lowercase=True)
+  if kind != "bert":
+    tokenizer = load(write_files(tmp_path, kind))
+  lines = [*ODD_LINES, *random_lines(99), "<s> </s> <mask>[SEP]"]
+  expected = tokenizer.encode_lines([*lines, "swan[MASK]", "[unused row 7]"])
+  write_tokenizer(tokenizer, tmp_path)
+  for copy in (pickle.loads(pickle.dumps(tokenizer)), load(tmp_path)):
+    assert copy == tokenizer
+    assert copy.fingerprint == tokenizer.fingerprint
+    odd = [*lines, "sw\ud800an[MA\ud800SK]", "[unused row 7]"]
+    assert copy.encode_lines(odd) == expected
+    ids = {*itertools.chain.from_iterable(expected)}
+    assert not ids & {*tokenizer.special_ids} - {tokenizer.unk}
+    assert not any(tokenizer.vocab[i].startswith("[unused") for i in ids)
+
+
+def test_roles_are_those_of_the_files_beside(tmp_path):
+  path = write_files(tmp_path)
+  config = {"cls_token": {"content": "<new>"}, "pad_token": "[UNK]"}
+  (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+  vocab = load(path).vocab
+  assert load(path).special_ids == (1, vocab.index("<new>"), 3, 4)
+
+
+def test_rows_without_tokens_are_unused(tmp_path):
+  path = write_files(tmp_path)
+  content = json.loads(path.read_text())
+  ids = content["model"]["vocab"]
+  last = max(ids, key=ids.__getitem__)
+  ids[last] += 2  # leaves two holes
+  edit(path, model=content["model"])
+  (tmp_path / "config.json").write_text(json.dumps({"vocab_size": 320}))
+  tokenizer = load(tmp_path)
+  assert len(tokenizer.vocab) == len(set(tokenizer.vocab)) == 320
+  assert tokenizer.vocab[ids[last]] == last
+  unused = [i for i, x in enumerate(tokenizer.vocab) if x.startswith("[unused")]
+  assert unused[:2] == [ids[last] - 2, ids[last] - 1]
+  assert len(unused) == 320 - len(ids)
+  other = transformers.PreTrainedTokenizerFast(tokenizer_file=str(path))
+  expected = other(make_texts(9), add_special_tokens=False)["input_ids"]
+  assert tokenizer.encode_lines(make_texts(9)) == expected
+  write_tokenizer(tokenizer, tmp_path)
+  (tmp_path / "config.json").unlink()
+  assert load(tmp_path) == tokenizer
+
+
+def test_a_missing_mask_is_added_on_request(tmp_path):
+  path = write_files(tmp_path)
+  tokens = json.loads(path.read_text())["added_tokens"]
+  edit(path, added_tokens=tokens[:4])
+  with pytest.raises(InputError, match="mask_token='swan' could be a word"):
+    load(path, mask_token="swan")
+  tokenizer = load(path, mask_token="<mask>")
+  assert tokenizer.vocab[tokenizer.mask] == tokenizer.vocab[-1] == "<mask>"
+  write_vocabulary(BERT, tmp_path / "vocab.txt")  # of another tokenizer
+  assert find_file(tmp_path) == path
+  write_tokenizer(tokenizer, tmp_path)
+  assert not (tmp_path / "vocab.txt").exists()
+  assert load(tmp_path) == load(tmp_path, mask_token="<mask>") == tokenizer
+  with pytest.raises(
+    InputError, match="is not that of the tokenizer, '<mask>'"
+  ):
+    load(tmp_path, mask_token="[MASK]")
+  edit(path, normalizer={"type": "NFC"})
+  assert load(path).fingerprint != tokenizer.fingerprint
+
+
+def replace(pattern, content, times=1):
+  """Returns a normalizer that replaces `times` times."""
+  step = {"type": "Replace", "pattern": pattern, "content": content}
+  return {"type": "Sequence", "normalizers": [step] * times}
+
+
+def charsmap(data):
+  text = base64.b64encode(data).decode()
+  return {"type": "Precompiled", "precompiled_charsmap": text}
+
+
+PANICS = {"Regex": "(a|aa)+$"}
+SPLIT = {"type": "Split", "behavior": "Isolated", "invert": False}
+MANY = {"type": "BPE", "vocab": {"a": 0, "[MASK]": 1_000_000}, "merges": []}
+# What a tokenizer.json may hold, or its changes, and words of the message.
+UNUSABLE = [
+  *[(data, "cannot be read") for data in ("{", "[" * 100_000, "3", "\xff")],
+  ('{"model": null}', "cannot be read"),
+  ({"model": {"type": "BPE", "vocab": {}, "merges": []}}, "no entries"),
+  ({"model": {"type": "New", "vocab": {"a": 0}}}, "data did not match"),
+  ({"pre_tokenizer": {"type": "New"}}, "failed: data did not match"),
+  ({"added_tokens": [{}]}, "it has no 'content'"),
+  (
+    {"added_tokens": []},
+    "no mask token. Set --config.data.mask_token='<mask>'",
+  ),
+  ({"model": MANY}, "6 entries, but ids up to 1,000,000"),
+  ({"config": {"vocab_size": 9**9}}, "ids up to 387,420,488"),
+  ({"config": {"mask_token": "[PAD]"}}, "one token for pad and mask, '.PAD.'"),
+  ({"config": {"mask_token": "[SEP]"}}, "one token for mask and sep"),
+  ({"config": {"cls_token": "[PAD]"}}, "pad and cls.*Name another pad_token"),
+  # What ends, hangs or fills the process of `tokenizers`.
+  ({"normalizer": replace(PANICS, "x")}, "failed: Onig: .*retry-limit"),
+  ({"pre_tokenizer": SPLIT | {"pattern": PANICS}}, "failed: Onig: .*retry"),
+  ({"normalizer": replace({"String": "q"}, "qq", 40)}, "than 200 MB of memory"),
+  ({"normalizer": charsmap(b"\1")}, "failed: Precompiled"),
+  ({"normalizer": charsmap(b"\xff" * 64)}, "more than 200 MB of memory"),
+]
+
+
+@pytest.mark.parametrize("changes, message", UNUSABLE)
+def test_a_tokenizer_json_that_cannot_be_used_is_refused(
+  tmp_path, changes, message
+):
+  path = write_files(tmp_path)
+  if isinstance(changes, str):
+    path.write_text(changes, encoding="latin-1")
+  else:
+    config = changes.get("config", {})
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    edit(path, **{name: changes[name] for name in changes if name != "config"})
+  start = time.process_time()
   with pytest.raises(InputError, match=message):
-    load(strip_accents=not value)
+    load(tmp_path)
+  assert time.process_time() - start < 5
+
+
+@pytest.mark.slow
+def test_a_tokenizer_json_that_hangs_is_refused(tmp_path):
+  path = write_files(tmp_path)
+  decoder = replace({"String": "a"}, "aa", 40)
+  edit(path, decoder={**decoder, "decoders": decoder.pop("normalizers")})
+  with pytest.raises(InputError, match="more than (5 s of proc|200 MB of mem)"):
+    load(path)
+
+
+@pytest.mark.slow
+def test_a_tokenizer_of_262_144_tokens_is_loaded(tmp_path):
+  path = write_files(tmp_path)
+  content = json.loads(path.read_text())
+  model = content["model"]
+  for i in range(len(model["vocab"]), 2**18):
+    model["vocab"][f"word{i}"] = i
+  edit(path, model=model)
+  tokenizer = load(path)
+  assert len(tokenizer.vocab) == 2**18
+  assert tokenizer.encode("zq")

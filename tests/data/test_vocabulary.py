@@ -1,139 +1,115 @@
-"""Trained vocabularies are reproducible, bounded and fit any language."""
+"""Vocabularies are reproducible, fit any language, and show their words."""
 
 import collections
 import hashlib
+import itertools
 import lzma
 import os
+import random
 import subprocess
 import sys
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import tokenizers
-from tokenizers import normalizers, pre_tokenizers
+from tokenizers import models, normalizers, pre_tokenizers, trainers
 
 from support.texts import ODD_LINES, random_lines
-from truenegs_jax.data import encoder as encoder_lib
 from truenegs_jax.data import vocabulary as vocabulary_lib
 from truenegs_jax.data.encoder import Encoder
-from truenegs_jax.data.tokenizer import SPECIALS, make_tokenizer
-from truenegs_jax.data.vocabulary import train_vocabulary
+from truenegs_jax.data.tokenizer import SPECIALS, make_tokenizer, read_tokens
+from truenegs_jax.data.vocabulary import (
+  read_words,
+  train_vocabulary,
+  word_edges,
+)
+from truenegs_jax.objectives import mlm
 from truenegs_jax.runtime.errors import InputError
 
 CASES = [(True, True), (False, False), (True, False), (False, True)]
+ROOTS = ["swan", "grebe", "crane", "heron", "coot", "plover", "été", "naïve"]
+ROOTS += ["façade", "o'clock", "x-ray", "3rd"]
+SUFFIXES = [
+  "",
+  "s",
+  "ing",
+  "ed",
+  "like",
+  "ness",
+  "less",
+  "-like",
+  "(a)",
+  ";",
+  ",",
+]
+WORDS = ["main", "mainly", "primary", "chief", "chiefs", "élan", "naïve", "x2"]
+SEPARATORS = (" ", " ", " ", " (", "-", ", ", "  ", '"', "\n", " 2", "_", "")
+FORMS = (str.lower, str.capitalize, str.upper, str.swapcase)
 
 
-def ignore_progress(note):
-  pass
-
-
-def make_corpus() -> list[str]:
-  rng = np.random.default_rng(3)
-  roots = ["swan", "crane", "grebe", "été", "flüge", "天"]
-  parts = (roots, ["", "s", "ing", "ed", "like"], ["", "", "."])
-  words = ["".join(map(rng.choice, parts)) for _ in range(4000)]
-  return [" ".join(words[i : i + 20]) for i in range(0, 4000, 20)]
-
-
-def make_derived_words() -> list[str]:
-  """Generates lines of words with prefixes and suffixes."""
+def make_lines(number: int = 3000) -> list[str]:
+  """Draws lines of words with prefixes and suffixes."""
   rng = np.random.default_rng(7)
-  birds = ["swan", "grebe", "crane", "heron", "coot", "plover"]
-  roots = [*birds, "été", "naïve", "façade", "o'clock", "x-ray", "3rd"]
-  prefixes = ["un", "re", "", "", "over"]
-  suffixes = ["", "s", "ing", "ed", "like", "ness", "less", "-like"]
-  suffixes += ["(a)", ";", ","]
-  parts = (prefixes, roots, suffixes)
-  words = ["".join(map(rng.choice, parts)) for _ in range(27_000)]
+  parts = (["un", "re", "", "", "over"], ROOTS, SUFFIXES)
+  words = ["".join(map(rng.choice, parts)) for _ in range(9 * number)]
   lines = [" ".join(words[i : i + 9]) for i in range(0, len(words), 9)]
   return [line.capitalize() for line in lines]
 
 
-def library_counts(texts, *, lowercase, strip_accents) -> collections.Counter:
-  """Counts words with `tokenizers`, one text at a time."""
-  normalizer = normalizers.BertNormalizer(
-    lowercase=lowercase, strip_accents=strip_accents
-  )
-  splitter = pre_tokenizers.BertPreTokenizer()
-  counts: collections.Counter = collections.Counter()
-  for text in texts:
-    clean = normalizer.normalize_str(text.encode("utf-8", "ignore").decode())
-    words = (word for word, _ in splitter.pre_tokenize_str(clean))
-    counts.update(word for word in words if len(word) <= 100)
-  return counts
+def count_words(texts, **options):
+  normalizer = normalizers.BertNormalizer(**options)
+  return vocabulary_lib._count_words(texts, normalizer, lambda note: None)
 
 
 @pytest.mark.parametrize("lowercase, strip_accents", CASES)
 def test_word_counts_equal_those_of_the_library(lowercase, strip_accents):
   options = {"lowercase": lowercase, "strip_accents": strip_accents}
-  corpus = make_corpus()
-  texts = ODD_LINES + random_lines(400) + corpus + ["\n".join(corpus[:9])] * 3
-  counts = vocabulary_lib._count_words(
-    texts, normalizers.BertNormalizer(**options), ignore_progress
-  )
-  assert counts == library_counts(texts, **options)
+  lines = make_lines(200)
+  texts = ODD_LINES + random_lines(400) + lines + ["\n".join(lines[:9])] * 3
+  normalizer = normalizers.BertNormalizer(**options)
+  split = pre_tokenizers.BertPreTokenizer().pre_tokenize_str
+  expected: collections.Counter = collections.Counter()
+  for text in texts:
+    clean = normalizer.normalize_str(text.encode("utf-8", "ignore").decode())
+    expected.update(word for word, _ in split(clean) if len(word) <= 100)
+  assert count_words(texts, **options) == expected
 
 
 @pytest.mark.parametrize(
   "lowercase, digest", [(True, "4002f993717e0176"), (False, "d8188aadc5570279")]
 )
 def test_vocabularies_do_not_change(lowercase, digest):
-  vocab = train_vocabulary(make_derived_words(), size=300, lowercase=lowercase)
+  vocab = train_vocabulary(make_lines(), size=300, lowercase=lowercase)
   assert hashlib.sha256("\n".join(vocab).encode()).hexdigest()[:16] == digest
-
-
-def library_vocabulary(texts, size, *, lowercase, strip_accents) -> set[str]:
-  bert = tokenizers.BertWordPieceTokenizer(
-    lowercase=lowercase, strip_accents=strip_accents
-  )
-  bert.train_from_iterator(
-    texts,
-    vocab_size=size,
-    min_frequency=2,
-    limit_alphabet=vocabulary_lib.MAX_ALPHABET,
-    show_progress=False,
-    special_tokens=list(SPECIALS),
-  )
-  return set(bert.get_vocab())
 
 
 @pytest.mark.slow
 def test_entries_of_real_text_equal_those_of_the_library(real_data):
   path = real_data / "corpus" / "wikipedia-en-society.txt.xz"
-  with lzma.open(path, "rt", encoding="utf-8") as file:
-    texts = file.read(2_000_000).split("\n")
-  options = {"lowercase": True, "strip_accents": True}
-  vocab = set(train_vocabulary(texts, size=8192, **options))
-  library_vocab = library_vocabulary(texts, 8192, **options)
-  assert len(vocab) == 8192 and len(vocab - library_vocab) <= 8
+  texts = lzma.open(path, "rt", encoding="utf-8").read(2_000_000).split("\n")
+  bert = tokenizers.BertWordPieceTokenizer(lowercase=True, strip_accents=True)
+  bert.train_from_iterator(texts, vocab_size=8192, show_progress=False)
+  vocab = {*train_vocabulary(texts, size=8192, lowercase=True)}
+  assert len(vocab) == 8192 and len(vocab - bert.get_vocab().keys()) <= 8
 
 
-def test_every_process_trains_the_same_vocabulary(tmp_path):
-  code = (
-    "import sys, pathlib;"
-    "from truenegs_jax.data.vocabulary import *;"
-    "texts = pathlib.Path(sys.argv[1]).read_text('utf-8').split('\\n');"
-    "vocab = train_vocabulary(iter(texts), size=400, lowercase=True);"
-    "sys.stdout.buffer.write('\\n'.join(vocab).encode())"
-  )
+def test_every_process_trains_the_same_vocabulary():
   # Many letters and ties, for which the trainer of `tokenizers` alone is not
   # reproducible.
-  rng = np.random.default_rng(0)
-  letters = list("abcdefghijklmnopqrstuvwxyz")
-  words = ["".join(rng.choice(letters, 6)) for _ in range(300)] * 2
-  (tmp_path / "c.txt").write_text(" ".join(words) + "\n", encoding="utf-8")
-  runs = [
-    subprocess.run(
-      [sys.executable, "-c", code, str(tmp_path / "c.txt")],
-      env={**os.environ, "PYTHONHASHSEED": str(seed)},
-      capture_output=True,
-      check=True,
-    )
-    for seed in range(2)
+  code = (
+    "import random; from truenegs_jax.data.vocabulary import train_vocabulary;"
+    "letters = random.Random(0).choices('abcdefghijklmnopqrstuvwxyz', k=1800);"
+    "words = [''.join(letters[i : i + 6]) for i in range(0, 1800, 6)] * 2;"
+    "print(train_vocabulary([' '.join(words)], size=400, lowercase=True))"
+  )
+  command = [sys.executable, "-c", code]
+  outputs = [
+    subprocess.check_output(command, env={**os.environ, "PYTHONHASHSEED": seed})
+    for seed in "01"
   ]
-  assert len({run.stdout for run in runs}) == 1
-  assert len(runs[0].stdout.split(b"\n")) == 400
-  assert not any(run.stderr for run in runs)
+  assert outputs[0] == outputs[1]
+  assert outputs[0].count(b",") == 399
 
 
 def test_text_without_spaces_gets_enough_characters():
@@ -152,28 +128,22 @@ def test_text_without_spaces_gets_enough_characters():
   assert len(small) < 2400
 
 
-@pytest.mark.parametrize("texts", [[], [""], ["\x00 \u200b", "\ud800"]])
-def test_a_text_without_words_gets_special_entries_only(texts):
-  assert train_vocabulary(texts, size=50, lowercase=True) == SPECIALS
-
-
-def test_a_size_that_is_too_small_is_rejected():
-  with pytest.raises(InputError, match=r"vocab_size=20 .* take \d\d\..* \d\d "):
-    train_vocabulary(make_corpus(), size=20, lowercase=True)
+def test_texts_without_words_and_small_sizes():
+  for texts in ([], [""], ["\x00 \u200b", "\ud800"]):
+    assert train_vocabulary(texts, size=50, lowercase=True) == SPECIALS
+  with pytest.raises(InputError, match=r"vocab_size=20 .* take \d+\..* \d\d+ "):
+    train_vocabulary(make_lines(50), size=20, lowercase=True)
 
 
 def test_the_rarest_of_too_many_words_are_dropped(monkeypatch):
   monkeypatch.setattr(vocabulary_lib, "MAX_WORDS", 200)
+  monkeypatch.setattr(vocabulary_lib, "BATCH_CHARACTERS", 1000)
   frequent = [f"often{c}" for c in "abcdefgh"]
   rare = [f"rare{i:06}" for i in range(30_000)]
   texts = [" ".join([*frequent, *rare[i : i + 8]]) for i in range(0, 30_000, 8)]
-  monkeypatch.setattr(encoder_lib, "BATCH_CHARACTERS", 1000)
-  normalizer = normalizers.BertNormalizer(lowercase=True)
-  count_words = vocabulary_lib._count_words
-  counts = count_words(texts, normalizer, ignore_progress)
+  counts = count_words(texts, lowercase=True)
   assert len(counts) < 1000
   assert [counts[word] for word in frequent] == [len(texts)] * 8
-  assert count_words(iter(texts), normalizer, ignore_progress) == counts
 
 
 def test_large_counts_are_scaled_down_for_the_trainer(monkeypatch):
@@ -185,3 +155,90 @@ def test_large_counts_are_scaled_down_for_the_trainer(monkeypatch):
   assert count_repeated(counts) == counts
   monkeypatch.setattr(vocabulary_lib, "MAX_FED_WORDS", 10_000)
   assert count_repeated(counts) == {"swan": 60_001 // 7, "grebe": 1003 // 7}
+
+
+def draw_text(seed):
+  rng = random.Random(seed)
+  parts = (
+    rng.choice(FORMS)(rng.choice(WORDS)) + rng.choice(SEPARATORS)
+    for _ in range(12)
+  )
+  return "".join(parts).strip()
+
+
+def train_backend(kind):
+  """Trains a tokenizer that has some forms of words whole, splits others."""
+  specials = ["<s>", "</s>", "[MASK]", "<unk>"]
+  if kind == "unigram":
+    backend = tokenizers.Tokenizer(models.Unigram())
+    backend.pre_tokenizer = pre_tokenizers.Metaspace()
+    trainer = trainers.UnigramTrainer(
+      vocab_size=110, special_tokens=specials, unk_token="<unk>"
+    )
+  else:
+    backend = tokenizers.Tokenizer(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    trainer = trainers.BpeTrainer(vocab_size=170, special_tokens=specials)
+  texts = [*map(draw_text, range(300)), *["main Main (main (chief"] * 99]
+  backend.train_from_iterator(texts, trainer)
+  return backend
+
+
+@pytest.mark.parametrize("kind", ["byte-level", "unigram"])
+def test_only_whole_words_of_a_text_are_whole(kind):
+  """The text around a token decides, not the tokens beside it."""
+  backend = train_backend(kind)
+  tokens, _ = read_tokens(backend)
+  words = read_words(tokens)
+  numbers = {True: 0, False: 0}
+  texts = [*map(draw_text, range(40))]
+  encodings = backend.encode_batch(texts)
+  columns = itertools.zip_longest(*(x.ids for x in encodings), fillvalue=-1)
+  tokens_BxL = np.array([*columns]).T
+  batch = {"tokens": tokens_BxL, "documents": jnp.array(tokens_BxL >= 0)}
+  positions_BxL = jnp.indices(tokens_BxL.shape)[1]
+  whole_BxL = mlm.is_whole_word(batch, positions_BxL, word_edges(tokens))
+  rows = zip(texts, encodings, whole_BxL.tolist(), strict=True)
+  for text, encoding, whole_L in rows:
+    for i, (start, end) in enumerate(encoding.offsets):
+      start += text[start:end][:1] == " "
+      token = encoding.ids[i]
+      if words.words[token].isalpha():
+        expected = not any(
+          (text[:cut][-1:] + text[cut:][:1]).isalnum() and 0 < cut < len(text)
+          for cut in (start, end)
+        )
+        assert whole_L[i] == expected, (text, tokens[token])
+        assert words.texts[token] == text[start:end]
+        numbers[expected] += 1
+  assert min(numbers.values()) > 50
+
+
+@pytest.mark.parametrize(
+  ("tokens", "texts", "words", "edges", "classes"),
+  [
+    ("[PAD] # [] ##s", "[PAD] # [] ##s", " # [] ", "2223", "1110"),
+    ("house s [x]", "house s [x]", "house s ", "222", "111"),
+    (
+      "Ġa Ġ <s> Ãł Ã ĠÃ , Ġ(b Ċ ĠMain main MAIN mAin",
+      "a Ġ <s> à \ufffd \ufffd , (b Ċ Main main MAIN mAin",
+      "a   à   , (b  main main main main",
+      "2003320202333",
+      "1110010103046",
+    ),
+    # The last token is empty.
+    (
+      "▁A <0xC3> s <unk> [x] ",
+      "A <0xC3> s <unk> [x] ",
+      "a  s   ",
+      "233300",
+      "310111",
+    ),
+  ],
+)
+def test_texts_words_edges_and_classes(tokens, texts, words, edges, classes):
+  result = read_words(tuple(tokens.split(" ")))
+  assert result.texts == tuple(texts.split(" "))
+  assert result.words == tuple(words.split(" "))
+  assert "".join(map(str, result.edges_V)) == edges
+  assert "".join(map(str, result.classes_V)) == classes

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from truenegs_jax.corrections.predict_slots import Predictions
 from truenegs_jax.data.tokenizer import Tokenizer
-from truenegs_jax.data.words import read_words
+from truenegs_jax.data.vocabulary import read_words
 from truenegs_jax.report import page
 from truenegs_jax.stats.intervals import Rate, estimate_rate
 from truenegs_jax.synonyms.table import SynonymTable

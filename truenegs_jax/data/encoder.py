@@ -4,8 +4,7 @@ Text repeats its words. So for BERT's WordPiece, their ids are cached, and only
 new words are tokenized. `tokenizers` alone takes 4 to 6 times as long, and a
 dict of the words of a text, without pyarrow, 2.4 times for known words.
 
-  encoder = Encoder(tokenizer)
-  tokens_T, lengths_N = encoder.encode(["a mute swan", "", "swans"])
+  tokens_T, lengths_N = Encoder(tokenizer).encode(["a mute swan", "", "swans"])
 
 The cache is bounded and never changes a result. An encoder starts no threads
 and must not be shared between threads.
@@ -13,29 +12,28 @@ and must not be shared between threads.
 
 import contextlib
 import itertools
-import re
-import string
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 import tokenizers
 
-from truenegs_jax.data.tokenizer import MAX_WORD_CHARACTERS, Tokenizer
+from truenegs_jax.data.tokenizer import Tokenizer
+from truenegs_jax.data.vocabulary import (
+  MAX_WORD_CHARACTERS,
+  batch_texts,
+  split_lines,
+)
 from truenegs_jax.runtime.errors import InputError
 
 if TYPE_CHECKING:
-  import pyarrow
+  pass
 
-BATCH_CHARACTERS = 2_000_000  # many, so that most words are repeated
 # Of words and their ids, beyond which all are forgotten.
 MAX_CACHE_BYTES = 2**26
 BATCH_WORDS = 4096  # encoded in one call; bounds its memory
 Ids = tuple[np.ndarray, np.ndarray]  # tokens_T of all lines, lengths_N of each
-NO_IDS: Ids = np.empty(0, np.int32), np.empty(0, np.int64)
-_CHINESE = re.compile("[\u4e00-\u9fff]")  # the most common characters
-_SPACES = bytes.maketrans(b"\t\r", b"  ")
 _BETWEEN_WORDS = np.int32(-1).tobytes()
 
 
@@ -44,13 +42,10 @@ class Encoder:
 
   def __init__(self, tokenizer: Tokenizer, backend: str = "fast") -> None:
     """With the backend "tf_text", TensorFlow encodes lines of plain ASCII."""
-    self._encode_plain = None
     self._tokenizer = tokenizer
-    if tokenizer.definition:
-      return
-    if backend == "tf_text":
+    self._encode_plain = None
+    if backend == "tf_text" and not tokenizer.definition:
       self._encode_plain = _make_plain_encode(tokenizer)
-    self._lowercase = tokenizer.lowercase
     self._backend = tokenizer.make_backend()
     # Found before text is normalized, so it splits words that are joined by it.
     self._backend.add_tokens([tokenizers.AddedToken("\n", normalized=False)])
@@ -63,9 +58,10 @@ class Encoder:
 
     They are without [CLS] and [SEP].
     """
-    encoded = NO_IDS, *map(self._encode_batch, batch_texts(lines))
-    tokens_T, lengths_N = map(np.concatenate, zip(*encoded, strict=True))
-    return tokens_T, lengths_N
+    encoded = [*map(self._encode_batch, batch_texts(lines))]
+    tokens = [np.empty(0, np.int32), *(tokens_T for tokens_T, _ in encoded)]
+    lengths = [np.empty(0, np.int64), *(lengths_N for _, lengths_N in encoded)]
+    return np.concatenate(tokens), np.concatenate(lengths)
 
   def _encode_batch(self, lines: list[str]) -> Ids:
     if self._tokenizer.definition:
@@ -77,24 +73,21 @@ class Encoder:
     # Beyond ASCII, FastBertTokenizer folds characters by NFKC (superscripts,
     # ligatures, the final sigma), keeps control and private-use characters, and
     # has a newer list of punctuation.
-    plain_N = np.array([x.isascii() and x.isprintable() for x in lines])
-    plain = self._encode_plain(list(itertools.compress(lines, plain_N)))
-    if plain_N.all():
-      return plain
-    others = self._encode_cached(list(itertools.compress(lines, ~plain_N)))
-    lengths_N = np.empty(len(lines), np.int64)
-    lengths_N[plain_N] = plain[1]
-    lengths_N[~plain_N] = others[1]
-    plain_T = np.repeat(plain_N, lengths_N)
-    tokens_T = np.empty(len(plain_T), np.int32)
-    tokens_T[plain_T] = plain[0]
-    tokens_T[~plain_T] = others[0]
+    is_plain_N = np.array([x.isascii() and x.isprintable() for x in lines])
+    pairs = [*zip(lines, is_plain_N, strict=True)]
+    plain_T, plain_N = self._encode_plain([x if p else "" for x, p in pairs])
+    others_T, others_N = self._encode_cached(["" if p else x for x, p in pairs])
+    lengths_N = plain_N + others_N
+    is_plain_T = np.repeat(is_plain_N, lengths_N)
+    tokens_T = np.empty(len(is_plain_T), np.int32)
+    tokens_T[is_plain_T] = plain_T
+    tokens_T[~is_plain_T] = others_T
     return tokens_T, lengths_N
 
   def _encode_cached(self, lines: list[str]) -> Ids:
     import pyarrow  # takes a quarter of a second
 
-    words_N = split_lines(lines, lowercase=self._lowercase)
+    words_N = split_lines(lines, lowercase=self._tokenizer.lowercase)
     words_W = words_N.values.dictionary_encode()
     if self._size > MAX_CACHE_BYTES:
       self._ids = {}
@@ -103,7 +96,12 @@ class Encoder:
     new = list(itertools.filterfalse(self._ids.__contains__, words))
     for start in range(0, len(new), BATCH_WORDS):
       self._encode_words(new[start : start + BATCH_WORDS])
-    ids_D = _make_array([*map(self._ids.__getitem__, words)])
+    ids = [*map(self._ids.__getitem__, words)]
+    # `pyarrow.array` would import pandas.
+    ends = pyarrow.py_buffer(np.cumsum([0, *map(len, ids)]))
+    buffers = [None, ends, pyarrow.py_buffer(b"".join(ids))]
+    kind = pyarrow.large_binary()
+    ids_D = pyarrow.LargeBinaryArray.from_buffers(kind, len(ids), buffers)
     ids_W = pyarrow.DictionaryArray.from_arrays(words_W.indices, ids_D)
     _, offsets, data = ids_W.dictionary_decode().buffers()
     lines_N = np.frombuffer(words_N.buffers()[1], np.int32, len(words_N) + 1)
@@ -121,54 +119,6 @@ class Encoder:
     ids = ids_T.tobytes().split(_BETWEEN_WORDS)[:-1]
     self._ids.update(zip(words, ids, strict=True))
     self._size += sum(map(sys.getsizeof, itertools.chain(words, ids)))
-
-
-def batch_texts(texts: Iterable[str]) -> Iterator[list[str]]:
-  """Groups texts into lists of at least BATCH_CHARACTERS, except the last."""
-  batch: list[str] = []
-  size = 0
-  for text in texts:
-    batch.append(text)
-    size += len(text)
-    if size >= BATCH_CHARACTERS:
-      yield batch
-      batch = []
-      size = 0
-  if batch:
-    yield batch
-
-
-def split_lines(lines: list[str], *, lowercase: bool) -> "pyarrow.ListArray":
-  """Splits one or more lines at ASCII and common Chinese, like BERT.
-
-  BERT may split these words further, but never joins two of them. Spaces, tabs,
-  line ends and punctuation separate words, some of which are empty. Lone
-  surrogates have no UTF-8 and are dropped.
-  """
-  import pyarrow
-  import pyarrow.compute
-
-  text = "\n".join([line.replace("\n", " ") for line in lines])
-  text = _CHINESE.sub(r" \g<0> ", text)
-  data = text.encode("utf-8", "ignore").translate(_SPACES)
-  if lowercase:
-    data = data.lower()
-  for mark in string.punctuation:
-    data = data.replace(mark.encode(), f" {mark} ".encode())
-  text_1 = _make_array([data]).cast(pyarrow.large_string())
-  lines_N = pyarrow.compute.split_pattern(text_1, "\n").values
-  return pyarrow.compute.split_pattern(lines_N, " ")
-
-
-def _make_array(values: list[bytes]) -> "pyarrow.LargeBinaryArray":
-  """Makes an array without pandas, which `pyarrow.array` imports."""
-  import pyarrow
-
-  buffers = np.cumsum([0, *map(len, values)]), b"".join(values)
-  ends, data = map(pyarrow.py_buffer, buffers)
-  return pyarrow.LargeBinaryArray.from_buffers(
-    pyarrow.large_binary(), len(values), [None, ends, data]
-  )
 
 
 def _make_plain_encode(tokenizer: Tokenizer) -> Callable[[list[str]], Ids]:
@@ -206,8 +156,6 @@ def _make_plain_encode(tokenizer: Tokenizer) -> Callable[[list[str]], Ids]:
     ) from error
 
   def encode(lines: list[str]) -> Ids:
-    if not lines:  # TensorFlow would take them for numbers
-      return NO_IDS
     ragged = bert.tokenize(lines)
     return ragged.flat_values.numpy(), ragged.row_lengths().numpy()
 

@@ -16,51 +16,65 @@ from typing import Any
 import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers
 
-from truenegs_jax.data.tokenizer_json import (
-  CONFIG,
-  FIX,
+from truenegs_jax.data.vocabulary import (
   MAX_WORD_CHARACTERS,
   ROLES,
   SPECIALS,
   UNUSED,
-  define,
-  is_bert,
+  check_roles,
+  list_tokens,
+  name_roles,
 )
 from truenegs_jax.runtime import files
 from truenegs_jax.runtime.errors import FAILING, DataError, InputError
 from truenegs_jax.runtime.paths import is_hub_name, join_inside, open_path
+from truenegs_jax.runtime.trial import try_tokenizer
 
 VOCABULARY = "vocab.txt"
 JSON = "tokenizer.json"
+CONFIG = "tokenizer_config.json"
 FILES = [VOCABULARY, JSON]
 # Of a model on the hub: those that a tokenizer.json needs beside it.
 HUB_FILES = [*FILES, "config.json", "special_tokens_map.json", CONFIG]
-DECISIVE = ("model", "normalizer", "pre_tokenizer", "added_tokens")  # of ids
-MAX_VALUES = 2**23  # of a tokenizer.json; Gemma's has 2 million
 # `data.accents` of a config -> strip_accents; None follows `lowercase`.
 ACCENTS = {"auto": None, "strip": True, "keep": False}
+MAX_VALUES = 2**22  # of a tokenizer.json; Gemma's has 2 million
+FLAGS = ("single_word", "lstrip", "rstrip", "normalized")  # of added tokens
+FIX = "Use the original files of the tokenizer."
+# White space for Rust, which reads entries; for Python also \x1c to \x1f.
+WHITE = "".join(
+  c for c in map(chr, range(0x3001)) if c.isspace() and not "\x1b" < c < " "
+)
+# BERT's tokenizer.json, whatever its entries, and what it does to case.
+BERT: dict[str, dict[str, Any]] = {
+  "model": {
+    "type": "WordPiece",
+    "unk_token": "[UNK]",
+    "continuing_subword_prefix": "##",
+    "max_input_chars_per_word": MAX_WORD_CHARACTERS,
+  },
+  "normalizer": {
+    "type": "BertNormalizer",
+    "clean_text": True,
+    "handle_chinese_chars": True,
+  },
+  "pre_tokenizer": {"type": "BertPreTokenizer"},
+}
+Json = Mapping[str, Any]
 
 
 @dataclasses.dataclass(frozen=True)
 class Tokenizer:
   """A vocabulary, checked by `load_tokenizer` or `make_tokenizer`.
 
-  >>> words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "swan", "##s"]
-  >>> tokenizer = make_tokenizer(words, lowercase=True)
-  >>> tokenizer.encode("Swans")
+  >>> make_tokenizer([*SPECIALS, "swan", "##s"], lowercase=True).encode("Swans")
   [5, 6]
-  >>> tokenizer.mask
-  4
 
   Attributes:
     vocab: the entries; the id of an entry is its index.
-    lowercase: whether text is lower-cased ("uncased").
     strip_accents: whether "é" becomes "e". BERT sets it to `lowercase`; some
       languages need only one of the two.
-    pad, unk, cls, sep, mask: the ids of the special entries; `unk` is -1 if
-      there is none.
-    mark: the prefix in `vocab` of pieces that continue a word ("##"), or that
-      follow a space: "Ġ" of byte-level BPE, "▁" of SentencePiece. "": neither.
+    unk: the id of the unknown token, as of other special ones; -1 for none.
     definition: the tokenizer.json; "" for BERT's WordPiece.
   """
 
@@ -72,7 +86,6 @@ class Tokenizer:
   cls: int
   sep: int
   mask: int
-  mark: str = "##"
   definition: str = dataclasses.field(default="", repr=False)
 
   def __getstate__(self) -> dict[str, Any]:
@@ -88,7 +101,7 @@ class Tokenizer:
   @property
   def line_end(self) -> str:
     """Where to split lines, as a regular expression; "Ċ" is a token for it."""
-    return r"(?<=\n)" if self.mark == "Ġ" and "Ċ" in self.vocab else r"\n"
+    return r"(?<=\n)" if "Ċ" in self.vocab else r"\n"
 
   @functools.cached_property
   def files(self) -> dict[str, str]:
@@ -104,9 +117,7 @@ class Tokenizer:
   def fingerprint(self) -> str:
     """16 hex digits of a hash of everything that decides the ids of a text."""
     if self.definition:
-      content = json.loads(self.definition)
-      parts = [content.get(name) for name in DECISIVE] + [self.special_ids]
-      return files.short_sha256(json.dumps(parts, sort_keys=True))
+      return files.short_sha256(self.definition, str(self.special_ids))
     text = "\n".join(self.vocab) + f"\n\nlowercase={self.lowercase}"
     if self.strip_accents != self.lowercase:
       text += f" strip_accents={self.strip_accents}"
@@ -128,21 +139,9 @@ class Tokenizer:
     encoded = self._backend.encode_batch_fast(texts, add_special_tokens=False)
     return [encoding.ids for encoding in encoded]
 
-  def encode_spans(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
-    """Returns ids of a text, and the characters of each without white space."""
-    encoded = self._backend.encode(text, add_special_tokens=False)
-    spans = []
-    for start, end in encoded.offsets:
-      piece = text[start:end]
-      first = start + len(piece) - len(piece.lstrip())
-      spans.append((first, max(first, start + len(piece.rstrip()))))
-    return encoded.ids, spans
-
   def normalize(self, text: str) -> str:
     """Returns text as it is written in the vocabulary: case and accents."""
-    text = drop_surrogates(text)
-    normalizer = self._backend.normalizer
-    return normalizer.normalize_str(text) if normalizer else text
+    return normalize(self._backend, text)
 
   def decode(self, ids: Iterable[int]) -> str:
     """Returns readable text: words separated by spaces, `##` pieces joined."""
@@ -152,8 +151,7 @@ class Tokenizer:
 
   def make_backend(self) -> tokenizers.Tokenizer:
     """Returns a new tokenizer of `tokenizers` that knows no special tokens."""
-    # So a literal "[MASK]" in a text stays text.
-    if self.definition:
+    if self.definition:  # a literal "[MASK]" in a text stays text
       backend = tokenizers.Tokenizer.from_str(self.definition)
       backend.encode_special_tokens = True
       return backend
@@ -197,13 +195,8 @@ def read_tokens(
       f"tokenizer: {type(tokenizer).__name__} is not supported. Pass a fast one"
       " of transformers, or load_tokenizer's."
     )
-  ids = {i: token for token, i in backend.get_vocab().items()}
-  size = max(ids, default=-1) + 1
-  normalizer = backend.normalizer or normalizers.Sequence([])
-  return (
-    tuple(ids.get(i, UNUSED.format(i)) for i in range(size)),
-    lambda text: normalizer.normalize_str(drop_surrogates(text)),
-  )
+  tokens = tuple(list_tokens(backend.get_vocab()))
+  return tokens, functools.partial(normalize, backend)
 
 
 def check_tokens(owner: str, given: Any, tokenizer: Any, fix: str) -> None:
@@ -236,29 +229,25 @@ def make_tokenizer(
 ) -> Tokenizer:
   """Builds a tokenizer from the entries of a vocabulary and checks them.
 
-  >>> words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "swan"]
-  >>> make_tokenizer(words, lowercase=False).encode_lines(["Swan"])
-  [[1]]
-
-  BERT's `strip_accents`, for None, is the value of `lowercase`.
+  BERT's `strip_accents`, for None, is the value of `lowercase`. An entry that
+  no text can have (it is empty, ends with white space or is repeated later) is
+  replaced by the name of an unused row, so that other entries keep their ids.
   """
-  ids: dict[str, int] = {}
-  for number, entry in enumerate(vocab):
-    if not entry.strip() or entry in ids:
-      raise InputError(
-        f"{origin}:{number + 1}: the entry {entry!r} is empty or repeated. Use"
-        " the original vocab.txt of a model, not a text."
-      )
-    ids[entry] = number
+  entries = [*vocab]
+  ids = {entry: i for i, entry in enumerate(entries)}  # the last one counts
   if missing := [name for name in SPECIALS if name not in ids]:
     raise InputError(
       f"{origin}: {len(ids):,} entries, but no {' '.join(missing)}. Use the"
       " vocab.txt of a BERT or ELECTRA model, or set --config.data.vocab=train"
       " to train one."
     )
-  cases = lowercase, lowercase if strip_accents is None else strip_accents
+  for i, entry in enumerate(entries):
+    is_empty = not entry.rstrip(WHITE) or entry[-1] in WHITE or "\n" in entry
+    if is_empty or ids[entry] != i:
+      entries[i] = UNUSED.format(i)
+  strips = lowercase if strip_accents is None else strip_accents
   pad, unk, cls, sep, mask = (ids[name] for name in SPECIALS)
-  return Tokenizer(tuple(ids), *cases, pad, unk, cls, sep, mask)
+  return Tokenizer(tuple(entries), lowercase, strips, pad, unk, cls, sep, mask)
 
 
 def load_tokenizer(
@@ -270,14 +259,11 @@ def load_tokenizer(
 ) -> Tokenizer:
   """Reads a vocabulary, and returns its tokenizer.
 
-  >>> len(load_tokenizer("rows/vocab.txt", lowercase=True).vocab)
-  38
-
   Args:
     path_or_name: a `vocab.txt`, a `tokenizer.json`, a folder that contains one
       of them, or the name of a model on the Hugging Face hub (needs internet).
-    lowercase: for BERT's WordPiece. Other files say what they do to case.
-    strip_accents: None for BERT's, the value of `lowercase`.
+    lowercase, strip_accents: of BERT's, as for `make_tokenizer`. Other files
+      say themselves what they do to case and accents.
     mask_token: is added to a `tokenizer.json` without a mask token.
   """
   strip_accents = lowercase if strip_accents is None else strip_accents
@@ -295,10 +281,11 @@ def load_tokenizer(
       " these or train, --vocab of `truenegs synonyms` to one or a run."
     )
   if path.suffix != ".json":
-    return make_tokenizer(_read_lines(path), **options, origin=str(path))
+    return make_tokenizer(_read_entries(path), **options, origin=str(path))
   with files.read_json(path, InputError, FIX, MAX_VALUES) as content:
-    if is_bert(content):
-      vocab = _read_bert(content, path, options)
+    if _is_bert(content):
+      _check_options(content.get("normalizer", {}), path, options)
+      vocab = list_tokens(content["model"]["vocab"])
       return make_tokenizer(vocab, **options, origin=str(path))
     config: dict[str, Any] = {}
     for name in HUB_FILES[2:]:
@@ -306,7 +293,9 @@ def load_tokenizer(
         beside = join_inside(path.parent, name)
         with files.read_json(beside, InputError, FIX) as values:
           config |= values
-    return Tokenizer(**define(content, config, path, mask_token=mask_token))
+    names = name_roles(content, config, mask_token)
+    check_roles(names, path, mask_token)
+    return _define(content, names, config.get("vocab_size", 0))
 
 
 def find_file(folder: pathlib.Path) -> pathlib.Path | None:
@@ -315,17 +304,13 @@ def find_file(folder: pathlib.Path) -> pathlib.Path | None:
   if not json_file.is_file():
     return text if text.is_file() else None
   with files.read_json(json_file, InputError, FIX, MAX_VALUES) as content:
-    return text if is_bert(content) and text.is_file() else json_file
+    return text if text.is_file() and _is_bert(content) else json_file
 
 
 def build_tokenizer(data: Any, vocab: str) -> Tokenizer:
   """Loads a vocabulary with the options of `c.data`."""
-  return load_tokenizer(
-    vocab,
-    lowercase=data.lowercase,
-    strip_accents=ACCENTS[data.accents],
-    mask_token=data.mask_token,
-  )
+  options = {"lowercase": data.lowercase, "mask_token": data.mask_token}
+  return load_tokenizer(vocab, strip_accents=ACCENTS[data.accents], **options)
 
 
 def write_tokenizer(tokenizer: Tokenizer, folder: pathlib.Path) -> list[str]:
@@ -339,15 +324,21 @@ def write_tokenizer(tokenizer: Tokenizer, folder: pathlib.Path) -> list[str]:
   return [*tokenizer.files]
 
 
-def drop_surrogates(line: str) -> str:
+def normalize(backend: tokenizers.Tokenizer, text: str) -> str:
+  """Returns text as a tokenizer writes it in its vocabulary."""
+  text = drop_surrogates(text)
+  return backend.normalizer.normalize_str(text) if backend.normalizer else text
+
+
+def drop_surrogates(text: str) -> str:
   """Removes lone surrogates, which Rust strings (UTF-8) cannot hold."""
-  return line.encode("utf-8", "ignore").decode("utf-8")
+  return text.encode("utf-8", "ignore").decode("utf-8")
 
 
-def _read_lines(path: pathlib.Path) -> list[str]:
+def _read_entries(path: pathlib.Path) -> list[str]:
+  """Returns the entries of a vocab.txt, without white space at their ends."""
   try:
-    data = files.read_file(path).removeprefix(b"\xef\xbb\xbf").rstrip()
-    lines = data.decode("utf-8").split("\n")
+    text = files.read_file(path).decode("utf-8-sig").rstrip("\r\n")
   except (OSError, ValueError) as error:
     if isinstance(error, OSError) and error.errno in FAILING:
       raise
@@ -355,27 +346,84 @@ def _read_lines(path: pathlib.Path) -> list[str]:
       f"{path}: cannot be read ({files.describe_error(error)}). It must have an"
       " entry a line. If it is compressed, unpack it (gunzip, xz -d)."
     ) from error
-  return [line.removesuffix("\r") for line in lines]
+  return [line.rstrip(WHITE) for line in text.split("\n")]
 
 
-def _read_bert(
-  content: Mapping[str, Any], path: pathlib.Path, options: dict[str, bool]
-) -> list[str]:
-  """Returns the vocabulary of a tokenizer.json that agrees with `options`."""
-  normalizer = dict(content.get("normalizer") or {})
-  if normalizer and normalizer.get("strip_accents") is None:
-    # null in BERT's tokenizer.json means the value of lowercase.
-    lowercase = normalizer.get("lowercase", options["lowercase"])
-    normalizer["strip_accents"] = lowercase
+def _is_bert(content: Json) -> bool:
+  """Whether a tokenizer is BERT's, whatever it does to case and accents."""
+  vocab = content["model"]["vocab"]
+  parts = [(content.get(name, {}), own) for name, own in BERT.items()]
+  return (
+    isinstance(vocab, dict)
+    and vocab.keys() >= {*SPECIALS}
+    and all(x is not None and {**x, **own} == {**own, **x} for x, own in parts)
+    and all(
+      token["special"] and token["content"] in vocab
+      for token in content.get("added_tokens") or ()
+    )
+  )
+
+
+def _check_options(
+  normalizer: Json, path: pathlib.Path, options: Mapping[str, bool]
+) -> None:
+  """Raises InputError if BERT's normalizer differs from the options."""
+  own = dict(normalizer)
+  if own.get("strip_accents") is None:  # it means the value of lowercase
+    own["strip_accents"] = own.get("lowercase", options["lowercase"])
   for name, value in options.items():
-    if (other := normalizer.get(name, value)) != value:
+    if own.get(name, value) != value:
       raise InputError(
-        f"data: {name}={value} differs from {name}={other} in '{path}'. Set"
+        f"data: {name}={value} differs from {name}={own[name]} in '{path}'. Set"
         " --config.data.lowercase or --config.data.accents to its value, or use"
         " another vocabulary."
       )
-  ids: dict[str, int] = content["model"]["vocab"]
-  return sorted(ids, key=ids.__getitem__)
+
+
+def _define(content: Json, names: dict[str, str], num_rows: int) -> Tokenizer:
+  """Completes a tokenizer.json with special tokens and `num_rows` rows."""
+  text = json.dumps(content, ensure_ascii=False)
+  # It may be a stranger's, and a panic in Rust would end this process.
+  if reason := try_tokenizer(text.encode()):
+    raise ValueError(f"a trial failed: {reason}")
+  backend = tokenizers.Tokenizer.from_str(text)
+  specials = [name for name in names.values() if name]
+  backend.add_special_tokens(specials)
+  vocab = list_tokens(backend.get_vocab(), num_rows)
+  ids = {name: i for i, name in enumerate(vocab)}
+  model = {**content["model"], "dropout": None}
+  size = len(model["vocab"])
+  if isinstance(model["vocab"], dict):  # `tokenizers` would fill its holes
+    size = max(model["vocab"].values()) + 1
+    model["vocab"] = {name: i for i, name in enumerate(vocab[:size])}
+  given = {x["content"]: x for x in content.get("added_tokens") or ()}
+  added = []
+  for i, name in enumerate(vocab):
+    if i >= size or name in specials or name in given:
+      token = {"special": True, **dict.fromkeys(FLAGS, False)}
+      token |= given.get(name, {}) | {"id": i, "content": name}
+      token["special"] |= name in specials
+      added.append(token)
+  steps = str({**content, "model": "", "added_tokens": ""})
+  if "ByteLevel" in steps or "▁" in steps:
+    mask = next(x for x in added if x["content"] == names["mask"])
+    mask["lstrip"] = True  # it stands for a word with the space before it
+  # [CLS] A [SEP], or [CLS] A [SEP] B [SEP].
+  ends = {role: [names[role], ids[names[role]]] for role in ("cls", "sep")}
+  complete = {
+    **content,
+    **dict.fromkeys(("truncation", "padding")),
+    "added_tokens": added,
+    "post_processor": {"type": "BertProcessing", **ends},
+    "model": model,
+  }
+  return Tokenizer(
+    tuple(vocab),
+    lowercase="a" in normalize(backend, "A"),
+    strip_accents="e" in normalize(backend, "é"),
+    **{role: ids.get(name, -1) for role, name in names.items()},
+    definition=json.dumps(complete, ensure_ascii=False),
+  )
 
 
 def _download(name: str) -> pathlib.Path:
@@ -385,7 +433,7 @@ def _download(name: str) -> pathlib.Path:
     return pathlib.Path(snapshot_download(name, allow_patterns=HUB_FILES))
   except Exception as error:  # the library raises many kinds of errors
     raise InputError(
-      f"data.vocab={name!r} is no file or folder, and downloading its files"
-      f" from the Hugging Face hub failed ({type(error).__name__}). Download it"
-      " elsewhere and set --config.data.vocab=FILE."
+      f"data.vocab={name!r} is no file or folder, and downloading it from the"
+      f" hub failed ({type(error).__name__}). Download it elsewhere and set"
+      " --config.data.vocab=FILE."
     ) from error

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from truenegs_jax.data.tokenizer import Tokenizer
-from truenegs_jax.data.words import read_words
+from truenegs_jax.data.vocabulary import read_words
 from truenegs_jax.models.pretrain import Model
 from truenegs_jax.report.page import format_estimate
 from truenegs_jax.runtime import distributed

@@ -23,7 +23,7 @@ import numpy as np
 
 from truenegs_jax.data.corpus.files import File, read_blocks, stat_file
 from truenegs_jax.data.corpus.readers import ReadState, read_text
-from truenegs_jax.data.words import read_words
+from truenegs_jax.data.vocabulary import read_words
 from truenegs_jax.runtime import progress
 from truenegs_jax.runtime.errors import DataError, InputError
 from truenegs_jax.synonyms import wordnet as wordnet_lib

@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 
 from truenegs_jax.data.tokenizer import check_tokens
-from truenegs_jax.data.words import read_words
+from truenegs_jax.data.vocabulary import read_words
 from truenegs_jax.runtime import errors, files
 from truenegs_jax.runtime.errors import DataError, DiskError, InputError
 from truenegs_jax.runtime.paths import is_bucket, open_path

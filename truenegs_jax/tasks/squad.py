@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 from unicodedata import category
 
 import numpy as np
+import tokenizers
 
 from truenegs_jax.data.corpus import files
 from truenegs_jax.data.tokenizer import Tokenizer
@@ -287,8 +288,9 @@ def tokenize_contexts(
   """
   contexts = {}
   if tokenizer.definition:
+    backend = tokenizer.make_backend()
     for text in texts:
-      pieces, places = tokenizer.encode_spans(text)
+      pieces, places = _encode_spans(text, backend)
       pieces_T = np.array(pieces, np.int32)
       number_T = np.arange(len(pieces))
       places_Tx2 = np.array(places, np.int32).reshape(-1, 2)
@@ -304,6 +306,18 @@ def tokenize_contexts(
     word_T = np.repeat(np.arange(len(ids_W)), [*map(len, ids_W)])
     contexts[text] = Context(text, words_Wx2, pieces_T, word_T)
   return contexts
+
+
+def _encode_spans(
+  text: str, backend: tokenizers.Tokenizer
+) -> tuple[list[int], list[tuple[int, int]]]:
+  """Returns ids of a text, and the characters of each without white space."""
+  encoded = backend.encode(text, add_special_tokens=False)
+  spans = []
+  for start, end in encoded.offsets:
+    first = end - len(text[start:end].lstrip())
+    spans.append((first, first + len(text[first:end].rstrip())))
+  return encoded.ids, spans
 
 
 def find_answer_span(

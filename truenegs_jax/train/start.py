@@ -23,7 +23,7 @@ from truenegs_jax.config.sections import Data, Negatives, PretrainConfig
 from truenegs_jax.configs.common import REQUIRED
 from truenegs_jax.data import tokenizer as tokenizer_lib
 from truenegs_jax.data.tokenizer import Tokenizer
-from truenegs_jax.data.words import read_words
+from truenegs_jax.data.vocabulary import read_words
 from truenegs_jax.models import encoder, layers, pretrain
 from truenegs_jax.models.attention import XLA, Implementation
 from truenegs_jax.objectives import electra, masking, mlm
