@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow
 from pyarrow import parquet
 
-from truenegs_jax.data.corpus.corpus import Corpus, Part
-from truenegs_jax.data.corpus.readers import ReadState
+from truenegs_jax.data.documents import Place
+from truenegs_jax.data.sources import Corpus, Part, PartSpec
 
 # Suffix -> compresses the content of a file.
 COMPRESSORS = {
@@ -59,15 +59,16 @@ LETTERS = "abcdefghijklmnopqrstuvwxyz"
 def make_corpus(texts: Iterable[str], num_units: int = 1) -> Corpus:
   """Returns a corpus of one part whose documents are given."""
 
-  def read(state: ReadState, unit: int) -> Iterator[str]:
-    del state
+  def read(unit: int, place: Place) -> Iterator[str]:
+    del place
     if num_units == 1:
       return iter(texts)
     members = list(texts)
     bounds = [len(members) * i // num_units for i in (unit, unit + 1)]
     return iter(members[slice(*bounds)])
 
-  return Corpus((Part("generated", read, dict, None, num_units),))
+  part = Part(PartSpec("generated", ""), read, dict, None, num_units)
+  return Corpus((part,))
 
 
 # Lines that normalizers and tokenizers may treat differently.

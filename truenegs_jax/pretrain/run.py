@@ -24,7 +24,7 @@ from truenegs_jax.configs.common import REQUIRED
 from truenegs_jax.corrections import findings, predict_slots
 from truenegs_jax.data import batches, copies
 from truenegs_jax.data import rows as rows_folder
-from truenegs_jax.data.corpus.sources_spec import describe_sources
+from truenegs_jax.data.sources import describe_sources
 from truenegs_jax.pretrain import evaluate, export_run, loop
 from truenegs_jax.report.write import write_own_report
 from truenegs_jax.runtime import distributed, errors, progress
