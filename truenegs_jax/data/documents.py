@@ -21,6 +21,8 @@ from typing import Any
 from truenegs_jax.runtime.errors import DataError, InputError
 from truenegs_jax.runtime.text import ESCAPED, explain_bytes
 
+JOIN = "join"  # of the documents of a format's default rule
+RULES = ("block", "record", "file", JOIN)
 # Of a line or document; longer ones are cut. A file without blank lines would
 # be one document.
 MAX_CHARS = 1_000_000
@@ -72,6 +74,12 @@ class Place:
   def __str__(self) -> str:
     return self.form.format(self.path, self.number)
 
+  def count(self, items: Iterable[Any]) -> Iterator[Any]:
+    """Yields items and counts them as records of the source."""
+    for item in items:
+      self.counts.num_records += 1
+      yield item
+
   def repair(self, repair: str, problem: str) -> None:
     """Counts a repair that the caller makes; DataError if errors are strict."""
     if self.errors == "strict":
@@ -81,13 +89,18 @@ class Place:
       )
     self.counts.repairs[repair] += 1
 
-  def clean(self, text: str) -> str:
-    """Replaces bytes that are not UTF-8, lone surrogates, NUL and controls."""
+  def clean(self, text: str, *, is_lines: bool = False) -> str:
+    """Replaces bytes that are not UTF-8, lone surrogates, NUL and controls.
+
+    If the text `is_lines` of a file, messages have the number of the line.
+    """
     if text.isascii() and "\0" not in text:
       return text
     num_bad = 0
     for match in BAD.finditer(text):
       num_bad += 1
+      if is_lines and num_bad == 1:
+        self.number += text.count("\n", 0, match.start())
       self.repair(*_describe_bad(match, text, self))
     if not num_bad:
       return text

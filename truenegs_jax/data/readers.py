@@ -9,20 +9,20 @@
 import contextlib
 import dataclasses
 import functools
-import glob
 import itertools
 import os
 import pathlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from truenegs_jax.data.documents import MAX_CHARS, Place, cut_line
 from truenegs_jax.runtime import errors
 from truenegs_jax.runtime import text as text_lib
 from truenegs_jax.runtime.errors import DataError, UnavailableError
-from truenegs_jax.runtime.paths import check_utf8, is_hub_name, join_inside
-from truenegs_jax.runtime.text import check_column, is_url
+from truenegs_jax.runtime.files import short_sha256
+from truenegs_jax.runtime.paths import is_hub_name, join_inside
+from truenegs_jax.runtime.text import check_column
 
 BLOCK_CHARS = 2**18  # read at once: few calls, little memory
 BATCH_RECORDS = 64
@@ -39,106 +39,6 @@ SUFFIXES = {
 HUB = "hf:"  # begins data sets in configs
 SHARD_BYTES = 2**25  # of a saved data set, about
 COMMIT = re.compile("[0-9a-f]{40}")
-CHECKSUMS = ("ETag", "md5Hash", "etag", "blob_id")  # keys, by file system
-
-
-class File(NamedTuple):
-  """A file as it was when found."""
-
-  path: str  # or URL
-  size: int  # bytes as they are stored
-  version: int | str  # time of its last change in ns; of a URL, its checksum
-
-
-def stat_file(path: str) -> File:
-  """Returns size and time of a file."""
-  check_utf8(path)
-  status = os.stat(path)
-  if not os.path.isfile(path):
-    raise DataError(f"{path} is a folder or a device. Name a file.")
-  return File(path, status.st_size, status.st_mtime_ns)
-
-
-def files_identity(files: Iterable[File]) -> list[list[object]]:
-  """Returns as JSON the names, sizes and times, of URLs checksums, of files.
-
-  Folders may move, so they do not count. Hashes would read the whole corpus.
-  """
-  return [[os.path.basename(x.path), x.size, x.version] for x in files]
-
-
-def find_files(where: str) -> list[File]:
-  """Finds the files of a path, a folder or a glob, sorted; none if none match.
-
-  Of a folder, or its URL, only files with SUFFIXES, perhaps followed by that of
-  a compression, are found, also in its subfolders; no hidden ones.
-  """
-  if is_url(where):
-    return _find_urls(where)
-  path = os.path.expanduser(where)
-  try:
-    if not os.path.isdir(path):
-      paths = _glob(pathlib.Path(path))
-    elif not (paths := list(_walk(path))):
-      raise DataError(
-        f"Folder '{path}' holds no text file ({' '.join(SUFFIXES)}, also"
-        " compressed). Use a glob for files with other names."
-      )
-    return [stat_file(x) for x in sorted(paths, key=lambda x: x.split(os.sep))]
-  except (OSError, ValueError) as error:  # "\0"
-    raise DataError(f"{where!r} cannot be read ({error}).") from error
-
-
-def _is_text(name: str) -> bool:
-  return text_lib.split_suffixes(name)[0] in SUFFIXES
-
-
-def _walk(folder: str) -> Iterator[str]:
-  def refuse(error: OSError) -> None:
-    raise error  # os.walk would skip unreadable folders
-
-  seen = set()  # links may form a circle
-  for name, folders, names in os.walk(folder, onerror=refuse, followlinks=True):
-    # Editors and archives leave hidden files ("._a.txt").
-    folders[:] = [f for f in folders if not f.startswith(".")]
-    if (real := os.path.realpath(name)) in seen:
-      folders.clear()
-      continue
-    seen.add(real)
-    texts = [n for n in names if not n.startswith(".") and _is_text(n)]
-    yield from (os.path.join(name, text) for text in texts)
-
-
-def _glob(pattern: pathlib.Path) -> list[str]:
-  if os.path.lexists(pattern):
-    return [str(pattern)]
-  # Brackets in the name of an existing folder are not a pattern.
-  fixed = next(p for p in pattern.parents if os.path.lexists(p))
-  rest = str(pattern.relative_to(fixed))
-  paths = [fixed / x for x in glob.glob(rest, root_dir=fixed, recursive=True)]
-  return [str(path) for path in paths if not path.is_dir()]
-
-
-def _find_urls(where: str) -> list[File]:
-  """Finds files by URL; hidden files only if they are named."""
-  with text_lib.convert_errors(where):
-    from fsspec.utils import glob_translate
-
-    system, path = text_lib.connect(where)
-    # A glob of s3fs finds nothing in a missing bucket.
-    folder = re.split(r"[^/]*[*?\[]", path, maxsplit=1)[0].rstrip("/")
-    pattern = re.compile(glob_translate(path))
-    system.invalidate_cache()
-    entries = system.find(folder, detail=True)
-  files = []
-  for name, entry in sorted(entries.items(), key=lambda x: x[0].split("/")):
-    is_match = _is_text(name) if folder == path else bool(pattern.match(name))
-    is_shown = is_match and "/." not in name[len(folder) :]
-    if entry["type"] == "file" and (name == path or is_shown):
-      checksum = next(filter(None, map(entry.get, CHECKSUMS)), "")
-      url = system.unstrip_protocol(name)
-      files.append(File(url, entry["size"], str(checksum)))
-  return files
 
 
 def read_text(path: str, place: Place) -> Iterator[str]:
@@ -154,11 +54,11 @@ def read_text(path: str, place: Place) -> Iterator[str]:
         end = cut_line(text, place)
       rest = text[end:]
       if end:
-        yield place.clean(text[:end])
+        yield place.clean(text[:end], is_lines=True)
         number += text.count("\n", 0, end)
     place.number = number
     if rest:
-      yield place.clean(rest)
+      yield place.clean(rest, is_lines=True)
 
 
 def read_csv(path: str, column: str, place: Place) -> Iterator[str]:
@@ -190,30 +90,26 @@ def read_jsonl(path: str, column: str, place: Place) -> Iterator[object]:
 
 
 def read_parquet(path: str, column: str, place: Place) -> Iterator[str | None]:
-  """Yields the text column of a Parquet file, which `datasets` reads."""
-  with dataset_errors(path):
-    import datasets
+  """Yields the text column of a Parquet file; holds a part of a row group."""
+  from pyarrow import parquet  # `datasets` would write locks into its cache
 
-    records = datasets.load_dataset(
-      "parquet",
-      data_files=[glob.escape(path)],
-      split="train",
-      streaming=True,
-      batch_size=BATCH_RECORDS,
+  with dataset_errors(path), text_lib.open_bytes(path) as file:
+    table = parquet.ParquetFile(file, pre_buffer=False, buffer_size=2**20)
+    check_text(table.schema_arrow, column, path)
+    batches = table.iter_batches(
+      BATCH_RECORDS, columns=[column], use_threads=False
     )
-    yield from read_column(records, column, place)
+    yield from read_batches(batches, column, place)
 
 
-def read_column(
-  records: Any, column: str, place: Place
+def read_batches(
+  batches: Iterable[Any], column: str, place: Place
 ) -> Iterator[str | None]:
-  """Yields the texts of a column of a `datasets.Dataset` or a stream."""
+  """Yields the texts of a column of Arrow's batches or tables."""
   import pyarrow
 
-  if column in (records.column_names or ()):
-    records = records.select_columns([column])
   place.form = "{}: record {}"
-  for batch in records.with_format("arrow").iter(batch_size=BATCH_RECORDS):
+  for batch in batches:
     check_text(batch.schema, column, place.path)
     texts = batch.column(column).cast(pyarrow.large_binary())
     texts.validate(full=True)  # damaged offsets would crash the process
@@ -259,6 +155,15 @@ def read_wordnet(reader: Any) -> tuple[str, ...]:
   return tuple(filter(None, texts))
 
 
+def hash_wordnet(reader: Any) -> str:
+  """Returns a hash, as times and places differ between packages: 40 ms."""
+  contents = []
+  for name in ("noun", "verb", "adj", "adv"):
+    with reader.open("data." + name) as file:
+      contents.append(file.read())
+  return short_sha256(*contents)
+
+
 # Name -> yields a column of the records of a file.
 RECORD_FORMATS: dict[str, Callable[[str, str, Place], Iterator[object]]] = {
   "csv": read_csv,
@@ -278,7 +183,7 @@ class HubDataset:
   commit: Mapping[str, str]  # determines it; empty for a folder
   paths: tuple[str, ...]  # of its files, or their URLs
   num_bytes: int | None  # of its text, about
-  num_records: int | None  # that its card or state says
+  num_records: int  # that its card or state says; 0 if unknown
   num_shards: int  # in which it can be read
   features: Any  # its columns; None if unknown
 
@@ -290,7 +195,10 @@ class HubDataset:
       records = self.load()
       if self.num_shards > 1:
         records = records.shard(self.num_shards, number, contiguous=True)
-      yield from read_column(records, column, place)
+      if column in (records.column_names or ()):
+        records = records.select_columns([column])
+      tables = records.with_format("arrow").iter(batch_size=BATCH_RECORDS)
+      yield from read_batches(tables, column, place)
 
   def list_files(self) -> dict[str, int]:
     """Returns name and bytes of each file on the hub, if it can be reached."""
@@ -390,7 +298,7 @@ def open_dataset(
     commit,
     tuple(map(str, data_files.get(split, []))),
     getattr(infos.get(split), "num_bytes", None),
-    getattr(infos.get(split), "num_examples", None),
+    getattr(infos.get(split), "num_examples", None) or 0,
     len(data_files.get(split, [])) if streaming else 1,
     builder.info.features,
   )

@@ -7,31 +7,30 @@ A part is a file, a folder or a glob, also by URL; "wordnet"; or hf:NAME, which
 `datasets` loads. The documents of a unit of a part are a function of the unit.
 """
 
+import collections
 import dataclasses
 import itertools
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from truenegs_jax.config import grammar
 from truenegs_jax.data import documents, readers
-from truenegs_jax.data.documents import MAX_CHARS, Place, ReadCounts
-from truenegs_jax.data.readers import HUB, TEXT, files_identity, find_files
+from truenegs_jax.data.documents import JOIN, MAX_CHARS, Place, ReadCounts
+from truenegs_jax.data.readers import HUB, SUFFIXES, TEXT
+from truenegs_jax.runtime import text as text_lib
 from truenegs_jax.runtime.errors import (
   DataError,
   InputError,
   UnavailableError,
   one_of,
 )
-from truenegs_jax.runtime.files import short_sha256
-from truenegs_jax.runtime.text import is_url, split_suffixes
+from truenegs_jax.runtime.text import files_identity, find_files, is_url
 
 WORDNET = "wordnet"
 WORDNET_BYTES = 11_000_000
 UNIT_BYTES = 2**22  # of the files of a unit, as they are stored
-RULES = ("block", "record", "file")
-JOIN = "join"  # of the documents of a format's default rule
 JOIN_CHARS = 20_000  # about 9 rows of 512: half a row of padding is 5 %
 LEAST_SHARE = 0.99  # of the records that records= says
 # The beginning of a split, as the hub converts large data sets to Parquet.
@@ -83,8 +82,7 @@ class Part:
   is_local: bool = True  # reading needs no hub and no bucket
   paths: tuple[str, ...] = ()  # absolute paths or URLs of its files
   files: Mapping[str, int] = dataclasses.field(default_factory=dict)  # on a hub
-  num_records: int | None = None  # if known before it is read
-  num_promised: int = 0  # records that the data set says to have
+  num_promised: int = 0  # records that the data set says to have; 0 if unknown
 
   @property
   def name(self) -> str:
@@ -108,7 +106,7 @@ class Corpus:
   """The documents of some parts."""
 
   parts: tuple[Part, ...]
-  # Of the text, one for each part; empty to read one after another.
+  # One for each part; empty to read one after another.
   shares: tuple[float, ...] = ()
   errors: str = "strict"  # refuses bad text; "replace" repairs it
   stopping: str = "all"  # or "first": of the parts, read to the end
@@ -200,15 +198,11 @@ class Corpus:
     """Returns as JSON what determines the documents and their order."""
     identities = []
     for part, share in itertools.zip_longest(self.parts, self.shares):
-      options = {
-        "min_chars": part.spec.min_chars,
-        "join": part.spec.chars,
-        "errors": "" if self.errors == "strict" else self.errors,
-        "share": share,
-        "stopping": self.stopping if share else "",
-      }
-      given = {name: value for name, value in options.items() if value}
-      identities.append(part.identity() | given)
+      options = {"errors": self.errors, "min_chars": part.spec.min_chars}
+      options["join"] = part.spec.chars
+      if share:
+        options |= {"share": share, "stopping": self.stopping}
+      identities.append(part.identity() | options)
     return identities
 
   def check_unchanged(self, identity: list[dict[str, Any]]) -> None:
@@ -246,10 +240,9 @@ def open_corpus(
   part_specs = _parse_spec(spec, key)
   weights = [part.weight for part in part_specs if part.weight]
   if weights and len(weights) < len(part_specs):
-    without = next(part.where for part in part_specs if not part.weight)
     raise InputError(
       f"{key}: {len(weights)} of {len(part_specs)} parts have weight=. Set it"
-      f" for {without!r} as well, or for none."
+      " for all, or for none."
     )
   parts = tuple(_open_part(part, reader, expect) for part in part_specs)
   seen: dict[str, str] = {}  # or one may train on a file and one hold it out
@@ -276,11 +269,9 @@ def describe_sources(spec: str, *, key: str = "data.sources") -> str:
   for part in _parse_spec(spec, key):
     text = part.where
     if not (part.is_dataset or text == WORDNET or is_url(text)):
-      sizes = [file.size for file in find_files(text)]
-      state = "missing"
-      if sizes:
-        files = "1 file" if len(sizes) == 1 else f"{len(sizes):,} files"
-        state = f"{files}, {sum(sizes) / 1e6:,.1f} MB"
+      sizes = [file.size for file in find_files(text, SUFFIXES)]
+      count = "1 file" if len(sizes) == 1 else f"{len(sizes):,} files"
+      state = f"{count}, {sum(sizes) / 1e6:,.1f} MB" if sizes else "missing"
       text += f" ({state})"
     texts.append(text)
   return ", ".join(texts)
@@ -288,22 +279,20 @@ def describe_sources(spec: str, *, key: str = "data.sources") -> str:
 
 def sample_languages(corpus: Corpus) -> dict[str, int]:
   """Returns characters by language, of excerpts from each part."""
-  lengths: dict[str, int] = {}
+  lengths = collections.Counter[str]()
   share = documents.SAMPLE_CHARACTERS // len(corpus.parts)
   for index, part in enumerate(corpus.parts):
-    texts = itertools.chain.from_iterable(
-      corpus.read_unit((index, i), ReadCounts()) for i in range(part.num_units)
-    )
-    for code, size in documents.measure_languages(texts, share).items():
-      lengths[code] = lengths.get(code, 0) + size
-  return lengths
+    units = ((index, i) for i in range(part.num_units))
+    texts = (corpus.read_unit(unit, ReadCounts()) for unit in units)
+    joined = itertools.chain.from_iterable(texts)
+    lengths.update(documents.measure_languages(joined, share))
+  return dict(lengths)
 
 
 def _parse_spec(spec: str, key: str) -> list[PartSpec]:
-  parts = [_parse_part(x, key) for x in grammar.parse_items(spec, key=key)]
-  if not parts:
-    raise InputError(f"{key}={spec!r} names no text. Name a file, for example.")
-  return parts
+  if parts := [_parse_part(x, key) for x in grammar.parse_items(spec, key=key)]:
+    return parts
+  raise InputError(f"{key}={spec!r} names no text. Name a file, for example.")
 
 
 def _parse_part(item: grammar.Item, key: str) -> PartSpec:
@@ -328,7 +317,7 @@ def _parse_part(item: grammar.Item, key: str) -> PartSpec:
         f" most {largest:,.0f}."
       )
   part = dataclasses.replace(part, **values)
-  one_of(f"{subject}: document", part.document or JOIN, (*RULES, JOIN))
+  one_of(f"{subject}: document", part.document or JOIN, documents.RULES)
   one_of(f"{subject}: format", part.format or TEXT, FORMATS)
   if part.document == JOIN:
     return dataclasses.replace(part, chars=part.chars or JOIN_CHARS)
@@ -338,23 +327,23 @@ def _parse_part(item: grammar.Item, key: str) -> PartSpec:
 
 
 def _open_part(spec: PartSpec, reader: Any, expect: str) -> Part:
-  if expect == ANY:
-    spec = dataclasses.replace(spec, records=0)
   if spec.is_dataset:
-    part = _open_dataset(spec, expect)
+    part = _open_dataset(spec)
   elif spec.where == WORDNET:
     part = _open_wordnet(spec, reader)
   else:
     part = _open_files(spec)
-  partial = next(filter(PARTIAL.search, part.paths), "")
-  if partial and expect != ANY:
+  if expect == ANY:
+    spec = dataclasses.replace(spec, records=0)
+    return dataclasses.replace(part, spec=spec, num_promised=0)
+  if partial := next(filter(PARTIAL.search, part.paths), ""):
     raise DataError(
       f"{spec.subject}: '{partial}' holds only the beginning of a split."
       " Use the original files or another revision, or accept it with"
       " --config.data.expect=any."
     )
-  if part.num_records is not None:
-    part.check_records(part.num_records)
+  if part.num_promised:  # is known before anything is read
+    part.check_records(part.num_promised)
   return part
 
 
@@ -363,61 +352,42 @@ def _open_wordnet(spec: PartSpec, reader: Any) -> Part:
     raise InputError(f"{spec.subject} cannot be read here. Name files.")
 
   def identity() -> dict[str, Any]:
-    # A hash, because times and places differ between packages: 21 MB in 40 ms.
-    contents = []
-    for name in ("noun", "verb", "adj", "adv"):
-      with reader.open("data." + name) as file:
-        contents.append(file.read())
-    return {"source": WORDNET, "sha256": short_sha256(*contents)}
+    return {"source": WORDNET, "sha256": readers.hash_wordnet(reader)}
 
   def read(unit: int, place: Place) -> Iterator[str]:
     del unit  # there is one
-    texts = _count(readers.read_wordnet(reader), place)
+    texts = place.count(readers.read_wordnet(reader))
     return documents.from_records(texts, "record", place)
 
   return Part(spec, read, identity, WORDNET_BYTES)
 
 
-def _open_dataset(spec: PartSpec, expect: str) -> Part:
+def _open_dataset(spec: PartSpec) -> Part:
   rule = spec.rule("record")
   if rule == "file":
     raise InputError(
       f"{spec.subject}: document=file does not apply to records. Choose block,"
       f" record or {JOIN}."
     )
-  dataset = readers.open_dataset(
-    spec.where,
-    config=spec.config,
-    split=spec.split,
-    revision=spec.revision,
-    streaming=spec.streaming,
-  )
+  names = ("config", "split", "revision", "streaming")
+  options = {name: getattr(spec, name) for name in names}
+  dataset = readers.open_dataset(spec.where, **options)
   if dataset.features:
     schema = dataset.features.arrow_schema
     readers.check_text(schema, spec.column, dataset.name)
 
   def identity() -> dict[str, Any]:
-    version: Mapping[str, Any] = dataset.commit
+    version: dict[str, Any] = {**dataset.commit}
     if not version:
-      files = map(readers.stat_file, dataset.paths)
-      version = {"files": files_identity(files)}
-    return {
-      "source": "hf",
-      "split": dataset.split,
-      "streaming": spec.streaming,
-      "column": spec.column,
-      "document": rule,
-      **version,
-    }
+      version["files"] = files_identity(map(text_lib.stat_file, dataset.paths))
+    version |= {"split": dataset.split, "column": spec.column, "document": rule}
+    return version | {"source": "hf", "streaming": spec.streaming}
 
   def read(unit: int, place: Place) -> Iterator[str]:
     place.path = dataset.name
     texts = dataset.read_shard(unit, spec.column, place)
-    return documents.from_records(_count(texts, place), rule, place)
+    return documents.from_records(place.count(texts), rule, place)
 
-  promised = 0
-  if expect != ANY:
-    promised = dataset.num_records or 0
   return Part(
     spec,
     read,
@@ -427,21 +397,20 @@ def _open_dataset(spec: PartSpec, expect: str) -> Part:
     is_local=not dataset.commit,
     paths=dataset.paths,
     files=dataset.list_files(),
-    num_records=dataset.num_records or None,
-    num_promised=promised,
+    num_promised=dataset.num_records,
   )
 
 
 def _open_files(spec: PartSpec) -> Part:
   where = spec.where
-  files = find_files(where)
+  files = find_files(where, SUFFIXES)
   if not files:
     raise UnavailableError(
       f"{spec.subject} is no file, folder or URL, and no glob with a match. On"
       " the hub it is hf:NAME. Put a path with commas or = in quotes."
     )
   formats = [
-    spec.format or readers.SUFFIXES.get(split_suffixes(x.path)[0], TEXT)
+    spec.format or SUFFIXES.get(text_lib.split_suffixes(x.path)[0], TEXT)
     for x in files
   ]
   rules = {
@@ -449,7 +418,9 @@ def _open_files(spec: PartSpec) -> Part:
     for name in sorted({*formats})
   }
   size: int | None = sum(file.size for file in files)
-  if "parquet" in rules or any(split_suffixes(x.path)[1] for x in files):
+  if "parquet" in rules or any(
+    text_lib.split_suffixes(x.path)[1] for x in files
+  ):
     size = None
   # Small files share a unit, so that their documents can be joined.
   starts = itertools.accumulate((file.size for file in files), initial=0)
@@ -462,29 +433,22 @@ def _open_files(spec: PartSpec) -> Part:
     place.number = 0
     if name == TEXT:
       lines = readers.read_text(path, place)
-      return _count(documents.from_lines(lines, rules[name], place), place)
+      return place.count(documents.from_lines(lines, rules[name], place))
     values = readers.RECORD_FORMATS[name](path, spec.column, place)
-    return documents.from_records(_count(values, place), rules[name], place)
+    return documents.from_records(place.count(values), rules[name], place)
 
   def read(unit: int, place: Place) -> Iterator[str]:
     for file, name, _ in units[unit]:
       yield from read_file(file.path, name, place)
 
   def identity() -> dict[str, Any]:
-    now = files_identity(find_files(where))
+    now = files_identity(find_files(where, SUFFIXES))
     result = {"source": "files", "files": now, "document": rules}
     return result if [*rules] == [TEXT] else {**result, "column": spec.column}
 
+  place = Place(ReadCounts(), "replace", where)
   for name in rules:  # so that a missing column is noticed at once
-    place = Place(ReadCounts(), "replace", where)
     next(read_file(files[formats.index(name)].path, name, place), "")
   is_local = not is_url(where)
   paths = tuple(os.path.abspath(f.path) if is_local else f.path for f in files)
   return Part(spec, read, identity, size, len(units), is_local, paths)
-
-
-def _count(items: Iterable[Any], place: Place) -> Iterator[Any]:
-  """Yields items and counts them as records of the source."""
-  for item in items:
-    place.counts.num_records += 1
-    yield item

@@ -1,4 +1,4 @@
-"""Opens files of text, compressed or by URL, and reads lines and records.
+"""Finds files of text, compressed or by URL, and reads lines and records.
 
   for number, fields in read_rows("train.csv.xz"): ...
 
@@ -11,6 +11,7 @@ hf://. They repeat failed requests.
 import codecs
 import contextlib
 import csv
+import glob
 import gzip
 import io
 import itertools
@@ -20,18 +21,20 @@ import pathlib
 import re
 import shlex
 import zlib
-from collections.abc import Iterator
-from typing import Any, TextIO
+from collections.abc import Collection, Iterable, Iterator
+from typing import Any, NamedTuple, TextIO
 
 from truenegs_jax.runtime import errors
 from truenegs_jax.runtime.errors import DataError, TrueNegsError
 from truenegs_jax.runtime.files import parse_json
+from truenegs_jax.runtime.paths import check_utf8
 
 # Suffix -> the program that unpacks it.
 TOOLS = {".bz2": "bzip2", ".gz": "gzip", ".xz": "xz", ".zst": "zstd"}
 COMPRESSIONS = tuple(TOOLS)
 BUFFER_BYTES = 2**18
 REQUEST_BYTES = 2**22  # of a URL that are held in memory
+CHECKSUMS = ("ETag", "md5Hash", "etag", "blob_id")  # keys, by file system
 HEAD_BYTES = 512  # that tell the kind of a file
 # A record is held in memory. The longest novels have 10 MB, and JSON may write
 # a letter in six characters.
@@ -45,6 +48,7 @@ KINDS = (
   (0, b"PK\3\4", "a zip archive", "Unpack it: `unzip {}`."),
   (257, b"ustar", "a tar archive", "Unpack it: `tar -xf {}`."),
   (0, b"\x1f\x8b", "compressed by gzip", "Add .gz to its name."),
+  (4, b"1AY&SY", "compressed by bzip2", "Add .bz2 to its name."),
   (0, b"\x28\xb5\x2f\xfd", "compressed by zstd", "Add .zst to its name."),
   (0, b"\xfd7zXZ\0", "compressed by xz", "Add .xz to its name."),
   (0, b"%PDF-", "a PDF", "Extract its text: `pdftotext {}`."),
@@ -119,6 +123,111 @@ def convert_errors(path: str) -> Iterator[None]:
     else:
       raise
     raise DataError(f"{path}: {problem}") from error
+
+
+class File(NamedTuple):
+  """A file as it was when found."""
+
+  path: str  # or URL
+  size: int  # bytes as they are stored
+  version: int | str  # time of its last change in ns; of a URL, its checksum
+
+
+def stat_file(path: str) -> File:
+  """Returns size and time of a file."""
+  check_utf8(path)
+  status = os.stat(path)
+  if not os.path.isfile(path):
+    raise DataError(f"{path} is a folder or a device. Name a file.")
+  return File(path, status.st_size, status.st_mtime_ns)
+
+
+def files_identity(files: Iterable[File]) -> list[list[object]]:
+  """Returns as JSON the names, sizes and times, of URLs checksums, of files.
+
+  Folders may move, so they do not count. Hashes would read the whole corpus.
+  """
+  return [[os.path.basename(x.path), x.size, x.version] for x in files]
+
+
+def find_files(where: str, suffixes: Collection[str]) -> list[File]:
+  """Finds the files of a path, a folder or a glob, sorted; none if none match.
+
+  Of a folder, or its URL, only files with these suffixes, perhaps followed by
+  that of a compression, are found, also in its subfolders; no hidden ones.
+  """
+  if is_url(where):
+    return _find_urls(where, suffixes)
+  path = os.path.expanduser(where)
+  try:
+    if not os.path.isdir(path):
+      paths = _glob(pathlib.Path(path))
+    elif not (paths := list(_walk(path, suffixes))):
+      raise DataError(
+        f"Folder '{path}' holds no text file ({' '.join(suffixes)}, also"
+        " compressed). Use a glob for files with other names."
+      )
+    return [stat_file(x) for x in sorted(paths, key=lambda x: x.split(os.sep))]
+  except (OSError, ValueError) as error:  # "\0"
+    raise DataError(f"{where!r} cannot be read ({error}).") from error
+
+
+def _has_suffix(name: str, suffixes: Collection[str]) -> bool:
+  return split_suffixes(name)[0] in suffixes
+
+
+def _walk(folder: str, suffixes: Collection[str]) -> Iterator[str]:
+  def refuse(error: OSError) -> None:
+    raise error  # os.walk would skip unreadable folders
+
+  seen = set()  # links may form a circle
+  for name, folders, names in os.walk(folder, onerror=refuse, followlinks=True):
+    # Editors and archives leave hidden files ("._a.txt").
+    folders[:] = [f for f in folders if not f.startswith(".")]
+    if (real := os.path.realpath(name)) in seen:
+      folders.clear()
+      continue
+    seen.add(real)
+    texts = [
+      n for n in names if not n.startswith(".") and _has_suffix(n, suffixes)
+    ]
+    yield from (os.path.join(name, text) for text in texts)
+
+
+def _glob(pattern: pathlib.Path) -> list[str]:
+  if os.path.lexists(pattern):
+    return [str(pattern)]
+  # Brackets in the name of an existing folder are not a pattern.
+  fixed = next(p for p in pattern.parents if os.path.lexists(p))
+  rest = str(pattern.relative_to(fixed))
+  paths = [fixed / x for x in glob.glob(rest, root_dir=fixed, recursive=True)]
+  return [str(path) for path in paths if not path.is_dir()]
+
+
+def _find_urls(where: str, suffixes: Collection[str]) -> list[File]:
+  """Finds files by URL; hidden files only if they are named."""
+  with convert_errors(where):
+    from fsspec.utils import glob_translate
+
+    system, path = connect(where)
+    # A glob of s3fs finds nothing in a missing bucket.
+    folder = re.split(r"[^/]*[*?\[]", path, maxsplit=1)[0].rstrip("/")
+    pattern = re.compile(glob_translate(path))
+    system.invalidate_cache()
+    entries = system.find(folder, detail=True)
+  files = []
+  for name, entry in sorted(entries.items(), key=lambda x: x[0].split("/")):
+    is_match = (
+      _has_suffix(name, suffixes)
+      if folder == path
+      else bool(pattern.match(name))
+    )
+    is_shown = is_match and "/." not in name[len(folder) :]
+    if entry["type"] == "file" and (name == path or is_shown):
+      checksum = next(filter(None, map(entry.get, CHECKSUMS)), "")
+      url = system.unstrip_protocol(name)
+      files.append(File(url, entry["size"], str(checksum)))
+  return files
 
 
 @contextlib.contextmanager
@@ -277,12 +386,17 @@ def _check_head(head: bytes, path: str) -> None:
     if head[place:].startswith(magic):
       fix = fix.format(shlex.quote(path)) or _advise_iconv(kind, path)
       raise DataError(f"{path}: it is {kind}, not text in UTF-8. {fix}")
-  num_controls = sum(map(head.count, CONTROLS))
-  if len(head) >= 64 and num_controls * 20 > len(head):
-    raise DataError(
-      f"{path}: it is not text in UTF-8, but binary data, or UTF-16 without its"
-      f" mark. {_advise_iconv('UTF-16LE', path)} Or remove the file."
-    )
+  if len(head) < 64:
+    return
+  advice = "Extract its text, or remove the file."
+  kind = "binary data, or UTF-16 without its mark"
+  zeros = "".join("01"[head[i::4].count(0) * 8 > len(head)] for i in range(4))
+  codes = {"0101": "UTF-16LE", "1010": "UTF-16BE", "0111": "UTF-32LE"}
+  if code := codes.get(zeros):
+    kind = code
+    advice = _advise_iconv(code, path)
+  if code or sum(map(head.count, CONTROLS)) * 20 > len(head):
+    raise DataError(f"{path}: it is {kind}, not text in UTF-8. {advice}")
 
 
 def _advise_iconv(code: str, path: str) -> str:
