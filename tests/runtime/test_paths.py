@@ -15,8 +15,8 @@ from truenegs_jax.config.flags import parse_config
 from truenegs_jax.config.tables import Study
 from truenegs_jax.data import rows as rows_folder
 from truenegs_jax.data import shards
-from truenegs_jax.data.corpus.hub_datasets import check_data_files
-from truenegs_jax.data.corpus.sources_spec import open_corpus
+from truenegs_jax.data.readers import check_data_files
+from truenegs_jax.data.sources import open_corpus
 from truenegs_jax.data.tokenizer import load_tokenizer
 from truenegs_jax.runtime import buckets
 from truenegs_jax.runtime.errors import InputError, TrueNegsError
@@ -252,11 +252,10 @@ def test_a_vocabulary_s_folder_has_no_links_out(tmp_path, outside, file):
 
 @pytest.mark.parametrize("name", ["/etc/passwd", "https://x/y", "hf"])
 def test_a_data_set_of_the_hub_has_its_files_there(name):
-  spec = types.SimpleNamespace()
   base = "hf://datasets/owner/set@0123"
-  check_data_files(spec, base, [f"{base}/x.txt", f"zip://x::{base}/y.zip"])
+  check_data_files("hf:owner/set", base, [f"{base}/x.txt", f"zip://x::{base}/y.zip"])
   with pytest.raises(InputError, match="is not on the hub"):
-    check_data_files(spec, base, [f"{base}/x.txt", name])
+    check_data_files("hf:owner/set", base, [f"{base}/x.txt", name])
 
 
 @pytest.mark.parametrize("name", ["../x", "/x", "a/b", "..", "files.json/"])

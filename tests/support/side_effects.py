@@ -173,7 +173,7 @@ def prepare_and_read(folder):
   """Prepares rows of files and of a data set, and reads batches."""
   from truenegs_jax.data import prepare_rows
   from truenegs_jax.data import rows as rows_folder
-  from truenegs_jax.data.corpus import sources_spec
+  from truenegs_jax.data import sources
 
   rng = random.Random(0)
   lines = [" ".join(rng.choices(WORDS[:6], k=50)) for _ in range(60)]
@@ -189,7 +189,7 @@ def prepare_and_read(folder):
   opened = rows_folder.open_rows(rows, "train")
   rows_folder.verify_rows(rows)
   assert len(opened) > 9
-  texts = sources_spec.open_corpus(f"hf:{folder}/dataset", key="x")
+  texts = sources.open_corpus(f"hf:{folder}/dataset", key="x")
   assert list(texts) == ["a b"]
   return tokenizer
 

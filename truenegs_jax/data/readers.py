@@ -20,7 +20,7 @@ from truenegs_jax.data.documents import MAX_CHARS, Place, cut_line
 from truenegs_jax.runtime import errors
 from truenegs_jax.runtime import text as text_lib
 from truenegs_jax.runtime.errors import DataError, UnavailableError
-from truenegs_jax.runtime.files import short_sha256
+from truenegs_jax.runtime.files import read_json, short_sha256
 from truenegs_jax.runtime.paths import is_hub_name, join_inside
 from truenegs_jax.runtime.text import check_column
 
@@ -272,7 +272,7 @@ def open_dataset(
   infos = builder.info.splits or {}
   data_files = getattr(builder.config, "data_files", None) or {}
   named = [str(path) for paths in data_files.values() for path in paths]
-  _check_files(name, str(builder.base_path), named)
+  check_data_files(name, str(builder.base_path), named)
   _check_split(name, split, infos or data_files)
   commit = {}
   if not is_local:
@@ -307,6 +307,7 @@ def open_dataset(
 def _open_saved(name: str, where: str, split: str) -> HubDataset:
   import datasets
 
+  check_saved_files(pathlib.Path(where))
   saved = datasets.load_from_disk(where)
   if isinstance(saved, datasets.DatasetDict):
     split = split or "train"
@@ -315,7 +316,6 @@ def _open_saved(name: str, where: str, split: str) -> HubDataset:
   elif split:
     _check_split(name, split, [saved.split or "train"])
   paths = [file["filename"] for file in saved.cache_files]
-  _check_files(name, where, paths)
   size = saved.data.nbytes
   return HubDataset(
     f"{name} [{split}]",
@@ -338,7 +338,20 @@ def _check_split(name: str, split: str, splits: Iterable[object]) -> None:
     )
 
 
-def _check_files(name: str, base: str, paths: Iterable[str]) -> None:
+def check_saved_files(folder: pathlib.Path) -> None:
+  """Raises InputError if `save_to_disk`'s files name others outside."""
+  fix = "Use the original files of the data set."
+  parts = [folder]
+  if (splits := folder / "dataset_dict.json").is_file():
+    with read_json(splits, DataError, fix) as saved:
+      parts = [join_inside(folder, str(name)) for name in saved["splits"]]
+  for part in parts:
+    with read_json(join_inside(part, "state.json"), DataError, fix) as saved:
+      for file in saved["_data_files"]:
+        join_inside(part, str(file["filename"]))
+
+
+def check_data_files(name: str, base: str, paths: Iterable[str]) -> None:
   """Raises InputError if a data set names files of somebody else.
 
   Those of a folder are in the folder, `base`. Those of the hub are on the hub,

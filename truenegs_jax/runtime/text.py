@@ -333,7 +333,7 @@ def read_objects(
     if line.isspace():
       continue
     try:
-      value = parse_json(line, strict=False)
+      value = parse_json(line.removesuffix("\n"), strict=False)
     except ValueError as error:
       raise DataError(
         f"{path}:{number}: {error}. Write one JSON object per line; `jq -c"
