@@ -114,8 +114,8 @@ class Corpus:
   @property
   def num_bytes(self) -> int | None:
     """Bytes of all text, about; None if unknown."""
-    sizes = [part.num_bytes for part in self.parts]
-    return None if None in sizes else sum(filter(None, sizes))
+    sizes = [x.num_bytes for x in self.parts if x.num_bytes is not None]
+    return sum(sizes) if len(sizes) == len(self.parts) else None
 
   def read_unit(self, unit: Unit, counts: ReadCounts) -> Iterator[str]:
     """Yields the documents of a unit, and counts what it reads."""
@@ -152,12 +152,9 @@ class Corpus:
         )
     if ended and self.shares and self.stopping == "first":
       unfinished = [i for i in unfinished if progress[i] < min(ended)]
-    if not unfinished:
-      return None
-    index = unfinished[0]
     if self.shares:
-      index = min(unfinished, key=lambda i: progress[i])
-    return index, counts[index]
+      unfinished.sort(key=lambda i: progress[i])
+    return (unfinished[0], counts[unfinished[0]]) if unfinished else None
 
   def passes(self, sizes: Mapping[Unit, int]) -> tuple[float, ...]:
     """Returns how often each part occurs in an epoch of the units of `sizes`.
@@ -230,8 +227,7 @@ def open_corpus(
   """Opens the corpus of a spec; reads only the first document of each format.
 
   Args:
-    spec: comma-separated parts, each with the options of `PartSpec`. With
-      weights they are mixed in these shares of the text, in bytes.
+    spec: comma-separated parts, with the options of `PartSpec`.
     errors: "strict" refuses bad text; "replace" repairs and counts it.
     stopping: see `Corpus.passes`.
     expect: "" refuses parts that are cut off; "any" does not.

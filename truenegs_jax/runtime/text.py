@@ -351,8 +351,8 @@ def check_column(
     return
   problem = f"{count} columns" if count else "no column"
   separators = {";": "semicolons", "\t": "tabs", "|": "bars"}
-  if len(names) == 1 and (found := separators.keys() & {*names[0]}):
-    words = separators[min(found)]
+  if len(names) == 1 and (used := separators.keys() & {*names[0]}):
+    words = separators[min(used)]
     advice = f"It is divided by {words}. Divide .csv by commas, .tsv by tabs."
   raise DataError(
     f"{where}: {problem} {column!r}. Columns:"

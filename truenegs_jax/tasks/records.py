@@ -176,7 +176,7 @@ def _read_table(
       )
 
 
-def parse_dataset(where: str) -> tuple[str, dict[str, str]]:
+def parse_dataset(where: str) -> tuple[str, dict[str, Any]]:
   """Parses "hf:NAME config=C split=S revision=R"; options are "" if not set."""
   item = grammar.parse_item(where, key="finetune")
   defaults = {"split": "", "config": "", "revision": ""}
