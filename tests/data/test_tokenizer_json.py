@@ -15,7 +15,7 @@ from support.tokenizer_files import (
   write_files,
 )
 from truenegs_jax.data.encoder import Encoder
-from truenegs_jax.data.prepare_rows import prepare
+from truenegs_jax.data.prepare import prepare
 from truenegs_jax.data.rows import load_vocabulary, open_rows
 from truenegs_jax.data.tokenizer import (
   load_tokenizer,

@@ -6,14 +6,11 @@ import gzip
 import io
 import json
 import lzma
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import pyarrow
 from pyarrow import parquet
-
-from truenegs_jax.data.documents import Place
-from truenegs_jax.data.sources import Corpus, Part, PartSpec
 
 # Suffix -> compresses the content of a file.
 COMPRESSORS = {
@@ -54,21 +51,6 @@ FORMATTERS = {
   ".parquet": to_parquet,
 }
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
-
-
-def make_corpus(texts: Iterable[str], num_units: int = 1) -> Corpus:
-  """Returns a corpus of one part whose documents are given."""
-
-  def read(unit: int, place: Place) -> Iterator[str]:
-    del place
-    if num_units == 1:
-      return iter(texts)
-    members = list(texts)
-    bounds = [len(members) * i // num_units for i in (unit, unit + 1)]
-    return iter(members[slice(*bounds)])
-
-  part = Part(PartSpec("generated", ""), read, dict, None, num_units)
-  return Corpus((part,))
 
 
 # Lines that normalizers and tokenizers may treat differently.
