@@ -35,7 +35,7 @@ import transformers  # noqa: E402
 from truenegs_jax.data import tokenizer as tokenizer_lib  # noqa: E402
 from truenegs_jax.data import vocabulary as vocabulary_lib  # noqa: E402
 from truenegs_jax.data.encoder import Encoder  # noqa: E402
-from truenegs_jax.data.prepare_rows import prepare  # noqa: E402
+from truenegs_jax.data.prepare import prepare  # noqa: E402
 
 Tokenizer = tokenizer_lib.Tokenizer
 Ids = tuple[np.ndarray, np.ndarray]  # of all lines, and their number per line

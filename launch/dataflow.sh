@@ -3,17 +3,17 @@
 #   PROJECT=mine REGION=us-central1 BUCKET=gs://mine/beam \
 #     IMAGE=us-central1-docker.pkg.dev/mine/truenegs/worker \
 #     launch/dataflow.sh --config=electra_base \
-#     --config.data.sources='gs://mine/text/*.jsonl' --beam=--max_num_workers=50
-# All arguments are passed to prepare. Workers keep unfinished rows in BUCKET;
-# this machine copies the finished rows to data.rows, which may be in a bucket,
-# or its cache. It needs Docker and, in PYTHON (default python), the package with
-# `pip install '.[beam,gcs]' 'apache-beam[gcp]'`. The image has the code of this
-# folder; BUILD=no uses the image that is there.
+#     --config.data.sources='gs://mine/text/*.jsonl' --beam=--max_num_workers=50 \
+#     --config.data.rows=gs://mine/rows/base
+# All arguments are passed to prepare. Workers write to data.rows; BUCKET is for
+# files of Dataflow. It needs Docker and, in PYTHON (default python), the package
+# with `pip install '.[beam,gcs]' 'apache-beam[gcp]'`. The image has the code of
+# this folder; BUILD=no uses the image that is there.
 # Prepare again with the same command: shards that exist are kept. Ctrl-C does
 # not end the job: gcloud dataflow jobs cancel JOB --region=REGION
 # Never run on Dataflow: the image was not built, and the commands were run with
-# stand-ins for docker and Python. Its steps, with a store in a bucket, were run
-# on Beam's FnApiRunner and servers of buckets on one machine.
+# stand-ins for docker and Python. Its function was run on Beam's FnApiRunner, and
+# with rows in servers of buckets, on one machine.
 # On Flink, whose machines share the folder of the rows:
 #   truenegs prepare --config=... --runner=FlinkRunner \
 #     --beam=--flink_master=HOST:8081 --beam=--parallelism=64 \
@@ -37,7 +37,7 @@ print('%d.%d' % sys.version_info[:2], metadata.version('apache-beam'))")
 fi
 # One item at a time in each worker process, of which a VM has one per core.
 exec "$python" -m truenegs_jax.prepare --runner=DataflowRunner \
-  --store="$BUCKET/store" --beam=--project="$PROJECT" --beam=--region="$REGION" \
+  --beam=--project="$PROJECT" --beam=--region="$REGION" \
   --beam=--temp_location="$BUCKET/temp" \
   --beam=--staging_location="$BUCKET/staging" \
   --beam=--sdk_container_image="$IMAGE" --beam=--sdk_location=container \

@@ -18,8 +18,9 @@ from pyarrow import parquet
 
 from truenegs_jax.config.sections import Data
 from truenegs_jax.configs import common
-from truenegs_jax.data import prepare_rows
+from truenegs_jax.data import prepare as prepare_lib
 from truenegs_jax.data import rows as rows_folder
+from truenegs_jax.data.manifest import padding_warning
 from truenegs_jax.data.tokenizer import SPECIALS
 from truenegs_jax.train.prepare_data import plan_rows
 
@@ -126,7 +127,7 @@ def prepare(tmp_path_factory):
     c.data.vocab = str(folder / "vocab.txt")
     c.data.rows = str(folder / f"rows{abs(hash((sources, length)))}")
     plan = plan_rows(Data.read(c.data), c.length)
-    rows, _ = prepare_rows.execute_plan(plan)
+    rows, _ = prepare_lib.execute_plan(plan)
     return rows_folder.read_manifest(rows)
 
   with pytest.MonkeyPatch.context() as patch:
@@ -144,17 +145,17 @@ def test_rows_of_real_configs_have_little_padding(prepare, name, arg):
   share = manifest["splits"]["train"]["padding_share"]
   print(f"padding of {name}:{arg} at {c.length}: {share:.1%}")
   assert 0.02 < share <= LIMITS[c.length]
-  assert not rows_folder.padding_warning(manifest)
+  assert not padding_warning(manifest)
   assert not manifest["repairs"]
 
 
 def test_rows_of_short_documents_are_warned_of(prepare):
   books = "hf:bookcorpus/bookcorpus revision=refs/convert/parquet"
-  warning = rows_folder.padding_warning(prepare(books, 512))
+  warning = padding_warning(prepare(books, 512))
   assert "warning: 96." in warning
   assert "(mean: 16 tokens; length=512). Set document=join chars=N" in warning
-  assert not rows_folder.padding_warning(prepare(f"{books} document=join", 512))
+  assert not padding_warning(prepare(f"{books} document=join", 512))
   short = prepare(f"{books} document=join chars=600", 512)
-  warning = rows_folder.padding_warning(short)
+  warning = padding_warning(short)
   assert "Set chars= to more than 600 in the parts" in warning
   assert "or --config.data.layout=packed, or --config.length" in warning

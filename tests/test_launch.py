@@ -590,6 +590,5 @@ def test_dataflow_builds_the_image_and_submits_a_job(sandbox):
   assert submit[:3] == ["-m", "truenegs_jax.prepare", "--runner=DataflowRunner"]
   assert submit[-len(ARGUMENTS) :] == ARGUMENTS
   assert f"--beam=--sdk_container_image={DATAFLOW['IMAGE']}" in submit
-  assert f"--store={DATAFLOW['BUCKET']}/store" in submit
   assert sandbox.run(**DATAFLOW, BUILD="no") == 0
   assert len(sandbox.arguments("docker")) == 2

@@ -1,8 +1,9 @@
 """Prepares the rows of a config: text -> vocabulary -> rows on disk.
 
   truenegs prepare --config=electra_small
-  truenegs prepare --config=... --runner=DataflowRunner \
-    --beam=--region=us-central1 --beam=--temp_location=gs://bucket/tmp
+  truenegs prepare --config=... --config.data.rows=gs://bucket/rows \
+    --runner=DataflowRunner --beam=--region=us-central1 \
+    --beam=--temp_location=gs://bucket/tmp
   truenegs prepare --config=... --verify
 
 Rows that exist are reused, and a preparation that was stopped is resumed.
@@ -17,36 +18,40 @@ import dataclasses
 import functools
 import os
 import sys
-from typing import Any
 
 from absl import flags
 from ml_collections import ConfigDict
 
 from truenegs_jax.config import flags as flags_lib
 from truenegs_jax.config.sections import FROM_WEIGHTS, PretrainConfig
-from truenegs_jax.data import engines, prepare_rows
+from truenegs_jax.data import manifest as manifest_lib
+from truenegs_jax.data import prepare as prepare_lib
 from truenegs_jax.data import rows as rows_folder
 from truenegs_jax.runtime import progress
+from truenegs_jax.runtime.errors import InputError
+from truenegs_jax.runtime.paths import is_bucket
 from truenegs_jax.train.prepare_data import plan_rows
 
 
-def _choose_machines() -> dict[str, Any]:
-  """Returns the fields of a plan that --runner and --store set."""
-  values = flags.FLAGS
-  if not values.runner:
-    return {}
+def _choose_machines(plan: prepare_lib.Plan) -> prepare_lib.Plan:
+  """Returns a plan for the machines of --runner."""
+  runner = flags.FLAGS.runner
+  if not runner:
+    return plan
+  if runner == "DataflowRunner" and not is_bucket(plan.folder):
+    raise InputError(
+      f"--runner={runner} needs --config.data.rows=gs://BUCKET/FOLDER: its"
+      f" workers do not have the disk of this machine, with '{plan.folder}'."
+    )
   # Local workers import the same modules, also without an installed package.
   os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
-  how = {"runner": values.runner, "options": values.beam}
-  engine = functools.partial(engines.run_on_beam, **how)
-  return {"engine": engine, "bucket": values.store}
+  return dataclasses.replace(plan, runner=runner, beam=tuple(flags.FLAGS.beam))
 
 
 def main(argv: list[str]) -> None:
   """Prepares the rows of --config and prints their folder."""
   del argv
   with flags_lib.exit_on_errors():
-    machines = _choose_machines()
     values: ConfigDict = flags.FLAGS["config"].value
     config = PretrainConfig.read(values)
     if config.data.vocab == FROM_WEIGHTS:  # these import jax
@@ -56,15 +61,14 @@ def main(argv: list[str]) -> None:
       # Standard output is only for the folder of the rows.
       weights = Weights(config.init, functools.partial(print, file=sys.stderr))
       config = replace_init(config, weights, saved=None)
-    plan = plan_rows(config.data, config.length)
-    plan = dataclasses.replace(plan, **machines)
-    folder, _ = prepare_rows.execute_plan(plan)
+    plan = _choose_machines(plan_rows(config.data, config.length))
+    folder, _ = prepare_lib.execute_plan(plan)
     if flags.FLAGS.verify:
       with progress.working(progress.log_console(), "Verifying"):
         rows_folder.verify_rows(folder)
       print(f"Verified every file of '{folder}'.", file=sys.stderr)
     manifest = rows_folder.read_manifest(folder)
-    if warning := rows_folder.padding_warning(manifest):
+    if warning := manifest_lib.padding_warning(manifest):
       print(warning, file=sys.stderr)
   print(folder)
 
@@ -76,7 +80,6 @@ def run_command() -> None:
   flags.DEFINE_multi_string(
     "beam", [], "Option of the runner, such as --beam=--region=us-central1."
   )
-  flags.DEFINE_string("store", "", "URL of a folder for its unfinished rows.")
   flags.DEFINE_boolean("verify", False, "Compare checksums of all files.")
   flags_lib.run(main)
 

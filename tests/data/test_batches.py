@@ -1,19 +1,16 @@
 """A batch is a function of the step, in every process and after a restart."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 
-from support.small_rows import write_rows
-from support.texts import make_corpus
+from support.small_rows import write_texts
 from truenegs_jax.data import batches as batches_lib
-from truenegs_jax.data.rows import FIELDS, RowsOptions, open_rows
+from truenegs_jax.data.rows import FIELDS, open_rows
 from truenegs_jax.data.tokenizer import SPECIALS, make_tokenizer
 from truenegs_jax.runtime.errors import DataError, InputError
 
 TOKENIZER = make_tokenizer((*SPECIALS, *"abcdefghij"), lowercase=True)
-OPTIONS = RowsOptions([], "given", True, True, length=8, held_out=1 / 8)
+OPTIONS = {"tokenizer": TOKENIZER, "length": 8}
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +22,7 @@ def folder(tmp_path_factory):
     for _ in range(60)
   ]
   path = tmp_path_factory.mktemp("rows") / "rows"
-  write_rows(path, make_corpus(texts), TOKENIZER, OPTIONS)
+  write_texts(path, texts, held_out=1 / 8, **OPTIONS)
   return path
 
 
@@ -125,7 +122,6 @@ def test_evaluation_yields_every_row_once_in_one_shape(rows, batch_size, count):
 
 
 def test_an_empty_split_has_no_batches(tmp_path):
-  options = dataclasses.replace(OPTIONS, held_out=0.0)
-  write_rows(tmp_path / "rows", make_corpus(["a b"]), TOKENIZER, options)
+  write_texts(tmp_path / "rows", ["a b"], held_out=0.0, **OPTIONS)
   empty = open_rows(tmp_path / "rows", "held_out")
   assert list(batches_lib.held_out_batches(empty, 4)) == []

@@ -1,48 +1,59 @@
-"""A rows folder is complete, reproducible, and reports any damage."""
+"""A rows folder, here or in a bucket, is complete or reports its damage."""
 
+import asyncio
+import concurrent.futures
+import contextlib
 import json
+import os
+import re
+import shutil
+import urllib.parse
 
 import numpy as np
 import pytest
 
+from support import bucket_servers
 from support.small_rows import (
+  SMALL,
+  read_files,
   read_letters,
   read_split,
+  write_rows,
+  write_sources,
   write_texts,
 )
 from support.texts import make_texts
-from truenegs_jax.data import shards
-from truenegs_jax.data.corpus.corpus import Corpus
-from truenegs_jax.data.rows import SPLITS, open_rows, read_manifest, verify_rows
+from truenegs_jax.data import batches, build
+from truenegs_jax.data import rows as rows_folder
+from truenegs_jax.data.rows import (
+  SPLITS,
+  copy_rows,
+  load_vocabulary,
+  open_rows,
+  read_manifest,
+  verify_rows,
+)
 from truenegs_jax.data.tokenizer import SPECIALS, make_tokenizer
-from truenegs_jax.runtime.errors import DataError
+from truenegs_jax.runtime import buckets, cache
+from truenegs_jax.runtime.errors import DataError, DiskError, InputError
+
+pytestmark = pytest.mark.filterwarnings("ignore:Sending a large body")
+SHARD = "train-00000-0000.tokens.npy"
 
 
-def without_spaces(texts) -> str:
-  return "".join("".join(texts).split())
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+  """A folder with several shards, some of which hold no document out."""
+  folder = tmp_path_factory.mktemp("written") / "rows"
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(build, "MIN_SLICE", 1000)
+    write_texts(folder, make_texts(60))
+  return folder
 
 
 @pytest.fixture
-def folder(tmp_path):
-  write_texts(tmp_path / "rows", make_texts(60))
-  return tmp_path / "rows"
-
-
-@pytest.mark.parametrize("shard_chunks", [1, 2, 32])
-def test_splits_contain_their_text(tmp_path, monkeypatch, shard_chunks):
-  monkeypatch.setattr(shards, "SHARD_CHUNKS", shard_chunks)
-  monkeypatch.setattr(shards, "CHUNK_CHARACTERS", 1000)
-  texts = make_texts(60)
-  manifest = write_texts(tmp_path / "rows", texts)
-  train_texts = [t for i, t in enumerate(texts) if (i + 1) % 10]
-  train, held_out = (read_letters(tmp_path / "rows", s) for s in SPLITS)
-  assert train == without_spaces(train_texts)
-  assert held_out == without_spaces(texts[9::10])
-  assert manifest["held_out_by"] == "documents"
-  part = {"documents": 60, "text_bytes": sum(map(len, texts)), "passes": 1}
-  assert manifest["parts"][0].items() >= part.items()
-  has_many_shards = len(manifest["splits"]["train"]["shards"]) > 1
-  assert has_many_shards == (shard_chunks < 32)
+def folder(written, tmp_path):
+  return shutil.copytree(written, tmp_path / "rows")
 
 
 def test_counts_of_the_manifest_are_right(folder):
@@ -50,22 +61,23 @@ def test_counts_of_the_manifest_are_right(folder):
   for split in SPLITS:
     batch = read_split(folder, split)
     counts = manifest["splits"][split]
-    assert counts["rows"] == len(batch["tokens"]) == sum(counts["shards"])
+    shards = dict(counts["shards"])
+    assert len(shards) > 1
+    assert counts["rows"] == len(batch["tokens"]) == sum(shards.values())
     assert counts["tokens"] == batch["documents"].sum()
     padding = 1 - batch["documents"].mean()
     assert counts["padding_share"] == pytest.approx(padding, abs=1e-6)
-  counts_V = np.load(folder / "unigram_V.npy")
-  tokens = read_split(folder, "train")["tokens"]
-  expected_V = np.bincount(tokens.ravel(), minlength=31)
+  tokens_RxL = read_split(folder, "train")["tokens"]
+  expected_V = np.bincount(tokens_RxL.ravel(), minlength=31)
   expected_V[:5] = 0
-  np.testing.assert_array_equal(counts_V, expected_V)
+  np.testing.assert_array_equal(np.load(folder / "unigram_V.npy"), expected_V)
+  size = sum(map(len, make_texts(60)))
+  part = {"documents": 60, "text_bytes": size, "passes": 1, "records": 60}
+  assert manifest["parts"] == [{**part, "files": {}}]
 
 
-def test_take_returns_rows_in_any_order(tmp_path, monkeypatch):
-  monkeypatch.setattr(shards, "SHARD_CHUNKS", 1)
-  monkeypatch.setattr(shards, "CHUNK_CHARACTERS", 200)  # some hold none out
-  write_texts(tmp_path / "rows", make_texts(60))
-  rows = open_rows(tmp_path / "rows", "train")
+def test_take_returns_rows_in_any_order(folder):
+  rows = open_rows(folder, "train")
   all_rows = rows.take(np.arange(len(rows)))
   index_B = np.random.default_rng(0).integers(0, len(rows), 50)
   for name, array in rows.take(index_B).items():
@@ -83,25 +95,25 @@ def test_large_vocabularies_have_wide_tokens(tmp_path, size, dtype):
   assert rows.take(np.array([0]))["tokens"].max() == size - 1
 
 
-@pytest.mark.parametrize("count", [1, 2, 9])
-def test_with_few_documents_the_last_rows_are_held_out(tmp_path, count):
-  texts = make_texts(count, seed=5)
-  manifest = write_texts(tmp_path / "rows", texts)
-  assert manifest["held_out_by"] == "rows"
-  train, held_out = (len(open_rows(tmp_path / "rows", s)) for s in SPLITS)
-  assert held_out == max(1, round((train + held_out) / 10))
-  letters = "".join(read_letters(tmp_path / "rows", s) for s in SPLITS)
-  assert letters == without_spaces(texts)
+@pytest.mark.parametrize("layout", ["electra", "packed"])
+@pytest.mark.parametrize("overflow", ["carry", "discard"])
+def test_the_manifest_has_the_lost_share(tmp_path, layout, overflow):
+  texts = make_texts(60)
+  options = {"layout": layout, "overflow": overflow}
+  manifest = write_texts(tmp_path / "rows", texts, **options)
+  kept = sum(len(read_letters(tmp_path / "rows", split)) for split in SPLITS)
+  total = len("".join("".join(texts).split()))
+  assert manifest["lost_share"] == pytest.approx(1 - kept / total, abs=1e-6)
+  assert (manifest["lost_share"] == 0) == (overflow == "carry")
 
 
-def test_fingerprints_depend_on_content(tmp_path, folder, monkeypatch):
-  fingerprint = open_rows(folder, "train").fingerprint
-  other = write_texts(tmp_path / "seed", make_texts(60), seed=1)
-  assert other["fingerprint"] != fingerprint
-  # The path of the text is irrelevant.
-  monkeypatch.setattr(Corpus, "identity", lambda self: [{"x": 1}])
-  moved = write_texts(tmp_path / "moved", make_texts(60), sources=[{"x": 1}])
-  assert moved["fingerprint"] == fingerprint
+def test_fingerprints_depend_on_content(tmp_path, written):
+  fingerprint = read_manifest(written)["fingerprint"]
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(build, "MIN_SLICE", 1000)
+    for seed in (0, 1):  # the path and the time of the text are irrelevant
+      other = write_texts(tmp_path / f"{seed}", make_texts(60), seed=seed)
+      assert (other["fingerprint"] == fingerprint) == (seed == 0)
 
 
 @pytest.mark.parametrize("damage", ["flip", "cut", "grow", "zero", "delete"])
@@ -109,52 +121,38 @@ def test_verify_finds_damage_to_any_file(folder, damage):
   rng = np.random.default_rng(0)
   for path in sorted(folder.iterdir()):
     content = path.read_bytes()
-    for _ in range(5 if damage == "flip" else 1):
-      data = bytearray(content)
-      if damage == "flip":
-        data[rng.integers(len(data))] ^= 1 << int(rng.integers(8))
-      elif damage == "cut":
-        data = data[: len(data) // 2]
-      elif damage == "grow":
-        data += b"\0"
-      elif damage == "zero":
-        data = bytearray(len(data))
-      path.write_bytes(data)
-      if damage == "delete":
-        path.unlink()
-      with pytest.raises(DataError, match=path.name):
-        verify_rows(folder)
+    data = bytearray(content)
+    if damage == "flip":
+      data[rng.integers(len(data))] ^= 1 << int(rng.integers(8))
+    elif damage == "cut":
+      data = data[: len(data) // 2]
+    elif damage == "grow":
+      data += b"\0"
+    elif damage == "zero":
+      data = bytearray(len(data))
+    path.write_bytes(data)
+    if damage == "delete":
+      path.unlink()
+    with pytest.raises(DataError, match=path.name):
+      verify_rows(folder)
     path.write_bytes(content)
   verify_rows(folder)
 
 
-def test_opening_reports_a_cut_or_missing_shard(folder):
-  path = folder / "train-00000.types.npy"
-  path.write_bytes(path.read_bytes()[:-1])
-  with pytest.raises(DataError, match="train-00000.types.npy: cannot be"):
+def test_opening_reports_a_cut_missing_or_pickled_shard(folder):
+  path = folder / "train-00000-0001.types.npy"
+  size = path.stat().st_size
+  os.truncate(path, size - 1)
+  with pytest.raises(DataError, match=f"{path.name}: cannot be read"):
     open_rows(folder, "train")
   path.unlink()
-  with pytest.raises(DataError, match="train-00000.types.npy"):
+  with pytest.raises(DataError, match=path.name):
     open_rows(folder, "train")
   open_rows(folder, "held_out")
-
-
-def test_a_shard_of_python_objects_is_rejected(folder):
-  path = folder / "train-00000.types.npy"
-  size = path.stat().st_size
   with open(path, "wb") as file:
     np.save(file, np.array([print], dtype=object), allow_pickle=True)
     file.truncate(size)
-  with pytest.raises(DataError, match="train-00000.types.npy: cannot be read"):
-    open_rows(folder, "train")
-
-
-def test_a_changed_manifest_is_rejected(folder):
-  path = folder / "manifest.json"
-  manifest = json.loads(path.read_text())
-  manifest["splits"]["train"]["rows"] += 1
-  path.write_text(json.dumps(manifest))
-  with pytest.raises(DataError, match="manifest.json' .*changed or damaged"):
+  with pytest.raises(DataError, match=f"{path.name}: cannot be read"):
     open_rows(folder, "train")
 
 
@@ -169,7 +167,7 @@ def test_a_changed_manifest_is_rejected(folder):
 )
 def test_values_out_of_range_are_rejected(tmp_path, layout, field, value):
   write_texts(tmp_path / "rows", make_texts(60), layout=layout)
-  path = tmp_path / f"rows/train-00000.{field}.npy"
+  path = tmp_path / f"rows/train-00000-0000.{field}.npy"
   array = np.load(path)
   array[3, 1] = value
   np.save(path, array)
@@ -180,13 +178,219 @@ def test_values_out_of_range_are_rejected(tmp_path, layout, field, value):
     rows.take(np.array([2, 3]))
 
 
-@pytest.mark.parametrize("layout", ["electra", "packed"])
-@pytest.mark.parametrize("overflow", ["carry", "discard"])
-def test_the_manifest_has_the_lost_share(tmp_path, layout, overflow):
-  texts = make_texts(60)
-  options = {"layout": layout, "overflow": overflow}
-  manifest = write_texts(tmp_path / "rows", texts, **options)
-  kept = sum(len(read_letters(tmp_path / "rows", split)) for split in SPLITS)
-  total = len(without_spaces(texts))
-  assert manifest["lost_share"] == pytest.approx(1 - kept / total, abs=1e-6)
-  assert (manifest["lost_share"] == 0) == (overflow == "carry")
+def test_an_endless_file_is_not_read(folder, tmp_path):
+  (folder / SHARD).unlink()
+  os.mkfifo(folder / SHARD)  # a read would wait forever
+  with pytest.raises(DataError, match=f"damaged or missing files: {SHARD}"):
+    verify_rows(folder)
+  (folder / SHARD).unlink()
+  (folder / SHARD).symlink_to("/dev/zero")
+  with pytest.raises(InputError, match="leads out of the folder"):
+    verify_rows(folder)
+  (folder / SHARD).unlink()
+  with open(folder / SHARD, "wb") as file:
+    file.truncate(2**42)  # 4 TB, none of them on the disk
+  with pytest.raises(DataError, match=f"damaged or missing files: {SHARD}"):
+    verify_rows(folder)
+
+
+def change_record(manifest, name, record):
+  files = manifest["files"]
+  files[name] = files[SHARD] if record == "as it is" else record
+
+
+# Changes of a manifest by somebody who knows its checksum.
+HOSTILE = {
+  "fingerprint": [
+    (lambda m, x=x: m.update(fingerprint=x), "fingerprint is not 16 hex digits")
+    for x in ("/home", "../../x", "0123456789abcde", "0123456789ABCDEF", "")
+  ],
+  "name": [
+    (lambda m, x=x: change_record(m, x, "as it is"), "is no file of rows")
+    for x in (
+      *("/dev/zero", f"../{SHARD}", f"a/{SHARD}", "thesis.txt", "", "a\\b"),
+      *("train-00000.tokens.npy", f"{SHARD}.tmp", "manifest.json"),
+      *("train-٠٠٠٠٠-0000.tokens.npy", "train-00000-0000.x.npy"),
+    )
+  ],
+  "record": [
+    (lambda m, x=x: change_record(m, "vocab.txt", x), "cannot be read")
+    for x in (None, 3, {}, {"bytes": "9", "crc32": 0})
+  ],
+  "shards": [
+    (lambda m, x=x: m["splits"]["train"].update(shards=x), "cannot be read")
+    for x in (
+      *(None, 3, [[]], [["00000-0000"]], [["99999-0000", 3]], [[3, 3]]),
+      *([["00000-0000", 1e9]], [["00000-0000", 10**9]], [["/dev/zero", 1]]),
+      *([["../00000-0000", 1]], [["00000-0000", -1]], [["00000-0000", True]]),
+    )
+  ],
+  "sizes": [
+    (lambda m: m.pop("options"), "cannot be read"),
+    (lambda m: m["options"].update(length=10**9), "cannot be read"),
+    (lambda m: m["options"].update(length=None), "cannot be read"),
+    (lambda m: m["tokenizer"].update(size=10**15), "cannot be read"),
+    (lambda m: m["tokenizer"].pop("size"), "cannot be read"),
+    (lambda m: m["files"].pop("unigram_V.npy"), "cannot be read"),
+    (lambda m: m["files"].pop("vocab.txt"), "cannot be read"),
+    (lambda m: m["files"].pop(SHARD), "cannot be read"),
+    (lambda m: m["files"][SHARD].update(bytes=10**15), "damaged or missing"),
+    (lambda m: m.update(version=5), "not of version"),
+    (lambda m: m.pop("splits"), "cannot be read"),
+  ],
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_a_hostile_manifest_is_refused(folder, kind):
+  path = folder / rows_folder.MANIFEST
+  text = path.read_text()
+  for number, (change, message) in enumerate(HOSTILE[kind]):
+    manifest = json.loads(text)
+    del manifest["checksum"]
+    change(manifest)
+    manifest["checksum"] = rows_folder.hash_json(manifest)
+    path.write_text(json.dumps(manifest))
+    with pytest.raises(DataError, match=message):
+      load_vocabulary(folder)
+      open_rows(folder, "train")
+      verify_rows(folder)
+      raise AssertionError(f"case {number} of {kind}")
+  path.write_text(text.replace('"rows": ', '"rows": 1', 1))
+  with pytest.raises(DataError, match="changed or damaged"):
+    open_rows(folder, "train")
+
+
+@pytest.fixture
+def bucket(server, monkeypatch, tmp_path):
+  """Yields an empty bucket and the proxy that this process's clients use."""
+  monkeypatch.setenv("TRUENEGS_CACHE", str(tmp_path / "cache"))
+  monkeypatch.setattr(buckets, "REPEAT_SECS", 0.5)
+  sleep = asyncio.sleep
+  monkeypatch.setattr(asyncio, "sleep", lambda _: sleep(0))  # between retries
+  with bucket_servers.connect_empty(monkeypatch, server) as proxy:
+    yield server, proxy
+
+
+@pytest.fixture
+def url(bucket, written):
+  """The folder `written` in a bucket."""
+  for path in written.iterdir():
+    bucket[0].write(f"rows/{path.name}", path.read_bytes())
+  return f"{bucket[0].url}/rows"
+
+
+def read_objects(bucket, folder="rows") -> dict[str, bytes]:
+  names = bucket.list(f"{folder}/")
+  return {name.removeprefix(f"{folder}/"): bucket.read(name) for name in names}
+
+
+def read_copied(proxy) -> set[str]:
+  """Returns the names of shards that were read from the bucket."""
+  targets = (
+    urllib.parse.unquote(r.target) for r in proxy.log if r.kind == "get"
+  )
+  matches = (re.search(r"[\w-]+\.\w+\.npy", target) for target in targets)
+  return {match[0] for match in matches if match}
+
+
+def test_rows_in_a_bucket_are_the_files_of_a_folder(
+  bucket, tmp_path, monkeypatch
+):
+  for change in SMALL:
+    monkeypatch.setattr(*change)
+  bucket, proxy = bucket
+  spec = write_sources(tmp_path)
+  write_rows(tmp_path / "local", spec)
+  expected = read_files(tmp_path / "local")
+  url, writes = f"{bucket.url}/rows", 0
+
+  def fails(request):
+    nonlocal writes
+    writes += request.kind == "put"
+    return writes > 30
+
+  proxy.applies, proxy.fail_rate = fails, 1.0
+  with pytest.raises(DiskError, match="could not be reached.*same command"):
+    write_rows(url, spec, seed=1)
+  proxy.fail_rate = 0.0
+  names = read_objects(bucket)
+  assert len(names) > 5 and "manifest.json" not in names
+  with pytest.raises(DataError, match="is not a rows folder"):
+    read_manifest(url)
+  write_rows(url, spec)  # removes what has another seed
+  assert read_objects(bucket) == expected
+  verify_rows(url)
+  bucket.write("model/train-00000-0000.tokens.npy", b"mine")
+  with pytest.raises(DataError, match="exists and is not empty"):
+    write_rows(f"{bucket.url}/model", spec)
+  assert [*read_objects(bucket, "model").values()] == [b"mine"]
+
+
+def test_a_copy_is_the_folder(bucket, url, written):
+  _, proxy = bucket
+  assert copy_rows(str(written)) == written
+  with pytest.raises(InputError, match="is opened after copy_rows"):
+    open_rows(url, "train")
+  with concurrent.futures.ThreadPoolExecutor(3) as pool:
+    # Locks of files are of their own in threads, as in processes.
+    [copy] = {*pool.map(copy_rows, [url] * 3)}
+  assert sum("types" in r.target and r.kind == "get" for r in proxy.log) == len(
+    [*written.glob("*.types.npy")]
+  )
+  verify_rows(copy)
+  assert read_manifest(copy) == read_manifest(written)
+  names = {x.name for x in written.iterdir()}
+  assert {x.name for x in copy.iterdir()} == names
+  tokenizer = load_vocabulary(url)
+  proxy.log.clear()
+  sides = [
+    batches.batches(x, 4, tokenizer=tokenizer, seed=1) for x in (url, written)
+  ]
+  for _ in range(3):
+    batch, expected = map(next, sides)
+    for name, array in expected.items():
+      np.testing.assert_array_equal(batch[name], array)
+  assert not read_copied(proxy)  # a later start finds the copy
+
+
+def test_a_copy_that_was_stopped_goes_on_with_whole_files(bucket, url, written):
+  bucket, proxy = bucket
+  proxy.fail_rate = 0.1
+  with contextlib.suppress(DiskError):  # after `REPEAT_SECS` of one file
+    copy_rows(url)
+  proxy.fail_rate, proxy.down = 0.0, True
+  with pytest.raises(DiskError, match="could not be reached"):
+    copy_rows(url)
+  proxy.down = False
+  name = "train-00000-0001.types.npy"
+  data = bucket.read(f"rows/{name}")
+  bucket.write(f"rows/{name}", data[:-1] + bytes([data[-1] ^ 1]))
+  with contextlib.suppress(FileNotFoundError):
+    shutil.rmtree(cache.folder() / "rows-copies")
+  with pytest.raises(DataError, match=f"{name}: damaged or missing"):
+    copy_rows(url)
+  [copy] = (x for x in cache.folder().glob("rows-copies/*") if x.is_dir())
+  with pytest.raises(DataError, match="is not a rows folder"):
+    open_rows(copy, "train")
+  bucket.delete(f"rows/{name}")
+  with pytest.raises(DataError, match=f"{name}: damaged or missing"):
+    copy_rows(url)
+  bucket.write(f"rows/{name}", data)
+  present = {x.name for x in copy.iterdir()}
+  left = sorted(x.name for x in copy.glob("*.npy"))[-1]
+  (copy / f"{left}.tmp").write_bytes(b"half")
+  (copy / left).write_bytes(b"half")
+  proxy.log.clear()
+  assert copy_rows(url) == copy
+  names = {x.name for x in written.glob("*-*.npy")}
+  assert read_copied(proxy) == (names - present) | {left}
+  assert {x.name for x in copy.iterdir()} == {x.name for x in written.iterdir()}
+  verify_rows(copy)
+
+
+def test_a_disk_without_room_is_refused(url, monkeypatch):
+  full = shutil.disk_usage("/")._replace(free=1000)
+  monkeypatch.setattr(shutil, "disk_usage", lambda path: full)
+  with pytest.raises(InputError, match=r"GB for its copy.*TRUENEGS_CACHE="):
+    copy_rows(url)

@@ -19,7 +19,7 @@ from rich.console import Console
 from support.faults import tries
 from support.small_rows import TOKENIZER, write_texts
 from support.texts import make_texts
-from truenegs_jax.data import batches, shards
+from truenegs_jax.data import batches, build
 from truenegs_jax.data import rows as rows_folder
 from truenegs_jax.pretrain import loop, run
 from truenegs_jax.runtime import errors
@@ -32,8 +32,7 @@ def intact(tmp_path_factory):
   """A folder with several shards."""
   folder = tmp_path_factory.mktemp("intact") / "rows"
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(shards, "SHARD_CHUNKS", 1)
-    patch.setattr(shards, "CHUNK_CHARACTERS", 4000)
+    patch.setattr(build, "MIN_SLICE", 4000)
     write_texts(folder, make_texts(60))
   use_rows(folder)
   return folder
@@ -77,7 +76,7 @@ def test_a_flipped_bit_is_found(folder, seed):
 
 
 def test_damage_is_found_while_rows_are_read(folder):
-  path = folder / "train-00001.types.npy"
+  path = folder / "train-00000-0001.types.npy"
   flip_bit(path, -1, 0)  # 0 or 1 as before
   deadline = time.monotonic() + 100
   with pytest.raises(DataError, match=path.name):
@@ -86,7 +85,7 @@ def test_damage_is_found_while_rows_are_read(folder):
 
 
 def test_lost_files_raise_errors(folder, monkeypatch):
-  path = folder / "train-00001.tokens.npy"
+  path = folder / "train-00000-0001.tokens.npy"
   rows = rows_folder.open_rows(folder, "train")
   row_B, content = rows.starts[1:2], path.read_bytes()
   tokens_BxL = rows.take(row_B)["tokens"]
@@ -123,82 +122,6 @@ def test_too_many_open_files_are_an_error_of_the_limit(folder):
   assert "Run `ulimit -n" in str(errors.explain(error.value))
 
 
-@pytest.fixture
-def read(monkeypatch):
-  """Returns a list of the files that are read to verify them."""
-  names, read = [], rows_folder.file_record
-
-  def record(path, pause):
-    names.append(path.name)
-    return read(path, pause)
-
-  monkeypatch.setattr(rows_folder, "file_record", record)
-  return names
-
-
-@pytest.mark.parametrize("count", [1, 2, 5])
-def test_processes_read_a_share_of_the_files_each(folder, read, count):
-  path, shares = folder / "train-00001.types.npy", []
-  for index in range(count):
-    verification = rows_folder.Verification(
-      folder, lambda _, i=index: (i, count)
-    )
-    verification.finish()
-    assert verification.is_complete
-    shares.append(read.copy())
-    flip_bit(path, -1, 0)  # 0 or 1 as before
-    if path.name in read:
-      with pytest.raises(DataError, match=path.name):
-        verification.finish()
-      assert not verification.is_complete
-    else:
-      assert verification.is_complete  # another process answers for the file
-      verification.finish()
-    flip_bit(path, -1, 0)
-    read.clear()
-  manifest = rows_folder.read_manifest(folder)
-  assert sorted(sum(shares, [])) == list(manifest["files"])
-  sizes = [sum((folder / x).stat().st_size for x in names) for names in shares]
-  largest = max((folder / x).stat().st_size for x in manifest["files"])
-  assert max(sizes) - min(sizes) <= largest
-
-
-@pytest.mark.parametrize(
-  ("kind", "is_shared"),
-  [("ext4", False), ("nfs4", True), ("fuse.nfs4", False), ("lustre", True)],
-)
-def test_machines_share_the_files_of_a_network_file_system(
-  folder, tmp_path, monkeypatch, kind, is_shared
-):
-  copy = shutil.copytree(folder, tmp_path / "copy")  # with all times
-  (tmp_path / "link").symlink_to(folder)
-  for name in ("BOOT_ID", "MOUNTS"):
-    monkeypatch.setattr(rows_folder, name, tmp_path / name)
-  device = os.stat(folder).st_dev
-  mount = f"36 35 {os.major(device)}:{os.minor(device)} / /rows rw shared:1"
-  (tmp_path / "MOUNTS").write_text(
-    f"35 27 0:99 / / rw - nfs4 root:/ rw\n{mount} - {kind} server:/rows rw\n"
-  )
-
-  texts = []
-
-  def divide(text):
-    texts.append(text)
-    return 0, 1
-
-  def identify(path, machine):
-    (tmp_path / "BOOT_ID").write_text(machine)
-    rows_folder.Verification(path, divide).finish()
-    return texts.pop()
-
-  assert identify(folder, "first") == identify(tmp_path / "link", "first")
-  assert identify(folder, "first") != identify(copy, "first")
-  is_same = identify(folder, "first") == identify(folder, "second")
-  assert is_same == is_shared
-  (tmp_path / "MOUNTS").unlink()  # not on Linux
-  assert identify(folder, "first") != identify(folder, "first")
-
-
 @pytest.mark.parametrize(
   ("verified", "suspects"),
   [([], []), ([0, 0], ["1, 2"]), ([0, 1, 0], ["3"]), ([0, 1], [])],
@@ -206,7 +129,7 @@ def test_machines_share_the_files_of_a_network_file_system(
 def test_damage_ends_a_run_and_names_suspect_steps(
   folder, tmp_path, verified, suspects
 ):
-  workdir, path = tmp_path / "run", folder / "held_out-00000.types.npy"
+  workdir, path = tmp_path / "run", folder / "held_out-00000-0000.types.npy"
   flip_bit(path, -1, 0)
   if verified:
     checkpoints = Checkpoints(workdir / "checkpoints", keep=9)
@@ -231,7 +154,7 @@ def test_damage_ends_a_run_and_names_suspect_steps(
 def test_a_file_that_changes_after_it_was_verified_is_verified_again(
   folder, tmp_path, change
 ):
-  path = folder / "train-00001.types.npy"
+  path = folder / "train-00000-0001.types.npy"
   verification = rows_folder.Verification(folder)
   verification._thread.join(timeout=100)
   assert verification.is_complete

@@ -34,8 +34,7 @@ from support.small_rows import TOKENIZER
 from support.texts import COMPRESSORS, FORMATTERS
 from truenegs_jax.configs import bert_base
 from truenegs_jax.data import rows as rows_folder
-from truenegs_jax.data import steps
-from truenegs_jax.data.corpus.sources_spec import open_corpus
+from truenegs_jax.data.sources import open_corpus
 from truenegs_jax.data.tokenizer import load_tokenizer
 from truenegs_jax.robustness import eval_set
 from truenegs_jax.runtime.errors import MAX_MESSAGE, TrueNegsError, printable
@@ -187,7 +186,11 @@ TASK_READERS = {
   ),
 }
 WORDNET = ("data.noun", "index.noun", "verb.exc", "lexnames")
-ROWS = ("train-00000.tokens.npy", "held_out-00000.types.npy", "unigram_V.npy")
+ROWS = (
+  "train-00000-0000.tokens.npy",
+  "held_out-00000-0000.types.npy",
+  "unigram_V.npy",
+)
 RUN = (
   "vocab.txt",
   "checkpoints/3/_CHECKPOINT_METADATA",
@@ -231,11 +234,6 @@ READERS = (
       b' "question": "Who?", "answers": [{"text": "swan", "answer_start": 2}'
       b"]}]}]}]}",
       COMPRESSORS[".xz"],
-    ),
-    "count.npz": Reader(
-      lambda x: steps.read_arrays(x, "sizes"),
-      to_npy(VECTORS),
-      functools.partial(to_zip, "sizes.npy"),
     ),
     "weights/model.safetensors": Reader(
       lambda x: read_weights(x.parent), share=0.3

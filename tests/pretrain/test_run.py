@@ -350,7 +350,7 @@ def test_a_run_whose_rows_were_edited_is_not_resumed(first_run):
   root, flags = first_run
   shutil.copytree(root / "first", root / "edited")
   shutil.copytree(root / "rows", root / "edited_rows")
-  path = root / "edited_rows" / "train-00000.tokens.npy"
+  path = root / "edited_rows" / "train-00000-0000.tokens.npy"
   tokens_RxL = np.load(path)
   tokens_RxL[:, 1:3] = tokens_RxL[:, 2:0:-1]
   np.save(path, tokens_RxL)

@@ -14,9 +14,8 @@ from support.texts import make_texts, to_jsonl
 from truenegs_jax.config.flags import parse_config
 from truenegs_jax.config.tables import Study
 from truenegs_jax.data import rows as rows_folder
-from truenegs_jax.data import shards
-from truenegs_jax.data.corpus.hub_datasets import check_data_files
-from truenegs_jax.data.corpus.sources_spec import open_corpus
+from truenegs_jax.data.readers import check_data_files
+from truenegs_jax.data.sources import open_corpus
 from truenegs_jax.data.tokenizer import load_tokenizer
 from truenegs_jax.runtime import buckets
 from truenegs_jax.runtime.errors import InputError, TrueNegsError
@@ -26,7 +25,7 @@ from truenegs_jax.weights import arrays, hf_folder
 from truenegs_jax.weights.find import Weights
 from truenegs_jax.workdir import saved_model
 
-SHARD = "train-00000.tokens.npy"
+SHARD = "train-00000-0000.tokens.npy"
 ARROW = "data-00000-of-00001.arrow"
 BAD_NAMES = ("/", "/etc/x", "../x", "a/../../x", "a/..", "..", ".", "./a", "")
 BAD_NAMES += ("a//b", "a/", "..\\x", "C:\\x", "a\0b")
@@ -113,21 +112,6 @@ def open_rows(folder):
   rows_folder.open_rows(folder, "train")
 
 
-def write_shard(folder, name):
-  """Writes an unfinished shard, as a job in a bucket of others would."""
-  (folder / "rows").mkdir(parents=True)
-  (folder / "rows" / SHARD).write_bytes(b"")
-  files = {name: {"bytes": 4, "crc32": 0}}
-  record = {"num_tokens": 1, "files": files, "train": {}, "held_out": {}}
-  (folder / "shard-00000.json").write_text(json.dumps(record))
-
-
-def finish_shard(folder):
-  options = small_rows.OPTIONS
-  spec = shards.ShardSpec(folder, small_rows.TOKENIZER, options, "documents")
-  shards._verify_shard(spec, 0, folder / "finished")
-
-
 def write_saved(folder, name):
   datasets = pytest.importorskip("datasets")
   saved = datasets.Dataset.from_dict({"text": ["a swan"]})
@@ -158,7 +142,6 @@ def read_dataset(folder):
 # By kind: writes its files in a folder with a name, reads them, a good name.
 NAMED = {
   "rows": (write_rows, rows_folder.verify_rows, SHARD),
-  "shard": (write_shard, finish_shard, SHARD),
   "saved data set": (write_saved, read_dataset, ARROW),
   "splits": (write_splits, read_dataset, "train"),
   "data card": (write_card, read_dataset, "train.jsonl"),
@@ -166,7 +149,6 @@ NAMED = {
 # By kind: writes its files, reads them, and the file that becomes a link.
 LINKED = {
   **{name: (*x[:2], x[2], x[2]) for name, x in NAMED.items()},
-  "shard": (write_shard, finish_shard, SHARD, f"rows/{SHARD}"),
   "opened rows": (write_rows, open_rows, SHARD, SHARD),
   "unigrams": (write_rows, open_rows, SHARD, rows_folder.UNIGRAMS),
   "vocabulary of rows": (
@@ -183,7 +165,7 @@ def test_a_file_names_none_outside(tmp_path, outside, kind, name):
   write, read, _ = NAMED[kind]
   folder = tmp_path / "folder"
   write(folder, str(outside / "secret.txt") if name == "absolute" else name)
-  message = "leads out of|is no file of rows|are none of a shard|Unable to find"
+  message = "leads out of|is no file of rows|Unable to find"
   with pytest.raises(TrueNegsError, match=message):
     read(folder)
 
@@ -192,11 +174,7 @@ def test_a_file_names_none_outside(tmp_path, outside, kind, name):
 def test_a_good_name_is_not_refused(tmp_path, kind):
   write, read, good = NAMED[kind]
   write(tmp_path / "folder", good)
-  if kind == "shard":
-    with pytest.raises(TrueNegsError, match="damaged"):
-      read(tmp_path / "folder")  # it is empty
-  else:
-    read(tmp_path / "folder")
+  read(tmp_path / "folder")
 
 
 @pytest.mark.parametrize("kind", LINKED)
@@ -252,11 +230,12 @@ def test_a_vocabulary_s_folder_has_no_links_out(tmp_path, outside, file):
 
 @pytest.mark.parametrize("name", ["/etc/passwd", "https://x/y", "hf"])
 def test_a_data_set_of_the_hub_has_its_files_there(name):
-  spec = types.SimpleNamespace()
   base = "hf://datasets/owner/set@0123"
-  check_data_files(spec, base, [f"{base}/x.txt", f"zip://x::{base}/y.zip"])
+  check_data_files(
+    "hf:owner/set", base, [f"{base}/x.txt", f"zip://x::{base}/y.zip"]
+  )
   with pytest.raises(InputError, match="is not on the hub"):
-    check_data_files(spec, base, [f"{base}/x.txt", name])
+    check_data_files("hf:owner/set", base, [f"{base}/x.txt", name])
 
 
 @pytest.mark.parametrize("name", ["../x", "/x", "a/b", "..", "files.json/"])

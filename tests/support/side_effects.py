@@ -171,16 +171,15 @@ def import_all():
 
 def prepare_and_read(folder):
   """Prepares rows of files and of a data set, and reads batches."""
-  from truenegs_jax.data import prepare_rows
+  from truenegs_jax.data import prepare, sources
   from truenegs_jax.data import rows as rows_folder
-  from truenegs_jax.data.corpus import sources_spec
 
   rng = random.Random(0)
   lines = [" ".join(rng.choices(WORDS[:6], k=50)) for _ in range(60)]
   (folder / "a.txt").write_text("\n\n".join(lines))
   vocab = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS)
   (folder / "vocab.txt").write_text("\n".join(vocab))
-  rows, tokenizer = prepare_rows.prepare(
+  rows, tokenizer = prepare.prepare(
     str(folder / "a.txt"),
     length=16,
     vocab=str(folder / "vocab.txt"),
@@ -189,7 +188,7 @@ def prepare_and_read(folder):
   opened = rows_folder.open_rows(rows, "train")
   rows_folder.verify_rows(rows)
   assert len(opened) > 9
-  texts = sources_spec.open_corpus(f"hf:{folder}/dataset", key="x")
+  texts = sources.open_corpus(f"hf:{folder}/dataset", key="x")
   assert list(texts) == ["a b"]
   return tokenizer
 

@@ -5,51 +5,38 @@ import pathlib
 
 import numpy as np
 
-from support.texts import LETTERS, make_corpus, make_texts, to_jsonl
+from support.texts import LETTERS, make_texts, to_jsonl
+from support.tokenizer_files import write_vocabulary
 from truenegs_jax.config.sections import Data
-from truenegs_jax.data import prepare_rows, shards, steps
-from truenegs_jax.data.rows import RowsOptions, open_rows
+from truenegs_jax.data import build, sources
+from truenegs_jax.data import prepare as prepare_lib
+from truenegs_jax.data.rows import open_rows, read_manifest
 from truenegs_jax.data.tokenizer import SPECIALS, make_tokenizer
-from truenegs_jax.train import prepare_data
 
 TOKENIZER = make_tokenizer((*SPECIALS, *LETTERS), lowercase=True)
-OPTIONS = RowsOptions(
-  sources=[{}],  # of a corpus of `make_corpus`
-  vocabulary="given",
-  lowercase=True,
-  strip_accents=True,
-  length=16,
-  held_out=0.1,
-)
+# Of prepare; set these for units and slices of some small documents.
+SMALL = [(build, "MIN_SLICE", 6000), (sources, "UNIT_BYTES", 4000)]
 
 
-def build_shards(
-  folder,
-  corpus,
-  tokenizer=TOKENIZER,
-  options=OPTIONS,
-  progress=lambda *_: None,
-  **fields,
-):
-  """Builds shards by a plan with these fields."""
-  plan = steps.Plan(pathlib.Path(folder), options, **fields)
-  return steps.build_shards(plan, corpus, tokenizer, progress)
-
-
-def write_rows(
-  folder, corpus, tokenizer=TOKENIZER, options=OPTIONS, **build_options
-):
-  """Builds and verifies all shards; returns the manifest."""
+def write_texts(folder, texts, *, tokenizer=TOKENIZER, **data):
+  """Writes the rows of texts, and a folder beside it; returns the manifest."""
   folder = pathlib.Path(folder)
-  options = dataclasses.replace(options, sources=corpus.identity())
-  shard_set = build_shards(folder, corpus, tokenizer, options, **build_options)
-  return shards.finish(folder, shard_set)
+  own = folder.with_name(f"{folder.name}-text")
+  if not own.exists():  # another time would be that of another text
+    own.mkdir()
+    (own / "texts.jsonl").write_bytes(to_jsonl(texts))
+    write_vocabulary(tokenizer.vocab, own / "vocab.txt")
+  data = {"vocab": str(own / "vocab.txt"), **data}
+  return write_rows(folder, f"{own}/texts.jsonl", **data)
 
 
-def write_texts(folder, texts, *, tokenizer=TOKENIZER, **changes):
-  """Writes the rows of texts with changed options; returns the manifest."""
-  options = dataclasses.replace(OPTIONS, **changes)
-  return write_rows(folder, make_corpus(texts), tokenizer, options)
+def write_rows(folder, spec, *, runner="", length=16, **data):
+  """Writes the rows of `data.sources`; returns the manifest."""
+  defaults = {"vocab_size": 40, "held_out": 0.1, "workers": 1, "language": ""}
+  data = {"sources": spec, "rows": str(folder), **defaults, **data}
+  plan = prepare_lib.make_plan(Data(**data), length)
+  prepare_lib.execute_plan(dataclasses.replace(plan, runner=runner))
+  return read_manifest(folder)
 
 
 def write_sources(folder) -> str:
@@ -60,27 +47,6 @@ def write_sources(folder) -> str:
     (folder / f"texts/{number}.jsonl").write_bytes(to_jsonl(texts))
   (folder / "one.txt").write_text("\n\n".join(make_texts(50, seed=9)))
   return f"{folder}/texts document=join chars=300, {folder}/one.txt"
-
-
-def prepare(sources, folder, engine=None, bucket="") -> None:
-  """Prepares rows by `execute_plan`."""
-  data = Data(
-    sources=sources,
-    language="",
-    vocab_size=40,
-    held_out=0.1,
-    rows=str(folder),
-    workers=1,
-  )
-  plan = prepare_data.plan_rows(data, 16)
-  plan = dataclasses.replace(plan, engine=engine, bucket=bucket)
-  prepare_rows.execute_plan(plan)
-
-
-def prepare_files(sources, folder, *machines) -> dict[str, bytes]:
-  """Prepares rows by `execute_plan`; returns the content of all files."""
-  prepare(sources, folder, *machines)
-  return read_files(folder)
 
 
 def read_split(folder, split):

@@ -6,14 +6,11 @@ import gzip
 import io
 import json
 import lzma
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import pyarrow
 from pyarrow import parquet
-
-from truenegs_jax.data.corpus.corpus import Corpus, Part
-from truenegs_jax.data.corpus.readers import ReadState
 
 # Suffix -> compresses the content of a file.
 COMPRESSORS = {
@@ -54,20 +51,6 @@ FORMATTERS = {
   ".parquet": to_parquet,
 }
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
-
-
-def make_corpus(texts: Iterable[str], num_units: int = 1) -> Corpus:
-  """Returns a corpus of one part whose documents are given."""
-
-  def read(state: ReadState, unit: int) -> Iterator[str]:
-    del state
-    if num_units == 1:
-      return iter(texts)
-    members = list(texts)
-    bounds = [len(members) * i // num_units for i in (unit, unit + 1)]
-    return iter(members[slice(*bounds)])
-
-  return Corpus((Part("generated", read, dict, None, num_units),))
 
 
 # Lines that normalizers and tokenizers may treat differently.

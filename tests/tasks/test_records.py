@@ -166,7 +166,7 @@ def test_errors_while_reading_from_the_hub_name_the_key(
   write("train.jsonl", '{"a": 1}\n{"a')
   loaded = datasets.load_dataset_builder(str(tmp_path))
   monkeypatch.setattr(datasets, "load_dataset_builder", lambda *_, **__: loaded)
-  with pytest.raises(UnavailableError, match="'hf:owner/set' cannot"):
+  with pytest.raises(UnavailableError, match="'hf:owner/set .train.' cannot"):
     list(read_dataset("hf:owner/set", split="train"))
 
 

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import optax
 
-from truenegs_jax.data.corpus.sources_spec import open_corpus
+from truenegs_jax.data.sources import open_corpus
 from truenegs_jax.data.tokenizer import Tokenizer
 from truenegs_jax.runtime import distributed
 from truenegs_jax.runtime.errors import DataError, NonFiniteError

@@ -23,8 +23,8 @@ from truenegs_jax.config.sections import PretrainConfig
 from truenegs_jax.config.tables import Corrections
 from truenegs_jax.configs.common import REQUIRED
 from truenegs_jax.corrections import findings, predict_slots
+from truenegs_jax.data import sources as text_sources
 from truenegs_jax.data import tokenizer as tokenizer_lib
-from truenegs_jax.data.corpus import sources_spec
 from truenegs_jax.models import pretrain
 from truenegs_jax.report.write import write_own_report
 from truenegs_jax.runtime import errors, progress
@@ -151,7 +151,7 @@ def resolve(
       " --config.corrections.run=WORKDIR to measure a run, or --config.init="
       "FOLDER and --config.objective to measure weights."
     )
-  sources_spec.named_sources(o.text, key=predict_slots.TEXT)
+  text_sources.named_sources(o.text, key=predict_slots.TEXT)
   weights = find.Weights(config.init, report)
   auto = config.negatives.sources
   if config.init and not (config.dry_run and not find.is_local(config.init)):
@@ -193,7 +193,7 @@ def _describe_plan(m: Measurement, mesh: jax.sharding.Mesh) -> dict[str, str]:
     "dry run": "reads no text; writes and compiles nothing",
     "devices": plan.describe_devices(config.mesh.preset, mesh),
     "weights": weights,
-    "text": sources_spec.describe_sources(o.text, key=predict_slots.TEXT),
+    "text": text_sources.describe_sources(o.text, key=predict_slots.TEXT),
     "lines": f"{o.sequences or 'all'}, in batches of {config.batch_size}",
     "synonyms": m.make_request(config).identity,
   }
@@ -280,7 +280,7 @@ def _read_text(m: Measurement, measured: MeasuredModel) -> predict_slots.Lines:
       f" {MIN_LENGTH} to {positions}, the positions of the model."
     )
   reader = None
-  if "wordnet" in sources_spec.named_sources(o.text, key=predict_slots.TEXT):
+  if "wordnet" in text_sources.named_sources(o.text, key=predict_slots.TEXT):
     reader = wordnet.open_wordnet(data.wordnet_dir)
   return predict_slots.read_lines(
     o.text,

@@ -1,5 +1,4 @@
 """Turns text into rows, and rows into batches: numpy only, never jax.
 
-It may import `runtime` and `config`. Start reading in `rows.prepare_rows`,
-which joins `corpus` and `tokens`.
+It may import `runtime` and `config`. Start reading in `prepare`.
 """

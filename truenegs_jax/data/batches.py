@@ -16,10 +16,9 @@ import numpy as np
 from grain.experimental import index_shuffle
 
 from truenegs_jax.data import rows as rows_folder
-from truenegs_jax.data.copies import copy_rows
-from truenegs_jax.data.rows import Rows, Verification, open_rows
+from truenegs_jax.data.rows import Rows, Verification, copy_rows, open_rows
 from truenegs_jax.data.tokenizer import check_tokens
-from truenegs_jax.runtime import errors
+from truenegs_jax.runtime.errors import DataError, InputError
 
 _ROUNDS = 4  # rounds of the cipher in index_shuffle, grain's default
 
@@ -98,12 +97,22 @@ def batch_at(
       the vocabulary.
     InputError: `batch_size` is not divisible by the number of processes.
   """
-  rows_folder.check_batch_size(rows, batch_size)
+  check_batch_size(rows, batch_size)
   start, stop = _slice(batch_size, process)
   epoch, batch = divmod(step, len(rows) // batch_size)
   indices = range(batch * batch_size + start, batch * batch_size + stop)
   row_B = _permute(indices, len(rows), seed, epoch)
   return {**rows.take(row_B), "row": row_B.astype(np.int32)}
+
+
+def check_batch_size(rows: Rows, batch_size: int) -> None:
+  """Raises DataError if a split has less than one batch."""
+  if len(rows) < batch_size:
+    raise DataError(
+      f"batch_size={batch_size} is more than the {len(rows):,} rows of"
+      f" {rows.split!r} in '{rows.folder}'. Add text, or set"
+      f" --config.batch_size to at most {len(rows)}."
+    )
 
 
 def _permute(places: Iterable[int], size: int, *seeds: int) -> np.ndarray:
@@ -141,7 +150,7 @@ def held_out_batches(
 def _slice(batch_size: int, process: tuple[int, int]) -> tuple[int, int]:
   index, count = process
   if batch_size < 1 or batch_size % count:
-    raise errors.InputError(
+    raise InputError(
       f"batch_size={batch_size} is not a positive multiple of the number of"
       f" processes, {count}. Set --config.batch_size to"
       f" {max(1, batch_size // count) * count}."

@@ -1,91 +1,77 @@
 """Reads and verifies rows folders: rows of tokens on disk.
 
 A rows folder contains, per split ("train", "held_out") and shard,
-`<split>-00000.{tokens,types,documents}.npy`; `vocab.txt`, or `tokenizer.json`
-and its config; `unigram_V.npy`, the counts of each entry in the training split;
-and `manifest.json`, which describes all of this and is written last.
+`<split>-<shard>.{tokens,types,documents}.npy`; the files of a tokenizer;
+`unigram_V.npy`, the counts of each entry in the training split; and
+`manifest.json`, which lists the shards of a split, some of them several times
+in a mixture, and is written last. A shard is a slice of a unit of the text.
 
-  rows = open_rows("rows", "train")
+  rows = open_rows(copy_rows("gs://bucket/rows/mine"), "train")
   rows.take(np.arange(8))["tokens"]  # int32 [8, L]
 """
 
+import contextlib
 import dataclasses
 import errno
 import functools
-import io
 import json
 import os
 import pathlib
 import re
-import secrets
+import shutil
+import stat
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, BinaryIO
 
 import numpy as np
 
-from truenegs_jax.config.keys import flatten
 from truenegs_jax.data.tokenizer import (
   FILES,
   HUB_FILES,
   Tokenizer,
   load_tokenizer,
 )
-from truenegs_jax.runtime import errors
+from truenegs_jax.runtime import cache, errors, progress
 from truenegs_jax.runtime.errors import FAILING, DataError, InputError, one_of
-from truenegs_jax.runtime.files import file_record, read_json, short_sha256
+from truenegs_jax.runtime.files import (
+  atomic_file,
+  disk_errors,
+  file_record,
+  lock_folder,
+  read_json,
+  short_sha256,
+)
 from truenegs_jax.runtime.paths import is_bucket, join_inside, open_path
 
-VERSION = 5
+VERSION = 6
 SPLITS = ("train", "held_out")
 FIELDS = ("tokens", "types", "documents")
 REBUILD = "Remove the folder and run the command again that wrote it."
 MANIFEST = "manifest.json"  # written last
+MAX_VALUES = 2**22  # of a manifest: 13 for each shard of both splits
 UNIGRAMS = "unigram_V.npy"
 OTHER_FILES = (UNIGRAMS, *HUB_FILES)  # beside shards
+SHARD_NAME = re.compile(
+  rf"({'|'.join(SPLITS)})-[0-9]{{5,9}}-[0-9]{{4,9}}\.({'|'.join(FIELDS)})\.npy"
+)
 VERIFYING_SHARE = 0.02  # of the processor time of the machine
-BOOT_ID = pathlib.Path("/proc/sys/kernel/random/boot_id")  # of this machine
-MOUNTS = pathlib.Path("/proc/self/mountinfo")
-# Types of file systems whose files are the same on all machines.
-NETWORK_TYPES = "nfs4?|lustre|gpfs|beegfs|ceph|wekafs|cifs|smb3"
-
-
-@dataclasses.dataclass(frozen=True)
-class RowsOptions:
-  """Everything that decides the content of a rows folder."""
-
-  # `Corpus.identity()`: names, sizes and times of files, weights.
-  sources: list[dict[str, Any]]
-  vocabulary: str  # the fingerprint of the tokenizer, or "train:SIZE"
-  lowercase: bool
-  strip_accents: bool
-  length: int
-  layout: str = "electra"
-  overflow: str = "carry"
-  held_out: float = 0.01  # the share of the documents to hold out, 0 to 0.5
-  seed: int = 0
+COPIERS = 4  # threads, each with a file in memory, some 20 MB
+Records = Mapping[str, Mapping[str, int]]  # bytes and crc32 by name of file
 
 
 class Verification:
   """Compares the checksums of a rows folder in a thread, while it is read.
 
-  A folder can have hundreds of GB; 10 GB take about a minute on 2 cores. Each
-  batch has rows of all shards, so no order of the files would be better.
-
-  Args:
-    divide: Gets a text that is the same in all processes that read the same
-      files. Returns (i, n) to verify the i-th of n shares of them.
+  10 GB take about a minute on 2 cores. Each batch has rows of all shards.
   """
 
-  def __init__(
-    self,
-    folder: str | pathlib.Path,
-    divide: Callable[[str], tuple[int, int]] = lambda _: (0, 1),
-  ) -> None:
+  def __init__(self, folder: str | pathlib.Path) -> None:
     self._folder = pathlib.Path(folder)
-    self._divide = divide
     self.error: Exception | None = None  # for damage that was found so far
+    self._records: Records = {}
     self._states: dict[str, tuple[int, ...]] = {}  # of verified files
     self._is_urgent = threading.Event()
     self._thread = threading.Thread(target=self._run, daemon=True)
@@ -93,7 +79,7 @@ class Verification:
 
   @property
   def is_complete(self) -> bool:
-    """Whether the share is verified, intact and unchanged since then."""
+    """Whether all files are verified, intact and unchanged since then."""
     is_done = not (self._thread.is_alive() or self.error)
     return is_done and not self._find_changed()
 
@@ -122,18 +108,13 @@ class Verification:
 
   def _run(self, names: Iterable[str] = ()) -> None:
     try:
-      for name in names or self._choose_files():
+      if not names:
+        self._records = read_manifest(self._folder)["files"]
+      for name in names or self._records:
         self._states[name] = file_state(self._folder / name)
         check_files(self._folder, {name: self._records[name]}, self._pause)
     except Exception as error:  # raised by `check`
       self.error = error
-
-  def _choose_files(self) -> Sequence[str]:
-    records = self._records = read_manifest(self._folder)["files"]
-    index, count = self._divide(identify_files(self._folder, records))
-    # Dealt out by size, so that all shares have as many bytes.
-    names = sorted(records, key=lambda x: -records[x]["bytes"])
-    return sorted(names[index::count])
 
 
 class RowFile:
@@ -143,25 +124,20 @@ class RowFile:
   files are lost. A read of a lost file raises an OSError.
   """
 
-  def __init__(self, path: pathlib.Path, shape: tuple[int, int]) -> None:
+  def __init__(self, path: pathlib.Path, length: int, count: int) -> None:
+    """Opens a file of `count` rows of `length` or more; DataError if not."""
     self.path = path
-    try:
-      with open(path, "rb") as file:
-        version = np.lib.format.read_magic(file)
-        *layout, self._dtype = np.lib.format.read_array_header_1_0(file)
-        self._start = file.tell()
-        self._row_bytes = shape[1] * self._dtype.itemsize
-        size = os.fstat(file.fileno()).st_size
-        end = self._start + shape[0] * self._row_bytes
-        expected = [(1, 0), shape, False, "u", end]
-        if [version, *layout, self._dtype.kind, size] != expected:
-          raise ValueError(f"{size:,} bytes of {layout[0]} {self._dtype}")
-        self._descriptor = os.dup(file.fileno())
-        weakref.finalize(self, os.close, self._descriptor)
-    except Exception as error:  # numpy compiles a damaged header as Python
-      if isinstance(error, OSError) and error.errno in (*FAILING, errno.EMFILE):
-        raise
-      raise DataError(f"{path}: cannot be read ({error}). {REBUILD}") from error
+    with _open_array(path) as (file, shape, dtype):
+      self._dtype = dtype
+      self._start = file.tell()
+      self._row_bytes = length * dtype.itemsize
+      size = os.fstat(file.fileno()).st_size
+      is_whole = size == self._start + shape[0] * self._row_bytes
+      is_row = shape[1:] == (length,) and dtype.kind == "u"
+      if not (is_whole and is_row and shape[0] >= count):
+        raise ValueError(f"{size:,} bytes of {dtype} {shape}")
+      self._descriptor = os.dup(file.fileno())
+      weakref.finalize(self, os.close, self._descriptor)
 
   def read(self, index: int) -> np.ndarray:
     """Reads a row; DataError if the file was cut off since it was opened."""
@@ -183,8 +159,8 @@ class Rows:
   folder: pathlib.Path
   split: str
   manifest: dict[str, Any]
-  # Of each shard: tokens_RxL (uint16 or uint32), types_RxL and documents_RxL
-  # (uint8); empty if it has no rows.
+  # Of each listed shard: tokens_RxL (uint16 or uint32), types_RxL and
+  # documents_RxL (uint8).
   shards: tuple[tuple[RowFile, ...], ...]
   # The index of the first row of each shard, and the number of rows.
   starts: np.ndarray
@@ -208,9 +184,7 @@ class Rows:
     """A hash of the content of the folder, independent of paths and times."""
     return self.manifest["fingerprint"]
 
-  def take(
-    self, row_B: np.ndarray, fields: Sequence[str] = FIELDS
-  ) -> dict[str, np.ndarray]:
+  def take(self, row_B: np.ndarray) -> dict[str, np.ndarray]:
     """Returns rows by index: tokens, types and documents, int32 [B, L].
 
     Raises DataError if a value is out of range.
@@ -219,8 +193,7 @@ class Rows:
     files = [self.shards[shard] for shard in shard_B]
     indices = (row_B - self.starts[shard_B]).tolist()
     batch = {}
-    for field in fields:
-      number = FIELDS.index(field)
+    for number, field in enumerate(FIELDS):
       values_BxL = np.empty((len(row_B), self.length), np.uint64)
       for i, (shard, index) in enumerate(zip(files, indices, strict=True)):
         values_BxL[i] = shard[number].read(index)
@@ -244,11 +217,6 @@ class Rows:
     return {"tokens": tokenizer["size"] - 1, "types": 1, "documents": documents}
 
 
-def rows_fingerprint(options: RowsOptions) -> str:
-  """Returns 16 hex digits of a hash of everything that decides the rows."""
-  return hash_json({"version": VERSION, **dataclasses.asdict(options)})
-
-
 def read_manifest(folder: str | pathlib.Path) -> dict[str, Any]:
   """Reads a manifest; DataError if it is missing, damaged or too old."""
   path = open_path("data.rows", folder) / MANIFEST
@@ -257,41 +225,123 @@ def read_manifest(folder: str | pathlib.Path) -> dict[str, Any]:
       f"'{folder}' is not a rows folder: it has no {path.name}. Run"
       f" `{errors.program()} prepare --config=FILE` to prepare it."
     )
-  with read_json(path, DataError, REBUILD) as manifest:
+  with read_json(path, DataError, REBUILD, MAX_VALUES) as manifest:
     if manifest.pop("checksum") != hash_json(manifest):
       raise ValueError("changed or damaged")
     if manifest["version"] != VERSION:
       raise ValueError(f"not of version {VERSION}")
     if not re.fullmatch("[0-9a-f]{16}", manifest["fingerprint"]):
       raise ValueError("its fingerprint is not 16 hex digits")
-    for name, record in manifest["files"].items():
+    names = {*manifest["files"]}
+    for name in names:
       if name not in OTHER_FILES and not is_shard_name(name):
         raise ValueError(f"{name[:100]!r} is no file of rows")
-      if [type(record[key]) for key in ("bytes", "crc32")] != [int, int]:
-        raise TypeError(name)
+    if UNIGRAMS not in names or len(names & {*FILES}) != 1:
+      raise ValueError("it has no vocabulary")
+    tokenizer = manifest["tokenizer"]
+    numbers = [tokenizer["size"], tokenizer["pad"]]
+    numbers.append(manifest["options"]["length"])
+    for record in manifest["files"].values():
+      numbers += [record["bytes"], record["crc32"]]
+    for split in SPLITS:
+      for shard, count in manifest["splits"][split]["shards"]:
+        numbers.append(count)
+        if not {shard_name(split, shard, field) for field in FIELDS} <= names:
+          raise ValueError(f"it has no shard {shard!r} of {split!r}")
+    if any(type(number) is not int or number < 0 for number in numbers):
+      raise ValueError("a size is not a number")
   return manifest
 
 
 def open_rows(folder: str | pathlib.Path, split: str) -> Rows:
   """Opens a split; checks the sizes of files, not their content.
 
-  Of rows in a bucket, it opens the copy that `copies.copy_rows` makes.
+  Of rows in a bucket, it opens the copy that `copy_rows` makes.
   """
   one_of("split", split, SPLITS)
   folder = open_path("data.rows", folder)
   if is_bucket(folder):
-    raise InputError(f"'{folder}' is opened after copies.copy_rows.")
+    raise InputError(f"'{folder}' is opened after copy_rows.")
   manifest = read_manifest(folder)
-  counts = manifest["splits"][split]["shards"]
-  shards = []
-  for number, count in enumerate(counts):
-    shape = (count, manifest["options"]["length"])
-    names = (shard_name(split, number, x) for x in FIELDS if count)
-    shards.append(tuple(RowFile(join_inside(folder, x), shape) for x in names))
+  length = manifest["options"]["length"]
+  listed = manifest["splits"][split]["shards"]
+  opened: dict[str, tuple[RowFile, ...]] = {}
+  for shard, count in sorted(listed, key=lambda x: -x[1]):
+    if shard not in opened:
+      names = (shard_name(split, shard, field) for field in FIELDS)
+      paths = (join_inside(folder, name) for name in names)
+      opened[shard] = tuple(RowFile(path, length, count) for path in paths)
+  shards = tuple(opened[shard] for shard, _ in listed)
+  starts = np.cumsum([0, *(count for _, count in listed)])
   check_files(folder, {UNIGRAMS: manifest["files"][UNIGRAMS]})
-  unigram_V = np.load(io.BytesIO((folder / UNIGRAMS).read_bytes()))
-  starts = np.cumsum([0, *counts])
-  return Rows(folder, split, manifest, tuple(shards), starts, unigram_V)
+  with _open_array(folder / UNIGRAMS) as (file, shape, dtype):
+    if (shape, dtype) != ((manifest["tokenizer"]["size"],), np.int64):
+      raise ValueError(f"{dtype} {shape}")
+    unigram_V = np.fromfile(file, np.int64, shape[0])
+  return Rows(folder, split, manifest, shards, starts, unigram_V)
+
+
+def copy_rows(folder: str | pathlib.Path) -> pathlib.Path:
+  """Copies rows in a bucket to the cache; returns a folder of this machine.
+
+  A later start finds the copy. Of several processes of a machine, one copies
+  and the others wait for it. After a kill, the files that are whole are kept.
+  A local folder is returned as it is.
+
+  Raises DataError for damaged or missing files, InputError for a full disk.
+  """
+  source = open_path("data.rows", folder)
+  if not is_bucket(source):
+    return source
+  manifest = read_manifest(source)
+  key = hash_json(manifest)
+  copy = cache.folder().resolve() / "rows-copies" / key
+  with lock_folder(copy), disk_errors(copy):
+    copy.mkdir(exist_ok=True)
+    missing = {
+      name: record
+      for name, record in manifest["files"].items()
+      if _file_size(join_inside(copy, name)) != record["bytes"]
+    }
+    if missing or not (copy / MANIFEST).exists():
+      _copy_files(source, copy, missing)
+      with atomic_file(copy / MANIFEST) as file:
+        file.write(json.dumps({**manifest, "checksum": key}).encode())
+  return copy
+
+
+def _copy_files(
+  source: pathlib.Path, copy: pathlib.Path, records: Records
+) -> None:
+  """Copies files in threads, if the disk has room for them."""
+  from concurrent.futures import ThreadPoolExecutor
+
+  needed = sum(record["bytes"] for record in records.values()) / 1e9
+  free = shutil.disk_usage(copy).free / 1e9
+  if needed > free:
+    raise InputError(
+      f"data.rows='{source}' needs {needed:,.3g} GB for its copy in '{copy}',"
+      f" but the disk has {free:,.3g} GB. Free some space, or"
+      " set TRUENEGS_CACHE=FOLDER of a larger disk."
+    )
+
+  def copy_file(name: str) -> None:
+    path = join_inside(source, name)
+    data = b""
+    if _file_size(path) == records[name]["bytes"]:
+      data = path.read_bytes()
+    if data_record(data) != records[name]:
+      raise DataError(f"{path}: damaged or missing. {REBUILD}")
+    with atomic_file(copy / name) as file:
+      file.write(data)
+
+  text = f"Copying rows from '{source}'"
+  with (
+    progress.counting(progress.log_console(), text, len(records)) as advance,
+    ThreadPoolExecutor(COPIERS) as pool,
+  ):
+    for _ in pool.map(copy_file, records):
+      advance()
 
 
 def verify_rows(folder: str | pathlib.Path) -> None:
@@ -316,92 +366,14 @@ def load_vocabulary(folder: str | pathlib.Path) -> Tokenizer:
   return tokenizer
 
 
-def check_options(folder: str | pathlib.Path, options: RowsOptions) -> None:
-  """Raises DataError if a rows folder was prepared with other options."""
-  saved = _flatten_options(read_manifest(folder)["options"])
-  expected = _flatten_options(dataclasses.asdict(options))
-  differences = ""
-  for key in saved | expected:
-    if (old := saved.get(key)) != (value := expected.get(key)):
-      differences += f"\n  {key}: {str(old):.300} in the folder"
-      differences += f", {str(value):.300} now"
-  if differences:
-    raise DataError(
-      f"data.rows='{folder}' was prepared with other options:"
-      f"{differences}\nRemove the folder, or set --config.data.rows to"
-      " another one."
-    )
-
-
-def _flatten_options(options: dict[str, Any]) -> dict[str, Any]:
-  parts = {str(i): part for i, part in enumerate(options["sources"])}
-  return flatten(json.loads(json.dumps(options | {"sources": parts})))
-
-
-def describe_text(manifest: dict[str, Any]) -> list[str]:
-  """Describes each part of the text, without names of files and folders."""
-  lines = []
-  sources = manifest["options"]["sources"]
-  for source, part in zip(sources, manifest["parts"], strict=True):
-    line = source["source"]
-    if "dataset" in source:
-      line = "hf:{dataset}, {config} of revision {revision}".format(**source)
-    sizes = [x[1] for x in source.get("files", ())] or [*part["files"].values()]
-    if sizes:
-      count = "1 file" if len(sizes) == 1 else f"{len(sizes):,} files"
-      line += f", {count} of {sum(sizes) / 1e6:,.1f} MB"
-    if part["records"] not in (None, part["documents"]):
-      line += f", {part['records']:,} records"
-    size = part["text_bytes"] / 1e6
-    lines.append(f"{line}: {part['documents']:,} documents, {size:,.1f} MB")
-  return lines
-
-
-def check_batch_size(rows: Rows, batch_size: int) -> None:
-  """Raises DataError if a split has less than one batch."""
-  if len(rows) < batch_size:
-    raise DataError(
-      f"batch_size={batch_size} is more than the {len(rows):,} rows of"
-      f" {rows.split!r} in '{rows.folder}'. Add text, or set"
-      f" --config.batch_size to at most {len(rows)}."
-    )
-
-
-def padding_warning(manifest: dict[str, Any]) -> str:
-  """Returns a warning above 10 % padding at length 128, 25 % at 512; or ""."""
-  options = manifest["options"]
-  splits = manifest["splits"]
-  length = options["length"]
-  share = splits["train"]["padding_share"]
-  if share <= 0.05 + length / 2560:
-    return ""
-  num_tokens = sum(split["tokens"] for split in splits.values())
-  mean = num_tokens / sum(part["documents"] for part in manifest["parts"])
-  joined = [x["join"] for x in options["sources"] if "join" in x]
-  join = "document=join chars=N"
-  if joined:
-    join = f"chars= to more than {max(joined)}"
-  fixes = [f"{join} in the parts of --config.data.sources"]
-  if options["layout"] != "packed":
-    fixes.append("--config.data.layout=packed")
-  fixes.append("--config.length to a smaller number")
-  return (
-    f"warning: {share:.1%} of the rows are padding, because documents are short"
-    f" (mean: {mean:,.0f} tokens; length={length}). Set {', or '.join(fixes)}."
-  )
-
-
-def shard_name(split: str, number: int, field: str) -> str:
+def shard_name(split: str, shard: str, field: str) -> str:
   """Returns the file name of one field of a shard."""
-  return f"{split}-{number:05d}.{field}.npy"
+  return f"{split}-{shard}.{field}.npy"
 
 
 def is_shard_name(name: str) -> bool:
   """Returns whether `shard_name` gives this name to a file."""
-  splits = "|".join(SPLITS)
-  fields = "|".join(FIELDS)
-  pattern = rf"({splits})-[0-9]{{5,9}}\.({fields})\.npy"
-  return re.fullmatch(pattern, name) is not None
+  return SHARD_NAME.fullmatch(name) is not None
 
 
 def hash_json(value: object) -> str:
@@ -409,16 +381,24 @@ def hash_json(value: object) -> str:
   return short_sha256(json.dumps(value, sort_keys=True, separators=(",", ":")))
 
 
+def data_record(data: bytes) -> dict[str, int]:
+  """Returns the record of a file with this content."""
+  return {"bytes": len(data), "crc32": zlib.crc32(data)}
+
+
 def check_files(
   folder: pathlib.Path,
-  records: Mapping[str, dict[str, int]],
+  records: Records,
   pause: Callable[[float], object] | None = None,
 ) -> None:
   """Raises DataError if files differ from their records in the manifest."""
   damaged = []
   for name, record in records.items():
+    path = join_inside(folder, name)
     try:
-      if file_record(join_inside(folder, name), pause) != record:
+      # The size first, so that no more is read than the manifest says.
+      is_whole = _file_size(path) == record["bytes"]
+      if not is_whole or file_record(path, pause) != record:
         damaged.append(name)
     except OSError as error:
       damaged.append(f"{name} ({error.strerror or 'missing'})")
@@ -431,27 +411,40 @@ def check_files(
 def file_state(path: pathlib.Path) -> tuple[int, ...]:
   """Returns numbers that change when a file is written to; () for none."""
   try:
-    status = path.stat()
+    s = path.stat()
   except OSError:
     return ()
   # Copies may restore the time of the last change, but not `st_ctime_ns`.
-  return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+  return s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns
 
 
-def identify_files(folder: pathlib.Path, names: Iterable[str]) -> str:
-  """Returns a hash that is equal in processes that read the same files.
+def _file_size(path: pathlib.Path) -> int:
+  """Returns the bytes of a file; -1 if there is none, or it has no end."""
+  try:
+    status: Any = path.stat()
+  except FileNotFoundError:
+    return -1
+  if is_bucket(path):
+    return status.length
+  return status.st_size if stat.S_ISREG(status.st_mode) else -1
 
-  Machines share the files of a network file system if inode numbers and times
-  are equal. Other files count as copies, one on each machine: where disks were
-  cloned, copies have equal inode numbers and times, too.
+
+@contextlib.contextmanager
+def _open_array(
+  path: pathlib.Path,
+) -> Iterator[tuple[BinaryIO, tuple[int, ...], np.dtype]]:
+  """Yields a file at its values, their shape and dtype.
+
+  Raises DataError if it is damaged, or for any error of the body.
   """
   try:
-    device = folder.stat().st_dev
-    number = f"{os.major(device)}:{os.minor(device)}"
-    pattern = rf"(?m)^\S+ \S+ {number} .* - ({NETWORK_TYPES}) "
-    machine = [BOOT_ID.read_text(), number]
-    if re.search(pattern, MOUNTS.read_text()):
-      machine = []
-  except OSError:  # not on Linux
-    machine = [secrets.token_hex()]
-  return hash_json([machine, [file_state(folder / name) for name in names]])
+    with open(path, "rb") as file:
+      version = np.lib.format.read_magic(file)
+      shape, is_fortran, dtype = np.lib.format.read_array_header_1_0(file)
+      if version != (1, 0) or is_fortran:
+        raise ValueError("not as prepare writes it")
+      yield file, shape, dtype
+  except Exception as error:  # numpy compiles a damaged header as Python
+    if isinstance(error, OSError) and error.errno in (*FAILING, errno.EMFILE):
+      raise
+    raise DataError(f"{path}: cannot be read ({error}). {REBUILD}") from error

@@ -19,14 +19,13 @@ import optax
 from rich.console import Console
 from scipy import special
 
-from truenegs_jax.data.corpus import hub_datasets
-from truenegs_jax.data.corpus.files import find_existing
 from truenegs_jax.data.tokenizer import Tokenizer
 from truenegs_jax.finetune.options import FinetuneOptions
 from truenegs_jax.finetune.results import fingerprint
 from truenegs_jax.models import attention, encoder, finetune
 from truenegs_jax.runtime import distributed, progress
 from truenegs_jax.runtime.errors import InputError
+from truenegs_jax.runtime.text import find_existing
 from truenegs_jax.tasks import batches, records, scoring, squad
 from truenegs_jax.tasks import task as task_lib
 from truenegs_jax.tasks.task import (
@@ -230,7 +229,8 @@ def check_files(options: FinetuneOptions) -> None:
   o = options.finetune
   tasks = [options.find_task(name) for name in options.task_names]
   if o.data.startswith(records.HUB):
-    if hub_datasets.parse_dataset(o.data, key="finetune.data").split:
+    _, chosen = records.parse_dataset(o.data)
+    if chosen["split"]:
       raise InputError(
         f"finetune.data={o.data!r} names a split. Set"
         " --config.finetune.data=hf:NAME, or for a single task"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from truenegs_jax.config.sections import PretrainConfig
-from truenegs_jax.data.corpus import sources_spec
+from truenegs_jax.data.sources import named_sources
 from truenegs_jax.runtime.errors import CheckpointError
 from truenegs_jax.runtime.files import read_json
 from truenegs_jax.train import metrics, start
@@ -143,7 +143,7 @@ def _list_limits(
     limits.append(f"Trained on {tokens:,} tokens at most.")
     if c.length < c.model.max_positions:
       limits.append(f"Positions beyond {c.length} were never trained.")
-  sources = sources_spec.named_sources(c.data.sources)
+  sources = named_sources(c.data.sources)
   if "wordnet" in {*sources, *objective.split()}:
     limits.append(_WORDNET)
   return limits

@@ -22,9 +22,10 @@ from rich.console import Console
 from truenegs_jax.config.sections import PretrainConfig
 from truenegs_jax.configs.common import REQUIRED
 from truenegs_jax.corrections import findings, predict_slots
-from truenegs_jax.data import batches, copies
+from truenegs_jax.data import batches
+from truenegs_jax.data import manifest as manifest_lib
 from truenegs_jax.data import rows as rows_folder
-from truenegs_jax.data.corpus.sources_spec import describe_sources
+from truenegs_jax.data.sources import describe_sources
 from truenegs_jax.pretrain import evaluate, export_run, loop
 from truenegs_jax.report.write import write_own_report
 from truenegs_jax.runtime import distributed, errors, progress
@@ -138,12 +139,11 @@ def prepare_inputs(
   if tokenizer != run.tokenizer:  # it was a placeholder
     config = start.require_words(run.config, tokenizer)
     run = dataclasses.replace(run, config=config, tokenizer=tokenizer)
-  divide = functools.partial(distributed.place_among_equals, "rows")
-  folder = copies.copy_rows(folder)
-  verification = rows_folder.Verification(folder, divide)
+  folder = rows_folder.copy_rows(folder)
+  verification = rows_folder.Verification(folder)
   train_rows = rows_folder.open_rows(folder, "train")
-  rows_folder.check_batch_size(train_rows, c.batch_size)
-  if warning := rows_folder.padding_warning(train_rows.manifest):
+  batches.check_batch_size(train_rows, c.batch_size)
+  if warning := manifest_lib.padding_warning(train_rows.manifest):
     console.print(warning, soft_wrap=True)
   held_out_rows = rows_folder.open_rows(folder, "held_out")
   if not len(held_out_rows):

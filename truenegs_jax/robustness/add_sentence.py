@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING
 from nltk.stem.lancaster import LancasterStemmer
 from nltk.tree import Tree
 
-from truenegs_jax.data.corpus.readers import WordNetReader
 from truenegs_jax.robustness import annotate, transformation
 from truenegs_jax.robustness.annotate import Annotator, find_entity, find_tag
 from truenegs_jax.robustness.transformation import (
@@ -33,6 +32,7 @@ from truenegs_jax.robustness.transformation import (
 )
 from truenegs_jax.synonyms import sources
 from truenegs_jax.synonyms.vocabulary import Vocabulary
+from truenegs_jax.synonyms.wordnet import WordNetReader
 from truenegs_jax.tasks.task import Question
 
 if TYPE_CHECKING:

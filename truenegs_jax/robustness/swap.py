@@ -13,11 +13,11 @@ import string
 from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING
 
-from truenegs_jax.data.corpus.readers import WordNetReader
 from truenegs_jax.robustness import transformation
 from truenegs_jax.robustness.annotate import Annotator, find_tag
 from truenegs_jax.robustness.transformation import Refused, Transformation
 from truenegs_jax.synonyms import wordnet
+from truenegs_jax.synonyms.wordnet import WordNetReader
 from truenegs_jax.tasks.task import Example, Question
 
 if TYPE_CHECKING:

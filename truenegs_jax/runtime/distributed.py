@@ -138,13 +138,6 @@ def is_true_everywhere(name: str, *, value: bool) -> bool:
   return value and all(values.values())
 
 
-def place_among_equals(name: str, value: str) -> tuple[int, int]:
-  """Returns (i, n): this is the i-th of n with this value; once per `name`."""
-  values = _exchange(f"place_among_equals/{name}", value)
-  equals = sorted(i for i, x in values.items() if x == value)
-  return (equals.index(jax.process_index()), len(equals)) if equals else (0, 1)
-
-
 def warn(message: str) -> None:
   """Prints to stderr, with the number of the process if there are several."""
   if process_count() > 1:

@@ -23,7 +23,7 @@ from rich.console import Console
 
 from truenegs_jax.config import flags as flags_lib
 from truenegs_jax.data import tokenizer as tokenizer_lib
-from truenegs_jax.data.corpus.sources_spec import open_corpus
+from truenegs_jax.data.sources import open_corpus
 from truenegs_jax.data.vocabulary import read_words
 from truenegs_jax.runtime import progress
 from truenegs_jax.runtime.paths import open_path

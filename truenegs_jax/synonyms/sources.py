@@ -14,18 +14,16 @@ Axes: G words with a vector, D numbers per vector.
 import functools
 import itertools
 import os
-import pathlib
 import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 import numpy as np
 
-from truenegs_jax.data.corpus.files import File, read_blocks, stat_file
-from truenegs_jax.data.corpus.readers import ReadState, read_text
 from truenegs_jax.data.vocabulary import read_words
 from truenegs_jax.runtime import progress
 from truenegs_jax.runtime.errors import DataError, InputError
+from truenegs_jax.runtime.text import ESCAPED, open_bytes, read_lines
 from truenegs_jax.synonyms import wordnet as wordnet_lib
 from truenegs_jax.synonyms.table import SynonymTable
 from truenegs_jax.synonyms.vocabulary import Vocabulary
@@ -164,15 +162,15 @@ SOURCES: dict[str, Callable[..., Pairs]] = {
 }
 
 
-def find_file(source: str, path: str) -> File:
-  """Returns the file of the option `path`; InputError if there is none."""
+def find_file(source: str, path: str) -> str:
+  """Returns the option `path`; InputError if there is no such file."""
   if not os.path.isfile(path):
     raise InputError(
       f"source of synonyms: there is no file {path!r}. Set path= of {source};"
       " docs/reference/sources.md says which files it reads, and where they"
       " come from."
     )
-  return stat_file(pathlib.Path(path))
+  return path
 
 
 def select_pairs(groups: Groups, vocabulary: Vocabulary, name: str) -> Pairs:
@@ -219,20 +217,17 @@ def peek(items: Iterator[Item], name: str) -> tuple[Item, Iterator[Item]]:
   raise DataError(f"{name}: the file has no entries in UTF-8. {FORMATS}")
 
 
-def filled_lines(file: File) -> Lines:
+def filled_lines(path: str) -> Lines:
   """Yields the lines that are not empty; counts those that are not UTF-8."""
   num_bad = 0
-  runs = read_text(file, ReadState(errors="replace"), records=True)
-  # splitlines would also split at characters such as U+0085 and U+2028.
-  lines = itertools.chain.from_iterable(run[:-1].split("\n") for run in runs)
-  for number, line in enumerate(lines, 1):
-    if "\ufffd" in line:
+  for number, line in read_lines(path, errors="surrogateescape"):
+    if ESCAPED.search(line):
       num_bad += 1
     elif line.strip():
-      yield number, line
+      yield number, line.removesuffix("\n")
   if num_bad:
     _warn(
-      f"{file.path}: lines that are not UTF-8 are left out: {num_bad:,}. If"
+      f"{path}: lines that are not UTF-8 are left out: {num_bad:,}. If"
       " they are many, convert the file, such as with `iconv -t UTF-8`."
     )
 
@@ -241,7 +236,7 @@ def _warn(text: str) -> None:
   progress.log_console().print(f"warning: {text}", soft_wrap=True)
 
 
-def read_groups(file: File) -> Groups:
+def read_groups(path: str) -> Groups:
   """Yields words and synonyms of a file; does not add reverse pairs.
 
   The format is that of the first lines:
@@ -250,9 +245,11 @@ def read_groups(file: File) -> Groups:
     PPDB    `[NN] ||| word ||| synonym ||| ...`; further fields are ignored
     others  word<TAB>synonym; or a word and its synonyms, separated by spaces
   """
-  if match := MYTHES.match(next(read_blocks(file), b"")):
-    return _mythes(file, match[1].decode(errors="replace"))
-  return _columns(file)
+  with open_bytes(path) as file:
+    match = MYTHES.match(file.peek())
+  if match:
+    return _mythes(path, match[1].decode(errors="replace"))
+  return _columns(path)
 
 
 def read_omw(lines: Lines, name: str, *, pos: str) -> Groups:
@@ -280,7 +277,7 @@ def read_omw(lines: Lines, name: str, *, pos: str) -> Groups:
   yield from ((names, names) for names in synsets.values() if names[1:])
 
 
-def _mythes(file: File, encoding: str) -> Groups:
+def _mythes(path: str, encoding: str) -> Groups:
   """Yields the meanings of a file of MyThes.
 
   The first line has the encoding. Each word is followed by its number of
@@ -294,12 +291,13 @@ def _mythes(file: File, encoding: str) -> Groups:
   labels. Synonyms with notes of the first kind are dropped, whatever their
   language; labels are removed.
   """
-  data = b"".join(read_blocks(file))
+  with open_bytes(path) as file:
+    data = file.read()
   try:
     text = data.decode(encoding.removeprefix("microsoft-"))
   except (LookupError, UnicodeError) as error:
     raise DataError(
-      f"{file.path}:1: the encoding {encoding!r} is wrong: {error}. Correct the"
+      f"{path}:1: the encoding {encoding!r} is wrong: {error}. Correct the"
       " first line, or download the file again."
     ) from error
   lines = enumerate(text.rstrip().split("\n"), 1)
@@ -309,7 +307,7 @@ def _mythes(file: File, encoding: str) -> Groups:
     meanings = list(itertools.islice(lines, int(entry[2]))) if entry else []
     if not entry or len(meanings) < int(entry[2]):
       raise DataError(
-        f"{file.path}:{number}: {line[:40]!r} is not a word, | and the number"
+        f"{path}:{number}: {line[:40]!r} is not a word, | and the number"
         " of the lines of its meanings, which follow. Download the file again."
       )
     for _, meaning in meanings:
@@ -322,16 +320,14 @@ def _mythes(file: File, encoding: str) -> Groups:
           yield sorted(words), synonyms
 
 
-def _columns(file: File) -> Groups:
-  (_, first), lines = peek(filled_lines(file), file.path)
+def _columns(path: str) -> Groups:
+  (_, first), lines = peek(filled_lines(path), path)
   separator = next((x for x in (PPDB, "\t") if x in first), None)
   for number, line in lines:
     columns = line.split(separator)
     row = columns[1:3] if separator == PPDB else columns
     if separator and len(row) != 2:
-      raise DataError(
-        f"{file.path}:{number}: {len(columns)} columns. {FORMATS}"
-      )
+      raise DataError(f"{path}:{number}: {len(columns)} columns. {FORMATS}")
     if row[1:]:
       yield row[:1], row[1:]
 
@@ -408,7 +404,7 @@ def read_vectors(
   return names, np.frombuffer(matrix, np.float32).reshape(len(names), -1)
 
 
-def read_entries(file: File) -> Iterator[Entry]:
+def read_entries(path: str) -> Iterator[Entry]:
   """Yields the entries of a file of word vectors.
 
   A line has a word and its numbers, separated by single spaces (GloVe). A first
@@ -416,8 +412,8 @@ def read_entries(file: File) -> Iterator[Entry]:
   per word. Phrases (`. . .` in GloVe 840B) are skipped.
   """
   # word2vec and fastText write a space at the end of a line.
-  filled = ((i, line.rstrip(" ")) for i, line in filled_lines(file))
-  (number, first), lines = peek(filled, file.path)
+  filled = ((i, line.rstrip(" ")) for i, line in filled_lines(path))
+  (number, first), lines = peek(filled, path)
   header = HEADER.fullmatch(first) if number == 1 else None
   dim = int(header[2]) if header else first.count(" ")
   count = 0
@@ -425,17 +421,17 @@ def read_entries(file: File) -> Iterator[Entry]:
     count += 1
     if not 1 <= dim <= line.count(" "):
       raise DataError(
-        f"{file.path}:{number}: {line.count(' ')} numbers after the word, not"
+        f"{path}:{number}: {line.count(' ')} numbers after the word, not"
         f" {dim or 'one or more'}. Every line needs a word and its numbers,"
         " separated by single spaces. Remove the line, or download the file"
         " again."
       )
     if line.count(" ") == dim:
       word, _, numbers = line.partition(" ")
-      yield f"{file.path}:{number}", word, numbers
+      yield f"{path}:{number}", word, numbers
   if header and count != int(header[1]):
     _warn(
-      f"{file.path}: it has {count:,} words that are read, but its first line"
+      f"{path}: it has {count:,} words that are read, but its first line"
       f" says {int(header[1]):,}. If it should have all, download it again."
     )
 

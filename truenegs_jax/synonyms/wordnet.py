@@ -10,10 +10,9 @@ import pathlib
 import re
 import warnings
 import zipfile
-from collections.abc import Iterator
-from typing import IO, Any
+from collections.abc import Hashable, Iterable, Iterator, Mapping
+from typing import IO, Any, Protocol
 
-from truenegs_jax.data.corpus.readers import WordNetReader
 from truenegs_jax.runtime import cache
 from truenegs_jax.runtime.errors import DataError, InputError, program
 from truenegs_jax.synonyms.vocabulary import Vocabulary
@@ -47,6 +46,20 @@ LEXICONS = (
 )
 # Languages whose wordnet is that of one of their standards or dialects.
 OMW_CODES = {"ar": "arb", "ms": "zsm", "no": "nob", "sq": "als", "zh": "cmn"}
+
+
+class WordNetReader(Hashable, Protocol):
+  """The parts of nltk's `WordNetCorpusReader` that are used."""
+
+  MORPHOLOGICAL_SUBSTITUTIONS: Mapping[str, list[tuple[str, str]]]
+  _exception_map: Mapping[str, dict[str, list[str]]]
+  _lemma_pos_offset_map: Mapping[str, dict[str, list[int]]]
+
+  def all_synsets(self, pos: str) -> Iterable[Any]: ...
+  def get_version(self) -> str | None: ...
+  def open(self, file: str) -> Any: ...
+  def synsets(self, lemma: str, pos: str) -> list[Any]: ...
+  def synset_from_pos_and_offset(self, pos: str, offset: int) -> Any: ...
 
 
 def find_pairs(

@@ -9,8 +9,6 @@ Splits are train, dev and test. MNLI also has dev_mismatched and
 test_mismatched; its dev and test are the matched ones.
 """
 
-import dataclasses
-import itertools
 import math
 import pathlib
 from collections.abc import Iterator, Sequence
@@ -18,8 +16,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from truenegs_jax.data.corpus import files, hub_datasets, readers
-from truenegs_jax.data.corpus.hub_datasets import HUB, DatasetSpec
+from truenegs_jax.config import grammar
+from truenegs_jax.data import readers
+from truenegs_jax.data.readers import HUB
+from truenegs_jax.runtime import text as text_lib
 from truenegs_jax.runtime.errors import DataError
 from truenegs_jax.runtime.files import atomic_file
 from truenegs_jax.tasks import task as task_lib
@@ -54,14 +54,7 @@ class Record(NamedTuple):
   def value(self, column: str) -> Any:
     """Returns the value in a column; DataError if there is no such column."""
     if column not in self.fields:
-      columns = ", ".join(map(repr, itertools.islice(self.fields, 20)))
-      hint = ""
-      if len(self.fields) == 1:
-        hint = " Divide .csv by commas, .tsv by tabs."
-      raise DataError(
-        f"{self.location}: no column {column!r}. Columns: {columns or 'none'}."
-        f"{hint}"
-      )
+      text_lib.check_column(self.location, [*self.fields], column, advice="")
     return self.fields[column]
 
   def text(self, column: str, *, may_be_empty: bool = False) -> str:
@@ -127,44 +120,41 @@ def read_file(
     skipped: receives the locations of rows with a wrong number of fields, which
       are left out; None refuses such a row.
   """
-  existing = files.find_existing(path)
+  existing = text_lib.find_existing(path)
   if existing is None:
     raise DataError(f"{path}: there is no such file.")
-  file = files.stat_file(existing)
-  state = readers.ReadState()
+  file = str(existing)
+  suffix, _ = text_lib.split_suffixes(file)
   records: Iterator[Record]
-  if file.suffix in (".jsonl", ".json"):
-    rows = readers.read_objects(file, state)
-    records = (Record(state.location(), fields) for fields in rows)
-  elif file.suffix in (".csv", ".tsv", ".txt"):
-    records = _read_table(file, state, columns, skipped)
+  if suffix in (".jsonl", ".json"):
+    rows = text_lib.read_objects(file)
+    records = (Record(f"{file}:{number}", fields) for number, fields in rows)
+  elif suffix in (".csv", ".tsv", ".txt"):
+    records = _read_table(file, columns, skipped)
   else:
     raise DataError(
       f"{path}: unknown format. Files of tasks are .tsv, .csv or .jsonl, each"
-      f" also with {' '.join(files.COMPRESSIONS)}, or in a folder, hf:FOLDER,"
-      " .parquet. Rename or convert the file."
+      f" also with {' '.join(text_lib.COMPRESSIONS)}; or .parquet in a folder,"
+      " hf:FOLDER. Rename or convert the file."
     )
   first = next(records, None)
   if first is None:
-    raise DataError(f"{file.path}: the file has no records.")
+    raise DataError(f"{file}: the file has no records.")
   yield first
   yield from records
 
 
 def _read_table(
-  file: files.File,
-  state: readers.ReadState,
-  columns: Sequence[str],
-  skipped: list[str] | None,
+  file: str, columns: Sequence[str], skipped: list[str] | None
 ) -> Iterator[Record]:
-  """Yields the rows of a table, `state` being at each of them."""
-  if file.suffix == ".csv":
-    rows = readers.read_csv_rows(file, state)
+  """Yields the rows of a table."""
+  if text_lib.split_suffixes(file)[0] == ".csv":
+    rows = text_lib.read_rows(file)
   else:
-    lines = readers.read_lines(file, state)
-    rows = (line.removesuffix("\n").split("\t") for line in lines)
-  for row in rows:
-    location = state.location()
+    lines = text_lib.read_lines(file)
+    rows = ((n, line.removesuffix("\n").split("\t")) for n, line in lines)
+  for number, row in rows:
+    location = f"{file}:{number}"
     is_blank = not any(row) and len(row) < 2
     if is_blank and len(columns) != 1:
       continue
@@ -186,19 +176,25 @@ def _read_table(
       )
 
 
-def read_dataset(
-  where: str | DatasetSpec, *, split: str, config: str = ""
-) -> Iterator[Record]:
+def parse_dataset(where: str) -> tuple[str, dict[str, Any]]:
+  """Parses "hf:NAME config=C split=S revision=R"; options are "" if not set."""
+  item = grammar.parse_item(where, key="finetune")
+  defaults = {"split": "", "config": "", "revision": ""}
+  return item.name, item.convert(defaults, subject=f"finetune: {item.name!r}")
+
+
+def read_dataset(where: str, *, split: str) -> Iterator[Record]:
   """Reads the records of a data set with all columns; classes become names.
 
-  `split` ("dev" is the hub's "validation") and `config` count if `where` names
-  none.
+  `split` ("dev" is the hub's "validation") counts if `where` names none.
   """
-  dataset = _open_dataset(where, split, config)
-  location = f"{HUB}{dataset.spec.name} [{dataset.spec.split}]"
+  return _read_records(_open_dataset(where, split))
+
+
+def _read_records(dataset: readers.HubDataset) -> Iterator[Record]:
   number = 0
-  with dataset.spec.convert_errors():
-    records = dataset.records()
+  with readers.dataset_errors(dataset.name):
+    records = dataset.load()
     for batch in records.iter(batch_size=BATCH_RECORDS):
       for column, feature in records.features.items():
         if names := getattr(feature, "names", None):
@@ -208,20 +204,15 @@ def read_dataset(
       for values in zip(*batch.values(), strict=True):
         number += 1
         fields = dict(zip(batch, values, strict=True))
-        yield Record(f"{location}: record {number}", fields)
+        yield Record(f"{dataset.name}: record {number}", fields)
   if not number:
-    raise DataError(f"{location}: the split has no records.")
+    raise DataError(f"{dataset.name}: the split has no records.")
 
 
-def _open_dataset(
-  where: str | DatasetSpec, split: str, config: str = ""
-) -> hub_datasets.HubDataset:
-  if isinstance(where, str):
-    where = hub_datasets.parse_dataset(where, key="finetune")
-  split = where.split or split.replace("dev", "validation")
-  config = where.config or config
-  spec = dataclasses.replace(where, split=split, config=config)
-  return hub_datasets.open_dataset(spec)
+def _open_dataset(where: str, split: str) -> readers.HubDataset:
+  name, options = parse_dataset(where)
+  options["split"] = options["split"] or split.replace("dev", "validation")
+  return readers.open_dataset(name, **options)
 
 
 def read_class_names(where: str, split: str, column: str) -> tuple[str, ...]:
@@ -229,8 +220,8 @@ def read_class_names(where: str, split: str, column: str) -> tuple[str, ...]:
   if not where.startswith(HUB):
     return ()
   dataset = _open_dataset(where, split)
-  with dataset.spec.convert_errors():
-    feature = (dataset.records().features or {}).get(column)
+  with readers.dataset_errors(dataset.name):
+    feature = (dataset.load().features or {}).get(column)
   return tuple(getattr(feature, "names", None) or ())
 
 
@@ -267,12 +258,12 @@ def official_path(task: Task, split: str, folder: str) -> pathlib.Path:
 def find_official(task: Task, split: str, folder: str) -> pathlib.Path:
   """Returns the published file of a split; DataError if there is none."""
   path = official_path(task, split, folder)
-  if existing := files.find_existing(path, or_compressed=True):
+  if existing := text_lib.find_existing(path, or_compressed=True):
     return existing
   fix = SQUAD_FIX if task.kind == SPANS else GLUE_FIX
   raise DataError(
     f"{path}: there is no such file, also not with"
-    f" {' '.join(files.COMPRESSIONS)}."
+    f" {' '.join(text_lib.COMPRESSIONS)}."
     f" {fix.format(title=task.title, name=task.name, file=path.name)}"
   )
 
@@ -331,16 +322,16 @@ def read_split(
 
 
 def _read_hub(task: Task, split: str, where: str) -> Iterator[Record]:
-  dataset = hub_datasets.parse_dataset(where, key="finetune")
-  folder = pathlib.Path(dataset.name).expanduser()
-  saved = next(filter(hub_datasets.is_saved, (folder / task.name, folder)), "")
+  name, options = parse_dataset(where)
+  folder = pathlib.Path(name.removeprefix(HUB)).expanduser()
+  saved = next(filter(readers.is_saved, (folder / task.name, folder)), None)
   if saved:
-    dataset = dataclasses.replace(dataset, name=str(saved))
-  for record in read_dataset(
-    dataset,
-    config="" if saved else task.name,
-    split=official_path(task, split, "").stem,
-  ):
+    name = f"{HUB}{saved}"
+  elif not options["config"]:
+    options["config"] = task.name
+  published = official_path(task, split, "").stem.replace("dev", "validation")
+  options["split"] = options["split"] or published
+  for record in _read_records(readers.open_dataset(name, **options)):
     label = record.value("label")
     label = task_lib.HUB_LABELS.get(str(label), label)
     fields = record.fields | {"label": label}

@@ -23,10 +23,10 @@ from unicodedata import category
 import numpy as np
 import tokenizers
 
-from truenegs_jax.data.corpus import files
 from truenegs_jax.data.tokenizer import Tokenizer
 from truenegs_jax.runtime.errors import DataError, InputError, UnavailableError
 from truenegs_jax.runtime.files import parse_json
+from truenegs_jax.runtime.text import find_existing, open_bytes
 from truenegs_jax.tasks.records import HUB, read_dataset, read_file
 from truenegs_jax.tasks.task import EncodedRows, Question
 
@@ -66,13 +66,14 @@ def read_squad(
 
 def _read_json(where: str) -> Iterator[tuple[str, Any]]:
   """Yields location and value of each article or question of a file."""
-  path = files.find_existing(where)
+  path = find_existing(where)
   if path is None:
     raise UnavailableError(
       f"{where}: there is no such file. Pass train-v1.1.json or dev-v1.1.json,"
       " plain or compressed, or hf:rajpurkar/squad."
     )
-  content = b"".join(files.read_blocks(files.stat_file(path)))
+  with open_bytes(str(path)) as file:
+    content = file.read()
   if content.startswith(b"["):
     content = b'{"data": ' + content + b"}"
   try:

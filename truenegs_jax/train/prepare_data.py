@@ -6,10 +6,10 @@ from rich.console import Console
 
 from truenegs_jax.config.sections import Data
 from truenegs_jax.configs import common
-from truenegs_jax.data import prepare_rows
-from truenegs_jax.data.corpus.language import check_code
-from truenegs_jax.data.corpus.sources_spec import named_sources
-from truenegs_jax.data.steps import Plan
+from truenegs_jax.data import prepare
+from truenegs_jax.data.documents import check_code
+from truenegs_jax.data.prepare import Plan
+from truenegs_jax.data.sources import named_sources
 from truenegs_jax.data.tokenizer import Tokenizer
 from truenegs_jax.runtime import progress
 from truenegs_jax.runtime.errors import InputError, program
@@ -31,7 +31,7 @@ def plan_rows(data: Data, length: int) -> Plan:
 
     reader = open_wordnet(data.wordnet_dir)
   check_code(data.language)
-  return prepare_rows.make_plan(data, length, reader)
+  return prepare.make_plan(data, length, reader)
 
 
 def find_or_prepare_rows(
@@ -59,4 +59,4 @@ def find_or_prepare_rows(
         f" not prepared yet. {PREPARE} Or set --config.data.sources=PATH to a"
         " local copy."
       )
-    return prepare_rows.execute_plan(plan)
+    return prepare.execute_plan(plan)

@@ -1,0 +1,607 @@
+"""Rows have all of the text, whoever builds them and whatever stops them."""
+
+import functools
+import importlib.util
+import itertools
+import json
+import os
+import pathlib
+import random
+import re
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from support.small_rows import (
+  SMALL,
+  read_files,
+  read_letters,
+  read_split,
+  write_rows,
+  write_sources,
+  write_texts,
+)
+from support.texts import make_texts, to_jsonl
+from support.tokenizer_files import write_vocabulary
+from truenegs_jax.config.sections import Data
+from truenegs_jax.data import build, sources, vocabulary
+from truenegs_jax.data import manifest as manifest_lib
+from truenegs_jax.data.manifest import padding_warning
+from truenegs_jax.data.prepare import prepare
+from truenegs_jax.data.rows import (
+  SPLITS,
+  open_rows,
+  read_manifest,
+  verify_rows,
+)
+from truenegs_jax.data.tokenizer import SPECIALS, load_tokenizer
+from truenegs_jax.runtime import files
+from truenegs_jax.runtime.errors import DataError, DiskError, InputError
+from truenegs_jax.train.prepare_data import find_or_prepare_rows
+
+ROOT = str(pathlib.Path(__file__).parents[2])
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+  monkeypatch.setenv("TRUENEGS_CACHE", str(tmp_path / "cache"))
+  return tmp_path / "cache"
+
+
+@pytest.fixture
+def small(monkeypatch):
+  """Makes units and slices of some documents."""
+  for module, name, value in SMALL:
+    monkeypatch.setattr(module, name, value)
+
+
+def list_files(folder) -> list[str]:
+  names = (path.name for path in folder.iterdir())
+  return sorted(name for name in names if not name.endswith((".lock", "-text")))
+
+
+def join_letters(texts) -> str:
+  return "".join("".join(texts).split())
+
+
+def check_text(folder, texts) -> None:
+  """Checks that each document is once in one split, in order."""
+  rest = {split: read_letters(folder, split) for split in SPLITS}
+  for text in map(join_letters, texts):
+    split = next(split for split in SPLITS if rest[split].startswith(text))
+    rest[split] = rest[split].removeprefix(text)
+  assert not any(rest.values())
+
+
+@pytest.mark.parametrize("layout", ["electra", "packed"])
+@pytest.mark.parametrize("weights", ["", " weight=1"])
+def test_rows_have_the_text_whoever_builds_them(
+  tmp_path, small, layout, weights
+):
+  spec = write_sources(tmp_path)
+  spec = ", ".join(part + weights for part in spec.split(","))
+  corpus = sources.open_corpus(spec)
+  options = {"layout": layout, "held_out": 0.1}
+  manifest = write_rows(tmp_path / "one", spec, **options)
+  expected = read_files(tmp_path / "one")
+  if not weights:
+    check_text(tmp_path / "one", corpus)
+  if importlib.util.find_spec("apache_beam"):
+    write_rows(tmp_path / "beam", spec, runner="FnApiRunner", **options)
+    assert read_files(tmp_path / "beam") == expected
+  write_rows(tmp_path / "three", spec, workers=3, **options)
+  assert read_files(tmp_path / "three") == expected
+  assert len(manifest["splits"]["train"]["shards"]) > 9
+  assert list_files(tmp_path / "three") == sorted(
+    ["manifest.json", *manifest["files"]]
+  )
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_all_text_is_in_rows_in_order(tmp_path, monkeypatch, seed):
+  rng = random.Random(seed)
+  monkeypatch.setattr(build, "MIN_SLICE", rng.choice([10, 300, 10**6]))
+  monkeypatch.setattr(build, "SLICE_DOCUMENTS", rng.choice([1, 3, 100]))
+  monkeypatch.setattr(sources, "UNIT_BYTES", rng.choice([1, 3000]))
+  (tmp_path / "texts").mkdir()
+  for number in range(rng.randrange(1, 5)):
+    texts = to_jsonl(make_texts(20, seed=10 * seed + number))
+    (tmp_path / f"texts/{number}.jsonl").write_bytes(texts)
+  for layout, held_out in itertools.product(("electra", "packed"), (0, 0.2)):
+    options = {"layout": layout, "held_out": held_out, "length": 16}
+    rows = tmp_path / f"{layout}-{held_out}"
+    write_rows(rows, f"{tmp_path}/texts", **options)
+    letters = [read_letters(rows, split) for split in SPLITS]
+    texts = [*map(join_letters, sources.open_corpus(f"{tmp_path}/texts"))]
+    if held_out:
+      assert sorted("".join(letters)) == sorted("".join(texts))
+      assert 0.02 < len(letters[1]) / len("".join(letters)) < 0.5
+    else:
+      assert letters == ["".join(texts), ""]
+
+
+class Killed(BaseException):
+  """Ends a preparation as SIGKILL does: nothing of it handles this error."""
+
+
+def count_steps(patch, step) -> None:
+  """Calls `step(path, data)` before each file, and before the last removal."""
+  write_file, remove_folder = build.write_file, files.remove_folder
+
+  def write(path, data):
+    step(path, data)
+    return write_file(path, data)
+
+  def remove(path):
+    step(path, b"")
+    remove_folder(path)
+
+  patch.setattr(build, "write_file", write)
+  patch.setattr(files, "remove_folder", remove)
+
+
+def prepare_and_die(spec, rows, number) -> None:
+  """Is killed before a step, with half of a file on the disk."""
+  steps = itertools.count()
+
+  def die(path, data):
+    if next(steps) == number:
+      if data:
+        half = path.with_name(f".{path.name}.0123456789abcdef")
+        half.write_bytes(data[: len(data) // 2])
+      raise Killed
+
+  with pytest.MonkeyPatch.context() as patch:
+    count_steps(patch, die)
+    with pytest.raises(Killed):
+      write_rows(rows, spec)
+
+
+def test_a_killed_preparation_goes_on(tmp_path, small, monkeypatch):
+  spec = write_sources(tmp_path)
+  steps = []
+  with monkeypatch.context() as patch:
+    count_steps(patch, lambda path, _: steps.append(path.name))
+    write_rows(tmp_path / "expected", spec)
+  expected = read_files(tmp_path / "expected")
+  assert steps[-2:] == ["manifest.json", "unfinished"]
+  rng = random.Random(0)
+  rows, records = tmp_path / "rows", tmp_path / ".rows.unfinished/unfinished"
+  last = len(steps) - 1
+  for number in (
+    0,
+    1,
+    last - 1,
+    last,
+    *(rng.randrange(last) for _ in range(9)),
+  ):
+    prepare_and_die(spec, rows, number)
+    if number < last:
+      with pytest.raises(DataError, match="is not a rows folder"):
+        open_rows(rows, "train")
+      prepare_and_die(spec, rows, rng.randrange(5))
+    done = {path.name for path in records.glob("*-*.json")}
+    complete = [path.name for path in sorted(records.glob("?????.json"))][:-1]
+    again = []
+    with monkeypatch.context() as patch:
+      count_steps(patch, lambda path, _, again=again: again.append(path.name))
+      write_rows(rows, spec)
+    assert not {*done, *complete} & {*again}
+    if number == last:  # nothing of a complete folder is removed
+      shutil.rmtree(rows / "unfinished")
+    assert read_files(rows) == expected
+    assert list_files(tmp_path) == ["expected", "one.txt", "rows", "texts"]
+    shutil.rmtree(rows)
+
+
+def test_a_mixture_lists_rows_again(tmp_path, small):
+  spec = write_sources(tmp_path)
+  first, second = spec.split(", ")
+  manifest = write_rows(
+    tmp_path / "rows", f"{first} weight=1, {second} weight=3"
+  )
+  sizes = [part["text_bytes"] * part["passes"] for part in manifest["parts"]]
+  assert sizes[1] / sum(sizes) == pytest.approx(0.75, abs=1e-3)
+  plain = write_rows(tmp_path / "plain", second)
+  times = manifest["parts"][1]["passes"]
+  rows = open_rows(tmp_path / "rows", "train")
+  own = sum(n for x, n in manifest["splits"]["train"]["shards"] if x < "00005")
+  again = len(rows) - own
+  assert again == pytest.approx(times * plain["splits"]["train"]["rows"], 0.02)
+  tokens_RxL = rows.take(np.arange(len(rows)))["tokens"]
+  counts_V = np.bincount(tokens_RxL.ravel(), minlength=len(rows.unigram_V))
+  np.testing.assert_array_equal(counts_V[5:], rows.unigram_V[5:])
+  split = manifest["splits"]["train"]
+  assert split["tokens"] == (tokens_RxL != rows.pad).sum()
+  # Held-out documents are in no repeat.
+  held_out = {
+    x.tobytes() for x in read_split(tmp_path / "rows", "held_out")["tokens"]
+  }
+  assert not held_out & {x.tobytes() for x in tokens_RxL if (x > 0).all()}
+  ends = f"{first} weight=1, {second} weight=3"
+  manifest = write_rows(tmp_path / "first", ends, stopping="first")
+  assert [part["passes"] for part in manifest["parts"]][1] == 1
+  assert manifest["parts"][0]["passes"] < 1
+
+
+@pytest.mark.parametrize("share", [0.01, 0.02, 0.1, 0.15, 0.3, 0.5])
+def test_the_requested_share_of_documents_is_held_out(
+  tmp_path, monkeypatch, share
+):
+  write_texts(tmp_path / "rows", ["a"] * 2000, held_out=share)
+  held_out = open_rows(tmp_path / "rows", "held_out")
+  assert len(held_out) == round(2000 * share)
+  monkeypatch.setattr(sources, "UNIT_BYTES", 1)  # ten documents a unit
+  (tmp_path / "texts").mkdir()
+  for number in range(100):
+    (tmp_path / f"texts/{number}.txt").write_text("a\n\n" * 10)
+  write_rows(tmp_path / "units", f"{tmp_path}/texts", held_out=share)
+  count = len(open_rows(tmp_path / "units", "held_out"))
+  assert count == pytest.approx(1000 * share, rel=0.2)
+
+
+@pytest.mark.parametrize("count", [1, 2, 9])
+def test_with_few_documents_the_last_rows_are_held_out(tmp_path, count):
+  texts = make_texts(count, seed=5)
+  manifest = write_texts(tmp_path / "rows", texts)
+  assert manifest["held_out_by"] == "rows"
+  train, held_out = (len(open_rows(tmp_path / "rows", s)) for s in SPLITS)
+  assert held_out == max(1, round((train + held_out) / 10))
+  letters = "".join(read_letters(tmp_path / "rows", s) for s in SPLITS)
+  assert letters == join_letters(texts)
+
+
+def test_the_number_of_slices_depends_on_the_text():
+  for size, expected in ((None, 2**25), (0, 2**21), (2**29, 2**23)):
+    assert build.choose_slice_size(size) == expected
+  assert build.choose_slice_size(2**50) == 2**25
+
+
+@pytest.mark.parametrize(
+  ("change", "kind", "message"),
+  [
+    ({"layout": "x"}, InputError, "data.layout='x'"),
+    ({"overflow": "x"}, InputError, "data.overflow='x'"),
+    ({"length": 3}, InputError, "length=3"),
+    ({"vocab": "train", "vocab_size": 10}, InputError, "vocab_size=10"),
+    ({"vocab": "nothing.txt"}, InputError, "nothing.txt"),
+    ({"rows": "/dev/null/rows"}, DiskError, "could not be written"),
+  ],
+)
+def test_invalid_values_are_rejected_and_leave_no_files(
+  tmp_path, change, kind, message
+):
+  with pytest.raises(kind, match=message):
+    write_texts(tmp_path / "rows", make_texts(9), **change)
+  assert list_files(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+  ("texts", "message"),
+  [
+    ([""], "has no text"),
+    (["\x01", "\u200e\n\x02"], "0 rows"),
+    (make_texts(60), "changed while it was read"),
+  ],
+)
+def test_unusable_text_is_rejected_and_leaves_no_files(
+  tmp_path, monkeypatch, texts, message
+):
+  if "changed" in message:
+    identities = itertools.count()
+    monkeypatch.setattr(
+      sources.Corpus, "identity", lambda _: [{"x": next(identities)}]
+    )
+  with pytest.raises(DataError, match=message):
+    write_texts(tmp_path / "rows", texts)
+  assert list_files(tmp_path) == []
+
+
+def test_damaged_text_is_refused_but_a_lost_disk_keeps_all_slices(
+  tmp_path, small, monkeypatch
+):
+  monkeypatch.setattr(sources, "sample_languages", lambda corpus: {})
+  read_unit = sources.Corpus.read_unit
+  for cause, kept in ((None, False), (OSError(5, "EIO"), True)):
+
+    def read(self, unit, counts, cause=cause):
+      yield from read_unit(self, unit, counts)
+      if unit == (0, 0):
+        raise DataError("cannot be read") from cause
+
+    with monkeypatch.context() as patch:
+      patch.setattr(sources.Corpus, "read_unit", read)
+      with pytest.raises(DataError, match="cannot be read"):
+        write_texts(tmp_path / "rows", make_texts(100))
+    assert list_files(tmp_path) == [".rows.unfinished"] * kept
+
+
+def test_a_full_disk_is_reported_and_leaves_no_folder(tmp_path, small):
+  limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+  handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+  write_texts(tmp_path / "other", make_texts(100))
+  try:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, limits[1]))
+    with pytest.raises(DiskError, match="could not be written: File too large"):
+      write_rows(
+        tmp_path / "rows",
+        f"{tmp_path}/other-text/texts.jsonl",
+        vocab=f"{tmp_path}/other-text/vocab.txt",
+      )
+  finally:
+    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    signal.signal(signal.SIGXFSZ, handler)
+  assert not (tmp_path / "rows").exists()
+  write_texts(tmp_path / "rows", make_texts(100))
+  assert list_files(tmp_path) == ["other", "rows"]
+
+
+def test_files_of_others_are_never_replaced(tmp_path):
+  for name in ("rows", ".new.unfinished"):
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "mine").write_text("x")
+  (tmp_path / "file").write_text("x")
+  for name in ("rows", "file", "new"):
+    with pytest.raises(DataError, match="exists and is not empty"):
+      write_texts(tmp_path / name, make_texts(3))
+  with pytest.raises(DiskError, match="could not be written"):
+    write_rows(tmp_path / "file" / "rows", f"{tmp_path}/rows-text")
+  for name in ("rows", ".new.unfinished"):
+    assert read_files(tmp_path / name) == {"mine": b"x"}
+
+
+def test_rows_are_found_again_by_their_text_and_options(tmp_path, cache):
+  path = tmp_path / "texts.jsonl"
+  path.write_bytes(to_jsonl(make_texts(40)))
+  make = functools.partial(
+    prepare, str(path), **{"length": 16, "vocab_size": 40, "held_out": 0.1}
+  )
+  folder, tokenizer = make()
+  assert folder.parent == cache / "rows"
+  assert tokenizer == load_tokenizer(str(folder), lowercase=True)
+  changes = [
+    {"length": 17},
+    {"seed": 1},
+    {"vocab_size": 35},
+    {"accents": "keep"},
+  ]
+  changes += [{"lowercase": False}, {"held_out": 0.0}, {"layout": "packed"}]
+  changes += [{"overflow": "discard"}, {"errors": "replace"}]
+  folders = {make(**change)[0] for change in changes}
+  assert len(folders) == 9 and folder not in folders
+  assert make() == (folder, tokenizer)
+  named = str(tmp_path / "rows")
+  assert make(rows=named)[1] == tokenizer
+  with pytest.raises(DataError) as caught:
+    make(rows=named, length=20, seed=2)
+  message = str(caught.value)
+  assert "length: 16 in the folder, 20 now" in message
+  assert "seed: 0 in the folder, 2 now" in message
+  assert "lowercase" not in message
+  os.utime(path, (1, 1))
+  with pytest.raises(DataError, match="sources.0.files: "):
+    make(rows=named)
+  path.unlink()
+  assert make(rows=named)[1] == tokenizer  # rows without their text
+  with pytest.raises(DataError, match="is no file, folder or URL"):
+    make()
+
+
+def test_a_resumed_preparation_keeps_its_vocabulary(tmp_path, monkeypatch):
+  def interrupt(*args, **kwargs):
+    raise KeyboardInterrupt
+
+  with monkeypatch.context() as patch:
+    patch.setattr(build, "build_here", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+      write_texts(tmp_path / "rows", make_texts(40), vocab="train")
+  monkeypatch.setattr(vocabulary, "train_vocabulary", interrupt)
+  write_texts(tmp_path / "rows", make_texts(40), vocab="train")
+
+
+def test_slices_of_other_options_are_not_used(tmp_path, small, monkeypatch):
+  with monkeypatch.context() as patch:
+    patch.setattr(manifest_lib, "write_manifest", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+      write_texts(tmp_path / "rows", make_texts(90), seed=1)
+  expected = write_texts(tmp_path / "expected", make_texts(90))
+  manifest = write_texts(tmp_path / "rows", make_texts(90))
+  assert manifest["fingerprint"] == expected["fingerprint"]
+
+
+def test_a_run_does_not_download_a_corpus_by_itself(tmp_path, monkeypatch):
+  (tmp_path / "texts.txt").write_text("\n\n".join(make_texts(40)))
+  data = Data(sources=f"{tmp_path}/texts.txt", vocab_size=40, language="")
+  quiet = Console(quiet=True)
+  with monkeypatch.context() as patch:
+    patch.setattr(sources.Corpus, "is_local", lambda self: False)
+    with pytest.raises(InputError, match="not prepared yet"):
+      find_or_prepare_rows(data, 128, quiet)
+  rows = find_or_prepare_rows(data, 128, quiet)
+  monkeypatch.setattr(sources.Corpus, "is_local", lambda self: False)
+  assert find_or_prepare_rows(data, 128, quiet) == rows
+
+
+@pytest.mark.parametrize(
+  ("option", "layout", "advice"),
+  [
+    ("", "electra", "Set document=join chars=N in .*data.layout=packed"),
+    (" document=join chars=60", "electra", "Set chars= to more than 60 in "),
+    (" document=join chars=60", "packed", "Set chars= .* or --config.length"),
+  ],
+)
+def test_the_advice_against_padding_helps(tmp_path, option, layout, advice):
+  path = tmp_path / "texts.jsonl"
+  path.write_bytes(to_jsonl(["a b c d e f"] * 400))
+  options = {"length": 256, "held_out": 0.0, "layout": layout}
+  manifest = write_rows(tmp_path / "rows", f"{path}{option}", **options)
+  if layout == "packed":
+    assert not padding_warning(manifest)
+    manifest["splits"]["train"]["padding_share"] = 0.5
+  assert re.search(advice, padding_warning(manifest))
+  assert ("=packed" in padding_warning(manifest)) == (layout == "electra")
+  for number, change in enumerate(
+    [{"spec": f"{path} document=join chars=9000"}, {"layout": "packed"}]
+  ):
+    changed = {"spec": f"{path}{option}", **options, **change}
+    manifest = write_rows(tmp_path / f"{number}", **changed)
+    assert not padding_warning(manifest)
+
+
+CONFIG = """
+from truenegs_jax.configs import common
+
+def get_config(arg=""):
+  c = common.get_config()
+  c.length = 16
+  c.data.update(dict(sources={spec!r}, vocab={vocab!r}, held_out=0.1))
+  c.data.language = ""
+  return c
+"""
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory):
+  """A folder with a text of five slices and its vocabulary."""
+  folder = tmp_path_factory.mktemp("large")
+  rng = np.random.default_rng(1)
+  words = np.array([f"w{i}" for i in range(400)])
+  documents = [
+    "\n".join(" ".join(rng.choice(words, 60)) for _ in range(40))
+    for _ in range(900)
+  ]
+  (folder / "large.txt").write_text("\n\n".join(documents))
+  write_vocabulary([*SPECIALS, *words], folder / "vocab.txt")
+  return folder
+
+
+def start_command(large, tmp_path, *flags, **options):
+  config = tmp_path / "config.py"
+  paths = {"spec": f"{large}/large.txt", "vocab": f"{large}/vocab.txt"}
+  config.write_text(textwrap.dedent(CONFIG).format(**paths))
+  command = [sys.executable, "-m", "truenegs_jax.prepare", f"--config={config}"]
+  return subprocess.Popen(
+    [*command, *flags],
+    cwd=ROOT,
+    env={**os.environ, "PYTHONPATH": ROOT},
+    stdout=subprocess.PIPE,
+    stderr=subprocess.PIPE,
+    text=True,
+    **options,
+  )
+
+
+def test_two_commands_at_once_prepare_once(large, tmp_path, cache):
+  commands = [start_command(large, tmp_path) for _ in range(2)]
+  results = [command.communicate() for command in commands]
+  assert [command.returncode for command in commands] == [0, 0], results
+  assert results[0][0] == results[1][0]
+  assert sum("to train on" in err for _, err in results) == 1
+  [folder] = [p for p in (cache / "rows").iterdir() if p.is_dir()]
+  assert results[0][0].strip() == str(folder)
+  assert "\x1b" not in results[0][1]
+  verify_rows(folder)
+  flags = ["--config.data.sources=weight=3"]
+  command = start_command(large, tmp_path, *flags)
+  out, err = command.communicate()
+  assert command.returncode == 2 and not out
+  assert "no name or path" in err and "Traceback" not in err
+
+
+@pytest.mark.slow
+def test_a_stopped_command_ends_cleanly_and_goes_on(large, tmp_path):
+  def start(name, count):
+    flags = [f"--config.data.rows={tmp_path}/{name}"]
+    flags += [f"--config.data.workers={count}"]
+    return start_command(large, tmp_path, *flags, start_new_session=True)
+
+  # A terminal sends SIGINT to all processes of the group.
+  for kill, number, code in (
+    (os.killpg, signal.SIGINT, 130),
+    (os.kill, signal.SIGTERM, 75),
+    (os.killpg, signal.SIGTERM, 75),
+    (os.kill, signal.SIGKILL, -9),
+  ):
+    for secs in (0.1, 0.6):
+      command = start("rows", 2)
+      records = tmp_path / ".rows.unfinished"
+      while command.poll() is None and not records.exists():
+        time.sleep(0.01)
+      time.sleep(secs)
+      children = f"/proc/{command.pid}/task/{command.pid}/children"
+      processes = pathlib.Path(children).read_text().split()
+      kill(command.pid, number)
+      _, err = command.communicate()
+      assert command.returncode == code, err
+      assert "Traceback" not in err and "leaked" not in err, err
+      assert records.exists() and not (tmp_path / "rows").exists()
+      deadline = time.monotonic() + 20
+      while any(os.path.exists(f"/proc/{x}") for x in processes):
+        assert time.monotonic() < deadline, "workers outlive their parent"
+        time.sleep(0.02)
+  results = []
+  for name, count in (("rows", 2), ("plain", 1)):
+    command = start(name, count)
+    _, err = command.communicate()
+    assert command.returncode == 0, err
+    results.append(read_files(tmp_path / name))
+  assert results[0] == results[1]
+
+
+SCRIPT = """
+import os, signal, sys
+from truenegs_jax.data import build, prepare
+def work(spec, connection):
+  connection.recv()
+  os.kill(os.getpid(), signal.SIGKILL)  # as for too little memory
+if len(sys.argv) > 3:
+  build._work = work
+{guard}prepare.prepare(sys.argv[1], length=16, vocab=sys.argv[2], workers=2)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  ("guard", "arguments", "message"),
+  [
+    ("", [], "without `if __name__"),
+    ("if __name__ == '__main__': ", ["x"], "killed, most often because of"),
+  ],
+)
+def test_the_loss_of_a_worker_is_explained(
+  large, tmp_path, guard, arguments, message
+):
+  (tmp_path / "script.py").write_text(SCRIPT.format(guard=guard))
+  result = subprocess.run(
+    [sys.executable, str(tmp_path / "script.py"), str(large / "large.txt")]
+    + [str(large / "vocab.txt"), *arguments],
+    env={**os.environ, "PYTHONPATH": ROOT},
+    stderr=subprocess.PIPE,
+    text=True,
+    timeout=60,
+  )
+  assert result.returncode and message in result.stderr
+  assert "data.workers: a worker process ended early" in result.stderr
+
+
+def test_records_name_only_their_own_files(tmp_path, small, monkeypatch):
+  (tmp_path / "thesis.txt").write_text("mine")
+  with monkeypatch.context() as patch:
+    patch.setattr(manifest_lib, "write_manifest", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+      write_texts(tmp_path / "rows", make_texts(90))
+  path = tmp_path / ".rows.unfinished/unfinished/00000-0000.json"
+  record = json.loads(path.read_text())
+  record["files"]["../../thesis.txt"] = {"bytes": 4, "crc32": 0}
+  path.write_text(json.dumps(record))
+  write_texts(tmp_path / "rows", make_texts(90))
+  assert "../../thesis.txt" not in read_manifest(tmp_path / "rows")["files"]
+  assert (tmp_path / "thesis.txt").read_text() == "mine"

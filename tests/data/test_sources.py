@@ -1,0 +1,547 @@
+"""Corpora: specs, files, mixtures, units, identity, data sets and buckets."""
+
+import asyncio
+import contextlib
+import io
+import json
+import os
+import shutil
+import types
+
+import datasets
+import fsspec
+import huggingface_hub
+import numpy as np
+import pyarrow
+import pytest
+from huggingface_hub import constants
+from pyarrow import parquet
+
+from support import bucket_servers, hub_stand_in
+from support.texts import COMPRESSORS, FORMATTERS, make_texts, to_parquet
+from truenegs_jax.data import readers, sources
+from truenegs_jax.data.sources import (
+  ReadCounts,
+  describe_sources,
+  named_sources,
+  open_corpus,
+)
+from truenegs_jax.runtime import text as text_lib
+from truenegs_jax.runtime.errors import (
+  DataError,
+  TrueNegsError,
+  UnavailableError,
+)
+
+pytestmark = pytest.mark.filterwarnings("ignore:Sending a large body")
+TEXTS = [f"The swan number {i} swims across the lake ." for i in range(100)]
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+  """Keeps converted data sets out of the user's cache."""
+  monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+
+
+class FakeWordNet:
+  """Two lexicographer files of 100 nouns each, interleaved."""
+
+  def all_synsets(self, pos):
+    return [self.synset(i) for i in range(200)] if pos == "n" else []
+
+  def synset(self, i):
+    return types.SimpleNamespace(
+      lexname=lambda: ("noun.plant", "noun.act")[i % 2],
+      offset=lambda: i,
+      definition=lambda: f"definition {i}",
+      examples=lambda: [f"an  example\tof {i}"] if i % 3 == 0 else [],
+    )
+
+  def open(self, name):
+    return contextlib.closing(io.StringIO(name))
+
+
+def write_documents(folder, name: str, sizes) -> list[str]:
+  """Writes documents of these sizes in bytes; not ASCII for multiples of 3."""
+  texts = []
+  for i, size in enumerate(sizes):
+    start = f"{name[0]}{i} "
+    wide = (size - len(start)) // 3 if size % 3 == 0 else 0
+    texts.append(start + "x" * (size - len(start) - 3 * wide) + "語" * wide)
+  (folder / name).write_text("\n\n".join(texts), encoding="utf-8")
+  return texts
+
+
+def save(texts, folder) -> str:
+  datasets.disable_progress_bars()
+  table = {"id": range(len(texts)), "text": texts}
+  datasets.Dataset.from_dict(table).save_to_disk(str(folder))
+  return f"hf:{folder}"
+
+
+def read_all(corpus):
+  """Reads all units that `next_unit` gives; returns documents and sizes."""
+  texts, sizes, records = {}, {}, [0] * len(corpus.parts)
+  while unit := corpus.next_unit(sizes):
+    assert unit not in sizes
+    counts = ReadCounts()
+    texts[unit] = [*corpus.read_unit(unit, counts)]
+    sizes[unit] = sum(len(text.encode()) for text in texts[unit])
+    records[unit[0]] += counts.num_records
+  for part, number in zip(corpus.parts, records, strict=True):
+    part.check_records(number)
+  return texts, sizes
+
+
+# Specs.
+
+
+@pytest.mark.parametrize(
+  "spec, message",
+  [
+    (" ,", "' ,' names no text"),
+    ("weight=3", "no name or path before the options"),
+    ("hf:", "'hf:': no name or path"),
+    ("{a} weight=0", "weight=0 must be above 0"),
+    ("{a} weight=nan", "weight=nan must be above 0"),
+    ("{a} wieght=3", "no option wieght=. Did you mean weight="),
+    ("{a} document=line", "document='line' is unknown.* file or join"),
+    ("{a} document=join chars=1000001", "chars=.* at most 1,000,000"),
+    ("{a} min_chars=abc", "min_chars=abc must be a whole number"),
+    ("{a} records=-1", "records=-1 must be above 0"),
+    ("{a} chars=9", "chars= needs document=join"),
+    ("wordnet document=join", r"no option document=.* options are weight\."),
+    ("hf:x streaming=yes", "streaming=yes must be true or false"),
+    ("{a} split=train", "no option split="),
+    ("{a} weight=1, {b}", "1 of 2 parts have weight=. Set it for all"),
+    ("{a} format=xml", "format='xml' is unknown.* csv, jsonl"),
+    ("{a}, {a}*", "a.txt' is in .* only once"),
+    ("wordnet", "'wordnet' cannot be read here"),
+    ("none-*.txt", "no file.* no glob.* hf:NAME"),
+    ("a\0b", "no file.* no glob.* hf:NAME"),
+    ("empty", r"holds no text file \(.*\.txt, also compressed"),
+    ("hf:no:name", "neither a folder nor a name on the Hugging Face hub"),
+    ("hf:{a}", "neither a folder nor a name .*remove hf:"),
+    ("hf:empty", "cannot be read"),
+    ("/dev/zero", "/dev/zero is a folder or a device"),
+    ("broken.txt", "cannot be read.*No such file"),
+    ("'\udcff.txt'", "is not named in UTF-8"),
+  ],
+)
+def test_mistakes_in_a_spec_are_refused(tmp_path, monkeypatch, spec, message):
+  monkeypatch.chdir(tmp_path)
+  for name in ("a.txt", "b.txt", "\udcff.txt"):
+    (tmp_path / name).write_text("text")
+  (tmp_path / "empty").mkdir()
+  (tmp_path / "broken.txt").symlink_to("nowhere")
+  with pytest.raises(TrueNegsError, match=message):
+    open_corpus(spec.format(a=tmp_path / "a.txt", b=tmp_path / "b.txt"))
+
+
+def test_named_and_described_sources(tmp_path):
+  assert not named_sources(f"{tmp_path}/wordnet, hf:a/b, texts/*.txt weight=1")
+  assert named_sources("x.txt, wordnet weight=2") == {"wordnet"}
+  write_documents(tmp_path, "a.txt", [100_000] * 5)
+  described = describe_sources(f"{tmp_path}/a.txt, none.txt, hf:a/b")
+  expected = f"{tmp_path}/a.txt (1 file, 0.5 MB), none.txt (missing), hf:a/b"
+  assert described == expected
+
+
+# Files.
+
+
+def test_folders_give_their_files_of_known_formats_in_order(tmp_path):
+  root, other = tmp_path / "corpus", tmp_path / "other"
+  names = ["B.TXT.XZ", "a/z.txt.gz", "a.b/y.JSONL", "a.txt", "b.txt"]
+  names += ["f.txt.bz2", "sub/deep/er/x.jsonl.zst", "to/l.txt"]
+  hidden = ["._d.txt", ".git/e.txt", "README.md", "g.doc", "h.gz", "txt"]
+  for name in [*reversed(names), *hidden]:
+    path = (other if name[:3] == "to/" else root) / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    suffix, compression = text_lib.split_suffixes(path)
+    form = FORMATTERS.get(suffix, FORMATTERS[".txt"])
+    path.write_bytes(COMPRESSORS[compression](form([name])))
+  (root / "to").symlink_to(other / "to")
+  (root / "sub" / "circle").symlink_to(root)
+  assert list(open_corpus(str(root))) == names
+  for path in [root, *root.rglob("*")]:  # of a colleague
+    path.chmod(0o555 if path.is_dir() else 0o444)
+  assert list(open_corpus(f"{root}/")) == names
+  assert list(open_corpus(f"{root}/README.md, {root}/a*.txt")) == [
+    *("README.md", "a.txt")
+  ]
+  assert list(open_corpus(f"{root}/**/*.gz"))[0] == "a/z.txt.gz"
+  for path in [root, *root.rglob("*")]:
+    path.chmod(0o755)
+
+
+@pytest.mark.parametrize(
+  "name", ["a b=c.txt", "split=train, x.txt", "d [2].txt", "e::f.txt"]
+)
+def test_names_may_look_like_options_or_patterns(tmp_path, name):
+  folder = tmp_path / "my texts [v=1] weight=9"
+  folder.mkdir()
+  texts = write_documents(folder, name, [20])
+  for pattern in (name, f"{name[0]}*", ""):
+    for options in ("", " document=block  weight=1e-3"):
+      assert list(open_corpus(f"'{folder}/{pattern}'{options}")) == texts
+
+
+# Units and mixtures.
+
+
+def test_units_are_read_alone_and_hold_small_files_together(tmp_path):
+  texts = [f"text {i}" for i in range(300)]
+  for number, text in enumerate(texts):
+    (tmp_path / f"{number:04}.txt").write_text(text)
+  corpus = open_corpus(str(tmp_path))
+  assert [part.num_units for part in corpus.parts] == [1]
+  for i in (1, 3, 5):
+    (tmp_path / f"{i:04}.txt").write_text("\n\n".join(["x" * 999_999] * 5))
+  corpus = open_corpus(f"{tmp_path} document=join chars=50")
+  units = [(0, i) for i in range(corpus.parts[0].num_units)]
+  assert len(units) == 4
+  read = {x: [*corpus.read_unit(x, ReadCounts())] for x in reversed(units)}
+  assert list(corpus) == [text for unit in units for text in read[unit]]
+  assert corpus.num_bytes == sum(
+    x.stat().st_size for x in tmp_path.glob("*.txt")
+  )
+
+
+@pytest.mark.parametrize("stopping", ["all", "first"])
+@pytest.mark.parametrize("weights", [(), (1, 1, 1), (3, 1, 0.5), (1, 20, 4)])
+def test_units_and_passes_follow_the_shares(
+  tmp_path, monkeypatch, weights, stopping
+):
+  monkeypatch.setattr(sources, "UNIT_BYTES", 500)
+  rng = np.random.default_rng(0)
+  spec = []
+  for part, count in zip("abc", (60, 8, 24), strict=True):
+    (tmp_path / part).mkdir()
+    for number in range(count):
+      write_documents(
+        tmp_path / part, f"{number:03}.txt", rng.integers(10, 400, 5)
+      )
+    weight = f" weight={weights[len(spec)]}" if weights else ""
+    spec.append(f"{tmp_path}/{part}{weight}")
+  corpus = open_corpus(", ".join(spec), stopping=stopping)
+  texts, sizes = read_all(corpus)
+  assert [*corpus] == [text for unit in texts.values() for text in unit]
+  num_units = [part.num_units for part in corpus.parts]
+  units = [(i, j) for i, count in enumerate(num_units) for j in range(count)]
+  passes = corpus.passes(sizes)
+  if not weights:
+    assert [*texts] == units and passes == (1, 1, 1)
+    return
+  assert sorted(texts) == sorted({*texts} & {*units})
+  shares = np.array(weights) / sum(weights)
+  read = np.array(
+    [sum(y for x, y in sizes.items() if x[0] == i) for i in range(3)]
+  )
+  ended = [sum(x[0] == i for x in sizes) == num_units[i] for i in range(3)]
+  # The text of an epoch has the shares.
+  np.testing.assert_allclose(passes * read / (passes @ read), shares)
+  if stopping == "all":
+    assert all(ended) and min(passes) == 1.0
+  else:
+    assert any(ended) and max(passes) == 1.0
+    assert all(ended[i] for i in range(3) if passes[i] == 1.0)
+    # No more is read than the epoch needs, but for the last unit.
+    assert np.all((passes * read > read - 2500) | ended)
+
+
+@pytest.mark.parametrize("weight", ["", " weight=1"])
+def test_empty_parts_are_refused(tmp_path, weight):
+  write_documents(tmp_path, "a.txt", [10] * 5)
+  (tmp_path / "b.txt").write_text("\n \n")
+  names = [f"{tmp_path}/{name}.txt{weight}" for name in "ab"]
+  for order in (names, names[::-1]):
+    with pytest.raises(DataError, match="b.txt' has no text"):
+      list(open_corpus(", ".join(order), errors="replace"))
+
+
+def test_wordnet_gives_neighboring_synsets_in_a_document():
+  corpus = open_corpus("wordnet", reader=FakeWordNet())
+  numbers = [
+    [int(line.split()[1]) for line in text.split("\n") if line[0] == "d"]
+    for text in corpus
+  ]
+  acts, plants = list(range(1, 200, 2)), list(range(0, 200, 2))
+  assert numbers == [acts[:64], acts[64:], plants[:64], plants[64:]]
+  assert "definition 3\nan example of 3\ndefinition 5" in next(iter(corpus))
+  [identity] = corpus.identity()
+  assert identity["source"] == "wordnet" and len(identity["sha256"]) == 16
+
+
+# Identity, and text that is cut off.
+
+
+def identity_of(folder, spec: str, **options) -> str:
+  return json.dumps(open_corpus(spec.format(folder), **options).identity())
+
+
+def test_identities_differ_if_documents_do(tmp_path):
+  folder = tmp_path / "corpus"
+  (folder / "sub").mkdir(parents=True)
+  write_documents(folder, "a.txt", [10, 20])
+  write_documents(folder / "sub", "b.txt", [30])
+  (folder / "c.jsonl").write_text('{"text": "c", "title": "d"}\n')
+  splits = {"train": TEXTS, "test": TEXTS[:9]}
+  datasets.disable_progress_bars()
+  datasets.DatasetDict(
+    {x: datasets.Dataset.from_dict({"text": y}) for x, y in splits.items()}
+  ).save_to_disk(str(tmp_path / "saved"))
+  specs = ["{0}", "{0} document=block", "{0} document=record", "{0}/*.txt"]
+  specs += ["{0} document=file", "{0} column=title", "{0} min_chars=2"]
+  specs += ["{0} document=join chars=9", "{0} document=join chars=8"]
+  specs += ["{0}/sub/*.txt, {0}/a.txt", "{0}/a.txt, {0}/sub/*.txt"]
+  specs += [f"{{0}}/a.txt weight=1, {{0}}/sub weight={x}" for x in (1, 2)]
+  specs += [f"hf:{{0}}/../saved {x}" for x in ("", "split=test", "min_chars=3")]
+  identities = [identity_of(folder, spec) for spec in specs]
+  identities.append(identity_of(folder, specs[11], stopping="first"))
+  identities.append(identity_of(folder, specs[11], errors="replace"))
+  assert len(set(identities)) == len(identities)
+  mixture = "{0}/a.txt weight=2, {0}/sub weight=4"
+  assert identity_of(folder, mixture) == identities[12]
+  moved, copied = tmp_path / "elsewhere", tmp_path / "copied"
+  folder.rename(moved)
+  shutil.copytree(moved, copied)
+  for root in (moved, copied):
+    assert [identity_of(root, spec) for spec in specs] == identities[:-2]
+
+
+def test_identities_change_with_the_files(tmp_path):
+  write_documents(tmp_path, "a.txt", [10])
+  path = tmp_path / "b.txt"
+  changes = {
+    "content": lambda: path.write_text("other text"),
+    "time": lambda: os.utime(path, ns=(1, 1)),
+    "name": lambda: path.rename(tmp_path / "0.txt"),
+    "a new file": lambda: write_documents(tmp_path, "c.txt", [10]),
+  }
+  for name, change in changes.items():
+    path.write_text("text")
+    corpus = open_corpus(str(tmp_path))
+    before = corpus.identity()
+    corpus.check_unchanged(before)
+    change()
+    assert open_corpus(str(tmp_path)).identity() == corpus.identity(), name
+    with pytest.raises(DataError, match="changed while"):
+      corpus.check_unchanged(before)
+
+
+def write_parts(folder) -> list[str]:
+  """Writes 100 records in several forms; returns their parts."""
+  (folder / "t").mkdir()
+  for number in range(2):
+    data = to_parquet(TEXTS[number::2])
+    (folder / "t" / f"000{number}.parquet").write_bytes(data)
+  (folder / "a.txt").write_text("\n\n".join(TEXTS))
+  (folder / "a.csv").write_bytes(FORMATTERS[".csv"](TEXTS))
+  names = [f"hf:{folder}/t", f"hf:{folder}/t streaming=true"]
+  names += [f"{folder}/t", f"{folder}/a.txt", f"{folder}/a.csv"]
+  return [*names, save(TEXTS, folder / "saved")]
+
+
+@pytest.mark.parametrize("number", range(6))
+@pytest.mark.parametrize("join", ["", " document=join chars=500"])
+def test_parts_with_too_few_records_are_refused(tmp_path, number, join):
+  spec = write_parts(tmp_path)[number] + join
+  with pytest.raises(DataError, match="100 records, but 102 are expected"):
+    read_all(open_corpus(f"{spec} records=102", expect=""))
+  for options in ({"expect": "any"}, {}):
+    read_all(open_corpus(f"{spec} records=102", **options))
+  texts, _ = read_all(open_corpus(f"{spec} records=101", expect=""))
+  joined = "\n".join(text for unit in texts.values() for text in unit)
+  assert sorted(joined.split("\n")) == sorted(TEXTS)
+
+
+@pytest.mark.parametrize("form", ["hf:{}/y", "{}/y", "{}/y/x/partial-train"])
+def test_the_beginning_of_a_split_is_refused(tmp_path, form):
+  folder = tmp_path / "y" / "x" / "partial-train"
+  folder.mkdir(parents=True)
+  (folder / "0000.parquet").write_bytes(to_parquet(TEXTS))
+  with pytest.raises(DataError, match="partial-train/0000.*expect=any"):
+    open_corpus(form.format(tmp_path), expect="")
+  assert list(open_corpus(form.format(tmp_path), expect="any")) == TEXTS
+  folder.rename(tmp_path / "y" / "x" / "impartial-train")
+  assert list(open_corpus(f"{tmp_path}/y", expect="")) == TEXTS
+
+
+# Data sets.
+
+
+def test_saved_data_sets_are_read_in_shards(tmp_path, monkeypatch):
+  monkeypatch.setattr(readers, "SHARD_BYTES", 1000)
+  spec = save([*TEXTS, None, " "], tmp_path / "saved")
+  corpus = open_corpus(spec)
+  assert corpus.parts[0].num_units > 3 and corpus.is_local()
+  assert list(corpus) == TEXTS
+  for options, message in {
+    "split=dev": "'dev'. Choose one of train",
+    "column=id": "'id' holds int64, not text",
+    "column=x": "no column 'x'. Columns: 'id', 'text'",
+    "document=file": "does not apply.* block, record or",
+  }.items():
+    with pytest.raises(TrueNegsError, match=message):
+      open_corpus(f"{spec} {options}")
+
+
+NAME, REF = "owner/books", "refs/convert/parquet"
+CARD = """---
+configs:
+- {config_name: en, data_files: [{split: train, path: en/train-*}]}
+dataset_info:
+  config_name: en
+  features: [{name: text, dtype: string}]
+  splits: [{name: train, num_bytes: 5000, num_examples: 100}]
+---
+"""
+
+
+def convert(texts=TEXTS, folder="train"):
+  """Returns the files of a branch that the hub's converter wrote."""
+  files = {}
+  for number in range(2):
+    data = io.BytesIO()
+    table = pyarrow.table({"text": texts[number::2]})
+    parquet.write_table(table, data)
+    files[f"en/{folder}/000{number}.parquet"] = data.getvalue()
+  return files
+
+
+@pytest.fixture
+def hub(tmp_path, monkeypatch):
+  """The revisions of NAME, which `datasets` reads."""
+  monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+  with hub_stand_in.HubServer() as server:
+    monkeypatch.setattr(datasets.config, "HF_ENDPOINT", server.url)
+    with hub_stand_in.connect(server, monkeypatch):
+      server.hub.models[NAME] = {REF: convert()}
+      huggingface_hub.HfFileSystem.clear_instance_cache()
+      yield server.hub.models[NAME]
+  huggingface_hub.HfFileSystem.clear_instance_cache()
+
+
+@pytest.mark.parametrize("streaming", ["false", "true"])
+def test_data_sets_of_the_hub_are_identified_by_their_commit(hub, streaming):
+  spec = f"hf:{NAME} revision={REF} streaming={streaming}"
+  corpus = open_corpus(spec, expect="")
+  commit = hub_stand_in.commit_of(NAME, REF, hub[REF])
+  [identity] = corpus.identity()
+  assert identity["dataset"] == NAME and identity["revision"] == commit
+  assert corpus.parts[0].files == {x: len(y) for x, y in hub[REF].items()}
+  assert not corpus.is_local() and str(corpus) == f"hf:{NAME}"
+  assert corpus.parts[0].num_units == (2 if streaming == "true" else 1)
+  assert sorted(corpus) == sorted(TEXTS)
+
+
+@pytest.mark.parametrize("streaming", ["false", "true"])
+def test_a_part_of_what_a_card_promises_is_refused(hub, streaming):
+  hub["main"] = {"README.md": CARD.encode(), "en/train-0.parquet": b""}
+  spec = f"hf:{NAME} revision=main streaming={streaming}"
+  with pytest.raises(DataError, match="100 records, but 102"):
+    open_corpus(f"{spec} records=102", expect="")  # before a download
+  hub["main"]["en/train-0.parquet"] = convert(TEXTS[:99])[
+    "en/train/0000.parquet"
+  ]
+  huggingface_hub.HfFileSystem.clear_instance_cache()
+  with pytest.raises(DataError, match="50 records, but 100|NonMatching"):
+    read_all(open_corpus(spec, expect=""))
+
+
+def test_without_the_hub_no_other_commit_is_read(hub, monkeypatch):
+  hub["main"] = convert(TEXTS[:10])
+  commits = [hub_stand_in.commit_of(NAME, x, hub[x]) for x in (REF, "main")]
+  assert len(list(open_corpus(f"hf:{NAME} revision={REF}"))) == 100
+  monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+  monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
+  [identity] = open_corpus(f"hf:{NAME} revision={commits[0]}").identity()
+  assert identity["revision"] == commits[0]
+  with pytest.raises(UnavailableError, match=f"at commit {commits[1]}, but"):
+    open_corpus(f"hf:{NAME} revision={commits[1]}")
+
+
+# Buckets, on servers of this machine.
+
+
+@pytest.fixture(scope="module", params=bucket_servers.PACKAGES)
+def server(request, start_server):
+  """Returns scheme and port of a server."""
+  return request.param, start_server(request.param).port
+
+
+@pytest.fixture
+def bucket(server, monkeypatch, tmp_path):
+  """Returns a scheme, an empty bucket and a proxy before its server."""
+  scheme, port = server
+  monkeypatch.setenv("HOME", str(tmp_path / "home"))
+  sleep = asyncio.sleep
+  monkeypatch.setattr(asyncio, "sleep", lambda _: sleep(0))  # between retries
+  proxy = bucket_servers.Proxy(port)
+  bucket_servers.connect(monkeypatch, scheme, proxy.port)
+  name = f"b-{abs(hash(str(tmp_path))):x}"
+  fsspec.filesystem(scheme).mkdir(name)
+  yield scheme, f"{scheme}://{name}", proxy
+  proxy.close()
+
+
+def upload(files, url) -> None:
+  system, path = fsspec.url_to_fs(url)
+  for name, data in files.items():
+    system.pipe(f"{path}/{name}", data)
+
+
+def test_buckets_give_the_documents_of_local_files(bucket, tmp_path):
+  _, url, _ = bucket
+  texts = make_texts(30)
+  files = {f"wiki/t{x}": form(texts) for x, form in FORMATTERS.items()}
+  for suffix, pack in COMPRESSORS.items():
+    files[f"wiki/sub/c.txt{suffix}"] = pack("\n\n".join(texts).encode())
+  files |= {"wiki/.hidden.txt": b"no", "wiki/README.md": b"no"}
+  upload(files, url)
+  for name, data in files.items():
+    (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / name).write_bytes(data)
+  for where in ("wiki", "wiki/t*", "wiki/sub/c.txt.[gx]z", "wiki/README.md"):
+    corpus, local = (
+      open_corpus(f"{url}/{where}"),
+      open_corpus(f"{tmp_path}/{where}"),
+    )
+    assert list(corpus) == list(local) != [] and not corpus.is_local()
+    [there], [local] = corpus.identity(), local.identity()
+    assert [x[:2] for x in there["files"]] == [x[:2] for x in local["files"]]
+  identity = corpus.identity()
+  upload({"wiki/README.md": b"new"}, url)
+  with pytest.raises(DataError, match="changed while it was read"):
+    corpus.check_unchanged(identity)
+
+
+def test_missing_buckets_and_files_are_refused(bucket):
+  scheme, url, _ = bucket
+  with pytest.raises(UnavailableError, match="Correct the name"):
+    open_corpus(f"{scheme}://no-such-bucket/a.txt")
+  with pytest.raises(UnavailableError, match="is no file.* no glob with"):
+    open_corpus(f"{url}/none/*")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["t.txt", "t.txt.gz", "t.zst", "t.parquet"])
+def test_dropped_connections_are_repeated_or_refused(bucket, name):
+  _, url, proxy = bucket
+  rng = np.random.default_rng(0)
+  texts = [rng.bytes(6_000).hex() for _ in range(1_000)]
+  if name == "t.parquet":
+    data = to_parquet(texts)
+  else:
+    suffix = name.removeprefix("t").removeprefix(".txt")
+    data = COMPRESSORS[suffix]("\n\n".join(texts).encode())
+  upload({name: data}, url)
+  corpus = open_corpus(f"{url}/{name}")
+  proxy.bytes_left = len(data) * 2 // 3
+  assert list(corpus) == texts
+  proxy.bytes_left = len(data) * 2 // 3
+  proxy.next_left = 0
+  with pytest.raises(DataError, match=name) as error:
+    list(corpus)
+  assert "\n" not in str(error.value)

@@ -1,0 +1,460 @@
+"""Builds shards of rows from slices of text, by processes or by Beam.
+
+A corpus has units, and the documents of a unit are cut into slices. A slice
+gives the files of a shard, and at the end a record; that of the unit has the
+number of its slices. Text and options alone decide all of this, so any process
+can build any slice, and what has a record is not built again.
+"""
+
+import base64
+import contextlib
+import dataclasses
+import functools
+import io
+import itertools
+import json
+import multiprocessing
+import os
+import pathlib
+import re
+import signal
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from truenegs_jax.data import layouts, rows
+from truenegs_jax.data.encoder import Encoder
+from truenegs_jax.data.sources import Corpus, ReadCounts, Unit
+from truenegs_jax.data.tokenizer import Tokenizer
+from truenegs_jax.runtime.errors import DiskError, InputError
+from truenegs_jax.runtime.files import atomic_file, read_json
+
+MIN_SLICE = 2**21  # characters, about 4,000 rows of 128
+MAX_SLICE = 2**25
+NUM_SLICES = 64  # of a corpus, within these bounds
+SLICE_DOCUMENTS = 2**14  # of MIN_SLICE, at most
+UNIT_DOCUMENTS = 2**40  # more than a unit has
+PHASE = 618_034  # the golden ratio in millionths spreads its multiples evenly
+MIN_SLICES = 4  # fewer are faster without processes, which take time to start
+RECORDS = "unfinished"  # folder beside the shards, until all are built
+
+
+@dataclasses.dataclass(frozen=True)
+class RowsOptions:
+  """Everything that decides the content of a rows folder."""
+
+  # `Corpus.identity()`: names, sizes and times of files, weights.
+  sources: list[dict[str, Any]]
+  vocabulary: str  # the fingerprint of the tokenizer, or "train:SIZE"
+  lowercase: bool
+  strip_accents: bool
+  length: int
+  layout: str = "electra"
+  overflow: str = "carry"
+  held_out: float = 0.01  # the share of the documents to hold out, 0 to 0.5
+  seed: int = 0
+
+
+class Slice(NamedTuple):
+  """Consecutive documents of a unit."""
+
+  name: str  # such as "00003-0007": the numbers of the unit and of the slice
+  first: int  # number of its first document in the unit
+  texts: list[str]  # of its documents
+
+  @property
+  def num_bytes(self) -> int:
+    """The bytes of its text in UTF-8."""
+    return sum(map(num_bytes, self.texts))
+
+
+@dataclasses.dataclass(frozen=True)
+class BuildSpec:
+  """How and where to build shards."""
+
+  store: pathlib.Path  # folder of the shards, here or in a bucket
+  tokenizer: Tokenizer
+  options: RowsOptions
+  held_out_by: str  # result of `choose_held_out`
+  slice_size: int  # in characters
+  backend: str  # of the encoder; it does not change the rows
+
+  def record_path(self, name: str) -> pathlib.Path:
+    """Returns the file of the record of a unit or slice."""
+    return self.store / RECORDS / f"{name}.json"
+
+  def read_record(self, name: str) -> dict[str, Any]:
+    """Reads what `build_slice` or `read_slices` has written."""
+    path = self.record_path(name)
+    fix = f"Remove '{path}' and run the same command again."
+    with read_json(path, DiskError, fix) as record:
+      return record
+
+
+def unit_name(corpus: Corpus, unit: Unit) -> str:
+  """Returns the name of a unit, such as "00003"."""
+  index, number = unit
+  number += sum(part.num_units for part in corpus.parts[:index])
+  return f"{number:05d}"
+
+
+def slice_name(unit: str, number: int) -> str:
+  """Returns the name of a slice and its shard, such as "00003-0007"."""
+  return f"{unit}-{number:04d}"
+
+
+def choose_slice_size(num_bytes: int | None) -> int:
+  """Returns the characters of a slice of a corpus of about `num_bytes`."""
+  if num_bytes is None:
+    return MAX_SLICE
+  return min(max(num_bytes // NUM_SLICES, MIN_SLICE), MAX_SLICE)
+
+
+def choose_held_out(corpus: Corpus, options: RowsOptions) -> str:
+  """Returns what to hold out: "documents", "rows" or "none".
+
+  It is the last rows of every slice if there are too few documents.
+  """
+  if not options.held_out:
+    return "none"
+  sizes: dict[Unit, int] = {}
+  while (unit := corpus.next_unit(sizes)) is not None:
+    sizes[unit] = 0
+    number = int(unit_name(corpus, unit))
+    for index, text in enumerate(corpus.read_unit(unit, ReadCounts())):
+      if _is_held_out(number, index, options):
+        return "documents"
+      sizes[unit] += num_bytes(text)
+  return "rows"
+
+
+def read_slices(spec: BuildSpec, corpus: Corpus, unit: Unit) -> Iterator[Slice]:
+  """Yields the missing slices of a unit; writes its record at the end."""
+  name = unit_name(corpus, unit)
+  path = spec.record_path(name)
+  if path.exists():
+    numbers = range(spec.read_record(name)["slices"])
+    paths = (spec.record_path(slice_name(name, i)) for i in numbers)
+    if all(x.exists() for x in paths):
+      return
+  counts = ReadCounts()
+  record = {"slices": 0, "documents": 0, "text_bytes": 0}
+  for texts in _group(corpus.read_unit(unit, counts), spec.slice_size):
+    piece = Slice(
+      slice_name(name, record["slices"]), record["documents"], texts
+    )
+    record["slices"] += 1
+    record["documents"] += len(texts)
+    record["text_bytes"] += piece.num_bytes
+    if not spec.record_path(piece.name).exists():
+      yield piece
+  more = {"records": counts.num_records, "repairs": counts.repairs}
+  write_file(path, json.dumps(record | more).encode())
+
+
+def build_slice(
+  spec: BuildSpec, encoder: Encoder, piece: Slice
+) -> tuple[dict[str, bytes], dict[str, Any]]:
+  """Turns a slice into the files of a shard, by name, and its record."""
+  tokenizer = spec.tokenizer
+  documents: dict[str, list[tuple[int, str]]] = {x: [] for x in rows.SPLITS}
+  unit = int(piece.name.partition("-")[0])
+  for i, text in enumerate(piece.texts, piece.first):
+    split = "train"
+    if spec.held_out_by == "documents" and _is_held_out(unit, i, spec.options):
+      split = "held_out"
+    documents[split].append((unit * UNIT_DOCUMENTS + i, text))
+  record: dict[str, Any] = {"tokens": 0, "kept": 0, "files": {}}
+  arrays = {}
+  for split in rows.SPLITS:
+    arrays[split], count = _lay_out(spec, encoder, documents[split])
+    record["tokens"] += count
+  if spec.held_out_by == "rows":
+    arrays = _hold_out_rows(arrays["train"], spec.options, piece)
+  files = {}
+  for split, fields in arrays.items():
+    counts_V = count_tokens(fields[0], tokenizer)
+    counts = base64.b64encode(counts_V.astype(np.uint32).data).decode()
+    record[split] = {"rows": len(fields[0]), "counts": counts}
+    # Text never encodes to these two ids, so layouts added all of them.
+    added = counts_V[[*{tokenizer.cls, tokenizer.sep}]].sum()
+    record["kept"] += int(counts_V.sum() - added)
+    for field, array_RxL in zip(rows.FIELDS, fields, strict=True):
+      if len(array_RxL):
+        name = rows.shard_name(split, piece.name, field)
+        files[name] = save_array(array_RxL)
+  record["files"] = {name: rows.data_record(x) for name, x in files.items()}
+  return files, record
+
+
+def count_tokens(tokens_RxL: np.ndarray, tokenizer: Tokenizer) -> np.ndarray:
+  """Counts the entries of a vocabulary in rows, int64 [V], without padding."""
+  size = len(tokenizer.vocab)
+  counts_V = np.bincount(tokens_RxL.ravel(), minlength=size)
+  counts_V[tokenizer.pad] = 0  # text never encodes to it
+  return counts_V
+
+
+def num_bytes(text: str) -> int:
+  """Returns the size of a text in UTF-8."""
+  return len(text) if text.isascii() else len(text.encode())
+
+
+def save_array(array: np.ndarray) -> bytes:
+  """Returns the content of an .npy file."""
+  buffer = io.BytesIO()
+  np.save(buffer, array)
+  return buffer.getvalue()
+
+
+def write_file(path: pathlib.Path, data: bytes) -> dict[str, int]:
+  """Writes a file, also while others do; returns its record."""
+  with atomic_file(path, several_writers=True) as file:
+    file.write(data)
+  return rows.data_record(data)
+
+
+def write_slice(spec: BuildSpec, encoder: Encoder, piece: Slice) -> None:
+  """Builds a slice; writes its files, and its record at the end."""
+  files, record = build_slice(spec, encoder, piece)
+  for name, data in files.items():
+    write_file(spec.store / name, data)
+  write_file(spec.record_path(piece.name), json.dumps(record).encode())
+
+
+def _group(texts: Iterable[str], size: int) -> Iterator[list[str]]:
+  """Groups consecutive texts until they have `size` characters."""
+  most = SLICE_DOCUMENTS * max(1, size // MIN_SLICE)
+  group: list[str] = []
+  num_chars = 0
+  for text in texts:
+    group.append(text)
+    num_chars += len(text)
+    if num_chars >= size or len(group) == most:
+      yield group
+      group = []
+      num_chars = 0
+  if group:
+    yield group
+
+
+def _lay_out(
+  spec: BuildSpec, encoder: Encoder, documents: list[tuple[int, str]]
+) -> tuple[layouts.Arrays, int]:
+  """Returns the rows of documents, and the number of tokens of their text."""
+  tokenizer = spec.tokenizer
+  options = spec.options
+  line_end = re.compile(tokenizer.line_end)
+  texts = [(number, line_end.split(text)) for number, text in documents]
+  tokens_T, lengths_N = encoder.encode([x for _, lines in texts for x in lines])
+  lengths = iter(lengths_N.tolist())
+  dtype = np.uint16 if len(tokenizer.vocab) <= 2**16 else np.uint32
+  ids = (tokenizer.cls, tokenizer.sep, tokenizer.pad)
+  arrays = layouts.lay_out(
+    [(i, [*itertools.islice(lengths, len(lines))]) for i, lines in texts],
+    tokens_T,
+    layouts.RowSpec(options.length, *ids, options.overflow, dtype),
+    layout=options.layout,
+    seed=options.seed,
+  )
+  return arrays, len(tokens_T)
+
+
+def _is_held_out(unit: int, index: int, options: RowsOptions) -> bool:
+  """Selects `options.held_out` of the documents of a unit, evenly spaced.
+
+  Units begin at different places, so that small ones give their share.
+  """
+  share = round(options.held_out * 10**6)  # exact for the float 0.1
+  place = index * share + unit * PHASE % 10**6
+  return (place + share) // 10**6 > place // 10**6
+
+
+def _hold_out_rows(
+  fields: layouts.Arrays, options: RowsOptions, piece: Slice
+) -> dict[str, layouts.Arrays]:
+  """Moves the last rows of a slice to the held-out split."""
+  count = len(fields[0])
+  num_rows = round(options.held_out * count)
+  if piece.name == "00000-0000":  # it may be the only slice
+    num_rows = max(num_rows, min(1, count - 1))
+  kept = count - num_rows
+  train, held_out = zip(*((x[:kept], x[kept:]) for x in fields), strict=True)
+  return {"train": train, "held_out": held_out}
+
+
+def build_here(
+  spec: BuildSpec,
+  corpus: Corpus,
+  *,
+  num_workers: int,
+  progress: Callable[[int], object],
+) -> None:
+  """Builds what is missing; calls `progress` with the bytes of text so far."""
+  sizes: dict[Unit, int] = {}
+  num_read = 0
+
+  def missing_slices() -> Iterator[Slice]:
+    nonlocal num_read
+    while (unit := corpus.next_unit(sizes)) is not None:
+      for piece in read_slices(spec, corpus, unit):
+        num_read += piece.num_bytes
+        yield piece
+      record = spec.read_record(unit_name(corpus, unit))
+      sizes[unit] = record["text_bytes"]
+      num_read = sum(sizes.values())
+
+  for _ in _write_slices(spec, missing_slices(), num_workers):
+    progress(num_read)
+
+
+def _write_slices(
+  spec: BuildSpec, slices: Iterator[Slice], num_workers: int
+) -> Iterator[None]:
+  """Writes slices here or in processes; yields after each."""
+  first = [*itertools.islice(slices, MIN_SLICES)]
+  is_small = len(first) < MIN_SLICES
+  # Taken off the list, which would keep them in memory.
+  slices = itertools.chain((first.pop(0) for _ in range(len(first))), slices)
+  encoder = Encoder(spec.tokenizer, spec.backend)  # its error is raised once
+  if num_workers == 1 or is_small:
+    for piece in slices:
+      write_slice(spec, encoder, piece)
+      yield
+    return
+  with _start_workers(spec, num_workers) as idle:
+    busy: list[Any] = []
+    for piece in slices:
+      if not idle:
+        yield from _collect(busy, idle)
+      _talk(idle[-1].send, piece)
+      busy.append(idle.pop())
+    while busy:
+      yield from _collect(busy, idle)
+
+
+def _collect(busy: list[Any], idle: list[Any]) -> Iterator[None]:
+  """Waits for workers to be idle; yields for each, or raises its error."""
+  from multiprocessing.connection import wait
+
+  ready: list[Any] = wait(busy)
+  for worker in ready:
+    if error := _talk(worker.recv):
+      raise error
+    busy.remove(worker)
+    idle.append(worker)
+    yield
+
+
+def _talk(function: Callable[..., Any], *args: Any) -> Any:
+  """Calls a method of a connection to a worker, which may have ended."""
+  try:
+    return function(*args)
+  except (EOFError, OSError) as error:
+    raise InputError(
+      "data.workers: a worker process ended early. Its error is printed above."
+      " If there is none, it was killed, most often because of too little"
+      " memory (up to 1 GB each). Set a smaller --config.data.workers and run"
+      " the same command again; it continues."
+    ) from error
+
+
+@contextlib.contextmanager
+def _start_workers(spec: BuildSpec, number: int) -> Iterator[list[Any]]:
+  """Starts processes, which share nothing; yields a connection to each.
+
+  They inherit that SIGINT, which a terminal sends to them as well, is blocked.
+  """
+  from multiprocessing import resource_tracker
+
+  # Forking breaks the threads of the caller, such as those of jax.
+  context = multiprocessing.get_context("spawn")
+  resource_tracker.ensure_running()  # starting it later unblocks SIGINT
+  blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+  connections = []
+  processes = []
+  try:
+    for _ in range(number):
+      connection, other = context.Pipe()
+      process = context.Process(target=_work, args=(spec, other), daemon=True)
+      process.start()
+      other.close()
+      connections.append(connection)
+      processes.append(process)
+    signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+    yield connections
+  finally:
+    signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+    for process in processes:
+      process.kill()
+      process.join()
+
+
+def _work(spec: BuildSpec, connection: Any) -> None:
+  """Writes the slices that a process receives; sends errors or None."""
+  threading.Thread(target=_exit_with_parent, daemon=True).start()
+  os.environ["TOKENIZERS_PARALLELISM"] = "false"  # one core per worker
+  encoder = Encoder(spec.tokenizer, spec.backend)
+  with contextlib.suppress(EOFError, OSError):  # the parent has ended
+    while True:
+      piece = connection.recv()
+      result: Exception | None = None
+      try:
+        write_slice(spec, encoder, piece)
+      except Exception as error:
+        result = error
+      connection.send(result)
+
+
+def _exit_with_parent() -> None:
+  """Ends this process at once, or it would write beside the next attempt."""
+  if parent := multiprocessing.parent_process():
+    parent.join()
+    os._exit(1)
+
+
+def build_on_beam(
+  spec: BuildSpec,
+  open_corpus: Callable[[], Corpus],
+  units: Sequence[Unit],
+  *,
+  runner: str,
+  options: Sequence[str],
+) -> None:
+  """Builds units on a runner of Beam, whose machines have text and store.
+
+  Runners of one machine wait forever for a worker that was killed.
+  """
+  try:
+    import apache_beam as beam
+    from apache_beam.options.pipeline_options import PipelineOptions
+    from apache_beam.runners.runner import create_runner
+  except ImportError as error:
+    message = f"--runner={runner} needs pip install '.[beam]' in the checkout."
+    raise InputError(message) from error
+  build = _UnitBuilder(spec, open_corpus)
+  beam_options = PipelineOptions(list(options), runner=runner)
+  with beam.Pipeline(create_runner(runner), beam_options) as pipeline:
+    spread = pipeline | "List" >> beam.Create(units) | beam.Reshuffle()
+    _ = spread | "Build" >> beam.Map(build)
+
+
+@dataclasses.dataclass(frozen=True)
+class _UnitBuilder:
+  """Builds units in a process that opens the corpus itself, once."""
+
+  spec: BuildSpec
+  open_corpus: Callable[[], Corpus]  # picklable
+
+  @functools.cached_property
+  def corpus(self) -> Corpus:
+    corpus = self.open_corpus()
+    corpus.check_unchanged(self.spec.options.sources)
+    return corpus
+
+  def __call__(self, unit: Unit) -> None:
+    encoder = Encoder(self.spec.tokenizer, self.spec.backend)
+    for piece in read_slices(self.spec, self.corpus, unit):
+      write_slice(self.spec, encoder, piece)

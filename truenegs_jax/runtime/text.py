@@ -1,0 +1,419 @@
+"""Finds files of text, compressed or by URL, and reads lines and records.
+
+  for number, fields in read_rows("train.csv.xz"): ...
+
+`datasets` does not read files here: it takes a zstd file that is cut off for a
+whole one, shifts the columns of CSV rows that are too long, and holds lines of
+any length. fsspec opens URLs: gcsfs reads gs://, s3fs s3:// and huggingface_hub
+hf://. They repeat failed requests.
+"""
+
+import codecs
+import contextlib
+import csv
+import glob
+import gzip
+import io
+import itertools
+import lzma
+import os
+import pathlib
+import re
+import shlex
+import zlib
+from collections.abc import Collection, Iterable, Iterator
+from typing import Any, NamedTuple, TextIO
+
+from truenegs_jax.runtime import errors
+from truenegs_jax.runtime.errors import DataError, TrueNegsError
+from truenegs_jax.runtime.files import parse_json
+from truenegs_jax.runtime.paths import check_utf8
+
+# Suffix -> the program that unpacks it.
+TOOLS = {".bz2": "bzip2", ".gz": "gzip", ".xz": "xz", ".zst": "zstd"}
+COMPRESSIONS = tuple(TOOLS)
+BUFFER_BYTES = 2**18
+REQUEST_BYTES = 2**22  # of a URL that are held in memory
+CHECKSUMS = ("ETag", "md5Hash", "etag", "blob_id")  # keys, by file system
+HEAD_BYTES = 512  # that tell the kind of a file
+# A record is held in memory. The longest novels have 10 MB, and JSON may write
+# a letter in six characters.
+MAX_RECORD = 16_000_000  # characters
+# Place and bytes of what is not UTF-8, its name, and what to do.
+KINDS = (
+  (0, b"\xff\xfe\0\0", "UTF-32", ""),
+  (0, b"\0\0\xfe\xff", "UTF-32", ""),
+  (0, b"\xff\xfe", "UTF-16", ""),
+  (0, b"\xfe\xff", "UTF-16", ""),
+  (0, b"PK\3\4", "a zip archive", "Unpack it: `unzip {}`."),
+  (257, b"ustar", "a tar archive", "Unpack it: `tar -xf {}`."),
+  (0, b"\x1f\x8b", "compressed by gzip", "Add .gz to its name."),
+  (4, b"1AY&SY", "compressed by bzip2", "Add .bz2 to its name."),
+  (0, b"\x28\xb5\x2f\xfd", "compressed by zstd", "Add .zst to its name."),
+  (0, b"\xfd7zXZ\0", "compressed by xz", "Add .xz to its name."),
+  (0, b"%PDF-", "a PDF", "Extract its text: `pdftotext {}`."),
+)
+CONTROLS = bytes({*range(32)} - {*b"\t\n\v\f\r\x1b"})  # are not in text
+ESCAPED = re.compile("[\udc80-\udcff]")  # bytes that are not UTF-8, by Python
+# Between letters, of a text that is not CP1252, such as Polish.
+SYMBOLS = re.compile("[a-z][¡-¬®-³µ¶¸-¿€‚ƒ„†‡ˆ‰‹˜›][a-z]", re.IGNORECASE)
+
+
+def is_url(where: str) -> bool:
+  """Returns whether `where` is a URL of one of SCHEMES."""
+  scheme, separator, _ = where.partition("://")
+  return bool(separator) and scheme in errors.SCHEMES
+
+
+def split_suffixes(path: str | pathlib.Path) -> tuple[str, str]:
+  """Returns the suffixes of format and compression in lower case, or ""."""
+  name = pathlib.PurePath(str(path).lower())
+  if name.suffix in COMPRESSIONS:
+    return pathlib.PurePath(name.stem).suffix, name.suffix
+  return name.suffix, ""
+
+
+def find_existing(
+  where: str | pathlib.Path, *, or_compressed: bool = False
+) -> pathlib.Path | None:
+  """Returns the path, also with the suffix of a compression, or None."""
+  for suffix in ("", *COMPRESSIONS) if or_compressed else ("",):
+    path = pathlib.Path(os.path.expanduser(where) + suffix)
+    if path.exists():
+      return path
+  return None
+
+
+def connect(url: str) -> tuple[Any, str]:
+  """Returns the file system of a URL, and the path there."""
+  import fsspec  # a tenth of a second
+
+  system, path = fsspec.url_to_fs(url)
+  return system, path.rstrip("/")
+
+
+@contextlib.contextmanager
+def convert_errors(path: str) -> Iterator[None]:
+  """Turns the errors of a file or URL that is read into TrueNegsErrors."""
+  suffix = split_suffixes(path)[1]
+  try:
+    yield
+  except (TrueNegsError, MemoryError):
+    raise
+  except Exception as error:  # file systems raise two dozen types
+    reason = getattr(error, "strerror", None) or error
+    is_damage = isinstance(error, EOFError | zlib.error | lzma.LZMAError)
+    if isinstance(error, OSError) and not error.errno and suffix:
+      is_damage = True
+    if "too much memory" in str(error):
+      problem = (
+        "it was compressed with zstd --long, which needs much memory. Unpack"
+        f" it: `zstd -d --long=31 {shlex.quote(path)}`."
+      )
+    elif is_damage:
+      problem = (
+        f"the {suffix} file is damaged or cut off, or it is none ({reason})."
+        f" Download it again; if it is plain text, remove {suffix} from its"
+        " name."
+      )
+    elif is_url(path):
+      raise _unreachable(path, error) from error
+    elif isinstance(error, OSError):
+      problem = f"cannot be read: {reason}."
+    else:
+      raise
+    raise DataError(f"{path}: {problem}") from error
+
+
+class File(NamedTuple):
+  """A file as it was when found."""
+
+  path: str  # or URL
+  size: int  # bytes as they are stored
+  version: int | str  # time of its last change in ns; of a URL, its checksum
+
+
+def stat_file(path: str) -> File:
+  """Returns size and time of a file."""
+  check_utf8(path)
+  status = os.stat(path)
+  if not os.path.isfile(path):
+    raise DataError(f"{path} is a folder or a device. Name a file.")
+  return File(path, status.st_size, status.st_mtime_ns)
+
+
+def files_identity(files: Iterable[File]) -> list[list[object]]:
+  """Returns as JSON the names, sizes and times, of URLs checksums, of files.
+
+  Folders may move, so they do not count. Hashes would read the whole corpus.
+  """
+  return [[os.path.basename(x.path), x.size, x.version] for x in files]
+
+
+def find_files(where: str, suffixes: Collection[str]) -> list[File]:
+  """Finds the files of a path, a folder or a glob, sorted; none if none match.
+
+  Of a folder, or its URL, only files with these suffixes, perhaps followed by
+  that of a compression, are found, also in its subfolders; no hidden ones.
+  """
+  if is_url(where):
+    return _find_urls(where, suffixes)
+  path = os.path.expanduser(where)
+  try:
+    if not os.path.isdir(path):
+      paths = _glob(pathlib.Path(path))
+    elif not (paths := list(_walk(path, suffixes))):
+      raise DataError(
+        f"Folder '{path}' holds no text file ({' '.join(suffixes)}, also"
+        " compressed). Use a glob for files with other names."
+      )
+    return [stat_file(x) for x in sorted(paths, key=lambda x: x.split(os.sep))]
+  except (OSError, ValueError) as error:  # "\0"
+    raise DataError(f"{where!r} cannot be read ({error}).") from error
+
+
+def _has_suffix(name: str, suffixes: Collection[str]) -> bool:
+  return split_suffixes(name)[0] in suffixes
+
+
+def _walk(folder: str, suffixes: Collection[str]) -> Iterator[str]:
+  def refuse(error: OSError) -> None:
+    raise error  # os.walk would skip unreadable folders
+
+  seen = set()  # links may form a circle
+  for name, folders, names in os.walk(folder, onerror=refuse, followlinks=True):
+    # Editors and archives leave hidden files ("._a.txt").
+    folders[:] = [f for f in folders if not f.startswith(".")]
+    if (real := os.path.realpath(name)) in seen:
+      folders.clear()
+      continue
+    seen.add(real)
+    texts = [
+      n for n in names if not n.startswith(".") and _has_suffix(n, suffixes)
+    ]
+    yield from (os.path.join(name, text) for text in texts)
+
+
+def _glob(pattern: pathlib.Path) -> list[str]:
+  if os.path.lexists(pattern):
+    return [str(pattern)]
+  # Brackets in the name of an existing folder are not a pattern.
+  fixed = next(p for p in pattern.parents if os.path.lexists(p))
+  rest = str(pattern.relative_to(fixed))
+  paths = [fixed / x for x in glob.glob(rest, root_dir=fixed, recursive=True)]
+  return [str(path) for path in paths if not path.is_dir()]
+
+
+def _find_urls(where: str, suffixes: Collection[str]) -> list[File]:
+  """Finds files by URL; hidden files only if they are named."""
+  with convert_errors(where):
+    from fsspec.utils import glob_translate
+
+    system, path = connect(where)
+    # A glob of s3fs finds nothing in a missing bucket.
+    folder = re.split(r"[^/]*[*?\[]", path, maxsplit=1)[0].rstrip("/")
+    pattern = re.compile(glob_translate(path))
+    system.invalidate_cache()
+    entries = system.find(folder, detail=True)
+  files = []
+  for name, entry in sorted(entries.items(), key=lambda x: x[0].split("/")):
+    is_match = (
+      _has_suffix(name, suffixes)
+      if folder == path
+      else bool(pattern.match(name))
+    )
+    is_shown = is_match and "/." not in name[len(folder) :]
+    if entry["type"] == "file" and (name == path or is_shown):
+      checksum = next(filter(None, map(entry.get, CHECKSUMS)), "")
+      url = system.unstrip_protocol(name)
+      files.append(File(url, entry["size"], str(checksum)))
+  return files
+
+
+@contextlib.contextmanager
+def open_bytes(path: str) -> Iterator[io.BufferedReader]:
+  """Opens a file or URL and decompresses it by its suffix.
+
+  Raises DataError, also in the body, for a file that cannot be read, is damaged
+  or no file; and UnavailableError for a URL.
+  """
+  with convert_errors(path), contextlib.ExitStack() as stack:
+    stream: Any
+    if is_url(path):
+      system, name = connect(path)
+      stream = system.open(name, "rb", REQUEST_BYTES, cache_type="readahead")
+    elif os.path.exists(path) and not os.path.isfile(path):
+      raise DataError(f"{path} is a folder or a device. Name a file.")
+    else:
+      stream = open(path, "rb", buffering=0)
+    stack.callback(stream.close)
+    suffix = split_suffixes(path)[1]
+    if suffix == ".gz":
+      stream = gzip.GzipFile(fileobj=stream)
+    elif suffix == ".xz":
+      stream = lzma.LZMAFile(stream)
+    elif suffix:
+      import pyarrow  # a quarter of a second; bz2 passes over some damage
+
+      codec = {".bz2": "bz2", ".zst": "zstd"}[suffix]
+      file = pyarrow.PythonFile(stream, "r")
+      stream = pyarrow.CompressedInputStream(file, codec)
+    yield io.BufferedReader(stream, BUFFER_BYTES)
+
+
+@contextlib.contextmanager
+def open_text(path: str) -> Iterator[TextIO]:
+  """Opens a text like `open_bytes`; CR and CR LF become LF.
+
+  Bytes that are not UTF-8 become lone surrogates, as for `surrogateescape`.
+  Raises DataError for what is not text in UTF-8 from its beginning on.
+  """
+  with open_bytes(path) as file:
+    head = file.peek(HEAD_BYTES)[:HEAD_BYTES]
+    _check_head(head, path)
+    if head.startswith(codecs.BOM_UTF8):
+      file.read(len(codecs.BOM_UTF8))
+    yield io.TextIOWrapper(file, "utf-8", errors="surrogateescape")
+
+
+def read_lines(
+  path: str, *, errors: str = "strict"
+) -> Iterator[tuple[int, str]]:
+  """Yields number and text of each line, which ends in LF.
+
+  `errors` is "strict" to raise DataError for bytes that are not UTF-8, or
+  "surrogateescape".
+  """
+  with open_text(path) as file:
+    for number in itertools.count(1):
+      line = file.readline(MAX_RECORD + 1)
+      if not line:
+        return
+      if len(line) > MAX_RECORD:
+        raise DataError(
+          f"{path}:{number}: a record of more than {MAX_RECORD:,} characters."
+          " Split the record, or remove it."
+        )
+      if errors == "strict" and (match := ESCAPED.search(line)):
+        raise DataError(f"{path}:{number}: {explain_bytes(line, match, path)}")
+      yield number, line
+
+
+def read_rows(
+  path: str, *, delimiter: str = ",", errors: str = "strict"
+) -> Iterator[tuple[int, list[str]]]:
+  """Yields the first line and the fields of each CSV row (RFC 4180)."""
+  lines = (line for _, line in read_lines(path, errors=errors))
+  rows = csv.reader(lines, delimiter=delimiter, strict=True)
+  start = 1
+  try:
+    while True:
+      before = csv.field_size_limit(MAX_RECORD)  # of the process
+      try:
+        row = next(rows, None)
+      finally:
+        csv.field_size_limit(before)
+      if row is None:
+        return
+      yield start, row
+      start = rows.line_num + 1
+  except csv.Error as error:
+    raise DataError(
+      f"{path}:{start}: unbalanced quotes in the record that starts here, or it"
+      f" exceeds {MAX_RECORD:,} characters ({error}). Double each quote inside"
+      " a quoted field."
+    ) from error
+
+
+def read_objects(
+  path: str, *, errors: str = "strict"
+) -> Iterator[tuple[int, dict[str, Any]]]:
+  """Yields number and JSON object of each line that is not blank."""
+  for number, line in read_lines(path, errors=errors):
+    if line.isspace():
+      continue
+    try:
+      value = parse_json(line.removesuffix("\n"), strict=False)
+    except ValueError as error:
+      raise DataError(
+        f"{path}:{number}: {error}. Write one JSON object per line; `jq -c"
+        " '.[]'` converts an array."
+      ) from error
+    yield number, value
+
+
+def check_column(
+  where: str, names: list[str], column: str, *, advice: str = "Set column=NAME."
+) -> None:
+  """Raises DataError unless a column exists once among `names`."""
+  count = names.count(column)
+  if count == 1:
+    return
+  problem = f"{count} columns" if count else "no column"
+  separators = {";": "semicolons", "\t": "tabs", "|": "bars"}
+  if len(names) == 1 and (used := separators.keys() & {*names[0]}):
+    words = separators[min(used)]
+    advice = f"It is divided by {words}. Divide .csv by commas, .tsv by tabs."
+  raise DataError(
+    f"{where}: {problem} {column!r}. Columns:"
+    f" {', '.join(map(repr, names[:20])) or 'none'}. {advice}".rstrip()
+  )
+
+
+def explain_bytes(text: str, match: re.Match[str], path: str) -> str:
+  """Says what to do about the first match of ESCAPED in a text."""
+  problem = f"byte 0x{ord(match[0]) & 0xFF:02x} is not UTF-8."
+  num_bad = len(ESCAPED.findall(text))
+  if len(re.findall("[^\0-\x7f\udc80-\udcff]", text)) > num_bad:
+    return f"{problem} Other characters are. Repair the line."
+  with contextlib.suppress(UnicodeDecodeError):
+    decoded = text.encode("utf-8", "surrogateescape").decode("cp1252")
+    num_letters = len(re.findall("[A-Za-z]", text))
+    if 4 * num_bad <= num_letters and not SYMBOLS.search(decoded):
+      return (
+        f"{problem} In a language of Western Europe, it is CP1252."
+        f" {_advise_iconv('CP1252', path)}"
+      )
+  return (
+    f"{problem} The encoding cannot be known from the bytes. Ask where the text"
+    f" comes from. {_advise_iconv('ENCODING', path)}"
+  )
+
+
+def _check_head(head: bytes, path: str) -> None:
+  """Raises DataError unless a file begins as a text in UTF-8."""
+  for place, magic, kind, fix in KINDS:
+    if head[place:].startswith(magic):
+      fix = fix.format(shlex.quote(path)) or _advise_iconv(kind, path)
+      raise DataError(f"{path}: it is {kind}, not text in UTF-8. {fix}")
+  if len(head) < 64:
+    return
+  advice = "Extract its text, or remove the file."
+  kind = "binary data, or UTF-16 without its mark"
+  zeros = "".join("01"[head[i::4].count(0) * 8 > len(head)] for i in range(4))
+  codes = {"0101": "UTF-16LE", "1010": "UTF-16BE", "0111": "UTF-32LE"}
+  if code := codes.get(zeros):
+    kind = code
+    advice = _advise_iconv(code, path)
+  if code or sum(map(head.count, CONTROLS)) * 20 > len(head):
+    raise DataError(f"{path}: it is {kind}, not text in UTF-8. {advice}")
+
+
+def _advise_iconv(code: str, path: str) -> str:
+  command = f"iconv -f {code} -t UTF-8"
+  if tool := TOOLS.get(split_suffixes(path)[1]):
+    command = f"{tool} -dc {shlex.quote(path)} | {command}"
+  else:
+    command += f" {shlex.quote(path)}"
+  return f"Convert it: `{command} > NEW.txt`."
+
+
+def _unreachable(url: str, error: Exception) -> TrueNegsError:
+  if isinstance(error, ImportError):
+    return errors.missing_package(url, error)
+  reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+  _, access = errors.SCHEMES[url.partition("://")[0]]
+  return errors.UnavailableError(
+    f"'{url}' cannot be reached ({reason}). Correct the name; or for access,"
+    f" {access}; or if the connection broke, run the same command again."
+  )
