@@ -9,7 +9,7 @@ layouts, and a fine-tuning. Results are kept in FOLDER by commit, so that only
 one side has to run again. WordNet is read from NLTK_DATA or the user's cache.
 Returns 1 if something differs.
 
-Compared are tensors by name, not their files; records of metrics.jsonl without
+Compared are tensors by name and rows in their order, not their files; records of metrics.jsonl without
 times; and the other files by their bytes. The run's config.json, model cards
 and pages are not compared.
 """
@@ -30,6 +30,7 @@ import safetensors.numpy
 
 # Fields of metrics.jsonl that depend on the machine's speed and memory.
 TIMES = re.compile(r"time|eta_s|host_wait|mfu|memory_.*|.*_per_s")
+SHARD = re.compile(r"(train|held_out)-[0-9-]+\.(tokens|types|documents)\.npy")
 RECIPES = "baseline", "hc", "sr", "hc+sr", "hc_glove", "sr_sent"
 SHRUNK = "electra_small", "bert_base"
 PREPARATIONS = {
@@ -215,8 +216,16 @@ def digest_files(run: pathlib.Path) -> Iterator[tuple[str, str]]:
       result = json.loads(path.read_text())
       for key in ("scores", "losses", "answers"):
         yield f"{name}:{key}", digest(json.dumps(result[key]).encode())
+    elif SHARD.fullmatch(name):
+      pass  # however the rows are divided
     elif path.suffix in (".npy", ".txt") or is_hf_config(path, run):
       yield name, digest(path.read_bytes())
+  for kind in ("tokens", "types", "documents"):
+    for split in ("train", "held_out"):
+      shards = sorted(run.glob(f"{split}-*.{kind}.npy"))
+      if shards:
+        rows = np.concatenate([np.load(shard) for shard in shards])
+        yield f"{split}.{kind}", digest_array(rows)
 
 
 def is_hf_config(path: pathlib.Path, run: pathlib.Path) -> bool:
