@@ -9,9 +9,9 @@ layouts, and a fine-tuning. Results are kept in FOLDER by commit, so that only
 one side has to run again. WordNet is read from NLTK_DATA or the user's cache.
 Returns 1 if something differs.
 
-Compared are tensors by name and rows in their order, not their files; records of metrics.jsonl without
-times; and the other files by their bytes. The run's config.json, model cards
-and pages are not compared.
+Compared are tensors by name and rows in their order, not their files; records
+of metrics.jsonl without times; and the other files by their bytes. The run's
+config.json, model cards and pages are not compared.
 """
 
 import argparse
