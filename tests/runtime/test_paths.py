@@ -15,7 +15,7 @@ from truenegs_jax.config.flags import parse_config
 from truenegs_jax.config.tables import Study
 from truenegs_jax.data import rows as rows_folder
 from truenegs_jax.data import shards
-from truenegs_jax.data.readers import check_data_files
+from truenegs_jax.data.documents import check_data_files
 from truenegs_jax.data.sources import open_corpus
 from truenegs_jax.data.tokenizer import load_tokenizer
 from truenegs_jax.runtime import buckets
@@ -128,19 +128,10 @@ def finish_shard(folder):
   shards._verify_shard(spec, 0, folder / "finished")
 
 
-def write_saved(folder, name):
+def write_saved(folder, _):
   datasets = pytest.importorskip("datasets")
   saved = datasets.Dataset.from_dict({"text": ["a swan"]})
-  saved.save_to_disk(str(folder))
-  path = folder / "state.json"
-  state = json.loads(path.read_text())
-  state["_data_files"][0]["filename"] = name
-  path.write_text(json.dumps(state))
-
-
-def write_splits(folder, name):
-  write_saved(folder / "train", ARROW)
-  (folder / "dataset_dict.json").write_text(json.dumps({"splits": [name]}))
+  datasets.DatasetDict({"train": saved}).save_to_disk(folder)
 
 
 def write_card(folder, name):
@@ -159,14 +150,14 @@ def read_dataset(folder):
 NAMED = {
   "rows": (write_rows, rows_folder.verify_rows, SHARD),
   "shard": (write_shard, finish_shard, SHARD),
-  "saved data set": (write_saved, read_dataset, ARROW),
-  "splits": (write_splits, read_dataset, "train"),
   "data card": (write_card, read_dataset, "train.jsonl"),
 }
 # By kind: writes its files, reads them, and the file that becomes a link.
 LINKED = {
   **{name: (*x[:2], x[2], x[2]) for name, x in NAMED.items()},
   "shard": (write_shard, finish_shard, SHARD, f"rows/{SHARD}"),
+  "saved data set": (write_saved, read_dataset, ARROW, f"train/{ARROW}"),
+  "splits": (write_saved, read_dataset, ARROW, "train"),
   "opened rows": (write_rows, open_rows, SHARD, SHARD),
   "unigrams": (write_rows, open_rows, SHARD, rows_folder.UNIGRAMS),
   "vocabulary of rows": (
@@ -253,9 +244,9 @@ def test_a_vocabulary_s_folder_has_no_links_out(tmp_path, outside, file):
 @pytest.mark.parametrize("name", ["/etc/passwd", "https://x/y", "hf"])
 def test_a_data_set_of_the_hub_has_its_files_there(name):
   base = "hf://datasets/owner/set@0123"
-  check_data_files("hf:owner/set", base, [f"{base}/x.txt", f"zip://x::{base}/y.zip"])
+  check_data_files("hf:owner/set", "", [f"{base}/x.txt", f"zip://x::{base}/y.zip"])
   with pytest.raises(InputError, match="is not on the hub"):
-    check_data_files("hf:owner/set", base, [f"{base}/x.txt", name])
+    check_data_files("hf:owner/set", "", [f"{base}/x.txt", name])
 
 
 @pytest.mark.parametrize("name", ["../x", "/x", "a/b", "..", "files.json/"])

@@ -2,9 +2,7 @@
 
   for number, fields in read_rows("train.csv.xz"): ...
 
-`datasets` does not read files here: it takes a zstd file that is cut off for a
-whole one, shifts the columns of CSV rows that are too long, and holds lines of
-any length. fsspec opens URLs: gcsfs reads gs://, s3fs s3:// and huggingface_hub
+fsspec opens URLs: gcsfs reads gs://, s3fs s3:// and huggingface_hub
 hf://. They repeat failed requests.
 """
 
@@ -47,11 +45,6 @@ KINDS = (
   (0, b"\xfe\xff", "UTF-16", ""),
   (0, b"PK\3\4", "a zip archive", "Unpack it: `unzip {}`."),
   (257, b"ustar", "a tar archive", "Unpack it: `tar -xf {}`."),
-  (0, b"\x1f\x8b", "compressed by gzip", "Add .gz to its name."),
-  (4, b"1AY&SY", "compressed by bzip2", "Add .bz2 to its name."),
-  (0, b"\x28\xb5\x2f\xfd", "compressed by zstd", "Add .zst to its name."),
-  (0, b"\xfd7zXZ\0", "compressed by xz", "Add .xz to its name."),
-  (0, b"%PDF-", "a PDF", "Extract its text: `pdftotext {}`."),
 )
 CONTROLS = bytes({*range(32)} - {*b"\t\n\v\f\r\x1b"})  # are not in text
 ESCAPED = re.compile("[\udc80-\udcff]")  # bytes that are not UTF-8, by Python
@@ -103,26 +96,35 @@ def convert_errors(path: str) -> Iterator[None]:
   except Exception as error:  # file systems raise two dozen types
     reason = getattr(error, "strerror", None) or error
     is_damage = isinstance(error, EOFError | zlib.error | lzma.LZMAError)
-    if isinstance(error, OSError) and not error.errno and suffix:
-      is_damage = True
     if "too much memory" in str(error):
       problem = (
         "it was compressed with zstd --long, which needs much memory. Unpack"
         f" it: `zstd -d --long=31 {shlex.quote(path)}`."
       )
-    elif is_damage:
+    elif is_damage or (suffix and not getattr(error, "errno", 0)):
       problem = (
         f"the {suffix} file is damaged or cut off, or it is none ({reason})."
         f" Download it again; if it is plain text, remove {suffix} from its"
         " name."
       )
     elif is_url(path):
-      raise _unreachable(path, error) from error
+      raise _explain_access(path, error) from error
     elif isinstance(error, OSError):
       problem = f"cannot be read: {reason}."
     else:
       raise
     raise DataError(f"{path}: {problem}") from error
+
+
+def _explain_access(url: str, error: Exception) -> TrueNegsError:
+  if isinstance(error, ImportError):
+    return errors.missing_package(url, error)
+  reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+  _, access = errors.SCHEMES[url.partition("://")[0]]
+  return errors.UnavailableError(
+    f"'{url}' cannot be reached ({reason}). Correct the name; or for access,"
+    f" {access}; or if the connection broke, run the same command again."
+  )
 
 
 class File(NamedTuple):
@@ -207,23 +209,16 @@ def _glob(pattern: pathlib.Path) -> list[str]:
 def _find_urls(where: str, suffixes: Collection[str]) -> list[File]:
   """Finds files by URL; hidden files only if they are named."""
   with convert_errors(where):
-    from fsspec.utils import glob_translate
-
     system, path = connect(where)
-    # A glob of s3fs finds nothing in a missing bucket.
-    folder = re.split(r"[^/]*[*?\[]", path, maxsplit=1)[0].rstrip("/")
-    pattern = re.compile(glob_translate(path))
     system.invalidate_cache()
-    entries = system.find(folder, detail=True)
+    is_glob = glob.has_magic(path)
+    find = system.glob if is_glob else system.find
+    entries = find(path, detail=True)
   files = []
   for name, entry in sorted(entries.items(), key=lambda x: x[0].split("/")):
-    is_match = (
-      _has_suffix(name, suffixes)
-      if folder == path
-      else bool(pattern.match(name))
-    )
-    is_shown = is_match and "/." not in name[len(folder) :]
-    if entry["type"] == "file" and (name == path or is_shown):
+    is_match = is_glob or name == path or _has_suffix(name, suffixes)
+    is_hidden = "/." in name.removeprefix(path)
+    if entry["type"] == "file" and is_match and not is_hidden:
       checksum = next(filter(None, map(entry.get, CHECKSUMS)), "")
       url = system.unstrip_protocol(name)
       files.append(File(url, entry["size"], str(checksum)))
@@ -294,8 +289,8 @@ def read_lines(
           f"{path}:{number}: a record of more than {MAX_RECORD:,} characters."
           " Split the record, or remove it."
         )
-      if errors == "strict" and (match := ESCAPED.search(line)):
-        raise DataError(f"{path}:{number}: {explain_bytes(line, match, path)}")
+      if errors == "strict" and ESCAPED.search(line):
+        raise DataError(f"{path}:{number}: {explain_bytes(line, path)}")
       yield number, line
 
 
@@ -360,16 +355,16 @@ def check_column(
   )
 
 
-def explain_bytes(text: str, match: re.Match[str], path: str) -> str:
-  """Says what to do about the first match of ESCAPED in a text."""
-  problem = f"byte 0x{ord(match[0]) & 0xFF:02x} is not UTF-8."
-  num_bad = len(ESCAPED.findall(text))
-  if len(re.findall("[^\0-\x7f\udc80-\udcff]", text)) > num_bad:
+def explain_bytes(text: str, path: str) -> str:
+  """Says what to do about the bytes in a text that are not UTF-8."""
+  bad = ESCAPED.findall(text)
+  problem = f"byte 0x{ord(bad[0]) & 0xFF:02x} is not UTF-8."
+  if len(re.findall("[^\0-\x7f\udc80-\udcff]", text)) >= len(bad):
     return f"{problem} Other characters are. Repair the line."
   with contextlib.suppress(UnicodeDecodeError):
     decoded = text.encode("utf-8", "surrogateescape").decode("cp1252")
     num_letters = len(re.findall("[A-Za-z]", text))
-    if 4 * num_bad <= num_letters and not SYMBOLS.search(decoded):
+    if 4 * len(bad) <= num_letters and not SYMBOLS.search(decoded):
       return (
         f"{problem} In a language of Western Europe, it is CP1252."
         f" {_advise_iconv('CP1252', path)}"
@@ -386,17 +381,11 @@ def _check_head(head: bytes, path: str) -> None:
     if head[place:].startswith(magic):
       fix = fix.format(shlex.quote(path)) or _advise_iconv(kind, path)
       raise DataError(f"{path}: it is {kind}, not text in UTF-8. {fix}")
-  if len(head) < 64:
-    return
-  advice = "Extract its text, or remove the file."
-  kind = "binary data, or UTF-16 without its mark"
-  zeros = "".join("01"[head[i::4].count(0) * 8 > len(head)] for i in range(4))
-  codes = {"0101": "UTF-16LE", "1010": "UTF-16BE", "0111": "UTF-32LE"}
-  if code := codes.get(zeros):
-    kind = code
-    advice = _advise_iconv(code, path)
-  if code or sum(map(head.count, CONTROLS)) * 20 > len(head):
-    raise DataError(f"{path}: it is {kind}, not text in UTF-8. {advice}")
+  if sum(map(head.count, CONTROLS)) * 20 > len(head) > 64:
+    raise DataError(
+      f"{path}: it is binary data, or UTF-16 without its mark, not text in"
+      " UTF-8. Extract its text, or remove the file."
+    )
 
 
 def _advise_iconv(code: str, path: str) -> str:
@@ -406,14 +395,3 @@ def _advise_iconv(code: str, path: str) -> str:
   else:
     command += f" {shlex.quote(path)}"
   return f"Convert it: `{command} > NEW.txt`."
-
-
-def _unreachable(url: str, error: Exception) -> TrueNegsError:
-  if isinstance(error, ImportError):
-    return errors.missing_package(url, error)
-  reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-  _, access = errors.SCHEMES[url.partition("://")[0]]
-  return errors.UnavailableError(
-    f"'{url}' cannot be reached ({reason}). Correct the name; or for access,"
-    f" {access}; or if the connection broke, run the same command again."
-  )
