@@ -273,17 +273,17 @@ def test_a_file_of_zstd_with_a_long_window_says_how_to_unpack_it(tmp_path):
 @pytest.mark.parametrize(
   "name, data, expected, repair, count",
   [
-    ("t.txt", b"a\xe9\n\nb\xff\xff", ["a?", "b??"], documents.NOT_UTF8, 3),
-    ("t.txt", b"a\0\0\n\nb", ["a??", "b"], documents.CONTROLS, 2),
-    ("t.txt", "a\x93b\x85".encode(), ["a?b?"], documents.CONTROLS, 2),
-    ("t.csv", b"text\na\xff\n", ["a?"], documents.NOT_UTF8, 1),
+    ("t.txt", b"a\xe9\n\nb\xff\xff", ["a?", "b??"], documents.REPLACED, 3),
+    ("t.txt", b"a\0\0\n\nb", ["a??", "b"], documents.REPLACED, 2),
+    ("t.txt", "a\x93b\x85".encode(), ["a?b?"], documents.REPLACED, 2),
+    ("t.csv", b"text\na\xff\n", ["a?"], documents.REPLACED, 1),
     ("t.jsonl", b'{"text": "a\\udfff\\ud800b"}', ["a??b"], None, 2),
-    ("t.jsonl", b'{"text": "a\\u0000b"}', ["a?b"], documents.CONTROLS, 1),
-    ("t.jsonl", b'{"x": "\xff", "text": "a"}', ["a"], documents.NOT_UTF8, 0),
-    ("t.parquet", to_parquet(["a", None]), ["a"], documents.BLANK_RECORDS, 1),
+    ("t.jsonl", b'{"text": "a\\u0000b"}', ["a?b"], documents.REPLACED, 1),
+    ("t.jsonl", b'{"x": "\xff", "text": "a"}', ["a"], documents.REPLACED, 0),
+    ("t.parquet", to_parquet(["a", None]), ["a"], documents.BLANK, 1),
     (
       *("t.jsonl", to_jsonl([" ", None, "", "a"]), ["a"]),
-      *(documents.BLANK_RECORDS, 3),
+      *(documents.BLANK, 3),
     ),
   ],
 )
@@ -293,7 +293,7 @@ def test_bad_text_is_replaced_and_counted(
   texts = read(tmp_path, name, data, errors="replace")
   assert [text.replace("\ufffd", "?") for text in texts] == expected
   repairs = repairs_of(tmp_path / name, "replace")
-  assert repairs.get(repair or documents.SURROGATES, 0) == count
+  assert repairs.get(repair or documents.REPLACED, 0) == count
 
 
 def test_reading_changes_no_limit_of_csv_and_imports_little(tmp_path):

@@ -244,9 +244,11 @@ def test_a_vocabulary_s_folder_has_no_links_out(tmp_path, outside, file):
 @pytest.mark.parametrize("name", ["/etc/passwd", "https://x/y", "hf"])
 def test_a_data_set_of_the_hub_has_its_files_there(name):
   base = "hf://datasets/owner/set@0123"
-  check_data_files("hf:owner/set", "", [f"{base}/x.txt", f"zip://x::{base}/y.zip"])
+  check_data_files(
+    "hf:owner/set", base, [f"{base}/x.txt", f"zip://x::{base}/y.zip"]
+  )
   with pytest.raises(InputError, match="is not on the hub"):
-    check_data_files("hf:owner/set", "", [f"{base}/x.txt", name])
+    check_data_files("hf:owner/set", base, [f"{base}/x.txt", name])
 
 
 @pytest.mark.parametrize("name", ["../x", "/x", "a/b", "..", "files.json/"])

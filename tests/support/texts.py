@@ -13,7 +13,7 @@ import pyarrow
 from pyarrow import parquet
 
 from truenegs_jax.data.documents import Place
-from truenegs_jax.data.sources import Corpus, Part
+from truenegs_jax.data.sources import Corpus, Part, PartSpec
 
 # Suffix -> compresses the content of a file.
 COMPRESSORS = {
@@ -67,7 +67,7 @@ def make_corpus(texts: Iterable[str], num_units: int = 1) -> Corpus:
     bounds = [len(members) * i // num_units for i in (unit, unit + 1)]
     return iter(members[slice(*bounds)])
 
-  part = Part("generated", read, dict, num_units=num_units)
+  part = Part(PartSpec("generated", ""), read, dict, None, num_units)
   return Corpus((part,))
 
 

@@ -36,15 +36,6 @@ from truenegs_jax.runtime.errors import (
 from truenegs_jax.runtime.paths import is_hub_name, join_inside
 from truenegs_jax.runtime.text import ESCAPED, check_column
 
-TEXT = "text"  # the format of files with other suffixes
-SUFFIXES = {
-  ".csv": "csv",
-  ".json": "jsonl",
-  ".jsonl": "jsonl",
-  ".parquet": "parquet",
-  ".tsv": "csv",
-  ".txt": TEXT,
-}
 JOIN = "join"  # of the documents of a format's default rule
 RULES = ("block", "record", "file", JOIN)
 # Of a line or document; longer ones are cut. A file without blank lines would
@@ -53,12 +44,9 @@ MAX_CHARS = 1_000_000
 BATCH_RECORDS = 64
 SYNSETS_PER_DOCUMENT = 64  # about 1,100 tokens: eight rows of 128
 # Names of repairs.
-CONTROLS = "control characters, replaced"
-NOT_UTF8 = "bytes that are not UTF-8, replaced"
-SURROGATES = "lone surrogates, replaced"
-LONG_LINES = "cuts in lines over 1,000,000 characters"
-LONG_DOCUMENTS = "cuts in documents over 1,000,000 characters"
-BLANK_RECORDS = "blank records, left out"
+REPLACED = "characters that are not text, replaced"
+CUTS = "cuts after 1,000,000 characters"
+BLANK = "blank records, left out"
 HUB = "hf:"  # begins data sets in configs
 COMMIT = re.compile("[0-9a-f]{40}")
 BAD = re.compile("[\0\x80-\x9f\ud800-\udfff]")
@@ -93,52 +81,48 @@ class Place:
       self.counts.num_records += 1
       yield item
 
-  def repair(self, repair: str, problem: str) -> None:
+  def repair(self, repair: str, problem: str, number: int = 1) -> None:
     """Counts a repair that the caller makes; DataError if errors are strict."""
     if self.errors == "strict":
       raise DataError(
         f"{self}: {problem} Or set --config.data.errors=replace to repair such"
         " text."
       )
-    self.counts.repairs[repair] += 1
+    self.counts.repairs[repair] += number
 
   def clean(self, text: str) -> str:
     """Replaces bytes that are not UTF-8, lone surrogates, NUL and controls."""
     if (text.isascii() and "\0" not in text) or not BAD.search(text):
       return text
-    for match in BAD.finditer(text):
-      self.repair(*_describe_bad(match[0], text, self))
+    bad = BAD.findall(text)
+    self.repair(REPLACED, _explain_bad(bad[0], text, self.path), len(bad))
     return BAD.sub("\ufffd", text)
 
 
-def _describe_bad(character: str, text: str, place: Place) -> tuple[str, str]:
-  """Returns the repair of a match of BAD, and the problem if it is refused."""
+def _explain_bad(character: str, text: str, path: str) -> str:
   code = f"U+{ord(character):04X}"
   if character == "\0":
-    return (
-      CONTROLS,
-      "NUL in the text, as in binary files. Remove it, or the file.",
-    )
+    return "NUL in the text, as in binary files. Remove it, or the file."
   if character < "\xa0":
-    return CONTROLS, (
+    return (
       f"the control character {code}, as of a text in CP1252 that was read as"
       " LATIN1. Convert the original: `iconv -f CP1252 -t UTF-8`."
     )
-  if not ESCAPED.match(character):
-    return SURROGATES, f"{code} is half of a surrogate pair. Repair the record."
-  if place.errors == "strict":
-    return NOT_UTF8, text_lib.explain_bytes(text, place.path)
-  return NOT_UTF8, ""
+  if ESCAPED.match(character):
+    return text_lib.explain_bytes(text, path)
+  return f"{code} is half of a surrogate pair. Repair the record."
 
 
 def read_file(
-  path: str, kind: str, rule: str, place: Place, *, column: str
+  path: str, rule: str, place: Place, *, column: str, kind: str = ""
 ) -> Iterator[str]:
-  """Yields the documents of a file of one of the formats of SUFFIXES."""
+  """Yields the documents of a file; kind and rule are "" for its suffix's."""
+  kind = kind or text_lib.split_suffixes(path)[0].removeprefix(".")
   place.path = path
-  if kind == TEXT:
-    return place.count(_read_text(path, rule, place))
-  return from_records(RECORDS[kind](path, column, place), rule, place)
+  place.number = 0
+  if kind in READERS:
+    return from_records(READERS[kind](path, column, place), rule, place)
+  return place.count(_read_text(path, rule or "block", place))
 
 
 def from_records(
@@ -149,23 +133,24 @@ def from_records(
   Blank texts and None are counted and left out. The rule "block" also splits a
   record at its blank lines.
   """
+  return join(_split_records(values, rule or "record", place), place)
 
-  def split() -> Iterator[str]:
-    for value in place.count(values):
-      if not isinstance(value, str | None):
-        raise DataError(
-          f"{place}: the column holds {type(value).__name__}, not text. Set"
-          " column=NAME to a column of text."
-        )
-      if not value or value.isspace():
-        place.counts.repairs[BLANK_RECORDS] += 1
-        continue
-      lines = _split_lines(io.StringIO(value, newline=None), place)
-      yield from lines if rule == "block" else _drop_blank(lines)
-      if rule != "file":
-        yield ""
 
-  return join(split(), place)
+def _split_records(
+  values: Iterable[object], rule: str, place: Place
+) -> Iterator[str]:
+  for value in place.count(values):
+    if not isinstance(value, str | None):
+      raise DataError(
+        f"{place}: the column holds {type(value).__name__}, not text. Set"
+        " column=NAME to a column of text."
+      )
+    if value and not value.isspace():
+      yield from _split_lines(io.StringIO(value, newline=None), rule, place)
+    else:
+      place.counts.repairs[BLANK] += 1
+    if rule != "file":
+      yield ""
 
 
 def join(
@@ -183,7 +168,7 @@ def join(
     is_long = chars + len(joined) + len(text) > MAX_CHARS
     if joined and (is_complete or is_long):
       if not is_complete:
-        place.counts.repairs[LONG_DOCUMENTS] += 1
+        place.counts.repairs[CUTS] += 1
       yield "\n".join(joined)
       joined = []
       chars = 0
@@ -194,48 +179,37 @@ def join(
 
 def _read_text(path: str, rule: str, place: Place) -> Iterator[str]:
   with text_lib.open_text(path) as file:
-    lines = _count_lines(_split_lines(file, place), place)
-    if rule != "block":
-      lines = _drop_blank(lines)
+    lines = _split_lines(file, rule, place, step=1)
     yield from lines if rule == "record" else join(lines, place)
 
 
-def _count_lines(lines: Iterable[str], place: Place) -> Iterator[str]:
-  place.number = 1
-  for line in lines:
-    yield line
-    place.number += 1
+def _split_lines(
+  file: TextIO, rule: str, place: Place, *, step: int = 0
+) -> Iterator[str]:
+  """Yields cleaned lines without their ends; cuts or refuses long ones.
 
-
-def _drop_blank(lines: Iterable[str]) -> Iterator[str]:
-  return (line for line in lines if line and not line.isspace())
-
-
-def _split_lines(file: TextIO, place: Place) -> Iterator[str]:
-  """Yields cleaned lines without their ends; cuts or refuses long ones."""
+  Adds `step` to the place for each. Only the rule "block" has blank lines.
+  """
   rest = ""
   while line := rest + file.readline(MAX_CHARS + 1 - len(rest)):
-    rest = ""
-    line = place.clean(line)
-    if line[-1] == "\n":
-      line = line[:-1]
-    elif len(line) > MAX_CHARS:
+    place.number += step
+    line = place.clean(line).removesuffix("\n")
+    rest = line[MAX_CHARS:]
+    if rest:
       place.repair(
-        LONG_LINES,
+        CUTS,
         f"a line of more than {MAX_CHARS:,} characters. Put one sentence or"
         " paragraph on a line, and a blank line between documents.",
       )
-      rest = line[MAX_CHARS:]
-      line = line[:MAX_CHARS]
-    yield line
+    if rule == "block" or not (line.isspace() or not line):
+      yield line[:MAX_CHARS]
 
 
-def _read_csv(path: str, column: str, place: Place) -> Iterator[str]:
-  """Yields a column of comma-separated values; .tsv is separated by tabs."""
-  is_tsv = text_lib.split_suffixes(path)[0] == ".tsv"
-  rows = text_lib.read_rows(
-    path, delimiter="\t" if is_tsv else ",", errors="surrogateescape"
-  )
+def _read_csv(
+  path: str, column: str, place: Place, *, delimiter: str = ","
+) -> Iterator[str]:
+  """Yields a column of values separated by commas, or another character."""
+  rows = text_lib.read_rows(path, delimiter=delimiter, errors="surrogateescape")
   names: list[str] = []
   for place.number, row in rows:
     if not names:
@@ -275,12 +249,15 @@ def _read_parquet(path: str, column: str, place: Place) -> Iterator[str | None]:
       raise DataError(f"{path}: cannot be read: {error}.") from error
 
 
-# Name -> yields a column of the records of a file; moves the place.
-RECORDS: dict[str, Callable[[str, str, Place], Iterator[object]]] = {
+# Kind -> yields a column of the records of a file; moves the place.
+READERS: dict[str, Callable[[str, str, Place], Iterator[object]]] = {
   "csv": _read_csv,
+  "json": _read_jsonl,
   "jsonl": _read_jsonl,
   "parquet": _read_parquet,
+  "tsv": functools.partial(_read_csv, delimiter="\t"),
 }
+KINDS = (*READERS, "txt")  # of files, by their suffixes; others are read as txt
 
 
 def read_batches(
@@ -299,12 +276,9 @@ def read_batches(
 
 def check_text(schema: Any, column: str, where: str) -> None:
   """Raises DataError unless a column of an Arrow schema exists and is text."""
-  import pyarrow
-
   check_column(where, schema.names, column)
   kind = schema.field(column).type
-  text = kind.value_type if pyarrow.types.is_dictionary(kind) else kind
-  if str(text) not in ("string", "large_string", "string_view", "null"):
+  if str(kind) not in ("string", "large_string", "string_view", "null"):
     raise DataError(
       f"{where}: column {column!r} holds {kind}, not text. Set column=NAME."
     )
@@ -380,8 +354,8 @@ def open_dataset(
 ) -> HubDataset:
   """Finds a split of a data set; downloads no records.
 
-  Its name is "hf:NAME" on the hub, or "hf:FOLDER", of data files or saved, which
-  are read without the copy that `datasets` makes of others unless `streaming`.
+  Its name is "hf:NAME" on the hub, or "hf:FOLDER", of data files or saved. A
+  saved one, or any if `streaming`, is read without another copy on disk.
   """
   where = os.path.expanduser(name.removeprefix(HUB))
   is_local = os.path.isdir(where)
@@ -405,7 +379,8 @@ def open_dataset(
       )
   data_files = getattr(builder.config, "data_files", None) or {}
   named = [str(path) for paths in data_files.values() for path in paths]
-  check_data_files(name, where if is_local else "", named)
+  base = where if is_local else str(builder.base_path)
+  check_data_files(name, base, named)
   infos = builder.info.splits or {}
   splits = [*map(str, infos or data_files)]
   if split not in splits:
@@ -439,15 +414,15 @@ def open_dataset(
   )
 
 
-def check_data_files(name: str, folder: str, paths: Iterable[str]) -> None:
+def check_data_files(name: str, base: str, paths: Iterable[str]) -> None:
   """Raises InputError if a data set names files of somebody else.
 
-  Those of a folder are in it. Those of the hub are on the hub, as is the archive
-  behind the "::" in the name of its member.
+  Those of a folder are in the folder, `base`. Those of the hub are on the hub,
+  as is the archive behind the "::" in the name of its member.
   """
   for path in paths:
-    if folder:
-      root = pathlib.Path(folder).resolve()
+    if "://" not in base:
+      root = pathlib.Path(base).resolve()
       join_inside(root, os.path.relpath(os.path.realpath(path), root))
     elif not path.rpartition("::")[2].startswith("hf://"):
       raise InputError(

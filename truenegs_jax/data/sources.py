@@ -19,14 +19,7 @@ from typing import Any
 
 from truenegs_jax.config import grammar
 from truenegs_jax.data import documents
-from truenegs_jax.data.documents import (
-  HUB,
-  JOIN,
-  SUFFIXES,
-  TEXT,
-  Place,
-  ReadCounts,
-)
+from truenegs_jax.data.documents import HUB, JOIN, Place, ReadCounts
 from truenegs_jax.runtime.errors import (
   DataError,
   InputError,
@@ -44,6 +37,7 @@ from truenegs_jax.runtime.text import (
 
 WORDNET = "wordnet"
 WORDNET_BYTES = 11_000_000
+SUFFIXES = tuple(f".{kind}" for kind in documents.KINDS)
 UNIT_BYTES = 2**22  # of the files of a unit, as they are stored
 JOIN_CHARS = 20_000  # about 9 rows of 512: half a row of padding is 5 %
 LEAST_SHARE = 0.99  # of the records that records= says
@@ -66,7 +60,7 @@ class PartSpec:
   where: str  # its name or path
   subject: str  # the config key and the part, for messages
   weight: float = 0.0  # 0 if not set
-  document: str = ""  # block, record, file or join; "": that of its format
+  document: str = ""  # block, record or file; "": that of its format
   chars: int = 0  # least size of joined documents; 0 to join none
   records: int = 0  # that it should have; 0 if unknown
   column: str = "text"
@@ -81,16 +75,12 @@ class PartSpec:
     """Whether `datasets` loads it."""
     return self.where.startswith(HUB) and not is_url(self.where)
 
-  def rule(self, default: str) -> str:
-    """Returns the rule that forms its documents before they are joined."""
-    return default if self.document in ("", JOIN) else self.document
-
 
 @dataclasses.dataclass(frozen=True)
 class Part:
   """A part of a corpus that is ready to be read."""
 
-  name: str  # its file, folder, glob, source or data set
+  spec: PartSpec
   # Yields the documents of a unit before they are joined; moves the place.
   read: Callable[[int, Place], Iterator[str]]
   # Returns as JSON what determines these documents, as of now.
@@ -100,7 +90,11 @@ class Part:
   paths: tuple[str, ...] = ()  # absolute paths or URLs of its files
   is_local: bool = True  # reading needs no hub and no bucket
   num_records: int = 0  # at least; 0 if unknown
-  chars: int = 0  # least size of joined documents; 0 to join none
+
+  @property
+  def name(self) -> str:
+    """Its file, folder, glob, source or data set."""
+    return self.spec.where
 
   def check_records(self, number: int) -> None:
     """Raises DataError if the part has fewer records than expected."""
@@ -134,8 +128,8 @@ class Corpus:
     part = self.parts[unit[0]]
     place = Place(counts, self.errors, part.name)
     texts = part.read(unit[1], place)
-    if part.chars:
-      return documents.join(texts, place, num_chars=part.chars)
+    if chars := part.spec.chars:
+      return documents.join(texts, place, num_chars=chars)
     return texts
 
   def next_unit(self, sizes: Mapping[Unit, int]) -> Unit | None:
@@ -198,13 +192,12 @@ class Corpus:
 
   def identity(self) -> list[dict[str, Any]]:
     """Returns as JSON what determines the documents and their order."""
-    identities = [part.identity() for part in self.parts]
-    for index, identity in enumerate(identities):
-      identity["errors"] = self.errors
-      identity["join"] = self.parts[index].chars
-      if self.shares:
-        identity["share"] = self.shares[index]
-        identity["stopping"] = self.stopping
+    identities = []
+    for part, share in itertools.zip_longest(self.parts, self.shares):
+      options = {"document": part.spec.document, "join": part.spec.chars}
+      if share:
+        options |= {"share": share, "stopping": self.stopping}
+      identities.append(part.identity() | options | {"errors": self.errors})
     return identities
 
   def check_unchanged(self, identity: list[dict[str, Any]]) -> None:
@@ -270,9 +263,8 @@ def describe_sources(spec: str, *, key: str = "data.sources") -> str:
   for part in _parse_spec(spec, key):
     text = part.where
     if not (part.is_dataset or text == WORDNET or is_url(text)):
-      sizes = [file.size for file in find_files(text, SUFFIXES)]
-      state = f"files: {len(sizes):,}, {sum(sizes) / 1e6:,.1f} MB"
-      text += f" ({state})" if sizes else " (missing)"
+      number = len(find_files(text, SUFFIXES))
+      text += f" (files: {number:,})" if number else " (missing)"
     texts.append(text)
   return ", ".join(texts)
 
@@ -302,9 +294,10 @@ def _parse_part(item: grammar.Item, key: str) -> PartSpec:
       raise InputError(f"{subject}: {option}= must be above 0, and finite.")
   part = dataclasses.replace(part, **values)
   one_of(f"{subject}: document", part.document or JOIN, documents.RULES)
-  one_of(f"{subject}: format", part.format or TEXT, sorted({*SUFFIXES.values()}))
+  one_of(f"{subject}: format", part.format or "txt", documents.KINDS)
   if part.document == JOIN:
-    return dataclasses.replace(part, chars=part.chars or JOIN_CHARS)
+    chars = part.chars or JOIN_CHARS
+    return dataclasses.replace(part, document="", chars=chars)
   return part
 
 
@@ -315,7 +308,6 @@ def _open_part(spec: PartSpec, reader: Any, expect: str) -> Part:
     part = _open_wordnet(spec, reader)
   else:
     part = _open_files(spec)
-  part = dataclasses.replace(part, chars=spec.chars)
   if expect == ANY:
     return dataclasses.replace(part, num_records=0)
   if partial := next(filter(PARTIAL.search, part.paths), ""):
@@ -347,7 +339,7 @@ def _open_wordnet(spec: PartSpec, reader: Any) -> Part:
     texts = documents.read_wordnet(reader)
     return documents.from_records(texts, "record", place)
 
-  return Part(spec.where, read, identity, WORDNET_BYTES)
+  return Part(spec, read, identity, WORDNET_BYTES)
 
 
 def _open_files(spec: PartSpec) -> Part:
@@ -359,53 +351,39 @@ def _open_files(spec: PartSpec) -> Part:
       " the hub it is hf:NAME. Put a path with commas or = in quotes."
     )
   suffixes = [split_suffixes(file.path) for file in files]
-  formats = [
-    spec.format or SUFFIXES.get(suffix, TEXT) for suffix, _ in suffixes
-  ]
-  rules = {
-    name: spec.rule("block" if name == TEXT else "record")
-    for name in sorted({*formats})
-  }
   size: int | None = sum(file.size for file in files)
-  if "parquet" in rules or any(compression for _, compression in suffixes):
+  if any(x == ".parquet" or compression for x, compression in suffixes):
     size = None
   # Small files share a unit, so that their documents can be joined.
   starts = itertools.accumulate((file.size for file in files), initial=0)
-  members = [*zip(files, formats, starts, strict=False)]
-  grouped = itertools.groupby(members, key=lambda x: x[2] // UNIT_BYTES)
-  units = [[*group] for _, group in grouped]
-
-  def read_file(path: str, kind: str, place: Place) -> Iterator[str]:
-    column = spec.column
-    return documents.read_file(path, kind, rules[kind], place, column=column)
+  places = [*zip(files, starts, strict=False)]
+  grouped = itertools.groupby(places, key=lambda x: x[1] // UNIT_BYTES)
+  units = [[file.path for file, _ in group] for _, group in grouped]
+  options = {"column": spec.column, "kind": spec.format}
 
   def read(unit: int, place: Place) -> Iterator[str]:
-    for file, kind, _ in units[unit]:
-      yield from read_file(file.path, kind, place)
+    for path in units[unit]:
+      yield from documents.read_file(path, spec.document, place, **options)
 
   def identity() -> dict[str, Any]:
     now = files_identity(find_files(where, SUFFIXES))
-    result = {"source": "files", "files": now, "document": rules}
-    return result if [*rules] == [TEXT] else {**result, "column": spec.column}
+    return {"source": "files", "files": now, **options}
 
-  place = Place(ReadCounts(), "replace", where)
-  for name in rules:  # so that a missing column is noticed at once
-    next(read_file(files[formats.index(name)].path, name, place), "")
+  # So that a missing column is noticed at once.
+  next(read(0, Place(ReadCounts(), "replace", where)), "")
   is_local = not is_url(where)
   paths = tuple(os.path.abspath(f.path) if is_local else f.path for f in files)
-  return Part(where, read, identity, size, len(units), paths, is_local)
+  return Part(spec, read, identity, size, len(units), paths, is_local)
 
 
 def _open_dataset(spec: PartSpec) -> Part:
-  rule = spec.rule("record")
-  if rule == "file":
-    raise InputError(
-      f"{spec.subject}: document=file does not apply to records. Choose block,"
-      f" record or {JOIN}."
-    )
-  names = ("config", "split", "revision", "streaming")
-  options = {name: getattr(spec, name) for name in names}
-  dataset = documents.open_dataset(spec.where, **options)
+  dataset = documents.open_dataset(
+    spec.where,
+    config=spec.config,
+    split=spec.split,
+    revision=spec.revision,
+    streaming=spec.streaming,
+  )
   if dataset.features:
     schema = dataset.features.arrow_schema
     documents.check_text(schema, spec.column, dataset.name)
@@ -417,16 +395,16 @@ def _open_dataset(spec: PartSpec) -> Part:
       version["files"] = files_identity(map(stat_file, dataset.paths))
     used = ("split", "column", "streaming")
     version |= {name: getattr(spec, name) for name in used}
-    return version | {"source": "hf", "document": rule}
+    return version | {"source": "hf"}
 
   def read(unit: int, place: Place) -> Iterator[str]:
     values = documents.read_dataset(
       dataset, spec.column, place, unit=unit, num_units=num_units
     )
-    return documents.from_records(values, rule, place)
+    return documents.from_records(values, spec.document, place)
 
   return Part(
-    spec.where,
+    spec,
     read,
     identity,
     getattr(dataset.info, "num_bytes", None),
