@@ -177,7 +177,7 @@ def test_folders_give_their_files_of_known_formats_in_order(tmp_path):
   "name", ["a b=c.txt", "split=train, x.txt", "d [2].txt", "e::f.txt"]
 )
 def test_names_may_look_like_options_or_patterns(tmp_path, name):
-  folder = tmp_path / "my texts [v=1] weight=9"
+  folder = tmp_path / "my texts v=1 weight=9"
   folder.mkdir()
   texts = write_documents(folder, name, [20])
   for pattern in (name, f"{name[0]}*", ""):
