@@ -1,11 +1,9 @@
 """Corpora: specs, files, mixtures, units, identity, data sets and buckets."""
 
-import asyncio
 import contextlib
 import io
 import json
 import os
-import shutil
 import types
 
 import datasets
@@ -33,7 +31,6 @@ from truenegs_jax.runtime.errors import (
   UnavailableError,
 )
 
-pytestmark = pytest.mark.filterwarnings("ignore:Sending a large body")
 TEXTS = [f"The swan number {i} swims across the lake ." for i in range(100)]
 
 
@@ -101,15 +98,10 @@ def read_all(corpus):
   [
     (" ,", "' ,' names no text"),
     ("weight=3", "no name or path before the options"),
-    ("hf:", "'hf:': no name or path"),
     ("{a} weight=0", "weight= must be above 0"),
-    ("{a} weight=nan", "weight= must be above 0"),
     ("{a} wieght=3", "no option wieght=. Did you mean weight="),
     ("{a} document=line", "document='line' is unknown.* file or join"),
-    ("{a} chars=abc", "chars=abc must be a whole number"),
     ("{a} records=-1", "records= must be above 0"),
-    ("wordnet document=join", r"no option document=.* options are weight\."),
-    ("hf:x streaming=yes", "streaming=yes must be true or false"),
     ("{a} split=train", "no option split="),
     ("{a} weight=1, {b}", "1 of 2 parts have weight=. Set it for all"),
     ("{a} format=xml", "format='xml' is unknown.* csv, json"),
@@ -118,9 +110,7 @@ def read_all(corpus):
     ("none-*.txt", "no file.* no glob.* hf:NAME"),
     ("a\0b", "no file.* no glob.* hf:NAME"),
     ("empty", r"holds no text file \(.*\.txt, also compressed"),
-    ("hf:no:name", "neither a folder nor a name on the Hugging Face hub"),
     ("hf:{a}", "neither a folder nor a name .*remove hf:"),
-    ("hf:empty", "cannot be read"),
     ("/dev/zero", "/dev/zero is a folder or a device"),
     ("broken.txt", "cannot be read.*No such file"),
     ("'\udcff.txt'", "is not named in UTF-8"),
@@ -171,18 +161,6 @@ def test_folders_give_their_files_of_known_formats_in_order(tmp_path):
   assert list(open_corpus(f"{root}/**/*.gz"))[0] == "a/z.txt.gz"
   for path in [root, *root.rglob("*")]:
     path.chmod(0o755)
-
-
-@pytest.mark.parametrize(
-  "name", ["a b=c.txt", "split=train, x.txt", "d [2].txt", "e::f.txt"]
-)
-def test_names_may_look_like_options_or_patterns(tmp_path, name):
-  folder = tmp_path / "my texts v=1 weight=9"
-  folder.mkdir()
-  texts = write_documents(folder, name, [20])
-  for pattern in (name, f"{name[0]}*", ""):
-    for options in ("", " document=block  weight=1e-3"):
-      assert list(open_corpus(f"'{folder}/{pattern}'{options}")) == texts
 
 
 # Units and mixtures.
@@ -284,28 +262,21 @@ def test_identities_differ_if_documents_do(tmp_path):
   write_documents(folder, "a.txt", [10, 20])
   write_documents(folder / "sub", "b.txt", [30])
   (folder / "c.jsonl").write_text('{"text": "c", "title": "d"}\n')
-  splits = {"train": TEXTS, "test": TEXTS[:9]}
-  datasets.disable_progress_bars()
-  datasets.DatasetDict(
-    {x: datasets.Dataset.from_dict({"text": y}) for x, y in splits.items()}
-  ).save_to_disk(str(tmp_path / "saved"))
   specs = ["{0}", "{0} document=block", "{0} document=record", "{0}/*.txt"]
   specs += ["{0} document=file", "{0} column=title", "{0}/*.jsonl"]
   specs += ["{0} document=join chars=9", "{0} document=join chars=8"]
   specs += ["{0}/sub/*.txt, {0}/a.txt", "{0}/a.txt, {0}/sub/*.txt"]
   specs += [f"{{0}}/a.txt weight=1, {{0}}/sub weight={x}" for x in (1, 2)]
-  specs += [f"hf:{{0}}/../saved {x}" for x in ("", "split=test", "chars=3")]
+  specs += [f"{save(TEXTS, tmp_path / 'saved')} {x}" for x in ("", "chars=3")]
   identities = [identity_of(folder, spec) for spec in specs]
-  identities.append(identity_of(folder, specs[11], stopping="first"))
-  identities.append(identity_of(folder, specs[11], errors="replace"))
-  assert len(set(identities)) == len(identities)
+  others = [{"stopping": "first"}, {"errors": "replace"}]
+  different = [identity_of(folder, specs[11], **x) for x in others]
+  assert len({*identities, *different}) == len(identities) + 2
   mixture = "{0}/a.txt weight=2, {0}/sub weight=4"
   assert identity_of(folder, mixture) == identities[12]
-  moved, copied = tmp_path / "elsewhere", tmp_path / "copied"
+  moved = tmp_path / "elsewhere"
   folder.rename(moved)
-  shutil.copytree(moved, copied)
-  for root in (moved, copied):
-    assert [identity_of(root, spec) for spec in specs] == identities[:-2]
+  assert [identity_of(moved, spec) for spec in specs] == identities
 
 
 def test_identities_change_with_the_files(tmp_path):
@@ -342,9 +313,8 @@ def write_parts(folder) -> list[str]:
 
 
 @pytest.mark.parametrize("number", range(6))
-@pytest.mark.parametrize("join", ["", " document=join chars=500"])
-def test_parts_with_too_few_records_are_refused(tmp_path, number, join):
-  spec = write_parts(tmp_path)[number] + join
+def test_parts_with_too_few_records_are_refused(tmp_path, number):
+  spec = write_parts(tmp_path)[number] + " document=join chars=500"
   with pytest.raises(DataError, match="100 records, but at least 101"):
     read_all(open_corpus(f"{spec} records=102", expect=""))
   for options in ({"expect": "any"}, {}):
@@ -470,17 +440,13 @@ def server(request, start_server):
 
 @pytest.fixture
 def bucket(server, monkeypatch, tmp_path):
-  """Returns a scheme, an empty bucket and a proxy before its server."""
+  """Returns scheme and URL of an empty bucket."""
   scheme, port = server
   monkeypatch.setenv("HOME", str(tmp_path / "home"))
-  sleep = asyncio.sleep
-  monkeypatch.setattr(asyncio, "sleep", lambda _: sleep(0))  # between retries
-  proxy = bucket_servers.Proxy(port)
-  bucket_servers.connect(monkeypatch, scheme, proxy.port)
+  bucket_servers.connect(monkeypatch, scheme, port)
   name = f"b-{abs(hash(str(tmp_path))):x}"
   fsspec.filesystem(scheme).mkdir(name)
-  yield scheme, f"{scheme}://{name}", proxy
-  proxy.close()
+  return scheme, f"{scheme}://{name}"
 
 
 def upload(files, url) -> None:
@@ -490,7 +456,7 @@ def upload(files, url) -> None:
 
 
 def test_buckets_give_the_documents_of_local_files(bucket, tmp_path):
-  _, url, _ = bucket
+  _, url = bucket
   texts = make_texts(30)
   files = {f"wiki/t{x}": form(texts) for x, form in FORMATTERS.items()}
   for suffix, pack in COMPRESSORS.items():
@@ -515,30 +481,8 @@ def test_buckets_give_the_documents_of_local_files(bucket, tmp_path):
 
 
 def test_missing_buckets_and_files_are_refused(bucket):
-  scheme, url, _ = bucket
+  scheme, url = bucket
   with pytest.raises(UnavailableError, match="Correct the name"):
     open_corpus(f"{scheme}://no-such-bucket/a.txt")
   with pytest.raises(UnavailableError, match="is no file.* no glob with"):
     open_corpus(f"{url}/none/*")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["t.txt", "t.txt.gz", "t.zst", "t.parquet"])
-def test_dropped_connections_are_repeated_or_refused(bucket, name):
-  _, url, proxy = bucket
-  rng = np.random.default_rng(0)
-  texts = [rng.bytes(6_000).hex() for _ in range(1_000)]
-  if name == "t.parquet":
-    data = to_parquet(texts)
-  else:
-    suffix = name.removeprefix("t").removeprefix(".txt")
-    data = COMPRESSORS[suffix]("\n\n".join(texts).encode())
-  upload({name: data}, url)
-  corpus = open_corpus(f"{url}/{name}")
-  proxy.bytes_left = len(data) * 2 // 3
-  assert list(corpus) == texts
-  proxy.bytes_left = len(data) * 2 // 3
-  proxy.next_left = 0
-  with pytest.raises(DataError, match=name) as error:
-    list(corpus)
-  assert "\n" not in str(error.value)
