@@ -166,30 +166,12 @@ def test_folders_give_their_files_of_known_formats_in_order(tmp_path):
 # Units and mixtures.
 
 
-def test_units_are_read_alone_and_hold_small_files_together(tmp_path):
-  texts = [f"text {i}" for i in range(300)]
-  for number, text in enumerate(texts):
-    (tmp_path / f"{number:04}.txt").write_text(text)
-  corpus = open_corpus(str(tmp_path))
-  assert [part.num_units for part in corpus.parts] == [1]
-  for i in (1, 3, 5):
-    (tmp_path / f"{i:04}.txt").write_text("\n\n".join(["x" * 999_999] * 5))
-  corpus = open_corpus(f"{tmp_path} document=join chars=50")
-  units = [(0, i) for i in range(corpus.parts[0].num_units)]
-  assert len(units) == 4
-  read = {x: [*corpus.read_unit(x, ReadCounts())] for x in reversed(units)}
-  assert list(corpus) == [text for unit in units for text in read[unit]]
-  assert corpus.num_bytes == sum(
-    x.stat().st_size for x in tmp_path.glob("*.txt")
-  )
-
-
 @pytest.mark.parametrize("stopping", ["all", "first"])
 @pytest.mark.parametrize("weights", [(), (1, 1, 1), (3, 1, 0.5), (1, 20, 4)])
 def test_units_and_passes_follow_the_shares(
   tmp_path, monkeypatch, weights, stopping
 ):
-  monkeypatch.setattr(sources, "UNIT_BYTES", 500)
+  monkeypatch.setattr(sources, "UNIT_BYTES", 2000)
   rng = np.random.default_rng(0)
   spec = []
   for part, count in zip("abc", (60, 8, 24), strict=True):
@@ -203,11 +185,14 @@ def test_units_and_passes_follow_the_shares(
   corpus = open_corpus(", ".join(spec), stopping=stopping)
   texts, sizes = read_all(corpus)
   assert [*corpus] == [text for unit in texts.values() for text in unit]
+  alone = {x: [*corpus.read_unit(x, ReadCounts())] for x in reversed(texts)}
+  assert alone == texts
   num_units = [part.num_units for part in corpus.parts]
   units = [(i, j) for i, count in enumerate(num_units) for j in range(count)]
   passes = corpus.passes(sizes)
   if not weights:
     assert [*texts] == units and passes == (1, 1, 1)
+    assert 20 < len(units) < 80  # small files are together
     return
   assert sorted(texts) == sorted({*texts} & {*units})
   shares = np.array(weights) / sum(weights)
@@ -223,7 +208,7 @@ def test_units_and_passes_follow_the_shares(
     assert any(ended) and max(passes) == 1.0
     assert all(ended[i] for i in range(3) if passes[i] == 1.0)
     # No more is read than the epoch needs, but for the last unit.
-    assert np.all((passes * read > read - 2500) | ended)
+    assert np.all((passes * read > read - 4500) | ended)
 
 
 @pytest.mark.parametrize("weight", ["", " weight=1"])
@@ -332,8 +317,6 @@ def test_the_beginning_of_a_split_is_refused(tmp_path, form):
   with pytest.raises(DataError, match="partial-train/0000.*expect=any"):
     open_corpus(form.format(tmp_path), expect="")
   assert list(open_corpus(form.format(tmp_path), expect="any")) == TEXTS
-  folder.rename(tmp_path / "y" / "x" / "impartial-train")
-  assert list(open_corpus(f"{tmp_path}/y", expect="")) == TEXTS
 
 
 # Data sets.
@@ -407,13 +390,10 @@ def test_a_part_of_what_a_card_promises_is_refused(hub, streaming):
   spec = f"hf:{NAME} revision=main streaming={streaming}"
   with pytest.raises(DataError, match="100 records, but at least 101"):
     open_corpus(f"{spec} records=102", expect="")  # before a download
-  hub["main"]["en/train-0.parquet"] = convert(TEXTS[:99])[
-    "en/train/0000.parquet"
-  ]
+  [data, _] = convert(TEXTS[:99]).values()
+  hub["main"]["en/train-0.parquet"] = data
   huggingface_hub.HfFileSystem.clear_instance_cache()
-  with pytest.raises(
-    DataError, match="50 records, but at least 100|NonMatching"
-  ):
+  with pytest.raises(DataError, match="at least 100|NonMatching"):
     read_all(open_corpus(spec, expect=""))
 
 
@@ -467,10 +447,8 @@ def test_buckets_give_the_documents_of_local_files(bucket, tmp_path):
     (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / name).write_bytes(data)
   for where in ("wiki", "wiki/t*", "wiki/sub/c.txt.[gx]z", "wiki/README.md"):
-    corpus, local = (
-      open_corpus(f"{url}/{where}"),
-      open_corpus(f"{tmp_path}/{where}"),
-    )
+    corpus = open_corpus(f"{url}/{where}")
+    local = open_corpus(f"{tmp_path}/{where}")
     assert list(corpus) == list(local) != [] and not corpus.is_local()
     [there], [local] = corpus.identity(), local.identity()
     assert [x[:2] for x in there["files"]] == [x[:2] for x in local["files"]]
