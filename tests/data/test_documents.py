@@ -206,11 +206,11 @@ BAD = [
   ("t.txt", make_archive("zip"), "it is a zip archive.*`unzip "),
   ("t.txt", make_archive("tar"), "it is a tar archive.*`tar -xf "),
   ("t.txt", bytes(range(256)) * 3, "it is binary data"),
-  ("t.parquet", to_parquet(TEXTS)[:-9], "t.parquet: cannot be read"),
+  ("t.parquet", to_parquet(TEXTS)[:-9], "t.parquet' cannot be read"),
   ("t.parquet", parquet_of(a=["x"], b=[1]), "no column 'text'. Columns: 'a', "),
   ("t.parquet", parquet_of(text=[1], b=["x"]), "holds int64, not text"),
   ("t.parquet", parquet_of(text=[None, ""]), "t.parquet' has no text"),
-  ("t.parquet", parquet_of(text=LATIN1), "cannot be read: Invalid UTF8"),
+  ("t.parquet", parquet_of(text=LATIN1), "cannot be read .*Invalid UTF8"),
   ("t.parquet", parquet_of(text=["a", "b\0"]), ":2: NUL in the text"),
 ]
 
@@ -321,7 +321,7 @@ def check(folder, codes, declared, size=120_000) -> list[str]:
 @pytest.mark.parametrize(
   "code, declared",
   [*((code, code) for code in SENTENCES if code != "none")]
-  + [("none", "en"), ("fr", ""), ("da", "nb"), ("da", "no"), ("pt", "gl")],
+  + [("none", "en"), ("fr", "")],
 )
 def test_text_in_the_declared_language_passes(tmp_path, code, declared):
   assert check(tmp_path, [code], declared) == []

@@ -105,7 +105,7 @@ def read_all(corpus):
     ("{a} split=train", "no option split="),
     ("{a} weight=1, {b}", "1 of 2 parts have weight=. Set it for all"),
     ("{a} format=xml", "format='xml' is unknown.* csv, json"),
-    ("{a}, {a}*", "a.txt' is in .* only once"),
+    ("{a}, {a}*", "a.txt' is in two parts"),
     ("wordnet", "'wordnet' cannot be read here"),
     ("none-*.txt", "no file.* no glob.* hf:NAME"),
     ("a\0b", "no file.* no glob.* hf:NAME"),

@@ -26,7 +26,6 @@ from truenegs_jax.runtime.errors import (
   UnavailableError,
   one_of,
 )
-from truenegs_jax.runtime.files import short_sha256
 from truenegs_jax.runtime.text import (
   files_identity,
   find_files,
@@ -43,13 +42,10 @@ JOIN_CHARS = 20_000  # about 9 rows of 512: half a row of padding is 5 %
 LEAST_SHARE = 0.99  # of the records that records= says
 # The beginning of a split, as the hub converts large data sets to Parquet.
 PARTIAL = re.compile(r"(?:^|[/\\])partial-[^/\\]+[/\\][^/\\]+\.parquet$")
-ANY = "any"  # of data.expect
 SAMPLE_CHARACTERS = 100_000  # of all excerpts together, of 10 times the text
 EXCERPT_CHARACTERS = 500
 MIN_CHARACTERS = 60_000  # some 10,000 words; less text is not refused
 NO_LANGUAGE = ("zxx", "und")  # numbers; unsure, as of artificial text
-# Languages that a detector confuses: each passes as any other of its group.
-RELATED = ({"bs", "hr", "sr"}, {"da", "nb", "nn", "no"}, {"gl", "pt"})
 Unit = tuple[int, int]  # the index of a part, and the number of its unit
 
 
@@ -101,9 +97,8 @@ class Part:
     if number < self.num_records:
       raise DataError(
         f"{self.name!r}: {number:,} records, but at least {self.num_records:,}"
-        " are expected (records= or the card of the data set). Get all of it,"
-        " correct records= in data.sources, or accept it with"
-        " --config.data.expect=any."
+        " are expected (records=, or the data set's card). Get all of it, mend"
+        " records=, or accept it with --config.data.expect=any."
       )
 
 
@@ -112,8 +107,7 @@ class Corpus:
   """The documents of some parts."""
 
   parts: tuple[Part, ...]
-  # One for each part; empty to read one after another.
-  shares: tuple[float, ...] = ()
+  shares: tuple[float, ...] = ()  # of each part; () to read them in order
   errors: str = "strict"  # refuses bad text; "replace" repairs it
   stopping: str = "all"  # or "first": of the parts, read to the end
 
@@ -135,10 +129,9 @@ class Corpus:
   def next_unit(self, sizes: Mapping[Unit, int]) -> Unit | None:
     """Returns the unit to read next; None at the end of an epoch.
 
-    `sizes` has bytes of text of each unit that was read. Without shares, units
-    are read in order. With shares, the part is next that is furthest behind its
-    share, among those that the epoch needs more of (`passes`). Raises DataError
-    for a part that has no text.
+    `sizes` has bytes of text of each unit that was read. Units are read in
+    order, or with shares, of the part that is furthest behind its share, if the
+    epoch needs more of it (`passes`). Raises DataError for a part without text.
     """
     progress = self._progress(sizes)
     counts = collections.Counter(index for index, _ in sizes)
@@ -162,8 +155,8 @@ class Corpus:
   def passes(self, sizes: Mapping[Unit, int]) -> tuple[float, ...]:
     """Returns how often each part occurs in an epoch of the units of `sizes`.
 
-    Without shares, once each. With shares, `stopping` is "all" to have all of
-    every part, or "first" to repeat none.
+    Without shares, once. Else `stopping` "all" reads all of every part, and
+    "first" repeats none.
     """
     if not self.shares:
       return (1.0,) * len(self.parts)
@@ -218,11 +211,11 @@ def open_corpus(
   *,
   errors: str = "strict",
   stopping: str = "all",
-  expect: str = ANY,
+  expect: str = "any",
   key: str = "data.sources",
   reader: Any = None,
 ) -> Corpus:
-  """Opens the corpus of a spec; reads only the first document of each format.
+  """Opens the corpus of a spec; reads the first document of parts of files.
 
   Args:
     spec: comma-separated parts, with the options of `PartSpec`.
@@ -239,17 +232,15 @@ def open_corpus(
       " for all, or for none."
     )
   parts = tuple(_open_part(part, reader, expect) for part in part_specs)
-  seen: dict[str, str] = {}  # or one may train on a file and one hold it out
-  for part in parts:
-    for path in part.paths:
-      if (other := seen.setdefault(path, part.name)) is not part.name:
-        raise InputError(
-          f"{key}: '{path}' is in {other!r} and in {part.name!r}. Name it only"
-          " once. To read it more often, set weights."
-        )
-  # Normalized, so that weights 3 and 1 are the same mixture as 6 and 2.
-  shares = tuple(weight / sum(weights) for weight in weights)
-  return Corpus(parts, shares if len(shares) > 1 else (), errors, stopping)
+  # Or one may train on a file and one hold it out.
+  counts = collections.Counter(x for part in parts for x in {*part.paths})
+  if repeated := [path for path, number in counts.items() if number > 1]:
+    raise InputError(
+      f"{key}: '{repeated[0]}' is in two parts. Name it once, or set weights."
+    )
+  # Weights 3 and 1 are the same mixture as 6 and 2; one part is no mixture.
+  shares = tuple(x / sum(weights) for x in weights if len(weights) > 1)
+  return Corpus(parts, shares, errors, stopping)
 
 
 def named_sources(spec: str, *, key: str = "data.sources") -> set[str]:
@@ -270,9 +261,9 @@ def describe_sources(spec: str, *, key: str = "data.sources") -> str:
 
 
 def _parse_spec(spec: str, key: str) -> list[PartSpec]:
-  if parts := [_parse_part(x, key) for x in grammar.parse_items(spec, key=key)]:
-    return parts
-  raise InputError(f"{key}={spec!r} names no text. Name a file, for example.")
+  if not (items := grammar.parse_items(spec, key=key)):
+    raise InputError(f"{key}={spec!r} names no text. Name a file, for example.")
+  return [_parse_part(item, key) for item in items]
 
 
 def _parse_part(item: grammar.Item, key: str) -> PartSpec:
@@ -308,13 +299,12 @@ def _open_part(spec: PartSpec, reader: Any, expect: str) -> Part:
     part = _open_wordnet(spec, reader)
   else:
     part = _open_files(spec)
-  if expect == ANY:
+  if expect == "any":
     return dataclasses.replace(part, num_records=0)
   if partial := next(filter(PARTIAL.search, part.paths), ""):
     raise DataError(
-      f"{spec.subject}: '{partial}' holds only the beginning of a split."
-      " Use the original files or another revision, or accept it with"
-      " --config.data.expect=any."
+      f"{spec.subject}: '{partial}' holds only the beginning of a split. Use"
+      " the original files, or accept it with --config.data.expect=any."
     )
   least = math.ceil(LEAST_SHARE * spec.records)
   checked = dataclasses.replace(part, num_records=max(part.num_records, least))
@@ -327,17 +317,11 @@ def _open_wordnet(spec: PartSpec, reader: Any) -> Part:
   if reader is None:
     raise InputError(f"{spec.subject} cannot be read here. Name files.")
 
-  def identity() -> dict[str, Any]:  # times and places differ between packages
-    contents = []
-    for name in ("noun", "verb", "adj", "adv"):
-      with reader.open("data." + name) as file:
-        contents.append(file.read())
-    return {"source": WORDNET, "sha256": short_sha256(*contents)}
+  def identity() -> dict[str, Any]:
+    return {"source": WORDNET, "sha256": documents.hash_wordnet(reader)}
 
-  def read(unit: int, place: Place) -> Iterator[str]:
-    del unit  # there is one
-    texts = documents.read_wordnet(reader)
-    return documents.from_records(texts, "record", place)
+  def read(_: int, place: Place) -> Iterator[str]:
+    return documents.from_records(documents.read_wordnet(reader), "", place)
 
   return Part(spec, read, identity, WORDNET_BYTES)
 
@@ -351,9 +335,8 @@ def _open_files(spec: PartSpec) -> Part:
       " the hub it is hf:NAME. Put a path with commas or = in quotes."
     )
   suffixes = [split_suffixes(file.path) for file in files]
-  size: int | None = sum(file.size for file in files)
-  if any(x == ".parquet" or compression for x, compression in suffixes):
-    size = None
+  is_packed = any(x == ".parquet" or packed for x, packed in suffixes)
+  size = None if is_packed else sum(file.size for file in files)
   # Small files share a unit, so that their documents can be joined.
   starts = itertools.accumulate((file.size for file in files), initial=0)
   places = [*zip(files, starts, strict=False)]
@@ -377,13 +360,9 @@ def _open_files(spec: PartSpec) -> Part:
 
 
 def _open_dataset(spec: PartSpec) -> Part:
-  dataset = documents.open_dataset(
-    spec.where,
-    config=spec.config,
-    split=spec.split,
-    revision=spec.revision,
-    streaming=spec.streaming,
-  )
+  names = ("config", "split", "revision", "streaming")
+  options = {name: getattr(spec, name) for name in names}
+  dataset = documents.open_dataset(spec.where, **options)
   if dataset.features:
     schema = dataset.features.arrow_schema
     documents.check_text(schema, spec.column, dataset.name)
@@ -393,9 +372,8 @@ def _open_dataset(spec: PartSpec) -> Part:
     version: dict[str, Any] = {**dataset.commit}
     if not version:
       version["files"] = files_identity(map(stat_file, dataset.paths))
-    used = ("split", "column", "streaming")
-    version |= {name: getattr(spec, name) for name in used}
-    return version | {"source": "hf"}
+    version |= {"split": spec.split, "column": spec.column}
+    return version | {"source": "hf", "streaming": spec.streaming}
 
   def read(unit: int, place: Place) -> Iterator[str]:
     values = documents.read_dataset(
@@ -444,16 +422,14 @@ def sample_languages(corpus: Corpus) -> dict[str, int]:
 def check_language(
   lengths: Mapping[str, int], language: str, say: Callable[[str], None]
 ) -> None:
-  """Refuses a text mostly in another language; warns where it is unsure."""
-  related = next((x for x in RELATED if language in x), {language})
+  """Refuses a text mostly in another language; warns of one that is small."""
   total = sum(lengths.values())
-  declared = sum(n for code, n in lengths.items() if code in related)
-  if not language or declared >= total / 2:
+  if not language or lengths.get(language, 0) >= total / 2:
     return
-  found = max(lengths, key=lambda code: lengths[code])
+  other = max(lengths, key=lambda code: lengths[code])
   problem = (
-    f"data.language={language!r}, but {lengths[found] / total:.0%} of the text"
-    f" of data.sources looks like {found}. Set --config.data.language={found},"
+    f"data.language={language!r}, but {lengths[other] / total:.0%} of the text"
+    f" of data.sources looks like {other}. Set --config.data.language={other},"
     " or to '' for no check."
   )
   if total >= MIN_CHARACTERS:

@@ -160,8 +160,8 @@ def find_files(where: str, suffixes: Collection[str]) -> list[File]:
     if not os.path.isdir(path):
       paths = [path]
       if not os.path.lexists(path):
-        found = glob.glob(path, recursive=True)
-        paths = [x for x in found if not os.path.isdir(x)]
+        matches = glob.glob(path, recursive=True)
+        paths = [x for x in matches if not os.path.isdir(x)]
     elif not (paths := list(_walk(path, suffixes))):
       raise DataError(
         f"Folder '{path}' holds no text file ({' '.join(suffixes)}, also"
