@@ -236,7 +236,7 @@ def open_corpus(
   counts = collections.Counter(x for part in parts for x in {*part.paths})
   if repeated := [path for path, number in counts.items() if number > 1]:
     raise InputError(
-      f"{key}: '{repeated[0]}' is in two parts. Name it once, or set weights."
+      f"{key}: '{repeated[0]}' is in two parts. Name it only once."
     )
   # Weights 3 and 1 are the same mixture as 6 and 2; one part is no mixture.
   shares = tuple(x / sum(weights) for x in weights if len(weights) > 1)
