@@ -157,7 +157,6 @@ LINKED = {
   **{name: (*x[:2], x[2], x[2]) for name, x in NAMED.items()},
   "shard": (write_shard, finish_shard, SHARD, f"rows/{SHARD}"),
   "saved data set": (write_saved, read_dataset, ARROW, f"train/{ARROW}"),
-  "splits": (write_saved, read_dataset, ARROW, "train"),
   "opened rows": (write_rows, open_rows, SHARD, SHARD),
   "unigrams": (write_rows, open_rows, SHARD, rows_folder.UNIGRAMS),
   "vocabulary of rows": (
