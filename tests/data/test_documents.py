@@ -16,9 +16,9 @@ import pytest
 from pyarrow import parquet
 
 from support.texts import COMPRESSORS, FORMATTERS, to_jsonl, to_parquet
-from truenegs_jax.data import documents, readers
-from truenegs_jax.data.documents import ReadCounts, check_language
-from truenegs_jax.data.sources import open_corpus, sample_languages
+from truenegs_jax.data import documents, sources
+from truenegs_jax.data.documents import BLANK, REPLACED, ReadCounts
+from truenegs_jax.data.sources import open_corpus
 from truenegs_jax.runtime.errors import DataError, InputError
 
 TEXTS = ["one\ntwo, 2", 'say "x"\u2028y', "é 語 𝄞", "a\tb", " c ", "NA", "None"]
@@ -27,13 +27,6 @@ TEXTS = ["one\ntwo, 2", 'say "x"\u2028y', "é 語 𝄞", "a\tb", " c ", "NA", "N
 def read(tmp_path, name, data, options="", **errors) -> list[str]:
   (tmp_path / name).write_bytes(data)
   return list(open_corpus(f"{tmp_path / name} {options}", **errors))
-
-
-def repairs_of(where, errors="strict") -> dict[str, int]:
-  """Returns the repairs of the first unit."""
-  counts = ReadCounts()
-  list(open_corpus(str(where), errors=errors).read_unit((0, 0), counts))
-  return dict(counts.repairs)
 
 
 def blocks(text: str) -> list[str]:
@@ -48,15 +41,12 @@ def blocks(text: str) -> list[str]:
   return result
 
 
-@pytest.mark.parametrize("block", [1, 3, 2**18])
 @pytest.mark.parametrize("limit", [20, 1_000_000])
 @pytest.mark.parametrize("rule", ["block", "record", "file"])
 def test_random_texts_give_the_documents_of_a_reference(
-  tmp_path, monkeypatch, rule, limit, block
+  tmp_path, monkeypatch, rule, limit
 ):
   monkeypatch.setattr(documents, "MAX_CHARS", limit)
-  monkeypatch.setattr(readers, "MAX_CHARS", limit)
-  monkeypatch.setattr(readers, "BLOCK_CHARS", block)
   rng = np.random.default_rng(0)
   alphabet = ["a b", "語", " ", "\n", "\n", "\r", "\r\n", "\n\n", "\u3000"]
   path = tmp_path / "t.txt"
@@ -132,7 +122,7 @@ def test_document_rules(tmp_path, suffix, rule, expected):
 
 
 @pytest.mark.parametrize("suffix", FORMATTERS)
-def test_records_are_joined_and_short_lines_are_left_out(tmp_path, suffix):
+def test_records_are_joined(tmp_path, suffix):
   rng = np.random.default_rng(0)
   texts = ["é" * n + " x" for n in rng.integers(1, 15, 60)]
   data = FORMATTERS[suffix](texts)
@@ -141,15 +131,9 @@ def test_records_are_joined_and_short_lines_are_left_out(tmp_path, suffix):
   for document in joined[:-1]:
     *first, _ = document.split("\n")
     assert sum(map(len, first)) < 16 <= len(document.replace("\n", ""))
-  long_texts = [text for text in texts if len(text) >= 10]
-  assert read(tmp_path, f"t{suffix}", data, "min_chars=10") == long_texts
-  counted = {"lines under 10 characters, left out": 60 - len(long_texts)}
-  assert repairs_of(f"{tmp_path}/t{suffix} min_chars=10") == counted
-  with pytest.raises(DataError, match="no text.* shorter than min_chars"):
-    read(tmp_path, f"t{suffix}", data, "min_chars=50")
 
 
-@pytest.mark.parametrize("suffix", ["", ".gz", ".xz", ".zst"])
+@pytest.mark.parametrize("suffix", ["", ".zst"])
 def test_a_line_without_an_end_does_not_fill_the_memory(tmp_path, suffix):
   data = COMPRESSORS[suffix](b"one\n" + b"word " * 10_000_000)
   path = tmp_path / f"t.txt{suffix}"
@@ -195,56 +179,39 @@ NO_ENCODING = r"t.txt:1: byte 0x.. .*cannot be known.*iconv -f ENCODING"
 # Name, content, and the words of the message.
 BAD = [
   ("t.txt", b"", "t.txt' has no text"),
-  ("t.txt.gz", b"", "t.txt.gz' has no text"),
-  ("t.csv", b"", "t.csv' has no text"),
   ("t.jsonl", b'{"text": ""}\n{"text": null}', "has no text"),
   ("t.jsonl", b'{"text": "a"}\n{"text": "b\n', r":2: not JSON: .* column 10"),
   ("t.jsonl", b'{"text": "a"}\n{"text": 3}', r":2: .* holds int, not text"),
-  ("t.jsonl", b'{"text": "a"}\n{"id": 3, "Text": 4}', r":2: no .*'id', 'Text'"),
   ("t.jsonl", b"{}", r"t.jsonl:1: no column 'text'. Columns: none"),
   ("t.json", b'[{"text": "a"}]', r":1: list, not .* `jq -c '.\[\]'`"),
-  ("t.json", b'{\n"text": "a"\n}', r"t.json:1: .* one JSON object per line"),
   ("t.jsonl", b"[" * 200_000, r"t.jsonl:1: nested too deep"),
   ("t.jsonl", b'\n{"text": "a\\ud800b"}', r":2: U.D800 is half of a surrog"),
   ("t.jsonl", b'{"text": "a\\u0000b"}', r"t.jsonl:1: NUL in the text"),
   ("t.jsonl", to_jsonl(["x" * 1_000_001]), r":1: a line of more than 1,000,0"),
-  ("t.csv", b"id,Text\n1,a\n", r"t.csv:1: no column 'text'. .*'id', 'Text'"),
-  ("t.csv", b"text,text\n1,a\n", r"t.csv:1: 2 columns 'text'"),
   ("t.csv", b'text\n"a\nb"\n"c', r"t.csv:4: unbalanced quotes"),
-  ("t.csv", b'text\n"a"b\n', r"t.csv:2: unbalanced quotes"),
-  ("t.csv", b"id,text\n1,a\n2\n", r"t.csv:3: 1 fields, but 2 in the first"),
   ("t.csv", b"id,text\n1,a,b\n", r"t.csv:2: 3 fields, but 2 in the first"),
   ("t.csv", b"id;text\n0;a\n", r"t.csv:1: .* divided by semicolons"),
-  ("t.csv", b"id\ttext\n0\ta\n", r"t.csv:1: .* divided by tabs"),
   ("t.tsv", b"id,text\n1,a\n", r"t.tsv:1: no column 'text'. Columns: 'id,tex"),
   ("t.csv", b"text\nNow it is b\xe9d\n", r"t.csv:2: byte 0xe9.* -f CP1252"),
   ("t.txt", ENGLISH.encode("cp1252"), "t.txt:1: byte 0x92 .* -f CP1252"),
   ("t.txt", ENGLISH.encode("cp1252").decode("latin1").encode(), "U.0092.*1252"),
-  ("t.txt", GERMAN.encode("latin1"), "t.txt:1: byte 0xfc .* -f CP1252"),
   ("t.txt", RUSSIAN.encode("cp1251"), NO_ENCODING),
-  ("t.txt", RUSSIAN.encode("koi8-r"), NO_ENCODING),
   ("t.txt", POLISH.encode("cp1250"), NO_ENCODING),
   ("t.txt", b"one\n\nb\xffd\n" + LINES.encode(), "t.txt:3: byte 0xff"),
   ("t.txt", "été\nà b".encode() + b"\xe9d\n", "t.txt:2: .* Repair the line"),
   ("t.txt", b"good\n\nb\x00d\n", "t.txt:3: NUL in the text"),
   ("t.txt", LINES.encode("utf-16"), "it is UTF-16, not.* -f UTF-16 "),
   ("t.txt", LINES.encode("utf-32"), "it is UTF-32, not.* -f UTF-32 "),
-  ("t.jsonl", LINES.encode("utf-16-le"), "it is UTF-16LE.* -f UTF-16LE "),
-  ("t.txt", LINES.encode("utf-16-be"), "it is UTF-16BE.* -f UTF-16BE "),
+  ("t.jsonl", LINES.encode("utf-16-le"), "UTF-16 without its mark"),
   ("t.txt", make_archive("zip"), "it is a zip archive.*`unzip "),
   ("t.txt", make_archive("tar"), "it is a tar archive.*`tar -xf "),
-  ("t.txt", COMPRESSORS[".gz"](b"a"), "compressed by gzip.* Add .gz to"),
-  ("t.txt", COMPRESSORS[".zst"](b"a"), "compressed by zstd.* Add .zst to"),
   ("t.txt", bytes(range(256)) * 3, "it is binary data"),
-  ("t.parquet", b"", "t.parquet' cannot be read"),
-  ("t.parquet", b"just text", "t.parquet' cannot be read"),
   ("t.parquet", to_parquet(TEXTS)[:-9], "t.parquet' cannot be read"),
   ("t.parquet", parquet_of(a=["x"], b=[1]), "no column 'text'. Columns: 'a', "),
   ("t.parquet", parquet_of(text=[1], b=["x"]), "holds int64, not text"),
-  ("t.parquet", parquet_of(text=[b"a"]), "holds binary, not text"),
   ("t.parquet", parquet_of(text=[None, ""]), "t.parquet' has no text"),
-  ("t.parquet", parquet_of(text=LATIN1), "record 2: byte 0xe9 is not"),
-  ("t.parquet", parquet_of(text=["a", "b\0"]), "record 2: NUL in the text"),
+  ("t.parquet", parquet_of(text=LATIN1), "cannot be read .*Invalid UTF8"),
+  ("t.parquet", parquet_of(text=["a", "b\0"]), ":2: NUL in the text"),
 ]
 
 
@@ -283,33 +250,27 @@ def test_a_file_of_zstd_with_a_long_window_says_how_to_unpack_it(tmp_path):
 
 
 @pytest.mark.parametrize(
-  "name, data, expected, repair, count",
+  "name, data, expected, repairs",
   [
-    ("t.txt", b"a\xe9\n\nb\xff\xff", ["a?", "b??"], documents.NOT_UTF8, 3),
-    ("t.txt", b"a\0\0\n\nb", ["a??", "b"], documents.NUL, 2),
-    ("t.txt", "a\x93b\x85".encode(), ["a?b?"], documents.CONTROLS, 2),
-    ("t.csv", b"text\na\xff\n", ["a?"], documents.NOT_UTF8, 1),
-    ("t.jsonl", b'{"text": "a\\udfff\\ud800b"}', ["a??b"], None, 2),
-    ("t.jsonl", b'{"text": "a\\u0000b"}', ["a?b"], documents.NUL, 1),
-    ("t.jsonl", b'{"x": "\xff", "text": "a"}', ["a"], documents.NOT_UTF8, 0),
-    ("t.parquet", to_parquet(["a", None]), ["a"], documents.NULL_VALUES, 1),
-    (
-      *("t.parquet", parquet_of(text=LATIN1), ["good", "b?d"]),
-      *(documents.NOT_UTF8, 1),
-    ),
-    (
-      *("t.jsonl", to_jsonl([" ", None, "", "a"]), ["a"]),
-      *(documents.BLANK_DOCUMENTS, 2),
-    ),
+    ("t.txt", b"a\xe9\n\nb\xff\xff", ["a?", "b??"], {REPLACED: 3}),
+    ("t.txt", b"a\0\0\n\nb", ["a??", "b"], {REPLACED: 2}),
+    ("t.txt", "a\x93b\x85".encode(), ["a?b?"], {REPLACED: 2}),
+    ("t.csv", b"text\na\xff\n", ["a?"], {REPLACED: 1}),
+    ("t.jsonl", b'{"text": "a\\udfff\\ud800b"}', ["a??b"], {REPLACED: 2}),
+    ("t.jsonl", b'{"x": "\xff", "text": "a"}', ["a"], {}),
+    ("t.jsonl", to_jsonl([" ", None, "", "a"]), ["a"], {BLANK: 3}),
+    ("t.parquet", to_parquet(["a\0", None]), ["a?"], {REPLACED: 1, BLANK: 1}),
   ],
 )
 def test_bad_text_is_replaced_and_counted(
-  tmp_path, name, data, expected, repair, count
+  tmp_path, name, data, expected, repairs
 ):
   texts = read(tmp_path, name, data, errors="replace")
   assert [text.replace("\ufffd", "?") for text in texts] == expected
-  repairs = repairs_of(tmp_path / name, "replace")
-  assert repairs.get(repair or documents.SURROGATES, 0) == count
+  counts = ReadCounts()
+  corpus = open_corpus(str(tmp_path / name), errors="replace")
+  assert len([*corpus.read_unit((0, 0), counts)]) == len(texts)
+  assert counts.repairs == repairs
 
 
 def test_reading_changes_no_limit_of_csv_and_imports_little(tmp_path):
@@ -342,55 +303,43 @@ SENTENCES = {
 }
 
 
-def make_lines(code, num_chars=2 * documents.MIN_CHARACTERS):
-  text = SENTENCES[code] * 3
-  return [text] * (num_chars // len(text))
-
-
-def warnings_of(lines, code) -> list[str]:
+def check(folder, codes, declared, size=120_000) -> list[str]:
+  """Returns the warnings of texts of some languages, as parts of a corpus."""
   warnings = []
-  lengths = documents.measure_languages(lines)
-  check_language(lengths, code, warnings.append)
+  parts = []
+  for code in codes:
+    text = SENTENCES[code] * 3 + "\n\n"
+    path = folder / f"{code}.txt"
+    path.write_text(text * (size // len(text)), encoding="utf-8")
+    parts.append(str(path))
+  lengths = sources.sample_languages(open_corpus(", ".join(parts)))
+  assert sum(lengths.values()) < 2 * sources.SAMPLE_CHARACTERS
+  sources.check_language(lengths, declared, warnings.append)
   return warnings
 
 
 @pytest.mark.parametrize(
   "code, declared",
   [*((code, code) for code in SENTENCES if code != "none")]
-  + [("none", "en"), ("fr", ""), ("da", "nb"), ("da", "no"), ("pt", "gl")],
+  + [("none", "en"), ("fr", "")],
 )
-def test_text_in_the_declared_language_passes(code, declared):
-  assert warnings_of(make_lines(code), declared) == []
+def test_text_in_the_declared_language_passes(tmp_path, code, declared):
+  assert check(tmp_path, [code], declared) == []
 
 
 @pytest.mark.parametrize(
   "code, declared", [("fr", "en"), ("en", "fr"), ("da", "sv"), ("ja", "zh")]
 )
-def test_text_in_another_language_is_refused(code, declared):
-  lines = make_lines("none", 10_000) + make_lines(code)
-  for texts in (lines, ["\n".join(lines)]):
-    with pytest.raises(InputError, match=f"{declared}'.* {code}. .*={code}"):
-      warnings_of(texts, declared)
-  [warning] = warnings_of(make_lines(code, 30_000), declared)
+def test_text_in_another_language_is_refused(tmp_path, code, declared):
+  with pytest.raises(InputError, match=f"{declared}'.* {code}. .*={code}"):
+    check(tmp_path, [code], declared)
+  [warning] = check(tmp_path, [code], declared, 30_000)
   assert f"language={code}" in warning
-  [warning] = warnings_of(make_lines(code), "bo")
-  assert "cannot be detected" in warning
 
 
-def test_languages_are_sampled_from_each_part(tmp_path):
-  for code in ("en", "fr"):
-    lines = make_lines(code, 1_000_000)
-    (tmp_path / f"{code}.txt").write_text("\n\n".join(lines), encoding="utf-8")
-  lengths = sample_languages(
-    open_corpus(f"{tmp_path}/en.txt, {tmp_path}/fr.txt")
-  )
-  assert abs(lengths["en"] - lengths["fr"]) < 0.02 * lengths["en"]
-  assert sum(lengths.values()) <= 1.1 * documents.SAMPLE_CHARACTERS
-
-
-def test_codes_outside_iso_639_1_are_refused():
-  for code in ("french", "FR", "xx", " "):
-    with pytest.raises(InputError, match=f"language='{code}' is not a code"):
-      documents.check_code(code)
+def test_what_is_no_code_of_a_language_is_refused():
+  for code in ("french", "FR", "x", " "):
+    with pytest.raises(InputError, match=f"language='{code}' is no code"):
+      sources.check_code(code)
   for code in ("", "en", "fr"):
-    documents.check_code(code)
+    sources.check_code(code)

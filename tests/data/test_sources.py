@@ -1,11 +1,9 @@
 """Corpora: specs, files, mixtures, units, identity, data sets and buckets."""
 
-import asyncio
 import contextlib
 import io
 import json
 import os
-import shutil
 import types
 
 import datasets
@@ -19,7 +17,7 @@ from pyarrow import parquet
 
 from support import bucket_servers, hub_stand_in
 from support.texts import COMPRESSORS, FORMATTERS, make_texts, to_parquet
-from truenegs_jax.data import readers, sources
+from truenegs_jax.data import sources
 from truenegs_jax.data.sources import (
   ReadCounts,
   describe_sources,
@@ -33,7 +31,6 @@ from truenegs_jax.runtime.errors import (
   UnavailableError,
 )
 
-pytestmark = pytest.mark.filterwarnings("ignore:Sending a large body")
 TEXTS = [f"The swan number {i} swims across the lake ." for i in range(100)]
 
 
@@ -72,10 +69,10 @@ def write_documents(folder, name: str, sizes) -> list[str]:
   return texts
 
 
-def save(texts, folder) -> str:
+def save(texts, folder, **options) -> str:
   datasets.disable_progress_bars()
   table = {"id": range(len(texts)), "text": texts}
-  datasets.Dataset.from_dict(table).save_to_disk(str(folder))
+  datasets.Dataset.from_dict(table).save_to_disk(folder, **options)
   return f"hf:{folder}"
 
 
@@ -101,28 +98,19 @@ def read_all(corpus):
   [
     (" ,", "' ,' names no text"),
     ("weight=3", "no name or path before the options"),
-    ("hf:", "'hf:': no name or path"),
-    ("{a} weight=0", "weight=0 must be above 0"),
-    ("{a} weight=nan", "weight=nan must be above 0"),
+    ("{a} weight=0", "weight= must be above 0"),
     ("{a} wieght=3", "no option wieght=. Did you mean weight="),
     ("{a} document=line", "document='line' is unknown.* file or join"),
-    ("{a} document=join chars=1000001", "chars=.* at most 1,000,000"),
-    ("{a} min_chars=abc", "min_chars=abc must be a whole number"),
-    ("{a} records=-1", "records=-1 must be above 0"),
-    ("{a} chars=9", "chars= needs document=join"),
-    ("wordnet document=join", r"no option document=.* options are weight\."),
-    ("hf:x streaming=yes", "streaming=yes must be true or false"),
+    ("{a} records=-1", "records= must be above 0"),
     ("{a} split=train", "no option split="),
     ("{a} weight=1, {b}", "1 of 2 parts have weight=. Set it for all"),
-    ("{a} format=xml", "format='xml' is unknown.* csv, jsonl"),
-    ("{a}, {a}*", "a.txt' is in .* only once"),
+    ("{a} format=xml", "format='xml' is unknown.* csv, json"),
+    ("{a}, {a}*", "a.txt' is in two parts"),
     ("wordnet", "'wordnet' cannot be read here"),
     ("none-*.txt", "no file.* no glob.* hf:NAME"),
     ("a\0b", "no file.* no glob.* hf:NAME"),
     ("empty", r"holds no text file \(.*\.txt, also compressed"),
-    ("hf:no:name", "neither a folder nor a name on the Hugging Face hub"),
     ("hf:{a}", "neither a folder nor a name .*remove hf:"),
-    ("hf:empty", "cannot be read"),
     ("/dev/zero", "/dev/zero is a folder or a device"),
     ("broken.txt", "cannot be read.*No such file"),
     ("'\udcff.txt'", "is not named in UTF-8"),
@@ -143,7 +131,7 @@ def test_named_and_described_sources(tmp_path):
   assert named_sources("x.txt, wordnet weight=2") == {"wordnet"}
   write_documents(tmp_path, "a.txt", [100_000] * 5)
   described = describe_sources(f"{tmp_path}/a.txt, none.txt, hf:a/b")
-  expected = f"{tmp_path}/a.txt (1 file, 0.5 MB), none.txt (missing), hf:a/b"
+  expected = f"{tmp_path}/a.txt (files: 1), none.txt (missing), hf:a/b"
   assert described == expected
 
 
@@ -175,37 +163,7 @@ def test_folders_give_their_files_of_known_formats_in_order(tmp_path):
     path.chmod(0o755)
 
 
-@pytest.mark.parametrize(
-  "name", ["a b=c.txt", "split=train, x.txt", "d [2].txt", "e::f.txt"]
-)
-def test_names_may_look_like_options_or_patterns(tmp_path, name):
-  folder = tmp_path / "my texts [v=1] weight=9"
-  folder.mkdir()
-  texts = write_documents(folder, name, [20])
-  for pattern in (name, f"{name[0]}*", ""):
-    for options in ("", " document=block  weight=1e-3"):
-      assert list(open_corpus(f"'{folder}/{pattern}'{options}")) == texts
-
-
 # Units and mixtures.
-
-
-def test_units_are_read_alone_and_hold_small_files_together(tmp_path):
-  texts = [f"text {i}" for i in range(300)]
-  for number, text in enumerate(texts):
-    (tmp_path / f"{number:04}.txt").write_text(text)
-  corpus = open_corpus(str(tmp_path))
-  assert [part.num_units for part in corpus.parts] == [1]
-  for i in (1, 3, 5):
-    (tmp_path / f"{i:04}.txt").write_text("\n\n".join(["x" * 999_999] * 5))
-  corpus = open_corpus(f"{tmp_path} document=join chars=50")
-  units = [(0, i) for i in range(corpus.parts[0].num_units)]
-  assert len(units) == 4
-  read = {x: [*corpus.read_unit(x, ReadCounts())] for x in reversed(units)}
-  assert list(corpus) == [text for unit in units for text in read[unit]]
-  assert corpus.num_bytes == sum(
-    x.stat().st_size for x in tmp_path.glob("*.txt")
-  )
 
 
 @pytest.mark.parametrize("stopping", ["all", "first"])
@@ -213,7 +171,7 @@ def test_units_are_read_alone_and_hold_small_files_together(tmp_path):
 def test_units_and_passes_follow_the_shares(
   tmp_path, monkeypatch, weights, stopping
 ):
-  monkeypatch.setattr(sources, "UNIT_BYTES", 500)
+  monkeypatch.setattr(sources, "UNIT_BYTES", 2000)
   rng = np.random.default_rng(0)
   spec = []
   for part, count in zip("abc", (60, 8, 24), strict=True):
@@ -227,11 +185,14 @@ def test_units_and_passes_follow_the_shares(
   corpus = open_corpus(", ".join(spec), stopping=stopping)
   texts, sizes = read_all(corpus)
   assert [*corpus] == [text for unit in texts.values() for text in unit]
+  alone = {x: [*corpus.read_unit(x, ReadCounts())] for x in reversed(texts)}
+  assert alone == texts
   num_units = [part.num_units for part in corpus.parts]
   units = [(i, j) for i, count in enumerate(num_units) for j in range(count)]
   passes = corpus.passes(sizes)
   if not weights:
     assert [*texts] == units and passes == (1, 1, 1)
+    assert 20 < len(units) < 80  # small files are together
     return
   assert sorted(texts) == sorted({*texts} & {*units})
   shares = np.array(weights) / sum(weights)
@@ -247,7 +208,7 @@ def test_units_and_passes_follow_the_shares(
     assert any(ended) and max(passes) == 1.0
     assert all(ended[i] for i in range(3) if passes[i] == 1.0)
     # No more is read than the epoch needs, but for the last unit.
-    assert np.all((passes * read > read - 2500) | ended)
+    assert np.all((passes * read > read - 4500) | ended)
 
 
 @pytest.mark.parametrize("weight", ["", " weight=1"])
@@ -286,28 +247,21 @@ def test_identities_differ_if_documents_do(tmp_path):
   write_documents(folder, "a.txt", [10, 20])
   write_documents(folder / "sub", "b.txt", [30])
   (folder / "c.jsonl").write_text('{"text": "c", "title": "d"}\n')
-  splits = {"train": TEXTS, "test": TEXTS[:9]}
-  datasets.disable_progress_bars()
-  datasets.DatasetDict(
-    {x: datasets.Dataset.from_dict({"text": y}) for x, y in splits.items()}
-  ).save_to_disk(str(tmp_path / "saved"))
   specs = ["{0}", "{0} document=block", "{0} document=record", "{0}/*.txt"]
-  specs += ["{0} document=file", "{0} column=title", "{0} min_chars=2"]
+  specs += ["{0} document=file", "{0} column=title", "{0}/*.jsonl"]
   specs += ["{0} document=join chars=9", "{0} document=join chars=8"]
   specs += ["{0}/sub/*.txt, {0}/a.txt", "{0}/a.txt, {0}/sub/*.txt"]
   specs += [f"{{0}}/a.txt weight=1, {{0}}/sub weight={x}" for x in (1, 2)]
-  specs += [f"hf:{{0}}/../saved {x}" for x in ("", "split=test", "min_chars=3")]
+  specs += [f"{save(TEXTS, tmp_path / 'saved')} {x}" for x in ("", "chars=3")]
   identities = [identity_of(folder, spec) for spec in specs]
-  identities.append(identity_of(folder, specs[11], stopping="first"))
-  identities.append(identity_of(folder, specs[11], errors="replace"))
-  assert len(set(identities)) == len(identities)
+  others = [{"stopping": "first"}, {"errors": "replace"}]
+  different = [identity_of(folder, specs[11], **x) for x in others]
+  assert len({*identities, *different}) == len(identities) + 2
   mixture = "{0}/a.txt weight=2, {0}/sub weight=4"
   assert identity_of(folder, mixture) == identities[12]
-  moved, copied = tmp_path / "elsewhere", tmp_path / "copied"
+  moved = tmp_path / "elsewhere"
   folder.rename(moved)
-  shutil.copytree(moved, copied)
-  for root in (moved, copied):
-    assert [identity_of(root, spec) for spec in specs] == identities[:-2]
+  assert [identity_of(moved, spec) for spec in specs] == identities
 
 
 def test_identities_change_with_the_files(tmp_path):
@@ -344,10 +298,9 @@ def write_parts(folder) -> list[str]:
 
 
 @pytest.mark.parametrize("number", range(6))
-@pytest.mark.parametrize("join", ["", " document=join chars=500"])
-def test_parts_with_too_few_records_are_refused(tmp_path, number, join):
-  spec = write_parts(tmp_path)[number] + join
-  with pytest.raises(DataError, match="100 records, but 102 are expected"):
+def test_parts_with_too_few_records_are_refused(tmp_path, number):
+  spec = write_parts(tmp_path)[number] + " document=join chars=500"
+  with pytest.raises(DataError, match="100 records, but at least 101"):
     read_all(open_corpus(f"{spec} records=102", expect=""))
   for options in ({"expect": "any"}, {}):
     read_all(open_corpus(f"{spec} records=102", **options))
@@ -364,27 +317,23 @@ def test_the_beginning_of_a_split_is_refused(tmp_path, form):
   with pytest.raises(DataError, match="partial-train/0000.*expect=any"):
     open_corpus(form.format(tmp_path), expect="")
   assert list(open_corpus(form.format(tmp_path), expect="any")) == TEXTS
-  folder.rename(tmp_path / "y" / "x" / "impartial-train")
-  assert list(open_corpus(f"{tmp_path}/y", expect="")) == TEXTS
 
 
 # Data sets.
 
 
-def test_saved_data_sets_are_read_in_shards(tmp_path, monkeypatch):
-  monkeypatch.setattr(readers, "SHARD_BYTES", 1000)
-  spec = save([*TEXTS, None, " "], tmp_path / "saved")
+def test_saved_data_sets_are_read(tmp_path):
+  spec = save([*TEXTS, None, " "], tmp_path / "saved [1]", num_shards=3)
   corpus = open_corpus(spec)
-  assert corpus.parts[0].num_units > 3 and corpus.is_local()
+  assert corpus.is_local()
   assert list(corpus) == TEXTS
   for options, message in {
     "split=dev": "'dev'. Choose one of train",
     "column=id": "'id' holds int64, not text",
     "column=x": "no column 'x'. Columns: 'id', 'text'",
-    "document=file": "does not apply.* block, record or",
   }.items():
     with pytest.raises(TrueNegsError, match=message):
-      open_corpus(f"{spec} {options}")
+      list(open_corpus(f"{spec} {options}"))
 
 
 NAME, REF = "owner/books", "refs/convert/parquet"
@@ -430,7 +379,6 @@ def test_data_sets_of_the_hub_are_identified_by_their_commit(hub, streaming):
   commit = hub_stand_in.commit_of(NAME, REF, hub[REF])
   [identity] = corpus.identity()
   assert identity["dataset"] == NAME and identity["revision"] == commit
-  assert corpus.parts[0].files == {x: len(y) for x, y in hub[REF].items()}
   assert not corpus.is_local() and str(corpus) == f"hf:{NAME}"
   assert corpus.parts[0].num_units == (2 if streaming == "true" else 1)
   assert sorted(corpus) == sorted(TEXTS)
@@ -440,13 +388,12 @@ def test_data_sets_of_the_hub_are_identified_by_their_commit(hub, streaming):
 def test_a_part_of_what_a_card_promises_is_refused(hub, streaming):
   hub["main"] = {"README.md": CARD.encode(), "en/train-0.parquet": b""}
   spec = f"hf:{NAME} revision=main streaming={streaming}"
-  with pytest.raises(DataError, match="100 records, but 102"):
+  with pytest.raises(DataError, match="100 records, but at least 101"):
     open_corpus(f"{spec} records=102", expect="")  # before a download
-  hub["main"]["en/train-0.parquet"] = convert(TEXTS[:99])[
-    "en/train/0000.parquet"
-  ]
+  [data, _] = convert(TEXTS[:99]).values()
+  hub["main"]["en/train-0.parquet"] = data
   huggingface_hub.HfFileSystem.clear_instance_cache()
-  with pytest.raises(DataError, match="50 records, but 100|NonMatching"):
+  with pytest.raises(DataError, match="at least 100|NonMatching"):
     read_all(open_corpus(spec, expect=""))
 
 
@@ -473,17 +420,13 @@ def server(request, start_server):
 
 @pytest.fixture
 def bucket(server, monkeypatch, tmp_path):
-  """Returns a scheme, an empty bucket and a proxy before its server."""
+  """Returns scheme and URL of an empty bucket."""
   scheme, port = server
   monkeypatch.setenv("HOME", str(tmp_path / "home"))
-  sleep = asyncio.sleep
-  monkeypatch.setattr(asyncio, "sleep", lambda _: sleep(0))  # between retries
-  proxy = bucket_servers.Proxy(port)
-  bucket_servers.connect(monkeypatch, scheme, proxy.port)
+  bucket_servers.connect(monkeypatch, scheme, port)
   name = f"b-{abs(hash(str(tmp_path))):x}"
   fsspec.filesystem(scheme).mkdir(name)
-  yield scheme, f"{scheme}://{name}", proxy
-  proxy.close()
+  return scheme, f"{scheme}://{name}"
 
 
 def upload(files, url) -> None:
@@ -493,7 +436,7 @@ def upload(files, url) -> None:
 
 
 def test_buckets_give_the_documents_of_local_files(bucket, tmp_path):
-  _, url, _ = bucket
+  _, url = bucket
   texts = make_texts(30)
   files = {f"wiki/t{x}": form(texts) for x, form in FORMATTERS.items()}
   for suffix, pack in COMPRESSORS.items():
@@ -504,10 +447,8 @@ def test_buckets_give_the_documents_of_local_files(bucket, tmp_path):
     (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / name).write_bytes(data)
   for where in ("wiki", "wiki/t*", "wiki/sub/c.txt.[gx]z", "wiki/README.md"):
-    corpus, local = (
-      open_corpus(f"{url}/{where}"),
-      open_corpus(f"{tmp_path}/{where}"),
-    )
+    corpus = open_corpus(f"{url}/{where}")
+    local = open_corpus(f"{tmp_path}/{where}")
     assert list(corpus) == list(local) != [] and not corpus.is_local()
     [there], [local] = corpus.identity(), local.identity()
     assert [x[:2] for x in there["files"]] == [x[:2] for x in local["files"]]
@@ -518,30 +459,8 @@ def test_buckets_give_the_documents_of_local_files(bucket, tmp_path):
 
 
 def test_missing_buckets_and_files_are_refused(bucket):
-  scheme, url, _ = bucket
+  scheme, url = bucket
   with pytest.raises(UnavailableError, match="Correct the name"):
     open_corpus(f"{scheme}://no-such-bucket/a.txt")
   with pytest.raises(UnavailableError, match="is no file.* no glob with"):
     open_corpus(f"{url}/none/*")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["t.txt", "t.txt.gz", "t.zst", "t.parquet"])
-def test_dropped_connections_are_repeated_or_refused(bucket, name):
-  _, url, proxy = bucket
-  rng = np.random.default_rng(0)
-  texts = [rng.bytes(6_000).hex() for _ in range(1_000)]
-  if name == "t.parquet":
-    data = to_parquet(texts)
-  else:
-    suffix = name.removeprefix("t").removeprefix(".txt")
-    data = COMPRESSORS[suffix]("\n\n".join(texts).encode())
-  upload({name: data}, url)
-  corpus = open_corpus(f"{url}/{name}")
-  proxy.bytes_left = len(data) * 2 // 3
-  assert list(corpus) == texts
-  proxy.bytes_left = len(data) * 2 // 3
-  proxy.next_left = 0
-  with pytest.raises(DataError, match=name) as error:
-    list(corpus)
-  assert "\n" not in str(error.value)

@@ -14,7 +14,7 @@ from support.texts import make_texts, to_jsonl
 from truenegs_jax.config.flags import parse_config
 from truenegs_jax.config.tables import Study
 from truenegs_jax.data import rows as rows_folder
-from truenegs_jax.data.readers import check_data_files
+from truenegs_jax.data.documents import check_data_files
 from truenegs_jax.data.sources import open_corpus
 from truenegs_jax.data.tokenizer import load_tokenizer
 from truenegs_jax.runtime import buckets
@@ -112,19 +112,10 @@ def open_rows(folder):
   rows_folder.open_rows(folder, "train")
 
 
-def write_saved(folder, name):
+def write_saved(folder, _):
   datasets = pytest.importorskip("datasets")
   saved = datasets.Dataset.from_dict({"text": ["a swan"]})
-  saved.save_to_disk(str(folder))
-  path = folder / "state.json"
-  state = json.loads(path.read_text())
-  state["_data_files"][0]["filename"] = name
-  path.write_text(json.dumps(state))
-
-
-def write_splits(folder, name):
-  write_saved(folder / "train", ARROW)
-  (folder / "dataset_dict.json").write_text(json.dumps({"splits": [name]}))
+  datasets.DatasetDict({"train": saved}).save_to_disk(folder)
 
 
 def write_card(folder, name):
@@ -142,13 +133,12 @@ def read_dataset(folder):
 # By kind: writes its files in a folder with a name, reads them, a good name.
 NAMED = {
   "rows": (write_rows, rows_folder.verify_rows, SHARD),
-  "saved data set": (write_saved, read_dataset, ARROW),
-  "splits": (write_splits, read_dataset, "train"),
   "data card": (write_card, read_dataset, "train.jsonl"),
 }
 # By kind: writes its files, reads them, and the file that becomes a link.
 LINKED = {
   **{name: (*x[:2], x[2], x[2]) for name, x in NAMED.items()},
+  "saved data set": (write_saved, read_dataset, ARROW, f"train/{ARROW}"),
   "opened rows": (write_rows, open_rows, SHARD, SHARD),
   "unigrams": (write_rows, open_rows, SHARD, rows_folder.UNIGRAMS),
   "vocabulary of rows": (

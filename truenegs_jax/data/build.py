@@ -25,8 +25,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from truenegs_jax.data import layouts, rows
+from truenegs_jax.data.documents import ReadCounts
 from truenegs_jax.data.encoder import Encoder
-from truenegs_jax.data.sources import Corpus, ReadCounts, Unit
+from truenegs_jax.data.sources import Corpus, Unit
 from truenegs_jax.data.tokenizer import Tokenizer
 from truenegs_jax.runtime.errors import DiskError, InputError
 from truenegs_jax.runtime.files import atomic_file, read_json

@@ -1,4 +1,4 @@
-"""Cleans text, forms documents, and tells their language.
+"""Reads files and data sets as documents, and repairs their text.
 
 A document has lines separated by "\\n", at least one, none of them blank. The
 option `document=` of a part sets the rule:
@@ -7,49 +7,50 @@ option `document=` of a part sets the rule:
 * "record": every record is a document, in plain text every line;
 * "file": every file is a document, without its blank lines;
 * "join": consecutive records, in plain text blocks, are one document.
+
+`datasets` does not read files here: it takes a zstd file that is cut off for a
+whole one, and shifts the columns of CSV rows that are too long, in silence.
 """
 
 import collections
 import contextlib
 import dataclasses
 import functools
+import glob
+import io
 import itertools
 import math
+import os
+import pathlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple, TextIO
 
-from truenegs_jax.runtime.errors import DataError, InputError
-from truenegs_jax.runtime.text import ESCAPED, explain_bytes
+from truenegs_jax.runtime import text as text_lib
+from truenegs_jax.runtime.errors import (
+  DataError,
+  InputError,
+  TrueNegsError,
+  UnavailableError,
+)
+from truenegs_jax.runtime.files import short_sha256
+from truenegs_jax.runtime.paths import is_hub_name, join_inside
+from truenegs_jax.runtime.text import ESCAPED, check_column
 
 JOIN = "join"  # of the documents of a format's default rule
 RULES = ("block", "record", "file", JOIN)
 # Of a line or document; longer ones are cut. A file without blank lines would
 # be one document.
 MAX_CHARS = 1_000_000
+BATCH_RECORDS = 64
+SYNSETS_PER_DOCUMENT = 64  # about 1,100 tokens: eight rows of 128
 # Names of repairs.
-NUL = "NUL characters, replaced"
-CONTROLS = "control characters, replaced"
-NOT_UTF8 = "bytes that are not UTF-8, replaced"
-SURROGATES = "lone surrogates, replaced"
-LONG_LINES = "cuts in lines over 1,000,000 characters"
-LONG_DOCUMENTS = "cuts in documents over 1,000,000 characters"
-BLANK_DOCUMENTS = "blank documents, left out"
-NULL_VALUES = "null values, left out"
-SHORT_LINES = "lines under {} characters, left out"
+REPLACED = "characters that are not text, replaced"
+CUTS = "cuts after 1,000,000 characters"
+BLANK = "blank records, left out"
+HUB = "hf:"  # begins data sets in configs
+COMMIT = re.compile("[0-9a-f]{40}")
 BAD = re.compile("[\0\x80-\x9f\ud800-\udfff]")
-C1_IN_UTF8 = re.compile(b"\xc2[\x80-\x9f]")
-SAMPLE_CHARACTERS = 100_000  # of all excerpts together, of 10 times the text
-EXCERPT_CHARACTERS = 500
-MIN_CHARACTERS = 60_000  # some 10,000 words; less text is not refused
-NO_LANGUAGE = ("zxx", "und")  # numbers; unsure, as of artificial text
-# Languages that a detector confuses: each passes as any other of its group.
-RELATED = (
-  {"bs", "hr", "sr"},
-  {"da", "nb", "nn", "no"},
-  {"gl", "pt"},
-  {"id", "ms"},
-)
 
 
 @dataclasses.dataclass
@@ -70,11 +71,10 @@ class Place:
   counts: ReadCounts
   errors: str  # "strict" refuses bad text; "replace" repairs and counts it
   path: str  # a file or data set
-  form: str = "{}:{}"  # of path and number in messages
   number: int = 0  # of the current line or record, from 1
 
   def __str__(self) -> str:
-    return self.form.format(self.path, self.number)
+    return f"{self.path}:{self.number}"
 
   def count(self, items: Iterable[Any]) -> Iterator[Any]:
     """Yields items and counts them as records of the source."""
@@ -82,58 +82,75 @@ class Place:
       self.counts.num_records += 1
       yield item
 
-  def repair(self, repair: str, problem: str) -> None:
+  def repair(self, repair: str, problem: str, number: int = 1) -> None:
     """Counts a repair that the caller makes; DataError if errors are strict."""
     if self.errors == "strict":
       raise DataError(
         f"{self}: {problem} Or set --config.data.errors=replace to repair such"
         " text."
       )
-    self.counts.repairs[repair] += 1
+    self.counts.repairs[repair] += number
 
-  def clean(self, text: str, *, is_lines: bool = False) -> str:
-    """Replaces bytes that are not UTF-8, lone surrogates, NUL and controls.
-
-    If the text `is_lines` of a file, messages have the number of the line.
-    """
-    with contextlib.suppress(UnicodeEncodeError):  # of a surrogate
-      # Twice as fast as BAD.
-      if "\0" not in text and not C1_IN_UTF8.search(text.encode()):
-        return text
-    for number, match in enumerate(BAD.finditer(text)):
-      if is_lines and not number:
-        self.number += text.count("\n", 0, match.start())
-      self.repair(*_describe_bad(match, text, self))
+  def clean(self, text: str) -> str:
+    """Replaces bytes that are not UTF-8, lone surrogates, NUL and controls."""
+    if (text.isascii() and "\0" not in text) or not BAD.search(text):
+      return text
+    bad = BAD.findall(text)
+    self.repair(REPLACED, _explain_bad(bad[0], text, self.path), len(bad))
     return BAD.sub("\ufffd", text)
 
 
-def from_lines(groups: Iterable[str], rule: str, place: Place) -> Iterator[str]:
-  """Forms the documents of a text, which is given as groups of lines."""
-  lines = _split_lines(groups, place)
-  if rule != "block":
-    lines = (line for line in lines if line and not line.isspace())
-  if rule == "record":
-    return lines
-  return join(lines, place)
+def _explain_bad(character: str, text: str, path: str) -> str:
+  code = f"U+{ord(character):04X}"
+  if character == "\0":
+    return "NUL in the text, as in binary files. Remove it, or the file."
+  if character < "\xa0":
+    return (
+      f"the control character {code}, as of a text in CP1252 that was read as"
+      " LATIN1. Convert the original: `iconv -f CP1252 -t UTF-8`."
+    )
+  if ESCAPED.match(character):
+    return text_lib.explain_bytes(text, path)
+  return f"{code} is half of a surrogate pair. Repair the record."
+
+
+def read_file(
+  path: str, rule: str, place: Place, *, column: str, kind: str = ""
+) -> Iterator[str]:
+  """Yields the documents of a file; kind and rule are "" for its suffix's."""
+  kind = kind or text_lib.split_suffixes(path)[0].removeprefix(".")
+  place.path = path
+  place.number = 0
+  if kind in READERS:
+    return from_records(READERS[kind](path, column, place), rule, place)
+  return place.count(_read_text(path, rule or "block", place))
 
 
 def from_records(
   values: Iterable[object], rule: str, place: Place
 ) -> Iterator[str]:
-  """Forms the documents of records, `place` being at each of them.
+  """Forms the documents of records; leaves blank ones out and counts them.
 
-  None and blank texts are counted and left out. The rule "block" also splits a
-  record at its blank lines.
+  The place is at each record. "block" splits a record at its blank lines.
   """
-  texts = filter(None, (_clean_record(value, place) for value in values))
-  if rule != "record":
-    yield from from_lines((text + "\n\n" for text in texts), rule, place)
-    return
-  for text in texts:
-    if "\n" in text or len(text) > MAX_CHARS:
-      yield from from_lines([text], "file", place)
+  return join(_split_records(values, rule or "record", place), place)
+
+
+def _split_records(
+  values: Iterable[object], rule: str, place: Place
+) -> Iterator[str]:
+  for value in place.count(values):
+    if not isinstance(value, str | None):
+      raise DataError(
+        f"{place}: the column holds {type(value).__name__}, not text. Set"
+        " column=NAME to a column of text."
+      )
+    if value and not value.isspace():
+      yield from _split_lines(io.StringIO(value, newline=None), rule, place)
     else:
-      yield text
+      place.counts.repairs[BLANK] += 1
+    if rule != "file":
+      yield ""
 
 
 def join(
@@ -151,7 +168,7 @@ def join(
     is_long = chars + len(joined) + len(text) > MAX_CHARS
     if joined and (is_complete or is_long):
       if not is_complete:
-        place.counts.repairs[LONG_DOCUMENTS] += 1
+        place.counts.repairs[CUTS] += 1
       yield "\n".join(joined)
       joined = []
       chars = 0
@@ -160,143 +177,272 @@ def join(
       chars += len(text)
 
 
-def drop_short_lines(
-  texts: Iterable[str], place: Place, *, min_chars: int
+def _read_text(path: str, rule: str, place: Place) -> Iterator[str]:
+  with text_lib.open_text(path) as file:
+    lines = _split_lines(file, rule, place, step=1)
+    yield from lines if rule == "record" else join(lines, place)
+
+
+def _split_lines(
+  file: TextIO, rule: str, place: Place, *, step: int = 0
 ) -> Iterator[str]:
-  """Leaves out and counts lines of less than `min_chars` characters."""
-  for text in texts:
-    lines = text.split("\n")
-    long_lines = [line for line in lines if len(line) >= min_chars]
-    if num_short := len(lines) - len(long_lines):
-      place.counts.repairs[SHORT_LINES.format(min_chars)] += num_short
-    if long_lines:
-      yield "\n".join(long_lines)
+  """Yields cleaned lines without their ends; cuts or refuses long ones.
+
+  Adds `step` to the place for each. Only the rule "block" has blank lines.
+  """
+  rest = ""
+  while line := rest + file.readline(MAX_CHARS + 1 - len(rest)):
+    place.number += step
+    line = place.clean(line).removesuffix("\n")
+    rest = line[MAX_CHARS:]
+    if rest:
+      place.repair(
+        CUTS,
+        f"a line of more than {MAX_CHARS:,} characters. Put one sentence or"
+        " paragraph on a line, and a blank line between documents.",
+      )
+    if rule == "block" or not (line.isspace() or not line):
+      yield line[:MAX_CHARS]
 
 
-def cut_line(line: str, place: Place) -> int:
-  """Returns where to cut a line of more than MAX_CHARS, and counts it."""
-  place.repair(
-    LONG_LINES,
-    f"a line of more than {MAX_CHARS:,} characters. Put one sentence or"
-    " paragraph on a line, and a blank line between documents.",
-  )
-  return line.rfind(" ", 0, MAX_CHARS) + 1 or MAX_CHARS
+def _read_csv(
+  path: str, column: str, place: Place, *, delimiter: str = ","
+) -> Iterator[str]:
+  """Yields a column of values separated by commas, or another character."""
+  rows = text_lib.read_rows(path, delimiter=delimiter, errors="surrogateescape")
+  names: list[str] = []
+  for place.number, row in rows:
+    if not names:
+      names = row
+      check_column(str(place), names, column)
+    elif len(row) == len(names):
+      yield row[names.index(column)]
+    elif row:  # a blank line is an empty row
+      raise DataError(
+        f"{place}: {len(row)} fields, but {len(names)} in the first line. Quote"
+        " a field that holds the separator."
+      )
 
 
-def _split_lines(groups: Iterable[str], place: Place) -> Iterator[str]:
-  for group in groups:
-    lines = group.removesuffix("\n").split("\n")
-    if len(group) <= MAX_CHARS:
-      yield from lines
-      continue
-    for line in lines:
-      while len(line) > MAX_CHARS:
-        cut = cut_line(line, place)
-        yield line[:cut]
-        line = line[cut:]
-      yield line
+def _read_jsonl(path: str, column: str, place: Place) -> Iterator[object]:
+  """Yields the value `column` of the JSON object on each line."""
+  records = text_lib.read_objects(path, errors="surrogateescape")
+  for place.number, record in records:
+    check_column(str(place), [*record], column)
+    yield record[column]
 
 
-def _describe_bad(
-  match: re.Match[str], text: str, place: Place
-) -> tuple[str, str]:
-  """Returns the repair of a match of BAD, and the problem if it is refused."""
-  code = f"U+{ord(match[0]):04X}"
-  if match[0] == "\0":
-    return NUL, "NUL in the text, as in binary files. Remove it, or the file."
-  if match[0] < "\xa0":
-    return CONTROLS, (
-      f"the control character {code}, as of a text in CP1252 that was read as"
-      " LATIN1. Convert the original: `iconv -f CP1252 -t UTF-8`."
+def _read_parquet(path: str, column: str, place: Place) -> Iterator[str | None]:
+  """Yields the text column of a Parquet file; holds a part of a row group."""
+  from pyarrow import parquet
+
+  with dataset_errors(path), text_lib.open_bytes(path) as file:
+    table = parquet.ParquetFile(file, pre_buffer=False, buffer_size=2**20)
+    check_text(table.schema_arrow, column, path)
+    batches = table.iter_batches(
+      BATCH_RECORDS, columns=[column], use_threads=False
     )
-  if ESCAPED.match(match[0]):
-    problem = ""
-    if place.errors == "strict":
-      problem = explain_bytes(text, match, place.path)
-    return NOT_UTF8, problem
-  return SURROGATES, f"{code} is half of a surrogate pair. Repair the record."
+    yield from read_batches(batches, column, place)
 
 
-def _clean_record(value: object, place: Place) -> str:
-  """Returns the repaired text of a record, or "" to leave it out."""
-  if value is None:
-    place.counts.repairs[NULL_VALUES] += 1
-    return ""
-  if not isinstance(value, str):
+# Kind -> yields a column of the records of a file; moves the place.
+READERS: dict[str, Callable[[str, str, Place], Iterator[object]]] = {
+  "csv": _read_csv,
+  "json": _read_jsonl,
+  "jsonl": _read_jsonl,
+  "parquet": _read_parquet,
+  "tsv": functools.partial(_read_csv, delimiter="\t"),
+}
+KINDS = (*READERS, "txt")  # of files, by their suffixes; others are read as txt
+
+
+def read_batches(
+  batches: Iterable[Any], column: str, place: Place
+) -> Iterator[str | None]:
+  """Yields the texts of a column of Arrow's batches or tables."""
+  place.number = 0
+  for batch in batches:
+    check_text(batch.schema, column, place.path)
+    texts = batch.column(column)
+    texts.validate(full=True)  # damaged offsets would crash the process
+    for text in texts.to_pylist():
+      place.number += 1
+      yield text
+
+
+def check_text(schema: Any, column: str, where: str) -> None:
+  """Raises DataError unless a column of an Arrow schema exists and is text."""
+  check_column(where, schema.names, column)
+  kind = schema.field(column).type
+  if str(kind) not in ("string", "large_string", "string_view", "null"):
     raise DataError(
-      f"{place}: the column holds {type(value).__name__}, not text. Set"
-      " column=NAME to a column of text."
-    )
-  text = place.clean(value)
-  if "\r" in text:
-    text = text.replace("\r\n", "\n").replace("\r", "\n")
-  if not text or text.isspace():
-    place.counts.repairs[BLANK_DOCUMENTS] += 1
-    return ""
-  return text
-
-
-def check_code(language: str) -> None:
-  """Raises InputError unless `data.language` is "" or a code of ISO 639-1."""
-  if language in ("", "en"):
-    return
-  from nltk.langnames import iso639long  # slow to import
-
-  if language not in iso639long:
-    raise InputError(
-      f"data.language={language!r} is not a code of ISO 639-1 such as en. Set"
-      " --config.data.language to one, or to '' for other text, without checks."
+      f"{where}: column {column!r} holds {kind}, not text. Set column=NAME."
     )
 
 
-def measure_languages(
-  texts: Iterable[str], num_characters: int = SAMPLE_CHARACTERS
-) -> dict[str, int]:
-  """Returns characters by language, of excerpts from the first texts."""
-  characters = itertools.chain.from_iterable(text + "\n" for text in texts)
-  beginning = "".join(itertools.islice(characters, 10 * num_characters))
-  step = EXCERPT_CHARACTERS * max(1, len(beginning) // num_characters)
-  lengths = collections.Counter[str]()
-  for start in range(0, len(beginning), step):
-    excerpt = beginning[start : start + EXCERPT_CHARACTERS]
-    code, _ = _load_detector().classify(excerpt)
-    if code not in NO_LANGUAGE:
-      lengths[code] += len(excerpt)
-  return dict(lengths)
+# One reader per process: parsing WordNet takes seconds, its text 11 MB.
+@functools.lru_cache(maxsize=1)
+def read_wordnet(reader: Any) -> tuple[str, ...]:
+  """Returns the definitions and example sentences of WordNet, one a line.
+
+  A document holds 64 neighboring synsets of one of WordNet's lexicographer
+  files, which have related meanings (all persons, all plants, ...).
+  """
+  texts = []
+  for pos in "nvar":
+    synsets = sorted(
+      reader.all_synsets(pos), key=lambda s: (s.lexname(), s.offset())
+    )
+    for _, group in itertools.groupby(synsets, key=lambda s: s.lexname()):
+      while members := list(itertools.islice(group, SYNSETS_PER_DOCUMENT)):
+        glosses = [t for s in members for t in (s.definition(), *s.examples())]
+        lines = [" ".join(gloss.split()) for gloss in glosses]
+        texts.append("\n".join(filter(None, lines)))
+  return tuple(filter(None, texts))
 
 
-def check_language(
-  lengths: Mapping[str, int], language: str, say: Callable[[str], None]
-) -> None:
-  """Refuses a text mostly in another language; warns where it is unsure."""
-  related = next((x for x in RELATED if language in x), {language})
-  total = sum(lengths.values())
-  declared = sum(n for code, n in lengths.items() if code in related)
-  if not language or declared >= total / 2:
-    return
-  if related.isdisjoint(_load_detector().labels):
-    say(f"warning: data.language={language!r} cannot be detected.")
-    return
-  common = collections.Counter(lengths).most_common(4)
-  shares = ", ".join(f"{n / total:.0%} {code}" for code, n in common)
-  problem = (
-    f"data.language={language!r}, but the text of data.sources looks like"
-    f" {shares}. Set --config.data.language={common[0][0]}, or to '' for no"
-    " check."
+def hash_wordnet(reader: Any) -> str:
+  """Returns a hash, as times and places differ between packages: 40 ms."""
+  contents = []
+  for name in ("noun", "verb", "adj", "adv"):
+    with reader.open("data." + name) as file:
+      contents.append(file.read())
+  return short_sha256(*contents)
+
+
+class HubDataset(NamedTuple):
+  """One split of a data set of the `datasets` library."""
+
+  name: str  # "hf:NAME [SPLIT]", for messages
+  # Downloads and returns all columns; use it in `dataset_errors`.
+  load: Callable[[], Any]
+  commit: Mapping[str, str]  # determines it; empty for a folder
+  paths: tuple[str, ...]  # of its files, or their URLs
+  features: Any  # its columns; None if unknown
+  info: Any  # `datasets.SplitInfo` of its card; None if unknown
+
+
+@contextlib.contextmanager
+def dataset_errors(name: str) -> Iterator[None]:
+  """Turns the errors of `datasets` into errors that name the data set."""
+  try:
+    yield
+  except TrueNegsError:
+    raise
+  except Exception as error:  # `datasets` and its libraries raise two dozen
+    reason = f"'{name}' cannot be read ({type(error).__name__}: {error})."
+    folder = name.removeprefix(HUB).partition(" [")[0]
+    if os.path.exists(os.path.expanduser(folder)):
+      raise DataError(reason) from error
+    raise UnavailableError(
+      f"{reason} Without internet, use local files or hf:FOLDER with a data set"
+      " that save_to_disk wrote."
+    ) from error
+
+
+def find_saved(folder: pathlib.Path) -> dict[str, pathlib.Path]:
+  """Returns the folder of each split that `save_to_disk` wrote."""
+  if (folder / "state.json").is_file():
+    return {"train": folder}
+  if not (folder / "dataset_dict.json").is_file():
+    return {}
+  return {x.parent.name: x.parent for x in folder.glob("*/state.json")}
+
+
+def open_dataset(
+  name: str,
+  *,
+  config: str = "",
+  split: str = "train",
+  revision: str = "",
+  streaming: bool = False,
+) -> HubDataset:
+  """Finds a split of a data set; downloads no records.
+
+  Its name is "hf:NAME" on the hub, or "hf:FOLDER", of data files or saved. A
+  saved one, or any if `streaming`, is read without another copy on disk.
+  """
+  where = os.path.expanduser(name.removeprefix(HUB))
+  is_local = os.path.isdir(where)
+  if not is_local and not is_hub_name(where):
+    raise DataError(
+      f"'{name}' is neither a folder nor a name on the Hugging Face hub."
+      " For a file, remove hf:."
+    )
+  saved = find_saved(pathlib.Path(where))
+  with dataset_errors(name):
+    import datasets
+
+    files = {x: f"{glob.escape(str(y))}/data*.arrow" for x, y in saved.items()}
+    builder = datasets.load_dataset_builder(
+      "arrow" if saved else where,
+      config or None,
+      data_files=files or None,
+      revision=revision or None,
+    )
+  data_files = getattr(builder.config, "data_files", None) or {}
+  named = [str(path) for paths in data_files.values() for path in paths]
+  check_data_files(name, where if is_local else builder.base_path, named)
+  infos = builder.info.splits or {}
+  splits = [*map(str, infos or data_files)]
+  if split not in splits:
+    raise DataError(
+      f"'{name}' has no split {split!r}. Choose one of {', '.join(splits)}."
+    )
+  commit = {}
+  if not is_local:
+    config = builder.config.name
+    commit = {"dataset": where, "config": config, "revision": builder.hash}
+  # Without the hub, it is any commit that was read before.
+  if commit and COMMIT.fullmatch(revision) and builder.hash != revision:
+    raise UnavailableError(
+      f"'{name}' is needed at commit {revision}, but without the hub only"
+      f" {builder.hash} is on this machine. Connect to the hub."
+    )
+
+  def load() -> Any:
+    if streaming or saved:
+      return builder.as_streaming_dataset(split=split)
+    builder.download_and_prepare()
+    return builder.as_dataset(split=split)
+
+  return HubDataset(
+    f"{name} [{split}]",
+    load,
+    commit,
+    tuple(map(str, data_files.get(split, []))),
+    builder.info.features,
+    infos.get(split),
   )
-  if total >= MIN_CHARACTERS:
-    raise InputError(problem)
-  say(f"warning: {problem}")
 
 
-@functools.cache
-def _load_detector() -> Any:
-  """Returns a `LanguageIdentifier` of languages with a code of ISO 639-1."""
-  from py3langid import langid  # takes half a second to load
+def check_data_files(name: str, base: str, paths: Iterable[str]) -> None:
+  """Raises InputError if a data set names files of somebody else.
 
-  detector = langid.LanguageIdentifier.from_model_file(
-    langid.MODEL_FILE, norm_probs=True, min_confidence=0.5
-  )
-  codes = [x for x in detector.labels if len(x) == 2 or x in NO_LANGUAGE]
-  detector.set_languages(codes)
-  return detector
+  Those of a folder are in the folder, `base`. Those of the hub are on the hub,
+  as is the archive behind the "::" in the name of its member.
+  """
+  for path in paths:
+    if "://" not in base:
+      root = pathlib.Path(base).resolve()
+      join_inside(root, os.path.relpath(os.path.realpath(path), root))
+    elif not path.rpartition("::")[2].startswith("hf://"):
+      raise InputError(
+        f"'{name}' names the file {path[:100]!r}, which is not on the hub, so"
+        " it may be made to do harm. Use another data set."
+      )
+
+
+def read_dataset(
+  dataset: HubDataset, column: str, place: Place, *, unit: int, num_units: int
+) -> Iterator[str | None]:
+  """Yields the texts of a column of one of the units of a data set."""
+  place.path = dataset.name
+  with dataset_errors(dataset.name):
+    records = dataset.load()
+    if num_units > 1:
+      records = records.shard(num_units, unit, contiguous=True)
+    if column in (records.column_names or ()):
+      records = records.select_columns([column])
+    tables = records.with_format("arrow").iter(batch_size=BATCH_RECORDS)
+    yield from read_batches(tables, column, place)

@@ -153,7 +153,6 @@ def _describe_parts(corpus: Corpus, units: Units) -> list[dict[str, Any]]:
       "text_bytes": sum(record["text_bytes"] for record in records),
       "passes": round(passes, 6),
       "records": num_records,
-      "files": dict(part.files),
     }
     parts.append(entry)
   return parts
@@ -250,7 +249,7 @@ def describe_text(manifest: dict[str, Any]) -> list[str]:
     line = source["source"]
     if "dataset" in source:
       line = "hf:{dataset}, {config} of revision {revision}".format(**source)
-    sizes = [x[1] for x in source.get("files", ())] or [*part["files"].values()]
+    sizes = [x[1] for x in source.get("files", ())]
     if sizes:
       count = "1 file" if len(sizes) == 1 else f"{len(sizes):,} files"
       line += f", {count} of {sum(sizes) / 1e6:,.1f} MB"

@@ -20,7 +20,6 @@ from truenegs_jax.data import build, layouts, rows, sources
 from truenegs_jax.data import manifest as manifest_lib
 from truenegs_jax.data import tokenizer as tokenizer_lib
 from truenegs_jax.data.build import BuildSpec, RowsOptions
-from truenegs_jax.data.documents import check_language
 from truenegs_jax.data.sources import Corpus
 from truenegs_jax.data.tokenizer import Tokenizer
 from truenegs_jax.runtime import cache, errors, files, progress
@@ -169,7 +168,7 @@ def execute_plan(plan: Plan) -> tuple[pathlib.Path, Tokenizer]:
   manifest_lib.check_options(folder, plan.options)
   if is_found:  # raises what a preparation would that `options` do not show
     manifest = rows.read_manifest(folder)
-    check_language(manifest["languages"], plan.data.language, _say)
+    sources.check_language(manifest["languages"], plan.data.language, _say)
     parts = plan.corpus.parts if plan.corpus else ()
     for part, entry in zip(parts, manifest["parts"], strict=False):
       if entry["records"] is not None:
@@ -184,7 +183,7 @@ def _prepare(plan: Plan, corpus: Corpus) -> None:
     _say("Reading from the Hugging Face hub or a bucket")
   with progress.working(console, "Checking the language of the text"):
     languages = sources.sample_languages(corpus)
-    check_language(languages, plan.data.language, _say)
+    sources.check_language(languages, plan.data.language, _say)
   _open_store(plan)
   try:
     spec = BuildSpec(

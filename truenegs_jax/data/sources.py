@@ -9,34 +9,46 @@ A part is a file, a folder or a glob, also by URL; "wordnet"; or hf:NAME, which
 
 import collections
 import dataclasses
+import functools
 import itertools
+import math
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from truenegs_jax.config import grammar
-from truenegs_jax.data import documents, readers
-from truenegs_jax.data.documents import JOIN, MAX_CHARS, Place, ReadCounts
-from truenegs_jax.data.readers import HUB, SUFFIXES, TEXT
-from truenegs_jax.runtime import text as text_lib
+from truenegs_jax.data import documents
+from truenegs_jax.data.documents import HUB, JOIN, Place, ReadCounts
 from truenegs_jax.runtime.errors import (
   DataError,
   InputError,
   UnavailableError,
   one_of,
 )
-from truenegs_jax.runtime.text import files_identity, find_files, is_url
+from truenegs_jax.runtime.text import (
+  files_identity,
+  find_files,
+  is_url,
+  split_suffixes,
+  stat_file,
+)
 
 WORDNET = "wordnet"
 WORDNET_BYTES = 11_000_000
-UNIT_BYTES = 2**22  # of the files of a unit, as they are stored
+SUFFIXES = tuple(f".{kind}" for kind in documents.KINDS)
+UNIT_BYTES = 2**22  # of the small files of a unit, as they are stored
+MAX_UNITS = 1_024  # of small files; a unit has a shard at least
 JOIN_CHARS = 20_000  # about 9 rows of 512: half a row of padding is 5 %
 LEAST_SHARE = 0.99  # of the records that records= says
 # The beginning of a split, as the hub converts large data sets to Parquet.
 PARTIAL = re.compile(r"(?:^|[/\\])partial-[^/\\]+[/\\][^/\\]+\.parquet$")
-FORMATS = (*readers.RECORD_FORMATS, TEXT)
-ANY = "any"  # of data.expect
+SAMPLE_CHARACTERS = 100_000  # of all excerpts together, of 10 times the text
+EXCERPT_CHARACTERS = 500
+MIN_CHARACTERS = 60_000  # some 10,000 words; less text is not refused
+NO_LANGUAGE = ("zxx", "und")  # numbers; unsure, as of artificial text
+# Languages that a detector confuses: each passes as any other of its group.
+RELATED = (("bs", "hr", "sr"), ("da", "nb", "nn", "no"), ("id", "ms"))
 Unit = tuple[int, int]  # the index of a part, and the number of its unit
 
 
@@ -47,13 +59,12 @@ class PartSpec:
   where: str  # its name or path
   subject: str  # the config key and the part, for messages
   weight: float = 0.0  # 0 if not set
-  document: str = ""  # block, record, file or join; "": that of its format
+  document: str = ""  # block, record or file; "": that of its format
   chars: int = 0  # least size of joined documents; 0 to join none
-  min_chars: int = 0  # least size of a line
   records: int = 0  # that it should have; 0 if unknown
   column: str = "text"
   format: str = ""  # of files; "" if the suffix says it
-  split: str = ""  # this and the following of a data set
+  split: str = "train"  # this and the following of a data set
   config: str = ""
   revision: str = ""
   streaming: bool = False
@@ -63,26 +74,21 @@ class PartSpec:
     """Whether `datasets` loads it."""
     return self.where.startswith(HUB) and not is_url(self.where)
 
-  def rule(self, default: str) -> str:
-    """Returns the rule that forms its documents before they are joined."""
-    return default if self.document in ("", JOIN) else self.document
-
 
 @dataclasses.dataclass(frozen=True)
 class Part:
   """A part of a corpus that is ready to be read."""
 
   spec: PartSpec
-  # Yields the documents of a unit before short lines are dropped; moves Place.
+  # Yields the documents of a unit before they are joined; moves the place.
   read: Callable[[int, Place], Iterator[str]]
   # Returns as JSON what determines these documents, as of now.
   identity: Callable[[], dict[str, Any]]
-  num_bytes: int | None  # of its text, about; None if unknown
+  num_bytes: int | None = None  # of its text, about; None if unknown
   num_units: int = 1
-  is_local: bool = True  # reading needs no hub and no bucket
   paths: tuple[str, ...] = ()  # absolute paths or URLs of its files
-  files: Mapping[str, int] = dataclasses.field(default_factory=dict)  # on a hub
-  num_promised: int = 0  # records that the data set says to have; 0 if unknown
+  is_local: bool = True  # reading needs no hub and no bucket
+  num_records: int = 0  # at least; 0 if unknown
 
   @property
   def name(self) -> str:
@@ -91,14 +97,12 @@ class Part:
 
   def check_records(self, number: int) -> None:
     """Raises DataError if the part has fewer records than expected."""
-    promises = ((self.num_promised, 1.0), (self.spec.records, LEAST_SHARE))
-    for expected, least in promises:
-      if number < least * expected:
-        raise DataError(
-          f"{self.name!r}: {number:,} records, but {expected:,} are expected"
-          " (records= or the data set's card). Get all of it, correct records="
-          " in data.sources, or accept it with --config.data.expect=any."
-        )
+    if number < self.num_records:
+      raise DataError(
+        f"{self.name!r}: {number:,} records, but at least {self.num_records:,}"
+        " are expected (records=, or the data set's card). Get all of it, mend"
+        " records=, or accept it with --config.data.expect=any."
+      )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,8 +110,7 @@ class Corpus:
   """The documents of some parts."""
 
   parts: tuple[Part, ...]
-  # One for each part; empty to read one after another.
-  shares: tuple[float, ...] = ()
+  shares: tuple[float, ...] = ()  # of each part; () to read them in order
   errors: str = "strict"  # refuses bad text; "replace" repairs it
   stopping: str = "all"  # or "first": of the parts, read to the end
 
@@ -122,62 +125,54 @@ class Corpus:
     part = self.parts[unit[0]]
     place = Place(counts, self.errors, part.name)
     texts = part.read(unit[1], place)
-    if size := part.spec.min_chars:
-      texts = documents.drop_short_lines(texts, place, min_chars=size)
-    if size := part.spec.chars:
-      texts = documents.join(texts, place, num_chars=size)
+    if chars := part.spec.chars:
+      return documents.join(texts, place, num_chars=chars)
     return texts
 
   def next_unit(self, sizes: Mapping[Unit, int]) -> Unit | None:
     """Returns the unit to read next; None at the end of an epoch.
 
-    `sizes` has bytes of text of each unit that was read. Without shares, units
-    are read in order. With shares, the part is next that is furthest behind its
-    share, among those that the epoch needs more of (`passes`). Raises DataError
-    for a part that has no text.
+    `sizes` has bytes of text of each unit that was read. Units are read in
+    order, or with shares, of the part that is furthest behind its share, if the
+    epoch needs more of it (`passes`). Raises DataError for a part without text.
     """
-    progress, counts = self._measure(sizes)
+    progress = self._progress(sizes)
+    counts = collections.Counter(index for index, _ in sizes)
     unfinished = []
-    ended = []
+    limit = math.inf
     for index, part in enumerate(self.parts):
       if counts[index] < part.num_units:
         unfinished.append(index)
-      elif progress[index]:
-        ended.append(progress[index])
-      else:
+      elif not progress[index]:
         raise DataError(
-          f"{part.name!r} has no text: it is empty, or its lines are blank or"
-          " shorter than min_chars. Add text, or remove this part from"
-          " data.sources."
+          f"{part.name!r} has no text: it is empty, or its lines are blank. Add"
+          " text, or remove this part from data.sources."
         )
-    if ended and self.shares and self.stopping == "first":
-      unfinished = [i for i in unfinished if progress[i] < min(ended)]
+      elif self.shares and self.stopping == "first":
+        limit = min(limit, progress[index])
     if self.shares:
+      unfinished = [i for i in unfinished if progress[i] < limit]
       unfinished.sort(key=lambda i: progress[i])
     return (unfinished[0], counts[unfinished[0]]) if unfinished else None
 
   def passes(self, sizes: Mapping[Unit, int]) -> tuple[float, ...]:
     """Returns how often each part occurs in an epoch of the units of `sizes`.
 
-    Without shares, once each. With shares, `stopping` is "all" to have all of
-    every part, or "first" to repeat none.
+    Without shares, once. Else `stopping` "all" reads all of every part, and
+    "first" repeats none.
     """
     if not self.shares:
       return (1.0,) * len(self.parts)
-    progress, _ = self._measure(sizes)
+    progress = self._progress(sizes)
     total = max(progress) if self.stopping == "all" else min(progress)
     return tuple(total / x for x in progress)
 
-  def _measure(
-    self, sizes: Mapping[Unit, int]
-  ) -> tuple[list[float], list[int]]:
-    """Returns bytes that were read over the share, and units, of each part."""
+  def _progress(self, sizes: Mapping[Unit, int]) -> list[float]:
+    """Returns bytes that were read over the share of each part."""
     progress = [0.0] * len(self.parts)
-    counts = [0] * len(self.parts)
     for (index, _), size in sizes.items():
-      counts[index] += 1
       progress[index] += size / (self.shares[index] if self.shares else 1.0)
-    return progress, counts
+    return progress
 
   def __iter__(self) -> Iterator[str]:
     """Yields the documents of the units of an epoch, each once."""
@@ -195,11 +190,10 @@ class Corpus:
     """Returns as JSON what determines the documents and their order."""
     identities = []
     for part, share in itertools.zip_longest(self.parts, self.shares):
-      options = {"errors": self.errors, "min_chars": part.spec.min_chars}
-      options["join"] = part.spec.chars
+      options = {"document": part.spec.document, "join": part.spec.chars}
       if share:
         options |= {"share": share, "stopping": self.stopping}
-      identities.append(part.identity() | options)
+      identities.append(part.identity() | options | {"errors": self.errors})
     return identities
 
   def check_unchanged(self, identity: list[dict[str, Any]]) -> None:
@@ -220,11 +214,11 @@ def open_corpus(
   *,
   errors: str = "strict",
   stopping: str = "all",
-  expect: str = ANY,
+  expect: str = "any",
   key: str = "data.sources",
   reader: Any = None,
 ) -> Corpus:
-  """Opens the corpus of a spec; reads only the first document of each format.
+  """Opens the corpus of a spec; reads the first document of parts of files.
 
   Args:
     spec: comma-separated parts, with the options of `PartSpec`.
@@ -241,17 +235,15 @@ def open_corpus(
       " for all, or for none."
     )
   parts = tuple(_open_part(part, reader, expect) for part in part_specs)
-  seen: dict[str, str] = {}  # or one may train on a file and one hold it out
-  for part in parts:
-    for path in part.paths:
-      if (other := seen.setdefault(path, part.name)) is not part.name:
-        raise InputError(
-          f"{key}: '{path}' is in {other!r} and in {part.name!r}. Name it only"
-          " once. To read it more often, set weights."
-        )
-  # Normalized, so that weights 3 and 1 are the same mixture as 6 and 2.
-  shares = tuple(weight / sum(weights) for weight in weights)
-  return Corpus(parts, shares if len(shares) > 1 else (), errors, stopping)
+  # Or one may train on a file and one hold it out.
+  counts = collections.Counter(x for part in parts for x in {*part.paths})
+  if repeated := [path for path, number in counts.items() if number > 1]:
+    raise InputError(
+      f"{key}: '{repeated[0]}' is in two parts. Name it only once."
+    )
+  # Weights 3 and 1 are the same mixture as 6 and 2; one part is no mixture.
+  shares = tuple(x / sum(weights) for x in weights if len(weights) > 1)
+  return Corpus(parts, shares, errors, stopping)
 
 
 def named_sources(spec: str, *, key: str = "data.sources") -> set[str]:
@@ -265,30 +257,16 @@ def describe_sources(spec: str, *, key: str = "data.sources") -> str:
   for part in _parse_spec(spec, key):
     text = part.where
     if not (part.is_dataset or text == WORDNET or is_url(text)):
-      sizes = [file.size for file in find_files(text, SUFFIXES)]
-      count = "1 file" if len(sizes) == 1 else f"{len(sizes):,} files"
-      state = f"{count}, {sum(sizes) / 1e6:,.1f} MB" if sizes else "missing"
-      text += f" ({state})"
+      number = len(find_files(text, SUFFIXES))
+      text += f" (files: {number:,})" if number else " (missing)"
     texts.append(text)
   return ", ".join(texts)
 
 
-def sample_languages(corpus: Corpus) -> dict[str, int]:
-  """Returns characters by language, of excerpts from each part."""
-  lengths = collections.Counter[str]()
-  share = documents.SAMPLE_CHARACTERS // len(corpus.parts)
-  for index, part in enumerate(corpus.parts):
-    units = ((index, i) for i in range(part.num_units))
-    texts = (corpus.read_unit(unit, ReadCounts()) for unit in units)
-    joined = itertools.chain.from_iterable(texts)
-    lengths.update(documents.measure_languages(joined, share))
-  return dict(lengths)
-
-
 def _parse_spec(spec: str, key: str) -> list[PartSpec]:
-  if parts := [_parse_part(x, key) for x in grammar.parse_items(spec, key=key)]:
-    return parts
-  raise InputError(f"{key}={spec!r} names no text. Name a file, for example.")
+  if not (items := grammar.parse_items(spec, key=key)):
+    raise InputError(f"{key}={spec!r} names no text. Name a file, for example.")
+  return [_parse_part(item, key) for item in items]
 
 
 def _parse_part(item: grammar.Item, key: str) -> PartSpec:
@@ -305,20 +283,15 @@ def _parse_part(item: grammar.Item, key: str) -> PartSpec:
     options = options[: options.index("split")]
   defaults = {option: getattr(part, option) for option in options}
   values = item.convert(defaults, subject=subject)
-  limits = {"weight": 1e9, "chars": MAX_CHARS, "min_chars": MAX_CHARS}
-  for option, largest in (limits | {"records": 1e12}).items():
-    if option in item.options and not 0 < values[option] <= largest:  # NaN, too
-      raise InputError(
-        f"{subject}: {option}={item.options[option]} must be above 0 and at"
-        f" most {largest:,.0f}."
-      )
+  for option in {"weight", "chars", "records"} & {*item.options}:
+    if not 0 < values[option] < math.inf:  # NaN, too
+      raise InputError(f"{subject}: {option}= must be above 0, and finite.")
   part = dataclasses.replace(part, **values)
   one_of(f"{subject}: document", part.document or JOIN, documents.RULES)
-  one_of(f"{subject}: format", part.format or TEXT, FORMATS)
+  one_of(f"{subject}: format", part.format or "txt", documents.KINDS)
   if part.document == JOIN:
-    return dataclasses.replace(part, chars=part.chars or JOIN_CHARS)
-  if part.chars:
-    raise InputError(f"{subject}: chars= needs document={JOIN}.")
+    chars = part.chars or JOIN_CHARS
+    return dataclasses.replace(part, document="", chars=chars)
   return part
 
 
@@ -329,18 +302,18 @@ def _open_part(spec: PartSpec, reader: Any, expect: str) -> Part:
     part = _open_wordnet(spec, reader)
   else:
     part = _open_files(spec)
-  if expect == ANY:
-    spec = dataclasses.replace(spec, records=0)
-    return dataclasses.replace(part, spec=spec, num_promised=0)
+  if expect == "any":
+    return dataclasses.replace(part, num_records=0)
   if partial := next(filter(PARTIAL.search, part.paths), ""):
     raise DataError(
-      f"{spec.subject}: '{partial}' holds only the beginning of a split."
-      " Use the original files or another revision, or accept it with"
-      " --config.data.expect=any."
+      f"{spec.subject}: '{partial}' holds only the beginning of a split. Use"
+      " the original files, or accept it with --config.data.expect=any."
     )
-  if part.num_promised:  # is known before anything is read
-    part.check_records(part.num_promised)
-  return part
+  least = math.ceil(LEAST_SHARE * spec.records)
+  checked = dataclasses.replace(part, num_records=max(part.num_records, least))
+  if part.num_records:  # is known before anything is read
+    checked.check_records(part.num_records)
+  return checked
 
 
 def _open_wordnet(spec: PartSpec, reader: Any) -> Part:
@@ -348,53 +321,12 @@ def _open_wordnet(spec: PartSpec, reader: Any) -> Part:
     raise InputError(f"{spec.subject} cannot be read here. Name files.")
 
   def identity() -> dict[str, Any]:
-    return {"source": WORDNET, "sha256": readers.hash_wordnet(reader)}
+    return {"source": WORDNET, "sha256": documents.hash_wordnet(reader)}
 
-  def read(unit: int, place: Place) -> Iterator[str]:
-    del unit  # there is one
-    texts = place.count(readers.read_wordnet(reader))
-    return documents.from_records(texts, "record", place)
+  def read(_: int, place: Place) -> Iterator[str]:
+    return documents.from_records(documents.read_wordnet(reader), "", place)
 
   return Part(spec, read, identity, WORDNET_BYTES)
-
-
-def _open_dataset(spec: PartSpec) -> Part:
-  rule = spec.rule("record")
-  if rule == "file":
-    raise InputError(
-      f"{spec.subject}: document=file does not apply to records. Choose block,"
-      f" record or {JOIN}."
-    )
-  names = ("config", "split", "revision", "streaming")
-  options = {name: getattr(spec, name) for name in names}
-  dataset = readers.open_dataset(spec.where, **options)
-  if dataset.features:
-    schema = dataset.features.arrow_schema
-    readers.check_text(schema, spec.column, dataset.name)
-
-  def identity() -> dict[str, Any]:
-    version: dict[str, Any] = {**dataset.commit}
-    if not version:
-      version["files"] = files_identity(map(text_lib.stat_file, dataset.paths))
-    version |= {"split": dataset.split, "column": spec.column, "document": rule}
-    return version | {"source": "hf", "streaming": spec.streaming}
-
-  def read(unit: int, place: Place) -> Iterator[str]:
-    place.path = dataset.name
-    texts = dataset.read_shard(unit, spec.column, place)
-    return documents.from_records(place.count(texts), rule, place)
-
-  return Part(
-    spec,
-    read,
-    identity,
-    dataset.num_bytes,
-    dataset.num_shards,
-    is_local=not dataset.commit,
-    paths=dataset.paths,
-    files=dataset.list_files(),
-    num_promised=dataset.num_records,
-  )
 
 
 def _open_files(spec: PartSpec) -> Part:
@@ -405,46 +337,120 @@ def _open_files(spec: PartSpec) -> Part:
       f"{spec.subject} is no file, folder or URL, and no glob with a match. On"
       " the hub it is hf:NAME. Put a path with commas or = in quotes."
     )
-  formats = [
-    spec.format or SUFFIXES.get(text_lib.split_suffixes(x.path)[0], TEXT)
-    for x in files
-  ]
-  rules = {
-    name: spec.rule("block" if name == TEXT else "record")
-    for name in sorted({*formats})
-  }
-  size: int | None = sum(file.size for file in files)
-  if "parquet" in rules or any(
-    text_lib.split_suffixes(x.path)[1] for x in files
-  ):
-    size = None
+  suffixes = [split_suffixes(file.path) for file in files]
+  is_packed = any(x == ".parquet" or packed for x, packed in suffixes)
+  total = sum(file.size for file in files)
+  unit_bytes = max(UNIT_BYTES, total // MAX_UNITS)
   # Small files share a unit, so that their documents can be joined.
   starts = itertools.accumulate((file.size for file in files), initial=0)
-  places = [*zip(files, formats, starts, strict=False)]
-  grouped = itertools.groupby(places, key=lambda x: x[2] // UNIT_BYTES)
-  units = [[*members] for _, members in grouped]
-
-  def read_file(path: str, name: str, place: Place) -> Iterator[str]:
-    place.path = path
-    place.number = 0
-    if name == TEXT:
-      lines = readers.read_text(path, place)
-      return place.count(documents.from_lines(lines, rules[name], place))
-    values = readers.RECORD_FORMATS[name](path, spec.column, place)
-    return documents.from_records(place.count(values), rules[name], place)
+  places = [*zip(files, starts, strict=False)]
+  grouped = itertools.groupby(places, key=lambda x: x[1] // unit_bytes)
+  units = [[file.path for file, _ in group] for _, group in grouped]
+  options = {"column": spec.column, "kind": spec.format}
 
   def read(unit: int, place: Place) -> Iterator[str]:
-    for file, name, _ in units[unit]:
-      yield from read_file(file.path, name, place)
+    for path in units[unit]:
+      yield from documents.read_file(path, spec.document, place, **options)
 
   def identity() -> dict[str, Any]:
     now = files_identity(find_files(where, SUFFIXES))
-    result = {"source": "files", "files": now, "document": rules}
-    return result if [*rules] == [TEXT] else {**result, "column": spec.column}
+    return {"source": "files", "files": now, **options}
 
-  place = Place(ReadCounts(), "replace", where)
-  for name in rules:  # so that a missing column is noticed at once
-    next(read_file(files[formats.index(name)].path, name, place), "")
+  # So that a missing column is noticed at once.
+  next(read(0, Place(ReadCounts(), "replace", where)), "")
   is_local = not is_url(where)
-  paths = tuple(os.path.abspath(f.path) if is_local else f.path for f in files)
-  return Part(spec, read, identity, size, len(units), is_local, paths)
+  paths = [os.path.abspath(x.path) if is_local else x.path for x in files]
+  num_bytes = None if is_packed else total
+  return Part(spec, read, identity, num_bytes, len(units), (*paths,), is_local)
+
+
+def _open_dataset(spec: PartSpec) -> Part:
+  names = ("config", "split", "revision", "streaming")
+  options = {name: getattr(spec, name) for name in names}
+  dataset = documents.open_dataset(spec.where, **options)
+  if dataset.features:
+    schema = dataset.features.arrow_schema
+    documents.check_text(schema, spec.column, dataset.name)
+  num_units = len(dataset.paths) if spec.streaming else 1
+
+  def identity() -> dict[str, Any]:
+    version: dict[str, Any] = {**dataset.commit}
+    if not version:
+      version["files"] = files_identity(map(stat_file, dataset.paths))
+    version |= {"split": spec.split, "column": spec.column}
+    return version | {"source": "hf", "streaming": spec.streaming}
+
+  def read(unit: int, place: Place) -> Iterator[str]:
+    values = documents.read_dataset(
+      dataset, spec.column, place, unit=unit, num_units=num_units
+    )
+    return documents.from_records(values, spec.document, place)
+
+  return Part(
+    spec,
+    read,
+    identity,
+    getattr(dataset.info, "num_bytes", None),
+    num_units,
+    dataset.paths,
+    not dataset.commit,
+    getattr(dataset.info, "num_examples", None) or 0,
+  )
+
+
+def check_code(language: str) -> None:
+  """Raises InputError unless `data.language` is "" or may be a code."""
+  if language and not re.fullmatch("[a-z]{2,3}", language):
+    raise InputError(
+      f"data.language={language!r} is no code of a language such as en. Set"
+      " --config.data.language to one, or to '' for other text, without checks."
+    )
+
+
+def sample_languages(corpus: Corpus) -> dict[str, int]:
+  """Returns characters by language, of excerpts from each part."""
+  size = SAMPLE_CHARACTERS // len(corpus.parts)
+  lengths = collections.Counter[str]()
+  for part in corpus.parts:
+    texts = Corpus((part,), errors=corpus.errors)
+    characters = itertools.chain.from_iterable(text + "\n" for text in texts)
+    beginning = "".join(itertools.islice(characters, 10 * size))
+    step = EXCERPT_CHARACTERS * max(1, len(beginning) // size)
+    for start in range(0, len(beginning), step):
+      excerpt = beginning[start : start + EXCERPT_CHARACTERS]
+      code, _ = _load_detector().classify(excerpt)
+      if code not in NO_LANGUAGE:
+        lengths[code] += len(excerpt)
+  return dict(lengths)
+
+
+def check_language(
+  lengths: Mapping[str, int], language: str, say: Callable[[str], None]
+) -> None:
+  """Refuses a text mostly in another language; warns of one that is small."""
+  related = next((x for x in RELATED if language in x), (language,))
+  total = sum(lengths.values())
+  if not language or 2 * sum(lengths.get(x, 0) for x in related) >= total:
+    return
+  other = max(lengths, key=lambda code: lengths[code])
+  problem = (
+    f"data.language={language!r}, but {lengths[other] / total:.0%} of the text"
+    f" of data.sources looks like {other}. Set --config.data.language={other},"
+    " or to '' for no check."
+  )
+  if total >= MIN_CHARACTERS:
+    raise InputError(problem)
+  say(f"warning: {problem}")
+
+
+@functools.cache
+def _load_detector() -> Any:
+  """Returns a `LanguageIdentifier` of languages with a code of ISO 639-1."""
+  from py3langid import langid  # takes half a second to load
+
+  detector = langid.LanguageIdentifier.from_model_file(
+    langid.MODEL_FILE, norm_probs=True, min_confidence=0.5
+  )
+  codes = [x for x in detector.labels if len(x) == 2 or x in NO_LANGUAGE]
+  detector.set_languages(codes)
+  return detector

@@ -2,19 +2,15 @@
 
   for number, fields in read_rows("train.csv.xz"): ...
 
-`datasets` does not read files here: it takes a zstd file that is cut off for a
-whole one, shifts the columns of CSV rows that are too long, and holds lines of
-any length. fsspec opens URLs: gcsfs reads gs://, s3fs s3:// and huggingface_hub
-hf://. They repeat failed requests.
+fsspec opens URLs: gcsfs reads gs://, s3fs s3:// and huggingface_hub hf://. They
+repeat failed requests.
 """
 
-import codecs
 import contextlib
 import csv
 import glob
 import gzip
 import io
-import itertools
 import lzma
 import os
 import pathlib
@@ -39,6 +35,7 @@ HEAD_BYTES = 512  # that tell the kind of a file
 # A record is held in memory. The longest novels have 10 MB, and JSON may write
 # a letter in six characters.
 MAX_RECORD = 16_000_000  # characters
+DAMAGE = (EOFError, zlib.error, lzma.LZMAError)
 # Place and bytes of what is not UTF-8, its name, and what to do.
 KINDS = (
   (0, b"\xff\xfe\0\0", "UTF-32", ""),
@@ -47,11 +44,6 @@ KINDS = (
   (0, b"\xfe\xff", "UTF-16", ""),
   (0, b"PK\3\4", "a zip archive", "Unpack it: `unzip {}`."),
   (257, b"ustar", "a tar archive", "Unpack it: `tar -xf {}`."),
-  (0, b"\x1f\x8b", "compressed by gzip", "Add .gz to its name."),
-  (4, b"1AY&SY", "compressed by bzip2", "Add .bz2 to its name."),
-  (0, b"\x28\xb5\x2f\xfd", "compressed by zstd", "Add .zst to its name."),
-  (0, b"\xfd7zXZ\0", "compressed by xz", "Add .xz to its name."),
-  (0, b"%PDF-", "a PDF", "Extract its text: `pdftotext {}`."),
 )
 CONTROLS = bytes({*range(32)} - {*b"\t\n\v\f\r\x1b"})  # are not in text
 ESCAPED = re.compile("[\udc80-\udcff]")  # bytes that are not UTF-8, by Python
@@ -102,22 +94,27 @@ def convert_errors(path: str) -> Iterator[None]:
     raise
   except Exception as error:  # file systems raise two dozen types
     reason = getattr(error, "strerror", None) or error
-    is_damage = isinstance(error, EOFError | zlib.error | lzma.LZMAError)
-    if isinstance(error, OSError) and not error.errno and suffix:
-      is_damage = True
+    is_reading = isinstance(error, OSError) and not error.errno
     if "too much memory" in str(error):
       problem = (
         "it was compressed with zstd --long, which needs much memory. Unpack"
         f" it: `zstd -d --long=31 {shlex.quote(path)}`."
       )
-    elif is_damage:
+    elif isinstance(error, DAMAGE) or (suffix and is_reading):
       problem = (
         f"the {suffix} file is damaged or cut off, or it is none ({reason})."
         f" Download it again; if it is plain text, remove {suffix} from its"
         " name."
       )
+    elif is_url(path) and isinstance(error, ImportError):
+      raise errors.missing_package(path, error) from error
     elif is_url(path):
-      raise _unreachable(path, error) from error
+      _, access = errors.SCHEMES[path.partition("://")[0]]
+      reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+      raise errors.UnavailableError(
+        f"'{path}' cannot be reached ({reason}). Correct the name; for access,"
+        f" {access}; if the connection broke, run the same command again."
+      ) from error
     elif isinstance(error, OSError):
       problem = f"cannot be read: {reason}."
     else:
@@ -161,7 +158,10 @@ def find_files(where: str, suffixes: Collection[str]) -> list[File]:
   path = os.path.expanduser(where)
   try:
     if not os.path.isdir(path):
-      paths = _glob(pathlib.Path(path))
+      paths = [path]
+      if not os.path.lexists(path):
+        matches = glob.glob(path, recursive=True)
+        paths = [x for x in matches if not os.path.isdir(x)]
     elif not (paths := list(_walk(path, suffixes))):
       raise DataError(
         f"Folder '{path}' holds no text file ({' '.join(suffixes)}, also"
@@ -172,10 +172,6 @@ def find_files(where: str, suffixes: Collection[str]) -> list[File]:
     raise DataError(f"{where!r} cannot be read ({error}).") from error
 
 
-def _has_suffix(name: str, suffixes: Collection[str]) -> bool:
-  return split_suffixes(name)[0] in suffixes
-
-
 def _walk(folder: str, suffixes: Collection[str]) -> Iterator[str]:
   def refuse(error: OSError) -> None:
     raise error  # os.walk would skip unreadable folders
@@ -183,47 +179,29 @@ def _walk(folder: str, suffixes: Collection[str]) -> Iterator[str]:
   seen = set()  # links may form a circle
   for name, folders, names in os.walk(folder, onerror=refuse, followlinks=True):
     # Editors and archives leave hidden files ("._a.txt").
-    folders[:] = [f for f in folders if not f.startswith(".")]
+    folders[:] = [x for x in folders if x[0] != "."]
     if (real := os.path.realpath(name)) in seen:
       folders.clear()
       continue
     seen.add(real)
-    texts = [
-      n for n in names if not n.startswith(".") and _has_suffix(n, suffixes)
-    ]
-    yield from (os.path.join(name, text) for text in texts)
-
-
-def _glob(pattern: pathlib.Path) -> list[str]:
-  if os.path.lexists(pattern):
-    return [str(pattern)]
-  # Brackets in the name of an existing folder are not a pattern.
-  fixed = next(p for p in pattern.parents if os.path.lexists(p))
-  rest = str(pattern.relative_to(fixed))
-  paths = [fixed / x for x in glob.glob(rest, root_dir=fixed, recursive=True)]
-  return [str(path) for path in paths if not path.is_dir()]
+    for file in names:
+      if file[0] != "." and split_suffixes(file)[0] in suffixes:
+        yield os.path.join(name, file)
 
 
 def _find_urls(where: str, suffixes: Collection[str]) -> list[File]:
   """Finds files by URL; hidden files only if they are named."""
   with convert_errors(where):
-    from fsspec.utils import glob_translate
-
     system, path = connect(where)
-    # A glob of s3fs finds nothing in a missing bucket.
-    folder = re.split(r"[^/]*[*?\[]", path, maxsplit=1)[0].rstrip("/")
-    pattern = re.compile(glob_translate(path))
     system.invalidate_cache()
-    entries = system.find(folder, detail=True)
+    is_glob = glob.has_magic(path)
+    find = system.glob if is_glob else system.find
+    entries = find(path, detail=True)
   files = []
   for name, entry in sorted(entries.items(), key=lambda x: x[0].split("/")):
-    is_match = (
-      _has_suffix(name, suffixes)
-      if folder == path
-      else bool(pattern.match(name))
-    )
-    is_shown = is_match and "/." not in name[len(folder) :]
-    if entry["type"] == "file" and (name == path or is_shown):
+    is_named = is_glob or name == path or split_suffixes(name)[0] in suffixes
+    is_hidden = "/." in name.removeprefix(path)
+    if entry["type"] == "file" and is_named and not is_hidden:
       checksum = next(filter(None, map(entry.get, CHECKSUMS)), "")
       url = system.unstrip_protocol(name)
       files.append(File(url, entry["size"], str(checksum)))
@@ -242,9 +220,8 @@ def open_bytes(path: str) -> Iterator[io.BufferedReader]:
     if is_url(path):
       system, name = connect(path)
       stream = system.open(name, "rb", REQUEST_BYTES, cache_type="readahead")
-    elif os.path.exists(path) and not os.path.isfile(path):
-      raise DataError(f"{path} is a folder or a device. Name a file.")
     else:
+      stat_file(path)
       stream = open(path, "rb", buffering=0)
     stack.callback(stream.close)
     suffix = split_suffixes(path)[1]
@@ -271,9 +248,7 @@ def open_text(path: str) -> Iterator[TextIO]:
   with open_bytes(path) as file:
     head = file.peek(HEAD_BYTES)[:HEAD_BYTES]
     _check_head(head, path)
-    if head.startswith(codecs.BOM_UTF8):
-      file.read(len(codecs.BOM_UTF8))
-    yield io.TextIOWrapper(file, "utf-8", errors="surrogateescape")
+    yield io.TextIOWrapper(file, "utf-8-sig", errors="surrogateescape")
 
 
 def read_lines(
@@ -281,21 +256,18 @@ def read_lines(
 ) -> Iterator[tuple[int, str]]:
   """Yields number and text of each line, which ends in LF.
 
-  `errors` is "strict" to raise DataError for bytes that are not UTF-8, or
-  "surrogateescape".
+  `errors` is "strict" to refuse bytes that are not UTF-8, or "surrogateescape".
   """
   with open_text(path) as file:
-    for number in itertools.count(1):
-      line = file.readline(MAX_RECORD + 1)
-      if not line:
-        return
+    lines = iter(lambda: file.readline(MAX_RECORD + 1), "")
+    for number, line in enumerate(lines, 1):
       if len(line) > MAX_RECORD:
         raise DataError(
           f"{path}:{number}: a record of more than {MAX_RECORD:,} characters."
           " Split the record, or remove it."
         )
-      if errors == "strict" and (match := ESCAPED.search(line)):
-        raise DataError(f"{path}:{number}: {explain_bytes(line, match, path)}")
+      if errors == "strict" and ESCAPED.search(line):
+        raise DataError(f"{path}:{number}: {explain_bytes(line, path)}")
       yield number, line
 
 
@@ -306,23 +278,22 @@ def read_rows(
   lines = (line for _, line in read_lines(path, errors=errors))
   rows = csv.reader(lines, delimiter=delimiter, strict=True)
   start = 1
-  try:
-    while True:
-      before = csv.field_size_limit(MAX_RECORD)  # of the process
-      try:
-        row = next(rows, None)
-      finally:
-        csv.field_size_limit(before)
-      if row is None:
-        return
-      yield start, row
-      start = rows.line_num + 1
-  except csv.Error as error:
-    raise DataError(
-      f"{path}:{start}: unbalanced quotes in the record that starts here, or it"
-      f" exceeds {MAX_RECORD:,} characters ({error}). Double each quote inside"
-      " a quoted field."
-    ) from error
+  while True:
+    before = csv.field_size_limit(MAX_RECORD)  # of the process
+    try:
+      row = next(rows, None)
+    except csv.Error as error:
+      raise DataError(
+        f"{path}:{start}: unbalanced quotes in the record that starts here, or"
+        f" it exceeds {MAX_RECORD:,} characters ({error}). Double each quote"
+        " inside a quoted field."
+      ) from error
+    finally:
+      csv.field_size_limit(before)
+    if row is None:
+      return
+    yield start, row
+    start = rows.line_num + 1
 
 
 def read_objects(
@@ -360,16 +331,16 @@ def check_column(
   )
 
 
-def explain_bytes(text: str, match: re.Match[str], path: str) -> str:
-  """Says what to do about the first match of ESCAPED in a text."""
-  problem = f"byte 0x{ord(match[0]) & 0xFF:02x} is not UTF-8."
-  num_bad = len(ESCAPED.findall(text))
-  if len(re.findall("[^\0-\x7f\udc80-\udcff]", text)) > num_bad:
+def explain_bytes(text: str, path: str) -> str:
+  """Says what to do about the bytes in a text that are not UTF-8."""
+  bad = ESCAPED.findall(text)
+  problem = f"byte 0x{ord(bad[0]) & 0xFF:02x} is not UTF-8."
+  if len(re.findall("[^\0-\x7f\udc80-\udcff]", text)) >= len(bad):
     return f"{problem} Other characters are. Repair the line."
   with contextlib.suppress(UnicodeDecodeError):
     decoded = text.encode("utf-8", "surrogateescape").decode("cp1252")
     num_letters = len(re.findall("[A-Za-z]", text))
-    if 4 * num_bad <= num_letters and not SYMBOLS.search(decoded):
+    if 4 * len(bad) <= num_letters and not SYMBOLS.search(decoded):
       return (
         f"{problem} In a language of Western Europe, it is CP1252."
         f" {_advise_iconv('CP1252', path)}"
@@ -386,17 +357,11 @@ def _check_head(head: bytes, path: str) -> None:
     if head[place:].startswith(magic):
       fix = fix.format(shlex.quote(path)) or _advise_iconv(kind, path)
       raise DataError(f"{path}: it is {kind}, not text in UTF-8. {fix}")
-  if len(head) < 64:
-    return
-  advice = "Extract its text, or remove the file."
-  kind = "binary data, or UTF-16 without its mark"
-  zeros = "".join("01"[head[i::4].count(0) * 8 > len(head)] for i in range(4))
-  codes = {"0101": "UTF-16LE", "1010": "UTF-16BE", "0111": "UTF-32LE"}
-  if code := codes.get(zeros):
-    kind = code
-    advice = _advise_iconv(code, path)
-  if code or sum(map(head.count, CONTROLS)) * 20 > len(head):
-    raise DataError(f"{path}: it is {kind}, not text in UTF-8. {advice}")
+  if sum(map(head.count, CONTROLS)) * 20 > len(head) > 64:
+    raise DataError(
+      f"{path}: it is binary data, or UTF-16 without its mark, not text in"
+      " UTF-8. Extract its text, or remove the file."
+    )
 
 
 def _advise_iconv(code: str, path: str) -> str:
@@ -406,14 +371,3 @@ def _advise_iconv(code: str, path: str) -> str:
   else:
     command += f" {shlex.quote(path)}"
   return f"Convert it: `{command} > NEW.txt`."
-
-
-def _unreachable(url: str, error: Exception) -> TrueNegsError:
-  if isinstance(error, ImportError):
-    return errors.missing_package(url, error)
-  reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-  _, access = errors.SCHEMES[url.partition("://")[0]]
-  return errors.UnavailableError(
-    f"'{url}' cannot be reached ({reason}). Correct the name; or for access,"
-    f" {access}; or if the connection broke, run the same command again."
-  )

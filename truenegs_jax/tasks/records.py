@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from truenegs_jax.config import grammar
-from truenegs_jax.data import readers
-from truenegs_jax.data.readers import HUB
+from truenegs_jax.data import documents
+from truenegs_jax.data.documents import HUB
 from truenegs_jax.runtime import text as text_lib
 from truenegs_jax.runtime.errors import DataError
 from truenegs_jax.runtime.files import atomic_file
@@ -191,9 +191,9 @@ def read_dataset(where: str, *, split: str) -> Iterator[Record]:
   return _read_records(_open_dataset(where, split))
 
 
-def _read_records(dataset: readers.HubDataset) -> Iterator[Record]:
+def _read_records(dataset: documents.HubDataset) -> Iterator[Record]:
   number = 0
-  with readers.dataset_errors(dataset.name):
+  with documents.dataset_errors(dataset.name):
     records = dataset.load()
     for batch in records.iter(batch_size=BATCH_RECORDS):
       for column, feature in records.features.items():
@@ -209,10 +209,10 @@ def _read_records(dataset: readers.HubDataset) -> Iterator[Record]:
     raise DataError(f"{dataset.name}: the split has no records.")
 
 
-def _open_dataset(where: str, split: str) -> readers.HubDataset:
+def _open_dataset(where: str, split: str) -> documents.HubDataset:
   name, options = parse_dataset(where)
   options["split"] = options["split"] or split.replace("dev", "validation")
-  return readers.open_dataset(name, **options)
+  return documents.open_dataset(name, **options)
 
 
 def read_class_names(where: str, split: str, column: str) -> tuple[str, ...]:
@@ -220,7 +220,7 @@ def read_class_names(where: str, split: str, column: str) -> tuple[str, ...]:
   if not where.startswith(HUB):
     return ()
   dataset = _open_dataset(where, split)
-  with readers.dataset_errors(dataset.name):
+  with documents.dataset_errors(dataset.name):
     feature = (dataset.load().features or {}).get(column)
   return tuple(getattr(feature, "names", None) or ())
 
@@ -324,14 +324,14 @@ def read_split(
 def _read_hub(task: Task, split: str, where: str) -> Iterator[Record]:
   name, options = parse_dataset(where)
   folder = pathlib.Path(name.removeprefix(HUB)).expanduser()
-  saved = next(filter(readers.is_saved, (folder / task.name, folder)), None)
+  saved = next(filter(documents.find_saved, (folder / task.name, folder)), None)
   if saved:
     name = f"{HUB}{saved}"
   elif not options["config"]:
     options["config"] = task.name
   published = official_path(task, split, "").stem.replace("dev", "validation")
   options["split"] = options["split"] or published
-  for record in _read_records(readers.open_dataset(name, **options)):
+  for record in _read_records(documents.open_dataset(name, **options)):
     label = record.value("label")
     label = task_lib.HUB_LABELS.get(str(label), label)
     fields = record.fields | {"label": label}

@@ -7,9 +7,8 @@ from rich.console import Console
 from truenegs_jax.config.sections import Data
 from truenegs_jax.configs import common
 from truenegs_jax.data import prepare
-from truenegs_jax.data.documents import check_code
 from truenegs_jax.data.prepare import Plan
-from truenegs_jax.data.sources import named_sources
+from truenegs_jax.data.sources import check_code, named_sources
 from truenegs_jax.data.tokenizer import Tokenizer
 from truenegs_jax.runtime import progress
 from truenegs_jax.runtime.errors import InputError, program
