@@ -1,5 +1,8 @@
 """A batch is a function of the step, in every process and after a restart."""
 
+import shutil
+import time
+
 import numpy as np
 import pytest
 
@@ -119,6 +122,28 @@ def test_evaluation_yields_every_row_once_in_one_shape(rows, batch_size, count):
     assert (batch["tokens"][padding] == rows.pad).all()
     assert batch["documents"][~padding].any(axis=1).all()
     assert all(array.dtype == np.int32 for array in batch.values())
+
+
+@pytest.mark.parametrize("limit", [1, 16, 20, 99])
+def test_evaluation_of_a_part_is_its_beginning(rows, limit):
+  batches = batches_lib.held_out_batches(rows, 16, limit=limit)
+  row = np.concatenate([batch["row"] for batch in batches])
+  assert row[row >= 0].tolist() == list(range(min(limit, 53)))
+
+
+def test_damage_ends_batches(folder, tmp_path):
+  shutil.copytree(folder, tmp_path / "rows")
+  steps = batches_lib.batches(tmp_path / "rows", 4, tokenizer=TOKENIZER)
+  next(steps)
+  path = next((tmp_path / "rows").glob("train-*.types.npy"))
+  data = bytearray(path.read_bytes())
+  data[-1] ^= 1
+  path.write_bytes(data)
+  damaged = batches_lib.batches(tmp_path / "rows", 4, tokenizer=TOKENIZER)
+  with pytest.raises(DataError, match=f"damaged.*{path.name}"):
+    for _ in range(1_000):
+      next(damaged)
+      time.sleep(0.01)
 
 
 def test_an_empty_split_has_no_batches(tmp_path):
