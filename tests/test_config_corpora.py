@@ -20,7 +20,7 @@ from truenegs_jax.config.sections import Data
 from truenegs_jax.configs import common
 from truenegs_jax.data import prepare as prepare_lib
 from truenegs_jax.data import rows as rows_folder
-from truenegs_jax.data.manifest import padding_warning
+from truenegs_jax.data.rows import padding_warning
 from truenegs_jax.data.tokenizer import SPECIALS
 from truenegs_jax.train.prepare_data import plan_rows
 
