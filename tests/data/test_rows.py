@@ -316,8 +316,6 @@ def test_rows_in_a_bucket_are_the_files_of_a_folder(
 def test_a_copy_is_the_folder(bucket, url, written):
   _, proxy = bucket
   assert copy_rows(str(written)) == written
-  with pytest.raises(InputError, match="is opened after copy_rows"):
-    open_rows(url, "train")
   with concurrent.futures.ThreadPoolExecutor(3) as pool:
     # Locks of files are of their own in threads, as in processes.
     [copy] = {*pool.map(copy_rows, [url] * 3)}

@@ -18,7 +18,7 @@ import pathlib
 import re
 import signal
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -61,11 +61,7 @@ class Slice(NamedTuple):
   name: str  # such as "00003-0007": the numbers of the unit and of the slice
   first: int  # number of its first document in the unit
   texts: list[str]  # of its documents
-
-  @property
-  def num_bytes(self) -> int:
-    """The bytes of its text in UTF-8."""
-    return sum(len(text.encode()) for text in self.texts)
+  num_bytes: int  # of them in UTF-8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,13 +76,17 @@ class BuildSpec:
   slice_size: int  # in characters
   backend: str  # of the encoder; it does not change the rows
 
-  def record_path(self, name: str) -> pathlib.Path:
-    """Returns the file of the record of a unit or slice."""
-    return self.records / f"{name}.json"
+  def has_record(self, name: str) -> bool:
+    """Returns whether `read_record` finds a unit or slice."""
+    return (self.records / f"{name}.json").exists()
+
+  def write_record(self, name: str, record: Mapping[str, Any]) -> None:
+    """Writes the record of a unit or slice that is complete."""
+    write_file(self.records / f"{name}.json", json.dumps(record).encode())
 
   def read_record(self, name: str) -> dict[str, Any]:
-    """Reads what `build_slice` or `read_slices` has written."""
-    path = self.record_path(name)
+    """Reads what `write_record` has written."""
+    path = self.records / f"{name}.json"
     fix = f"Remove '{path}' and run the same command again."
     with read_json(path, DiskError, fix, rows.MAX_VALUES) as record:
       return record
@@ -132,25 +132,26 @@ def choose_held_out(corpus: Corpus, options: RowsOptions) -> str:
 def read_slices(spec: BuildSpec, corpus: Corpus, unit: Unit) -> Iterator[Slice]:
   """Yields the missing slices of a unit; writes its record at the end."""
   name = unit_name(corpus, unit)
-  path = spec.record_path(name)
-  if path.exists():
+  if spec.has_record(name):
     numbers = range(spec.read_record(name)["slices"])
-    paths = (spec.record_path(slice_name(name, i)) for i in numbers)
-    if all(x.exists() for x in paths):
+    if all(spec.has_record(slice_name(name, number)) for number in numbers):
       return
   counts = ReadCounts()
   record = {"slices": 0, "documents": 0, "text_bytes": 0}
   for texts in _group(corpus.read_unit(unit, counts), spec.slice_size):
     piece = Slice(
-      slice_name(name, record["slices"]), record["documents"], texts
+      slice_name(name, record["slices"]),
+      record["documents"],
+      texts,
+      sum(len(text.encode()) for text in texts),
     )
     record["slices"] += 1
     record["documents"] += len(texts)
     record["text_bytes"] += piece.num_bytes
-    if not spec.record_path(piece.name).exists():
+    if not spec.has_record(piece.name):
       yield piece
   more = {"records": counts.num_records, "repairs": counts.repairs}
-  write_file(path, json.dumps(record | more).encode())
+  spec.write_record(name, record | more)
 
 
 def build_slice(
@@ -201,7 +202,7 @@ def write_slice(spec: BuildSpec, encoder: Encoder, piece: Slice) -> None:
   files, record = build_slice(spec, encoder, piece)
   for name, data in files.items():
     write_file(spec.folder / name, data)
-  write_file(spec.record_path(piece.name), json.dumps(record).encode())
+  spec.write_record(piece.name, record)
 
 
 def _group(texts: Iterable[str], size: int) -> Iterator[list[str]]:
@@ -347,7 +348,14 @@ def _give(worker: Any, piece: Slice | None) -> None:
 
 def _work(spec: BuildSpec, connection: Any) -> None:
   """Writes the slices that a process receives; sends None, or an error."""
-  threading.Thread(target=_exit_with_parent, daemon=True).start()
+
+  def exit_with_parent() -> None:
+    """Ends this process at once, or it would write beside the next attempt."""
+    if parent := multiprocessing.parent_process():
+      parent.join()
+      os._exit(1)
+
+  threading.Thread(target=exit_with_parent, daemon=True).start()
   os.environ["TOKENIZERS_PARALLELISM"] = "false"  # one core per worker
   encoder = Encoder(spec.tokenizer, spec.backend)
   error: Exception | None = None
@@ -361,22 +369,18 @@ def _work(spec: BuildSpec, connection: Any) -> None:
         error = failure
 
 
-def _exit_with_parent() -> None:
-  """Ends this process at once, or it would write beside the next attempt."""
-  if parent := multiprocessing.parent_process():
-    parent.join()
-    os._exit(1)
-
-
 def build_on_beam(
   spec: BuildSpec,
+  corpus: Corpus,
   open_corpus: Callable[[], Corpus],
-  units: Sequence[Unit],
   *,
   runner: str,
   options: Sequence[str],
 ) -> None:
-  """Builds units on a runner of Beam, whose machines have text and store."""
+  """Builds all units on a runner of Beam, whose machines have text and folder.
+
+  They open the corpus themselves.
+  """
   try:
     import apache_beam as beam
     from apache_beam.options.pipeline_options import PipelineOptions
@@ -384,6 +388,11 @@ def build_on_beam(
   except ImportError as error:
     message = f"--runner={runner} needs pip install '.[beam]' in the checkout."
     raise InputError(message) from error
+  units = [
+    (index, number)
+    for index, part in enumerate(corpus.parts)
+    for number in range(part.num_units)
+  ]
   beam_options = PipelineOptions(list(options), runner=runner)
   with beam.Pipeline(create_runner(runner), beam_options) as pipeline:
     spread = pipeline | "List" >> beam.Create(units) | beam.Reshuffle()

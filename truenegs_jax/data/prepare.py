@@ -26,7 +26,7 @@ from truenegs_jax.data import build, layouts, rows, sources
 from truenegs_jax.data import tokenizer as tokenizer_lib
 from truenegs_jax.data.build import BuildSpec, RowsOptions
 from truenegs_jax.data.documents import check_language
-from truenegs_jax.data.sources import Corpus, Part, Unit
+from truenegs_jax.data.sources import Corpus, Unit
 from truenegs_jax.data.tokenizer import Tokenizer
 from truenegs_jax.runtime import cache, errors, files, progress
 from truenegs_jax.runtime.errors import DataError, InputError
@@ -38,7 +38,6 @@ STARTED = "started"  # file in it, as a bucket has no empty folders
 REMOVABLE = re.compile(rf"{rows.SHARD_NAME.pattern}|\..*\.[0-9a-f]{{16}}")
 Shards = list[tuple[str, int]]  # names, and how many leading rows of each
 Records = dict[str, dict[str, int]]  # bytes and crc32 by name of file
-Units = dict[Unit, dict[str, Any]]  # their records
 CGROUP_QUOTA = pathlib.Path("/sys/fs/cgroup/cpu.max")
 
 
@@ -215,22 +214,15 @@ def _prepare(plan: Plan, corpus: Corpus) -> None:
 
 def _build(plan: Plan, corpus: Corpus, spec: BuildSpec) -> None:
   if plan.runner:
-    units = [
-      (index, unit)
-      for index, part in enumerate(corpus.parts)
-      for unit in range(part.num_units)
-    ]
     build.build_on_beam(
-      spec, plan.open_corpus, units, runner=plan.runner, options=plan.beam
+      spec, corpus, plan.open_corpus, runner=plan.runner, options=plan.beam
     )
     return
   with progress.working(progress.log_console(), "Building rows") as show:
 
     def show_size(size: int) -> None:
-      done = None
-      if corpus.num_bytes:
-        done = min(1.0, size / corpus.num_bytes)
-      show(done, f"{size / 1e6:,.1f} MB")
+      share = min(1.0, size / corpus.num_bytes) if corpus.num_bytes else None
+      show(share, f"{size / 1e6:,.1f} MB")
 
     workers = plan.data.workers or _available_cores()
     build.build_here(spec, corpus, num_workers=workers, progress=show_size)
@@ -298,20 +290,31 @@ def _write_manifest(
 
   Raises DataError if there are no rows, or less text than expected.
   """
-  units: Units = {}  # of an epoch; machines of a runner may have built more
-  sizes: dict[Unit, int] = {}
+  totals = [collections.Counter[str]() for _ in corpus.parts]
+  slices: list[list[str]] = [[] for _ in corpus.parts]
   repairs = collections.Counter[str]()
+  sizes: dict[Unit, int] = {}  # of an epoch; a runner may have built more
   while (unit := corpus.next_unit(sizes)) is not None:
-    units[unit] = spec.read_record(build.unit_name(corpus, unit))
-    sizes[unit] = units[unit]["text_bytes"]
-    repairs.update(units[unit]["repairs"])
+    name = build.unit_name(corpus, unit)
+    record = spec.read_record(name)
+    sizes[unit] = record["text_bytes"]
+    repairs.update(record.pop("repairs"))
+    numbers = range(record.pop("slices"))
+    totals[unit[0]].update({**record, "units": 1})
+    slices[unit[0]] += [build.slice_name(name, number) for number in numbers]
   shards: dict[str, Shards] = {split: [] for split in rows.SPLITS}
   records: Records = {}
   parts = []
   for index, passes in enumerate(corpus.passes(sizes)):
-    own = {unit: record for unit, record in units.items() if unit[0] == index}
-    parts.append(_describe_part(corpus.parts[index], [*own.values()], passes))
-    for split, listed in _list_shards(spec, corpus, own, records).items():
+    part = corpus.parts[index]
+    about: dict[str, Any] = dict(totals[index])
+    if about.pop("units") == part.num_units:
+      part.check_records(about["records"])
+    else:
+      about["records"] = None  # unknown, as not all is read
+    parts.append({**about, "passes": round(passes, 6)})
+    for split in rows.SPLITS:
+      listed = _list_shards(spec, split, slices[index], records)
       shards[split] += _repeat(listed, passes if split == "train" else 1.0)
   if not any(shards.values()):
     raise DataError(
@@ -334,10 +337,10 @@ def _write_manifest(
       records[rows.UNIGRAMS] = build.write_file(path, data)
   records |= _write_vocabulary(tokenizer, spec.folder)
   names = ("fingerprint", "lowercase", "strip_accents", "pad")
-  about = {name: getattr(tokenizer, name) for name in names}
+  saved = {name: getattr(tokenizer, name) for name in names}
   manifest: dict[str, Any] = {
     "version": rows.VERSION,
-    "tokenizer": {"size": len(tokenizer.vocab), **about},
+    "tokenizer": {"size": len(tokenizer.vocab), **saved},
     "splits": splits,
     "files": dict(sorted(records.items())),
   }
@@ -358,37 +361,18 @@ def _write_manifest(
   return manifest
 
 
-def _describe_part(
-  part: Part, units: list[dict[str, Any]], passes: float
-) -> dict[str, Any]:
-  """Describes the text that was read of a part; DataError if it lacks some."""
-  num_records = None  # unknown unless all is read
-  if len(units) == part.num_units:
-    num_records = sum(unit["records"] for unit in units)
-    part.check_records(num_records)
-  return {
-    "documents": sum(unit["documents"] for unit in units),
-    "text_bytes": sum(unit["text_bytes"] for unit in units),
-    "passes": round(passes, 6),
-    "records": num_records,
-  }
-
-
 def _list_shards(
-  spec: BuildSpec, corpus: Corpus, units: Units, files: Records
-) -> dict[str, Shards]:
-  """Lists the shards of units by split, and adds the records of their files."""
-  shards: dict[str, Shards] = {split: [] for split in rows.SPLITS}
-  for unit, unit_record in units.items():
-    for number in range(unit_record["slices"]):
-      name = build.slice_name(build.unit_name(corpus, unit), number)
-      record = spec.read_record(name)
-      for split in rows.SPLITS:
-        if count := record[split]["rows"]:
-          shards[split].append((name, count))
-          for field in rows.FIELDS:
-            file = rows.shard_name(split, name, field)
-            files[file] = record["files"][file]
+  spec: BuildSpec, split: str, slices: list[str], files: Records
+) -> Shards:
+  """Lists the shards of a split, and adds the records of their files."""
+  shards = []
+  for name in slices:
+    record = spec.read_record(name)
+    if count := record[split]["rows"]:
+      shards.append((name, count))
+      for field in rows.FIELDS:
+        file = rows.shard_name(split, name, field)
+        files[file] = record["files"][file]
   return shards
 
 

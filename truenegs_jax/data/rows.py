@@ -21,7 +21,7 @@ import stat
 import threading
 import weakref
 import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -55,7 +55,6 @@ OTHER_FILES = (UNIGRAMS, *HUB_FILES)  # beside shards
 SHARD_NAME = re.compile(
   rf"({'|'.join(SPLITS)})-[0-9]{{5,9}}-[0-9]{{4,9}}\.({'|'.join(FIELDS)})\.npy"
 )
-VERIFYING_SHARE = 0.02  # of the processor time of the machine
 COPIERS = 4  # threads, each with a file in memory, some 20 MB
 Records = Mapping[str, Mapping[str, int]]  # bytes and crc32 by name of file
 
@@ -63,7 +62,7 @@ Records = Mapping[str, Mapping[str, int]]  # bytes and crc32 by name of file
 class Verification:
   """Compares the checksums of a rows folder in a thread, while it is read.
 
-  10 GB take about a minute on 2 cores. Each batch has rows of all shards.
+  Each batch has rows of all shards.
   """
 
   def __init__(self, folder: str | pathlib.Path) -> None:
@@ -71,7 +70,6 @@ class Verification:
     self.error: Exception | None = None  # for damage that was found so far
     self._records: Records = {}
     self._states: dict[str, tuple[int, ...]] = {}  # of verified files
-    self._is_urgent = threading.Event()
     self._thread = threading.Thread(target=self._run, daemon=True)
     self._thread.start()
 
@@ -87,8 +85,7 @@ class Verification:
       raise self.error
 
   def finish(self) -> None:
-    """Verifies other and changed files at full speed; DataError for damage."""
-    self._is_urgent.set()
+    """Verifies the other and changed files; raises DataError for damage."""
     self._thread.join()
     if changed := self._find_changed():
       self._run(changed)
@@ -100,17 +97,13 @@ class Verification:
     # A removed file is still open.
     return [x for x in states if states[x] not in ((), self._states[x])]
 
-  def _pause(self, secs: float) -> None:
-    share = min(1.0, VERIFYING_SHARE * (os.cpu_count() or 1))
-    self._is_urgent.wait(secs * (1 / share - 1))
-
   def _run(self, names: Iterable[str] = ()) -> None:
     try:
       if not names:
         self._records = read_manifest(self._folder)["files"]
       for name in names or self._records:
         self._states[name] = _file_state(self._folder / name)
-        check_files(self._folder, {name: self._records[name]}, self._pause)
+        check_files(self._folder, {name: self._records[name]})
     except Exception as error:  # raised by `check`
       self.error = error
 
@@ -260,14 +253,9 @@ def read_manifest(folder: str | pathlib.Path) -> dict[str, Any]:
 
 
 def open_rows(folder: str | pathlib.Path, split: str) -> Rows:
-  """Opens a split; checks the sizes of files, not their content.
-
-  Of rows in a bucket, it opens the copy that `copy_rows` makes.
-  """
+  """Opens a split here, not in a bucket; checks the sizes of files only."""
   one_of("split", split, SPLITS)
   folder = open_path("data.rows", folder)
-  if is_bucket(folder):
-    raise InputError(f"'{folder}' is opened after copy_rows.")
   manifest = read_manifest(folder)
   length = manifest["options"]["length"]
   listed = manifest["splits"][split]["shards"]
@@ -321,12 +309,8 @@ def copy_rows(folder: str | pathlib.Path) -> pathlib.Path:
     copy.mkdir(exist_ok=True)
     if not (copy / MANIFEST).exists():
       text = f"Copying rows from '{source}'"
-      with (
-        progress.counting(
-          progress.log_console(), text, len(records)
-        ) as advance,
-        ThreadPoolExecutor(COPIERS) as pool,
-      ):
+      work = progress.counting(progress.log_console(), text, len(records))
+      with work as advance, ThreadPoolExecutor(COPIERS) as pool:
         for _ in pool.map(copy_file, records):
           advance()
       with atomic_file(copy / MANIFEST) as file:
@@ -371,11 +355,7 @@ def data_record(data: bytes) -> dict[str, int]:
   return {"bytes": len(data), "crc32": zlib.crc32(data)}
 
 
-def check_files(
-  folder: pathlib.Path,
-  records: Records,
-  pause: Callable[[float], object] | None = None,
-) -> None:
+def check_files(folder: pathlib.Path, records: Records) -> None:
   """Raises DataError if files differ from their records in the manifest."""
   damaged = []
   for name, record in records.items():
@@ -383,7 +363,7 @@ def check_files(
     try:
       # The size first, so that no more is read than the manifest says.
       is_whole = _file_size(path) == record["bytes"]
-      if not is_whole or file_record(path, pause) != record:
+      if not is_whole or file_record(path) != record:
         damaged.append(name)
     except OSError as error:
       damaged.append(f"{name} ({error.strerror or 'missing'})")
@@ -412,19 +392,6 @@ def _file_size(path: pathlib.Path) -> int:
   if is_bucket(path):
     return status.length
   return status.st_size if stat.S_ISREG(status.st_mode) else -1
-
-
-def describe_text(manifest: dict[str, Any]) -> list[str]:
-  """Describes each part of the text, without names of files and folders."""
-  lines = []
-  sources = manifest["options"]["sources"]
-  for source, part in zip(sources, manifest["parts"], strict=True):
-    name = source["source"]
-    if "dataset" in source:
-      name = "hf:{dataset}, {config} of revision {revision}".format(**source)
-    size = part["text_bytes"] / 1e6
-    lines.append(f"{name}: {part['documents']:,} documents, {size:,.1f} MB")
-  return lines
 
 
 def padding_warning(manifest: dict[str, Any]) -> str:
