@@ -110,6 +110,12 @@ def make_plan(data: Data, length: int, reader: Any = None) -> Plan:
     vocabulary = given.fingerprint
     lowercase = given.lowercase
     strip_accents = given.strip_accents
+    num_cased = sum(x != x.lower() for x in given.vocab)
+    if lowercase and not given.definition and num_cased > len(given.vocab) / 10:
+      _say(
+        f"warning: {num_cased:,} entries of data.vocab have capitals, but text"
+        " loses them. If it is a cased one, set --config.data.lowercase=False."
+      )
   options = RowsOptions(
     sources=identity,
     vocabulary=vocabulary,
@@ -130,8 +136,9 @@ def execute_plan(plan: Plan) -> tuple[pathlib.Path, Tokenizer]:
   folder = plan.folder
   is_found = plan.is_prepared()
   if plan.corpus and not is_found:
-    if multiprocessing.current_process().name.startswith("SpawnProcess"):
-      # It would wait for the lock of its parent.
+    is_child = multiprocessing.current_process().name.startswith("SpawnProcess")
+    if is_child and plan.data.workers != 1:
+      # It may be a worker, which would wait for the lock of its parent.
       raise InputError(
         "Rows are not prepared in a child process. If this is a script, put the"
         " call under `if __name__ == '__main__':`."

@@ -55,7 +55,7 @@ OTHER_FILES = (UNIGRAMS, *HUB_FILES)  # beside shards
 SHARD_NAME = re.compile(
   rf"({'|'.join(SPLITS)})-[0-9]{{5,9}}-[0-9]{{4,9}}\.({'|'.join(FIELDS)})\.npy"
 )
-COPIERS = 4  # threads, each with a file in memory, some 20 MB
+COPIERS = 4  # threads, each with a file in memory, some 4 MB
 Records = Mapping[str, Mapping[str, int]]  # bytes and crc32 by name of file
 
 
