@@ -20,7 +20,7 @@ from truenegs_jax.config.sections import Data
 from truenegs_jax.configs import common
 from truenegs_jax.data import prepare as prepare_lib
 from truenegs_jax.data import rows as rows_folder
-from truenegs_jax.data.manifest import padding_warning
+from truenegs_jax.data.rows import padding_warning
 from truenegs_jax.data.tokenizer import SPECIALS
 from truenegs_jax.train.prepare_data import plan_rows
 
@@ -153,9 +153,7 @@ def test_rows_of_short_documents_are_warned_of(prepare):
   books = "hf:bookcorpus/bookcorpus revision=refs/convert/parquet"
   warning = padding_warning(prepare(books, 512))
   assert "warning: 96." in warning
-  assert "(mean: 16 tokens; length=512). Set document=join chars=N" in warning
+  assert "length=512. Set --config.data.layout=packed" in warning
   assert not padding_warning(prepare(f"{books} document=join", 512))
-  short = prepare(f"{books} document=join chars=600", 512)
-  warning = padding_warning(short)
-  assert "Set chars= to more than 600 in the parts" in warning
-  assert "or --config.data.layout=packed, or --config.length" in warning
+  short = padding_warning(prepare(f"{books} document=join chars=600", 512))
+  assert "chars=NUMBER in the parts of --config.data.sources" in short

@@ -24,7 +24,6 @@ from ml_collections import ConfigDict
 
 from truenegs_jax.config import flags as flags_lib
 from truenegs_jax.config.sections import FROM_WEIGHTS, PretrainConfig
-from truenegs_jax.data import manifest as manifest_lib
 from truenegs_jax.data import prepare as prepare_lib
 from truenegs_jax.data import rows as rows_folder
 from truenegs_jax.runtime import progress
@@ -68,7 +67,7 @@ def main(argv: list[str]) -> None:
         rows_folder.verify_rows(folder)
       print(f"Verified every file of '{folder}'.", file=sys.stderr)
     manifest = rows_folder.read_manifest(folder)
-    if warning := manifest_lib.padding_warning(manifest):
+    if warning := rows_folder.padding_warning(manifest):
       print(warning, file=sys.stderr)
   print(folder)
 

@@ -175,7 +175,7 @@ def prepare_case(folder: pathlib.Path, number: int) -> bool:
   try:
     _, tokenizer = prepare(spec, rows=str(rows), **corpus_options, **options)
   except TrueNegsError as error:
-    assert not rows.exists()
+    assert not (rows / "manifest.json").exists()
     assert len(str(error)) < 1500
     return False
   corpus = open_corpus(spec, **corpus_options)
@@ -202,5 +202,6 @@ def test_any_text_gives_complete_rows_or_an_error(
       results.append(prepare_case(tmp_path / f"case{number}", number))
     except Exception as error:
       raise AssertionError(f"case {number}: {error!r}") from error
-  # Both results must be frequent.
+  # Both results must be frequent. One bad file refuses a case; a damaged
+  # archive or Parquet file does so with errors=replace, too.
   assert 0.2 < np.mean(results) < 0.8

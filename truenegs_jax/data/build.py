@@ -6,7 +6,6 @@ number of its slices. Text and options alone decide all of this, so any process
 can build any slice, and what has a record is not built again.
 """
 
-import base64
 import contextlib
 import dataclasses
 import functools
@@ -19,7 +18,7 @@ import pathlib
 import re
 import signal
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -33,13 +32,12 @@ from truenegs_jax.runtime.errors import DiskError, InputError
 from truenegs_jax.runtime.files import atomic_file, read_json
 
 MIN_SLICE = 2**21  # characters, about 4,000 rows of 128
-MAX_SLICE = 2**25
+MAX_SLICE = 2**23
 NUM_SLICES = 64  # of a corpus, within these bounds
 SLICE_DOCUMENTS = 2**14  # of MIN_SLICE, at most
 UNIT_DOCUMENTS = 2**40  # more than a unit has
 PHASE = 618_034  # the golden ratio in millionths spreads its multiples evenly
 MIN_SLICES = 4  # fewer are faster without processes, which take time to start
-RECORDS = "unfinished"  # folder beside the shards, until all are built
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,33 +62,34 @@ class Slice(NamedTuple):
   name: str  # such as "00003-0007": the numbers of the unit and of the slice
   first: int  # number of its first document in the unit
   texts: list[str]  # of its documents
-
-  @property
-  def num_bytes(self) -> int:
-    """The bytes of its text in UTF-8."""
-    return sum(map(num_bytes, self.texts))
+  num_bytes: int  # of them in UTF-8
 
 
 @dataclasses.dataclass(frozen=True)
 class BuildSpec:
   """How and where to build shards."""
 
-  store: pathlib.Path  # folder of the shards, here or in a bucket
+  folder: pathlib.Path  # of the shards, here or in a bucket
+  records: pathlib.Path  # folder of records, until all shards are built
   tokenizer: Tokenizer
   options: RowsOptions
   held_out_by: str  # result of `choose_held_out`
   slice_size: int  # in characters
   backend: str  # of the encoder; it does not change the rows
 
-  def record_path(self, name: str) -> pathlib.Path:
-    """Returns the file of the record of a unit or slice."""
-    return self.store / RECORDS / f"{name}.json"
+  def has_record(self, name: str) -> bool:
+    """Returns whether `read_record` finds a unit or slice."""
+    return (self.records / f"{name}.json").exists()
+
+  def write_record(self, name: str, record: Mapping[str, Any]) -> None:
+    """Writes the record of a unit or slice that is complete."""
+    write_file(self.records / f"{name}.json", json.dumps(record).encode())
 
   def read_record(self, name: str) -> dict[str, Any]:
-    """Reads what `build_slice` or `read_slices` has written."""
-    path = self.record_path(name)
+    """Reads what `write_record` has written."""
+    path = self.records / f"{name}.json"
     fix = f"Remove '{path}' and run the same command again."
-    with read_json(path, DiskError, fix) as record:
+    with read_json(path, DiskError, fix, rows.MAX_VALUES) as record:
       return record
 
 
@@ -127,32 +126,33 @@ def choose_held_out(corpus: Corpus, options: RowsOptions) -> str:
     for index, text in enumerate(corpus.read_unit(unit, ReadCounts())):
       if _is_held_out(number, index, options):
         return "documents"
-      sizes[unit] += num_bytes(text)
+      sizes[unit] += len(text.encode())
   return "rows"
 
 
 def read_slices(spec: BuildSpec, corpus: Corpus, unit: Unit) -> Iterator[Slice]:
   """Yields the missing slices of a unit; writes its record at the end."""
   name = unit_name(corpus, unit)
-  path = spec.record_path(name)
-  if path.exists():
+  if spec.has_record(name):
     numbers = range(spec.read_record(name)["slices"])
-    paths = (spec.record_path(slice_name(name, i)) for i in numbers)
-    if all(x.exists() for x in paths):
+    if all(spec.has_record(slice_name(name, number)) for number in numbers):
       return
   counts = ReadCounts()
   record = {"slices": 0, "documents": 0, "text_bytes": 0}
   for texts in _group(corpus.read_unit(unit, counts), spec.slice_size):
     piece = Slice(
-      slice_name(name, record["slices"]), record["documents"], texts
+      slice_name(name, record["slices"]),
+      record["documents"],
+      texts,
+      sum(len(text.encode()) for text in texts),
     )
     record["slices"] += 1
     record["documents"] += len(texts)
     record["text_bytes"] += piece.num_bytes
-    if not spec.record_path(piece.name).exists():
+    if not spec.has_record(piece.name):
       yield piece
   more = {"records": counts.num_records, "repairs": counts.repairs}
-  write_file(path, json.dumps(record | more).encode())
+  spec.write_record(name, record | more)
 
 
 def build_slice(
@@ -167,40 +167,21 @@ def build_slice(
     if spec.held_out_by == "documents" and _is_held_out(unit, i, spec.options):
       split = "held_out"
     documents[split].append((unit * UNIT_DOCUMENTS + i, text))
-  record: dict[str, Any] = {"tokens": 0, "kept": 0, "files": {}}
-  arrays = {}
-  for split in rows.SPLITS:
-    arrays[split], count = _lay_out(spec, encoder, documents[split])
-    record["tokens"] += count
+  arrays = {x: _lay_out(spec, encoder, documents[x]) for x in rows.SPLITS}
   if spec.held_out_by == "rows":
     arrays = _hold_out_rows(arrays["train"], spec.options, piece)
   files = {}
+  record: dict[str, Any] = {}
   for split, fields in arrays.items():
-    counts_V = count_tokens(fields[0], tokenizer)
-    counts = base64.b64encode(counts_V.astype(np.uint32).data).decode()
-    record[split] = {"rows": len(fields[0]), "counts": counts}
-    # Text never encodes to these two ids, so layouts added all of them.
-    added = counts_V[[*{tokenizer.cls, tokenizer.sep}]].sum()
-    record["kept"] += int(counts_V.sum() - added)
+    counts_V = np.bincount(fields[0].ravel(), minlength=len(tokenizer.vocab))
+    counts_V[tokenizer.pad] = 0  # text never encodes to it
+    record[split] = {"rows": len(fields[0]), "counts": counts_V.tolist()}
     for field, array_RxL in zip(rows.FIELDS, fields, strict=True):
       if len(array_RxL):
         name = rows.shard_name(split, piece.name, field)
         files[name] = save_array(array_RxL)
   record["files"] = {name: rows.data_record(x) for name, x in files.items()}
   return files, record
-
-
-def count_tokens(tokens_RxL: np.ndarray, tokenizer: Tokenizer) -> np.ndarray:
-  """Counts the entries of a vocabulary in rows, int64 [V], without padding."""
-  size = len(tokenizer.vocab)
-  counts_V = np.bincount(tokens_RxL.ravel(), minlength=size)
-  counts_V[tokenizer.pad] = 0  # text never encodes to it
-  return counts_V
-
-
-def num_bytes(text: str) -> int:
-  """Returns the size of a text in UTF-8."""
-  return len(text) if text.isascii() else len(text.encode())
 
 
 def save_array(array: np.ndarray) -> bytes:
@@ -221,8 +202,8 @@ def write_slice(spec: BuildSpec, encoder: Encoder, piece: Slice) -> None:
   """Builds a slice; writes its files, and its record at the end."""
   files, record = build_slice(spec, encoder, piece)
   for name, data in files.items():
-    write_file(spec.store / name, data)
-  write_file(spec.record_path(piece.name), json.dumps(record).encode())
+    write_file(spec.folder / name, data)
+  spec.write_record(piece.name, record)
 
 
 def _group(texts: Iterable[str], size: int) -> Iterator[list[str]]:
@@ -243,8 +224,8 @@ def _group(texts: Iterable[str], size: int) -> Iterator[list[str]]:
 
 def _lay_out(
   spec: BuildSpec, encoder: Encoder, documents: list[tuple[int, str]]
-) -> tuple[layouts.Arrays, int]:
-  """Returns the rows of documents, and the number of tokens of their text."""
+) -> layouts.Arrays:
+  """Returns the rows of documents."""
   tokenizer = spec.tokenizer
   options = spec.options
   line_end = re.compile(tokenizer.line_end)
@@ -253,14 +234,13 @@ def _lay_out(
   lengths = iter(lengths_N.tolist())
   dtype = np.uint16 if len(tokenizer.vocab) <= 2**16 else np.uint32
   ids = (tokenizer.cls, tokenizer.sep, tokenizer.pad)
-  arrays = layouts.lay_out(
+  return layouts.lay_out(
     [(i, [*itertools.islice(lengths, len(lines))]) for i, lines in texts],
     tokens_T,
     layouts.RowSpec(options.length, *ids, options.overflow, dtype),
     layout=options.layout,
     seed=options.seed,
   )
-  return arrays, len(tokens_T)
 
 
 def _is_held_out(unit: int, index: int, options: RowsOptions) -> bool:
@@ -294,87 +274,41 @@ def build_here(
   progress: Callable[[int], object],
 ) -> None:
   """Builds what is missing; calls `progress` with the bytes of text so far."""
-  sizes: dict[Unit, int] = {}
-  num_read = 0
+  encoder = Encoder(spec.tokenizer, spec.backend)  # its error is raised once
 
   def missing_slices() -> Iterator[Slice]:
-    nonlocal num_read
+    sizes: dict[Unit, int] = {}
     while (unit := corpus.next_unit(sizes)) is not None:
+      num_read = sum(sizes.values())
       for piece in read_slices(spec, corpus, unit):
         num_read += piece.num_bytes
+        progress(num_read)
         yield piece
       record = spec.read_record(unit_name(corpus, unit))
       sizes[unit] = record["text_bytes"]
-      num_read = sum(sizes.values())
 
-  for _ in _write_slices(spec, missing_slices(), num_workers):
-    progress(num_read)
-
-
-def _write_slices(
-  spec: BuildSpec, slices: Iterator[Slice], num_workers: int
-) -> Iterator[None]:
-  """Writes slices here or in processes; yields after each."""
+  slices = missing_slices()
   first = [*itertools.islice(slices, MIN_SLICES)]
-  is_small = len(first) < MIN_SLICES
-  # Taken off the list, which would keep them in memory.
-  slices = itertools.chain((first.pop(0) for _ in range(len(first))), slices)
-  encoder = Encoder(spec.tokenizer, spec.backend)  # its error is raised once
-  if num_workers == 1 or is_small:
+  slices = itertools.chain(first, slices)
+  if num_workers > 1 and len(first) == MIN_SLICES:
+    _write_in_processes(spec, slices, num_workers)
+  else:
     for piece in slices:
       write_slice(spec, encoder, piece)
-      yield
-    return
-  with _start_workers(spec, num_workers) as idle:
-    busy: list[Any] = []
-    for piece in slices:
-      if not idle:
-        yield from _collect(busy, idle)
-      _talk(idle[-1].send, piece)
-      busy.append(idle.pop())
-    while busy:
-      yield from _collect(busy, idle)
 
 
-def _collect(busy: list[Any], idle: list[Any]) -> Iterator[None]:
-  """Waits for workers to be idle; yields for each, or raises its error."""
-  from multiprocessing.connection import wait
-
-  ready: list[Any] = wait(busy)
-  for worker in ready:
-    if error := _talk(worker.recv):
-      raise error
-    busy.remove(worker)
-    idle.append(worker)
-    yield
-
-
-def _talk(function: Callable[..., Any], *args: Any) -> Any:
-  """Calls a method of a connection to a worker, which may have ended."""
-  try:
-    return function(*args)
-  except (EOFError, OSError) as error:
-    raise InputError(
-      "data.workers: a worker process ended early. Its error is printed above."
-      " If there is none, it was killed, most often because of too little"
-      " memory (up to 1 GB each). Set a smaller --config.data.workers and run"
-      " the same command again; it continues."
-    ) from error
-
-
-@contextlib.contextmanager
-def _start_workers(spec: BuildSpec, number: int) -> Iterator[list[Any]]:
-  """Starts processes, which share nothing; yields a connection to each.
-
-  They inherit that SIGINT, which a terminal sends to them as well, is blocked.
-  """
+def _write_in_processes(
+  spec: BuildSpec, slices: Iterable[Slice], number: int
+) -> None:
+  """Writes slices in processes, which take turns and share nothing."""
   from multiprocessing import resource_tracker
 
   # Forking breaks the threads of the caller, such as those of jax.
   context = multiprocessing.get_context("spawn")
   resource_tracker.ensure_running()  # starting it later unblocks SIGINT
+  # A terminal sends SIGINT to the workers as well. They inherit its block.
   blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-  connections = []
+  workers = []
   processes = []
   try:
     for _ in range(number):
@@ -382,10 +316,13 @@ def _start_workers(spec: BuildSpec, number: int) -> Iterator[list[Any]]:
       process = context.Process(target=_work, args=(spec, other), daemon=True)
       process.start()
       other.close()
-      connections.append(connection)
+      workers.append(connection)
       processes.append(process)
     signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
-    yield connections
+    for turn, piece in enumerate(slices):
+      _give(workers[turn % number], piece)
+    for worker in workers:
+      _give(worker, None)
   finally:
     signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
     for process in processes:
@@ -393,40 +330,57 @@ def _start_workers(spec: BuildSpec, number: int) -> Iterator[list[Any]]:
       process.join()
 
 
+def _give(worker: Any, piece: Slice | None) -> None:
+  """Waits for a worker and gives it a slice, if any; raises its error."""
+  try:
+    error = worker.recv()
+    if piece and not error:
+      worker.send(piece)
+  except (EOFError, OSError) as lost:
+    raise InputError(
+      "data.workers: a worker process ended early. Its error is printed above."
+      " If there is none, it was killed, most often because of too little"
+      " memory. Set a smaller --config.data.workers and run the same command"
+      " again; it continues."
+    ) from lost
+  if error:
+    raise error
+
+
 def _work(spec: BuildSpec, connection: Any) -> None:
-  """Writes the slices that a process receives; sends errors or None."""
-  threading.Thread(target=_exit_with_parent, daemon=True).start()
+  """Writes the slices that a process receives; sends None, or an error."""
+
+  def exit_with_parent() -> None:
+    """Ends this process at once, or it would write beside the next attempt."""
+    if parent := multiprocessing.parent_process():
+      parent.join()
+      os._exit(1)
+
+  threading.Thread(target=exit_with_parent, daemon=True).start()
   os.environ["TOKENIZERS_PARALLELISM"] = "false"  # one core per worker
   encoder = Encoder(spec.tokenizer, spec.backend)
+  error: Exception | None = None
   with contextlib.suppress(EOFError, OSError):  # the parent has ended
     while True:
+      connection.send(error)  # at first, that it is ready
       piece = connection.recv()
-      result: Exception | None = None
       try:
         write_slice(spec, encoder, piece)
-      except Exception as error:
-        result = error
-      connection.send(result)
-
-
-def _exit_with_parent() -> None:
-  """Ends this process at once, or it would write beside the next attempt."""
-  if parent := multiprocessing.parent_process():
-    parent.join()
-    os._exit(1)
+      except Exception as failure:
+        error = failure
 
 
 def build_on_beam(
   spec: BuildSpec,
+  corpus: Corpus,
   open_corpus: Callable[[], Corpus],
-  units: Sequence[Unit],
   *,
   runner: str,
   options: Sequence[str],
 ) -> None:
-  """Builds units on a runner of Beam, whose machines have text and store.
+  """Builds all units on a runner of Beam, whose machines have text and folder.
 
-  Runners of one machine wait forever for a worker that was killed.
+  They open the corpus themselves.
   """
   try:
     import apache_beam as beam
@@ -435,11 +389,15 @@ def build_on_beam(
   except ImportError as error:
     message = f"--runner={runner} needs pip install '.[beam]' in the checkout."
     raise InputError(message) from error
-  build = _UnitBuilder(spec, open_corpus)
+  units = [
+    (index, number)
+    for index, part in enumerate(corpus.parts)
+    for number in range(part.num_units)
+  ]
   beam_options = PipelineOptions(list(options), runner=runner)
   with beam.Pipeline(create_runner(runner), beam_options) as pipeline:
     spread = pipeline | "List" >> beam.Create(units) | beam.Reshuffle()
-    _ = spread | "Build" >> beam.Map(build)
+    _ = spread | "Build" >> beam.Map(_UnitBuilder(spec, open_corpus))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,27 +6,38 @@ Rows that an earlier call prepared from the same text and options are reused,
 and a preparation that was stopped is resumed, even after SIGKILL.
 """
 
+import collections
 import contextlib
 import dataclasses
 import functools
+import json
 import multiprocessing
 import os
 import pathlib
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
+from truenegs_jax.config.keys import flatten
 from truenegs_jax.config.sections import Data
 from truenegs_jax.data import build, layouts, rows, sources
-from truenegs_jax.data import manifest as manifest_lib
 from truenegs_jax.data import tokenizer as tokenizer_lib
 from truenegs_jax.data.build import BuildSpec, RowsOptions
-from truenegs_jax.data.sources import Corpus
+from truenegs_jax.data.sources import Corpus, Unit
 from truenegs_jax.data.tokenizer import Tokenizer
 from truenegs_jax.runtime import cache, errors, files, progress
 from truenegs_jax.runtime.errors import DataError, InputError
 from truenegs_jax.runtime.paths import is_bucket, open_path
 
-MARKER = "fingerprint"  # of the options, beside the records
+RECORDS = "unfinished-"  # and what decides the rows: a folder beside them
+STARTED = "started"  # file in it, as a bucket has no empty folders
+# Shards, and temporary files of a process that was killed.
+REMOVABLE = re.compile(rf"{rows.SHARD_NAME.pattern}|\..*\.[0-9a-f]{{16}}")
+RECORDS_NAME = re.compile(f"{RECORDS}[0-9a-f]{{16}}")
+Shards = list[tuple[str, int]]  # names, and how many leading rows of each
+Records = dict[str, dict[str, int]]  # bytes and crc32 by name of file
 CGROUP_QUOTA = pathlib.Path("/sys/fs/cgroup/cpu.max")
 
 
@@ -39,8 +50,6 @@ class Plan:
   corpus: Corpus | None  # None if the rows exist, but not their text
   tokenizer: Tokenizer | None  # None to train one
   data: Data  # of the config
-  # Processes; scripts need `if __name__ == "__main__":` above 1.
-  num_workers: int
   open_corpus: Callable[[], Corpus]  # on machines of a runner; picklable
   runner: str = ""  # of Beam, instead of this process and its workers
   beam: tuple[str, ...] = ()  # options of the runner
@@ -48,13 +57,6 @@ class Plan:
   def is_prepared(self) -> bool:
     """Returns whether the rows exist."""
     return (self.folder / rows.MANIFEST).exists()  # written last
-
-  @property
-  def store(self) -> pathlib.Path:
-    """The folder in which the rows are built."""
-    if is_bucket(self.folder):
-      return self.folder
-    return self.folder.with_name(f".{self.folder.name}.unfinished")
 
 
 def prepare(
@@ -66,7 +68,8 @@ def prepare(
 
   Args:
     length: tokens per row.
-    data: other keys of a config's section `data`; one worker by default.
+    data: other keys of a config's section `data`; one worker by default, since
+      scripts need `if __name__ == "__main__":` for more.
   """
   data = {"sources": sources, "language": "", "workers": 1, **data}
   return execute_plan(make_plan(Data(**data), length))
@@ -103,10 +106,16 @@ def make_plan(data: Data, length: int, reader: Any = None) -> Plan:
   if strip_accents is None:
     strip_accents = lowercase
   if data.vocab != "train":
-    given = _open_vocabulary(data)
+    given = tokenizer_lib.build_tokenizer(data, data.vocab)
     vocabulary = given.fingerprint
     lowercase = given.lowercase
     strip_accents = given.strip_accents
+    num_cased = sum(x != x.lower() for x in given.vocab)
+    if lowercase and not given.definition and num_cased > len(given.vocab) / 10:
+      _say(
+        f"warning: {num_cased:,} entries of data.vocab have capitals, but text"
+        " loses them. If it is a cased one, set --config.data.lowercase=False."
+      )
   options = RowsOptions(
     sources=identity,
     vocabulary=vocabulary,
@@ -118,36 +127,8 @@ def make_plan(data: Data, length: int, reader: Any = None) -> Plan:
     held_out=data.held_out,
     seed=data.seed,
   )
-  default = cache.folder().resolve() / "rows" / _fingerprint(options)
-  return Plan(
-    named or default,
-    options,
-    corpus,
-    given,
-    data,
-    data.workers or _available_cores(),
-    open_text,
-  )
-
-
-def _open_vocabulary(data: Data) -> Tokenizer:
-  """Loads `data.vocab`; warns of one that is likely to be for capitals."""
-  tokenizer = tokenizer_lib.build_tokenizer(data, data.vocab)
-  if tokenizer.definition:
-    if data.tokenizer != "fast":
-      raise errors.InputError(
-        f"data.tokenizer={data.tokenizer!r} encodes with BERT's WordPiece, but"
-        f" data.vocab={data.vocab!r} is another tokenizer. Set"
-        " --config.data.tokenizer=fast."
-      )
-  elif tokenizer.lowercase:
-    num_cased = sum(x != x.lower() and x[0] != "[" for x in tokenizer.vocab)
-    if num_cased > len(tokenizer.vocab) / 10:
-      _say(
-        f"warning: data.vocab has {num_cased:,} entries with capitals, which"
-        " text loses. For a cased one, set --config.data.lowercase=False."
-      )
-  return tokenizer
+  folder = named or cache.folder().resolve() / "rows" / _fingerprint(options)
+  return Plan(folder, options, corpus, given, data, open_text)
 
 
 def execute_plan(plan: Plan) -> tuple[pathlib.Path, Tokenizer]:
@@ -155,19 +136,22 @@ def execute_plan(plan: Plan) -> tuple[pathlib.Path, Tokenizer]:
   folder = plan.folder
   is_found = plan.is_prepared()
   if plan.corpus and not is_found:
-    if plan.num_workers > 1 or plan.runner:
-      # A worker that ran this would wait for the lock of its parent.
-      _check_main_guard()
+    is_child = multiprocessing.current_process().name.startswith("SpawnProcess")
+    if is_child and plan.data.workers != 1:
+      # It may be a worker, which would wait for the lock of its parent.
+      raise InputError(
+        "Rows are not prepared in a child process. If this is a script, put the"
+        " call under `if __name__ == '__main__':`."
+      )
     lock = folder
     if is_bucket(folder):
-      name = files.short_sha256(str(folder))
-      lock = cache.folder().resolve() / "rows" / name
+      lock = cache.folder().resolve() / "rows" / rows.hash_json(str(folder))
     with files.lock_folder(lock):
       if not plan.is_prepared():  # no other process did it meanwhile
         _prepare(plan, plan.corpus)
-  manifest_lib.check_options(folder, plan.options)
+  manifest = rows.read_manifest(folder)
+  _check_options(folder, manifest["options"], plan.options)
   if is_found:  # raises what a preparation would that `options` do not show
-    manifest = rows.read_manifest(folder)
     sources.check_language(manifest["languages"], plan.data.language, _say)
     parts = plan.corpus.parts if plan.corpus else ()
     for part, entry in zip(parts, manifest["parts"], strict=False):
@@ -176,106 +160,104 @@ def execute_plan(plan: Plan) -> tuple[pathlib.Path, Tokenizer]:
   return folder, rows.load_vocabulary(folder)
 
 
+def _check_options(
+  folder: pathlib.Path, saved: dict[str, Any], options: RowsOptions
+) -> None:
+  """Raises DataError if a rows folder was prepared with other options."""
+  old, new = (
+    flatten({**side, "sources": dict(enumerate(side["sources"]))})
+    for side in (saved, json.loads(json.dumps(dataclasses.asdict(options))))
+  )
+  lines = [
+    f"\n  {key}: {str(old.get(key)):.300} in the folder,"
+    f" {str(new.get(key)):.300} now"
+    for key in old | new
+    if old.get(key) != new.get(key)
+  ]
+  if lines:
+    raise DataError(
+      f"data.rows='{folder}' was prepared with other options:{''.join(lines)}\n"
+      "Remove the folder, or set --config.data.rows to another one."
+    )
+
+
 def _prepare(plan: Plan, corpus: Corpus) -> None:
-  console = progress.log_console()
   _say(f"Preparing {corpus} in '{plan.folder}'")
-  if not corpus.is_local():
-    _say("Reading from the Hugging Face hub or a bucket")
+  console = progress.log_console()
   with progress.working(console, "Checking the language of the text"):
     languages = sources.sample_languages(corpus)
     sources.check_language(languages, plan.data.language, _say)
-  _open_store(plan)
+  records = _open_records(plan)
+  spec = BuildSpec(
+    plan.folder,
+    records,
+    plan.tokenizer or _find_or_train_vocabulary(plan, corpus, records),
+    plan.options,
+    build.choose_held_out(corpus, plan.options),
+    build.choose_slice_size(corpus.num_bytes),
+    plan.data.tokenizer,
+  )
+  _build(plan, corpus, spec)
   try:
-    spec = BuildSpec(
-      plan.store,
-      plan.tokenizer or _find_or_train_vocabulary(plan, corpus),
-      plan.options,
-      build.choose_held_out(corpus, plan.options),
-      build.choose_slice_size(corpus.num_bytes),
-      plan.data.tokenizer,
-    )
-    _build(plan, corpus, spec)
     corpus.check_unchanged(plan.options.sources)
-    manifest = manifest_lib.write_manifest(spec, corpus, languages)
-  except DataError as error:
-    # The shards are useless for repaired text, but not if a disk or a network
-    # works again. An error of a runner does not tell its cause.
-    may_recover = isinstance(error.__cause__, OSError) or not corpus.is_local()
-    if not (may_recover or plan.runner):
-      _discard(plan.store)
+    manifest = _write_manifest(spec, corpus, languages)
+  except DataError:  # the shards are useless for repaired text
+    for path in records.iterdir():
+      if path.name != STARTED:
+        path.unlink()
     raise
-  if plan.store != plan.folder:
-    with files.disk_errors(plan.folder):
-      files.sync(plan.store)
-      os.replace(plan.store, plan.folder)
-      files.sync(plan.folder.parent)
-  files.remove_folder(plan.folder / build.RECORDS)
-  _say(_describe(manifest))
+  for path in plan.folder.iterdir():
+    if RECORDS_NAME.fullmatch(path.name):
+      files.remove_folder(path)
+  splits = manifest["splits"]
+  lines = [
+    f"{splits['train']['rows']:,} rows of {plan.options.length} tokens to train"
+    f" on ({splits['train']['padding_share']:.1%} padding),"
+    f" {splits['held_out']['rows']:,} held out",
+    *(f"  {number:,} {name}" for name, number in manifest["repairs"].items()),
+  ]
+  _say("\n".join(lines))
 
 
 def _build(plan: Plan, corpus: Corpus, spec: BuildSpec) -> None:
   if plan.runner:
-    units = [
-      (index, unit)
-      for index, part in enumerate(corpus.parts)
-      for unit in range(part.num_units)
-    ]
     build.build_on_beam(
-      spec, plan.open_corpus, units, runner=plan.runner, options=plan.beam
+      spec, corpus, plan.open_corpus, runner=plan.runner, options=plan.beam
     )
     return
   with progress.working(progress.log_console(), "Building rows") as show:
 
     def show_size(size: int) -> None:
-      done = None
-      if corpus.num_bytes:
-        done = min(1.0, size / corpus.num_bytes)
-      show(done, f"{size / 1e6:,.1f} MB")
+      share = min(1.0, size / corpus.num_bytes) if corpus.num_bytes else None
+      show(share, f"{size / 1e6:,.1f} MB")
 
-    workers = plan.num_workers
+    workers = plan.data.workers or _available_cores()
     build.build_here(spec, corpus, num_workers=workers, progress=show_size)
 
 
-def _open_store(plan: Plan) -> None:
-  """Creates the folder of unfinished rows, if it is none of these options."""
-  store = plan.store
-  marker = store / build.RECORDS / MARKER
-  fingerprint = _fingerprint(plan.options)
-  with files.disk_errors(store):
-    if store != plan.folder:
-      _check_unused(plan.folder)
-    if not marker.exists():
-      _check_unused(store, build.RECORDS)
-    elif marker.read_text(encoding="utf-8") != fingerprint:
-      _discard(store)
-    marker.parent.mkdir(parents=True, exist_ok=True)
-    marker.write_text(fingerprint)  # in part, it is one of other options
+def _open_records(plan: Plan) -> pathlib.Path:
+  """Returns the folder of the records of these options, which it creates.
+
+  Raises DataError for a folder with files of others.
+  """
+  folder = plan.folder
+  records = folder / f"{RECORDS}{_fingerprint(plan.options)}"
+  with files.disk_errors(folder):
+    names = [x.name for x in folder.iterdir()] if folder.is_dir() else []
+    is_own = any(map(RECORDS_NAME.fullmatch, names))
+    if folder.is_file() or (names and not is_own):
+      raise DataError(
+        f"data.rows: '{folder}' exists and is not empty. Remove it, or set"
+        " --config.data.rows to another folder."
+      )
+    records.mkdir(parents=True, exist_ok=True)
+    (records / STARTED).write_text("")
+  return records
 
 
-def _check_unused(path: pathlib.Path, *names: str) -> None:
-  """Raises DataError for a folder with other files than these."""
-  is_used = path.is_file()
-  if path.is_dir():
-    is_used = any(x.name not in names for x in path.iterdir())
-  if is_used:
-    raise DataError(
-      f"data.rows: '{path}' exists and is not empty. Remove it, or set"
-      " --config.data.rows to another folder."
-    )
-
-
-def _discard(store: pathlib.Path) -> None:
-  """Removes unfinished rows, and nothing else in a bucket."""
-  if is_bucket(store):
-    for path in store.iterdir():
-      if rows.is_shard_name(path.name):
-        path.unlink()
-    files.remove_folder(store / build.RECORDS)
-  else:
-    files.remove_folder(store)
-
-
-def _find_or_train_vocabulary(plan: Plan, corpus: Corpus) -> Tokenizer:
+def _find_or_train_vocabulary(
+  plan: Plan, corpus: Corpus, folder: pathlib.Path
+) -> Tokenizer:
   """Returns the vocabulary of the text, also one that was trained before."""
   from truenegs_jax.data.vocabulary import train_vocabulary
 
@@ -283,51 +265,150 @@ def _find_or_train_vocabulary(plan: Plan, corpus: Corpus) -> Tokenizer:
     "lowercase": plan.options.lowercase,
     "strip_accents": plan.options.strip_accents,
   }
-  folder = plan.store / build.RECORDS
   path = folder / tokenizer_lib.VOCABULARY
   if path.exists():
     return tokenizer_lib.load_tokenizer(str(path), **options)
   console = progress.log_console()
-  num_chars = 0
-
-  def read() -> Iterator[str]:
-    nonlocal num_chars
-    for text in corpus:
-      num_chars += len(text)
-      yield text
-
   with progress.working(console, "Training the vocabulary") as show:
-
-    def show_note(note: str) -> None:
-      done = None
-      if corpus.num_bytes and num_chars < corpus.num_bytes:
-        done = num_chars / corpus.num_bytes
-      show(done, f"{num_chars / 1e6:,.1f} MB, {note}")
-
-    size = plan.data.vocab_size
-    try:
-      vocab = train_vocabulary(read(), size=size, progress=show_note, **options)
-    except InputError:
-      _discard(plan.store)
-      raise
+    vocab = train_vocabulary(
+      corpus,
+      size=plan.data.vocab_size,
+      progress=lambda note: show(None, note),
+      **options,
+    )
   _say(f"Trained a vocabulary of {len(vocab):,} entries")
   tokenizer = tokenizer_lib.make_tokenizer(vocab, **options)
-  manifest_lib.write_vocabulary(tokenizer, folder)
+  _write_vocabulary(tokenizer, folder)
   return tokenizer
 
 
-def _describe(manifest: dict[str, Any]) -> str:
-  """Describes rows: their number, and the repairs of the text."""
-  splits = manifest["splits"]
-  lines = [
-    f"{splits['train']['rows']:,} rows of {manifest['options']['length']}"
-    f" tokens to train on ({splits['train']['padding_share']:.1%} padding),"
-    f" {splits['held_out']['rows']:,} held out"
-  ]
-  if lost_share := manifest["lost_share"]:
-    lines.append(f"  {lost_share:.1%} of the tokens are lost (data.overflow)")
-  lines += [f"  {n:,} {name}" for name, n in manifest["repairs"].items()]
-  return "\n".join(lines)
+def _write_vocabulary(tokenizer: Tokenizer, folder: pathlib.Path) -> Records:
+  """Writes the files of a tokenizer; returns their records."""
+  return {
+    name: build.write_file(folder / name, text.encode())
+    for name, text in tokenizer.files.items()
+  }
+
+
+def _write_manifest(
+  spec: BuildSpec, corpus: Corpus, languages: dict[str, int]
+) -> dict[str, Any]:
+  """Completes a folder of shards; returns its manifest, which it writes last.
+
+  Raises DataError if there are no rows, or less text than expected.
+  """
+  totals = [collections.Counter[str]() for _ in corpus.parts]
+  slices: list[list[str]] = [[] for _ in corpus.parts]
+  repairs = collections.Counter[str]()
+  sizes: dict[Unit, int] = {}  # of an epoch; a runner may have built more
+  while (unit := corpus.next_unit(sizes)) is not None:
+    name = build.unit_name(corpus, unit)
+    record = spec.read_record(name)
+    sizes[unit] = record["text_bytes"]
+    repairs.update(record.pop("repairs"))
+    numbers = range(record.pop("slices"))
+    totals[unit[0]].update({**record, "units": 1})
+    slices[unit[0]] += [build.slice_name(name, number) for number in numbers]
+  shards: dict[str, Shards] = {split: [] for split in rows.SPLITS}
+  records: Records = {}
+  parts = []
+  for index, passes in enumerate(corpus.passes(sizes)):
+    part = corpus.parts[index]
+    about: dict[str, Any] = dict(totals[index])
+    if about.pop("units") == part.num_units:
+      part.check_records(about["records"])
+    else:
+      about["records"] = None  # unknown, as not all is read
+    parts.append({**about, "passes": round(passes, 6)})
+    for split in rows.SPLITS:
+      listed = _list_shards(spec, split, slices[index], records)
+      shards[split] += _repeat(listed, passes if split == "train" else 1.0)
+  if not any(shards.values()):
+    raise DataError(
+      f"data.sources: {corpus} gives 0 rows. It contains only blank or control"
+      " characters. Add text."
+    )
+  tokenizer = spec.tokenizer
+  splits = {}
+  for split, listed in shards.items():
+    counts_V = _count_tokens(spec, split, listed)
+    num_rows = sum(count for _, count in listed)
+    size = max(1, num_rows * spec.options.length)
+    share = float(1 - counts_V.sum() / size) if listed else 0.0
+    entry = {"rows": num_rows, "padding_share": round(share, 6)}
+    splits[split] = {**entry, "shards": listed}
+    if split == "train":  # of all that can be masked, as [UNK]
+      counts_V[[tokenizer.cls, tokenizer.sep, tokenizer.mask]] = 0
+      data = build.save_array(counts_V)
+      path = spec.folder / rows.UNIGRAMS
+      records[rows.UNIGRAMS] = build.write_file(path, data)
+  records |= _write_vocabulary(tokenizer, spec.folder)
+  names = ("fingerprint", "lowercase", "strip_accents", "pad")
+  saved = {name: getattr(tokenizer, name) for name in names}
+  manifest: dict[str, Any] = {
+    "version": rows.VERSION,
+    "tokenizer": {"size": len(tokenizer.vocab), **saved},
+    "splits": splits,
+    "files": dict(sorted(records.items())),
+  }
+  # Covers the content only, so a copied text gives the same fingerprint.
+  manifest["fingerprint"] = rows.hash_json(manifest)
+  manifest["options"] = dataclasses.asdict(spec.options)
+  manifest["parts"] = parts
+  manifest["languages"] = languages
+  manifest["repairs"] = dict(sorted(repairs.items()))
+  for path in spec.folder.iterdir():
+    if REMOVABLE.fullmatch(path.name) and path.name not in records:
+      path.unlink()
+  # The checksum must match the parsed JSON, in which tuples are lists.
+  manifest = json.loads(json.dumps(manifest))
+  content = {**manifest, "checksum": rows.hash_json(manifest)}
+  text = json.dumps(content, indent=1) + "\n"
+  build.write_file(spec.folder / rows.MANIFEST, text.encode())
+  return manifest
+
+
+def _list_shards(
+  spec: BuildSpec, split: str, slices: list[str], files: Records
+) -> Shards:
+  """Lists the shards of a split, and adds the records of their files."""
+  shards = []
+  for name in slices:
+    record = spec.read_record(name)
+    if count := record[split]["rows"]:
+      shards.append((name, count))
+      for field in rows.FIELDS:
+        file = rows.shard_name(split, name, field)
+        files[file] = record["files"][file]
+  return shards
+
+
+def _repeat(shards: Shards, passes: float) -> Shards:
+  """Lists shards as often as they are read; the last time the first rows."""
+  num_whole = int(passes)
+  listed = shards * num_whole
+  left = round((passes - num_whole) * sum(count for _, count in shards))
+  for name, count in shards:
+    if left > 0:
+      listed.append((name, min(count, left)))
+      left -= count
+  return listed
+
+
+def _count_tokens(spec: BuildSpec, split: str, shards: Shards) -> np.ndarray:
+  """Counts the entries of the vocabulary in the listed rows, int64 [V].
+
+  Of some rows of a shard, they are a share of those of all of its rows.
+  """
+  num_rows = collections.Counter[str]()
+  for name, count in shards:
+    num_rows[name] += count
+  total_V = np.zeros(len(spec.tokenizer.vocab), np.int64)
+  for name, count in num_rows.items():
+    record = spec.read_record(name)[split]
+    share = count / record["rows"]
+    total_V += np.rint(share * np.array(record["counts"])).astype(np.int64)
+  return total_V
 
 
 def _say(text: str) -> None:
@@ -340,19 +421,11 @@ def _fingerprint(options: RowsOptions) -> str:
   return rows.hash_json(values)
 
 
-def _check_main_guard() -> None:
-  """Raises InputError in a worker that runs the script of its parent again."""
-  if multiprocessing.current_process().name != "MainProcess":
-    raise InputError(
-      "Rows cannot be prepared in a child process with several workers. If this"
-      " is a script without `if __name__ == '__main__':` around the call, add"
-      " it. Otherwise set num_workers=1."
-    )
-
-
 def _available_cores() -> int:
   """Counts the cores that `taskset`, Slurm or a container allow."""
-  cores = len(os.sched_getaffinity(0))
+  cores = os.cpu_count() or 1
+  with contextlib.suppress(AttributeError):  # exists on Linux only
+    cores = len(os.sched_getaffinity(0))
   with contextlib.suppress(OSError, ValueError):  # there may be no quota
     quota, period = CGROUP_QUOTA.read_text().split()
     cores = min(cores, max(1, int(quota) // int(period)))

@@ -10,7 +10,6 @@ in a mixture, and is written last. A shard is a slice of a unit of the text.
   rows.take(np.arange(8))["tokens"]  # int32 [8, L]
 """
 
-import contextlib
 import dataclasses
 import errno
 import functools
@@ -18,13 +17,12 @@ import json
 import os
 import pathlib
 import re
-import shutil
 import stat
 import threading
 import weakref
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, BinaryIO
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -57,15 +55,14 @@ OTHER_FILES = (UNIGRAMS, *HUB_FILES)  # beside shards
 SHARD_NAME = re.compile(
   rf"({'|'.join(SPLITS)})-[0-9]{{5,9}}-[0-9]{{4,9}}\.({'|'.join(FIELDS)})\.npy"
 )
-VERIFYING_SHARE = 0.02  # of the processor time of the machine
-COPIERS = 4  # threads, each with a file in memory, some 20 MB
+COPIERS = 4  # threads, each with a file in memory, some 4 MB
 Records = Mapping[str, Mapping[str, int]]  # bytes and crc32 by name of file
 
 
 class Verification:
   """Compares the checksums of a rows folder in a thread, while it is read.
 
-  10 GB take about a minute on 2 cores. Each batch has rows of all shards.
+  Each batch has rows of all shards.
   """
 
   def __init__(self, folder: str | pathlib.Path) -> None:
@@ -73,7 +70,6 @@ class Verification:
     self.error: Exception | None = None  # for damage that was found so far
     self._records: Records = {}
     self._states: dict[str, tuple[int, ...]] = {}  # of verified files
-    self._is_urgent = threading.Event()
     self._thread = threading.Thread(target=self._run, daemon=True)
     self._thread.start()
 
@@ -89,8 +85,7 @@ class Verification:
       raise self.error
 
   def finish(self) -> None:
-    """Verifies other and changed files at full speed; DataError for damage."""
-    self._is_urgent.set()
+    """Verifies the other and changed files; raises DataError for damage."""
     self._thread.join()
     if changed := self._find_changed():
       self._run(changed)
@@ -98,21 +93,17 @@ class Verification:
 
   def _find_changed(self) -> list[str]:
     """Finds files that were written to after their verification began."""
-    states = {name: file_state(self._folder / name) for name in self._states}
+    states = {name: _file_state(self._folder / name) for name in self._states}
     # A removed file is still open.
     return [x for x in states if states[x] not in ((), self._states[x])]
-
-  def _pause(self, secs: float) -> None:
-    share = min(1.0, VERIFYING_SHARE * (os.cpu_count() or 1))
-    self._is_urgent.wait(secs * (1 / share - 1))
 
   def _run(self, names: Iterable[str] = ()) -> None:
     try:
       if not names:
         self._records = read_manifest(self._folder)["files"]
       for name in names or self._records:
-        self._states[name] = file_state(self._folder / name)
-        check_files(self._folder, {name: self._records[name]}, self._pause)
+        self._states[name] = _file_state(self._folder / name)
+        check_files(self._folder, {name: self._records[name]})
     except Exception as error:  # raised by `check`
       self.error = error
 
@@ -127,17 +118,23 @@ class RowFile:
   def __init__(self, path: pathlib.Path, length: int, count: int) -> None:
     """Opens a file of `count` rows of `length` or more; DataError if not."""
     self.path = path
-    with _open_array(path) as (file, shape, dtype):
-      self._dtype = dtype
-      self._start = file.tell()
-      self._row_bytes = length * dtype.itemsize
-      size = os.fstat(file.fileno()).st_size
-      is_whole = size == self._start + shape[0] * self._row_bytes
-      is_row = shape[1:] == (length,) and dtype.kind == "u"
-      if not (is_whole and is_row and shape[0] >= count):
-        raise ValueError(f"{size:,} bytes of {dtype} {shape}")
-      self._descriptor = os.dup(file.fileno())
-      weakref.finalize(self, os.close, self._descriptor)
+    try:
+      with open(path, "rb") as file:
+        np.lib.format.read_magic(file)
+        shape, _, self._dtype = np.lib.format.read_array_header_1_0(file)
+        self._start = file.tell()
+        self._row_bytes = length * self._dtype.itemsize
+        size = os.fstat(file.fileno()).st_size
+        is_whole = size == self._start + shape[0] * self._row_bytes
+        is_row = shape[1:] == (length,) and self._dtype.kind == "u"
+        if not (is_whole and is_row and shape[0] >= count):
+          raise ValueError(f"{size:,} bytes of {self._dtype} {shape}")
+        self._descriptor = os.dup(file.fileno())
+    except Exception as error:  # numpy parses a damaged header as Python
+      if isinstance(error, OSError) and error.errno in (*FAILING, errno.EMFILE):
+        raise
+      raise DataError(f"{path}: cannot be read ({error}). {REBUILD}") from error
+    weakref.finalize(self, os.close, self._descriptor)
 
   def read(self, index: int) -> np.ndarray:
     """Reads a row; DataError if the file was cut off since it was opened."""
@@ -234,34 +231,31 @@ def read_manifest(folder: str | pathlib.Path) -> dict[str, Any]:
       raise ValueError("its fingerprint is not 16 hex digits")
     names = {*manifest["files"]}
     for name in names:
-      if name not in OTHER_FILES and not is_shard_name(name):
+      if name not in OTHER_FILES and not SHARD_NAME.fullmatch(name):
         raise ValueError(f"{name[:100]!r} is no file of rows")
     if UNIGRAMS not in names or len(names & {*FILES}) != 1:
       raise ValueError("it has no vocabulary")
-    tokenizer = manifest["tokenizer"]
-    numbers = [tokenizer["size"], tokenizer["pad"]]
-    numbers.append(manifest["options"]["length"])
+    listed = [
+      (shard_name(split, shard, field), count)
+      for split in SPLITS
+      for shard, count in manifest["splits"][split]["shards"]
+      for field in FIELDS
+    ]
+    if not {name for name, _ in listed} <= names:
+      raise ValueError("it lists a shard that it has not")
+    numbers = [manifest["tokenizer"]["size"], manifest["tokenizer"]["pad"]]
+    numbers += [manifest["options"]["length"], *(count for _, count in listed)]
     for record in manifest["files"].values():
       numbers += [record["bytes"], record["crc32"]]
-    for split in SPLITS:
-      for shard, count in manifest["splits"][split]["shards"]:
-        numbers.append(count)
-        if not {shard_name(split, shard, field) for field in FIELDS} <= names:
-          raise ValueError(f"it has no shard {shard!r} of {split!r}")
     if any(type(number) is not int or number < 0 for number in numbers):
       raise ValueError("a size is not a number")
   return manifest
 
 
 def open_rows(folder: str | pathlib.Path, split: str) -> Rows:
-  """Opens a split; checks the sizes of files, not their content.
-
-  Of rows in a bucket, it opens the copy that `copy_rows` makes.
-  """
+  """Opens a split here, not in a bucket; checks the sizes of files only."""
   one_of("split", split, SPLITS)
   folder = open_path("data.rows", folder)
-  if is_bucket(folder):
-    raise InputError(f"'{folder}' is opened after copy_rows.")
   manifest = read_manifest(folder)
   length = manifest["options"]["length"]
   listed = manifest["splits"][split]["shards"]
@@ -274,11 +268,10 @@ def open_rows(folder: str | pathlib.Path, split: str) -> Rows:
   shards = tuple(opened[shard] for shard, _ in listed)
   starts = np.cumsum([0, *(count for _, count in listed)])
   check_files(folder, {UNIGRAMS: manifest["files"][UNIGRAMS]})
-  with _open_array(folder / UNIGRAMS) as (file, shape, dtype):
-    if (shape, dtype) != ((manifest["tokenizer"]["size"],), np.int64):
-      raise ValueError(f"{dtype} {shape}")
-    unigram_V = np.fromfile(file, np.int64, shape[0])
-  return Rows(folder, split, manifest, shards, starts, unigram_V)
+  unigram_V = np.load(folder / UNIGRAMS, mmap_mode="r", allow_pickle=False)
+  if unigram_V.shape != (manifest["tokenizer"]["size"],):
+    raise DataError(f"{folder / UNIGRAMS}: cannot be read. {REBUILD}")
+  return Rows(folder, split, manifest, shards, starts, np.array(unigram_V))
 
 
 def copy_rows(folder: str | pathlib.Path) -> pathlib.Path:
@@ -288,44 +281,21 @@ def copy_rows(folder: str | pathlib.Path) -> pathlib.Path:
   and the others wait for it. After a kill, the files that are whole are kept.
   A local folder is returned as it is.
 
-  Raises DataError for damaged or missing files, InputError for a full disk.
+  Raises DataError for damaged or missing files, DiskError for a full disk.
   """
+  from concurrent.futures import ThreadPoolExecutor
+
   source = open_path("data.rows", folder)
   if not is_bucket(source):
     return source
   manifest = read_manifest(source)
+  records = manifest["files"]
   key = hash_json(manifest)
   copy = cache.folder().resolve() / "rows-copies" / key
-  with lock_folder(copy), disk_errors(copy):
-    copy.mkdir(exist_ok=True)
-    missing = {
-      name: record
-      for name, record in manifest["files"].items()
-      if _file_size(join_inside(copy, name)) != record["bytes"]
-    }
-    if missing or not (copy / MANIFEST).exists():
-      _copy_files(source, copy, missing)
-      with atomic_file(copy / MANIFEST) as file:
-        file.write(json.dumps({**manifest, "checksum": key}).encode())
-  return copy
-
-
-def _copy_files(
-  source: pathlib.Path, copy: pathlib.Path, records: Records
-) -> None:
-  """Copies files in threads, if the disk has room for them."""
-  from concurrent.futures import ThreadPoolExecutor
-
-  needed = sum(record["bytes"] for record in records.values()) / 1e9
-  free = shutil.disk_usage(copy).free / 1e9
-  if needed > free:
-    raise InputError(
-      f"data.rows='{source}' needs {needed:,.3g} GB for its copy in '{copy}',"
-      f" but the disk has {free:,.3g} GB. Free some space, or"
-      " set TRUENEGS_CACHE=FOLDER of a larger disk."
-    )
 
   def copy_file(name: str) -> None:
+    if _file_size(join_inside(copy, name)) == records[name]["bytes"]:
+      return  # it was copied as a whole
     path = join_inside(source, name)
     data = b""
     if _file_size(path) == records[name]["bytes"]:
@@ -335,13 +305,17 @@ def _copy_files(
     with atomic_file(copy / name) as file:
       file.write(data)
 
-  text = f"Copying rows from '{source}'"
-  with (
-    progress.counting(progress.log_console(), text, len(records)) as advance,
-    ThreadPoolExecutor(COPIERS) as pool,
-  ):
-    for _ in pool.map(copy_file, records):
-      advance()
+  with lock_folder(copy), disk_errors(copy):
+    copy.mkdir(exist_ok=True)
+    if not (copy / MANIFEST).exists():
+      text = f"Copying rows from '{source}'"
+      work = progress.counting(progress.log_console(), text, len(records))
+      with work as advance, ThreadPoolExecutor(COPIERS) as pool:
+        for _ in pool.map(copy_file, records):
+          advance()
+      with atomic_file(copy / MANIFEST) as file:
+        file.write(json.dumps({**manifest, "checksum": key}).encode())
+  return copy
 
 
 def verify_rows(folder: str | pathlib.Path) -> None:
@@ -371,11 +345,6 @@ def shard_name(split: str, shard: str, field: str) -> str:
   return f"{split}-{shard}.{field}.npy"
 
 
-def is_shard_name(name: str) -> bool:
-  """Returns whether `shard_name` gives this name to a file."""
-  return SHARD_NAME.fullmatch(name) is not None
-
-
 def hash_json(value: object) -> str:
   """Returns 16 hex digits of the SHA-256 of canonical JSON."""
   return short_sha256(json.dumps(value, sort_keys=True, separators=(",", ":")))
@@ -386,11 +355,7 @@ def data_record(data: bytes) -> dict[str, int]:
   return {"bytes": len(data), "crc32": zlib.crc32(data)}
 
 
-def check_files(
-  folder: pathlib.Path,
-  records: Records,
-  pause: Callable[[float], object] | None = None,
-) -> None:
+def check_files(folder: pathlib.Path, records: Records) -> None:
   """Raises DataError if files differ from their records in the manifest."""
   damaged = []
   for name, record in records.items():
@@ -398,7 +363,7 @@ def check_files(
     try:
       # The size first, so that no more is read than the manifest says.
       is_whole = _file_size(path) == record["bytes"]
-      if not is_whole or file_record(path, pause) != record:
+      if not is_whole or file_record(path) != record:
         damaged.append(name)
     except OSError as error:
       damaged.append(f"{name} ({error.strerror or 'missing'})")
@@ -408,7 +373,7 @@ def check_files(
     )
 
 
-def file_state(path: pathlib.Path) -> tuple[int, ...]:
+def _file_state(path: pathlib.Path) -> tuple[int, ...]:
   """Returns numbers that change when a file is written to; () for none."""
   try:
     s = path.stat()
@@ -429,22 +394,15 @@ def _file_size(path: pathlib.Path) -> int:
   return status.st_size if stat.S_ISREG(status.st_mode) else -1
 
 
-@contextlib.contextmanager
-def _open_array(
-  path: pathlib.Path,
-) -> Iterator[tuple[BinaryIO, tuple[int, ...], np.dtype]]:
-  """Yields a file at its values, their shape and dtype.
-
-  Raises DataError if it is damaged, or for any error of the body.
-  """
-  try:
-    with open(path, "rb") as file:
-      version = np.lib.format.read_magic(file)
-      shape, is_fortran, dtype = np.lib.format.read_array_header_1_0(file)
-      if version != (1, 0) or is_fortran:
-        raise ValueError("not as prepare writes it")
-      yield file, shape, dtype
-  except Exception as error:  # numpy compiles a damaged header as Python
-    if isinstance(error, OSError) and error.errno in (*FAILING, errno.EMFILE):
-      raise
-    raise DataError(f"{path}: cannot be read ({error}). {REBUILD}") from error
+def padding_warning(manifest: dict[str, Any]) -> str:
+  """Returns a warning above 10 % padding at length 128, 25 % at 512; or ""."""
+  length = manifest["options"]["length"]
+  share = manifest["splits"]["train"]["padding_share"]
+  if share <= 0.05 + length / 2560:
+    return ""
+  return (
+    f"warning: {share:.1%} of the rows are padding, because documents are"
+    f" shorter than length={length}. Set --config.data.layout=packed or a"
+    " smaller --config.length, or join documents: document=join chars=NUMBER"
+    " in the parts of --config.data.sources, with a larger number if it is set."
+  )

@@ -23,7 +23,6 @@ from truenegs_jax.config.sections import PretrainConfig
 from truenegs_jax.configs.common import REQUIRED
 from truenegs_jax.corrections import findings, predict_slots
 from truenegs_jax.data import batches
-from truenegs_jax.data import manifest as manifest_lib
 from truenegs_jax.data import rows as rows_folder
 from truenegs_jax.data.sources import describe_sources
 from truenegs_jax.pretrain import evaluate, export_run, loop
@@ -143,7 +142,7 @@ def prepare_inputs(
   verification = rows_folder.Verification(folder)
   train_rows = rows_folder.open_rows(folder, "train")
   batches.check_batch_size(train_rows, c.batch_size)
-  if warning := manifest_lib.padding_warning(train_rows.manifest):
+  if warning := rows_folder.padding_warning(train_rows.manifest):
     console.print(warning, soft_wrap=True)
   held_out_rows = rows_folder.open_rows(folder, "held_out")
   if not len(held_out_rows):

@@ -25,9 +25,8 @@ import secrets
 import shutil
 import stat
 import sys
-import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import IO, Any, BinaryIO
 
 from truenegs_jax.runtime import errors
@@ -258,21 +257,15 @@ def short_sha256(*parts: bytes | str) -> str:
   return digest.hexdigest()[:16]
 
 
-def file_record(
-  path: pathlib.Path, pause: Callable[[float], object] | None = None
-) -> dict[str, int]:
-  """Returns size and CRC-32; passes the processor time of blocks to `pause`."""
+def file_record(path: pathlib.Path) -> dict[str, int]:
+  """Returns size and CRC-32 of a file."""
   if not isinstance(path, pathlib.Path):  # in a bucket
     data = path.read_bytes()
     return {"bytes": len(data), "crc32": zlib.crc32(data)}
   crc = 0
   with open(path, "rb") as file:
-    start = time.thread_time()
     while block := file.read(1 << 22):
       crc = zlib.crc32(block, crc)
-      if pause:
-        pause(time.thread_time() - start)
-        start = time.thread_time()
   return {"bytes": path.stat().st_size, "crc32": crc}
 
 

@@ -17,7 +17,7 @@ from rich.console import Console
 
 from truenegs_jax.config.sections import SIZES
 from truenegs_jax.data import batches
-from truenegs_jax.data import manifest as manifest_lib
+from truenegs_jax.data import rows as rows_folder
 from truenegs_jax.data.tokenizer import write_tokenizer
 from truenegs_jax.runtime import distributed, progress
 from truenegs_jax.runtime.errors import CheckpointError
@@ -301,8 +301,21 @@ def _describe_rows(rows: batches.Rows) -> dict[str, Any]:
   manifest = rows.manifest
   return {
     "unigram_entropy": metrics.entropy(rows.unigram_V),
-    "sources": manifest_lib.describe_text(manifest),
+    "sources": _describe_text(manifest),
     "text_bytes": sum(x["text_bytes"] for x in manifest["parts"]),
     "rows": {name: x["rows"] for name, x in manifest["splits"].items()},
-    "padding_warning": manifest_lib.padding_warning(manifest),
+    "padding_warning": rows_folder.padding_warning(manifest),
   }
+
+
+def _describe_text(manifest: dict[str, Any]) -> list[str]:
+  """Describes each part of the text, without names of files and folders."""
+  lines = []
+  sources = manifest["options"]["sources"]
+  for source, part in zip(sources, manifest["parts"], strict=True):
+    name = source["source"]
+    if "dataset" in source:
+      name = "hf:{dataset}, {config} of revision {revision}".format(**source)
+    size = part["text_bytes"] / 1e6
+    lines.append(f"{name}: {part['documents']:,} documents, {size:,.1f} MB")
+  return lines
