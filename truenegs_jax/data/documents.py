@@ -33,7 +33,7 @@ from truenegs_jax.runtime.errors import (
   TrueNegsError,
   UnavailableError,
 )
-from truenegs_jax.runtime.files import short_sha256
+from truenegs_jax.runtime.files import read_json, short_sha256
 from truenegs_jax.runtime.paths import is_hub_name, join_inside
 from truenegs_jax.runtime.text import ESCAPED, check_column
 
@@ -349,6 +349,18 @@ def find_saved(folder: pathlib.Path) -> dict[str, pathlib.Path]:
   return {x.parent.name: x.parent for x in folder.glob("*/state.json")}
 
 
+def _saved_files(folder: pathlib.Path) -> list[str]:
+  """Returns patterns of the files of a split; older ones may be beside them."""
+  fix = "Save the data set again."
+  with read_json(folder / "state.json", DataError, fix) as state:
+    names = [str(file["filename"]) for file in state["_data_files"]]
+    paths = [join_inside(folder, name) for name in names]
+  for path in paths:  # `datasets` passes over a missing one
+    if not path.is_file():
+      raise DataError(f"'{path}' is missing. {fix}")
+  return [glob.escape(str(path)) for path in paths]
+
+
 def open_dataset(
   name: str,
   *,
@@ -373,7 +385,7 @@ def open_dataset(
   with dataset_errors(name):
     import datasets
 
-    files = {x: f"{glob.escape(str(y))}/data*.arrow" for x, y in saved.items()}
+    files = {split: _saved_files(path) for split, path in saved.items()}
     builder = datasets.load_dataset_builder(
       "arrow" if saved else where,
       config or None,
