@@ -396,11 +396,11 @@ def test_only_own_slices_of_the_same_options_are_used(
   (tmp_path / "thesis.txt").write_text("mine")
   (tmp_path / "rows").mkdir()
   expected = write_texts(tmp_path / "expected", make_texts(90))
-  for seed in (1, 0):
+  for layout in ("electra", "packed", "electra"):
     with monkeypatch.context() as patch:
       patch.setattr(prepare_lib, "_write_manifest", lambda *_: 1 / 0)
       with pytest.raises(ZeroDivisionError):
-        write_texts(tmp_path / "rows", make_texts(90), seed=seed)
+        write_texts(tmp_path / "rows", make_texts(90), layout=layout)
   for path in tmp_path.glob("rows/unfinished-*/00000-0000.json"):
     record = json.loads(path.read_text())
     record["files"]["../../thesis.txt"] = {"bytes": 4, "crc32": 0}
@@ -408,6 +408,7 @@ def test_only_own_slices_of_the_same_options_are_used(
   (tmp_path / "rows/thesis.txt").write_text("mine")
   manifest = write_texts(tmp_path / "rows", make_texts(90))
   assert manifest["files"] == expected["files"]
+  verify_rows(tmp_path / "rows")
   for path in (tmp_path / "thesis.txt", tmp_path / "rows/thesis.txt"):
     assert path.read_text() == "mine"
 

@@ -206,9 +206,7 @@ def _prepare(plan: Plan, corpus: Corpus) -> None:
       if path.name != STARTED:
         path.unlink()
     raise
-  for path in plan.folder.iterdir():
-    if RECORDS_NAME.fullmatch(path.name):
-      files.remove_folder(path)
+  files.remove_folder(records)
   splits = manifest["splits"]
   lines = [
     f"{splits['train']['rows']:,} rows of {plan.options.length} tokens to train"
@@ -238,6 +236,7 @@ def _build(plan: Plan, corpus: Corpus, spec: BuildSpec) -> None:
 def _open_records(plan: Plan) -> pathlib.Path:
   """Returns the folder of the records of these options, which it creates.
 
+  Removes those of other options, whose shards are replaced from now on.
   Raises DataError for a folder with files of others.
   """
   folder = plan.folder
@@ -252,6 +251,9 @@ def _open_records(plan: Plan) -> pathlib.Path:
       )
     records.mkdir(parents=True, exist_ok=True)
     (records / STARTED).write_text("")
+  for name in names:
+    if RECORDS_NAME.fullmatch(name) and name != records.name:
+      files.remove_folder(folder / name)
   return records
 
 
