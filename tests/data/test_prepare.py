@@ -1,5 +1,6 @@
 """Rows have all of the text, whoever builds them and whatever stops them."""
 
+import dataclasses
 import functools
 import importlib.util
 import itertools
@@ -16,6 +17,7 @@ import sys
 import textwrap
 import time
 
+import datasets
 import numpy as np
 import pytest
 from rich.console import Console
@@ -261,10 +263,20 @@ def test_with_few_documents_the_last_rows_are_held_out(tmp_path, count):
   assert letters == join_letters(texts)
 
 
-def test_the_number_of_slices_depends_on_the_text():
-  sizes = [None, 0, 2**28, 2**50]
-  slices = [build.choose_slice_size(size) for size in sizes]
-  assert slices == [2**23, 2**21, 2**22, 2**23]
+def test_the_number_of_slices_depends_on_the_text(tmp_path, monkeypatch):
+  monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "sets")
+  (tmp_path / "texts").mkdir()
+  (tmp_path / "texts/one.jsonl").write_bytes(to_jsonl(make_texts(9)))
+  [part] = sources.open_corpus(f"{tmp_path}/texts").parts
+  slices = []
+  for size in (None, 0, 2**28, 2**50):
+    corpus = sources.Corpus((dataclasses.replace(part, num_bytes=size),))
+    slices.append(build.choose_slice_size(corpus))
+  for _ in range(2):  # the second time, its size is in the cache
+    corpus = sources.open_corpus(f"hf:{tmp_path}/texts")
+    slices.append(build.choose_slice_size(corpus))
+    list(corpus)
+  assert slices == [2**23, 2**21, 2**22, *[2**23] * 3]
 
 
 @pytest.mark.parametrize(

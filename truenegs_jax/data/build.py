@@ -105,9 +105,11 @@ def slice_name(unit: str, number: int) -> str:
   return f"{unit}-{number:04d}"
 
 
-def choose_slice_size(num_bytes: int | None) -> int:
-  """Returns the characters of a slice of a corpus of about `num_bytes`."""
-  if num_bytes is None:
+def choose_slice_size(corpus: Corpus) -> int:
+  """Returns the characters of a slice, which depend on the size of the text."""
+  num_bytes = corpus.num_bytes
+  # That of a data set may be known only once this machine has read it.
+  if num_bytes is None or any(part.spec.is_dataset for part in corpus.parts):
     return MAX_SLICE
   return min(max(num_bytes // NUM_SLICES, MIN_SLICE), MAX_SLICE)
 

@@ -194,7 +194,7 @@ def _prepare(plan: Plan, corpus: Corpus) -> None:
     plan.tokenizer or _find_or_train_vocabulary(plan, corpus, records),
     plan.options,
     build.choose_held_out(corpus, plan.options),
-    build.choose_slice_size(corpus.num_bytes),
+    build.choose_slice_size(corpus),
     plan.data.tokenizer,
   )
   _build(plan, corpus, spec)
