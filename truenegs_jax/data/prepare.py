@@ -32,6 +32,7 @@ from truenegs_jax.runtime.errors import DataError, InputError
 from truenegs_jax.runtime.paths import is_bucket, open_path
 
 RECORDS = "unfinished-"  # and what decides the rows: a folder beside them
+MAX_PASSES = 100_000  # of a part; the manifest lists its shards in each
 STARTED = "started"  # file in it, as a bucket has no empty folders
 # Shards, and temporary files of a process that was killed.
 REMOVABLE = re.compile(rf"{rows.SHARD_NAME.pattern}|\..*\.[0-9a-f]{{16}}")
@@ -299,32 +300,14 @@ def _write_manifest(
 
   Raises DataError if there are no rows, or less text than expected.
   """
-  totals = [collections.Counter[str]() for _ in corpus.parts]
-  slices: list[list[str]] = [[] for _ in corpus.parts]
-  repairs = collections.Counter[str]()
-  sizes: dict[Unit, int] = {}  # of an epoch; a runner may have built more
-  while (unit := corpus.next_unit(sizes)) is not None:
-    name = build.unit_name(corpus, unit)
-    record = spec.read_record(name)
-    sizes[unit] = record["text_bytes"]
-    repairs.update(record.pop("repairs"))
-    numbers = range(record.pop("slices"))
-    totals[unit[0]].update({**record, "units": 1})
-    slices[unit[0]] += [build.slice_name(name, number) for number in numbers]
+  parts, slices, repairs = _sum_units(spec, corpus)
   shards: dict[str, Shards] = {split: [] for split in rows.SPLITS}
   records: Records = {}
-  parts = []
-  for index, passes in enumerate(corpus.passes(sizes)):
-    part = corpus.parts[index]
-    about: dict[str, Any] = dict(totals[index])
-    if about.pop("units") == part.num_units:
-      part.check_records(about["records"])
-    else:
-      about["records"] = None  # unknown, as not all is read
-    parts.append({**about, "passes": round(passes, 6)})
+  for part, own in zip(parts, slices, strict=True):
     for split in rows.SPLITS:
-      listed = _list_shards(spec, split, slices[index], records)
-      shards[split] += _repeat(listed, passes if split == "train" else 1.0)
+      listed = _list_shards(spec, split, own, records)
+      passes = part["passes"] if split == "train" else 1.0
+      shards[split] += _repeat(listed, passes)
   if not any(shards.values()):
     raise DataError(
       f"data.sources: {corpus} gives 0 rows. It contains only blank or control"
@@ -368,6 +351,42 @@ def _write_manifest(
   text = json.dumps(content, indent=1) + "\n"
   build.write_file(spec.folder / rows.MANIFEST, text.encode())
   return manifest
+
+
+def _sum_units(
+  spec: BuildSpec, corpus: Corpus
+) -> tuple[list[dict[str, Any]], list[list[str]], collections.Counter[str]]:
+  """Returns counts and names of slices of each part, and all repairs.
+
+  Raises DataError for a part with less text than expected, or than its weight.
+  """
+  totals = [collections.Counter[str]() for _ in corpus.parts]
+  slices: list[list[str]] = [[] for _ in corpus.parts]
+  repairs = collections.Counter[str]()
+  sizes: dict[Unit, int] = {}  # of an epoch; a runner may have built more
+  while (unit := corpus.next_unit(sizes)) is not None:
+    name = build.unit_name(corpus, unit)
+    record = spec.read_record(name)
+    sizes[unit] = record["text_bytes"]
+    repairs.update(record.pop("repairs"))
+    numbers = range(record.pop("slices"))
+    totals[unit[0]].update({**record, "units": 1})
+    slices[unit[0]] += [build.slice_name(name, number) for number in numbers]
+  parts = []
+  for index, passes in enumerate(corpus.passes(sizes)):
+    part = corpus.parts[index]
+    about: dict[str, Any] = dict(totals[index])
+    if about.pop("units") == part.num_units:
+      part.check_records(about["records"])
+    else:
+      about["records"] = None  # unknown, as not all is read
+    if passes > MAX_PASSES:
+      raise DataError(
+        f"data.sources: {part.name!r} would be repeated {passes:,.0f} times."
+        " Set a smaller weight= for it, or --config.data.stopping=first."
+      )
+    parts.append({**about, "passes": round(passes, 6)})
+  return parts, slices, repairs
 
 
 def _list_shards(
