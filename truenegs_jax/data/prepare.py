@@ -30,6 +30,7 @@ from truenegs_jax.data.tokenizer import Tokenizer
 from truenegs_jax.runtime import cache, errors, files, progress
 from truenegs_jax.runtime.errors import DataError, InputError
 from truenegs_jax.runtime.paths import is_bucket, open_path
+from truenegs_jax.runtime.text import is_url
 
 RECORDS = "unfinished-"  # and what decides the rows: a folder beside them
 MAX_PASSES = 100_000  # of a part; the manifest lists its shards in each
@@ -182,7 +183,22 @@ def _check_options(
     )
 
 
+def _check_place(folder: pathlib.Path, corpus: Corpus) -> None:
+  """Raises InputError if the rows would become a part of their own text."""
+  for part in corpus.parts:
+    where = part.name
+    if not is_url(where):
+      where = os.path.realpath(os.path.expanduser(where))
+    if f"{folder}/".startswith(f"{where.rstrip('/')}/"):
+      raise InputError(
+        f"data.rows: '{folder}' is in {part.name!r} of data.sources, so its"
+        " files would be read as text. Set --config.data.rows to a folder"
+        " elsewhere."
+      )
+
+
 def _prepare(plan: Plan, corpus: Corpus) -> None:
+  _check_place(plan.folder, corpus)
   _say(f"Preparing {corpus} in '{plan.folder}'")
   console = progress.log_console()
   with progress.working(console, "Checking the language of the text"):
