@@ -402,7 +402,7 @@ def build_on_beam(
     _ = spread | "Build" >> beam.Map(_UnitBuilder(spec, open_corpus))
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)  # Beam takes it as a label
 class _UnitBuilder:
   """Builds units in a process that opens the corpus itself, once."""
 
