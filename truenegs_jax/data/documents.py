@@ -273,8 +273,9 @@ def read_batches(
 def check_text(schema: Any, column: str, where: str) -> None:
   """Raises DataError unless a column of an Arrow schema exists and is text."""
   check_column(where, schema.names, column)
-  kind = schema.field(column).type
-  if str(kind) not in ("string", "large_string", "string_view", "null"):
+  kind = str(schema.field(column).type)
+  text = kind.removeprefix("dictionary<values=").partition(",")[0]
+  if text not in ("string", "large_string", "string_view", "null"):
     raise DataError(
       f"{where}: column {column!r} holds {kind}, not text. Set column=NAME."
     )
