@@ -338,6 +338,10 @@ def test_saved_data_sets_are_read(tmp_path):
   (tmp_path / "saved [1]/data-00001-of-00003.arrow").unlink()
   with pytest.raises(DataError, match="data-00001.* is missing"):
     open_corpus(spec)
+  (tmp_path / "latin").mkdir()
+  (tmp_path / "latin/a.txt").write_bytes(b"caf\xe9")
+  with pytest.raises(DataError, match="byte 0xe9"):  # not only "generating"
+    list(open_corpus(f"hf:{tmp_path}/latin"))
 
 
 NAME, REF = "owner/books", "refs/convert/parquet"

@@ -331,6 +331,10 @@ def dataset_errors(name: str) -> Iterator[None]:
   except TrueNegsError:
     raise
   except Exception as error:  # `datasets` and its libraries raise two dozen
+    if "while generating" in str(error) and isinstance(
+      error.__cause__, Exception
+    ):
+      error = error.__cause__
     reason = f"'{name}' cannot be read ({type(error).__name__}: {error})."
     folder = name.removeprefix(HUB).partition(" [")[0]
     if os.path.exists(os.path.expanduser(folder)):
