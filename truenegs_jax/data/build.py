@@ -37,6 +37,7 @@ NUM_SLICES = 64  # of a corpus, within these bounds
 SLICE_DOCUMENTS = 2**14  # of MIN_SLICE, at most
 UNIT_DOCUMENTS = 2**40  # more than a unit has
 PHASE = 618_034  # the golden ratio in millionths spreads its multiples evenly
+CGROUP_QUOTA = pathlib.Path("/sys/fs/cgroup/cpu.max")
 MIN_SLICES = 4  # fewer are faster without processes, which take time to start
 
 
@@ -297,6 +298,17 @@ def build_here(
   else:
     for piece in slices:
       write_slice(spec, encoder, piece)
+
+
+def available_cores() -> int:
+  """Counts the cores that `taskset`, Slurm or a container allow."""
+  cores = os.cpu_count() or 1
+  with contextlib.suppress(AttributeError):  # exists on Linux only
+    cores = len(os.sched_getaffinity(0))
+  with contextlib.suppress(OSError, ValueError):  # there may be no quota
+    quota, period = CGROUP_QUOTA.read_text().split()
+    cores = min(cores, max(1, int(quota) // int(period)))
+  return cores
 
 
 def _write_in_processes(

@@ -7,7 +7,6 @@ and a preparation that was stopped is resumed, even after SIGKILL.
 """
 
 import collections
-import contextlib
 import dataclasses
 import functools
 import json
@@ -40,7 +39,6 @@ REMOVABLE = re.compile(rf"{rows.SHARD_NAME.pattern}|\..*\.[0-9a-f]{{16}}")
 RECORDS_NAME = re.compile(f"{RECORDS}[0-9a-f]{{16}}")
 Shards = list[tuple[str, int]]  # names, and how many leading rows of each
 Records = dict[str, dict[str, int]]  # bytes and crc32 by name of file
-CGROUP_QUOTA = pathlib.Path("/sys/fs/cgroup/cpu.max")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -246,7 +244,7 @@ def _build(plan: Plan, corpus: Corpus, spec: BuildSpec) -> None:
       share = min(1.0, size / corpus.num_bytes) if corpus.num_bytes else None
       show(share, f"{size / 1e6:,.1f} MB")
 
-    workers = plan.data.workers or _available_cores()
+    workers = plan.data.workers or build.available_cores()
     build.build_here(spec, corpus, num_workers=workers, progress=show_size)
 
 
@@ -456,14 +454,3 @@ def _fingerprint(options: RowsOptions) -> str:
   """Returns 16 hex digits of a hash of everything that decides the rows."""
   values = {"version": rows.VERSION, **dataclasses.asdict(options)}
   return rows.hash_json(values)
-
-
-def _available_cores() -> int:
-  """Counts the cores that `taskset`, Slurm or a container allow."""
-  cores = os.cpu_count() or 1
-  with contextlib.suppress(AttributeError):  # exists on Linux only
-    cores = len(os.sched_getaffinity(0))
-  with contextlib.suppress(OSError, ValueError):  # there may be no quota
-    quota, period = CGROUP_QUOTA.read_text().split()
-    cores = min(cores, max(1, int(quota) // int(period)))
-  return cores
