@@ -151,6 +151,9 @@ def test_a_line_without_an_end_does_not_fill_the_memory(tmp_path, suffix):
 # Bad input.
 
 
+CATEGORIES = pyarrow.array(["a", "a"]).dictionary_encode()
+
+
 def parquet_of(**columns) -> bytes:
   file = io.BytesIO()
   parquet.write_table(pyarrow.table(columns), file)
@@ -260,6 +263,7 @@ def test_a_file_of_zstd_with_a_long_window_says_how_to_unpack_it(tmp_path):
     ("t.jsonl", b'{"x": "\xff", "text": "a"}', ["a"], {}),
     ("t.jsonl", to_jsonl([" ", None, "", "a"]), ["a"], {BLANK: 3}),
     ("t.parquet", to_parquet(["a\0", None]), ["a?"], {REPLACED: 1, BLANK: 1}),
+    ("t.parquet", parquet_of(text=CATEGORIES), ["a", "a"], {}),
   ],
 )
 def test_bad_text_is_replaced_and_counted(

@@ -1,5 +1,6 @@
 """Rows have all of the text, whoever builds them and whatever stops them."""
 
+import dataclasses
 import functools
 import importlib.util
 import itertools
@@ -16,6 +17,7 @@ import sys
 import textwrap
 import time
 
+import datasets
 import numpy as np
 import pytest
 from rich.console import Console
@@ -261,10 +263,20 @@ def test_with_few_documents_the_last_rows_are_held_out(tmp_path, count):
   assert letters == join_letters(texts)
 
 
-def test_the_number_of_slices_depends_on_the_text():
-  sizes = [None, 0, 2**28, 2**50]
-  slices = [build.choose_slice_size(size) for size in sizes]
-  assert slices == [2**23, 2**21, 2**22, 2**23]
+def test_the_number_of_slices_depends_on_the_text(tmp_path, monkeypatch):
+  monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "sets")
+  (tmp_path / "texts").mkdir()
+  (tmp_path / "texts/one.jsonl").write_bytes(to_jsonl(make_texts(9)))
+  [part] = sources.open_corpus(f"{tmp_path}/texts").parts
+  slices = []
+  for size in (None, 0, 2**28, 2**50):
+    corpus = sources.Corpus((dataclasses.replace(part, num_bytes=size),))
+    slices.append(build.choose_slice_size(corpus))
+  for _ in range(2):  # the second time, its size is in the cache
+    corpus = sources.open_corpus(f"hf:{tmp_path}/texts")
+    slices.append(build.choose_slice_size(corpus))
+    list(corpus)
+  assert slices == [2**23, 2**21, 2**22, *[2**23] * 3]
 
 
 @pytest.mark.parametrize(
@@ -338,6 +350,8 @@ def test_files_of_others_are_never_replaced(tmp_path):
       write_texts(tmp_path / name, make_texts(3))
   with pytest.raises(DiskError, match="could not be written"):
     write_rows(tmp_path / "file" / "rows", f"{tmp_path}/rows-text")
+  with pytest.raises(InputError, match="would be read as text"):
+    write_rows(tmp_path / "rows-text/rows", f"{tmp_path}/rows-text")
   assert [*read_files(tmp_path / "rows").values()] == [b"x"]
 
 
@@ -396,11 +410,11 @@ def test_only_own_slices_of_the_same_options_are_used(
   (tmp_path / "thesis.txt").write_text("mine")
   (tmp_path / "rows").mkdir()
   expected = write_texts(tmp_path / "expected", make_texts(90))
-  for seed in (1, 0):
+  for layout in ("electra", "packed", "electra"):
     with monkeypatch.context() as patch:
       patch.setattr(prepare_lib, "_write_manifest", lambda *_: 1 / 0)
       with pytest.raises(ZeroDivisionError):
-        write_texts(tmp_path / "rows", make_texts(90), seed=seed)
+        write_texts(tmp_path / "rows", make_texts(90), layout=layout)
   for path in tmp_path.glob("rows/unfinished-*/00000-0000.json"):
     record = json.loads(path.read_text())
     record["files"]["../../thesis.txt"] = {"bytes": 4, "crc32": 0}
@@ -408,6 +422,7 @@ def test_only_own_slices_of_the_same_options_are_used(
   (tmp_path / "rows/thesis.txt").write_text("mine")
   manifest = write_texts(tmp_path / "rows", make_texts(90))
   assert manifest["files"] == expected["files"]
+  verify_rows(tmp_path / "rows")
   for path in (tmp_path / "thesis.txt", tmp_path / "rows/thesis.txt"):
     assert path.read_text() == "mine"
 

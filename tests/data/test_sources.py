@@ -158,7 +158,7 @@ def test_folders_give_their_files_of_known_formats_in_order(tmp_path):
   assert list(open_corpus(f"{root}/README.md, {root}/a*.txt")) == [
     *("README.md", "a.txt")
   ]
-  assert list(open_corpus(f"{root}/**/*.gz"))[0] == "a/z.txt.gz"
+  assert list(open_corpus(f"{root}/**/**/*.gz")) == [*("a/z.txt.gz", "h.gz")]
   for path in [root, *root.rglob("*")]:
     path.chmod(0o755)
 
@@ -323,6 +323,7 @@ def test_the_beginning_of_a_split_is_refused(tmp_path, form):
 
 
 def test_saved_data_sets_are_read(tmp_path):
+  save(["old"] * 4, tmp_path / "saved [1]", num_shards=4)
   spec = save([*TEXTS, None, " "], tmp_path / "saved [1]", num_shards=3)
   corpus = open_corpus(spec)
   assert corpus.is_local()
@@ -334,6 +335,13 @@ def test_saved_data_sets_are_read(tmp_path):
   }.items():
     with pytest.raises(TrueNegsError, match=message):
       list(open_corpus(f"{spec} {options}"))
+  (tmp_path / "saved [1]/data-00001-of-00003.arrow").unlink()
+  with pytest.raises(DataError, match="data-00001.* is missing"):
+    open_corpus(spec)
+  (tmp_path / "latin").mkdir()
+  (tmp_path / "latin/a.txt").write_bytes(b"caf\xe9")
+  with pytest.raises(DataError, match="byte 0xe9"):  # not only "generating"
+    list(open_corpus(f"hf:{tmp_path}/latin"))
 
 
 NAME, REF = "owner/books", "refs/convert/parquet"

@@ -37,6 +37,7 @@ NUM_SLICES = 64  # of a corpus, within these bounds
 SLICE_DOCUMENTS = 2**14  # of MIN_SLICE, at most
 UNIT_DOCUMENTS = 2**40  # more than a unit has
 PHASE = 618_034  # the golden ratio in millionths spreads its multiples evenly
+CGROUP_QUOTA = pathlib.Path("/sys/fs/cgroup/cpu.max")
 MIN_SLICES = 4  # fewer are faster without processes, which take time to start
 
 
@@ -105,9 +106,11 @@ def slice_name(unit: str, number: int) -> str:
   return f"{unit}-{number:04d}"
 
 
-def choose_slice_size(num_bytes: int | None) -> int:
-  """Returns the characters of a slice of a corpus of about `num_bytes`."""
-  if num_bytes is None:
+def choose_slice_size(corpus: Corpus) -> int:
+  """Returns the characters of a slice, which depend on the size of the text."""
+  num_bytes = corpus.num_bytes
+  # That of a data set may be known only once this machine has read it.
+  if num_bytes is None or any(part.spec.is_dataset for part in corpus.parts):
     return MAX_SLICE
   return min(max(num_bytes // NUM_SLICES, MIN_SLICE), MAX_SLICE)
 
@@ -297,6 +300,17 @@ def build_here(
       write_slice(spec, encoder, piece)
 
 
+def available_cores() -> int:
+  """Counts the cores that `taskset`, Slurm or a container allow."""
+  cores = os.cpu_count() or 1
+  with contextlib.suppress(AttributeError):  # exists on Linux only
+    cores = len(os.sched_getaffinity(0))
+  with contextlib.suppress(OSError, ValueError):  # there may be no quota
+    quota, period = CGROUP_QUOTA.read_text().split()
+    cores = min(cores, max(1, int(quota) // int(period)))
+  return cores
+
+
 def _write_in_processes(
   spec: BuildSpec, slices: Iterable[Slice], number: int
 ) -> None:
@@ -400,7 +414,7 @@ def build_on_beam(
     _ = spread | "Build" >> beam.Map(_UnitBuilder(spec, open_corpus))
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)  # Beam takes it as a label
 class _UnitBuilder:
   """Builds units in a process that opens the corpus itself, once."""
 

@@ -33,7 +33,7 @@ from truenegs_jax.runtime.errors import (
   TrueNegsError,
   UnavailableError,
 )
-from truenegs_jax.runtime.files import short_sha256
+from truenegs_jax.runtime.files import read_json, short_sha256
 from truenegs_jax.runtime.paths import is_hub_name, join_inside
 from truenegs_jax.runtime.text import ESCAPED, check_column
 
@@ -273,8 +273,9 @@ def read_batches(
 def check_text(schema: Any, column: str, where: str) -> None:
   """Raises DataError unless a column of an Arrow schema exists and is text."""
   check_column(where, schema.names, column)
-  kind = schema.field(column).type
-  if str(kind) not in ("string", "large_string", "string_view", "null"):
+  kind = str(schema.field(column).type)
+  text = kind.removeprefix("dictionary<values=").partition(",")[0]
+  if text not in ("string", "large_string", "string_view", "null"):
     raise DataError(
       f"{where}: column {column!r} holds {kind}, not text. Set column=NAME."
     )
@@ -330,6 +331,10 @@ def dataset_errors(name: str) -> Iterator[None]:
   except TrueNegsError:
     raise
   except Exception as error:  # `datasets` and its libraries raise two dozen
+    if "while generating" in str(error) and isinstance(
+      error.__cause__, Exception
+    ):
+      error = error.__cause__
     reason = f"'{name}' cannot be read ({type(error).__name__}: {error})."
     folder = name.removeprefix(HUB).partition(" [")[0]
     if os.path.exists(os.path.expanduser(folder)):
@@ -347,6 +352,18 @@ def find_saved(folder: pathlib.Path) -> dict[str, pathlib.Path]:
   if not (folder / "dataset_dict.json").is_file():
     return {}
   return {x.parent.name: x.parent for x in folder.glob("*/state.json")}
+
+
+def _saved_files(folder: pathlib.Path) -> list[str]:
+  """Returns patterns of the files of a split; older ones may be beside them."""
+  fix = "Save the data set again."
+  with read_json(folder / "state.json", DataError, fix) as state:
+    names = [str(file["filename"]) for file in state["_data_files"]]
+    paths = [join_inside(folder, name) for name in names]
+  for path in paths:  # `datasets` passes over a missing one
+    if not path.is_file():
+      raise DataError(f"'{path}' is missing. {fix}")
+  return [glob.escape(str(path)) for path in paths]
 
 
 def open_dataset(
@@ -373,7 +390,7 @@ def open_dataset(
   with dataset_errors(name):
     import datasets
 
-    files = {x: f"{glob.escape(str(y))}/data*.arrow" for x, y in saved.items()}
+    files = {split: _saved_files(path) for split, path in saved.items()}
     builder = datasets.load_dataset_builder(
       "arrow" if saved else where,
       config or None,

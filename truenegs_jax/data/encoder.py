@@ -14,7 +14,6 @@ import contextlib
 import itertools
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import tokenizers
@@ -26,9 +25,6 @@ from truenegs_jax.data.vocabulary import (
   split_lines,
 )
 from truenegs_jax.runtime.errors import InputError
-
-if TYPE_CHECKING:
-  pass
 
 # Of words and their ids, beyond which all are forgotten.
 MAX_CACHE_BYTES = 2**26

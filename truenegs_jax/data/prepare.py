@@ -7,7 +7,6 @@ and a preparation that was stopped is resumed, even after SIGKILL.
 """
 
 import collections
-import contextlib
 import dataclasses
 import functools
 import json
@@ -30,15 +29,16 @@ from truenegs_jax.data.tokenizer import Tokenizer
 from truenegs_jax.runtime import cache, errors, files, progress
 from truenegs_jax.runtime.errors import DataError, InputError
 from truenegs_jax.runtime.paths import is_bucket, open_path
+from truenegs_jax.runtime.text import is_url
 
 RECORDS = "unfinished-"  # and what decides the rows: a folder beside them
+MAX_PASSES = 100_000  # of a part; the manifest lists its shards in each
 STARTED = "started"  # file in it, as a bucket has no empty folders
 # Shards, and temporary files of a process that was killed.
 REMOVABLE = re.compile(rf"{rows.SHARD_NAME.pattern}|\..*\.[0-9a-f]{{16}}")
 RECORDS_NAME = re.compile(f"{RECORDS}[0-9a-f]{{16}}")
 Shards = list[tuple[str, int]]  # names, and how many leading rows of each
 Records = dict[str, dict[str, int]]  # bytes and crc32 by name of file
-CGROUP_QUOTA = pathlib.Path("/sys/fs/cgroup/cpu.max")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -181,7 +181,22 @@ def _check_options(
     )
 
 
+def _check_place(folder: pathlib.Path, corpus: Corpus) -> None:
+  """Raises InputError if the rows would become a part of their own text."""
+  for part in corpus.parts:
+    where = part.name
+    if not is_url(where):
+      where = os.path.realpath(os.path.expanduser(where))
+    if f"{folder}/".startswith(f"{where.rstrip('/')}/"):
+      raise InputError(
+        f"data.rows: '{folder}' is in {part.name!r} of data.sources, so its"
+        " files would be read as text. Set --config.data.rows to a folder"
+        " elsewhere."
+      )
+
+
 def _prepare(plan: Plan, corpus: Corpus) -> None:
+  _check_place(plan.folder, corpus)
   _say(f"Preparing {corpus} in '{plan.folder}'")
   console = progress.log_console()
   with progress.working(console, "Checking the language of the text"):
@@ -194,7 +209,7 @@ def _prepare(plan: Plan, corpus: Corpus) -> None:
     plan.tokenizer or _find_or_train_vocabulary(plan, corpus, records),
     plan.options,
     build.choose_held_out(corpus, plan.options),
-    build.choose_slice_size(corpus.num_bytes),
+    build.choose_slice_size(corpus),
     plan.data.tokenizer,
   )
   _build(plan, corpus, spec)
@@ -206,9 +221,7 @@ def _prepare(plan: Plan, corpus: Corpus) -> None:
       if path.name != STARTED:
         path.unlink()
     raise
-  for path in plan.folder.iterdir():
-    if RECORDS_NAME.fullmatch(path.name):
-      files.remove_folder(path)
+  files.remove_folder(records)
   splits = manifest["splits"]
   lines = [
     f"{splits['train']['rows']:,} rows of {plan.options.length} tokens to train"
@@ -231,13 +244,14 @@ def _build(plan: Plan, corpus: Corpus, spec: BuildSpec) -> None:
       share = min(1.0, size / corpus.num_bytes) if corpus.num_bytes else None
       show(share, f"{size / 1e6:,.1f} MB")
 
-    workers = plan.data.workers or _available_cores()
+    workers = plan.data.workers or build.available_cores()
     build.build_here(spec, corpus, num_workers=workers, progress=show_size)
 
 
 def _open_records(plan: Plan) -> pathlib.Path:
   """Returns the folder of the records of these options, which it creates.
 
+  Removes those of other options, whose shards are replaced from now on.
   Raises DataError for a folder with files of others.
   """
   folder = plan.folder
@@ -252,6 +266,9 @@ def _open_records(plan: Plan) -> pathlib.Path:
       )
     records.mkdir(parents=True, exist_ok=True)
     (records / STARTED).write_text("")
+  for name in names:
+    if RECORDS_NAME.fullmatch(name) and name != records.name:
+      files.remove_folder(folder / name)
   return records
 
 
@@ -297,32 +314,14 @@ def _write_manifest(
 
   Raises DataError if there are no rows, or less text than expected.
   """
-  totals = [collections.Counter[str]() for _ in corpus.parts]
-  slices: list[list[str]] = [[] for _ in corpus.parts]
-  repairs = collections.Counter[str]()
-  sizes: dict[Unit, int] = {}  # of an epoch; a runner may have built more
-  while (unit := corpus.next_unit(sizes)) is not None:
-    name = build.unit_name(corpus, unit)
-    record = spec.read_record(name)
-    sizes[unit] = record["text_bytes"]
-    repairs.update(record.pop("repairs"))
-    numbers = range(record.pop("slices"))
-    totals[unit[0]].update({**record, "units": 1})
-    slices[unit[0]] += [build.slice_name(name, number) for number in numbers]
+  parts, slices, repairs = _sum_units(spec, corpus)
   shards: dict[str, Shards] = {split: [] for split in rows.SPLITS}
   records: Records = {}
-  parts = []
-  for index, passes in enumerate(corpus.passes(sizes)):
-    part = corpus.parts[index]
-    about: dict[str, Any] = dict(totals[index])
-    if about.pop("units") == part.num_units:
-      part.check_records(about["records"])
-    else:
-      about["records"] = None  # unknown, as not all is read
-    parts.append({**about, "passes": round(passes, 6)})
+  for part, own in zip(parts, slices, strict=True):
     for split in rows.SPLITS:
-      listed = _list_shards(spec, split, slices[index], records)
-      shards[split] += _repeat(listed, passes if split == "train" else 1.0)
+      listed = _list_shards(spec, split, own, records)
+      passes = part["passes"] if split == "train" else 1.0
+      shards[split] += _repeat(listed, passes)
   if not any(shards.values()):
     raise DataError(
       f"data.sources: {corpus} gives 0 rows. It contains only blank or control"
@@ -366,6 +365,42 @@ def _write_manifest(
   text = json.dumps(content, indent=1) + "\n"
   build.write_file(spec.folder / rows.MANIFEST, text.encode())
   return manifest
+
+
+def _sum_units(
+  spec: BuildSpec, corpus: Corpus
+) -> tuple[list[dict[str, Any]], list[list[str]], collections.Counter[str]]:
+  """Returns counts and names of slices of each part, and all repairs.
+
+  Raises DataError for a part with less text than expected, or than its weight.
+  """
+  totals = [collections.Counter[str]() for _ in corpus.parts]
+  slices: list[list[str]] = [[] for _ in corpus.parts]
+  repairs = collections.Counter[str]()
+  sizes: dict[Unit, int] = {}  # of an epoch; a runner may have built more
+  while (unit := corpus.next_unit(sizes)) is not None:
+    name = build.unit_name(corpus, unit)
+    record = spec.read_record(name)
+    sizes[unit] = record["text_bytes"]
+    repairs.update(record.pop("repairs"))
+    numbers = range(record.pop("slices"))
+    totals[unit[0]].update({**record, "units": 1})
+    slices[unit[0]] += [build.slice_name(name, number) for number in numbers]
+  parts = []
+  for index, passes in enumerate(corpus.passes(sizes)):
+    part = corpus.parts[index]
+    about: dict[str, Any] = dict(totals[index])
+    if about.pop("units") == part.num_units:
+      part.check_records(about["records"])
+    else:
+      about["records"] = None  # unknown, as not all is read
+    if passes > MAX_PASSES:
+      raise DataError(
+        f"data.sources: {part.name!r} would be repeated {passes:,.0f} times."
+        " Set a smaller weight= for it, or --config.data.stopping=first."
+      )
+    parts.append({**about, "passes": round(passes, 6)})
+  return parts, slices, repairs
 
 
 def _list_shards(
@@ -419,14 +454,3 @@ def _fingerprint(options: RowsOptions) -> str:
   """Returns 16 hex digits of a hash of everything that decides the rows."""
   values = {"version": rows.VERSION, **dataclasses.asdict(options)}
   return rows.hash_json(values)
-
-
-def _available_cores() -> int:
-  """Counts the cores that `taskset`, Slurm or a container allow."""
-  cores = os.cpu_count() or 1
-  with contextlib.suppress(AttributeError):  # exists on Linux only
-    cores = len(os.sched_getaffinity(0))
-  with contextlib.suppress(OSError, ValueError):  # there may be no quota
-    quota, period = CGROUP_QUOTA.read_text().split()
-    cores = min(cores, max(1, int(quota) // int(period)))
-  return cores

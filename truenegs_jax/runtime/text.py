@@ -161,7 +161,10 @@ def find_files(where: str, suffixes: Collection[str]) -> list[File]:
       paths = [path]
       if not os.path.lexists(path):
         matches = glob.glob(path, recursive=True)
-        paths = [x for x in matches if not os.path.isdir(x)]
+        matches.sort(key=lambda x: (-len(x), x))
+        # By links, or by "**/**", a file matches several times.
+        unique = {os.path.realpath(x): x for x in matches}
+        paths = [x for x in unique.values() if not os.path.isdir(x)]
     elif not (paths := list(_walk(path, suffixes))):
       raise DataError(
         f"Folder '{path}' holds no text file ({' '.join(suffixes)}, also"
