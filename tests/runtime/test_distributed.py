@@ -83,9 +83,9 @@ assert distributed.is_true_everywhere("all", value=True)
 assert not distributed.is_true_everywhere("one", value=index == 0)
 
 from truenegs_jax.data import rows as rows_folder
-def file_record(path, pause, read=rows_folder.file_record):
+def file_record(path, read=rows_folder.file_record):
   print("read", path.name)
-  return read(path, pause)
+  return read(path)
 rows_folder.file_record = file_record
 verification = rows_folder.Verification(sys.argv[4])
 with distributed.raise_everywhere("while a thread exchanges"):

@@ -67,8 +67,12 @@ Json = Mapping[str, Any]
 class Tokenizer:
   """A vocabulary, checked by `load_tokenizer` or `make_tokenizer`.
 
-  >>> make_tokenizer([*SPECIALS, "swan", "##s"], lowercase=True).encode("Swans")
+  >>> words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "swan", "##s"]
+  >>> tokenizer = make_tokenizer(words, lowercase=True)
+  >>> tokenizer.encode("Swans")
   [5, 6]
+  >>> tokenizer.mask
+  4
 
   Attributes:
     vocab: the entries; the id of an entry is its index.
@@ -229,6 +233,10 @@ def make_tokenizer(
 ) -> Tokenizer:
   """Builds a tokenizer from the entries of a vocabulary and checks them.
 
+  >>> words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "swan"]
+  >>> make_tokenizer(words, lowercase=False).encode_lines(["Swan"])
+  [[1]]
+
   BERT's `strip_accents`, for None, is the value of `lowercase`. An entry that
   no text can have (it is empty, ends with white space or is repeated later) is
   replaced by the name of an unused row, so that other entries keep their ids.
@@ -258,6 +266,9 @@ def load_tokenizer(
   mask_token: str = "",
 ) -> Tokenizer:
   """Reads a vocabulary, and returns its tokenizer.
+
+  >>> len(load_tokenizer("rows/vocab.txt", lowercase=True).vocab)
+  38
 
   Args:
     path_or_name: a `vocab.txt`, a `tokenizer.json`, a folder that contains one

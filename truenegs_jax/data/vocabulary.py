@@ -296,8 +296,8 @@ def _read_token(token: str, mark: str) -> Row:
 def list_tokens(ids: Mapping[str, int], size: int = 0) -> list[str]:
   """Returns a token for each id, at least `size`; ValueError for odd ids."""
   tokens = {i: token for token, i in ids.items()}
-  num_rows = max(size, *(i + 1 for i in tokens))
-  if len(tokens) < len(ids) or min(tokens) < 0:
+  num_rows = max((size, *(i + 1 for i in tokens)))
+  if len(tokens) < len(ids) or min(tokens, default=0) < 0:
     raise ValueError("two tokens have one id")
   if num_rows > 2 * len(ids) + MAX_UNUSED:
     raise ValueError(f"{len(ids):,} entries, but ids up to {num_rows - 1:,}")
