@@ -32,7 +32,6 @@ VOCAB = (
   *("swan", "Swan", "##ing", "##sw", "a b", "x,y", "天天", "##", "mask", "ᄒ"),
 )
 CASES = [(True, True), (False, False), (True, False), (False, True)]
-SLOW_TEXT = pytest.param("wikipedia-en-2018", marks=pytest.mark.slow)
 ROOT = pathlib.Path(__file__).parents[2]
 TENSORFLOW = ROOT / ".venv" / "tf-text" / "bin" / "python"
 # Reads vocabulary, lines and options; writes what the encoder returns.
@@ -131,11 +130,10 @@ def test_every_character_is_encoded_as_in_transformers(lowercase):
   check_encode(Encoder(tokenizer), lines, expected)
 
 
-@pytest.mark.parametrize("name", ["wikipedia-en-society", SLOW_TEXT])
-def test_real_text_is_encoded_as_in_transformers(tmp_path, real_data, name):
+def test_real_text_is_encoded_as_in_transformers(tmp_path, real_data):
   packed = real_data / "vocab" / "bert-base-uncased-vocab.txt.xz"
   (tmp_path / "vocab.txt").write_bytes(lzma.open(packed).read())
-  path = real_data / "corpus" / f"{name}.txt.xz"
+  path = real_data / "corpus" / "wikipedia-en-society.txt.xz"
   with lzma.open(path, "rt", encoding="utf-8") as file:
     lines = file.read(600_000).split("\n")
   bert = transformers.BertTokenizer(str(tmp_path / "vocab.txt"))
