@@ -80,8 +80,9 @@ def check_text(folder, texts) -> None:
   assert not any(rest.values())
 
 
-@pytest.mark.parametrize("layout", ["electra", "packed"])
-@pytest.mark.parametrize("weights", ["", " weight=1"])
+@pytest.mark.parametrize(
+  ("layout", "weights"), [("electra", ""), ("packed", " weight=1")]
+)
 def test_rows_have_the_text_whoever_builds_them(
   tmp_path, small, layout, weights
 ):
@@ -104,7 +105,7 @@ def test_rows_have_the_text_whoever_builds_them(
   )
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(4))
 def test_all_text_is_in_rows_in_order(tmp_path, monkeypatch, seed):
   rng = random.Random(seed)
   monkeypatch.setattr(build, "MIN_SLICE", rng.choice([10, 300, 10**6]))
@@ -175,27 +176,21 @@ def test_a_killed_preparation_goes_on(tmp_path, small, monkeypatch):
   rng = random.Random(0)
   rows = tmp_path / "rows"
   last = len(steps) - 1
-  for number in (
-    0,
-    1,
-    last - 1,
-    last,
-    *(rng.randrange(last) for _ in range(9)),
-  ):
+  numbers = [rng.randrange(last) for _ in range(7)]
+  for number in (0, 1, last - 1, last, *numbers):
     prepare_and_die(spec, rows, number)
     if number < last:
       with pytest.raises(DataError, match="is not a rows folder"):
         open_rows(rows, "train")
       prepare_and_die(spec, rows, rng.randrange(5))
     done = {path.name for path in rows.glob("unfinished-*/*-*.json")}
-    complete = [
-      path.name for path in sorted(rows.glob("unfinished-*/?????.json"))
-    ][:-1]
+    units = sorted(rows.glob("unfinished-*/?????.json"))[:-1]
+    done |= {path.name for path in units}
     again = []
     with monkeypatch.context() as patch:
       count_steps(patch, lambda path, _, again=again: again.append(path.name))
       write_rows(rows, spec)
-    assert not {*done, *complete} & {*again}
+    assert not done & {*again}
     if number == last:  # nothing of a complete folder is removed
       [records] = rows.glob("unfinished-*")
       shutil.rmtree(records)
@@ -235,13 +230,13 @@ def test_a_mixture_lists_rows_again(tmp_path, small):
   assert len({*names}) == len(names)  # none is repeated
 
 
-@pytest.mark.parametrize("share", [0.01, 0.02, 0.1, 0.15, 0.3, 0.5])
+@pytest.mark.parametrize("share", [0.01, 0.15, 0.5])
 def test_the_requested_share_of_documents_is_held_out(
   tmp_path, monkeypatch, share
 ):
-  write_texts(tmp_path / "rows", ["a"] * 2000, held_out=share)
+  write_texts(tmp_path / "rows", ["a"] * 500, held_out=share)
   held_out = open_rows(tmp_path / "rows", "held_out")
-  assert len(held_out) == round(2000 * share)
+  assert len(held_out) == round(500 * share)
   monkeypatch.setattr(sources, "UNIT_BYTES", 1)  # ten documents a unit
   (tmp_path / "texts").mkdir()
   for number in range(100):
@@ -259,12 +254,6 @@ def test_with_few_documents_the_last_rows_are_held_out(tmp_path, count):
   assert held_out == max(1, round((train + held_out) / 10))
   letters = "".join(read_letters(tmp_path / "rows", s) for s in SPLITS)
   assert letters == join_letters(texts)
-
-
-def test_the_number_of_slices_depends_on_the_text():
-  sizes = [None, 0, 2**28, 2**50]
-  slices = [build.choose_slice_size(size) for size in sizes]
-  assert slices == [2**23, 2**21, 2**22, 2**23]
 
 
 @pytest.mark.parametrize(
@@ -350,14 +339,9 @@ def test_rows_are_found_again_by_their_text_and_options(tmp_path, cache):
   folder, tokenizer = make()
   assert folder.parent == cache / "rows"
   assert tokenizer == load_tokenizer(str(folder), lowercase=True)
-  changes = [
-    {"length": 17},
-    {"seed": 1},
-    {"vocab_size": 35},
-    {"accents": "keep"},
-  ]
-  changes += [{"lowercase": False}, {"held_out": 0.0}, {"layout": "packed"}]
-  changes += [{"overflow": "discard"}, {"errors": "replace"}]
+  changes = [{"length": 17}, {"seed": 1}, {"vocab_size": 35}]
+  changes += [{"accents": "keep"}, {"errors": "replace"}, {"layout": "packed"}]
+  changes += [{"lowercase": False}, {"held_out": 0.0}, {"overflow": "discard"}]
   folders = {make(**change)[0] for change in changes}
   assert len(folders) == 9 and folder not in folders
   assert make() == (folder, tokenizer)
@@ -378,36 +362,27 @@ def test_rows_are_found_again_by_their_text_and_options(tmp_path, cache):
     make()
 
 
-def test_a_resumed_preparation_keeps_its_vocabulary(tmp_path, monkeypatch):
-  def interrupt(*args, **kwargs):
-    raise KeyboardInterrupt
-
-  with monkeypatch.context() as patch:
-    patch.setattr(build, "build_here", interrupt)
-    with pytest.raises(KeyboardInterrupt):
-      write_texts(tmp_path / "rows", make_texts(40), vocab="train")
-  monkeypatch.setattr(vocabulary, "train_vocabulary", interrupt)
-  write_texts(tmp_path / "rows", make_texts(40), vocab="train")
-
-
-def test_only_own_slices_of_the_same_options_are_used(
+def test_only_own_work_on_the_same_options_is_used(
   tmp_path, small, monkeypatch
 ):
   (tmp_path / "thesis.txt").write_text("mine")
   (tmp_path / "rows").mkdir()
-  expected = write_texts(tmp_path / "expected", make_texts(90))
+  expected = write_texts(tmp_path / "expected", make_texts(90), vocab="train")
+  write = functools.partial(
+    write_texts, tmp_path / "rows", make_texts(90), vocab="train"
+  )
   for seed in (1, 0):
     with monkeypatch.context() as patch:
       patch.setattr(prepare_lib, "_write_manifest", lambda *_: 1 / 0)
       with pytest.raises(ZeroDivisionError):
-        write_texts(tmp_path / "rows", make_texts(90), seed=seed)
+        write(seed=seed)
   for path in tmp_path.glob("rows/unfinished-*/00000-0000.json"):
     record = json.loads(path.read_text())
     record["files"]["../../thesis.txt"] = {"bytes": 4, "crc32": 0}
     path.write_text(json.dumps(record))
   (tmp_path / "rows/thesis.txt").write_text("mine")
-  manifest = write_texts(tmp_path / "rows", make_texts(90))
-  assert manifest["files"] == expected["files"]
+  monkeypatch.setattr(vocabulary, "train_vocabulary", lambda *_, **__: 1 / 0)
+  assert write()["files"] == expected["files"]
   for path in (tmp_path / "thesis.txt", tmp_path / "rows/thesis.txt"):
     assert path.read_text() == "mine"
 
@@ -428,18 +403,18 @@ def test_a_run_does_not_download_a_corpus_by_itself(tmp_path, monkeypatch):
 def test_the_advice_against_padding_helps(tmp_path):
   path = tmp_path / "texts.jsonl"
   path.write_bytes(to_jsonl(["a b c d e f"] * 400))
-  options = {"length": 256, "held_out": 0.0}
-  short = f"{path} document=join chars=60"
-  for number, spec in enumerate((str(path), short)):
-    manifest = write_rows(tmp_path / f"{number}", spec, **options)
-    assert re.search("layout=packed.*chars=", padding_warning(manifest))
-  joined = f"{path} document=join chars=9000"
-  for name, spec, layout in (
-    ("a", joined, "electra"),
-    ("b", str(path), "packed"),
+  for options, layout, is_advised in (
+    ("", "electra", True),
+    ("document=join chars=60", "electra", True),
+    ("document=join chars=9000", "electra", False),
+    ("", "packed", False),
   ):
-    manifest = write_rows(tmp_path / name, spec, layout=layout, **options)
-    assert not padding_warning(manifest)
+    rows = tmp_path / f"{options[-4:]}{layout}"
+    spec = f"{path} {options}"
+    manifest = write_rows(rows, spec, layout=layout, length=256, held_out=0.0)
+    warning = padding_warning(manifest)
+    assert bool(re.search("layout=packed.*chars=", warning)) == is_advised
+    assert bool(warning) == is_advised
 
 
 CONFIG = """
@@ -462,7 +437,7 @@ def large(tmp_path_factory):
   words = np.array([f"w{i}" for i in range(400)])
   documents = [
     "\n".join(" ".join(rng.choice(words, 60)) for _ in range(40))
-    for _ in range(900)
+    for _ in range(700)
   ]
   (folder / "large.txt").write_text("\n\n".join(documents))
   write_vocabulary([*SPECIALS, *words], folder / "vocab.txt")
@@ -505,27 +480,26 @@ def test_a_stopped_command_ends_cleanly_and_goes_on(large, tmp_path):
     return start_command(large, tmp_path, *flags, start_new_session=True)
 
   # A terminal sends SIGINT to all processes of the group.
-  for kill, number, code in (
-    (os.killpg, signal.SIGINT, 130),
-    (os.kill, signal.SIGTERM, 75),
-    (os.killpg, signal.SIGTERM, 75),
-    (os.kill, signal.SIGKILL, -9),
+  for kill, number, code, secs in (
+    (os.killpg, signal.SIGINT, 130, 0.1),
+    (os.kill, signal.SIGTERM, 75, 0.6),
+    (os.killpg, signal.SIGTERM, 75, 0.1),
+    (os.kill, signal.SIGKILL, -9, 0.6),
   ):
-    for secs in (0.1, 0.6):
-      command = start("rows", 2)
-      children = pathlib.Path(f"/proc/{command.pid}/task/{command.pid}")
-      while len(processes := (children / "children").read_text().split()) < 2:
-        time.sleep(0.01)
-      time.sleep(secs)
-      kill(command.pid, number)
-      _, err = command.communicate()
-      assert command.returncode == code, err
-      assert "Traceback" not in err and "leaked" not in err, err
-      assert not (tmp_path / "rows/manifest.json").exists()
-      deadline = time.monotonic() + 20
-      while any(os.path.exists(f"/proc/{x}") for x in processes):
-        assert time.monotonic() < deadline, "workers outlive their parent"
-        time.sleep(0.02)
+    command = start("rows", 2)
+    children = pathlib.Path(f"/proc/{command.pid}/task/{command.pid}")
+    while len(processes := (children / "children").read_text().split()) < 2:
+      time.sleep(0.01)
+    time.sleep(secs)
+    kill(command.pid, number)
+    _, err = command.communicate()
+    assert command.returncode == code, err
+    assert "Traceback" not in err and "leaked" not in err, err
+    assert not (tmp_path / "rows/manifest.json").exists()
+    deadline = time.monotonic() + 20
+    while any(os.path.exists(f"/proc/{x}") for x in processes):
+      assert time.monotonic() < deadline, "workers outlive their parent"
+      time.sleep(0.02)
   results = []
   for name, count in (("rows", 2), ("plain", 1)):
     command = start(name, count)
