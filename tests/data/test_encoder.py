@@ -5,7 +5,6 @@ import json
 import lzma
 import pathlib
 import random
-import string
 import subprocess
 import sys
 
@@ -58,24 +57,12 @@ def check_encode(encoder: Encoder, lines: list[str], expected: list[list[int]]):
   assert tokens_T.tolist() == list(itertools.chain.from_iterable(expected))
 
 
-def draw_plain_lines(number: int) -> list[str]:
-  """Draws lines of ASCII and of entries of the vocabulary."""
-  rng = random.Random(0)
-  characters = string.printable[:95] + "    swaning##"
-  return [
-    *(
-      "".join(rng.choices(characters, k=rng.randrange(60)))
-      for _ in range(number)
-    ),
-    *(" ".join(rng.choices(VOCAB, k=rng.randrange(20))) for _ in range(number)),
-  ]
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(not TENSORFLOW.exists(), reason="no TensorFlow Text")
 def test_tensorflow_text_gives_the_same_ids():
-  lines = ["", "a swan, Swans.", "x" * 100, "x" * 101, *draw_plain_lines(3000)]
-  lines += [*ODD_LINES, *random_lines(3000)]
+  rng = random.Random(0)
+  lines = [*ODD_LINES, *random_lines(2000)]
+  lines += [" ".join(rng.choices(VOCAB, k=19)) for _ in range(999)]
   names = ("lowercase", "strip_accents")
   options = [dict(zip(names, case, strict=True)) for case in CASES]
   result = subprocess.run(
