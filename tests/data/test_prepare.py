@@ -126,6 +126,13 @@ def test_all_text_is_in_rows_in_order(tmp_path, monkeypatch, seed):
       assert 0.02 < len(letters[1]) / len("".join(letters)) < 0.5
     else:
       assert letters == ["".join(texts), ""]
+  # Documents, not slices, decide the draws of a layout.
+  small = read_split(tmp_path / "electra-0", "train")["tokens"]
+  monkeypatch.setattr(build, "MIN_SLICE", 10**6)
+  monkeypatch.setattr(build, "SLICE_DOCUMENTS", 10**6)
+  write_rows(tmp_path / "large", f"{tmp_path}/texts", held_out=0.0)
+  large = read_split(tmp_path / "large", "train")["tokens"]
+  np.testing.assert_array_equal(small, large)
 
 
 class Killed(BaseException):
@@ -230,20 +237,18 @@ def test_a_mixture_lists_rows_again(tmp_path, small):
   assert len({*names}) == len(names)  # none is repeated
 
 
-@pytest.mark.parametrize("share", [0.01, 0.15, 0.5])
-def test_the_requested_share_of_documents_is_held_out(
-  tmp_path, monkeypatch, share
-):
-  write_texts(tmp_path / "rows", ["a"] * 500, held_out=share)
-  held_out = open_rows(tmp_path / "rows", "held_out")
-  assert len(held_out) == round(500 * share)
-  monkeypatch.setattr(sources, "UNIT_BYTES", 1)  # ten documents a unit
+def test_the_requested_share_of_documents_is_held_out(tmp_path, monkeypatch):
   (tmp_path / "texts").mkdir()
-  for number in range(100):
+  for number in range(50):
     (tmp_path / f"texts/{number}.txt").write_text("a\n\n" * 10)
-  write_rows(tmp_path / "units", f"{tmp_path}/texts", held_out=share)
-  count = len(open_rows(tmp_path / "units", "held_out"))
-  assert count == pytest.approx(1000 * share, rel=0.2)
+  # Of one unit, and of 50.
+  for size, tolerance in ((10**6, 0), (1, 0.2)):
+    monkeypatch.setattr(sources, "UNIT_BYTES", size)
+    for share in (0.02, 0.15, 0.5):
+      rows = tmp_path / f"{size}-{share}"
+      write_rows(rows, f"{tmp_path}/texts", held_out=share)
+      count = len(open_rows(rows, "held_out"))
+      assert count == pytest.approx(500 * share, rel=tolerance)
 
 
 @pytest.mark.parametrize("count", [1, 2, 9])
