@@ -200,16 +200,16 @@ def test_text_gets_no_special_ids_also_after_a_copy(tmp_path, kind):
   if kind != "bert":
     tokenizer = load(write_files(tmp_path, kind))
   lines = [*ODD_LINES, *random_lines(99), "<s> </s> <mask>[SEP]"]
-  expected = tokenizer.encode_lines([*lines, "swan[MASK]", "[unused row 7]"])
+  lines += ["sw\ud800an[MA\ud800SK]", "[unused row 7]"]
+  expected = tokenizer.encode_lines(lines)
+  assert expected[-2] == tokenizer.encode("swan[MASK]")
+  ids = {*itertools.chain.from_iterable(expected)}
+  assert not ids & {*tokenizer.special_ids} - {tokenizer.unk}
+  assert not any(tokenizer.vocab[i].startswith("[unused") for i in ids)
   write_tokenizer(tokenizer, tmp_path)
   for copy in (pickle.loads(pickle.dumps(tokenizer)), load(tmp_path)):
-    assert copy == tokenizer
-    assert copy.fingerprint == tokenizer.fingerprint
-    odd = [*lines, "sw\ud800an[MA\ud800SK]", "[unused row 7]"]
-    assert copy.encode_lines(odd) == expected
-    ids = {*itertools.chain.from_iterable(expected)}
-    assert not ids & {*tokenizer.special_ids} - {tokenizer.unk}
-    assert not any(tokenizer.vocab[i].startswith("[unused") for i in ids)
+    assert copy == tokenizer and copy.fingerprint == tokenizer.fingerprint
+    assert copy.encode_lines(lines) == expected
 
 
 def test_roles_and_rows_without_tokens_are_those_of_the_files_beside(tmp_path):
@@ -316,22 +316,16 @@ def test_a_tokenizer_json_that_cannot_be_used_is_refused(
 
 
 @pytest.mark.slow
-def test_a_tokenizer_json_that_hangs_is_refused(tmp_path):
+def test_a_large_tokenizer_json_is_loaded_and_one_that_hangs_refused(tmp_path):
   path = write_files(tmp_path)
+  model = json.loads(path.read_text())["model"]
   decoder = replace({"String": "a"}, "aa", 40)
   edit(path, decoder={**decoder, "decoders": decoder.pop("normalizers")})
   with pytest.raises(InputError, match="more than (5 s of proc|200 MB of mem)"):
     load(path)
-
-
-@pytest.mark.slow
-def test_a_tokenizer_of_262_144_tokens_is_loaded(tmp_path):
-  path = write_files(tmp_path)
-  content = json.loads(path.read_text())
-  model = content["model"]
   for i in range(len(model["vocab"]), 2**18):
     model["vocab"][f"word{i}"] = i
-  edit(path, model=model)
+  edit(path, model=model, decoder=None)
   tokenizer = load(path)
   assert len(tokenizer.vocab) == 2**18
   assert tokenizer.encode("zq")
