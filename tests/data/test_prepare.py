@@ -9,7 +9,6 @@ import os
 import pathlib
 import random
 import re
-import resource
 import shutil
 import signal
 import subprocess
@@ -100,9 +99,8 @@ def test_rows_have_the_text_whoever_builds_them(
   write_rows(tmp_path / "three", spec, workers=3, **options)
   assert read_files(tmp_path / "three") == expected
   assert len(manifest["splits"]["train"]["shards"]) > 9
-  assert list_files(tmp_path / "three") == sorted(
-    ["manifest.json", *manifest["files"]]
-  )
+  assert {*expected} >= {"manifest.json", *manifest["files"]}
+  assert list_files(tmp_path / "three") == sorted(expected)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -293,33 +291,14 @@ def test_unusable_text_is_rejected_and_its_slices_are_not_used(
 ):
   with monkeypatch.context() as patch:
     if "changed" in message:
-      identities = itertools.count()
-      patch.setattr(
-        sources.Corpus, "identity", lambda _: [{"x": next(identities)}]
-      )
+      times = itertools.count()
+      patch.setattr(sources.Corpus, "identity", lambda _: [{"x": next(times)}])
     with pytest.raises(DataError, match=message):
       write_texts(tmp_path / "rows", texts)
   assert not (tmp_path / "rows/manifest.json").exists()
   (tmp_path / "rows-text/texts.jsonl").write_bytes(to_jsonl(make_texts(50)))
   write_texts(tmp_path / "rows", [])
   check_text(tmp_path / "rows", make_texts(50))
-
-
-def test_a_full_disk_is_reported_and_leaves_no_rows(tmp_path, small):
-  limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-  handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-  expected = write_texts(tmp_path / "other", make_texts(100))
-  spec = f"{tmp_path}/other-text/texts.jsonl"
-  vocab = f"{tmp_path}/other-text/vocab.txt"
-  try:
-    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, limits[1]))
-    with pytest.raises(DiskError, match="could not be written: File too large"):
-      write_rows(tmp_path / "rows", spec, vocab=vocab)
-  finally:
-    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    signal.signal(signal.SIGXFSZ, handler)
-  assert not (tmp_path / "rows/manifest.json").exists()
-  assert write_rows(tmp_path / "rows", spec, vocab=vocab) == expected
 
 
 def test_files_of_others_are_never_replaced(tmp_path):
@@ -330,8 +309,6 @@ def test_files_of_others_are_never_replaced(tmp_path):
   for name in ("rows", "file", "plans"):
     with pytest.raises(DataError, match="exists and is not empty"):
       write_texts(tmp_path / name, make_texts(3))
-  with pytest.raises(DiskError, match="could not be written"):
-    write_rows(tmp_path / "file" / "rows", f"{tmp_path}/rows-text")
   assert [*read_files(tmp_path / "rows").values()] == [b"x"]
 
 
@@ -395,14 +372,14 @@ def test_only_own_work_on_the_same_options_is_used(
 def test_a_run_does_not_download_a_corpus_by_itself(tmp_path, monkeypatch):
   (tmp_path / "texts.txt").write_text("\n\n".join(make_texts(40)))
   data = Data(sources=f"{tmp_path}/texts.txt", vocab_size=40, language="")
-  quiet = Console(quiet=True)
+  find = functools.partial(find_or_prepare_rows, data, 128, Console(quiet=True))
   with monkeypatch.context() as patch:
     patch.setattr(sources.Corpus, "is_local", lambda self: False)
     with pytest.raises(InputError, match="not prepared yet"):
-      find_or_prepare_rows(data, 128, quiet)
-  rows = find_or_prepare_rows(data, 128, quiet)
+      find()
+  rows = find()
   monkeypatch.setattr(sources.Corpus, "is_local", lambda self: False)
-  assert find_or_prepare_rows(data, 128, quiet) == rows
+  assert find() == rows
 
 
 def test_the_advice_against_padding_helps(tmp_path):
@@ -516,19 +493,20 @@ if len(sys.argv) > 3:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-  ("guard", "arguments", "message"),
+  ("guard", "more", "message"),
   [
     ("", [], "under `if __name__"),
     ("if __name__ == '__main__': ", ["x"], "killed, most often because of"),
   ],
 )
 def test_the_loss_of_a_worker_is_explained(
-  large, tmp_path, guard, arguments, message
+  large, tmp_path, guard, more, message
 ):
-  (tmp_path / "script.py").write_text(SCRIPT.format(guard=guard))
+  script = tmp_path / "script.py"
+  script.write_text(SCRIPT.format(guard=guard))
+  command = [sys.executable, script, large / "large.txt", large / "vocab.txt"]
   result = subprocess.run(
-    [sys.executable, str(tmp_path / "script.py"), str(large / "large.txt")]
-    + [str(large / "vocab.txt"), *arguments],
+    [*command, *more],
     env={**os.environ, "PYTHONPATH": ROOT},
     stderr=subprocess.PIPE,
     text=True,
