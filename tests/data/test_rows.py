@@ -318,7 +318,7 @@ def test_a_copy_is_the_folder(bucket, url, written):
   tokenizer = load_vocabulary(url)
   proxy.log.clear()
   read = functools.partial(batches.batches, tokenizer=tokenizer, seed=1)
-  sides = zip(read(url, 4), read(written, 4), strict=False)
+  sides = zip(read(url, 4), read(written, 4), strict=True)
   for batch, expected in itertools.islice(sides, 3):
     for name, array in expected.items():
       np.testing.assert_array_equal(batch[name], array)
