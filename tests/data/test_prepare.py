@@ -87,12 +87,9 @@ def test_rows_have_the_text_whoever_builds_them(
 ):
   spec = write_sources(tmp_path)
   spec = ", ".join(part + weights for part in spec.split(","))
-  corpus = sources.open_corpus(spec)
   options = {"layout": layout, "held_out": 0.1}
   manifest = write_rows(tmp_path / "one", spec, **options)
   expected = read_files(tmp_path / "one")
-  if not weights:
-    check_text(tmp_path / "one", corpus)
   if importlib.util.find_spec("apache_beam"):
     write_rows(tmp_path / "beam", spec, runner="FnApiRunner", **options)
     assert read_files(tmp_path / "beam") == expected
@@ -117,13 +114,10 @@ def test_all_text_is_in_rows_in_order(tmp_path, monkeypatch, seed):
     options = {"layout": layout, "held_out": held_out, "length": 16}
     rows = tmp_path / f"{layout}-{held_out}"
     write_rows(rows, f"{tmp_path}/texts", **options)
-    letters = [read_letters(rows, split) for split in SPLITS]
-    texts = [*map(join_letters, sources.open_corpus(f"{tmp_path}/texts"))]
-    if held_out:
-      assert sorted("".join(letters)) == sorted("".join(texts))
-      assert 0.02 < len(letters[1]) / len("".join(letters)) < 0.5
-    else:
-      assert letters == ["".join(texts), ""]
+    check_text(rows, sources.open_corpus(f"{tmp_path}/texts"))
+    sizes = [len(read_letters(rows, split)) for split in SPLITS]
+    share = sizes[1] / sum(sizes)
+    assert 0.02 < share < 0.5 if held_out else not share
   # Documents, not slices, decide the draws of a layout.
   small = read_split(tmp_path / "electra-0", "train")["tokens"]
   monkeypatch.setattr(build, "MIN_SLICE", 10**6)

@@ -123,7 +123,6 @@ def test_byte_order_marks_and_blank_last_lines_are_ignored(tmp_path):
   "data, message",
   [
     (b"[PAD]\n[UNK]\n[CLS]\n[SEP]\na\n", r"vocab.txt: 5 entries.*\[MASK\]"),
-    (b"[UNK]\n[CLS]\n[SEP]\n[MASK]\na\n", r"no \[PAD\]"),
     (b"A swan.\n\nA crane.\n", r"no \[PAD\].*data.vocab=train"),
     (b"\xfd7zXZ\n", "vocab.txt: cannot be read .byte 0 is not UTF-8"),
     (b"", r"vocab.txt: 1 entries, but no \[PAD\]"),
@@ -138,8 +137,9 @@ def test_errors_name_the_file_of_a_vocabulary(tmp_path, data, message):
 
 def test_missing_vocabularies_are_rejected(tmp_path, monkeypatch):
   (tmp_path / "empty").mkdir()
+  message = "is neither a vocab.txt, a"
   for name in ("", "no/such/vocab.txt", "./x", "a/b/c", tmp_path / "empty"):
-    with pytest.raises(InputError, match=f"'{name}' is neither a vocab.txt, a"):
+    with pytest.raises(InputError, match=f"'{name}' {message}"):
       load(name)
   with pytest.raises(InputError, match="it is not a file"):
     load("/dev/zero")
