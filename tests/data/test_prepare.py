@@ -219,7 +219,9 @@ def test_a_mixture_lists_rows_again(tmp_path, small):
   padding = (tokens_RxL == rows.pad).mean()
   share = manifest["splits"]["train"]["padding_share"]
   assert share == pytest.approx(padding, abs=0.01)
-  # Held-out documents are in no repeat.
+  # Held-out documents are in no repeat, and are not repeated.
+  names = [name for name, _ in manifest["splits"]["held_out"]["shards"]]
+  assert len({*names}) == len(names) > 1
   held_out = {x.tobytes() for x in read_split(folder, "held_out")["tokens"]}
   assert not held_out & {x.tobytes() for x in tokens_RxL if (x > 0).all()}
   ends = f"{first} weight=1, {second} weight=3"
