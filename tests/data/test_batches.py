@@ -31,14 +31,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def rows(folder):
-  rows = open_rows(folder, "train")
-  assert len(rows) == 53
-  return rows
-
-
-def are_equal(a, b):
-  assert a.keys() == b.keys()
-  return all(np.array_equal(a[name], b[name]) for name in a)
+  return open_rows(folder, "train")
 
 
 def row_order(rows, steps, **options):
@@ -47,14 +40,24 @@ def row_order(rows, steps, **options):
   )
 
 
-def test_a_batch_contains_the_rows_of_its_indices(rows):
-  batch = batches_lib.batch_at(rows, 5, batch_size=16, seed=1)
+def test_a_batch_has_the_rows_of_its_indices_in_every_process(rows):
+  options = {"batch_size": 16, "seed": 1}
+  batch = batches_lib.batch_at(rows, 7, **options)
   assert batch.keys() == {*FIELDS, "row"}
   assert all(array.dtype == np.int32 for array in batch.values())
   assert batch["tokens"].shape == (16, 8) and batch["row"].shape == (16,)
   for name, file in zip(FIELDS, rows.shards[0], strict=True):
     array_RxL = np.load(file.path)
     np.testing.assert_array_equal(batch[name], array_RxL[batch["row"]])
+  for count in (1, 2, 4, 8):
+    processes = [(process, count) for process in range(count)]
+    slices = [
+      batches_lib.batch_at(rows, 7, **options, process=x) for x in processes
+    ]
+    assert {len(x["row"]) for x in slices} == {16 // count}
+    for name, array in batch.items():
+      joined = np.concatenate([x[name] for x in slices])
+      np.testing.assert_array_equal(joined, array)
 
 
 @pytest.mark.parametrize("batch_size", [1, 7, 26, 53])
@@ -78,29 +81,19 @@ def test_the_order_equals_that_of_earlier_versions(rows):
   assert order.tolist() == [18, 35, 50, 7, 30, 8, 13, 27]
 
 
-@pytest.mark.parametrize("count", [1, 2, 4, 8])
-def test_the_slices_of_processes_are_the_global_batch(rows, count):
-  options = {"batch_size": 16, "seed": 0}
-  batch = batches_lib.batch_at(rows, 7, **options)
-  slices = [
-    batches_lib.batch_at(rows, 7, **options, process=(p, count))
-    for p in range(count)
-  ]
-  assert all(len(s["row"]) == 16 // count for s in slices)
-  joined = {name: np.concatenate([s[name] for s in slices]) for name in batch}
-  assert are_equal(joined, batch)
-
-
-def test_a_batch_size_must_be_divisible_by_processes(rows):
-  with pytest.raises(InputError, match="processes, 4.*to 8"):
-    batches_lib.batch_at(rows, 0, batch_size=10, seed=0, process=(0, 4))
-  with pytest.raises(InputError, match="batch_size=0 is not a positive"):
-    batches_lib.batch_at(rows, 0, batch_size=0, seed=0)
-
-
-def test_fewer_rows_than_a_batch_are_rejected(rows):
-  with pytest.raises(DataError, match="batch_size=54 is more than the 53 rows"):
-    batches_lib.batch_at(rows, 0, batch_size=54, seed=0)
+@pytest.mark.parametrize(
+  ("batch_size", "error", "message"),
+  [
+    (10, InputError, "processes, 4.*to 8"),
+    (0, InputError, "batch_size=0 is not a positive"),
+    (56, DataError, "batch_size=56 is more than the 53 rows"),
+  ],
+)
+def test_impossible_sizes_of_batches_are_refused(
+  rows, batch_size, error, message
+):
+  with pytest.raises(error, match=message):
+    batches_lib.batch_at(rows, 0, batch_size=batch_size, seed=0, process=(0, 4))
 
 
 @pytest.mark.parametrize("batch_size", [1, 4, 53, 64])
@@ -124,11 +117,14 @@ def test_evaluation_yields_every_row_once_in_one_shape(rows, batch_size, count):
     assert all(array.dtype == np.int32 for array in batch.values())
 
 
-@pytest.mark.parametrize("limit", [1, 16, 20, 99])
-def test_evaluation_of_a_part_is_its_beginning(rows, limit):
-  batches = batches_lib.held_out_batches(rows, 16, limit=limit)
-  row = np.concatenate([batch["row"] for batch in batches])
-  assert row[row >= 0].tolist() == list(range(min(limit, 53)))
+def test_evaluation_of_a_part_is_its_beginning(rows, tmp_path):
+  for limit in (1, 16, 20, 99):
+    batches = batches_lib.held_out_batches(rows, 16, limit=limit)
+    row = np.concatenate([batch["row"] for batch in batches])
+    assert row[row >= 0].tolist() == list(range(min(limit, 53)))
+  write_texts(tmp_path / "rows", ["a b"], held_out=0.0, **OPTIONS)
+  empty = open_rows(tmp_path / "rows", "held_out")
+  assert list(batches_lib.held_out_batches(empty, 4)) == []
 
 
 def test_damage_ends_batches(folder, tmp_path):
@@ -144,9 +140,3 @@ def test_damage_ends_batches(folder, tmp_path):
     for _ in range(1_000):
       next(damaged)
       time.sleep(0.01)
-
-
-def test_an_empty_split_has_no_batches(tmp_path):
-  write_texts(tmp_path / "rows", ["a b"], held_out=0.0, **OPTIONS)
-  empty = open_rows(tmp_path / "rows", "held_out")
-  assert list(batches_lib.held_out_batches(empty, 4)) == []
