@@ -217,6 +217,18 @@ HOSTILE = {
     (lambda m: m.update(version=5), "not of version"),
     (lambda m: m.pop("splits"), "cannot be read"),
   ],
+  "about": [
+    *(
+      (lambda m, x=x: m.update(languages=x, parts=x), "cannot be read")
+      for x in (None, 3, [3], {"en": "x"}, [{"documents": -1}])
+    ),
+    (lambda m: m["options"].update(sources=[3]), "cannot be read"),
+    (lambda m: m["tokenizer"].update(lowercase=1), "cannot be read"),
+    (
+      lambda m: m["splits"]["train"].update(padding_share="x"),
+      "cannot be read",
+    ),
+  ],
 }
 
 

@@ -243,12 +243,25 @@ def read_manifest(folder: str | pathlib.Path) -> dict[str, Any]:
     ]
     if not {name for name, _ in listed} <= names:
       raise ValueError("it lists a shard that it has not")
-    numbers = [manifest["tokenizer"]["size"], manifest["tokenizer"]["pad"]]
+    tokenizer = manifest["tokenizer"]
+    numbers = [tokenizer["size"], tokenizer["pad"]]
     numbers += [manifest["options"]["length"], *(count for _, count in listed)]
     for record in manifest["files"].values():
       numbers += [record["bytes"], record["crc32"]]
-    if any(type(number) is not int or number < 0 for number in numbers):
-      raise ValueError("a size is not a number")
+    for part in manifest["parts"]:
+      numbers += [part["documents"], part["text_bytes"]]
+    numbers += manifest["languages"].values()
+    kinds: dict[type, list[Any]] = {
+      int: numbers,
+      bool: [tokenizer["lowercase"], tokenizer["strip_accents"]],
+      float: [manifest["splits"][split]["padding_share"] for split in SPLITS],
+      str: [source["source"] for source in manifest["options"]["sources"]],
+    }
+    for kind, values in kinds.items():
+      if any(type(value) is not kind for value in values):
+        raise ValueError(f"a value is no {kind.__name__}")
+    if min(numbers) < 0:
+      raise ValueError("a size is below 0")
   return manifest
 
 
