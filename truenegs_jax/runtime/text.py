@@ -211,6 +211,16 @@ def _find_urls(where: str, suffixes: Collection[str]) -> list[File]:
   return files
 
 
+class _Source(io.FileIO):
+  """A file that is closed in silence where a reader is left at an error.
+
+  A collector of garbage may find it before the generator that would close it.
+  """
+
+  def __del__(self) -> None:
+    self.close()
+
+
 @contextlib.contextmanager
 def open_bytes(path: str) -> Iterator[io.BufferedReader]:
   """Opens a file or URL and decompresses it by its suffix.
@@ -225,7 +235,7 @@ def open_bytes(path: str) -> Iterator[io.BufferedReader]:
       stream = system.open(name, "rb", REQUEST_BYTES, cache_type="readahead")
     else:
       stat_file(path)
-      stream = open(path, "rb", buffering=0)
+      stream = _Source(path)
     stack.callback(stream.close)
     suffix = split_suffixes(path)[1]
     if suffix == ".gz":
