@@ -387,16 +387,7 @@ def open_dataset(
       " For a file, remove hf:."
     )
   saved = find_saved(pathlib.Path(where))
-  with dataset_errors(name):
-    import datasets
-
-    files = {split: _saved_files(path) for split, path in saved.items()}
-    builder = datasets.load_dataset_builder(
-      "arrow" if saved else where,
-      config or None,
-      data_files=files or None,
-      revision=revision or None,
-    )
+  builder = _load_builder(name, where, saved, config, revision)
   data_files = getattr(builder.config, "data_files", None) or {}
   named = [str(path) for paths in data_files.values() for path in paths]
   check_data_files(name, where if is_local else builder.base_path, named)
@@ -431,6 +422,26 @@ def open_dataset(
     builder.info.features,
     infos.get(split),
   )
+
+
+def _load_builder(
+  name: str,
+  where: str,
+  saved: Mapping[str, pathlib.Path],
+  config: str,
+  revision: str,
+) -> Any:
+  """Returns the builder of a data set, or of the folders of saved splits."""
+  with dataset_errors(name):
+    import datasets
+
+    files = {split: _saved_files(path) for split, path in saved.items()}
+    return datasets.load_dataset_builder(
+      "arrow" if saved else where,
+      config or None,
+      data_files=files or None,
+      revision=revision or None,
+    )
 
 
 def check_data_files(name: str, base: str, paths: Iterable[str]) -> None:
