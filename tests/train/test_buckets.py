@@ -120,7 +120,8 @@ def test_reports_of_a_bucket_are_those_of_a_disk(
     write.write_report(write.read_workdirs([folder]), tmp_path / "page.html")
     pages.append((tmp_path / "page.html").read_text().replace(str(folder), ""))
   assert pages[0] == pages[1]
-  assert sum(bucket[1].count_classes()) <= 14, bucket[1].counts()
+  # One to three a file, by what the system asks: no request for each record.
+  assert sum(bucket[1].count_classes()) <= 25, bucket[1].counts()
   assert bucket[1].count_classes()[0] <= 4
 
 
@@ -141,7 +142,8 @@ def test_the_row_of_a_run_needs_few_requests(bucket, workdir, tmp_path):
   rows = [write.read_workdir(folder) for folder in (workdir, local)]
   assert rows[0].progress == rows[1].progress
   assert rows[0].state == rows[1].state == files.FINISHED
-  assert sum(bucket[1].count_classes()) <= 14, bucket[1].counts()
+  # One to three a file, by what the system asks: no request for each record.
+  assert sum(bucket[1].count_classes()) <= 25, bucket[1].counts()
 
 
 def test_trainings_of_a_fine_tuning_are_found_by_records(bucket, workdir):
