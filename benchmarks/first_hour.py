@@ -124,7 +124,7 @@ def train(name: str, rows: int, tiny: bool) -> Lines:
   compiled = step.memory_bytes() / 2**30
   return {
     f"{name}: rows": f"{rows} of {c.length} tokens, {c.model.dtype}",
-    f"{name}: attention": step.attention,
+    f"{name}: attention": step.run.attention_line,
     f"{name}: step": f"{1e3 * secs:,.1f} ms, {rows / secs:,.0f} rows/s",
     f"{name}: share of the peak": mfu,
     f"{name}: memory": f"{peak:.2f} GiB at most, {compiled:.2f} as compiled",

@@ -18,7 +18,6 @@ bfloat16 arrays and schedules operations differently, and without
 or for an H100, for which `make h100` installs the compilers in .venv/h100.
 """
 
-import dataclasses
 import importlib.util
 import os
 import pathlib
@@ -33,10 +32,10 @@ from rich.console import Console
 
 from truenegs_jax.config import flags as flags_lib
 from truenegs_jax.config.sections import PretrainConfig
-from truenegs_jax.models import attention
-from truenegs_jax.runtime import cpu
+from truenegs_jax.pretrain import checks, describe, plan, predict_slots, start
+from truenegs_jax.runtime import cpu, progress
 from truenegs_jax.runtime.errors import InputError, one_of
-from truenegs_jax.train import plan, sharding, start
+from truenegs_jax.train import sharding
 
 _CONFIG = flags_lib.define_config()
 _DEVICES = flags.DEFINE_integer("devices", 8, "Simulated CPU devices.", 1)
@@ -74,7 +73,7 @@ def main(argv: list[str]) -> None:
     # `check` counts JAX's own devices, so that there are as many.
     jax.config.update("jax_num_cpu_devices", len(absent) or _DEVICES.value)
     lines = report(_CONFIG.value, absent or jax.devices(), _PROGRAMS.value)
-  Console(markup=False, highlight=False).print(plan.report_table(lines))
+  Console(markup=False, highlight=False).print(progress.make_table(lines))
 
 
 def get_devices(topology: str) -> Sequence[jax.Device]:
@@ -115,35 +114,38 @@ def report(
     InputError: the config is invalid, or a program does not fit on a device.
   """
   config = PretrainConfig.read(c)
-  start.check(config)
-  run = start.Run(config, start.find_tokenizer(config.data))
-  mesh = sharding.make_mesh(run.mesh_spec, devices)
+  checks.check(config)
+  mesh = sharding.make_mesh(plan.read_mesh_spec(config), devices)
   platform = get_platform(mesh)
-  memory = H100_MEMORY if platform == "cuda" else 0
-  run = plan.resolve_chunk(run, mesh, memory)
-  run, how = plan.resolve_attention(run, mesh, platform=platform)
-  state = plan.abstract_state(run, mesh)
-  aux = plan.abstract_aux(run, mesh)
+  run = plan.make_run(
+    config,
+    plan.find_tokenizer(config.data),
+    mesh=mesh,
+    platform=platform,
+    memory=H100_MEMORY if platform == "cuda" else 0,
+  )
+  state = run.abstract_state()
+  aux = run.abstract_aux()
   rows = c.batch_size // mesh.shape[sharding.DATA_AXIS]
   lines = {
-    "devices": plan.describe_devices(config.mesh.preset, mesh),
-    "parameters": plan.describe_parameters(run.model, state.params),
-    "per device": plan.describe_memory(state, aux),
+    "devices": sharding.describe_devices(config.mesh.preset, mesh),
+    "parameters": describe.describe_parameters(run.model, state.params),
+    "per device": describe.describe_memory(state, aux),
     "batch": f"{c.batch_size:,} rows of {c.length} tokens, {rows:,} per mesh"
     f" slice, in {c.optim.accumulation} micro-batch(es)",
-    "attention": how,
-    "logits": plan.describe_logits(run, mesh),
+    "attention": run.attention_line,
+    "logits": describe.describe_logits(run),
   }
   for name in programs:
-    lines[name] = measure_program(name, run, mesh)
+    lines[name] = measure_program(name, run)
   return lines
 
 
-def measure_program(name: str, run: start.Run, mesh: jax.sharding.Mesh) -> str:
+def measure_program(name: str, run: plan.Run) -> str:
   """Compiles one of PROGRAMS; describes the memory of a device."""
   began = time.perf_counter()
-  lowered = lower_program(name, run, mesh)
-  options = H100_OPTIONS if get_platform(mesh) == "cuda" else None
+  lowered = lower_program(name, run)
+  options = H100_OPTIONS if get_platform(run.mesh) == "cuda" else None
   try:
     m = lowered.compile(compiler_options=options).memory_analysis()
   except jax.errors.JaxRuntimeError as e:
@@ -154,8 +156,8 @@ def measure_program(name: str, run: start.Run, mesh: jax.sharding.Mesh) -> str:
       " --config.optim.accumulation=N or --config.model.remat=full."
     ) from e
   # XLA leaves out arguments that a program does not use.
-  state = plan.abstract_state(run, mesh)
-  aux = plan.abstract_aux(run, mesh)
+  state = run.abstract_state()
+  aux = run.abstract_aux()
   used = {"train": (state, aux), "evaluate": (state.params, aux)}
   others = m.argument_size_in_bytes - sharding.bytes_per_device(
     used.get(name, state.params)
@@ -165,30 +167,27 @@ def measure_program(name: str, run: start.Run, mesh: jax.sharding.Mesh) -> str:
   total = arguments + outputs + m.temp_size_in_bytes
   return (
     f"{total / 2**30:,.2f} GiB of a device: arguments"
-    f" {plan.format_mib(arguments)}, scratch"
-    f" {plan.format_mib(m.temp_size_in_bytes)}; compiled in"
+    f" {describe.format_mib(arguments)}, scratch"
+    f" {describe.format_mib(m.temp_size_in_bytes)}; compiled in"
     f" {time.perf_counter() - began:.0f} s"
   )
 
 
-def lower_program(
-  name: str, run: start.Run, mesh: jax.sharding.Mesh
-) -> jax.stages.Lowered:
+def lower_program(name: str, run: plan.Run) -> jax.stages.Lowered:
   """Lowers one of PROGRAMS as a run does."""
   c = run.config
-  platform = get_platform(mesh)
-  state = plan.abstract_state(run, mesh)
-  aux = plan.abstract_aux(run, mesh)
-  batch = plan.abstract_batch(run, mesh)
+  platform = get_platform(run.mesh)
+  state = run.abstract_state()
+  aux = run.abstract_aux()
+  batch = run.abstract_batch()
   # From jax 0.11 on, Pallas reads the device to lower for from here.
-  with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
+  with jax.sharding.use_abstract_mesh(run.mesh.abstract_mesh):
     if name == "train":
-      return plan.lower_train_step(run, mesh, state, aux, platform=platform)
+      return start.lower_train_step(run, state, aux, platform=platform)
     with cpu.lowering_for(platform):
       if name == "evaluate":
-        step = plan.build_eval_step(run, mesh)
+        step = start.build_eval_step(run)
         return step.lower(state.params, batch, aux)
-      run = dataclasses.replace(run, attention=attention.XLA)
       rows = c.batch_size // c.optim.accumulation
       searched = {
         key: jax.ShapeDtypeStruct(
@@ -196,7 +195,7 @@ def lower_program(
         )
         for key, x in batch.items()
       }
-      step = plan.build_predict_step(run, mesh)
+      step = predict_slots.build_predict_step(run)
       return step.lower(state.params, searched, c.length)
 
 

@@ -22,8 +22,9 @@ from absl import flags
 from rich.console import Console
 
 from truenegs_jax.config import flags as flags_lib
-from truenegs_jax.train import plan, speed
-from truenegs_jax.train.start import describe_objective
+from truenegs_jax.pretrain import describe
+from truenegs_jax.runtime import progress
+from truenegs_jax.train import speed
 
 _CONFIG = flags_lib.define_config()
 _STEPS = flags.DEFINE_integer("steps", 100, "Steps timed in each way.", 2)
@@ -38,19 +39,19 @@ def main(argv: list[str]) -> None:
   with flags_lib.exit_on_errors():
     step = steps.make_step(_CONFIG.value)
     lines = describe_step(step) | time_steps(step, _STEPS.value, _WARMUP.value)
-  Console(markup=False, highlight=False).print(plan.report_table(lines))
+  Console(markup=False, highlight=False).print(progress.make_table(lines))
 
 
 def describe_step(step: steps.CompiledStep) -> dict[str, str]:
   """Describes the step's config, its machine and its memory."""
   c = step.c
   return {
-    "objective": describe_objective(step.run.config),
+    "objective": describe.describe_objective(step.run.config),
     "machine": steps.describe_machine(),
     "batch": f"{c.batch_size:,} rows of {c.length} tokens, {c.model.dtype}",
-    "attention": step.attention,
+    "attention": step.run.attention_line,
     "compiled": f"in {step.compile_secs:.1f} s; needs"
-    f" {plan.format_mib(step.memory_bytes())} of a device",
+    f" {describe.format_mib(step.memory_bytes())} of a device",
   }
 
 
@@ -94,7 +95,7 @@ def describe_rates(step: steps.CompiledStep, secs: float) -> dict[str, str]:
   """Describes rates of steps that take `secs`, and shares of the limits."""
   dtype = step.c.model.dtype
   # Simulated devices share the CPU's cores.
-  count = step.mesh.devices.size if jax.default_backend() != "cpu" else 1
+  count = step.run.mesh.devices.size if jax.default_backend() != "cpu" else 1
   rows_per_s = step.c.batch_size / secs
   flops_per_s = step.flops / secs
   products = measure_products(dtype) * count

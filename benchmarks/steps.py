@@ -25,10 +25,11 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from truenegs_jax.config.sections import PretrainConfig
-from truenegs_jax.data.tokenizer import SPECIALS, Tokenizer
+from truenegs_jax.data.tokenizer import SPECIALS
+from truenegs_jax.pretrain import checks, describe, plan, start
 from truenegs_jax.runtime import cpu
 from truenegs_jax.synonyms.table import SynonymTable
-from truenegs_jax.train import plan, sharding, start
+from truenegs_jax.train import sharding
 from truenegs_jax.train import step as step_lib
 
 Batch = dict[str, np.ndarray]
@@ -50,8 +51,6 @@ class CompiledStep:
   Attributes:
     c: the config.
     run: the objects that the config describes.
-    mesh: the devices.
-    attention: a description of the implementation of attention.
     abstract_state: shapes, dtypes and shardings of the state.
     compiled: `(state, batch, aux) -> (state, terms)`; donates the state.
     aux: device arrays that are not parameters.
@@ -60,9 +59,7 @@ class CompiledStep:
   """
 
   c: ConfigDict
-  run: start.Run
-  mesh: jax.sharding.Mesh
-  attention: str
+  run: plan.Run
   abstract_state: step_lib.TrainState
   compiled: jax.stages.Compiled
   aux: dict[str, jax.Array]
@@ -76,7 +73,7 @@ class CompiledStep:
 
   def batch(self, i: int) -> dict[str, jax.Array]:
     """Returns the rows of step `i` on the devices."""
-    return sharding.shard_batch(self.host_batch(i), self.mesh)
+    return sharding.shard_batch(self.host_batch(i), self.run.mesh)
 
   def host_batch(self, i: int) -> Batch:
     """Draws the rows of step `i`: [CLS], tokens by Zipf's law, [SEP]."""
@@ -114,25 +111,22 @@ def make_step(
   """
   cpu.configure()  # as main does
   config = PretrainConfig.read(c)
-  start.check(config)
-  tokenizer = start.find_tokenizer(config.data)
-  run = start.Run(config, tokenizer)
-  mesh = sharding.make_mesh(run.mesh_spec, devices)
-  aux = plan.make_aux(run, _random_table(run, tokenizer), mesh)
-  state = plan.abstract_state(run, mesh)
-  resolved_run, attention = plan.resolve_attention(run, mesh, check=True)
+  checks.check(config)
+  mesh = sharding.make_mesh(plan.read_mesh_spec(config), devices)
+  tokenizer = plan.find_tokenizer(config.data)
+  run = plan.make_run(config, tokenizer, mesh=mesh, check=True)
+  aux = start.make_aux(run, _random_table(run))
+  state = run.abstract_state()
   began = time.perf_counter()
-  compiled = plan.lower_train_step(resolved_run, mesh, state, aux).compile()
+  compiled = start.lower_train_step(run, state, aux).compile()
   return CompiledStep(
     c,
     run,
-    mesh,
-    attention,
     state,
     compiled,
     aux,
     compile_secs=time.perf_counter() - began,
-    flops=plan.row_flops(run) * c.batch_size,
+    flops=describe.row_flops(run) * c.batch_size,
   )
 
 
@@ -228,18 +222,17 @@ def describe_machine() -> str:
   )
 
 
-def _random_table(run: start.Run, tokenizer: Tokenizer) -> SynonymTable | None:
+def _random_table(run: plan.Run) -> SynonymTable | None:
   """Makes a table as dense as WordNet's, if the objective uses a fixed one."""
   if not run.table_request or run.table_builder is not None:
     return None
   rng = np.random.default_rng(0)
-  vocab_size = len(tokenizer.vocab)
+  vocab = run.tokenizer.vocab
+  vocab_size = len(vocab)
   most = min(MOST_LISTED, vocab_size)
   lengths_V = np.minimum(rng.geometric(1 / MEAN_LISTED, vocab_size), most)
   lengths_V *= rng.random(vocab_size) < LISTED_SHARE
   lengths_V[-1] = most
   ids_VxS = rng.integers(vocab_size, size=(vocab_size, most))
   ids_VxS[np.arange(most) >= lengths_V[:, None]] = -1
-  return SynonymTable.from_ids(
-    ids_VxS, tokenizer.vocab, source="random", options={}
-  )
+  return SynonymTable.from_ids(ids_VxS, vocab, source="random", options={})

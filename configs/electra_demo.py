@@ -38,7 +38,6 @@ def get_config(arg: str = "") -> ConfigDict:
   c.eval.every_steps = 500
   c.eval.rows = 1_024  # cases are rare
   c.eval.search_rows = 20_000
-  c.eval.must_learn = True
   c.eval.sentences = (
     "a [MASK] who writes books",
     "someone who [MASK] in a theatre",

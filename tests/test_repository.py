@@ -24,8 +24,8 @@ LAYERS = (
   {"workdir", "tasks"},
   {"synonyms", "weights", "report"},
   {"train", "torch"},
-  {"corrections", "finetune"},
-  {"pretrain", "robustness"},
+  {"finetune", "pretrain"},
+  {"corrections", "robustness"},
   {"study"},
   {"main", "prepare", "export", "wordnet"},
   {"__main__"},
@@ -139,7 +139,7 @@ def test_imports_have_no_cycles_and_no_long_chains():
     return lengths[module]
 
   for module in graph:
-    assert measure(module, []) <= 13, module
+    assert measure(module, []) <= 14, module
 
 
 def test_third_party_packages_stay_in_their_folders():

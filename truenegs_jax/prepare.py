@@ -29,7 +29,7 @@ from truenegs_jax.data import rows as rows_folder
 from truenegs_jax.runtime import progress
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.runtime.paths import is_bucket
-from truenegs_jax.train.prepare_data import plan_rows
+from truenegs_jax.synonyms.wordnet import open_wordnet
 
 
 def _choose_machines(plan: prepare_lib.Plan) -> prepare_lib.Plan:
@@ -54,13 +54,14 @@ def main(argv: list[str]) -> None:
     values: ConfigDict = flags.FLAGS["config"].value
     config = PretrainConfig.read(values)
     if config.data.vocab == FROM_WEIGHTS:  # these import jax
-      from truenegs_jax.train.start import replace_init
+      from truenegs_jax.pretrain.from_weights import replace_init
       from truenegs_jax.weights.find import Weights
 
       # Standard output is only for the folder of the rows.
       weights = Weights(config.init, functools.partial(print, file=sys.stderr))
       config = replace_init(config, weights, saved=None)
-    plan = _choose_machines(plan_rows(config.data, config.length))
+    plan = prepare_lib.plan_rows(config.data, config.length, open_wordnet)
+    plan = _choose_machines(plan)
     folder, _ = prepare_lib.execute_plan(plan)
     if flags.FLAGS.verify:
       with progress.working(progress.log_console(), "Verifying"):

@@ -9,7 +9,7 @@ from support.small_predictions import (
   random_table,
   render,
 )
-from truenegs_jax.corrections import findings
+from truenegs_jax.pretrain import cases
 from truenegs_jax.stats.intervals import Rate
 
 
@@ -27,7 +27,7 @@ def test_counts_equal_a_loop_over_slots(seed):
     if gold != predicted and (gold, predicted) in synonyms and eligible:
       hits += 1
       with_hit.add(t)
-  r = findings.count_corrections(p, table)
+  r = cases.count_corrections(p, table)
   assert len(with_slot) < len(p.sequences) and hits > 20
   assert (r.mismatch_rate.hits, r.mismatch_rate.total) == (hits, wrong)
   assert (r.slot_rate.hits, r.slot_rate.total) == (hits, len(p.gold_M))
@@ -41,7 +41,7 @@ def test_rates_of_nothing_are_zero_with_a_full_interval():
   none = Rate(rate=0.0, low=0.0, high=1.0, hits=0, total=0)
   for slots, predicted in (([], []), ([(0, 1)], [2])):
     p = make_predictions(rows, slots, predicted)
-    r = findings.count_corrections(p, random_table(0))
+    r = cases.count_corrections(p, random_table(0))
     assert r.mismatch_rate == none and r.slot_rate.total == len(slots)
 
 
@@ -59,10 +59,10 @@ def test_rates_of_nothing_are_zero_with_a_full_interval():
 def test_the_papers_table_2_is_beside_equal_shares_of_steps(steps, rows):
   checkpoints = []
   for i, step in enumerate(steps):
-    r = findings.count_corrections(random_predictions(i, 400), random_table(i))
+    r = cases.count_corrections(random_predictions(i, 400), random_table(i))
     percent = step and step / 1.62
-    checkpoints.append(findings.CheckpointRates(step, percent, r))
-  text = render(findings.render_rates(checkpoints, "wordnet"))
+    checkpoints.append(cases.CheckpointRates(step, percent, r))
+  text = render(cases.render_rates(checkpoints, "wordnet"))
   assert "…" not in text and max(map(len, text.splitlines())) <= 80
   lines = [line.split("│")[1:-1] for line in text.splitlines() if "│" in line]
   for i, (cells, checkpoint) in enumerate(zip(lines, checkpoints, strict=True)):

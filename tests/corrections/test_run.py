@@ -20,14 +20,13 @@ from truenegs_jax.config.sections import PretrainConfig
 from truenegs_jax.config.tables import Corrections
 from truenegs_jax.configs import corrections as config
 from truenegs_jax.configs import electra_demo
-from truenegs_jax.corrections import predict_slots
 from truenegs_jax.corrections import run as run_lib
 from truenegs_jax.data.tokenizer import SPECIALS, make_tokenizer
 from truenegs_jax.models import pretrain
 from truenegs_jax.objectives.slot_predictions import mask_and_predict
+from truenegs_jax.pretrain import plan, predict_slots
 from truenegs_jax.runtime.errors import DataError, InputError, NonFiniteError
 from truenegs_jax.synonyms.run_table import TableRequest
-from truenegs_jax.train import plan, start
 from truenegs_jax.weights import hf_folder
 from truenegs_jax.workdir import checkpoints
 from truenegs_jax.workdir.saved_model import build_model
@@ -44,15 +43,15 @@ STOP_WORDS = ("w9", "w10", "w11", "w12")
 STRICT = dict(prediction="sample", strict_subword=True, symmetric=True)
 STRICT["stop_words"] = "lost/stops.txt"
 
-original_build_predict_step = plan.build_predict_step
+original_build_predict_step = predict_slots.build_predict_step
 PREDICT = {}  # compiled once for all tests
 
 
-def build_predict_step(run, mesh):
+def build_predict_step(run):
   is_plain = run.edges_V is None
-  key = run.model, run.options, mesh, run.config.seed, is_plain
+  key = run.model, run.options, run.mesh, run.config.seed, is_plain
   if not is_plain or key not in PREDICT:
-    PREDICT[key] = original_build_predict_step(run, mesh)
+    PREDICT[key] = original_build_predict_step(run)
   return PREDICT[key]
 
 
@@ -73,7 +72,7 @@ def _isolate(tmp_path_factory):
   with pytest.MonkeyPatch.context() as patch:
     patch.setenv("TRUENEGS_CACHE", str(folder / "cache"))
     patch.setenv("NLTK_DATA", str(folder / "none"))
-    patch.setattr(plan, "build_predict_step", build_predict_step)
+    patch.setattr(predict_slots, "build_predict_step", build_predict_step)
     optimized = jax.config.read("jax_disable_most_optimizations")
     jax.config.update("jax_disable_most_optimizations", True)
     yield
@@ -168,7 +167,7 @@ def _get_counts(rates):
 
 def _count_by_loops(folder, step, text, **negatives):
   """Counts table 2 of a step in loops over one batch, masked as in training."""
-  run = start.Run(PretrainConfig.read(_make_config()), TOKENIZER)
+  run = plan.make_run(PretrainConfig.read(_make_config()), TOKENIZER)
   prediction = negatives.get("prediction", "argmax")
   options = dataclasses.replace(run.options, prediction=prediction)
   slots_B = _fill_slots(run.model, PARAMS[step], text, options)

@@ -20,7 +20,6 @@ import time
 import datasets
 import numpy as np
 import pytest
-from rich.console import Console
 
 from support.small_rows import (
   SMALL,
@@ -44,9 +43,9 @@ from truenegs_jax.data.rows import (
   verify_rows,
 )
 from truenegs_jax.data.tokenizer import SPECIALS, load_tokenizer
+from truenegs_jax.pretrain import start
 from truenegs_jax.runtime import files
 from truenegs_jax.runtime.errors import DataError, DiskError, InputError
-from truenegs_jax.train.prepare_data import find_or_prepare_rows
 
 ROOT = str(pathlib.Path(__file__).parents[2])
 
@@ -410,7 +409,10 @@ def test_only_own_work_on_the_same_options_is_used(
 def test_a_run_does_not_download_a_corpus_by_itself(tmp_path, monkeypatch):
   (tmp_path / "texts.txt").write_text("\n\n".join(make_texts(40)))
   data = Data(sources=f"{tmp_path}/texts.txt", vocab_size=40, language="")
-  find = functools.partial(find_or_prepare_rows, data, 128, Console(quiet=True))
+
+  def find():
+    return start.prepare_rows(prepare_lib.make_plan(data, 128))
+
   with monkeypatch.context() as patch:
     patch.setattr(sources.Corpus, "is_local", lambda self: False)
     with pytest.raises(InputError, match="not prepared yet"):

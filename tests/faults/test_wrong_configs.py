@@ -16,18 +16,18 @@ from truenegs_jax.config.tables import Corrections, Robustness, Study
 from truenegs_jax.corrections import run as corrections
 from truenegs_jax.finetune import run as finetune
 from truenegs_jax.finetune.options import parse_options
+from truenegs_jax.pretrain import checks
 from truenegs_jax.pretrain import run as pretrain
 from truenegs_jax.robustness import run as robustness
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.study import parts as parts_lib
 from truenegs_jax.study import run as study
-from truenegs_jax.train import start
 
 NOWHERE = pathlib.Path("no/workdir")
 
 
 def check_pretrain(c):
-  start.check(PretrainConfig.read(c))
+  checks.check(PretrainConfig.read(c))
 
 
 def check_study(c):

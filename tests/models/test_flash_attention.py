@@ -16,9 +16,10 @@ from support import runs
 from truenegs_jax.config.sections import PretrainConfig
 from truenegs_jax.configs import bert_base, electra_demo
 from truenegs_jax.models import attention, flash_attention
+from truenegs_jax.pretrain import plan, start
 from truenegs_jax.runtime import rng
 from truenegs_jax.synonyms.table import SynonymTable
-from truenegs_jax.train import plan, sharding, start
+from truenegs_jax.train import sharding
 
 KEY = jax.random.key(0)
 
@@ -176,8 +177,8 @@ def test_losses_of_a_training_are_those_of_xla(
   c.data.layout, c.batch_size, c.data.vocab_size = layout, 4, 500
   c.data.sources = "texts"
   config = PretrainConfig.read(c)
-  tokenizer = start.find_tokenizer(config.data)
-  run = start.Run(config, tokenizer)
+  tokenizer = plan.find_tokenizer(config.data)
+  run = plan.make_run(config, tokenizer)
   vocab_size = len(tokenizer.vocab)
   table = SynonymTable.from_ids(
     np.random.default_rng(0).integers(5, vocab_size, (vocab_size, 20)),
@@ -196,13 +197,14 @@ def test_losses_of_a_training_are_those_of_xla(
     changed = dataclasses.replace(
       run,
       config=config.replace({"mesh.preset": preset}),
+      mesh=mesh,
       attention=implementation,
     )
-    aux = plan.make_aux(changed, table, mesh)
-    abstract = plan.abstract_state(changed, mesh)
+    aux = start.make_aux(changed, table)
+    abstract = changed.abstract_state()
     shardings = jax.tree.map(lambda x: x.sharding, abstract)
     state, losses = jax.device_put(first_state, shardings), []
-    step = jax.jit(plan.build_train_step(changed, mesh))
+    step = jax.jit(changed.train_step)
     for i in range(4):
       batch = random_batch(c, i, vocab_size, packed=c.data.layout == "packed")
       state, terms = step(state, sharding.shard_batch(batch, mesh), aux)

@@ -8,7 +8,8 @@ from configs import electra_demo
 
 from support import tiny
 from truenegs_jax.config.sections import PretrainConfig
-from truenegs_jax.train.start import Run, describe_objective, require_words
+from truenegs_jax.pretrain.describe import describe_objective
+from truenegs_jax.pretrain.plan import make_run
 
 
 @pytest.mark.parametrize(
@@ -53,7 +54,7 @@ def test_samples_have_the_temperature_of_the_loss_unless_it_is_set(
   c.negatives.temperature = 2.0
   tokenizer = SimpleNamespace(mask=4, cls=2, sep=3, vocab=tuple("abcdefghi"))
   config = PretrainConfig.read(c)
-  options = Run(config, tokenizer).options
+  options = make_run(config, tokenizer).options
   assert options.sampling_temperature == relative
   assert json.loads(c.to_json())["generator"]["temperature"] == sampled
   described = f"sampled at temperature {sampled:g}"
@@ -67,8 +68,7 @@ def test_pieces_are_spared_where_spaces_are_marked(vocab, is_strict):
   c = electra_demo.get_config()
   c.negatives.strict_subword = False
   tokenizer = SimpleNamespace(mask=4, cls=2, sep=3, vocab=vocab)
-  config = require_words(PretrainConfig.read(c), tokenizer)
-  run = Run(config, tokenizer)
+  run = make_run(PretrainConfig.read(c), tokenizer)
   assert run.options.strict_subword == is_strict
   assert ("strict_subword" in describe_objective(run.config)) != is_strict
 

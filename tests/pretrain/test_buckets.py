@@ -9,7 +9,7 @@ import pytest
 
 from support import bucket_servers, runs, shared_runs
 from support.faulty_proxy import CLASS_A
-from truenegs_jax.pretrain import loop
+from truenegs_jax.pretrain import run as run_lib
 from truenegs_jax.runtime.errors import SAVED_RESTART
 from truenegs_jax.runtime.paths import open_path
 from truenegs_jax.workdir import files
@@ -83,11 +83,11 @@ def test_a_run_in_a_bucket_leaves_the_files_of_a_local_one(
 
 def stop_at_step(patch, number):
   """Sends SIGTERM when the batch of a step is read."""
-  batch_at = loop.batches_lib.batch_at
+  batch_at = run_lib.batches_lib.batch_at
 
   def stop(rows, step, **more):
     if step == number:
       signal.raise_signal(signal.SIGTERM)
     return batch_at(rows, step, **more)
 
-  patch.setattr(loop.batches_lib, "batch_at", stop)
+  patch.setattr(run_lib.batches_lib, "batch_at", stop)

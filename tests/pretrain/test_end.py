@@ -10,19 +10,17 @@ import types
 import jax
 import numpy as np
 import pytest
-from rich.console import Console
 
 from support import runs
 from truenegs_jax.config.flags import parse_config
 from truenegs_jax.config.sections import PretrainConfig
-from truenegs_jax.corrections import predict_slots
 from truenegs_jax.data.rows import open_rows
 from truenegs_jax.models import pretrain
-from truenegs_jax.pretrain import evaluate
-from truenegs_jax.pretrain import run as run_lib
+from truenegs_jax.pretrain import evaluate, plan, predict_slots
+from truenegs_jax.pretrain import search as search_lib
 from truenegs_jax.runtime import errors
 from truenegs_jax.synonyms.table import SynonymTable
-from truenegs_jax.train import sharding, start
+from truenegs_jax.train import sharding
 
 HC = "electra_demo:hc,runlocal"
 ROWS = 37  # no multiple of a batch; more than there are held-out rows
@@ -43,8 +41,8 @@ def inputs(shared_pretraining):
   )
 
 
-def make_result(inputs, num_devices, **values):
-  """Returns the result of a training to random parameters, on a mesh."""
+def make_trained(inputs, num_devices, **values):
+  """Returns a training to random parameters, on a mesh."""
   values = {
     **runs.ONE_LAYER,
     "data__vocab": inputs.folder / "vocab.txt",
@@ -54,8 +52,10 @@ def make_result(inputs, num_devices, **values):
   flags = [f"--config.{k.replace('__', '.')}={v}" for k, v in values.items()]
   c = parse_config([f"--config={runs.ROOT}/configs/electra_demo.py:hc", *flags])
   config = PretrainConfig.read(c)
-  run = start.Run(config, start.find_tokenizer(config.data))
-  mesh = sharding.make_mesh(run.mesh_spec, jax.devices()[:num_devices])
+  mesh = sharding.make_mesh(
+    plan.read_mesh_spec(config), jax.devices()[:num_devices]
+  )
+  run = plan.make_run(config, plan.find_tokenizer(config.data), mesh=mesh)
   rng = np.random.default_rng(0)
   params = jax.tree.map(
     lambda x: np.float32(rng.normal(0, 0.5, x.shape)),
@@ -64,15 +64,16 @@ def make_result(inputs, num_devices, **values):
   split = sharding.tree_shardings({"params": params}, mesh, run.mesh_spec)
   params = jax.device_put(params, split["params"])
   state = types.SimpleNamespace(params=params)
-  setup = types.SimpleNamespace(run=run, inputs=inputs, mesh=mesh, state=state)
-  clock = types.SimpleNamespace(is_over=lambda name: False)
-  return types.SimpleNamespace(setup=setup, clock=clock)
+  return types.SimpleNamespace(run=run, inputs=inputs, state=state)
+
+
+CLOCK = types.SimpleNamespace(is_over=lambda name: False)
 
 
 def find_cases(inputs, *args, **values):
   """Returns what is found, and the probabilities apart."""
-  result = make_result(inputs, *args, **values)
-  search = run_lib._find_cases(result, inputs.table)
+  trained = make_trained(inputs, *args, **values)
+  search = search_lib.find_cases(trained, inputs.table, CLOCK)
   cases = [vars(case) | {"probability": 0} for case in search.cases]
   content = search.searched, search.corrected, cases
   return content, [case.probability for case in search.cases]
@@ -112,11 +113,11 @@ def test_a_limited_number_of_rows_is_searched(
     counts=range(num_pairs), add=lambda p: None, finish=lambda: None
   )
   monkeypatch.setattr(predict_slots, "predict_batch", search)
-  monkeypatch.setattr(run_lib.findings, "CaseFinder", lambda *_: finder)
-  result = make_result(
+  monkeypatch.setattr(search_lib.cases, "CaseFinder", lambda *_: finder)
+  trained = make_trained(
     inputs, 1, eval__search_rows=limit, eval__cases=9, batch_size=16
   )
-  run_lib._find_cases(result, inputs.table)
+  search_lib.find_cases(trained, inputs.table, CLOCK)
   held_out = min(limit, len(inputs.held_out_rows))
   assert searched[:held_out] == [*range(held_out)]
   epoch = len(inputs.train_rows) // 16 * 16
@@ -128,7 +129,7 @@ def test_a_limited_number_of_rows_is_searched(
 def test_commands_that_are_suggested_fit_every_path(tmp_path):
   exported = tmp_path / """it's "$HOME" `x`""" / "export"
   exported.mkdir(parents=True)
-  text = run_lib.describe_next_steps(exported.parent)
+  text = evaluate.describe_next_steps(exported.parent)
   *_, code = shlex.split(text[text.index("python -c") :])
   names = [x.value for x in ast.walk(ast.parse(code)) if hasattr(x, "value")]
   assert str(exported) in names
@@ -137,60 +138,21 @@ def test_commands_that_are_suggested_fit_every_path(tmp_path):
 def test_masks_are_filled_alike_on_every_mesh(inputs):
   fills = []
   for num_devices, preset in ((1, "dp"), (4, "fsdp_tp")):
-    setup = make_result(inputs, num_devices, mesh__preset=preset).setup
+    trained = make_trained(inputs, num_devices, mesh__preset=preset)
     fills += evaluate.fill_masks(
-      setup.run.model,
-      setup.state.params,
-      setup.run.tokenizer,
+      trained.run.model,
+      trained.state.params,
+      trained.run.tokenizer,
       ["the [MASK] sees"],
     )
-  run = setup.run
+  run = trained.run
   with pytest.raises(errors.InputError, match="takes at most"):
     long = "the [MASK]" + " sees" * run.config.model.max_positions
-    evaluate.fill_masks(run.model, setup.state.params, run.tokenizer, [long])
+    evaluate.fill_masks(run.model, trained.state.params, run.tokenizer, [long])
   assert fills[0].tokens == fills[1].tokens
   np.testing.assert_allclose(
     fills[0].probabilities, fills[1].probabilities, rtol=1e-4
   )
-
-
-@pytest.mark.parametrize("failing", range(5))
-def test_parts_are_tried_after_one_that_fails(monkeypatch, tmp_path, failing):
-  """All parts but the report, which never fails."""
-  names = ("_save_verdict", "_export", "_save_cases", "_save_fills")
-  names += ("write_own_report",)
-  tried, negatives = [], types.SimpleNamespace(hard_correction=True)
-  eval_options = types.SimpleNamespace(must_learn=False)
-  for number, name in enumerate(names):
-
-    def run(*_, name=name, number=number):
-      tried.append(name)
-      if number == failing < 4:
-        raise (MemoryError, OSError(28, "full"), ValueError("x"), KeyError)[
-          number
-        ]
-
-    monkeypatch.setattr(run_lib, name, run)
-  verdict = types.SimpleNamespace(passed=True, summary="")
-  monkeypatch.setattr(evaluate, "compute_verdict", lambda *_: verdict)
-  monkeypatch.setattr(evaluate, "verdict_table", str)
-  rows = types.SimpleNamespace(unigram_V=None)
-  verification = types.SimpleNamespace(finish=lambda: None)
-  config = types.SimpleNamespace(negatives=negatives, eval=eval_options)
-  setup = types.SimpleNamespace(
-    inputs=types.SimpleNamespace(train_rows=rows, verification=verification),
-    run=types.SimpleNamespace(config=config),
-  )
-  result = types.SimpleNamespace(
-    setup=setup, console=Console(quiet=True), held_out=[]
-  )
-  if failing == 4:
-    assert run_lib.finish_run(tmp_path, result) == 0
-  else:
-    with pytest.raises(errors.TrueNegsError, match="After the last") as error:
-      run_lib.finish_run(tmp_path, result)
-    assert error.value.exit_code == (7, 5, 1, 1)[failing]
-  assert tried == [*names]
 
 
 @pytest.mark.slow
@@ -218,7 +180,8 @@ def test_a_search_that_fails_keeps_the_rest_and_can_be_repeated(
       with pytest.raises(errors.OutOfMemoryError) as error:
         runs.run_in_process(workdir, flags, HC)
     [line] = str(error.value).splitlines()
-    assert line.startswith("After the last step, the cases failed: Memory ran")
+    assert line.startswith("After the last step, the search for corrections")
+    assert "failed: Memory ran" in line
 
   fail()
   assert {"verdict", "fills"} <= read().keys() and "corrections" not in read()

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from truenegs_jax.corrections import findings
-from truenegs_jax.pretrain import evaluate
+from truenegs_jax.config.sections import PretrainConfig
+from truenegs_jax.pretrain import cases, evaluate
 from truenegs_jax.train import metrics
 
 
@@ -29,7 +29,7 @@ def render(verdict):
 
 
 WORDS = ("representative", "congresswoman", "counterrevolutionary")
-CASE = findings.Case(
+CASE = cases.Case(
   f"a {WORDS[2]} [MASK] of the institution",
   *WORDS[:2],
   0.97,
@@ -38,7 +38,7 @@ CASE = findings.Case(
 TABLES = [
   evaluate.verdict_table(make_verdict(0.0123)),
   evaluate.verdict_table(make_verdict(math.inf)),
-  findings.render_cases(findings.Search(10, 1, "x", [CASE]), [CASE]),
+  cases.render_cases(cases.Search(10, 1, "x", [CASE]), [CASE]),
   evaluate.fills_table([evaluate.MaskFill(CASE.sentence, WORDS, [0.1] * 3)]),
 ]
 
@@ -75,8 +75,20 @@ def test_each_metric_must_beat_guessing_by_3_errors(name, gain):
       error = {"detection": detection}
     v = dataclasses.replace(BETTER, **error)
     assert v.answers[name] == answer and v.passed == (answer == "yes")
-    failure = evaluate.describe_failure(v)
-    assert v.passed or f"{name} (no)" in failure and ".minutes" in failure
+    outcome = evaluate.describe_outcome(v, PretrainConfig(steps=9), 9)
+    assert v.passed or f"{name} (no)" in outcome and ".steps" in outcome
+
+
+def test_a_run_that_ends_early_says_what_to_type_for_all_steps(monkeypatch):
+  argv = ["/bin/main", "--config=x", "--config.minutes=10", "--workdir=a b"]
+  monkeypatch.setattr("sys.argv", argv)
+  config = PretrainConfig(steps=1_500, minutes=10.0)
+  for verdict in (BETTER, dataclasses.replace(BETTER, mlm=7.0)):
+    text = evaluate.describe_outcome(verdict, config, 212)
+    assert "212 of 1,500 steps. All would take some 71 minutes" in text
+    last = "main --config=x '--workdir=a b' --config.minutes=71"
+    assert text.endswith(last)
+    assert ("knows little" in text) != verdict.passed
 
 
 def test_detection_does_not_count_while_the_generator_guesses():
@@ -92,7 +104,9 @@ def test_detection_does_not_count_while_the_generator_guesses():
 def test_one_batch_proves_nothing():
   v = dataclasses.replace(make_verdict(math.inf), mlm_hidden=6.5)
   assert set(v.answers.values()) == {"unknown: one batch"} and not v.passed
-  assert "--config.eval.rows" in evaluate.describe_failure(v)
+  assert "--config.eval.rows" in evaluate.describe_outcome(
+    v, PretrainConfig(steps=9), 9
+  )
   assert render(v).count("unknown: one batch") == 4
   assert "6.876" in render(v) and "inf" not in render(v)
   assert "6.876 ± 0.001" in render(BETTER)

@@ -50,18 +50,18 @@ def test_every_metric_of_a_run_is_described(first_run):
 def test_run_stopped_twice_ends_bit_equal(first_run, monkeypatch, caplog):
   root, flags = first_run
   stopped, signals = root / "stopped", {4: signal.SIGTERM, 8: signal.SIGINT}
-  batch_at = run_lib.loop.batches_lib.batch_at
+  batch_at = run_lib.batches_lib.batch_at
 
   def batch(rows, step, **more):
     if not step:  # a start compiles one program for the state, one for steps
       programs = re.findall("Finished XLA compilation of (.*) in", caplog.text)
-      assert sorted(programs) == ["jit(init_state)", "jit(step)"]
+      assert sorted(programs) == ["jit(init_state)", "jit(train_step)"]
       jax.config.update("jax_log_compiles", False)
     if step in signals:
       signal.raise_signal(signals.pop(step))
     return batch_at(rows, step, **more)
 
-  monkeypatch.setattr(run_lib.loop.batches_lib, "batch_at", batch)
+  monkeypatch.setattr(run_lib.batches_lib, "batch_at", batch)
   jax.config.update("jax_log_compiles", True)
   for exit_code in (errors.SAVED_RESTART, errors.SAVED_INTERRUPT):
     code, output = run(stopped, flags)
@@ -77,7 +77,7 @@ def test_run_with_a_limit_ends_in_time_and_resumes_bit_equal(
 ):
   root, flags = first_run
   secs, signals = [0.0], {}
-  batch_at = run_lib.loop.batches_lib.batch_at
+  batch_at = run_lib.batches_lib.batch_at
 
   def batch(rows, step, **more):  # each takes a second of the fake time
     secs[0] += 1
@@ -92,7 +92,7 @@ def test_run_with_a_limit_ends_in_time_and_resumes_bit_equal(
     flag = f"--config.minutes={minutes}"
     return run(root / name, [*flags, "--config.steps=100", flag])
 
-  monkeypatch.setattr(run_lib.loop.batches_lib, "batch_at", batch)
+  monkeypatch.setattr(run_lib.batches_lib, "batch_at", batch)
   monkeypatch.setattr(speed, "TimeLimit", limit)
   code, output = start("limited", 0.2)
   assert code == 0 and "at most 100, as many as fit into 0.2 min" in output
@@ -238,7 +238,7 @@ def test_bad_value_is_refused_before_compilation(
   first_run, flag, message, monkeypatch
 ):
   root, flags = first_run
-  monkeypatch.setattr(run_lib.setup, "set_up_training", None)
+  monkeypatch.setattr(run_lib.start_lib, "start", None)
   flags = [*flags, runs.save_synonyms(root, root / "rows" / "vocab.txt")]
   if flag.startswith("data."):
     flags = [f for f in flags if "data.rows" not in f]
@@ -256,11 +256,11 @@ def test_a_source_without_the_words_of_the_rows_is_warned_of(
   (root / "few.tsv").write_text("\t".join(words[-2:]))
   lines = []
 
-  def record(run, workdir, inputs, *_):
+  def record(run, inputs, *_):
     lines.append(inputs.coverage["text"])
     raise KeyboardInterrupt
 
-  monkeypatch.setattr(run_lib.setup, "set_up_training", record)
+  monkeypatch.setattr(run_lib.start_lib, "start", record)
   few = f"--config.negatives.sources=pairs path={root}/few.tsv"
   for flag in (few, runs.save_synonyms(root, vocab_file)):
     screen = io.StringIO()

@@ -63,7 +63,8 @@ TWO_PROCESSES = (
   GATHER
   + """
 from truenegs_jax.config.sections import Data
-from truenegs_jax.train.prepare_data import find_or_prepare_rows
+from truenegs_jax.data.prepare import make_plan
+from truenegs_jax.pretrain.start import prepare_rows
 quiet = Console(quiet=True)
 with guards.StopSignals(quiet) as signals:
   vote = guards.StopVote(signals, mesh)
@@ -74,7 +75,7 @@ with guards.StopSignals(quiet) as signals:
 
 refuse(lock(folder / str(index)).__enter__, "share")
 none = Data(sources=str(folder / "texts"), rows=str(folder / "none"))
-prepare = functools.partial(find_or_prepare_rows, none, 128, quiet)
+prepare = functools.partial(prepare_rows, make_plan(none, 128))
 refuse(prepare, " prepare with the same --config flags")
 assert not (folder / "none").exists()
 with distributed.raise_everywhere("good"):

@@ -11,10 +11,10 @@ from scipy import stats
 
 from support.json_readers import RESULT
 from support.small_predictions import random_predictions, random_table
-from truenegs_jax.corrections import findings
-from truenegs_jax.corrections.findings import CheckpointRates, find_table_2
 from truenegs_jax.finetune.leaderboard import GLUE
 from truenegs_jax.finetune.results import Result
+from truenegs_jax.pretrain import cases
+from truenegs_jax.pretrain.cases import CheckpointRates, find_table_2
 from truenegs_jax.robustness.scores import SIDES
 from truenegs_jax.study import run as study_run
 from truenegs_jax.study import tables
@@ -253,7 +253,7 @@ def test_the_scores_of_examples_have_the_mean_and_variance_of_the_metric(
 
 def test_results_of_corrections_become_rows_of_table_2():
   p, table = random_predictions(0, 400), random_table(0)
-  r = findings.count_corrections(p, table)
+  r = cases.count_corrections(p, table)
   # Of a run of 162 steps, 6.25 % are 10.125, 12.5 % are 20.25.
   steps = [(10, 10 / 1.62), (21, 21 / 1.62), (162, 100.0)]
   assert find_table_2(steps) == {6.25: 0, 100.0: 2}

@@ -73,6 +73,7 @@ def test_remaining_time_counts_the_steps_of_this_process():
   clock.start(900)  # resumed
   time.secs += 20.0
   assert clock.secs_per_step(910) == pytest.approx(2.0)
+  clock.update(910)
   assert clock.eta_secs(910) == pytest.approx(180.0)
   before = clock.running()
   with clock.paused():

@@ -25,8 +25,9 @@ from truenegs_jax.config.sections import PretrainConfig
 from truenegs_jax.configs import bert_base
 from truenegs_jax.data.tokenizer import make_tokenizer
 from truenegs_jax.models import pretrain
+from truenegs_jax.pretrain import plan
 from truenegs_jax.runtime.errors import InputError
-from truenegs_jax.train import start, step
+from truenegs_jax.train import step
 from truenegs_jax.weights import hf_folder, load
 
 WORDS = "bert.embeddings.word_embeddings.weight"
@@ -104,7 +105,7 @@ def test_training_keeps_pooler_and_next_sentence_bit_for_bit():
   c = bert_base.get_config("runlocal,baseline")
   c.model.pooler, c.model.max_positions = True, 64
   c.optim.weight_decay = 0.5
-  run = start.Run(PretrainConfig.read(c), TOKENIZER)
+  run = plan.make_run(PretrainConfig.read(c), TOKENIZER)
   params = random_params(run.model)
   params["pooled"]["pooler"]["bias"][0] = -0.0  # a sum would lose the sign
   state = run.init_state()

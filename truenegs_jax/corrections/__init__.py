@@ -1,5 +1,5 @@
-"""Measures hard corrections: rates (table 2 of the paper) and cases (figure 3).
+"""Measures how often hard correction applies: table 2 of the paper.
 
-It may import what trains and reports, but no other task. Start reading in
-`run`, the task; pre-training uses `predict_slots` and `findings`.
+It may import what pre-trains and reports, but no other task. Start reading in
+`run`.
 """

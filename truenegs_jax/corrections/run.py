@@ -22,16 +22,23 @@ from rich.console import Console
 from truenegs_jax.config.sections import PretrainConfig
 from truenegs_jax.config.tables import Corrections
 from truenegs_jax.configs.common import REQUIRED
-from truenegs_jax.corrections import findings, predict_slots
 from truenegs_jax.data import sources as text_sources
 from truenegs_jax.data import tokenizer as tokenizer_lib
 from truenegs_jax.models import pretrain
+from truenegs_jax.pretrain import (
+  cases,
+  checks,
+  describe,
+  from_weights,
+  plan,
+  predict_slots,
+)
 from truenegs_jax.report.write import write_own_report
 from truenegs_jax.runtime import errors, progress
 from truenegs_jax.runtime.paths import open_path
 from truenegs_jax.synonyms import run_table, wordnet
 from truenegs_jax.synonyms.table import SynonymTable
-from truenegs_jax.train import plan, sharding, start
+from truenegs_jax.train import sharding
 from truenegs_jax.weights import find, load, match
 from truenegs_jax.workdir import files, lock, saved_model
 from truenegs_jax.workdir.checkpoints import Checkpoints
@@ -53,7 +60,7 @@ class Measurement:
 
   def make_request(self, config: PretrainConfig) -> run_table.TableRequest:
     """Makes a request for the table of the sources with a config's options."""
-    request = start.build_table_request(config.negatives, config.data)
+    request = run_table.make_request(config.negatives, config.data)
     return dataclasses.replace(request, sources=self.sources, key=SOURCES)
 
 
@@ -80,14 +87,14 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
   spec = sharding.get_mesh_spec(config.mesh.preset, config.mesh.axes)
   mesh = sharding.make_mesh(spec)
   if config.dry_run:
-    console.print(plan.report_table(_describe_plan(m, mesh)))
+    console.print(progress.make_table(_describe_plan(m, mesh)))
     return 0
   with open_model(m) as measured:
-    trained = start.Run(measured.saved.config, measured.saved.tokenizer).config
+    trained = measured.saved.config
     if o.run:
       say(
         "The model, its vocabulary, masking and objective are those of"
-        f" '{o.run}': {start.describe_objective(trained)}"
+        f" '{o.run}': {describe.describe_objective(trained)}"
       )
     with progress.working(console, "Reading text"):
       text = _read_text(m, measured)
@@ -98,14 +105,14 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
         f"{len(text.sequences):,} lines, {text.num_cut:,} of them cut to"
         f" {text.length} tokens"
       )
-      console.print(findings.render_rates(checkpoints, table.source))
-      console.print(findings.render_cases(search, search.cases[: o.cases]))
+      console.print(cases.render_rates(checkpoints, table.source))
+      console.print(cases.render_cases(search, search.cases[: o.cases]))
       results = _make_results(m, trained, text, table)
       results["checkpoints"] = [*map(dataclasses.asdict, checkpoints)]
       files.save_json(workdir / files.CONFIG, json.loads(c.to_json()))
       files.save_json(workdir / files.RESULTS, results)
-      cases = dataclasses.asdict(search)
-      files.save_json(workdir / files.CASES, cases, indent=None)
+      saved = dataclasses.asdict(search)
+      files.save_json(workdir / files.CASES, saved, indent=None)
       write_own_report(workdir, say)
   names = files.RESULTS, files.CASES, files.REPORT
   say(f"saved: {', '.join(str(workdir / name) for name in names)}")
@@ -155,15 +162,15 @@ def resolve(
   weights = find.Weights(config.init, report)
   auto = config.negatives.sources
   if config.init and not (config.dry_run and not find.is_local(config.init)):
-    config = start.replace_init(config, weights, saved=None)
+    config = from_weights.replace_init(config, weights, saved=None)
   workdir = open_path("corrections.run", o.run)
   if o.run and (saved := files.read_saved_config(workdir)):
     config = config.replace({"data.language": saved["data"]["language"]})
     trained = saved["negatives"]["sources"]
     negatives = dataclasses.replace(config.negatives, sources=trained)
-    if start.build_table_request(negatives, config.data).model is None:
+    if run_table.make_request(negatives, config.data).model is None:
       auto = trained
-  start.check(config)
+  checks.check(config)
   sources = auto if o.sources in ("", "auto") else o.sources
   m = Measurement(o, config, weights, sources)
   request = m.make_request(config)
@@ -191,7 +198,7 @@ def _describe_plan(m: Measurement, mesh: jax.sharding.Mesh) -> dict[str, str]:
     weights = f"'{workdir}', steps {', '.join(map(str, steps))}"
   return {
     "dry run": "reads no text; writes and compiles nothing",
-    "devices": plan.describe_devices(config.mesh.preset, mesh),
+    "devices": sharding.describe_devices(config.mesh.preset, mesh),
     "weights": weights,
     "text": text_sources.describe_sources(o.text, key=predict_slots.TEXT),
     "lines": f"{o.sequences or 'all'}, in batches of {config.batch_size}",
@@ -324,15 +331,17 @@ def _measure(
   table: SynonymTable,
   mesh: jax.sharding.Mesh,
   console: Console,
-) -> tuple[list[findings.CheckpointRates], findings.Search]:
+) -> tuple[list[cases.CheckpointRates], cases.Search]:
   """Predicts with each step and counts its corrections; finds cases at last."""
   saved = measured.saved
   own: dict[str, Any] = {"seed": m.config.seed}
   own |= {f"mesh.{name}": x for name, x in vars(m.config.mesh).items()}
   if m.options.prediction:
     own["negatives.prediction"] = m.options.prediction
-  run = start.Run(saved.config.replace(own), saved.tokenizer)
-  predict = plan.build_predict_step(run, mesh)
+  config = saved.config.replace(own)
+  chunk = plan.choose_chunk(config, len(saved.tokenizer.vocab), mesh)
+  run = plan.Run(config, saved.tokenizer, mesh, vocabulary_chunk=chunk)
+  predict = predict_slots.build_predict_step(run)
   # With a time limit, the last step may come before that of the config.
   total = saved.step if saved.config.minutes else saved.config.steps
   predictions = None
@@ -354,13 +363,13 @@ def _measure(
         advance=advance,
       )
     percent = None if step is None else 100 * step / total
-    rates = findings.count_corrections(predictions, table)
-    checkpoints.append(findings.CheckpointRates(step, percent, rates))
+    rates = cases.count_corrections(predictions, table)
+    checkpoints.append(cases.CheckpointRates(step, percent, rates))
   if predictions is None:
     raise errors.CheckpointError(
       "The run has no undamaged step to measure. Run the same command again,"
       " or set --config.corrections.steps=STEPS."
     )
-  finder = findings.CaseFinder(table, saved.tokenizer)
+  finder = cases.CaseFinder(table, saved.tokenizer)
   finder.add(predictions)
   return checkpoints, finder.finish()

@@ -21,6 +21,7 @@ import numpy as np
 
 from truenegs_jax.config.keys import flatten
 from truenegs_jax.config.sections import Data
+from truenegs_jax.configs.common import REQUIRED
 from truenegs_jax.data import build, layouts, rows, sources
 from truenegs_jax.data import tokenizer as tokenizer_lib
 from truenegs_jax.data.build import BuildSpec, RowsOptions
@@ -73,6 +74,26 @@ def prepare(
   """
   data = {"sources": sources, "language": "", "workers": 1, **data}
   return execute_plan(make_plan(Data(**data), length))
+
+
+def plan_rows(
+  data: Data, length: int, open_wordnet: Callable[[str], Any]
+) -> Plan:
+  """Checks the section `data` of a config, and plans its rows.
+
+  `open_wordnet` opens the reader of the folder `data.wordnet_dir`.
+  """
+  if data.sources == REQUIRED:
+    raise InputError(
+      "data.sources is not set: this config trains on your own text. Set"
+      " --config.data.sources='texts/*.txt', for example: files, folders, globs"
+      " or hf:NAME, separated by commas."
+    )
+  reader = None
+  if "wordnet" in sources.named_sources(data.sources):
+    reader = open_wordnet(data.wordnet_dir)
+  sources.check_code(data.language)
+  return make_plan(data, length, reader)
 
 
 def make_plan(data: Data, length: int, reader: Any = None) -> Plan:

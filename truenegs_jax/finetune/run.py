@@ -25,7 +25,7 @@ from truenegs_jax.runtime import distributed, errors, paths, progress
 from truenegs_jax.runtime.files import disk_errors
 from truenegs_jax.tasks import records
 from truenegs_jax.tasks.task import OWN, TASKS
-from truenegs_jax.train import guards, plan, sharding
+from truenegs_jax.train import guards, sharding
 from truenegs_jax.weights import export_model, find, hf_names, model_card
 from truenegs_jax.workdir import files, lock
 from truenegs_jax.workdir.lock import Lease
@@ -83,7 +83,7 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
   context = RunContext(workdir, console, options, config)
   results.check_unchanged(workdir, {results.CONFIG: config})
   if is_dry:
-    console.print(plan.report_table(_describe_plan(context)))
+    console.print(progress.make_table(_describe_plan(context)))
     return 0
   with lock.lock(workdir) as lease:
     stopped_by = _train_missing(dataclasses.replace(context, lease=lease))
@@ -111,7 +111,7 @@ def _describe_plan(context: RunContext) -> dict[str, str]:
   mesh = sharding.make_mesh(o.mesh_spec)
   lines = {
     "dry run": "reads no rows; writes and compiles nothing",
-    "devices": plan.describe_devices(o.mesh.preset, mesh),
+    "devices": sharding.describe_devices(o.mesh.preset, mesh),
     "weights": find.describe(o.init) if o.init else "drawn at random",
   }
   if not o.init or find.is_local(o.init):

@@ -1,25 +1,38 @@
 """Evaluates a run: its verdict against guessing, and predictions for [MASK]."""
 
+import contextlib
 import dataclasses
 import itertools
+import json
 import math
+import pathlib
+import shlex
+import signal
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from truenegs_jax.config.sections import PretrainConfig
 from truenegs_jax.data.tokenizer import Tokenizer
 from truenegs_jax.data.vocabulary import read_words
 from truenegs_jax.models.pretrain import Model
+from truenegs_jax.pretrain.plan import Inputs, Run
 from truenegs_jax.report.page import format_estimate
-from truenegs_jax.runtime import distributed
+from truenegs_jax.runtime import distributed, errors, progress
 from truenegs_jax.runtime.errors import InputError
+from truenegs_jax.runtime.files import read_results
 from truenegs_jax.stats.intervals import jackknife_error
+from truenegs_jax.synonyms.table import SynonymTable
 from truenegs_jax.train import metrics
+from truenegs_jax.train.step import TrainState
 from truenegs_jax.weights import hf_folder
+from truenegs_jax.workdir import files
 
 MASK_TEXT = "[MASK]"
 NUM_TOKENS = 5  # likeliest tokens per sentence
@@ -27,6 +40,29 @@ MIN_ERRORS = 3.0  # standard errors by which a metric must beat guessing
 RULE = f"Better means by more than {MIN_ERRORS:g} standard errors."
 YES = "yes"
 NO = "no"
+
+
+@dataclasses.dataclass(frozen=True)
+class Trained:
+  """A run after its last step, or after a signal."""
+
+  run: Run
+  inputs: Inputs
+  state: TrainState
+  steps: int  # that are done
+  held_out: list[metrics.Terms]  # of each batch
+  fingerprints: Mapping[str, str | None]
+  stopped_by: signal.Signals | None  # None if all steps are done
+
+  def find_table(self) -> SynonymTable:
+    """Returns the synonym table that the run has read, or its last own one."""
+    builder = self.run.table_builder
+    if builder is None:
+      assert self.inputs.table is not None
+      return self.inputs.table
+    ids_VxS = jax.device_get(self.state.aux["ids_VxS"])
+    vocab = self.run.tokenizer.vocab
+    return builder.to_synonym_table(ids_VxS, vocab, steps=self.steps)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,6 +154,52 @@ class Verdict:
     ]
 
 
+def evaluate(
+  trained: Trained, workdir: pathlib.Path, console: Console
+) -> Verdict:
+  """Prints and saves verdict and filled masks, and a table that was built."""
+  run = trained.run
+  verdict = compute_verdict(
+    trained.held_out, trained.inputs.train_rows.unigram_V
+  )
+  console.print(verdict_table(verdict))
+  with progress.working(console, "Filling [MASK] in sentences", brief=True):
+    fills = fill_masks(
+      run.model, trained.state.params, run.tokenizer, run.config.eval.sentences
+    )
+  if fills:
+    console.print(fills_table(fills))
+  update_results(
+    workdir,
+    command=errors.rerun_command(),
+    seed=run.config.seed,
+    steps=trained.steps,
+    fingerprints=trained.fingerprints,
+    verdict=files.finite_or_null(dataclasses.asdict(verdict))
+    | {"answers": verdict.answers, "passed": verdict.passed}
+    | {"summary": verdict.summary, "table": verdict.rows}
+    | {"rule": RULE},
+    left_out=files.finite_or_null(leave_out(trained.held_out)),
+    fills=[fill._asdict() for fill in fills],
+  )
+  if run.table_builder and distributed.is_first_process():
+    trained.find_table().save(workdir / files.SYNONYMS)
+  return verdict
+
+
+def update_results(workdir: pathlib.Path, **results: Any) -> None:
+  """Replaces values of results.json, which other parts have written."""
+  if distributed.is_first_process():
+    path = workdir / files.RESULTS
+    saved = dict[str, Any]()
+    with (
+      contextlib.suppress(errors.CheckpointError),  # none yet, or damaged
+      read_results(path, errors.CheckpointError, "") as content,
+    ):
+      saved = content
+    files.save_json(path, saved | results)
+
+
 def compute_verdict(
   held_out: list[metrics.Terms], unigram_V: np.ndarray
 ) -> Verdict:
@@ -188,13 +270,58 @@ def verdict_table(v: Verdict) -> Table:
   return table
 
 
-def describe_failure(v: Verdict) -> str:
-  """Returns why a run did not pass, and what to do."""
+def describe_outcome(verdict: Verdict, c: PretrainConfig, done: int) -> str:
+  """Returns what a run of `done` steps has shown, and what to type for more."""
+  text = f"{verdict.summary} {RULE}"
+  if not verdict.passed:
+    text += (
+      "\nUntil it does, a model knows little more than how frequent each word"
+      " is."
+    )
+  if done < c.steps:
+    minutes = math.ceil(c.minutes * c.steps / done)
+    command = errors.rerun_command(f"--config.minutes={minutes}")
+    return (
+      f"{text}\nIt trained as long as it may, which was enough for {done:,} of"
+      f" {c.steps:,} steps. All would take some {minutes:,} minutes. To go on"
+      f" from here:\n{command}"
+    )
+  if not verdict.passed:
+    text += (
+      " Set a larger --config.steps; if one batch holds all held-out rows, a"
+      " larger --config.eval.rows; or start a run with more text."
+    )
+  return text
+
+
+def describe_results(workdir: pathlib.Path) -> str:
+  """Returns where the results of a run are."""
   return (
-    f"{v.summary} {RULE} Set a larger --config.steps, or --config.minutes if"
-    " they ended it; if one batch holds all held-out rows, a larger"
-    " --config.eval.rows; or start a run with more text."
+    f"Results are in '{workdir}'. Open {workdir / files.REPORT} in a browser to"
+    " see them all."
   )
+
+
+def describe_next_steps(workdir: pathlib.Path) -> str:
+  """Returns where the results of a run are, and commands that use them."""
+  main = f"{errors.program()} main"
+  folder = shlex.quote(str(workdir))
+  text = f"""\
+{describe_results(workdir)}
+# To fine-tune on your own classified texts:
+{main} --config=finetune_own --config.init={folder} \\
+  --config.finetune.train=train.csv --config.finetune.dev=dev.csv \\
+  --config.finetune.text=sentence --config.finetune.label=label
+# To measure corrections in a text, as in the paper's table 2:
+{main} --config=corrections \\
+  --config.corrections.run={folder} --config.corrections.text=text.txt"""
+  if (exported := workdir / files.EXPORT).exists():
+    code = f"""import truenegs_jax as tn
+model = tn.load({json.dumps(str(exported))})
+print(*tn.fill_masks(*model, ["a [MASK] who writes books"]))"""
+    python = errors.program(pathlib.Path(sys.executable).name)
+    text += f"\n# To fill in a mask:\n{python} -c {shlex.quote(code)}"
+  return text
 
 
 class MaskFill(NamedTuple):

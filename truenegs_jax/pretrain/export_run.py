@@ -5,12 +5,17 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
+from rich.console import Console
+
 from truenegs_jax.config.sections import PretrainConfig
 from truenegs_jax.data.sources import named_sources
+from truenegs_jax.pretrain import describe
+from truenegs_jax.pretrain.evaluate import Trained
+from truenegs_jax.runtime import distributed, progress
 from truenegs_jax.runtime.errors import CheckpointError
 from truenegs_jax.runtime.files import read_json
-from truenegs_jax.train import metrics, start
-from truenegs_jax.weights import export_model, model_card
+from truenegs_jax.train import metrics
+from truenegs_jax.weights import export_model, hf_names, model_card
 from truenegs_jax.workdir import files, saved_model
 
 # What a recipe adds, by key of `negatives`.
@@ -56,6 +61,28 @@ def export_workdir(
   )
 
 
+def export_trained(
+  trained: Trained, workdir: pathlib.Path, console: Console
+) -> None:
+  """Exports a run if transformers has its architecture; prints a report."""
+  run = trained.run
+  params = distributed.to_host(trained.state.params)
+  if not distributed.is_first_process():
+    return
+  if reason := hf_names.unsupported_reason(run.model):
+    text = f"{reason} The checkpoints have the weights."
+  else:
+    origin = summarize_run(workdir, run.config, trained.steps)
+    folder = workdir / files.EXPORT
+    with progress.working(console, "Exporting"):
+      exported = export_model.export_model(
+        run.model, params, run.tokenizer, folder, origin=origin
+      )
+    text = f"Exported to '{folder}'. {exported.summary}"
+  # Words are not broken on a terminal; a log has a line.
+  console.print(text, soft_wrap=not console.is_terminal)
+
+
 def summarize_run(
   workdir: pathlib.Path, config: PretrainConfig, step: int
 ) -> model_card.ModelOrigin:
@@ -92,7 +119,7 @@ def describe_run(
   """
   c = config
   hide = model_card.hide_folders
-  objective = start.describe_objective(c)
+  objective = describe.describe_objective(c)
   terms = [name for key, name in _TERMS.items() if getattr(c.negatives, key)]
   recipe = "a baseline without corrections"
   if terms:

@@ -32,7 +32,6 @@ from truenegs_jax.runtime.errors import InputError, rerun_command
 from truenegs_jax.synonyms import wordnet
 from truenegs_jax.tasks.records import HUB
 from truenegs_jax.tasks.task import SPANS, Task
-from truenegs_jax.train import plan
 from truenegs_jax.weights import find
 from truenegs_jax.workdir import files, lock
 
@@ -68,7 +67,7 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
       "sets": ", ".join(names) or "none",
       "published": ", ".join(sources.values()) or "none",
     }
-    console.print(plan.report_table(lines))
+    console.print(progress.make_table(lines))
     return 0
   with progress.working(console, "Reading examples"):
     published = [

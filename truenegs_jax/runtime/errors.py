@@ -312,7 +312,15 @@ def program(name: str = "truenegs") -> str:
   return shlex.quote(path)
 
 
-def rerun_command() -> str:
-  """Returns the command line that runs this process again, for messages."""
+def rerun_command(flag: str = "") -> str:
+  """Returns the command line that runs this process again, for messages.
+
+  A `flag`, "--NAME=VALUE", replaces an earlier one of this name.
+  """
   verb = pathlib.Path(sys.argv[0]).stem
-  return f"{program()} {shlex.join([verb, *sys.argv[1:]])}"
+  words = sys.argv[1:]
+  if flag:
+    name = flag.partition("=")[0]
+    words = [x for x in words if not x.startswith(f"{name}=")]
+    words.append(flag)
+  return f"{program()} {shlex.join([verb, *words])}"

@@ -12,12 +12,12 @@ import contextlib
 import datetime
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TextIO
 
 from rich import progress
 from rich.console import Console
-from rich.table import Column
+from rich.table import Column, Table
 
 # In a log: after which time work gets a line, and between its lines.
 FIRST_SECS = 10.0
@@ -113,3 +113,13 @@ def make_console(
 def log_console() -> Console:
   """Returns the console of standard error, which is not for results."""
   return make_console(sys.stderr)
+
+
+def make_table(lines: Mapping[str, str]) -> Table:
+  """Makes a table of a plan or a start from name -> text."""
+  table = Table(box=None, show_header=False, pad_edge=False)
+  table.add_column(style="bold", no_wrap=True)
+  table.add_column(overflow="fold")
+  for name, text in lines.items():
+    table.add_row(name, text)
+  return table

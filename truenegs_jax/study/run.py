@@ -21,8 +21,8 @@ from ml_collections import ConfigDict
 from rich.console import Console
 
 from truenegs_jax.config.tables import Study
-from truenegs_jax.corrections.findings import find_table_2
 from truenegs_jax.finetune import results
+from truenegs_jax.pretrain.cases import find_table_2
 from truenegs_jax.report.write import write_own_report
 from truenegs_jax.robustness.eval_set import ORIGINAL, TRANSFORMED
 from truenegs_jax.robustness.scores import DROP, SIDES

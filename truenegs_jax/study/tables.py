@@ -22,9 +22,9 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from truenegs_jax.corrections.findings import TABLE_2
 from truenegs_jax.finetune import leaderboard
 from truenegs_jax.finetune.leaderboard import GLUE
+from truenegs_jax.pretrain.cases import TABLE_2
 from truenegs_jax.robustness.scores import SIDES, TRANSFORMED
 from truenegs_jax.stats import intervals
 from truenegs_jax.stats.intervals import Runs

@@ -19,6 +19,7 @@ import numpy as np
 from rich.console import Console
 
 from truenegs_jax.config import grammar
+from truenegs_jax.config.sections import Data, Negatives
 from truenegs_jax.data.tokenizer import Tokenizer, read_tokens
 from truenegs_jax.data.vocabulary import read_words
 from truenegs_jax.runtime import progress
@@ -344,4 +345,15 @@ def describe_text(
     f" {share:.1%} of the text's tokens, none for {names}. Corrections will"
     " be rare. Use sources, such as 'pairs path=FILE', and a vocabulary of the"
     " text's language."
+  )
+
+
+def make_request(negatives: Negatives, data: Data) -> TableRequest:
+  """Makes the request for the synonym table of a config."""
+  names = ("sources", "stop_words", "keep_stop_words", "include_self")
+  return TableRequest(
+    language=data.language,
+    wordnet_dir=data.wordnet_dir,
+    symmetric=negatives.symmetric or negatives.smoothing_by == "balanced",
+    **{name: getattr(negatives, name) for name in names},
   )

@@ -69,7 +69,7 @@ class Loop:
     """Takes the remaining steps; returns the signal that stopped it, if any."""
     stopped_by = None
     self.clock.start(self.done)
-    while self.done < self.clock.total_steps:
+    while self.clock.share < 1:
       with distributed.watch_step():
         try:
           stopped_by = self.poll()
@@ -86,7 +86,8 @@ class Loop:
         self.guard.add(self.done, terms["skipped"][0], row_B)
       self._recent.append(terms)
       self.done += 1
-      if self.done == self.clock.total_steps or not self.done % self.log_every:
+      self.clock.update(self.done)
+      if self.clock.share == 1 or not self.done % self.log_every:
         self._end_record()
       if self.is_evaluated(self.done):
         self._flush()

@@ -300,3 +300,14 @@ def device_count() -> int:
       " In the checkout, run pip install -c launch/constraints.txt '.[gpu]'"
       " (drivers before 580: cuda12; TPUs: tpu), or set JAX_PLATFORMS=cpu."
     ) from e
+
+
+def describe_devices(preset: str, mesh: Mesh) -> str:
+  """Describes the devices of a run, its processes and its mesh."""
+  device = mesh.devices.flat[0]
+  count = jax.process_count()
+  processes = "1 process" if count == 1 else f"{count} processes"
+  return (
+    f"{mesh.devices.size} x {device.device_kind} ({device.platform}),"
+    f" {processes}, mesh {preset}: {format_axes(mesh.shape)}"
+  )

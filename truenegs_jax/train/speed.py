@@ -8,7 +8,7 @@ import re
 import resource
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -88,7 +88,7 @@ def memory_fields(device: jax.Device) -> dict[str, float]:
 
 @dataclasses.dataclass
 class Clock:
-  """Measures the step time and estimates the remaining time.
+  """Measures the step time, and the share of a run that has passed.
 
   Only the steps of this process count, and neither the time before `start`
   (compiling, restoring) nor that in `paused` (evaluation).
@@ -96,6 +96,7 @@ class Clock:
 
   total_steps: int
   now: Callable[[], float] = time.perf_counter
+  share: float = 0.0  # of the run that has passed, up to 1
   last_pause_secs: float = 0.0
   _started: float = 0.0
   _first_step: int = 0
@@ -106,6 +107,16 @@ class Clock:
     self._first_step = step
     self._started = self.now()
     self._paused_secs = 0.0
+    self.update(step)
+
+  def update(self, done: int) -> None:
+    """Measures `share` after `done` steps, once for each number."""
+    self.share = min(done / self.total_steps, 1.0)
+
+  @property
+  def schedule_step(self) -> int:
+    """The step of the learning rate's schedule at `share`."""
+    return round(self.share * self.total_steps)
 
   def running(self) -> float:
     """Returns the time in seconds without pauses."""
@@ -124,48 +135,45 @@ class Clock:
     steps = max(step - self._first_step, 1)
     return max(self.running() - self._started, 1e-9) / steps
 
-  def eta_secs(self, step: int) -> float:
+  def expected_steps(self, done: int) -> int:
+    """Estimates the number of all steps, at `share` after `done` steps."""
+    return round(done / self.share) if self.share else self.total_steps
+
+  def eta_secs(self, done: int) -> float:
     """Estimates the seconds of the remaining steps."""
-    return (self.total_steps - step) * self.secs_per_step(step)
+    return (self.expected_steps(done) - done) * self.secs_per_step(done)
 
 
 @dataclasses.dataclass(kw_only=True)
 class TimeLimit(Clock):
-  """Clock of a run that ends after `limit_secs`, if they are not 0.
+  """Clock of a run that also ends when `limit_secs` are over, if not 0.
 
-  `total_steps` are the steps so far and, at their mean speed, those that fit
-  into the time left, which is all but that of the last evaluation and of
-  END_STARTS times the imports of the command. The learning rate depends on
-  step / total_steps, so it falls linearly with time.
+  `share`, which the learning rate follows, is the larger of two: of the steps
+  that are done, and of the time for training that has passed. That time is what
+  the start leaves of the limit, without the last evaluation and END_STARTS
+  times the imports of the command, for what follows the training.
   """
 
   limit_secs: float
   began: float  # start of the command, by `now`; earlier if it resumes
 
   def __post_init__(self) -> None:
-    self.max_steps = self.total_steps
-    self._earlier_secs = 0.0  # of training, by earlier commands
+    self._trained_secs = 0.0  # by earlier commands
     self._end_secs = END_STARTS * self.used_secs()
 
-  def resume(self, saved: dict[str, float], done: int, *, more: bool) -> None:
-    """Continues after `done` steps, if some are left or the run gets `more`."""
+  def resume(self, saved: Mapping[str, float]) -> None:
+    """Continues after what `to_json` has returned."""
     self.began -= saved["secs"]
-    self._earlier_secs = saved["training_secs"]
-    if self.limit_secs:
-      total = max(int(saved["steps"]), done + more)
-      self.total_steps = min(total, self.max_steps)
+    self._trained_secs = saved["training_secs"]
 
   def to_json(self) -> dict[str, float]:
     """Returns what `resume` needs."""
-    times = {"secs": self.used_secs(), "training_secs": self._training_secs()}
-    return times | {"steps": self.total_steps}
+    secs = self._trained_secs + self.now() - self._started
+    return {"secs": self.used_secs(), "training_secs": secs}
 
   def used_secs(self) -> float:
     """Returns the seconds of the run, of all its commands."""
     return self.now() - self.began
-
-  def _training_secs(self) -> float:
-    return self._earlier_secs + self.now() - self._started
 
   def is_over(self, name: str) -> bool:
     """Whether there is a limit, and its time is over; once per `name`."""
@@ -174,24 +182,17 @@ class TimeLimit(Clock):
     answer = "over" if self.used_secs() > self.limit_secs else ""
     return bool(distributed.from_first(name, answer))
 
-  def correct(self, done: int) -> None:
-    """Corrects `total_steps` between steps; the first process decides.
-
-    Not between all steps, because processes have to wait for one another.
-    """
-    interval = max(1, min(done // 4, (self.total_steps - done) // 20))
-    if not self.limit_secs or done % (1 << interval.bit_length() - 1):
+  def update(self, done: int) -> None:
+    """Measures `share`; the first process decides. At least a step is taken."""
+    super().update(done)
+    if not self.limit_secs or not done:
       return
+    secs = self.to_json()["training_secs"]
     end_secs = self._end_secs + self.last_pause_secs
-    left_secs = max(0.0, self.limit_secs - end_secs - self.used_secs())
-    step_secs = max(self._training_secs(), 1e-9) / max(done, 1)
-    total = min(done + max(int(left_secs / step_secs), 1), self.max_steps)
-    text = distributed.from_first(f"steps after {done}", str(total))
-    self.total_steps = int(text)
-
-  def schedule_step(self, done: int) -> int:
-    """Returns the step of the schedule of `max_steps` after `done` steps."""
-    return round(done * self.max_steps / self.total_steps)
+    left_secs = self.limit_secs - end_secs - self.used_secs()
+    share = max(self.share, secs / max(secs + left_secs, 1e-9))
+    text = distributed.from_first(f"share {done}", str(min(share, 1.0)))
+    self.share = float(text)
 
 
 class HostWait:

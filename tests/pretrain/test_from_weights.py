@@ -6,8 +6,8 @@ from support import tiny
 from support.weight_files import TOKENIZER, write_export
 from truenegs_jax.config.sections import PretrainConfig
 from truenegs_jax.models import pretrain
+from truenegs_jax.pretrain import from_weights, plan
 from truenegs_jax.runtime.errors import InputError
-from truenegs_jax.train import start
 from truenegs_jax.weights import find
 
 # All sizes differ from each other, from the defaults, and from derived values.
@@ -47,7 +47,7 @@ def sizes_of(section, names):
 
 
 def resolve(c, saved=None):
-  return start.replace_init(c, find.Weights(c.init), saved=saved)
+  return from_weights.replace_init(c, find.Weights(c.init), saved=saved)
 
 
 @pytest.mark.parametrize("objective", ["electra", "mlm"])
@@ -58,7 +58,9 @@ def test_config_describes_the_model_of_the_weights(tmp_path, objective):
   c = c.replace(
     {"model.max_positions": POSITIONS, "negatives.hard_correction": False}
   )
-  run = start.resolve(c, find.Weights(c.init))
+  weights = find.Weights(c.init)
+  config = plan.resolve_config(c, weights, saved=None, say=print)
+  run = plan.make_run(config, plan.find_tokenizer(config.data), weights)
   assert run.model == model
   assert run.tokenizer.fingerprint == TOKENIZER.fingerprint
   assert run.matched.tokenizer is run.tokenizer and not run.matched.missing

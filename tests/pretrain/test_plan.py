@@ -14,8 +14,9 @@ from truenegs_jax.config.sections import Data, PretrainConfig
 from truenegs_jax.data.tokenizer import SPECIALS
 from truenegs_jax.models import pretrain
 from truenegs_jax.objectives import masking, output_softmax
+from truenegs_jax.pretrain import describe, plan
 from truenegs_jax.pretrain import run as run_lib
-from truenegs_jax.train import plan, sharding, speed, start
+from truenegs_jax.train import sharding, speed
 from truenegs_jax.workdir.saved_model import build_model
 
 # Parameters as counted with transformers. GFLOP per row (forward and backward,
@@ -55,10 +56,10 @@ def get_config(name, arg=""):
   return importlib.import_module(f"truenegs_jax.configs.{name}").get_config(arg)
 
 
-def make_run(c):
+def make_run(c, **options):
   vocab = ("x",) * VOCAB_SIZE
   tokenizer = types.SimpleNamespace(mask=4, cls=2, sep=3, vocab=vocab)
-  return start.Run(PretrainConfig.read(c), tokenizer)
+  return plan.make_run(PretrainConfig.read(c), tokenizer, **options)
 
 
 def make_model(c):
@@ -78,13 +79,15 @@ def test_parameters_and_flops_are_the_published_ones(name):
     assert pretrain.count_parameters(parts) == expected
     shared = pretrain.select_params(params, role)
     assert pretrain.count_parameters(shared) == embeddings + expected
-  assert plan.row_flops(make_run(c)) / 1e9 == pytest.approx(gflop, rel=2e-3)
-  assert f"{total:,}" in plan.describe_parameters(model, params)
+  assert describe.row_flops(make_run(c)) / 1e9 == pytest.approx(gflop, rel=2e-3)
+  assert f"{total:,}" in describe.describe_parameters(model, params)
 
 
 def test_flops_include_sentence_encodings():
   plain, sentences = get_config("bert_base"), get_config("bert_base", "sr_sent")
-  ratio = plan.row_flops(make_run(sentences)) / plan.row_flops(make_run(plain))
+  ratio = describe.row_flops(make_run(sentences)) / describe.row_flops(
+    make_run(plain)
+  )
   assert 2.2 < ratio < 2.34  # 3 + 4 encoder passes instead of 3; same head
 
 
@@ -92,13 +95,12 @@ def test_flops_include_sentence_encodings():
 def test_as_many_slots_are_computed_as_fit(num_devices):
   """A chunk's logits take a quarter of a device; fewer chunks would not fit."""
   c = get_config("electra_small")
-  run, mesh = make_run(c), sharding.make_mesh(SPEC, jax.devices()[:num_devices])
+  mesh = sharding.make_mesh(SPEC, jax.devices()[:num_devices])
   slots = masking.num_slots(c.length, c.masking.prob)
   rows = c.batch_size // num_devices
   counts = []
   for memory in (2**27, 2**28, 2**30, 2**34):
-    chosen = plan.resolve_chunk(run, mesh, memory)
-    chunk = chosen.config.model.vocabulary_chunk
+    chunk = make_run(c, mesh=mesh, memory=memory).vocabulary_chunk
     count = output_softmax.count_chunks(c.batch_size, slots, chunk)
     counts.append(count)
 
@@ -107,7 +109,6 @@ def test_as_many_slots_are_computed_as_fit(num_devices):
 
     assert fits(count) or count == slots
     assert count == 1 or not fits(count - 1)
-    assert plan.resolve_chunk(chosen, mesh) is chosen  # explicit
   assert counts[-1] == 1 and counts[:2] == sorted(counts[:2], reverse=True)
 
 
@@ -116,14 +117,14 @@ def test_a_step_has_no_logits_that_do_not_fit(monkeypatch):
   c = get_config("bert_base")
   c.model.variant, c.model.layers, c.model.width = "tiny", 1, 16
   c.batch_size, c.length = 8, 32
-  run, mesh = make_run(c), sharding.make_mesh(SPEC, jax.devices()[:1])
-  arrays = plan.abstract_state(run, mesh), plan.abstract_batch(run, mesh)
-  step = plan.build_train_step(run, mesh)
-  text = str(jax.make_jaxpr(step)(*arrays, plan.abstract_aux(run, mesh)))
+  mesh = sharding.make_mesh(SPEC, jax.devices()[:1])
+  run = make_run(c, mesh=mesh)
+  arrays = run.abstract_state(), run.abstract_batch(), run.abstract_aux()
+  text = str(jax.make_jaxpr(run.train_step)(*arrays))
   shapes = re.findall(r"f32\[(\d+),(\d+)\]", text)
   sizes = {int(m) for m, v in shapes if 0 <= int(v) - VOCAB_SIZE < 1_000}
   assert max(sizes) == 8 * 2  # of 8 * 4 slots
-  line = plan.describe_logits(run, mesh)
+  line = describe.describe_logits(run)
   assert line == "of 32 slots in 2 chunks, 4 MiB with gradients"
 
 
@@ -158,4 +159,4 @@ def test_dry_run_uses_the_size_of_a_local_vocabulary(tmp_path):
     ("google-bert/bert-base-uncased", 90),
   ):
     data = Data(vocab=str(vocab), vocab_size=90)
-    assert len(start.find_tokenizer(data).vocab) == size
+    assert len(plan.find_tokenizer(data).vocab) == size

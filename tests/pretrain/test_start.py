@@ -8,8 +8,8 @@ import pytest
 from truenegs_jax.config.keys import flatten
 from truenegs_jax.config.tables import PRETRAIN
 from truenegs_jax.configs import common
+from truenegs_jax.pretrain import start
 from truenegs_jax.runtime.errors import CheckpointError
-from truenegs_jax.train import setup
 
 FINGERPRINTS = {"vocabulary": "v", "rows": "r", "synonyms": None}
 
@@ -23,7 +23,7 @@ def make_description(**changes) -> dict:
 
 
 def resume(saved, now):
-  setup.check_same_run(pathlib.Path("run/checkpoints"), 7, saved, now)
+  start.check_same_run(pathlib.Path("run/checkpoints"), 7, saved, now)
 
 
 def change_value(value):
@@ -53,11 +53,3 @@ def test_only_differences_that_matter_are_listed():
     assert part in str(e.value)
   assert "log." not in str(e.value)
   assert "--config.branch=run to go on" in str(e.value)
-
-
-def test_description_has_config_fingerprints_and_versions():
-  described = setup.make_description({"steps": 3}, FINGERPRINTS)
-  assert described["config"] == {"steps": 3}
-  assert described["fingerprints"] == FINGERPRINTS
-  assert {"jax", "optax"} <= described["versions"].keys()
-  json.dumps(described)

@@ -14,12 +14,12 @@ from support.small_predictions import (
   random_table,
   render,
 )
-from truenegs_jax.corrections import findings
 from truenegs_jax.data.tokenizer import (
   SPECIALS,
   Tokenizer,
   make_tokenizer,
 )
+from truenegs_jax.pretrain import cases
 from truenegs_jax.report.pretraining import show_cases
 from truenegs_jax.synonyms.table import SynonymTable
 
@@ -58,7 +58,7 @@ TABLE = SynonymTable.from_pairs(
 
 
 def search(limit=10):
-  finder = findings.CaseFinder(TABLE, TOKENIZER, limit=limit)
+  finder = cases.CaseFinder(TABLE, TOKENIZER, limit=limit)
   finder.add(PREDICTIONS)
   return finder.finish()
 
@@ -67,7 +67,7 @@ def test_cases_of_different_pairs_come_first():
   result = search()
   assert (result.searched, result.corrected, result.source) == (6, 4, "x")
   first, *others = result.cases
-  assert first == findings.Case(
+  assert first == cases.Case(
     sentence="[MASK] w6ly w7 w5",
     gold="w5",
     prediction="w8",
@@ -89,7 +89,7 @@ def test_searching_in_batches_finds_the_same_cases(limit):
   p = random_predictions(0, 400)
   vocab = (*TOKENS, "[MASK]")
   tokenizer = Tokenizer(vocab, True, True, 0, 0, 0, 1, len(TOKENS))
-  both = (findings.CaseFinder(table, tokenizer, limit=limit) for _ in range(2))
+  both = (cases.CaseFinder(table, tokenizer, limit=limit) for _ in range(2))
   finder, other = both
   other.add(p)
   at_once = other.finish()
@@ -109,15 +109,15 @@ def test_searching_in_batches_finds_the_same_cases(limit):
 
 def test_cases_are_printed_like_figure_3():
   results = search()
-  text = render(findings.render_cases(results, results.cases[:3]))
+  text = render(cases.render_cases(results, results.cases[:3]))
   assert "w8, w5, w6" in text and "w8 (90%)" in text
   # The page counts with the same words.
   first, *_ = show_cases(dataclasses.asdict(results))
   counts = "4 of 6 predictions are corrected (taken out of the loss);"
   assert f"{counts} 3 are shown." in " ".join(text.split())
   assert f"{counts} 4 are shown." in first
-  empty = findings.Search(6, 0, "x", [])
-  assert "No corrections found in 6" in findings.render_cases(empty, [])
+  empty = cases.Search(6, 0, "x", [])
+  assert "No corrections found in 6" in cases.render_cases(empty, [])
 
 
 def test_at_most_eight_synonyms_are_shown_the_prediction_first():
@@ -126,11 +126,11 @@ def test_at_most_eight_synonyms_are_shown_the_prediction_first():
     case, prediction="s19", synonyms=tuple(f"s{i}" for i in range(20))
   )
   shown = "s19, s0, s1, s2, s3, s4, s5, s6, +12 more"
-  results = findings.Search(6, 1, "x", [case])
-  text = render(findings.render_cases(results, [case]))
+  results = cases.Search(6, 1, "x", [case])
+  text = render(cases.render_cases(results, [case]))
   assert shown in text and "s7" not in text
   *_, table = show_cases(dataclasses.asdict(results))
   assert read_rows(table)[0][0][-1] == shown
   eight = dataclasses.replace(case, synonyms=case.synonyms[12:])
-  text = render(findings.render_cases(results, [eight]))
+  text = render(cases.render_cases(results, [eight]))
   assert "s18" in text and "more" not in text

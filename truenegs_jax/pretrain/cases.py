@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import numpy as np
 from rich.table import Table
 
-from truenegs_jax.corrections.predict_slots import Predictions
 from truenegs_jax.data.tokenizer import Tokenizer
 from truenegs_jax.data.vocabulary import read_words
 from truenegs_jax.report import page
@@ -26,6 +25,30 @@ TABLE_2 = {
   80.0: (7.06, 1.40, 7.38, 1.57),
   100.0: (7.07, 1.41, 7.44, 1.60),
 }
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Predictions:
+  """A model's predictions for M slots of T sequences, in any order."""
+
+  sequence_M: np.ndarray  # int32, the slot's sequence, 0 to T - 1
+  position_M: np.ndarray  # int32, in this sequence
+  gold_M: np.ndarray  # int32
+  predicted_M: np.ndarray  # int32, the likeliest token or a sample
+  probability_M: np.ndarray  # float32, of the predicted token
+  eligible_M: np.ndarray  # bool, whether hard correction is allowed
+  # T arrays, the tokens before masking, from [CLS] to [SEP]; maybe without slot
+  sequences: tuple[np.ndarray, ...]
+
+  @property
+  def mismatch_M(self) -> np.ndarray:
+    """bool: the predicted token is not the gold token."""
+    return self.predicted_M != self.gold_M
+
+  def corrected_M(self, table: SynonymTable) -> np.ndarray:
+    """Returns bool_M: hard correction takes a wrong one out of the loss."""
+    is_synonym_M = table.contains(self.gold_M, self.predicted_M)
+    return self.eligible_M & self.mismatch_M & is_synonym_M
 
 
 @dataclasses.dataclass(frozen=True)

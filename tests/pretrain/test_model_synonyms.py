@@ -18,17 +18,16 @@ from rich.console import Console
 from support import runs
 from truenegs_jax.config.sections import PretrainConfig
 from truenegs_jax.configs import bert_base
-from truenegs_jax.data import batches
+from truenegs_jax.data import batches, prepare
 from truenegs_jax.data.tokenizer import Tokenizer
 from truenegs_jax.objectives import negatives, slot_predictions
-from truenegs_jax.pretrain import loop
+from truenegs_jax.pretrain import model_table, plan, start
 from truenegs_jax.pretrain import run as run_lib
 from truenegs_jax.runtime import rng
 from truenegs_jax.synonyms.run_table import TableRequest
 from truenegs_jax.synonyms.vocabulary import STOP_WORDS
-from truenegs_jax.train import model_table, plan, setup, sharding, start, step
+from truenegs_jax.train import step
 from truenegs_jax.train.speed import TimeLimit
-from truenegs_jax.weights.find import Weights
 from truenegs_jax.workdir import saved_model
 from truenegs_jax.workdir.checkpoints import Checkpoints
 
@@ -52,31 +51,32 @@ def train(run, workdir, inputs):
   folder = workdir / "checkpoints"
   with contextlib.closing(Checkpoints(folder, keep=STEPS)) as checkpoints:
     clock = TimeLimit(STEPS, limit_secs=0.0, began=0.0)
-    ready = setup.set_up_training(
-      run, workdir, inputs, checkpoints, SILENT, clock
-    )
-    return loop.train(ready, workdir, checkpoints, SILENT)
+    ready = start.start(run, inputs, workdir, checkpoints, clock, SILENT)
+    return ready, run_lib.train(ready, workdir, checkpoints, clock, SILENT)
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-  """Returns (root, inputs, result) of an uninterrupted run."""
+  """Returns (root, inputs, started, trained) of an uninterrupted run."""
   root = tmp_path_factory.mktemp("own")
   runs.write_corpus(root / "corpus.txt")
   c = make_config(root)
-  run = start.resolve(PretrainConfig.read(c), Weights(""))
-  run, inputs = run_lib.prepare_inputs(run, root / "run", SILENT)
-  yield root, inputs, train(run, root / "run", inputs)
+  config = PretrainConfig.read(c)
+  folder, tokenizer = prepare.execute_plan(
+    prepare.make_plan(config.data, config.length)
+  )
+  run = plan.make_run(config, tokenizer)
+  inputs = start.read_inputs(run, folder, root / "run", SILENT)
+  yield root, inputs, *train(run, root / "run", inputs)
   gc.collect()
 
 
 def restore(finished, step, preset="dp"):
   """Returns the state of a step on a mesh, the run, and abstract arrays."""
-  root, _, result = finished
+  root, _, started, _ = finished
   config = PretrainConfig.read(make_config(root, preset))
-  run = start.Run(config, result.setup.run.tokenizer)
-  mesh = sharding.make_mesh(run.mesh_spec)
-  like = plan.abstract_state(run, mesh)
+  run = plan.make_run(config, started.run.tokenizer)
+  like = run.abstract_state()
   with saved_model.open_run(root / "run") as checkpoints:
     tree = checkpoints.restore_state(step, vars(like))
   return tree, run, like
@@ -84,7 +84,7 @@ def restore(finished, step, preset="dp"):
 
 def build_expected_table(finished, params):
   """Builds the table of some parameters from the definition of its words."""
-  vocab = finished[2].setup.run.tokenizer.vocab
+  vocab = finished[2].run.tokenizer.vocab
   words_V = np.array([t.isalpha() and t not in STOP_WORDS for t in vocab])
   table_VxE = jax.device_get(params["embeddings"]["word"])
   ids_VxS = negatives.neighbour_ids(
@@ -132,16 +132,16 @@ def test_table_is_kept_until_the_next_refresh(finished):
 
 @pytest.mark.slow
 def test_resumed_run_ends_bit_equal(finished, tmp_path, monkeypatch):
-  root, inputs, result = finished
+  root, inputs, started, _ = finished
   # Use the compiled steps again.
-  lowered = types.SimpleNamespace(compile=lambda: result.setup.train_step)
-  monkeypatch.setattr(plan, "lower_train_step", lambda *_: lowered)
-  evaluate = result.setup.eval_step
-  monkeypatch.setattr(plan, "build_eval_step", lambda *_: evaluate)
+  lowered = types.SimpleNamespace(compile=lambda: started.train_step)
+  monkeypatch.setattr(start, "lower_train_step", lambda *_: lowered)
+  evaluate = started.eval_step
+  monkeypatch.setattr(start, "build_eval_step", lambda *_: evaluate)
   shutil.copytree(root / "run", tmp_path / "resumed")
   for step_after in range(4, STEPS + 1):
     shutil.rmtree(tmp_path / "resumed" / "checkpoints" / str(step_after))
-  train(result.setup.run, tmp_path / "resumed", inputs)
+  train(started.run, tmp_path / "resumed", inputs)
   workdirs = root / "run", tmp_path / "resumed"
   assert runs.arrays_equal(*[runs.read_checkpoint(p, STEPS) for p in workdirs])
   losses = [[r["mlm"] for r in runs.read_records(p)] for p in workdirs]
@@ -150,8 +150,8 @@ def test_resumed_run_ends_bit_equal(finished, tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_corrections_follow_the_table(finished):
-  _, inputs, result = finished
-  run = result.setup.run
+  _, inputs, _, trained = finished
+  run = trained.run
   [batch, *_] = batches.held_out_batches(inputs.held_out_rows, batch_size=8)
   # The key of evaluation.
   key = jax.random.fold_in(jax.random.key(run.config.seed), 2)
@@ -165,15 +165,13 @@ def test_corrections_follow_the_table(finished):
     )
     return predictions.slots, predictions.predicted_BxK
 
-  state = jax.device_get(
-    vars(result.setup.state) | {"key": None, "opt_state": None}
-  )
+  state = jax.device_get(vars(trained.state) | {"key": None, "opt_state": None})
   slots, predicted_BxK = slots_and_predictions(state["params"], batch)
   listed_BxKxS = state["aux"]["ids_VxS"][slots.gold_BxK]
   false_BxK = (listed_BxKxS == predicted_BxK[..., None]).any(axis=-1)
   expected = (false_BxK & (slots.weight_BxK > 0)).sum()
   assert expected > 0
-  assert result.held_out[0]["corrected_of_slots"][0] == expected
+  assert trained.held_out[0]["corrected_of_slots"][0] == expected
 
 
 @pytest.mark.slow

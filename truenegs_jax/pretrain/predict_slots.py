@@ -1,20 +1,24 @@
 """Reads lines of a text and predicts slots with a masked language model."""
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 
 from truenegs_jax.data.sources import open_corpus
 from truenegs_jax.data.tokenizer import Tokenizer
-from truenegs_jax.runtime import distributed
+from truenegs_jax.objectives import masking, mlm, output_softmax
+from truenegs_jax.pretrain.cases import Predictions
+from truenegs_jax.pretrain.plan import Run
+from truenegs_jax.runtime import distributed, rng
 from truenegs_jax.runtime.errors import DataError, NonFiniteError
 from truenegs_jax.runtime.files import short_sha256
-from truenegs_jax.synonyms.table import SynonymTable
 from truenegs_jax.train import sharding
 
 TEXT = "corrections.text"  # the config key
@@ -54,28 +58,62 @@ def read_lines(
   )
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Predictions:
-  """A model's predictions for M slots of T sequences, in any order."""
+def build_predict_step(run: Run) -> Callable[..., dict[str, jax.Array]]:
+  """Builds the prediction of slots: `(params, batch, width) -> [B, K] arrays`.
 
-  sequence_M: np.ndarray  # int32, the slot's sequence, 0 to T - 1
-  position_M: np.ndarray  # int32, in this sequence
-  gold_M: np.ndarray  # int32
-  predicted_M: np.ndarray  # int32, the likeliest token or a sample
-  probability_M: np.ndarray  # float32, of the predicted token
-  eligible_M: np.ndarray  # bool, whether hard correction is allowed
-  # T arrays, the tokens before masking, from [CLS] to [SEP]; maybe without slot
-  sequences: tuple[np.ndarray, ...]
+  Parameters and rows are split over the mesh as in an evaluation step. Rows are
+  masked like in training, by the run's seed and their number; there is no
+  dropout. The model reads the first `width` positions; the others must be
+  padding. Masking draws for all L positions: slots do not depend on `width`.
 
-  @property
-  def mismatch_M(self) -> np.ndarray:
-    """bool: the predicted token is not the gold token."""
-    return self.predicted_M != self.gold_M
+  The arrays are `position`, `gold`, `predicted` (the likeliest token or a
+  sample), `probability` of the predicted token, `weight` (1 for slots in use)
+  and `eligible`, by `strict_subword`.
+  """
+  options = run.options
+  edges_V = run.edges_V
 
-  def corrected_M(self, table: SynonymTable) -> np.ndarray:
-    """Returns bool_M: hard correction takes a wrong one out of the loss."""
-    is_synonym_M = table.contains(self.gold_M, self.predicted_M)
-    return self.eligible_M & self.mismatch_M & is_synonym_M
+  def predict(
+    params: dict, batch: Mapping[str, jax.Array], width: int
+  ) -> dict[str, jax.Array]:
+    keys_B = rng.row_keys(jax.random.key(run.config.seed), 0, batch["row"])
+    keys = functools.partial(rng.purpose_keys, keys_B)
+    slots, masked_BxL = masking.hide_slots(
+      batch["tokens"], batch["documents"], keys(rng.MASK), options.masking
+    )
+    most = int(options.masking.mask_prob * width) + 1  # slots of `width` tokens
+    slots = jax.tree.map(lambda x_BxK: x_BxK[:, :most], slots)
+    inputs = {"tokens": masked_BxL[:, :width]}
+    for name in ("types", "documents"):
+      inputs[name] = batch[name][:, :width]
+    bound = run.model.bind({"params": params})
+    compute = functools.partial(
+      output_softmax.compute,
+      bound.generate_vectors(inputs, slots.positions_BxK, None),
+      *bound.output_layer(),
+      keys_B=keys(rng.SAMPLE),
+      temperature=options.sampling_temperature,
+      chunk=options.vocabulary_chunk,
+    )
+    output = compute(gold_BxK=slots.gold_BxK)
+    is_sampled = options.prediction == "sample"
+    predicted_BxK = output.sampled_BxK if is_sampled else output.predicted_BxK
+    return {
+      "position": slots.positions_BxK,
+      "gold": slots.gold_BxK,
+      "weight": slots.weight_BxK,
+      "predicted": predicted_BxK,
+      "probability": jnp.exp(-compute(gold_BxK=predicted_BxK).loss_BxK),
+      "eligible": jnp.ones_like(slots.gold_BxK, bool)
+      if edges_V is None
+      else mlm.is_whole_word(batch, slots.positions_BxK, edges_V),
+    }
+
+  return jax.jit(
+    sharding.gather_params(predict, run.mesh, run.mesh_spec),
+    static_argnums=2,
+    out_shardings=sharding.replicated_sharding(run.mesh),
+  )
 
 
 def predict_batch(

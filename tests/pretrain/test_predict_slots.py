@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from support import tiny
-from truenegs_jax.corrections import findings, predict_slots
 from truenegs_jax.data.tokenizer import SPECIALS, make_tokenizer
 from truenegs_jax.models import pretrain
 from truenegs_jax.objectives.slot_predictions import Options
+from truenegs_jax.pretrain import cases, predict_slots
 from truenegs_jax.runtime.errors import DataError
 from truenegs_jax.synonyms.table import SynonymTable
-from truenegs_jax.train import plan, sharding
+from truenegs_jax.train import sharding
 
 WORDS = [f"w{i}" for i in range(5, tiny.V)]
 TOKENIZER = make_tokenizer([*SPECIALS, *WORDS], lowercase=True)
@@ -32,12 +32,11 @@ def make_predict(seed):
     model=MODEL,
     options=Options(masking=MASKING),
     edges_V=None,
+    mesh=mesh,
     mesh_spec=spec,
-    config=types.SimpleNamespace(
-      seed=seed, model=types.SimpleNamespace(vocabulary_chunk=0)
-    ),
+    config=types.SimpleNamespace(seed=seed),
   )
-  return plan.build_predict_step(run, mesh), mesh
+  return predict_slots.build_predict_step(run), mesh
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +120,7 @@ def test_cases_of_packed_rows_stay_inside_a_document(params):
   all_pairs = itertools.permutations(WORDS, 2)
   table = SynonymTable.from_pairs(all_pairs, TOKENIZER.vocab, source="all")
 
-  finder = findings.CaseFinder(table, TOKENIZER, limit=10_000)
+  finder = cases.CaseFinder(table, TOKENIZER, limit=10_000)
   for batch in batches:
     finder.add(predict_slots.predict_batch(predict, params, mesh, batch))
   search = finder.finish()

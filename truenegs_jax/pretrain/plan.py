@@ -1,0 +1,371 @@
+"""Plans a run: a config, its weights and a tokenizer become one frozen `Run`.
+
+  config = plan.resolve_config(config, weights, saved=None, say=print)
+  run = plan.make_run(config, tokenizer, weights)
+
+All that follows takes this value, or some of its values. Only headers of
+weights are read, and nothing is compiled or written.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from truenegs_jax.config import sections
+from truenegs_jax.config.keys import LARGEST
+from truenegs_jax.config.sections import Data, PretrainConfig
+from truenegs_jax.configs.common import REQUIRED
+from truenegs_jax.data import tokenizer as tokenizer_lib
+from truenegs_jax.data.rows import Rows, Verification
+from truenegs_jax.data.tokenizer import Tokenizer
+from truenegs_jax.data.vocabulary import read_words
+from truenegs_jax.models import attention as attention_lib
+from truenegs_jax.models import encoder, pretrain
+from truenegs_jax.models.attention import XLA, Implementation
+from truenegs_jax.objectives import electra, masking, mlm, negatives
+from truenegs_jax.objectives.slot_predictions import Options, Terms
+from truenegs_jax.pretrain import checks, from_weights, model_table
+from truenegs_jax.runtime.errors import InputError
+from truenegs_jax.runtime.paths import open_path
+from truenegs_jax.synonyms import run_table
+from truenegs_jax.synonyms import table as table_lib
+from truenegs_jax.synonyms.run_table import TableRequest
+from truenegs_jax.synonyms.table import SynonymTable
+from truenegs_jax.train import optim, sharding, speed
+from truenegs_jax.train import step as step_lib
+from truenegs_jax.weights import find, match
+from truenegs_jax.workdir import saved_model
+
+OBJECTIVES: dict[str, Callable[..., Terms]] = {
+  "electra": electra.electra_terms,
+  "mlm": mlm.mlm_terms,
+}
+# Synonyms of a token; WordNet has 55 for one token of BERT's vocabulary.
+ASSUMED_LIST_LENGTH = 64
+NO_WEIGHTS = find.Weights("")
+LOGIT_BYTES = 8  # of a logit and its gradient
+LOGITS_SHARE = 1 / 4  # of a device's memory, at most
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+  """A run as its config and its weights describe it, without arrays."""
+
+  config: PretrainConfig  # of `resolve_config`
+  tokenizer: Tokenizer  # of a dry run, maybe only of the right size
+  mesh: jax.sharding.Mesh
+  weights: find.Weights = NO_WEIGHTS  # of `config.init`
+  vocabulary_chunk: int = 0  # slots whose logits are in memory at a time
+  # Of training and evaluation; other uses of the model take the one that runs
+  # on every platform.
+  attention: Implementation = XLA
+  attention_line: str = ""  # which one, and why
+
+  @functools.cached_property
+  def model(self) -> pretrain.Model:
+    """The networks."""
+    vocab_size = len(self.tokenizer.vocab)
+    return saved_model.build_model(self.config, vocab_size=vocab_size)
+
+  @functools.cached_property
+  def options(self) -> Options:
+    """The recipe of the objective."""
+    c = self.config
+    names = sections.ObjectiveConfig.list_keys()
+    until = c.negatives.hard_correction_until
+    return Options(
+      masking=masking.MaskingOptions.for_tokenizer(
+        self.tokenizer, mask_prob=c.masking.prob, style=c.masking.style
+      ),
+      sampling_temperature=c.generator.temperature / c.negatives.temperature,
+      correction_steps=round(until * c.steps) if until < 1 else LARGEST,
+      vocabulary_chunk=self.vocabulary_chunk,
+      **{name: getattr(c.negatives, name) for name in names},
+    )
+
+  @property
+  def table_layout(self) -> str:
+    """Layout of the synonym table on devices; smoothing reads lists."""
+    return "ids" if self.options.smoothing else self.config.negatives.layout
+
+  @property
+  def table_request(self) -> TableRequest | None:
+    """The request for the synonym table; None if the objective needs none."""
+    n = self.config.negatives
+    return (
+      run_table.make_request(n, self.config.data) if n.needs_table else None
+    )
+
+  @functools.cached_property
+  def table_builder(self) -> model_table.ModelTableBuilder | None:
+    """Builds the table of the source "model"; None for other sources."""
+    if self.table_request is None:
+      return None
+    return model_table.make_table_builder(self.table_request, self.tokenizer)
+
+  @property
+  def edges_V(self) -> np.ndarray | None:
+    """The array of `word_edges`; None unless `strict_subword`."""
+    words = read_words(self.tokenizer.vocab)
+    return words.edges_V if self.options.strict_subword else None
+
+  @functools.cached_property
+  def matched(self) -> match.MatchedWeights:
+    """The weights to start from; InputError if they do not fit the model."""
+    networks = self.weights.for_roles(self.model.roles)
+    skip = self.config.init_skip
+    return match.match_weights(
+      networks, self.model, self.tokenizer, init_skip=skip
+    )
+
+  @property
+  def loss_weights(self) -> dict[str, float]:
+    """The weight of each term of the loss; terms of weight 0 are left out."""
+    c = self.config
+    weights = {"mlm": c.generator.loss_weight, **c.negatives.term_weights}
+    if c.objective == "electra":
+      weights["detect"] = c.generator.detect_weight
+    return weights
+
+  @property
+  def learning_rate(self) -> optim.Schedule:
+    """The schedule: step -> learning rate."""
+    o = self.config.optim
+    return optim.make_schedule(
+      o.schedule,
+      peak=o.lr,
+      warmup_steps=o.warmup_steps,
+      total_steps=self.config.steps,
+      decay_steps=o.decay_steps,
+    )
+
+  @property
+  def tx(self) -> optax.GradientTransformation:
+    """The optimizer."""
+    c = self.config
+    return optim.make_optimizer(
+      self.learning_rate,
+      c.optim,
+      frozen=pretrain.CARRIED,
+      clip_apart="" if c.model.sharing == "full" else "discriminator",
+    )
+
+  @property
+  def mesh_spec(self) -> sharding.MeshSpec:
+    """How state and rows are split over devices."""
+    return read_mesh_spec(self.config)
+
+  @property
+  def kept_steps(self) -> tuple[int, ...]:
+    """The steps whose checkpoints are never deleted."""
+    steps = self.config.steps
+    percents = self.config.checkpoint.keep_percent
+    return tuple(round(steps * percent / 100) for percent in percents)
+
+  def objective(self, *, train: bool) -> step_lib.Objective:
+    """Returns the objective, with dropout if `train`."""
+    terms = functools.partial(
+      OBJECTIVES[self.config.objective],
+      model=encoder.replace_configs(self.model, attention=self.attention),
+      options=self.options,
+      train=train,
+    )
+    return sharding.gather_params(terms, self.mesh, self.mesh_spec)
+
+  def init_state(self) -> step_lib.TrainState:
+    """Returns the state of step 0; can be jitted to create it on a mesh."""
+    init_params = functools.partial(pretrain.traced_init, self.model)
+    state = step_lib.init_state(init_params, self.tx, self.config.seed)
+    if self.table_builder is None:
+      return state
+    return dataclasses.replace(state, aux=self.table_builder.empty_table())
+
+  def train_step(
+    self, state: step_lib.TrainState, batch: dict, aux: Mapping
+  ) -> tuple[step_lib.TrainState, step_lib.Terms]:
+    """Takes a training step; is compiled with `abstract_state` and so on."""
+    step = step_lib.make_train_step(
+      self.objective(train=True),
+      self.loss_weights,
+      self.tx,
+      self.config.optim.accumulation,
+    )
+    return step(state, batch, aux)
+
+  def abstract_state(self) -> step_lib.TrainState:
+    """Returns shapes, dtypes and shardings of the train state."""
+    shapes = jax.eval_shape(self.init_state)
+    return jax.tree.map(
+      lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s),
+      shapes,
+      sharding.tree_shardings(shapes, self.mesh, self.mesh_spec),
+    )
+
+  def abstract_batch(self) -> dict[str, jax.ShapeDtypeStruct]:
+    """Returns shapes, dtypes and shardings of the global batch of a step."""
+    size = self.config.batch_size
+    rows = sharding.batch_sharding(self.mesh)
+    like = functools.partial(
+      jax.ShapeDtypeStruct, dtype=jnp.int32, sharding=rows
+    )
+    names = ("tokens", "types", "documents")
+    row = (size, self.config.length)
+    return dict.fromkeys(names, like(row)) | {"row": like((size,))}
+
+  def abstract_aux(self) -> dict[str, jax.ShapeDtypeStruct]:
+    """Describes what an objective gets beside the batch.
+
+    A synonym table that is not built yet has ASSUMED_LIST_LENGTH synonyms.
+    """
+    aux = {}
+    vocab_size = len(self.tokenizer.vocab)
+    if self.table_request and self.table_builder is None:
+      width = ASSUMED_LIST_LENGTH
+      arrays = {"ids_VxS": (width, jnp.int32)}
+      layout = table_lib.choose_layout(vocab_size, width, self.table_layout)
+      if layout == "bits":
+        words = -(-vocab_size // negatives.WORD_BITS)
+        arrays = {"bits_VxW": (words, jnp.uint32)}
+      elif self.options.needs_rates:
+        arrays["rates_VxS"] = width, jnp.float32
+      placement = self.config.mesh.synonyms
+      for name, (columns, dtype) in arrays.items():
+        like = jax.ShapeDtypeStruct((vocab_size, columns), dtype)
+        aux[name] = sharding.abstract_table(like, self.mesh, placement)
+    if self.options.strict_subword:
+      replicated = sharding.replicated_sharding(self.mesh)
+      aux["edges_V"] = jax.ShapeDtypeStruct(
+        (vocab_size,), jnp.uint8, sharding=replicated
+      )
+    return aux
+
+
+@dataclasses.dataclass(frozen=True)
+class Inputs:
+  """Data of a run."""
+
+  train_rows: Rows
+  held_out_rows: Rows
+  verification: Verification  # of the files of both
+  table: SynonymTable | None  # None also if the run builds its own
+  coverage: Mapping[str, str]  # lines of the report about the synonyms
+
+
+def resolve_config(
+  config: PretrainConfig,
+  weights: find.Weights,
+  *,
+  saved: Mapping[str, Any] | None,
+  say: Callable[[str], object],
+) -> PretrainConfig:
+  """Fills in what the config leaves to its weights; checks it.
+
+  A run that resumes from a checkpoint with the config `saved` needs no weights
+  and no sources of synonyms, nor does a dry run.
+  """
+  config = from_weights.replace_init(config, weights, saved=saved)
+  checks.check(config)
+  checks.check_warmup(config.optim.warmup_steps, config.steps, say)
+  if saved is not None or config.dry_run:
+    return config
+  if config.init == REQUIRED:
+    raise InputError(
+      "This config continues from weights, and none of this size are released."
+      f" Set --config.init=FOLDER. {find.INIT_FORMATS}"
+    )
+  if config.init:  # before the vocabulary, and before rows are prepared
+    weights.for_roles(from_weights.ROLES[config.objective])
+  if config.negatives.needs_table:
+    run_table.make_request(config.negatives, config.data).check()
+  return config
+
+
+def make_run(
+  config: PretrainConfig,
+  tokenizer: Tokenizer,
+  weights: find.Weights = NO_WEIGHTS,
+  *,
+  mesh: jax.sharding.Mesh | None = None,
+  platform: str = "",
+  memory: int = 0,
+  check: bool = False,
+) -> Run:
+  """Makes a run; also decides what depends on its words and devices.
+
+  Args:
+    mesh: of devices, by default of all that there are.
+    platform: of devices that are not here.
+    memory: of a device, in bytes; by default that of the devices here.
+    check: whether an attention kernel is tried before it is chosen.
+  """
+  if read_words(tokenizer.vocab).marks_spaces:
+    # A list of synonyms may be that of a piece of a word.
+    config = config.replace({"negatives.strict_subword": True})
+  if mesh is None:
+    mesh = sharding.make_mesh(read_mesh_spec(config))
+  vocab_size = len(tokenizer.vocab)
+  chunk = choose_chunk(config, vocab_size, mesh, memory)
+  model = saved_model.build_model(config, vocab_size=vocab_size)
+  network = next(iter(model.roles.values()))
+  if config.data.layout == "electra" and network.type_vocab_size < 2:
+    raise InputError(
+      f"model.type_vocab_size is {network.type_vocab_size}, but rows of"
+      " data.layout='electra' have two token types. Set"
+      " --config.model.type_vocab_size=2 or --config.data.layout=packed."
+    )
+  implementation, line = attention_lib.choose(
+    config.model.attention,
+    model.roles.values(),
+    mesh,
+    length=config.length,
+    platform=platform,
+    check=check,
+  )
+  return Run(config, tokenizer, mesh, weights, chunk, implementation, line)
+
+
+def choose_chunk(
+  config: PretrainConfig,
+  vocab_size: int,
+  mesh: jax.sharding.Mesh,
+  memory: int = 0,
+) -> int:
+  """Returns `model.vocabulary_chunk`; for -1 the most slots that fit.
+
+  `memory` is that of a device in bytes, by default of the devices here.
+  """
+  chunk = config.model.vocabulary_chunk
+  if chunk >= 0:
+    return chunk
+  slots = LOGITS_SHARE * (memory or speed.device_memory())
+  slots //= LOGIT_BYTES * vocab_size
+  return int(max(slots, 1)) * mesh.shape[sharding.DATA_AXIS]
+
+
+def read_mesh_spec(config: PretrainConfig) -> sharding.MeshSpec:
+  """Returns the mesh preset of a config with its sizes."""
+  return sharding.get_mesh_spec(config.mesh.preset, config.mesh.axes)
+
+
+def find_tokenizer(data: Data) -> Tokenizer:
+  """Returns the tokenizer of `data.vocab` if its file is here.
+
+  Otherwise it is a placeholder of `data.vocab_size` tokens.
+  """
+  path = open_path("data.vocab", data.vocab)
+  file = path if path.is_file() else tokenizer_lib.find_file(path)
+  if data.vocab != "train" and file:
+    return tokenizer_lib.build_tokenizer(data, str(file))
+  specials = tokenizer_lib.SPECIALS
+  words = (f"word{i}" for i in range(data.vocab_size - len(specials)))
+  return tokenizer_lib.make_tokenizer(
+    [*specials, *words],
+    lowercase=data.lowercase,
+    strip_accents=tokenizer_lib.ACCENTS[data.accents],
+  )

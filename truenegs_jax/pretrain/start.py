@@ -1,0 +1,368 @@
+"""Starts a run: its inputs, its state, and its compiled steps.
+
+The state is new, restored from a checkpoint, or has the parameters of weights.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import importlib.metadata
+import json
+import pathlib
+from collections.abc import Callable, Mapping
+from concurrent import futures
+from typing import Any
+
+import jax
+import numpy as np
+from rich.console import Console
+
+from truenegs_jax.config.sections import SIZES
+from truenegs_jax.data import batches, prepare
+from truenegs_jax.data import rows as rows_folder
+from truenegs_jax.data.tokenizer import Tokenizer, write_tokenizer
+from truenegs_jax.pretrain import describe, evaluate, model_table
+from truenegs_jax.pretrain.plan import Inputs, Run
+from truenegs_jax.runtime import cpu, distributed, progress
+from truenegs_jax.runtime.errors import (
+  CheckpointError,
+  DataError,
+  InputError,
+  program,
+)
+from truenegs_jax.runtime.paths import open_path
+from truenegs_jax.synonyms import run_table
+from truenegs_jax.synonyms.table import SynonymTable
+from truenegs_jax.train import sharding, speed
+from truenegs_jax.train import step as step_lib
+from truenegs_jax.weights import load
+from truenegs_jax.workdir import files, saved_model
+from truenegs_jax.workdir.checkpoints import Checkpoints
+
+PREPARE = f"First run {program()} prepare with the same --config flags."
+# Beginnings of the keys that decide the arrays of a state and their meaning.
+NETWORKS = (
+  *("config.objective", "config.model.backbone", "config.model.variant"),
+  *(f"config.model.{name}" for name in SIZES),
+  *("config.model.sharing", "config.generator.", "fingerprints.vocabulary"),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Started:
+  """A run at its first step: its inputs, state and compiled steps."""
+
+  run: Run
+  inputs: Inputs
+  state: step_lib.TrainState
+  aux: dict[str, jax.Array]  # inputs of the objective other than the batch
+  train_step: jax.stages.Compiled  # (state, batch, aux) -> (state, terms)
+  eval_step: Callable[..., step_lib.Terms]  # (params, batch, aux) -> terms
+  # Rebuilds the table of a state before a step, if due.
+  refresh: Callable[[step_lib.TrainState, int], step_lib.TrainState]
+  description: dict[str, Any]  # saved with each checkpoint
+
+
+def prepare_rows(plan: prepare.Plan) -> tuple[pathlib.Path, Tokenizer]:
+  """Returns the rows folder of a plan, which it prepares, and its tokenizer.
+
+  Raises:
+    InputError: rows are missing, and must be prepared by another command.
+  """
+  is_prepared = plan.is_prepared()
+  if not is_prepared and distributed.process_count() > 1:
+    raise InputError(
+      f"'{plan.folder}' has no rows, and a run of many processes does not"
+      f" prepare them. {PREPARE} Choose a folder that all machines share."
+    )
+  if not is_prepared and plan.corpus and not plan.corpus.is_local():
+    raise InputError(
+      f"data.sources: {plan.corpus} is not on this machine, and its rows are"
+      f" not prepared yet. {PREPARE} Or set --config.data.sources=PATH to a"
+      " local copy."
+    )
+  return prepare.execute_plan(plan)
+
+
+def read_inputs(
+  run: Run, folder: pathlib.Path, workdir: pathlib.Path, console: Console
+) -> Inputs:
+  """Opens the rows in a folder, and reads or builds the synonym table."""
+  c = run.config
+  folder = rows_folder.copy_rows(folder)
+  verification = rows_folder.Verification(folder)
+  train_rows = rows_folder.open_rows(folder, "train")
+  batches.check_batch_size(train_rows, c.batch_size)
+  if warning := rows_folder.padding_warning(train_rows.manifest):
+    console.print(warning, soft_wrap=True)
+  held_out_rows = rows_folder.open_rows(folder, "held_out")
+  if not len(held_out_rows):
+    raise DataError(
+      f"'{folder}' has no held-out rows: the text fills a single row. Use more"
+      " text or a smaller --config.length=NUMBER."
+    )
+  evaluate.encode_sentences(
+    run.tokenizer, c.eval.sentences, max_length=c.model.max_positions
+  )
+  table = None
+  coverage = {}
+  if run.table_request and run.table_builder is None:
+    saved = workdir / files.SYNONYMS
+    table = run_table.load_or_build(
+      run.table_request,
+      run.tokenizer,
+      saved=saved if files.has_checkpoint(workdir) else None,
+      console=console,
+    )
+    with progress.working(console, "Counting words with synonyms"):
+      coverage["text"], warning = run_table.describe_text(
+        run.table_request, table, train_rows.unigram_V
+      )
+    if warning:
+      console.print("warning:", warning, soft_wrap=True)
+  return Inputs(train_rows, held_out_rows, verification, table, coverage)
+
+
+def start(
+  run: Run,
+  inputs: Inputs,
+  workdir: pathlib.Path,
+  checkpoints: Checkpoints,
+  clock: speed.TimeLimit,
+  console: Console,
+) -> Started:
+  """Makes the state, compiles the steps, reports and writes files."""
+  sharding.process_slice(run.mesh, run.config.batch_size)  # may raise
+  description = make_description(run, inputs)
+  for key, value in description.items():
+    distributed.check_same(key, json.dumps(value))
+  abstract = run.abstract_state()
+  if run.config.branch and checkpoints.latest_step() is None:
+    copy_branch(run, checkpoints, description, abstract)
+  resumed = resume(run, checkpoints, description, abstract, console, clock)
+  make_state: Callable[[], step_lib.TrainState]
+  if resumed:
+    make_state = functools.partial(step_lib.TrainState, **resumed)
+  else:
+    make_state = prepare_state(run, abstract, console)
+  aux = make_aux(run, inputs.table)
+  with (  # processes that step before others are ready run into a timeout
+    distributed.raise_everywhere("compile"),
+    progress.working(console, "Compiling (kept for the next start)"),
+  ):
+    lowered = lower_train_step(run, abstract, aux)
+    # This thread only waits, so that it can handle a signal. Of many processes
+    # each does one after the other, as they may have to wait for one another.
+    num_threads = 1 if distributed.process_count() > 1 else 2
+    with futures.ThreadPoolExecutor(num_threads) as pool:
+      tasks = pool.submit(lowered.compile), pool.submit(make_state)
+      compiled = tasks[0].result()
+      state = tasks[1].result()
+  refresh = model_table.make_refresh(
+    run.table_builder, abstract, from_weights=bool(run.config.init)
+  )
+  eval_step = build_eval_step(run)
+  started = Started(
+    run, inputs, state, aux, compiled, eval_step, refresh, description
+  )
+  origin = "random parameters"
+  if run.config.init:
+    origin = f"weights '{run.config.init}'"
+  origin += f", seed {run.config.seed}"
+  if resumed:
+    origin = f"resumed at step {int(state.step):,} of '{workdir}'"
+  lines = {"start": origin, **describe.report_lines(run, state, aux)}
+  lines |= describe.describe_inputs(run, inputs, workdir)
+  epochs = run.config.steps * run.config.batch_size / len(inputs.train_rows)
+  lines["steps"] += f", {epochs:.1f} epochs"
+  if memory := compiled.memory_analysis():
+    scratch = describe.format_mib(memory.temp_size_in_bytes)
+    lines["per device"] += f", scratch {scratch}"
+  if distributed.is_first_process():
+    write_files(started, workdir, lines)
+  console.print(progress.make_table(lines))
+  return started
+
+
+def write_files(
+  started: Started, workdir: pathlib.Path, lines: Mapping[str, str]
+) -> None:
+  """Writes what a resume, an export and the report need of a start."""
+  run = started.run
+  files.save_json(workdir / files.CONFIG, started.description["config"])
+  write_tokenizer(run.tokenizer, workdir)
+  if started.inputs.table is not None:
+    started.inputs.table.save(workdir / files.SYNONYMS)
+  about = {"lines": dict(lines), **describe.about(run, started.inputs)}
+  files.save_json(workdir / files.ABOUT, about)
+
+
+def make_description(run: Run, inputs: Inputs) -> dict[str, Any]:
+  """Returns the description of a run for its checkpoints, in JSON's types."""
+  synonyms = run.table_builder or inputs.table
+  versions = {}
+  for package in ("truenegs_jax", "jax", "jaxlib", "flax", "optax"):
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+      versions[package] = importlib.metadata.version(package)
+  return {
+    "config": run.config.to_json(),
+    "fingerprints": {
+      "vocabulary": run.tokenizer.fingerprint,
+      "rows": inputs.train_rows.fingerprint,
+      "synonyms": synonyms.fingerprint if synonyms else None,
+    },
+    "versions": versions,
+    "devices": jax.device_count(),
+  }
+
+
+def make_aux(run: Run, table: SynonymTable | None) -> dict[str, jax.Array]:
+  """Puts the table, if any, and `edges_V`, if needed, on the devices."""
+  aux = {}
+  if table is not None:
+    arrays = table.arrays(run.table_layout, rates=run.options.needs_rates)
+    placement = run.config.mesh.synonyms
+    for name, array in arrays.items():
+      aux[name] = sharding.place_table(array, run.mesh, placement)
+  if (edges_V := run.edges_V) is not None:
+    replicated = sharding.replicated_sharding(run.mesh)
+    aux["edges_V"] = jax.make_array_from_callback(
+      edges_V.shape, replicated, edges_V.__getitem__
+    )
+  return aux
+
+
+def lower_train_step(
+  run: Run,
+  state: step_lib.TrainState,
+  aux: Mapping[str, jax.Array | jax.ShapeDtypeStruct],
+  *,
+  platform: str = "",
+) -> jax.stages.Lowered:
+  """Lowers the training step for (abstract) arrays, also of absent devices."""
+  shardings = jax.tree.map(lambda x: x.sharding, state)
+  with cpu.lowering_for(platform):
+    jitted = jax.jit(
+      run.train_step,
+      donate_argnums=0,
+      out_shardings=(shardings, sharding.replicated_sharding(run.mesh)),
+      compiler_options=cpu.compiler_options(),
+    )
+    return jitted.lower(state, run.abstract_batch(), aux)
+
+
+def build_eval_step(run: Run) -> Callable[..., step_lib.Terms]:
+  """Builds the jitted evaluation step: `(params, batch, aux) -> terms`."""
+  step = step_lib.make_eval_step(run.objective(train=False), run.config.seed)
+  replicated = sharding.replicated_sharding(run.mesh)
+  return jax.jit(step, out_shardings=replicated)
+
+
+def read_saved_config(
+  workdir: pathlib.Path, branch: str
+) -> dict[str, Any] | None:
+  """Returns the config of the run to resume, or else of that to branch from."""
+  saved = files.read_saved_config(workdir)
+  if branch and saved is None:
+    saved = files.read_saved_config(find_branch(branch)[0])
+  return saved
+
+
+def find_branch(branch: str) -> tuple[pathlib.Path, int | None]:
+  """Returns workdir and step, None for the newest, that `branch` names."""
+  path = open_path("branch", branch)
+  return files.parse_run_path(path) or (path, None)
+
+
+def copy_branch(
+  run: Run,
+  checkpoints: Checkpoints,
+  description: Mapping[str, Any],
+  abstract: step_lib.TrainState,
+) -> None:
+  """Copies the step of another run that `branch` names, to resume from it."""
+  workdir, step = find_branch(run.config.branch)
+  with saved_model.open_run(workdir) as others:
+    step = step or others.latest_step() or 0
+    saved = others.read_description(step)
+    changes = files.find_changes(saved, description)
+    if changed := [str(x) for x in changes if x.key.startswith(NETWORKS)]:
+      raise CheckpointError(
+        f"The state of '{run.config.branch}' is of other networks. Differences"
+        f" (saved -> now): {'; '.join(changed)}. Set them to the saved values,"
+        " and for other text --config.data.vocab=init."
+      )
+    state = others.restore_state(step, vars(abstract))
+    checkpoints.save(step, state, {**saved, **description}, wait=True)
+
+
+def resume(
+  run: Run,
+  checkpoints: Checkpoints,
+  description: Mapping[str, Any],
+  abstract: step_lib.TrainState,
+  console: Console,
+  clock: speed.TimeLimit,
+) -> dict[str, Any]:
+  """Restores the state of the newest undamaged step; {} without steps."""
+  say = functools.partial(console.print, soft_wrap=True)
+
+  def read(step: int) -> dict[str, Any]:
+    saved = checkpoints.read_description(step)
+    check_same_run(checkpoints.folder, step, saved, description)
+    with progress.working(console, f"Restoring step {step:,}"):
+      state = checkpoints.restore_state(step, vars(abstract))
+    for note in describe.describe_resume(run, step, saved, description):
+      say(note)
+    clock.resume(saved[speed.TIME])
+    if minutes := run.config.minutes:
+      say(f"{clock.used_secs() / 60:.3g} of minutes={minutes:g} are used.")
+    return state
+
+  newest = checkpoints.read_newest(read, say)
+  return newest[1] if newest else {}
+
+
+def check_same_run(
+  folder: pathlib.Path, step: int, saved: Mapping, description: Mapping
+) -> None:
+  """Raises CheckpointError if the saved description is of another run."""
+  fixed = files.find_fixed_changes(saved["config"], description["config"])
+  changed = [x for x in fixed if x.key != "steps" or x.now < x.saved]
+  prints = (x["fingerprints"] for x in (saved, description))
+  changed += files.find_changes(*prints)
+  if changed:
+    differences = "\n  ".join(map(str, changed))
+    workdir = folder.parent
+    raise CheckpointError(
+      f"'{folder}' has step {step:,} of another run. Differences"
+      f" (saved -> now):\n  {differences}\nPass --workdir=runs/NAME for a new"
+      f" run, with --config.branch={workdir} to go on from this one, or"
+      f" --config={workdir / files.CONFIG} to resume it."
+    )
+
+
+def prepare_state(
+  run: Run, abstract: step_lib.TrainState, console: Console
+) -> Callable[[], step_lib.TrainState]:
+  """Reads the weights of `init`; returns a function that makes the state."""
+  params = None
+  if init := run.config.init:
+    report = functools.partial(console.print, soft_wrap=True)
+    working = progress.working(console, f"Reading weights '{init}'")
+    with distributed.raise_everywhere("init"), working:
+      seed = run.config.seed
+      params = load.load_params(run.matched, seed=seed, report=report)
+  shardings = jax.tree.map(lambda x: x.sharding, abstract)
+
+  def put(x: np.ndarray, sharding: jax.sharding.Sharding) -> jax.Array:
+    return jax.make_array_from_callback(x.shape, sharding, x.__getitem__)
+
+  def make_state() -> step_lib.TrainState:
+    state = jax.jit(run.init_state, out_shardings=shardings)()
+    if params is None:
+      return state
+    placed = jax.tree.map(put, params, shardings.params)
+    return dataclasses.replace(state, params=placed)
+
+  return make_state
