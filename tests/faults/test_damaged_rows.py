@@ -21,7 +21,7 @@ from support.small_rows import TOKENIZER, write_texts
 from support.texts import make_texts
 from truenegs_jax.data import batches, build
 from truenegs_jax.data import rows as rows_folder
-from truenegs_jax.pretrain import loop, run
+from truenegs_jax.pretrain import run
 from truenegs_jax.runtime import errors
 from truenegs_jax.runtime.errors import DataError, InputError
 from truenegs_jax.workdir.checkpoints import Checkpoints
@@ -134,17 +134,17 @@ def test_damage_ends_a_run_and_names_suspect_steps(
   if verified:
     checkpoints = Checkpoints(workdir / "checkpoints", keep=9)
     for step, flag in enumerate(verified, 1):
-      description = {loop.ROWS_VERIFIED: bool(flag)}
+      description = {run.ROWS_VERIFIED: bool(flag)}
       checkpoints.save(step, {"x": jnp.ones(3)}, description)
     checkpoints.wait()
     checkpoints.close()
   verification = rows_folder.Verification(folder)
   assert not verification.is_complete
   inputs = types.SimpleNamespace(verification=verification)
-  setup = types.SimpleNamespace(inputs=inputs)
-  result = types.SimpleNamespace(setup=setup, console=Console(quiet=True))
+  trained = types.SimpleNamespace(inputs=inputs)
   with pytest.raises(DataError, match=path.name) as error:
-    run.finish_run(workdir, result)
+    with run._name_suspect_steps(workdir):
+      run._finish(trained, workdir, None, Console(quiet=True))
   assert re.findall("Steps (.*) in '", str(error.value)) == suspects
   names = [path.name for path in workdir.glob("*")]
   assert names == ["checkpoints"] * bool(verified)  # nothing was written

@@ -63,13 +63,13 @@ def test_a_run_that_ran_out_of_memory_is_resumed(
 ):
   corpus = runs.write_corpus(tmp_path / "text")
   flags = runs.demo_flags(corpus, steps=4, checkpoint__every_steps=2)
-  batch_at = run_lib.loop.batches_lib.batch_at
+  batch_at = run_lib.batches_lib.batch_at
 
   def fill_memory(rows, step, **more):
     return batch_at(rows, step, **more) if step < 3 else ALLOCATE["device"]()
 
   with monkeypatch.context() as patch, pytest.raises(Exception) as error:
-    patch.setattr(run_lib.loop.batches_lib, "batch_at", fill_memory)
+    patch.setattr(run_lib.batches_lib, "batch_at", fill_memory)
     runs.run_in_process(tmp_path / "run", flags, BERT)
   assert errors.is_out_of_memory(error.value)
   code, output = runs.run_in_process(tmp_path / "run", flags, BERT)

@@ -85,7 +85,9 @@ def test_a_run_that_ends_early_says_what_to_type_for_all_steps(monkeypatch):
   config = PretrainConfig(steps=1_500, minutes=10.0)
   for verdict in (BETTER, dataclasses.replace(BETTER, mlm=7.0)):
     text = evaluate.describe_outcome(verdict, config, 212)
-    assert "212 of 1,500 steps. All would take some 71 minutes" in text
+    assert (
+      "212 of 1,500 steps fit into minutes=10. All would take some 71" in text
+    )
     last = "main --config=x '--workdir=a b' --config.minutes=71"
     assert text.endswith(last)
     assert ("knows little" in text) != verdict.passed

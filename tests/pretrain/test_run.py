@@ -96,7 +96,7 @@ def test_run_with_a_limit_ends_in_time_and_resumes_bit_equal(
   monkeypatch.setattr(speed, "TimeLimit", limit)
   code, output = start("limited", 0.2)
   assert code == 0 and "at most 100, as many as fit into 0.2 min" in output
-  assert "warning: Only 12 of 100 steps fit into minutes=0.2." in output
+  assert "12 of 100 steps fit into minutes=0.2. All would take" in output
   records = runs.read_records(root / "limited")
   assert [x["total_steps"] for x in records][-3:] == [12, 12, 12]
   rates = [x["lr"] for x in records]

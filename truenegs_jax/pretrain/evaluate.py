@@ -282,9 +282,9 @@ def describe_outcome(verdict: Verdict, c: PretrainConfig, done: int) -> str:
     minutes = math.ceil(c.minutes * c.steps / done)
     command = errors.rerun_command(f"--config.minutes={minutes}")
     return (
-      f"{text}\nIt trained as long as it may, which was enough for {done:,} of"
-      f" {c.steps:,} steps. All would take some {minutes:,} minutes. To go on"
-      f" from here:\n{command}"
+      f"{text}\n{done:,} of {c.steps:,} steps fit into minutes={c.minutes:g}."
+      f" All would take some {minutes:,} minutes. To go on from here:\n"
+      f"{command}"
     )
   if not verdict.passed:
     text += (

@@ -136,6 +136,7 @@ def start(
   description = make_description(run, inputs)
   for key, value in description.items():
     distributed.check_same(key, json.dumps(value))
+  distributed.check_same("attention", run.attention_line)
   abstract = run.abstract_state()
   if run.config.branch and checkpoints.latest_step() is None:
     copy_branch(run, checkpoints, description, abstract)
@@ -146,6 +147,37 @@ def start(
   else:
     make_state = prepare_state(run, abstract, console)
   aux = make_aux(run, inputs.table)
+  compiled, state = compile_step(run, abstract, aux, make_state, console)
+  started = Started(
+    run,
+    inputs,
+    state,
+    aux,
+    compiled,
+    build_eval_step(run),
+    model_table.make_refresh(
+      run.table_builder, abstract, from_weights=bool(run.config.init)
+    ),
+    description,
+  )
+  origin = f"resumed at step {int(state.step):,} of '{workdir}'"
+  if not resumed:
+    origin = describe.describe_origin(run.config)
+  lines = describe_start(started, workdir, origin)
+  console.print(progress.make_table(lines))
+  if distributed.is_first_process():
+    write_files(started, workdir, lines)
+  return started
+
+
+def compile_step(
+  run: Run,
+  abstract: step_lib.TrainState,
+  aux: Mapping[str, jax.Array],
+  make_state: Callable[[], step_lib.TrainState],
+  console: Console,
+) -> tuple[jax.stages.Compiled, step_lib.TrainState]:
+  """Compiles the training step, and makes the state at the same time."""
   with (  # processes that step before others are ready run into a timeout
     distributed.raise_everywhere("compile"),
     progress.working(console, "Compiling (kept for the next start)"),
@@ -156,32 +188,26 @@ def start(
     num_threads = 1 if distributed.process_count() > 1 else 2
     with futures.ThreadPoolExecutor(num_threads) as pool:
       tasks = pool.submit(lowered.compile), pool.submit(make_state)
-      compiled = tasks[0].result()
-      state = tasks[1].result()
-  refresh = model_table.make_refresh(
-    run.table_builder, abstract, from_weights=bool(run.config.init)
-  )
-  eval_step = build_eval_step(run)
-  started = Started(
-    run, inputs, state, aux, compiled, eval_step, refresh, description
-  )
-  origin = "random parameters"
-  if run.config.init:
-    origin = f"weights '{run.config.init}'"
-  origin += f", seed {run.config.seed}"
-  if resumed:
-    origin = f"resumed at step {int(state.step):,} of '{workdir}'"
-  lines = {"start": origin, **describe.report_lines(run, state, aux)}
-  lines |= describe.describe_inputs(run, inputs, workdir)
+      return tasks[0].result(), tasks[1].result()
+
+
+def describe_start(
+  started: Started, workdir: pathlib.Path, origin: str
+) -> dict[str, str]:
+  """Returns the lines of a start: name -> text."""
+  run = started.run
+  inputs = started.inputs
+  lines = {
+    "start": origin,
+    **describe.report_lines(run, started.state, started.aux),
+    **describe.describe_inputs(run, inputs, workdir),
+  }
   epochs = run.config.steps * run.config.batch_size / len(inputs.train_rows)
   lines["steps"] += f", {epochs:.1f} epochs"
-  if memory := compiled.memory_analysis():
+  if memory := started.train_step.memory_analysis():
     scratch = describe.format_mib(memory.temp_size_in_bytes)
     lines["per device"] += f", scratch {scratch}"
-  if distributed.is_first_process():
-    write_files(started, workdir, lines)
-  console.print(progress.make_table(lines))
-  return started
+  return lines
 
 
 def write_files(
