@@ -75,7 +75,7 @@ def test_each_metric_must_beat_guessing_by_3_errors(name, gain):
       error = {"detection": detection}
     v = dataclasses.replace(BETTER, **error)
     assert v.answers[name] == answer and v.passed == (answer == "yes")
-    outcome = evaluate.describe_outcome(v, PretrainConfig(steps=9), 9)
+    outcome = evaluate.describe_outcome(v, PretrainConfig(steps=9), 9, 1.0)
     assert v.passed or f"{name} (no)" in outcome and ".steps" in outcome
 
 
@@ -84,7 +84,7 @@ def test_a_run_that_ends_early_says_what_to_type_for_all_steps(monkeypatch):
   monkeypatch.setattr("sys.argv", argv)
   config = PretrainConfig(steps=1_500, minutes=10.0)
   for verdict in (BETTER, dataclasses.replace(BETTER, mlm=7.0)):
-    text = evaluate.describe_outcome(verdict, config, 212)
+    text = evaluate.describe_outcome(verdict, config, 212, 71 * 60 - 9.0)
     assert (
       "212 of 1,500 steps fit into minutes=10. All would take some 71" in text
     )
@@ -107,7 +107,7 @@ def test_one_batch_proves_nothing():
   v = dataclasses.replace(make_verdict(math.inf), mlm_hidden=6.5)
   assert set(v.answers.values()) == {"unknown: one batch"} and not v.passed
   assert "--config.eval.rows" in evaluate.describe_outcome(
-    v, PretrainConfig(steps=9), 9
+    v, PretrainConfig(steps=9), 9, 1.0
   )
   assert render(v).count("unknown: one batch") == 4
   assert "6.876" in render(v) and "inf" not in render(v)

@@ -53,6 +53,7 @@ class Trained:
   held_out: list[metrics.Terms]  # of each batch
   fingerprints: Mapping[str, str | None]
   stopped_by: signal.Signals | None  # None if all steps are done
+  all_secs: float  # that a run of all steps would take
 
   def find_table(self) -> SynonymTable:
     """Returns the synonym table that the run has read, or its last own one."""
@@ -270,8 +271,13 @@ def verdict_table(v: Verdict) -> Table:
   return table
 
 
-def describe_outcome(verdict: Verdict, c: PretrainConfig, done: int) -> str:
-  """Returns what a run of `done` steps has shown, and what to type for more."""
+def describe_outcome(
+  verdict: Verdict, c: PretrainConfig, done: int, all_secs: float
+) -> str:
+  """Returns what a run of `done` steps has shown, and what to type for more.
+
+  All steps would take `all_secs`.
+  """
   text = f"{verdict.summary} {RULE}"
   if not verdict.passed:
     text += (
@@ -279,7 +285,7 @@ def describe_outcome(verdict: Verdict, c: PretrainConfig, done: int) -> str:
       " is."
     )
   if done < c.steps:
-    minutes = math.ceil(c.minutes * c.steps / done)
+    minutes = max(math.ceil(all_secs / 60), math.floor(c.minutes) + 1)
     command = errors.rerun_command(f"--config.minutes={minutes}")
     return (
       f"{text}\n{done:,} of {c.steps:,} steps fit into minutes={c.minutes:g}."

@@ -156,6 +156,7 @@ def train(
       training.held_out,
       started.description["fingerprints"],
       stopped_by,
+      clock.estimate_secs(loop.done),
     )
 
 
@@ -321,7 +322,7 @@ def _finish(
     if distributed.is_first_process():
       write_own_report(workdir, say)
   c = trained.run.config
-  say(evaluate.describe_outcome(verdict, c, trained.steps))
+  say(evaluate.describe_outcome(verdict, c, trained.steps, trained.all_secs))
   if verdict.passed:
     say(evaluate.describe_next_steps(workdir))
     return 0

@@ -175,6 +175,11 @@ class TimeLimit(Clock):
     """Returns the seconds of the run, of all its commands."""
     return self.now() - self.began
 
+  def estimate_secs(self, done: int) -> float:
+    """Estimates the seconds of a run of all steps, after `done` steps."""
+    step_secs = self.to_json()["training_secs"] / max(done, 1)
+    return self.used_secs() + (self.total_steps - done) * step_secs
+
   def is_over(self, name: str) -> bool:
     """Whether there is a limit, and its time is over; once per `name`."""
     if not self.limit_secs:
