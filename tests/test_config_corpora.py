@@ -20,7 +20,7 @@ from truenegs_jax.config.sections import Data
 from truenegs_jax.configs import common
 from truenegs_jax.data import prepare as prepare_lib
 from truenegs_jax.data import rows as rows_folder
-from truenegs_jax.data.prepare import plan_rows
+from truenegs_jax.data.prepare import make_plan
 from truenegs_jax.data.rows import padding_warning
 from truenegs_jax.data.tokenizer import SPECIALS
 from truenegs_jax.synonyms.wordnet import open_wordnet
@@ -127,7 +127,7 @@ def prepare(tmp_path_factory):
     c.data.expect = "any"  # the stand-ins are small
     c.data.vocab = str(folder / "vocab.txt")
     c.data.rows = str(folder / f"rows{abs(hash((sources, length)))}")
-    plan = plan_rows(Data.read(c.data), c.length, open_wordnet)
+    plan = make_plan(Data.read(c.data), c.length, open_wordnet)
     rows, _ = prepare_lib.execute_plan(plan)
     return rows_folder.read_manifest(rows)
 

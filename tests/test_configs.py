@@ -179,7 +179,7 @@ def test_electra_own_needs_text_and_its_intervals_follow_the_steps():
   c = get_config("electra_own")
   with pytest.raises(InputError, match="--config.data.sources='texts"):
     config = PretrainConfig.read(c)
-    prepare.plan_rows(config.data, config.length, open_wordnet)
+    prepare.make_plan(config.data, config.length, open_wordnet)
   assert "--config.data.sources=FILES" in print_dry_run(c)
   c.steps = 500
   values = (c.optim.warmup_steps, c.log.every_steps, c.eval.every_steps)

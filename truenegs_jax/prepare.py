@@ -60,7 +60,7 @@ def main(argv: list[str]) -> None:
       # Standard output is only for the folder of the rows.
       weights = Weights(config.init, functools.partial(print, file=sys.stderr))
       config = replace_init(config, weights, saved=None)
-    plan = prepare_lib.plan_rows(config.data, config.length, open_wordnet)
+    plan = prepare_lib.make_plan(config.data, config.length, open_wordnet)
     plan = _choose_machines(plan)
     folder, _ = prepare_lib.execute_plan(plan)
     if flags.FLAGS.verify:

@@ -43,7 +43,7 @@ def test_other_commands_end_with_a_line_too(command, monkeypatch, capsys):
     raise MemoryError
 
   monkeypatch.setattr(export, "_export", fill_memory)
-  monkeypatch.setattr(prepare.prepare_lib, "plan_rows", fill_memory)
+  monkeypatch.setattr(prepare.prepare_lib, "make_plan", fill_memory)
   config = types.SimpleNamespace(value=electra_demo.get_config())
   known = types.SimpleNamespace(FLAGS={"config": config})
   monkeypatch.setattr(prepare, "flags", known)

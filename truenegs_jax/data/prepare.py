@@ -76,12 +76,12 @@ def prepare(
   return execute_plan(make_plan(Data(**data), length))
 
 
-def plan_rows(
-  data: Data, length: int, open_wordnet: Callable[[str], Any]
+def make_plan(
+  data: Data, length: int, open_wordnet: Callable[[str], Any] | None = None
 ) -> Plan:
-  """Checks the section `data` of a config, and plans its rows.
+  """Checks options and chooses the folder; reads no text, writes nothing.
 
-  `open_wordnet` opens the reader of the folder `data.wordnet_dir`.
+  `open_wordnet` opens the folder `data.wordnet_dir` for the source "wordnet".
   """
   if data.sources == REQUIRED:
     raise InputError(
@@ -89,18 +89,10 @@ def plan_rows(
       " --config.data.sources='texts/*.txt', for example: files, folders, globs"
       " or hf:NAME, separated by commas."
     )
-  reader = None
-  if "wordnet" in sources.named_sources(data.sources):
-    reader = open_wordnet(data.wordnet_dir)
   sources.check_code(data.language)
-  return make_plan(data, length, reader)
-
-
-def make_plan(data: Data, length: int, reader: Any = None) -> Plan:
-  """Checks options and chooses the folder; reads no text, writes nothing.
-
-  The source "wordnet" needs a `reader`; `data.wordnet_dir` is not read.
-  """
+  reader = None
+  if open_wordnet and "wordnet" in sources.named_sources(data.sources):
+    reader = open_wordnet(data.wordnet_dir)
   layouts.check_layout(data.layout, length=length, overflow=data.overflow)
   named = open_path("data.rows", data.rows).resolve() if data.rows else None
   open_text = functools.partial(

@@ -62,7 +62,7 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
   with lock.lock(workdir) as lease:
     with distributed.raise_everywhere("inputs"):
       with progress.working(console, "Opening text and rows"):
-        text = prepare.plan_rows(config.data, config.length, open_wordnet)
+        text = prepare.make_plan(config.data, config.length, open_wordnet)
       # Rows come first if their preparation trains the vocabulary.
       tokenizer = text.tokenizer or start_lib.prepare_rows(text)[1]
       planned = plan.make_run(config, tokenizer, weights, check=True)
