@@ -23,7 +23,7 @@ from truenegs_jax.pretrain import run as run_lib
 from truenegs_jax.runtime.errors import DataError, InputError
 from truenegs_jax.synonyms import table
 from truenegs_jax.tasks import task
-from truenegs_jax.train import metrics, prepare_data, sharding, start
+from truenegs_jax.train import loggers, prepare_data, sharding, start
 from truenegs_jax.weights.find import Weights
 from truenegs_jax.workdir.saved_model import build_model
 
@@ -406,7 +406,7 @@ def test_the_described_choices_are_all_that_the_package_has():
     "model.remat": layers.REMAT,
     "negatives.soft": soft_regularization.REGULARIZERS,
     "mesh.preset": sharding.MESHES,
-    "log.writers": metrics.LOGGERS,
+    "log.writers": loggers.LOGGERS,
     "objective": start.OBJECTIVES,
     "task": TABLES,
     "model.attention": attention.CHOICES,

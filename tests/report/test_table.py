@@ -16,7 +16,7 @@ from support.report_workdirs import write_pretraining
 from truenegs_jax.report import __main__ as command
 from truenegs_jax.report import write
 from truenegs_jax.runtime import files as files_lib
-from truenegs_jax.workdir import files, lock
+from truenegs_jax.workdir import files, lock, metrics_file
 
 
 def write_run(folder, task="pretrain", **values):
@@ -30,7 +30,7 @@ def write_run(folder, task="pretrain", **values):
 
 def write_records(folder):
   folder.mkdir(parents=True, exist_ok=True)
-  writer = files.JsonlWriter(folder, first_step=0)
+  writer = metrics_file.JsonlWriter(folder, first_step=0)
   speed = {"time": 0.0, "rows_per_s": 50.0, "eta_s": 90.0}
   writer.write({"step": 10, "split": "train", "total": 5.0, **speed})
   writer.write({"step": 20, "split": "train", "total": 4.0, **speed})
@@ -75,7 +75,7 @@ def test_a_run_shows_its_newest_records_and_checkpoint(tmp_path, monkeypatch):
   }
   assert command.find_newest(tmp_path) == "checkpoints/10"
   assert read_files(tmp_path) == before
-  writer = files.JsonlWriter(tmp_path, first_step=20)  # of a limited time
+  writer = metrics_file.JsonlWriter(tmp_path, first_step=20)
   writer.write({"step": 30, "split": "train", "total_steps": 35})
   writer.close()
   assert describe(tmp_path)["step"] == "30 of 35"

@@ -16,7 +16,16 @@ from rich.console import Console
 
 from truenegs_jax.data import batches as batches_lib
 from truenegs_jax.runtime import distributed, progress
-from truenegs_jax.train import guards, metrics, plan, sharding, speed, step
+from truenegs_jax.train import (
+  console_line,
+  guards,
+  loggers,
+  metrics,
+  plan,
+  sharding,
+  speed,
+  step,
+)
 from truenegs_jax.train import loop as loop_lib
 from truenegs_jax.workdir import checkpoints as checkpoints_lib
 
@@ -42,15 +51,15 @@ def train(
     traced_steps = speed.parse_profile(profile, c.steps)
     profiler = speed.Profiler(traced_steps, workdir, say)
     total = 0 if c.minutes else c.steps
-    line = metrics.ProgressLine(console, total, first_step=first_step)
-    logged = metrics.LoggedRun(
+    line = console_line.ProgressLine(console, total, first_step=first_step)
+    logged = loggers.LoggedRun(
       workdir,
       first_step,
       setup.description["config"],
       checkpoints.lease.check,
     )
     write, flush_log = stack.enter_context(
-      metrics.open_writers(c.log.writers, logged, line)
+      loggers.open_writers(c.log.writers, logged, line)
     )
     stack.callback(profiler.close)
     signals = stack.enter_context(guards.StopSignals(console))

@@ -32,7 +32,7 @@ from truenegs_jax.objectives.soft_regularization import REGULARIZERS
 from truenegs_jax.runtime.errors import InputError, one_of
 from truenegs_jax.runtime.paths import open_path
 from truenegs_jax.synonyms.run_table import TableRequest, resolve_auto
-from truenegs_jax.train import metrics, model_table, optim, sharding, speed
+from truenegs_jax.train import loggers, model_table, optim, sharding, speed
 from truenegs_jax.train import step as step_lib
 from truenegs_jax.weights import find, hf_config, match
 from truenegs_jax.workdir import files, saved_model
@@ -369,7 +369,7 @@ def check(config: PretrainConfig) -> None:
       f" steps={c.steps:,}. Lower --config.optim.decay_steps=NUMBER."
     )
   _check_negatives(config)
-  metrics.check_writers(c.log.writers)
+  loggers.check_writers(c.log.writers)
   speed.parse_profile(c.log.profile, c.steps)
   spec = sharding.get_mesh_spec(c.mesh.preset, c.mesh.axes)
   sharding.check_batch_size(c.batch_size, c.optim.accumulation, spec)
