@@ -23,7 +23,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, NoReturn
 
 BEGAN = time.perf_counter()  # nearly the start of this process
 # Exit codes of runs that were stopped after saving a checkpoint.
@@ -219,7 +219,8 @@ def start_command() -> None:
   Calls `exit_at_signals`, opens closed standard streams, prints what the
   terminal does not have with escapes, quiets other libraries, and lets the
   process open as many files as it may. Ends it with a message in a locale that
-  is not UTF-8, in which libraries would miss a folder 'Übung'.
+  is not UTF-8, in which libraries would miss a folder 'Übung', or of a user
+  without a home folder, unless there is $TRUENEGS_CACHE.
   """
   exit_at_signals()
   for name in ("stdin", "stdout", "stderr"):
@@ -229,13 +230,20 @@ def start_command() -> None:
     sys.stdout.reconfigure(errors="backslashreplace")
   encoding = sys.getfilesystemencoding()
   if encoding != "utf-8":
-    print(
-      f"error: The names of files are read as {encoding}, the encoding of this"
-      " locale, but libraries write them in UTF-8. Run export PYTHONUTF8=1 and"
-      " the same command again.",
-      file=sys.stderr,
+    _end(
+      f"The names of files are read as {encoding}, the encoding of this locale,"
+      " but libraries write them in UTF-8. Run export PYTHONUTF8=1 and the same"
+      " command again."
     )
-    sys.exit(InputError.exit_code)
+  if os.path.expanduser("~") == "~":  # libraries would fail
+    folder = os.environ.get("TRUENEGS_CACHE")
+    if not folder:
+      _end(
+        f"User {os.getuid()} has no home folder: it has no name, and HOME is"
+        " not set. Run export TRUENEGS_CACHE=FOLDER, with a folder for files"
+        " that can be made again, and the same command again."
+      )
+    os.environ["HOME"] = os.path.abspath(folder)
   for name, value in ENVIRONMENT.items():
     os.environ.setdefault(name, value)
   _quiet_libraries()
@@ -243,6 +251,11 @@ def start_command() -> None:
   limit = MAX_FILES if hard == resource.RLIM_INFINITY else min(hard, MAX_FILES)
   with contextlib.suppress(ValueError, OSError):  # of a system with less
     resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+
+
+def _end(message: str) -> NoReturn:
+  print(f"error: {message}", file=sys.stderr)
+  sys.exit(InputError.exit_code)
 
 
 def _quiet_libraries() -> None:
