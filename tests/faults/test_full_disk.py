@@ -21,7 +21,7 @@ from truenegs_jax.runtime import errors
 from truenegs_jax.runtime.errors import DiskError, InputError
 from truenegs_jax.train import console_line, loggers
 from truenegs_jax.workdir import checkpoints as checkpoints_lib
-from truenegs_jax.workdir import lock, metrics_file
+from truenegs_jax.workdir import files, lock, metrics_file
 
 RECORD = {"step": 1, "split": "train", "mlm": 1.0}
 
@@ -136,6 +136,17 @@ def test_a_workdir_on_a_read_only_disk_is_refused(small_disk, name):
   with pytest.raises((InputError, DiskError), match=f"'{folder}.*Read-only"):
     with lock.lock(folder / name):
       pass
+
+
+def test_a_run_on_a_read_only_disk_is_shown(small_disk, tmp_path):
+  folder = small_disk(100)
+  (folder / "config.json").write_text('{"batch_size": 1, "length": 8}')
+  with lock.lock(folder):
+    pass
+  small_disk(100, "remount", "ro")
+  run = write.read_workdir(folder)
+  write.write_report([run], tmp_path / "a.html")
+  assert run.state == files.STOPPED
 
 
 def test_a_lock_that_cannot_be_written_is_a_disk_error(tmp_path):

@@ -1,7 +1,5 @@
 """The terminal's table tells what folders are, and only reads them."""
 
-import contextlib
-import io
 import json
 import os
 import pathlib
@@ -9,7 +7,6 @@ import subprocess
 import sys
 
 import pytest
-from rich.console import Console
 
 from support.json_readers import RESULT
 from support.report_workdirs import write_pretraining
@@ -154,10 +151,8 @@ def test_damaged_records_and_configs_are_left_out(tmp_path):
 def test_names_are_no_markup_and_no_control_characters(tmp_path):
   folder = tmp_path / "[red]a\x1b[31m"
   write_run(folder)
-  text = io.StringIO()
-  with contextlib.redirect_stdout(text):
-    Console(width=99).print(command.make_table([write.read_workdir(folder)]))
-  assert "[red]a" in text.getvalue() and "\x1b" not in text.getvalue()
+  _, output, _ = report(folder, f"--output={tmp_path}/page.html")
+  assert r"[red]a\x1b[31m" in output and "\x1b" not in output
 
 
 def test_runs_of_others_are_shown_though_nothing_can_be_written(tmp_path):

@@ -11,7 +11,6 @@ import os
 import pathlib
 import shlex
 import sys
-import traceback
 from collections.abc import Iterator
 from typing import Any
 
@@ -227,7 +226,7 @@ def _try_part(failures: list[Exception], name: str) -> Iterator[None]:
         if isinstance(error, errors.LostError):
           raise
         if error is None:
-          traceback.print_exc()  # a bug
+          errors.print_traceback()  # a bug
           error = errors.TrueNegsError(f"{type(e).__name__}: {e}")
         text = f"After the last step, the {name} failed: {error}"
         raise type(error)(text) from e

@@ -58,6 +58,9 @@ SCHEMES = {
   "hf": ("hf", "run `hf auth login`, or set HF_TOKEN"),
 }
 MAX_MESSAGE = 6000  # characters that are printed
+# How texts of files are shown that would send commands to the terminal.
+_CONTROLS = {*range(32), *range(127, 160)} - {ord("\n")}
+ESCAPES = {x: repr(chr(x))[1:-1] for x in _CONTROLS}
 STOPPED = (
   "stopped. Nothing more was saved; all that was saved before is intact. Run"
   " the same command again."
@@ -211,6 +214,13 @@ def printable(error: Exception | str) -> str:
   if len(message) <= MAX_MESSAGE:
     return message
   return f"{message[: MAX_MESSAGE // 2]} ... {message[-MAX_MESSAGE // 2 :]}"
+
+
+def print_traceback() -> None:
+  """Prints the traceback of a bug, with control characters escaped."""
+  import traceback
+
+  print(traceback.format_exc().translate(ESCAPES), file=sys.stderr)
 
 
 def start_command() -> None:

@@ -13,6 +13,7 @@ import os
 import pathlib
 import queue
 import secrets
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -75,22 +76,28 @@ def open_tensorboard(run: LoggedRun, folder: pathlib.Path) -> OpenLogger:
   disk was full, SummaryWriter waits for it without limit.
   """
   # Optional, as all packages of loggers.
-  from tensorboardX.event_file_writer import EventsWriter
   from tensorboardX.proto.event_pb2 import Event, SessionLog
+  from tensorboardX.proto.summary_pb2 import Summary
+  from tensorboardX.record_writer import RecordWriter
 
   folder.mkdir(parents=True, exist_ok=True)
-  writer = EventsWriter(str(folder / "events"))
-  # TensorBoard then drops what a killed run wrote after its last checkpoint.
-  start = SessionLog(status=SessionLog.START)
-  writer.write_event(Event(step=run.first_step + 1, session_log=start))
+  name = f"events.out.tfevents.{time.time():.0f}.{socket.gethostname()}"
+  writer = RecordWriter(str(folder / name))
 
-  def log(step: int, values: Values) -> None:
-    event = Event(step=step, wall_time=time.time())
-    for name, value in values.items():
-      event.summary.value.add(tag=name, simple_value=value)
-    writer.write_event(event)
+  def write(**fields: Any) -> None:
+    event = Event(wall_time=time.time(), **fields)
+    writer.write(event.SerializeToString())
     writer.flush()
 
+  def log(step: int, values: Values) -> None:
+    items = values.items()
+    pairs = [Summary.Value(tag=tag, simple_value=x) for tag, x in items]
+    write(step=step, summary=Summary(value=pairs))
+
+  write(file_version="brain.Event:2")
+  # TensorBoard then drops what a killed run wrote after its last checkpoint.
+  start = SessionLog(status=SessionLog.START)
+  write(step=run.first_step + 1, session_log=start)
   return log, writer.close
 
 
