@@ -63,6 +63,15 @@ def test_tensorboard_gets_the_numbers_of_a_record(tmp_path):
     assert event.step == step and logged == pytest.approx(values)
 
 
+def test_a_kill_loses_no_event(tmp_path):
+  pytest.importorskip("tensorboardX")
+  run = loggers.LoggedRun(tmp_path, 0, {})
+  log, close = loggers.open_tensorboard(run, tmp_path / "a")
+  log(1, {"train/mlm": 3.0})
+  assert len(read_events(tmp_path / "a")) == 3
+  close()
+
+
 @pytest.fixture
 def wandb(monkeypatch, tmp_path):
   """Returns W&B of a user who is not logged in."""
