@@ -177,7 +177,7 @@ def test_a_logger_that_fails_is_warned_of_once(
 @pytest.mark.parametrize(
   ("place", "max_waiting", "reason"),
   [
-    *[(x, 9, "it goes on after 0.2 s") for x in ("open", "log", "close")],
+    *[(x, 9, "it did not end in 0.2 s") for x in ("open", "log", "close")],
     *[(x, 2, "2 records wait for it") for x in ("open", "log")],
   ],
 )

@@ -203,7 +203,7 @@ class Logger:
       if self._is_on:
         self._thread.join(MAX_CLOSE_SECS)
         if self._thread.is_alive():
-          raise TimeoutError(f"it goes on after {MAX_CLOSE_SECS:g} s")
+          raise TimeoutError(f"it did not end in {MAX_CLOSE_SECS:g} s")
 
   def _log(self, run: LoggedRun) -> None:
     with self._turn_off_on_errors(), contextlib.ExitStack() as stack:
