@@ -52,7 +52,7 @@ INPUTS := setup.py pyproject.toml launch/constraints.txt
 # The extras that launch/constraints.txt pins; not torch (TORCH), whose own
 # requirements on a CPU are pinned.
 PINNED := beam cuda12 docs gcs gpu robustness s3 tensorboard test test-buckets \
-  tf-text tpu wandb
+  tf-text tpu trackio wandb
 COMPILE := $(BIN)/uv pip compile -q --no-annotate --strip-extras
 
 # On Linux, PyPI's torch brings gigabytes of CUDA, so the CPU build "+cpu" is
@@ -91,7 +91,7 @@ BOUNDS := .venv/bounds
 UV := $(BIN)/uv
 BOUNDS_TESTS := $(addprefix tests/,models objectives pretrain data weights \
   finetune tasks workdir train/test_optim.py train/test_setup.py \
-  train/test_sharding.py train/test_step.py train/test_writers.py \
+  train/test_sharding.py train/test_step.py train/test_loggers.py \
   report/test_page.py runtime/test_flags.py runtime/test_progress.py \
   test_python_api.py study/test_intervals.py synonyms/test_languages.py synonyms/test_wordnet.py)
 

@@ -158,6 +158,7 @@ setuptools.setup(
     # For truenegs_jax.torch and tests; the Makefile installs the CPU build.
     "torch": ["torch>=2.10"],
     "tpu": ["jax[tpu]>=0.10"],
+    "trackio": ["trackio>=0.43"],
     "wandb": ["wandb>=0.31"],
   },
   entry_points={"console_scripts": ["truenegs = truenegs_jax.__main__:main"]},

@@ -12,7 +12,7 @@ import json
 import pathlib
 import sys
 
-from truenegs_jax.workdir.files import read_records
+from truenegs_jax.workdir.metrics_file import read_records
 
 FOLDER = pathlib.Path(__file__).with_name("results")
 JSON, PRINTED = FOLDER / "demo.json", FOLDER / "demo.txt"

@@ -1,5 +1,6 @@
 """The command `truenegs`: its help, and descriptions of configs."""
 
+import json
 import re
 import shutil
 import signal
@@ -71,3 +72,12 @@ def test_configs_describes_every_key_and_word(call, text, tmp_path):
   for word, meaning in load.list_words(text.partition(":")[0]).items():
     assert f"\n  :{word}\n" in described and meaning in flat
   assert "--config.length=512\n" in described or "len512" not in text
+
+
+def test_values_of_a_run_send_no_control_characters(call, tmp_path):
+  values = load.load_config("electra_demo:baseline").to_dict()
+  values["data"]["vocab"] = "a\x1b[2J"
+  (tmp_path / "config.json").write_text(json.dumps(values))
+  _, described = call("configs", f"{tmp_path}/config.json")
+  assert r"data.vocab='a\x1b[2J'" in described
+  assert described.replace("\n", "").isprintable()

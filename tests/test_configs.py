@@ -24,7 +24,7 @@ from truenegs_jax.runtime.errors import DataError, InputError
 from truenegs_jax.synonyms import table
 from truenegs_jax.synonyms.wordnet import open_wordnet
 from truenegs_jax.tasks import task
-from truenegs_jax.train import metrics, sharding
+from truenegs_jax.train import loggers, sharding
 from truenegs_jax.weights.find import Weights
 from truenegs_jax.workdir.saved_model import build_model
 
@@ -415,7 +415,7 @@ def test_the_described_choices_are_all_that_the_package_has():
     "model.remat": layers.REMAT,
     "negatives.soft": soft_regularization.REGULARIZERS,
     "mesh.preset": sharding.MESHES,
-    "log.writers": metrics.LOGGERS,
+    "log.writers": loggers.LOGGERS,
     "objective": plan.OBJECTIVES,
     "task": TABLES,
     "model.attention": attention.CHOICES,

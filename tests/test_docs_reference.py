@@ -16,13 +16,13 @@ from truenegs_jax.models import pretrain
 from truenegs_jax.runtime import errors, rng
 from truenegs_jax.tasks.task import METRICS
 from truenegs_jax.train import guards, metrics, speed
-from truenegs_jax.workdir import files
+from truenegs_jax.workdir import files, metrics_file
 
 REFERENCE = ROOT / "docs" / "reference"
 # Fields of records that are neither terms nor of `speed`'s functions; a run in
 # pretrain/test_run.py has no others.
 RECORD_FIELDS = (
-  *files.COMMON,
+  *metrics_file.COMMON,
   "total",
   "auc",
   "row_tokens",

@@ -52,7 +52,7 @@ def main() -> None:
   elif verb == "--version":
     print("truenegs_jax", importlib.import_module("truenegs_jax").__version__)
   elif verb == "configs":
-    print(_describe(words))
+    print(_describe(words).translate(errors.ESCAPES))
   else:
     print(f"{HELP}\n\nerror: There is no verb {verb!r}.", file=sys.stderr)
     sys.exit(2)

@@ -26,7 +26,6 @@ import importlib
 import os
 import pathlib
 import sys
-import traceback
 
 from absl import flags
 from ml_collections import ConfigDict
@@ -65,7 +64,7 @@ def main(argv: list[str]) -> None:
       distributed.warn(text)
       code = error.exit_code
     else:
-      traceback.print_exc()  # a bug
+      errors.print_traceback()  # a bug
       code = 1
   distributed.exit_all(code, failed=True)
 

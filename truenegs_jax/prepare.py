@@ -58,7 +58,8 @@ def main(argv: list[str]) -> None:
       from truenegs_jax.weights.find import Weights
 
       # Standard output is only for the folder of the rows.
-      weights = Weights(config.init, functools.partial(print, file=sys.stderr))
+      say = functools.partial(progress.log_console().print, soft_wrap=True)
+      weights = Weights(config.init, say)
       config = replace_init(config, weights, saved=None)
     plan = prepare_lib.make_plan(config.data, config.length, open_wordnet)
     plan = _choose_machines(plan)

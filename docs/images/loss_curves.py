@@ -16,7 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from truenegs_jax.train.metrics import entropy
-from truenegs_jax.workdir.files import read_records
+from truenegs_jax.workdir.metrics_file import read_records
 
 Records = Sequence[Mapping[str, Any]]
 TRAIN, HELD_OUT, HIDDEN = "#57606a", "#0072b2", "#d55e00"

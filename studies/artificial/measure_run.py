@@ -20,7 +20,7 @@ from truenegs_jax.pretrain.plan import make_run
 from truenegs_jax.runtime import rng
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.workdir import saved_model
-from truenegs_jax.workdir.files import read_records
+from truenegs_jax.workdir.metrics_file import read_records
 
 FIRST_WORD = len(SPECIALS)  # its token
 # Random words would change what is known about the line.

@@ -21,7 +21,7 @@ from truenegs_jax.objectives import masking, slot_predictions
 from truenegs_jax.pretrain.plan import make_run
 from truenegs_jax.runtime import rng
 from truenegs_jax.workdir import saved_model
-from truenegs_jax.workdir.files import read_records
+from truenegs_jax.workdir.metrics_file import read_records
 
 FOLDER = pathlib.Path(__file__).parent
 MEASURED, RESULT = FOLDER / "measures.csv", FOLDER / "RESULT.md"

@@ -6,7 +6,7 @@ import random
 import pytest
 
 from support.faults import tries
-from truenegs_jax.workdir import files
+from truenegs_jax.workdir import files, metrics_file
 
 LINES = [
   json.dumps({"step": step, "split": split, "mlm": step / 7}).encode() + b"\n"
@@ -39,7 +39,7 @@ def test_damaged_lines_are_set_aside(tmp_path, capsys, seed):
   path = tmp_path / files.METRICS
   path.write_bytes(b"".join(lines := damage(random.Random(seed))))
   intact = [line[:-1] for line in lines if line in LINES]
-  files.JsonlWriter(tmp_path, first_step=9).close()
+  metrics_file.JsonlWriter(tmp_path, first_step=9).close()
   output = capsys.readouterr().out
   assert output.count("warning: ") == output.count("\n") == 1
   assert str(path) in output and files.DAMAGED in output
@@ -48,5 +48,5 @@ def test_damaged_lines_are_set_aside(tmp_path, capsys, seed):
   moved = split((tmp_path / files.DAMAGED).read_bytes())
   content = split(b"".join(lines))  # the last line may have been cut
   assert sorted(kept + moved) in (sorted(content), sorted(content[:-1]))
-  files.JsonlWriter(tmp_path, first_step=9).close()  # the next start
+  metrics_file.JsonlWriter(tmp_path, first_step=9).close()  # the next start
   assert not capsys.readouterr().out

@@ -7,18 +7,21 @@ import random
 import resource
 import subprocess
 import sys
+import time
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from rich.console import Console
 
 from support import runs, saved_steps
 from support.faults import tries
 from truenegs_jax.report import write
 from truenegs_jax.runtime import errors
 from truenegs_jax.runtime.errors import DiskError, InputError
+from truenegs_jax.train import console_line, loggers
 from truenegs_jax.workdir import checkpoints as checkpoints_lib
-from truenegs_jax.workdir import files, lock
+from truenegs_jax.workdir import files, lock, metrics_file
 
 RECORD = {"step": 1, "split": "train", "mlm": 1.0}
 
@@ -135,6 +138,17 @@ def test_a_workdir_on_a_read_only_disk_is_refused(small_disk, name):
       pass
 
 
+def test_a_run_on_a_read_only_disk_is_shown(small_disk, tmp_path):
+  folder = small_disk(100)
+  (folder / "config.json").write_text('{"batch_size": 1, "length": 8}')
+  with lock.lock(folder):
+    pass
+  small_disk(100, "remount", "ro")
+  run = write.read_workdir(folder)
+  write.write_report([run], tmp_path / "a.html")
+  assert run.state == files.STOPPED
+
+
 def test_a_lock_that_cannot_be_written_is_a_disk_error(tmp_path):
   with full_disk(), pytest.raises(DiskError, match="lock' could not be"):
     with lock.lock(tmp_path / "run"):
@@ -144,8 +158,9 @@ def test_a_lock_that_cannot_be_written_is_a_disk_error(tmp_path):
 
 
 def test_a_page_that_cannot_be_written_is_a_disk_error(tmp_path):
-  with contextlib.closing(files.JsonlWriter(tmp_path, first_step=0)) as writer:
-    writer.write(RECORD)
+  writer = metrics_file.JsonlWriter(tmp_path, first_step=0)
+  writer.write(RECORD)
+  writer.close()
   (tmp_path / "config.json").write_text('{"batch_size": 1, "length": 8}')
   run = write.read_workdir(tmp_path)
   with full_disk(), pytest.raises(DiskError, match="a.html' could not be"):
@@ -154,20 +169,41 @@ def test_a_page_that_cannot_be_written_is_a_disk_error(tmp_path):
 
 @pytest.mark.parametrize("num_bytes", [0, 10, 60, 100])
 def test_records_are_kept_until_the_disk_has_room(tmp_path, capsys, num_bytes):
-  writer = files.JsonlWriter(tmp_path, first_step=0)
+  writer = metrics_file.JsonlWriter(tmp_path, first_step=0)
   with full_disk(num_bytes):
     for _ in range(3):
       writer.write(RECORD)
     with pytest.raises(DiskError):
       writer.close()
   assert capsys.readouterr().out.count("warning") == 1
-  writer = files.JsonlWriter(tmp_path, first_step=0)
+  writer = metrics_file.JsonlWriter(tmp_path, first_step=0)
   with full_disk(num_bytes):
     writer.write(RECORD)
   writer.write(RECORD | {"step": 2})
   writer.close()
-  steps = [record["step"] for record in files.read_records(tmp_path)]
+  steps = [record["step"] for record in metrics_file.read_records(tmp_path)]
   assert steps == [1, 2]
+
+
+def test_tensorboard_without_room_is_turned_off_and_the_run_goes_on(
+  tmp_path, capsys
+):
+  pytest.importorskip("tensorboardX")
+  line = console_line.ProgressLine(Console(quiet=True), 400, first_step=0)
+  run = loggers.LoggedRun(tmp_path, 0, {})
+  printed = ""
+  with loggers.open_writers(["tensorboard"], run, line) as (write, _):
+    with full_disk():
+      for step in range(1, 400):
+        write(RECORD | {"step": step})
+        if "tensorboard" not in printed:
+          time.sleep(0.05)
+          printed += capsys.readouterr().out
+    write(RECORD | {"step": 400})
+  warnings = printed + capsys.readouterr().out
+  assert warnings.count("warning: ") == 2  # one of the logger, one of records
+  assert "'tensorboard' failed (OSError: 27 File too large)" in warnings
+  assert len(metrics_file.read_records(tmp_path)) == 400
 
 
 @pytest.mark.slow

@@ -1,7 +1,5 @@
 """The terminal's table tells what folders are, and only reads them."""
 
-import contextlib
-import io
 import json
 import os
 import pathlib
@@ -9,14 +7,13 @@ import subprocess
 import sys
 
 import pytest
-from rich.console import Console
 
 from support.json_readers import RESULT
 from support.report_workdirs import write_pretraining
 from truenegs_jax.report import __main__ as command
 from truenegs_jax.report import write
 from truenegs_jax.runtime import files as files_lib
-from truenegs_jax.workdir import files, lock
+from truenegs_jax.workdir import files, lock, metrics_file
 
 
 def write_run(folder, task="pretrain", **values):
@@ -30,7 +27,7 @@ def write_run(folder, task="pretrain", **values):
 
 def write_records(folder):
   folder.mkdir(parents=True, exist_ok=True)
-  writer = files.JsonlWriter(folder, first_step=0)
+  writer = metrics_file.JsonlWriter(folder, first_step=0)
   speed = {"time": 0.0, "rows_per_s": 50.0, "eta_s": 90.0}
   writer.write({"step": 10, "split": "train", "total": 5.0, **speed})
   writer.write({"step": 20, "split": "train", "total": 4.0, **speed})
@@ -75,7 +72,7 @@ def test_a_run_shows_its_newest_records_and_checkpoint(tmp_path, monkeypatch):
   }
   assert command.find_newest(tmp_path) == "checkpoints/10"
   assert read_files(tmp_path) == before
-  writer = files.JsonlWriter(tmp_path, first_step=20)  # of a limited time
+  writer = metrics_file.JsonlWriter(tmp_path, first_step=20)
   writer.write({"step": 30, "split": "train", "total_steps": 35})
   writer.close()
   assert describe(tmp_path)["step"] == "30 of 35"
@@ -154,10 +151,8 @@ def test_damaged_records_and_configs_are_left_out(tmp_path):
 def test_names_are_no_markup_and_no_control_characters(tmp_path):
   folder = tmp_path / "[red]a\x1b[31m"
   write_run(folder)
-  text = io.StringIO()
-  with contextlib.redirect_stdout(text):
-    Console(width=99).print(command.make_table([write.read_workdir(folder)]))
-  assert "[red]a" in text.getvalue() and "\x1b" not in text.getvalue()
+  _, output, _ = report(folder, f"--output={tmp_path}/page.html")
+  assert r"[red]a\x1b[31m" in output and "\x1b" not in output
 
 
 def test_runs_of_others_are_shown_though_nothing_can_be_written(tmp_path):

@@ -51,6 +51,32 @@ def test_a_locale_that_is_not_utf_8_is_refused():
   assert "Run export PYTHONUTF8=1 and the same" in message
 
 
+HOMELESS = """
+import os, pwd
+os.environ.pop("HOME", None)
+pwd.getpwuid = {}.__getitem__
+from truenegs_jax.runtime import cache, errors
+errors.start_command()
+import nltk  # fails without a home folder
+print(cache.folder(), os.path.expanduser("~"))
+"""
+
+
+@pytest.mark.parametrize("folder", ["", "/a"])
+def test_a_user_without_a_home_has_the_cache_folder(folder):
+  done = subprocess.run(
+    [sys.executable, "-c", HOMELESS],
+    env=os.environ | {"TRUENEGS_CACHE": folder},
+    capture_output=True,
+    text=True,
+  )
+  if folder:
+    assert (done.returncode, done.stdout) == (0, f"{folder} {folder}\n")
+  else:
+    assert done.returncode == InputError.exit_code
+    assert "Run export TRUENEGS_CACHE=FOLDER" in done.stderr
+
+
 def test_only_a_command_sets_up_its_process():
   code = """
 import logging, os, resource, sys

@@ -6,6 +6,8 @@ import sys
 
 import pytest
 from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 from truenegs_jax.runtime import progress
 
@@ -41,6 +43,20 @@ def test_nothing_is_animated_in_a_pipe_of_a_notebook(monkeypatch, capsys):
     with progress.working(console, "Compiling"):
       pass
   assert "\x1b" not in "".join(capsys.readouterr())
+
+
+@pytest.mark.parametrize("control", ["\x1b[2J", "\r", "\x07", "\x7f", "\x9b"])
+def test_texts_send_no_control_characters_to_the_terminal(control, capsys):
+  text = f"a{control} :house: [b]"
+  table = Table(text)
+  table.add_row(text)
+  console = progress.make_console()
+  for printed in (text, Text(text), table):
+    console.print(printed)
+  with progress.counting(progress.log_console(), text, 1) as advance:
+    advance()
+  for output in capsys.readouterr():
+    assert ":house: [b]" in output and output.replace("\n", "").isprintable()
 
 
 def count_items(monkeypatch, *, items, secs, brief=False, **options):

@@ -20,7 +20,7 @@ from truenegs_jax.runtime.errors import CheckpointError
 from truenegs_jax.tasks import records, squad
 from truenegs_jax.tasks.task import TASKS, Example
 from truenegs_jax.weights import find
-from truenegs_jax.workdir import files
+from truenegs_jax.workdir import files, metrics_file
 
 CONFIG = json.loads(common.get_config().to_json())
 TYPED = PretrainConfig.read(CONFIG)
@@ -49,7 +49,7 @@ VOCABULARY = {entry: i for i, entry in enumerate([*SPECIALS, "swan"])}
 
 
 def read_metrics(folder):
-  files.JsonlWriter(folder, first_step=9).close()
+  metrics_file.JsonlWriter(folder, first_step=9).close()
   export_run.summarize_run(folder, TYPED, step=3)
 
 

@@ -18,8 +18,8 @@ from truenegs_jax.config.flags import parse_config
 from truenegs_jax.report import write
 from truenegs_jax.runtime import buckets, paths, uploads
 from truenegs_jax.runtime.files import append
-from truenegs_jax.train import guards, metrics, speed
-from truenegs_jax.workdir import files
+from truenegs_jax.train import console_line, guards, loggers, speed
+from truenegs_jax.workdir import files, metrics_file
 
 pytestmark = pytest.mark.filterwarnings("ignore:Sending a large body")
 
@@ -85,13 +85,13 @@ def test_results_out_of_date_are_emptied_and_not_deleted(bucket, workdir):
 
 def test_tensorboard_gets_the_events_of_a_run(bucket, workdir):
   pytest.importorskip("tensorboardX")
-  run = metrics.LoggedRun(workdir, 0, {})
-  line = metrics.ProgressLine(Console(file=io.StringIO()), 9, first_step=0)
-  with metrics.open_writers(["tensorboard"], run, line) as (log, flush):
+  run = loggers.LoggedRun(workdir, 0, {})
+  line = console_line.ProgressLine(Console(file=io.StringIO()), 9, first_step=0)
+  with loggers.open_writers(["tensorboard"], run, line) as (log, flush):
     for step in range(1, 9):
       log({"step": step, "split": "train", "mlm": 0.5})
     flush()
-  metrics_name, events = sorted(bucket[0].list(), key=len)
+  _, metrics_name, events = sorted(bucket[0].list(), key=len)
   assert events.startswith("run/tensorboard/events.out")
   assert bucket[0].read(events).count(b"train/mlm") == 8
   assert metrics_name == "run/metrics.jsonl"
@@ -149,7 +149,7 @@ def test_the_row_of_a_run_needs_few_requests(bucket, workdir, tmp_path):
 def test_trainings_of_a_fine_tuning_are_found_by_records(bucket, workdir):
   for name in ("rte/seed-0/metrics.jsonl", "rte/seed-1/metrics.jsonl"):
     bucket[0].write(f"run/{name}", b"")
-  folders = files.list_recorded(workdir, "*/seed-*")
+  folders = metrics_file.list_recorded(workdir, "*/seed-*")
   assert [x.relative_to(workdir).as_posix() for x in folders] == [
     "rte/seed-0",
     "rte/seed-1",
@@ -195,8 +195,8 @@ def test_a_logger_whose_bucket_is_away_ends_no_run(
   monkeypatch.setattr(asyncio, "sleep", lambda _: sleep(0))  # between retries
   monkeypatch.setattr(buckets, "REPEAT_SECS", 0.0)
   monkeypatch.setattr(uploads, "UPLOAD_SECS", 0.0)
-  run = metrics.LoggedRun(workdir, 0, {})
-  logger = metrics.Logger("tensorboard", run)
+  run = loggers.LoggedRun(workdir, 0, {})
+  logger = loggers.Logger("tensorboard", run)
   bucket[1].down = True
   for step in range(40):
     logger.write({"step": step, "split": "train", "mlm": 0.5})

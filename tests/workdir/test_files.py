@@ -10,7 +10,7 @@ from truenegs_jax.configs import common
 from truenegs_jax.runtime.errors import CheckpointError, DiskError
 from truenegs_jax.runtime.files import atomic_file, lock_file
 from truenegs_jax.train import guards
-from truenegs_jax.workdir import files
+from truenegs_jax.workdir import files, metrics_file
 
 
 def make_config() -> dict:
@@ -73,7 +73,7 @@ def load_records(workdir):
 
 
 def write_steps(workdir, steps, *, first_step=0):
-  writer = files.JsonlWriter(workdir, first_step=first_step)
+  writer = metrics_file.JsonlWriter(workdir, first_step=first_step)
   for step in steps:
     writer.write(make_record(step))
   writer.close()
@@ -99,7 +99,7 @@ def test_garbage_after_a_crash_is_dropped(tmp_path, rest):
 
 
 def test_record_is_on_disk_at_once_with_its_version(tmp_path):
-  writer = files.JsonlWriter(tmp_path, first_step=0)
+  writer = metrics_file.JsonlWriter(tmp_path, first_step=0)
   writer.write(make_record(1))
   assert load_records(tmp_path) == [{"version": 1, **make_record(1)}]
   writer.close()
@@ -157,7 +157,7 @@ def test_a_folder_or_pipe_in_place_of_a_file_is_a_disk_error(
   tmp_path, make, name
 ):
   make(tmp_path / name)
-  assert files.read_records(tmp_path) == []
+  assert metrics_file.read_records(tmp_path) == []
   if name == files.METRICS and make is os.mkfifo:
     write_steps(tmp_path, [1])  # replaces it
     assert [x["step"] for x in load_records(tmp_path)] == [1]

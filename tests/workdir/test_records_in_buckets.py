@@ -10,7 +10,7 @@ import pytest
 from support import bucket_servers
 from truenegs_jax.runtime import paths, uploads
 from truenegs_jax.runtime.errors import DiskError
-from truenegs_jax.workdir import files
+from truenegs_jax.workdir import files, metrics_file
 
 pytestmark = pytest.mark.filterwarnings("ignore:Sending a large body")
 
@@ -51,7 +51,7 @@ def make_records(start, stop, **values):
 
 def write(workdir, start, stop, *, killed=False):
   """Writes the records of a run; a `killed` one loses some after `stop`."""
-  writer = files.JsonlWriter(workdir, first_step=start)
+  writer = metrics_file.JsonlWriter(workdir, first_step=start)
   for record in make_records(start, stop):
     writer.write(record)
   if killed:
@@ -67,7 +67,7 @@ def write_local(folder, start, stop):
   """Writes the records of a run to a local folder."""
   folder.mkdir()
   write(folder, start, stop)
-  return files.read_records(folder)
+  return metrics_file.read_records(folder)
 
 
 def settle(writer):
@@ -83,14 +83,14 @@ def test_resumed_runs_have_the_records_of_an_uninterrupted_one(
   write(workdir, 0, 23, killed=True)
   write(workdir, 20, 33, killed=True)
   write(workdir, 12, 17, killed=True)  # 20 was damaged
-  assert files.read_records(workdir)[-1]["step"] == 17
+  assert metrics_file.read_records(workdir)[-1]["step"] == 17
   write(workdir, 16, 40)
-  assert files.read_records(workdir) == expected
+  assert metrics_file.read_records(workdir) == expected
   # What is copied from the bucket is a workdir, too.
   copy = tmp_path / "copy"
   copy.mkdir()
   (copy / files.METRICS).write_bytes(bucket[0].read("runs/a/metrics.jsonl"))
-  assert files.read_records(copy) == expected
+  assert metrics_file.read_records(copy) == expected
 
 
 def test_a_run_whose_steps_are_all_done_changes_nothing(bucket, workdir):
@@ -109,7 +109,7 @@ def test_records_of_a_copied_workdir_are_continued(
   lines = (tmp_path / "begun" / files.METRICS).read_bytes()
   bucket[0].write("runs/a/metrics.jsonl", b"damaged\n" + lines)
   write(workdir, 8, 12)
-  assert files.read_records(workdir) == expected
+  assert metrics_file.read_records(workdir) == expected
   assert f"'{workdir}/metrics.jsonl' had damaged" in capsys.readouterr().out
   assert bucket[0].read(f"runs/a/{files.DAMAGED}") == b"damaged\n"
 
@@ -121,7 +121,7 @@ def test_a_paused_run_changes_no_record_of_its_successor(bucket, workdir):
     if error:
       raise error
 
-  paused = files.JsonlWriter(workdir, first_step=0, check=check)
+  paused = metrics_file.JsonlWriter(workdir, first_step=0, check=check)
   for record in make_records(0, 10):
     paused.write(record)
   paused.upload()
@@ -139,28 +139,28 @@ def test_a_paused_run_changes_no_record_of_its_successor(bucket, workdir):
 def test_a_bucket_that_is_away_for_a_while_loses_no_record(
   bucket, workdir, soon, capsys
 ):
-  writer = files.JsonlWriter(workdir, first_step=0)
+  writer = metrics_file.JsonlWriter(workdir, first_step=0)
   for index, record in enumerate(make_records(0, 40)):
     bucket[1].down = 10 <= index < 30
     writer.write(record)
     settle(writer)
   writer.close()
   assert capsys.readouterr().out.count("warning: ") == 1
-  assert len(files.read_records(workdir)) == 50
+  assert len(metrics_file.read_records(workdir)) == 50
 
 
 @only_gs
 def test_lost_records_are_an_error_at_the_end_and_before_a_save(
   bucket, workdir, soon
 ):
-  writer = files.JsonlWriter(workdir, first_step=0)
+  writer = metrics_file.JsonlWriter(workdir, first_step=0)
   bucket[1].down = True
   writer.write({"step": 1, "split": "train"})
   for action in (writer.upload, writer.upload, writer.close):
     with pytest.raises(DiskError, match="could not be reached"):
       action()
   bucket[1].down = False
-  assert files.read_records(workdir) == []
+  assert metrics_file.read_records(workdir) == []
 
 
 @only_gs
@@ -168,7 +168,7 @@ def test_a_run_has_few_requests_however_often_it_writes(
   bucket, workdir, monkeypatch
 ):
   _, proxy = bucket
-  writer = files.JsonlWriter(workdir, first_step=0)
+  writer = metrics_file.JsonlWriter(workdir, first_step=0)
   now = time.monotonic()
   clock = types.SimpleNamespace(monotonic=lambda: now)
   monkeypatch.setattr(uploads, "time", clock)

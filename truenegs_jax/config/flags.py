@@ -24,7 +24,13 @@ from ml_collections import ConfigDict
 
 from truenegs_jax.config import load, tables
 from truenegs_jax.config.keys import Key, did_you_mean, flatten
-from truenegs_jax.runtime.errors import InputError, explain, printable, program
+from truenegs_jax.runtime.errors import (
+  ESCAPES,
+  InputError,
+  explain,
+  printable,
+  program,
+)
 
 CONFIG = "config"  # flags
 WORKDIR = "workdir"
@@ -122,7 +128,7 @@ def parse(
     rest = parse_flags(words, values, needs_config=words == argv)
   if words != argv:
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # for `--help | head`
-    print(_help(values, text))
+    print(_help(values, text).translate(ESCAPES))
     sys.exit()
   if "verbosity" in values and not values["verbosity"].present:
     logging.set_verbosity(logging.WARNING)  # hides the log of jax and orbax

@@ -453,7 +453,7 @@ class Log(Section):
   writers: tuple[str, ...] = free_key(
     (),
     "Programs that get the metrics, beside metrics.jsonl.",
-    choices=("tensorboard", "wandb"),
+    choices=("tensorboard", "wandb", "trackio"),
   )
   profile: str = free_key(
     "", 'Steps to trace into WORKDIR/profile, as "M:N"; "" traces none.'

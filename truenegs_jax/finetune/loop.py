@@ -27,9 +27,17 @@ from truenegs_jax.objectives import task_losses
 from truenegs_jax.runtime import cpu
 from truenegs_jax.runtime.errors import NonFiniteError
 from truenegs_jax.tasks import batches
-from truenegs_jax.train import guards, metrics, optim, sharding, speed
+from truenegs_jax.train import (
+  console_line,
+  guards,
+  loggers,
+  optim,
+  sharding,
+  speed,
+)
 from truenegs_jax.train import loop as loop_lib
 from truenegs_jax.train import step as step_lib
+from truenegs_jax.workdir import metrics_file
 
 LOSS_WEIGHTS = {"loss": 1.0}
 
@@ -163,12 +171,12 @@ class SeedRun:
     setup = self.setup
     options = setup.options
     self.clock = speed.Clock(setup.steps)
-    line = metrics.ProgressLine(
+    line = console_line.ProgressLine(
       self.console, setup.steps, first_step=0, describe=self.describe
     )
     config = setup.provenance[results.CONFIG]
-    logged = metrics.LoggedRun(self.folder, 0, config, check_lock)
-    with metrics.open_writers(options.log.writers, logged, line) as writers:
+    logged = loggers.LoggedRun(self.folder, 0, config, check_lock)
+    with loggers.open_writers(options.log.writers, logged, line) as writers:
       self.write, flush_log = writers
       loop = loop_lib.Loop(
         state=setup.init_state(make_params(), self.seed),
@@ -267,7 +275,7 @@ class SeedRun:
     self.evaluations[str(done)] = scores = dev.score(answers_Q)
     self.write({"step": done, "split": "dev", **scores})
 
-  def describe(self, record: metrics.Record) -> str:
+  def describe(self, record: metrics_file.Record) -> str:
     """Describes a record of an evaluation for the terminal."""
     scores = self.evaluations[str(record["step"])]
     return f"dev at {record['step']:,}: {leaderboard.format_scores(scores)}"

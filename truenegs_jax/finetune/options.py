@@ -10,7 +10,7 @@ from truenegs_jax.models import layers
 from truenegs_jax.models.encoder import find_family
 from truenegs_jax.runtime.errors import InputError, one_of
 from truenegs_jax.tasks.task import OWN, SQUAD, TASKS, Task, define_own_task
-from truenegs_jax.train import metrics, sharding
+from truenegs_jax.train import loggers, sharding
 
 # Of ELECTRA's paper (Clark et al. 2020), by size of the network.
 LEARNING_RATES = {"small": 3e-4, "base": 1e-4, "large": 5e-5}
@@ -68,7 +68,7 @@ def parse_options(values: Mapping[str, Any]) -> FinetuneOptions:
   o = options.finetune
   accumulation = options.optim.accumulation
   one_of("model.remat", options.model.remat, layers.REMAT)
-  metrics.check_writers(options.log.writers)
+  loggers.check_writers(options.log.writers)
   parse_names(options.init_skip, key="init_skip", choices=INIT_SKIPS)
   tasks = options.task_names
   glue = [name for name in TASKS if name != SQUAD]

@@ -9,7 +9,7 @@ from truenegs_jax.objectives import masking
 from truenegs_jax.objectives.soft_regularization import REGULARIZERS
 from truenegs_jax.runtime.errors import InputError, one_of
 from truenegs_jax.synonyms import run_table
-from truenegs_jax.train import metrics, sharding, speed
+from truenegs_jax.train import loggers, sharding, speed
 from truenegs_jax.weights import match
 
 
@@ -39,7 +39,7 @@ def check(config: PretrainConfig) -> None:
       f" steps={c.steps:,}. Lower --config.optim.decay_steps=NUMBER."
     )
   _check_negatives(config)
-  metrics.check_writers(c.log.writers)
+  loggers.check_writers(c.log.writers)
   speed.parse_profile(c.log.profile, c.steps)
   spec = sharding.get_mesh_spec(c.mesh.preset, c.mesh.axes)
   sharding.check_batch_size(c.batch_size, c.optim.accumulation, spec)

@@ -16,7 +16,7 @@ from truenegs_jax.runtime.errors import CheckpointError
 from truenegs_jax.runtime.files import read_json
 from truenegs_jax.train import metrics
 from truenegs_jax.weights import export_model, hf_names, model_card
-from truenegs_jax.workdir import files, saved_model
+from truenegs_jax.workdir import files, metrics_file, saved_model
 
 # What a recipe adds, by key of `negatives`.
 _TERMS = {
@@ -87,7 +87,8 @@ def summarize_run(
   workdir: pathlib.Path, config: PretrainConfig, step: int
 ) -> model_card.ModelOrigin:
   """Describes a step of a run for its model cards."""
-  records = {(x["split"], x["step"]): x for x in files.read_records(workdir)}
+  read = metrics_file.read_records(workdir)
+  records = {(x["split"], x["step"]): x for x in read}
   held_out = records.get(("held_out", step), {})
   with _read_optional(workdir / files.ABOUT) as about:
     synonyms = str(about.get("lines", {}).get("synonyms", ""))

@@ -27,7 +27,14 @@ from truenegs_jax.pretrain.start import Started
 from truenegs_jax.report.write import write_own_report
 from truenegs_jax.runtime import distributed, errors, progress
 from truenegs_jax.synonyms.wordnet import open_wordnet
-from truenegs_jax.train import guards, metrics, sharding, speed
+from truenegs_jax.train import (
+  console_line,
+  guards,
+  loggers,
+  metrics,
+  sharding,
+  speed,
+)
 from truenegs_jax.train import loop as loop_lib
 from truenegs_jax.train import step as step_lib
 from truenegs_jax.weights import find
@@ -111,12 +118,12 @@ def train(
   traced_steps = speed.parse_profile(profile, c.steps)
   profiler = speed.Profiler(traced_steps, workdir, say)
   total = 0 if c.minutes else c.steps
-  line = metrics.ProgressLine(console, total, first_step=first_step)
+  line = console_line.ProgressLine(console, total, first_step=first_step)
   config = started.description["config"]
   lease = checkpoints.lease
-  logged = metrics.LoggedRun(workdir, first_step, config, lease.check)
+  logged = loggers.LoggedRun(workdir, first_step, config, lease.check)
   with (
-    metrics.open_writers(c.log.writers, logged, line) as (write, flush_log),
+    loggers.open_writers(c.log.writers, logged, line) as (write, flush_log),
     contextlib.closing(profiler),
     guards.StopSignals(console) as signals,
   ):

@@ -17,13 +17,12 @@ import pathlib
 from collections.abc import Sequence
 
 from absl import flags
-from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from truenegs_jax.config import flags as flags_lib
 from truenegs_jax.report import page, write
-from truenegs_jax.runtime.errors import InputError, printable, program
+from truenegs_jax.runtime import progress
+from truenegs_jax.runtime.errors import InputError, program
 from truenegs_jax.runtime.paths import open_path
 from truenegs_jax.workdir import files
 
@@ -39,7 +38,7 @@ def main(argv: list[str]) -> None:
     runs = write.read_workdirs([open_path("report", x) for x in argv[1:]])
     for run in runs:
       run.progress["where"] = find_newest(open_path("report", run.path))
-    Console(highlight=False).print(make_table(runs))
+    progress.make_console().print(make_table(runs))
     write.write_report(runs, path)
     print(f"saved: {path}")
 
@@ -50,8 +49,7 @@ def make_table(runs: Sequence[page.Run]) -> Table:
   table = Table("run", "state", *columns, box=None, pad_edge=False)
   for run in runs:
     values = [run.progress.get(x, "") for x in columns]
-    cells = [printable(x) for x in (run.name, run.state, *values)]
-    table.add_row(*map(Text, cells))
+    table.add_row(run.name, run.state, *values)
   return table
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from truenegs_jax.workdir import files
+from truenegs_jax.workdir import metrics_file
 
 MAX_POINTS = 1_000  # of a page; its curves share four times as many
 LONG_PAUSE = 10.0  # in median times between records: the run was stopped
@@ -75,7 +75,7 @@ def read_records(workdir: pathlib.Path) -> tuple[dict[str, Columns], int]:
   """
   records: dict[str, list[dict[str, Any]]] = {}
   damaged = 0
-  for _, record in files.iterate_records(workdir):
+  for _, record in metrics_file.iterate_records(workdir):
     if record is None:
       damaged += 1
     else:
@@ -147,7 +147,7 @@ def read_curves(workdir: pathlib.Path, pattern: str) -> list[Curve]:
 
   Curves of one name are of one group; all share the points of a page.
   """
-  folders = files.list_recorded(workdir, pattern)
+  folders = metrics_file.list_recorded(workdir, pattern)
   points = min(max(50, 4 * MAX_POINTS // max(len(folders), 1)), MAX_POINTS)
   curves = []
   for folder in folders:

@@ -10,10 +10,10 @@ from truenegs_jax.runtime.paths import check_local
 
 def folder() -> pathlib.Path:
   """Returns $TRUENEGS_CACHE or ~/.cache/truenegs_jax, which may not exist."""
-  default = pathlib.Path.home() / ".cache" / "truenegs_jax"
-  path = os.environ.get("TRUENEGS_CACHE") or default
-  check_local("TRUENEGS_CACHE", path)
-  return pathlib.Path(path)
+  if path := os.environ.get("TRUENEGS_CACHE"):
+    check_local("TRUENEGS_CACHE", path)
+    return pathlib.Path(path)
+  return pathlib.Path.home() / ".cache" / "truenegs_jax"
 
 
 def make_private_folder(path: pathlib.Path) -> None:

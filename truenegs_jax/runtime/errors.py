@@ -23,7 +23,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, NoReturn
 
 BEGAN = time.perf_counter()  # nearly the start of this process
 # Exit codes of runs that were stopped after saving a checkpoint.
@@ -58,6 +58,9 @@ SCHEMES = {
   "hf": ("hf", "run `hf auth login`, or set HF_TOKEN"),
 }
 MAX_MESSAGE = 6000  # characters that are printed
+# How texts of files are shown that would send commands to the terminal.
+_CONTROLS = {*range(32), *range(127, 160)} - {ord("\n")}
+ESCAPES = {x: repr(chr(x))[1:-1] for x in _CONTROLS}
 STOPPED = (
   "stopped. Nothing more was saved; all that was saved before is intact. Run"
   " the same command again."
@@ -213,13 +216,21 @@ def printable(error: Exception | str) -> str:
   return f"{message[: MAX_MESSAGE // 2]} ... {message[-MAX_MESSAGE // 2 :]}"
 
 
+def print_traceback() -> None:
+  """Prints the traceback of a bug, with control characters escaped."""
+  import traceback
+
+  print(traceback.format_exc().translate(ESCAPES), file=sys.stderr)
+
+
 def start_command() -> None:
   """Prepares the process of a command; nothing else changes its process.
 
   Calls `exit_at_signals`, opens closed standard streams, prints what the
   terminal does not have with escapes, quiets other libraries, and lets the
   process open as many files as it may. Ends it with a message in a locale that
-  is not UTF-8, in which libraries would miss a folder 'Übung'.
+  is not UTF-8, in which libraries would miss a folder 'Übung', or of a user
+  without a home folder, unless there is $TRUENEGS_CACHE.
   """
   exit_at_signals()
   for name in ("stdin", "stdout", "stderr"):
@@ -229,13 +240,20 @@ def start_command() -> None:
     sys.stdout.reconfigure(errors="backslashreplace")
   encoding = sys.getfilesystemencoding()
   if encoding != "utf-8":
-    print(
-      f"error: The names of files are read as {encoding}, the encoding of this"
-      " locale, but libraries write them in UTF-8. Run export PYTHONUTF8=1 and"
-      " the same command again.",
-      file=sys.stderr,
+    _end(
+      f"The names of files are read as {encoding}, the encoding of this locale,"
+      " but libraries write them in UTF-8. Run export PYTHONUTF8=1 and the same"
+      " command again."
     )
-    sys.exit(InputError.exit_code)
+  if os.path.expanduser("~") == "~":  # libraries would fail
+    folder = os.environ.get("TRUENEGS_CACHE")
+    if not folder:
+      _end(
+        f"User {os.getuid()} has no home folder: it has no name, and HOME is"
+        " not set. Run export TRUENEGS_CACHE=FOLDER, with a folder for files"
+        " that can be made again, and the same command again."
+      )
+    os.environ["HOME"] = os.path.abspath(folder)
   for name, value in ENVIRONMENT.items():
     os.environ.setdefault(name, value)
   _quiet_libraries()
@@ -243,6 +261,11 @@ def start_command() -> None:
   limit = MAX_FILES if hard == resource.RLIM_INFINITY else min(hard, MAX_FILES)
   with contextlib.suppress(ValueError, OSError):  # of a system with less
     resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+
+
+def _end(message: str) -> NoReturn:
+  print(f"error: {message}", file=sys.stderr)
+  sys.exit(InputError.exit_code)
 
 
 def _quiet_libraries() -> None:

@@ -13,11 +13,15 @@ import datetime
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import TextIO
+from typing import Any, TextIO
 
 from rich import progress
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 from rich.table import Column, Table
+from rich.text import Text
+
+from truenegs_jax.runtime import errors
 
 # In a log: after which time work gets a line, and between its lines.
 FIRST_SECS = 10.0
@@ -95,14 +99,36 @@ def counting(
     yield advance
 
 
+class EscapingConsole(Console):
+  """A console that shows control characters of texts, and sends none of them.
+
+  A text may be of a file that somebody else wrote.
+  """
+
+  def render_str(self, text: str, **options: Any) -> Text:
+    """Returns a text of the right width."""
+    return super().render_str(text.translate(errors.ESCAPES), **options)
+
+  def render(
+    self, renderable: RenderableType, options: ConsoleOptions | None = None
+  ) -> Iterator[Segment]:
+    """Yields the parts of what is printed."""
+    for segment in super().render(renderable, options):
+      if segment.control:  # of rich itself
+        yield segment
+      else:
+        yield segment._replace(text=segment.text.translate(errors.ESCAPES))
+
+
 def make_console(
   stream: TextIO | None = None, *, quiet: bool = False
 ) -> Console:
   """Returns the console of standard output, for results, or of a stream."""
   stream = stream or sys.stdout
-  return Console(
+  return EscapingConsole(
     file=stream,
     markup=False,  # paths and globs may contain brackets
+    emoji=False,  # and texts ":house:"
     highlight=False,
     quiet=quiet,
     # Notebooks set FORCE_COLOR, which makes rich animate lines in a pipe.

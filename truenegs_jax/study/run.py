@@ -35,7 +35,7 @@ from truenegs_jax.study.parts import Part, State, States
 from truenegs_jax.study.tables import Comparison, Score
 from truenegs_jax.tasks import scoring
 from truenegs_jax.tasks.task import SQUAD
-from truenegs_jax.workdir import files
+from truenegs_jax.workdir import files, metrics_file
 
 MakeScore = Callable[..., Score]  # a Score without `arm` and `seed`
 
@@ -151,7 +151,7 @@ def collect_scores(
     folder = root / part.key
     make = functools.partial(Score, part.arm, part.seed)
     if part.name == parts_lib.PRETRAIN:
-      collected += read_pretraining(make, files.read_records(folder))
+      collected += read_pretraining(make, metrics_file.read_records(folder))
     elif part.name in parts_lib.TASKS:
       for n in range(len(part.outputs)):  # one for each seed
         if result := results.load(folder, parts_lib.TASKS[part.name][1], n):

@@ -3,22 +3,20 @@
 import collections
 import contextlib
 import functools
-import io
 import json
 import math
 import os
 import pathlib
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
-from typing import IO, Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 from truenegs_jax.config.keys import flatten
 from truenegs_jax.config.tables import TABLES
 from truenegs_jax.runtime import files
 from truenegs_jax.runtime.errors import CheckpointError, InputError
 from truenegs_jax.runtime.paths import is_bucket
-from truenegs_jax.runtime.uploads import GrowingFolder
 
 LOCK = "lock"  # file of a workdir
 CHECKPOINTS = "checkpoints"  # folder of steps
@@ -33,20 +31,14 @@ EXPORT = "export"  # folder in Hugging Face format
 PROFILE = "profile"  # folder of the profiler's trace
 TENSORBOARD = "tensorboard"  # folder of TensorBoard's events
 WANDB = "wandb"  # folder of Weights & Biases; the name is theirs
-LOGGED_ID = "logged_id.txt"  # of the run in W&B
+LOGGED_ID = "logged_id.txt"  # of the run in loggers
 METRICS = "metrics.jsonl"  # one JSON object per line
 DAMAGED = "metrics_damaged.jsonl"  # lines that were no records
 RUNNING = "running"  # states
 FINISHED = "finished"
 STOPPED = "stopped"
 REMOVED = b"{}\n"  # content of results in a bucket that are out of date
-# Of a record: rises with another name, unit or meaning, not with a new field.
-VERSION = 1
-COMMON = ("version", "step", "time", "split")  # fields that are no metrics
-SPLITS = ("train", "held_out", "dev")
 Values = Mapping[str, Any]  # of JSON
-Record = Values
-Lines = Iterator[tuple[bytes, dict[str, Any] | None]]  # with their records
 STEP = re.compile(r"0|[1-9]\d*", re.ASCII)  # name of a step's folder
 # A file that Orbax writes to a step's folder once the step is complete. In a
 # local folder, the names of unfinished steps have a suffix until then.
@@ -243,79 +235,6 @@ def remove_outdated(path: pathlib.Path) -> None:
     path.write_bytes(REMOVED)
 
 
-class JsonlWriter:
-  """Appends records to metrics.jsonl, in a bucket once a minute."""
-
-  def __init__(
-    self,
-    workdir: pathlib.Path,
-    *,
-    first_step: int,
-    check: Callable[[], object] = lambda: None,
-  ):
-    """Opens the file and drops the records of steps after `first_step`.
-
-    A killed run wrote them after its last checkpoint; the resumed run repeats
-    these steps. Moves damaged lines to DAMAGED, with a warning. In a bucket,
-    `check` raises DiskError once another run writes to the workdir.
-    """
-    self._folder = GrowingFolder(workdir, check)
-    self._path = self._folder.local / METRICS
-    kept = []
-    damaged = []
-    for line, record in iterate_records(workdir):
-      if record is None:
-        damaged.append(line)
-      elif record["step"] <= first_step:
-        kept.append(line)
-    if damaged:
-      files.append(workdir / DAMAGED, b"".join(damaged))
-      print(
-        f"warning: '{workdir / METRICS}' had damaged lines ({len(damaged):,}),"
-        f" now in {DAMAGED}. Curves and model cards lack them; the model does"
-        " not."
-      )
-    with files.atomic_file(self._path) as file:
-      file.writelines(kept)
-    self._pending = b""  # lines for which the disk had no room
-    with files.disk_errors(self._path):
-      self._file = files.open_append(self._path)
-
-  def write(self, record: Record) -> None:
-    """Appends one record, with a warning later if the disk is full."""
-    is_first = not self._pending
-    self._pending += make_line(record)
-    try:
-      self._flush()
-    except OSError as e:
-      if is_first:
-        print(
-          f"warning: '{self._path}' could not be written: {e.strerror}. The run"
-          " goes on and keeps the lines in memory. Free some space."
-        )
-    self._folder.update()
-
-  def close(self) -> None:
-    """Closes the file; raises DiskError if it lacks records."""
-    with contextlib.closing(self._folder), self._file:
-      with files.disk_errors(self._path):
-        self._flush()
-
-  def upload(self) -> None:
-    """Writes all records to the bucket now; DiskError if that fails."""
-    self._folder.flush()
-
-  def _flush(self) -> None:
-    while self._pending:
-      self._pending = self._pending[self._file.write(self._pending) :]
-
-
-def make_line(record: Record) -> bytes:
-  """Returns the line of a record."""
-  line = json.dumps({"version": VERSION, **finite_or_null(record)})
-  return f"{line}\n".encode()
-
-
 def finite_or_null(value: Any) -> Any:
   """Replaces NaN and infinity, which JSON does not have, by None."""
   if isinstance(value, Mapping):
@@ -324,41 +243,3 @@ def finite_or_null(value: Any) -> Any:
     return [finite_or_null(x) for x in value]
   is_finite = not isinstance(value, float) or math.isfinite(value)
   return value if is_finite else None
-
-
-def read_records(workdir: pathlib.Path) -> list[dict]:
-  """Returns the records of metrics.jsonl without damaged lines."""
-  return [x for _, x in iterate_records(workdir) if x is not None]
-
-
-def list_recorded(workdir: pathlib.Path, pattern: str) -> list[pathlib.Path]:
-  """Returns the folders in `pattern` that have records, sorted."""
-  return sorted(path.parent for path in workdir.glob(f"{pattern}/{METRICS}"))
-
-
-def iterate_records(workdir: pathlib.Path) -> Lines:
-  """Yields the lines of metrics.jsonl and their records, None if damaged."""
-  path = workdir / METRICS
-  if not path.is_file():
-    return
-  with _open_lines(path) as lines:
-    for line in lines:
-      record = _parse_record(line)
-      # The last line may still be written, or a kill may have cut it off.
-      if record is not None or (line.strip() and line.endswith(b"\n")):
-        yield line.rstrip(b"\n") + b"\n", record
-
-
-def _open_lines(path: pathlib.Path) -> IO[bytes]:
-  return io.BytesIO(path.read_bytes()) if is_bucket(path) else path.open("rb")
-
-
-def _parse_record(line: bytes) -> dict[str, Any] | None:
-  try:
-    record = files.parse_json(line)
-  except ValueError:
-    return None
-  values = [x for name, x in record.items() if name != "split"]
-  is_record = all(isinstance(x, int | float | None) for x in values)
-  is_record &= type(record.get("step")) is int
-  return record if is_record and record.get("split") in SPLITS else None

@@ -1,0 +1,279 @@
+"""Writes the records of a run to metrics.jsonl, the console and loggers.
+
+A logger (TensorBoard, Weights & Biases, trackio) can neither end a run nor make
+it wait.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import importlib.util
+import itertools
+import os
+import pathlib
+import queue
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from truenegs_jax.runtime import distributed
+from truenegs_jax.runtime.errors import InputError, one_of, printable
+from truenegs_jax.runtime.files import atomic_file
+from truenegs_jax.runtime.paths import is_bucket
+from truenegs_jax.runtime.uploads import GrowingFolder
+from truenegs_jax.train.console_line import ProgressLine
+from truenegs_jax.workdir import files, metrics_file
+from truenegs_jax.workdir.metrics_file import Record
+
+PROJECT = "truenegs_jax"  # unless the logger's own variable names another
+MAX_NAME = 100  # characters; W&B allows 128
+MAX_WAITING = 10_000  # records that a logger has not taken yet
+MAX_CLOSE_SECS = 90.0  # that the end of a run waits for each logger
+# W&B's process uploads in the background. At the end of a run without network
+# it would wait forever; what is missing then can be uploaded with `wandb sync`.
+MAX_UPLOAD_SECS = 60
+
+Values = Mapping[str, float]  # by "<split>/<name>"
+# Two functions: one logs values of a step, the other completes them.
+OpenLogger = tuple[Callable[[int, Values], object], Callable[[], object]]
+Writer = Callable[[Record], None]
+
+
+@dataclasses.dataclass(frozen=True)
+class LoggedRun:
+  """A run as loggers show it."""
+
+  workdir: pathlib.Path  # as the user gave it
+  first_step: int  # of the checkpoint that it continues
+  config: Mapping[str, Any]  # in JSON's types
+  # Raises DiskError once another run writes to a workdir in a bucket.
+  check: Callable[[], object] = lambda: None
+
+  @functools.cached_property
+  def id(self) -> str:
+    """A random id, saved in the workdir for a run that continues this one."""
+    path = self.workdir / files.LOGGED_ID
+    if self.first_step and path.is_file():
+      return path.read_text().strip()
+    token = secrets.token_hex(4)
+    with atomic_file(path) as file:
+      file.write(f"{token}\n".encode())
+    return token
+
+  @property
+  def name(self) -> str:
+    """The end of the workdir's path."""
+    return self.workdir.as_posix()[-MAX_NAME:]
+
+
+def open_tensorboard(run: LoggedRun, folder: pathlib.Path) -> OpenLogger:
+  """Opens an event file, to which values are written at once.
+
+  SummaryWriter would write them in a thread. Once that has ended, because the
+  disk was full, SummaryWriter waits for it without limit.
+  """
+  # Optional, as all packages of loggers.
+  from tensorboardX.proto.event_pb2 import Event, SessionLog
+  from tensorboardX.proto.summary_pb2 import Summary
+  from tensorboardX.record_writer import RecordWriter
+
+  folder.mkdir(parents=True, exist_ok=True)
+  name = f"events.out.tfevents.{time.time():.0f}.{socket.gethostname()}"
+  writer = RecordWriter(str(folder / name))
+
+  def write(**fields: Any) -> None:
+    event = Event(wall_time=time.time(), **fields)
+    writer.write(event.SerializeToString())
+    writer.flush()
+
+  def log(step: int, values: Values) -> None:
+    items = values.items()
+    pairs = [Summary.Value(tag=tag, simple_value=x) for tag, x in items]
+    write(step=step, summary=Summary(value=pairs))
+
+  write(file_version="brain.Event:2")
+  # TensorBoard then drops what a killed run wrote after its last checkpoint.
+  start = SessionLog(status=SessionLog.START)
+  write(step=run.first_step + 1, session_log=start)
+  return log, writer.close
+
+
+def open_wandb(run: LoggedRun, folder: pathlib.Path) -> OpenLogger:
+  """Opens a run of Weights & Biases, offline if nobody is logged in."""
+  import wandb
+
+  settings = wandb.setup().settings
+  # Without a key, `init` would ask for one, or refuse to start.
+  lacks_key = settings.mode == "online" and not wandb.login(
+    prompt=False, verify=False
+  )
+  opened = wandb.init(
+    project=settings.project or PROJECT,
+    id=run.id,
+    name=run.name,
+    config=dict(run.config),
+    dir=folder.parent,
+    mode="offline" if lacks_key else None,
+    resume="allow",
+    settings=wandb.Settings(
+      console="off",
+      finish_timeout=MAX_UPLOAD_SECS,
+      max_end_of_run_history_metrics=0,
+      max_end_of_run_summary_metrics=0,
+    ),
+  )
+  # W&B's own step must rise, but a resumed run repeats some of its steps.
+  opened.define_metric("*", step_metric="step")
+
+  def log(step: int, values: Values) -> None:
+    opened.log({"step": step, **values})
+
+  return log, opened.finish
+
+
+def open_trackio(run: LoggedRun, folder: pathlib.Path) -> OpenLogger:
+  """Opens a run of trackio, which knows a run to resume by its name."""
+  import trackio
+
+  del folder  # its own is $TRACKIO_DIR
+  opened = trackio.init(
+    project=os.environ.get("TRACKIO_PROJECT", PROJECT),
+    name=f"{run.name} {run.id}",
+    config=dict(run.config),
+    resume="allow",
+  )
+
+  def log(step: int, values: Values) -> None:
+    opened.log({**values}, step=step)
+
+  return log, opened.finish
+
+
+# Package and function of each logger, by the name of its folder.
+LOGGERS = {
+  files.TENSORBOARD: ("tensorboardX", open_tensorboard),
+  files.WANDB: ("wandb", open_wandb),
+  "trackio": ("trackio", open_trackio),
+}
+
+
+def check_writers(names: Sequence[str]) -> None:
+  """Raises InputError if a logger is unknown or its package not installed."""
+  for name in names:
+    one_of("log.writers", name, LOGGERS)
+    package, _ = LOGGERS[name]
+    if importlib.util.find_spec(package) is None:
+      raise InputError(
+        f"log.writers has {name!r}, but {package} is not installed. Run"
+        f" pip install {package} or remove {name!r}."
+      )
+
+
+class Logger:
+  """Gives the numbers of records to a logger, in a thread of its own.
+
+  Only the thread waits for a disk or a network. A logger that fails, or does
+  not keep up, is turned off with a warning.
+  """
+
+  def __init__(self, name: str, run: LoggedRun):
+    self._name = name
+    self._is_on = True
+    self._waiting = queue.SimpleQueue[Record | None]()
+    self._thread = threading.Thread(target=self._log, args=(run,), daemon=True)
+    with self._turn_off_on_errors():
+      _ = run.id  # the threads of a run's loggers then have the same
+      self._thread.start()
+
+  def write(self, record: Record) -> None:
+    """Logs the metrics of a record that are numbers."""
+    with self._turn_off_on_errors():
+      if self._waiting.qsize() >= MAX_WAITING:
+        raise TimeoutError(f"{MAX_WAITING:,} records wait for it")
+      if self._is_on:
+        self._waiting.put(record)
+
+  def close(self) -> None:
+    """Completes what was logged; waits at most MAX_CLOSE_SECS."""
+    self._waiting.put(None)
+    with self._turn_off_on_errors():
+      if self._is_on:
+        self._thread.join(MAX_CLOSE_SECS)
+        if self._thread.is_alive():
+          raise TimeoutError(f"it did not end in {MAX_CLOSE_SECS:g} s")
+
+  def _log(self, run: LoggedRun) -> None:
+    with self._turn_off_on_errors(), contextlib.ExitStack() as stack:
+      folder = GrowingFolder(run.workdir / self._name)
+      stack.callback(folder.close)
+      log, close = LOGGERS[self._name][1](run, folder.local)
+      stack.callback(close)
+      with self._turn_off_on_errors():
+        for record in iter(self._waiting.get, None):
+          log(record["step"], select_numbers(record))
+          folder.update()
+
+  @contextlib.contextmanager
+  def _turn_off_on_errors(self) -> Iterator[None]:
+    try:
+      yield
+    except Exception as e:  # a logger must not end a run, whatever it raises
+      if self._is_on:
+        reason = f"{type(e).__name__}: {printable(e)}".splitlines()[0][:300]
+        print(
+          f"warning: The logger {self._name!r} failed ({reason.rstrip('.')})."
+          f" The run goes on without it, and {files.METRICS} has all records."
+        )
+      self._is_on = False
+
+
+def select_numbers(record: Record) -> dict[str, float]:
+  """Returns the metrics of a record that are numbers, by "<split>/<name>"."""
+  return {
+    f"{record['split']}/{name}": value
+    for name, value in record.items()
+    if name not in metrics_file.COMMON and isinstance(value, int | float)
+  }
+
+
+_FLUSHES = itertools.count()  # numbers the barriers of a run
+
+
+@contextlib.contextmanager
+def open_writers(
+  names: Sequence[str], run: LoggedRun, line: ProgressLine
+) -> Iterator[tuple[Writer, Callable[[], None]]]:
+  """Yields two functions: for a record, and for the time before a save.
+
+  The first writes a record to all writers and `line`. The second, to be called
+  in all processes, waits until a kill loses no record, or raises DiskError.
+  Only the first process writes.
+  """
+  with contextlib.ExitStack() as stack:
+    stack.callback(line.close)
+    file: metrics_file.JsonlWriter | None = None
+    writers = list[Writer]()
+    if distributed.is_first_process():
+      file = metrics_file.JsonlWriter(
+        run.workdir, first_step=run.first_step, check=run.check
+      )
+      stack.callback(file.close)
+      loggers = [Logger(name, run) for name in names]
+      for logger in loggers:
+        stack.callback(logger.close)
+      writers = [file.write, *(x.write for x in loggers), line.write]
+
+    def write(record: Record) -> None:
+      for writer in writers:
+        writer(record)
+
+    def flush() -> None:
+      if is_bucket(run.workdir):
+        with distributed.raise_everywhere(f"records {next(_FLUSHES)}"):
+          if file:
+            file.upload()
+
+    yield write, flush
