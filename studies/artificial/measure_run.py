@@ -16,7 +16,7 @@ from truenegs_jax.data.tokenizer import SPECIALS, Tokenizer
 from truenegs_jax.models import pretrain
 from truenegs_jax.objectives import masking, output_softmax
 from truenegs_jax.objectives.slot_predictions import Options
-from truenegs_jax.pretrain.plan import make_run
+from truenegs_jax.pretrain.plan import make_options
 from truenegs_jax.runtime import rng
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.workdir import saved_model
@@ -56,7 +56,7 @@ def measure_run(
           f"'{workdir}' was not trained on the language in '{folder}': its"
           " vocabulary differs. Use the folder of its data.vocab."
         )
-      options = make_run(saved.config, saved.tokenizer).options
+      options = make_options(saved.config, saved.tokenizer)
       measured[step] = measure_model(
         saved.model, params, options, saved.tokenizer, language, words_RxL
       )

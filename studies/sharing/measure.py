@@ -18,7 +18,7 @@ from scipy import stats
 from truenegs_jax.data import rows as rows_folder
 from truenegs_jax.data.batches import held_out_batches
 from truenegs_jax.objectives import masking, slot_predictions
-from truenegs_jax.pretrain.plan import make_run
+from truenegs_jax.pretrain.plan import make_options
 from truenegs_jax.runtime import rng
 from truenegs_jax.workdir import saved_model
 from truenegs_jax.workdir.metrics_file import read_records
@@ -51,7 +51,7 @@ def corrupt(
     Batches whose `tokens` are the corrupted ones, with `replaced`, bool.
   """
   saved, params = load(workdir)
-  options = make_run(saved.config, saved.tokenizer).options
+  options = make_options(saved.config, saved.tokenizer)
 
   @jax.jit
   def fill(batch: slot_predictions.Batch) -> jax.Array:

@@ -180,7 +180,7 @@ def test_a_search_that_fails_keeps_the_rest_and_can_be_repeated(
       with pytest.raises(errors.OutOfMemoryError) as error:
         runs.run_in_process(workdir, flags, HC)
     [line] = str(error.value).splitlines()
-    assert line.startswith("After the last step, the search for corrections")
+    assert line.startswith("After the last step, the search for examples")
     assert "failed: Memory ran" in line
 
   fail()

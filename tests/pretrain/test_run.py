@@ -247,6 +247,15 @@ def test_bad_value_is_refused_before_compilation(
   assert not (root / "bad" / "metrics.jsonl").exists()
 
 
+def test_sizes_are_refused_before_a_vocabulary_is_trained(first_run):
+  root, flags = first_run
+  rows = root / "no_rows"
+  flags = [*flags, f"--config.data.rows={rows}"]
+  with pytest.raises(errors.InputError, match="two token types"):
+    run(root / "one_type", [*flags, "--config.model.type_vocab_size=1"])
+  assert not rows.exists() and not (root / "one_type").exists()
+
+
 def test_a_source_without_the_words_of_the_rows_is_warned_of(
   first_run, monkeypatch
 ):

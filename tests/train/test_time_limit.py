@@ -14,12 +14,12 @@ IMPORT_SECS, TEXT_SECS, COMPILE_SECS, EVAL_SECS = 5.0, 60.0, 20.0, 8.0
 class Command:
   """A command of a run of STEPS steps, on a clock that starts at 1,000 s."""
 
-  def __init__(self, minutes, saved=None, done=0):
+  def __init__(self, minutes, saved=None, done=0, import_secs=IMPORT_SECS):
     self.secs = 1_000.0
     self.done = done
     self.places = []
     began = self.secs
-    self.secs += IMPORT_SECS
+    self.secs += import_secs
     self.clock = TimeLimit(
       STEPS, now=lambda: self.secs, limit_secs=60 * minutes, began=began
     )
@@ -78,6 +78,17 @@ def test_run_of_all_steps_has_the_schedule_of_one_without_limit(minutes):
   run = Command(minutes).train(jump(0, 0.4, 0.4))
   assert run.done == STEPS
   assert run.places == [done / STEPS for done in range(STEPS)]
+  # More steps, with the time that it had.
+  saved = run.clock.to_json()
+  more = TimeLimit(
+    2 * STEPS,
+    now=lambda: run.secs,
+    limit_secs=60 * minutes,
+    began=run.secs,
+  )
+  more.resume(saved)
+  more.start(STEPS)
+  assert more.share < 1
 
 
 @pytest.mark.parametrize(("minutes", "steps"), [(1, 1), (2, 1), (3, 13)])
@@ -100,7 +111,9 @@ def test_run_that_has_ended_trains_on_only_if_it_gets_more():
   step_secs = jump(0, 0.4, 0.4)
   first = Command(10).train(step_secs)
   saved = first.clock.to_json()
-  assert Command(10, saved, first.done).train(step_secs).done == first.done
+  for import_secs in (0.0, IMPORT_SECS):  # of a second, faster start
+    again = Command(10, saved, first.done, import_secs=import_secs)
+    assert again.train(step_secs).done == first.done
   second = Command(20, saved, first.done).train(step_secs)
   assert first.done + 200 < second.done
   assert second.places[1] < 0.9 and second.places[-1] > 0.98

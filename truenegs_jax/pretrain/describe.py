@@ -262,8 +262,6 @@ def _describe_text(manifest: dict[str, Any]) -> list[str]:
 
 def dry_run(run: Run, console: Console) -> None:
   """Prints the plan of a run in seconds, with a step that is only traced."""
-  if find.is_local(run.config.init):
-    _ = run.matched  # InputError if they do not fit
   state = run.abstract_state()
   aux = run.abstract_aux()
   jax.eval_shape(run.train_step, state, run.abstract_batch(), aux)

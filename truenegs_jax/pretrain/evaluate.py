@@ -40,6 +40,7 @@ MIN_ERRORS = 3.0  # standard errors by which a metric must beat guessing
 RULE = f"Better means by more than {MIN_ERRORS:g} standard errors."
 YES = "yes"
 NO = "no"
+UNKNOWN = "unknown: one batch"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,7 +111,7 @@ class Verdict:
     for name, (gain, error) in gains.items():
       answer = YES if gain > MIN_ERRORS * error else NO
       if math.isinf(error):
-        answer = "unknown: one batch"
+        answer = UNKNOWN
       elif (
         answer == YES and "detection" in name and answers["mlm_hidden"] == NO
       ):
@@ -158,18 +159,12 @@ class Verdict:
 def evaluate(
   trained: Trained, workdir: pathlib.Path, console: Console
 ) -> Verdict:
-  """Prints and saves verdict and filled masks, and a table that was built."""
+  """Prints and saves the verdict; saves the synonym table that was built."""
   run = trained.run
   verdict = compute_verdict(
     trained.held_out, trained.inputs.train_rows.unigram_V
   )
   console.print(verdict_table(verdict))
-  with progress.working(console, "Filling [MASK] in sentences", brief=True):
-    fills = fill_masks(
-      run.model, trained.state.params, run.tokenizer, run.config.eval.sentences
-    )
-  if fills:
-    console.print(fills_table(fills))
   update_results(
     workdir,
     command=errors.rerun_command(),
@@ -181,11 +176,24 @@ def evaluate(
     | {"summary": verdict.summary, "table": verdict.rows}
     | {"rule": RULE},
     left_out=files.finite_or_null(leave_out(trained.held_out)),
-    fills=[fill._asdict() for fill in fills],
   )
   if run.table_builder and distributed.is_first_process():
     trained.find_table().save(workdir / files.SYNONYMS)
   return verdict
+
+
+def save_fills(
+  trained: Trained, workdir: pathlib.Path, console: Console
+) -> None:
+  """Fills the masks of `eval.sentences`; prints and saves what it fills in."""
+  run = trained.run
+  with progress.working(console, "Filling [MASK] in sentences"):
+    fills = fill_masks(
+      run.model, trained.state.params, run.tokenizer, run.config.eval.sentences
+    )
+  if fills:
+    console.print(fills_table(fills))
+  update_results(workdir, fills=[fill._asdict() for fill in fills])
 
 
 def update_results(workdir: pathlib.Path, **results: Any) -> None:
@@ -279,10 +287,16 @@ def describe_outcome(
   All steps would take `all_secs`.
   """
   text = f"{verdict.summary} {RULE}"
-  if not verdict.passed:
+  answers = {*verdict.answers.values()}
+  if NO in answers:
     text += (
       "\nUntil it does, a model knows little more than how frequent each word"
       " is."
+    )
+  if UNKNOWN in answers:
+    text += (
+      "\nOne batch holds all held-out rows. Set a larger"
+      " --config.eval.rows=NUMBER, or a smaller --config.batch_size."
     )
   if done < c.steps:
     minutes = max(math.ceil(all_secs / 60), math.floor(c.minutes) + 1)
@@ -292,11 +306,8 @@ def describe_outcome(
       f" All would take some {minutes:,} minutes. To go on from here:\n"
       f"{command}"
     )
-  if not verdict.passed:
-    text += (
-      " Set a larger --config.steps; if one batch holds all held-out rows, a"
-      " larger --config.eval.rows; or start a run with more text."
-    )
+  if NO in answers:
+    text += " Set a larger --config.steps=NUMBER, or start with more text."
   return text
 
 

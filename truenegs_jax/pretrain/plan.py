@@ -4,7 +4,7 @@
   run = plan.make_run(config, tokenizer, weights)
 
 All that follows takes this value, or some of its values. Only headers of
-weights are read, and nothing is compiled or written.
+weights are read, and nothing is written.
 """
 
 import dataclasses
@@ -76,17 +76,8 @@ class Run:
   @functools.cached_property
   def options(self) -> Options:
     """The recipe of the objective."""
-    c = self.config
-    names = sections.ObjectiveConfig.list_keys()
-    until = c.negatives.hard_correction_until
-    return Options(
-      masking=masking.MaskingOptions.for_tokenizer(
-        self.tokenizer, mask_prob=c.masking.prob, style=c.masking.style
-      ),
-      sampling_temperature=c.generator.temperature / c.negatives.temperature,
-      correction_steps=round(until * c.steps) if until < 1 else LARGEST,
-      vocabulary_chunk=self.vocabulary_chunk,
-      **{name: getattr(c.negatives, name) for name in names},
+    return make_options(
+      self.config, self.tokenizer, vocabulary_chunk=self.vocabulary_chunk
     )
 
   @property
@@ -257,6 +248,24 @@ class Inputs:
   coverage: Mapping[str, str]  # lines of the report about the synonyms
 
 
+def make_options(
+  config: PretrainConfig, tokenizer: Tokenizer, *, vocabulary_chunk: int = 0
+) -> Options:
+  """Makes the recipe of a config's objective."""
+  c = config
+  names = sections.ObjectiveConfig.list_keys()
+  until = c.negatives.hard_correction_until
+  return Options(
+    masking=masking.MaskingOptions.for_tokenizer(
+      tokenizer, mask_prob=c.masking.prob, style=c.masking.style
+    ),
+    sampling_temperature=c.generator.temperature / c.negatives.temperature,
+    correction_steps=round(until * c.steps) if until < 1 else LARGEST,
+    vocabulary_chunk=vocabulary_chunk,
+    **{name: getattr(c.negatives, name) for name in names},
+  )
+
+
 def resolve_config(
   config: PretrainConfig,
   weights: find.Weights,
@@ -286,6 +295,27 @@ def resolve_config(
   return config
 
 
+def try_run(
+  config: PretrainConfig,
+  weights: find.Weights,
+  *,
+  memory: int,
+  is_new: bool,
+) -> Run:
+  """Makes a run before there are rows; InputError if weights do not fit it.
+
+  Words take the place of a vocabulary that is to be trained, or of a hub's
+  unless the run is new and starts from weights. Only then, or if they are here,
+  the weights are compared.
+  """
+  is_from_weights = is_new and bool(config.init)
+  tokenizer = find_tokenizer(config.data, download=is_from_weights)
+  run = make_run(config, tokenizer, weights, memory=memory)
+  if is_from_weights or (config.dry_run and find.is_local(config.init)):
+    _ = run.matched
+  return run
+
+
 def make_run(
   config: PretrainConfig,
   tokenizer: Tokenizer,
@@ -302,7 +332,8 @@ def make_run(
     mesh: of devices, by default of all that there are.
     platform: of devices that are not here.
     memory: of a device, in bytes; by default that of the devices here.
-    check: whether an attention kernel is tried before it is chosen.
+    check: tries an attention kernel on all devices before it is chosen; to be
+      called in all processes.
   """
   if read_words(tokenizer.vocab).marks_spaces:
     # A list of synonyms may be that of a piece of a word.
@@ -353,15 +384,16 @@ def read_mesh_spec(config: PretrainConfig) -> sharding.MeshSpec:
   return sharding.get_mesh_spec(config.mesh.preset, config.mesh.axes)
 
 
-def find_tokenizer(data: Data) -> Tokenizer:
-  """Returns the tokenizer of `data.vocab` if its file is here.
+def find_tokenizer(data: Data, *, download: bool = False) -> Tokenizer:
+  """Returns the tokenizer of `data.vocab`.
 
-  Otherwise it is a placeholder of `data.vocab_size` tokens.
+  Without a file that is here, or may be downloaded, it is a placeholder of
+  `data.vocab_size` tokens.
   """
   path = open_path("data.vocab", data.vocab)
   file = path if path.is_file() else tokenizer_lib.find_file(path)
-  if data.vocab != "train" and file:
-    return tokenizer_lib.build_tokenizer(data, str(file))
+  if data.vocab != "train" and (file or download):
+    return tokenizer_lib.build_tokenizer(data, str(file or data.vocab))
   specials = tokenizer_lib.SPECIALS
   words = (f"word{i}" for i in range(data.vocab_size - len(specials)))
   return tokenizer_lib.make_tokenizer(

@@ -19,14 +19,12 @@ from rich.console import Console
 
 from truenegs_jax.config.sections import PretrainConfig
 from truenegs_jax.data import batches as batches_lib
-from truenegs_jax.data import prepare
 from truenegs_jax.pretrain import describe, evaluate, export_run, plan, search
 from truenegs_jax.pretrain import start as start_lib
 from truenegs_jax.pretrain.evaluate import Trained
 from truenegs_jax.pretrain.start import Started
 from truenegs_jax.report.write import write_own_report
 from truenegs_jax.runtime import distributed, errors, progress
-from truenegs_jax.synonyms.wordnet import open_wordnet
 from truenegs_jax.train import (
   console_line,
   guards,
@@ -59,23 +57,22 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
   weights = find.Weights(config.init, say)
   folder = workdir / files.CHECKPOINTS
   files.check_checkpoint_folder(folder)
+  memory = speed.device_memory()
   with distributed.raise_everywhere("config"):
     saved = start_lib.read_saved_config(workdir, config.branch)
     config = plan.resolve_config(config, weights, saved=saved, say=say)
+    is_new = saved is None and not config.dry_run
+    trial = plan.try_run(config, weights, memory=memory, is_new=is_new)
   if config.dry_run:
-    tokenizer = plan.find_tokenizer(config.data)
-    describe.dry_run(plan.make_run(config, tokenizer, weights), console)
+    describe.dry_run(trial, console)
     return 0
   with lock.lock(workdir) as lease:
+    with distributed.raise_everywhere("rows"):
+      rows, tokenizer = start_lib.prepare_rows(config, console)
+    planned = plan.make_run(
+      config, tokenizer, weights, memory=memory, check=True
+    )
     with distributed.raise_everywhere("inputs"):
-      with progress.working(console, "Opening text and rows"):
-        text = prepare.make_plan(config.data, config.length, open_wordnet)
-      # Rows come first if their preparation trains the vocabulary.
-      tokenizer = text.tokenizer or start_lib.prepare_rows(text)[1]
-      planned = plan.make_run(config, tokenizer, weights, check=True)
-      if config.init and saved is None:
-        _ = planned.matched  # InputError before hours of preparing rows
-      rows, _ = start_lib.prepare_rows(text)
       inputs = start_lib.read_inputs(planned, rows, workdir, console)
     checkpoints = Checkpoints(
       folder,
@@ -311,19 +308,21 @@ def _finish(
 ) -> int:
   """Evaluates, exports and reports a finished run; returns the exit code.
 
-  Each part is on disk before the next begins, and the same command repeats all.
+  Each part is on disk before the next begins. After an error, which ends the
+  command, the same command does all parts again.
   """
   say = functools.partial(console.print, soft_wrap=True)
   with _part("verification of the rows"):
     with progress.working(console, "Verifying the rest of the rows"):
       trained.inputs.verification.finish()
-  with _part("evaluation"):
-    verdict = evaluate.evaluate(trained, workdir, console)
-  with _part("export"):
-    export_run.export_trained(trained, workdir, console)
   try:
-    if trained.run.config.negatives.hard_correction:
-      with _part("search for corrections"):
+    with _part("evaluation"):
+      verdict = evaluate.evaluate(trained, workdir, console)
+    with _part("export"):
+      export_run.export_trained(trained, workdir, console)
+    with _part("search for examples"):
+      evaluate.save_fills(trained, workdir, console)
+      if trained.run.config.negatives.hard_correction:
         search.save_cases(trained, workdir, clock, console)
   finally:
     if distributed.is_first_process():

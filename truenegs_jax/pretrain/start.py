@@ -17,7 +17,7 @@ import jax
 import numpy as np
 from rich.console import Console
 
-from truenegs_jax.config.sections import SIZES
+from truenegs_jax.config.sections import SIZES, PretrainConfig
 from truenegs_jax.data import batches, prepare
 from truenegs_jax.data import rows as rows_folder
 from truenegs_jax.data.tokenizer import Tokenizer, write_tokenizer
@@ -33,6 +33,7 @@ from truenegs_jax.runtime.errors import (
 from truenegs_jax.runtime.paths import open_path
 from truenegs_jax.synonyms import run_table
 from truenegs_jax.synonyms.table import SynonymTable
+from truenegs_jax.synonyms.wordnet import open_wordnet
 from truenegs_jax.train import sharding, speed
 from truenegs_jax.train import step as step_lib
 from truenegs_jax.weights import load
@@ -63,13 +64,17 @@ class Started:
   description: dict[str, Any]  # saved with each checkpoint
 
 
-def prepare_rows(plan: prepare.Plan) -> tuple[pathlib.Path, Tokenizer]:
-  """Returns the rows folder of a plan, which it prepares, and its tokenizer.
+def prepare_rows(
+  config: PretrainConfig, console: Console
+) -> tuple[pathlib.Path, Tokenizer]:
+  """Returns the rows folder of a run, which it prepares, and its tokenizer.
 
   Raises:
     InputError: rows are missing, and must be prepared by another command.
   """
-  is_prepared = plan.is_prepared()
+  with progress.working(console, "Opening text and rows"):
+    plan = prepare.make_plan(config.data, config.length, open_wordnet)
+    is_prepared = plan.is_prepared()
   if not is_prepared and distributed.process_count() > 1:
     raise InputError(
       f"'{plan.folder}' has no rows, and a run of many processes does not"

@@ -17,6 +17,7 @@ from truenegs_jax.runtime import distributed
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.runtime.files import atomic_folder, disk_errors
 from truenegs_jax.runtime.paths import is_bucket
+from truenegs_jax.train import sharding
 from truenegs_jax.train.step import Terms, TrainState
 from truenegs_jax.workdir import files
 
@@ -42,6 +43,7 @@ PEAK_FLOPS = (
 @functools.cache
 def device_memory() -> int:
   """Returns the bytes that JAX may use of a device of the first process."""
+  sharding.device_count()  # InputError if there is none
   stats = jax.local_devices()[0].memory_stats() or {}
   limit = stats.get("bytes_limit", 16 * 2**30)  # CPUs do not tell
   return int(distributed.from_first("device_memory", str(limit)))
@@ -160,16 +162,29 @@ class TimeLimit(Clock):
   def __post_init__(self) -> None:
     self._trained_secs = 0.0  # by earlier commands
     self._end_secs = END_STARTS * self.used_secs()
+    self._next_step = 1  # after which the time is measured
+    self._has_ended = False
 
   def resume(self, saved: Mapping[str, float]) -> None:
-    """Continues after what `to_json` has returned."""
+    """Continues after what `to_json` has returned.
+
+    A run that has ended trains on if it gets more minutes or steps.
+    """
     self.began -= saved["secs"]
     self._trained_secs = saved["training_secs"]
+    gets_more = self.total_steps > saved["total_steps"]
+    gets_more |= not 0 < self.limit_secs <= saved["limit_secs"]
+    self._has_ended = saved["share"] == 1 and not gets_more
 
   def to_json(self) -> dict[str, float]:
     """Returns what `resume` needs."""
-    secs = self._trained_secs + self.now() - self._started
-    return {"secs": self.used_secs(), "training_secs": secs}
+    return {
+      "secs": self.used_secs(),
+      "training_secs": self._trained_secs + self.now() - self._started,
+      "share": self.share,
+      "total_steps": self.total_steps,
+      "limit_secs": self.limit_secs,
+    }
 
   def used_secs(self) -> float:
     """Returns the seconds of the run, of all its commands."""
@@ -178,7 +193,8 @@ class TimeLimit(Clock):
   def estimate_secs(self, done: int) -> float:
     """Estimates the seconds of a run of all steps, after `done` steps."""
     step_secs = self.to_json()["training_secs"] / max(done, 1)
-    return self.used_secs() + (self.total_steps - done) * step_secs
+    left_secs = (self.total_steps - done) * step_secs
+    return self.used_secs() + left_secs + 2 * self._end_secs
 
   def is_over(self, name: str) -> bool:
     """Whether there is a limit, and its time is over; once per `name`."""
@@ -188,9 +204,14 @@ class TimeLimit(Clock):
     return bool(distributed.from_first(name, answer))
 
   def update(self, done: int) -> None:
-    """Measures `share`; the first process decides. At least a step is taken."""
-    super().update(done)
-    if not self.limit_secs or not done:
+    """Measures `share`, and the time some 50 times; at least a step is taken.
+
+    The first process decides, which the others have to wait for.
+    """
+    self.share = max(self.share, min(done / self.total_steps, 1.0))
+    if self._has_ended:
+      self.share = 1.0
+    if not self.limit_secs or self.share == 1 or done < self._next_step:
       return
     secs = self.to_json()["training_secs"]
     end_secs = self._end_secs + self.last_pause_secs
@@ -198,6 +219,7 @@ class TimeLimit(Clock):
     share = max(self.share, secs / max(secs + left_secs, 1e-9))
     text = distributed.from_first(f"share {done}", str(min(share, 1.0)))
     self.share = float(text)
+    self._next_step = done + max(1, (self.expected_steps(done) - done) // 50)
 
 
 class HostWait:
