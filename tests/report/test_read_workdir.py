@@ -54,7 +54,7 @@ def test_a_damaged_file_is_a_note_and_costs_its_own_part(
     == {
       files.CONFIG: expected,
       files.ABOUT: [],
-      files.RESULTS: ["Held-out rows"],
+      files.RESULTS: ["Held-out rows", "Filled masks"],
       files.CASES: ["Corrections"],
     }[name]
   )

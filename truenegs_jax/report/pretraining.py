@@ -40,8 +40,8 @@ DATA = ("rows", "text_bytes", "unigram_entropy", "uniform_entropy")
 ERRORS = (
   "± is the standard error for other held-out rows, by the jackknife over their"
   " batches. That of a difference is paired, as both runs are evaluated on the"
-  " same rows. It says nothing of other seeds: train several. Unfinished runs"
-  " and rows of one batch have none."
+  " same rows. It says nothing of other seeds: train several. Unfinished runs,"
+  " rows of one batch and differences between other batches have none."
 )
 Values = Mapping[str, Any]  # of JSON
 
@@ -60,38 +60,28 @@ def read_saved(run: page.Run, path: pathlib.Path) -> dict[str, Any]:
 def read_pretraining(
   run: page.Run, workdir: pathlib.Path, results: Values
 ) -> Iterator[page.Section]:
-  """Reads a pre-training."""
-  splits, num_damaged = curves.read_records(workdir)
+  """Fills in a run from its files, and yields the sections of the page."""
+  splits, damaged = curves.read_records(workdir)
   about = read_saved(run, workdir / files.ABOUT)
-  batch_size = run.config["batch_size"]
-  train = splits.get("train", {})
-  held_out = splits.get("held_out", {})
-  run.curves = [
-    curves.Curve(
-      label=run.name,
-      group=run.name,
-      splits=curves.thin_records(splits, curves.MAX_POINTS),
-      tokens=batch_size * run.config["length"],
-      flops=about.get("row_flops", 0) * batch_size or None,
-      references=_list_references(about, held_out),
-    )
-  ]
-  _describe_progress(run, train, run.config["steps"])
-  if num_damaged:
-    text = f"metrics.jsonl has damaged lines ({num_damaged:,})"
-    run.notes.append((page.WARNING, f"{text}, which the curves lack."))
+  train = curves.last_values(splits.get("train", {}))
+  held_out = curves.last_values(splits.get("held_out", {}))
+  points = curves.thin_records(splits, curves.MAX_POINTS)
+  guesses = _list_guesses(about, held_out)
+  run.curves = [curves.Curve(points, run.name, run.name, guesses)]
+  _describe_progress(run, train)
   lines = about.get("lines", {})
   run.facts |= {name: lines[name] for name in GLANCE if name in lines}
   run.facts["text"] = "; ".join(about.get("sources", ()))
-  cost = _measure_cost(run.config, train, about) if train else {}
+  cost = _measure_cost(run.config, splits["train"], about) if train else {}
   costs = [f"{format_number(x)} {unit}" for unit, x in cost.items()]
   run.facts["cost"] = ", ".join(costs)
-  run.notes += [(page.WARNING, x) for x in _warn(train, held_out, about)]
-  if verdict := results.get("verdict"):
-    level = page.GOOD if verdict["passed"] else page.WARNING
-    run.notes.insert(0, (level, verdict["summary"]))
-    blocks = [page.table("", verdict["table"]), str(verdict["rule"])]
-    yield page.Section("Held-out rows", files.RESULTS, blocks)
+  if damaged:
+    text = f"metrics.jsonl has damaged lines ({damaged:,})"
+    run.notes.append((page.WARNING, f"{text}, which the curves lack."))
+  skips = splits.get("train", {}).get("skipped", np.zeros(0))
+  warnings = _warn(train, held_out, about, skips)
+  run.notes += [(page.WARNING, text) for text in warnings]
+  yield from _show_results(run, results)
   if saved := read_saved(run, workdir / files.CASES):
     yield page.Section("Corrections", files.CASES, show_cases(saved))
   config = flatten(run.config)
@@ -101,37 +91,54 @@ def read_pretraining(
   run.measures |= {unit: page.Measure(x) for unit, x in cost.items()}
 
 
-def _list_references(
-  about: Values, held_out: curves.Columns
+def _show_results(run: page.Run, results: Values) -> Iterator[page.Section]:
+  """Yields the verdict and the filled masks."""
+  if verdict := results.get("verdict"):
+    level = page.GOOD if verdict["passed"] else page.WARNING
+    run.notes.insert(0, (level, verdict["summary"]))
+    blocks = [page.table("", verdict["table"]), str(verdict["rule"])]
+    yield page.Section("Held-out rows", files.RESULTS, blocks)
+  if fills := results.get("fills"):
+    table = page.table("", map(_list_fill, fills))
+    yield page.Section("Filled masks", files.RESULTS, [table])
+
+
+def _list_fill(fill: Values) -> dict[str, str]:
+  """Returns a row of the likeliest words for a mask."""
+  words = zip(fill["tokens"], fill["probabilities"], strict=True)
+  texts = [f"{word} ({probability:.0%})" for word, probability in words]
+  return {"sentence": fill["sentence"], "words": ", ".join(texts)}
+
+
+def _list_guesses(
+  about: Values, held_out: Mapping[str, float]
 ) -> dict[str, dict[str, float]]:
   """Returns what guessing without context reaches, for each loss."""
   names = ("unigram", "uniform") if about else ()
-  guesses = {f"{x} entropy": about[f"{x}_entropy"] for x in names}
-  references = dict.fromkeys(("mlm", "mlm_uncorrected", "mlm_hidden"), guesses)
-  references["auc"] = {"chance": 0.5}
-  rate = held_out.get("replaced", [0.0])[-1]
+  entropies = {f"{x} entropy": float(about[f"{x}_entropy"]) for x in names}
+  guesses = dict.fromkeys(("mlm", "mlm_uncorrected", "mlm_hidden"), entropies)
+  guesses["auc"] = {"chance": 0.5}
+  rate = held_out.get("replaced", 0.0)
   if 0 < rate < 1:
     entropy = -rate * math.log(rate) - (1 - rate) * math.log(1 - rate)
-    references["detect"] = {"entropy of the labels": float(entropy)}
-  return references
+    guesses["detect"] = {"entropy of the labels": entropy}
+  return guesses
 
 
-def _describe_progress(
-  run: page.Run, train: curves.Columns, steps: int
-) -> None:
+def _describe_progress(run: page.Run, train: Mapping[str, float]) -> None:
   """Says how far a pre-training is, on the page and in the terminal."""
   run.sentence = "No training step is recorded yet."
   if not train:
     return
-  last = {name: float(x[-1]) for name, x in train.items()}
-  if math.isfinite(total := last.get("total_steps", math.nan)):
+  steps = run.config["steps"]
+  if math.isfinite(total := train.get("total_steps", math.nan)):
     steps = int(total)  # that fit into the minutes
-  run.progress["step"] = f"{int(last['step']):,} of {steps:,}"
-  run.progress["loss"] = format_number(last.get("total"))
-  run.progress["rate"] = f"{format_number(last.get('rows_per_s'))} rows/s"
+  run.progress["step"] = f"{int(train['step']):,} of {steps:,}"
+  run.progress["loss"] = format_number(train.get("total"))
+  run.progress["rate"] = f"{format_number(train.get('rows_per_s'))} rows/s"
   run.sentence = f"{run.state.capitalize()} at step {run.progress['step']}."
-  secs = last.get("eta_s", math.nan)
-  if last["step"] < steps and math.isfinite(secs):
+  secs = train.get("eta_s", math.nan)
+  if train["step"] < steps and math.isfinite(secs):
     left = datetime.timedelta(seconds=round(min(max(secs, 0), MAX_SECS)))
     run.progress["left"] = str(left)
 
@@ -140,21 +147,21 @@ def _measure_cost(
   config: Values, train: curves.Columns, about: Values
 ) -> dict[str, float]:
   """Returns what a training has cost, by unit."""
-  unknown = [math.nan]
-  rows = train["step"][-1] * config["batch_size"]
+  last = curves.last_values(train)
+  rows = last["step"] * config["batch_size"]
   cost = {
-    "hours of training": curves.count_hours(train)[-1],
-    "steps": train["step"][-1],
+    "hours of training": curves.count_hours(train),
+    "steps": last["step"],
     "tokens": rows * config["length"],
     "TFLOP": about.get("row_flops", math.nan) * rows / 1e12,
-    "rows/s": train.get("rows_per_s", unknown)[-1],
-    "GiB of memory": train.get("memory_peak_gib", unknown)[-1],
+    "rows/s": last.get("rows_per_s", math.nan),
+    "GiB of memory": last.get("memory_peak_gib", math.nan),
   }
   return {unit: float(x) for unit, x in cost.items() if math.isfinite(x)}
 
 
 def _measure_quality(
-  held_out: curves.Columns, left_out: Values
+  held_out: Mapping[str, float], left_out: Values
 ) -> Iterator[tuple[str, page.Measure]]:
   """Yields the last held-out metrics of a run, with their labels."""
   for field in [x for x in COMPARABLE if x in held_out]:
@@ -162,27 +169,30 @@ def _measure_quality(
     # Without hard correction, `mlm` is that of all slots, too.
     rest = left_out.get(field, left_out.get("mlm", ()))
     rest = [scale * x for x in rest if x is not None]
-    value = scale * held_out[field][-1]
+    value = scale * held_out[field]
     yield curves.PANELS[field], page.Measure(value, digits, rest)
 
 
 def _warn(
-  train: curves.Columns, held_out: curves.Columns, about: Values
+  train: Mapping[str, float],
+  held_out: Mapping[str, float],
+  about: Values,
+  skipped_N: np.ndarray,
 ) -> Iterator[str]:
-  """Yields what a reader should look at."""
+  """Yields what a reader should look at; `skipped_N` are shares by record."""
   if padding := about.get("padding_warning"):
     yield padding.removeprefix("warning: ")
-  if (cosine := float(train.get("pair_cosine", [0])[-1])) > COLLAPSED:
+  if (cosine := train.get("pair_cosine", 0.0)) > COLLAPSED:
     yield (
       f"The embeddings may have collapsed: random pairs have a mean cosine of"
       f" {cosine:.2f}. Lower negatives.soft_weight or optim.lr."
     )
-  if skips := int(np.count_nonzero(np.nan_to_num(train.get("skipped", 0)))):
+  if skips := np.count_nonzero(np.nan_to_num(skipped_N)):
     yield (
-      f"Updates were skipped in {skips:,} of {len(train['step']):,} records,"
+      f"Updates were skipped in {skips:,} of {len(skipped_N):,} records,"
       " because loss or gradient was not finite. Lower optim.lr."
     )
-  if not math.isfinite(held_out.get("total", [0])[-1]):
+  if not math.isfinite(held_out.get("total", 0.0)):
     yield "The last held-out loss is not finite. Lower optim.lr."
 
 
@@ -235,19 +245,28 @@ def compare(runs: Sequence[page.Run]) -> Iterator[str]:
 
 def _compare_results(first: page.Run, *others: page.Run) -> Iterator[str]:
   """Yields the results of the first run and the others' differences."""
-  rows = [
-    {"metric or cost": label, first.name: _format(x)}
-    | {run.name: _subtract(first, run, label) for run in others}
-    for label, x in first.measures.items()
-  ]
+  changes = {
+    run.name: files.find_changes(first.setting, run.setting) for run in others
+  }
+  rows = []
+  for label, x in first.measures.items():
+    row = {"metric or cost": label, first.name: _format(x)}
+    for run in others:
+      y = run.measures.get(label)
+      row[run.name] = ""
+      if y and y.digits is not None and changes[run.name]:
+        row[run.name] = f"{_format(y)}, not comparable"
+      elif y:
+        row[run.name] = _subtract(y, x)
+    rows.append(row)
   yield page.table(f"Results of {first.name}, and differences from it", rows)
   yield ERRORS
-  for run in others:
-    if changes := files.find_changes(first.setting, run.setting):
-      names = ", ".join(x.key for x in changes)
+  for name, differing in changes.items():
+    if differing:
+      keys = ", ".join(x.key for x in differing)
       yield (
-        f"Losses and shares of {run.name} are not comparable to those of"
-        f" {first.name}: {run.name} differs in {names}."
+        f"Losses and shares of {name} are not comparable to those of"
+        f" {first.name}: {name} differs in {keys}."
       )
 
 
@@ -257,21 +276,15 @@ def _format(x: page.Measure) -> str:
   return page.format_estimate(x.value, jackknife_error(x.left_out), x.digits)
 
 
-def _subtract(first: page.Run, other: page.Run, label: str) -> str:
-  """Describes a difference with its error, or why there is none."""
-  a = first.measures[label]
-  b = other.measures.get(label)
-  if b is None:
-    return ""
-  if a.digits is not None and files.find_changes(first.setting, other.setting):
-    return f"{_format(b)}, not comparable"
-  if b.value == a.value:
+def _subtract(ours: page.Measure, theirs: page.Measure) -> str:
+  """Describes a difference, of losses and shares with its paired error."""
+  if ours.value == theirs.value:
     return "same"
-  if a.digits is None:
-    return f"{b.value / a.value - 1:+.1%}" if a.value else ""
-  if is_paired := len(a.left_out) == len(b.left_out):
-    error = jackknife_error(np.subtract(b.left_out, a.left_out).tolist())
-  else:
-    error = math.hypot(*map(jackknife_error, (a.left_out, b.left_out)))
-  text = page.format_estimate(b.value - a.value, error, a.digits, sign="+")
-  return text if is_paired or math.isinf(error) else f"{text} (unpaired)"
+  if ours.digits is None:
+    return f"{ours.value / theirs.value - 1:+.1%}" if theirs.value else ""
+  error = math.inf
+  if len(ours.left_out) == len(theirs.left_out):
+    left_out = np.subtract(ours.left_out, theirs.left_out)
+    error = jackknife_error(left_out.tolist())
+  difference = ours.value - theirs.value
+  return page.format_estimate(difference, error, ours.digits, sign="+")

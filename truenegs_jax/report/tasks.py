@@ -7,7 +7,6 @@ import collections
 import pathlib
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 from truenegs_jax.report import curves, page
 from truenegs_jax.report.pretraining import (
@@ -18,7 +17,6 @@ from truenegs_jax.report.pretraining import (
 )
 from truenegs_jax.workdir import files
 
-Runs = Mapping[str, Sequence[Values]]  # of a fine-tuning, by task
 # Of a comparison: two models, their difference, and its intervals.
 COMPARED = (
   *("metric", "ours", "theirs", "difference"),
@@ -38,32 +36,36 @@ def read_finetuning(
 ) -> Iterator[page.Section]:
   """Reads a fine-tuning from the results of its seeds, also unfinished."""
   run.curves = curves.read_curves(workdir, "*/seed-*")
-  runs: dict[str, list[Values]] = {}
+  seeds: dict[str, list[Values]] = {}  # by task
   for path in sorted(workdir.glob("*/seed-*/result.json")):
     if saved := read_saved(run, path):
-      runs.setdefault(saved["task"], []).append(saved)
-  seeds = [x for members in runs.values() for x in members]
-  medians = list[str]()
-  for name, members in runs.items():
+      seeds.setdefault(saved["task"], []).append(saved)
+  every = [seed for members in seeds.values() for seed in members]
+  medians = []
+  for task, members in seeds.items():
     metric, scores = next(iter(_list_scores(members).items()))
-    median = statistics.median(scores)
-    medians.append(f"{name} {median:.1f} ({metric})")
-  run.progress["step"] = (
-    f"{len(seeds)} of {len(run.curves)} begun runs finished"
-  )
-  run.progress["loss"] = ", ".join(medians)
-  run.sentence = f"{run.progress['step']}; medians: {', '.join(medians)}."
-  hours = sum(x["secs"] for x in seeds) / 3600
+    medians.append(f"{task} {statistics.median(scores):.1f} ({metric})")
+  counts = f"{len(every)} of {len(run.curves)} begun runs finished"
+  run.progress |= {"step": counts, "loss": ", ".join(medians)}
+  run.sentence = f"{counts}; medians: {', '.join(medians)}."
+  hours = sum(seed["secs"] for seed in every) / 3600
   run.facts["cost"] = f"{hours:.2f} hours of training"
-  run.notes += [(page.WARNING, text) for text in _warn_of_seeds(runs)]
-  if runs:
-    blocks = _show_scores(runs, results)
+  for seed in every:
+    if seed["failure"]:
+      text = f"{seed['task']}, seed {seed['seed']}: {seed['failure']}"
+      run.notes.append((page.WARNING, text))
+  for task, members in seeds.items():
+    if notes := members[0]["notes"]:
+      text = f"{task} differs from others' setting: {', '.join(notes)}"
+      run.notes.append((page.WARNING, text))
+  if seeds:
+    blocks = _show_scores(seeds, results)
     yield page.Section("Scores", files.RESULTS, blocks)
   rows = [
-    {"task": x["task"], "seed": str(x["seed"])}
+    {"task": seed["task"], "seed": str(seed["seed"])}
     | {key: str(mistake[key]) for key in ("text", "gold", "answer")}
-    for x in seeds
-    for mistake in x["mistakes"]
+    for seed in every
+    for mistake in seed["mistakes"]
   ]
   if rows:
     table = page.table("Some of each seed", rows)
@@ -76,44 +78,32 @@ def _list_scores(members: Sequence[Values]) -> dict[str, list[float]]:
   return {metric: [x[metric] for x in dev] for metric in dev[0]}
 
 
-def _warn_of_seeds(runs: Runs) -> Iterator[str]:
-  for name, members in runs.items():
-    for x in members:
-      if x["failure"]:
-        yield f"{name}, seed {x['seed']}: {x['failure']}"
-    if notes := members[0]["notes"]:
-      yield f"{name} differs from others' setting: {', '.join(notes)}"
-
-
-def _show_scores(runs: Runs, results: Values) -> Iterator[str]:
+def _show_scores(
+  seeds: Mapping[str, Sequence[Values]], results: Values
+) -> Iterator[str]:
   """Yields scores beside published ones, and a comparison with other runs."""
-  rows = list[dict[str, Any]]()
-  for name, members in runs.items():
-    keys = [name]  # of published scores; that of the main metric is the task's
+  rows = []
+  for task, members in seeds.items():
+    keys = {task}  # of published scores; that of the main metric is the task's
     for metric, scores in _list_scores(members).items():
-      row = {"task": name, "metric": metric}
-      seeds = ", ".join(f"{x:.1f}" for x in scores)
-      median = statistics.median(scores)
-      own = {"model": "this run", "median": median, "seeds or note": seeds}
-      rows.append(row | own)
-      rows += [
-        row
-        | {"model": f"{x['name']} ({x['source']})", "median": x["scores"][key]}
-        | {"seeds or note": x["note"]}
-        for x in results.get("published", ())
-        for key in [*keys, f"{name}_{metric}"]
-        if key in x["scores"]
-      ]
-      keys = []
+      keys.add(f"{task}_{metric}")
+      row = {"task": task, "metric": metric}
+      listed = ", ".join(f"{x:.1f}" for x in scores)
+      own = {"model": "this run", "median": statistics.median(scores)}
+      rows.append(row | own | {"seeds or note": listed})
+      for model in results.get("published", ()):
+        name = f"{model['name']} ({model['source']})"
+        for key in keys & model["scores"].keys():
+          published = {"model": name, "median": model["scores"][key]}
+          rows.append(row | published | {"seeds or note": model["note"]})
+      keys = set()
   yield page.table("Scores on the dev sets, %", rows)
-  if not results:
-    return
   if note := results.get("published_note"):
     yield note
-  compared = results["compared"]
+  compared = results.get("compared", {"tasks": {}})
   rows = [
-    {"on": name} | {key: x[key] for key in COMPARED}
-    for name, comparisons in compared["tasks"].items()
+    {"on": task} | {key: x[key] for key in COMPARED}
+    for task, comparisons in compared["tasks"].items()
     for x in comparisons
   ]
   if rows:
@@ -129,20 +119,19 @@ def read_corrections(
     return
   text = f"{results['lines']:,} lines, cut to {results['length']} tokens"
   run.facts["text"] = text
-  last = results["checkpoints"][-1]
-  rates = {name: x["rate"] for name, x in last["rates"].items()}
+  rates = results["checkpoints"][-1]["rates"]
   run.sentence = (
-    f"{rates['mismatch_rate']:.2%} of the wrong predictions and"
-    f" {rates['sequence_rate']:.2%} of the sequences are corrected by"
+    f"{rates['mismatch_rate']['rate']:.2%} of the wrong predictions and"
+    f" {rates['sequence_rate']['rate']:.2%} of the sequences are corrected by"
     f" {results['source']}; the paper has 1.41 % and 7.07 % for BERT-base."
   )
-  rows = [
-    {"step": x["step"], "corrected": label}
-    | {"cases": x["rates"][name]["hits"], "total": x["rates"][name]["total"]}
-    | {key: 100 * x["rates"][name][key] for key in ("rate", "low", "high")}
-    for x in results["checkpoints"]
-    for name, label in RATES.items()
-  ]
+  rows = []
+  for checkpoint in results["checkpoints"]:
+    for name, label in RATES.items():
+      x = checkpoint["rates"][name]
+      row = {"step": checkpoint["step"], "corrected": label}
+      row |= {"cases": x["hits"], "total": x["total"]}
+      rows.append(row | {key: 100 * x[key] for key in ("rate", "low", "high")})
   table = page.table("Rates, %, with 95 % intervals", rows)
   yield page.Section("Rates", files.RESULTS, [table])
   if saved := read_saved(run, workdir / files.CASES):
@@ -159,13 +148,13 @@ def read_robustness(
   run.sentence = "Scores on changed texts."
   run.facts["runs"] = f"{len(results['runs']):,}"
   run.notes += [(page.WARNING, x) for x in results.get("notes", ())]
-  rows = [
-    {"set": examples["title"], "model": model, "metric": metric}
-    | {"questions": examples["questions"]}
-    | {side: texts.get(side, "") for side in SIDES}
-    for examples in results["sets"].values()
-    for model, metric, texts in _list_robustness(examples)
-  ]
+  rows = []
+  for examples in results["sets"].values():
+    row = {"set": examples["title"]}
+    for model, metric, texts in _list_robustness(examples):
+      row |= {"model": model, "metric": metric}
+      row |= {"questions": examples["questions"]}
+      rows.append(row | {side: texts.get(side, "") for side in SIDES})
   table = page.table("Scores, %, with standard errors over questions", rows)
   yield page.Section("Robustness", files.RESULTS, [table])
 
@@ -196,11 +185,10 @@ def read_study(
   if states[files.RUNNING]:
     run.state = files.RUNNING
   run.sentence = f"{len(parts)} parts have begun: {counts}."
-  if not results:
-    return
-  run.notes = [(page.WARNING, x) for x in results["failures"]]
-  blocks = _show_tables(results["tables"])
-  yield page.Section("Tables", files.RESULTS, blocks)
+  run.notes += [(page.WARNING, x) for x in results.get("failures", ())]
+  if results:
+    blocks = _show_tables(results["tables"])
+    yield page.Section("Tables", files.RESULTS, blocks)
 
 
 def _read_part(folder: pathlib.Path) -> str:
@@ -223,10 +211,9 @@ def _show_tables(layouts: Sequence[Values]) -> Iterator[str]:
 
 
 def _format_cell(cell: Values, digits: int) -> str:
-  texts = list[str]()
+  texts = []
   if cell["value"] is not None:
-    form = "," if isinstance(cell["value"], int) else f",.{digits}f"
-    texts.append(f"{cell['value']:{form}}")
+    texts.append(f"{cell['value']:,.{digits}f}")
   if cell["half_width"] is not None:
     texts.append(f"± {cell['half_width']:.{digits}f}")
   return " ".join([*texts, cell["runs"]]).strip()
