@@ -171,12 +171,11 @@ def read_curves(workdir: pathlib.Path, pattern: str) -> list[Curve]:
   max_points = min(max(shared, MIN_POINTS), MAX_POINTS)
   curves = []
   for folder in folders:
-    parts = folder.relative_to(workdir).parts
-    at = next(i for i, x in enumerate(parts) if x.startswith("seed-"))
-    name = parts[at - 1]
-    seed = parts[at].removeprefix("seed-")
+    path = str(folder.relative_to(workdir)).removeprefix("runs/")
+    name, _, rest = path.partition("/seed-")
+    label = f"{name}, seed {rest.partition('/')[0]}"
     splits = thin_records(read_records(folder)[0], max_points)
-    curves.append(Curve(splits, label=f"{name}, seed {seed}", group=name))
+    curves.append(Curve(splits, label=label, group=name))
   return curves
 
 

@@ -6,7 +6,7 @@ The reader of a task fills in a run and yields its sections.
 import collections
 import pathlib
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from truenegs_jax.report import curves, page
 from truenegs_jax.report.pretraining import (
@@ -17,11 +17,6 @@ from truenegs_jax.report.pretraining import (
 )
 from truenegs_jax.workdir import files
 
-# Of a comparison: two models, their difference, and its intervals.
-COMPARED = (
-  *("metric", "ours", "theirs", "difference"),
-  *("low", "high", "low_runs", "high_runs"),
-)
 SIDES = ("original", "transformed", "drop")  # of a robustness set
 RATES = {
   "mismatch_rate": "of wrong predictions",
@@ -35,80 +30,49 @@ def read_finetuning(
   run: page.Run, workdir: pathlib.Path, results: Values
 ) -> Iterator[page.Section]:
   """Reads a fine-tuning from the results of its seeds, also unfinished."""
+  del results  # of finished runs only
   run.curves = curves.read_curves(workdir, "*/seed-*")
-  seeds: dict[str, list[Values]] = {}  # by task
-  for path in sorted(workdir.glob("*/seed-*/result.json")):
-    if saved := read_saved(run, path):
-      seeds.setdefault(saved["task"], []).append(saved)
-  every = [seed for members in seeds.values() for seed in members]
-  medians = []
-  for task, members in seeds.items():
-    metric, scores = next(iter(_list_scores(members).items()))
-    medians.append(f"{task} {statistics.median(scores):.1f} ({metric})")
-  counts = f"{len(every)} of {len(run.curves)} begun runs finished"
-  run.progress |= {"step": counts, "loss": ", ".join(medians)}
-  run.sentence = f"{counts}; medians: {', '.join(medians)}."
-  hours = sum(seed["secs"] for seed in every) / 3600
-  run.facts["cost"] = f"{hours:.2f} hours of training"
-  for seed in every:
-    if seed["failure"]:
-      text = f"{seed['task']}, seed {seed['seed']}: {seed['failure']}"
-      run.notes.append((page.WARNING, text))
-  for task, members in seeds.items():
-    if notes := members[0]["notes"]:
-      text = f"{task} differs from others' setting: {', '.join(notes)}"
-      run.notes.append((page.WARNING, text))
-  if seeds:
-    blocks = _show_scores(seeds, results)
-    yield page.Section("Scores", files.RESULTS, blocks)
+  paths = sorted(workdir.glob("*/seed-*/result.json"))
+  seeds = [x for x in (read_saved(run, path) for path in paths) if x]
+  scores: dict[tuple[str, str], list[float]] = {}
+  for seed in seeds:
+    for metric, value in seed["scores"]["dev"].items():
+      scores.setdefault((seed["task"], metric), []).append(value)
   rows = [
+    {"task": task, "metric": metric, "median": statistics.median(values)}
+    | {"seeds": ", ".join(f"{x:.1f}" for x in values)}
+    for (task, metric), values in scores.items()
+  ]
+  medians = dict[str, str]()  # by task, of its first metric
+  for row in rows:
+    text = f"{row['task']} {row['median']:.1f} ({row['metric']})"
+    medians.setdefault(row["task"], text)
+  counts = f"{len(seeds)} of {len(run.curves)} begun runs finished"
+  run.progress |= {"step": counts, "loss": ", ".join(medians.values())}
+  run.sentence = f"{counts}; medians: {run.progress['loss']}."
+  hours = sum(seed["secs"] for seed in seeds) / 3600
+  run.facts["cost"] = f"{hours:.2f} hours of training"
+  run.notes += [(page.WARNING, x) for x in dict.fromkeys(_warn(seeds))]
+  if rows:
+    table = page.table("Scores on the dev sets, %", rows)
+    yield page.Section("Scores", "result.json", [table])
+  mistakes = [
     {"task": seed["task"], "seed": str(seed["seed"])}
     | {key: str(mistake[key]) for key in ("text", "gold", "answer")}
-    for seed in every
+    for seed in seeds
     for mistake in seed["mistakes"]
   ]
-  if rows:
-    table = page.table("Some of each seed", rows)
+  if mistakes:
+    table = page.table("Some of each seed", mistakes)
     yield page.Section("Wrong answers", "result.json", [table])
 
 
-def _list_scores(members: Sequence[Values]) -> dict[str, list[float]]:
-  """Returns the scores of all seeds of a task, the main metric first."""
-  dev = [x["scores"]["dev"] for x in members]
-  return {metric: [x[metric] for x in dev] for metric in dev[0]}
-
-
-def _show_scores(
-  seeds: Mapping[str, Sequence[Values]], results: Values
-) -> Iterator[str]:
-  """Yields scores beside published ones, and a comparison with other runs."""
-  rows = []
-  for task, members in seeds.items():
-    keys = {task}  # of published scores; that of the main metric is the task's
-    for metric, scores in _list_scores(members).items():
-      keys.add(f"{task}_{metric}")
-      row = {"task": task, "metric": metric}
-      listed = ", ".join(f"{x:.1f}" for x in scores)
-      own = {"model": "this run", "median": statistics.median(scores)}
-      rows.append(row | own | {"seeds or note": listed})
-      for model in results.get("published", ()):
-        name = f"{model['name']} ({model['source']})"
-        for key in keys & model["scores"].keys():
-          published = {"model": name, "median": model["scores"][key]}
-          rows.append(row | published | {"seeds or note": model["note"]})
-      keys = set()
-  yield page.table("Scores on the dev sets, %", rows)
-  if note := results.get("published_note"):
-    yield note
-  compared = results.get("compared", {"tasks": {}})
-  rows = [
-    {"on": task} | {key: x[key] for key in COMPARED}
-    for task, comparisons in compared["tasks"].items()
-    for x in comparisons
-  ]
-  if rows:
-    title = f"Compared with {compared['against']}: 95 % intervals over"
-    yield page.table(f"{title} examples, and over examples and runs", rows)
+def _warn(seeds: Sequence[Values]) -> Iterator[str]:
+  for seed in seeds:
+    if failure := seed["failure"]:
+      yield f"{seed['task']}, seed {seed['seed']}: {failure}"
+    if notes := ", ".join(seed["notes"]):
+      yield f"{seed['task']} differs from others' setting: {notes}"
 
 
 def read_corrections(
@@ -150,27 +114,15 @@ def read_robustness(
   run.notes += [(page.WARNING, x) for x in results.get("notes", ())]
   rows = []
   for examples in results["sets"].values():
-    row = {"set": examples["title"]}
-    for model, metric, texts in _list_robustness(examples):
-      row |= {"model": model, "metric": metric}
-      row |= {"questions": examples["questions"]}
-      rows.append(row | {side: texts.get(side, "") for side in SIDES})
+    row = {"set": examples["title"], "questions": examples["questions"]}
+    for model, metrics in examples["scores"].items():
+      for metric, sides in metrics.items():
+        row |= {"model": model, "metric": metric} | dict.fromkeys(SIDES, "")
+        for side, x in sides.items():
+          row[side] = f"{x['value']:.2f} ± {x['se']:.2f}"
+        rows.append(dict(row))
   table = page.table("Scores, %, with standard errors over questions", rows)
   yield page.Section("Robustness", files.RESULTS, [table])
-
-
-def _list_robustness(
-  examples: Values,
-) -> Iterator[tuple[str, str, dict[str, str]]]:
-  """Yields models, metrics and scores by side, at last those of the paper."""
-  for model, metrics in examples["scores"].items():
-    for metric, sides in metrics.items():
-      texts = {k: f"{x['value']:.2f} ± {x['se']:.2f}" for k, x in sides.items()}
-      yield model, metric, texts
-  for model, metrics in examples["paper"].items():
-    for metric, (before, after) in metrics.items():
-      values = zip(SIDES, (before, after, before - after), strict=True)
-      yield f"{model} (paper)", metric, {k: f"{x:.2f}" for k, x in values}
 
 
 def read_study(
