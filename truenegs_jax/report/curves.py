@@ -1,6 +1,6 @@
 """Reads metrics.jsonl into curves, and draws them as charts of a page.
 
-Axes: N records of a split, or a part of them; P points of a curve.
+Axes: N records of a split.
 """
 
 import dataclasses
@@ -54,16 +54,14 @@ PANELS = {
 # Shares, in percent in a curve.
 RATES = ("corrected_of_slots", "corrected_of_mismatches", "corrected_rows")
 
-Columns = dict[str, np.ndarray]  # by field, float64 [N], NaN for none
-# By split and field, values by point, None where there is none.
-Points = dict[str, dict[str, list[float | None]]]
+Record = Mapping[str, Any]  # of metrics.jsonl; None for a value not finite
 
 
 @dataclasses.dataclass
 class Curve:
   """The records of one training."""
 
-  splits: Points
+  splits: Mapping[str, Sequence[Record]]  # thinned
   label: str
   group: str  # curves of one group have one colour
   # For a field, values to compare with, by their names.
@@ -90,75 +88,62 @@ class Chart(NamedTuple):
   y_ticks: Sequence[tuple[float, float]]
 
 
-def read_records(workdir: pathlib.Path) -> tuple[dict[str, Columns], int]:
+def read_records(
+  workdir: pathlib.Path,
+) -> tuple[dict[str, list[Record]], int]:
   """Reads metrics.jsonl by split; also returns the number of damaged lines.
 
   Without hard correction, `mlm` is over all slots and becomes
-  `mlm_uncorrected`, to be compared with that of other runs.
+  `mlm_uncorrected`, to be compared with that of other runs. Shares become
+  percentages.
   """
-  records: dict[str, list[dict[str, Any]]] = {}
+  splits: dict[str, list[Record]] = {}
   damaged = 0
   for _, record in files.iterate_records(workdir):
     if record is None:
       damaged += 1
-    else:
-      records.setdefault(record.pop("split"), []).append(record)
-  splits = {split: _make_columns(x) for split, x in records.items()}
-  for columns in splits.values():
-    if "mlm" in columns and "mlm_uncorrected" not in columns:
-      columns["mlm_uncorrected"] = columns.pop("mlm")
+      continue
+    split = record.pop("split")
+    if "mlm" in record and "mlm_uncorrected" not in record:
+      record["mlm_uncorrected"] = record.pop("mlm")
+    shares = (*RATES, "accuracy") if split == "train" else RATES
+    for name in shares:
+      if record.get(name) is not None:
+        record[name] *= 100
+    splits.setdefault(split, []).append(record)
   return splits, damaged
 
 
-def _make_columns(records_N: Sequence[Mapping[str, float | None]]) -> Columns:
-  """Returns the values of records by field."""
-  names = dict.fromkeys(name for record in records_N for name in record)
-  return {
-    name: np.array([x.get(name) for x in records_N], np.float64)
-    for name in names
-  }
-
-
-def last_values(columns: Columns) -> dict[str, float]:
-  """Returns the values of the last record, NaN for none."""
-  return {name: float(values_N[-1]) for name, values_N in columns.items()}
-
-
-def count_hours(columns: Columns) -> float:
+def count_hours(records_N: Sequence[Record]) -> float:
   """Returns the hours of training, without pauses.
 
   The time before the first record is taken to be that between two.
   """
-  secs_N = np.diff(columns["time"])
+  secs_N = np.diff([x["time"] for x in records_N])
   usual = float(np.median(secs_N)) if len(secs_N) else 0.0
   is_pause_N = (secs_N > max(LONG_PAUSE * usual, 60)) | (secs_N < 0)
   return (usual + float(np.where(is_pause_N, usual, secs_N).sum())) / 3600
 
 
-def thin_records(splits: Mapping[str, Columns], max_points: int) -> Points:
-  """Returns at most `max_points` points of each split.
+def thin_records(
+  records_N: Sequence[Record], max_points: int
+) -> list[dict[str, float]]:
+  """Returns at most `max_points` records of the fields in PANELS.
 
-  A point is the mean of consecutive records, at the step of the last one, and
-  None if no value is finite.
+  Each has the means of consecutive records, without values that are not finite,
+  and the step of the last one.
   """
-  points: Points = {}
-  for split, columns in splits.items():
-    steps_N = columns["step"]
-    parts = np.array_split(
-      np.arange(len(steps_N)), min(len(steps_N), max_points)
-    )
-    points[split] = {"step": [float(steps_N[part[-1]]) for part in parts]}
-    for name in [x for x in PANELS if x in columns]:
-      is_share = name in RATES or (name, split) == ("accuracy", "train")
-      values_N = columns[name] * (100 if is_share else 1)
-      points[split][name] = [_mean(values_N[part]) for part in parts]
+  count = min(len(records_N), max_points)
+  points = []
+  for part in np.array_split(np.arange(len(records_N)), count):
+    records = [records_N[i] for i in part]
+    point = {"step": float(records[-1]["step"])}
+    for name in PANELS:
+      values = [x[name] for x in records if x.get(name) is not None]
+      if values:
+        point[name] = float(np.mean(values))
+    points.append(point)
   return points
-
-
-def _mean(values_N: np.ndarray) -> float | None:
-  """Returns the mean of the finite values, None if there is none."""
-  finite_N = values_N[np.isfinite(values_N)]
-  return float(finite_N.mean()) if finite_N.size else None
 
 
 def read_curves(workdir: pathlib.Path, pattern: str) -> list[Curve]:
@@ -174,7 +159,10 @@ def read_curves(workdir: pathlib.Path, pattern: str) -> list[Curve]:
     path = str(folder.relative_to(workdir)).removeprefix("runs/")
     name, _, rest = path.partition("/seed-")
     label = f"{name}, seed {rest.partition('/')[0]}"
-    splits = thin_records(read_records(folder)[0], max_points)
+    splits = {
+      split: thin_records(records, max_points)
+      for split, records in read_records(folder)[0].items()
+    }
     curves.append(Curve(splits, label=label, group=name))
   return curves
 
@@ -197,9 +185,8 @@ def _list_lines(field: str, curves: Sequence[Curve]) -> Iterator[Line]:
   steps = set[float]()
   guesses = dict[tuple[str, float], None]()  # each once
   for curve in curves:
-    for split, columns in curve.splits.items():
-      pairs = zip(columns["step"], columns.get(field, []), strict=False)
-      points = [(x, y) for x, y in pairs if x is not None and y is not None]
+    for split, records in curve.splits.items():
+      points = [(x["step"], x[field]) for x in records if field in x]
       if points:
         style = styles[curve.group]
         if split != "train" or len(points) == 1:

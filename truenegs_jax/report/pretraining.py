@@ -63,23 +63,27 @@ def read_pretraining(
   """Fills in a run from its files, and yields the sections of the page."""
   splits, damaged = curves.read_records(workdir)
   about = read_saved(run, workdir / files.ABOUT)
-  train = curves.last_values(splits.get("train", {}))
-  held_out = curves.last_values(splits.get("held_out", {}))
-  points = curves.thin_records(splits, curves.MAX_POINTS)
+  train = splits.get("train", [])
+  held_out = splits.get("held_out", [{}])[-1]
+  thinned = {
+    split: curves.thin_records(records, curves.MAX_POINTS)
+    for split, records in splits.items()
+  }
   guesses = _list_guesses(about, held_out)
-  run.curves = [curves.Curve(points, run.name, run.name, guesses)]
-  _describe_progress(run, train)
+  run.curves = [curves.Curve(thinned, run.name, run.name, guesses)]
+  run.sentence = "No training step is recorded yet."
+  if train:
+    _describe_progress(run, train[-1])
   lines = about.get("lines", {})
   run.facts |= {name: lines[name] for name in GLANCE if name in lines}
   run.facts["text"] = "; ".join(about.get("sources", ()))
-  cost = _measure_cost(run.config, splits["train"], about) if train else {}
+  cost = _measure_cost(run.config, train, about) if train else {}
   costs = [f"{format_number(x)} {unit}" for unit, x in cost.items()]
   run.facts["cost"] = ", ".join(costs)
   if damaged:
     text = f"metrics.jsonl has damaged lines ({damaged:,})"
     run.notes.append((page.WARNING, f"{text}, which the curves lack."))
-  skips = splits.get("train", {}).get("skipped", np.zeros(0))
-  warnings = _warn(train, held_out, about, skips)
+  warnings = _warn(train, held_out, about)
   run.notes += [(page.WARNING, text) for text in warnings]
   yield from _show_results(run, results)
   if saved := read_saved(run, workdir / files.CASES):
@@ -111,88 +115,83 @@ def _list_fill(fill: Values) -> dict[str, str]:
 
 
 def _list_guesses(
-  about: Values, held_out: Mapping[str, float]
+  about: Values, held_out: curves.Record
 ) -> dict[str, dict[str, float]]:
   """Returns what guessing without context reaches, for each loss."""
   names = ("unigram", "uniform") if about else ()
   entropies = {f"{x} entropy": float(about[f"{x}_entropy"]) for x in names}
   guesses = dict.fromkeys(("mlm", "mlm_uncorrected", "mlm_hidden"), entropies)
   guesses["auc"] = {"chance": 0.5}
-  rate = held_out.get("replaced", 0.0)
-  if 0 < rate < 1:
+  rate = held_out.get("replaced")
+  if rate is not None and 0 < rate < 1:
     entropy = -rate * math.log(rate) - (1 - rate) * math.log(1 - rate)
     guesses["detect"] = {"entropy of the labels": entropy}
   return guesses
 
 
-def _describe_progress(run: page.Run, train: Mapping[str, float]) -> None:
+def _describe_progress(run: page.Run, last: curves.Record) -> None:
   """Says how far a pre-training is, on the page and in the terminal."""
-  run.sentence = "No training step is recorded yet."
-  if not train:
-    return
-  steps = run.config["steps"]
-  if math.isfinite(total := train.get("total_steps", math.nan)):
-    steps = int(total)  # that fit into the minutes
-  run.progress["step"] = f"{int(train['step']):,} of {steps:,}"
-  run.progress["loss"] = format_number(train.get("total"))
-  run.progress["rate"] = f"{format_number(train.get('rows_per_s'))} rows/s"
+  # The steps that fit into the minutes, or all.
+  steps = int(last.get("total_steps") or run.config["steps"])
+  run.progress["step"] = f"{last['step']:,} of {steps:,}"
+  run.progress["loss"] = format_number(last.get("total"))
+  run.progress["rate"] = f"{format_number(last.get('rows_per_s'))} rows/s"
   run.sentence = f"{run.state.capitalize()} at step {run.progress['step']}."
-  secs = train.get("eta_s", math.nan)
-  if train["step"] < steps and math.isfinite(secs):
+  secs = last.get("eta_s")
+  if last["step"] < steps and secs is not None:
     left = datetime.timedelta(seconds=round(min(max(secs, 0), MAX_SECS)))
     run.progress["left"] = str(left)
 
 
 def _measure_cost(
-  config: Values, train: curves.Columns, about: Values
+  config: Values, train: Sequence[curves.Record], about: Values
 ) -> dict[str, float]:
   """Returns what a training has cost, by unit."""
-  last = curves.last_values(train)
+  last = train[-1]
   rows = last["step"] * config["batch_size"]
   cost = {
     "hours of training": curves.count_hours(train),
     "steps": last["step"],
     "tokens": rows * config["length"],
-    "TFLOP": about.get("row_flops", math.nan) * rows / 1e12,
-    "rows/s": last.get("rows_per_s", math.nan),
-    "GiB of memory": last.get("memory_peak_gib", math.nan),
+    "TFLOP": about.get("row_flops", 0) * rows / 1e12 or None,
+    "rows/s": last.get("rows_per_s"),
+    "GiB of memory": last.get("memory_peak_gib"),
   }
-  return {unit: float(x) for unit, x in cost.items() if math.isfinite(x)}
+  return {unit: float(x) for unit, x in cost.items() if x is not None}
 
 
 def _measure_quality(
-  held_out: Mapping[str, float], left_out: Values
+  held_out: curves.Record, left_out: Values
 ) -> Iterator[tuple[str, page.Measure]]:
   """Yields the last held-out metrics of a run, with their labels."""
-  for field in [x for x in COMPARABLE if x in held_out]:
-    scale, digits = (100, 2) if field in curves.RATES else (1, 4)
-    # Without hard correction, `mlm` is that of all slots, too.
-    rest = left_out.get(field, left_out.get("mlm", ()))
-    rest = [scale * x for x in rest if x is not None]
-    value = scale * held_out[field]
-    yield curves.PANELS[field], page.Measure(value, digits, rest)
+  for field in COMPARABLE:
+    if held_out.get(field) is not None:
+      scale, digits = (100, 2) if field in curves.RATES else (1, 4)
+      # Without hard correction, `mlm` is that of all slots, too.
+      rest = left_out.get(field, left_out.get("mlm", ()))
+      rest = [scale * x for x in rest if x is not None]
+      measure = page.Measure(held_out[field], digits, rest)
+      yield curves.PANELS[field], measure
 
 
 def _warn(
-  train: Mapping[str, float],
-  held_out: Mapping[str, float],
-  about: Values,
-  skipped_N: np.ndarray,
+  train: Sequence[curves.Record], held_out: curves.Record, about: Values
 ) -> Iterator[str]:
-  """Yields what a reader should look at; `skipped_N` are shares by record."""
+  """Yields what a reader should look at."""
   if padding := about.get("padding_warning"):
     yield padding.removeprefix("warning: ")
-  if (cosine := train.get("pair_cosine", 0.0)) > COLLAPSED:
+  cosine = train[-1].get("pair_cosine") if train else None
+  if cosine is not None and cosine > COLLAPSED:
     yield (
       f"The embeddings may have collapsed: random pairs have a mean cosine of"
       f" {cosine:.2f}. Lower negatives.soft_weight or optim.lr."
     )
-  if skips := np.count_nonzero(np.nan_to_num(skipped_N)):
+  if skips := sum(bool(x.get("skipped")) for x in train):
     yield (
-      f"Updates were skipped in {skips:,} of {len(skipped_N):,} records,"
+      f"Updates were skipped in {skips:,} of {len(train):,} records,"
       " because loss or gradient was not finite. Lower optim.lr."
     )
-  if not math.isfinite(held_out.get("total", 0.0)):
+  if held_out.get("total", 0.0) is None:
     yield "The last held-out loss is not finite. Lower optim.lr."
 
 
