@@ -110,7 +110,7 @@ def _show_results(run: page.Run, results: Values) -> Iterator[page.Section]:
 def _list_fill(fill: Values) -> dict[str, str]:
   """Returns a row of the likeliest words for a mask."""
   words = zip(fill["tokens"], fill["probabilities"], strict=True)
-  texts = [f"{word} ({probability:.0%})" for word, probability in words]
+  texts = [f"{word} ({probability:.1%})" for word, probability in words]
   return {"sentence": fill["sentence"], "words": ", ".join(texts)}
 
 
