@@ -30,6 +30,24 @@ def test_points_are_the_means_of_their_records(tmp_path):
     assert point["total"] == pytest.approx(expected)
 
 
+def test_shares_become_percentages_and_one_loss_has_one_name(tmp_path):
+  common = {"step": 1, "time": 0.0, "accuracy": 0.5, "corrected_rows": 0.25}
+  records = [
+    common | {"mlm": 3.0},
+    common | {"split": "dev", "mlm": 3.0, "mlm_uncorrected": 4.0},
+  ]
+  splits, _ = write_records(tmp_path, records)
+  [train], [dev] = splits["train"], splits["dev"]
+  assert (train["accuracy"], train["corrected_rows"]) == (50, 25)
+  assert (dev["accuracy"], dev["corrected_rows"]) == (0.5, 25)
+  assert train["mlm_uncorrected"] == 3 and "mlm" not in train
+  assert (dev["mlm"], dev["mlm_uncorrected"]) == (3, 4)
+  [line] = curves.make_charts([curves.Curve({"train": [train]}, "a", "a")])[
+    0
+  ].lines
+  assert line.style == "series-0 dots"  # a point is no line
+
+
 def test_damaged_lines_are_counted_but_an_unfinished_one_is_not(tmp_path):
   good = [{"step": 1, "time": 0.0, "total": 1.0}]
   more = 'no record\n[]\n{"step": 2, "spl'

@@ -20,8 +20,6 @@ from truenegs_jax.workdir import files
 
 FIX = "Run the command of the run again, which writes it."
 COLLAPSED = 0.5  # mean cosine of random pairs
-# Lines of the report at the start that are shown at a glance.
-GLANCE = ("start", "objective", "devices", "parameters", "steps", "data")
 MAX_SECS = 1e9  # left; more is damage
 # Metrics that do not depend on the weights of a loss.
 COMPARABLE = (
@@ -74,9 +72,8 @@ def read_pretraining(
   run.sentence = "No training step is recorded yet."
   if train:
     _describe_progress(run, train[-1])
-  lines = about.get("lines", {})
-  run.facts |= {name: lines[name] for name in GLANCE if name in lines}
-  run.facts["text"] = "; ".join(about.get("sources", ()))
+  run.facts |= about.get("lines", {})
+  run.facts["sources"] = "; ".join(about.get("sources", ()))
   cost = _measure_cost(run.config, train, about) if train else {}
   costs = [f"{format_number(x)} {unit}" for unit, x in cost.items()]
   run.facts["cost"] = ", ".join(costs)
@@ -103,15 +100,17 @@ def _show_results(run: page.Run, results: Values) -> Iterator[page.Section]:
     blocks = [page.table("", verdict["table"]), str(verdict["rule"])]
     yield page.Section("Held-out rows", files.RESULTS, blocks)
   if fills := results.get("fills"):
-    table = page.table("", map(_list_fill, fills))
-    yield page.Section("Filled masks", files.RESULTS, [table])
+    yield page.Section("Filled masks", files.RESULTS, _show_fills(fills))
 
 
-def _list_fill(fill: Values) -> dict[str, str]:
-  """Returns a row of the likeliest words for a mask."""
-  words = zip(fill["tokens"], fill["probabilities"], strict=True)
-  texts = [f"{word} ({probability:.1%})" for word, probability in words]
-  return {"sentence": fill["sentence"], "words": ", ".join(texts)}
+def _show_fills(fills: Sequence[Values]) -> Iterator[str]:
+  """Yields a table of the likeliest words for masks."""
+  rows = []
+  for fill in fills:
+    words = zip(fill["tokens"], fill["probabilities"], strict=True)
+    texts = [f"{word} ({probability:.1%})" for word, probability in words]
+    rows.append({"sentence": fill["sentence"], "words": ", ".join(texts)})
+  yield page.table("", rows)
 
 
 def _list_guesses(

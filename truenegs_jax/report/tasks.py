@@ -38,15 +38,13 @@ def read_finetuning(
   for seed in seeds:
     for metric, value in seed["scores"]["dev"].items():
       scores.setdefault((seed["task"], metric), []).append(value)
-  rows = [
-    {"task": task, "metric": metric, "median": statistics.median(values)}
-    | {"seeds": ", ".join(f"{x:.1f}" for x in values)}
-    for (task, metric), values in scores.items()
-  ]
+  rows = []
   medians = dict[str, str]()  # by task, of its first metric
-  for row in rows:
-    text = f"{row['task']} {row['median']:.1f} ({row['metric']})"
-    medians.setdefault(row["task"], text)
+  for (task, metric), values in scores.items():
+    median = statistics.median(values)
+    medians.setdefault(task, f"{task} {median:.1f} ({metric})")
+    row = {"task": task, "metric": metric, "median": median}
+    rows.append(row | {"seeds": ", ".join(f"{x:.1f}" for x in values)})
   counts = f"{len(seeds)} of {len(run.curves)} begun runs finished"
   run.progress |= {"step": counts, "loss": ", ".join(medians.values())}
   run.sentence = f"{counts}; medians: {run.progress['loss']}."

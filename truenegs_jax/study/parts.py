@@ -345,13 +345,16 @@ def _run_part(part: Part, folder: pathlib.Path, console: Console) -> int:
 @contextlib.contextmanager
 def _open_log(folder: pathlib.Path) -> Iterator[pathlib.Path]:
   """Yields a local log of a part; that in a bucket is written at the end."""
+  path = folder / LOG
   if not is_bucket(folder):
-    yield folder / LOG
+    yield path
     return
   with tempfile.TemporaryDirectory() as temporary:
     log = pathlib.Path(temporary, LOG)
+    if path.exists():
+      log.write_bytes(path.read_bytes())
     yield log
-    runtime_files.append(folder / LOG, log.read_bytes())
+    path.write_bytes(log.read_bytes())
 
 
 def _run_process(part: Part, log_path: pathlib.Path, console: Console) -> int:
