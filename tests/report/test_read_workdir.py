@@ -135,7 +135,7 @@ def test_a_run_that_ends_reports_itself_as_finished(workdir):
   [
     (
       "corrections",
-      ["5", "of wrong predictions", "3", "6", "50", "20", "80"],
+      ["5", "of wrong predictions", "0.5", "0.2", "0.8", "3", "6"],
     ),
     ("robustness", ["S", "293", "m", "em", "", "80.00 ± 1.50", ""]),
     ("study", ["hc", "difference", "1.50 ± 0.25 2/3"]),

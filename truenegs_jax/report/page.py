@@ -33,14 +33,6 @@ class Section(NamedTuple):
   blocks: Iterable[str]
 
 
-class Measure(NamedTuple):
-  """A result by which runs are compared."""
-
-  value: float
-  digits: int | None = None  # decimals; None for a cost, compared in percent
-  left_out: Sequence[float] = ()  # values without each batch, if known
-
-
 @dataclasses.dataclass
 class Run:
   """One workdir on the page; its config is the saved one."""
@@ -58,9 +50,7 @@ class Run:
   config: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   curves: list[curves_lib.Curve] = dataclasses.field(default_factory=list)
   sections: list[Section] = dataclasses.field(default_factory=list)
-  measures: dict[str, Measure] = dataclasses.field(default_factory=dict)
-  # What comparable runs have in common.
-  setting: dict[str, Any] = dataclasses.field(default_factory=dict)
+  measures: dict[str, float] = dataclasses.field(default_factory=dict)
 
 
 def format_number(value: float | None) -> str:
@@ -72,11 +62,9 @@ def format_number(value: float | None) -> str:
   return f"{value:.4g}"
 
 
-def format_estimate(
-  value: float, error: float, digits: int, *, sign: str = ""
-) -> str:
+def format_estimate(value: float, error: float, digits: int) -> str:
   """Returns a value with its standard error, unless that is unknown: inf."""
-  shown = f"{value:{sign}.{digits}f}"
+  shown = f"{value:.{digits}f}"
   return shown if math.isinf(error) else f"{shown} ± {error:.{digits}f}"
 
 

@@ -7,15 +7,11 @@ import pathlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from truenegs_jax.config.keys import flatten
-from truenegs_jax.config.sections import GENERATOR_SIZES, SIZES
 from truenegs_jax.report import curves, page
 from truenegs_jax.report.page import format_number
 from truenegs_jax.runtime.errors import CheckpointError, printable
 from truenegs_jax.runtime.files import read_results
-from truenegs_jax.stats.intervals import jackknife_error
 from truenegs_jax.workdir import files
 
 FIX = "Run the command of the run again, which writes it."
@@ -26,20 +22,10 @@ COMPARABLE = (
   *("mlm_uncorrected", "mlm_hidden", "detect", "auc"),
   *("corrected_of_slots", "corrected_of_mismatches", "corrected_rows"),
 )
-# Keys of a config and of about.json on which they depend but for the recipe.
-SETTING = (
-  *("objective", "model.backbone", "model.variant"),
-  *(f"model.{name}" for name in SIZES),
-  *(f"generator.{name}" for name in GENERATOR_SIZES),
-  *("generator.multiplier", "generator.layers_multiplier"),
-  *("masking.prob", "masking.style", "eval.rows"),
-)
-DATA = ("rows", "text_bytes", "unigram_entropy", "uniform_entropy")
-ERRORS = (
-  "± is the standard error for other held-out rows, by the jackknife over their"
-  " batches. That of a difference is paired, as both runs are evaluated on the"
-  " same rows. It says nothing of other seeds: train several. Unfinished runs,"
-  " rows of one batch and differences between other batches have none."
+HINT = (
+  "Losses and shares are comparable if text, eval.rows, masking and sizes of"
+  " networks are the same. Another seed changes them, too: a study shows by how"
+  " much."
 )
 Values = Mapping[str, Any]  # of JSON
 
@@ -85,11 +71,12 @@ def read_pretraining(
   yield from _show_results(run, results)
   if saved := read_saved(run, workdir / files.CASES):
     yield page.Section("Corrections", files.CASES, show_cases(saved))
-  config = flatten(run.config)
-  run.setting = {x: config.get(x) or None for x in SETTING}
-  run.setting["data"] = [about.get(x) for x in DATA]
-  run.measures = dict(_measure_quality(held_out, results.get("left_out", {})))
-  run.measures |= {unit: page.Measure(x) for unit, x in cost.items()}
+  run.measures = {
+    curves.PANELS[x]: held_out[x]
+    for x in COMPARABLE
+    if held_out.get(x) is not None
+  }
+  run.measures |= cost
 
 
 def _show_results(run: page.Run, results: Values) -> Iterator[page.Section]:
@@ -159,20 +146,6 @@ def _measure_cost(
   return {unit: float(x) for unit, x in cost.items() if x is not None}
 
 
-def _measure_quality(
-  held_out: curves.Record, left_out: Values
-) -> Iterator[tuple[str, page.Measure]]:
-  """Yields the last held-out metrics of a run, with their labels."""
-  for field in COMPARABLE:
-    if held_out.get(field) is not None:
-      scale, digits = (100, 2) if field in curves.RATES else (1, 4)
-      # Without hard correction, `mlm` is that of all slots, too.
-      rest = left_out.get(field, left_out.get("mlm", ()))
-      rest = [scale * x for x in rest if x is not None]
-      measure = page.Measure(held_out[field], digits, rest)
-      yield curves.PANELS[field], measure
-
-
 def _warn(
   train: Sequence[curves.Record], held_out: curves.Record, about: Values
 ) -> Iterator[str]:
@@ -227,7 +200,14 @@ def compare(runs: Sequence[page.Run]) -> Iterator[str]:
   """
   measured = [run for run in runs if run.measures]
   if len(measured) > 1:
-    yield from _compare_results(*measured)
+    labels = dict.fromkeys(label for run in measured for label in run.measures)
+    rows = [
+      {"metric or cost": label}
+      | {run.name: run.measures.get(label) for run in measured}
+      for label in labels
+    ]
+    yield page.table("Last held-out metrics, and cost", rows)
+    yield HINT
   task = (measured or runs)[0].task
   configs = {x.name: flatten(x.config) for x in runs if x.task == task}
   first, *others = configs.values()
@@ -239,50 +219,3 @@ def compare(runs: Sequence[page.Run]) -> Iterator[str]:
       for key in sorted(keys)
     ]
     yield page.table("Config keys in which the runs differ", rows)
-
-
-def _compare_results(first: page.Run, *others: page.Run) -> Iterator[str]:
-  """Yields the results of the first run and the others' differences."""
-  changes = {
-    run.name: files.find_changes(first.setting, run.setting) for run in others
-  }
-  rows = []
-  for label, x in first.measures.items():
-    row = {"metric or cost": label, first.name: _format(x)}
-    for run in others:
-      y = run.measures.get(label)
-      row[run.name] = ""
-      if y and y.digits is not None and changes[run.name]:
-        row[run.name] = f"{_format(y)}, not comparable"
-      elif y:
-        row[run.name] = _subtract(y, x)
-    rows.append(row)
-  yield page.table(f"Results of {first.name}, and differences from it", rows)
-  yield ERRORS
-  for name, differing in changes.items():
-    if differing:
-      keys = ", ".join(x.key for x in differing)
-      yield (
-        f"Losses and shares of {name} are not comparable to those of"
-        f" {first.name}: {name} differs in {keys}."
-      )
-
-
-def _format(x: page.Measure) -> str:
-  if x.digits is None:
-    return format_number(x.value)
-  return page.format_estimate(x.value, jackknife_error(x.left_out), x.digits)
-
-
-def _subtract(ours: page.Measure, theirs: page.Measure) -> str:
-  """Describes a difference, of losses and shares with its paired error."""
-  if ours.value == theirs.value:
-    return "same"
-  if ours.digits is None:
-    return f"{ours.value / theirs.value - 1:+.1%}" if theirs.value else ""
-  error = math.inf
-  if len(ours.left_out) == len(theirs.left_out):
-    left_out = np.subtract(ours.left_out, theirs.left_out)
-    error = jackknife_error(left_out.tolist())
-  difference = ours.value - theirs.value
-  return page.format_estimate(difference, error, ours.digits, sign="+")

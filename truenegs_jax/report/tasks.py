@@ -87,14 +87,16 @@ def read_corrections(
     f" {rates['sequence_rate']['rate']:.2%} of the sequences are corrected by"
     f" {results['source']}; the paper has 1.41 % and 7.07 % for BERT-base."
   )
-  rows = []
-  for checkpoint in results["checkpoints"]:
-    for name, label in RATES.items():
-      x = checkpoint["rates"][name]
-      row = {"step": checkpoint["step"], "corrected": label}
-      row |= {"cases": x["hits"], "total": x["total"]}
-      rows.append(row | {key: 100 * x[key] for key in ("rate", "low", "high")})
-  table = page.table("Rates, %, with 95 % intervals", rows)
+  rows = [
+    {
+      "step": checkpoint["step"],
+      "corrected": label,
+      **checkpoint["rates"][name],
+    }
+    for checkpoint in results["checkpoints"]
+    for name, label in RATES.items()
+  ]
+  table = page.table("Rates, with 95 % intervals", rows)
   yield page.Section("Rates", files.RESULTS, [table])
   if saved := read_saved(run, workdir / files.CASES):
     yield page.Section("Corrections", files.CASES, show_cases(saved))
