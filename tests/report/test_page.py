@@ -1,6 +1,7 @@
 """The page carries any text safely, and runs no script."""
 
 import json
+import math
 import re
 
 import pytest
@@ -43,6 +44,21 @@ def test_texts_of_tables_and_paragraphs_are_escaped():
   run = page.Run("r", "p", sections=[section])
   text = page.render([run])
   assert "<p>&lt;p&gt;</p>" in text and drawn in text and "<s>" not in text
+
+
+def test_losses_are_shown_beside_guesses(tmp_path):
+  folder = write_pretraining(tmp_path / "run")
+  record = {"step": 61, "time": 1e9, "split": "held_out", "replaced": 0.5}
+  with (folder / "metrics.jsonl").open("a") as file:
+    file.write(json.dumps(record) + "\n")
+  [run] = read_workdirs([folder])
+  entropies = {"unigram entropy": 6.9, "uniform entropy": 8.3}
+  losses = ("mlm", "mlm_uncorrected", "mlm_hidden")
+  assert run.curves[0].guesses == {
+    **dict.fromkeys(losses, entropies),
+    "auc": {"chance": 0.5},
+    "detect": {"entropy of the labels": pytest.approx(math.log(2))},
+  }
 
 
 def test_many_curves_share_a_legend_of_their_groups(tmp_path):

@@ -63,7 +63,8 @@ def make_study(root, arms="ab", seeds=1, tasks=("x",), steps=4, fails=None):
         words = root / key, root / "journal", key, steps
         code = (fails or {}).get(key, 0)
         command = sys.executable, "-S", stand_in, *map(str, words), str(code)
-        needs = "" if name == "pretrain" else "pretrain"
+        pretrained = parts_lib.part_key(arm, seed, "pretrain")
+        needs = "" if name == "pretrain" else pretrained
         study.append(Part(arm, seed, name, command, ("results.json",), needs))
   return study
 
@@ -93,8 +94,7 @@ def check_journal(root, study):
   ended = []
   for event, name in read_journal(root):
     part = next(part for part in study if part.key == name)
-    needed = parts_lib.part_key(part.arm, part.seed, part.needs)
-    assert not part.needs or needed in ended
+    assert not part.needs or part.needs in ended
     assert name not in ended, f"{event} of a finished part"
     if event == "end":
       ended.append(name)

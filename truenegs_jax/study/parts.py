@@ -75,7 +75,7 @@ class Part:
   name: str  # the part's kind and the last name of its folder
   command: tuple[str, ...]  # MAIN and its flags
   outputs: tuple[str, ...]  # files in its folder that exist once it is done
-  needs: str = ""  # name of the part of this arm and seed that goes before
+  needs: str = ""  # key of the part that goes before
 
   @property
   def key(self) -> str:
@@ -159,8 +159,10 @@ def _make_chain(
   words = ",".join(filter(None, [words, recipe.pop(WORDS, "")]))
   config = f"{base}:{words}" if words else base
   changes = {**flatten(s.overrides), **flatten(recipe)}
-  yield make(PRETRAIN, config, changes, {"seed": seed}, needs="")
-  pretrained = str(root / part_key(arm, seed, PRETRAIN))
+  yield make(PRETRAIN, config, changes, {"seed": seed})
+  key = part_key(arm, seed, PRETRAIN)
+  make = functools.partial(make, needs=key)
+  pretrained = str(root / key)
   links = {"init": pretrained, "seed": 0, "finetune.seeds": s.finetune_seeds}
   for name in tasks:
     config, task = TASKS[name]
@@ -171,8 +173,9 @@ def _make_chain(
     links = {"corrections.run": pretrained}
     yield make(CORRECTIONS, CORRECTIONS, changes, links)
   if changes := flatten(s.robustness):
-    links = {"init": str(root / part_key(arm, seed, SQUAD1))}
-    yield make(ROBUSTNESS, ROBUSTNESS, changes, links, needs=SQUAD1)
+    key = part_key(arm, seed, SQUAD1)
+    links = {"init": str(root / key)}
+    yield make(ROBUSTNESS, ROBUSTNESS, changes, links, needs=key)
 
 
 def _make_part(
@@ -185,7 +188,7 @@ def _make_part(
   seed: int,
   root: pathlib.Path,
   outputs: Sequence[str] = (files.RESULTS,),
-  needs: str = PRETRAIN,
+  needs: str = "",
 ) -> Part:
   """Makes a part with the user's `changes` and the study's `links` of keys."""
   origin = "study.finetune" if name in TASKS else f"study.{name}"
@@ -310,9 +313,8 @@ def run_parts(
 def find_next(parts: Sequence[Part], states: States) -> Part | None:
   """Returns the first part that can be started."""
   for part in parts:
-    is_open = states[part.key] in OPEN
-    needed = part_key(part.arm, part.seed, part.needs)
-    if is_open and (not part.needs or states.get(needed) == State.DONE):
+    is_ready = not part.needs or states.get(part.needs) == State.DONE
+    if is_ready and states[part.key] in OPEN:
       return part
   return None
 
