@@ -11,6 +11,7 @@ import sys
 import time
 
 import pytest
+from rich.console import Console
 
 from truenegs_jax.study import parts as parts_lib
 from truenegs_jax.study.parts import Part, State
@@ -143,6 +144,15 @@ def test_drivers_of_the_same_command_share_the_work(drivers, tmp_path):
   wait_until(lambda: is_idle(tmp_path, study))
   assert drivers.run(tmp_path, study) == 0  # those that needed another's
   check_journal(tmp_path, study)
+
+
+def test_a_part_with_all_outputs_is_done_whatever_its_exit_code(tmp_path):
+  path = tmp_path / parts_lib.part_key("a", 0, "pretrain") / "results.json"
+  code = f"open({str(path)!r}, 'w').close(); exit(1)"  # has not learned
+  command = sys.executable, "-S", "-c", code
+  part = Part("a", 0, "pretrain", command, ("results.json",))
+  assert parts_lib.run_parts([part], tmp_path, Console(quiet=True)) == 0
+  assert parts_lib.read_states([part], tmp_path) == {part.key: State.DONE}
 
 
 @pytest.mark.parametrize(

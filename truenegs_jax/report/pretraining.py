@@ -201,12 +201,11 @@ def compare(runs: Sequence[page.Run]) -> Iterator[str]:
   measured = [run for run in runs if run.measures]
   if len(measured) > 1:
     labels = dict.fromkeys(label for run in measured for label in run.measures)
-    rows = [
-      {"metric or cost": label}
-      | {run.name: run.measures.get(label) for run in measured}
-      for label in labels
-    ]
-    yield page.table("Last held-out metrics, and cost", rows)
+    results = list[dict[str, Any]]()
+    for label in labels:
+      values = {run.name: run.measures.get(label) for run in measured}
+      results.append({"metric or cost": label, **values})
+    yield page.table("Last held-out metrics, and cost", results)
     yield HINT
   task = (measured or runs)[0].task
   configs = {x.name: flatten(x.config) for x in runs if x.task == task}
