@@ -1,6 +1,7 @@
 """Curves keep the means of the records, and charts show them."""
 
 import json
+import math
 
 import numpy as np
 import pytest
@@ -46,6 +47,19 @@ def test_shares_become_percentages_and_one_loss_has_one_name(tmp_path):
     0
   ].lines
   assert line.style == "series-0 dots"  # a point is no line
+
+
+@pytest.mark.parametrize(
+  "values",
+  [(0.0, 0.0), (5e-324, 0.0), (1e308, -1e308), (math.inf, 1.0), (7.0, 7.0001)],
+)
+def test_every_curve_can_be_drawn(values):
+  points = [{"step": 10.0**i, "auc": x} for i, x in enumerate(values)]
+  curve = curves.Curve({"train": points}, "a", "a")
+  [chart] = curves.make_charts([curve])
+  pixels = [y for _, y in chart.lines[0].points]
+  assert all(8 <= y <= 190 for y in pixels)
+  assert 1 <= len(chart.y_ticks) <= 8
 
 
 def test_damaged_lines_are_counted_but_an_unfinished_one_is_not(tmp_path):

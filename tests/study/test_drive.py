@@ -146,6 +146,21 @@ def test_drivers_of_the_same_command_share_the_work(drivers, tmp_path):
   check_journal(tmp_path, study)
 
 
+def test_a_signal_reaches_a_part_that_is_being_started(tmp_path, monkeypatch):
+  start = subprocess.Popen
+
+  def start_after_a_signal(*args, **options):
+    os.kill(os.getpid(), signal.SIGTERM)
+    return start(*args, **options)
+
+  monkeypatch.setattr(subprocess, "Popen", start_after_a_signal)
+  command = sys.executable, "-S", "-c", "import time; time.sleep(60)"
+  part = Part("a", 0, "pretrain", command, ("results.json",))
+  begin = time.monotonic()
+  assert parts_lib.run_parts([part], tmp_path, Console(quiet=True)) == 75
+  assert time.monotonic() < begin + 30
+
+
 def test_a_part_with_all_outputs_is_done_whatever_its_exit_code(tmp_path):
   path = tmp_path / parts_lib.part_key("a", 0, "pretrain") / "results.json"
   code = f"open({str(path)!r}, 'w').close(); exit(1)"  # has not learned

@@ -16,6 +16,7 @@ from truenegs_jax.workdir import files
 MAX_POINTS = 300  # of a curve; a chart is about as many pixels wide
 MIN_POINTS = 50  # of each of many curves, which share four times MAX_POINTS
 MAX_VALUE = 1e30  # of an axis; more is damage
+MIN_SPREAD = 1e-30  # of the values of an axis, unless they are constant
 LONG_PAUSE = 10.0  # in median times between records: the run was stopped
 STYLES = 6  # colours, of groups in turn
 NUM_TICKS = 4  # of an axis, about
@@ -219,12 +220,12 @@ def _make_axis(
   Returns a function from values to pixels, and the pixels and values of ticks
   at multiples of 1, 2 or 5 times a power of ten.
   """
-  ends_of_values = np.array([min(values), max(values)])
-  first, last = np.clip(ends_of_values, -MAX_VALUE, MAX_VALUE).tolist()
-  middle = (first + last) / 2
-  spread = last - first
-  if spread <= 1e-3 * abs(middle):  # a constant, but for its last digits
-    spread = abs(middle) or 1.0
+  extremes = np.array([min(values), max(values)])
+  least, most = np.clip(extremes, -MAX_VALUE, MAX_VALUE).tolist()
+  middle = (least + most) / 2
+  spread = most - least
+  if spread <= max(1e-3 * abs(middle), MIN_SPREAD):  # a constant, nearly
+    spread = abs(middle) if abs(middle) > MIN_SPREAD else 1.0
   low = middle - 0.55 * spread
   high = middle + 0.55 * spread
 

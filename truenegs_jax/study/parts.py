@@ -3,10 +3,10 @@
   parts = make_parts(study, root)
   code = run_parts(parts, root, console)
 
-A part is claimed by creating its folder, runs/ARM/seed-S/PART, which is the
-workdir of an ordinary run. The outputs in it say that the part is done, the
-run's own lock says that it runs, and `failed.json`, with the exit code and the
-last line of `log.txt`, that it failed.
+The folder of a part, runs/ARM/seed-S/PART, is the workdir of an ordinary run.
+The outputs in it say that the part is done, the run's own lock says that it
+runs, and `failed.json`, with the exit code and the last line of `log.txt`, that
+it failed.
 """
 
 import collections
