@@ -248,8 +248,7 @@ def _make_finetuning_tables(study: Comparison) -> Iterator[Layout]:
       is_complete = len(keys) == len(GLUE)
       columns[average if is_complete else f"{average} of {len(keys)}"] = keys
     title = "Tables 3 and 6 of the paper: GLUE, dev sets, %"
-    x = _make_finetuning_table("table3", title, columns, study)
-    yield _add_error_reductions(x) if len(keys) > 1 else x
+    yield _make_finetuning_table("table3", title, columns, study)
   if SQUAD in study.tasks:
     columns = {x: [(SQUAD, x)] for x in TASKS[SQUAD].metrics}
     title = "Table 4 of the paper: SQuAD v1.1, dev set, %"
@@ -280,26 +279,6 @@ def _make_finetuning_table(
     notes.append(network_note)
   x = _make_layout(name, title, columns, study, paper=paper)
   return dataclasses.replace(x, notes=[*x.notes, *notes])
-
-
-def _add_error_reductions(x: Layout) -> Layout:
-  """Adds footnote 8's ratio to a table whose last column has averages.
-
-  The baselines are the first row of the arms and that of the paper.
-  """
-  rows = []
-  baselines: dict[str, float | None] = {}
-  for row in x.rows:
-    value = row.cells[-1].value
-    baseline = baselines.get(row.kind)
-    baselines.setdefault(row.kind, value)
-    cell = Cell()
-    if row.kind != DIFFERENCE and value is not None and baseline is not None:
-      cell = Cell(100 * (value - baseline) / max(100 - baseline, 1e-9))
-    rows.append(dataclasses.replace(row, cells=[*row.cells, cell]))
-  columns = [*x.columns, "ERR"]
-  notes = [*x.notes, leaderboard.ERROR_REDUCTION]
-  return dataclasses.replace(x, columns=columns, rows=rows, notes=notes)
 
 
 def _make_robustness_tables(study: Comparison) -> Iterator[Layout]:
