@@ -168,6 +168,7 @@ def test_a_part_with_all_outputs_is_done_whatever_its_exit_code(tmp_path):
   part = Part("a", 0, "pretrain", command, ("results.json",))
   assert parts_lib.run_parts([part], tmp_path, Console(quiet=True)) == 0
   assert parts_lib.read_states([part], tmp_path) == {part.key: State.DONE}
+  assert not parts_lib.read_failure(path.parent)
 
 
 @pytest.mark.parametrize(
