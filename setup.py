@@ -59,9 +59,8 @@ setuptools.setup(
     "Topic :: Text Processing :: Linguistic",
     "Typing :: Typed",
   ],
-  # MIT: uPlot, in report.html.
-  license_expression="Apache-2.0 AND MIT",
-  license_files=["LICENSE", "NOTICE", "truenegs_jax/report/vendor/LICENSE.*"],
+  license_expression="Apache-2.0",
+  license_files=["LICENSE", "NOTICE"],
   python_requires=">=3.11",
   packages=sorted(
     {"truenegs_jax.configs"}
@@ -72,7 +71,7 @@ setuptools.setup(
   package_dir={"truenegs_jax.configs": "configs"},
   package_data={
     "truenegs_jax": ["py.typed", "*.pyi"],
-    "truenegs_jax.report": ["*.js", "*.css", "*.html", "vendor/*"],
+    "truenegs_jax.report": ["*.css", "*.html"],
     "truenegs_jax.finetune": ["*.txt"],
     "truenegs_jax.robustness": ["*.txt", "*.json"],
   },

@@ -355,10 +355,3 @@ def test_the_citation_names_this_version_and_the_paper():
   names = [f"{a['family-names']}, {a['given-names']}" for a in paper["authors"]]
   assert " and ".join(names) in " ".join(readme.split())
   assert paper["title"] in readme
-
-
-def test_vendored_files_are_in_the_notice():
-  folder = PACKAGE / "report" / "vendor"
-  notice = (ROOT / "NOTICE").read_text()
-  names = {path.name for path in folder.iterdir()} - {"SHA256SUMS"}
-  assert not {name for name in names if name not in notice}

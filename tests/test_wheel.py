@@ -65,7 +65,7 @@ def test_the_wheel_has_all_files_of_the_package(wheel):
   }
   assert {x for x in names if x.startswith("truenegs_jax/")} == expected
   licences = {x.rpartition("/")[2] for x in names if "/licenses/" in x}
-  assert licences == {"LICENSE", "LICENSE.uplot"}
+  assert licences == {"LICENSE"}
   metadata = next(x for x in names if x.endswith("/METADATA"))
   assert "](docs/" not in zipfile.ZipFile(wheel).read(metadata).decode()
 

@@ -11,7 +11,7 @@ VERBS = {  # modules, except for configs
   "main": "Runs a config: pre-trains, fine-tunes or measures a model.",
   "prepare": "Turns text into rows before training, also with Apache Beam.",
   "synonyms": "Shows synonyms, builds their tables, measures texts.",
-  "report": "Shows how far runs are; writes a page or figures of them.",
+  "report": "Shows how far runs are, and writes a page of them.",
   "export": "Writes a checkpoint in Hugging Face format.",
   "wordnet": "Downloads WordNet, unless it is on this machine.",
   "configs": "Lists the configs; with a name, describes its words and keys.",

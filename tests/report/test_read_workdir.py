@@ -54,7 +54,7 @@ def test_a_damaged_file_is_a_note_and_costs_its_own_part(
     == {
       files.CONFIG: expected,
       files.ABOUT: [],
-      files.RESULTS: ["Held-out rows"],
+      files.RESULTS: ["Held-out rows", "Filled masks"],
       files.CASES: ["Corrections"],
     }[name]
   )
@@ -135,9 +135,9 @@ def test_a_run_that_ends_reports_itself_as_finished(workdir):
   [
     (
       "corrections",
-      ["5", "of wrong predictions", "3", "6", "50", "20", "80"],
+      ["5", "of wrong predictions", "0.5", "0.2", "0.8", "3", "6"],
     ),
-    ("robustness", ["S", "m", "em", "293", "", "80.00 ± 1.50", ""]),
+    ("robustness", ["S", "293", "m", "em", "", "80.00 ± 1.50", ""]),
     ("study", ["hc", "difference", "1.50 ± 0.25 2/3"]),
   ],
 )

@@ -70,12 +70,16 @@ def test_a_run_shows_its_newest_records_and_checkpoint(tmp_path, monkeypatch):
     **{"state": "stopped", "step": "20 of 40", "loss": "4"},
     **{"rate": "50 rows/s", "left": "0:01:30"},
   }
-  assert command.find_newest(tmp_path) == "checkpoints/10"
   assert read_files(tmp_path) == before
   writer = metrics_file.JsonlWriter(tmp_path, first_step=20)
   writer.write({"step": 30, "split": "train", "total_steps": 35})
   writer.close()
   assert describe(tmp_path)["step"] == "30 of 35"
+
+
+def test_a_run_that_has_done_its_steps_has_no_time_left(tmp_path):
+  write_run(tmp_path, steps=20)
+  assert "left" not in describe(tmp_path)
 
 
 def test_the_state_follows_the_lock_and_the_results(tmp_path):
@@ -98,11 +102,14 @@ def test_unfinished_fine_tunings_show_scores_of_finished_seeds(tmp_path):
   for seed, score in enumerate((70.0, 72.5)):
     folder = tmp_path / f"own/seed-{seed}"
     write_records(folder)
-    result = RESULT | {"seed": seed, "scores": {"dev": {"em": score}}}
+    scores = {"em": score, "f1": 90.0}
+    result = RESULT | {"seed": seed, "scores": {"dev": scores}}
+    result["failure"] = "constant" if seed else ""
     (folder / "result.json").write_text(json.dumps(result))
-  row = describe(tmp_path)
-  assert row["step"] == "2 of 4 begun runs finished"
-  assert row["loss"] == "own 71.2 (em)"
+  run = write.read_workdir(tmp_path)
+  assert run.progress["step"] == "2 of 4 begun runs finished"
+  assert run.progress["loss"] == "own 71.2 (em)"
+  assert [text for _, text in run.notes] == ["own, seed 1: constant"]
 
 
 def test_a_study_is_read_from_its_folders_and_never_planned(tmp_path):
@@ -125,14 +132,6 @@ def test_a_study_is_read_from_its_folders_and_never_planned(tmp_path):
   code, output, _ = report(root, f"--output={tmp_path / 'page.html'}")
   assert code == 0 and "1 failed, 1 stopped" in output
   assert not (tmp_path / "hacked").exists()
-
-
-@pytest.mark.parametrize("task", ["corrections", "robustness"])
-def test_measurements_have_a_state(tmp_path, task):
-  (tmp_path / files.CONFIG).write_text(json.dumps({"task": task}))
-  assert describe(tmp_path)["state"] == "stopped"
-  (tmp_path / files.RESULTS).write_text("{}")
-  assert describe(tmp_path)["state"] == "finished"
 
 
 def test_damaged_records_and_configs_are_left_out(tmp_path):

@@ -11,6 +11,7 @@ import sys
 import time
 
 import pytest
+from rich.console import Console
 
 from truenegs_jax.study import parts as parts_lib
 from truenegs_jax.study.parts import Part, State
@@ -63,7 +64,8 @@ def make_study(root, arms="ab", seeds=1, tasks=("x",), steps=4, fails=None):
         words = root / key, root / "journal", key, steps
         code = (fails or {}).get(key, 0)
         command = sys.executable, "-S", stand_in, *map(str, words), str(code)
-        needs = "" if name == "pretrain" else "pretrain"
+        pretrained = parts_lib.part_key(arm, seed, "pretrain")
+        needs = "" if name == "pretrain" else pretrained
         study.append(Part(arm, seed, name, command, ("results.json",), needs))
   return study
 
@@ -93,8 +95,7 @@ def check_journal(root, study):
   ended = []
   for event, name in read_journal(root):
     part = next(part for part in study if part.key == name)
-    needed = parts_lib.part_key(part.arm, part.seed, part.needs)
-    assert not part.needs or needed in ended
+    assert not part.needs or part.needs in ended
     assert name not in ended, f"{event} of a finished part"
     if event == "end":
       ended.append(name)
@@ -143,6 +144,31 @@ def test_drivers_of_the_same_command_share_the_work(drivers, tmp_path):
   wait_until(lambda: is_idle(tmp_path, study))
   assert drivers.run(tmp_path, study) == 0  # those that needed another's
   check_journal(tmp_path, study)
+
+
+def test_a_signal_reaches_a_part_that_is_being_started(tmp_path, monkeypatch):
+  start = subprocess.Popen
+
+  def start_after_a_signal(*args, **options):
+    os.kill(os.getpid(), signal.SIGTERM)
+    return start(*args, **options)
+
+  monkeypatch.setattr(subprocess, "Popen", start_after_a_signal)
+  command = sys.executable, "-S", "-c", "import time; time.sleep(60)"
+  part = Part("a", 0, "pretrain", command, ("results.json",))
+  begin = time.monotonic()
+  assert parts_lib.run_parts([part], tmp_path, Console(quiet=True)) == 75
+  assert time.monotonic() < begin + 30
+
+
+def test_a_part_with_all_outputs_is_done_whatever_its_exit_code(tmp_path):
+  path = tmp_path / parts_lib.part_key("a", 0, "pretrain") / "results.json"
+  code = f"open({str(path)!r}, 'w').close(); exit(1)"  # has not learned
+  command = sys.executable, "-S", "-c", code
+  part = Part("a", 0, "pretrain", command, ("results.json",))
+  assert parts_lib.run_parts([part], tmp_path, Console(quiet=True)) == 0
+  assert parts_lib.read_states([part], tmp_path) == {part.key: State.DONE}
+  assert not parts_lib.read_failure(path.parent)
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ class Parser(html.parser.HTMLParser):
       self.tables[-1][-1][-1] += data
     if self._open and self._open[-1] == "script":
       self.scripts[-1] += data
-    if self._open and self._open[-1] == "title":
+    if self._open and self._open[-2:] == ["head", "title"]:
       self.title += data
 
 

@@ -21,10 +21,6 @@ from truenegs_jax.tasks.task import SQUAD
 GLUE = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte")
 SQUAD_SCORES = ("squad_em", "squad_f1")
 AVERAGE = "average"  # only of all eight tasks
-ERROR_REDUCTION = (
-  "ERR: share of the baseline's error (100 less its average) that is gone, by"
-  " the paper's footnote 8."
-)
 RunsByTask = Mapping[str, Sequence[Result]]
 
 SOURCES = {

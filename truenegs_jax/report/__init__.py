@@ -2,5 +2,5 @@
 
 It only reads files of workdirs, and imports nothing that a run trains with.
 Start reading in `write`: it reads workdirs by `pretraining` and `tasks`, as
-`page.Run`, which `page` renders, with charts.js for its curves.
+`page.Run`, which `page` renders; `curves` lays out the charts.
 """

@@ -13,7 +13,6 @@ from truenegs_jax.runtime import errors
 if __name__ == "__main__":
   errors.start_command()  # before the imports that take time
 
-import pathlib
 from collections.abc import Sequence
 
 from absl import flags
@@ -24,9 +23,8 @@ from truenegs_jax.report import page, write
 from truenegs_jax.runtime import progress
 from truenegs_jax.runtime.errors import InputError, program
 from truenegs_jax.runtime.paths import open_path
-from truenegs_jax.workdir import files
 
-COLUMNS = ("step", "loss", "rate", "left", "where")
+COLUMNS = ("step", "loss", "rate", "left")
 
 
 def main(argv: list[str]) -> None:
@@ -36,8 +34,6 @@ def main(argv: list[str]) -> None:
       raise InputError(f"Name runs to show: {program()} report runs/a runs/b.")
     path = open_path("--output", flags.FLAGS.output)
     runs = write.read_workdirs([open_path("report", x) for x in argv[1:]])
-    for run in runs:
-      run.progress["where"] = find_newest(open_path("report", run.path))
     progress.make_console().print(make_table(runs))
     write.write_report(runs, path)
     print(f"saved: {path}")
@@ -51,13 +47,6 @@ def make_table(runs: Sequence[page.Run]) -> Table:
     values = [run.progress.get(x, "") for x in columns]
     table.add_row(run.name, run.state, *values)
   return table
-
-
-def find_newest(workdir: pathlib.Path) -> str:
-  """Returns the newest checkpoint of a run, or its page, or ""."""
-  if steps := files.list_steps(workdir / files.CHECKPOINTS):
-    return f"{files.CHECKPOINTS}/{steps[-1]}"
-  return files.REPORT if (workdir / files.REPORT).exists() else ""
 
 
 def run_command() -> None:

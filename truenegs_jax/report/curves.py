@@ -1,20 +1,28 @@
-"""Reads metrics.jsonl into curves that are small enough for a page.
+"""Reads metrics.jsonl into curves, and draws them as charts of a page.
 
-Axes: N records of a split, or a part of them; P points of a curve.
+Axes: N records of a split.
 """
 
 import dataclasses
 import math
 import pathlib
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from truenegs_jax.workdir import metrics_file
 
-MAX_POINTS = 1_000  # of a page; its curves share four times as many
+MAX_POINTS = 300  # of a curve; a chart is about as many pixels wide
+MIN_POINTS = 50  # of each of many curves, which share four times MAX_POINTS
+MAX_VALUE = 1e30  # of an axis; more is damage
+MIN_SPREAD = 1e-30  # of the values of an axis, unless they are constant
 LONG_PAUSE = 10.0  # in median times between records: the run was stopped
+STYLES = 6  # colours, of groups in turn
+NUM_TICKS = 4  # of an axis, about
+# The corners of a chart's area, in pixels of parts.html.
+X_ENDS = 60, 392
+Y_ENDS = 190, 8
 
 # Names and units of fields, in the order of the charts of a page.
 PANELS = {
@@ -47,114 +55,186 @@ PANELS = {
 # Shares, in percent in a curve.
 RATES = ("corrected_of_slots", "corrected_of_mismatches", "corrected_rows")
 
-Columns = dict[str, np.ndarray]  # by field, float64 [N], NaN for none
+Record = Mapping[str, Any]  # of metrics.jsonl; None for a value not finite
 
 
 @dataclasses.dataclass
 class Curve:
   """The records of one training."""
 
-  # For each split and field, values by point, None where there is none; `hours`
-  # of training without pauses.
-  splits: dict[str, dict[str, list[float | None]]]
-  label: str = ""
-  group: str = ""  # curves of one group have one colour
-  tokens: float | None = None  # of one step, None if unknown
-  flops: float | None = None
+  splits: Mapping[str, Sequence[Record]]  # thinned
+  label: str
+  group: str  # curves of one group have one colour
   # For a field, values to compare with, by their names.
-  references: Mapping[str, Mapping[str, float]] = dataclasses.field(
+  guesses: Mapping[str, Mapping[str, float]] = dataclasses.field(
     default_factory=dict
   )
 
 
-def read_records(workdir: pathlib.Path) -> tuple[dict[str, Columns], int]:
+class Line(NamedTuple):
+  """A line or dots of a chart."""
+
+  label: str
+  style: str  # classes of style.css
+  points: Sequence[tuple[float, float]]  # steps and values, then pixels
+  last: float  # value
+
+
+class Chart(NamedTuple):
+  """The lines of a field, and the pixels and values of its axes' ticks."""
+
+  title: str
+  lines: Sequence[Line]
+  x_ticks: Sequence[tuple[float, float]]
+  y_ticks: Sequence[tuple[float, float]]
+
+
+def read_records(
+  workdir: pathlib.Path,
+) -> tuple[dict[str, list[Record]], int]:
   """Reads metrics.jsonl by split; also returns the number of damaged lines.
 
   Without hard correction, `mlm` is over all slots and becomes
-  `mlm_uncorrected`, to be compared with that of other runs.
+  `mlm_uncorrected`, to be compared with that of other runs. Shares become
+  percentages.
   """
-  records: dict[str, list[dict[str, Any]]] = {}
+  splits: dict[str, list[Record]] = {}
   damaged = 0
   for _, record in metrics_file.iterate_records(workdir):
     if record is None:
       damaged += 1
-    else:
-      records.setdefault(record.pop("split"), []).append(record)
-  splits = {split: _make_columns(x) for split, x in records.items()}
-  for columns in splits.values():
-    if "mlm" in columns and "mlm_uncorrected" not in columns:
-      columns["mlm_uncorrected"] = columns.pop("mlm")
+      continue
+    split = record.pop("split")
+    if "mlm" in record and "mlm_uncorrected" not in record:
+      record["mlm_uncorrected"] = record.pop("mlm")
+    shares = (*RATES, "accuracy") if split == "train" else RATES
+    for name in shares:
+      if record.get(name) is not None:
+        record[name] *= 100
+    splits.setdefault(split, []).append(record)
   return splits, damaged
 
 
-def _make_columns(records_N: Sequence[Mapping[str, float | None]]) -> Columns:
-  """Returns the values of records by field."""
-  names = dict.fromkeys(name for record in records_N for name in record)
-  return {
-    name: np.array([x.get(name) for x in records_N], np.float64)
-    for name in names
-  }
-
-
-def count_hours(columns: Columns) -> np.ndarray:
-  """Returns the hours of training at each record, without pauses, [N].
+def count_hours(records_N: Sequence[Record]) -> float:
+  """Returns the hours of training, without pauses.
 
   The time before the first record is taken to be that between two.
   """
-  secs_N = np.diff(columns["time"], prepend=columns["time"][:1])
-  usual = float(np.median(secs_N[1:])) if len(secs_N) > 1 else 0.0
-  secs_N[0] = usual
-  is_pause_N = (secs_N > LONG_PAUSE * usual) & (secs_N > 60) | (secs_N < 0)
-  return np.cumsum(np.where(is_pause_N, usual, secs_N)) / 3600
+  secs_N = np.diff([x["time"] for x in records_N])
+  usual = float(np.median(secs_N)) if len(secs_N) else 0.0
+  is_pause_N = (secs_N > max(LONG_PAUSE * usual, 60)) | (secs_N < 0)
+  return (usual + float(np.where(is_pause_N, usual, secs_N).sum())) / 3600
 
 
 def thin_records(
-  splits: Mapping[str, Columns], max_points: int
-) -> dict[str, dict[str, list[float | None]]]:
-  """Returns the `splits` of a Curve, each with at most `max_points` points.
+  records_N: Sequence[Record], max_points: int
+) -> list[dict[str, float]]:
+  """Returns at most `max_points` records of the fields in PANELS.
 
-  A point is the mean of consecutive records, at the step of the last one. It
-  has 6 digits, and None for values that are not finite.
+  Each has the means of consecutive records, without values that are not finite,
+  and the step of the last one.
   """
-  curve: dict[str, dict[str, list[float | None]]] = {}
-  for split, columns in splits.items():
-    count = min(len(columns["step"]), max_points)
-    parts = np.array_split(np.arange(len(columns["step"])), count)
-    ends_P = np.array([part[-1] for part in parts])
-    points = {"step": columns["step"][ends_P].tolist()}
-    if "time" in columns:
-      points["hours"] = [*map(_round, count_hours(columns)[ends_P])]
-    for name in [x for x in PANELS if x in columns]:
-      is_share = name in RATES or (name, split) == ("accuracy", "train")
-      values_N = columns[name] * (100 if is_share else 1)
-      points[name] = [_mean(values_N[part]) for part in parts]
-    curve[split] = points
-  return curve
-
-
-def _mean(values_N: np.ndarray) -> float | None:
-  """Returns the mean of the finite values, None if there is none."""
-  finite_N = values_N[np.isfinite(values_N)]
-  return _round(finite_N.mean()) if finite_N.size else None
-
-
-def _round(value: float) -> float | None:
-  return float(f"{value:.6g}") if math.isfinite(value) else None
+  count = min(len(records_N), max_points)
+  points = []
+  for part in np.array_split(np.arange(len(records_N)), count):
+    records = [records_N[i] for i in part]
+    point = {"step": float(records[-1]["step"])}
+    for name in PANELS:
+      values = [x[name] for x in records if x.get(name) is not None]
+      if values:
+        point[name] = float(np.mean(values))
+    points.append(point)
+  return points
 
 
 def read_curves(workdir: pathlib.Path, pattern: str) -> list[Curve]:
   """Reads the trainings in `pattern`, NAME/seed-S in a workdir, as curves.
 
-  Curves of one name are of one group; all share the points of a page.
+  Curves of one name are of one group.
   """
   folders = metrics_file.list_recorded(workdir, pattern)
-  points = min(max(50, 4 * MAX_POINTS // max(len(folders), 1)), MAX_POINTS)
+  shared = 4 * MAX_POINTS // max(len(folders), 1)
+  max_points = min(max(shared, MIN_POINTS), MAX_POINTS)
   curves = []
   for folder in folders:
-    parts = folder.relative_to(workdir).parts
-    at = next(i for i, x in enumerate(parts) if x.startswith("seed-"))
-    name = parts[at - 1]
-    seed = parts[at].removeprefix("seed-")
-    splits = thin_records(read_records(folder)[0], points)
-    curves.append(Curve(splits, label=f"{name}, seed {seed}", group=name))
+    path = str(folder.relative_to(workdir)).removeprefix("runs/")
+    name, _, rest = path.partition("/seed-")
+    label = f"{name}, seed {rest.partition('/')[0]}"
+    splits = {
+      split: thin_records(records, max_points)
+      for split, records in read_records(folder)[0].items()
+    }
+    curves.append(Curve(splits, label=label, group=name))
   return curves
+
+
+def list_groups(curves: Iterable[Curve]) -> dict[str, str]:
+  """Returns the styles of groups of curves."""
+  groups = dict.fromkeys(curve.group for curve in curves)
+  return {name: f"series-{i % STYLES}" for i, name in enumerate(groups)}
+
+
+def make_charts(curves: Sequence[Curve]) -> list[Chart]:
+  """Returns the charts of the fields that have been recorded."""
+  lines = {field: [*_list_lines(field, curves)] for field in PANELS}
+  return [_make_chart(PANELS[x], lines[x]) for x in PANELS if lines[x]]
+
+
+def _list_lines(field: str, curves: Sequence[Curve]) -> Iterator[Line]:
+  """Yields lines of training, dots of other splits, and lines of guesses."""
+  styles = list_groups(curves)
+  steps = set[float]()
+  guesses = dict[tuple[str, float], None]()  # each once
+  for curve in curves:
+    for split, records in curve.splits.items():
+      points = [(x["step"], x[field]) for x in records if field in x]
+      if points:
+        style = styles[curve.group]
+        if split != "train" or len(points) == 1:
+          style += " dots"
+        label = f"{curve.label}, {split.replace('_', '-')}"
+        yield Line(label, style, points, points[-1][1])
+        steps |= {x for x, _ in points}
+        guesses |= dict.fromkeys(curve.guesses.get(field, {}).items())
+  for label, value in guesses:
+    ends = [(min(steps), value), (max(steps), value)]
+    yield Line(label, "guess", ends, value)
+
+
+def _make_chart(title: str, lines: Sequence[Line]) -> Chart:
+  """Returns a chart, with the points of its lines as pixels."""
+  place_x, x_ticks = _make_axis([x for y in lines for x, _ in y.points], X_ENDS)
+  place_y, y_ticks = _make_axis([y for x in lines for _, y in x.points], Y_ENDS)
+  placed = [
+    line._replace(points=[(place_x(x), place_y(y)) for x, y in line.points])
+    for line in lines
+  ]
+  return Chart(title, placed, x_ticks, y_ticks)
+
+
+def _make_axis(
+  values: Sequence[float], ends: tuple[int, int]
+) -> tuple[Callable[[float], float], list[tuple[float, float]]]:
+  """Makes an axis that is a little longer than its values need.
+
+  Returns a function from values to pixels, and the pixels and values of ticks
+  at multiples of 1, 2 or 5 times a power of ten.
+  """
+  extremes = np.array([min(values), max(values)])
+  least, most = np.clip(extremes, -MAX_VALUE, MAX_VALUE).tolist()
+  middle = (least + most) / 2
+  spread = most - least
+  if spread <= max(1e-3 * abs(middle), MIN_SPREAD):  # a constant, nearly
+    spread = abs(middle) if abs(middle) > MIN_SPREAD else 1.0
+  low = middle - 0.55 * spread
+  high = middle + 0.55 * spread
+
+  def place(value: float) -> float:
+    return round(float(np.interp(value, (low, high), ends)), 1)
+
+  power = 10.0 ** math.floor(math.log10(spread / NUM_TICKS))
+  sizes = (1 * power, 2 * power, 5 * power, 10 * power)
+  step = next(x for x in sizes if x >= spread / NUM_TICKS)
+  counts = range(math.ceil(low / step), math.floor(high / step) + 1)
+  ticks = [float(f"{count * step:.6g}") for count in counts]
+  return place, [(place(x), x) for x in ticks]

@@ -7,41 +7,25 @@ import pathlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from truenegs_jax.config.keys import flatten
-from truenegs_jax.config.sections import GENERATOR_SIZES, SIZES
 from truenegs_jax.report import curves, page
 from truenegs_jax.report.page import format_number
 from truenegs_jax.runtime.errors import CheckpointError, printable
 from truenegs_jax.runtime.files import read_results
-from truenegs_jax.stats.intervals import jackknife_error
 from truenegs_jax.workdir import files
 
 FIX = "Run the command of the run again, which writes it."
 COLLAPSED = 0.5  # mean cosine of random pairs
-# Lines of the report at the start that are shown at a glance.
-GLANCE = ("start", "objective", "devices", "parameters", "steps", "data")
 MAX_SECS = 1e9  # left; more is damage
 # Metrics that do not depend on the weights of a loss.
 COMPARABLE = (
   *("mlm_uncorrected", "mlm_hidden", "detect", "auc"),
   *("corrected_of_slots", "corrected_of_mismatches", "corrected_rows"),
 )
-# Keys of a config and of about.json on which they depend but for the recipe.
-SETTING = (
-  *("objective", "model.backbone", "model.variant"),
-  *(f"model.{name}" for name in SIZES),
-  *(f"generator.{name}" for name in GENERATOR_SIZES),
-  *("generator.multiplier", "generator.layers_multiplier"),
-  *("masking.prob", "masking.style", "eval.rows"),
-)
-DATA = ("rows", "text_bytes", "unigram_entropy", "uniform_entropy")
-ERRORS = (
-  "± is the standard error for other held-out rows, by the jackknife over their"
-  " batches. That of a difference is paired, as both runs are evaluated on the"
-  " same rows. It says nothing of other seeds: train several. Unfinished runs"
-  " and rows of one batch have none."
+HINT = (
+  "Losses and shares are comparable if text, eval.rows, masking and sizes of"
+  " networks are the same. Another seed changes them, too: a study shows by how"
+  " much."
 )
 Values = Mapping[str, Any]  # of JSON
 
@@ -60,129 +44,126 @@ def read_saved(run: page.Run, path: pathlib.Path) -> dict[str, Any]:
 def read_pretraining(
   run: page.Run, workdir: pathlib.Path, results: Values
 ) -> Iterator[page.Section]:
-  """Reads a pre-training."""
-  splits, num_damaged = curves.read_records(workdir)
+  """Fills in a run from its files, and yields the sections of the page."""
+  splits, damaged = curves.read_records(workdir)
   about = read_saved(run, workdir / files.ABOUT)
-  batch_size = run.config["batch_size"]
-  train = splits.get("train", {})
-  held_out = splits.get("held_out", {})
-  run.curves = [
-    curves.Curve(
-      label=run.name,
-      group=run.name,
-      splits=curves.thin_records(splits, curves.MAX_POINTS),
-      tokens=batch_size * run.config["length"],
-      flops=about.get("row_flops", 0) * batch_size or None,
-      references=_list_references(about, held_out),
-    )
-  ]
-  _describe_progress(run, train, run.config["steps"])
-  if num_damaged:
-    text = f"metrics.jsonl has damaged lines ({num_damaged:,})"
-    run.notes.append((page.WARNING, f"{text}, which the curves lack."))
-  lines = about.get("lines", {})
-  run.facts |= {name: lines[name] for name in GLANCE if name in lines}
-  run.facts["text"] = "; ".join(about.get("sources", ()))
+  train = splits.get("train", [])
+  held_out = splits.get("held_out", [{}])[-1]
+  thinned = {
+    split: curves.thin_records(records, curves.MAX_POINTS)
+    for split, records in splits.items()
+  }
+  guesses = _list_guesses(about, held_out)
+  run.curves = [curves.Curve(thinned, run.name, run.name, guesses)]
+  run.sentence = "No training step is recorded yet."
+  if train:
+    _describe_progress(run, train[-1])
+  run.facts |= about.get("lines", {})
+  run.facts["sources"] = "; ".join(about.get("sources", ()))
   cost = _measure_cost(run.config, train, about) if train else {}
   costs = [f"{format_number(x)} {unit}" for unit, x in cost.items()]
   run.facts["cost"] = ", ".join(costs)
-  run.notes += [(page.WARNING, x) for x in _warn(train, held_out, about)]
+  if damaged:
+    text = f"metrics.jsonl has damaged lines ({damaged:,})"
+    run.notes.append((page.WARNING, f"{text}, which the curves lack."))
+  warnings = _warn(train, held_out, about)
+  run.notes += [(page.WARNING, text) for text in warnings]
+  yield from _show_results(run, results)
+  if saved := read_saved(run, workdir / files.CASES):
+    yield page.Section("Corrections", files.CASES, show_cases(saved))
+  run.measures = {
+    curves.PANELS[x]: held_out[x]
+    for x in COMPARABLE
+    if held_out.get(x) is not None
+  }
+  run.measures |= cost
+
+
+def _show_results(run: page.Run, results: Values) -> Iterator[page.Section]:
+  """Yields the verdict and the filled masks."""
   if verdict := results.get("verdict"):
     level = page.GOOD if verdict["passed"] else page.WARNING
     run.notes.insert(0, (level, verdict["summary"]))
     blocks = [page.table("", verdict["table"]), str(verdict["rule"])]
     yield page.Section("Held-out rows", files.RESULTS, blocks)
-  if saved := read_saved(run, workdir / files.CASES):
-    yield page.Section("Corrections", files.CASES, show_cases(saved))
-  config = flatten(run.config)
-  run.setting = {x: config.get(x) or None for x in SETTING}
-  run.setting["data"] = [about.get(x) for x in DATA]
-  run.measures = dict(_measure_quality(held_out, results.get("left_out", {})))
-  run.measures |= {unit: page.Measure(x) for unit, x in cost.items()}
+  if fills := results.get("fills"):
+    yield page.Section("Filled masks", files.RESULTS, _show_fills(fills))
 
 
-def _list_references(
-  about: Values, held_out: curves.Columns
+def _show_fills(fills: Sequence[Values]) -> Iterator[str]:
+  """Yields a table of the likeliest words for masks."""
+  rows = []
+  for fill in fills:
+    words = zip(fill["tokens"], fill["probabilities"], strict=True)
+    texts = [f"{word} ({probability:.1%})" for word, probability in words]
+    rows.append({"sentence": fill["sentence"], "words": ", ".join(texts)})
+  yield page.table("", rows)
+
+
+def _list_guesses(
+  about: Values, held_out: curves.Record
 ) -> dict[str, dict[str, float]]:
   """Returns what guessing without context reaches, for each loss."""
   names = ("unigram", "uniform") if about else ()
-  guesses = {f"{x} entropy": about[f"{x}_entropy"] for x in names}
-  references = dict.fromkeys(("mlm", "mlm_uncorrected", "mlm_hidden"), guesses)
-  references["auc"] = {"chance": 0.5}
-  rate = held_out.get("replaced", [0.0])[-1]
-  if 0 < rate < 1:
+  entropies = {f"{x} entropy": float(about[f"{x}_entropy"]) for x in names}
+  guesses = dict.fromkeys(("mlm", "mlm_uncorrected", "mlm_hidden"), entropies)
+  guesses["auc"] = {"chance": 0.5}
+  rate = held_out.get("replaced")
+  if rate is not None and 0 < rate < 1:
     entropy = -rate * math.log(rate) - (1 - rate) * math.log(1 - rate)
-    references["detect"] = {"entropy of the labels": float(entropy)}
-  return references
+    guesses["detect"] = {"entropy of the labels": entropy}
+  return guesses
 
 
-def _describe_progress(
-  run: page.Run, train: curves.Columns, steps: int
-) -> None:
+def _describe_progress(run: page.Run, last: curves.Record) -> None:
   """Says how far a pre-training is, on the page and in the terminal."""
-  run.sentence = "No training step is recorded yet."
-  if not train:
-    return
-  last = {name: float(x[-1]) for name, x in train.items()}
-  if math.isfinite(total := last.get("total_steps", math.nan)):
-    steps = int(total)  # that fit into the minutes
-  run.progress["step"] = f"{int(last['step']):,} of {steps:,}"
+  # The steps that fit into the minutes, or all.
+  steps = int(last.get("total_steps") or run.config["steps"])
+  run.progress["step"] = f"{last['step']:,} of {steps:,}"
   run.progress["loss"] = format_number(last.get("total"))
   run.progress["rate"] = f"{format_number(last.get('rows_per_s'))} rows/s"
   run.sentence = f"{run.state.capitalize()} at step {run.progress['step']}."
-  secs = last.get("eta_s", math.nan)
-  if last["step"] < steps and math.isfinite(secs):
+  secs = last.get("eta_s")
+  if last["step"] < steps and secs is not None:
     left = datetime.timedelta(seconds=round(min(max(secs, 0), MAX_SECS)))
     run.progress["left"] = str(left)
 
 
 def _measure_cost(
-  config: Values, train: curves.Columns, about: Values
+  config: Values, train: Sequence[curves.Record], about: Values
 ) -> dict[str, float]:
   """Returns what a training has cost, by unit."""
-  unknown = [math.nan]
-  rows = train["step"][-1] * config["batch_size"]
+  last = train[-1]
+  rows = last["step"] * config["batch_size"]
   cost = {
-    "hours of training": curves.count_hours(train)[-1],
-    "steps": train["step"][-1],
+    "hours of training": curves.count_hours(train),
+    "steps": last["step"],
     "tokens": rows * config["length"],
-    "TFLOP": about.get("row_flops", math.nan) * rows / 1e12,
-    "rows/s": train.get("rows_per_s", unknown)[-1],
-    "GiB of memory": train.get("memory_peak_gib", unknown)[-1],
+    "TFLOP": about.get("row_flops", 0) * rows / 1e12 or None,
+    "rows/s": last.get("rows_per_s"),
+    "GiB of memory": last.get("memory_peak_gib"),
   }
-  return {unit: float(x) for unit, x in cost.items() if math.isfinite(x)}
-
-
-def _measure_quality(
-  held_out: curves.Columns, left_out: Values
-) -> Iterator[tuple[str, page.Measure]]:
-  """Yields the last held-out metrics of a run, with their labels."""
-  for field in [x for x in COMPARABLE if x in held_out]:
-    scale, digits = (100, 2) if field in curves.RATES else (1, 4)
-    # Without hard correction, `mlm` is that of all slots, too.
-    rest = left_out.get(field, left_out.get("mlm", ()))
-    rest = [scale * x for x in rest if x is not None]
-    value = scale * held_out[field][-1]
-    yield curves.PANELS[field], page.Measure(value, digits, rest)
+  return {unit: float(x) for unit, x in cost.items() if x is not None}
 
 
 def _warn(
-  train: curves.Columns, held_out: curves.Columns, about: Values
+  train: Sequence[curves.Record], held_out: curves.Record, about: Values
 ) -> Iterator[str]:
   """Yields what a reader should look at."""
   if padding := about.get("padding_warning"):
     yield padding.removeprefix("warning: ")
-  if (cosine := float(train.get("pair_cosine", [0])[-1])) > COLLAPSED:
+  cosine = train[-1].get("pair_cosine") if train else None
+  if cosine is not None and cosine > COLLAPSED:
     yield (
       f"The embeddings may have collapsed: random pairs have a mean cosine of"
       f" {cosine:.2f}. Lower negatives.soft_weight or optim.lr."
     )
-  if skips := int(np.count_nonzero(np.nan_to_num(train.get("skipped", 0)))):
+  if skips := sum(bool(x.get("skipped")) for x in train):
     yield (
-      f"Updates were skipped in {skips:,} of {len(train['step']):,} records,"
+      f"Updates were skipped in {skips:,} of {len(train):,} records,"
       " because loss or gradient was not finite. Lower optim.lr."
     )
-  if not math.isfinite(held_out.get("total", [0])[-1]):
+  if held_out.get("total", 0.0) is None:
     yield "The last held-out loss is not finite. Lower optim.lr."
 
 
@@ -219,7 +200,13 @@ def compare(runs: Sequence[page.Run]) -> Iterator[str]:
   """
   measured = [run for run in runs if run.measures]
   if len(measured) > 1:
-    yield from _compare_results(*measured)
+    labels = dict.fromkeys(label for run in measured for label in run.measures)
+    results = list[dict[str, Any]]()
+    for label in labels:
+      values = {run.name: run.measures.get(label) for run in measured}
+      results.append({"metric or cost": label, **values})
+    yield page.table("Last held-out metrics, and cost", results)
+    yield HINT
   task = (measured or runs)[0].task
   configs = {x.name: flatten(x.config) for x in runs if x.task == task}
   first, *others = configs.values()
@@ -231,47 +218,3 @@ def compare(runs: Sequence[page.Run]) -> Iterator[str]:
       for key in sorted(keys)
     ]
     yield page.table("Config keys in which the runs differ", rows)
-
-
-def _compare_results(first: page.Run, *others: page.Run) -> Iterator[str]:
-  """Yields the results of the first run and the others' differences."""
-  rows = [
-    {"metric or cost": label, first.name: _format(x)}
-    | {run.name: _subtract(first, run, label) for run in others}
-    for label, x in first.measures.items()
-  ]
-  yield page.table(f"Results of {first.name}, and differences from it", rows)
-  yield ERRORS
-  for run in others:
-    if changes := files.find_changes(first.setting, run.setting):
-      names = ", ".join(x.key for x in changes)
-      yield (
-        f"Losses and shares of {run.name} are not comparable to those of"
-        f" {first.name}: {run.name} differs in {names}."
-      )
-
-
-def _format(x: page.Measure) -> str:
-  if x.digits is None:
-    return format_number(x.value)
-  return page.format_estimate(x.value, jackknife_error(x.left_out), x.digits)
-
-
-def _subtract(first: page.Run, other: page.Run, label: str) -> str:
-  """Describes a difference with its error, or why there is none."""
-  a = first.measures[label]
-  b = other.measures.get(label)
-  if b is None:
-    return ""
-  if a.digits is not None and files.find_changes(first.setting, other.setting):
-    return f"{_format(b)}, not comparable"
-  if b.value == a.value:
-    return "same"
-  if a.digits is None:
-    return f"{b.value / a.value - 1:+.1%}" if a.value else ""
-  if is_paired := len(a.left_out) == len(b.left_out):
-    error = jackknife_error(np.subtract(b.left_out, a.left_out).tolist())
-  else:
-    error = math.hypot(*map(jackknife_error, (a.left_out, b.left_out)))
-  text = page.format_estimate(b.value - a.value, error, a.digits, sign="+")
-  return text if is_paired or math.isinf(error) else f"{text} (unpaired)"

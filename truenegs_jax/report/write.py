@@ -49,23 +49,17 @@ def read_workdirs(workdirs: Sequence[pathlib.Path]) -> list[page.Run]:
   The name of a run is that of its folder, or the path of one of several folders
   of equal names. InputError if a folder is no workdir.
   """
-  folders = dict[pathlib.Path, pathlib.Path]()
-  for workdir in workdirs:  # each once, as it was named first
-    folders.setdefault(workdir.resolve(), workdir)
+  folders = {workdir.resolve(): workdir for workdir in workdirs}  # each once
   runs = [read_workdir(workdir) for workdir in folders.values()]
   counts = collections.Counter(run.name for run in runs)
-  if len(runs) < 2:
-    return runs
   for run in runs:
     if counts[run.name] > 1:
       run.name = run.path
-    for curve in run.curves:
-      if len(run.curves) == 1:
-        curve.label = run.name
-        curve.group = run.name
-      else:
-        curve.label = f"{run.name}, {curve.label}"
-        curve.group = f"{run.name}, {curve.group}"
+    if len(runs) > 1:
+      is_single = len(run.curves) == 1
+      for curve in run.curves:
+        curve.label = run.name if is_single else f"{run.name}, {curve.label}"
+        curve.group = run.name if is_single else f"{run.name}, {curve.group}"
   return runs
 
 

@@ -3,10 +3,10 @@
   parts = make_parts(study, root)
   code = run_parts(parts, root, console)
 
-A part is claimed by creating its folder, runs/ARM/seed-S/PART, which is the
-workdir of an ordinary run. The outputs in it say that the part is done, the
-run's own lock says that it runs, and `failed.json`, with the exit code and the
-last line of `log.txt`, that it failed.
+The folder of a part, runs/ARM/seed-S/PART, is the workdir of an ordinary run.
+The outputs in it say that the part is done, the run's own lock says that it
+runs, and `failed.json`, with the exit code and the last line of `log.txt`, that
+it failed.
 """
 
 import collections
@@ -34,7 +34,7 @@ from truenegs_jax.config.tables import Study
 from truenegs_jax.runtime import errors, progress
 from truenegs_jax.runtime import files as runtime_files
 from truenegs_jax.runtime.errors import CheckpointError, InputError
-from truenegs_jax.runtime.paths import is_bucket, join_inside
+from truenegs_jax.runtime.paths import is_bucket
 from truenegs_jax.tasks import task as task_lib
 from truenegs_jax.tasks.task import OWN, SQUAD
 from truenegs_jax.workdir import files
@@ -62,7 +62,6 @@ STOPPING = (
   "the part that runs saves and ends; send the signal again to stop without"
   " saving ..."
 )
-DIVERGED = errors.NonFiniteError.exit_code
 # Values that are the same for all parts of a study.
 FIXED = ("base", "overrides", "finetune", "corrections", "robustness")
 
@@ -76,7 +75,7 @@ class Part:
   name: str  # the part's kind and the last name of its folder
   command: tuple[str, ...]  # MAIN and its flags
   outputs: tuple[str, ...]  # files in its folder that exist once it is done
-  needs: str = ""  # name of the part of this arm and seed that goes before
+  needs: str = ""  # key of the part that goes before
 
   @property
   def key(self) -> str:
@@ -115,7 +114,13 @@ def make_parts(s: Study, root: pathlib.Path) -> list[Part]:
   value.
   """
   tasks = grammar.parse_names(s.tasks, key="study.tasks", choices=TASKS)
-  _check_arms(s.arms, root)
+  if s.robustness and SQUAD1 not in tasks:
+    raise InputError(
+      f"study.robustness scores models that were fine-tuned on {SQUAD1}, which"
+      f" is not in study.tasks={s.tasks!r}. Add it there, or remove the values"
+      " of study.robustness."
+    )
+  _check_arms(s.arms)
   parts = []
   for seed in range(s.seeds):
     chains = [_make_chain(s, arm, tasks, seed, root) for arm in s.arms]
@@ -123,27 +128,25 @@ def make_parts(s: Study, root: pathlib.Path) -> list[Part]:
   return parts
 
 
-def _check_arms(arms: Mapping[str, Any], root: pathlib.Path) -> None:
+def _check_arms(arms: Mapping[str, Any]) -> None:
   """Raises InputError for names of arms that are no names of folders."""
   if not arms:
     raise InputError(
       "study.arms has no arm. Set it in a config file, such as"
       ' c.study.arms = {"hc": {"words": "hc"}}.'
     )
-  folders = set[str]()  # by lower case, which some disks ignore
+  lower = collections.Counter(map(str.lower, arms))  # equal on some disks
   for name, arm in arms.items():
     if not isinstance(arm, Mapping):
       raise InputError(
         f"study.arms: {name!r} has {arm!r}. Set a dict of keys, such as"
         ' {"words": "hc", "masking.prob": 0.25}.'
       )
-    join_inside(root, part_key(name, 0, PRETRAIN), key="study.arms")
-    if not ARM.fullmatch(name) or name.lower() in folders:
+    if not ARM.fullmatch(name) or lower[name.lower()] > 1:
       raise InputError(
         f"study.arms: {name!r} is no name of a folder of its own. Use letters,"
         " digits, +, -, _ and dots, each name once."
       )
-    folders.add(name.lower())
 
 
 def _make_chain(
@@ -156,31 +159,23 @@ def _make_chain(
   words = ",".join(filter(None, [words, recipe.pop(WORDS, "")]))
   config = f"{base}:{words}" if words else base
   changes = {**flatten(s.overrides), **flatten(recipe)}
-  yield make(PRETRAIN, config, changes, {"seed": seed}, needs="")
-  pretrained = str(root / part_key(arm, seed, PRETRAIN))
+  yield make(PRETRAIN, config, changes, {"seed": seed})
+  key = part_key(arm, seed, PRETRAIN)
+  make = functools.partial(make, needs=key)
+  pretrained = str(root / key)
+  links = {"init": pretrained, "seed": 0, "finetune.seeds": s.finetune_seeds}
   for name in tasks:
     config, task = TASKS[name]
-    count = s.finetune_seeds
-    yield make(
-      name,
-      config,
-      flatten(s.finetune),
-      {"init": pretrained, "seed": 0, "finetune.seeds": count},
-      outputs=[f"{task}/seed-{n}/result.json" for n in range(count)],
-    )
+    seeds = range(s.finetune_seeds)
+    outputs = [f"{task}/seed-{n}/result.json" for n in seeds]
+    yield make(name, config, flatten(s.finetune), links, outputs=outputs)
   if changes := flatten(s.corrections):
-    yield make(
-      CORRECTIONS, CORRECTIONS, changes, {"corrections.run": pretrained}
-    )
+    links = {"corrections.run": pretrained}
+    yield make(CORRECTIONS, CORRECTIONS, changes, links)
   if changes := flatten(s.robustness):
-    if SQUAD1 not in tasks:
-      raise InputError(
-        f"study.robustness scores models that were fine-tuned on {SQUAD1},"
-        f" which is not in study.tasks={s.tasks!r}. Add it there, or remove the"
-        " values of study.robustness."
-      )
-    links = {"init": str(root / part_key(arm, seed, SQUAD1))}
-    yield make(ROBUSTNESS, ROBUSTNESS, changes, links, needs=SQUAD1)
+    key = part_key(arm, seed, SQUAD1)
+    links = {"init": str(root / key)}
+    yield make(ROBUSTNESS, ROBUSTNESS, changes, links, needs=key)
 
 
 def _make_part(
@@ -193,7 +188,7 @@ def _make_part(
   seed: int,
   root: pathlib.Path,
   outputs: Sequence[str] = (files.RESULTS,),
-  needs: str = PRETRAIN,
+  needs: str = "",
 ) -> Part:
   """Makes a part with the user's `changes` and the study's `links` of keys."""
   origin = "study.finetune" if name in TASKS else f"study.{name}"
@@ -206,20 +201,11 @@ def _make_part(
         " its parts. Remove it."
       )
   flags = (f"--config={config}", *_format_flags(changes))
-  _check_config(origin, name, flags)
-  return Part(
-    arm=arm,
-    seed=seed,
-    name=name,
-    command=(
-      *MAIN,
-      *(x.replace(SEED, str(seed)) for x in flags),
-      *_format_flags(links),
-      f"--workdir={root / part_key(arm, seed, name)}",
-    ),
-    outputs=tuple(outputs),
-    needs=needs,
-  )
+  _check_config(origin, "finetune" if name in TASKS else name, flags)
+  command = [*MAIN, *(x.replace(SEED, str(seed)) for x in flags)]
+  command += [*_format_flags(links)]
+  command.append(f"--workdir={root / part_key(arm, seed, name)}")
+  return Part(arm, seed, name, tuple(command), tuple(outputs), needs)
 
 
 def _format_flags(values: Mapping[str, Any]) -> Iterator[str]:
@@ -230,11 +216,11 @@ def _format_flags(values: Mapping[str, Any]) -> Iterator[str]:
 
 
 @functools.cache  # as all seeds have the same flags
-def _check_config(origin: str, name: str, flags: tuple[str, ...]) -> None:
+def _check_config(origin: str, task: str, flags: tuple[str, ...]) -> None:
   """Raises InputError if the flags of a part are no config of its task."""
   try:
     c = parse_config(flags)
-    if c.task != ("finetune" if name in TASKS else name):
+    if c.task != task:
       raise InputError(
         f"study.base has task={c.task!r}. Set --config.study.base to a config"
         " of pre-training, such as electra_small."
@@ -277,8 +263,8 @@ def read_failure(folder: pathlib.Path) -> dict[str, Any]:
   path = folder / FAILED
   if not path.exists():
     return {}
-  with runtime_files.read_json(path, CheckpointError, FIX) as value:
-    return value
+  with runtime_files.read_json(path, CheckpointError, FIX) as saved:
+    return {"code": int(saved["code"]), "line": str(saved["line"])}
 
 
 def read_states(parts: Sequence[Part], root: pathlib.Path) -> dict[str, State]:
@@ -291,10 +277,11 @@ def _read_state(part: Part, folder: pathlib.Path) -> State:
     return State.RUNNING
   if part.is_complete(folder):
     return State.DONE
-  code = read_failure(folder).get("code", 0)
-  if not code:
+  failure = read_failure(folder)
+  if not failure:
     return State.MISSING
-  return State.DIVERGED if code == DIVERGED else State.FAILED
+  is_final = failure["code"] == errors.NonFiniteError.exit_code
+  return State.DIVERGED if is_final else State.FAILED
 
 
 def run_parts(
@@ -326,58 +313,57 @@ def run_parts(
 def find_next(parts: Sequence[Part], states: States) -> Part | None:
   """Returns the first part that can be started."""
   for part in parts:
-    is_open = states[part.key] in OPEN
-    needed = part_key(part.arm, part.seed, part.needs)
-    if is_open and (not part.needs or states.get(needed) == State.DONE):
+    is_ready = not part.needs or states.get(part.needs) == State.DONE
+    if is_ready and states[part.key] in OPEN:
       return part
   return None
 
 
 def _run_part(part: Part, folder: pathlib.Path, console: Console) -> int:
-  """Runs a part until its process ends.
+  """Runs a part until its process ends; writes FAILED if it fails.
 
   Returns 75 or 130 if this process or the part was stopped, else the exit code
   of the part; 0 if all outputs exist, or if another process runs the part.
   """
-  with runtime_files.disk_errors(folder), contextlib.suppress(FileExistsError):
-    folder.mkdir(parents=True)  # a part that was stopped has a folder
+  with runtime_files.disk_errors(folder):
+    folder.mkdir(parents=True, exist_ok=True)
   (folder / FAILED).unlink(missing_ok=True)
   with _open_log(folder) as log:
-    code, stopped_by = _run_process(part, log, console)
+    code = _run_process(part, log, console)
     lines = log.read_text(errors="replace").splitlines()
-  if stopped_by:
-    return errors.SIGNAL_CODES[stopped_by]
-  if not code or part.is_complete(folder):
+  if code in (0, *errors.SIGNAL_CODES.values()):
+    return code
+  if part.is_complete(folder):
     return 0
   if files.is_running(folder / files.LOCK):  # which refused this process
     console.print(f"{part.key}: another process runs it.", soft_wrap=True)
     return 0
-  if code not in errors.SIGNAL_CODES.values():
-    last = [line for line in lines if line.strip()][-1]
-    failure = {"code": code, "line": errors.printable(last)}
-    files.save_json(folder / FAILED, failure)
+  last = [line for line in lines if line.strip()][-1]
+  failure = {"code": code, "line": errors.printable(last)}
+  files.save_json(folder / FAILED, failure)
   return code
 
 
 @contextlib.contextmanager
 def _open_log(folder: pathlib.Path) -> Iterator[pathlib.Path]:
   """Yields a local log of a part; that in a bucket is written at the end."""
+  path = folder / LOG
   if not is_bucket(folder):
-    yield folder / LOG
+    yield path
     return
   with tempfile.TemporaryDirectory() as temporary:
     log = pathlib.Path(temporary, LOG)
+    if path.exists():
+      log.write_bytes(path.read_bytes())
     yield log
-    runtime_files.append(folder / LOG, log.read_bytes())
+    path.write_bytes(log.read_bytes())
 
 
-def _run_process(
-  part: Part, log_path: pathlib.Path, console: Console
-) -> tuple[int, signal.Signals | None]:
+def _run_process(part: Part, log_path: pathlib.Path, console: Console) -> int:
   """Runs a part, and passes SIGTERM and SIGINT on to it.
 
   It is not in the terminal's group of processes, or Ctrl-C would count twice.
-  Returns its exit code, as of a shell, and the first signal that was received.
+  Returns its exit code, as of a shell, or that of the first signal received.
   """
   received = list[signal.Signals]()
   process: subprocess.Popen | None = None
@@ -390,13 +376,12 @@ def _run_process(
     if process:
       process.send_signal(number)
 
+  with runtime_files.disk_errors(log_path):
+    log = runtime_files.open_append(log_path)
   previous = {x: signal.signal(x, forward) for x in errors.SIGNAL_CODES}
   try:
-    with runtime_files.disk_errors(log_path):
-      log = runtime_files.open_append(log_path)
     with log:
       log.write(f"$ {shlex.join(part.command)}\n".encode())
-      log.flush()
       process = subprocess.Popen(
         part.command,
         stdin=subprocess.DEVNULL,
@@ -411,9 +396,9 @@ def _run_process(
   finally:
     for number, handler in previous.items():
       signal.signal(number, handler)
-  if code < 0:
-    code = 128 - code
-  return code, received[0] if received else None
+  if received:
+    return errors.SIGNAL_CODES[received[0]]
+  return code if code >= 0 else 128 - code
 
 
 def describe_failure(part: Part, root: pathlib.Path) -> str:

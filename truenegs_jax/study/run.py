@@ -53,16 +53,16 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
   parts = parts_lib.make_parts(study, workdir)
   parts_lib.check_unchanged(study, workdir)
   if c.dry_run:
-    _print_plan(parts, parts_lib.read_states(parts, workdir), console)
+    _print_plan(parts, parts_lib.read_states(parts, workdir), say)
     return 0
   with disk_errors(workdir):
     workdir.mkdir(parents=True, exist_ok=True)
   config = json.loads(c.to_json())
-  _write(workdir / files.CONFIG, f"{json.dumps(config, indent=2)}\n")
+  _write_json(workdir / files.CONFIG, config)
   code = parts_lib.run_parts(parts, workdir, console)
   states = parts_lib.read_states(parts, workdir)
   say(parts_lib.describe_progress(states))
-  if code in (errors.SAVED_RESTART, errors.SAVED_INTERRUPT):
+  if code in errors.SIGNAL_CODES.values():
     say(f"To continue, run the same command again: {errors.rerun_command()}")
   else:
     report(study, parts, states, config, workdir, console)
@@ -70,24 +70,25 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
 
 
 def _print_plan(
-  parts: Sequence[Part], states: States, console: Console
+  parts: Sequence[Part], states: States, say: Callable[..., object]
 ) -> None:
   """Prints what is done, and the flags of main for each missing part."""
-  lines = {
-    "dry run": "reads no text; writes and runs nothing",
-    "study": parts_lib.describe_progress(states),
-  }
+  say("dry run: reads no text; writes and runs nothing")
+  say(f"study: {parts_lib.describe_progress(states)}")
   for part in parts:
     if states[part.key] in parts_lib.OPEN:
-      lines[part.key] = shlex.join(part.command[len(parts_lib.MAIN) :])
-  for name, text in lines.items():
-    console.print(f"{name}: {text}", soft_wrap=True, markup=False)
+      flags = shlex.join(part.command[len(parts_lib.MAIN) :])
+      say(f"{part.key}: {flags}", markup=False)
 
 
 def _write(path: pathlib.Path, text: str) -> None:
   """Writes a file that the same command on other machines may write, too."""
   with atomic_file(path, several_writers=True) as file:
     file.write(text.encode())
+
+
+def _write_json(path: pathlib.Path, value: Any) -> None:
+  _write(path, f"{json.dumps(files.finite_or_null(value), indent=2)}\n")
 
 
 def report(
@@ -119,20 +120,17 @@ def report(
   failures = [parts_lib.describe_failure(x, workdir) for x in failed]
   for text in failures:
     say(text)
+  # Without the scores of examples: the parts' folders have the answers.
+  scores = [dataclasses.replace(x, correct_N=None) for x in collected]
   value = {
     "command": errors.rerun_command(),
     "config": config,
     "parts": states,
-    # Without the scores of examples: the parts' folders have the answers.
-    "scores": [
-      dataclasses.asdict(dataclasses.replace(x, correct_N=None))
-      for x in collected
-    ],
+    "scores": [*map(dataclasses.asdict, scores)],
     "tables": [*map(dataclasses.asdict, layouts)],
     "failures": failures,
   }
-  text = json.dumps(files.finite_or_null(value), indent=2)
-  _write(workdir / files.RESULTS, f"{text}\n")
+  _write_json(workdir / files.RESULTS, value)
   _write(workdir / "tables.csv", tables.to_csv(layouts))
   write_own_report(workdir, say)
   say(f"saved: {workdir / files.RESULTS}, tables.csv, {files.REPORT}")

@@ -212,8 +212,8 @@ def _difference_cell(study: Comparison, arm: str, keys: Sequence[Key]) -> Cell:
   difference = intervals.compare_runs(ours, theirs)
   if not difference:
     return Cell(runs=_describe_lack(0, planned))
-  lack = _describe_lack(difference.seeds, planned)
-  return Cell(difference.value, difference.half_width, lack)
+  runs = _describe_lack(difference.seeds, planned)
+  return Cell(difference.value, difference.half_width, runs)
 
 
 def _describe_lack(count: int, planned: int) -> str:
@@ -233,8 +233,8 @@ def _make_correction_tables(study: Comparison) -> Iterator[Layout]:
         {f"{x:g} %": [(CORRECTIONS, metrics[x])] for x in shown},
         study,
         paper={
-          f"paper, BERT {size}": [TABLE_2[x][2 * j + i] for x in shown]
-          for j, size in enumerate(("base", "large"))
+          "paper, BERT base": [TABLE_2[x][i] for x in shown],
+          "paper, BERT large": [TABLE_2[x][2 + i] for x in shown],
         },
       )
 
@@ -248,8 +248,7 @@ def _make_finetuning_tables(study: Comparison) -> Iterator[Layout]:
       is_complete = len(keys) == len(GLUE)
       columns[average if is_complete else f"{average} of {len(keys)}"] = keys
     title = "Tables 3 and 6 of the paper: GLUE, dev sets, %"
-    x = _make_finetuning_table("table3", title, columns, study)
-    yield _add_error_reductions(x) if len(keys) > 1 else x
+    yield _make_finetuning_table("table3", title, columns, study)
   if SQUAD in study.tasks:
     columns = {x: [(SQUAD, x)] for x in TASKS[SQUAD].metrics}
     title = "Table 4 of the paper: SQuAD v1.1, dev set, %"
@@ -263,46 +262,23 @@ def _make_finetuning_table(
   published, network_note = leaderboard.find_published(
     (*GLUE, SQUAD), family=study.family, width=study.width
   )
-  names = {
-    column: ["_".join(key) if key[0] == SQUAD else key[0] for key in keys]
-    for column, keys in columns.items()
-  }
-  needed = {x for by_column in names.values() for x in by_column}
+  names = [  # of the published scores whose mean a column shows
+    ["_".join(key) if key[0] == SQUAD else key[0] for key in keys]
+    for keys in columns.values()
+  ]
+  needed = {name for column in names for name in column}
   paper = {}
   by_note = collections.defaultdict[str, list[str]](list)
   for model in published:
     if model.source.startswith("paper") and needed <= model.scores.keys():
-      paper[f"paper, {model.name}"] = [
-        statistics.fmean(model.scores[x] for x in by_column)
-        for by_column in names.values()
-      ]
+      means = [statistics.fmean(model.scores[y] for y in x) for x in names]
+      paper[f"paper, {model.name}"] = means
       by_note[model.note].append(model.name)
   notes = [f"Paper, {', '.join(y)}: {note}." for note, y in by_note.items()]
   if network_note and notes:
     notes.append(network_note)
   x = _make_layout(name, title, columns, study, paper=paper)
   return dataclasses.replace(x, notes=[*x.notes, *notes])
-
-
-def _add_error_reductions(x: Layout) -> Layout:
-  """Adds footnote 8's ratio to a table whose last column has averages.
-
-  The baselines are the first row of the arms and that of the paper.
-  """
-  rows = []
-  baselines: dict[str, float | None] = {}
-  for row in x.rows:
-    value = row.cells[-1].value
-    baseline = baselines.get(row.kind)
-    baselines.setdefault(row.kind, value)
-    cell = Cell()
-    if row.kind != DIFFERENCE and value is not None and baseline is not None:
-      cell = Cell(100 * (value - baseline) / max(100 - baseline, 1e-9))
-    rows.append(dataclasses.replace(row, cells=[*row.cells, cell]))
-  notes = [*x.notes, leaderboard.ERROR_REDUCTION]
-  return dataclasses.replace(
-    x, columns=[*x.columns, "ERR"], rows=rows, notes=notes
-  )
 
 
 def _make_robustness_tables(study: Comparison) -> Iterator[Layout]:
@@ -364,9 +340,10 @@ def to_csv(layouts: Iterable[Layout]) -> str:
   file = io.StringIO()
   writer = csv.writer(file)
   writer.writerow(CSV_FIELDS)
-  for x in layouts:
-    for row in x.rows:
-      for column, cell in zip(x.columns, row.cells, strict=True):
-        place = x.name, row.label, row.kind, column
-        writer.writerow([*place, *dataclasses.astuple(cell)])
+  writer.writerows(
+    (x.name, row.label, row.kind, column, *dataclasses.astuple(cell))
+    for x in layouts
+    for row in x.rows
+    for column, cell in zip(x.columns, row.cells, strict=True)
+  )
   return file.getvalue()
