@@ -81,6 +81,7 @@ def test_remaining_time_counts_the_steps_of_this_process():
   assert clock.running() == before
   time.secs += 20.0
   assert clock.secs_per_step(920) == pytest.approx(2.0)
+  clock.update(1_000)
   assert clock.eta_secs(1_000) == 0.0
 
 
