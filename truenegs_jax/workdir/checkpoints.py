@@ -5,10 +5,9 @@
 
 Orbax writes asynchronously and marks a step as finished when all of its files
 are written: by renaming its folder, in a bucket by a file. Only then are older
-steps removed. Orbax's manager would also take a user's folder `2026` for a
-step, remove what is not finished in a bucket, whoever wrote it, and need a
-right of its own there; so steps are listed and removed here. No other module
-imports Orbax.
+steps removed. Orbax's manager needs the right to read a bucket's metadata for
+that; and if a disk fails one of several processes, it holds all of them for 20
+minutes and loses the reason. So steps are listed and removed here.
 """
 
 import contextlib
@@ -41,11 +40,10 @@ from truenegs_jax.workdir.lock import Lease
 
 Result = TypeVar("Result")
 DAMAGED = ".damaged"  # suffix of the folders of steps that were set aside
-
-# Numbers the barriers of a run, whose processes have the same calls.
-_BARRIERS = itertools.count()
 # TensorStore's words for a bucket that cannot be reached.
 LOST = r"(ABORTED|DEADLINE_EXCEEDED|PERMISSION_DENIED|UNAVAILABLE): .*"
+# Numbers the barriers of a run, whose processes have the same calls.
+_BARRIERS = itertools.count()
 
 
 class Checkpoints:
@@ -92,39 +90,29 @@ class Checkpoints:
     """Starts saving a tree of arrays and a JSON description of the run.
 
     Returns before the files are written, unless `wait`. Does nothing if the
-    step is saved. DiskError: this checkpoint or the one before could not be
-    written, or another run uses the workdir.
+    step is saved.
+
+    Raises:
+      DiskError: this checkpoint could not be written, or the one before and
+        this one was not tried, or another run uses the workdir. With `wait`,
+        one process alone tries whatever became of the one before.
     """
     if step in (*self._saved, self._pending):
       return
-    self.wait()
+    try:
+      self.wait()
+    except DiskError:
+      if not wait or distributed.process_count() > 1:
+        raise
     with self._everywhere():
       self.lease.check()
-      self._check_free(step)
-    sums = compute_checksums(state)
-    description: dict[str, Any] = {"run": dict(run), "checksums": sums}
-    description["sha256"] = _hash_json(description)
-    args = ocp.args.Composite(
-      state=ocp.args.StandardSave(state), run=ocp.args.JsonSave(description)
-    )
+      self._remove_unfinished()  # of a save that failed in a bucket
+    content = _make_content(state, run)
     self._pending = step
-    try:
-      self._writer.save(self._path(step).resolve(), args=args, force=True)
-    except Exception as e:
-      self._pending = None
-      raise self._disk_error(e) from e
+    with self._saving():
+      self._writer.save(self._path(step).resolve(), args=content)
     if wait:
       self.wait()
-
-  def _check_free(self, step: int) -> None:
-    """Refuses a folder that Orbax did not write, as it would be removed."""
-    path = self._path(step)
-    if path.exists() and path.name not in list_saved(self.folder):
-      raise DiskError(
-        f"Step {step:,} cannot be saved: '{path}' exists and is no checkpoint."
-        " Move it to another folder. If the run ends, the same command resumes"
-        " it."
-      )
 
   def _check_written(self) -> None:
     """Reads a step before Orbax marks it as finished, in a thread."""
@@ -139,16 +127,11 @@ class Checkpoints:
     """Waits until all saves are on disk; raises DiskError if one is not."""
     if self._read_only:
       return
-    try:
+    with self._saving():
       self._writer.wait_until_finished()
-      self._writer.check_for_errors()
-    except Exception as e:
+    if self._pending is not None:
+      self._saved = sorted({*self._saved, self._pending})
       self._pending = None
-      raise self._disk_error(e) from e
-    step = self._pending
-    self._pending = None
-    if step is not None:
-      self._saved = sorted({*self._saved, step})
       self._remove_old()
 
   def _remove_old(self) -> None:
@@ -198,8 +181,7 @@ class Checkpoints:
       except errors.DamagedStepError as e:
         damaged[step] = printable(e)
         continue
-      if damaged:
-        self._set_aside(damaged)
+      self._set_aside(damaged)
       for bad, problem in damaged.items():
         renamed = "" if self._read_only else f" It is now '{bad}{DAMAGED}'."
         report(f"warning: {problem}{renamed} Step {step:,} is used instead.")
@@ -212,35 +194,6 @@ class Checkpoints:
       " backup, or choose another folder with --workdir=FOLDER to start again."
     )
 
-  def read_description(self, step: int) -> dict[str, Any]:
-    """Returns the description of a step's run; call it in all processes."""
-    with self._everywhere(), self._restoring(step):
-      return _read_description(self._path(step))["run"]
-
-  def restore_state(self, step: int, like: Any) -> Any:
-    """Restores all arrays of a step; to be called in all processes.
-
-    `like` is a tree of (abstract) arrays with the shapes, dtypes and shardings
-    of the result. Raises DamagedStepError also for another tree.
-    """
-    with self._everywhere():
-      checksums, tree = self._read_arrays(step, like, are_all=True)
-    return self._verify(step, checksums, tree)
-
-  def restore_params(self, step: int, like: Any) -> dict[str, Any]:
-    """Restores and verifies the parameters alone."""
-    like = {"params": like}
-    checksums, tree = self._read_arrays(step, like, are_all=False)
-    return self._verify(step, checksums, tree)["params"]
-
-  def close(self) -> None:
-    """Waits for pending saves, whatever becomes of them; closes the folder."""
-    if not self._read_only:
-      with contextlib.suppress(Exception):  # `wait` raises it
-        self.wait()
-      with contextlib.suppress(Exception):
-        self._writer.close()
-
   def _newest_besides(self, damaged: Mapping[int, str]) -> int | None:
     """Returns the newest other step, in all processes of the run the same."""
     self._saved = list_steps(self.folder)  # a run may be saving there
@@ -251,8 +204,8 @@ class Checkpoints:
     return json.loads(distributed.from_first(name, json.dumps(newest)))
 
   def _set_aside(self, steps: Mapping[int, str]) -> None:
-    """Renames steps, so that the run can save them again."""
-    if self._read_only:
+    """Renames damaged steps, so that the run can save them again."""
+    if self._read_only or not steps:
       return
     with self._everywhere():
       for step in steps if distributed.is_first_process() else ():
@@ -262,45 +215,58 @@ class Checkpoints:
           self._path(step).rename(aside)
     self._saved = [x for x in self._saved if x not in steps]
 
+  def read_description(self, step: int) -> dict[str, Any]:
+    """Returns the description of a step's run; call it in all processes."""
+    with self._everywhere(), self._restoring(step) as folder:
+      return _read_description(folder)["run"]
+
+  def restore_state(self, step: int, like: Any) -> Any:
+    """Restores all arrays of a step; to be called in all processes.
+
+    `like` is a tree of (abstract) arrays with the shapes, dtypes and shardings
+    of the result. Raises DamagedStepError also for another tree.
+    """
+    return self._restore(step, like, is_whole=True)
+
+  def restore_params(self, step: int, like: Any) -> dict[str, Any]:
+    """Restores the parameters alone."""
+    return self._restore(step, {"params": like}, is_whole=False)["params"]
+
+  def _restore(self, step: int, like: Any, *, is_whole: bool) -> Any:
+    """Restores and verifies arrays; if `is_whole`, a step has no others."""
+    with self._everywhere(), self._restoring(step) as folder:
+      expected = _read_description(folder)["checksums"]
+      tree = _read_arrays(folder, like)
+    found = compute_checksums(tree)
+    if not is_whole:
+      expected = {name: expected.get(name) for name in found}
+    if found != expected:
+      raise errors.DamagedStepError(
+        f"Checkpoint '{folder}' is damaged: its arrays do not match their"
+        " checksums."
+      )
+    return tree
+
+  def close(self) -> None:
+    """Waits for pending saves, whatever becomes of them; closes the folder."""
+    if not self._read_only:
+      with contextlib.suppress(Exception):  # `wait` raises it
+        self.wait()
+      with contextlib.suppress(Exception):
+        self._writer.close()
+
   def _everywhere(self) -> contextlib.AbstractContextManager[None]:
     """Raises errors in all processes of the run; a reader may be only one."""
     if self._read_only:
       return contextlib.nullcontext()
     return distributed.raise_everywhere(f"checkpoints {next(_BARRIERS)}")
 
-  def _read_arrays(
-    self, step: int, like: Any, *, are_all: bool
-  ) -> tuple[dict[str, int], Any]:
-    """Returns the checksums of a step and its arrays of the tree `like`."""
-    like = jax.tree.map(_make_abstract, like)
-    each = ocp.checkpoint_utils.construct_restore_args(like)
-    args = ocp.args.PyTreeRestore(like, partial_restore=True, restore_args=each)
-    with self._restoring(step):
-      folder = self._path(step)
-      checksums = _read_description(folder)["checksums"]
-      handler = ocp.PyTreeCheckpointHandler()
-      tree = handler.restore(folder.resolve() / "state", args=args)
-      arrays = jax.tree.leaves(tree)
-      if not all(isinstance(x, jax.Array) for x in arrays):
-        raise ValueError("an array is missing")
-      # Metadata decide whether bits are those of a random key.
-      if [*map(_get_type, arrays)] != [*map(_get_type, jax.tree.leaves(like))]:
-        raise ValueError("arrays of other types")
-      if are_all and len(arrays) != len(checksums):
-        raise ValueError("it has other arrays")
-      return checksums, tree
-
-  def _verify(self, step: int, checksums: dict[str, int], tree: Any) -> Any:
-    if not compute_checksums(tree).items() <= checksums.items():
-      raise errors.DamagedStepError(
-        f"Checkpoint '{self._path(step)}' is damaged: its arrays do not"
-        " match their checksums."
-      )
-    return tree
-
   @contextlib.contextmanager
-  def _restoring(self, step: int) -> Iterator[None]:
-    """Raises DiskError if the disk failed, else DamagedStepError for errors."""
+  def _restoring(self, step: int) -> Iterator[pathlib.Path]:
+    """Yields the folder of a step.
+
+    Raises DiskError if the disk failed, else DamagedStepError for an error.
+    """
     if step not in self._saved:
       raise CheckpointError(
         f"'{self.folder}' has no checkpoint of step {step}. Saved steps:"
@@ -308,12 +274,11 @@ class Checkpoints:
       )
     folder = self._path(step)
     try:
-      yield
+      yield folder
     except Exception as e:  # KeyError, JSONDecodeError, ValueError, ...
       if errors.is_out_of_memory(e) or isinstance(e, errors.TrueNegsError):
         raise
-      lost = is_bucket(folder) and re.search(LOST, _join_messages(e))
-      if reason := lost[0] if lost else _find_reason(e, errors.UNREADABLE):
+      if reason := _find_reason(e, errors.UNREADABLE, LOST):
         raise DiskError(
           f"Checkpoint '{folder}' cannot be read: {reason}. It may be intact."
           " Run the same command again. To use the step before instead, rename"
@@ -326,28 +291,46 @@ class Checkpoints:
         message = f"Checkpoint '{folder}' was deleted by its run."
       raise errors.DamagedStepError(message) from e
 
-  def _disk_error(self, e: Exception) -> DiskError:
-    """Returns the error for a failed save, which takes no room on a disk."""
-    if self.lease.error:
-      return self.lease.error
-    if not is_bucket(self.folder):  # there, the next start removes it
-      with contextlib.suppress(OSError):
-        self._remove_unfinished()
-    reason = str(e).partition("\n")[0].rstrip(".")
-    fix = ""
-    if full := _find_reason(e, FULL_DISK):
-      reason = full
-      fix = " Free some disk space."
-    elif isinstance(e, TimeoutError):
-      reason = "20 minutes passed, or the clock was changed meanwhile"
-    return DiskError(
-      f"A checkpoint could not be written to '{self.folder}': {reason}. Earlier"
-      f" checkpoints are intact (steps: {self._saved}).{fix} If the run ends,"
-      " the same command resumes it."
-    )
+  @contextlib.contextmanager
+  def _saving(self) -> Iterator[None]:
+    """Raises DiskError for a save that failed, which takes no room on a disk.
+
+    In a bucket, which may be out of reach, the next save removes its files.
+    """
+    try:
+      yield
+    except Exception as e:
+      self._pending = None
+      if self.lease.error:
+        raise self.lease.error from e
+      if not is_bucket(self.folder):
+        with contextlib.suppress(OSError):
+          self._remove_unfinished()
+      reason = str(e).partition("\n")[0].rstrip(".")
+      fix = ""
+      if full := _find_reason(e, FULL_DISK):
+        reason = full
+        fix = " Free some disk space."
+      elif isinstance(e, TimeoutError):
+        reason = "20 minutes passed, or the clock was changed meanwhile"
+      raise DiskError(
+        f"A checkpoint could not be written to '{self.folder}': {reason}."
+        f" Earlier checkpoints are intact (steps: {self._saved}).{fix} If the"
+        " run ends, the same command resumes it."
+      ) from e
+
+
+def _make_content(state: Any, run: Mapping[str, Any]) -> ocp.args.Composite:
+  """Returns what Orbax saves of a tree of arrays and a description."""
+  content = {"run": dict(run), "checksums": compute_checksums(state)}
+  description = {**content, "sha256": _hash_json(content)}
+  return ocp.args.Composite(
+    state=ocp.args.StandardSave(state), run=ocp.args.JsonSave(description)
+  )
 
 
 def _read_description(folder: pathlib.Path) -> dict[str, Any]:
+  """Returns the keys "run" and "checksums"; ValueError if it is damaged."""
   path = folder / "run" / "metadata"
   saved = files.parse_json(files.read_file(path), strict=False)
   if saved.pop("sha256", None) != _hash_json(saved):
@@ -355,25 +338,45 @@ def _read_description(folder: pathlib.Path) -> dict[str, Any]:
   return saved
 
 
-def _find_reason(e: BaseException | None, numbers: Sequence[int]) -> str:
-  """Returns the words of the system in a library's messages, or ""."""
-  text = _join_messages(e)
-  return next((x for x in map(os.strerror, numbers) if x in text), "")
+def _read_arrays(folder: pathlib.Path, like: Any) -> Any:
+  """Returns a tree like `like` of (abstract) arrays, not yet verified.
+
+  Raises ValueError if arrays are missing, or of another shape or dtype: that
+  decides whether bits are those of a random key.
+  """
+  like = jax.tree.map(
+    lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), like
+  )
+  each = ocp.checkpoint_utils.construct_restore_args(like)
+  args = ocp.args.PyTreeRestore(like, partial_restore=True, restore_args=each)
+  handler = ocp.PyTreeCheckpointHandler()
+  tree = handler.restore(folder.resolve() / "state", args=args)
+  for x, y in zip(jax.tree.leaves(tree), jax.tree.leaves(like), strict=True):
+    is_array = isinstance(x, jax.Array)
+    if not is_array or (x.shape, x.dtype) != (y.shape, y.dtype):
+      raise ValueError("an array is missing or of another type")
+  return tree
 
 
-def _join_messages(e: BaseException | None) -> str:
-  text = ""
+def _find_reason(
+  e: BaseException | None, numbers: Sequence[int], *more: str
+) -> str:
+  """Returns the first words of the system in an error and its causes, or "".
+
+  These are the messages of error numbers, or match a regular expression.
+  """
+  pattern = "|".join([*map(os.strerror, numbers), *more])
   while e:  # TensorStore's words are in the cause of Orbax's error
-    text = f"{text}\n{e}"
+    if match := re.search(pattern, str(e)):
+      return match[0]
     e = e.__cause__ or e.__context__
-  return text
+  return ""
 
 
 def compute_checksums(tree: Any) -> dict[str, int]:
   """Returns a 32-bit checksum of the bits of each array, by its path.
 
-  It does not depend on the mesh. Orbax verifies its index only: a bit that
-  flips on the disk would change a parameter.
+  It does not depend on the mesh. Each device reads its own part of an array.
   """
   leaves = jax.tree_util.tree_leaves_with_path(tree)
   by_path = {jax.tree_util.keystr(path): leaf for path, leaf in leaves}
@@ -408,13 +411,5 @@ def _mix_with_position(bits: jax.Array) -> jax.Array:
   return bits ^ bits >> 16
 
 
-def _get_type(x: Any) -> tuple:
-  return x.shape, x.dtype
-
-
 def _hash_json(value: Any) -> str:
   return files.short_sha256(json.dumps(value, sort_keys=True))
-
-
-def _make_abstract(x: Any) -> jax.ShapeDtypeStruct:
-  return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding)
