@@ -151,16 +151,15 @@ def _load_saved(path: pathlib.Path) -> ConfigDict:
       )
     config = tables.make_config(saved["task"])
     expected = flatten(config.to_dict(), kept=tables.DICTS)
-    if missing := expected.keys() - values.keys():
-      raise InputError(
-        f"'{path}' has no value of {min(missing)}. It is damaged or of another"
-        f" version of truenegs_jax. {JSON_FIX}"
-      )
+    if missing := sorted(expected.keys() - values.keys()):
+      listed = ", ".join(f"{name}={expected[name]!r}" for name in missing)
+      print(f"'{path}' lacks new keys, which take their defaults: {listed}.")
     temperature = values.get("generator.temperature")
     if temperature and temperature == values.get("negatives.temperature"):
       del saved["generator"]["temperature"]  # follows the other one
     try:
-      for name in expected.keys() & tables.DICTS:  # `update` would add to it
+      # `update` would add to a dict.
+      for name in expected.keys() & values.keys() & tables.DICTS:
         section, _, last = name.partition(".")
         config[section][last] = saved[section].pop(last)
       config.update(saved)  # checks types, and makes tuples of lists

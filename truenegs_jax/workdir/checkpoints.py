@@ -237,10 +237,10 @@ class Checkpoints:
     with self._everywhere(), self._restoring(step) as folder:
       expected = _read_description(folder)["checksums"]
       tree = _read_arrays(folder, like)
-    found = compute_checksums(tree)
+    sums = compute_checksums(tree)
     if not is_whole:
-      expected = {name: expected.get(name) for name in found}
-    if found != expected:
+      expected = {name: expected.get(name) for name in sums}
+    if sums != expected:
       raise errors.DamagedStepError(
         f"Checkpoint '{folder}' is damaged: its arrays do not match their"
         " checksums."

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import IO, Any, NamedTuple
 
 from truenegs_jax.config.keys import flatten
+from truenegs_jax.config.sections import PretrainConfig
 from truenegs_jax.config.tables import TABLES
 from truenegs_jax.runtime import files
 from truenegs_jax.runtime.errors import CheckpointError, InputError
@@ -160,25 +161,55 @@ def parse_run_path(
   return None
 
 
-def read_saved_config(workdir: pathlib.Path) -> dict[str, Any] | None:
+def read_saved_config(
+  workdir: pathlib.Path, report: Callable[[str], object]
+) -> dict[str, Any] | None:
   """Returns the config of the run to resume, or None without a checkpoint.
 
-  Its `data.vocab` is the copy in the workdir.
+  Its `data.vocab` is the copy in the workdir. Keys that it lacks are newer than
+  the version which wrote it: they take their defaults, and are reported.
   """
   path = workdir / CONFIG
   if not (has_checkpoint(workdir) and path.is_file()):
     return None
   fix = "Restore the file that the run wrote."
+  table = TABLES["pretrain"]
   with files.read_json(path, CheckpointError, fix) as config:
-    config["data"]["vocab"] = str(vocabulary_path(workdir))
+    if config["task"] != "pretrain":
+      raise ValueError(f"it is of task={config['task']!r}")
     values = flatten(config)
-    for name, key in TABLES["pretrain"].items():
-      value = values[name]
+    if unknown := sorted(values.keys() - table.keys()):
+      raise CheckpointError(
+        f"'{path}' has unknown keys ({', '.join(unknown)}). Version"
+        f" {_read_version(workdir)} of truenegs_jax wrote it. Resume the run"
+        " with that version."
+      )
+    for name, value in values.items():
       try:
-        key.check_type(name, tuple(value) if type(value) is list else value)
+        table[name].check_type(
+          name, tuple(value) if type(value) is list else value
+        )
       except InputError as e:
         raise CheckpointError(f"'{path}' cannot be read ({e}) {fix}") from e
-  return config
+    if missing := [name for name in table if name not in values]:
+      listed = ", ".join(f"{x}={table[x].default!r}" for x in missing)
+      report(
+        f"Version {_read_version(workdir)} of truenegs_jax wrote '{path}'"
+        f" without keys that are new. They take their defaults: {listed}."
+      )
+    saved = PretrainConfig.read(config).to_json()
+  saved["data"]["vocab"] = str(vocabulary_path(workdir))
+  return saved
+
+
+def _read_version(workdir: pathlib.Path) -> str:
+  """Returns the version of truenegs_jax that saved the newest checkpoint."""
+  folder = workdir / CHECKPOINTS
+  path = folder / str(list_steps(folder)[-1]) / "run" / "metadata"
+  with contextlib.suppress(*files.READ_ERRORS):
+    saved = files.parse_json(files.read_file(path), strict=False)
+    return str(saved["run"]["versions"]["truenegs_jax"])
+  return "(unknown)"
 
 
 def find_changes(saved: Values, now: Values) -> list[Change]:
@@ -192,10 +223,16 @@ def find_changes(saved: Values, now: Values) -> list[Change]:
 
 
 def find_fixed_changes(saved: Values, now: Values) -> list[Change]:
-  """Returns the changes of a config that a resumed run must not have."""
+  """Returns the changes of a config that a resumed run must not have.
+
+  A key that an earlier version did not save had its default of today.
+  """
   table = TABLES.get(now["task"], {})
+  new = flatten(now)
+  old = {name: key.default for name, key in table.items() if name in new}
+  old |= flatten(saved)
   free = {name for name, key in table.items() if key.may_change}
-  return [x for x in find_changes(saved, now) if x.key not in free]
+  return [x for x in find_changes(old, new) if x.key not in free]
 
 
 def read_state(workdir: pathlib.Path, *, ends: bool = False) -> str:
