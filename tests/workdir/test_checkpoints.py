@@ -123,6 +123,22 @@ def test_a_step_that_cannot_be_read_is_no_step(folder, lost, monkeypatch):
   assert not {"1", "2"} & {path.name for path in folder.iterdir()}
 
 
+def test_the_last_save_is_tried_after_one_that_failed(folder, monkeypatch):
+  read = checkpoints_lib._read_description
+  problems = [ValueError("lost")]
+
+  def fail_once(path):
+    if problems:
+      raise problems.pop()
+    return read(path)
+
+  monkeypatch.setattr(checkpoints_lib, "_read_description", fail_once)
+  with opened(folder) as checkpoints:
+    checkpoints.save(1, make_tree(1), RUN)
+    checkpoints.save(2, make_tree(2), RUN, wait=True)
+    assert checkpoints.steps() == [2]
+
+
 def test_only_what_orbax_has_written_is_touched(folder):
   """Folders of a user may look like steps, finished or not."""
   names = ["2026_11", "30_1", "1", "2", "2026", "notes.orbax-checkpoint-tmp"]
