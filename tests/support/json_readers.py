@@ -76,10 +76,7 @@ def read_published(path):
 # File -> its content, and a function of its path that reads it.
 READERS = {
   "saved/config.json": (CONFIG, lambda x: load_config(str(x))),
-  "run/config.json": (
-    CONFIG,
-    lambda x: files.read_saved_config(x.parent, print),
-  ),
+  "run/config.json": (CONFIG, lambda x: files.read_saved_config(x.parent)),
   "run/results.json": (
     {"verdict": {"passed": True, "auc": 0.5}, "seed": 0},
     lambda x: export_run.summarize_run(x.parent, TYPED, step=3),

@@ -56,10 +56,9 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
   folder = workdir / files.CHECKPOINTS
   files.check_checkpoint_folder(folder)
   with distributed.raise_everywhere("config"):
-    saved = files.read_saved_config(workdir, say)
+    saved = files.read_saved_config(workdir)
     if config.branch and saved is None:
-      other, _ = start.find_branch(config.branch)
-      saved = files.read_saved_config(other, say)
+      saved = files.read_saved_config(start.find_branch(config.branch)[0])
     run = start.resolve(config, weights, saved=saved, say=say)
   if config.dry_run:
     return dry_run(run, console)

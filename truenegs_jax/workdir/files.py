@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import IO, Any, NamedTuple
 
 from truenegs_jax.config.keys import flatten
-from truenegs_jax.config.sections import PretrainConfig
+from truenegs_jax.config.load import load_saved
 from truenegs_jax.config.tables import TABLES
 from truenegs_jax.runtime import files
 from truenegs_jax.runtime.errors import CheckpointError, InputError
@@ -161,55 +161,24 @@ def parse_run_path(
   return None
 
 
-def read_saved_config(
-  workdir: pathlib.Path, report: Callable[[str], object]
-) -> dict[str, Any] | None:
+def read_saved_config(workdir: pathlib.Path) -> dict[str, Any] | None:
   """Returns the config of the run to resume, or None without a checkpoint.
 
-  Its `data.vocab` is the copy in the workdir. Keys that it lacks are newer than
-  the version which wrote it: they take their defaults, and are reported.
+  Its `data.vocab` is the copy in the workdir.
   """
   path = workdir / CONFIG
-  if not (has_checkpoint(workdir) and path.is_file()):
+  steps = list_steps(workdir / CHECKPOINTS)
+  if not (steps and path.is_file()):
     return None
-  fix = "Restore the file that the run wrote."
-  table = TABLES["pretrain"]
-  with files.read_json(path, CheckpointError, fix) as config:
-    if config["task"] != "pretrain":
-      raise ValueError(f"it is of task={config['task']!r}")
-    values = flatten(config)
-    if unknown := sorted(values.keys() - table.keys()):
-      raise CheckpointError(
-        f"'{path}' has unknown keys ({', '.join(unknown)}). Version"
-        f" {_read_version(workdir)} of truenegs_jax wrote it. Resume the run"
-        " with that version."
-      )
-    for name, value in values.items():
-      try:
-        table[name].check_type(
-          name, tuple(value) if type(value) is list else value
-        )
-      except InputError as e:
-        raise CheckpointError(f"'{path}' cannot be read ({e}) {fix}") from e
-    if missing := [name for name in table if name not in values]:
-      listed = ", ".join(f"{x}={table[x].default!r}" for x in missing)
-      report(
-        f"Version {_read_version(workdir)} of truenegs_jax wrote '{path}'"
-        f" without keys that are new. They take their defaults: {listed}."
-      )
-    saved = PretrainConfig.read(config).to_json()
-  saved["data"]["vocab"] = str(vocabulary_path(workdir))
-  return saved
-
-
-def _read_version(workdir: pathlib.Path) -> str:
-  """Returns the version of truenegs_jax that saved the newest checkpoint."""
-  folder = workdir / CHECKPOINTS
-  path = folder / str(list_steps(folder)[-1]) / "run" / "metadata"
+  version = "Another version"
+  newest = workdir / CHECKPOINTS / str(steps[-1]) / "run" / "metadata"
   with contextlib.suppress(*files.READ_ERRORS):
-    saved = files.parse_json(files.read_file(path), strict=False)
-    return str(saved["run"]["versions"]["truenegs_jax"])
-  return "(unknown)"
+    saved = files.parse_json(files.read_file(newest), strict=False)["run"]
+    version = f"Version {saved['versions']['truenegs_jax']}"
+  fix = "Restore the file that the run wrote."
+  config = load_saved(path, CheckpointError, fix, version).to_dict()
+  config["data"]["vocab"] = str(vocabulary_path(workdir))
+  return config
 
 
 def find_changes(saved: Values, now: Values) -> list[Change]:
