@@ -10,7 +10,7 @@ from truenegs_jax.configs import common
 from truenegs_jax.runtime.errors import CheckpointError, DiskError
 from truenegs_jax.runtime.files import atomic_file, lock_file
 from truenegs_jax.train import guards
-from truenegs_jax.workdir import files
+from truenegs_jax.workdir import files, saved_model
 
 
 def make_config() -> dict:
@@ -45,13 +45,13 @@ def workdir(tmp_path):
 
 
 def test_saved_config_is_read_only_with_a_checkpoint(workdir):
-  saved, now = files.read_saved_config(workdir), make_config()
+  saved, now = saved_model.read_config(workdir), make_config()
   assert saved["data"].pop("vocab") == str(workdir / "vocab.txt")
   assert [x.key for x in files.find_changes(saved, now)] == ["data.vocab"]
   step = workdir / files.CHECKPOINTS / "10"
   step.rename(step.with_name("10.orbax-checkpoint-tmp"))
   assert not files.has_checkpoint(workdir)
-  assert files.read_saved_config(workdir) is None
+  assert saved_model.read_config(workdir) is None
 
 
 def test_keys_that_are_new_take_their_defaults(workdir, capsys):
@@ -59,7 +59,7 @@ def test_keys_that_are_new_take_their_defaults(workdir, capsys):
   expected = earlier["optim"].pop("lr")
   del earlier["log"]
   files.save_json(workdir / files.CONFIG, earlier)
-  saved = files.read_saved_config(workdir)
+  saved = saved_model.read_config(workdir)
   line = capsys.readouterr().out
   assert saved["optim"]["lr"] == expected
   assert "Version 0.1 of truenegs_jax wrote" in line
@@ -87,7 +87,7 @@ def test_keys_that_are_new_take_their_defaults(workdir, capsys):
 def test_damaged_saved_config_is_refused(workdir, text, problem):
   (workdir / files.CONFIG).write_text(text)
   with pytest.raises(CheckpointError, match=f"config.json'.*{problem}"):
-    files.read_saved_config(workdir)
+    saved_model.read_config(workdir)
 
 
 def make_record(step, **values):

@@ -35,7 +35,7 @@ from truenegs_jax.synonyms.table import SynonymTable
 from truenegs_jax.train import plan, prepare_data, setup, sharding, speed, start
 from truenegs_jax.weights import find, hf_names
 from truenegs_jax.weights.export_model import export_model
-from truenegs_jax.workdir import files, lock
+from truenegs_jax.workdir import files, lock, saved_model
 from truenegs_jax.workdir.checkpoints import Checkpoints
 
 EXIT_NOT_LEARNED = 1
@@ -56,9 +56,9 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
   folder = workdir / files.CHECKPOINTS
   files.check_checkpoint_folder(folder)
   with distributed.raise_everywhere("config"):
-    saved = files.read_saved_config(workdir)
+    saved = saved_model.read_config(workdir)
     if config.branch and saved is None:
-      saved = files.read_saved_config(start.find_branch(config.branch)[0])
+      saved = saved_model.read_config(start.find_branch(config.branch)[0])
     run = start.resolve(config, weights, saved=saved, say=say)
   if config.dry_run:
     return dry_run(run, console)

@@ -14,10 +14,9 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import IO, Any, NamedTuple
 
 from truenegs_jax.config.keys import flatten
-from truenegs_jax.config.load import load_saved
 from truenegs_jax.config.tables import TABLES
 from truenegs_jax.runtime import files
-from truenegs_jax.runtime.errors import CheckpointError, InputError
+from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.runtime.paths import is_bucket
 from truenegs_jax.runtime.uploads import GrowingFolder
 
@@ -159,26 +158,6 @@ def parse_run_path(
   if folder.name == CHECKPOINTS and vocabulary_path(folder.parent).exists():
     return folder.parent, step
   return None
-
-
-def read_saved_config(workdir: pathlib.Path) -> dict[str, Any] | None:
-  """Returns the config of the run to resume, or None without a checkpoint.
-
-  Its `data.vocab` is the copy in the workdir.
-  """
-  path = workdir / CONFIG
-  steps = list_steps(workdir / CHECKPOINTS)
-  if not (steps and path.is_file()):
-    return None
-  version = "Another version"
-  newest = workdir / CHECKPOINTS / str(steps[-1]) / "run" / "metadata"
-  with contextlib.suppress(*files.READ_ERRORS):
-    saved = files.parse_json(files.read_file(newest), strict=False)["run"]
-    version = f"Version {saved['versions']['truenegs_jax']}"
-  fix = "Restore the file that the run wrote."
-  config = load_saved(path, CheckpointError, fix, version).to_dict()
-  config["data"]["vocab"] = str(vocabulary_path(workdir))
-  return config
 
 
 def find_changes(saved: Values, now: Values) -> list[Change]:
