@@ -17,6 +17,7 @@ from support.faults import tries
 from truenegs_jax.runtime import errors
 from truenegs_jax.runtime.errors import CheckpointError
 from truenegs_jax.workdir import checkpoints as checkpoints_lib
+from truenegs_jax.workdir import checksums
 
 pytestmark = saved_steps.IGNORE_UNFINISHED_READS
 collect = saved_steps.collect
@@ -49,7 +50,7 @@ def test_moved_values_change_the_checksum(number):
     {"x": jax.numpy.asarray(values, dtype).reshape(128, 128)}
     for values in (x, moved)
   )
-  compute = checkpoints_lib.compute_checksums
+  compute = checksums.compute_checksums
   assert compute(before) != compute(after)
 
 

@@ -13,7 +13,6 @@ minutes and loses the reason. So steps are listed and removed here.
 import contextlib
 import itertools
 import json
-import operator
 import os
 import pathlib
 import re
@@ -21,27 +20,31 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 import orbax.checkpoint as ocp
 
-from truenegs_jax.runtime import distributed, errors, files
+from truenegs_jax.runtime import distributed, errors
 from truenegs_jax.runtime.errors import CheckpointError, DiskError, printable
-from truenegs_jax.runtime.files import FULL_DISK, disk_errors, remove_folder
-from truenegs_jax.runtime.paths import check_utf8, is_bucket
-from truenegs_jax.workdir.files import (
-  COMMITTED,
-  UNFINISHED,
-  check_checkpoint_folder,
-  list_saved,
-  list_steps,
+from truenegs_jax.runtime.files import (
+  FULL_DISK,
+  disk_errors,
+  parse_json,
+  read_file,
+  remove_folder,
+  short_sha256,
 )
+from truenegs_jax.runtime.paths import check_utf8, is_bucket
+from truenegs_jax.workdir import files
+from truenegs_jax.workdir.checksums import compute_checksums
 from truenegs_jax.workdir.lock import Lease
 
 Result = TypeVar("Result")
 DAMAGED = ".damaged"  # suffix of the folders of steps that were set aside
-# TensorStore's words for a bucket that cannot be reached.
-LOST = r"(ABORTED|DEADLINE_EXCEEDED|PERMISSION_DENIED|UNAVAILABLE): .*"
+# In errors of libraries: a full disk, and files that may be intact. The last
+# words are TensorStore's, for a bucket that cannot be reached.
+FULL = "|".join(map(os.strerror, FULL_DISK))
+UNREADABLE = "|".join(map(os.strerror, errors.UNREADABLE)) + (
+  "|(ABORTED|DEADLINE_EXCEEDED|PERMISSION_DENIED|UNAVAILABLE): .*"
+)
 # Numbers the barriers of a run, whose processes have the same calls.
 _BARRIERS = itertools.count()
 
@@ -72,7 +75,7 @@ class Checkpoints:
     self._keep_steps = frozenset(keep_steps)
     self._pending: int | None = None  # the step that is being written
     if not read_only:
-      check_checkpoint_folder(folder)
+      files.check_checkpoint_folder(folder)
       with disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
       self._remove_unfinished()
@@ -82,7 +85,7 @@ class Checkpoints:
       self._writer = ocp.AsyncCheckpointer(
         ocp.CompositeCheckpointHandler(), async_options=options
       )
-    self._saved = list_steps(folder)
+    self._saved = files.list_steps(folder)
 
   def save(
     self, step: int, state: Any, run: Mapping, *, wait: bool = False
@@ -90,12 +93,9 @@ class Checkpoints:
     """Starts saving a tree of arrays and a JSON description of the run.
 
     Returns before the files are written, unless `wait`. Does nothing if the
-    step is saved.
-
-    Raises:
-      DiskError: this checkpoint could not be written, or the one before and
-        this one was not tried, or another run uses the workdir. With `wait`,
-        one process alone tries whatever became of the one before.
+    step is saved. DiskError: this checkpoint or the one before could not be
+    written (the latter does not matter with `wait`, if there is one process),
+    or another run uses the workdir.
     """
     if step in (*self._saved, self._pending):
       return
@@ -107,10 +107,14 @@ class Checkpoints:
     with self._everywhere():
       self.lease.check()
       self._remove_unfinished()  # of a save that failed in a bucket
-    content = _make_content(state, run)
+    content = {"run": dict(run), "checksums": compute_checksums(state)}
+    args = ocp.args.Composite(
+      state=ocp.args.StandardSave(state),
+      run=ocp.args.JsonSave({**content, "sha256": _hash_json(content)}),
+    )
     self._pending = step
     with self._saving():
-      self._writer.save(self._path(step).resolve(), args=content)
+      self._writer.save(self._path(step).resolve(), args=args)
     if wait:
       self.wait()
 
@@ -118,7 +122,7 @@ class Checkpoints:
     """Reads a step before Orbax marks it as finished, in a thread."""
     folder = self._path(self._pending or 0)
     if not is_bucket(folder):
-      folder = folder.with_name(f"{folder.name}{UNFINISHED}")
+      folder = folder.with_name(f"{folder.name}{files.UNFINISHED}")
     (folder / "state" / "manifest.ocdbt").stat()  # of a save that wrote arrays
     _read_description(folder)
     self.lease.check()
@@ -142,14 +146,14 @@ class Checkpoints:
         with contextlib.suppress(OSError, errors.TrueNegsError):
           if distributed.is_first_process():
             if is_bucket(self.folder):  # where it is removed file by file
-              (self._path(step) / COMMITTED).unlink(missing_ok=True)
+              (self._path(step) / files.COMMITTED).unlink(missing_ok=True)
             remove_folder(self._path(step))
           self._saved.remove(step)
 
   def _remove_unfinished(self) -> None:
     """Removes what saves that failed or were killed have left."""
     if distributed.is_first_process():
-      for name, is_finished in list_saved(self.folder).items():
+      for name, is_finished in files.list_saved(self.folder).items():
         if not is_finished:
           remove_folder(self.folder / name)
 
@@ -181,7 +185,8 @@ class Checkpoints:
       except errors.DamagedStepError as e:
         damaged[step] = printable(e)
         continue
-      self._set_aside(damaged)
+      if damaged and not self._read_only:
+        self._set_aside(damaged)
       for bad, problem in damaged.items():
         renamed = "" if self._read_only else f" It is now '{bad}{DAMAGED}'."
         report(f"warning: {problem}{renamed} Step {step:,} is used instead.")
@@ -196,7 +201,7 @@ class Checkpoints:
 
   def _newest_besides(self, damaged: Mapping[int, str]) -> int | None:
     """Returns the newest other step, in all processes of the run the same."""
-    self._saved = list_steps(self.folder)  # a run may be saving there
+    self._saved = files.list_steps(self.folder)  # a run may be saving there
     newest = max((x for x in self._saved if x not in damaged), default=None)
     if self._read_only:
       return newest
@@ -205,8 +210,6 @@ class Checkpoints:
 
   def _set_aside(self, steps: Mapping[int, str]) -> None:
     """Renames damaged steps, so that the run can save them again."""
-    if self._read_only or not steps:
-      return
     with self._everywhere():
       for step in steps if distributed.is_first_process() else ():
         aside = self.folder / f"{step}{DAMAGED}"
@@ -278,16 +281,15 @@ class Checkpoints:
     except Exception as e:  # KeyError, JSONDecodeError, ValueError, ...
       if errors.is_out_of_memory(e) or isinstance(e, errors.TrueNegsError):
         raise
-      if reason := _find_reason(e, errors.UNREADABLE, LOST):
+      if reason := _find_reason(e, UNREADABLE):
         raise DiskError(
           f"Checkpoint '{folder}' cannot be read: {reason}. It may be intact."
           " Run the same command again. To use the step before instead, rename"
           f" the folder to '{folder.name}{DAMAGED}'."
         ) from e
-      first_line = (str(e).splitlines() or [""])[0][:150].rstrip(".")
-      reason = f"{type(e).__name__}: {first_line}"
+      reason = f"{type(e).__name__}: {_first_line(e)}"
       message = f"Checkpoint '{folder}' cannot be restored ({reason})."
-      if step not in list_steps(self.folder):
+      if step not in files.list_steps(self.folder):
         message = f"Checkpoint '{folder}' was deleted by its run."
       raise errors.DamagedStepError(message) from e
 
@@ -306,33 +308,22 @@ class Checkpoints:
       if not is_bucket(self.folder):
         with contextlib.suppress(OSError):
           self._remove_unfinished()
-      reason = str(e).partition("\n")[0].rstrip(".")
-      fix = ""
-      if full := _find_reason(e, FULL_DISK):
-        reason = full
-        fix = " Free some disk space."
-      elif isinstance(e, TimeoutError):
+      reason = _first_line(e)
+      if isinstance(e, TimeoutError):
         reason = "20 minutes passed, or the clock was changed meanwhile"
+      if full := _find_reason(e, FULL):
+        reason = f"{full}. Free some disk space"
       raise DiskError(
         f"A checkpoint could not be written to '{self.folder}': {reason}."
-        f" Earlier checkpoints are intact (steps: {self._saved}).{fix} If the"
-        " run ends, the same command resumes it."
+        f" Earlier checkpoints are intact (steps: {self._saved}). If the run"
+        " ends, the same command resumes it."
       ) from e
-
-
-def _make_content(state: Any, run: Mapping[str, Any]) -> ocp.args.Composite:
-  """Returns what Orbax saves of a tree of arrays and a description."""
-  content = {"run": dict(run), "checksums": compute_checksums(state)}
-  description = {**content, "sha256": _hash_json(content)}
-  return ocp.args.Composite(
-    state=ocp.args.StandardSave(state), run=ocp.args.JsonSave(description)
-  )
 
 
 def _read_description(folder: pathlib.Path) -> dict[str, Any]:
   """Returns the keys "run" and "checksums"; ValueError if it is damaged."""
   path = folder / "run" / "metadata"
-  saved = files.parse_json(files.read_file(path), strict=False)
+  saved = parse_json(read_file(path), strict=False)
   if saved.pop("sha256", None) != _hash_json(saved):
     raise ValueError("its description does not match its checksum")
   return saved
@@ -358,58 +349,18 @@ def _read_arrays(folder: pathlib.Path, like: Any) -> Any:
   return tree
 
 
-def _find_reason(
-  e: BaseException | None, numbers: Sequence[int], *more: str
-) -> str:
-  """Returns the first words of the system in an error and its causes, or "".
-
-  These are the messages of error numbers, or match a regular expression.
-  """
-  pattern = "|".join([*map(os.strerror, numbers), *more])
-  while e:  # TensorStore's words are in the cause of Orbax's error
-    if match := re.search(pattern, str(e)):
+def _find_reason(error: BaseException | None, pattern: str) -> str:
+  """Returns the first match in the messages of an error and its causes."""
+  while error:  # TensorStore's words are in the cause of Orbax's error
+    if match := re.search(pattern, str(error)):
       return match[0]
-    e = e.__cause__ or e.__context__
+    error = error.__cause__ or error.__context__
   return ""
 
 
-def compute_checksums(tree: Any) -> dict[str, int]:
-  """Returns a 32-bit checksum of the bits of each array, by its path.
-
-  It does not depend on the mesh. Each device reads its own part of an array.
-  """
-  leaves = jax.tree_util.tree_leaves_with_path(tree)
-  by_path = {jax.tree_util.keystr(path): leaf for path, leaf in leaves}
-  sums = jax.device_get(_sum_arrays(by_path))
-  return {path: int(total) for path, total in sums.items()}
-
-
-@jax.jit
-def _sum_arrays(by_path: dict[str, jax.Array]) -> dict[str, jax.Array]:
-  def sum_array(x: jax.Array) -> jax.Array:
-    if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
-      x = jax.random.key_data(x)
-    unsigned = jnp.dtype(f"uint{8 * x.dtype.itemsize}")
-    bits = jax.lax.bitcast_convert_type(x, unsigned).astype(jnp.uint32)
-    return _mix_with_position(bits).sum(dtype=jnp.uint32)
-
-  return jax.tree.map(sum_array, by_path)
-
-
-def _mix_with_position(bits: jax.Array) -> jax.Array:
-  """Mixes each uint32 with its index in the flat array, one-to-one.
-
-  Constants: 2**32 / golden ratio; Wellons, "Prospecting for Hash Functions".
-  """
-  bits = jnp.atleast_1d(bits)
-  strides = itertools.accumulate((1, *bits.shape[:0:-1]), operator.mul)
-  for axis, stride in zip(reversed(range(bits.ndim)), strides, strict=True):
-    index = jax.lax.broadcasted_iota(jnp.uint32, bits.shape, axis)
-    bits += index * np.uint32(stride * 0x9E3779B9 % 2**32)
-  bits = (bits ^ bits >> 16) * np.uint32(0x7FEB352D)
-  bits = (bits ^ bits >> 15) * np.uint32(0x846CA68B)
-  return bits ^ bits >> 16
+def _first_line(error: Exception) -> str:
+  return str(error).partition("\n")[0][:150].rstrip(".")
 
 
 def _hash_json(value: Any) -> str:
-  return files.short_sha256(json.dumps(value, sort_keys=True))
+  return short_sha256(json.dumps(value, sort_keys=True))
