@@ -15,36 +15,21 @@ import itertools
 import json
 import os
 import pathlib
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-import jax
 import orbax.checkpoint as ocp
 
 from truenegs_jax.runtime import distributed, errors
 from truenegs_jax.runtime.errors import CheckpointError, DiskError, printable
-from truenegs_jax.runtime.files import (
-  FULL_DISK,
-  disk_errors,
-  parse_json,
-  read_file,
-  remove_folder,
-  short_sha256,
-)
+from truenegs_jax.runtime.files import FULL_DISK, disk_errors, remove_folder
 from truenegs_jax.runtime.paths import check_utf8, is_bucket
-from truenegs_jax.workdir import files
-from truenegs_jax.workdir.checksums import compute_checksums
+from truenegs_jax.workdir import files, saved_step
 from truenegs_jax.workdir.lock import Lease
+from truenegs_jax.workdir.saved_step import DAMAGED
 
 Result = TypeVar("Result")
-DAMAGED = ".damaged"  # suffix of the folders of steps that were set aside
-# In errors of libraries: a full disk, and files that may be intact. The last
-# words are TensorStore's, for a bucket that cannot be reached.
-FULL = "|".join(map(os.strerror, FULL_DISK))
-UNREADABLE = "|".join(map(os.strerror, errors.UNREADABLE)) + (
-  "|(ABORTED|DEADLINE_EXCEEDED|PERMISSION_DENIED|UNAVAILABLE): .*"
-)
+FULL = "|".join(map(os.strerror, FULL_DISK))  # in errors of libraries
 # Numbers the barriers of a run, whose processes have the same calls.
 _BARRIERS = itertools.count()
 
@@ -107,24 +92,20 @@ class Checkpoints:
     with self._everywhere():
       self.lease.check()
       self._remove_unfinished()  # of a save that failed in a bucket
-    content = {"run": dict(run), "checksums": compute_checksums(state)}
-    args = ocp.args.Composite(
-      state=ocp.args.StandardSave(state),
-      run=ocp.args.JsonSave({**content, "sha256": _hash_json(content)}),
-    )
+    content = saved_step.make_content(state, run)
     self._pending = step
     with self._saving():
-      self._writer.save(self._path(step).resolve(), args=args)
+      self._writer.save((self.folder / str(step)).resolve(), args=content)
     if wait:
       self.wait()
 
   def _check_written(self) -> None:
     """Reads a step before Orbax marks it as finished, in a thread."""
-    folder = self._path(self._pending or 0)
+    folder = self.folder / str(self._pending)
     if not is_bucket(folder):
       folder = folder.with_name(f"{folder.name}{files.UNFINISHED}")
     (folder / "state" / "manifest.ocdbt").stat()  # of a save that wrote arrays
-    _read_description(folder)
+    saved_step.read_description(folder)
     self.lease.check()
 
   def wait(self) -> None:
@@ -141,13 +122,14 @@ class Checkpoints:
   def _remove_old(self) -> None:
     """Removes all steps but the newest and those that are to be kept."""
     for step in self._saved[: -self._keep]:
+      folder = self.folder / str(step)
       if step not in self._keep_steps:
         # If it fails, the next save tries again.
         with contextlib.suppress(OSError, errors.TrueNegsError):
           if distributed.is_first_process():
-            if is_bucket(self.folder):  # where it is removed file by file
-              (self._path(step) / files.COMMITTED).unlink(missing_ok=True)
-            remove_folder(self._path(step))
+            if is_bucket(folder):  # where it is removed file by file
+              (folder / files.COMMITTED).unlink(missing_ok=True)
+            remove_folder(folder)
           self._saved.remove(step)
 
   def _remove_unfinished(self) -> None:
@@ -156,10 +138,6 @@ class Checkpoints:
       for name, is_finished in files.list_saved(self.folder).items():
         if not is_finished:
           remove_folder(self.folder / name)
-
-  def _path(self, step: int) -> pathlib.Path:
-    """Returns the folder of a step."""
-    return self.folder / str(step)
 
   def steps(self) -> list[int]:
     """Returns the saved steps in ascending order."""
@@ -215,13 +193,13 @@ class Checkpoints:
         aside = self.folder / f"{step}{DAMAGED}"
         with disk_errors(aside):
           remove_folder(aside)
-          self._path(step).rename(aside)
+          (self.folder / str(step)).rename(aside)
     self._saved = [x for x in self._saved if x not in steps]
 
   def read_description(self, step: int) -> dict[str, Any]:
     """Returns the description of a step's run; call it in all processes."""
-    with self._everywhere(), self._restoring(step) as folder:
-      return _read_description(folder)["run"]
+    with self._everywhere(), saved_step.reading(self._find(step)) as folder:
+      return saved_step.read_description(folder)["run"]
 
   def restore_state(self, step: int, like: Any) -> Any:
     """Restores all arrays of a step; to be called in all processes.
@@ -237,10 +215,10 @@ class Checkpoints:
 
   def _restore(self, step: int, like: Any, *, is_whole: bool) -> Any:
     """Restores and verifies arrays; if `is_whole`, a step has no others."""
-    with self._everywhere(), self._restoring(step) as folder:
-      expected = _read_description(folder)["checksums"]
-      tree = _read_arrays(folder, like)
-    sums = compute_checksums(tree)
+    with self._everywhere(), saved_step.reading(self._find(step)) as folder:
+      expected = saved_step.read_description(folder)["checksums"]
+      tree = saved_step.read_arrays(folder, like)
+    sums = saved_step.compute_checksums(tree)
     if not is_whole:
       expected = {name: expected.get(name) for name in sums}
     if sums != expected:
@@ -264,34 +242,14 @@ class Checkpoints:
       return contextlib.nullcontext()
     return distributed.raise_everywhere(f"checkpoints {next(_BARRIERS)}")
 
-  @contextlib.contextmanager
-  def _restoring(self, step: int) -> Iterator[pathlib.Path]:
-    """Yields the folder of a step.
-
-    Raises DiskError if the disk failed, else DamagedStepError for an error.
-    """
+  def _find(self, step: int) -> pathlib.Path:
+    """Returns the folder of a saved step; CheckpointError for another one."""
     if step not in self._saved:
       raise CheckpointError(
         f"'{self.folder}' has no checkpoint of step {step}. Saved steps:"
         f" {', '.join(map(str, self._saved)) or 'none'}."
       )
-    folder = self._path(step)
-    try:
-      yield folder
-    except Exception as e:  # KeyError, JSONDecodeError, ValueError, ...
-      if errors.is_out_of_memory(e) or isinstance(e, errors.TrueNegsError):
-        raise
-      if reason := _find_reason(e, UNREADABLE):
-        raise DiskError(
-          f"Checkpoint '{folder}' cannot be read: {reason}. It may be intact."
-          " Run the same command again. To use the step before instead, rename"
-          f" the folder to '{folder.name}{DAMAGED}'."
-        ) from e
-      reason = f"{type(e).__name__}: {_first_line(e)}"
-      message = f"Checkpoint '{folder}' cannot be restored ({reason})."
-      if step not in files.list_steps(self.folder):
-        message = f"Checkpoint '{folder}' was deleted by its run."
-      raise errors.DamagedStepError(message) from e
+    return self.folder / str(step)
 
   @contextlib.contextmanager
   def _saving(self) -> Iterator[None]:
@@ -308,59 +266,13 @@ class Checkpoints:
       if not is_bucket(self.folder):
         with contextlib.suppress(OSError):
           self._remove_unfinished()
-      reason = _first_line(e)
+      reason = saved_step.first_line(e)
       if isinstance(e, TimeoutError):
         reason = "20 minutes passed, or the clock was changed meanwhile"
-      if full := _find_reason(e, FULL):
+      if full := saved_step.find_reason(e, FULL):
         reason = f"{full}. Free some disk space"
       raise DiskError(
         f"A checkpoint could not be written to '{self.folder}': {reason}."
         f" Earlier checkpoints are intact (steps: {self._saved}). If the run"
         " ends, the same command resumes it."
       ) from e
-
-
-def _read_description(folder: pathlib.Path) -> dict[str, Any]:
-  """Returns the keys "run" and "checksums"; ValueError if it is damaged."""
-  path = folder / "run" / "metadata"
-  saved = parse_json(read_file(path), strict=False)
-  if saved.pop("sha256", None) != _hash_json(saved):
-    raise ValueError("its description does not match its checksum")
-  return saved
-
-
-def _read_arrays(folder: pathlib.Path, like: Any) -> Any:
-  """Returns a tree like `like` of (abstract) arrays, not yet verified.
-
-  Raises ValueError if arrays are missing, or of another shape or dtype: that
-  decides whether bits are those of a random key.
-  """
-  like = jax.tree.map(
-    lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), like
-  )
-  each = ocp.checkpoint_utils.construct_restore_args(like)
-  args = ocp.args.PyTreeRestore(like, partial_restore=True, restore_args=each)
-  handler = ocp.PyTreeCheckpointHandler()
-  tree = handler.restore(folder.resolve() / "state", args=args)
-  for x, y in zip(jax.tree.leaves(tree), jax.tree.leaves(like), strict=True):
-    is_array = isinstance(x, jax.Array)
-    if not is_array or (x.shape, x.dtype) != (y.shape, y.dtype):
-      raise ValueError("an array is missing or of another type")
-  return tree
-
-
-def _find_reason(error: BaseException | None, pattern: str) -> str:
-  """Returns the first match in the messages of an error and its causes."""
-  while error:  # TensorStore's words are in the cause of Orbax's error
-    if match := re.search(pattern, str(error)):
-      return match[0]
-    error = error.__cause__ or error.__context__
-  return ""
-
-
-def _first_line(error: Exception) -> str:
-  return str(error).partition("\n")[0][:150].rstrip(".")
-
-
-def _hash_json(value: Any) -> str:
-  return short_sha256(json.dumps(value, sort_keys=True))
