@@ -7,7 +7,7 @@ import pytest
 from absl import flags as absl_flags
 
 from truenegs_jax.config import flags as flags_lib
-from truenegs_jax.config import load, tables
+from truenegs_jax.config import load
 from truenegs_jax.config.flags import parse_config
 from truenegs_jax.config.keys import flatten
 from truenegs_jax.robustness.annotate import load_annotator
@@ -62,19 +62,6 @@ def test_another_file_is_refused_with_what_to_pass(tmp_path, text, message):
   with pytest.raises(InputError, match=message) as error:
     parse_config([save(tmp_path, text)])
   assert "Pass the config.json of a workdir" in str(error.value)
-
-
-def test_keys_that_are_new_take_their_defaults(tmp_path, capsys):
-  c = get_config("electra_demo")
-  saved = json.loads(c.to_json())
-  del saved["optim"]["lr"], saved["log"]
-  loaded = parse_config([save(tmp_path, json.dumps(saved))])
-  defaults = tables.make_config("pretrain")
-  assert loaded.optim.lr == defaults.optim.lr
-  assert loaded.log.to_dict() == defaults.log.to_dict()
-  assert loaded.steps == c.steps
-  output = capsys.readouterr().out
-  assert f"optim.lr={defaults.optim.lr}" in output and "log." in output
 
 
 @pytest.mark.parametrize(

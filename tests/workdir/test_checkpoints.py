@@ -156,17 +156,6 @@ def test_only_what_orbax_has_written_is_touched(folder):
   assert all((folder / x / "mine.txt").read_text() == "mine" for x in names)
 
 
-def test_a_clock_that_jumps_is_no_full_disk(folder, monkeypatch):
-  def jump():
-    raise TimeoutError("ChainedFuture completed 1/4 futures")
-
-  with opened(folder) as checkpoints, monkeypatch.context() as patch:
-    patch.setattr(checkpoints._writer, "wait_until_finished", jump)
-    with pytest.raises(DiskError, match="clock was changed") as error:
-      checkpoints.wait()
-  assert "Free" not in str(error.value)
-
-
 @pytest.mark.parametrize("name", ["x[1]", "*", "a?", "a\\b", "gs:"])
 @pytest.mark.parametrize("linked", [False, True])
 def test_a_path_that_orbax_misreads_is_refused(tmp_path, name, linked):

@@ -267,8 +267,6 @@ class Checkpoints:
         with contextlib.suppress(OSError):
           self._remove_unfinished()
       reason = saved_step.first_line(e)
-      if isinstance(e, TimeoutError):
-        reason = "20 minutes passed, or the clock was changed meanwhile"
       if full := saved_step.find_reason(e, FULL):
         reason = f"{full}. Free some disk space"
       raise DiskError(
