@@ -146,7 +146,10 @@ def test_only_what_orbax_has_written_is_touched(folder):
     (folder / name).mkdir(parents=True)
     (folder / name / "mine.txt").write_text("mine")
   assert not files.has_checkpoint(folder.parent)
-  (folder / "4.orbax-checkpoint-tmp").mkdir()  # of a run that was killed
+  unfinished = folder / "4.orbax-checkpoint-tmp"  # of a run, killed or not
+  unfinished.mkdir()
+  with opened(folder, read_only=True) as checkpoints:
+    assert checkpoints.steps() == [] and unfinished.exists()
   saved_steps.save_steps(folder, range(3, 7), keep=2)
   with opened(folder) as checkpoints:
     with pytest.raises(DiskError, match="checkpoints/2026 already exists"):

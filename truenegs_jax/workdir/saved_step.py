@@ -10,6 +10,7 @@ import json
 import os
 import pathlib
 import re
+import traceback
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -63,13 +64,12 @@ def reading(folder: pathlib.Path) -> Iterator[pathlib.Path]:
     raise errors.DamagedStepError(message) from e
 
 
-def find_reason(error: BaseException | None, pattern: str) -> str:
+def find_reason(error: Exception, pattern: str) -> str:
   """Returns the first match in the messages of an error and its causes."""
-  while error:  # TensorStore's words are in the cause of Orbax's error
-    if match := re.search(pattern, str(error)):
-      return match[0]
-    error = error.__cause__ or error.__context__
-  return ""
+  # TensorStore's words are in the cause of Orbax's error.
+  messages = "".join(traceback.format_exception(error, limit=0))
+  match = re.search(pattern, messages)
+  return match[0] if match else ""
 
 
 def first_line(error: Exception) -> str:
