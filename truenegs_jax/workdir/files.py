@@ -1,6 +1,5 @@
 """The files of a workdir: names, state, config and metrics.jsonl."""
 
-import collections
 import contextlib
 import functools
 import io
@@ -120,21 +119,16 @@ def list_saved(folder: pathlib.Path) -> dict[str, bool]:
   """
   saved: dict[str, bool] = {}
   if is_bucket(folder):
-    contents = collections.defaultdict[str, set[str]](set)
     for name in folder.find():  # type: ignore[attr-defined]
-      first, _, rest = name.partition("/")
-      contents[first].add(rest.partition("/")[0])
-    for first, names in contents.items():
-      if STEP.fullmatch(first) and names & WRITTEN:
-        saved[first] = COMMITTED in names
+      step, _, rest = name.partition("/")
+      if STEP.fullmatch(step) and rest.partition("/")[0] in WRITTEN:
+        saved[step] = saved.get(step, False) or rest == COMMITTED
     return saved
   for path in folder.glob("*"):
     step, suffix, _ = path.name.partition(UNFINISHED)
-    if STEP.fullmatch(step) and suffix:
-      saved[path.name] = False
-    elif STEP.fullmatch(path.name):
-      if any((path / name).exists() for name in WRITTEN):
-        saved[path.name] = True
+    if STEP.fullmatch(step):
+      if suffix or any((path / name).exists() for name in WRITTEN):
+        saved[path.name] = not suffix
   return saved
 
 
