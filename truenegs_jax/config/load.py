@@ -14,7 +14,7 @@ from ml_collections import ConfigDict
 
 from truenegs_jax.config import tables
 from truenegs_jax.config.keys import did_you_mean, flatten
-from truenegs_jax.runtime.errors import InputError, TrueNegsError
+from truenegs_jax.runtime.errors import InputError, TrueNegsError, printable
 from truenegs_jax.runtime.files import read_json
 from truenegs_jax.runtime.paths import open_path
 
@@ -166,10 +166,8 @@ def load_saved(
       )
     if missing := sorted(expected.keys() - values.keys()):
       listed = ", ".join(f"{name}={expected[name]!r}" for name in missing)
-      print(
-        f"{version} of truenegs_jax wrote '{path}' without keys that are new."
-        f" They take their defaults: {listed}."
-      )
+      line = f"{version} of truenegs_jax wrote '{path}' without keys that are"
+      print(printable(f"{line} new. They take their defaults: {listed}."))
     temperature = values.get("generator.temperature")
     if temperature and temperature == values.get("negatives.temperature"):
       del saved["generator"]["temperature"]  # follows the other one
