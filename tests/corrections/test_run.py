@@ -18,8 +18,8 @@ from tests.support.tokenizer_files import write_vocabulary
 from support import tiny
 from truenegs_jax.config.sections import PretrainConfig
 from truenegs_jax.config.tables import Corrections
+from truenegs_jax.configs import common, electra_demo
 from truenegs_jax.configs import corrections as config
-from truenegs_jax.configs import electra_demo
 from truenegs_jax.corrections import run as run_lib
 from truenegs_jax.data.tokenizer import SPECIALS, make_tokenizer
 from truenegs_jax.models import pretrain
@@ -427,7 +427,7 @@ def test_tables_are_of_the_language_of_the_run(tmp_path, monkeypatch):
   c = config.get_config()
   c.corrections.run, c.corrections.text = str(tmp_path), "not read"
   (tmp_path / "checkpoints" / "7" / "state").mkdir(parents=True)
-  saved = json.loads(c.to_json())
+  saved = json.loads(common.get_config().to_json())
 
   def resolve():
     (tmp_path / "config.json").write_text(json.dumps(saved))

@@ -20,7 +20,7 @@ from truenegs_jax.runtime.errors import CheckpointError
 from truenegs_jax.tasks import records, squad
 from truenegs_jax.tasks.task import TASKS, Example
 from truenegs_jax.weights import find
-from truenegs_jax.workdir import files, metrics_file
+from truenegs_jax.workdir import metrics_file, saved_model
 
 CONFIG = json.loads(common.get_config().to_json())
 TYPED = PretrainConfig.read(CONFIG)
@@ -76,7 +76,7 @@ def read_published(path):
 # File -> its content, and a function of its path that reads it.
 READERS = {
   "saved/config.json": (CONFIG, lambda x: load_config(str(x))),
-  "run/config.json": (CONFIG, lambda x: files.read_saved_config(x.parent)),
+  "run/config.json": (CONFIG, lambda x: saved_model.read_config(x.parent)),
   "run/results.json": (
     {"verdict": {"passed": True, "auc": 0.5}, "seed": 0},
     lambda x: export_run.summarize_run(x.parent, TYPED, step=3),

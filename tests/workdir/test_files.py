@@ -10,7 +10,7 @@ from truenegs_jax.configs import common
 from truenegs_jax.runtime.errors import CheckpointError, DiskError
 from truenegs_jax.runtime.files import atomic_file, lock_file
 from truenegs_jax.train import guards
-from truenegs_jax.workdir import files, metrics_file
+from truenegs_jax.workdir import files, metrics_file, saved_model
 
 
 def make_config() -> dict:
@@ -34,33 +34,60 @@ def test_changes_are_listed_by_full_key():
   assert files.find_changes(now, now) == []
 
 
-def test_saved_config_is_read_only_with_a_checkpoint(tmp_path):
+@pytest.fixture
+def workdir(tmp_path):
+  """Returns a workdir with the step 10 of version 0.1 and its config."""
   files.save_json(tmp_path / files.CONFIG, make_config())
-  (tmp_path / files.CHECKPOINTS / "10.orbax-checkpoint-tmp").mkdir(parents=True)
-  assert not files.has_checkpoint(tmp_path)
-  assert files.read_saved_config(tmp_path) is None
-  (tmp_path / files.CHECKPOINTS / "10" / "state").mkdir(parents=True)
-  assert files.has_checkpoint(tmp_path)
-  saved = files.read_saved_config(tmp_path)
-  assert saved["data"].pop("vocab") == str(tmp_path / "vocab.txt")
-  assert [x.key for x in files.find_changes(saved, make_config())] == [
-    "data.vocab"
-  ]
+  path = tmp_path / files.CHECKPOINTS / "10" / "run" / "metadata"
+  path.parent.mkdir(parents=True)
+  files.save_json(path, {"run": {"versions": {"truenegs_jax": "0.1"}}})
+  return tmp_path
+
+
+def test_saved_config_is_read_only_with_a_checkpoint(workdir):
+  saved, now = saved_model.read_config(workdir), make_config()
+  assert saved["data"].pop("vocab") == str(workdir / "vocab.txt")
+  assert [x.key for x in files.find_changes(saved, now)] == ["data.vocab"]
+  step = workdir / files.CHECKPOINTS / "10"
+  step.rename(step.with_name("10.orbax-checkpoint-tmp"))
+  assert not files.has_checkpoint(workdir)
+  assert saved_model.read_config(workdir) is None
+
+
+def test_keys_that_are_new_take_their_defaults(workdir, capsys):
+  earlier = make_config()
+  expected = earlier["optim"].pop("lr")
+  del earlier["log"]
+  files.save_json(workdir / files.CONFIG, earlier)
+  saved = saved_model.read_config(workdir)
+  line = capsys.readouterr().out
+  assert saved["optim"]["lr"] == expected
+  assert "Version 0.1 of truenegs_jax wrote" in line
+  assert f"optim.lr={expected}" in line and "log.every_steps=" in line
+  now = make_config()
+  assert files.find_fixed_changes(earlier, now) == []
+  now["optim"]["lr"] = 9.0
+  [change] = files.find_fixed_changes(earlier, now)
+  assert change == ("optim.lr", expected, 9.0)
 
 
 @pytest.mark.parametrize(
-  "text",
+  ("text", "problem"),
   [
-    *("{", "[]", "{}", '{"data": 3}', '{"data": {}}'),
-    json.dumps(make_config() | {"steps": "2"}),
-    json.dumps(make_config() | {"model": []}),
+    ("{", "cannot be read"),
+    ("[]", "cannot be read"),
+    ('{"data": 3}', "is not the config of a run"),
+    (json.dumps(make_config() | {"steps": "2"}), "'steps'"),
+    (
+      json.dumps(make_config() | {"new": 1}),
+      r"unknown keys \(new\). Version 0.1 of truenegs_jax wrote it",
+    ),
   ],
 )
-def test_damaged_saved_config_is_refused(tmp_path, text):
-  (tmp_path / files.CHECKPOINTS / "10" / "state").mkdir(parents=True)
-  (tmp_path / files.CONFIG).write_text(text)
-  with pytest.raises(CheckpointError, match="config.json' cannot be read"):
-    files.read_saved_config(tmp_path)
+def test_damaged_saved_config_is_refused(workdir, text, problem):
+  (workdir / files.CONFIG).write_text(text)
+  with pytest.raises(CheckpointError, match=f"config.json'.*{problem}"):
+    saved_model.read_config(workdir)
 
 
 def make_record(step, **values):

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from truenegs_jax.runtime.errors import DiskError, InputError
-from truenegs_jax.workdir import checkpoints as checkpoints_lib
-from truenegs_jax.workdir import files, lock
+from truenegs_jax.workdir import files, lock, saved_step
 from truenegs_jax.workdir.checkpoints import Checkpoints
 
 
@@ -65,7 +64,7 @@ def test_a_second_writer_is_noticed_while_a_step_is_written(
   with contextlib.suppress(DiskError), lock.lock(tmp_path) as first:
     checkpoints = Checkpoints(tmp_path / files.CHECKPOINTS, lease=first)
     checkpoints.save(1, {"x": np.zeros(2)}, {}, wait=True)
-    compute = checkpoints_lib.compute_checksums
+    compute = saved_step.compute_checksums
 
     def begin(tree):  # between the check before a save and that after it
       other = lock.Lease()
@@ -73,7 +72,7 @@ def test_a_second_writer_is_noticed_while_a_step_is_written(
       other.close()
       return compute(tree)
 
-    monkeypatch.setattr(checkpoints_lib, "compute_checksums", begin)
+    monkeypatch.setattr(saved_step, "compute_checksums", begin)
     with pytest.raises(DiskError, match="Another run uses it now"):
       checkpoints.save(2, {"x": np.zeros(2)}, {}, wait=True)
     checkpoints.close()

@@ -14,7 +14,7 @@ from truenegs_jax.runtime.errors import (
   InputError,
 )
 from truenegs_jax.workdir import checkpoints as checkpoints_lib
-from truenegs_jax.workdir import files
+from truenegs_jax.workdir import files, saved_step
 from truenegs_jax.workdir.lock import Lease
 
 pytestmark = saved_steps.IGNORE_UNFINISHED_READS
@@ -215,8 +215,9 @@ def test_lost_access_is_no_damage_and_the_next_save_succeeds(bucket):
     proxy.fail_rate = 0.0
     checkpoints.save(3, make_tree(3), RUN, wait=True)
     assert checkpoints.steps() == [2, 3]
-    with pytest.raises(DiskError, match="no disk"), checkpoints._restoring(3):
-      raise DiskError("no disk")
+    with pytest.raises(DiskError, match="no disk"):
+      with saved_step.reading(workdir / "checkpoints" / "3"):
+        raise DiskError("no disk")
 
 
 def test_missing_object_is_damage(bucket):

@@ -14,7 +14,7 @@ from ml_collections import ConfigDict
 
 from truenegs_jax.config import tables
 from truenegs_jax.config.keys import did_you_mean, flatten
-from truenegs_jax.runtime.errors import InputError
+from truenegs_jax.runtime.errors import InputError, TrueNegsError, printable
 from truenegs_jax.runtime.files import read_json
 from truenegs_jax.runtime.paths import open_path
 
@@ -52,7 +52,7 @@ def load_config(text: str, *, with_base_check: bool = True) -> ConfigDict:
   """
   path, colon, arg = text.partition(":")
   if path.endswith(".json") or text.endswith(".json"):  # a URL has a colon
-    config = _load_saved(open_path("--config", text))
+    config = load_saved(open_path("--config", text))
     if with_base_check:
       check_base(text, config)
   else:
@@ -141,29 +141,42 @@ def _execute(path: pathlib.Path, args: Iterable[str]) -> ConfigDict:
     ) from e
 
 
-def _load_saved(path: pathlib.Path) -> ConfigDict:
-  """Returns the config.json of a run with the types of the package's config."""
-  with read_json(path, InputError, JSON_FIX) as saved:
+def load_saved(
+  path: pathlib.Path,
+  error: type[TrueNegsError] = InputError,
+  fix: str = JSON_FIX,
+  version: str = "Another version",
+) -> ConfigDict:
+  """Returns the config.json of a run with the types of the package's config.
+
+  Keys that it lacks are new since the `version` that wrote it. They take their
+  defaults, and are printed. Raises `error`, with a message that ends with
+  `fix`, for another file, and for unknown keys or types.
+  """
+  with read_json(path, error, fix) as saved:
     values = flatten(saved, kept=tables.DICTS)
     if str(values.get("task")) not in tables.TABLES:
-      raise InputError(
-        f"--config={str(path)!r} is not the config of a run. {JSON_FIX}"
-      )
+      raise error(f"'{path}' is not the config of a run. {fix}")
     config = tables.make_config(saved["task"])
     expected = flatten(config.to_dict(), kept=tables.DICTS)
-    if missing := expected.keys() - values.keys():
-      raise InputError(
-        f"'{path}' has no value of {min(missing)}. It is damaged or of another"
-        f" version of truenegs_jax. {JSON_FIX}"
+    if unknown := sorted(values.keys() - expected.keys()):
+      raise error(
+        f"'{path}' has unknown keys ({', '.join(unknown)}). {version} of"
+        " truenegs_jax wrote it. Use that version."
       )
+    if missing := sorted(expected.keys() - values.keys()):
+      listed = ", ".join(f"{name}={expected[name]!r}" for name in missing)
+      line = f"{version} of truenegs_jax wrote '{path}' without keys that are"
+      print(printable(f"{line} new. They take their defaults: {listed}."))
     temperature = values.get("generator.temperature")
     if temperature and temperature == values.get("negatives.temperature"):
       del saved["generator"]["temperature"]  # follows the other one
     try:
-      for name in expected.keys() & tables.DICTS:  # `update` would add to it
+      # `update` would add to a dict.
+      for name in values.keys() & tables.DICTS:
         section, _, last = name.partition(".")
         config[section][last] = saved[section].pop(last)
       config.update(saved)  # checks types, and makes tuples of lists
     except (TypeError, ValueError) as e:
-      raise InputError(f"'{path}': {e}. {JSON_FIX}") from e
+      raise error(f"'{path}': {e}. {fix}") from e
     return config

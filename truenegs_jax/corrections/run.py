@@ -164,7 +164,7 @@ def resolve(
   if config.init and not (config.dry_run and not find.is_local(config.init)):
     config = from_weights.replace_init(config, weights, saved=None)
   workdir = open_path("corrections.run", o.run)
-  if o.run and (saved := files.read_saved_config(workdir)):
+  if o.run and (saved := saved_model.read_config(workdir)):
     config = config.replace({"data.language": saved["data"]["language"]})
     trained = saved["negatives"]["sources"]
     negatives = dataclasses.replace(config.negatives, sources=trained)

@@ -293,9 +293,9 @@ def read_saved_config(
   workdir: pathlib.Path, branch: str
 ) -> dict[str, Any] | None:
   """Returns the config of the run to resume, or else of that to branch from."""
-  saved = files.read_saved_config(workdir)
+  saved = saved_model.read_config(workdir)
   if branch and saved is None:
-    saved = files.read_saved_config(find_branch(branch)[0])
+    saved = saved_model.read_config(find_branch(branch)[0])
   return saved
 
 

@@ -5,47 +5,33 @@
 
 Orbax writes asynchronously and marks a step as finished when all of its files
 are written: by renaming its folder, in a bucket by a file. Only then are older
-steps removed. Orbax's manager would also take a user's folder `2026` for a
-step, remove what is not finished in a bucket, whoever wrote it, and need a
-right of its own there; so steps are listed and removed here. No other module
-imports Orbax.
+steps removed. Orbax's manager needs the right to read a bucket's metadata for
+that; and if a disk fails one of several processes, it holds all of them for 20
+minutes and loses the reason. So steps are listed and removed here.
 """
 
 import contextlib
 import itertools
 import json
-import operator
 import os
 import pathlib
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-import jax
-import jax.numpy as jnp
-import numpy as np
 import orbax.checkpoint as ocp
 
-from truenegs_jax.runtime import distributed, errors, files
+from truenegs_jax.runtime import distributed, errors
 from truenegs_jax.runtime.errors import CheckpointError, DiskError, printable
 from truenegs_jax.runtime.files import FULL_DISK, disk_errors, remove_folder
 from truenegs_jax.runtime.paths import check_utf8, is_bucket
-from truenegs_jax.workdir.files import (
-  COMMITTED,
-  UNFINISHED,
-  check_checkpoint_folder,
-  list_saved,
-  list_steps,
-)
+from truenegs_jax.workdir import files, saved_step
 from truenegs_jax.workdir.lock import Lease
+from truenegs_jax.workdir.saved_step import DAMAGED
 
 Result = TypeVar("Result")
-DAMAGED = ".damaged"  # suffix of the folders of steps that were set aside
-
+FULL = "|".join(map(os.strerror, FULL_DISK))  # in errors of libraries
 # Numbers the barriers of a run, whose processes have the same calls.
 _BARRIERS = itertools.count()
-# TensorStore's words for a bucket that cannot be reached.
-LOST = r"(ABORTED|DEADLINE_EXCEEDED|PERMISSION_DENIED|UNAVAILABLE): .*"
 
 
 class Checkpoints:
@@ -74,7 +60,7 @@ class Checkpoints:
     self._keep_steps = frozenset(keep_steps)
     self._pending: int | None = None  # the step that is being written
     if not read_only:
-      check_checkpoint_folder(folder)
+      files.check_checkpoint_folder(folder)
       with disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
       self._remove_unfinished()
@@ -84,7 +70,7 @@ class Checkpoints:
       self._writer = ocp.AsyncCheckpointer(
         ocp.CompositeCheckpointHandler(), async_options=options
       )
-    self._saved = list_steps(folder)
+    self._saved = files.list_steps(folder)
 
   def save(
     self, step: int, state: Any, run: Mapping, *, wait: bool = False
@@ -93,86 +79,65 @@ class Checkpoints:
 
     Returns before the files are written, unless `wait`. Does nothing if the
     step is saved. DiskError: this checkpoint or the one before could not be
-    written, or another run uses the workdir.
+    written (the latter does not matter with `wait`, if there is one process),
+    or another run uses the workdir.
     """
     if step in (*self._saved, self._pending):
       return
-    self.wait()
+    try:
+      self.wait()
+    except DiskError:
+      if not wait or distributed.process_count() > 1:
+        raise
     with self._everywhere():
       self.lease.check()
-      self._check_free(step)
-    sums = compute_checksums(state)
-    description: dict[str, Any] = {"run": dict(run), "checksums": sums}
-    description["sha256"] = _hash_json(description)
-    args = ocp.args.Composite(
-      state=ocp.args.StandardSave(state), run=ocp.args.JsonSave(description)
-    )
+      self._remove_unfinished()  # of a save that failed in a bucket
+    content = saved_step.make_content(state, run)
     self._pending = step
-    try:
-      self._writer.save(self._path(step).resolve(), args=args, force=True)
-    except Exception as e:
-      self._pending = None
-      raise self._disk_error(e) from e
+    with self._saving():
+      self._writer.save((self.folder / str(step)).resolve(), args=content)
     if wait:
       self.wait()
 
-  def _check_free(self, step: int) -> None:
-    """Refuses a folder that Orbax did not write, as it would be removed."""
-    path = self._path(step)
-    if path.exists() and path.name not in list_saved(self.folder):
-      raise DiskError(
-        f"Step {step:,} cannot be saved: '{path}' exists and is no checkpoint."
-        " Move it to another folder. If the run ends, the same command resumes"
-        " it."
-      )
-
   def _check_written(self) -> None:
     """Reads a step before Orbax marks it as finished, in a thread."""
-    folder = self._path(self._pending or 0)
+    folder = self.folder / str(self._pending)
     if not is_bucket(folder):
-      folder = folder.with_name(f"{folder.name}{UNFINISHED}")
+      folder = folder.with_name(f"{folder.name}{files.UNFINISHED}")
     (folder / "state" / "manifest.ocdbt").stat()  # of a save that wrote arrays
-    _read_description(folder)
+    saved_step.read_description(folder)
     self.lease.check()
 
   def wait(self) -> None:
     """Waits until all saves are on disk; raises DiskError if one is not."""
     if self._read_only:
       return
-    try:
+    with self._saving():
       self._writer.wait_until_finished()
-      self._writer.check_for_errors()
-    except Exception as e:
+    if self._pending is not None:
+      self._saved = sorted({*self._saved, self._pending})
       self._pending = None
-      raise self._disk_error(e) from e
-    step = self._pending
-    self._pending = None
-    if step is not None:
-      self._saved = sorted({*self._saved, step})
       self._remove_old()
 
   def _remove_old(self) -> None:
     """Removes all steps but the newest and those that are to be kept."""
     for step in self._saved[: -self._keep]:
+      folder = self.folder / str(step)
       if step not in self._keep_steps:
         # If it fails, the next save tries again.
         with contextlib.suppress(OSError, errors.TrueNegsError):
           if distributed.is_first_process():
-            if is_bucket(self.folder):  # where it is removed file by file
-              (self._path(step) / COMMITTED).unlink(missing_ok=True)
-            remove_folder(self._path(step))
+            if is_bucket(folder):  # where it is removed file by file
+              (folder / files.COMMITTED).unlink(missing_ok=True)
+            remove_folder(folder)
           self._saved.remove(step)
 
   def _remove_unfinished(self) -> None:
     """Removes what saves that failed or were killed have left."""
     if distributed.is_first_process():
-      for name, is_finished in list_saved(self.folder).items():
+      for name, is_finished in files.list_saved(self.folder).items():
         if not is_finished:
           remove_folder(self.folder / name)
-
-  def _path(self, step: int) -> pathlib.Path:
-    """Returns the folder of a step."""
-    return self.folder / str(step)
 
   def steps(self) -> list[int]:
     """Returns the saved steps in ascending order."""
@@ -198,7 +163,7 @@ class Checkpoints:
       except errors.DamagedStepError as e:
         damaged[step] = printable(e)
         continue
-      if damaged:
+      if damaged and not self._read_only:
         self._set_aside(damaged)
       for bad, problem in damaged.items():
         renamed = "" if self._read_only else f" It is now '{bad}{DAMAGED}'."
@@ -212,10 +177,29 @@ class Checkpoints:
       " backup, or choose another folder with --workdir=FOLDER to start again."
     )
 
+  def _newest_besides(self, damaged: Mapping[int, str]) -> int | None:
+    """Returns the newest other step, in all processes of the run the same."""
+    self._saved = files.list_steps(self.folder)  # a run may be saving there
+    newest = max((x for x in self._saved if x not in damaged), default=None)
+    if self._read_only:
+      return newest
+    name = f"newest step {next(_BARRIERS)}"
+    return json.loads(distributed.from_first(name, json.dumps(newest)))
+
+  def _set_aside(self, steps: Mapping[int, str]) -> None:
+    """Renames damaged steps, so that the run can save them again."""
+    with self._everywhere():
+      for step in steps if distributed.is_first_process() else ():
+        aside = self.folder / f"{step}{DAMAGED}"
+        with disk_errors(aside):
+          remove_folder(aside)
+          (self.folder / str(step)).rename(aside)
+    self._saved = [x for x in self._saved if x not in steps]
+
   def read_description(self, step: int) -> dict[str, Any]:
     """Returns the description of a step's run; call it in all processes."""
-    with self._everywhere(), self._restoring(step):
-      return _read_description(self._path(step))["run"]
+    with self._everywhere(), saved_step.reading(self._find(step)) as folder:
+      return saved_step.read_description(folder)["run"]
 
   def restore_state(self, step: int, like: Any) -> Any:
     """Restores all arrays of a step; to be called in all processes.
@@ -223,15 +207,26 @@ class Checkpoints:
     `like` is a tree of (abstract) arrays with the shapes, dtypes and shardings
     of the result. Raises DamagedStepError also for another tree.
     """
-    with self._everywhere():
-      checksums, tree = self._read_arrays(step, like, are_all=True)
-    return self._verify(step, checksums, tree)
+    return self._restore(step, like, is_whole=True)
 
   def restore_params(self, step: int, like: Any) -> dict[str, Any]:
-    """Restores and verifies the parameters alone."""
-    like = {"params": like}
-    checksums, tree = self._read_arrays(step, like, are_all=False)
-    return self._verify(step, checksums, tree)["params"]
+    """Restores the parameters alone."""
+    return self._restore(step, {"params": like}, is_whole=False)["params"]
+
+  def _restore(self, step: int, like: Any, *, is_whole: bool) -> Any:
+    """Restores and verifies arrays; if `is_whole`, a step has no others."""
+    with self._everywhere(), saved_step.reading(self._find(step)) as folder:
+      expected = saved_step.read_description(folder)["checksums"]
+      tree = saved_step.read_arrays(folder, like)
+    sums = saved_step.compute_checksums(tree)
+    if not is_whole:
+      expected = {name: expected.get(name) for name in sums}
+    if sums != expected:
+      raise errors.DamagedStepError(
+        f"Checkpoint '{folder}' is damaged: its arrays do not match their"
+        " checksums."
+      )
+    return tree
 
   def close(self) -> None:
     """Waits for pending saves, whatever becomes of them; closes the folder."""
@@ -241,180 +236,41 @@ class Checkpoints:
       with contextlib.suppress(Exception):
         self._writer.close()
 
-  def _newest_besides(self, damaged: Mapping[int, str]) -> int | None:
-    """Returns the newest other step, in all processes of the run the same."""
-    self._saved = list_steps(self.folder)  # a run may be saving there
-    newest = max((x for x in self._saved if x not in damaged), default=None)
-    if self._read_only:
-      return newest
-    name = f"newest step {next(_BARRIERS)}"
-    return json.loads(distributed.from_first(name, json.dumps(newest)))
-
-  def _set_aside(self, steps: Mapping[int, str]) -> None:
-    """Renames steps, so that the run can save them again."""
-    if self._read_only:
-      return
-    with self._everywhere():
-      for step in steps if distributed.is_first_process() else ():
-        aside = self.folder / f"{step}{DAMAGED}"
-        with disk_errors(aside):
-          remove_folder(aside)
-          self._path(step).rename(aside)
-    self._saved = [x for x in self._saved if x not in steps]
-
   def _everywhere(self) -> contextlib.AbstractContextManager[None]:
     """Raises errors in all processes of the run; a reader may be only one."""
     if self._read_only:
       return contextlib.nullcontext()
     return distributed.raise_everywhere(f"checkpoints {next(_BARRIERS)}")
 
-  def _read_arrays(
-    self, step: int, like: Any, *, are_all: bool
-  ) -> tuple[dict[str, int], Any]:
-    """Returns the checksums of a step and its arrays of the tree `like`."""
-    like = jax.tree.map(_make_abstract, like)
-    each = ocp.checkpoint_utils.construct_restore_args(like)
-    args = ocp.args.PyTreeRestore(like, partial_restore=True, restore_args=each)
-    with self._restoring(step):
-      folder = self._path(step)
-      checksums = _read_description(folder)["checksums"]
-      handler = ocp.PyTreeCheckpointHandler()
-      tree = handler.restore(folder.resolve() / "state", args=args)
-      arrays = jax.tree.leaves(tree)
-      if not all(isinstance(x, jax.Array) for x in arrays):
-        raise ValueError("an array is missing")
-      # Metadata decide whether bits are those of a random key.
-      if [*map(_get_type, arrays)] != [*map(_get_type, jax.tree.leaves(like))]:
-        raise ValueError("arrays of other types")
-      if are_all and len(arrays) != len(checksums):
-        raise ValueError("it has other arrays")
-      return checksums, tree
-
-  def _verify(self, step: int, checksums: dict[str, int], tree: Any) -> Any:
-    if not compute_checksums(tree).items() <= checksums.items():
-      raise errors.DamagedStepError(
-        f"Checkpoint '{self._path(step)}' is damaged: its arrays do not"
-        " match their checksums."
-      )
-    return tree
-
-  @contextlib.contextmanager
-  def _restoring(self, step: int) -> Iterator[None]:
-    """Raises DiskError if the disk failed, else DamagedStepError for errors."""
+  def _find(self, step: int) -> pathlib.Path:
+    """Returns the folder of a saved step; CheckpointError for another one."""
     if step not in self._saved:
       raise CheckpointError(
         f"'{self.folder}' has no checkpoint of step {step}. Saved steps:"
         f" {', '.join(map(str, self._saved)) or 'none'}."
       )
-    folder = self._path(step)
+    return self.folder / str(step)
+
+  @contextlib.contextmanager
+  def _saving(self) -> Iterator[None]:
+    """Raises DiskError for a save that failed, which takes no room on a disk.
+
+    In a bucket, which may be out of reach, the next save removes its files.
+    """
     try:
       yield
-    except Exception as e:  # KeyError, JSONDecodeError, ValueError, ...
-      if errors.is_out_of_memory(e) or isinstance(e, errors.TrueNegsError):
-        raise
-      lost = is_bucket(folder) and re.search(LOST, _join_messages(e))
-      if reason := lost[0] if lost else _find_reason(e, errors.UNREADABLE):
-        raise DiskError(
-          f"Checkpoint '{folder}' cannot be read: {reason}. It may be intact."
-          " Run the same command again. To use the step before instead, rename"
-          f" the folder to '{folder.name}{DAMAGED}'."
-        ) from e
-      first_line = (str(e).splitlines() or [""])[0][:150].rstrip(".")
-      reason = f"{type(e).__name__}: {first_line}"
-      message = f"Checkpoint '{folder}' cannot be restored ({reason})."
-      if step not in list_steps(self.folder):
-        message = f"Checkpoint '{folder}' was deleted by its run."
-      raise errors.DamagedStepError(message) from e
-
-  def _disk_error(self, e: Exception) -> DiskError:
-    """Returns the error for a failed save, which takes no room on a disk."""
-    if self.lease.error:
-      return self.lease.error
-    if not is_bucket(self.folder):  # there, the next start removes it
-      with contextlib.suppress(OSError):
-        self._remove_unfinished()
-    reason = str(e).partition("\n")[0].rstrip(".")
-    fix = ""
-    if full := _find_reason(e, FULL_DISK):
-      reason = full
-      fix = " Free some disk space."
-    elif isinstance(e, TimeoutError):
-      reason = "20 minutes passed, or the clock was changed meanwhile"
-    return DiskError(
-      f"A checkpoint could not be written to '{self.folder}': {reason}. Earlier"
-      f" checkpoints are intact (steps: {self._saved}).{fix} If the run ends,"
-      " the same command resumes it."
-    )
-
-
-def _read_description(folder: pathlib.Path) -> dict[str, Any]:
-  path = folder / "run" / "metadata"
-  saved = files.parse_json(files.read_file(path), strict=False)
-  if saved.pop("sha256", None) != _hash_json(saved):
-    raise ValueError("its description does not match its checksum")
-  return saved
-
-
-def _find_reason(e: BaseException | None, numbers: Sequence[int]) -> str:
-  """Returns the words of the system in a library's messages, or ""."""
-  text = _join_messages(e)
-  return next((x for x in map(os.strerror, numbers) if x in text), "")
-
-
-def _join_messages(e: BaseException | None) -> str:
-  text = ""
-  while e:  # TensorStore's words are in the cause of Orbax's error
-    text = f"{text}\n{e}"
-    e = e.__cause__ or e.__context__
-  return text
-
-
-def compute_checksums(tree: Any) -> dict[str, int]:
-  """Returns a 32-bit checksum of the bits of each array, by its path.
-
-  It does not depend on the mesh. Orbax verifies its index only: a bit that
-  flips on the disk would change a parameter.
-  """
-  leaves = jax.tree_util.tree_leaves_with_path(tree)
-  by_path = {jax.tree_util.keystr(path): leaf for path, leaf in leaves}
-  sums = jax.device_get(_sum_arrays(by_path))
-  return {path: int(total) for path, total in sums.items()}
-
-
-@jax.jit
-def _sum_arrays(by_path: dict[str, jax.Array]) -> dict[str, jax.Array]:
-  def sum_array(x: jax.Array) -> jax.Array:
-    if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
-      x = jax.random.key_data(x)
-    unsigned = jnp.dtype(f"uint{8 * x.dtype.itemsize}")
-    bits = jax.lax.bitcast_convert_type(x, unsigned).astype(jnp.uint32)
-    return _mix_with_position(bits).sum(dtype=jnp.uint32)
-
-  return jax.tree.map(sum_array, by_path)
-
-
-def _mix_with_position(bits: jax.Array) -> jax.Array:
-  """Mixes each uint32 with its index in the flat array, one-to-one.
-
-  Constants: 2**32 / golden ratio; Wellons, "Prospecting for Hash Functions".
-  """
-  bits = jnp.atleast_1d(bits)
-  strides = itertools.accumulate((1, *bits.shape[:0:-1]), operator.mul)
-  for axis, stride in zip(reversed(range(bits.ndim)), strides, strict=True):
-    index = jax.lax.broadcasted_iota(jnp.uint32, bits.shape, axis)
-    bits += index * np.uint32(stride * 0x9E3779B9 % 2**32)
-  bits = (bits ^ bits >> 16) * np.uint32(0x7FEB352D)
-  bits = (bits ^ bits >> 15) * np.uint32(0x846CA68B)
-  return bits ^ bits >> 16
-
-
-def _get_type(x: Any) -> tuple:
-  return x.shape, x.dtype
-
-
-def _hash_json(value: Any) -> str:
-  return files.short_sha256(json.dumps(value, sort_keys=True))
-
-
-def _make_abstract(x: Any) -> jax.ShapeDtypeStruct:
-  return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding)
+    except Exception as e:
+      self._pending = None
+      if self.lease.error:
+        raise self.lease.error from e
+      if not is_bucket(self.folder):
+        with contextlib.suppress(OSError):
+          self._remove_unfinished()
+      reason = saved_step.first_line(e)
+      if full := saved_step.find_reason(e, FULL):
+        reason = f"{full}. Free some disk space"
+      raise DiskError(
+        f"A checkpoint could not be written to '{self.folder}': {reason}."
+        f" Earlier checkpoints are intact (steps: {self._saved}). If the run"
+        " ends, the same command resumes it."
+      ) from e

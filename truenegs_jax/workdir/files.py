@@ -1,6 +1,5 @@
 """The files of a workdir: names, state, config and metrics.jsonl."""
 
-import collections
 import contextlib
 import functools
 import json
@@ -15,7 +14,7 @@ from typing import Any, NamedTuple
 from truenegs_jax.config.keys import flatten
 from truenegs_jax.config.tables import TABLES
 from truenegs_jax.runtime import files
-from truenegs_jax.runtime.errors import CheckpointError, InputError
+from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.runtime.paths import is_bucket
 
 LOCK = "lock"  # file of a workdir
@@ -112,21 +111,16 @@ def list_saved(folder: pathlib.Path) -> dict[str, bool]:
   """
   saved: dict[str, bool] = {}
   if is_bucket(folder):
-    contents = collections.defaultdict[str, set[str]](set)
     for name in folder.find():  # type: ignore[attr-defined]
-      first, _, rest = name.partition("/")
-      contents[first].add(rest.partition("/")[0])
-    for first, names in contents.items():
-      if STEP.fullmatch(first) and names & WRITTEN:
-        saved[first] = COMMITTED in names
+      step, _, rest = name.partition("/")
+      if STEP.fullmatch(step) and rest.partition("/")[0] in WRITTEN:
+        saved[step] = saved.get(step, False) or rest == COMMITTED
     return saved
   for path in folder.glob("*"):
     step, suffix, _ = path.name.partition(UNFINISHED)
-    if STEP.fullmatch(step) and suffix:
-      saved[path.name] = False
-    elif STEP.fullmatch(path.name):
-      if any((path / name).exists() for name in WRITTEN):
-        saved[path.name] = True
+    if STEP.fullmatch(step):
+      if suffix or any((path / name).exists() for name in WRITTEN):
+        saved[path.name] = not suffix
   return saved
 
 
@@ -152,27 +146,6 @@ def parse_run_path(
   return None
 
 
-def read_saved_config(workdir: pathlib.Path) -> dict[str, Any] | None:
-  """Returns the config of the run to resume, or None without a checkpoint.
-
-  Its `data.vocab` is the copy in the workdir.
-  """
-  path = workdir / CONFIG
-  if not (has_checkpoint(workdir) and path.is_file()):
-    return None
-  fix = "Restore the file that the run wrote."
-  with files.read_json(path, CheckpointError, fix) as config:
-    config["data"]["vocab"] = str(vocabulary_path(workdir))
-    values = flatten(config)
-    for name, key in TABLES["pretrain"].items():
-      value = values[name]
-      try:
-        key.check_type(name, tuple(value) if type(value) is list else value)
-      except InputError as e:
-        raise CheckpointError(f"'{path}' cannot be read ({e}) {fix}") from e
-  return config
-
-
 def find_changes(saved: Values, now: Values) -> list[Change]:
   """Returns the entries whose JSON differs, sorted by key."""
   old = flatten(saved)
@@ -184,10 +157,16 @@ def find_changes(saved: Values, now: Values) -> list[Change]:
 
 
 def find_fixed_changes(saved: Values, now: Values) -> list[Change]:
-  """Returns the changes of a config that a resumed run must not have."""
+  """Returns the changes of a config that a resumed run must not have.
+
+  A key that an earlier version did not save had its default of today.
+  """
   table = TABLES.get(now["task"], {})
+  new = flatten(now)
+  old = {name: key.default for name, key in table.items() if name in new}
+  old |= flatten(saved)
   free = {name for name, key in table.items() if key.may_change}
-  return [x for x in find_changes(saved, now) if x.key not in free]
+  return [x for x in find_changes(old, new) if x.key not in free]
 
 
 def read_state(workdir: pathlib.Path, *, ends: bool = False) -> str:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import jax
 
+from truenegs_jax.config.load import load_saved
 from truenegs_jax.config.sections import (
   GENERATOR_SIZES,
   SIZES,
@@ -25,6 +26,7 @@ from truenegs_jax.data import tokenizer as tokenizer_lib
 from truenegs_jax.data.tokenizer import Tokenizer
 from truenegs_jax.models import pretrain
 from truenegs_jax.runtime.errors import CheckpointError, InputError
+from truenegs_jax.runtime.files import READ_ERRORS, parse_json, read_file
 from truenegs_jax.runtime.paths import join_inside
 from truenegs_jax.workdir import files
 from truenegs_jax.workdir.checkpoints import Checkpoints, Result
@@ -41,6 +43,26 @@ class SavedModel(NamedTuple):
   config: PretrainConfig
   tokenizer: Tokenizer
   model: pretrain.Model
+
+
+def read_config(workdir: pathlib.Path) -> dict[str, Any] | None:
+  """Returns the config of the run to resume, or None without a checkpoint.
+
+  Its `data.vocab` is the copy in the workdir.
+  """
+  path = workdir / files.CONFIG
+  steps = files.list_steps(workdir / files.CHECKPOINTS)
+  if not (steps and path.is_file()):
+    return None
+  version = "Another version"
+  newest = workdir / files.CHECKPOINTS / str(steps[-1]) / "run" / "metadata"
+  with contextlib.suppress(*READ_ERRORS):
+    saved = parse_json(read_file(newest), strict=False)["run"]
+    version = f"Version {saved['versions']['truenegs_jax']}"
+  fix = "Restore the file that the run wrote."
+  config = load_saved(path, CheckpointError, fix, version).to_dict()
+  config["data"]["vocab"] = str(files.vocabulary_path(workdir))
+  return config
 
 
 @contextlib.contextmanager
