@@ -58,7 +58,7 @@ def test_a_resumed_run_keeps_its_table_if_source_files_change(tmp_path):
   path = write_vectors(tmp_path / "v.txt", (1, 0), (2, 1), (3, 1), (0, 1))
   request = TableRequest(f"vectors path={path} top=10")
   first = load_or_build(request)
-  saved = tmp_path / "synonyms.npz"
+  saved = tmp_path / "synonyms.safetensors"
   first.save(saved)
   write_vectors(path, (1, 0), (0, 0), (3, 1), (0, 1))  # none for "main" now
   second = load_or_build(request)
@@ -68,30 +68,32 @@ def test_a_resumed_run_keeps_its_table_if_source_files_change(tmp_path):
 
 
 def test_a_resumed_run_needs_a_table_of_the_same_options(tmp_path):
-  path, words = tmp_path / "t.npz", tmp_path / "words.txt"
+  path, words = tmp_path / "t.safetensors", tmp_path / "words.txt"
   save_pairs(path, PAIRS)
   words.write_text("stay\n")
   request = TableRequest(f"table path={path}", stop_words=str(words))
   first = load_or_build(request)
-  saved = tmp_path / "synonyms.npz"
+  saved = tmp_path / "synonyms.safetensors"
   first.save(saved)
   path.unlink()  # so that nothing can be built
   assert load_or_build(request, saved).fingerprint == first.fingerprint
   changes = dict.fromkeys(SWITCHES, True) | {"stop_words": ""}
   for name, value in changes.items():
-    with pytest.raises(InputError, match="no file '.*npz'"):
+    with pytest.raises(InputError, match="no file '.*safetensors'"):
       load_or_build(dataclasses.replace(request, **{name: value}), saved)
   other = dataclasses.replace(request, sources=f"table path={path}2")
-  with pytest.raises(InputError, match="no file '.*npz2'"):
+  with pytest.raises(InputError, match="no file '.*safetensors2'"):
     load_or_build(other, saved)
   # A file may be in another folder, and the list of stop words may be missing.
   words.unlink()
-  moved = dataclasses.replace(request, sources="table path=elsewhere/t.npz")
+  moved = dataclasses.replace(
+    request, sources="table path=elsewhere/t.safetensors"
+  )
   assert load_or_build(moved, saved).fingerprint == first.fingerprint
 
 
 def test_options_change_the_table_of_a_request(tmp_path):
-  path, words = tmp_path / "t.npz", tmp_path / "words.txt"
+  path, words = tmp_path / "t.safetensors", tmp_path / "words.txt"
   save_pairs(path, PAIRS)
   words.write_text("primary\n")
   request = TableRequest(f"table path={path}", stop_words=str(words))
@@ -106,10 +108,10 @@ def test_options_change_the_table_of_a_request(tmp_path):
 
 
 def test_a_damaged_saved_table_is_reported_and_built_again(tmp_path):
-  first = save_pairs(tmp_path / "t.npz", PAIRS)
-  saved, printed = tmp_path / "synonyms.npz", io.StringIO()
+  first = save_pairs(tmp_path / "t.safetensors", PAIRS)
+  saved, printed = tmp_path / "synonyms.safetensors", io.StringIO()
   saved.write_bytes(b"PK cut off")
-  request = TableRequest(f"table path={tmp_path}/t.npz")
+  request = TableRequest(f"table path={tmp_path}/t.safetensors")
   table = load_or_build(request, saved, file=printed)
   assert table.fingerprint == first.fingerprint
   assert "warning: not used: " in printed.getvalue()

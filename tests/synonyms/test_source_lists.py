@@ -127,8 +127,8 @@ def test_a_saved_table_is_a_source(tmp_path, calls, include_self):
     keep_stop_words=True,
     include_self=include_self,
   )
-  built.save(tmp_path / "t.npz")
-  text = f"table path={tmp_path}/t.npz, files path=cd"
+  built.save(tmp_path / "t.safetensors")
+  text = f"table path={tmp_path}/t.safetensors, files path=cd"
   assert find_pairs(text) == {("a", "b"), ("c", "a"), ("c", "d")}
   with pytest.raises(DataError, match="different vocabularies"):
     find_pairs(text, TOKENS[:-1])

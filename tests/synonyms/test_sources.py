@@ -62,7 +62,6 @@ def test_pairs_are_ordered_unique_and_of_different_words(name, tmp_path):
 @pytest.mark.parametrize(
   "name, changes, message",
   [
-    ("wordnet", {"pos": "x"}, "pos='x'.*nouns.*verbs"),
     ("wordnet", {"senses": 0}, "senses=0 .*Set 1 or more"),
     ("wordnet", {"senses": -2}, "senses=-2 "),
     ("wordnet", {"folder": "~nobody/w"}, "no WordNet in '~nobody/w'"),
