@@ -129,7 +129,7 @@ def test_missing_stop_words_are_explained(language, message):
 
 def test_damaged_packages_are_explained(folder):
   (folder / "stopwords.zip").write_bytes(b"cut off")
-  with pytest.raises(DataError, match="stopwords is damaged.*downloader"):
+  with pytest.raises(DataError, match="stopwords is damaged.*zip.*downloader"):
     load_stop_words(language="fr")
   # A resumed run has its table.
   request = TableRequest("pairs path=x", language="fr")
@@ -138,16 +138,19 @@ def test_damaged_packages_are_explained(folder):
   assert line.startswith("0.0%")
 
 
-def test_packages_that_others_can_write_to_are_skipped(installed, tmp_path):
-  """NLTK refuses them; another copy on its path is read."""
+def test_packages_that_others_can_write_to_are_read(installed, tmp_path):
+  """NLTK would refuse them. All are read as text."""
   for path in (tmp_path / "corpora").iterdir():
     path.chmod(path.stat().st_mode | 0o020)
-  with pytest.raises(InputError, match="chmod go-w '.*stopwords.*downloader"):
-    load_stop_words(language="fr")
-  other = tmp_path / "other" / "corpora" / "stopwords"
+  assert "les" in load_stop_words(language="fr")
+
+
+def test_the_first_good_copy_of_a_package_is_read(folder, tmp_path):
+  (folder / "stopwords.zip").write_bytes(b"cut off")
+  (folder / "stopwords").mkdir()  # without French
+  other = tmp_path / "cache" / "nltk_data" / "corpora" / "stopwords"
   other.mkdir(parents=True)
   (other / "french").write_text("le\n")
-  nltk.data.path.append(str(tmp_path / "other"))
   assert load_stop_words(language="fr") == {"le"}
 
 

@@ -1,7 +1,7 @@
 """Parses sources of synonyms, and builds the table of a run.
 
 wordnet pos=nv, pairs path=ppdb.tsv   the pairs of either
-table path='my tables/saved.npz'      the pairs of a saved table
+table path='my tables/saved.safetensors' the pairs of a saved table
 model top=10 every=1000               the embeddings of the model in training
 """
 

@@ -35,7 +35,7 @@ Groups = Iterator[tuple[list[str], list[str]]]  # words and their synonyms
 Entry = tuple[str, str, str]  # place in the file, word, numbers
 
 PPDB = " ||| "  # separates PPDB's fields
-SYNSET = re.compile("[0-9]{8}-([a-z])")
+SYNSET = re.compile("[0-9]{8}-[a-z]")
 
 # The first two lines of a MyThes file: an encoding; an entry.
 MYTHES = re.compile(
@@ -59,12 +59,9 @@ def wordnet(
   vocabulary: Vocabulary,
   *,
   folder: str = "",
-  pos: str = "nvar",
   senses: int = wordnet_lib.ALL_SENSES,
-  inflections: bool = False,
 ) -> Pairs:
   """Yields tokens that share a WordNet synset (paper, "Hard Correction")."""
-  pos = wordnet_lib.parse_parts_of_speech(pos)
   if senses < 1:
     raise InputError(
       f"source of synonyms: wordnet senses={senses} leaves no senses. Set 1 or"
@@ -74,9 +71,7 @@ def wordnet(
 
   def find() -> Pairs:
     reader = wordnet_lib.open_wordnet(folder)
-    yield from wordnet_lib.find_pairs(
-      vocabulary, reader, pos=pos, senses=senses, inflections=inflections
-    )
+    yield from wordnet_lib.find_pairs(vocabulary, reader, senses=senses)
 
   return find()
 
@@ -125,22 +120,14 @@ def pairs(vocabulary: Vocabulary, *, path: str = "") -> Pairs:
   return select_pairs(groups, vocabulary, path)
 
 
-def omw(
-  vocabulary: Vocabulary,
-  *,
-  path: str = "",
-  language: str = "",
-  pos: str = "nvar",
-) -> Pairs:
+def omw(vocabulary: Vocabulary, *, path: str = "", language: str = "") -> Pairs:
   """Yields tokens that share a synset in a file, or in NLTK's `omw-1.4`."""
-  pos = wordnet_lib.parse_parts_of_speech(pos)
   name = path or f"omw-1.4 of {language!r}"
   if path:
     lines = filled_lines(find_file("omw", path))
   else:
     lines = enumerate(wordnet_lib.read_omw(language).split("\n"), 1)
-  synsets = read_omw(lines, name, pos=pos)
-  return select_pairs(synsets, vocabulary, name)
+  return select_pairs(read_omw(lines, name), vocabulary, name)
 
 
 def saved_table(vocabulary: Vocabulary, *, path: str = "") -> Pairs:
@@ -252,27 +239,24 @@ def read_groups(path: str) -> Groups:
   return _columns(path)
 
 
-def read_omw(lines: Lines, name: str, *, pos: str) -> Groups:
+def read_omw(lines: Lines, name: str) -> Groups:
   """Yields the lemmas that share a synset (Open Multilingual WordNet).
 
   Lines are `00001740-n<TAB>fra:lemma<TAB>word`, with or without the language.
-  Lines of definitions and examples, and comments (`#`), are skipped. `pos` has
-  the letters of the parts of speech.
+  Lines of definitions and examples, and comments (`#`), are skipped.
   """
   synsets: dict[str, list[str]] = {}
   for number, line in lines:
     if not line or line.startswith("#"):
       continue
     synset, *columns = line.split("\t")
-    match = SYNSET.fullmatch(synset)
-    if not match or len(columns) < 2:
+    if not SYNSET.fullmatch(synset) or len(columns) < 2:
       raise DataError(
         f"{name}:{number}: {line[:40]!r} is not a line of the Open"
         " Multilingual WordNet, such as '00001740-n<TAB>fra:lemma<TAB>word'."
         " Download the file again."
       )
-    is_lemma = columns[0].split(":")[-1] == "lemma"
-    if is_lemma and match[1].replace("s", "a") in pos:
+    if columns[0].split(":")[-1] == "lemma":
       synsets.setdefault(synset, []).append(columns[1])
   yield from ((names, names) for names in synsets.values() if names[1:])
 
