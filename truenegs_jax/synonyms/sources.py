@@ -29,7 +29,7 @@ from truenegs_jax.synonyms.table import SynonymTable
 from truenegs_jax.synonyms.vocabulary import Vocabulary
 
 Item = TypeVar("Item")
-Pairs = Iterable[tuple[str, str]]
+Pairs = Iterator[tuple[str, str]]
 Lines = Iterator[tuple[int, str]]  # number, from 1, and text
 Groups = Iterator[tuple[list[str], list[str]]]  # words and their synonyms
 Entry = tuple[str, str, str]  # place in the file, word, numbers
@@ -116,7 +116,7 @@ def vectors(
 
 def pairs(vocabulary: Vocabulary, *, path: str = "") -> Pairs:
   """Yields the pairs of a file of synonyms or paraphrases, such as PPDB's."""
-  groups = read_groups(find_file("pairs", path))
+  _, groups = peek(read_groups(find_file("pairs", path)), path)
   return select_pairs(groups, vocabulary, path)
 
 
@@ -127,7 +127,8 @@ def omw(vocabulary: Vocabulary, *, path: str = "", language: str = "") -> Pairs:
     lines = filled_lines(find_file("omw", path))
   else:
     lines = enumerate(wordnet_lib.read_omw(language).split("\n"), 1)
-  return select_pairs(read_omw(lines, name), vocabulary, name)
+  _, groups = peek(read_omw(lines, name), name)
+  return select_pairs(groups, vocabulary, name)
 
 
 def saved_table(vocabulary: Vocabulary, *, path: str = "") -> Pairs:
@@ -164,37 +165,30 @@ def select_pairs(groups: Groups, vocabulary: Vocabulary, name: str) -> Pairs:
   """Yields the pairs of the file `name` with both words in a vocabulary.
 
   Phrases match nothing. The order is that of the vocabulary, synonyms sorted.
-
-  Raises:
-    DataError: too many pairs or none; or, at the call, a damaged beginning.
+  Raises DataError for too many pairs, or none.
   """
-  _, all_groups = peek(groups, name)
-
-  def select() -> Pairs:
-    synonyms: dict[str, set[str]] = {word: set() for word in vocabulary.words}
-    match = functools.cache(vocabulary.match)
-    num_pairs = 0
-    for words, others in all_groups:
-      golds, near = ([*filter(None, map(match, x))] for x in (words, others))
-      num_pairs += len(golds) * len(near)
-      if num_pairs > MAX_PAIRS:
-        raise DataError(
-          f"{name}: more than {MAX_PAIRS:,} pairs of words, {len(near):,}"
-          f" of them for {min(golds[0])!r}. Split its group, or remove it."
-        )
-      for gold_set, other_set in itertools.product(golds, near):
-        for gold in gold_set:
-          synonyms[gold] |= other_set
-    lists = itertools.starmap(vocabulary.list_pairs, synonyms.items())
-    selected = list(itertools.chain.from_iterable(lists))
-    if not selected:
+  synonyms: dict[str, set[str]] = {word: set() for word in vocabulary.words}
+  match = functools.cache(vocabulary.match)
+  num_pairs = 0
+  for words, others in groups:
+    golds, near = ([*filter(None, map(match, x))] for x in (words, others))
+    num_pairs += len(golds) * len(near)
+    if num_pairs > MAX_PAIRS:
       raise DataError(
-        f"{name}: no pair has two words of the vocabulary. Use a file in"
-        f" the vocabulary's language. {FORMATS}"
+        f"{name}: more than {MAX_PAIRS:,} pairs of words, {len(near):,} of them"
+        f" for {min(golds[0])!r}. Split its group, or remove it."
       )
-    yield from selected
-
-  return select()
+    for gold_set, other_set in itertools.product(golds, near):
+      for gold in gold_set:
+        synonyms[gold] |= other_set
+  lists = itertools.starmap(vocabulary.list_pairs, synonyms.items())
+  selected = list(itertools.chain.from_iterable(lists))
+  if not selected:
+    raise DataError(
+      f"{name}: no pair has two words of the vocabulary. Use a file in the"
+      f" vocabulary's language. {FORMATS}"
+    )
+  yield from selected
 
 
 def peek(items: Iterator[Item], name: str) -> tuple[Item, Iterator[Item]]:
