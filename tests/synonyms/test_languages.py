@@ -111,8 +111,10 @@ def test_stop_words_are_read_from_a_file(tmp_path):
   with pytest.raises(InputError, match="contains no word.*keep_stop_words"):
     load_stop_words(stop_words=f"{tmp_path}/words.txt")
   (tmp_path / "words.txt").write_bytes(b"caf\xe9\n")
-  for path in (f"{tmp_path}/words.txt", "nowhere", "a\0b"):
-    with pytest.raises(InputError, match="negatives.stop_words=.*cannot be"):
+  with pytest.raises(DataError, match="words.txt:1: byte 0xe9 .*iconv"):
+    load_stop_words(stop_words=f"{tmp_path}/words.txt")
+  for path in ("nowhere", "a\0b"):
+    with pytest.raises(InputError, match="negatives.stop_words=.*no file"):
       load_stop_words(stop_words=path)
 
 
