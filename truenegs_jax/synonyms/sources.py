@@ -252,7 +252,7 @@ def read_omw(lines: Lines, name: str) -> Groups:
       )
     if columns[0].split(":")[-1] == "lemma":
       synsets.setdefault(synset, []).append(columns[1])
-  yield from ((names, names) for names in synsets.values() if names[1:])
+  yield from ((names, names) for names in synsets.values())
 
 
 def _mythes(path: str, encoding: str) -> Groups:
@@ -266,8 +266,8 @@ def _mythes(path: str, encoding: str) -> Groups:
     (adv)|boastfully (fam.)
 
   Notes in parentheses name another relation (antonym, generic term, ...) or are
-  labels. Synonyms with notes of the first kind are dropped, whatever their
-  language; labels are removed.
+  labels. Labels are removed; with a note of the first kind, whatever its
+  language, a synonym is no word of a vocabulary.
   """
   with open_bytes(path) as file:
     data = file.read()
@@ -294,8 +294,7 @@ def _mythes(path: str, encoding: str) -> Groups:
         names = [LABEL.sub("", name) for name in names]
         # Words are in lower case, synonyms as they are written (German).
         words = {entry[1], *(n for n in names if n.lower() == entry[1])}
-        if synonyms := [name for name in names if "(" not in name]:
-          yield sorted(words), synonyms
+        yield sorted(words), names
 
 
 def _columns(path: str) -> Groups:
