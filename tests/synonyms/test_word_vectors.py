@@ -161,7 +161,7 @@ def test_only_the_first_vector_of_a_word_counts(write):
     LINES.removesuffix("\n"),
     LINES + "\n",
     "a\u0085b 1 2\nc\u2028 1 2\n\u00a0 1 2\n\x1c 1 2\n" + LINES,
-    LINES + "cat . . 5 5\n3 . 5 5\nthe name@domain.com 5 5\n",  # phrases
+    f"{NUM_WORDS} 2\ncat . . 5 5\n3 . 5 5\nthe @ 5 5\n{LINES}",  # phrases
     gzip.compress(LINES.encode(), mtime=0),
   ],
   ids=lambda content: f"{len(content)} long",

@@ -142,6 +142,8 @@ def test_classes_of_a_data_set_become_names(saved):
 
 
 def test_rejects_unavailable_data_sets(saved, monkeypatch):
+  with pytest.raises(InputError, match="hf:.*no option spilt=.*mean split="):
+    list(read_dataset(f"hf:{saved} spilt=train", split="train"))
   with pytest.raises(DataError, match="no split 'x'.* train, valid"):
     list(read_dataset(f"hf:{saved} split=x", split="train"))
   with pytest.raises(DataError, match="neither a folder nor a name"):
@@ -168,11 +170,6 @@ def test_errors_while_reading_from_the_hub_name_the_key(
   monkeypatch.setattr(datasets, "load_dataset_builder", lambda *_, **__: loaded)
   with pytest.raises(UnavailableError, match="'hf:owner/set .train.' cannot"):
     list(read_dataset("hf:owner/set", split="train"))
-
-
-def test_refuses_options_that_data_sets_lack(saved):
-  with pytest.raises(InputError, match="hf:.*no option spilt=.*mean split="):
-    list(read_dataset(f"hf:{saved} spilt=train", split="train"))
 
 
 def test_user_task_of_pairs_with_classes(write):
