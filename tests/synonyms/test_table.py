@@ -93,6 +93,13 @@ def check_table(built, dense_VxV):
   assert built.lengths_V.tolist() == list(map(len, lists))
   assert built.num_rows == sum(map(bool, lists))
   assert built.num_pairs == dense_VxV.sum()
+  ids_VxS = np.random.default_rng(0).permuted(ids_VxS, axis=1)
+  other = SynonymTable.from_ids(
+    ids_VxS, built.tokens, source="x", options={"top": 3}
+  )
+  np.testing.assert_array_equal(other.keys_Q, built.keys_Q)
+  assert (other.source, dict(other.options)) == ("x", {"top": 3})
+  assert other.fingerprint == built.fingerprint
   # Ids outside the vocabulary are in no list and have no list.
   a, b = np.meshgrid(*[np.arange(-1, size + 1)] * 2, indexing="ij")
   inside_VxV = built.contains(a, b)
@@ -122,12 +129,6 @@ def test_tables_equal_a_dense_matrix(
   assert dict(built.options) == recorded
   reordered = build(pairs[::-1] * 2, **all_options)
   assert reordered.fingerprint == built.fingerprint
-  rng = np.random.default_rng(0)
-  ids_VxS = rng.permuted(built.build_ids(), axis=1)
-  other = SynonymTable.from_ids(ids_VxS, TOKENS, source="x", options={"top": 3})
-  np.testing.assert_array_equal(other.keys_Q, built.keys_Q)
-  assert (other.source, dict(other.options)) == ("x", {"top": 3})
-  assert other.fingerprint == built.fingerprint
 
 
 @pytest.mark.parametrize("size", [1, 32, 33])

@@ -1,5 +1,6 @@
 """Tests encoding of texts, truncation as in ELECTRA, and batching of rows."""
 
+import dataclasses
 import itertools
 
 import numpy as np
@@ -260,6 +261,13 @@ def test_both_orders_appends_the_swapped_pairs():
   assert rows[:2] == [TOKENIZER.decode(row) for row in once.tokens]
   assert rows[2:] == ["[CLS] b [SEP] a [SEP]", "[CLS] e [SEP] c d [SEP]"]
   assert twice.targets["label"].tolist() == [0, 1, 0, 1]
+
+
+def test_scores_are_scaled():
+  task = dataclasses.replace(TASKS["stsb"], scale=(2.5, 1.5))
+  rows = [example("a", "b", score) for score in (4.0, 1.0)]
+  targets = encode(rows, task, TOKENIZER, length=9).targets
+  assert targets["label"].tolist() == [1, -1]
 
 
 def test_rejects_unknown_and_partly_missing_labels():
