@@ -1,8 +1,8 @@
 """Parses sources of synonyms, and builds the table of a run.
 
-wordnet pos=nv, pairs path=ppdb.tsv   the pairs of either
-table path='my tables/saved.safetensors' the pairs of a saved table
-model top=10 every=1000               the embeddings of the model in training
+wordnet senses=1, pairs path=ppdb.tsv  the pairs of either
+table path='my tables/t.safetensors'   the pairs of a saved table
+model top=10 every=1000                the embeddings of the model in training
 """
 
 import dataclasses
@@ -40,13 +40,13 @@ NUM_EXAMPLES = 8
 
 # Languages and their files in NLTK's package `stopwords`.
 NLTK_NAMES = """
-ar arabic az azerbaijani be belarusian bn bengali ca catalan da danish de german
-el greek es spanish eu basque fi finnish fr french he hebrew hu hungarian
-id indonesian it italian kk kazakh nb norwegian ne nepali nl dutch no norwegian
-pt portuguese ro romanian ru russian sl slovene sq albanian sv swedish ta tamil
-tg tajik tr turkish zh chinese
+ar=arabic az=azerbaijani be=belarusian bn=bengali ca=catalan da=danish de=german
+el=greek es=spanish eu=basque fi=finnish fr=french he=hebrew hu=hungarian
+id=indonesian it=italian kk=kazakh nb=norwegian ne=nepali nl=dutch no=norwegian
+pt=portuguese ro=romanian ru=russian sl=slovene sq=albanian sv=swedish ta=tamil
+tg=tajik tr=turkish zh=chinese
 """
-NLTK_FILES = dict(zip(*[iter(NLTK_NAMES.split())] * 2, strict=True))
+NLTK_FILES = dict(pair.split("=") for pair in NLTK_NAMES.split())
 
 
 class Source(NamedTuple):

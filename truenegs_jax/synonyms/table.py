@@ -104,10 +104,11 @@ class SynonymTable:
     """The share of tokens with a list and, if a word has several, of words."""
     text = f"{self.num_rows / self.vocab_size:.2%} of the vocabulary"
     words = read_words(self.tokens)
+    if not words.marks_spaces:
+      return text
     word_V = words.classes_V % 2 * [word.isalpha() for word in words.words]
     num_rows = np.count_nonzero(word_V * self.lengths_V)
-    share = f", {num_rows / max(1, word_V.sum()):.2%} of its words"
-    return text + share * words.marks_spaces
+    return f"{text}, {num_rows / max(1, word_V.sum()):.2%} of its words"
 
   @property
   def width(self) -> int:
