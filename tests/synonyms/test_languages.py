@@ -12,6 +12,7 @@ from truenegs_jax.synonyms import run_table, wordnet
 from truenegs_jax.synonyms.run_table import TableRequest
 from truenegs_jax.synonyms.table import SynonymTable
 from truenegs_jax.synonyms.vocabulary import (
+  NUMBERS,
   STOP_WORDS,
   Vocabulary,
   may_have_synonyms,
@@ -96,12 +97,19 @@ def test_languages_without_a_lexicon_are_told_their_choices(
 def test_stop_words_of_a_language(installed):
   assert load_stop_words(language="fr") == {"au", "été", "ete", "les"}
   assert load_stop_words(language="nb") == {"på", "pa"}
+  assert load_stop_words() == load_stop_words(keep_stop_words=True)
   assert load_stop_words() == STOP_WORDS
   assert load_stop_words(language="") == frozenset()
   may_V = may_have_synonyms(
     ["été", "ete", "maison"], load_stop_words(language="fr")
   )
   assert may_V.tolist() == [False, False, True]
+
+
+def test_numbers_and_stop_words_have_no_neighbours():
+  assert TableRequest().no_neighbours == NUMBERS | STOP_WORDS
+  assert TableRequest(keep_stop_words=True).no_neighbours == NUMBERS
+  assert TableRequest(language="").no_neighbours == frozenset()
 
 
 def test_stop_words_are_read_from_a_file(tmp_path):

@@ -258,7 +258,7 @@ def damaged_tables(content, header, keys_Q):
   yield safetensors.numpy.save({"keys": keys_Q}), "header"
   for keys, reason in (
     (keys_Q[:-1], "fingerprint"),
-    (np.append(keys_Q, 10**9), "outside"),
+    (np.append(keys_Q, len(TOKENS) ** 2), "outside"),
     (keys_Q - 300, "outside"),
     (keys_Q.astype(np.float32), "float32"),
     (keys_Q[None], "shape"),

@@ -137,7 +137,7 @@ def find_wordnet(folder: str = "") -> list[pathlib.Path]:
   """Returns where WordNet is: folders of `data.noun`, and files wordnet.zip."""
   if folder:
     parent = pathlib.Path(os.path.expanduser(folder))
-    parents = [parent, parent / "corpora", parent / "nltk_data/corpora"]
+    parents = [parent, parent / "corpora"]
   else:
     parents = _list_corpora()
   places = []
