@@ -26,7 +26,7 @@ FILES = {
   "omw-1.4/fra/wn-data-fra.tab": FRENCH.replace("French", "fra"),
   "omw-1.4/nor/wn-data-nob.tab": FRENCH.replace("French", "nob"),
   "omw-1.4/msa/wn-data-zsm.tab": FRENCH.replace("French", "zsm"),
-  "stopwords/french": "au\nété\nLes\n",
+  "stopwords/french": "\ufeffau\nété\nLes\n",
   "stopwords/norwegian": "på\n",
 }
 

@@ -95,6 +95,9 @@ def test_a_run_has_its_table(folder):
   options = {"vocab": "run", "sources": ""}
   assert run_main("house", **options) == "house (2): home, firm\n"
   assert "with a list 3 tokens: 20.00%" in run_main(**options)
+  (folder / "b.tsv").write_text("house\tfirm\n")
+  options["sources"] = "pairs path=b.tsv"
+  assert run_main("house", **options) == "house (1): firm\n"
 
 
 def test_words_have_their_list_or_the_reason_for_none():

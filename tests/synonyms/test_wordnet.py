@@ -1,5 +1,6 @@
 """Tests WordNet's synonyms, the search for its folder, and damaged files."""
 
+import pickle
 import shutil
 
 import pytest
@@ -107,6 +108,11 @@ def test_only_the_first_senses_of_both_words_count(reader):
 @pytest.mark.parametrize("subfolder", ["", "corpora", "corpora/wordnet"])
 def test_wordnet_is_found_in_and_below_a_folder(mini, tmp_path, subfolder):
   assert read_lemma_names("stay", tmp_path / subfolder) == STAY
+
+
+def test_a_reader_is_pickled_as_its_folder(reader):
+  copy = pickle.loads(pickle.dumps(reader))
+  assert wordnet.find_lemma_names("stay", copy) == STAY
 
 
 def test_wordnet_is_read_from_a_zip_file_without_writing(mini, tmp_path):
