@@ -147,15 +147,24 @@ def test_orders_differ_between_seeds_and_epochs():
     assert not any(rows in other for rows in one)
 
 
+def test_other_rows_meet_in_the_next_epoch_of_few_batches():
+  """Also where no two rows have one length, by which they are sorted."""
+  tokens = [np.full(n, n, np.int32) for n in range(4, 4 + 8 * B)]
+  encoded = EncodedRows(tokens, tokens, {})
+  one, other = (row_sets(epoch_batches(encoded, epoch)) for epoch in (0, 1))
+  assert not any(rows in other for rows in one)
+
+
 def test_batches_are_not_ordered_by_length():
-  lengths, other_lengths = (
-    [batch["tokens"].shape[1] for batch in epoch_batches(ENCODED, seed=seed)]
-    for seed in (SEED, SEED + 1)
+  lengths, by_other_seed, in_next_epoch = (
+    [batch["tokens"].shape[1] for batch in epoch_batches(ENCODED, e, seed=seed)]
+    for e, seed in ((0, SEED), (0, SEED + 1), (1, SEED))
   )
   for one, other in (
     (lengths, range(len(lengths))),
     (lengths[1:], lengths[:-1]),
-    (lengths, other_lengths),
+    (lengths, by_other_seed),
+    (lengths, in_next_epoch),
   ):
     assert abs(np.corrcoef(one, other)[0, 1]) < 0.3
 
