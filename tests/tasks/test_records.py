@@ -86,6 +86,9 @@ def test_tables_without_a_header_and_with_uneven_rows(write):
   records = list(read_file(path, columns=("p", "q"), skipped=skipped))
   assert [r.fields["q"] for r in records] == ["2", "5"]
   assert skipped == [f"{path}:2"]
+  # In a table of one column, a blank line is a row without text.
+  texts = [r.fields["a"] for r in read_file(write("one.tsv", "a\nx\n\ny\n"))]
+  assert texts == ["x", "", "y"]
 
 
 @pytest.mark.parametrize(
