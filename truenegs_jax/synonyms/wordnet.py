@@ -3,6 +3,7 @@
 for word, synonym in find_pairs(Vocabulary(tokens), open_wordnet()): ...
 """
 
+import contextlib
 import io
 import os
 import pathlib
@@ -127,8 +128,8 @@ def open_wordnet(folder: str = "") -> WordNetReader:
   searches NLTK's path (`$NLTK_DATA`, `~/nltk_data`, ...), then the cache.
   """
 
-  def read(root: Any) -> WordNetReader:
-    return _read_wordnet(root, folder)
+  def read(place: pathlib.Path) -> WordNetReader:
+    return _read_wordnet(place, folder)
 
   return _read_first("wordnet", find_wordnet(folder), read, FIX)
 
@@ -161,10 +162,11 @@ def read_package(package: str, name: str, fix: str) -> str:
     DataError: the package is damaged.
   """
 
-  def read(root: Any) -> str | None:
-    for folder in (root, *root.iterdir()):
-      if (folder / name).is_file():
-        return _read_bytes(folder / name).decode("utf-8-sig")
+  def read(place: pathlib.Path) -> str | None:
+    with _open_root(place, package) as root:
+      for folder in (root, *root.iterdir()):
+        if (folder / name).is_file():
+          return _read_bytes(folder / name).decode("utf-8-sig")
     return None
 
   parents = _list_corpora()
@@ -202,7 +204,7 @@ def _list_corpora() -> list[pathlib.Path]:
 def _read_first(
   package: str,
   places: list[pathlib.Path],
-  read: Callable[[Any], Result | None],
+  read: Callable[[pathlib.Path], Result | None],
   fix: str,
 ) -> Result | None:
   """Returns the first result of `read` on the places of a package.
@@ -214,10 +216,7 @@ def _read_first(
   reasons = []
   for place in places:
     try:
-      root: Any = place
-      if place.suffix == ".zip":
-        root = zipfile.Path(place, f"{package}/")
-      result = read(root)
+      result = read(place)
     except Exception as error:  # NLTK and zipfile raise a dozen unrelated types
       reasons.append(f"'{place}' ({type(error).__name__}: {error})")
     else:
@@ -231,6 +230,16 @@ def _read_first(
   return None
 
 
+@contextlib.contextmanager
+def _open_root(place: pathlib.Path, package: str) -> Iterator[Any]:
+  """Opens the folder or the zip file of a package, and yields its root."""
+  if place.suffix != ".zip":
+    yield place
+    return
+  with zipfile.ZipFile(place) as archive:
+    yield zipfile.Path(archive, f"{package}/")
+
+
 def _read_bytes(file: Any) -> bytes:
   """Returns the content of a file, perhaps in a zip file."""
   with file.open("rb") as stream:
@@ -240,7 +249,7 @@ def _read_bytes(file: Any) -> bytes:
   return data
 
 
-def _read_wordnet(root: Any, folder: str) -> WordNetReader:
+def _read_wordnet(place: pathlib.Path, folder: str) -> WordNetReader:
   """Returns NLTK's reader of a folder or zip file; pickled as its `folder`.
 
   NLTK would only read what is on `nltk.data.path`, which is that of the whole
@@ -249,7 +258,7 @@ def _read_wordnet(root: Any, folder: str) -> WordNetReader:
   from nltk.corpus.reader.wordnet import WordNetCorpusReader
   from nltk.data import PathPointer
 
-  class Place(PathPointer):
+  class Root(PathPointer):
     """Is asked for nothing: the reader opens its files."""
 
     open = file_size = join = None
@@ -264,15 +273,16 @@ def _read_wordnet(root: Any, folder: str) -> WordNetReader:
       del self
 
     def open(self, file: str) -> IO[str]:
-      path = root / file
-      if file == "lexnames" and not path.is_file():  # as in Debian's package
-        names = enumerate(LEXNAMES.split())
-        return io.StringIO("".join(f"{i} {name} 0\n" for i, name in names))
-      return io.TextIOWrapper(io.BytesIO(_read_bytes(path)), encoding="utf-8")
+      with _open_root(place, "wordnet") as root:
+        if file == "lexnames" and not (root / file).is_file():  # in Debian's
+          names = enumerate(LEXNAMES.split())
+          return io.StringIO("".join(f"{i} {name} 0\n" for i, name in names))
+        content = io.BytesIO(_read_bytes(root / file))
+      return io.TextIOWrapper(content, encoding="utf-8")
 
   with warnings.catch_warnings():
     warnings.filterwarnings("ignore", message=".*multilingual functions")
-    reader = Reader(Place(), None)
+    reader = Reader(Root(), None)
   index = reader._lemma_pos_offset_map.values()
   for pos in PARTS_OF_SPEECH:
     offsets = [max(entry[pos]) for entry in index if pos in entry]
