@@ -199,14 +199,16 @@ def digest_files(run: pathlib.Path) -> Iterator[tuple[str, str]]:
     name = str(path.relative_to(run))
     if "checkpoints" in path.parts or not path.is_file():
       continue
+    stem = name.removesuffix(path.suffix)  # tables of synonyms were .npz
     if path.suffix == ".safetensors":
       for key, array in safetensors.numpy.load_file(path).items():
-        yield f"{name}:{key}", digest_array(array)
+        if key != "header":  # not descriptions
+          yield f"{stem}:{key}", digest_array(array)
     elif path.suffix == ".npz":
       with np.load(path) as arrays:
         for key in arrays.files:
           if arrays[key].dtype.kind != "U":  # not descriptions
-            yield f"{name}:{key}", digest_array(arrays[key])
+            yield f"{stem}:{key}", digest_array(arrays[key])
     elif path.name == "metrics.jsonl":
       for i, line in enumerate(path.read_text().splitlines()):
         for key, value in json.loads(line).items():

@@ -30,7 +30,8 @@ class Downloader:
   content = b""  # of the server's file; empty if it cannot be reached
 
   def download(self, package, *, download_dir, **options):
-    assert package == "wordnet" and options["raise_on_error"]
+    assert package == "wordnet"
+    assert options["raise_on_error"] and options["force"]
     if not self.content:
       raise ValueError("Error loading wordnet: no server")
     os.makedirs(f"{download_dir}/corpora", exist_ok=True)

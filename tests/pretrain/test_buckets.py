@@ -70,7 +70,10 @@ def test_a_run_in_a_bucket_leaves_the_files_of_a_local_one(
         files.LOCK,
       ):
         data = server.read(f"run/{name.as_posix()}")
-        if name.parts[0] == files.EXPORT or name.suffix in (".txt", ".npz"):
+        if name.parts[0] == files.EXPORT or name.suffix in (
+          ".txt",
+          ".safetensors",
+        ):
           assert data == path.read_bytes(), name
     records = server.read("run/metrics.jsonl").decode()
   assert parse_records(records) == parse_records(

@@ -296,7 +296,7 @@ def test_french_run_has_french_synonyms_and_a_french_card(first_run):
   for file in export.iterdir():
     assert str(root).encode() not in file.read_bytes(), file
   vocab = (export / "vocab.txt").read_text().split("\n")[:-1]
-  table = SynonymTable.load(root / "french" / "synonyms.npz", vocab)
+  table = SynonymTable.load(root / "french" / "synonyms.safetensors", vocab)
   pairs = {
     (vocab[gold], vocab[other])
     for gold, other in (divmod(key, len(vocab)) for key in table.keys_Q)

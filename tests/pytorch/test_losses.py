@@ -352,8 +352,8 @@ tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "main", "chief"]
 open("pairs.tsv", "w").write("main\\tchief\\n")
 tokenizer = make_tokenizer(tokens, lowercase=True)
 table = build_table(tokenizer, "pairs path=pairs.tsv")
-table.save("table.npz")
-synonyms = Synonyms(SynonymTable.load("table.npz", tokens))
+table.save("table.safetensors")
+synonyms = Synonyms(SynonymTable.load("table.safetensors", tokens))
 mlm_loss(torch.zeros(1, 1, 7), torch.tensor([[5]]), synonyms)
 print(*{x.partition(".")[0] for x in sys.modules})
 """

@@ -262,5 +262,5 @@ def save_synonyms(folder: pathlib.Path, vocab_file: pathlib.Path) -> str:
   rng = random.Random(1)
   pairs = [tuple(rng.sample(words, 2)) for _ in range(len(words) * 5)]
   table = SynonymTable.from_pairs(pairs, tokens, source="random")
-  table.save(folder / "random.npz")
-  return f"--config.negatives.sources=table path={folder}/random.npz"
+  table.save(folder / "random.safetensors")
+  return f"--config.negatives.sources=table path={folder}/random.safetensors"

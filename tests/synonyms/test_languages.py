@@ -12,6 +12,7 @@ from truenegs_jax.synonyms import run_table, wordnet
 from truenegs_jax.synonyms.run_table import TableRequest
 from truenegs_jax.synonyms.table import SynonymTable
 from truenegs_jax.synonyms.vocabulary import (
+  NUMBERS,
   STOP_WORDS,
   Vocabulary,
   may_have_synonyms,
@@ -25,7 +26,7 @@ FILES = {
   "omw-1.4/fra/wn-data-fra.tab": FRENCH.replace("French", "fra"),
   "omw-1.4/nor/wn-data-nob.tab": FRENCH.replace("French", "nob"),
   "omw-1.4/msa/wn-data-zsm.tab": FRENCH.replace("French", "zsm"),
-  "stopwords/french": "au\nété\nLes\n",
+  "stopwords/french": "\ufeffau\nété\nLes\n",
   "stopwords/norwegian": "på\n",
 }
 
@@ -96,12 +97,19 @@ def test_languages_without_a_lexicon_are_told_their_choices(
 def test_stop_words_of_a_language(installed):
   assert load_stop_words(language="fr") == {"au", "été", "ete", "les"}
   assert load_stop_words(language="nb") == {"på", "pa"}
+  assert load_stop_words() == load_stop_words(keep_stop_words=True)
   assert load_stop_words() == STOP_WORDS
   assert load_stop_words(language="") == frozenset()
   may_V = may_have_synonyms(
     ["été", "ete", "maison"], load_stop_words(language="fr")
   )
   assert may_V.tolist() == [False, False, True]
+
+
+def test_numbers_and_stop_words_have_no_neighbours():
+  assert TableRequest().no_neighbours == NUMBERS | STOP_WORDS
+  assert TableRequest(keep_stop_words=True).no_neighbours == NUMBERS
+  assert TableRequest(language="").no_neighbours == frozenset()
 
 
 def test_stop_words_are_read_from_a_file(tmp_path):
@@ -111,8 +119,10 @@ def test_stop_words_are_read_from_a_file(tmp_path):
   with pytest.raises(InputError, match="contains no word.*keep_stop_words"):
     load_stop_words(stop_words=f"{tmp_path}/words.txt")
   (tmp_path / "words.txt").write_bytes(b"caf\xe9\n")
-  for path in (f"{tmp_path}/words.txt", "nowhere", "a\0b"):
-    with pytest.raises(InputError, match="negatives.stop_words=.*cannot be"):
+  with pytest.raises(DataError, match="words.txt:1: byte 0xe9 .*iconv"):
+    load_stop_words(stop_words=f"{tmp_path}/words.txt")
+  for path in ("nowhere", "a\0b"):
+    with pytest.raises(InputError, match="negatives.stop_words=.*no file"):
       load_stop_words(stop_words=path)
 
 
@@ -129,7 +139,7 @@ def test_missing_stop_words_are_explained(language, message):
 
 def test_damaged_packages_are_explained(folder):
   (folder / "stopwords.zip").write_bytes(b"cut off")
-  with pytest.raises(DataError, match="stopwords is damaged.*downloader"):
+  with pytest.raises(DataError, match="stopwords is damaged.*zip.*downloader"):
     load_stop_words(language="fr")
   # A resumed run has its table.
   request = TableRequest("pairs path=x", language="fr")
@@ -138,16 +148,19 @@ def test_damaged_packages_are_explained(folder):
   assert line.startswith("0.0%")
 
 
-def test_packages_that_others_can_write_to_are_skipped(installed, tmp_path):
-  """NLTK refuses them; another copy on its path is read."""
+def test_packages_that_others_can_write_to_are_read(installed, tmp_path):
+  """NLTK would refuse them. All are read as text."""
   for path in (tmp_path / "corpora").iterdir():
     path.chmod(path.stat().st_mode | 0o020)
-  with pytest.raises(InputError, match="chmod go-w '.*stopwords.*downloader"):
-    load_stop_words(language="fr")
-  other = tmp_path / "other" / "corpora" / "stopwords"
+  assert "les" in load_stop_words(language="fr")
+
+
+def test_the_first_good_copy_of_a_package_is_read(folder, tmp_path):
+  (folder / "stopwords.zip").write_bytes(b"cut off")
+  (folder / "stopwords").mkdir()  # without French
+  other = tmp_path / "cache" / "nltk_data" / "corpora" / "stopwords"
   other.mkdir(parents=True)
   (other / "french").write_text("le\n")
-  nltk.data.path.append(str(tmp_path / "other"))
   assert load_stop_words(language="fr") == {"le"}
 
 

@@ -79,22 +79,25 @@ def test_words_are_looked_up_in_wordnet_without_a_vocabulary(
 
 def test_words_that_do_not_count_are_in_parentheses(folder):
   write_wordnet(folder / "w")
-  words = ("house", "stay", "took")
-  lines = run_main(*words, sources="wordnet folder=w pos=n").splitlines()
+  words = ("house", "home", "took")
+  lines = run_main(*words, sources="wordnet folder=w senses=1").splitlines()
   assert lines[:3] == [
-    "house (2): home, firm (business firm, lodge)",
-    "stay: nothing that counts (remain)",
+    "house (1): firm (business firm, home, lodge)",
+    "home: nothing that counts (house)",
     "took: not in the vocabulary (assume, take)",
   ]
   assert "with a list" not in "".join(lines)
 
 
 def test_a_run_has_its_table(folder):
-  assert "saved as 'run/syn" in run_main("--output=run/synonyms.npz")
+  assert "saved as 'run/syn" in run_main("--output=run/synonyms.safetensors")
   write_vocabulary(TOKENS, folder / "run" / "vocab.txt")
   options = {"vocab": "run", "sources": ""}
   assert run_main("house", **options) == "house (2): home, firm\n"
   assert "with a list 3 tokens: 20.00%" in run_main(**options)
+  (folder / "b.tsv").write_text("house\tfirm\n")
+  options["sources"] = "pairs path=b.tsv"
+  assert run_main("house", **options) == "house (1): firm\n"
 
 
 def test_words_have_their_list_or_the_reason_for_none():
@@ -113,7 +116,11 @@ def test_words_have_their_list_or_the_reason_for_none():
   [
     (["--vocab=", "house"], InputError, "Set --vocab=FILE, or only name"),
     (["--vocab=", "--sources=auto"], InputError, "Set --vocab=FILE"),
-    (["--sources=table", "--output=t.npz"], InputError, "no file ''. Set"),
+    (
+      ["--sources=table", "--output=t.safetensors"],
+      InputError,
+      "no file ''. Set",
+    ),
     (["--output=t"], InputError, "--output='t': suffix=''"),
     (["--sources=model top=3"], InputError, "model top=3': the source"),
     (
@@ -121,7 +128,7 @@ def test_words_have_their_list_or_the_reason_for_none():
       DataError,
       "cannot be read as a synonym",
     ),
-    (["--output=a.tsv/t.npz"], DiskError, "could not be written"),
+    (["--output=a.tsv/t.safetensors"], DiskError, "could not be written"),
   ],
 )
 def test_invalid_flags_are_refused_before_saving(

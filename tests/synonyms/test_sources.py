@@ -1,6 +1,7 @@
 """Tests common properties of all sources."""
 
 import itertools
+import re
 
 import pytest
 
@@ -62,7 +63,6 @@ def test_pairs_are_ordered_unique_and_of_different_words(name, tmp_path):
 @pytest.mark.parametrize(
   "name, changes, message",
   [
-    ("wordnet", {"pos": "x"}, "pos='x'.*nouns.*verbs"),
     ("wordnet", {"senses": 0}, "senses=0 .*Set 1 or more"),
     ("wordnet", {"senses": -2}, "senses=-2 "),
     ("wordnet", {"folder": "~nobody/w"}, "no WordNet in '~nobody/w'"),
@@ -83,16 +83,56 @@ def test_invalid_options_are_refused_at_the_call(
     sources.SOURCES[name](Vocabulary(()), **options | changes)
 
 
-@pytest.mark.parametrize(
-  "name, content",
-  [(name, "") for name in ("vectors", "pairs", "omw", "table")]
-  + [("vectors", "some words"), ("pairs", "word"), ("pairs", "a\tb\tc")]
-  + [("omw", "house home"), ("table", "PK cut off")],
+# Files that are refused: when the source is called with their path, and when
+# the pairs are found. Messages begin with "file.txt".
+WORDS = ["[PAD]", "big", "large", "home", "house", "cat", "dog"]
+AT_THE_CALL = [(name, "", "") for name in ("vectors", "pairs", "omw", "table")]
+AT_THE_CALL += [
+  ("vectors", "some words", ":1: 'words' are not finite numbers"),
+  ("vectors", "1 3\ncat 1 2\n", ":2: 2 numbers after the word, not 3"),
+  ("pairs", "word", ": the file has no entries"),
+  ("pairs", "\n\n", ": the file has no entries .*has the formats"),
+  ("pairs", "a\tb\tc", ":1: 3 columns"),
+  ("pairs", "UTF-8\nbig|2\n-|large\n", ":2: 'big|2' is not a word"),
+  ("pairs", "UTF-9\nbig|1\n-|large\n", ":1: the encoding 'UTF-9' is wrong"),
+  ("pairs", "UTF-8\nbig|0\n", ": the file has no entries"),
+  ("omw", "house home", ":1: .* not a line of the Open"),
+  ("omw", "# a\n\n02958343-n\tfra:lemma\n", ":3: .* not a line of the Open"),
+  ("omw", "# a\n\nvoiture\tauto\n", ":3: .* not a line of the Open"),
+  ("table", "PK cut off", "' cannot be read as a synonym table"),
+]
+LATER = [
+  ("pairs", "big\tlarge\nhome\thouse\t0.5\n", ":2: 3 columns"),
+  ("pairs", "[J] ||| big ||| large\n[J] ||| big\n", ":2: 2 columns"),
+  ("pairs", "big\tvery large\nhome\tthe_house\n", ": no pair has two words"),
+  ("vectors", "Katze 1 2\n", ": no word of .* has a vector"),
+  ("vectors", "dog 1 2\ncat 1", ":2: 1 numbers after the word, not 2"),
+  ("vectors", "2 2\ndog 1 2\ncat 1 two", ":3: '1 two' are not finite numbers"),
+  ("vectors", "dog 1 2\ncat 1 1e999\n", ":2: '1 1e999' are not finite"),
+]
+OTHER_FORMATS = (
+  "UTF-8\n2\nbig|6\nlarge|24\n",  # index of MyThes
+  '"big","very large"\n"home","house"\n',
+  '{"big": ["large"]}\n',
+  "big 0.1 0.2\nlarge 0.3 0.4\n",  # word vectors
+  "big\nlarge\n",
 )
-def test_files_of_another_format_are_refused_at_the_call(
-  tmp_path, content, name
+LATER += [
+  ("pairs", content.replace("\n", end), ": .*sources.md has the formats")
+  for content in OTHER_FORMATS
+  for end in ("\n", "\r\n")
+]
+
+
+@pytest.mark.parametrize(
+  "name, content, message, read",
+  [(*row, callable) for row in AT_THE_CALL] + [(*row, list) for row in LATER],
+)
+def test_damaged_and_other_files_are_refused(
+  tmp_path, name, content, message, read
 ):
   path = tmp_path / "file.txt"
-  path.write_text(content)
-  with pytest.raises(DataError, match="file.txt"):
-    sources.SOURCES[name](Vocabulary(()), path=str(path))
+  path.write_text(content, newline="")
+  message = re.escape(str(path)) + message.replace("|", "[|]")
+  with pytest.raises(DataError, match=message):
+    read(sources.SOURCES[name](Vocabulary(WORDS), path=str(path)))

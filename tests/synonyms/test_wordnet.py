@@ -1,5 +1,6 @@
 """Tests WordNet's synonyms, the search for its folder, and damaged files."""
 
+import pickle
 import shutil
 
 import pytest
@@ -12,8 +13,6 @@ from truenegs_jax.synonyms.vocabulary import Vocabulary
 TOKENS = ["[PAD]", "[house]", "house", "houses", "home", "firm", "lodge", "in"]
 TOKENS += ["indiana", "category", "stay", "stayss", "remain", "take", "took"]
 TOKENS += ["assume", "##house", "good", "you"]
-FORMS = ["firm", "firms", "home", "homes", "house", "housed", "houses"]
-FORMS += ["Houses", "lodge", "lodges"]
 STAY = ("remain", "stay")
 
 
@@ -39,9 +38,8 @@ def set_folders(monkeypatch):
   return set_folders
 
 
-def find_pairs(reader, tokens=TOKENS, pos="nvar", **options):
-  pos = wordnet.parse_parts_of_speech(pos)
-  return set(wordnet.find_pairs(Vocabulary(tokens), reader, pos=pos, **options))
+def find_pairs(reader, tokens=TOKENS, **options):
+  return set(wordnet.find_pairs(Vocabulary(tokens), reader, **options))
 
 
 def read_lemma_names(word, folder):
@@ -76,22 +74,13 @@ def test_pairs_are_whole_words_and_have_wordnets_direction(reader):
   assert ("in", "Indiana") in find_pairs(reader, ["in", "Indiana"])
 
 
-def test_pos_selects_the_parts_of_speech(reader):
-  nouns, verbs = (
-    {b for a, b in find_pairs(reader, FORMS, pos=pos) if a == "house"}
-    for pos in "nv"
-  )
-  assert nouns == {"firm", "home"} and verbs == {"lodge"}
-  for pos in ("vn", "nvv", "nvar"):
-    both = {b for a, b in find_pairs(reader, FORMS, pos=pos) if a == "house"}
-    assert both == nouns | verbs
-  tokens = ["good", "dependable", "stay", "remain"]
-  for pos in ("a", "s", "sar"):
-    assert len(find_pairs(reader, tokens, pos=pos)) == 2
-  assert find_pairs(reader, tokens, pos="r") == set()
-  for pos in ("", "x", "noun", "N", "n,v"):
-    with pytest.raises(InputError, match=f"pos='{pos}'.*pos=nv"):
-      find_pairs(reader, pos=pos)
+@pytest.mark.parametrize(
+  "pos, names",
+  [("n", "business_firm firm home house"), ("v", "house lodge"), ("ar", "")],
+)
+def test_pos_selects_the_parts_of_speech(reader, pos, names):
+  lemmas = wordnet.find_lemma_names("house", reader, pos=pos)
+  assert lemmas == tuple(names.split())
 
 
 def test_only_the_first_senses_of_both_words_count(reader):
@@ -106,30 +95,11 @@ def test_only_the_first_senses_of_both_words_count(reader):
   assert find("house", senses=1) == find("houses", senses=1) - {"house"}
   assert find("house", senses=1) == {"firm", "lodge"}
   assert find("home", senses=1) == set()  # the second of *house*
-  assert find("home", senses=1, inflections=True) == set()
   assert find("firm", senses=1) == {"house"}
   assert find("good", senses=1) == {"dependable"}
   for options in ({"senses": 2}, {"senses": 99}, {}):
     assert find("house", **options) == {"firm", "home", "lodge"}
     assert find("home", **options) == {"house"}
-
-
-def test_inflected_forms_match_in_the_part_of_speech_of_the_synset(reader):
-  forms = {}
-  for word, form in find_pairs(reader, FORMS, inflections=True):
-    forms.setdefault(word, set()).add(form)
-  assert forms["home"] == {"homes", "house", "houses"}  # not `housed`
-  assert forms["lodge"] == {"house", "housed", "houses", "lodges"}
-  others = set(FORMS) - {"houses", "Houses"}
-  assert forms["houses"] == forms["Houses"] == others
-  assert not any("Houses" in synonyms for synonyms in forms.values())
-  tokens = ["remain", "stays", "stayss"]
-  assert ("remain", "stays") in find_pairs(reader, tokens, inflections=True)
-  assert ("remain", "stayss") not in find_pairs(
-    reader, tokens, inflections=True
-  )
-  names = find_pairs(reader, ["in", "indianas"], inflections=True)
-  assert ("in", "indianas") in names
 
 
 # Folders.
@@ -138,6 +108,11 @@ def test_inflected_forms_match_in_the_part_of_speech_of_the_synset(reader):
 @pytest.mark.parametrize("subfolder", ["", "corpora", "corpora/wordnet"])
 def test_wordnet_is_found_in_and_below_a_folder(mini, tmp_path, subfolder):
   assert read_lemma_names("stay", tmp_path / subfolder) == STAY
+
+
+def test_a_reader_is_pickled_as_its_folder(reader):
+  copy = pickle.loads(pickle.dumps(reader))
+  assert wordnet.find_lemma_names("stay", copy) == STAY
 
 
 def test_wordnet_is_read_from_a_zip_file_without_writing(mini, tmp_path):

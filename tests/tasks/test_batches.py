@@ -1,5 +1,6 @@
 """Tests encoding of texts, truncation as in ELECTRA, and batching of rows."""
 
+import dataclasses
 import itertools
 
 import numpy as np
@@ -146,15 +147,24 @@ def test_orders_differ_between_seeds_and_epochs():
     assert not any(rows in other for rows in one)
 
 
+def test_other_rows_meet_in_the_next_epoch_of_few_batches():
+  """Also where no two rows have one length, by which they are sorted."""
+  tokens = [np.full(n, n, np.int32) for n in range(4, 4 + 8 * B)]
+  encoded = EncodedRows(tokens, tokens, {})
+  one, other = (row_sets(epoch_batches(encoded, epoch)) for epoch in (0, 1))
+  assert not any(rows in other for rows in one)
+
+
 def test_batches_are_not_ordered_by_length():
-  lengths, other_lengths = (
-    [batch["tokens"].shape[1] for batch in epoch_batches(ENCODED, seed=seed)]
-    for seed in (SEED, SEED + 1)
+  lengths, by_other_seed, in_next_epoch = (
+    [batch["tokens"].shape[1] for batch in epoch_batches(ENCODED, e, seed=seed)]
+    for e, seed in ((0, SEED), (0, SEED + 1), (1, SEED))
   )
   for one, other in (
     (lengths, range(len(lengths))),
     (lengths[1:], lengths[:-1]),
-    (lengths, other_lengths),
+    (lengths, by_other_seed),
+    (lengths, in_next_epoch),
   ):
     assert abs(np.corrcoef(one, other)[0, 1]) < 0.3
 
@@ -260,6 +270,13 @@ def test_both_orders_appends_the_swapped_pairs():
   assert rows[:2] == [TOKENIZER.decode(row) for row in once.tokens]
   assert rows[2:] == ["[CLS] b [SEP] a [SEP]", "[CLS] e [SEP] c d [SEP]"]
   assert twice.targets["label"].tolist() == [0, 1, 0, 1]
+
+
+def test_scores_are_scaled():
+  task = dataclasses.replace(TASKS["stsb"], scale=(2.5, 1.5))
+  rows = [example("a", "b", score) for score in (4.0, 1.0)]
+  targets = encode(rows, task, TOKENIZER, length=9).targets
+  assert targets["label"].tolist() == [1, -1]
 
 
 def test_rejects_unknown_and_partly_missing_labels():

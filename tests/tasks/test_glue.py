@@ -180,31 +180,27 @@ def test_uneven_rows_of_qqp_are_skipped_and_counted(tmp_path):
     TASKS["qqp"], "train", str(tmp_path)
   )
   assert (len(examples), num_skipped, examples[-1].second) == (3, 1, "")
-  write_split(tmp_path, "qqp", "test", extra=["5\t6"])
-  with pytest.raises(DataError, match="QQP/test.tsv:4: 2 fields, but 3 col"):
-    records.read_split(TASKS["qqp"], "test", str(tmp_path))
 
 
 @pytest.mark.parametrize(
-  ("name", "row", "message"),
+  ("name", "split", "row", "message"),
   [
-    ("rte", "7\ta\t \tentailment", "RTE/dev.tsv:4: .*'sentence2' is empty"),
-    ("rte", "7\ta\tb\tmaybe", "RTE/dev.tsv:4: label 'maybe' is unknown"),
-    ("stsb", "7" + 6 * "\t-" + "\ta\tb\tx", "tsv:5: .*'x', not a finite"),
+    ("rte", "dev", "7\ta\t \tentailment", "v.tsv:4: .*'sentence2' is empty"),
+    ("rte", "dev", "7\ta\tb\tmaybe", "dev.tsv:4: label 'maybe' is unknown"),
+    ("stsb", "dev", "7" + 6 * "\t-" + "\ta\tb\tx", ":5: .*'x', not a finite"),
+    ("qqp", "test", "5\t6", "QQP/test.tsv:4: 2 fields, but 3 columns"),
+    *(
+      ("rte", "test", f"{x}\ta\tb", f"test.tsv:4: index '{x}' .*each once")
+      for x in ("90", "x7", "-1", "089")
+    ),
   ],
 )
-def test_rejects_bad_rows_and_names_their_line(tmp_path, name, row, message):
-  write_split(tmp_path, name, "dev", extra=[row])
+def test_rejects_bad_rows_and_names_their_line(
+  tmp_path, name, split, row, message
+):
+  write_split(tmp_path, name, split, extra=[row])
   with pytest.raises(DataError, match=message):
-    records.read_split(TASKS[name], "dev", str(tmp_path))
-
-
-def test_rejects_invalid_and_repeated_indices(tmp_path):
-  for index in ("90", "x7", "-1", "089"):
-    write_split(tmp_path, "rte", "test", extra=[f"{index}\ta\tb"])
-    message = f"test.tsv:4: index '{index}' .*each once"
-    with pytest.raises(DataError, match=message):
-      records.read_split(TASKS["rte"], "test", str(tmp_path))
+    records.read_split(TASKS[name], split, str(tmp_path))
 
 
 def test_missing_files_and_columns_are_explained(tmp_path):
@@ -256,14 +252,10 @@ def test_real_files_have_the_published_counts(real_data, name, split, file):
 @pytest.mark.parametrize(
   ("name", "split", "file", "predicted", "expected"),
   [
-    ("cola", "test", "CoLA", [1, 0, 1], ["1", "0", "1"]),
     ("sst2", "test", "SST-2", [1, 0, 1], ["1", "0", "1"]),
-    ("mrpc", "test", "MRPC", [1, 0, 1], ["1", "0", "1"]),
-    ("qqp", "test", "QQP", [1, 0, 1], ["1", "0", "1"]),
     ("stsb", "test", "STS-B", [5.2, -1, 0.12345], ["5.000", "0.000", "0.123"]),
     ("mnli", "test", "MNLI-m", [0, 1, 2], list(LABELS["mnli"])),
     ("mnli", "test_mismatched", "MNLI-mm", [0, 1, 2], list(LABELS["mnli"])),
-    ("qnli", "test", "QNLI", [0, 1, 0], ["entailment", "not_entailment"] * 2),
     ("rte", "test", "RTE", [0, 1, 0], ["entailment", "not_entailment"] * 2),
   ],
 )
@@ -278,10 +270,5 @@ def test_submissions_have_glues_format(
   lines = [f"{k}\t{a}" for k, a in zip(keys, expected, strict=False)][::-1]
   assert path.read_text().split("\n") == ["index\tprediction", *lines, ""]
   assert list(tmp_path.iterdir()) == [path]
-
-
-def test_a_submission_names_the_folder_that_is_missing(tmp_path):
-  with pytest.raises(DiskError, match="missing/RTE.tsv' could not be written"):
-    write_submission(
-      tmp_path / "missing", TASKS["rte"], "test", ["0"], ["entailment"]
-    )
+  with pytest.raises(DiskError, match="missing/.*.tsv' could not be written"):
+    write_submission(tmp_path / "missing", TASKS[name], split, keys, answers)

@@ -86,6 +86,9 @@ def test_tables_without_a_header_and_with_uneven_rows(write):
   records = list(read_file(path, columns=("p", "q"), skipped=skipped))
   assert [r.fields["q"] for r in records] == ["2", "5"]
   assert skipped == [f"{path}:2"]
+  # In a table of one column, a blank line is a row without text.
+  texts = [r.fields["a"] for r in read_file(write("one.tsv", "a\nx\n\ny\n"))]
+  assert texts == ["x", "", "y"]
 
 
 @pytest.mark.parametrize(
@@ -142,6 +145,8 @@ def test_classes_of_a_data_set_become_names(saved):
 
 
 def test_rejects_unavailable_data_sets(saved, monkeypatch):
+  with pytest.raises(InputError, match="hf:.*no option spilt=.*mean split="):
+    list(read_dataset(f"hf:{saved} spilt=train", split="train"))
   with pytest.raises(DataError, match="no split 'x'.* train, valid"):
     list(read_dataset(f"hf:{saved} split=x", split="train"))
   with pytest.raises(DataError, match="neither a folder nor a name"):
@@ -168,11 +173,6 @@ def test_errors_while_reading_from_the_hub_name_the_key(
   monkeypatch.setattr(datasets, "load_dataset_builder", lambda *_, **__: loaded)
   with pytest.raises(UnavailableError, match="'hf:owner/set .train.' cannot"):
     list(read_dataset("hf:owner/set", split="train"))
-
-
-def test_refuses_options_that_data_sets_lack(saved):
-  with pytest.raises(InputError, match="hf:.*no option spilt=.*mean split="):
-    list(read_dataset(f"hf:{saved} spilt=train", split="train"))
 
 
 def test_user_task_of_pairs_with_classes(write):

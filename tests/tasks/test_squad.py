@@ -8,10 +8,14 @@ import string
 
 import numpy as np
 import pytest
-from tests.support.tokenizer_files import write_vocabulary
+from tests.support.tokenizer_files import write_files, write_vocabulary
 
 from support.texts import COMPRESSORS
-from truenegs_jax.data.tokenizer import SPECIALS, make_tokenizer
+from truenegs_jax.data.tokenizer import (
+  SPECIALS,
+  load_tokenizer,
+  make_tokenizer,
+)
 from truenegs_jax.runtime.errors import DataError, InputError, UnavailableError
 from truenegs_jax.tasks.scoring import question_scores
 from truenegs_jax.tasks.squad import (
@@ -261,6 +265,16 @@ def test_pieces_of_words_match_the_tokenizer(seed):
     assert words == re.split("[ \t\r\n\u202f]+", text.strip(" \t\r\n\u202f"))
 
 
+def test_pieces_of_byte_level_bpe_have_no_white_space(tmp_path):
+  tokenizer = load_tokenizer(str(write_files(tmp_path)), lowercase=False)
+  text = "the Swan  swims\n"
+  [context] = tokenize_contexts([text], tokenizer).values()
+  pieces = [text[a:b] for a, b in context.words_Wx2]
+  assert "".join(pieces) == "theSwanswims"
+  assert all(piece == piece.strip() for piece in pieces)
+  assert context.pieces_T.tolist() == tokenizer.encode_lines([text])[0]
+
+
 def plan_like_bert(num_pieces, room, stride):
   """Runs BERT's loops: starts and sizes of windows, and each piece's window."""
   windows, start = [], 0
@@ -465,7 +479,7 @@ def test_best_answers_match_plain_loops(max_answer):
     rng.integers(-3, 4, (n, 2)).astype(np.float32)
     for n in windows.encoded.lengths_N
   ]
-  padded = [np.pad(x, ((0, 5), (0, 0)), constant_values=9) for x in logits]
+  padded = [np.pad(x, ((0, 25), (0, 0)), constant_values=9) for x in logits]
   answers = best_answers(windows, padded, max_answer=max_answer)
   expected = best_spans_by_loops(windows, logits, max_answer)
   for q, answer in zip(windows.questions, answers, strict=True):

@@ -208,7 +208,7 @@ def read_split(
     if not (where := file or options.finetune.data).startswith(records.HUB):
       where = file or str(records.find_official(task, split, where))
     questions = squad.read_squad(where, split=split, moved=moved)
-    note = f"{len(moved):,} {squad.MOVED} in {split}"
+    note = f"{len(moved):,} answers that are not at answer_start in {split}"
     return questions, [note] if moved else []
   examples, num_skipped = records.read_split(
     task, split, options.finetune.data, file=file

@@ -2,11 +2,11 @@
 
   truenegs synonyms primary stay  # WordNet's
   truenegs synonyms primary stay --vocab=runs/electra_demo  # those of a run
-  truenegs synonyms --vocab=vocab.txt --output=table.npz \\
+  truenegs synonyms --vocab=vocab.txt --output=table.safetensors \\
       --sources='wordnet, pairs path=ppdb.tsv'
 
 Other flags mean the same as in a config's `data` and `negatives`;
-negatives.sources='table path=table.npz' takes a table.
+negatives.sources='table path=table.safetensors' takes a table.
 """
 
 from truenegs_jax.runtime import errors
@@ -170,7 +170,7 @@ def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
   flags.DEFINE_enum("accents", "auto", choices, text, flag_values=values)
   text = "The vocabulary is in lower case."
   flags.DEFINE_boolean("lowercase", True, text, flag_values=values)
-  string_flag("output", "", "Save the table: FILE.npz or FILE.safetensors.")
+  string_flag("output", "", "Save the table: FILE.safetensors.")
   string_flag("text", "", "Text to measure coverage of, like data.sources.")
 
 

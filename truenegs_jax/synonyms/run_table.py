@@ -1,11 +1,10 @@
 """Parses sources of synonyms, and builds the table of a run.
 
-wordnet pos=nv, pairs path=ppdb.tsv   the pairs of either
-table path='my tables/saved.npz'      the pairs of a saved table
-model top=10 every=1000               the embeddings of the model in training
+wordnet senses=1, pairs path=ppdb.tsv  the pairs of either
+table path='my tables/t.safetensors'   the pairs of a saved table
+model top=10 every=1000                the embeddings of the model in training
 """
 
-import contextlib
 import dataclasses
 import functools
 import inspect
@@ -24,6 +23,7 @@ from truenegs_jax.data.tokenizer import Tokenizer, read_tokens
 from truenegs_jax.data.vocabulary import read_words
 from truenegs_jax.runtime import progress
 from truenegs_jax.runtime.errors import DataError, InputError, one_of
+from truenegs_jax.runtime.text import read_lines
 from truenegs_jax.synonyms import vocabulary as vocabulary_lib
 from truenegs_jax.synonyms import wordnet
 from truenegs_jax.synonyms.sources import SOURCES
@@ -41,13 +41,13 @@ NUM_EXAMPLES = 8
 
 # Languages and their files in NLTK's package `stopwords`.
 NLTK_NAMES = """
-ar arabic az azerbaijani be belarusian bn bengali ca catalan da danish de german
-el greek es spanish eu basque fi finnish fr french he hebrew hu hungarian
-id indonesian it italian kk kazakh nb norwegian ne nepali nl dutch no norwegian
-pt portuguese ro romanian ru russian sl slovene sq albanian sv swedish ta tamil
-tg tajik tr turkish zh chinese
+ar=arabic az=azerbaijani be=belarusian bn=bengali ca=catalan da=danish de=german
+el=greek es=spanish eu=basque fi=finnish fr=french he=hebrew hu=hungarian
+id=indonesian it=italian kk=kazakh nb=norwegian ne=nepali nl=dutch no=norwegian
+pt=portuguese ro=romanian ru=russian sl=slovene sq=albanian sv=swedish ta=tamil
+tg=tajik tr=turkish zh=chinese
 """
-NLTK_FILES = dict(zip(*[iter(NLTK_NAMES.split())] * 2, strict=True))
+NLTK_FILES = dict(pair.split("=") for pair in NLTK_NAMES.split())
 
 
 class Source(NamedTuple):
@@ -141,8 +141,8 @@ class TableRequest:
       return STOP_WORDS
     if not path and (self.keep_stop_words or not self.language):
       return frozenset()
-    text = _read_file(path) if path else _read_nltk(self.language)
-    words = frozenset(line.strip().lower() for line in text.splitlines()) - {""}
+    lines = _read_file(path) if path else _read_nltk(self.language)
+    words = frozenset(line.strip().lower() for line in lines) - {""}
     if not words:
       raise InputError(
         f"negatives.stop_words={path!r} contains no word. To use no stop words,"
@@ -211,18 +211,18 @@ class TableRequest:
     return Source(name, options, grammar.format_item(name, words))
 
 
-def _read_file(path: str) -> str:
+def _read_file(path: str) -> list[str]:
   """Reads a file of stop words."""
-  try:
-    return pathlib.Path(path).expanduser().read_text(encoding="utf-8-sig")
-  except (OSError, ValueError) as e:  # ValueError: not UTF-8, or "\0" in it
+  path = os.path.expanduser(path)
+  if not os.path.isfile(path):
     raise InputError(
-      f"negatives.stop_words={path!r} cannot be read ({e}). Pass a UTF-8 file"
-      " with one word per line."
-    ) from e
+      f"negatives.stop_words={path!r} is no file. Pass a UTF-8 file with one"
+      " word per line."
+    )
+  return [line for _, line in read_lines(path)]
 
 
-def _read_nltk(language: str) -> str:
+def _read_nltk(language: str) -> list[str]:
   """Reads a language's stop words in NLTK's package."""
   choices = (
     "--config.negatives.stop_words=FILE, with one word per line, or"
@@ -234,7 +234,7 @@ def _read_nltk(language: str) -> str:
       f"There are no stop words for data.language={language!r}. Set {choices}"
     )
   fix = f"Run `python -m nltk.downloader stopwords`. Or set {choices}"
-  return wordnet.read_package("stopwords", name, fix)
+  return wordnet.read_package("stopwords", name, fix).splitlines()
 
 
 def build_table(
@@ -304,13 +304,13 @@ def load_or_build(
 
 def _fits(table: SynonymTable, request: TableRequest) -> bool:
   """Whether a saved table has the options and the sources of a request."""
-  options: dict[str, str | bool] = {**request.switches}
-  # Not compared if a resumed run has lost its stop words.
-  with contextlib.suppress(InputError, DataError):
+  try:
     words = request.load_stop_words()
-    options["stop_words"] = vocabulary_lib.fingerprint(words)
-  has_options = options.items() <= table.options.items()
-  return has_options and table.source == request.identity
+    stop_words: Any = vocabulary_lib.fingerprint(words)
+  except (InputError, DataError):  # lost since the table was built
+    stop_words = table.options.get("stop_words")
+  options = {**request.switches, "stop_words": stop_words}
+  return table.source == request.identity and table.options == options
 
 
 def describe_text(

@@ -29,13 +29,13 @@ from truenegs_jax.synonyms.table import SynonymTable
 from truenegs_jax.synonyms.vocabulary import Vocabulary
 
 Item = TypeVar("Item")
-Pairs = Iterable[tuple[str, str]]
+Pairs = Iterator[tuple[str, str]]
 Lines = Iterator[tuple[int, str]]  # number, from 1, and text
 Groups = Iterator[tuple[list[str], list[str]]]  # words and their synonyms
 Entry = tuple[str, str, str]  # place in the file, word, numbers
 
 PPDB = " ||| "  # separates PPDB's fields
-SYNSET = re.compile("[0-9]{8}-([a-z])")
+SYNSET = re.compile("[0-9]{8}-[a-z]")
 
 # The first two lines of a MyThes file: an encoding; an entry.
 MYTHES = re.compile(
@@ -59,12 +59,9 @@ def wordnet(
   vocabulary: Vocabulary,
   *,
   folder: str = "",
-  pos: str = "nvar",
   senses: int = wordnet_lib.ALL_SENSES,
-  inflections: bool = False,
 ) -> Pairs:
   """Yields tokens that share a WordNet synset (paper, "Hard Correction")."""
-  pos = wordnet_lib.parse_parts_of_speech(pos)
   if senses < 1:
     raise InputError(
       f"source of synonyms: wordnet senses={senses} leaves no senses. Set 1 or"
@@ -74,9 +71,7 @@ def wordnet(
 
   def find() -> Pairs:
     reader = wordnet_lib.open_wordnet(folder)
-    yield from wordnet_lib.find_pairs(
-      vocabulary, reader, pos=pos, senses=senses, inflections=inflections
-    )
+    yield from wordnet_lib.find_pairs(vocabulary, reader, senses=senses)
 
   return find()
 
@@ -121,26 +116,19 @@ def vectors(
 
 def pairs(vocabulary: Vocabulary, *, path: str = "") -> Pairs:
   """Yields the pairs of a file of synonyms or paraphrases, such as PPDB's."""
-  groups = read_groups(find_file("pairs", path))
+  _, groups = peek(read_groups(find_file("pairs", path)), path)
   return select_pairs(groups, vocabulary, path)
 
 
-def omw(
-  vocabulary: Vocabulary,
-  *,
-  path: str = "",
-  language: str = "",
-  pos: str = "nvar",
-) -> Pairs:
+def omw(vocabulary: Vocabulary, *, path: str = "", language: str = "") -> Pairs:
   """Yields tokens that share a synset in a file, or in NLTK's `omw-1.4`."""
-  pos = wordnet_lib.parse_parts_of_speech(pos)
   name = path or f"omw-1.4 of {language!r}"
   if path:
     lines = filled_lines(find_file("omw", path))
   else:
     lines = enumerate(wordnet_lib.read_omw(language).split("\n"), 1)
-  synsets = read_omw(lines, name, pos=pos)
-  return select_pairs(synsets, vocabulary, name)
+  _, groups = peek(read_omw(lines, name), name)
+  return select_pairs(groups, vocabulary, name)
 
 
 def saved_table(vocabulary: Vocabulary, *, path: str = "") -> Pairs:
@@ -177,37 +165,30 @@ def select_pairs(groups: Groups, vocabulary: Vocabulary, name: str) -> Pairs:
   """Yields the pairs of the file `name` with both words in a vocabulary.
 
   Phrases match nothing. The order is that of the vocabulary, synonyms sorted.
-
-  Raises:
-    DataError: too many pairs or none; or, at the call, a damaged beginning.
+  Raises DataError for too many pairs, or none.
   """
-  _, all_groups = peek(groups, name)
-
-  def select() -> Pairs:
-    synonyms: dict[str, set[str]] = {word: set() for word in vocabulary.words}
-    match = functools.cache(vocabulary.match)
-    num_pairs = 0
-    for words, others in all_groups:
-      golds, near = ([*filter(None, map(match, x))] for x in (words, others))
-      num_pairs += len(golds) * len(near)
-      if num_pairs > MAX_PAIRS:
-        raise DataError(
-          f"{name}: more than {MAX_PAIRS:,} pairs of words, {len(near):,}"
-          f" of them for {min(golds[0])!r}. Split its group, or remove it."
-        )
-      for gold_set, other_set in itertools.product(golds, near):
-        for gold in gold_set:
-          synonyms[gold] |= other_set
-    lists = itertools.starmap(vocabulary.list_pairs, synonyms.items())
-    selected = list(itertools.chain.from_iterable(lists))
-    if not selected:
+  synonyms: dict[str, set[str]] = {word: set() for word in vocabulary.words}
+  match = functools.cache(vocabulary.match)
+  num_pairs = 0
+  for words, others in groups:
+    golds, near = ([*filter(None, map(match, x))] for x in (words, others))
+    num_pairs += len(golds) * len(near)
+    if num_pairs > MAX_PAIRS:
       raise DataError(
-        f"{name}: no pair has two words of the vocabulary. Use a file in"
-        f" the vocabulary's language. {FORMATS}"
+        f"{name}: more than {MAX_PAIRS:,} pairs of words, {len(near):,} of them"
+        f" for {min(golds[0])!r}. Split its group, or remove it."
       )
-    yield from selected
-
-  return select()
+    for gold_set, other_set in itertools.product(golds, near):
+      for gold in gold_set:
+        synonyms[gold] |= other_set
+  lists = itertools.starmap(vocabulary.list_pairs, synonyms.items())
+  selected = list(itertools.chain.from_iterable(lists))
+  if not selected:
+    raise DataError(
+      f"{name}: no pair has two words of the vocabulary. Use a file in the"
+      f" vocabulary's language. {FORMATS}"
+    )
+  yield from selected
 
 
 def peek(items: Iterator[Item], name: str) -> tuple[Item, Iterator[Item]]:
@@ -252,29 +233,26 @@ def read_groups(path: str) -> Groups:
   return _columns(path)
 
 
-def read_omw(lines: Lines, name: str, *, pos: str) -> Groups:
+def read_omw(lines: Lines, name: str) -> Groups:
   """Yields the lemmas that share a synset (Open Multilingual WordNet).
 
   Lines are `00001740-n<TAB>fra:lemma<TAB>word`, with or without the language.
-  Lines of definitions and examples, and comments (`#`), are skipped. `pos` has
-  the letters of the parts of speech.
+  Lines of definitions and examples, and comments (`#`), are skipped.
   """
   synsets: dict[str, list[str]] = {}
   for number, line in lines:
     if not line or line.startswith("#"):
       continue
     synset, *columns = line.split("\t")
-    match = SYNSET.fullmatch(synset)
-    if not match or len(columns) < 2:
+    if not SYNSET.fullmatch(synset) or len(columns) < 2:
       raise DataError(
         f"{name}:{number}: {line[:40]!r} is not a line of the Open"
         " Multilingual WordNet, such as '00001740-n<TAB>fra:lemma<TAB>word'."
         " Download the file again."
       )
-    is_lemma = columns[0].split(":")[-1] == "lemma"
-    if is_lemma and match[1].replace("s", "a") in pos:
+    if columns[0].split(":")[-1] == "lemma":
       synsets.setdefault(synset, []).append(columns[1])
-  yield from ((names, names) for names in synsets.values() if names[1:])
+  yield from ((names, names) for names in synsets.values())
 
 
 def _mythes(path: str, encoding: str) -> Groups:
@@ -288,8 +266,8 @@ def _mythes(path: str, encoding: str) -> Groups:
     (adv)|boastfully (fam.)
 
   Notes in parentheses name another relation (antonym, generic term, ...) or are
-  labels. Synonyms with notes of the first kind are dropped, whatever their
-  language; labels are removed.
+  labels. Labels are removed; with a note of the first kind, whatever its
+  language, a synonym is no word of a vocabulary.
   """
   with open_bytes(path) as file:
     data = file.read()
@@ -316,8 +294,7 @@ def _mythes(path: str, encoding: str) -> Groups:
         names = [LABEL.sub("", name) for name in names]
         # Words are in lower case, synonyms as they are written (German).
         words = {entry[1], *(n for n in names if n.lower() == entry[1])}
-        if synonyms := [name for name in names if "(" not in name]:
-          yield sorted(words), synonyms
+        yield sorted(words), names
 
 
 def _columns(path: str) -> Groups:

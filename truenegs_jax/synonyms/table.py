@@ -15,17 +15,16 @@ Nothing here imports jax.
 import collections
 import dataclasses
 import importlib
-import io
 import itertools
 import json
 import os
 import pathlib
 import types
-import zipfile
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import safetensors.numpy
 
 from truenegs_jax.data.tokenizer import check_tokens
 from truenegs_jax.data.vocabulary import read_words
@@ -40,12 +39,12 @@ FilePath = str | os.PathLike[str]
 LAYOUTS = ("auto", "bits", "ids")
 BITS_LIMIT = 512 << 20  # bytes of the largest bit matrix that "auto" chooses
 
-FORMAT = 3  # of saved tables; files with another number are refused
+FORMAT = 4  # of saved tables; files with another number are refused
 VERSION: str = importlib.import_module("truenegs_jax").__version__
-SUFFIXES = (".npz", ".safetensors")
+SUFFIX = ".safetensors"
 FIELDS = ("source", "fingerprint", "vocabulary", "tokens")  # of a saved table
 FIX = "Build the table with the tokenizer of the model."
-MAX_FILE_BYTES = 1 << 30  # unpacked; guards against zip bombs
+MAX_FILE_BYTES = 2**28  # WordNet's for BERT's vocabulary has 0.8 MB
 LICENCE = (
   "That of the sources. WordNet is copyright Princeton University:"
   " https://wordnet.princeton.edu/license-and-commercial-use"
@@ -105,10 +104,11 @@ class SynonymTable:
     """The share of tokens with a list and, if a word has several, of words."""
     text = f"{self.num_rows / self.vocab_size:.2%} of the vocabulary"
     words = read_words(self.tokens)
+    if not words.marks_spaces:
+      return text
     word_V = words.classes_V % 2 * [word.isalpha() for word in words.words]
     num_rows = np.count_nonzero(word_V * self.lengths_V)
-    share = f", {num_rows / max(1, word_V.sum()):.2%} of its words"
-    return text + share * words.marks_spaces
+    return f"{text}, {num_rows / max(1, word_V.sum()):.2%} of its words"
 
   @property
   def width(self) -> int:
@@ -298,7 +298,7 @@ class SynonymTable:
     return {"ids_VxS": self.build_ids()}
 
   def save(self, path: FilePath) -> None:
-    """Writes the table atomically, as `.npz` or `.safetensors` by its name."""
+    """Writes the table atomically; the name of the file ends in SUFFIX."""
     # Replaces a link's target, not the link.
     path = open_output("path", path).resolve()
     if path.exists() and not path.is_file():
@@ -307,22 +307,18 @@ class SynonymTable:
     header |= {"rows": self.num_rows, "pairs": self.num_pairs}
     header |= {name: getattr(self, name) for name in FIELDS}
     text = json.dumps(header | {"options": dict(self.options)})
+    arrays = {"header": np.frombuffer(text.encode(), np.uint8)}
+    data = safetensors.numpy.save(arrays | {"keys": self.keys_Q})
     with files.disk_errors(path):
       path.parent.mkdir(parents=True, exist_ok=True)
     with files.atomic_file(path, several_writers=True) as file:
-      if path.suffix == ".npz":
-        np.savez_compressed(file, header=text, keys=self.keys_Q)
-      else:
-        import safetensors.numpy
-
-        arrays = {"keys": self.keys_Q}
-        file.write(safetensors.numpy.save(arrays, {"header": text}))
+      file.write(data)
 
 
 def open_output(name: str, path: FilePath) -> pathlib.Path:
   """Returns the path of a table to write; InputError for another format."""
   opened = open_path(name, path)
-  errors.one_of(f"{name}='{path}': suffix", opened.suffix, SUFFIXES)
+  errors.one_of(f"{name}='{path}': suffix", opened.suffix, [SUFFIX])
   return opened
 
 
@@ -342,22 +338,13 @@ def choose_layout(vocab_size: int, width: int, layout: str) -> str:
 
 def _read_table(path: pathlib.Path) -> SynonymTable:
   """Reads a file, which may be damaged or made to do harm, and checks it."""
-  if path.suffix == ".safetensors":
-    import safetensors.numpy
-
-    data = path.read_bytes()
-    text = files.parse_json(data[8 : 8 + int.from_bytes(data[:8], "little")])
-    header = files.parse_json(text["__metadata__"]["header"])
-    keys_Q = safetensors.numpy.load(data)["keys"]
-  else:
-    source: Any = io.BytesIO(path.read_bytes()) if is_bucket(path) else path
-    with zipfile.ZipFile(source) as archive:
-      size = sum(member.file_size for member in archive.infolist())
-    if size > MAX_FILE_BYTES:
-      raise ValueError(f"{size:,} bytes unpacked")
-    with np.load(source, allow_pickle=False) as file:
-      header = files.parse_json(str(file["header"]))
-      keys_Q = file["keys"]
+  if not is_bucket(path):
+    size = path.stat().st_size
+    if size > MAX_FILE_BYTES or not path.is_file():
+      raise ValueError(f"it has {size:,} bytes, or is no file")
+  arrays = safetensors.numpy.load(path.read_bytes())
+  header = files.parse_json(arrays["header"].tobytes())
+  keys_Q = arrays["keys"]
   if header["format"] != FORMAT:
     raise ValueError(
       f"format {header['format']} of truenegs_jax {header.get('version')}, but"

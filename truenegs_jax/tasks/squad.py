@@ -2,7 +2,6 @@
 
   questions = read_squad("dev-v1.1.json")  # or .xz, or hf:rajpurkar/squad
   windows = make_windows(questions, tokenizer, train=False)
-  windows.encoded.tokens[0]
   best_answers(windows, [logits_nx2, ...])  # ["Denver Broncos", ...]
 
 A row is [CLS] question [SEP] window [SEP]. A long context has several windows,
@@ -21,7 +20,6 @@ from typing import Any, TypeVar
 from unicodedata import category
 
 import numpy as np
-import tokenizers
 
 from truenegs_jax.data.tokenizer import Tokenizer
 from truenegs_jax.runtime.errors import DataError, InputError, UnavailableError
@@ -30,7 +28,6 @@ from truenegs_jax.runtime.text import find_existing, open_bytes
 from truenegs_jax.tasks.records import HUB, read_dataset, read_file
 from truenegs_jax.tasks.task import EncodedRows, Question
 
-MOVED = "answers that are not at their answer_start"
 NO_ANSWER = "empty"  # if no candidate is left, also in BERT's code
 _WORD = re.compile("[^ \t\r\n\u202f]+")
 Value = TypeVar("Value")
@@ -291,34 +288,28 @@ def tokenize_contexts(
   if tokenizer.definition:
     backend = tokenizer.make_backend()
     for text in texts:
-      pieces, places = _encode_spans(text, backend)
-      pieces_T = np.array(pieces, np.int32)
-      number_T = np.arange(len(pieces))
-      places_Tx2 = np.array(places, np.int32).reshape(-1, 2)
-      contexts[text] = Context(text, places_Tx2, pieces_T, number_T)
+      encoded = backend.encode(text, add_special_tokens=False)
+      spans = [_strip_span(text, *span) for span in encoded.offsets]
+      spans_Tx2 = np.array(spans, np.int32).reshape(-1, 2)
+      pieces_T = np.array(encoded.ids, np.int32)
+      contexts[text] = Context(text, spans_Tx2, pieces_T, np.arange(len(spans)))
     return contexts
   words = list({word for text in texts for word in _WORD.findall(text)})
   ids = dict(zip(words, tokenizer.encode_lines(words), strict=True))
   for text in texts:
-    ids_W = [ids[word] for word in _WORD.findall(text)]
+    matches = [*_WORD.finditer(text)]
+    words_Wx2 = np.array([x.span() for x in matches], np.int32).reshape(-1, 2)
+    ids_W = [ids[x[0]] for x in matches]
     pieces_T = np.array([*itertools.chain(*ids_W)], np.int32)
-    spans = [match.span() for match in _WORD.finditer(text)]
-    words_Wx2 = np.array(spans, np.int32).reshape(-1, 2)
     word_T = np.repeat(np.arange(len(ids_W)), [*map(len, ids_W)])
     contexts[text] = Context(text, words_Wx2, pieces_T, word_T)
   return contexts
 
 
-def _encode_spans(
-  text: str, backend: tokenizers.Tokenizer
-) -> tuple[list[int], list[tuple[int, int]]]:
-  """Returns ids of a text, and the characters of each without white space."""
-  encoded = backend.encode(text, add_special_tokens=False)
-  spans = []
-  for start, end in encoded.offsets:
-    first = end - len(text[start:end].lstrip())
-    spans.append((first, first + len(text[first:end].rstrip())))
-  return encoded.ids, spans
+def _strip_span(text: str, start: int, end: int) -> tuple[int, int]:
+  """Returns a span of a text without the white space at its ends."""
+  first = end - len(text[start:end].lstrip())
+  return first, first + len(text[first:end].rstrip())
 
 
 def find_answer_span(
@@ -399,8 +390,8 @@ def _candidates(
   max_answer: int,
 ) -> np.ndarray:
   """Returns first and last piece in the context, and score, f64 [3, C]."""
-  size = len(windows.encoded.tokens[number])
-  start_n, end_n = logits_nx2[:size].astype(np.float64).T
+  tokens_n = windows.encoded.tokens[number]
+  start_n, end_n = logits_nx2[: len(tokens_n)].astype(np.float64).T
   starts_S, ends_E = (
     np.argsort(-x, kind="stable")[:num_best] for x in (start_n, end_n)
   )
