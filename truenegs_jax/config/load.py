@@ -145,7 +145,7 @@ def load_saved(
   path: pathlib.Path,
   error: type[TrueNegsError] = InputError,
   fix: str = JSON_FIX,
-  version: str = "Another version",
+  version: str = "another version",
 ) -> ConfigDict:
   """Returns the config.json of a run with the types of the package's config.
 
@@ -159,15 +159,20 @@ def load_saved(
       raise error(f"'{path}' is not the config of a run. {fix}")
     config = tables.make_config(saved["task"])
     expected = flatten(config.to_dict(), kept=tables.DICTS)
-    if unknown := sorted(values.keys() - expected.keys()):
+    for name in sorted(values.keys() - expected.keys()):
+      hint = did_you_mean(name, expected, "")
       raise error(
-        f"'{path}' has unknown keys ({', '.join(unknown)}). {version} of"
-        " truenegs_jax wrote it. Use that version."
+        f"'{path}' sets {name}, which is no key.{hint} If {version} of"
+        " truenegs_jax wrote it, use that version."
       )
     if missing := sorted(expected.keys() - values.keys()):
       listed = ", ".join(f"{name}={expected[name]!r}" for name in missing)
-      line = f"{version} of truenegs_jax wrote '{path}' without keys that are"
-      print(printable(f"{line} new. They take their defaults: {listed}."))
+      print(
+        printable(
+          f"'{path}' was written by {version} of truenegs_jax, without keys that"
+          f" are new. They take their defaults: {listed}."
+        )
+      )
     temperature = values.get("generator.temperature")
     if temperature and temperature == values.get("negatives.temperature"):
       del saved["generator"]["temperature"]  # follows the other one

@@ -54,11 +54,11 @@ def read_config(workdir: pathlib.Path) -> dict[str, Any] | None:
   steps = files.list_steps(workdir / files.CHECKPOINTS)
   if not (steps and path.is_file()):
     return None
-  version = "Another version"
+  version = "another version"
   newest = workdir / files.CHECKPOINTS / str(steps[-1]) / "run" / "metadata"
   with contextlib.suppress(*READ_ERRORS):
     saved = parse_json(read_file(newest), strict=False)["run"]
-    version = f"Version {saved['versions']['truenegs_jax']}"
+    version = f"version {saved['versions']['truenegs_jax']}"
   fix = "Restore the file that the run wrote."
   config = load_saved(path, CheckpointError, fix, version).to_dict()
   config["data"]["vocab"] = str(files.vocabulary_path(workdir))
