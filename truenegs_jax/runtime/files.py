@@ -46,6 +46,7 @@ READ_ERRORS = (
 MAX_VALUES = 800_000
 # Locked while its folder, the temporary one of `atomic_folder`, is in use.
 FOLDER_LOCK = "lock"
+CHECKSUMS = "SHA256SUMS"  # of the other files of a folder, by sha256sum
 
 
 @contextlib.contextmanager
@@ -107,8 +108,8 @@ def atomic_folder(path: pathlib.Path) -> Iterator[pathlib.Path]:
   After any exception, `path` is as it was before. The body must call fsync on
   its files itself. Of several writers at the same time, the last one wins.
   Between two renames there is no folder; the next call restores the old one if
-  a kill comes then. In a bucket, the folder is whole when its manifest is
-  (`buckets.upload_folder`).
+  a kill comes then. In a bucket, the files are written one by one, CHECKSUMS
+  first, so that readers who compare them refuse a part of a folder.
   """
   if not isinstance(path, pathlib.Path):  # in a bucket
     from truenegs_jax.runtime import buckets
