@@ -68,6 +68,7 @@ def test_files_of_a_folder_are_listed_and_read(bucket, tmp_path):
     (root / "a").rename(root / "b")
     assert [x.name for x in (root / "b").iterdir() if x.is_file()] == ["x.json"]
     runtime_files.append(root / "b" / "x.json", b"+")
+    assert sorted(x.name for x in (root / "b").iterdir()) == ["sub", "x.json"]
   server.write("run/b/new", b"of another machine")
   (tmp_path / "b" / "new").write_bytes(b"of another machine")
   for root in (workdir, tmp_path):
@@ -83,7 +84,17 @@ def test_files_of_a_folder_are_listed_and_read(bucket, tmp_path):
   assert str((workdir / "b").resolve().absolute()) == f"{workdir}/b"
 
 
-@pytest.mark.parametrize("fault", ["read_only", "no bucket", "down", "expired"])
+def stop_after(proxy, writes, status=503):
+  """Refuses all writes after so many."""
+  count = itertools.count()
+  proxy.applies = lambda x: x.kind == "put" and next(count) >= writes
+  proxy.fail_rate, proxy.fail_status = 1.0, status
+
+
+@pytest.mark.parametrize(
+  "fault",
+  ["read_only", "create only", "forbidden", "no bucket", "down", "expired"],
+)
 def test_a_bucket_that_cannot_be_used_is_one_message(bucket, fault, capsys):
   server, proxy, workdir = bucket
   server.write("run/x", b"")
@@ -91,12 +102,17 @@ def test_a_bucket_that_cannot_be_used_is_one_message(bucket, fault, capsys):
   if fault == "no bucket":
     workdir = paths.open_path("--workdir", f"{server.scheme}://nobody/run")
     assert not workdir.exists() and not workdir.find()
+  asks = [lambda: lock.lock(workdir).__enter__()]
+  if fault == "create only":
+    stop_after(proxy, 1, 403)
   else:
+    asks += [lambda: (workdir / "x").write_bytes(b"")]
+    proxy.fail_status = 403
+    proxy.fail_rate = float(fault == "forbidden")
     setattr(proxy, fault, True)
-  asks = [lambda: (workdir / "x").write_bytes(b"")]
-  asks += [lambda: lock.lock(workdir).__enter__()]
-  if fault in ("down", "expired"):  # it is not said to be missing or damaged
+  if fault in ("down", "expired"):
     expected = DiskError
+  if fault in ("down", "expired", "forbidden"):  # and not missing or damaged
     asks += [workdir.exists, workdir.is_dir, workdir.find, workdir.rmtree]
     asks += [(workdir / "x").is_file, (workdir / "x").read_bytes]
     asks += [lambda: [*workdir.iterdir()], lambda: [*workdir.glob("*")]]
@@ -104,8 +120,6 @@ def test_a_bucket_that_cannot_be_used_is_one_message(bucket, fault, capsys):
     message = f"'{workdir}.*(cannot be used|could not be reached)"
     with pytest.raises(expected, match=message):
       ask()
-  proxy.down = proxy.expired = False
-  assert server.list() == ["run/x"]
 
 
 def acquire(workdir):
@@ -132,7 +146,7 @@ def wait_for(condition):
   assert condition()
 
 
-def test_a_second_run_is_refused_until_the_first_ends(bucket):
+def test_a_second_run_is_refused_until_the_first_ends(bucket, monkeypatch):
   server, proxy, workdir = bucket
   with lock.lock(workdir) as lease:
     assert files.read_state(workdir) == files.RUNNING
@@ -148,6 +162,16 @@ def test_a_second_run_is_refused_until_the_first_ends(bucket):
     renewed = read_lock(server)["renewed"]
     wait_for(lambda: read_lock(server)["renewed"] > renewed)
     assert lease.token == read_lock(server)["token"]
+    write, began = lease._write, threading.Event()
+
+    def write_slowly(*, held=True):
+      began.set()
+      time.sleep(0.3 * held)
+      write(held=held)
+
+    monkeypatch.setattr(lease, "_write", write_slowly)
+    assert began.wait(20)
+  time.sleep(0.5)  # a renewal does not undo the release
   assert files.read_state(workdir) == files.STOPPED
   acquire(workdir).close()
   assert server.list() == ["run/lock"]
@@ -189,13 +213,6 @@ def test_a_paused_run_finds_its_successor_and_leaves_it_alone(bucket):
   second.close()
   assert "process 7 of far" in str(second.error)
   assert read_lock(server)["token"] == "x"
-
-
-def stop_after(proxy, writes):
-  """Refuses all writes after so many."""
-  count = itertools.count()
-  proxy.applies = lambda x: x.kind == "put" and next(count) >= writes
-  proxy.fail_rate = 1.0
 
 
 def read(init):

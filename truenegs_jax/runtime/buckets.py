@@ -13,7 +13,6 @@ Imported only where a URL is opened.
 import contextlib
 import functools
 import os
-import pathlib
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -25,7 +24,6 @@ from etils.epath import backend
 
 from truenegs_jax.runtime import errors
 from truenegs_jax.runtime.errors import DiskError, InputError, TrueNegsError
-from truenegs_jax.runtime.files import CHECKSUMS
 
 # Answers, not failures.
 ANSWERS = (
@@ -150,8 +148,8 @@ class BucketPath(_Path):
     """
     start = len(str(self).partition("://")[2]) + 1
     with contextlib.suppress(FileNotFoundError):  # no such bucket
-      found = self.system.find(str(self), detail=True)
-      return {name[start:]: fields for name, fields in found.items()}
+      objects = self.system.find(str(self), detail=True)
+      return {name[start:]: fields for name, fields in objects.items()}
     return {}
 
   def rename(self, target: Any) -> None:
@@ -193,15 +191,3 @@ def open_object(path: BucketPath) -> ts.KvStore:
   context = ts.Context({f"{driver}_request_retries": RETRIES})
   with explain_errors(url):
     return ts.KvStore.open(spec, context=context).result()
-
-
-def upload_folder(source: pathlib.Path, folder: BucketPath) -> None:
-  """Writes a local folder with its subfolders, the files CHECKSUMS first.
-
-  So whoever compares the others with them refuses a folder that is not whole.
-  Files of an earlier folder that have no successor are kept, but not listed.
-  """
-  files = [path for path in source.rglob("*") if path.is_file()]
-  for path in sorted(files, key=lambda path: (path.name != CHECKSUMS, path)):
-    target = folder / path.relative_to(source).as_posix()
-    target.write_bytes(path.read_bytes())

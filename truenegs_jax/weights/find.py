@@ -197,14 +197,14 @@ def _open_network(folder: pathlib.Path) -> Network:
     return hf_folder.open_network(folder)
   if (folder / hf_names.DETECTOR / hf_folder.CONFIG).exists():
     folder /= hf_names.DETECTOR
-  found = cast(Any, folder).find()
-  names = {x for x in tokenizer_lib.HUB_FILES if x in found}
-  names.update([x for x in FORMATS if x in found][:1])
-  if CHECKSUMS in found:  # others may be left of an earlier export
+  objects = cast(Any, folder).find()
+  names = {x for x in tokenizer_lib.HUB_FILES if x in objects}
+  names.update([x for x in FORMATS if x in objects][:1])
+  if CHECKSUMS in objects:  # others may be left of an earlier export
     sums = (folder / CHECKSUMS).read_bytes().decode("utf-8", "replace")
     names &= {name for _, name in hf_folder.CHECKSUM.findall(sums)}
     names.add(CHECKSUMS)
-  versions = {name: found[name] for name in sorted(names)}
+  versions = {name: objects[name] for name in sorted(names)}
   key = short_sha256(str(folder), json.dumps(versions, default=str))
   copy = cache.folder() / "buckets" / f"{folder.name}-{key}"
   if not copy.exists():

@@ -101,7 +101,7 @@ class BucketLease(Lease):
 
     self.path = path
     self._explain = functools.partial(buckets.explain_errors, str(path))
-    self._object = buckets.open_object(path)
+    self._object = buckets.open_object(buckets.BucketPath(path))
     self._ended = threading.Event()
     self._takeover_secs = distributed.read_secs(
       TAKEOVER_VARIABLE, default=TAKEOVER_SECS
