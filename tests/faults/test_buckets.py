@@ -15,7 +15,6 @@ from support import bucket_servers, faults, runs
 from support.faulty_proxy import FaultyProxy
 from truenegs_jax.runtime import errors
 
-TAKEOVER_SECS = 6
 WORKDIR = "gs://bucket/runs/mine"
 FOREIGN = {"runs/mine/notes.txt", "runs/mine/checkpoints/mine/weights.bin"}
 
@@ -25,7 +24,7 @@ def link(tmp_path, shared_pretraining):
   """Yields a bucket, the proxy before it and a function that starts a run."""
   env = runs.make_environment(tmp_path / "cache")
   env |= {"PYTHONUNBUFFERED": "1", "TRUENEGS_HEARTBEAT_SECS": "10"}
-  env["TRUENEGS_TAKEOVER_SECS"] = str(TAKEOVER_SECS)
+  env |= {"TRUENEGS_TAKEOVER_SECS": "6", "TRUENEGS_JOIN_SECS": "40"}
   with (
     bucket_servers.serve_bucket("gs") as bucket,
     FaultyProxy(bucket.port) as proxy,

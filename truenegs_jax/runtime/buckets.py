@@ -83,10 +83,16 @@ class _System:
 
   def __init__(self, scheme: str) -> None:
     """Opens gs or s3, to which other machines write, too."""
-    url = f"{scheme}://"
-    with explain_errors(url):
-      # fsspec keeps it for the next call.
-      self._system = fsspec.filesystem(scheme, use_listings_cache=False)
+    # fsspec keeps a system for the next call.
+    with explain_errors(f"{scheme}://"):
+      if scheme == "gs":
+        # The class that gcsfs registers asks for the kind of each bucket, again
+        # and again if this user has no right to know it.
+        from gcsfs.core import GCSFileSystem
+
+        self._system = GCSFileSystem(use_listings_cache=False)
+      else:
+        self._system = fsspec.filesystem(scheme, use_listings_cache=False)
 
   def __getattr__(self, name: str) -> Any:
     """Returns a method whose first argument is the URL."""
