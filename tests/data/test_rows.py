@@ -1,44 +1,26 @@
-"""A rows folder, here or in a bucket, is complete or reports its damage."""
+"""A rows folder is complete or reports its damage."""
 
-import asyncio
-import concurrent.futures
-import contextlib
-import functools
-import itertools
 import json
 import os
-import re
 import shutil
-import urllib.parse
 
 import numpy as np
 import pytest
 
-from support import bucket_servers
-from support.small_rows import (
-  SMALL,
-  read_files,
-  read_split,
-  write_rows,
-  write_sources,
-  write_texts,
-)
+from support.small_rows import read_split, write_texts
 from support.texts import make_texts
-from truenegs_jax.data import batches, build
+from truenegs_jax.data import build
 from truenegs_jax.data import rows as rows_folder
 from truenegs_jax.data.rows import (
   SPLITS,
-  copy_rows,
   load_vocabulary,
   open_rows,
   read_manifest,
   verify_rows,
 )
 from truenegs_jax.data.tokenizer import SPECIALS, make_tokenizer
-from truenegs_jax.runtime import buckets, cache
-from truenegs_jax.runtime.errors import DataError, DiskError, InputError
+from truenegs_jax.runtime.errors import DataError, InputError
 
-pytestmark = pytest.mark.filterwarnings("ignore:Sending a large body")
 SHARD = "train-00000-0000.tokens.npy"
 
 
@@ -250,124 +232,3 @@ def test_a_hostile_manifest_is_refused(folder, kind):
   path.write_text(text.replace('"rows": ', '"rows": 1', 1))
   with pytest.raises(DataError, match="changed or damaged"):
     open_rows(folder, "train")
-
-
-@pytest.fixture
-def bucket(server, monkeypatch, tmp_path):
-  """Yields an empty bucket and the proxy that this process's clients use."""
-  monkeypatch.setenv("TRUENEGS_CACHE", str(tmp_path / "cache"))
-  monkeypatch.setattr(buckets, "REPEAT_SECS", 0.5)
-  sleep = asyncio.sleep
-  monkeypatch.setattr(asyncio, "sleep", lambda _: sleep(0))  # between retries
-  with bucket_servers.connect_empty(monkeypatch, server) as proxy:
-    yield server, proxy
-
-
-@pytest.fixture
-def url(bucket, written):
-  """The folder `written` in a bucket."""
-  for path in written.iterdir():
-    bucket[0].write(f"rows/{path.name}", path.read_bytes())
-  return f"{bucket[0].url}/rows"
-
-
-def read_objects(bucket, folder="rows") -> dict[str, bytes]:
-  names = bucket.list(f"{folder}/")
-  return {name.removeprefix(f"{folder}/"): bucket.read(name) for name in names}
-
-
-def read_copied(proxy) -> set[str]:
-  """Returns the names of shards that were read from the bucket."""
-  targets = " ".join(x.target for x in proxy.log if x.kind == "get")
-  return {*re.findall(r"[\w-]+\.\w+\.npy", urllib.parse.unquote(targets))}
-
-
-def test_rows_in_a_bucket_are_the_files_of_a_folder(
-  bucket, tmp_path, monkeypatch
-):
-  for change in SMALL:
-    monkeypatch.setattr(*change)
-  bucket, proxy = bucket
-  spec = write_sources(tmp_path).split(", ")[1]
-  write_rows(tmp_path / "local", spec)
-  expected = read_files(tmp_path / "local")
-  url, writes = f"{bucket.url}/rows", 0
-
-  def fails(request):
-    nonlocal writes
-    writes += request.kind == "put"
-    return writes > 12
-
-  proxy.applies, proxy.fail_rate = fails, 1.0
-  with pytest.raises(DiskError, match="could not be reached.*same command"):
-    write_rows(url, spec, seed=1)
-  proxy.fail_rate = 0.0
-  names = read_objects(bucket)
-  assert len(names) > 5 and "manifest.json" not in names
-  with pytest.raises(DataError, match="is not a rows folder"):
-    read_manifest(url)
-  write_rows(url, spec)  # removes what has another seed
-  assert read_objects(bucket) == expected
-  verify_rows(url)
-  bucket.write("model/train-00000-0000.tokens.npy", b"mine")
-  with pytest.raises(DataError, match="exists and is not empty"):
-    write_rows(f"{bucket.url}/model", spec)
-  assert [*read_objects(bucket, "model").values()] == [b"mine"]
-
-
-def test_a_copy_is_the_folder(bucket, url, written):
-  _, proxy = bucket
-  assert copy_rows(str(written)) == written
-  with concurrent.futures.ThreadPoolExecutor(3) as pool:
-    # Locks of files are of their own in threads, as in processes.
-    [copy] = {*pool.map(copy_rows, [url] * 3)}
-  num_read = sum("types" in r.target and r.kind == "get" for r in proxy.log)
-  assert num_read == len([*written.glob("*.types.npy")])
-  verify_rows(copy)
-  assert read_manifest(copy) == read_manifest(written)
-  names = {x.name for x in written.iterdir()}
-  assert {x.name for x in copy.iterdir()} == names
-  tokenizer = load_vocabulary(url)
-  proxy.log.clear()
-  read = functools.partial(batches.batches, tokenizer=tokenizer, seed=1)
-  sides = zip(read(url, 4), read(written, 4), strict=True)
-  for batch, expected in itertools.islice(sides, 3):
-    for name, array in expected.items():
-      np.testing.assert_array_equal(batch[name], array)
-  assert not read_copied(proxy)  # a later start finds the copy
-
-
-@pytest.mark.parametrize("server", ["gs"], indirect=True)
-def test_a_copy_that_was_stopped_goes_on_with_whole_files(bucket, url, written):
-  bucket, proxy = bucket
-  proxy.fail_rate = 0.1
-  with contextlib.suppress(DiskError):  # after `REPEAT_SECS` of one file
-    copy_rows(url)
-  proxy.fail_rate, proxy.down = 0.0, True
-  with pytest.raises(DiskError, match="could not be reached"):
-    copy_rows(url)
-  proxy.down = False
-  name = "train-00000-0001.types.npy"
-  data = bucket.read(f"rows/{name}")
-  bucket.write(f"rows/{name}", data[:-1] + bytes([data[-1] ^ 1]))
-  with contextlib.suppress(FileNotFoundError):
-    shutil.rmtree(cache.folder() / "rows-copies")
-  with pytest.raises(DataError, match=f"{name}: damaged or missing"):
-    copy_rows(url)
-  [copy] = (x for x in cache.folder().glob("rows-copies/*") if x.is_dir())
-  with pytest.raises(DataError, match="is not a rows folder"):
-    open_rows(copy, "train")
-  bucket.delete(f"rows/{name}")
-  with pytest.raises(DataError, match=f"{name}: damaged or missing"):
-    copy_rows(url)
-  bucket.write(f"rows/{name}", data)
-  present = {x.name for x in copy.iterdir()}
-  left = sorted(x.name for x in copy.glob("*.npy"))[-1]
-  (copy / f"{left}.tmp").write_bytes(b"half")
-  (copy / left).write_bytes(b"half")
-  proxy.log.clear()
-  assert copy_rows(url) == copy
-  names = {x.name for x in written.glob("*-*.npy")}
-  assert read_copied(proxy) == (names - present) | {left}
-  assert {x.name for x in copy.iterdir()} == {x.name for x in written.iterdir()}
-  verify_rows(copy)

@@ -1,14 +1,11 @@
-"""Compiled programs: who can write to the cache, and a cache in a bucket."""
+"""Compiled programs: who can write to the cache."""
 
 import os
 import pathlib
-import subprocess
-import sys
 
 import jax
 import pytest
 
-from support import bucket_servers
 from truenegs_jax.runtime import cache
 
 
@@ -75,42 +72,3 @@ def test_open_folders_are_not_used_for_compiled_programs(tmp_path, monkeypatch):
   values.clear()
   cache.enable_compilation_cache(warnings.append)
   assert not values and "are not kept" in warnings[0]
-
-
-PROGRAM = """
-import jax
-from truenegs_jax.runtime import buckets  # registers its paths with etils
-events = []
-jax.monitoring.register_event_listener(lambda event, **_: events.append(event))
-jax.jit(lambda x: x * 3 + 1)(2.0)
-print(*[event.split("/")[-1] for event in events])
-"""
-
-
-def start_with_cache(port: int) -> subprocess.CompletedProcess[str]:
-  """Compiles in a process of its own, with a cache in a bucket."""
-  env = os.environ | bucket_servers.environment("gs", port)
-  env |= {
-    "JAX_COMPILATION_CACHE_DIR": "gs://bucket/xla",
-    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-    "JAX_PLATFORMS": "cpu",
-  }
-  command = [sys.executable, "-c", PROGRAM]
-  return subprocess.run(command, env=env, capture_output=True, text=True)
-
-
-@pytest.mark.slow
-def test_programs_in_a_bucket_are_found_by_the_next_process(
-  start_server, monkeypatch
-):
-  bucket = start_server("gs")
-  with bucket_servers.connect_empty(monkeypatch, bucket) as proxy:
-    proxy.read_only = True
-    refused = start_with_cache(proxy.port)
-    assert refused.returncode == 0  # compiled, and said so
-    assert "Error writing persistent compilation cache" in refused.stderr
-    assert not bucket.list()
-    proxy.read_only = False
-    first, second = [start_with_cache(proxy.port) for _ in range(2)]
-  assert "cache_misses" in first.stdout and "cache_hits" not in first.stdout
-  assert "cache_hits" in second.stdout and "cache_misses" not in second.stdout

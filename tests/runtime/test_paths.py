@@ -17,13 +17,13 @@ from truenegs_jax.data import rows as rows_folder
 from truenegs_jax.data.documents import check_data_files
 from truenegs_jax.data.sources import open_corpus
 from truenegs_jax.data.tokenizer import load_tokenizer
-from truenegs_jax.runtime import buckets
+from truenegs_jax.runtime import buckets, paths
 from truenegs_jax.runtime.errors import InputError, TrueNegsError
 from truenegs_jax.runtime.paths import join_inside
 from truenegs_jax.study import parts as parts_lib
 from truenegs_jax.weights import arrays, hf_folder
 from truenegs_jax.weights.find import Weights
-from truenegs_jax.workdir import saved_model
+from truenegs_jax.workdir import files, saved_model
 
 SHARD = "train-00000-0000.tokens.npy"
 ARROW = "data-00000-of-00001.arrow"
@@ -223,12 +223,27 @@ def test_a_data_set_of_the_hub_has_its_files_there(name):
     check_data_files("hf:owner/set", base, [f"{base}/x.txt", name])
 
 
-@pytest.mark.parametrize("name", ["../x", "/x", "a/b", "..", "files.json/"])
-def test_a_folder_in_a_bucket_lists_its_own_files(monkeypatch, name):
-  listed = json.dumps({"files": {"config.json": "", name: ""}}).encode()
-  monkeypatch.setattr(buckets.BucketPath, "read_bytes", lambda _: listed)
-  with pytest.raises(InputError, match="is incomplete"):
-    buckets.BucketPath("gs://bucket/model").list_files()
+@pytest.mark.parametrize(
+  ("url", "message"),
+  [
+    ("gs://bucket", "is no folder or file in a bucket"),
+    ("gs://bucket/a//b", "is no folder or file in a bucket"),
+    ("gs://bucket/a/../b", "is no folder or file in a bucket"),
+    ("gs://bucket/*", "is no folder or file in a bucket"),
+    ("gs:/bucket/a", "is a URL that cannot be used"),
+    ("GS://bucket/a", "is a URL that cannot be used"),
+    ("hf://owner/name", "is a URL that cannot be used"),
+  ],
+)
+def test_a_url_of_no_folder_is_refused(url, message):
+  with pytest.raises(InputError, match=f"--workdir='.*' {message}"):
+    paths.open_path("--workdir", url)
+
+
+def test_checkpoints_in_s3_are_refused():
+  with pytest.raises(InputError, match="gs:// only"):
+    files.check_checkpoint_folder(buckets.BucketPath("s3://bucket/run"))
+  files.check_checkpoint_folder(buckets.BucketPath("gs://bucket/run"))
 
 
 @pytest.mark.parametrize("name", ["../../x", "a/../../../x", "a\\b"])

@@ -1,4 +1,4 @@
-"""Servers of buckets on the loopback, and a proxy that drops connections."""
+"""Servers of buckets on the loopback."""
 
 import contextlib
 import dataclasses
@@ -10,7 +10,6 @@ import re
 import socket
 import subprocess
 import sys
-import threading
 import urllib.parse
 from collections.abc import Iterator
 
@@ -79,15 +78,6 @@ def environment(scheme: str, port: int) -> dict[str, str]:
     "AWS_EC2_METADATA_DISABLED": "true",
     "EPATH_USE_TF": "0",
   }
-
-
-def store_spec(scheme: str, name: str, port: int) -> str | dict:
-  """Returns what `ts.KvStore.open` needs: its s3 has no variable for a URL."""
-  if scheme == "gs":
-    return f"gs://{name}/"
-  endpoint = f"http://127.0.0.1:{port}"
-  spec = {"driver": "s3", "bucket": name, "endpoint": endpoint}
-  return spec | {"aws_region": "us-east-1"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -173,6 +163,25 @@ class Bucket:
     return data
 
 
+def assert_same_run(bucket: Bucket, prefix: str, local: pathlib.Path) -> None:
+  """Compares a run in a bucket with a local one: files, export and losses."""
+  for path in local.rglob("*"):
+    name = path.relative_to(local).as_posix()
+    if path.is_file() and not name.startswith(("checkpoints/", "lock")):
+      data = bucket.read(prefix + name)
+      is_card = path.name == "README.md"  # which has the command
+      if name.startswith("export/") and not is_card:
+        assert data == path.read_bytes(), name
+  records = [
+    [(x["step"], x["split"], x["total"]) for x in map(json.loads, lines)]
+    for lines in (
+      bucket.read(f"{prefix}metrics.jsonl").splitlines(),
+      (local / "metrics.jsonl").read_bytes().splitlines(),
+    )
+  ]
+  assert records[0] == records[1]
+
+
 @contextlib.contextmanager
 def serve_bucket(scheme: str, name: str = "bucket") -> Iterator[Bucket]:
   """Runs a server with an empty bucket; skips the test without its packages."""
@@ -201,47 +210,3 @@ def connect_empty(monkeypatch, bucket: Bucket) -> Iterator[FaultyProxy]:
   with FaultyProxy(bucket.port) as proxy:
     connect(monkeypatch, bucket.scheme, proxy.port)
     yield proxy
-
-
-class Proxy:
-  """Forwards to a port, and drops connections when told.
-
-  Attributes:
-    port: of this proxy.
-    bytes_left: of answers, until a connection is dropped; then `next_left`.
-    next_left: its next value.
-  """
-
-  def __init__(self, target: int) -> None:
-    self._target = target
-    self._server = socket.create_server(("127.0.0.1", 0))
-    self.port = self._server.getsockname()[1]
-    self.bytes_left = self.next_left = 10**12
-    threading.Thread(target=self._accept, daemon=True).start()
-
-  def close(self) -> None:
-    self._server.close()
-
-  def _accept(self) -> None:
-    with contextlib.suppress(OSError):
-      while True:
-        client, _ = self._server.accept()
-        server = socket.create_connection(("127.0.0.1", self._target))
-        for pair in ((client, server, False), (server, client, True)):
-          threading.Thread(target=self._copy, args=pair, daemon=True).start()
-
-  def _copy(
-    self, source: socket.socket, target: socket.socket, is_answer: bool
-  ) -> None:
-    with contextlib.suppress(OSError):
-      while data := source.recv(2**16):
-        if is_answer:
-          self.bytes_left -= len(data)
-          if self.bytes_left < 0:
-            self.bytes_left = self.next_left
-            break
-        target.sendall(data)
-    for end in (source, target):
-      with contextlib.suppress(OSError):
-        end.shutdown(socket.SHUT_RDWR)
-      end.close()

@@ -167,12 +167,11 @@ def load_saved(
       )
     if missing := sorted(expected.keys() - values.keys()):
       listed = ", ".join(f"{name}={expected[name]!r}" for name in missing)
-      print(
-        printable(
-          f"'{path}' was written by {version} of truenegs_jax, without keys that"
-          f" are new. They take their defaults: {listed}."
-        )
+      text = (
+        f"'{path}' was written by {version} of truenegs_jax, without keys that"
+        f" are new. They take their defaults: {listed}."
       )
+      print(printable(text))
     temperature = values.get("generator.temperature")
     if temperature and temperature == values.get("negatives.temperature"):
       del saved["generator"]["temperature"]  # follows the other one

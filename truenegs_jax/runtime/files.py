@@ -46,6 +46,7 @@ READ_ERRORS = (
 MAX_VALUES = 800_000
 # Locked while its folder, the temporary one of `atomic_folder`, is in use.
 FOLDER_LOCK = "lock"
+CHECKSUMS = "SHA256SUMS"  # of the other files of a folder, by sha256sum
 
 
 @contextlib.contextmanager
@@ -107,15 +108,17 @@ def atomic_folder(path: pathlib.Path) -> Iterator[pathlib.Path]:
   After any exception, `path` is as it was before. The body must call fsync on
   its files itself. Of several writers at the same time, the last one wins.
   Between two renames there is no folder; the next call restores the old one if
-  a kill comes then. In a bucket, the folder is whole when its manifest is
-  (`buckets.upload_folder`).
+  a kill comes then. In a bucket, the files are written one by one, CHECKSUMS
+  first, so that readers who compare them refuse a part of a folder. Files of an
+  earlier folder that have no successor are kept there.
   """
   if not isinstance(path, pathlib.Path):  # in a bucket
-    from truenegs_jax.runtime import buckets
-
     with errors.temporary_folder(f"{path.name}.") as own:
       yield own
-      buckets.upload_folder(own, buckets.BucketPath(path))
+      written = [x for x in own.rglob("*") if x.is_file()]
+      for file in sorted(written, key=lambda x: (x.name != CHECKSUMS, x)):
+        target = path / file.relative_to(own).as_posix()
+        target.write_bytes(file.read_bytes())
     return
   with contextlib.ExitStack() as stack:
     with disk_errors(path):

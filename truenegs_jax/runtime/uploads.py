@@ -43,23 +43,18 @@ class GrowingFolder:
 
     Prints a warning if writing failed; then it is tried again.
     """
-    is_idle = self._task is None or self._task.done()
-    if self.local is self._remote or not is_idle:
+    if self.local is self._remote or time.monotonic() < self._due:
       return
-    if time.monotonic() < self._due:
+    if self._task and not self._task.done():
       return
-    try:
-      if self._task:
-        self._task.result()
-      self._warned = False
-    except errors.TrueNegsError as e:
-      if not self._warned:
-        reason = " ".join(str(e.__cause__ or e).split())[:300].rstrip(".")
-        print(
-          f"warning: '{self._remote}' could not be written: {reason}. The run"
-          " goes on, keeps the content on this machine and tries again."
-        )
-      self._warned = True
+    error = self._task.exception() if self._task else None
+    if error and not self._warned:
+      reason = " ".join(str(error.__cause__ or error).split())[:300].rstrip(".")
+      print(
+        f"warning: '{self._remote}' could not be written: {reason}. The run"
+        " goes on, keeps the content on this machine and tries again."
+      )
+    self._warned = error is not None
     self._due = time.monotonic() + UPLOAD_SECS
     self._task = self._pool.submit(self._write_changed)
 

@@ -21,7 +21,12 @@ from truenegs_jax.runtime.errors import (
   NonFiniteError,
   TrueNegsError,
 )
-from truenegs_jax.runtime.files import atomic_folder, disk_errors, sync
+from truenegs_jax.runtime.files import (
+  CHECKSUMS,
+  atomic_folder,
+  disk_errors,
+  sync,
+)
 from truenegs_jax.runtime.paths import is_bucket, open_path
 from truenegs_jax.tasks import task as task_lib
 from truenegs_jax.weights import (
@@ -45,7 +50,7 @@ INPUT_NAMES = {  # of a batch -> of transformers
 }
 MODEL_FILES = {
   model_card.CARD,
-  hf_folder.CHECKSUMS,
+  CHECKSUMS,
   "config.json",
   "model.safetensors",
   "tokenizer.json",
@@ -263,7 +268,7 @@ def write_checksums(folder: pathlib.Path) -> None:
     sync(path)
     if path.name != model_card.CARD:
       lines.append(f"{hf_folder.hash_file(path)}  {path.name}\n")
-  sums = folder / hf_folder.CHECKSUMS
+  sums = folder / CHECKSUMS
   sums.write_text("".join(lines), encoding="utf-8")
   sync(sums)
 

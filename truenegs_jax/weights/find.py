@@ -9,6 +9,7 @@ They are located and opened once, when first needed.
 what fits.
 """
 
+import contextlib
 import dataclasses
 import functools
 import json
@@ -26,7 +27,12 @@ from truenegs_jax.data import tokenizer as tokenizer_lib
 from truenegs_jax.models import pretrain
 from truenegs_jax.runtime import cache
 from truenegs_jax.runtime.errors import DiskError, InputError, TrueNegsError
-from truenegs_jax.runtime.files import atomic_folder, disk_errors, short_sha256
+from truenegs_jax.runtime.files import (
+  CHECKSUMS,
+  atomic_folder,
+  disk_errors,
+  short_sha256,
+)
 from truenegs_jax.runtime.paths import (
   is_bucket,
   is_hub_name,
@@ -152,8 +158,6 @@ def _open_location(location: str, report: Report) -> Iterable[Network]:
 def _open_folder(folder: pathlib.Path) -> Iterable[Network]:
   roles = [role for role in hf_names.NETWORKS if (folder / role).is_dir()]
   if roles:
-    if is_bucket(folder):  # it may be written
-      cast(Any, folder).list_files()
     return [_open_subfolder(folder, role) for role in roles]
   if any((folder / name).exists() for name in FORMATS):
     return [_open_network(folder)]
@@ -193,16 +197,23 @@ def _open_network(folder: pathlib.Path) -> Network:
     return hf_folder.open_network(folder)
   if (folder / hf_names.DETECTOR / hf_folder.CONFIG).exists():
     folder /= hf_names.DETECTOR
-  source = cast(Any, folder)
-  listed = source.list_files()
-  formats = [name for name in FORMATS if name in listed]
-  names = *tokenizer_lib.HUB_FILES, hf_folder.CHECKSUMS, *formats[:1]
-  chosen = {name: listed[name] for name in names if name in listed}
-  key = short_sha256(str(folder), json.dumps(chosen, sort_keys=True))
+  objects = cast(Any, folder).find()
+  names = {x for x in tokenizer_lib.HUB_FILES if x in objects}
+  names.update([x for x in FORMATS if x in objects][:1])
+  if CHECKSUMS in objects:  # others may be left of an earlier export
+    sums = (folder / CHECKSUMS).read_bytes().decode("utf-8", "replace")
+    names &= {name for _, name in hf_folder.CHECKSUM.findall(sums)}
+    names.add(CHECKSUMS)
+  versions = {name: objects[name] for name in sorted(names)}
+  key = short_sha256(str(folder), json.dumps(versions, default=str))
   copy = cache.folder() / "buckets" / f"{folder.name}-{key}"
   if not copy.exists():
-    with atomic_folder(copy) as new, disk_errors(copy):
-      source.download_files(chosen, new)
+    with atomic_folder(copy) as new:
+      for name in names:
+        with contextlib.suppress(FileNotFoundError):  # removed meanwhile
+          data = (folder / name).read_bytes()
+          with disk_errors(copy):
+            (new / name).write_bytes(data)
   try:
     network = hf_folder.open_network(copy)
   except InputError as e:

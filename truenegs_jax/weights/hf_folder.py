@@ -23,14 +23,13 @@ from truenegs_jax.config.sections import GENERATOR_SIZES
 from truenegs_jax.data import tokenizer as tokenizer_lib
 from truenegs_jax.data.tokenizer import Tokenizer, load_tokenizer
 from truenegs_jax.runtime.errors import InputError, printable
-from truenegs_jax.runtime.files import parse_json, read_file
+from truenegs_jax.runtime.files import CHECKSUMS, parse_json, read_file
 from truenegs_jax.weights import arrays as arrays_lib
 from truenegs_jax.weights import hf_config, hf_names
 from truenegs_jax.weights.arrays import Arrays, find_optional, safe_read
 from truenegs_jax.weights.hf_config import SIZE_FIELDS, THETAS
 
 CONFIG = "config.json"
-CHECKSUMS = "SHA256SUMS"  # in the format of sha256sum; exports have it
 TOKENIZER = "tokenizer_config.json"
 CHECKSUM = re.compile(r"^([0-9a-f]{64}) [ *](.+)$", re.MULTILINE)
 # Suffixes of TF1's layer norms, which transformers reads too.

@@ -3,15 +3,15 @@
 with lock(workdir) as lease:
   checkpoints = Checkpoints(workdir / files.CHECKPOINTS, lease=lease)
 
-WORKDIR/lock has a random token of the run, which is compared around each save:
-a run that finds another's token has lost the workdir and ends, also where locks
-are not shared, as on some NFS. In a local folder, the system locks the file. A
-bucket has no locks: there, the object is replaced only on condition that nobody
-else has replaced it, and a run renews it each RENEW_SECS. A newcomer that sees
-no renewal for TAKEOVER_SECS, by its own clock, takes over.
+WORKDIR/lock has a random token of the run, which is compared around each save,
+so that a second writer is noticed wherever the file is. In a local folder, the
+system locks the file. In a bucket, the object is replaced only if nobody else
+has done so, and a run renews it; a newcomer that sees no renewal for
+TAKEOVER_SECS, by its own clock, takes over.
 """
 
 import contextlib
+import functools
 import json
 import os
 import pathlib
@@ -50,7 +50,7 @@ class Lease:
   def check(self) -> None:
     """Raises DiskError if the right is lost, or the file out of reach."""
     if self.error is None and self.path is not None:
-      saved, _ = self._read()
+      saved = self._read()
       if saved.get("token") != self.token:
         self.error = _lost(self.path.parent, saved)
     if self.error is not None:
@@ -84,12 +84,12 @@ class Lease:
     """Lets another run begin at once."""
     self._stack.close()
 
-  def _read(self) -> tuple[dict[str, Any], Any]:
-    """Returns the content of the file, and of an object its generation."""
+  def _read(self) -> dict[str, Any]:
+    """Returns the content of the file that was taken, if it is still there."""
     with files.disk_errors(self.path), contextlib.suppress(FileNotFoundError):
       if os.path.samestat(self.path.stat(), os.fstat(self._file.fileno())):
-        return parse_lock(self.path.read_bytes()), None
-    return {}, None
+        return parse_lock(self.path.read_bytes())
+    return {}
 
 
 class BucketLease(Lease):
@@ -99,9 +99,9 @@ class BucketLease(Lease):
     """Takes the object until `close`; InputError if this process may not."""
     from truenegs_jax.runtime import buckets
 
-    self.path = buckets.BucketPath(path)
-    self._repeat = buckets.repeat
-    self._store = buckets.open_store(self.path.parent)
+    self.path = path
+    self._explain = functools.partial(buckets.explain_errors, str(path))
+    self._object = buckets.open_object(buckets.BucketPath(path))
     self._ended = threading.Event()
     self._takeover_secs = distributed.read_secs(
       TAKEOVER_VARIABLE, default=TAKEOVER_SECS
@@ -109,14 +109,13 @@ class BucketLease(Lease):
     self._pause = RENEW_SECS * self._takeover_secs / TAKEOVER_SECS
     self._wait_for_previous()
     try:
-      self._renew()
-      self._renew()  # some rights allow to create objects, not to replace them
+      self._write()
+      self._write()  # some rights allow to create objects, not to replace them
     except DiskError as e:
-      if not self.error:
+      if self.error is None:
         raise
-      if not self._read()[0]:
-        no_bucket = FileNotFoundError("there is no such bucket")
-        raise buckets.explain(str(path), no_bucket) from e
+      if not self._read():
+        raise buckets.explain(str(path), FileNotFoundError("no bucket")) from e
       raise _in_use(path.parent) from e
     self._thread = threading.Thread(target=self._keep, daemon=True)
     self._thread.start()
@@ -133,45 +132,40 @@ class BucketLease(Lease):
     """Renews the lease until it is closed or lost."""
     while not self.error and not self._ended.wait(self._pause):
       with contextlib.suppress(Exception):  # the bucket may be out of reach
-        self._renew()
-
-  def _renew(self) -> None:
-    self._repeat(str(self.path), lambda: self._write(held=True))
+        self._write()
 
   def _wait_for_previous(self) -> None:
     """Waits until no owner lives; InputError if one does."""
-    other, self._generation = self._read()
-    secs = max(self._takeover_secs, other.get("takeover_secs", 0))
+    other = self._read()
     first = self._generation
+    secs = max(self._takeover_secs, other.get("takeover_secs", 0))
     end = time.monotonic() + secs
     if other.get("held"):
-      print(
-        f"'{self.path.parent}' was not released by process {other['pid']} of"
-        f" {other['host']}. Waiting {secs} s for a sign of life"
-        f" ({TAKEOVER_VARIABLE}).",
-        file=sys.stderr,
-      )
+      text = f"Waiting {secs} s for a sign of life ({TAKEOVER_VARIABLE})."
+      where = f"'{self.path.parent}' was not released by {_name(other)}."
+      print(where, text, file=sys.stderr)
     while other.get("held") and time.monotonic() < end:
       time.sleep(self._pause / 4)
-      other, self._generation = self._read()
+      other = self._read()
       if other.get("held") and self._generation != first:
         raise _in_use(self.path.parent)
 
-  def _read(self) -> tuple[dict[str, Any], Any]:
-    name = self.path.name
-    read = self._repeat(str(self.path), lambda: self._store.read(name).result())
-    return parse_lock(read.value), read.stamp.generation
+  def _read(self) -> dict[str, Any]:
+    with self._explain():
+      read = self._object.read("").result()
+    self._generation = read.stamp.generation
+    return parse_lock(read.value)
 
-  def _write(self, *, held: bool) -> None:
+  def _write(self, *, held: bool = True) -> None:
     """Replaces the object; DiskError if it has another owner."""
     limits = {"renewed": time.time(), "takeover_secs": self._takeover_secs}
     data = self._make_content(held=held, **limits)
     generation = None
     while not generation:
-      write = self._store.write(self.path.name, data, if_equal=self._generation)
-      generation = write.result().generation
+      with self._explain():
+        write = self._object.write("", data, if_equal=self._generation)
+        generation = write.result().generation
       if not generation:  # the answer to an earlier try may have been lost
-        _, self._generation = self._read()
         self.check()
     self._generation = generation
 
@@ -216,7 +210,10 @@ def _lost(workdir: pathlib.Path, saved: dict[str, Any]) -> DiskError:
     )
   return DiskError(
     f"'{workdir}' was lost, because this run was paused or cut off for long, or"
-    " locks are not shared there. Another run uses it now: process"
-    f" {saved.get('pid')} of {saved.get('host')}. Stop it, and run the same"
-    " command again, or let it go on."
+    f" locks are not shared there. Another run uses it now: {_name(saved)}."
+    " Stop it, and run the same command again, or let it go on."
   )
+
+
+def _name(saved: dict[str, Any]) -> str:
+  return f"process {saved.get('pid')} of {saved.get('host')}"
