@@ -120,8 +120,7 @@ def read_rows(path):
 
 def read_weights(folder):
   for network in find.Weights(str(folder)).networks.values():
-    for name in network.arrays.shapes:
-      network.arrays.read(name)
+    network.arrays.load()
 
 
 def read_run(path):

@@ -13,10 +13,9 @@ from truenegs_jax.weights import find
 # All sizes differ from each other, from the defaults, and from derived values.
 SIZES = {
   **{"embedding_size": 12, "width": 20, "layers": 3, "heads": 5, "ffn": 28},
-  "type_vocab_size": 3,
+  **{"type_vocab_size": 3, "max_positions": 48},
 }
 GENERATOR_SIZES = {"width": 14, "layers": 1, "heads": 7, "ffn": 18}
-POSITIONS = 48
 
 
 def pair():
@@ -25,15 +24,12 @@ def pair():
     variant="init",
     generator_multiplier=1,
     generator_sizes=GENERATOR_SIZES,
-    max_positions=POSITIONS,
     **SIZES,
   )
 
 
 def bert():
-  return pretrain.make_bert(
-    vocab_size=tiny.V, variant="init", max_positions=POSITIONS, **SIZES
-  )
+  return pretrain.make_bert(vocab_size=tiny.V, variant="init", **SIZES)
 
 
 def make_config(init, *, objective="electra", **changed):
@@ -46,6 +42,12 @@ def sizes_of(section, names):
   return {name: getattr(section, name) for name in names}
 
 
+def make_run(c):
+  weights = find.Weights(c.init)
+  config = plan.resolve_config(c, weights, saved=None, say=print)
+  return plan.make_run(config, plan.find_tokenizer(config.data), weights)
+
+
 def resolve(c, saved=None):
   return from_weights.replace_init(c, find.Weights(c.init), saved=saved)
 
@@ -54,13 +56,7 @@ def resolve(c, saved=None):
 def test_config_describes_the_model_of_the_weights(tmp_path, objective):
   model = pair() if objective == "electra" else bert()
   c = make_config(write_export(tmp_path, model), objective=objective)
-  assert resolve(c).model.max_positions == 512  # not taken from the weights
-  c = c.replace(
-    {"model.max_positions": POSITIONS, "negatives.hard_correction": False}
-  )
-  weights = find.Weights(c.init)
-  config = plan.resolve_config(c, weights, saved=None, say=print)
-  run = plan.make_run(config, plan.find_tokenizer(config.data), weights)
+  run = make_run(c.replace({"negatives.hard_correction": False}))
   assert run.model == model
   assert run.tokenizer.fingerprint == TOKENIZER.fingerprint
   assert run.matched.tokenizer is run.tokenizer and not run.matched.missing
@@ -75,6 +71,7 @@ def test_other_values_are_not_changed(tmp_path):
   assert sizes_of(resolved.generator, GENERATOR_SIZES) == GENERATOR_SIZES
   c = make_config(tmp_path, **{"model.variant": "small"})
   resolved = resolve(c)
+  c = c.replace({"model.type_vocab_size": 3, "model.max_positions": 48})
   assert resolved.model == c.model and resolved.generator == c.generator
   assert resolved.data.vocab == str(tmp_path / "discriminator" / "vocab.txt")
 
@@ -109,12 +106,14 @@ def test_resumed_run_uses_its_saved_values(tmp_path):
 
 
 def test_rotary_positions_are_those_of_the_weights_unless_set(tmp_path):
-  model = pretrain.make_bert(
-    vocab_size=tiny.V, variant="tiny", backbone="modern", global_rope_theta=99
-  )
+  sizes = dict(layers=5, max_positions=8192, window=9, global_every=4)
+  fields = dict(vocab_size=tiny.V, variant="tiny", backbone="modern", **sizes)
+  model = pretrain.make_bert(**fields, global_rope_theta=99)
   weights = write_export(tmp_path / "weights", model)
-  own = {"model.backbone": "modern", "model.local_rope_theta": 7.0}
+  own = {"model.backbone": "modern", "negatives.hard_correction": False}
   c = make_config(weights, objective="mlm", **own)
+  assert make_run(c).model == model
+  c = c.replace({"model.local_rope_theta": 7.0})
   first = resolve(c)
   thetas = first.model.global_rope_theta, first.model.local_rope_theta
   assert thetas == (99.0, 7.0)

@@ -3,11 +3,12 @@
 import json
 import re
 
+import numpy as np
 import pytest
 
 from support import tiny
-from support.weight_files import run_export, write_export
-from truenegs_jax.data.tokenizer import make_tokenizer
+from support.weight_files import read_tensors, run_export, write_export
+from truenegs_jax.data.tokenizer import load_tokenizer, make_tokenizer
 from truenegs_jax.models import pretrain
 from truenegs_jax.weights import export_model, hf_folder
 
@@ -145,7 +146,7 @@ def test_generator_alone_is_refused(tmp_path, capsys):
   assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("output", ["in", "in/bert", "in/bert/new"])
+@pytest.mark.parametrize("output", ["in", "in/bert"])
 def test_output_that_overlaps_with_the_weights_is_refused(
   tmp_path, capsys, output
 ):
@@ -154,6 +155,47 @@ def test_output_that_overlaps_with_the_weights_is_refused(
   before = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
   assert _export(folder / "bert", tmp_path / output) == 2
   error = capsys.readouterr().err
-  assert "overlaps with the weights" in error or "does not replace" in error
+  assert "holds the weights" in error or "does not replace" in error
   after = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
   assert after == before
+
+
+ADDED = {"newword": tiny.V, "<url>": tiny.V + 1}
+FLAGS = dict.fromkeys(("lstrip", "rstrip", "single_word", "normalized"), False)
+DECODER = {
+  str(i): {"content": name, "special": False, **FLAGS}
+  for name, i in {"[PAD]": 0, **ADDED}.items()
+}
+
+
+@pytest.mark.parametrize(
+  ("file", "content"),
+  [
+    ("added_tokens.json", ADDED),
+    ("tokenizer_config.json", {"added_tokens_decoder": DECODER}),
+  ],
+)
+def test_tokens_that_users_added_keep_their_rows(tmp_path, file, content):
+  transformers = pytest.importorskip("transformers")
+  model = pretrain.make_bert(vocab_size=tiny.V + len(ADDED), variant="tiny")
+  tokenizer = make_tokenizer([*VOCAB, *ADDED], lowercase=True)
+  folder = write_export(tmp_path / "in", model, tokenizer=tokenizer) / "bert"
+  (folder / "tokenizer_config.json").unlink()
+  (folder / "tokenizer.json").unlink(missing_ok=True)
+  (folder / "vocab.txt").write_text("\n".join(VOCAB) + "\n")
+  (folder / file).write_text(json.dumps(content))
+  assert _export(folder, tmp_path / "out") == 0
+  exported = tmp_path / "out" / "bert"
+  written = read_tensors(exported)
+  for name, x in read_tensors(folder).items():
+    np.testing.assert_array_equal(written[name], x)
+  ours = load_tokenizer(str(folder), lowercase=True)
+  assert ours.vocab == (*VOCAB, *ADDED)
+  text = "The newword w11 <url>s"
+  expected = ours.encode(text)
+  assert [i for i in expected if i >= tiny.V] == [tiny.V, tiny.V + 1]
+  for path in (folder, exported):
+    theirs = transformers.AutoTokenizer.from_pretrained(path)
+    assert theirs(text, add_special_tokens=False)["input_ids"] == expected
+  (folder / file).write_text(json.dumps(content).replace("1", "x"))
+  assert _export(folder, tmp_path / "bad") == 2

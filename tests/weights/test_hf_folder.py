@@ -143,6 +143,9 @@ def test_missing_fields_get_the_defaults_of_transformers(tmp_path, family):
   for name in fields.keys() - {"position_embedding_type", "is_decoder"}:
     assert fields[name] == defaults[name], name
   assert {"hidden_size", "num_attention_heads", "hidden_act"} <= fields.keys()
+  for rate in (1.5, -0.1, "0.1", None, True):  # a model takes its default
+    odd = {**fields, "vocab_size": 99, "hidden_dropout_prob": rate}
+    assert "dropout" not in hf_config.read_sizes(odd)
 
 
 @pytest.mark.parametrize("name", ["generator", "bert", "modern"])

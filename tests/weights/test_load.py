@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tests.support.tokenizer_files import write_vocabulary
 
-from support import tiny
+from support import tiny, tokenizer_files
 from support.weight_files import (
   TOKENIZER,
   assert_same_tree,
@@ -23,7 +23,7 @@ from support.weight_files import (
 )
 from truenegs_jax.config.sections import PretrainConfig
 from truenegs_jax.configs import bert_base
-from truenegs_jax.data.tokenizer import make_tokenizer
+from truenegs_jax.data.tokenizer import load_tokenizer, make_tokenizer
 from truenegs_jax.models import pretrain
 from truenegs_jax.pretrain import plan
 from truenegs_jax.runtime.errors import InputError
@@ -145,11 +145,9 @@ MISFITS = {
       f"{QUERY.format(0)}.bias": None,
       f"{QUERY.format(1)}.weight": np.zeros((32, 16), np.float32),
       f"{QUERY.format(2)}.weight": np.zeros((32, 32), np.float32),
-      "bert.embeddings.position_embeddings.weight": np.zeros((64, 32), int),
     },
     {},
     (
-      "position_embeddings.weight is of type I64",
       f"{QUERY.format(1)}.weight is (32, 16), the model's is (32, 32)",
       f"{QUERY.format(2)}.weight (32, 32) is not in the model",
       f"{QUERY.format(0)}.bias is missing, the model's is (32,)",
@@ -159,6 +157,11 @@ MISFITS = {
     {f"bert.x{i}": np.zeros(1, np.float32) for i in range(500)},
     {"hidden_size": 16},
     ("(and 499 more of this kind)", "--config.model.variant=init"),
+  ),
+  "type": (
+    {WORDS: np.zeros((tiny.V, 32), int)},
+    {},
+    ("word_embeddings.weight of", "is of type int64, not float32"),
   ),
   "two names": (
     {"bert.embeddings.LayerNorm.gamma": np.ones(32, np.float32)},
@@ -184,7 +187,6 @@ FIELDS = [  # no shape of an array depends on these
   ("position_embedding_type", "relative_key", "the model's is 'absolute'"),
   ("is_decoder", True, "is_decoder is True"),
   ("model_type", "electra", "weights of BERT"),
-  ("model_type", None, "has model_type=None"),
   ("num_hidden_layers", 10**6, "has 1,000,000 layers"),
   ("num_hidden_layers", 10**9, "not a valid size"),
 ]
@@ -455,3 +457,65 @@ def test_links_out_of_the_folder_are_refused(bert, tmp_path):
     (bert / name).symlink_to(tmp_path / name)
     assert_refused(bert, _bert(), name, "leads out")
     (tmp_path / name).replace(bert / name)
+
+
+WRAPPERS = ["_orig_mod.", "module.", "model.", "module._orig_mod.", "0.auto."]
+
+
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+@pytest.mark.parametrize("kind", ["bert", "bare", "modern"])
+def test_a_common_prefix_of_names_is_taken_off_and_said(
+  tmp_path, kind, wrapper
+):
+  model = _bert(backbone="modern" if kind == "modern" else "encoder")
+  folder = write_export(tmp_path, model) / "bert"
+  if kind == "bare":
+    strip_prefix(folder)
+  expected, drawn = load_params(folder, model)
+  tensors = read_tensors(folder)
+  old = dict.fromkeys(tensors)
+  edit_tensors(folder, old | {f"{wrapper}{x}": y for x, y in tensors.items()})
+  loaded, lines = load_params(folder, model)
+  assert_same_tree(loaded, expected)
+  line = f"init: read the names of '{folder}' without the prefix '{wrapper}'."
+  assert lines == [line, *drawn]
+  # What does not begin with it, such as a loss, is outside of the network.
+  edit_tensors(folder, {"loss.weight": np.ones(3, np.float32)})
+  _, lines = load_params(folder, model)
+  assert any(line.endswith(": loss.") for line in lines)
+
+
+def test_a_config_without_model_type_is_that_of_its_class(bert):
+  edit_config(bert, {"model_type": None})
+  loaded, _ = load_params(bert, _bert())
+  assert_same_tree(loaded, random_params(_bert()))
+  for classes in None, [], ["GPT2Model"], "BertModel":
+    edit_config(bert, {"architectures": classes})
+    assert_refused(bert, _bert(), "Add the one", '"model_type": "bert"')
+  edit_config(bert, {"model_type": "gpt2"})
+  assert_refused(bert, _bert(), "model_type='gpt2'", "Use other weights")
+
+
+def test_another_kind_of_tokenizer_keeps_the_encoder(bert, tmp_path):
+  tokenizer_files.write_files(tmp_path, "bpe")
+  bpe = load_tokenizer(str(tmp_path / "tokenizer.json"), lowercase=True)
+  assert bpe.lowercase != TOKENIZER.lowercase
+  vocab = [*TOKENIZER.vocab[:-1], "a"]  # a word here, a piece of a word in BPE
+  write_vocabulary(vocab, bert / "vocab.txt")
+  assert "a" in bpe.vocab
+  model = pretrain.make_bert(
+    vocab_size=len(bpe.vocab), variant="tiny", max_positions=64
+  )
+  assert_refused(bert, model, "config.init_skip=words", tokenizer=bpe)
+  loaded, [line] = load_params(bert, model, tokenizer=bpe, skip="words", seed=2)
+  assert f"copied the rows of 5 of {len(bpe.vocab)} words" in line
+  params = random_params(_bert())
+  fresh = _init_params(model, 2)
+  words = loaded["embeddings"].pop("word")
+  expected = fresh["embeddings"].pop("word").copy()
+  expected[[*bpe.special_ids]] = params["embeddings"].pop("word")[
+    [*TOKENIZER.special_ids]
+  ]
+  np.testing.assert_array_equal(words, expected)
+  assert_same_tree(loaded["embeddings"], params["embeddings"])
+  assert_same_tree(loaded["bert"], params["bert"])

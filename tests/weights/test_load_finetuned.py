@@ -19,7 +19,15 @@ from support.weight_files import (
   write_export,
   write_run,
 )
-from truenegs_jax.configs import bert_base, electra_demo
+from truenegs_jax.configs import (
+  bert_base,
+  electra_demo,
+  finetune_glue,
+  finetune_own,
+  finetune_squad,
+)
+from truenegs_jax.finetune.options import parse_options
+from truenegs_jax.finetune.start import resolve
 from truenegs_jax.models import finetune, pretrain
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.tasks import task as task_lib
@@ -334,3 +342,27 @@ def test_fine_tuning_workdir_is_refused_with_a_model_to_pass(tmp_path):
   for folder in (tmp_path, tmp_path / "rte", model.parent):
     with pytest.raises(InputError, match=f"Pass one of .*init={model}.$"):
       _encoder(folder)
+
+
+@pytest.mark.parametrize("task", ["mrpc", "squad", "own"])
+def test_pairs_of_texts_need_two_token_types(tmp_path, task):
+  for types in (1, 2):
+    model = tiny.make_bert(max_positions=128, type_vocab_size=types)
+    folder = write_export(tmp_path / str(types), model) / "bert"
+    makers = {"squad": finetune_squad, "own": finetune_own}
+    c = makers.get(task, finetune_glue).get_config()
+    c.init = str(folder)
+    c.length = 64
+    c.finetune.tasks = task
+    options = parse_options(c.to_dict())
+    pairs = task_lib.define_own_task(text="a,b", label="label", kind="classes")
+    pairs = dataclasses.replace(pairs, labels=("a", "b"))
+    of_pairs = pairs if task == "own" else options.find_task(task)
+    opened = resolve(options, str)
+    if types == 1:
+      with pytest.raises(InputError, match="one token type, but .* has pairs"):
+        opened.match_task(of_pairs)
+      single = dataclasses.replace(pairs, columns=("a",))
+      assert opened.match_task(single)
+    else:
+      assert opened.match_task(of_pairs)

@@ -38,6 +38,9 @@ VERSION_4 = {
 }
 
 
+FULL, LOCAL = "full_attention", "sliding_attention"
+
+
 def make_network(vocab_size=tiny.V):
   transformers = pytest.importorskip("transformers")
   torch = pytest.importorskip("torch")
@@ -71,6 +74,30 @@ def folders(tmp_path_factory):
   for folder in (masked, bare):
     write_vocabulary(TOKENIZER.vocab, folder / "vocab.txt")
   return masked, bare
+
+
+OTHER_PATTERNS = {  # of layers and windows
+  "v5": ({"layer_types": [FULL, LOCAL, FULL, LOCAL], "local_attention": 9}, 2),
+  "v4": ({**VERSION_4, "global_attn_every_n_layers": 2}, 2),
+  "one": ({"layer_types": [FULL, LOCAL, LOCAL, LOCAL]}, 4),
+  "all": ({"layer_types": [FULL] * 4}, 1),
+}
+
+
+@pytest.mark.parametrize("case", OTHER_PATTERNS)
+def test_other_patterns_compute_the_logits_of_transformers(
+  folders, tmp_path, monkeypatch, case
+):
+  changed, every = OTHER_PATTERNS[case]
+  masked = shutil.copytree(folders[0], tmp_path / "masked")
+  edit_config(masked, changed)
+  model, params, _ = load.load(str(masked), report=str)
+  assert model.config.global_every == every
+  assert model.config.window == changed.get("local_attention", 128) // 2
+  inputs = tiny.make_batch(0, rows=2, length=150)
+  del inputs["row"]
+  monkeypatch.setattr(export_model, "_random_inputs", lambda config: inputs)
+  export_model.compare_logits({"bert": masked}, params, model)
 
 
 @pytest.mark.parametrize("changed", [{}, VERSION_4], ids=["v5", "v4"])
@@ -119,7 +146,7 @@ def test_another_tokenizer_and_padded_rows_go_through(tmp_path, kind):
 
 def test_an_encoder_without_a_head_lacks_only_the_head(folders):
   _, bare = folders
-  model, _, matched = load.match_own_model(find.Weights(str(bare), str), str)
+  model, matched = load.match_own_model(find.Weights(str(bare), str), str)
   expected = {
     x for x in hf_names.flat_shapes(model) if x.startswith("bert_head/")
   }
@@ -129,10 +156,11 @@ def test_an_encoder_without_a_head_lacks_only_the_head(folders):
 @pytest.mark.parametrize(
   ("changed", "message"),
   [
-    ({"layer_types": ["full_attention"] * 4}, "layer_types with another order"),
-    ({"layer_types": None, "global_attn_every_n_layers": 2}, "n_layers is 2"),
+    ({"layer_types": [FULL, LOCAL, LOCAL, LOCAL, FULL]}, "another order"),
+    ({"layer_types": [FULL, LOCAL, FULL, FULL]}, "another order"),
+    ({"layer_types": [LOCAL, FULL, LOCAL, FULL]}, "another order"),
     ({"attention_bias": True}, "attention_bias is True"),
-    ({"local_attention": 64}, "local_attention is 64, the model's is 128"),
+    ({"local_attention": 1}, "local_attention=1, which is not a valid size"),
     (
       {"rope_parameters": {"full_attention": {"rope_type": "yarn"}}},
       "rotary positions.*yarn",
@@ -198,6 +226,20 @@ def test_detection_continues_from_its_export_bit_for_bit(pair, init):
   for name in names:
     if not (init == "{0}/discriminator" and name.startswith("generator")):
       assert_same_tree(loaded.params[name], params[name])
+
+
+def test_only_the_difference_of_a_detectors_labels_counts(pair, tmp_path):
+  folder = shutil.copytree(pair[0] / "discriminator/detector", tmp_path / "a")
+  (folder / "SHA256SUMS").unlink()
+  head = {
+    name: x + np.float32(0.5)
+    for name, x in read_tensors(folder).items()
+    if name.startswith("classifier")
+  }
+  edit_tensors(folder, head)
+  loaded = load.load(str(folder), report=str).params["discriminator_head"]
+  for name, x in pair[2]["discriminator_head"]["output"].items():
+    np.testing.assert_allclose(loaded["output"][name], x, atol=1e-6)
 
 
 def test_a_pair_of_different_rotary_positions_is_refused(pair):

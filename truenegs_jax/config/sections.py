@@ -21,8 +21,12 @@ from truenegs_jax.config.keys import (
 LARGEST_SEED = 2**32 - 1  # jax ignores the higher bits
 INIT_SKIPS = ("words", "head")  # names in `init_skip`
 LARGEST_SIZE = 9_999_999  # of a network
+POSITIONS = 512  # of BERT and ELECTRA
 # Keys of `model` that are 0 where its variant, or the weights, decide.
-SIZES = ("embedding_size", "width", "layers", "heads", "ffn", "type_vocab_size")
+VARIANT_SIZES = ("embedding_size", "width", "layers", "heads", "ffn")
+# And those that no variant has.
+OPEN_SIZES = ("type_vocab_size", "max_positions", "window", "global_every")
+SIZES = (*VARIANT_SIZES, *OPEN_SIZES)
 GENERATOR_SIZES = ("width", "layers", "heads", "ffn")  # the others are shared
 FROM_WEIGHTS = "init"  # of model.variant and data.vocab: those of `init`
 
@@ -61,8 +65,17 @@ class Model(Section):
   initializer_range: float = key(
     0.02, "Standard deviation of random weights.", low=TINY, high=1
   )
-  max_positions: int = key(
-    512, "Number of positions; `length` is at most that.", low=8
+  max_positions: int = _size(
+    "Number of positions, and the largest `length`; 0 is that of the weights,"
+    " or else 512."
+  )
+  window: int = _size(
+    "Largest distance of attention in local layers of `modern`; 0 is that of"
+    " the weights, or else 64."
+  )
+  global_every: int = _size(
+    "The first of how many layers of `modern` attends to all tokens; 0 is as in"
+    " the weights, or else 3."
   )
   global_rope_theta: float = key(
     0.0,
@@ -110,6 +123,11 @@ class Model(Section):
     ' its loss trains (DeBERTaV3); "none" has two tables. Unless it is "full",'
     " the gradients of the two networks are clipped apart.",
   )
+
+  @property
+  def positions(self) -> int:
+    """The number of positions, of models without weights, too."""
+    return self.max_positions or POSITIONS
 
 
 class Masking(Section):

@@ -280,7 +280,7 @@ def _read_text(m: Measurement, measured: MeasuredModel) -> predict_slots.Lines:
   data = m.config.data
   trained = measured.saved.config
   length = o.length or trained.length
-  positions = trained.model.max_positions
+  positions = trained.model.positions
   if not MIN_LENGTH <= length <= positions:
     raise errors.InputError(
       f"corrections.length={length} is out of range. Set it from"

@@ -14,16 +14,23 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import tokenizers
-from tokenizers import models, normalizers, pre_tokenizers
+from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from truenegs_jax.data.vocabulary import (
+  ADDED,
+  CONFIG,
+  FIX,
+  FLAGS,
   MAX_WORD_CHARACTERS,
   ROLES,
   SPECIALS,
   UNUSED,
   check_roles,
+  is_bert,
   list_tokens,
   name_roles,
+  read_added_tokens,
+  read_beside,
 )
 from truenegs_jax.runtime import files
 from truenegs_jax.runtime.errors import FAILING, DataError, InputError
@@ -32,34 +39,17 @@ from truenegs_jax.runtime.trial import try_tokenizer
 
 VOCABULARY = "vocab.txt"
 JSON = "tokenizer.json"
-CONFIG = "tokenizer_config.json"
 FILES = [VOCABULARY, JSON]
-# Of a model on the hub: those that a tokenizer.json needs beside it.
-HUB_FILES = [*FILES, "config.json", "special_tokens_map.json", CONFIG]
+# Those that a tokenizer.json needs beside it, and of a model on the hub.
+SETTINGS = ["config.json", "special_tokens_map.json", CONFIG]
+HUB_FILES = [*FILES, *SETTINGS, ADDED]
 # `data.accents` of a config -> strip_accents; None follows `lowercase`.
 ACCENTS = {"auto": None, "strip": True, "keep": False}
 MAX_VALUES = 2**22  # of a tokenizer.json; Gemma's has 2 million
-FLAGS = ("single_word", "lstrip", "rstrip", "normalized")  # of added tokens
-FIX = "Use the original files of the tokenizer."
 # White space for Rust, which reads entries; for Python also \x1c to \x1f.
 WHITE = "".join(
   c for c in map(chr, range(0x3001)) if c.isspace() and not "\x1b" < c < " "
 )
-# BERT's tokenizer.json, whatever its entries, and what it does to case.
-BERT: dict[str, dict[str, Any]] = {
-  "model": {
-    "type": "WordPiece",
-    "unk_token": "[UNK]",
-    "continuing_subword_prefix": "##",
-    "max_input_chars_per_word": MAX_WORD_CHARACTERS,
-  },
-  "normalizer": {
-    "type": "BertNormalizer",
-    "clean_text": True,
-    "handle_chinese_chars": True,
-  },
-  "pre_tokenizer": {"type": "BertPreTokenizer"},
-}
 Json = Mapping[str, Any]
 
 
@@ -292,18 +282,18 @@ def load_tokenizer(
       " these or train, --vocab of `truenegs synonyms` to one or a run."
     )
   if path.suffix != ".json":
-    return make_tokenizer(_read_entries(path), **options, origin=str(path))
+    entries = _read_entries(path)
+    tokenizer = make_tokenizer(entries, **options, origin=str(path))
+    return _add_tokens(tokenizer, path.parent)
   with files.read_json(path, InputError, FIX, MAX_VALUES) as content:
-    if _is_bert(content):
+    if is_bert(content):
       _check_options(content.get("normalizer", {}), path, options)
       vocab = list_tokens(content["model"]["vocab"])
       return make_tokenizer(vocab, **options, origin=str(path))
     config: dict[str, Any] = {}
-    for name in HUB_FILES[2:]:
-      if (path.parent / name).exists():
-        beside = join_inside(path.parent, name)
-        with files.read_json(beside, InputError, FIX) as values:
-          config |= values
+    for name in SETTINGS:
+      with read_beside(path.parent, name) as values:
+        config |= values
     names = name_roles(content, config, mask_token)
     check_roles(names, path, mask_token)
     return _define(content, names, config.get("vocab_size", 0))
@@ -315,7 +305,7 @@ def find_file(folder: pathlib.Path) -> pathlib.Path | None:
   if not json_file.is_file():
     return text if text.is_file() else None
   with files.read_json(json_file, InputError, FIX, MAX_VALUES) as content:
-    return text if text.is_file() and _is_bert(content) else json_file
+    return text if text.is_file() and is_bert(content) else json_file
 
 
 def build_tokenizer(data: Any, vocab: str) -> Tokenizer:
@@ -360,19 +350,22 @@ def _read_entries(path: pathlib.Path) -> list[str]:
   return [line.rstrip(WHITE) for line in text.split("\n")]
 
 
-def _is_bert(content: Json) -> bool:
-  """Whether a tokenizer is BERT's, whatever it does to case and accents."""
-  vocab = content["model"]["vocab"]
-  parts = [(content.get(name, {}), own) for name, own in BERT.items()]
-  return (
-    isinstance(vocab, dict)
-    and vocab.keys() >= {*SPECIALS}
-    and all(x is not None and {**x, **own} == {**own, **x} for x, own in parts)
-    and all(
-      token["special"] and token["content"] in vocab
-      for token in content.get("added_tokens") or ()
-    )
-  )
+def _add_tokens(tokenizer: Tokenizer, folder: pathlib.Path) -> Tokenizer:
+  """Adds the tokens that users added to BERT's, in files beside a vocab.txt."""
+  added = read_added_tokens(folder)
+  new = [token for token in added if token["content"] not in tokenizer.vocab]
+  if not new:
+    return tokenizer
+  backend = tokenizer.make_backend()
+  backend.decoder = decoders.WordPiece()
+  content = json.loads(backend.to_str()) | {"added_tokens": new}
+  try:
+    return _define(content, dict(zip(ROLES, SPECIALS, strict=True)), 0)
+  except ValueError as error:
+    raise InputError(
+      f"'{folder}': the tokens in {ADDED} or {CONFIG} do not fit the"
+      f" {VOCABULARY} ({error}). {FIX}"
+    ) from error
 
 
 def _check_options(

@@ -18,6 +18,7 @@ ids, such as `main`, `Ġmain` and `ĠMain`, and `main` may also be a piece.
 """
 
 import collections
+import contextlib
 import dataclasses
 import functools
 import itertools
@@ -33,7 +34,9 @@ import numpy as np
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
+from truenegs_jax.runtime import files
 from truenegs_jax.runtime.errors import InputError
+from truenegs_jax.runtime.paths import join_inside
 
 if TYPE_CHECKING:
   import pyarrow
@@ -66,6 +69,25 @@ MAX_FED_WORDS = 100_000_000
 # of which these cover less than MIN_COVERAGE, such as Chinese, gets more.
 MAX_ALPHABET = 1000
 MIN_COVERAGE = 0.9995
+ADDED = "added_tokens.json"
+CONFIG = "tokenizer_config.json"
+FIX = "Use the original files of the tokenizer."
+FLAGS = ("single_word", "lstrip", "rstrip", "normalized")  # of added tokens
+# BERT's tokenizer.json, whatever its entries, and what it does to case.
+BERT: dict[str, dict[str, Any]] = {
+  "model": {
+    "type": "WordPiece",
+    "unk_token": "[UNK]",
+    "continuing_subword_prefix": "##",
+    "max_input_chars_per_word": MAX_WORD_CHARACTERS,
+  },
+  "normalizer": {
+    "type": "BertNormalizer",
+    "clean_text": True,
+    "handle_chinese_chars": True,
+  },
+  "pre_tokenizer": {"type": "BertPreTokenizer"},
+}
 MARKS = ("##", "Ġ", "▁")
 NO_TEXT = "\ufffd"  # for bytes that are only a part of a character
 Row = tuple[str, str, int, int]  # text, word, class, edges
@@ -342,3 +364,47 @@ def check_roles(names: dict[str, str], path: pathlib.Path, choice: str) -> None:
         f"data.vocab: '{path}' has one token for {one} and {other},"
         f" {names[one]!r}. Name another {one}_token {fix}."
       )
+
+
+def is_bert(content: Json) -> bool:
+  """Whether a tokenizer is BERT's, whatever it does to case and accents."""
+  vocab = content["model"]["vocab"]
+  parts = [(content.get(name, {}), own) for name, own in BERT.items()]
+  return (
+    isinstance(vocab, dict)
+    and vocab.keys() >= {*SPECIALS}
+    and all(x is not None and {**x, **own} == {**own, **x} for x, own in parts)
+    and all(
+      token["special"] and token["content"] in vocab
+      for token in content.get("added_tokens") or ()
+    )
+  )
+
+
+@contextlib.contextmanager
+def read_beside(folder: pathlib.Path, name: str) -> Iterator[Json]:
+  """Yields the JSON object of a folder's file; {} if there is no such file."""
+  if (folder / name).exists():
+    path = join_inside(folder, name)
+    with files.read_json(path, InputError, FIX) as values:
+      yield values
+  else:
+    yield {}
+
+
+def read_added_tokens(folder: pathlib.Path) -> list[dict[str, Any]]:
+  """Reads the tokens beside a vocab.txt that users added, sorted by id.
+
+  transformers finds them in a text before it splits the text into words.
+  """
+  plain = {"special": False, **dict.fromkeys(FLAGS, False)}
+  added: dict[str, Any] = {}
+  with read_beside(folder, ADDED) as ids:
+    for name, i in ids.items():
+      added[name] = {**plain, "normalized": True, "id": int(i)}
+  with read_beside(folder, CONFIG) as config:
+    for i, token in config.get("added_tokens_decoder", {}).items():
+      flags = {name: bool(token.get(name)) for name in plain}
+      added[token["content"]] = {**flags, "id": int(i)}
+  by_id = sorted(added.items(), key=lambda item: item[1]["id"])
+  return [{**token, "content": name} for name, token in by_id]

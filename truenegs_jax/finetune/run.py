@@ -119,7 +119,7 @@ def _describe_plan(context: RunContext) -> dict[str, str]:
     for task in map(o.find_task, names):
       model = start.make_model(task)
       if task.name != OWN:  # which has classes when its file is read
-        start.fit(task)
+        start.match_task(task)
     config = model.config
     lines |= {
       "network": f"{start.role}, {config.layers} layers of {config.width}"

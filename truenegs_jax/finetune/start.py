@@ -18,7 +18,12 @@ from typing import Any
 import jax
 from rich.console import Console
 
-from truenegs_jax.config.sections import FROM_WEIGHTS, SIZES
+from truenegs_jax.config.sections import (
+  FROM_WEIGHTS,
+  OPEN_SIZES,
+  POSITIONS,
+  SIZES,
+)
 from truenegs_jax.configs import finetune_glue, finetune_own, finetune_squad
 from truenegs_jax.data import tokenizer as tokenizer_lib
 from truenegs_jax.finetune import results, task_data
@@ -61,11 +66,22 @@ class Start:
       **self.network,
     )
 
-  def fit(self, task: Task) -> match.MatchedWeights | None:
-    """Compares weights and model; None without, InputError if they differ."""
+  def match_task(self, task: Task) -> match.MatchedWeights | None:
+    """Compares weights, model and task; None without weights.
+
+    InputError: the weights do not fit the model, or the model not the task.
+    """
+    model = self.make_model(task)
+    types = hf_names.flat_shapes(model).get("embeddings/type")
+    has_pairs = task.kind == SPANS or len(task.columns) > 1
+    if has_pairs and types is not None and types.shape[0] < 2:
+      raise InputError(
+        f"init: {self.options.init!r} has one token type, but {task.title} has"
+        " pairs of texts, which need two. Use other weights, or a task of"
+        " single texts."
+      )
     if self.weights is None:
       return None
-    model = self.make_model(task)
     skip = self.options.init_skip
     weights = self.weights.for_roles(model.roles)
     return match.match_weights(
@@ -76,7 +92,7 @@ class Start:
     self, task: Task, seed: int, *, complete: bool = False
   ) -> dict[str, Any]:
     """Makes initial parameters; draws a missing head unless `complete`."""
-    matched = self.fit(task)
+    matched = self.match_task(task)
     if self.weights is None or matched is None:
       return load.draw_params(self.make_model(task), seed)
     return load.load_params(
@@ -87,13 +103,14 @@ class Start:
     """Returns `Result.provenance` without the config, in JSON's types."""
     model = self.make_model(task)
     prints = {"weights": DRAWN, "head": DRAWN}
-    if matched := self.fit(task):
+    if matched := self.match_task(task):
       network = matched.networks[self.role]
       names = matched.names[self.role]
+      loaded = network.arrays.load()
       for key, is_head in (("weights", False), ("head", True)):
         paths = [x for x in names if x.startswith(HEAD_PREFIXES) == is_head]
         if paths or not is_head:
-          arrays = (network.arrays.read(names[x]) for x in sorted(paths))
+          arrays = (loaded[names[x]] for x in sorted(paths))
           prints[key] = results.fingerprint(x.tobytes() for x in arrays)
     return {
       "family": hf_names.network_names(model, self.role).family,
@@ -123,20 +140,20 @@ def resolve(options: FinetuneOptions, report: Callable[[str], None]) -> Start:
       )
     role = "discriminator"
     location = "a network drawn at random"
-    network |= {"backbone": "encoder", "max_positions": 512}
+    network["backbone"] = "encoder"
   else:
     role = source.role
     location = source.location
     network |= source.thetas
     network["backbone"] = source.backbone
-    network["max_positions"] = source.fields["max_position_embeddings"]
     network["pooling"] = source.fields.get("classifier_pooling", "cls")
-  if o.length > network["max_positions"]:
-    raise InputError(
-      f"length={o.length} is over the {network['max_positions']:,} positions of"
-      f" {location}. Set --config.length={network['max_positions']} or less."
-    )
   network |= _choose_sizes(o, source)
+  positions = network.get("max_positions", POSITIONS)
+  if o.length > positions:
+    raise InputError(
+      f"length={o.length} is over the {positions:,} positions of {location}."
+      f" Set --config.length={positions} or less."
+    )
   return Start(o, weights, role, _load_tokenizer(o, source), network)
 
 
@@ -155,6 +172,10 @@ def _choose_sizes(
         " --config.model.variant=NAME."
       )
     sizes = dict(source.sizes)
+  elif source is not None:
+    for name in OPEN_SIZES:
+      if name in source.sizes:
+        sizes.setdefault(name, source.sizes[name])
   return {"variant": variant, **sizes}
 
 
@@ -264,7 +285,7 @@ def open_model(
   each = (dataclasses.replace(options, init=folder) for folder in seeds)
   starts = tuple(resolve(x, report) for x in each)
   for start in starts:
-    start.fit(outputs)
+    start.match_task(outputs)
   predictor = task_data.Predictor(options, starts[0].make_model(outputs))
   return FineTunedModel(seeds, task, outputs, starts, predictor, note)
 

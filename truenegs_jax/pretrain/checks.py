@@ -19,10 +19,10 @@ def check(config: PretrainConfig) -> None:
   one_of("masking.style", c.masking.style, masking.STYLES)
   one_of("model.remat", c.model.remat, layers.REMAT)
   one_of("negatives.soft", c.negatives.soft, REGULARIZERS)
-  if c.length > c.model.max_positions:
+  if c.length > c.model.positions:
     raise InputError(
       f"length={c.length:,} is more than"
-      f" model.max_positions={c.model.max_positions:,}. Lower"
+      f" model.max_positions={c.model.positions:,}. Lower"
       " --config.length=NUMBER or raise --config.model.max_positions=NUMBER."
     )
   is_of_pairs = c.negatives.spares_synonyms or c.model.sharing != "full"

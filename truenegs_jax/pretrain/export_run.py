@@ -169,7 +169,7 @@ def _list_limits(
   if not c.init:
     tokens = step * c.batch_size * c.length
     limits.append(f"Trained on {tokens:,} tokens at most.")
-    if c.length < c.model.max_positions:
+    if c.length < c.model.positions:
       limits.append(f"Positions beyond {c.length} were never trained.")
   sources = named_sources(c.data.sources)
   if "wordnet" in {*sources, *objective.split()}:

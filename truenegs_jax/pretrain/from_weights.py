@@ -54,6 +54,9 @@ def _list_open_keys(config: PretrainConfig) -> dict[str, Any]:
   if config.model.variant == sections.FROM_WEIGHTS:
     names += [f"model.{name}" for name in sections.SIZES]
     names += [f"generator.{name}" for name in sections.GENERATOR_SIZES]
+  else:
+    open_sizes = (f"model.{name}" for name in sections.OPEN_SIZES)
+    names += [x for x in open_sizes if not operator.attrgetter(x)(config)]
   if config.data.vocab == sections.FROM_WEIGHTS:
     names.append("data.vocab")
   if config.model.backbone == "modern":

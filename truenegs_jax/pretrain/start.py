@@ -107,7 +107,7 @@ def read_inputs(
       " text or a smaller --config.length=NUMBER."
     )
   evaluate.encode_sentences(
-    run.tokenizer, c.eval.sentences, max_length=c.model.max_positions
+    run.tokenizer, c.eval.sentences, max_length=c.model.positions
   )
   table = None
   coverage = {}

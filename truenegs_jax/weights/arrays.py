@@ -30,65 +30,67 @@ from truenegs_jax.runtime.paths import join_inside
 
 TORCH = "torch==2.13.0"
 TORCH_INDEX = "https://download.pytorch.org/whl/cpu"
+MIN_TORCH = [2, 10]  # no known way around weights_only=True from here on
 WEIGHTS = "model.safetensors"
 FLAX = "flax_model.msgpack"
 PICKLE = "pytorch_model.bin"
-# safetensors' names of the types that are read -> those of numpy or ml_dtypes.
-FLOATS = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+FLOATS = ("float32", "float16", "bfloat16")  # types of arrays that are read
 # The names of BERT-large take 0.05 MB; parsed JSON takes up to 50 times as much
 # memory as its text.
 MAX_JSON_BYTES = 2**20
 MAX_NAME = 300
 # Flax's names of arrays -> PyTorch's.
 FLAX_ARRAYS = dict.fromkeys(("embedding", "kernel", "scale"), "weight")
-READ_ERRORS = (OSError, ValueError, MemoryError, safetensors.SafetensorError)
-MIN_TORCH = [2, 10]  # no known way around weights_only=True from here on
 RETRY = "Download the file again."
-Load = Callable[[pathlib.Path], dict[str, np.ndarray]]
+Named = dict[str, np.ndarray]
 
 
 @dataclasses.dataclass(frozen=True)
 class Arrays:
-  """Named arrays of a file, read one by one on request."""
+  """Named arrays, of which only the shapes are in memory."""
 
   path: pathlib.Path  # the file, or the workdir of a run, for messages
-  # From headers, so that everything can be checked before an array is read.
+  # From headers, so that they can be checked before an array is read.
   shapes: Mapping[str, tuple[int, ...]]
-  dtypes: Mapping[str, str]  # those in FLOATS, and any other text
-  read: Callable[[str], np.ndarray]
-  # Frees what `read` caches in memory; `read` still works afterwards.
-  release: Callable[[], None] = lambda: None
+  load: Callable[[], Named]
+  # Frees what `load` keeps in memory; it still works afterwards.
+  release: Callable[[], object] = lambda: None
 
   def rename(self, names: Mapping[str, str]) -> "Arrays":
     """Returns the arrays in `names`: new names -> present ones."""
-    return dataclasses.replace(
-      self,
-      shapes={new: self.shapes[name] for new, name in names.items()},
-      dtypes={new: self.dtypes[name] for new, name in names.items()},
-      read=lambda new: self.read(names[new]),
-    )
+
+    def load() -> Named:
+      loaded = self.load()
+      return {new: loaded[name] for new, name in names.items()}
+
+    shapes = {new: self.shapes[name] for new, name in names.items()}
+    return dataclasses.replace(self, shapes=shapes, load=load)
 
 
 def open_arrays(folder: pathlib.Path) -> Arrays:
   """Opens the first of FORMATS that a folder has, by PyTorch's names.
 
-  Of safetensors only the header is read. InputError, here or in `read`: no such
+  Of safetensors only the header is read. InputError, here or in `load`: no such
   files, a damaged or unsafe one, or PyTorch, which reads a pickle, is missing.
   """
   file = find_optional(folder, *FORMATS)
   if file is None:
     raise read_error(folder, f"it holds none of {', '.join(FORMATS)}")
+  load = functools.partial(_load, file)
   with safe_read(file):
     with file.open("rb") as raw:
       if raw.read(8) == b"version ":
         raise ValueError("it is a pointer of Git LFS. Run `git lfs pull`")
-    arrays = FORMATS[file.name](file)
-    if not arrays.shapes:
+    if file.name == WEIGHTS:
+      shapes = _read_header(file)
+    else:
+      shapes = {name: x.shape for name, x in load().items()}
+    if not shapes:
       raise ValueError("it holds no arrays")
-    for name in arrays.shapes:
+    for name in shapes:
       if not (name.isprintable() and 0 < len(name) <= MAX_NAME):
         raise ValueError(f"{name[:MAX_NAME]!r} is not a valid name")
-  return arrays
+  return Arrays(file, shapes, load)
 
 
 def find_file(folder: pathlib.Path, name: str) -> pathlib.Path:
@@ -115,24 +117,36 @@ def read_error(
   """Returns the error for a file that cannot be read; escapes its text."""
   if isinstance(problem, Exception):
     strerror = getattr(problem, "strerror", None)  # without number and path
-    problem = strerror or str(problem) or type(problem).__name__
+    text = str(strerror or problem).partition("\n")[0].rstrip(".")
+    problem = text or type(problem).__name__
   line = f"init: '{path}' cannot be read: {problem[:20_000]}. {fix}".strip()
-  return InputError(printable(line.replace("\n", " ")))
+  return InputError(printable(line))
 
 
 @contextlib.contextmanager
 def safe_read(file: pathlib.Path, *, fix: str = RETRY) -> Iterator[None]:
-  """Turns errors while a file is read into InputErrors."""
+  """Turns all errors while a file is read into InputErrors.
+
+  Their class depends on the library, and on where the file is damaged.
+  """
   try:
     yield
   except InputError:  # a ValueError that explains itself
     raise
-  except READ_ERRORS as e:
+  except Exception as e:
     raise read_error(file, e, fix) from e
 
 
-def _open_safetensors(file: pathlib.Path) -> Arrays:
-  """Opens a file after a check of its header's size.
+def _load(file: pathlib.Path) -> Named:
+  with safe_read(file):
+    try:
+      return FORMATS[file.name](file)
+    except (AttributeError, TypeError) as e:  # of another object than a dict
+      raise ValueError(f"it holds no named arrays ({e})") from e
+
+
+def _read_header(file: pathlib.Path) -> dict[str, tuple[int, ...]]:
+  """Returns the shapes in a file, after a check of its header's size.
 
   The library checks that the arrays have the sizes of their shapes, are stored
   without gaps or overlaps, and fill the file.
@@ -143,23 +157,20 @@ def _open_safetensors(file: pathlib.Path) -> Arrays:
     raise ValueError(f"its header is longer than {MAX_JSON_BYTES:,} bytes")
   with safetensors.safe_open(file, "numpy") as opened:
     slices = {name: opened.get_slice(name) for name in opened.keys()}
-    shapes = {name: tuple(x.get_shape()) for name, x in slices.items()}
-    dtypes = {name: x.get_dtype() for name, x in slices.items()}
-
-  def read(name: str) -> np.ndarray:
-    with safe_read(file), safetensors.safe_open(file, "numpy") as opened:
-      return opened.get_tensor(name)
-
-  named = {name: FLOATS.get(x, x) for name, x in dtypes.items()}
-  return Arrays(file, shapes, named, read)
+    return {name: tuple(x.get_shape()) for name, x in slices.items()}
 
 
-def _load_msgpack(file: pathlib.Path) -> dict[str, np.ndarray]:
+def _load_safetensors(file: pathlib.Path) -> Named:
+  with safetensors.safe_open(file, "numpy") as opened:
+    return {name: opened.get_tensor(name) for name in opened.keys()}
+
+
+def _load_msgpack(file: pathlib.Path) -> Named:
   """Reads a Flax model with Flax, whose format has no code."""
   tree = serialization.msgpack_restore(file.read_bytes())
   if not isinstance(tree, dict):
     raise ValueError("it is not one map of arrays")
-  arrays: dict[str, np.ndarray] = {}
+  arrays: Named = {}
   for path, x in traverse_util.flatten_dict(tree).items():
     name = ".".join([*map(str, path[:-1]), FLAX_ARRAYS.get(path[-1], path[-1])])
     if not isinstance(x, np.ndarray) or name in arrays:
@@ -168,7 +179,7 @@ def _load_msgpack(file: pathlib.Path) -> dict[str, np.ndarray]:
   return arrays
 
 
-def _load_pickle(file: pathlib.Path) -> dict[str, np.ndarray]:
+def _load_pickle(file: pathlib.Path) -> Named:
   """Reads the tensors of a `pytorch_model.bin` without executing its code."""
   torch = _import_torch(file)
 
@@ -184,30 +195,6 @@ def _load_pickle(file: pathlib.Path) -> dict[str, np.ndarray]:
   if num_bytes > 2 * file.stat().st_size:  # tied ones may share memory
     raise ValueError(f"its tensors would have {num_bytes:,} bytes")
   return {str(name): to_numpy(x) for name, x in tensors.items()}
-
-
-def _open_whole(file: pathlib.Path, library: str, load: Load) -> Arrays:
-  """Opens a file by a function of a library that reads all of it."""
-
-  @functools.cache
-  def load_arrays() -> dict[str, np.ndarray]:
-    try:
-      return load(file)
-    except InputError:  # PyTorch is missing or too old
-      raise
-    except Exception as e:  # the class depends on where the file is damaged
-      line = str(e).split("\n")[0].rstrip(".") or type(e).__name__
-      problem = f"{library} finds no named arrays in it: {line}"
-      raise read_error(file, problem, RETRY) from e
-
-  arrays = load_arrays().items()
-  return Arrays(
-    path=file,
-    shapes={name: x.shape for name, x in arrays},
-    dtypes={name: x.dtype.name for name, x in arrays},
-    read=lambda name: load_arrays()[name],
-    release=load_arrays.cache_clear,
-  )
 
 
 def _import_torch(path: pathlib.Path) -> ModuleType:
@@ -235,9 +222,9 @@ def torch_command() -> str:
   return f"pip install {TORCH}"
 
 
-# Functions that open a folder's weights; the first of the files is read.
-FORMATS: dict[str, Callable[[pathlib.Path], Arrays]] = {
-  WEIGHTS: _open_safetensors,
-  FLAX: functools.partial(_open_whole, library="Flax", load=_load_msgpack),
-  PICKLE: functools.partial(_open_whole, library="PyTorch", load=_load_pickle),
+# Functions that load a folder's weights; the first of the files is read.
+FORMATS: dict[str, Callable[[pathlib.Path], Named]] = {
+  WEIGHTS: _load_safetensors,
+  FLAX: _load_msgpack,
+  PICKLE: _load_pickle,
 }

@@ -127,26 +127,27 @@ def export_task(
     raise InputError(
       f"output='{output}' exists. Move it away or choose another folder."
     )
-  params = jax.device_get(params)
+  params = _unscale(jax.device_get(params), task)
   _check_finite(params)
-  offset, scale = task.scale if task.kind == task_lib.SCORE else (0.0, 1.0)
-  head = params["task_head"]["output"]
-  output_layer = {  # of scores, not of (score - offset) / scale
-    "kernel": head["kernel"] * np.float32(scale),
-    "bias": head["bias"] * np.float32(scale) + np.float32(offset),
-  }
-  task_head = {**params["task_head"], "output": output_layer}
-  unscaled = {**params, "task_head": task_head}
   role = model.role
-  card = model_card.task_card(unscaled, model, tokenizer, task, origin)
+  card = model_card.task_card(params, model, tokenizer, task, origin)
   fields = _task_fields(model, task)
   with atomic_folder(output) as partial:
-    network = (unscaled, model, role, tokenizer)
+    network = (params, model, role, tokenizer)
     _write_folder(output, partial, network, card, extra_fields=fields)
-    summary = compare_logits(
-      {role: partial}, params, model, offset=offset, scale=scale
-    )
+    summary = compare_logits({role: partial}, params, model)
   return ExportResult(output, summary)
+
+
+def _unscale(params: Mapping[str, Any], task: task_lib.Task) -> dict[str, Any]:
+  """Returns parameters of scores, for those of (score - offset) / scale."""
+  if task.kind != task_lib.SCORE:
+    return dict(params)
+  offset, scale = map(np.float32, task.scale)
+  head = params["task_head"]
+  output = {name: x * scale for name, x in head["output"].items()}
+  output["bias"] += offset
+  return {**params, "task_head": {**head, "output": output}}
 
 
 def export_weights(
@@ -157,17 +158,16 @@ def export_weights(
   `report` receives lines about downloads and about heads drawn at random.
   """
   # Checked first, as reading the weights may take long.
-  resolved = check_replaceable(output)
+  output = check_replaceable(output)
   for location in split_init(init):
     path = open_path("init", location).resolve()
-    overlaps = resolved in (path, *path.parents) or path in resolved.parents
-    if overlaps and path.exists():
+    if path.exists() and (path == output or output in path.parents):
       raise InputError(
-        f"output='{resolved}' overlaps with the weights to convert, '{path}'."
-        " Choose another --output."
+        f"output='{output}' holds the weights to convert. Choose another"
+        " --output."
       )
   weights = Weights(init, report)
-  model, tokenizer, matched = load.match_own_model(weights, report)
+  model, matched = load.match_own_model(weights, report)
   for line in matched.left_out_lines():
     report(line)
   # A report would name a generator that is not written.
@@ -183,9 +183,13 @@ def export_weights(
     limits=["The licence of the original applies."],
     random_modules=random_modules,
   )
-  roles = tuple(weights.networks)
   return export_model(
-    model, params, tokenizer, output, origin=origin, roles=roles
+    model,
+    params,
+    matched.tokenizer,
+    output,
+    origin=origin,
+    roles=tuple(matched.networks),
   )
 
 
@@ -277,14 +281,11 @@ def compare_logits(
   folders: Mapping[str, pathlib.Path],
   params: Mapping[str, Any],
   model: hf_names.Model,
-  *,
-  offset: float = 0.0,
-  scale: float = 1.0,
 ) -> str:
   """Compares a model's logits with those of its export in transformers.
 
-  The `folders` of the networks, by role, compute `offset + scale * logits`.
-  Returns a sentence: transformers computes our logits, or PyTorch is missing.
+  `folders` are those of the networks, by role. Returns a sentence:
+  transformers computes our logits, or PyTorch is missing.
   Raises NonFiniteError for our logits, TrueNegsError for theirs or a tensor.
   """
   try:
@@ -296,8 +297,8 @@ def compare_logits(
       f" To compare, run {arrays.torch_command()} and export again."
     )
   inputs = _random_inputs(next(iter(model.roles.values())))
-  is_real_BxL = inputs["documents"] != 0
   expected = _compute_logits(params, model, inputs)
+  is_real_BxL = inputs["documents"] != 0
   lines: list[str] = []
   classes: list[str] = []
   for role, folder in folders.items():
@@ -307,18 +308,18 @@ def compare_logits(
     tensors = {x: torch.tensor(inputs[name]) for name, x in names.items()}
     for part, class_name in hf_names.list_classes(model, role):
       classes.append(class_name)
+      network = _load(folder / part, class_name)
       with torch.no_grad():
-        output = _load(folder / part, class_name)(**tensors)
+        output = network(**tensors)
       fields = [field for field in expected[role] if field in output]
       for field in fields:
         name = part or (role if len(fields) == 1 else f"{role} {field}")
-        ours = offset + scale * expected[role][field]
+        ours = expected[role][field]
         theirs = output[field].numpy()
-        # Class logits `[B, C]` have no padding.
-        if ours.shape[:2] == is_real_BxL.shape:
+        if ours.shape[:2] == is_real_BxL.shape:  # class logits: [B, C]
           ours = ours[is_real_BxL]
           theirs = theirs[is_real_BxL]
-        lines.append(_compare_logits(name, ours, theirs))
+        lines.append(_compare(name, ours, theirs))
   return (
     f"transformers {transformers.__version__} loads {' and '.join(classes)} and"
     f" computes our logits. Largest difference: {', '.join(lines)}."
@@ -362,7 +363,8 @@ def _compute_logits(
     return jax.device_get(compute(params, inputs))
 
 
-def _compare_logits(name: str, ours: np.ndarray, theirs: np.ndarray) -> str:
+def _compare(name: str, ours: np.ndarray, theirs: np.ndarray) -> str:
+  """Describes the difference of logits; raises an error for a large one."""
   if not np.isfinite(ours).all():
     raise NonFiniteError(
       f"The logits of {name} are not finite, although the weights are: the run"
@@ -379,6 +381,7 @@ def _compare_logits(name: str, ours: np.ndarray, theirs: np.ndarray) -> str:
 
 
 def _load(folder: pathlib.Path, name: str) -> Any:
+  """Loads a class of transformers, whose tensors must be those of the file."""
   import torch
   import transformers
 

@@ -244,14 +244,14 @@ def _open_run(
     return {x: traverse_util.flatten_dict(trees[x], sep="/") for x in trees}
 
   def open_role(role: str) -> Network:
-    network = Network(
+    paths = hf_names.list_paths(model, role)
+    return Network(
       role=role,
       location=location,
       arrays=Arrays(
         path=workdir,
-        shapes={name: x.shape for name, x in shapes.items()},
-        dtypes={name: str(x.dtype) for name, x in shapes.items()},
-        read=lambda name: read_params()[role][name],
+        shapes={x: shapes[x].shape for x in paths},
+        load=lambda: {x: read_params()[role][x] for x in paths},
         release=read_params.cache_clear,
       ),
       fields=hf_folder.model_config(model, role, pad=tokenizer.pad),
@@ -261,8 +261,6 @@ def _open_run(
       backbone=model.backbone,
       is_ours=True,
     )
-    kept = {name: name for name in network.names(model, role).values()}
-    return dataclasses.replace(network, arrays=network.arrays.rename(kept))
 
   shapes = hf_names.flat_shapes(model)
   return [open_role(role) for role in model.roles]

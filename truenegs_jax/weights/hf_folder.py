@@ -19,7 +19,7 @@ import numpy as np
 import safetensors.numpy
 from tokenizers import decoders, processors
 
-from truenegs_jax.config.sections import GENERATOR_SIZES
+from truenegs_jax.config.sections import GENERATOR_SIZES, SIZES
 from truenegs_jax.data import tokenizer as tokenizer_lib
 from truenegs_jax.data.tokenizer import Tokenizer, load_tokenizer
 from truenegs_jax.runtime.errors import InputError, printable
@@ -27,7 +27,7 @@ from truenegs_jax.runtime.files import CHECKSUMS, parse_json, read_file
 from truenegs_jax.weights import arrays as arrays_lib
 from truenegs_jax.weights import hf_config, hf_names
 from truenegs_jax.weights.arrays import Arrays, find_optional, safe_read
-from truenegs_jax.weights.hf_config import SIZE_FIELDS, THETAS
+from truenegs_jax.weights.hf_config import THETAS
 
 CONFIG = "config.json"
 TOKENIZER = "tokenizer_config.json"
@@ -57,11 +57,10 @@ class Network:
   vocabulary: pathlib.Path | None  # file next to the weights
   lowercase: bool | None  # how text is normalized; None if unknown
   strip_accents: bool | None
+  backbone: str  # a module of truenegs_jax/models
   # Whether names and layouts are those of our checkpoints, not Hugging Face's.
   is_ours: bool = False
-  # Name of an array that may be stored a second time -> path in our tree.
-  tied: Mapping[str, str] = dataclasses.field(default_factory=dict)
-  backbone: str = "encoder"  # a module of truenegs_jax/models
+  prefix: str = ""  # of a wrapper, which was taken off the names of arrays
 
   @functools.cached_property
   def tokenizer(self) -> Tokenizer:
@@ -89,23 +88,37 @@ class Network:
     return {x: x.replace(hf_names.TASK_HEAD, f"{role}_head/") for x in paths}
 
   @property
+  def tied(self) -> Mapping[str, str]:
+    """Names of arrays that may be stored a second time -> paths in our tree."""
+    if self.is_ours:
+      return {}
+    return hf_names.BACKBONES[self.backbone][self.role].tied
+
+  @property
   def has_pooler(self) -> bool:
     """Whether it has BERT's pooler."""
     starts = ("pooled/pooler/", hf_names.POOLER)
     return any(name.startswith(starts) for name in self.arrays.shapes)
 
+  @functools.cached_property
+  def values(self) -> dict[str, Any]:
+    """All values of `EncoderConfig` that its config.json has."""
+    return hf_config.read_sizes(self.fields)
+
   @property
   def sizes(self) -> dict[str, int]:
     """The sizes, by the names of their keys of `model`."""
-    fields = {"embedding_size": self.fields["hidden_size"], **self.fields}
-    if self.role == "bert":  # its embeddings are as wide as the model
-      fields["embedding_size"] = fields["hidden_size"]
-    return {x: fields[n] for x, n in SIZE_FIELDS.items() if n in fields}
+    return {x: self.values[x] for x in SIZES if x in self.values}
+
+  @property
+  def thetas(self) -> dict[str, float]:
+    """Keys of `model` with the bases of rotary positions, if it has them."""
+    return {x: self.values[x] for x in THETAS if x in self.values}
 
   @property
   def generator_sizes(self) -> dict[str, int]:
     """Those of the sizes that a generator does not share."""
-    return {name: self.sizes[name] for name in GENERATOR_SIZES}
+    return {name: self.values[name] for name in GENERATOR_SIZES}
 
   @property
   def architecture(self) -> str:
@@ -114,11 +127,6 @@ class Network:
       case [str(name), *_]:
         return printable(name[:80])
     return ""
-
-  @property
-  def thetas(self) -> dict[str, float]:
-    """Keys of `model` with the bases of rotary positions, if it has them."""
-    return {name: self.fields[name] for name in THETAS if name in self.fields}
 
 
 def model_config(
@@ -242,7 +250,7 @@ def open_network(folder: pathlib.Path) -> Network:
     )
   fields = hf_config.read_fields(path)
   arrays = arrays_lib.open_arrays(folder)
-  arrays = _use_current_names(arrays, fields["model_type"])
+  arrays, prefix = _use_current_names(arrays, fields["model_type"])
   backbone = "modern" if fields["model_type"] == "modernbert" else "encoder"
   role = "discriminator" if fields["model_type"] == "electra" else "bert"
   if role != "bert" and any(x.startswith(GENERATORS) for x in arrays.shapes):
@@ -269,8 +277,8 @@ def open_network(folder: pathlib.Path) -> Network:
     vocabulary=vocabulary and find_optional(folder, vocabulary.name),
     lowercase=lowercase,
     strip_accents=strip_accents,
-    tied=hf_names.BACKBONES[backbone][role].tied,
     backbone=backbone,
+    prefix=prefix,
   )
 
 
@@ -304,16 +312,25 @@ def hash_file(path: pathlib.Path) -> str:
     return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _use_current_names(arrays: Arrays, family: str) -> Arrays:
-  """Renames arrays to the names that transformers uses today."""
-  prefix = "model" if family == "modernbert" else family
-  has_prefix = any(name.startswith(f"{prefix}.") for name in arrays.shapes)
+def _use_current_names(arrays: Arrays, family: str) -> tuple[Arrays, str]:
+  """Renames arrays to the names that transformers uses today.
+
+  Returns also what precedes them all: the prefix of a wrapper, such as
+  "module." of PyTorch's data parallelism or "_orig_mod." of a compiled module.
+  """
+  prefix, names = hf_names.FAMILIES[family]
+  table = f"{names['embeddings/word']}.weight"
+  starts = [x.removesuffix(table) for x in arrays.shapes if x.endswith(table)]
+  start = starts[0] if len(starts) == 1 else prefix
+  wrapper = start.removesuffix(prefix)
+  is_bare = not start.endswith(prefix)
   old_names: dict[str, str] = {}  # by current name
   for name in arrays.shapes:
     if name.endswith(CONSTANTS):
       continue
-    is_bare = name.startswith(BARE_PREFIXES) and not has_prefix
-    current = f"{prefix}.{name}" if is_bare else name
+    current = name.removeprefix(wrapper)
+    if is_bare and current.startswith(BARE_PREFIXES):
+      current = f"{prefix}{current}"
     for old, new in OLD_SUFFIXES.items():
       if current.endswith(old):
         current = current.removesuffix(old) + new
@@ -325,7 +342,7 @@ def _use_current_names(arrays: Arrays, family: str) -> Arrays:
     old_names[current] = name
   if DECODER_BIAS in old_names and BIAS not in old_names:
     old_names[BIAS] = old_names.pop(DECODER_BIAS)
-  return arrays.rename(old_names)
+  return arrays.rename(old_names), wrapper
 
 
 def _subtract_labels(arrays: Arrays) -> Arrays:
@@ -333,13 +350,16 @@ def _subtract_labels(arrays: Arrays) -> Arrays:
   both = {"classifier.weight", "classifier.bias"} & arrays.shapes.keys()
   names = [name for name in both if arrays.shapes[name][:1] == (2,)]
 
-  def read(name: str) -> np.ndarray:
-    x = arrays.read(name)
-    return x[1:].astype(np.float32) - x[:1] if name in names else x
+  def load() -> arrays_lib.Named:
+    loaded = arrays.load()
+    for name in names:
+      x = loaded[name].astype(np.float32)
+      loaded[name] = x[1:] - x[:1]
+    return loaded
 
   shapes = {name: (1, *arrays.shapes[name][1:]) for name in names}
   return dataclasses.replace(
-    arrays, shapes={**arrays.shapes, **shapes}, read=read
+    arrays, shapes={**arrays.shapes, **shapes}, load=load
   )
 
 

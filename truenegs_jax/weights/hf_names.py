@@ -55,6 +55,14 @@ MODERN_NAMES = {
 }
 
 
+# `model_type` -> prefix of the encoder's names, and the names.
+FAMILIES: dict[str, tuple[str, Mapping[str, str]]] = {
+  "electra": ("electra.", BERT_NAMES),
+  "bert": ("bert.", BERT_NAMES),
+  "modernbert": ("model.", MODERN_NAMES),
+}
+
+
 @dataclasses.dataclass(frozen=True)
 class NetworkNames:
   """Hugging Face's names for a network and its head."""
@@ -63,45 +71,37 @@ class NetworkNames:
   architecture: str
   # Modules of the head: our name -> Hugging Face's; "" has its own arrays.
   head: Mapping[str, str]
-  encoder: Mapping[str, str]
-  prefix: str  # of the encoder's names
   # Its name of a second copy of an array -> path in our tree.
   tied: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 NETWORKS = {
   "discriminator": NetworkNames(
-    family="electra",
-    architecture="ElectraForPreTraining",
-    head={
+    "electra",
+    "ElectraForPreTraining",
+    {
       "dense": "discriminator_predictions.dense",
       "output": "discriminator_predictions.dense_prediction",
     },
-    encoder=BERT_NAMES,
-    prefix="electra",
   ),
   "generator": NetworkNames(
-    family="electra",
-    architecture="ElectraForMaskedLM",
-    head={
+    "electra",
+    "ElectraForMaskedLM",
+    {
       "": "generator_lm_head",
       "dense": "generator_predictions.dense",
       "norm": "generator_predictions.LayerNorm",
     },
-    encoder=BERT_NAMES,
-    prefix="electra",
     tied={"generator_lm_head.weight": "embeddings/word"},
   ),
   "bert": NetworkNames(
-    family="bert",
-    architecture="BertForMaskedLM",
-    head={
+    "bert",
+    "BertForMaskedLM",
+    {
       "": "cls.predictions",
       "dense": "cls.predictions.transform.dense",
       "norm": "cls.predictions.transform.LayerNorm",
     },
-    encoder=BERT_NAMES,
-    prefix="bert",
     tied={
       "cls.predictions.decoder.weight": "embeddings/word",
       "cls.predictions.decoder.bias": "bert_head/bias",
@@ -111,11 +111,9 @@ NETWORKS = {
 MODERN_ENCODER = "ModernBertModel"
 MODERN_MASKED = "ModernBertForMaskedLM"
 _MODERN_MLM = NetworkNames(
-  family="modernbert",
-  architecture=MODERN_MASKED,
-  head={"": "decoder", "dense": "head.dense", "norm": "head.norm"},
-  encoder=MODERN_NAMES,
-  prefix="model",
+  "modernbert",
+  MODERN_MASKED,
+  {"": "decoder", "dense": "head.dense", "norm": "head.norm"},
   tied={"decoder.weight": "embeddings/word"},
 )
 # Subfolder of an export, with the encoder once more and a head for two labels.
@@ -130,9 +128,7 @@ _MODERN_HEAD = {
 BACKBONES = {
   "encoder": NETWORKS,
   "modern": {
-    "discriminator": dataclasses.replace(
-      _MODERN_MLM, architecture=DETECTOR_CLASS, head=_MODERN_HEAD, tied={}
-    ),
+    "discriminator": NetworkNames("modernbert", DETECTOR_CLASS, _MODERN_HEAD),
     "generator": _MODERN_MLM,
     "bert": _MODERN_MLM,
   },
@@ -227,10 +223,10 @@ def name_table(model: Model, role: str) -> dict[str, str]:
   """Maps each path in our tree to Hugging Face's name, for one network."""
   names = network_names(model, role)
   modules = dict(POOLED)
-  for module, name in names.encoder.items():
+  prefix, encoder_names = FAMILIES[names.family]
+  for module, name in encoder_names.items():
     is_shared = module.startswith("embeddings/")
-    path = module if is_shared else f"{role}/{module}"
-    modules[path] = f"{names.prefix}.{name}"
+    modules[module if is_shared else f"{role}/{module}"] = f"{prefix}{name}"
   for module, name in names.head.items():
     modules[f"{role}_head/{module}".rstrip("/")] = name
   if isinstance(model, finetune.DownstreamModel):

@@ -15,10 +15,12 @@ from flax import traverse_util
 
 from truenegs_jax.config.sections import FROM_WEIGHTS
 from truenegs_jax.data.tokenizer import Tokenizer
+from truenegs_jax.data.vocabulary import ROLES
 from truenegs_jax.models import pretrain
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.tasks import task as task_lib
 from truenegs_jax.weights import hf_names, match
+from truenegs_jax.weights.arrays import FLOATS
 from truenegs_jax.weights.find import Report, Weights
 from truenegs_jax.weights.hf_folder import Network
 
@@ -29,13 +31,6 @@ ROUNDING = 1e-6
 MODELS = ({"bert"}, {"discriminator"}, {"discriminator", "generator"})
 # Sizes of the generator of a discriminator without one, beside its width.
 DUMMY_GENERATOR = {"layers": 1, "heads": 1, "ffn": 1}
-# Fields of EncoderConfig -> fields of Hugging Face's config.json: BERT's, and
-# ModernBERT's.
-RATES = {
-  "dropout": ("hidden_dropout_prob", "embedding_dropout"),
-  "attention_dropout": ("attention_probs_dropout_prob", "attention_dropout"),
-  "initializer_range": ("initializer_range",),
-}
 # Arrays with a row for every word.
 WORD_ARRAYS = ("embeddings/word", "bert_head/bias", "generator_head/bias")
 KERNEL = "task_head/output/kernel"
@@ -77,13 +72,14 @@ def load(init: str, *, report: Report = print) -> Pretrained:
       one of another size; damaged weights.
     CheckpointError: a run that cannot be read.
   """
-  model, tokenizer, matched = match_own_model(Weights(init, report), report)
-  return Pretrained(model, load_params(matched, report=report), tokenizer)
+  model, matched = match_own_model(Weights(init, report), report)
+  params = load_params(matched, report=report)
+  return Pretrained(model, params, matched.tokenizer)
 
 
 def match_own_model(
   weights: Weights, report: Report
-) -> tuple[pretrain.Model, Tokenizer, match.MatchedWeights]:
+) -> tuple[pretrain.Model, match.MatchedWeights]:
   """Makes a model of the weights' sizes; of one network, headers are read."""
   networks = weights.networks
   if set(networks) not in MODELS:
@@ -93,30 +89,21 @@ def match_own_model(
     )
   kept = next(iter(networks.values()))
   tokenizer = kept.tokenizer
-  rows = kept.fields["vocab_size"]
-  padding = rows - len(tokenizer.vocab)
+  padding = kept.fields["vocab_size"] - len(tokenizer.vocab)
   if padding > 0:
     report(f"init: dropped {padding:,} rows of padding.")
-  fields: dict[str, Any] = {
-    "vocab_size": len(tokenizer.vocab),
+  fields = {
+    **kept.values,
     "variant": FROM_WEIGHTS,
-    **kept.sizes,
     "backbone": kept.backbone,
-    "max_positions": kept.fields["max_position_embeddings"],
-    **kept.thetas,
+    "vocab_size": len(tokenizer.vocab),
   }
-  for name, saved_names in RATES.items():
-    rates = (kept.fields[x] for x in saved_names if x in kept.fields)
-    rate = next(rates, None)
-    if isinstance(rate, int | float) and 0 <= rate <= 1:
-      fields[name] = rate
   model: pretrain.Model
   if kept.role == "bert":
     model = pretrain.make_bert(**fields)
     model = model.clone(pooler=kept.has_pooler)
   else:
-    size = kept.fields.get("embedding_size", kept.fields["hidden_size"])
-    sizes = {"width": size, **DUMMY_GENERATOR}
+    sizes = {"width": kept.values["embedding_size"], **DUMMY_GENERATOR}
     if "generator" in networks:
       sizes = networks["generator"].generator_sizes
     fields |= {"generator_sizes": sizes, "generator_multiplier": 1.0}
@@ -124,16 +111,11 @@ def match_own_model(
   model = model.clone(tokenizer=tokenizer)
   skip = "words" if padding else ""
   matched = match.match_weights(networks, model, tokenizer, init_skip=skip)
-  if len(networks) > 1:
-    both = set.intersection(*map(set, matched.names.values()))
-    flats = (
-      {x: _read_array(network, x, matched.names[role][x]) for x in both}
-      for role, network in networks.items()
-    )
-    if any(_list_differences(*flats)):
-      model = model.clone(sharing="none")
-      matched = dataclasses.replace(matched, model=model)
-  return model, tokenizer, matched
+  flats = _read_networks(matched).values() if len(networks) > 1 else ()
+  if flats and any(_list_differences(*flats)):
+    model = model.clone(sharing="none")
+    matched = dataclasses.replace(matched, model=model)
+  return model, matched
 
 
 def load_params(
@@ -159,10 +141,9 @@ def load_params(
   """
   for line in matched.left_out_lines():
     report(line)
-  flats = {}
-  for role, network in matched.networks.items():
-    flats[role] = _read_network(network, matched.names[role], matched.model)
-    if matched.task:
+  flats = _read_networks(matched)
+  if matched.task:
+    for role, network in matched.networks.items():
       flats[role] |= _convert_task_head(
         flats[role], network, matched.task, report
       )
@@ -220,19 +201,33 @@ def _list_differences(a: Flat, b: Flat) -> Iterator[tuple[str, float]]:
       yield name, difference
 
 
+def _read_networks(matched: match.MatchedWeights) -> dict[str, Flat]:
+  """Reads the arrays of all networks, by role and path."""
+  return {
+    role: _read_network(network, matched.names[role], matched.model)
+    for role, network in matched.networks.items()
+  }
+
+
 def _read_network(
   network: Network, names: Mapping[str, str], model: hf_names.Model
 ) -> Flat:
   """Reads the arrays of a network by path; tied copies must be equal."""
   shapes = hf_names.flat_shapes(model)
-  flat = {path: _read_array(network, path, x) for path, x in names.items()}
-  for path in flat:
+  loaded = network.arrays.load()
+  tied = {x: loaded[x] for x in network.tied if x in loaded}
+  flat = {}
+  for path, name in names.items():
+    x = _convert(network, path, name, loaded.pop(name))
     if shapes[path].ndim > 2:  # parts of one product
-      flat[path] = flat[path].reshape(shapes[path].shape)
-  for name, path in network.tied.items():
-    if name not in network.arrays.shapes or path not in flat:
+      x = x.reshape(shapes[path].shape)
+    flat[path] = x
+  has_head = any(path.startswith(f"{network.role}_head/") for path in names)
+  for name, copy in tied.items():
+    path = network.tied[name]
+    if not has_head or path not in flat:
       continue
-    difference = _largest_difference(network.arrays.read(name), flat[path])
+    difference = _largest_difference(copy, flat[path])
     if difference != 0:
       raise InputError(
         f"init: {name} of {network.location} differs from {names[path]} by up"
@@ -242,9 +237,16 @@ def _read_network(
   return flat
 
 
-def _read_array(network: Network, path: str, name: str) -> np.ndarray:
-  """Reads an array as f32 in our layout; InputError if it is not finite."""
-  x = network.arrays.read(name).astype(np.float32, copy=False)
+def _convert(
+  network: Network, path: str, name: str, x: np.ndarray
+) -> np.ndarray:
+  """Returns an array as f32 in our layout; InputError if it is not finite."""
+  if x.dtype.name not in FLOATS:
+    raise InputError(
+      f"init: {name} of {network.location} is of type {x.dtype}, not"
+      f" {', '.join(FLOATS)}. Use other weights."
+    )
+  x = x.astype(np.float32, copy=False)
   if not np.isfinite(x).all():
     raise InputError(
       f"init: {name} of {network.location} holds"
@@ -305,7 +307,7 @@ def _carry_words(
   num_rows = len(flat[WORD_ARRAYS[0]])
   vocab = matched.tokenizer.vocab
   network = next(iter(matched.networks.values()))
-  row_of = {token: i for i, token in enumerate(network.tokenizer.vocab)}
+  row_of = _list_rows(network.tokenizer, matched.tokenizer)
   rows_V = np.array([row_of.get(token, -1) for token in vocab])
   new = [token for token in vocab if token not in row_of]
   kept = len(vocab) - len(new)
@@ -324,11 +326,22 @@ def _carry_words(
   return carried
 
 
+def _list_rows(saved: Tokenizer, tokenizer: Tokenizer) -> dict[str, int]:
+  """Returns the row of the weights for each token of a run that they know.
+
+  "the" is a word in BERT's vocabulary, and a piece that continues one in
+  byte-level BPE. So between the two, only special tokens are the same.
+  """
+  if bool(saved.definition) == bool(tokenizer.definition):
+    return {token: i for i, token in enumerate(saved.vocab)}
+  pairs = ((getattr(x, role) for x in (tokenizer, saved)) for role in ROLES)
+  return {tokenizer.vocab[new]: row for new, row in pairs if min(new, row) >= 0}
+
+
 def _report_missing(
   matched: match.MatchedWeights, report: Report, *, complete: bool
 ) -> None:
   """Reports missing parameters; raises InputError if `complete`."""
-
   paths = matched.missing
   if complete and paths:
     raise InputError(

@@ -3,6 +3,9 @@
 networks = Weights("released/electra").for_roles(model.roles)
 matched = match_weights(networks, model, tokenizer)
 matched.missing  # parameters that `load.load_params` draws at random
+
+One rule says which arrays are left out: those outside of the encoder that the
+model has no place for. Heads of other tasks are, and `left_out_lines` says so.
 """
 
 import dataclasses
@@ -19,7 +22,6 @@ from truenegs_jax.models import encoder, finetune, pretrain
 from truenegs_jax.runtime.errors import InputError, printable
 from truenegs_jax.tasks import task as task_lib
 from truenegs_jax.weights import hf_config, hf_folder, hf_names
-from truenegs_jax.weights.arrays import FLOATS
 from truenegs_jax.weights.hf_folder import Network
 from truenegs_jax.weights.hf_names import TASK_HEAD
 
@@ -31,6 +33,7 @@ ADVICE = (
   " --config.init_skip=head draws a new head, and --config.model.pooler=False"
   " leaves out the pooler."
 )
+Table = dict[str, str]  # path in our tree -> name of an array
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,9 +42,9 @@ class MatchedWeights:
 
   model: hf_names.Model
   tokenizer: Tokenizer
-  # By role, without heads that `model` lacks; a pair may lack its generator.
-  networks: Mapping[str, Network]
-  left_out: Mapping[str, list[str]]  # arrays of these heads, by role
+  networks: Mapping[str, Network]  # by role; a pair may lack its generator
+  names: Mapping[str, Table]  # by role, of the arrays to read
+  left_out: Mapping[str, list[str]]  # by role, first parts of their names
   skip: frozenset[str]  # names in `config.init_skip`
   task: task_lib.Task | None
 
@@ -49,14 +52,6 @@ class MatchedWeights:
   def location(self) -> str:
     """Where the weights are, for messages."""
     return " and ".join(x.location for x in self.networks.values())
-
-  @functools.cached_property
-  def names(self) -> dict[str, dict[str, str]]:
-    """For each role, the names of the arrays to read by path in our tree."""
-    return {
-      role: loadable_names(network, self.model, role)
-      for role, network in self.networks.items()
-    }
 
   @functools.cached_property
   def missing(self) -> list[str]:
@@ -67,15 +62,20 @@ class MatchedWeights:
     return [x for x in shapes if x not in paths and not x.startswith(own)]
 
   def left_out_lines(self) -> list[str]:
-    """Says which heads are left out, a line for each network."""
+    """Says which parts are left out, of names and of arrays."""
     lines = []
-    for role, names in self.left_out.items():
-      heads = dict.fromkeys(map(_head_of, names))
+    for role, network in self.networks.items():
+      if network.prefix:
+        lines.append(
+          f"init: read the names of {network.location} without the prefix"
+          f" '{network.prefix}'."
+        )
+      heads = self.left_out[role]
       if not heads:
         continue
       line = (
         "init: left out what this model lacks of"
-        f" {self.networks[role].location}: {list_names(heads)}."
+        f" {network.location}: {list_names(heads)}."
       )
       if _POOLER in heads and isinstance(self.model, pretrain.BertMlm):
         line += " To keep the pooler, set --config.model.pooler=True."
@@ -117,65 +117,69 @@ def match_weights(
   """
   skip = parse_skip(init_skip)
   first = next(iter(networks.values()))
-  for network in networks.values():
-    _check_tokenizer(network, tokenizer, skip)
-    if network.thetas != first.thetas:
-      raise InputError(
-        f"init: the discriminator's rotary positions have {first.thetas}, but"
-        f" the generator's have {network.thetas}. Pass two networks that were"
-        " trained together, or only the discriminator."
-      )
-  stored_model = model
-  if "words" in skip:
-    stored_model = _with_rows_of(first, model)
-  kept: dict[str, Network] = {}
+  stored_model = _with_rows_of(first, model) if "words" in skip else model
+  names: dict[str, Table] = {}
   left_out: dict[str, list[str]] = {}
   for role, network in networks.items():
+    if "words" not in skip:
+      _check_tokenizer(network, tokenizer)
     if network.backbone != model.backbone:
       raise InputError(
         f"init: {network.location} has the backbone {network.backbone!r}, but"
         f" model.backbone={model.backbone!r}. Use the backbone of the weights:"
         f" --config.model.backbone={network.backbone}."
       )
-    left_out[role] = _find_unused_heads(network, model, role, skip)
-    names = [x for x in network.arrays.shapes if x not in left_out[role]]
-    arrays = network.arrays.rename(dict(zip(names, names, strict=True)))
-    kept[role] = dataclasses.replace(network, arrays=arrays)
-    _check_network(kept[role], stored_model, role)
-  return MatchedWeights(model, tokenizer, kept, left_out, skip, task)
+    if network.thetas != first.thetas:
+      raise InputError(
+        f"init: the discriminator's rotary positions have {first.thetas}, but"
+        f" the generator's have {network.thetas}. Pass two networks that were"
+        " trained together, or only the discriminator."
+      )
+    table = _readable_names(network, stored_model, role, skip)
+    names[role] = table
+    left_out[role] = _match_arrays(network, stored_model, role, table)
+  return MatchedWeights(model, tokenizer, networks, names, left_out, skip, task)
 
 
-def _find_unused_heads(
+def _readable_names(
   network: Network, model: hf_names.Model, role: str, skip: frozenset[str]
-) -> list[str]:
-  """Returns the names of arrays outside of the encoder that a model lacks.
+) -> Table:
+  """Returns the names of a network's arrays by path, without absent heads.
+
+  A head is absent if the weights have none of its arrays. Many files hold only
+  BERT's encoder, few hold the next-sentence classifier.
+  """
+  table = network.names(model, role)
+  if "head" in skip or not _shares_head(network, model, role):
+    heads = (TASK_HEAD, f"{role}_head/")
+    table = {x: name for x, name in table.items() if not x.startswith(heads)}
+  parts = [f"{role}_head/", TASK_HEAD, f"{TASK_HEAD}output/"]
+  if isinstance(model, finetune.DownstreamModel):
+    parts.append("pooled/pooler/")
+  else:
+    parts.append("pooled/next_sentence/")
+  stored = [x for x, name in table.items() if name in network.arrays.shapes]
+  absent = tuple(x for x in parts if not any(y.startswith(x) for y in stored))
+  return {path: x for path, x in table.items() if not path.startswith(absent)}
+
+
+def _shares_head(network: Network, model: hf_names.Model, role: str) -> bool:
+  """Whether a head with the names of the model's head is one of its kind.
 
   The heads of ModernBERT's classes have the same names, and so have those of
   several tasks. There the class of the weights decides; a task continues all
   but the last layer of the head that filled masks.
   """
-  table = network.names(model, role)
   is_modern = network.backbone == "modern"
   is_fine_tuned = isinstance(model, finetune.DownstreamModel)
+  if not (is_modern or is_fine_tuned):
+    return True
   classes = {hf_names.architecture(model, role)}
   if not is_modern:
     classes.add("")  # an unknown one
   elif is_fine_tuned:
     classes.add(hf_names.MODERN_MASKED)
-  is_other = network.architecture not in classes
-  if "head" in skip or (is_other and (is_modern or is_fine_tuned)):
-    heads = (TASK_HEAD, f"{role}_head/")
-    table = {x: name for x, name in table.items() if not x.startswith(heads)}
-  used = {*table.values()}
-  if any(path.startswith(f"{role}_head/") for path in table):
-    used.update(network.tied)
-
-  encoder_paths = ("embeddings/", f"{role}/")
-  inside = {
-    _head_of(name) for x, name in table.items() if x.startswith(encoder_paths)
-  }
-  names = network.arrays.shapes
-  return [x for x in names if _head_of(x) not in inside and x not in used]
+  return network.architecture in classes
 
 
 def _head_of(name: str) -> str:
@@ -197,15 +201,38 @@ def _with_rows_of(network: Network, model: hf_names.Model) -> hf_names.Model:
   return encoder.replace_configs(model, vocab_size=num_rows)
 
 
-def _check_network(network: Network, model: hf_names.Model, role: str) -> None:
-  """Refuses a network with other fields or arrays than the model's."""
+def _match_arrays(
+  network: Network, model: hf_names.Model, role: str, table: Table
+) -> list[str]:
+  """Compares the arrays of a network, and its fields, with those of a model.
+
+  Returns first parts of the names that are left out, "classifier" for example:
+  all outside of the encoder that the model lacks.
+  """
+  shapes = _stored_shapes(network, model, role, table)
+  encoder_paths = ("embeddings/", f"{role}/")
+  inside = {
+    _head_of(name) for x, name in table.items() if x.startswith(encoder_paths)
+  }
+  stored = network.arrays.shapes
+  left_out = []
+  unknown = []
+  differing = []
+  missing = []
+  for name in sorted({*table.values(), *stored}):
+    if name not in stored:
+      missing.append(f"{name} is missing, the model's is {shapes[name]}")
+    elif name not in shapes and _head_of(name) not in inside:
+      left_out.append(_head_of(name))
+    elif name not in shapes:
+      unknown.append(f"{name} {stored[name]} is not in the model")
+    elif stored[name] != shapes[name]:
+      text = f"{stored[name]}, the model's is {shapes[name]}"
+      differing.append(f"{name} is {text}")
   expected = hf_folder.model_config(model, role, pad=0)
-  groups = [
-    hf_config.field_mismatches(network.fields, expected),
-    *_array_mismatches(network, model, role),
-  ]
+  fields = hf_config.field_mismatches(network.fields, expected)
   lines = []
-  for group in filter(None, groups):
+  for group in filter(None, (fields, unknown, differing, missing)):
     lines.append(group[0])
     if len(group) > 1:
       lines[-1] += f" (and {len(group) - 1:,} more of this kind)"
@@ -214,29 +241,28 @@ def _check_network(network: Network, model: hf_names.Model, role: str) -> None:
     raise InputError(
       f"init: {network.location} does not fit the model:\n  {listed}\n{ADVICE}"
     )
+  return list(dict.fromkeys(left_out))
 
 
-def loadable_names(
-  network: Network, model: hf_names.Model, role: str
-) -> dict[str, str]:
-  """Returns the names of a network's arrays by path, without absent heads.
-
-  A head is absent if the weights have none of its arrays. Many files hold only
-  BERT's encoder, few hold the next-sentence classifier.
-  """
-  table = network.names(model, role)
-  stored = [x for x, name in table.items() if name in network.arrays.shapes]
-  heads = [f"{role}_head/", TASK_HEAD, f"{TASK_HEAD}output/"]
-  if isinstance(model, finetune.DownstreamModel):
-    heads.append("pooled/pooler/")
-  else:
-    heads.append("pooled/next_sentence/")
-  absent = tuple(x for x in heads if not any(y.startswith(x) for y in stored))
-  return {path: x for path, x in table.items() if not path.startswith(absent)}
+def _stored_shapes(
+  network: Network, model: hf_names.Model, role: str, table: Table
+) -> dict[str, tuple[int, ...]]:
+  """Returns shapes by name, in the layout of the weights; of copies, too."""
+  params = hf_names.flat_shapes(model)
+  paths = {name: path for path, name in table.items()}
+  if any(path.startswith(f"{role}_head/") for path in table):
+    paths |= {x: path for x, path in network.tied.items() if path in table}
+  shapes = {}
+  for name, path in paths.items():
+    shape = params[path].shape
+    if path.endswith("/kernel") and not network.is_ours:
+      shape = (math.prod(shape[1:]), shape[0])
+    shapes[name] = shape
+  return shapes
 
 
 def detect_task_head(network: Network) -> str:
-  """Returns a name in `hf_names.TASK_HEADS`; "" if no head can be loaded."""
+  """Returns a name in `hf_names.TASK_CLASSES`; "" if no head can be loaded."""
   for head, class_name in hf_names.TASK_CLASSES.items():
     modules = hf_names.task_head(head, network.backbone).values()
     # Of Hugging Face's files only; those of ModernBERT all have these names.
@@ -265,67 +291,30 @@ def list_names(names: Iterable[str]) -> str:
   return ", ".join(listed) or "unnamed"
 
 
-def _check_tokenizer(
-  network: Network, tokenizer: Tokenizer, skip: frozenset[str]
-) -> None:
+def _check_tokenizer(network: Network, tokenizer: Tokenizer) -> None:
   """Refuses weights of another vocabulary, or of other normalized text."""
   saved = network.tokenizer
-  is_bert = not saved.definition
-  # Without a tokenizer config, only capitals in the vocabulary tell the case.
-  is_case_known = network.lowercase is not None or not saved.lowercase
-  if is_bert and is_case_known and saved.lowercase != tokenizer.lowercase:
-    raise InputError(
-      f"init: {network.location} was trained with lowercase={saved.lowercase},"
-      f" but this run has data.lowercase={tokenizer.lowercase}. Set"
-      f" --config.data.lowercase={saved.lowercase}."
-    )
-  if is_bert and network.strip_accents not in (None, tokenizer.strip_accents):
-    accents = "strip" if network.strip_accents else "keep"
-    raise InputError(
-      f"init: {network.location} was trained with strip_accents="
-      f"{network.strip_accents}, but this run has strip_accents="
-      f"{tokenizer.strip_accents}. Set --config.data.accents={accents}."
-    )
-  if saved.vocab != tokenizer.vocab and "words" not in skip:
+  if saved.vocab != tokenizer.vocab:
     raise InputError(
       f"init: '{network.vocabulary}' is not the run's vocabulary, so the rows"
       " of the word embeddings would stand for other words. Set"
       f" --config.data.vocab={network.vocabulary}, or copy the rows of known"
       " words: --config.init_skip=words."
     )
-
-
-def _array_mismatches(
-  network: Network, model: hf_names.Model, role: str
-) -> list[list[str]]:
-  """Returns a line for each array that differs, grouped by what differs."""
-  table = loadable_names(network, model, role)
-  params = hf_names.flat_shapes(model)
-
-  def stored_shape(path: str) -> tuple[int, ...]:
-    shape = params[path].shape
-    if path.endswith("/kernel") and not network.is_ours:
-      return (math.prod(shape[1:]), shape[0])
-    return shape
-
-  required = {name: stored_shape(path) for path, name in table.items()}
-  tied = {n: stored_shape(x) for n, x in network.tied.items() if x in table}
-  accepted = required | tied
-  stored = network.arrays.shapes
-  unknown: list[str] = []
-  shapes_differ: list[str] = []
-  types_differ: list[str] = []
-  missing: list[str] = []
-  for name in sorted({*required, *stored}):
-    if name not in accepted:
-      unknown.append(f"{name} {stored[name]} is not in the model")
-    elif name not in stored:
-      missing.append(f"{name} is missing, the model's is {accepted[name]}")
-    elif stored[name] != accepted[name]:
-      shapes = f"{stored[name]}, the model's is {accepted[name]}"
-      shapes_differ.append(f"{name} is {shapes}")
-    elif network.arrays.dtypes[name] not in FLOATS.values():
-      dtype = network.arrays.dtypes[name]
-      allowed = ", ".join(FLOATS.values())
-      types_differ.append(f"{name} is of type {dtype}, not {allowed}")
-  return [unknown, shapes_differ, types_differ, missing]
+  if saved.definition:
+    return
+  # Without a tokenizer config, only capitals in the vocabulary tell the case.
+  is_case_known = network.lowercase is not None or not saved.lowercase
+  if is_case_known and saved.lowercase != tokenizer.lowercase:
+    raise InputError(
+      f"init: {network.location} was trained with lowercase={saved.lowercase},"
+      f" but this run has data.lowercase={tokenizer.lowercase}. Set"
+      f" --config.data.lowercase={saved.lowercase}."
+    )
+  if network.strip_accents not in (None, tokenizer.strip_accents):
+    accents = "strip" if network.strip_accents else "keep"
+    raise InputError(
+      f"init: {network.location} was trained with strip_accents="
+      f"{network.strip_accents}, but this run has strip_accents="
+      f"{tokenizer.strip_accents}. Set --config.data.accents={accents}."
+    )
