@@ -60,10 +60,8 @@ def resolve(c, **changes):
   config = PretrainConfig.read(c).replace(changes)
   weights = Weights(config.init)
   config = plan.resolve_config(config, weights, saved=None, say=print)
-  run = plan.make_run(config, plan.find_tokenizer(config.data), weights)
-  if config.init and not config.dry_run:
-    assert run.matched
-  return run
+  is_new = not config.dry_run
+  return plan.try_run(config, weights, memory=2**34, is_new=is_new)
 
 
 def check(c):

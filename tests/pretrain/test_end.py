@@ -147,7 +147,7 @@ def test_masks_are_filled_alike_on_every_mesh(inputs):
     )
   run = trained.run
   with pytest.raises(errors.InputError, match="takes at most"):
-    long = "the [MASK]" + " sees" * run.config.model.max_positions
+    long = "the [MASK]" + " sees" * run.config.model.positions
     evaluate.fill_masks(run.model, trained.state.params, run.tokenizer, [long])
   assert fills[0].tokens == fills[1].tokens
   np.testing.assert_allclose(
