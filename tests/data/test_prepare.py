@@ -20,6 +20,7 @@ import time
 import datasets
 import numpy as np
 import pytest
+from rich.console import Console
 
 from support.small_rows import (
   SMALL,
@@ -411,7 +412,7 @@ def test_a_run_does_not_download_a_corpus_by_itself(tmp_path, monkeypatch):
   data = Data(sources=f"{tmp_path}/texts.txt", vocab_size=40, language="")
 
   def find():
-    return start.prepare_rows(prepare_lib.make_plan(data, 128))
+    return start.prepare_rows(data, 128, Console(quiet=True))
 
   with monkeypatch.context() as patch:
     patch.setattr(sources.Corpus, "is_local", lambda self: False)

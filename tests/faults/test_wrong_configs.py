@@ -62,6 +62,9 @@ FLAGS = {
   "corrections": [
     *("--config.corrections.text=a.txt", "--config.init=x"),
     *("--config.model.variant=tiny", "--config.data.vocab=v"),
+    # No size is open, for which the weights would be read.
+    *("--config.model.type_vocab_size=2", "--config.model.max_positions=512"),
+    *("--config.model.window=64", "--config.model.global_every=3"),
   ],
   "robustness": [],
   "study": [],

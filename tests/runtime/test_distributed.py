@@ -63,7 +63,6 @@ TWO_PROCESSES = (
   GATHER
   + """
 from truenegs_jax.config.sections import Data
-from truenegs_jax.data.prepare import make_plan
 from truenegs_jax.pretrain.start import prepare_rows
 quiet = Console(quiet=True)
 with guards.StopSignals(quiet) as signals:
@@ -75,7 +74,7 @@ with guards.StopSignals(quiet) as signals:
 
 refuse(lock(folder / str(index)).__enter__, "share")
 none = Data(sources=str(folder / "texts"), rows=str(folder / "none"))
-prepare = functools.partial(prepare_rows, make_plan(none, 128))
+prepare = functools.partial(prepare_rows, none, 128, quiet)
 refuse(prepare, " prepare with the same --config flags")
 assert not (folder / "none").exists()
 with distributed.raise_everywhere("good"):

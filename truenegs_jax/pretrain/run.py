@@ -68,7 +68,9 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
     return 0
   with lock.lock(workdir) as lease:
     with distributed.raise_everywhere("rows"):
-      rows, tokenizer = start_lib.prepare_rows(config, console)
+      rows, tokenizer = start_lib.prepare_rows(
+        config.data, config.length, console
+      )
     planned = plan.make_run(
       config, tokenizer, weights, memory=memory, check=True
     )

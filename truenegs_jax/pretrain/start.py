@@ -17,7 +17,7 @@ import jax
 import numpy as np
 from rich.console import Console
 
-from truenegs_jax.config.sections import SIZES, PretrainConfig
+from truenegs_jax.config.sections import SIZES, Data
 from truenegs_jax.data import batches, prepare
 from truenegs_jax.data import rows as rows_folder
 from truenegs_jax.data.tokenizer import Tokenizer, write_tokenizer
@@ -65,7 +65,7 @@ class Started:
 
 
 def prepare_rows(
-  config: PretrainConfig, console: Console
+  data: Data, length: int, console: Console
 ) -> tuple[pathlib.Path, Tokenizer]:
   """Returns the rows folder of a run, which it prepares, and its tokenizer.
 
@@ -73,7 +73,7 @@ def prepare_rows(
     InputError: rows are missing, and must be prepared by another command.
   """
   with progress.working(console, "Opening text and rows"):
-    plan = prepare.make_plan(config.data, config.length, open_wordnet)
+    plan = prepare.make_plan(data, length, open_wordnet)
     is_prepared = plan.is_prepared()
   if not is_prepared and distributed.process_count() > 1:
     raise InputError(
