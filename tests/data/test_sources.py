@@ -17,7 +17,7 @@ from support import bucket_servers, hub_stand_in
 from support.texts import COMPRESSORS, FORMATTERS, make_texts, to_parquet
 from truenegs_jax.data import sources
 from truenegs_jax.data.sources import (
-  ReadCounts,
+  Counts,
   describe_sources,
   named_sources,
   open_corpus,
@@ -79,10 +79,10 @@ def read_all(corpus):
   texts, sizes, records = {}, {}, [0] * len(corpus.parts)
   while unit := corpus.next_unit(sizes):
     assert unit not in sizes
-    counts = ReadCounts()
+    counts = Counts()
     texts[unit] = [*corpus.read_unit(unit, counts)]
     sizes[unit] = sum(len(text.encode()) for text in texts[unit])
-    records[unit[0]] += counts.num_records
+    records[unit[0]] += counts["records"]
   for part, number in zip(corpus.parts, records, strict=True):
     part.check_records(number)
   return texts, sizes
@@ -181,7 +181,7 @@ def test_units_and_passes_follow_the_shares(
   corpus = open_corpus(", ".join(spec), stopping=stopping)
   texts, sizes = read_all(corpus)
   assert [*corpus] == [text for unit in texts.values() for text in unit]
-  alone = {x: [*corpus.read_unit(x, ReadCounts())] for x in reversed(texts)}
+  alone = {x: [*corpus.read_unit(x, Counts())] for x in reversed(texts)}
   assert alone == texts
   num_units = [part.num_units for part in corpus.parts]
   units = [(i, j) for i, count in enumerate(num_units) for j in range(count)]

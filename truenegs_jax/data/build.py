@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from truenegs_jax.data import layouts, rows
-from truenegs_jax.data.documents import ReadCounts
+from truenegs_jax.data.documents import RECORDS, Counts
 from truenegs_jax.data.encoder import Encoder
 from truenegs_jax.data.sources import Corpus, Unit
 from truenegs_jax.data.tokenizer import Tokenizer
@@ -126,7 +126,7 @@ def choose_held_out(corpus: Corpus, options: RowsOptions) -> str:
   while (unit := corpus.next_unit(sizes)) is not None:
     sizes[unit] = 0
     number = int(unit_name(corpus, unit))
-    for index, text in enumerate(corpus.read_unit(unit, ReadCounts())):
+    for index, text in enumerate(corpus.read_unit(unit, Counts())):
       if _is_held_out(number, index, options):
         return "documents"
       sizes[unit] += len(text.encode())
@@ -140,7 +140,7 @@ def read_slices(spec: BuildSpec, corpus: Corpus, unit: Unit) -> Iterator[Slice]:
     numbers = range(spec.read_record(name)["slices"])
     if all(spec.has_record(slice_name(name, number)) for number in numbers):
       return
-  counts = ReadCounts()
+  counts = Counts()
   record = {"slices": 0, "documents": 0, "text_bytes": 0}
   for texts in _group(corpus.read_unit(unit, counts), spec.slice_size):
     piece = Slice(
@@ -154,7 +154,7 @@ def read_slices(spec: BuildSpec, corpus: Corpus, unit: Unit) -> Iterator[Slice]:
     record["text_bytes"] += piece.num_bytes
     if not spec.has_record(piece.name):
       yield piece
-  more = {"records": counts.num_records, "repairs": counts.repairs}
+  more = {"records": counts.pop(RECORDS, 0), "repairs": counts}
   spec.write_record(name, record | more)
 
 

@@ -48,27 +48,19 @@ SYNSETS_PER_DOCUMENT = 64  # about 1,100 tokens: eight rows of 128
 REPLACED = "characters that are not text, replaced"
 CUTS = "cuts after 1,000,000 characters"
 BLANK = "blank records, left out"
+# Records of a source, before documents are joined.
+RECORDS = "records"
+Counts = collections.Counter[str]  # of records, and of repairs by their names
 HUB = "hf:"  # begins data sets in configs
 COMMIT = re.compile("[0-9a-f]{40}")
 BAD = re.compile("[\0\x80-\x9f\ud800-\udfff]")
 
 
 @dataclasses.dataclass
-class ReadCounts:
-  """Counts of a unit that are filled while it is read."""
-
-  # Of what was replaced, cut or left out, by the names above.
-  repairs: collections.Counter[str] = dataclasses.field(
-    default_factory=collections.Counter
-  )
-  num_records: int = 0  # of the source, before documents are joined
-
-
-@dataclasses.dataclass
 class Place:
   """A place in a source, and how bad text is treated there."""
 
-  counts: ReadCounts
+  counts: Counts  # of what is read there
   errors: str  # "strict" refuses bad text; "replace" repairs and counts it
   path: str  # a file or data set
   number: int = 0  # of the current line or record, from 1
@@ -79,7 +71,7 @@ class Place:
   def count(self, items: Iterable[Any]) -> Iterator[Any]:
     """Yields items and counts them as records of the source."""
     for item in items:
-      self.counts.num_records += 1
+      self.counts[RECORDS] += 1
       yield item
 
   def repair(self, repair: str, problem: str, number: int = 1) -> None:
@@ -89,7 +81,7 @@ class Place:
         f"{self}: {problem} Or set --config.data.errors=replace to repair such"
         " text."
       )
-    self.counts.repairs[repair] += number
+    self.counts[repair] += number
 
   def clean(self, text: str) -> str:
     """Replaces bytes that are not UTF-8, lone surrogates, NUL and controls."""
@@ -148,7 +140,7 @@ def _split_records(
     if value and not value.isspace():
       yield from _split_lines(io.StringIO(value, newline=None), rule, place)
     else:
-      place.counts.repairs[BLANK] += 1
+      place.counts[BLANK] += 1
     if rule != "file":
       yield ""
 
@@ -168,7 +160,7 @@ def join(
     is_long = chars + len(joined) + len(text) > MAX_CHARS
     if joined and (is_complete or is_long):
       if not is_complete:
-        place.counts.repairs[CUTS] += 1
+        place.counts[CUTS] += 1
       yield "\n".join(joined)
       joined = []
       chars = 0

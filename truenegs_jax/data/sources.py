@@ -19,7 +19,7 @@ from typing import Any
 
 from truenegs_jax.config import grammar
 from truenegs_jax.data import documents
-from truenegs_jax.data.documents import HUB, JOIN, Place, ReadCounts
+from truenegs_jax.data.documents import HUB, JOIN, Counts, Place
 from truenegs_jax.runtime.errors import (
   DataError,
   InputError,
@@ -120,7 +120,7 @@ class Corpus:
     sizes = [x.num_bytes for x in self.parts if x.num_bytes is not None]
     return sum(sizes) if len(sizes) == len(self.parts) else None
 
-  def read_unit(self, unit: Unit, counts: ReadCounts) -> Iterator[str]:
+  def read_unit(self, unit: Unit, counts: Counts) -> Iterator[str]:
     """Yields the documents of a unit, and counts what it reads."""
     part = self.parts[unit[0]]
     place = Place(counts, self.errors, part.name)
@@ -179,7 +179,7 @@ class Corpus:
     sizes: dict[Unit, int] = {}
     while unit := self.next_unit(sizes):
       sizes[unit] = 0
-      for text in self.read_unit(unit, ReadCounts()):
+      for text in self.read_unit(unit, Counts()):
         sizes[unit] += len(text.encode())
         yield text
 
@@ -357,7 +357,7 @@ def _open_files(spec: PartSpec) -> Part:
     return {"source": "files", "files": now, **options}
 
   # So that a missing column is noticed at once.
-  next(read(0, Place(ReadCounts(), "replace", where)), "")
+  next(read(0, Place(Counts(), "replace", where)), "")
   is_local = not is_url(where)
   paths = [os.path.abspath(x.path) if is_local else x.path for x in files]
   num_bytes = None if is_packed else total
