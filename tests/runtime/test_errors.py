@@ -87,15 +87,13 @@ assert os.environ["EPATH_USE_TF"] == "0"
 assert os.environ["HF_HUB_VERBOSITY"] == "info"
 soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
 assert soft == min(hard, errors.MAX_FILES) or hard < 0
-import absl.logging
-absl.logging.warning("Failed to run 1 callback")
 logging.getLogger("asyncio").error("Task exception was never retrieved")
 logging.getLogger("gcsfs").error("again")
 class Closes:
   def __del__(self):
     raise RuntimeError(errors.CLOSED)
 Closes()
-absl.logging.warning("shown")
+logging.getLogger("jax").warning("shown")
 """
   ended = subprocess.run(
     [sys.executable, "-c", code], capture_output=True, text=True

@@ -131,7 +131,9 @@ def parse(
     print(_help(values, text).translate(ESCAPES))
     sys.exit()
   if "verbosity" in values and not values["verbosity"].present:
-    logging.set_verbosity(logging.WARNING)  # hides the log of jax and orbax
+    logging.set_verbosity(logging.WARNING)  # hides the log of jax
+    # Some hundred lines for a failed save of Orbax, which is also raised.
+    logging.get_absl_logger().disabled = True
   return rest
 
 

@@ -80,17 +80,9 @@ ENVIRONMENT = {
   # to know it.
   "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false",
 }
-# Libraries that log each failed request, which is repeated.
-LOGGERS = ("fsspec", "gcsfs", "google.auth", "s3fs")
-# Log records that tell users nothing they could act on, and those of a failed
-# save, which is also raised: Orbax logs some hundred lines for each.
-NOTICES = (
-  "Failed to run",
-  "Failed to write metadata",
-  "_SignalingThread.run() raised an exception",
-  "Attempted to create temporary directory",
-  "exception was never retrieved",
-)
+# Libraries that log each failed request, which is repeated, and each failed
+# save, which is also raised.
+LOGGERS = ("asyncio", "fsspec", "gcsfs", "google.auth", "s3fs")
 CLOSED = "Event loop is closed"  # an error in threads of a failed save
 MAX_FILES = 2**20  # that a command may have open; rows are thousands of files
 _temporary_folders: set[pathlib.Path] = set()
@@ -256,7 +248,9 @@ def start_command() -> None:
     os.environ["HOME"] = os.path.abspath(folder)
   for name, value in ENVIRONMENT.items():
     os.environ.setdefault(name, value)
-  _quiet_libraries()
+  for name in LOGGERS:
+    logging.getLogger(name).setLevel(logging.CRITICAL)
+  sys.unraisablehook = print_unraisable
   _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
   limit = MAX_FILES if hard == resource.RLIM_INFINITY else min(hard, MAX_FILES)
   with contextlib.suppress(ValueError, OSError):  # of a system with less
@@ -266,21 +260,6 @@ def start_command() -> None:
 def _end(message: str) -> NoReturn:
   print(f"error: {message}", file=sys.stderr)
   sys.exit(InputError.exit_code)
-
-
-def _quiet_libraries() -> None:
-  import absl.logging  # it makes the logger of its name
-
-  for name in LOGGERS:
-    logging.getLogger(name).setLevel(logging.CRITICAL)
-  for name in (absl.logging.get_absl_logger().name, "asyncio"):
-    logging.getLogger(name).addFilter(is_no_notice)
-  sys.unraisablehook = print_unraisable
-
-
-def is_no_notice(record: logging.LogRecord) -> bool:
-  """Whether users may have to act on a log record; see NOTICES."""
-  return not any(notice in record.getMessage() for notice in NOTICES)
 
 
 def print_unraisable(info: Any) -> None:
