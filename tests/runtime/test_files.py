@@ -129,16 +129,14 @@ def test_a_lock_file_that_cannot_be_opened_is_a_disk_error(tmp_path):
       pass
 
 
-def test_shared_locks_exclude_only_other_locks(tmp_path):
+def test_a_lock_excludes_others_until_it_is_released(tmp_path):
   path = tmp_path / "lock"
-  with files.lock_file(path, shared=True) as first:
-    with files.lock_file(path, shared=True) as second:
-      assert first and second
+  assert not files.is_locked(path)
+  with files.lock_file(path):
     with files.lock_file(path) as refused:
       assert refused is None
-    assert not files.is_locked(path)
-  with files.lock_file(path):
     assert files.is_locked(path)
+  assert not files.is_locked(path)
 
 
 @pytest.mark.parametrize(

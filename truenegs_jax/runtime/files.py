@@ -147,10 +147,9 @@ def open_append(path: pathlib.Path) -> IO[bytes]:
   """Opens a file for appending; OSError for a link, which may lead anywhere."""
   if path.is_symlink() or (path.exists() and not path.is_file()):
     raise OSError(errno.EINVAL, "it is a link or no file")
-  # A shared lock on NFS needs a readable file. Without a buffer, closing it on
-  # a full disk does not fail.
-  flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
-  return open(os.open(path, flags, 0o666), "a+b", buffering=0)
+  # Without a buffer, closing it on a full disk does not fail.
+  flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
+  return open(os.open(path, flags, 0o666), "ab", buffering=0)
 
 
 def append(path: pathlib.Path, data: bytes) -> None:
@@ -166,22 +165,20 @@ def append(path: pathlib.Path, data: bytes) -> None:
 
 @contextlib.contextmanager
 def lock_file(
-  path: pathlib.Path, *, shared: bool = False, wait: bool = False
+  path: pathlib.Path, *, wait: bool = False
 ) -> Iterator[IO[bytes] | None]:
   """Creates and locks a file; yields None if another process has the lock.
 
-  Args:
-    path: the file, in an existing folder; DiskError if it cannot be opened.
-    shared: whether several processes may have the lock at once.
-    wait: until other processes release it.
+  With `wait`, waits until it is released. Raises DiskError for a file that
+  cannot be opened.
   """
   with disk_errors(path):
     opened = open_append(path)
-  kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
   locked: IO[bytes] | None = None
   try:
     with disk_errors(path), contextlib.suppress(BlockingIOError):
-      fcntl.flock(opened, kind if wait else kind | fcntl.LOCK_NB)
+      mode = fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB
+      fcntl.flock(opened, mode)
       locked = opened
     yield locked
   finally:
