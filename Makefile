@@ -90,10 +90,10 @@ H100_COMPILERS := $(H100)/.compilers
 BOUNDS := .venv/bounds
 UV := $(BIN)/uv
 BOUNDS_TESTS := $(addprefix tests/,models objectives pretrain data weights \
-  finetune tasks workdir train/test_optim.py train/test_setup.py \
-  train/test_sharding.py train/test_step.py train/test_loggers.py \
-  report/test_page.py runtime/test_flags.py runtime/test_progress.py \
-  test_python_api.py study/test_intervals.py synonyms/test_languages.py synonyms/test_wordnet.py)
+  finetune tasks workdir train/test_optim.py train/test_sharding.py \
+  train/test_step.py train/test_loggers.py report/test_page.py \
+  config/test_flags.py runtime/test_progress.py test_python_api.py \
+  stats/test_intervals.py synonyms/test_languages.py synonyms/test_wordnet.py)
 
 .DELETE_ON_ERROR:
 .PHONY: help demo test test-all test-faults bounds bounds-lowest bounds-newest \
