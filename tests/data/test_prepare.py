@@ -34,7 +34,7 @@ from support.small_rows import (
 from support.texts import make_texts, to_jsonl
 from support.tokenizer_files import write_vocabulary
 from truenegs_jax.config.sections import Data
-from truenegs_jax.data import build, sources, vocabulary
+from truenegs_jax.data import build, documents, sources, vocabulary
 from truenegs_jax.data import prepare as prepare_lib
 from truenegs_jax.data.prepare import prepare
 from truenegs_jax.data.rows import (
@@ -232,6 +232,16 @@ def test_a_mixture_lists_rows_again(tmp_path, small):
   shards = manifest["splits"]["train"]["shards"]
   names = [name for name, _ in shards]
   assert len({*names}) == len(names)  # none is repeated
+
+
+def test_a_manifest_counts_repairs_and_records(tmp_path, monkeypatch):
+  monkeypatch.setattr(documents, "MAX_CHARS", 20)
+  (tmp_path / "t.txt").write_text("a\0b\n\n" + "one two\n" * 5)
+  spec = f"{tmp_path}/t.txt"
+  manifest = write_rows(tmp_path / "rows", spec, errors="replace")
+  repairs = {documents.REPLACED: 1, documents.CUTS: 2}
+  assert manifest["repairs"] == repairs
+  assert manifest["parts"][0]["records"] == 4
 
 
 def test_the_requested_share_of_documents_is_held_out(tmp_path, monkeypatch):
