@@ -30,15 +30,12 @@ def is_enabled(platform: str = "") -> bool:
   """
   if os.environ.get(SWITCH) == "plain":
     return False
-  return (platform or _get_platform()) == "cpu"
+  platform = platform or _PLATFORM.get()
+  if not platform:
+    import jax  # not at the top: `configure` must run first
 
-
-def _get_platform() -> str:
-  if platform := _PLATFORM.get():
-    return platform
-  import jax  # not at the top: `configure` must run first
-
-  return jax.default_backend()
+    platform = jax.default_backend()
+  return platform == "cpu"
 
 
 @contextlib.contextmanager
