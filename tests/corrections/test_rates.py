@@ -62,15 +62,17 @@ def test_the_papers_table_2_is_beside_equal_shares_of_steps(steps, rows):
     r = cases.count_corrections(random_predictions(i, 400), random_table(i))
     percent = step and step / 1.62
     checkpoints.append(cases.CheckpointRates(step, percent, r))
-  text = render(cases.render_rates(checkpoints, "wordnet"))
-  assert "…" not in text and max(map(len, text.splitlines())) <= 80
-  lines = [line.split("│")[1:-1] for line in text.splitlines() if "│" in line]
-  for i, (cells, checkpoint) in enumerate(zip(lines, checkpoints, strict=True)):
-    shown = [cell.strip() for cell in cells]
-    assert shown[3] == rows.get(i, "")
+  table = cases.make_rates_table(checkpoints, "wordnet")
+  text = render(table)
+  assert "…" not in text and all(x["Iter"] in text for x in table.rows)
+  for i, (row, checkpoint) in enumerate(
+    zip(table.rows, checkpoints, strict=True)
+  ):
+    assert row["BERT base"] == rows.get(i, "")
     r = checkpoint.rates
-    for cell, rate in zip(
-      shown[1:3], (r.sequence_rate, r.mismatch_rate), strict=True
+    for cell, rate in (
+      (row["Iter"], r.sequence_rate),
+      (row["Pred"], r.mismatch_rate),
     ):
       numbers = [f"{100 * x:.2f}" for x in (rate.rate, rate.low, rate.high)]
       assert cell == f"{numbers[0]} {numbers[1]}-{numbers[2]}"

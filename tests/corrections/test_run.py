@@ -270,7 +270,7 @@ def test_a_run_is_measured_with_its_options(folder, tmp_path):
   # Cases have the same corrections.
   assert cases["corrected"] == len(cases["cases"]) == hits
   assert f"{hits} are shown" in " ".join(printed.split())
-  assert results["strict_subword"]
+  assert results["config"]["negatives"]["strict_subword"]
 
 
 def test_results_are_reproducible(folder, finished, tmp_path):

@@ -8,6 +8,7 @@ from rich.console import Console
 
 from truenegs_jax.finetune import leaderboard
 from truenegs_jax.finetune.results import Result
+from truenegs_jax.report.tables import print_table
 from truenegs_jax.stats.intervals import Comparison
 from truenegs_jax.tasks import scoring
 
@@ -148,13 +149,13 @@ def test_runs_on_other_examples_are_not_compared():
   assert not compared and "do not have this task" in remarks[0]
 
 
-def test_tables_name_the_class_of_f1(capsys):
+def test_tables_name_the_class_of_f1():
   golds, answers = ["hate", "none"], ["none", "none"]
   run = make_run("own", ["f1"], golds, answers)
   three = make_run("own", ["f1"], ["a", "b", "c"], ["a", "b", "c"])
   for runs, is_named in (([run], True), ([three], False)):
-    leaderboard.print_tables({"own": runs}, {}, Console(width=99))
-    assert ("f1 of none" in capsys.readouterr().out) == is_named
+    [table] = leaderboard.make_tables({"own": runs}, {})
+    assert ("f1 of none" in str(table)) == is_named
 
 
 @pytest.mark.parametrize("low_runs", [-10.25, None])
@@ -171,9 +172,10 @@ def test_a_comparison_fits_a_terminal_without_cut_words(capsys, low_runs):
     p=0.0123,
     p_runs=0.5,
   )
-  leaderboard.print_tables({}, {"stsb": [row]}, Console(width=80))
+  table = leaderboard.make_comparisons_table({"stsb": [row]})
+  print_table(table, Console(width=80))
   table = capsys.readouterr().out
   assert "…" not in table
-  values = {"spearman", "75.10", "difference", "-12.50,", "-0.25", "0.012"}
+  values = {"spearman", "75.10", "difference", "-12.50,", "-0.25,", "0.012"}
   assert values <= {*table.split()}
   assert ("-10.25," in table.split()) == (low_runs is not None)

@@ -132,8 +132,10 @@ def test_finished_runs_are_kept_and_seeds_added(vocab, files, tmp_path):
 def test_finished_runs_are_shown_again(fine_tuned_run):
   workdir = fine_tuned_run.workdir
   code, text = run(learned_config(fine_tuned_run, seeds=1), workdir)
-  assert code == 0 and "│    1 │" in text  # seeds; all runs are kept
-  assert len(read_results(workdir)["tasks"]["own"]["runs"]) == 2
+  assert code == 0 and "Dev sets, %" in text
+  results = read_results(workdir)
+  assert results["tables"][0]["rows"][0]["runs"] == "1"  # seeds
+  assert len(results["tasks"]["own"]["runs"]) == 2  # all runs are kept
 
 
 def test_a_workdir_keeps_its_config_and_data(fine_tuned_run, tmp_path):
@@ -225,7 +227,7 @@ def test_two_models_are_compared_on_the_same_examples(
 ):
   against = str(shared_finetuning.workdir)
   _, text = run(own_config(vocab, files, seeds=2, against=against), tmp_path)
-  [row] = read_results(tmp_path)["compared"]["tasks"]["own"]
+  [row] = read_results(tmp_path)["compared"]["own"]
   assert row["difference"] < -20 and row["high"] < 0
   assert "paired bootstrap" in " ".join(text.split())
 
@@ -315,9 +317,10 @@ def test_trains_and_scores_every_kind_of_glue(task, vocab, real_data, tmp_path):
   result = results.load(tmp_path, task, 0)
   assert code == 0 and np.isfinite(result.losses).all()
   assert any("96 of" in note for note in result.notes)
-  published = read_results(tmp_path)["published"]
-  assert published[0]["name"] == "ELECTRA small" and "paper" in str(published)
-  assert all(model["scores"][task] > 50 for model in published)
+  [_, published] = read_results(tmp_path)["tables"]
+  [_, row, *_] = published["rows"]
+  assert row["model"] == "ELECTRA small" and "paper" in row["source"]
+  assert all(float(x[task]) > 50 for x in published["rows"][1:])
 
 
 @pytest.mark.parametrize("task", finetune_glue.TASKS)

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from truenegs_jax.config.sections import PretrainConfig
 from truenegs_jax.pretrain import cases, evaluate
+from truenegs_jax.report.tables import print_table
 from truenegs_jax.train import metrics
 
 
@@ -24,7 +25,7 @@ def make_verdict(error):
 
 def render(verdict):
   out = io.StringIO()
-  Console(file=out, width=120).print(evaluate.verdict_table(verdict))
+  print_table(verdict.table, Console(file=out, width=120))
   return out.getvalue()
 
 
@@ -36,10 +37,11 @@ CASE = cases.Case(
   WORDS,
 )
 TABLES = [
-  evaluate.verdict_table(make_verdict(0.0123)),
-  evaluate.verdict_table(make_verdict(math.inf)),
-  cases.render_cases(cases.Search(10, 1, "x", [CASE]), [CASE]),
-  evaluate.fills_table([evaluate.MaskFill(CASE.sentence, WORDS, [0.1] * 3)]),
+  make_verdict(0.0123).table,
+  make_verdict(math.inf).table,
+  evaluate.make_fills_table(
+    [evaluate.MaskFill(CASE.sentence, WORDS, [0.1] * 3)]
+  ),
 ]
 
 
@@ -47,7 +49,9 @@ TABLES = [
 def test_no_word_is_broken_at_80_columns(table):
   def words(width):
     out = io.StringIO()
-    Console(file=out, width=width).print(table)
+    console = Console(file=out, width=width)
+    console.print(cases.render_cases(cases.Search(10, 1, "x", [CASE]), [CASE]))
+    print_table(table, console)
     return sorted(re.findall(r"[\w.,%±\[\]()-]+", out.getvalue()))
 
   assert words(80) == words(300)

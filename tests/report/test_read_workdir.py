@@ -130,18 +130,8 @@ def test_a_run_that_ends_reports_itself_as_finished(workdir):
   assert ">finished</span>" in (workdir / files.REPORT).read_text()
 
 
-@pytest.mark.parametrize(
-  "task, row",
-  [
-    (
-      "corrections",
-      ["5", "of wrong predictions", "0.5", "0.2", "0.8", "3", "6"],
-    ),
-    ("robustness", ["S", "293", "m", "em", "", "80.00 ± 1.50", ""]),
-    ("study", ["hc", "difference", "1.50 ± 0.25 2/3"]),
-  ],
-)
-def test_results_of_other_tasks_are_tables(tmp_path, task, row):
+@pytest.mark.parametrize("task", ["corrections", "robustness", "study"])
+def test_results_of_other_tasks_are_tables(tmp_path, task):
   run = read_workdir(write_results(tmp_path / "run", task))
   assert not run.notes and "</html>" in page.render([run])
-  assert read_rows(*run.sections[0].blocks)[0][0] == row
+  assert read_rows(*run.sections[0].blocks)[0][0] == ["S", "80 ± 1"]

@@ -144,7 +144,7 @@ def test_a_run_scores_and_saves(swaps, tmp_path):
   page = read_workdir(tmp_path / "out")
   assert saved["notes"] and saved["notes"] == [x for _, x in page.notes]
   [scores] = read_rows(*page.sections[0].blocks)
-  assert {row[1] for row in scores} == {"24", "12"}
+  assert {row[0].split()[-1] for row in scores} == {"24", "12"}
   shutil.rmtree(tmp_path / "out")
   assert run(swaps, tmp_path / "out") == text
   assert json.loads((tmp_path / "out/results.json").read_text()) == saved

@@ -37,8 +37,8 @@ def test_a_question_counts_by_its_worst_variant():
   scores = score(x, TASKS[SQUAD], original, changed)
   f1_SxN = scores["f1"]["transformed"].example_SxN
   np.testing.assert_allclose(f1_SxN, [[50, 80, 0]])
-  assert estimate(scores["em"]["original"]).value == pytest.approx(200 / 3)
-  assert estimate(scores["em"]["drop"]).value == pytest.approx(200 / 3)
+  assert estimate(scores["em"]["original"])["value"] == pytest.approx(200 / 3)
+  assert estimate(scores["em"]["drop"])["value"] == pytest.approx(200 / 3)
 
 
 def test_standard_errors_count_questions_not_answers():
@@ -51,9 +51,9 @@ def test_standard_errors_count_questions_not_answers():
   p = right_N.mean()
   expected = 100 * np.sqrt(p * (1 - p) / 299)
   for scores in (one, three):
-    assert estimate(scores["em"]["original"]).se == pytest.approx(expected)
+    assert estimate(scores["em"]["original"])["se"] == pytest.approx(expected)
     paired = stats.sem(100.0 * right_N - 100.0 * right_N[::-1])
-    assert estimate(scores["em"]["drop"]).se == pytest.approx(paired)
+    assert estimate(scores["em"]["drop"])["se"] == pytest.approx(paired)
   assert len(three["em"]["original"].by_run()) == 3
 
 
@@ -65,10 +65,10 @@ def test_errors_of_correlations_are_bootstrapped():
   x = EvalSet("s", "S", rows, rows, {})
   scores = score(x, task, [labels.astype(str)], [guesses.astype(str)])
   changed = estimate(scores["matthews"]["transformed"])
-  assert changed.value == pytest.approx(60, abs=8)
-  assert changed.se == pytest.approx(100 * 0.8 / np.sqrt(400), rel=0.15)
+  assert changed["value"] == pytest.approx(60, abs=8)
+  assert changed["se"] == pytest.approx(100 * 0.8 / np.sqrt(400), rel=0.15)
   drop = estimate(scores["matthews"]["drop"])
-  assert drop.value == pytest.approx(100 - changed.value)
+  assert drop["value"] == pytest.approx(100 - changed["value"])
 
 
 def test_classes_are_merged_as_in_hans():
@@ -80,7 +80,7 @@ def test_classes_are_merged_as_in_hans():
   x = EvalSet("s", "S", (), rows, {}, merged=merged)
   given = [["entailment", "neutral", "contradiction", "contradiction"]]
   scores = score(x, TASKS["mnli"], [[]], given)
-  assert estimate(scores["accuracy"]["transformed"]).value == 75
+  assert estimate(scores["accuracy"]["transformed"])["value"] == 75
   assert not {"original", "drop"} & scores["accuracy"].keys()
 
 

@@ -9,36 +9,11 @@ from truenegs_jax.workdir import files
 
 HOSTILE = "</script><script>window.hacked = 1</script>"
 HOSTILE_IMAGE = "<img src=x onerror='window.hacked = 1'>"
-RATE = {"rate": 0.5, "low": 0.2, "high": 0.8, "hits": 3, "total": 6}
-RATES = dict.fromkeys(("mismatch_rate", "sequence_rate", "slot_rate"), RATE)
-SIDE = {"value": 80.0, "se": 1.5}
-CELL = {"value": 1.5, "half_width": 0.25, "runs": "2/3"}
-ROW = {"label": "hc", "kind": "difference", "cells": [CELL]}
-TABLE = {"title": "T", "columns": ["em"], "rows": [ROW], "notes": ["n"]}
-SCORE = {"arm": "hc", "task": "rte", "metric": "accuracy"}
+TABLE = {"title": "T", "rows": [{"set": "S", "em": "80 ± 1"}], "notes": ["n"]}
 RESULTS = {  # of tasks that have nothing else
-  "corrections": {
-    "lines": 9,
-    "length": 32,
-    "source": "wordnet",
-    "checkpoints": [{"step": 5, "rates": RATES}],
-  },
-  "robustness": {
-    "config": {"init": "m"},
-    "runs": {"folder": {}},
-    "sets": {
-      "s": {
-        "title": "S",
-        "questions": 293,
-        "scores": {"m": {"em": {"transformed": SIDE}}},
-      }
-    },
-  },
-  "study": {
-    "scores": [SCORE | {"seed": n, "value": 9.0} for n in range(2)],
-    "failures": [],
-    "tables": [TABLE | {"digits": 2}],
-  },
+  "corrections": {"summary": "Few.", "notes": [], "tables": [TABLE]},
+  "robustness": {"summary": "Few.", "notes": [], "tables": [TABLE]},
+  "study": {"failures": [], "tables": [TABLE]},
 }
 
 
@@ -84,14 +59,17 @@ def make_about() -> dict:
 
 def make_results() -> dict:
   """Returns results.json of a run that has learned."""
-  fill = {"sentence": "the [MASK]", "tokens": ["part"], "probabilities": [0.5]}
+  fills = [{"sentence": "the [MASK]", "likeliest tokens": "part 50%"}]
   return {
     "command": "truenegs main --config=electra_demo",
     "verdict": {
-      **{"passed": True, "summary": "This run learned.", "rule": "Better."},
-      "table": [{"metric": "MLM loss", "model": "7.000", "better": "yes"}],
+      **{"passed": True, "summary": "This run learned."},
+      "table": {
+        **{"title": "Held-out rows", "notes": ["Better."]},
+        "rows": [{"metric": "MLM loss", "model": "7.000", "better": "yes"}],
+      },
     },
-    "fills": [fill],
+    "tables": [{"title": "Masks", "rows": fills, "notes": []}],
   }
 
 

@@ -33,6 +33,7 @@ from truenegs_jax.pretrain import (
   plan,
   predict_slots,
 )
+from truenegs_jax.report.tables import print_table
 from truenegs_jax.report.write import write_own_report
 from truenegs_jax.runtime import errors, progress
 from truenegs_jax.runtime.paths import open_path
@@ -101,14 +102,29 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
     table = _build_table(m.make_request(trained), measured, text, console)
     with lock.lock(workdir):
       checkpoints, search = _measure(m, measured, text, table, mesh, console)
-      say(
-        f"{len(text.sequences):,} lines, {text.num_cut:,} of them cut to"
-        f" {text.length} tokens"
-      )
-      console.print(cases.render_rates(checkpoints, table.source))
+      rates = cases.make_rates_table(checkpoints, table.source)
+      print_table(rates, console)
       console.print(cases.render_cases(search, search.cases[: o.cases]))
-      results = _make_results(m, trained, text, table)
-      results["checkpoints"] = [*map(dataclasses.asdict, checkpoints)]
+      summary = _summarize(checkpoints[-1].rates, table.source, text)
+      say(summary)
+      results = {
+        "command": errors.rerun_command(),
+        "config": trained.to_json(),
+        "lines": len(text.sequences),
+        "lines_cut": text.num_cut,
+        "length": text.length,
+        "fingerprints": {
+          "text": text.fingerprint,
+          "synonyms": table.fingerprint,
+          "vocabulary": table.vocabulary,
+        },
+        "source": table.source,
+        "table": dict(table.options),
+        "checkpoints": [*map(dataclasses.asdict, checkpoints)],
+        "summary": summary,
+        "notes": [],
+        "tables": [dataclasses.asdict(rates)],
+      }
       files.save_json(workdir / files.CONFIG, json.loads(c.to_json()))
       files.save_json(workdir / files.RESULTS, results)
       saved = dataclasses.asdict(search)
@@ -119,33 +135,15 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
   return 0
 
 
-def _make_results(
-  m: Measurement,
-  trained: PretrainConfig,
-  text: predict_slots.Lines,
-  table: SynonymTable,
-) -> dict[str, Any]:
-  """Makes what results.json has before the rates of checkpoints."""
-  return {
-    "command": errors.rerun_command(),
-    "seed": m.config.seed,
-    "corrections": dataclasses.asdict(m.options),
-    "init": m.config.init,
-    "objective": trained.objective,
-    "masking": dataclasses.asdict(trained.masking),
-    "prediction": m.options.prediction or trained.negatives.prediction,
-    "strict_subword": trained.negatives.strict_subword,
-    "lines": len(text.sequences),
-    "lines_cut": text.num_cut,
-    "length": text.length,
-    "fingerprints": {
-      "text": text.fingerprint,
-      "synonyms": table.fingerprint,
-      "vocabulary": table.vocabulary,
-    },
-    "source": table.source,
-    "table": dict(table.options),
-  }
+def _summarize(
+  rates: cases.Rates, source: str, text: predict_slots.Lines
+) -> str:
+  return (
+    f"{rates.mismatch_rate.rate:.2%} of the wrong predictions and"
+    f" {rates.sequence_rate.rate:.2%} of the sequences are corrected by"
+    f" {source}: {len(text.sequences):,} lines, {text.num_cut:,} of them cut to"
+    f" {text.length} tokens."
+  )
 
 
 def resolve(

@@ -1,4 +1,4 @@
-"""Summarizes and compares runs, and prints tables next to published scores.
+"""Summarizes and compares runs, in tables next to published scores.
 
 These are in published.txt, with notes on what limits a comparison.
 """
@@ -7,13 +7,11 @@ import dataclasses
 import importlib.resources
 import re
 import statistics
-from collections.abc import Collection, Iterable, Mapping, Sequence
-
-from rich.console import Console
-from rich.table import Table
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from truenegs_jax.finetune.results import Result
 from truenegs_jax.models import encoder
+from truenegs_jax.report.tables import Table
 from truenegs_jax.stats.intervals import Comparison, compare_scores
 from truenegs_jax.tasks import scoring
 from truenegs_jax.tasks.task import SQUAD
@@ -22,6 +20,10 @@ GLUE = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte")
 SQUAD_SCORES = ("squad_em", "squad_f1")
 AVERAGE = "average"  # only of all eight tasks
 RunsByTask = Mapping[str, Sequence[Result]]
+COMPARED = (
+  "Means of these and the other runs: 95 % intervals of the difference, by a"
+  " paired bootstrap over examples, and by Student's t over examples and runs"
+)
 
 SOURCES = {
   "table3": "paper, Table 3",
@@ -78,14 +80,6 @@ def find_published(
     return others, ""
   network = f"this {family.upper()} of {width:,} units"
   return others, f"All published models are another network than {network}."
-
-
-def find_comparable(
-  runs_by_task: RunsByTask,
-) -> tuple[list[PublishedModel], str]:
-  """Finds the published models of the runs' size and tasks, and their note."""
-  x = next(iter(runs_by_task.values()))[0].provenance
-  return find_published(runs_by_task, family=x["family"], width=x["width"])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -148,47 +142,36 @@ def format_scores(scores: Mapping[str, float]) -> str:
   return ", ".join(f"{name} {x:.2f}" for name, x in scores.items())
 
 
-def make_table(title: str, left: Iterable[str], right: Iterable[str]) -> Table:
-  """Makes an empty table with columns of texts and, to the right, numbers."""
-  table = Table(*left, title=title, title_justify="left")
-  for name in right:
-    table.add_column(name, justify="right")
-  return table
-
-
-def print_tables(
-  runs_by_task: RunsByTask,
-  compared: Mapping[str, Sequence[Comparison]],
-  console: Console,
-) -> None:
-  """Prints statistics of the runs, published scores and comparisons."""
-  columns = ("runs", "failed", "median", "mean", "low", "high", "sd")
-  table = make_table("Dev sets, %", ("task", "metric"), columns)
+def make_tables(
+  runs_by_task: RunsByTask, compared: Mapping[str, Sequence[Comparison]]
+) -> list[Table]:
+  """Makes tables of the runs, of published scores and of comparisons."""
+  rows = []
   lines = []
   for name, runs in runs_by_task.items():
     notes = dict.fromkeys(note for run in runs for note in run.notes)
     shown = f"{name} *" if notes else name
     for metric, s in summarize_runs(runs).items():
-      values = (f"{x:.2f}" for x in (s.median, s.mean, s.low, s.high))
-      sd = "" if s.sd is None else f"{s.sd:.2f}"
       labels = runs[0].provenance["labels"]
       if metric == "f1" and len(labels) == 2:
         metric = f"f1 of {labels[1]}"
-      table.add_row(shown, metric, str(s.runs), str(s.failed), *values, sd)
-      shown = ""
+      row = {"task": shown, "metric": metric}
+      row |= {"runs": str(s.runs), "failed": str(s.failed)}
+      for statistic in ("median", "mean", "low", "high"):
+        row[statistic] = f"{getattr(s, statistic):.2f}"
+      rows.append(row | {"sd": "" if s.sd is None else f"{s.sd:.2f}"})
     lines += [f"* {name}: {note}" for note in notes]
     failed = [run for run in runs if run.failure]
     lines += [f"! {name}, seed {run.seed}: {run.failure}" for run in failed]
-  console.print(table)
-  for line in lines:
-    console.print(line, soft_wrap=True)
-  _print_published(runs_by_task, console)
+  tables = [Table("Dev sets, %", rows, lines)]
+  tables += _make_published_tables(runs_by_task)
   if compared:
-    console.print(comparisons_table(compared.items()))
+    tables.append(make_comparisons_table(compared))
+  return tables
 
 
-def _print_published(runs_by_task: RunsByTask, console: Console) -> None:
-  """Prints medians and published scores in the layout of tables 3 and 4."""
+def _make_published_tables(runs_by_task: RunsByTask) -> Iterator[Table]:
+  """Yields medians and published scores in the layout of tables 3 and 4."""
   medians: dict[str, float] = {}
   for task, runs in runs_by_task.items():
     for metric, s in summarize_runs(runs).items():
@@ -201,22 +184,27 @@ def _print_published(runs_by_task: RunsByTask, console: Console) -> None:
     columns.append(AVERAGE)
   noted = any(run.notes for runs in runs_by_task.values() for run in runs)
   name = "these runs *" if noted else "these runs"
-  rows = [(name, medians, "medians")]
-  models, note = find_comparable(runs_by_task)
+  scored: list[tuple[str, Mapping[str, float], str]] = [
+    (name, medians, "medians")
+  ]
+  provenance = next(iter(runs_by_task.values()))[0].provenance
+  models, note = find_published(
+    runs_by_task, family=provenance["family"], width=provenance["width"]
+  )
   notes = list(dict.fromkeys(model.note for model in models))
   for x in models:
     source = f"{x.source} ({notes.index(x.note) + 1})"
-    rows.append((x.name, dict(x.scores), source))
-  table = make_table("Medians, and published dev sets", ["model"], columns)
-  table.add_column("source")
-  for name, scores, source in rows:
+    scored.append((x.name, x.scores, source))
+  rows = []
+  for name, scores, source in scored:
     values = {**scores, AVERAGE: average(scores)}
     shown = {n: f"{x:.1f}" for n, x in values.items() if x is not None}
-    table.add_row(name, *(shown.get(n, "") for n in columns), source)
-  console.print(table)
+    cells = {n: shown.get(n, "") for n in columns}
+    rows.append({"model": name, **cells, "source": source})
   lines = [f"({mark}) {x}" for mark, x in enumerate(notes, start=1)]
-  for line in [*lines, note] if note else lines:
-    console.print(line, soft_wrap=True)
+  if note:
+    lines.append(note)
+  yield Table("Medians, and published dev sets", rows, lines)
 
 
 def compare_results(
@@ -251,24 +239,20 @@ def compare_results(
   return compared, remarks
 
 
-def comparisons_table(
-  compared: Iterable[tuple[str, Sequence[Comparison]]],
+def make_comparisons_table(
+  compared: Mapping[str, Sequence[Comparison]],
 ) -> Table:
   """Makes the table of comparisons, by name of what is compared."""
-  title = (
-    "Means of these and the other runs: 95 % intervals of the difference, by a"
-    " paired bootstrap over examples, and by Student's t over examples and runs"
-  )
-  columns = ("these", "other", "difference", "examples", "and runs")
-  table = make_table(title, ("", "metric"), columns)
-  for column in table.columns[:5]:
-    column.no_wrap = True
-  for name, rows in compared:
-    for number, x in enumerate(rows):
-      means = f"{x.ours:.2f}", f"{x.theirs:.2f}", f"{x.difference:+.2f}"
-      examples = f"{x.low:+.2f}, {x.high:+.2f}\np {x.p:.3f}"
-      runs = "one run"
+  rows = []
+  for name, comparisons in compared.items():
+    for x in comparisons:
+      row = {"task": name, "metric": x.metric}
+      row |= {"these": f"{x.ours:.2f}", "other": f"{x.theirs:.2f}"}
+      row["difference"] = f"{x.difference:+.2f}"
+      row["examples"] = f"{x.low:+.2f}, {x.high:+.2f}, p {x.p:.3f}"
+      row["and runs"] = "one run"
       if x.low_runs is not None:
-        runs = f"{x.low_runs:+.2f}, {x.high_runs:+.2f}\np {x.p_runs:.3f}"
-      table.add_row("" if number else name, x.metric, *means, examples, runs)
-  return table
+        interval = f"{x.low_runs:+.2f}, {x.high_runs:+.2f}"
+        row["and runs"] = f"{interval}, p {x.p_runs:.3f}"
+      rows.append(row)
+  return Table(COMPARED, rows)

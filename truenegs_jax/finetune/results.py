@@ -27,21 +27,14 @@ TASK_KEYS = {"labels", "data", "head"}
 
 
 @dataclasses.dataclass(frozen=True)
-class Record:
-  """A scored model."""
+class Result:
+  """A finished run: one task, fine-tuned with one seed."""
 
   task: str
-  seed: int | None  # of its fine-tuning; None if that is not ours
+  seed: int
   scores: Mapping[str, Mapping[str, float]]  # by split and metric, in percent
   # By split, lists of "keys", "golds" and "answers".
   answers: Mapping[str, Mapping[str, Sequence[Any]]]
-
-
-@dataclasses.dataclass(frozen=True)
-class Result(Record):
-  """A finished run: one task, fine-tuned with one seed."""
-
-  seed: int
   failure: str  # why the run failed, or ""
   step: int  # of the scored parameters
   steps: int  # of a complete run

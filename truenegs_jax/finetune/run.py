@@ -20,9 +20,11 @@ from rich.console import Console
 from truenegs_jax.finetune import leaderboard, loop, results, task_data
 from truenegs_jax.finetune.options import FinetuneOptions, parse_options
 from truenegs_jax.finetune.start import Start, resolve
+from truenegs_jax.report.tables import Table, print_table
 from truenegs_jax.report.write import write_own_report
 from truenegs_jax.runtime import distributed, errors, paths, progress
 from truenegs_jax.runtime.files import disk_errors
+from truenegs_jax.stats.intervals import Comparison
 from truenegs_jax.tasks import records
 from truenegs_jax.tasks.task import OWN, TASKS
 from truenegs_jax.train import guards, sharding
@@ -290,10 +292,12 @@ def _report_results(
   """Prints the tables; writes results.json and GLUE's submissions."""
   with progress.working(context.console, "Comparing scores", brief=True):
     compared, remarks = leaderboard.compare_results(finished, others)
-  leaderboard.print_tables(finished, compared, context.console)
+  tables = leaderboard.make_tables(finished, compared)
+  for table in tables:
+    print_table(table, context.console)
   for remark in remarks:
     context.report(remark)
-  _save_results(context, compared)
+  _save_results(context, compared, tables)
   write_own_report(context.workdir, context.report)
   if paths := _write_submissions(context.workdir / SUBMISSION, finished):
     context.report(
@@ -303,7 +307,9 @@ def _report_results(
 
 
 def _save_results(
-  context: RunContext, compared: Mapping[str, Sequence[leaderboard.Comparison]]
+  context: RunContext,
+  compared: Mapping[str, Sequence[Comparison]],
+  tables: Sequence[Table],
 ) -> None:
   """Writes results.json with all finished runs, of any task and seed."""
   runs_by_task = results.load_all(context.workdir)
@@ -313,19 +319,12 @@ def _save_results(
     summaries = leaderboard.summarize_runs(runs).items()
     summary = {metric: to_dict(x) for metric, x in summaries}
     tasks[name] = {"summary": summary, "runs": [*map(to_dict, runs)]}
-  published, note = leaderboard.find_comparable(runs_by_task)
   value = {
     "command": errors.rerun_command(),
     "config": context.config,
-    "seeds": sorted({x.seed for runs in runs_by_task.values() for x in runs}),
     "tasks": tasks,
-    "published": [*map(to_dict, published)],
-    "published_note": note,
-    "compared": {
-      "against": context.options.finetune.against,
-      "seeds": list(context.options.all_seeds),
-      "tasks": {name: [*map(to_dict, x)] for name, x in compared.items()},
-    },
+    "compared": {name: [*map(to_dict, x)] for name, x in compared.items()},
+    "tables": [*map(to_dict, tables)],
   }
   path = context.workdir / results.RESULTS
   files.save_json(path, files.finite_or_null(value), indent=None)

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from truenegs_jax.data.tokenizer import Tokenizer
 from truenegs_jax.data.vocabulary import read_words
-from truenegs_jax.report import page
+from truenegs_jax.report import page, tables
 from truenegs_jax.stats.intervals import Rate, estimate_rate
 from truenegs_jax.synonyms.table import SynonymTable
 
@@ -25,6 +25,10 @@ TABLE_2 = {
   80.0: (7.06, 1.40, 7.38, 1.57),
   100.0: (7.07, 1.41, 7.44, 1.60),
 }
+TABLE_2_NOTE = (
+  "The paper's table 2 leaves open which split was measured, how it was cut and"
+  " masked, and whether predictions were sampled."
+)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -99,31 +103,28 @@ def find_table_2(
   return rows | {100.0: len(steps) - 1}
 
 
-def render_rates(checkpoints: Sequence[CheckpointRates], source: str) -> Table:
-  """Renders rates by checkpoint; "Iter" and "Pred" are the paper's columns."""
-  grid = Table(
-    title=f"Corrections by {source} (%, with 95 % intervals), and in the"
-    " paper's table 2",
-    caption="The paper leaves open which split it measured, how it was cut and"
-    " masked, and whether predictions were sampled.",
-    title_justify="left",
-    caption_justify="left",
-  )
-  for name in ("step (%)", "Iter", "Pred", "BERT base", "BERT large"):
-    grid.add_column(name, justify="right")
-  rows = find_table_2([(x.step, x.percent) for x in checkpoints])
-  paper = {index: TABLE_2[percent] for percent, index in rows.items()}
+def make_rates_table(
+  checkpoints: Sequence[CheckpointRates], source: str
+) -> tables.Table:
+  """Makes a row for each checkpoint; "Iter" and "Pred" are the paper's."""
+  shares = find_table_2([(x.step, x.percent) for x in checkpoints])
+  paper = {index: TABLE_2[percent] for percent, index in shares.items()}
+  rows = []
   for index, checkpoint in enumerate(checkpoints):
-    cells = ["-"]
     rates = checkpoint.rates
+    row = {"step (%)": "-"}
     if checkpoint.step is not None:
-      cells = [f"{checkpoint.step:,} ({checkpoint.percent:.3g})"]
-    for x in (rates.sequence_rate, rates.mismatch_rate):
+      row["step (%)"] = f"{checkpoint.step:,} ({checkpoint.percent:.3g})"
+    shown = {"Iter": rates.sequence_rate, "Pred": rates.mismatch_rate}
+    for name, x in shown.items():
       interval = f"{100 * x.low:.2f}-{100 * x.high:.2f}"
-      cells.append(f"{100 * x.rate:.2f} {interval}" if x.total else "-")
+      row[name] = f"{100 * x.rate:.2f} {interval}" if x.total else "-"
     published = [f"{x:.2f}" for x in paper.get(index, ())]
-    grid.add_row(*cells, " ".join(published[:2]), " ".join(published[2:]))
-  return grid
+    row["BERT base"] = " ".join(published[:2])
+    row["BERT large"] = " ".join(published[2:])
+    rows.append(row)
+  title = f"Corrections by {source} (%, with 95 % intervals), and in the paper"
+  return tables.Table(title, rows, [TABLE_2_NOTE])
 
 
 @dataclasses.dataclass(frozen=True)

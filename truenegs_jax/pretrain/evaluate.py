@@ -15,8 +15,6 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from truenegs_jax.config.sections import PretrainConfig
 from truenegs_jax.data.tokenizer import Tokenizer
@@ -24,6 +22,7 @@ from truenegs_jax.data.vocabulary import read_words
 from truenegs_jax.models.pretrain import Model
 from truenegs_jax.pretrain.plan import Inputs, Run
 from truenegs_jax.report.page import format_estimate
+from truenegs_jax.report.tables import Table, print_table
 from truenegs_jax.runtime import distributed, errors, progress
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.runtime.files import read_results
@@ -133,7 +132,7 @@ class Verdict:
     return "This run shows that the model learned: all metrics beat guessing."
 
   @property
-  def rows(self) -> list[dict[str, str]]:
+  def table(self) -> Table:
     """A table that compares each metric with guessing."""
     v = self
     unigram = f"unigram entropy {self.unigram_entropy:.3f}"
@@ -150,10 +149,11 @@ class Verdict:
       rows += [(name, format_estimate(d.loss, d.loss_error, 4), guess)]
       rows += [("detection AUC", format_estimate(d.auc, d.auc_error, 4), "0.5")]
     names = "metric", "model", "guessing without context", "better"
-    return [
+    cells = [
       dict(zip(names, (*row, answer), strict=True))
       for row, answer in zip(rows, v.answers.values(), strict=True)
     ]
+    return Table("Held-out rows", cells, [RULE])
 
 
 def evaluate(
@@ -164,7 +164,7 @@ def evaluate(
   verdict = compute_verdict(
     trained.held_out, trained.inputs.train_rows.unigram_V
   )
-  console.print(verdict_table(verdict))
+  print_table(verdict.table, console)
   update_results(
     workdir,
     command=errors.rerun_command(),
@@ -173,8 +173,7 @@ def evaluate(
     fingerprints=trained.fingerprints,
     verdict=files.finite_or_null(dataclasses.asdict(verdict))
     | {"answers": verdict.answers, "passed": verdict.passed}
-    | {"summary": verdict.summary, "table": verdict.rows}
-    | {"rule": RULE},
+    | {"summary": verdict.summary, "table": dataclasses.asdict(verdict.table)},
     left_out=files.finite_or_null(leave_out(trained.held_out)),
   )
   if run.table_builder and distributed.is_first_process():
@@ -191,9 +190,14 @@ def save_fills(
     fills = fill_masks(
       run.model, trained.state.params, run.tokenizer, run.config.eval.sentences
     )
-  if fills:
-    console.print(fills_table(fills))
-  update_results(workdir, fills=[fill._asdict() for fill in fills])
+  tables = [make_fills_table(fills)] if fills else []
+  for table in tables:
+    print_table(table, console)
+  update_results(
+    workdir,
+    fills=[fill._asdict() for fill in fills],
+    tables=[*map(dataclasses.asdict, tables)],
+  )
 
 
 def update_results(workdir: pathlib.Path, **results: Any) -> None:
@@ -263,20 +267,6 @@ def leave_out(batches: Sequence[metrics.Terms]) -> dict[str, list[float]]:
     for x in batches
   ]
   return {name: [x[name] for x in ratios] for name in ratios[0]}
-
-
-def verdict_table(v: Verdict) -> Table:
-  """Makes a table that compares each metric with guessing."""
-  table = Table(title="Held-out rows", title_justify="left")
-  table.caption = RULE
-  table.caption_justify = "left"
-  for name in v.rows[0]:
-    table.add_column(name, overflow="fold")
-  for row in v.rows:
-    *cells, answer = row.values()
-    color = {YES: "green", NO: "red"}.get(answer, "yellow")
-    table.add_row(*cells, Text(answer, color))
-  return table
 
 
 def describe_outcome(
@@ -392,16 +382,14 @@ def fill_masks(
   return fills
 
 
-def fills_table(fills: list[MaskFill]) -> Table:
-  """Makes a table with one line per sentence."""
-  table = Table(title="Predictions for [MASK]", title_justify="left")
-  for name in ("sentence", "likeliest tokens"):
-    table.add_column(name, overflow="fold")
+def make_fills_table(fills: Sequence[MaskFill]) -> Table:
+  """Makes a table with one row per sentence."""
+  rows = []
   for fill in fills:
     pairs = zip(fill.tokens, fill.probabilities, strict=True)
     likeliest = ", ".join(f"{token} {p:.0%}" for token, p in pairs)
-    table.add_row(fill.sentence, likeliest)
-  return table
+    rows.append({"sentence": fill.sentence, "likeliest tokens": likeliest})
+  return Table("Predictions for [MASK]", rows)
 
 
 def encode_sentences(

@@ -10,7 +10,7 @@ import functools
 import importlib
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from truenegs_jax.config.keys import flatten
@@ -88,6 +88,13 @@ def describe_search(searched: int, corrected: int, shown: int) -> str:
 def table(title: str, rows: Iterable[Mapping[str, Any]]) -> str:
   """Returns the HTML of a table of rows with equal keys."""
   return _load_parts().table(title, [dict(row) for row in rows])
+
+
+def show_tables(tables: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+  """Yields tables that a results.json has, with the notes below each."""
+  for saved in tables:
+    yield table(saved["title"], saved["rows"])
+    yield from saved["notes"]
 
 
 def mark(before: str, gold: str, prediction: str, after: str) -> str:

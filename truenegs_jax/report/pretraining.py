@@ -84,20 +84,11 @@ def _show_results(run: page.Run, results: Values) -> Iterator[page.Section]:
   if verdict := results.get("verdict"):
     level = page.GOOD if verdict["passed"] else page.WARNING
     run.notes.insert(0, (level, verdict["summary"]))
-    blocks = [page.table("", verdict["table"]), str(verdict["rule"])]
+    blocks = page.show_tables([verdict["table"]])
     yield page.Section("Held-out rows", files.RESULTS, blocks)
-  if fills := results.get("fills"):
-    yield page.Section("Filled masks", files.RESULTS, _show_fills(fills))
-
-
-def _show_fills(fills: Sequence[Values]) -> Iterator[str]:
-  """Yields a table of the likeliest words for masks."""
-  rows = []
-  for fill in fills:
-    words = zip(fill["tokens"], fill["probabilities"], strict=True)
-    texts = [f"{word} ({probability:.1%})" for word, probability in words]
-    rows.append({"sentence": fill["sentence"], "words": ", ".join(texts)})
-  yield page.table("", rows)
+  if tables := results.get("tables"):
+    blocks = page.show_tables(tables)
+    yield page.Section("Filled masks", files.RESULTS, blocks)
 
 
 def _list_guesses(

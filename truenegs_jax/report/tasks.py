@@ -17,12 +17,6 @@ from truenegs_jax.report.pretraining import (
 )
 from truenegs_jax.workdir import files
 
-SIDES = ("original", "transformed", "drop")  # of a robustness set
-RATES = {
-  "mismatch_rate": "of wrong predictions",
-  "sequence_rate": "of sequences",
-  "slot_rate": "of slots",
-}
 FAILED = "failed.json"  # why the process of a part of a study failed
 
 
@@ -30,7 +24,6 @@ def read_finetuning(
   run: page.Run, workdir: pathlib.Path, results: Values
 ) -> Iterator[page.Section]:
   """Reads a fine-tuning from the results of its seeds, also unfinished."""
-  del results  # of finished runs only
   run.curves = curves.read_curves(workdir, "*/seed-*")
   paths = sorted(workdir.glob("*/seed-*/result.json"))
   seeds = [x for x in (read_saved(run, path) for path in paths) if x]
@@ -54,6 +47,7 @@ def read_finetuning(
   if rows:
     table = page.table("Scores on the dev sets, %", rows)
     yield page.Section("Scores", "result.json", [table])
+  yield from _show_tables(results)
   mistakes = [
     {"task": seed["task"], "seed": str(seed["seed"])}
     | {key: str(mistake[key]) for key in ("text", "gold", "answer")}
@@ -73,56 +67,23 @@ def _warn(seeds: Sequence[Values]) -> Iterator[str]:
       yield f"{seed['task']} differs from others' setting: {notes}"
 
 
-def read_corrections(
+def read_measurement(
   run: page.Run, workdir: pathlib.Path, results: Values
 ) -> Iterator[page.Section]:
-  """Reads the task `corrections`."""
+  """Reads what the tasks `corrections` and `robustness` write at their end."""
   if not results:
     return
-  text = f"{results['lines']:,} lines, cut to {results['length']} tokens"
-  run.facts["text"] = text
-  rates = results["checkpoints"][-1]["rates"]
-  run.sentence = (
-    f"{rates['mismatch_rate']['rate']:.2%} of the wrong predictions and"
-    f" {rates['sequence_rate']['rate']:.2%} of the sequences are corrected by"
-    f" {results['source']}; the paper has 1.41 % and 7.07 % for BERT-base."
-  )
-  rows = [
-    {
-      "step": checkpoint["step"],
-      "corrected": label,
-      **checkpoint["rates"][name],
-    }
-    for checkpoint in results["checkpoints"]
-    for name, label in RATES.items()
-  ]
-  table = page.table("Rates, with 95 % intervals", rows)
-  yield page.Section("Rates", files.RESULTS, [table])
+  run.sentence = results["summary"]
+  run.notes += [(page.WARNING, x) for x in results["notes"]]
+  yield from _show_tables(results)
   if saved := read_saved(run, workdir / files.CASES):
     yield page.Section("Corrections", files.CASES, show_cases(saved))
 
 
-def read_robustness(
-  run: page.Run, workdir: pathlib.Path, results: Values
-) -> Iterator[page.Section]:
-  """Reads the task `robustness`."""
-  del workdir  # a reader of results only
-  if not results:
-    return
-  run.sentence = "Scores on changed texts."
-  run.facts["runs"] = f"{len(results['runs']):,}"
-  run.notes += [(page.WARNING, x) for x in results.get("notes", ())]
-  rows = []
-  for examples in results["sets"].values():
-    row = {"set": examples["title"], "questions": examples["questions"]}
-    for model, metrics in examples["scores"].items():
-      for metric, sides in metrics.items():
-        row |= {"model": model, "metric": metric} | dict.fromkeys(SIDES, "")
-        for side, x in sides.items():
-          row[side] = f"{x['value']:.2f} ± {x['se']:.2f}"
-        rows.append(dict(row))
-  table = page.table("Scores, %, with standard errors over questions", rows)
-  yield page.Section("Robustness", files.RESULTS, [table])
+def _show_tables(results: Values) -> Iterator[page.Section]:
+  if tables := results.get("tables"):
+    blocks = page.show_tables(tables)
+    yield page.Section("Tables", files.RESULTS, blocks)
 
 
 def read_study(
@@ -138,9 +99,7 @@ def read_study(
     run.state = files.RUNNING
   run.sentence = f"{len(parts)} parts have begun: {counts}."
   run.notes += [(page.WARNING, x) for x in results.get("failures", ())]
-  if results:
-    blocks = _show_tables(results["tables"])
-    yield page.Section("Tables", files.RESULTS, blocks)
+  yield from _show_tables(results)
 
 
 def _read_part(folder: pathlib.Path) -> str:
@@ -150,31 +109,10 @@ def _read_part(folder: pathlib.Path) -> str:
   return "failed" if has_failed else state
 
 
-def _show_tables(layouts: Sequence[Values]) -> Iterator[str]:
-  for layout in layouts:
-    rows = []
-    for row in layout["rows"]:
-      texts = [_format_cell(x, layout["digits"]) for x in row["cells"]]
-      cells = dict(zip(layout["columns"], texts, strict=True))
-      rows.append({"row": row["label"], "kind": row["kind"]} | cells)
-    yield page.table(layout["title"], rows)
-    if layout["notes"]:
-      yield " ".join(layout["notes"])
-
-
-def _format_cell(cell: Values, digits: int) -> str:
-  texts = []
-  if cell["value"] is not None:
-    texts.append(f"{cell['value']:,.{digits}f}")
-  if cell["half_width"] is not None:
-    texts.append(f"± {cell['half_width']:.{digits}f}")
-  return " ".join([*texts, cell["runs"]]).strip()
-
-
 READERS = {
   "pretrain": read_pretraining,
   "finetune": read_finetuning,
-  "corrections": read_corrections,
-  "robustness": read_robustness,
+  "corrections": read_measurement,
+  "robustness": read_measurement,
   "study": read_study,
 }

@@ -20,8 +20,9 @@ from rich.console import Console
 from truenegs_jax.config import grammar
 from truenegs_jax.config.tables import Robustness
 from truenegs_jax.finetune import task_data
-from truenegs_jax.finetune.results import RUNS, Record
+from truenegs_jax.finetune.results import RUNS
 from truenegs_jax.finetune.start import FineTunedModel, open_model
+from truenegs_jax.report.tables import print_table
 from truenegs_jax.report.write import write_own_report
 from truenegs_jax.robustness import add_sentence, eval_set, scores, swap
 from truenegs_jax.robustness.annotate import Annotator, load_annotator
@@ -129,7 +130,7 @@ def _score_sets(
   for x in sets:
     say(scores.describe_set(x))
   sets = [x for x in sets if x.transformed]
-  runs: dict[str, Record] = {}
+  runs: dict[str, Any] = {}
   results: dict[str, Any] = {}
   if sets:
     answer = functools.partial(model.answer, console=console)
@@ -144,17 +145,20 @@ def _score_sets(
       "The paper's ELECTRA-small is not shown: it has a"
       f" {scores.NETWORK}, and this is a {model.network}."
     )
-  if results:
-    scores.print_scores(results.values(), model.task, console)
-    for note in notes:
-      say(f"* {note}")
-  else:
-    say("No example could be changed, so that there is nothing to score.")
+  tables = [scores.make_table(results.values(), model.task)] if results else []
+  summary = "No example could be changed, so that there is nothing to score."
+  for table in tables:
+    summary = "Scores on changed texts."
+    print_table(table, console)
+  for note in notes:
+    say(f"* {note}")
   value = {
     "command": rerun_command(),
     "config": config,
-    "runs": {k: dataclasses.asdict(x) for k, x in runs.items()},
+    "runs": runs,
+    "summary": summary,
     "notes": notes,
+    "tables": [*map(dataclasses.asdict, tables)],
     "sets": results,
   }
   files.save_json(workdir / files.CONFIG, config)

@@ -10,11 +10,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from rich.console import Console
 from scipy import stats
 
-from truenegs_jax.finetune import leaderboard
-from truenegs_jax.finetune.results import Record
+from truenegs_jax.report.tables import Table
 from truenegs_jax.robustness.eval_set import ORIGINAL, TRANSFORMED, EvalSet
 from truenegs_jax.tasks.scoring import Scores, mean_scores, score_runs
 from truenegs_jax.tasks.task import CLASSES, Question, Task
@@ -56,23 +54,18 @@ Answers = Sequence[Sequence[Any]]  # [S, N]
 SetScores = dict[str, dict[str, Scores]]  # by metric, and by side or DROP
 
 
-@dataclasses.dataclass(frozen=True)
-class Estimate:
-  """A score in percent, mean over runs, and its standard error."""
+def estimate(scores: Scores) -> dict[str, float]:
+  """Returns the mean score of the runs in percent, as `value`.
 
-  value: float
-  se: float
-
-
-def estimate(scores: Scores) -> Estimate:
-  """Returns the score with its standard error for other questions."""
+  `se` is its standard error for other questions.
+  """
   if scores.example_SxN is not None:
     se = stats.sem(scores.example_SxN.mean(0)) if scores.size > 1 else 0.0
   else:
     rng = np.random.default_rng(0)
     drawn_RxN = rng.integers(scores.size, size=(RESAMPLES, scores.size))
     se = scores.draw(drawn_RxN).mean(0).std(ddof=1)
-  return Estimate(float(scores.by_run().mean()), float(se))
+  return {"value": float(scores.by_run().mean()), "se": float(se)}
 
 
 def score_model(
@@ -80,12 +73,12 @@ def score_model(
   task: Task,
   seeds: Mapping[str, int | None],
   sets: Sequence[EvalSet],
-) -> tuple[dict[str, Record], dict[str, SetScores]]:
+) -> tuple[dict[str, Any], dict[str, SetScores]]:
   """Answers the examples of all sets at once, and scores each set.
 
-  `answer` returns the answers of each of `seeds` to examples. Returns a record
-  of each seed by the folder of its model, with the splits "SET SIDE" and "SET
-  drop"; and the scores on each set by its name.
+  `answer` returns the answers of each of `seeds` to examples. Returns what
+  results.json has of each seed by the folder of its model, with the splits "SET
+  SIDE" and "SET drop"; and the scores on each set by its name.
   """
   unique = {y.texts: y for x in sets for rows in x.sides.values() for y in rows}
   examples = []
@@ -118,7 +111,8 @@ def score_model(
       for side, rows in x.sides.items()
       if rows
     }
-    records[folder] = Record(task.name, seed, values, saved)
+    run = {"task": task.name, "seed": seed, "scores": values}
+    records[folder] = run | {"answers": saved}
   return records, by_set
 
 
@@ -183,7 +177,7 @@ def make_result(
 ) -> dict[str, Any]:
   """Makes what results.json has of a set; the model is a `network`."""
   estimates = {
-    metric: {side: dataclasses.asdict(estimate(y)) for side, y in sides.items()}
+    metric: {side: estimate(y) for side, y in sides.items()}
     for metric, sides in scores.items()
   }
   return {
@@ -206,26 +200,25 @@ def find_published(
   return {f"paper, {k}": x[name] for k, x in PAPER.items() if name in x}
 
 
-def print_scores(
-  results: Iterable[Mapping[str, Any]], task: Task, console: Console
-) -> None:
-  """Prints scores, as in results.json, beside the paper's."""
-  title = f"{task.title}, % ± standard error over questions"
-  table = leaderboard.make_table(title, ("model", "metric"), SIDES)
+def make_table(results: Iterable[Mapping[str, Any]], task: Task) -> Table:
+  """Makes a table of scores, as in results.json, beside the paper's."""
+  rows = []
   for x in results:
-    table.add_section()
-    table.add_row(x["title"], "", f"n = {x['questions']:,}", style="bold")
+    shown: dict[tuple[str, str], dict[str, str]] = {}
     for model, scores in x["scores"].items():
       for metric, sides in scores.items():
-        cells = {
+        shown[model, metric] = {
           k: f"{y['value']:.2f} ± {y['se']:.2f}" for k, y in sides.items()
         }
-        table.add_row(model, metric, *(cells.get(side, "") for side in SIDES))
     for model, published in x["paper"].items():
       for metric, (before, after) in published.items():
-        values = (f"{y:.2f}" for y in (before, after, before - after))
-        table.add_row(model, metric, *values, style="dim")
-  console.print(table)
+        values = zip(SIDES, (before, after, before - after), strict=True)
+        shown[model, metric] = {k: f"{y:.2f}" for k, y in values}
+    for (model, metric), cells in shown.items():
+      row = {"set": f"{x['title']}, n = {x['questions']:,}"}
+      row |= {"model": model, "metric": metric}
+      rows.append(row | {side: cells.get(side, "") for side in SIDES})
+  return Table(f"{task.title}, % ± standard error over questions", rows)
 
 
 def describe_set(examples: EvalSet) -> str:

@@ -23,6 +23,7 @@ from rich.console import Console
 from truenegs_jax.config.tables import Study
 from truenegs_jax.finetune import results
 from truenegs_jax.pretrain.cases import find_table_2
+from truenegs_jax.report.tables import print_table
 from truenegs_jax.report.write import write_own_report
 from truenegs_jax.robustness.eval_set import ORIGINAL, TRANSFORMED
 from truenegs_jax.robustness.scores import DROP, SIDES
@@ -113,8 +114,9 @@ def report(
     **fields,
   )
   layouts = tables.make_tables(comparison)
-  for x in layouts:
-    console.print(tables.to_terminal(x))
+  shown = [*map(tables.to_table, layouts)]
+  for x in shown:
+    print_table(x, console)
   has_failed = (State.FAILED, State.DIVERGED)
   failed = [part for part in parts if states[part.key] in has_failed]
   failures = [parts_lib.describe_failure(x, workdir) for x in failed]
@@ -127,7 +129,7 @@ def report(
     "config": config,
     "parts": states,
     "scores": [*map(dataclasses.asdict, scores)],
-    "tables": [*map(dataclasses.asdict, layouts)],
+    "tables": [*map(dataclasses.asdict, shown)],
     "failures": failures,
   }
   _write_json(workdir / files.RESULTS, value)

@@ -1,7 +1,7 @@
 """Makes the tables of a study from its scores, beside the paper's.
 
   for layout in make_tables(study):
-    console.print(to_terminal(layout))
+    print_table(to_table(layout), console)
 
 Each arm has a row of means over its seeds and, but for the baseline, a row of
 differences from the baseline with intervals of 95 %. A cell that lacks runs
@@ -12,19 +12,15 @@ import collections
 import csv
 import dataclasses
 import io
-import re
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
-from rich import box
-from rich.console import Group
-from rich.table import Table
-from rich.text import Text
 
 from truenegs_jax.finetune import leaderboard
 from truenegs_jax.finetune.leaderboard import GLUE
 from truenegs_jax.pretrain.cases import TABLE_2
+from truenegs_jax.report.tables import Table
 from truenegs_jax.robustness.scores import SIDES, TRANSFORMED
 from truenegs_jax.stats import intervals
 from truenegs_jax.stats.intervals import Runs
@@ -43,7 +39,6 @@ ARM = "arm"  # kinds of rows
 DIFFERENCE = "difference"
 PAPER = "paper"
 CSV_FIELDS = ("table", "row", "kind", "column", "value", "half_width", "runs")
-STYLES = {PAPER: "dim", DIFFERENCE: "italic"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -322,17 +317,14 @@ def _make_other_tables(study: Comparison) -> Iterator[Layout]:
       yield _make_layout(name, name, shown, study, digits=4)
 
 
-def to_terminal(x: Layout) -> Group:
-  """Renders a table for a rich console; narrow, to fit one of 80 columns."""
-  table = Table(box=box.SIMPLE_HEAD, padding=0, pad_edge=False)
-  table.add_column("")
-  for name in x.columns:
-    table.add_column(re.sub("[ _]", "\n", name), justify="right", no_wrap=True)
+def to_table(x: Layout) -> Table:
+  """Renders the numbers of a table as texts."""
+  rows = []
   for row in x.rows:
     label = row.kind if row.kind == DIFFERENCE else row.label
-    texts = (cell.text(row.kind, x.digits) for cell in row.cells)
-    table.add_row(label, *texts, style=STYLES.get(row.kind))
-  return Group(Text(x.title, style="bold"), table, *map(Text, x.notes), "")
+    texts = [cell.text(row.kind, x.digits) for cell in row.cells]
+    rows.append({"": label} | dict(zip(x.columns, texts, strict=True)))
+  return Table(x.title, rows, x.notes)
 
 
 def to_csv(layouts: Iterable[Layout]) -> str:
