@@ -250,23 +250,21 @@ def open_model(
   values: Mapping[str, Any],
   report: Callable[[str], None],
   *,
-  key: str = "init",
   task_name: str = "",
 ) -> FineTunedModel:
   """Opens a fine-tuned model; reads no arrays yet.
 
   Args:
     values: a config of the task "robustness" as a dict.
-    key: the config key of `init`, for messages.
     task_name: the task; "" for that of the run, or the only one of its head.
   """
   if not init:
     raise InputError(
-      f"{key}='' names no model. Set --config.{key}=WORKDIR of a fine-tuning,"
+      "init='' names no model. Set --config.init=WORKDIR of a fine-tuning,"
       " or a folder or hub name of a Hugging Face model with a head for"
       " questions or classes."
     )
-  runs, note = _find_runs(init, task_name, key=key)
+  runs, note = _find_runs(init, task_name)
   seeds: dict[str, int | None] = {x: run.seed for x, run in runs.items()}
   seeds = seeds or {init: None}
   run = next(iter(runs.values()), None)
@@ -274,12 +272,12 @@ def open_model(
   head = match.detect_task_head(network)
   if not head:
     raise InputError(
-      f"{key}: {network.location} has no head for questions or classes, so it"
+      f"init: {network.location} has no head for questions or classes, so it"
       " was not fine-tuned. Fine-tune it with --config=finetune_squad or"
       " finetune_glue, and pass that workdir."
     )
-  task = _find_task(run, task_name, network, head, key=key)
-  classes = _find_classes(network, head, task, key=key)
+  task = _find_task(run, task_name, network, head)
+  classes = _find_classes(network, head, task)
   outputs = dataclasses.replace(task, labels=classes)
   options = parse_options(_make_values(values, run, task))
   each = (dataclasses.replace(options, init=folder) for folder in seeds)
@@ -290,26 +288,24 @@ def open_model(
   return FineTunedModel(seeds, task, outputs, starts, predictor, note)
 
 
-def _find_runs(
-  init: str, task: str, *, key: str
-) -> tuple[dict[str, Result], str]:
+def _find_runs(init: str, task: str) -> tuple[dict[str, Result], str]:
   """Returns runs by the folders of their models, {} for models of others.
 
   Runs that failed are left out. A note says so, and how the runs differ from
   the published setting.
   """
-  workdir = open_path(key, init)
+  workdir = open_path("init", init)
   by_task = results.load_all(workdir)
   if not by_task:
     if any(workdir.glob(results.RUNS)):
       raise InputError(
-        f"{key}={init!r} is a fine-tuning without a finished run. Run its"
+        f"init={init!r} is a fine-tuning without a finished run. Run its"
         " command again to continue it."
       )
     return {}, ""
   if task not in by_task and (task or len(by_task) > 1):
     raise InputError(
-      f"{key}={init!r} has runs of {', '.join(by_task)}, and robustness.task="
+      f"init={init!r} has runs of {', '.join(by_task)}, and robustness.task="
       f"{task!r} is none of these. Set --config.robustness.task={min(by_task)},"
       " for example."
     )
@@ -324,12 +320,12 @@ def _find_runs(
       runs[str(folder)] = x
     else:
       raise InputError(
-        f"{key}={init!r} lacks models of its seeds: '{folder}' is missing."
+        f"init={init!r} lacks models of its seeds: '{folder}' is missing."
         " Fine-tune again with --config.finetune.export=all."
       )
   if not runs:
     raise InputError(
-      f"{key}={init!r} has no model, as all its runs failed. Fine-tune again"
+      f"init={init!r} has no model, as all its runs failed. Fine-tune again"
       " with another learning rate."
     )
   notes = [*dict.fromkeys(note for run in runs.values() for note in run.notes)]
@@ -340,7 +336,7 @@ def _find_runs(
 
 
 def _find_task(
-  run: Result | None, name: str, network: Network, head: str, *, key: str
+  run: Result | None, name: str, network: Network, head: str
 ) -> Task:
   """Returns the task of a run or the one that is set; refuses other heads."""
   if run and run.task == OWN:
@@ -356,15 +352,13 @@ def _find_task(
   task = task_lib.TASKS[name]
   if (head == "spans") != (task.kind == SPANS):
     raise InputError(
-      f"{key}: {network.location} has the head {head!r}, which is not for"
+      f"init: {network.location} has the head {head!r}, which is not for"
       f" {task.title}. Choose another model or --config.robustness.task."
     )
   return task
 
 
-def _find_classes(
-  network: Network, head: str, task: Task, *, key: str
-) -> tuple[str, ...]:
+def _find_classes(network: Network, head: str, task: Task) -> tuple[str, ...]:
   """Returns the labels of a task in the order of a model's outputs."""
   if task.kind == SPANS:
     return ()
@@ -380,7 +374,7 @@ def _find_classes(
   if len(classes) == size and sorted(classes) == sorted(task.labels):
     return classes
   raise InputError(
-    f"{key}: {network.location} has {size} outputs,"
+    f"init: {network.location} has {size} outputs,"
     f" {', '.join(saved[:8]) or 'unnamed'}, but {task.title} needs"
     f" {', '.join(task.labels) or 'one score'}. Choose the model's task with"
     " --config.robustness.task, or name the classes in id2label of its"
