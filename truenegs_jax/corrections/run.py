@@ -80,11 +80,7 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
   o = Corrections.read(c.corrections)
   config = PretrainConfig.read(c)
   m = resolve(config, o, say)
-  if (workdir / files.CHECKPOINTS).exists():
-    raise errors.InputError(
-      f"--workdir='{workdir}' is the workdir of a run, whose results would be"
-      " replaced. Choose another, such as --workdir=runs/corrections."
-    )
+  files.check_no_run(workdir)
   spec = sharding.get_mesh_spec(config.mesh.preset, config.mesh.axes)
   mesh = sharding.make_mesh(spec)
   if config.dry_run:

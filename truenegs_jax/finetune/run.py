@@ -77,10 +77,7 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
         f"finetune.against={against!r} has no finished fine-tuning run. Pass"
         " the workdir of a fine-tuning."
       )
-  if (workdir / files.CHECKPOINTS).exists():
-    raise errors.InputError(
-      f"--workdir={str(workdir)!r} has a pre-training run. Choose another."
-    )
+  files.check_no_run(workdir)
   files.check_checkpoint_folder(workdir / files.CHECKPOINTS)
   context = RunContext(workdir, console, options, config)
   results.check_unchanged(workdir, {results.CONFIG: config})

@@ -177,11 +177,7 @@ def check(o: Robustness, workdir: pathlib.Path) -> None:
       f"robustness.neighbours={o.neighbours!r}: there is no such file. Pass a"
       " file of word vectors, such as glove.6B.100d.txt."
     )
-  if (workdir / files.CHECKPOINTS).exists() or any(workdir.glob(RUNS)):
-    raise InputError(
-      f"--workdir='{workdir}' is the workdir of a run, whose results would be"
-      " replaced. Choose another, such as --workdir=runs/robustness."
-    )
+  files.check_no_run(workdir, RUNS)
 
 
 def choose_sets(text: str, task: Task) -> tuple[str, ...]:

@@ -28,7 +28,6 @@ from truenegs_jax.report.write import write_own_report
 from truenegs_jax.robustness.eval_set import ORIGINAL, TRANSFORMED
 from truenegs_jax.robustness.scores import DROP, SIDES
 from truenegs_jax.runtime import errors
-from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.runtime.files import atomic_file, disk_errors, read_results
 from truenegs_jax.study import parts as parts_lib
 from truenegs_jax.study import tables
@@ -44,11 +43,7 @@ MakeScore = Callable[..., Score]  # a Score without `arm` and `seed`
 def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
   """Runs missing parts, prints and saves scores; returns the exit code."""
   say = functools.partial(console.print, soft_wrap=True)
-  if (workdir / files.CHECKPOINTS).exists():
-    raise InputError(
-      f"--workdir='{workdir}' is the workdir of a run. Choose another, such as"
-      " --workdir=runs/study."
-    )
+  files.check_no_run(workdir)
   files.check_checkpoint_folder(workdir / files.CHECKPOINTS)
   study = Study.read(c.study.to_dict())
   parts = parts_lib.make_parts(study, workdir)

@@ -92,6 +92,16 @@ def check_checkpoint_folder(folder: pathlib.Path) -> None:
     )
 
 
+def check_no_run(workdir: pathlib.Path, pattern: str = "") -> None:
+  """Raises InputError if a workdir has checkpoints, or files of the pattern."""
+  has_files = bool(pattern) and any(workdir.glob(pattern))
+  if has_files or (workdir / CHECKPOINTS).exists():
+    raise InputError(
+      f"--workdir='{workdir}' is the workdir of a run, whose results would be"
+      " replaced. Choose another, such as --workdir=runs/NAME."
+    )
+
+
 def has_checkpoint(workdir: pathlib.Path) -> bool:
   """Returns whether the workdir has a checkpoint to resume from."""
   return bool(list_steps(workdir / CHECKPOINTS))
