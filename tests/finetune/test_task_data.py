@@ -11,6 +11,7 @@ from truenegs_jax.data.tokenizer import SPECIALS, make_tokenizer
 from truenegs_jax.finetune import task_data
 from truenegs_jax.finetune.options import parse_options
 from truenegs_jax.runtime.errors import DataError, InputError
+from truenegs_jax.tasks import squad
 from truenegs_jax.tasks.squad import NO_ANSWER
 from truenegs_jax.tasks.task import TASKS
 
@@ -170,9 +171,9 @@ def test_correct_spans_score_100_and_reversed_ones_do_not(tmp_path):
 
 @pytest.mark.parametrize("num_best", [20, 1])
 def test_few_candidates_may_contain_no_answer(tmp_path, num_best):
-  data = read_data(squad_config(tmp_path, num_best=num_best), "squad")
-  logits = [make_logits(7, 6, n) for n in data.dev.encoded.lengths_N]
-  answers = data.dev.decode_answers(logits)
+  dev = read_data(squad_config(tmp_path), "squad").dev
+  logits = [make_logits(7, 6, n) for n in dev.encoded.lengths_N]
+  answers = squad.best_answers(dev.windows, logits, num_best=num_best)
   if num_best == 1:
     assert answers == [NO_ANSWER] * 3
   else:

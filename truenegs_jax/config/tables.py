@@ -92,12 +92,6 @@ class Finetune(Section):
   question_length: int = key(
     64, "Number of tokens of a question of SQuAD, at most.", low=1
   )
-  num_best: int = key(
-    20, "Candidates for start, and for end, of an answer to SQuAD.", low=1
-  )
-  max_answer: int = key(
-    30, "Number of tokens of an answer to SQuAD, at most.", low=1
-  )
   text: str = key(
     "", 'Column of the text in your own files, or two: "FIRST,SECOND".'
   )

@@ -67,12 +67,7 @@ class EvalSplit:
   def decode_answers(self, outputs: Sequence[Any]) -> Sequence[Answer]:
     """Returns the answers to the examples, given the outputs for the rows."""
     if self.windows:
-      return squad.best_answers(
-        self.windows,
-        outputs,
-        num_best=self.options.finetune.num_best,
-        max_answer=self.options.finetune.max_answer,
-      )
+      return squad.best_answers(self.windows, outputs)
     if self.task.kind == CLASSES:
       return [self.task.labels[int(x_C.argmax())] for x_C in outputs]
     offset, scale = self.task.scale
