@@ -12,7 +12,7 @@ import functools
 import json
 import pathlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -24,6 +24,7 @@ from truenegs_jax.config.tables import Corrections
 from truenegs_jax.configs.common import REQUIRED
 from truenegs_jax.data import sources as text_sources
 from truenegs_jax.data import tokenizer as tokenizer_lib
+from truenegs_jax.data.tokenizer import Tokenizer
 from truenegs_jax.models import pretrain
 from truenegs_jax.pretrain import (
   cases,
@@ -48,6 +49,9 @@ SOURCES = "corrections.sources"  # the config key
 MIN_LENGTH = 3  # [CLS], a token, [SEP]
 KEPT = "kept"  # values of corrections.steps
 LAST = "last"
+# Ascending steps with their parameters as NumPy arrays, read one by one; the
+# step of weights without a run is None.
+Steps = Iterator[tuple[int | None, dict[str, Any]]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,15 +69,6 @@ class Measurement:
     return dataclasses.replace(request, sources=self.sources, key=SOURCES)
 
 
-class MeasuredModel(NamedTuple):
-  """A model with the parameters of the steps that are measured."""
-
-  saved: saved_model.SavedModel
-  # Ascending steps with their parameters as NumPy arrays, read one by one; the
-  # step of weights without a run is None.
-  steps: Iterator[tuple[int | None, dict[str, Any]]]
-
-
 def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
   """Measures corrections, prints and saves them, and returns the exit code."""
   say = functools.partial(console.print, soft_wrap=True)
@@ -86,21 +81,26 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
   if config.dry_run:
     console.print(progress.make_table(_describe_plan(m, mesh)))
     return 0
-  with open_model(m) as measured:
-    trained = measured.saved.config
+  with open_model(m) as (saved, steps):
+    trained = saved.config
     if o.run:
       say(
         "The model, its vocabulary, masking and objective are those of"
         f" '{o.run}': {describe.describe_objective(trained)}"
       )
     with progress.working(console, "Reading text"):
-      text = _read_text(m, measured)
-    table = _build_table(m.make_request(trained), measured, text, console)
+      text = _read_text(m, saved)
+    request = m.make_request(trained)
+    table = _build_table(request, saved.tokenizer, text, console)
     with lock.lock(workdir):
-      checkpoints, search = _measure(m, measured, text, table, mesh, console)
+      checkpoints, search = _measure(
+        m, saved, steps, text, table, mesh, console
+      )
       rates = cases.make_rates_table(checkpoints, table.source)
       print_table(rates, console)
-      console.print(cases.render_cases(search, search.cases[: o.cases]))
+      print_table(
+        cases.make_cases_table(search, search.cases[: o.cases]), console
+      )
       summary = _summarize(checkpoints[-1].rates, table.source, text)
       say(summary)
       results = {
@@ -123,8 +123,8 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
       }
       files.save_json(workdir / files.CONFIG, json.loads(c.to_json()))
       files.save_json(workdir / files.RESULTS, results)
-      saved = dataclasses.asdict(search)
-      files.save_json(workdir / files.CASES, saved, indent=None)
+      shown = dataclasses.asdict(search)
+      files.save_json(workdir / files.CASES, shown, indent=None)
       write_own_report(workdir, say)
   names = files.RESULTS, files.CASES, files.REPORT
   say(f"saved: {', '.join(str(workdir / name) for name in names)}")
@@ -216,7 +216,9 @@ def choose_steps(text: str, saved_steps: list[int]) -> tuple[int, ...]:
 
 
 @contextlib.contextmanager
-def open_model(m: Measurement) -> Iterator[MeasuredModel]:
+def open_model(
+  m: Measurement,
+) -> Iterator[tuple[saved_model.SavedModel, Steps]]:
   """Opens the run or the weights of a measurement for reading."""
   config = m.config
   report = m.weights.report
@@ -227,11 +229,11 @@ def open_model(m: Measurement) -> Iterator[MeasuredModel]:
     matched = match.match_weights(networks, model, tokenizer)
     params = load.load_params(matched, complete=True, report=report)
     saved = saved_model.SavedModel(0, config, tokenizer, model)
-    yield MeasuredModel(saved, iter([(None, params)]))
+    yield saved, iter([(None, params)])
     return
   workdir = open_path("corrections.run", m.options.run)
   with saved_model.open_run(workdir) as checkpoints:
-    steps: Iterator[tuple[int | None, dict[str, Any]]]
+    steps: Steps
     if m.options.steps == LAST:
       last, params = saved_model.load(checkpoints, None, report=report)
       steps = iter([(last.step, params)])
@@ -244,7 +246,7 @@ def open_model(m: Measurement) -> Iterator[MeasuredModel]:
     if config.negatives.stop_words:
       paths["negatives.stop_words"] = config.negatives.stop_words
     trained = last.config.replace(paths)
-    yield MeasuredModel(last._replace(config=trained), steps)
+    yield last._replace(config=trained), steps
 
 
 def _read_steps(
@@ -269,10 +271,12 @@ def _read_steps(
       yield step, params
 
 
-def _read_text(m: Measurement, measured: MeasuredModel) -> predict_slots.Lines:
+def _read_text(
+  m: Measurement, saved: saved_model.SavedModel
+) -> predict_slots.Lines:
   o = m.options
   data = m.config.data
-  trained = measured.saved.config
+  trained = saved.config
   length = o.length or trained.length
   positions = trained.model.positions
   if not MIN_LENGTH <= length <= positions:
@@ -285,7 +289,7 @@ def _read_text(m: Measurement, measured: MeasuredModel) -> predict_slots.Lines:
     reader = wordnet.open_wordnet(data.wordnet_dir)
   return predict_slots.read_lines(
     o.text,
-    measured.saved.tokenizer,
+    saved.tokenizer,
     length=length,
     limit=o.sequences,
     errors=data.errors,
@@ -296,12 +300,11 @@ def _read_text(m: Measurement, measured: MeasuredModel) -> predict_slots.Lines:
 
 def _build_table(
   request: run_table.TableRequest,
-  measured: MeasuredModel,
+  tokenizer: Tokenizer,
   text: predict_slots.Lines,
   console: Console,
 ) -> SynonymTable:
   """Returns the table of synonyms; prints what it covers of the text."""
-  tokenizer = measured.saved.tokenizer
   with progress.working(console, "Looking up synonyms"):
     table = request.build(tokenizer)
   if not table.num_pairs:
@@ -320,14 +323,14 @@ def _build_table(
 
 def _measure(
   m: Measurement,
-  measured: MeasuredModel,
+  saved: saved_model.SavedModel,
+  steps: Steps,
   text: predict_slots.Lines,
   table: SynonymTable,
   mesh: jax.sharding.Mesh,
   console: Console,
 ) -> tuple[list[cases.CheckpointRates], cases.Search]:
   """Predicts with each step and counts its corrections; finds cases at last."""
-  saved = measured.saved
   own: dict[str, Any] = {"seed": m.config.seed}
   own |= {f"mesh.{name}": x for name, x in vars(m.config.mesh).items()}
   if m.options.prediction:
@@ -340,7 +343,7 @@ def _measure(
   total = saved.step if saved.config.minutes else saved.config.steps
   predictions = None
   checkpoints = []
-  for step, read in measured.steps:
+  for step, read in steps:
     split = sharding.tree_shardings({"params": read}, mesh, run.mesh_spec)
     params = jax.device_put(read, split["params"])
     name = "weights" if step is None else f"step {step:,}"
