@@ -39,6 +39,7 @@ CASE = cases.Case(
 TABLES = [
   make_verdict(0.0123).table,
   make_verdict(math.inf).table,
+  cases.make_cases_table(cases.Search(10, 1, "x", [CASE]), [CASE]),
   evaluate.make_fills_table(
     [evaluate.MaskFill(CASE.sentence, WORDS, [0.1] * 3)]
   ),
@@ -50,7 +51,6 @@ def test_no_word_is_broken_at_80_columns(table):
   def words(width):
     out = io.StringIO()
     console = Console(file=out, width=width)
-    console.print(cases.render_cases(cases.Search(10, 1, "x", [CASE]), [CASE]))
     print_table(table, console)
     return sorted(re.findall(r"[\w.,%±\[\]()-]+", out.getvalue()))
 

@@ -7,7 +7,7 @@ import numpy as np
 from rich.console import Console
 
 from truenegs_jax.pretrain.cases import Predictions
-from truenegs_jax.report.tables import Table, print_table
+from truenegs_jax.report.tables import print_table
 from truenegs_jax.synonyms.table import SynonymTable
 
 WORDS = [f"w{i}" for i in range(40)]
@@ -51,9 +51,5 @@ def make_predictions(rows, slots, predicted, eligible=None):
 
 def render(table):
   file = io.StringIO()
-  console = Console(file=file, width=80)
-  if isinstance(table, Table):
-    print_table(table, console)
-  else:
-    console.print(table)
+  print_table(table, Console(file=file, width=80))
   return file.getvalue()

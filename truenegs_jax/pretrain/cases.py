@@ -5,7 +5,6 @@ import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
-from rich.table import Table
 
 from truenegs_jax.data.tokenizer import Tokenizer
 from truenegs_jax.data.vocabulary import read_words
@@ -211,21 +210,19 @@ class CaseFinder:
     )
 
 
-def render_cases(search: Search, cases: Sequence[Case]) -> Table | str:
-  """Renders cases of a search like the paper's figure 3.
-
-  A sentence counts them; without cases, it is all.
-  """
+def make_cases_table(search: Search, cases: Sequence[Case]) -> tables.Table:
+  """Makes a table like the paper's figure 3; its title counts all cases."""
   title = page.describe_search(search.searched, search.corrected, len(cases))
-  if not cases:
-    return title
-  grid = Table(title=title, title_justify="left", show_lines=True)
-  # One column for both words, since at 80 columns two would break words.
-  for name in ("sentence", "gold\nprediction", "synonyms of gold"):
-    grid.add_column(name, overflow="fold", no_wrap="\n" in name)
+  rows = []
   for case in cases:
-    prediction = f"{case.prediction} ({case.probability:.0%})"
-    words = f"{case.gold}\n{prediction}"
     synonyms = page.abridge(case.synonyms, case.prediction)
-    grid.add_row(case.sentence, words, ", ".join(synonyms))
-  return grid
+    prediction = f"{case.prediction} ({case.probability:.0%})"
+    rows.append(
+      {
+        "sentence": case.sentence,
+        # One column for both, since at 80 columns two would break words.
+        "gold, prediction": f"{case.gold}\n{prediction}",
+        "synonyms of gold": ", ".join(synonyms),
+      }
+    )
+  return tables.Table(title, rows)

@@ -9,6 +9,7 @@ from rich.console import Console
 from truenegs_jax.data import batches
 from truenegs_jax.pretrain import cases, evaluate, predict_slots
 from truenegs_jax.pretrain.evaluate import Trained
+from truenegs_jax.report.tables import print_table
 from truenegs_jax.runtime import distributed, progress
 from truenegs_jax.synonyms.table import SynonymTable
 from truenegs_jax.train import speed
@@ -30,7 +31,9 @@ def save_cases(
   if distributed.is_first_process():
     files.save_json(workdir / files.CASES, saved, indent=None)
   if num_shown:
-    console.print(cases.render_cases(search, search.cases[:num_shown]))
+    print_table(
+      cases.make_cases_table(search, search.cases[:num_shown]), console
+    )
   counts = {x: saved[x] for x in ("searched", "corrected")}
   shown = saved["cases"][:num_shown]
   evaluate.update_results(workdir, corrections=counts | {"cases": shown})
