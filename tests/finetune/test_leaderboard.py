@@ -93,16 +93,12 @@ def test_a_summary_has_all_runs():
     )
     for score, failure in zip(scores, failures, strict=True)
   ]
-  assert leaderboard.summarize_runs(runs)["accuracy"] == leaderboard.Summary(
-    runs=4,
-    failed=1,
-    median=81.0,
-    mean=74.0,
-    low=50.0,
-    high=84.0,
-    sd=pytest.approx(np.std(scores, ddof=1)),
-  )
-  assert leaderboard.summarize_runs(runs[:1])["accuracy"].sd is None
+  assert leaderboard.summarize_runs(runs)["accuracy"] == {
+    **{"runs": 4, "failed": 1, "median": 81.0, "mean": 74.0},
+    **{"low": 50.0, "high": 84.0},
+    "sd": pytest.approx(np.std(scores, ddof=1)),
+  }
+  assert leaderboard.summarize_runs(runs[:1])["accuracy"]["sd"] is None
 
 
 @pytest.mark.parametrize("task", ["rte", "squad", "stsb"])
@@ -176,6 +172,6 @@ def test_a_comparison_fits_a_terminal_without_cut_words(capsys, low_runs):
   print_table(table, Console(width=80))
   table = capsys.readouterr().out
   assert "…" not in table
-  values = {"spearman", "75.10", "difference", "-12.50,", "-0.25,", "0.012"}
+  values = {"spearman", "75.10", "difference", "-12.50,", "-0.25", "0.012"}
   assert values <= {*table.split()}
   assert ("-10.25," in table.split()) == (low_runs is not None)

@@ -109,8 +109,8 @@ def test_the_users_task_is_learned_saved_and_printed(shared_finetuning):
 
 def test_evaluations_and_records_are_documented(shared_finetuning):
   folder = shared_finetuning.workdir / "own" / "seed-0"
-  evaluations = results.load(shared_finetuning.workdir, "own", 0).evaluations
-  assert list(evaluations) == ["13", "26", "39", "52", "65"]  # not at the end
+  steps = [record["step"] for record in runs.read_records(folder, "dev")]
+  assert steps == [13, 26, 39, 52, 65]  # not at the end
   for split, section in (("train", "Training records of"), ("dev", "Evalu")):
     for record in runs.read_records(folder, split):
       assert record.keys() <= read_first_cells("metrics.md", section)
@@ -315,7 +315,9 @@ def test_trains_and_scores_every_kind_of_glue(task, vocab, real_data, tmp_path):
   c.length, c.batch_size = 16, 64  # one length to compile for
   code, _ = run(c, tmp_path)
   result = results.load(tmp_path, task, 0)
-  assert code == 0 and np.isfinite(result.losses).all()
+  folder = results.run_folder(tmp_path, task, 0)
+  losses = [record["total"] for record in runs.read_records(folder)]
+  assert code == 0 and np.isfinite(losses).all()
   assert any("96 of" in note for note in result.notes)
   [_, published] = read_results(tmp_path)["tables"]
   [_, row, *_] = published["rows"]

@@ -35,8 +35,6 @@ RESULT = {
   "scores": {"dev": {"accuracy": 50.0}},
   "step": 3,
   "steps": 3,
-  "evaluations": {"3": {"accuracy": 50.0}},
-  "losses": [1.0, 0.5],
   "secs": 1.0,
   "rows_per_s": 2.0,
   "answers": {"dev": {"keys": ["1"], "golds": ["a"], "answers": ["b"]}},

@@ -8,6 +8,7 @@ import importlib.resources
 import re
 import statistics
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
 
 from truenegs_jax.finetune.results import Result
 from truenegs_jax.models import encoder
@@ -82,33 +83,25 @@ def find_published(
   return others, f"All published models are another network than {network}."
 
 
-@dataclasses.dataclass(frozen=True)
-class Summary:
-  """Statistics of a metric over all runs of a task, failed ones included."""
+def summarize_runs(
+  runs: Sequence[Result],
+) -> dict[str, dict[str, Any]]:
+  """Returns statistics of each metric of the dev set, the main metric first.
 
-  runs: int
-  failed: int
-  median: float
-  mean: float
-  low: float  # least
-  high: float  # greatest
-  sd: float | None  # between runs (ddof 1); None for one run
-
-
-def summarize_runs(runs: Sequence[Result]) -> dict[str, Summary]:
-  """Summarizes each metric of the dev set, the main metric first."""
+  They are over all runs, failed ones included; "sd" is None for one run.
+  """
   summaries = {}
   for metric in runs[0].scores["dev"]:
     scores = [run.scores["dev"][metric] for run in runs]
-    summaries[metric] = Summary(
-      runs=len(runs),
-      failed=sum(bool(run.failure) for run in runs),
-      median=statistics.median(scores),
-      mean=statistics.fmean(scores),
-      low=min(scores),
-      high=max(scores),
-      sd=statistics.stdev(scores) if len(scores) > 1 else None,
-    )
+    summaries[metric] = {
+      "runs": len(runs),
+      "failed": sum(bool(run.failure) for run in runs),
+      "median": statistics.median(scores),
+      "mean": statistics.fmean(scores),
+      "low": min(scores),
+      "high": max(scores),
+      "sd": statistics.stdev(scores) if len(scores) > 1 else None,  # ddof 1
+    }
   return summaries
 
 
@@ -156,10 +149,10 @@ def make_tables(
       if metric == "f1" and len(labels) == 2:
         metric = f"f1 of {labels[1]}"
       row = {"task": shown, "metric": metric}
-      row |= {"runs": str(s.runs), "failed": str(s.failed)}
-      for statistic in ("median", "mean", "low", "high"):
-        row[statistic] = f"{getattr(s, statistic):.2f}"
-      rows.append(row | {"sd": "" if s.sd is None else f"{s.sd:.2f}"})
+      for statistic, x in s.items():
+        digits = 0 if statistic in ("runs", "failed") else 2
+        row[statistic] = "" if x is None else f"{x:.{digits}f}"
+      rows.append(row)
     lines += [f"* {name}: {note}" for note in notes]
     failed = [run for run in runs if run.failure]
     lines += [f"! {name}, seed {run.seed}: {run.failure}" for run in failed]
@@ -176,7 +169,7 @@ def _make_published_tables(runs_by_task: RunsByTask) -> Iterator[Table]:
   for task, runs in runs_by_task.items():
     for metric, s in summarize_runs(runs).items():
       name = f"{task}_{metric}" if task == SQUAD else task
-      medians.setdefault(name, s.median)  # of GLUE the main metric
+      medians.setdefault(name, s["median"])  # of GLUE the main metric
   columns = [name for name in (*GLUE, *SQUAD_SCORES) if name in medians]
   if not columns:
     return  # nothing is published on the user's own task
@@ -249,10 +242,10 @@ def make_comparisons_table(
       row = {"task": name, "metric": x.metric}
       row |= {"these": f"{x.ours:.2f}", "other": f"{x.theirs:.2f}"}
       row["difference"] = f"{x.difference:+.2f}"
-      row["examples"] = f"{x.low:+.2f}, {x.high:+.2f}, p {x.p:.3f}"
+      row["examples"] = f"{x.low:+.2f}, {x.high:+.2f}\np {x.p:.3f}"
       row["and runs"] = "one run"
       if x.low_runs is not None:
         interval = f"{x.low_runs:+.2f}, {x.high_runs:+.2f}"
-        row["and runs"] = f"{interval}, p {x.p_runs:.3f}"
+        row["and runs"] = f"{interval}\np {x.p_runs:.3f}"
       rows.append(row)
   return Table(COMPARED, rows)

@@ -10,7 +10,6 @@ functions of seed and step, so an interrupted run is simply repeated.
 
 import dataclasses
 import functools
-import math
 import pathlib
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -153,10 +152,6 @@ class SeedRun:
   check: Callable[[], None]  # called before each batch; may raise Stopped
   console: Console
   failure: str = ""
-  evaluations: dict[str, dict[str, float]] = dataclasses.field(
-    default_factory=dict
-  )
-  losses: tuple[float, float] = (math.nan, math.nan)
 
   def fine_tune(
     self,
@@ -223,8 +218,6 @@ class SeedRun:
       scores=scores,
       step=step,
       steps=setup.steps,
-      evaluations=self.evaluations,
-      losses=self.losses,
       secs=secs,
       rows_per_s=step * setup.options.batch_size / secs,
       answers=answers,
@@ -260,10 +253,8 @@ class SeedRun:
 
   def log(self, record: dict[str, Any]) -> None:
     """Writes a record of training."""
-    loss = record.pop("loss")
+    del record["loss"]  # the same as its total
     done = record["step"]
-    first = loss if math.isnan(self.losses[0]) else self.losses[0]
-    self.losses = first, loss
     secs = self.clock.secs_per_step(done)
     record["rows_per_s"] = self.setup.options.batch_size / secs
     self.write(record | {"eta_s": self.clock.eta_secs(done)})
@@ -272,10 +263,9 @@ class SeedRun:
     """Scores the dev set and writes a record."""
     dev = self.setup.data.dev
     _, answers_Q = self.answer(state.params, dev, "Evaluating, rows")
-    self.evaluations[str(done)] = scores = dev.score(answers_Q)
-    self.write({"step": done, "split": "dev", **scores})
+    self.write({"step": done, "split": "dev", **dev.score(answers_Q)})
 
   def describe(self, record: metrics_file.Record) -> str:
     """Describes a record of an evaluation for the terminal."""
-    scores = self.evaluations[str(record["step"])]
+    scores = {x: record[x] for x in self.setup.data.task.metrics}
     return f"dev at {record['step']:,}: {leaderboard.format_scores(scores)}"

@@ -38,8 +38,6 @@ class Result:
   failure: str  # why the run failed, or ""
   step: int  # of the scored parameters
   steps: int  # of a complete run
-  evaluations: Mapping[str, Mapping[str, float]]  # of the dev set, by step
-  losses: Sequence[float]  # means of the first not NaN record and of the last
   secs: float  # of training, with compilation
   rows_per_s: float
   provenance: Mapping[str, Any]  # of the scores: config, fingerprints, sizes

@@ -313,8 +313,7 @@ def _save_results(
   to_dict = dataclasses.asdict
   tasks = {}
   for name, runs in runs_by_task.items():
-    summaries = leaderboard.summarize_runs(runs).items()
-    summary = {metric: to_dict(x) for metric, x in summaries}
+    summary = leaderboard.summarize_runs(runs)
     tasks[name] = {"summary": summary, "runs": [*map(to_dict, runs)]}
   value = {
     "command": errors.rerun_command(),
