@@ -58,7 +58,7 @@ def save_study(root, secs):
     if part.arm == "hc":
       if part.name == "pretrain":
         value = {"code": 6, "line": "The loss is not finite."}
-        files.save_json(folder / parts_lib.FAILED, value)
+        files.save_json(folder / files.FAILED, value)
     elif part.name == "mrpc":
       for seed in range(2):
         save_result(folder, seed, secs)

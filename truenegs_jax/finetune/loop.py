@@ -36,7 +36,7 @@ from truenegs_jax.train import (
 )
 from truenegs_jax.train import loop as loop_lib
 from truenegs_jax.train import step as step_lib
-from truenegs_jax.workdir import metrics_file
+from truenegs_jax.workdir import files, metrics_file
 
 LOSS_WEIGHTS = {"loss": 1.0}
 
@@ -169,7 +169,7 @@ class SeedRun:
     line = console_line.ProgressLine(
       self.console, setup.steps, first_step=0, describe=self.describe
     )
-    config = setup.provenance[results.CONFIG]
+    config = setup.provenance[files.CONFIG]
     logged = loggers.LoggedRun(self.folder, 0, config, check_lock)
     with loggers.open_writers(options.log.writers, logged, line) as writers:
       self.write, flush_log = writers

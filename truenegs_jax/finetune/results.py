@@ -17,8 +17,6 @@ from truenegs_jax.runtime.files import read_results
 from truenegs_jax.workdir import files
 
 RESULT = "result.json"
-RESULTS = files.RESULTS
-CONFIG = files.CONFIG
 RUNS = "*/seed-*"  # the folders of all runs in a workdir
 MODEL = "model"  # next to RESULT: the export for Hugging Face
 # Keys of `Result.provenance` that may differ between the tasks of a workdir.
@@ -102,7 +100,7 @@ def check_unchanged(
     changes: list[files.Change] = []
     for key in now.keys() - (set() if run.task == task else TASK_KEYS):
       saved = run.provenance[key]
-      if key == CONFIG:
+      if key == files.CONFIG:
         changes += files.find_fixed_changes(saved, now[key])
       else:
         # The test set may be read only sometimes.

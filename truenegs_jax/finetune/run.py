@@ -51,12 +51,12 @@ class RunContext:
 
   def missing_seeds(self, task: str) -> list[int]:
     """Returns the seeds of a task without a finished run."""
-
-    def is_missing(seed: int) -> bool:
+    missing = []
+    for seed in self.options.all_seeds:
       folder = results.run_folder(self.workdir, task, seed)
-      return not (folder / results.RESULT).exists()
-
-    return [*filter(is_missing, self.options.all_seeds)]
+      if not (folder / results.RESULT).exists():
+        missing.append(seed)
+    return missing
 
   def count_missing(self) -> int:
     """Returns the number of runs that are not finished."""
@@ -80,7 +80,7 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
   files.check_no_run(workdir)
   files.check_checkpoint_folder(workdir / files.CHECKPOINTS)
   context = RunContext(workdir, console, options, config)
-  results.check_unchanged(workdir, {results.CONFIG: config})
+  results.check_unchanged(workdir, {files.CONFIG: config})
   if is_dry:
     console.print(progress.make_table(_describe_plan(context)))
     return 0
@@ -143,7 +143,7 @@ def _train_missing(context: RunContext) -> signal.Signals | None:
     start = resolve(context.options, context.report)
   setups = _read_tasks(context, start)
   if distributed.is_first_process():
-    files.save_json(context.workdir / results.CONFIG, context.config)
+    files.save_json(context.workdir / files.CONFIG, context.config)
   runs = [
     (x, seed)
     for x in setups
@@ -182,7 +182,7 @@ def _read_tasks(context: RunContext, start: Start) -> list[loop.TrainingSetup]:
         data = task_data.read_task_data(options, name, start.tokenizer)
         provenance = start.provenance(data.task, data.fingerprints())
       results.check_unchanged(context.workdir, provenance, task=name)
-      provenance[results.CONFIG] = context.config
+      provenance[files.CONFIG] = context.config
       tasks.append((data, provenance))
   same = [(x, context.missing_seeds(data.task.name)) for data, x in tasks]
   distributed.check_same("runs", json.dumps(same))
@@ -322,7 +322,7 @@ def _save_results(
     "compared": {name: [*map(to_dict, x)] for name, x in compared.items()},
     "tables": [*map(to_dict, tables)],
   }
-  path = context.workdir / results.RESULTS
+  path = context.workdir / files.RESULTS
   files.save_json(path, files.finite_or_null(value), indent=None)
 
 

@@ -39,6 +39,7 @@ from truenegs_jax.train import sharding
 from truenegs_jax.weights import hf_folder, hf_names, load, match
 from truenegs_jax.weights.find import Weights
 from truenegs_jax.weights.hf_folder import Network
+from truenegs_jax.workdir import files
 
 MODEL_KEYS = ("dropout", "attention_dropout", "dtype", "remat", "scan")
 DRAWN = "drawn at random"  # instead of a fingerprint, as it depends on the seed
@@ -184,21 +185,20 @@ def _load_tokenizer(
 ) -> tokenizer_lib.Tokenizer:
   """Loads `data.vocab`, or the vocabulary of the weights."""
   data = options.data
-  vocab = data.vocab
-  lowercase = data.lowercase
+  if source is None or data.vocab != FROM_WEIGHTS:
+    return tokenizer_lib.build_tokenizer(data, data.vocab)
+  if source.lowercase and not data.lowercase:
+    raise InputError(
+      f"data.lowercase=False, but {source.location} was trained on"
+      " lower-cased text. Remove --config.data.lowercase."
+    )
   strip_accents = tokenizer_lib.ACCENTS[data.accents]
-  if source is not None and vocab == FROM_WEIGHTS:
-    vocab = str(source.vocabulary)
-    if source.lowercase and not lowercase:
-      raise InputError(
-        f"data.lowercase=False, but {source.location} was trained on"
-        " lower-cased text. Remove --config.data.lowercase."
-      )
-    lowercase = lowercase and source.tokenizer.lowercase
-    if data.accents == "auto":
-      strip_accents = source.strip_accents
+  if data.accents == "auto":
+    strip_accents = source.strip_accents
   return tokenizer_lib.load_tokenizer(
-    vocab, lowercase=lowercase, strip_accents=strip_accents
+    str(source.vocabulary),
+    lowercase=data.lowercase and source.tokenizer.lowercase,
+    strip_accents=strip_accents,
   )
 
 
@@ -342,7 +342,7 @@ def _find_task(
   if run and run.task == OWN:
     labels = tuple(run.provenance["labels"])
     kind = CLASSES if labels else SCORE
-    saved = run.provenance[results.CONFIG]["finetune"]
+    saved = run.provenance[files.CONFIG]["finetune"]
     own = {name: saved[name] for name in ("text", "label")}
     task = task_lib.define_own_task(**own, kind=kind)
     metrics = (*run.scores["dev"],)
@@ -388,7 +388,7 @@ def _make_values(
   """Returns the config of the run's fine-tuning, in which `values` go first."""
   makers = {SQUAD: finetune_squad, OWN: finetune_own}
   config = makers.get(task.name, finetune_glue).get_config().to_dict()
-  saved = run.provenance.get(results.CONFIG, {}) if run else {}
+  saved = run.provenance.get(files.CONFIG, {}) if run else {}
   config["length"] = values["length"] or saved.get("length", config["length"])
   config["batch_size"] = values["batch_size"]
   for name in ("model", "data", "mesh"):

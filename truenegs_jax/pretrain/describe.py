@@ -175,13 +175,6 @@ def format_mib(num_bytes: float) -> str:
   return f"{num_bytes / 2**20:,.0f} MiB"
 
 
-def describe_origin(config: PretrainConfig) -> str:
-  """Describes the parameters of step 0."""
-  if config.init:
-    return f"weights '{config.init}', seed {config.seed}"
-  return f"random parameters, seed {config.seed}"
-
-
 def describe_inputs(
   run: Run, inputs: Inputs, workdir: pathlib.Path
 ) -> dict[str, str]:

@@ -165,9 +165,11 @@ def start(
     ),
     description,
   )
-  origin = f"resumed at step {int(state.step):,} of '{workdir}'"
-  if not resumed:
-    origin = describe.describe_origin(run.config)
+  init = run.config.init
+  origin = f"weights '{init}'" if init else "random parameters"
+  origin += f", seed {run.config.seed}"
+  if resumed:
+    origin = f"resumed at step {int(state.step):,} of '{workdir}'"
   lines = describe_start(started, workdir, origin)
   console.print(progress.make_table(lines))
   if distributed.is_first_process():

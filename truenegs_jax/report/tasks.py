@@ -17,8 +17,6 @@ from truenegs_jax.report.pretraining import (
 )
 from truenegs_jax.workdir import files
 
-FAILED = "failed.json"  # why the process of a part of a study failed
-
 
 def read_finetuning(
   run: page.Run, workdir: pathlib.Path, results: Values
@@ -105,7 +103,7 @@ def read_study(
 def _read_part(folder: pathlib.Path) -> str:
   """Returns the state of a part of a study."""
   state = files.read_state(folder)
-  has_failed = state == files.STOPPED and (folder / FAILED).exists()
+  has_failed = state == files.STOPPED and (folder / files.FAILED).exists()
   return "failed" if has_failed else state
 
 

@@ -56,7 +56,6 @@ WORDS = "words"  # of an arm: those that follow the name of the base config
 # Keys that would make a part end without its outputs.
 RESERVED = ("task", "dry_run", "finetune.tasks")
 LOG = "log.txt"
-FAILED = "failed.json"
 FIX = "Remove the file and run the same command again."
 STOPPING = (
   "the part that runs saves and ends; send the signal again to stop without"
@@ -260,7 +259,7 @@ def check_unchanged(s: Study, root: pathlib.Path) -> None:
 
 def read_failure(folder: pathlib.Path) -> dict[str, Any]:
   """Reads why a part failed, as `code` and `line`; {} if it did not."""
-  path = folder / FAILED
+  path = folder / files.FAILED
   if not path.exists():
     return {}
   with runtime_files.read_json(path, CheckpointError, FIX) as saved:
@@ -320,14 +319,14 @@ def find_next(parts: Sequence[Part], states: States) -> Part | None:
 
 
 def _run_part(part: Part, folder: pathlib.Path, console: Console) -> int:
-  """Runs a part until its process ends; writes FAILED if it fails.
+  """Runs a part until its process ends; writes failed.json if it fails.
 
   Returns 75 or 130 if this process or the part was stopped, else the exit code
   of the part; 0 if all outputs exist, or if another process runs the part.
   """
   with runtime_files.disk_errors(folder):
     folder.mkdir(parents=True, exist_ok=True)
-  (folder / FAILED).unlink(missing_ok=True)
+  (folder / files.FAILED).unlink(missing_ok=True)
   with _open_log(folder) as log:
     code = _run_process(part, log, console)
     lines = log.read_text(errors="replace").splitlines()
@@ -340,7 +339,7 @@ def _run_part(part: Part, folder: pathlib.Path, console: Console) -> int:
     return 0
   last = [line for line in lines if line.strip()][-1]
   failure = {"code": code, "line": errors.printable(last)}
-  files.save_json(folder / FAILED, failure)
+  files.save_json(folder / files.FAILED, failure)
   return code
 
 
