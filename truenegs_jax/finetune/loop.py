@@ -1,9 +1,5 @@
 """Fine-tunes a network on a task, with the step and the loop of pre-training.
 
-setup = TrainingSetup(options, model, data, provenance)
-run = SeedRun(setup, seed, folder, check, console)
-params, result = run.fine_tune(make_params, check_lock)
-
 All seeds of a task share its compiled functions. Batches and random draws are
 functions of seed and step, so an interrupted run is simply repeated.
 """
@@ -44,12 +40,8 @@ LOSS_WEIGHTS = {"loss": 1.0}
 class TrainingSetup:
   """Everything that the runs of a task share, without seed and weights.
 
-  Attributes:
-    provenance: what the runs depend on, saved with their results.
-    eval_steps: steps after which the dev set is scored, but the last.
-    learning_rate: learning rate of the head, by step.
-    init_state: jitted, parameters and seed -> the state of step 0.
-    train_step: jitted, `(state, batch, aux) -> (state, terms)`.
+  `provenance` is saved with their results. `init_state` (parameters, seed ->
+  state) and `train_step` (state, batch, aux -> state, terms) are jitted.
   """
 
   def __init__(

@@ -1,11 +1,5 @@
 """Opens the networks that fine-tunings start from, and fine-tuned ones.
 
-start = resolve(options, report)
-params = start.make_params(task, seed)
-
-model = open_model(c.init, c.to_dict(), report)  # of any origin
-answers_SxN = model.answer(examples, console)
-
 A workdir of fine-tuning has one exported model for each seed, whose answers to
 the dev set have the scores that the fine-tuning printed.
 """

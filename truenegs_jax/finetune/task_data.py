@@ -1,11 +1,4 @@
-"""Reads tasks into rows, answers them with a network, and finds mistakes.
-
-data = read_task_data(options, "mrpc", tokenizer)
-predictor = Predictor(options, model)
-outputs, answers = predictor.answer(params, data.dev, console=c, title="Rows")
-data.dev.score(answers)["accuracy"]
-find_mistakes(data.dev, outputs, answers)
-"""
+"""Reads tasks into rows, answers them with a network, and finds mistakes."""
 
 import dataclasses
 import functools

@@ -190,9 +190,10 @@ def save_fills(
     fills = fill_masks(
       run.model, trained.state.params, run.tokenizer, run.config.eval.sentences
     )
-  tables = [make_fills_table(fills)] if fills else []
-  for table in tables:
-    print_table(table, console)
+  tables = []
+  if fills:
+    tables.append(make_fills_table(fills))
+    print_table(tables[0], console)
   update_results(
     workdir,
     fills=[fill._asdict() for fill in fills],

@@ -1,8 +1,5 @@
 """Plans a run: a config, its weights and a tokenizer become one frozen `Run`.
 
-  config = plan.resolve_config(config, weights, saved=None, say=print)
-  run = plan.make_run(config, tokenizer, weights)
-
 All that follows takes this value, or some of its values. Only headers of
 weights are read, and nothing is written.
 """

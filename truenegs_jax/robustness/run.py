@@ -145,13 +145,14 @@ def _score_sets(
       "The paper's ELECTRA-small is not shown: it has a"
       f" {scores.NETWORK}, and this is a {model.network}."
     )
-  tables = [scores.make_table(results.values(), model.task)] if results else []
+  tables = []
   summary = "No example could be changed, so that there is nothing to score."
-  for table in tables:
+  if results:
     summary = "Scores on changed texts."
-    print_table(table, console)
-  for note in notes:
-    say(f"* {note}")
+    tables.append(scores.make_table(results.values(), model.task))
+    print_table(tables[0], console)
+  for text in (summary, *notes):
+    say(f"* {text}")
   value = {
     "command": rerun_command(),
     "config": config,

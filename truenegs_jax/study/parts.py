@@ -1,8 +1,5 @@
 """The parts of a study: processes of `truenegs_jax.main`, each with a folder.
 
-  parts = make_parts(study, root)
-  code = run_parts(parts, root, console)
-
 The folder of a part, runs/ARM/seed-S/PART, is the workdir of an ordinary run.
 The outputs in it say that the part is done, the run's own lock says that it
 runs, and `failed.json`, with the exit code and the last line of `log.txt`, that

@@ -1,8 +1,5 @@
 """Makes the tables of a study from its scores, beside the paper's.
 
-  for layout in make_tables(study):
-    print_table(to_table(layout), console)
-
 Each arm has a row of means over its seeds and, but for the baseline, a row of
 differences from the baseline with intervals of 95 %. A cell that lacks runs
 says how many it has.
