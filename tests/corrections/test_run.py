@@ -25,6 +25,7 @@ from truenegs_jax.data.tokenizer import SPECIALS, make_tokenizer
 from truenegs_jax.models import pretrain
 from truenegs_jax.objectives.slot_predictions import mask_and_predict
 from truenegs_jax.pretrain import plan, predict_slots
+from truenegs_jax.report.write import read_workdir
 from truenegs_jax.runtime.errors import DataError, InputError, NonFiniteError
 from truenegs_jax.synonyms.run_table import TableRequest
 from truenegs_jax.weights import hf_folder
@@ -287,6 +288,9 @@ def test_results_are_reproducible(folder, finished, tmp_path):
   for case, other in zip(*both, strict=True):
     assert case.pop("probability") == pytest.approx(other.pop("probability"))
     assert case == other
+  page = read_workdir(workdir)
+  assert [x.title for x in page.sections] == ["Tables", "Corrections"]
+  assert not page.notes and page.sentence in printed.replace("\n", "")
   written = {path.name for path in workdir.rglob("*") if path.is_file()}
   names = {"cases.json", "results.json", "report.html"}
   assert written - names == {"lock", "config.json"}

@@ -24,6 +24,7 @@ from truenegs_jax.finetune import (
 from truenegs_jax.finetune import run as run_lib
 from truenegs_jax.finetune.options import parse_options
 from truenegs_jax.models import pretrain
+from truenegs_jax.report.write import read_workdir
 from truenegs_jax.runtime.errors import (
   CheckpointError,
   DataError,
@@ -136,6 +137,8 @@ def test_finished_runs_are_shown_again(fine_tuned_run):
   results = read_results(workdir)
   assert results["tables"][0]["rows"][0]["runs"] == "1"  # seeds
   assert len(results["tasks"]["own"]["runs"]) == 2  # all runs are kept
+  titles = [x.title for x in read_workdir(workdir).sections]
+  assert titles[:2] == ["Scores", "Tables"]
 
 
 def test_a_workdir_keeps_its_config_and_data(fine_tuned_run, tmp_path):

@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from support.html_tables import read_rows
 from truenegs_jax.config.flags import parse_config
 from truenegs_jax.config.tables import Study
 from truenegs_jax.finetune import results
+from truenegs_jax.report.write import read_workdir
 from truenegs_jax.study import parts as parts_lib
 from truenegs_jax.study import run, tables
 from truenegs_jax.study.parts import State
@@ -124,5 +126,7 @@ def test_a_failed_pretraining_is_told(tmp_path):
   first, second = saved["tables"]
   assert "GLUE" in first["title"] and second["title"] == tables.HELD_OUT
   assert len(saved["scores"]) == 6
+  [section] = read_workdir(tmp_path).sections
+  assert len(read_rows(*section.blocks)) == 2
   assert (tmp_path / "tables.csv").exists()
   assert (tmp_path / "report.html").exists()
