@@ -41,7 +41,6 @@ class Result:
   provenance: Mapping[str, Any]  # of the scores: config, fingerprints, sizes
   notes: Sequence[str]  # how the data differ from the published task
   mistakes: Sequence[Mapping[str, Any]]  # on the dev set, at most 100
-  exported: str = ""  # outcome of the export for Hugging Face, if requested
 
 
 def run_folder(workdir: pathlib.Path, task: str, seed: int) -> pathlib.Path:

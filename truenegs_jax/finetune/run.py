@@ -218,7 +218,6 @@ def _train_run(
         with progress.working(context.console, "Exporting"):
           exported = _export(start, setup, params, result, folder)
         context.report(f"  {exported}")
-        result = dataclasses.replace(result, exported=exported)
       results.save(context.workdir, result)
 
 
