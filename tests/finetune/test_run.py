@@ -235,6 +235,12 @@ def test_two_models_are_compared_on_the_same_examples(
   assert "paired bootstrap" in " ".join(text.split())
 
 
+def test_the_workdir_of_a_pretraining_is_refused(vocab, files, tmp_path):
+  (tmp_path / "checkpoints").mkdir()
+  with pytest.raises(InputError, match="results would be replaced"):
+    run(own_config(vocab, files), tmp_path)
+
+
 @pytest.mark.parametrize("content", ["{", "[]", '{"task": "own"}'])
 def test_rejects_damaged_results(fine_tuned_run, content):
   path = fine_tuned_run.workdir / "own" / "seed-0" / "result.json"

@@ -303,6 +303,8 @@ def test_models_without_the_head_of_the_task_are_refused(
 
 def test_unfinished_fine_tunings_are_refused(config, tmp_path):
   (tmp_path / "squad/seed-0").mkdir(parents=True)
+  with pytest.raises(InputError, match="results would be replaced"):
+    run(config, tmp_path)
   config.init = str(tmp_path)
   with pytest.raises(InputError, match="without a finished run"):
     run(config, tmp_path / "out")

@@ -204,3 +204,9 @@ def test_a_saved_study_has_its_own_arms_alone(tmp_path):
   c = parse_config([f"--config={path}"])
   assert c.study.arms == DEMO["arms"]
   assert [*c.study.arms] == [*DEMO["arms"]]  # the first is the baseline
+
+
+def test_the_workdir_of_a_pretraining_is_refused(tmp_path, console):
+  (tmp_path / "checkpoints").mkdir()
+  with pytest.raises(InputError, match="results would be replaced"):
+    dry_run(tmp_path, console)
