@@ -66,15 +66,15 @@ def open_measured(workdir, steps, lines):
 
 
 def read_as_corrections(workdir, model, lines):
-  with open_measured(workdir, "last", lines) as measured:
-    [(step, params)] = measured.steps
+  with open_measured(workdir, "last", lines) as (_, steps):
+    [(step, params)] = steps
     assert step == 10
     return params
 
 
 def read_as_table_2(workdir, model, lines):
-  with open_measured(workdir, "kept", lines) as measured:
-    [(step, params)] = measured.steps
+  with open_measured(workdir, "kept", lines) as (_, steps):
+    [(step, params)] = steps
     assert step == 10
     return params
 
@@ -98,7 +98,7 @@ def test_a_damaged_step_that_is_named_is_refused(run):
   with pytest.raises(DamagedStepError, match="20' cannot be restored"):
     weight_files.load_params(workdir / "checkpoints" / "20", model)
   with (
-    open_measured(workdir, "10,20", []) as measured,
+    open_measured(workdir, "10,20", []) as (_, steps),
     pytest.raises(DamagedStepError),
   ):
-    list(measured.steps)
+    list(steps)
