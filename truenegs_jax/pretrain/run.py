@@ -19,7 +19,14 @@ from rich.console import Console
 
 from truenegs_jax.config.sections import PretrainConfig
 from truenegs_jax.data import batches as batches_lib
-from truenegs_jax.pretrain import describe, evaluate, export_run, plan, search
+from truenegs_jax.pretrain import (
+  branch,
+  describe,
+  evaluate,
+  export_run,
+  plan,
+  search,
+)
 from truenegs_jax.pretrain import start as start_lib
 from truenegs_jax.pretrain.evaluate import Trained
 from truenegs_jax.pretrain.start import Started
@@ -59,7 +66,7 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
   files.check_checkpoint_folder(folder)
   memory = speed.device_memory()
   with distributed.raise_everywhere("config"):
-    saved = start_lib.read_saved_config(workdir, config.branch)
+    saved = branch.read_config(workdir, config.branch)
     config = plan.resolve_config(config, weights, saved=saved, say=say)
     is_new = saved is None and not config.dry_run
     trial = plan.try_run(config, weights, memory=memory, is_new=is_new)

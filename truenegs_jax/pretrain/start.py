@@ -17,11 +17,11 @@ import jax
 import numpy as np
 from rich.console import Console
 
-from truenegs_jax.config.sections import SIZES, Data
+from truenegs_jax.config.sections import Data
 from truenegs_jax.data import batches, prepare
 from truenegs_jax.data import rows as rows_folder
 from truenegs_jax.data.tokenizer import Tokenizer, write_tokenizer
-from truenegs_jax.pretrain import describe, evaluate, model_table
+from truenegs_jax.pretrain import branch, describe, evaluate, model_table
 from truenegs_jax.pretrain.plan import Inputs, Run
 from truenegs_jax.runtime import cpu, distributed, progress
 from truenegs_jax.runtime.errors import (
@@ -30,23 +30,16 @@ from truenegs_jax.runtime.errors import (
   InputError,
   program,
 )
-from truenegs_jax.runtime.paths import open_path
 from truenegs_jax.synonyms import run_table
 from truenegs_jax.synonyms.table import SynonymTable
 from truenegs_jax.synonyms.wordnet import open_wordnet
 from truenegs_jax.train import sharding, speed
 from truenegs_jax.train import step as step_lib
 from truenegs_jax.weights import load
-from truenegs_jax.workdir import files, saved_model
+from truenegs_jax.workdir import files
 from truenegs_jax.workdir.checkpoints import Checkpoints
 
 PREPARE = f"First run {program()} prepare with the same --config flags."
-# Beginnings of the keys that decide the arrays of a state and their meaning.
-NETWORKS = (
-  *("config.objective", "config.model.backbone", "config.model.variant"),
-  *(f"config.model.{name}" for name in SIZES),
-  *("config.model.sharing", "config.generator.", "fingerprints.vocabulary"),
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,7 +137,7 @@ def start(
   distributed.check_same("attention", run.attention_line)
   abstract = run.abstract_state()
   if run.config.branch and checkpoints.latest_step() is None:
-    copy_branch(run, checkpoints, description, abstract)
+    branch.copy(run.config.branch, checkpoints, description, abstract)
   resumed = resume(run, checkpoints, description, abstract, console, clock)
   make_state: Callable[[], step_lib.TrainState]
   if resumed:
@@ -289,44 +282,6 @@ def build_eval_step(run: Run) -> Callable[..., step_lib.Terms]:
   step = step_lib.make_eval_step(run.objective(train=False), run.config.seed)
   replicated = sharding.replicated_sharding(run.mesh)
   return jax.jit(step, out_shardings=replicated)
-
-
-def read_saved_config(
-  workdir: pathlib.Path, branch: str
-) -> dict[str, Any] | None:
-  """Returns the config of the run to resume, or else of that to branch from."""
-  saved = saved_model.read_config(workdir)
-  if branch and saved is None:
-    saved = saved_model.read_config(find_branch(branch)[0])
-  return saved
-
-
-def find_branch(branch: str) -> tuple[pathlib.Path, int | None]:
-  """Returns workdir and step, None for the newest, that `branch` names."""
-  path = open_path("branch", branch)
-  return files.parse_run_path(path) or (path, None)
-
-
-def copy_branch(
-  run: Run,
-  checkpoints: Checkpoints,
-  description: Mapping[str, Any],
-  abstract: step_lib.TrainState,
-) -> None:
-  """Copies the step of another run that `branch` names, to resume from it."""
-  workdir, step = find_branch(run.config.branch)
-  with saved_model.open_run(workdir) as others:
-    step = step or others.latest_step() or 0
-    saved = others.read_description(step)
-    changes = files.find_changes(saved, description)
-    if changed := [str(x) for x in changes if x.key.startswith(NETWORKS)]:
-      raise CheckpointError(
-        f"The state of '{run.config.branch}' is of other networks. Differences"
-        f" (saved -> now): {'; '.join(changed)}. Set them to the saved values,"
-        " and for other text --config.data.vocab=init."
-      )
-    state = others.restore_state(step, vars(abstract))
-    checkpoints.save(step, state, {**saved, **description}, wait=True)
 
 
 def resume(
