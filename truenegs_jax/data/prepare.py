@@ -123,12 +123,7 @@ def make_plan(
     vocabulary = given.fingerprint
     lowercase = given.lowercase
     strip_accents = given.strip_accents
-    num_cased = sum(x != x.lower() for x in given.vocab)
-    if lowercase and not given.definition and num_cased > len(given.vocab) / 10:
-      _say(
-        f"warning: {num_cased:,} entries of data.vocab have capitals, but text"
-        " loses them. If it is a cased one, set --config.data.lowercase=False."
-      )
+    _warn_of_capitals(given)
   options = RowsOptions(
     sources=identity,
     vocabulary=vocabulary,
@@ -142,6 +137,17 @@ def make_plan(
   )
   folder = named or cache.folder().resolve() / "rows" / _fingerprint(options)
   return Plan(folder, options, corpus, given, data, open_text)
+
+
+def _warn_of_capitals(tokenizer: Tokenizer) -> None:
+  """Warns if text loses the capitals that a tenth of a vocabulary has."""
+  num_cased = sum(x != x.lower() for x in tokenizer.vocab)
+  is_cased = num_cased > len(tokenizer.vocab) / 10
+  if is_cased and tokenizer.lowercase and not tokenizer.definition:
+    _say(
+      f"warning: {num_cased:,} entries of data.vocab have capitals, but text"
+      " loses them. If it is a cased one, set --config.data.lowercase=False."
+    )
 
 
 def execute_plan(plan: Plan) -> tuple[pathlib.Path, Tokenizer]:
