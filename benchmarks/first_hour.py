@@ -28,7 +28,7 @@ import steps
 
 from truenegs_jax.config.load import load_config
 from truenegs_jax.models import attention
-from truenegs_jax.train import speed
+from truenegs_jax.train import metrics
 from truenegs_jax.train.step import TrainState, total_loss
 from truenegs_jax.workdir.checkpoints import Checkpoints
 
@@ -103,7 +103,7 @@ def train(name: str, rows: int, tiny: bool) -> Lines:
         state, _, _ = take_steps(step, step.init_state(), 0)
         saved.save(HALF, state, {}, wait=True)
         state, losses, secs = take_steps(step, state, HALF)
-        peak = speed.memory_fields(device)["memory_peak_gib"]
+        peak = metrics.memory_fields(device)["memory_peak_gib"]
         params = jax.device_get(state.params)
         del state  # there may be no room for two
         state = saved.restore_state(HALF, step.abstract_state)
@@ -119,7 +119,7 @@ def train(name: str, rows: int, tiny: bool) -> Lines:
   elif jax.tree.all(jax.tree.map(np.array_equal, params, state.params)):
     resumption = "equal to the last bit"
   mfu = "none is published"
-  if peak_flops := speed.peak_flops(device.device_kind, c.model.dtype):
+  if peak_flops := metrics.peak_flops(device.device_kind, c.model.dtype):
     mfu = f"{step.flops / secs / peak_flops:.1%}"
   compiled = step.memory_bytes() / 2**30
   return {

@@ -134,7 +134,6 @@ def report(
     "batch": f"{c.batch_size:,} rows of {c.length} tokens, {rows:,} per mesh"
     f" slice, in {c.optim.accumulation} micro-batch(es)",
     "attention": run.attention_line,
-    "logits": describe.describe_logits(run),
   }
   for name in programs:
     lines[name] = measure_program(name, run)

@@ -24,7 +24,7 @@ from rich.console import Console
 from truenegs_jax.config import flags as flags_lib
 from truenegs_jax.pretrain import describe
 from truenegs_jax.runtime import progress
-from truenegs_jax.train import speed
+from truenegs_jax.train import metrics
 
 _CONFIG = flags_lib.define_config()
 _STEPS = flags.DEFINE_integer("steps", 100, "Steps timed in each way.", 2)
@@ -99,7 +99,7 @@ def describe_rates(step: steps.CompiledStep, secs: float) -> dict[str, str]:
   rows_per_s = step.c.batch_size / secs
   flops_per_s = step.flops / secs
   products = measure_products(dtype) * count
-  peak = speed.peak_flops(jax.devices()[0].device_kind, dtype)
+  peak = metrics.peak_flops(jax.devices()[0].device_kind, dtype)
   mfu = "no published peak"
   if peak:
     mfu = f"{flops_per_s / peak / count:.1%} of {peak * count / 1e12:,.0f}"

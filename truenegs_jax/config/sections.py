@@ -435,6 +435,7 @@ class Mesh(Section):
     " is all devices that `data` leaves.",
     low=-1,
   )
+
   synonyms: str = free_choice(
     ("replicated", "rows"),
     'The synonym table is "replicated" on each device, or split by "rows".',
@@ -472,9 +473,6 @@ class Log(Section):
     (),
     "Programs that get the metrics, beside metrics.jsonl.",
     choices=("tensorboard", "wandb", "trackio"),
-  )
-  profile: str = free_key(
-    "", 'Steps to trace into WORKDIR/profile, as "M:N"; "" traces none.'
   )
 
 

@@ -367,6 +367,4 @@ def _measure(
       "The run has no undamaged step to measure. Run the same command again,"
       " or set --config.corrections.steps=STEPS."
     )
-  finder = cases.CaseFinder(table, saved.tokenizer)
-  finder.add(predictions)
-  return checkpoints, finder.finish()
+  return checkpoints, cases.find_cases([predictions], table, saved.tokenizer)

@@ -23,12 +23,10 @@ from truenegs_jax.runtime import cpu
 from truenegs_jax.runtime.errors import NonFiniteError
 from truenegs_jax.tasks import batches
 from truenegs_jax.train import (
-  console_line,
   guards,
   loggers,
   optim,
   sharding,
-  speed,
 )
 from truenegs_jax.train import loop as loop_lib
 from truenegs_jax.train import step as step_lib
@@ -157,8 +155,8 @@ class SeedRun:
     """
     setup = self.setup
     options = setup.options
-    self.clock = speed.Clock(setup.steps)
-    line = console_line.ProgressLine(
+    self.clock = guards.Clock(setup.steps)
+    line = loggers.ProgressLine(
       self.console, setup.steps, first_step=0, describe=self.describe
     )
     config = setup.provenance[files.CONFIG]

@@ -9,7 +9,7 @@ from truenegs_jax.objectives import masking
 from truenegs_jax.objectives.soft_regularization import REGULARIZERS
 from truenegs_jax.runtime.errors import InputError, one_of
 from truenegs_jax.synonyms import run_table
-from truenegs_jax.train import loggers, sharding, speed
+from truenegs_jax.train import loggers, sharding
 from truenegs_jax.weights import match
 
 
@@ -40,7 +40,6 @@ def check(config: PretrainConfig) -> None:
     )
   _check_negatives(config)
   loggers.check_writers(c.log.writers)
-  speed.parse_profile(c.log.profile, c.steps)
   spec = sharding.get_mesh_spec(c.mesh.preset, c.mesh.axes)
   sharding.check_batch_size(c.batch_size, c.optim.accumulation, spec)
   if match.parse_skip(c.init_skip) and not c.init:

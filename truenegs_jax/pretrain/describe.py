@@ -5,7 +5,6 @@ Dry runs and starts print the lines, and about.json has them.
 
 import math
 import os
-import pathlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -17,8 +16,8 @@ from truenegs_jax.configs.common import REQUIRED
 from truenegs_jax.data import rows as rows_folder
 from truenegs_jax.data.sources import describe_sources
 from truenegs_jax.models import pretrain
-from truenegs_jax.objectives import masking, output_softmax
-from truenegs_jax.pretrain.plan import LOGIT_BYTES, Inputs, Run
+from truenegs_jax.objectives import masking
+from truenegs_jax.pretrain.plan import Inputs, Run
 from truenegs_jax.runtime import errors, progress
 from truenegs_jax.runtime.paths import is_hub_name
 from truenegs_jax.synonyms.run_table import resolve_auto
@@ -128,23 +127,17 @@ def report_lines(
     f" warm-up steps, accumulation {o.accumulation}, {c.model.dtype}, remat"
     f" {c.model.remat}",
     "attention": run.attention_line,
-    "logits": describe_logits(run),
   }
 
 
 def describe_parameters(model: pretrain.Model, params: dict) -> str:
   """Describes the number of parameters of a model and of its networks."""
-
-  def count(*names: str) -> int:
-    return pretrain.count_parameters([params.get(name) for name in names])
-
-  counts = {"embeddings": count("embeddings")}
-  counts["discriminator's embeddings"] = count(*pretrain.OWN.values())
+  shared = pretrain.count_parameters(params["embeddings"])
+  texts = [f"embeddings {shared:,}"]
   for role in model.roles:
-    counts[role] = count(role, f"{role}_head")
-  counts["not trained"] = count(*pretrain.CARRIED)
-  listed = ", ".join(f"{part} {n:,}" for part, n in counts.items() if n)
-  return f"{sum(counts.values()):,}: {listed}"
+    own = [x for name, x in params.items() if name.startswith(role)]
+    texts.append(f"{role} {pretrain.count_parameters(own):,}")
+  return f"{pretrain.count_parameters(params):,}: {', '.join(texts)}"
 
 
 def describe_memory(state: step_lib.TrainState, aux: Arrays) -> str:
@@ -155,30 +148,20 @@ def describe_memory(state: step_lib.TrainState, aux: Arrays) -> str:
   )
 
 
-def describe_logits(run: Run) -> str:
-  """Describes how many of a micro-batch's logits are in memory at a time."""
-  c = run.config
-  options = run.options
-  rows = c.batch_size // c.optim.accumulation
-  slots = masking.num_slots(c.length, options.masking.mask_prob)
-  count = 1  # the mean of all embeddings needs all logits
-  if options.soft_prediction != "expected":
-    count = output_softmax.count_chunks(rows, slots, options.vocabulary_chunk)
-  size = LOGIT_BYTES * rows * slots * len(run.tokenizer.vocab) / count
-  size /= run.mesh.shape[sharding.DATA_AXIS]
-  how = f"in {count} chunks" if count > 1 else "at once"
-  return f"of {rows * slots:,} slots {how}, {format_mib(size)} with gradients"
-
-
 def format_mib(num_bytes: float) -> str:
   """Formats a size in MiB."""
   return f"{num_bytes / 2**20:,.0f} MiB"
 
 
-def describe_inputs(
-  run: Run, inputs: Inputs, workdir: pathlib.Path
+def start_lines(
+  run: Run,
+  inputs: Inputs,
+  state: step_lib.TrainState,
+  aux: Arrays,
+  scratch: int | None,
 ) -> dict[str, str]:
-  """Returns lines about rows, synonyms and files of a start: name -> text."""
+  """Returns the lines that a start reports; `scratch` is a step's memory."""
+  c = run.config
   synonyms = "none"
   if run.table_builder is not None:
     options = run.table_builder.options
@@ -192,14 +175,17 @@ def describe_inputs(
       f"{table.num_pairs:,} pairs for {table.num_rows:,} tokens"
       f" ({table.coverage}) from {table.source}"
     )
-  return {
-    "data": f"{len(inputs.train_rows):,} rows of {run.config.length} tokens,"
+  lines = report_lines(run, state, aux)
+  epochs = c.steps * c.batch_size / len(inputs.train_rows)
+  lines["steps"] += f", {epochs:.1f} epochs"
+  if scratch is not None:
+    lines["per device"] += f", scratch {format_mib(scratch)}"
+  return lines | {
+    "data": f"{len(inputs.train_rows):,} rows of {c.length} tokens,"
     f" {len(inputs.held_out_rows):,} held-out rows, vocabulary of"
     f" {len(run.tokenizer.vocab):,} tokens",
     "synonyms": synonyms,
     **inputs.coverage,
-    "workdir": f"{workdir}/ ({files.CONFIG}, metrics.jsonl,"
-    f" {files.CHECKPOINTS}/, {files.EXPORT}/)",
   }
 
 
@@ -228,15 +214,12 @@ def describe_resume(
 def about(run: Run, inputs: Inputs) -> dict[str, Any]:
   """Returns what about.json has beside the lines of a start."""
   rows = inputs.train_rows
-  manifest = rows.manifest
   return {
     "row_flops": row_flops(run),
     "uniform_entropy": math.log(len(run.tokenizer.vocab)),
     "unigram_entropy": metrics.entropy(rows.unigram_V),
-    "sources": _describe_text(manifest),
-    "text_bytes": sum(x["text_bytes"] for x in manifest["parts"]),
-    "rows": {name: x["rows"] for name, x in manifest["splits"].items()},
-    "padding_warning": rows_folder.padding_warning(manifest),
+    "sources": _describe_text(rows.manifest),
+    "padding_warning": rows_folder.padding_warning(rows.manifest),
   }
 
 

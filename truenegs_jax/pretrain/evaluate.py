@@ -1,14 +1,11 @@
 """Evaluates a run: its verdict against guessing, and predictions for [MASK]."""
 
-import contextlib
 import dataclasses
 import itertools
-import json
 import math
 import pathlib
 import shlex
 import signal
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -25,7 +22,6 @@ from truenegs_jax.report.page import format_estimate
 from truenegs_jax.report.tables import Table, print_table
 from truenegs_jax.runtime import distributed, errors, progress
 from truenegs_jax.runtime.errors import InputError
-from truenegs_jax.runtime.files import read_results
 from truenegs_jax.stats.intervals import jackknife_error
 from truenegs_jax.synonyms.table import SynonymTable
 from truenegs_jax.train import metrics
@@ -53,7 +49,6 @@ class Trained:
   held_out: list[metrics.Terms]  # of each batch
   fingerprints: Mapping[str, str | None]
   stopped_by: signal.Signals | None  # None if all steps are done
-  all_secs: float  # that a run of all steps would take
 
   def find_table(self) -> SynonymTable:
     """Returns the synonym table that the run has read, or its last own one."""
@@ -66,156 +61,117 @@ class Trained:
     return builder.to_synonym_table(ids_VxS, vocab, steps=self.steps)
 
 
-@dataclasses.dataclass(frozen=True)
-class Detection:
-  """Held-out metrics of a discriminator; losses in nats."""
+class Score(NamedTuple):
+  """A held-out metric, and what guessing without context reaches.
 
-  loss: float
-  loss_error: float  # of the difference from base_rate_entropy
-  base_rate: float  # share of replaced tokens
-  base_rate_entropy: float
-  auc: float
-  auc_error: float
-  tokens: int
+  The error is the standard error of their difference, inf for a single batch.
+  The answer says whether the metric is better: YES, or why not.
+  """
+
+  value: float
+  error: float
+  guess: float
+  answer: str
 
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-  """Held-out metrics of a finished run; losses in nats."""
+  """Held-out scores of a finished run; losses in nats."""
 
-  mlm: float  # all slots, corrected or not
-  mlm_error: float
-  mlm_hidden: float  # only slots with [MASK] in the input
-  mlm_hidden_error: float
-  uniform_entropy: float
-  unigram_entropy: float  # of the training rows: lowest loss without context
+  scores: Mapping[str, Score]  # by metric; BERT has no "detect" and "auc"
   slots: int
-  detection: Detection | None  # None: BERT has no discriminator
-
-  @property
-  def answers(self) -> dict[str, str]:
-    """Whether each metric beats guessing without context: YES, or why not.
-
-    A generator that guesses draws tokens that are easy to detect without any
-    context, so detection does not count then.
-    """
-    guess = self.unigram_entropy
-    d = self.detection
-    gains = {"mlm": (guess - self.mlm, self.mlm_error)}
-    gains["mlm_hidden"] = guess - self.mlm_hidden, self.mlm_hidden_error
-    if d:
-      gains["detection.loss"] = d.base_rate_entropy - d.loss, d.loss_error
-      gains["detection.auc"] = d.auc - 0.5, d.auc_error
-    answers: dict[str, str] = {}
-    for name, (gain, error) in gains.items():
-      answer = YES if gain > MIN_ERRORS * error else NO
-      if math.isinf(error):
-        answer = UNKNOWN
-      elif (
-        answer == YES and "detection" in name and answers["mlm_hidden"] == NO
-      ):
-        answer = "no: the generator guesses"
-      answers[name] = answer
-    return answers
+  tokens: int = 0  # of the discriminator
+  replaced: float = 0.0  # share of these tokens
 
   @property
   def passed(self) -> bool:
     """Whether all metrics are better than guessing without context."""
-    return {*self.answers.values()} == {YES}
+    return all(score.answer == YES for score in self.scores.values())
 
   @property
   def summary(self) -> str:
     """Whether the model has learned."""
-    texts = [f"{name} ({x})" for name, x in self.answers.items() if x != YES]
-    if failed := ", ".join(texts):
-      return f"This run does not show that the model learned: {failed}."
+    failed = [
+      f"{name} ({score.answer})"
+      for name, score in self.scores.items()
+      if score.answer != YES
+    ]
+    if failed:
+      return (
+        f"This run does not show that the model learned: {', '.join(failed)}."
+      )
     return "This run shows that the model learned: all metrics beat guessing."
 
   @property
   def table(self) -> Table:
     """A table that compares each metric with guessing."""
-    v = self
-    unigram = f"unigram entropy {self.unigram_entropy:.3f}"
-    mlm = f"MLM loss, {v.slots:,} slots"
-    hidden = "MLM loss, slots with [MASK]"
-    rows = [
-      (mlm, format_estimate(v.mlm, v.mlm_error, 3), unigram),
-      (hidden, format_estimate(v.mlm_hidden, v.mlm_hidden_error, 3), unigram),
-    ]
-    if d := v.detection:
-      name = f"detection loss, {d.tokens:,} tokens"
-      guess = f"base-rate entropy {d.base_rate_entropy:.4f}"
-      guess += f" ({d.base_rate:.1%} replaced)"
-      rows += [(name, format_estimate(d.loss, d.loss_error, 4), guess)]
-      rows += [("detection AUC", format_estimate(d.auc, d.auc_error, 4), "0.5")]
-    names = "metric", "model", "guessing without context", "better"
-    cells = [
-      dict(zip(names, (*row, answer), strict=True))
-      for row, answer in zip(rows, v.answers.values(), strict=True)
-    ]
-    return Table("Held-out rows", cells, [RULE])
+    unigram = "unigram entropy {guess:.3f}"
+    base_rate = (
+      f"base-rate entropy {{guess:.4f}} ({self.replaced:.1%} replaced)"
+    )
+    texts = {  # title, description of the guess and digits
+      "mlm": (f"MLM loss, {self.slots:,} slots", unigram, 3),
+      "mlm_hidden": ("MLM loss, slots with [MASK]", unigram, 3),
+      "detect": (f"detection loss, {self.tokens:,} tokens", base_rate, 4),
+      "auc": ("detection AUC", "{guess:g}", 4),
+    }
+    rows = []
+    for name, score in self.scores.items():
+      title, guess, digits = texts[name]
+      row = {
+        "metric": title,
+        "model": format_estimate(score.value, score.error, digits),
+        "guessing without context": guess.format(guess=score.guess),
+        "better": score.answer,
+      }
+      rows.append(row)
+    return Table("Held-out rows", rows, [RULE])
+
+  def to_json(self) -> dict[str, Any]:
+    """Returns the verdict in JSON's types, with its texts."""
+    scores = {name: x._asdict() for name, x in self.scores.items()}
+    return files.finite_or_null(vars(self) | {"scores": scores}) | {
+      "passed": self.passed,
+      "summary": self.summary,
+      "table": dataclasses.asdict(self.table),
+    }
 
 
 def evaluate(
   trained: Trained, workdir: pathlib.Path, console: Console
 ) -> Verdict:
-  """Prints and saves the verdict; saves the synonym table that was built."""
-  run = trained.run
-  verdict = compute_verdict(
-    trained.held_out, trained.inputs.train_rows.unigram_V
-  )
-  print_table(verdict.table, console)
-  update_results(
-    workdir,
-    command=errors.rerun_command(),
-    seed=run.config.seed,
-    steps=trained.steps,
-    fingerprints=trained.fingerprints,
-    verdict=files.finite_or_null(dataclasses.asdict(verdict))
-    | {"answers": verdict.answers, "passed": verdict.passed}
-    | {"summary": verdict.summary, "table": dataclasses.asdict(verdict.table)},
-    left_out=files.finite_or_null(leave_out(trained.held_out)),
-  )
-  if run.table_builder and distributed.is_first_process():
-    trained.find_table().save(workdir / files.SYNONYMS)
-  return verdict
+  """Prints and saves the verdict, and what `eval.sentences` are filled with.
 
-
-def save_fills(
-  trained: Trained, workdir: pathlib.Path, console: Console
-) -> None:
-  """Fills the masks of `eval.sentences`; prints and saves what it fills in."""
+  Saves the synonym table, too, if the run has built it.
+  """
   run = trained.run
+  unigram_V = trained.inputs.train_rows.unigram_V
+  verdict = compute_verdict(trained.held_out, unigram_V)
   with progress.working(console, "Filling [MASK] in sentences"):
     fills = fill_masks(
       run.model, trained.state.params, run.tokenizer, run.config.eval.sentences
     )
-  tables = []
-  if fills:
-    tables.append(make_fills_table(fills))
-    print_table(tables[0], console)
-  update_results(
-    workdir,
-    fills=[fill._asdict() for fill in fills],
-    tables=[*map(dataclasses.asdict, tables)],
-  )
-
-
-def update_results(workdir: pathlib.Path, **results: Any) -> None:
-  """Replaces values of results.json, which other parts have written."""
+  tables = [make_fills_table(fills)] if fills else []
+  for table in (verdict.table, *tables):
+    print_table(table, console)
+  results = {
+    "command": errors.rerun_command(),
+    "seed": run.config.seed,
+    "steps": trained.steps,
+    "fingerprints": dict(trained.fingerprints),
+    "verdict": verdict.to_json(),
+    "fills": [fill._asdict() for fill in fills],
+    "tables": [*map(dataclasses.asdict, tables)],
+  }
   if distributed.is_first_process():
-    path = workdir / files.RESULTS
-    saved = dict[str, Any]()
-    with (
-      contextlib.suppress(errors.CheckpointError),  # none yet, or damaged
-      read_results(path, errors.CheckpointError, "") as content,
-    ):
-      saved = content
-    files.save_json(path, saved | results)
+    files.save_json(workdir / files.RESULTS, results)
+    if run.table_builder:
+      trained.find_table().save(workdir / files.SYNONYMS)
+  return verdict
 
 
 def compute_verdict(
-  held_out: list[metrics.Terms], unigram_V: np.ndarray
+  held_out: Sequence[metrics.Terms], unigram_V: np.ndarray
 ) -> Verdict:
   """Computes the verdict from the terms of each held-out batch.
 
@@ -226,33 +182,39 @@ def compute_verdict(
   """
   total = metrics.merge_terms(held_out)
   left_out = leave_out(held_out)
-  ratios = metrics.compute_ratios(total)
+  values = metrics.compute_ratios(total)
+  unigram = metrics.entropy(unigram_V)
   mlm_name = "mlm_uncorrected" if "mlm_uncorrected" in total else "mlm"
-  detection = None
-  if "detect" in total:
-    # Of the loss of knowing only how many are replaced.
-    rates = ratios["replaced"], *left_out["replaced"]
-    entropy, *entropies = (metrics.entropy([x, 1 - x]) for x in rates)
-    gains = np.subtract(entropies, left_out["detect"]).tolist()
-    detection = Detection(
-      loss=ratios["detect"],
-      loss_error=jackknife_error(gains),
-      base_rate=ratios["replaced"],
-      base_rate_entropy=entropy,
-      auc=ratios["auc"],
-      auc_error=jackknife_error(left_out["auc"]),
-      tokens=int(total["detect"][1]),
-    )
-  return Verdict(
-    mlm=ratios[mlm_name],
-    mlm_error=jackknife_error(left_out[mlm_name]),
-    mlm_hidden=ratios["mlm_hidden"],
-    mlm_hidden_error=jackknife_error(left_out["mlm_hidden"]),
-    uniform_entropy=math.log(len(unigram_V)),
-    unigram_entropy=metrics.entropy(unigram_V),
-    slots=int(total[mlm_name][1]),
-    detection=detection,
-  )
+  slots = int(total[mlm_name][1])
+  scores = {}
+  for name, source in (("mlm", mlm_name), ("mlm_hidden", "mlm_hidden")):
+    error = jackknife_error(left_out[source])
+    scores[name] = _judge(values[source], error, unigram)
+  if "detect" not in total:
+    return Verdict(scores, slots)
+  # The guess is the loss of knowing only how many are replaced.
+  rates = (values["replaced"], *left_out["replaced"])
+  entropy, *entropies = (metrics.entropy([x, 1 - x]) for x in rates)
+  gains = np.subtract(entropies, left_out["detect"]).tolist()
+  scores["detect"] = _judge(values["detect"], jackknife_error(gains), entropy)
+  error = jackknife_error(left_out["auc"])
+  scores["auc"] = _judge(values["auc"], error, 0.5, sign=1)
+  if scores["mlm_hidden"].answer == NO:
+    # Its tokens are easy to detect without any context.
+    for name in ("detect", "auc"):
+      if scores[name].answer == YES:
+        scores[name] = scores[name]._replace(answer="no: the generator guesses")
+  return Verdict(scores, slots, int(total["detect"][1]), values["replaced"])
+
+
+def _judge(value: float, error: float, guess: float, sign: int = -1) -> Score:
+  """Compares a metric with a guess; `sign` is 1 if larger is better."""
+  answer = NO
+  if math.isinf(error):
+    answer = UNKNOWN
+  elif sign * (value - guess) > MIN_ERRORS * error:
+    answer = YES
+  return Score(value, error, guess, answer)
 
 
 def leave_out(batches: Sequence[metrics.Terms]) -> dict[str, list[float]]:
@@ -270,52 +232,43 @@ def leave_out(batches: Sequence[metrics.Terms]) -> dict[str, list[float]]:
   return {name: [x[name] for x in ratios] for name in ratios[0]}
 
 
-def describe_outcome(
-  verdict: Verdict, c: PretrainConfig, done: int, all_secs: float
-) -> str:
-  """Returns what a run of `done` steps has shown, and what to type for more.
-
-  All steps would take `all_secs`.
-  """
+def describe_outcome(verdict: Verdict, c: PretrainConfig, done: int) -> str:
+  """Returns what a run of `done` steps has shown, and what to type for more."""
   text = f"{verdict.summary} {RULE}"
-  answers = {*verdict.answers.values()}
-  if NO in answers:
-    text += (
-      "\nUntil it does, a model knows little more than how frequent each word"
-      " is."
-    )
+  answers = {score.answer for score in verdict.scores.values()}
   if UNKNOWN in answers:
     text += (
       "\nOne batch holds all held-out rows. Set a larger"
       " --config.eval.rows=NUMBER, or a smaller --config.batch_size."
     )
-  if done < c.steps:
-    minutes = max(math.ceil(all_secs / 60), math.floor(c.minutes) + 1)
-    command = errors.rerun_command(f"--config.minutes={minutes}")
-    return (
-      f"{text}\n{done:,} of {c.steps:,} steps fit into minutes={c.minutes:g}."
-      f" All would take some {minutes:,} minutes. To go on from here:\n"
-      f"{command}"
-    )
   if NO in answers:
+    text += (
+      "\nUntil it does, a model knows little more than how frequent each word"
+      " is."
+    )
+  if done < c.steps:
+    command = errors.rerun_command("--config.minutes=0")
+    text += (
+      f"\n{done:,} of {c.steps:,} steps fit into minutes={c.minutes:g}. To take"
+      f" all, go on from here:\n{command}"
+    )
+  elif NO in answers:
     text += " Set a larger --config.steps=NUMBER, or start with more text."
   return text
 
 
-def describe_results(workdir: pathlib.Path) -> str:
-  """Returns where the results of a run are."""
-  return (
+def describe_results(verdict: Verdict, workdir: pathlib.Path) -> str:
+  """Returns where the results of a run are, and commands that use them."""
+  text = (
     f"Results are in '{workdir}'. Open {workdir / files.REPORT} in a browser to"
     " see them all."
   )
-
-
-def describe_next_steps(workdir: pathlib.Path) -> str:
-  """Returns where the results of a run are, and commands that use them."""
+  if not verdict.passed:
+    return text
   main = f"{errors.program()} main"
   folder = shlex.quote(str(workdir))
-  text = f"""\
-{describe_results(workdir)}
+  return f"""\
+{text}
 # To fine-tune on your own classified texts:
 {main} --config=finetune_own --config.init={folder} \\
   --config.finetune.train=train.csv --config.finetune.dev=dev.csv \\
@@ -323,13 +276,6 @@ def describe_next_steps(workdir: pathlib.Path) -> str:
 # To measure corrections in a text, as in the paper's table 2:
 {main} --config=corrections \\
   --config.corrections.run={folder} --config.corrections.text=text.txt"""
-  if (exported := workdir / files.EXPORT).exists():
-    code = f"""import truenegs_jax as tn
-model = tn.load({json.dumps(str(exported))})
-print(*tn.fill_masks(*model, ["a [MASK] who writes books"]))"""
-    python = errors.program(pathlib.Path(sys.executable).name)
-    text += f"\n# To fill in a mask:\n{python} -c {shlex.quote(code)}"
-  return text
 
 
 class MaskFill(NamedTuple):

@@ -1,6 +1,5 @@
 """Exports a checkpoint of a run to folders in Hugging Face format."""
 
-import contextlib
 import pathlib
 from collections.abc import Mapping
 from typing import Any
@@ -14,7 +13,6 @@ from truenegs_jax.pretrain.evaluate import Trained
 from truenegs_jax.runtime import distributed, progress
 from truenegs_jax.runtime.errors import CheckpointError
 from truenegs_jax.runtime.files import read_json
-from truenegs_jax.train import metrics
 from truenegs_jax.weights import export_model, hf_names, model_card
 from truenegs_jax.workdir import files, metrics_file, saved_model
 
@@ -25,17 +23,16 @@ _TERMS = {
   "sentence_weight": "sentence regularization",
   "smoothing": "smoothing over synonyms",
 }
+_METRICS = {
+  "mlm": "loss of masked tokens {:.4f} nats",
+  "mlm_uncorrected": "with corrected ones {:.4f}",
+  "detect": "loss of detection {:.4f}",
+  "auc": "its AUC {:.4f}",
+}
 _WORDNET = """\
 The text or the synonyms are from WordNet, copyright Princeton University:
   https://wordnet.princeton.edu/license-and-commercial-use"""
 _PAPER = "* Method: Zhang et al. (AAAI 2023), https://arxiv.org/abs/2212.00460"
-_TABLE = """\
-Held-out rows at step {step:,}; no other task was evaluated. Losses are means in
-nats; guessing knows only how frequent each answer is.
-
-| | model | guessing |
-|---|---|---|
-{lines}"""
 
 
 def export_workdir(
@@ -90,20 +87,12 @@ def summarize_run(
   read = metrics_file.read_records(workdir)
   records = {(x["split"], x["step"]): x for x in read}
   held_out = records.get(("held_out", step), {})
-  with _read_optional(workdir / files.ABOUT) as about:
-    synonyms = str(about.get("lines", {}).get("synonyms", ""))
-  with _read_optional(workdir / files.RESULTS) as results:
-    return describe_run(config, step, held_out, results, synonyms)
-
-
-def _read_optional(
-  path: pathlib.Path,
-) -> contextlib.AbstractContextManager[dict[str, Any]]:
-  """Opens a JSON file of a run; {} without it."""
+  path = workdir / files.RESULTS
   if not path.exists():
-    return contextlib.nullcontext({})
+    return describe_run(config, step, held_out, {})
   fix = f"Remove it to describe the model without {path.name}."
-  return read_json(path, CheckpointError, fix)
+  with read_json(path, CheckpointError, fix) as results:
+    return describe_run(config, step, held_out, results)
 
 
 def describe_run(
@@ -111,7 +100,6 @@ def describe_run(
   step: int,
   held_out: Mapping[str, Any],
   results: Mapping[str, Any],
-  synonyms: str = "",
 ) -> model_card.ModelOrigin:
   """Describes a run for its model cards, without paths of this machine.
 
@@ -122,80 +110,35 @@ def describe_run(
   hide = model_card.hide_folders
   objective = describe.describe_objective(c)
   terms = [name for key, name in _TERMS.items() if getattr(c.negatives, key)]
-  recipe = "a baseline without corrections"
-  if terms:
-    recipe = f"pre-trained with {' and '.join(terms)}"
-  share = held_out.get("corrected_of_slots")
-  if share is not None and c.negatives.hard_correction:
-    recipe += f" ({share:.2%} of the predictions corrected)"
-  vocab = f"is `{hide(c.data.vocab)}`"
-  if c.data.vocab == "train":
-    vocab = "was trained on it"
-  origin = f"`{hide(c.init)}`" if c.init else "scratch"
-  if "words" in c.init_skip:
-    origin += ", rows carried over for new words"
   training = [
-    f"* Text: `{hide(c.data.sources)}`; the vocabulary {vocab}",
+    f"* Text: `{hide(c.data.sources)}`, vocabulary `{hide(c.data.vocab)}`",
     f"* Steps: {step:,} of {c.batch_size} rows of {c.length} tokens, seed"
-    f" {c.seed}, from {origin}",
+    f" {c.seed}, from `{hide(c.init) or 'scratch'}`",
     f"* Objective: {hide(objective)}",
   ]
-  if terms and synonyms:
-    training.append(f"* Synonyms: {hide(synonyms)}")
   if terms:
     training.append(_PAPER)
-  guess = results.get("verdict", {}).get("unigram_entropy")
-  return model_card.ModelOrigin(
-    sections={
-      "Training": "\n".join(training),
-      "Evaluation": _tabulate(held_out, step, guess),
-    },
-    limits=_list_limits(c, step, results, objective),
-    recipe=recipe,
-    language=c.data.language,
-  )
-
-
-def _list_limits(
-  c: PretrainConfig, step: int, results: Mapping[str, Any], objective: str
-) -> list[str]:
-  """Returns what a user of the model should know before they rely on it."""
+  measured = [
+    text.format(held_out[name])
+    for name, text in _METRICS.items()
+    if held_out.get(name) is not None
+  ]
+  if measured:
+    training.append(f"* Held-out rows: {', '.join(measured)}")
   limits = []
   passed = results.get("verdict", {}).get("passed", True)
   if results.get("steps") == step and not passed:
     limits.append(
       "**On held-out text it was not shown to beat guessing without context.**"
     )
-  if not c.init:
-    tokens = step * c.batch_size * c.length
-    limits.append(f"Trained on {tokens:,} tokens at most.")
-    if c.length < c.model.positions:
-      limits.append(f"Positions beyond {c.length} were never trained.")
-  sources = named_sources(c.data.sources)
-  if "wordnet" in {*sources, *objective.split()}:
+  if "wordnet" in {*named_sources(c.data.sources), *objective.split()}:
     limits.append(_WORDNET)
-  return limits
-
-
-def _tabulate(
-  held_out: Mapping[str, Any], step: int, unigram_entropy: float | None
-) -> str:
-  get = held_out.get
-  replaced = get("replaced") or 0.0
-  # Without the slots that were corrected the loss would be too low.
-  mlm = get("mlm_uncorrected", get("mlm"))
-  base_rate_entropy = metrics.entropy([replaced, 1 - replaced])
-  rows = (
-    ("loss of masked tokens", mlm, unigram_entropy),
-    ("only where `[MASK]` is shown", get("mlm_hidden"), unigram_entropy),
-    ("loss of detecting replaced tokens", get("detect"), base_rate_entropy),
-    ("AUC of detecting replaced tokens", get("auc"), 0.5),
+  recipe = "a baseline without corrections"
+  if terms:
+    recipe = f"pre-trained with {' and '.join(terms)}"
+  return model_card.ModelOrigin(
+    sections={"Training": "\n".join(training)},
+    limits=limits,
+    recipe=recipe,
+    language=c.data.language,
   )
-  lines = [
-    f"| {name} | {value:.4f} | {f'{guess:.4f}' if guess else '?'} |"
-    for name, value, guess in rows
-    if value is not None
-  ]
-  if not lines:
-    return "Not evaluated at this step."
-  return _TABLE.format(step=step, lines="\n".join(lines))

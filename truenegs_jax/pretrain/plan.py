@@ -34,7 +34,7 @@ from truenegs_jax.synonyms import run_table
 from truenegs_jax.synonyms import table as table_lib
 from truenegs_jax.synonyms.run_table import TableRequest
 from truenegs_jax.synonyms.table import SynonymTable
-from truenegs_jax.train import optim, sharding, speed
+from truenegs_jax.train import optim, sharding
 from truenegs_jax.train import step as step_lib
 from truenegs_jax.weights import find, match
 from truenegs_jax.workdir import saved_model
@@ -212,6 +212,7 @@ class Run:
     A synonym table that is not built yet has ASSUMED_LIST_LENGTH synonyms.
     """
     aux = {}
+    replicated = sharding.replicated_sharding(self.mesh)
     vocab_size = len(self.tokenizer.vocab)
     if self.table_request and self.table_builder is None:
       width = ASSUMED_LIST_LENGTH
@@ -222,12 +223,11 @@ class Run:
         arrays = {"bits_VxW": (words, jnp.uint32)}
       elif self.options.needs_rates:
         arrays["rates_VxS"] = width, jnp.float32
-      placement = self.config.mesh.synonyms
       for name, (columns, dtype) in arrays.items():
-        like = jax.ShapeDtypeStruct((vocab_size, columns), dtype)
-        aux[name] = sharding.abstract_table(like, self.mesh, placement)
+        aux[name] = jax.ShapeDtypeStruct(
+          (vocab_size, columns), dtype, sharding=replicated
+        )
     if self.options.strict_subword:
-      replicated = sharding.replicated_sharding(self.mesh)
       aux["edges_V"] = jax.ShapeDtypeStruct(
         (vocab_size,), jnp.uint8, sharding=replicated
       )
@@ -371,7 +371,7 @@ def choose_chunk(
   chunk = config.model.vocabulary_chunk
   if chunk >= 0:
     return chunk
-  slots = LOGITS_SHARE * (memory or speed.device_memory())
+  slots = LOGITS_SHARE * (memory or sharding.device_memory())
   slots //= LOGIT_BYTES * vocab_size
   return int(max(slots, 1)) * mesh.shape[sharding.DATA_AXIS]
 

@@ -17,11 +17,11 @@ import jax
 import numpy as np
 from rich.console import Console
 
-from truenegs_jax.config.sections import Data
+from truenegs_jax.config.sections import SIZES, Data
 from truenegs_jax.data import batches, prepare
 from truenegs_jax.data import rows as rows_folder
 from truenegs_jax.data.tokenizer import Tokenizer, write_tokenizer
-from truenegs_jax.pretrain import branch, describe, evaluate, model_table
+from truenegs_jax.pretrain import describe, evaluate, model_table
 from truenegs_jax.pretrain.plan import Inputs, Run
 from truenegs_jax.runtime import cpu, distributed, progress
 from truenegs_jax.runtime.errors import (
@@ -30,15 +30,22 @@ from truenegs_jax.runtime.errors import (
   InputError,
   program,
 )
+from truenegs_jax.runtime.paths import open_path
 from truenegs_jax.synonyms import run_table
 from truenegs_jax.synonyms.table import SynonymTable
 from truenegs_jax.synonyms.wordnet import open_wordnet
-from truenegs_jax.train import sharding, speed
+from truenegs_jax.train import guards, sharding
 from truenegs_jax.train import step as step_lib
 from truenegs_jax.weights import load
-from truenegs_jax.workdir import files
+from truenegs_jax.workdir import files, saved_model
 from truenegs_jax.workdir.checkpoints import Checkpoints
 
+# Beginnings of the keys that decide the arrays of a state and their meaning.
+NETWORKS = (
+  *("config.objective", "config.model.backbone", "config.model.variant"),
+  *(f"config.model.{name}" for name in SIZES),
+  *("config.model.sharing", "config.generator.", "fingerprints.vocabulary"),
+)
 PREPARE = f"First run {program()} prepare with the same --config flags."
 
 
@@ -55,6 +62,22 @@ class Started:
   # Rebuilds the table of a state before a step, if due.
   refresh: Callable[[step_lib.TrainState, int], step_lib.TrainState]
   description: dict[str, Any]  # saved with each checkpoint
+
+
+def read_saved_config(
+  workdir: pathlib.Path, branch: str
+) -> dict[str, Any] | None:
+  """Returns the config of the run to resume, or else of that to branch from."""
+  saved = saved_model.read_config(workdir)
+  if branch and saved is None:
+    saved = saved_model.read_config(find_branch(branch)[0])
+  return saved
+
+
+def find_branch(branch: str) -> tuple[pathlib.Path, int | None]:
+  """Returns workdir and step, None for the newest, that `branch` names."""
+  path = open_path("branch", branch)
+  return files.parse_run_path(path) or (path, None)
 
 
 def prepare_rows(
@@ -126,7 +149,7 @@ def start(
   inputs: Inputs,
   workdir: pathlib.Path,
   checkpoints: Checkpoints,
-  clock: speed.TimeLimit,
+  clock: guards.Clock,
   console: Console,
 ) -> Started:
   """Makes the state, compiles the steps, reports and writes files."""
@@ -137,7 +160,7 @@ def start(
   distributed.check_same("attention", run.attention_line)
   abstract = run.abstract_state()
   if run.config.branch and checkpoints.latest_step() is None:
-    branch.copy(run.config.branch, checkpoints, description, abstract)
+    copy_branch(run.config.branch, checkpoints, description, abstract)
   resumed = resume(run, checkpoints, description, abstract, console, clock)
   make_state: Callable[[], step_lib.TrainState]
   if resumed:
@@ -163,10 +186,20 @@ def start(
   origin += f", seed {run.config.seed}"
   if resumed:
     origin = f"resumed at step {int(state.step):,} of '{workdir}'"
-  lines = describe_start(started, workdir, origin)
+  memory = compiled.memory_analysis()
+  scratch = memory.temp_size_in_bytes if memory else None
+  lines = {
+    "start": origin,
+    **describe.start_lines(run, inputs, state, aux, scratch),
+  }
   console.print(progress.make_table(lines))
   if distributed.is_first_process():
-    write_files(started, workdir, lines)
+    files.save_json(workdir / files.CONFIG, description["config"])
+    write_tokenizer(run.tokenizer, workdir)
+    if inputs.table is not None:
+      inputs.table.save(workdir / files.SYNONYMS)
+    about = {"lines": lines, **describe.about(run, inputs)}
+    files.save_json(workdir / files.ABOUT, about)
   return started
 
 
@@ -189,38 +222,6 @@ def compile_step(
     with futures.ThreadPoolExecutor(num_threads) as pool:
       tasks = pool.submit(lowered.compile), pool.submit(make_state)
       return tasks[0].result(), tasks[1].result()
-
-
-def describe_start(
-  started: Started, workdir: pathlib.Path, origin: str
-) -> dict[str, str]:
-  """Returns the lines of a start: name -> text."""
-  run = started.run
-  inputs = started.inputs
-  lines = {
-    "start": origin,
-    **describe.report_lines(run, started.state, started.aux),
-    **describe.describe_inputs(run, inputs, workdir),
-  }
-  epochs = run.config.steps * run.config.batch_size / len(inputs.train_rows)
-  lines["steps"] += f", {epochs:.1f} epochs"
-  if memory := started.train_step.memory_analysis():
-    scratch = describe.format_mib(memory.temp_size_in_bytes)
-    lines["per device"] += f", scratch {scratch}"
-  return lines
-
-
-def write_files(
-  started: Started, workdir: pathlib.Path, lines: Mapping[str, str]
-) -> None:
-  """Writes what a resume, an export and the report need of a start."""
-  run = started.run
-  files.save_json(workdir / files.CONFIG, started.description["config"])
-  write_tokenizer(run.tokenizer, workdir)
-  if started.inputs.table is not None:
-    started.inputs.table.save(workdir / files.SYNONYMS)
-  about = {"lines": dict(lines), **describe.about(run, started.inputs)}
-  files.save_json(workdir / files.ABOUT, about)
 
 
 def make_description(run: Run, inputs: Inputs) -> dict[str, Any]:
@@ -247,15 +248,10 @@ def make_aux(run: Run, table: SynonymTable | None) -> dict[str, jax.Array]:
   aux = {}
   if table is not None:
     arrays = table.arrays(run.table_layout, rates=run.options.needs_rates)
-    placement = run.config.mesh.synonyms
-    for name, array in arrays.items():
-      aux[name] = sharding.place_table(array, run.mesh, placement)
+    aux |= arrays
   if (edges_V := run.edges_V) is not None:
-    replicated = sharding.replicated_sharding(run.mesh)
-    aux["edges_V"] = jax.make_array_from_callback(
-      edges_V.shape, replicated, edges_V.__getitem__
-    )
-  return aux
+    aux["edges_V"] = edges_V
+  return {name: sharding.replicate(x, run.mesh) for name, x in aux.items()}
 
 
 def lower_train_step(
@@ -290,7 +286,7 @@ def resume(
   description: Mapping[str, Any],
   abstract: step_lib.TrainState,
   console: Console,
-  clock: speed.TimeLimit,
+  clock: guards.Clock,
 ) -> dict[str, Any]:
   """Restores the state of the newest undamaged step; {} without steps."""
   say = functools.partial(console.print, soft_wrap=True)
@@ -302,13 +298,35 @@ def resume(
       state = checkpoints.restore_state(step, vars(abstract))
     for note in describe.describe_resume(run, step, saved, description):
       say(note)
-    clock.resume(saved[speed.TIME])
+    clock.resume(saved[guards.TIME])
     if minutes := run.config.minutes:
       say(f"{clock.used_secs() / 60:.3g} of minutes={minutes:g} are used.")
     return state
 
   newest = checkpoints.read_newest(read, say)
   return newest[1] if newest else {}
+
+
+def copy_branch(
+  branch: str,
+  checkpoints: Checkpoints,
+  description: Mapping[str, Any],
+  abstract: step_lib.TrainState,
+) -> None:
+  """Copies the step of another run that `branch` names, to resume from it."""
+  workdir, step = find_branch(branch)
+  with saved_model.open_run(workdir) as others:
+    step = step or others.latest_step() or 0
+    saved = others.read_description(step)
+    changes = files.find_changes(saved, description)
+    if changed := [str(x) for x in changes if x.key.startswith(NETWORKS)]:
+      raise CheckpointError(
+        f"The state of '{branch}' is of other networks. Differences"
+        f" (saved -> now): {'; '.join(changed)}. Set them to the saved values,"
+        " and for other text --config.data.vocab=init."
+      )
+    state = others.restore_state(step, vars(abstract))
+    checkpoints.save(step, state, {**saved, **description}, wait=True)
 
 
 def check_same_run(

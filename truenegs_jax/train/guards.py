@@ -1,11 +1,13 @@
-"""Stops a run after a signal or after too many non-finite updates."""
+"""Stops a run: after a signal, too many bad updates, or all of its time."""
 
+import contextlib
+import dataclasses
 import json
-import math
 import os
 import pathlib
 import signal
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator, Mapping
 
 import jax
 import jax.numpy as jnp
@@ -16,10 +18,14 @@ from rich.console import Console
 
 from truenegs_jax.runtime import distributed
 from truenegs_jax.runtime.errors import NonFiniteError
-from truenegs_jax.runtime.files import append, atomic_file, parse_json
+from truenegs_jax.runtime.files import append
 from truenegs_jax.workdir import files
 
 STOPPED_UNSAVED = 137  # as after SIGKILL; 75 and 130 promise a checkpoint
+TIME = "time"  # key of a checkpoint's description
+# Verdict, export and report import and compile, too: they take about as long as
+# so many times the imports of the command.
+END_STARTS = 6
 FAILED = 128  # the vote of a process with an error; more than any signal
 
 
@@ -108,14 +114,6 @@ class SkipGuard:
     self._max_skips = max_skips
     self._pending: tuple | None = None
 
-  def resume(self, step: int, consecutive: int) -> None:
-    """Continues after `step` steps; drops the lines of those to repeat."""
-    self.consecutive = consecutive
-    if distributed.is_first_process() and self._path.is_file():
-      lines = self._path.read_bytes().splitlines(keepends=True)
-      with atomic_file(self._path) as file:
-        file.writelines(x for x in lines if _read_step(x) < step)
-
   def add(
     self, step: int, skipped: jax.Array, row_B: jax.Array | np.ndarray
   ) -> None:
@@ -151,9 +149,114 @@ class SkipGuard:
       )
 
 
-def _read_step(line: bytes) -> float:
-  """Returns the step of a line; infinity if a kill has cut it off."""
-  try:
-    return int(parse_json(line)["step"])
-  except (ValueError, KeyError):
-    return math.inf
+@dataclasses.dataclass
+class Clock:
+  """Measures the step time, and the share of a run that has passed.
+
+  Steps count without the time before `start` (compiling, restoring) and that in
+  `paused` (evaluation). `share`, which the learning rate follows, is that of
+  the steps that are done. If `limit_secs` is not 0, it may be larger: the share
+  of the time for training that has passed. That time is what the start leaves
+  of the limit, without the last evaluation and END_STARTS times the imports of
+  the command, for what follows the training.
+  """
+
+  total_steps: int
+  limit_secs: float = 0.0
+  began: float = 0.0  # start of the command, by `now`; earlier if it resumes
+  now: Callable[[], float] = time.perf_counter
+  share: float = 0.0  # of the run that has passed, up to 1
+
+  def __post_init__(self) -> None:
+    self._started = 0.0
+    self._first_step = 0
+    self._paused_secs = 0.0
+    self._last_pause_secs = 0.0
+    self._trained_secs = 0.0  # by earlier commands
+    self._end_secs = END_STARTS * self.used_secs()
+    self._next_step = 1  # after which the time is measured
+    self._has_ended = False
+
+  def resume(self, saved: Mapping[str, float]) -> None:
+    """Continues after what `to_json` has returned.
+
+    A run that has ended trains on if it gets more minutes or steps.
+    """
+    self.began -= saved["secs"]
+    self._trained_secs = saved["training_secs"]
+    gets_more = self.total_steps > saved["total_steps"]
+    gets_more |= not 0 < self.limit_secs <= saved["limit_secs"]
+    self._has_ended = saved["share"] == 1 and not gets_more
+
+  def to_json(self) -> dict[str, float]:
+    """Returns what `resume` needs."""
+    return {
+      "secs": self.used_secs(),
+      "training_secs": self._trained_secs + self.now() - self._started,
+      "share": self.share,
+      "total_steps": self.total_steps,
+      "limit_secs": self.limit_secs,
+    }
+
+  def start(self, step: int) -> None:
+    """Starts measuring at `step`."""
+    self._first_step = step
+    self._started = self.now()
+    self._paused_secs = 0.0
+    self.update(step)
+
+  def update(self, done: int) -> None:
+    """Measures `share`, and the time some 50 times; at least a step is taken.
+
+    The first process decides, which the others have to wait for.
+    """
+    self.share = max(self.share, min(done / self.total_steps, 1.0))
+    if self._has_ended:
+      self.share = 1.0
+    if not self.limit_secs or self.share == 1 or done < self._next_step:
+      return
+    secs = self.to_json()["training_secs"]
+    end_secs = self._end_secs + self._last_pause_secs
+    left_secs = self.limit_secs - end_secs - self.used_secs()
+    share = max(self.share, secs / max(secs + left_secs, 1e-9))
+    text = distributed.from_first(f"share {done}", str(min(share, 1.0)))
+    self.share = float(text)
+    self._next_step = done + max(1, (self.expected_steps(done) - done) // 50)
+
+  @contextlib.contextmanager
+  def paused(self) -> Iterator[None]:
+    """Stops the measuring of steps while the context is open."""
+    began = self.now()
+    yield
+    self._last_pause_secs = self.now() - began
+    self._paused_secs += self._last_pause_secs
+
+  @property
+  def schedule_step(self) -> int:
+    """The step of the learning rate's schedule at `share`."""
+    return round(self.share * self.total_steps)
+
+  def used_secs(self) -> float:
+    """Returns the seconds of the run, of all its commands."""
+    return self.now() - self.began
+
+  def is_over(self, name: str) -> bool:
+    """Whether there is a limit, and its time is over; once per `name`."""
+    if not self.limit_secs:
+      return False
+    answer = "over" if self.used_secs() > self.limit_secs else ""
+    return bool(distributed.from_first(name, answer))
+
+  def secs_per_step(self, step: int) -> float:
+    """Returns the mean seconds per step since `start`."""
+    steps = max(step - self._first_step, 1)
+    secs = self.now() - self._paused_secs - self._started
+    return max(secs, 1e-9) / steps
+
+  def expected_steps(self, done: int) -> int:
+    """Estimates the number of all steps, at `share` after `done` steps."""
+    return round(done / self.share) if self.share else self.total_steps
+
+  def eta_secs(self, done: int) -> float:
+    """Estimates the seconds of the remaining steps."""
+    return (self.expected_steps(done) - done) * self.secs_per_step(done)

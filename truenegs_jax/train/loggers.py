@@ -6,7 +6,6 @@ it wait.
 
 import contextlib
 import dataclasses
-import functools
 import importlib.util
 import itertools
 import os
@@ -19,12 +18,15 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
 from truenegs_jax.runtime import distributed
 from truenegs_jax.runtime.errors import InputError, one_of, printable
 from truenegs_jax.runtime.files import atomic_file
 from truenegs_jax.runtime.paths import is_bucket
 from truenegs_jax.runtime.uploads import GrowingFolder
-from truenegs_jax.train.console_line import ProgressLine
 from truenegs_jax.workdir import files, metrics_file
 from truenegs_jax.workdir.metrics_file import Record
 
@@ -42,6 +44,119 @@ OpenLogger = tuple[Callable[[int, Values], object], Callable[[], object]]
 Writer = Callable[[Record], None]
 
 
+def format_duration(secs: float) -> str:
+  """Returns hours, minutes and seconds: "0:02:10", "51:00:00"."""
+  minutes, rest = divmod(round(secs), 60)
+  return f"{minutes // 60}:{minutes % 60:02}:{rest:02}"
+
+
+# Title, padded to the width of the column, and format of each metric shown.
+COLUMNS = {
+  "total": ("  loss", "{:.3f}".format),
+  "mlm": ("  mlm", "{:.3f}".format),
+  "detect": ("detect", "{:.4f}".format),
+  "soft": (" soft", "{:.3f}".format),
+  "sentence": ("sentence", "{:.3f}".format),
+  "corrected_of_slots": ("corrected", "{:.2%}".format),
+  "auc": ("  auc", "{:.3f}".format),
+  "mfu": ("  mfu", "{:.1%}".format),
+  "rows_per_s": ("rows/s", "{:.0f}".format),
+  "eta_s": ("   left", format_duration),
+}
+TRAIN_ONLY = ("rows_per_s", "eta_s")
+LESS_IMPORTANT = ("total", "auc", "mfu")  # left out of a line that is too long
+LINE_LENGTH = 80
+MAX_LINE_SECS = 3_600.0
+
+
+class ProgressLine:
+  """Prints about 25 records of a run as a table, and all evaluations.
+
+  The step of a line is four times that of the line before, later a twentieth of
+  the run after it; an hour is the longest wait. A terminal shows every record,
+  in a last line that is replaced. `describe` describes evaluations otherwise.
+  `total_steps` is 0 if the records have it.
+  """
+
+  def __init__(
+    self,
+    console: Console,
+    total_steps: int,
+    *,
+    first_step: int,
+    describe: Callable[[Record], str] | None = None,
+  ):
+    self._console = console
+    self._total = total_steps
+    self._describe = describe
+    self._first_step = first_step
+    self._next_step = 0
+    self._next_secs = 0.0
+    self._step_width = len(f"held-out {total_steps or 1_000:,}")
+    self._columns: list[str] = []
+    self._live = Live(Text("first steps ..."), console=console, transient=True)
+    # It takes stderr, whose errors a quiet console would drop.
+    if console.is_terminal and not console.quiet:
+      self._live.start()
+    else:
+      console.print("first steps ...")
+
+  def write(self, record: Record) -> None:
+    """Prints a record if it is due or held-out, else shows it for a while."""
+    step = record["step"]
+    secs = record.get("time", 0.0)
+    is_train = record["split"] == "train"
+    if self._describe and not is_train:
+      self._console.print(self._describe(record), soft_wrap=True)
+      return
+    if not self._columns:
+      self._print_title(record)
+    if not is_train:
+      line = self._format(f"held-out {step:,}", record)
+      self._console.print(line, soft_wrap=True)
+      return
+    line = self._format(f"{step:,}", record)
+    total = record.get("total_steps", self._total)
+    is_due = step >= self._next_step or secs >= self._next_secs
+    if not is_due and step < total:
+      self._live.update(Text(line))
+      return
+    self._console.print(line, soft_wrap=True)
+    self._live.update(Text(""))
+    distance = min(3 * (step - self._first_step), total / 20)
+    self._next_step = step + distance
+    self._next_secs = secs + MAX_LINE_SECS
+
+  def close(self) -> None:
+    """Removes the line that is replaced."""
+    self._live.stop()
+
+  def _print_title(self, record: Record) -> None:
+    """Chooses the columns of a first record, and prints their titles."""
+    self._columns = [x for x in COLUMNS if x in {*record, *TRAIN_ONLY}]
+    title = f"step of {self._total:,}" if self._total else "step"
+    for name in ("", *LESS_IMPORTANT):
+      if name in self._columns:
+        self._columns.remove(name)
+      titles = [COLUMNS[x][0] for x in self._columns]
+      line = self._join(title, titles)
+      if len(line) <= LINE_LENGTH:
+        break
+    self._console.print(line)
+
+  def _format(self, step: str, record: Record) -> str:
+    """Returns the line of a record."""
+    cells = []
+    for name in self._columns:
+      title, to_text = COLUMNS[name]
+      cell = to_text(record[name]) if name in record else ""
+      cells.append(cell.rjust(len(title)))
+    return self._join(step, cells)
+
+  def _join(self, step: str, cells: Sequence[str]) -> str:
+    return "  ".join([step.rjust(self._step_width), *cells]).rstrip()
+
+
 @dataclasses.dataclass(frozen=True)
 class LoggedRun:
   """A run as loggers show it."""
@@ -52,21 +167,21 @@ class LoggedRun:
   # Raises DiskError once another run writes to a workdir in a bucket.
   check: Callable[[], object] = lambda: None
 
-  @functools.cached_property
-  def id(self) -> str:
-    """A random id, saved in the workdir for a run that continues this one."""
-    path = self.workdir / files.LOGGED_ID
-    if self.first_step and path.is_file():
-      return path.read_text().strip()
-    token = secrets.token_hex(4)
-    with atomic_file(path) as file:
-      file.write(f"{token}\n".encode())
-    return token
-
   @property
   def name(self) -> str:
     """The end of the workdir's path."""
     return self.workdir.as_posix()[-MAX_NAME:]
+
+  def read_id(self) -> str:
+    """Returns the id of the run that this one continues, or of a new run."""
+    return (self.workdir / files.LOGGED_ID).read_text().strip()
+
+  def write_id(self) -> None:
+    """Saves a random id in the workdir, unless this run continues another."""
+    path = self.workdir / files.LOGGED_ID
+    if not self.first_step or not path.is_file():
+      with atomic_file(path) as file:
+        file.write(f"{secrets.token_hex(4)}\n".encode())
 
 
 def open_tensorboard(run: LoggedRun, folder: pathlib.Path) -> OpenLogger:
@@ -112,7 +227,7 @@ def open_wandb(run: LoggedRun, folder: pathlib.Path) -> OpenLogger:
   )
   opened = wandb.init(
     project=settings.project or PROJECT,
-    id=run.id,
+    id=run.read_id(),
     name=run.name,
     config=dict(run.config),
     dir=folder.parent,
@@ -141,7 +256,7 @@ def open_trackio(run: LoggedRun, folder: pathlib.Path) -> OpenLogger:
   del folder  # its own is $TRACKIO_DIR
   opened = trackio.init(
     project=os.environ.get("TRACKIO_PROJECT", PROJECT),
-    name=f"{run.name} {run.id}",
+    name=f"{run.name} {run.read_id()}",
     config=dict(run.config),
     resume="allow",
   )
@@ -184,50 +299,44 @@ class Logger:
     self._is_on = True
     self._waiting = queue.SimpleQueue[Record | None]()
     self._thread = threading.Thread(target=self._log, args=(run,), daemon=True)
-    with self._turn_off_on_errors():
-      _ = run.id  # the threads of a run's loggers then have the same
-      self._thread.start()
+    self._thread.start()
 
   def write(self, record: Record) -> None:
     """Logs the metrics of a record that are numbers."""
-    with self._turn_off_on_errors():
-      if self._waiting.qsize() >= MAX_WAITING:
-        raise TimeoutError(f"{MAX_WAITING:,} records wait for it")
-      if self._is_on:
-        self._waiting.put(record)
+    if self._waiting.qsize() >= MAX_WAITING:
+      self._turn_off(f"{MAX_WAITING:,} records wait for it")
+    if self._is_on:
+      self._waiting.put(record)
 
   def close(self) -> None:
     """Completes what was logged; waits at most MAX_CLOSE_SECS."""
     self._waiting.put(None)
-    with self._turn_off_on_errors():
-      if self._is_on:
-        self._thread.join(MAX_CLOSE_SECS)
-        if self._thread.is_alive():
-          raise TimeoutError(f"it did not end in {MAX_CLOSE_SECS:g} s")
+    if self._is_on:
+      self._thread.join(MAX_CLOSE_SECS)
+      if self._thread.is_alive():
+        self._turn_off(f"it did not end in {MAX_CLOSE_SECS:g} s")
 
   def _log(self, run: LoggedRun) -> None:
-    with self._turn_off_on_errors(), contextlib.ExitStack() as stack:
-      folder = GrowingFolder(run.workdir / self._name)
-      stack.callback(folder.close)
-      log, close = LOGGERS[self._name][1](run, folder.local)
-      stack.callback(close)
-      with self._turn_off_on_errors():
-        for record in iter(self._waiting.get, None):
-          log(record["step"], select_numbers(record))
-          folder.update()
-
-  @contextlib.contextmanager
-  def _turn_off_on_errors(self) -> Iterator[None]:
     try:
-      yield
+      folder = GrowingFolder(run.workdir / self._name)
+      log, close = LOGGERS[self._name][1](run, folder.local)
+      for record in iter(self._waiting.get, None):
+        log(record["step"], select_numbers(record))
+        folder.update()
+      close()
+      folder.close()
     except Exception as e:  # a logger must not end a run, whatever it raises
-      if self._is_on:
-        reason = f"{type(e).__name__}: {printable(e)}".splitlines()[0][:300]
-        print(
-          f"warning: The logger {self._name!r} failed ({reason.rstrip('.')})."
-          f" The run goes on without it, and {files.METRICS} has all records."
-        )
-      self._is_on = False
+      self._turn_off(f"{type(e).__name__}: {printable(e)}")
+
+  def _turn_off(self, reason: str) -> None:
+    """Warns once that the run goes on without the logger."""
+    if self._is_on:
+      line = reason.splitlines()[0][:300].rstrip(".")
+      print(
+        f"warning: The logger {self._name!r} failed ({line}). The run goes on"
+        f" without it, and {files.METRICS} has all records."
+      )
+    self._is_on = False
 
 
 def select_numbers(record: Record) -> dict[str, float]:
@@ -261,6 +370,8 @@ def open_writers(
         run.workdir, first_step=run.first_step, check=run.check
       )
       stack.callback(file.close)
+      if names:
+        run.write_id()
       loggers = [Logger(name, run) for name in names]
       for logger in loggers:
         stack.callback(logger.close)

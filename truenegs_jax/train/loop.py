@@ -16,7 +16,7 @@ import jax.numpy as jnp
 
 from truenegs_jax.runtime import distributed
 from truenegs_jax.runtime.errors import DiskError, NonFiniteError
-from truenegs_jax.train import guards, metrics, optim, speed
+from truenegs_jax.train import guards, metrics, optim
 from truenegs_jax.train import step as step_lib
 from truenegs_jax.workdir import checkpoints as checkpoints_lib
 
@@ -45,7 +45,7 @@ class Loop:
   poll: Callable[[], signal.Signals | None]  # the signal to stop for
   report: Callable[[str], None]
   guard: guards.SkipGuard
-  clock: speed.Clock  # has the number of steps
+  clock: guards.Clock  # has the number of steps
   # It has `state`, unless of step 0. None: the run is never saved.
   checkpoints: checkpoints_lib.Checkpoints | None = None
   is_saved: Callable[[int], bool] = lambda _: False  # after `done` steps
@@ -60,7 +60,7 @@ class Loop:
     if self.checkpoints and self.done:
       description = self.checkpoints.read_description(self.done)
       saved = description.get(PROGRESS, {})
-    self.guard.resume(self.done, saved.get("skips", 0))
+    self.guard.consecutive = saved.get("skips", 0)
     self._recent: list[metrics.Terms] = [saved.get("terms", {})]
     # Values of one record, still on the devices.
     self._pending: list[tuple] = []
@@ -71,13 +71,7 @@ class Loop:
     self.clock.start(self.done)
     while self.clock.share < 1:
       with distributed.watch_step():
-        try:
-          stopped_by = self.poll()
-        except DiskError:  # rows cannot be read; all processes are here
-          if self.checkpoints:
-            self.save(last=True)
-            self.report(f"Saved at step {self.done:,}.")
-          raise
+        stopped_by = self.poll()
         if stopped_by:
           break
         self.state, terms, row_B = self.take_step(self.state, self.done)

@@ -1,16 +1,32 @@
-"""Adds up the terms of batches and computes metrics from them.
+"""Computes metrics: of the terms of batches, and of speed and memory.
 
 A term is a pair (sum, count); pairs are added before they are divided.
 """
 
+import re
+import resource
+import sys
 from collections.abc import Iterable, Mapping
 
+import jax
 import numpy as np
 import numpy.typing as npt
 
 Terms = Mapping[str, tuple[np.ndarray, np.ndarray]]
 
 HISTOGRAM = "detect_histogram"
+# Peak FLOP/s of a device in dense products, published by the manufacturer:
+# (pattern of the whole device kind, dtype, peak). The first match counts.
+PEAK_FLOPS = (
+  ("NVIDIA H100 PCIe", "bfloat16", 756e12),
+  ("NVIDIA H[12]00 NVL", "bfloat16", 835e12),
+  ("NVIDIA (H100|H200|GH200).*", "bfloat16", 989e12),
+  ("NVIDIA A100.*", "bfloat16", 312e12),
+  ("TPU v4", "bfloat16", 275e12),
+  ("TPU v5( lite|e)", "bfloat16", 197e12),
+  ("TPU v5p?", "bfloat16", 459e12),
+  ("TPU v6( lite|e)", "bfloat16", 918e12),
+)
 
 
 def merge_terms(batches: Iterable[Terms]) -> dict[str, tuple]:
@@ -58,3 +74,42 @@ def entropy(counts: npt.ArrayLike) -> float:
   p = np.asarray(counts, np.float64)
   p = p[p > 0] / p.sum()
   return float(-(p * np.log(p)).sum())
+
+
+def peak_flops(device_kind: str, dtype: str) -> float | None:
+  """Returns the published peak FLOP/s of a device; None for float32."""
+  for pattern, peak_dtype, peak in PEAK_FLOPS:
+    if re.fullmatch(pattern, device_kind):
+      return peak if dtype == peak_dtype else None
+  return None
+
+
+def throughput_fields(
+  rows_per_s: float,
+  *,
+  tokens: float,
+  flops: float,
+  devices: int,
+  peak: float | None,
+) -> dict[str, float]:
+  """Computes the fields of a record that follow from the rate of rows.
+
+  A row has `tokens` tokens without padding on average and costs `flops` FLOP.
+  `peak`, `flop_per_s` and `mfu` (model FLOP utilization) are those of one
+  device, the others of all together.
+  """
+  per_device = rows_per_s * flops / devices
+  fields = {"rows_per_s": rows_per_s, "tokens_per_s": rows_per_s * tokens}
+  fields["flop_per_s"] = per_device
+  return fields if peak is None else fields | {"mfu": per_device / peak}
+
+
+def memory_fields(device: jax.Device) -> dict[str, float]:
+  """Returns the memory of a device (of this process on CPUs), in GiB."""
+  stats = device.memory_stats() or {}
+  unit = 1 if sys.platform == "darwin" else 1024
+  resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+  gib = {"memory_peak_gib": stats.get("peak_bytes_in_use", resident) / 2**30}
+  if "bytes_in_use" in stats:
+    gib["memory_gib"] = stats["bytes_in_use"] / 2**30
+  return gib

@@ -6,6 +6,7 @@ the axis "data" on every mesh. Models have no sharding code.
 """
 
 import dataclasses
+import functools
 import math
 import os
 import re
@@ -17,6 +18,7 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from truenegs_jax.runtime import distributed
 from truenegs_jax.runtime.errors import InputError, one_of
 
 Axes = Mapping[str, int]  # sizes by name
@@ -209,35 +211,11 @@ def place_batch(batch: Batch, mesh: Mesh) -> dict[str, jax.Array]:
   }
 
 
-def abstract_table(
-  like: jax.ShapeDtypeStruct | np.ndarray, mesh: Mesh, placement: str
-) -> jax.ShapeDtypeStruct:
-  """Returns shape, dtype and sharding of the result of `place_table`."""
-  axes = mesh.axis_names if placement == "rows" else ()
-  rows, columns = like.shape
-  padding = -rows % math.prod(mesh.shape[axis] for axis in axes)
-  return jax.ShapeDtypeStruct(
-    (rows + padding, columns),
-    like.dtype,
-    sharding=NamedSharding(mesh, P(axes or None)),
+def replicate(array: np.ndarray, mesh: Mesh) -> jax.Array:
+  """Puts an array, equal in all processes, in full on every device."""
+  return jax.make_array_from_callback(
+    array.shape, replicated_sharding(mesh), array.__getitem__
   )
-
-
-def place_table(table: np.ndarray, mesh: Mesh, placement: str) -> jax.Array:
-  """Puts an array of a synonym table, equal in all processes, on the devices.
-
-  "rows" splits a table over all devices and pads it with rows of zeros. A
-  look-up then adds up over the devices, for each slot, one word of bits or one
-  list.
-  """
-  padded = abstract_table(table, mesh, placement)
-
-  def read_rows(index: Any) -> np.ndarray:
-    first, stop, _ = index[0].indices(padded.shape[0])
-    rows = table[first:stop]
-    return np.pad(rows, ((0, stop - first - len(rows)), (0, 0)))
-
-  return jax.make_array_from_callback(padded.shape, padded.sharding, read_rows)
 
 
 def bytes_per_device(tree: Any) -> int:
@@ -300,6 +278,15 @@ def device_count() -> int:
       " In the checkout, run pip install -c launch/constraints.txt '.[gpu]'"
       " (drivers before 580: cuda12; TPUs: tpu), or set JAX_PLATFORMS=cpu."
     ) from e
+
+
+@functools.cache
+def device_memory() -> int:
+  """Returns the bytes that JAX may use of a device of the first process."""
+  device_count()  # InputError if there is none
+  stats = jax.local_devices()[0].memory_stats() or {}
+  limit = stats.get("bytes_limit", 16 * 2**30)  # CPUs do not tell
+  return int(distributed.from_first("device_memory", str(limit)))
 
 
 def describe_devices(preset: str, mesh: Mesh) -> str:

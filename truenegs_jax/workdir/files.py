@@ -28,7 +28,6 @@ CASES = "cases.json"  # corrections to read
 FAILED = "failed.json"  # why the process of a part of a study failed
 BAD_ROWS = "bad_rows.jsonl"  # rows of skipped updates
 EXPORT = "export"  # folder in Hugging Face format
-PROFILE = "profile"  # folder of the profiler's trace
 TENSORBOARD = "tensorboard"  # folder of TensorBoard's events
 WANDB = "wandb"  # folder of Weights & Biases; the name is theirs
 LOGGED_ID = "logged_id.txt"  # of the run in loggers
