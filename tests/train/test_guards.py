@@ -1,4 +1,4 @@
-"""Signals and non-finite gradients stop a run; nothing else does."""
+"""Signals, bad updates and the end of its time stop a run; nothing else does."""
 
 import io
 import json
@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from truenegs_jax.runtime import distributed
 from truenegs_jax.runtime.errors import NonFiniteError
 from truenegs_jax.train import guards, sharding
 
@@ -22,60 +23,46 @@ def add_steps(guard, skips):
   guard.check_pending()
 
 
-def read_bad_rows(workdir):
-  path = workdir / "bad_rows.jsonl"
-  return [json.loads(line) for line in path.read_text().splitlines()]
-
-
 @pytest.mark.parametrize("is_first", [True, False])
-def test_first_skip_stops_a_run_and_the_first_process_lists_its_rows(
+def test_too_many_skips_stop_a_run_and_the_first_process_lists_their_rows(
   tmp_path, monkeypatch, is_first
 ):
-  monkeypatch.setattr(guards.distributed, "is_first_process", lambda: is_first)
-  guard = guards.SkipGuard(tmp_path, max_skips=0)
-  with pytest.raises(NonFiniteError, match="step 2 .*max_skips=0"):
-    add_steps(guard, [0, 0, 1, 0])
-  if is_first:
-    assert read_bad_rows(tmp_path) == [{"step": 2, "rows": [6, 10]}]
-  else:
-    assert not list(tmp_path.iterdir())
-
-
-def test_allowed_number_of_consecutive_skips_passes(tmp_path):
+  monkeypatch.setattr(distributed, "is_first_process", lambda: is_first)
   guard = guards.SkipGuard(tmp_path, max_skips=2)
   add_steps(guard, [1, 1, 0, 1, 1, 0, 0, 1, 1])
-  assert [r["step"] for r in read_bad_rows(tmp_path)] == [0, 1, 3, 4, 7, 8]
-  with pytest.raises(NonFiniteError, match="3 in a row"):
-    add_steps(guard, [1])
+  with pytest.raises(NonFiniteError, match="step 0 .*3 in a row, .*_skips=2"):
+    add_steps(guard, [1, 0])
+  if not is_first:
+    assert not list(tmp_path.iterdir())
+    return
+  lines = (tmp_path / "bad_rows.jsonl").read_text().splitlines()
+  assert [json.loads(x)["step"] for x in lines] == [0, 1, 3, 4, 7, 8, 0]
+  assert json.loads(lines[2]) == {"step": 3, "rows": [7, 11]}
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_first_signal_is_remembered_and_handlers_are_restored(number):
+def test_a_second_signal_ends_the_process_and_handlers_are_restored(
+  monkeypatch, number
+):
+  def leave(code):
+    raise SystemExit(code)
+
+  monkeypatch.setattr(os, "_exit", leave)
   out = io.StringIO()
   before = signal.getsignal(number)
   with guards.StopSignals(Console(file=out)) as signals:
     assert signals.received is None
     os.kill(os.getpid(), number)
-    assert signals.received == number
-  assert signal.getsignal(number) == before
-  assert number.name in out.getvalue()
-
-
-def test_second_signal_ends_the_process_at_once(monkeypatch):
-  def leave(code):
-    raise SystemExit(code)
-
-  monkeypatch.setattr(os, "_exit", leave)
-  with guards.StopSignals(Console(quiet=True)):
-    os.kill(os.getpid(), signal.SIGTERM)
+    assert signals.received == number and number.name in out.getvalue()
     with pytest.raises(SystemExit, match="137"):  # 75 promises a checkpoint
-      os.kill(os.getpid(), signal.SIGTERM)
+      os.kill(os.getpid(), number)
+  assert signal.getsignal(number) == before
 
 
 @pytest.mark.parametrize("processes", [1, 2])
 def test_many_processes_stop_one_step_after_the_vote(monkeypatch, processes):
   number = signal.SIGTERM
-  monkeypatch.setattr(guards.distributed, "process_count", lambda: processes)
+  monkeypatch.setattr(distributed, "process_count", lambda: processes)
   mesh = sharding.make_mesh(sharding.get_mesh_spec("dp"))
   with guards.StopSignals(Console(quiet=True)) as signals:
     vote = guards.StopVote(signals, mesh)
@@ -84,3 +71,120 @@ def test_many_processes_stop_one_step_after_the_vote(monkeypatch, processes):
     if processes > 1:
       assert vote.poll() is None  # the vote is not counted yet
     assert vote.poll() == number
+
+
+STEPS = 1_500
+IMPORT_SECS, TEXT_SECS, COMPILE_SECS, EVAL_SECS = 5.0, 60.0, 20.0, 8.0
+
+
+class Command:
+  """A command of a run of STEPS steps, on a clock that starts at 1,000 s."""
+
+  def __init__(self, minutes, saved=None, done=0, import_secs=IMPORT_SECS):
+    self.secs = 1_000.0
+    self.done = done
+    self.places = []
+    began = self.secs
+    self.secs += import_secs
+    self.clock = guards.Clock(STEPS, 60 * minutes, began, lambda: self.secs)
+    self.secs += TEXT_SECS
+    if saved:
+      self.clock.resume(json.loads(json.dumps(saved)))
+    self.secs += COMPILE_SECS
+    self.clock.start(done)
+
+  def train(self, step_secs=lambda done: 0.4, stop_at=STEPS):
+    """Trains; `step_secs` is a function of the step."""
+    while self.clock.share < 1 and self.done < stop_at:
+      self.places.append(self.clock.schedule_step / STEPS)
+      self.secs += step_secs(self.done)
+      self.done += 1
+      self.clock.update(self.done)
+      if self.clock.share == 1 or not self.done % 100:
+        with self.clock.paused():
+          self.secs += EVAL_SECS
+    return self
+
+  @property
+  def end_secs(self):
+    """Seconds of the command, with what follows the training."""
+    return self.secs - 1_000 + guards.END_STARTS * IMPORT_SECS
+
+
+@pytest.mark.parametrize(
+  ("at", "before", "after"),
+  [
+    (0, 0.4, 0.4),
+    (1, 20.0, 0.4),  # the first step allocates memory
+    (500, 0.4, 1.2),  # other programs start
+    (300, 1.2, 0.4),  # and end
+    (0, 4.0, 4.0),
+  ],
+)
+def test_a_run_ends_in_time_with_a_rate_of_0(at, before, after):
+  run = Command(10).train(lambda done: before if done < at else after)
+  assert 600 - 10 <= run.end_secs <= 600 + max(after, 5)
+  assert run.done < 1_200
+  assert run.clock.expected_steps(run.done) == run.done
+  assert run.places[0] == 0 and sorted(run.places) == run.places
+  assert run.places[-1] == pytest.approx(1, abs=0.02 + after / 400)
+  assert max(np.diff(run.places)) < 0.1
+  assert run.clock.is_over("now") == (run.secs - 1_000 > 600)
+
+
+@pytest.mark.parametrize("minutes", [0, 60])
+def test_a_run_of_all_steps_has_the_schedule_of_one_without_limit(minutes):
+  run = Command(minutes).train()
+  assert run.done == STEPS
+  assert run.places == [done / STEPS for done in range(STEPS)]
+  more = guards.Clock(2 * STEPS, 60 * minutes, run.secs, lambda: run.secs)
+  more.resume(run.clock.to_json())
+  more.start(STEPS)
+  assert more.share < 1
+
+
+@pytest.mark.parametrize(("minutes", "steps"), [(1, 1), (2, 1), (3, 13)])
+def test_no_number_of_steps_is_too_small(minutes, steps):
+  assert Command(minutes).train(lambda done: 5.0).done == steps
+
+
+@pytest.mark.parametrize("stop_at", [1, 777])
+def test_a_resume_has_the_time_that_is_left(stop_at):
+  first = Command(10).train(stop_at=stop_at)
+  second = Command(10, first.clock.to_json(), stop_at).train()
+  assert second.end_secs + first.secs - 1_000 == pytest.approx(600, abs=10)
+  assert second.places[0] >= first.places[-1] and second.places[-1] > 0.98
+
+
+def test_a_run_that_has_ended_trains_on_only_if_it_gets_more():
+  first = Command(10).train()
+  saved = first.clock.to_json()
+  for import_secs in (0.0, IMPORT_SECS):  # of a second, faster start
+    again = Command(10, saved, first.done, import_secs=import_secs)
+    assert again.train().done == first.done
+  second = Command(20, saved, first.done).train()
+  assert first.done + 200 < second.done
+  assert second.places[1] < 0.9 and second.places[-1] > 0.98
+  assert Command(0, saved, first.done).train().done == STEPS
+
+
+def test_the_first_process_decides(monkeypatch):
+  monkeypatch.setattr(distributed, "from_first", lambda name, value: "1.0")
+  assert Command(10).train(lambda done: 9.0).done == 1
+
+
+def test_remaining_time_counts_the_steps_of_this_process():
+  secs = [1_000.0]
+  clock = guards.Clock(1_000, now=lambda: secs[0])
+  secs[0] += 300.0  # compiling and restoring
+  clock.start(900)  # resumed
+  secs[0] += 20.0
+  clock.update(910)
+  assert clock.secs_per_step(910) == pytest.approx(2.0)
+  assert clock.eta_secs(910) == pytest.approx(180.0)
+  with clock.paused():
+    secs[0] += 500.0
+  secs[0] += 20.0
+  assert clock.secs_per_step(920) == pytest.approx(2.0)
+  clock.update(1_000)
+  assert clock.eta_secs(1_000) == 0.0

@@ -64,15 +64,14 @@ def test_accumulation_equals_the_full_batch_with_different_counts(num):
   )
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_skipped_update_changes_the_step_only(bad):
+def test_skipped_update_changes_the_step_only():
   tx = tiny.make_tx()
   train_step = jax.jit(
     step.make_train_step(linear_objective, {"kept": 1.0}, tx)
   )
   state, _ = train_step(linear_state(tx), linear_batch(), {})
   state, _ = train_step(state, linear_batch(), {})
-  poisoned = linear_batch() | {"x": linear_batch()["x"].at[2].set(bad)}
+  poisoned = linear_batch() | {"x": linear_batch()["x"].at[2].set(np.nan)}
   after, terms = train_step(state, poisoned, {})
   assert terms["skipped"][0] == 1.0
   assert after.step == state.step + 1 == 3
@@ -81,26 +80,11 @@ def test_skipped_update_changes_the_step_only(bad):
     (state.params, state.opt_state[1]),  # the moments
     (after.params, after.opt_state[1]),
   )
+  # It advances the learning rate.
+  assert after.opt_state[-1].count == 3
   following, terms = train_step(after, linear_batch(), {})
   assert terms["skipped"][0] == 0.0
   assert following.params["w"]["kernel"] != after.params["w"]["kernel"]
-
-
-def test_skipped_updates_advance_the_learning_rate():
-  tx = tiny.make_tx()
-  train_step = jax.jit(
-    step.make_train_step(linear_objective, {"kept": 1.0}, tx)
-  )
-  poisoned = linear_batch() | {"x": linear_batch()["x"].at[2].set(np.nan)}
-  state = linear_state(tx)
-  for _ in range(3):
-    state, _ = train_step(state, poisoned, {})
-  before = float(state.params["w"]["kernel"])
-  state, _ = train_step(state, linear_batch(), {})
-  # The moments are new, so |m / (sqrt(v) + eps)| is 0.1 / sqrt(0.001).
-  rate = PEAK * (1 - 3 / TOTAL) * 3 / WARMUP
-  change = before - float(state.params["w"]["kernel"])
-  assert abs(change / rate) == pytest.approx(0.1 / np.sqrt(0.001), rel=0.01)
 
 
 @pytest.mark.parametrize("num", [1, 2])
@@ -116,14 +100,6 @@ def test_an_objective_knows_the_number_of_its_step(num):
   for number in range(3):
     state, terms = train_step(state, linear_batch(), {})
     assert terms["step"][0] == number * num
-
-
-def test_total_loss_of_an_empty_term():
-  terms = {
-    "a": (jnp.array(6.0), jnp.array(3.0)),
-    "b": (jnp.array(0.0), jnp.array(0.0)),
-  }
-  assert step.total_loss(terms, {"a": 0.5, "b": 9.0}) == 1.0
 
 
 def test_evaluation_has_the_same_draws_for_a_row():
