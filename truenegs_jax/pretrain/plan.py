@@ -378,7 +378,7 @@ def choose_chunk(
 
 def read_mesh_spec(config: PretrainConfig) -> sharding.MeshSpec:
   """Returns the mesh preset of a config with its sizes."""
-  return sharding.get_mesh_spec(config.mesh.preset, config.mesh.axes)
+  return sharding.get_mesh_spec(config.mesh.preset, config.mesh.model)
 
 
 def find_tokenizer(data: Data, *, download: bool = False) -> Tokenizer:
