@@ -1,4 +1,4 @@
-"""Signals, bad updates and the end of its time stop a run; nothing else does."""
+"""Signals, bad updates and the end of its time stop a run."""
 
 import io
 import json
