@@ -135,15 +135,6 @@ def test_frozen_parameters_without_gradient_stay_as_they_are():
   assert np.all(updates["embeddings"]["word"])  # decays
 
 
-def test_moments_have_separate_buffers():
-  state = optim.scale_by_plain_adam(Optim()).init(
-    jax.tree.map(jnp.asarray, random_params(0))
-  )
-  leaves = jax.tree.leaves((state.mean, state.square))
-  pointers = [x.unsafe_buffer_pointer() for x in leaves]
-  assert len(set(pointers)) == len(pointers)  # so that each can be donated
-
-
 def make_network(layers, role="discriminator"):
   """Returns the tree of a fine-tuned network with one number per parameter."""
   stack = {f"layer_{j}": {"key": {"kernel": 1.0}} for j in range(layers)}
