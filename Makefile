@@ -26,7 +26,6 @@
 # UPGRADE=-U         pins: the newest versions; or: UPGRADE="-P jax -P jaxlib"
 # SQUAD=FOLDER       qa-model: train-v1.1.json and dev-v1.1.json, without network
 # EXTRA=cuda12       first-hour: for old drivers; by default gpu or tpu
-# KEEP=1             test-faults: writes the table of the documentation
 
 PYTHON ?= python3
 LOWEST ?= python3.11
@@ -38,7 +37,6 @@ MINUTES ?= 10
 SQUAD ?= hf:rajpurkar/squad
 EXTRA ?= $(if $(shell command -v nvidia-smi),gpu,$(if $(wildcard /dev/accel* \
   /dev/vfio/[0-9]*),tpu))
-KEEP ?=
 
 BIN := .venv/bin
 # -qq: only errors; pip would also warn about settings of the user.
@@ -120,8 +118,7 @@ test test-all: $(TOOLS) $(TORCH_CPU) $(WEIGHTS) $(PEERS)
 
 test-faults: $(TOOLS)
 	$(BIN)/python -m pytest -q -n $(WORKERS) --dist=worksteal --faults \
-	  $(if $(KEEP),--faults-table=docs/explanation/faults.md) tests/faults \
-	  $(PYTEST_ARGS)
+	  tests/faults $(PYTEST_ARGS)
 
 bounds: bounds-pinned bounds-lowest bounds-newest
 

@@ -57,10 +57,10 @@ def wait_for_step(bucket, step, processes):
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", faults.tries(1, 2))
 def test_runs_killed_at_random_end_as_a_local_run(
-  link, shared_pretraining, tmp_path, seed, count_tries
+  link, shared_pretraining, tmp_path, seed
 ):
   bucket, proxy, start = link
-  count_tries(kills := 5 if seed else 1)
+  kills = 5 if seed else 1
   count = 2 if seed else 1
   rng = random.Random(seed)
   expected = shared_pretraining.workdir

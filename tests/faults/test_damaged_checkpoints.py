@@ -24,15 +24,13 @@ collect = saved_steps.collect
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("number", tries(3, 100))
-def test_moved_values_change_the_checksum(number, dtype):
-  rng = np.random.default_rng(number)
+def test_moved_values_change_the_checksum(dtype):
+  rng = np.random.default_rng(0)
   x = rng.normal(size=(128, 128)).astype("f4")
   pages = rng.permutation(x.reshape(16, 1_024)).reshape(x.shape)
   swapped = x.copy()
   swapped.flat[[x.argmax(), x.argmin()]] = x.min(), x.max()
-  rolled = np.roll(x, rng.integers(1, x.size))
-  moved = (x, x.T, pages, swapped, rolled)
+  moved = (x, x.T, pages, swapped, np.roll(x, 9))
   trees = [{"x": jax.numpy.asarray(values, dtype)} for values in moved]
   sums = [saved_step.compute_checksums(tree)["['x']"] for tree in trees]
   assert len(set(sums)) == len(sums)
@@ -110,7 +108,7 @@ def check_newest_is_exact_or_the_one_before(folder):
   assert read_newest(folder)[0] == 2
 
 
-@pytest.mark.parametrize("number", tries(10, 450))
+@pytest.mark.parametrize("number", tries(5, 450))
 def test_a_step_with_a_damaged_file_is_never_restored(folder, number):
   rng = random.Random(number)
   files = list_files(folder)
@@ -119,7 +117,7 @@ def test_a_step_with_a_damaged_file_is_never_restored(folder, number):
   check_newest_is_exact_or_the_one_before(folder)
 
 
-@pytest.mark.parametrize("number", tries(2, 50))
+@pytest.mark.parametrize("number", tries(2, 90))
 def test_writes_lost_in_a_crash_are_noticed(folder, number):
   rng = random.Random(number)
   files = list_files(folder)
@@ -128,74 +126,34 @@ def test_writes_lost_in_a_crash_are_noticed(folder, number):
   check_newest_is_exact_or_the_one_before(folder)
 
 
-@pytest.mark.parametrize("number", tries(2, 40))
-def test_two_damaged_steps_are_never_restored(folder, number):
-  rng = random.Random(number)
-  for step in (1, 2):
-    rng.choice(DAMAGES)(rng.choice(list_files(folder, step)), rng)
-  names = sorted(path.name for path in folder.iterdir())
-  try:
-    step, tree, _ = read_newest(folder)
-  except CheckpointError:
-    assert sorted(path.name for path in folder.iterdir()) == names
-  else:  # the damage was to a file that is not read
-    expected = saved_steps.small_tree(saved_steps.make_mesh(1), step)
-    saved_steps.assert_equal(tree, expected)
-
-
-def test_steps_are_ordered_by_number(folder):
-  newest = 2**31 + 1
-  saved_steps.save_steps(folder, [newest])
-  for path in (folder / "2", folder / "2" / "state"):
-    os.utime(path, (2**32, 2**32))  # the clock has jumped
-  assert read_newest(folder)[0] == newest
-
-
 FAILURES = {
-  "memory": MemoryError(),
-  "device": RuntimeError("RESOURCE_EXHAUSTED: Out of memory"),
-  "system": OSError(errno.EIO, os.strerror(errno.EIO)),
-  "library": ValueError("Error reading d/0 [OS error 5: Input/output error]"),
-  "cause": ValueError("Error while reading arrays. See full details."),
+  MemoryError(): 7,
+  RuntimeError("RESOURCE_EXHAUSTED: Out of memory"): 7,
+  OSError(errno.EIO, os.strerror(errno.EIO)): 5,
+  ValueError("Error reading d/0 [OS error 5: Input/output error]"): 5,
 }
-FAILURES["cause"].__cause__ = FAILURES["library"]
 
 
-@pytest.mark.parametrize("kind", FAILURES)
+@pytest.mark.parametrize("failure", FAILURES, ids=str)
 def test_a_step_that_another_try_may_read_is_not_set_aside(
-  folder, kind, monkeypatch
+  folder, failure, monkeypatch
 ):
   def fail(*args, **kwargs):
-    raise FAILURES[kind]
+    raise failure
 
   with monkeypatch.context() as patch:
     patch.setattr(ocp.PyTreeCheckpointHandler, "restore", fail)
     with pytest.raises(Exception) as error:
       read_newest(folder)
-  expected = {"system": 5, "library": 5, "cause": 5}.get(kind, 7)
-  assert errors.explain(error.value).exit_code == expected
+  assert errors.explain(error.value).exit_code == FAILURES[failure]
   step, _, lines = read_newest(folder)
   assert (step, lines) == (2, [])
 
 
-@pytest.mark.parametrize("linked", ["run", "run/checkpoints"])
-def test_a_link_to_another_disk_is_followed_and_kept(tmp_path, linked):
-  disk, link = tmp_path / "disk", tmp_path / linked
-  disk.mkdir()
-  link.parent.mkdir(exist_ok=True)
-  link.symlink_to(disk)
-  folder = tmp_path / "run/checkpoints"
-  saved_steps.save_steps(folder)
-  zero_block(folder / "2/run/metadata", random.Random(0))
-  check_newest_is_exact_or_the_one_before(folder)
-  assert link.is_symlink() and any(disk.rglob("2.damaged"))
-
-
 def test_without_a_good_step_nothing_is_renamed_and_nothing_starts(folder):
   for step in (1, 2):
-    saved_steps.truncate(
-      folder / str(step) / "state" / "_METADATA", random.Random(0)
-    )
+    path = folder / str(step) / "state" / "_METADATA"
+    saved_steps.truncate(path, random.Random(0))
   names = sorted(path.name for path in folder.iterdir())
   with pytest.raises(CheckpointError, match="no undamaged step") as error:
     read_newest(folder)

@@ -1,24 +1,18 @@
 """Exports to one folder do not mix, and their files are verified."""
 
-import contextlib
 import os
 import random
 import shutil
-import signal
 import subprocess
 import sys
 
-import numpy as np
 import pytest
 
-from support import saved_steps, tiny, weight_files
+from support import tiny, weight_files
 from support.faults import tries
-from truenegs_jax.configs import electra_demo
 from truenegs_jax.runtime import files
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.weights import export_model, hf_folder
-from truenegs_jax.workdir import checkpoints, saved_model
-from truenegs_jax.workdir.saved_model import build_model
 
 # Writes 20 files with its number, slowly, and says when it has begun.
 WRITER = """
@@ -38,13 +32,7 @@ def start(output, number, secs):
   return subprocess.Popen(command, stdout=subprocess.PIPE)
 
 
-def assert_whole(folder):
-  texts = [path.read_text() for path in folder.iterdir()]
-  assert len(texts) == 20 and len(set(texts)) == 1
-  return texts[0]
-
-
-@pytest.mark.parametrize("case", tries(2, 30))
+@pytest.mark.parametrize("case", tries(1, 30))
 def test_writers_of_one_folder_leave_one_whole_folder(tmp_path, case):
   output = tmp_path / "out[1]"
   secs = [0.3, 0.02 * (case % 3), 0.1]  # the first is often the last to end
@@ -52,17 +40,17 @@ def test_writers_of_one_folder_leave_one_whole_folder(tmp_path, case):
   for writer in writers:
     writer.communicate()
     assert writer.returncode == 0
-  assert_whole(output)
+  texts = [path.read_text() for path in output.iterdir()]
+  assert len(texts) == 20 and len(set(texts)) == 1
   assert os.listdir(tmp_path) == [output.name]
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_the_folder_of_a_killed_writer_is_removed_by_the_next(tmp_path, number):
+def test_the_folder_of_a_killed_writer_is_removed_by_the_next(tmp_path):
   output = tmp_path / "out"
   killed, running = (start(output, i, 60) for i in range(2))
   for writer in (killed, running):
     writer.stdout.readline()
-  killed.send_signal(number)
+  killed.kill()
   killed.communicate()
   with files.atomic_folder(output) as folder:
     assert len(os.listdir(tmp_path)) == 2  # of this process and of `running`
@@ -110,7 +98,7 @@ def exported(tmp_path_factory):
   return folder / "discriminator"
 
 
-@pytest.mark.parametrize("case", tries(5, 200))
+@pytest.mark.parametrize("case", tries(3, 200))
 def test_a_changed_bit_of_an_export_is_refused_with_a_fix(exported, case):
   rng = random.Random(case)
   path = sorted(exported.iterdir())[case % 5]  # a file, or the sums
@@ -126,98 +114,25 @@ def test_a_changed_bit_of_an_export_is_refused_with_a_fix(exported, case):
     path.write_bytes(content)
 
 
-# Case -> function from the text of SHA256SUMS to another; refused or accepted.
+# Edits of the text of SHA256SUMS that are refused.
 SUMS = {
-  "empty": (lambda text: "", False),
-  "other name": (lambda text: text.replace(".safetensors", ".bin"), False),
-  "no last line": (lambda text: "\n".join(text.split("\n")[:-2]), False),
-  "two sums": (lambda text: text + "0" * 64 + text[64:], False),
-  "binary mark": (lambda text: text.replace("  ", " *"), True),
-  "other lines": (
-    lambda text: (
-      f"# mine\n\\{text[:64]}  a\\nb\n{text[:64]}  ../a\n{text[:64]} *pipe\n"
-      f"{text}"
-    ),
-    True,
-  ),
+  "empty": lambda text: "",
+  "other name": lambda text: text.replace(".safetensors", ".bin"),
+  "no last line": lambda text: "\n".join(text.split("\n")[:-2]),
+  "two sums": lambda text: text + "0" * 64 + text[64:],
 }
 
 
 @pytest.mark.parametrize("case", SUMS)
 def test_every_file_that_is_read_has_a_checksum(exported, tmp_path, case):
   folder = shutil.copytree(exported, tmp_path / "export")
-  os.mkfifo(folder / "pipe")  # not read
-  edit, is_accepted = SUMS[case]
+  hf_folder.open_network(folder)
   path = folder / hf_folder.CHECKSUMS
-  path.write_text(edit(path.read_text()), newline="")
-  if is_accepted:
-    hf_folder.open_network(folder)
-    (folder / "tokenizer_config.json").unlink()
+  path.write_text(SUMS[case](path.read_text()))
   with pytest.raises(
     InputError, match="'.*' (is not as|is missing, but) listed"
   ):
     hf_folder.open_network(folder)
-
-
-def test_a_user_may_change_an_export_without_its_sums(exported):
-  weight_files.edit_config(exported, {"hidden_dropout_prob": 0.5})
-  with pytest.raises(InputError, match="config.json' is not as listed"):
-    hf_folder.open_network(exported)
-  (exported / hf_folder.CHECKSUMS).unlink()
-  assert hf_folder.open_network(exported).fields["hidden_dropout_prob"] == 0.5
-
-
-CONFIG = electra_demo.get_config("runlocal")
-MODEL = build_model(CONFIG, vocab_size=tiny.V)
-
-
-@pytest.fixture
-def prune(tmp_path, monkeypatch, no_torch):
-  """Writes a run; returns a function that lets it prune before a function."""
-  params = {step: weight_files.random_params(MODEL, step) for step in (10, 20)}
-  weight_files.write_run(tmp_path / "run", CONFIG, params)
-
-  def save_and_prune():
-    running = checkpoints.Checkpoints(tmp_path / "run" / "checkpoints", keep=1)
-    with contextlib.closing(running):
-      described = running.read_description(20)
-      params = weight_files.random_params(MODEL, 30)
-      running.save(30, {"params": params}, described, wait=True)
-      assert running.steps() == [30]
-
-  def patch(name):
-    function, waiting = getattr(saved_model, name), [save_and_prune]
-
-    def call(*args):
-      if waiting:
-        waiting.pop()()
-      return function(*args)
-
-    monkeypatch.setattr(saved_model, name, call)
-    return tmp_path / "run"
-
-  return patch
-
-
-BEFORE = pytest.mark.parametrize("name", ["read_saved_model", "read_params"])
-
-
-@BEFORE
-@saved_steps.IGNORE_UNFINISHED_READS
-def test_an_export_beside_a_run_that_prunes_has_the_newest_step(
-  prune, name, tmp_path, capsys
-):
-  assert weight_files.run_export(prune(name)) == 0
-  assert "Step 30 is used instead." in capsys.readouterr().out
-  exported = tmp_path / "run/export/generator"
-  word_VxE = weight_files.random_params(MODEL, 30)["embeddings"]["word"]
-  tensors = weight_files.read_tensors(exported).values()
-  assert any(np.array_equal(x, word_VxE) for x in tensors)
-
-
-@BEFORE
-@saved_steps.IGNORE_UNFINISHED_READS
-def test_an_export_of_a_pruned_step_says_so(prune, name, tmp_path, capsys):
-  assert weight_files.run_export(prune(name), "--step=20") == 4
-  assert "20' was deleted by its run." in capsys.readouterr().err
-  assert not (tmp_path / "run/export-20").exists()
+  path.unlink()  # a user may change an export without its sums
+  weight_files.edit_config(folder, {"hidden_dropout_prob": 0.5})
+  assert hf_folder.open_network(folder).fields["hidden_dropout_prob"] == 0.5

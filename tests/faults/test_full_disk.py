@@ -1,7 +1,6 @@
 """A full disk ends no training, and what is not saved is no success."""
 
 import contextlib
-import functools
 import logging
 import random
 import resource
@@ -19,7 +18,7 @@ from support.faults import tries
 from truenegs_jax.report import write
 from truenegs_jax.runtime import errors
 from truenegs_jax.runtime.errors import DiskError, InputError
-from truenegs_jax.train import console_line, loggers
+from truenegs_jax.train import loggers
 from truenegs_jax.workdir import checkpoints as checkpoints_lib
 from truenegs_jax.workdir import files, lock, metrics_file
 
@@ -81,59 +80,18 @@ def test_a_failed_save_is_raised_once_and_the_next_one_works(tmp_path, capfd):
     with full_disk(8192):
       with pytest.raises(DiskError, match=r"File too large.*\(steps: \[1\]\)"):
         checkpoints.save(2, tree(2), {}, wait=True)
-      with contextlib.suppress(DiskError):
-        checkpoints.save(3, tree(3), {})
+      assert checkpoints.steps() == [1]
     checkpoints.save(4, tree(4), {}, wait=True)
-    assert {1, 4} <= set(checkpoints.steps()) <= {1, 3, 4}
-    for step in checkpoints.steps():
-      restored = checkpoints.restore_state(step, tree(0))["params"]["1"]
-      np.testing.assert_array_equal(restored, tree(step)["params"]["1"])
+    assert checkpoints.steps() == [1, 4]
+    restored = checkpoints.restore_state(1, tree(0))
+    saved_steps.assert_equal(restored, tree(1))
   assert not capfd.readouterr().err
 
 
-# Orbax abandons a write that fails; the collector may warn here.
-@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")
-def test_a_full_disk_costs_no_earlier_step(small_disk, capfd):
-  folder = small_disk(1000) / "a"
-  with opened(folder, keep=9) as checkpoints:
-    for step in (1, 2, 3):
-      checkpoints.save(step, tree(step), {}, wait=True)
-    for step in (4, 5):  # without room
-      with pytest.raises(DiskError, match=r"Free some.*\(steps: \[1, 2, 3\]\)"):
-        checkpoints.save(step, tree(step), {}, wait=True)
-      assert {path.name for path in folder.iterdir()} == {"1", "2", "3"}
-    small_disk(2000, "remount")
-    checkpoints.save(6, tree(6), {}, wait=True)
-    assert checkpoints.steps() == [1, 2, 3, 6]
-  with opened(folder, read_only=True) as checkpoints:
-    restore = functools.partial(checkpoints.restore_state, like=tree(0))
-    step, restored = checkpoints.read_newest(restore, print)
-    assert step == 6
-    saved_steps.assert_equal(restored, tree(6))
-  assert not capfd.readouterr().err
-
-
-@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")
-def test_training_goes_on_on_a_full_disk_and_tries_at_the_next_save(small_disk):
-  folder = small_disk(800) / "a"
-  errors_of = {}
-  with opened(folder, keep=2) as checkpoints:
-    for step in range(1, 7):
-      small_disk(600 if step in (3, 4) else 2000, "remount")
-      try:
-        checkpoints.save(step, tree(step), {})
-        checkpoints.wait()
-      except DiskError as e:
-        errors_of[step] = e
-    assert list(errors_of) == [3, 4]
-    assert checkpoints.steps() == [5, 6]
-
-
-@pytest.mark.parametrize("name", ["a", ""])
-def test_a_workdir_on_a_read_only_disk_is_refused(small_disk, name):
+def test_a_workdir_on_a_read_only_disk_is_refused(small_disk):
   folder = small_disk(100, "ro")
   with pytest.raises((InputError, DiskError), match=f"'{folder}.*Read-only"):
-    with lock.lock(folder / name):
+    with lock.lock(folder / "a"):
       pass
 
 
@@ -148,25 +106,7 @@ def test_a_run_on_a_read_only_disk_is_shown(small_disk, tmp_path):
   assert run.state == files.STOPPED
 
 
-def test_a_lock_that_cannot_be_written_is_a_disk_error(tmp_path):
-  with full_disk(), pytest.raises(DiskError, match="lock' could not be"):
-    with lock.lock(tmp_path / "run"):
-      pass
-  with lock.lock(tmp_path / "run"):
-    pass
-
-
-def test_a_page_that_cannot_be_written_is_a_disk_error(tmp_path):
-  writer = metrics_file.JsonlWriter(tmp_path, first_step=0)
-  writer.write(RECORD)
-  writer.close()
-  (tmp_path / "config.json").write_text('{"batch_size": 1, "length": 8}')
-  run = write.read_workdir(tmp_path)
-  with full_disk(), pytest.raises(DiskError, match="a.html' could not be"):
-    write.write_report([run], tmp_path / "a.html")
-
-
-@pytest.mark.parametrize("num_bytes", [0, 10, 60, 100])
+@pytest.mark.parametrize("num_bytes", [0, 60])
 def test_records_are_kept_until_the_disk_has_room(tmp_path, capsys, num_bytes):
   writer = metrics_file.JsonlWriter(tmp_path, first_step=0)
   with full_disk(num_bytes):
@@ -188,7 +128,7 @@ def test_tensorboard_without_room_is_turned_off_and_the_run_goes_on(
   tmp_path, capsys
 ):
   pytest.importorskip("tensorboardX")
-  line = console_line.ProgressLine(Console(quiet=True), 400, first_step=0)
+  line = loggers.ProgressLine(Console(quiet=True), 400, first_step=0)
   run = loggers.LoggedRun(tmp_path, 0, {})
   printed = ""
   with loggers.open_writers(["tensorboard"], run, line) as (write, _):
@@ -226,29 +166,3 @@ def test_a_run_on_a_small_disk_ends_or_says_that_it_is_full(
   assert [r["mlm"] for r in runs.read_records(workdir)] == [
     r["mlm"] for r in runs.read_records(shared_pretraining.workdir)
   ]
-
-
-LOG = """
-import os, resource
-from truenegs_jax.runtime import files
-files.ignore_full_disk_on_stdio()
-print("first")
-resource.setrlimit(resource.RLIMIT_FSIZE, (6, -1))
-print("dropped")
-reader, writer = os.pipe()
-os.close(reader)
-os.dup2(1, 9)
-os.dup2(writer, 1)
-print("without a reader")
-os.dup2(9, 1)
-resource.setrlimit(resource.RLIMIT_FSIZE, (-1, -1))
-print("last")
-"""
-
-
-def test_a_log_without_room_or_reader_ends_no_run(tmp_path):
-  log, env = tmp_path / "log", runs.make_environment(tmp_path)
-  with log.open("w") as file:
-    command = [sys.executable, "-c", LOG]
-    subprocess.run(command, env=env, stdout=file, check=True)
-  assert log.read_text() == "first\nlast\n"

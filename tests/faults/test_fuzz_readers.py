@@ -448,13 +448,10 @@ def count_cases(name):
 @pytest.mark.parametrize(
   "all_cases", [False, pytest.param(True, marks=pytest.mark.faults)]
 )
-def test_damaged_files_are_read_or_refused(
-  folder, name, all_cases, count_tries
-):
+def test_damaged_files_are_read_or_refused(folder, name, all_cases):
   path, reader = folder / name, READERS[name]
   data = path.read_bytes()
   count = count_cases(name) if all_cases else FEW
-  count_tries(count)
 
   @hypothesis.settings(
     deadline=None,

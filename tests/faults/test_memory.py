@@ -1,7 +1,6 @@
 """Memory that runs out ends a run with advice, and its checkpoint loads."""
 
 import re
-import sys
 import types
 
 import jax.numpy as jnp
@@ -9,8 +8,7 @@ import numpy as np
 import pytest
 
 from support import runs
-from truenegs_jax import export, main, prepare
-from truenegs_jax.configs import electra_demo
+from truenegs_jax import main
 from truenegs_jax.pretrain import run as run_lib
 from truenegs_jax.runtime import errors
 
@@ -35,26 +33,6 @@ def test_a_command_that_runs_out_of_memory_ends_with_a_line(
   [line] = capsys.readouterr().err.splitlines()
   assert line.startswith("error: Memory ran out (")
   assert "optim.accumulation=2" in line and "remat=full" in line
-
-
-@pytest.mark.parametrize("command", ["export", "prepare"])
-def test_other_commands_end_with_a_line_too(command, monkeypatch, capsys):
-  def fill_memory(*args, **options):
-    raise MemoryError
-
-  monkeypatch.setattr(export, "_export", fill_memory)
-  monkeypatch.setattr(prepare.prepare_lib, "make_plan", fill_memory)
-  config = types.SimpleNamespace(value=electra_demo.get_config())
-  known = types.SimpleNamespace(FLAGS={"config": config})
-  monkeypatch.setattr(prepare, "flags", known)
-  monkeypatch.setattr(prepare, "_choose_machines", dict)
-  with pytest.raises(SystemExit) as e:
-    if command == "export":
-      export.main(["run"])
-    sys.exit(prepare.main([]))
-  assert e.value.code == 7
-  [line] = capsys.readouterr().err.splitlines()
-  assert line.startswith("error: Memory ran out (") and "config" not in line
 
 
 @pytest.mark.slow

@@ -192,9 +192,8 @@ def prepare_case(folder: pathlib.Path, number: int) -> bool:
   ids=["few", "many"],
 )
 def test_any_text_gives_complete_rows_or_an_error(
-  tmp_path, monkeypatch, numbers, count_tries
+  tmp_path, monkeypatch, numbers
 ):
-  count_tries(len(numbers))
   monkeypatch.setenv("TRUENEGS_CACHE", str(tmp_path / "cache"))
   results = []
   for number in numbers:

@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 
 import jax
 import jax.numpy as jnp
@@ -48,9 +47,8 @@ def start(folder, stall_secs, steps, after=0.0):
   )
 
 
-@pytest.mark.parametrize("steps", [[60], [0.01, 0.01, 60]])
-def test_a_step_that_hangs_ends_the_process_with_its_stacks(tmp_path, steps):
-  process = start(tmp_path, 0.1, steps)
+def test_a_step_that_hangs_ends_the_process_with_its_stacks(tmp_path):
+  process = start(tmp_path, 0.1, [0.01, 0.01, 60])
   output, _ = process.communicate(timeout=30)
   assert process.returncode == HANGS
   assert "\nerror: A step has taken " in output
@@ -60,8 +58,7 @@ def test_a_step_that_hangs_ends_the_process_with_its_stacks(tmp_path, steps):
 @pytest.mark.parametrize(
   ("steps", "after"),
   [
-    ([0.01, 0.01], 0.5),  # for example, it saves
-    ([0.5], 0),  # the first step
+    ([0.5, 0.01], 0.5),  # the first step; then, for example, it saves
     ([0.1, 0.1, 0.5], 0),  # less than 20 times the median
   ],
 )
@@ -69,17 +66,6 @@ def test_other_waiting_does_not_end_the_process(tmp_path, steps, after):
   process = start(tmp_path, 0.1, steps, after)
   output, _ = process.communicate(timeout=30)
   assert (process.returncode, output) == (0, "step\n" * len(steps) + "end\n")
-
-
-def test_a_process_that_is_stopped_as_a_whole_goes_on(tmp_path):
-  process = start(tmp_path, 0.8, [0.01, 0.5])
-  for _ in range(2):
-    process.stdout.readline()
-  process.send_signal(signal.SIGSTOP)
-  time.sleep(1.2)
-  process.send_signal(signal.SIGCONT)
-  output, _ = process.communicate(timeout=30)
-  assert (process.returncode, output) == (0, "end\n")
 
 
 def test_compiling_is_exempt():

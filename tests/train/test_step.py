@@ -87,6 +87,50 @@ def test_skipped_update_changes_the_step_only():
   assert following.params["w"]["kernel"] != after.params["w"]["kernel"]
 
 
+def bad_objective(params, inputs, keys_B, aux):
+  """Computes a good term and one that is NaN or infinite without gradient."""
+  del keys_B, aux
+  weight, bad_B = params["w"]["kernel"], inputs["bad"]
+  count = jnp.asarray(bad_B.size, jnp.float32)
+  return {
+    "good": (((weight - 1.0) ** 2) * count, count),
+    "bad": (jax.lax.stop_gradient(weight * bad_B).sum(), count),
+  }
+
+
+@pytest.mark.parametrize("bad", [0.0, np.nan, np.inf])
+@pytest.mark.parametrize("weight", [1.0, 0.0])
+@pytest.mark.parametrize("num", [1, 2])
+def test_each_term_of_the_loss_counts(bad, weight, num):
+  tx = optax.sgd(0.1)
+  weights = {"good": 1.0, "bad": weight}
+  train_step = step.make_train_step(bad_objective, weights, tx, num)
+  w = {"kernel": jnp.full((), 0.3)}
+  state = step.init_state(lambda key: {"w": w}, tx, 0)
+  batch = {"bad": jnp.zeros(8).at[5].set(bad), "row": jnp.arange(8)}
+  after, terms = jax.jit(train_step)(state, batch, {})
+  is_bad = float(bad != 0.0)
+  assert terms["skipped"][0] == is_bad
+  assert (after.params["w"]["kernel"] == w["kernel"]) == is_bad
+  assert after.step == 1
+  assert np.isfinite(jax.tree.leaves(terms)).all()
+
+
+def test_an_id_beyond_the_vocabulary_is_skipped():
+  model = tiny.make_bert(layers=1)
+  options = tiny.make_options(hard_correction=False, soft_weight=0.0)
+  objective = tiny.make_objective(model, options, train=False)
+  batch = tiny.make_batch(0)
+  batch["tokens"][:, 2:5] = tiny.V + 5_000  # a vocabulary that was cut
+  tx = tiny.make_tx()
+  params = tiny.random_params(model)
+  state = step.init_state(lambda key: params, tx, 0)
+  train_step = jax.jit(step.make_train_step(objective, {"mlm": 1.0}, tx))
+  after, terms = train_step(state, jax.tree.map(jnp.asarray, batch), {})
+  assert terms["skipped"][0] == 1.0
+  jax.tree.map(np.testing.assert_array_equal, after.params, params)
+
+
 @pytest.mark.parametrize("num", [1, 2])
 def test_an_objective_knows_the_number_of_its_step(num):
   def objective(params, inputs, keys_B, aux):
