@@ -199,7 +199,7 @@ def test_bert_own_continues_released_weights_with_their_sizes(tmp_path):
   with pytest.raises(InputError, match="--config.init=FOLDER"):
     resolve(c)
   small = get_config("bert_own", "runlocal")
-  small.model.pooler = True
+  small.init = "weights"  # with a pooler
   c.init = str(write_network(tmp_path, small, "bert"))
   assert resolve(c).model.config.width == 32
 
@@ -241,7 +241,7 @@ def test_continue_builds_networks_of_the_released_sizes(name):
 SIZES = {
   **{"model.embedding_size": 8, "model.width": 16, "model.layers": 1},
   **{"model.heads": 2, "model.ffn": 24},
-  **{"generator.width": 16, "generator.layers": 1, "generator.heads": 2},
+  **{"generator.sizes": (16, 1, 2, 0)},
 }
 ONE_TYPE = {"model.type_vocab_size": 1}
 SKIP = {"init_skip": "words, head"}
@@ -252,7 +252,11 @@ SPLIT = {"batch_size": 20, "optim.accumulation": 2}  # on 8 devices
   ("name", "changes", "message"),
   [
     ("electra_demo", SIZES, ""),
-    ("electra_demo", SIZES | {"generator.heads": 3}, "generator: 3 heads"),
+    (
+      "electra_demo",
+      SIZES | {"generator.sizes": (16, 1, 3, 0)},
+      "generator: 3 heads",
+    ),
     ("electra_demo", ONE_TYPE, "type_vocab_size is 1.*packed"),
     ("electra_demo", ONE_TYPE | {"data.layout": "packed"}, ""),
     ("electra_base:continue", SKIP, ""),
@@ -338,7 +342,7 @@ def test_configs_have_the_published_values(name):
   assert (c.optim.b1, c.optim.b2, c.optim.epsilon) == (0.9, 0.999, 1e-6)
   assert (c.masking.prob, c.masking.style) == (prob, style)
   assert c.optim.schedule == ("bert" if "bert" in name else "electra")
-  assert (c.generator.loss_weight, c.generator.detect_weight) == (1, 50)
+  assert c.generator.detect_weight == 50
 
 
 @pytest.mark.parametrize("arg", ["hcc", "hc,sr", "runlocl", "baseline,hc"])

@@ -41,7 +41,6 @@ def test_the_published_recipe_equals_the_oracle():
       "smoothing": 1.0,
       "smoothing_by": "set",
       "strict_subword": False,
-      "sampling_temperature": 3.0,
       "vocabulary_chunk": 9,
     },
     pytest.param(
@@ -80,7 +79,6 @@ RECIPES = {
   "hard_correction": st.booleans(),
   "include_self": st.booleans(),
   "strict_subword": st.booleans(),
-  "sampling_temperature": st.sampled_from((1.0, 0.5, 3.0)),
   "smoothing": st.sampled_from((0.0, 0.1, 1.0)),
   "smoothing_by": st.sampled_from(("uniform", "model", "balanced", "set")),
   "drop_prob": st.sampled_from((0.0, 0.3)),

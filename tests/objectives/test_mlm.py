@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support import oracle, tiny
-from truenegs_jax.models import pretrain
 from truenegs_jax.objectives import masking, output_softmax
 from truenegs_jax.runtime import rng
 from truenegs_jax.train import step
@@ -162,40 +161,6 @@ def test_terms_train_the_network_but_not_the_next_sentence_head():
     "sentence": shared | {"bert"},
     "pair_cosine": set(),
   }
-
-
-@pytest.mark.parametrize(
-  ("make", "reading"),
-  [
-    (tiny.make_model, {}),
-    pytest.param(
-      tiny.make_bert,
-      {"smoothing": 0.3, "soft_prediction": "expected"},
-      marks=pytest.mark.slow,
-    ),
-  ],
-)
-def test_all_terms_at_a_temperature_are_those_of_the_folded_weights(
-  make, reading
-):
-  """Losses, samples and, through these, the discriminator's input."""
-  make = functools.partial(make, layers=1)
-  recipe, hot = tiny.make_options(**reading), make(temperature=2.0)
-  params, batch = tiny.random_params(hot), tiny.make_batch(0)
-  keys_B = rng.row_keys(jax.random.key(0), 0, batch.pop("row"))
-
-  plain_terms, hot_terms = (
-    jax.jit(tiny.make_objective(model, recipe, train=False))
-    for model in (make(), hot)
-  )
-  inputs = batch, keys_B, tiny.make_aux(options=recipe)
-  result = hot_terms(params, *inputs)
-  expected = plain_terms(pretrain.fold_temperature(params, hot), *inputs)
-  plain = plain_terms(params, *inputs)
-  assert plain["mlm"][0] != pytest.approx(result["mlm"][0])
-  jax.tree.map(
-    functools.partial(np.testing.assert_allclose, rtol=1e-5), result, expected
-  )
 
 
 def plain_bert(params, model, masking_options, inputs, keys_B):

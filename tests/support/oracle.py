@@ -220,7 +220,7 @@ class Draws:
 
 
 _hide = jax.jit(masking.hide_slots, static_argnums=3)
-_sample = jax.jit(output_softmax.sample, static_argnums=2)
+_sample = jax.jit(output_softmax.sample)
 
 
 def draw_slots(options: Options, case: Case) -> Draws:
@@ -244,9 +244,7 @@ def draw_slots(options: Options, case: Case) -> Draws:
     < options.drop_prob
   )
   sampled_BxK = _sample(
-    logits_BxKxV,
-    rng_lib.purpose_keys(keys_B, rng_lib.SAMPLE),
-    options.sampling_temperature,
+    logits_BxKxV, rng_lib.purpose_keys(keys_B, rng_lib.SAMPLE)
   )
   slots = []
   for row, k in np.argwhere(weight_BxK > 0):

@@ -27,7 +27,6 @@ VARIANT_SIZES = ("embedding_size", "width", "layers", "heads", "ffn")
 # And those that no variant has.
 OPEN_SIZES = ("type_vocab_size", "max_positions", "window", "global_every")
 SIZES = (*VARIANT_SIZES, *OPEN_SIZES)
-GENERATOR_SIZES = ("width", "layers", "heads", "ffn")  # the others are shared
 FROM_WEIGHTS = "init"  # of model.variant and data.vocab: those of `init`
 
 
@@ -106,16 +105,6 @@ class Model(Section):
     'Code for attention: "xla" runs everywhere, "sliced" is for CPUs, "flash"'
     ' for GPUs and TPUs; "auto" chooses by the devices.',
   )
-  vocabulary_chunk: int = free_key(
-    -1,
-    "Number of slots whose logits are in memory at once; -1 is as many as fit,"
-    " 0 is all.",
-    low=-1,
-  )
-  pooler: bool = key(
-    False,
-    "True keeps BERT's pooler and next-sentence head, which are not trained.",
-  )
   sharing: str = choice(
     ("full", "disentangled", "none"),
     'Embeddings of ELECTRA\'s two networks: "full" shares them; "disentangled"'
@@ -149,31 +138,20 @@ class Masking(Section):
 
 
 class Generator(Section):
-  """ELECTRA's generator, and the weights of losses."""
+  """ELECTRA's generator, and the weight of the discriminator."""
 
   multiplier: float = key(
     0.25, "Width of the generator as a share of the discriminator's.", low=TINY
   )
-  layers_multiplier: float = key(
-    0.0,
-    "Layers of the generator as a share of the discriminator's; 0 is 1, or 0.5"
-    " with `modern`.",
+  sizes: tuple[int, ...] = key(
+    (0, 0, 0, 0),
+    "Width, layers, heads and inner width of the generator. Where it is 0, the"
+    " width follows `multiplier`, the layers are the discriminator's (half of"
+    " them with `modern`), and there are a head for each 64 of the width and 4"
+    " inner widths.",
+    low=0,
+    high=LARGEST_SIZE,
   )
-  width: int = _size("Width of the generator; 0 follows `multiplier`.")
-  layers: int = _size("Layers of the generator; 0 follows `layers_multiplier`.")
-  heads: int = _size(
-    "Attention heads of the generator; 0 is one for each 64 of its width."
-  )
-  ffn: int = _size(
-    "Inner width of the generator's feed-forward layers; 0 is 4 widths."
-  )
-  temperature: float = key(
-    1.0,
-    "Temperature at which tokens are drawn for the discriminator; unless it is"
-    " set, it is negatives.temperature.",
-    low=TINY,
-  )
-  loss_weight: float = key(1.0, "Weight of the generator's or BERT's loss.")
   detect_weight: float = key(50.0, "Weight of the discriminator's loss.")
 
 
@@ -290,12 +268,6 @@ class Negatives(ObjectiveConfig):
     ("auto", "bits", "ids"),
     'Form of the table on devices: "bits", or "ids", which smoothing needs;'
     ' "auto" chooses by its size.',
-  )
-  temperature: float = key(
-    1.0,
-    "Temperature that divides the masked model's logits in losses, samples and"
-    " exports.",
-    low=TINY,
   )
 
 

@@ -329,9 +329,6 @@ def make_config(task: str) -> ConfigDict:
       # Values that are dicts stay so: in their order, with dots in their keys.
       config[section] = ConfigDict(convert_dict=False)
     (config[section] if section else config)[last] = copy.deepcopy(rule.default)
-  if task in ("pretrain", "corrections"):  # unless set, samples follow it
-    reference = config.negatives.get_oneway_ref("temperature")
-    config.generator.temperature = reference
   return config
 
 

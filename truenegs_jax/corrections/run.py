@@ -336,7 +336,7 @@ def _measure(
   if m.options.prediction:
     own["negatives.prediction"] = m.options.prediction
   config = saved.config.replace(own)
-  chunk = plan.choose_chunk(config, len(saved.tokenizer.vocab), mesh)
+  chunk = plan.choose_chunk(len(saved.tokenizer.vocab), mesh)
   run = plan.Run(config, saved.tokenizer, mesh, vocabulary_chunk=chunk)
   predict = predict_slots.build_predict_step(run)
   # With a time limit, the last step may come before that of the config.

@@ -34,7 +34,6 @@ class Options(ObjectiveConfig, kw_only=False):
   """
 
   masking: masking.MaskingOptions
-  sampling_temperature: float = 1.0  # divides the logits, once more, of samples
   correction_steps: int = LARGEST  # the steps with hard correction
   vocabulary_chunk: int = 0  # of `output_softmax.compute`
 
@@ -88,7 +87,6 @@ def mask_and_predict(
     dropout_keys(keys_B, rng.GENERATOR_DROPOUT, train=train),
   )
   keys_B = purpose_keys(rng.SAMPLE)
-  temperature = options.sampling_temperature
   listed_BxKxS = jnp.zeros((*slots.gold_BxK.shape, 0), jnp.int32)
   if options.smoothing:
     listed_BxKxS = smoothing.list_tokens(aux, slots.gold_BxK)
@@ -101,7 +99,6 @@ def mask_and_predict(
       slots.gold_BxK,
       keys_B,
       listed_BxKxS=listed_BxKxS,
-      temperature=temperature,
     )
   else:
     word_VxE, bias_V = bound.output_layer()
@@ -112,7 +109,6 @@ def mask_and_predict(
       slots.gold_BxK,
       keys_B,
       listed_BxKxS=listed_BxKxS,
-      temperature=temperature,
       chunk=options.vocabulary_chunk,
     )
   is_sampled = options.prediction == "sample"

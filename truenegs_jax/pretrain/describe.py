@@ -39,7 +39,6 @@ DESCRIBED = (
 def describe_objective(config: PretrainConfig) -> str:
   """Describes the objective of a config in words."""
   n = config.negatives
-  temperature = config.generator.temperature
   sources = resolve_auto(n.sources, config.data.language)
   parts = {
     f"hard correction by {sources} ({n.prediction})": n.hard_correction,
@@ -49,7 +48,6 @@ def describe_objective(config: PretrainConfig) -> str:
     f"smoothing over synonyms ({n.smoothing_by}) x {n.smoothing:g}": (
       n.smoothing
     ),
-    f"sampled at temperature {temperature:g}": temperature != n.temperature,
   }
   for name, key in Negatives.list_keys().items():
     value = getattr(n, name)

@@ -49,8 +49,8 @@ from truenegs_jax.workdir.checkpoints import Checkpoints
 EXIT_NOT_LEARNED = 1
 ROWS_VERIFIED = "rows_verified"  # key of a checkpoint's description
 SAVE_MEMORY = (
-  "Run the same command again with --config.model.vocabulary_chunk=1024, which"
-  " needs less."
+  "Run the same command again with --config.mesh.preset=fsdp on several"
+  " devices, or on one with more memory."
 )
 
 
