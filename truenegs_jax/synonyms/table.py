@@ -153,8 +153,8 @@ class SynonymTable:
     size = len(tokens)
     if not size or len(set(tokens)) != size:
       raise InputError(
-        f"The vocabulary of {size:,} tokens is empty or has one twice. Pass each"
-        " token once."
+        f"The vocabulary of {size:,} tokens is empty or has a token twice."
+        " Pass each once."
       )
     keys_Q = np.fromiter(_pair_keys(pairs, tokens), np.int64)
     if symmetric:
