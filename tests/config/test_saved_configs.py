@@ -40,8 +40,9 @@ def test_every_config_is_loaded_as_it_was_saved(tmp_path, name):
 
 def test_flags_change_a_saved_config(tmp_path):
   c = get_config("electra_demo")
-  loaded = parse_config(["--config.generator.multiplier=2", save(tmp_path, c)])
-  assert loaded.generator.multiplier == 2
+  change = "--config.generator.multiplier=2"
+  for args in ([change, save(tmp_path, c)], [save(tmp_path, c), change]):
+    assert parse_config(args).generator.multiplier == 2
 
 
 @pytest.mark.parametrize(

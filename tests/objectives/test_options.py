@@ -1,4 +1,4 @@
-"""Recipes are described, and pieces of words follow the vocabulary."""
+"""Recipes are described, and depend on the tokenizer."""
 
 from types import SimpleNamespace
 
@@ -17,10 +17,10 @@ from truenegs_jax.pretrain.plan import make_run
     ("baseline", {}, "plain ELECTRA; 25% masked (electra_85_15)"),
     (
       "hc+sr",
-      {"discriminator_ignore": True, "symmetric": True},
+      {"discriminator_label": -1.0},
       "ELECTRA + hard correction by wordnet senses=1 (argmax) + soft"
-      " regularization (cosine) x 0.1 + discriminator_ignore True + symmetric"
-      " True; 25% masked (electra_85_15)",
+      " regularization (cosine) x 0.1 + discriminator_label -1.0; 25% masked"
+      " (electra_85_15)",
     ),
     (
       "baseline",

@@ -292,8 +292,7 @@ TABLES: dict[str, Table] = {
     (
       *("task", "seed", "init", "dry_run", "batch_size", "length"),
       *("model.dtype", "model.attention", "data.vocab", "data.lowercase"),
-      *("data.accents", "data.wordnet_dir"),
-      *("mesh.preset", "mesh.data", "mesh.model"),
+      *("data.accents", "mesh.preset", "mesh.data", "mesh.model"),
     ),
     Robustness.list_keys("robustness."),
     {

@@ -118,10 +118,6 @@ class MaskedLanguageModel(nn.Module):
     """Returns the tokens' rows of the word table, f32 `[..., E]`."""
     return self.embeddings.word_VxE[ids]
 
-  def word_table(self) -> Array:
-    """Returns the word table, f32 `[V, E]`."""
-    return self.embeddings.word_VxE
-
   def _encode(
     self,
     role: str,
