@@ -54,7 +54,6 @@ def continue_own(c: ConfigDict) -> None:
   c.init = common.REQUIRED
   c.model.variant = FROM_WEIGHTS
   c.data.vocab = FROM_WEIGHTS
-  c.model.pooler = True
   c.model.dropout = c.model.attention_dropout = 0.1
   c.masking.prob = 0.15
   c.steps = 2_000

@@ -144,7 +144,6 @@ def continue_from(c: ConfigDict, *, released: str) -> None:
   c.length = 512
   c.optim.schedule = "electra"
   c.optim.lr = 5e-5
-  c.model.pooler = c.objective == "mlm"  # a released BERT has one
 
 
 def len512(c: ConfigDict) -> None:

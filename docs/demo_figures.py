@@ -22,10 +22,15 @@ COMMAND = "make demo MINUTES=0"
 def keep(workdir: pathlib.Path, printed: pathlib.Path) -> None:
   """Writes the two files from the folder of a run and what it printed."""
   results = json.loads((workdir / "results.json").read_text())
+  about = json.loads((workdir / "about.json").read_text())
   corrections = json.loads((workdir / "cases.json").read_text())
   saved = {
     "command": COMMAND,
-    **{key: results[key] for key in ("seed", "steps", "verdict", "fills")},
+    "seed": results["seed"],
+    "steps": results["steps"],
+    "uniform_entropy": about["uniform_entropy"],
+    "verdict": results["verdict"],
+    "fills": results["fills"],
     "corrections": {x: corrections[x] for x in ("searched", "corrected")},
     "held_out": read_records(workdir)[-1],
   }
@@ -38,21 +43,22 @@ def keep(workdir: pathlib.Path, printed: pathlib.Path) -> None:
 def numbers() -> dict[str, str]:
   """Returns the figures as the pages show them."""
   saved = json.loads(JSON.read_text())
-  verdict, fill = saved["verdict"], saved["fills"][0]
-  detection, counts = verdict["detection"], saved["corrections"]
+  scores = saved["verdict"]["scores"]
+  fill = saved["fills"][0]
+  counts = saved["corrections"]
   likeliest = zip(fill["tokens"], fill["probabilities"], strict=True)
   digits = {
-    "mlm": (verdict["mlm"], 3),
-    "mlm_error": (verdict["mlm_error"], 3),
-    "mlm_hidden": (verdict["mlm_hidden"], 3),
-    "mlm_hidden_error": (verdict["mlm_hidden_error"], 3),
-    "uniform": (verdict["uniform_entropy"], 3),
-    "unigram": (verdict["unigram_entropy"], 3),
-    "detect": (detection["loss"], 4),
-    "detect_error": (detection["loss_error"], 4),
-    "label_entropy": (detection["base_rate_entropy"], 3),
-    "auc": (detection["auc"], 3),
-    "auc_error": (detection["auc_error"], 3),
+    "mlm": (scores["mlm"]["value"], 3),
+    "mlm_error": (scores["mlm"]["error"], 3),
+    "mlm_hidden": (scores["mlm_hidden"]["value"], 3),
+    "mlm_hidden_error": (scores["mlm_hidden"]["error"], 3),
+    "uniform": (saved["uniform_entropy"], 3),
+    "unigram": (scores["mlm"]["guess"], 3),
+    "detect": (scores["detect"]["value"], 4),
+    "detect_error": (scores["detect"]["error"], 4),
+    "label_entropy": (scores["detect"]["guess"], 3),
+    "auc": (scores["auc"]["value"], 3),
+    "auc_error": (scores["auc"]["error"], 3),
     "pair_cosine": (saved["held_out"]["pair_cosine"], 2),
   }
   return {

@@ -15,11 +15,11 @@ from truenegs_jax.finetune import results, run
 from truenegs_jax.models import pretrain
 from truenegs_jax.runtime import errors, rng
 from truenegs_jax.tasks.task import METRICS
-from truenegs_jax.train import guards, metrics, speed
+from truenegs_jax.train import guards, metrics
 from truenegs_jax.workdir import files, metrics_file
 
 REFERENCE = ROOT / "docs" / "reference"
-# Fields of records that are neither terms nor of `speed`'s functions; a run in
+# Fields of records that are neither terms nor of functions of `metrics`; a run in
 # pretrain/test_run.py has no others.
 RECORD_FIELDS = (
   *metrics_file.COMMON,
@@ -29,7 +29,6 @@ RECORD_FIELDS = (
   "lr",
   "grad_norm",
   "skipped",
-  "host_wait",
   "eta_s",
   "total_steps",
 )
@@ -50,8 +49,8 @@ def test_every_metric_of_pretraining_is_described():
   )
   fields = {
     *(terms.keys() - {metrics.HISTOGRAM}),
-    *speed.throughput_fields(1.0, tokens=1, flops=1, devices=1, peak=1.0),
-    *speed.memory_fields(device),
+    *metrics.throughput_fields(1.0, tokens=1, flops=1, devices=1, peak=1.0),
+    *metrics.memory_fields(device),
     *RECORD_FIELDS,
   }
   assert read_first_cells("metrics.md", "Pre-training") == fields

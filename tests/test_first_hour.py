@@ -57,7 +57,7 @@ def test_tiny_sizes_run_on_a_cpu(tmp_path):
   assert lines[:2] == ["| what | result |", "| --- | --- |"]
   table = dict(re.fullmatch(r"\| (.*?) \| (.*) \|", x).groups() for x in lines)
   for dtype in ("bfloat16", "float32"):
-    assert table[f"flash attention in {dtype}, errors"].startswith("right: ")
+    assert table[f"flash attention in {dtype}, error"].startswith("right: ")
   for name in ("electra_base", "bert_base"):
     assert table[f"{name}: rows"] == "8 of 32 tokens, float32"
     assert table[f"{name}: resumed at step 10"] == "equal to the last bit"

@@ -38,8 +38,7 @@ ALONE = ("corrections", "robustness", "study")
 SAVE_MEMORY = (
   "In a new run, set a smaller --config.batch_size or"
   " --config.optim.accumulation=2; in any pre-training"
-  " --config.model.remat=full --config.model.scan=True or"
-  " --config.model.vocabulary_chunk=1024."
+  " --config.model.remat=full --config.model.scan=True."
 )
 
 

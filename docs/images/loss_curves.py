@@ -28,9 +28,9 @@ def draw(workdir: pathlib.Path) -> Figure:
   records = read_records(workdir)
   train = [r for r in records if r["split"] == "train"]
   held_out = [r for r in records if r["split"] == "held_out"]
-  verdict = json.loads((workdir / "results.json").read_text())["verdict"]
+  about = json.loads((workdir / "about.json").read_text())
   titles = {"mlm": "MLM loss"}
-  if verdict["detection"]:
+  if "detect" in train[-1]:
     titles |= {"detect": "detection loss", "auc": "detection AUC"}
   figure = Figure(figsize=(2.9 * len(titles), 2.8), layout="constrained")
   panels = figure.subplots(1, len(titles), squeeze=False)[0]
@@ -48,10 +48,10 @@ def draw(workdir: pathlib.Path) -> Figure:
     ("uniform", train[-1], "right"),
     ("unigram", train[0], "left"),
   ):
-    at = record["step"], verdict[f"{name}_entropy"]
+    at = record["step"], about[f"{name}_entropy"]
     by_name["mlm"].axhline(at[1], **LIMIT)
     by_name["mlm"].annotate(f"{name} entropy", at, ha=side, va="bottom")
-  if verdict["detection"]:
+  if "detect" in train[-1]:
     shares = [(r["replaced"], 1 - r["replaced"]) for r in train]
     entropies = [
       {"step": r["step"], "entropy": entropy(share)}

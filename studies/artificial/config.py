@@ -15,11 +15,9 @@ def get_config(arg: str = "") -> ConfigDict:
   c.objective = "mlm"
   c.model.variant = "narrow"
   c.model.layers = 2
-  c.generator.width = 64
-  c.generator.layers = 1
-  for network in (c.model, c.generator):
-    network.heads = 4
-    network.ffn = 128
+  c.model.heads = 4
+  c.model.ffn = 128
+  c.generator.sizes = (64, 1, 4, 128)
   c.model.initializer_range = 0.1  # 0.02 suits a width of 768
   c.model.dropout = c.model.attention_dropout = 0.0  # no line is read twice
   # No random words are shown, for which the best loss would not be known.

@@ -141,9 +141,7 @@ def _run_model(params, tokens_BxL, model, options):
   }
   if isinstance(model, pretrain.ElectraPair):
     sampled_BxK = output_softmax.sample(
-      logits_BxKxT,
-      rng.purpose_keys(keys_B, rng.SAMPLE),
-      options.sampling_temperature,
+      logits_BxKxT, rng.purpose_keys(keys_B, rng.SAMPLE)
     )
     corrupted_BxL = masking.fill_slots(tokens_BxL, slots, sampled_BxK)
     inputs = {**batch, "tokens": corrupted_BxL}

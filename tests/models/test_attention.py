@@ -51,11 +51,10 @@ def value_and_gradients(implementation, documents, arrays, keys_B=None, rate=0):
 def assert_equals_xla(implementation, documents, arrays, **kw):
   result = value_and_gradients(implementation, documents, arrays, **kw)
   expected = value_and_gradients(attention.XLA, documents, arrays, **kw)
-  names = attention.COMPARED
-  for name, a, b in zip(names, result, expected, strict=True):
+  for a, b in zip(result, expected, strict=True):
     largest = float(jnp.abs(b).max())
     assert largest > 0
-    np.testing.assert_allclose(a, b, rtol=0, atol=1e-5 * largest, err_msg=name)
+    np.testing.assert_allclose(a, b, rtol=0, atol=1e-5 * largest)
 
 
 def test_quarters_of_a_batch_equal_the_batch():
@@ -114,13 +113,13 @@ def test_flash_attention_needs_heads_of_a_known_width():
   """Heads 24 wide are no power of two."""
   implementation, line = choose("auto", "cuda", width=96)
   assert implementation == attention.XLA
-  assert re.fullmatch("xla, as flash needs heads .*not 24.", line)
+  assert re.fullmatch("xla, as flash needs heads .*not 24", line)
   with pytest.raises(InputError, match="'flash' is not.*heads .*not 24"):
     choose("flash", "cuda", width=96)
 
 
 def test_a_kernel_of_another_platform_is_an_error():
-  with pytest.raises(InputError, match="tpu or cuda devices .not cpu.*=auto"):
+  with pytest.raises(InputError, match="other devices than cpu.*=auto"):
     choose("flash", "cpu")
 
 
@@ -169,10 +168,10 @@ def test_a_kernel_with_correct_numbers_is_chosen(monkeypatch):
 @pytest.mark.parametrize(
   ("kernel", "rate", "problem"),
   [
-    (attends_to_padding, 0.0, "its result is off by"),
-    (returns_nan_in_padding, 0.0, "its result is off by nan"),
-    (has_no_key_gradient, 0.0, "its key is off by 1"),
-    (correct_kernel, 0.1, "its result is off by"),  # without dropout
+    (attends_to_padding, 0.0, "it is off by"),
+    (returns_nan_in_padding, 0.0, "it is off by nan"),
+    (has_no_key_gradient, 0.0, "it is off by 1"),
+    (correct_kernel, 0.1, "it is off by"),  # without dropout
     (raises_an_error, 0.0, "RuntimeError: no such library"),
   ],
 )

@@ -15,7 +15,7 @@ import pytest
 from support import runs
 from truenegs_jax.config.sections import PretrainConfig
 from truenegs_jax.configs import bert_base, electra_demo
-from truenegs_jax.models import attention, flash_attention
+from truenegs_jax.models import attention
 from truenegs_jax.pretrain import plan, start
 from truenegs_jax.runtime import rng
 from truenegs_jax.synonyms.table import SynonymTable
@@ -108,32 +108,6 @@ def test_a_kernel_works_with_accumulation_scan_and_remat():
   )()
   largest = np.abs(expected).max()
   np.testing.assert_allclose(result, expected, rtol=0, atol=1e-5 * largest)
-
-
-def test_declared_cost_is_the_formula():
-  rows, heads, width = 32, 12, 64
-  layer = dict(rows=rows, heads=heads, width=width, dtype="bfloat16")
-  kernels = "flash_forward", "flash_backward"
-  # A GPU reads keys and values again for each block of 256 queries.
-  for length, platform, factor, reads in (
-    (128, "cuda", 14, 1),
-    (512, "cuda", 14, 2),
-    (512, "tpu", 10, 1),
-    (1024, "tpu", 14, 1),
-  ):
-    settings = flash_attention.Settings(length, platform=platform)
-    forward, backward = (
-      flash_attention.cost(kernel, settings, **layer) for kernel in kernels
-    )
-    flops = rows * heads * length**2 * width
-    assert forward["flops"] == 4 * flops
-    assert backward["flops"] == factor * flops
-    least = (2 + 2 * reads) * 2 * rows * heads * width * length
-    assert 1 <= forward["bytes_accessed"] / least < 1.1
-  windowed = dataclasses.replace(settings, window=128)
-  cost = flash_attention.cost("flash_forward", windowed, **layer)
-  # 2 blocks of 512.
-  assert cost["flops"] == 4 * rows * heads * width * 1024 * 1024
 
 
 def test_kernels_are_not_imported_with_the_package():

@@ -64,7 +64,7 @@ def sum_losses(output, weight_BxK):
   return (output["loss_BxK"] * weight_BxK).sum() + listed.sum()
 
 
-@functools.partial(jax.jit, static_argnames=("chunk", "temperature"))
+@functools.partial(jax.jit, static_argnames="chunk")
 def compute_fused(case, **options):
   """Returns the gradients of `sum_losses`, and the output."""
   *inputs, gold_BxK, weight_BxK = case
@@ -80,8 +80,8 @@ def compute_fused(case, **options):
   return jax.grad(loss, argnums=(0, 1, 2), has_aux=True)(*inputs)
 
 
-@functools.partial(jax.jit, static_argnames="temperature")
-def compute_plain(case, temperature=1.0):
+@jax.jit
+def compute_plain(case):
   """Computes the same from whole logits with optax."""
   *inputs, gold_BxK, weight_BxK = case
 
@@ -93,7 +93,7 @@ def compute_plain(case, temperature=1.0):
     output = {
       "loss_BxK": loss_BxK,
       "predicted_BxK": jnp.argmax(logits_BxKxV, axis=-1),
-      "sampled_BxK": output_softmax.sample(logits_BxKxV, keys_B, temperature),
+      "sampled_BxK": output_softmax.sample(logits_BxKxV, keys_B),
       "listed_BxKxS": jnp.take_along_axis(
         logits_BxKxV, list_tokens(gold_BxK, inputs[2].size), axis=-1
       ),
@@ -125,8 +125,7 @@ def assert_same(a, b, tolerance=1e-5):
 )
 def test_loss_prediction_sample_and_gradients_equal_the_plain_ones(size, chunk):
   case = make_case(size)
-  fused = compute_fused(case, chunk=chunk, temperature=1.5)
-  assert_same(fused, compute_plain(case, 1.5))
+  assert_same(compute_fused(case, chunk=chunk), compute_plain(case))
 
 
 def test_devices_compute_chunks_of_their_own_rows():
@@ -145,8 +144,8 @@ def test_gradients_are_the_same_on_other_platforms(monkeypatch):
   monkeypatch.setenv(cpu.SWITCH, "plain")
   case = make_case()
   # The outer jit traces it again.
-  fused = jax.jit(lambda x: compute_fused.__wrapped__(x, temperature=1.5))(case)
-  assert_same(fused, compute_plain(case, 1.5))
+  fused = jax.jit(compute_fused.__wrapped__)(case)
+  assert_same(fused, compute_plain(case))
 
 
 def test_only_products_are_in_half_precision():
@@ -176,26 +175,22 @@ def test_logits_that_are_not_finite_give_some_token(value):
   tokens = []
   for index in (V - 1, slice(None)):
     logits = jnp.zeros((B, K, V)).at[..., index].set(value)
-    tokens += [predict(logits), sample(logits, make_keys(range(B)), 1.0)]
+    tokens += [predict(logits), sample(logits, make_keys(range(B)))]
   x_BxKxE, *others = make_case()
   for index in ((0, 0, 0), slice(None)):
-    _, output = compute_fused(
-      (x_BxKxE.at[index].set(value), *others), chunk=0, temperature=1.5
-    )
+    _, output = compute_fused((x_BxKxE.at[index].set(value), *others))
     tokens += [output["predicted_BxK"], output["sampled_BxK"]]
   for token_BxK in tokens:
     assert ((token_BxK >= 0) & (token_BxK < V)).all()
 
 
-@pytest.mark.parametrize(
-  ("vocab", "temperature"), [(12, 2.0), (2 * BLOCK + 3, 0.5)]
-)
-def test_samples_have_the_frequencies_of_the_softmax(vocab, temperature):
+@pytest.mark.parametrize("vocab", [12, 2 * BLOCK + 3])
+def test_samples_have_the_frequencies_of_the_softmax(vocab):
   rows, slots = 64, 400
   logits_V = np.random.default_rng(0).normal(size=vocab).astype(np.float32)
   logits = jnp.broadcast_to(jnp.asarray(logits_V), (rows, slots, vocab))
-  sampled = np.asarray(sample(logits, make_keys(range(rows)), temperature))
-  p_V = np.exp(logits_V.astype(np.float64) / temperature)
+  sampled = np.asarray(sample(logits, make_keys(range(rows))))
+  p_V = np.exp(logits_V.astype(np.float64))
   expected = p_V / p_V.sum() * sampled.size
   counts = np.bincount(sampled.ravel(), minlength=vocab)
   chi_square = ((counts - expected) ** 2 / expected).sum()
@@ -224,10 +219,10 @@ def test_certain_tokens_are_always_and_impossible_ones_never_sampled():
   keys_B = make_keys(range(B))
   for index in (0, 3, V - 1):
     logits = jnp.full((B, 50, V), -jnp.inf).at[..., [index, 200]].set(1.0)
-    tokens = np.asarray(sample(logits, keys_B, 1.0))
+    tokens = np.asarray(sample(logits, keys_B))
     assert set(tokens.ravel().tolist()) == {index, 200}
     logits = jnp.zeros((B, 50, V), jnp.bfloat16).at[..., index].set(60.0)
-    assert (sample(logits, keys_B, 1.0) == index).all()
+    assert (sample(logits, keys_B) == index).all()
 
 
 @pytest.mark.parametrize("share", [0.0, 0.5, 1.0])

@@ -15,7 +15,7 @@ SIZES = {
   **{"embedding_size": 12, "width": 20, "layers": 3, "heads": 5, "ffn": 28},
   **{"type_vocab_size": 3, "max_positions": 48},
 }
-GENERATOR_SIZES = {"width": 14, "layers": 1, "heads": 7, "ffn": 18}
+GENERATOR_SIZES = (14, 1, 7, 18)  # width, layers, heads, ffn
 
 
 def pair():
@@ -29,7 +29,9 @@ def pair():
 
 
 def bert():
-  return pretrain.make_bert(vocab_size=tiny.V, variant="init", **SIZES)
+  return pretrain.make_bert(
+    vocab_size=tiny.V, variant="init", pooler=True, **SIZES
+  )
 
 
 def make_config(init, *, objective="electra", **changed):
@@ -68,7 +70,7 @@ def test_other_values_are_not_changed(tmp_path):
   resolved = resolve(c)
   assert resolved.data.vocab == "mine"
   assert sizes_of(resolved.model, SIZES) == SIZES
-  assert sizes_of(resolved.generator, GENERATOR_SIZES) == GENERATOR_SIZES
+  assert resolved.generator.sizes == GENERATOR_SIZES
   c = make_config(tmp_path, **{"model.variant": "small"})
   resolved = resolve(c)
   c = c.replace({"model.type_vocab_size": 3, "model.max_positions": 48})
@@ -78,10 +80,11 @@ def test_other_values_are_not_changed(tmp_path):
 
 def test_a_saved_config_takes_the_sizes_of_other_weights(tmp_path, capsys):
   c = make_config(write_export(tmp_path, pair()))
-  old = {"model.width": 24, "generator.width": 7}
+  old = {"model.width": 24, "generator.sizes": (7, 0, 0, 0)}
   assert resolve(c.replace(old)) == resolve(c)
   printed = capsys.readouterr().out
-  assert "generator.width=7 is ignored" in printed and " 14." in printed
+  assert "generator.sizes=(7, 0, 0, 0) is ignored" in printed
+  assert "(14, 1, 7, 18)." in printed
 
 
 def test_resumed_run_uses_its_saved_values(tmp_path):

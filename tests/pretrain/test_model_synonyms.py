@@ -95,7 +95,7 @@ def build_expected_table(finished, params):
   "options, golds, words",
   [
     ({}, "cat dog", "cat dog"),
-    ({"keep_stop_words": True}, "cat the dog", "cat the dog"),
+    ({"stop_words": "none"}, "cat the dog", "cat the dog"),
     (
       {"sources": "model symbols=true"},
       "cat 20 . two dog",

@@ -69,9 +69,9 @@ def test_layers_on_other_platforms_are_those_of_flax(monkeypatch):
 def test_a_sample_does_not_depend_on_the_switch():
   logits_BxKxV = jax.random.normal(jax.random.key(0), (2, 9, 500))
   keys_B = rng.row_keys(jax.random.key(1), 0, jnp.arange(2))
-  expected = output_softmax.sample(logits_BxKxV, keys_B, 1.0)
+  expected = output_softmax.sample(logits_BxKxV, keys_B)
   with cpu.lowering_for("tpu"):
-    actual = output_softmax.sample(logits_BxKxV, keys_B, 1.0)
+    actual = output_softmax.sample(logits_BxKxV, keys_B)
   np.testing.assert_array_equal(actual, expected)
 
 

@@ -36,7 +36,7 @@ def _odd_pair():
     layers=3,
     heads=3,
     ffn=20,
-    generator_sizes={"width": 8, "layers": 1, "heads": 4, "ffn": 10},
+    generator_sizes=(8, 1, 4, 10),
     generator_multiplier=1.0,
     max_positions=40,
     dropout=0.0,

@@ -116,7 +116,7 @@ def test_changed_vocabulary_is_refused(workdir, capsys):
 def test_exports_bert_and_compares_it_with_transformers(tmp_path, capsys):
   pytest.importorskip("torch")
   config = bert_base.get_config("runlocal")
-  config.model.pooler = True
+  config.init = "weights"  # which have a pooler
   folder, word_VxE = _make_workdir(tmp_path, config)
   assert run_export(folder) == 0
   printed = capsys.readouterr().out

@@ -103,7 +103,7 @@ def _transformers_bert(folder, architecture):
 @pytest.mark.slow
 def test_training_keeps_pooler_and_next_sentence_bit_for_bit():
   c = bert_base.get_config("runlocal,baseline")
-  c.model.pooler, c.model.max_positions = True, 64
+  c.init, c.model.max_positions = "weights", 64  # with a pooler
   c.optim.weight_decay = 0.5
   run = plan.make_run(PretrainConfig.read(c), TOKENIZER)
   params = random_params(run.model)
@@ -132,8 +132,7 @@ def test_unused_pooler_is_dropped_and_reported(tmp_path):
   np.testing.assert_array_equal(params["embeddings"]["word"], tensors[WORDS])
   location = f"'{tmp_path}'"
   assert lines == [
-    f"init: left out what this model lacks of {location}: bert.pooler, cls. To"
-    " keep the pooler, set --config.model.pooler=True."
+    f"init: left out what this model lacks of {location}: bert.pooler, cls."
   ]
 
 
@@ -205,11 +204,6 @@ def test_weights_that_do_not_fit_are_refused(bert, case):
 @pytest.mark.parametrize(
   ("make", "role", "words"),
   [
-    (
-      lambda: _bert(pooler=True),
-      "bert",
-      ["pooler.dense.bias is missing", "--config.model.pooler=False"],
-    ),
     (
       lambda: _pair(layers=1),
       "discriminator",

@@ -298,8 +298,3 @@ def test_heads_of_equal_names_are_told_apart(folders, tmp_path, saved):
   assert lines[0].endswith(": classifier, head.")
   with pytest.raises(InputError, match="lacks task_head"):
     load_params(folder, model, complete=True)
-
-
-def test_a_pooler_of_modernbert_is_refused():
-  with pytest.raises(InputError, match="model.pooler=True.*pooler=False"):
-    tiny.make_bert(backbone="modern", pooler=True)

@@ -12,7 +12,7 @@ import functools
 import json
 import pathlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -54,8 +54,7 @@ LAST = "last"
 Steps = Iterator[tuple[int | None, dict[str, Any]]]
 
 
-@dataclasses.dataclass(frozen=True)
-class Measurement:
+class Measurement(NamedTuple):
   """A checked measurement; `config` has values of the run or the weights."""
 
   options: Corrections
@@ -101,7 +100,13 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
       print_table(
         cases.make_cases_table(search, search.cases[: o.cases]), console
       )
-      summary = _summarize(checkpoints[-1].rates, table.source, text)
+      last = checkpoints[-1].rates
+      summary = (
+        f"{last.mismatch_rate.rate:.2%} of the wrong predictions and"
+        f" {last.sequence_rate.rate:.2%} of the sequences are corrected by"
+        f" {table.source}: {len(text.sequences):,} lines, {text.num_cut:,} of"
+        f" them cut to {text.length} tokens."
+      )
       say(summary)
       results = {
         "command": errors.rerun_command(),
@@ -129,17 +134,6 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
   names = files.RESULTS, files.CASES, files.REPORT
   say(f"saved: {', '.join(str(workdir / name) for name in names)}")
   return 0
-
-
-def _summarize(
-  rates: cases.Rates, source: str, text: predict_slots.Lines
-) -> str:
-  return (
-    f"{rates.mismatch_rate.rate:.2%} of the wrong predictions and"
-    f" {rates.sequence_rate.rate:.2%} of the sequences are corrected by"
-    f" {source}: {len(text.sequences):,} lines, {text.num_cut:,} of them cut to"
-    f" {text.length} tokens."
-  )
 
 
 def resolve(
@@ -241,12 +235,10 @@ def open_model(
       last = saved_model.read_newest_model(checkpoints, report)
       chosen = choose_steps(m.options.steps, checkpoints.steps())
       steps = _read_steps(m, checkpoints, last.model, chosen)
-    # Paths are those of this machine.
-    paths = {"data.wordnet_dir": config.data.wordnet_dir}
-    if config.negatives.stop_words:
-      paths["negatives.stop_words"] = config.negatives.stop_words
-    trained = last.config.replace(paths)
-    yield last._replace(config=trained), steps
+    if config.negatives.stop_words:  # a path of this machine
+      stop_words = {"negatives.stop_words": config.negatives.stop_words}
+      last = last._replace(config=last.config.replace(stop_words))
+    yield last, steps
 
 
 def _read_steps(
@@ -286,7 +278,7 @@ def _read_text(
     )
   reader = None
   if "wordnet" in text_sources.named_sources(o.text, key=predict_slots.TEXT):
-    reader = wordnet.open_wordnet(data.wordnet_dir)
+    reader = wordnet.open_wordnet()
   return predict_slots.read_lines(
     o.text,
     saved.tokenizer,
@@ -307,11 +299,6 @@ def _build_table(
   """Returns the table of synonyms; prints what it covers of the text."""
   with progress.working(console, "Looking up synonyms"):
     table = request.build(tokenizer)
-  if not table.num_pairs:
-    raise errors.InputError(
-      f"{SOURCES}={request.sources!r} has no pair of words of the vocabulary."
-      " Use a source of the vocabulary's language."
-    )
   tokens = np.concatenate(text.sequences)
   counts_V = np.bincount(tokens, minlength=len(tokenizer.vocab))
   line, warning = run_table.describe_text(request, table, counts_V)
@@ -336,7 +323,7 @@ def _measure(
   if m.options.prediction:
     own["negatives.prediction"] = m.options.prediction
   config = saved.config.replace(own)
-  chunk = plan.choose_chunk(config, len(saved.tokenizer.vocab), mesh)
+  chunk = plan.choose_chunk(len(saved.tokenizer.vocab), mesh)
   run = plan.Run(config, saved.tokenizer, mesh, vocabulary_chunk=chunk)
   predict = predict_slots.build_predict_step(run)
   # With a time limit, the last step may come before that of the config.

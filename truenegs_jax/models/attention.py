@@ -37,11 +37,9 @@ Configs = Collection[Any]  # encoder.EncoderConfig, one per network
 MASKED_SCORE = -1e9
 # On a CPU, fewer scores than these are not worth a longer compilation.
 MIN_SCORES = 2**18
-# Where an implementation runs. "auto" takes the one that is possible.
-PLATFORMS = {"sliced": ("cpu",), "flash": ("tpu", "cuda")}
-CHOICES = ("auto", "xla", *PLATFORMS)  # of `model.attention`
+CHOICES = ("auto", "xla", "sliced", "flash")  # of `model.attention`
+PLATFORMS = {"cpu": "sliced", "tpu": "flash", "cuda": "flash"}  # of "auto"
 ROWS_PER_DEVICE = 4  # in a check
-COMPARED = ("result", "query", "key", "value")  # the last three are gradients
 TOLERANCE = 0.03  # relative to the largest entry; bfloat16 has 8 bits
 
 
@@ -240,21 +238,26 @@ def choose(
     The implementation, and a line with its name and why it was chosen.
   """
   platform = platform or get_platform(mesh.devices.flat[0])
+  own = PLATFORMS.get(platform, "xla")
   name = choice
   if choice == "auto":
-    own = [name for name, where in PLATFORMS.items() if platform in where]
-    name = own[0] if own else "xla"
-    if name == "sliced" and not cpu.is_enabled(platform):
-      name = "xla"
+    name = own if own != "sliced" or cpu.is_enabled(platform) else "xla"
   if name == "xla":
     return XLA, name
-  if missing := _missing_conditions(name, configs, mesh, platform):
-    if choice == "auto":
-      return XLA, f"xla, as {name} needs {missing}"
+  needed = ""
+  if name != own:
+    needed = f"other devices than {platform}"
+  elif name == "sliced" and mesh.devices.size > 1:
+    needed = "a single device"
+  elif name == "flash":
+    needed = _find_widths(configs)
+  if needed and choice != "auto":
     raise InputError(
-      f"model.attention={choice!r} is not possible. It needs {missing}. Set"
-      " that, or set model.attention=auto."
+      f"model.attention={choice!r} is not possible. It needs {needed}. Set"
+      " model.attention=auto."
     )
+  if needed:
+    return XLA, f"xla, as {name} needs {needed}"
   implementation = Implementation(
     name, mesh if mesh.devices.size > 1 else None, platform=platform
   )
@@ -272,21 +275,14 @@ def get_platform(device: jax.Device) -> str:
   return "cuda" if "cuda" in device.client.platform_version else "gpu"
 
 
-def _missing_conditions(
-  name: str, configs: Configs, mesh: Mesh, platform: str
-) -> str:
-  """Lists what an implementation needs and this training does not have."""
-  missing = []
-  if platform not in PLATFORMS[name]:
-    missing.append(f"{' or '.join(PLATFORMS[name])} devices (not {platform})")
-  if name == "sliced" and mesh.devices.size > 1:
-    missing.append("a single device")
-  if name == "flash":
-    choices = flash_attention.GPU_WIDTHS
-    listed = ", ".join(map(str, choices))
-    for width in sorted({c.width // c.heads for c in configs} - set(choices)):
-      missing.append(f"heads that are {listed} wide (not {width})")
-  return ", ".join(missing)
+def _find_widths(configs: Configs) -> str:
+  """Describes the heads that flash attention needs, or "" if all suit."""
+  for config in configs:
+    width = config.width // config.heads
+    if width not in flash_attention.GPU_WIDTHS:
+      listed = ", ".join(map(str, flash_attention.GPU_WIDTHS))
+      return f"heads that are {listed} wide, not {width}"
+  return ""
 
 
 def find_problem(
@@ -298,7 +294,7 @@ def find_problem(
   everywhere = NamedSharding(mesh, P()) if mesh else None
   for config, window in ((c, x) for c in configs for x in {0, c.window}):
     measure = functools.partial(
-      kernel_errors,
+      kernel_error,
       implementation,
       (rows, length, config.heads, config.width // config.heads),
       config.dtype,
@@ -306,37 +302,31 @@ def find_problem(
       window,
     )
     try:
-      measured = jax.jit(measure, out_shardings=everywhere)()
-      errors = {name: float(error) for name, error in measured.items()}
+      error = float(jax.jit(measure, out_shardings=everywhere)())
     except Exception as e:  # from a library, a driver or a compiler
       first_line, *_ = str(e).split("\n")
       return f"{type(e).__name__}: {first_line}"
-    wrong = [
-      f"its {name} is off by {errors[name]:.2g}"
-      for name in COMPARED
-      if not errors[name] <= TOLERANCE  # also true of NaN
-    ]
-    if wrong:
-      return ", ".join(wrong)
+    if not error <= TOLERANCE:  # also true of NaN
+      return f"it is off by {error:.2g}"
   return ""
 
 
-def kernel_errors(
+def kernel_error(
   implementation: Implementation,
   shape: tuple[int, int, int, int],
   dtype: str,
   rate: float = 0.0,
   window: int = 0,
-) -> dict[str, Array]:
-  """Measures the errors of a kernel, compared with XLA in f32.
+) -> Array:
+  """Measures the error of a kernel, compared with XLA in f32.
 
   `shape` is B, L, H, S. Of each four rows one is full; the others have padding,
   the last one after a single token. Both drop the same units.
 
   Returns:
-    The largest error over the largest entry, both of real tokens, as f32
-    scalars by the names in COMPARED. NaN if any entry, also of padding, is not
-    finite.
+    The largest error of the result and of three gradients, each relative to the
+    largest entry, of real tokens: an f32 scalar. NaN if any entry, also of
+    padding, is not finite.
   """
   rows, length, *_ = shape
   arrays = [
@@ -345,30 +335,25 @@ def kernel_errors(
   ]
   ends_4 = jnp.array([length, length - 1, length // 2 + 1, 1])
   index_L = jnp.arange(length)
-  documents_BxL = index_L[None] < jnp.resize(ends_4, (rows,))[:, None]
-  real_BxLx1x1 = documents_BxL[..., None, None]
+  real_BxL = index_L[None] < jnp.resize(ends_4, (rows,))[:, None]
   keys_B = rng.row_keys(jax.random.key(1), 0, jnp.arange(rows))
 
   def run(implementation, query, key, value, cotangent):
-    documents = documents_BxL.astype(jnp.int32)
-    mask = make_mask(implementation, documents, window)
+    mask = make_mask(implementation, real_BxL.astype(jnp.int32), window)
     mix = functools.partial(attend, mask=mask, keys_B=keys_B, rate=rate, site=1)
     result, vjp = jax.vjp(mix, query, key, value)
     return result, *vjp(cotangent)
 
+  def largest(x_BxLxHxS):
+    is_real = real_BxL[..., None, None]
+    return jnp.max(jnp.abs(x_BxLxHxS), where=is_real, initial=0.0)
+
   results = run(implementation, *arrays)
   with jax.default_matmul_precision("highest"):
     expected = run(XLA, *(x.astype(jnp.float32) for x in arrays))
-  relative_error = functools.partial(_relative_error, where=real_BxLx1x1)
-  errors = map(relative_error, results, expected)
-  return dict(zip(COMPARED, errors, strict=True))
-
-
-def _relative_error(x: Array, expected: Array, where: Array) -> Array:
-  """Returns the largest error over the largest entry; NaN if not finite."""
-  x = x.astype(jnp.float32)
-  error, largest = (
-    jnp.max(jnp.abs(y), where=where, initial=0.0)
-    for y in (x - expected, expected)
-  )
-  return jnp.where(jnp.isfinite(x).all(), error / largest, jnp.nan)
+  errors = []
+  for x, y in zip(results, expected, strict=True):
+    x = x.astype(jnp.float32)
+    error = largest(x - y) / largest(y)
+    errors.append(jnp.where(jnp.isfinite(x).all(), error, jnp.nan))
+  return jnp.stack(errors).max()

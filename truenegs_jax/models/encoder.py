@@ -13,7 +13,7 @@ import functools
 import importlib
 import pkgutil
 import types
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 import flax.linen as nn
@@ -156,28 +156,38 @@ def make_generator_config(
   discriminator: EncoderConfig,
   *,
   multiplier: float,
-  layers_multiplier: float,
-  sizes: Mapping[str, int],
+  sizes: Sequence[int],
 ) -> EncoderConfig:
   """Builds the config of a generator for a discriminator.
 
-  A size that is not in `sizes`, or 0, is derived: layers are the
-  discriminator's, scaled by `layers_multiplier` (0: 1), and so is the width by
-  `multiplier`; heads have 64 units and ffn is 4 widths, as in ELECTRA
-  (`run_pretraining.py:get_generator_config`). If the backbone does not project
-  embeddings, 0 halves the layers, and other sizes are the discriminator's.
+  `sizes` are width, layers, heads and ffn. One that is 0 is derived: the width
+  is the discriminator's, scaled by `multiplier`; heads have 64 units and ffn is
+  4 widths, as in ELECTRA (`run_pretraining.py:get_generator_config`). If the
+  backbone does not project embeddings, 0 halves the layers, as in DeBERTaV3,
+  and other sizes are the discriminator's.
   """
+  if len(sizes) != 4:
+    raise InputError(
+      f"generator.sizes={sizes!r} are not width, layers, heads and inner width."
+      " Give four numbers, such as --config.generator.sizes=0,6,0,0."
+    )
   kept = discriminator
-  scale = layers_multiplier or (1.0 if kept.projects else 0.5)
-  width = sizes.get("width") or round(kept.width * multiplier)
-  derived: dict[str, Any] = {
-    "width": width,
-    "layers": max(1, round(kept.layers * scale)),
-  }
+  width, layers, heads, ffn = sizes
+  width = width or round(kept.width * multiplier)
   if kept.projects:
-    derived |= {"heads": max(1, width // HEAD_WIDTH), "ffn": 4 * width}
-  derived |= {name: size for name, size in sizes.items() if size}
-  return _check_heads("generator", dataclasses.replace(kept, **derived))
+    layers = layers or kept.layers
+    heads = heads or max(1, width // HEAD_WIDTH)
+    ffn = ffn or 4 * width
+  else:
+    layers = layers or max(1, round(kept.layers / 2))
+  generator = dataclasses.replace(
+    kept,
+    width=width,
+    layers=layers,
+    heads=heads or kept.heads,
+    ffn=ffn or kept.ffn,
+  )
+  return _check_heads("generator", generator)
 
 
 def _check_heads(network: str, config: EncoderConfig) -> EncoderConfig:

@@ -21,7 +21,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 
@@ -34,8 +33,6 @@ GPU_WIDTHS = 16, 32, 64, 128  # of a head: Triton's tiles are powers of two
 GPU_WARPS = 8  # with `block_sizes`, ptxas spills no register (sm_90, S <= 128)
 MASKED_SCORE = -1e9
 LOG2_E = math.log2(math.e)  # scores are in units of log 2, for exp2
-FORWARD = "flash_forward"
-BACKWARD = "flash_backward"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,65 +122,13 @@ def block_sizes(
   if settings.platform == "tpu":
     block = length if length <= 512 else math.gcd(512, length)
     return Blocks(block, block)
-  fixed = 256 if kernel == FORWARD else 128
+  fixed = 256 if kernel == "flash_forward" else 128
   streamed = 64
   if width > 64:
     fixed //= 2
   if jnp.dtype(dtype) == jnp.float32:
     fixed = streamed = 32
   return Blocks(math.gcd(fixed, length), math.gcd(streamed, length))
-
-
-def cost(
-  kernel: str,
-  settings: Settings,
-  *,
-  rows: int,
-  heads: int,
-  width: int,
-  dtype: Any,
-) -> dict[str, int]:
-  """Counts what a kernel does: the fields of Pallas's `CostEstimate`.
-
-  Without a window and if blocks divide L, FLOPs are 4 B H L^2 S forward, and
-  backward 10 with one block per row, otherwise 14: scores and the gradient of
-  weights are computed twice, so that no two programs write to one block. Bytes
-  count each array once, and on a GPU a streamed block each time it is read.
-  """
-  blocks = block_sizes(kernel, settings, width, dtype)
-  filled = padded_length(settings)
-  fixed = np.arange(0, filled, blocks.fixed)[:, None]
-  streamed = np.arange(0, filled, blocks.streamed)
-  reach = settings.window or filled
-  near = (streamed < fixed + blocks.fixed + reach) & (
-    fixed < streamed + blocks.streamed + reach
-  )
-  tiles = int(near.sum())
-  scores = rows * heads * tiles * blocks.fixed * blocks.streamed
-  once = rows * heads * filled
-  again = once
-  if settings.platform == "cuda":
-    again = rows * heads * tiles * blocks.streamed
-  token = width * jnp.dtype(dtype).itemsize
-  number = 4
-  words = 2 * number if settings.rate else 0
-  if kernel == FORWARD:
-    products = 2
-    passes = 1
-    read = once * (2 * token + 2 * number + words)
-    read += again * (2 * token + number)
-  else:
-    passes = 1 if filled == blocks.fixed == blocks.streamed else 2
-    products = 5 if passes == 1 else 7
-    # Queries, keys, values and their gradients, and that of the result.
-    read = once * (7 * token + 3 * number + words)
-    if passes == 2 and settings.platform == "cuda":
-      read += again * (4 * token + 4 * number + words)
-  return {
-    "flops": 2 * products * scores * width,
-    "transcendentals": passes * scores,
-    "bytes_accessed": read,
-  }
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -232,7 +177,6 @@ def _run(
   _, words, _, query, *_ = arrays
   rows, heads, _, length = words.shape
   width = query.shape[-1]
-  layer: Any = dict(rows=rows, heads=heads, width=width, dtype=query.dtype)
   blocks = block_sizes(kernel.__name__, settings, width, query.dtype)
   if settings.platform == "tpu":
     from jax.experimental.pallas import tpu
@@ -272,7 +216,6 @@ def _run(
     out_specs=out_specs,
     out_shape=out_shape,
     compiler_params=params,
-    cost_estimate=pl.CostEstimate(**cost(kernel.__name__, settings, **layer)),
     name=name,
     interpret=settings.interpret,
   )(*arrays)

@@ -29,9 +29,7 @@ def is_synonym(aux: Aux, a_BxK: Array, b_BxK: Array) -> Array:
   return (word_BxK >> shift_BxK) & 1 == 1
 
 
-def false_negatives(
-  aux: Aux, gold_BxK: Array, predicted_BxK: Array, *, include_self: bool = False
-) -> Array:
+def false_negatives(aux: Aux, gold_BxK: Array, predicted_BxK: Array) -> Array:
   """True where the prediction is not the gold token but one of its synonyms.
 
   >>> tokens = ["[MASK]", "main", "primary", "swan"]
@@ -43,18 +41,11 @@ def false_negatives(
   In a jitted function, pass the arrays of the table as arguments: a constant of
   116 MB would be compiled into it.
 
-  The paper's lists (figure 3) contain the gold word itself. Read literally,
-  they drop correct predictions too, as `include_self` does for each token that
-  the table lists as its own synonym.
-
   Args:
     aux: the table (`SynonymTable.arrays`).
     gold_BxK, predicted_BxK: int32 ids of one shape, also that of the result.
-    include_self: whether correct predictions count, too.
   """
   listed_BxK = is_synonym(aux, gold_BxK, predicted_BxK)
-  if include_self:
-    return listed_BxK
   return listed_BxK & (predicted_BxK != gold_BxK)
 
 

@@ -21,7 +21,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import optax
 
 from truenegs_jax.runtime import cpu, rng
 
@@ -37,7 +36,7 @@ class SoftmaxOutput:
 
   loss_BxK: Array  # f32, the cross-entropy of the gold tokens
   predicted_BxK: Array  # int32, the likeliest token, the first of equals
-  sampled_BxK: Array  # int32, drawn from softmax(logits / temperature)
+  sampled_BxK: Array  # int32, drawn from softmax(logits)
   listed_BxKxS: Array  # f32, the logits of the listed tokens
 
 
@@ -49,7 +48,6 @@ def compute(
   keys_B: Array,
   *,
   listed_BxKxS: Array | None = None,
-  temperature: float = 1.0,
   chunk: int = 0,
 ) -> SoftmaxOutput:
   """Computes loss, prediction and sample of each slot from its vector.
@@ -62,7 +60,6 @@ def compute(
     keys_B: one typed key per row; a sample depends on the key of its row and
       its own logits only.
     listed_BxKxS: int32, tokens whose logits are returned; None: none.
-    temperature: of the samples only.
     chunk: the most slots whose logits are in memory at a time, but at least
       one of each row; 0: all.
   """
@@ -78,7 +75,7 @@ def compute(
   )
   loss, predicted, sampled, listed = (
     x.reshape(num_rows, len(x) // num_rows, *x.shape[1:])[:, :num_slots]
-    for x in _compute_flat(temperature, num_chunks, slots, word_VxE, bias_V)
+    for x in _compute_flat(num_chunks, slots, word_VxE, bias_V)
   )
   # Infinite logits may have chosen padding of the vocabulary.
   last = bias_V.size - 1
@@ -92,23 +89,6 @@ def count_chunks(num_rows: int, num_slots: int, chunk: int) -> int:
   return -(-num_slots // max(chunk // num_rows, 1)) if chunk > 0 else 1
 
 
-def compute_from_logits(
-  logits_BxKxV: Array,
-  gold_BxK: Array,
-  keys_B: Array,
-  *,
-  listed_BxKxS: Array,
-  temperature: float,
-) -> SoftmaxOutput:
-  """Computes the same from all logits, with the gradient of optax's loss."""
-  return SoftmaxOutput(
-    optax.softmax_cross_entropy_with_integer_labels(logits_BxKxV, gold_BxK),
-    predict(logits_BxKxV),
-    sample(logits_BxKxV, keys_B, temperature),
-    jnp.take_along_axis(logits_BxKxV, listed_BxKxS, axis=-1),
-  )
-
-
 def predict(logits_BxKxV: Array) -> Array:
   """Returns the likeliest token of each slot, int32 `[B, K]`; no gradient."""
   blocks_MxCxW = _constant_blocks(logits_BxKxV)
@@ -117,8 +97,8 @@ def predict(logits_BxKxV: Array) -> Array:
   return jnp.minimum(predicted_M, size - 1).reshape(shape)
 
 
-def sample(logits_BxKxV: Array, keys_B: Array, temperature: float) -> Array:
-  """Draws int32 tokens `[B, K]` from softmax(logits / temperature).
+def sample(logits_BxKxV: Array, keys_B: Array) -> Array:
+  """Draws int32 tokens `[B, K]` from softmax(logits).
 
   The cumulative distribution is inverted in f32, as half precision distorts the
   tail: one uniform number chooses the block and one the column. There is no
@@ -129,26 +109,26 @@ def sample(logits_BxKxV: Array, keys_B: Array, temperature: float) -> Array:
   uniform_Mx2 = rng.uniform(keys_B, (shape[1], 2)).reshape(-1, 2)
   blocks_MxCxW = _constant_blocks(logits_BxKxV)
   top_M = _block_maxima(blocks_MxCxW).max(axis=1)
-  mass_MxC = _block_sums(blocks_MxCxW, top_M, temperature)
-  sampled_M = _sample(blocks_MxCxW, top_M, mass_MxC, uniform_Mx2, temperature)
+  mass_MxC = _block_sums(blocks_MxCxW, top_M)
+  sampled_M = _sample(blocks_MxCxW, top_M, mass_MxC, uniform_Mx2)
   return jnp.minimum(sampled_M, size - 1).reshape(shape)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _compute_flat(temperature, num_chunks, slots, word_VxE, bias_V):
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _compute_flat(num_chunks, slots, word_VxE, bias_V):
   """Returns loss, predicted, sampled and listed logits of the slots.
 
   `slots` are vectors, gold tokens, uniform numbers and listed tokens.
   """
-  return _forward(temperature, num_chunks, slots, word_VxE, bias_V)[0]
+  return _forward(num_chunks, slots, word_VxE, bias_V)[0]
 
 
-def _forward(temperature, num_chunks, slots, word_VxE, bias_V):
+def _forward(num_chunks, slots, word_VxE, bias_V):
   layer = _pad_output_layer(word_VxE, bias_V, slots[0].dtype, num_chunks)
 
   def compute_chunk(slots):
     logits_MxV = _logits(slots[0], *layer)
-    return _summarize(temperature, logits_MxV, *slots[1:]), logits_MxV
+    return _summarize(logits_MxV, *slots[1:]), logits_MxV
 
   if num_chunks == 1:
     (outputs, norm_M), logits_MxV = compute_chunk(slots)
@@ -161,8 +141,7 @@ def _forward(temperature, num_chunks, slots, word_VxE, bias_V):
   return outputs, (slots, word_VxE, bias_V, norm_M, logits_MxV)
 
 
-def _backward(temperature, num_chunks, saved, cotangents):
-  del temperature
+def _backward(num_chunks, saved, cotangents):
   (x_MxE, gold_M, _, listed_MxS), word_VxE, bias_V, norm_M, logits_MxV = saved
   to_loss_M, *_, to_listed_MxS = cotangents
   index_Mx1 = jnp.arange(len(gold_M))[:, None]
@@ -220,17 +199,15 @@ def _sum_slots(grad_MxV: Array) -> Array:
   )
 
 
-def _summarize(temperature, logits_MxV, gold_M, uniform_Mx2, listed_MxS):
+def _summarize(logits_MxV, gold_M, uniform_Mx2, listed_MxS):
   """Returns (loss, predicted, sampled, listed) and the log normalizers."""
   blocks_MxCxW = logits_MxV.reshape(len(logits_MxV), -1, BLOCK)
   maxima_MxC = _block_maxima(blocks_MxCxW)
   top_M = maxima_MxC.max(axis=1)
-  mass_MxC = _block_sums(blocks_MxCxW, top_M, 1.0)
+  mass_MxC = _block_sums(blocks_MxCxW, top_M)
   norm_M = top_M + jnp.log(mass_MxC.sum(axis=1))
   gold_Mx1 = jnp.take_along_axis(logits_MxV, gold_M[:, None], axis=1)
-  if temperature != 1.0:
-    mass_MxC = _block_sums(blocks_MxCxW, top_M, temperature)
-  sampled_M = _sample(blocks_MxCxW, top_M, mass_MxC, uniform_Mx2, temperature)
+  sampled_M = _sample(blocks_MxCxW, top_M, mass_MxC, uniform_Mx2)
   predicted_M = _argmax(blocks_MxCxW, maxima_MxC)
   loss_M = norm_M - gold_Mx1[:, 0]
   listed_MxS = jnp.take_along_axis(logits_MxV, listed_MxS, axis=1)
@@ -241,10 +218,10 @@ def _block_maxima(blocks_MxCxW: Array) -> Array:
   return _materialize(blocks_MxCxW.max(axis=2))
 
 
-def _block_sums(blocks_MxCxW: Array, top_M: Array, temperature: float) -> Array:
-  """Sums exp((x - top) / temperature) over each block, `[M, C]`."""
-  scaled_MxCxW = (blocks_MxCxW - top_M[:, None, None]) / temperature
-  return _materialize(jnp.exp(scaled_MxCxW).sum(axis=2))
+def _block_sums(blocks_MxCxW: Array, top_M: Array) -> Array:
+  """Sums exp(x - top) over each block, `[M, C]`."""
+  weight_MxCxW = jnp.exp(blocks_MxCxW - top_M[:, None, None])
+  return _materialize(weight_MxCxW.sum(axis=2))
 
 
 def _materialize(x_MxC: Array) -> Array:
@@ -259,12 +236,12 @@ def _argmax(blocks_MxCxW: Array, maxima_MxC: Array) -> Array:
   return (block_M * BLOCK + column_M).astype(jnp.int32)
 
 
-def _sample(blocks_MxCxW, top_M, mass_MxC, uniform_Mx2, temperature):
-  """Draws from softmax(logits / temperature): a block, then its column."""
+def _sample(blocks_MxCxW, top_M, mass_MxC, uniform_Mx2):
+  """Draws from the softmax: a block, then its column."""
   block_M = _invert_cdf(mass_MxC, uniform_Mx2[:, 0])
   block_MxW = _take_block(blocks_MxCxW, block_M)
-  scaled_MxW = (block_MxW - top_M[:, None]) / temperature
-  return block_M * BLOCK + _invert_cdf(jnp.exp(scaled_MxW), uniform_Mx2[:, 1])
+  weight_MxW = jnp.exp(block_MxW - top_M[:, None])
+  return block_M * BLOCK + _invert_cdf(weight_MxW, uniform_Mx2[:, 1])
 
 
 def _invert_cdf(mass_MxC: Array, uniform_M: Array) -> Array:

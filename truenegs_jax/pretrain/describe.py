@@ -30,15 +30,14 @@ Arrays = Mapping[str, jax.Array | jax.ShapeDtypeStruct]
 TRAINING_PASSES = 3  # forward, and twice as many products backward
 # Keys of `negatives` that `describe_objective` puts into words or leaves out.
 DESCRIBED = (
-  *("sources", "layout", "hard_correction", "prediction"),
-  *("soft", "soft_weight", "sentence_weight", "smoothing", "smoothing_by"),
+  *("sources", "hard_correction", "prediction", "soft"),
+  *("soft_weight", "sentence_weight", "smoothing", "smoothing_by"),
 )
 
 
 def describe_objective(config: PretrainConfig) -> str:
   """Describes the objective of a config in words."""
   n = config.negatives
-  temperature = config.generator.temperature
   sources = resolve_auto(n.sources, config.data.language)
   parts = {
     f"hard correction by {sources} ({n.prediction})": n.hard_correction,
@@ -48,7 +47,6 @@ def describe_objective(config: PretrainConfig) -> str:
     f"smoothing over synonyms ({n.smoothing_by}) x {n.smoothing:g}": (
       n.smoothing
     ),
-    f"sampled at temperature {temperature:g}": temperature != n.temperature,
   }
   for name, key in Negatives.list_keys().items():
     value = getattr(n, name)
@@ -80,10 +78,6 @@ def row_flops(run: Run) -> float:
       e = config.embedding_size
       forward += slots * (2 * config.width * e + 2 * e * config.vocab_size)
   passes = TRAINING_PASSES * forward
-  *_, masked = roles.values()
-  if options.soft_weight and options.soft_prediction == "expected":
-    mean = 2 * masked.vocab_size * masked.embedding_size
-    passes += TRAINING_PASSES * slots * mean
   if options.sentence_weight:
     sentence = length * encoder_flops(run.model, next(iter(roles)), length)
     passes += sentence  # of the target, without a backward pass

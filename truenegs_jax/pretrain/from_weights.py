@@ -39,7 +39,7 @@ def replace_init(
   known = _read_known_keys(config, weights, own, saved)
   for name, value in own.items():
     new = known.get(name) or value
-    if value and value not in (new, sections.FROM_WEIGHTS):
+    if value not in (new, 0, (0, 0, 0, 0), sections.FROM_WEIGHTS):
       weights.report(
         f"{name}={value} is ignored. With model.variant=init it is that of the"
         f" weights, {new}."
@@ -53,7 +53,7 @@ def _list_open_keys(config: PretrainConfig) -> dict[str, Any]:
   names = []
   if config.model.variant == sections.FROM_WEIGHTS:
     names += [f"model.{name}" for name in sections.SIZES]
-    names += [f"generator.{name}" for name in sections.GENERATOR_SIZES]
+    names.append("generator.sizes")
   else:
     open_sizes = (f"model.{name}" for name in sections.OPEN_SIZES)
     names += [x for x in open_sizes if not operator.attrgetter(x)(config)]
@@ -73,7 +73,9 @@ def _read_known_keys(
 ) -> dict[str, Any]:
   """Returns the keys of the checkpoint's config, or else of the weights."""
   if saved is not None:
-    return flatten(saved)
+    known = flatten(saved)
+    known["generator.sizes"] = tuple(known["generator.sizes"])  # JSON has lists
+    return known
   needs_weights = sections.FROM_WEIGHTS in (
     config.model.variant,
     config.data.vocab,
@@ -89,13 +91,12 @@ def _read_known_keys(
     return {}
   networks = weights.for_roles(ROLES[config.objective])
   kept = next(iter(networks.values()))
-  known: dict[str, Any] = {}
+  known = {}
   for name, value in (kept.sizes | kept.thetas).items():
     known[f"model.{name}"] = value
   if "data.vocab" in own:
     _ = kept.tokenizer  # raises if there is none
     known["data.vocab"] = str(kept.vocabulary)
   if generator := networks.get("generator"):
-    for name, size in generator.generator_sizes.items():
-      known[f"generator.{name}"] = size
+    known["generator.sizes"] = generator.generator_sizes
   return known

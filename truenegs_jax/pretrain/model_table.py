@@ -28,7 +28,6 @@ class ModelTableBuilder:
   options: ModelTable  # neighbours, lowest cosine, steps between two tables
   source: str  # normalized `negatives.sources`
   stop_words: str  # fingerprint of the words without synonyms
-  keep_stop_words: bool  # whether stop words get synonyms nevertheless
   golds_V: np.ndarray  # bool, tokens that get synonyms
   words_V: np.ndarray  # int8, of `neighbour_ids`: tokens that may be synonyms
 
@@ -59,7 +58,6 @@ class ModelTableBuilder:
     """Converts the last table of a run of `steps` steps, to be saved."""
     every = self.options.every
     options: dict[str, str | bool | int] = {
-      "keep_stop_words": self.keep_stop_words,
       "stop_words": self.stop_words,
       "made_before_step": (steps - 1) // every * every,
     }
@@ -77,9 +75,7 @@ def make_table_builder(
     return None
   vocab = tokenizer.vocab
   words = read_words(tokenizer.vocab)
-  kept = request.keep_stop_words
-  none = frozenset[str]()
-  stop_words = none if kept else request.load_stop_words()
+  stop_words = request.load_stop_words()
   if options.symbols:
     golds_V = vocabulary_lib.may_have_synonyms(vocab, stop_words)
     words_V = vocabulary_lib.may_have_synonyms(vocab, ())
@@ -91,7 +87,6 @@ def make_table_builder(
     options,
     source=request.identity,
     stop_words=vocabulary_lib.fingerprint(stop_words),
-    keep_stop_words=request.keep_stop_words,
     golds_V=golds_V,
     words_V=words_V * (1 + words.classes_V),
   )

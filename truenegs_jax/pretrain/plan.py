@@ -15,7 +15,6 @@ import numpy as np
 import optax
 
 from truenegs_jax.config import sections
-from truenegs_jax.config.keys import LARGEST
 from truenegs_jax.config.sections import Data, PretrainConfig
 from truenegs_jax.configs.common import REQUIRED
 from truenegs_jax.data import tokenizer as tokenizer_lib
@@ -80,7 +79,7 @@ class Run:
   @property
   def table_layout(self) -> str:
     """Layout of the synonym table on devices; smoothing reads lists."""
-    return "ids" if self.options.smoothing else self.config.negatives.layout
+    return "ids" if self.options.smoothing else "auto"
 
   @property
   def table_request(self) -> TableRequest | None:
@@ -116,7 +115,7 @@ class Run:
   def loss_weights(self) -> dict[str, float]:
     """The weight of each term of the loss; terms of weight 0 are left out."""
     c = self.config
-    weights = {"mlm": c.generator.loss_weight, **c.negatives.term_weights}
+    weights = {"mlm": 1.0, **c.negatives.term_weights}
     if c.objective == "electra":
       weights["detect"] = c.generator.detect_weight
     return weights
@@ -251,13 +250,10 @@ def make_options(
   """Makes the recipe of a config's objective."""
   c = config
   names = sections.ObjectiveConfig.list_keys()
-  until = c.negatives.hard_correction_until
   return Options(
     masking=masking.MaskingOptions.for_tokenizer(
       tokenizer, mask_prob=c.masking.prob, style=c.masking.style
     ),
-    sampling_temperature=c.generator.temperature / c.negatives.temperature,
-    correction_steps=round(until * c.steps) if until < 1 else LARGEST,
     vocabulary_chunk=vocabulary_chunk,
     **{name: getattr(c.negatives, name) for name in names},
   )
@@ -338,7 +334,7 @@ def make_run(
   if mesh is None:
     mesh = sharding.make_mesh(read_mesh_spec(config))
   vocab_size = len(tokenizer.vocab)
-  chunk = choose_chunk(config, vocab_size, mesh, memory)
+  chunk = choose_chunk(vocab_size, mesh, memory)
   model = saved_model.build_model(config, vocab_size=vocab_size)
   network = next(iter(model.roles.values()))
   if config.data.layout == "electra" and network.type_vocab_size < 2:
@@ -359,18 +355,12 @@ def make_run(
 
 
 def choose_chunk(
-  config: PretrainConfig,
-  vocab_size: int,
-  mesh: jax.sharding.Mesh,
-  memory: int = 0,
+  vocab_size: int, mesh: jax.sharding.Mesh, memory: int = 0
 ) -> int:
-  """Returns `model.vocabulary_chunk`; for -1 the most slots that fit.
+  """Returns the most slots whose logits fit into memory at a time.
 
   `memory` is that of a device in bytes, by default of the devices here.
   """
-  chunk = config.model.vocabulary_chunk
-  if chunk >= 0:
-    return chunk
   slots = LOGITS_SHARE * (memory or sharding.device_memory())
   slots //= LOGIT_BYTES * vocab_size
   return int(max(slots, 1)) * mesh.shape[sharding.DATA_AXIS]

@@ -122,7 +122,6 @@ def build_predict_step(run: Run) -> Callable[..., dict[str, jax.Array]]:
       bound.generate_vectors(inputs, slots.positions_BxK, None),
       *bound.output_layer(),
       keys_B=keys(rng.SAMPLE),
-      temperature=options.sampling_temperature,
       chunk=options.vocabulary_chunk,
     )
     output = compute(gold_BxK=slots.gold_BxK)

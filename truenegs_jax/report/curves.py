@@ -49,7 +49,6 @@ PANELS = {
   "skipped": "Skipped updates (share)",
   "rows_per_s": "Speed (rows/s)",
   "mfu": "Model FLOPs utilization",
-  "host_wait": "Waiting for the host (share)",
   "memory_peak_gib": "Peak memory (GiB)",
 }
 # Shares, in percent in a curve.

@@ -56,10 +56,7 @@ STEPS = 10**9  # cosines are rounded to multiples of 1 / STEPS
 
 
 def wordnet(
-  vocabulary: Vocabulary,
-  *,
-  folder: str = "",
-  senses: int = wordnet_lib.ALL_SENSES,
+  vocabulary: Vocabulary, *, senses: int = wordnet_lib.ALL_SENSES
 ) -> Pairs:
   """Yields tokens that share a WordNet synset (paper, "Hard Correction")."""
   if senses < 1:
@@ -67,10 +64,10 @@ def wordnet(
       f"source of synonyms: wordnet senses={senses} leaves no senses. Set 1 or"
       " more, or leave it out for all."
     )
-  wordnet_lib.find_wordnet(folder)
+  wordnet_lib.find_wordnet()
 
   def find() -> Pairs:
-    reader = wordnet_lib.open_wordnet(folder)
+    reader = wordnet_lib.open_wordnet()
     yield from wordnet_lib.find_pairs(vocabulary, reader, senses=senses)
 
   return find()
@@ -91,11 +88,7 @@ def vectors(
   is not yielded. `threshold` is the least cosine; `symbols` includes
   punctuation, numbers and stop words.
   """
-  if top < 1 or not -1 <= threshold <= 1:
-    raise InputError(
-      f"source of synonyms: vectors top={top} threshold={threshold} is out of"
-      " range. Set top to 1 or more, and threshold from -1 to 1."
-    )
+  check_neighbours("vectors", top, threshold)
   file = find_file("vectors", path)
   first, entries = peek(read_entries(file), path)
   parse_vector(first)
@@ -148,6 +141,17 @@ SOURCES: dict[str, Callable[..., Pairs]] = {
   "omw": omw,
   "table": saved_table,
 }
+
+
+def check_neighbours(
+  source: str, top: int, threshold: float, every: int = 1
+) -> None:
+  """Raises InputError for options of nearest neighbours out of range."""
+  if min(top, every) < 1 or not -1 <= threshold <= 1:
+    raise InputError(
+      f"source of synonyms: {source!r} is out of range. Set top= and every= to"
+      " 1 or more, and threshold= from -1 to 1."
+    )
 
 
 def find_file(source: str, path: str) -> str:

@@ -25,9 +25,9 @@ ALL_SENSES = 99  # more than any word has; the verb `break` has 59
 MAX_FILE_BYTES = 2**27  # of a package, unpacked; WordNet's largest has 15 MB
 OFFLINE = (
   "Without internet, copy the folder nltk_data of another machine and set"
-  " NLTK_DATA=FOLDER, or install Debian's wordnet-base and wordnet-sense-index"
-  " and set --config.data.wordnet_dir=/usr/share/wordnet."
+  " NLTK_DATA=FOLDER, or install Debian's wordnet-base and wordnet-sense-index."
 )
+DEBIAN = pathlib.Path("/usr/share")  # has the folder wordnet
 FIX = f"Run {program()} wordnet. {OFFLINE}"
 
 # The groups of synsets by number, WordNet's file `lexnames` (lexnames(5WN)).
@@ -125,7 +125,8 @@ def open_wordnet(folder: str = "") -> WordNetReader:
   """Opens the first good WordNet with NLTK.
 
   `folder` is WordNet's own folder, or an `nltk_data` folder above it. ""
-  searches NLTK's path (`$NLTK_DATA`, `~/nltk_data`, ...), then the cache.
+  searches NLTK's path (`$NLTK_DATA`, `~/nltk_data`, ...), then the cache, then
+  Debian's folder.
   """
 
   def read(place: pathlib.Path) -> WordNetReader:
@@ -140,7 +141,7 @@ def find_wordnet(folder: str = "") -> list[pathlib.Path]:
     parent = pathlib.Path(os.path.expanduser(folder))
     parents = [parent, parent / "corpora"]
   else:
-    parents = _list_corpora()
+    parents = [*_list_corpora(), DEBIAN]
   places = []
   for parent in parents:
     folders = (parent / "wordnet", parent)

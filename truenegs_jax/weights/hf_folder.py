@@ -19,7 +19,7 @@ import numpy as np
 import safetensors.numpy
 from tokenizers import decoders, processors
 
-from truenegs_jax.config.sections import GENERATOR_SIZES, SIZES
+from truenegs_jax.config.sections import SIZES
 from truenegs_jax.data import tokenizer as tokenizer_lib
 from truenegs_jax.data.tokenizer import Tokenizer, load_tokenizer
 from truenegs_jax.runtime.errors import InputError, printable
@@ -116,9 +116,9 @@ class Network:
     return {x: self.values[x] for x in THETAS if x in self.values}
 
   @property
-  def generator_sizes(self) -> dict[str, int]:
+  def generator_sizes(self) -> tuple[int, ...]:
     """Those of the sizes that a generator does not share."""
-    return {name: self.values[name] for name in GENERATOR_SIZES}
+    return tuple(self.values[x] for x in ("width", "layers", "heads", "ffn"))
 
   @property
   def architecture(self) -> str:

@@ -29,8 +29,6 @@ Flat = dict[str, np.ndarray]  # parameters by path
 # to the largest weight.
 ROUNDING = 1e-6
 MODELS = ({"bert"}, {"discriminator"}, {"discriminator", "generator"})
-# Sizes of the generator of a discriminator without one, beside its width.
-DUMMY_GENERATOR = {"layers": 1, "heads": 1, "ffn": 1}
 # Arrays with a row for every word.
 WORD_ARRAYS = ("embeddings/word", "bert_head/bias", "generator_head/bias")
 KERNEL = "task_head/output/kernel"
@@ -103,7 +101,8 @@ def match_own_model(
     model = pretrain.make_bert(**fields)
     model = model.clone(pooler=kept.has_pooler)
   else:
-    sizes = {"width": kept.values["embedding_size"], **DUMMY_GENERATOR}
+    # A discriminator without a generator gets a small one.
+    sizes: tuple[int, ...] = (kept.values["embedding_size"], 1, 1, 1)
     if "generator" in networks:
       sizes = networks["generator"].generator_sizes
     fields |= {"generator_sizes": sizes, "generator_multiplier": 1.0}

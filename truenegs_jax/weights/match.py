@@ -26,12 +26,10 @@ from truenegs_jax.weights.hf_folder import Network
 from truenegs_jax.weights.hf_names import TASK_HEAD
 
 MAX_LISTED = 8  # names in a line
-_POOLER = hf_names.POOLER.rstrip(".")
 ADVICE = (
   "Pass weights that fit, or change the model: --config.model.variant=init has"
-  " their size, --config.init_skip=words keeps the rows of known words,"
-  " --config.init_skip=head draws a new head, and --config.model.pooler=False"
-  " leaves out the pooler."
+  " their size, --config.init_skip=words keeps the rows of known words, and"
+  " --config.init_skip=head draws a new head."
 )
 Table = dict[str, str]  # path in our tree -> name of an array
 
@@ -73,13 +71,10 @@ class MatchedWeights:
       heads = self.left_out[role]
       if not heads:
         continue
-      line = (
+      lines.append(
         "init: left out what this model lacks of"
         f" {network.location}: {list_names(heads)}."
       )
-      if _POOLER in heads and isinstance(self.model, pretrain.BertMlm):
-        line += " To keep the pooler, set --config.model.pooler=True."
-      lines.append(line)
     return lines
 
   def missing_modules(self, role: str) -> str:
@@ -154,10 +149,7 @@ def _readable_names(
     heads = (TASK_HEAD, f"{role}_head/")
     table = {x: name for x, name in table.items() if not x.startswith(heads)}
   parts = [f"{role}_head/", TASK_HEAD, f"{TASK_HEAD}output/"]
-  if isinstance(model, finetune.DownstreamModel):
-    parts.append("pooled/pooler/")
-  else:
-    parts.append("pooled/next_sentence/")
+  parts += ["pooled/pooler/", "pooled/next_sentence/"]
   stored = [x for x, name in table.items() if name in network.arrays.shapes]
   absent = tuple(x for x in parts if not any(y.startswith(x) for y in stored))
   return {path: x for path, x in table.items() if not path.startswith(absent)}
@@ -185,7 +177,7 @@ def _shares_head(network: Network, model: hf_names.Model, role: str) -> bool:
 def _head_of(name: str) -> str:
   """Returns the first part of an array's name, "classifier" or "electra"."""
   if name.startswith(hf_names.POOLER):
-    return _POOLER
+    return hf_names.POOLER.rstrip(".")
   return re.split("[./]", name)[0]
 
 

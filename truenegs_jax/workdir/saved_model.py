@@ -16,12 +16,7 @@ from typing import Any, NamedTuple
 import jax
 
 from truenegs_jax.config.load import load_saved
-from truenegs_jax.config.sections import (
-  GENERATOR_SIZES,
-  SIZES,
-  Model,
-  PretrainConfig,
-)
+from truenegs_jax.config.sections import SIZES, Model, PretrainConfig
 from truenegs_jax.data import tokenizer as tokenizer_lib
 from truenegs_jax.data.tokenizer import Tokenizer
 from truenegs_jax.models import pretrain
@@ -33,7 +28,7 @@ from truenegs_jax.workdir.checkpoints import Checkpoints, Result
 
 # Keys of the section `model` that are fields of both ELECTRA and BERT.
 MODEL_KEYS = {x.name for x in dataclasses.fields(Model)}
-MODEL_KEYS -= {"attention", "pooler", "sharing", "vocabulary_chunk"}
+MODEL_KEYS -= {"attention", "sharing"}
 
 
 class SavedModel(NamedTuple):
@@ -155,13 +150,11 @@ def build_model(config: PretrainConfig, *, vocab_size: int) -> pretrain.Model:
     value = getattr(c.model, name)
     if value or name not in SIZES:  # a size that is 0 is the variant's
       fields[name] = value
-  fields["temperature"] = c.negatives.temperature
   if c.objective != "electra":
-    return pretrain.make_bert(pooler=c.model.pooler, **fields)
+    # Released weights have a pooler, which is carried to the export.
+    has_pooler = bool(c.init) and c.task == "pretrain"
+    return pretrain.make_bert(pooler=has_pooler, **fields)
   fields["generator_multiplier"] = c.generator.multiplier
-  fields["generator_sizes"] = {
-    name: getattr(c.generator, name) for name in GENERATOR_SIZES
-  }
-  fields["layers_multiplier"] = c.generator.layers_multiplier
+  fields["generator_sizes"] = c.generator.sizes
   fields["sharing"] = c.model.sharing
   return pretrain.make_electra(**fields)
