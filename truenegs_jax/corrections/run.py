@@ -292,8 +292,6 @@ def _read_text(
     saved.tokenizer,
     length=length,
     limit=o.sequences,
-    errors=data.errors,
-    stopping=data.stopping,
     reader=reader,
   )
 

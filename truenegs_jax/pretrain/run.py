@@ -47,7 +47,6 @@ from truenegs_jax.workdir import files, lock
 from truenegs_jax.workdir.checkpoints import Checkpoints
 
 EXIT_NOT_LEARNED = 1
-ROWS_VERIFIED = "rows_verified"  # key of a checkpoint's description
 SAVE_MEMORY = (
   "Run the same command again with --config.model.vocabulary_chunk=1024, which"
   " needs less."
@@ -89,16 +88,15 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
       keep_steps=planned.kept_steps,
       lease=lease,
     )
-    with _name_suspect_steps(workdir):
-      with contextlib.closing(checkpoints):
-        started = start_lib.start(
-          planned, inputs, workdir, checkpoints, clock, console
-        )
-        trained = train(started, workdir, checkpoints, clock, console)
-      with distributed.raise_everywhere("lease"):
-        lease.check()  # before results of a successor are replaced
-      if trained.stopped_by is None:
-        return _finish(trained, workdir, clock, console)
+    with contextlib.closing(checkpoints):
+      started = start_lib.start(
+        planned, inputs, workdir, checkpoints, clock, console
+      )
+      trained = train(started, workdir, checkpoints, clock, console)
+    with distributed.raise_everywhere("lease"):
+      lease.check()  # before results of a successor are replaced
+    if trained.stopped_by is None:
+      return _finish(trained, workdir, clock, console)
     say(
       f"Saved at step {trained.steps:,}. To continue, run the same command"
       f" again: {errors.rerun_command()}"
@@ -133,10 +131,7 @@ def train(
     contextlib.closing(profiler),
     guards.StopSignals(console) as signals,
   ):
-    verification = started.inputs.verification
-    vote = guards.StopVote(
-      signals, run.mesh, lambda: verification.error or lease.error
-    )
+    vote = guards.StopVote(signals, run.mesh, lambda: lease.error)
     training = Training(started, workdir, write, profiler, clock, console)
     loop = loop_lib.Loop(
       state=started.state,
@@ -193,7 +188,6 @@ class Training:
     self._mesh = run.mesh
     self._first_step = int(self.started.state.step)
     self._warned = False
-    self._saves = itertools.count()
     self._host_wait = speed.HostWait(self.clock.running)
     self._flops = describe.row_flops(run)
     size = run.config.batch_size
@@ -213,15 +207,8 @@ class Training:
 
   def content(self, state: step_lib.TrainState) -> tuple[dict, dict]:
     """Returns arrays and description of a checkpoint."""
-    is_verified = distributed.is_true_everywhere(
-      f"save {next(self._saves)}",
-      value=self.started.inputs.verification.is_complete,
-    )
-    return vars(state), {
-      **self.started.description,
-      ROWS_VERIFIED: is_verified,
-      speed.TIME: self.clock.to_json(),
-    }
+    time = {speed.TIME: self.clock.to_json()}
+    return vars(state), self.started.description | time
 
   def take_step(
     self, state: step_lib.TrainState, done: int
@@ -321,9 +308,6 @@ def _finish(
   command, the same command does all parts again.
   """
   say = functools.partial(console.print, soft_wrap=True)
-  with _part("verification of the rows"):
-    with progress.working(console, "Verifying the rest of the rows"):
-      trained.inputs.verification.finish()
   try:
     with _part("evaluation"):
       verdict = evaluate.evaluate(trained, workdir, console)
@@ -357,28 +341,3 @@ def _part(name: str) -> Iterator[None]:
         raise
       text = f"After the last step, the {name} failed: {error}"
       raise type(error)(text) from e
-
-
-@contextlib.contextmanager
-def _name_suspect_steps(workdir: pathlib.Path) -> Iterator[None]:
-  """Adds the steps that may have learned from damaged rows to a DataError."""
-  try:
-    yield
-  except errors.DataError as e:
-    suspects: list[int] = []
-    folder = workdir / files.CHECKPOINTS
-    if files.has_checkpoint(workdir):
-      saved = Checkpoints(folder, read_only=True)
-      with contextlib.closing(saved):
-        for step in saved.steps():
-          suspects.append(step)
-          with contextlib.suppress(errors.DamagedStepError):
-            if saved.read_description(step).get(ROWS_VERIFIED):
-              suspects = []
-    if not suspects:
-      raise
-    raise errors.DataError(
-      f"{e} Steps {', '.join(map(str, suspects))} in '{folder}' were saved"
-      " before all rows were verified and may have learned from them: remove"
-      " these steps, too."
-    ) from e
