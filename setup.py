@@ -92,8 +92,6 @@ setuptools.setup(
     "numpy>=2.0",
     "optax>=0.2.6",
     "orbax-checkpoint>=0.11.30",
-    "tensorstore",
-    "py3langid>=0.4.0",
     "rich>=14.3",
     "safetensors>=0.5",
     "scipy>=1.14",

@@ -43,25 +43,24 @@ RECIPE_MEANINGS = {
 }
 
 # The paper's corpora by their names on the Hugging Face hub. Without internet,
-# set data.sources to the path of a copy: text files, or hf:FOLDER. `records`
-# are the counts of the data sets' pages. The commits are those that public code
-# uses: main, in Parquet.
+# set data.sources to the path of a copy: text files, or hf:FOLDER. The commits
+# are those that public code uses: main, in Parquet.
 OPENWEBTEXT = (
   "hf:Skylion007/openwebtext"
-  " revision=b4325f019c648b1641a1784748667e8b74e5e064 records=8013769"
+  " revision=b4325f019c648b1641a1784748667e8b74e5e064"
 )
 # Half of the articles do not fill a row of 512. Alone they would make a third
 # of the rows padding; joined to 3,000 characters or more, a sixth.
 WIKIPEDIA = (
   "hf:wikimedia/wikipedia config=20231101.en"
   " revision=b04c8d1ceb2f5cd4588862100d08de323dccfbaa"
-  " document=join chars=3000 records=6407814"
+  " document=join chars=3000"
 )
 # A record is a sentence, and consecutive ones are of the same book. The main
 # revision is a script, which `datasets` no longer runs; the hub converts it.
 BOOKS = (
   "hf:bookcorpus/bookcorpus revision=refs/convert/parquet"
-  " document=join records=74004228"
+  " document=join"
 )
 BERT_VOCAB = "google-bert/bert-base-uncased"
 

@@ -1,7 +1,5 @@
 """Sets up 8 CPU devices, strict JAX and the folder of real data."""
 
-import contextlib
-import functools
 import gc
 import os
 import pathlib
@@ -133,24 +131,12 @@ def fine_tuned_run(shared_finetuning, tmp_path):
 
 
 @pytest.fixture(scope="session")
-def start_server():
-  """Returns a function of a scheme: a bucket, which tests empty before use.
-
-  A worker starts each server once.
-  """
+def server():
+  """Returns a bucket of an emulator, which tests empty before use."""
   from support.bucket_servers import serve_bucket
 
-  with contextlib.ExitStack() as stack:
-    yield functools.cache(lambda x: stack.enter_context(serve_bucket(x)))
-
-
-# Quick tests need one scheme.
-@pytest.fixture(
-  scope="module", params=["gs", pytest.param("s3", marks=pytest.mark.slow)]
-)
-def server(request, start_server):
-  """Returns a bucket of a server."""
-  return start_server(request.param)
+  with serve_bucket() as bucket:
+    yield bucket
 
 
 @pytest.fixture

@@ -19,8 +19,7 @@ from truenegs_jax.train import guards, metrics
 from truenegs_jax.workdir import files, metrics_file
 
 REFERENCE = ROOT / "docs" / "reference"
-# Fields of records that are neither terms nor of functions of `metrics`; a run in
-# pretrain/test_run.py has no others.
+# Other fields of records; a run in pretrain/test_run.py has no others.
 RECORD_FIELDS = (
   *metrics_file.COMMON,
   "total",

@@ -152,7 +152,7 @@ def test_third_party_packages_stay_in_their_folders():
       assert "ml_collections" not in tops, module
     if folder != "models":
       assert not [x for x in imports(module) if "flax.linen" in x], module
-    if module not in ("workdir.checkpoints", "workdir.saved_step"):
+    if module != "workdir.checkpoints":
       assert "orbax" not in tops, module
 
 

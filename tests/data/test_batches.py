@@ -1,7 +1,6 @@
 """A batch is a function of the step, in every process and after a restart."""
 
 import shutil
-import time
 
 import numpy as np
 import pytest
@@ -47,8 +46,7 @@ def test_a_batch_has_the_rows_of_its_indices_in_every_process(rows):
   assert all(array.dtype == np.int32 for array in batch.values())
   assert batch["tokens"].shape == (16, 8) and batch["row"].shape == (16,)
   for name, file in zip(FIELDS, rows.shards[0], strict=True):
-    array_RxL = np.load(file.path)
-    np.testing.assert_array_equal(batch[name], array_RxL[batch["row"]])
+    np.testing.assert_array_equal(batch[name], file[batch["row"]])
   for count in (1, 2, 4, 8):
     processes = [(process, count) for process in range(count)]
     slices = [
@@ -127,16 +125,12 @@ def test_evaluation_of_a_part_is_its_beginning(rows, tmp_path):
   assert list(batches_lib.held_out_batches(empty, 4)) == []
 
 
-def test_damage_ends_batches(folder, tmp_path):
+def test_damaged_rows_are_refused(folder, tmp_path):
   shutil.copytree(folder, tmp_path / "rows")
-  steps = batches_lib.batches(tmp_path / "rows", 4, tokenizer=TOKENIZER)
-  next(steps)
+  next(batches_lib.batches(tmp_path / "rows", 4, tokenizer=TOKENIZER))
   path = next((tmp_path / "rows").glob("train-*.types.npy"))
   data = bytearray(path.read_bytes())
   data[-1] ^= 1
   path.write_bytes(data)
-  damaged = batches_lib.batches(tmp_path / "rows", 4, tokenizer=TOKENIZER)
   with pytest.raises(DataError, match=f"damaged.*{path.name}"):
-    for _ in range(1_000):
-      next(damaged)
-      time.sleep(0.01)
+    next(batches_lib.batches(tmp_path / "rows", 4, tokenizer=TOKENIZER))

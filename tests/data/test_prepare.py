@@ -17,13 +17,13 @@ import subprocess
 import sys
 import time
 
-import datasets
 import numpy as np
 import pytest
 from rich.console import Console
 
 from support.small_rows import (
   SMALL,
+  TOKENIZER,
   read_files,
   read_letters,
   read_split,
@@ -34,7 +34,7 @@ from support.small_rows import (
 from support.texts import make_texts, to_jsonl
 from support.tokenizer_files import write_vocabulary
 from truenegs_jax.config.sections import Data
-from truenegs_jax.data import build, documents, sources, vocabulary
+from truenegs_jax.data import build, sources, vocabulary
 from truenegs_jax.data import prepare as prepare_lib
 from truenegs_jax.data.prepare import prepare
 from truenegs_jax.data.rows import (
@@ -227,21 +227,6 @@ def test_a_mixture_lists_rows_again(tmp_path, small):
   assert len({*names}) == len(names) > 1
   held_out = {x.tobytes() for x in read_split(folder, "held_out")["tokens"]}
   assert not held_out & {x.tobytes() for x in tokens_RxL if (x > 0).all()}
-  ends = f"{first} weight=1, {second} weight=3"
-  manifest = write_rows(tmp_path / "first", ends, stopping="first")
-  shards = manifest["splits"]["train"]["shards"]
-  names = [name for name, _ in shards]
-  assert len({*names}) == len(names)  # none is repeated
-
-
-def test_a_manifest_counts_repairs_and_records(tmp_path, monkeypatch):
-  monkeypatch.setattr(documents, "MAX_CHARS", 20)
-  (tmp_path / "t.txt").write_text("a\0b\n\n" + "one two\n" * 5)
-  spec = f"{tmp_path}/t.txt"
-  manifest = write_rows(tmp_path / "rows", spec, errors="replace")
-  repairs = {documents.REPLACED: 1, documents.CUTS: 2}
-  assert manifest["repairs"] == repairs
-  assert manifest["parts"][0]["records"] == 4
 
 
 def test_the_requested_share_of_documents_is_held_out(tmp_path, monkeypatch):
@@ -269,20 +254,30 @@ def test_with_few_documents_the_last_rows_are_held_out(tmp_path):
     assert letters == join_letters(texts)
 
 
-def test_the_number_of_slices_depends_on_the_text(tmp_path, monkeypatch):
-  monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "sets")
+@pytest.mark.parametrize("count", [2, 24])
+def test_a_tiny_first_slice_has_a_held_out_row(tmp_path, monkeypatch, count):
+  """Although 2 % of its rows are none."""
+  monkeypatch.setattr(sources, "UNIT_BYTES", 1)
+  lines = "\n".join(["a b c d e f g h i j k l m n"] * count)
+  texts = {"0.txt": lines, "1.txt": "\n".join(make_texts(9))}
   (tmp_path / "texts").mkdir()
-  (tmp_path / "texts/one.jsonl").write_bytes(to_jsonl(make_texts(9)))
-  [part] = sources.open_corpus(f"{tmp_path}/texts").parts
-  slices = []
-  for size in (None, 0, 2**28, 2**50):
+  for name, text in texts.items():
+    (tmp_path / "texts" / name).write_text(text)
+  write_vocabulary(TOKENIZER.vocab, tmp_path / "vocab.txt")
+  options = {"held_out": 0.02, "vocab": f"{tmp_path}/vocab.txt"}
+  manifest = write_rows(tmp_path / "rows", f"{tmp_path}/texts", **options)
+  first, *_ = manifest["splits"]["held_out"]["shards"]
+  assert first == ["00000-0000", 1]
+  assert manifest["splits"]["train"]["shards"][0] == ["00000-0000", count - 1]
+
+
+def test_the_number_of_slices_depends_on_the_text(tmp_path):
+  (tmp_path / "one.jsonl").write_bytes(to_jsonl(make_texts(9)))
+  [part] = sources.open_corpus(f"{tmp_path}/one.jsonl").parts
+  sizes = {None: 2**23, 0: 2**21, 2**28: 2**22, 2**50: 2**23}
+  for size, expected in sizes.items():
     corpus = sources.Corpus((dataclasses.replace(part, num_bytes=size),))
-    slices.append(build.choose_slice_size(corpus))
-  for _ in range(2):  # the second time, its size is in the cache
-    corpus = sources.open_corpus(f"hf:{tmp_path}/texts")
-    slices.append(build.choose_slice_size(corpus))
-    list(corpus)
-  assert slices == [2**23, 2**21, 2**22, *[2**23] * 3]
+    assert build.choose_slice_size(corpus) == expected
 
 
 @pytest.mark.parametrize(
@@ -368,19 +363,18 @@ def test_rows_are_found_again_by_their_text_and_options(tmp_path, cache):
   folder, tokenizer = make()
   assert folder.parent == cache / "rows"
   assert tokenizer == load_tokenizer(str(folder), lowercase=True)
-  changes = [{"length": 17}, {"seed": 1}, {"vocab_size": 35}]
-  changes += [{"accents": "keep"}, {"errors": "replace"}, {"layout": "packed"}]
+  changes = [{"length": 17}, {"vocab_size": 35}]
+  changes += [{"accents": "keep"}, {"layout": "packed"}]
   changes += [{"lowercase": False}, {"held_out": 0.0}, {"overflow": "discard"}]
   folders = {make(**change)[0] for change in changes}
-  assert len(folders) == 9 and folder not in folders
+  assert len(folders) == 7 and folder not in folders
   assert make() == (folder, tokenizer)
   named = str(tmp_path / "rows")
   assert make(rows=named)[1] == tokenizer
   with pytest.raises(DataError) as caught:
-    make(rows=named, length=20, seed=2)
+    make(rows=named, length=20)
   message = str(caught.value)
   assert "length: 16 in the folder, 20 now" in message
-  assert "seed: 0 in the folder, 2 now" in message
   assert "lowercase" not in message
   os.utime(path, (1, 1))
   with pytest.raises(DataError, match="sources.0.files: "):
@@ -419,7 +413,7 @@ def test_only_own_work_on_the_same_options_is_used(
 
 def test_a_run_does_not_download_a_corpus_by_itself(tmp_path, monkeypatch):
   (tmp_path / "texts.txt").write_text("\n\n".join(make_texts(40)))
-  data = Data(sources=f"{tmp_path}/texts.txt", vocab_size=40, language="")
+  data = Data(sources=f"{tmp_path}/texts.txt", vocab_size=40)
 
   def find():
     return start.prepare_rows(data, 128, Console(quiet=True))
@@ -487,7 +481,7 @@ def test_a_stopped_command_ends_cleanly_and_goes_on(large, tmp_path):
   def start(name, count):
     command = [sys.executable, "-m", "truenegs_jax.prepare"]
     data = {"sources": f"{large}/large.txt", "vocab": f"{large}/vocab.txt"}
-    data |= {"held_out": 0.1, "language": "", "workers": count}
+    data |= {"held_out": 0.1, "workers": count}
     data["rows"] = f"{tmp_path}/{name}"
     return subprocess.Popen(
       [*command, f"--config={ROOT}/truenegs_jax/configs/common.py"]

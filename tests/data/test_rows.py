@@ -60,7 +60,7 @@ def test_counts_and_rows_of_any_order_are_right(folder):
   expected_V[:5] = 0
   np.testing.assert_array_equal(np.load(folder / "unigram_V.npy"), expected_V)
   size = sum(map(len, make_texts(60)))
-  part = {"documents": 60, "text_bytes": size, "passes": 1, "records": 60}
+  part = {"documents": 60, "text_bytes": size, "passes": 1}
   assert manifest["parts"] == [part]
 
 
@@ -70,16 +70,16 @@ def test_large_vocabularies_have_wide_tokens(tmp_path, size, dtype):
   tokenizer = make_tokenizer(entries, lowercase=True)
   write_texts(tmp_path / "rows", ["z z", "z"], tokenizer=tokenizer)
   rows = open_rows(tmp_path / "rows", "train")
-  assert np.load(rows.shards[0][0].path).dtype == dtype
+  assert rows.shards[0][0].dtype == dtype
   assert rows.take(np.array([0]))["tokens"].max() == size - 1
 
 
 def test_fingerprints_depend_on_content(tmp_path, written, monkeypatch):
   monkeypatch.setattr(build, "MIN_SLICE", 1000)
   fingerprint = read_manifest(written)["fingerprint"]
-  for seed in (0, 1):  # the path and the time of the text are irrelevant
-    other = write_texts(tmp_path / f"{seed}", make_texts(60), seed=seed)
-    assert (other["fingerprint"] == fingerprint) == (seed == 0)
+  for number in (60, 59):  # the path and the time of the text are irrelevant
+    other = write_texts(tmp_path / f"{number}", make_texts(number))
+    assert (other["fingerprint"] == fingerprint) == (number == 60)
 
 
 @pytest.mark.parametrize("damage", ["flip", "cut", "grow", "zero", "delete"])
@@ -119,26 +119,6 @@ def test_opening_reports_a_cut_missing_or_pickled_shard(folder):
     with pytest.raises(DataError, match=f"{path.name}(: cannot be read)?"):
       open_rows(folder, "train")
   open_rows(folder, "held_out")
-
-
-@pytest.mark.parametrize("layout", ["electra", "packed"])
-def test_values_out_of_range_are_rejected(tmp_path, layout):
-  write_texts(tmp_path / "rows", make_texts(20), layout=layout)
-  most = {"tokens": 30, "types": 1, "documents": 1}
-  if layout == "packed":
-    most["documents"] = 5
-  for field, value in most.items():
-    path = tmp_path / f"rows/train-00000-0000.{field}.npy"
-    data = path.read_bytes()
-    array = np.load(path)
-    array[3, 1] = value + 1
-    np.save(path, array)
-    rows = open_rows(tmp_path / "rows", "train")
-    rows.take(np.array([2]))
-    message = f"{field}.npy: {value + 1} in row 3 of 'train'.* most {value}"
-    with pytest.raises(DataError, match=message):
-      rows.take(np.array([2, 3]))
-    path.write_bytes(data)
 
 
 def test_an_endless_file_is_not_read(folder):
@@ -200,16 +180,8 @@ HOSTILE = {
     (lambda m: m.pop("splits"), "cannot be read"),
   ],
   "about": [
-    *(
-      (lambda m, x=x: m.update(languages=x, parts=x), "cannot be read")
-      for x in (None, 3, [3], {"en": "x"}, [{"documents": -1}])
-    ),
-    (lambda m: m["options"].update(sources=[3]), "cannot be read"),
-    (lambda m: m["tokenizer"].update(lowercase=1), "cannot be read"),
-    (
-      lambda m: m["splits"]["train"].update(padding_share="x"),
-      "cannot be read",
-    ),
+    (lambda m, x=x: m.update(parts=x), "cannot be read")
+    for x in (None, 3, [3], [{"documents": -1, "text_bytes": 0}])
   ],
 }
 

@@ -242,21 +242,14 @@ def test_roles_and_rows_without_tokens_are_those_of_the_files_beside(tmp_path):
   assert load(tmp_path) == tokenizer
 
 
-def test_a_missing_mask_is_added_on_request(tmp_path):
+def test_another_vocabulary_in_the_folder_is_not_taken(tmp_path):
   path = write_files(tmp_path)
-  tokens = json.loads(path.read_text())["added_tokens"]
-  edit(path, added_tokens=tokens[:4])
-  with pytest.raises(InputError, match="mask_token='swan' could be a word"):
-    load(path, mask_token="swan")
-  tokenizer = load(path, mask_token="<mask>")
-  assert tokenizer.vocab[tokenizer.mask] == tokenizer.vocab[-1] == "<mask>"
+  tokenizer = load(path)
   write_vocabulary(BERT, tmp_path / "vocab.txt")  # of another tokenizer
   assert find_file(tmp_path) == path
   write_tokenizer(tokenizer, tmp_path)
   assert not (tmp_path / "vocab.txt").exists()
-  assert load(tmp_path) == load(tmp_path, mask_token="<mask>") == tokenizer
-  with pytest.raises(InputError, match="not that of the tokenizer, '<mask>'"):
-    load(tmp_path, mask_token="[MASK]")
+  assert load(tmp_path) == tokenizer
   edit(path, normalizer={"type": "NFC"})
   assert load(path).fingerprint != tokenizer.fingerprint
 
@@ -283,7 +276,7 @@ UNUSABLE = [
   ({"model": {"type": "New", "vocab": {"a": 0}}}, "data did not match"),
   ({"pre_tokenizer": {"type": "New"}}, "failed: data did not match"),
   ({"added_tokens": [{}]}, "it has no 'content'"),
-  ({"added_tokens": []}, "no mask token. Set --config.data.mask_token='<mas"),
+  ({"added_tokens": []}, "no mask token. Name a mask_token in a tokenizer_con"),
   ({"model": MANY}, "6 entries, but ids up to 1,000,000"),
   ({"config": {"vocab_size": 9**9}}, "ids up to 387,420,488"),
   ({"config": {"mask_token": "[PAD]"}}, "one token for pad and mask, '.PAD.'"),

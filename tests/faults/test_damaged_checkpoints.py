@@ -17,7 +17,6 @@ from support.faults import tries
 from truenegs_jax.runtime import errors
 from truenegs_jax.runtime.errors import CheckpointError
 from truenegs_jax.workdir import checkpoints as checkpoints_lib
-from truenegs_jax.workdir import saved_step
 
 pytestmark = saved_steps.IGNORE_UNFINISHED_READS
 collect = saved_steps.collect
@@ -32,7 +31,7 @@ def test_moved_values_change_the_checksum(dtype):
   swapped.flat[[x.argmax(), x.argmin()]] = x.min(), x.max()
   moved = (x, x.T, pages, swapped, np.roll(x, 9))
   trees = [{"x": jax.numpy.asarray(values, dtype)} for values in moved]
-  sums = [saved_step.compute_checksums(tree)["['x']"] for tree in trees]
+  sums = [checkpoints_lib.compute_checksums(tree)["['x']"] for tree in trees]
   assert len(set(sums)) == len(sums)
 
 
@@ -172,7 +171,7 @@ def test_an_array_that_differs_from_its_checksum_is_damaged(folder):
   saved = json.loads(path.read_text())
   del saved["sha256"]
   saved["checksums"]["['params']['kernel']"] ^= 1
-  saved["sha256"] = saved_step._hash_json(saved)
+  saved["sha256"] = checkpoints_lib._hash_json(saved)
   path.write_text(json.dumps(saved))
   step, _, [line] = read_newest(folder)
   assert step == 1 and "do not match their checksums" in line

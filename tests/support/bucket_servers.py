@@ -6,7 +6,6 @@ import http.client
 import json
 import os
 import pathlib
-import re
 import socket
 import subprocess
 import sys
@@ -82,52 +81,34 @@ def environment(scheme: str, port: int) -> dict[str, str]:
 
 @dataclasses.dataclass(frozen=True)
 class Bucket:
-  """A bucket of a server, reached behind the back of all clients.
+  """A bucket of Google's emulator, reached behind the back of all clients."""
 
-  Attributes:
-    scheme: "gs" or "s3".
-    port: of its server.
-    name: without the scheme.
-  """
-
-  scheme: str
   port: int
-  name: str
+  name: str = "bucket"
 
   @property
   def url(self) -> str:
-    return f"{self.scheme}://{self.name}"
+    return f"gs://{self.name}"
 
   def create(self) -> None:
-    if self.scheme == "gs":
-      body = json.dumps({"name": self.name}).encode()
-      self._request("POST", "/storage/v1/b", body)
-    else:
-      self._request("PUT", f"/{self.name}")
+    body = json.dumps({"name": self.name}).encode()
+    self._request("POST", "/storage/v1/b", body)
 
   def list(self, prefix: str = "") -> list[str]:
     """Returns the names of all objects that start with `prefix`."""
     prefix = urllib.parse.quote(prefix, safe="")
-    if self.scheme == "gs":
-      path = f"/storage/v1/b/{self.name}/o?prefix={prefix}&maxResults={10**9}"
-      answer = json.loads(self._request("GET", path))
-      return [item["name"] for item in answer.get("items", ())]
-    path = f"/{self.name}?list-type=2&prefix={prefix}"
-    answer = self._request("GET", path).decode()
-    assert "<IsTruncated>false" in answer, "more than 1000 objects"
-    return re.findall("<Key>(.*?)</Key>", answer)
+    path = f"/storage/v1/b/{self.name}/o?prefix={prefix}&maxResults={10**9}"
+    answer = json.loads(self._request("GET", path))
+    return [item["name"] for item in answer.get("items", ())]
 
   def read(self, name: str) -> bytes:
     """Returns the bytes of an object; raises KeyError if there is none."""
     return self._request("GET", self._locate(name) + "?alt=media")
 
   def write(self, name: str, data: bytes) -> None:
-    if self.scheme == "gs":
-      name = urllib.parse.quote(name, safe="")
-      path = f"/upload/storage/v1/b/{self.name}/o?uploadType=media&name={name}"
-      self._request("POST", path, data)
-    else:
-      self._request("PUT", self._locate(name), data)
+    name = urllib.parse.quote(name, safe="")
+    path = f"/upload/storage/v1/b/{self.name}/o?uploadType=media&name={name}"
+    self._request("POST", path, data)
 
   def upload(self, folder: pathlib.Path, name: str) -> None:
     """Copies a local folder, as gcloud does."""
@@ -139,22 +120,15 @@ class Bucket:
     self._request("DELETE", self._locate(name))
 
   def _locate(self, name: str) -> str:
-    """Returns the path of an object."""
-    if self.scheme == "gs":
-      name = urllib.parse.quote(name, safe="")
-      return f"/storage/v1/b/{self.name}/o/{name}"
-    return f"/{self.name}/{urllib.parse.quote(name)}"
+    name = urllib.parse.quote(name, safe="")
+    return f"/storage/v1/b/{self.name}/o/{name}"
 
   def _request(self, method: str, path: str, body: bytes = b"") -> bytes:
     """Returns the answer to a request."""
     kind = "application/json" if path == "/storage/v1/b" else "binary/any"
-    headers = {"Content-Type": kind}
-    if self.scheme == "s3":
-      scope = "key/20260101/us-east-1/s3/aws4_request"
-      headers["Authorization"] = f"AWS4-HMAC-SHA256 Credential={scope}"
     server = http.client.HTTPConnection("127.0.0.1", self.port)
     with contextlib.closing(server):
-      server.request(method, path, body, headers)
+      server.request(method, path, body, {"Content-Type": kind})
       answer = server.getresponse()
       data = answer.read()
     if answer.status == 404:
@@ -183,12 +157,12 @@ def assert_same_run(bucket: Bucket, prefix: str, local: pathlib.Path) -> None:
 
 
 @contextlib.contextmanager
-def serve_bucket(scheme: str, name: str = "bucket") -> Iterator[Bucket]:
-  """Runs a server with an empty bucket; skips the test without its packages."""
-  for package in PACKAGES[scheme]:
+def serve_bucket() -> Iterator[Bucket]:
+  """Runs Google's emulator with an empty bucket; skips without its packages."""
+  for package in PACKAGES["gs"]:
     pytest.importorskip(package)
-  with serve(scheme) as port:
-    bucket = Bucket(scheme, port, name)
+  with serve("gs") as port:
+    bucket = Bucket(port)
     bucket.create()
     yield bucket
 
@@ -208,5 +182,5 @@ def connect_empty(monkeypatch, bucket: Bucket) -> Iterator[FaultyProxy]:
   for name in bucket.list():
     bucket.delete(name)
   with FaultyProxy(bucket.port) as proxy:
-    connect(monkeypatch, bucket.scheme, proxy.port)
+    connect(monkeypatch, "gs", proxy.port)
     yield proxy

@@ -10,7 +10,7 @@ from orbax.checkpoint._src.serialization import ocdbt_utils
 from support import saved_steps
 from truenegs_jax.runtime.errors import CheckpointError, DiskError, InputError
 from truenegs_jax.workdir import checkpoints as checkpoints_lib
-from truenegs_jax.workdir import files, saved_step
+from truenegs_jax.workdir import files
 
 pytestmark = saved_steps.IGNORE_UNFINISHED_READS
 collect = saved_steps.collect
@@ -114,7 +114,7 @@ def test_a_step_that_cannot_be_read_is_no_step(folder, lost, monkeypatch):
         patch.setattr(ocdbt_utils, name, drop_arrays)
       else:
         numbers = itertools.count()
-        patch.setattr(saved_step, "_hash_json", lambda _: next(numbers))
+        patch.setattr(checkpoints_lib, "_hash_json", lambda _: next(numbers))
       with pytest.raises(DiskError, match=r"\(steps: \[1\]\)") as error:
         checkpoints.save(2, make_tree(2), RUN, wait=True)
       assert "Free" not in str(error.value)
@@ -124,7 +124,7 @@ def test_a_step_that_cannot_be_read_is_no_step(folder, lost, monkeypatch):
 
 
 def test_the_last_save_is_tried_after_one_that_failed(folder, monkeypatch):
-  read = saved_step.read_description
+  read = checkpoints_lib.read_description
   problems = [ValueError("lost")]
 
   def fail_once(path):
@@ -132,7 +132,7 @@ def test_the_last_save_is_tried_after_one_that_failed(folder, monkeypatch):
       raise problems.pop()
     return read(path)
 
-  monkeypatch.setattr(saved_step, "read_description", fail_once)
+  monkeypatch.setattr(checkpoints_lib, "read_description", fail_once)
   with opened(folder) as checkpoints:
     checkpoints.save(1, make_tree(1), RUN)
     checkpoints.save(2, make_tree(2), RUN, wait=True)

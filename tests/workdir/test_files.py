@@ -114,7 +114,7 @@ def test_resumed_run_drops_records_after_its_checkpoint(tmp_path):
 
 
 @pytest.mark.parametrize(
-  "rest", ['{"step": 15, "split": "train"', "\0\0\0", "\n\n"]
+  "rest", ['{"step": 15, "split": "train"', "\0\0\0\n", "\n\n{}\n"]
 )
 def test_garbage_after_a_crash_is_dropped(tmp_path, rest):
   write_steps(tmp_path, [10])
@@ -122,7 +122,6 @@ def test_garbage_after_a_crash_is_dropped(tmp_path, rest):
     f.write(rest)
   write_steps(tmp_path, [20], first_step=10)
   assert [r["step"] for r in load_records(tmp_path)] == [10, 20]
-  assert not (tmp_path / files.DAMAGED).exists()
 
 
 def test_record_is_on_disk_at_once_with_its_version(tmp_path):
@@ -144,15 +143,12 @@ def add_line(path):
     guard = guards.SkipGuard(path.parent, max_skips=9)
     guard.add(1, np.ones(1, "f4")[0], np.arange(2))
     guard.check_pending()
-  elif path.name == files.LOCK:
+  else:
     with lock_file(path):
       pass
-  else:
-    (path.parent / files.METRICS).write_text("damaged\n")
-    write_steps(path.parent, [1])
 
 
-APPENDED = [files.LOCK, files.BAD_ROWS, files.DAMAGED]
+APPENDED = [files.LOCK, files.BAD_ROWS]
 
 
 @pytest.mark.parametrize("name", APPENDED)

@@ -256,22 +256,7 @@ class Data(Section):
   language: str = free_key(
     "en",
     "Language of the text by ISO 639-1, which decides sources of synonyms and"
-    ' stop words; other text is refused. "" has no check, source or stop'
-    " words.",
-  )
-  stopping: str = choice(
-    ("all", "first"),
-    'Sources with weights are repeated until "all" were read once, or only'
-    ' until the "first" one was.',
-  )
-  errors: str = choice(
-    ("strict", "replace"),
-    'Damaged text is refused ("strict"), or repaired ("replace").',
-  )
-  expect: str = free_choice(
-    ("", "any"),
-    "Sources with under 99 % of their records=, or cut off by a converter, are"
-    ' refused; "any" accepts them.',
+    ' stop words; "" has neither.',
   )
   tokenizer: str = free_choice(
     ("fast", "tf_text"),
@@ -283,9 +268,6 @@ class Data(Section):
     'Vocabulary: "train" makes one from the text, "init" takes that of the'
     " weights; others are a vocab.txt or tokenizer.json, its folder, or a name"
     " on the Hugging Face hub.",
-  )
-  mask_token: str = free_key(
-    "", 'Mask token to add to a tokenizer.json without one; "" adds none.'
   )
   vocab_size: int = key(
     30_522, "Number of entries of a trained vocabulary.", low=1
@@ -307,11 +289,6 @@ class Data(Section):
   )
   held_out: float = key(
     0.02, "Share of the documents that is never trained on.", low=TINY, high=0.5
-  )
-  seed: int = key(
-    0,
-    "Seed of the making of rows; `seed` does not change it.",
-    high=LARGEST_SEED,
   )
   rows: str = free_key(
     "", 'Folder of the rows, also gs://...; "" is one in the cache.'

@@ -267,7 +267,6 @@ def _read_text(
   m: Measurement, saved: saved_model.SavedModel
 ) -> predict_slots.Lines:
   o = m.options
-  data = m.config.data
   trained = saved.config
   length = o.length or trained.length
   positions = trained.model.positions
@@ -284,8 +283,6 @@ def _read_text(
     saved.tokenizer,
     length=length,
     limit=o.sequences,
-    errors=data.errors,
-    stopping=data.stopping,
     reader=reader,
   )
 

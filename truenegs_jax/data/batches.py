@@ -16,7 +16,7 @@ import numpy as np
 from grain.experimental import index_shuffle
 
 from truenegs_jax.data import rows as rows_folder
-from truenegs_jax.data.rows import Rows, Verification, copy_rows, open_rows
+from truenegs_jax.data.rows import Rows, copy_rows, open_rows, verify_rows
 from truenegs_jax.data.tokenizer import check_tokens
 from truenegs_jax.runtime.errors import DataError, InputError
 
@@ -45,7 +45,7 @@ def batches(
   True
 
   `truenegs prepare` writes such a folder. Checksums of its files are compared
-  in a thread meanwhile.
+  before the first batch.
 
   Args:
     batch_size: rows of a batch.
@@ -61,10 +61,9 @@ def batches(
   saved = rows_folder.load_vocabulary(folder)
   check_tokens(f"The rows in '{folder}'", saved, tokenizer, fix)
   folder = copy_rows(folder)
+  verify_rows(folder)
   rows = open_rows(folder, split)
-  verification = Verification(folder)
   for step in itertools.count(start):
-    verification.check()
     yield batch_at(rows, step, batch_size=batch_size, seed=seed)
 
 

@@ -24,7 +24,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from truenegs_jax.data import layouts, rows
-from truenegs_jax.data.documents import RECORDS, Counts
 from truenegs_jax.data.encoder import Encoder
 from truenegs_jax.data.sources import Corpus, Unit
 from truenegs_jax.data.tokenizer import Tokenizer
@@ -37,7 +36,6 @@ NUM_SLICES = 64  # of a corpus, within these bounds
 SLICE_DOCUMENTS = 2**14  # of MIN_SLICE, at most
 UNIT_DOCUMENTS = 2**40  # more than a unit has
 PHASE = 618_034  # the golden ratio in millionths spreads its multiples evenly
-CGROUP_QUOTA = pathlib.Path("/sys/fs/cgroup/cpu.max")
 MIN_SLICES = 4  # fewer are faster without processes, which take time to start
 
 
@@ -54,7 +52,6 @@ class RowsOptions:
   layout: str = "electra"
   overflow: str = "carry"
   held_out: float = 0.01  # the share of the documents to hold out, 0 to 0.5
-  seed: int = 0
 
 
 class Slice(NamedTuple):
@@ -96,9 +93,7 @@ class BuildSpec:
 
 def unit_name(corpus: Corpus, unit: Unit) -> str:
   """Returns the name of a unit, such as "00003"."""
-  index, number = unit
-  number += sum(part.num_units for part in corpus.parts[:index])
-  return f"{number:05d}"
+  return f"{corpus.units.index(unit):05d}"
 
 
 def slice_name(unit: str, number: int) -> str:
@@ -115,21 +110,17 @@ def choose_slice_size(corpus: Corpus) -> int:
   return min(max(num_bytes // NUM_SLICES, MIN_SLICE), MAX_SLICE)
 
 
-def choose_held_out(corpus: Corpus, options: RowsOptions) -> str:
+def choose_held_out(corpus: Corpus, share: float) -> str:
   """Returns what to hold out: "documents", "rows" or "none".
 
   It is the last rows of every slice if there are too few documents.
   """
-  if not options.held_out:
+  if not share:
     return "none"
-  sizes: dict[Unit, int] = {}
-  while (unit := corpus.next_unit(sizes)) is not None:
-    sizes[unit] = 0
-    number = int(unit_name(corpus, unit))
-    for index, text in enumerate(corpus.read_unit(unit, Counts())):
-      if _is_held_out(number, index, options):
+  for number, unit in enumerate(corpus.units):
+    for index, _ in enumerate(corpus.read_unit(unit)):
+      if _is_held_out(number, index, share):
         return "documents"
-      sizes[unit] += len(text.encode())
   return "rows"
 
 
@@ -140,9 +131,8 @@ def read_slices(spec: BuildSpec, corpus: Corpus, unit: Unit) -> Iterator[Slice]:
     numbers = range(spec.read_record(name)["slices"])
     if all(spec.has_record(slice_name(name, number)) for number in numbers):
       return
-  counts = Counts()
   record = {"slices": 0, "documents": 0, "text_bytes": 0}
-  for texts in _group(corpus.read_unit(unit, counts), spec.slice_size):
+  for texts in _group(corpus.read_unit(unit), spec.slice_size):
     piece = Slice(
       slice_name(name, record["slices"]),
       record["documents"],
@@ -154,37 +144,34 @@ def read_slices(spec: BuildSpec, corpus: Corpus, unit: Unit) -> Iterator[Slice]:
     record["text_bytes"] += piece.num_bytes
     if not spec.has_record(piece.name):
       yield piece
-  more = {"records": counts.pop(RECORDS, 0), "repairs": counts}
-  spec.write_record(name, record | more)
+  spec.write_record(name, record)
 
 
-def build_slice(
-  spec: BuildSpec, encoder: Encoder, piece: Slice
-) -> tuple[dict[str, bytes], dict[str, Any]]:
-  """Turns a slice into the files of a shard, by name, and its record."""
-  tokenizer = spec.tokenizer
+def write_slice(spec: BuildSpec, encoder: Encoder, piece: Slice) -> None:
+  """Writes the files of a shard, and its record at the end."""
   documents: dict[str, list[tuple[int, str]]] = {x: [] for x in rows.SPLITS}
   unit = int(piece.name.partition("-")[0])
+  share = spec.options.held_out
   for i, text in enumerate(piece.texts, piece.first):
     split = "train"
-    if spec.held_out_by == "documents" and _is_held_out(unit, i, spec.options):
+    if spec.held_out_by == "documents" and _is_held_out(unit, i, share):
       split = "held_out"
     documents[split].append((unit * UNIT_DOCUMENTS + i, text))
   arrays = {x: _lay_out(spec, encoder, documents[x]) for x in rows.SPLITS}
   if spec.held_out_by == "rows":
-    arrays = _hold_out_rows(arrays["train"], spec.options, piece)
-  files = {}
-  record: dict[str, Any] = {}
+    arrays = _hold_out_rows(arrays["train"], share, piece)
+  record: dict[str, Any] = {"files": {}}
   for split, fields in arrays.items():
-    counts_V = np.bincount(fields[0].ravel(), minlength=len(tokenizer.vocab))
-    counts_V[tokenizer.pad] = 0  # text never encodes to it
+    size = len(spec.tokenizer.vocab)
+    counts_V = np.bincount(fields[0].ravel(), minlength=size)
+    counts_V[spec.tokenizer.pad] = 0  # text never encodes to it
     record[split] = {"rows": len(fields[0]), "counts": counts_V.tolist()}
     for field, array_RxL in zip(rows.FIELDS, fields, strict=True):
       if len(array_RxL):
         name = rows.shard_name(split, piece.name, field)
-        files[name] = save_array(array_RxL)
-  record["files"] = {name: rows.data_record(x) for name, x in files.items()}
-  return files, record
+        path = spec.folder / name
+        record["files"][name] = write_file(path, save_array(array_RxL))
+  spec.write_record(piece.name, record)
 
 
 def save_array(array: np.ndarray) -> bytes:
@@ -199,14 +186,6 @@ def write_file(path: pathlib.Path, data: bytes) -> dict[str, int]:
   with atomic_file(path, several_writers=True) as file:
     file.write(data)
   return rows.data_record(data)
-
-
-def write_slice(spec: BuildSpec, encoder: Encoder, piece: Slice) -> None:
-  """Builds a slice; writes its files, and its record at the end."""
-  files, record = build_slice(spec, encoder, piece)
-  for name, data in files.items():
-    write_file(spec.folder / name, data)
-  spec.write_record(piece.name, record)
 
 
 def _group(texts: Iterable[str], size: int) -> Iterator[list[str]]:
@@ -242,27 +221,26 @@ def _lay_out(
     tokens_T,
     layouts.RowSpec(options.length, *ids, options.overflow, dtype),
     layout=options.layout,
-    seed=options.seed,
   )
 
 
-def _is_held_out(unit: int, index: int, options: RowsOptions) -> bool:
-  """Selects `options.held_out` of the documents of a unit, evenly spaced.
+def _is_held_out(unit: int, index: int, share: float) -> bool:
+  """Selects a share of the documents of a unit, evenly spaced.
 
   Units begin at different places, so that small ones give their share.
   """
-  share = round(options.held_out * 10**6)  # exact for the float 0.1
-  place = index * share + unit * PHASE % 10**6
-  return (place + share) // 10**6 > place // 10**6
+  size = round(share * 10**6)  # exact for the float 0.1
+  place = index * size + unit * PHASE % 10**6
+  return (place + size) // 10**6 > place // 10**6
 
 
 def _hold_out_rows(
-  fields: layouts.Arrays, options: RowsOptions, piece: Slice
+  fields: layouts.Arrays, share: float, piece: Slice
 ) -> dict[str, layouts.Arrays]:
   """Moves the last rows of a slice to the held-out split."""
   count = len(fields[0])
-  num_rows = round(options.held_out * count)
-  if piece.name == "00000-0000":  # it may be the only slice
+  num_rows = round(share * count)
+  if piece.name == "00000-0000":  # it may be small, and the only slice
     num_rows = max(num_rows, min(1, count - 1))
   kept = count - num_rows
   train, held_out = zip(*((x[:kept], x[kept:]) for x in fields), strict=True)
@@ -280,15 +258,14 @@ def build_here(
   encoder = Encoder(spec.tokenizer, spec.backend)  # its error is raised once
 
   def missing_slices() -> Iterator[Slice]:
-    sizes: dict[Unit, int] = {}
-    while (unit := corpus.next_unit(sizes)) is not None:
-      num_read = sum(sizes.values())
+    num_bytes = 0
+    for unit in corpus.units:
+      num_read = num_bytes
       for piece in read_slices(spec, corpus, unit):
         num_read += piece.num_bytes
         progress(num_read)
         yield piece
-      record = spec.read_record(unit_name(corpus, unit))
-      sizes[unit] = record["text_bytes"]
+      num_bytes += spec.read_record(unit_name(corpus, unit))["text_bytes"]
 
   slices = missing_slices()
   first = [*itertools.islice(slices, MIN_SLICES)]
@@ -301,14 +278,10 @@ def build_here(
 
 
 def available_cores() -> int:
-  """Counts the cores that `taskset`, Slurm or a container allow."""
-  cores = os.cpu_count() or 1
-  with contextlib.suppress(AttributeError):  # exists on Linux only
-    cores = len(os.sched_getaffinity(0))
-  with contextlib.suppress(OSError, ValueError):  # there may be no quota
-    quota, period = CGROUP_QUOTA.read_text().split()
-    cores = min(cores, max(1, int(quota) // int(period)))
-  return cores
+  """Counts the cores that `taskset` or Slurm allow."""
+  if hasattr(os, "sched_getaffinity"):  # on Linux
+    return len(os.sched_getaffinity(0))
+  return os.cpu_count() or 1
 
 
 def _write_in_processes(
@@ -403,15 +376,10 @@ def build_on_beam(
   except ImportError as error:
     message = f"--runner={runner} needs pip install '.[beam]' in the checkout."
     raise InputError(message) from error
-  units = [
-    (index, number)
-    for index, part in enumerate(corpus.parts)
-    for number in range(part.num_units)
-  ]
   beam_options = PipelineOptions(list(options), runner=runner)
   with beam.Pipeline(create_runner(runner), beam_options) as pipeline:
-    spread = pipeline | "List" >> beam.Create(units) | beam.Reshuffle()
-    _ = spread | "Build" >> beam.Map(_UnitBuilder(spec, open_corpus))
+    units = pipeline | "List" >> beam.Create(corpus.units) | beam.Reshuffle()
+    _ = units | "Build" >> beam.Map(_UnitBuilder(spec, open_corpus))
 
 
 @dataclasses.dataclass(frozen=True, repr=False)  # Beam takes it as a label

@@ -1,4 +1,4 @@
-"""Reads files and data sets as documents, and repairs their text.
+"""Reads files and data sets as documents.
 
 A document has lines separated by "\\n", at least one, none of them blank. The
 option `document=` of a part sets the rule:
@@ -12,9 +12,7 @@ option `document=` of a part sets the rule:
 whole one, and shifts the columns of CSV rows that are too long, in silence.
 """
 
-import collections
 import contextlib
-import dataclasses
 import functools
 import glob
 import io
@@ -24,7 +22,7 @@ import os
 import pathlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple, TextIO
+from typing import Any, NamedTuple
 
 from truenegs_jax.runtime import text as text_lib
 from truenegs_jax.runtime.errors import (
@@ -39,60 +37,101 @@ from truenegs_jax.runtime.text import ESCAPED, check_column
 
 JOIN = "join"  # of the documents of a format's default rule
 RULES = ("block", "record", "file", JOIN)
-# Of a line or document; longer ones are cut. A file without blank lines would
-# be one document.
+# Of a line or document. Longer lines are refused; joined ones are cut, as a
+# file without blank lines would be one document.
 MAX_CHARS = 1_000_000
 BATCH_RECORDS = 64
 SYNSETS_PER_DOCUMENT = 64  # about 1,100 tokens: eight rows of 128
-# Names of repairs.
-REPLACED = "characters that are not text, replaced"
-CUTS = "cuts after 1,000,000 characters"
-BLANK = "blank records, left out"
-# Records of a source, before documents are joined.
-RECORDS = "records"
-Counts = collections.Counter[str]  # of records, and of repairs by their names
 HUB = "hf:"  # begins data sets in configs
 COMMIT = re.compile("[0-9a-f]{40}")
 BAD = re.compile("[\0\x80-\x9f\ud800-\udfff]")
+Records = Iterable[tuple[int, object]]  # a number, from 1, and a value of each
 
 
-@dataclasses.dataclass
-class Place:
-  """A place in a source, and how bad text is treated there."""
+def read_file(
+  path: str, rule: str, *, column: str, kind: str = ""
+) -> Iterator[str]:
+  """Yields the documents of a file; kind and rule are "" for its suffix's."""
+  kind = kind or text_lib.split_suffixes(path)[0].removeprefix(".")
+  if kind in READERS:
+    yield from from_records(READERS[kind](path, column), rule, path)
+  elif rule == "record":
+    yield from filter(str.strip, _read_lines(path))
+  elif rule == "file":
+    yield from join(filter(str.strip, _read_lines(path)))
+  else:
+    yield from join(_read_lines(path))
 
-  counts: Counts  # of what is read there
-  errors: str  # "strict" refuses bad text; "replace" repairs and counts it
-  path: str  # a file or data set
-  number: int = 0  # of the current line or record, from 1
 
-  def __str__(self) -> str:
-    return f"{self.path}:{self.number}"
+def from_records(records: Records, rule: str, path: str) -> Iterator[str]:
+  """Forms the documents of records; leaves blank ones out.
 
-  def count(self, items: Iterable[Any]) -> Iterator[Any]:
-    """Yields items and counts them as records of the source."""
-    for item in items:
-      self.counts[RECORDS] += 1
-      yield item
+  "block" splits a record at its blank lines.
+  """
+  return join(_split_records(records, rule or "record", path))
 
-  def repair(self, repair: str, problem: str, number: int = 1) -> None:
-    """Counts a repair that the caller makes; DataError if errors are strict."""
-    if self.errors == "strict":
+
+def _split_records(records: Records, rule: str, path: str) -> Iterator[str]:
+  """Yields the lines of records, and a blank one where a document ends."""
+  for number, value in records:
+    if not isinstance(value, str | None):
       raise DataError(
-        f"{self}: {problem} Or set --config.data.errors=replace to repair such"
-        " text."
+        f"{path}:{number}: the column holds {type(value).__name__}, not text."
+        " Set column=NAME to a column of text."
       )
-    self.counts[repair] += number
-
-  def clean(self, text: str) -> str:
-    """Replaces bytes that are not UTF-8, lone surrogates, NUL and controls."""
-    if (text.isascii() and "\0" not in text) or not BAD.search(text):
-      return text
-    bad = BAD.findall(text)
-    self.repair(REPLACED, _explain_bad(bad[0], text, self.path), len(bad))
-    return BAD.sub("\ufffd", text)
+    for line in io.StringIO(value or "", newline=None):
+      line = line.removesuffix("\n")
+      _check_line(line, path, number)
+      if rule == "block" or line.strip():
+        yield line
+    if rule != "file":
+      yield ""
 
 
-def _explain_bad(character: str, text: str, path: str) -> str:
+def join(texts: Iterable[str], num_chars: float = math.inf) -> Iterator[str]:
+  """Joins texts up to each blank one, or until they have `num_chars`.
+
+  A document also ends before it would exceed MAX_CHARS.
+  """
+  joined: list[str] = []
+  chars = 0  # without line ends
+  for text in itertools.chain(texts, [""]):
+    is_blank = not text.strip()
+    is_long = chars + len(joined) + len(text) > MAX_CHARS
+    if joined and (is_blank or is_long or chars >= num_chars):
+      yield "\n".join(joined)
+      joined = []
+      chars = 0
+    if not is_blank:
+      joined.append(text)
+      chars += len(text)
+
+
+def _read_lines(path: str) -> Iterator[str]:
+  """Yields the lines of a text without their ends."""
+  with text_lib.open_text(path) as file:
+    lines = iter(lambda: file.readline(MAX_CHARS + 2), "")
+    for number, line in enumerate(lines, 1):
+      line = line.removesuffix("\n")
+      _check_line(line, path, number)
+      yield line
+
+
+def _check_line(line: str, path: str, number: int) -> None:
+  """Raises DataError for a long line, or one that is not text."""
+  if len(line) > MAX_CHARS:
+    raise DataError(
+      f"{path}:{number}: a line of more than {MAX_CHARS:,} characters. Put one"
+      " sentence or paragraph on a line, and a blank line between documents."
+    )
+  if line.isascii() and "\0" not in line:
+    return
+  if bad := BAD.search(line):
+    problem = _explain_bad(bad[0], line, path)
+    raise DataError(f"{path}:{number}: {problem}")
+
+
+def _explain_bad(character: str, line: str, path: str) -> str:
   code = f"U+{ord(character):04X}"
   if character == "\0":
     return "NUL in the text, as in binary files. Remove it, or the file."
@@ -102,129 +141,35 @@ def _explain_bad(character: str, text: str, path: str) -> str:
       " LATIN1. Convert the original: `iconv -f CP1252 -t UTF-8`."
     )
   if ESCAPED.match(character):
-    return text_lib.explain_bytes(text, path)
+    return text_lib.explain_bytes(line, path)
   return f"{code} is half of a surrogate pair. Repair the record."
 
 
-def read_file(
-  path: str, rule: str, place: Place, *, column: str, kind: str = ""
-) -> Iterator[str]:
-  """Yields the documents of a file; kind and rule are "" for its suffix's."""
-  kind = kind or text_lib.split_suffixes(path)[0].removeprefix(".")
-  place.path = path
-  place.number = 0
-  if kind in READERS:
-    return from_records(READERS[kind](path, column, place), rule, place)
-  return place.count(_read_text(path, rule or "block", place))
-
-
-def from_records(
-  values: Iterable[object], rule: str, place: Place
-) -> Iterator[str]:
-  """Forms the documents of records; leaves blank ones out and counts them.
-
-  The place is at each record. "block" splits a record at its blank lines.
-  """
-  return join(_split_records(values, rule or "record", place), place)
-
-
-def _split_records(
-  values: Iterable[object], rule: str, place: Place
-) -> Iterator[str]:
-  for value in place.count(values):
-    if not isinstance(value, str | None):
-      raise DataError(
-        f"{place}: the column holds {type(value).__name__}, not text. Set"
-        " column=NAME to a column of text."
-      )
-    if value and not value.isspace():
-      yield from _split_lines(io.StringIO(value, newline=None), rule, place)
-    else:
-      place.counts[BLANK] += 1
-    if rule != "file":
-      yield ""
-
-
-def join(
-  texts: Iterable[str], place: Place, *, num_chars: float = math.inf
-) -> Iterator[str]:
-  """Joins texts up to each blank one, or until they have `num_chars`.
-
-  A document also ends before it would exceed MAX_CHARS, which is counted.
-  """
-  joined: list[str] = []
-  chars = 0  # without line ends
-  for text in itertools.chain(texts, [""]):
-    is_blank = not text or text.isspace()
-    is_complete = is_blank or chars >= num_chars
-    is_long = chars + len(joined) + len(text) > MAX_CHARS
-    if joined and (is_complete or is_long):
-      if not is_complete:
-        place.counts[CUTS] += 1
-      yield "\n".join(joined)
-      joined = []
-      chars = 0
-    if not is_blank:
-      joined.append(text)
-      chars += len(text)
-
-
-def _read_text(path: str, rule: str, place: Place) -> Iterator[str]:
-  with text_lib.open_text(path) as file:
-    lines = _split_lines(file, rule, place, step=1)
-    yield from lines if rule == "record" else join(lines, place)
-
-
-def _split_lines(
-  file: TextIO, rule: str, place: Place, *, step: int = 0
-) -> Iterator[str]:
-  """Yields cleaned lines without their ends; cuts or refuses long ones.
-
-  Adds `step` to the place for each. Only the rule "block" has blank lines.
-  """
-  rest = ""
-  while line := rest + file.readline(MAX_CHARS + 1 - len(rest)):
-    place.number += step
-    line = place.clean(line).removesuffix("\n")
-    rest = line[MAX_CHARS:]
-    if rest:
-      place.repair(
-        CUTS,
-        f"a line of more than {MAX_CHARS:,} characters. Put one sentence or"
-        " paragraph on a line, and a blank line between documents.",
-      )
-    if rule == "block" or not (line.isspace() or not line):
-      yield line[:MAX_CHARS]
-
-
-def _read_csv(
-  path: str, column: str, place: Place, *, delimiter: str = ","
-) -> Iterator[str]:
+def _read_csv(path: str, column: str, *, delimiter: str = ",") -> Records:
   """Yields a column of values separated by commas, or another character."""
   rows = text_lib.read_rows(path, delimiter=delimiter, errors="surrogateescape")
   names: list[str] = []
-  for place.number, row in rows:
+  for number, row in rows:
     if not names:
       names = row
-      check_column(str(place), names, column)
+      check_column(f"{path}:{number}", names, column)
     elif len(row) == len(names):
-      yield row[names.index(column)]
+      yield number, row[names.index(column)]
     elif row:  # a blank line is an empty row
       raise DataError(
-        f"{place}: {len(row)} fields, but {len(names)} in the first line. Quote"
-        " a field that holds the separator."
+        f"{path}:{number}: {len(row)} fields, but {len(names)} in the first"
+        " line. Quote a field that holds the separator."
       )
 
 
-def _read_jsonl(path: str, column: str, place: Place) -> Iterator[object]:
+def _read_jsonl(path: str, column: str) -> Records:
   """Yields the value `column` of the JSON object on each line."""
-  records = text_lib.read_objects(path, errors="surrogateescape")
-  for place.number, record in records:
-    check_column(str(place), [*record], column)
-    yield record[column]
+  for number, record in text_lib.read_objects(path, errors="surrogateescape"):
+    check_column(f"{path}:{number}", [*record], column)
+    yield number, record[column]
 
 
-def _read_parquet(path: str, column: str, place: Place) -> Iterator[str | None]:
+def _read_parquet(path: str, column: str) -> Records:
   """Yields the text column of a Parquet file; holds a part of a row group."""
   from pyarrow import parquet
 
@@ -234,11 +179,11 @@ def _read_parquet(path: str, column: str, place: Place) -> Iterator[str | None]:
     batches = table.iter_batches(
       BATCH_RECORDS, columns=[column], use_threads=False
     )
-    yield from read_batches(batches, column, place)
+    yield from enumerate(_read_batches(batches, column, path), 1)
 
 
-# Kind -> yields a column of the records of a file; moves the place.
-READERS: dict[str, Callable[[str, str, Place], Iterator[object]]] = {
+# Kind -> yields a column of the records of a file.
+READERS: dict[str, Callable[[str, str], Records]] = {
   "csv": _read_csv,
   "json": _read_jsonl,
   "jsonl": _read_jsonl,
@@ -248,18 +193,15 @@ READERS: dict[str, Callable[[str, str, Place], Iterator[object]]] = {
 KINDS = (*READERS, "txt")  # of files, by their suffixes; others are read as txt
 
 
-def read_batches(
-  batches: Iterable[Any], column: str, place: Place
+def _read_batches(
+  batches: Iterable[Any], column: str, path: str
 ) -> Iterator[str | None]:
   """Yields the texts of a column of Arrow's batches or tables."""
-  place.number = 0
   for batch in batches:
-    check_text(batch.schema, column, place.path)
+    check_text(batch.schema, column, path)
     texts = batch.column(column)
     texts.validate(full=True)  # damaged offsets would crash the process
-    for text in texts.to_pylist():
-      place.number += 1
-      yield text
+    yield from texts.to_pylist()
 
 
 def check_text(schema: Any, column: str, where: str) -> None:
@@ -312,7 +254,7 @@ class HubDataset(NamedTuple):
   commit: Mapping[str, str]  # determines it; empty for a folder
   paths: tuple[str, ...]  # of its files, or their URLs
   features: Any  # its columns; None if unknown
-  info: Any  # `datasets.SplitInfo` of its card; None if unknown
+  num_bytes: int | None  # of its card
 
 
 @contextlib.contextmanager
@@ -359,17 +301,12 @@ def _saved_files(folder: pathlib.Path) -> list[str]:
 
 
 def open_dataset(
-  name: str,
-  *,
-  config: str = "",
-  split: str = "train",
-  revision: str = "",
-  streaming: bool = False,
+  name: str, *, config: str = "", split: str = "train", revision: str = ""
 ) -> HubDataset:
   """Finds a split of a data set; downloads no records.
 
   Its name is "hf:NAME" on the hub, or "hf:FOLDER", of data files or saved. A
-  saved one, or any if `streaming`, is read without another copy on disk.
+  saved one is read without another copy on disk.
   """
   where = os.path.expanduser(name.removeprefix(HUB))
   is_local = os.path.isdir(where)
@@ -379,7 +316,16 @@ def open_dataset(
       " For a file, remove hf:."
     )
   saved = find_saved(pathlib.Path(where))
-  builder = _load_builder(name, where, saved, config, revision)
+  with dataset_errors(name):
+    import datasets
+
+    files = {key: _saved_files(path) for key, path in saved.items()}
+    builder = datasets.load_dataset_builder(
+      "arrow" if saved else where,
+      config or None,
+      data_files=files or None,
+      revision=revision or None,
+    )
   data_files = getattr(builder.config, "data_files", None) or {}
   named = [str(path) for paths in data_files.values() for path in paths]
   check_data_files(name, where if is_local else builder.base_path, named)
@@ -401,7 +347,7 @@ def open_dataset(
     )
 
   def load() -> Any:
-    if streaming or saved:
+    if saved:
       return builder.as_streaming_dataset(split=split)
     builder.download_and_prepare()
     return builder.as_dataset(split=split)
@@ -412,28 +358,8 @@ def open_dataset(
     commit,
     tuple(map(str, data_files.get(split, []))),
     builder.info.features,
-    infos.get(split),
+    getattr(infos.get(split), "num_bytes", None),
   )
-
-
-def _load_builder(
-  name: str,
-  where: str,
-  saved: Mapping[str, pathlib.Path],
-  config: str,
-  revision: str,
-) -> Any:
-  """Returns the builder of a data set, or of the folders of saved splits."""
-  with dataset_errors(name):
-    import datasets
-
-    files = {split: _saved_files(path) for split, path in saved.items()}
-    return datasets.load_dataset_builder(
-      "arrow" if saved else where,
-      config or None,
-      data_files=files or None,
-      revision=revision or None,
-    )
 
 
 def check_data_files(name: str, base: str, paths: Iterable[str]) -> None:
@@ -453,16 +379,11 @@ def check_data_files(name: str, base: str, paths: Iterable[str]) -> None:
       )
 
 
-def read_dataset(
-  dataset: HubDataset, column: str, place: Place, *, unit: int, num_units: int
-) -> Iterator[str | None]:
-  """Yields the texts of a column of one of the units of a data set."""
-  place.path = dataset.name
+def read_dataset(dataset: HubDataset, column: str) -> Records:
+  """Yields the texts of a column of a data set."""
   with dataset_errors(dataset.name):
     records = dataset.load()
-    if num_units > 1:
-      records = records.shard(num_units, unit, contiguous=True)
     if column in (records.column_names or ()):
       records = records.select_columns([column])
     tables = records.with_format("arrow").iter(batch_size=BATCH_RECORDS)
-    yield from read_batches(tables, column, place)
+    yield from enumerate(_read_batches(tables, column, dataset.name), 1)

@@ -4,7 +4,7 @@ A layout is a pure function. It gets the lengths of lines, not their tokens, and
 yields the spans of text in each row. One vectorized function then copies the
 tokens.
 
-  lay_out([(0, [90, 75]), (1, [12])], tokens_T, spec, layout="packed", seed=0)
+  lay_out([(0, [90, 75]), (1, [12])], tokens_T, spec, layout="packed")
 """
 
 import dataclasses
@@ -27,6 +27,7 @@ MIN_TARGET = 5
 # on average at 15 % masking; a shorter one would often get none.
 MIN_SEGMENT = 5
 MAX_DOCUMENTS = 255  # per row: their numbers are uint8
+SEED = 0  # of all draws: rows do not depend on the seed of a run
 MIN_LENGTH = 8
 MAX_LENGTH = 65_536
 OVERFLOWS = ("carry", "discard")
@@ -79,7 +80,6 @@ def lay_out(
   spec: RowSpec,
   *,
   layout: str,
-  seed: int,
 ) -> Arrays:
   """Lays out consecutive documents as rows.
 
@@ -88,7 +88,6 @@ def lay_out(
       tokens. Lines and documents without tokens are ignored.
     tokens_T: the ids of all lines, concatenated.
     layout: a name in LAYOUTS.
-    seed: decides the random draws, together with the number of a document.
 
   Returns:
     tokens_RxL of `spec.dtype`; types_RxL uint8, 0 or 1; documents_RxL uint8,
@@ -98,7 +97,7 @@ def lay_out(
     ValueError: the lengths do not add up to the number of tokens.
   """
   offsets = _line_offsets(documents, len(tokens_T))
-  rows = LAYOUTS[layout](offsets, spec, seed=seed)
+  rows = LAYOUTS[layout](offsets, spec)
   tokens_T = tokens_T.astype(spec.dtype)
   num_rows = max(1, BLOCK_POSITIONS // spec.length)
   blocks = [_assemble([], tokens_T, spec)]  # sets shape and dtype
@@ -109,7 +108,7 @@ def lay_out(
 
 
 def electra_rows(
-  documents: Iterable[LineOffsets], spec: RowSpec, *, seed: int
+  documents: Iterable[LineOffsets], spec: RowSpec
 ) -> Iterator[Row]:
   """Yields ELECTRA's rows: `[CLS] A [SEP]` or `[CLS] A [SEP] B [SEP]`.
 
@@ -131,16 +130,15 @@ def electra_rows(
       # One line that fits gives the same row for all draws, so skip seeding.
       yield [_segment_a(*offsets)]
     else:
-      yield from rows_of(offsets, spec.length, _draws(seed, number))
+      yield from rows_of(offsets, spec.length, _draws(number))
 
 
 def packed_rows(
-  documents: Iterable[LineOffsets], spec: RowSpec, *, seed: int
+  documents: Iterable[LineOffsets], spec: RowSpec
 ) -> Iterator[Row]:
   """Yields rows filled with documents: `[CLS] d1 [SEP] [CLS] d2 [SEP] ...`.
 
-  All types are 0, so type 1 is never trained. `seed` has no effect. A row has
-  at most 255 documents.
+  All types are 0, so type 1 is never trained. A row has at most 255 documents.
 
   `overflow="carry"` cuts a document that exceeds the free space. The rest
   begins the next row, after another `[CLS]`. The rows, concatenated, are the
@@ -151,7 +149,6 @@ def packed_rows(
   most of the text if documents are long. A document that exceeds the free
   space begins a new row, and the free space becomes padding.
   """
-  del seed
   capacity = spec.length - 2
   least = min(MIN_SEGMENT, (spec.length - 1) // 2)
   if spec.overflow == "discard":
@@ -177,8 +174,8 @@ def packed_rows(
     yield row
 
 
-# (documents, spec, *, seed) -> iterator of Row. Documents are consecutive;
-# random draws depend only on the seed and the number of the document.
+# (documents, spec) -> iterator of Row. Documents are consecutive; random draws
+# depend only on the number of the document.
 LAYOUTS = {"electra": electra_rows, "packed": packed_rows}
 
 
@@ -194,9 +191,9 @@ def _line_offsets(
     raise ValueError(f"lines of {start} tokens in all, but {num_tokens} tokens")
 
 
-def _draws(seed: int, number: int) -> Iterator[float]:
+def _draws(number: int) -> Iterator[float]:
   """Yields uniform draws from [0, 1), made 64 at a time for speed."""
-  rng = np.random.default_rng([seed, number])
+  rng = np.random.default_rng([SEED, number])
   while True:
     yield from rng.random(64).tolist()
 

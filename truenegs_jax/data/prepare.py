@@ -25,7 +25,7 @@ from truenegs_jax.configs.common import REQUIRED
 from truenegs_jax.data import build, layouts, rows, sources
 from truenegs_jax.data import tokenizer as tokenizer_lib
 from truenegs_jax.data.build import BuildSpec, RowsOptions
-from truenegs_jax.data.sources import Corpus, Unit
+from truenegs_jax.data.sources import Corpus
 from truenegs_jax.data.tokenizer import Tokenizer
 from truenegs_jax.runtime import cache, errors, files, progress
 from truenegs_jax.runtime.errors import DataError, InputError
@@ -65,14 +65,12 @@ def prepare(
 ) -> tuple[pathlib.Path, Tokenizer]:
   """Prepares rows, unless they exist; returns their folder and tokenizer.
 
-  The language is not checked.
-
   Args:
     length: tokens per row.
     data: other keys of a config's section `data`; one worker by default, since
       scripts need `if __name__ == "__main__":` for more.
   """
-  data = {"sources": sources, "language": "", "workers": 1, **data}
+  data = {"sources": sources, "workers": 1, **data}
   return execute_plan(make_plan(Data(**data), length))
 
 
@@ -89,19 +87,13 @@ def make_plan(
       " --config.data.sources='texts/*.txt', for example: files, folders, globs"
       " or hf:NAME, separated by commas."
     )
-  sources.check_code(data.language)
   reader = None
   if open_wordnet and "wordnet" in sources.named_sources(data.sources):
     reader = open_wordnet()
   layouts.check_layout(data.layout, length=length, overflow=data.overflow)
   named = open_path("data.rows", data.rows).resolve() if data.rows else None
   open_text = functools.partial(
-    sources.open_corpus,
-    data.sources,
-    errors=data.errors,
-    stopping=data.stopping,
-    expect=data.expect,
-    reader=reader,
+    sources.open_corpus, data.sources, reader=reader
   )
   corpus: Corpus | None = None
   try:
@@ -133,7 +125,6 @@ def make_plan(
     layout=data.layout,
     overflow=data.overflow,
     held_out=data.held_out,
-    seed=data.seed,
   )
   folder = named or cache.folder().resolve() / "rows" / _fingerprint(options)
   return Plan(folder, options, corpus, given, data, open_text)
@@ -153,8 +144,7 @@ def _warn_of_capitals(tokenizer: Tokenizer) -> None:
 def execute_plan(plan: Plan) -> tuple[pathlib.Path, Tokenizer]:
   """Returns the rows folder of a plan, which it prepares, and its tokenizer."""
   folder = plan.folder
-  is_found = plan.is_prepared()
-  if plan.corpus and not is_found:
+  if plan.corpus and not plan.is_prepared():
     is_child = multiprocessing.current_process().name.startswith("SpawnProcess")
     if is_child and plan.data.workers != 1:
       # It may be a worker, which would wait for the lock of its parent.
@@ -170,12 +160,6 @@ def execute_plan(plan: Plan) -> tuple[pathlib.Path, Tokenizer]:
         _prepare(plan, plan.corpus)
   manifest = rows.read_manifest(folder)
   _check_options(folder, manifest["options"], plan.options)
-  if is_found:  # raises what a preparation would that `options` do not show
-    sources.check_language(manifest["languages"], plan.data.language, _say)
-    parts = plan.corpus.parts if plan.corpus else ()
-    for part, entry in zip(parts, manifest["parts"], strict=False):
-      if entry["records"] is not None:
-        part.check_records(entry["records"])
   return folder, rows.load_vocabulary(folder)
 
 
@@ -217,38 +201,32 @@ def _check_place(folder: pathlib.Path, corpus: Corpus) -> None:
 def _prepare(plan: Plan, corpus: Corpus) -> None:
   _check_place(plan.folder, corpus)
   _say(f"Preparing {corpus} in '{plan.folder}'")
-  console = progress.log_console()
-  with progress.working(console, "Checking the language of the text"):
-    languages = sources.sample_languages(corpus)
-    sources.check_language(languages, plan.data.language, _say)
   records = _open_records(plan)
   spec = BuildSpec(
     plan.folder,
     records,
     plan.tokenizer or _find_or_train_vocabulary(plan, corpus, records),
     plan.options,
-    build.choose_held_out(corpus, plan.options),
+    build.choose_held_out(corpus, plan.options.held_out),
     build.choose_slice_size(corpus),
     plan.data.tokenizer,
   )
   _build(plan, corpus, spec)
   try:
     corpus.check_unchanged(plan.options.sources)
-    manifest = _write_manifest(spec, corpus, languages)
-  except DataError:  # the shards are useless for repaired text
+    manifest = _write_manifest(spec, corpus)
+  except DataError:  # the shards are useless for another text
     for path in records.iterdir():
       if path.name != STARTED:
         path.unlink()
     raise
   files.remove_folder(records)
   splits = manifest["splits"]
-  lines = [
+  _say(
     f"{splits['train']['rows']:,} rows of {plan.options.length} tokens to train"
     f" on ({splits['train']['padding_share']:.1%} padding),"
-    f" {splits['held_out']['rows']:,} held out",
-    *(f"  {number:,} {name}" for name, number in manifest["repairs"].items()),
-  ]
-  _say("\n".join(lines))
+    f" {splits['held_out']['rows']:,} held out"
+  )
 
 
 def _build(plan: Plan, corpus: Corpus, spec: BuildSpec) -> None:
@@ -326,14 +304,12 @@ def _write_vocabulary(tokenizer: Tokenizer, folder: pathlib.Path) -> Records:
   }
 
 
-def _write_manifest(
-  spec: BuildSpec, corpus: Corpus, languages: dict[str, int]
-) -> dict[str, Any]:
+def _write_manifest(spec: BuildSpec, corpus: Corpus) -> dict[str, Any]:
   """Completes a folder of shards; returns its manifest, which it writes last.
 
-  Raises DataError if there are no rows, or less text than expected.
+  Raises DataError if there are no rows.
   """
-  parts, slices, repairs = _sum_units(spec, corpus)
+  parts, slices = _sum_units(spec, corpus)
   shards: dict[str, Shards] = {split: [] for split in rows.SPLITS}
   records: Records = {}
   for part, own in zip(parts, slices, strict=True):
@@ -373,8 +349,6 @@ def _write_manifest(
   manifest["fingerprint"] = rows.hash_json(manifest)
   manifest["options"] = dataclasses.asdict(spec.options)
   manifest["parts"] = parts
-  manifest["languages"] = languages
-  manifest["repairs"] = dict(sorted(repairs.items()))
   for path in spec.folder.iterdir():
     if REMOVABLE.fullmatch(path.name) and path.name not in records:
       path.unlink()
@@ -388,38 +362,32 @@ def _write_manifest(
 
 def _sum_units(
   spec: BuildSpec, corpus: Corpus
-) -> tuple[list[dict[str, Any]], list[list[str]], collections.Counter[str]]:
-  """Returns counts and names of slices of each part, and all repairs.
+) -> tuple[list[dict[str, Any]], list[list[str]]]:
+  """Returns counts and names of slices of each part.
 
-  Raises DataError for a part with less text than expected, or than its weight.
+  Raises DataError for a part with no text, or far less than its weight.
   """
-  totals = [collections.Counter[str]() for _ in corpus.parts]
+  parts: list[dict[str, Any]] = [
+    {"documents": 0, "text_bytes": 0} for _ in corpus.parts
+  ]
   slices: list[list[str]] = [[] for _ in corpus.parts]
-  repairs = collections.Counter[str]()
-  sizes: dict[Unit, int] = {}  # of an epoch; a runner may have built more
-  while (unit := corpus.next_unit(sizes)) is not None:
+  for unit in corpus.units:
     name = build.unit_name(corpus, unit)
     record = spec.read_record(name)
-    sizes[unit] = record["text_bytes"]
-    repairs.update(record.pop("repairs"))
-    numbers = range(record.pop("slices"))
-    totals[unit[0]].update({**record, "units": 1})
+    part = parts[unit[0]]
+    part["documents"] += record["documents"]
+    part["text_bytes"] += record["text_bytes"]
+    numbers = range(record["slices"])
     slices[unit[0]] += [build.slice_name(name, number) for number in numbers]
-  parts = []
-  for index, passes in enumerate(corpus.passes(sizes)):
-    part = corpus.parts[index]
-    about: dict[str, Any] = dict(totals[index])
-    if about.pop("units") == part.num_units:
-      part.check_records(about["records"])
-    else:
-      about["records"] = None  # unknown, as not all is read
-    if passes > MAX_PASSES:
+  passes = corpus.passes([part["text_bytes"] for part in parts])
+  for index, number in enumerate(passes):
+    if number > MAX_PASSES:
       raise DataError(
-        f"data.sources: {part.name!r} would be repeated {passes:,.0f} times."
-        " Set a smaller weight= for it, or --config.data.stopping=first."
+        f"data.sources: {corpus.parts[index].name!r} would be repeated"
+        f" {number:,.0f} times. Set a smaller weight= for it."
       )
-    parts.append({**about, "passes": round(passes, 6)})
-  return parts, slices, repairs
+    parts[index]["passes"] = round(number, 6)
+  return parts, slices
 
 
 def _list_shards(

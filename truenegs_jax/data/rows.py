@@ -12,16 +12,12 @@ in a mixture, and is written last. A shard is a slice of a unit of the text.
 
 import dataclasses
 import errno
-import functools
 import json
-import os
 import pathlib
 import re
 import stat
-import threading
-import weakref
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -33,7 +29,7 @@ from truenegs_jax.data.tokenizer import (
   load_tokenizer,
 )
 from truenegs_jax.runtime import cache, errors, progress
-from truenegs_jax.runtime.errors import FAILING, DataError, InputError, one_of
+from truenegs_jax.runtime.errors import FAILING, DataError, one_of
 from truenegs_jax.runtime.files import (
   atomic_file,
   disk_errors,
@@ -59,96 +55,6 @@ COPIERS = 4  # threads, each with a file in memory, some 4 MB
 Records = Mapping[str, Mapping[str, int]]  # bytes and crc32 by name of file
 
 
-class Verification:
-  """Compares the checksums of a rows folder in a thread, while it is read.
-
-  Each batch has rows of all shards.
-  """
-
-  def __init__(self, folder: str | pathlib.Path) -> None:
-    self._folder = pathlib.Path(folder)
-    self.error: Exception | None = None  # for damage that was found so far
-    self._records: Records = {}
-    self._states: dict[str, tuple[int, ...]] = {}  # of verified files
-    self._thread = threading.Thread(target=self._run, daemon=True)
-    self._thread.start()
-
-  @property
-  def is_complete(self) -> bool:
-    """Whether all files are verified, intact and unchanged since then."""
-    is_done = not (self._thread.is_alive() or self.error)
-    return is_done and not self._find_changed()
-
-  def check(self) -> None:
-    """Raises DataError if damage was found so far."""
-    if self.error:
-      raise self.error
-
-  def finish(self) -> None:
-    """Verifies the other and changed files; raises DataError for damage."""
-    self._thread.join()
-    if changed := self._find_changed():
-      self._run(changed)
-    self.check()
-
-  def _find_changed(self) -> list[str]:
-    """Finds files that were written to after their verification began."""
-    states = {name: _file_state(self._folder / name) for name in self._states}
-    # A removed file is still open.
-    return [x for x in states if states[x] not in ((), self._states[x])]
-
-  def _run(self, names: Iterable[str] = ()) -> None:
-    try:
-      if not names:
-        self._records = read_manifest(self._folder)["files"]
-      for name in names or self._records:
-        self._states[name] = _file_state(self._folder / name)
-        check_files(self._folder, {name: self._records[name]})
-    except Exception as error:  # raised by `check`
-      self.error = error
-
-
-class RowFile:
-  """An open file of rows.
-
-  It is not mapped into memory, because the system ends a process whose mapped
-  files are lost. A read of a lost file raises an OSError.
-  """
-
-  def __init__(self, path: pathlib.Path, length: int, count: int) -> None:
-    """Opens a file of `count` rows of `length` or more; DataError if not."""
-    self.path = path
-    try:
-      with open(path, "rb") as file:
-        np.lib.format.read_magic(file)
-        shape, _, self._dtype = np.lib.format.read_array_header_1_0(file)
-        self._start = file.tell()
-        self._row_bytes = length * self._dtype.itemsize
-        size = os.fstat(file.fileno()).st_size
-        is_whole = size == self._start + shape[0] * self._row_bytes
-        is_row = shape[1:] == (length,) and self._dtype.kind == "u"
-        if not (is_whole and is_row and shape[0] >= count):
-          raise ValueError(f"{size:,} bytes of {self._dtype} {shape}")
-        self._descriptor = os.dup(file.fileno())
-    except Exception as error:  # numpy parses a damaged header as Python
-      if isinstance(error, OSError) and error.errno in (*FAILING, errno.EMFILE):
-        raise
-      raise DataError(f"{path}: cannot be read ({error}). {REBUILD}") from error
-    weakref.finalize(self, os.close, self._descriptor)
-
-  def read(self, index: int) -> np.ndarray:
-    """Reads a row; DataError if the file was cut off since it was opened."""
-    start = self._start + index * self._row_bytes
-    try:
-      data = os.pread(self._descriptor, self._row_bytes, start)
-    except OSError as error:
-      error.filename = str(self.path)
-      raise
-    if len(data) < self._row_bytes:
-      raise DataError(f"{self.path}: was cut off. {REBUILD}")
-    return np.frombuffer(data, self._dtype)
-
-
 @dataclasses.dataclass(frozen=True)
 class Rows:
   """A split of a rows folder."""
@@ -156,9 +62,9 @@ class Rows:
   folder: pathlib.Path
   split: str
   manifest: dict[str, Any]
-  # Of each listed shard: tokens_RxL (uint16 or uint32), types_RxL and
-  # documents_RxL (uint8).
-  shards: tuple[tuple[RowFile, ...], ...]
+  # Of each listed shard, as it is on disk: tokens_RxL (uint16 or uint32),
+  # types_RxL and documents_RxL (uint8).
+  shards: tuple[tuple[np.memmap, ...], ...]
   # The index of the first row of each shard, and the number of rows.
   starts: np.ndarray
   unigram_V: np.ndarray  # int64, the count of each entry in the training split
@@ -182,36 +88,16 @@ class Rows:
     return self.manifest["fingerprint"]
 
   def take(self, row_B: np.ndarray) -> dict[str, np.ndarray]:
-    """Returns rows by index: tokens, types and documents, int32 [B, L].
-
-    Raises DataError if a value is out of range.
-    """
+    """Returns rows by index: tokens, types and documents, int32 [B, L]."""
     shard_B = np.searchsorted(self.starts, row_B, side="right") - 1
-    files = [self.shards[shard] for shard in shard_B]
-    indices = (row_B - self.starts[shard_B]).tolist()
+    shards = [self.shards[shard] for shard in shard_B]
+    places = [*zip(shards, row_B - self.starts[shard_B], strict=True)]
     batch = {}
     for number, field in enumerate(FIELDS):
-      values_BxL = np.empty((len(row_B), self.length), np.uint64)
-      for i, (shard, index) in enumerate(zip(files, indices, strict=True)):
-        values_BxL[i] = shard[number].read(index)
-      if values_BxL.max(initial=0) > self._largest[field]:
-        i = values_BxL.max(axis=1).argmax()
-        raise DataError(
-          f"{files[i][number].path}: {values_BxL.max()} in row {row_B[i]} of"
-          f" {self.split!r} is too large: it can be at most"
-          f" {self._largest[field]}. {REBUILD}"
-        )
-      batch[field] = values_BxL.astype(np.int32)
+      batch[field] = np.empty((len(row_B), self.length), np.int32)
+      for i, (shard, index) in enumerate(places):
+        batch[field][i] = shard[number][index]
     return batch
-
-  @functools.cached_property
-  def _largest(self) -> dict[str, int]:
-    """The largest possible value of each field."""
-    options = self.manifest["options"]
-    tokenizer = self.manifest["tokenizer"]
-    # The shortest document is [CLS], a token and [SEP].
-    documents = 1 if options["layout"] == "electra" else self.length // 3
-    return {"tokens": tokenizer["size"] - 1, "types": 1, "documents": documents}
 
 
 def read_manifest(folder: str | pathlib.Path) -> dict[str, Any]:
@@ -235,33 +121,18 @@ def read_manifest(folder: str | pathlib.Path) -> dict[str, Any]:
         raise ValueError(f"{name[:100]!r} is no file of rows")
     if UNIGRAMS not in names or len(names & {*FILES}) != 1:
       raise ValueError("it has no vocabulary")
-    listed = [
-      (shard_name(split, shard, field), count)
-      for split in SPLITS
-      for shard, count in manifest["splits"][split]["shards"]
-      for field in FIELDS
-    ]
-    if not {name for name, _ in listed} <= names:
-      raise ValueError("it lists a shard that it has not")
-    tokenizer = manifest["tokenizer"]
-    numbers = [tokenizer["size"], tokenizer["pad"]]
-    numbers += [manifest["options"]["length"], *(count for _, count in listed)]
+    numbers = [manifest["tokenizer"]["size"], manifest["options"]["length"]]
+    for split in SPLITS:
+      for shard, count in manifest["splits"][split]["shards"]:
+        if not {shard_name(split, shard, field) for field in FIELDS} <= names:
+          raise ValueError("it lists a shard that it has not")
+        numbers.append(count)
     for record in manifest["files"].values():
       numbers += [record["bytes"], record["crc32"]]
     for part in manifest["parts"]:
       numbers += [part["documents"], part["text_bytes"]]
-    numbers += manifest["languages"].values()
-    kinds: dict[type, list[Any]] = {
-      int: numbers,
-      bool: [tokenizer["lowercase"], tokenizer["strip_accents"]],
-      float: [manifest["splits"][split]["padding_share"] for split in SPLITS],
-      str: [source["source"] for source in manifest["options"]["sources"]],
-    }
-    for kind, values in kinds.items():
-      if any(type(value) is not kind for value in values):
-        raise ValueError(f"a value is no {kind.__name__}")
-    if min(numbers) < 0:
-      raise ValueError("a size is below 0")
+    if not all(type(x) is int and x >= 0 for x in numbers):
+      raise ValueError("a size is no whole number, or below 0")
   return manifest
 
 
@@ -272,12 +143,12 @@ def open_rows(folder: str | pathlib.Path, split: str) -> Rows:
   manifest = read_manifest(folder)
   length = manifest["options"]["length"]
   listed = manifest["splits"][split]["shards"]
-  opened: dict[str, tuple[RowFile, ...]] = {}
+  opened: dict[str, tuple[np.memmap, ...]] = {}
   for shard, count in sorted(listed, key=lambda x: -x[1]):
     if shard not in opened:
       names = (shard_name(split, shard, field) for field in FIELDS)
       paths = (join_inside(folder, name) for name in names)
-      opened[shard] = tuple(RowFile(path, length, count) for path in paths)
+      opened[shard] = tuple(_open_shard(path, length, count) for path in paths)
   shards = tuple(opened[shard] for shard, _ in listed)
   starts = np.cumsum([0, *(count for _, count in listed)])
   check_files(folder, {UNIGRAMS: manifest["files"][UNIGRAMS]})
@@ -285,6 +156,20 @@ def open_rows(folder: str | pathlib.Path, split: str) -> Rows:
   if unigram_V.shape != (manifest["tokenizer"]["size"],):
     raise DataError(f"{folder / UNIGRAMS}: cannot be read. {REBUILD}")
   return Rows(folder, split, manifest, shards, starts, np.array(unigram_V))
+
+
+def _open_shard(path: pathlib.Path, length: int, count: int) -> np.memmap:
+  """Opens a file of `count` rows of `length` or more; DataError if not."""
+  try:
+    array = np.load(path, mmap_mode="r", allow_pickle=False)
+    is_whole = array.shape[1:] == (length,) and len(array) >= count
+    if not is_whole or array.dtype.kind != "u":
+      raise ValueError(f"{array.dtype} {array.shape}")
+  except Exception as error:  # numpy parses a damaged header as Python
+    if isinstance(error, OSError) and error.errno in (*FAILING, errno.EMFILE):
+      raise
+    raise DataError(f"{path}: cannot be read ({error}). {REBUILD}") from error
+  return array
 
 
 def copy_rows(folder: str | pathlib.Path) -> pathlib.Path:
@@ -343,14 +228,9 @@ def load_vocabulary(folder: str | pathlib.Path) -> Tokenizer:
   saved = manifest["tokenizer"]
   [name] = {*FILES} & {*manifest["files"]}
   path = join_inside(open_path("data.rows", folder), name)
+  check_files(path.parent, {name: manifest["files"][name]})
   options = {name: saved[name] for name in ("lowercase", "strip_accents")}
-  tokenizer = load_tokenizer(str(path), **options)
-  if tokenizer.fingerprint != saved["fingerprint"]:
-    raise InputError(
-      f"'{path}' has the fingerprint {tokenizer.fingerprint}, but the rows were"
-      f" prepared with {saved['fingerprint']}. {REBUILD}"
-    )
-  return tokenizer
+  return load_tokenizer(str(path), **options)
 
 
 def shard_name(split: str, shard: str, field: str) -> str:
@@ -384,16 +264,6 @@ def check_files(folder: pathlib.Path, records: Records) -> None:
     raise DataError(
       f"{folder}: damaged or missing files: {', '.join(damaged)}. {REBUILD}"
     )
-
-
-def _file_state(path: pathlib.Path) -> tuple[int, ...]:
-  """Returns numbers that change when a file is written to; () for none."""
-  try:
-    s = path.stat()
-  except OSError:
-    return ()
-  # Copies may restore the time of the last change, but not `st_ctime_ns`.
-  return s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns
 
 
 def _file_size(path: pathlib.Path) -> int:

@@ -253,7 +253,6 @@ def load_tokenizer(
   *,
   lowercase: bool,
   strip_accents: bool | None = None,
-  mask_token: str = "",
 ) -> Tokenizer:
   """Reads a vocabulary, and returns its tokenizer.
 
@@ -265,7 +264,6 @@ def load_tokenizer(
       of them, or the name of a model on the Hugging Face hub (needs internet).
     lowercase, strip_accents: of BERT's, as for `make_tokenizer`. Other files
       say themselves what they do to case and accents.
-    mask_token: is added to a `tokenizer.json` without a mask token.
   """
   strip_accents = lowercase if strip_accents is None else strip_accents
   options = {"lowercase": lowercase, "strip_accents": strip_accents}
@@ -294,8 +292,8 @@ def load_tokenizer(
     for name in SETTINGS:
       with read_beside(path.parent, name) as values:
         config |= values
-    names = name_roles(content, config, mask_token)
-    check_roles(names, path, mask_token)
+    names = name_roles(content, config)
+    check_roles(names, path)
     return _define(content, names, config.get("vocab_size", 0))
 
 
@@ -310,8 +308,10 @@ def find_file(folder: pathlib.Path) -> pathlib.Path | None:
 
 def build_tokenizer(data: Any, vocab: str) -> Tokenizer:
   """Loads a vocabulary with the options of `c.data`."""
-  options = {"lowercase": data.lowercase, "mask_token": data.mask_token}
-  return load_tokenizer(vocab, strip_accents=ACCENTS[data.accents], **options)
+  strip_accents = ACCENTS[data.accents]
+  return load_tokenizer(
+    vocab, lowercase=data.lowercase, strip_accents=strip_accents
+  )
 
 
 def write_tokenizer(tokenizer: Tokenizer, folder: pathlib.Path) -> list[str]:

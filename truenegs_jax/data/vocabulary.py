@@ -326,7 +326,7 @@ def list_tokens(ids: Mapping[str, int], size: int = 0) -> list[str]:
   return [tokens.get(i, UNUSED.format(i)) for i in range(num_rows)]
 
 
-def name_roles(content: Json, config: Json, mask_token: str) -> dict[str, str]:
+def name_roles(content: Json, config: Json) -> dict[str, str]:
   """Returns the name of the token of each role; "" for none."""
   if not content["model"]["vocab"]:
     raise ValueError("no entries")
@@ -341,23 +341,17 @@ def name_roles(content: Json, config: Json, mask_token: str) -> dict[str, str]:
   # Where text gets a token on one side only, it gets it on both.
   names["cls"] = names["cls"] or names["sep"]
   names["sep"] = names["sep"] or names["cls"]
-  names["mask"] = names["mask"] or mask_token
   return names
 
 
-def check_roles(names: dict[str, str], path: pathlib.Path, choice: str) -> None:
+def check_roles(names: dict[str, str], path: pathlib.Path) -> None:
   """Raises InputError if a role has no token, or that of another."""
-  if choice not in ("", names["mask"]) or choice.isalnum():
-    raise InputError(
-      f"data.mask_token={choice!r} could be a word, or is not that of the"
-      f" tokenizer, {names['mask']!r}. Remove it, or set it to '<mask>'."
-    )
   fix = "in a tokenizer_config.json beside it; a new token is added"
   for role in ("mask", "pad", "cls", "sep"):
     if not names[role]:
-      way = "Set --config.data.mask_token='<mask>', or name"
-      way = f"{way if role == 'mask' else 'Name'} a {role}_token {fix}"
-      raise InputError(f"data.vocab: '{path}' has no {role} token. {way}.")
+      raise InputError(
+        f"data.vocab: '{path}' has no {role} token. Name a {role}_token {fix}."
+      )
   for one, other in itertools.combinations(("pad", "mask", "sep", "cls"), 2):
     if names[one] == names[other] and one != "sep":
       raise InputError(

@@ -18,7 +18,7 @@ from truenegs_jax.config import sections
 from truenegs_jax.config.sections import Data, PretrainConfig
 from truenegs_jax.configs.common import REQUIRED
 from truenegs_jax.data import tokenizer as tokenizer_lib
-from truenegs_jax.data.rows import Rows, Verification
+from truenegs_jax.data.rows import Rows
 from truenegs_jax.data.tokenizer import Tokenizer
 from truenegs_jax.data.vocabulary import read_words
 from truenegs_jax.models import attention as attention_lib
@@ -239,7 +239,6 @@ class Inputs:
 
   train_rows: Rows
   held_out_rows: Rows
-  verification: Verification  # of the files of both
   table: SynonymTable | None  # None also if the run builds its own
   coverage: Mapping[str, str]  # lines of the report about the synonyms
 

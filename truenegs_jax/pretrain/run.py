@@ -100,14 +100,11 @@ def train(
   config = started.description["config"]
   lease = checkpoints.lease
   logged = loggers.LoggedRun(workdir, first_step, config, lease.check)
-  verification = started.inputs.verification
   with (
     loggers.open_writers(c.log.writers, logged, line) as (write, flush_log),
     guards.StopSignals(console) as signals,
   ):
-    vote = guards.StopVote(
-      signals, run.mesh, lambda: verification.error or lease.error
-    )
+    vote = guards.StopVote(signals, run.mesh, lambda: lease.error)
     training = Training(started, workdir, write, clock, console)
     loop = loop_lib.Loop(
       state=started.state,
@@ -265,9 +262,6 @@ def _finish(
   """
   say = functools.partial(console.print, soft_wrap=True)
   c = trained.run.config
-  with distributed.raise_everywhere("verification of the rows"):
-    with progress.working(console, "Verifying the rest of the rows"):
-      trained.inputs.verification.finish()
   try:
     with distributed.raise_everywhere("evaluation"):
       verdict = evaluate.evaluate(trained, workdir, console)

@@ -111,7 +111,8 @@ def read_inputs(
   """Opens the rows in a folder, and reads or builds the synonym table."""
   c = run.config
   folder = rows_folder.copy_rows(folder)
-  verification = rows_folder.Verification(folder)
+  with progress.working(console, "Verifying the rows", brief=True):
+    rows_folder.verify_rows(folder)
   train_rows = rows_folder.open_rows(folder, "train")
   batches.check_batch_size(train_rows, c.batch_size)
   if warning := rows_folder.padding_warning(train_rows.manifest):
@@ -141,7 +142,7 @@ def read_inputs(
       )
     if warning:
       console.print("warning:", warning, soft_wrap=True)
-  return Inputs(train_rows, held_out_rows, verification, table, coverage)
+  return Inputs(train_rows, held_out_rows, table, coverage)
 
 
 def start(

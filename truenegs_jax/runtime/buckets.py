@@ -4,8 +4,8 @@
   (folder / "config.json").read_bytes()
 
 A path is one of `etils.epath`, so that Orbax takes it as it is, and fsspec asks
-the servers: gcsfs, s3fs and TensorStore repeat failed requests for half a
-minute or more. An object appears with its whole content.
+the servers: gcsfs and s3fs repeat failed requests for half a minute or more. An
+object appears with its whole content.
 
 Imported only where a URL is opened.
 """
@@ -18,7 +18,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import fsspec
-import tensorstore as ts
 from etils import epath
 from etils.epath import backend
 
@@ -37,8 +36,6 @@ ANSWERS = (
 REFUSED = re.compile("^Forbidden|PERMISSION_DENIED|NOT_FOUND")
 EXPIRED = "http_response_code='401'"  # of credentials, which are renewed soon
 NO_CREDENTIALS = ("DefaultCredentialsError", "NoCredentialsError")
-# Of TensorStore's requests; Orbax has its own.
-RETRIES = {"max_retries": 5, "initial_delay": "1s", "max_delay": "32s"}
 
 
 @contextlib.contextmanager
@@ -182,18 +179,3 @@ class BucketPath(_Path):
   def write_text(self, text: str) -> int:
     """Writes an object with UTF-8."""
     return self.write_bytes(text.encode())
-
-
-def open_object(path: BucketPath) -> ts.KvStore:
-  """Opens an object, the key "", for reads and writes on conditions."""
-  url = str(path)
-  scheme, _, rest = url.partition("://")
-  bucket, _, name = rest.partition("/")
-  driver = {"gs": "gcs", "s3": "s3"}[scheme]
-  spec = {"driver": driver, "bucket": bucket, "path": name}
-  endpoint = os.environ.get("AWS_ENDPOINT_URL")
-  if endpoint and driver == "s3":
-    spec |= {"endpoint": endpoint, "aws_region": "us-east-1"}
-  context = ts.Context({f"{driver}_request_retries": RETRIES})
-  with explain_errors(url):
-    return ts.KvStore.open(spec, context=context).result()

@@ -132,12 +132,6 @@ def from_first(name: str, value: str) -> str:
   return _exchange(f"from_first/{name}", value).get(0, value)
 
 
-def is_true_everywhere(name: str, *, value: bool) -> bool:
-  """Whether `value` is true in all; `name` can be used once in a run."""
-  values = _exchange(f"is_true_everywhere/{name}", "yes" if value else "")
-  return value and all(values.values())
-
-
 def warn(message: str) -> None:
   """Prints to stderr, with the number of the process if there are several."""
   if process_count() > 1:

@@ -26,9 +26,8 @@ from truenegs_jax.runtime import distributed
 from truenegs_jax.runtime.errors import InputError, one_of, printable
 from truenegs_jax.runtime.files import atomic_file
 from truenegs_jax.runtime.paths import is_bucket
-from truenegs_jax.runtime.uploads import GrowingFolder
 from truenegs_jax.workdir import files, metrics_file
-from truenegs_jax.workdir.metrics_file import Record
+from truenegs_jax.workdir.metrics_file import GrowingFolder, Record
 
 PROJECT = "truenegs_jax"  # unless the logger's own variable names another
 MAX_NAME = 100  # characters; W&B allows 128

@@ -32,12 +32,12 @@ TENSORBOARD = "tensorboard"  # folder of TensorBoard's events
 WANDB = "wandb"  # folder of Weights & Biases; the name is theirs
 LOGGED_ID = "logged_id.txt"  # of the run in loggers
 METRICS = "metrics.jsonl"  # one JSON object per line
-DAMAGED = "metrics_damaged.jsonl"  # lines that were no records
 RUNNING = "running"  # states
 FINISHED = "finished"
 STOPPED = "stopped"
-REMOVED = b"{}\n"  # content of results in a bucket that are out of date
 Values = Mapping[str, Any]  # of JSON
+# After which time without records a run in a bucket counts as killed.
+SILENT_SECS = 600
 STEP = re.compile(r"0|[1-9]\d*", re.ASCII)  # name of a step's folder
 # A file that Orbax writes to a step's folder once the step is complete. In a
 # local folder, the names of unfinished steps have a suffix until then.
@@ -186,18 +186,19 @@ def read_state(workdir: pathlib.Path, *, ends: bool = False) -> str:
   """
   if not ends and is_running(workdir / LOCK):
     return RUNNING
-  return FINISHED if _has_results(workdir / RESULTS) else STOPPED
+  return FINISHED if (workdir / RESULTS).exists() else STOPPED
 
 
 def is_running(path: pathlib.Path) -> bool:
-  """Returns whether a run has a lock, or has renewed its lease in time."""
+  """Returns whether a run has a lock; in a bucket, whether it wrote of late."""
   if not is_bucket(path):
     return files.is_locked(path)
+  times = [0]
   with contextlib.suppress(FileNotFoundError):
-    lease = parse_lock(path.read_bytes())
-    if lease.get("held"):  # not released, and not of a copied local folder
-      return time.time() - lease["renewed"] < lease["takeover_secs"]
-  return False
+    if parse_lock(path.read_bytes()).get("held"):
+      times.append(path.stat().mtime)  # type: ignore[attr-defined]
+      times.append((path.parent / METRICS).stat().mtime)  # type: ignore[attr-defined]
+  return time.time() - max(times) < SILENT_SECS
 
 
 def parse_lock(data: bytes) -> dict[str, Any]:
@@ -207,21 +208,10 @@ def parse_lock(data: bytes) -> dict[str, Any]:
   return {}
 
 
-def _has_results(path: Any) -> bool:
-  if not is_bucket(path):
-    return path.exists()
-  with contextlib.suppress(FileNotFoundError):
-    return path.stat().length > len(REMOVED)
-  return False
-
-
 def remove_outdated(path: pathlib.Path) -> None:
-  """Removes JSON that is out of date; in a bucket, it becomes empty."""
-  if not is_bucket(path):
-    with files.disk_errors(path):
-      path.unlink(missing_ok=True)
-  elif path.exists():
-    path.write_bytes(REMOVED)
+  """Removes a file that is out of date, if it exists."""
+  with files.disk_errors(path):
+    path.unlink(missing_ok=True)
 
 
 def finite_or_null(value: Any) -> Any:
