@@ -52,7 +52,7 @@ from truenegs_jax.finetune.task_data import (
   TaskData,  # noqa: E402
 )
 from truenegs_jax.tasks import batches, task  # noqa: E402
-from truenegs_jax.train import sharding  # noqa: E402
+from truenegs_jax.train import optim, sharding  # noqa: E402
 from truenegs_jax.weights import hf_names  # noqa: E402
 
 Batch = dict[str, np.ndarray]
@@ -216,9 +216,9 @@ class TorchSide:
       params, self._factors, self._means, self._squares, strict=True
     ):
       g = p.grad.mul_(scale)
-      m.lerp_(g, 1 - adam.b1)
+      m.lerp_(g, 1 - optim.MEAN_DECAY)
       v.mul_(adam.b2).addcmul_(g, g, value=1 - adam.b2)
-      p.addcdiv_(m, v.sqrt().add_(adam.epsilon), value=-rate * factor)
+      p.addcdiv_(m, v.sqrt().add_(optim.EPSILON), value=-rate * factor)
     self._count += 1
 
 

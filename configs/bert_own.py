@@ -46,7 +46,6 @@ def get_config(arg: str = "") -> ConfigDict:
   c.log.every_steps = (steps + 199) // 200
   c.eval.every_steps = c.checkpoint.every_steps = 40 + steps // 50
   c.eval.rows = 512
-  c.eval.search_rows = 10_000
   return common.apply_arg(c, arg, default="hc", own={"continue": continue_own})
 
 

@@ -173,5 +173,3 @@ def runlocal(c: ConfigDict) -> None:
   c.checkpoint.every_steps = 10
   c.eval.every_steps = 10
   c.eval.rows = 64
-  c.eval.search_rows = 64
-  c.eval.must_learn = False  # 20 steps are too few

@@ -37,7 +37,6 @@ def get_config(arg: str = "") -> ConfigDict:
   c.checkpoint.every_steps = 250
   c.eval.every_steps = 500
   c.eval.rows = 1_024  # cases are rare
-  c.eval.search_rows = 20_000
   c.eval.sentences = (
     "a [MASK] who writes books",
     "someone who [MASK] in a theatre",

@@ -43,7 +43,6 @@ def get_config(arg: str = "") -> ConfigDict:
   c.log.every_steps = (steps + 199) // 200
   c.eval.every_steps = c.checkpoint.every_steps = 40 + steps // 25
   c.eval.rows = 512
-  c.eval.search_rows = 10_000
   return common.apply_arg(
     c,
     arg,

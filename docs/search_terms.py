@@ -19,7 +19,6 @@ TERMS = {
     "optim.decay_steps": "wsd, warmup-stable-decay, trapezoidal, cooldown",
     "optim.weight_decay": "weight decay",
     "optim.accumulation": "gradient accumulation, micro-batch",
-    "optim.clip_norm": "gradient clipping",
     "batch_size": "batch size",
     "length": "sequence length, max length",
     "seed": "random seed",

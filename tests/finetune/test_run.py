@@ -31,7 +31,7 @@ from truenegs_jax.runtime.errors import (
   InputError,
 )
 from truenegs_jax.tasks.task import TASKS
-from truenegs_jax.train import sharding
+from truenegs_jax.train import optim, sharding
 
 pytestmark = pytest.mark.usefixtures("one_device")
 
@@ -264,9 +264,9 @@ def test_the_head_is_that_of_hugging_face(vocab, role, head):
   assert initial.make_model(TASKS["rte"]).head == head
 
 
-def test_learning_rates_follow_schedule_and_layer_decay(vocab):
+def test_learning_rates_follow_schedule_and_layer_decay(vocab, monkeypatch):
   c = finetune_glue.get_config("rte")
-  c.optim.epsilon = 1e-30
+  monkeypatch.setattr(optim, "EPSILON", 1e-30)
   initial = open_tiny(c, vocab)
   model = initial.make_model(TASKS["rte"])
   tx, schedule = loop.make_optimizer(initial.options, model, 100)

@@ -26,6 +26,11 @@ HC = "electra_demo:hc,runlocal"
 ROWS = 37  # no multiple of a batch; more than there are held-out rows
 
 
+@pytest.fixture(autouse=True)
+def search_as_many_rows_as_are_read(monkeypatch):
+  monkeypatch.setattr(search_lib, "SEARCHED", 1)
+
+
 @pytest.fixture(scope="module")
 def inputs(shared_pretraining):
   """Returns rows, and a table of random synonyms."""
@@ -46,7 +51,7 @@ def make_trained(inputs, num_devices, **values):
   values = {
     **runs.ONE_LAYER,
     "data__vocab": inputs.folder / "vocab.txt",
-    "eval__search_rows": ROWS,
+    "eval__rows": ROWS,
     "eval__cases": 5_000,
   } | values
   flags = [f"--config.{k.replace('__', '.')}={v}" for k, v in values.items()]
@@ -115,7 +120,7 @@ def test_a_limited_number_of_rows_is_searched(
   monkeypatch.setattr(predict_slots, "predict_batch", search)
   monkeypatch.setattr(search_lib.cases, "CaseFinder", lambda *_: finder)
   trained = make_trained(
-    inputs, 1, eval__search_rows=limit, eval__cases=9, batch_size=16
+    inputs, 1, eval__rows=limit, eval__cases=9, batch_size=16
   )
   search_lib.find_cases(trained, inputs.table, CLOCK)
   held_out = min(limit, len(inputs.held_out_rows))

@@ -62,7 +62,6 @@ def demo_flags(corpus: pathlib.Path, **more) -> list[str]:
     "log.every_steps": 1,
     "checkpoint.every_steps": 3,
     "eval.every_steps": 6,
-    "eval.must_learn": False,
     "eval.sentences": "()",
   } | {name.replace("__", "."): value for name, value in more.items()}
   return [f"--config.{name}={value}" for name, value in values.items()]

@@ -44,8 +44,8 @@ class TorchNetworks:
     """Takes a step of BERT's Adam: no correction of bias, decoupled decay."""
     parameters = dict(self.bert.named_parameters())
     norm = sum((x.grad**2).sum() for x in parameters.values()) ** 0.5
-    scale = min(1.0, options.clip_norm / norm.item())
-    b1, b2, zeros = options.b1, options.b2, (0.0, 0.0)
+    scale = min(1.0, 1.0 / norm.item())
+    b1, b2, zeros = 0.9, options.b2, (0.0, 0.0)
     self.means, old = getattr(self, "means", {}), {}
     with torch.no_grad():
       for name, x in parameters.items():
@@ -54,7 +54,7 @@ class TorchNetworks:
         mean = b1 * mean + (1 - b1) * grad
         square = b2 * square + (1 - b2) * grad**2
         self.means[name] = mean, square
-        update = mean / (square**0.5 + options.epsilon)
+        update = mean / (square**0.5 + 1e-6)
         if x.ndim > 1:  # neither bias nor scale of a norm
           update += options.weight_decay * x
         x -= rate * update

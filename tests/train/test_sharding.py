@@ -6,14 +6,12 @@ import math
 import re
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 from support import tiny
-from truenegs_jax.config import sections
 from truenegs_jax.models import pretrain
 from truenegs_jax.objectives import negatives
 from truenegs_jax.runtime.errors import InputError
@@ -21,8 +19,8 @@ from truenegs_jax.synonyms.table import SynonymTable
 from truenegs_jax.train import sharding, step
 
 
-def make_mesh(preset: str, **axes: int) -> Mesh:
-  return sharding.make_mesh(sharding.get_mesh_spec(preset, axes))
+def make_mesh(preset: str) -> Mesh:
+  return sharding.make_mesh(sharding.get_mesh_spec(preset))
 
 
 def test_open_axis_gets_the_remaining_devices():
@@ -31,34 +29,23 @@ def test_open_axis_gets_the_remaining_devices():
   assert resolve({"data": -1, "model": 2}, 8) == {"data": 4, "model": 2}
   with pytest.raises(InputError, match="multiple of 3.* 8"):
     resolve({"data": -1, "model": 3}, 8)
-  with pytest.raises(InputError, match="needs 4 devices.* 8"):
-    resolve({"data": 2, "model": 2}, 8)
-  with pytest.raises(InputError, match="several sizes of -1"):
-    resolve({"data": -1, "model": -1}, 8)
 
 
 @pytest.mark.parametrize(
-  ("preset", "axes", "message"),
+  ("preset", "model", "message"),
   [
-    ("fspd", {}, "'fspd' is unknown.*dp, fsdp or fsdp_tp"),
-    ("fsdp", {"model": 2}, "no axis 'model'.*axes are data"),
-    ("fsdp_tp", {"tensor": 2}, "no axis 'tensor'.*axes are data, model"),
-    ("fsdp_tp", {"model": 0}, "model=0"),
-    ("fsdp", {"data": -2}, "data=-2"),
+    ("fspd", 0, "'fspd' is unknown.*dp, fsdp or fsdp_tp"),
+    ("fsdp", 2, "mesh.model=2, but mesh.preset='fsdp' splits no layer"),
   ],
 )
-def test_bad_mesh_is_refused_with_the_choices(preset, axes, message):
+def test_bad_mesh_is_refused(preset, model, message):
   with pytest.raises(InputError, match=message):
-    sharding.get_mesh_spec(preset, axes)
+    sharding.get_mesh_spec(preset, model)
 
 
-def test_axes_of_a_config_replace_those_of_the_preset():
-  def get_axes(**values):
-    return sharding.get_mesh_spec("fsdp_tp", sections.Mesh(**values).axes).axes
-
-  assert get_axes() == {"data": -1, "model": 2}
-  assert get_axes(model=4) == {"data": -1, "model": 4}
-  assert get_axes(data=1, model=-1) == {"data": 1, "model": -1}
+def test_the_axis_of_a_config_replaces_that_of_the_preset():
+  assert sharding.get_mesh_spec("fsdp_tp").axes == {"data": -1, "model": 2}
+  assert sharding.get_mesh_spec("fsdp_tp", 4).axes == {"data": -1, "model": 4}
 
 
 def test_first_matching_rule_decides():
@@ -179,58 +166,20 @@ def test_one_process_reads_all_rows():
     sharding.check_batch_size(12, 1, sharding.get_mesh_spec("fsdp"))
 
 
-@pytest.mark.parametrize(
-  ("preset", "placement", "name"),
-  [
-    ("dp", "replicated", "bits_VxW"),
-    ("fsdp", "rows", "ids_VxS"),
-    ("fsdp_tp", "rows", "bits_VxW"),
-  ],
-)
-def test_look_ups_of_split_tables(preset, placement, name):
-  rng, v = np.random.default_rng(0), 1_001  # odd, so rows are padded
-  if name == "bits_VxW":
-    dense_VxV = rng.random((v, v)) < 0.3
-    table, width = tiny.pack_bits(dense_VxV), 1
-  else:
-    dense_VxV = rng.random((v, v)) < 0.01
-    table = tiny.list_ids(dense_VxV)
-    width = table.shape[1]
+def test_devices_exchange_nothing_to_look_up_synonyms():
+  rng, v = np.random.default_rng(0), 1_001
+  dense_VxV = rng.random((v, v)) < 0.3
   a_BxK, b_BxK = rng.integers(0, v, (2, 16, 64), dtype=np.int32)
-  mesh = make_mesh(preset)
+  mesh = make_mesh("fsdp_tp")
   rows = sharding.batch_sharding(mesh)
   args = (
-    {name: sharding.place_table(table, mesh, placement)},
+    {"bits_VxW": sharding.replicate(tiny.pack_bits(dense_VxV), mesh)},
     *jax.device_put((a_BxK, b_BxK), rows),
   )
   look_up = jax.jit(negatives.is_synonym, out_shardings=rows)
   compiled = look_up.lower(*args).compile()
   np.testing.assert_array_equal(compiled(*args), dense_VxV[a_BxK, b_BxK])
-  # Devices exchange the entries of B x K slots, never the table.
-  moved = re.findall(
-    r"= \(?\w+\[([\d,]*)\].* all-(?:gather|to-all|reduce)\(", compiled.as_text()
-  )
-  sizes = [math.prod(int(n) for n in x.split(",") if n) for x in moved]
-  assert (len(sizes) > 0) == (placement == "rows")
-  assert max(sizes, default=0) <= 2 * a_BxK.size * width
-  if name == "bits_VxW":
-    assert 2 * a_BxK.size < table.size / 8
-    assert compiled.memory_analysis().temp_size_in_bytes < table.nbytes / 2
-
-
-@pytest.mark.parametrize("placement", ["replicated", "rows"])
-def test_placed_table_equals_its_abstract_table(placement):
-  bits_VxW = tiny.pack_bits(tiny.dense_table())  # 70 rows
-  mesh = make_mesh("fsdp_tp")
-  abstract = sharding.abstract_table(bits_VxW, mesh, placement)
-  placed = sharding.place_table(bits_VxW, mesh, placement)
-  assert abstract.shape == placed.shape
-  assert abstract.dtype == placed.dtype == jnp.uint32
-  assert abstract.sharding == placed.sharding
-  num_rows = {"replicated": 70, "rows": 9}[placement]
-  assert sharding.bytes_per_device(abstract) == num_rows * 3 * 4
-  np.testing.assert_array_equal(placed[:70], bits_VxW)
-  assert not np.any(placed[70:])
+  assert not re.search(" all-(gather|to-all|reduce)", compiled.as_text())
 
 
 ROWS, STEPS = 16, 4
@@ -261,7 +210,6 @@ def abstract_state(model, mesh, spec) -> step.TrainState:
 def compile_step(
   preset: str,
   num_devices: int,
-  placement: str,
   accumulation=1,
   model=MODEL,
   **options,
@@ -286,10 +234,7 @@ def compile_step(
       tiny.list_ids(tiny.dense_table()), tokens, source="x", options={}
     )
     arrays = table.arrays(rates=True)
-  aux = {
-    name: sharding.place_table(array, mesh, placement)
-    for name, array in arrays.items()
-  }
+  aux = {name: sharding.replicate(x, mesh) for name, x in arrays.items()}
   compiled = (
     jax.jit(
       train_step, out_shardings=(shardings, sharding.replicated_sharding(mesh))
@@ -315,17 +260,16 @@ def train(compiled, mesh, state, aux) -> list:
 
 @pytest.fixture(scope="module")
 def one_device_history() -> list:
-  return train(*compile_step("dp", 1, "replicated"))
+  return train(*compile_step("dp", 1))
 
 
 @pytest.mark.parametrize(
-  ("preset", "devices", "placement", "accumulation"),
-  [("dp", 2, "replicated", 2), ("fsdp", 2, "rows", 2)],
+  ("preset", "devices", "accumulation"), [("dp", 2, 2), ("fsdp", 2, 2)]
 )
 def test_step_is_the_same_on_every_mesh(
-  one_device_history, preset, devices, placement, accumulation
+  one_device_history, preset, devices, accumulation
 ):
-  compiled, *rest = compile_step(preset, devices, placement, accumulation)
+  compiled, *rest = compile_step(preset, devices, accumulation)
   if preset != "dp":
     assert_no_activations_are_gathered(compiled.as_text())
   assert_same_history(one_device_history, train(compiled, *rest))
@@ -334,18 +278,16 @@ def test_step_is_the_same_on_every_mesh(
 @pytest.mark.slow
 def test_smoothing_is_the_same_on_a_mesh_and_in_chunks():
   recipe = {"smoothing": 0.3, "smoothing_by": "balanced", "drop_prob": 0.2}
-  one = train(*compile_step("dp", 1, "replicated", **recipe))
-  compiled, *rest = compile_step(
-    "fsdp_tp", 8, "rows", vocabulary_chunk=9, **recipe
-  )
+  one = train(*compile_step("dp", 1, **recipe))
+  compiled, *rest = compile_step("fsdp_tp", 8, vocabulary_chunk=9, **recipe)
   assert_no_activations_are_gathered(compiled.as_text())
   assert_same_history(one, train(compiled, *rest))
 
 
 @pytest.mark.slow
 def test_steps_of_modernbert_are_the_same_on_a_mesh():
-  one = train(*compile_step("dp", 1, "replicated", model=MODERN))
-  many = train(*compile_step("fsdp_tp", 8, "rows", 2, model=MODERN))
+  one = train(*compile_step("dp", 1, model=MODERN))
+  many = train(*compile_step("fsdp_tp", 8, 2, model=MODERN))
   assert_same_history(one, many)
 
 

@@ -394,15 +394,8 @@ class Optim(Section):
   weight_decay: float = key(
     0.01, "Weight decay of all but biases and norms, times the learning rate."
   )
-  clip_norm: float = key(
-    1.0, "Greatest norm of the gradient, which is scaled down to it.", low=TINY
-  )
-  b1: float = key(0.9, "Decay of Adam's mean of gradients.", high=0.999999)
   b2: float = key(
     0.999, "Decay of Adam's mean of squared gradients.", high=0.999999
-  )
-  epsilon: float = key(
-    1e-6, "Epsilon in Adam's denominator, added to the root.", low=TINY, high=1
   )
   accumulation: int = key(
     1,
@@ -423,28 +416,9 @@ class Mesh(Section):
     ' and the computation of each layer ("fsdp_tp", tensor parallelism).',
     is_open=True,
   )
-  data: int = free_key(
-    0,
-    "Slices of a batch; 0 is the preset's number, -1 is all devices that"
-    " `model` leaves.",
-    low=-1,
-  )
   model: int = free_key(
-    0,
-    "Devices that share a layer; 0 is the preset's number (2 in fsdp_tp), -1"
-    " is all devices that `data` leaves.",
-    low=-1,
+    0, "Number of devices that share a layer; 0 is the preset's, 2 in fsdp_tp."
   )
-  synonyms: str = free_choice(
-    ("replicated", "rows"),
-    'The synonym table is "replicated" on each device, or split by "rows".',
-  )
-
-  @property
-  def axes(self) -> dict[str, int]:
-    """The sizes of axes that differ from the preset's."""
-    sizes = {"data": self.data, "model": self.model}
-    return {axis: size for axis, size in sizes.items() if size}
 
 
 class Checkpoint(Section):
@@ -487,18 +461,9 @@ class Eval(Section):
   rows: int = free_key(
     2_048, "Number of held-out rows that are read, at most.", low=1
   )
-  search_rows: int = free_key(
-    2_048,
-    "Number of rows that are searched for corrections at the end, at most:"
-    " held-out ones, then training rows until there are enough `cases`.",
-    low=1,
-  )
   cases: int = free_key(10, "Number of corrections to print at the end.")
   sentences: tuple[str, ...] = free_key(
     (), "Sentences with one [MASK] each, filled in and printed at the end."
-  )
-  must_learn: bool = free_key(
-    False, "True ends with 1 unless all metrics beat guessing."
   )
 
 

@@ -255,7 +255,7 @@ TABLES: dict[str, Table] = {
       *(f"model.{name}" for name in SIZES),
       *("data.vocab", "data.lowercase", "data.accents"),
       *(x for x in PRETRAIN if x.startswith("optim.") and x not in SPANS),
-      *("mesh.preset", "mesh.data", "mesh.model"),
+      *("mesh.preset", "mesh.model"),
       *("log.every_steps", "log.writers"),
     ),
     Finetune.list_keys("finetune."),
@@ -293,7 +293,7 @@ TABLES: dict[str, Table] = {
       *("task", "seed", "init", "dry_run", "batch_size", "length"),
       *("model.dtype", "model.attention", "data.vocab", "data.lowercase"),
       *("data.accents", "data.wordnet_dir"),
-      *("mesh.preset", "mesh.data", "mesh.model"),
+      *("mesh.preset", "mesh.model"),
     ),
     Robustness.list_keys("robustness."),
     {

@@ -76,7 +76,7 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
   config = PretrainConfig.read(c)
   m = resolve(config, o, say)
   files.check_no_run(workdir)
-  spec = sharding.get_mesh_spec(config.mesh.preset, config.mesh.axes)
+  spec = sharding.get_mesh_spec(config.mesh.preset, config.mesh.model)
   mesh = sharding.make_mesh(spec)
   if config.dry_run:
     console.print(progress.make_table(_describe_plan(m, mesh)))

@@ -41,7 +41,7 @@ def check(config: PretrainConfig) -> None:
   _check_negatives(config)
   loggers.check_writers(c.log.writers)
   speed.parse_profile(c.log.profile, c.steps)
-  spec = sharding.get_mesh_spec(c.mesh.preset, c.mesh.axes)
+  spec = sharding.get_mesh_spec(c.mesh.preset, c.mesh.model)
   sharding.check_batch_size(c.batch_size, c.optim.accumulation, spec)
   if match.parse_skip(c.init_skip) and not c.init:
     raise InputError(

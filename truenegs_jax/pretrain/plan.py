@@ -212,6 +212,7 @@ class Run:
     A synonym table that is not built yet has ASSUMED_LIST_LENGTH synonyms.
     """
     aux = {}
+    replicated = sharding.replicated_sharding(self.mesh)
     vocab_size = len(self.tokenizer.vocab)
     if self.table_request and self.table_builder is None:
       width = ASSUMED_LIST_LENGTH
@@ -222,12 +223,11 @@ class Run:
         arrays = {"bits_VxW": (words, jnp.uint32)}
       elif self.options.needs_rates:
         arrays["rates_VxS"] = width, jnp.float32
-      placement = self.config.mesh.synonyms
       for name, (columns, dtype) in arrays.items():
-        like = jax.ShapeDtypeStruct((vocab_size, columns), dtype)
-        aux[name] = sharding.abstract_table(like, self.mesh, placement)
+        aux[name] = jax.ShapeDtypeStruct(
+          (vocab_size, columns), dtype, sharding=replicated
+        )
     if self.options.strict_subword:
-      replicated = sharding.replicated_sharding(self.mesh)
       aux["edges_V"] = jax.ShapeDtypeStruct(
         (vocab_size,), jnp.uint8, sharding=replicated
       )
@@ -378,7 +378,7 @@ def choose_chunk(
 
 def read_mesh_spec(config: PretrainConfig) -> sharding.MeshSpec:
   """Returns the mesh preset of a config with its sizes."""
-  return sharding.get_mesh_spec(config.mesh.preset, config.mesh.axes)
+  return sharding.get_mesh_spec(config.mesh.preset, config.mesh.model)
 
 
 def find_tokenizer(data: Data, *, download: bool = False) -> Tokenizer:

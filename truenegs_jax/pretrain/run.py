@@ -46,7 +46,6 @@ from truenegs_jax.weights import find
 from truenegs_jax.workdir import files, lock
 from truenegs_jax.workdir.checkpoints import Checkpoints
 
-EXIT_NOT_LEARNED = 1
 ROWS_VERIFIED = "rows_verified"  # key of a checkpoint's description
 SAVE_MEMORY = (
   "Run the same command again with --config.model.vocabulary_chunk=1024, which"
@@ -98,7 +97,8 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
       with distributed.raise_everywhere("lease"):
         lease.check()  # before results of a successor are replaced
       if trained.stopped_by is None:
-        return _finish(trained, workdir, clock, console)
+        _finish(trained, workdir, clock, console)
+        return 0
     say(
       f"Saved at step {trained.steps:,}. To continue, run the same command"
       f" again: {errors.rerun_command()}"
@@ -314,8 +314,8 @@ def _finish(
   workdir: pathlib.Path,
   clock: speed.TimeLimit,
   console: Console,
-) -> int:
-  """Evaluates, exports and reports a finished run; returns the exit code.
+) -> None:
+  """Evaluates, exports and reports a finished run.
 
   Each part is on disk before the next begins. After an error, which ends the
   command, the same command does all parts again.
@@ -340,9 +340,8 @@ def _finish(
   say(evaluate.describe_outcome(verdict, c, trained.steps, trained.all_secs))
   if verdict.passed:
     say(evaluate.describe_next_steps(workdir))
-    return 0
-  say(evaluate.describe_results(workdir))
-  return EXIT_NOT_LEARNED if c.eval.must_learn else 0
+  else:
+    say(evaluate.describe_results(workdir))
 
 
 @contextlib.contextmanager

@@ -15,6 +15,8 @@ from truenegs_jax.synonyms.table import SynonymTable
 from truenegs_jax.train import speed
 from truenegs_jax.workdir import files
 
+SEARCHED = 20  # rows for each of `eval.rows`
+
 
 def save_cases(
   trained: Trained,
@@ -42,7 +44,7 @@ def save_cases(
 def find_cases(
   trained: Trained, table: SynonymTable, clock: speed.TimeLimit
 ) -> cases.Search:
-  """Searches at most `eval.search_rows` rows.
+  """Searches at most SEARCHED times `eval.rows` rows.
 
   Held-out rows are searched, then training rows until there are enough cases to
   print or the time of the run is over. All processes search the same rows, in
@@ -60,7 +62,7 @@ def find_cases(
     run.mesh,
   )
   finder = cases.CaseFinder(table, run.tokenizer)
-  limit = c.eval.search_rows
+  limit = SEARCHED * c.eval.rows
   for batch in batches.held_out_batches(held_out_rows, size, limit=limit):
     finder.add(predict(batch))
   epoch_rows = len(rows) // c.batch_size * c.batch_size

@@ -247,15 +247,10 @@ def make_aux(run: Run, table: SynonymTable | None) -> dict[str, jax.Array]:
   aux = {}
   if table is not None:
     arrays = table.arrays(run.table_layout, rates=run.options.needs_rates)
-    placement = run.config.mesh.synonyms
-    for name, array in arrays.items():
-      aux[name] = sharding.place_table(array, run.mesh, placement)
+    aux |= arrays
   if (edges_V := run.edges_V) is not None:
-    replicated = sharding.replicated_sharding(run.mesh)
-    aux["edges_V"] = jax.make_array_from_callback(
-      edges_V.shape, replicated, edges_V.__getitem__
-    )
-  return aux
+    aux["edges_V"] = edges_V
+  return {name: sharding.replicate(x, run.mesh) for name, x in aux.items()}
 
 
 def lower_train_step(

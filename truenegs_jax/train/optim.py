@@ -14,6 +14,11 @@ import optax
 
 from truenegs_jax.config.sections import Optim
 
+# Of ELECTRA's, BERT's and the paper's code.
+CLIP_NORM = 1.0
+MEAN_DECAY = 0.9
+EPSILON = 1e-6
+
 Array = jax.Array
 Schedule = Callable[[Array | int], Array]
 
@@ -82,7 +87,7 @@ def make_optimizer(
 
   transforms = [
     optax.stateless(
-      lambda grads, _: clip_by_norm(grads, options.clip_norm, apart=clip_apart)
+      lambda grads, _: clip_by_norm(grads, CLIP_NORM, apart=clip_apart)
     ),
     scale_by_plain_adam(options),
     optax.add_decayed_weights(
@@ -158,9 +163,8 @@ def scale_by_plain_adam(options: Optim) -> optax.GradientTransformation:
   The released code of BERT and ELECTRA does not correct the bias of these
   running means, which start from 0; `optax.scale_by_adam` always does.
   """
-  b1 = options.b1
+  b1 = MEAN_DECAY
   b2 = options.b2
-  epsilon = options.epsilon
 
   def init(params: optax.Params) -> PlainAdamState:
     # Separate buffers, because one buffer cannot be donated twice.
@@ -174,7 +178,7 @@ def scale_by_plain_adam(options: Optim) -> optax.GradientTransformation:
     square = jax.tree.map(
       lambda v, g: b2 * v + (1 - b2) * g * g, state.square, grads
     )
-    steps = jax.tree.map(lambda m, v: m / (jnp.sqrt(v) + epsilon), mean, square)
+    steps = jax.tree.map(lambda m, v: m / (jnp.sqrt(v) + EPSILON), mean, square)
     return steps, PlainAdamState(mean, square)
 
   return optax.GradientTransformation(init, update)

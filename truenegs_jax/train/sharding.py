@@ -82,43 +82,27 @@ def make_mesh(
   )
 
 
-def get_mesh_spec(name: str, axes: Axes | None = None) -> MeshSpec:
-  """Returns the preset `name` with other sizes for some of its axes.
-
-  A size of -1 is all remaining devices.
-  """
+def get_mesh_spec(name: str, model: int = 0) -> MeshSpec:
+  """Returns the preset `name`; `model` is another size of its axis "model"."""
   one_of("mesh.preset", name, MESHES)
   spec = MESHES[name]
-  axes = axes or {}
-  for axis, size in axes.items():
-    if axis not in spec.axes:
-      raise InputError(
-        f"mesh.{axis}={size}, but mesh.preset={name!r} has no axis {axis!r}."
-        f" Its axes are {', '.join(spec.axes)}."
-      )
-    if size < 1 and size != -1:
-      raise InputError(
-        f"mesh.{axis}={size} must be at least 1, or -1 for all remaining"
-        " devices."
-      )
-  return dataclasses.replace(spec, axes={**spec.axes, **axes})
+  if not model:
+    return spec
+  if MODEL_AXIS not in spec.axes:
+    raise InputError(
+      f"mesh.model={model}, but mesh.preset={name!r} splits no layer. Set"
+      " --config.mesh.preset=fsdp_tp."
+    )
+  return dataclasses.replace(spec, axes={**spec.axes, MODEL_AXIS: model})
 
 
 def resolve_axis_sizes(axes: Axes, num_devices: int) -> dict[str, int]:
   """Replaces -1 by the number of devices that the other axes leave."""
-  num_open = list(axes.values()).count(-1)
-  if num_open > 1:
-    raise InputError(
-      f"The mesh ({format_axes(axes)}) has several sizes of -1. Set all but one"
-      " of mesh.data and mesh.model to a number of devices."
-    )
   fixed = math.prod(size for size in axes.values() if size != -1)
-  if num_devices % fixed or (not num_open and num_devices != fixed):
-    needed = f"a multiple of {fixed}" if num_open else str(fixed)
+  if num_devices % fixed:
     raise InputError(
-      f"The mesh ({format_axes(axes)}) needs {needed} devices, but there are"
-      f" {num_devices}. Set --config.mesh.data and --config.mesh.model to sizes"
-      " that fit; one of them may be -1."
+      f"The mesh ({format_axes(axes)}) needs a multiple of {fixed} devices, but"
+      f" there are {num_devices}. Set --config.mesh.model=NUMBER to a divisor."
     )
   remaining = num_devices // fixed
   return {axis: remaining if n == -1 else n for axis, n in axes.items()}
@@ -181,8 +165,8 @@ def process_slice(mesh: Mesh, batch_size: int) -> tuple[int, int]:
     raise InputError(
       f"The mesh ({format_axes(mesh.shape)}) gives process {process} rows that"
       " are not one of several equal slices of a batch. Set"
-      " --config.mesh.data and --config.mesh.model to divisors or multiples of"
-      f" its {len(own)} devices."
+      " --config.mesh.model to a divisor or a multiple of its"
+      f" {len(own)} devices."
     )
   return first // num, batch_size // num
 
@@ -209,35 +193,11 @@ def place_batch(batch: Batch, mesh: Mesh) -> dict[str, jax.Array]:
   }
 
 
-def abstract_table(
-  like: jax.ShapeDtypeStruct | np.ndarray, mesh: Mesh, placement: str
-) -> jax.ShapeDtypeStruct:
-  """Returns shape, dtype and sharding of the result of `place_table`."""
-  axes = mesh.axis_names if placement == "rows" else ()
-  rows, columns = like.shape
-  padding = -rows % math.prod(mesh.shape[axis] for axis in axes)
-  return jax.ShapeDtypeStruct(
-    (rows + padding, columns),
-    like.dtype,
-    sharding=NamedSharding(mesh, P(axes or None)),
+def replicate(array: np.ndarray, mesh: Mesh) -> jax.Array:
+  """Puts an array, equal in all processes, in full on every device."""
+  return jax.make_array_from_callback(
+    array.shape, replicated_sharding(mesh), array.__getitem__
   )
-
-
-def place_table(table: np.ndarray, mesh: Mesh, placement: str) -> jax.Array:
-  """Puts an array of a synonym table, equal in all processes, on the devices.
-
-  "rows" splits a table over all devices and pads it with rows of zeros. A
-  look-up then adds up over the devices, for each slot, one word of bits or one
-  list.
-  """
-  padded = abstract_table(table, mesh, placement)
-
-  def read_rows(index: Any) -> np.ndarray:
-    first, stop, _ = index[0].indices(padded.shape[0])
-    rows = table[first:stop]
-    return np.pad(rows, ((0, stop - first - len(rows)), (0, 0)))
-
-  return jax.make_array_from_callback(padded.shape, padded.sharding, read_rows)
 
 
 def bytes_per_device(tree: Any) -> int:
