@@ -18,7 +18,7 @@ from truenegs_jax.config.tables import make_config
 from truenegs_jax.data import rows
 from truenegs_jax.pretrain import run as run_lib
 from truenegs_jax.report import write
-from truenegs_jax.runtime import buckets, cache, paths, uploads
+from truenegs_jax.runtime import buckets, paths, uploads
 from truenegs_jax.runtime import files as runtime_files
 from truenegs_jax.runtime.errors import (
   SAVED_RESTART,
@@ -231,7 +231,7 @@ def test_models_are_whole_or_refused(
   for names in ("generator", "discriminator"), ("",):
     urls = ", ".join(f"{source}/{name}" for name in names)
     assert_same_tree(read(urls).params, expected.params)
-  copies = [*(cache.folder() / "buckets").iterdir()]
+  copies = [*(paths.cache_folder() / "buckets").iterdir()]
   assert len(copies) == 2  # each was copied once
   assert {"config.json", "model.safetensors", "vocab.txt"} < {
     x.name for x in copies[0].iterdir() if x.name != "README.md"

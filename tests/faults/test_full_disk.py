@@ -226,29 +226,3 @@ def test_a_run_on_a_small_disk_ends_or_says_that_it_is_full(
   assert [r["mlm"] for r in runs.read_records(workdir)] == [
     r["mlm"] for r in runs.read_records(shared_pretraining.workdir)
   ]
-
-
-LOG = """
-import os, resource
-from truenegs_jax.runtime import files
-files.ignore_full_disk_on_stdio()
-print("first")
-resource.setrlimit(resource.RLIMIT_FSIZE, (6, -1))
-print("dropped")
-reader, writer = os.pipe()
-os.close(reader)
-os.dup2(1, 9)
-os.dup2(writer, 1)
-print("without a reader")
-os.dup2(9, 1)
-resource.setrlimit(resource.RLIMIT_FSIZE, (-1, -1))
-print("last")
-"""
-
-
-def test_a_log_without_room_or_reader_ends_no_run(tmp_path):
-  log, env = tmp_path / "log", runs.make_environment(tmp_path)
-  with log.open("w") as file:
-    command = [sys.executable, "-c", LOG]
-    subprocess.run(command, env=env, stdout=file, check=True)
-  assert log.read_text() == "first\nlast\n"

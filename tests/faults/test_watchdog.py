@@ -1,14 +1,10 @@
 """A process that hangs in a step ends with its stacks; others go on."""
 
-import functools
 import signal
 import subprocess
 import sys
-import threading
 import time
 
-import jax
-import jax.numpy as jnp
 import pytest
 
 from support import runs
@@ -80,24 +76,6 @@ def test_a_process_that_is_stopped_as_a_whole_goes_on(tmp_path):
   process.send_signal(signal.SIGCONT)
   output, _ = process.communicate(timeout=30)
   assert (process.returncode, output) == (0, "end\n")
-
-
-def test_compiling_is_exempt():
-  seen, ended = set(), threading.Event()
-
-  def look(thread):
-    while not ended.wait(0.001):
-      seen.add(distributed.is_exempt(thread))
-
-  looking = threading.Thread(target=look, args=[threading.get_ident()])
-  looking.start()
-  function = functools.partial(
-    functools.reduce, lambda x, _: jnp.sin(x @ x), range(50)
-  )
-  jax.jit(function)(jnp.ones((8, 8)))
-  ended.set()
-  looking.join()
-  assert seen == {True, False}
 
 
 @pytest.mark.slow

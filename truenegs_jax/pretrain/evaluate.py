@@ -327,7 +327,7 @@ def describe_next_steps(workdir: pathlib.Path) -> str:
     code = f"""import truenegs_jax as tn
 model = tn.load({json.dumps(str(exported))})
 print(*tn.fill_masks(*model, ["a [MASK] who writes books"]))"""
-    python = errors.program(pathlib.Path(sys.executable).name)
+    python = shlex.quote(sys.executable)
     text += f"\n# To fill in a mask:\n{python} -c {shlex.quote(code)}"
   return text
 
