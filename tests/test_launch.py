@@ -44,10 +44,6 @@ TPU = {
 }
 WORKDIR_FLAG = f"--workdir={TPU['WORKDIR']}"
 ROWS_FLAG = f"--config.data.rows={TPU['ROWS']}"
-STOCK_OUT = (
-  'There is no more capacity in the zone "r-1-b"; you can try in another zone'
-)
-QUOTA = "Quota limit 'TPUV6EPreemptiblePerZone' has been exceeded. Limit: 0"
 TOOLS = ("python", "python3", "srun", "scontrol", "gcloud", "docker")
 DATAFLOW = {
   "PROJECT": "mine",
@@ -88,7 +84,6 @@ class Sandbox:
       (root / host).mkdir()
     state = "JobState=RUNNING" if "slurm" in launcher else ""
     (root / "state").write_text(state)
-    (root / "refusals").touch()
     (root / "buckets").write_text("gs://mine gs://text gs://other")
     self.env = os.environ | SECRETS
     self.env.pop("SSH_AUTH_SOCK", None)
@@ -365,21 +360,6 @@ def test_a_preempted_tpu_is_created_again_unless_the_run_ended(sandbox, code):
     assert installed == ["install", "venv", "pip"] * (2 if code else 1)
 
 
-@on("tpu_vm.sh")
-def test_a_used_up_zone_is_waited_for_and_a_quota_is_not(sandbox):
-  sandbox.plan("1:PREEMPTED", 0)
-  (sandbox.root / "refusals").write_text(f"\n{STOCK_OUT}\n{STOCK_OUT}\n\n")
-  assert sandbox.run() == 0, sandbox.output
-  launch = ["create", "scp", "ssh"]
-  assert verbs(sandbox) == [*launch, "delete", "create", "create", *launch]
-  assert sandbox.output.count(STOCK_OUT.split(";")[0].split('"')[0]) == 2
-  (sandbox.root / "state").write_text("")
-  (sandbox.root / "refusals").write_text(f"{QUOTA}\n{QUOTA}\n")
-  assert sandbox.run() == 1
-  assert verbs(sandbox)[-2:] == ["ssh", "create"]
-  assert QUOTA in sandbox.output
-
-
 @on("tpu_vm.sh", "tpu_pod.sh")
 def test_variables_and_extras_reach_the_hosts_but_no_argument_or_file(sandbox):
   sandbox.plan(RESTART, "wait")
@@ -413,21 +393,6 @@ def test_prepare_runs_on_the_first_host(sandbox):
   assert call["argv"] == ["-m", "truenegs_jax.prepare", ROWS_FLAG, *ARGUMENTS]
   assert not sandbox.calls("python", "host1")
   assert call["env"]["JAX_PLATFORMS"] == "cpu"
-
-
-@on("tpu_worker.sh")
-def test_a_leftover_run_is_stopped_before_the_next(sandbox):
-  sandbox.plan("wait", 0)
-  variables = sandbox.launcher.parents[2] / "variables"
-  variables.write_text("export HF_TOKEN=hush-9")
-  first = sandbox.start("start", "main", "--config=a")
-  sandbox.wait_for_main()
-  assert sandbox.run("start", "main", "--config=a") == 0, sandbox.output
-  assert sandbox.end(first) == RESTART
-  assert sandbox.signals() == ["SIGTERM", "saved"]
-  # gcloud sends the variables only once.
-  assert [x["env"]["HF_TOKEN"] for x in sandbox.mains()] == ["hush-9"] * 2
-  assert not variables.exists()
 
 
 def test_launchers_install_pinned_versions_of_existing_extras():

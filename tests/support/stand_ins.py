@@ -3,8 +3,7 @@
   stand_ins.py TOOL ARGUMENT...
 
 Appends each call to $STAND_INS/$HOST/TOOL.calls. $STAND_INS/state contains the
-state of the cloud, $STAND_INS/refusals what the next creations answer, and
-$STAND_INS/buckets the buckets that exist.
+state of the cloud, and $STAND_INS/buckets the buckets that exist.
 """
 
 import json
@@ -117,8 +116,11 @@ def gcloud(argv: list[str]) -> int:
     print(state)
     return 0 if state else 1
   if verb == "create":
-    return create(hosts, queued=argv[2] == "queued-resources")
-  if verb == "delete":
+    is_queued = argv[2] == "queued-resources"
+    STATE.write_text("WAITING_FOR_RESOURCES" if is_queued else "READY")
+    for host in hosts:
+      (host / "home").mkdir(exist_ok=True)
+  elif verb == "delete":
     STATE.write_text("")
     for host in hosts:
       shutil.rmtree(host / "home")
@@ -142,23 +144,6 @@ def list_bucket(url: str) -> int:
     return 0
   print(f"ERROR: (gcloud.storage.ls) {url} not found: 404.", file=sys.stderr)
   return 1
-
-
-def create(hosts: list[pathlib.Path], *, queued: bool) -> int:
-  """Creates the TPU, or answers the next line of `refusals`."""
-  refusals = ROOT / "refusals"
-  message, _, rest = refusals.read_text().partition("\n")
-  refusals.write_text(rest)
-  if message:
-    error = json.dumps({"code": 8, "message": message}, indent=2)
-    print(
-      f"ERROR: (gcloud.compute.tpus.tpu-vm.create) {error}", file=sys.stderr
-    )
-    return 1
-  STATE.write_text("WAITING_FOR_RESOURCES" if queued else "READY")
-  for host in hosts:
-    (host / "home").mkdir(exist_ok=True)
-  return 0
 
 
 def is_key_in_agent() -> bool:

@@ -219,6 +219,7 @@ def initialize(
   reads Cloud TPU, GKE, Slurm and Open MPI. `say` prints lines before and after.
   """
   join_secs = read_secs(JOIN_VARIABLE, default=300)
+  heartbeat_secs = read_secs(HEARTBEAT_VARIABLE, default=100)
   address = coordinator
   count = num_processes
   index = process_id
@@ -234,23 +235,9 @@ def initialize(
       f"--process_id={index} is not from 0 to {count - 1}, of"
       f" --num_processes={count}."
     )
-  if count > 1:
-    process = f"process {index} of {count}"
-    _join(process, (address, count, index, devices or None), join_secs, say)
-    check_same("num_processes", str(count))
-    _start(jax.devices).result()  # of all processes
-    say(
-      f"Joined as {process}, with {jax.local_device_count()} of"
-      f" {jax.device_count()} devices."
-    )
-
-
-def _join(
-  process: str, place: tuple, join_secs: int, say: Callable[[str], object]
-) -> None:
-  """Joins the others at a place, the first arguments of jax's `initialize`."""
-  address, count, *_ = place
-  heartbeat_secs = read_secs(HEARTBEAT_VARIABLE, default=100)
+  if count == 1:
+    return
+  process = f"process {index} of {count}"
   say(
     f"Joining as {process}, coordinator {address}. Waiting at most"
     f" {join_secs} s ({JOIN_VARIABLE}). If jax ends this process with a"
@@ -263,7 +250,7 @@ def _join(
   try:
     _start(
       jax.distributed.initialize,
-      *place,
+      *(address, count, index, devices or None),
       initialization_timeout=join_secs,
       heartbeat_timeout_seconds=heartbeat_secs,
       shutdown_timeout_seconds=SHUTDOWN_SECS,
@@ -272,6 +259,12 @@ def _join(
     reason = str(e).partition("\n")[0]
     say(f"error: {process} could not join: {reason}")
     os._exit(InputError.exit_code)  # a normal exit would wait, then abort
+  check_same("num_processes", str(count))
+  _start(jax.devices).result()  # of all processes
+  say(
+    f"Joined as {process}, with {jax.local_device_count()} of"
+    f" {jax.device_count()} devices."
+  )
 
 
 def read_secs(name: str, *, default: int) -> int:
