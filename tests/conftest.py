@@ -33,6 +33,7 @@ if jax.__version_info__ < (0, 12):
 os.environ.setdefault("XLA_FLAGS", XLA_FLAGS)
 ROOT = pathlib.Path(__file__).parent.parent
 MAX_PROGRAMS = 600  # that are kept when a module ends
+QUICK_SECS = 300  # of a test that is not slow, also on a busy machine
 
 jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_numpy_rank_promotion", "raise")
@@ -59,9 +60,13 @@ def pytest_addoption(parser):
 def pytest_collection_modifyitems(config, items):
   """Leaves out the tests marked faults, unless --faults is passed.
 
-  Modules with slow tests come first, so that none of them is the last one, for
-  which all workers but one would wait.
+  Quick tests get a shorter time limit than that of pyproject.toml. Modules with
+  slow tests come first, so that none of them is the last one, for which all
+  workers but one would wait.
   """
+  for item in items:
+    if not {"slow", "faults"} & {mark.name for mark in item.iter_markers()}:
+      item.add_marker(pytest.mark.timeout(QUICK_SECS))
   slow = {item.module for item in items if item.get_closest_marker("slow")}
   items.sort(key=lambda item: item.module not in slow)
   if not config.option.faults:

@@ -1,6 +1,5 @@
 """Tests the functions of the benchmarks, without measuring any speed."""
 
-import itertools
 import os
 import re
 import runpy
@@ -12,6 +11,7 @@ import numpy as np
 import pytest
 from absl import flags
 
+from support import runs
 from support.doc_pages import ROOT
 from truenegs_jax.configs import bert_base
 
@@ -28,17 +28,6 @@ def load(monkeypatch):
   yield lambda name: runpy.run_path(str(FOLDER / f"{name}.py"))
   for flag in set(flags.FLAGS) - before:
     delattr(flags.FLAGS, flag)
-
-
-def test_time_in_turns_balances_the_order_and_drops_the_warmup(load):
-  order = []
-  calls = {name: lambda name=name: order.append(name) for name in "abc"}
-  secs = load("steps")["time_in_turns"](calls, rounds=5, warmup=1)
-  assert {len(values) for values in secs.values()} == {5}
-  assert all(set(order[i : i + 3]) == set("abc") for i in range(0, 18, 3))
-  for place in range(3):  # each call is twice at each place of a round
-    assert sorted(order[place::3]) == list("aabbcc")
-  assert sum(a == b for a, b in itertools.pairwise(order)) == 3  # once each
 
 
 def test_paired_ratio_is_right_while_the_machine_drifts(load):
@@ -72,14 +61,6 @@ def test_memory_reports_a_config_without_data(load):
   assert "4 per mesh slice" in lines["batch"]
   for program in memory["PROGRAMS"]:
     assert re.search(r"GiB .*arguments \d.*scratch \d", lines[program])
-
-
-@pytest.mark.slow
-def test_the_interval_over_runs_counts_the_noise_of_answers_once(load):
-  coverage = load("coverage")
-  deviations = coverage["REGIMES"]["answers"]
-  x = coverage["false_positives"]("right", (3, 3), deviations, 400)
-  assert 0.01 <= x[0] <= 0.08 and x[1] <= 0.015  # 5 %, and with noise twice
 
 
 def test_equal_checkouts_have_equal_numbers_and_a_change_is_found(load):
@@ -130,3 +111,16 @@ def test_a_layer_compiled_for_an_h100_keeps_no_scores():
   )
   scratch_mib = int(re.search(r"scratch\s+([\d,]+)\s+MiB", done.stdout)[1])
   assert scratch_mib * 2**20 < 4 * rows * heads * length**2
+
+
+@pytest.mark.slow
+def test_the_first_hour_runs_on_a_cpu_in_tiny_sizes(tmp_path):
+  command = [sys.executable, FOLDER / "first_hour.py", "--tiny"]
+  env = runs.make_environment(tmp_path)
+  done = subprocess.run(command, env=env, capture_output=True, text=True)
+  assert done.returncode == 0, done.stdout + done.stderr
+  for dtype in ("bfloat16", "float32"):
+    assert f"flash attention in {dtype}, errors | right: " in done.stdout
+  for name in ("electra_base", "bert_base"):
+    assert f"{name}: rows | 8 of 32 tokens, float32 |" in done.stdout
+    assert f"{name}: resumed at step 10 | equal to the last bit" in done.stdout

@@ -276,28 +276,6 @@ def test_values_that_do_not_fit_together_are_refused(name, changes, message):
     check(c)
 
 
-@pytest.mark.parametrize("role", ["discriminator", "bert"])
-def test_weights_of_another_size_are_refused_before_the_run(tmp_path, role):
-  c = get_config("electra_demo" if role != "bert" else "bert_base", "runlocal")
-  c.model.variant = "tiny"
-  c.init = str(write_network(tmp_path, c, role))
-  with pytest.raises(
-    InputError, match="not the run's vocabulary.*init_skip=words"
-  ):
-    resolve(c)
-  c.data.vocab = c.init
-  resolve(c)
-  c.init_skip, c.data.vocab = "words", "train"
-  resolve(c)  # any vocabulary fits
-  c.init_skip, c.data.vocab = "", c.init
-  c.model.max_positions = 100
-  with pytest.raises(InputError, match="max_position_embeddings is 512"):
-    resolve(c)
-  c.model.max_positions, c.model.variant = 512, "narrow"
-  with pytest.raises(InputError, match="num_hidden_layers is 2"):
-    resolve(c)
-
-
 def test_a_dry_run_checks_local_weights(tmp_path):
   c = get_config("electra_demo", "runlocal,baseline")
   c.init = c.data.vocab = str(write_network(tmp_path, c, "discriminator"))

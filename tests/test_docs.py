@@ -15,8 +15,6 @@ import subprocess
 import sys
 
 import pytest
-from huggingface_hub import constants
-from rich.console import Console
 
 from support.doc_pages import (
   PAGES,
@@ -31,7 +29,6 @@ from truenegs_jax.config.flags import parse_config
 from truenegs_jax.config.tables import TABLES
 from truenegs_jax.data.tokenizer import SPECIALS
 from truenegs_jax.objectives import soft_regularization
-from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.synonyms import sources
 from truenegs_jax.tasks import task
 from truenegs_jax.train import sharding
@@ -211,40 +208,3 @@ def write_sample_files(folder):
   common = [word for word, _ in words.most_common(2_000) if len(word) > 1]
   vocab = [*SPECIALS, *pieces, *common][:2_000]
   (folder / "vocab.txt").write_text("\n".join(vocab) + "\n")
-
-
-# A reader's own weights, text and lexicons.
-MISSING_FILE = re.compile("there is no (file|folder) '")
-
-
-@pytest.mark.slow
-def test_commands_pass_a_dry_run(tmp_path, monkeypatch):
-  """Plans the first command of each config."""
-  monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-  planned = set()
-  for number, page in enumerate(PAGES):
-    folder = tmp_path / str(number)
-    folder.mkdir()
-    monkeypatch.chdir(folder)
-    write_files(page, folder)
-    for words in capture_commands(scripts_of(page), folder):
-      name = "".join(w for w in words if w.startswith("--config="))
-      name = name.partition(":")[0]  # test_configs.py plans all arguments
-      name += str(page) if "my_config" in name else ""
-      is_run = words[:2] == ["truenegs", "main"]
-      if not is_run or name in planned or "OUTPUT" in str(words):
-        continue
-      if config := parse_flags("main", words[2:]):
-        planned.add(name)
-        config.dry_run = True
-        if "scan" in config.get("model", ()):
-          config.model.scan = True  # traces one layer instead of all
-        task = importlib.import_module(f"truenegs_jax.{config.task}.run")
-        workdir = folder / "new"
-        try:
-          assert task.run(config, workdir, Console(quiet=True)) == 0
-        except InputError as error:
-          if not MISSING_FILE.search(str(error)):
-            raise
-        assert not workdir.exists()
-  assert len(planned) > 10

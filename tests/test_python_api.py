@@ -98,50 +98,6 @@ def test_mlm_loss_is_equation_2_slot_by_slot():
   np.testing.assert_array_equal(actual[1], count)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-  ("by", "share"),
-  [("uniform", 0.3), ("model", 0.3), ("balanced", 0.3), ("set", 1.0)],
-)
-def test_mlm_loss_smooths_ends_and_counts_no_slot_without_gold(by, share):
-  tokens = [f"w{i}" for i in range(7)]
-  pairs = [(f"w{a}", f"w{b}") for a, b in np.ndindex(7, 7) if (a + b) % 3]
-  table = truenegs_jax.SynonymTable.from_pairs(pairs, tokens)
-  aux = table.arrays(rates=True)
-  rng = np.random.default_rng(0)
-  logits, gold = 2 * rng.normal(size=(1, 9, 7)), rng.integers(0, 7, (1, 9))
-  ends, labels = rng.random((1, 9)) < 0.5, gold.copy()
-  labels[0, ::3] = -100
-
-  def loss(logits, weight=None, share=share, gold=gold, ends=None):
-    options = {"smoothing": share, "smoothing_by": by, "words_BxK": ends}
-    return truenegs_jax.mlm_loss(
-      logits, gold, weight, aux, hard_correction=False, **options
-    )
-
-  @jax.jit
-  def compute(logits):
-    return (
-      loss(logits, ends * 1.0),
-      loss(logits, ~ends * 1.0, share=0.0),
-      loss(logits, ends=ends),
-      loss(logits),
-      loss(logits, (labels >= 0) * 1.0),
-      loss(logits, gold=labels),
-      loss(logits, gold=np.full_like(gold, -100)),
-      jax.grad(lambda z: loss(z, gold=labels)[0])(logits),
-    )
-
-  *sums, gradient = compute(np.float32(logits))
-  smooth, plain, mixed, everywhere, used, labelled, none = map(np.array, sums)
-  np.testing.assert_allclose(mixed, smooth + plain, rtol=1e-6)
-  assert abs(mixed[0] - everywhere[0]) > 0.01
-  np.testing.assert_array_equal(labelled, used)
-  assert none.tolist() == [0, 0]
-  moved = np.abs(gradient).max(axis=-1) > 0
-  assert moved.tolist() == (labels >= 0).tolist()
-
-
 def test_mlm_loss_refuses_other_shapes_while_it_is_traced():
   tokens = [f"w{i}" for i in range(12)]
   table = truenegs_jax.SynonymTable.from_pairs([("w1", "w2")], tokens)
@@ -236,26 +192,6 @@ def test_a_model_beside_another_vocabulary_is_refused(folder, tmp_path):
       truenegs_jax.export_model(given, params, tokenizer, output)
     assert not output.exists()
   assert truenegs_jax.fill_masks(bare, params, swapped, ["the [MASK]"])
-
-
-@pytest.mark.slow
-def test_a_discriminator_alone_is_loaded_with_its_own_outputs(folder):
-  pair = truenegs_jax.load(str(folder / "runs" / "electra_demo"), report=str)
-  lines = []
-  path = folder / "runs" / "electra_demo" / "discriminator"
-  alone = truenegs_jax.load(str(path), report=lines.append)
-  assert "generator" in " ".join(lines)
-  tokens = jnp.asarray(np.random.default_rng(0).integers(5, 38, (2, 9)))
-  inputs = {"tokens": tokens, "types": 0 * tokens, "documents": 0 * tokens + 1}
-  outputs = [
-    model.bind({"params": params}).detect_logits(inputs, None)
-    for model, params, _ in (pair, alone)
-  ]
-  np.testing.assert_array_equal(*outputs)
-  with pytest.raises(InputError, match="only generator"):
-    truenegs_jax.load(
-      str(folder / "runs" / "electra_demo" / "generator"), report=str
-    )
 
 
 def read_codes() -> list[str]:

@@ -212,6 +212,25 @@ def test_each_line_assigns_one_value_and_conditions_are_said_with_if():
           assert is_count or not is_text, f"{module}:{node.lineno}"
 
 
+# Statements that change the process, and who makes them: `main` and what it
+# calls, workers of their own, and signals while a run or a study goes on.
+CHANGES = re.compile(
+  r"os\.environ(\[[^]]*\] =|\.(update|setdefault|pop)\()|sys\.\w+(\[.*\])? = "
+  r"|resource\.setrlimit|jax\.config\.update|signal\.signal\(|os\.chdir"
+  r"|\.setLevel\(|set_verbosity|\.disabled = |warnings\.filterwarnings"
+)
+COMMANDS = {
+  *("main", "__main__", "prepare", "config.flags", "runtime.errors"),
+  *("runtime.cpu", "runtime.distributed", "runtime.paths", "runtime.trial"),
+  *("data.build", "train.guards", "study.parts", "synonyms.wordnet"),
+}
+
+
+def test_only_commands_change_the_process():
+  users = {module for module, x in SOURCES.items() if CHANGES.search(x)}
+  assert users <= COMMANDS
+
+
 # What runs code of its input, or could. The one config file that a user names
 # is executed by runpy.
 RUNS_CODE = {

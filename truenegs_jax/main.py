@@ -31,9 +31,9 @@ from absl import flags
 from ml_collections import ConfigDict
 
 from truenegs_jax.config import flags as flags_lib
-from truenegs_jax.runtime import cache, cpu, files, paths
+from truenegs_jax.runtime import cpu, paths
 
-# Tasks of one process: if a launcher starts several, the first.
+# Tasks of one process.
 ALONE = ("corrections", "robustness", "study")
 SAVE_MEMORY = (
   "In a new run, set a smaller --config.batch_size or"
@@ -82,28 +82,24 @@ def _run() -> int:
   workdir = _check_workdir(flags.FLAGS.workdir)
   stall_secs = distributed.read_secs(distributed.STALL_VARIABLE, default=300)
   distributed.start_watchdog(stall_secs)
-  index, count = distributed.initialize(
+  distributed.initialize(
     flags.FLAGS.coordinator,
     flags.FLAGS.num_processes,
     flags.FLAGS.process_id,
     say=functools.partial(print, file=sys.stderr, flush=True),
-    first_alone=config.task in ALONE,
   )
-  if config.task in ALONE and index:
-    print(f"{config.task} runs in process 0 of {count}.", file=sys.stderr)
-    return 0
-  if config.task == "study" and count > 1:
-    raise errors.InputError(
-      f"A study is one process, and starts its parts itself, but {count} were"
-      " started. Start one, without a launcher of several."
-    )
   if distributed.process_count() > 1:
+    if config.task in ALONE:
+      raise errors.InputError(
+        f"task={config.task} is of one process, but"
+        f" {distributed.process_count()} were started. Start one."
+      )
     end = functools.partial(distributed.exit_all, failed=True)
     errors.exit_at_signals(end)
   console = progress.make_console(quiet=not distributed.is_first_process())
   if config.task == "study":  # its parts need the devices
     jax.config.update("jax_platforms", "cpu")
-  cache.enable_compilation_cache(distributed.warn)
+  paths.enable_compilation_cache(distributed.warn)
   # Not before `initialize`: importing a task may query devices.
   with progress.working(console, "Starting"):
     task = importlib.import_module(f"truenegs_jax.{config.task}.run")
@@ -124,7 +120,6 @@ def run_command() -> None:
   )
   flags.DEFINE_integer("num_processes", None, "Number of processes.")
   flags.DEFINE_integer("process_id", None, "Number of this process, from 0.")
-  files.ignore_full_disk_on_stdio()
   flags_lib.run(main)
 
 

@@ -15,8 +15,8 @@ if __name__ == "__main__":
 import io
 
 from truenegs_jax.config import flags as flags_lib
-from truenegs_jax.runtime import cache
 from truenegs_jax.runtime.errors import DataError, InputError, UnavailableError
+from truenegs_jax.runtime.paths import cache_folder
 from truenegs_jax.synonyms import wordnet
 
 
@@ -32,7 +32,7 @@ def fetch() -> None:
     pass  # there is none, or none that can be read
   from nltk.downloader import Downloader
 
-  target = cache.folder().resolve() / "nltk_data"
+  target = cache_folder().resolve() / "nltk_data"
   print(f"Downloading WordNet to '{target}'", flush=True)
   try:  # it makes folders, and compares sizes and checksums
     Downloader().download(

@@ -23,11 +23,11 @@ def is_sentence(meaning: str) -> bool:
 def test_every_key_has_a_meaning_and_a_valid_default(task):
   for name, key in TABLES[task].items():
     assert is_sentence(key.meaning), f"{name}: {key.meaning}"
-    key.check_type(name, key.default)
-    key.check_value(name, key.default)
+    key.check(name, key.default)
     if key.choices and not key.is_open:
+      other = ("nonesuch",) if key.default == () else "nonesuch"
       with pytest.raises(InputError, match=f"{name}='nonesuch'.*Choose"):
-        key.check_value(name, "nonesuch")
+        key.check(name, other)
     is_number = type(key.default) in (int, float)
     assert is_number == (key.low is not None) or type(key.default) is tuple
 

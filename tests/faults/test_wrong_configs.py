@@ -64,11 +64,11 @@ def write_python(folder, name, line):
     ("c.optim.lrr = 1", "own.py' sets optim.lrr.*no key"),
     ("c.optim = ml_collections.ConfigDict()", "own.py' has no value of optim"),
     ("del c.optim.lr", "own.py' has no value of optim.lr. Start from"),
-    ("c.steps = True", "own.py': steps=True has the wrong type"),
-    ("c.steps = None", "own.py': steps=None has the wrong type"),
+    ("c.steps = True", "steps=True has the wrong type"),
+    ("c.steps = None", "steps=None has the wrong type"),
     ("c.steps = '9'", "own.py:5: TypeError"),
-    ("c.checkpoint.keep_percent = ('a',)", "own.py': .*percent=.'a',. has"),
-    ("c.eval.sentences = (1,)", "own.py': eval.sentences=.1,. has"),
+    ("c.checkpoint.keep_percent = ('a',)", "percent=.'a',. has"),
+    ("c.eval.sentences = (1,)", "eval.sentences=.1,. has"),
   ],
 )
 def test_wrong_values_of_python_files_are_refused(tmp_path, line, message):

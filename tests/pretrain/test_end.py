@@ -24,6 +24,11 @@ ROWS = 37  # no multiple of a batch; more than there are held-out rows
 CLOCK = types.SimpleNamespace(is_over=lambda name: False)
 
 
+@pytest.fixture(autouse=True)
+def search_as_many_rows_as_are_read(monkeypatch):
+  monkeypatch.setattr(cases, "SEARCHED", 1)
+
+
 @pytest.fixture(scope="module")
 def inputs(shared_pretraining):
   """Returns rows, and a table of random synonyms."""
@@ -76,8 +81,7 @@ def find_cases(inputs, *args, **values):
   return content, [case.probability for case in search.cases]
 
 
-def test_cases_do_not_depend_on_mesh_and_batches(inputs, monkeypatch):
-  monkeypatch.setattr(cases, "SEARCHED", 1)
+def test_cases_do_not_depend_on_mesh_and_batches(inputs):
   expected, probabilities = find_cases(inputs, 1)
   assert expected[1] == len(expected[2]) > 20
   for values in (
@@ -106,7 +110,6 @@ def test_training_rows_follow_the_held_out_ones_if_cases_are_too_few(
     pairs = {(i, i) for i in range(num_pairs)}
     return types.SimpleNamespace(corrected_pairs=lambda table: pairs)
 
-  monkeypatch.setattr(cases, "SEARCHED", 1)
   monkeypatch.setattr(predict_slots, "predict_batch", predict)
   trained = make_trained(inputs, 1, eval__rows=limit, eval__cases=9)
   cases.predict_rows(trained, inputs.table, CLOCK)

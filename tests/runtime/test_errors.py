@@ -1,64 +1,71 @@
-"""Commands find and print paths of any characters, in any locale."""
+"""Commands set up their process, and end with a sentence at most."""
 
+import errno
 import os
+import pathlib
 import subprocess
 import sys
 
 import pytest
 
-from truenegs_jax.runtime import paths
-from truenegs_jax.runtime.errors import InputError, program
-from truenegs_jax.workdir.checkpoints import Checkpoints
-
-COMMAND = """
-import os, sys
+from support import runs
 from truenegs_jax.runtime import errors
-errors.start_command()
-print(sys.argv[1])
-sys.exit(sys.argv[1].encode() != os.fsencode(sys.argv[1]))
-"""
+from truenegs_jax.runtime.errors import DiskError, InputError, explain, program
 
-
-OTHER_LOCALE = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
-
-
-def run_command(variables):
-  return subprocess.run(
-    [sys.executable, "-c", COMMAND, "Übung"],
-    env={**os.environ, **variables},
-    capture_output=True,
-  )
+OUTPUT = "The output cannot be written: "
 
 
 @pytest.mark.parametrize(
-  ("variables", "printed"),
+  ("error", "kind", "message"),
   [
-    (OTHER_LOCALE | {"PYTHONUTF8": "1"}, "Übung"),
-    ({"PYTHONIOENCODING": "ascii"}, r"\xdcbung"),
+    (OSError(errno.ENOSPC, "full"), DiskError, f"{OUTPUT}full. Write it"),
+    (BrokenPipeError(errno.EPIPE, "pipe"), DiskError, f"{OUTPUT}pipe. Write"),
+    (OSError(errno.EIO, "failed", "x"), DiskError, "'x' cannot be used: fail"),
+    (OSError(errno.EACCES, "no", "x"), DiskError, "'x' cannot be used: no."),
+    (OSError(errno.ENOENT, ""), InputError, "The current folder was deleted."),
+    (OSError(errno.ENOENT, "", "x"), type(None), ""),
+    (MemoryError(), errors.OutOfMemoryError, "Memory ran out (on the host)."),
+    (RuntimeError("RESOURCE_EXHAUSTED: 9"), errors.OutOfMemoryError, "ran out"),
+    (ValueError("a bug"), type(None), ""),
   ],
 )
-def test_a_command_finds_and_prints_any_name(variables, printed):
-  result = run_command(variables)
-  assert result.returncode == 0
-  assert result.stdout.decode() == f"{printed}\n"
+def test_errors_of_the_system_are_explained_and_bugs_are_not(
+  error, kind, message
+):
+  explained = explain(error)
+  assert type(explained) is kind
+  assert not message or message in str(explained)
 
 
-def test_a_locale_that_is_not_utf_8_is_refused():
-  result = run_command(OTHER_LOCALE)
-  assert result.returncode == InputError.exit_code and not result.stdout
-  message = result.stderr.decode()
-  assert message.startswith("error: The names of files are read as ascii")
-  assert "Run export PYTHONUTF8=1 and the same" in message
+PRINT = """
+from truenegs_jax.config import flags
+with flags.exit_on_errors():
+  print("out")
+"""
+
+
+def test_results_on_a_full_disk_are_an_error_of_the_disk(tmp_path):
+  with open("/dev/full", "w") as full:
+    ended = subprocess.run(
+      [sys.executable, "-c", PRINT],
+      env=runs.make_environment(tmp_path),
+      stdout=full,
+      stderr=subprocess.PIPE,
+      text=True,
+    )
+  assert ended.returncode == DiskError.exit_code
+  assert ended.stderr.startswith(f"error: {OUTPUT}")
+  assert ended.stderr.count("\n") == 1
 
 
 HOMELESS = """
 import os, pwd
 os.environ.pop("HOME", None)
 pwd.getpwuid = {}.__getitem__
-from truenegs_jax.runtime import cache, errors
+from truenegs_jax.runtime import errors, paths
 errors.start_command()
 import nltk  # fails without a home folder
-print(cache.folder(), os.path.expanduser("~"))
+print(paths.cache_folder(), os.path.expanduser("~"))
 """
 
 
@@ -77,9 +84,8 @@ def test_a_user_without_a_home_has_the_cache_folder(folder):
     assert "Run export TRUENEGS_CACHE=FOLDER" in done.stderr
 
 
-def test_only_a_command_sets_up_its_process():
-  code = """
-import logging, os, resource, sys
+COMMAND = """
+import logging, os, resource
 from truenegs_jax.runtime import errors
 os.environ["HF_HUB_VERBOSITY"] = "info"
 errors.start_command()
@@ -88,43 +94,37 @@ assert os.environ["HF_HUB_VERBOSITY"] == "info"
 soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
 assert soft == min(hard, errors.MAX_FILES) or hard < 0
 logging.getLogger("asyncio").error("Task exception was never retrieved")
-logging.getLogger("gcsfs").error("again")
 class Closes:
   def __del__(self):
     raise RuntimeError(errors.CLOSED)
 Closes()
 logging.getLogger("jax").warning("shown")
+print("Übung")
 """
+
+
+def test_a_command_sets_up_its_process():
   ended = subprocess.run(
-    [sys.executable, "-c", code], capture_output=True, text=True
+    [sys.executable, "-c", COMMAND],
+    env={**os.environ, "PYTHONIOENCODING": "ascii"},
+    capture_output=True,
+    text=True,
   )
-  assert ended.returncode == 0, ended.stderr
+  assert (ended.returncode, ended.stdout) == (0, "\\xdcbung\n"), ended.stderr
   assert ended.stderr.count("\n") == 1 and "shown" in ended.stderr
 
 
-@pytest.mark.parametrize("is_link", [False, True])
-def test_steps_in_a_folder_that_libraries_cannot_open_are_not_damaged(
-  tmp_path, is_link
-):
-  name = os.fsdecode(b"\xdcbung")  # in Latin-1
-  path = tmp_path / name
-  if is_link:
-    path = tmp_path / "run"
-    path.symlink_to(name)
-  with pytest.raises(InputError, match="is not named in UTF-8"):
-    Checkpoints(path, read_only=True)
-  paths.check_utf8(tmp_path)
-
-
 def test_a_printed_command_is_that_of_this_environment(tmp_path, monkeypatch):
-  own, other = tmp_path / ".venv" / "bin", tmp_path / "other"
-  monkeypatch.setattr(sys, "executable", str(own / "python"))
-  monkeypatch.setenv("PATH", str(other))
-  monkeypatch.chdir(tmp_path)
-  assert program() == f"{own}/python -m truenegs_jax"
-  for folder in (own, other):
-    folder.mkdir(parents=True)
-    (folder / "truenegs").touch(mode=0o755)
-  assert program() == ".venv/bin/truenegs"
-  monkeypatch.setenv("PATH", f"{own}:{other}")
+  monkeypatch.setattr(sys, "executable", str(tmp_path / "my env" / "python"))
+  (tmp_path / "my env").mkdir()
+  (tmp_path / "my env" / "truenegs").touch(mode=0o755)
+  monkeypatch.setenv("PATH", str(tmp_path))
+  assert program() == f"'{tmp_path}/my env/python' -m truenegs_jax"
+  monkeypatch.setenv("PATH", str(pathlib.Path(sys.executable).parent))
   assert program() == "truenegs"
+
+
+def test_a_message_sends_no_commands_to_a_terminal_and_has_an_end():
+  assert errors.printable("a\x1b[2J\u202e\nb") == "a\\x1b[2J\\u202e\nb"
+  text = errors.printable("x" * 10**6)
+  assert len(text) < 1.1 * errors.MAX_MESSAGE and " ... " in text

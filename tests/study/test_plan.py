@@ -121,7 +121,7 @@ def test_commands_have_the_words_values_and_seeds_of_their_arm(tmp_path):
     ),
     (
       {"arms": {"a": {"masking.prob": "x"}}},
-      "masking.prob='x' must be",
+      "masking.prob=x: could not convert",
     ),
     (
       {"arms": {"a": {"seed": 1}}},

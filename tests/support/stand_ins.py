@@ -3,8 +3,7 @@
   stand_ins.py TOOL ARGUMENT...
 
 Appends each call to $STAND_INS/$HOST/TOOL.calls. $STAND_INS/state contains the
-state of the cloud, $STAND_INS/refusals what the next creations answer, and
-$STAND_INS/buckets the buckets that exist.
+state of the cloud, and $STAND_INS/buckets the buckets that exist.
 """
 
 import json
@@ -30,18 +29,15 @@ def main(tool: str, argv: list[str]) -> int:
   call = {"argv": argv, "env": dict(os.environ), "group": os.getpgrp()}
   with (HOST / f"{tool}.calls").open("a") as f:
     f.write(json.dumps(call) + "\n")
-  return globals()[tool.replace(".", "_").replace("-", "_")](argv)
+  return globals()[tool](argv)
 
 
 def python(argv: list[str]) -> int:
   """Follows the plan's step of this start; prints versions for `-c`."""
   if argv[0] == "-c":
     print("3.12 2.77.0")
-  if argv[-1] == "--next":
-    return print_next()
   steps = (HOST / "plan").read_text().split()
-  calls = (HOST / "python.calls").read_text().splitlines()
-  starts = sum('"--next"' not in call for call in calls)
+  starts = (HOST / "python.calls").read_text().count("\n")
   step = steps[starts - 1]
   if step != "wait":
     code, _, state = step.partition(":")
@@ -49,17 +45,6 @@ def python(argv: list[str]) -> int:
       STATE.write_text(state)
     return int(code)
   return wait_and_save()
-
-
-def print_next() -> int:
-  """Follows `parts` as `main --next`: a line of flags, CODE, or nothing."""
-  parts = ROOT / "parts"
-  line, _, rest = parts.read_text().partition("\n")
-  parts.write_text(rest)
-  if line.isdigit():
-    return int(line)
-  print(line, end="\n" * bool(line))
-  return 0
 
 
 def wait_and_save() -> int:
@@ -131,8 +116,11 @@ def gcloud(argv: list[str]) -> int:
     print(state)
     return 0 if state else 1
   if verb == "create":
-    return create(hosts, queued=argv[2] == "queued-resources")
-  if verb == "delete":
+    is_queued = argv[2] == "queued-resources"
+    STATE.write_text("WAITING_FOR_RESOURCES" if is_queued else "READY")
+    for host in hosts:
+      (host / "home").mkdir(exist_ok=True)
+  elif verb == "delete":
     STATE.write_text("")
     for host in hosts:
       shutil.rmtree(host / "home")
@@ -156,23 +144,6 @@ def list_bucket(url: str) -> int:
     return 0
   print(f"ERROR: (gcloud.storage.ls) {url} not found: 404.", file=sys.stderr)
   return 1
-
-
-def create(hosts: list[pathlib.Path], *, queued: bool) -> int:
-  """Creates the TPU, or answers the next line of `refusals`."""
-  refusals = ROOT / "refusals"
-  message, _, rest = refusals.read_text().partition("\n")
-  refusals.write_text(rest)
-  if message:
-    error = json.dumps({"code": 8, "message": message}, indent=2)
-    print(
-      f"ERROR: (gcloud.compute.tpus.tpu-vm.create) {error}", file=sys.stderr
-    )
-    return 1
-  STATE.write_text("WAITING_FOR_RESOURCES" if queued else "READY")
-  for host in hosts:
-    (host / "home").mkdir(exist_ok=True)
-  return 0
 
 
 def is_key_in_agent() -> bool:
@@ -207,37 +178,6 @@ def ssh(hosts: list[pathlib.Path], command: str) -> int:
   ]
   codes = [process.wait() for process in processes]
   return next((code for code in codes if code), 0)
-
-
-def sudo(argv: list[str]) -> int:
-  """Replaces itself by the command."""
-  os.execvp(argv[0], argv)
-
-
-def mountpoint(argv: list[str]) -> int:
-  """Tells whether a folder was mounted."""
-  return int(not (pathlib.Path(argv[-1]) / "mounted").exists())
-
-
-def mount(argv: list[str]) -> int:
-  """Mounts a share of another user, with mount.nfs."""
-  if shutil.which("mount.nfs") is None:
-    return 32
-  folder = pathlib.Path(argv[1])
-  (folder / "mounted").touch()
-  os.chown(folder, 12345, 12345)
-  return 0
-
-
-def apt_get(argv: list[str]) -> int:
-  """Installs mount.nfs after the package lists were updated."""
-  if argv[-1] == "update":
-    (HOST / "lists").touch()
-  elif (HOST / "lists").exists():
-    shutil.copy(ROOT / "bin" / "sudo", ROOT / "bin" / "mount.nfs")
-  else:
-    return 100
-  return 0
 
 
 if __name__ == "__main__":

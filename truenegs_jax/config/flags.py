@@ -4,7 +4,7 @@
   --config=WORKDIR/config.json, which a run has saved
   --config.KEY=VALUE to change one value of it
 
-Every key of the config becomes a flag of absl. A bad flag or value prints one
+`ml_collections.config_flags` makes a flag of every key. A mistake prints one
 line and exits with code 2, without a traceback.
 """
 
@@ -20,17 +20,11 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from absl import app, flags, logging
-from ml_collections import ConfigDict
+from ml_collections import ConfigDict, config_flags
 
 from truenegs_jax.config import load, tables
-from truenegs_jax.config.keys import Key, did_you_mean, flatten
-from truenegs_jax.runtime.errors import (
-  ESCAPES,
-  InputError,
-  explain,
-  printable,
-  program,
-)
+from truenegs_jax.config.keys import did_you_mean, flatten
+from truenegs_jax.runtime.errors import ESCAPES, InputError, explain, printable
 
 CONFIG = "config"  # flags
 WORKDIR = "workdir"
@@ -38,39 +32,6 @@ HELP = {"-h", "-help", "--help", "--helpshort", "--helpfull"}
 CONFIG_HELP = """
 A config has all settings of a run. --config=NAME --help lists its keys; a flag
 --config.KEY=VALUE changes one. Configs of the package:"""
-
-
-class _TupleParser(flags.ArgumentParser):
-  """Parses a Python literal, or one string without a comma."""
-
-  syntactic_help = """a list, such as "('a', 'b')" or "(1, 2)\""""
-
-  def __init__(self, kind: Callable[[Any], Any]) -> None:
-    self._kind = kind
-
-  def parse(self, argument: str) -> tuple:
-    """Returns a tuple of values of one type; ValueError for another text."""
-    value: Any = argument
-    try:
-      value = ast.literal_eval(argument)
-    except (SyntaxError, ValueError) as e:
-      if "," in argument:
-        raise ValueError from e
-    values = value if isinstance(value, tuple | list) else [value]
-    return tuple(map(self._kind, values))
-
-
-class _DictParser(flags.ArgumentParser):
-  """Refuses every text: a dict is set in a config file."""
-
-  syntactic_help = (
-    "set in a config file in Python, as docs/how_to/study.md shows, and not by"
-    " a flag"
-  )
-
-  def parse(self, argument: str) -> Any:
-    """Raises ValueError."""
-    raise ValueError(argument)
 
 
 def define_config(values: flags.FlagValues = flags.FLAGS) -> flags.FlagHolder:
@@ -120,8 +81,6 @@ def parse(
   """Parses the flags of a program; prints its help and exits for --help.
 
   The help begins with `text` and lists the flags.
-
-  A mistake prints one line and exits with code 2.
   """
   words = [word for word in argv if word not in HELP]
   with exit_on_errors():
@@ -140,47 +99,101 @@ def parse(
 def parse_flags(
   argv: Sequence[str], values: flags.FlagValues, *, needs_config: bool = True
 ) -> list[str]:
-  """Parses the flags of a program; sets --config and the default --workdir."""
+  """Parses the flags of a program; sets --config and the default --workdir.
+
+  Returns the words that are no flags. Raises InputError for a mistake.
+  """
   values.set_gnu_getopt()  # finds flags behind words that are none
-  text = ""
-  config = None
-  try:
-    if CONFIG in values:
-      values(argv, known_only=True)
-      text = values[CONFIG].value or ""
-    if text:
-      config = load.load_config(text, with_base_check=False)
-      for name, key in tables.TABLES[config.task].items():
-        _define_key(name, key, values)
-    rest = values(argv)
-  except (flags.Error, ValueError) as e:
-    raise InputError(_explain(e, values)) from e
-  if CONFIG in values and (words := rest[1:]):
-    name, equals, _ = words[0].partition("=")
-    hint = _near_flags(name, values) if equals else ""
-    stem = pathlib.Path(name.partition(":")[0]).stem
-    if stem in load.packaged_names():
-      hint = f" Did you mean --config={words[0]}?"
-    hint = hint or " Use --config.KEY=VALUE. Put a value with spaces in quotes."
-    raise InputError(f"Not understood: {', '.join(map(repr, words))}.{hint}")
+  if CONFIG not in values:
+    with _refuse_mistakes(values):
+      return values(argv)
+  with _refuse_mistakes(values):
+    rest = values(argv, known_only=True)
+  text = values[CONFIG].value
+  if not text and needs_config and len(rest) == 1:
+    raise InputError("--config is missing. Try --config=electra_demo.")
+  config = load.load_config(text, with_base_check=False) if text else None
+  with _refuse_mistakes(values, config):
+    if config:
+      _define_keys(config, rest, values)
+    rest = values(rest)
+  if words := rest[1:]:
+    raise InputError(_explain_words(words, values, config))
   if config:
-    task = config.task
-    given = {flag.name: flag.value for flag in _flags(values) if flag.present}
-    config.update_from_flattened_dict(given, f"{CONFIG}.")
-    if config.task != task:
-      raise InputError(
-        f"--config.task={config.task} does not fit --config={text}, a config of"
-        f" {task}. Pass one of that task; {program()} configs lists them."
-      )
-    if text.endswith(".json") and f"{CONFIG}.{load.BASE}" not in given:
-      load.check_base(text, config)
-    tables.check_values(config)
-    values[CONFIG].value = config.lock()
+    _check_config(text, values)
     if WORKDIR in values and not values[WORKDIR].value:
       values[WORKDIR].value = str(load.default_workdir(text))
-  elif CONFIG in values and needs_config:
-    raise InputError("--config is missing. Try --config=electra_demo.")
   return rest
+
+
+@contextlib.contextmanager
+def _refuse_mistakes(
+  values: flags.FlagValues, config: ConfigDict | None = None
+) -> Iterator[None]:
+  """Turns absl's errors into InputErrors, with flags that may be meant."""
+  try:
+    yield
+  except flags.UnrecognizedFlagError as e:
+    hint = _near_flags(e.flagname, values, config)
+    raise InputError(
+      f"There is no flag --{e.flagname}.{hint} To list all flags, pass --help."
+    ) from e
+  except flags.Error as e:
+    raise InputError(re.sub(r"(?<=[^.?])\Z", ".", str(e))) from e
+
+
+def _define_keys(
+  config: ConfigDict, argv: Sequence[str], values: flags.FlagValues
+) -> None:
+  """Replaces --config by a flag of the ConfigDict, and flags of its keys."""
+  for word in argv[1:]:
+    match = re.match(rf"--?(?:no)?{CONFIG}\.([^=]*)", word)
+    if match and match[1] not in tables.TABLES[config.task]:
+      raise flags.UnrecognizedFlagError(f"{CONFIG}.{match[1]}")
+    if match and match[1] in tables.DICTS:
+      raise flags.Error(
+        f"--{CONFIG}.{match[1]} is a dict. Set it in a config file in Python,"
+        " as docs/how_to/study.md shows."
+      )
+  delattr(values, CONFIG)
+  config_flags.DEFINE_config_dict(
+    CONFIG, config, flag_values=values, sys_argv=[*argv]
+  )
+
+
+def _check_config(text: str, values: flags.FlagValues) -> None:
+  """Raises InputError for a value that a flag may not have."""
+  config: ConfigDict = values[CONFIG].value
+  given = config_flags.get_override_values(values[CONFIG])
+  if "task" in given:
+    raise InputError(
+      f"--config.task={config.task} is no flag: --config={text} has its task."
+    )
+  if text.endswith(".json") and load.BASE not in given:
+    load.check_base(text, config)
+  tables.check_values(config)
+
+
+def _explain_words(
+  words: list[str], values: flags.FlagValues, config: ConfigDict | None
+) -> str:
+  """Says what may be meant by words that are no flags."""
+  name, equals, _ = words[0].partition("=")
+  hint = _near_flags(name, values, config) if equals else ""
+  if pathlib.Path(name.partition(":")[0]).stem in load.packaged_names():
+    hint = f" Did you mean --config={words[0]}?"
+  hint = hint or " Use --config.KEY=VALUE. Put a value with spaces in quotes."
+  return f"Not understood: {', '.join(map(repr, words))}.{hint}"
+
+
+def _near_flags(
+  name: str, values: flags.FlagValues, config: ConfigDict | None
+) -> str:
+  """Returns " Did you mean --FLAG?", also for keys without --config., or ""."""
+  names = [flag.name for flag in _flags(values)]
+  if config:
+    names += [f"{CONFIG}.{key}" for key in tables.TABLES[config.task]]
+  return did_you_mean(name, names, "--")
 
 
 def _flags(values: flags.FlagValues) -> list[flags.Flag]:
@@ -193,62 +206,19 @@ def _flags(values: flags.FlagValues) -> list[flags.Flag]:
   ]
 
 
-def _define_key(name: str, key: Key, values: flags.FlagValues) -> None:
-  """Defines --config.KEY with the type of the key's default."""
-  kind = type(key.default)
-  parsers: dict[type, flags.ArgumentParser] = {
-    bool: flags.BooleanParser(),
-    int: flags.IntegerParser(),
-    float: flags.FloatParser(),
-    str: flags.ArgumentParser(),
-    dict: _DictParser(),
-  }
-  parser = parsers.get(kind) or _TupleParser(key.kind)
-  flag = flags.Flag[Any](
-    parser, None, f"{CONFIG}.{name}", None, key.describe(), boolean=kind is bool
-  )
-  flags.DEFINE_flag(flag, values)
-
-
 def _help(values: flags.FlagValues, text: str | None) -> str:
   """Returns the help of a program or, with --config, of that config."""
   if CONFIG in values and (config := values[CONFIG].value):
     lines = ["Keys of the config, as flags with their values:", ""]
     lines += _render_keys(config)
   else:
-    lines = [(text or "").strip()]
-    if _flags(values):
-      lines += ["", "Flags:"]
+    lines = [(text or "").strip(), "", "Flags:"]
     for flag in _flags(values):
       lines += _render_flag(flag.name, flag.value, flag.help or "")
     if CONFIG in values:
       lines += [CONFIG_HELP, *render_configs()]
   lines += ["", "Documentation: docs/index.md in the repository."]
   return "\n".join(lines)
-
-
-def _near_flags(name: str, values: flags.FlagValues) -> str:
-  """Returns " Did you mean --FLAG?", also for keys without --config., or ""."""
-  return did_you_mean(name, [flag.name for flag in _flags(values)], "--")
-
-
-def _explain(error: Exception, values: flags.FlagValues) -> str:
-  """Rewrites a message of absl."""
-  if isinstance(error, flags.UnrecognizedFlagError):
-    name = error.flagname
-    hint = _near_flags(name, values)
-    if name == WORKDIR:
-      hint = " Pass the folder alone, without --workdir=."
-    return f"There is no flag --{name}.{hint} To list all flags, pass --help."
-  match = re.match(r"flag --([^=]+)=(.*?): ", str(error), re.DOTALL)
-  if not match:
-    return re.sub(r"(?<=[^.?])\Z", ".", str(error))
-  name, text = match.groups()
-  parser = values[name].parser
-  expected = parser.syntactic_help or "True or False"
-  if isinstance(parser, flags.EnumParser):
-    expected = f"one of {', '.join(parser.enum_values)}"
-  return f"--{name}={text!r} must be {expected}."
 
 
 def render_configs() -> Iterator[str]:

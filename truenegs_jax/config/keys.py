@@ -64,8 +64,8 @@ class Key:
     values = ", ".join(self.choices) or self.describe_range()
     return f"{self.meaning} [{kind}{values and f': {values}'}]"
 
-  def check_type(self, name: str, value: Any) -> None:
-    """Raises InputError if a value is not of the default's type."""
+  def check(self, name: str, value: Any) -> None:
+    """Raises InputError for a wrong type or range, or an unknown choice."""
     is_tuple = isinstance(value, tuple)
     kinds = (int, float) if self.kind is float else (self.kind,)
     if is_tuple != isinstance(self.default, tuple) or any(
@@ -74,10 +74,7 @@ class Key:
       raise InputError(
         f"{name}={value!r} has the wrong type. It must be as {self.default!r}."
       )
-
-  def check_value(self, name: str, value: Any) -> None:
-    """Raises InputError for a number out of range or an unknown choice."""
-    for single in value if isinstance(value, tuple) else (value,):
+    for single in value if is_tuple else (value,):
       if self.low is not None and not self.low <= single <= self.high:  # or NaN
         words = self.describe_range()
         if LARGEST == self.high < single:

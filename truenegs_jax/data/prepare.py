@@ -27,9 +27,9 @@ from truenegs_jax.data import tokenizer as tokenizer_lib
 from truenegs_jax.data.build import BuildSpec, RowsOptions
 from truenegs_jax.data.sources import Corpus
 from truenegs_jax.data.tokenizer import Tokenizer
-from truenegs_jax.runtime import cache, errors, files, progress
+from truenegs_jax.runtime import errors, files, progress
 from truenegs_jax.runtime.errors import DataError, InputError
-from truenegs_jax.runtime.paths import is_bucket, open_path
+from truenegs_jax.runtime.paths import cache_folder, is_bucket, open_path
 from truenegs_jax.runtime.text import is_url
 
 RECORDS = "unfinished-"  # and what decides the rows: a folder beside them
@@ -126,7 +126,7 @@ def make_plan(
     overflow=data.overflow,
     held_out=data.held_out,
   )
-  folder = named or cache.folder().resolve() / "rows" / _fingerprint(options)
+  folder = named or cache_folder().resolve() / "rows" / _fingerprint(options)
   return Plan(folder, options, corpus, given, data, open_text)
 
 
@@ -154,7 +154,7 @@ def execute_plan(plan: Plan) -> tuple[pathlib.Path, Tokenizer]:
       )
     lock = folder
     if is_bucket(folder):
-      lock = cache.folder().resolve() / "rows" / rows.hash_json(str(folder))
+      lock = cache_folder().resolve() / "rows" / rows.hash_json(str(folder))
     with files.lock_folder(lock):
       if not plan.is_prepared():  # no other process did it meanwhile
         _prepare(plan, plan.corpus)

@@ -28,7 +28,7 @@ from truenegs_jax.data.tokenizer import (
   Tokenizer,
   load_tokenizer,
 )
-from truenegs_jax.runtime import cache, errors, progress
+from truenegs_jax.runtime import errors, progress
 from truenegs_jax.runtime.errors import FAILING, DataError, one_of
 from truenegs_jax.runtime.files import (
   atomic_file,
@@ -38,7 +38,12 @@ from truenegs_jax.runtime.files import (
   read_json,
   short_sha256,
 )
-from truenegs_jax.runtime.paths import is_bucket, join_inside, open_path
+from truenegs_jax.runtime.paths import (
+  cache_folder,
+  is_bucket,
+  join_inside,
+  open_path,
+)
 
 VERSION = 6
 SPLITS = ("train", "held_out")
@@ -189,7 +194,7 @@ def copy_rows(folder: str | pathlib.Path) -> pathlib.Path:
   manifest = read_manifest(source)
   records = manifest["files"]
   key = hash_json(manifest)
-  copy = cache.folder().resolve() / "rows-copies" / key
+  copy = cache_folder().resolve() / "rows-copies" / key
 
   def copy_file(name: str) -> None:
     if _file_size(join_inside(copy, name)) == records[name]["bytes"]:

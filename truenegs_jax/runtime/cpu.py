@@ -1,6 +1,7 @@
 """Settings for CPUs, and the switch for all code that is only for CPUs.
 
-Call `configure` once, before jax is imported, and `is_enabled` while tracing.
+Commands call `configure` before jax is imported, and code that is traced asks
+`is_enabled`.
 """
 
 import contextlib
@@ -10,8 +11,6 @@ import os
 import pathlib
 import sys
 from collections.abc import Iterator
-
-SWITCH = "TRUENEGS_CPU"  # set to "plain": the same code as elsewhere
 
 # Parameters of glibc's malloc.h and their values.
 MALLOC_SETTINGS = {
@@ -28,8 +27,6 @@ def is_enabled(platform: str = "") -> bool:
 
   The default is the platform of `lowering_for`, or else jax's default backend.
   """
-  if os.environ.get(SWITCH) == "plain":
-    return False
   platform = platform or _PLATFORM.get()
   if not platform:
     import jax  # not at the top: `configure` must run first
@@ -55,8 +52,7 @@ def compiler_options() -> dict[str, int]:
   """Returns XLA's options for the training step that XLA_FLAGS does not name.
 
   Level 2 compiles sooner than 3, and the step is as fast. XLA uses half of an
-  AVX-512 register, as early CPUs slowed down with all of it. Those with
-  bfloat16 products do not.
+  AVX-512 register, which CPUs with bfloat16 products need not.
   """
   if not is_enabled():
     return {}

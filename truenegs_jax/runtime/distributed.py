@@ -10,9 +10,8 @@ connects them through `jax.distributed`; after that
 In a run of one process no function communicates.
 
 jax notices partners that are dead, but waits forever for one that hangs, and so
-does a process for its own devices. The watchdog adds up the seconds of a step
-of training or evaluation, the body of `with watch_step():`, but not those in
-which the machine sleeps or the process is stopped (SIGSTOP).
+does a process for its own devices. So the watchdog limits the time of a step of
+training or evaluation, the body of `with watch_step():`.
 
 Only `_client` and `_detect_cluster` use private functions of jax: to exchange
 messages without touching a device, and to read a launcher's environment without
@@ -54,19 +53,11 @@ FLAGS = "--coordinator=HOST:PORT --num_processes=N --process_id=I"
 # of silence after which a process counts as dead.
 JOIN_VARIABLE = "TRUENEGS_JOIN_SECS"
 HEARTBEAT_VARIABLE = "TRUENEGS_HEARTBEAT_SECS"
-# For a process that works alone, which waits for no other hosts of its slice.
-ONE_CHIP = {
-  "TPU_VISIBLE_CHIPS": "0",
-  "TPU_CHIPS_PER_HOST_BOUNDS": "1,1,1",
-  "TPU_HOST_BOUNDS": "1,1,1",
-}
 STALL_VARIABLE = "TRUENEGS_STALL_SECS"  # least seconds that a step may take
 
 MEDIANS = 20  # a step may also take as many medians of the steps before
 FIRST = 12  # times the least seconds for the first step
 TICK_SECS = 0.5
-# Modules in which a step may wait: XLA compiles, the user stopped a terminal.
-EXEMPT = ("jax._src.compiler", "rich.console")
 
 
 def process_count() -> int:
@@ -215,17 +206,14 @@ def initialize(
   num_processes: int | None,
   process_id: int | None,
   say: Callable[[str], object],
-  *,
-  first_alone: bool = False,
-) -> tuple[int, int]:
+) -> None:
   """Connects the processes of a run; does nothing if there is only one.
 
   Must be called before anything touches a device. Without the three flags, jax
   reads Cloud TPU, GKE, Slurm and Open MPI. `say` prints lines before and after.
-  `first_alone` connects none, because only the first will work. Returns the
-  number of this process, and how many were started.
   """
   join_secs = read_secs(JOIN_VARIABLE, default=300)
+  heartbeat_secs = read_secs(HEARTBEAT_VARIABLE, default=100)
   address = coordinator
   count = num_processes
   index = process_id
@@ -233,7 +221,7 @@ def initialize(
   if (address, count, index) == (None, None, None):
     address, count, index, devices = _detect_cluster(join_secs)
     if not address or not count or index is None:
-      return 0, 1
+      return
   if address is None or count is None or index is None:
     raise InputError(f"A flag is missing. Pass all of {FLAGS}, or none.")
   if not 0 <= index < count:
@@ -241,26 +229,9 @@ def initialize(
       f"--process_id={index} is not from 0 to {count - 1}, of"
       f" --num_processes={count}."
     )
-  if first_alone:
-    os.environ.update({**ONE_CHIP, **os.environ} if count > 1 else {})
-  elif count > 1:
-    process = f"process {index} of {count}"
-    _join(process, (address, count, index, devices or None), join_secs, say)
-    check_same("num_processes", str(count))
-    _start(jax.devices).result()  # of all processes
-    say(
-      f"Joined as {process}, with {jax.local_device_count()} of"
-      f" {jax.device_count()} devices."
-    )
-  return index, count
-
-
-def _join(
-  process: str, place: tuple, join_secs: int, say: Callable[[str], object]
-) -> None:
-  """Joins the others at a place, the first arguments of jax's `initialize`."""
-  address, count, *_ = place
-  heartbeat_secs = read_secs(HEARTBEAT_VARIABLE, default=100)
+  if count == 1:
+    return
+  process = f"process {index} of {count}"
   say(
     f"Joining as {process}, coordinator {address}. Waiting at most"
     f" {join_secs} s ({JOIN_VARIABLE}). If jax ends this process with a"
@@ -273,7 +244,7 @@ def _join(
   try:
     _start(
       jax.distributed.initialize,
-      *place,
+      *(address, count, index, devices or None),
       initialization_timeout=join_secs,
       heartbeat_timeout_seconds=heartbeat_secs,
       shutdown_timeout_seconds=SHUTDOWN_SECS,
@@ -282,6 +253,12 @@ def _join(
     reason = str(e).partition("\n")[0]
     say(f"error: {process} could not join: {reason}")
     os._exit(InputError.exit_code)  # a normal exit would wait, then abort
+  check_same("num_processes", str(count))
+  _start(jax.devices).result()  # of all processes
+  say(
+    f"Joined as {process}, with {jax.local_device_count()} of"
+    f" {jax.device_count()} devices."
+  )
 
 
 def read_secs(name: str, *, default: int) -> int:
@@ -319,7 +296,7 @@ class _Watchdog:
 
   def __init__(self) -> None:
     self._secs = collections.deque[float](maxlen=99)
-    self._thread: int | None = None  # that takes a step
+    self._is_stepping = False
     self._waited = 0.0
 
   @contextlib.contextmanager
@@ -327,11 +304,11 @@ class _Watchdog:
     """Watches the body, a step. Waiting for devices belongs to it."""
     began = time.monotonic()
     self._waited = 0.0
-    self._thread = threading.get_ident()
+    self._is_stepping = True
     try:
       yield
     finally:
-      self._thread = None
+      self._is_stepping = False
       self._secs.append(time.monotonic() - began)
 
   def start(self, stall_secs: float) -> None:
@@ -342,8 +319,8 @@ class _Watchdog:
     limit = FIRST * stall_secs
     while self._waited < limit:
       time.sleep(TICK_SECS)
-      is_watched = (thread := self._thread) and not is_exempt(thread)
-      self._waited = self._waited + TICK_SECS if is_watched else 0.0
+      # A sleeping machine or a stopped process (SIGSTOP) takes no ticks.
+      self._waited = self._waited + TICK_SECS if self._is_stepping else 0.0
       if self._secs:
         limit = max(stall_secs, MEDIANS * statistics.median([*self._secs]))
     text = (
@@ -355,14 +332,6 @@ class _Watchdog:
     os.write(errors.STDERR, text.encode())
     faulthandler.dump_traceback(errors.STDERR)
     os._exit(errors.HANGS)
-
-
-def is_exempt(thread: int) -> bool:
-  """Returns whether a function of EXEMPT is on the stack of a thread."""
-  frame = sys._current_frames().get(thread)
-  while frame and frame.f_globals.get("__name__") not in EXEMPT:
-    frame = frame.f_back
-  return frame is not None
 
 
 _watchdog = _Watchdog()  # of this process

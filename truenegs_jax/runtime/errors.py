@@ -23,7 +23,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NoReturn
+from typing import Any
 
 BEGAN = time.perf_counter()  # nearly the start of this process
 # Exit codes of runs that were stopped after saving a checkpoint.
@@ -153,15 +153,16 @@ def explain(
   if isinstance(error, OSError) and not error.filename:
     if error.errno == errno.ENOENT:  # of getcwd
       return InputError("The current folder was deleted. Use another one.")
-    if error.errno == errno.ENOSPC:
-      return DiskError("The disk of the output is full. Free some space.")
+    if error.errno in (errno.ENOSPC, errno.EPIPE):
+      return DiskError(
+        f"The output cannot be written: {error.strerror}. Write it elsewhere,"
+        " or free some space."
+      )
   if isinstance(error, OSError) and error.errno in UNREADABLE:
-    fixes = {errno.EMFILE: "Run `ulimit -n 1000000` and"}
-    fixes[errno.EACCES] = "Change its permissions, and run"
     return DiskError(
       f"'{error.filename or 'A file'}' cannot be used: {error.strerror}. All"
-      " that was saved before is intact."
-      f" {fixes.get(error.errno, 'Run')} the same command again."
+      " that was saved before is intact. Solve this, and run the same command"
+      " again."
     )
   if not is_out_of_memory(error):
     return None
@@ -218,33 +219,24 @@ def print_traceback() -> None:
 def start_command() -> None:
   """Prepares the process of a command; nothing else changes its process.
 
-  Calls `exit_at_signals`, opens closed standard streams, prints what the
-  terminal does not have with escapes, quiets other libraries, and lets the
-  process open as many files as it may. Ends it with a message in a locale that
-  is not UTF-8, in which libraries would miss a folder 'Übung', or of a user
-  without a home folder, unless there is $TRUENEGS_CACHE.
+  Calls `exit_at_signals`, prints what the terminal does not have with escapes,
+  quiets other libraries, and lets the process open as many files as it may.
+  Ends it with a message for a user without a home folder, unless there is
+  $TRUENEGS_CACHE.
   """
   exit_at_signals()
-  for name in ("stdin", "stdout", "stderr"):
-    if getattr(sys, name) is None:  # or a file gets its number, and the log
-      setattr(sys, name, open(os.devnull, "r+"))
   if isinstance(sys.stdout, io.TextIOWrapper):
     sys.stdout.reconfigure(errors="backslashreplace")
-  encoding = sys.getfilesystemencoding()
-  if encoding != "utf-8":
-    _end(
-      f"The names of files are read as {encoding}, the encoding of this locale,"
-      " but libraries write them in UTF-8. Run export PYTHONUTF8=1 and the same"
-      " command again."
-    )
   if os.path.expanduser("~") == "~":  # libraries would fail
     folder = os.environ.get("TRUENEGS_CACHE")
     if not folder:
-      _end(
-        f"User {os.getuid()} has no home folder: it has no name, and HOME is"
-        " not set. Run export TRUENEGS_CACHE=FOLDER, with a folder for files"
-        " that can be made again, and the same command again."
+      print(
+        f"error: User {os.getuid()} has no home folder: it has no name, and"
+        " HOME is not set. Run export TRUENEGS_CACHE=FOLDER, with a folder for"
+        " files that can be made again, and the same command again.",
+        file=sys.stderr,
       )
+      sys.exit(InputError.exit_code)
     os.environ["HOME"] = os.path.abspath(folder)
   for name, value in ENVIRONMENT.items():
     os.environ.setdefault(name, value)
@@ -255,11 +247,6 @@ def start_command() -> None:
   limit = MAX_FILES if hard == resource.RLIM_INFINITY else min(hard, MAX_FILES)
   with contextlib.suppress(ValueError, OSError):  # of a system with less
     resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
-
-
-def _end(message: str) -> NoReturn:
-  print(f"error: {message}", file=sys.stderr)
-  sys.exit(InputError.exit_code)
 
 
 def print_unraisable(info: Any) -> None:
@@ -300,18 +287,12 @@ def temporary_folder(
     _temporary_folders.discard(folder)
 
 
-def program(name: str = "truenegs") -> str:
-  """Returns what to type for a program of this environment, for messages."""
-  folder = os.path.realpath(os.path.dirname(sys.executable))
-  known = shutil.which(name)
-  if known and os.path.realpath(os.path.dirname(known)) == folder:
-    return name
-  path = os.path.join(folder, name)
-  if not os.path.exists(path):  # such as a script that pip puts elsewhere
-    return f"{shlex.quote(sys.executable)} -m truenegs_jax"
-  with contextlib.suppress(OSError):  # the current folder was removed
-    path = min(path, os.path.relpath(path), key=len)
-  return shlex.quote(path)
+def program() -> str:
+  """Returns what to type for `truenegs` in this environment, for messages."""
+  known = shutil.which("truenegs") or ""
+  if os.path.dirname(known) == os.path.dirname(sys.executable):
+    return "truenegs"
+  return f"{shlex.quote(sys.executable)} -m truenegs_jax"
 
 
 def rerun_command(flag: str = "") -> str:

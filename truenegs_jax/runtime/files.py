@@ -15,9 +15,9 @@ import contextlib
 import errno
 import fcntl
 import functools
-import glob
 import hashlib
 import io
+import itertools
 import json
 import os
 import pathlib
@@ -44,8 +44,6 @@ READ_ERRORS = (
 # Of a file that is read as a whole, each of 16 bytes on average. Parsed, one
 # takes up to 200 bytes. LaBSE's vocabulary, the largest known, has 501,153.
 MAX_VALUES = 800_000
-# Locked while its folder, the temporary one of `atomic_folder`, is in use.
-FOLDER_LOCK = "lock"
 CHECKSUMS = "SHA256SUMS"  # of the other files of a folder, by sha256sum
 
 
@@ -106,9 +104,7 @@ def atomic_folder(path: pathlib.Path) -> Iterator[pathlib.Path]:
   """Yields a temporary folder to fill and renames it to `path` at the end.
 
   After any exception, `path` is as it was before. The body must call fsync on
-  its files itself. Of several writers at the same time, the last one wins.
-  Between two renames there is no folder; the next call restores the old one if
-  a kill comes then. In a bucket, the files are written one by one, CHECKSUMS
+  its files itself. In a bucket, the files are written one by one, CHECKSUMS
   first, so that readers who compare them refuse a part of a folder. Files of an
   earlier folder that have no successor are kept there.
   """
@@ -123,16 +119,33 @@ def atomic_folder(path: pathlib.Path) -> Iterator[pathlib.Path]:
   with contextlib.ExitStack() as stack:
     with disk_errors(path):
       path.parent.mkdir(parents=True, exist_ok=True)
-      _remove_abandoned(path)
       folder = errors.temporary_folder(f".{path.name}.", path.parent)
       own = stack.enter_context(folder)
-      new = own / "new"
-      stack.enter_context(lock_file(own / "unlocked"))
-      (own / "unlocked").rename(own / FOLDER_LOCK)
-      new.mkdir()
-    yield new
+      (own / "new").mkdir()
+    yield own / "new"
     with disk_errors(path):
-      _replace_folder(path, new)
+      _replace_folder(path, own)
+
+
+def _replace_folder(path: pathlib.Path, own: pathlib.Path) -> None:
+  """Renames `own`/new to `path`, whose folder, if there is one, goes to `own`.
+
+  Between the two renames there is no folder. Of several writers at the same
+  time, the last one wins.
+  """
+  for number in itertools.count():
+    old = own / f"old-{number}"
+    with contextlib.suppress(FileNotFoundError):
+      path.rename(old)  # a rename cannot replace a folder that is not empty
+    try:
+      (own / "new").rename(path)
+      return
+    except OSError as error:
+      if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+        continue  # another writer was first
+      with contextlib.suppress(OSError):
+        old.rename(path)
+      raise
 
 
 def remove_folder(path: pathlib.Path) -> None:
@@ -217,29 +230,6 @@ def lock_folder(folder: pathlib.Path) -> Iterator[None]:
     yield
 
 
-class _LossyFile(io.FileIO):
-  """A log that drops lines for which no room or no reader is left."""
-
-  def write(self, data: Any, /) -> int:
-    try:
-      return super().write(data)
-    except OSError as error:
-      if error.errno not in (*FULL_DISK, *FAILING, errno.EPIPE):
-        raise
-      return len(data)
-
-
-def ignore_full_disk_on_stdio() -> None:
-  """Keeps a run going while the disk of its log is full; lines are dropped."""
-  for name in ("stdout", "stderr"):
-    stream = getattr(sys, name)
-    if stream is not None and not stream.isatty():
-      stream.flush()
-      raw = io.BufferedWriter(_LossyFile(stream.fileno(), "wb", closefd=False))
-      how = {"encoding": stream.encoding, "errors": stream.errors}
-      setattr(sys, name, io.TextIOWrapper(raw, line_buffering=True, **how))
-
-
 def sync(path: pathlib.Path) -> None:
   """Makes a file, or the names in a folder, survive a power failure."""
   descriptor = os.open(path, os.O_RDONLY)
@@ -267,38 +257,6 @@ def file_record(path: pathlib.Path) -> dict[str, int]:
     while block := file.read(1 << 22):
       crc = zlib.crc32(block, crc)
   return {"bytes": path.stat().st_size, "crc32": crc}
-
-
-def _remove_abandoned(path: pathlib.Path) -> None:
-  """Removes what killed processes left of `atomic_folder`; restores `path`."""
-  name = glob.escape(f".{path.name}.")
-  for lock in path.parent.glob(f"{name}*/{FOLDER_LOCK}"):
-    with contextlib.suppress(OSError, DiskError), lock_file(lock) as locked:
-      if locked:
-        shutil.rmtree(lock.parent, ignore_errors=True)
-  for old in path.parent.glob(f"{name}{'?' * 8}.old"):  # a name of mkdtemp
-    if not old.with_suffix("").exists():  # else its process still runs
-      with contextlib.suppress(OSError):
-        old.rename(path)  # fails if there is a newer one
-      shutil.rmtree(old, ignore_errors=True)
-
-
-def _replace_folder(path: pathlib.Path, new: pathlib.Path) -> None:
-  """Renames `new` to `path`, also if other writers do the same."""
-  old = path.with_name(f"{new.parent.name}.old")
-  while True:
-    with contextlib.suppress(FileNotFoundError):
-      path.rename(old)  # a rename cannot replace a folder that is not empty
-    try:
-      new.rename(path)
-      return
-    except OSError as error:
-      with contextlib.suppress(OSError):
-        old.rename(path)
-      if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-        raise
-    finally:
-      shutil.rmtree(old, ignore_errors=True)
 
 
 @contextlib.contextmanager
@@ -349,12 +307,12 @@ def parse_json(text: bytes | str, *, strict: bool = True) -> Any:
   `strict` is for JSON of a program, a value that can be written again; other
   JSON is text to learn from, whose values are checked on use. Raises ValueError
   for text that is not UTF-8, no JSON object or nested too deep; if `strict`,
-  also for a repeated name, half of a surrogate pair or a number not finite.
+  also for half of a surrogate pair or a number that is not finite.
   """
   try:
     if isinstance(text, bytes):
       text = text.decode("utf-8-sig")
-    value = json.loads(text, object_pairs_hook=_unique if strict else None)
+    value = json.loads(text)
   except UnicodeDecodeError as e:
     raise ValueError(f"byte {e.start:,} is not UTF-8") from e
   except json.JSONDecodeError as e:
@@ -379,10 +337,3 @@ def describe_error(error: Exception) -> str:
   if isinstance(error, TypeError | AttributeError | IndexError):
     return "a value is of another type"
   return str(error)[:300].rstrip(".")
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-  fields = dict(pairs)
-  if len(fields) < len(pairs):
-    raise ValueError("a name is repeated")
-  return fields

@@ -1,8 +1,10 @@
-"""Paths as users type them: local files, URLs of buckets, names on the hub."""
+"""Paths that users type, names in files, and the folder of the cache."""
 
 import os
 import pathlib
 import re
+import stat
+from collections.abc import Callable
 from typing import cast
 
 from truenegs_jax.runtime.errors import InputError, missing_package
@@ -47,11 +49,9 @@ def join_inside(
   Whoever wrote that file must not choose what else is read or written. So this
   raises InputError if the name leads out of the folder: an absolute path, a
   part that is empty, "." or "..", a backslash or a NUL, or a link in a local
-  folder. The folder itself, which the user has named, may be a link.
-
-  The Hugging Face hub's library makes `models--X--Y/snapshots/REVISION` with
-  links to `models--X--Y/blobs`. So links in a folder of that form may lead to
-  all of `models--X--Y`, which has the files of one repository, but not further.
+  folder. The folder itself, which the user has named, may be a link. Folders
+  models--X--Y/snapshots/REVISION of the hub's library may have links to all of
+  models--X--Y, which has the files of one repository.
 
   Messages begin with the `key` of the config that has the folder.
   """
@@ -106,3 +106,55 @@ def check_utf8(path: str | os.PathLike[str]) -> None:
 def is_hub_name(text: str) -> bool:
   """Whether a text has the form NAME or OWNER/NAME of the Hugging Face hub."""
   return HUB_NAME.fullmatch(text) is not None
+
+
+def cache_folder() -> pathlib.Path:
+  """Returns $TRUENEGS_CACHE or ~/.cache/truenegs_jax, which may not exist.
+
+  Its files can be created again.
+  """
+  if path := os.environ.get("TRUENEGS_CACHE"):
+    check_local("TRUENEGS_CACHE", path)
+    return pathlib.Path(path)
+  return pathlib.Path.home() / ".cache" / "truenegs_jax"
+
+
+def enable_compilation_cache(warn: Callable[[str], object]) -> None:
+  """Keeps compiled programs on disk, so that a restart need not compile.
+
+  Others who can write to the folder could make the run execute their code. If
+  there are any, nothing is kept, and `warn` is called. jax uses the folder of
+  JAX_COMPILATION_CACHE_DIR without this check.
+  """
+  import jax
+
+  if os.environ.get("JAX_COMPILATION_CACHE_DIR"):
+    return
+  compiled = cache_folder() / "xla"
+  try:
+    make_private_folder(compiled)
+  except OSError as e:
+    warn(
+      f"warning: compiled programs are not kept for the next start: {e}. Set"
+      " TRUENEGS_CACHE to a folder that only you can write to."
+    )
+    return
+  jax.config.update("jax_compilation_cache_dir", str(compiled))
+
+
+def make_private_folder(path: pathlib.Path) -> None:
+  """Creates a folder that only the user and root can write to.
+
+  Raises PermissionError if another user can write to it, or to a folder on its
+  path and so replace it.
+  """
+  path.mkdir(parents=True, exist_ok=True, mode=0o700)
+  real = path.resolve()
+  for folder in (real, *real.parents):
+    status = folder.stat()
+    if status.st_uid not in (0, os.geteuid()):
+      raise PermissionError(f"'{folder}' belongs to user {status.st_uid}")
+    is_open = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    # In a sticky folder such as /tmp nobody can rename the files of others.
+    if is_open and not status.st_mode & stat.S_ISVTX:
+      raise PermissionError(f"'{folder}' can be written to by others")

@@ -1,8 +1,7 @@
 """Tries a tokenizer.json of a stranger in another process, with limits.
 
-The library `tokenizers` is written in Rust. A file can make it end its process,
-hang, or fill the memory, and no `except` would help. So another process loads
-the file first, and uses it on texts that may be too much for its steps.
+A file can make the library `tokenizers`, written in Rust, end its process, hang
+or fill the memory. So another process loads it first, and uses it on odd texts.
 """
 
 import hashlib
@@ -22,7 +21,7 @@ MEGABYTES = 200
 # so many bytes for each of its bytes.
 BYTES_PER_SECOND = 2**22
 MEMORY_PER_BYTE = 32
-TIMEOUT = 100  # seconds, also on a machine with more to do
+TIMEOUT = 100  # seconds of a clock
 CODE = f"from {__name__} import use_limited; use_limited()"
 ENVIRONMENT = {"RUST_BACKTRACE": "0", "TOKENIZERS_PARALLELISM": "false"}
 _passed: set[str] = set()  # hashes of files
@@ -37,13 +36,11 @@ def try_tokenizer(data: bytes) -> str:
   if key in _passed:
     return ""
   path = {"PYTHONPATH": os.pathsep.join(sys.path)}
+  command = [sys.executable, "-P", "-c", CODE]
+  env = {**os.environ, **ENVIRONMENT, **path}
   try:
     result = subprocess.run(
-      [sys.executable, "-P", "-c", CODE],
-      input=data,
-      capture_output=True,
-      env={**os.environ, **ENVIRONMENT, **path},
-      timeout=TIMEOUT,
+      command, input=data, capture_output=True, env=env, timeout=TIMEOUT
     )
   except subprocess.TimeoutExpired:
     return f"more than {TIMEOUT} s"
@@ -72,9 +69,8 @@ def use_limited() -> None:
   }
   for kind, value in limits.items():
     _, hard = resource.getrlimit(kind)
-    if hard != resource.RLIM_INFINITY:
-      value = min(value, hard)
-    resource.setrlimit(kind, (value, hard))
+    own = value if hard == resource.RLIM_INFINITY else min(value, hard)
+    resource.setrlimit(kind, (own, hard))
   backend = tokenizers.Tokenizer.from_str(data.decode())
   parts = (backend.normalizer, backend.pre_tokenizer, backend.decoder)
   states = [part.__getstate__().decode() for part in parts if part]
@@ -88,8 +84,8 @@ def use_limited() -> None:
 def odd_texts(steps: str) -> list[str]:
   """Returns texts that may be too much for steps, such as a replacement.
 
-  They hold many characters, and long words that repeat what the steps name, on
-  which regular expressions backtrack and replacements grow.
+  They hold many characters, and long words that repeat what the steps name: on
+  them regular expressions backtrack and replacements grow.
   """
   codes = [*range(1, 0x3000), *range(0x3000, 0x110000, 199)]
   characters = " ".join(map(chr, codes)).encode("utf-8", "ignore").decode()

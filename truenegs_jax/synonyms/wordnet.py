@@ -12,8 +12,8 @@ import zipfile
 from collections.abc import Callable, Iterator
 from typing import IO, Any, TypeVar
 
-from truenegs_jax.runtime import cache
 from truenegs_jax.runtime.errors import DataError, InputError, program
+from truenegs_jax.runtime.paths import cache_folder
 from truenegs_jax.synonyms.vocabulary import Vocabulary
 
 Result = TypeVar("Result")
@@ -198,7 +198,7 @@ def _list_corpora() -> list[pathlib.Path]:
   """Returns the folders of packages on NLTK's path, then that of the cache."""
   import nltk  # slow
 
-  roots = [*nltk.data.path, cache.folder() / "nltk_data"]
+  roots = [*nltk.data.path, cache_folder() / "nltk_data"]
   return [pathlib.Path(root, "corpora") for root in roots]
 
 

@@ -25,7 +25,6 @@ from flax import traverse_util
 from truenegs_jax.config import grammar
 from truenegs_jax.data import tokenizer as tokenizer_lib
 from truenegs_jax.models import pretrain
-from truenegs_jax.runtime import cache
 from truenegs_jax.runtime.errors import DiskError, InputError, TrueNegsError
 from truenegs_jax.runtime.files import (
   CHECKSUMS,
@@ -34,6 +33,7 @@ from truenegs_jax.runtime.files import (
   short_sha256,
 )
 from truenegs_jax.runtime.paths import (
+  cache_folder,
   is_bucket,
   is_hub_name,
   join_inside,
@@ -206,7 +206,7 @@ def _open_network(folder: pathlib.Path) -> Network:
     names.add(CHECKSUMS)
   versions = {name: objects[name] for name in sorted(names)}
   key = short_sha256(str(folder), json.dumps(versions, default=str))
-  copy = cache.folder() / "buckets" / f"{folder.name}-{key}"
+  copy = cache_folder() / "buckets" / f"{folder.name}-{key}"
   if not copy.exists():
     with atomic_folder(copy) as new:
       for name in names:
